@@ -1,0 +1,52 @@
+/* Which (rank, micro) is in, and which ready slots to add next: pure, no memory of tensors, no clock.
+ *
+ * Canonical order is micro-major, rank-minor: (0,0) (1,0) .. (R-1,0) (0,1) ..; a pair is passed over when it is counted,
+ * void, or its rank has flushed. With canonical order off, ready pushes are taken as they came. One thread.
+ */
+#ifndef GACC_ENGINE_ACCUM_H
+#define GACC_ENGINE_ACCUM_H
+
+#include "engine/control_page.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A push that waits in the engine. */
+struct accum_entry {
+	uint64_t command_id;
+	uint64_t sgen;
+	uint32_t rank, micro, slot;
+	double coefficient, weight, loss;
+	uint64_t data_key;
+	int64_t unix_nanos;
+	bool zero_after;
+	unsigned char *present; /* NULL: all tensors; owned by the entry */
+};
+
+struct accum {
+	struct accum_entry *entry;  /* [capacity], in order of arrival */
+	uint32_t n, capacity;
+	bool canonical;
+};
+
+enum status accum_init(struct accum *, uint32_t capacity, bool canonical); /* ST_NO_MEMORY */
+void accum_fini(struct accum *);
+
+/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor owned, and:
+ * ST_SESSION_FENCED, ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_ALREADY_EXISTS (its bit is set: *voided tells
+ * which), ST_DATA_KEY_MISMATCH, ST_RESOURCE_EXHAUSTED (queue full), ST_SLOT_BUSY (same rank and micro queued: the new
+ * command id replaces nothing). */
+enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
+			struct accum_entry *take, bool *voided);
+/* The next entries that may be added in one pass, at most max, in order; returns how many. They stay queued until
+ * accum_remove. */
+uint32_t accum_next(const struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
+void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; invalidates entry pointers */
+/* First queued entry of this rank with a lower sgen, or of anyone when rank is UINT32_MAX; NULL: none. */
+struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);
+/* All pairs are counted, void or of a flushed rank: nothing is missing. */
+bool accum_complete(const struct control_state *);
+/* True when adding exactly these entries completes the window: the pass may then compute the norm as it goes. */
+bool accum_completes(const struct control_state *, struct accum_entry *const *e, uint32_t n);
+
+#endif

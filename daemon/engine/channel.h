@@ -1,0 +1,88 @@
+/* What gaccd and an engine say to each other, over a SOCK_SEQPACKET socketpair; one packet is one message.
+ *
+ * Both ends are the same binary, so messages are plain structs; `engine_hello.version` guards against an old engine after
+ * an upgrade. Commands are idempotent: after an engine's death gaccd looks at what the control segment says and
+ * sends again what is missing. The engine answers every command exactly once, in any order, unless it dies.
+ */
+#ifndef GACC_ENGINE_CHANNEL_H
+#define GACC_ENGINE_CHANNEL_H
+
+#include "proto/status.h"
+
+#include <stdint.h>
+
+#define ENGINE_CHANNEL_VERSION 1
+#define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
+#define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
+
+enum engine_op {
+	ENGINE_START = 1,  /* with the segments' descriptors; the first command; answered by HELLO */
+	ENGINE_ATTACH,     /* rank, sgen: refuse pushes of older sessions from now on; clears "left" from the next window on */
+	ENGINE_ADD,        /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
+	ENGINE_FLUSH,      /* rank, sgen, window, leave */
+	ENGINE_CLOSE,      /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
+	ENGINE_GO,         /* window, term, attempt: reduce and vote */
+	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
+	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
+	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
+	ENGINE_ACK_STEP,   /* optimizer CLIENT: half P[1-x] is free again */
+	ENGINE_STOP        /* leave cleanly */
+};
+
+struct engine_command {
+	uint32_t op;          /* enum engine_op */
+	uint32_t rank;
+	uint64_t id;          /* echoed in the answer */
+	uint64_t sgen;
+	uint64_t window;
+	uint64_t term, attempt;
+	uint32_t micro;
+	uint32_t slot;
+	double coefficient;   /* of the sum; from the job's reduction and the weight */
+	double weight;
+	double loss;
+	uint64_t data_key;
+	int64_t unix_nanos;   /* when it was pushed */
+	uint32_t zero_after;
+	uint32_t leave;       /* FLUSH: this rank has left for good */
+	uint32_t n_present;   /* bytes of bitmap behind this struct; 0 = all tensors */
+	uint32_t last;        /* PUT_PARAMS */
+	uint64_t offset, bytes;
+	/* COMMIT */
+	uint64_t applied_step;      /* after this step */
+	uint32_t outcome;           /* gacc.v1.StepOutcome */
+	uint32_t next_micro_size;
+	double scale, clip_value, lr, next_loss_scale;
+	/* START */
+	uint64_t job_id, epoch, generation, incarnation;
+};
+
+struct engine_answer {
+	uint32_t op;          /* of the command; ENGINE_START: this is the HELLO */
+	uint32_t status;      /* enum status */
+	uint64_t id;
+	uint64_t window;
+	uint32_t rank, micro;
+	uint32_t counted;     /* ADD: of this rank in this window, after it */
+	uint32_t result;      /* ADD: gacc.v1.PushResult */
+	uint64_t attempt;
+	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest */
+	uint64_t count;
+	double sum_weight, sum_loss, sumsq;
+	uint64_t nonfinite, digest;
+	uint32_t last_rank;
+	uint32_t x;
+	uint64_t record_seq;  /* HELLO: of the control record in force */
+	uint32_t version;     /* HELLO */
+	uint32_t nonfinite_count; /* ADD, void: non-finite elements; NaN counts */
+	char text[160];       /* why, when status is not OK */
+};
+
+/* Send with `n_fds` descriptors (at most 64); tail behind the struct, may be NULL. 0, or -errno (EAGAIN: socket buffer
+ * full, nothing sent). Never raises SIGPIPE. */
+int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds);
+/* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC) go to
+ * fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE. */
+int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds);
+
+#endif

@@ -1,0 +1,54 @@
+/* The control segment: two CRC'd records that flip, the ledger, and the undo chunks.
+ *
+ * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[threads],
+ * undo areas[threads]. A record is control_record, control_rank[ranks], counted bitmap, void bitmap, XXH3-64. Bit
+ * rank * max_micro_size + micro. The engine's main thread is the only writer; control_page_publish is the only
+ * place that flips. Readers in other processes use control_page_read.
+ */
+#ifndef GACC_ENGINE_CONTROL_PAGE_H
+#define GACC_ENGINE_CONTROL_PAGE_H
+
+#include "proto/segment_layout.h"
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define UNDO_CHUNK 4096 /* elements of one undo chunk; p, m, v and 16-bit copies of them are saved together */
+
+/* A record in private memory: pointers into one block that control_state_init allocates. */
+struct control_state {
+	struct control_record r;
+	struct control_rank *rank;   /* [ranks] */
+	uint64_t *counted, *voided;  /* bitmaps of ranks * max_micro_size bits */
+	size_t n_words;              /* of each bitmap */
+};
+
+struct control_page {
+	unsigned char *base;
+	uint32_t ranks, max_micro_size, threads;
+	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, bytes;
+};
+
+/* Bytes of data that a control segment needs. */
+uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
+/* View on a mapped segment of at least that size. */
+void control_page_view(struct control_page *, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
+
+enum status control_state_init(struct control_state *, uint32_t ranks, uint32_t max_micro_size); /* ST_NO_MEMORY */
+void control_state_fini(struct control_state *);
+
+/* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
+ * *corrupt is set when any byte of the records is not zero). */
+bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
+/* seq+1 into the idle record, release fence, publish. */
+void control_page_publish(struct control_page *, struct control_state *);
+
+struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);
+struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t thread);
+void *control_page_undo(const struct control_page *, uint32_t thread); /* UNDO_CHUNK * 16 bytes */
+
+bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
+void control_set_bit(uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
+
+#endif

@@ -1,0 +1,37 @@
+/* A shared segment: a memfd with a header page, sealed SHRINK|GROW|SEAL, populated when it is created.
+ *
+ * Ownership: whoever calls segment_create or segment_adopt owns fd and mapping until segment_close. A segment has no
+ * name in any file system: when the last descriptor and mapping are gone, so is the memory. Any thread.
+ */
+#ifndef GACC_ENGINE_SEGMENT_H
+#define GACC_ENGINE_SEGMENT_H
+
+#include "proto/segment_layout.h"
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct segment {
+	int fd;               /* -1: none */
+	struct segment_header *header; /* the mapping; NULL: not mapped */
+	void *data;           /* header + data_offset, page-aligned */
+	size_t data_bytes;
+};
+#define SEGMENT_NONE ((struct segment){ .fd = -1 })
+
+/* New zeroed segment of data_bytes. All pages are allocated before it returns, so that a later touch cannot fail; mode
+ * 0600. `map` keeps a writable mapping. ST_NO_MEMORY with the numbers in `why`, or ST_IO_ERROR. */
+enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			   uint32_t role, uint32_t index, uint64_t data_bytes, bool map, char *why, size_t n_why);
+/* Maps an existing descriptor (taken on success) and checks seals, size and header. Fields that the caller knows
+ * are compared: job_id, role, index, fingerprint. ST_SEGMENT_CORRUPT says in `why` what differs. */
+enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t fingerprint, uint32_t role,
+			  uint32_t index, bool writable, char *why, size_t n_why);
+/* Reads the header only, for whoever finds a descriptor in the fd store; fd is not taken. */
+enum status segment_peek(int fd, struct segment_header *out);
+/* New descriptor of the same memory opened O_RDONLY: cannot be mapped writable. -errno on failure. */
+int segment_readonly_fd(int fd);
+void segment_close(struct segment *); /* NULL or SEGMENT_NONE is fine */
+
+#endif

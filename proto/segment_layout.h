@@ -1,0 +1,129 @@
+/* Shared memory as bytes: what two processes, or two lives of one process, must agree on.
+ *
+ * Every segment is a memfd sealed SHRINK|GROW|SEAL whose first page is a `struct segment_header`; its data starts at
+ * `data_offset`. All integers are in the machine's byte order: a segment never leaves its node.
+ *
+ * The control segment has one writer, the engine, and one occasional reader, gaccd. It survives SIGKILL of both, so
+ * it needs no fsync, but a reader must tolerate a writer that died between any two stores: hence two records, each
+ * with a CRC; the valid one with the higher seq counts. The status page has one writer, the engine, and any
+ * number of untrusted readers, who cannot write it.
+ */
+#ifndef GACC_PROTO_SEGMENT_LAYOUT_H
+#define GACC_PROTO_SEGMENT_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
+#define SEGMENT_VERSION 1
+#define SEGMENT_DATA_OFFSET 4096
+
+enum segment_role {
+	SEG_CONTROL = 1,  /* control records, ledger, undo */
+	SEG_STATUS = 2,   /* struct status_page */
+	SEG_ACCUM0 = 3,   /* P[0] */
+	SEG_ACCUM1 = 4,   /* P[1] */
+	SEG_PARAMS = 5,   /* parameters in their own dtype; trainers map it read-only */
+	SEG_MASTER = 6,   /* f32 master of 16-bit parameters */
+	SEG_STATE0 = 7,   /* optimizer state: momentum buffer, or m */
+	SEG_STATE1 = 8,   /* v */
+	SEG_SLOT = 16     /* index = slot */
+};
+
+struct segment_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t role;        /* enum segment_role */
+	uint32_t index;       /* slot number; else 0 */
+	uint32_t reserved;
+	uint64_t job_id;
+	uint64_t generation;  /* of the job's memory: grows when the coordinator allocates anew */
+	uint64_t bytes;       /* of the whole segment, header included */
+	uint64_t data_offset;
+	uint64_t fingerprint; /* of the tensor set and the plan: a mismatch means another layout */
+	uint64_t crc;         /* XXH3-64 of the fields above */
+};
+_Static_assert(sizeof(struct segment_header) == 72, "segment_header is a format");
+
+/* Phase of the window on this engine; docs/protocol.md has the state table. */
+enum window_phase {
+	WINDOW_OPEN = 0,      /* adds micro-batches */
+	WINDOW_CLOSED = 1,    /* frozen: nothing is added any more */
+	WINDOW_PREPARED = 2,  /* reduced and voted, attempt in `prepared_*` */
+	WINDOW_APPLYING = 3   /* COMMIT seen; chunks of the update may be done */
+};
+
+/* Fixed part of one control record. The per-rank part and the bitmaps follow it (control_page.h has the offsets). */
+struct control_record {
+	uint64_t seq;
+	uint64_t job_id;
+	uint64_t epoch;
+	uint64_t term;          /* highest seen */
+	uint64_t incarnation;   /* of the gaccd that started the writing engine */
+	uint64_t window;
+	uint64_t applied_step;
+	uint32_t phase;         /* enum window_phase */
+	uint32_t x;             /* P[x] is the accumulator */
+	uint32_t filled;        /* P[x] holds a sum; 0: contributes zeros */
+	uint32_t ranks;
+	uint32_t micro_size;    /* of this window */
+	uint32_t max_micro_size;
+	uint32_t params_ready;
+	uint32_t client_pending; /* optimizer CLIENT: half P[1-x] is still being read by trainers */
+	double sum_weight;      /* sum of w over counted micro-batches, added in canonical order */
+	uint64_t count;
+	double sum_loss;        /* sum of w * loss, same order */
+	double loss_scale;
+	uint64_t prepared_term; /* the attempt that was voted for */
+	uint64_t prepared_attempt;
+	double prepared_sumsq;  /* of P[x], before divisor and loss scale */
+	uint64_t prepared_nonfinite;
+	uint64_t prepared_digest;
+	uint64_t params_digest; /* after the last applied step */
+	uint32_t last_rank;     /* of the micro-batch counted last */
+	uint32_t reserved;
+	/* the COMMIT being applied, so that an engine can finish alone what it has begun */
+	uint64_t commit_window;
+	uint64_t commit_term, commit_attempt;
+	uint64_t commit_applied_step; /* t of this step: Adam's exponent, >= 1 */
+	uint32_t commit_outcome;      /* gacc.v1.StepOutcome */
+	uint32_t commit_micro_size;   /* of the next window */
+	double commit_scale;          /* multiplies the sum: clip / (divisor * loss scale) */
+	double commit_clip_value;     /* 0 = off */
+	double commit_lr;
+	double commit_next_loss_scale;
+};
+
+/* Per rank, in the record. */
+struct control_rank {
+	uint64_t sgen;     /* session generation: pushes of a lower one are refused */
+	uint32_t flushed;  /* 1: flushed this window; 2: has left for good */
+	uint32_t counted;  /* bits set for this rank */
+};
+
+/* One per (rank, micro), outside the records; valid only if the micro-batch's bit is set. */
+struct ledger_cell {
+	double weight;
+	double loss;
+	uint64_t data_key;
+	int64_t unix_nanos;
+};
+
+/* Stamp of one worker's undo chunk. `state` is written last (release). */
+struct undo_stamp {
+	_Atomic uint64_t state;  /* window << 2 | UNDO_* */
+	uint64_t chunk;          /* number of the chunk that the undo area holds */
+};
+enum { UNDO_IDLE = 0, UNDO_HELD = 1 };
+
+/* The page that trainers may poll. Readers: acquire seq, read, acquire seq again; odd or changed = torn, read again. */
+struct status_page {
+	_Atomic uint64_t seq;           /* odd while parameters are being written */
+	_Atomic uint64_t window;
+	_Atomic uint64_t applied_step;
+	_Atomic uint64_t micro_size;
+	_Atomic uint64_t counted;       /* over all ranks, in the open window */
+	_Atomic uint64_t engine_pid;
+};
+
+#endif
