@@ -1,0 +1,182 @@
+/* gacc for trainers: push micro-batch gradients to the node's gaccd, and step together.
+ *
+ * A loop:
+ *
+ *     gacc_open(NULL, &client);                      endpoint from GACC_ENDPOINT, or the default socket
+ *     gacc_attach(client, NULL, &job);               job and rank from the environment
+ *     gacc_register(job, tensors, n);                names, dtypes, shapes: equal on all ranks
+ *     if (gacc_params_needed(job)) gacc_put_params(job, values);
+ *     gacc_ready(job, -1, &at);                      all ranks are there; where to resume
+ *     while (gacc_next(job, &at) == GACC_OK) {       which micro-batch to compute now
+ *             gacc_grad_buffer(job, &slot, NULL);    write the gradients there ...
+ *             gacc_push(job, &(gacc_push_opts){ sizeof(gacc_push_opts), .weight = n_samples }, NULL);
+ *             if (at.last_in_window) gacc_wait(job, -1, &step);   new parameters are readable
+ *     }
+ *     gacc_detach(job, 1);
+ *
+ * Contract. A push that returned GACC_OK is counted exactly once, whatever dies afterwards. After a restart,
+ * gacc_next hands out only what is missing. Calls retry by themselves over lost replies and daemon restarts, until their
+ * time is up. The daemon owns all memory that is mapped here; pointers stay valid until gacc_detach.
+ *
+ * The library keeps no globals, prints nothing, never exits. A gacc_client may be shared between threads; a gacc_job
+ * belongs to one thread at a time, except gacc_last_error and gacc_event_fd. After fork only the parent may use it.
+ * Structs that callers fill start with their size, so that they can grow. Timeouts are in milliseconds, -1 = no limit.
+ * Every call that can fail leaves a sentence in gacc_last_error.
+ */
+#ifndef GACC_GACC_H
+#define GACC_GACC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef GACC_API
+#define GACC_API __attribute__((visibility("default")))
+#endif
+
+typedef struct gacc_client gacc_client;
+typedef struct gacc_job gacc_job;
+
+typedef enum gacc_status {
+	GACC_OK = 0,
+	GACC_EAGAIN = -1,     /* not now: gacc_next while the window is full, a read crossed by an update */
+	GACC_ETIMEOUT = -2,   /* gacc_last_error names whom it waited for */
+	GACC_EUNAVAIL = -3,   /* the daemon cannot be reached */
+	GACC_EINVAL = -4,
+	GACC_ENOTFOUND = -5,
+	GACC_EPERM = -6,
+	GACC_ENOMEM = -7,     /* a limit or memory */
+	GACC_ESTALE = -8,     /* fenced by a newer session, or the window closed without this micro-batch */
+	GACC_ECANCELLED = -9, /* the job was cancelled or failed */
+	GACC_ELAYOUT = -10,   /* the tensor set differs from the declared one */
+	GACC_EDONE = -11,     /* the job has completed: no further window */
+	GACC_ENONFINITE = -12,/* refused: non-finite gradient */
+	GACC_EINTERNAL = -13
+} gacc_status;
+
+typedef enum gacc_dtype { GACC_F32 = 1, GACC_F64 = 2, GACC_F16 = 3, GACC_BF16 = 4 } gacc_dtype;
+
+typedef struct gacc_tensor {
+	const char *name;
+	gacc_dtype dtype;      /* of the parameter: F32, F16 or BF16 */
+	int ndim;              /* 0..8 */
+	int64_t shape[8];
+	const char *alias_of;  /* NULL: own storage */
+} gacc_tensor;
+
+/* What is NULL, 0 or -1 is taken from the environment: job from GACC_JOB_ID (or TORCHELASTIC_RUN_ID); rank and world from
+ * GACC_RANK/GACC_WORLD_SIZE, then RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS, OMPI_COMM_WORLD_RANK/_SIZE,
+ * PMI_RANK/PMI_SIZE. gacc_rank_source says which won. */
+typedef struct gacc_attach_opts {
+	size_t struct_size;
+	const char *job;          /* id or name */
+	int rank, world_size;     /* -1: environment */
+	const char *spec_yaml;    /* create the job from this text if no job of its name exists; NULL: never */
+	int no_shared_memory;     /* 1: everything travels inline */
+	int timeout_ms;           /* 0: 60 s */
+} gacc_attach_opts;
+
+/* A micro-batch to compute. */
+typedef struct gacc_position {
+	uint64_t window;          /* windows closed before: key of a resumable sampler, with micro and rank */
+	uint64_t applied_step;
+	uint32_t micro;           /* 0..micro_size-1 */
+	uint32_t micro_size;
+	int last_in_window;       /* of this rank: gacc_wait after pushing it */
+	double loss_scale;        /* multiply the loss by this before backward (1 = none) */
+} gacc_position;
+
+typedef struct gacc_push_opts {
+	size_t struct_size;
+	double weight;            /* samples or tokens; 0 means 1 */
+	double loss;              /* for display and mean_loss */
+	uint64_t data_key;        /* hash of the sample ids; 0 = none */
+	const unsigned char *present; /* bit t (LSB first) = tensor t was touched; NULL = all */
+	int zero_after;           /* the daemon zeroes the slot as it adds it */
+	int async;                /* return once it is on its way; the acknowledgement is awaited by the next
+	                             gacc_grad_buffer that needs the slot, gacc_flush or gacc_wait, which report errors */
+} gacc_push_opts;
+
+typedef struct gacc_push_info {
+	uint64_t window;
+	uint32_t micro;
+	uint32_t count, micro_size;  /* counted of this rank, of */
+	int duplicate;               /* it had been counted before */
+	int64_t parked_ns;           /* waited for its turn behind other ranks */
+} gacc_push_info;
+
+typedef enum gacc_outcome {
+	GACC_STEP_APPLIED = 1, GACC_STEP_SKIPPED = 2, GACC_STEP_EMPTY = 3, GACC_STEP_DROPPED = 4
+} gacc_outcome;
+
+typedef struct gacc_step {
+	uint64_t window, applied_step;
+	gacc_outcome outcome;
+	double total_weight, divisor;
+	uint64_t micro_count;
+	double grad_norm, lr, mean_loss;
+	uint32_t last_rank;       /* who completed the window, and by how much after the one before */
+	int64_t last_lag_ns;
+	uint64_t params_digest;
+	const void *reduced;      /* optimizer client: the reduced gradients (gacc_reduced_offset); else NULL */
+	int job_done;             /* no further window */
+} gacc_step;
+
+GACC_API const char *gacc_version(void);
+GACC_API const char *gacc_strerror(gacc_status);
+
+GACC_API gacc_status gacc_open(const char *endpoint, gacc_client **out);
+GACC_API void gacc_close(gacc_client *);
+/* Text of the last failure on this client (before a job exists). Valid until the next call on it. */
+GACC_API const char *gacc_client_error(const gacc_client *);
+
+GACC_API gacc_status gacc_attach(gacc_client *, const gacc_attach_opts *, gacc_job **out);
+/* done = 1: this rank contributes no more. Unmaps everything; NULL is fine. */
+GACC_API void gacc_detach(gacc_job *, int done);
+
+GACC_API uint64_t gacc_job_id(const gacc_job *);
+GACC_API int gacc_rank(const gacc_job *);
+GACC_API int gacc_size(const gacc_job *);
+GACC_API const char *gacc_rank_source(const gacc_job *); /* "RANK", "SLURM_PROCID", "argument", ... */
+
+GACC_API gacc_status gacc_register(gacc_job *, const gacc_tensor *, size_t n);
+GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);         /* bytes, in a slot */
+GACC_API size_t gacc_param_offset(const gacc_job *, size_t tensor);   /* bytes, in the parameters */
+GACC_API size_t gacc_reduced_offset(const gacc_job *, size_t tensor); /* bytes, in the reduced gradients (f32) */
+GACC_API gacc_dtype gacc_grad_dtype(const gacc_job *, size_t tensor);
+
+GACC_API int gacc_params_needed(const gacc_job *);
+/* values[t]: tensor t in its dtype, C order. Any rank may call it; the first complete upload counts. */
+GACC_API gacc_status gacc_put_params(gacc_job *, const void *const *values);
+GACC_API gacc_status gacc_ready(gacc_job *, int timeout_ms, gacc_position *out);
+/* Base of the parameters, read-only. Stable from gacc_wait (gacc_ready) until this rank's last push of the window. */
+GACC_API gacc_status gacc_params(gacc_job *, const void **base, size_t *bytes);
+
+/* Next micro-batch that this rank owes. GACC_EAGAIN: none in this window, call gacc_wait; GACC_EDONE: the job is done. */
+GACC_API gacc_status gacc_next(gacc_job *, gacc_position *out);
+/* A free slot to fill; blocks while an asynchronous push still uses it. Holds old bytes. */
+GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
+/* Pushes the slot of the last gacc_grad_buffer as the micro-batch of the last gacc_next. */
+GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_info *out);
+/* Copies grads[t] (C order, gradient dtype; NULL = absent) into a slot and pushes it. */
+GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
+/* No more micro-batches of this rank for the open window. */
+GACC_API gacc_status gacc_flush(gacc_job *);
+/* Outcome of the window of the last gacc_next (or the one flushed). */
+GACC_API gacc_status gacc_wait(gacc_job *, int timeout_ms, gacc_step *out);
+/* Optimizer client: the reduced gradients of this window are no longer read. */
+GACC_API gacc_status gacc_done(gacc_job *, uint64_t window);
+
+/* Readable when a step, a stall warning or the end of the job was announced; gacc_event reads one (GACC_EAGAIN: none). */
+GACC_API int gacc_event_fd(gacc_job *);
+GACC_API gacc_status gacc_event(gacc_job *, char *text, size_t n);
+
+GACC_API const char *gacc_last_error(const gacc_job *);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
