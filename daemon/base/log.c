@@ -1,0 +1,206 @@
+#include "base/log.h" /* before syslog.h, whose macros have the names and values of our levels */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef GACC_SYSTEMD
+#define SD_JOURNAL_SUPPRESS_LOCATION
+#include <systemd/sd-journal.h>
+#endif
+
+#define MAX_MESSAGE 2048
+#define MAX_LINE (6 * MAX_MESSAGE + 512) /* JSON writes a byte as up to six */
+
+static const char *log_ident = "gacc";
+static enum log_format log_format = LOG_TEXT;
+static atomic_int log_level = LOG_INFO;
+
+static const char *level_name(enum log_level level)
+{
+	static const char *const names[] = { [LOG_ERROR] = "ERROR",
+					     [LOG_WARN] = "WARN",
+					     [LOG_NOTICE] = "NOTICE",
+					     [LOG_INFO] = "INFO",
+					     [LOG_DEBUG] = "DEBUG" };
+	return names[level];
+}
+
+#ifdef GACC_SYSTEMD
+static bool journal_present(void)
+{
+	return access("/run/systemd/journal/socket", W_OK) == 0;
+}
+
+static void journal_send(enum log_level level, struct log_fields f, const char *msg)
+{
+	char field[7][MAX_MESSAGE + 32];
+	struct iovec iov[7];
+	int n = 0;
+#define FIELD(...) (iov[n].iov_base = field[n], iov[n].iov_len = (size_t)sprintf(field[n], __VA_ARGS__), n++)
+	FIELD("MESSAGE=%s", msg);
+	FIELD("PRIORITY=%d", (int)level);
+	FIELD("SYSLOG_IDENTIFIER=%.64s", log_ident);
+	if (f.event)
+		FIELD("GACC_EVENT=%.64s", f.event);
+	if (f.job)
+		FIELD("GACC_JOB=%" PRIu64, f.job);
+	if (f.rank >= 0)
+		FIELD("GACC_RANK=%" PRId64, f.rank);
+	if (f.window != UINT64_MAX)
+		FIELD("GACC_WINDOW=%" PRIu64, f.window);
+#undef FIELD
+	sd_journal_sendv(iov, n);
+}
+#else
+static bool journal_present(void)
+{
+	return false;
+}
+
+static void journal_send(enum log_level level, struct log_fields f, const char *msg)
+{
+}
+#endif
+
+void log_init(const char *ident, enum log_format format, enum log_level max_level)
+{
+	log_ident = ident;
+	log_format = format == LOG_JOURNAL && !journal_present() ? LOG_TEXT : format;
+	log_set_level(max_level);
+}
+
+void log_set_level(enum log_level max_level)
+{
+	atomic_store_explicit(&log_level, (int)max_level, memory_order_relaxed);
+}
+
+enum log_format log_auto_format(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM"); /* "device:inode" of the stream that systemd gave us */
+	unsigned long long dev, ino;
+	struct stat st;
+	if (!stream || sscanf(stream, "%llu:%llu", &dev, &ino) != 2 || fstat(STDERR_FILENO, &st))
+		return LOG_TEXT;
+	return st.st_dev == dev && st.st_ino == ino ? LOG_JOURNAL : LOG_TEXT;
+}
+
+/* A line under construction; what does not fit is cut. */
+struct line {
+	size_t n;
+	char text[MAX_LINE];
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct line *l, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(l->text + l->n, sizeof l->text - l->n, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		l->n += (size_t)n < sizeof l->text - l->n ? (size_t)n : sizeof l->text - l->n - 1;
+}
+
+static void put_time(struct line *l)
+{
+	struct timespec now;
+	struct tm tm;
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	put(l, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
+	    tm.tm_min, tm.tm_sec, (int)(now.tv_nsec / 1000000));
+}
+
+/* Bytes of the UTF-8 sequence at s: 1..4, or 0 if it is none. */
+static size_t utf8_len(const unsigned char *s)
+{
+	size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+	for (size_t i = 1; i < n; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+	bool outside = (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf4 && s[1] > 0x8f);
+	return overlong || outside ? 0 : n;
+}
+
+/* A client's words must not be able to forge a line or break a terminal: control characters are escaped. */
+static void put_text(struct line *l, const char *s, bool json)
+{
+	for (const unsigned char *c = (const unsigned char *)s; *c;) {
+		size_t n = utf8_len(c);
+		if (n == 0)
+			put(l, json ? "\\ufffd" : "\\x%02x", *c);
+		else if (*c < 0x20 || *c == 0x7f)
+			put(l, json ? "\\u%04x" : "\\x%02x", *c);
+		else if (json && (*c == '"' || *c == '\\'))
+			put(l, "\\%c", *c);
+		else
+			put(l, "%.*s", (int)n, (const char *)c);
+		c += n ? n : 1;
+	}
+}
+
+static void format_text(struct line *l, enum log_level level, struct log_fields f, const char *msg)
+{
+	put_time(l);
+	put(l, " %s %s", log_ident, level_name(level));
+	if (f.event)
+		put(l, " %s", f.event);
+	if (f.job)
+		put(l, " job=%" PRIu64, f.job);
+	if (f.rank >= 0)
+		put(l, " rank=%" PRId64, f.rank);
+	if (f.window != UINT64_MAX)
+		put(l, " window=%" PRIu64, f.window);
+	put(l, ": ");
+	put_text(l, msg, false);
+}
+
+static void format_json(struct line *l, enum log_level level, struct log_fields f, const char *msg)
+{
+	put(l, "{\"ts\":\"");
+	put_time(l);
+	put(l, "\",\"level\":\"%s\"", level_name(level));
+	if (f.event)
+		put(l, ",\"event\":\"%s\"", f.event);
+	put(l, ",\"msg\":\"");
+	put_text(l, msg, true);
+	put(l, "\"");
+	if (f.job)
+		put(l, ",\"job\":%" PRIu64, f.job);
+	if (f.rank >= 0)
+		put(l, ",\"rank\":%" PRId64, f.rank);
+	if (f.window != UINT64_MAX)
+		put(l, ",\"window\":%" PRIu64, f.window);
+	put(l, "}");
+}
+
+void log_line(enum log_level level, struct log_fields f, const char *fmt, ...)
+{
+	if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed))
+		return;
+	int saved = errno;
+	char msg[MAX_MESSAGE];
+	va_list ap;
+	va_start(ap, fmt);
+	if (vsnprintf(msg, sizeof msg, fmt, ap) >= (int)sizeof msg)
+		memcpy(msg + sizeof msg - 4, "...", 4);
+	va_end(ap);
+	if (log_format == LOG_JOURNAL) {
+		journal_send(level, f, msg);
+	} else {
+		struct line l;
+		l.n = 0;
+		(log_format == LOG_JSON ? format_json : format_text)(&l, level, f, msg);
+		l.text[l.n++] = '\n'; /* in the place of the terminating NUL, so it always fits */
+		while (write(STDERR_FILENO, l.text, l.n) < 0 && errno == EINTR)
+			;
+	}
+	errno = saved;
+}
