@@ -1,0 +1,62 @@
+/* gaccd's configuration: one table of keys in conf.c gives names, types, ranges, defaults and documentation.
+ *
+ * A value comes from the command line, else from the environment (GACC_LISTEN_SOCKET is listen.socket), else from the file (YAML;
+ * JSON is YAML), else it is the default. Unknown keys are errors.
+ */
+#ifndef GACC_EDGE_CONF_H
+#define GACC_EDGE_CONF_H
+
+#include "base/log.h"
+#include "proto/status.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+#define CONF_DEFAULT_FILE "/etc/gacc/gaccd.yaml"
+
+/* Strings are never NULL; "" means not set. */
+struct conf {
+	struct {
+		char *name;
+	} node;
+	struct {
+		char *socket, *attach_socket;
+		uint32_t mode;
+		char *group;
+		char *tcp;        /* host:port; off when "" */
+		char *token_file;
+		uint32_t connections_per_user;
+	} listen;
+	struct {
+		char *cert, *key, *ca;
+	} tls;
+	struct {
+		uint64_t host_memory; /* bytes */
+		uint32_t jobs, jobs_per_user;
+	} limits;
+	struct {
+		int level;        /* enum log_level */
+		int format;       /* enum log_format; auto is resolved */
+	} log;
+	char *state_dir, *runtime_dir;
+	struct {
+		uint32_t threads; /* 0: one per CPU */
+		char *kernels;    /* "auto" or a kernel table's name */
+	} engine;
+};
+
+struct conf_sources {
+	const char *file;            /* NULL: CONF_DEFAULT_FILE if it is there */
+	const char *const *set;      /* command line: "listen.socket=/tmp/s", NULL-terminated; NULL: none */
+	char *const *environment;    /* "NAME=value", NULL-terminated; NULL: none */
+};
+
+/* Reads, checks and fills in. On ST_INVALID_CONFIG or ST_IO_ERROR `why` is one line for the user:
+ * FILE:LINE:COLUMN: what and what instead. */
+enum status conf_load(const struct conf_sources *, struct conf **out, char *why, size_t n_why);
+void conf_free(struct conf *);
+
+/* The effective configuration as a YAML file, with the documentation of each key above it and where it came from behind it. */
+void conf_print(const struct conf *, FILE *);
+
+#endif

@@ -1,0 +1,125 @@
+/* The coordinator's durable records: what must be true after every death. Kept in one SQLite file.
+ *
+ * A record is durable when journal_commit has returned ST_OK, and not before; a batch is durable as a whole or not at
+ * all, and costs one fsync whatever its length, so callers group what waits. Every batch is guarded by the term: once
+ * a newer coordinator has taken the journal, an older one can write nothing.
+ *
+ * Calls block (disk); they are meant for a pool thread and never run two at once on one journal. A failed write is
+ * final: after ST_STORE_FAILED the journal refuses everything, nobody can tell whether the last batch is on the disk, and the
+ * process is to exit with code 74 and read the journal anew. Trying an fsync again would lie (it may succeed without
+ * the lost pages).
+ */
+#ifndef GACC_STORE_JOURNAL_H
+#define GACC_STORE_JOURNAL_H
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOURNAL_KEEP_PAYLOADS 16           /* windows per job whose payload is kept */
+#define JOURNAL_MAX_BYTES (64u << 20)      /* of a spec, a tensor set or a payload */
+
+struct journal;
+
+struct journal_bytes {
+	const void *data;
+	size_t n;
+};
+
+/* A job as it stands: written in parts by the records below. When read, pointers live until the callback returns. */
+struct journal_job {
+	uint64_t id;               /* > 0, chosen by the caller, unique for ever */
+	uint8_t uuid[16];
+	uint8_t request_id[16];    /* unique */
+	uint32_t uid;
+	const char *user;
+	int64_t created_unix_ns;
+	struct journal_bytes spec;
+	/* not part of JOURNAL_JOB: */
+	struct journal_bytes tensors; /* n = 0: not declared yet */
+	bool params_ready;
+	uint64_t epoch;            /* 1 for a new job */
+	uint64_t next_window;      /* windows committed so far */
+	bool ended;
+	uint32_t end_state;        /* gacc.v1.JobState */
+	const char *end_reason;
+	int64_t ended_unix_ns;
+};
+
+/* The outcome of one window. */
+struct journal_window {
+	uint64_t job, epoch, window;
+	uint64_t applied_step, term, attempt;
+	uint32_t outcome;          /* gacc.v1.StepOutcome */
+	int64_t unix_ns;
+	struct journal_bytes payload; /* the caller's; n = 0 when read later than JOURNAL_KEEP_PAYLOADS windows after */
+};
+
+enum journal_kind {
+	JOURNAL_JOB = 1,      /* .job: a new job */
+	JOURNAL_TENSORS,      /* .tensors: the tensor set is declared */
+	JOURNAL_PARAMS_READY, /* .params_ready: initial parameters are complete on all nodes */
+	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
+	JOURNAL_COMMIT,       /* .commit */
+	JOURNAL_END           /* .end: terminal; nothing follows for this job */
+};
+
+struct journal_record {
+	enum journal_kind kind;
+	union {
+		struct journal_job job;
+		struct {
+			uint64_t job;
+			struct journal_bytes set;
+		} tensors;
+		struct {
+			uint64_t job;
+		} params_ready;
+		struct {
+			uint64_t job, epoch, base_window;
+			const char *reason;
+			int64_t unix_ns;
+		} epoch;
+		struct journal_window commit;
+		struct {
+			uint64_t job;
+			uint32_t state;
+			const char *reason;
+			int64_t unix_ns;
+		} end;
+	};
+};
+
+/* Opens or creates the file (mode 0600), checks it and takes it for this process alone.
+ * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: damaged or
+ * unreadable. */
+enum status journal_open(const char *path, struct journal **out);
+void journal_close(struct journal *);
+
+/* This daemon's start counter, one more than ever before. */
+enum status journal_take_incarnation(struct journal *, uint64_t *out_incarnation);
+
+/* A new coordinator's first act, before it reads anything: fences every earlier term. */
+enum status journal_take_term(struct journal *, uint64_t *out_term);
+
+/* Makes all records durable in their order, or none.
+ * ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another epoch than the job's, or an EPOCH that is not newer.
+ * ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in use. ST_INVALID_ARGUMENT: a
+ * COMMIT of another window than the job's next, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
+enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
+
+/* The highest job id ever given out; 0: none. */
+enum status journal_last_job(struct journal *, uint64_t *out_id);
+
+/* Calls `fn` for each job in the order of ids, for those not ended unless `all`; stops at the first status other than
+ * ST_OK and returns it. `fn` must not call the journal. */
+enum status journal_each_job(struct journal *, bool all, enum status (*fn)(void *arg, const struct journal_job *),
+			     void *arg);
+
+/* The same for the last `last` windows of a job, oldest first. */
+enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,
+				enum status (*fn)(void *arg, const struct journal_window *), void *arg);
+
+#endif
