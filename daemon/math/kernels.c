@@ -1,0 +1,56 @@
+#include "math/kernels_scalar.h"
+
+/* splitmix64's finaliser */
+#define MIX_A(x) (((x) ^ (x) >> 30) * UINT64_C(0xbf58476d1ce4e5b9))
+#define MIX_B(x) (((x) ^ (x) >> 27) * UINT64_C(0x94d049bb133111eb))
+#define MIX(x) (MIX_B(MIX_A(x)) ^ MIX_B(MIX_A(x)) >> 31)
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
+/* Key i is the upper half of the (i+1)-th output of splitmix64 from state 0: fixed, well mixed numbers. */
+#define K1(i) (uint32_t)(MIX(((uint64_t)(i) + 1) * GOLDEN) >> 32)
+#define K8(i) K1(i), K1(i + 1), K1(i + 2), K1(i + 3), K1(i + 4), K1(i + 5), K1(i + 6), K1(i + 7)
+#define K64(i) K8(i), K8(i + 8), K8(i + 16), K8(i + 24), K8(i + 32), K8(i + 40), K8(i + 48), K8(i + 56)
+#define K512(i) K64(i), K64(i + 64), K64(i + 128), K64(i + 192), K64(i + 256), K64(i + 320), K64(i + 384), K64(i + 448)
+const uint32_t digest_key[DIGEST_KEYS] __attribute__((aligned(64))) = { K512(0), K512(512), K512(1024), K512(1536) };
+
+int kernels_list(const struct kernels *const **out)
+{
+	static const struct kernels *const tables[] = { &kernels_reference };
+	*out = tables;
+	return 1;
+}
+
+const struct kernels *kernels_get(const char *name_or_null)
+{
+	const struct kernels *const *table;
+	int n = kernels_list(&table);
+	if (!name_or_null)
+		return table[n - 1];
+	for (int i = 0; i < n; i++)
+		if (strcmp(table[i]->name, name_or_null) == 0)
+			return table[i];
+	return NULL;
+}
+
+/* Splits at the largest power of two below n, so that the tree over [0, 2^k) is a subtree of every longer one. */
+double kernel_sum(const double *block_sumsq, size_t n_blocks)
+{
+	if (n_blocks <= 8) {
+		double sum = 0;
+		for (size_t i = 0; i < n_blocks; i++)
+			sum += block_sumsq[i];
+		return sum;
+	}
+	size_t half = (size_t)1 << (63 - __builtin_clzll(n_blocks - 1));
+	return kernel_sum(block_sumsq, half) + kernel_sum(block_sumsq + half, n_blocks - half);
+}
+
+uint64_t kernel_digest_combine(const uint64_t *block_digest, size_t n_blocks, uint64_t first_block)
+{
+	uint64_t sum = 0;
+	for (size_t i = 0; i < n_blocks; i++) {
+		uint64_t x = block_digest[i] + (first_block + i + 1) * GOLDEN;
+		sum += MIX(x);
+	}
+	return sum;
+}
