@@ -40,7 +40,8 @@ bool bytes_next(struct bytes_view *view, const uint8_t **out_piece, size_t *out_
 /* Copies the first n bytes of the view and takes them off; n <= view->left. */
 void bytes_copy(struct bytes_view *view, void *dst, size_t n);
 
-/* Message from n contiguous bytes, freed with bytes_free. MALFORMED or NO_MEMORY. */
+/* Message from n contiguous bytes, freed with bytes_free. MALFORMED; RESOURCE_EXHAUSTED when it would unpack to more than
+ * 64 KiB + 16 n bytes (tiny elements in great number); NO_MEMORY. */
 enum status bytes_decode(const struct ProtobufCMessageDescriptor *desc, const void *data, size_t n,
 			 struct ProtobufCMessage **out_msg);
 /* The same from a byte buffer, which stays the caller's. */

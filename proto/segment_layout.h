@@ -53,6 +53,8 @@ enum window_phase {
 	WINDOW_APPLYING = 3   /* COMMIT seen; chunks of the update may be done */
 };
 
+#define SEGMENT_MAX_ZERO 8 /* slots of one pass */
+
 /* Fixed part of one control record. The per-rank part and the bitmaps follow it (control_page.h has the offsets). */
 struct control_record {
 	uint64_t seq;
@@ -70,6 +72,7 @@ struct control_record {
 	uint32_t max_micro_size;
 	uint32_t params_ready;
 	uint32_t client_pending; /* optimizer CLIENT: half P[1-x] is still being read by trainers */
+	uint64_t client_window;  /* the window whose reduced gradient they read */
 	double sum_weight;      /* sum of w over counted micro-batches, added in canonical order */
 	uint64_t count;
 	double sum_loss;        /* sum of w * loss, same order */
@@ -80,8 +83,12 @@ struct control_record {
 	uint64_t prepared_nonfinite;
 	uint64_t prepared_digest;
 	uint64_t params_digest; /* after the last applied step */
-	uint32_t last_rank;     /* of the micro-batch counted last */
-	uint32_t reserved;
+	uint32_t last_rank;     /* of the micro-batch counted last; UINT32_MAX: none */
+	/* slots of the last pass that must be zeroed before their pushes are answered: written with the flip, cleared
+	 * with the next record, so that a slot is never zeroed before its gradient counts nor after it was answered */
+	uint32_t n_zero;
+	uint32_t zero_slot[SEGMENT_MAX_ZERO];
+	uint64_t ranges_hash;   /* of the plan's ranges: undo chunks are numbered by them */
 	/* the COMMIT being applied, so that an engine can finish alone what it has begun */
 	uint64_t commit_window;
 	uint64_t commit_term, commit_attempt;
@@ -94,8 +101,23 @@ struct control_record {
 	double commit_next_loss_scale;
 };
 
+/* A rank's session as it must survive gaccd: the engine stores it, only gaccd reads it. */
+struct session_record {
+	uint8_t token[16], nonce[16];
+	uint8_t previous_token[16];  /* of the session fenced last: it gets SESSION_FENCED, not "unknown" */
+	int64_t pid;                 /* process that maps this session's slots; 0: none (inline) */
+	uint64_t start_time;
+	int64_t other_pid;           /* process that may still map the set it does not use; 0: none */
+	uint64_t other_start_time;
+	uint32_t uid;
+	uint32_t spare;              /* 1: it has the engine's spare slots, not the rank's own */
+	uint32_t attached;           /* 0: detached */
+	uint32_t reserved;
+};
+
 /* Per rank, in the record. */
 struct control_rank {
+	struct session_record session;
 	uint64_t sgen;     /* session generation: pushes of a lower one are refused */
 	uint32_t flushed;  /* 1: flushed this window; 2: has left for good */
 	uint32_t counted;  /* bits set for this rank */
@@ -109,12 +131,13 @@ struct ledger_cell {
 	int64_t unix_nanos;
 };
 
-/* Stamp of one worker's undo chunk. `state` is written last (release). */
+/* Progress of one share of an update, in one word that changes by one store: chunk << 1 | UNDO_HELD. daemon/engine/update.h
+ * says what it means. Meaningless unless the record in force is APPLYING. */
 struct undo_stamp {
-	_Atomic uint64_t state;  /* window << 2 | UNDO_* */
-	uint64_t chunk;          /* number of the chunk that the undo area holds */
+	_Atomic uint64_t state;
+	uint64_t window;         /* whose update this is */
 };
-enum { UNDO_IDLE = 0, UNDO_HELD = 1 };
+enum { UNDO_HELD = 1 };
 
 /* The page that trainers may poll. Readers: acquire seq, read, acquire seq again; odd or changed = torn, read again. */
 struct status_page {
