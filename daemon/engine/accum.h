@@ -32,21 +32,22 @@ struct accum {
 enum status accum_init(struct accum *, uint32_t capacity, bool canonical); /* ST_NO_MEMORY */
 void accum_fini(struct accum *);
 
-/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor owned, and:
- * ST_SESSION_FENCED, ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_ALREADY_EXISTS (its bit is set: *voided tells
- * which), ST_DATA_KEY_MISMATCH, ST_RESOURCE_EXHAUSTED (queue full), ST_SLOT_BUSY (same rank and micro queued: the new
- * command id replaces nothing). */
+/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor owned. In
+ * this order: ST_SESSION_FENCED (older sgen), ST_SESSION_UNKNOWN (newer), ST_DATA_KEY_MISMATCH or ST_ALREADY_EXISTS (its bit
+ * is set, *voided tells which; true of a closed window and a flushed rank too), ST_WINDOW_CLOSED (not open), ST_FLUSHED,
+ * ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new command replaces nothing),
+ * ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
 enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
 			struct accum_entry *take, bool *voided);
 /* The next entries that may be added in one pass, at most max, in order; returns how many. They stay queued until
  * accum_remove. */
 uint32_t accum_next(const struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
 void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; invalidates entry pointers */
-/* First queued entry of this rank with a lower sgen, or of anyone when rank is UINT32_MAX; NULL: none. */
+/* First queued entry with a lower sgen, of this rank or of anyone when rank is UINT32_MAX; NULL: none. */
 struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);
 /* All pairs are counted, void or of a flushed rank: nothing is missing. */
 bool accum_complete(const struct control_state *);
-/* True when adding exactly these entries completes the window: the pass may then compute the norm as it goes. */
+/* True when adding exactly these queued entries completes the window: the pass may then compute the norm as it goes. */
 bool accum_completes(const struct control_state *, struct accum_entry *const *e, uint32_t n);
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef GACC_ENGINE_CHANNEL_H
 #define GACC_ENGINE_CHANNEL_H
 
+#include "proto/segment_layout.h"
 #include "proto/status.h"
 
 #include <stdint.h>
@@ -16,16 +17,18 @@
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
 enum engine_op {
-	ENGINE_START = 1,  /* with the segments' descriptors; the first command; answered by HELLO */
-	ENGINE_ATTACH,     /* rank, sgen: refuse pushes of older sessions from now on; clears "left" from the next window on */
+	ENGINE_START = 1,  /* the first command, with the descriptors: the plan, then plan_segments() in order. What one
+			    * packet cannot carry follows in further STARTs; the last is answered, by HELLO */
+	ENGINE_ATTACH,     /* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next window on */
 	ENGINE_ADD,        /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
-	ENGINE_FLUSH,      /* rank, sgen, window, leave */
+	ENGINE_FLUSH,      /* rank, sgen, window, leave. leave: also of all later windows, until the rank attaches again;
+			    * accepted in a frozen window too, where it holds from the next one on */
 	ENGINE_CLOSE,      /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
 	ENGINE_GO,         /* window, term, attempt: reduce and vote */
 	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
 	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
-	ENGINE_ACK_STEP,   /* optimizer CLIENT: half P[1-x] is free again */
+	ENGINE_ACK_STEP,   /* window: optimizer CLIENT, all have read its reduced gradient; half P[1-x] is free again */
 	ENGINE_STOP        /* leave cleanly */
 };
 
@@ -53,6 +56,7 @@ struct engine_command {
 	uint32_t outcome;           /* gacc.v1.StepOutcome */
 	uint32_t next_micro_size;
 	double scale, clip_value, lr, next_loss_scale;
+	struct session_record session; /* ATTACH: stored with sgen in the control record */
 	/* START */
 	uint64_t job_id, epoch, generation, incarnation;
 };
@@ -71,18 +75,23 @@ struct engine_answer {
 	double sum_weight, sum_loss, sumsq;
 	uint64_t nonfinite, digest;
 	uint32_t last_rank;
-	uint32_t x;
+	uint32_t x;               /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
 	uint64_t record_seq;  /* HELLO: of the control record in force */
 	uint32_t version;     /* HELLO */
 	uint32_t nonfinite_count; /* ADD, void: non-finite elements; NaN counts */
 	char text[160];       /* why, when status is not OK */
 };
 
-/* Send with `n_fds` descriptors (at most 64); tail behind the struct, may be NULL. 0, or -errno (EAGAIN: socket buffer
- * full, nothing sent). Never raises SIGPIPE. */
+#define CHANNEL_MAX_FDS 64
+
+/* Neither call blocks, whatever the mode of the socket; -EAGAIN: poll it first.
+ *
+ * Sends one packet with n_fds descriptors (at most CHANNEL_MAX_FDS); tail behind the struct, may be NULL. 0, or -errno (EAGAIN:
+ * socket buffer full, nothing sent). Never raises SIGPIPE. */
 int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds);
 /* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC) go to
- * fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE. */
+ * fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE, as does a packet
+ * longer than n. */
 int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds);
 
 #endif

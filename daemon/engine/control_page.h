@@ -1,9 +1,10 @@
 /* The control segment: two CRC'd records that flip, the ledger, and the undo chunks.
  *
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[threads],
- * undo areas[threads]. A record is control_record, control_rank[ranks], counted bitmap, void bitmap, XXH3-64. Bit
- * rank * max_micro_size + micro. The engine's main thread is the only writer; control_page_publish is the only
- * place that flips. Readers in other processes use control_page_read.
+ * undo areas[threads]. A record is control_record, control_rank[ranks], three bitmaps (counted, void, and the counted one
+ * of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself, seeded with seq. Bit
+ * rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the only writer;
+ * control_page_publish is the only place that flips. Readers in other processes use control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
 #define GACC_ENGINE_CONTROL_PAGE_H
@@ -14,13 +15,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define UNDO_CHUNK 4096 /* elements of one undo chunk; p, m, v and 16-bit copies of them are saved together */
+#define UNDO_CHUNK 4096 /* elements of one undo chunk */
+#define UNDO_AREA_BYTES (UNDO_CHUNK * 12) /* p, m, v; 16-bit copies of p are derived anew */
 
 /* A record in private memory: pointers into one block that control_state_init allocates. */
 struct control_state {
 	struct control_record r;
 	struct control_rank *rank;   /* [ranks] */
 	uint64_t *counted, *voided;  /* bitmaps of ranks * max_micro_size bits */
+	uint64_t *last_counted;      /* of window - 1: a late push learns from it that it is in */
 	size_t n_words;              /* of each bitmap */
 };
 
@@ -30,7 +33,7 @@ struct control_page {
 	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, bytes;
 };
 
-/* Bytes of data that a control segment needs. */
+/* Bytes of data that a control segment needs; 0: more than can be addressed. */
 uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
 /* View on a mapped segment of at least that size. */
 void control_page_view(struct control_page *, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
@@ -39,14 +42,14 @@ enum status control_state_init(struct control_state *, uint32_t ranks, uint32_t 
 void control_state_fini(struct control_state *);
 
 /* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
- * *corrupt is set when any byte of the records is not zero). */
+ * *corrupt is set when any byte of the records is not zero), and *out is undefined. */
 bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
 /* seq+1 into the idle record, release fence, publish. */
 void control_page_publish(struct control_page *, struct control_state *);
 
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);
 struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t thread);
-void *control_page_undo(const struct control_page *, uint32_t thread); /* UNDO_CHUNK * 16 bytes */
+void *control_page_undo(const struct control_page *, uint32_t thread); /* UNDO_AREA_BYTES */
 
 bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
 void control_set_bit(uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);

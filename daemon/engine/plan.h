@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 #define PLAN_VERSION 1
+#define PLAN_MAX_THREADS 256
+#define PLAN_MAX_SLOTS 65536
 
 /* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. */
 struct plan_range {
@@ -77,5 +79,8 @@ struct plan_segment {
 /* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, ACCUM0, ACCUM1, PARAMS, [MASTER], [STATE0],
  * [STATE1], SLOT 0.. */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
+/* Version, sizes, counts and that every index and range stays inside: what the engine relies on. bytes: of the block at p. On
+ * ST_INVALID_ARGUMENT `why` says what is wrong. */
+enum status plan_check(const struct plan *p, uint64_t bytes, char *why, size_t n_why);
 
 #endif
