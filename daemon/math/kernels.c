@@ -1,5 +1,9 @@
 #include "math/kernels_scalar.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 /* splitmix64's finaliser */
 #define MIX_A(x) (((x) ^ (x) >> 30) * UINT64_C(0xbf58476d1ce4e5b9))
 #define MIX_B(x) (((x) ^ (x) >> 27) * UINT64_C(0x94d049bb133111eb))
@@ -13,12 +17,44 @@
 #define K512(i) K64(i), K64(i + 64), K64(i + 128), K64(i + 192), K64(i + 256), K64(i + 320), K64(i + 384), K64(i + 448)
 const uint32_t digest_key[DIGEST_KEYS] __attribute__((aligned(64))) = { K512(0), K512(512), K512(1024), K512(1536) };
 
+#ifdef __x86_64__
+extern const struct kernels kernels_sse2, kernels_avx2, kernels_avx512;
+
+/* __builtin_cpu_supports knows f16c in newer compilers only. */
+static bool has_f16c(void)
+{
+	unsigned eax, ebx, ecx, edx;
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_F16C;
+}
+
+static bool has_v3(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+	       __builtin_cpu_supports("bmi2") && has_f16c();
+}
+
+static bool has_v4(void)
+{
+	return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+	       __builtin_cpu_supports("avx512vl");
+}
+
+int kernels_list(const struct kernels *const **out)
+{
+	static const struct kernels *const tables[] = { &kernels_reference, &kernels_sse2, &kernels_avx2,
+							&kernels_avx512 };
+	*out = tables;
+	return has_v4() ? 4 : has_v3() ? 3 : 2;
+}
+#else
 int kernels_list(const struct kernels *const **out)
 {
 	static const struct kernels *const tables[] = { &kernels_reference };
 	*out = tables;
 	return 1;
 }
+#endif
 
 const struct kernels *kernels_get(const char *name_or_null)
 {
