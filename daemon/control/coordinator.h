@@ -1,0 +1,77 @@
+/* The coordinator of one job: collects reports, closes windows, runs attempts, decides, commits.
+ *
+ * Pure state machine; one thread; time is an argument. States and transitions: docs/protocol.md, "Window at the
+ * coordinator". The commit point is the moment coord_on_persisted(ok) is called. After a restart a new coordinator
+ * (with a higher term, taken before the log is read) starts from coord_restore.
+ */
+#ifndef GACC_CONTROL_COORDINATOR_H
+#define GACC_CONTROL_COORDINATOR_H
+
+#include "control/ports.h"
+#include "control/spec.h"
+
+#define COORD_MAX_NODES 1024
+
+enum coord_phase {
+	COORD_START,    /* nodes allocate and get their parameters */
+	COORD_COLLECT,  /* the window is open */
+	COORD_CLOSE,    /* CLOSE sent, until all are CLOSED */
+	COORD_GO,       /* attempt running, until all have voted for it */
+	COORD_PERSIST,  /* the commit is being written */
+	COORD_COMMIT,   /* durable; sent until all nodes have applied it */
+	COORD_ENDING,   /* the end is being written */
+	COORD_ENDED
+};
+
+/* Numbers are those of gacc.v1.JobState. */
+enum job_state {
+	JOB_PENDING = 1, JOB_STARTING = 2, JOB_RUNNING = 3, JOB_STALLED = 4, JOB_PAUSED = 5, JOB_COMPLETING = 6,
+	JOB_COMPLETED = 7, JOB_FAILED = 8, JOB_CANCELLED = 9, JOB_NODE_FAIL = 10
+};
+
+struct coord;
+
+/* `spec` is borrowed and must outlive the coordinator; n_nodes >= 1 nodes 0..n_nodes-1; ST_NO_MEMORY. */
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term,
+		      uint32_t n_nodes, const struct coord_ports *);
+void coord_free(struct coord *);
+/* The last durable commit, read after the term was taken. `counted` is not kept. */
+void coord_restore(struct coord *, const struct commit *last);
+
+void coord_on_report(struct coord *, uint32_t node, const struct report *, struct now);
+/* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
+ * nothing was decided and the window stays prepared. */
+void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now);
+void coord_on_ended(struct coord *, enum status, struct now);
+/* Repeats orders that have not arrived, watches for late ranks. Call it every 100 ms or so. */
+void coord_tick(struct coord *, struct now);
+
+/* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_OK otherwise (also when it is closing
+ * already); *out_window says which. */
+enum status coord_flush(struct coord *, uint64_t *out_window, struct now);
+/* Ends the job unless it has ended. `end` is ST_OK, ST_CANCELLED or what failed it. */
+void coord_end(struct coord *, enum status end, const char *reason, struct now);
+
+enum coord_phase coord_phase(const struct coord *);
+enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
+uint64_t coord_window(const struct coord *);
+uint64_t coord_applied_step(const struct coord *);
+uint64_t coord_attempt(const struct coord *);
+bool coord_superseded(const struct coord *); /* a higher term exists */
+/* Last commit decided; NULL before the first. */
+const struct commit *coord_last_commit(const struct coord *);
+/* All ranks as last reported; *n ranks, indexed by rank. Ranks never reported have pid 0. */
+const struct rank_progress *coord_ranks(const struct coord *, uint32_t *n);
+/* For how long others have been waiting for this rank in the open window; 0: nobody waits for it. */
+int64_t coord_rank_late_ns(const struct coord *, uint32_t rank, struct now);
+int64_t coord_window_opened_unix_ns(const struct coord *);
+
+/* Decides one closed window from the sums of its nodes; pure, for tests. `in` has the sums, `prev` the state before. */
+struct window_sums {
+	uint64_t window, count, missing; /* missing: neither counted nor void */
+	double sum_weight, sum_loss, sumsq;
+	uint64_t nonfinite, digest;
+};
+void commit_decide(const struct job_spec *, const struct window_sums *in, uint64_t applied_before, struct commit *out);
+
+#endif

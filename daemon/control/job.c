@@ -1,0 +1,635 @@
+#include "control/job_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REPORT_EVERY_NS (INT64_C(200) * 1000000)
+
+/* ---- parked calls ---- */
+
+struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, uint32_t rank)
+{
+	if (j->n_waiters == j->waiters_capacity) {
+		uint32_t n = j->waiters_capacity ? 2 * j->waiters_capacity : 16;
+		struct waiter *w = realloc(j->waiter, n * sizeof *w);
+		if (!w) {
+			reply_error(j, call, ST_NO_MEMORY, "repeat the call later", "no memory to park this call");
+			return NULL;
+		}
+		j->waiter = w;
+		j->waiters_capacity = n;
+	}
+	struct waiter *w = &j->waiter[j->n_waiters++];
+	*w = (struct waiter){ .call = call, .kind = kind, .rank = rank };
+	return w;
+}
+
+void waiter_remove(struct job *j, struct waiter *w)
+{
+	*w = j->waiter[--j->n_waiters];
+}
+
+void job_on_call_gone(struct job *j, uint64_t call)
+{
+	for (uint32_t i = j->n_waiters; i-- > 0;)
+		if (j->waiter[i].call == call && !j->waiter[i].sent)
+			waiter_remove(j, &j->waiter[i]);
+	for (uint32_t r = 0; r < j->spec->ranks; r++)
+		for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+			struct parked_push *p = &j->rank[r].push[i];
+			for (int k = 0; k < p->n_calls; k++)
+				if (p->call[k] == call)
+					p->call[k] = p->call[--p->n_calls];
+		}
+}
+
+/* Answers every parked call with an error; pushes too. */
+static void fail_all(struct job *j, enum status st, const char *hint, const char *text)
+{
+	while (j->n_waiters) {
+		struct waiter *w = &j->waiter[j->n_waiters - 1];
+		reply_error(j, w->call, st, hint, "%s", text);
+		waiter_remove(j, w);
+	}
+	for (uint32_t r = 0; r < j->spec->ranks; r++)
+		for (int i = 0; i < RANK_MAX_PUSHES; i++)
+			if (j->rank[r].push[i].used)
+				push_fail(j, &j->rank[r], &j->rank[r].push[i], st, text);
+}
+
+/* ---- what a window's end means to trainers ---- */
+
+uint32_t job_micro_size(const struct job *j)
+{
+	return j->engine_seen ? j->mirror.r.micro_size : j->spec->micro_size;
+}
+
+static void step_reply(struct job *j, uint64_t call, const struct commit *k)
+{
+	struct reply rep = { .kind = REPLY_STEP };
+	rep.step.commit = *k;
+	rep.step.micro_size = job_micro_size(j);
+	rep.step.accum_half = job_reduced_half(j);
+	rep.step.done = k->final || j->ended;
+	j->ports.reply(j->ports.ctx, call, &rep);
+}
+
+static void answer_steps(struct job *j)
+{
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		const struct past_window *p = w->kind == WAIT_STEP ? past_find(j, w->window) : NULL;
+		if (!p || w->window >= j->mirror.r.window)
+			continue;
+		step_reply(j, w->call, &p->commit);
+		waiter_remove(j, w);
+	}
+}
+
+static bool ready_now(const struct job *j)
+{
+	return j->run && j->engine_up && j->mirror.r.params_ready && j->mirror.r.phase == WINDOW_OPEN;
+}
+
+static void ready_reply(struct job *j, const struct rank *r, uint64_t call)
+{
+	struct reply rep = { .kind = REPLY_READY };
+	uint32_t n = 0, size = job_micro_size(j);
+	bool flushed = j->mirror.rank[r->rank].flushed != 0;
+	for (uint32_t m = 0; m < size && !flushed; m++)
+		if (!rank_counted(j, r, m) && !rank_voided(j, r, m))
+			j->missing[n++] = m;
+	rep.ready.window = j->mirror.r.window;
+	rep.ready.applied_step = j->mirror.r.applied_step;
+	rep.ready.micro_size = size;
+	rep.ready.missing = j->missing;
+	rep.ready.n_missing = n;
+	rep.ready.loss_scale = j->mirror.r.loss_scale;
+	rep.ready.flushed = flushed;
+	rep.ready.pending_apply = j->mirror.r.client_pending && !r->step_acked;
+	if (j->n_past)
+		rep.ready.last = j->past[j->n_past - 1].commit;
+	j->ports.reply(j->ports.ctx, call, &rep);
+}
+
+static void answer_ready(struct job *j)
+{
+	if (!ready_now(j))
+		return;
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_READY)
+			continue;
+		ready_reply(j, &j->rank[w->rank], w->call);
+		waiter_remove(j, w);
+	}
+}
+
+static void remember(struct job *j, const struct commit *k, const uint64_t *counted)
+{
+	struct past_window *p;
+	if (j->n_past == JOB_HISTORY) {
+		uint64_t *reuse = j->past[0].counted;
+		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof j->past[0]);
+		p = &j->past[JOB_HISTORY - 1];
+		p->counted = reuse;
+	} else {
+		p = &j->past[j->n_past++];
+	}
+	p->commit = *k;
+	memcpy(p->counted, counted, j->mirror.n_words * sizeof *counted);
+}
+
+void job_window_changed(struct job *j, struct now now)
+{
+	const struct commit *k = &j->order.commit;
+	if (j->have_order && j->order.want == WANT_COMMIT && k->window + 1 == j->mirror.r.window &&
+	    !past_find(j, k->window)) {
+		struct commit done = *k;
+		done.params_digest = j->mirror.r.params_digest;
+		remember(j, &done, j->closed_counted);
+	}
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		struct rank *r = &j->rank[i];
+		r->ready_ns = 0;
+		r->weight = 0;
+		r->step_acked = false;
+		if (r->flush_wanted && !r->leave_wanted)
+			r->flush_wanted = r->flush_sent = false;
+		for (int p = 0; p < RANK_MAX_PUSHES; p++)
+			if (r->push[p].used && !r->push[p].sent)
+				push_settle(j, r, &r->push[p]);
+	}
+	j->vote_status = ST_OK;
+	j->vote_term = j->vote_attempt = 0;
+	answer_steps(j);
+	answer_ready(j);
+	job_report(j, now);
+	job_reconcile(j, now);
+}
+
+/* ---- start ---- */
+
+static void registered_reply(struct job *j, uint64_t call)
+{
+	struct reply rep = { .kind = REPLY_REGISTER };
+	rep.registered.params_needed = !j->mirror.r.params_ready && !j->spec->n_init;
+	rep.registered.slots = j->spec->slots_per_rank;
+	j->ports.reply(j->ports.ctx, call, &rep);
+}
+
+static void answer_registered(struct job *j)
+{
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_REGISTER)
+			continue;
+		registered_reply(j, w->call);
+		waiter_remove(j, w);
+	}
+}
+
+void job_params_changed(struct job *j, struct now now)
+{
+	if (j->mirror.r.params_ready)
+		job_report(j, now);
+	answer_ready(j);
+}
+
+static enum status copy_tensors(struct job *j, const struct tensor_spec *t, uint64_t n)
+{
+	size_t bytes = 0;
+	for (uint64_t i = 0; i < n; i++)
+		bytes += strlen(t[i].name) + 1 + (t[i].alias_of ? strlen(t[i].alias_of) + 1 : 0);
+	struct tensor_spec *copy = calloc(n, sizeof *copy);
+	char *names = malloc(bytes), *at = names;
+	if (!copy || !names) {
+		free(copy);
+		free(names);
+		return ST_NO_MEMORY;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		copy[i] = t[i];
+		copy[i].name = strcpy(at, t[i].name);
+		at += strlen(at) + 1;
+		if (t[i].alias_of) {
+			copy[i].alias_of = strcpy(at, t[i].alias_of);
+			at += strlen(at) + 1;
+		}
+	}
+	j->tensor = copy;
+	j->names = names;
+	j->n_tensors = n;
+	return ST_OK;
+}
+
+enum status job_set_tensors(struct job *j, const struct tensor_spec *t, uint64_t n, char *why, size_t n_why)
+{
+	struct arena a;
+	enum status st = arena_init(&a, t, n, j->spec->gradient_dtype, why, n_why);
+	if (st)
+		return st;
+	st = copy_tensors(j, t, n);
+	if (st) {
+		arena_fini(&a);
+		return st;
+	}
+	j->arena = a;
+	j->has_tensors = true;
+	return ST_OK;
+}
+
+static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, const struct tensor_spec *t, uint64_t n)
+{
+	char why[256] = "";
+	if (!j->has_tensors) {
+		if (!n) {
+			reply_error(j, call, ST_NOT_READY, "register the tensors", "no rank has declared the tensor set yet");
+			return false;
+		}
+		enum status st = job_set_tensors(j, t, n, why, sizeof why);
+		if (st)
+			reply_error(j, call, st, "correct the tensor set", "%s", why);
+		return !st;
+	}
+	if (n && tensor_set_differs(j->tensor, j->n_tensors, t, n, why, sizeof why)) {
+		reply_error(j, call, ST_LAYOUT_MISMATCH, "all ranks must register the same tensors in the same order",
+			    "rank %u: %s", rank, why);
+		return false;
+	}
+	return true;
+}
+
+void job_register(struct job *j, uint64_t call, const struct session_key *k, const struct tensor_spec *t, uint64_t n,
+		  struct now now)
+{
+	if (!session_check(j, k, call))
+		return;
+	if (j->ended) {
+		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+		return;
+	}
+	if (!declare_or_compare(j, call, k->rank, t, n))
+		return;
+	if (j->engine_seen) {
+		registered_reply(j, call);
+		return;
+	}
+	if (waiter_add(j, call, WAIT_REGISTER, k->rank))
+		job_allocate(j);
+}
+
+void job_allocate(struct job *j)
+{
+	if (j->engine_seen || j->allocating)
+		return;
+	j->allocating = true;
+	j->ports.allocate(j->ports.ctx, j->id);
+}
+
+void job_on_allocate_failed(struct job *j, enum status st, const char *why, struct now now)
+{
+	j->allocating = false;
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_REGISTER)
+			continue;
+		reply_error(j, w->call, st, "raise limits.host_memory, end other jobs, or use a smaller model", "%s", why);
+		waiter_remove(j, w);
+	}
+}
+
+/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. */
+static void restore_sessions(struct job *j)
+{
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		const struct control_rank *c = &j->mirror.rank[i];
+		struct rank *r = &j->rank[i];
+		if (c->sgen <= r->sgen)
+			continue;
+		r->sgen = c->sgen;
+		r->session = c->session;
+		r->has_session = true;
+		r->lost = r->session.pid &&
+			  !j->ports.process_alive(j->ports.ctx, r->session.pid, r->session.start_time);
+	}
+}
+
+/* Commands died with the engine; whatever is still wanted is sent again. */
+static void forget_commands(struct job *j)
+{
+	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = 0;
+	for (uint32_t i = 0; i < j->n_waiters; i++)
+		j->waiter[i].sent = false;
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		struct rank *r = &j->rank[i];
+		r->attach_sent = r->flush_sent = false;
+		for (int p = 0; p < RANK_MAX_PUSHES; p++)
+			r->push[p].sent = false;
+	}
+}
+
+static void copy_state(struct control_state *dst, const struct control_state *src)
+{
+	dst->r = src->r;
+	memcpy(dst->rank, src->rank, src->r.ranks * sizeof *src->rank);
+	memcpy(dst->counted, src->counted, src->n_words * sizeof *src->counted);
+	memcpy(dst->voided, src->voided, src->n_words * sizeof *src->voided);
+}
+
+/* Sessions attached before there was an engine: their generations must reach the control record. */
+static void attach_again(struct job *j)
+{
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		struct rank *r = &j->rank[i];
+		if (!r->has_session || r->attaching || r->sgen <= j->mirror.rank[i].sgen)
+			continue;
+		struct engine_command c = { .op = ENGINE_ATTACH, .id = ++j->next_command, .job_id = j->id, .rank = i,
+					    .sgen = r->sgen, .session = r->session };
+		if (j->ports.engine_send(j->ports.ctx, j->id, &c, NULL)) {
+			j->mirror.rank[i].sgen = r->sgen;
+			j->mirror.rank[i].session = r->session;
+		}
+	}
+}
+
+enum status job_on_engine_up(struct job *j, const struct control_state *state, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	if (state->r.ranks != j->spec->ranks || state->r.max_micro_size != j->spec->max_micro_size ||
+	    state->n_words != j->mirror.n_words)
+		return ST_SEGMENT_CORRUPT;
+	uint64_t before = j->mirror.r.window;
+	bool seen = j->engine_seen;
+	copy_state(&j->mirror, state);
+	if (state->r.phase >= WINDOW_CLOSED)
+		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
+	j->engine_up = j->engine_seen = true;
+	j->allocating = false;
+	forget_commands(j);
+	restore_sessions(j);
+	attach_again(j);
+	answer_registered(j);
+	if (seen && j->mirror.r.window != before) {
+		job_window_changed(j, now);
+		return ST_OK;
+	}
+	answer_ready(j);
+	job_report(j, now);
+	job_reconcile(j, now);
+	return ST_OK;
+}
+
+void job_on_engine_down(struct job *j, struct now now)
+{
+	if (!j->engine_up)
+		return;
+	j->engine_up = false;
+	forget_commands(j);
+	if (!j->ended)
+		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1, "the engine has died and is being restarted");
+}
+
+/* ---- trainers' calls ---- */
+
+static bool call_allowed(struct job *j, uint64_t call, const struct session_key *k)
+{
+	if (!session_check(j, k, call))
+		return false;
+	if (!j->ended)
+		return true;
+	reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+	return false;
+}
+
+void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
+		    uint64_t bytes, bool last, struct now now)
+{
+	if (!call_allowed(j, call, k))
+		return;
+	if (!j->engine_seen) {
+		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
+		return;
+	}
+	if (j->mirror.r.params_ready) {
+		struct reply rep = { .kind = REPLY_PUT };
+		rep.put.ready = true;
+		j->ports.reply(j->ports.ctx, call, &rep);
+		return;
+	}
+	if (slot >= j->spec->slots_per_rank || bytes > j->arena.slot_bytes || offset > j->arena.param_bytes ||
+	    bytes > j->arena.param_bytes - offset) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
+			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
+			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->arena.slot_bytes,
+			    (unsigned long long)j->arena.param_bytes);
+		return;
+	}
+	struct waiter *w = waiter_add(j, call, WAIT_PUT, k->rank);
+	if (!w)
+		return;
+	uint32_t n, first = job_session_slots(j, k->rank, &n);
+	w->slot = first + slot;
+	w->offset = offset;
+	w->bytes = bytes;
+	w->last = last;
+	job_reconcile(j, now);
+}
+
+static int64_t deadline(int64_t timeout_ns, struct now now)
+{
+	return timeout_ns > 0 ? now.mono_ns + timeout_ns : 0;
+}
+
+void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, int64_t timeout_ns, struct now now)
+{
+	if (!call_allowed(j, call, k))
+		return;
+	if (ready_now(j)) {
+		ready_reply(j, &j->rank[k->rank], call);
+		return;
+	}
+	struct waiter *w = waiter_add(j, call, WAIT_READY, k->rank);
+	if (w)
+		w->deadline_ns = deadline(timeout_ns, now);
+}
+
+void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
+{
+	if (!call_allowed(j, call, k))
+		return;
+	struct rank *r = &j->rank[k->rank];
+	if (!j->run || window > j->mirror.r.window) {
+		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "flush the open window", "window %llu is open, not %llu",
+			    (unsigned long long)j->mirror.r.window, (unsigned long long)window);
+		return;
+	}
+	if (window < j->mirror.r.window || j->mirror.rank[k->rank].flushed || j->mirror.r.phase != WINDOW_OPEN) {
+		struct reply rep = { .kind = REPLY_FLUSH };
+		rep.flush.counted = window == j->mirror.r.window ? j->mirror.rank[k->rank].counted : 0;
+		j->ports.reply(j->ports.ctx, call, &rep);
+		return;
+	}
+	if (!waiter_add(j, call, WAIT_FLUSH, k->rank))
+		return;
+	r->flush_wanted = true;
+	job_reconcile(j, now);
+}
+
+void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, int64_t timeout_ns,
+		   struct now now)
+{
+	if (!session_check(j, k, call))
+		return;
+	const struct past_window *p = past_find(j, window);
+	if (p && window < j->mirror.r.window) {
+		step_reply(j, call, &p->commit);
+		return;
+	}
+	if (j->ended) {
+		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+		return;
+	}
+	if (window != j->mirror.r.window) {
+		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window", "window %llu is open, not %llu%s",
+			    (unsigned long long)j->mirror.r.window, (unsigned long long)window,
+			    window < j->mirror.r.window ? "; its outcome is no longer kept" : "");
+		return;
+	}
+	struct waiter *w = waiter_add(j, call, WAIT_STEP, k->rank);
+	if (!w)
+		return;
+	w->window = window;
+	w->deadline_ns = deadline(timeout_ns, now);
+}
+
+void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
+{
+	if (!session_check(j, k, call))
+		return;
+	if (j->mirror.r.client_pending && window + 1 == j->mirror.r.window)
+		j->rank[k->rank].step_acked = true;
+	struct reply rep = { .kind = REPLY_EMPTY };
+	j->ports.reply(j->ports.ctx, call, &rep);
+	job_reconcile(j, now);
+}
+
+void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool done, struct now now)
+{
+	if (!session_check(j, k, call))
+		return;
+	struct rank *r = &j->rank[k->rank];
+	r->detached = true;
+	r->lost = false;
+	j->report_due = true;
+	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == 2) {
+		struct reply rep = { .kind = REPLY_EMPTY };
+		j->ports.reply(j->ports.ctx, call, &rep);
+	} else if (waiter_add(j, call, WAIT_DETACH, k->rank)) {
+		r->flush_wanted = r->leave_wanted = true;
+	}
+	job_reconcile(j, now);
+}
+
+void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, struct now now)
+{
+	struct rank *r = &j->rank[rank];
+	if (rank >= j->spec->ranks || r->sgen != generation || r->detached)
+		return;
+	bool lost = !up;
+	if (lost && !r->lost && !j->ended) {
+		char text[160];
+		snprintf(text, sizeof text, "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
+			 (long long)r->session.pid, j->mirror.rank[rank].counted, job_micro_size(j),
+			 (unsigned long long)j->mirror.r.window);
+		j->ports.event(j->ports.ctx, j->id, true, "RankLost", rank, text);
+	}
+	r->link = up;
+	r->lost = lost;
+	j->report_due = true;
+	job_report(j, now);
+}
+
+/* ---- orders ---- */
+
+static void take_late(struct job *j, const struct order *o)
+{
+	j->n_late = o->n_late < REPLY_MAX_MISSING ? o->n_late : REPLY_MAX_MISSING;
+	if (j->n_late)
+		memcpy(j->late, o->late, j->n_late * sizeof *j->late);
+}
+
+static void end_job(struct job *j, const struct order *o)
+{
+	if (j->ended)
+		return;
+	j->ended = true;
+	j->end_status = o->end_status;
+	snprintf(j->end_reason, sizeof j->end_reason, "%s", o->end_reason);
+	fail_all(j, ST_JOB_ENDED, NULL, j->end_reason);
+}
+
+void job_on_order(struct job *j, const struct order *o, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	if (o->job_id != j->id || o->epoch != 1 || (j->have_order && o->term < j->order.term))
+		return;
+	/* a message of the same coordinator that was overtaken: windows and wants only go forward */
+	if (j->have_order && o->term == j->order.term &&
+	    (o->window < j->order.window || (o->window == j->order.window && o->want < j->order.want) ||
+	     (o->window == j->order.window && o->want == WANT_GO && o->attempt < j->order.attempt)))
+		return;
+	bool repeated = j->have_order && o->term == j->order.term && o->window == j->order.window &&
+			o->want == j->order.want && o->attempt == j->order.attempt;
+	j->order = *o;
+	j->order.late = NULL;
+	j->have_order = true;
+	take_late(j, o);
+	if (o->run && !j->run) {
+		j->run = true;
+		answer_ready(j);
+	}
+	if (o->want == WANT_END) {
+		end_job(j, o);
+		return;
+	}
+	job_reconcile(j, now);
+	if (!repeated || o->want != WANT_NOTHING)
+		j->report_due = true; /* the coordinator may have missed ours; the tick repeats it */
+	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
+		job_report(j, now);
+}
+
+/* ---- time ---- */
+
+static void time_out(struct job *j, struct waiter *w)
+{
+	struct reply rep = { .status = ST_STALLED };
+	size_t at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
+				     (unsigned long long)j->mirror.r.window);
+	for (uint32_t i = 0; i < j->n_late && at < sizeof rep.text; i++) {
+		const struct late_rank *l = &j->late[i];
+		rep.missing[rep.n_missing++] = l->rank;
+		at += (size_t)snprintf(rep.text + at, sizeof rep.text - at, "%s rank %u (%s pid %lld) at %u/%u for %.1f s",
+				       i ? "," : "", l->rank, l->lost ? "lost," : l->attached ? "" : "not attached,",
+				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
+	}
+	if (!j->n_late && at < sizeof rep.text)
+		snprintf(rep.text + at, sizeof rep.text - at, " %s",
+			 !j->run ? "the job to start" : !j->engine_up ? "the engine to restart" : "the coordinator");
+	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);
+	j->ports.reply(j->ports.ctx, w->call, &rep);
+	waiter_remove(j, w);
+}
+
+void job_tick(struct job *j, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	for (uint32_t i = j->n_waiters; i-- > 0;)
+		if (j->waiter[i].deadline_ns && j->waiter[i].deadline_ns <= now.mono_ns)
+			time_out(j, &j->waiter[i]);
+	job_reconcile(j, now);
+	if (j->report_due || now.mono_ns - j->reported_ns >= REPORT_EVERY_NS)
+		job_report(j, now);
+}

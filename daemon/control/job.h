@@ -1,0 +1,171 @@
+/* A job on this node: its trainers' sessions, its window, its engine.
+ *
+ * Pure state machine; one thread; time is an argument. It derives what to send to the engine from state ("what is wanted"
+ * against "what the control record says"), so that a restarted engine or gaccd simply continues. Calls that cannot be
+ * answered yet are parked under their call id and answered exactly once through ports.reply, or forgotten by
+ * job_on_call_gone. State tables: docs/protocol.md.
+ */
+#ifndef GACC_CONTROL_JOB_H
+#define GACC_CONTROL_JOB_H
+
+#include "control/ports.h"
+#include "control/spec.h"
+#include "engine/control_page.h"
+#include "engine/plan.h"
+
+#define JOB_HISTORY 16      /* windows whose outcome and bitmap are kept */
+#define REPLY_MAX_MISSING 16
+
+struct job;
+
+/* A trainer's words for one call: which session it claims to be. */
+struct session_key {
+	uint32_t rank;
+	uint8_t token[16];
+	uint32_t uid;
+};
+
+struct attach_args {
+	uint32_t rank, world_size;
+	uint32_t uid;
+	int64_t pid;            /* 0: not on this machine (inline only) */
+	uint64_t start_time;    /* of the process, to tell it from a later one with its pid */
+	uint8_t nonce[16];
+	bool shared_memory;
+	uint64_t resume_generation;
+};
+
+struct push_args {
+	uint64_t window;
+	uint32_t micro, slot;
+	double weight, loss, loss_scale;
+	uint64_t data_key;
+	const void *present;
+	uint32_t n_present;
+	bool zero_after;
+};
+
+enum reply_kind {
+	REPLY_EMPTY, REPLY_ATTACH, REPLY_REGISTER, REPLY_PUT, REPLY_READY, REPLY_PUSH, REPLY_FLUSH, REPLY_STEP
+};
+
+struct reply {
+	enum reply_kind kind;   /* what the union holds when status is ST_OK */
+	enum status status;
+	char text[320], hint[200];
+	const char *field;      /* static storage, or NULL */
+	uint32_t missing[REPLY_MAX_MISSING], n_missing; /* ranks that are waited for */
+	union {
+		struct {
+			uint8_t token[16];
+			uint64_t generation, epoch;
+			uint32_t micro_size;
+			bool tensors_known;
+		} attach;
+		struct {
+			bool params_needed;
+			uint32_t slots;
+		} registered;
+		struct {
+			bool ready;
+		} put;
+		struct {
+			uint64_t window, applied_step;
+			uint32_t micro_size, n_missing;
+			const uint32_t *missing; /* borrowed for the call */
+			double loss_scale;
+			bool flushed, pending_apply;
+			struct commit last;      /* outcome NONE: there is none */
+		} ready;
+		struct {
+			uint32_t result;         /* gacc.v1.PushResult */
+			uint64_t window;
+			uint32_t counted, micro_size, parked_for_rank;
+			int64_t parked_ns;
+		} push;
+		struct {
+			uint32_t counted;
+		} flush;
+		struct {
+			struct commit commit;
+			uint32_t micro_size, accum_half;
+			bool done;
+		} step;
+	};
+};
+
+/* spec is copied shallowly and borrowed: it must outlive the job. */
+enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
+		    uint64_t incarnation, const struct job_ports *);
+void job_free(struct job *); /* parked calls are not answered: end the job first */
+/* A committed window from the journal, oldest first, before anything else. `counted` has the job's bitmap words. */
+void job_restore_window(struct job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
+/* The tensor set from the journal, or declared by a rank (job_register does that itself). ST_INVALID_ARGUMENT with why. */
+enum status job_set_tensors(struct job *, const struct tensor_spec *, uint64_t n, char *why, size_t n_why);
+
+/* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec, and for one
+ * taken over from an earlier gaccd, whose sessions are in the control record and must not be forestalled. */
+void job_allocate(struct job *);
+
+/* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
+void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);
+void job_register(struct job *, uint64_t call, const struct session_key *, const struct tensor_spec *, uint64_t n,
+		  struct now);
+void job_put_params(struct job *, uint64_t call, const struct session_key *, uint32_t slot, uint64_t offset,
+		    uint64_t bytes, bool last, struct now);
+void job_wait_ready(struct job *, uint64_t call, const struct session_key *, int64_t timeout_ns, struct now);
+void job_push(struct job *, uint64_t call, const struct session_key *, const struct push_args *, struct now);
+void job_flush(struct job *, uint64_t call, const struct session_key *, uint64_t window, struct now);
+void job_wait_step(struct job *, uint64_t call, const struct session_key *, uint64_t window, int64_t timeout_ns,
+		   struct now);
+void job_ack_step(struct job *, uint64_t call, const struct session_key *, uint64_t window, struct now);
+void job_detach(struct job *, uint64_t call, const struct session_key *, bool done, struct now);
+/* The call's client is gone: it will get no answer. What it asked for still happens. */
+void job_on_call_gone(struct job *, uint64_t call);
+
+/* ---- sessions, for the edge ---- */
+/* Checks a session's key; on failure fills *why as the reply to give. */
+bool job_session_ok(struct job *, const struct session_key *, struct reply *why);
+/* First of the n consecutive slots of this rank's session. */
+uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
+/* A slot of this session that no push uses, for inline bytes; false: none is free. */
+bool job_free_slot(const struct job *, uint32_t rank, uint32_t *out_slot);
+/* The session's lifeline (attach socket or watch stream) came or broke. */
+void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
+
+/* ---- from the engine and its keeper ---- */
+/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. */
+enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
+void job_on_engine_down(struct job *, struct now);
+void job_on_allocate_failed(struct job *, enum status, const char *why, struct now);
+void job_on_answer(struct job *, const struct engine_answer *, struct now);
+
+/* ---- from the coordinator ---- */
+void job_on_order(struct job *, const struct order *, struct now);
+/* Timeouts and repeats; every 100 ms or so. */
+void job_tick(struct job *, struct now);
+
+/* ---- looking ---- */
+uint64_t job_id(const struct job *);
+const struct job_spec *job_spec(const struct job *);
+uint32_t job_owner(const struct job *);
+bool job_ended(const struct job *);
+bool job_has_tensors(const struct job *);
+/* All sessions are over: its memory may go once it has ended. */
+bool job_idle(const struct job *);
+const struct arena *job_arena(const struct job *);
+const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
+uint64_t job_window(const struct job *);
+bool job_params_ready(const struct job *);
+uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
+/* Number of slots of the engine, spare ones included. */
+uint32_t job_slots(const struct job *);
+/* Half of the accumulator pair that holds the reduced gradients of the last window (optimizer CLIENT). */
+uint32_t job_reduced_half(const struct job *);
+
+/* plan_build.c: the engine's plan of a job whose tensors are known. malloc'ed block of (*out)->bytes; ST_INVALID_SPEC when a
+ * rule matches no way to initialise a tensor (why names it), or ST_NO_MEMORY. */
+enum status plan_build(const struct job_spec *, const struct arena *, const struct tensor_spec *, uint64_t job_id,
+		       uint32_t slots, uint32_t threads, struct plan **out, char *why, size_t n_why);
+
+#endif

@@ -1,0 +1,140 @@
+/* Inside of struct job, shared by job.c, job_engine.c and session.c alone. */
+#ifndef GACC_CONTROL_JOB_IMPL_H
+#define GACC_CONTROL_JOB_IMPL_H
+
+#include "control/job.h"
+
+#define RANK_MAX_PUSHES 4  /* two slots, and as many repeats of counted micro-batches under judgement */
+#define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
+
+struct parked_push {
+	bool used;
+	bool sent;              /* the engine has it */
+	uint64_t command_id;
+	uint64_t window;
+	uint32_t micro, slot;
+	double weight, loss;
+	uint64_t data_key;
+	bool zero_after;
+	unsigned char *present;
+	uint32_t n_present;
+	int64_t since_ns, unix_ns;
+	uint32_t blocked_by;    /* rank whose turn was before, when it came; own rank: nobody */
+	uint64_t call[PUSH_MAX_CALLS];
+	int n_calls;
+};
+
+struct rank {
+	uint32_t rank;
+	bool has_session;
+	struct session_record session;  /* in force */
+	uint64_t sgen;
+	bool link, lost, detached;      /* lifeline is up; broke without a detach; said good-bye */
+	/* an attach that the engine has not stored yet */
+	bool attaching, attach_sent;
+	struct session_record next;
+	uint64_t next_sgen, attach_command;
+	/* the open window */
+	struct parked_push push[RANK_MAX_PUSHES];
+	bool flush_wanted, leave_wanted, flush_sent;
+	uint64_t flush_command;
+	int64_t ready_ns, last_push_unix_ns;
+	double weight;
+	bool step_acked;                /* optimizer CLIENT: has read the reduced gradients */
+};
+
+enum waiter_kind {
+	WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT
+};
+#define RANK_ANY UINT32_MAX
+
+/* A parked call other than a push. */
+struct waiter {
+	uint64_t call;
+	enum waiter_kind kind;
+	uint32_t rank;
+	uint64_t window;
+	int64_t deadline_ns;  /* 0: none */
+	/* WAIT_PUT */
+	uint32_t slot;
+	uint64_t offset, bytes, command_id;
+	bool last, sent;
+};
+
+struct past_window {
+	struct commit commit;
+	uint64_t *counted;
+};
+
+struct job {
+	uint64_t id;
+	const struct job_spec *spec;
+	uint32_t owner_uid;
+	uint64_t incarnation;
+	int64_t clock_ns;            /* mono time of the last event that brought one */
+	struct job_ports ports;
+	/* tensors */
+	struct tensor_spec *tensor;
+	char *names;                 /* storage of the tensors' strings */
+	uint64_t n_tensors;
+	struct arena arena;
+	bool has_tensors, allocating;
+	/* engine */
+	bool engine_up, engine_seen;
+	struct control_state mirror; /* the control record in force, as far as answers told */
+	uint64_t *closed_counted;    /* `counted` when the window was frozen */
+	uint64_t next_command;
+	uint64_t close_command, go_command, commit_command, init_command, ack_command; /* 0: not outstanding */
+	enum status vote_status;     /* of the attempt in the order, when it failed here */
+	uint64_t vote_term, vote_attempt;
+	/* coordinator */
+	struct order order;
+	bool have_order, run, ended;
+	enum status end_status;
+	char end_reason[256];
+	struct late_rank late[REPLY_MAX_MISSING];
+	uint32_t n_late;
+	int64_t reported_ns;
+	bool report_due;
+	struct rank_progress *progress;
+	uint32_t *missing;           /* scratch of max_micro_size */
+	/* ranks and calls */
+	struct rank *rank;
+	struct waiter *waiter;
+	uint32_t n_waiters, waiters_capacity;
+	struct past_window past[JOB_HISTORY];
+	uint32_t n_past;             /* oldest first */
+};
+
+/* session.c */
+void reply_error(struct job *, uint64_t call, enum status, const char *hint, const char *fmt, ...)
+	__attribute__((format(printf, 5, 6)));
+bool session_check(struct job *, const struct session_key *, uint64_t call);
+/* Ends a push: answers its calls and frees it. */
+void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t result);
+void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
+/* A push of a window that is over, or whose bit is set already: answer it from what is known; false: still open. */
+bool push_settle(struct job *, struct rank *, struct parked_push *);
+bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
+bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
+uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
+uint32_t rank_count_voided(const struct job *, const struct rank *);
+bool rank_owes(const struct job *, const struct rank *);
+/* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing; own rank: none. */
+uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);
+const struct past_window *past_find(const struct job *, uint64_t window);
+
+/* job_engine.c */
+void job_reconcile(struct job *, struct now);
+void job_report(struct job *, struct now);
+/* The durable answer to a rank's attach has come (or was not needed). */
+void attach_done(struct job *, struct rank *, struct now);
+
+/* job.c */
+struct waiter *waiter_add(struct job *, uint64_t call, enum waiter_kind, uint32_t rank); /* NULL: answered NO_MEMORY */
+void waiter_remove(struct job *, struct waiter *);
+void job_window_changed(struct job *, struct now); /* the mirror shows a new window: outcomes are known */
+void job_params_changed(struct job *, struct now); /* start phase may have advanced */
+uint32_t job_micro_size(const struct job *);
+
+#endif

@@ -1,0 +1,149 @@
+/* A job's life, and what others may see of it. */
+#include "control/job_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool alloc_history(struct job *j)
+{
+	for (uint32_t i = 0; i < JOB_HISTORY; i++) {
+		j->past[i].counted = calloc(j->mirror.n_words, sizeof(uint64_t));
+		if (!j->past[i].counted)
+			return false;
+	}
+	return true;
+}
+
+enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
+		    uint64_t incarnation, const struct job_ports *ports)
+{
+	struct job *j = calloc(1, sizeof *j);
+	if (!j)
+		return ST_NO_MEMORY;
+	j->id = id;
+	j->spec = spec;
+	j->owner_uid = owner_uid;
+	j->incarnation = incarnation;
+	j->ports = *ports;
+	if (control_state_init(&j->mirror, spec->ranks, spec->max_micro_size))
+		goto fail;
+	j->mirror.r.micro_size = spec->micro_size;
+	j->mirror.r.loss_scale = spec->loss_scale;
+	j->closed_counted = calloc(j->mirror.n_words, sizeof *j->closed_counted);
+	j->rank = calloc(spec->ranks, sizeof *j->rank);
+	j->progress = calloc(spec->ranks, sizeof *j->progress);
+	j->missing = calloc(spec->max_micro_size, sizeof *j->missing);
+	if (!j->closed_counted || !j->rank || !j->progress || !j->missing || !alloc_history(j))
+		goto fail;
+	for (uint32_t i = 0; i < spec->ranks; i++)
+		j->rank[i].rank = i;
+	*out = j;
+	return ST_OK;
+fail:
+	job_free(j);
+	return ST_NO_MEMORY;
+}
+
+void job_free(struct job *j)
+{
+	if (!j)
+		return;
+	for (uint32_t r = 0; j->rank && r < j->spec->ranks; r++)
+		for (int i = 0; i < RANK_MAX_PUSHES; i++)
+			free(j->rank[r].push[i].present);
+	for (uint32_t i = 0; i < JOB_HISTORY; i++)
+		free(j->past[i].counted);
+	control_state_fini(&j->mirror);
+	arena_fini(&j->arena);
+	free(j->closed_counted);
+	free(j->rank);
+	free(j->progress);
+	free(j->missing);
+	free(j->waiter);
+	free(j->tensor);
+	free(j->names);
+	free(j);
+}
+
+void job_restore_window(struct job *j, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	if (n_words != j->mirror.n_words)
+		return;
+	struct past_window *p = &j->past[j->n_past < JOB_HISTORY ? j->n_past++ : JOB_HISTORY - 1];
+	if (p == &j->past[JOB_HISTORY - 1] && p->commit.outcome) {
+		uint64_t *reuse = j->past[0].counted;
+		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof j->past[0]);
+		p->counted = reuse;
+	}
+	p->commit = *k;
+	memcpy(p->counted, counted, n_words * sizeof *counted);
+}
+
+uint64_t job_id(const struct job *j)
+{
+	return j->id;
+}
+
+const struct job_spec *job_spec(const struct job *j)
+{
+	return j->spec;
+}
+
+uint32_t job_owner(const struct job *j)
+{
+	return j->owner_uid;
+}
+
+bool job_ended(const struct job *j)
+{
+	return j->ended;
+}
+
+bool job_has_tensors(const struct job *j)
+{
+	return j->has_tensors;
+}
+
+bool job_idle(const struct job *j)
+{
+	for (uint32_t i = 0; i < j->spec->ranks; i++)
+		if (j->rank[i].has_session && !j->rank[i].detached && !j->rank[i].lost)
+			return false;
+	return true;
+}
+
+const struct arena *job_arena(const struct job *j)
+{
+	return &j->arena;
+}
+
+const struct tensor_spec *job_tensors(const struct job *j, uint64_t *n)
+{
+	*n = j->n_tensors;
+	return j->tensor;
+}
+
+uint64_t job_window(const struct job *j)
+{
+	return j->mirror.r.window;
+}
+
+bool job_params_ready(const struct job *j)
+{
+	return j->mirror.r.params_ready;
+}
+
+uint64_t job_generation(const struct job *j, uint32_t rank)
+{
+	return rank < j->spec->ranks ? j->rank[rank].sgen : 0;
+}
+
+uint32_t job_slots(const struct job *j)
+{
+	return (j->spec->ranks + 1) * j->spec->slots_per_rank;
+}
+
+uint32_t job_reduced_half(const struct job *j)
+{
+	return 1 - j->mirror.r.x;
+}

@@ -1,0 +1,111 @@
+/* What coordinator and nodes say to each other about one job, and what the coordinator makes durable.
+ *
+ * Both messages carry state, not events: a report says where a node's window stands, an order says what the coordinator
+ * wants of it. Each may be lost, repeated, delayed or overtaken; receivers judge by term, epoch, window and
+ * attempt, and both sides repeat theirs until the other's shows that it has arrived. docs/protocol.md has the tables.
+ */
+#ifndef GACC_CONTROL_MESSAGES_H
+#define GACC_CONTROL_MESSAGES_H
+
+#include "proto/segment_layout.h"
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Numbers are those of gacc.v1.StepOutcome. */
+enum outcome { OUTCOME_NONE = 0, OUTCOME_APPLIED = 1, OUTCOME_SKIPPED = 2, OUTCOME_EMPTY = 3, OUTCOME_DROPPED = 4 };
+
+/* A durable decision: the record that makes a window's outcome a fact. */
+struct commit {
+	uint64_t job_id, epoch, window, term, attempt;
+	uint64_t applied_step;     /* after this window */
+	uint32_t outcome;          /* enum outcome */
+	uint32_t next_micro_size;
+	double scale, clip_value, lr, next_loss_scale; /* what the engines need */
+	double total_weight, divisor, grad_norm, mean_loss;
+	uint64_t micro_count;
+	uint32_t last_rank;
+	uint32_t final;            /* no window follows: `steps` reached, or all ranks have left */
+	int64_t last_lag_ns, unix_nanos;
+	uint64_t digest;           /* of the reduced sum */
+	uint64_t params_digest;    /* after the update; known once applied, not durable */
+};
+
+/* One rank as its node sees it. */
+struct rank_progress {
+	uint32_t rank;
+	uint32_t counted, voided;
+	uint8_t flushed;      /* 1 this window, 2 has left */
+	uint8_t attached;     /* has a live session */
+	uint8_t lost;         /* had one, and it broke */
+	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
+	int64_t pid;
+	uint32_t uid;
+	double weight;
+	int64_t ready_ns;     /* when it had given all it owes (monotonic), 0: not yet */
+	int64_t last_push_unix_ns;
+};
+
+/* How far a job's start has come on a node. */
+enum start_phase {
+	START_DECLARED = 0,   /* no tensor set, or no memory yet */
+	START_ALLOCATED = 1,  /* memory is there, the engine is up */
+	START_PARAMS = 2      /* and the initial parameters are ready */
+};
+
+struct report {
+	uint64_t job_id, epoch, incarnation;
+	uint64_t term;             /* highest seen */
+	uint64_t window;
+	uint32_t phase;            /* enum window_phase */
+	uint32_t start;            /* enum start_phase */
+	bool complete;             /* nothing is missing on this node (monotone within a window) */
+	bool all_left;             /* all ranks of this node have left for good */
+	/* from CLOSED on */
+	uint64_t count;
+	double sum_weight, sum_loss;
+	uint32_t last_rank;
+	/* from PREPARED on: the vote */
+	uint64_t vote_term, vote_attempt;
+	enum status vote_status;   /* ST_OK, or why the attempt failed here */
+	double sumsq;
+	uint64_t nonfinite, digest;
+	/* of the window before */
+	uint64_t params_digest;
+	/* borrowed for the call */
+	const struct rank_progress *rank;
+	uint32_t n_ranks;
+	const uint64_t *counted, *voided; /* from CLOSED on: bitmaps of ranks * max_micro_size bits */
+	uint32_t n_words;
+};
+
+enum want { WANT_NOTHING = 0, WANT_CLOSE = 1, WANT_GO = 2, WANT_COMMIT = 3, WANT_END = 4 };
+
+struct late_rank {
+	uint32_t rank, counted, micro_size;
+	int64_t pid, waiting_ns;
+	bool attached, lost;
+};
+
+struct order {
+	uint64_t job_id, epoch, term, window;
+	enum want want;
+	uint64_t attempt;          /* GO */
+	struct commit commit;      /* COMMIT */
+	bool run;                  /* all nodes have the parameters: trainers may push */
+	enum status end_status;    /* END: ST_OK completed, ST_CANCELLED, else failed */
+	char end_reason[256];
+	/* who is late, for replies and stall events; borrowed for the call */
+	const struct late_rank *late;
+	uint32_t n_late;
+	bool stalled;
+};
+
+/* Time is an argument everywhere. */
+struct now {
+	int64_t mono_ns;  /* CLOCK_BOOTTIME */
+	int64_t unix_ns;
+};
+
+#endif

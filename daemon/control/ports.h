@@ -1,0 +1,45 @@
+/* What control needs from above. The edge fills these with the world, tests with fakes.
+ *
+ * No port calls back into control before it has returned. `ctx` is the edge's.
+ */
+#ifndef GACC_CONTROL_PORTS_H
+#define GACC_CONTROL_PORTS_H
+
+#include "control/messages.h"
+#include "engine/channel.h"
+
+struct reply;
+
+/* Of a job on a node. */
+struct job_ports {
+	void *ctx;
+	/* Answers a trainer's call; unknown (gone) calls are ignored. */
+	void (*reply)(void *ctx, uint64_t call, const struct reply *);
+	/* To the job's engine; false: it cannot take it now (down or full), control sends again after on_engine_up or tick. */
+	bool (*engine_send)(void *ctx, uint64_t job, const struct engine_command *, const void *present);
+	/* To the coordinator. */
+	void (*report)(void *ctx, const struct report *);
+	/* The job needs memory and an engine now: answered by job_on_allocated or job_on_engine_up. */
+	void (*allocate)(void *ctx, uint64_t job);
+	/* Something that an operator wants to read. `rank` -1: the job. */
+	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);
+	/* Is the process that mapped a slot still alive? */
+	bool (*process_alive)(void *ctx, int64_t pid, uint64_t start_time);
+	/* 16 random bytes. */
+	void (*random16)(void *ctx, uint8_t out[16]);
+};
+
+/* Of a coordinator. */
+struct coord_ports {
+	void *ctx;
+	void (*order)(void *ctx, uint32_t node, const struct order *);
+	/* Makes a commit durable, guarded by the term; answered by coord_on_persisted. `counted` has n_words words. */
+	void (*persist_commit)(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
+	/* Makes the end of the job durable; answered by coord_on_ended. */
+	void (*persist_end)(void *ctx, uint64_t job, enum status, const char *reason);
+	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);
+	/* The job's state as users see it has changed. */
+	void (*changed)(void *ctx, uint64_t job);
+};
+
+#endif

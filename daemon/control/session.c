@@ -1,0 +1,546 @@
+/* One rank's trainer: fences, attach, pushes. */
+#include "control/job_impl.h"
+
+#include "math/optim.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- replies ---- */
+
+void reply_error(struct job *j, uint64_t call, enum status st, const char *hint, const char *fmt, ...)
+{
+	struct reply r = { .status = st };
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(r.text, sizeof r.text, fmt, ap);
+	va_end(ap);
+	snprintf(r.hint, sizeof r.hint, "%s", hint ? hint : "");
+	j->ports.reply(j->ports.ctx, call, &r);
+}
+
+/* ---- what the mirror says of a rank ---- */
+
+bool rank_counted(const struct job *j, const struct rank *r, uint32_t micro)
+{
+	return control_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, micro);
+}
+
+bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
+{
+	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, micro);
+}
+
+uint32_t rank_count_voided(const struct job *j, const struct rank *r)
+{
+	uint32_t n = 0;
+	for (uint32_t m = 0; m < job_micro_size(j); m++)
+		n += rank_voided(j, r, m);
+	return n;
+}
+
+uint32_t rank_progress_count(const struct job *j, const struct rank *r)
+{
+	return j->mirror.rank[r->rank].counted + rank_count_voided(j, r);
+}
+
+bool rank_owes(const struct job *j, const struct rank *r)
+{
+	return !j->mirror.rank[r->rank].flushed && rank_progress_count(j, r) < job_micro_size(j);
+}
+
+uint32_t rank_blocked_by(const struct job *j, const struct rank *r, uint32_t micro)
+{
+	if (j->spec->ordering != ORDER_CANONICAL)
+		return r->rank;
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		const struct rank *o = &j->rank[i];
+		uint32_t next = rank_progress_count(j, o); /* in canonical order a rank's bits are a prefix */
+		if (o != r && rank_owes(j, o) && (next < micro || (next == micro && i < r->rank)))
+			return i;
+	}
+	return r->rank;
+}
+
+const struct past_window *past_find(const struct job *j, uint64_t window)
+{
+	for (uint32_t i = 0; i < j->n_past; i++)
+		if (j->past[i].commit.window == window)
+			return &j->past[i];
+	return NULL;
+}
+
+/* ---- the fence ---- */
+
+static bool same_token(const uint8_t *a, const uint8_t *b)
+{
+	uint8_t d = 0;
+	for (int i = 0; i < 16; i++) /* constant time */
+		d |= a[i] ^ b[i];
+	return !d;
+}
+
+static const uint8_t no_token[16];
+
+static enum status judge_session(const struct job *j, const struct session_key *k)
+{
+	if (k->rank >= j->spec->ranks)
+		return ST_SESSION_UNKNOWN;
+	const struct rank *r = &j->rank[k->rank];
+	if (r->has_session && same_token(r->session.token, k->token))
+		return r->session.uid != k->uid && k->uid != 0 ? ST_PERMISSION_DENIED : ST_OK;
+	if (!same_token(k->token, no_token) && same_token(r->session.previous_token, k->token))
+		return ST_SESSION_FENCED;
+	return ST_SESSION_UNKNOWN;
+}
+
+bool job_session_ok(struct job *j, const struct session_key *k, struct reply *why)
+{
+	enum status st = judge_session(j, k);
+	if (!st)
+		return true;
+	*why = (struct reply){ .status = st };
+	if (st == ST_SESSION_FENCED)
+		snprintf(why->text, sizeof why->text, "a newer process has attached as rank %u of job %llu (pid %lld)",
+			 k->rank, (unsigned long long)j->id, (long long)j->rank[k->rank].session.pid);
+	else
+		snprintf(why->text, sizeof why->text, "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
+			 (unsigned long long)j->id);
+	snprintf(why->hint, sizeof why->hint, "%s",
+		 st == ST_SESSION_FENCED ? "end this process" : "attach again, then repeat the call");
+	return false;
+}
+
+bool session_check(struct job *j, const struct session_key *k, uint64_t call)
+{
+	struct reply why;
+	if (job_session_ok(j, k, &why))
+		return true;
+	j->ports.reply(j->ports.ctx, call, &why);
+	return false;
+}
+
+/* ---- attach ---- */
+
+static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
+{
+	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);
+}
+
+static bool same_process(const struct session_record *s, const struct attach_args *a)
+{
+	return s->pid && s->pid == a->pid && s->start_time == a->start_time;
+}
+
+/* The spare slots are one set for the whole engine. Who else may have them mapped? 0: nobody. */
+static int64_t spare_holder(const struct job *j, const struct rank *me)
+{
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		const struct rank *r = &j->rank[i];
+		const struct session_record *s = &r->session;
+		if (r == me || !r->has_session)
+			continue;
+		if (s->spare && alive(j, s->pid, s->start_time))
+			return s->pid;
+		if (!s->spare && alive(j, s->other_pid, s->other_start_time))
+			return s->other_pid;
+		if (r->attaching && r->next.spare)
+			return r->next.pid;
+	}
+	return 0;
+}
+
+/* Which slots the new session may have. A process that was stopped, not killed, keeps its mapping and may write at
+ * any time: its set is not given away before it is seen dead. */
+static enum status choose_slots(const struct job *j, const struct rank *r, const struct attach_args *a,
+				struct session_record *next, int64_t *holder)
+{
+	const struct session_record *old = &r->session;
+	bool old_alive = r->has_session && !same_process(old, a) && alive(j, old->pid, old->start_time);
+	bool other_alive = r->has_session && alive(j, old->other_pid, old->other_start_time);
+	if (!r->has_session || !old_alive) {
+		next->spare = old->spare;
+		if (old->spare && !other_alive) /* back home */
+			next->spare = 0;
+		next->other_pid = other_alive ? old->other_pid : 0;
+		next->other_start_time = old->other_start_time;
+		return ST_OK;
+	}
+	next->spare = !old->spare;
+	next->other_pid = old->pid;
+	next->other_start_time = old->start_time;
+	*holder = other_alive ? old->other_pid : next->spare ? spare_holder(j, r) : 0;
+	return *holder ? ST_NO_SLOT : ST_OK;
+}
+
+static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
+{
+	struct reply rep = { .kind = REPLY_ATTACH };
+	memcpy(rep.attach.token, r->session.token, 16);
+	rep.attach.generation = r->sgen;
+	rep.attach.epoch = j->mirror.r.epoch;
+	rep.attach.micro_size = job_micro_size(j);
+	rep.attach.tensors_known = j->has_tensors;
+	j->ports.reply(j->ports.ctx, call, &rep);
+}
+
+static bool attach_allowed(struct job *j, uint64_t call, const struct attach_args *a)
+{
+	if (j->ended) {
+		reply_error(j, call, ST_JOB_ENDED, "submit a new job", "job %llu has ended: %s",
+			    (unsigned long long)j->id, j->end_reason);
+		return false;
+	}
+	if (a->uid != j->owner_uid && a->uid != 0) {
+		reply_error(j, call, ST_PERMISSION_DENIED, "attach as the user who submitted it",
+			    "job %llu belongs to uid %u, this is uid %u", (unsigned long long)j->id, j->owner_uid, a->uid);
+		return false;
+	}
+	if (a->rank >= j->spec->ranks) {
+		reply_error(j, call, ST_RANK_OUT_OF_RANGE, "check RANK, or the job's ranks",
+			    "rank %u of a job with %u ranks", a->rank, j->spec->ranks);
+		return false;
+	}
+	if (a->world_size != j->spec->ranks) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "start as many ranks as the job has",
+			    "world_size is %u, the job has %u ranks", a->world_size, j->spec->ranks);
+		return false;
+	}
+	return true;
+}
+
+void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struct now now)
+{
+	if (!attach_allowed(j, call, a))
+		return;
+	struct rank *r = &j->rank[a->rank];
+	if (r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16)) {
+		attach_reply(j, r, call); /* the reply was lost */
+		return;
+	}
+	if (a->resume_generation && r->sgen > a->resume_generation) {
+		reply_error(j, call, ST_SESSION_FENCED, "end this process",
+			    "a newer process has attached as rank %u of job %llu (pid %lld)", a->rank,
+			    (unsigned long long)j->id, (long long)r->session.pid);
+		return;
+	}
+	if (r->attaching && memcmp(r->next.nonce, a->nonce, 16)) {
+		reply_error(j, call, ST_UNAVAILABLE, "repeat the call", "another process is attaching as rank %u", a->rank);
+		return;
+	}
+	if (!r->attaching) {
+		struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time,
+					       .uid = a->uid, .attached = 1 };
+		int64_t holder = 0;
+		enum status st = choose_slots(j, r, a, &next, &holder);
+		if (st) {
+			reply_error(j, call, st, "end that process (kill -9), then attach again",
+				    "the slots of rank %u are still mapped by process %lld", a->rank, (long long)holder);
+			return;
+		}
+		memcpy(next.nonce, a->nonce, 16);
+		if (r->has_session)
+			memcpy(next.previous_token, r->session.token, 16);
+		j->ports.random16(j->ports.ctx, next.token);
+		r->next = next;
+		r->next_sgen = r->sgen + 1;
+		r->attaching = true;
+		r->attach_sent = false;
+	}
+	if (!waiter_add(j, call, WAIT_ATTACH, a->rank))
+		return;
+	if (!j->engine_seen && !j->allocating)
+		attach_done(j, r, now); /* no engine yet: there is nothing to fence */
+	else
+		job_reconcile(j, now);
+}
+
+void attach_done(struct job *j, struct rank *r, struct now now)
+{
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (r->push[i].used)
+			push_fail(j, r, &r->push[i], ST_SESSION_FENCED, "a newer process has attached as this rank");
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->rank != r->rank || w->kind == WAIT_ATTACH)
+			continue;
+		reply_error(j, w->call, ST_SESSION_FENCED, "end this process",
+			    "a newer process has attached as rank %u", r->rank);
+		waiter_remove(j, w);
+	}
+	r->session = r->next;
+	r->sgen = r->next_sgen;
+	r->has_session = true;
+	r->attaching = r->lost = r->detached = r->link = false;
+	r->flush_wanted = r->leave_wanted = r->flush_sent = false;
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->rank != r->rank || w->kind != WAIT_ATTACH)
+			continue;
+		attach_reply(j, r, w->call);
+		waiter_remove(j, w);
+	}
+	j->report_due = true;
+	job_report(j, now);
+}
+
+uint32_t job_session_slots(const struct job *j, uint32_t rank, uint32_t *n)
+{
+	*n = j->spec->slots_per_rank;
+	return (j->rank[rank].session.spare ? j->spec->ranks : rank) * j->spec->slots_per_rank;
+}
+
+static bool slot_used(const struct rank *r, uint32_t slot)
+{
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (r->push[i].used && r->push[i].slot == slot)
+			return true;
+	return false;
+}
+
+bool job_free_slot(const struct job *j, uint32_t rank, uint32_t *out_slot)
+{
+	uint32_t n, first = job_session_slots(j, rank, &n);
+	for (uint32_t s = 0; s < n; s++)
+		if (!slot_used(&j->rank[rank], first + s)) {
+			*out_slot = s;
+			return true;
+		}
+	return false;
+}
+
+/* ---- push ---- */
+
+static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint32_t result, uint64_t window,
+		       const struct parked_push *p)
+{
+	struct reply rep = { .kind = REPLY_PUSH };
+	rep.push.result = result;
+	rep.push.window = window;
+	rep.push.counted = window == j->mirror.r.window ? j->mirror.rank[r->rank].counted : 0;
+	rep.push.micro_size = job_micro_size(j);
+	rep.push.parked_ns = p ? j->clock_ns - p->since_ns : 0;
+	rep.push.parked_for_rank = p ? p->blocked_by : r->rank;
+	j->ports.reply(j->ports.ctx, call, &rep);
+}
+
+static void push_free(struct parked_push *p)
+{
+	free(p->present);
+	*p = (struct parked_push){ 0 };
+}
+
+enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
+
+void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
+{
+	for (int i = 0; i < p->n_calls; i++)
+		push_reply(j, r, p->call[i], i && result == RESULT_COUNTED ? RESULT_DUPLICATE : result, p->window, p);
+	push_free(p);
+}
+
+void push_fail(struct job *j, struct rank *r, struct parked_push *p, enum status st, const char *text)
+{
+	for (int i = 0; i < p->n_calls; i++)
+		reply_error(j, p->call[i], st, st == ST_WINDOW_CLOSED ? "go on with the next window" : NULL,
+			    "rank %u, window %llu, micro-batch %u: %s", r->rank, (unsigned long long)p->window, p->micro,
+			    text && *text ? text : status_info(st)->text);
+	push_free(p);
+}
+
+/* A window that is over: was this micro-batch in it? */
+static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint64_t window, uint32_t micro)
+{
+	const struct past_window *past = past_find(j, window);
+	if (past && micro < j->spec->max_micro_size &&
+	    control_bit(past->counted, j->spec->max_micro_size, r->rank, micro)) {
+		push_reply(j, r, call, RESULT_ALREADY_COMMITTED, window, NULL);
+		return;
+	}
+	reply_error(j, call, ST_WINDOW_CLOSED, "go on with the open window",
+		    "window %llu closed without micro-batch %u of rank %u: not counted (window %llu is open)%s",
+		    (unsigned long long)window, micro, r->rank, (unsigned long long)j->mirror.r.window,
+		    past ? "" : "; it is too long ago to tell more");
+}
+
+bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
+{
+	if (p->window < j->mirror.r.window) {
+		for (int i = 0; i < p->n_calls; i++)
+			answer_late(j, r, p->call[i], p->window, p->micro);
+		push_free(p);
+		return true;
+	}
+	if (rank_voided(j, r, p->micro))
+		push_answer(j, r, p, RESULT_VOID);
+	else if (rank_counted(j, r, p->micro))
+		push_answer(j, r, p, RESULT_COUNTED);
+	else if (j->mirror.r.phase != WINDOW_OPEN)
+		push_fail(j, r, p, ST_WINDOW_CLOSED, "the window closed without this micro-batch: not counted");
+	else
+		return false;
+	return true;
+}
+
+/* Checks that need no look at the window. */
+static bool push_well_formed(struct job *j, uint64_t call, const struct push_args *a)
+{
+	uint32_t n_bytes = (uint32_t)((j->n_tensors + 7) / 8);
+	if (!isfinite(a->weight) || a->weight <= 0) {
+		reply_error(j, call, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
+			    "weight is %g: it must be finite and > 0", a->weight);
+		return false;
+	}
+	if (a->n_present && a->n_present != n_bytes) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "one bit for each tensor in the order of registration",
+			    "present has %u bytes, %llu tensors need %u", a->n_present,
+			    (unsigned long long)j->n_tensors, n_bytes);
+		return false;
+	}
+	if (a->n_present && j->n_tensors % 8 && ((const uint8_t *)a->present)[n_bytes - 1] >> j->n_tensors % 8) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "set only the bits of registered tensors",
+			    "present has bits past tensor %llu", (unsigned long long)j->n_tensors - 1);
+		return false;
+	}
+	double scale = a->loss_scale == 0 ? 1 : a->loss_scale;
+	if (scale != j->mirror.r.loss_scale) {
+		reply_error(j, call, ST_LOSS_SCALE_MISMATCH, "use the loss_scale that WaitReady or WaitStep gave",
+			    "gradients carry loss scale %g, the window's is %g", scale, j->mirror.r.loss_scale);
+		return false;
+	}
+	return true;
+}
+
+/* Checks against the open window; answers and returns false when the push ends here. */
+static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
+{
+	uint32_t size = job_micro_size(j), next = rank_progress_count(j, r);
+	if (j->mirror.rank[r->rank].flushed || r->flush_wanted) {
+		reply_error(j, call, ST_FLUSHED, "wait for the window's outcome, then push into the next one",
+			    "rank %u has flushed window %llu", r->rank, (unsigned long long)a->window);
+		return false;
+	}
+	if (j->mirror.r.phase != WINDOW_OPEN) {
+		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the next window",
+			    "window %llu closed without micro-batch %u of rank %u: not counted",
+			    (unsigned long long)a->window, a->micro, r->rank);
+		return false;
+	}
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		next += r->push[i].used && !rank_counted(j, r, r->push[i].micro);
+	if (j->spec->ordering == ORDER_CANONICAL && a->micro != next) {
+		reply_error(j, call, ST_OUT_OF_ORDER, "push the micro-batches of a window in ascending order",
+			    "micro-batch %u of rank %u: %u of %u is expected next", a->micro, r->rank, next, size);
+		return false;
+	}
+	if (a->slot >= j->spec->slots_per_rank) {
+		reply_error(j, call, ST_BAD_SLOT, "slots are numbered from 0", "slot %u: this session has %u", a->slot,
+			    j->spec->slots_per_rank);
+		return false;
+	}
+	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	if (slot_used(r, first + a->slot)) {
+		reply_error(j, call, ST_SLOT_BUSY, "wait for that push to be acknowledged, or use the other slot",
+			    "slot %u holds another micro-batch of rank %u that is not counted yet", a->slot, r->rank);
+		return false;
+	}
+	return true;
+}
+
+/* A repeat of a push that is still parked waits with it. */
+static bool push_joined(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
+{
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+		struct parked_push *p = &r->push[i];
+		if (!p->used || p->micro != a->micro)
+			continue;
+		if (p->data_key != a->data_key)
+			reply_error(j, call, ST_DATA_KEY_MISMATCH, "a micro-batch index names one set of samples",
+				    "micro-batch %u is parked with data_key %016llx, this one has %016llx", a->micro,
+				    (unsigned long long)p->data_key, (unsigned long long)a->data_key);
+		else if (p->n_calls == PUSH_MAX_CALLS)
+			reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for the earlier calls",
+				    "micro-batch %u is parked with %d calls already", a->micro, p->n_calls);
+		else
+			p->call[p->n_calls++] = call;
+		return true;
+	}
+	return false;
+}
+
+static struct parked_push *push_new(struct rank *r)
+{
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (!r->push[i].used)
+			return &r->push[i];
+	return NULL;
+}
+
+static void push_park(struct job *j, struct rank *r, uint64_t call, const struct push_args *a, bool repeat,
+		      struct now now)
+{
+	struct parked_push *p = push_new(r);
+	unsigned char *present = p && a->n_present ? malloc(a->n_present) : NULL;
+	if (!p || (a->n_present && !present)) {
+		reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for earlier pushes of this rank",
+			    "rank %u has %d pushes under way", r->rank, RANK_MAX_PUSHES);
+		return;
+	}
+	if (present)
+		memcpy(present, a->present, a->n_present);
+	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	*p = (struct parked_push){ .used = true, .window = a->window, .micro = a->micro,
+				   .slot = repeat ? UINT32_MAX : first + a->slot, .weight = a->weight, .loss = a->loss,
+				   .data_key = a->data_key, .zero_after = a->zero_after, .present = present,
+				   .n_present = a->n_present, .since_ns = now.mono_ns, .unix_ns = now.unix_ns,
+				   .call = { call }, .n_calls = 1 };
+	p->blocked_by = rank_blocked_by(j, r, a->micro);
+	r->last_push_unix_ns = now.unix_ns;
+	job_reconcile(j, now);
+}
+
+void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)
+{
+	if (!session_check(j, k, call))
+		return;
+	struct rank *r = &j->rank[k->rank];
+	if (j->ended) {
+		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+		return;
+	}
+	if (!j->run || !j->engine_seen) {
+		reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet",
+			    (unsigned long long)j->id);
+		return;
+	}
+	if (a->window < j->mirror.r.window) {
+		answer_late(j, r, call, a->window, a->micro);
+		return;
+	}
+	if (a->window > j->mirror.r.window) {
+		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "call WaitStep for the window before first",
+			    "window %llu is open, not %llu", (unsigned long long)j->mirror.r.window,
+			    (unsigned long long)a->window);
+		return;
+	}
+	if (a->micro >= job_micro_size(j)) {
+		reply_error(j, call, ST_WINDOW_FULL, "call WaitStep after micro_size micro-batches, then push into the next window",
+			    "micro-batch index %u: a rank contributes %u to a window (0..%u)", a->micro,
+			    job_micro_size(j), job_micro_size(j) - 1);
+		return;
+	}
+	if (!push_well_formed(j, call, a))
+		return;
+	bool repeat = rank_counted(j, r, a->micro) || rank_voided(j, r, a->micro);
+	if (repeat && (!a->data_key || j->mirror.r.phase != WINDOW_OPEN)) {
+		push_reply(j, r, call, rank_voided(j, r, a->micro) ? RESULT_VOID : RESULT_DUPLICATE, a->window, NULL);
+		return;
+	}
+	if (push_joined(j, r, call, a))
+		return;
+	if (repeat || push_admitted(j, r, call, a))
+		push_park(j, r, call, a, repeat, now);
+}

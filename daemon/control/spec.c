@@ -1,0 +1,165 @@
+#include "control/spec.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STALL_WARN_NS (INT64_C(60) * 1000000000)
+#define STALL_ABORT_NS (INT64_C(600) * 1000000000)
+
+static void fill_defaults(struct job_spec *s)
+{
+	if (!s->reduction)
+		s->reduction = REDUCE_WEIGHTED_MEAN;
+	if (!s->grad_of)
+		s->grad_of = GRAD_OF_MEAN;
+	if (!s->uneven)
+		s->uneven = UNEVEN_FLUSH;
+	if (!s->accumulate_dtype)
+		s->accumulate_dtype = DTYPE_F32;
+	if (!s->nonfinite)
+		s->nonfinite = NONFINITE_SKIP_STEP;
+	if (s->loss_scale == 0)
+		s->loss_scale = 1;
+	if (!s->schedule.type)
+		s->schedule.type = SCHEDULE_CONSTANT;
+	if (!s->ordering)
+		s->ordering = ORDER_CANONICAL;
+	if (!s->slots_per_rank)
+		s->slots_per_rank = 2;
+	if (!s->max_micro_size)
+		s->max_micro_size = s->micro_size > 64 ? s->micro_size : 64;
+	if (!s->stall_warn_ns)
+		s->stall_warn_ns = STALL_WARN_NS;
+	if (!s->stall_abort_ns)
+		s->stall_abort_ns = STALL_ABORT_NS;
+}
+
+/* One check a line: the field, the condition that must hold, and the sentence when it does not. */
+#define CHECK(name, ok, ...)                              \
+	do {                                              \
+		if (!(ok)) {                              \
+			*field = (name);                  \
+			snprintf(why, n_why, __VA_ARGS__); \
+			return ST_INVALID_SPEC;           \
+		}                                         \
+	} while (0)
+
+static enum status check_window(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("name", s->name[0], "name is empty: give the job a name");
+	CHECK("ranks", s->ranks >= 1 && s->ranks <= SPEC_MAX_RANKS, "ranks is %u, must be 1..%d", s->ranks,
+	      SPEC_MAX_RANKS);
+	CHECK("micro_size", s->micro_size >= 1 && s->micro_size <= SPEC_MAX_MICRO_SIZE,
+	      "micro_size is %u, must be 1..%d", s->micro_size, SPEC_MAX_MICRO_SIZE);
+	CHECK("max_micro_size", s->max_micro_size >= s->micro_size && s->max_micro_size <= SPEC_MAX_MICRO_SIZE,
+	      "max_micro_size is %u, must be micro_size (%u)..%d", s->max_micro_size, s->micro_size,
+	      SPEC_MAX_MICRO_SIZE);
+	CHECK("slots_per_rank", s->slots_per_rank <= 2, "slots_per_rank is %u, must be 1 or 2", s->slots_per_rank);
+	CHECK("reduction", s->reduction >= REDUCE_WEIGHTED_MEAN && s->reduction <= REDUCE_FIXED,
+	      "reduction %d is unknown: weighted_mean, mean, sum or fixed_divisor", s->reduction);
+	CHECK("fixed_divisor", s->reduction != REDUCE_FIXED || (isfinite(s->fixed_divisor) && s->fixed_divisor > 0),
+	      "fixed_divisor is %g, must be finite and > 0 with reduction: fixed_divisor", s->fixed_divisor);
+	CHECK("grad_of", s->grad_of == GRAD_OF_MEAN || s->grad_of == GRAD_OF_SUM, "grad_of %d is unknown: mean or sum",
+	      s->grad_of);
+	CHECK("uneven", s->uneven >= UNEVEN_FLUSH && s->uneven <= UNEVEN_ERROR,
+	      "uneven %d is unknown: flush, drop or error", s->uneven);
+	CHECK("nonfinite", s->nonfinite >= NONFINITE_SKIP_STEP && s->nonfinite <= NONFINITE_ERROR,
+	      "nonfinite %d is unknown: skip_step, reject_micro or error", s->nonfinite);
+	CHECK("ordering", s->ordering == ORDER_CANONICAL || s->ordering == ORDER_ARRIVAL,
+	      "ordering %d is unknown: canonical or arrival", s->ordering);
+	CHECK("stall_abort_ms", s->stall_warn_ns > 0 && s->stall_abort_ns >= s->stall_warn_ns,
+	      "stall_abort (%lld ms) must not be shorter than stall_warn (%lld ms)",
+	      (long long)(s->stall_abort_ns / 1000000), (long long)(s->stall_warn_ns / 1000000));
+	return ST_OK;
+}
+
+static enum status check_numbers(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("accumulate_dtype", s->accumulate_dtype == DTYPE_F32 || s->accumulate_dtype == DTYPE_F64,
+	      "accumulate_dtype must be f32 or f64");
+	CHECK("gradient_dtype",
+	      s->gradient_dtype == DTYPE_NONE || s->gradient_dtype == DTYPE_F32 || s->gradient_dtype == DTYPE_F16 ||
+		      s->gradient_dtype == DTYPE_BF16,
+	      "gradient_dtype must be f32, f16 or bf16 (or left out: each tensor's own)");
+	CHECK("clip_norm", isfinite(s->clip_norm) && s->clip_norm >= 0, "clip_norm is %g, must be finite and >= 0",
+	      s->clip_norm);
+	CHECK("clip_value", isfinite(s->clip_value) && s->clip_value >= 0, "clip_value is %g, must be finite and >= 0",
+	      s->clip_value);
+	CHECK("loss_scale", isfinite(s->loss_scale) && s->loss_scale > 0, "loss_scale is %g, must be finite and > 0",
+	      s->loss_scale);
+	*field = "optimizer";
+	enum status st = optim_check(&s->optim, why, n_why);
+	if (st)
+		return st;
+	*field = "schedule";
+	return schedule_check(&s->schedule, why, n_why);
+}
+
+static enum status check_rules(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("param_groups", s->n_groups <= SPEC_MAX_RULES, "%u param_groups, at most %d", s->n_groups, SPEC_MAX_RULES);
+	CHECK("init", s->n_init <= SPEC_MAX_RULES, "%u init rules, at most %d", s->n_init, SPEC_MAX_RULES);
+	for (uint32_t i = 0; i < s->n_groups; i++) {
+		const struct spec_group *g = &s->group[i];
+		CHECK("param_groups.pattern", g->pattern && *g->pattern, "param_groups[%u].pattern is empty", i);
+		CHECK("param_groups.lr_scale",
+		      g->values.frozen || (isfinite(g->values.lr_scale) && g->values.lr_scale > 0),
+		      "param_groups[%u].lr_scale is %g, must be finite and > 0 (use frozen: true to stop updates)", i,
+		      g->values.lr_scale);
+		CHECK("param_groups.weight_decay", isfinite(g->values.weight_decay) && g->values.weight_decay >= 0,
+		      "param_groups[%u].weight_decay is %g, must be finite and >= 0", i, g->values.weight_decay);
+	}
+	for (uint32_t i = 0; i < s->n_init; i++) {
+		const struct spec_init *r = &s->init[i];
+		CHECK("init.pattern", r->pattern && *r->pattern, "init[%u].pattern is empty", i);
+		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
+		      "init[%u].type %d is unknown", i, r->rule.type);
+		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a and b must be finite", i);
+	}
+	return ST_OK;
+}
+
+enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	fill_defaults(s);
+	enum status st = check_window(s, field, why, n_why);
+	if (!st)
+		st = check_numbers(s, field, why, n_why);
+	if (!st)
+		st = check_rules(s, field, why, n_why);
+	return st;
+}
+
+void job_spec_fini(struct job_spec *s)
+{
+	if (!s)
+		return;
+	for (uint32_t i = 0; i < s->n_groups; i++)
+		free(s->group[i].pattern);
+	for (uint32_t i = 0; i < s->n_init; i++)
+		free(s->init[i].pattern);
+	free(s->group);
+	free(s->init);
+	s->group = NULL;
+	s->init = NULL;
+	s->n_groups = s->n_init = 0;
+}
+
+int job_spec_group(const struct job_spec *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->n_groups; i++)
+		if (!fnmatch(s->group[i].pattern, name, 0))
+			return (int)i;
+	return -1;
+}
+
+const struct init_rule *job_spec_init(const struct job_spec *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->n_init; i++)
+		if (!fnmatch(s->init[i].pattern, name, 0))
+			return &s->init[i].rule;
+	return NULL;
+}

@@ -1,0 +1,71 @@
+/* A job's specification as plain C: what gacc.v1.JobSpec says, with defaults filled in and checked.
+ *
+ * The edge converts from protobuf; control and the tests use only this. Numbers of the enums are those of the proto.
+ */
+#ifndef GACC_CONTROL_SPEC_H
+#define GACC_CONTROL_SPEC_H
+
+#include "math/arena.h"
+#include "math/init.h"
+#include "math/optim.h"
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SPEC_MAX_RANKS 65536
+#define SPEC_MAX_MICRO_SIZE 65536
+#define SPEC_MAX_RULES 256
+#define SPEC_MAX_NAME 128
+
+enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
+enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_ERROR = 3 };
+enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
+
+struct spec_group {
+	char *pattern;
+	struct optim_group values;
+	bool override_weight_decay;
+};
+struct spec_init {
+	char *pattern;
+	struct init_rule rule;
+};
+
+struct job_spec {
+	char name[SPEC_MAX_NAME];
+	uint32_t ranks, micro_size, max_micro_size;
+	uint64_t steps;
+	enum reduction reduction;
+	double fixed_divisor;
+	enum grad_of grad_of;
+	enum uneven uneven;
+	enum dtype accumulate_dtype, gradient_dtype; /* gradient NONE: each tensor's own */
+	bool master_f32;
+	double clip_norm, clip_value;
+	enum nonfinite nonfinite;
+	double loss_scale;
+	struct optim_config optim;
+	struct schedule schedule;
+	struct spec_group *group;
+	uint32_t n_groups;
+	struct spec_init *init;
+	uint32_t n_init;
+	uint64_t seed;
+	enum ordering ordering;
+	uint32_t slots_per_rank;
+	int64_t stall_warn_ns, stall_abort_ns;
+};
+
+/* Puts defaults where a field is zero ("unspecified"), then checks every field; nothing in *s is trusted. On error
+ * `field` names the offending one (static storage) and `why` says what is wrong and what is allowed. */
+enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why);
+void job_spec_fini(struct job_spec *); /* frees groups and rules */
+
+/* Group of a tensor's name: index into s->group, or -1. */
+int job_spec_group(const struct job_spec *, const char *name);
+/* Init rule of a tensor's name, or NULL. */
+const struct init_rule *job_spec_init(const struct job_spec *, const char *name);
+
+#endif
