@@ -20,7 +20,8 @@ struct conf {
 		char *name;
 	} node;
 	struct {
-		char *socket, *attach_socket;
+		char *socket;
+		char *attach_socket; /* not a key: <socket>.attach */
 		uint32_t mode;
 		char *group;
 		char *tcp;        /* host:port; off when "" */
