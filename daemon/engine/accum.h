@@ -42,6 +42,8 @@ enum status accum_offer(struct accum *, const struct control_state *, const stru
 /* The next entries that may be added in one pass, at most max, in order; returns how many. They stay queued until
  * accum_remove. */
 uint32_t accum_next(const struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
+/* The queued entry of this pair, or NULL. */
+struct accum_entry *accum_find(const struct accum *, uint32_t rank, uint32_t micro);
 void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; invalidates entry pointers */
 /* First queued entry with a lower sgen, of this rank or of anyone when rank is UINT32_MAX; NULL: none. */
 struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);

@@ -1,0 +1,303 @@
+#include "engine/engine.h"
+
+#include "engine/process.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BURST 256 /* commands read before a pass gets its turn */
+
+struct packet {
+	struct engine_command c;
+	unsigned char present[ENGINE_MAX_PRESENT];
+};
+
+struct engine_answer engine_answer_to(const struct engine *e, const struct engine_command *c, enum status st)
+{
+	const struct control_record *r = &e->state.r;
+	return (struct engine_answer){ .op = c->op, .status = st, .id = c->id, .window = r->window, .rank = c->rank,
+				       .micro = c->micro, .attempt = c->attempt, .count = r->count,
+				       .sum_weight = r->sum_weight, .sum_loss = r->sum_loss, .last_rank = r->last_rank,
+				       .x = r->x, .record_seq = r->seq, .version = ENGINE_CHANNEL_VERSION };
+}
+
+/* Waits for room when the socket is full; a closed socket ends the engine. */
+void engine_send(struct engine *e, const struct engine_answer *a)
+{
+	int rc;
+	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
+		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
+		poll(&p, 1, -1);
+	}
+	if (rc < 0)
+		e->ended = true;
+}
+
+void engine_reply(struct engine *e, const struct engine_command *c, enum status st, const char *why)
+{
+	struct engine_answer a = engine_answer_to(e, c, st);
+	if (why)
+		snprintf(a.text, sizeof(a.text), "%s", why);
+	engine_send(e, &a);
+}
+
+void engine_publish(struct engine *e)
+{
+	control_page_publish(&e->mem.page, &e->state);
+}
+
+void engine_show_status(struct engine *e)
+{
+	struct status_page *p = e->mem.status;
+	const struct control_record *r = &e->state.r;
+	atomic_store(&p->window, r->window);
+	atomic_store(&p->applied_step, r->applied_step);
+	atomic_store(&p->micro_size, r->micro_size);
+	atomic_store(&p->counted, r->count);
+	atomic_store(&p->engine_pid, (uint64_t)getpid());
+	uint64_t seq = atomic_load(&p->seq);
+	atomic_store_explicit(&p->seq, seq + (seq & 1), memory_order_release);
+}
+
+enum status engine_check_window(const struct engine *e, uint64_t window)
+{
+	uint64_t now = e->state.r.window;
+	return window == now ? ST_OK : window < now ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
+}
+
+static void first_record(struct engine *e)
+{
+	const struct plan *p = e->mem.plan;
+	struct control_record *r = &e->state.r;
+	r->job_id = p->job_id;
+	r->micro_size = p->micro_size;
+	r->loss_scale = p->loss_scale;
+	r->last_rank = UINT32_MAX;
+	r->ranges_hash = update_ranges_hash(p);
+}
+
+static enum status adopt_record(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	const struct control_record *r = &e->state.r;
+	if (r->job_id != e->mem.plan->job_id || r->ranges_hash != update_ranges_hash(e->mem.plan)) {
+		snprintf(why, n_why, "the control record is of job %" PRIu64 " or of another plan", r->job_id);
+		return ST_SEGMENT_CORRUPT;
+	}
+	if (c->epoch < r->epoch) {
+		snprintf(why, n_why, "epoch %" PRIu64 ", the record is of %" PRIu64, c->epoch, r->epoch);
+		return ST_STALE_EPOCH;
+	}
+	if (r->phase == WINDOW_APPLYING && !update_can_resume(e->update, r->commit_window)) {
+		snprintf(why, n_why, "the undo stamps are not those of window %" PRIu64, r->commit_window);
+		return ST_SEGMENT_CORRUPT;
+	}
+	return ST_OK;
+}
+
+/* The record in force, or the first one of a new segment. */
+static enum status read_record(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	bool corrupt;
+	if (control_page_read(&e->mem.page, &e->state, &corrupt))
+		return adopt_record(e, c, why, n_why);
+	if (corrupt) {
+		snprintf(why, n_why, "neither control record is valid");
+		return ST_SEGMENT_CORRUPT;
+	}
+	first_record(e);
+	return ST_OK;
+}
+
+/* Everything but the memory: what START can still fail with. */
+static enum status build(struct engine *e)
+{
+	const struct plan *p = e->mem.plan;
+	enum status st = memory_lock(&e->mem);
+	e->kernels = kernels_get(NULL);
+	if (!st)
+		st = control_state_init(&e->state, p->ranks, p->max_micro_size);
+	if (!st)
+		st = accum_init(&e->accum, p->slots, p->canonical);
+	if (!st)
+		st = workers_new(&e->workers, p->threads);
+	if (!st)
+		st = pass_new(&e->pass, p, e->kernels, e->workers);
+	if (!st)
+		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
+	return st;
+}
+
+/* All memory is here: becomes the job's engine, finishes what a predecessor began, says HELLO. */
+static enum status start(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	static char ident[32]; /* of the whole process: log_init keeps it */
+	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
+	log_init(ident, log_auto_format(), LOG_INFO);
+	enum status st = build(e);
+	if (!st)
+		st = read_record(e, c, why, n_why);
+	if (st)
+		return st;
+	e->state.r.epoch = c->epoch;
+	e->state.r.incarnation = c->incarnation;
+	engine_publish(e);
+	window_zero_slots(e);
+	if (e->state.r.phase == WINDOW_APPLYING)
+		step_finish(e);
+	engine_show_status(e);
+	e->running = true;
+	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
+		e->state.r.window, e->state.r.seq, e->kernels->name, e->mem.plan->threads);
+	engine_reply(e, c, ST_OK, NULL);
+	return ST_OK;
+}
+
+static void on_start(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
+{
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
+	enum status st = ST_OK;
+	for (int i = 0; i < n_fds; i++) {
+		if (st)
+			close(fds[i]);
+		else
+			st = memory_take(&e->mem, fds[i], c->generation, why, sizeof(why));
+	}
+	if (st == ST_OK && e->mem.plan && c->job_id != e->mem.plan->job_id) {
+		snprintf(why, sizeof(why), "START is of job %" PRIu64 ", the plan of job %" PRIu64, c->job_id,
+			 e->mem.plan->job_id);
+		st = ST_INVALID_ARGUMENT;
+	}
+	if (st == ST_OK && memory_missing(&e->mem) == 0)
+		st = start(e, c, why, sizeof(why));
+	if (st == ST_OK)
+		return;
+	engine_reply(e, c, st, why);
+	e->exit_code = ENGINE_EXIT_REFUSED;
+	e->ended = true;
+}
+
+static void on_stop(struct engine *e, const struct engine_command *c)
+{
+	if (e->running)
+		window_refuse_all(e, ST_ENGINE_DOWN);
+	engine_reply(e, c, ST_OK, NULL);
+	e->ended = true;
+}
+
+static void dispatch(struct engine *e, const struct packet *p)
+{
+	const struct engine_command *c = &p->c;
+	switch (c->op) {
+	case ENGINE_ATTACH:
+		window_attach(e, c);
+		break;
+	case ENGINE_ADD:
+		window_add(e, c, p->present);
+		break;
+	case ENGINE_FLUSH:
+		window_flush(e, c);
+		break;
+	case ENGINE_CLOSE:
+		window_close(e, c);
+		break;
+	case ENGINE_GO:
+		step_go(e, c);
+		break;
+	case ENGINE_COMMIT:
+		step_commit(e, c);
+		break;
+	case ENGINE_PUT_PARAMS:
+		step_put_params(e, c);
+		break;
+	case ENGINE_INIT_PARAMS:
+		step_init_params(e, c);
+		break;
+	case ENGINE_ACK_STEP:
+		step_ack(e, c);
+		break;
+	default:
+		engine_reply(e, c, ST_INVALID_ARGUMENT, "no such command, or not now");
+	}
+}
+
+/* fds are those of the packet; only a START before HELLO may have any. */
+static void on_packet(struct engine *e, const struct packet *p, size_t n, const int *fds, int n_fds)
+{
+	const struct engine_command *c = &p->c;
+	if (n < sizeof(*c)) {
+		log_error("a packet of %zu bytes is no command", n);
+		e->ended = true;
+		return;
+	}
+	bool whole = n == sizeof(*c) + (size_t)c->n_present;
+	if (whole && c->op == ENGINE_START && !e->running) {
+		on_start(e, c, fds, n_fds);
+		return;
+	}
+	for (int i = 0; i < n_fds; i++)
+		close(fds[i]);
+	if (!whole)
+		engine_reply(e, c, ST_INVALID_ARGUMENT, "the packet's length is not that of its bitmap");
+	else if (c->op == ENGINE_STOP)
+		on_stop(e, c);
+	else if (!e->running)
+		engine_reply(e, c, ST_NOT_READY, "START comes first");
+	else
+		dispatch(e, p);
+}
+
+/* Everything that is there, up to a burst. */
+static void read_commands(struct engine *e, struct packet *p)
+{
+	for (int i = 0; i < BURST && !e->ended; i++) {
+		int fds[CHANNEL_MAX_FDS], n_fds = CHANNEL_MAX_FDS;
+		int n = channel_recv(e->fd, p, sizeof(*p), fds, &n_fds);
+		if (n == -EAGAIN)
+			return;
+		if (n > 0) {
+			on_packet(e, p, (size_t)n, fds, n_fds);
+			continue;
+		}
+		if (n < 0 && n != -ECONNRESET) /* closed with answers unread: an end of file */
+			log_error("reading a command: %s", strerror(-n));
+		e->ended = true;
+	}
+}
+
+static void destroy(struct engine *e)
+{
+	update_free(e->update);
+	pass_free(e->pass);
+	workers_free(e->workers);
+	accum_fini(&e->accum);
+	control_state_fini(&e->state);
+	memory_fini(&e->mem);
+	close(e->fd);
+}
+
+int engine_main(int channel_fd)
+{
+	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .exit_code = ENGINE_EXIT_OK };
+	struct packet *packet = malloc(sizeof(*packet));
+	if (!packet) {
+		close(channel_fd);
+		return ENGINE_EXIT_REFUSED;
+	}
+	while (!e.ended) {
+		struct pollfd p = { .fd = e.fd, .events = POLLIN };
+		poll(&p, 1, e.running && window_has_work(&e) ? 0 : -1);
+		read_commands(&e, packet);
+		if (e.running && !e.ended)
+			window_pass(&e);
+	}
+	free(packet);
+	destroy(&e);
+	return e.exit_code;
+}

@@ -1,0 +1,46 @@
+/* All memory of one job on one device, as its engine sees it: the plan and the mapped segments.
+ *
+ * Filled by memory_take, one descriptor after the other as they arrive; complete when memory_missing is 0. From then on the
+ * engine is alone: memory_lock holds a lock on the control segment that ends with the process, so that an engine which
+ * outlives its gaccd by a pass cannot write beside its successor. Main thread; the arrays are read and written by workers.
+ */
+#ifndef GACC_ENGINE_MEMORY_H
+#define GACC_ENGINE_MEMORY_H
+
+#include "engine/control_page.h"
+#include "engine/plan.h"
+#include "engine/segment.h"
+
+struct memory {
+	const struct plan *plan; /* NULL: not yet taken */
+	size_t plan_bytes;
+	struct plan_segment *wanted;
+	struct segment *segment; /* [n_wanted], the first n_taken are mapped */
+	int n_wanted, n_taken;
+	int lock_fd;             /* -1: not locked */
+
+	struct control_page page;
+	struct status_page *status;
+	unsigned char *accum[2];
+	unsigned char *params;
+	float *master;           /* NULL: no 16-bit parameters, or no master */
+	float *state[2];         /* NULL: none; m, v */
+	unsigned char **slot;    /* [plan->slots] */
+};
+#define MEMORY_NONE ((struct memory){ .lock_fd = -1 })
+
+/* Takes fd (closed when it is not kept): the plan first, then the segments in plan_segments order. All segments must be of
+ * the plan's job, layout and sizes and of this generation. On error `why` names segment and difference. */
+enum status memory_take(struct memory *, int fd, uint64_t generation, char *why, size_t n_why);
+/* Descriptors that are still to come. */
+int memory_missing(const struct memory *);
+/* Waits until no other process holds the lock. ST_IO_ERROR. */
+enum status memory_lock(struct memory *);
+void memory_fini(struct memory *); /* MEMORY_NONE or half-built is fine */
+
+/* What an update of elements [start, start + count) reads and writes; they lie in one dtype group. */
+void memory_params(const struct memory *, uint32_t dtype_group, uint64_t start, struct kernel_params *out);
+/* The values that count: f32 parameters, the master, or 16-bit parameters without one. */
+const void *memory_values(const struct kernel_params *, enum dtype *out_dtype);
+
+#endif

@@ -1,0 +1,147 @@
+#include "engine/plan.h"
+
+#include "engine/control_page.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static bool has_master(const struct plan *p)
+{
+	for (uint32_t i = 0; p->master && i < p->n_groups; i++)
+		if (dtype_size(p->group[i].param_dtype) == 2)
+			return true;
+	return false;
+}
+
+static int n_state(const struct plan *p)
+{
+	const struct optim_info *info = optim_info(p->optim.type);
+	return info ? info->n_state(&p->optim) : 0;
+}
+
+int plan_segments(const struct plan *p, struct plan_segment *out, int n)
+{
+	const uint64_t f32 = p->n_elements * 4, acc = p->n_elements * dtype_size((enum dtype)p->acc_dtype);
+	struct plan_segment all[] = {
+		{ SEG_CONTROL, 0, control_page_bytes(p->ranks, p->max_micro_size, p->threads) },
+		{ SEG_STATUS, 0, sizeof(struct status_page) },
+		{ SEG_ACCUM0, 0, acc },
+		{ SEG_ACCUM1, 0, acc },
+		{ SEG_PARAMS, 0, p->param_bytes },
+		{ SEG_MASTER, 0, has_master(p) ? f32 : 0 },
+		{ SEG_STATE0, 0, n_state(p) > 0 ? f32 : 0 },
+		{ SEG_STATE1, 0, n_state(p) > 1 ? f32 : 0 },
+	};
+	int k = 0;
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (!all[i].bytes)
+			continue;
+		if (k < n)
+			out[k] = all[i];
+		k++;
+	}
+	for (uint32_t i = 0; i < p->slots; i++, k++)
+		if (k < n)
+			out[k] = (struct plan_segment){ SEG_SLOT, i, p->slot_bytes };
+	return k;
+}
+
+static bool fits(uint64_t offset, uint64_t n, uint64_t size, uint64_t bytes)
+{
+	return offset % 8 == 0 && offset <= bytes && n <= (bytes - offset) / size;
+}
+
+static bool groups_ok(const struct plan *p)
+{
+	uint64_t end = 0;
+	if (p->n_groups == 0 || p->n_groups > ARENA_MAX_GROUPS)
+		return false;
+	for (uint32_t i = 0; i < p->n_groups; i++) {
+		const struct arena_group *g = &p->group[i];
+		uint64_t grad = dtype_size(g->grad_dtype), param = dtype_size(g->param_dtype);
+		if (g->start != end || g->count % KERNEL_BLOCK || g->count > p->n_elements - end)
+			return false;
+		if (grad == 0 || (grad == 8 && p->acc_dtype != DTYPE_F64) || (param != 2 && param != 4))
+			return false;
+		if (g->slot_offset % 64 || g->param_offset % 64 || g->slot_offset > p->slot_bytes ||
+		    g->count > (p->slot_bytes - g->slot_offset) / grad || g->param_offset > p->param_bytes ||
+		    g->count > (p->param_bytes - g->param_offset) / param)
+			return false;
+		end += g->count;
+	}
+	return end == p->n_elements;
+}
+
+static bool ranges_ok(const struct plan *p)
+{
+	const struct plan_range *r = plan_ranges(p);
+	uint64_t end = 0;
+	for (uint64_t i = 0; i < p->n_ranges; i++) {
+		if (r[i].dtype_group >= p->n_groups || r[i].optim_group >= p->n_optim_groups)
+			return false;
+		const struct arena_group *g = &p->group[r[i].dtype_group];
+		if (r[i].start != end || r[i].start % ARENA_ALIGN || r[i].count == 0 || r[i].start < g->start ||
+		    r[i].count > g->count || r[i].start - g->start > g->count - r[i].count)
+			return false;
+		end += r[i].count;
+	}
+	return end == p->n_elements;
+}
+
+static bool tensors_ok(const struct plan *p)
+{
+	const struct plan_tensor *t = plan_tensors(p);
+	uint32_t begun = 0; /* groups that begin with a tensor, as all must */
+	for (uint64_t i = 0; i < p->n_tensors; i++) {
+		if (t[i].dtype_group >= p->n_groups || t[i].alias < -1 || t[i].alias >= (int64_t)i)
+			return false;
+		const struct arena_group *g = &p->group[t[i].dtype_group];
+		if (t[i].start % ARENA_ALIGN || t[i].start < g->start || t[i].count > g->count ||
+		    t[i].start - g->start > g->count - t[i].count)
+			return false;
+		if (t[i].alias < 0 && t[i].start == g->start)
+			begun |= 1u << t[i].dtype_group;
+	}
+	return begun == (1u << p->n_groups) - 1;
+}
+
+/* Limits that keep all later products in 64 bits. */
+static const char *scalars_wrong(const struct plan *p)
+{
+	if (p->ranks == 0 || p->max_micro_size == 0 || p->micro_size == 0 || p->micro_size > p->max_micro_size)
+		return "ranks or micro_size";
+	if (control_page_bytes(p->ranks, p->max_micro_size, p->threads) == 0)
+		return "ranks times max_micro_size";
+	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
+		return "threads or slots";
+	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
+		return "acc_dtype";
+	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)
+		return "n_elements";
+	if (!optim_info(p->optim.type))
+		return "optimizer";
+	return NULL;
+}
+
+enum status plan_check(const struct plan *p, uint64_t bytes, char *why, size_t n_why)
+{
+	if (bytes < sizeof(*p) || p->version != PLAN_VERSION || p->bytes_of_plan != sizeof(*p) || p->bytes > bytes) {
+		snprintf(why, n_why, "the plan's version or size is not this build's (%" PRIu64 " bytes)", bytes);
+		return ST_INVALID_ARGUMENT;
+	}
+	const char *wrong = scalars_wrong(p);
+	if (!wrong && (!fits(p->tensors_offset, p->n_tensors, sizeof(struct plan_tensor), p->bytes) ||
+		       !fits(p->ranges_offset, p->n_ranges, sizeof(struct plan_range), p->bytes) ||
+		       !fits(p->optim_groups_offset, p->n_optim_groups, sizeof(struct optim_group), p->bytes)))
+		wrong = "tables";
+	if (!wrong && !groups_ok(p))
+		wrong = "dtype groups";
+	if (!wrong && !ranges_ok(p))
+		wrong = "ranges";
+	if (!wrong && (p->n_tensors > ARENA_MAX_TENSORS || !tensors_ok(p)))
+		wrong = "tensors";
+	if (!wrong)
+		return ST_OK;
+	snprintf(why, n_why, "the plan's %s are out of range", wrong);
+	return ST_INVALID_ARGUMENT;
+}

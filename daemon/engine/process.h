@@ -1,0 +1,65 @@
+/* The inside of the engine process, shared by engine.c (life), window.c (pushes) and step.c (commits). Main thread only.
+ *
+ * `state` equals the record in force; it is changed only right before control_page_publish.
+ */
+#ifndef GACC_ENGINE_PROCESS_H
+#define GACC_ENGINE_PROCESS_H
+
+#include "engine/accum.h"
+#include "engine/channel.h"
+#include "engine/memory.h"
+#include "engine/pass.h"
+#include "engine/update.h"
+#include "engine/workers.h"
+
+struct engine {
+	int fd;
+	struct memory mem;
+	struct control_state state;
+	struct accum accum;
+	const struct kernels *kernels;
+	struct workers *workers;
+	struct pass *pass;
+	struct update *update;
+	bool norm_known;       /* `norm` is that of P[x] */
+	struct pass_norm norm;
+	bool running;          /* HELLO was sent */
+	bool ended;
+	int exit_code;
+};
+
+/* engine.c */
+struct engine_answer engine_answer_to(const struct engine *, const struct engine_command *, enum status);
+void engine_send(struct engine *, const struct engine_answer *);
+/* Answers with status only; `why` may be NULL. */
+void engine_reply(struct engine *, const struct engine_command *, enum status, const char *why);
+void engine_publish(struct engine *);
+/* Brings the status page up to the record; parameters are stable from here on. */
+void engine_show_status(struct engine *);
+/* ST_OK, ST_WINDOW_CLOSED or ST_NOT_CURRENT_WINDOW. */
+enum status engine_check_window(const struct engine *, uint64_t window);
+
+/* window.c */
+void window_attach(struct engine *, const struct engine_command *);
+void window_add(struct engine *, const struct engine_command *, const unsigned char *present);
+void window_flush(struct engine *, const struct engine_command *);
+void window_close(struct engine *, const struct engine_command *);
+/* One pass with the pushes whose turn it is. */
+void window_pass(struct engine *);
+/* window_pass would do something. */
+bool window_has_work(const struct engine *);
+/* Answers all queued pushes with this status. */
+void window_refuse_all(struct engine *, enum status);
+/* Zeroes the slots that the record in force names, and clears the list in the next record. */
+void window_zero_slots(struct engine *);
+
+/* step.c */
+void step_go(struct engine *, const struct engine_command *);
+void step_commit(struct engine *, const struct engine_command *);
+void step_ack(struct engine *, const struct engine_command *);
+void step_put_params(struct engine *, const struct engine_command *);
+void step_init_params(struct engine *, const struct engine_command *);
+/* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
+void step_finish(struct engine *);
+
+#endif

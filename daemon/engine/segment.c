@@ -1,0 +1,184 @@
+#include "engine/segment.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static uint64_t header_crc(const struct segment_header *h)
+{
+	return XXH3_64bits(h, offsetof(struct segment_header, crc));
+}
+
+/* Bytes that can be allocated without swapping; UINT64_MAX when the kernel does not say. */
+static uint64_t memory_available(void)
+{
+	uint64_t kib = UINT64_MAX;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+	if (!f)
+		return UINT64_MAX;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+			break;
+	fclose(f);
+	return kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
+}
+
+/* One errno into one status, one log line and one sentence. */
+static enum status failed(const char *what, uint64_t bytes, int error, char *why, size_t n_why)
+{
+	snprintf(why, n_why, "%s of a segment of %" PRIu64 " bytes: %s", what, bytes, strerror(error));
+	log_error("%s", why);
+	return error == ENOMEM || error == ENOSPC || error == EFBIG ? ST_NO_MEMORY : ST_IO_ERROR;
+}
+
+/* The descriptor with all its pages, its header and its seals. fallocate before anyone maps it: a page that cannot be had is
+ * an error here, and would be a SIGBUS later. */
+static enum status make_memfd(int *out, const struct segment_header *h, char *why, size_t n_why)
+{
+	char name[64];
+	snprintf(name, sizeof(name), "gacc-%" PRIu64 "-%u-%u", h->job_id, h->role, h->index);
+	const char *what = "memfd_create";
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return failed(what, h->bytes, errno, why, n_why);
+	int error = 0;
+	if (what = "fchmod", fchmod(fd, 0600) < 0)
+		error = errno;
+	else if (what = "ftruncate", ftruncate(fd, (off_t)h->bytes) < 0)
+		error = errno;
+	else if (what = "allocation", fallocate(fd, 0, 0, (off_t)h->bytes) < 0)
+		error = errno;
+	else if (what = "header", pwrite(fd, h, sizeof(*h), 0) != (ssize_t)sizeof(*h))
+		error = errno ? errno : EIO;
+	else if (what = "sealing", fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+		error = errno;
+	if (error) {
+		close(fd);
+		return failed(what, h->bytes, error, why, n_why);
+	}
+	*out = fd;
+	return ST_OK;
+}
+
+static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable, char *why, size_t n_why)
+{
+	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+	void *p = mmap(NULL, bytes, prot, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (p == MAP_FAILED)
+		return failed("mapping", bytes, errno, why, n_why);
+	s->header = p;
+	s->data = (char *)p + SEGMENT_DATA_OFFSET;
+	return ST_OK;
+}
+
+enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			   uint32_t role, uint32_t index, uint64_t data_bytes, bool want_map, char *why, size_t n_why)
+{
+	uint64_t available = memory_available();
+	if (data_bytes > INT64_MAX - SEGMENT_DATA_OFFSET || data_bytes + SEGMENT_DATA_OFFSET > available) {
+		snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available", data_bytes,
+			 available);
+		return ST_NO_MEMORY;
+	}
+	struct segment_header h = { .magic = SEGMENT_MAGIC,
+				    .version = SEGMENT_VERSION,
+				    .role = role,
+				    .index = index,
+				    .job_id = job_id,
+				    .generation = generation,
+				    .bytes = SEGMENT_DATA_OFFSET + data_bytes,
+				    .data_offset = SEGMENT_DATA_OFFSET,
+				    .fingerprint = fingerprint };
+	h.crc = header_crc(&h);
+	struct segment s = { .data_bytes = data_bytes };
+	enum status st = make_memfd(&s.fd, &h, why, n_why);
+	if (st)
+		return st;
+	if (want_map && (st = map(&s, s.fd, h.bytes, true, why, n_why))) {
+		close(s.fd);
+		return st;
+	}
+	*out = s;
+	return ST_OK;
+}
+
+/* Header and seals of a descriptor that anyone may have made: `why` names the first thing that is wrong. */
+static enum status judge(int fd, struct segment_header *out, char *why, size_t n_why)
+{
+	struct segment_header h;
+	struct stat info;
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || (seals & SEALS) != SEALS)
+		snprintf(why, n_why, "not a sealed memfd (seals 0x%x)", (unsigned)(seals < 0 ? 0 : seals));
+	else if (fstat(fd, &info) < 0 || pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h))
+		snprintf(why, n_why, "the header cannot be read");
+	else if (h.magic != SEGMENT_MAGIC || h.crc != header_crc(&h))
+		snprintf(why, n_why, "the header's magic or checksum is wrong");
+	else if (h.version != SEGMENT_VERSION)
+		snprintf(why, n_why, "segment version %u, this build knows %u", h.version, SEGMENT_VERSION);
+	else if (h.data_offset != SEGMENT_DATA_OFFSET || h.bytes < SEGMENT_DATA_OFFSET ||
+		 h.bytes != (uint64_t)info.st_size)
+		snprintf(why, n_why, "the header says %" PRIu64 " bytes, the descriptor %" PRIu64, h.bytes,
+			 (uint64_t)info.st_size);
+	else {
+		*out = h;
+		return ST_OK;
+	}
+	return ST_SEGMENT_CORRUPT;
+}
+
+enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t fingerprint, uint32_t role,
+			  uint32_t index, bool writable, char *why, size_t n_why)
+{
+	struct segment_header h;
+	enum status st = judge(fd, &h, why, n_why);
+	if (st)
+		return st;
+	if (h.job_id != job_id || h.role != role || h.index != index || h.fingerprint != fingerprint) {
+		snprintf(why, n_why,
+			 "segment of job %" PRIu64 " role %u index %u layout %016" PRIx64 ", expected job %" PRIu64
+			 " role %u index %u layout %016" PRIx64,
+			 h.job_id, h.role, h.index, h.fingerprint, job_id, role, index, fingerprint);
+		return ST_SEGMENT_CORRUPT;
+	}
+	struct segment s = { .fd = fd, .data_bytes = h.bytes - SEGMENT_DATA_OFFSET };
+	if ((st = map(&s, fd, h.bytes, writable, why, n_why)))
+		return st;
+	*out = s;
+	return ST_OK;
+}
+
+enum status segment_peek(int fd, struct segment_header *out)
+{
+	char why[160];
+	return judge(fd, out, why, sizeof(why));
+}
+
+int segment_readonly_fd(int fd)
+{
+	char path[40];
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int ro = open(path, O_RDONLY | O_CLOEXEC);
+	return ro < 0 ? -errno : ro;
+}
+
+void segment_close(struct segment *s)
+{
+	if (!s || s->fd < 0)
+		return;
+	if (s->header)
+		munmap(s->header, SEGMENT_DATA_OFFSET + s->data_bytes);
+	close(s->fd);
+	*s = SEGMENT_NONE;
+}

@@ -1,0 +1,268 @@
+#include "engine/process.h"
+
+#include "engine/params.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEP_APPLIED = 1, STEP_SKIPPED = 2, STEP_EMPTY = 3, STEP_DROPPED = 4 }; /* gacc.v1.StepOutcome */
+
+static bool is_client(const struct engine *e)
+{
+	return e->mem.plan->optim.type == OPTIM_CLIENT;
+}
+
+/* Attempts are numbered within a window; terms only grow. */
+static enum status check_go(const struct engine *e, const struct engine_command *c)
+{
+	const struct control_record *r = &e->state.r;
+	enum status st = engine_check_window(e, c->window);
+	if (st)
+		return st;
+	if (c->term < r->term)
+		return ST_STALE_TERM;
+	if (r->phase == WINDOW_OPEN)
+		return ST_NOT_READY;
+	if (r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt < r->prepared_attempt)
+		return ST_STALE_ATTEMPT;
+	return ST_OK;
+}
+
+/* A new attempt after a vote reads the sum again: the vote may have failed because memory did. */
+static void know_norm(struct engine *e)
+{
+	const struct control_record *r = &e->state.r;
+	if (!r->filled)
+		e->norm = (struct pass_norm){ 0 };
+	else if (!e->norm_known || r->phase == WINDOW_PREPARED)
+		pass_inspect(e->pass, e->mem.accum[r->x], &e->norm);
+	e->norm_known = true;
+}
+
+void step_go(struct engine *e, const struct engine_command *c)
+{
+	struct control_record *r = &e->state.r;
+	enum status st = check_go(e, c);
+	if (st) {
+		engine_reply(e, c, st, NULL);
+		return;
+	}
+	if (r->phase != WINDOW_PREPARED || r->prepared_term != c->term || r->prepared_attempt != c->attempt) {
+		know_norm(e);
+		r->phase = WINDOW_PREPARED;
+		r->term = r->prepared_term = c->term;
+		r->prepared_attempt = c->attempt;
+		r->prepared_sumsq = e->norm.sumsq;
+		r->prepared_nonfinite = e->norm.nonfinite;
+		r->prepared_digest = e->norm.digest;
+		engine_publish(e);
+	}
+	struct engine_answer a = engine_answer_to(e, c, ST_OK);
+	a.sumsq = r->prepared_sumsq;
+	a.nonfinite = r->prepared_nonfinite;
+	a.digest = r->prepared_digest;
+	engine_send(e, &a);
+}
+
+static const char *commit_wrong(const struct engine *e, const struct engine_command *c)
+{
+	const struct control_record *r = &e->state.r;
+	bool applied = c->outcome == STEP_APPLIED;
+	if (c->outcome < STEP_APPLIED || c->outcome > STEP_DROPPED)
+		return "outcome";
+	if (c->next_micro_size == 0 || c->next_micro_size > r->max_micro_size)
+		return "next_micro_size";
+	if (c->applied_step != r->applied_step + applied)
+		return "applied_step";
+	if (!isfinite(c->next_loss_scale) || c->next_loss_scale <= 0)
+		return "next_loss_scale";
+	if (applied && (!isfinite(c->scale) || !isfinite(c->lr) || !isfinite(c->clip_value) || c->clip_value < 0))
+		return "scale, lr or clip_value";
+	if (applied && !r->filled)
+		return "outcome: nothing was added";
+	return NULL;
+}
+
+static enum status check_commit(const struct engine *e, const struct engine_command *c, const char **why)
+{
+	const struct control_record *r = &e->state.r;
+	enum status st = engine_check_window(e, c->window);
+	if (st)
+		return st;
+	if (r->phase != WINDOW_PREPARED || c->term != r->prepared_term || c->attempt != r->prepared_attempt) {
+		*why = "not prepared for this attempt";
+		return r->phase == WINDOW_PREPARED ? ST_STALE_ATTEMPT : ST_NOT_READY;
+	}
+	*why = commit_wrong(e, c);
+	if (*why)
+		return ST_INVALID_ARGUMENT;
+	if (c->outcome != STEP_APPLIED)
+		return ST_OK;
+	if (is_client(e) && r->client_pending) {
+		*why = "the reduced gradient of an earlier window is still being read";
+		return ST_NOT_READY;
+	}
+	if (!is_client(e) && !r->params_ready) {
+		*why = "there are no parameters yet";
+		return ST_NOT_READY;
+	}
+	return ST_OK;
+}
+
+/* The commit is in the record before anything moves: from here on only forward. */
+static void record_commit(struct engine *e, const struct engine_command *c)
+{
+	struct control_record *r = &e->state.r;
+	update_begin(e->update, c->window);
+	r->phase = WINDOW_APPLYING;
+	r->commit_window = c->window;
+	r->commit_term = c->term;
+	r->commit_attempt = c->attempt;
+	r->commit_applied_step = c->applied_step;
+	r->commit_outcome = c->outcome;
+	r->commit_micro_size = c->next_micro_size;
+	r->commit_scale = c->scale;
+	r->commit_clip_value = c->clip_value;
+	r->commit_lr = c->lr;
+	r->commit_next_loss_scale = c->next_loss_scale;
+	engine_publish(e);
+}
+
+static void apply(struct engine *e)
+{
+	struct control_record *r = &e->state.r;
+	struct status_page *page = e->mem.status;
+	if (r->commit_outcome != STEP_APPLIED)
+		return;
+	if (is_client(e)) {
+		pass_scale(e->pass, e->mem.accum[1 - r->x], e->mem.accum[r->x], r->commit_scale, r->commit_clip_value);
+		r->client_pending = 1;
+		r->client_window = r->window;
+		return;
+	}
+	/* odd before the first store to a parameter; a predecessor may have set it already */
+	atomic_store(&page->seq, atomic_load(&page->seq) | 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	r->params_digest = update_run(e->update, r, e->mem.accum[r->x]);
+}
+
+static void open_window(struct engine *e)
+{
+	struct control_state *s = &e->state;
+	struct control_record *r = &s->r;
+	r->window++;
+	r->applied_step = r->commit_applied_step;
+	r->micro_size = r->commit_micro_size;
+	r->loss_scale = r->commit_next_loss_scale;
+	r->phase = WINDOW_OPEN;
+	r->filled = 0;
+	r->count = 0;
+	r->sum_weight = r->sum_loss = 0;
+	r->prepared_term = r->prepared_attempt = 0;
+	r->prepared_sumsq = 0;
+	r->prepared_nonfinite = r->prepared_digest = 0;
+	r->last_rank = UINT32_MAX;
+	memcpy(s->last_counted, s->counted, s->n_words * sizeof(*s->counted));
+	memset(s->counted, 0, s->n_words * sizeof(*s->counted));
+	memset(s->voided, 0, s->n_words * sizeof(*s->voided));
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		s->rank[i].counted = 0;
+		if (s->rank[i].flushed == 1)
+			s->rank[i].flushed = 0;
+	}
+	e->norm_known = false;
+}
+
+void step_finish(struct engine *e)
+{
+	apply(e);
+	open_window(e);
+	engine_publish(e);
+	engine_show_status(e);
+}
+
+/* Sent again after it was done. */
+static bool is_done(const struct engine *e, const struct engine_command *c)
+{
+	const struct control_record *r = &e->state.r;
+	return c->window + 1 == r->window && c->window == r->commit_window && c->term == r->commit_term &&
+	       c->attempt == r->commit_attempt;
+}
+
+void step_commit(struct engine *e, const struct engine_command *c)
+{
+	const char *why = NULL;
+	if (!is_done(e, c)) {
+		enum status st = check_commit(e, c, &why);
+		if (st) {
+			engine_reply(e, c, st, why);
+			return;
+		}
+		record_commit(e, c);
+		step_finish(e);
+	}
+	struct engine_answer a = engine_answer_to(e, c, ST_OK);
+	a.digest = e->state.r.params_digest;
+	engine_send(e, &a);
+}
+
+void step_ack(struct engine *e, const struct engine_command *c)
+{
+	struct control_record *r = &e->state.r;
+	if (c->window >= r->window) {
+		engine_reply(e, c, ST_NOT_CURRENT_WINDOW, NULL);
+		return;
+	}
+	if (r->client_pending && c->window == r->client_window) {
+		r->client_pending = 0;
+		engine_publish(e);
+	}
+	engine_reply(e, c, ST_OK, NULL);
+}
+
+/* Parameters are whole: their digest is known from the first window on. */
+static void params_ready(struct engine *e)
+{
+	e->state.r.params_digest = update_digest(e->update);
+	e->state.r.params_ready = 1;
+	engine_publish(e);
+	log_job(e->mem.plan->job_id, LOG_INFO, "ParamsReady", "parameters are ready, digest %016" PRIx64,
+		e->state.r.params_digest);
+}
+
+static void answer_params(struct engine *e, const struct engine_command *c, bool were_ready)
+{
+	struct engine_answer a = engine_answer_to(e, c, ST_OK);
+	a.result = were_ready;
+	a.digest = e->state.r.params_digest;
+	engine_send(e, &a);
+}
+
+void step_put_params(struct engine *e, const struct engine_command *c)
+{
+	bool were_ready = e->state.r.params_ready;
+	if (!were_ready) {
+		enum status st = params_put(&e->mem, e->kernels, c->slot, c->offset, c->bytes);
+		if (st) {
+			engine_reply(e, c, st, "outside the slot or the parameters");
+			return;
+		}
+		if (c->last)
+			params_ready(e);
+	}
+	answer_params(e, c, were_ready);
+}
+
+void step_init_params(struct engine *e, const struct engine_command *c)
+{
+	bool were_ready = e->state.r.params_ready;
+	if (!were_ready) {
+		params_init(&e->mem, e->kernels, e->workers);
+		params_ready(e);
+	}
+	answer_params(e, c, were_ready);
+}

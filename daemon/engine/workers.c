@@ -1,0 +1,182 @@
+#include "engine/workers.h"
+
+#include "base/log.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SPIN_ROUNDS 2000 /* some tens of microseconds: a sleeping thread takes as long to wake */
+
+struct workers {
+	uint32_t n, n_started; /* threads; started ones, the caller not among them */
+	int spin;
+	pthread_t *thread;
+	workers_fn *fn;        /* the piece at hand, published by `piece` */
+	void *arg;
+	uint32_t n_items;
+	bool stop;
+	_Alignas(64) _Atomic uint32_t piece;   /* number of the piece; futex of the idle */
+	_Atomic uint32_t asleep;
+	_Alignas(64) _Atomic uint32_t next;    /* item */
+	_Alignas(64) _Atomic uint32_t busy;    /* threads that have not finished the piece; futex of the caller */
+	_Atomic uint32_t caller_asleep;
+};
+
+struct start {
+	struct workers *w;
+	uint32_t index;
+};
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+static void relax(void)
+{
+	_mm_pause();
+}
+static void flush_subnormals(void)
+{
+	_mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ | DAZ */
+}
+#elif defined(__aarch64__)
+static void relax(void)
+{
+	__asm__ volatile("yield");
+}
+static void flush_subnormals(void)
+{
+	uint64_t fpcr;
+	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+	__asm__ volatile("msr fpcr, %0" : : "r"(fpcr | UINT64_C(1) << 24));
+}
+#else
+#error "gacc runs on x86-64 and arm64"
+#endif
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t value)
+{
+	syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *at)
+{
+	syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Until *at is no longer `value`. The sleeper counts itself before it looks again, the waker changes *at before it counts
+ * sleepers: one of the two sees the other. */
+static void wait_change(const struct workers *w, _Atomic uint32_t *at, uint32_t value, _Atomic uint32_t *sleepers)
+{
+	for (int i = 0; i < w->spin; i++) {
+		if (atomic_load_explicit(at, memory_order_acquire) != value)
+			return;
+		relax();
+	}
+	atomic_fetch_add(sleepers, 1);
+	while (atomic_load(at) == value)
+		futex_wait(at, value);
+	atomic_fetch_sub(sleepers, 1);
+}
+
+static void work(struct workers *w, uint32_t worker)
+{
+	uint32_t item;
+	while ((item = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed)) < w->n_items)
+		w->fn(w->arg, item, worker);
+}
+
+static void *thread_main(void *arg)
+{
+	struct start s = *(struct start *)arg;
+	struct workers *w = s.w;
+	free(arg);
+	flush_subnormals();
+	for (uint32_t seen = 0;; seen++) {
+		wait_change(w, &w->piece, seen, &w->asleep);
+		if (w->stop)
+			return NULL;
+		work(w, s.index);
+		if (atomic_fetch_sub(&w->busy, 1) == 1 && atomic_load(&w->caller_asleep))
+			futex_wake(&w->busy);
+	}
+}
+
+static bool start_thread(struct workers *w, uint32_t index)
+{
+	struct start *s = malloc(sizeof(*s));
+	if (!s)
+		return false;
+	*s = (struct start){ w, index };
+	int error = pthread_create(&w->thread[w->n_started], NULL, thread_main, s);
+	if (error) {
+		log_error("starting engine thread %u: %s", index, strerror(error));
+		free(s);
+		return false;
+	}
+	w->n_started++;
+	return true;
+}
+
+enum status workers_new(struct workers **out, uint32_t n)
+{
+	struct workers *w = aligned_alloc(64, sizeof(*w));
+	if (!w)
+		return ST_NO_MEMORY;
+	memset(w, 0, sizeof(*w));
+	w->n = n;
+	w->spin = n <= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_ROUNDS : 0;
+	w->thread = calloc(n, sizeof(*w->thread));
+	if (!w->thread)
+		goto fail;
+	flush_subnormals();
+	for (uint32_t i = 1; i < n; i++)
+		if (!start_thread(w, i))
+			goto fail;
+	*out = w;
+	return ST_OK;
+fail:
+	workers_free(w);
+	return ST_NO_MEMORY;
+}
+
+static void publish_piece(struct workers *w)
+{
+	atomic_fetch_add(&w->piece, 1);
+	if (atomic_load(&w->asleep))
+		futex_wake(&w->piece);
+}
+
+void workers_free(struct workers *w)
+{
+	if (!w)
+		return;
+	w->stop = true;
+	publish_piece(w);
+	for (uint32_t i = 0; i < w->n_started; i++)
+		pthread_join(w->thread[i], NULL);
+	free(w->thread);
+	free(w);
+}
+
+void workers_run(struct workers *w, workers_fn *fn, void *arg, uint32_t n_items, bool alone)
+{
+	if (alone || w->n == 1 || n_items <= 1) {
+		for (uint32_t i = 0; i < n_items; i++)
+			fn(arg, i, 0);
+		return;
+	}
+	w->fn = fn;
+	w->arg = arg;
+	w->n_items = n_items;
+	atomic_store_explicit(&w->next, 0, memory_order_relaxed);
+	atomic_store_explicit(&w->busy, w->n_started, memory_order_relaxed);
+	publish_piece(w);
+	work(w, 0);
+	for (uint32_t left; (left = atomic_load(&w->busy)) != 0;)
+		wait_change(w, &w->busy, left, &w->caller_asleep);
+}
