@@ -209,7 +209,7 @@ bool window_has_work(const struct engine *e)
 
 static void take_batch(struct engine *e, struct batch *b)
 {
-	struct accum_entry *entry[KERNEL_MAX_SLOTS];
+	struct accum_entry *entry[KERNEL_MAX_SLOTS] = { NULL };
 	memset(b, 0, sizeof(*b));
 	b->n = b->n_good = next_entries(e, entry, KERNEL_MAX_SLOTS);
 	b->completes = accum_completes(&e->state, entry, b->n);
