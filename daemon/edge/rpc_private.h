@@ -1,0 +1,74 @@
+/* Inside the RPC layer: the server, as rpc.c, rpc_call.c, rpc_check.c and rpc_reflection.c share it. Loop thread. */
+#ifndef GACC_EDGE_RPC_PRIVATE_H
+#define GACC_EDGE_RPC_PRIVATE_H
+
+#include "edge/rpc.h"
+#include "edge/rpc_pump.h"
+
+struct ProtobufCMessageDescriptor;
+struct grpc_call;
+struct grpc_server;
+struct rpc_stop;
+
+struct rpc_row {
+	const struct rpc_method *method;
+	const struct ProtobufCMessageDescriptor *input;
+	const struct ProtobufCMessageDescriptor *output;
+	void *context;
+	char path[128]; /* "/package.Service/Method" */
+};
+
+/* Ids of calls: generation in the upper half, slot in the lower. */
+struct rpc_slot {
+	struct rpc_call *call; /* NULL: free */
+	uint32_t generation; /* of the current or the next call; never 0 */
+	uint32_t next_free;
+};
+
+struct rpc_server {
+	struct rpc_config config;
+	struct grpc_server *grpc;
+	struct rpc_pump *pump; /* from the start to the stop */
+	struct rpc_row *rows;
+	size_t n_rows;
+	struct rpc_slot *slots; /* config.max_calls */
+	uint32_t first_free; /* == max_calls: none */
+	struct rpc_peer *peers; /* by descriptor number */
+	size_t n_peers;
+	bool (*token_ok)(void *context, const char *token, size_t len);
+	void *token_context;
+	bool draining;
+	bool stopping; /* gRPC accepts no more calls */
+	unsigned armed; /* calls waiting to be accepted */
+	unsigned open; /* accepted and not yet freed, the refused ones included */
+	unsigned borrowed; /* releases of rpc_send_bulk that are out */
+	struct rpc_stop *stop;
+	struct rpc_stats stats;
+};
+
+/* Accepts one more call. */
+void rpc_call_arm(struct rpc_server *server);
+/* Ends the call with DRAINING if its row asks for that. */
+void rpc_call_drain(struct rpc_call *call);
+/* Goes on with the stop when nothing is out any more. */
+void rpc_server_check_idle(struct rpc_server *server);
+
+/* Memory that gRPC may read until rpc_loan_end(loan), which any thread may call; then release(arg) runs on the loop. NULL
+ * without memory. */
+void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg);
+void rpc_loan_end(void *loan);
+
+/* Who made this call: by descriptor, certificate or token. UNAUTHENTICATED. */
+enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
+			  size_t authorization_len, struct rpc_peer *out_peer);
+
+/* Packed google.rpc.Status with the ErrorDetail; malloc'ed. Outputs NULL and 0 without memory. Text is cut to what fits
+ * into a trailer. */
+void rpc_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t *out_len);
+/* Length of the longest prefix of s that has at most max bytes and ends between two UTF-8 characters. */
+size_t rpc_text_fit(const char *s, size_t max);
+
+/* INTERNAL, each difference between rows and descriptor set logged. */
+enum status rpc_check_rows(const struct rpc_server *server);
+
+#endif

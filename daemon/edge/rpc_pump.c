@@ -1,0 +1,152 @@
+#include "edge/rpc_pump.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <grpc/grpc.h>
+#include <grpc/support/time.h>
+#include <uv.h>
+#include "base/log.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define WITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WITH_TSAN 1
+#endif
+#endif
+#ifdef WITH_TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#else
+#define __tsan_acquire(addr) ((void)(addr))
+#define __tsan_release(addr) ((void)(addr))
+#endif
+
+struct rpc_pump {
+	grpc_completion_queue *queue;
+	pthread_t thread;
+	uv_async_t async;
+	_Atomic(struct rpc_tag *) inbox; /* newest first */
+	atomic_int posting; /* threads inside rpc_pump_post */
+	struct rpc_tag last; /* posted by the thread as its last act */
+	void (*on_stopped)(void *context);
+	void *context;
+};
+
+void rpc_tag_ready(struct rpc_tag *tag)
+{
+	__tsan_release(tag);
+}
+
+/* Only the push on empty wakes the loop: the loop takes the whole inbox at once. */
+void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
+{
+	atomic_fetch_add(&pump->posting, 1);
+	struct rpc_tag *head = atomic_load_explicit(&pump->inbox, memory_order_relaxed);
+	do
+		tag->next = head;
+	while (!atomic_compare_exchange_weak_explicit(&pump->inbox, &head, tag, memory_order_release,
+						      memory_order_relaxed));
+	if (!head)
+		uv_async_send(&pump->async);
+	atomic_fetch_sub(&pump->posting, 1);
+}
+
+static void on_inbox(uv_async_t *async)
+{
+	struct rpc_pump *pump = async->data;
+	struct rpc_tag *newest = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *oldest = NULL;
+	while (newest) {
+		struct rpc_tag *next = newest->next;
+		newest->next = oldest;
+		oldest = newest;
+		newest = next;
+	}
+	while (oldest) {
+		struct rpc_tag *tag = oldest;
+		oldest = tag->next; /* the tag may be gone after run */
+		tag->run(tag, tag->ok);
+	}
+}
+
+static void *pump_main(void *arg)
+{
+	struct rpc_pump *pump = arg;
+	for (;;) {
+		grpc_event event =
+			grpc_completion_queue_next(pump->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		if (event.type == GRPC_QUEUE_SHUTDOWN)
+			break;
+		struct rpc_tag *tag = event.tag;
+		__tsan_acquire(tag);
+		tag->ok = event.success != 0;
+		rpc_pump_post(pump, tag);
+	}
+	rpc_pump_post(pump, &pump->last);
+	return NULL;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	struct rpc_pump *pump = handle->data;
+	void (*on_stopped)(void *) = pump->on_stopped;
+	void *context = pump->context;
+	free(pump);
+	on_stopped(context);
+}
+
+/* The thread has nothing left to do but return, so the join is short. */
+static void on_last(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_pump *pump = (struct rpc_pump *)((char *)tag - offsetof(struct rpc_pump, last));
+	pthread_join(pump->thread, NULL);
+	while (atomic_load(&pump->posting) > 0) /* a thread whose tag has run may still be waking us */
+		sched_yield();
+	grpc_completion_queue_destroy(pump->queue);
+	uv_close((uv_handle_t *)&pump->async, on_closed);
+}
+
+static void ignore(void *context)
+{
+}
+
+enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump)
+{
+	struct rpc_pump *pump = calloc(1, sizeof *pump);
+	if (!pump)
+		return ST_NO_MEMORY;
+	int err = uv_async_init(loop, &pump->async, on_inbox);
+	if (err) {
+		log_error("cannot make a wake-up handle: %s", uv_strerror(err));
+		free(pump);
+		return ST_UNAVAILABLE;
+	}
+	pump->async.data = pump;
+	pump->last.run = on_last;
+	pump->queue = grpc_completion_queue_create_for_next(NULL);
+	err = pthread_create(&pump->thread, NULL, pump_main, pump);
+	if (err) {
+		log_error("cannot start the RPC thread: %s", strerror(err));
+		grpc_completion_queue_shutdown(pump->queue);
+		grpc_completion_queue_destroy(pump->queue);
+		pump->on_stopped = ignore;
+		uv_close((uv_handle_t *)&pump->async, on_closed);
+		return ST_UNAVAILABLE;
+	}
+	*out_pump = pump;
+	return ST_OK;
+}
+
+grpc_completion_queue *rpc_pump_queue(struct rpc_pump *pump)
+{
+	return pump->queue;
+}
+
+void rpc_pump_stop(struct rpc_pump *pump, void (*on_stopped)(void *context), void *context)
+{
+	pump->on_stopped = on_stopped;
+	pump->context = context;
+	grpc_completion_queue_shutdown(pump->queue);
+}
