@@ -7,21 +7,31 @@
  *     gacc_register(job, tensors, n);                names, dtypes, shapes: equal on all ranks
  *     if (gacc_params_needed(job)) gacc_put_params(job, values);
  *     gacc_ready(job, -1, &at);                      all ranks are there; where to resume
- *     while (gacc_next(job, &at) == GACC_OK) {       which micro-batch to compute now
+ *     for (;;) {
+ *             st = gacc_next(job, &at);              which micro-batch to compute now
+ *             if (st == GACC_EAGAIN) {               none is left in this window
+ *                     gacc_wait(job, -1, &step);     new parameters are readable
+ *                     continue;
+ *             }
+ *             if (st != GACC_OK) break;              GACC_EDONE: the job has completed
  *             gacc_grad_buffer(job, &slot, NULL);    write the gradients there ...
  *             gacc_push(job, &(gacc_push_opts){ sizeof(gacc_push_opts), .weight = n_samples }, NULL);
- *             if (at.last_in_window) gacc_wait(job, -1, &step);   new parameters are readable
  *     }
  *     gacc_detach(job, 1);
  *
+ * This loop is also right after a restart: a rank whose micro-batches were all counted before it died starts at gacc_wait.
+ *
  * Contract. A push that returned GACC_OK is counted exactly once, whatever dies afterwards. After a restart,
  * gacc_next hands out only what is missing. Calls retry by themselves over lost replies and daemon restarts, until their
- * time is up. The daemon owns all memory that is mapped here; pointers stay valid until gacc_detach.
+ * time is up; a call without a time of its own gives up with GACC_EUNAVAIL when the daemon has been out of reach for
+ * outage_ms. The daemon owns all memory that is mapped here; pointers stay valid until gacc_detach, over restarts of the
+ * daemon too.
  *
  * The library keeps no globals, prints nothing, never exits. A gacc_client may be shared between threads; a gacc_job
- * belongs to one thread at a time, except gacc_last_error and gacc_event_fd. After fork only the parent may use it.
- * Structs that callers fill start with their size, so that they can grow. Timeouts are in milliseconds, -1 = no limit.
- * Every call that can fail leaves a sentence in gacc_last_error.
+ * belongs to one thread at a time, except gacc_event_fd and gacc_event. After fork only the parent may use them: in the
+ * child every call fails, and gacc_detach and gacc_close do nothing. Structs that callers fill start with their
+ * size, so that they can grow. Timeouts are in milliseconds, -1 = no limit. Every call that can fail leaves a sentence in
+ * gacc_last_error: what, where, what to do next.
  */
 #ifndef GACC_GACC_H
 #define GACC_GACC_H
@@ -42,14 +52,15 @@ typedef struct gacc_job gacc_job;
 
 typedef enum gacc_status {
 	GACC_OK = 0,
-	GACC_EAGAIN = -1,     /* not now: gacc_next while the window is full, a read crossed by an update */
+	GACC_EAGAIN = -1,     /* not now: gacc_next when nothing is left in the window, a read crossed by an update */
 	GACC_ETIMEOUT = -2,   /* gacc_last_error names whom it waited for */
 	GACC_EUNAVAIL = -3,   /* the daemon cannot be reached */
 	GACC_EINVAL = -4,
 	GACC_ENOTFOUND = -5,
 	GACC_EPERM = -6,
 	GACC_ENOMEM = -7,     /* a limit or memory */
-	GACC_ESTALE = -8,     /* fenced by a newer session, or the window closed without this micro-batch */
+	GACC_ESTALE = -8,     /* from a push: the window closed without this micro-batch, go on with gacc_next; from
+	                         gacc_next: a newer process has taken this rank, for good */
 	GACC_ECANCELLED = -9, /* the job was cancelled or failed */
 	GACC_ELAYOUT = -10,   /* the tensor set differs from the declared one */
 	GACC_EDONE = -11,     /* the job has completed: no further window */
@@ -68,15 +79,16 @@ typedef struct gacc_tensor {
 } gacc_tensor;
 
 /* What is NULL, 0 or -1 is taken from the environment: job from GACC_JOB_ID (or TORCHELASTIC_RUN_ID); rank and world from
- * GACC_RANK/GACC_WORLD_SIZE, then RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS, OMPI_COMM_WORLD_RANK/_SIZE,
- * PMI_RANK/PMI_SIZE. gacc_rank_source says which won. */
+ * the first pair that is set of GACC_RANK/GACC_WORLD_SIZE, RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS,
+ * OMPI_COMM_WORLD_RANK/_SIZE, PMI_RANK/PMI_SIZE; half a pair is an error. gacc_rank_source says which won. */
 typedef struct gacc_attach_opts {
 	size_t struct_size;
-	const char *job;          /* id or name */
-	int rank, world_size;     /* -1: environment */
+	const char *job;          /* id or name; NULL with spec_yaml: the name in the specification */
+	int rank, world_size;     /* -1: environment; world_size 0: both from the environment */
 	const char *spec_yaml;    /* create the job from this text if no job of its name exists; NULL: never */
 	int no_shared_memory;     /* 1: everything travels inline */
-	int timeout_ms;           /* 0: 60 s */
+	int timeout_ms;           /* of gacc_attach, gacc_register and gacc_put_params; 0: 60 s */
+	int outage_ms;            /* give up after the daemon was out of reach this long; 0: 10 min */
 } gacc_attach_opts;
 
 /* A micro-batch to compute. */
@@ -85,7 +97,7 @@ typedef struct gacc_position {
 	uint64_t applied_step;
 	uint32_t micro;           /* 0..micro_size-1 */
 	uint32_t micro_size;
-	int last_in_window;       /* of this rank: gacc_wait after pushing it */
+	int last_in_window;       /* of this rank: gacc_wait comes after it */
 	double loss_scale;        /* multiply the loss by this before backward (1 = none) */
 } gacc_position;
 
@@ -96,8 +108,9 @@ typedef struct gacc_push_opts {
 	uint64_t data_key;        /* hash of the sample ids; 0 = none */
 	const unsigned char *present; /* bit t (LSB first) = tensor t was touched; NULL = all */
 	int zero_after;           /* the daemon zeroes the slot as it adds it */
-	int async;                /* return once it is on its way; the acknowledgement is awaited by the next
-	                             gacc_grad_buffer that needs the slot, gacc_flush or gacc_wait, which report errors */
+	int async;                /* return once it is queued; the acknowledgement is awaited by the next gacc_grad_buffer
+	                             that needs the slot, gacc_flush or gacc_wait, which report its error. After an
+	                             asynchronous push the next gacc_grad_buffer is another slot if there is one */
 } gacc_push_opts;
 
 typedef struct gacc_push_info {
@@ -128,13 +141,17 @@ typedef struct gacc_step {
 GACC_API const char *gacc_version(void);
 GACC_API const char *gacc_strerror(gacc_status);
 
+/* endpoint: "unix:/path", "/path", "host:port"; NULL: GACC_ENDPOINT, else unix:/run/gaccd/gaccd.sock. Over TCP the token comes
+ * from the file GACC_TOKEN_FILE, certificates from GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA. Does not connect yet. */
 GACC_API gacc_status gacc_open(const char *endpoint, gacc_client **out);
+/* All its jobs must be detached. NULL is fine. */
 GACC_API void gacc_close(gacc_client *);
 /* Text of the last failure on this client (before a job exists). Valid until the next call on it. */
 GACC_API const char *gacc_client_error(const gacc_client *);
+GACC_API const char *gacc_endpoint(const gacc_client *);
 
 GACC_API gacc_status gacc_attach(gacc_client *, const gacc_attach_opts *, gacc_job **out);
-/* done = 1: this rank contributes no more. Unmaps everything; NULL is fine. */
+/* done = 1: this rank contributes no more, neither now nor after a restart. Unmaps everything; NULL is fine. */
 GACC_API void gacc_detach(gacc_job *, int done);
 
 GACC_API uint64_t gacc_job_id(const gacc_job *);
@@ -142,38 +159,57 @@ GACC_API int gacc_rank(const gacc_job *);
 GACC_API int gacc_size(const gacc_job *);
 GACC_API const char *gacc_rank_source(const gacc_job *); /* "RANK", "SLURM_PROCID", "argument", ... */
 
+/* Returns when the job's memory is there and mapped. */
 GACC_API gacc_status gacc_register(gacc_job *, const gacc_tensor *, size_t n);
+/* Of tensor 0..n-1; an index outside gives 0. An alias has the offsets of the tensor whose storage it shares. */
 GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);         /* bytes, in a slot */
 GACC_API size_t gacc_param_offset(const gacc_job *, size_t tensor);   /* bytes, in the parameters */
 GACC_API size_t gacc_reduced_offset(const gacc_job *, size_t tensor); /* bytes, in the reduced gradients (f32) */
 GACC_API gacc_dtype gacc_grad_dtype(const gacc_job *, size_t tensor);
 
 GACC_API int gacc_params_needed(const gacc_job *);
-/* values[t]: tensor t in its dtype, C order. Any rank may call it; the first complete upload counts. */
+/* values[t]: tensor t in its dtype, C order; those of aliases are ignored. Any rank may call it; the first complete
+ * upload counts. Before gacc_ready. */
 GACC_API gacc_status gacc_put_params(gacc_job *, const void *const *values);
+/* Returns when all ranks are there. *out (may be NULL): window, applied_step, micro_size and loss_scale hold; micro is
+ * the first one missing. With optimizer client and a step that waits to be applied, gacc_next answers GACC_EAGAIN
+ * and gacc_wait returns that step once more. */
 GACC_API gacc_status gacc_ready(gacc_job *, int timeout_ms, gacc_position *out);
-/* Base of the parameters, read-only. Stable from gacc_wait (gacc_ready) until this rank's last push of the window. */
+/* Base of the parameters, read-only. Stable from gacc_wait (gacc_ready) until this rank's last push of the window.
+ * GACC_EAGAIN: they are being updated right now. */
 GACC_API gacc_status gacc_params(gacc_job *, const void **base, size_t *bytes);
 
-/* Next micro-batch that this rank owes. GACC_EAGAIN: none in this window, call gacc_wait; GACC_EDONE: the job is done. */
+/* Next micro-batch that this rank owes; the same one until it is pushed. GACC_EAGAIN: none is left in this window, call
+ * gacc_wait; GACC_EDONE: the job is done. Sends nothing. */
 GACC_API gacc_status gacc_next(gacc_job *, gacc_position *out);
-/* A free slot to fill; blocks while an asynchronous push still uses it. Holds old bytes. */
+/* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all. Holds old bytes. The same one until it
+ * is pushed. */
 GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
-/* Pushes the slot of the last gacc_grad_buffer as the micro-batch of the last gacc_next. */
+/* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async: queued).
+ * GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */
 GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_info *out);
-/* Copies grads[t] (C order, gradient dtype; NULL = absent) into a slot and pushes it. */
+/* Copies grads[t] (C order, gradient dtype; NULL = absent; those of aliases are ignored) into a slot and pushes it. */
 GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
 /* No more micro-batches of this rank for the open window. */
 GACC_API gacc_status gacc_flush(gacc_job *);
-/* Outcome of the window of the last gacc_next (or the one flushed). */
+/* Outcome of this window, once this rank has given or flushed all that it owes. Opens the next one. */
 GACC_API gacc_status gacc_wait(gacc_job *, int timeout_ms, gacc_step *out);
 /* Optimizer client: the reduced gradients of this window are no longer read. */
 GACC_API gacc_status gacc_done(gacc_job *, uint64_t window);
 
-/* Readable when a step, a stall warning or the end of the job was announced; gacc_event reads one (GACC_EAGAIN: none). */
-GACC_API int gacc_event_fd(gacc_job *);
-GACC_API gacc_status gacc_event(gacc_job *, char *text, size_t n);
+typedef enum gacc_event_kind {
+	GACC_EVENT_STEP = 1,       /* a window closed */
+	GACC_EVENT_STALL = 2,      /* the text names whom the window waits for */
+	GACC_EVENT_STATE = 3,      /* the job's state changed */
+	GACC_EVENT_CONNECTION = 4  /* the daemon went away, came back, or ended the session */
+} gacc_event_kind;
 
+/* For poll(): readable while events wait. Both from any thread. gacc_event takes the oldest (GACC_EAGAIN: none); of more than
+ * 64 the oldest are dropped. -1: no descriptor could be made. */
+GACC_API int gacc_event_fd(gacc_job *);
+GACC_API gacc_status gacc_event(gacc_job *, gacc_event_kind *kind, char *text, size_t n);
+
+/* Text of the last failure on this job. Valid until the next call on it. */
 GACC_API const char *gacc_last_error(const gacc_job *);
 
 #ifdef __cplusplus

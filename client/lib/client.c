@@ -1,0 +1,220 @@
+#include "lib/internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/channel.h"
+
+#define DEFAULT_ENDPOINT "unix:/run/gaccd/gaccd.sock"
+#define ADMIN_TIMEOUT_MS 10000
+#define TOKEN_FILE_MAX 4096
+
+int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg)
+{
+	sigset_t all, before;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(out, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return err ? ST_RESOURCE_EXHAUSTED : ST_OK;
+}
+
+const char *gacc_version(void)
+{
+	return GACC_VERSION;
+}
+
+const char *gacc_strerror(gacc_status st)
+{
+	switch (st) {
+	case GACC_OK:
+		return "ok";
+	case GACC_EAGAIN:
+		return "not now";
+	case GACC_ETIMEOUT:
+		return "timed out";
+	case GACC_EUNAVAIL:
+		return "gaccd cannot be reached";
+	case GACC_EINVAL:
+		return "invalid argument or wrong time";
+	case GACC_ENOTFOUND:
+		return "not found";
+	case GACC_EPERM:
+		return "permission denied";
+	case GACC_ENOMEM:
+		return "out of memory or over a limit";
+	case GACC_ESTALE:
+		return "stale: a newer session exists, or the window has closed";
+	case GACC_ECANCELLED:
+		return "the job was cancelled or failed";
+	case GACC_ELAYOUT:
+		return "the tensor set differs from the declared one";
+	case GACC_EDONE:
+		return "the job has completed";
+	case GACC_ENONFINITE:
+		return "non-finite gradient";
+	case GACC_EINTERNAL:
+		return "internal error";
+	}
+	return "unknown status";
+}
+
+/* gRPC's word for what people write: "/path" and "host:port" are allowed. */
+static char *target_of(const char *endpoint)
+{
+	char *target;
+
+	if (*endpoint == '/')
+		return asprintf(&target, "unix:%s", endpoint) < 0 ? NULL : target;
+	return strdup(endpoint);
+}
+
+/* The file's first line. */
+static enum status read_token(const char *path, char token[TOKEN_FILE_MAX])
+{
+	FILE *f = fopen(path, "re");
+	bool ok = f && fgets(token, TOKEN_FILE_MAX, f);
+
+	if (f)
+		fclose(f);
+	if (!ok)
+		return ST_IO_ERROR;
+	token[strcspn(token, "\r\n")] = '\0';
+	return ST_OK;
+}
+
+static enum status open_channel(const char *target, struct rpc_channel **out_channel)
+{
+	const char *token_file = getenv("GACC_TOKEN_FILE");
+	char token[TOKEN_FILE_MAX];
+	struct rpc_channel_options opts = { .target = target };
+	enum status st;
+
+	if (token_file && *token_file && strncmp(target, "unix:", 5) != 0) {
+		st = read_token(token_file, token);
+		if (st)
+			return st;
+		opts.token = token;
+	}
+	opts.cert_path = getenv("GACC_TLS_CERT");
+	opts.key_path = getenv("GACC_TLS_KEY");
+	opts.ca_path = getenv("GACC_TLS_CA");
+	return rpc_channel_open(&opts, out_channel);
+}
+
+gacc_status gacc_open(const char *endpoint, gacc_client **out)
+{
+	struct gacc_client *client;
+	enum status st = ST_NO_MEMORY;
+
+	if (!out)
+		return GACC_EINVAL;
+	if (!endpoint || !*endpoint)
+		endpoint = getenv("GACC_ENDPOINT");
+	if (!endpoint || !*endpoint)
+		endpoint = DEFAULT_ENDPOINT;
+	client = calloc(1, sizeof(*client));
+	if (!client)
+		return GACC_ENOMEM;
+	pthread_mutex_init(&client->lock, NULL);
+	client->pid = getpid();
+	client->admin_timeout_ms = ADMIN_TIMEOUT_MS;
+	client->endpoint = target_of(endpoint);
+	if (!client->endpoint)
+		goto fail;
+	st = open_channel(client->endpoint, &client->channel);
+	if (st)
+		goto fail;
+	*out = client;
+	return GACC_OK;
+fail:
+	gacc_close(client);
+	return gacc_status_of(st);
+}
+
+void gacc_close(gacc_client *client)
+{
+	if (!client || client->pid != getpid())
+		return;
+	rpc_channel_close(client->channel);
+	pthread_mutex_destroy(&client->lock);
+	free(client->endpoint);
+	free(client);
+}
+
+const char *gacc_client_error(const gacc_client *client)
+{
+	return client->failure.text;
+}
+
+const char *gacc_endpoint(const gacc_client *client)
+{
+	return client->endpoint;
+}
+
+gacc_status client_fail(struct gacc_client *client, const struct failure *f)
+{
+	pthread_mutex_lock(&client->lock);
+	client->failure = *f;
+	pthread_mutex_unlock(&client->lock);
+	return f->code;
+}
+
+/* 0, or the errno of a connect() to the socket. */
+static int probe(const char *path)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int fd, err;
+
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return ENAMETOOLONG;
+	strcpy(addr.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return errno;
+	err = connect(fd, (struct sockaddr *)&addr, sizeof(addr)) ? errno : 0;
+	close(fd);
+	return err;
+}
+
+void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
+{
+	int err;
+
+	if (rpc->status != ST_UNAVAILABLE)
+		return;
+	if (strncmp(endpoint, "unix:", 5) != 0) {
+		snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s", endpoint);
+		return;
+	}
+	err = probe(endpoint + 5);
+	if (!err)
+		return;
+	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s: %s", endpoint, strerror(err));
+	if (err == EACCES) {
+		rpc->status = ST_PERMISSION_DENIED;
+		snprintf(rpc->reason, sizeof(rpc->reason), "%s", status_info(ST_PERMISSION_DENIED)->name);
+		snprintf(rpc->hint, sizeof(rpc->hint), "you are not in the socket's group; see ls -l %.150s",
+			 endpoint + 5);
+	} else {
+		snprintf(rpc->hint, sizeof(rpc->hint),
+			 "is gaccd running? systemctl status gaccd, or set GACC_ENDPOINT");
+	}
+}

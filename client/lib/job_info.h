@@ -1,0 +1,16 @@
+/* gacc.v1.Job as the public struct gacc_job_info. */
+#ifndef GACC_CLIENT_JOB_INFO_H
+#define GACC_CLIENT_JOB_INFO_H
+
+#include <stddef.h>
+
+#include "gacc/gacc_admin.h"
+
+struct ProtobufCMessage;
+struct Gacc__V1__Job;
+
+/* n jobs that are borrowed from `owner`, which is taken over (also on failure) and freed with the result. NULL without
+ * memory. */
+gacc_jobs *jobs_new(struct ProtobufCMessage *owner, struct Gacc__V1__Job *const *job, size_t n);
+
+#endif

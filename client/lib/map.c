@@ -1,0 +1,336 @@
+/* Maps the daemon's memory. The descriptors come over the attach socket (proto/gacc/v1/attach.proto) and are closed
+ * once mapped; the socket stays open for as long as the session lives. */
+#include "lib/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "lib/channel.h"
+#include "gacc/v1/attach.pb-c.h"
+#include "proto/segment_layout.h"
+
+#define FDS_MAX 16
+#define PACKET_MAX 8192
+#define ANSWER_S 30
+
+/* What came in one packet. */
+struct answer {
+	Gacc__V1__MapResponse *message;
+	int fds[FDS_MAX];
+	size_t n_fds;
+};
+
+static enum status fail(struct rpc_failure *f, enum status st, const char *what, const char *why)
+{
+	f->status = st;
+	snprintf(f->message, sizeof(f->message), "attach socket: %s: %s", what, why);
+	return st;
+}
+
+static void answer_fini(struct answer *a)
+{
+	bytes_free((struct ProtobufCMessage *)a->message);
+	for (size_t i = 0; i < a->n_fds; i++)
+		close(a->fds[i]);
+}
+
+static enum status connect_to(const char *path, int *out_fd, struct rpc_failure *f)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct timeval tv = { .tv_sec = ANSWER_S };
+	int fd;
+
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return fail(f, ST_INVALID_ARGUMENT, path, "path too long");
+	strcpy(addr.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return fail(f, ST_RESOURCE_EXHAUSTED, "socket", strerror(errno));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr))) {
+		int err = errno;
+
+		close(fd);
+		return fail(f, err == EACCES ? ST_PERMISSION_DENIED : ST_UNAVAILABLE, path, strerror(err));
+	}
+	*out_fd = fd;
+	return ST_OK;
+}
+
+static enum status ask(int fd, Gacc__V1__Session *session, struct rpc_failure *f)
+{
+	Gacc__V1__MapRequest request = GACC__V1__MAP_REQUEST__INIT;
+	uint8_t packet[512];
+	size_t n;
+
+	request.version = 1;
+	request.session = session;
+	n = gacc__v1__map_request__get_packed_size(&request);
+	if (n > sizeof(packet))
+		return fail(f, ST_MALFORMED, "request", "session token too long");
+	gacc__v1__map_request__pack(&request, packet);
+	if (send(fd, packet, n, MSG_NOSIGNAL) != (ssize_t)n)
+		return fail(f, ST_UNAVAILABLE, "send", strerror(errno));
+	return ST_OK;
+}
+
+/* All descriptors of the packet, also those of a second control message: none may leak. */
+static void take_fds(struct msghdr *msg, struct answer *a)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && a->n_fds < FDS_MAX; i++)
+			memcpy(&a->fds[a->n_fds++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+	}
+}
+
+static enum status receive(int fd, struct answer *a, struct rpc_failure *f)
+{
+	union {
+		char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	uint8_t packet[PACKET_MAX];
+	struct iovec iov = { packet, sizeof(packet) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+			      .msg_controllen = sizeof(control.bytes) };
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return fail(f, ST_UNAVAILABLE, "receive", strerror(errno));
+	take_fds(&msg, a);
+	if (n == 0)
+		return fail(f, ST_UNAVAILABLE, "receive", "closed by gaccd");
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ||
+	    bytes_decode(&gacc__v1__map_response__descriptor, packet, (size_t)n, (struct ProtobufCMessage **)&a->message))
+		return fail(f, ST_MALFORMED, "receive", "not a MapResponse");
+	return ST_OK;
+}
+
+static enum status check_answer(const struct answer *a, struct rpc_failure *f)
+{
+	const Gacc__V1__MapResponse *m = a->message;
+	int known;
+
+	if (*m->reason) {
+		known = status_by_name(m->reason);
+		snprintf(f->reason, sizeof(f->reason), "%s", m->reason);
+		return fail(f, known > 0 ? (enum status)known : ST_INTERNAL, "refused", m->message);
+	}
+	if (m->version != 1)
+		return fail(f, ST_VERSION_SKEW, "answer", "unknown version");
+	if (m->n_segments != a->n_fds)
+		return fail(f, ST_MALFORMED, "answer", "descriptors do not match the segments");
+	return ST_OK;
+}
+
+static struct mapping *place_of(struct memory *memory, const Gacc__V1__Segment *s)
+{
+	switch (s->kind) {
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT:
+		return s->index < SLOTS_MAX ? &memory->slot[s->index] : NULL;
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_PARAMETERS:
+		return &memory->params;
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS:
+		return &memory->status;
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_REDUCED:
+		return s->index < 2 ? &memory->reduced[s->index] : NULL;
+	default:
+		return NULL;
+	}
+}
+
+static bool same_memory(const struct mapping *a, const struct mapping *b)
+{
+	return a->base && a->dev == b->dev && a->ino == b->ino && a->bytes == b->bytes;
+}
+
+/* A mapping of `fd` as large as the daemon says, of a file that can no longer shrink under us. */
+static enum status map_one(int fd, const Gacc__V1__Segment *s, struct mapping *out, struct rpc_failure *f)
+{
+	bool writable = s->kind == GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT;
+	struct stat sb;
+	void *base;
+	int seals;
+
+	if (fstat(fd, &sb))
+		return fail(f, ST_SEGMENT_CORRUPT, "segment", strerror(errno));
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || s->bytes == 0 || (uint64_t)sb.st_size < s->bytes ||
+	    s->data_offset > s->bytes)
+		return fail(f, ST_SEGMENT_CORRUPT, "segment", "not as large as announced, or not sealed");
+	base = mmap(NULL, s->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return fail(f, ST_NO_MEMORY, "mmap", strerror(errno));
+	*out = (struct mapping){ base, s->bytes, s->data_offset, writable, sb.st_dev, sb.st_ino };
+	return ST_OK;
+}
+
+static void unmap(struct mapping *m)
+{
+	if (m->base)
+		munmap(m->base, m->bytes);
+	m->base = NULL;
+}
+
+/* Does the new memory hold what the layout needs, and is it of the size that the old one had? */
+static enum status check_fresh(const struct memory *fresh, const struct memory *old, const struct gacc_job *job,
+			       struct rpc_failure *f)
+{
+	const struct layout *l = &job->layout;
+	bool ok = fresh->params.base && fresh->params.bytes - fresh->params.data_offset >= l->param_bytes;
+
+	for (uint32_t i = 0; i < l->slots && ok; i++)
+		ok = fresh->slot[i].base && fresh->slot[i].bytes - fresh->slot[i].data_offset >= l->slot_bytes;
+	for (int i = 0; i < 2 && ok && job->client_optimizer; i++)
+		ok = fresh->reduced[i].base &&
+		     fresh->reduced[i].bytes - fresh->reduced[i].data_offset >= l->accum_bytes;
+	ok = ok && (!fresh->status.base || fresh->status.bytes - fresh->status.data_offset >= sizeof(struct status_page));
+	if (!ok)
+		return fail(f, ST_SEGMENT_CORRUPT, "segments", "one is missing or too small for the tensor set");
+	if (old->params.base && (old->params.bytes != fresh->params.bytes || old->slot[0].bytes != fresh->slot[0].bytes))
+		return fail(f, ST_LAYOUT_MISMATCH, "segments", "sizes changed over a restart");
+	return ST_OK;
+}
+
+/* Puts new memory where the old was, so that pointers into it stay good. What a trainer had written to a slot moves along:
+ * the push of it may have to be repeated. */
+static enum status move_in(struct mapping *old, struct mapping *fresh)
+{
+	void *at = old->base;
+
+	if (!old->base) {
+		*old = *fresh;
+	} else if (same_memory(old, fresh)) {
+		unmap(fresh);
+	} else {
+		if (old->writable)
+			memcpy(mapping_data(fresh), mapping_data(old), old->bytes - old->data_offset);
+		if (mremap(fresh->base, fresh->bytes, fresh->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED)
+			return ST_NO_MEMORY;
+		*old = *fresh;
+		old->base = at;
+	}
+	fresh->base = NULL;
+	return ST_OK;
+}
+
+static enum status move_all(struct memory *old, struct memory *fresh)
+{
+	enum status st = ST_OK;
+
+	for (int i = 0; i < SLOTS_MAX && !st; i++)
+		st = fresh->slot[i].base ? move_in(&old->slot[i], &fresh->slot[i]) : ST_OK;
+	for (int i = 0; i < 2 && !st; i++)
+		st = fresh->reduced[i].base ? move_in(&old->reduced[i], &fresh->reduced[i]) : ST_OK;
+	if (!st)
+		st = move_in(&old->params, &fresh->params);
+	if (!st && fresh->status.base)
+		st = move_in(&old->status, &fresh->status);
+	return st;
+}
+
+static enum status map_segments(const struct answer *a, struct memory *fresh, struct rpc_failure *f)
+{
+	for (size_t i = 0; i < a->n_fds; i++) {
+		struct mapping *place = place_of(fresh, a->message->segments[i]);
+		enum status st;
+
+		if (!place)
+			continue; /* a kind that a later daemon has */
+		if (place->base)
+			return fail(f, ST_MALFORMED, "answer", "a segment comes twice");
+		st = map_one(a->fds[i], a->message->segments[i], place, f);
+		if (st)
+			return st;
+	}
+	return ST_OK;
+}
+
+enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *f)
+{
+	struct memory fresh = { .socket = -1 };
+	struct answer a = { 0 };
+	enum status st;
+
+	st = connect_to(job->attach_socket, &fresh.socket, f);
+	if (!st)
+		st = ask(fresh.socket, job->session, f);
+	if (!st)
+		st = receive(fresh.socket, &a, f);
+	if (!st)
+		st = check_answer(&a, f);
+	if (!st)
+		st = map_segments(&a, &fresh, f);
+	if (!st)
+		st = check_fresh(&fresh, memory, job, f);
+	if (!st && move_all(memory, &fresh))
+		st = fail(f, ST_NO_MEMORY, "mremap", strerror(errno));
+	if (!st) {
+		if (memory->socket >= 0)
+			close(memory->socket);
+		memory->socket = fresh.socket;
+		fresh.socket = -1;
+	}
+	memory_fini(&fresh);
+	answer_fini(&a);
+	return st;
+}
+
+static enum status private_memory(struct mapping *m, size_t bytes)
+{
+	void *base;
+
+	if (m->base || !bytes)
+		return ST_OK;
+	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED)
+		return ST_NO_MEMORY;
+	*m = (struct mapping){ .base = base, .bytes = bytes, .writable = true };
+	return ST_OK;
+}
+
+enum status memory_inline(struct memory *memory, const struct layout *layout, bool reduced)
+{
+	enum status st = private_memory(&memory->params, layout->param_bytes);
+
+	for (uint32_t i = 0; i < layout->slots && !st; i++)
+		st = private_memory(&memory->slot[i], layout->slot_bytes);
+	if (!st && reduced)
+		st = private_memory(&memory->reduced[0], layout->accum_bytes);
+	memory->inlined = true;
+	return st;
+}
+
+bool memory_hung_up(const struct memory *memory)
+{
+	struct pollfd p = { .fd = memory->socket, .events = 0 };
+
+	return memory->socket >= 0 && poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR);
+}
+
+void memory_fini(struct memory *memory)
+{
+	for (int i = 0; i < SLOTS_MAX; i++)
+		unmap(&memory->slot[i]);
+	for (int i = 0; i < 2; i++)
+		unmap(&memory->reduced[i]);
+	unmap(&memory->params);
+	unmap(&memory->status);
+	if (memory->socket >= 0)
+		close(memory->socket);
+	memory->socket = -1;
+}

@@ -1,0 +1,96 @@
+/* Parameters: giving the initial ones, reading the current ones. */
+#include "lib/internal.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+#include "proto/segment_layout.h"
+
+static size_t param_bytes(const struct tensor *t)
+{
+	return t->count * (t->param_dtype == GACC_F64 ? 8 : t->param_dtype == GACC_F32 ? 4 : 2);
+}
+
+void params_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n)
+{
+	memset(dst, 0, n);
+	for (size_t i = 0; i < layout->n; i++) {
+		const struct tensor *t = &layout->tensors[i];
+		size_t from = t->param_offset, to = from + param_bytes(t);
+
+		if (t->alias || to <= offset || from >= offset + n)
+			continue;
+		from = from > offset ? from : offset;
+		to = to < offset + n ? to : offset + n;
+		memcpy(dst + (from - offset), (const unsigned char *)values[i] + (from - t->param_offset), to - from);
+	}
+}
+
+/* One piece through slot 0; *ready says that the job needs no more. */
+static gacc_status put_piece(struct gacc_job *job, const void *const *values, size_t offset, size_t n, bool *ready)
+{
+	Gacc__V1__PutParametersRequest request = GACC__V1__PUT_PARAMETERS_REQUEST__INIT;
+	struct unary call = { .method = "PutParameters", .request = &request.base };
+	gacc_status st;
+
+	params_gather(&job->layout, values, offset, mapping_data(&job->memory.slot[0]), n);
+	request.session = job->session;
+	request.offset = offset;
+	request.bytes = n;
+	request.last = offset + n == job->layout.param_bytes;
+	st = session_run(job, "give the initial parameters", job->timeout_ms, session_unary, &call);
+	if (st)
+		return st;
+	*ready = ((Gacc__V1__PutParametersResponse *)call.reply)->ready;
+	bytes_free(call.reply);
+	return GACC_OK;
+}
+
+gacc_status gacc_put_params(gacc_job *job, const void *const *values)
+{
+	size_t total = job->layout.param_bytes, room = job->layout.slot_bytes;
+	gacc_status st = job_enter(job);
+	bool ready = false;
+
+	if (st)
+		return st;
+	if (!job->registered || job->running || !values)
+		return job_fail(job, ST_NOT_READY, NULL, "parameters are given after gacc_register and before gacc_ready");
+	for (size_t i = 0; i < job->layout.n; i++)
+		if (!values[i] && !job->layout.tensors[i].alias)
+			return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no values for tensor %zu", i);
+	if (job->memory.inlined) {
+		st = inline_put_params(job, values);
+	} else {
+		for (size_t at = 0; at < total && !ready && !st; at += room)
+			st = put_piece(job, values, at, total - at < room ? total - at : room, &ready);
+	}
+	if (!st)
+		job->layout.params_needed = false;
+	return st;
+}
+
+static bool being_written(const struct memory *memory)
+{
+	const struct status_page *page = (const void *)mapping_data(&memory->status);
+
+	return page && atomic_load_explicit(&page->seq, memory_order_acquire) & 1;
+}
+
+gacc_status gacc_params(gacc_job *job, const void **base, size_t *bytes)
+{
+	gacc_status st = job_enter(job);
+
+	if (st)
+		return st;
+	if (!job->registered || !base)
+		return job_fail(job, ST_NOT_READY, "call gacc_register", "no parameters are mapped");
+	if (being_written(&job->memory))
+		return job_fail(job, ST_PARAMS_CHANGED, "call gacc_wait first", "the parameters are being updated");
+	*base = mapping_data(&job->memory.params);
+	if (bytes)
+		*bytes = job->layout.param_bytes;
+	return GACC_OK;
+}

@@ -1,0 +1,234 @@
+/* Pushing one micro-batch. */
+#include "lib/internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+
+void push_to_wire(const struct gacc_job *job, const struct push *push, Gacc__V1__PushRequest *out)
+{
+	gacc__v1__push_request__init(out);
+	out->session = job->session;
+	out->window = push->window;
+	out->micro = push->micro;
+	out->slot = push->slot;
+	out->weight = push->weight;
+	out->loss = push->loss;
+	out->data_key = push->data_key;
+	out->loss_scale = push->loss_scale;
+	out->present.data = push->present;
+	out->present.len = push->n_present;
+	out->zero_after = push->zero_after;
+}
+
+void push_take_answer(struct push *push, const Gacc__V1__PushResponse *answer)
+{
+	push->is_void = answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_VOID;
+	push->duplicate = answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_DUPLICATE ||
+			  answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
+	push->count = answer->micro_count;
+	push->micro_size = answer->micro_size;
+	push->parked_ns = answer->parked_ns;
+}
+
+void push_name(const struct push *push, char *out, size_t n)
+{
+	snprintf(out, n, "push of micro-batch %u of window %" PRIu64, push->micro, push->window);
+}
+
+enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
+{
+	struct push *push = arg;
+	Gacc__V1__PushRequest request;
+	struct unary call = { .method = "Push", .request = &request.base };
+	enum status st;
+
+	if (job->memory.inlined)
+		return inline_push(job, push, timeout_ms, failure);
+	push_to_wire(job, push, &request);
+	st = session_unary(job, &call, timeout_ms, failure);
+	if (st)
+		return st;
+	push_take_answer(push, (Gacc__V1__PushResponse *)call.reply);
+	bytes_free(call.reply);
+	return ST_OK;
+}
+
+gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st)
+{
+	bool current = push->window == job->window.number;
+
+	if (st) {
+		if (current && job->failure.st == ST_WINDOW_CLOSED)
+			window_give_up(&job->window);
+		return st;
+	}
+	if (current)
+		window_pushed(&job->window, push->micro);
+	if (push->is_void)
+		return job_fail(job, ST_NONFINITE, "the window goes on without it",
+				"micro-batch %u of window %" PRIu64 " has non-finite gradients and does not count",
+				push->micro, push->window);
+	return GACC_OK;
+}
+
+/* --- what the caller says */
+
+static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gacc_push_opts *o)
+{
+	*o = (gacc_push_opts){ .weight = 1 };
+	if (in && (in->struct_size < sizeof(in->struct_size) || in->struct_size > 4096))
+		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "gacc_push_opts.struct_size is not set");
+	if (in)
+		memcpy(o, in, in->struct_size < sizeof(*o) ? in->struct_size : sizeof(*o));
+	if (o->weight == 0)
+		o->weight = 1;
+	if (!isfinite(o->weight) || o->weight < 0)
+		return job_fail(job, ST_BAD_WEIGHT, NULL, "weight %g: it must be finite and > 0", o->weight);
+	return GACC_OK;
+}
+
+static gacc_status fill_push(struct gacc_job *job, const gacc_push_opts *o, struct push *push)
+{
+	size_t n = (job->layout.n + 7) / 8;
+	bool last;
+
+	*push = (struct push){ .window = job->window.number, .slot = (uint32_t)job->held_slot, .weight = o->weight,
+			       .loss = o->loss, .loss_scale = job->window.loss_scale, .data_key = o->data_key,
+			       .zero_after = o->zero_after };
+	window_next(&job->window, &push->micro, &last);
+	if (!o->present)
+		return GACC_OK;
+	push->present = malloc(n);
+	if (!push->present)
+		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for the bitmap of %zu tensors", job->layout.n);
+	memcpy(push->present, o->present, n);
+	push->n_present = n;
+	return GACC_OK;
+}
+
+static gacc_status check_push(struct gacc_job *job)
+{
+	gacc_status st = job_enter(job);
+	uint32_t micro;
+	bool last;
+
+	if (st)
+		return st;
+	if (!job->running)
+		return job_fail(job, ST_NOT_READY, "call gacc_ready", "the job has not started here");
+	if (job->pending_apply || !window_next(&job->window, &micro, &last))
+		return job_fail(job, ST_WINDOW_FULL, "call gacc_wait",
+				"this rank has given all its %u micro-batches of window %" PRIu64,
+				job->window.micro_size, job->window.number);
+	return GACC_OK;
+}
+
+static void fill_info(const struct push *push, gacc_push_info *out)
+{
+	if (out)
+		*out = (gacc_push_info){ .window = push->window, .micro = push->micro, .count = push->count,
+					 .micro_size = push->micro_size, .duplicate = push->duplicate,
+					 .parked_ns = push->parked_ns };
+}
+
+/* --- the public calls */
+
+gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
+{
+	gacc_status st = job_enter(job);
+
+	if (st)
+		return st;
+	if (!job->registered || !base)
+		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no buffer: register tensors first");
+	if (job->held_slot < 0)
+		st = sender_free_slot(job, &job->held_slot);
+	if (st)
+		return st;
+	*base = mapping_data(&job->memory.slot[job->held_slot]);
+	if (bytes)
+		*bytes = job->layout.slot_bytes;
+	return GACC_OK;
+}
+
+static gacc_status push_now(struct gacc_job *job, struct push *push)
+{
+	char what[64];
+	gacc_status st = sender_settle(job); /* those queued before it come first */
+
+	if (st)
+		return st;
+	push_name(push, what, sizeof(what));
+	return push_conclude(job, push, session_run(job, what, -1, push_attempt, push));
+}
+
+gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info *out)
+{
+	gacc_push_opts o;
+	struct push push;
+	gacc_status st = check_push(job);
+
+	if (!st)
+		st = read_opts(job, opts, &o);
+	if (!st && job->held_slot < 0)
+		st = job_fail(job, ST_BAD_SLOT, "call gacc_grad_buffer", "no slot to push");
+	if (!st)
+		st = fill_push(job, &o, &push);
+	if (st)
+		return st;
+	if (o.async) {
+		st = sender_queue(job, &push);
+	} else {
+		st = push_now(job, &push);
+		free(push.present);
+	}
+	if (!st || job->failure.st == ST_WINDOW_CLOSED || push.is_void)
+		job->held_slot = -1;
+	if (!st)
+		fill_info(&push, out);
+	return st;
+}
+
+static size_t element_size(gacc_dtype t)
+{
+	return t == GACC_F64 ? 8 : t == GACC_F32 ? 4 : 2;
+}
+
+gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_push_opts *opts, gacc_push_info *out)
+{
+	unsigned char *present;
+	gacc_push_opts o;
+	void *slot;
+	gacc_status st = check_push(job);
+
+	if (!st)
+		st = read_opts(job, opts, &o);
+	if (!st && (!grads || o.present))
+		st = job_fail(job, ST_INVALID_ARGUMENT, NULL, "gacc_push_copy needs gradients, and no bitmap: NULL is absent");
+	if (!st)
+		st = gacc_grad_buffer(job, &slot, NULL);
+	if (st)
+		return st;
+	present = calloc(1, (job->layout.n + 7) / 8);
+	if (!present)
+		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for the bitmap of %zu tensors", job->layout.n);
+	for (size_t i = 0; i < job->layout.n; i++) {
+		const struct tensor *t = &job->layout.tensors[i];
+
+		if (!grads[i] || t->alias)
+			continue;
+		memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * element_size(t->grad_dtype));
+		present[i / 8] |= (unsigned char)(1u << i % 8);
+	}
+	o.struct_size = sizeof(o);
+	o.present = present;
+	st = gacc_push(job, &o, out);
+	free(present);
+	return st;
+}

@@ -1,0 +1,152 @@
+#include "lib/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+
+/* One attempt lasts at most this long, so that a hung daemon or a dead session is noticed. */
+#define SLICE_MS 60000
+/* How much longer the call may last than what it asks the daemon to wait, so that the daemon's answer, which knows
+ * who is late, comes before the bare deadline. */
+#define ANSWER_MS 5000
+#define BACKOFF_MIN_MS 20
+#define BACKOFF_MAX_MS 1000
+/* New sessions in a row without one answer on them. */
+#define RECOVERIES_MAX 5
+
+struct retry {
+	int64_t deadline;     /* -1: none */
+	int64_t outage_start; /* -1: the daemon answers */
+	int64_t backoff_ms;
+	int recoveries;
+};
+
+gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	return failure_set(&job->failure, st, hint, "%s (job %llu, rank %d)", text, (unsigned long long)job->id,
+			   job->rank);
+}
+
+gacc_status job_enter(struct gacc_job *job)
+{
+	if (job->client->pid != getpid())
+		return GACC_EINVAL; /* a forked child: the text belongs to the parent */
+	if (job->fenced)
+		return job_fail(job, ST_SESSION_FENCED, "stop this process", "a newer process has taken this rank");
+	return GACC_OK;
+}
+
+static int64_t left_ms(const struct retry *r)
+{
+	return r->deadline < 0 ? INT64_MAX : r->deadline - now_ms();
+}
+
+static void back_off(struct retry *r)
+{
+	struct timespec ts;
+	int64_t ms;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts); /* its last digits are jitter enough, and no global state */
+	ms = r->backoff_ms / 2 + ts.tv_nsec % (r->backoff_ms / 2 + 1);
+	ts = (struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+	nanosleep(&ts, NULL);
+	r->backoff_ms = r->backoff_ms * 2 < BACKOFF_MAX_MS ? r->backoff_ms * 2 : BACKOFF_MAX_MS;
+}
+
+static bool is_outage(enum status st)
+{
+	return st == ST_UNAVAILABLE || st == ST_DRAINING || st == ST_ENGINE_DOWN;
+}
+
+/* Should the attempt be repeated? Sleeps when that makes sense. */
+static bool again(struct gacc_job *job, struct retry *r, enum status st)
+{
+	int64_t now = now_ms();
+
+	if (is_outage(st)) {
+		if (r->outage_start < 0)
+			r->outage_start = now;
+		if (now - r->outage_start >= job->outage_ms)
+			return false;
+	} else {
+		r->outage_start = -1;
+	}
+	if (st == ST_SESSION_FENCED) {
+		job->fenced = true;
+		return false;
+	}
+	if (st == ST_SESSION_UNKNOWN) {
+		job->lost = true;
+		return r->recoveries < RECOVERIES_MAX && left_ms(r) > 0;
+	}
+	if (st != ST_STALLED && !status_info(st)->retryable && !is_outage(st))
+		return false;
+	if (left_ms(r) <= 0)
+		return false;
+	if (st != ST_STALLED)
+		back_off(r);
+	return true;
+}
+
+static enum status one_attempt(struct gacc_job *job, struct retry *r, attempt_fn attempt, void *arg,
+			       struct rpc_failure *failure)
+{
+	int64_t slice = left_ms(r);
+	enum status st;
+
+	slice = slice < 1 ? 1 : slice < SLICE_MS ? slice : SLICE_MS;
+	if (job->session && (job->lost || memory_hung_up(&job->memory))) {
+		r->recoveries++;
+		st = session_recover(job, slice, failure);
+		if (st)
+			return st;
+	}
+	st = attempt(job, arg, slice, failure);
+	if (!st)
+		r->recoveries = 0;
+	return st;
+}
+
+gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg)
+{
+	struct retry r = { .deadline = timeout_ms < 0 ? -1 : now_ms() + timeout_ms, .outage_start = -1,
+			   .backoff_ms = BACKOFF_MIN_MS };
+	struct rpc_failure failure;
+	char where[256];
+	enum status st;
+
+	do {
+		memset(&failure, 0, sizeof(failure));
+		st = one_attempt(job, &r, attempt, arg, &failure);
+		if (!st)
+			return GACC_OK;
+		failure.status = st;
+	} while (again(job, &r, st));
+	explain_unreachable(job->client->endpoint, &failure);
+	snprintf(where, sizeof(where), "%s (job %llu, rank %d)", what, (unsigned long long)job->id, job->rank);
+	return failure_of_rpc(&job->failure, where, &failure);
+}
+
+enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
+{
+	struct unary *u = arg;
+
+	if (u->wire_timeout_ms) {
+		*u->wire_timeout_ms = (uint64_t)timeout_ms;
+		timeout_ms += ANSWER_MS;
+	}
+	return rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, u->method, u->request,
+				timeout_ms, RPC_NO_RETRY, &u->reply, failure);
+}
