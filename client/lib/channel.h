@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "proto/bytes.h"
+#include "proto/error_detail.h"
 #include "proto/status.h"
 
 struct ProtobufCServiceDescriptor;
@@ -25,20 +26,6 @@ struct rpc_channel_options {
 	const char *key_path;
 	const char *ca_path;
 	const char *server_name; /* name in the server's certificate; NULL: the target's host */
-};
-
-#define RPC_MISSING_MAX 64
-/* What a failed call says. Strings are "" when absent and cut when long. */
-struct rpc_failure {
-	enum status status; /* the detail's reason; without a detail, the nearest to grpc_code */
-	int grpc_code;
-	char reason[64]; /* as sent: may be a name that this build does not know */
-	char message[512];
-	char hint[256];
-	char field[128];
-	int64_t retry_after_ms;
-	uint32_t missing_ranks[RPC_MISSING_MAX];
-	size_t n_missing_ranks;
 };
 
 enum rpc_call_flags { RPC_NO_RETRY = 1 << 0 };

@@ -13,6 +13,7 @@
 #include <uv.h>
 #include "base/log.h"
 #include "edge/rpc_private.h"
+#include "proto/handoff.h"
 
 #define ARMED 16 /* calls that may arrive between two rounds of the loop */
 #define MIN_PING_MS 5000 /* clients may ping this often */
@@ -360,7 +361,7 @@ static void on_drained(uv_timer_t *timer)
 {
 	struct rpc_stop *stop = timer->data;
 	struct rpc_server *server = stop->server;
-	rpc_tag_ready(&stop->tag);
+	handoff_given(&stop->tag);
 	grpc_server_shutdown_and_notify(server->grpc, rpc_pump_queue(server->pump), &stop->tag);
 	server->stopping = true;
 	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);

@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "proto/bytes.h"
+#include "proto/error_detail.h"
 #include "proto/status.h"
 
 struct ProtobufCServiceDescriptor;
@@ -139,15 +140,6 @@ size_t rpc_queued_bytes(const struct rpc_call *call);
  * first of rpc_finish and rpc_fail counts; later ones do nothing. */
 void rpc_finish(struct rpc_call *call, const struct ProtobufCMessage *reply);
 
-struct rpc_error {
-	enum status status; /* gives the code, and the detail's reason */
-	const char *message; /* NULL: the table's text */
-	const char *hint;
-	const char *field;
-	int64_t retry_after_ms;
-	const uint32_t *missing_ranks;
-	size_t n_missing_ranks;
-};
 /* Ends the call with an error; messages still queued are dropped. */
 void rpc_fail(struct rpc_call *call, const struct rpc_error *error);
 /* rpc_fail with a printf message. */

@@ -12,6 +12,7 @@
 #include <protobuf-c/protobuf-c.h>
 #include "base/log.h"
 #include "edge/rpc_private.h"
+#include "proto/handoff.h"
 
 #define CALL_OF(tag_, member) ((struct rpc_call *)((char *)(tag_)-offsetof(struct rpc_call, member)))
 
@@ -139,7 +140,7 @@ static void end_if_over(struct rpc_call *call)
 static void start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
 {
 	call->pending++;
-	rpc_tag_ready(tag);
+	handoff_given(tag);
 	grpc_call_error err = grpc_call_start_batch(call->grpc, ops, n, tag, NULL);
 	if (err == GRPC_CALL_OK)
 		return;
@@ -249,7 +250,7 @@ static size_t metadata_op(struct rpc_call *call, grpc_op *op)
 
 static void send_status(struct rpc_call *call)
 {
-	grpc_metadata trailer = { .key = grpc_slice_from_static_string("grpc-status-details-bin"), .value = call->detail };
+	grpc_metadata trailer = { .key = grpc_slice_from_static_string(ERROR_DETAIL_KEY), .value = call->detail };
 	grpc_op ops[3];
 	size_t n = metadata_op(call, ops);
 	call->sent_status = true;
@@ -368,7 +369,7 @@ static void answer(struct rpc_call *call, int code, const char *text, const Prot
 {
 	call->answered = true;
 	call->code = code;
-	call->text = grpc_slice_from_copied_buffer(text, rpc_text_fit(text, 1000));
+	call->text = grpc_slice_from_copied_buffer(text, error_text_fit(text, ERROR_TEXT_MAX));
 	if (reply)
 		call->reply = bytes_to_buffer(reply);
 	if (code != 0)
@@ -396,7 +397,7 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
 	size_t n;
 	if (call->answered)
 		return;
-	rpc_detail_pack(error, &detail, &n);
+	error_detail_pack(error, &detail, &n);
 	if (detail)
 		call->detail = grpc_slice_from_copied_buffer((char *)detail, n);
 	free(detail);
@@ -410,7 +411,7 @@ void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof text, fmt, args);
 	va_end(args);
-	text[rpc_text_fit(text, sizeof text - 4)] = 0;
+	text[error_text_fit(text, sizeof text - 4)] = 0;
 	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }
 
@@ -521,7 +522,7 @@ void rpc_call_arm(struct rpc_server *server)
 	grpc_call_details_init(&call->details);
 	grpc_metadata_array_init(&call->metadata);
 	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
-	rpc_tag_ready(&call->accept);
+	handoff_given(&call->accept);
 	grpc_call_error err =
 		grpc_server_request_call(server->grpc, &call->grpc, &call->details, &call->metadata, queue, queue, &call->accept);
 	if (err != GRPC_CALL_OK) {

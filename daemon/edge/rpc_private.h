@@ -62,12 +62,6 @@ void rpc_loan_end(void *loan);
 enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
 			  size_t authorization_len, struct rpc_peer *out_peer);
 
-/* Packed google.rpc.Status with the ErrorDetail; malloc'ed. Outputs NULL and 0 without memory. Text is cut to what fits
- * into a trailer. */
-void rpc_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t *out_len);
-/* Length of the longest prefix of s that has at most max bytes and ends between two UTF-8 characters. */
-size_t rpc_text_fit(const char *s, size_t max);
-
 /* INTERNAL, each difference between rows and descriptor set logged. */
 enum status rpc_check_rows(const struct rpc_server *server);
 

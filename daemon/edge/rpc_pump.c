@@ -8,21 +8,7 @@
 #include <grpc/support/time.h>
 #include <uv.h>
 #include "base/log.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define WITH_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WITH_TSAN 1
-#endif
-#endif
-#ifdef WITH_TSAN
-void __tsan_acquire(void *addr);
-void __tsan_release(void *addr);
-#else
-#define __tsan_acquire(addr) ((void)(addr))
-#define __tsan_release(addr) ((void)(addr))
-#endif
+#include "proto/handoff.h"
 
 struct rpc_pump {
 	grpc_completion_queue *queue;
@@ -34,11 +20,6 @@ struct rpc_pump {
 	void (*on_stopped)(void *context);
 	void *context;
 };
-
-void rpc_tag_ready(struct rpc_tag *tag)
-{
-	__tsan_release(tag);
-}
 
 /* Only the push on empty wakes the loop: the loop takes the whole inbox at once. */
 void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
@@ -80,7 +61,7 @@ static void *pump_main(void *arg)
 		if (event.type == GRPC_QUEUE_SHUTDOWN)
 			break;
 		struct rpc_tag *tag = event.tag;
-		__tsan_acquire(tag);
+		handoff_taken(tag);
 		tag->ok = event.success != 0;
 		rpc_pump_post(pump, tag);
 	}

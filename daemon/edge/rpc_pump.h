@@ -1,8 +1,7 @@
 /* A gRPC completion queue whose completions run on the libuv loop.
  *
- * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag is started with
- * rpc_tag_ready just before the gRPC call that takes it, and comes back exactly once. Other threads of gRPC may post tags
- * of their own.
+ * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag comes back exactly
+ * once; handoff_given(tag) goes before the gRPC call that takes it. Other threads of gRPC may post tags of their own.
  */
 #ifndef GACC_EDGE_RPC_PUMP_H
 #define GACC_EDGE_RPC_PUMP_H
@@ -22,8 +21,6 @@ struct rpc_tag {
 /* `loop` is a uv_loop_t. UNAVAILABLE, NO_MEMORY. Loop thread. */
 enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump);
 struct grpc_completion_queue *rpc_pump_queue(struct rpc_pump *pump);
-/* Tells the thread sanitizer that what was written before is seen when the tag runs (gRPC is not instrumented). */
-void rpc_tag_ready(struct rpc_tag *tag);
 /* Any thread; before rpc_pump_stop. */
 void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag);
 /* Shuts the queue down when no tag is out any more; on_stopped(context) on the loop, after which the pump is gone. */
