@@ -122,6 +122,7 @@ static void reconcile_order(struct job *j, struct now now)
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
 	if (o->want == WANT_GO && can_go && !failed && !j->go_command) {
 		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt };
+		j->go_term = o->term;
 		send(j, &c, &j->go_command, NULL);
 	}
 	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&
@@ -347,13 +348,13 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 	j->go_command = 0;
 	if (a->status) {
 		j->vote_status = a->status;
-		j->vote_term = j->order.term;
+		j->vote_term = j->go_term;
 		j->vote_attempt = a->attempt;
 	} else if (a->window == j->mirror.r.window) {
 		struct control_record *m = &j->mirror.r;
 		j->vote_status = ST_OK;
 		m->phase = WINDOW_PREPARED;
-		m->prepared_term = j->order.term;
+		m->prepared_term = j->go_term;
 		m->prepared_attempt = a->attempt;
 		m->prepared_sumsq = a->sumsq;
 		m->prepared_nonfinite = a->nonfinite;

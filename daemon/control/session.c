@@ -217,6 +217,10 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 	if (!attach_allowed(j, call, a))
 		return;
 	struct rank *r = &j->rank[a->rank];
+	if (a->pid && !alive(j, a->pid, a->start_time)) { /* its last words, delayed: they must not fence its successor */
+		reply_error(j, call, ST_CANCELLED, NULL, "process %lld is gone", (long long)a->pid);
+		return;
+	}
 	if (r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16)) {
 		attach_reply(j, r, call); /* the reply was lost */
 		return;

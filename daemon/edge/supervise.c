@@ -33,7 +33,7 @@ struct stored {
 struct supervisor {
 	const struct supervise_opts *opts;
 	int notify, signals;
-	char address[32];      /* NOTIFY_SOCKET */
+	char dir[80], address[90]; /* NOTIFY_SOCKET */
 	sigset_t caller_mask;
 	pid_t child;           /* 0: none now */
 	bool ready, stopping;
@@ -312,20 +312,35 @@ static int run(struct supervisor *s)
 	}
 }
 
-/* An abstract address that the kernel picks: no file to leave behind. */
-static int open_notify(char address[32])
+/* In a directory of its own, where nobody else can flood it. */
+static int open_notify(struct supervisor *s)
 {
+	const char *tmp = getenv("TMPDIR");
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	socklen_t n = sizeof at;
-	int on = 1, fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
-	    bind(fd, (struct sockaddr *)&at, sizeof(sa_family_t)) || getsockname(fd, (struct sockaddr *)&at, &n)) {
-		if (fd >= 0)
-			close(fd);
+	int on = 1;
+	if (snprintf(s->dir, sizeof s->dir, "%s/gaccd-notify.XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof s->dir) {
+		errno = ENAMETOOLONG;
 		return -1;
 	}
-	snprintf(address, 32, "@%.*s", (int)(n - offsetof(struct sockaddr_un, sun_path) - 1), at.sun_path + 1);
-	return fd;
+	if (!mkdtemp(s->dir)) {
+		s->dir[0] = 0;
+		return -1;
+	}
+	snprintf(s->address, sizeof s->address, "%s/socket", s->dir);
+	memcpy(at.sun_path, s->address, sizeof s->address);
+	s->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (s->notify < 0 || setsockopt(s->notify, SOL_SOCKET, SO_PASSCRED, &on, sizeof on))
+		return -1;
+	return bind(s->notify, (struct sockaddr *)&at, sizeof at);
+}
+
+static void close_notify(struct supervisor *s)
+{
+	if (s->notify >= 0)
+		close(s->notify);
+	unlink(s->address);
+	if (*s->dir)
+		rmdir(s->dir);
 }
 
 int supervise_run(const struct supervise_opts *opts)
@@ -341,16 +356,15 @@ int supervise_run(const struct supervise_opts *opts)
 	for (size_t i = 0; i < sizeof handled / sizeof *handled; i++)
 		sigaddset(&set, handled[i]);
 	sigprocmask(SIG_BLOCK, &set, &s->caller_mask);
-	s->notify = open_notify(s->address);
+	s->notify = -1;
 	s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (s->notify >= 0 && s->signals >= 0)
+	if (s->signals >= 0 && open_notify(s) == 0)
 		code = run(s);
 	else
 		log_error("supervise: %s", strerror(errno));
 	for (size_t i = 0; i < s->n_stored; i++)
 		close(s->stored[i].fd);
-	if (s->notify >= 0)
-		close(s->notify);
+	close_notify(s);
 	if (s->signals >= 0)
 		close(s->signals);
 	free(s);

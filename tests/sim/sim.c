@@ -1,0 +1,467 @@
+#include "sim.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAULTY_NS (3000 * MS)   /* then the faults stop, and the job must end */
+#define LIMIT_NS (60000 * MS)
+
+/* ---- chance and time ---- */
+
+uint64_t sim_random(struct sim *s, uint64_t below)
+{
+	/* splitmix64 (Steele, Lea, Flood 2014) */
+	uint64_t z = s->rng += UINT64_C(0x9E3779B97F4A7C15);
+	z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+	return below ? (z ^ z >> 31) % below : 0;
+}
+
+bool sim_chance(struct sim *s, int per_mille)
+{
+	return sim_random(s, 1000) < (uint64_t)per_mille;
+}
+
+struct now sim_now(const struct sim *s)
+{
+	return (struct now){ s->now, s->now + INT64_C(1700000000000000000) };
+}
+
+int64_t sim_net_delay(struct sim *s)
+{
+	return s->faults && sim_chance(s, 50) ? (int64_t)sim_random(s, 800 * MS) : (int64_t)sim_random(s, 4 * MS);
+}
+
+void sim_fail(struct sim *s, const char *fmt, ...)
+{
+	if (s->failure[0])
+		return;
+	int at = snprintf(s->failure, sizeof s->failure, "seed %llu, event %llu, %.3f s: ", (unsigned long long)s->seed,
+			  (unsigned long long)s->n_handled, (double)s->now / 1e9);
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(s->failure + at, sizeof s->failure - (size_t)at, fmt, ap);
+	va_end(ap);
+}
+
+/* ---- event heap ---- */
+
+static bool before(const struct event *a, const struct event *b)
+{
+	return a->at != b->at ? a->at < b->at : a->n < b->n;
+}
+
+struct event *sim_event(struct sim *s, int64_t delay, enum event_type type)
+{
+	if (s->n_events == s->events_capacity) {
+		s->events_capacity = s->events_capacity ? 2 * s->events_capacity : 256;
+		s->heap = realloc(s->heap, s->events_capacity * sizeof *s->heap);
+	}
+	struct event *e = calloc(1, sizeof *e);
+	e->at = s->now + delay;
+	e->n = s->n_created++;
+	e->type = type;
+	uint32_t i = s->n_events++;
+	while (i && before(e, s->heap[(i - 1) / 2])) {
+		s->heap[i] = s->heap[(i - 1) / 2];
+		i = (i - 1) / 2;
+	}
+	s->heap[i] = e;
+	return e;
+}
+
+static struct event *pop(struct sim *s)
+{
+	struct event *top = s->heap[0], *last = s->heap[--s->n_events];
+	uint32_t i = 0;
+	for (;;) {
+		uint32_t c = 2 * i + 1;
+		if (c >= s->n_events)
+			break;
+		if (c + 1 < s->n_events && before(s->heap[c + 1], s->heap[c]))
+			c++;
+		if (!before(s->heap[c], last))
+			break;
+		s->heap[i] = s->heap[c];
+		i = c;
+	}
+	s->heap[i] = last;
+	return top;
+}
+
+/* ---- ports ---- */
+
+static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
+{
+	return engine_take(ctx, c);
+}
+
+static void port_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	trainer_reply(ctx, call, r);
+}
+
+static void port_allocate(void *ctx, uint64_t job)
+{
+	engine_start(ctx);
+}
+
+static void port_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	struct sim *s = ctx;
+	if (s->verbose)
+		fprintf(stderr, "%9.3f %s rank %lld: %s\n", (double)s->now / 1e9, reason, (long long)rank, text);
+}
+
+static bool port_process_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	const struct sim *s = ctx;
+	return pid >= 1 && (uint32_t)pid <= s->n_procs && s->proc[pid - 1].state != PROC_DEAD &&
+	       s->proc[pid - 1].state != PROC_DONE;
+}
+
+static void port_random16(void *ctx, uint8_t out[16])
+{
+	for (int i = 0; i < 16; i++)
+		out[i] = (uint8_t)sim_random(ctx, 256);
+}
+
+/* Copies of a message between job and coordinator: none, one or two, and to every coordinator that still runs. */
+static int copies(struct sim *s)
+{
+	return !s->faults ? 1 : sim_chance(s, 100) ? 0 : sim_chance(s, 100) ? 2 : 1;
+}
+
+static void port_report(void *ctx, const struct report *r)
+{
+	struct sim *s = ctx;
+	for (uint32_t c = 0; c < s->n_coords; c++)
+		for (int i = copies(s); i > 0; i--) {
+			struct event *e = sim_event(s, sim_net_delay(s), EV_REPORT);
+			e->coord = c;
+			e->report = *r;
+			memcpy(e->progress, r->rank, r->n_ranks * sizeof *r->rank);
+			if (r->counted) {
+				memcpy(e->counted, r->counted, r->n_words * 8);
+				memcpy(e->voided, r->voided, r->n_words * 8);
+			}
+		}
+}
+
+static const struct job_ports job_ports = { .reply = port_reply, .engine_send = port_engine_send, .report = port_report,
+					    .allocate = port_allocate, .event = port_event,
+					    .process_alive = port_process_alive, .random16 = port_random16 };
+
+/* A coordinator's ports know which coordinator they serve. */
+struct coord_ctx {
+	struct sim *s;
+	uint32_t index;
+	uint64_t term;
+};
+static struct coord_ctx coord_ctx[SIM_MAX_COORDS];
+
+static void port_order(void *ctx, uint32_t node, const struct order *o)
+{
+	struct coord_ctx *c = ctx;
+	for (int i = copies(c->s); i > 0; i--) {
+		struct event *e = sim_event(c->s, sim_net_delay(c->s), EV_ORDER);
+		e->order = *o;
+		e->order.late = NULL;
+		e->order.n_late = 0;
+	}
+}
+
+/* The store: a write takes time; it counts at one instant, if the term is still the writer's. */
+static void port_persist(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	struct coord_ctx *c = ctx;
+	struct event *e = sim_event(c->s, (int64_t)sim_random(c->s, 8 * MS) + 1, EV_PERSISTED);
+	e->coord = c->index;
+	e->life = c->term;
+	e->commit = *k;
+	e->status = ST_UNAVAILABLE; /* not on the disk yet */
+	memcpy(e->counted, counted, n_words * 8);
+}
+
+static void port_persist_end(void *ctx, uint64_t job, enum status st, const char *reason)
+{
+	struct coord_ctx *c = ctx;
+	struct event *e = sim_event(c->s, (int64_t)sim_random(c->s, 8 * MS) + 1, EV_ENDED);
+	e->coord = c->index;
+	e->life = c->term;
+	e->status = st;
+}
+
+static void port_changed(void *ctx, uint64_t job)
+{
+}
+
+static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	port_event(((struct coord_ctx *)ctx)->s, job, warning, reason, rank, text);
+}
+
+/* ---- lives ---- */
+
+/* A new coordinator: takes a term first, then reads the log. The earlier ones go on as zombies. */
+static void start_coordinator(struct sim *s)
+{
+	if (s->n_coords == SIM_MAX_COORDS)
+		return;
+	uint32_t i = s->n_coords;
+	coord_ctx[i] = (struct coord_ctx){ s, i, ++s->term };
+	struct coord_ports ports = { .ctx = &coord_ctx[i], .order = port_order, .persist_commit = port_persist,
+				     .persist_end = port_persist_end, .event = port_coord_event,
+				     .changed = port_changed };
+	if (s->ended || coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
+		return;
+	s->n_coords++;
+	if (s->n_windows)
+		coord_restore(s->coord[i], &s->window[s->n_windows - 1].commit);
+}
+
+static void start_gaccd(struct sim *s)
+{
+	static const struct tensor_spec tensor = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 8 } };
+	struct job_ports ports = job_ports;
+	char why[128];
+	ports.ctx = s;
+	s->gaccd_up = true;
+	s->gaccd_life++;
+	if (job_new(&s->job, 1, &s->spec, 1000, s->gaccd_life, &ports) ||
+	    job_set_tensors(s->job, &tensor, 1, why, sizeof why))
+		sim_fail(s, "cannot make the job");
+	for (uint32_t i = 0; i < s->n_windows; i++)
+		job_restore_window(s->job, &s->window[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);
+	start_coordinator(s);
+	job_allocate(s->job);
+}
+
+static void kill_gaccd(struct sim *s)
+{
+	engine_kill(s); /* its socket ends with gaccd */
+	s->engine_starting = false;
+	s->gaccd_up = false;
+	job_free(s->job);
+	s->job = NULL;
+	for (uint32_t i = 0; i < s->n_coords; i++)
+		coord_free(s->coord[i]);
+	s->n_coords = 0;
+	sim_event(s, (int64_t)sim_random(s, 300 * MS) + 1, EV_GACCD_UP);
+}
+
+static void fault(struct sim *s)
+{
+	if (!s->faults)
+		return;
+	if (s->now > FAULTY_NS) {
+		s->faults = false;
+		return;
+	}
+	uint64_t what = sim_random(s, 100);
+	s->n_kills++;
+	if (what < 45) {
+		trainer_fault(s);
+	} else if (what < 70) {
+		if (s->engine_up) {
+			engine_kill(s);
+			job_on_engine_down(s->job, sim_now(s));
+			engine_start(s);
+		}
+	} else if (what < 85) {
+		if (s->gaccd_up)
+			kill_gaccd(s);
+	} else if (what < 93) {
+		if (s->gaccd_up)
+			start_coordinator(s);
+	} else if (s->gaccd_up && s->n_coords) {
+		uint64_t window;
+		coord_flush(s->coord[s->n_coords - 1], &window, sim_now(s));
+	}
+	sim_event(s, (int64_t)sim_random(s, 150 * MS) + 1, EV_FAULT);
+}
+
+/* ---- events of store and coordinators ---- */
+
+static void on_persisted(struct sim *s, const struct event *e)
+{
+	enum status st = ST_OK;
+	if (e->life != s->term || s->ended)
+		st = ST_STALE_TERM;
+	else if (s->n_windows && s->window[s->n_windows - 1].commit.window + 1 != e->commit.window)
+		sim_fail(s, "I2: the log has window %llu, then %llu",
+			 (unsigned long long)s->window[s->n_windows - 1].commit.window,
+			 (unsigned long long)e->commit.window);
+	else if (s->n_windows < SIM_MAX_WINDOWS) {
+		struct store_window *w = &s->window[s->n_windows++];
+		w->commit = e->commit;
+		memcpy(w->counted, e->counted, sizeof w->counted);
+	}
+	if (s->gaccd_up && e->coord < s->n_coords && coord_ctx[e->coord].term == e->life)
+		coord_on_persisted(s->coord[e->coord], e->commit.window, st, sim_now(s));
+}
+
+static void on_ended(struct sim *s, const struct event *e)
+{
+	bool mine = e->life == s->term && !s->ended;
+	if (mine) {
+		s->ended = true;
+		s->end_status = e->status;
+	}
+	if (s->gaccd_up && e->coord < s->n_coords && coord_ctx[e->coord].term == e->life)
+		coord_on_ended(s->coord[e->coord], mine ? ST_OK : ST_STALE_TERM, sim_now(s));
+}
+
+static void on_report(struct sim *s, struct event *e)
+{
+	if (!s->gaccd_up || e->coord >= s->n_coords)
+		return;
+	e->report.rank = e->progress;
+	if (e->report.counted) {
+		e->report.counted = e->counted;
+		e->report.voided = e->voided;
+	}
+	coord_on_report(s->coord[e->coord], 0, &e->report, sim_now(s));
+}
+
+static void on_tick(struct sim *s)
+{
+	if (s->gaccd_up) {
+		job_tick(s->job, sim_now(s));
+		for (uint32_t i = 0; i < s->n_coords; i++)
+			coord_tick(s->coord[i], sim_now(s));
+	}
+	sim_event(s, 100 * MS, EV_TICK);
+}
+
+static void handle(struct sim *s, struct event *e)
+{
+	switch (e->type) {
+	case EV_ENGINE_COMMAND:
+	case EV_ENGINE_ANSWER:
+	case EV_ENGINE_UP:
+	case EV_PASS:
+		engine_event(s, e);
+		break;
+	case EV_REPORT:
+		on_report(s, e);
+		break;
+	case EV_ORDER:
+		if (s->gaccd_up)
+			job_on_order(s->job, &e->order, sim_now(s));
+		break;
+	case EV_PERSISTED:
+		on_persisted(s, e);
+		break;
+	case EV_ENDED:
+		on_ended(s, e);
+		break;
+	case EV_REQUEST:
+		trainer_request(s, e);
+		break;
+	case EV_REPLY:
+	case EV_PROC:
+	case EV_START_PROC:
+		trainer_event(s, e);
+		break;
+	case EV_TICK:
+		on_tick(s);
+		break;
+	case EV_FAULT:
+		fault(s);
+		break;
+	case EV_GACCD_UP:
+		start_gaccd(s);
+		break;
+	}
+}
+
+/* ---- a run ---- */
+
+static void setup(struct sim *s)
+{
+	struct job_spec *k = &s->spec;
+	const char *field;
+	char why[128];
+	snprintf(k->name, sizeof k->name, "sim");
+	k->ranks = 1 + (uint32_t)sim_random(s, SIM_MAX_RANKS);
+	k->micro_size = 1 + (uint32_t)sim_random(s, SIM_MAX_MICRO);
+	k->steps = sim_chance(s, 500) ? 3 + sim_random(s, 6) : 0;
+	k->nonfinite = sim_chance(s, 300) ? NONFINITE_REJECT_MICRO : NONFINITE_SKIP_STEP;
+	k->uneven = sim_chance(s, 200) ? UNEVEN_DROP : UNEVEN_FLUSH;
+	k->optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	s->init_rule = (struct spec_init){ (char *)"*", { INIT_ZEROS, 0, 0 } };
+	k->init = &s->init_rule;
+	k->n_init = 1;
+	if (job_spec_check(k, &field, why, sizeof why))
+		sim_fail(s, "spec: %s", why);
+}
+
+/* What a stuck run looks like. */
+static void dump(const struct sim *s)
+{
+	fprintf(stderr, "window %llu phase %u, term %llu, %u commits, engine %d, gaccd %d, coordinators %u",
+		(unsigned long long)s->d.r.window, s->d.r.phase, (unsigned long long)s->term, s->n_windows, s->engine_up,
+		s->gaccd_up, s->n_coords);
+	if (s->n_coords)
+		fprintf(stderr, ", phase %d", coord_phase(s->coord[s->n_coords - 1]));
+	fprintf(stderr, "\n");
+	for (uint32_t r = 0; r < s->spec.ranks; r++)
+		fprintf(stderr, "rank %u: sgen %llu flushed %u counted %u of %u\n", r,
+			(unsigned long long)s->d.rank[r].sgen, s->d.rank[r].flushed, s->d.rank[r].counted,
+			s->spec.micro_size);
+	for (uint32_t i = 0; i < s->n_procs; i++)
+		fprintf(stderr, "process %u: rank %u state %d stopped %d window %llu at %u of %u call %llu, session %llu\n", i,
+			s->proc[i].rank, s->proc[i].state, s->proc[i].stopped, (unsigned long long)s->proc[i].window,
+			s->proc[i].at, s->proc[i].n_todo, (unsigned long long)s->proc[i].call,
+			(unsigned long long)s->proc[i].generation);
+}
+
+static void teardown(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->n_coords; i++)
+		coord_free(s->coord[i]);
+	job_free(s->job);
+	if (s->engine_up)
+		accum_fini(&s->accum);
+	if (s->durable)
+		control_state_fini(&s->d);
+	while (s->n_events)
+		free(s->heap[--s->n_events]);
+	free(s->heap);
+	s->heap = NULL;
+}
+
+bool sim_run(uint64_t seed, struct sim *s, char *why, size_t n_why)
+{
+	bool verbose = s->verbose;
+	memset(s, 0, sizeof *s);
+	s->verbose = verbose;
+	s->seed = s->rng = seed;
+	s->faults = true;
+	setup(s);
+	start_gaccd(s);
+	for (uint32_t r = 0; r < s->spec.ranks; r++)
+		trainer_spawn(s, r);
+	sim_event(s, 0, EV_TICK);
+	sim_event(s, 50 * MS, EV_FAULT);
+	while (!s->failure[0] && !s->ended && s->now < LIMIT_NS) {
+		struct event *e = pop(s);
+		s->now = e->at;
+		s->n_handled++;
+		handle(s, e);
+		sim_check(s);
+		free(e);
+	}
+	if (!s->failure[0] && !s->ended)
+		sim_fail(s, "I9: the job has not ended %.0f s after the last fault (window %llu, phase %u)",
+			 (double)(s->now - FAULTY_NS) / 1e9, (unsigned long long)s->d.r.window, s->d.r.phase);
+	if (!s->failure[0] && s->end_status)
+		sim_fail(s, "the job ended with %s", status_info(s->end_status)->name);
+	if (s->failure[0] && s->verbose)
+		dump(s);
+	snprintf(why, n_why, "%s", s->failure);
+	teardown(s);
+	return !why[0];
+}

@@ -1,0 +1,162 @@
+/* A whole node in one process: the real state machines of daemon/control, with a fake clock, engine, store and trainers.
+ *
+ * Everything random comes from one seed, so that a failure is reproduced by its number. Between coordinator and job, and
+ * between trainers and job, messages are lost, repeated, delayed and overtaken; the engine, gaccd, trainers and the coordinator
+ * die or are superseded at any event. After every event sim_check.c looks at the invariants of docs/protocol.md.
+ */
+#ifndef GACC_TESTS_SIM_H
+#define GACC_TESTS_SIM_H
+
+#include "control/coordinator.h"
+#include "control/job.h"
+#include "engine/accum.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define SIM_MAX_RANKS 3
+#define SIM_MAX_MICRO 4
+#define SIM_MAX_WINDOWS 64
+#define SIM_MAX_PROCS 64   /* trainer processes, dead ones included */
+#define SIM_MAX_COORDS 8
+#define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
+#define MS INT64_C(1000000)
+
+/* What a slot holds, and what a contribution was: whose micro-batch, written by which process. */
+struct tag {
+	uint64_t window;
+	uint32_t rank, micro, proc;
+	bool complete;
+};
+
+/* ---- events ---- */
+enum event_type {
+	EV_ENGINE_COMMAND, EV_ENGINE_ANSWER, EV_ENGINE_UP, EV_PASS, EV_REPORT, EV_ORDER, EV_PERSISTED, EV_ENDED,
+	EV_REQUEST, EV_REPLY, EV_PROC, EV_TICK, EV_FAULT, EV_GACCD_UP, EV_START_PROC
+};
+
+struct event {
+	int64_t at;
+	uint64_t n;               /* tie-break: order of creation */
+	enum event_type type;
+	uint64_t life;            /* of gaccd or engine it belongs to; stale ones are dropped */
+	uint32_t proc, coord;
+	uint64_t call;
+	struct engine_command command;
+	struct engine_answer answer;
+	struct report report;
+	struct rank_progress progress[SIM_MAX_RANKS];
+	uint64_t counted[SIM_WORDS], voided[SIM_WORDS];
+	struct order order;
+	struct reply reply;
+	uint32_t missing[SIM_MAX_MICRO * 16];
+	struct commit commit;
+	enum status status;
+};
+
+/* ---- trainers ---- */
+enum proc_state { PROC_DEAD, PROC_ATTACH, PROC_READY, PROC_COMPUTE, PROC_PUSH, PROC_FLUSH, PROC_WAIT, PROC_DETACH, PROC_DONE };
+
+struct proc {
+	enum proc_state state;
+	bool stopped;             /* SIGSTOP */
+	uint32_t rank;
+	uint8_t nonce[16], token[16];
+	uint64_t generation;
+	uint64_t window;
+	uint32_t todo[SIM_MAX_MICRO], n_todo, at; /* micro-batches owed */
+	uint64_t call;            /* under way */
+	int64_t retry_at;
+	uint64_t server_call;     /* the newest copy of it that gaccd has */
+	uint32_t spare;           /* its slots */
+	int windows_left;         /* until it leaves */
+};
+
+struct store_window {
+	struct commit commit;
+	uint64_t counted[SIM_WORDS];
+};
+
+struct sim {
+	uint64_t rng, seed;
+	int64_t now;
+	bool faults;              /* the faulty part of the run */
+	bool verbose;
+	char failure[512];        /* "" while all invariants hold */
+	struct job_spec spec;
+	struct spec_init init_rule;
+	/* event heap */
+	struct event **heap;
+	uint32_t n_events, events_capacity;
+	uint64_t n_created, n_handled;
+	/* gaccd */
+	bool gaccd_up;
+	uint64_t gaccd_life;
+	struct job *job;
+	struct coord *coord[SIM_MAX_COORDS]; /* the last one is in force, the others are zombies */
+	uint32_t n_coords;
+	/* engine: volatile part */
+	bool engine_up, engine_starting, pass_scheduled;
+	uint64_t engine_life;
+	struct accum accum;
+	int64_t command_at;       /* the channel keeps order */
+	int64_t answer_at;
+	/* engine: durable part (the control segment and the accumulator) */
+	bool durable;
+	struct control_state d;
+	struct ledger_cell ledger[SIM_MAX_RANKS * 64];
+	struct tag acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
+	uint32_t n_acc;
+	struct tag slot[(SIM_MAX_RANKS + 1) * 2];
+	/* store */
+	uint64_t term;
+	struct store_window window[SIM_MAX_WINDOWS];
+	uint32_t n_windows;
+	bool ended;
+	enum status end_status;
+	/* what has been applied to the parameters */
+	struct commit applied[SIM_MAX_WINDOWS];
+	uint32_t n_applied;
+	/* what trainers were told */
+	struct {
+		uint64_t window;
+		uint32_t rank, micro, result; /* PushResult, or 100 + status for errors */
+	} told[4096];
+	uint32_t n_told;
+	struct proc proc[SIM_MAX_PROCS];
+	uint32_t n_procs;
+	uint64_t last_call;
+	/* high-water marks of I7 */
+	uint64_t max_window, max_sgen[SIM_MAX_RANKS];
+	uint32_t n_kills;
+};
+
+/* sim.c */
+bool sim_run(uint64_t seed, struct sim *s, char *why, size_t n_why); /* true: all invariants held and the job ended */
+uint64_t sim_random(struct sim *, uint64_t below);
+bool sim_chance(struct sim *, int per_mille);
+struct event *sim_event(struct sim *, int64_t delay, enum event_type);
+/* delay of one message, and whether it is lost or repeated, while faults are on */
+int64_t sim_net_delay(struct sim *);
+void sim_fail(struct sim *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+struct now sim_now(const struct sim *);
+
+/* sim_engine.c */
+void engine_start(struct sim *);
+void engine_kill(struct sim *);
+bool engine_take(struct sim *, const struct engine_command *);
+void engine_event(struct sim *, const struct event *);
+
+/* sim_trainer.c */
+void trainer_spawn(struct sim *, uint32_t rank);
+void trainer_event(struct sim *, const struct event *);
+void trainer_reply(struct sim *, uint64_t call, const struct reply *);
+void trainer_fault(struct sim *);
+void trainer_request(struct sim *, const struct event *);
+
+/* sim_check.c */
+void sim_check(struct sim *);
+void sim_check_apply(struct sim *, const struct commit *);
+
+#endif

@@ -1,0 +1,316 @@
+/* The fake engine: the real accum.c and control_state, a multiset instead of arenas, and death at any event. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void answer(struct sim *s, const struct engine_answer *a)
+{
+	int64_t at = s->now + (int64_t)sim_random(s, 3 * MS);
+	s->answer_at = at > s->answer_at ? at : s->answer_at + 1;
+	struct event *e = sim_event(s, s->answer_at - s->now, EV_ENGINE_ANSWER);
+	e->life = s->engine_life;
+	e->answer = *a;
+}
+
+static struct engine_answer answer_to(const struct engine_command *c, enum status st)
+{
+	return (struct engine_answer){ .op = c->op, .id = c->id, .rank = c->rank, .micro = c->micro,
+				       .window = c->window, .attempt = c->attempt, .status = st };
+}
+
+static void start_durable(struct sim *s)
+{
+	control_state_init(&s->d, s->spec.ranks, s->spec.max_micro_size);
+	s->d.r.job_id = 1;
+	s->d.r.epoch = 1;
+	s->d.r.ranks = s->spec.ranks;
+	s->d.r.micro_size = s->spec.micro_size;
+	s->d.r.max_micro_size = s->spec.max_micro_size;
+	s->d.r.loss_scale = 1;
+	s->durable = true;
+}
+
+void engine_start(struct sim *s)
+{
+	if (s->engine_up || s->engine_starting)
+		return;
+	s->engine_starting = true;
+	struct event *e = sim_event(s, (int64_t)sim_random(s, 20 * MS) + 1, EV_ENGINE_UP);
+	e->life = s->gaccd_life;
+}
+
+void engine_kill(struct sim *s)
+{
+	if (!s->engine_up)
+		return;
+	s->engine_up = s->engine_starting = s->pass_scheduled = false;
+	s->engine_life++;
+	accum_fini(&s->accum);
+}
+
+bool engine_take(struct sim *s, const struct engine_command *c)
+{
+	if (!s->engine_up)
+		return false;
+	int64_t at = s->now + (int64_t)sim_random(s, 2 * MS);
+	s->command_at = at > s->command_at ? at : s->command_at + 1;
+	struct event *e = sim_event(s, s->command_at - s->now, EV_ENGINE_COMMAND);
+	e->life = s->engine_life;
+	e->command = *c;
+	return true;
+}
+
+static struct ledger_cell *cell(struct sim *s, uint32_t rank, uint32_t micro)
+{
+	return &s->ledger[rank * s->spec.max_micro_size + micro];
+}
+
+static void schedule_pass(struct sim *s)
+{
+	if (s->pass_scheduled)
+		return;
+	s->pass_scheduled = true;
+	sim_event(s, (int64_t)sim_random(s, 4 * MS) + 1, EV_PASS)->life = s->engine_life;
+}
+
+static void on_add(struct sim *s, const struct engine_command *c)
+{
+	struct engine_answer a = answer_to(c, ST_OK);
+	if (c->window != s->d.r.window) {
+		a.status = c->window < s->d.r.window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
+		answer(s, &a);
+		return;
+	}
+	struct accum_entry e = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
+				 .slot = c->slot, .weight = c->weight, .data_key = c->data_key };
+	bool voided = false;
+	enum status st = accum_offer(&s->accum, &s->d, cell(s, c->rank, c->micro), &e, &voided);
+	if (st == ST_OK) {
+		schedule_pass(s);
+		return;
+	}
+	a.status = st == ST_ALREADY_EXISTS ? ST_OK : st;
+	a.result = voided ? 4 : 2;
+	answer(s, &a);
+}
+
+/* A pass reads the slots as they are now, flips, and answers later: it may die in between. One micro-batch in thirty is
+ * refused as non-finite when the spec says so. */
+static void on_pass(struct sim *s)
+{
+	struct accum_entry *e[2], pass[2];
+	s->pass_scheduled = false;
+	uint32_t n = accum_next(&s->accum, &s->d, e, 2);
+	for (uint32_t i = 0; i < n; i++)
+		pass[i] = *e[i];
+	for (uint32_t i = 0; i < n; i++) {
+		const struct accum_entry *p = &pass[i];
+		bool reject = s->spec.nonfinite == NONFINITE_REJECT_MICRO && (p->data_key % 30) == 7;
+		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .micro = p->micro,
+					   .window = s->d.r.window, .result = reject ? 4 : 1 };
+		if (p->sgen != s->d.rank[p->rank].sgen)
+			sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
+				 (unsigned long long)p->sgen, p->rank, (unsigned long long)s->d.rank[p->rank].sgen);
+		if (reject) {
+			control_set_bit(s->d.voided, s->spec.max_micro_size, p->rank, p->micro);
+		} else {
+			s->acc[s->n_acc++] = s->slot[p->slot];
+			control_set_bit(s->d.counted, s->spec.max_micro_size, p->rank, p->micro);
+			s->d.rank[p->rank].counted++;
+			s->d.r.count++;
+			s->d.r.sum_weight += p->weight;
+			*cell(s, p->rank, p->micro) = (struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
+		}
+		s->d.r.seq++;
+		answer(s, &a);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		accum_remove(&s->accum, accum_find(&s->accum, pass[i].rank, pass[i].micro));
+	if (n)
+		schedule_pass(s);
+}
+
+static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum status st)
+{
+	struct accum_entry *p;
+	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
+		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .micro = p->micro,
+					   .window = s->d.r.window, .status = st };
+		answer(s, &a);
+		accum_remove(&s->accum, p);
+	}
+}
+
+static void on_attach(struct sim *s, const struct engine_command *c)
+{
+	struct control_rank *r = &s->d.rank[c->rank];
+	struct engine_answer a = answer_to(c, c->sgen < r->sgen ? ST_SESSION_FENCED : ST_OK);
+	if (!a.status) {
+		r->sgen = c->sgen;
+		r->session = c->session;
+		if (r->flushed == 2)
+			r->flushed = 1;
+		drop_queue(s, c->rank, c->sgen, ST_SESSION_FENCED);
+	}
+	answer(s, &a);
+}
+
+static void on_flush(struct sim *s, const struct engine_command *c)
+{
+	struct control_rank *r = &s->d.rank[c->rank];
+	struct engine_answer a = answer_to(c, ST_OK);
+	if (c->sgen < r->sgen)
+		a.status = ST_SESSION_FENCED;
+	else if (!c->leave && c->window != s->d.r.window)
+		a.status = c->window < s->d.r.window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
+	else if (c->leave)
+		r->flushed = 2;
+	else if (!r->flushed)
+		r->flushed = 1;
+	if (!a.status)
+		drop_queue(s, c->rank, UINT64_MAX, ST_FLUSHED);
+	answer(s, &a);
+}
+
+static void fill_sums(struct sim *s, struct engine_answer *a)
+{
+	a->count = s->d.r.count;
+	a->sum_weight = s->d.r.sum_weight;
+	a->sumsq = (double)s->d.r.count;
+	a->digest = s->d.r.count * 77 + s->d.r.window;
+}
+
+static void on_close(struct sim *s, const struct engine_command *c)
+{
+	struct engine_answer a = answer_to(c, c->window == s->d.r.window ? ST_OK : ST_WINDOW_CLOSED);
+	if (!a.status && s->d.r.phase == WINDOW_OPEN) {
+		s->d.r.phase = WINDOW_CLOSED;
+		drop_queue(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
+	}
+	fill_sums(s, &a);
+	answer(s, &a);
+}
+
+static void on_go(struct sim *s, const struct engine_command *c)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = answer_to(c, ST_OK);
+	if (c->window != r->window || r->phase < WINDOW_CLOSED)
+		a.status = ST_ATTEMPT_FAILED;
+	else if (c->term < r->prepared_term || (c->term == r->prepared_term && c->attempt < r->prepared_attempt))
+		a.status = ST_STALE_ATTEMPT;
+	fill_sums(s, &a);
+	if (!a.status) {
+		r->phase = WINDOW_PREPARED;
+		r->prepared_term = c->term;
+		r->prepared_attempt = c->attempt;
+		r->prepared_sumsq = a.sumsq;
+		r->prepared_digest = a.digest;
+	}
+	answer(s, &a);
+}
+
+static void on_commit(struct sim *s, const struct engine_command *c)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = answer_to(c, ST_OK);
+	if (c->window + 1 == r->window) {
+		a.digest = r->params_digest;
+		answer(s, &a);
+		return;
+	}
+	if (c->window != r->window || r->phase != WINDOW_PREPARED || c->term != r->prepared_term ||
+	    c->attempt != r->prepared_attempt) {
+		a.status = ST_STALE_ATTEMPT;
+		answer(s, &a);
+		return;
+	}
+	struct commit k = { .window = c->window, .term = c->term, .attempt = c->attempt, .outcome = c->outcome,
+			    .applied_step = c->applied_step };
+	sim_check_apply(s, &k);
+	s->applied[s->n_applied++] = k;
+	r->window++;
+	r->applied_step = c->applied_step;
+	r->phase = WINDOW_OPEN;
+	r->params_digest = r->params_digest * 31 + c->window + c->attempt;
+	r->count = 0;
+	r->sum_weight = 0;
+	r->prepared_term = r->prepared_attempt = 0;
+	memset(s->d.counted, 0, s->d.n_words * 8);
+	memset(s->d.voided, 0, s->d.n_words * 8);
+	for (uint32_t i = 0; i < s->spec.ranks; i++) {
+		s->d.rank[i].counted = 0;
+		s->d.rank[i].flushed = s->d.rank[i].flushed == 2 ? 2 : 0;
+	}
+	s->n_acc = 0;
+	a.digest = r->params_digest;
+	answer(s, &a);
+}
+
+static void on_command(struct sim *s, const struct engine_command *c)
+{
+	s->d.r.seq++;
+	if (s->accum.n)
+		schedule_pass(s); /* what is queued may have got its turn */
+	switch ((enum engine_op)c->op) {
+	case ENGINE_ATTACH:
+		on_attach(s, c);
+		break;
+	case ENGINE_ADD:
+		on_add(s, c);
+		break;
+	case ENGINE_FLUSH:
+		on_flush(s, c);
+		break;
+	case ENGINE_CLOSE:
+		on_close(s, c);
+		break;
+	case ENGINE_GO:
+		on_go(s, c);
+		break;
+	case ENGINE_COMMIT:
+		on_commit(s, c);
+		break;
+	case ENGINE_INIT_PARAMS: {
+		struct engine_answer a = answer_to(c, ST_OK);
+		s->d.r.params_ready = 1;
+		answer(s, &a);
+		break;
+	}
+	default:
+		sim_fail(s, "the job sends the engine operation %u", c->op);
+	}
+}
+
+static void on_up(struct sim *s)
+{
+	s->engine_starting = false;
+	if (!s->gaccd_up || s->engine_up)
+		return;
+	if (!s->durable)
+		start_durable(s);
+	s->engine_up = true;
+	s->engine_life++;
+	s->command_at = s->answer_at = s->now;
+	accum_init(&s->accum, s->spec.ranks * 4, true);
+	if (job_on_engine_up(s->job, &s->d, sim_now(s)))
+		sim_fail(s, "the job refuses the engine's control record");
+}
+
+void engine_event(struct sim *s, const struct event *e)
+{
+	if (e->type == EV_ENGINE_UP) {
+		if (e->life == s->gaccd_life)
+			on_up(s);
+		return;
+	}
+	if (e->life != s->engine_life || !s->engine_up)
+		return;
+	if (e->type == EV_ENGINE_COMMAND)
+		on_command(s, &e->command);
+	else if (e->type == EV_PASS)
+		on_pass(s);
+	else if (s->gaccd_up)
+		job_on_answer(s->job, &e->answer, sim_now(s));
+}
