@@ -130,25 +130,31 @@ static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
 	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);
 }
 
-static bool same_process(const struct session_record *s, const struct attach_args *a)
+/* The process that may have this rank's own slots (spare = 0), or the spare ones by this rank's doing, mapped; 0: none
+ * but the caller itself. */
+static int64_t set_holder(const struct job *j, const struct session_record *s, uint32_t spare,
+			  const struct attach_args *a)
 {
-	return s->pid && s->pid == a->pid && s->start_time == a->start_time;
+	int64_t pid = s->spare == spare ? s->pid : s->other_pid;
+	uint64_t start_time = s->spare == spare ? s->start_time : s->other_start_time;
+	bool me = pid == a->pid && start_time == a->start_time;
+	return !me && alive(j, pid, start_time) ? pid : 0;
 }
 
-/* The spare slots are one set for the whole engine. Who else may have them mapped? 0: nobody. */
-static int64_t spare_holder(const struct job *j, const struct rank *me)
+/* The spare slots are one set for the whole engine: nobody may have them mapped, and no push may still lie in them. */
+static int64_t spare_holder(const struct job *j, const struct rank *me, const struct attach_args *a)
 {
+	uint32_t first = j->spec->ranks * j->spec->slots_per_rank;
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		const struct rank *r = &j->rank[i];
-		const struct session_record *s = &r->session;
-		if (r == me || !r->has_session)
-			continue;
-		if (s->spare && alive(j, s->pid, s->start_time))
-			return s->pid;
-		if (!s->spare && alive(j, s->other_pid, s->other_start_time))
-			return s->other_pid;
-		if (r->attaching && r->next.spare)
+		int64_t pid = r->has_session ? set_holder(j, &r->session, 1, a) : 0;
+		if (pid)
+			return pid;
+		if (r != me && r->attaching && r->next.spare)
 			return r->next.pid;
+		for (int p = 0; r != me && p < RANK_MAX_PUSHES; p++)
+			if (r->push[p].used && r->push[p].slot >= first && r->push[p].slot != UINT32_MAX)
+				return r->session.pid;
 	}
 	return 0;
 }
@@ -159,21 +165,18 @@ static enum status choose_slots(const struct job *j, const struct rank *r, const
 				struct session_record *next, int64_t *holder)
 {
 	const struct session_record *old = &r->session;
-	bool old_alive = r->has_session && !same_process(old, a) && alive(j, old->pid, old->start_time);
-	bool other_alive = r->has_session && alive(j, old->other_pid, old->other_start_time);
-	if (!r->has_session || !old_alive) {
-		next->spare = old->spare;
-		if (old->spare && !other_alive) /* back home */
-			next->spare = 0;
-		next->other_pid = other_alive ? old->other_pid : 0;
-		next->other_start_time = old->other_start_time;
-		return ST_OK;
+	int64_t at_home = set_holder(j, old, 0, a);
+	next->spare = at_home != 0;
+	if (next->spare) {
+		*holder = spare_holder(j, r, a);
+		if (*holder)
+			return ST_NO_SLOT;
 	}
-	next->spare = !old->spare;
-	next->other_pid = old->pid;
-	next->other_start_time = old->start_time;
-	*holder = other_alive ? old->other_pid : next->spare ? spare_holder(j, r) : 0;
-	return *holder ? ST_NO_SLOT : ST_OK;
+	/* its own zombie on the set that it does not get */
+	int64_t other = next->spare ? at_home : set_holder(j, old, 1, a);
+	next->other_pid = other;
+	next->other_start_time = other == old->pid ? old->start_time : old->other_start_time;
+	return ST_OK;
 }
 
 static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
