@@ -34,7 +34,7 @@ enum status attach_open(void *loop, const struct listen_opts *, const struct att
 /* Ends all connections without events. Memory goes when the loop has run once more. */
 void attach_close(struct attach *);
 
-/* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over. ST_UNAVAILABLE: the client does not
+/* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over, or its process dead. ST_UNAVAILABLE: the client does not
  * read; its connection ends, closed follows. */
 enum status attach_reply(struct attach *, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds);
 /* Ends one connection; closed is not called, died may still come. */
