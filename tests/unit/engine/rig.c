@@ -1,0 +1,428 @@
+#include "rig.h"
+
+#include "engine/engine.h"
+
+#include <check.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct rig_config base(void)
+{
+	return (struct rig_config){ .acc_dtype = DTYPE_F32, .ranks = 2, .micro_size = 2, .threads = 2,
+				    .optim = { .type = OPTIM_SGD, .lr = 1 } };
+}
+
+struct rig_config rig_small(void)
+{
+	struct rig_config c = base();
+	const struct tensor_spec t[] = {
+		{ .name = "embed", .dtype = DTYPE_F32, .n_dims = 2, .shape = { 57, 33 } },
+		{ .name = "half", .dtype = DTYPE_F16, .n_dims = 1, .shape = { 1500 } },
+		{ .name = "bias", .dtype = DTYPE_F32, .n_dims = 0 },
+		{ .name = "brain", .dtype = DTYPE_BF16, .n_dims = 1, .shape = { 3001 } },
+		{ .name = "head", .dtype = DTYPE_F32, .n_dims = 2, .shape = { 57, 33 }, .alias_of = "embed" },
+		{ .name = "wide", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 9999 } },
+	};
+	memcpy(c.tensor, t, sizeof(t));
+	c.n_tensors = (int)(sizeof(t) / sizeof(t[0]));
+	return c;
+}
+
+struct rig_config rig_large(void)
+{
+	struct rig_config c = base();
+	const struct tensor_spec t[] = {
+		{ .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 150001 } },
+		{ .name = "b", .dtype = DTYPE_BF16, .n_dims = 1, .shape = { 70003 } },
+		{ .name = "c", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 17 } },
+	};
+	memcpy(c.tensor, t, sizeof(t));
+	c.n_tensors = (int)(sizeof(t) / sizeof(t[0]));
+	return c;
+}
+
+uint64_t rig_mix(uint64_t x)
+{
+	x += UINT64_C(0x9e3779b97f4a7c15);
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+static uint32_t optim_group_of(const struct rig_config *c, uint32_t tensor)
+{
+	return c->frozen >> tensor & 1 ? 1 : c->frozen >> (16 + tensor) & 1 ? 2 : 0;
+}
+
+/* Ranges: one per run of tensors of a dtype group that have the same optimizer group. */
+static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
+{
+	uint64_t n = 0;
+	for (int g = 0; g < r->arena.n_groups; g++) {
+		const struct arena_group *group = &r->arena.group[g];
+		for (uint64_t at = group->start, end = group->start + group->count; at < end;) {
+			uint64_t next = end;
+			uint32_t optim = n ? out[n - 1].optim_group : 0;
+			for (uint64_t i = 0; i < r->arena.n_tensors; i++) {
+				const struct arena_tensor *t = &r->arena.tensor[i];
+				if (t->alias < 0 && t->start == at)
+					optim = optim_group_of(&r->config, (uint32_t)i);
+				if (t->alias < 0 && t->start > at && t->start < next)
+					next = t->start;
+			}
+			if (n && out[n - 1].dtype_group == (uint32_t)g && out[n - 1].optim_group == optim)
+				out[n - 1].count += next - at;
+			else
+				out[n++] = (struct plan_range){ at, next - at, (uint32_t)g, optim };
+			at = next;
+		}
+	}
+	return n;
+}
+
+static void list_tensors(const struct rig *r, struct plan_tensor *out)
+{
+	for (uint64_t i = 0; i < r->arena.n_tensors; i++) {
+		const struct arena_tensor *t = &r->arena.tensor[i];
+		out[i] = (struct plan_tensor){ .start = t->start, .count = t->count, .dtype_group = t->group,
+					       .alias = t->alias, .init = r->config.init, .key = rig_mix(i) };
+		init_fans(r->config.tensor[i].shape, r->config.tensor[i].n_dims, &out[i].fan_in, &out[i].fan_out);
+	}
+}
+
+static void build_plan(struct rig *r)
+{
+	const struct rig_config *c = &r->config;
+	const struct optim_group groups[] = { { 1, c->optim.weight_decay, false }, { 1, 0, true }, { 0.5, 0, false } };
+	struct plan_range range[2 * RIG_MAX_TENSORS];
+	uint64_t n_ranges = list_ranges(r, range), n = r->arena.n_tensors;
+	size_t tensors = (sizeof(struct plan) + 7) / 8 * 8, ranges = tensors + n * sizeof(struct plan_tensor);
+	size_t optim = ranges + n_ranges * sizeof(struct plan_range), bytes = optim + sizeof(groups);
+	struct plan *p = calloc(1, bytes);
+	ck_assert_ptr_nonnull(p);
+	*p = (struct plan){ .version = PLAN_VERSION, .bytes_of_plan = sizeof(*p), .bytes = bytes, .job_id = RIG_JOB,
+			    .fingerprint = r->arena.fingerprint, .ranks = c->ranks, .max_micro_size = c->micro_size + 3,
+			    .micro_size = c->micro_size, .slots = c->ranks * c->micro_size, .threads = c->threads,
+			    .canonical = !c->arrival, .reject_nonfinite = c->reject_nonfinite, .master = !c->no_master,
+			    .acc_dtype = c->acc_dtype, .n_groups = (uint32_t)r->arena.n_groups, .optim = c->optim,
+			    .loss_scale = 1, .seed = 42, .n_elements = r->arena.n_elements,
+			    .slot_bytes = r->arena.slot_bytes, .param_bytes = r->arena.param_bytes, .n_tensors = n,
+			    .tensors_offset = tensors, .n_ranges = n_ranges, .ranges_offset = ranges,
+			    .n_optim_groups = 3, .optim_groups_offset = optim };
+	memcpy(p->group, r->arena.group, sizeof(p->group));
+	list_tensors(r, (struct plan_tensor *)((char *)p + tensors));
+	memcpy((char *)p + ranges, range, n_ranges * sizeof(struct plan_range));
+	memcpy((char *)p + optim, groups, sizeof(groups));
+	r->plan = p;
+	r->plan_fd = memfd_create("plan", MFD_CLOEXEC);
+	ck_assert_int_eq(write(r->plan_fd, p, bytes), (ssize_t)bytes);
+}
+
+void rig_open(struct rig *r, const struct rig_config *c)
+{
+	char why[200] = "";
+	memset(r, 0, sizeof(*r));
+	r->config = *c;
+	r->fd = -1;
+	ck_assert_msg(arena_init(&r->arena, c->tensor, (uint64_t)c->n_tensors, c->grad_dtype, why, sizeof(why)) == ST_OK,
+		      "%s", why);
+	build_plan(r);
+	ck_assert_msg(plan_check(r->plan, r->plan->bytes, why, sizeof(why)) == ST_OK, "%s", why);
+	struct plan_segment want[8 + 64];
+	r->n_segments = plan_segments(r->plan, want, 8 + 64);
+	ck_assert_int_le(r->n_segments, 8 + 64);
+	r->segment = calloc((size_t)r->n_segments, sizeof(*r->segment));
+	for (int i = 0; i < r->n_segments; i++)
+		ck_assert_msg(segment_create(&r->segment[i], RIG_JOB, RIG_GENERATION, r->plan->fingerprint, want[i].role,
+					     want[i].index, want[i].bytes, true, why, sizeof(why)) == ST_OK, "%s", why);
+	control_page_view(&r->page, rig_data(r, SEG_CONTROL, 0), r->plan->ranks, r->plan->max_micro_size,
+			  r->plan->threads);
+	ck_assert_int_eq(control_state_init(&r->state, r->plan->ranks, r->plan->max_micro_size), ST_OK);
+}
+
+void rig_close(struct rig *r)
+{
+	if (r->fd >= 0)
+		ck_assert_int_eq(rig_wait(r), 0);
+	for (int i = 0; i < r->n_segments; i++)
+		segment_close(&r->segment[i]);
+	free(r->segment);
+	control_state_fini(&r->state);
+	close(r->plan_fd);
+	free(r->plan);
+	arena_fini(&r->arena);
+}
+
+/* In packets as gaccd sends them: the plan first, then as many as a packet carries. */
+static void send_start(struct rig *r, const int *fds, int n)
+{
+	struct engine_command c = { .op = ENGINE_START, .id = ++r->next_id, .job_id = RIG_JOB,
+				    .generation = RIG_GENERATION, .epoch = 1, .incarnation = 1 };
+	int packet[CHANNEL_MAX_FDS] = { r->plan_fd }, k = 1;
+	for (int i = 0; i < n; i++) {
+		packet[k++] = fds[i];
+		if (k == CHANNEL_MAX_FDS || i == n - 1) {
+			ck_assert_int_eq(channel_send(r->fd, &c, sizeof(c), NULL, 0, packet, k), 0);
+			k = 0;
+		}
+	}
+}
+
+struct engine_answer rig_start_with(struct rig *r, const int *fds, int n)
+{
+	int pair[2];
+	struct engine_answer a = { .op = 0 };
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	fflush(NULL);
+	r->pid = fork();
+	ck_assert_int_ge(r->pid, 0);
+	if (r->pid == 0) {
+		close(pair[0]);
+		exit(engine_main(pair[1]));
+	}
+	close(pair[1]);
+	r->fd = pair[0];
+	send_start(r, fds, n);
+	if (!rig_receive(r, &a))
+		a.op = 0;
+	return a;
+}
+
+struct engine_answer rig_start(struct rig *r)
+{
+	int fds[8 + 64];
+	for (int i = 0; i < r->n_segments; i++)
+		fds[i] = r->segment[i].fd;
+	struct engine_answer a = rig_start_with(r, fds, r->n_segments);
+	ck_assert_msg(a.op == ENGINE_START && a.status == ST_OK, "start: op %u status %u: %s", a.op, a.status, a.text);
+	r->window = a.window;
+	return a;
+}
+
+void rig_kill(struct rig *r)
+{
+	kill(r->pid, SIGKILL);
+	ck_assert_int_eq(waitpid(r->pid, NULL, 0), r->pid);
+	close(r->fd);
+	r->fd = -1;
+}
+
+int rig_wait(struct rig *r)
+{
+	int status;
+	close(r->fd);
+	r->fd = -1;
+	ck_assert_int_eq(waitpid(r->pid, &status, 0), r->pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static const struct segment *find(const struct rig *r, uint32_t role, uint32_t index)
+{
+	for (int i = 0; i < r->n_segments; i++)
+		if (r->segment[i].header->role == role && r->segment[i].header->index == index)
+			return &r->segment[i];
+	ck_abort_msg("no segment of role %u index %u", role, index);
+	return NULL;
+}
+
+void *rig_data(const struct rig *r, uint32_t role, uint32_t index)
+{
+	return find(r, role, index)->data;
+}
+
+uint64_t rig_bytes(const struct rig *r, uint32_t role, uint32_t index)
+{
+	return find(r, role, index)->data_bytes;
+}
+
+void rig_read(struct rig *r)
+{
+	bool corrupt;
+	ck_assert(control_page_read(&r->page, &r->state, &corrupt));
+}
+
+uint64_t rig_send(struct rig *r, struct engine_command c)
+{
+	c.id = ++r->next_id;
+	int rc;
+	while ((rc = channel_send(r->fd, &c, sizeof(c), NULL, 0, NULL, 0)) == -EAGAIN)
+		poll(&(struct pollfd){ .fd = r->fd, .events = POLLOUT }, 1, -1);
+	ck_assert_msg(rc == 0 || rc == -EPIPE || rc == -ECONNRESET, "send: %s", strerror(-rc));
+	return c.id;
+}
+
+bool rig_receive(struct rig *r, struct engine_answer *out)
+{
+	for (;;) {
+		int rc = channel_recv(r->fd, out, sizeof(*out), NULL, NULL);
+		if (rc == -EAGAIN) {
+			poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
+			continue;
+		}
+		ck_assert(rc == (int)sizeof(*out) || rc == 0 || rc == -ECONNRESET);
+		return rc > 0;
+	}
+}
+
+struct engine_answer rig_call(struct rig *r, struct engine_command c)
+{
+	struct engine_answer a;
+	uint64_t id = rig_send(r, c);
+	ck_assert_msg(rig_receive(r, &a), "the engine is gone");
+	ck_assert_uint_eq(a.id, id);
+	ck_assert_uint_eq(a.op, c.op);
+	return a;
+}
+
+struct engine_command rig_add_command(const struct rig *r, uint32_t rank, uint32_t micro, double weight)
+{
+	return (struct engine_command){ .op = ENGINE_ADD, .rank = rank, .sgen = 1, .window = r->window, .micro = micro,
+					.slot = rank * r->config.micro_size + micro, .coefficient = weight,
+					.weight = weight, .loss = 1.5 };
+}
+
+struct engine_answer rig_add(struct rig *r, uint32_t rank, uint32_t micro, double weight)
+{
+	return rig_call(r, rig_add_command(r, rank, micro, weight));
+}
+
+void rig_attach_all(struct rig *r)
+{
+	for (uint32_t i = 0; i < r->config.ranks; i++)
+		ck_assert_uint_eq(rig_call(r, (struct engine_command){ .op = ENGINE_ATTACH, .rank = i, .sgen = 1 }).status,
+				  ST_OK);
+}
+
+struct engine_answer rig_flush(struct rig *r, uint32_t rank, bool leave)
+{
+	return rig_call(r, (struct engine_command){ .op = ENGINE_FLUSH, .rank = rank, .sgen = 1, .window = r->window,
+						    .leave = leave });
+}
+
+struct engine_answer rig_close_window(struct rig *r)
+{
+	return rig_call(r, (struct engine_command){ .op = ENGINE_CLOSE, .window = r->window });
+}
+
+struct engine_answer rig_go(struct rig *r, uint64_t attempt)
+{
+	return rig_call(r, (struct engine_command){ .op = ENGINE_GO, .window = r->window, .term = 1, .attempt = attempt });
+}
+
+struct engine_command rig_commit_command(const struct rig *r, uint32_t outcome, double scale, double lr)
+{
+	return (struct engine_command){ .op = ENGINE_COMMIT, .window = r->window, .term = 1, .attempt = 1,
+					.applied_step = r->applied_step + (outcome == 1), .outcome = outcome,
+					.next_micro_size = r->config.micro_size, .scale = scale, .lr = lr,
+					.next_loss_scale = 1 };
+}
+
+struct engine_answer rig_step(struct rig *r, uint32_t outcome, double scale, double lr)
+{
+	struct engine_answer a = rig_close_window(r);
+	ck_assert_uint_eq(a.status, ST_OK);
+	a = rig_go(r, 1);
+	ck_assert_uint_eq(a.status, ST_OK);
+	a = rig_call(r, rig_commit_command(r, outcome, scale, lr));
+	ck_assert_msg(a.status == ST_OK, "commit: %u %s", a.status, a.text);
+	r->applied_step += outcome == 1;
+	r->window++;
+	return a;
+}
+
+void rig_zero_params(struct rig *r)
+{
+	struct engine_answer a = rig_call(r, (struct engine_command){ .op = ENGINE_PUT_PARAMS, .last = 1 });
+	ck_assert_uint_eq(a.status, ST_OK);
+}
+
+static void *slot_element(const struct rig *r, uint32_t slot, int tensor, uint64_t i, enum dtype *t)
+{
+	const struct arena_tensor *a = &r->arena.tensor[tensor];
+	*t = r->arena.group[a->group].grad_dtype;
+	return (char *)rig_data(r, SEG_SLOT, slot) + a->slot_offset + i * dtype_size(*t);
+}
+
+static const struct kernels *reference(void)
+{
+	static const struct kernels *k;
+	if (!k)
+		k = kernels_get("reference");
+	return k;
+}
+
+static float load(const void *at, enum dtype t)
+{
+	float out;
+	if (t == DTYPE_F32)
+		return *(const float *)at;
+	reference()->to_f32(&out, at, t, 1);
+	return out;
+}
+
+static void store(void *at, enum dtype t, float value)
+{
+	if (t == DTYPE_F32)
+		*(float *)at = value;
+	else
+		reference()->from_f32(at, t, &value, 1);
+}
+
+void rig_set_gradient(struct rig *r, uint32_t slot, int tensor, uint64_t i, float value)
+{
+	enum dtype t;
+	void *at = slot_element(r, slot, tensor, i, &t);
+	store(at, t, value);
+}
+
+float rig_gradient(const struct rig *r, uint32_t slot, int tensor, uint64_t i)
+{
+	enum dtype t;
+	void *at = slot_element(r, slot, tensor, i, &t);
+	return load(at, t);
+}
+
+float rig_param(const struct rig *r, int tensor, uint64_t i)
+{
+	const struct arena_tensor *a = &r->arena.tensor[tensor];
+	enum dtype t = r->arena.group[a->group].param_dtype;
+	return load((char *)rig_data(r, SEG_PARAMS, 0) + a->param_offset + i * dtype_size(t), t);
+}
+
+double rig_sum(const struct rig *r, uint32_t half, int tensor, uint64_t i)
+{
+	const void *sum = rig_data(r, SEG_ACCUM0 + half, 0);
+	uint64_t at = r->arena.tensor[tensor].start + i;
+	return r->config.acc_dtype == DTYPE_F64 ? ((const double *)sum)[at] : ((const float *)sum)[at];
+}
+
+static void fill(struct rig *r, uint32_t slot, uint64_t seed, bool exact)
+{
+	for (int t = 0; t < r->config.n_tensors; t++) {
+		enum dtype d;
+		char *first = slot_element(r, slot, t, 0, &d);
+		for (uint64_t i = 0; r->arena.tensor[t].alias < 0 && i < r->arena.tensor[t].count; i++) {
+			uint64_t x = rig_mix(seed * 1000003 + (uint64_t)t * 7919 + i);
+			float v = exact ? (float)(int)(x % 17) - 8 : (float)(int32_t)x * 0x1p-31f;
+			store(first + i * dtype_size(d), d, v);
+		}
+	}
+}
+
+void rig_fill_slot(struct rig *r, uint32_t slot, uint64_t seed)
+{
+	fill(r, slot, seed, false);
+}
+
+void rig_fill_slot_exact(struct rig *r, uint32_t slot, uint64_t seed)
+{
+	fill(r, slot, seed, true);
+}

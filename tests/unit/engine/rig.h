@@ -1,0 +1,89 @@
+/* A job without gaccd: plan, segments and a real engine process on the other end of a socketpair. */
+#ifndef GACC_TEST_ENGINE_RIG_H
+#define GACC_TEST_ENGINE_RIG_H
+
+#include "engine/channel.h"
+#include "engine/memory.h"
+
+#include <sys/types.h>
+
+#define RIG_JOB 7
+#define RIG_GENERATION 3
+#define RIG_MAX_TENSORS 12
+
+struct rig_config {
+	struct tensor_spec tensor[RIG_MAX_TENSORS];
+	int n_tensors;
+	enum dtype grad_dtype, acc_dtype; /* NONE: the tensor's own; f32 */
+	uint32_t ranks, micro_size, threads;
+	bool arrival, reject_nonfinite, no_master;
+	struct optim_config optim;
+	unsigned frozen;                  /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
+	struct init_rule init;            /* of every tensor */
+};
+
+struct rig {
+	struct rig_config config;
+	struct arena arena;
+	struct plan *plan;
+	int plan_fd;
+	struct segment *segment; /* mapped here too */
+	int n_segments;
+	struct control_page page;
+	struct control_state state; /* as of the last rig_read */
+	int fd;                     /* our end of the channel; -1: no engine */
+	pid_t pid;
+	uint64_t next_id;
+	uint64_t window, applied_step;
+};
+
+/* Configurations that most tests start from: two ranks, two micro-batches, SGD with lr 1; a few f32, bf16 and f16 tensors with odd
+ * sizes and an alias, or (large) enough elements that threads share the work. */
+struct rig_config rig_small(void);
+struct rig_config rig_large(void);
+
+/* Allocates everything; there is one slot per (rank, micro): rank * micro_size + micro. Fails the test on error. */
+void rig_open(struct rig *, const struct rig_config *);
+void rig_close(struct rig *); /* ends the engine, too */
+/* Starts an engine and sends START; the answer is HELLO. */
+struct engine_answer rig_start(struct rig *);
+/* The same with other descriptors: n of them after the plan. Returns the answer, or one with op 0 at end of file. */
+struct engine_answer rig_start_with(struct rig *, const int *fds, int n);
+void rig_kill(struct rig *);           /* SIGKILL, and waits */
+int rig_wait(struct rig *);            /* closes our end unless closed; exit code, or -signal */
+
+void *rig_data(const struct rig *, uint32_t role, uint32_t index);
+uint64_t rig_bytes(const struct rig *, uint32_t role, uint32_t index);
+/* The control record in force into rig->state. */
+void rig_read(struct rig *);
+
+/* Sends a command (id is chosen) and returns the id; waits for any answer; sends and waits for this one's answer. */
+uint64_t rig_send(struct rig *, struct engine_command);
+bool rig_receive(struct rig *, struct engine_answer *out); /* false: the engine is gone */
+struct engine_answer rig_call(struct rig *, struct engine_command);
+
+/* Shortcuts. Session generation is 1 everywhere, slot as above. */
+struct engine_command rig_add_command(const struct rig *, uint32_t rank, uint32_t micro, double weight);
+struct engine_answer rig_add(struct rig *, uint32_t rank, uint32_t micro, double weight);
+void rig_attach_all(struct rig *);
+struct engine_answer rig_flush(struct rig *, uint32_t rank, bool leave);
+struct engine_answer rig_close_window(struct rig *);
+struct engine_answer rig_go(struct rig *, uint64_t attempt);
+struct engine_command rig_commit_command(const struct rig *, uint32_t outcome, double scale, double lr);
+/* CLOSE, GO, COMMIT; all must succeed. */
+struct engine_answer rig_step(struct rig *, uint32_t outcome, double scale, double lr);
+/* Uploads zeros and declares the parameters ready. */
+void rig_zero_params(struct rig *);
+
+/* Element i of tensor t: in a slot, in the parameters. The setters round to the dtype. */
+void rig_set_gradient(struct rig *, uint32_t slot, int tensor, uint64_t i, float value);
+float rig_gradient(const struct rig *, uint32_t slot, int tensor, uint64_t i);
+float rig_param(const struct rig *, int tensor, uint64_t i);
+double rig_sum(const struct rig *, uint32_t half, int tensor, uint64_t i);
+/* Gradients that depend on (seed, tensor, element) alone; all of the slot's tensors. */
+void rig_fill_slot(struct rig *, uint32_t slot, uint64_t seed);
+/* Whole numbers -8..8 instead, exact in every dtype. */
+void rig_fill_slot_exact(struct rig *, uint32_t slot, uint64_t seed);
+uint64_t rig_mix(uint64_t x);
+
+#endif

@@ -1,0 +1,381 @@
+/* Control page and queue. */
+#include "engine/accum.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+Suite *control_suite(void);
+
+#define RANKS 3
+#define MAX_MICRO 30
+#define THREADS 2
+
+static struct control_page page;
+static struct control_state state, seen;
+static unsigned char *memory;
+static size_t memory_bytes;
+
+static void setup(void)
+{
+	memory_bytes = control_page_bytes(RANKS, MAX_MICRO, THREADS);
+	memory = aligned_alloc(64, memory_bytes);
+	memset(memory, 0, memory_bytes);
+	control_page_view(&page, memory, RANKS, MAX_MICRO, THREADS);
+	ck_assert_int_eq(control_state_init(&state, RANKS, MAX_MICRO), ST_OK);
+	ck_assert_int_eq(control_state_init(&seen, RANKS, MAX_MICRO), ST_OK);
+	state.r.micro_size = 4;
+}
+
+static void teardown(void)
+{
+	control_state_fini(&state);
+	control_state_fini(&seen);
+	control_state_fini(NULL);
+	free(memory);
+}
+
+static bool read_page(void)
+{
+	bool corrupt;
+	return control_page_read(&page, &seen, &corrupt);
+}
+
+/* Changes every part of the state, so that a mixture of two records shows. */
+static void publish_next(void)
+{
+	state.r.window++;
+	state.r.sum_weight += 0.5;
+	state.r.commit_next_loss_scale += 1;
+	state.rank[RANKS - 1].counted++;
+	control_set_bit(state.counted, MAX_MICRO, RANKS - 1, (uint32_t)state.r.window % MAX_MICRO);
+	control_set_bit(state.voided, MAX_MICRO, 0, (uint32_t)state.r.window % MAX_MICRO);
+	state.last_counted[state.n_words - 1] = state.r.window;
+	control_page_publish(&page, &state);
+}
+
+static void assert_seen(const struct control_state *want)
+{
+	ck_assert_mem_eq(&seen.r, &want->r, sizeof(seen.r));
+	ck_assert_mem_eq(seen.rank, want->rank, RANKS * sizeof(*seen.rank));
+	ck_assert_mem_eq(seen.counted, want->counted, seen.n_words * 8);
+	ck_assert_mem_eq(seen.voided, want->voided, seen.n_words * 8);
+	ck_assert_mem_eq(seen.last_counted, want->last_counted, seen.n_words * 8);
+}
+
+START_TEST(parts_are_aligned_and_do_not_overlap)
+{
+	unsigned char *end = memory + 2 * page.record_bytes;
+	ck_assert_uint_eq(page.bytes, memory_bytes);
+	ck_assert_uint_eq(page.record_bytes % 64, 0);
+	ck_assert_ptr_eq(control_page_ledger(&page, 0, 0), end);
+	end = (unsigned char *)(control_page_ledger(&page, RANKS - 1, MAX_MICRO - 1) + 1);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		unsigned char *stamp = (unsigned char *)control_page_stamp(&page, i);
+		ck_assert_uint_eq((uintptr_t)stamp % 64, 0);
+		ck_assert(stamp >= end);
+		end = stamp + sizeof(struct undo_stamp);
+	}
+	for (uint32_t i = 0; i < THREADS; i++) {
+		unsigned char *undo = control_page_undo(&page, i);
+		ck_assert_uint_eq((uintptr_t)undo % 64, 0);
+		ck_assert(undo >= end);
+		end = undo + UNDO_AREA_BYTES;
+	}
+	ck_assert_ptr_eq(end, memory + memory_bytes);
+	ck_assert_uint_eq(control_page_bytes(UINT32_MAX, UINT32_MAX, 1), 0);
+}
+END_TEST
+
+START_TEST(a_new_page_is_empty_and_a_damaged_one_corrupt)
+{
+	bool corrupt = true;
+	ck_assert(!control_page_read(&page, &seen, &corrupt));
+	ck_assert(!corrupt);
+	memory[page.record_bytes + 100] = 1;
+	ck_assert(!control_page_read(&page, &seen, &corrupt));
+	ck_assert(corrupt);
+}
+END_TEST
+
+START_TEST(the_last_record_is_in_force)
+{
+	for (int i = 0; i < 5; i++) {
+		publish_next();
+		ck_assert(read_page());
+		ck_assert_uint_eq(seen.r.seq, i + 1);
+		assert_seen(&state);
+	}
+}
+END_TEST
+
+/* A page of other dimensions must not be taken for ours, even when its checksum is right. */
+START_TEST(a_record_of_another_job_shape_is_corrupt)
+{
+	bool corrupt = false;
+	state.r.ranks = RANKS - 1;
+	publish_next();
+	ck_assert(!control_page_read(&page, &seen, &corrupt));
+	ck_assert(corrupt);
+}
+END_TEST
+
+START_TEST(any_damaged_byte_falls_back_to_the_other_record)
+{
+	publish_next();
+	publish_next();
+	ck_assert(read_page());
+	struct control_state last = state;
+	publish_next();
+	unsigned char *half = memory + (state.r.seq & 1) * page.record_bytes;
+	for (size_t i = 0; i < page.record_bytes; i++) {
+		half[i] ^= 0x10;
+		ck_assert(read_page());
+		ck_assert_uint_eq(seen.r.seq, last.r.seq);
+		half[i] ^= 0x10;
+	}
+	ck_assert(read_page());
+	ck_assert_uint_eq(seen.r.seq, state.r.seq);
+}
+END_TEST
+
+/* The writer died after having written any prefix, or any suffix, of the next record over the idle one. */
+START_TEST(a_torn_record_is_the_old_one_or_the_new_one)
+{
+	bool from_end = _i;
+	for (int i = 0; i < 3; i++)
+		publish_next();
+	unsigned char *before = malloc(memory_bytes), *after = malloc(memory_bytes);
+	memcpy(before, memory, memory_bytes);
+	ck_assert(read_page());
+	uint64_t seq = seen.r.seq;
+	publish_next();
+	memcpy(after, memory, memory_bytes);
+	size_t at = (state.r.seq & 1) * page.record_bytes, n = page.record_bytes;
+	for (size_t k = 0; k <= n; k++) {
+		memcpy(memory, before, memory_bytes);
+		size_t from = from_end ? n - k : 0;
+		memcpy(memory + at + from, after + at + from, k);
+		ck_assert(read_page());
+		bool whole = memcmp(memory, after, memory_bytes) == 0;
+		ck_assert_uint_eq(seen.r.seq, whole ? seq + 1 : seq);
+		if (whole)
+			assert_seen(&state);
+	}
+	free(before);
+	free(after);
+}
+END_TEST
+
+/* The stores of publish itself, one 8-byte word after the other: seq := 0, the words, the checksum, seq. */
+START_TEST(every_store_of_a_publish_leaves_one_valid_record)
+{
+	for (int i = 0; i < 3; i++)
+		publish_next();
+	uint64_t *after = malloc(memory_bytes), *now = (uint64_t *)memory, seq = state.r.seq;
+	unsigned char *before = malloc(memory_bytes);
+	memcpy(before, memory, memory_bytes);
+	publish_next();
+	memcpy(after, memory, memory_bytes);
+	memcpy(memory, before, memory_bytes);
+	size_t at = (state.r.seq & 1) * page.record_bytes / 8, n = page.record_bytes / 8;
+	now[at] = 0;
+	for (size_t i = 1; i < n; i++) {
+		ck_assert(read_page());
+		ck_assert_uint_eq(seen.r.seq, seq);
+		now[at + i] = after[at + i];
+	}
+	ck_assert(read_page());
+	ck_assert_uint_eq(seen.r.seq, seq);
+	now[at] = after[at];
+	ck_assert(read_page());
+	ck_assert_uint_eq(seen.r.seq, seq + 1);
+	free(after);
+	free(before);
+}
+END_TEST
+
+static struct accum queue;
+
+static void setup_queue(void)
+{
+	setup();
+	for (uint32_t i = 0; i < RANKS; i++)
+		state.rank[i].sgen = 2;
+	ck_assert_int_eq(accum_init(&queue, 8, true), ST_OK);
+}
+
+static void teardown_queue(void)
+{
+	accum_fini(&queue);
+	accum_fini(NULL);
+	teardown();
+}
+
+static enum status offer_as(uint32_t rank, uint32_t micro, uint32_t slot, uint64_t sgen, uint64_t key, bool *voided)
+{
+	struct accum_entry e = { .rank = rank, .micro = micro, .slot = slot, .sgen = sgen, .data_key = key };
+	return accum_offer(&queue, &state, control_page_ledger(&page, rank, micro), &e, voided);
+}
+
+static enum status offer(uint32_t rank, uint32_t micro)
+{
+	bool voided;
+	return offer_as(rank, micro, rank * 10 + micro, 2, 0, &voided);
+}
+
+/* "rm rm .." of what may be added now. */
+static const char *next(uint32_t max)
+{
+	static char text[64];
+	struct accum_entry *e[8];
+	uint32_t n = accum_next(&queue, &state, e, max);
+	text[0] = 0;
+	for (uint32_t i = 0; i < n; i++)
+		sprintf(text + strlen(text), "%s%u%u", i ? " " : "", e[i]->rank, e[i]->micro);
+	return text;
+}
+
+START_TEST(canonical_order_is_micro_major_and_waits)
+{
+	ck_assert_int_eq(offer(2, 0), ST_OK);
+	ck_assert_int_eq(offer(0, 1), ST_OK);
+	ck_assert_int_eq(offer(1, 0), ST_OK);
+	ck_assert_str_eq(next(8), "");
+	ck_assert_int_eq(offer(0, 0), ST_OK);
+	ck_assert_str_eq(next(8), "00 10 20 01");
+	ck_assert_str_eq(next(3), "00 10 20");
+	accum_remove(&queue, accum_find(&queue, 1, 0));
+	ck_assert_str_eq(next(8), "00");
+	ck_assert_ptr_null(accum_find(&queue, 1, 0));
+}
+END_TEST
+
+START_TEST(what_is_counted_void_or_flushed_is_passed_over)
+{
+	control_set_bit(state.counted, MAX_MICRO, 0, 0);
+	control_set_bit(state.voided, MAX_MICRO, 1, 0);
+	state.rank[2].flushed = 1;
+	ck_assert_int_eq(offer(0, 1), ST_OK);
+	ck_assert_int_eq(offer(1, 1), ST_OK);
+	ck_assert_int_eq(offer(0, 2), ST_OK);
+	ck_assert_str_eq(next(8), "01 11 02");
+	state.rank[1].flushed = 2;
+	accum_remove(&queue, accum_find(&queue, 1, 1));
+	ck_assert_str_eq(next(8), "01 02");
+}
+END_TEST
+
+START_TEST(arrival_order_takes_what_is_there)
+{
+	queue.canonical = false;
+	ck_assert_int_eq(offer(2, 3), ST_OK);
+	ck_assert_int_eq(offer(0, 1), ST_OK);
+	ck_assert_int_eq(offer(1, 0), ST_OK);
+	ck_assert_str_eq(next(8), "23 01 10");
+	ck_assert_str_eq(next(2), "23 01");
+}
+END_TEST
+
+START_TEST(pushes_are_judged_before_they_queue)
+{
+	bool voided = true;
+	struct ledger_cell *cell = control_page_ledger(&page, 1, 0);
+	ck_assert_int_eq(offer_as(1, 0, 5, 1, 0, &voided), ST_SESSION_FENCED);
+	ck_assert_int_eq(offer_as(1, 0, 5, 3, 0, &voided), ST_SESSION_UNKNOWN);
+	control_set_bit(state.counted, MAX_MICRO, 1, 0);
+	cell->data_key = 77;
+	ck_assert_int_eq(offer_as(1, 0, 5, 1, 77, &voided), ST_SESSION_FENCED);
+	ck_assert_int_eq(offer_as(1, 0, 5, 2, 76, &voided), ST_DATA_KEY_MISMATCH);
+	ck_assert_int_eq(offer_as(1, 0, 5, 2, 77, &voided), ST_ALREADY_EXISTS);
+	ck_assert(!voided);
+	ck_assert_int_eq(offer_as(1, 0, 5, 2, 0, &voided), ST_ALREADY_EXISTS);
+	control_set_bit(state.voided, MAX_MICRO, 1, 1);
+	ck_assert_int_eq(offer_as(1, 1, 5, 2, 0, &voided), ST_ALREADY_EXISTS);
+	ck_assert(voided);
+	state.r.phase = WINDOW_CLOSED;
+	ck_assert_int_eq(offer(1, 2), ST_WINDOW_CLOSED);
+	ck_assert_int_eq(offer_as(1, 0, 5, 2, 77, &voided), ST_ALREADY_EXISTS);
+	state.r.phase = WINDOW_OPEN;
+	state.rank[1].flushed = 1;
+	ck_assert_int_eq(offer(1, 2), ST_FLUSHED);
+	ck_assert_int_eq(offer_as(1, 0, 5, 2, 77, &voided), ST_ALREADY_EXISTS);
+	ck_assert_uint_eq(queue.n, 0);
+}
+END_TEST
+
+START_TEST(a_slot_and_a_micro_batch_queue_once)
+{
+	bool voided;
+	ck_assert_int_eq(offer_as(0, 1, 5, 2, 0, &voided), ST_OK);
+	ck_assert_int_eq(offer_as(0, 1, 6, 2, 0, &voided), ST_SLOT_BUSY);
+	ck_assert_int_eq(offer_as(0, 2, 5, 2, 0, &voided), ST_SLOT_BUSY);
+	ck_assert_uint_eq(queue.n, 1);
+	for (uint32_t i = 0; i < 7; i++)
+		ck_assert_int_eq(offer_as(2, i, 10 + i, 2, 0, &voided), ST_OK);
+	ck_assert_int_eq(offer_as(1, 0, 20, 2, 0, &voided), ST_RESOURCE_EXHAUSTED);
+}
+END_TEST
+
+START_TEST(stale_entries_are_found_and_bitmaps_freed)
+{
+	bool voided;
+	struct accum_entry e = { .rank = 1, .micro = 0, .slot = 1, .sgen = 2, .present = malloc(16) };
+	ck_assert_int_eq(accum_offer(&queue, &state, control_page_ledger(&page, 1, 0), &e, &voided), ST_OK);
+	ck_assert_int_eq(offer(0, 0), ST_OK);
+	ck_assert_ptr_null(accum_find_stale(&queue, 1, 2));
+	ck_assert_ptr_null(accum_find_stale(&queue, 2, 9));
+	ck_assert_uint_eq(accum_find_stale(&queue, 1, 3)->rank, 1);
+	accum_remove(&queue, accum_find_stale(&queue, 1, 3));
+	ck_assert_uint_eq(accum_find_stale(&queue, UINT32_MAX, UINT64_MAX)->rank, 0);
+	accum_remove(&queue, accum_find_stale(&queue, UINT32_MAX, UINT64_MAX));
+	ck_assert_ptr_null(accum_find_stale(&queue, UINT32_MAX, UINT64_MAX));
+}
+END_TEST
+
+START_TEST(completeness_counts_what_is_missing)
+{
+	struct accum_entry *e[8];
+	state.r.micro_size = 2;
+	state.rank[2].flushed = 1;
+	control_set_bit(state.counted, MAX_MICRO, 0, 0);
+	control_set_bit(state.voided, MAX_MICRO, 1, 0);
+	ck_assert(!accum_complete(&state));
+	ck_assert_int_eq(offer(0, 1), ST_OK);
+	ck_assert_int_eq(offer(1, 1), ST_OK);
+	ck_assert_uint_eq(accum_next(&queue, &state, e, 8), 2);
+	ck_assert(accum_completes(&state, e, 2));
+	ck_assert(!accum_completes(&state, e, 1));
+	control_set_bit(state.counted, MAX_MICRO, 0, 1);
+	ck_assert(!accum_complete(&state));
+	state.rank[1].flushed = 2;
+	ck_assert(accum_complete(&state));
+}
+END_TEST
+
+Suite *control_suite(void)
+{
+	Suite *s = suite_create("control");
+	TCase *t = tcase_create("page");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, parts_are_aligned_and_do_not_overlap);
+	tcase_add_test(t, a_new_page_is_empty_and_a_damaged_one_corrupt);
+	tcase_add_test(t, the_last_record_is_in_force);
+	tcase_add_test(t, a_record_of_another_job_shape_is_corrupt);
+	tcase_add_test(t, any_damaged_byte_falls_back_to_the_other_record);
+	tcase_add_loop_test(t, a_torn_record_is_the_old_one_or_the_new_one, 0, 2);
+	tcase_add_test(t, every_store_of_a_publish_leaves_one_valid_record);
+	suite_add_tcase(s, t);
+	t = tcase_create("queue");
+	tcase_add_checked_fixture(t, setup_queue, teardown_queue);
+	tcase_add_test(t, canonical_order_is_micro_major_and_waits);
+	tcase_add_test(t, what_is_counted_void_or_flushed_is_passed_over);
+	tcase_add_test(t, arrival_order_takes_what_is_there);
+	tcase_add_test(t, pushes_are_judged_before_they_queue);
+	tcase_add_test(t, a_slot_and_a_micro_batch_queue_once);
+	tcase_add_test(t, stale_entries_are_found_and_bitmaps_freed);
+	tcase_add_test(t, completeness_counts_what_is_missing);
+	suite_add_tcase(s, t);
+	return s;
+}

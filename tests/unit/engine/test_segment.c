@@ -1,0 +1,284 @@
+/* Segments and channel: what the kernel must guarantee to us, and what we must refuse. */
+#include "engine/channel.h"
+#include "engine/segment.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+Suite *segment_suite(void);
+
+#define JOB 11
+#define LAYOUT 22
+
+static char why[200];
+
+static struct segment create(uint64_t bytes)
+{
+	struct segment s;
+	ck_assert_msg(segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, bytes, true, why, sizeof(why)) == ST_OK, "%s", why);
+	return s;
+}
+
+START_TEST(a_new_segment_is_zero_sealed_and_private)
+{
+	struct segment s = create(10000);
+	struct stat info;
+	int rc = fcntl(s.fd, F_GET_SEALS);
+	ck_assert_int_eq(rc, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	ck_assert_int_eq(fstat(s.fd, &info), 0);
+	ck_assert_uint_eq(info.st_mode & 07777, 0600);
+	ck_assert_uint_eq(s.data_bytes, 10000);
+	ck_assert_uint_ge((uint64_t)info.st_blocks * 512, 10000 + SEGMENT_DATA_OFFSET); /* allocated */
+	ck_assert_ptr_eq(s.data, (char *)s.header + SEGMENT_DATA_OFFSET);
+	static const unsigned char zeros[10000];
+	ck_assert_mem_eq(s.data, zeros, sizeof(zeros));
+	ck_assert_int_lt(ftruncate(s.fd, 5000), 0);
+	ck_assert_int_lt(ftruncate(s.fd, 50000), 0);
+	rc = fcntl(s.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+	ck_assert_int_lt(rc, 0);
+	segment_close(&s);
+	ck_assert_int_eq(s.fd, -1);
+	segment_close(&s);
+	segment_close(NULL);
+}
+END_TEST
+
+START_TEST(more_than_the_machine_has_is_refused_with_numbers)
+{
+	struct segment s = SEGMENT_NONE;
+	enum status st = segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, UINT64_C(1) << 60, false, why, sizeof(why));
+	ck_assert_int_eq(st, ST_NO_MEMORY);
+	ck_assert_ptr_nonnull(strstr(why, "1152921504606846976"));
+	ck_assert_int_eq(s.fd, -1);
+	st = segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, UINT64_MAX, false, why, sizeof(why));
+	ck_assert_int_eq(st, ST_NO_MEMORY);
+}
+END_TEST
+
+START_TEST(a_second_mapping_sees_the_same_memory)
+{
+	struct segment a = create(8192), b;
+	struct segment_header h;
+	int fd = dup(a.fd);
+	strcpy(a.data, "gradient");
+	ck_assert_int_eq(segment_adopt(&b, fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK);
+	ck_assert_str_eq(b.data, "gradient");
+	ck_assert_uint_eq(b.data_bytes, 8192);
+	ck_assert_int_eq(segment_peek(b.fd, &h), ST_OK);
+	ck_assert_uint_eq(h.generation, 5);
+	ck_assert_uint_eq(h.index, 3);
+	segment_close(&a);
+	strcpy(b.data, "kept");
+	segment_close(&b);
+}
+END_TEST
+
+static const struct {
+	uint64_t job, layout;
+	uint32_t role, index;
+} others[] = { { JOB + 1, LAYOUT, SEG_SLOT, 3 }, { JOB, LAYOUT + 1, SEG_SLOT, 3 }, { JOB, LAYOUT, SEG_PARAMS, 3 },
+	       { JOB, LAYOUT, SEG_SLOT, 2 } };
+
+START_TEST(a_foreign_segment_is_refused)
+{
+	struct segment a = create(100), b = SEGMENT_NONE;
+	enum status st = segment_adopt(&b, a.fd, others[_i].job, others[_i].layout, others[_i].role, others[_i].index,
+				       true, why, sizeof(why));
+	ck_assert_int_eq(st, ST_SEGMENT_CORRUPT);
+	ck_assert_int_eq(b.fd, -1);
+	ck_assert_int_ge(fcntl(a.fd, F_GETFD), 0); /* not taken */
+	segment_close(&a);
+}
+END_TEST
+
+/* Every byte of the header counts. */
+START_TEST(a_changed_header_is_refused)
+{
+	struct segment a = create(100), b;
+	for (size_t i = 0; i < sizeof(struct segment_header); i++) {
+		((unsigned char *)a.header)[i] ^= 4;
+		ck_assert_int_eq(segment_adopt(&b, a.fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)),
+				 ST_SEGMENT_CORRUPT);
+		((unsigned char *)a.header)[i] ^= 4;
+	}
+	int fd = dup(a.fd);
+	ck_assert_int_eq(segment_adopt(&b, fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK);
+	segment_close(&a);
+	segment_close(&b);
+}
+END_TEST
+
+START_TEST(an_unsealed_or_short_descriptor_is_refused)
+{
+	struct segment a = create(100), b;
+	int fd = memfd_create("bare", MFD_CLOEXEC | MFD_ALLOW_SEALING), null = open("/dev/null", O_RDWR);
+	ck_assert_int_eq(write(fd, a.header, 4196), 4196);
+	ck_assert_int_eq(segment_adopt(&b, fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_SEGMENT_CORRUPT);
+	ck_assert_int_eq(ftruncate(fd, 4000), 0);
+	int rc = fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	ck_assert_int_eq(rc, 0);
+	ck_assert_int_eq(segment_adopt(&b, fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_SEGMENT_CORRUPT);
+	ck_assert_int_eq(segment_adopt(&b, null, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_SEGMENT_CORRUPT);
+	close(fd);
+	close(null);
+	segment_close(&a);
+}
+END_TEST
+
+/* What a trainer of another user can do with the read-only descriptor: nothing but read. */
+static int attack(int ro)
+{
+	char path[40];
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ro);
+	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+		return 1;
+	if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0) != MAP_FAILED || errno != EACCES)
+		return 2;
+	void *p = mmap(NULL, 4096, PROT_READ, MAP_SHARED, ro, 0);
+	if (p == MAP_FAILED || ((struct segment_header *)p)->magic != SEGMENT_MAGIC)
+		return 3;
+	if (mprotect(p, 4096, PROT_READ | PROT_WRITE) == 0)
+		return 4;
+	if (write(ro, "x", 1) >= 0 || ftruncate(ro, 1) == 0)
+		return 5;
+	if (getuid() == 65534 && (open(path, O_RDWR) >= 0 || fchmod(ro, 0666) == 0))
+		return 6; /* the owner may reopen it: that is what fchmod 0600 and another uid are for */
+	return 0;
+}
+
+START_TEST(a_trainer_cannot_write_a_read_only_segment)
+{
+	struct segment s = create(4096), b;
+	int ro = segment_readonly_fd(s.fd), status;
+	ck_assert_int_ge(ro, 0);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(attack(ro));
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFEXITED(status));
+	ck_assert_int_eq(WEXITSTATUS(status), 0);
+	ck_assert_int_ne(segment_adopt(&b, ro, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(segment_adopt(&b, ro, JOB, LAYOUT, SEG_SLOT, 3, false, why, sizeof(why)), ST_OK);
+	segment_close(&b);
+	segment_close(&s);
+	ck_assert_int_eq(segment_readonly_fd(99999), -ENOENT);
+}
+END_TEST
+
+static int pair[2];
+
+static void open_pair(void)
+{
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+}
+
+static void close_pair(void)
+{
+	close(pair[0]);
+	close(pair[1]);
+}
+
+START_TEST(a_packet_arrives_whole_with_its_descriptors)
+{
+	char buf[64];
+	int fds[CHANNEL_MAX_FDS], got[CHANNEL_MAX_FDS], n = CHANNEL_MAX_FDS;
+	for (int i = 0; i < CHANNEL_MAX_FDS; i++)
+		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	ck_assert_int_eq(channel_send(pair[0], "head", 4, "tail", 4, fds, CHANNEL_MAX_FDS), 0);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), 8);
+	ck_assert_mem_eq(buf, "headtail", 8);
+	ck_assert_int_eq(n, CHANNEL_MAX_FDS);
+	for (int i = 0; i < n; i++) {
+		ck_assert_int_eq(fcntl(got[i], F_GETFD), FD_CLOEXEC);
+		close(got[i]);
+		close(fds[i]);
+	}
+	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, CHANNEL_MAX_FDS + 1), -EINVAL);
+	n = 1;
+	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, NULL, 0), 0);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), 1);
+	ck_assert_int_eq(n, 0);
+}
+END_TEST
+
+static int count_open_fds(void)
+{
+	int n = 0;
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+START_TEST(what_does_not_fit_is_refused_and_closed)
+{
+	char buf[8];
+	int fds[3], got[2], n = 2, before = count_open_fds();
+	for (int i = 0; i < 3; i++)
+		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 3), 0);
+	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 1), 0);
+	ck_assert_int_eq(channel_send(pair[0], "longer than 8", 13, NULL, 0, fds, 1), 0);
+	for (int i = 0; i < 3; i++)
+		close(fds[i]);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMSGSIZE);
+	ck_assert_int_eq(n, 0);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), NULL, NULL), -EMSGSIZE);
+	n = 2;
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMSGSIZE);
+	ck_assert_int_eq(count_open_fds(), before);
+}
+END_TEST
+
+START_TEST(a_channel_never_blocks)
+{
+	static char big[ENGINE_MAX_PRESENT + sizeof(struct engine_command)], back[sizeof(big)];
+	int rc, sent = 0;
+	ck_assert_int_eq(channel_recv(pair[1], back, sizeof(back), NULL, NULL), -EAGAIN);
+	while ((rc = channel_send(pair[0], big, sizeof(big), NULL, 0, NULL, 0)) == 0)
+		sent++;
+	ck_assert_int_eq(rc, -EAGAIN);
+	ck_assert_int_ge(sent, 1); /* the longest packet passes */
+	ck_assert_int_eq(channel_recv(pair[1], back, sizeof(back), NULL, NULL), (int)sizeof(big));
+}
+END_TEST
+
+START_TEST(a_closed_end_is_an_end_of_file_and_no_signal)
+{
+	char buf[8];
+	close(pair[0]);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), NULL, NULL), 0);
+	ck_assert_int_eq(channel_send(pair[1], "x", 1, NULL, 0, NULL, 0), -EPIPE);
+	pair[0] = -1;
+}
+END_TEST
+
+Suite *segment_suite(void)
+{
+	Suite *s = suite_create("segment");
+	TCase *t = tcase_create("segment");
+	tcase_add_test(t, a_new_segment_is_zero_sealed_and_private);
+	tcase_add_test(t, more_than_the_machine_has_is_refused_with_numbers);
+	tcase_add_test(t, a_second_mapping_sees_the_same_memory);
+	tcase_add_loop_test(t, a_foreign_segment_is_refused, 0, sizeof(others) / sizeof(others[0]));
+	tcase_add_test(t, a_changed_header_is_refused);
+	tcase_add_test(t, an_unsealed_or_short_descriptor_is_refused);
+	tcase_add_test(t, a_trainer_cannot_write_a_read_only_segment);
+	suite_add_tcase(s, t);
+	t = tcase_create("channel");
+	tcase_add_checked_fixture(t, open_pair, close_pair);
+	tcase_add_test(t, a_packet_arrives_whole_with_its_descriptors);
+	tcase_add_test(t, what_does_not_fit_is_refused_and_closed);
+	tcase_add_test(t, a_channel_never_blocks);
+	tcase_add_test(t, a_closed_end_is_an_end_of_file_and_no_signal);
+	suite_add_tcase(s, t);
+	return s;
+}
