@@ -30,6 +30,7 @@ struct options {
 	uint32_t micro_size;
 	uint64_t steps;
 	double lr;
+	const char *spec_option;       /* an option that describes the job, if one was given */
 };
 
 struct trainer {
@@ -44,8 +45,20 @@ struct trainer {
 	FILE *log;                     /* beside stdout, or NULL */
 	double epoch_loss, epoch_weight;
 	uint64_t applied;
+	double counted;                /* samples in the steps that this process saw */
 	char why[512];                 /* what went wrong, if it was not gacc */
 };
+
+/* The job exists when GACC_JOB_ID names it; options that describe it would be ignored in silence. */
+static void check_options(struct argp_state *state, const struct options *o)
+{
+	const char *id = getenv("GACC_JOB_ID");
+
+	if (o->spec_option && id && !o->job)
+		argp_error(state, "--%s: job %s exists already; give this to gaccctl run", o->spec_option, id);
+	if ((o->rank < 0) != (o->ranks < 0))
+		argp_error(state, "--rank and --ranks go together");
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -66,15 +79,19 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		o->ranks = (int)option_number(state, "ranks", arg, 1, INT_MAX);
 		return 0;
 	case 'm':
+		o->spec_option = "micro-size";
 		o->micro_size = (uint32_t)option_number(state, "micro-size", arg, 1, UINT32_MAX);
 		return 0;
 	case 'S':
+		o->spec_option = "steps";
 		o->steps = option_number(state, "steps", arg, 1, UINT64_MAX);
 		return 0;
 	case 'o':
+		o->spec_option = "optimizer";
 		o->optimizer = arg;
 		return 0;
 	case 'l':
+		o->spec_option = "lr";
 		o->lr = option_amount(state, "lr", arg);
 		return 0;
 	case 'L':
@@ -83,13 +100,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'p':
 		o->dump = arg;
 		return 0;
+	case ARGP_KEY_END:
+		check_options(state, o);
+		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
 }
 
 static const struct argp_option options[] = {
-	{ 0, 0, 0, 0, "The job, when nobody has created it (gaccctl run has: give it these options there)", 2 },
+	{ 0, 0, 0, 0, "The job, where gaccctl run has not created it (there, tell gaccctl run)", 2 },
 	{ "job", 'j', "NAME", 0, "Name of the job to join or create (mlp)", 2 },
 	{ "rank", 'r', "R", 0, "This process's rank (from the environment)", 2 },
 	{ "ranks", 'n', "N", 0, "Processes of the job (from the environment)", 2 },
@@ -276,6 +296,15 @@ static void print_loss(struct trainer *t, const gacc_position *at, double loss)
 		    (unsigned long long)step, loss);
 }
 
+/* A window that an operator closed, or a micro-batch refused as non-finite, is no reason to stop. */
+static int judge(struct trainer *t, const char *what, gacc_status status)
+{
+	if (status != GACC_ESTALE && status != GACC_ENONFINITE)
+		return gacc_failed(t, what);
+	say(t, "rank %d: %s: %s\n", t->rank, what, gacc_last_error(t->job));
+	return 0;
+}
+
 /* Forward, backward into the slot, push. */
 static int give_micro(struct trainer *t, const gacc_position *at, const uint32_t *ids, uint32_t n)
 {
@@ -284,15 +313,17 @@ static int give_micro(struct trainer *t, const gacc_position *at, const uint32_t
 
 	mlp_load(&t->model, &t->train, ids, (int)n);
 	double loss = mlp_forward(&t->model, t->params, (int)n, NULL);
-	if (gacc_grad_buffer(t->job, &slot, NULL))
-		return gacc_failed(t, "get a gradient buffer");
+	gacc_status status = gacc_grad_buffer(t->job, &slot, NULL);
+	if (status)
+		return judge(t, "get a gradient buffer", status);
 	for (int i = 0; i < MLP_TENSORS; i++)
 		grads[i] = (real *)((char *)slot + gacc_offset(t->job, (size_t)i));
 	mlp_backward(&t->model, t->params, (int)n, at->loss_scale, grads);
 	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = n, .loss = loss, .async = 1,
 				.data_key = hash_ids(ids, n) };
-	if (gacc_push(t->job, &opts, NULL))
-		return gacc_failed(t, "push");
+	status = gacc_push(t->job, &opts, NULL);
+	if (status)
+		return judge(t, "push", status);
 	print_loss(t, at, loss);
 	return 0;
 }
@@ -314,11 +345,13 @@ static int await_step(struct trainer *t)
 						[GACC_STEP_EMPTY] = "empty", [GACC_STEP_DROPPED] = "dropped" };
 	gacc_step step;
 
-	if (gacc_wait(t->job, -1, &step))
-		return gacc_failed(t, "wait for the step");
+	gacc_status status = gacc_wait(t->job, -1, &step);
+	if (status)
+		return judge(t, "wait for the step", status);
 	t->applied = step.applied_step;
 	t->epoch_loss += step.mean_loss * step.total_weight;
 	t->epoch_weight += step.total_weight;
+	t->counted += step.total_weight;
 	if (t->rank != 0)
 		return 0;
 	if (step.outcome != GACC_STEP_APPLIED)
@@ -328,7 +361,7 @@ static int await_step(struct trainer *t)
 	return 0;
 }
 
-/* One turn: a micro-batch, or word that there is none left, and the step when this rank has given its part. */
+/* The micro-batch that gacc_next names, or word that this rank has none left in the epoch's last window. */
 static int turn(struct trainer *t, const gacc_position *at)
 {
 	const uint32_t *ids;
@@ -337,14 +370,10 @@ static int turn(struct trainer *t, const gacc_position *at)
 		return fail(t, "micro_size changed from %u to %u, which this program's sampler cannot follow",
 			    t->sampler.micro_size, at->micro_size);
 	uint32_t n = sampler_micro(&t->sampler, at->window, (uint32_t)t->rank, at->micro, &ids);
-	if (n > 0) {
-		if (give_micro(t, at, ids, n))
-			return -1;
-		return at->last_in_window ? await_step(t) : 0;
-	}
-	if (gacc_flush(t->job))
-		return gacc_failed(t, "flush");
-	return await_step(t);
+	if (n > 0)
+		return give_micro(t, at, ids, n);
+	gacc_status status = gacc_flush(t->job);
+	return status ? judge(t, "flush", status) : 0;
 }
 
 static int train(struct trainer *t)
@@ -367,7 +396,7 @@ static int finish(struct trainer *t)
 {
 	if (t->rank != 0)
 		return 0;
-	say(t, "%llu steps applied\n", (unsigned long long)t->applied);
+	say(t, "%llu steps applied, %.0f samples counted\n", (unsigned long long)t->applied, t->counted);
 	return t->o.dump ? params_write(t->o.dump, t->params, t->why, sizeof(t->why)) : 0;
 }
 
