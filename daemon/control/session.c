@@ -141,20 +141,19 @@ static int64_t set_holder(const struct job *j, const struct session_record *s, u
 	return !me && alive(j, pid, start_time) ? pid : 0;
 }
 
-/* The spare slots are one set for the whole engine: nobody may have them mapped, and no push may still lie in them. */
+/* The spare slots are one set for the whole engine. Another rank's session keeps them until that rank attaches anew, even when
+ * its process is dead: its last push may still be on its way. Returns a process to name; 0: they are free. */
 static int64_t spare_holder(const struct job *j, const struct rank *me, const struct attach_args *a)
 {
-	uint32_t first = j->spec->ranks * j->spec->slots_per_rank;
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		const struct rank *r = &j->rank[i];
 		int64_t pid = r->has_session ? set_holder(j, &r->session, 1, a) : 0;
 		if (pid)
 			return pid;
+		if (r != me && r->has_session && r->session.spare)
+			return r->session.pid;
 		if (r != me && r->attaching && r->next.spare)
 			return r->next.pid;
-		for (int p = 0; r != me && p < RANK_MAX_PUSHES; p++)
-			if (r->push[p].used && r->push[p].slot >= first && r->push[p].slot != UINT32_MAX)
-				return r->session.pid;
 	}
 	return 0;
 }
@@ -244,8 +243,12 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 		int64_t holder = 0;
 		enum status st = choose_slots(j, r, a, &next, &holder);
 		if (st) {
-			reply_error(j, call, st, "end that process (kill -9), then attach again",
-				    "the slots of rank %u are still mapped by process %lld", a->rank, (long long)holder);
+			reply_error(j, call, st,
+				    alive(j, r->session.pid, r->session.start_time) ?
+					    "end the earlier processes of this rank (kill -9), then attach again" :
+					    "end or restart the process that has them, then attach again",
+				    "rank %u gets no slots: an earlier process of it still maps its own, and process %lld has the spare ones",
+				    a->rank, (long long)holder);
 			return;
 		}
 		memcpy(next.nonce, a->nonce, 16);

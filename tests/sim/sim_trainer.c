@@ -104,6 +104,15 @@ void trainer_request(struct sim *s, const struct event *e)
 	}
 }
 
+static uint32_t slots_of_call(const struct sim *s, uint64_t call)
+{
+	uint32_t n;
+	for (uint32_t i = 0; i < s->n_procs; i++)
+		if (s->proc[i].call == call)
+			return job_session_slots(s->job, s->proc[i].rank, &n) / 2;
+	return 0;
+}
+
 /* gaccd answers a call. */
 void trainer_reply(struct sim *s, uint64_t call, const struct reply *r)
 {
@@ -112,6 +121,8 @@ void trainer_reply(struct sim *s, uint64_t call, const struct reply *r)
 	struct event *e = sim_event(s, sim_net_delay(s), EV_REPLY);
 	e->call = call >> 8;
 	e->reply = *r;
+	if (r->status == ST_OK && r->kind == REPLY_ATTACH) /* the slots are mapped under this session, not a later one */
+		e->coord = slots_of_call(s, e->call) == s->spec.ranks;
 	if (r->status == ST_OK && r->kind == REPLY_READY)
 		memcpy(e->missing, r->ready.missing, r->ready.n_missing * sizeof *e->missing);
 }
@@ -218,8 +229,7 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 	case PROC_ATTACH:
 		memcpy(p->token, r->attach.token, 16);
 		p->generation = r->attach.generation;
-		uint32_t n;
-		p->spare = job_session_slots(s->job, p->rank, &n) / 2 == s->spec.ranks;
+		p->spare = e->coord;
 		next(s, p, PROC_READY);
 		break;
 	case PROC_READY:
@@ -249,11 +259,6 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 	default:
 		break;
 	}
-}
-
-static bool has_spare_race(const struct sim *s, const struct proc *p)
-{
-	return !s->gaccd_up && p->state == PROC_ATTACH; /* the slots are read from the job: it must be there */
 }
 
 static void act(struct sim *s, struct proc *p)
@@ -292,7 +297,7 @@ void trainer_event(struct sim *s, const struct event *e)
 		struct proc *p = &s->proc[i];
 		if (p->call != e->call || p->state == PROC_DEAD || p->state == PROC_DONE)
 			continue;
-		if (p->stopped || has_spare_race(s, p))
+		if (p->stopped)
 			return; /* lost: the retry asks again */
 		on_reply(s, p, e);
 		return;
