@@ -25,6 +25,11 @@ INLINE void v_stream(float *p, vf x)
 	_mm_stream_ps(p, (__m128)x);
 }
 
+INLINE void v_stream16(uint16_t *p, vu16 x)
+{
+	_mm_stream_si64((long long *)p, (long long)x);
+}
+
 /* Products of the even lanes, 64 bits wide. */
 INLINE vu64 v_mul32(vu a, vu b)
 {

@@ -44,6 +44,6 @@ INLINE vf v_load_bf16(const uint16_t *p)
 INLINE vu16 v_to_bf16(vf x)
 {
 	vu u = (vu)x, rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-	vi nan = (vi)((u & 0x7fffffff) > 0x7f800000);
+	vi nan = (vi)(u & 0x7fffffff) > 0x7f800000;
 	return __builtin_convertvector(v_select(nan, u >> 16 | 0x40, rounded), vu16);
 }
