@@ -1,0 +1,489 @@
+#include "lib/spec.h"
+
+#include <gacc/v1/common.pb-c.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gacc/gacc_admin.h"
+#include "lib/failure.h"
+#include "lib/json.h"
+#include "text/yaml_table.h"
+
+/* --- the keys */
+
+/* A file as it was written: the messages' own fields, and lists that become messages in build. */
+struct spec_file {
+	int api_version, kind;
+	Gacc__V1__JobSpec spec;
+	Gacc__V1__Optimizer optimizer;
+	Gacc__V1__Schedule schedule;
+	double betas[2];
+	struct yaml_list labels, groups, init, tensors;
+	struct yaml_origins origins;
+	struct yaml_error error;
+};
+
+struct group_item {
+	char *pattern;
+	double lr_scale, weight_decay;
+	int frozen;
+};
+struct init_item {
+	char *pattern;
+	int type;
+	double a, b;
+};
+struct tensor_item {
+	char *name, *alias_of;
+	int dtype;
+	struct yaml_list shape;
+};
+
+#define NAME(prefix, upper, lower) { lower, GACC__V1__##prefix##upper }
+#define END { NULL, 0 }
+static const struct yaml_name api_versions[] = { { "gacc/v1", 1 }, END };
+static const struct yaml_name kinds[] = { { "Job", 1 }, END };
+static const struct yaml_name reductions[] = {
+	NAME(REDUCTION__REDUCTION_, WEIGHTED_MEAN, "weighted_mean"), NAME(REDUCTION__REDUCTION_, MEAN, "mean"),
+	NAME(REDUCTION__REDUCTION_, SUM, "sum"), NAME(REDUCTION__REDUCTION_, FIXED_DIVISOR, "fixed_divisor"), END
+};
+static const struct yaml_name grads_of[] = { NAME(GRAD_OF__GRAD_OF_, MEAN, "mean"), NAME(GRAD_OF__GRAD_OF_, SUM, "sum"),
+					     END };
+static const struct yaml_name unevens[] = { NAME(UNEVEN__UNEVEN_, FLUSH, "flush"), NAME(UNEVEN__UNEVEN_, DROP, "drop"),
+					    NAME(UNEVEN__UNEVEN_, ERROR, "error"), END };
+static const struct yaml_name dtypes[] = { NAME(DATA_TYPE__DATA_TYPE_, F32, "f32"), NAME(DATA_TYPE__DATA_TYPE_, F64, "f64"),
+					   NAME(DATA_TYPE__DATA_TYPE_, F16, "f16"),
+					   NAME(DATA_TYPE__DATA_TYPE_, BF16, "bf16"), END };
+static const struct yaml_name masters[] = { NAME(MASTER__MASTER_, F32, "f32"), NAME(MASTER__MASTER_, NONE, "none"), END };
+static const struct yaml_name nonfinites[] = { NAME(NON_FINITE__NON_FINITE_, SKIP_STEP, "skip_step"),
+					       NAME(NON_FINITE__NON_FINITE_, REJECT_MICRO, "reject_micro"),
+					       NAME(NON_FINITE__NON_FINITE_, ERROR, "error"), END };
+static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICAL, "canonical"),
+					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
+static const struct yaml_name determinisms[] = { NAME(ORDERING__ORDERING_, CANONICAL, "true"),
+						 NAME(ORDERING__ORDERING_, ARRIVAL, "false"), END };
+static const struct yaml_name optimizers[] = { NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, CLIENT, "client"),
+					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, SGD, "sgd"),
+					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAM, "adam"),
+					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"), END };
+static const struct yaml_name schedules[] = { NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, CONSTANT, "constant"),
+					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, LINEAR_WARMUP, "linear_warmup"),
+					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, COSINE, "cosine"),
+					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, STEP, "step"), END };
+static const struct yaml_name inits[] = { NAME(INIT_TYPE__INIT_TYPE_, ZEROS, "zeros"),
+					  NAME(INIT_TYPE__INIT_TYPE_, ONES, "ones"),
+					  NAME(INIT_TYPE__INIT_TYPE_, NORMAL, "normal"),
+					  NAME(INIT_TYPE__INIT_TYPE_, UNIFORM, "uniform"),
+					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_UNIFORM, "kaiming_uniform"),
+					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_NORMAL, "kaiming_normal"),
+					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_UNIFORM, "xavier_uniform"),
+					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_NORMAL, "xavier_normal"), END };
+static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXTERNAL, "external"),
+					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"), END };
+
+/* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is of spec_file. */
+#define KEY(name_, type_, at, doc_, ...) \
+	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct spec_file, at), .doc = doc_, __VA_ARGS__ }
+#define ITEM(name_, type_, item, doc_, ...) \
+	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct item, name_), .doc = doc_, __VA_ARGS__ }
+#define LIST(name_, at, table, item, doc_) \
+	KEY(name_, LIST, at, doc_, .fields = table, .item_bytes = sizeof(struct item))
+#define SECTION(name_, table, doc_) { .name = #name_, .type = YAML_SECTION, .fields = table, .doc = doc_ }
+#define UNSET .initial = "nan"
+#define POSITIVE .min = 0, .max = HUGE_VAL
+
+static const struct yaml_field optimizer_keys[] = {
+	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam or adamw.", .names = optimizers),
+	KEY(lr, F64, optimizer.lr, "Learning rate; 1e-3 unless given.", UNSET, POSITIVE),
+	KEY(momentum, F64, optimizer.momentum, "sgd: 0 unless given.", UNSET, POSITIVE),
+	KEY(dampening, F64, optimizer.dampening, "sgd: 0 unless given.", UNSET),
+	KEY(nesterov, BOOL, optimizer.nesterov, "sgd: Nesterov's momentum."),
+	KEY(weight_decay, F64, optimizer.weight_decay, "0 unless given; adamw: 0.01.", UNSET, POSITIVE),
+	KEY(betas, F64, betas, "adam, adamw: [0.9, 0.999] unless given.", UNSET, .n = 2, .min = 0, .max = 1),
+	KEY(eps, F64, optimizer.eps, "adam, adamw: 1e-8 unless given.", UNSET, POSITIVE),
+	{ .name = NULL }
+};
+static const struct yaml_field schedule_keys[] = {
+	KEY(type, ENUM, schedule.type, "constant, linear_warmup, cosine or step.", .names = schedules, .initial = "constant"),
+	KEY(warmup_steps, U64, schedule.warmup_steps, "Steps of linear warm-up before the rest."),
+	KEY(warmup_start_factor, F64, schedule.warmup_start_factor, "Factor at the warm-up's start; 1/3 unless given.", UNSET,
+	    .min = 0, .max = 1),
+	KEY(total_steps, U64, schedule.total_steps, "cosine: where min_factor is reached."),
+	KEY(min_factor, F64, schedule.min_factor, "cosine: the last factor.", .min = 0, .max = 1),
+	KEY(step_size, U64, schedule.step_size, "step: steps between two falls."),
+	KEY(gamma, F64, schedule.gamma, "step: factor of a fall; 0.1 unless given.", UNSET, POSITIVE),
+	{ .name = NULL }
+};
+static const struct yaml_field group_keys[] = {
+	ITEM(pattern, STRING, group_item, "Tensor names: * ? [..]; the first group that matches wins.", .min = 1, .max = 255),
+	ITEM(lr_scale, F64, group_item, "Multiplies the learning rate.", .initial = "1", POSITIVE),
+	ITEM(weight_decay, F64, group_item, "In place of the optimizer's.", UNSET, POSITIVE),
+	ITEM(frozen, BOOL, group_item, "Never updated."),
+	{ .name = NULL }
+};
+static const struct yaml_field init_keys[] = {
+	ITEM(pattern, STRING, init_item, "Tensor names: * ? [..]; the first rule that matches wins.", .min = 1, .max = 255),
+	ITEM(type, ENUM, init_item, "Distribution.", .names = inits),
+	ITEM(a, F64, init_item, "normal: mean; uniform: lower end; kaiming, xavier: gain."),
+	ITEM(b, F64, init_item, "normal: standard deviation; uniform: upper end."),
+	{ .name = NULL }
+};
+static const struct yaml_field tensor_keys[] = {
+	ITEM(name, STRING, tensor_item, "Unique in the job.", .min = 1, .max = 255),
+	ITEM(dtype, ENUM, tensor_item, "Of the parameter: f32, bf16 or f16.", .names = dtypes, .initial = "f32"),
+	ITEM(shape, I64S, tensor_item, "Sizes, slowest first; none: a scalar.", .min = 1, .max = 0x1p62),
+	ITEM(alias_of, STRING, tensor_item, "The earlier tensor whose storage this one shares.", .max = 255),
+	{ .name = NULL }
+};
+static const struct yaml_field timeout_keys[] = {
+	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s"),
+	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m"),
+	{ .name = NULL }
+};
+static const struct yaml_field launch_keys[] = {
+	KEY(mode, ENUM, spec.launch, "external (ranks come and attach) or client (gaccctl run starts them).",
+	    .names = launches, .initial = "external"),
+	{ .name = NULL }
+};
+static const struct yaml_field output_keys[] = {
+	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name.", .max = 4096),
+	{ .name = NULL }
+};
+static const struct yaml_field spec_keys[] = {
+	KEY(ranks, U32, spec.ranks, "Trainer processes.", .initial = "1", .min = 1, .max = 65536),
+	KEY(micro_size, U32, spec.micro_size, "Micro-batches of each rank in one step.", .initial = "1", .min = 1, .max = 65536),
+	{ .name = "gradient_accumulation_steps", .type = YAML_ALIAS, .alias_of = "micro_size", .doc = "Is micro_size." },
+	KEY(max_micro_size, U32, spec.max_micro_size, "What micro_size may grow to; 0: max(micro_size, 64)."),
+	KEY(steps, U64, spec.steps, "Applied steps after which the job is complete; 0: until all ranks have left."),
+	KEY(batch, U64, spec.batch, "Samples in one micro-batch, for display."),
+	KEY(reduction, ENUM, spec.reduction, "What the gradients' sum is divided by.", .names = reductions,
+	    .initial = "weighted_mean"),
+	KEY(fixed_divisor, F64, spec.fixed_divisor, "With reduction: fixed_divisor.", POSITIVE),
+	KEY(grad_of, ENUM, spec.grad_of, "A pushed gradient is of the mean or the sum of its samples' losses.",
+	    .names = grads_of, .initial = "mean"),
+	KEY(uneven, ENUM, spec.uneven, "What a window does that is closed before it is full.", .names = unevens,
+	    .initial = "flush"),
+	KEY(accumulate_dtype, ENUM, spec.accumulate_dtype, "f32 or f64.", .names = dtypes, .initial = "f32"),
+	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.", .names = dtypes),
+	KEY(master, ENUM, spec.master, "Of 16-bit parameters: f32 or none.", .names = masters, .initial = "f32"),
+	KEY(clip_norm, F64, spec.clip_norm, "Clips the averaged gradient's 2-norm; 0: off.", POSITIVE),
+	KEY(clip_value, F64, spec.clip_value, "Clips each element; 0: off.", POSITIVE),
+	KEY(nonfinite, ENUM, spec.nonfinite, "What a NaN or infinity does.", .names = nonfinites, .initial = "skip_step"),
+	KEY(loss_scale, F64, spec.loss_scale, "What the pushed gradients were multiplied by.", .initial = "1", POSITIVE),
+	SECTION(optimizer, optimizer_keys, "Names and defaults are PyTorch's."),
+	SECTION(schedule, schedule_keys, "Learning-rate factor by applied steps."),
+	LIST(param_groups, groups, group_keys, group_item, "Tensors with other values than the optimizer's."),
+	LIST(init, init, init_keys, init_item, "Initial values drawn in the daemon; none: a rank uploads them."),
+	KEY(seed, U64, spec.seed, "Of the initial values."),
+	KEY(ordering, ENUM, spec.ordering, "canonical (same inputs, same bits) or arrival.", .names = orderings,
+	    .initial = "canonical"),
+	KEY(deterministic, ENUM, spec.ordering, "true is ordering: canonical, false is ordering: arrival.",
+	    .names = determinisms),
+	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1, .max = 2),
+	SECTION(timeouts, timeout_keys, "When a late rank matters."),
+	SECTION(launch, launch_keys, "Who starts the ranks."),
+	SECTION(output, output_keys, "What ranks write."),
+	LIST(tensors, tensors, tensor_keys, tensor_item, "The tensor set; none: the first rank declares it."),
+	{ .name = NULL }
+};
+static const struct yaml_field metadata_keys[] = {
+	KEY(name, STRING, spec.name, "The job's name.", .max = 127),
+	KEY(labels, MAP, labels, "Free keys and values.", .min = 0, .max = 255),
+	{ .name = NULL }
+};
+static const struct yaml_field keys[] = {
+	KEY(api_version, ENUM, api_version, "gacc/v1.", .names = api_versions, .initial = "gacc/v1"),
+	KEY(kind, ENUM, kind, "Job.", .names = kinds, .initial = "Job"),
+	SECTION(metadata, metadata_keys, "What the job is called."),
+	SECTION(spec, spec_keys, "What it does."),
+	{ .name = NULL }
+};
+
+/* --- PyTorch's defaults */
+
+static double or_default(double v, double otherwise)
+{
+	return isnan(v) ? otherwise : v;
+}
+
+static const struct yaml_field *key_of(const struct yaml_field *table, const char *name)
+{
+	while (strcmp(table->name, name) != 0)
+		table++;
+	return table;
+}
+
+/* True if the key was given; then `error` says that this optimizer has no such thing. */
+static bool strange(struct spec_file *f, const char *name, const char *type)
+{
+	const char *origin = yaml_origin(&f->origins, key_of(optimizer_keys, name));
+	if (!*origin || strcmp(origin, "default") == 0)
+		return false;
+	snprintf(f->error.text, sizeof(f->error.text), "%s: spec.optimizer.%s: %s has no %s", origin, name, type, name);
+	return true;
+}
+
+static bool check_optimizer(struct spec_file *f)
+{
+	static const char *const of_sgd[] = { "momentum", "dampening", "nesterov" }, *const of_adam[] = { "betas", "eps" };
+	int type = f->optimizer.type;
+	bool sgd = type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
+	const char *name = "client";
+	if (type == 0)
+		return true;
+	for (const struct yaml_name *o = optimizers; o->name; o++)
+		if (o->value == type)
+			name = o->name;
+	bool client = type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
+	for (size_t i = 0; i < 3; i++)
+		if (!sgd && strange(f, of_sgd[i], name))
+			return false;
+	for (size_t i = 0; i < 2; i++)
+		if ((sgd || client) && strange(f, of_adam[i], name))
+			return false;
+	return !client || (!strange(f, "lr", name) && !strange(f, "weight_decay", name));
+}
+
+static Gacc__V1__Optimizer full_optimizer(const struct spec_file *f)
+{
+	Gacc__V1__Optimizer o = GACC__V1__OPTIMIZER__INIT;
+	const Gacc__V1__Optimizer *in = &f->optimizer;
+	bool client = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
+	bool adamw = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_ADAMW;
+	bool adam = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_ADAM || adamw;
+	o.type = in->type;
+	o.lr = or_default(in->lr, client || !in->type ? 0 : 1e-3);
+	o.momentum = or_default(in->momentum, 0);
+	o.dampening = or_default(in->dampening, 0);
+	o.nesterov = in->nesterov;
+	o.weight_decay = or_default(in->weight_decay, adamw ? 1e-2 : 0);
+	o.beta1 = or_default(f->betas[0], adam ? 0.9 : 0);
+	o.beta2 = or_default(f->betas[1], adam ? 0.999 : 0);
+	o.eps = or_default(in->eps, adam ? 1e-8 : 0);
+	return o;
+}
+
+static Gacc__V1__Schedule full_schedule(const struct spec_file *f)
+{
+	Gacc__V1__Schedule s = f->schedule;
+	s.base.descriptor = &gacc__v1__schedule__descriptor;
+	bool step = s.type == GACC__V1__SCHEDULE_TYPE__SCHEDULE_TYPE_STEP;
+	s.gamma = or_default(s.gamma, step ? 0.1 : 0);
+	s.warmup_start_factor = or_default(s.warmup_start_factor, s.warmup_steps ? 1.0 / 3 : 0);
+	return s;
+}
+
+/* --- the message */
+
+/* Room for a list's messages and the pointers to them, in one block; NULL without memory. *out_msg has n messages. */
+static void *messages(size_t n, size_t bytes, void *out_msg)
+{
+	char *block = calloc(n + 1, sizeof(void *) + bytes);
+	if (!block)
+		return NULL;
+	char *first = block + (n + 1) * sizeof(void *);
+	for (size_t i = 0; i < n; i++)
+		((void **)block)[i] = first + i * bytes;
+	*(void **)out_msg = first;
+	return block;
+}
+
+static Gacc__V1__ParamGroup **group_messages(const struct yaml_list *l)
+{
+	const struct group_item *in = l->items;
+	Gacc__V1__ParamGroup *g, **all = messages(l->n, sizeof(*g), &g);
+	for (size_t i = 0; all && i < l->n; i++) {
+		gacc__v1__param_group__init(&g[i]);
+		g[i].pattern = in[i].pattern;
+		g[i].lr_scale = in[i].lr_scale;
+		g[i].override_weight_decay = !isnan(in[i].weight_decay);
+		g[i].weight_decay = or_default(in[i].weight_decay, 0);
+		g[i].frozen = in[i].frozen;
+	}
+	return all;
+}
+
+static Gacc__V1__InitRule **init_messages(const struct yaml_list *l)
+{
+	const struct init_item *in = l->items;
+	Gacc__V1__InitRule *r, **all = messages(l->n, sizeof(*r), &r);
+	for (size_t i = 0; all && i < l->n; i++) {
+		gacc__v1__init_rule__init(&r[i]);
+		r[i].pattern = in[i].pattern;
+		r[i].type = (Gacc__V1__InitType)in[i].type;
+		r[i].a = in[i].a;
+		r[i].b = in[i].b;
+	}
+	return all;
+}
+
+static Gacc__V1__TensorSpec **tensor_messages(const struct yaml_list *l)
+{
+	const struct tensor_item *in = l->items;
+	Gacc__V1__TensorSpec *t, **all = messages(l->n, sizeof(*t), &t);
+	for (size_t i = 0; all && i < l->n; i++) {
+		gacc__v1__tensor_spec__init(&t[i]);
+		t[i].name = in[i].name;
+		t[i].alias_of = in[i].alias_of;
+		t[i].dtype = (Gacc__V1__DataType)in[i].dtype;
+		t[i].n_shape = in[i].shape.n;
+		t[i].shape = in[i].shape.items;
+	}
+	return all;
+}
+
+static Gacc__V1__Label **label_messages(const struct yaml_list *l)
+{
+	const struct yaml_pair *in = l->items;
+	Gacc__V1__Label *b, **all = messages(l->n, sizeof(*b), &b);
+	for (size_t i = 0; all && i < l->n; i++) {
+		gacc__v1__label__init(&b[i]);
+		b[i].key = in[i].key;
+		b[i].value = in[i].value;
+	}
+	return all;
+}
+
+/* A message of its own memory, by way of its bytes. */
+static Gacc__V1__JobSpec *copy_of(const Gacc__V1__JobSpec *m)
+{
+	size_t n = gacc__v1__job_spec__get_packed_size(m);
+	uint8_t *bytes = malloc(n + 1);
+	if (!bytes)
+		return NULL;
+	gacc__v1__job_spec__pack(m, bytes);
+	Gacc__V1__JobSpec *copy = gacc__v1__job_spec__unpack(NULL, n, bytes);
+	free(bytes);
+	return copy;
+}
+
+static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
+{
+	if (!check_optimizer(f))
+		return ST_INVALID_ARGUMENT;
+	Gacc__V1__JobSpec m = f->spec;
+	Gacc__V1__Optimizer optimizer = full_optimizer(f);
+	Gacc__V1__Schedule schedule = full_schedule(f);
+	m.base.descriptor = &gacc__v1__job_spec__descriptor;
+	m.optimizer = &optimizer;
+	m.schedule = &schedule;
+	m.n_param_groups = f->groups.n;
+	m.param_groups = group_messages(&f->groups);
+	m.n_init = f->init.n;
+	m.init = init_messages(&f->init);
+	m.n_tensors = f->tensors.n;
+	m.tensors = tensor_messages(&f->tensors);
+	m.n_labels = f->labels.n;
+	m.labels = label_messages(&f->labels);
+	Gacc__V1__JobSpec *copy = m.param_groups && m.init && m.tensors && m.labels ? copy_of(&m) : NULL;
+	free(m.param_groups);
+	free(m.init);
+	free(m.tensors);
+	free(m.labels);
+	if (copy)
+		*out = copy;
+	return copy ? ST_OK : ST_NO_MEMORY;
+}
+
+/* --- reading */
+
+static enum status explain(const struct spec_file *f, enum status st, char *why, size_t n_why)
+{
+	st = st == ST_INVALID_ARGUMENT ? ST_INVALID_SPEC : st;
+	if (st)
+		snprintf(why, n_why, "%s", st == ST_INVALID_SPEC ? f->error.text : status_info(st)->text);
+	return st;
+}
+
+static enum status read_file(struct spec_file *f, const char *text, size_t n, const char *name, Gacc__V1__JobSpec **out,
+			     char *why, size_t n_why)
+{
+	enum status st = yaml_init(keys, f, &f->origins, &f->error);
+	if (!st && text)
+		st = yaml_read(keys, f, name, text, n, &f->origins, &f->error);
+	if (!st)
+		st = build(f, out);
+	return explain(f, st, why, n_why);
+}
+
+enum status spec_parse(const char *text, size_t n, const char *name, struct Gacc__V1__JobSpec **out, char *why, size_t n_why)
+{
+	struct spec_file *f = calloc(1, sizeof(*f));
+	if (!f)
+		return ST_NO_MEMORY;
+	enum status st = read_file(f, text, n, name, out, why, n_why);
+	yaml_fini(keys, f);
+	free(f);
+	return st;
+}
+
+void spec_free(struct Gacc__V1__JobSpec *m)
+{
+	if (m)
+		gacc__v1__job_spec__free_unpacked(m, NULL);
+}
+
+/* --- gacc_admin.h */
+
+struct gacc_spec {
+	struct spec_file file;
+	Gacc__V1__JobSpec *message;
+	char *json;
+};
+
+struct Gacc__V1__JobSpec *spec_message(const struct gacc_spec *s)
+{
+	return s->message;
+}
+
+gacc_status gacc_spec_parse(const char *text, const char *name, gacc_spec **out, char *why, size_t n)
+{
+	gacc_spec *s = calloc(1, sizeof(*s));
+	if (!s)
+		return GACC_ENOMEM;
+	enum status st = read_file(&s->file, text, text ? strlen(text) : 0, name, &s->message, why, n);
+	if (st)
+		gacc_spec_free(s);
+	else
+		*out = s;
+	return gacc_status_of(st);
+}
+
+gacc_status gacc_spec_set(gacc_spec *s, const char *key, const char *value, char *why, size_t n)
+{
+	static const char *const tops[] = { "api_version", "kind", "metadata", "spec" };
+	char path[160];
+	Gacc__V1__JobSpec *message = NULL;
+	bool whole = false;
+	for (size_t i = 0; i < sizeof(tops) / sizeof(*tops); i++)
+		whole |= strcspn(key, ".") == strlen(tops[i]) && strncmp(key, tops[i], strlen(tops[i])) == 0;
+	snprintf(path, sizeof(path), "%s%s", whole ? "" : "spec.", key); /* "optimizer.lr" is "spec.optimizer.lr" */
+	enum status st = yaml_set(keys, &s->file, path, value, "--set", &s->file.origins, &s->file.error);
+	if (!st)
+		st = build(&s->file, &message);
+	if (!st) {
+		spec_free(s->message);
+		s->message = message;
+	}
+	return gacc_status_of(explain(&s->file, st, why, n));
+}
+
+const char *gacc_spec_json(gacc_spec *s)
+{
+	free(s->json);
+	return s->json = json_of(&s->message->base);
+}
+
+void gacc_spec_free(gacc_spec *s)
+{
+	if (!s)
+		return;
+	yaml_fini(keys, &s->file);
+	spec_free(s->message);
+	free(s->json);
+	free(s);
+}
