@@ -1,0 +1,118 @@
+/* The commands of gaccctl: one table from which parsing, help, completion and the man page come.
+ *
+ * A handler gets an invocation: what was given on the command line, by option name, and where to write. It returns the exit
+ * status. Everything a handler prints goes to inv->out; errors go through fail() (output.h).
+ */
+#ifndef GACCCTL_COMMAND_H
+#define GACCCTL_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "gacc/gacc_admin.h"
+
+/* Exit statuses; interfaces that scripts rely on. */
+enum {
+	EXIT_OK = 0,
+	EXIT_FAILED = 1,
+	EXIT_USAGE = 2,
+	EXIT_UNREACHABLE = 3,
+	EXIT_NOT_FOUND = 4,
+	EXIT_TIMED_OUT = 5,
+	EXIT_NO_PERMISSION = 6,
+	EXIT_JOB_FAILED = 7,
+	EXIT_UNHEALTHY = 8,
+	EXIT_INTERRUPTED = 130
+};
+
+struct option_row {
+	const char *name;   /* "micro-size"; NULL ends a table */
+	char letter;        /* 0: none */
+	const char *value;  /* what the value is called in help; NULL: a flag */
+	const char *help;
+};
+
+enum format { FORMAT_TABLE, FORMAT_WIDE, FORMAT_JSON, FORMAT_JSONL, FORMAT_NAME };
+
+#define GIVEN_MAX 64
+
+struct invocation {
+	const struct command *command;
+	struct {
+		const struct option_row *option;
+		const char *value; /* NULL for a flag */
+	} given[GIVEN_MAX];        /* in order; options may be repeated */
+	size_t n_given;
+	char **operand;            /* what is left */
+	int n_operands;
+	enum format format;
+	bool headers;
+	FILE *out, *err;
+	gacc_client *client;       /* open_client() */
+};
+
+struct command {
+	const char *name;
+	const char *aliases;  /* other names, separated by spaces; NULL: none */
+	const char *group;
+	const char *summary;
+	const char *usage;    /* after "gaccctl NAME " */
+	const char *examples; /* lines; NULL: none */
+	const char *details;  /* paragraphs for help and man page; NULL: none */
+	const struct option_row *options;
+	int min_operands, max_operands; /* max -1: any */
+	bool runs_program;    /* operands are another program's command line: options end at the first one */
+	int (*run)(struct invocation *);
+};
+
+extern const struct command commands[]; /* ends with a NULL name */
+extern const struct option_row global_options[];
+
+/* Command with this name or alias, or NULL. */
+const struct command *command_find(const char *word);
+/* The nearest name by edits among `n` names, or NULL if none is near. */
+const char *nearest(const char *word, const char *const *names, size_t n);
+
+/* --- parse.c */
+
+/* Reads argv[1..] into *inv. Returns -1 to go on with inv->command->run, else the exit status of what was
+ * answered at once (help, version, an error). */
+int parse(int argc, char **argv, struct invocation *inv);
+/* Value of the last such option, "" for a flag, or NULL. */
+const char *opt(const struct invocation *inv, const char *name);
+bool opt_flag(const struct invocation *inv, const char *name);
+/* The i-th value of a repeated option, or NULL. */
+const char *opt_each(const struct invocation *inv, const char *name, size_t i);
+/* A number in min..max; `fallback` when not given. False: fail() was called, *exit_status is set. */
+bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t max, uint64_t fallback, uint64_t *out,
+	      int *exit_status);
+/* "10s", "5m", "1h30m", "250ms" as milliseconds. */
+bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status);
+bool parse_duration(const char *text, int64_t *out_ms);
+
+/* --- help.c */
+
+void print_help(FILE *out);
+void print_command_help(FILE *out, const struct command *c);
+void print_man(FILE *out);
+/* shell: "bash", "zsh", "fish"; false: another. */
+bool print_completion(FILE *out, const char *shell);
+
+/* --- handlers */
+
+int cmd_run(struct invocation *);
+int cmd_jobs(struct invocation *);
+int cmd_status(struct invocation *);
+int cmd_describe(struct invocation *);
+int cmd_logs(struct invocation *);
+int cmd_cancel(struct invocation *);
+int cmd_flush(struct invocation *);
+int cmd_health(struct invocation *);
+int cmd_version(struct invocation *);
+int cmd_config(struct invocation *);
+int cmd_completion(struct invocation *);
+int cmd_help(struct invocation *);
+
+#endif

@@ -1,0 +1,38 @@
+/* The log files of ranks, as they grow: <dir>/worker_<rank>.log, given out in whole lines. */
+#ifndef GACCCTL_FOLLOW_H
+#define GACCCTL_FOLLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define FOLLOW_ALL UINT64_MAX
+
+struct follower {
+	char path[4096];
+	uint32_t rank;
+	bool prefix;       /* "[rank3] " before each line */
+	uint64_t tail;     /* start with the last so many lines */
+	int fd;            /* -1: not there yet */
+	char *line;        /* what came after the last line break */
+	size_t n, room;
+};
+
+void follower_init(struct follower *f, const char *dir, uint32_t rank, bool prefix, uint64_t tail);
+/* Prints the lines that came since the last call; at_end: also an unfinished one. */
+void follower_pump(struct follower *f, FILE *out, bool at_end);
+/* There is, or was, such a file. */
+bool follower_exists(const struct follower *f);
+void follower_fini(struct follower *f);
+
+/* Is `rank` in a list such as "0,2"? "all" and "none" are lists too. */
+bool rank_listed(const char *list, uint32_t rank);
+/* Is the text a list, of ranks below `limit`? */
+bool rank_list_ok(const char *list, uint32_t limit);
+
+/* A descriptor for poll() that becomes readable when a file in `dir` grows; -1: none could be made. */
+int follow_changes(const char *dir);
+/* Makes it unreadable again. */
+void follow_changes_seen(int fd);
+
+#endif

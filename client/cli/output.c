@@ -1,0 +1,345 @@
+#include "output.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <libsmartcols/libsmartcols.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- errors */
+
+int exit_status_of(gacc_status st)
+{
+	switch (st) {
+	case GACC_OK:
+	case GACC_EDONE:
+		return EXIT_OK;
+	case GACC_EINVAL:
+	case GACC_ELAYOUT:
+		return EXIT_USAGE;
+	case GACC_EUNAVAIL:
+		return EXIT_UNREACHABLE;
+	case GACC_ENOTFOUND:
+		return EXIT_NOT_FOUND;
+	case GACC_ETIMEOUT:
+		return EXIT_TIMED_OUT;
+	case GACC_EPERM:
+		return EXIT_NO_PERMISSION;
+	default:
+		return EXIT_FAILED;
+	}
+}
+
+const char *status_name(gacc_status st)
+{
+	switch (st) {
+	case GACC_OK:
+		return "OK";
+	case GACC_EAGAIN:
+		return "TRY_AGAIN";
+	case GACC_ETIMEOUT:
+		return "TIMED_OUT";
+	case GACC_EUNAVAIL:
+		return "UNAVAILABLE";
+	case GACC_EINVAL:
+		return "INVALID_ARGUMENT";
+	case GACC_ENOTFOUND:
+		return "NOT_FOUND";
+	case GACC_EPERM:
+		return "PERMISSION_DENIED";
+	case GACC_ENOMEM:
+		return "RESOURCE_EXHAUSTED";
+	case GACC_ECANCELLED:
+		return "CANCELLED";
+	default:
+		return "FAILED";
+	}
+}
+
+static const char *exit_name(int exit_status)
+{
+	static const char *const names[] = { "OK",	  "FAILED",    "INVALID_ARGUMENT", "UNAVAILABLE",
+					     "NOT_FOUND", "TIMED_OUT", "PERMISSION_DENIED", "JOB_FAILED",
+					     "UNHEALTHY" };
+
+	return exit_status >= 0 && exit_status <= EXIT_UNHEALTHY ? names[exit_status] : "FAILED";
+}
+
+/* GACC_EXIT_ERROR moves our own statuses out of the way of a program's. */
+static int own_status(int exit_status)
+{
+	const char *text = getenv("GACC_EXIT_ERROR");
+	int v = text ? atoi(text) : 0;
+
+	return v > 0 && v < 256 ? v : exit_status;
+}
+
+static void print_error(struct invocation *inv, const char *code, const char *reason, const char *message,
+			const char *hint)
+{
+	json_t *error;
+
+	if (!wants_json(inv)) {
+		fprintf(inv->err, "error: %s\n", message);
+		if (*hint)
+			fprintf(inv->err, "  %s\n", hint);
+		return;
+	}
+	error = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", code, "reason", reason, "message", message, "hint",
+			  hint);
+	if (error)
+		json_dumpf(error, inv->out, inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT);
+	fputc('\n', inv->out);
+	json_decref(error);
+}
+
+int fail(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	print_error(inv, exit_name(exit_status), reason, text, hint ? hint : "");
+	return own_status(exit_status);
+}
+
+int fail_usage(struct invocation *inv, const char *fmt, ...)
+{
+	char text[1024], hint[80];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	snprintf(hint, sizeof(hint), "see: gaccctl %s%s--help", inv->command ? inv->command->name : "",
+		 inv->command ? " " : "");
+	print_error(inv, exit_name(EXIT_USAGE), "USAGE", text, hint);
+	return own_status(EXIT_USAGE);
+}
+
+int fail_client(struct invocation *inv)
+{
+	gacc_failure_info f = gacc_failure(inv->client);
+
+	print_error(inv, status_name(f.status), f.reason, f.message, f.hint);
+	return own_status(exit_status_of(f.status));
+}
+
+bool open_client(struct invocation *inv, int *exit_status)
+{
+	int64_t timeout_ms;
+	gacc_status st;
+
+	if (!opt_duration(inv, "timeout", 10000, &timeout_ms, exit_status))
+		return false;
+	st = gacc_open(opt(inv, "endpoint"), &inv->client);
+	if (st) {
+		*exit_status = fail(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port",
+				    "endpoint: %s", gacc_strerror(st));
+		return false;
+	}
+	gacc_set_timeout(inv->client, (int)timeout_ms);
+	return true;
+}
+
+const char *job_operand(const char *text)
+{
+	return strncmp(text, "job/", 4) ? text : text + 4;
+}
+
+static char *read_all(FILE *in)
+{
+	char *text = NULL;
+	size_t n, room;
+	FILE *copy = open_memstream(&text, &room);
+	char piece[4096];
+
+	if (!copy)
+		return NULL;
+	while ((n = fread(piece, 1, sizeof(piece), in)) > 0)
+		fwrite(piece, 1, n, copy);
+	if (fclose(copy) || ferror(in)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+char *read_file(struct invocation *inv, const char *path, int *exit_status)
+{
+	FILE *in = strcmp(path, "-") ? fopen(path, "re") : stdin;
+	char *text = in ? read_all(in) : NULL;
+
+	if (!text)
+		*exit_status = fail(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, strerror(errno));
+	if (in && in != stdin)
+		fclose(in);
+	return text;
+}
+
+/* --- tables */
+
+struct sheet {
+	struct invocation *inv;
+	struct libscols_table *table;
+	struct libscols_line *line;
+	bool shown[COLUMNS_MAX];
+	size_t n_columns;
+	size_t cell, shown_cell; /* of the row being filled */
+};
+
+bool may_color(FILE *f)
+{
+	const char *no = getenv("NO_COLOR");
+
+	return !(no && *no) && isatty(fileno(f)) == 1;
+}
+
+struct sheet *sheet_new(struct invocation *inv, const struct column *columns)
+{
+	struct sheet *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->inv = inv;
+	s->table = scols_new_table();
+	if (!s->table)
+		goto fail;
+	for (; columns->name; columns++) {
+		bool shown = !columns->wide || inv->format == FORMAT_WIDE;
+
+		s->shown[s->n_columns++] = shown;
+		if (shown && !scols_table_new_column(s->table, columns->name, 0, columns->right ? SCOLS_FL_RIGHT : 0))
+			goto fail;
+	}
+	scols_table_enable_noheadings(s->table, !inv->headers);
+	scols_table_set_termforce(s->table, SCOLS_TERMFORCE_NEVER); /* never cut a cell */
+	scols_table_enable_colors(s->table, may_color(inv->out));
+	scols_table_set_stream(s->table, inv->out);
+	return s;
+fail:
+	scols_unref_table(s->table);
+	free(s);
+	return NULL;
+}
+
+void sheet_row(struct sheet *s, const char *color)
+{
+	if (!s)
+		return;
+	s->line = scols_table_new_line(s->table, NULL);
+	s->cell = s->shown_cell = 0;
+	if (s->line && color)
+		scols_line_set_color(s->line, color);
+}
+
+void sheet_cell(struct sheet *s, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	if (!s || !s->line || s->cell >= s->n_columns)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (s->shown[s->cell++])
+		scols_line_set_data(s->line, s->shown_cell++, text);
+}
+
+void sheet_print(struct sheet *s)
+{
+	if (!s)
+		return;
+	scols_print_table(s->table);
+	scols_unref_table(s->table);
+	free(s);
+}
+
+/* --- JSON */
+
+static size_t json_flags(const struct invocation *inv)
+{
+	return inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT;
+}
+
+static int print_value(struct invocation *inv, json_t *value)
+{
+	int failed = !value || json_dumpf(value, inv->out, json_flags(inv));
+
+	fputc('\n', inv->out);
+	json_decref(value);
+	return failed ? fail(inv, EXIT_FAILED, "JSON", NULL, "the JSON could not be written") : EXIT_OK;
+}
+
+int print_json(struct invocation *inv, const char *json)
+{
+	return print_value(inv, json_loads(json, 0, NULL));
+}
+
+int print_json_list(struct invocation *inv, const char *key, const char *const *json, size_t n)
+{
+	json_t *list;
+	int st = EXIT_OK;
+
+	if (inv->format == FORMAT_JSONL) {
+		for (size_t i = 0; i < n && st == EXIT_OK; i++)
+			st = print_json(inv, json[i]);
+		return st;
+	}
+	list = json_array();
+	for (size_t i = 0; i < n && list; i++)
+		json_array_append_new(list, json_loads(json[i], 0, NULL));
+	return print_value(inv, json_pack("{s:o}", key, list));
+}
+
+/* --- for people */
+
+char *age(char out[SHORT], int64_t s)
+{
+	if (s < 0)
+		s = 0;
+	if (s < 120)
+		snprintf(out, SHORT, "%llds", (long long)s);
+	else if (s < 3600)
+		snprintf(out, SHORT, "%lldm", (long long)(s / 60));
+	else if (s < 86400)
+		snprintf(out, SHORT, "%lldh%lldm", (long long)(s / 3600), (long long)(s % 3600 / 60));
+	else
+		snprintf(out, SHORT, "%lldd%lldh", (long long)(s / 86400), (long long)(s % 86400 / 3600));
+	return out;
+}
+
+int64_t unix_nanos_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+char *age_since(char out[SHORT], int64_t unix_nanos)
+{
+	if (!unix_nanos)
+		return strcpy(out, "-");
+	return age(out, (unix_nanos_now() - unix_nanos) / 1000000000);
+}
+
+char *bytes(char out[SHORT], uint64_t n)
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
+	double v = (double)n;
+	size_t i = 0;
+
+	while (v >= 1024 && i < 5) {
+		v /= 1024;
+		i++;
+	}
+	snprintf(out, SHORT, i ? "%.2f %s" : "%.0f %s", v, units[i]);
+	return out;
+}

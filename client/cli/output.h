@@ -1,0 +1,71 @@
+/* How gaccctl writes: tables, JSON, sizes and times as people read them, errors. */
+#ifndef GACCCTL_OUTPUT_H
+#define GACCCTL_OUTPUT_H
+
+#include "command.h"
+
+/* --- errors: one per invocation, as text on the error stream, or as JSON on the output with -o json or jsonl. All return the
+ * exit status; GACC_EXIT_ERROR replaces it. */
+
+/* `hint` may be NULL. */
+int fail(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
+	__attribute__((format(printf, 5, 6)));
+int fail_usage(struct invocation *inv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What the library reported last. */
+int fail_client(struct invocation *inv);
+int exit_status_of(gacc_status st);
+const char *status_name(gacc_status st);
+
+/* inv->client by --endpoint and --timeout. False: *exit_status is set. */
+bool open_client(struct invocation *inv, int *exit_status);
+
+/* "job/42" is 42. */
+const char *job_operand(const char *text);
+/* The job file, "-" being the standard input; malloc'ed, NULL: fail() was called. */
+char *read_file(struct invocation *inv, const char *path, int *exit_status);
+
+/* --- tables */
+
+struct column {
+	const char *name;  /* NULL ends the array */
+	bool right;        /* numbers */
+	bool wide;         /* only with -o wide */
+};
+
+#define COLUMNS_MAX 20
+
+struct sheet;
+/* NULL without memory. */
+struct sheet *sheet_new(struct invocation *inv, const struct column *columns);
+/* Starts a row; `color` ("red", "yellow", ...) or NULL. */
+void sheet_row(struct sheet *s, const char *color);
+/* The row's next cell. */
+void sheet_cell(struct sheet *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Prints and frees. */
+void sheet_print(struct sheet *s);
+
+/* --- JSON */
+
+/* Prints the objects as {"KEY":[...]}, or one per line with -o jsonl. */
+int print_json_list(struct invocation *inv, const char *key, const char *const *json, size_t n);
+/* Prints one object. */
+int print_json(struct invocation *inv, const char *json);
+static inline bool wants_json(const struct invocation *inv)
+{
+	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL;
+}
+
+/* --- for people. All write to out[n] and return it. */
+
+#define SHORT 32
+/* "41s", "12m", "1h40m", "2d3h". */
+char *age(char out[SHORT], int64_t seconds);
+/* Since a time of day; "-" for 0. */
+char *age_since(char out[SHORT], int64_t unix_nanos);
+/* "2.55 MiB". */
+char *bytes(char out[SHORT], uint64_t n);
+int64_t unix_nanos_now(void);
+/* Escape sequences may be used on `f`. */
+bool may_color(FILE *f);
+
+#endif

@@ -1,0 +1,268 @@
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "output.h"
+
+#define ROWS_MAX 40
+#define FIRST_LONG 256 /* getopt values: index + FIRST_LONG */
+
+static const char *const format_names[] = { "table", "wide", "json", "jsonl", "name" };
+
+/* --- the options that count here, in getopt's form */
+
+struct grammar {
+	const struct option_row *row[ROWS_MAX];
+	size_t n;
+	struct option longs[ROWS_MAX + 1];
+	char shorts[2 * ROWS_MAX + 3];
+};
+
+static void add_rows(struct grammar *g, const struct option_row *rows)
+{
+	for (; rows->name; rows++) {
+		assert(g->n < ROWS_MAX); /* of our own table */
+		g->longs[g->n] = (struct option){ rows->name, rows->value ? required_argument : no_argument, NULL,
+						  FIRST_LONG + (int)g->n };
+		g->row[g->n++] = rows;
+		if (rows->letter) {
+			char *end = g->shorts + strlen(g->shorts);
+
+			*end++ = rows->letter;
+			if (rows->value)
+				*end++ = ':';
+			*end = '\0';
+		}
+	}
+}
+
+/* "+": options end at the first operand. ":": a missing value is told apart. */
+static void build(struct grammar *g, const struct command *c)
+{
+	*g = (struct grammar){ 0 };
+	strcpy(g->shorts, !c || c->runs_program ? "+:" : ":");
+	add_rows(g, global_options);
+	if (c)
+		add_rows(g, c->options);
+}
+
+static const struct option_row *row_of(const struct grammar *g, int value)
+{
+	if (value >= FIRST_LONG)
+		return g->row[value - FIRST_LONG];
+	for (size_t i = 0; i < g->n; i++)
+		if (g->row[i]->letter == value)
+			return g->row[i];
+	return NULL;
+}
+
+static int unknown_option(struct invocation *inv, const struct grammar *g, const char *word)
+{
+	const char *names[ROWS_MAX];
+	const char *near;
+	char bare[64];
+
+	for (size_t i = 0; i < g->n; i++)
+		names[i] = g->row[i]->name;
+	snprintf(bare, sizeof(bare), "%s", word + strspn(word, "-"));
+	bare[strcspn(bare, "=")] = '\0';
+	near = word[0] == '-' && word[1] == '-' ? nearest(bare, names, g->n) : NULL;
+	if (near)
+		return fail_usage(inv, "unknown option %s; did you mean --%s?", word, near);
+	return fail_usage(inv, "unknown option %s", word);
+}
+
+/* Takes options from argv[1..] into inv; *rest is the index of what is left. -1: all is well. */
+static int take_options(struct invocation *inv, const struct command *c, int argc, char **argv, int *rest)
+{
+	struct grammar g;
+	char letter[3] = "-";
+	int value;
+
+	build(&g, c);
+	optind = 0; /* glibc: start afresh */
+	opterr = 0;
+	while ((value = getopt_long(argc, argv, g.shorts, g.longs, NULL)) != -1) {
+		letter[1] = (char)optopt;
+		if (value == ':')
+			return fail_usage(inv, "option %s needs a value", argv[optind - 1]);
+		if (value == '?')
+			return unknown_option(inv, &g, optopt && optopt < FIRST_LONG ? letter : argv[optind - 1]);
+		if (inv->n_given == GIVEN_MAX)
+			return fail_usage(inv, "too many options");
+		inv->given[inv->n_given].option = row_of(&g, value);
+		inv->given[inv->n_given++].value = optarg;
+	}
+	*rest = optind;
+	return -1;
+}
+
+/* --- what was given */
+
+const char *opt_each(const struct invocation *inv, const char *name, size_t i)
+{
+	for (size_t k = 0; k < inv->n_given; k++)
+		if (!strcmp(inv->given[k].option->name, name) && !i--)
+			return inv->given[k].value ? inv->given[k].value : "";
+	return NULL;
+}
+
+const char *opt(const struct invocation *inv, const char *name)
+{
+	const char *last = NULL, *value;
+
+	for (size_t i = 0; (value = opt_each(inv, name, i)); i++)
+		last = value;
+	return last;
+}
+
+bool opt_flag(const struct invocation *inv, const char *name)
+{
+	return opt(inv, name) != NULL;
+}
+
+bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t max, uint64_t fallback, uint64_t *out,
+	      int *exit_status)
+{
+	const char *text = opt(inv, name);
+	unsigned long long v;
+	char *end;
+
+	*out = fallback;
+	if (!text)
+		return true;
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (errno || *end || !isdigit((unsigned char)*text) || v < min || v > max) {
+		*exit_status = fail_usage(inv, "--%s %s: a number from %llu to %llu is needed", name, text,
+					  (unsigned long long)min, (unsigned long long)max);
+		return false;
+	}
+	*out = v;
+	return true;
+}
+
+bool parse_duration(const char *text, int64_t *out_ms)
+{
+	static const struct {
+		const char *unit;
+		int64_t ms;
+	} units[] = { { "ms", 1 }, { "s", 1000 }, { "m", 60000 }, { "h", 3600000 }, { "d", 86400000 } };
+	int64_t total = 0;
+
+	if (!*text)
+		return false;
+	while (*text) {
+		char *end;
+		long v = strtol(text, &end, 10);
+		size_t i, letters = strspn(end, "abcdefghijklmnopqrstuvwxyz");
+
+		if (!isdigit((unsigned char)*text) || v > INT32_MAX)
+			return false;
+		for (i = 0; i < 5; i++)
+			if (strlen(units[i].unit) == letters && !strncmp(end, units[i].unit, letters))
+				break;
+		if (i == 5)
+			return false;
+		total += v * units[i].ms;
+		text = end + letters;
+	}
+	*out_ms = total;
+	return total <= INT32_MAX;
+}
+
+bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status)
+{
+	const char *text = opt(inv, name);
+
+	*out_ms = fallback_ms;
+	if (!text || parse_duration(text, out_ms))
+		return true;
+	*exit_status = fail_usage(inv, "--%s %s: a time such as 10s, 250ms or 1h30m is needed", name, text);
+	return false;
+}
+
+/* --- the whole line */
+
+static int read_format(struct invocation *inv)
+{
+	const char *text = opt(inv, "output");
+
+	inv->headers = !opt_flag(inv, "no-headers");
+	if (!text)
+		return -1;
+	for (size_t i = 0; i < sizeof(format_names) / sizeof(format_names[0]); i++)
+		if (!strcmp(text, format_names[i])) {
+			inv->format = (enum format)i;
+			return -1;
+		}
+	return fail_usage(inv, "-o %s: table, wide, json, jsonl or name is needed", text);
+}
+
+static int unknown_command(struct invocation *inv, const char *word)
+{
+	const char *names[32];
+	const char *near;
+	size_t n = 0;
+
+	for (const struct command *c = commands; c->name; c++)
+		names[n++] = c->name;
+	near = nearest(word, names, n);
+	if (near)
+		return fail_usage(inv, "unknown command \"%s\"; did you mean \"%s\"?", word, near);
+	return fail_usage(inv, "unknown command \"%s\"", word);
+}
+
+static int check_operands(struct invocation *inv)
+{
+	const struct command *c = inv->command;
+
+	if (inv->n_operands < c->min_operands || (c->max_operands >= 0 && inv->n_operands > c->max_operands))
+		return fail_usage(inv, "usage: gaccctl %s %s", c->name, c->usage);
+	return -1;
+}
+
+static int parse_command(struct invocation *inv, int argc, char **argv)
+{
+	int rest, st;
+
+	inv->command = command_find(argv[0]);
+	if (!inv->command)
+		return unknown_command(inv, argv[0]);
+	st = take_options(inv, inv->command, argc, argv, &rest);
+	if (st >= 0)
+		return st;
+	if (opt_flag(inv, "help")) {
+		print_command_help(inv->out, inv->command);
+		return EXIT_OK;
+	}
+	inv->operand = argv + rest;
+	inv->n_operands = argc - rest;
+	st = read_format(inv);
+	return st >= 0 ? st : check_operands(inv);
+}
+
+int parse(int argc, char **argv, struct invocation *inv)
+{
+	static char version[] = "version";
+	int rest, st;
+
+	if (argc > 1 && !strcmp(argv[1], "--version"))
+		argv[1] = version;
+	if (argc > 1 && !strcmp(argv[1], "--man")) {
+		print_man(inv->out);
+		return EXIT_OK;
+	}
+	st = take_options(inv, NULL, argc, argv, &rest);
+	if (st >= 0)
+		return st;
+	if (rest == argc) {
+		print_help(opt_flag(inv, "help") ? inv->out : inv->err);
+		return opt_flag(inv, "help") ? EXIT_OK : EXIT_USAGE;
+	}
+	return parse_command(inv, argc - rest, argv + rest);
+}

@@ -1,0 +1,421 @@
+/* `gaccctl run`: a job and its ranks, from the terminal. One poll() loop: signals, the job's changes, the ranks' output. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "follow.h"
+#include "output.h"
+#include "ranks.h"
+#include "run_spec.h"
+#include "signals.h"
+#include "view.h"
+
+#define LAST_LINES 20
+#define RANKS_MAX 4096
+
+extern char **environ;
+
+struct run {
+	struct invocation *inv;
+	FILE *say;                /* what is for people */
+	gacc_jobs *job;           /* as last seen */
+	char id[24];
+	uint64_t max_restarts, restarts;
+	int64_t grace_ms;
+	const char *tee;
+	struct ranks ranks;
+	struct follower *follower; /* of each rank; only those that are shown are read */
+	gacc_watch *watch;
+	struct pollfd poll[3];    /* signals, job, output */
+	int64_t started_ms;
+	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
+	bool stopping;            /* ranks have been asked to end */
+	bool interrupted, lost_job, params_said;
+	int worst;                /* status of the ranks that ended by themselves */
+};
+
+enum { POLL_SIGNALS, POLL_JOB, POLL_OUTPUT };
+
+static const gacc_job_info *info(const struct run *r)
+{
+	return &r->job->job[0];
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* --- start */
+
+static bool make_directories(char *path)
+{
+	for (char *p = path + 1; *p; p++) {
+		if (*p != '/')
+			continue;
+		*p = '\0';
+		if (mkdir(path, 0755) && errno != EEXIST)
+			return false;
+		*p = '/';
+	}
+	return !mkdir(path, 0755) || errno == EEXIST;
+}
+
+static bool prepare_logs(struct run *r, int *st)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s", info(r)->log_dir);
+	if (*path == '/' && make_directories(path))
+		return true;
+	*st = fail(r->inv, EXIT_FAILED, "LOG_DIR", "choose another with --log-dir", "log directory %s: %s", path,
+		   *path == '/' ? strerror(errno) : "not an absolute path");
+	return false;
+}
+
+static void say_header(struct run *r)
+{
+	const gacc_job_info *j = info(r);
+
+	fprintf(r->say, "job %s (%s) registered   ranks %u   micro_size %u", r->id, j->name, j->ranks, j->micro_size);
+	if (j->batch)
+		fprintf(r->say, "   effective batch %" PRIu64 " x %u x %u = %" PRIu64, j->batch, j->micro_size, j->ranks,
+			j->batch * j->micro_size * j->ranks);
+	fprintf(r->say, "\nlogs %s   follow elsewhere: gaccctl logs %s -f\n", j->log_dir, r->id);
+	if (!getenv("OMP_NUM_THREADS"))
+		fputs("OMP_NUM_THREADS=1 for each rank, as it was not set\n", r->say);
+	fflush(r->say);
+}
+
+static bool register_job(struct run *r, int *st)
+{
+	gacc_spec *spec = run_spec(r->inv, st);
+	bool ok;
+
+	if (!spec)
+		return false;
+	ok = !gacc_job_submit(r->inv->client, spec, &r->job);
+	gacc_spec_free(spec);
+	if (!ok) {
+		*st = fail_client(r->inv);
+		return false;
+	}
+	snprintf(r->id, sizeof(r->id), "%" PRIu64, info(r)->id);
+	return true;
+}
+
+static bool start_ranks(struct run *r, int *st)
+{
+	const gacc_job_info *j = info(r);
+	struct rank_environment e = { .job_id = j->id, .ranks = j->ranks, .micro_size = j->micro_size,
+				      .endpoint = gacc_endpoint(r->inv->client), .log_dir = j->log_dir,
+				      .master_port = free_port() };
+	int err = 0;
+
+	r->ranks = (struct ranks){ .n = j->ranks, .argv = r->inv->operand, .log_dir = j->log_dir };
+	r->ranks.rank = calloc(j->ranks, sizeof(*r->ranks.rank));
+	r->ranks.common = rank_environment(environ, &e);
+	r->follower = calloc(j->ranks, sizeof(*r->follower));
+	if (!r->ranks.rank || !r->ranks.common || !r->follower)
+		err = ENOMEM;
+	for (uint32_t i = 0; i < j->ranks && !err; i++) {
+		err = ranks_start(&r->ranks, i);
+		follower_init(&r->follower[i], j->log_dir, i, true, FOLLOW_ALL);
+	}
+	if (err)
+		*st = fail(r->inv, EXIT_FAILED, "START", NULL, "cannot start ranks: %s", strerror(err));
+	return !err;
+}
+
+static bool open_polls(struct run *r, int *st)
+{
+	if (gacc_job_watch(r->inv->client, r->id, &r->watch)) {
+		*st = fail_client(r->inv);
+		return false;
+	}
+	r->poll[POLL_SIGNALS] = (struct pollfd){ .fd = signals_open(), .events = POLLIN };
+	r->poll[POLL_JOB] = (struct pollfd){ .fd = gacc_watch_fd(r->watch), .events = POLLIN };
+	r->poll[POLL_OUTPUT] = (struct pollfd){ .fd = follow_changes(info(r)->log_dir), .events = POLLIN };
+	if (r->poll[POLL_SIGNALS].fd >= 0)
+		return true;
+	*st = fail(r->inv, EXIT_FAILED, "SIGNALFD", NULL, "no descriptor for signals");
+	return false;
+}
+
+/* --- the end of ranks */
+
+static void cancel_job(struct run *r, const char *reason)
+{
+	gacc_jobs *jobs;
+
+	if (!info(r)->ended && !gacc_job_cancel(r->inv->client, r->id, reason, &jobs))
+		gacc_jobs_free(jobs);
+}
+
+static void stop_ranks(struct run *r, int signal)
+{
+	r->stopping = true;
+	r->deadline_ms = now_ms() + r->grace_ms;
+	ranks_signal(&r->ranks, signal);
+}
+
+/* Why it all ended: who, how, and its last words. */
+static void say_root_cause(struct run *r, uint32_t rank)
+{
+	const struct rank_process *p = &r->ranks.rank[rank];
+	struct follower last;
+
+	fprintf(r->inv->err, "--- rank %u (pid %d) ", rank, (int)p->last_pid);
+	if (p->signal)
+		fprintf(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
+	else
+		fprintf(r->inv->err, "exited with %d", p->status);
+	fprintf(r->inv->err, "; last lines of %s/worker_%u.log:\n", info(r)->log_dir, rank);
+	follower_init(&last, info(r)->log_dir, rank, false, LAST_LINES);
+	follower_pump(&last, r->inv->err, true);
+	follower_fini(&last);
+	fprintf(r->inv->err, "---\n");
+}
+
+static void on_rank_failed(struct run *r, uint32_t rank)
+{
+	struct rank_process *p = &r->ranks.rank[rank];
+	char reason[128];
+
+	if (r->restarts < r->max_restarts && !info(r)->ended) {
+		r->restarts++;
+		p->restarts++;
+		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
+			r->restarts, r->max_restarts);
+		if (!ranks_start(&r->ranks, rank))
+			return;
+	}
+	say_root_cause(r, rank);
+	snprintf(reason, sizeof(reason), p->signal ? "rank %u was killed by signal %d" : "rank %u exited with %d", rank,
+		 p->signal ? p->signal : p->status);
+	cancel_job(r, reason);
+	stop_ranks(r, SIGTERM);
+}
+
+static void on_child(struct run *r)
+{
+	uint32_t rank;
+
+	while (ranks_reap(&r->ranks, &rank)) {
+		const struct rank_process *p = &r->ranks.rank[rank];
+		bool by_itself = !r->stopping;
+
+		if (by_itself && p->status)
+			on_rank_failed(r, rank);
+		if (by_itself && p->ended && p->status > r->worst)
+			r->worst = p->status;
+	}
+}
+
+static void on_interrupt(struct run *r)
+{
+	if (r->interrupted) {
+		ranks_signal(&r->ranks, SIGKILL);
+		return;
+	}
+	r->interrupted = true;
+	fprintf(r->inv->err, "\ncancelling job %s; once more kills the ranks\n", r->id);
+	cancel_job(r, "interrupted in gaccctl run");
+	stop_ranks(r, SIGTERM);
+}
+
+static void on_signals(struct run *r)
+{
+	int signal;
+
+	while ((signal = signals_next(r->poll[POLL_SIGNALS].fd)))
+		if (signal != SIGCHLD)
+			on_interrupt(r);
+	on_child(r);
+}
+
+/* --- the job's changes */
+
+static void say_params(struct run *r)
+{
+	if (r->params_said || !info(r)->parameters)
+		return;
+	r->params_said = true;
+	fprintf(r->say, "params %" PRIu64 " in %" PRIu64 " tensors\n", info(r)->parameters, info(r)->tensors);
+	fflush(r->say);
+}
+
+static void on_job(struct run *r)
+{
+	gacc_jobs *jobs;
+	gacc_status st = gacc_watch_next(r->watch, &jobs);
+
+	if (st == GACC_OK) {
+		bool was_ended = info(r)->ended;
+
+		gacc_jobs_free(r->job);
+		r->job = jobs;
+		say_params(r);
+		if (!was_ended && info(r)->ended && !r->deadline_ms)
+			r->deadline_ms = now_ms() + r->grace_ms; /* ranks see it too, and should end */
+	} else if (st != GACC_EAGAIN) {
+		r->poll[POLL_JOB].fd = -1; /* told all */
+		if (st != GACC_EDONE) {
+			r->lost_job = true;
+			fail_client(r->inv);
+			stop_ranks(r, SIGTERM);
+		}
+	}
+}
+
+/* --- the loop */
+
+static void show_output(struct run *r, bool at_end)
+{
+	for (uint32_t i = 0; i < r->ranks.n; i++)
+		if (rank_listed(r->tee, i))
+			follower_pump(&r->follower[i], r->say, at_end);
+}
+
+/* The grace period is over: whoever still runs is killed; a job that still runs has lost its ranks. */
+static void on_deadline(struct run *r)
+{
+	r->deadline_ms = 0;
+	if (ranks_running(&r->ranks)) {
+		if (r->stopping)
+			ranks_signal(&r->ranks, SIGKILL);
+		else
+			stop_ranks(r, SIGTERM);
+		return;
+	}
+	cancel_job(r, "all ranks have ended");
+	r->lost_job = true;
+}
+
+static int patience_ms(const struct run *r)
+{
+	int64_t left = r->deadline_ms ? r->deadline_ms - now_ms() : 1000;
+
+	if (r->poll[POLL_OUTPUT].fd < 0 && left > 500)
+		left = 500;
+	return left < 0 ? 0 : (int)left;
+}
+
+static bool finished(struct run *r)
+{
+	if (ranks_running(&r->ranks))
+		return false;
+	if (!info(r)->ended && !r->lost_job && !r->deadline_ms)
+		r->deadline_ms = now_ms() + r->grace_ms;
+	return info(r)->ended || r->lost_job;
+}
+
+static void loop(struct run *r)
+{
+	while (!finished(r)) {
+		poll(r->poll, 3, patience_ms(r));
+		if (r->poll[POLL_OUTPUT].revents)
+			follow_changes_seen(r->poll[POLL_OUTPUT].fd);
+		show_output(r, false);
+		on_signals(r);
+		if (r->poll[POLL_JOB].fd >= 0 && r->poll[POLL_JOB].revents)
+			on_job(r);
+		if (r->deadline_ms && now_ms() >= r->deadline_ms)
+			on_deadline(r);
+	}
+	show_output(r, true);
+}
+
+/* --- the end */
+
+static void refresh(struct run *r)
+{
+	gacc_jobs *jobs;
+
+	if (gacc_job_get(r->inv->client, r->id, &jobs))
+		return;
+	gacc_jobs_free(r->job);
+	r->job = jobs;
+}
+
+static int conclude(struct run *r)
+{
+	const gacc_job_info *j;
+	char steps[64];
+
+	refresh(r);
+	j = info(r);
+	fprintf(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
+		(double)(now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
+		j->reason, j->log_dir);
+	if (wants_json(r->inv))
+		print_json(r->inv, j->json);
+	if (r->interrupted)
+		return EXIT_INTERRUPTED;
+	if (r->worst)
+		return r->worst;
+	return j->state == GACC_JOB_COMPLETED ? EXIT_OK : EXIT_JOB_FAILED;
+}
+
+static void run_fini(struct run *r)
+{
+	ranks_fini(&r->ranks);
+	for (uint32_t i = 0; r->job && r->follower && i < info(r)->ranks; i++)
+		follower_fini(&r->follower[i]);
+	free(r->follower);
+	gacc_watch_close(r->watch);
+	for (int i = 0; i < 3; i += 2)
+		if (r->poll[i].fd >= 0)
+			close(r->poll[i].fd);
+	gacc_jobs_free(r->job);
+}
+
+static bool read_options(struct run *r, int *st)
+{
+	struct invocation *inv = r->inv;
+	uint64_t n;
+
+	r->tee = opt(inv, "tee") ? opt(inv, "tee") : "0";
+	if (!opt_uint(inv, "ranks", 1, RANKS_MAX, 1, &n, st) ||
+	    !opt_uint(inv, "max-restarts", 0, 1000000, 0, &r->max_restarts, st) ||
+	    !opt_duration(inv, "grace", 10000, &r->grace_ms, st))
+		return false;
+	if (rank_list_ok(r->tee, RANKS_MAX))
+		return true;
+	*st = fail_usage(inv, "--tee %s: all, none, or ranks such as 0,2", r->tee);
+	return false;
+}
+
+int cmd_run(struct invocation *inv)
+{
+	struct run r = { .inv = inv, .say = wants_json(inv) ? inv->err : inv->out, .started_ms = now_ms(),
+			 .poll = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } } };
+	int st = EXIT_FAILED;
+
+	if (!read_options(&r, &st))
+		return st;
+	signals_block(); /* before the library makes threads */
+	if (!open_client(inv, &st) || !register_job(&r, &st))
+		return st;
+	if (prepare_logs(&r, &st) && open_polls(&r, &st)) {
+		say_header(&r);
+		if (start_ranks(&r, &st)) {
+			loop(&r);
+			st = conclude(&r);
+		}
+	}
+	cancel_job(&r, "gaccctl run could not go on"); /* does nothing to a job that has ended */
+	run_fini(&r);
+	return st;
+}

@@ -1,0 +1,135 @@
+#include "run_spec.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "output.h"
+
+static bool set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *st)
+{
+	char why[512] = "";
+
+	if (!gacc_spec_set(spec, key, value, why, sizeof(why)))
+		return true;
+	*st = fail(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+	return false;
+}
+
+static gacc_spec *from_file(struct invocation *inv, int *st)
+{
+	const char *path = opt(inv, "file");
+	char why[512] = "", *text = NULL;
+	gacc_spec *spec = NULL;
+
+	if (path) {
+		text = read_file(inv, path, st);
+		if (!text)
+			return NULL;
+	}
+	if (gacc_spec_parse(text, path ? path : "defaults", &spec, why, sizeof(why)))
+		*st = fail(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+	free(text);
+	return spec;
+}
+
+/* --set KEY=VALUE, in order. */
+static bool apply_sets(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	const char *given;
+
+	for (size_t i = 0; (given = opt_each(inv, "set", i)); i++) {
+		const char *equals = strchr(given, '=');
+		char key[128];
+
+		if (!equals || equals - given >= (ptrdiff_t)sizeof(key)) {
+			*st = fail_usage(inv, "--set %s: KEY=VALUE is needed, such as optimizer.lr=0.01", given);
+			return false;
+		}
+		snprintf(key, sizeof(key), "%.*s", (int)(equals - given), given);
+		if (!set(inv, spec, key, equals + 1, st))
+			return false;
+	}
+	return true;
+}
+
+static bool apply_options(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	static const struct {
+		const char *option, *key;
+	} map[] = { { "ranks", "ranks" }, { "micro-size", "micro_size" }, { "steps", "steps" }, { "batch", "batch" },
+		    { "name", "metadata.name" } };
+
+	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
+		if (opt(inv, map[i].option) && !set(inv, spec, map[i].key, opt(inv, map[i].option), st))
+			return false;
+	return true;
+}
+
+/* A string of the specification as it is now; malloc'ed, "" when it is not set. */
+static char *current(gacc_spec *spec, const char *key)
+{
+	const char *json = gacc_spec_json(spec);
+	json_t *all = json ? json_loads(json, 0, NULL) : NULL;
+	const char *value = json_string_value(json_object_get(all, key));
+	char *copy = strdup(value ? value : "");
+
+	json_decref(all);
+	return copy;
+}
+
+/* The program's name, if nobody gave another. */
+static bool default_name(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	char *name = current(spec, "name");
+	const char *program = strrchr(inv->operand[0], '/');
+	bool ok = (name && *name) || set(inv, spec, "metadata.name", program ? program + 1 : inv->operand[0], st);
+
+	free(name);
+	return ok;
+}
+
+static void default_log_dir(char *out, size_t n)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+
+	if (state && *state == '/')
+		snprintf(out, n, "%s/gacc/jobs/%%j", state);
+	else if (home && *home == '/')
+		snprintf(out, n, "%s/.local/state/gacc/jobs/%%j", home);
+	else
+		snprintf(out, n, "/tmp/gacc-%u/jobs/%%j", (unsigned)getuid());
+}
+
+/* Where the logs go, as an absolute path: the job may be looked at from another directory. */
+static bool log_dir(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	char *given = opt(inv, "log-dir") ? strdup(opt(inv, "log-dir")) : current(spec, "log_dir");
+	char path[2 * PATH_MAX], here[PATH_MAX] = "";
+	bool ok;
+
+	if (!given || !*given)
+		default_log_dir(path, sizeof(path));
+	else if (*given == '/')
+		snprintf(path, sizeof(path), "%s", given);
+	else
+		snprintf(path, sizeof(path), "%s/%s", getcwd(here, sizeof(here)) ? here : "", given);
+	ok = set(inv, spec, "output.log_dir", path, st);
+	free(given);
+	return ok;
+}
+
+gacc_spec *run_spec(struct invocation *inv, int *st)
+{
+	gacc_spec *spec = from_file(inv, st);
+
+	if (!spec)
+		return NULL;
+	if (apply_sets(inv, spec, st) && apply_options(inv, spec, st) && default_name(inv, spec, st) &&
+	    log_dir(inv, spec, st) && set(inv, spec, "launch.mode", "client", st))
+		return spec;
+	gacc_spec_free(spec);
+	return NULL;
+}

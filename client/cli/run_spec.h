@@ -1,0 +1,10 @@
+/* The job that `gaccctl run` registers: its job file, then --set, then its own options. */
+#ifndef GACCCTL_RUN_SPEC_H
+#define GACCCTL_RUN_SPEC_H
+
+#include "command.h"
+
+/* NULL: fail() was called. */
+gacc_spec *run_spec(struct invocation *inv, int *exit_status);
+
+#endif

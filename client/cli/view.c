@@ -1,0 +1,303 @@
+#include "view.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "output.h"
+
+char *view_steps(char *out, size_t n, const gacc_job_info *job)
+{
+	if (job->steps)
+		snprintf(out, n, "%" PRIu64 "/%" PRIu64, job->applied_step, job->steps);
+	else
+		snprintf(out, n, "%" PRIu64, job->applied_step);
+	return out;
+}
+
+static bool is_state(const gacc_rank_info *r, const char *state)
+{
+	return !strcmp(r->state, state);
+}
+
+static bool is_here(const gacc_rank_info *r)
+{
+	return !is_state(r, "ABSENT") && !is_state(r, "LOST") && !is_state(r, "DONE");
+}
+
+static bool is_late(const gacc_rank_info *r)
+{
+	return is_state(r, "LATE") || is_state(r, "LOST");
+}
+
+static const char *job_color(const gacc_job_info *job)
+{
+	switch (job->state) {
+	case GACC_JOB_STALLED:
+		return "yellow";
+	case GACC_JOB_FAILED:
+	case GACC_JOB_NODE_FAIL:
+		return "red";
+	default:
+		return NULL;
+	}
+}
+
+static void job_row(struct sheet *s, const gacc_job_info *j)
+{
+	char text[64], when[SHORT], size[SHORT];
+	uint32_t here = 0;
+
+	for (size_t i = 0; i < j->n_rank; i++)
+		here += is_here(&j->rank[i]);
+	sheet_row(s, job_color(j));
+	sheet_cell(s, "%" PRIu64, j->id);
+	sheet_cell(s, "%s", j->name);
+	sheet_cell(s, "%s", j->state_name);
+	sheet_cell(s, "%u/%u", here, j->ranks);
+	sheet_cell(s, "%s", view_steps(text, sizeof(text), j));
+	sheet_cell(s, "%u", j->micro_size);
+	if (j->has_last)
+		sheet_cell(s, "%.4f", j->last_loss);
+	else
+		sheet_cell(s, "-");
+	if (j->ended || j->steps_per_second <= 0) {
+		sheet_cell(s, "-");
+		sheet_cell(s, "-");
+	} else {
+		sheet_cell(s, "%.2f", j->steps_per_second);
+		sheet_cell(s, "%.0f", 100 * j->wait_fraction);
+	}
+	sheet_cell(s, "%s", age_since(when, j->created_unix_nanos));
+	sheet_cell(s, "%s", j->user);
+	sheet_cell(s, "%" PRIu64, j->window);
+	sheet_cell(s, "%" PRIu64, j->parameters);
+	sheet_cell(s, "%s", bytes(size, j->host_bytes));
+	sheet_cell(s, "%s", j->optimizer);
+	sheet_cell(s, "%s", *j->reason ? j->reason : "-");
+}
+
+void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
+{
+	static const struct column columns[] = {
+		{ "ID", true, false },	    { "NAME", false, false },  { "STATE", false, false },
+		{ "RANKS", false, false },  { "STEP", false, false },  { "MICRO", true, false },
+		{ "LOSS", true, false },    { "STEP/S", true, false }, { "WAIT%", true, false },
+		{ "AGE", true, false },	    { "USER", false, false },  { "WINDOW", true, true },
+		{ "PARAMS", true, true },   { "MEMORY", true, true },  { "OPTIMIZER", false, true },
+		{ "REASON", false, true },  { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	for (size_t i = 0; i < jobs->n; i++)
+		job_row(s, &jobs->job[i]);
+	sheet_print(s);
+}
+
+/* --- status */
+
+/* "waiting for others" is what a rank does that has given all: others call that ready. */
+static void rank_state(char *out, size_t n, const gacc_rank_info *r)
+{
+	char late[SHORT], word[32];
+
+	if (is_state(r, "WAITING"))
+		snprintf(word, sizeof(word), "ready");
+	else if (is_late(r))
+		snprintf(word, sizeof(word), "%s", r->state);
+	else {
+		snprintf(word, sizeof(word), "%s", r->state);
+		for (char *p = word; *p; p++)
+			*p = (char)(*p >= 'A' && *p <= 'Z' ? *p + 32 : *p);
+	}
+	if (is_late(r) && r->late_ns > 0)
+		snprintf(out, n, "%s %s%s%s%s", word, age(late, r->late_ns / 1000000000), *r->detail ? " (" : "", r->detail,
+			 *r->detail ? ")" : "");
+	else
+		snprintf(out, n, "%s%s%s%s", word, *r->detail ? " (" : "", r->detail, *r->detail ? ")" : "");
+}
+
+static void rank_row(struct sheet *s, const gacc_job_info *j, const gacc_rank_info *r)
+{
+	char state[256], when[SHORT];
+
+	rank_state(state, sizeof(state), r);
+	sheet_row(s, is_late(r) ? "yellow" : NULL);
+	sheet_cell(s, "%u", r->rank);
+	sheet_cell(s, "%s", *r->node ? r->node : "-");
+	if (r->pid)
+		sheet_cell(s, "%" PRId64, r->pid);
+	else
+		sheet_cell(s, "-");
+	sheet_cell(s, "%u/%u%s", r->micro_count, j->micro_size, r->flushed ? " flushed" : "");
+	sheet_cell(s, "%g", r->weight);
+	sheet_cell(s, "%s", age_since(when, r->last_push_unix_nanos));
+	sheet_cell(s, "%s", state);
+	sheet_cell(s, "%u", r->void_count);
+}
+
+static void view_ranks(struct invocation *inv, const gacc_job_info *job)
+{
+	static const struct column columns[] = {
+		{ "RANK", true, false },      { "NODE", false, false },  { "PID", true, false }, { "MICRO", false, false },
+		{ "WEIGHT", true, false },    { "LAST PUSH", true, false }, { "STATE", false, false },
+		{ "VOID", true, true },	      { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	for (size_t i = 0; i < job->n_rank; i++)
+		rank_row(s, job, &job->rank[i]);
+	sheet_print(s);
+}
+
+static void hint(struct invocation *inv, const gacc_job_info *job)
+{
+	char when[SHORT];
+
+	for (size_t i = 0; i < job->n_rank; i++) {
+		if (!is_late(&job->rank[i]))
+			continue;
+		fprintf(inv->out, "hint: gaccctl logs %" PRIu64 " --rank %u --tail 50", job->id, job->rank[i].rank);
+		if (job->stall_abort_ms)
+			fprintf(inv->out, "; the job aborts at stall_abort %s",
+				age(when, (int64_t)job->stall_abort_ms / 1000));
+		fputc('\n', inv->out);
+		return;
+	}
+}
+
+void view_status(struct invocation *inv, const gacc_job_info *job)
+{
+	char steps[64], when[SHORT];
+
+	fprintf(inv->out, "JOB %" PRIu64 "  %s  %s  step %s", job->id, job->name, job->state_name,
+		view_steps(steps, sizeof(steps), job));
+	if (job->ended)
+		fprintf(inv->out, "  %s ago", age_since(when, job->ended_unix_nanos));
+	else if (job->window_opened_unix_nanos)
+		fprintf(inv->out, "  window %" PRIu64 " open %s", job->window,
+			age_since(when, job->window_opened_unix_nanos));
+	if (!job->ended && job->n_missing)
+		fprintf(inv->out, "  WAITING FOR %zu OF %u RANKS", job->n_missing, job->ranks);
+	if (*job->reason)
+		fprintf(inv->out, "  %s", job->reason);
+	fputc('\n', inv->out);
+	view_ranks(inv, job);
+	if (!job->ended)
+		hint(inv, job);
+}
+
+/* --- describe */
+
+static void line(struct invocation *inv, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void line(struct invocation *inv, const char *name, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(inv->out, "%-18s", name);
+	va_start(ap, fmt);
+	vfprintf(inv->out, fmt, ap);
+	va_end(ap);
+	fputc('\n', inv->out);
+}
+
+static void view_events(struct invocation *inv, const gacc_job_info *job)
+{
+	static const struct column columns[] = {
+		{ "AGE", true, false },	     { "TYPE", false, false },	  { "REASON", false, false },
+		{ "OBJECT", false, false },  { "WINDOW", true, false },	  { "MESSAGE", false, false },
+		{ NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+	char when[SHORT];
+
+	for (size_t i = 0; i < job->n_event; i++) {
+		const gacc_job_event *e = &job->event[i];
+
+		sheet_row(s, e->warning ? "yellow" : NULL);
+		sheet_cell(s, "%s", age_since(when, e->unix_nanos));
+		sheet_cell(s, "%s", e->warning ? "Warning" : "Normal");
+		sheet_cell(s, "%s", e->reason);
+		sheet_cell(s, "%s", e->object);
+		sheet_cell(s, "%" PRIu64, e->window);
+		sheet_cell(s, "%s", e->message);
+	}
+	sheet_print(s);
+}
+
+static void view_last(struct invocation *inv, const gacc_job_info *j)
+{
+	if (!j->has_last)
+		return;
+	line(inv, "Last window:", "%s  loss %.4f  grad norm %.4g  lr %.4g  weight %g", j->last_outcome, j->last_loss,
+	     j->last_grad_norm, j->last_lr, j->last_weight);
+	line(inv, "Last rank in:", "%u, %.1f ms after the one before", j->last_rank, (double)j->last_lag_ns / 1e6);
+}
+
+void view_job(struct invocation *inv, const gacc_job_info *j)
+{
+	char text[64], size[SHORT], when[SHORT];
+
+	line(inv, "Job:", "%" PRIu64 " (%s)", j->id, j->name);
+	line(inv, "UUID:", "%s", j->uuid);
+	line(inv, "User:", "%s", j->user);
+	line(inv, "State:", "%s%s%s, for %s", j->state_name, *j->reason ? ": " : "", j->reason,
+	     age_since(when, j->state_since_unix_nanos));
+	line(inv, "Created:", "%s ago", age_since(when, j->created_unix_nanos));
+	line(inv, "Steps:", "%s applied, window %" PRIu64, view_steps(text, sizeof(text), j), j->window);
+	line(inv, "Ranks:", "%u, %u micro-batches each", j->ranks, j->micro_size);
+	if (j->batch)
+		line(inv, "Effective batch:", "%" PRIu64 " x %u x %u = %" PRIu64, j->batch, j->micro_size, j->ranks,
+		     j->batch * j->micro_size * j->ranks);
+	line(inv, "Reduction:", "%s", j->reduction);
+	line(inv, "Optimizer:", "%s", j->optimizer);
+	line(inv, "Parameters:", "%" PRIu64 " in %" PRIu64 " tensors", j->parameters, j->tensors);
+	line(inv, "Shared memory:", "%s", bytes(size, j->host_bytes));
+	line(inv, "Engine:", "pid %" PRId64 ", restarted %u times", j->engine_pid, j->engine_restarts);
+	if (j->steps_per_second > 0)
+		line(inv, "Speed:", "%.2f steps/s, %.0f%% of the time ranks wait for others", j->steps_per_second,
+		     100 * j->wait_fraction);
+	view_last(inv, j);
+	if (*j->log_dir)
+		line(inv, "Logs:", "%s", j->log_dir);
+	fputs("\nRanks:\n", inv->out);
+	view_ranks(inv, j);
+	fputs("\nEvents:\n", inv->out);
+	if (j->n_event)
+		view_events(inv, j);
+	else
+		fputs("none\n", inv->out);
+}
+
+void view_rank(struct invocation *inv, const gacc_job_info *j, const gacc_rank_info *r)
+{
+	char state[256], when[SHORT];
+
+	rank_state(state, sizeof(state), r);
+	line(inv, "Rank:", "%u of job %" PRIu64 " (%s)", r->rank, j->id, j->name);
+	line(inv, "Node:", "%s", *r->node ? r->node : "-");
+	line(inv, "Pid:", "%" PRId64, r->pid);
+	line(inv, "State:", "%s", state);
+	line(inv, "Window:", "%" PRIu64 ": %u of %u micro-batches, %u void%s", j->window, r->micro_count, j->micro_size,
+	     r->void_count, r->flushed ? ", flushed" : "");
+	line(inv, "Weight:", "%g", r->weight);
+	line(inv, "Last push:", "%s ago", age_since(when, r->last_push_unix_nanos));
+	if (*j->log_dir)
+		line(inv, "Log:", "%s/worker_%u.log", j->log_dir, r->rank);
+}
+
+void view_node(struct invocation *inv, const gacc_node_info *n)
+{
+	char used[SHORT], limit[SHORT], when[SHORT];
+
+	line(inv, "Node:", "%s", n->name);
+	line(inv, "gaccd:", "%s, pid %" PRId64 ", up %s%s", n->version, n->pid, age_since(when, n->started_unix_nanos),
+	     n->draining ? ", stopping" : "");
+	line(inv, "Protocol:", "%u", n->protocol);
+	line(inv, "Incarnation:", "%" PRIu64 ", term %" PRIu64, n->incarnation, n->term);
+	line(inv, "Jobs:", "%u", n->jobs);
+	line(inv, "Shared memory:", "%s of %s", bytes(used, n->host_bytes_used),
+	     n->host_bytes_limit ? bytes(limit, n->host_bytes_limit) : "unlimited");
+	line(inv, "CPUs:", "%u, kernels %s", n->cpus, n->kernels);
+}
