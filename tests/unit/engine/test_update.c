@@ -1,0 +1,327 @@
+/* The update: what it computes, and that an engine may die in it at any chunk, any number of times. */
+#include "engine/update.h"
+#include "rig.h"
+
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WINDOW 5
+
+static struct rig rig;
+static struct memory mem;
+static struct workers *workers;
+static struct update *update;
+static struct control_record record;
+
+static const uint32_t roles[] = { SEG_PARAMS, SEG_MASTER, SEG_STATE0, SEG_STATE1 };
+#define N_ROLES 4
+
+/* Bytes of all segments that an update writes. */
+struct image {
+	void *data[N_ROLES];
+};
+
+static bool has_role(uint32_t role)
+{
+	struct plan_segment s[64];
+	int n = plan_segments(rig.plan, s, 64);
+	for (int i = 0; i < n; i++)
+		if (s[i].role == role)
+			return true;
+	return false;
+}
+
+static struct image save_image(void)
+{
+	struct image image = { { NULL } };
+	for (int i = 0; i < N_ROLES; i++)
+		if (has_role(roles[i])) {
+			image.data[i] = malloc(rig_bytes(&rig, roles[i], 0));
+			memcpy(image.data[i], rig_data(&rig, roles[i], 0), rig_bytes(&rig, roles[i], 0));
+		}
+	return image;
+}
+
+static void load_image(const struct image *image)
+{
+	for (int i = 0; i < N_ROLES; i++)
+		if (image->data[i])
+			memcpy(rig_data(&rig, roles[i], 0), image->data[i], rig_bytes(&rig, roles[i], 0));
+}
+
+static bool equals_image(const struct image *image)
+{
+	for (int i = 0; i < N_ROLES; i++)
+		if (image->data[i] && memcmp(rig_data(&rig, roles[i], 0), image->data[i], rig_bytes(&rig, roles[i], 0)))
+			return false;
+	return true;
+}
+
+static void free_image(struct image *image)
+{
+	for (int i = 0; i < N_ROLES; i++)
+		free(image->data[i]);
+}
+
+static void fill_floats(float *at, uint64_t n, uint64_t seed, bool positive)
+{
+	for (uint64_t i = 0; at && i < n; i++) {
+		float v = (float)(int32_t)rig_mix(seed + i) * 0x1p-31f;
+		at[i] = positive ? fabsf(v) : v;
+	}
+}
+
+static struct optim_config optimizer(int i)
+{
+	static const struct optim_config all[] = {
+		{ .type = OPTIM_SGD, .lr = 0.1, .weight_decay = 0.01 },
+		{ .type = OPTIM_SGD, .lr = 0.1, .momentum = 0.9, .nesterov = true },
+		{ .type = OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 },
+		{ .type = OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 },
+	};
+	return all[i];
+}
+#define N_OPTIMIZERS 4
+
+static void open_update(struct rig_config c)
+{
+	char why[200];
+	rig_open(&rig, &c);
+	mem = MEMORY_NONE;
+	ck_assert_int_eq(memory_take(&mem, dup(rig.plan_fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
+	for (int i = 0; i < rig.n_segments; i++)
+		ck_assert_int_eq(memory_take(&mem, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(memory_missing(&mem), 0);
+	ck_assert_int_eq(workers_new(&workers, c.threads), ST_OK);
+	ck_assert_int_eq(update_new(&update, &mem, kernels_get(NULL), workers), ST_OK);
+	uint64_t n = rig.plan->n_elements;
+	fill_floats((float *)mem.accum[0], n, 1, false);
+	fill_floats(mem.master, n, 2, false);
+	fill_floats(mem.state[0], n, 3, false);
+	fill_floats(mem.state[1], n, 4, true);
+	for (uint32_t g = 0; g < rig.plan->n_groups; g++) {
+		const struct arena_group *group = &rig.plan->group[g];
+		float *value = malloc(group->count * sizeof(float));
+		fill_floats(value, group->count, 5 + g, false);
+		if (group->param_dtype == DTYPE_F32)
+			memcpy(mem.params + group->param_offset, value, group->count * sizeof(float));
+		else
+			kernels_get(NULL)->from_f32(mem.params + group->param_offset, group->param_dtype, value, group->count);
+		free(value);
+	}
+	record = (struct control_record){ .window = WINDOW, .commit_window = WINDOW, .commit_applied_step = 3,
+					  .commit_scale = 0.25, .commit_lr = 0.1, .commit_clip_value = 0.2 };
+}
+
+static void close_update(void)
+{
+	update_free(update);
+	workers_free(workers);
+	memory_fini(&mem);
+	rig_close(&rig);
+}
+
+/* One kernel call over everything, by the plan's ranges: what an undisturbed update must equal. */
+static void apply_by_hand(void)
+{
+	for (uint64_t i = 0; i < rig.plan->n_ranges; i++) {
+		const struct plan_range *r = &plan_ranges(rig.plan)[i];
+		const struct optim_group *g = &plan_optim_groups(rig.plan)[r->optim_group];
+		struct kernel_params p;
+		struct kernel_update u;
+		if (g->frozen)
+			continue;
+		memory_params(&mem, r->dtype_group, r->start, &p);
+		optim_step(&rig.plan->optim, g, 3, 0.1, 0.25, 0.2, &u);
+		optim_apply(kernels_get(NULL), &rig.plan->optim, &p, (float *)mem.accum[0] + r->start, DTYPE_F32, r->count,
+			    &u, NULL);
+	}
+}
+
+START_TEST(an_update_is_the_optimizer_over_all_ranges)
+{
+	struct rig_config c = _i % 2 ? rig_small() : rig_large();
+	c.optim = optimizer(_i / 2 % N_OPTIMIZERS);
+	c.no_master = _i / 2 / N_OPTIMIZERS % 2;
+	c.frozen = 1u << 1 | 1u << 16;
+	c.threads = 3;
+	open_update(c);
+	struct image before = save_image();
+	apply_by_hand();
+	struct image want = save_image();
+	load_image(&before);
+	ck_assert(!equals_image(&want));
+	update_begin(update, WINDOW);
+	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	ck_assert(equals_image(&want));
+	ck_assert_uint_eq(digest, update_digest(update));
+	ck_assert_uint_eq(digest, update_run(update, &record, mem.accum[0])); /* done is done */
+	ck_assert(equals_image(&want));
+	load_image(&before);
+	ck_assert_uint_ne(digest, update_digest(update));
+	free_image(&before);
+	free_image(&want);
+	close_update();
+}
+END_TEST
+
+/* A table whose n-th optimizer call kills the process: before it, half way, or after it. */
+static const struct kernels *real;
+static _Atomic int calls_left;
+static int where;
+
+static void dying(void (*apply)(const struct kernel_params *, const void *, enum dtype, size_t,
+				const struct kernel_update *, uint64_t *),
+		  const struct kernel_params *p, const void *g, enum dtype acc, size_t n, const struct kernel_update *u,
+		  uint64_t *digest)
+{
+	if (--calls_left != 0) {
+		apply(p, g, acc, n, u, digest);
+		return;
+	}
+	if (where)
+		apply(p, g, acc, where == 1 ? n / 2 : n, u, digest);
+	raise(SIGKILL);
+}
+
+static void dying_sgd(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
+		      const struct kernel_update *u, uint64_t *digest)
+{
+	dying(real->sgd, p, g, acc, n, u, digest);
+}
+
+static void dying_adam(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
+		       const struct kernel_update *u, uint64_t *digest)
+{
+	dying(real->adam, p, g, acc, n, u, digest);
+}
+
+static void dying_adamw(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
+			const struct kernel_update *u, uint64_t *digest)
+{
+	dying(real->adamw, p, g, acc, n, u, digest);
+}
+
+/* A life of the engine that goes on with the update and dies in its n-th call; true when it ended before that. */
+static bool live(int n, int at)
+{
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		struct kernels table = *kernels_get(NULL);
+		struct workers *w;
+		struct update *u;
+		real = kernels_get(NULL);
+		calls_left = n;
+		where = at;
+		table.sgd = dying_sgd;
+		table.adam = dying_adam;
+		table.adamw = dying_adamw;
+		if (workers_new(&w, rig.config.threads) || update_new(&u, &mem, &table, w))
+			_exit(2);
+		if (!update_can_resume(u, WINDOW))
+			_exit(3);
+		update_run(u, &record, mem.accum[0]);
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+	return WIFEXITED(status);
+}
+
+/* Dies once in every call, at each of the three places, then finishes. */
+START_TEST(an_update_survives_a_death_in_any_chunk)
+{
+	struct rig_config c = rig_small();
+	c.optim = optimizer(_i % N_OPTIMIZERS);
+	c.no_master = _i / N_OPTIMIZERS % 2;
+	c.threads = 1 + (uint32_t)_i / N_OPTIMIZERS % 3;
+	c.frozen = 1u << 19 | (_i % 2 ? 1u << 5 : 0);
+	open_update(c);
+	struct image before = save_image();
+	update_begin(update, WINDOW);
+	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	struct image want = save_image();
+	int n = 1, deaths = 0;
+	for (bool ended = false; !ended; n++)
+		for (int at = 0; at < 3; at++) {
+			load_image(&before);
+			update_begin(update, WINDOW);
+			ended = live(n, at);
+			deaths += !ended;
+			ck_assert(update_can_resume(update, WINDOW));
+			ck_assert_uint_eq(update_run(update, &record, mem.accum[0]), digest);
+			ck_assert(equals_image(&want));
+		}
+	ck_assert_int_ge(deaths, 9);
+	free_image(&before);
+	free_image(&want);
+	close_update();
+}
+END_TEST
+
+/* Life after life dies in its first or second call. A life that dies in its second has finished one chunk. */
+START_TEST(an_update_survives_many_deaths)
+{
+	struct rig_config c = _i % 2 ? rig_large() : rig_small();
+	c.optim = optimizer(3);
+	c.threads = 1 + (uint32_t)_i % 3;
+	open_update(c);
+	struct image before = save_image();
+	update_begin(update, WINDOW);
+	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	struct image want = save_image();
+	load_image(&before);
+	update_begin(update, WINDOW);
+	int lives = 0;
+	while (!live(1 + (int)(rig_mix((uint64_t)lives + 1000 * (uint64_t)_i) % 3), lives % 3))
+		ck_assert_int_lt(++lives, 1000);
+	ck_assert_int_ge(lives, _i % 2 ? 20 : 2);
+	ck_assert(equals_image(&want));
+	ck_assert_uint_eq(update_digest(update), digest);
+	free_image(&before);
+	free_image(&want);
+	close_update();
+}
+END_TEST
+
+START_TEST(foreign_stamps_are_no_progress)
+{
+	struct rig_config c = rig_small();
+	open_update(c);
+	struct undo_stamp *s = control_page_stamp(&mem.page, 0);
+	update_begin(update, WINDOW);
+	ck_assert(update_can_resume(update, WINDOW));
+	ck_assert(!update_can_resume(update, WINDOW + 1));
+	uint64_t state = s->state;
+	s->state = UINT64_MAX;
+	ck_assert(!update_can_resume(update, WINDOW));
+	s->state = control_page_stamp(&mem.page, 1)->state | UNDO_HELD; /* the neighbour's first chunk */
+	ck_assert(!update_can_resume(update, WINDOW));
+	s->state = state;
+	ck_assert(update_can_resume(update, WINDOW));
+	close_update();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("update");
+	TCase *t = tcase_create("update");
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, an_update_is_the_optimizer_over_all_ranges, 0, 4 * N_OPTIMIZERS);
+	tcase_add_loop_test(t, an_update_survives_a_death_in_any_chunk, 0, 3 * N_OPTIMIZERS);
+	tcase_add_loop_test(t, an_update_survives_many_deaths, 0, 12);
+	tcase_add_test(t, foreign_stamps_are_no_progress);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
