@@ -305,9 +305,9 @@ static int run(struct supervisor *s)
 	for (;;) {
 		struct pollfd p[2] = { { s->notify, POLLIN, 0 }, { s->signals, POLLIN, 0 } };
 		poll(p, 2, wait_ms(s));
-		drain_messages(s);
 		if (take_signals(s, &code))
 			return code;
+		drain_messages(s);
 		on_time(s);
 	}
 }

@@ -114,6 +114,8 @@ static int v_open(sqlite3_vfs *v, const char *name, sqlite3_file *f, int flags, 
 void faulty_vfs_install(void)
 {
 	static sqlite3_vfs vfs;
+	if (real_vfs)
+		return;
 	real_vfs = sqlite3_vfs_find(NULL);
 	vfs = *real_vfs;
 	vfs.zName = "faulty";
