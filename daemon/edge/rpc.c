@@ -352,7 +352,7 @@ static void on_shutdown(struct rpc_tag *tag, bool ok)
 static void on_grace_over(uv_timer_t *timer)
 {
 	struct rpc_stop *stop = timer->data;
-	log_warn("%u calls did not end in time and are cancelled", stop->server->open);
+	log_warn("calls that did not end in time are cancelled: %u", stop->server->open);
 	grpc_server_cancel_all_calls(stop->server->grpc);
 }
 

@@ -19,6 +19,7 @@
 struct queued {
 	struct queued *next;
 	grpc_byte_buffer *buffer;
+	size_t bytes; /* gRPC empties the buffer that it sends */
 };
 
 struct rpc_call {
@@ -49,6 +50,7 @@ struct rpc_call {
 	struct bytes_view bulk;
 
 	grpc_byte_buffer *out; /* in flight */
+	size_t out_bytes;
 	struct queued *first, **last;
 	size_t queued_bytes; /* `out` included */
 	grpc_byte_buffer *reply; /* goes out with the status */
@@ -99,7 +101,7 @@ static void drop_queue(struct rpc_call *call)
 	while (call->first) {
 		struct queued *q = call->first;
 		call->first = q->next;
-		call->queued_bytes -= grpc_byte_buffer_length(q->buffer);
+		call->queued_bytes -= q->bytes;
 		grpc_byte_buffer_destroy(q->buffer);
 		free(q);
 	}
@@ -290,6 +292,7 @@ static void send_next(struct rpc_call *call)
 	if (!call->first)
 		call->last = &call->first;
 	call->out = q->buffer;
+	call->out_bytes = q->bytes;
 	free(q);
 	grpc_op ops[2];
 	size_t n = metadata_op(call, ops);
@@ -304,7 +307,7 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 	struct rpc_call *call = CALL_OF(tag, send);
 	call->pending--;
 	call->sending = false;
-	call->queued_bytes -= grpc_byte_buffer_length(call->out);
+	call->queued_bytes -= call->out_bytes;
 	grpc_byte_buffer_destroy(call->out);
 	call->out = NULL;
 	if (ok)
@@ -323,10 +326,10 @@ static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
 		grpc_byte_buffer_destroy(buffer);
 		return ST_NO_MEMORY;
 	}
-	*q = (struct queued){ .buffer = buffer };
+	*q = (struct queued){ .buffer = buffer, .bytes = grpc_byte_buffer_length(buffer) };
 	*call->last = q;
 	call->last = &q->next;
-	call->queued_bytes += grpc_byte_buffer_length(buffer);
+	call->queued_bytes += q->bytes;
 	send_next(call);
 	return ST_OK;
 }
