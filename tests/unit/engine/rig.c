@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -176,32 +177,46 @@ static void send_start(struct rig *r, const int *fds, int n)
 	}
 }
 
-struct engine_answer rig_start_with(struct rig *r, const int *fds, int n)
+static void spawn(struct rig *r, const int *fds, int n)
 {
 	int pair[2];
-	struct engine_answer a = { .op = 0 };
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	fflush(NULL);
 	r->pid = fork();
 	ck_assert_int_ge(r->pid, 0);
 	if (r->pid == 0) {
+		struct itimerval end = { .it_value = { r->cpu_us / 1000000, r->cpu_us % 1000000 } };
 		close(pair[0]);
+		setitimer(ITIMER_PROF, &end, NULL); /* 0: off */
 		exit(engine_main(pair[1]));
 	}
 	close(pair[1]);
 	r->fd = pair[0];
 	send_start(r, fds, n);
+}
+
+struct engine_answer rig_start_with(struct rig *r, const int *fds, int n)
+{
+	struct engine_answer a = { .op = 0 };
+	spawn(r, fds, n);
 	if (!rig_receive(r, &a))
 		a.op = 0;
 	return a;
 }
 
-struct engine_answer rig_start(struct rig *r)
+void rig_spawn(struct rig *r)
 {
 	int fds[8 + 64];
 	for (int i = 0; i < r->n_segments; i++)
 		fds[i] = r->segment[i].fd;
-	struct engine_answer a = rig_start_with(r, fds, r->n_segments);
+	spawn(r, fds, r->n_segments);
+}
+
+struct engine_answer rig_start(struct rig *r)
+{
+	struct engine_answer a = { .op = 0 };
+	rig_spawn(r);
+	rig_receive(r, &a);
 	ck_assert_msg(a.op == ENGINE_START && a.status == ST_OK, "start: op %u status %u: %s", a.op, a.status, a.text);
 	r->window = a.window;
 	return a;

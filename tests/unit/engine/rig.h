@@ -33,6 +33,7 @@ struct rig {
 	struct control_state state; /* as of the last rig_read */
 	int fd;                     /* our end of the channel; -1: no engine */
 	pid_t pid;
+	long cpu_us;                /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
 	uint64_t next_id;
 	uint64_t window, applied_step;
 };
@@ -49,6 +50,8 @@ void rig_close(struct rig *); /* ends the engine, too */
 struct engine_answer rig_start(struct rig *);
 /* The same with other descriptors: n of them after the plan. Returns the answer, or one with op 0 at end of file. */
 struct engine_answer rig_start_with(struct rig *, const int *fds, int n);
+/* Starts an engine and sends START, without waiting for HELLO. */
+void rig_spawn(struct rig *);
 void rig_kill(struct rig *);           /* SIGKILL, and waits */
 int rig_wait(struct rig *);            /* closes our end unless closed; exit code, or -signal */
 
