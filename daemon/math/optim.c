@@ -90,7 +90,7 @@ enum status optim_check(const struct optim_config *c, char *why, size_t n_why)
 void optim_step(const struct optim_config *c, const struct optim_group *group, uint64_t t, double step_lr, double scale,
 		double clip_value, struct kernel_update *out)
 {
-	double lr = group->frozen ? 0 : step_lr * group->lr_scale;
+	double lr = step_lr * group->lr_scale;
 	double bias1 = 1 - pow(c->beta1, (double)t), bias2 = 1 - pow(c->beta2, (double)t);
 	*out = (struct kernel_update){
 		.scale = (float)scale,

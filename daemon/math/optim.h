@@ -40,7 +40,7 @@ enum status optim_check(const struct optim_config *, char *why, size_t n_why);
 struct optim_group {
 	double lr_scale;      /* 1 without a group */
 	double weight_decay;
-	bool frozen;
+	bool frozen;          /* the caller leaves its ranges out of updates */
 };
 
 /* Scalars of applied step t >= 1 for one group: step_lr is the schedule's learning rate, scale and clip_value as in
@@ -48,7 +48,7 @@ struct optim_group {
 void optim_step(const struct optim_config *, const struct optim_group *, uint64_t t, double step_lr, double scale,
 		double clip_value, struct kernel_update *out);
 
-/* Runs the optimizer's kernel. */
+/* Runs the optimizer's kernel; CLIENT has none and nothing happens. */
 void optim_apply(const struct kernels *, const struct optim_config *, const struct kernel_params *, const void *g,
 		 enum dtype acc_dtype, size_t n, const struct kernel_update *, uint64_t *digest);
 
