@@ -293,6 +293,7 @@ static void on_loan_ended(struct rpc_tag *tag, bool ok)
 
 void rpc_loan_end(void *loan)
 {
+	handoff_taken(loan);
 	rpc_pump_post(((struct loan *)loan)->server->pump, loan);
 }
 
@@ -303,6 +304,7 @@ void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *
 		return NULL;
 	*loan = (struct loan){ .tag.run = on_loan_ended, .server = server, .release = release, .arg = arg };
 	server->borrowed++;
+	handoff_given(loan);
 	return loan;
 }
 
