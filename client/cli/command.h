@@ -1,7 +1,7 @@
 /* The commands of gaccctl: one table from which parsing, help, completion and the man page come.
  *
  * A handler gets an invocation: what was given on the command line, by option name, and where to write. It returns the exit
- * status. Everything a handler prints goes to inv->out; errors go through fail() (output.h).
+ * status. Everything a handler prints goes to inv->out; errors go through fail_with() (output.h).
  */
 #ifndef GACCCTL_COMMAND_H
 #define GACCCTL_COMMAND_H
@@ -85,7 +85,7 @@ const char *opt(const struct invocation *inv, const char *name);
 bool opt_flag(const struct invocation *inv, const char *name);
 /* The i-th value of a repeated option, or NULL. */
 const char *opt_each(const struct invocation *inv, const char *name, size_t i);
-/* A number in min..max; `fallback` when not given. False: fail() was called, *exit_status is set. */
+/* A number in min..max; `fallback` when not given. False: fail_with() was called, *exit_status is set. */
 bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t max, uint64_t fallback, uint64_t *out,
 	      int *exit_status);
 /* "10s", "5m", "1h30m", "250ms" as milliseconds. */

@@ -81,12 +81,12 @@ int cmd_config(struct invocation *inv)
 		return st;
 	if (gacc_spec_parse(text, path, &spec, why, sizeof(why))) {
 		free(text);
-		return fail(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+		return fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
 	}
 	free(text);
 	json = gacc_spec_json(spec);
 	if (!json)
-		st = fail(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+		st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 	else if (wants_json(inv))
 		st = print_json(inv, json);
 	else

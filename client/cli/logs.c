@@ -26,13 +26,13 @@ static bool open_logs(struct invocation *inv, const gacc_job_info *job, uint64_t
 		return false;
 	}
 	if (!*job->log_dir) {
-		*st = fail(inv, EXIT_NOT_FOUND, "NO_LOGS", "its output is where its launcher put it",
+		*st = fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS", "its output is where its launcher put it",
 			   "job %" PRIu64 " (%s) has no log directory", job->id, job->name);
 		return false;
 	}
 	set->follower = calloc(job->ranks, sizeof(*set->follower));
 	if (!set->follower) {
-		*st = fail(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 		return false;
 	}
 	for (uint32_t r = 0; r < job->ranks; r++)
@@ -106,7 +106,7 @@ static int show(struct invocation *inv, const gacc_job_info *job, struct log_set
 	for (size_t i = 0; i < set->n; i++)
 		any = any || follower_exists(&set->follower[i]);
 	if (!any)
-		return fail(inv, EXIT_NOT_FOUND, "NO_LOGS", "logs are on the node where the job was started",
+		return fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS", "logs are on the node where the job was started",
 			    "no such file: %s", set->n ? set->follower[0].path : job->log_dir);
 	pump(set, inv->out, true);
 	return EXIT_OK;

@@ -14,7 +14,7 @@ static int print_jobs_json(struct invocation *inv, const gacc_jobs *jobs)
 	int st;
 
 	if (!json)
-		return fail(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+		return fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 	for (size_t i = 0; i < jobs->n; i++)
 		json[i] = jobs->job[i].json;
 	st = print_json_list(inv, "jobs", json, jobs->n);
@@ -206,7 +206,7 @@ static int describe_rank(struct invocation *inv, const char *text)
 		view_rank(inv, &jobs->job[0], &jobs->job[0].rank[rank]);
 		st = EXIT_OK;
 	} else {
-		st = fail(inv, EXIT_NOT_FOUND, "RANK_OUT_OF_RANGE", NULL, "job %s has ranks 0 to %u", job,
+		st = fail_with(inv, EXIT_NOT_FOUND, "RANK_OUT_OF_RANGE", NULL, "job %s has ranks 0 to %u", job,
 			  jobs->job[0].ranks - 1);
 	}
 	gacc_jobs_free(jobs);

@@ -96,7 +96,7 @@ static void print_error(struct invocation *inv, const char *code, const char *re
 	json_decref(error);
 }
 
-int fail(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
+int fail_with(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;
@@ -139,7 +139,7 @@ bool open_client(struct invocation *inv, int *exit_status)
 		return false;
 	st = gacc_open(opt(inv, "endpoint"), &inv->client);
 	if (st) {
-		*exit_status = fail(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port",
+		*exit_status = fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port",
 				    "endpoint: %s", gacc_strerror(st));
 		return false;
 	}
@@ -176,7 +176,7 @@ char *read_file(struct invocation *inv, const char *path, int *exit_status)
 	char *text = in ? read_all(in) : NULL;
 
 	if (!text)
-		*exit_status = fail(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, strerror(errno));
+		*exit_status = fail_with(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, strerror(errno));
 	if (in && in != stdin)
 		fclose(in);
 	return text;
@@ -274,7 +274,7 @@ static int print_value(struct invocation *inv, json_t *value)
 
 	fputc('\n', inv->out);
 	json_decref(value);
-	return failed ? fail(inv, EXIT_FAILED, "JSON", NULL, "the JSON could not be written") : EXIT_OK;
+	return failed ? fail_with(inv, EXIT_FAILED, "JSON", NULL, "the JSON could not be written") : EXIT_OK;
 }
 
 int print_json(struct invocation *inv, const char *json)

@@ -8,7 +8,7 @@
  * exit status; GACC_EXIT_ERROR replaces it. */
 
 /* `hint` may be NULL. */
-int fail(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
+int fail_with(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 int fail_usage(struct invocation *inv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* What the library reported last. */
@@ -21,7 +21,7 @@ bool open_client(struct invocation *inv, int *exit_status);
 
 /* "job/42" is 42. */
 const char *job_operand(const char *text);
-/* The job file, "-" being the standard input; malloc'ed, NULL: fail() was called. */
+/* The job file, "-" being the standard input; malloc'ed, NULL: fail_with() was called. */
 char *read_file(struct invocation *inv, const char *path, int *exit_status);
 
 /* --- tables */

@@ -79,7 +79,7 @@ static bool prepare_logs(struct run *r, int *st)
 	snprintf(path, sizeof(path), "%s", info(r)->log_dir);
 	if (*path == '/' && make_directories(path))
 		return true;
-	*st = fail(r->inv, EXIT_FAILED, "LOG_DIR", "choose another with --log-dir", "log directory %s: %s", path,
+	*st = fail_with(r->inv, EXIT_FAILED, "LOG_DIR", "choose another with --log-dir", "log directory %s: %s", path,
 		   *path == '/' ? strerror(errno) : "not an absolute path");
 	return false;
 }
@@ -134,7 +134,7 @@ static bool start_ranks(struct run *r, int *st)
 		follower_init(&r->follower[i], j->log_dir, i, true, FOLLOW_ALL);
 	}
 	if (err)
-		*st = fail(r->inv, EXIT_FAILED, "START", NULL, "cannot start ranks: %s", strerror(err));
+		*st = fail_with(r->inv, EXIT_FAILED, "START", NULL, "cannot start ranks: %s", strerror(err));
 	return !err;
 }
 
@@ -149,7 +149,7 @@ static bool open_polls(struct run *r, int *st)
 	r->poll[POLL_OUTPUT] = (struct pollfd){ .fd = follow_changes(info(r)->log_dir), .events = POLLIN };
 	if (r->poll[POLL_SIGNALS].fd >= 0)
 		return true;
-	*st = fail(r->inv, EXIT_FAILED, "SIGNALFD", NULL, "no descriptor for signals");
+	*st = fail_with(r->inv, EXIT_FAILED, "SIGNALFD", NULL, "no descriptor for signals");
 	return false;
 }
 

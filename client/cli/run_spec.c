@@ -14,7 +14,7 @@ static bool set(struct invocation *inv, gacc_spec *spec, const char *key, const 
 
 	if (!gacc_spec_set(spec, key, value, why, sizeof(why)))
 		return true;
-	*st = fail(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+	*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
 	return false;
 }
 
@@ -30,7 +30,7 @@ static gacc_spec *from_file(struct invocation *inv, int *st)
 			return NULL;
 	}
 	if (gacc_spec_parse(text, path ? path : "defaults", &spec, why, sizeof(why)))
-		*st = fail(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
 	free(text);
 	return spec;
 }

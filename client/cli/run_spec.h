@@ -4,7 +4,7 @@
 
 #include "command.h"
 
-/* NULL: fail() was called. */
+/* NULL: fail_with() was called. */
 gacc_spec *run_spec(struct invocation *inv, int *exit_status);
 
 #endif
