@@ -178,8 +178,9 @@ static int attach(struct trainer *t)
 				  .job = exists ? NULL : name, .spec_yaml = exists ? NULL : spec };
 
 	snprintf(spec, sizeof(spec),
-		 "name: \"%s\"\nmicro_size: %u\nsteps: %llu\nbatch: %u\noptimizer: {type: %s, lr: %.17g}\n", name,
-		 o->micro_size, (unsigned long long)o->steps, o->common.batch, o->optimizer, o->lr);
+		 "metadata: {name: \"%s\"}\n"
+		 "spec: {micro_size: %u, steps: %llu, batch: %u, optimizer: {type: %s, lr: %.17g}}\n",
+		 name, o->micro_size, (unsigned long long)o->steps, o->common.batch, o->optimizer, o->lr);
 	gacc_status status = gacc_open(NULL, &t->client);
 	if (status)
 		return fail(t, "cannot set up a connection to gaccd: %s", gacc_strerror(status));

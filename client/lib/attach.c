@@ -148,6 +148,8 @@ static gacc_status job_identify(struct gacc_job *job, const gacc_attach_opts *o,
 		return failure_set(f, ST_NO_MEMORY, NULL, "out of memory");
 	job->rank = id.rank;
 	job->world = id.world;
+	if (job->create && job->create->ranks == 1) /* the default; the daemon compares any other number */
+		job->create->ranks = (uint32_t)id.world;
 	job->rank_source = id.source;
 	return GACC_OK;
 }

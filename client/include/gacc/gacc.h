@@ -85,7 +85,8 @@ typedef struct gacc_attach_opts {
 	size_t struct_size;
 	const char *job;          /* id or name; NULL with spec_yaml: the name in the specification */
 	int rank, world_size;     /* -1: environment; world_size 0: both from the environment */
-	const char *spec_yaml;    /* create the job from this text if no job of its name exists; NULL: never */
+	const char *spec_yaml;    /* create the job from this text if no job of its name exists; NULL: never. Without
+	                             ranks in it, the job has world_size of them */
 	int no_shared_memory;     /* 1: everything travels inline */
 	int timeout_ms;           /* of gacc_attach, gacc_register and gacc_put_params; 0: 60 s */
 	int outage_ms;            /* give up after the daemon was out of reach this long; 0: 10 min */
