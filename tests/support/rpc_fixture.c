@@ -35,7 +35,7 @@ struct fixture_private {
 	void *arg;
 	int drain_ms, grace_ms;
 	bool stopping;
-	char dir[64], path[108];
+	char dir[96], path[108];
 	uint8_t *parameters;
 };
 
@@ -100,6 +100,9 @@ static void on_flush(struct rpc_call *call, const ProtobufCMessage *request, con
 		return;
 	case FIXTURE_LONG_ERROR:
 		fail_long(call);
+		return;
+	case FIXTURE_NAME:
+		rpc_failf(call, ST_NOT_READY, "%s", rpc_peer(call)->name);
 		return;
 	case FIXTURE_UID:
 		reply.micro_count = rpc_peer(call)->uid;
@@ -280,7 +283,8 @@ static void listen_unix(struct fixture *fixture, const char *path)
 	if (path) {
 		snprintf(private->path, sizeof private->path, "%s", path);
 	} else {
-		strcpy(private->dir, "/tmp/rpc-XXXXXX");
+		const char *tmp = getenv("TMPDIR");
+		snprintf(private->dir, sizeof private->dir, "%s/rpc-XXXXXX", tmp ? tmp : "/tmp");
 		CHECK(mkdtemp(private->dir));
 		snprintf(private->path, sizeof private->path, "%s/s", private->dir);
 	}

@@ -20,6 +20,7 @@
 #define FIXTURE_UID 1003 /* micro_count = the peer's uid */
 #define FIXTURE_PID 1004
 #define FIXTURE_LONG_ERROR 1005 /* a message of 6000 bytes of 2-byte characters and 2000 missing ranks */
+#define FIXTURE_NAME 1006 /* NOT_READY, with the peer's name as message */
 #define FIXTURE_HOLD 2000
 
 struct fixture_options {
