@@ -26,7 +26,7 @@ struct coord {
 	uint64_t window, applied_step;
 	uint64_t attempt;              /* open or last attempt of this term */
 	uint32_t failed_attempts;      /* of this window */
-	int64_t phase_since_ns, sent_ns;
+	int64_t phase_since_ns, sent_ns, opened_ns;
 	struct commit commit;          /* being persisted, or the last durable one */
 	bool have_commit;
 	struct peer *peer;
@@ -214,11 +214,13 @@ void commit_decide(const struct job_spec *spec, const struct window_sums *in, ui
 }
 
 /* When the window's last two ranks became ready: who made the others wait, and for how long. */
-static void find_last(const struct coord *c, struct commit *out)
+static void find_last(const struct coord *c, struct commit *out, struct now now)
 {
 	int64_t last = 0, before = 0;
+	double waited = 0;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		int64_t t = c->rank[r].ready_ns;
+		waited += t && t < now.mono_ns ? (double)(now.mono_ns - t) : 0;
 		if (t > last) {
 			before = last;
 			last = t;
@@ -228,6 +230,8 @@ static void find_last(const struct coord *c, struct commit *out)
 		}
 	}
 	out->last_lag_ns = before ? last - before : 0;
+	double open = (double)(now.mono_ns - c->opened_ns) * c->spec->ranks;
+	out->wait_fraction = open > 0 && waited < open ? waited / open : 0;
 }
 
 static void sum_votes(const struct coord *c, struct window_sums *s)
@@ -296,7 +300,7 @@ static void decide(struct coord *c, struct now now)
 	}
 	struct commit k = { .job_id = c->job_id, .epoch = c->epoch, .term = c->term, .attempt = c->attempt };
 	commit_decide(c->spec, &sums, c->applied_step, &k);
-	find_last(c, &k);
+	find_last(c, &k, now);
 	k.unix_nanos = now.unix_ns;
 	k.final = all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
 	c->commit = k;
@@ -312,6 +316,7 @@ static void open_window(struct coord *c, uint64_t window, struct now now)
 	c->failed_attempts = 0;
 	c->n_late = 0;
 	c->window_opened_unix_ns = now.unix_ns;
+	c->opened_ns = now.mono_ns;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		struct rank_progress *p = &c->rank[r];
 		p->counted = p->voided = 0;

@@ -59,7 +59,7 @@ struct reply {
 		struct {
 			uint8_t token[16];
 			uint64_t generation, epoch;
-			uint32_t micro_size;
+			uint32_t rank, micro_size;
 			bool tensors_known;
 		} attach;
 		struct {

@@ -182,8 +182,9 @@ static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_ATTACH };
 	memcpy(rep.attach.token, r->session.token, 16);
+	rep.attach.rank = r->rank;
 	rep.attach.generation = r->sgen;
-	rep.attach.epoch = j->mirror.r.epoch;
+	rep.attach.epoch = 1;
 	rep.attach.micro_size = job_micro_size(j);
 	rep.attach.tensors_known = j->has_tensors;
 	j->ports.reply(j->ports.ctx, call, &rep);

@@ -1,0 +1,214 @@
+#include "edge/convert.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t ms_to_ns(uint64_t ms)
+{
+	return ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000);
+}
+
+static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	s->group = calloc(pb->n_param_groups + 1, sizeof *s->group);
+	if (!s->group)
+		return false;
+	for (size_t i = 0; i < pb->n_param_groups; i++) {
+		const Gacc__V1__ParamGroup *g = pb->param_groups[i];
+		struct spec_group *o = &s->group[s->n_groups];
+		o->pattern = strdup(g->pattern);
+		if (!o->pattern)
+			return false;
+		o->values = (struct optim_group){ .lr_scale = g->lr_scale, .weight_decay = g->weight_decay,
+						  .frozen = g->frozen };
+		o->override_weight_decay = g->override_weight_decay;
+		s->n_groups++;
+	}
+	return true;
+}
+
+static bool copy_init(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	s->init = calloc(pb->n_init + 1, sizeof *s->init);
+	if (!s->init)
+		return false;
+	for (size_t i = 0; i < pb->n_init; i++) {
+		const Gacc__V1__InitRule *r = pb->init[i];
+		struct spec_init *o = &s->init[s->n_init];
+		o->pattern = strdup(r->pattern);
+		if (!o->pattern)
+			return false;
+		o->rule = (struct init_rule){ (enum init_type)r->type, r->a, r->b };
+		s->n_init++;
+	}
+	return true;
+}
+
+static void copy_optimizer(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	if (pb->optimizer) {
+		const Gacc__V1__Optimizer *o = pb->optimizer;
+		s->optim = (struct optim_config){ .type = (enum optim_type)o->type, .lr = o->lr, .momentum = o->momentum,
+						  .dampening = o->dampening, .weight_decay = o->weight_decay,
+						  .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+						  .nesterov = o->nesterov };
+	}
+	if (pb->schedule) {
+		const Gacc__V1__Schedule *c = pb->schedule;
+		s->schedule = (struct schedule){ .type = (enum schedule_type)c->type, .warmup_steps = c->warmup_steps,
+						 .total_steps = c->total_steps, .step_size = c->step_size,
+						 .min_factor = c->min_factor, .gamma = c->gamma,
+						 .warmup_start_factor = c->warmup_start_factor };
+	}
+}
+
+static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	s->ranks = pb->ranks;
+	s->micro_size = pb->micro_size;
+	s->max_micro_size = pb->max_micro_size;
+	s->steps = pb->steps;
+	s->reduction = (enum reduction)pb->reduction;
+	s->fixed_divisor = pb->fixed_divisor;
+	s->grad_of = (enum grad_of)pb->grad_of;
+	s->uneven = (enum uneven)pb->uneven;
+	s->accumulate_dtype = (enum dtype)pb->accumulate_dtype;
+	s->gradient_dtype = (enum dtype)pb->gradient_dtype;
+	s->master_f32 = pb->master != GACC__V1__MASTER__MASTER_NONE;
+	s->clip_norm = pb->clip_norm;
+	s->clip_value = pb->clip_value;
+	s->nonfinite = (enum nonfinite)pb->nonfinite;
+	s->loss_scale = pb->loss_scale;
+	s->seed = pb->seed;
+	s->ordering = (enum ordering)pb->ordering;
+	s->slots_per_rank = pb->slots_per_rank;
+	s->stall_warn_ns = ms_to_ns(pb->stall_warn_ms);
+	s->stall_abort_ns = ms_to_ns(pb->stall_abort_ms);
+}
+
+enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, const char **field, char *why, size_t n_why)
+{
+	struct job_spec s = { .ranks = 0 };
+	*field = "name";
+	if (strlen(pb->name) >= sizeof s.name) {
+		snprintf(why, n_why, "name has %zu bytes, at most %zu are allowed", strlen(pb->name), sizeof s.name - 1);
+		return ST_INVALID_SPEC;
+	}
+	strcpy(s.name, pb->name);
+	copy_scalars(pb, &s);
+	copy_optimizer(pb, &s);
+	enum status st = ST_NO_MEMORY;
+	if (pb->n_param_groups > SPEC_MAX_RULES || pb->n_init > SPEC_MAX_RULES) {
+		*field = pb->n_init > SPEC_MAX_RULES ? "init" : "param_groups";
+		snprintf(why, n_why, "%zu param_groups and %zu init rules, at most %d each", pb->n_param_groups, pb->n_init,
+			 SPEC_MAX_RULES);
+		st = ST_INVALID_SPEC;
+	} else if (copy_groups(pb, &s) && copy_init(pb, &s)) {
+		st = job_spec_check(&s, field, why, n_why);
+	}
+	if (st)
+		job_spec_fini(&s);
+	else
+		*out = s;
+	return st;
+}
+
+bool convert_spec_differs(const Gacc__V1__JobSpec *a, const Gacc__V1__JobSpec *b)
+{
+	size_t n = gacc__v1__job_spec__get_packed_size(a);
+	if (n != gacc__v1__job_spec__get_packed_size(b))
+		return true;
+	uint8_t *x = malloc(n + 1), *y = malloc(n + 1);
+	bool differs = !x || !y;
+	if (!differs) {
+		gacc__v1__job_spec__pack(a, x);
+		gacc__v1__job_spec__pack(b, y);
+		differs = memcmp(x, y, n) != 0;
+	}
+	free(x);
+	free(y);
+	return differs;
+}
+
+static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struct tensor_spec *out, char *why,
+				  size_t n_why)
+{
+	if (t->n_shape > ARENA_MAX_DIMS) {
+		snprintf(why, n_why, "tensor %zu \"%.80s\" has %zu dimensions, at most %d are allowed", i, t->name,
+			 t->n_shape, ARENA_MAX_DIMS);
+		return ST_INVALID_ARGUMENT;
+	}
+	*out = (struct tensor_spec){ .name = t->name, .dtype = (enum dtype)t->dtype, .n_dims = (int)t->n_shape,
+				     .alias_of = *t->alias_of ? t->alias_of : NULL };
+	memcpy(out->shape, t->shape, t->n_shape * sizeof *out->shape);
+	return ST_OK;
+}
+
+enum status convert_tensors(Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why, size_t n_why)
+{
+	struct tensor_spec *s = calloc(n + 1, sizeof *s);
+	enum status st = s ? ST_OK : ST_NO_MEMORY;
+	for (size_t i = 0; i < n && !st; i++)
+		st = convert_tensor(t[i], i, &s[i], why, n_why);
+	if (st)
+		free(s);
+	else
+		*out = s;
+	return st;
+}
+
+void convert_step(const struct commit *k, Gacc__V1__StepResult *out)
+{
+	out->window = k->window;
+	out->applied_step = k->applied_step;
+	out->outcome = (Gacc__V1__StepOutcome)k->outcome;
+	out->total_weight = k->total_weight;
+	out->micro_count = k->micro_count;
+	out->divisor = k->divisor;
+	out->grad_norm = k->grad_norm;
+	out->lr = k->lr;
+	out->mean_loss = k->mean_loss;
+	out->last_rank = k->last_rank;
+	out->last_lag_ns = k->last_lag_ns;
+	out->params_digest = k->params_digest;
+	out->next_loss_scale = k->next_loss_scale;
+	out->closed_unix_nanos = k->unix_nanos;
+}
+
+static Gacc__V1__RankState rank_state(const struct coord *c, const struct rank_progress *p, int64_t late_ns)
+{
+	if (p->flushed == 2)
+		return GACC__V1__RANK_STATE__RANK_STATE_DONE;
+	if (p->lost)
+		return GACC__V1__RANK_STATE__RANK_STATE_LOST;
+	if (!p->attached)
+		return GACC__V1__RANK_STATE__RANK_STATE_ABSENT;
+	if (coord_phase(c) == COORD_START)
+		return GACC__V1__RANK_STATE__RANK_STATE_ATTACHED;
+	if (p->waiting_ns)
+		return GACC__V1__RANK_STATE__RANK_STATE_WAITING;
+	return late_ns && coord_state(c, NULL, NULL) == JOB_STALLED ? GACC__V1__RANK_STATE__RANK_STATE_LATE :
+								      GACC__V1__RANK_STATE__RANK_STATE_COMPUTING;
+}
+
+void convert_rank(const struct coord *c, const struct rank_progress *p, struct now now, Gacc__V1__RankStatus *out,
+		  char *detail, size_t n)
+{
+	out->rank = p->rank;
+	out->pid = p->pid;
+	out->micro_count = p->counted;
+	out->void_count = p->voided;
+	out->weight = p->weight;
+	out->last_push_unix_nanos = p->last_push_unix_ns;
+	out->late_ns = coord_rank_late_ns(c, p->rank, now);
+	out->flushed = p->flushed != 0;
+	out->state = rank_state(c, p, out->late_ns);
+	detail[0] = '\0';
+	if (out->late_ns)
+		snprintf(detail, n, "others wait for it for %.1f s%s", (double)out->late_ns / 1e9,
+			 p->lost ? "; its process is gone" : p->attached ? "" : "; it has not attached");
+	out->detail = detail;
+}

@@ -1,0 +1,32 @@
+/* Between protobuf messages and control's plain structs. The only place where both are known.
+ *
+ * `pb` structs are named here and defined by the generated headers, which only .c files include. Loop thread.
+ */
+#ifndef GACC_EDGE_CONVERT_H
+#define GACC_EDGE_CONVERT_H
+
+#include "control/coordinator.h"
+#include "control/job.h"
+
+struct Gacc__V1__JobSpec;
+struct Gacc__V1__TensorSpec;
+struct Gacc__V1__StepResult;
+struct Gacc__V1__RankStatus;
+
+/* A job's spec from the wire: filled in, checked. On error `field` and `why` as job_spec_check. Free with job_spec_fini. */
+enum status convert_spec(const struct Gacc__V1__JobSpec *, struct job_spec *out, const char **field, char *why,
+			 size_t n_why);
+/* First difference between two specs as users wrote them; true if there is one. */
+bool convert_spec_differs(const struct Gacc__V1__JobSpec *, const struct Gacc__V1__JobSpec *);
+
+/* Tensors from the wire; *out is one block for free(), its strings are borrowed from `t`. ST_INVALID_ARGUMENT names the tensor. */
+enum status convert_tensors(struct Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why,
+			    size_t n_why);
+
+/* Fills an initialised message. */
+void convert_step(const struct commit *, struct Gacc__V1__StepResult *out);
+/* Fills an initialised message; `detail` (n bytes) is its text's storage. */
+void convert_rank(const struct coord *, const struct rank_progress *, struct now, struct Gacc__V1__RankStatus *out,
+		  char *detail, size_t n);
+
+#endif

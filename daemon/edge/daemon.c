@@ -1,0 +1,337 @@
+#include "edge/daemon.h"
+
+#include "base/log.h"
+#include "edge/attach.h"
+#include "edge/listen.h"
+#include "edge/live_job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_MS 100
+#define DRAIN_MS 100
+#define GRACE_MS 1000
+
+static int64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+	clock_gettime(id, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+struct now daemon_now(const struct daemon *d)
+{
+	return (struct now){ clock_ns(CLOCK_BOOTTIME), clock_ns(CLOCK_REALTIME) };
+}
+
+/* ---- posted messages ---- */
+
+static void run_posted(uv_idle_t *h)
+{
+	struct daemon *d = h->data;
+	struct posted *p = d->posted;
+	d->posted = NULL;
+	d->posted_tail = &d->posted;
+	uv_idle_stop(h);
+	while (p) {
+		struct posted *next = p->next;
+		p->run(p);
+		p = next;
+	}
+}
+
+void daemon_post(struct daemon *d, struct posted *p, void (*run)(struct posted *))
+{
+	p->next = NULL;
+	p->run = run;
+	*d->posted_tail = p;
+	d->posted_tail = &p->next;
+	uv_idle_start(&d->idle, run_posted);
+}
+
+/* ---- the end ---- */
+
+static void on_stopped(void *arg)
+{
+	struct daemon *d = arg;
+	uv_stop(&d->loop);
+}
+
+/* The journal cannot be trusted any more: nothing that is said now may depend on it. */
+void daemon_fail(struct daemon *d, int exit_code)
+{
+	log_error("the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
+	_exit(exit_code);
+}
+
+static void stop(struct daemon *d)
+{
+	if (d->stopping)
+		return;
+	d->stopping = true;
+	log_notice("stopping: jobs keep their memory while the service manager runs");
+	fdstore_stopping(d->fdstore);
+	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
+}
+
+static void on_signal(uv_signal_t *h, int signum)
+{
+	struct daemon *d = h->data;
+	if (signum == SIGHUP)
+		log_notice("SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
+	else
+		stop(d);
+}
+
+/* ---- time ---- */
+
+static void feed_watchdog(struct daemon *d, struct now now)
+{
+	if (!d->watchdog_us || now.mono_ns - d->watchdog_ns < (int64_t)d->watchdog_us * 1000 / 3)
+		return;
+	d->watchdog_ns = now.mono_ns;
+	fdstore_watchdog(d->fdstore);
+}
+
+static void on_tick(uv_timer_t *h)
+{
+	struct daemon *d = h->data;
+	struct now now = daemon_now(d);
+	feed_watchdog(d, now);
+	if (d->stopping)
+		return;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		live_tick(d->job[i], now);
+}
+
+/* ---- callers ---- */
+
+static void on_connection(void *arg, int fd, const struct listen_peer *peer)
+{
+	struct daemon *d = arg;
+	rpc_server_add_fd(d->rpc, fd, peer->uid, peer->pid);
+	if (peer->pidfd >= 0)
+		close(peer->pidfd);
+}
+
+static bool token_ok(void *context, const char *token, size_t n)
+{
+	const struct daemon *d = context;
+	unsigned char diff = n != d->n_token;
+	for (size_t i = 0; i < d->n_token; i++) /* as long for a wrong one as for the right one */
+		diff |= (unsigned char)(d->token[i] ^ (i < n ? token[i] : 0));
+	return !diff && d->n_token;
+}
+
+static enum status read_token(struct daemon *d)
+{
+	struct stat s;
+	const char *path = d->conf->listen.token_file;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, d->token, sizeof d->token - 1);
+	if (n < 0 || fstat(fd, &s)) {
+		log_error("listen.token_file %s: %s", path, strerror(errno));
+	} else if (s.st_mode & 077) {
+		log_error("listen.token_file %s is readable by others (mode %03o): chmod 600", path, s.st_mode & 0777);
+		n = -1;
+	} else {
+		d->n_token = strcspn(d->token, "\r\n");
+		if (d->n_token < 16) {
+			log_error("listen.token_file %s has %zu characters, at least 16 are needed", path, d->n_token);
+			n = -1;
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	return n < 0 ? ST_INVALID_CONFIG : ST_OK;
+}
+
+static enum status listen_tcp(struct daemon *d)
+{
+	const struct conf *c = d->conf;
+	if (!*c->listen.tcp)
+		return ST_OK;
+	struct rpc_tcp_identity id = { .cert_path = *c->tls.cert ? c->tls.cert : NULL,
+				       .key_path = *c->tls.key ? c->tls.key : NULL,
+				       .ca_path = *c->tls.ca ? c->tls.ca : NULL, .context = d };
+	if (!id.cert_path) {
+		enum status st = *c->listen.token_file ? read_token(d) : ST_INVALID_CONFIG;
+		if (!*c->listen.token_file)
+			log_error("listen.tcp needs tls.cert, tls.key and tls.ca, or on loopback listen.token_file");
+		if (st)
+			return st;
+		id.token_ok = token_ok;
+	}
+	int port;
+	return rpc_server_listen_tcp(d->rpc, c->listen.tcp, &id, &port);
+}
+
+/* ---- start ---- */
+
+static enum status make_dir(const char *path, mode_t mode)
+{
+	if (!mkdir(path, mode) || errno == EEXIST)
+		return ST_OK;
+	log_error("cannot make %s: %s", path, strerror(errno));
+	return ST_IO_ERROR;
+}
+
+static enum status open_store(struct daemon *d)
+{
+	char path[4096];
+	enum status st = make_dir(d->conf->state_dir, 0700);
+	if (!st)
+		st = make_dir(d->conf->runtime_dir, 0755);
+	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);
+	if (!st)
+		st = journal_open(path, &d->journal);
+	if (!st)
+		st = journal_take_incarnation(d->journal, &d->incarnation);
+	if (!st)
+		st = journal_take_term(d->journal, &d->term);
+	if (!st)
+		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
+	return st;
+}
+
+static enum status open_rpc(struct daemon *d)
+{
+	struct rpc_config c = { .loop = &d->loop };
+	enum status st = rpc_server_new(&c, &d->rpc);
+	if (!st)
+		st = methods_add(d);
+	if (!st)
+		st = rpc_health_new(d->rpc, &d->health);
+	if (!st)
+		st = rpc_reflection_add(d->rpc);
+	if (!st)
+		st = listen_tcp(d);
+	return st;
+}
+
+static enum status open_sockets(struct daemon *d)
+{
+	const struct conf *c = d->conf;
+	struct listen_opts o = { .path = c->listen.socket, .group = c->listen.group, .mode = c->listen.mode,
+				 .max_per_uid = c->listen.connections_per_user };
+	enum status st = rpc_server_start(d->rpc);
+	if (!st)
+		st = session_map_open(d);
+	if (!st)
+		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);
+	return st;
+}
+
+/* Descriptors of jobs that are over, or of none that the journal knows. */
+static void drop_strangers(struct daemon *d)
+{
+	for (size_t i = 0; i < d->n_stored; i++) {
+		if (d->stored[i].fd < 0)
+			continue;
+		log_info("dropping stored memory %s: no live job wants it", d->stored[i].name);
+		fdstore_remove(d->fdstore, d->stored[i].name);
+		close(d->stored[i].fd);
+		d->stored[i].fd = -1;
+	}
+}
+
+static void start_handles(struct daemon *d)
+{
+	uv_idle_init(&d->loop, &d->idle);
+	uv_timer_init(&d->loop, &d->tick);
+	uv_signal_init(&d->loop, &d->on_term);
+	uv_signal_init(&d->loop, &d->on_int);
+	uv_signal_init(&d->loop, &d->on_hup);
+	d->idle.data = d->tick.data = d->on_term.data = d->on_int.data = d->on_hup.data = d;
+	uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
+	uv_signal_start(&d->on_term, on_signal, SIGTERM);
+	uv_signal_start(&d->on_int, on_signal, SIGINT);
+	uv_signal_start(&d->on_hup, on_signal, SIGHUP);
+}
+
+static enum status start(struct daemon *d)
+{
+	enum status st = open_store(d);
+	if (!st)
+		st = open_rpc(d);
+	if (!st)
+		st = live_restore(d);
+	if (!st)
+		st = open_sockets(d);
+	if (st)
+		return st;
+	drop_strangers(d);
+	rpc_health_set(d->health, "", true);
+	rpc_health_set(d->health, "gacc.v1.GradientService", true);
+	rpc_health_set(d->health, "gacc.v1.JobService", true);
+	rpc_health_set(d->health, "gacc.v1.NodeService", true);
+	d->watchdog_us = fdstore_watchdog_us(d->fdstore);
+	fdstore_ready(d->fdstore);
+	log_notice("gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION, d->conf->listen.socket,
+		   (unsigned long long)d->incarnation, (unsigned long long)d->term, d->n_jobs);
+	return ST_OK;
+}
+
+/* ---- tear down, in mirror order ---- */
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+	if (!uv_is_closing(h))
+		uv_close(h, NULL);
+}
+
+static void finish(struct daemon *d)
+{
+	listener_close(d->listener);
+	if (d->attach)
+		attach_close(d->attach);
+	live_free_all(d);
+	rpc_health_free(d->health);
+	rpc_server_free(d->rpc);
+	persist_free(d->persist);
+	journal_close(d->journal);
+	fdstore_close(d->fdstore);
+	free(d->stored);
+	while (d->posted) {
+		struct posted *p = d->posted;
+		d->posted = p->next;
+		free(p);
+	}
+	uv_close((uv_handle_t *)&d->idle, NULL);
+	uv_close((uv_handle_t *)&d->tick, NULL);
+	uv_close((uv_handle_t *)&d->on_term, NULL);
+	uv_close((uv_handle_t *)&d->on_int, NULL);
+	uv_close((uv_handle_t *)&d->on_hup, NULL);
+	uv_run(&d->loop, UV_RUN_DEFAULT);
+	uv_walk(&d->loop, close_handle, NULL); /* engines that have not exited yet: they end with their sockets */
+	uv_run(&d->loop, UV_RUN_DEFAULT);
+	uv_loop_close(&d->loop);
+}
+
+int daemon_run(const struct conf *conf)
+{
+	struct daemon *d = calloc(1, sizeof *d);
+	if (!d || uv_loop_init(&d->loop))
+		return 1;
+	d->conf = conf;
+	d->posted_tail = &d->posted;
+	d->started_unix_ns = daemon_now(d).unix_ns;
+	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored))
+		return 1;
+	start_handles(d);
+	enum status st = start(d);
+	if (!st)
+		uv_run(&d->loop, UV_RUN_DEFAULT);
+	else
+		log_error("cannot start: %s", status_info(st)->text);
+	finish(d);
+	free(d);
+	return st == ST_OK ? 0 : st == ST_STORE_FAILED ? 74 : st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;
+}

@@ -1,0 +1,74 @@
+/* gaccd: the loop, and everything that lives on it. Private to the edge: main.c uses daemon_run alone.
+ *
+ * One thread owns all of this. Blocking work (journal, memory) goes to libuv's pool and comes back as callbacks.
+ */
+#ifndef GACC_EDGE_DAEMON_H
+#define GACC_EDGE_DAEMON_H
+
+#include "control/messages.h"
+#include "edge/conf.h"
+#include "edge/fdstore.h"
+#include "edge/persist.h"
+#include "edge/rpc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define SESSION_RANK_BITS 20  /* Session.id = job << SESSION_RANK_BITS | rank */
+
+struct attach;
+struct listener;
+struct live_job;
+
+/* A message to be delivered when the handler that caused it has returned. */
+struct posted {
+	struct posted *next;
+	void (*run)(struct posted *);
+};
+
+struct daemon {
+	uv_loop_t loop;
+	uv_timer_t tick;
+	uv_idle_t idle;               /* runs while something is posted */
+	uv_signal_t on_term, on_int, on_hup;
+	struct posted *posted, **posted_tail;
+	const struct conf *conf;
+	struct fdstore *fdstore;
+	struct fdstore_fd *stored;    /* of an earlier life, fd -1 once taken */
+	size_t n_stored;
+	struct journal *journal;
+	struct persist *persist;
+	struct rpc_server *rpc;
+	struct rpc_health *health;
+	struct listener *listener;
+	struct attach *attach;
+	uint64_t incarnation, term;
+	uint64_t last_job;
+	struct live_job **job;        /* ascending ids; ended ones too, until the daemon ends */
+	uint32_t n_jobs, jobs_capacity;
+	uint64_t host_bytes;          /* of all jobs' segments */
+	int64_t started_unix_ns;
+	char token[512];              /* of TCP callers; "" without */
+	size_t n_token;
+	uint64_t watchdog_us;
+	int64_t watchdog_ns;          /* when it was fed last */
+	int exit_code;
+	bool stopping;
+};
+
+struct now daemon_now(const struct daemon *);
+/* p is freed by run(). */
+void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
+/* Something that no daemon should go on after (the journal is broken): ends the process with this code, soon. */
+void daemon_fail(struct daemon *, int exit_code);
+
+/* Runs until SIGTERM or a failure; the process's exit code. */
+int daemon_run(const struct conf *);
+
+/* methods_*.c: rows of the services. */
+enum status methods_add(struct daemon *);
+/* session_map.c: the attach socket's side. */
+enum status session_map_open(struct daemon *);
+
+#endif

@@ -1,0 +1,276 @@
+#include "edge/engine_proc.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+struct packet {
+	struct packet *next;
+	struct engine_command command;
+	unsigned char *tail;
+	uint32_t n_tail;
+	int fds[CHANNEL_MAX_FDS];
+	int n_fds;
+};
+
+struct engine_proc {
+	uv_process_t process;
+	uv_poll_t poll;
+	int fd;
+	uint64_t job_id;
+	struct engine_events events;
+	void *arg;
+	struct packet *queue, **queue_tail;
+	bool polling_write, exited, let_go;
+	int n_handles; /* still open */
+	int64_t exit_status;
+	int term_signal;
+};
+
+static void packet_free(struct packet *p)
+{
+	if (!p)
+		return;
+	for (int i = 0; i < p->n_fds; i++)
+		close(p->fds[i]);
+	free(p->tail);
+	free(p);
+}
+
+static void on_poll(uv_poll_t *h, int status, int events);
+
+static void watch(struct engine_proc *e)
+{
+	bool want_write = e->queue != NULL;
+	if (want_write == e->polling_write)
+		return;
+	e->polling_write = want_write;
+	uv_poll_start(&e->poll, want_write ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_poll);
+}
+
+static void flush_queue(struct engine_proc *e)
+{
+	while (e->queue) {
+		struct packet *p = e->queue;
+		int r = channel_send(e->fd, &p->command, sizeof p->command, p->tail, p->n_tail, p->fds, p->n_fds);
+		if (r == -EAGAIN)
+			break;
+		e->queue = p->next;
+		if (!e->queue)
+			e->queue_tail = &e->queue;
+		packet_free(p);
+	}
+	if (!e->exited)
+		watch(e);
+}
+
+static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail, const int *fds, int n_fds)
+{
+	struct packet *p = calloc(1, sizeof *p);
+	if (!p)
+		return false;
+	p->command = *c;
+	if (c->n_present) {
+		p->tail = malloc(c->n_present);
+		if (!p->tail) {
+			free(p);
+			return false;
+		}
+		memcpy(p->tail, tail, c->n_present);
+		p->n_tail = c->n_present;
+	}
+	for (int i = 0; i < n_fds; i++) {
+		p->fds[i] = dup(fds[i]);
+		p->n_fds = i + 1;
+	}
+	*e->queue_tail = p;
+	e->queue_tail = &p->next;
+	return true;
+}
+
+bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, const void *present)
+{
+	if (e->exited || e->let_go)
+		return false;
+	if (!e->queue) {
+		int r = channel_send(e->fd, c, sizeof *c, present, c->n_present, NULL, 0);
+		if (r != -EAGAIN)
+			return r == 0;
+	}
+	bool ok = enqueue(e, c, present, NULL, 0);
+	watch(e);
+	return ok;
+}
+
+/* ---- the end ---- */
+
+static void on_closed(uv_handle_t *h)
+{
+	struct engine_proc *e = h->data;
+	if (--e->n_handles)
+		return;
+	while (e->queue) {
+		struct packet *p = e->queue;
+		e->queue = p->next;
+		packet_free(p);
+	}
+	if (e->fd >= 0)
+		close(e->fd);
+	if (!e->let_go)
+		e->events.exited(e->arg, e->exit_status, e->term_signal);
+	free(e);
+}
+
+static void on_process_exit(uv_process_t *h, int64_t exit_status, int term_signal)
+{
+	struct engine_proc *e = h->data;
+	e->exited = true;
+	e->exit_status = exit_status;
+	e->term_signal = term_signal;
+	uv_close((uv_handle_t *)&e->process, on_closed);
+	if (!uv_is_closing((uv_handle_t *)&e->poll))
+		uv_close((uv_handle_t *)&e->poll, on_closed);
+}
+
+static void read_answers(struct engine_proc *e)
+{
+	for (;;) {
+		struct engine_answer a;
+		int n_fds = 0;
+		int n = channel_recv(e->fd, &a, sizeof a, NULL, &n_fds);
+		if (n == -EAGAIN || n == -EINTR)
+			return;
+		if (n != (int)sizeof a) { /* closed, or nonsense: its exit tells the rest */
+			uv_poll_stop(&e->poll);
+			if (n > 0)
+				uv_process_kill(&e->process, SIGKILL);
+			return;
+		}
+		e->events.answer(e->arg, &a);
+		if (e->let_go || e->exited)
+			return;
+	}
+}
+
+static void on_poll(uv_poll_t *h, int status, int events)
+{
+	struct engine_proc *e = h->data;
+	if (status < 0) {
+		uv_poll_stop(&e->poll);
+		return;
+	}
+	if (events & UV_WRITABLE)
+		flush_queue(e);
+	if (events & UV_READABLE && !e->let_go)
+		read_answers(e);
+}
+
+void engine_proc_kill(struct engine_proc *e)
+{
+	if (!e->exited)
+		uv_process_kill(&e->process, SIGKILL);
+}
+
+void engine_proc_close(struct engine_proc *e)
+{
+	if (!e)
+		return;
+	struct engine_command stop = { .op = ENGINE_STOP };
+	engine_proc_send(e, &stop, NULL);
+	e->let_go = true;
+	if (!uv_is_closing((uv_handle_t *)&e->poll)) {
+		uv_close((uv_handle_t *)&e->poll, on_closed);
+		shutdown(e->fd, SHUT_RDWR);
+	}
+	uv_unref((uv_handle_t *)&e->process);
+}
+
+int64_t engine_proc_pid(const struct engine_proc *e)
+{
+	return e->process.pid;
+}
+
+/* ---- the beginning ---- */
+
+static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd, const struct engine_start *s)
+{
+	char exe[4096], level[32], format[32];
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+	if (n < 0)
+		return UV_ENOENT;
+	exe[n] = '\0';
+	snprintf(level, sizeof level, "GACC_LOG_LEVEL=%s", s->log_level ? s->log_level : "info");
+	snprintf(format, sizeof format, "GACC_LOG_FORMAT=%s", s->log_format ? s->log_format : "text");
+	char name[] = "gaccd", flag[] = "--engine";
+	char *args[] = { name, flag, NULL }, *env[] = { level, format, NULL };
+	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
+					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
+					  { .flags = UV_INHERIT_FD, .data.fd = child_fd } };
+	uv_process_options_t o = { .exit_cb = on_process_exit, .file = exe, .args = args, .env = env, .stdio_count = 4,
+				   .stdio = stdio };
+	_Static_assert(ENGINE_CHANNEL_FD == 3, "stdio[3] is the channel");
+	return uv_spawn(loop, &e->process, &o);
+}
+
+/* The descriptors travel in as many STARTs as they need; the order is the plan's. */
+static bool send_start(struct engine_proc *e, const struct engine_start *s)
+{
+	struct engine_command c = { .op = ENGINE_START, .job_id = s->job_id, .epoch = 1, .generation = s->generation,
+				    .incarnation = s->incarnation };
+	for (int at = 0; at < s->n_fds; at += CHANNEL_MAX_FDS) {
+		int n = s->n_fds - at < CHANNEL_MAX_FDS ? s->n_fds - at : CHANNEL_MAX_FDS;
+		if (!enqueue(e, &c, NULL, s->fds + at, n))
+			return false;
+	}
+	flush_queue(e);
+	return true;
+}
+
+static void on_never_started(uv_handle_t *h)
+{
+	struct engine_proc *e = h->data;
+	close(e->fd);
+	free(e);
+}
+
+enum status engine_proc_start(void *loop, const struct engine_start *s, const struct engine_events *events, void *arg,
+			      struct engine_proc **out)
+{
+	int fds[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)) {
+		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot make the engine's socket: %s", strerror(errno));
+		return ST_IO_ERROR;
+	}
+	struct engine_proc *e = calloc(1, sizeof *e);
+	if (!e) {
+		close(fds[0]);
+		close(fds[1]);
+		return ST_NO_MEMORY;
+	}
+	e->fd = fds[0];
+	e->job_id = s->job_id;
+	e->events = *events;
+	e->arg = arg;
+	e->queue_tail = &e->queue;
+	e->process.data = e->poll.data = e;
+	int r = spawn(loop, e, fds[1], s);
+	close(fds[1]);
+	if (r) {
+		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot start the engine: %s", uv_strerror(r));
+		uv_close((uv_handle_t *)&e->process, on_never_started);
+		return ST_IO_ERROR;
+	}
+	e->n_handles = 2;
+	uv_poll_init(loop, &e->poll, e->fd);
+	uv_poll_start(&e->poll, UV_READABLE, on_poll);
+	if (!send_start(e, s))
+		engine_proc_kill(e);
+	*out = e;
+	return ST_OK;
+}

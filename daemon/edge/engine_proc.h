@@ -1,0 +1,41 @@
+/* An engine process as gaccd holds it: started with its memory, talked to over a socketpair, mourned when it dies.
+ *
+ * Loop thread. The process is this binary with `--engine`; it ends when its socket closes.
+ */
+#ifndef GACC_EDGE_ENGINE_PROC_H
+#define GACC_EDGE_ENGINE_PROC_H
+
+#include "engine/channel.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct engine_proc;
+
+struct engine_events {
+	/* Also the HELLO (op ENGINE_START). */
+	void (*answer)(void *arg, const struct engine_answer *);
+	/* The process is dead; the object is freed when this returns. Not called after engine_proc_close. */
+	void (*exited)(void *arg, int64_t exit_status, int term_signal);
+};
+
+struct engine_start {
+	uint64_t job_id, generation, incarnation;
+	const int *fds;   /* the plan, then the segments; borrowed for the call */
+	int n_fds;
+	const char *log_level; /* handed on in the environment, with the log format; NULL: defaults */
+	const char *log_format;
+};
+
+/* ST_IO_ERROR (logged), ST_NO_MEMORY. `loop` is a uv_loop_t. */
+enum status engine_proc_start(void *loop, const struct engine_start *, const struct engine_events *, void *arg,
+			      struct engine_proc **out);
+/* Queued when the socket is full. false: the process is going or gone. n_present bytes follow the command. */
+bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present);
+int64_t engine_proc_pid(const struct engine_proc *);
+/* SIGKILL; exited follows. */
+void engine_proc_kill(struct engine_proc *);
+/* Asks it to end (ENGINE_STOP, then the closed socket) and lets go: no event comes any more. NULL is fine. */
+void engine_proc_close(struct engine_proc *);
+
+#endif

@@ -1,0 +1,652 @@
+#include "edge/live_job.h"
+
+#include "base/log.h"
+#include "edge/convert.h"
+#include "edge/engine_proc.h"
+#include "edge/reply.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <errno.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* What is kept of a commit in the journal: the struct, then the bitmap's words. Readers check the size. */
+struct commit_payload {
+	uint32_t version, n_words;
+	struct commit commit;
+};
+#define COMMIT_PAYLOAD_VERSION 1
+
+/* ---- events ---- */
+
+void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	struct live_event *e = &l->event[l->n_events++ % LIVE_EVENTS];
+	*e = (struct live_event){ .unix_ns = daemon_now(l->d).unix_ns, .warning = warning,
+				  .window = l->job ? job_window(l->job) : 0 };
+	snprintf(e->reason, sizeof e->reason, "%s", reason);
+	if (rank >= 0)
+		snprintf(e->object, sizeof e->object, "rank %lld", (long long)rank);
+	else
+		snprintf(e->object, sizeof e->object, "job");
+	snprintf(e->message, sizeof e->message, "%s", text);
+	struct log_fields f = { l->id, rank, e->window, reason };
+	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
+	l->changed = true;
+}
+
+static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	live_event(ctx, warning, reason, rank, text);
+}
+
+/* ---- reports and orders: delivered when the sender has returned ---- */
+
+struct posted_report {
+	struct posted post;
+	struct live_job *l;
+	struct report report;
+};
+
+static void deliver_report(struct posted *p)
+{
+	struct posted_report *r = (struct posted_report *)p;
+	coord_on_report(r->l->coord, 0, &r->report, daemon_now(r->l->d));
+	free(r);
+}
+
+static void on_report(void *ctx, const struct report *r)
+{
+	struct live_job *l = ctx;
+	size_t n_rank = r->n_ranks * sizeof *r->rank, n_map = r->counted ? r->n_words * sizeof *r->counted : 0;
+	struct posted_report *p = malloc(sizeof *p + n_rank + 2 * n_map);
+	if (!p)
+		return; /* the tick reports again */
+	char *at = (char *)(p + 1);
+	p->l = l;
+	p->report = *r;
+	p->report.rank = memcpy(at, r->rank, n_rank);
+	if (n_map) {
+		p->report.counted = memcpy(at + n_rank, r->counted, n_map);
+		p->report.voided = memcpy(at + n_rank + n_map, r->voided, n_map);
+	}
+	daemon_post(l->d, &p->post, deliver_report);
+}
+
+struct posted_order {
+	struct posted post;
+	struct live_job *l;
+	struct order order;
+};
+
+static void deliver_order(struct posted *p)
+{
+	struct posted_order *o = (struct posted_order *)p;
+	job_on_order(o->l->job, &o->order, daemon_now(o->l->d));
+	free(o);
+}
+
+static void on_order(void *ctx, uint32_t node, const struct order *o)
+{
+	struct live_job *l = ctx;
+	size_t n_late = o->n_late * sizeof *o->late;
+	struct posted_order *p = malloc(sizeof *p + n_late);
+	if (!p)
+		return; /* the tick orders again */
+	p->l = l;
+	p->order = *o;
+	if (n_late)
+		p->order.late = memcpy(p + 1, o->late, n_late);
+	daemon_post(l->d, &p->post, deliver_order);
+}
+
+/* ---- the journal ---- */
+
+static void check_store(struct daemon *d, enum status st)
+{
+	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
+		daemon_fail(d, 74);
+}
+
+struct pending_commit {
+	struct live_job *l;
+	uint64_t window;
+};
+
+static void on_commit_durable(void *arg, enum status st)
+{
+	struct pending_commit *p = arg;
+	check_store(p->l->d, st);
+	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
+	free(p);
+}
+
+static void persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	struct live_job *l = ctx;
+	size_t n = sizeof(struct commit_payload) + n_words * sizeof *counted;
+	struct commit_payload *payload = calloc(1, n);
+	struct pending_commit *p = malloc(sizeof *p);
+	enum status st = ST_NO_MEMORY;
+	if (payload && p) {
+		*p = (struct pending_commit){ l, k->window };
+		payload->version = COMMIT_PAYLOAD_VERSION;
+		payload->n_words = n_words;
+		payload->commit = *k;
+		memcpy(payload + 1, counted, n_words * sizeof *counted);
+		struct journal_record r = { .kind = JOURNAL_COMMIT,
+					    .commit = { .job = l->id, .epoch = k->epoch, .window = k->window,
+							.applied_step = k->applied_step, .term = k->term,
+							.attempt = k->attempt, .outcome = k->outcome,
+							.unix_ns = k->unix_nanos, .payload = { payload, n } } };
+		st = persist_put(l->d->persist, &r, on_commit_durable, p);
+	}
+	free(payload);
+	if (st) {
+		free(p);
+		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
+			(unsigned long long)k->window);
+		daemon_fail(l->d, 74);
+	}
+}
+
+static void on_end_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	check_store(l->d, st);
+	l->ended_unix_ns = daemon_now(l->d).unix_ns;
+	coord_on_ended(l->coord, st, daemon_now(l->d));
+}
+
+static void persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
+{
+	struct live_job *l = ctx;
+	enum job_state state = end == ST_OK ? JOB_COMPLETED : end == ST_CANCELLED ? JOB_CANCELLED :
+			       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
+	struct journal_record r = { .kind = JOURNAL_END,
+				    .end = { .job = l->id, .state = state, .reason = reason,
+					     .unix_ns = daemon_now(l->d).unix_ns } };
+	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
+	if (persist_put(l->d->persist, &r, on_end_durable, l))
+		daemon_fail(l->d, 74);
+}
+
+/* ---- other ports ---- */
+
+static void on_changed(void *ctx, uint64_t job)
+{
+	struct live_job *l = ctx;
+	l->changed = true;
+	const struct commit *k = coord_last_commit(l->coord);
+	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord) &&
+	    (!l->n_steps || l->step_ns[(l->n_steps - 1) % LIVE_STEPS] != k->unix_nanos)) {
+		l->step_wait[l->n_steps % LIVE_STEPS] = k->wait_fraction;
+		l->step_ns[l->n_steps++ % LIVE_STEPS] = k->unix_nanos;
+	}
+	if (!l->params_durable && coord_phase(l->coord) == COORD_COLLECT) {
+		struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
+		l->params_durable = persist_put(l->d->persist, &r, NULL, NULL) == ST_OK;
+	}
+}
+
+static void on_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	struct live_job *l = ctx;
+	reply_send(l, call, r);
+}
+
+static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
+{
+	return live_engine_send(ctx, c, present);
+}
+
+static void on_allocate(void *ctx, uint64_t job)
+{
+	live_allocate(ctx);
+}
+
+uint64_t process_start_time(int64_t pid)
+{
+	char path[64], text[1024];
+	snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return 0;
+	size_t n = fread(text, 1, sizeof text - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	const char *at = strrchr(text, ')'); /* the name may hold anything */
+	unsigned long long t = 0;
+	char state = 'X';
+	if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+			  &t) != 2)
+		return 0;
+	return state == 'Z' || state == 'X' ? 0 : t;
+}
+
+static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	return start_time && process_start_time(pid) == start_time;
+}
+
+static void on_random16(void *ctx, uint8_t out[16])
+{
+	if (getrandom(out, 16, 0) != 16)
+		abort(); /* Linux always has these */
+}
+
+/* ---- making one ---- */
+
+static enum status add_to_daemon(struct daemon *d, struct live_job *l)
+{
+	if (d->n_jobs == d->jobs_capacity) {
+		uint32_t n = d->jobs_capacity ? 2 * d->jobs_capacity : 16;
+		struct live_job **j = realloc(d->job, n * sizeof *j);
+		if (!j)
+			return ST_NO_MEMORY;
+		d->job = j;
+		d->jobs_capacity = n;
+	}
+	d->job[d->n_jobs++] = l;
+	return ST_OK;
+}
+
+static void live_free(struct live_job *l)
+{
+	if (!l)
+		return;
+	live_let_go(l);
+	job_free(l->job);
+	coord_free(l->coord);
+	job_spec_fini(&l->spec);
+	if (l->spec_pb)
+		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+	free(l->user);
+	free(l->end_reason);
+	free(l->watcher);
+	free(l->link);
+	free(l);
+}
+
+static enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid,
+			    const char *user, struct live_job **out, const char **field, char *why, size_t n_why)
+{
+	struct live_job *l = calloc(1, sizeof *l);
+	enum status st = ST_NO_MEMORY;
+	if (!l)
+		return st;
+	l->d = d;
+	l->id = id;
+	l->uid = uid;
+	l->plan_fd = -1;
+	l->user = strdup(user);
+	l->spec_pb = gacc__v1__job_spec__unpack(NULL, n_spec, spec);
+	if (!l->user || !l->spec_pb)
+		goto fail;
+	st = convert_spec(l->spec_pb, &l->spec, field, why, n_why);
+	if (st)
+		goto fail;
+	struct job_ports jp = { .ctx = l, .reply = on_reply, .engine_send = on_engine_send, .report = on_report,
+				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
+				.random16 = on_random16 };
+	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = persist_commit,
+				  .persist_end = persist_end, .event = on_event, .changed = on_changed };
+	st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
+	if (!st)
+		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
+	if (st)
+		goto fail;
+	*out = l;
+	return ST_OK;
+fail:
+	live_free(l);
+	return st;
+}
+
+static enum status declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
+{
+	struct tensor_spec *t = NULL;
+	enum status st = convert_tensors(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
+	if (!st)
+		st = job_set_tensors(l->job, t, l->spec_pb->n_tensors, why, n_why);
+	free(t);
+	return st;
+}
+
+/* ---- submission ---- */
+
+struct pending_submit {
+	struct submit s;
+	struct live_job *l;
+};
+
+static void on_job_durable(void *arg, enum status st)
+{
+	struct pending_submit *p = arg;
+	struct live_job *l = p->l;
+	check_store(l->d, st);
+	if (!st && add_to_daemon(l->d, l))
+		st = ST_NO_MEMORY;
+	if (st) {
+		p->s.cb(p->s.arg, NULL, false, st, status_info(st)->text, NULL);
+		live_free(l);
+	} else {
+		live_event(l, false, "Submitted", -1, "the job is registered");
+		if (job_has_tensors(l->job))
+			job_allocate(l->job);
+		p->s.cb(p->s.arg, l, false, ST_OK, NULL, NULL);
+	}
+	free(p);
+}
+
+static struct live_job *find_request(const struct daemon *d, const uint8_t id[16])
+{
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		if (!memcmp(d->job[i]->request_id, id, 16))
+			return d->job[i];
+	return NULL;
+}
+
+static struct live_job *find_name(const struct daemon *d, const char *name, uint32_t uid)
+{
+	for (uint32_t i = d->n_jobs; i-- > 0;)
+		if (!live_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec.name, name))
+			return d->job[i];
+	return NULL;
+}
+
+static bool over_limits(const struct daemon *d, uint32_t uid, char *why, size_t n_why)
+{
+	uint32_t live = 0, mine = 0;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		if (!live_ended(d->job[i])) {
+			live++;
+			mine += d->job[i]->uid == uid;
+		}
+	if (live >= d->conf->limits.jobs)
+		snprintf(why, n_why, "this node runs %u jobs, limits.jobs is %u", live, d->conf->limits.jobs);
+	else if (mine >= d->conf->limits.jobs_per_user)
+		snprintf(why, n_why, "you have %u jobs, limits.jobs_per_user is %u", mine, d->conf->limits.jobs_per_user);
+	else
+		return false;
+	return true;
+}
+
+static bool answer_existing(struct daemon *d, const struct submit *s)
+{
+	struct live_job *l = find_request(d, s->request_id);
+	if (!l && s->by_name)
+		l = find_name(d, s->spec->name, s->uid);
+	if (!l)
+		return false;
+	if (convert_spec_differs(l->spec_pb, s->spec))
+		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS, "a job with this name or request id exists with another specification",
+		      "spec");
+	else
+		s->cb(s->arg, l, true, ST_OK, NULL, NULL);
+	return true;
+}
+
+void live_submit(struct daemon *d, const struct submit *s)
+{
+	if (answer_existing(d, s))
+		return;
+	char why[256] = "";
+	const char *field = NULL;
+	if (over_limits(d, s->uid, why, sizeof why)) {
+		s->cb(s->arg, NULL, false, ST_RESOURCE_EXHAUSTED, why, NULL);
+		return;
+	}
+	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
+	uint8_t *bytes = malloc(n + 1);
+	struct pending_submit *p = malloc(sizeof *p);
+	struct live_job *l = NULL;
+	enum status st = ST_NO_MEMORY;
+	if (!bytes || !p)
+		goto fail;
+	gacc__v1__job_spec__pack(s->spec, bytes);
+	st = live_new(d, ++d->last_job, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
+	if (!st && s->spec->n_tensors)
+		st = declare_spec_tensors(l, why, sizeof why);
+	if (st)
+		goto fail;
+	memcpy(l->request_id, s->request_id, 16);
+	on_random16(NULL, l->uuid);
+	l->created_unix_ns = daemon_now(d).unix_ns;
+	*p = (struct pending_submit){ *s, l };
+	struct journal_record r = { .kind = JOURNAL_JOB,
+				    .job = { .id = l->id, .uid = l->uid, .user = l->user,
+					     .created_unix_ns = l->created_unix_ns, .spec = { bytes, n } } };
+	memcpy(r.job.uuid, l->uuid, 16);
+	memcpy(r.job.request_id, l->request_id, 16);
+	st = persist_put(d->persist, &r, on_job_durable, p);
+	if (st)
+		goto fail;
+	free(bytes);
+	return;
+fail:
+	s->cb(s->arg, NULL, false, st, why[0] ? why : status_info(st)->text, field);
+	live_free(l);
+	free(bytes);
+	free(p);
+}
+
+/* ---- after a restart ---- */
+
+static enum status restore_window(void *arg, const struct journal_window *w)
+{
+	struct live_job *l = arg;
+	const struct commit_payload *p = w->payload.data;
+	if (w->payload.n < sizeof *p || p->version != COMMIT_PAYLOAD_VERSION ||
+	    w->payload.n != sizeof *p + p->n_words * sizeof(uint64_t))
+		return ST_OK; /* too old: its outcome is history only */
+	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
+	coord_restore(l->coord, &p->commit);
+	return ST_OK;
+}
+
+static enum status restore_tensors(struct live_job *l, const struct journal_bytes *b)
+{
+	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
+	struct tensor_spec *t = NULL;
+	char why[256] = "";
+	enum status st = set ? convert_tensors(set->tensors, set->n_tensors, &t, why, sizeof why) : ST_MALFORMED;
+	if (!st)
+		st = job_set_tensors(l->job, t, set->n_tensors, why, sizeof why);
+	if (st)
+		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
+	else
+		l->tensors_durable = true;
+	free(t);
+	if (set)
+		gacc__v1__job_spec__free_unpacked(set, NULL);
+	return st;
+}
+
+static enum status restore_job(void *arg, const struct journal_job *j)
+{
+	struct daemon *d = arg;
+	struct live_job *l = NULL;
+	const char *field;
+	char why[256] = "";
+	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
+	if (st) {
+		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why);
+		return ST_OK;
+	}
+	memcpy(l->uuid, j->uuid, 16);
+	memcpy(l->request_id, j->request_id, 16);
+	l->created_unix_ns = j->created_unix_ns;
+	l->params_durable = j->params_ready;
+	l->end_window = j->next_window;
+	if (j->ended) {
+		l->end_state = (enum job_state)j->end_state;
+		l->end_reason = strdup(j->end_reason ? j->end_reason : "");
+		l->ended_unix_ns = j->ended_unix_ns;
+		job_free(l->job);
+		coord_free(l->coord);
+		l->job = NULL;
+		l->coord = NULL;
+	} else if (l->spec_pb->n_tensors) {
+		st = declare_spec_tensors(l, why, sizeof why);
+	} else if (j->tensors.n) {
+		st = restore_tensors(l, &j->tensors);
+	}
+	return add_to_daemon(d, l);
+}
+
+static enum status last_window(void *arg, const struct journal_window *w)
+{
+	struct live_job *l = arg;
+	l->end_step = w->applied_step;
+	return ST_OK;
+}
+
+enum status live_restore(struct daemon *d)
+{
+	enum status st = journal_last_job(d->journal, &d->last_job);
+	if (!st)
+		st = journal_each_job(d->journal, true, restore_job, d);
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
+		struct live_job *l = d->job[i];
+		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
+					 l);
+		if (!st && l->job && job_has_tensors(l->job))
+			job_allocate(l->job);
+	}
+	return st;
+}
+
+void live_free_all(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		live_free(d->job[i]);
+	free(d->job);
+	d->job = NULL;
+	d->n_jobs = 0;
+}
+
+/* ---- finding ---- */
+
+struct live_job *live_find(const struct daemon *d, uint64_t id)
+{
+	uint32_t lo = 0, hi = d->n_jobs;
+	while (lo < hi) {
+		uint32_t mid = (lo + hi) / 2;
+		if (d->job[mid]->id == id)
+			return d->job[mid];
+		if (d->job[mid]->id < id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+static bool may_see(const struct live_job *l, uint32_t uid)
+{
+	return uid == 0 || uid == l->uid;
+}
+
+struct live_job *live_find_named(const struct daemon *d, const char *name, uint32_t uid)
+{
+	char *end;
+	errno = 0;
+	unsigned long long id = strtoull(!strncmp(name, "job/", 4) ? name + 4 : name, &end, 10);
+	if (!errno && end != name && !*end) {
+		struct live_job *l = live_find(d, id);
+		return l && may_see(l, uid) ? l : NULL;
+	}
+	struct live_job *newest = NULL;
+	for (uint32_t i = d->n_jobs; i-- > 0;) {
+		struct live_job *l = d->job[i];
+		if (!may_see(l, uid) || strcmp(l->spec.name, name))
+			continue;
+		if (!live_ended(l))
+			return l;
+		if (!newest)
+			newest = l;
+	}
+	return newest;
+}
+
+bool live_ended(const struct live_job *l)
+{
+	return !l->coord || coord_phase(l->coord) == COORD_ENDED;
+}
+
+enum job_state live_state(const struct live_job *l, const char **out_reason, int64_t *out_since_unix_ns)
+{
+	if (l->coord)
+		return coord_state(l->coord, out_reason, out_since_unix_ns);
+	if (out_reason)
+		*out_reason = l->end_reason ? l->end_reason : "";
+	if (out_since_unix_ns)
+		*out_since_unix_ns = l->ended_unix_ns;
+	return l->end_state;
+}
+
+void live_user_name(uint32_t uid, char *out, size_t n)
+{
+	struct passwd p, *found = NULL;
+	char buf[4096];
+	if (!getpwuid_r(uid, &p, buf, sizeof buf, &found) && found)
+		snprintf(out, n, "%s", p.pw_name);
+	else
+		snprintf(out, n, "%u", uid);
+}
+
+/* ---- watchers, time ---- */
+
+bool live_watch(struct live_job *l, uint64_t call, uint32_t rank)
+{
+	if (l->n_watchers == l->watchers_capacity) {
+		uint32_t n = l->watchers_capacity ? 2 * l->watchers_capacity : 8;
+		struct watcher *w = realloc(l->watcher, n * sizeof *w);
+		if (!w)
+			return false;
+		l->watcher = w;
+		l->watchers_capacity = n;
+	}
+	l->watcher[l->n_watchers++] = (struct watcher){ call, rank };
+	return true;
+}
+
+void live_unwatch(struct live_job *l, uint64_t call)
+{
+	for (uint32_t i = 0; i < l->n_watchers; i++)
+		if (l->watcher[i].call == call) {
+			l->watcher[i] = l->watcher[--l->n_watchers];
+			return;
+		}
+}
+
+#define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
+
+/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. */
+static void release_when_over(struct live_job *l, struct now now)
+{
+	if (l->released || !live_ended(l) || !job_ended(l->job))
+		return;
+	if (!l->released_ns)
+		l->released_ns = now.mono_ns;
+	if (job_idle(l->job) || now.mono_ns - l->released_ns > RELEASE_AFTER_NS) {
+		live_release(l);
+		l->released = true;
+	}
+}
+
+void live_tick(struct live_job *l, struct now now)
+{
+	if (!l->job)
+		return;
+	live_engine_due(l, now);
+	job_tick(l->job, now);
+	coord_tick(l->coord, now);
+	release_when_over(l, now);
+	live_tell(l, now);
+}

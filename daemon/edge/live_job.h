@@ -1,0 +1,144 @@
+/* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
+ *
+ * Loop thread. live_job.c: life and ports; live_memory.c: segments and engine; live_view.c: as messages.
+ */
+#ifndef GACC_EDGE_LIVE_JOB_H
+#define GACC_EDGE_LIVE_JOB_H
+
+#include "control/coordinator.h"
+#include "control/job.h"
+#include "edge/daemon.h"
+#include "engine/segment.h"
+
+#define LIVE_EVENTS 256
+#define LIVE_STEPS 16
+
+struct Gacc__V1__JobSpec;
+struct Gacc__V1__Job;
+struct engine_proc;
+
+struct inline_call;
+
+/* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
+ * inline stream. */
+struct call_owner {
+	bool is_inline;
+};
+
+struct live_event {
+	int64_t unix_ns;
+	bool warning;
+	char reason[32], object[32], message[256];
+	uint64_t window;
+};
+
+/* A stream that wants to hear of the job: Watch (rank RANK_NONE) or WatchSession. */
+struct watcher {
+	uint64_t call;
+	uint32_t rank;
+};
+#define RANK_NONE UINT32_MAX
+
+/* A trainer's connection on the attach socket. */
+struct link {
+	uint64_t conn;
+	uint32_t rank;
+	uint64_t generation;
+};
+
+struct live_job {
+	struct call_owner owner;            /* of the unary calls that wait for this job */
+	struct daemon *d;
+	uint64_t id;
+	uint8_t uuid[16], request_id[16];
+	uint32_t uid;
+	char *user;
+	int64_t created_unix_ns, ended_unix_ns;
+	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted */
+	struct job_spec spec;
+	struct job *job;                    /* NULL for a job that had ended before this daemon started */
+	struct coord *coord;
+	enum job_state end_state;           /* of such a job */
+	char *end_reason;
+	uint64_t end_window, end_step;
+	/* memory and engine */
+	struct plan *plan;
+	int plan_fd;
+	struct segment *segment;            /* in plan_segments order; mapped only where gaccd reads or writes itself */
+	struct plan_segment *wanted;
+	int n_segments;
+	uint64_t host_bytes;
+	bool tensors_durable, params_durable;
+	struct engine_proc *engine;
+	uint32_t engine_starts;             /* ever */
+	uint32_t engine_failures;           /* deaths since the last HELLO: slows restarts down */
+	int64_t engine_retry_ns;            /* start it at this time; 0: nothing due */
+	bool allocating;                    /* the pool works for it */
+	int64_t released_ns;                /* ended and idle since */
+	bool released;
+	/* what people see */
+	struct live_event event[LIVE_EVENTS];
+	uint64_t n_events;                  /* ever; the last LIVE_EVENTS are kept */
+	struct watcher *watcher;
+	uint32_t n_watchers, watchers_capacity;
+	bool changed;                       /* watchers have not heard yet */
+	enum job_state told_state;
+	uint64_t told_window;
+	bool told_any;
+	int64_t step_ns[LIVE_STEPS];
+	double step_wait[LIVE_STEPS];
+	uint64_t n_steps;
+	struct link *link;
+	uint32_t n_links, links_capacity;
+	struct inline_call *inline_calls;   /* streams under way */
+};
+
+/* ---- live_job.c ---- */
+/* A new job: durable, then cb. `existed`: this request_id, or this name with the same spec, has a job already. The spec is
+ * packed again, not kept. */
+struct submit {
+	const struct Gacc__V1__JobSpec *spec;
+	uint8_t request_id[16];
+	uint32_t uid;
+	const char *user;
+	bool by_name;      /* Attach with create_if_missing: a live job of this name and user is the one meant */
+	void (*cb)(void *arg, struct live_job *, bool existed, enum status, const char *why, const char *field);
+	void *arg;
+};
+void live_submit(struct daemon *, const struct submit *);
+/* All jobs of the journal, with their memory from the fd store. */
+enum status live_restore(struct daemon *);
+void live_free_all(struct daemon *);
+struct live_job *live_find(const struct daemon *, uint64_t id);
+/* By id in decimal, or by name: the newest that has not ended, else the newest. `uid` sees its own; 0 sees all. */
+struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
+void live_tick(struct live_job *, struct now);
+bool live_ended(const struct live_job *);
+void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
+enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
+bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
+void live_unwatch(struct live_job *, uint64_t call);
+/* Start time of a process in clock ticks (proc(5), stat field 22); 0: no such process, or a zombie. */
+uint64_t process_start_time(int64_t pid);
+/* The name of uid, or its number. */
+void live_user_name(uint32_t uid, char *out, size_t n);
+
+/* ---- live_memory.c ---- */
+void live_allocate(struct live_job *);       /* ports.allocate */
+bool live_engine_send(struct live_job *, const struct engine_command *, const void *present);
+void live_engine_due(struct live_job *, struct now);
+/* Ends the engine and gives the memory back. */
+void live_release(struct live_job *);
+/* Lets go of the engine; memory stays with the service manager. */
+void live_let_go(struct live_job *);
+struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
+/* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
+void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
+
+/* ---- live_view.c ---- */
+/* A message for free with gacc__v1__job__free_unpacked; NULL: no memory. */
+struct Gacc__V1__Job *live_view(const struct live_job *, bool with_events, struct now);
+/* Tells the watchers what changed. */
+void live_tell(struct live_job *, struct now);
+
+#endif

@@ -1,0 +1,500 @@
+/* The memory of a job and its engine: allocate or adopt, start, restart, give back. */
+#include "edge/live_job.h"
+
+#include "base/log.h"
+#include "edge/engine_proc.h"
+#include "engine/engine.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GENERATION 1
+#define RESTART_NS (INT64_C(20) * 1000000)      /* first restart of an engine */
+#define RESTART_MAX_NS (INT64_C(5000) * 1000000)
+#define MEMORY_MARGIN (UINT64_C(256) << 20)     /* left to the rest of the node */
+
+static void start_engine(struct live_job *l);
+
+/* ---- names in the fd store ---- */
+
+static void segment_name(const struct live_job *l, const struct plan_segment *w, char out[FDSTORE_MAX_NAME])
+{
+	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index, GENERATION);
+}
+
+static int take_stored(struct daemon *d, const char *name)
+{
+	for (size_t i = 0; i < d->n_stored; i++)
+		if (d->stored[i].fd >= 0 && !strcmp(d->stored[i].name, name)) {
+			int fd = d->stored[i].fd;
+			d->stored[i].fd = -1;
+			return fd;
+		}
+	return -1;
+}
+
+/* ---- the plan ---- */
+
+static int make_plan_fd(const struct plan *p)
+{
+	int fd = memfd_create("gacc-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || write(fd, p, p->bytes) != (ssize_t)p->bytes ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
+		log_error("cannot write the engine's plan: %s", strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static uint32_t default_threads(const struct live_job *l)
+{
+	long n = l->d->conf->engine.threads ? (long)l->d->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
+	return n < 1 ? 1 : n > PLAN_MAX_THREADS ? PLAN_MAX_THREADS : (uint32_t)n;
+}
+
+/* The control segment has a part for each worker: a job keeps the number that it began with, whatever the
+ * configuration says now. 0: no control segment is stored. */
+static uint32_t stored_threads(const struct live_job *l)
+{
+	struct plan_segment control = { .role = SEG_CONTROL };
+	char name[FDSTORE_MAX_NAME];
+	struct segment_header h;
+	segment_name(l, &control, name);
+	for (size_t i = 0; i < l->d->n_stored; i++) {
+		if (l->d->stored[i].fd < 0 || strcmp(l->d->stored[i].name, name) ||
+		    segment_peek(l->d->stored[i].fd, &h))
+			continue;
+		for (uint32_t t = 1; t <= PLAN_MAX_THREADS; t++)
+			if (control_page_bytes(l->spec.ranks, l->spec.max_micro_size, t) == h.bytes - h.data_offset)
+				return t;
+	}
+	return 0;
+}
+
+static enum status make_plan(struct live_job *l, char *why, size_t n_why)
+{
+	uint64_t n;
+	const struct tensor_spec *t = job_tensors(l->job, &n);
+	uint32_t threads = stored_threads(l);
+	enum status st = plan_build(&l->spec, job_arena(l->job), t, l->id, job_slots(l->job),
+				    threads ? threads : default_threads(l), &l->plan, why, n_why);
+	if (st)
+		return st;
+	l->n_segments = plan_segments(l->plan, NULL, 0);
+	l->wanted = calloc((size_t)l->n_segments, sizeof *l->wanted);
+	l->segment = calloc((size_t)l->n_segments, sizeof *l->segment);
+	l->plan_fd = make_plan_fd(l->plan);
+	if (!l->wanted || !l->segment || l->plan_fd < 0)
+		return ST_NO_MEMORY;
+	for (int i = 0; i < l->n_segments; i++)
+		l->segment[i] = SEGMENT_NONE;
+	plan_segments(l->plan, l->wanted, l->n_segments);
+	return ST_OK;
+}
+
+static uint64_t bytes_wanted(const struct live_job *l)
+{
+	uint64_t sum = 0;
+	for (int i = 0; i < l->n_segments; i++)
+		sum += l->wanted[i].bytes + SEGMENT_DATA_OFFSET;
+	return sum;
+}
+
+static void forget_memory(struct live_job *l)
+{
+	for (int i = 0; i < l->n_segments; i++)
+		if (l->segment)
+			segment_close(&l->segment[i]);
+	free(l->segment);
+	free(l->wanted);
+	free(l->plan);
+	if (l->plan_fd >= 0)
+		close(l->plan_fd);
+	l->segment = NULL;
+	l->wanted = NULL;
+	l->plan = NULL;
+	l->plan_fd = -1;
+	l->n_segments = 0;
+	l->d->host_bytes -= l->host_bytes;
+	l->host_bytes = 0;
+}
+
+static void fail_allocation(struct live_job *l, enum status st, const char *why)
+{
+	live_event(l, true, "AllocationFailed", -1, why);
+	forget_memory(l);
+	l->allocating = false;
+	job_on_allocate_failed(l->job, st, why, daemon_now(l->d));
+}
+
+/* ---- adopting what an earlier life stored ---- */
+
+static int adopt(struct live_job *l)
+{
+	int n = 0;
+	for (int i = 0; i < l->n_segments; i++) {
+		char name[FDSTORE_MAX_NAME];
+		segment_name(l, &l->wanted[i], name);
+		l->segment[i].fd = take_stored(l->d, name);
+		n += l->segment[i].fd >= 0;
+	}
+	return n;
+}
+
+static void memory_lost(struct live_job *l, int found)
+{
+	char why[200];
+	snprintf(why, sizeof why, "the job's memory is gone: %d of %d segments were kept by the service manager", found,
+		 l->n_segments);
+	coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
+}
+
+/* ---- allocating anew ---- */
+
+struct allocation {
+	uv_work_t work;
+	struct live_job *l;
+	enum status status;
+	char why[256];
+};
+
+static void allocate_segments(uv_work_t *w)
+{
+	struct allocation *a = w->data;
+	struct live_job *l = a->l;
+	for (int i = 0; i < l->n_segments && !a->status; i++)
+		a->status = segment_create(&l->segment[i], l->id, GENERATION, l->plan->fingerprint, l->wanted[i].role,
+					   l->wanted[i].index, l->wanted[i].bytes, false, a->why, sizeof a->why);
+}
+
+struct barrier {
+	uv_poll_t poll;
+	struct live_job *l;
+	int fd;
+};
+
+static void on_barrier_closed(uv_handle_t *h)
+{
+	struct barrier *b = h->data;
+	close(b->fd);
+	free(b);
+}
+
+static void on_barrier(uv_poll_t *h, int status, int events)
+{
+	struct barrier *b = h->data;
+	uv_poll_stop(h);
+	uv_close((uv_handle_t *)h, on_barrier_closed);
+	b->l->allocating = false;
+	start_engine(b->l);
+}
+
+/* The engine starts when the manager has all descriptors: what a trainer is told to be safe is safe from then on. */
+static void store_then_start(struct live_job *l)
+{
+	struct daemon *d = l->d;
+	enum status st = fdstore_active(d->fdstore) ? ST_OK : ST_UNAVAILABLE;
+	for (int i = 0; i < l->n_segments && !st; i++) {
+		char name[FDSTORE_MAX_NAME];
+		segment_name(l, &l->wanted[i], name);
+		st = fdstore_put(d->fdstore, name, l->segment[i].fd);
+	}
+	struct barrier *b = st ? NULL : calloc(1, sizeof *b);
+	if (!b || fdstore_barrier(d->fdstore, &b->fd)) {
+		free(b);
+		if (fdstore_active(d->fdstore))
+			log_job(l->id, LOG_WARN, "NotStored", "the service manager does not keep this job's memory: it will not survive gaccd");
+		l->allocating = false;
+		start_engine(l);
+		return;
+	}
+	b->l = l;
+	b->poll.data = b;
+	uv_poll_init(&d->loop, &b->poll, b->fd);
+	uv_poll_start(&b->poll, UV_READABLE, on_barrier);
+}
+
+static void on_allocated(uv_work_t *w, int canceled)
+{
+	struct allocation *a = w->data;
+	struct live_job *l = a->l;
+	if (a->status)
+		fail_allocation(l, a->status, a->why);
+	else
+		store_then_start(l);
+	free(a);
+}
+
+static void allocate(struct live_job *l)
+{
+	struct allocation *a = calloc(1, sizeof *a);
+	if (!a) {
+		fail_allocation(l, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	a->l = l;
+	a->work.data = a;
+	uv_queue_work(&l->d->loop, &a->work, allocate_segments, on_allocated);
+}
+
+static uint64_t memory_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	unsigned long long kib = 0;
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return (uint64_t)kib << 10;
+}
+
+static bool fits(struct live_job *l, char *why, size_t n_why)
+{
+	uint64_t need = bytes_wanted(l), limit = l->d->conf->limits.host_memory, used = l->d->host_bytes;
+	uint64_t available = memory_available();
+	double mib = 1.0 / (1 << 20);
+	if (used + need > limit || need > limit) {
+		snprintf(why, n_why, "the job needs %.1f MiB, %.1f of %.1f MiB (limits.host_memory) are in use", (double)need * mib,
+			 (double)used * mib, (double)limit * mib);
+		return false;
+	}
+	if (need + MEMORY_MARGIN > available) {
+		snprintf(why, n_why, "the job needs %.1f MiB, the node has %.1f MiB available and %.0f MiB must stay free",
+			 (double)need * mib, (double)available * mib, (double)MEMORY_MARGIN * mib);
+		return false;
+	}
+	return true;
+}
+
+static void on_tensors_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
+		daemon_fail(l->d, 74);
+	if (st) {
+		fail_allocation(l, st, "the tensor set cannot be written to the journal");
+		return;
+	}
+	l->tensors_durable = true;
+	allocate(l);
+}
+
+/* The tensor set as the journal keeps it: a JobSpec with nothing else in it. */
+static enum status persist_tensors(struct live_job *l)
+{
+	uint64_t n;
+	const struct tensor_spec *t = job_tensors(l->job, &n);
+	Gacc__V1__JobSpec set = GACC__V1__JOB_SPEC__INIT;
+	Gacc__V1__TensorSpec *pb = calloc(n, sizeof *pb), **list = calloc(n, sizeof *list);
+	void *bytes = NULL;
+	enum status st = ST_NO_MEMORY;
+	if (!pb || !list)
+		goto done;
+	for (uint64_t i = 0; i < n; i++) {
+		gacc__v1__tensor_spec__init(&pb[i]);
+		pb[i].name = (char *)t[i].name;
+		pb[i].dtype = (Gacc__V1__DataType)t[i].dtype;
+		pb[i].n_shape = (size_t)t[i].n_dims;
+		pb[i].shape = (int64_t *)t[i].shape;
+		if (t[i].alias_of)
+			pb[i].alias_of = (char *)t[i].alias_of;
+		list[i] = &pb[i];
+	}
+	set.n_tensors = n;
+	set.tensors = list;
+	size_t size = gacc__v1__job_spec__get_packed_size(&set);
+	bytes = malloc(size);
+	if (!bytes)
+		goto done;
+	gacc__v1__job_spec__pack(&set, bytes);
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { bytes, size } } };
+	st = persist_put(l->d->persist, &r, on_tensors_durable, l);
+done:
+	free(bytes);
+	free(list);
+	free(pb);
+	return st;
+}
+
+void live_allocate(struct live_job *l)
+{
+	char why[256] = "";
+	l->allocating = true;
+	enum status st = make_plan(l, why, sizeof why);
+	if (st) {
+		fail_allocation(l, st, why[0] ? why : status_info(st)->text);
+		return;
+	}
+	l->host_bytes = bytes_wanted(l);
+	l->d->host_bytes += l->host_bytes;
+	int found = adopt(l);
+	if (found == l->n_segments) {
+		l->allocating = false;
+		start_engine(l);
+		return;
+	}
+	if (l->params_durable) {
+		l->allocating = false;
+		memory_lost(l, found);
+		return;
+	}
+	for (int i = 0; i < l->n_segments; i++) /* half an allocation: nothing was promised yet */
+		segment_close(&l->segment[i]);
+	l->d->host_bytes -= l->host_bytes;
+	bool ok = fits(l, why, sizeof why);
+	l->d->host_bytes += l->host_bytes;
+	if (!ok)
+		fail_allocation(l, ST_RESOURCE_EXHAUSTED, why);
+	else if (l->tensors_durable || l->spec_pb->n_tensors)
+		allocate(l);
+	else if (persist_tensors(l))
+		fail_allocation(l, ST_NO_MEMORY, "no memory");
+}
+
+/* ---- the engine ---- */
+
+struct segment *live_segment(struct live_job *l, uint32_t role, uint32_t index)
+{
+	for (int i = 0; i < l->n_segments; i++)
+		if (l->wanted[i].role == role && l->wanted[i].index == index)
+			return &l->segment[i];
+	return NULL;
+}
+
+void *live_map(struct live_job *l, uint32_t role, uint32_t index, bool writable)
+{
+	struct segment *s = live_segment(l, role, index);
+	char why[256];
+	if (!s || s->fd < 0)
+		return NULL;
+	if (s->header)
+		return s->data;
+	int fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+	struct segment m = SEGMENT_NONE;
+	if (fd < 0 || segment_adopt(&m, fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof why)) {
+		log_job(l->id, LOG_ERROR, "MapFailed", "segment %u.%u: %s", role, index, fd < 0 ? strerror(errno) : why);
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	close(s->fd); /* the duplicate takes its place */
+	*s = m;
+	return s->data;
+}
+
+static void on_hello(struct live_job *l, const struct engine_answer *a)
+{
+	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
+		char why[256];
+		snprintf(why, sizeof why, "the engine refuses its memory: %s", a->status ? a->text : "another version");
+		coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
+		return;
+	}
+	void *data = live_map(l, SEG_CONTROL, 0, false);
+	struct control_state state;
+	struct control_page page;
+	bool corrupt;
+	if (!data || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size)) {
+		engine_proc_kill(l->engine);
+		return;
+	}
+	control_page_view(&page, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads);
+	if (!control_page_read(&page, &state, &corrupt) || job_on_engine_up(l->job, &state, daemon_now(l->d)))
+		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", daemon_now(l->d));
+	control_state_fini(&state);
+	l->engine_failures = 0;
+	l->changed = true;
+}
+
+static void on_answer(void *arg, const struct engine_answer *a)
+{
+	struct live_job *l = arg;
+	if (a->op == ENGINE_START)
+		on_hello(l, a);
+	else
+		job_on_answer(l->job, a, daemon_now(l->d));
+}
+
+static void on_exited(void *arg, int64_t exit_status, int term_signal)
+{
+	struct live_job *l = arg;
+	struct now now = daemon_now(l->d);
+	char text[128];
+	if (term_signal)
+		snprintf(text, sizeof text, "the engine was killed by signal %d (%s)", term_signal, strsignal(term_signal));
+	else
+		snprintf(text, sizeof text, "the engine exited with status %lld", (long long)exit_status);
+	l->engine = NULL;
+	job_on_engine_down(l->job, now);
+	live_event(l, true, "EngineExited", -1, text);
+	if (!term_signal && exit_status == ENGINE_EXIT_REFUSED) {
+		coord_end(l->coord, ST_SEGMENT_CORRUPT, text, now);
+		return;
+	}
+	int64_t wait = RESTART_NS << (l->engine_failures < 8 ? l->engine_failures : 8);
+	l->engine_failures++;
+	l->engine_retry_ns = now.mono_ns + (wait < RESTART_MAX_NS ? wait : RESTART_MAX_NS);
+}
+
+static void start_engine(struct live_job *l)
+{
+	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
+	int *fds = calloc((size_t)l->n_segments + 1, sizeof *fds);
+	enum status st = fds ? ST_OK : ST_NO_MEMORY;
+	if (!st) {
+		fds[0] = l->plan_fd;
+		for (int i = 0; i < l->n_segments; i++)
+			fds[i + 1] = l->segment[i].fd;
+		struct engine_start s = { .job_id = l->id, .generation = GENERATION, .incarnation = l->d->incarnation,
+					  .fds = fds, .n_fds = l->n_segments + 1 };
+		st = engine_proc_start(&l->d->loop, &s, &events, l, &l->engine);
+	}
+	free(fds);
+	l->engine_starts++;
+	if (st)
+		l->engine_retry_ns = daemon_now(l->d).mono_ns + RESTART_MAX_NS;
+}
+
+void live_engine_due(struct live_job *l, struct now now)
+{
+	if (!l->engine_retry_ns || now.mono_ns < l->engine_retry_ns || l->engine || l->released || live_ended(l))
+		return;
+	l->engine_retry_ns = 0;
+	start_engine(l);
+}
+
+bool live_engine_send(struct live_job *l, const struct engine_command *c, const void *present)
+{
+	return l->engine && engine_proc_send(l->engine, c, present);
+}
+
+/* ---- the end ---- */
+
+void live_let_go(struct live_job *l)
+{
+	engine_proc_close(l->engine);
+	l->engine = NULL;
+	if (l->n_segments)
+		forget_memory(l);
+}
+
+void live_release(struct live_job *l)
+{
+	for (int i = 0; i < l->n_segments; i++) {
+		char name[FDSTORE_MAX_NAME];
+		segment_name(l, &l->wanted[i], name);
+		fdstore_remove(l->d->fdstore, name);
+	}
+	live_let_go(l);
+}

@@ -1,0 +1,239 @@
+/* A job as a message, and the streams that hear of it. */
+#include "edge/live_job.h"
+
+#include "edge/convert.h"
+#include "edge/engine_proc.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DETAIL_BYTES 128
+
+static char *format_uuid(const uint8_t u[16])
+{
+	char *s = malloc(37);
+	if (s)
+		snprintf(s, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
+			 u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	return s;
+}
+
+static Gacc__V1__JobSpec *copy_spec(const Gacc__V1__JobSpec *spec)
+{
+	size_t n = gacc__v1__job_spec__get_packed_size(spec);
+	uint8_t *bytes = malloc(n + 1);
+	Gacc__V1__JobSpec *copy = NULL;
+	if (bytes) {
+		gacc__v1__job_spec__pack(spec, bytes);
+		copy = gacc__v1__job_spec__unpack(NULL, n, bytes);
+	}
+	free(bytes);
+	return copy;
+}
+
+static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+{
+	uint32_t n;
+	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	j->ranks = calloc(n, sizeof *j->ranks);
+	j->missing_ranks = calloc(n, sizeof *j->missing_ranks);
+	if (!j->ranks || !j->missing_ranks)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		Gacc__V1__RankStatus *r = malloc(sizeof *r);
+		char *detail = malloc(DETAIL_BYTES);
+		if (!r || !detail) {
+			free(r);
+			free(detail);
+			return false;
+		}
+		gacc__v1__rank_status__init(r);
+		convert_rank(l->coord, &p[i], now, r, detail, DETAIL_BYTES);
+		r->node = strdup(l->d->conf->node.name);
+		j->ranks[j->n_ranks++] = r;
+		if (!r->node)
+			return false;
+		if (coord_phase(l->coord) == COORD_COLLECT && !p[i].flushed && !p[i].waiting_ns)
+			j->missing_ranks[j->n_missing_ranks++] = i;
+	}
+	return true;
+}
+
+static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
+{
+	const struct commit *k = coord_last_commit(l->coord);
+	if (!k)
+		return true;
+	j->last = malloc(sizeof *j->last);
+	if (!j->last)
+		return false;
+	gacc__v1__step_result__init(j->last);
+	convert_step(k, j->last);
+	return true;
+}
+
+static bool add_events(const struct live_job *l, Gacc__V1__Job *j)
+{
+	uint64_t n = l->n_events < LIVE_EVENTS ? l->n_events : LIVE_EVENTS;
+	j->events = calloc(n + 1, sizeof *j->events);
+	if (!j->events)
+		return false;
+	for (uint64_t i = l->n_events - n; i < l->n_events; i++) {
+		const struct live_event *e = &l->event[i % LIVE_EVENTS];
+		Gacc__V1__Event *o = malloc(sizeof *o);
+		if (!o)
+			return false;
+		gacc__v1__event__init(o);
+		j->events[j->n_events++] = o;
+		o->unix_nanos = e->unix_ns;
+		o->warning = e->warning;
+		o->window = e->window;
+		o->reason = strdup(e->reason);
+		o->object = strdup(e->object);
+		o->message = strdup(e->message);
+		if (!o->reason || !o->object || !o->message)
+			return false;
+	}
+	return true;
+}
+
+static void add_rates(const struct live_job *l, Gacc__V1__Job *j)
+{
+	uint64_t n = l->n_steps < LIVE_STEPS ? l->n_steps : LIVE_STEPS;
+	for (uint64_t i = 0; i < n; i++)
+		j->wait_fraction += l->step_wait[i] / (double)n;
+	if (n < 2)
+		return;
+	int64_t last = l->step_ns[(l->n_steps - 1) % LIVE_STEPS], first = l->step_ns[(l->n_steps - n) % LIVE_STEPS];
+	if (last > first)
+		j->steps_per_second = (double)(n - 1) * 1e9 / (double)(last - first);
+}
+
+static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+{
+	j->window = coord_window(l->coord);
+	j->applied_step = coord_applied_step(l->coord);
+	j->micro_size = l->spec.micro_size;
+	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
+	j->epoch = 1;
+	j->host_bytes = l->host_bytes;
+	j->engine_pid = l->engine ? engine_proc_pid(l->engine) : 0;
+	j->engine_restarts = l->engine_starts ? l->engine_starts - 1 : 0;
+	if (job_has_tensors(l->job)) {
+		const struct arena *a = job_arena(l->job);
+		j->tensors = a->n_tensors;
+		j->parameters = a->n_parameters;
+	}
+	add_rates(l, j);
+	return add_ranks(l, j, now) && add_last(l, j);
+}
+
+static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, struct now now)
+{
+	const char *reason;
+	j->id = l->id;
+	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
+	j->created_unix_nanos = l->created_unix_ns;
+	j->ended_unix_nanos = l->ended_unix_ns;
+	j->uid = l->uid;
+	j->window = l->end_window;
+	j->applied_step = l->end_step;
+	j->reason = strdup(reason);
+	j->uuid = format_uuid(l->uuid);
+	j->user = strdup(l->user);
+	j->spec = copy_spec(l->spec_pb);
+	if (!j->reason || !j->uuid || !j->user || !j->spec)
+		return false;
+	if (l->coord && !fill_live(l, j, now))
+		return false;
+	return !with_events || add_events(l, j);
+}
+
+/* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
+Gacc__V1__Job *live_view(const struct live_job *l, bool with_events, struct now now)
+{
+	Gacc__V1__Job *j = malloc(sizeof *j);
+	if (!j)
+		return NULL;
+	gacc__v1__job__init(j);
+	if (fill(l, j, with_events, now))
+		return j;
+	gacc__v1__job__free_unpacked(j, NULL);
+	return NULL;
+}
+
+/* ---- watchers ---- */
+
+static void tell_job(struct live_job *l, struct rpc_call *call, struct now now)
+{
+	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
+	m.job = live_view(l, false, now);
+	if (!m.job)
+		return;
+	rpc_send(call, &m.base); /* a slow reader misses this state and gets the next */
+	gacc__v1__job__free_unpacked(m.job, NULL);
+	if (live_ended(l))
+		rpc_finish(call, NULL);
+}
+
+static void tell_step(struct live_job *l, struct rpc_call *call)
+{
+	Gacc__V1__WatchSessionResponse m = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
+	Gacc__V1__StepResult step = GACC__V1__STEP_RESULT__INIT;
+	convert_step(coord_last_commit(l->coord), &step);
+	m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STEP;
+	m.step = &step;
+	rpc_send(call, &m.base);
+}
+
+static void tell_state(struct live_job *l, struct rpc_call *call, const char *reason)
+{
+	Gacc__V1__WatchSessionResponse m = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
+	Gacc__V1__StallWarning stall = GACC__V1__STALL_WARNING__INIT;
+	enum job_state state = live_state(l, NULL, NULL);
+	if (state == JOB_STALLED) {
+		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL;
+		stall.window = coord_window(l->coord);
+		m.stall = &stall;
+	} else {
+		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE;
+		m.state = (Gacc__V1__JobState)state;
+	}
+	m.message = (char *)reason;
+	rpc_send(call, &m.base);
+	if (live_ended(l))
+		rpc_finish(call, NULL);
+}
+
+void live_tell(struct live_job *l, struct now now)
+{
+	if (!l->changed)
+		return;
+	const char *reason;
+	enum job_state state = live_state(l, &reason, NULL);
+	const struct commit *k = coord_last_commit(l->coord);
+	bool new_step = k && (!l->told_any || k->window != l->told_window) && coord_phase(l->coord) != COORD_PERSIST;
+	for (uint32_t i = l->n_watchers; i-- > 0;) {
+		struct rpc_call *call = rpc_find(l->d->rpc, l->watcher[i].call);
+		if (!call)
+			continue; /* its on_end removes it */
+		if (l->watcher[i].rank == RANK_NONE) {
+			tell_job(l, call, now);
+			continue;
+		}
+		if (new_step)
+			tell_step(l, call);
+		if (state != l->told_state)
+			tell_state(l, call, reason);
+	}
+	if (new_step) {
+		l->told_window = k->window;
+		l->told_any = true;
+	}
+	l->told_state = state;
+	l->changed = false;
+}

@@ -1,0 +1,28 @@
+/* What the method files share: who calls, which job, which session. Private to the edge; loop thread. */
+#ifndef GACC_EDGE_METHODS_H
+#define GACC_EDGE_METHODS_H
+
+#include "edge/live_job.h"
+#include "edge/reply.h"
+
+struct Gacc__V1__Session;
+struct Gacc__V1__PushRequest;
+
+/* The caller's uid: the kernel's word on unix sockets; callers over TCP have proved to be allowed and count as the
+ * daemon's own user. */
+uint32_t caller_uid(const struct rpc_call *);
+struct daemon *daemon_of(const struct rpc_call *);
+
+/* The live job of a session and the session's key; NULL: answered with an error. */
+struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
+/* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
+struct live_job *named_job(struct rpc_call *, const char *name);
+/* Push arguments from the wire. `present` is borrowed. */
+struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
+/* on_end of a unary call: the job forgets it. */
+void forget_call(struct rpc_call *, bool completed);
+
+extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], node_methods[];
+extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_node_methods;
+
+#endif

@@ -1,0 +1,315 @@
+/* gacc.v1.GradientService, except its inline streams. */
+#include "edge/methods.h"
+
+#include "edge/convert.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROTOCOL 1
+
+uint32_t caller_uid(const struct rpc_call *call)
+{
+	const struct rpc_peer *p = rpc_peer(call);
+	return p->is_unix ? p->uid : geteuid();
+}
+
+struct daemon *daemon_of(const struct rpc_call *call)
+{
+	return rpc_context(call);
+}
+
+static void no_session(struct rpc_call *call)
+{
+	struct rpc_error e = { .status = ST_SESSION_UNKNOWN, .hint = "attach again, then repeat the call", .field = "session" };
+	rpc_fail(call, &e);
+}
+
+struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct live_job *l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
+	if (!l || !l->job || s->token.len != 16) {
+		no_session(call);
+		return NULL;
+	}
+	out->rank = (uint32_t)(s->id & ((1u << SESSION_RANK_BITS) - 1));
+	out->uid = caller_uid(call);
+	memcpy(out->token, s->token.data, 16);
+	rpc_set_data(call, l);
+	return l;
+}
+
+void forget_call(struct rpc_call *call, bool completed)
+{
+	struct live_job *l = rpc_data(call);
+	if (l && !completed)
+		job_on_call_gone(l->job, rpc_id(call));
+}
+
+static struct now now_of(const struct rpc_call *call)
+{
+	return daemon_now(daemon_of(call));
+}
+
+/* ---- Attach ---- */
+
+struct pending_attach {
+	struct daemon *d;
+	uint64_t call;
+	struct attach_args args;
+};
+
+static void do_attach(struct rpc_call *call, struct live_job *l, const struct attach_args *a)
+{
+	if (!l->job || live_ended(l)) {
+		const char *reason;
+		live_state(l, &reason, NULL);
+		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+		return;
+	}
+	rpc_set_data(call, l);
+	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
+}
+
+static void on_created(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
+{
+	struct pending_attach *p = arg;
+	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
+	if (call && l)
+		do_attach(call, l, &p->args);
+	else if (call) {
+		struct rpc_error e = { .status = st, .message = why, .field = field,
+				       .hint = "correct create_if_missing, or leave it out and submit the job" };
+		rpc_fail(call, &e);
+	}
+	free(p);
+}
+
+static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequest *q, const struct attach_args *a)
+{
+	struct pending_attach *p = malloc(sizeof *p);
+	if (!p) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
+	char user[64];
+	live_user_name(a->uid, user, sizeof user);
+	struct submit s = { .spec = q->create_if_missing, .uid = a->uid, .user = user, .by_name = true,
+			    .cb = on_created, .arg = p };
+	memcpy(s.request_id, a->nonce, 16);
+	live_submit(p->d, &s);
+}
+
+static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__AttachRequest *q = (const Gacc__V1__AttachRequest *)m;
+	const struct rpc_peer *peer = rpc_peer(call);
+	struct attach_args a = { .rank = q->rank, .world_size = q->world_size, .uid = caller_uid(call),
+				 .pid = peer->is_unix ? peer->pid : 0,
+				 .shared_memory = q->wants_shared_memory && peer->is_unix,
+				 .resume_generation = q->resume_generation };
+	if (q->protocol_min > PROTOCOL || q->protocol_max < PROTOCOL) {
+		rpc_failf(call, ST_VERSION_SKEW, "client speaks protocol %u..%u, this daemon %d", q->protocol_min,
+			  q->protocol_max, PROTOCOL);
+		return;
+	}
+	if (q->nonce.len != 16) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "nonce has %zu bytes, must have 16", q->nonce.len);
+		return;
+	}
+	a.start_time = a.pid ? process_start_time(a.pid) : 0;
+	memcpy(a.nonce, q->nonce.data, 16);
+	struct live_job *l = live_find_named(daemon_of(call), q->job, a.uid);
+	if (q->create_if_missing && (!l || (l->uid == a.uid && live_ended(l)))) {
+		create_then_attach(call, q, &a);
+		return;
+	}
+	if (!l) {
+		struct rpc_error e = { .status = ST_JOB_NOT_FOUND, .field = "job",
+				       .hint = "check GACC_JOB_ID, or list jobs with: gaccctl jobs -a" };
+		char text[160];
+		snprintf(text, sizeof text, "no job \"%.100s\" that you may see", q->job);
+		e.message = text;
+		rpc_fail(call, &e);
+		return;
+	}
+	do_attach(call, l, &a);
+}
+
+/* ---- start ---- */
+
+static void register_tensors(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__RegisterTensorsRequest *q = (const Gacc__V1__RegisterTensorsRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (!l)
+		return;
+	struct tensor_spec *t = NULL;
+	char why[256] = "";
+	enum status st = convert_tensors(q->tensors, q->n_tensors, &t, why, sizeof why);
+	if (st)
+		rpc_failf(call, st, "%s", why[0] ? why : status_info(st)->text);
+	else
+		job_register(l->job, rpc_id(call), &k, t, q->n_tensors, now_of(call));
+	free(t);
+}
+
+static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__PutParametersRequest *q = (const Gacc__V1__PutParametersRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_put_params(l->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
+}
+
+/* The shorter of what the request says and what the call's deadline leaves, a little before it, so that the answer
+ * names whom it waited for instead of a bare DEADLINE_EXCEEDED. */
+static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
+{
+	int64_t asked = ms ? (ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000)) : INT64_MAX;
+	int64_t left = rpc_deadline_left_ns(call);
+	if (left != INT64_MAX)
+		left -= left / 10 < INT64_C(200000000) ? left / 10 : INT64_C(200000000);
+	int64_t t = asked < left ? asked : left;
+	return t == INT64_MAX ? 0 : t > 0 ? t : 1;
+}
+
+static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WaitReadyRequest *q = (const Gacc__V1__WaitReadyRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_wait_ready(l->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
+}
+
+/* ---- the window ---- */
+
+struct push_args push_args_of(const Gacc__V1__PushRequest *q)
+{
+	return (struct push_args){ .window = q->window, .micro = q->micro, .slot = q->slot, .weight = q->weight,
+				   .loss = q->loss, .loss_scale = q->loss_scale, .data_key = q->data_key,
+				   .present = q->present.data, .n_present = (uint32_t)q->present.len,
+				   .zero_after = q->zero_after };
+}
+
+static void push(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__PushRequest *q = (const Gacc__V1__PushRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (!l)
+		return;
+	struct push_args a = push_args_of(q);
+	job_push(l->job, rpc_id(call), &k, &a, now_of(call));
+}
+
+static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__FlushRequest *q = (const Gacc__V1__FlushRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_flush(l->job, rpc_id(call), &k, q->window, now_of(call));
+}
+
+static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WaitStepRequest *q = (const Gacc__V1__WaitStepRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_wait_step(l->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
+}
+
+static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__AckStepRequest *q = (const Gacc__V1__AckStepRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_ack_step(l->job, rpc_id(call), &k, q->window, now_of(call));
+}
+
+static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
+	struct session_key k;
+	struct live_job *l = session_job(call, q->session, &k);
+	if (l)
+		job_detach(l->job, rpc_id(call), &k, q->done, now_of(call));
+}
+
+/* ---- WatchSession: events, and for sessions without an attach socket the lifeline ---- */
+
+struct session_watch {
+	struct live_job *l;
+	uint32_t rank;
+	uint64_t generation;
+	bool lifeline;
+};
+
+static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WatchSessionRequest *q = (const Gacc__V1__WatchSessionRequest *)m;
+	struct session_key k;
+	struct reply why;
+	struct live_job *l = session_job(call, q->session, &k);
+	rpc_set_data(call, NULL);
+	if (!l)
+		return;
+	if (!job_session_ok(l->job, &k, &why)) {
+		reply_fail(call, &why);
+		return;
+	}
+	struct session_watch *w = malloc(sizeof *w);
+	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
+		free(w);
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	*w = (struct session_watch){ l, k.rank, job_generation(l->job, k.rank), true };
+	for (uint32_t i = 0; i < l->n_links; i++)
+		if (l->link[i].rank == k.rank && l->link[i].generation == w->generation)
+			w->lifeline = false;
+	rpc_set_data(call, w);
+	if (w->lifeline)
+		job_on_link(l->job, k.rank, w->generation, true, now_of(call));
+}
+
+static void watch_session_over(struct rpc_call *call, bool completed)
+{
+	struct session_watch *w = rpc_data(call);
+	if (!w)
+		return;
+	live_unwatch(w->l, rpc_id(call));
+	if (w->lifeline && !daemon_of(call)->stopping)
+		job_on_link(w->l->job, w->rank, w->generation, false, now_of(call));
+	free(w);
+}
+
+#define SERVICE &gacc__v1__gradient_service__descriptor
+#define UNARY(name_, handler) \
+	{ .service = SERVICE, .name = name_, .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, .on_message = handler, \
+	  .on_end = forget_call }
+
+const struct rpc_method gradient_methods[] = {
+	UNARY("Attach", attach),
+	UNARY("RegisterTensors", register_tensors),
+	UNARY("PutParameters", put_parameters),
+	UNARY("WaitReady", wait_ready),
+	UNARY("Push", push),
+	UNARY("Flush", flush),
+	UNARY("WaitStep", wait_step),
+	UNARY("AckStep", ack_step),
+	UNARY("Detach", detach),
+	{ .service = SERVICE, .name = "WatchSession", .kind = RPC_SERVER_STREAM, .flags = RPC_ENDS_ON_DRAIN,
+	  .on_message = watch_session, .on_end = watch_session_over },
+};
+const size_t n_gradient_methods = sizeof gradient_methods / sizeof *gradient_methods;

@@ -1,0 +1,256 @@
+/* gacc.v1.JobService and NodeService. */
+#include "edge/methods.h"
+
+#include "math/kernels.h"
+
+#include "gacc/v1/job.pb-c.h"
+#include "gacc/v1/node.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct live_job *named_job(struct rpc_call *call, const char *name)
+{
+	struct live_job *l = live_find_named(daemon_of(call), name, caller_uid(call));
+	if (l)
+		return l;
+	char text[160];
+	snprintf(text, sizeof text, "no job \"%.100s\" that you may see", name);
+	struct rpc_error e = { .status = ST_JOB_NOT_FOUND, .message = text, .field = "job",
+			       .hint = "list jobs with: gaccctl jobs -a" };
+	rpc_fail(call, &e);
+	return NULL;
+}
+
+static struct now now_of(const struct rpc_call *call)
+{
+	return daemon_now(daemon_of(call));
+}
+
+static Gacc__V1__Job *view(struct rpc_call *call, const struct live_job *l, bool with_events)
+{
+	Gacc__V1__Job *j = live_view(l, with_events, now_of(call));
+	if (!j)
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+	return j;
+}
+
+/* ---- Submit ---- */
+
+struct pending {
+	struct daemon *d;
+	uint64_t call;
+};
+
+static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
+{
+	struct pending *p = arg;
+	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
+	free(p);
+	if (!call)
+		return;
+	if (!l) {
+		struct rpc_error e = { .status = st, .message = why, .field = field,
+				       .hint = st == ST_INVALID_SPEC ? "check the file with: gaccctl config validate FILE" : NULL };
+		rpc_fail(call, &e);
+		return;
+	}
+	Gacc__V1__SubmitResponse m = GACC__V1__SUBMIT_RESPONSE__INIT;
+	m.existed = existed;
+	m.job = view(call, l, false);
+	if (!m.job)
+		return;
+	rpc_finish(call, &m.base);
+	gacc__v1__job__free_unpacked(m.job, NULL);
+}
+
+static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__SubmitRequest *q = (const Gacc__V1__SubmitRequest *)m;
+	if (!q->spec || q->request_id.len != 16) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "%s", q->spec ? "request_id must have 16 bytes" : "spec is missing");
+		return;
+	}
+	struct pending *p = malloc(sizeof *p);
+	if (!p) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	*p = (struct pending){ daemon_of(call), rpc_id(call) };
+	char user[64];
+	live_user_name(caller_uid(call), user, sizeof user);
+	struct submit s = { .spec = q->spec, .uid = caller_uid(call), .user = user, .cb = on_submitted, .arg = p };
+	memcpy(s.request_id, q->request_id.data, 16);
+	live_submit(p->d, &s);
+}
+
+/* ---- looking ---- */
+
+static void get(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__GetRequest *q = (const Gacc__V1__GetRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	if (!l)
+		return;
+	Gacc__V1__GetResponse r = GACC__V1__GET_RESPONSE__INIT;
+	r.job = view(call, l, true);
+	if (!r.job)
+		return;
+	rpc_finish(call, &r.base);
+	gacc__v1__job__free_unpacked(r.job, NULL);
+}
+
+#define LIST_MAX 1000 /* newest first; a page is not worth a protocol yet */
+
+static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__ListRequest *q = (const Gacc__V1__ListRequest *)m;
+	struct daemon *d = daemon_of(call);
+	uint32_t uid = caller_uid(call);
+	Gacc__V1__ListResponse r = GACC__V1__LIST_RESPONSE__INIT;
+	r.jobs = calloc(LIST_MAX, sizeof *r.jobs);
+	for (uint32_t i = d->n_jobs; r.jobs && i-- > 0 && r.n_jobs < LIST_MAX;) {
+		struct live_job *l = d->job[i];
+		if ((uid != 0 && uid != l->uid) || (live_ended(l) && !q->all))
+			continue;
+		Gacc__V1__Job *j = live_view(l, false, now_of(call));
+		if (!j)
+			break;
+		r.jobs[r.n_jobs++] = j;
+	}
+	rpc_finish(call, &r.base);
+	for (size_t i = 0; i < r.n_jobs; i++)
+		gacc__v1__job__free_unpacked(r.jobs[i], NULL);
+	free(r.jobs);
+}
+
+/* A watch is over without its job having ended only when the client leaves. */
+static void watch_over(struct rpc_call *call, bool completed)
+{
+	struct live_job *l = rpc_data(call);
+	if (l)
+		live_unwatch(l, rpc_id(call));
+}
+
+static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WatchRequest *q = (const Gacc__V1__WatchRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	if (!l)
+		return;
+	Gacc__V1__WatchResponse r = GACC__V1__WATCH_RESPONSE__INIT;
+	r.job = view(call, l, false);
+	if (!r.job)
+		return;
+	rpc_send(call, &r.base);
+	gacc__v1__job__free_unpacked(r.job, NULL);
+	if (live_ended(l))
+		rpc_finish(call, NULL);
+	else if (live_watch(l, rpc_id(call), RANK_NONE))
+		rpc_set_data(call, l);
+	else
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+}
+
+/* ---- changing ---- */
+
+static bool may_change(struct rpc_call *call, const struct live_job *l)
+{
+	uint32_t uid = caller_uid(call);
+	if (uid == 0 || uid == l->uid)
+		return true;
+	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)l->id, l->user);
+	return false;
+}
+
+static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__CancelRequest *q = (const Gacc__V1__CancelRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	if (!l || !may_change(call, l))
+		return;
+	if (!live_ended(l)) {
+		char reason[256], user[64];
+		live_user_name(caller_uid(call), user, sizeof user);
+		snprintf(reason, sizeof reason, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
+		coord_end(l->coord, ST_CANCELLED, reason, now_of(call));
+	}
+	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
+	r.job = view(call, l, false);
+	if (!r.job)
+		return;
+	rpc_finish(call, &r.base);
+	gacc__v1__job__free_unpacked(r.job, NULL);
+}
+
+static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__FlushJobRequest *q = (const Gacc__V1__FlushJobRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	Gacc__V1__FlushJobResponse r = GACC__V1__FLUSH_JOB_RESPONSE__INIT;
+	if (!l || !may_change(call, l))
+		return;
+	enum status st = live_ended(l) ? ST_JOB_ENDED : coord_flush(l->coord, &r.window, now_of(call));
+	if (st)
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
+	else
+		rpc_finish(call, &r.base);
+}
+
+/* ---- the node ---- */
+
+static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const struct daemon *d = daemon_of(call);
+	Gacc__V1__GetNodeResponse r = GACC__V1__GET_NODE_RESPONSE__INIT;
+	const struct kernels *k = kernels_get(strcmp(d->conf->engine.kernels, "auto") ? d->conf->engine.kernels : NULL);
+	r.name = d->conf->node.name;
+	r.version = (char *)GACC_VERSION;
+	r.protocol = 1;
+	r.pid = getpid();
+	r.started_unix_nanos = d->started_unix_ns;
+	r.incarnation = d->incarnation;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		r.jobs += !live_ended(d->job[i]);
+	r.host_bytes_used = d->host_bytes;
+	r.host_bytes_limit = d->conf->limits.host_memory;
+	r.kernels = (char *)(k ? k->name : "none");
+	r.cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+	r.draining = d->stopping;
+	r.term = d->term;
+	rpc_finish(call, &r.base);
+}
+
+#define JOB(name_, handler, flags_) \
+	{ .service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = flags_, \
+	  .on_message = handler }
+
+const struct rpc_method job_methods[] = {
+	JOB("Submit", submit, RPC_NEEDS_DEADLINE),
+	JOB("Get", get, 0),
+	JOB("List", list, 0),
+	JOB("Cancel", cancel, RPC_NEEDS_DEADLINE),
+	JOB("Flush", flush, RPC_NEEDS_DEADLINE),
+	{ .service = &gacc__v1__job_service__descriptor, .name = "Watch", .kind = RPC_SERVER_STREAM,
+	  .flags = RPC_ENDS_ON_DRAIN, .on_message = watch, .on_end = watch_over },
+};
+const size_t n_job_methods = sizeof job_methods / sizeof *job_methods;
+
+const struct rpc_method node_methods[] = {
+	{ .service = &gacc__v1__node_service__descriptor, .name = "GetNode", .kind = RPC_UNARY, .on_message = get_node },
+};
+const size_t n_node_methods = sizeof node_methods / sizeof *node_methods;
+
+enum status methods_add(struct daemon *d)
+{
+	enum status st = rpc_server_add(d->rpc, gradient_methods, n_gradient_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, inline_methods, n_inline_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
+	return st;
+}

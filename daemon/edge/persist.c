@@ -1,0 +1,164 @@
+#include "edge/persist.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <uv.h>
+
+struct item {
+	struct item *next;
+	struct journal_record record;
+	void *owned[3];        /* copies of its bytes and texts */
+	enum status status;
+	void (*cb)(void *arg, enum status);
+	void *arg;
+};
+
+struct persist {
+	uv_loop_t *loop;
+	uv_work_t work;
+	struct journal *journal;
+	uint64_t term;
+	struct item *queue, **tail; /* loop thread */
+	struct item *batch;         /* the pool thread's while busy */
+	bool busy, closing;
+};
+
+static void item_free(struct item *i)
+{
+	if (!i)
+		return;
+	for (int k = 0; k < 3; k++)
+		free(i->owned[k]);
+	free(i);
+}
+
+static bool own_bytes(struct item *i, int k, struct journal_bytes *b)
+{
+	if (!b->n)
+		return true;
+	i->owned[k] = malloc(b->n);
+	if (!i->owned[k])
+		return false;
+	memcpy(i->owned[k], b->data, b->n);
+	b->data = i->owned[k];
+	return true;
+}
+
+static bool own_text(struct item *i, int k, const char **text)
+{
+	if (!*text)
+		return true;
+	i->owned[k] = strdup(*text);
+	*text = i->owned[k];
+	return *text != NULL;
+}
+
+static bool own(struct item *i)
+{
+	struct journal_record *r = &i->record;
+	switch (r->kind) {
+	case JOURNAL_JOB:
+		return own_bytes(i, 0, &r->job.spec) && own_bytes(i, 1, &r->job.tensors) && own_text(i, 2, &r->job.user);
+	case JOURNAL_TENSORS:
+		return own_bytes(i, 0, &r->tensors.set);
+	case JOURNAL_EPOCH:
+		return own_text(i, 0, &r->epoch.reason);
+	case JOURNAL_COMMIT:
+		return own_bytes(i, 0, &r->commit.payload);
+	case JOURNAL_END:
+		return own_text(i, 0, &r->end.reason);
+	case JOURNAL_PARAMS_READY:
+		break;
+	}
+	return true;
+}
+
+/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. */
+static void write_batch(uv_work_t *w)
+{
+	struct persist *p = w->data;
+	size_t n = 0;
+	for (struct item *i = p->batch; i; i = i->next)
+		n++;
+	struct journal_record *all = calloc(n, sizeof *all);
+	enum status st = all ? ST_OK : ST_NO_MEMORY;
+	n = 0;
+	for (struct item *i = p->batch; i && all; i = i->next)
+		all[n++] = i->record;
+	if (all)
+		st = journal_commit(p->journal, p->term, all, n);
+	for (struct item *i = p->batch; i; i = i->next)
+		i->status = st == ST_OK || n == 1 ? st : journal_commit(p->journal, p->term, &i->record, 1);
+	free(all);
+}
+
+static void start(struct persist *p);
+
+static void on_written(uv_work_t *w, int canceled)
+{
+	struct persist *p = w->data;
+	struct item *i = p->batch;
+	p->batch = NULL;
+	p->busy = false;
+	while (i) {
+		struct item *next = i->next;
+		if (i->cb && !p->closing)
+			i->cb(i->arg, i->status);
+		item_free(i);
+		i = next;
+	}
+	start(p);
+}
+
+static void start(struct persist *p)
+{
+	if (p->busy || !p->queue)
+		return;
+	p->batch = p->queue;
+	p->queue = NULL;
+	p->tail = &p->queue;
+	p->busy = true;
+	uv_queue_work(p->loop, &p->work, write_batch, on_written);
+}
+
+enum status persist_new(void *loop, struct journal *journal, uint64_t term, struct persist **out)
+{
+	struct persist *p = calloc(1, sizeof *p);
+	if (!p)
+		return ST_NO_MEMORY;
+	p->loop = loop;
+	p->journal = journal;
+	p->term = term;
+	p->tail = &p->queue;
+	p->work.data = p;
+	*out = p;
+	return ST_OK;
+}
+
+void persist_free(struct persist *p)
+{
+	if (!p)
+		return;
+	p->closing = true;
+	while (p->busy || p->queue)
+		uv_run(p->loop, UV_RUN_ONCE);
+	free(p);
+}
+
+enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+{
+	struct item *i = calloc(1, sizeof *i);
+	if (!i)
+		return ST_NO_MEMORY;
+	i->record = *r;
+	i->cb = cb;
+	i->arg = arg;
+	if (!own(i)) {
+		item_free(i);
+		return ST_NO_MEMORY;
+	}
+	*p->tail = i;
+	p->tail = &i->next;
+	start(p);
+	return ST_OK;
+}

@@ -1,0 +1,21 @@
+/* The journal's thread: records queue up on the loop, a pool thread makes them durable, callbacks run on the loop.
+ *
+ * At most one batch is under way; what queues up meanwhile becomes the next one, so that many jobs share one fsync.
+ * Records are copied. Callbacks come in the order of the calls.
+ */
+#ifndef GACC_EDGE_PERSIST_H
+#define GACC_EDGE_PERSIST_H
+
+#include "store/journal.h"
+
+struct persist;
+
+/* `loop` is a uv_loop_t; the journal is borrowed. `term` guards every record. */
+enum status persist_new(void *loop, struct journal *, uint64_t term, struct persist **out);
+/* What is queued is written first; callbacks no longer come. Blocks. */
+void persist_free(struct persist *);
+
+/* ST_NO_MEMORY at once (cb is not called), else cb(arg, outcome) later on the loop; cb may be NULL. */
+enum status persist_put(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
+
+#endif

@@ -1,0 +1,158 @@
+#include "edge/reply.h"
+
+#include "edge/convert.h"
+#include "edge/live_job.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void reply_fail(struct rpc_call *call, const struct reply *r)
+{
+	struct rpc_error e = { .status = r->status, .message = r->text[0] ? r->text : NULL,
+			       .hint = r->hint[0] ? r->hint : NULL, .field = r->field,
+			       .missing_ranks = r->missing, .n_missing_ranks = r->n_missing };
+	rpc_fail(call, &e);
+}
+
+static void send_attach(struct live_job *l, struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__AttachResponse m = GACC__V1__ATTACH_RESPONSE__INIT;
+	Gacc__V1__Session s = GACC__V1__SESSION__INIT;
+	s.id = l->id << SESSION_RANK_BITS | r->attach.rank;
+	s.token = (ProtobufCBinaryData){ 16, (uint8_t *)r->attach.token };
+	m.session = &s;
+	m.job_id = l->id;
+	m.epoch = r->attach.epoch;
+	m.generation = r->attach.generation;
+	m.protocol = 1;
+	m.ranks = l->spec.ranks;
+	m.micro_size = r->attach.micro_size;
+	m.attach_socket = rpc_peer(call)->is_unix ? l->d->conf->listen.attach_socket : (char *)"";
+	m.spec = l->spec_pb;
+	m.tensors_known = r->attach.tensors_known;
+	rpc_finish(call, &m.base);
+}
+
+static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__RegisterTensorsResponse m = GACC__V1__REGISTER_TENSORS_RESPONSE__INIT;
+	const struct arena *a = job_arena(l->job);
+	size_t acc = dtype_size(l->spec.accumulate_dtype);
+	Gacc__V1__TensorLayout *t = calloc(a->n_tensors, sizeof *t), **list = calloc(a->n_tensors, sizeof *list);
+	if (!t || !list) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");
+		goto done;
+	}
+	for (uint64_t i = 0; i < a->n_tensors; i++) {
+		const struct arena_tensor *at = &a->tensor[i];
+		gacc__v1__tensor_layout__init(&t[i]);
+		t[i].slot_offset = at->slot_offset;
+		t[i].param_offset = at->param_offset;
+		t[i].count = at->count;
+		t[i].grad_dtype = (Gacc__V1__DataType)a->group[at->group].grad_dtype;
+		t[i].param_dtype = (Gacc__V1__DataType)a->group[at->group].param_dtype;
+		t[i].accum_offset = at->start * acc;
+		list[i] = &t[i];
+	}
+	m.n_layout = a->n_tensors;
+	m.layout = list;
+	m.slot_bytes = a->slot_bytes;
+	m.param_bytes = a->param_bytes;
+	m.accum_bytes = a->n_elements * acc;
+	m.fingerprint = a->fingerprint;
+	m.params_needed = r->registered.params_needed;
+	m.slots = r->registered.slots;
+	m.accumulate_dtype = (Gacc__V1__DataType)l->spec.accumulate_dtype;
+	rpc_finish(call, &m.base);
+done:
+	free(list);
+	free(t);
+}
+
+static void send_ready(struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__WaitReadyResponse m = GACC__V1__WAIT_READY_RESPONSE__INIT;
+	Gacc__V1__StepResult last = GACC__V1__STEP_RESULT__INIT;
+	convert_step(&r->ready.last, &last);
+	m.window = r->ready.window;
+	m.applied_step = r->ready.applied_step;
+	m.micro_size = r->ready.micro_size;
+	m.n_missing = r->ready.n_missing;
+	m.missing = (uint32_t *)r->ready.missing;
+	m.loss_scale = r->ready.loss_scale;
+	m.flushed = r->ready.flushed;
+	m.pending_apply = r->ready.pending_apply;
+	m.last = &last;
+	rpc_finish(call, &m.base);
+}
+
+static void send_push(struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__PushResponse m = GACC__V1__PUSH_RESPONSE__INIT;
+	m.result = (Gacc__V1__PushResult)r->push.result;
+	m.window = r->push.window;
+	m.micro_count = r->push.counted;
+	m.micro_size = r->push.micro_size;
+	m.parked_ns = r->push.parked_ns;
+	m.parked_for_rank = r->push.parked_for_rank;
+	rpc_finish(call, &m.base);
+}
+
+static void send_step(struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__WaitStepResponse m = GACC__V1__WAIT_STEP_RESPONSE__INIT;
+	Gacc__V1__StepResult step = GACC__V1__STEP_RESULT__INIT;
+	convert_step(&r->step.commit, &step);
+	m.result = &step;
+	m.micro_size = r->step.micro_size;
+	m.accum_half = r->step.accum_half;
+	m.job_done = r->step.done;
+	rpc_finish(call, &m.base);
+}
+
+static void send_small(struct rpc_call *call, const struct reply *r)
+{
+	Gacc__V1__PutParametersResponse put = GACC__V1__PUT_PARAMETERS_RESPONSE__INIT;
+	Gacc__V1__FlushResponse flush = GACC__V1__FLUSH_RESPONSE__INIT;
+	Gacc__V1__DetachResponse empty = GACC__V1__DETACH_RESPONSE__INIT; /* AckStepResponse has the same no fields */
+	put.ready = r->put.ready;
+	flush.micro_count = r->flush.counted;
+	rpc_finish(call, r->kind == REPLY_PUT ? &put.base : r->kind == REPLY_FLUSH ? &flush.base : &empty.base);
+}
+
+void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
+{
+	struct rpc_call *call = rpc_find(l->d->rpc, id);
+	if (!call)
+		return;
+	if (inline_reply(call, r))
+		return;
+	if (r->status) {
+		reply_fail(call, r);
+		return;
+	}
+	switch (r->kind) {
+	case REPLY_ATTACH:
+		send_attach(l, call, r);
+		break;
+	case REPLY_REGISTER:
+		send_registered(l, call, r);
+		break;
+	case REPLY_READY:
+		send_ready(call, r);
+		break;
+	case REPLY_PUSH:
+		send_push(call, r);
+		break;
+	case REPLY_STEP:
+		send_step(call, r);
+		break;
+	case REPLY_PUT:
+	case REPLY_FLUSH:
+	case REPLY_EMPTY:
+		send_small(call, r);
+		break;
+	}
+}

@@ -1,0 +1,20 @@
+/* Control's answers as messages: what a parked call's method makes of a struct reply. Private to the edge; loop thread. */
+#ifndef GACC_EDGE_REPLY_H
+#define GACC_EDGE_REPLY_H
+
+#include "control/job.h"
+
+struct live_job;
+struct rpc_call;
+
+/* Answers the call if it still lives. */
+void reply_send(struct live_job *, uint64_t call, const struct reply *);
+/* rpc_fail from a reply's error part. */
+void reply_fail(struct rpc_call *, const struct reply *);
+
+/* inline.c: takes the answer to a call of an inline stream; false: the call is of another method. */
+bool inline_reply(struct rpc_call *, const struct reply *);
+/* inline.c: marks a call of an inline stream. */
+struct inline_call;
+
+#endif

@@ -1,0 +1,157 @@
+/* The attach socket's requests: which descriptors a session gets, and what its connection's end means. */
+#include "edge/attach.h"
+#include "edge/methods.h"
+
+#include "base/log.h"
+
+#include "gacc/v1/attach.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VERSION 1
+#define MAX_SEGMENTS 8  /* two slots, parameters, status, two reduced halves */
+
+struct answer {
+	Gacc__V1__Segment segment[MAX_SEGMENTS], *list[MAX_SEGMENTS];
+	int fd[MAX_SEGMENTS];
+	bool own[MAX_SEGMENTS]; /* fd is ours to close */
+	size_t n;
+};
+
+static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *text)
+{
+	Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
+	uint8_t bytes[1024];
+	m.version = VERSION;
+	m.reason = (char *)status_info(st)->name;
+	m.message = (char *)text;
+	if (gacc__v1__map_response__get_packed_size(&m) <= sizeof bytes)
+		attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), NULL, 0);
+}
+
+static bool add(struct answer *a, struct live_job *l, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
+		uint32_t number, bool writable)
+{
+	struct segment *s = live_segment(l, role, index);
+	uint64_t bytes = 0;
+	for (int i = 0; i < l->n_segments; i++)
+		if (s == &l->segment[i])
+			bytes = l->wanted[i].bytes;
+	int fd = !s || s->fd < 0 ? -1 : writable ? s->fd : segment_readonly_fd(s->fd);
+	if (fd < 0)
+		return false;
+	Gacc__V1__Segment *o = &a->segment[a->n];
+	gacc__v1__segment__init(o);
+	o->kind = kind;
+	o->index = number;
+	o->bytes = bytes + SEGMENT_DATA_OFFSET;
+	o->data_offset = SEGMENT_DATA_OFFSET;
+	a->list[a->n] = o;
+	a->fd[a->n] = fd;
+	a->own[a->n++] = !writable;
+	return true;
+}
+
+static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
+{
+	uint32_t n, first = job_session_slots(l->job, rank, &n);
+	bool ok = add(a, l, SEG_PARAMS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_PARAMETERS, 0, false) &&
+		  add(a, l, SEG_STATUS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS, 0, false);
+	for (uint32_t i = 0; i < n && ok; i++)
+		ok = add(a, l, SEG_SLOT, first + i, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT, i, true);
+	for (uint32_t i = 0; i < 2 && ok && l->spec.optim.type == OPTIM_CLIENT; i++)
+		ok = add(a, l, SEG_ACCUM0 + i, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_REDUCED, i, false);
+	return ok;
+}
+
+static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
+{
+	if (l->n_links == l->links_capacity) {
+		uint32_t n = l->links_capacity ? 2 * l->links_capacity : 8;
+		struct link *p = realloc(l->link, n * sizeof *p);
+		if (!p)
+			return;
+		l->link = p;
+		l->links_capacity = n;
+	}
+	uint64_t generation = job_generation(l->job, rank);
+	l->link[l->n_links++] = (struct link){ conn, rank, generation };
+	job_on_link(l->job, rank, generation, true, daemon_now(l->d));
+}
+
+static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t rank)
+{
+	struct answer a = { .n = 0 };
+	uint8_t bytes[1024];
+	if (!collect(&a, l, rank)) {
+		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
+	} else {
+		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
+		m.version = VERSION;
+		m.n_segments = a.n;
+		m.segments = a.list;
+		if (!attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), a.fd, a.n))
+			note_link(l, conn, rank);
+	}
+	for (size_t i = 0; i < a.n; i++)
+		if (a.own[i])
+			close(a.fd[i]);
+}
+
+static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer, const void *bytes, size_t n)
+{
+	struct daemon *d = arg;
+	struct ProtobufCMessage *msg = NULL;
+	if (bytes_decode(&gacc__v1__map_request__descriptor, bytes, n, &msg)) {
+		refuse(d, conn, ST_MALFORMED, "not a gacc.v1.MapRequest");
+		return;
+	}
+	const Gacc__V1__MapRequest *q = (const Gacc__V1__MapRequest *)msg;
+	struct live_job *l = q->session ? live_find(d, q->session->id >> SESSION_RANK_BITS) : NULL;
+	struct session_key k = { .uid = peer->uid };
+	struct reply why = { .status = ST_SESSION_UNKNOWN, .text = "no such session: attach again" };
+	if (q->session && q->session->token.len == 16) {
+		k.rank = (uint32_t)(q->session->id & ((1u << SESSION_RANK_BITS) - 1));
+		memcpy(k.token, q->session->token.data, 16);
+	}
+	if (q->version != VERSION)
+		refuse(d, conn, ST_VERSION_SKEW, "this daemon speaks version 1 of the attach socket's messages");
+	else if (!l || !l->job || !job_session_ok(l->job, &k, &why))
+		refuse(d, conn, why.status, why.text);
+	else
+		answer(d, conn, l, k.rank);
+	bytes_free(msg);
+}
+
+static void on_closed(void *arg, uint64_t conn)
+{
+	struct daemon *d = arg;
+	for (uint32_t i = 0; i < d->n_jobs; i++) {
+		struct live_job *l = d->job[i];
+		for (uint32_t k = 0; k < l->n_links; k++) {
+			if (l->link[k].conn != conn)
+				continue;
+			struct link gone = l->link[k];
+			l->link[k] = l->link[--l->n_links];
+			if (l->job && !d->stopping)
+				job_on_link(l->job, gone.rank, gone.generation, false, daemon_now(d));
+			return;
+		}
+	}
+}
+
+/* Whether a process lives is asked of /proc when its slots are wanted (job_ports.process_alive). */
+static void on_died(void *arg, uint64_t conn)
+{
+}
+
+enum status session_map_open(struct daemon *d)
+{
+	static const struct attach_events events = { on_request, on_closed, on_died };
+	struct listen_opts o = { .path = d->conf->listen.attach_socket, .group = d->conf->listen.group,
+				 .mode = d->conf->listen.mode, .max_per_uid = d->conf->listen.connections_per_user };
+	return attach_open(&d->loop, &o, &events, d, &d->attach);
+}

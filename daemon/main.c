@@ -1,0 +1,171 @@
+/* gaccd: arguments, configuration, and which of its three lives this process leads. */
+#include "base/log.h"
+#include "edge/conf.h"
+#include "edge/daemon.h"
+#include "edge/supervise.h"
+#include "engine/engine.h"
+#include "engine/channel.h"
+
+#include <getopt.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+#define MAX_SET 64
+
+static const char usage[] =
+	"gaccd: gradient accumulation as a node service\n"
+	"\n"
+	"  gaccd --config /etc/gacc/gaccd.yaml\n"
+	"  gaccd --supervise --config gaccd.yaml      keep memory over restarts where there is no systemd\n"
+	"  gaccd --set listen.socket=/tmp/g.sock --set state_dir=/tmp/g\n"
+	"  gaccd --check-config --config gaccd.yaml\n"
+	"\n"
+	"  -c, --config FILE     configuration (default: " CONF_DEFAULT_FILE ", if it is there)\n"
+	"  -s, --set KEY=VALUE   overrides file and environment; may be repeated\n"
+	"      --check-config    read the configuration, say what is wrong with it, and exit\n"
+	"      --print-config    print every key, its value and where it came from, and exit\n"
+	"      --supervise       run gaccd as a child, keep its memory, restart it when it dies\n"
+	"      --version\n"
+	"  -h, --help\n"
+	"\n"
+	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written.\n";
+
+struct options {
+	const char *file;
+	const char *set[MAX_SET + 1];
+	int n_set;
+	bool engine, supervise, check, print;
+};
+
+enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION };
+
+static const struct option long_options[] = {
+	{ "config", required_argument, NULL, 'c' },      { "set", required_argument, NULL, 's' },
+	{ "check-config", no_argument, NULL, OPT_CHECK }, { "print-config", no_argument, NULL, OPT_PRINT },
+	{ "supervise", no_argument, NULL, OPT_SUPERVISE }, { "engine", no_argument, NULL, OPT_ENGINE },
+	{ "version", no_argument, NULL, OPT_VERSION },    { "help", no_argument, NULL, 'h' },
+	{ NULL, 0, NULL, 0 }
+};
+
+/* Exit code, or -1 to go on. */
+static int parse(int argc, char **argv, struct options *o)
+{
+	int c;
+	while ((c = getopt_long(argc, argv, "c:s:h", long_options, NULL)) != -1) {
+		switch (c) {
+		case 'c':
+			o->file = optarg;
+			break;
+		case 's':
+			if (o->n_set == MAX_SET) {
+				fprintf(stderr, "gaccd: more than %d --set\n", MAX_SET);
+				return 2;
+			}
+			o->set[o->n_set++] = optarg;
+			break;
+		case OPT_ENGINE:
+			o->engine = true;
+			break;
+		case OPT_SUPERVISE:
+			o->supervise = true;
+			break;
+		case OPT_CHECK:
+			o->check = true;
+			break;
+		case OPT_PRINT:
+			o->print = true;
+			break;
+		case OPT_VERSION:
+			printf("gaccd %s\n", GACC_VERSION);
+			return 0;
+		case 'h':
+			fputs(usage, stdout);
+			return 0;
+		default:
+			fprintf(stderr, "try: gaccd --help\n");
+			return 2;
+		}
+	}
+	if (optind == argc)
+		return -1;
+	fprintf(stderr, "gaccd: unexpected argument \"%s\"\ntry: gaccd --help\n", argv[optind]);
+	return 2;
+}
+
+/* The same command line without --supervise. */
+static int supervise(int argc, char **argv)
+{
+	char **child = calloc((size_t)argc + 1, sizeof *child);
+	int n = 0;
+	if (!child)
+		return 1;
+	for (int i = 0; i < argc; i++)
+		if (i == 0)
+			child[n++] = (char *)"/proc/self/exe";
+		else if (strcmp(argv[i], "--supervise") != 0)
+			child[n++] = argv[i];
+	char exe[4096];
+	ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
+	if (len > 0) {
+		exe[len] = '\0';
+		child[0] = exe;
+	}
+	struct supervise_opts s = { .argv = child, .backoff_ms = 200, .watchdog_ms = 30000 };
+	log_init("gaccd-supervise", log_auto_format(), LOG_INFO);
+	int code = supervise_run(&s);
+	free(child);
+	return code;
+}
+
+static int engine(void)
+{
+	/* received gradients and workers' memory come in large blocks: keep what was freed */
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
+	log_init("engine", log_auto_format(), LOG_INFO);
+	return engine_main(ENGINE_CHANNEL_FD);
+}
+
+static int run(const struct options *o)
+{
+	struct conf *conf;
+	char why[512];
+	const struct conf_sources sources = { .file = o->file, .set = o->set, .environment = environ };
+	enum status st = conf_load(&sources, &conf, why, sizeof why);
+	if (st) {
+		fprintf(stderr, "gaccd: %s\n", why);
+		return 2;
+	}
+	int code = 0;
+	if (o->print) {
+		conf_print(conf, stdout);
+	} else if (o->check) {
+		printf("ok\n");
+	} else {
+		signal(SIGPIPE, SIG_IGN);
+		log_init("gaccd", (enum log_format)conf->log.format, (enum log_level)conf->log.level);
+		code = daemon_run(conf);
+	}
+	conf_free(conf);
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = { .file = NULL };
+	/* gRPC's receive buffers come and go in 64 KiB pieces: without this a third of them are page-faulted again */
+	mallopt(M_TRIM_THRESHOLD, 64 << 20);
+	mallopt(M_MMAP_THRESHOLD, 1 << 30);
+	mallopt(M_TOP_PAD, 16 << 20);
+	int code = parse(argc, argv, &o);
+	if (code >= 0)
+		return code;
+	if (o.engine)
+		return engine();
+	return o.supervise ? supervise(argc, argv) : run(&o);
+}
