@@ -250,7 +250,7 @@ static bool layout_ok(const Gacc__V1__RegisterTensorsResponse *r, size_t n)
 
 		if (!fits(l->slot_offset, l->count, dtype_size((gacc_dtype)l->grad_dtype), r->slot_bytes) ||
 		    !fits(l->param_offset, l->count, dtype_size((gacc_dtype)l->param_dtype), r->param_bytes) ||
-		    !fits(l->accum_offset, l->count, 4, r->accum_bytes))
+		    !fits(l->accum_offset, l->count, dtype_size((gacc_dtype)r->accumulate_dtype), r->accum_bytes))
 			return false;
 	}
 	return true;
@@ -281,6 +281,7 @@ static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTen
 	l->slots = r->slots;
 	l->fingerprint = r->fingerprint;
 	l->params_needed = r->params_needed;
+	l->accum_dtype = (gacc_dtype)r->accumulate_dtype;
 	return GACC_OK;
 }
 
@@ -473,6 +474,11 @@ size_t gacc_reduced_offset(const gacc_job *job, size_t t)
 gacc_dtype gacc_grad_dtype(const gacc_job *job, size_t t)
 {
 	return t < job->layout.n ? job->layout.tensors[t].grad_dtype : GACC_F32;
+}
+
+gacc_dtype gacc_reduced_dtype(const gacc_job *job)
+{
+	return job->layout.accum_dtype;
 }
 
 int gacc_params_needed(const gacc_job *job)

@@ -24,13 +24,20 @@ int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg)
+static void block_signals(sigset_t *before)
 {
-	sigset_t all, before;
-	int err;
+	sigset_t all;
 
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg)
+{
+	sigset_t before;
+	int err;
+
+	block_signals(&before);
 	err = pthread_create(out, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return err ? ST_RESOURCE_EXHAUSTED : ST_OK;
@@ -79,11 +86,13 @@ const char *gacc_strerror(gacc_status st)
 /* gRPC's word for what people write: "/path" and "host:port" are allowed. */
 static char *target_of(const char *endpoint)
 {
+	static const char *const schemes[] = { "unix:", "dns:", "ipv4:", "ipv6:" };
 	char *target;
 
-	if (*endpoint == '/')
-		return asprintf(&target, "unix:%s", endpoint) < 0 ? NULL : target;
-	return strdup(endpoint);
+	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
+		if (!strncmp(endpoint, schemes[i], strlen(schemes[i])))
+			return strdup(endpoint);
+	return asprintf(&target, "%s%s", *endpoint == '/' ? "unix:" : "dns:", endpoint) < 0 ? NULL : target;
 }
 
 /* The file's first line. */
@@ -105,6 +114,7 @@ static enum status open_channel(const char *target, struct rpc_channel **out_cha
 	const char *token_file = getenv("GACC_TOKEN_FILE");
 	char token[TOKEN_FILE_MAX];
 	struct rpc_channel_options opts = { .target = target };
+	sigset_t before;
 	enum status st;
 
 	if (token_file && *token_file && strncmp(target, "unix:", 5) != 0) {
@@ -116,7 +126,10 @@ static enum status open_channel(const char *target, struct rpc_channel **out_cha
 	opts.cert_path = getenv("GACC_TLS_CERT");
 	opts.key_path = getenv("GACC_TLS_KEY");
 	opts.ca_path = getenv("GACC_TLS_CA");
-	return rpc_channel_open(&opts, out_channel);
+	block_signals(&before); /* the channel and gRPC make threads, too */
+	st = rpc_channel_open(&opts, out_channel);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return st;
 }
 
 gacc_status gacc_open(const char *endpoint, gacc_client **out)

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
@@ -71,6 +72,12 @@ static enum status stream_failed(struct rpc_stream *stream, struct rpc_failure *
 
 /* --- gradients */
 
+/* Checksums are for wires; a unix socket has none. */
+static bool over_network(const struct gacc_job *job)
+{
+	return strncmp(job->client->endpoint, "unix:", 5) != 0;
+}
+
 static enum status send_gradients(struct gacc_job *job, const struct push *push, struct rpc_stream *stream,
 				  struct borrowed *lent)
 {
@@ -85,6 +92,7 @@ static enum status send_gradients(struct gacc_job *job, const struct push *push,
 		size_t left = job->layout.slot_bytes - at;
 
 		chunk.offset = at;
+		chunk.xxh3 = over_network(job) ? XXH3_64bits(slot + at, left < CHUNK_BYTES ? left : CHUNK_BYTES) : 0;
 		lend(lent);
 		st = rpc_stream_send_bulk(stream, &chunk.base, BYTES_BULK_FIELD, slot + at,
 					  left < CHUNK_BYTES ? left : CHUNK_BYTES, give_back, lent);

@@ -116,16 +116,13 @@ static void *run(void *arg)
 	struct gacc_watch *w = arg;
 	struct rpc_failure failure;
 	struct failure f = { .code = GACC_OK };
-	enum status st;
 
 	do {
 		memset(&failure, 0, sizeof(failure));
-		st = read_stream(w, &failure);
-	} while ((st == ST_UNAVAILABLE || st == ST_DRAINING) && pause_or_stop(w));
-	if (st) {
-		failure.status = st;
+		failure.status = read_stream(w, &failure);
+	} while (is_outage(&failure) && pause_or_stop(w));
+	if (failure.status)
 		failure_of_rpc(&f, "", &failure);
-	}
 	pthread_mutex_lock(&w->lock);
 	w->failure = f;
 	w->over = true;

@@ -65,17 +65,28 @@ static void back_off(struct retry *r)
 	r->backoff_ms = r->backoff_ms * 2 < BACKOFF_MAX_MS ? r->backoff_ms * 2 : BACKOFF_MAX_MS;
 }
 
-static bool is_outage(enum status st)
+bool is_outage(const struct rpc_failure *failure)
 {
-	return st == ST_UNAVAILABLE || st == ST_DRAINING || st == ST_ENGINE_DOWN;
+	switch (failure->status) {
+	case ST_UNAVAILABLE:
+	case ST_DRAINING:
+	case ST_ENGINE_DOWN:
+		return true;
+	case ST_CANCELLED:
+		return !*failure->reason; /* nobody asked for it: a server that died between accept and answer */
+	default:
+		return false;
+	}
 }
 
 /* Should the attempt be repeated? Sleeps when that makes sense. */
-static bool again(struct gacc_job *job, struct retry *r, enum status st)
+static bool again(struct gacc_job *job, struct retry *r, const struct rpc_failure *failure)
 {
+	enum status st = failure->status;
+	bool outage = is_outage(failure);
 	int64_t now = now_ms();
 
-	if (is_outage(st)) {
+	if (outage) {
 		if (r->outage_start < 0)
 			r->outage_start = now;
 		if (now - r->outage_start >= job->outage_ms)
@@ -91,7 +102,7 @@ static bool again(struct gacc_job *job, struct retry *r, enum status st)
 		job->lost = true;
 		return r->recoveries < RECOVERIES_MAX && left_ms(r) > 0;
 	}
-	if (st != ST_STALLED && !status_info(st)->retryable && !is_outage(st))
+	if (st != ST_STALLED && !status_info(st)->retryable && !outage)
 		return false;
 	if (left_ms(r) <= 0)
 		return false;
@@ -133,7 +144,7 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 		if (!st)
 			return GACC_OK;
 		failure.status = st;
-	} while (again(job, &r, st));
+	} while (again(job, &r, &failure));
 	explain_unreachable(job->client->endpoint, &failure);
 	snprintf(where, sizeof(where), "%s (job %llu, rank %d)", what, (unsigned long long)job->id, job->rank);
 	return failure_of_rpc(&job->failure, where, &failure);

@@ -159,23 +159,22 @@ static void close_stream(struct watcher *w, struct rpc_stream *stream)
 	rpc_stream_free(stream);
 }
 
-/* Reads until the stream ends; why. *connected: whether it said anything. */
-static enum status read_stream(struct watcher *w, uint64_t *binding, bool *connected)
+/* Reads until the stream ends; *failure says why. *connected: whether it said anything. */
+static void read_stream(struct watcher *w, uint64_t *binding, bool *connected, struct rpc_failure *failure)
 {
 	const struct ProtobufCMessage *msg;
-	struct rpc_failure failure = { 0 };
 	struct rpc_stream *stream = open_stream(w, binding);
-	enum status st;
 
+	memset(failure, 0, sizeof(*failure));
+	failure->status = ST_UNAVAILABLE;
 	if (!stream)
-		return ST_UNAVAILABLE;
-	while (!(st = rpc_stream_next(stream, -1, &msg, NULL)) && msg) {
+		return;
+	while (!rpc_stream_next(stream, -1, &msg, NULL) && msg) {
 		*connected = true;
 		on_message(w, (const Gacc__V1__WatchSessionResponse *)msg);
 	}
-	st = rpc_stream_finish(stream, &failure);
+	failure->status = rpc_stream_finish(stream, failure);
 	close_stream(w, stream);
-	return st;
 }
 
 /* Sleeps before the next try; without one (`until_rebound`) until there is another session. False: stop. */
@@ -213,22 +212,21 @@ static bool rebound(struct watcher *w, uint64_t binding)
 static void *run(void *arg)
 {
 	struct watcher *w = arg;
-	bool connected = false, over;
+	struct rpc_failure failure;
 	uint64_t binding = 0;
+	bool over = false;
 
 	do {
-		bool was = connected;
-		enum status st = read_stream(w, &binding, &connected);
+		bool connected = false;
 
-		over = st && st != ST_UNAVAILABLE && st != ST_DRAINING && st != ST_STALLED;
+		read_stream(w, &binding, &connected, &failure);
 		if (rebound(w, binding))
 			continue;
-		if (over)
-			announce(w, GACC_EVENT_CONNECTION, status_info(st)->text);
-		else if (st && (was || connected))
+		over = !is_outage(&failure); /* the job has ended, or this session has */
+		if (over && failure.status)
+			announce(w, GACC_EVENT_CONNECTION, status_info(failure.status)->text);
+		else if (!over && connected)
 			announce(w, GACC_EVENT_CONNECTION, "the connection to gaccd broke; trying again");
-		connected = false;
-		over = over || !st;
 	} while (pause_or_stop(w, binding, over));
 	return NULL;
 }

@@ -165,8 +165,9 @@ GACC_API gacc_status gacc_register(gacc_job *, const gacc_tensor *, size_t n);
 /* Of tensor 0..n-1; an index outside gives 0. An alias has the offsets of the tensor whose storage it shares. */
 GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);         /* bytes, in a slot */
 GACC_API size_t gacc_param_offset(const gacc_job *, size_t tensor);   /* bytes, in the parameters */
-GACC_API size_t gacc_reduced_offset(const gacc_job *, size_t tensor); /* bytes, in the reduced gradients (f32) */
+GACC_API size_t gacc_reduced_offset(const gacc_job *, size_t tensor); /* bytes, in the reduced gradients */
 GACC_API gacc_dtype gacc_grad_dtype(const gacc_job *, size_t tensor);
+GACC_API gacc_dtype gacc_reduced_dtype(const gacc_job *);             /* the job's accumulate_dtype */
 
 GACC_API int gacc_params_needed(const gacc_job *);
 /* values[t]: tensor t in its dtype, C order; those of aliases are ignored. Any rank may call it; the first complete

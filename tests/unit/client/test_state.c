@@ -227,10 +227,10 @@ static gacc_status run(struct script *s, int timeout_ms)
 
 START_TEST(outages_are_repeated)
 {
-	struct script s = { { ST_UNAVAILABLE, ST_DRAINING, ST_ENGINE_DOWN, ST_STALLED, ST_OK }, 0 };
+	struct script s = { { ST_UNAVAILABLE, ST_DRAINING, ST_ENGINE_DOWN, ST_STALLED, ST_CANCELLED, ST_OK }, 0 };
 
 	ck_assert_int_eq(run(&s, -1), GACC_OK);
-	ck_assert_int_eq(s.n, 5);
+	ck_assert_int_eq(s.n, 6);
 }
 END_TEST
 
