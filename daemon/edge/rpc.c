@@ -39,6 +39,8 @@ static void set_defaults(struct rpc_config *config)
 		config->max_streams = 1024;
 	if (config->max_queued_bytes == 0)
 		config->max_queued_bytes = 8u << 20;
+	if (config->max_held_bytes == 0)
+		config->max_held_bytes = 512u << 20;
 	if (config->keepalive_ms == 0)
 		config->keepalive_ms = 10000;
 }
@@ -147,6 +149,14 @@ enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *r
 		snprintf(row->path, sizeof row->path, "/%s/%s", rows[i].service->name, rows[i].name);
 	}
 	return ST_OK;
+}
+
+const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len)
+{
+	for (size_t i = 0; i < server->n_rows; i++)
+		if (strlen(server->rows[i].path) == len && memcmp(server->rows[i].path, path, len) == 0)
+			return &server->rows[i];
+	return NULL;
 }
 
 enum status rpc_server_start(struct rpc_server *server)

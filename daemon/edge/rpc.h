@@ -71,6 +71,7 @@ struct rpc_config {
 	unsigned max_calls; /* live calls; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
+	size_t max_held_bytes; /* of all requests that handlers have not let go of; more are refused. 0 = 512 MiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 
@@ -134,7 +135,6 @@ enum status rpc_send(struct rpc_call *call, const struct ProtobufCMessage *msg);
  * also when this fails (then before it returns). */
 enum status rpc_send_bulk(struct rpc_call *call, const struct ProtobufCMessage *msg, uint32_t bulk, const void *data,
 			  size_t n, void (*release)(void *arg), void *arg);
-size_t rpc_queued_bytes(const struct rpc_call *call);
 
 /* Ends the call with OK, after what is queued. `reply` is required for UNARY and CLIENT_STREAM and NULL otherwise. The
  * first of rpc_finish and rpc_fail counts; later ones do nothing. */

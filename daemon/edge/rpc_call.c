@@ -45,8 +45,9 @@ struct rpc_call {
 	bool sent_metadata;
 	bool sent_status;
 
-	grpc_byte_buffer *in; /* the message in the handler's hands, */
-	ProtobufCMessage *request; /* unpacked */
+	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
+	size_t held_bytes; /* of it, in server->held_bytes */
+	ProtobufCMessage *request;
 	struct bytes_view bulk;
 
 	grpc_byte_buffer *out; /* in flight */
@@ -86,13 +87,20 @@ static void slot_give_back(struct rpc_call *call)
 	server->stats.live--;
 }
 
+static void drop_in(struct rpc_call *call)
+{
+	if (call->in)
+		grpc_byte_buffer_destroy(call->in);
+	call->in = NULL;
+}
+
 static void drop_message(struct rpc_call *call)
 {
 	bytes_free(call->request);
 	call->request = NULL;
-	if (call->in)
-		grpc_byte_buffer_destroy(call->in);
-	call->in = NULL;
+	drop_in(call);
+	call->server->held_bytes -= call->held_bytes;
+	call->held_bytes = 0;
 	call->bulk = (struct bytes_view){ 0 };
 }
 
@@ -170,12 +178,6 @@ static void start_recv(struct rpc_call *call)
 	start(call, &op, 1, &call->recv);
 }
 
-static bool streams_in(const struct rpc_call *call)
-{
-	enum rpc_kind kind = call->row->method->kind;
-	return kind == RPC_CLIENT_STREAM || kind == RPC_BIDI;
-}
-
 void rpc_recv(struct rpc_call *call)
 {
 	if (call->answered || call->closed || call->half_closed || call->receiving)
@@ -194,7 +196,7 @@ static void no_message(struct rpc_call *call)
 	call->half_closed = true;
 	if (call->answered || call->closed || grpc_call_failed_before_recv_message(call->grpc))
 		return;
-	if (!streams_in(call)) {
+	if (!call->row->method->on_half_close) { /* a unary or server-stream call: one message was owed */
 		rpc_failf(call, ST_MALFORMED, "the call has no request message");
 		return;
 	}
@@ -205,9 +207,17 @@ static void no_message(struct rpc_call *call)
 static enum status unpack(struct rpc_call *call)
 {
 	const struct rpc_row *row = call->row;
+	struct rpc_server *server = call->server;
+	size_t n = grpc_byte_buffer_length(call->in);
+	if (server->held_bytes + n > server->config.max_held_bytes)
+		return ST_RESOURCE_EXHAUSTED;
+	server->held_bytes += n;
+	call->held_bytes = n;
 	if (row->method->bulk)
 		return bytes_from_buffer_bulk(row->input, row->method->bulk, call->in, &call->request, &call->bulk);
-	return bytes_from_buffer(row->input, call->in, &call->request);
+	enum status st = bytes_from_buffer(row->input, call->in, &call->request);
+	drop_in(call);
+	return st;
 }
 
 static void deliver(struct rpc_call *call)
@@ -361,11 +371,6 @@ enum status rpc_send_bulk(struct rpc_call *call, const ProtobufCMessage *msg, ui
 	return enqueue(call, bytes_to_buffer_bulk(msg, bulk, data, n, rpc_loan_end, loan));
 }
 
-size_t rpc_queued_bytes(const struct rpc_call *call)
-{
-	return call->queued_bytes;
-}
-
 /* Ending */
 
 static void answer(struct rpc_call *call, int code, const char *text, const ProtobufCMessage *reply)
@@ -425,14 +430,6 @@ void rpc_call_drain(struct rpc_call *call)
 }
 
 /* Accepting */
-
-static const struct rpc_row *find_row(const struct rpc_server *server, grpc_slice path)
-{
-	for (size_t i = 0; i < server->n_rows; i++)
-		if (grpc_slice_str_cmp(path, server->rows[i].path) == 0)
-			return &server->rows[i];
-	return NULL;
-}
 
 static bool has_deadline(const struct rpc_call *call)
 {
@@ -494,7 +491,8 @@ static void on_accept(struct rpc_tag *tag, bool ok)
 	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
 	op.data.recv_close_on_server.cancelled = &call->cancelled;
 	start(call, &op, 1, &call->close);
-	call->row = find_row(server, call->details.method);
+	grpc_slice path = call->details.method;
+	call->row = rpc_row_find(server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
 	enum status st = admit(call);
 	if (st != ST_OK) {
 		refuse(call, st);

@@ -15,14 +15,6 @@ static enum rpc_kind kind_of(const Google__Protobuf__MethodDescriptorProto *meth
 	return method->server_streaming ? RPC_SERVER_STREAM : RPC_UNARY;
 }
 
-static const struct rpc_row *find_row(const struct rpc_server *server, const char *path)
-{
-	for (size_t i = 0; i < server->n_rows; i++)
-		if (strcmp(server->rows[i].path, path) == 0)
-			return &server->rows[i];
-	return NULL;
-}
-
 static bool row_ok(const struct rpc_row *row, const Google__Protobuf__MethodDescriptorProto *method)
 {
 	static const char *const names[] = { "unary", "client stream", "server stream", "bidi" };
@@ -58,7 +50,7 @@ static bool service_ok(const struct rpc_server *server, const char *package,
 		return true;
 	for (size_t i = 0; i < service->n_method; i++) {
 		snprintf(path, sizeof path, "/%s/%s", name, service->method[i]->name);
-		const struct rpc_row *row = find_row(server, path);
+		const struct rpc_row *row = rpc_row_find(server, path, strlen(path));
 		if (!row)
 			log_error("%s has no row", path);
 		ok = row && row_ok(row, service->method[i]) && ok;

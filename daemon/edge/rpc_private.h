@@ -41,10 +41,14 @@ struct rpc_server {
 	bool stopping; /* gRPC accepts no more calls */
 	unsigned armed; /* calls waiting to be accepted */
 	unsigned open; /* accepted and not yet freed, the refused ones included */
+	size_t held_bytes; /* of requests in the hands of handlers */
 	unsigned borrowed; /* releases of rpc_send_bulk that are out */
 	struct rpc_stop *stop;
 	struct rpc_stats stats;
 };
+
+/* NULL if there is none. */
+const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len);
 
 /* Accepts one more call. */
 void rpc_call_arm(struct rpc_server *server);
