@@ -119,7 +119,8 @@ START_TEST(schedule_edges)
 	const struct schedule cosine = { .type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 12, .min_factor = 0.1 };
 	ck_assert(schedule_factor(&cosine, 2) == 1);
 	ck_assert_double_eq_tol(schedule_factor(&cosine, 7), 0.55, 1e-15);
-	ck_assert(schedule_factor(&cosine, 12) == 0.1 && schedule_factor(&cosine, UINT64_MAX) == 0.1);
+	for (uint64_t applied = 12; applied < 40; applied++)
+		ck_assert(schedule_factor(&cosine, applied) == 0.1);
 }
 END_TEST
 
