@@ -76,7 +76,7 @@ static bool enqueue(struct engine_proc *e, const struct engine_command *c, const
 	if (!p)
 		return false;
 	p->command = *c;
-	if (c->n_present) {
+	if (c->n_present && tail) {
 		p->tail = malloc(c->n_present);
 		if (!p->tail) {
 			free(p);
