@@ -26,8 +26,10 @@ extern char **environ;
 struct run {
 	struct invocation *inv;
 	FILE *say;                /* what is for people */
-	gacc_jobs *job;           /* as last seen */
+	gacc_jobs *job;           /* as last seen: what it points to lives until the next change */
 	char id[24];
+	char *log_dir;
+	uint32_t n_ranks;
 	uint64_t max_restarts, restarts;
 	int64_t grace_ms;
 	const char *tee;
@@ -76,7 +78,7 @@ static bool prepare_logs(struct run *r, int *st)
 {
 	char path[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s", info(r)->log_dir);
+	snprintf(path, sizeof(path), "%s", r->log_dir);
 	if (*path == '/' && make_directories(path))
 		return true;
 	*st = fail_with(r->inv, EXIT_FAILED, "LOG_DIR", "choose another with --log-dir", "log directory %s: %s", path,
@@ -112,26 +114,29 @@ static bool register_job(struct run *r, int *st)
 		return false;
 	}
 	snprintf(r->id, sizeof(r->id), "%" PRIu64, info(r)->id);
-	return true;
+	r->n_ranks = info(r)->ranks;
+	r->log_dir = strdup(info(r)->log_dir);
+	if (!r->log_dir)
+		*st = fail_with(r->inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+	return r->log_dir != NULL;
 }
 
 static bool start_ranks(struct run *r, int *st)
 {
-	const gacc_job_info *j = info(r);
-	struct rank_environment e = { .job_id = j->id, .ranks = j->ranks, .micro_size = j->micro_size,
-				      .endpoint = gacc_endpoint(r->inv->client), .log_dir = j->log_dir,
+	struct rank_environment e = { .job_id = info(r)->id, .ranks = r->n_ranks, .micro_size = info(r)->micro_size,
+				      .endpoint = gacc_endpoint(r->inv->client), .log_dir = r->log_dir,
 				      .master_port = free_port() };
 	int err = 0;
 
-	r->ranks = (struct ranks){ .n = j->ranks, .argv = r->inv->operand, .log_dir = j->log_dir };
-	r->ranks.rank = calloc(j->ranks, sizeof(*r->ranks.rank));
+	r->ranks = (struct ranks){ .n = r->n_ranks, .argv = r->inv->operand, .log_dir = r->log_dir };
+	r->ranks.rank = calloc(r->n_ranks, sizeof(*r->ranks.rank));
 	r->ranks.common = rank_environment(environ, &e);
-	r->follower = calloc(j->ranks, sizeof(*r->follower));
+	r->follower = calloc(r->n_ranks, sizeof(*r->follower));
 	if (!r->ranks.rank || !r->ranks.common || !r->follower)
 		err = ENOMEM;
-	for (uint32_t i = 0; i < j->ranks && !err; i++) {
+	for (uint32_t i = 0; i < r->n_ranks && !err; i++) {
 		err = ranks_start(&r->ranks, i);
-		follower_init(&r->follower[i], j->log_dir, i, true, FOLLOW_ALL);
+		follower_init(&r->follower[i], r->log_dir, i, true, FOLLOW_ALL);
 	}
 	if (err)
 		*st = fail_with(r->inv, EXIT_FAILED, "START", NULL, "cannot start ranks: %s", strerror(err));
@@ -146,7 +151,7 @@ static bool open_polls(struct run *r, int *st)
 	}
 	r->poll[POLL_SIGNALS] = (struct pollfd){ .fd = signals_open(), .events = POLLIN };
 	r->poll[POLL_JOB] = (struct pollfd){ .fd = gacc_watch_fd(r->watch), .events = POLLIN };
-	r->poll[POLL_OUTPUT] = (struct pollfd){ .fd = follow_changes(info(r)->log_dir), .events = POLLIN };
+	r->poll[POLL_OUTPUT] = (struct pollfd){ .fd = follow_changes(r->log_dir), .events = POLLIN };
 	if (r->poll[POLL_SIGNALS].fd >= 0)
 		return true;
 	*st = fail_with(r->inv, EXIT_FAILED, "SIGNALFD", NULL, "no descriptor for signals");
@@ -181,8 +186,8 @@ static void say_root_cause(struct run *r, uint32_t rank)
 		fprintf(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
 	else
 		fprintf(r->inv->err, "exited with %d", p->status);
-	fprintf(r->inv->err, "; last lines of %s/worker_%u.log:\n", info(r)->log_dir, rank);
-	follower_init(&last, info(r)->log_dir, rank, false, LAST_LINES);
+	fprintf(r->inv->err, "; last lines of %s/worker_%u.log:\n", r->log_dir, rank);
+	follower_init(&last, r->log_dir, rank, false, LAST_LINES);
 	follower_pump(&last, r->inv->err, true);
 	follower_fini(&last);
 	fprintf(r->inv->err, "---\n");
@@ -192,14 +197,17 @@ static void on_rank_failed(struct run *r, uint32_t rank)
 {
 	struct rank_process *p = &r->ranks.rank[rank];
 	char reason[128];
+	int err;
 
 	if (r->restarts < r->max_restarts && !info(r)->ended) {
 		r->restarts++;
 		p->restarts++;
 		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
 			r->restarts, r->max_restarts);
-		if (!ranks_start(&r->ranks, rank))
+		err = ranks_start(&r->ranks, rank);
+		if (!err)
 			return;
+		fprintf(r->inv->err, "rank %u cannot be started: %s\n", rank, strerror(err));
 	}
 	say_root_cause(r, rank);
 	snprintf(reason, sizeof(reason), p->signal ? "rank %u was killed by signal %d" : "rank %u exited with %d", rank,
@@ -371,9 +379,10 @@ static int conclude(struct run *r)
 static void run_fini(struct run *r)
 {
 	ranks_fini(&r->ranks);
-	for (uint32_t i = 0; r->job && r->follower && i < info(r)->ranks; i++)
+	for (uint32_t i = 0; r->follower && i < r->n_ranks; i++)
 		follower_fini(&r->follower[i]);
 	free(r->follower);
+	free(r->log_dir);
 	gacc_watch_close(r->watch);
 	for (int i = 0; i < 3; i += 2)
 		if (r->poll[i].fd >= 0)
