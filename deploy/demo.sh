@@ -79,7 +79,7 @@ start_daemon() {
 	say "gaccd in $dir"
 	log=$logs/gaccd.log
 	cat >"$dir/gaccd.yaml" <<-YAML
-		listen: { socket: $dir/gaccd.sock, attach_socket: $dir/attach.sock }
+		listen: { socket: $dir/gaccd.sock }
 		state_dir: $dir/state
 		runtime_dir: $dir/run
 	YAML
