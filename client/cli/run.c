@@ -40,7 +40,8 @@ struct run {
 	int64_t started_ms;
 	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
 	bool stopping;            /* ranks have been asked to end */
-	bool interrupted, lost_job, params_said;
+	bool interrupted, cancelled, params_said;
+	bool lost_job;            /* its end will not be seen */
 	int worst;                /* status of the ranks that ended by themselves */
 };
 
@@ -164,6 +165,7 @@ static void cancel_job(struct run *r, const char *reason)
 {
 	gacc_jobs *jobs;
 
+	r->cancelled = true;
 	if (!info(r)->ended && !gacc_job_cancel(r->inv->client, r->id, reason, &jobs))
 		gacc_jobs_free(jobs);
 }
@@ -307,8 +309,12 @@ static void on_deadline(struct run *r)
 			stop_ranks(r, SIGTERM);
 		return;
 	}
+	if (r->cancelled) {
+		r->lost_job = true; /* nor does it end when it is told to */
+		return;
+	}
 	cancel_job(r, "all ranks have ended");
-	r->lost_job = true;
+	r->deadline_ms = now_ms() + r->grace_ms;
 }
 
 static int patience_ms(const struct run *r)

@@ -1,5 +1,6 @@
 #include "view.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
@@ -96,32 +97,39 @@ void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
 
 /* --- status */
 
-/* "waiting for others" is what a rank does that has given all: others call that ready. */
-static void rank_state(char *out, size_t n, const gacc_rank_info *r)
+/* Others call a rank ready that has given all; one whose push is parked behind another rank is waiting. */
+static const char *state_word(const gacc_job_info *j, const gacc_rank_info *r, char lower[SHORT])
 {
-	char late[SHORT], word[32];
+	size_t i;
 
+	if (is_late(r))
+		return r->state;
 	if (is_state(r, "WAITING"))
-		snprintf(word, sizeof(word), "ready");
-	else if (is_late(r))
-		snprintf(word, sizeof(word), "%s", r->state);
-	else {
-		snprintf(word, sizeof(word), "%s", r->state);
-		for (char *p = word; *p; p++)
-			*p = (char)(*p >= 'A' && *p <= 'Z' ? *p + 32 : *p);
-	}
-	if (is_late(r) && r->late_ns > 0)
-		snprintf(out, n, "%s %s%s%s%s", word, age(late, r->late_ns / 1000000000), *r->detail ? " (" : "", r->detail,
-			 *r->detail ? ")" : "");
+		return r->flushed ? "flushed" : r->micro_count + r->void_count < j->micro_size ? "waiting" : "ready";
+	for (i = 0; r->state[i] && i < SHORT - 1; i++)
+		lower[i] = (char)tolower((unsigned char)r->state[i]);
+	lower[i] = '\0';
+	return lower;
+}
+
+static void rank_state(char *out, size_t n, const gacc_job_info *j, const gacc_rank_info *r)
+{
+	char lower[SHORT], late[SHORT];
+	const char *word = state_word(j, r, lower);
+
+	if (*r->detail)
+		snprintf(out, n, "%s (%s)", word, r->detail);
+	else if (is_late(r) && r->late_ns > 0)
+		snprintf(out, n, "%s %s", word, age(late, r->late_ns / 1000000000));
 	else
-		snprintf(out, n, "%s%s%s%s", word, *r->detail ? " (" : "", r->detail, *r->detail ? ")" : "");
+		snprintf(out, n, "%s", word);
 }
 
 static void rank_row(struct sheet *s, const gacc_job_info *j, const gacc_rank_info *r)
 {
 	char state[256], when[SHORT];
 
-	rank_state(state, sizeof(state), r);
+	rank_state(state, sizeof(state), j, r);
 	sheet_row(s, is_late(r) ? "yellow" : NULL);
 	sheet_cell(s, "%u", r->rank);
 	sheet_cell(s, "%s", *r->node ? r->node : "-");
@@ -129,7 +137,7 @@ static void rank_row(struct sheet *s, const gacc_job_info *j, const gacc_rank_in
 		sheet_cell(s, "%" PRId64, r->pid);
 	else
 		sheet_cell(s, "-");
-	sheet_cell(s, "%u/%u%s", r->micro_count, j->micro_size, r->flushed ? " flushed" : "");
+	sheet_cell(s, "%u/%u", r->micro_count, j->micro_size);
 	sheet_cell(s, "%g", r->weight);
 	sheet_cell(s, "%s", age_since(when, r->last_push_unix_nanos));
 	sheet_cell(s, "%s", state);
@@ -254,7 +262,8 @@ void view_job(struct invocation *inv, const gacc_job_info *j)
 	line(inv, "Optimizer:", "%s", j->optimizer);
 	line(inv, "Parameters:", "%" PRIu64 " in %" PRIu64 " tensors", j->parameters, j->tensors);
 	line(inv, "Shared memory:", "%s", bytes(size, j->host_bytes));
-	line(inv, "Engine:", "pid %" PRId64 ", restarted %u times", j->engine_pid, j->engine_restarts);
+	if (j->engine_pid)
+		line(inv, "Engine:", "pid %" PRId64 ", restarted %u times", j->engine_pid, j->engine_restarts);
 	if (j->steps_per_second > 0)
 		line(inv, "Speed:", "%.2f steps/s, %.0f%% of the time ranks wait for others", j->steps_per_second,
 		     100 * j->wait_fraction);
@@ -274,7 +283,7 @@ void view_rank(struct invocation *inv, const gacc_job_info *j, const gacc_rank_i
 {
 	char state[256], when[SHORT];
 
-	rank_state(state, sizeof(state), r);
+	rank_state(state, sizeof(state), j, r);
 	line(inv, "Rank:", "%u of job %" PRIu64 " (%s)", r->rank, j->id, j->name);
 	line(inv, "Node:", "%s", *r->node ? r->node : "-");
 	line(inv, "Pid:", "%" PRId64, r->pid);

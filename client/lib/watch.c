@@ -83,10 +83,16 @@ static void on_step(struct watcher *w, const Gacc__V1__StepResult *s)
 	announce(w, GACC_EVENT_STEP, text);
 }
 
-static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s)
+static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s, const char *message)
 {
 	char text[TEXT_MAX];
-	size_t at = (size_t)snprintf(text, sizeof(text), "window %" PRIu64 ": waiting %.0f s for", s->window,
+	size_t at;
+
+	if (*message) {
+		announce(w, GACC_EVENT_STALL, message);
+		return;
+	}
+	at = (size_t)snprintf(text, sizeof(text), "window %" PRIu64 ": waiting %.0f s for", s->window,
 				     (double)s->waiting_ns / 1e9);
 
 	for (size_t i = 0; i < s->n_late && at < sizeof(text); i++)
@@ -113,7 +119,7 @@ static void on_message(struct watcher *w, const Gacc__V1__WatchSessionResponse *
 		on_step(w, m->step);
 		break;
 	case GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL:
-		on_stall(w, m->stall);
+		on_stall(w, m->stall, m->message);
 		break;
 	case GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE:
 		on_state(w, m->state, m->message);

@@ -296,6 +296,9 @@ static gacc_rank_info ranks[] = {
 	{ .rank = 1, .node = "gpu-01", .pid = 81423, .state = "LATE", .micro_count = 6, .weight = 12288,
 	  .late_ns = INT64_C(41000000000), .detail = "pid alive, 0% CPU" },
 	{ .rank = 2, .node = "", .state = "ABSENT", .detail = "" },
+	{ .rank = 3, .node = "gpu-02", .pid = 7, .state = "WAITING", .micro_count = 2, .detail = "" },
+	{ .rank = 4, .node = "gpu-02", .pid = 8, .state = "LOST", .late_ns = INT64_C(5000000000), .detail = "" },
+	{ .rank = 5, .node = "gpu-02", .pid = 9, .state = "WAITING", .micro_count = 1, .flushed = 1, .detail = "" },
 };
 static const uint32_t missing[] = { 1, 2 };
 static const gacc_job_event events[] = { { .warning = 1, .reason = "RankLate", .object = "rank 1", .message = "6/8",
@@ -305,8 +308,8 @@ static gacc_job_info sample(void)
 {
 	return (gacc_job_info){
 		.id = 42, .uuid = "u", .name = "gpt2-124m", .state = GACC_JOB_STALLED, .state_name = "STALLED",
-		.reason = "", .window = 1203, .applied_step = 1200, .steps = 5000, .ranks = 3, .micro_size = 8, .batch = 32,
-		.log_dir = "/logs/42", .optimizer = "ADAMW", .reduction = "WEIGHTED_MEAN", .rank = ranks, .n_rank = 3,
+		.reason = "", .window = 1203, .applied_step = 1200, .steps = 5000, .ranks = 6, .micro_size = 8, .batch = 32,
+		.log_dir = "/logs/42", .optimizer = "ADAMW", .reduction = "WEIGHTED_MEAN", .rank = ranks, .n_rank = 6,
 		.missing = missing, .n_missing = 2, .event = events, .n_event = 1,
 		.window_opened_unix_nanos = unix_nanos_now(), .user = "ana", .has_last = 1, .last_outcome = "APPLIED",
 		.last_loss = 3.2914, .steps_per_second = 0.2, .wait_fraction = 0.06, .stall_abort_ms = 600000,
@@ -320,11 +323,14 @@ START_TEST(status_names_who_is_late)
 
 	view_status(&inv, &job);
 	fflush(inv.out);
-	ck_assert_str_eq(out, "JOB 42  gpt2-124m  STALLED  step 1200/5000  window 1203 open 0s  WAITING FOR 2 OF 3 RANKS\n"
+	ck_assert_str_eq(out, "JOB 42  gpt2-124m  STALLED  step 1200/5000  window 1203 open 0s  WAITING FOR 2 OF 6 RANKS\n"
 			      "RANK NODE     PID MICRO WEIGHT LAST PUSH STATE\n"
 			      "   0 gpu-01 81422 8/8    16384         - ready\n"
-			      "   1 gpu-01 81423 6/8    12288         - LATE 41s (pid alive, 0% CPU)\n"
+			      "   1 gpu-01 81423 6/8    12288         - LATE (pid alive, 0% CPU)\n"
 			      "   2 -          - 0/8        0         - absent\n"
+			      "   3 gpu-02     7 2/8        0         - waiting\n"
+			      "   4 gpu-02     8 0/8        0         - LOST 5s\n"
+			      "   5 gpu-02     9 1/8        0         - flushed\n"
 			      "hint: gaccctl logs 42 --rank 1 --tail 50; the job aborts at stall_abort 10m\n");
 }
 END_TEST
@@ -337,7 +343,7 @@ START_TEST(jobs_table)
 	view_jobs(&inv, &jobs);
 	fflush(inv.out);
 	ck_assert_str_eq(out, "ID NAME      STATE   RANKS STEP      MICRO   LOSS STEP/S WAIT% AGE USER\n"
-			      "42 gpt2-124m STALLED 2/3   1200/5000     8 3.2914   0.20     6   - ana\n");
+			      "42 gpt2-124m STALLED 4/6   1200/5000     8 3.2914   0.20     6   - ana\n");
 	rewind(inv.out);
 	inv.headers = false;
 	inv.format = FORMAT_WIDE;
@@ -354,7 +360,7 @@ START_TEST(describe_ends_with_the_story)
 
 	view_job(&inv, &job);
 	fflush(inv.out);
-	ck_assert_ptr_nonnull(strstr(out, "Effective batch:  32 x 8 x 3 = 768\n"));
+	ck_assert_ptr_nonnull(strstr(out, "Effective batch:  32 x 8 x 6 = 1536\n"));
 	ck_assert_ptr_nonnull(strstr(out, "Events:\nAGE TYPE    REASON   OBJECT WINDOW MESSAGE\n"));
 	ck_assert_ptr_nonnull(strstr(out, "Warning RankLate rank 1   1203 6/8\n"));
 }
