@@ -108,7 +108,9 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 /* From now on new calls are answered DRAINING and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. */
 void rpc_server_drain(struct rpc_server *server);
 /* Drains for drain_ms, then waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the
- * loop when no call, thread or borrowed memory is left and rpc_server_free is allowed. Once, after the start. */
+ * loop when no call, thread or borrowed memory is left and rpc_server_free is allowed. Once, after the start. Without the
+ * drain, gRPC answers calls that arrive during the stop with CANCELLED; with it, only a client that goes on calling
+ * without a pause can still hear that. */
 void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
 		     void *context);
 

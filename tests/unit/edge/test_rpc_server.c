@@ -79,7 +79,7 @@ END_TEST
 
 static atomic_int codes[17];
 
-/* Calls without retry until the server is gone, and notes the codes. */
+/* Calls without retry until one fails, and notes the codes. */
 static void *call_until_down(void *arg)
 {
 	struct rpc_channel *own = open_channel(server->target, NULL);
@@ -88,27 +88,26 @@ static void *call_until_down(void *arg)
 	while (flush_on(own, 1, 10 * SECONDS, RPC_NO_RETRY, &count, &f) == ST_OK)
 		codes[0]++;
 	codes[f.grpc_code]++;
-	for (int i = 0; i < 50; i++) {
-		if (flush_on(own, 1, 10 * SECONDS, RPC_NO_RETRY, &count, &f) != ST_OK)
-			codes[f.grpc_code]++;
-	}
 	rpc_channel_close(own);
 	return arg;
 }
 
-/* Calls during the stop hear UNAVAILABLE and never CANCELLED, so that clients know to repeat them. */
+/* Calls during the stop hear UNAVAILABLE and not CANCELLED, so that any client knows to repeat them. */
 START_TEST(stop_under_load_answers_unavailable)
 {
-	pthread_t threads[2];
-	tear_down();
-	start_with((struct fixture_options){ .drain_ms = 100, .grace_ms = 1000 });
-	for (int i = 0; i < 2; i++)
-		pthread_create(&threads[i], NULL, call_until_down, NULL);
-	while (fixture_wait(server, any_begun).begun < 20)
-		;
-	fixture_stop_begin(server);
-	for (int i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
+	enum { THREADS = 16, ROUNDS = 4 };
+	pthread_t threads[THREADS];
+	for (int round = 0; round < ROUNDS; round++) {
+		tear_down();
+		start_with((struct fixture_options){ .drain_ms = 100, .grace_ms = 1000 });
+		for (int i = 0; i < THREADS; i++)
+			pthread_create(&threads[i], NULL, call_until_down, NULL);
+		while (fixture_wait(server, any_begun).begun < 200)
+			;
+		fixture_stop_begin(server);
+		for (int i = 0; i < THREADS; i++)
+			pthread_join(threads[i], NULL);
+	}
 	ck_assert_int_gt(codes[GRPC_STATUS_OK], 0);
 	ck_assert_int_gt(codes[GRPC_STATUS_UNAVAILABLE], 0);
 	for (int i = 1; i < 17; i++)
