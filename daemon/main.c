@@ -124,7 +124,6 @@ static int supervise(int argc, char **argv)
 
 static int engine(void)
 {
-	/* received gradients and workers' memory come in large blocks: keep what was freed */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
 	log_init("engine", log_auto_format(), LOG_INFO);

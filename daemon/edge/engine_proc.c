@@ -198,17 +198,15 @@ int64_t engine_proc_pid(const struct engine_proc *e)
 
 /* ---- the beginning ---- */
 
-static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd, const struct engine_start *s)
+static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 {
-	char exe[4096], level[32], format[32];
+	char exe[4096];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
 	if (n < 0)
 		return UV_ENOENT;
 	exe[n] = '\0';
-	snprintf(level, sizeof level, "GACC_LOG_LEVEL=%s", s->log_level ? s->log_level : "info");
-	snprintf(format, sizeof format, "GACC_LOG_FORMAT=%s", s->log_format ? s->log_format : "text");
 	char name[] = "gaccd", flag[] = "--engine";
-	char *args[] = { name, flag, NULL }, *env[] = { level, format, NULL };
+	char *args[] = { name, flag, NULL }, *env[] = { NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
 					  { .flags = UV_INHERIT_FD, .data.fd = child_fd } };
@@ -222,7 +220,9 @@ static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd, const str
 static bool send_start(struct engine_proc *e, const struct engine_start *s)
 {
 	struct engine_command c = { .op = ENGINE_START, .job_id = s->job_id, .epoch = 1, .generation = s->generation,
-				    .incarnation = s->incarnation };
+				    .incarnation = s->incarnation, .log_level = (uint32_t)s->log_level,
+				    .log_format = (uint32_t)s->log_format };
+	snprintf(c.kernels, sizeof c.kernels, "%s", s->kernels);
 	for (int at = 0; at < s->n_fds; at += CHANNEL_MAX_FDS) {
 		int n = s->n_fds - at < CHANNEL_MAX_FDS ? s->n_fds - at : CHANNEL_MAX_FDS;
 		if (!enqueue(e, &c, NULL, s->fds + at, n))
@@ -259,7 +259,7 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 	e->arg = arg;
 	e->queue_tail = &e->queue;
 	e->process.data = e->poll.data = e;
-	int r = spawn(loop, e, fds[1], s);
+	int r = spawn(loop, e, fds[1]);
 	close(fds[1]);
 	if (r) {
 		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot start the engine: %s", uv_strerror(r));

@@ -23,8 +23,8 @@ struct engine_start {
 	uint64_t job_id, generation, incarnation;
 	const int *fds;   /* the plan, then the segments; borrowed for the call */
 	int n_fds;
-	const char *log_level; /* handed on in the environment, with the log format; NULL: defaults */
-	const char *log_format;
+	int log_level, log_format; /* base/log.h */
+	const char *kernels; /* name of a table in math/kernels.h; "" = the best of this CPU */
 };
 
 /* ST_IO_ERROR (logged), ST_NO_MEMORY. `loop` is a uv_loop_t. */

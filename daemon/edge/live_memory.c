@@ -457,7 +457,9 @@ static void start_engine(struct live_job *l)
 		for (int i = 0; i < l->n_segments; i++)
 			fds[i + 1] = l->segment[i].fd;
 		struct engine_start s = { .job_id = l->id, .generation = GENERATION, .incarnation = l->d->incarnation,
-					  .fds = fds, .n_fds = l->n_segments + 1 };
+					  .fds = fds, .n_fds = l->n_segments + 1, .log_level = l->d->conf->log.level,
+					  .log_format = l->d->conf->log.format,
+					  .kernels = strcmp(l->d->conf->engine.kernels, "auto") ? l->d->conf->engine.kernels : "" };
 		st = engine_proc_start(&l->d->loop, &s, &events, l, &l->engine);
 	}
 	free(fds);

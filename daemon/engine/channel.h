@@ -59,6 +59,8 @@ struct engine_command {
 	struct session_record session; /* ATTACH: stored with sgen in the control record */
 	/* START */
 	uint64_t job_id, epoch, generation, incarnation;
+	uint32_t log_level, log_format; /* base/log.h */
+	char kernels[16];               /* table to use (math/kernels.h); "" = the best of this CPU */
 };
 
 struct engine_answer {

@@ -116,11 +116,15 @@ static enum status read_record(struct engine *e, const struct engine_command *c,
 }
 
 /* Everything but the memory: what START can still fail with. */
-static enum status build(struct engine *e)
+static enum status build(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	const struct plan *p = e->mem.plan;
 	enum status st = memory_lock(&e->mem);
-	e->kernels = kernels_get(NULL);
+	e->kernels = kernels_get(c->kernels[0] ? c->kernels : NULL);
+	if (!e->kernels) {
+		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
+		return ST_INVALID_CONFIG;
+	}
 	if (!st)
 		st = control_state_init(&e->state, p->ranks, p->max_micro_size);
 	if (!st)
@@ -139,8 +143,8 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 {
 	static char ident[32]; /* of the whole process: log_init keeps it */
 	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
-	log_init(ident, log_auto_format(), LOG_INFO);
-	enum status st = build(e);
+	log_init(ident, (enum log_format)c->log_format, (enum log_level)c->log_level);
+	enum status st = build(e, c, why, n_why);
 	if (!st)
 		st = read_record(e, c, why, n_why);
 	if (st)
