@@ -188,7 +188,6 @@ void engine_proc_close(struct engine_proc *e)
 		uv_close((uv_handle_t *)&e->poll, on_closed);
 		shutdown(e->fd, SHUT_RDWR);
 	}
-	uv_unref((uv_handle_t *)&e->process);
 }
 
 int64_t engine_proc_pid(const struct engine_proc *e)
