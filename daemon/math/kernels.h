@@ -8,7 +8,8 @@
  *
  * No allocation, no locks, no logging; any thread; pointers must be 64-byte aligned unless said otherwise; n counts
  * elements. Source and destination may only be the same array, never overlap partly. The engine sets FTZ|DAZ in its
- * threads (docs/gradient.md says what that means for subnormals); the kernels do not depend on it.
+ * threads (docs/gradient.md says what that means for subnormals); the kernels do not depend on it. Only the payload
+ * and sign of a NaN may differ between tables, and with them the digest of a block that holds one.
  */
 #ifndef GACC_MATH_KERNELS_H
 #define GACC_MATH_KERNELS_H
@@ -21,6 +22,7 @@
 #define KERNEL_BLOCK 1024  /* elements per reduction block */
 #define KERNEL_LANES 16
 #define KERNEL_MAX_SLOTS 8 /* gradients added in one pass */
+#define KERNEL_CACHED_ELEMENTS (1u << 21) /* arenas up to this size had better stay in the cache */
 
 /* One contribution to a pass. */
 struct kernel_src {
@@ -32,7 +34,8 @@ struct kernel_src {
  * Either pointer may be NULL: not computed. */
 struct kernel_partials {
 	double *sumsq;       /* sum of squares of the values written: f32 lanes in the block (f64 for f64 arrays), widened */
-	uint64_t *digest;    /* position-mixed hash of the block's bits; combine with kernel_digest_combine */
+	uint64_t *digest;    /* of the block's 32-bit words w with fixed keys k: sum over pairs of (w0 + k0) * (w1 + k1)
+			      * mod 2^64; combine with kernel_digest_combine. Finds accidents, not adversaries */
 	uint32_t *nonfinite; /* number of values written that are inf or NaN */
 };
 
@@ -59,18 +62,22 @@ struct kernel_params {
 	float *m, *v;    /* state: SGD with momentum uses m */
 };
 
+typedef void kernel_accumulate_fn(void *dst, const void *src, bool first, enum dtype acc_dtype,
+				  const struct kernel_src *s, int k, enum dtype g_dtype, size_t n,
+				  uint64_t *src_nonfinite, const struct kernel_partials *out);
+
 struct kernels {
 	const char *name; /* "reference", "sse2", "avx2", "avx512" */
 
 	/* dst = (first ? 0 : src) + coef[0]*g[0] + coef[1]*g[1] + ..., added left to right, so that k sources in one
 	 * pass give the bits of k passes (and first with k = 1 stores coef*g + 0, i.e. -0 becomes +0 like every
 	 * other sum). dst and src are accumulators of acc_dtype (F32 or F64), different arrays; stores are
-	 * non-temporal where that helps, fenced before return. k may be 0: a copy, or zeros when first.
+	 * non-temporal, fenced before return. k may be 0: a copy, or zeros when first.
 	 * src_nonfinite: NULL, or one counter per source to which the number of its non-finite products is added.
 	 * `out` describes the values written. g_dtype: F32, F16, BF16 (F64 only into F64). */
-	void (*accumulate)(void *dst, const void *src, bool first, enum dtype acc_dtype,
-			   const struct kernel_src *s, int k, enum dtype g_dtype, size_t n,
-			   uint64_t *src_nonfinite, const struct kernel_partials *out);
+	kernel_accumulate_fn *accumulate;
+	/* The same with plain stores, for arenas of up to KERNEL_CACHED_ELEMENTS: they stay in the cache. */
+	kernel_accumulate_fn *accumulate_cached;
 
 	/* Partials of an array as it is. dtype F32, F64, F16 or BF16 (16-bit: digest only). */
 	void (*inspect)(const void *a, enum dtype dtype, size_t n, const struct kernel_partials *out);
@@ -79,7 +86,8 @@ struct kernels {
 	void (*scale)(void *dst, const void *src, enum dtype dtype, double scale, float clip_value, size_t n);
 
 	/* Optimizer updates in place. g: the summed gradients (acc_dtype). digest: NULL or per-block digests
-	 * of the parameters written (of p16 where it is the only copy, else of p). Formulas: optim.h. */
+	 * of the parameters written (of p16 where it is the only copy, else of p). Formulas: optim.h, with the
+	 * weight decay always added, also when it is 0. A p16 beside p is written past the cache. */
 	void (*sgd)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
 		    const struct kernel_update *, uint64_t *digest);
 	void (*adam)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,

@@ -114,6 +114,7 @@ struct sources {
 	float coef[KERNEL_MAX_SLOTS];
 	vi nonfinite[KERNEL_MAX_SLOTS];
 	int k;
+	bool stream; /* past the cache */
 };
 
 INLINE vf load_row(const void *p, enum dtype t)
@@ -145,7 +146,10 @@ INLINE void accumulate_unit(float *dst, const float *src, struct sources *s, enu
 			s->nonfinite[j] += bad;
 	}
 	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		v_stream(dst + i + (size_t)r * ROW, x[r]);
+		if (s->stream)
+			v_stream(dst + i + (size_t)r * ROW, x[r]);
+		else
+			v_store(dst + i + (size_t)r * ROW, x[r]);
 }
 
 /* The last n < UNIT elements of a range, from element i on. */
@@ -180,18 +184,17 @@ INLINE void accumulate_range(float *dst, const float *src, struct sources *s, en
 			s->nonfinite[j] = (vi){ 0 };
 		}
 	}
-	_mm_sfence();
 }
 
-static void fast_accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *src_g,
-			    int k, enum dtype g_dtype, size_t n, uint64_t *src_nonfinite,
-			    const struct kernel_partials *out)
+static void accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *src_g, int k,
+		       enum dtype g_dtype, size_t n, uint64_t *src_nonfinite, const struct kernel_partials *out,
+		       bool stream)
 {
 	if (acc_dtype == DTYPE_F64) {
 		kernels_reference.accumulate(dst, src, first, acc_dtype, src_g, k, g_dtype, n, src_nonfinite, out);
 		return;
 	}
-	struct sources s = { .k = k };
+	struct sources s = { .k = k, .stream = stream };
 	for (int j = 0; j < k; j++) {
 		s.g[j] = src_g[j].g;
 		s.coef[j] = (float)src_g[j].coef;
@@ -205,6 +208,20 @@ static void fast_accumulate(void *dst, const void *src, bool first, enum dtype a
 		accumulate_range(dst, from, &s, DTYPE_F16, n, src_nonfinite, out);
 	else
 		accumulate_range(dst, from, &s, DTYPE_F32, n, src_nonfinite, out);
+	_mm_sfence();
+}
+
+static void fast_accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *s, int k,
+			    enum dtype g_dtype, size_t n, uint64_t *src_nonfinite, const struct kernel_partials *out)
+{
+	accumulate(dst, src, first, acc_dtype, s, k, g_dtype, n, src_nonfinite, out, true);
+}
+
+static void fast_accumulate_cached(void *dst, const void *src, bool first, enum dtype acc_dtype,
+				   const struct kernel_src *s, int k, enum dtype g_dtype, size_t n,
+				   uint64_t *src_nonfinite, const struct kernel_partials *out)
+{
+	accumulate(dst, src, first, acc_dtype, s, k, g_dtype, n, src_nonfinite, out, false);
 }
 
 /* --- inspect, scale, conversions -------------------------------------------------------------------------------- */
@@ -443,6 +460,7 @@ static void fast_adamw(const struct kernel_params *a, const void *g, enum dtype 
 const struct kernels KERNELS_TABLE = {
 	.name = KERNELS_NAME,
 	.accumulate = fast_accumulate,
+	.accumulate_cached = fast_accumulate_cached,
 	.inspect = fast_inspect,
 	.scale = fast_scale,
 	.sgd = fast_sgd,

@@ -219,6 +219,7 @@ static void ref_from_f32(void *dst, enum dtype dst_dtype, const float *src, size
 const struct kernels kernels_reference = {
 	.name = "reference",
 	.accumulate = ref_accumulate,
+	.accumulate_cached = ref_accumulate,
 	.inspect = ref_inspect,
 	.scale = ref_scale,
 	.sgd = ref_sgd,

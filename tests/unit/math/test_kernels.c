@@ -72,6 +72,7 @@ struct accumulate_case {
 	size_t n;
 	int partials;   /* mask of wanted(); -1: NULL */
 	bool count;     /* src_nonfinite */
+	bool cached;    /* by accumulate_cached */
 	size_t g_shift; /* elements by which g is off its alignment */
 	enum sample sample;
 };
@@ -92,8 +93,9 @@ static void check_accumulate(const struct kernels *table, const struct accumulat
 	struct kernel_partials want_out = wanted(&want_p, c->partials), got_out = wanted(&got_p, c->partials);
 	reference->accumulate(want, c->first ? NULL : src, c->first, c->acc, s, c->k, c->grad, c->n,
 			      c->count ? want_count : NULL, c->partials < 0 ? NULL : &want_out);
-	table->accumulate(got, c->first ? NULL : src, c->first, c->acc, s, c->k, c->grad, c->n,
-			  c->count ? got_count : NULL, c->partials < 0 ? NULL : &got_out);
+	kernel_accumulate_fn *accumulate = c->cached ? table->accumulate_cached : table->accumulate;
+	accumulate(got, c->first ? NULL : src, c->first, c->acc, s, c->k, c->grad, c->n, c->count ? got_count : NULL,
+		   c->partials < 0 ? NULL : &got_out);
 	ck_assert_msg(sample_differs(want, got, c->acc, c->n) == c->n,
 		      "%s: acc %s grad %s k %d n %zu first %d sample %d: element %zu", table->name, dtype_name(c->acc),
 		      dtype_name(c->grad), c->k, c->n, c->first, c->sample, sample_differs(want, got, c->acc, c->n));
@@ -121,6 +123,7 @@ START_TEST(accumulate_matches_the_reference)
 									 .grad = grad_dtypes[t], .k = k, .n = sizes[a],
 									 .partials = (int)(rng_next(&rng) % 9) - 1,
 									 .count = rng_next(&rng) & 1,
+									 .cached = rng_next(&rng) & 1,
 									 .g_shift = rng_next(&rng) % 3,
 									 .sample = samples[s] },
 								 &rng);
