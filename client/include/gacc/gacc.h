@@ -110,7 +110,8 @@ typedef struct gacc_push_opts {
 	const unsigned char *present; /* bit t (LSB first) = tensor t was touched; NULL = all */
 	int zero_after;           /* the daemon zeroes the slot as it adds it */
 	int async;                /* return once it is queued; the acknowledgement is awaited by the next gacc_grad_buffer
-	                             that needs the slot, gacc_flush or gacc_wait, which report its error. After an
+	                             that needs the slot, gacc_flush or gacc_wait, which then report its error and do
+	                             nothing else: go on with gacc_next. After an
 	                             asynchronous push the next gacc_grad_buffer is another slot if there is one */
 } gacc_push_opts;
 

@@ -24,7 +24,7 @@ static uint32_t order[32]; /* micro-batches in the order of attempts */
 static int n_attempts;
 static bool held;          /* attempts wait */
 static pthread_t job_thread;
-static bool other_thread;  /* an attempt came from the sender */
+static int by_sender;      /* attempts that came from its thread */
 
 enum status __wrap_push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
 {
@@ -38,7 +38,7 @@ enum status __wrap_push_attempt(struct gacc_job *job, void *arg, int64_t timeout
 	st = a->st[a->attempts < 3 ? a->attempts : 3];
 	a->attempts++;
 	order[n_attempts++ % 32] = push->micro;
-	other_thread = other_thread || !pthread_equal(pthread_self(), job_thread);
+	by_sender += !pthread_equal(pthread_self(), job_thread);
 	pthread_mutex_unlock(&lock);
 	push->is_void = a->is_void;
 	failure->status = st;
@@ -61,7 +61,8 @@ static void setup(void)
 {
 	memset(answers, 0, sizeof(answers));
 	n_attempts = 0;
-	other_thread = held = false;
+	held = false;
+	by_sender = 0;
 	job_thread = pthread_self();
 	client = (struct gacc_client){ .endpoint = endpoint, .pid = getpid() };
 	job = (struct gacc_job){ .client = &client, .outage_ms = 0, .memory.socket = -1, .held_slot = -1, .running = true,
@@ -103,7 +104,7 @@ START_TEST(in_order_on_its_own_thread)
 	ck_assert(window_next(&job.window, &micro, &last) && micro == 6); /* what is queued is no longer owed */
 	ck_assert_int_eq(sender_settle(&job), GACC_OK);
 	ordered(6);
-	ck_assert(other_thread);
+	ck_assert_int_eq(by_sender, 6);
 }
 END_TEST
 
@@ -135,6 +136,7 @@ START_TEST(parked_pushes_are_repeated)
 	ck_assert_int_eq(sender_settle(&job), GACC_OK);
 	ck_assert_int_eq(answers[0].attempts, 3);
 	ck_assert_int_eq(order[3], 1);
+	ck_assert_int_eq(by_sender, 4);
 }
 END_TEST
 

@@ -308,7 +308,8 @@ START_TEST(params_gather_any_piece)
 		{ .param_offset = 64, .count = 2, .param_dtype = GACC_F32 },
 	};
 	struct layout layout = { .tensors = tensors, .n = 3, .param_bytes = 128 };
-	unsigned char whole[128], piece[128];
+	unsigned char whole[128], guarded[3 * 128], *piece = guarded + 128;
+	size_t outside = 0;
 
 	params_gather(&layout, values, 0, whole, sizeof(whole));
 	ck_assert_mem_eq(whole, a, sizeof(a));
@@ -317,8 +318,12 @@ START_TEST(params_gather_any_piece)
 		ck_assert_uint_eq(whole[12 + i], 0);
 	for (size_t n = 1; n <= 128; n++)
 		for (size_t at = 0; at + n <= 128; at++) {
+			memset(guarded, 0xee, sizeof(guarded));
 			params_gather(&layout, values, at, piece, n);
 			ck_assert_mem_eq(piece, whole + at, n);
+			for (size_t i = 0; i < 128; i++)
+				outside += guarded[i] != 0xee || (i >= n && piece[i] != 0xee);
+			ck_assert_uint_eq(outside, 0);
 		}
 }
 END_TEST
