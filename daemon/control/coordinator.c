@@ -1,6 +1,5 @@
-#include "control/coordinator.h"
+#include "control/coord_impl.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,42 +9,9 @@
 #define ATTEMPT_TIMEOUT_NS (INT64_C(60) * 1000000000)
 #define MAX_FAILED_ATTEMPTS 16
 
-/* What the coordinator knows of one node: its newest report, without the borrowed arrays. */
-struct peer {
-	struct report last;
-	bool known;
-	bool has_bitmap; /* `counted` holds what this node had when it closed the window */
-};
-
-struct coord {
-	uint64_t job_id, epoch, term;
-	const struct job_spec *spec;
-	struct coord_ports ports;
-	enum coord_phase phase;
-	bool superseded;
-	uint64_t window, applied_step;
-	uint64_t attempt;              /* open or last attempt of this term */
-	uint32_t failed_attempts;      /* of this window */
-	int64_t phase_since_ns, sent_ns, opened_ns;
-	struct commit commit;          /* being persisted, or the last durable one */
-	bool have_commit;
-	struct peer *peer;
-	uint32_t n_peers;
-	struct rank_progress *rank;
-	struct late_rank *late;
-	uint32_t n_late;
-	uint64_t *counted;             /* of the window being committed */
-	uint32_t n_words;
-	enum job_state state;
-	char reason[256];
-	int64_t state_since_unix_ns, window_opened_unix_ns;
-	enum status end_status;
-	char end_reason[256];
-};
-
 /* ---- small things ---- */
 
-static void set_state(struct coord *c, enum job_state state, const char *reason, struct now now)
+void coord_set_state(struct coord *c, enum job_state state, const char *reason, struct now now)
 {
 	if (c->state == state && !strcmp(c->reason, reason))
 		return;
@@ -63,7 +29,7 @@ static void set_phase(struct coord *c, enum coord_phase phase, struct now now)
 	c->sent_ns = 0;
 }
 
-static void event(struct coord *c, bool warning, const char *reason, int64_t rank, const char *text)
+void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	c->ports.event(c->ports.ctx, c->job_id, warning, reason, rank, text);
 }
@@ -109,7 +75,7 @@ static void send_order(struct coord *c, uint32_t node)
 	c->ports.order(c->ports.ctx, node, &o);
 }
 
-static void broadcast(struct coord *c, struct now now)
+void coord_broadcast(struct coord *c, struct now now)
 {
 	c->sent_ns = now.mono_ns;
 	for (uint32_t i = 0; i < c->n_peers; i++)
@@ -171,48 +137,6 @@ static uint64_t counted_so_far(const struct coord *c)
 
 /* ---- deciding ---- */
 
-/* torch.nn.utils.clip_grad_norm_: multiply by min(1, max_norm / (norm + 1e-6)). */
-static double clip_coefficient(double clip_norm, double norm)
-{
-	if (clip_norm <= 0)
-		return 1;
-	double k = clip_norm / (norm + 1e-6);
-	return k < 1 ? k : 1;
-}
-
-void commit_decide(const struct job_spec *spec, const struct window_sums *in, uint64_t applied_before,
-		   struct commit *out)
-{
-	out->window = in->window;
-	out->applied_step = applied_before;
-	out->micro_count = in->count;
-	out->total_weight = in->sum_weight;
-	out->mean_loss = in->sum_weight > 0 ? in->sum_loss / in->sum_weight : 0;
-	out->digest = in->digest;
-	out->next_micro_size = spec->micro_size;
-	out->next_loss_scale = spec->loss_scale;
-	out->clip_value = spec->clip_value;
-	if (in->count == 0) {
-		out->outcome = OUTCOME_EMPTY;
-		return;
-	}
-	if (in->missing && spec->uneven == UNEVEN_DROP) {
-		out->outcome = OUTCOME_DROPPED;
-		return;
-	}
-	out->divisor = reduce_divisor(spec->reduction, spec->grad_of, in->sum_weight, in->count, spec->fixed_divisor);
-	double unit = 1 / (out->divisor * spec->loss_scale);
-	out->grad_norm = sqrt(in->sumsq) * unit;
-	if (in->nonfinite || !isfinite(out->grad_norm)) {
-		out->outcome = OUTCOME_SKIPPED;
-		return;
-	}
-	out->outcome = OUTCOME_APPLIED;
-	out->scale = unit * clip_coefficient(spec->clip_norm, out->grad_norm);
-	out->lr = spec->optim.lr * schedule_factor(&spec->schedule, applied_before);
-	out->applied_step = applied_before + 1;
-}
-
 /* When the window's last two ranks became ready: who made the others wait, and for how long. */
 static void find_last(const struct coord *c, struct commit *out, struct now now)
 {
@@ -268,7 +192,7 @@ static void fail_attempt(struct coord *c, const char *why, struct now now)
 	char text[200];
 	snprintf(text, sizeof text, "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
 		 (unsigned long long)c->window, why);
-	event(c, true, "AttemptFailed", -1, text);
+	coord_event(c, true, "AttemptFailed", -1, text);
 	if (++c->failed_attempts >= MAX_FAILED_ATTEMPTS) {
 		coord_end(c, ST_ATTEMPT_FAILED, text, now);
 		return;
@@ -334,7 +258,7 @@ static void start_close(struct coord *c, struct now now)
 	for (uint32_t i = 0; i < c->n_peers; i++)
 		c->peer[i].has_bitmap = false;
 	set_phase(c, COORD_CLOSE, now);
-	broadcast(c, now);
+	coord_broadcast(c, now);
 }
 
 static void step_collect(struct coord *c, struct now now)
@@ -353,7 +277,7 @@ static void step_close(struct coord *c, struct now now)
 		return;
 	c->attempt++;
 	set_phase(c, COORD_GO, now);
-	broadcast(c, now);
+	coord_broadcast(c, now);
 }
 
 static void step_go(struct coord *c, struct now now)
@@ -389,7 +313,7 @@ static void step_commit(struct coord *c, struct now now)
 		return;
 	}
 	open_window(c, c->commit.window + 1, now);
-	set_state(c, JOB_RUNNING, "", now);
+	coord_set_state(c, JOB_RUNNING, "", now);
 	c->ports.changed(c->ports.ctx, c->job_id);
 	step_collect(c, now);
 }
@@ -400,8 +324,8 @@ static void step(struct coord *c, struct now now)
 	case COORD_START:
 		if (all_started(c)) {
 			open_window(c, c->window, now);
-			set_state(c, JOB_RUNNING, "", now);
-			broadcast(c, now);
+			coord_set_state(c, JOB_RUNNING, "", now);
+			coord_broadcast(c, now);
 			step_collect(c, now);
 		}
 		break;
@@ -499,7 +423,7 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	c->have_commit = true;
 	c->applied_step = c->commit.applied_step;
 	set_phase(c, COORD_COMMIT, now);
-	broadcast(c, now);
+	coord_broadcast(c, now);
 	step(c, now);
 }
 
@@ -510,7 +434,7 @@ void coord_end(struct coord *c, enum status end, const char *reason, struct now 
 	c->end_status = end;
 	snprintf(c->end_reason, sizeof c->end_reason, "%s", reason);
 	set_phase(c, COORD_ENDING, now);
-	set_state(c, JOB_COMPLETING, reason, now);
+	coord_set_state(c, JOB_COMPLETING, reason, now);
 	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
 }
 
@@ -525,8 +449,8 @@ void coord_on_ended(struct coord *c, enum status st, struct now now)
 	set_phase(c, COORD_ENDED, now);
 	enum job_state s = c->end_status == ST_OK ? JOB_COMPLETED :
 			   c->end_status == ST_CANCELLED ? JOB_CANCELLED : JOB_FAILED;
-	set_state(c, s, c->end_reason, now);
-	broadcast(c, now);
+	coord_set_state(c, s, c->end_reason, now);
+	coord_broadcast(c, now);
 }
 
 enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
@@ -541,89 +465,18 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 	return ST_OK;
 }
 
-/* ---- late ranks ---- */
-
-/* Others may be waiting for it: it owes micro-batches and does not wait itself. */
-static bool owes(const struct coord *c, const struct rank_progress *p)
-{
-	return !p->flushed && !p->waiting_ns && p->counted + p->voided < c->spec->micro_size;
-}
-
-/* Since when any rank has been waiting in this window, or 0. */
-static int64_t waiting_since(const struct coord *c)
-{
-	int64_t first = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		int64_t t = c->rank[r].waiting_ns;
-		if (t && (!first || t < first))
-			first = t;
-	}
-	return first;
-}
-
-int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
-{
-	if (c->phase != COORD_COLLECT || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
-		return 0;
-	int64_t since = waiting_since(c);
-	return since && now.mono_ns > since ? now.mono_ns - since : 0;
-}
-
-static void describe_late(const struct coord *c, char *text, size_t n, struct now now)
-{
-	int at = snprintf(text, n, "window %llu: waiting for", (unsigned long long)c->window);
-	for (uint32_t i = 0; i < c->n_late && i < 4 && at < (int)n; i++) {
-		const struct late_rank *l = &c->late[i];
-		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s%lld) at %u/%u for %.0f s", i ? "," : "",
-			       l->rank, l->pid ? "pid " : "never attached, pid ", (long long)l->pid, l->counted,
-			       l->micro_size, (double)l->waiting_ns / 1e9);
-	}
-	if (c->n_late > 4 && at < (int)n)
-		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
-}
-
-static void watch_late(struct coord *c, struct now now)
-{
-	int64_t worst = 0;
-	c->n_late = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		int64_t ns = coord_rank_late_ns(c, r, now);
-		if (!ns)
-			continue;
-		const struct rank_progress *p = &c->rank[r];
-		c->late[c->n_late++] = (struct late_rank){ .rank = r, .counted = p->counted + p->voided,
-							   .micro_size = c->spec->micro_size, .pid = p->pid,
-							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost };
-		worst = ns > worst ? ns : worst;
-	}
-	if (worst < c->spec->stall_warn_ns) {
-		if (c->state == JOB_STALLED)
-			set_state(c, JOB_RUNNING, "", now);
-		return;
-	}
-	char text[256];
-	describe_late(c, text, sizeof text, now);
-	if (worst >= c->spec->stall_abort_ns) {
-		coord_end(c, ST_STALLED, text, now);
-		return;
-	}
-	if (c->state != JOB_STALLED) {
-		event(c, true, "RankLate", c->late[0].rank, text);
-		set_state(c, JOB_STALLED, text, now);
-		broadcast(c, now);
-	}
-}
+/* ---- time ---- */
 
 void coord_tick(struct coord *c, struct now now)
 {
 	if (c->superseded)
 		return;
 	if (c->phase == COORD_COLLECT)
-		watch_late(c, now);
+		coord_watch_late(c, now);
 	if (c->phase == COORD_GO && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
 		fail_attempt(c, "timed out", now);
 	if (now.mono_ns - c->sent_ns >= RESEND_NS && c->phase != COORD_ENDING)
-		broadcast(c, now);
+		coord_broadcast(c, now);
 }
 
 /* ---- life ---- */
@@ -675,56 +528,4 @@ void coord_restore(struct coord *c, const struct commit *last)
 	c->applied_step = last->applied_step;
 	c->phase = COORD_COMMIT; /* some node may not have applied it: send it until all have */
 	c->state = JOB_RUNNING;
-}
-
-/* ---- looking ---- */
-
-enum coord_phase coord_phase(const struct coord *c)
-{
-	return c->phase;
-}
-
-enum job_state coord_state(const struct coord *c, const char **out_reason, int64_t *out_since_unix_ns)
-{
-	if (out_reason)
-		*out_reason = c->reason;
-	if (out_since_unix_ns)
-		*out_since_unix_ns = c->state_since_unix_ns;
-	return c->state;
-}
-
-uint64_t coord_window(const struct coord *c)
-{
-	return c->window;
-}
-
-uint64_t coord_applied_step(const struct coord *c)
-{
-	return c->applied_step;
-}
-
-uint64_t coord_attempt(const struct coord *c)
-{
-	return c->attempt;
-}
-
-bool coord_superseded(const struct coord *c)
-{
-	return c->superseded;
-}
-
-const struct commit *coord_last_commit(const struct coord *c)
-{
-	return c->have_commit ? &c->commit : NULL;
-}
-
-const struct rank_progress *coord_ranks(const struct coord *c, uint32_t *n)
-{
-	*n = c->spec->ranks;
-	return c->rank;
-}
-
-int64_t coord_window_opened_unix_ns(const struct coord *c)
-{
-	return c->window_opened_unix_ns;
 }

@@ -44,12 +44,16 @@ void job_on_call_gone(struct job *j, uint64_t call)
 		}
 }
 
-/* Answers every parked call with an error; pushes too. */
+/* The job is over: answers every parked call with an error, pushes too. A rank that wanted to leave has left. */
 static void fail_all(struct job *j, enum status st, const char *hint, const char *text)
 {
+	struct reply left = { .kind = REPLY_EMPTY };
 	while (j->n_waiters) {
 		struct waiter *w = &j->waiter[j->n_waiters - 1];
-		reply_error(j, w->call, st, hint, "%s", text);
+		if (w->kind == WAIT_DETACH)
+			j->ports.reply(j->ports.ctx, w->call, &left);
+		else
+			reply_error(j, w->call, st, hint, "%s", text);
 		waiter_remove(j, w);
 	}
 	for (uint32_t r = 0; r < j->spec->ranks; r++)
@@ -65,7 +69,7 @@ uint32_t job_micro_size(const struct job *j)
 	return j->engine_seen ? j->mirror.r.micro_size : j->spec->micro_size;
 }
 
-static void step_reply(struct job *j, uint64_t call, const struct commit *k)
+void step_reply(struct job *j, uint64_t call, const struct commit *k)
 {
 	struct reply rep = { .kind = REPLY_STEP };
 	rep.step.commit = *k;
@@ -87,12 +91,12 @@ static void answer_steps(struct job *j)
 	}
 }
 
-static bool ready_now(const struct job *j)
+bool ready_now(const struct job *j)
 {
 	return j->run && j->engine_up && j->mirror.r.params_ready && j->mirror.r.phase == WINDOW_OPEN;
 }
 
-static void ready_reply(struct job *j, const struct rank *r, uint64_t call)
+void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_READY };
 	uint32_t n = 0, size = job_micro_size(j);
@@ -389,166 +393,6 @@ void job_on_engine_down(struct job *j, struct now now)
 	forget_commands(j);
 	if (!j->ended)
 		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1, "the engine has died and is being restarted");
-}
-
-/* ---- trainers' calls ---- */
-
-static bool call_allowed(struct job *j, uint64_t call, const struct session_key *k)
-{
-	if (!session_check(j, k, call))
-		return false;
-	if (!j->ended)
-		return true;
-	reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
-	return false;
-}
-
-void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
-		    uint64_t bytes, bool last, struct now now)
-{
-	if (!call_allowed(j, call, k))
-		return;
-	if (!j->engine_seen) {
-		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
-		return;
-	}
-	if (j->mirror.r.params_ready) {
-		struct reply rep = { .kind = REPLY_PUT };
-		rep.put.ready = true;
-		j->ports.reply(j->ports.ctx, call, &rep);
-		return;
-	}
-	if (slot >= j->spec->slots_per_rank || bytes > j->arena.slot_bytes || offset > j->arena.param_bytes ||
-	    bytes > j->arena.param_bytes - offset) {
-		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
-			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
-			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->arena.slot_bytes,
-			    (unsigned long long)j->arena.param_bytes);
-		return;
-	}
-	struct waiter *w = waiter_add(j, call, WAIT_PUT, k->rank);
-	if (!w)
-		return;
-	uint32_t n, first = job_session_slots(j, k->rank, &n);
-	w->slot = first + slot;
-	w->offset = offset;
-	w->bytes = bytes;
-	w->last = last;
-	job_reconcile(j, now);
-}
-
-static int64_t deadline(int64_t timeout_ns, struct now now)
-{
-	return timeout_ns > 0 ? now.mono_ns + timeout_ns : 0;
-}
-
-void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, int64_t timeout_ns, struct now now)
-{
-	if (!call_allowed(j, call, k))
-		return;
-	if (ready_now(j)) {
-		ready_reply(j, &j->rank[k->rank], call);
-		return;
-	}
-	struct waiter *w = waiter_add(j, call, WAIT_READY, k->rank);
-	if (w)
-		w->deadline_ns = deadline(timeout_ns, now);
-}
-
-void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
-{
-	if (!call_allowed(j, call, k))
-		return;
-	struct rank *r = &j->rank[k->rank];
-	if (!j->run || window > j->mirror.r.window) {
-		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "flush the open window", "window %llu is open, not %llu",
-			    (unsigned long long)j->mirror.r.window, (unsigned long long)window);
-		return;
-	}
-	if (window < j->mirror.r.window || j->mirror.rank[k->rank].flushed || j->mirror.r.phase != WINDOW_OPEN) {
-		struct reply rep = { .kind = REPLY_FLUSH };
-		rep.flush.counted = window == j->mirror.r.window ? j->mirror.rank[k->rank].counted : 0;
-		j->ports.reply(j->ports.ctx, call, &rep);
-		return;
-	}
-	if (!waiter_add(j, call, WAIT_FLUSH, k->rank))
-		return;
-	r->flush_wanted = true;
-	job_reconcile(j, now);
-}
-
-void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, int64_t timeout_ns,
-		   struct now now)
-{
-	if (!session_check(j, k, call))
-		return;
-	const struct past_window *p = past_find(j, window);
-	if (p && window < j->mirror.r.window) {
-		step_reply(j, call, &p->commit);
-		return;
-	}
-	if (j->ended) {
-		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
-		return;
-	}
-	if (window != j->mirror.r.window) {
-		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window", "window %llu is open, not %llu%s",
-			    (unsigned long long)j->mirror.r.window, (unsigned long long)window,
-			    window < j->mirror.r.window ? "; its outcome is no longer kept" : "");
-		return;
-	}
-	struct waiter *w = waiter_add(j, call, WAIT_STEP, k->rank);
-	if (!w)
-		return;
-	w->window = window;
-	w->deadline_ns = deadline(timeout_ns, now);
-}
-
-void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
-{
-	if (!session_check(j, k, call))
-		return;
-	if (j->mirror.r.client_pending && window + 1 == j->mirror.r.window)
-		j->rank[k->rank].step_acked = true;
-	struct reply rep = { .kind = REPLY_EMPTY };
-	j->ports.reply(j->ports.ctx, call, &rep);
-	job_reconcile(j, now);
-}
-
-void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool done, struct now now)
-{
-	if (!session_check(j, k, call))
-		return;
-	struct rank *r = &j->rank[k->rank];
-	r->detached = true;
-	r->lost = false;
-	j->report_due = true;
-	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == 2) {
-		struct reply rep = { .kind = REPLY_EMPTY };
-		j->ports.reply(j->ports.ctx, call, &rep);
-	} else if (waiter_add(j, call, WAIT_DETACH, k->rank)) {
-		r->flush_wanted = r->leave_wanted = true;
-	}
-	job_reconcile(j, now);
-}
-
-void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, struct now now)
-{
-	struct rank *r = &j->rank[rank];
-	if (rank >= j->spec->ranks || r->sgen != generation || r->detached)
-		return;
-	bool lost = !up;
-	if (lost && !r->lost && !j->ended) {
-		char text[160];
-		snprintf(text, sizeof text, "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
-			 (long long)r->session.pid, j->mirror.rank[rank].counted, job_micro_size(j),
-			 (unsigned long long)j->mirror.r.window);
-		j->ports.event(j->ports.ctx, j->id, true, "RankLost", rank, text);
-	}
-	r->link = up;
-	r->lost = lost;
-	j->report_due = true;
-	job_report(j, now);
 }
 
 /* ---- orders ---- */

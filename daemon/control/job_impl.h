@@ -137,5 +137,8 @@ void waiter_remove(struct job *, struct waiter *);
 void job_window_changed(struct job *, struct now); /* the mirror shows a new window: outcomes are known */
 void job_params_changed(struct job *, struct now); /* start phase may have advanced */
 uint32_t job_micro_size(const struct job *);
+void step_reply(struct job *, uint64_t call, const struct commit *);
+bool ready_now(const struct job *); /* trainers may compute: the job runs and the parameters stand still */
+void ready_reply(struct job *, const struct rank *, uint64_t call);
 
 #endif

@@ -1,0 +1,47 @@
+/* Inside of struct coord, shared by coordinator.c and coord_look.c alone. */
+#ifndef GACC_CONTROL_COORD_IMPL_H
+#define GACC_CONTROL_COORD_IMPL_H
+
+#include "control/coordinator.h"
+
+/* What the coordinator knows of one node: its newest report, without the borrowed arrays. */
+struct peer {
+	struct report last;
+	bool known;
+	bool has_bitmap; /* `counted` holds what this node had when it closed the window */
+};
+
+struct coord {
+	uint64_t job_id, epoch, term;
+	const struct job_spec *spec;
+	struct coord_ports ports;
+	enum coord_phase phase;
+	bool superseded;
+	uint64_t window, applied_step;
+	uint64_t attempt;              /* open or last attempt of this term */
+	uint32_t failed_attempts;      /* of this window */
+	int64_t phase_since_ns, sent_ns, opened_ns;
+	struct commit commit;          /* being persisted, or the last durable one */
+	bool have_commit;
+	struct peer *peer;
+	uint32_t n_peers;
+	struct rank_progress *rank;
+	struct late_rank *late;
+	uint32_t n_late;
+	uint64_t *counted;             /* of the window being committed */
+	uint32_t n_words;
+	enum job_state state;
+	char reason[256];
+	int64_t state_since_unix_ns, window_opened_unix_ns;
+	enum status end_status;
+	char end_reason[256];
+};
+
+void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
+void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
+/* The current order to all nodes. */
+void coord_broadcast(struct coord *, struct now);
+/* Finds late ranks; warns, marks the job STALLED or ends it. */
+void coord_watch_late(struct coord *, struct now);
+
+#endif

@@ -1,0 +1,127 @@
+/* Who is late, and what others may see of a coordinator. */
+#include "control/coord_impl.h"
+
+#include <stdio.h>
+
+/* Others may be waiting for it: it owes micro-batches and does not wait itself. */
+static bool owes(const struct coord *c, const struct rank_progress *p)
+{
+	return !p->flushed && !p->waiting_ns && p->counted + p->voided < c->spec->micro_size;
+}
+
+/* Since when any rank has been waiting in this window, or 0. */
+static int64_t waiting_since(const struct coord *c)
+{
+	int64_t first = 0;
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		int64_t t = c->rank[r].waiting_ns;
+		if (t && (!first || t < first))
+			first = t;
+	}
+	return first;
+}
+
+int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
+{
+	if (c->phase != COORD_COLLECT || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
+		return 0;
+	int64_t since = waiting_since(c);
+	return since && now.mono_ns > since ? now.mono_ns - since : 0;
+}
+
+static void describe_late(const struct coord *c, char *text, size_t n, struct now now)
+{
+	int at = snprintf(text, n, "window %llu: waiting for", (unsigned long long)c->window);
+	for (uint32_t i = 0; i < c->n_late && i < 4 && at < (int)n; i++) {
+		const struct late_rank *l = &c->late[i];
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s%lld) at %u/%u for %.0f s", i ? "," : "",
+			       l->rank, l->pid ? "pid " : "never attached, pid ", (long long)l->pid, l->counted,
+			       l->micro_size, (double)l->waiting_ns / 1e9);
+	}
+	if (c->n_late > 4 && at < (int)n)
+		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
+}
+
+void coord_watch_late(struct coord *c, struct now now)
+{
+	int64_t worst = 0;
+	c->n_late = 0;
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		int64_t ns = coord_rank_late_ns(c, r, now);
+		if (!ns)
+			continue;
+		const struct rank_progress *p = &c->rank[r];
+		c->late[c->n_late++] = (struct late_rank){ .rank = r, .counted = p->counted + p->voided,
+							   .micro_size = c->spec->micro_size, .pid = p->pid,
+							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost };
+		worst = ns > worst ? ns : worst;
+	}
+	if (worst < c->spec->stall_warn_ns) {
+		if (c->state == JOB_STALLED)
+			coord_set_state(c, JOB_RUNNING, "", now);
+		return;
+	}
+	char text[256];
+	describe_late(c, text, sizeof text, now);
+	if (worst >= c->spec->stall_abort_ns) {
+		coord_end(c, ST_STALLED, text, now);
+		return;
+	}
+	if (c->state != JOB_STALLED) {
+		coord_event(c, true, "RankLate", c->late[0].rank, text);
+		coord_set_state(c, JOB_STALLED, text, now);
+		coord_broadcast(c, now);
+	}
+}
+
+/* ---- looking ---- */
+
+enum coord_phase coord_phase(const struct coord *c)
+{
+	return c->phase;
+}
+
+enum job_state coord_state(const struct coord *c, const char **out_reason, int64_t *out_since_unix_ns)
+{
+	if (out_reason)
+		*out_reason = c->reason;
+	if (out_since_unix_ns)
+		*out_since_unix_ns = c->state_since_unix_ns;
+	return c->state;
+}
+
+uint64_t coord_window(const struct coord *c)
+{
+	return c->window;
+}
+
+uint64_t coord_applied_step(const struct coord *c)
+{
+	return c->applied_step;
+}
+
+uint64_t coord_attempt(const struct coord *c)
+{
+	return c->attempt;
+}
+
+bool coord_superseded(const struct coord *c)
+{
+	return c->superseded;
+}
+
+const struct commit *coord_last_commit(const struct coord *c)
+{
+	return c->have_commit ? &c->commit : NULL;
+}
+
+const struct rank_progress *coord_ranks(const struct coord *c, uint32_t *n)
+{
+	*n = c->spec->ranks;
+	return c->rank;
+}
+
+int64_t coord_window_opened_unix_ns(const struct coord *c)
+{
+	return c->window_opened_unix_ns;
+}
