@@ -364,7 +364,8 @@ static void on_shutdown(struct rpc_tag *tag, bool ok)
 static void on_grace_over(uv_timer_t *timer)
 {
 	struct rpc_stop *stop = timer->data;
-	log_warn("calls that did not end in time are cancelled: %u", stop->server->open);
+	if (stop->server->open) /* else it waits for idle clients to hang up */
+		log_warn("calls that did not end in time are cancelled: %u", stop->server->open);
 	grpc_server_cancel_all_calls(stop->server->grpc);
 }
 
