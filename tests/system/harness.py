@@ -17,12 +17,16 @@ import mmap
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import threading
 import time
+import types
 
 import grpc
 import numpy as np
@@ -149,9 +153,9 @@ class Service:
         proto = descriptor_pb2.MethodDescriptorProto()
         m.CopyToProto(proto)
         kind = ("stream" if proto.client_streaming else "unary") + ("_stream" if proto.server_streaming else "_unary")
-        types, path = self._client.types, f"/{self._name}/{method}"
+        known, path = self._client.types, f"/{self._name}/{method}"
         stub = getattr(self._client.channel, kind)(path, request_serializer=lambda r: r.SerializeToString(),
-                                                   response_deserializer=types.of(m.output_type).FromString)
+                                                   response_deserializer=known.of(m.output_type).FromString)
 
         def once(request, timeout):
             # wait_for_ready: a connection comes about only while some call waits for it
@@ -161,7 +165,7 @@ class Service:
 
         def call(request=None, timeout=CALL_S, retry=True, **fields):
             """`request`: for client streams a function that returns the messages. A server stream returns a list."""
-            request = types.of(m.input_type)(**fields) if request is None else request
+            request = known.of(m.input_type)(**fields) if request is None else request
             end, tries = time.monotonic() + timeout, 0
             while True:
                 try:
@@ -180,7 +184,7 @@ class Service:
 
         def stream(timeout=CALL_S, **fields):
             """The iterator of a server stream."""
-            return stub(types.of(m.input_type)(**fields), timeout=timeout, wait_for_ready=True,
+            return stub(known.of(m.input_type)(**fields), timeout=timeout, wait_for_ready=True,
                         metadata=self._client.metadata)
 
         call.stream, call.stub = stream, stub
@@ -333,10 +337,15 @@ class Daemon:
             self.process = None
         return pid
 
-    def kill_engine(self, job, sig=signal.SIGKILL):
-        pid = self.engine_pid(job)
+    def kill_engine(self, job, pid=None, sig=signal.SIGKILL):
+        """The engine of that job, or the one with this pid that a test has asked for before; returns when it is dead."""
+        pid = pid or self.engine_pid(job)
         self.engines_killed = True
-        os.kill(pid, sig)
+        try:
+            os.kill(pid, sig)
+        except ProcessLookupError:
+            return pid
+        wait_until(f"death of engine {pid}", lambda: not alive(pid), every=0.001)
         return pid
 
     def kill_supervisor(self):
@@ -471,14 +480,15 @@ class Rank:
         endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
         self.own_client = client is None
         self.client = client or Client(endpoint)
-        self.gacc = self.client.gradient
+        self.gacc = Service(self.client, "gacc.v1.GradientService")
+        self.gacc.on_outage = self._after_outage
         self.job, self.rank, self.inline = str(job), rank, inline
         self.tensors = [self._tensor(*t) for t in tensors]
         self.names = [t.name for t in self.tensors]
         self.shapes = {t.name: tuple(t.shape) for t in self.tensors}
         self.memory, self.attach_socket, self.session = {}, None, None
         self.window, self.micro, self.micro_size, self.missing, self.loss_scale = 0, 0, 0, [], 1.0
-        self.pool = concurrent.futures.ThreadPoolExecutor(4)
+        self.pool, self.mapping = concurrent.futures.ThreadPoolExecutor(4), threading.Lock()
         if attach:
             self.attach(ranks, **attach_fields)
 
@@ -524,6 +534,15 @@ class Rank:
         if self.attach_socket:
             self.attach_socket.close()
         self.attach_socket = s
+
+    def _after_outage(self):
+        """The session outlives gaccd, the attach socket does not: a new one says that we live. The memory is the same."""
+        with self.mapping:
+            if self.attach_socket and select.select([self.attach_socket], [], [], 0)[0]:
+                try:
+                    self.map()
+                except OSError:
+                    pass  # gone again: the next outage's end comes here, too
 
     def put_params(self, params):
         """Initial parameters: name -> array (uint16 for bf16 bits). The first rank that gives them wins."""
@@ -664,6 +683,14 @@ class Rank:
     def ack_step(self, window=None):
         """Optimizer CLIENT: the last window's gradients are applied."""
         return self.gacc.AckStep(session=self.session, window=self.window - 1 if window is None else window)
+
+    # -- the status page --
+
+    def status(self):
+        """proto/segment_layout.h: struct status_page. `seq` is odd while parameters are being written."""
+        seq, window, applied_step, micro_size, counted, engine_pid = struct.unpack_from("6Q", self.memory[3, 0])
+        return types.SimpleNamespace(seq=seq, window=window, applied_step=applied_step, micro_size=micro_size,
+                                     counted=counted, engine_pid=engine_pid)
 
     # -- the end --
 

@@ -1,0 +1,402 @@
+"""Real processes and real SIGKILLs: trainers, engines, gaccd, all of them. Whatever dies, the job ends with the bits of a run in
+which nothing died, and each micro-batch is in it once, with its weight (workload.py)."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from harness import Daemon, GaccError, Rank, alive, build_dir, parent_and_state, wait_until
+from workload import Workload, run_in_order, train
+
+TRAINERS = pathlib.Path(__file__).parent / "trainers"
+RANK_LOST = " RankLost job="
+SGD = Workload(ranks=2, micro_size=3, steps=5, elements=50_000)
+ADAMW = Workload(ranks=2, micro_size=3, steps=5, elements=50_000, optimizer="adamw", clip_norm=1.0)
+both_optimizers = pytest.mark.parametrize("work", [SGD, ADAMW], ids=["sgd", "adamw"])
+
+
+class Trainer:
+    """train.py or another script of trainers/ as a process, which is gone when its daemon is."""
+
+    def __init__(self, daemon, job, rank, work, *more, script="train.py"):
+        self.out, self.log = daemon.dir / f"{job}.{rank}.npz", daemon.dir / f"{job}.{rank}.{time.monotonic_ns()}.log"
+        command = [sys.executable, TRAINERS / script, daemon.endpoint, str(job), str(rank), work.to_json()]
+        if script == "train.py":
+            command.append(self.out)
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                                            env={**os.environ, "GACC_TEST": str(daemon.dir)})
+        self.pid = self.process.pid
+
+    def lines(self, n, timeout=30):
+        """The first n lines it printed."""
+        def printed():
+            assert self.process.poll() in (None, 0, -signal.SIGKILL), self.log.read_text()
+            lines = self.log.read_text().splitlines()
+            return lines[:n] if len(lines) >= n else None
+        return wait_until(lambda: f"{n} lines: {self.log.read_text()}", printed, timeout)
+
+    def resumed(self):
+        """Where it began: (window, missing)."""
+        line = json.loads(self.lines(1)[0])
+        return line["window"], line["missing"]
+
+    def wait_stopped(self):
+        wait_until(lambda: f"stop: {self.log.read_text()}", lambda: parent_and_state(self.pid)[1] == "T", 30)
+
+    def wait_killed(self):
+        assert self.process.wait(60) == -signal.SIGKILL, self.log.read_text()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def params(self, timeout=120):
+        """Its parameters at the job's end."""
+        assert self.process.wait(timeout) == 0, self.log.read_text()
+        return dict(np.load(self.out))
+
+
+class Threads:
+    """The ranks of a job as threads of this process: they outlive what is killed around them."""
+
+    def __init__(self, daemon, work):
+        self.job = daemon.submit(work.spec)
+        self.trainers = [Rank(daemon, self.job, rank, work.tensors, work.ranks) for rank in range(work.ranks)]
+        self.tokens = [t.session.token for t in self.trainers]
+        for t in self.trainers:
+            t.register()
+        self.trainers[0].put_params(work.initial())
+        for t in self.trainers:
+            t.ready()
+        self.pool = concurrent.futures.ThreadPoolExecutor(work.ranks)
+        self.runs = [self.pool.submit(train, t, work) for t in self.trainers]
+
+    @property
+    def done(self):
+        return all(run.done() for run in self.runs)
+
+    def params(self, timeout=120):
+        """Of all ranks at the job's end. They must have kept their first sessions."""
+        results = [run.result(timeout) for run in self.runs]
+        assert [t.session.token for t in self.trainers] == self.tokens
+        for t in self.trainers:
+            t.detach()
+            t.close()
+        self.pool.shutdown()
+        return results
+
+
+def check_all(work, results):
+    for params in results:
+        work.check(params)
+
+
+# ---- trainers ----
+
+
+@both_optimizers
+def test_trainer_killed_between_filling_a_slot_and_pushing_it(daemon, work):
+    daemon.allow.append(RANK_LOST)
+    job = daemon.submit(work.spec)
+    first, dying = Trainer(daemon, job, 0, work), Trainer(daemon, job, 1, work, "--at", "fill:2:1")
+    dying.wait_killed()
+    wait_until("the loss to be noticed", lambda: daemon.events("RankLost"))
+    again = Trainer(daemon, job, 1, work)
+    assert again.resumed() == (2, [1, 2])
+    check_all(work, [first.params(), again.params()])
+
+
+@both_optimizers
+def test_trainer_killed_after_the_flip_before_it_sees_the_reply(daemon, work):
+    daemon.allow.append(RANK_LOST)
+    job = daemon.submit(work.spec)
+    first, dying = Trainer(daemon, job, 0, work), Trainer(daemon, job, 1, work, "--at", "sent:2:1")
+    dying.wait_stopped()
+    daemon.wait_counted(job, 1, 2)
+    assert daemon.get_job(job).window == 2
+    dying.kill()
+    again = Trainer(daemon, job, 1, work)
+    assert again.resumed() == (2, [2])
+    check_all(work, [first.params(), again.params()])
+
+
+def test_trainer_killed_with_its_window_full(daemon):
+    """Nothing is missing of that window: the new process goes on with the next."""
+    daemon.allow.append(RANK_LOST)
+    job = daemon.submit(SGD.spec)
+    first, dying = Trainer(daemon, job, 0, SGD), Trainer(daemon, job, 1, SGD, "--at", "kill:2:2")
+    dying.wait_killed()
+    wait_until("the next window", lambda: daemon.get_job(job).window == 3)
+    again = Trainer(daemon, job, 1, SGD)
+    assert again.resumed() == (3, [0, 1, 2])
+    check_all(SGD, [first.params(), again.params()])
+
+
+def test_all_trainers_killed_at_once(daemon):
+    work = Workload(ranks=3, micro_size=3, steps=4, elements=1000)
+    daemon.allow.append(RANK_LOST)
+    job = daemon.submit(work.spec)
+    dying = [Trainer(daemon, job, rank, work, "--at", at) for rank, at in
+             enumerate(["sent:1:2", "sent:1:1", "fill:1:1"])]
+    dying[2].wait_killed()
+    dying[1].wait_stopped()  # rank 0 waits with micro-batch 2 for rank 2: it is not counted yet
+    for t in dying[:2]:
+        t.kill()
+    again = [Trainer(daemon, job, rank, work) for rank in range(3)]
+    assert [t.resumed() for t in again] == [(1, [2]), (1, [2]), (1, [1, 2])]
+    check_all(work, [t.params() for t in again])
+
+
+def test_zombie_is_fenced_and_its_writes_reach_nothing(daemon):
+    daemon.allow.append(RANK_LOST)
+    job = daemon.submit(SGD.spec)
+    zombie = Trainer(daemon, job, 1, SGD, script="zombie.py")
+    first = Trainer(daemon, job, 0, SGD)
+    zombie.wait_stopped()
+    again = Trainer(daemon, job, 1, SGD, "--at", "sent:0:1")  # holds the window open while the zombie writes
+    assert again.resumed() == (0, [1, 2])
+    again.wait_stopped()
+    os.kill(zombie.pid, signal.SIGCONT)
+    assert zombie.lines(1) == ["SESSION_FENCED"]
+    os.kill(again.pid, signal.SIGCONT)
+    results = [first.params(), again.params()]
+    zombie.process.stdin.close()
+    assert zombie.process.wait(10) == 0
+    check_all(SGD, results)
+
+
+# ---- engines ----
+
+
+def test_engine_killed_while_it_adds(daemon):
+    """At random moments of a push; the arena is large, so that most of a push is the pass over it."""
+    work, rng = Workload(ranks=2, micro_size=3, steps=8, elements=1 << 21), random.Random(1)
+    under_way, acknowledged = 0, 0
+
+    def push(trainer, params, micro):
+        nonlocal under_way, acknowledged
+        if rng.random() < 0.4:
+            work.push(trainer, params, micro)
+            return
+        engine = daemon.engine_pid(trainer.job)
+        trainer.fill(work.gradients(params, trainer.window, micro, trainer.rank))
+        future = trainer.push_async(micro=micro, slot=0, **work.header(trainer.window, micro, trainer.rank))
+        time.sleep(rng.uniform(0, 0.006))
+        daemon.kill_engine(trainer.job, engine)
+        under_way, acknowledged = under_way + (not future.done()), acknowledged + future.done()
+        assert future.result().result in (1, 2)  # COUNTED; DUPLICATE if the flip was before the kill
+
+    work.check(run_in_order(daemon, work, push))
+    print(f"engine killed {under_way + acknowledged} times: {under_way} with the push under way, {acknowledged} after its answer")
+    assert under_way >= 3 and acknowledged + under_way >= 15
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_engine_killed_while_it_updates(daemon, optimizer):
+    """At random moments of the update: the status page's seq is odd while parameters are being written."""
+    work = Workload(ranks=2, micro_size=3, steps=16, elements=1 << 21, optimizer=optimizer)
+    rng, hits, kills, longest = random.Random(2), 0, 0, 0.0
+
+    def push(trainer, params, micro):
+        nonlocal hits, kills, longest
+        engine = daemon.engine_pid(trainer.job)
+        work.push(trainer, params, micro)
+        if micro + 1 < work.micro_size or trainer.rank + 1 < work.ranks:
+            return
+        while not trainer.status().seq & 1 and trainer.status().window == trainer.window:
+            pass
+        time.sleep(rng.uniform(0, 0.008))
+        daemon.kill_engine(trainer.job, engine)
+        kills, hits = kills + 1, hits + (trainer.status().seq & 1)
+        begin = time.monotonic()
+        wait_until("the update's end", lambda: trainer.status().window > trainer.window)
+        longest = max(longest, time.monotonic() - begin)
+
+    work.check(run_in_order(daemon, work, push))
+    print(f"{optimizer}: engine killed {kills} times, {hits} in the middle of an update; done again after {longest:.2f} s at most")
+    assert hits >= 3
+
+
+# ---- gaccd ----
+
+
+@both_optimizers
+def test_gaccd_killed_in_the_middle_of_a_window(supervised, work):
+    """Acknowledged pushes are kept, and trainers go on with their old sessions."""
+    rng, kills = random.Random(3), 0
+
+    def push(trainer, params, micro):
+        nonlocal kills
+        work.push(trainer, params, micro)
+        if rng.random() < 0.25:
+            supervised.kill_gaccd()
+            kills += 1
+            supervised.wait_counted(trainer.job, trainer.rank, micro + 1, trainer.window)
+
+    work.check(run_in_order(supervised, work, push))
+    print(f"gaccd killed {kills} times")
+    assert kills >= 4
+
+
+def test_gaccd_killed_at_random_moments(supervised):
+    work, rng, kills = Workload(ranks=3, micro_size=3, steps=12, elements=200_000, optimizer="adamw"), random.Random(4), 0
+    run = Threads(supervised, work)
+    while not run.done and kills < 8:
+        time.sleep(rng.uniform(0, 0.4))
+        supervised.kill_gaccd()
+        supervised.wait_ready()
+        kills += 1
+    check_all(work, run.params())
+    print(f"gaccd killed {kills} times")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@both_optimizers
+def test_gaccd_killed_around_the_sync_of_a_commit(when, work):
+    """The commit is decided by what is in the journal: after the sync it is the old life's, before it the new life's. (What SQLite
+    wrote and did not sync is in the page cache, which survives a SIGKILL: before the sync, either may be found.)"""
+    kill_file_env = {"LD_PRELOAD": str(build_dir() / "lib/kill_after_sync.so")}
+    with Daemon(supervise=True) as d:
+        kill_file = d.dir / "kill"
+        d.stop()
+        d.start(env={**kill_file_env, "GACC_KILL_FILE": str(kill_file)})
+        kills = 0
+
+        def push(trainer, params, micro):
+            nonlocal kills
+            last = micro + 1 == work.micro_size and trainer.rank + 1 == work.ranks
+            if last and trainer.window in (1, 3):
+                kill_file.write_text(f"{when} 1\n")
+                kills += 1
+            work.push(trainer, params, micro)
+            if last and trainer.window in (1, 3):
+                wait_until("the shim to fire", lambda: not kill_file.exists())
+                d.killed += 1
+
+        params = run_in_order(d, work, push)
+        with sqlite3.connect(f"file:{d.dir}/state/journal.sqlite?mode=ro", uri=True) as journal:
+            terms = dict(journal.execute("SELECT window, term FROM windows"))
+            outcomes = [o for o, in journal.execute("SELECT outcome FROM windows ORDER BY window")]
+        assert kills == 2 and outcomes == [1] * work.steps
+        first = terms[0]
+        if when == "after":
+            assert [terms[w] for w in range(5)] == [first, first, first + 1, first + 1, first + 2]
+        work.check(params)
+
+
+def test_gaccd_and_engine_killed_together(supervised):
+    work, rng, kills = Workload(ranks=2, micro_size=3, steps=10, elements=1 << 20, optimizer="adamw"), random.Random(5), 0
+    run = Threads(supervised, work)
+    while not run.done and kills < 6:
+        time.sleep(rng.uniform(0, 0.3))
+        engines = supervised.engine_pids()
+        if rng.random() < 0.5:
+            engines and supervised.kill_engine(run.job, engines[0])
+            supervised.kill_gaccd()
+        else:
+            supervised.kill_gaccd()
+            engines and alive(engines[0]) and supervised.kill_engine(run.job, engines[0])
+        supervised.wait_ready()
+        kills += 1
+    check_all(work, run.params())
+
+
+def test_memory_that_is_lost_ends_the_job_and_says_so():
+    with Daemon(supervise=True, allow=[r" Ended job=\d+ .*memory is gone"]) as d:
+        job = d.submit(SGD.spec)
+        trainer = Rank(d, job, 0, SGD.tensors, SGD.ranks)
+        trainer.register()
+        trainer.put_params(SGD.initial())
+        with pytest.raises(GaccError):
+            trainer.ready(timeout=0.5)
+        d.kill_supervisor()
+        d.start()
+        wait_until("the job's end", lambda: d.state(job) == "NODE_FAIL")
+        assert "memory is gone" in d.get_job(job).reason
+        with pytest.raises(GaccError) as e:
+            trainer.ready(timeout=5)
+        assert e.value.reason in ("JOB_ENDED", "SESSION_UNKNOWN")
+        trainer.close()
+
+
+# ---- everything ----
+
+
+class Campaign:
+    """One job under random kills, until it is done."""
+
+    def __init__(self, daemon, work, rng):
+        self.daemon, self.work, self.rng = daemon, work, rng
+        self.job = daemon.submit(work.spec)
+        self.trainers = [Trainer(daemon, self.job, rank, work) for rank in range(work.ranks)]
+        for t in self.trainers:
+            t.resumed()
+        self.recovery = {"engine": [], "gaccd": [], "trainer": [], "gaccd and engine": []}
+
+    def over(self):
+        return all(t.process.poll() is not None for t in self.trainers)
+
+    def engine_is_up(self):
+        try:
+            job = self.daemon.client.jobs.Get(job=str(self.job), retry=False, timeout=1).job
+        except GaccError:
+            return False
+        return job.engine_pid or job.state == 7  # COMPLETED
+
+    def kill(self, what):
+        if "engine" in what:
+            for pid in self.daemon.engine_pids():
+                self.daemon.kill_engine(self.job, pid)
+        if "gaccd" in what:
+            self.daemon.kill_gaccd()
+        if what == "trainer":
+            rank = self.rng.randrange(self.work.ranks)
+            if self.trainers[rank].process.poll() is None:
+                self.trainers[rank].kill()
+                self.trainers[rank] = Trainer(self.daemon, self.job, rank, self.work)
+
+    def one_fault(self):
+        what = self.rng.choices(list(self.recovery), [5, 3, 3, 2])[0]
+        self.kill(what)
+        begin = time.monotonic()
+        wait_until(f"recovery from the death of {what}", self.engine_is_up, 30)
+        if what == "trainer":
+            for t in self.trainers:
+                t.process.poll() is None and t.resumed()
+        self.recovery[what].append(time.monotonic() - begin)
+
+    def run(self):
+        while not self.over():
+            time.sleep(self.rng.uniform(0, 0.3))
+            self.one_fault()
+        check_all(self.work, [t.params() for t in self.trainers])
+        return self.recovery
+
+
+@pytest.mark.campaign
+def test_campaign():
+    seed, seconds = int(os.environ.get("GACC_SEED", "7")), float(os.environ.get("GACC_CAMPAIGN_S", "60"))
+    rng, end, jobs, all_times = random.Random(seed), time.monotonic() + seconds, 0, {}
+    works = [Workload(ranks=3, micro_size=4, steps=40, elements=300_000),
+             Workload(ranks=2, micro_size=3, steps=60, elements=300_000, optimizer="adamw", clip_norm=0.5)]
+    with Daemon(supervise=True, allow=[RANK_LOST]) as d:
+        while time.monotonic() < end:
+            for what, times in Campaign(d, works[jobs % 2], rng).run().items():
+                all_times.setdefault(what, []).extend(times)
+            jobs += 1
+    print(f"seed {seed}: {jobs} jobs, {sum(map(len, all_times.values()))} kills")
+    for what, times in all_times.items():
+        if times:
+            print(f"  {what}: {len(times)} kills, recovered after {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)")
+    assert jobs >= 2
