@@ -14,13 +14,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* What is kept of a commit in the journal: the struct, then the bitmap's words. Readers check the size. */
-struct commit_payload {
-	uint32_t version, n_words;
-	struct commit commit;
-};
-#define COMMIT_PAYLOAD_VERSION 1
-
 /* ---- events ---- */
 
 void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
@@ -104,77 +97,6 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 	daemon_post(l->d, &p->post, deliver_order);
 }
 
-/* ---- the journal ---- */
-
-static void check_store(struct daemon *d, enum status st)
-{
-	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
-		daemon_fail(d, 74);
-}
-
-struct pending_commit {
-	struct live_job *l;
-	uint64_t window;
-};
-
-static void on_commit_durable(void *arg, enum status st)
-{
-	struct pending_commit *p = arg;
-	check_store(p->l->d, st);
-	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
-	free(p);
-}
-
-static void persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
-{
-	struct live_job *l = ctx;
-	size_t n = sizeof(struct commit_payload) + n_words * sizeof *counted;
-	struct commit_payload *payload = calloc(1, n);
-	struct pending_commit *p = malloc(sizeof *p);
-	enum status st = ST_NO_MEMORY;
-	if (payload && p) {
-		*p = (struct pending_commit){ l, k->window };
-		payload->version = COMMIT_PAYLOAD_VERSION;
-		payload->n_words = n_words;
-		payload->commit = *k;
-		memcpy(payload + 1, counted, n_words * sizeof *counted);
-		struct journal_record r = { .kind = JOURNAL_COMMIT,
-					    .commit = { .job = l->id, .epoch = k->epoch, .window = k->window,
-							.applied_step = k->applied_step, .term = k->term,
-							.attempt = k->attempt, .outcome = k->outcome,
-							.unix_ns = k->unix_nanos, .payload = { payload, n } } };
-		st = persist_put(l->d->persist, &r, on_commit_durable, p);
-	}
-	free(payload);
-	if (st) {
-		free(p);
-		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
-			(unsigned long long)k->window);
-		daemon_fail(l->d, 74);
-	}
-}
-
-static void on_end_durable(void *arg, enum status st)
-{
-	struct live_job *l = arg;
-	check_store(l->d, st);
-	l->ended_unix_ns = daemon_now(l->d).unix_ns;
-	coord_on_ended(l->coord, st, daemon_now(l->d));
-}
-
-static void persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
-{
-	struct live_job *l = ctx;
-	enum job_state state = end == ST_OK ? JOB_COMPLETED : end == ST_CANCELLED ? JOB_CANCELLED :
-			       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
-	struct journal_record r = { .kind = JOURNAL_END,
-				    .end = { .job = l->id, .state = state, .reason = reason,
-					     .unix_ns = daemon_now(l->d).unix_ns } };
-	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
-	if (persist_put(l->d->persist, &r, on_end_durable, l))
-		daemon_fail(l->d, 74);
-}
-
 /* ---- other ports ---- */
 
 static void on_changed(void *ctx, uint64_t job)
@@ -241,7 +163,7 @@ static void on_random16(void *ctx, uint8_t out[16])
 
 /* ---- making one ---- */
 
-static enum status add_to_daemon(struct daemon *d, struct live_job *l)
+enum status live_add(struct daemon *d, struct live_job *l)
 {
 	if (d->n_jobs == d->jobs_capacity) {
 		uint32_t n = d->jobs_capacity ? 2 * d->jobs_capacity : 16;
@@ -272,8 +194,8 @@ static void live_free(struct live_job *l)
 	free(l);
 }
 
-static enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid,
-			    const char *user, struct live_job **out, const char **field, char *why, size_t n_why)
+enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
+		     struct live_job **out, const char **field, char *why, size_t n_why)
 {
 	struct live_job *l = calloc(1, sizeof *l);
 	enum status st = ST_NO_MEMORY;
@@ -293,8 +215,8 @@ static enum status live_new(struct daemon *d, uint64_t id, const void *spec, siz
 	struct job_ports jp = { .ctx = l, .reply = on_reply, .engine_send = on_engine_send, .report = on_report,
 				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
 				.random16 = on_random16 };
-	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = persist_commit,
-				  .persist_end = persist_end, .event = on_event, .changed = on_changed };
+	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
+				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed };
 	st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
@@ -307,7 +229,7 @@ fail:
 	return st;
 }
 
-static enum status declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
+enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
 {
 	struct tensor_spec *t = NULL;
 	enum status st = convert_tensors(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
@@ -328,8 +250,8 @@ static void on_job_durable(void *arg, enum status st)
 {
 	struct pending_submit *p = arg;
 	struct live_job *l = p->l;
-	check_store(l->d, st);
-	if (!st && add_to_daemon(l->d, l))
+	live_check_store(l->d, st);
+	if (!st && live_add(l->d, l))
 		st = ST_NO_MEMORY;
 	if (st) {
 		p->s.cb(p->s.arg, NULL, false, st, status_info(st)->text, NULL);
@@ -411,7 +333,7 @@ void live_submit(struct daemon *d, const struct submit *s)
 	gacc__v1__job_spec__pack(s->spec, bytes);
 	st = live_new(d, ++d->last_job, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
 	if (!st && s->spec->n_tensors)
-		st = declare_spec_tensors(l, why, sizeof why);
+		st = live_declare_spec_tensors(l, why, sizeof why);
 	if (st)
 		goto fail;
 	memcpy(l->request_id, s->request_id, 16);
@@ -433,92 +355,6 @@ fail:
 	live_free(l);
 	free(bytes);
 	free(p);
-}
-
-/* ---- after a restart ---- */
-
-static enum status restore_window(void *arg, const struct journal_window *w)
-{
-	struct live_job *l = arg;
-	const struct commit_payload *p = w->payload.data;
-	if (w->payload.n < sizeof *p || p->version != COMMIT_PAYLOAD_VERSION ||
-	    w->payload.n != sizeof *p + p->n_words * sizeof(uint64_t))
-		return ST_OK; /* too old: its outcome is history only */
-	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
-	coord_restore(l->coord, &p->commit);
-	return ST_OK;
-}
-
-static enum status restore_tensors(struct live_job *l, const struct journal_bytes *b)
-{
-	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
-	struct tensor_spec *t = NULL;
-	char why[256] = "";
-	enum status st = set ? convert_tensors(set->tensors, set->n_tensors, &t, why, sizeof why) : ST_MALFORMED;
-	if (!st)
-		st = job_set_tensors(l->job, t, set->n_tensors, why, sizeof why);
-	if (st)
-		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
-	else
-		l->tensors_durable = true;
-	free(t);
-	if (set)
-		gacc__v1__job_spec__free_unpacked(set, NULL);
-	return st;
-}
-
-static enum status restore_job(void *arg, const struct journal_job *j)
-{
-	struct daemon *d = arg;
-	struct live_job *l = NULL;
-	const char *field;
-	char why[256] = "";
-	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
-	if (st) {
-		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why);
-		return ST_OK;
-	}
-	memcpy(l->uuid, j->uuid, 16);
-	memcpy(l->request_id, j->request_id, 16);
-	l->created_unix_ns = j->created_unix_ns;
-	l->params_durable = j->params_ready;
-	l->end_window = j->next_window;
-	if (j->ended) {
-		l->end_state = (enum job_state)j->end_state;
-		l->end_reason = strdup(j->end_reason ? j->end_reason : "");
-		l->ended_unix_ns = j->ended_unix_ns;
-		job_free(l->job);
-		coord_free(l->coord);
-		l->job = NULL;
-		l->coord = NULL;
-	} else if (l->spec_pb->n_tensors) {
-		st = declare_spec_tensors(l, why, sizeof why);
-	} else if (j->tensors.n) {
-		st = restore_tensors(l, &j->tensors);
-	}
-	return add_to_daemon(d, l);
-}
-
-static enum status last_window(void *arg, const struct journal_window *w)
-{
-	struct live_job *l = arg;
-	l->end_step = w->applied_step;
-	return ST_OK;
-}
-
-enum status live_restore(struct daemon *d)
-{
-	enum status st = journal_last_job(d->journal, &d->last_job);
-	if (!st)
-		st = journal_each_job(d->journal, true, restore_job, d);
-	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
-		struct live_job *l = d->job[i];
-		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
-					 l);
-		if (!st && l->job && job_has_tensors(l->job))
-			job_allocate(l->job);
-	}
-	return st;
 }
 
 void live_free_all(struct daemon *d)

@@ -1,6 +1,6 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
- * Loop thread. live_job.c: life and ports; live_memory.c: segments and engine; live_view.c: as messages.
+ * Loop thread. live_job.c: life and ports; live_journal.c: what is durable; live_memory.c: segments and engine; live_view.c: as messages.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
@@ -106,8 +106,11 @@ struct submit {
 	void *arg;
 };
 void live_submit(struct daemon *, const struct submit *);
-/* All jobs of the journal, with their memory from the fd store. */
-enum status live_restore(struct daemon *);
+/* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
+enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
+		     struct live_job **out, const char **field, char *why, size_t n_why);
+enum status live_add(struct daemon *, struct live_job *);
+enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
 void live_free_all(struct daemon *);
 struct live_job *live_find(const struct daemon *, uint64_t id);
 /* By id in decimal, or by name: the newest that has not ended, else the newest. `uid` sees its own; 0 sees all. */
@@ -122,6 +125,15 @@ void live_unwatch(struct live_job *, uint64_t call);
 uint64_t process_start_time(int64_t pid);
 /* The name of uid, or its number. */
 void live_user_name(uint32_t uid, char *out, size_t n);
+
+/* ---- live_journal.c ---- */
+/* All jobs of the journal, with their memory from the fd store. */
+enum status live_restore(struct daemon *);
+/* Ports of the coordinator; ctx is the live_job. */
+void live_persist_commit(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
+void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
+/* Ends the process when a write's outcome means that the journal is not ours or not sound. */
+void live_check_store(struct daemon *, enum status);
 
 /* ---- live_memory.c ---- */
 void live_allocate(struct live_job *);       /* ports.allocate */

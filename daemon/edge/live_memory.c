@@ -280,8 +280,7 @@ static bool fits(struct live_job *l, char *why, size_t n_why)
 static void on_tensors_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
-		daemon_fail(l->d, 74);
+	live_check_store(l->d, st);
 	if (st) {
 		fail_allocation(l, st, "the tensor set cannot be written to the journal");
 		return;

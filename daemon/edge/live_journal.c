@@ -1,0 +1,174 @@
+/* A job and the journal: what is written of it, and how it comes back after a restart. */
+#include "edge/live_job.h"
+
+#include "base/log.h"
+#include "edge/convert.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What is kept of a commit in the journal: the struct, then the bitmap's words. Readers check the size. */
+struct commit_payload {
+	uint32_t version, n_words;
+	struct commit commit;
+};
+#define COMMIT_PAYLOAD_VERSION 1
+
+/* ---- the journal ---- */
+
+void live_check_store(struct daemon *d, enum status st)
+{
+	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
+		daemon_fail(d, 74);
+}
+
+struct pending_commit {
+	struct live_job *l;
+	uint64_t window;
+};
+
+static void on_commit_durable(void *arg, enum status st)
+{
+	struct pending_commit *p = arg;
+	live_check_store(p->l->d, st);
+	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
+	free(p);
+}
+
+void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	struct live_job *l = ctx;
+	size_t n = sizeof(struct commit_payload) + n_words * sizeof *counted;
+	struct commit_payload *payload = calloc(1, n);
+	struct pending_commit *p = malloc(sizeof *p);
+	enum status st = ST_NO_MEMORY;
+	if (payload && p) {
+		*p = (struct pending_commit){ l, k->window };
+		payload->version = COMMIT_PAYLOAD_VERSION;
+		payload->n_words = n_words;
+		payload->commit = *k;
+		memcpy(payload + 1, counted, n_words * sizeof *counted);
+		struct journal_record r = { .kind = JOURNAL_COMMIT,
+					    .commit = { .job = l->id, .epoch = k->epoch, .window = k->window,
+							.applied_step = k->applied_step, .term = k->term,
+							.attempt = k->attempt, .outcome = k->outcome,
+							.unix_ns = k->unix_nanos, .payload = { payload, n } } };
+		st = persist_put(l->d->persist, &r, on_commit_durable, p);
+	}
+	free(payload);
+	if (st) {
+		free(p);
+		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
+			(unsigned long long)k->window);
+		daemon_fail(l->d, 74);
+	}
+}
+
+static void on_end_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(l->d, st);
+	l->ended_unix_ns = daemon_now(l->d).unix_ns;
+	coord_on_ended(l->coord, st, daemon_now(l->d));
+}
+
+void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
+{
+	struct live_job *l = ctx;
+	enum job_state state = end == ST_OK ? JOB_COMPLETED : end == ST_CANCELLED ? JOB_CANCELLED :
+			       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
+	struct journal_record r = { .kind = JOURNAL_END,
+				    .end = { .job = l->id, .state = state, .reason = reason,
+					     .unix_ns = daemon_now(l->d).unix_ns } };
+	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
+	if (persist_put(l->d->persist, &r, on_end_durable, l))
+		daemon_fail(l->d, 74);
+}
+
+/* ---- after a restart ---- */
+
+static enum status restore_window(void *arg, const struct journal_window *w)
+{
+	struct live_job *l = arg;
+	const struct commit_payload *p = w->payload.data;
+	if (w->payload.n < sizeof *p || p->version != COMMIT_PAYLOAD_VERSION ||
+	    w->payload.n != sizeof *p + p->n_words * sizeof(uint64_t))
+		return ST_OK; /* too old: its outcome is history only */
+	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
+	coord_restore(l->coord, &p->commit);
+	return ST_OK;
+}
+
+static enum status restore_tensors(struct live_job *l, const struct journal_bytes *b)
+{
+	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
+	struct tensor_spec *t = NULL;
+	char why[256] = "";
+	enum status st = set ? convert_tensors(set->tensors, set->n_tensors, &t, why, sizeof why) : ST_MALFORMED;
+	if (!st)
+		st = job_set_tensors(l->job, t, set->n_tensors, why, sizeof why);
+	if (st)
+		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
+	else
+		l->tensors_durable = true;
+	free(t);
+	if (set)
+		gacc__v1__job_spec__free_unpacked(set, NULL);
+	return st;
+}
+
+static enum status restore_job(void *arg, const struct journal_job *j)
+{
+	struct daemon *d = arg;
+	struct live_job *l = NULL;
+	const char *field;
+	char why[256] = "";
+	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
+	if (st) {
+		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why);
+		return ST_OK;
+	}
+	memcpy(l->uuid, j->uuid, 16);
+	memcpy(l->request_id, j->request_id, 16);
+	l->created_unix_ns = j->created_unix_ns;
+	l->params_durable = j->params_ready;
+	l->end_window = j->next_window;
+	if (j->ended) {
+		l->end_state = (enum job_state)j->end_state;
+		l->end_reason = strdup(j->end_reason ? j->end_reason : "");
+		l->ended_unix_ns = j->ended_unix_ns;
+		job_free(l->job);
+		coord_free(l->coord);
+		l->job = NULL;
+		l->coord = NULL;
+	} else if (l->spec_pb->n_tensors) {
+		st = live_declare_spec_tensors(l, why, sizeof why);
+	} else if (j->tensors.n) {
+		st = restore_tensors(l, &j->tensors);
+	}
+	return live_add(d, l);
+}
+
+static enum status last_window(void *arg, const struct journal_window *w)
+{
+	struct live_job *l = arg;
+	l->end_step = w->applied_step;
+	return ST_OK;
+}
+
+enum status live_restore(struct daemon *d)
+{
+	enum status st = journal_last_job(d->journal, &d->last_job);
+	if (!st)
+		st = journal_each_job(d->journal, true, restore_job, d);
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
+		struct live_job *l = d->job[i];
+		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
+					 l);
+		if (!st && l->job && job_has_tensors(l->job))
+			job_allocate(l->job);
+	}
+	return st;
+}
