@@ -22,15 +22,10 @@ static uint64_t n_words(uint64_t ranks, uint64_t max_micro_size)
 	return (ranks * max_micro_size + 63) / 64;
 }
 
-/* Per-rank part and bitmaps of a record: contiguous, in a control_state too. */
-static uint64_t tail_bytes(uint64_t ranks, uint64_t max_micro_size)
-{
-	return ranks * sizeof(struct control_rank) + 3 * 8 * n_words(ranks, max_micro_size);
-}
-
 static uint64_t record_bytes(uint64_t ranks, uint64_t max_micro_size)
 {
-	return align(sizeof(struct control_record) + tail_bytes(ranks, max_micro_size) + sizeof(uint64_t));
+	return align(sizeof(struct control_record) + ranks * sizeof(struct control_rank) +
+		     3 * 8 * n_words(ranks, max_micro_size) + sizeof(uint64_t));
 }
 
 uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads)
@@ -55,18 +50,18 @@ void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint3
 
 enum status control_state_init(struct control_state *s, uint32_t ranks, uint32_t max_micro_size)
 {
-	unsigned char *block = calloc(1, tail_bytes(ranks, max_micro_size));
-	if (!block)
+	unsigned char *image = calloc(1, record_bytes(ranks, max_micro_size));
+	if (!image)
 		return ST_NO_MEMORY;
-	size_t words = n_words(ranks, max_micro_size);
 	memset(s, 0, sizeof(*s));
 	s->r.ranks = ranks;
 	s->r.max_micro_size = max_micro_size;
-	s->rank = (struct control_rank *)block;
-	s->counted = (uint64_t *)(block + ranks * sizeof(struct control_rank));
-	s->voided = s->counted + words;
-	s->last_counted = s->voided + words;
-	s->n_words = words;
+	s->image = image;
+	s->n_words = n_words(ranks, max_micro_size);
+	s->rank = (struct control_rank *)(image + sizeof(s->r));
+	s->counted = (uint64_t *)(s->rank + ranks);
+	s->voided = s->counted + s->n_words;
+	s->last_counted = s->voided + s->n_words;
 	return ST_OK;
 }
 
@@ -74,34 +69,43 @@ void control_state_fini(struct control_state *s)
 {
 	if (!s)
 		return;
-	free(s->rank);
+	free(s->image);
 	memset(s, 0, sizeof(*s));
 }
 
-static struct control_record *half(const struct control_page *p, uint64_t seq)
+static unsigned char *half(const struct control_page *p, uint64_t seq)
 {
-	return (struct control_record *)(p->base + (seq & 1) * p->record_bytes);
+	return p->base + (seq & 1) * p->record_bytes;
 }
 
-static uint64_t *checksum(const struct control_page *p, struct control_record *r)
+static uint64_t *checksum(const struct control_page *p, unsigned char *record)
 {
-	return (uint64_t *)((unsigned char *)r + p->record_bytes - sizeof(uint64_t));
+	return (uint64_t *)(record + p->record_bytes - sizeof(uint64_t));
 }
 
-static uint64_t compute(const struct control_page *p, const struct control_record *r, uint64_t seq)
+static uint64_t compute(const struct control_page *p, const unsigned char *record, uint64_t seq)
 {
-	size_t n = p->record_bytes - sizeof(r->seq) - sizeof(uint64_t);
-	return XXH3_64bits_withSeed((const unsigned char *)r + sizeof(r->seq), n, seq);
+	const size_t n = sizeof(seq);
+	return XXH3_64bits_withSeed(record + n, p->record_bytes - 2 * n, seq);
 }
 
-/* seq of the record in this half if it is whole, else 0. */
-static uint64_t valid_seq(const struct control_page *p, unsigned h)
+/* Copies the record in half h and judges the copy, so that a writer may go on meanwhile. */
+static bool copy_valid(const struct control_page *p, struct control_state *out, unsigned h)
 {
-	struct control_record *r = half(p, h);
-	uint64_t seq = __atomic_load_n(&r->seq, __ATOMIC_ACQUIRE);
-	if (seq == 0 || (seq & 1) != h || *checksum(p, r) != compute(p, r, seq))
-		return 0;
-	return r->ranks == p->ranks && r->max_micro_size == p->max_micro_size ? seq : 0;
+	struct control_record r;
+	memcpy(out->image, half(p, h), p->record_bytes);
+	memcpy(&r, out->image, sizeof(r));
+	if (r.seq == 0 || (r.seq & 1) != h || *checksum(p, out->image) != compute(p, out->image, r.seq))
+		return false;
+	if (r.ranks != p->ranks || r.max_micro_size != p->max_micro_size)
+		return false;
+	out->r = r;
+	return true;
+}
+
+static uint64_t seq_of(const struct control_page *p, unsigned h)
+{
+	return __atomic_load_n((const uint64_t *)half(p, h), __ATOMIC_ACQUIRE);
 }
 
 static bool all_zero(const struct control_page *p)
@@ -115,33 +119,24 @@ static bool all_zero(const struct control_page *p)
 bool control_page_read(const struct control_page *p, struct control_state *out, bool *corrupt)
 {
 	*corrupt = false;
-	for (int i = 0; i < READ_TRIES; i++) {
-		uint64_t a = valid_seq(p, 0), b = valid_seq(p, 1), seq = a > b ? a : b;
-		if (seq == 0)
-			continue; /* a writer may be between two records; a dead one is not */
-		struct control_record *r = half(p, seq);
-		memcpy(&out->r, r, sizeof(*r));
-		memcpy(out->rank, r + 1, tail_bytes(p->ranks, p->max_micro_size));
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		if (__atomic_load_n(&r->seq, __ATOMIC_RELAXED) == seq && out->r.seq == seq)
+	for (int i = 0; i < READ_TRIES; i++) { /* both fail only while a writer overtakes us, or for good */
+		unsigned newer = seq_of(p, 1) > seq_of(p, 0);
+		if (copy_valid(p, out, newer) || copy_valid(p, out, 1 - newer))
 			return true;
 	}
 	*corrupt = !all_zero(p);
 	return false;
 }
 
-/* seq is 0 while the rest is written, so that a reader which sees the same seq twice saw one record, and last. */
 void control_page_publish(struct control_page *p, struct control_state *s)
 {
 	uint64_t seq = ++s->r.seq;
-	struct control_record *r = half(p, seq);
-	const size_t n = sizeof(r->seq);
-	__atomic_store_n(&r->seq, 0, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	memcpy((char *)r + n, (const char *)&s->r + n, sizeof(*r) - n);
-	memcpy(r + 1, s->rank, tail_bytes(p->ranks, p->max_micro_size));
-	*checksum(p, r) = compute(p, r, seq);
-	__atomic_store_n(&r->seq, seq, __ATOMIC_RELEASE);
+	const size_t n = sizeof(seq);
+	unsigned char *record = half(p, seq);
+	memcpy(s->image, &s->r, sizeof(s->r));
+	*checksum(p, s->image) = compute(p, s->image, seq);
+	memcpy(record + n, s->image + n, p->record_bytes - n);
+	__atomic_store_n((uint64_t *)record, seq, __ATOMIC_RELEASE);
 }
 
 struct ledger_cell *control_page_ledger(const struct control_page *p, uint32_t rank, uint32_t micro)

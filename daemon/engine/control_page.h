@@ -25,6 +25,7 @@ struct control_state {
 	uint64_t *counted, *voided;  /* bitmaps of ranks * max_micro_size bits */
 	uint64_t *last_counted;      /* of window - 1: a late push learns from it that it is in */
 	size_t n_words;              /* of each bitmap */
+	unsigned char *image;        /* the block: a record as it lies in the page; r is copied to its start to publish */
 };
 
 struct control_page {
@@ -44,7 +45,8 @@ void control_state_fini(struct control_state *);
 /* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
  * *corrupt is set when any byte of the records is not zero), and *out is undefined. */
 bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
-/* seq+1 into the idle record, release fence, publish. */
+/* seq+1 into the idle record, its seq last. A reader that meets a record being written, or one whose writer died, finds that
+ * its own copy's checksum does not fit. */
 void control_page_publish(struct control_page *, struct control_state *);
 
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);

@@ -145,8 +145,7 @@ static void apply(struct engine *e)
 		return;
 	}
 	/* odd before the first store to a parameter; a predecessor may have set it already */
-	atomic_store(&page->seq, atomic_load(&page->seq) | 1);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_fetch_or(&page->seq, 1);
 	r->params_digest = update_run(e->update, r, e->mem.accum[r->x]);
 }
 

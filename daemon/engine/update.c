@@ -32,22 +32,20 @@ struct chunk {
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
-static void fence(void)
+static void drain_stores(void)
 {
-	_mm_sfence();
-	atomic_thread_fence(memory_order_release);
+	_mm_sfence(); /* non-temporal ones, which no atomic store orders */
 }
 #else
-static void fence(void)
+static void drain_stores(void)
 {
-	atomic_thread_fence(memory_order_seq_cst);
 }
 #endif
 
 static void set_stamp(struct undo_stamp *s, uint64_t chunk, uint64_t held)
 {
-	fence();
-	atomic_store_explicit(&s->state, chunk << 1 | held, memory_order_release);
+	drain_stores();
+	atomic_store(&s->state, chunk << 1 | held);
 }
 
 static uint64_t share_begin(const struct update *u, uint32_t share)

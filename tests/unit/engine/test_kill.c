@@ -20,6 +20,7 @@ struct driver {
 	int n_open;
 	uint64_t random;
 	enum { SPARE, KILL, EXHAUST } how; /* SIGKILL from outside, or CPU time that runs out inside */
+	long cpu_us;     /* of a life, at most: more after deaths before HELLO, so that slow builds get on */
 	int kills, in_update, in_update_held, in_pass, after_flip; /* where the deaths were */
 };
 
@@ -67,13 +68,14 @@ static void succeed(struct driver *d)
 	for (;;) {
 		rig_kill(&d->rig);
 		note_death(d);
-		d->rig.cpu_us = d->how == EXHAUST ? 1 + (long)draw(d, 12000) : 0;
+		d->rig.cpu_us = d->how == EXHAUST ? 1 + (long)draw(d, (uint64_t)d->cpu_us) : 0;
 		rig_spawn(&d->rig);
 		if (d->how == KILL && draw(d, 3) == 0)
 			for (volatile uint64_t i = draw(d, UINT64_C(1) << (8 + draw(d, 14))); i; i--)
 				;
 		else if (rig_receive(&d->rig, &hello))
 			break;
+		d->cpu_us += d->cpu_us / 16;
 	}
 	ck_assert_msg(hello.op == ENGINE_START && hello.status == ST_OK, "start: %u %s", hello.status, hello.text);
 	for (int i = 0; i < d->n_open; i++)
@@ -249,6 +251,7 @@ static void run(struct driver *d, const struct rig_config *c, uint64_t seed, int
 	d->n_open = 0;
 	d->random = seed;
 	d->how = how;
+	d->cpu_us = 8000;
 	memset(t, 0, sizeof(*t));
 	rig_open(&d->rig, c);
 	rig_start(&d->rig);
@@ -296,7 +299,7 @@ static const struct {
 	{ { .type = OPTIM_CLIENT, .lr = 1 }, false, false, DTYPE_F32, 2 },
 };
 #define N_CASES 4
-#define RUNS(how) ((how) == KILL ? 8 : 25)
+#define DEATHS(how) ((how) == KILL ? 150 : 60) /* of a case */
 
 START_TEST(any_death_leaves_the_bits_of_an_undisturbed_run)
 {
@@ -309,18 +312,17 @@ START_TEST(any_death_leaves_the_bits_of_an_undisturbed_run)
 	c.acc_dtype = cases[_i % N_CASES].acc;
 	c.threads = cases[_i % N_CASES].threads;
 	c.micro_size = 3;
-	c.tensor[0].shape[0] = 400001;
+	c.tensor[0].shape[0] = 300001;
 	c.init = (struct init_rule){ INIT_NORMAL, 0, 1 };
 	run(&d, &c, 1, SPARE, &want);
 	const int how = _i < N_CASES ? KILL : EXHAUST;
-	for (uint64_t seed = 0; seed < RUNS(how); seed++) {
+	for (uint64_t seed = 0; d.kills < DEATHS(how); seed++) {
 		run(&d, &c, 100 * (uint64_t)_i + seed, how, &got);
 		assert_same(&want, &got);
 		free_trace(&got);
 	}
 	printf("case %d: %d deaths, %d with open pushes, %d in updates (%d with a held chunk), %d before zeroing\n", _i, d.kills,
 	       d.in_pass, d.in_update, d.in_update_held, d.after_flip);
-	ck_assert_int_ge(d.kills, 20);
 	free_trace(&want);
 }
 END_TEST

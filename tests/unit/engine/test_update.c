@@ -88,7 +88,8 @@ static struct optim_config optimizer(int i)
 }
 #define N_OPTIMIZERS 4
 
-static void open_update(struct rig_config c)
+/* n workers: 1 in tests that fork, since a process with threads should not */
+static void open_update(struct rig_config c, uint32_t n)
 {
 	char why[200];
 	rig_open(&rig, &c);
@@ -97,13 +98,13 @@ static void open_update(struct rig_config c)
 	for (int i = 0; i < rig.n_segments; i++)
 		ck_assert_int_eq(memory_take(&mem, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(memory_missing(&mem), 0);
-	ck_assert_int_eq(workers_new(&workers, c.threads), ST_OK);
+	ck_assert_int_eq(workers_new(&workers, n), ST_OK);
 	ck_assert_int_eq(update_new(&update, &mem, kernels_get(NULL), workers), ST_OK);
-	uint64_t n = rig.plan->n_elements;
-	fill_floats((float *)mem.accum[0], n, 1, false);
-	fill_floats(mem.master, n, 2, false);
-	fill_floats(mem.state[0], n, 3, false);
-	fill_floats(mem.state[1], n, 4, true);
+	uint64_t size = rig.plan->n_elements;
+	fill_floats((float *)mem.accum[0], size, 1, false);
+	fill_floats(mem.master, size, 2, false);
+	fill_floats(mem.state[0], size, 3, false);
+	fill_floats(mem.state[1], size, 4, true);
 	for (uint32_t g = 0; g < rig.plan->n_groups; g++) {
 		const struct arena_group *group = &rig.plan->group[g];
 		float *value = malloc(group->count * sizeof(float));
@@ -150,7 +151,7 @@ START_TEST(an_update_is_the_optimizer_over_all_ranges)
 	c.no_master = _i / 2 / N_OPTIMIZERS % 2;
 	c.frozen = 1u << 1 | 1u << 16;
 	c.threads = 3;
-	open_update(c);
+	open_update(c, 3);
 	struct image before = save_image();
 	apply_by_hand();
 	struct image want = save_image();
@@ -242,7 +243,7 @@ START_TEST(an_update_survives_a_death_in_any_chunk)
 	c.no_master = _i / N_OPTIMIZERS % 2;
 	c.threads = 1 + (uint32_t)_i / N_OPTIMIZERS % 3;
 	c.frozen = 1u << 19 | (_i % 2 ? 1u << 5 : 0);
-	open_update(c);
+	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
 	uint64_t digest = update_run(update, &record, mem.accum[0]);
@@ -271,7 +272,7 @@ START_TEST(an_update_survives_many_deaths)
 	struct rig_config c = _i % 2 ? rig_large() : rig_small();
 	c.optim = optimizer(3);
 	c.threads = 1 + (uint32_t)_i % 3;
-	open_update(c);
+	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
 	uint64_t digest = update_run(update, &record, mem.accum[0]);
@@ -293,7 +294,7 @@ END_TEST
 START_TEST(foreign_stamps_are_no_progress)
 {
 	struct rig_config c = rig_small();
-	open_update(c);
+	open_update(c, 1);
 	struct undo_stamp *s = control_page_stamp(&mem.page, 0);
 	update_begin(update, WINDOW);
 	ck_assert(update_can_resume(update, WINDOW));
