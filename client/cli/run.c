@@ -40,7 +40,9 @@ struct run {
 	int64_t started_ms;
 	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
 	bool stopping;            /* ranks have been asked to end */
-	bool interrupted, cancelled, params_said;
+	bool interrupted, params_said;
+	char cancel_reason[128];  /* "": nobody wants it cancelled */
+	bool cancelled;           /* gaccd knows */
 	bool lost_job;            /* its end will not be seen */
 	int worst;                /* status of the ranks that ended by themselves */
 };
@@ -161,13 +163,25 @@ static bool open_polls(struct run *r, int *st)
 
 /* --- the end of ranks */
 
-static void cancel_job(struct run *r, const char *reason)
+/* Until gaccd has taken it: it may be restarting just now. */
+static void try_cancel(struct run *r)
 {
 	gacc_jobs *jobs;
 
-	r->cancelled = true;
-	if (!info(r)->ended && !gacc_job_cancel(r->inv->client, r->id, reason, &jobs))
+	if (!*r->cancel_reason || r->cancelled || info(r)->ended)
+		return;
+	if (!gacc_job_cancel(r->inv->client, r->id, r->cancel_reason, &jobs)) {
 		gacc_jobs_free(jobs);
+		r->cancelled = true;
+	}
+}
+
+/* The first reason counts. */
+static void cancel_job(struct run *r, const char *reason)
+{
+	if (!*r->cancel_reason)
+		snprintf(r->cancel_reason, sizeof(r->cancel_reason), "%s", reason);
+	try_cancel(r);
 }
 
 static void stop_ranks(struct run *r, int signal)
@@ -309,7 +323,7 @@ static void on_deadline(struct run *r)
 			stop_ranks(r, SIGTERM);
 		return;
 	}
-	if (r->cancelled) {
+	if (*r->cancel_reason) {
 		r->lost_job = true; /* nor does it end when it is told to */
 		return;
 	}
@@ -342,6 +356,7 @@ static void loop(struct run *r)
 		if (r->poll[POLL_OUTPUT].revents)
 			follow_changes_seen(r->poll[POLL_OUTPUT].fd);
 		show_output(r, false);
+		try_cancel(r);
 		on_signals(r);
 		if (r->poll[POLL_JOB].fd >= 0 && r->poll[POLL_JOB].revents)
 			on_job(r);

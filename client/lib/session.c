@@ -83,7 +83,8 @@ bool is_outage(const struct rpc_failure *failure)
 static bool again(struct gacc_job *job, struct retry *r, const struct rpc_failure *failure)
 {
 	enum status st = failure->status;
-	bool outage = is_outage(failure);
+	/* NOT_READY from a job that has run: a new daemon is about to take it up */
+	bool outage = is_outage(failure) || (st == ST_NOT_READY && job->running);
 	int64_t now = now_ms();
 
 	if (outage) {

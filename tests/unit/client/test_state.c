@@ -244,6 +244,18 @@ START_TEST(refusals_are_not)
 }
 END_TEST
 
+/* A daemon that has just started does not run yet what was running. */
+START_TEST(not_ready_passes_once_it_ran)
+{
+	struct script s = { { ST_NOT_READY, ST_NOT_READY, ST_OK }, 0 };
+
+	ck_assert_int_eq(run(&s, -1), GACC_EINVAL);
+	job.running = true;
+	ck_assert_int_eq(session_run(&job, "something", -1, scripted, &s), GACC_OK);
+	ck_assert_int_eq(s.n, 3);
+}
+END_TEST
+
 START_TEST(a_fence_is_for_good)
 {
 	struct script s = { { ST_UNAVAILABLE, ST_SESSION_FENCED, ST_OK }, 0 };
@@ -345,6 +357,7 @@ int main(void)
 	tcase_add_test(tc, failure_says_what_who_and_what_next);
 	tcase_add_test(tc, outages_are_repeated);
 	tcase_add_test(tc, refusals_are_not);
+	tcase_add_test(tc, not_ready_passes_once_it_ran);
 	tcase_add_test(tc, a_fence_is_for_good);
 	tcase_add_test(tc, time_is_up);
 	tcase_add_test(tc, an_outage_has_a_limit);
