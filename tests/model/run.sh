@@ -1,0 +1,184 @@
+#!/bin/sh
+# Checks the protocol's models with spin: every base must hold, every mutant must be caught by the property named here.
+#
+#   run.sh           small bounds, a minute or two on two cores, under 3 GB
+#   run.sh --full    the larger bounds as well, one at a time, up to 5 GB
+#   run.sh --trace MODEL MUTANT [NAME=VALUE ..]    the steps that lead a mutant to its error
+#
+# JOBS sets how many checkers run at once. Needs spin and gcc.
+
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+
+# kind, model, mutant or -, property that must break or -, bounds.
+#   holds    all assertions, I9's timeout among them
+#   acyclic  no cycle at all, so that I9 says what it seems to say; same as "no progress label and no non-progress cycle"
+#   caught   the mutant breaks that property
+#   cycles   the mutant has a cycle: the acyclic check can fail
+#   spare    without the rule all still holds: another fence covers it
+rows() {
+	cat <<-END
+	holds   acc  -  -  R=2 M=2 S=2 EVENTS=2
+	holds   acc  -  -  R=2 M=3 S=2 EVENTS=2 GENS=2
+	holds   acc  -  -  R=2 M=2 S=3 EVENTS=2 GENS=2
+	holds   acc  -  -  R=1 M=3 S=2 EVENTS=3 GENS=2
+	acyclic acc  -  -  R=2 M=2 S=2 EVENTS=2
+	cycles  acc  crash_is_free        -      EVENTS=1
+	caught  acc  nodedup              I5     EVENTS=1
+	caught  acc  inplace              I5     EVENTS=1
+	caught  acc  early_ack            I4     EVENTS=1
+	caught  acc  bit_before_data      I5     EVENTS=1
+	caught  acc  no_session_fence     I6     EVENTS=1
+	caught  acc  attach_without_drain I6     EVENTS=1
+	caught  acc  no_epoch_fence       I6     EVENTS=1
+	caught  acc  volatile_bitmap      I5     EVENTS=1
+	caught  acc  volatile_sgen        I7     EVENTS=1
+	caught  acc  no_window_fence      I6     EVENTS=1
+	caught  acc  order_of_arrival     ORDER  EVENTS=1
+	caught  acc  zombie_shares_slot   I8     EVENTS=1
+	caught  acc  flush_not_durable    I4     EVENTS=2
+	caught  acc  flush_not_fenced     I10    EVENTS=1
+	caught  acc  attach_resets_flush  I4     EVENTS=2
+	caught  acc  leave_forgotten      I9     EVENTS=1
+	caught  acc  leave_not_fenced     I10    EVENTS=2
+	caught  acc  void_is_counted      I5     EVENTS=1
+	caught  acc  void_is_forgotten    I5     EVENTS=1
+	caught  acc  void_blocks          I9     EVENTS=1
+	caught  acc  close_not_freezing   I1     EVENTS=1
+	caught  acc  close_not_durable    I1     EVENTS=2
+	caught  acc  late_is_committed    I4     EVENTS=1
+	caught  acc  forgotten_is_lost    I4     EVENTS=1
+	holds   step -  -  R=2 S=2 EVENTS=2
+	holds   step -  -  R=3 S=2 EVENTS=1
+	holds   step -  -  R=2 S=2 EVENTS=2 TERMS=3
+	holds   step -  -  R=1 S=2 EVENTS=3 EPOCHS=1
+	holds   step -  -  R=2 S=2 EVENTS=2 SHARDED=1
+	acyclic step -  -  R=2 S=2 EVENTS=2
+	caught  step commit_before_persist   I3  EVENTS=1
+	caught  step no_term_cas             I2  EVENTS=1
+	caught  step log_before_term         I9  EVENTS=1
+	caught  step closed_attempt_counts   I9  EVENTS=1
+	caught  step untagged_vote           I1  EVENTS=1
+	caught  step inplace_reduce          I1  EVENTS=1
+	caught  step prepared_volatile       I9  EVENTS=1
+	caught  step attempt_survives_bump   I9  EVENTS=1
+	caught  step heal_from_behind        I2  EVENTS=1
+	caught  step base_below_log          I7  EVENTS=1
+	spare   step go_without_epoch        -   EVENTS=2
+	caught  step close_without_epoch     I9  EVENTS=1
+	caught  step close_not_freezing      I1  EVENTS=1
+	caught  step close_not_continued     I9  EVENTS=2
+	caught  step freeze_survives_bump    I9  EVENTS=1
+	caught  step comm_reused             I9  EVENTS=1
+	caught  step gathering_volatile      I9  EVENTS=1 SHARDED=1
+	END
+}
+
+rows_full() {
+	cat <<-END
+	holds   acc  -  -  R=2 M=2 S=2 EVENTS=3
+	holds   acc  -  -  R=1 M=3 S=2 EVENTS=5 GENS=2
+	acyclic acc  -  -  R=1 M=3 S=2 EVENTS=4 GENS=2
+	holds   step -  -  R=2 S=2 EVENTS=3
+	holds   step -  -  R=3 S=1 EVENTS=2
+	holds   step -  -  R=2 S=3 EVENTS=2
+	holds   step -  -  R=2 S=1 EVENTS=3 TERMS=3
+	holds   step -  -  R=2 S=2 EVENTS=3 SHARDED=1
+	acyclic step -  -  R=3 S=2 EVENTS=1
+	END
+}
+
+# build DIR CFLAGS MODEL MUTANT BOUNDS..: makes DIR/pan, DIR/MODEL.pml
+build() {
+	dir=$1 cflags=$2 model=$3 mutant=$4
+	shift 4
+	defines=
+	for bound in "$@"; do defines="$defines -D$bound"; done
+	[ "$mutant" = - ] || defines="$defines -DMUTANT_$mutant"
+	mkdir -p "$dir" && cp "$here/$model.pml" "$dir" && cd "$dir" &&
+		spin -a $defines "$model.pml" >build.log 2>&1 &&
+		gcc -O2 -w -DNOREDUCE -DMEMLIM="$MEMORY" $cflags -o pan pan.c >>build.log 2>&1
+}
+
+# One row: builds, runs, prints one line that begins with ok or FAILED.
+row() {
+	set -- $1
+	kind=$1 model=$2 mutant=$3 property=$4
+	shift 4
+	case $kind in
+	acyclic | cycles) cflags=-DNP run=-l ;;
+	*) cflags="-DSAFETY $COMPRESS" run= ;;
+	esac
+	name="$kind $model"
+	[ "$mutant" = - ] || name="$name $mutant"
+	dir=$WORK/$(echo "$name $*" | tr ' =' '__')
+	if ! build "$dir" "$cflags" "$model" "$mutant" "$@"; then
+		echo "FAILED  $name $*: does not build: $(head -n 1 "$dir/build.log")"
+		return
+	fi
+	./pan -m10000 -w"$HASH" $run >pan.log 2>&1
+	broken=$(sed -n 's/^pan:[0-9]*: assertion violated \([A-Z0-9]*\) .*/\1/p; s/^pan:[0-9]*: \(non-progress cycle\).*/\1/p' pan.log)
+	other=$(grep -E '^(pan|error)[:0-9]*: |not completed' pan.log | grep -v -e 'elapsed time' -e ': rate' | head -n 1)
+	states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
+	seconds=$(sed -n 's/^pan: elapsed time \([0-9.e+]*\) seconds/\1/p' pan.log)
+	case $kind in
+	caught) want=$property ;;
+	cycles) want="non-progress cycle" ;;
+	*) want= ;;
+	esac
+	if [ "$broken" != "$want" ] || { [ -z "$want" ] && { [ -n "$other" ] || ! grep -q 'errors: 0' pan.log; }; }; then
+		echo "FAILED  $name $*: ${broken:-${other:-no property}} instead of ${want:-no error}"
+	else
+		echo "ok  $name $*: ${want:+by $want, }$states states, $seconds s"
+	fi
+	rm -rf "$dir"
+}
+
+# A mutant in a model that no row checks would be a test that nobody runs.
+unlisted() {
+	for model in acc step; do
+		grep -o 'MUTANT_[a-z_]*' "$here/$model.pml" | sort -u | sed 's/MUTANT_//' | while read -r mutant; do
+			[ "$mutant" = x ] || rows | grep -q " $model *$mutant " || echo "FAILED  $model $mutant: no row checks it"
+		done
+	done
+}
+
+: "${WORK:=}" "${MEMORY:=1400}" "${COMPRESS:=}" "${HASH:=22}"
+if [ "${1-}" = --row ]; then
+	row "$2"
+	exit
+fi
+
+command -v spin >/dev/null && command -v gcc >/dev/null || { echo "run.sh: spin and gcc are needed" >&2; exit 2; }
+WORK=$(mktemp -d) || exit 2
+trap 'rm -rf "$WORK"' EXIT
+trap 'exit 130' INT TERM
+export WORK MEMORY COMPRESS HASH
+
+case ${1-} in
+--trace)
+	[ $# -ge 3 ] || { echo "usage: run.sh --trace MODEL MUTANT [NAME=VALUE ..]" >&2; exit 2; }
+	shift
+	build "$WORK/trace" -DSAFETY "$@" || { cat build.log; exit 2; }
+	./pan -m10000 | sed -n '/assertion violated/p'
+	spin -t -p -g $defines "$model.pml"
+	exit
+	;;
+--full) ;;
+"") ;;
+*) echo "usage: run.sh [--full | --trace MODEL MUTANT [NAME=VALUE ..]]" >&2; exit 2 ;;
+esac
+
+rows >"$WORK/rows"
+unlisted | tee "$WORK/results"
+expected=$(($(wc -l <"$WORK/rows") + $(wc -l <"$WORK/results")))
+xargs -d '\n' -n 1 -P "${JOBS:-2}" sh "$here/run.sh" --row <"$WORK/rows" | tee -a "$WORK/results"
+if [ "${1-}" = --full ]; then
+	MEMORY=6000 COMPRESS=-DCOLLAPSE HASH=25
+	rows_full >"$WORK/rows"
+	expected=$((expected + $(wc -l <"$WORK/rows")))
+	xargs -d '\n' -n 1 sh "$here/run.sh" --row <"$WORK/rows" | tee -a "$WORK/results"
+fi
+passed=$(grep -c '^ok' "$WORK/results")
+echo "$passed passed, $((expected - passed)) failed"
+[ "$passed" -eq "$expected" ]
