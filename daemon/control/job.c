@@ -292,6 +292,12 @@ void job_allocate(struct job *j)
 	j->ports.allocate(j->ports.ctx, j->id);
 }
 
+void job_take_over(struct job *j)
+{
+	j->taken_over = true;
+	job_allocate(j);
+}
+
 void job_on_allocate_failed(struct job *j, enum status st, const char *why, struct now now)
 {
 	j->allocating = false;

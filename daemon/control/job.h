@@ -103,9 +103,11 @@ void job_restore_window(struct job *, const struct commit *, const uint64_t *cou
 /* The tensor set from the journal, or declared by a rank (job_register does that itself). ST_INVALID_ARGUMENT with why. */
 enum status job_set_tensors(struct job *, const struct tensor_spec *, uint64_t n, char *why, size_t n_why);
 
-/* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec, and for one
- * taken over from an earlier gaccd, whose sessions are in the control record and must not be forestalled. */
+/* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec. */
 void job_allocate(struct job *);
+/* The same for a job of an earlier gaccd that has its tensors. Its sessions are in the control record: until the engine has told
+ * them and the coordinator has seen that the job runs, trainers are answered ENGINE_DOWN, which they repeat. */
+void job_take_over(struct job *);
 
 /* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
 void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);

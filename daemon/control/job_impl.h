@@ -79,6 +79,7 @@ struct job {
 	uint64_t n_tensors;
 	struct arena arena;
 	bool has_tensors, allocating;
+	bool taken_over;             /* from an earlier gaccd */
 	/* engine */
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */

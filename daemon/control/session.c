@@ -85,8 +85,16 @@ static bool same_token(const uint8_t *a, const uint8_t *b)
 
 static const uint8_t no_token[16];
 
+/* Of an earlier gaccd, and what its engine and its coordinator know is not here yet. */
+static bool restoring(const struct job *j)
+{
+	return j->taken_over && !j->ended && (j->engine_seen ? j->mirror.r.params_ready && !j->run : j->allocating);
+}
+
 static enum status judge_session(const struct job *j, const struct session_key *k)
 {
+	if (restoring(j))
+		return ST_ENGINE_DOWN;
 	if (k->rank >= j->spec->ranks)
 		return ST_SESSION_UNKNOWN;
 	const struct rank *r = &j->rank[k->rank];
@@ -110,7 +118,9 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 		snprintf(why->text, sizeof why->text, "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
 			 (unsigned long long)j->id);
 	snprintf(why->hint, sizeof why->hint, "%s",
-		 st == ST_SESSION_FENCED ? "end this process" : "attach again, then repeat the call");
+		 st == ST_SESSION_FENCED ? "end this process" :
+		 st == ST_ENGINE_DOWN	 ? "repeat the call" :
+					   "attach again, then repeat the call");
 	return false;
 }
 
@@ -219,6 +229,11 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 {
 	if (!attach_allowed(j, call, a))
 		return;
+	if (restoring(j)) { /* whom it would fence is not known yet */
+		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call", "job %llu is being taken over from an earlier gaccd",
+			    (unsigned long long)j->id);
+		return;
+	}
 	struct rank *r = &j->rank[a->rank];
 	if (a->pid && !alive(j, a->pid, a->start_time)) { /* its last words, delayed: they must not fence its successor */
 		reply_error(j, call, ST_CANCELLED, NULL, "process %lld is gone", (long long)a->pid);

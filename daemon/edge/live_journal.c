@@ -168,7 +168,7 @@ enum status live_restore(struct daemon *d)
 		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
 					 l);
 		if (!st && l->job && job_has_tensors(l->job))
-			job_allocate(l->job);
+			job_take_over(l->job);
 	}
 	return st;
 }

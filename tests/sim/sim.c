@@ -235,7 +235,10 @@ static void start_gaccd(struct sim *s)
 	for (uint32_t i = 0; i < s->n_windows; i++)
 		job_restore_window(s->job, &s->window[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);
 	start_coordinator(s);
-	job_allocate(s->job);
+	if (s->gaccd_life == 1)
+		job_allocate(s->job);
+	else
+		job_take_over(s->job);
 }
 
 static void kill_gaccd(struct sim *s)

@@ -182,6 +182,8 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 			sim_event(s, 20 * MS, EV_START_PROC)->proc = p->rank;
 		break;
 	case ST_SESSION_UNKNOWN:
+		if (p->generation >= s->d.rank[p->rank].sgen) /* nobody has fenced it */
+			sim_fail(s, "rank %u's session is forgotten", p->rank);
 		random16(s, p->nonce);
 		next(s, p, PROC_ATTACH);
 		break;
@@ -197,6 +199,8 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 		next(s, p, PROC_WAIT);
 		break;
 	case ST_NOT_READY:
+		sim_fail(s, "rank %u has been told that the job runs, and now that it does not", p->rank);
+		break;
 	case ST_NOT_CURRENT_WINDOW:
 		next(s, p, PROC_READY);
 		break;
@@ -208,6 +212,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 		wake(s, p, 50 * MS);
 		break;
 	case ST_UNAVAILABLE:
+	case ST_ENGINE_DOWN:
 	case ST_SLOT_BUSY:
 	case ST_RESOURCE_EXHAUSTED:
 		p->call = 0;
