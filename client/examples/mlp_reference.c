@@ -178,8 +178,8 @@ static int compare(struct program *p)
 			}
 		}
 	}
-	printf("largest parameter difference: %.3g in %s; %zu of %zu differ as f32\n", worst, mlp_tensors[where].name,
-	       differ, total);
+	printf("largest parameter difference: %.3g%s%s; %zu of %zu differ as f32\n", worst, worst > 0 ? " in " : "",
+	       worst > 0 ? mlp_tensors[where].name : "", differ, total);
 	if (worst <= p->o.bound)
 		return 0;
 	snprintf(p->why, sizeof(p->why), "the difference exceeds its bound of %.3g", p->o.bound);
