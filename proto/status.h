@@ -41,6 +41,7 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	X(RESOURCE_EXHAUSTED, REQUEST, 8, false, "a limit is reached")                                         \
 	X(NO_SLOT, REQUEST, 8, true, "all slots are still mapped by earlier processes")                        \
 	X(SLOT_BUSY, REQUEST, 9, false, "the slot is in use by another push")                                  \
+	X(DEADLINE, REQUEST, 4, true, "the call's deadline has passed")                                        \
 	X(STALLED, REQUEST, 4, false, "timed out waiting for other ranks")                                     \
 	X(PARAMS_CHANGED, REQUEST, 10, true, "parameters changed during the read")                             \
 	X(CHECKSUM, REQUEST, 15, true, "checksum does not match")                                              \

@@ -467,12 +467,37 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 
 /* ---- time ---- */
 
+/* A job whose ranks never come must not stay for ever. */
+static void watch_start(struct coord *c, struct now now)
+{
+	if (!c->phase_since_ns)
+		c->phase_since_ns = now.mono_ns;
+	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
+		return;
+	char text[200];
+	uint32_t there = 0, first = c->spec->ranks;
+	for (uint32_t r = c->spec->ranks; r-- > 0;) {
+		there += c->rank[r].attached;
+		if (!c->rank[r].attached)
+			first = r;
+	}
+	if (first < c->spec->ranks)
+		snprintf(text, sizeof text, "did not start within %lld s: %u of %u ranks attached, rank %u did not",
+			 (long long)(c->spec->stall_abort_ns / 1000000000), there, c->spec->ranks, first);
+	else
+		snprintf(text, sizeof text, "did not start within %lld s: no rank gave the initial parameters",
+			 (long long)(c->spec->stall_abort_ns / 1000000000));
+	coord_end(c, ST_STALLED, text, now);
+}
+
 void coord_tick(struct coord *c, struct now now)
 {
 	if (c->superseded)
 		return;
 	if (c->phase == COORD_COLLECT)
 		coord_watch_late(c, now);
+	if (c->phase == COORD_START)
+		watch_start(c, now);
 	if (c->phase == COORD_GO && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
 		fail_attempt(c, "timed out", now);
 	if (now.mono_ns - c->sent_ns >= RESEND_NS && c->phase != COORD_ENDING)

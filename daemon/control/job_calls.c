@@ -4,13 +4,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool call_allowed(struct job *j, uint64_t call, const struct session_key *k)
+bool call_allowed(struct job *j, uint64_t call, const struct session_key *k)
 {
 	if (!session_check(j, k, call))
 		return false;
 	if (!j->ended)
 		return true;
 	reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+	return false;
+}
+
+bool call_in_window(struct job *j, uint64_t call, const struct session_key *k)
+{
+	if (!call_allowed(j, call, k))
+		return false;
+	if (j->run && j->engine_seen)
+		return true;
+	reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet", (unsigned long long)j->id);
 	return false;
 }
 
@@ -68,10 +78,10 @@ void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, i
 
 void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
 {
-	if (!call_allowed(j, call, k))
+	if (!call_in_window(j, call, k))
 		return;
 	struct rank *r = &j->rank[k->rank];
-	if (!j->run || window > j->mirror.r.window) {
+	if (window > j->mirror.r.window) {
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "flush the open window", "window %llu is open, not %llu",
 			    (unsigned long long)j->mirror.r.window, (unsigned long long)window);
 		return;
@@ -98,10 +108,8 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 		step_reply(j, call, &p->commit);
 		return;
 	}
-	if (j->ended) {
-		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
+	if (!call_in_window(j, call, k))
 		return;
-	}
 	if (window != j->mirror.r.window) {
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window", "window %llu is open, not %llu%s",
 			    (unsigned long long)j->mirror.r.window, (unsigned long long)window,

@@ -112,6 +112,9 @@ struct job {
 void reply_error(struct job *, uint64_t call, enum status, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 bool session_check(struct job *, const struct session_key *, uint64_t call);
+/* The session is good and the job has not ended, and for call_in_window that it runs: else the call is answered. */
+bool call_allowed(struct job *, uint64_t call, const struct session_key *);
+bool call_in_window(struct job *, uint64_t call, const struct session_key *);
 /* Ends a push: answers its calls and frees it. */
 void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t result);
 void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);

@@ -530,18 +530,9 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 
 void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)
 {
-	if (!session_check(j, k, call))
+	if (!call_in_window(j, call, k))
 		return;
 	struct rank *r = &j->rank[k->rank];
-	if (j->ended) {
-		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
-		return;
-	}
-	if (!j->run || !j->engine_seen) {
-		reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet",
-			    (unsigned long long)j->id);
-		return;
-	}
 	if (a->window < j->mirror.r.window) {
 		answer_late(j, r, call, a->window, a->micro);
 		return;

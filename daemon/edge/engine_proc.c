@@ -199,17 +199,13 @@ int64_t engine_proc_pid(const struct engine_proc *e)
 
 static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 {
-	char exe[4096];
-	ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-	if (n < 0)
-		return UV_ENOENT;
-	exe[n] = '\0';
 	char name[] = "gaccd", flag[] = "--engine";
 	char *args[] = { name, flag, NULL }, *env[] = { NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
 					  { .flags = UV_INHERIT_FD, .data.fd = child_fd } };
-	uv_process_options_t o = { .exit_cb = on_process_exit, .file = exe, .args = args, .env = env, .stdio_count = 4,
+	/* the child's own link, before it executes: right even when the file was replaced by an upgrade */
+	uv_process_options_t o = { .exit_cb = on_process_exit, .file = "/proc/self/exe", .args = args, .env = env, .stdio_count = 4,
 				   .stdio = stdio };
 	_Static_assert(ENGINE_CHANNEL_FD == 3, "stdio[3] is the channel");
 	return uv_spawn(loop, &e->process, &o);

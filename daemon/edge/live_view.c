@@ -190,14 +190,30 @@ static void tell_step(struct live_job *l, struct rpc_call *call)
 	rpc_send(call, &m.base);
 }
 
-static void tell_state(struct live_job *l, struct rpc_call *call, const char *reason)
+/* Moves the late ones of `all`'s ranks to the front and lends them to `out`. */
+static void fill_stall(const Gacc__V1__Job *all, Gacc__V1__StallWarning *out)
+{
+	out->window = all->window;
+	out->late = all->ranks;
+	for (size_t i = 0; i < all->n_ranks; i++)
+		if (all->ranks[i]->late_ns) {
+			Gacc__V1__RankStatus *late = all->ranks[i];
+			all->ranks[i] = all->ranks[out->n_late];
+			all->ranks[out->n_late++] = late;
+			if (late->late_ns > out->waiting_ns)
+				out->waiting_ns = late->late_ns;
+		}
+}
+
+static void tell_state(struct live_job *l, struct rpc_call *call, const char *reason, struct now now)
 {
 	Gacc__V1__WatchSessionResponse m = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
 	Gacc__V1__StallWarning stall = GACC__V1__STALL_WARNING__INIT;
 	enum job_state state = live_state(l, NULL, NULL);
-	if (state == JOB_STALLED) {
+	Gacc__V1__Job *all = state == JOB_STALLED ? live_view(l, false, now) : NULL;
+	if (all) {
 		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL;
-		stall.window = coord_window(l->coord);
+		fill_stall(all, &stall);
 		m.stall = &stall;
 	} else {
 		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE;
@@ -205,6 +221,8 @@ static void tell_state(struct live_job *l, struct rpc_call *call, const char *re
 	}
 	m.message = (char *)reason;
 	rpc_send(call, &m.base);
+	if (all)
+		gacc__v1__job__free_unpacked(all, NULL);
 	if (live_ended(l))
 		rpc_finish(call, NULL);
 }
@@ -228,7 +246,7 @@ void live_tell(struct live_job *l, struct now now)
 		if (new_step)
 			tell_step(l, call);
 		if (state != l->told_state)
-			tell_state(l, call, reason);
+			tell_state(l, call, reason, now);
 	}
 	if (new_step) {
 		l->told_window = k->window;
