@@ -43,5 +43,7 @@ void coord_event(struct coord *, bool warning, const char *reason, int64_t rank,
 void coord_broadcast(struct coord *, struct now);
 /* Finds late ranks; warns, marks the job STALLED or ends it. */
 void coord_watch_late(struct coord *, struct now);
+/* Whose micro-batches are missing from the closed window, as a sentence. */
+void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);
 
 #endif

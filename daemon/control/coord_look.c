@@ -3,10 +3,31 @@
 
 #include <stdio.h>
 
+static bool is_short(const struct coord *c, const struct rank_progress *p)
+{
+	return p->counted + p->voided < c->spec->micro_size;
+}
+
+void coord_describe_missing(const struct coord *c, uint64_t missing, char *text, size_t n)
+{
+	uint32_t n_short = 0;
+	int at = snprintf(text, n, "window %llu closed with %llu micro-batches missing (uneven: error):",
+			  (unsigned long long)c->window, (unsigned long long)missing);
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		const struct rank_progress *p = &c->rank[r];
+		if (!is_short(c, p) || n_short++ >= 4 || at >= (int)n)
+			continue;
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (pid %lld) at %u/%u", n_short > 1 ? "," : "", r,
+			       (long long)p->pid, p->counted + p->voided, c->spec->micro_size);
+	}
+	if (n_short > 4 && at < (int)n)
+		snprintf(text + at, n - (size_t)at, " and %u more", n_short - 4);
+}
+
 /* Others may be waiting for it: it owes micro-batches and does not wait itself. */
 static bool owes(const struct coord *c, const struct rank_progress *p)
 {
-	return !p->flushed && !p->waiting_ns && p->counted + p->voided < c->spec->micro_size;
+	return !p->flushed && !p->waiting_ns && is_short(c, p);
 }
 
 /* Since when any rank has been waiting in this window, or 0. */

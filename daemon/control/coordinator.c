@@ -216,9 +216,8 @@ static void decide(struct coord *c, struct now now)
 		return;
 	}
 	if (sums.missing && c->spec->uneven == UNEVEN_ERROR && sums.count) {
-		char text[160];
-		snprintf(text, sizeof text, "window %llu closed with %llu micro-batches missing (uneven: error)",
-			 (unsigned long long)c->window, (unsigned long long)sums.missing);
+		char text[256];
+		coord_describe_missing(c, sums.missing, text, sizeof text);
 		coord_end(c, ST_WINDOW_CLOSED, text, now);
 		return;
 	}
@@ -318,8 +317,29 @@ static void step_commit(struct coord *c, struct now now)
 	step_collect(c, now);
 }
 
+/* nonfinite: error. A void micro-batch stays in the reports until the window's end, so none is overlooked. */
+static bool end_on_void(struct coord *c, struct now now)
+{
+	if (c->spec->nonfinite != NONFINITE_ERROR || c->phase < COORD_COLLECT || c->phase > COORD_GO)
+		return false;
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		const struct rank_progress *p = &c->rank[r];
+		char text[160];
+		if (!p->voided)
+			continue;
+		snprintf(text, sizeof text,
+			 "rank %u (pid %lld): micro-batch %u of window %llu has a non-finite gradient (nonfinite: error)", r,
+			 (long long)p->pid, p->first_void, (unsigned long long)c->window);
+		coord_end(c, ST_NONFINITE, text, now);
+		return true;
+	}
+	return false;
+}
+
 static void step(struct coord *c, struct now now)
 {
+	if (end_on_void(c, now))
+		return;
 	switch (c->phase) {
 	case COORD_START:
 		if (all_started(c)) {

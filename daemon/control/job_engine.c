@@ -174,7 +174,7 @@ static void fill_progress(struct job *j, struct now now)
 		struct rank_progress *p = &j->progress[i];
 		bool left_over = c->flushed == 2;
 		*p = (struct rank_progress){ .rank = i, .counted = c->counted, .voided = rank_count_voided(j, r),
-					     .flushed = (uint8_t)c->flushed,
+					     .first_void = rank_first_voided(j, r), .flushed = (uint8_t)c->flushed,
 					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost,
 					     .pid = r->session.pid, .uid = r->session.uid, .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };
@@ -283,7 +283,7 @@ static void on_add(struct job *j, const struct engine_answer *a, struct now now)
 		break;
 	}
 	j->report_due = true;
-	if (!rank_owes(j, r))
+	if (!rank_owes(j, r) || a->result == 4)
 		job_report(j, now);
 }
 

@@ -124,6 +124,7 @@ bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
 bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
 uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
 uint32_t rank_count_voided(const struct job *, const struct rank *);
+uint32_t rank_first_voided(const struct job *, const struct rank *); /* lowest void micro-batch; micro_size: none */
 bool rank_owes(const struct job *, const struct rank *);
 /* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing; own rank: none. */
 uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);

@@ -37,6 +37,7 @@ struct commit {
 struct rank_progress {
 	uint32_t rank;
 	uint32_t counted, voided;
+	uint32_t first_void;  /* lowest void micro-batch, if any */
 	uint8_t flushed;      /* 1 this window, 2 has left */
 	uint8_t attached;     /* has a live session */
 	uint8_t lost;         /* had one, and it broke */

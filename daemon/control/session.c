@@ -42,6 +42,14 @@ uint32_t rank_count_voided(const struct job *j, const struct rank *r)
 	return n;
 }
 
+uint32_t rank_first_voided(const struct job *j, const struct rank *r)
+{
+	uint32_t m = 0;
+	while (m < job_micro_size(j) && !rank_voided(j, r, m))
+		m++;
+	return m;
+}
+
 uint32_t rank_progress_count(const struct job *j, const struct rank *r)
 {
 	return j->mirror.rank[r->rank].counted + rank_count_voided(j, r);
@@ -340,9 +348,17 @@ bool job_free_slot(const struct job *j, uint32_t rank, uint32_t *out_slot)
 
 /* ---- push ---- */
 
+enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
+
 static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint32_t result, uint64_t window,
 		       const struct parked_push *p)
 {
+	if (result == RESULT_VOID && j->spec->nonfinite == NONFINITE_ERROR) {
+		reply_error(j, call, ST_NONFINITE, "the job fails: look at this rank's data and loss",
+			    "rank %u, window %llu: %s (nonfinite: error)", r->rank, (unsigned long long)window,
+			    status_info(ST_NONFINITE)->text);
+		return;
+	}
 	struct reply rep = { .kind = REPLY_PUSH };
 	rep.push.result = result;
 	rep.push.window = window;
@@ -358,8 +374,6 @@ static void push_free(struct parked_push *p)
 	free(p->present);
 	*p = (struct parked_push){ 0 };
 }
-
-enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
 
 void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
 {
