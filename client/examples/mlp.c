@@ -1,6 +1,6 @@
 /* A data-parallel trainer in C: a perceptron on Fashion-MNIST, its gradients summed and its steps taken by gaccd.
  *
- *     gaccctl run -n 4 --micro-size 4 -- mlp --batch 8
+ *     gaccctl run -n 4 --micro-size 4 --set optimizer.type=sgd --set optimizer.lr=0.01 -- mlp --batch 8
  *
  * The gradients of each micro-batch are written by BLAS straight into shared memory, and the parameters are read where
  * gaccd writes them: nothing is copied. A rank that is killed and started again computes what is missing, no more. */
@@ -349,6 +349,8 @@ static int await_step(struct trainer *t)
 	gacc_status status = gacc_wait(t->job, -1, &step);
 	if (status)
 		return judge(t, "wait for the step", status);
+	if (step.reduced)
+		return fail(t, "the job leaves the step to its trainers (optimizer client), this program to gaccd");
 	t->applied = step.applied_step;
 	t->epoch_loss += step.mean_loss * step.total_weight;
 	t->epoch_weight += step.total_weight;
