@@ -458,6 +458,13 @@ void coord_end(struct coord *c, enum status end, const char *reason, struct now 
 	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
 }
 
+enum job_state coord_end_state(enum status end)
+{
+	return end == ST_OK ? JOB_COMPLETED :
+	       end == ST_CANCELLED ? JOB_CANCELLED :
+	       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
+}
+
 void coord_on_ended(struct coord *c, enum status st, struct now now)
 {
 	if (c->phase != COORD_ENDING)
@@ -467,9 +474,7 @@ void coord_on_ended(struct coord *c, enum status st, struct now now)
 		return;
 	}
 	set_phase(c, COORD_ENDED, now);
-	enum job_state s = c->end_status == ST_OK ? JOB_COMPLETED :
-			   c->end_status == ST_CANCELLED ? JOB_CANCELLED : JOB_FAILED;
-	coord_set_state(c, s, c->end_reason, now);
+	coord_set_state(c, coord_end_state(c->end_status), c->end_reason, now);
 	coord_broadcast(c, now);
 }
 

@@ -51,6 +51,8 @@ void coord_tick(struct coord *, struct now);
 enum status coord_flush(struct coord *, uint64_t *out_window, struct now);
 /* Ends the job unless it has ended. `end` is ST_OK, ST_CANCELLED or what failed it. */
 void coord_end(struct coord *, enum status end, const char *reason, struct now);
+/* The state of a job that has ended with this status. */
+enum job_state coord_end_state(enum status end);
 
 enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);

@@ -103,6 +103,8 @@ static enum status judge_session(const struct job *j, const struct session_key *
 {
 	if (restoring(j))
 		return ST_ENGINE_DOWN;
+	if (j->taken_over && j->ended && !j->engine_seen) /* its sessions are lost with its memory */
+		return ST_JOB_ENDED;
 	if (k->rank >= j->spec->ranks)
 		return ST_SESSION_UNKNOWN;
 	const struct rank *r = &j->rank[k->rank];
@@ -122,12 +124,15 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 	if (st == ST_SESSION_FENCED)
 		snprintf(why->text, sizeof why->text, "a newer process has attached as rank %u of job %llu (pid %lld)",
 			 k->rank, (unsigned long long)j->id, (long long)j->rank[k->rank].session.pid);
+	else if (st == ST_JOB_ENDED)
+		snprintf(why->text, sizeof why->text, "job %llu has ended: %.200s", (unsigned long long)j->id, j->end_reason);
 	else
 		snprintf(why->text, sizeof why->text, "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
 			 (unsigned long long)j->id);
 	snprintf(why->hint, sizeof why->hint, "%s",
 		 st == ST_SESSION_FENCED ? "end this process" :
 		 st == ST_ENGINE_DOWN	 ? "repeat the call" :
+		 st == ST_JOB_ENDED	 ? "" :
 					   "attach again, then repeat the call");
 	return false;
 }

@@ -61,6 +61,7 @@ struct live_job {
 	enum job_state end_state;           /* of such a job */
 	char *end_reason;
 	uint64_t end_window, end_step;
+	struct commit end_commit;           /* of its last window; outcome 0: not known */
 	/* memory and engine */
 	struct plan *plan;
 	int plan_fd;

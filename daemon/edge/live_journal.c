@@ -77,8 +77,7 @@ static void on_end_durable(void *arg, enum status st)
 void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
 {
 	struct live_job *l = ctx;
-	enum job_state state = end == ST_OK ? JOB_COMPLETED : end == ST_CANCELLED ? JOB_CANCELLED :
-			       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
+	enum job_state state = coord_end_state(end);
 	struct journal_record r = { .kind = JOURNAL_END,
 				    .end = { .job = l->id, .state = state, .reason = reason,
 					     .unix_ns = daemon_now(l->d).unix_ns } };
@@ -89,13 +88,21 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 
 /* ---- after a restart ---- */
 
+/* NULL: it is gone, or of another version; the window is history only. */
+static const struct commit_payload *payload_of(const struct journal_window *w)
+{
+	const struct commit_payload *p = w->payload.data;
+	bool ok = w->payload.n >= sizeof *p && p->version == COMMIT_PAYLOAD_VERSION &&
+		  w->payload.n == sizeof *p + p->n_words * sizeof(uint64_t);
+	return ok ? p : NULL;
+}
+
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct live_job *l = arg;
-	const struct commit_payload *p = w->payload.data;
-	if (w->payload.n < sizeof *p || p->version != COMMIT_PAYLOAD_VERSION ||
-	    w->payload.n != sizeof *p + p->n_words * sizeof(uint64_t))
-		return ST_OK; /* too old: its outcome is history only */
+	const struct commit_payload *p = payload_of(w);
+	if (!p)
+		return ST_OK;
 	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
 	coord_restore(l->coord, &p->commit);
 	return ST_OK;
@@ -154,7 +161,10 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 static enum status last_window(void *arg, const struct journal_window *w)
 {
 	struct live_job *l = arg;
+	const struct commit_payload *p = payload_of(w);
 	l->end_step = w->applied_step;
+	if (p)
+		l->end_commit = p->commit;
 	return ST_OK;
 }
 

@@ -28,9 +28,29 @@ static void no_session(struct rpc_call *call)
 	rpc_fail(call, &e);
 }
 
-struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+/* A job that had ended when this daemon started. Its sessions are gone; its owner may hear how it ended. */
+static struct live_job *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct live_job *l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
+	uint32_t uid = caller_uid(call);
+	return l && !l->job && (uid == 0 || uid == l->uid) ? l : NULL;
+}
+
+static void job_has_ended(struct rpc_call *call, const struct live_job *l)
+{
+	const char *reason;
+	live_state(l, &reason, NULL);
+	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+}
+
+struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct live_job *l = ended_job(call, s);
+	if (l) {
+		job_has_ended(call, l);
+		return NULL;
+	}
+	l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
 	if (!l || !l->job || s->token.len != 16) {
 		no_session(call);
 		return NULL;
@@ -65,9 +85,7 @@ struct pending_attach {
 static void do_attach(struct rpc_call *call, struct live_job *l, const struct attach_args *a)
 {
 	if (!l->job || live_ended(l)) {
-		const char *reason;
-		live_state(l, &reason, NULL);
-		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+		job_has_ended(call, l);
 		return;
 	}
 	rpc_set_data(call, l);
@@ -222,6 +240,15 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WaitStepRequest *q = (const Gacc__V1__WaitStepRequest *)m;
+	struct live_job *over = ended_job(call, q->session);
+	if (over && over->end_commit.outcome && over->end_commit.window == q->window) {
+		struct reply r = { .kind = REPLY_STEP };
+		r.step.commit = over->end_commit;
+		r.step.micro_size = over->end_commit.next_micro_size;
+		r.step.done = true;
+		reply_send(over, rpc_id(call), &r);
+		return;
+	}
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
@@ -240,6 +267,11 @@ static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, co
 static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
+	struct live_job *over = ended_job(call, q->session);
+	if (over) {
+		reply_send(over, rpc_id(call), &(struct reply){ .kind = REPLY_EMPTY });
+		return;
+	}
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
