@@ -223,11 +223,11 @@ class Daemon:
 
     BAD_LINE = re.compile(r" (WARN|ERROR) |Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
 
-    def __init__(self, supervise=False, conf=None, env=None, allow=()):
+    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
         self.supervise, self.allow = supervise, list(allow)
         self.conf = {"engine.threads": 2, **(conf or {})}
-        self.env = dict(env or {})
+        self.env, self.start_on_enter = dict(env or {}), start
         self.socket = self.dir / "g.sock"
         self.endpoint = f"unix:{self.socket}"
         self.process = self._client = None
@@ -289,13 +289,13 @@ class Daemon:
         return code
 
     def __enter__(self):
-        return self.start()
+        return self.start() if self.start_on_enter else self
 
     def __exit__(self, kind, value, traceback):
         try:
             code = self.stop()
             if kind is None:
-                assert code == 0, f"gaccd ended with {code}:\n{self.log()}"
+                assert not code, f"gaccd ended with {code}:\n{self.log()}"
                 self.check_nothing_left()
                 self.check_log()
             else:
@@ -356,6 +356,8 @@ class Daemon:
         self.process.wait()
         self.process = None
         wait_until("death of gaccd and engines", lambda: not self.processes())
+        for left in self.dir.glob("gaccd-notify*"):
+            shutil.rmtree(left)
 
     def processes(self):
         """All that live with our folder in their environment."""
@@ -541,8 +543,8 @@ class Rank:
             if self.attach_socket and select.select([self.attach_socket], [], [], 0)[0]:
                 try:
                     self.map()
-                except OSError:
-                    pass  # gone again: the next outage's end comes here, too
+                except (OSError, GaccError):
+                    pass  # gone again, or the session is over: the next call tells
 
     def put_params(self, params):
         """Initial parameters: name -> array (uint16 for bf16 bits). The first rank that gives them wins."""

@@ -68,7 +68,7 @@ class Workload:
     # -- what must come out --
 
     def check_ledger(self, params):
-        """Each micro-batch once, with its weight."""
+        """Each micro-batch once, with its weight. With momentum m and n steps, 1 + m + .. + m^(n-1) must be exact in f32."""
         assert self.is_sgd
         expected = np.zeros(self.ledger_size, np.float32)
         for window in range(self.steps):

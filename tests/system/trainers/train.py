@@ -6,7 +6,7 @@
 WHAT: fill   dies by SIGKILL between filling the slot and pushing it
       sent   stops by SIGSTOP when the engine has counted the push, without having looked at the reply
       kill   dies by SIGKILL right after the push was answered
-Prints one JSON line per life: where it resumed. Saves the parameters when the job is done.
+Prints where it resumes, as JSON; null if the job has ended already. Saves the parameters when the job is done.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import Rank  # noqa: E402
+from harness import GaccError, Rank  # noqa: E402
 from workload import Workload, train  # noqa: E402
 
 
@@ -50,8 +50,15 @@ def main():
     a.add_argument("--at", default="")
     a = a.parse_args()
     work, at = Workload.from_json(a.workload), a.at.split(":")
-    trainer = Rank(a.endpoint, int(a.job), int(a.rank), work.tensors, work.ranks)
-    ready = trainer.start(work.initial())
+    trainer = Rank(a.endpoint, int(a.job), int(a.rank), work.tensors, attach=False)
+    try:
+        trainer.attach(work.ranks)
+        ready = trainer.start(work.initial())
+    except GaccError as e:
+        if e.reason != "JOB_ENDED":
+            raise
+        print("null", flush=True)
+        return
     print(json.dumps({"window": ready.window, "missing": list(ready.missing), "pid": os.getpid()}), flush=True)
     params = train(trainer, work, lambda params, micro: push(trainer, work, params, micro, at))
     np.savez(a.out + ".tmp.npz", **params)
