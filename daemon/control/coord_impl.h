@@ -45,5 +45,7 @@ void coord_broadcast(struct coord *, struct now);
 void coord_watch_late(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */
 void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);
+/* An event for a window that was committed without a step: none goes by in silence. */
+void coord_tell_outcome(struct coord *);
 
 #endif

@@ -95,6 +95,32 @@ void coord_watch_late(struct coord *c, struct now now)
 	}
 }
 
+void coord_tell_outcome(struct coord *c)
+{
+	const struct commit *k = &c->commit;
+	char text[200];
+	switch ((enum outcome)k->outcome) {
+	case OUTCOME_SKIPPED:
+		snprintf(text, sizeof text, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
+			 (unsigned long long)k->window, k->grad_norm);
+		coord_event(c, true, "StepSkipped", -1, text);
+		break;
+	case OUTCOME_DROPPED:
+		snprintf(text, sizeof text, "window %llu is dropped: %llu micro-batches counted, %llu wanted (uneven: drop)",
+			 (unsigned long long)k->window, (unsigned long long)k->micro_count,
+			 (unsigned long long)c->spec->ranks * c->spec->micro_size);
+		coord_event(c, true, "StepDropped", -1, text);
+		break;
+	case OUTCOME_EMPTY:
+		snprintf(text, sizeof text, "window %llu closed with nothing in it", (unsigned long long)k->window);
+		coord_event(c, false, "StepEmpty", -1, text);
+		break;
+	case OUTCOME_APPLIED:
+	case OUTCOME_NONE:
+		break;
+	}
+}
+
 /* ---- looking ---- */
 
 enum coord_phase coord_phase(const struct coord *c)

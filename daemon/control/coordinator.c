@@ -442,6 +442,7 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	}
 	c->have_commit = true;
 	c->applied_step = c->commit.applied_step;
+	coord_tell_outcome(c);
 	set_phase(c, COORD_COMMIT, now);
 	coord_broadcast(c, now);
 	step(c, now);
