@@ -1,0 +1,167 @@
+/* What an acknowledged push costs when there is nearly nothing to add: goal C4, and the commit of a step: goal C7.
+ *
+ *   bench_push [-r rounds, 5..101] [-n calls in a round]
+ *
+ * C4: gacc_push of a small arena (one rank, zero-copy slot) against a unary call of gRPC core with as many bytes over a unix
+ * socket, in blocks of n calls, ours, limit, ours, limit; a block of pushes is one window. A round's figure is the
+ * block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, against two such
+ * calls and one fdatasync of an appended page beside gaccd's journal.
+ */
+#include "bare.h"
+#include "bench.h"
+#include "trainer.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ELEMENTS 1024
+#define REQUEST_BYTES 64 /* a PushRequest of one rank */
+#define CALLS_MAX 10000
+
+static size_t rounds = 15, calls = 200;
+
+static double took[CALLS_MAX];
+
+/* Median and 99th percentile of a block of calls, and the group's CPU seconds for one. */
+struct block {
+	double p50, p99, cpu;
+};
+
+static struct block time_block(const struct bench_group *group, void (*call)(void *arg), void *arg)
+{
+	double cpu = bench_group_cpu(group);
+	for (size_t i = 0; i < calls; i++) {
+		double start = bench_seconds();
+		call(arg);
+		took[i] = bench_seconds() - start;
+	}
+	cpu = (bench_group_cpu(group) - cpu) / (double)calls;
+	double p99 = bench_quantile(took, calls, 0.99);
+	return (struct block){ bench_quantile(took, calls, 0.5), p99, cpu };
+}
+
+static void call_bare(void *client)
+{
+	static const char request[REQUEST_BYTES];
+	bare_unary(client, request, sizeof request);
+}
+
+static void call_push(void *trainer)
+{
+	trainer_push(trainer);
+}
+
+static void put(struct bench_row *row, double ours, double limit, double ours_cpu, double limit_cpu, double foreign)
+{
+	size_t i = row->rounds++;
+	row->ours[i] = ours;
+	row->limit[i] = limit;
+	row->ours_cpu[i] = ours_cpu;
+	row->limit_cpu[i] = limit_cpu;
+	row->foreign[i] = foreign;
+}
+
+static void measure_push(const struct bench_daemon *daemon, const struct bare_server *server, struct bare_client *client)
+{
+	static struct bench_row p50 = { .id = "C4", .what = "push acknowledged, 1024 floats, p50", .limit_name = "bare unary call",
+					.unit = "us", .factor = 1e6, .goal = 2 };
+	static struct bench_row p99 = { .id = "C4", .what = "push acknowledged, 1024 floats, p99", .limit_name = "bare unary call",
+					.unit = "us", .factor = 1e6 };
+	struct trainer t;
+	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "push", .optimizer = "sgd",
+						    .ranks = 1, .micro_size = (unsigned)calls, .n_elements = ELEMENTS, .n_tensors = 1 });
+	struct bench_group group = bench_daemon_group(daemon);
+	group.pid[group.n++] = server->pid;
+	time_block(&group, call_bare, client);
+	time_block(&group, call_push, &t);
+	trainer_need(&t, gacc_wait(t.job, -1, NULL));
+	for (size_t i = 0; i < rounds; i++) {
+		struct bench_watch watch = bench_watch_start(&group);
+		struct block ours = time_block(&group, call_push, &t), limit = time_block(&group, call_bare, client);
+		double foreign = bench_watch_foreign(&watch, &group);
+		put(&p50, ours.p50, limit.p50, ours.cpu, limit.cpu, foreign);
+		put(&p99, ours.p99, limit.p99, 0, 0, foreign);
+		trainer_need(&t, gacc_wait(t.job, -1, NULL));
+	}
+	trainer_close(&t);
+	bench_row_print(&p50);
+	bench_row_print(&p99);
+}
+
+/* ---- C7 ---- */
+
+struct log_file {
+	int fd;
+	struct bare_client *client;
+};
+
+static void call_commit(void *arg)
+{
+	static const char page[4096];
+	const struct log_file *log = arg;
+	call_bare(log->client);
+	call_bare(log->client);
+	if (write(log->fd, page, sizeof page) != sizeof page || fdatasync(log->fd))
+		bench_die("cannot write beside the journal");
+}
+
+static void call_step(void *arg)
+{
+	struct trainer *t = arg;
+	trainer_push(t);
+	trainer_need(t, gacc_wait(t->job, -1, NULL));
+}
+
+static void measure_commit(const struct bench_daemon *daemon, const struct bare_server *server, struct bare_client *client)
+{
+	static struct bench_row row = { .id = "C7", .what = "step of 1024 floats, K = 1: push and wait, p50",
+					.limit_name = "fdatasync and 2 bare calls", .unit = "us", .factor = 1e6, .goal = 1.5 };
+	char path[128];
+	struct trainer t;
+	snprintf(path, sizeof path, "%s/state/bench.log", daemon->dir);
+	struct log_file log = { open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), client };
+	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "commit", .optimizer = "sgd",
+						    .ranks = 1, .micro_size = 1, .n_elements = ELEMENTS, .n_tensors = 1 });
+	struct bench_group group = bench_daemon_group(daemon);
+	group.pid[group.n++] = server->pid;
+	time_block(&group, call_commit, &log);
+	time_block(&group, call_step, &t);
+	for (size_t i = 0; i < rounds; i++) {
+		struct bench_watch watch = bench_watch_start(&group);
+		struct block ours = time_block(&group, call_step, &t), limit = time_block(&group, call_commit, &log);
+		put(&row, ours.p50, limit.p50, ours.cpu, limit.cpu, bench_watch_foreign(&watch, &group));
+	}
+	trainer_close(&t);
+	close(log.fd);
+	unlink(path);
+	bench_row_print(&row);
+}
+
+int main(int argc, char **argv)
+{
+	struct bare_server server;
+	struct bench_daemon daemon;
+	for (int o; (o = getopt(argc, argv, "r:n:")) != -1;) {
+		if (o == 'r')
+			rounds = strtoul(optarg, NULL, 10);
+		else if (o == 'n')
+			calls = strtoul(optarg, NULL, 10);
+		else
+			return 2;
+	}
+	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX)
+		bench_die("rounds 5..%d, calls 10..%d", BENCH_MAX_ROUNDS, CALLS_MAX);
+	bare_server_start(&server);
+	bench_daemon_start(&daemon, 0);
+	struct bare_client *client = bare_client_open(&server);
+	bench_table_head();
+	measure_push(&daemon, &server, client);
+	measure_commit(&daemon, &server, client);
+	bare_client_close(client);
+	bench_daemon_stop(&daemon);
+	bare_server_stop(&server);
+	return 0;
+}

@@ -1,0 +1,116 @@
+#!/bin/sh
+# All benchmarks, one table. Figures are ratios taken inside one run; docs/performance.md says what they mean.
+#
+#   tests/bench/run.sh [--quick] [--wait SECONDS] [--out FILE] BUILD_DIR
+#
+#   --quick    fewer rounds and the smaller models: a minute instead of some ten
+#   --wait     how long to wait for the machine to be quiet (0); then it measures anyway and says so
+#   --out      the table also goes there (BUILD_DIR/bench.txt)
+#
+# Build first, with optimisation: cmake -DCMAKE_BUILD_TYPE=Release.
+set -eu
+
+usage()
+{
+	sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+
+quick= wait=0 out= build=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--quick) quick=1 ;;
+	--wait) [ $# -gt 1 ] || usage; wait=$2; shift ;;
+	--out) [ $# -gt 1 ] || usage; out=$2; shift ;;
+	-*) usage ;;
+	*) [ -z "$build" ] || usage; build=$1 ;;
+	esac
+	shift
+done
+[ -d "$build/bin" ] || usage
+: "${out:=$build/bench.txt}"
+bin=$build/bin
+kind=$(sed -n 's/^CMAKE_BUILD_TYPE:STRING=//p' "$build/CMakeCache.txt")
+
+# CPUs that others keep busy, over two seconds.
+busy()
+{
+	first=$(head -1 /proc/stat)
+	sleep 2
+	printf '%s\n%s\n' "$first" "$(head -1 /proc/stat)" |
+		awk -v hz="$(getconf CLK_TCK)" '{ used = $2 + $3 + $4 + $7 + $8 + $9; if (NR == 2) printf "%.2f", (used - before) / hz / 2
+			before = used }'
+}
+
+quiet()
+{
+	foreign=$(busy)
+	read -r load _ </proc/loadavg
+	awk -v f="$foreign" -v l="$load" 'BEGIN { exit !(f < 0.1 && l < 0.5) }'
+}
+
+head_of_report()
+{
+	printf 'gacc benchmarks, %s\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
+	printf 'version   %s, build type %s\n' "$("$bin/gaccd" --version)" "${kind:-none}"
+	printf 'machine   %s, %s CPUs, %s, Linux %s\n' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)" "$(nproc)" \
+		"$(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)" "$(uname -r)"
+	if [ -n "$noisy" ]; then
+		printf 'NOT QUIET load %s, others use %s CPUs: look at the ratios by CPU time\n' "$load" "$foreign"
+	else
+		printf 'quiet     load %s, others use %s CPUs\n' "$load" "$foreign"
+	fi
+}
+
+# The head of the second and later tables is left out.
+step()
+{
+	"$bin/$@" | if [ -n "$headed" ]; then tail -n +2; else cat; fi
+	headed=1
+}
+
+service()
+{
+	headed=
+	step bench_push -r "$rounds"
+	step bench_inline -r "$rounds"
+	for p in $sizes; do
+		step bench_step -r "$rounds" -p "$p"
+		step bench_step -r "$rounds" -p "$p" -R 2
+	done
+	step bench_step -r "$rounds" -p 10000000 -t
+}
+
+kernels()
+{
+	for mb in $arrays; do
+		printf '\n'
+		"$bin/bench_kernels" -m "$mb" -r "$rounds" passes
+	done
+	printf '\n'
+	"$bin/bench_kernels" -m "$scale" -r "$rounds" scaling
+	printf '\n'
+	"$bin/bench_kernels" -m "$scale" -r "$rounds" cliffs
+}
+
+if [ -n "$quick" ]; then
+	rounds=5 sizes="670000 10000000" arrays="40" scale=100
+else
+	rounds=15 sizes="670000 10000000 53600000" arrays="40 400" scale=400
+fi
+noisy=1 end=$(($(date +%s) + wait))
+while :; do
+	if quiet; then
+		noisy=
+		break
+	fi
+	[ "$(date +%s)" -lt "$end" ] || break
+	sleep 5
+done
+{
+	head_of_report
+	printf '\nThe service. "ratio" is ours / limit, or limit / ours where the goal is a floor; "foreign" are CPUs that others used.\n\n'
+	service
+	printf '\nThe kernels (C1, C2, C9, C12).\n'
+	kernels
+} | tee "$out"
