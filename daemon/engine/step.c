@@ -173,7 +173,6 @@ static void open_window(struct engine *e)
 		if (s->rank[i].flushed == 1)
 			s->rank[i].flushed = 0;
 	}
-	e->norm_known = false;
 }
 
 void step_finish(struct engine *e)

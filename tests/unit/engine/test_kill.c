@@ -20,7 +20,7 @@ struct driver {
 	int n_open;
 	uint64_t random;
 	enum { SPARE, KILL, EXHAUST } how; /* SIGKILL from outside, or CPU time that runs out inside */
-	long cpu_us;     /* of a life, at most: more after deaths before HELLO, so that slow builds get on */
+	long cpu_us;     /* of a life, at most: more with every death, so that slow builds get on */
 	int kills, in_update, in_update_held, in_pass, after_flip; /* where the deaths were */
 };
 
@@ -68,6 +68,7 @@ static void succeed(struct driver *d)
 	for (;;) {
 		rig_kill(&d->rig);
 		note_death(d);
+		d->cpu_us += d->cpu_us / 64;
 		d->rig.cpu_us = d->how == EXHAUST ? 1 + (long)draw(d, (uint64_t)d->cpu_us) : 0;
 		rig_spawn(&d->rig);
 		if (d->how == KILL && draw(d, 3) == 0)
@@ -75,7 +76,6 @@ static void succeed(struct driver *d)
 				;
 		else if (rig_receive(&d->rig, &hello))
 			break;
-		d->cpu_us += d->cpu_us / 16;
 	}
 	ck_assert_msg(hello.op == ENGINE_START && hello.status == ST_OK, "start: %u %s", hello.status, hello.text);
 	for (int i = 0; i < d->n_open; i++)

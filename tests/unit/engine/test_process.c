@@ -170,17 +170,23 @@ START_TEST(a_second_engine_waits_for_the_first)
 	struct engine_answer a;
 	ck_assert(rig_receive(&rig, &a));
 	kill(rig.pid, SIGSTOP);
+	rig_read(&rig);
+	uint64_t seq = rig.state.r.seq;
 	pid_t killer = fork();
 	if (killer == 0) {
-		/* the first engine holds its lock while it is stopped; the second can only start after this */
+		/* while the first is stopped it holds its lock: the second, which starts meanwhile, must publish nothing */
 		for (volatile uint64_t i = 0; i < 20000000; i++)
 			;
+		rig_read(&rig);
 		kill(rig.pid, SIGKILL);
-		_exit(0);
+		_exit(rig.state.r.seq != seq);
 	}
 	a = rig_start_with(&second, fds, second.n_segments);
 	ck_assert_uint_eq(a.status, ST_OK);
-	ck_assert_int_eq(waitpid(killer, NULL, 0), killer);
+	ck_assert_uint_eq(a.record_seq, seq + 1);
+	int early;
+	ck_assert_int_eq(waitpid(killer, &early, 0), killer);
+	ck_assert_int_eq(early, 0);
 	ck_assert_int_eq(rig_wait(&rig), -SIGKILL);
 	rig.fd = second.fd;
 	rig.pid = second.pid;
@@ -546,6 +552,7 @@ START_TEST(flush_is_durable_and_completes_the_window)
 	ck_assert_uint_eq(rig_add(&rig, 1, 0, 1).status, ST_FLUSHED);
 	rig_kill(&rig);
 	rig_start(&rig);
+	ck_assert_uint_eq(rig_add(&rig, 1, 0, 1).status, ST_FLUSHED);
 	ck_assert_uint_eq(rig_flush(&rig, 1, false).status, ST_OK);
 	ck_assert_uint_eq(rig_add(&rig, 0, 0, 1).result, COUNTED);
 	ck_assert_uint_eq(rig_add(&rig, 0, 1, 2).result, COUNTED); /* waits for nobody */
