@@ -29,7 +29,7 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 {
 	uint32_t n, first = job_session_slots(j, r->rank, &n);
 	struct engine_command c = { .op = ENGINE_ADD, .rank = r->rank, .sgen = r->sgen, .window = p->window,
-				    .micro = p->micro, .slot = p->slot == UINT32_MAX ? first : p->slot,
+				    .micro = p->micro, .slot = p->slot == REPEAT ? first : p->slot,
 				    .weight = p->weight, .loss = p->loss, .data_key = p->data_key,
 				    .unix_nanos = p->unix_ns, .zero_after = p->zero_after, .n_present = p->n_present };
 	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);

@@ -5,6 +5,7 @@
 #include "control/job.h"
 
 #define RANK_MAX_PUSHES 4  /* two slots, and as many repeats of counted micro-batches under judgement */
+#define REPEAT UINT32_MAX  /* the slot of a push that is counted already: only its data_key is looked at */
 #define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
 
 struct parked_push {

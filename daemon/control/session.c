@@ -419,10 +419,13 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 		push_free(p);
 		return true;
 	}
+	bool repeat = p->slot == REPEAT;
+	if (repeat && j->mirror.r.phase == WINDOW_OPEN)
+		return false; /* the engine compares the data_key with the one that it counted */
 	if (rank_voided(j, r, p->micro))
 		push_answer(j, r, p, RESULT_VOID);
 	else if (rank_counted(j, r, p->micro))
-		push_answer(j, r, p, RESULT_COUNTED);
+		push_answer(j, r, p, repeat ? RESULT_DUPLICATE : RESULT_COUNTED);
 	else if (j->mirror.r.phase != WINDOW_OPEN)
 		push_fail(j, r, p, ST_WINDOW_CLOSED, "the window closed without this micro-batch: not counted");
 	else
@@ -538,7 +541,7 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = job_session_slots(j, r->rank, &n);
 	*p = (struct parked_push){ .used = true, .window = a->window, .micro = a->micro,
-				   .slot = repeat ? UINT32_MAX : first + a->slot, .weight = a->weight, .loss = a->loss,
+				   .slot = repeat ? REPEAT : first + a->slot, .weight = a->weight, .loss = a->loss,
 				   .data_key = a->data_key, .zero_after = a->zero_after, .present = present,
 				   .n_present = a->n_present, .since_ns = now.mono_ns, .unix_ns = now.unix_ns,
 				   .call = { call }, .n_calls = 1 };
