@@ -1,0 +1,140 @@
+"""The examples as a user runs them: the C program, the two Python programs that use the protobuf API alone, and mlp.
+
+linear's gradients are made of integers, so that all its versions, alone or together in one job, must end with the bits that
+numpy gives here. mlp must end with the bits of mlp_replay, which adds in the same order in one process.
+"""
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from harness import build_dir, wait_until
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
+BIN, PROTOSET = build_dir() / "bin", build_dir() / "proto/gacc.protoset"
+PROGRAMS = {"c": [BIN / "linear"], "inline": [EXAMPLES / "push_inline.py", PROTOSET],
+            "mapped": [EXAMPLES / "map_slots.py", PROTOSET]}
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
+LINEAR = {"name": "linear", "ranks": 2, "micro_size": 4, "steps": 40, "batch": 8,
+          "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}  # as linear.yaml
+
+needs_mlp = pytest.mark.skipif(not (BIN / "mlp").exists() or not DATA.exists(),
+                               reason="needs mlp (OpenBLAS at the build) and the package dataset-fashion-mnist")
+
+
+def environment(daemon, **more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GACC_", "RANK", "WORLD_SIZE"))}
+    return {**clean, "GACC_ENDPOINT": daemon.endpoint, "XDG_STATE_HOME": str(daemon.dir), "OMP_NUM_THREADS": "1",
+            **{k: str(v) for k, v in more.items()}}
+
+
+def run(command, env, timeout=120):
+    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def gaccctl_run(daemon, *arguments):
+    return run([BIN / "gaccctl", "run", *arguments], environment(daemon))
+
+
+def parameters(output):
+    """The last words of linear, in hexadecimal: one per rank that was heard."""
+    return re.findall(r"parameters ([0-9a-f]+)", output)
+
+
+def linear_in_numpy(ranks=2, micro_size=4, steps=40):
+    """The job of linear.yaml, f32 operation by operation, in canonical order."""
+    spec = importlib.util.spec_from_file_location("linear", EXAMPLES / "linear.py")
+    linear = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(linear)
+    f = np.float32
+    params, buffers = [np.zeros(shape, f) for _, shape in linear.TENSORS], [None, None]
+    for window in range(steps):
+        sums = [np.zeros_like(p) for p in params]
+        for micro in range(micro_size):
+            for rank in range(ranks):
+                grads, _ = linear.gradient(*params, linear.block_of(window, micro, micro_size, rank, ranks))
+                sums = [s + f(linear.BLOCK) * g for s, g in zip(sums, grads)]
+        for i, s in enumerate(sums):
+            g = f(1 / (linear.BLOCK * ranks * micro_size)) * s
+            buffers[i] = g if buffers[i] is None else f(0.5) * buffers[i] + g
+            params[i] = params[i] - f(0.01) * buffers[i]
+    return "".join(f"{b:08x}" for b in np.concatenate(params).view(np.uint32))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return linear_in_numpy()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_linear_under_gaccctl_run(daemon, expected, program):
+    output = gaccctl_run(daemon, "-n", 2, "-f", EXAMPLES / "linear.yaml", "--", *PROGRAMS[program])
+    assert set(parameters(output)) == {expected}
+    assert "effective batch 8 x 4 x 2 = 64" in output
+    job = daemon.get_job(1)
+    assert (daemon.state(1), job.applied_step, job.last.micro_count, job.last.total_weight) == ("COMPLETED", 40, 8, 64)
+
+
+def test_gradient_accumulation_steps_is_micro_size(daemon, expected):
+    """The name that others use for micro_size."""
+    text = (EXAMPLES / "linear.yaml").read_text()
+    assert "micro_size: 4" in text
+    path = daemon.dir / "alias.yaml"
+    path.write_text(text.replace("micro_size: 4", "gradient_accumulation_steps: 4"))
+    assert set(parameters(gaccctl_run(daemon, "-n", 2, "-f", path, "--", *PROGRAMS["c"]))) == {expected}
+
+
+def test_linear_under_a_shell_loop(daemon, expected):
+    """No launcher: RANK, WORLD_SIZE and the job's number are all that a rank needs."""
+    for program in PROGRAMS.values():
+        job = daemon.submit(LINEAR)
+        loop = 'for r in 0 1; do RANK=$r "$@" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
+        output = run(["sh", "-c", loop, "sh", *program], environment(daemon, WORLD_SIZE=2, GACC_JOB_ID=job))
+        assert parameters(output) == [expected] * 2
+        wait_until("the job's end", lambda: daemon.state(job) == "COMPLETED")
+
+
+def test_three_kinds_of_trainers_in_one_job(daemon):
+    """C, Python over messages and Python in shared memory: one contract, one mean."""
+    job = daemon.submit({**LINEAR, "ranks": 3})
+    ranks = [subprocess.Popen([str(c) for c in program], stdout=subprocess.PIPE, text=True,
+                              env=environment(daemon, RANK=r, WORLD_SIZE=3, GACC_JOB_ID=job))
+             for r, program in enumerate(PROGRAMS.values())]
+    outputs = [p.communicate(timeout=120)[0] for p in ranks]
+    assert [p.returncode for p in ranks] == [0, 0, 0]
+    assert [parameters(o) for o in outputs] == [[linear_in_numpy(ranks=3)]] * 3
+
+
+MLP = ["--batch", 8, "--max-samples", 500, "--epochs", 2]  # 500 is no multiple of 8 x 4 x 2: the last windows are short
+
+
+def check_replay(dumped, **shape):
+    """0 of all parameters differ from the replay in one process."""
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in shape.items()]
+    output = run([BIN / "mlp_replay", *MLP, *arguments, "--compare", dumped, "--bound", 0], dict(os.environ))
+    assert re.search(r"\b0 of \d+ differ", output), output
+
+
+@needs_mlp
+def test_mlp_under_gaccctl_run(daemon):
+    dumped = daemon.dir / "params.safetensors"
+    output = gaccctl_run(daemon, "-n", 4, "--micro-size", 4, "--batch", 8, "--set", "optimizer.type=sgd", "--set",
+                         "optimizer.lr=0.05", "--", BIN / "mlp", *MLP, "--dump-params", dumped)
+    check_replay(dumped, ranks=4, micro_size=4, lr=0.05)
+    assert "COMPLETED" in output and daemon.get_job(1).applied_step == 2 * 4  # 500 / (4 x 4 x 8) = 3.9 per epoch
+
+
+@needs_mlp
+def test_mlp_under_a_shell_loop(daemon):
+    """The first rank creates the job, the others join it by its name."""
+    dumped = daemon.dir / "params.safetensors"
+    loop = 'for r in 0 1; do RANK=$r WORLD_SIZE=2 "$@" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
+    run(["sh", "-c", loop, "sh", BIN / "mlp", *MLP, "--micro-size", 3, "--lr", 0.05, "--dump-params", dumped],
+        environment(daemon))
+    check_replay(dumped, ranks=2, micro_size=3, lr=0.05)
