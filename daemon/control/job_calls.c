@@ -153,9 +153,9 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 
 void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, struct now now)
 {
-	struct rank *r = &j->rank[rank];
-	if (rank >= j->spec->ranks || r->sgen != generation || r->detached)
+	if (rank >= j->spec->ranks || j->rank[rank].sgen != generation || j->rank[rank].detached)
 		return;
+	struct rank *r = &j->rank[rank];
 	bool lost = !up;
 	if (lost && !r->lost && !j->ended) {
 		char text[160];

@@ -287,8 +287,17 @@ static void close_handle(uv_handle_t *h, void *arg)
 		uv_close(h, NULL);
 }
 
+/* The pool must not work on jobs that are gone. */
+static void wait_for_allocations(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		while (d->job[i]->allocating)
+			uv_run(&d->loop, UV_RUN_ONCE);
+}
+
 static void finish(struct daemon *d)
 {
+	wait_for_allocations(d);
 	listener_close(d->listener);
 	if (d->attach)
 		attach_close(d->attach);

@@ -246,6 +246,18 @@ struct pending_submit {
 	struct live_job *l;
 };
 
+void live_submit_done(struct live_job *l, enum status st, const char *why)
+{
+	struct pending_submit *p = l->submitting;
+	if (!p)
+		return;
+	l->submitting = NULL;
+	p->s.cb(p->s.arg, st ? NULL : l, false, st, why, st ? "tensors" : NULL);
+	free(p);
+	if (st)
+		coord_end(l->coord, st, why, daemon_now(l->d));
+}
+
 static void on_job_durable(void *arg, enum status st)
 {
 	struct pending_submit *p = arg;
@@ -258,9 +270,12 @@ static void on_job_durable(void *arg, enum status st)
 		live_free(l);
 	} else {
 		live_event(l, false, "Submitted", -1, "the job is registered");
+		l->submitting = p;
 		if (job_has_tensors(l->job))
-			job_allocate(l->job);
-		p->s.cb(p->s.arg, l, false, ST_OK, NULL, NULL);
+			job_allocate(l->job); /* its end answers: a job that does not fit is refused */
+		else
+			live_submit_done(l, ST_OK, NULL);
+		return;
 	}
 	free(p);
 }
@@ -466,7 +481,7 @@ void live_unwatch(struct live_job *l, uint64_t call)
 /* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. */
 static void release_when_over(struct live_job *l, struct now now)
 {
-	if (l->released || !live_ended(l) || !job_ended(l->job))
+	if (l->released || l->allocating || !live_ended(l) || !job_ended(l->job))
 		return;
 	if (!l->released_ns)
 		l->released_ns = now.mono_ns;

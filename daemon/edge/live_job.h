@@ -18,6 +18,7 @@ struct Gacc__V1__Job;
 struct engine_proc;
 
 struct inline_call;
+struct pending_submit;
 
 /* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
  * inline stream. */
@@ -92,6 +93,7 @@ struct live_job {
 	struct link *link;
 	uint32_t n_links, links_capacity;
 	struct inline_call *inline_calls;   /* streams under way */
+	struct pending_submit *submitting;  /* the Submit that waits for memory; NULL: answered */
 };
 
 /* ---- live_job.c ---- */
@@ -107,6 +109,8 @@ struct submit {
 	void *arg;
 };
 void live_submit(struct daemon *, const struct submit *);
+/* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
+void live_submit_done(struct live_job *, enum status, const char *why);
 /* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
 enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
 		     struct live_job **out, const char **field, char *why, size_t n_why);

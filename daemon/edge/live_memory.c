@@ -134,6 +134,7 @@ static void fail_allocation(struct live_job *l, enum status st, const char *why)
 	forget_memory(l);
 	l->allocating = false;
 	job_on_allocate_failed(l->job, st, why, daemon_now(l->d));
+	live_submit_done(l, st, why);
 }
 
 /* ---- adopting what an earlier life stored ---- */
@@ -414,6 +415,7 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 	control_state_fini(&state);
 	l->engine_failures = 0;
 	l->changed = true;
+	live_submit_done(l, ST_OK, NULL);
 }
 
 static void on_answer(void *arg, const struct engine_answer *a)
@@ -448,6 +450,8 @@ static void on_exited(void *arg, int64_t exit_status, int term_signal)
 
 static void start_engine(struct live_job *l)
 {
+	if (live_ended(l) || l->d->stopping)
+		return; /* cancelled while its memory was made */
 	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
 	int *fds = calloc((size_t)l->n_segments + 1, sizeof *fds);
 	enum status st = fds ? ST_OK : ST_NO_MEMORY;
