@@ -461,8 +461,8 @@ static void time_out(struct job *j, struct waiter *w)
 	for (uint32_t i = 0; i < j->n_late && at < sizeof rep.text; i++) {
 		const struct late_rank *l = &j->late[i];
 		rep.missing[rep.n_missing++] = l->rank;
-		at += (size_t)snprintf(rep.text + at, sizeof rep.text - at, "%s rank %u (%s pid %lld) at %u/%u for %.1f s",
-				       i ? "," : "", l->rank, l->lost ? "lost," : l->attached ? "" : "not attached,",
+		at += (size_t)snprintf(rep.text + at, sizeof rep.text - at, "%s rank %u (%spid %lld) at %u/%u for %.1f s",
+				       i ? "," : "", l->rank, l->lost ? "lost, " : l->attached ? "" : "not attached, ",
 				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
 	if (!j->n_late && at < sizeof rep.text)

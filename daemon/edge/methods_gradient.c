@@ -186,6 +186,8 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		job_put_params(l->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
 }
 
+#define ANSWER_NS (INT64_C(200) * 1000000) /* two ticks of the daemon, which looks at deadlines */
+
 /* The shorter of what the request says and what the call's deadline leaves, a little before it, so that the answer
  * names whom it waited for instead of a bare DEADLINE_EXCEEDED. */
 static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
@@ -193,7 +195,7 @@ static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
 	int64_t asked = ms ? (ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000)) : INT64_MAX;
 	int64_t left = rpc_deadline_left_ns(call);
 	if (left != INT64_MAX)
-		left -= left / 10 < INT64_C(200000000) ? left / 10 : INT64_C(200000000);
+		left -= left / 2 < ANSWER_NS ? left / 2 : ANSWER_NS;
 	int64_t t = asked < left ? asked : left;
 	return t == INT64_MAX ? 0 : t > 0 ? t : 1;
 }
