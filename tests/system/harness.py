@@ -424,7 +424,8 @@ class Daemon:
 
     def cancel(self, job):
         self.allow.append(r" Ended job=\d+ .*cancelled by")
-        return self.client.jobs.Cancel(job=str(job)).job
+        self.client.jobs.Cancel(job=str(job))
+        wait_until("the job's end", lambda: self.state(job) == "CANCELLED")
 
     def wait_counted(self, job, rank, count, window=None, timeout=20.0):
         """Until the job shows this many micro-batches of the rank (in `window`, or a later window)."""
