@@ -71,10 +71,10 @@ skip() { # NAME WHY
 }
 
 build() { # DIR CC CMAKE-OPTIONS
-	stage "$1: build" 600 one "
-		cmake -G Ninja -S . -B build/test-$1 -DCMAKE_C_COMPILER=$2 -DCMAKE_CXX_COMPILER=$(echo "$2" |
-			sed 's/gcc/g++/; s/clang/clang++/') -DGACC_WERROR=ON $3
-		cmake --build build/test-$1 -j $JOBS"
+	cxx=$(echo "$2" | sed 's/gcc/g++/; s/clang/clang++/')
+	stage "$1: build" 900 one "
+		cmake -G Ninja -S . -B build/test-$1 -DCMAKE_C_COMPILER=$2 -DCMAKE_CXX_COMPILER=$cxx -DGACC_WERROR=ON $3
+		cmake --build build/test-$1 -j $JOBS -- --quiet -k 0" || [ -x "build/test-$1/bin/gaccd" ]
 }
 
 unit() { # DIR LIMIT [PREFIX]
