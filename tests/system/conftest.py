@@ -19,17 +19,33 @@ def pytest_configure(config):
     os.environ["GACC_BUILD_DIR"] = str(build)  # test modules and trainers read it
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    report = (yield).get_result()
+    if report.when == "call":
+        item.call_failed = report.failed
+
+
+def run_daemon(request, **how):
+    from harness import Daemon
+    with Daemon(**how) as d:
+        yield d
+        d.test_failed = getattr(request.node, "call_failed", False)
+
+
 @pytest.fixture
-def daemon():
+def daemon(request):
     """A gaccd of its own for this test; warnings in its log fail the test."""
-    from harness import Daemon
-    with Daemon() as d:
-        yield d
+    yield from run_daemon(request)
 
 
 @pytest.fixture
-def supervised():
+def supervised(request):
     """The same under `gaccd --supervise`: the jobs' memory survives gaccd."""
-    from harness import Daemon
-    with Daemon(supervise=True) as d:
-        yield d
+    yield from run_daemon(request, supervise=True)
+
+
+@pytest.fixture
+def one_thread(request):
+    """A gaccd whose engines have one thread: passes and updates take longer, and are hit more often."""
+    yield from run_daemon(request, conf={"engine.threads": 1})

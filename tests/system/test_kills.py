@@ -153,8 +153,10 @@ def test_all_trainers_killed_at_once(daemon):
     dying[1].wait_stopped()  # rank 0 waits with micro-batch 2 for rank 2: it is not counted yet
     for t in dying[:2]:
         t.kill()
-    again = [Trainer(daemon, job, rank, work) for rank in range(3)]
-    assert [t.resumed() for t in again] == [(1, [2]), (1, [2]), (1, [1, 2])]
+    again = [Trainer(daemon, job, rank, work) for rank in range(2)]
+    assert [t.resumed() for t in again] == [(1, [2]), (1, [2])]
+    again.append(Trainer(daemon, job, 2, work))
+    assert again[2].resumed() == (1, [1, 2])
     check_all(work, [t.params() for t in again])
 
 
@@ -193,13 +195,6 @@ class Aim:
     def note(self, hit):
         self.shots, self.hits = self.shots + 1, self.hits + bool(hit)
         self.longest *= 1.5 if hit else 0.7
-
-
-@pytest.fixture
-def one_thread():
-    """A gaccd whose engines have one thread: passes and updates take longer, and are hit more often."""
-    with Daemon(conf={"engine.threads": 1}) as d:
-        yield d
 
 
 def test_engine_killed_while_it_adds(one_thread):
@@ -442,4 +437,4 @@ def test_campaign():
     for what, times in all_times.items():
         if times:
             print(f"  {what}: {len(times)} kills, recovered after {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)")
-    assert jobs >= 2
+    assert jobs and sum(map(len, all_times.values())) > seconds / 4
