@@ -7,8 +7,8 @@
  * Faults and wishes (an operator's, a trainer's) are paid from `events`, and `calm` throws the rest away at any moment. So
  * every state is also explored with nothing more going wrong: I9 does not hope for a helpful crash.
  *
- * R ranks, M micro-batches of each per window, S windows, EVENTS, EPOCHS - 1 rollbacks, GENS - 1 new sessions per rank,
- * KEPT bitmaps of committed windows. MUTANT_x takes one rule away, and a check must then fail.
+ * R ranks, M micro-batches of each per window, S windows, EVENTS, GENS - 1 new sessions per rank, one rollback, KEPT bitmaps
+ * of committed windows. MUTANT_x takes one rule away, and a check must then fail.
  */
 #ifndef R
 #define R 2
@@ -22,15 +22,11 @@
 #ifndef EVENTS
 #define EVENTS 2
 #endif
-#ifndef EPOCHS
 #define EPOCHS 2
-#endif
 #ifndef GENS
 #define GENS 3
 #endif
-#ifndef KEPT
 #define KEPT 1
-#endif
 #if R > 2 || M > 3 || S > 3 || GENS * EPOCHS * S * M > 30
 #error "bounds: sets are bytes, the network's sets are ints"
 #endif
@@ -157,11 +153,7 @@ hidden byte I1, I4, I5, I6, I7, I8, I9, I10, ORDER; /* README.md says what each 
 #endif
 #define COMPLETE (SETTLED == EVERY_PAIR)
 #define PAIR_READ(r) ((reading & BIT(r)) != 0 -> PAIR(r, MICRO_OF(queue[r] - 1)) : 0)
-#if R == 1
-#define PAIRS_READ PAIR_READ(0)
-#else
-#define PAIRS_READ (PAIR_READ(0) | PAIR_READ(1))
-#endif
+#define PAIRS_READ (PAIR_READ(0) | PAIR_READ(R - 1))
 #ifdef MUTANT_order_of_arrival
 #define IS_TURN(p) true
 #else
@@ -232,8 +224,11 @@ inline attach(r)
 	sgen[r] = sgen[r] + 1;
 	my_gen[r] = sgen[r];
 	doing[r] = IDLE;
-#ifndef MUTANT_attach_without_drain
-	drop_pass(); /* the other ranks' part of it is done again */
+#if defined(MUTANT_drain_keeps_pass)
+	reading = reading & ~BIT(r);
+	queue[r] = 0;
+#elif !defined(MUTANT_attach_without_drain)
+	drop_pass(); /* the other ranks' part of it is done again, in order */
 	queue[r] = 0;
 #endif
 	back = back | (left & BIT(r));
@@ -291,11 +286,10 @@ inline no_longer_owes(r, micros)
 #endif
 #ifdef MUTANT_forgotten_is_lost
 #define SAY_FORGOTTEN(r) false
-#define SAY_CLOSED_LATE(r) (!KNOWN(r) || !IS_IN(r))
 #else
 #define SAY_FORGOTTEN(r) (!KNOWN(r))
-#define SAY_CLOSED_LATE(r) (KNOWN(r) && !IS_IN(r))
 #endif
+#define SAY_CLOSED_LATE(r) (!SAY_FORGOTTEN(r) && !(KNOWN(r) && IS_IN(r)))
 
 proctype trainer(byte r)
 {
@@ -515,17 +509,12 @@ inline crash()
 #ifdef MUTANT_close_not_durable
 	closed = false;
 #endif
-	i = 0;
-	do
-	:: i < R ->
 #ifdef MUTANT_volatile_sgen
-		sgen[i] = 0;
+	sgen[0] = 0;
+	sgen[R - 1] = 0;
 #endif
-		I7 = (sgen[i] >= my_gen[i]);
-		assert(I7);
-		i++
-	:: else -> break
-	od;
+	I7 = (sgen[0] >= my_gen[0] && sgen[R - 1] >= my_gen[R - 1]);
+	assert(I7);
 	check()
 }
 
@@ -576,9 +565,7 @@ end:
 	:: d_step { window < S && answered -> commit() }
 	:: roll_back(0)
 	:: roll_back(1)
-#if S > 2
 	:: roll_back(2)
-#endif
 	od
 }
 
@@ -594,11 +581,7 @@ end:
 proctype job()
 {
 	timeout;
-#if R == 1
-	I9 = (window == S && HOME(0));
-#else
-	I9 = (window == S && HOME(0) && HOME(1));
-#endif
+	I9 = (window == S && HOME(0) && HOME(R - 1));
 	assert(I9)
 }
 

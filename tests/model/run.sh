@@ -35,6 +35,7 @@ rows() {
 	caught  acc  volatile_sgen        I7     EVENTS=1
 	caught  acc  no_window_fence      I6     EVENTS=1
 	caught  acc  order_of_arrival     ORDER  EVENTS=1
+	caught  acc  drain_keeps_pass     ORDER  EVENTS=1
 	caught  acc  zombie_shares_slot   I8     EVENTS=1
 	caught  acc  flush_not_durable    I4     EVENTS=2
 	caught  acc  flush_not_fenced     I10    EVENTS=1
