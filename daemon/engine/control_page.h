@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define UNDO_CHUNK 4096 /* elements of one undo chunk */
+#define UNDO_CHUNK 1024 /* elements of one undo chunk: saved, it is still in the first cache when it is updated */
 #define UNDO_AREA_BYTES (UNDO_CHUNK * 12) /* p, m, v; 16-bit copies of p are derived anew */
 
 /* A record in private memory: pointers into one block that control_state_init allocates. */

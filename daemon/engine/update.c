@@ -45,7 +45,8 @@ static void drain_stores(void)
 static void set_stamp(struct undo_stamp *s, uint64_t chunk, uint64_t held)
 {
 	drain_stores();
-	atomic_store(&s->state, chunk << 1 | held);
+	atomic_store_explicit(&s->state, chunk << 1 | held, memory_order_release);
+	atomic_signal_fence(memory_order_seq_cst);
 }
 
 static uint64_t share_begin(const struct update *u, uint32_t share)

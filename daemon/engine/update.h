@@ -11,11 +11,12 @@
  *   each chunk c      copy p, m, v to the undo area; stamp := c, held; update in place; stamp := c + 1, not held
  *   after a death     held: copy the undo area back, stamp := c, not held (dying here repeats it); go on from c
  *
- * Between "c + 1, not held" and "c + 1, held" the undo area is overwritten: nothing needs it then. Each stamp is
- * a sequentially consistent store behind a fence that drains non-temporal ones. When no stamp is held each share goes on from its `chunk`; all at their ends
- * means done, and running again changes nothing. Frozen chunks are never touched and leave no stamp. Stamps mean something only
- * while the record in force is APPLYING. Chunk numbers depend on ranges and threads: the record keeps a hash of the ranges,
- * the control segment's size depends on the threads, and an engine whose plan differs refuses the segment.
+ * Between "c + 1, not held" and "c + 1, held" the undo area is overwritten: nothing needs it then. A stamp is written by a
+ * release store behind a fence that drains non-temporal ones; no more is needed, since a process that is killed has done all
+ * its stores up to some instruction and none after it. When no stamp is held each share goes on from its `chunk`; all at
+ * their ends means done, and running again changes nothing. Frozen chunks are never touched and leave no stamp. Stamps mean
+ * something only while the record in force is APPLYING. Chunk numbers depend on ranges and threads: the record keeps a
+ * hash of the ranges, the control segment's size depends on the threads; an engine whose plan differs refuses the segment.
  *
  * P[x] and the commit_* fields are read only, so that every life computes the same bits. 16-bit copies are derived with the
  * update of their chunk. Main thread; workers inside.
