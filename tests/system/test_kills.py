@@ -199,7 +199,7 @@ class Aim:
 
 def test_engine_killed_while_it_adds(one_thread):
     """At random moments of a push; the arena is large, so that most of a push is the pass over it."""
-    work, aim = Workload(ranks=2, micro_size=3, steps=8, elements=1 << 22), Aim(1, 0.004)
+    work, aim = Workload(ranks=2, micro_size=3, steps=10, elements=1 << 22), Aim(1, 0.004)
 
     def push(trainer, params, micro):
         if (micro + trainer.rank) % 3 == 0:
