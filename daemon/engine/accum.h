@@ -1,7 +1,7 @@
 /* Which (rank, micro) is in, and which ready slots to add next: pure, no memory of tensors, no clock.
  *
- * Canonical order is micro-major, rank-minor: (0,0) (1,0) .. (R-1,0) (0,1) ..; a pair is passed over when it is counted,
- * void, or its rank has flushed. With canonical order off, ready pushes are taken as they came. One thread.
+ * Canonical order is micro-major, rank-minor: (0,0) (1,0) .. (R-1,0) (0,1) ..; a pair is passed over when it is
+ * counted, void, or its rank has flushed. With canonical order off, ready pushes are taken as they came. One thread.
  */
 #ifndef GACC_ENGINE_ACCUM_H
 #define GACC_ENGINE_ACCUM_H
@@ -32,11 +32,11 @@ struct accum {
 enum status accum_init(struct accum *, uint32_t capacity, bool canonical); /* ST_NO_MEMORY */
 void accum_fini(struct accum *);
 
-/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor owned. In
- * this order: ST_SESSION_FENCED (older sgen), ST_SESSION_UNKNOWN (newer), ST_DATA_KEY_MISMATCH or ST_ALREADY_EXISTS (its bit
- * is set, *voided tells which; true of a closed window and a flushed rank too), ST_WINDOW_CLOSED (not open), ST_FLUSHED,
- * ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new command replaces nothing),
- * ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
+/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor
+ * owned. In this order: ST_SESSION_FENCED (older sgen), ST_SESSION_UNKNOWN (newer), ST_DATA_KEY_MISMATCH or
+ * ST_ALREADY_EXISTS (its bit is set, *voided tells which; true of a closed window and a flushed rank too),
+ * ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new
+ * command replaces nothing), ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
 enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
 			struct accum_entry *take, bool *voided);
 /* The next entries that may be added in one pass, at most max, in order; returns how many. They stay queued until

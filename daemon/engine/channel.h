@@ -1,7 +1,7 @@
 /* What gaccd and an engine say to each other, over a SOCK_SEQPACKET socketpair; one packet is one message.
  *
- * Both ends are the same binary, so messages are plain structs; `engine_hello.version` guards against an old engine after
- * an upgrade. Commands are idempotent: after an engine's death gaccd looks at what the control segment says and
+ * Both ends are the same binary, so messages are plain structs; `engine_hello.version` guards against an old engine
+ * after an upgrade. Commands are idempotent: after an engine's death gaccd looks at what the control segment says and
  * sends again what is missing. The engine answers every command exactly once, in any order, unless it dies.
  */
 #ifndef GACC_ENGINE_CHANNEL_H
@@ -19,9 +19,10 @@
 enum engine_op {
 	ENGINE_START = 1,  /* the first command, with the descriptors: the plan, then plan_segments() in order. What one
 			    * packet cannot carry follows in further STARTs; the last is answered, by HELLO */
-	ENGINE_ATTACH,     /* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next window on */
+	ENGINE_ATTACH,     /* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from
+			    * the next window on */
 	ENGINE_ADD,        /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
-	ENGINE_FLUSH,      /* rank, sgen, window, leave. leave: also of all later windows, until the rank attaches again;
+	ENGINE_FLUSH,      /* rank, sgen, window, leave. leave: also of all later windows, until it attaches again;
 			    * accepted in a frozen window too, where it holds from the next one on */
 	ENGINE_CLOSE,      /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
 	ENGINE_GO,         /* window, term, attempt: reduce and vote */
@@ -88,12 +89,12 @@ struct engine_answer {
 
 /* Neither call blocks, whatever the mode of the socket; -EAGAIN: poll it first.
  *
- * Sends one packet with n_fds descriptors (at most CHANNEL_MAX_FDS); tail behind the struct, may be NULL. 0, or -errno (EAGAIN:
- * socket buffer full, nothing sent). Never raises SIGPIPE. */
+ * Sends one packet with n_fds descriptors (at most CHANNEL_MAX_FDS); tail behind the struct, may be NULL. 0, or -errno
+ * (EAGAIN: socket buffer full, nothing sent). Never raises SIGPIPE. */
 int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds);
-/* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC) go to
- * fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE, as does a packet
- * longer than n. */
+/* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC)
+ * go to fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE, as
+ * does a packet longer than n. */
 int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds);
 
 #endif

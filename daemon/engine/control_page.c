@@ -40,7 +40,8 @@ uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t th
 void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads)
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
-	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size, .threads = threads };
+	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size,
+				    .threads = threads };
 	p->record_bytes = record_bytes(ranks, max_micro_size);
 	p->ledger_offset = 2 * p->record_bytes;
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));

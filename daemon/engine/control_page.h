@@ -1,10 +1,10 @@
 /* The control segment: two CRC'd records that flip, the ledger, and the undo chunks.
  *
- * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[threads],
- * undo areas[threads]. A record is control_record, control_rank[ranks], three bitmaps (counted, void, and the counted one
- * of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself, seeded with seq. Bit
- * rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the only writer;
- * control_page_publish is the only place that flips. Readers in other processes use control_page_read.
+ * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
+ * stamps[threads], undo areas[threads]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
+ * and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself,
+ * seeded with seq. Bit rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
+ * only writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
 #define GACC_ENGINE_CONTROL_PAGE_H
@@ -25,7 +25,7 @@ struct control_state {
 	uint64_t *counted, *voided;  /* bitmaps of ranks * max_micro_size bits */
 	uint64_t *last_counted;      /* of window - 1: a late push learns from it that it is in */
 	size_t n_words;              /* of each bitmap */
-	unsigned char *image;        /* the block: a record as it lies in the page; r is copied to its start to publish */
+	unsigned char *image;        /* the block: a record as in the page; r goes to its start to publish */
 };
 
 struct control_page {
@@ -45,8 +45,8 @@ void control_state_fini(struct control_state *);
 /* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
  * *corrupt is set when any byte of the records is not zero), and *out is undefined. */
 bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
-/* seq+1 into the idle record, its seq last. A reader that meets a record being written, or one whose writer died, finds that
- * its own copy's checksum does not fit. */
+/* seq+1 into the idle record, its seq last. A reader that meets a record being written, or one whose writer died, finds
+ * that its own copy's checksum does not fit. */
 void control_page_publish(struct control_page *, struct control_state *);
 
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);

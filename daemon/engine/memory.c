@@ -81,8 +81,8 @@ static enum status take_segment(struct memory *m, int fd, uint64_t generation, c
 				       sizeof(text));
 	if (st == ST_OK && (s.data_bytes != w->bytes || s.header->generation != generation)) {
 		snprintf(text, sizeof(text),
-			 "%zu bytes of generation %" PRIu64 ", expected %" PRIu64 " of generation %" PRIu64, s.data_bytes,
-			 s.header->generation, w->bytes, generation);
+			 "%zu bytes of generation %" PRIu64 ", expected %" PRIu64 " of generation %" PRIu64,
+			 s.data_bytes, s.header->generation, w->bytes, generation);
 		st = ST_SEGMENT_CORRUPT;
 		munmap(s.header, SEGMENT_DATA_OFFSET + s.data_bytes);
 	}
@@ -117,7 +117,8 @@ int memory_missing(const struct memory *m)
 	return m->plan ? m->n_wanted - m->n_taken : 1;
 }
 
-/* The lock belongs to an open file description, and all who were handed the descriptor share gaccd's: hence one of our own. */
+/* The lock belongs to an open file description, and all who were handed the descriptor share gaccd's: hence one of our
+ * own. */
 enum status memory_lock(struct memory *m)
 {
 	char path[40];

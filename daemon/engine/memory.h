@@ -1,8 +1,9 @@
 /* All memory of one job on one device, as its engine sees it: the plan and the mapped segments.
  *
- * Filled by memory_take, one descriptor after the other as they arrive; complete when memory_missing is 0. From then on the
- * engine is alone: memory_lock holds a lock on the control segment that ends with the process, so that an engine which
- * outlives its gaccd by a pass cannot write beside its successor. Main thread; the arrays are read and written by workers.
+ * Filled by memory_take, one descriptor after the other as they arrive; complete when memory_missing is 0. From then on
+ * the engine is alone: memory_lock holds a lock on the control segment that ends with the process, so that an engine
+ * which outlives its gaccd by a pass cannot write beside its successor. Main thread; the arrays are read and written by
+ * workers.
  */
 #ifndef GACC_ENGINE_MEMORY_H
 #define GACC_ENGINE_MEMORY_H
@@ -29,8 +30,8 @@ struct memory {
 };
 #define MEMORY_NONE ((struct memory){ .lock_fd = -1 })
 
-/* Takes fd (closed when it is not kept): the plan first, then the segments in plan_segments order. All segments must be of
- * the plan's job, layout and sizes and of this generation. On error `why` names segment and difference. */
+/* Takes fd (closed when it is not kept): the plan first, then the segments in plan_segments order. All segments must be
+ * of the plan's job, layout and sizes and of this generation. On error `why` names segment and difference. */
 enum status memory_take(struct memory *, int fd, uint64_t generation, char *why, size_t n_why);
 /* Descriptors that are still to come. */
 int memory_missing(const struct memory *);

@@ -1,7 +1,7 @@
 /* Passes over the arena: add micro-batches to the accumulator, look at a sum, scale it.
  *
- * A pass runs in chunks that the workers share; block partials (norm, non-finite count, digest) go to arrays allocated at the
- * start, indexed by the block's place in the arena, so that the result does not depend on threads, chunks or on
+ * A pass runs in chunks that the workers share; block partials (norm, non-finite count, digest) go to arrays allocated
+ * at the start, indexed by the block's place in the arena, so that the result does not depend on threads, chunks or on
  * which tensors were present. Tensors of frozen parameter groups are never added: they count as zero. Main thread.
  */
 #ifndef GACC_ENGINE_PASS_H
@@ -21,7 +21,7 @@ struct pass;
 struct pass_source {
 	const unsigned char *slot;
 	double coefficient;
-	const unsigned char *present; /* bitmap of tensors, bit i of byte i / 8; NULL: all. An alias stands for its target */
+	const unsigned char *present; /* bit i of byte i / 8: tensor i; NULL: all. An alias stands for its target */
 };
 
 /* Of a whole arena. Zeros for one that holds nothing. */
@@ -34,9 +34,9 @@ struct pass_norm {
 enum status pass_new(struct pass **out, const struct plan *, const struct kernels *, struct workers *);
 void pass_free(struct pass *); /* NULL is fine */
 
-/* dst = (first ? 0 : src) + sum of coefficient * gradient over s[0..n), n <= KERNEL_MAX_SLOTS, left to right. nonfinite:
- * NULL, or n counters, set to the non-finite products of each source. norm: NULL, or what dst then holds. dst
- * may be src only when first. */
+/* dst = (first ? 0 : src) + sum of coefficient * gradient over s[0..n), n <= KERNEL_MAX_SLOTS, left to right.
+ * nonfinite: NULL, or n counters, set to the non-finite products of each source. norm: NULL, or what dst then holds.
+ * dst may be src only when first. */
 void pass_add(struct pass *, void *dst, const void *src, bool first, const struct pass_source *s, uint32_t n,
 	      uint64_t *nonfinite, struct pass_norm *norm);
 void pass_inspect(struct pass *, const void *sum, struct pass_norm *out);

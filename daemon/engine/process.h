@@ -1,4 +1,5 @@
-/* The inside of the engine process, shared by engine.c (life), window.c (pushes) and step.c (commits). Main thread only.
+/* The inside of the engine process, shared by engine.c (life), window.c (pushes) and step.c (commits). Main thread
+ * only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */

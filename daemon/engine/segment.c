@@ -42,8 +42,8 @@ static enum status failed(const char *what, uint64_t bytes, int error, char *why
 	return error == ENOMEM || error == ENOSPC || error == EFBIG ? ST_NO_MEMORY : ST_IO_ERROR;
 }
 
-/* The descriptor with all its pages, its header and its seals. fallocate before anyone maps it: a page that cannot be had is
- * an error here, and would be a SIGBUS later. */
+/* The descriptor with all its pages, its header and its seals. fallocate before anyone maps it: a page that cannot be
+ * had is an error here, and would be a SIGBUS later. */
 static enum status make_memfd(int *out, const struct segment_header *h, char *why, size_t n_why)
 {
 	char name[64];
@@ -87,8 +87,8 @@ enum status segment_create(struct segment *out, uint64_t job_id, uint64_t genera
 {
 	uint64_t available = memory_available();
 	if (data_bytes > INT64_MAX - SEGMENT_DATA_OFFSET || data_bytes + SEGMENT_DATA_OFFSET > available) {
-		snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available", data_bytes,
-			 available);
+		snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available",
+			 data_bytes, available);
 		return ST_NO_MEMORY;
 	}
 	struct segment_header h = { .magic = SEGMENT_MAGIC,

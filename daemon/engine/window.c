@@ -24,7 +24,8 @@ struct batch {
 static void answer_push(struct engine *e, const struct accum_entry *p, enum status st, uint32_t result,
 			uint64_t nonfinite)
 {
-	struct engine_answer a = { .op = ENGINE_ADD, .status = st, .id = p->command_id, .rank = p->rank, .micro = p->micro,
+	struct engine_answer a = { .op = ENGINE_ADD, .status = st, .id = p->command_id, .rank = p->rank,
+				   .micro = p->micro,
 				   .window = e->state.r.window, .result = result, .record_seq = e->state.r.seq,
 				   .counted = e->state.rank[p->rank].counted, .x = e->state.r.x };
 	a.nonfinite_count = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
@@ -122,8 +123,8 @@ void window_add(struct engine *e, const struct engine_command *c, const unsigned
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool voided = false;
-	struct accum_entry p = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro, .slot = c->slot,
-				 .coefficient = c->coefficient, .weight = c->weight, .loss = c->loss,
+	struct accum_entry p = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
+				 .slot = c->slot, .coefficient = c->coefficient, .weight = c->weight, .loss = c->loss,
 				 .data_key = c->data_key, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after };
 	if (was_committed(e, c)) {
 		answer_add(e, c, ST_OK, PUSH_ALREADY_COMMITTED);
@@ -295,7 +296,8 @@ static void answer_batch(struct engine *e, const struct batch *b)
 	for (uint32_t i = 0; i < b->n; i++) {
 		const struct accum_entry *p = &b->entry[i];
 		if (b->is_void[i])
-			log_line(LOG_WARN, (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
+			log_line(LOG_WARN,
+				 (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
 				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
 		answer_push(e, p, ST_OK, b->is_void[i] ? PUSH_VOID : PUSH_COUNTED, b->nonfinite[i]);
 		accum_remove(&e->accum, accum_find(&e->accum, p->rank, p->micro));

@@ -68,8 +68,8 @@ static void futex_wake(_Atomic uint32_t *at)
 	syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Until *at is no longer `value`. The sleeper counts itself before it looks again, the waker changes *at before it counts
- * sleepers: one of the two sees the other. */
+/* Until *at is no longer `value`. The sleeper counts itself before it looks again, the waker changes *at before it
+ * counts sleepers: one of the two sees the other. */
 static void wait_change(const struct workers *w, _Atomic uint32_t *at, uint32_t value, _Atomic uint32_t *sleepers)
 {
 	for (int i = 0; i < w->spin; i++) {

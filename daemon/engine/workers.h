@@ -1,7 +1,8 @@
 /* Threads that split one piece of work: a counter hands out items, the caller works too.
  *
- * One caller at a time. Between pieces the threads spin for a few microseconds, then sleep on a futex; an idle pool uses no CPU.
- * All of them, and the thread that calls workers_new, flush subnormals to zero (docs/gradient.md says why).
+ * One caller at a time. Between pieces the threads spin for a few microseconds, then sleep on a futex; an idle pool
+ * uses no CPU. All of them, and the thread that calls workers_new, flush subnormals to zero (docs/gradient.md says
+ * why).
  */
 #ifndef GACC_ENGINE_WORKERS_H
 #define GACC_ENGINE_WORKERS_H
@@ -20,8 +21,8 @@ struct workers;
 enum status workers_new(struct workers **out, uint32_t n);
 void workers_free(struct workers *); /* joins the threads; NULL is fine */
 
-/* fn for every item 0..n_items-1, in any order, and returns when all are done: what they wrote is visible. `alone`: on the
- * calling thread, in ascending order, because the work is too small to wake anyone. */
+/* fn for every item 0..n_items-1, in any order, and returns when all are done: what they wrote is visible. `alone`: on
+ * the calling thread, in ascending order, because the work is too small to wake anyone. */
 void workers_run(struct workers *, workers_fn *fn, void *arg, uint32_t n_items, bool alone);
 
 #endif

@@ -441,3 +441,42 @@ void rig_fill_slot_exact(struct rig *r, uint32_t slot, uint64_t seed)
 {
 	fill(r, slot, seed, true);
 }
+
+void rig_begin(struct rig *r, struct rig_config c)
+{
+	rig_open(r, &c);
+	rig_start(r);
+	rig_attach_all(r);
+}
+
+void rig_fill_all(struct rig *r, uint64_t seed, bool exact)
+{
+	for (uint32_t s = 0; s < r->plan->slots; s++)
+		(exact ? rig_fill_slot_exact : rig_fill_slot)(r, s, seed * 100 + s);
+}
+
+void rig_add_all(struct rig *r, const uint32_t *order)
+{
+	uint32_t n = r->plan->slots, m = r->config.micro_size;
+	struct engine_answer a;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t k = order ? order[i] : i;
+		rig_send(r, rig_add_command(r, k / m, k % m, 1 + k));
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert(rig_receive(r, &a));
+		ck_assert_uint_eq(a.status, ST_OK);
+		ck_assert_uint_eq(a.result, COUNTED);
+	}
+}
+
+void rig_shuffle(uint32_t *order, uint32_t n, uint64_t seed)
+{
+	for (uint32_t i = 0; i < n; i++)
+		order[i] = i;
+	for (uint32_t i = n - 1; i > 0; i--) {
+		uint32_t j = (uint32_t)(rig_mix(seed + i) % (i + 1)), k = order[i];
+		order[i] = order[j];
+		order[j] = k;
+	}
+}

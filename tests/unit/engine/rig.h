@@ -7,6 +7,9 @@
 
 #include <sys/types.h>
 
+enum { COUNTED = 1, DUPLICATE = 2, ALREADY_COMMITTED = 3, VOID = 4 }; /* gacc.v1.PushResult */
+enum { APPLIED = 1, SKIPPED = 2, EMPTY = 3, DROPPED = 4 };             /* gacc.v1.StepOutcome */
+
 #define RIG_JOB 7
 #define RIG_GENERATION 3
 #define RIG_MAX_TENSORS 12
@@ -38,8 +41,8 @@ struct rig {
 	uint64_t window, applied_step;
 };
 
-/* Configurations that most tests start from: two ranks, two micro-batches, SGD with lr 1; a few f32, bf16 and f16 tensors with odd
- * sizes and an alias, or (large) enough elements that threads share the work. */
+/* Configurations that most tests start from: two ranks, two micro-batches, SGD with lr 1; a few f32, bf16 and f16
+ * tensors with odd sizes and an alias, or (large) enough elements that threads share the work. */
 struct rig_config rig_small(void);
 struct rig_config rig_large(void);
 
@@ -78,6 +81,15 @@ struct engine_answer rig_step(struct rig *, uint32_t outcome, double scale, doub
 /* Uploads zeros and declares the parameters ready. */
 void rig_zero_params(struct rig *);
 
+/* rig_open, rig_start, rig_attach_all. */
+void rig_begin(struct rig *, struct rig_config);
+/* Fills all slots, with whole numbers or not. */
+void rig_fill_all(struct rig *, uint64_t seed, bool exact);
+/* Pushes every slot with weight 1 + slot, all sent before any answer is read; order (NULL: ascending) is of slots. All
+ * must be counted. */
+void rig_add_all(struct rig *, const uint32_t *order);
+void rig_shuffle(uint32_t *order, uint32_t n, uint64_t seed);
+
 /* Element i of tensor t: in a slot, in the parameters. The setters round to the dtype. */
 void rig_set_gradient(struct rig *, uint32_t slot, int tensor, uint64_t i, float value);
 float rig_gradient(const struct rig *, uint32_t slot, int tensor, uint64_t i);
@@ -88,5 +100,13 @@ void rig_fill_slot(struct rig *, uint32_t slot, uint64_t seed);
 /* Whole numbers -8..8 instead, exact in every dtype. */
 void rig_fill_slot_exact(struct rig *, uint32_t slot, uint64_t seed);
 uint64_t rig_mix(uint64_t x);
+
+/* `good`, changed, is answered with status `want`. */
+#define REFUSED(change, want)                                           \
+	do {                                                            \
+		struct engine_command c = good;                         \
+		change;                                                 \
+		ck_assert_uint_eq(rig_call(&rig, c).status, ST_##want); \
+	} while (0)
 
 #endif

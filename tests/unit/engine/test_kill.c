@@ -1,5 +1,5 @@
-/* Death at any moment, in passes, flips, updates and between: a successor over the same descriptors, to which the unanswered
- * commands are sent again, ends with the very bits of an undisturbed run. */
+/* Death at any moment, in passes, flips, updates and between: a successor over the same descriptors, to which the
+ * unanswered commands are sent again, ends with the very bits of an undisturbed run. */
 #include "rig.h"
 
 #include <check.h>
@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { COUNTED = 1, DUPLICATE = 2, ALREADY_COMMITTED = 3, VOID = 4 };
 
 #define WINDOWS 6
 #define MAX_OPEN 32
@@ -103,7 +101,8 @@ static void lie_in_wait(struct driver *d, bool for_update)
 	const struct rig *r = &d->rig;
 	size_t bytes = rig_bytes(r, SEG_ACCUM0, 0), at = draw(d, bytes / 8);
 	volatile uint64_t *sum[2] = { rig_data(r, SEG_ACCUM0, 0), rig_data(r, SEG_ACCUM1, 0) };
-	uint64_t what = for_update ? 0 : draw(d, 4), spin = UINT64_C(1) << (4 + draw(d, 12)), before[2] = { sum[0][at], sum[1][at] };
+	uint64_t what = for_update ? 0 : draw(d, 4), spin = UINT64_C(1) << (4 + draw(d, 12)),
+		 before[2] = { sum[0][at], sum[1][at] };
 	uint64_t stamp = stamps(r), seq = newest(r);
 	for (int i = 0; i < 100000; i++)
 		if ((what == 0 && stamps(r) != stamp) ||                           /* an update moves */
@@ -181,13 +180,7 @@ static void push_all(struct driver *d, uint64_t window)
 	struct rig *r = &d->rig;
 	uint32_t n = r->plan->slots, m = r->config.micro_size, order[16];
 	struct engine_command of;
-	for (uint32_t i = 0; i < n; i++)
-		order[i] = i;
-	for (uint32_t i = n - 1; i > 0; i--) {
-		uint32_t j = (uint32_t)draw(d, i + 1), k = order[i];
-		order[i] = order[j];
-		order[j] = k;
-	}
+	rig_shuffle(order, n, draw(d, UINT64_MAX));
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t k = order[i];
 		rig_fill_slot(r, k, window * 100 + k);
@@ -321,8 +314,8 @@ START_TEST(any_death_leaves_the_bits_of_an_undisturbed_run)
 		assert_same(&want, &got);
 		free_trace(&got);
 	}
-	printf("case %d: %d deaths, %d with open pushes, %d in updates (%d with a held chunk), %d before zeroing\n", _i, d.kills,
-	       d.in_pass, d.in_update, d.in_update_held, d.after_flip);
+	printf("case %d: %d deaths, %d with open pushes, %d in updates (%d with a held chunk), %d before zeroing\n",
+	       _i, d.kills, d.in_pass, d.in_update, d.in_update_held, d.after_flip);
 	free_trace(&want);
 }
 END_TEST

@@ -77,43 +77,43 @@ START_TEST(a_plan_that_reaches_outside_is_refused)
 	memcpy(good, p, p->bytes);
 	struct plan_range *range = (struct plan_range *)((char *)p + p->ranges_offset);
 	struct plan_tensor *tensor = (struct plan_tensor *)((char *)p + p->tensors_offset);
-#define REFUSED(change)                                                                       \
+#define BAD(change)                                                                           \
 	do {                                                                                  \
 		change;                                                                       \
 		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_INVALID_ARGUMENT); \
 		memcpy(p, good, good->bytes);                                                 \
 		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_OK);        \
 	} while (0)
-	REFUSED(p->version++);
-	REFUSED(p->bytes_of_plan--);
-	REFUSED(p->bytes++);
-	REFUSED(p->ranks = 0);
-	REFUSED(p->micro_size = p->max_micro_size + 1);
-	REFUSED(p->ranks = p->max_micro_size = UINT32_MAX);
-	REFUSED(p->threads = 0);
-	REFUSED(p->threads = PLAN_MAX_THREADS + 1);
-	REFUSED(p->slots = 0);
-	REFUSED(p->acc_dtype = DTYPE_BF16);
-	REFUSED(p->optim.type = 9);
-	REFUSED(p->n_elements += KERNEL_BLOCK);
-	REFUSED(p->n_groups = 0);
-	REFUSED(p->n_groups = ARENA_MAX_GROUPS + 1);
-	REFUSED(p->group[0].count -= ARENA_ALIGN);
-	REFUSED(p->group[1].slot_offset = p->slot_bytes - 64);
-	REFUSED(p->group[1].param_offset = UINT64_MAX - 63);
-	REFUSED(p->tensors_offset = p->bytes);
-	REFUSED(p->n_tensors = UINT64_MAX / 8);
-	REFUSED(p->n_tensors = 0);
-	REFUSED(p->ranges_offset = UINT64_MAX - 7);
-	REFUSED(p->n_ranges--);
-	REFUSED(p->n_optim_groups = UINT64_MAX);
-	REFUSED(range[1].count += ARENA_ALIGN);
-	REFUSED(range[0].dtype_group = p->n_groups);
-	REFUSED(range[0].optim_group = 3);
-	REFUSED(tensor[1].start += KERNEL_BLOCK * 4);
-	REFUSED(tensor[1].count = UINT64_MAX);
-	REFUSED(tensor[4].alias = 4);
-	REFUSED(tensor[1].dtype_group = p->n_groups);
+	BAD(p->version++);
+	BAD(p->bytes_of_plan--);
+	BAD(p->bytes++);
+	BAD(p->ranks = 0);
+	BAD(p->micro_size = p->max_micro_size + 1);
+	BAD(p->ranks = p->max_micro_size = UINT32_MAX);
+	BAD(p->threads = 0);
+	BAD(p->threads = PLAN_MAX_THREADS + 1);
+	BAD(p->slots = 0);
+	BAD(p->acc_dtype = DTYPE_BF16);
+	BAD(p->optim.type = 9);
+	BAD(p->n_elements += KERNEL_BLOCK);
+	BAD(p->n_groups = 0);
+	BAD(p->n_groups = ARENA_MAX_GROUPS + 1);
+	BAD(p->group[0].count -= ARENA_ALIGN);
+	BAD(p->group[1].slot_offset = p->slot_bytes - 64);
+	BAD(p->group[1].param_offset = UINT64_MAX - 63);
+	BAD(p->tensors_offset = p->bytes);
+	BAD(p->n_tensors = UINT64_MAX / 8);
+	BAD(p->n_tensors = 0);
+	BAD(p->ranges_offset = UINT64_MAX - 7);
+	BAD(p->n_ranges--);
+	BAD(p->n_optim_groups = UINT64_MAX);
+	BAD(range[1].count += ARENA_ALIGN);
+	BAD(range[0].dtype_group = p->n_groups);
+	BAD(range[0].optim_group = 3);
+	BAD(tensor[1].start += KERNEL_BLOCK * 4);
+	BAD(tensor[1].count = UINT64_MAX);
+	BAD(tensor[4].alias = 4);
+	BAD(tensor[1].dtype_group = p->n_groups);
 	ck_assert_int_eq(plan_check(p, sizeof(*p) - 1, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	free(good);
 	rig_close(&rig);
