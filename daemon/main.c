@@ -22,7 +22,7 @@ static const char usage[] =
 	"\n"
 	"  gaccd --config /etc/gacc/gaccd.yaml\n"
 	"  gaccd --supervise --config gaccd.yaml      keep memory over restarts where there is no systemd\n"
-	"  gaccd --set listen.socket=/tmp/g.sock --set state_dir=/tmp/g\n"
+	"  gaccd --set runtime_dir=/tmp/g --set state_dir=/tmp/g/state     as any user; GACC_ENDPOINT=/tmp/g/gaccd.sock\n"
 	"  gaccd --check-config --config gaccd.yaml\n"
 	"\n"
 	"  -c, --config FILE     configuration (default: " CONF_DEFAULT_FILE ", if it is there)\n"

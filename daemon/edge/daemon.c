@@ -175,20 +175,20 @@ static enum status listen_tcp(struct daemon *d)
 
 /* ---- start ---- */
 
-static enum status make_dir(const char *path, mode_t mode)
+static enum status make_dir(const char *path, mode_t mode, const char *key)
 {
 	if (!mkdir(path, mode) || errno == EEXIST)
 		return ST_OK;
-	log_error("cannot make %s: %s", path, strerror(errno));
+	log_error("cannot make %s (%s): %s", path, key, strerror(errno));
 	return ST_IO_ERROR;
 }
 
 static enum status open_store(struct daemon *d)
 {
 	char path[4096];
-	enum status st = make_dir(d->conf->state_dir, 0700);
+	enum status st = make_dir(d->conf->runtime_dir, 0755, "runtime_dir");
 	if (!st)
-		st = make_dir(d->conf->runtime_dir, 0755);
+		st = make_dir(d->conf->state_dir, 0700, "state_dir");
 	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);
 	if (!st)
 		st = journal_open(path, &d->journal);
