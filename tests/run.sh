@@ -19,7 +19,9 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 # Everything that runs makes its temporary files and sockets here, so that what it leaves behind is seen.
+# The path is short, for sockets, and open to the tests' second user.
 TMPDIR=$(mktemp -d /tmp/gacc-tests.XXXXXX)
+chmod 755 "$TMPDIR"
 export TMPDIR
 snapshot=$logs/shm-before
 stop() {
