@@ -58,7 +58,7 @@ const struct command commands[] = {
 		.group = "Start",
 		.summary = "register a job, start its ranks here, follow it and end with it",
 		.usage = "[-n N] [--micro-size K] [-f job.yaml] [options] -- COMMAND [ARGUMENTS]",
-		.examples = "gaccctl run -n 4 --micro-size 8 -- ./mlp --data fashion-mnist\n"
+		.examples = "gaccctl run -n 4 --micro-size 8 --set optimizer.type=sgd -- ./mlp --data fashion-mnist\n"
 			    "gaccctl run -n 2 -f job.yaml --set optimizer.lr=0.01 -- python3 train.py",
 		.details = "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, "
 			   "MASTER_PORT, GACC_JOB_ID, GACC_RANK, GACC_WORLD_SIZE, GACC_ENDPOINT, GACC_MICRO_SIZE, "

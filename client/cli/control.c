@@ -5,6 +5,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "run_spec.h"
 
 int cmd_cancel(struct invocation *inv)
 {
@@ -66,11 +67,22 @@ int cmd_health(struct invocation *inv)
 	return st;
 }
 
+static int say_valid(struct invocation *inv, const char *path, gacc_spec *spec)
+{
+	const char *json = gacc_spec_json(spec);
+
+	if (!json)
+		return fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+	if (wants_json(inv))
+		return print_json(inv, json);
+	fprintf(inv->out, "%s: ok\n", path);
+	return EXIT_OK;
+}
+
 int cmd_config(struct invocation *inv)
 {
 	const char *path = inv->operand[1];
 	char why[512] = "", *text;
-	const char *json;
 	gacc_spec *spec;
 	int st = EXIT_OK;
 
@@ -84,13 +96,8 @@ int cmd_config(struct invocation *inv)
 		return fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
 	}
 	free(text);
-	json = gacc_spec_json(spec);
-	if (!json)
-		st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
-	else if (wants_json(inv))
-		st = print_json(inv, json);
-	else
-		fprintf(inv->out, "%s: ok\n", path);
+	if (spec_has_optimizer(inv, spec, &st))
+		st = say_valid(inv, path, spec);
 	gacc_spec_free(spec);
 	return st;
 }

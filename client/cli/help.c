@@ -70,7 +70,7 @@ void print_help(FILE *out)
 {
 	fputs("Run and watch gradient-accumulation jobs.            (gaccctl COMMAND --help for one command)\n"
 	      "\nExamples:\n"
-	      "  gaccctl run -n 4 --micro-size 8 -- ./mlp --data fashion-mnist\n"
+	      "  gaccctl run -n 4 --micro-size 8 --set optimizer.type=sgd -- ./mlp --data fashion-mnist\n"
 	      "  gaccctl status -w mlp\n"
 	      "  gaccctl logs 42 -f --rank 3\n",
 	      out);

@@ -80,6 +80,21 @@ static char *current(gacc_spec *spec, const char *key)
 	return copy;
 }
 
+bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	const char *json = gacc_spec_json(spec);
+	json_t *all = json ? json_loads(json, 0, NULL) : NULL;
+	const char *type = json_string_value(json_object_get(json_object_get(all, "optimizer"), "type"));
+	bool ok = !type || strcmp(type, "UNSPECIFIED") != 0;
+
+	json_decref(all);
+	if (!ok)
+		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC",
+				"spec.optimizer.type in the job file, or --set optimizer.type=sgd --set optimizer.lr=0.1",
+				"no optimizer: client, sgd, adam or adamw is needed");
+	return ok;
+}
+
 /* The program's name, if nobody gave another. */
 static bool default_name(struct invocation *inv, gacc_spec *spec, int *st)
 {
@@ -127,8 +142,8 @@ gacc_spec *run_spec(struct invocation *inv, int *st)
 
 	if (!spec)
 		return NULL;
-	if (apply_sets(inv, spec, st) && apply_options(inv, spec, st) && default_name(inv, spec, st) &&
-	    log_dir(inv, spec, st) && set(inv, spec, "launch.mode", "client", st))
+	if (apply_sets(inv, spec, st) && apply_options(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
+	    default_name(inv, spec, st) && log_dir(inv, spec, st) && set(inv, spec, "launch.mode", "client", st))
 		return spec;
 	gacc_spec_free(spec);
 	return NULL;

@@ -76,6 +76,8 @@ static enum status check_adam(const struct optim_config *c, char *why, size_t n_
 
 enum status optim_check(const struct optim_config *c, char *why, size_t n_why)
 {
+	if (!c->type)
+		return REFUSE("optimizer.type is missing: client, sgd, adam or adamw");
 	if (!optim_info(c->type))
 		return REFUSE("optimizer.type: %d is none of client, sgd, adam, adamw", (int)c->type);
 	if (c->type == OPTIM_CLIENT)
