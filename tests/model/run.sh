@@ -2,7 +2,7 @@
 # Checks the protocol's models with spin: every base must hold, every mutant must be caught by the property named here.
 #
 #   run.sh           small bounds, a minute or two on two cores, under 1 GB
-#   run.sh --full    the larger bounds as well, one at a time, up to 5 GB
+#   run.sh --full    the larger bounds as well, one at a time, at most 6 GB
 #   run.sh --trace MODEL MUTANT [NAME=VALUE ..]    the steps that lead a mutant to its error
 #
 # JOBS sets how many checkers run at once. Needs spin and gcc.
