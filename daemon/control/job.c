@@ -158,7 +158,7 @@ void job_window_changed(struct job *j, struct now now)
 		struct rank *r = &j->rank[i];
 		r->ready_ns = 0;
 		r->weight = 0;
-		r->step_acked = false;
+		r->step_acked &= j->mirror.r.client_window + 1 != j->mirror.r.window;
 		if (r->flush_wanted && !r->leave_wanted)
 			r->flush_wanted = r->flush_sent = false;
 		for (int p = 0; p < RANK_MAX_PUSHES; p++)

@@ -137,7 +137,7 @@ static void reconcile_ack(struct job *j)
 	for (uint32_t i = 0; i < j->spec->ranks; i++)
 		if (j->rank[i].has_session && !j->rank[i].detached && !j->rank[i].step_acked)
 			return;
-	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.window - 1 };
+	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.client_window };
 	send(j, &c, &j->ack_command, NULL);
 }
 
@@ -376,7 +376,10 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	m->loss_scale = k->next_loss_scale;
 	m->params_digest = a->digest;
 	m->x = a->x;
-	m->client_pending = j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED;
+	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
+		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
+		m->client_window = k->window;
+	}
 	m->count = 0;
 	memset(j->mirror.counted, 0, j->mirror.n_words * sizeof *j->mirror.counted);
 	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof *j->mirror.voided);
@@ -392,6 +395,8 @@ static void on_commit(struct job *j, const struct engine_answer *a, struct now n
 	if (a->id != j->commit_command)
 		return;
 	j->commit_command = 0;
+	if (a->status == ST_NOT_READY) /* optimizer CLIENT: the last reduced gradients are still read; sent again at the tick */
+		return;
 	if (a->status) {
 		j->ports.event(j->ports.ctx, j->id, true, "CommitRefused", -1, a->text);
 		return;
