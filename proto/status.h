@@ -29,6 +29,7 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	X(JOB_NOT_FOUND, REQUEST, 5, false, "no such job")                                                     \
 	X(ALREADY_EXISTS, REQUEST, 6, false, "exists already with another specification")                      \
 	X(WINDOW_CLOSED, REQUEST, 9, false, "the window closed without this micro-batch: not counted")         \
+	X(WINDOW_FORGOTTEN, REQUEST, 9, false, "a window too long ago to tell whether this micro-batch is in it") \
 	X(WINDOW_FULL, REQUEST, 9, false, "this rank has given all its micro-batches of the window")           \
 	X(NOT_CURRENT_WINDOW, REQUEST, 9, false, "the window is not open yet")                                 \
 	X(FLUSHED, REQUEST, 9, false, "this rank has flushed the window")                                      \

@@ -16,6 +16,7 @@ gacc_status gacc_status_of(enum status st)
 	case ST_JOB_NOT_FOUND:
 		return GACC_ENOTFOUND;
 	case ST_WINDOW_CLOSED:
+	case ST_WINDOW_FORGOTTEN:
 	case ST_SESSION_FENCED:
 	case ST_SESSION_UNKNOWN:
 	case ST_STALE_EPOCH:

@@ -24,6 +24,11 @@ struct failure {
 };
 
 gacc_status gacc_status_of(enum status st);
+/* The window went on without this micro-batch, or too long ago to tell: the loop goes on with the open one. */
+static inline int failure_is_late(const struct failure *f)
+{
+	return f->st == ST_WINDOW_CLOSED || f->st == ST_WINDOW_FORGOTTEN;
+}
 
 /* Sets all from a status and a sentence; returns its code. ST_OK is no failure. */
 gacc_status failure_set(struct failure *f, enum status st, const char *hint, const char *fmt, ...)

@@ -64,7 +64,7 @@ gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_st
 	bool current = push->window == job->window.number;
 
 	if (st) {
-		if (current && job->failure.st == ST_WINDOW_CLOSED)
+		if (current && failure_is_late(&job->failure))
 			window_give_up(&job->window);
 		return st;
 	}
@@ -188,7 +188,7 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 		st = push_now(job, &push);
 		free(push.present);
 	}
-	if (!st || job->failure.st == ST_WINDOW_CLOSED || push.is_void)
+	if (!st || failure_is_late(&job->failure) || push.is_void)
 		job->held_slot = -1;
 	if (!st)
 		fill_info(&push, out);

@@ -171,7 +171,7 @@ static gacc_status take_over(struct gacc_job *job, struct sender *s)
 			first = st;
 			failure = job->failure;
 		}
-		if (st && job->failure.st != ST_WINDOW_CLOSED && !s->queue[0].is_void) {
+		if (st && !failure_is_late(&job->failure) && !s->queue[0].is_void) {
 			/* refused: what is owed now only the daemon knows, and a new session asks it */
 			job->lost = true;
 			while (s->n > 1)

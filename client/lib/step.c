@@ -119,7 +119,7 @@ gacc_status gacc_flush(gacc_job *job)
 	st = session_run(job, "flush", -1, session_unary, &call);
 	if (!st)
 		bytes_free(call.reply);
-	else if (job->failure.st != ST_WINDOW_CLOSED && job->failure.st != ST_FLUSHED)
+	else if (!failure_is_late(&job->failure) && job->failure.st != ST_FLUSHED)
 		return st;
 	window_give_up(&job->window); /* flushed now or before, or closed: nothing is owed */
 	return GACC_OK;

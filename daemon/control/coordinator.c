@@ -93,9 +93,18 @@ static bool current(const struct coord *c, const struct peer *p)
 static bool all_complete(const struct coord *c)
 {
 	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!current(c, &c->peer[i]) || !(c->peer[i].last.complete || c->peer[i].last.phase >= WINDOW_CLOSED))
+		if (!current(c, &c->peer[i]) || !c->peer[i].last.complete)
 			return false;
 	return true;
+}
+
+/* A node that an earlier coordinator has closed: the others must follow, complete or not. */
+static bool any_closed(const struct coord *c)
+{
+	for (uint32_t i = 0; i < c->n_peers; i++)
+		if (current(c, &c->peer[i]) && c->peer[i].last.phase >= WINDOW_CLOSED)
+			return true;
+	return false;
 }
 
 static bool all_left(const struct coord *c)
@@ -266,7 +275,7 @@ static void step_collect(struct coord *c, struct now now)
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}
-	if (all_complete(c))
+	if (all_complete(c) || any_closed(c))
 		start_close(c, now);
 }
 

@@ -405,10 +405,14 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 		push_reply(j, r, call, RESULT_ALREADY_COMMITTED, window, NULL);
 		return;
 	}
-	reply_error(j, call, ST_WINDOW_CLOSED, "go on with the open window",
-		    "window %llu closed without micro-batch %u of rank %u: not counted (window %llu is open)%s",
-		    (unsigned long long)window, micro, r->rank, (unsigned long long)j->mirror.r.window,
-		    past ? "" : "; it is too long ago to tell more");
+	if (!past)
+		reply_error(j, call, ST_WINDOW_FORGOTTEN, "go on with the open window",
+			    "window %llu is too long ago (window %llu is open, %d are remembered): whether micro-batch %u of rank %u is in it is no longer known",
+			    (unsigned long long)window, (unsigned long long)j->mirror.r.window, JOB_HISTORY, micro, r->rank);
+	else
+		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the open window",
+			    "window %llu closed without micro-batch %u of rank %u: not counted (window %llu is open)",
+			    (unsigned long long)window, micro, r->rank, (unsigned long long)j->mirror.r.window);
 }
 
 bool push_settle(struct job *j, struct rank *r, struct parked_push *p)

@@ -195,6 +195,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 			told(s, p, 100);
 		next(s, p, PROC_WAIT);
 		break;
+	case ST_WINDOW_FORGOTTEN: /* neither promised nor denied */
 	case ST_FLUSHED:
 		next(s, p, PROC_WAIT);
 		break;
