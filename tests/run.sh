@@ -63,7 +63,8 @@ stage() { # NAME BUDGET_S KIND SCRIPT
 	[ "$f" != 0 ] || return 0
 	[ "$rc" != 124 ] || echo "   stopped: it took longer than its limit"
 	echo "   $log:"
-	tail -n 40 "$log" | sed 's/^/   | /'
+	{ grep -E '^FAILED|^ERROR|\*\*\*|:[EF]:|error:|Sanitizer:|runtime error' "$log" | head -n 30; echo ...; tail -n 12 "$log"; } |
+		cut -c 1-240 | sed 's/^/   | /'
 	return 1
 }
 
