@@ -70,7 +70,8 @@ class Trainer:
 class Threads:
     """The ranks of a job as threads of this process: they outlive what is killed around them."""
 
-    def __init__(self, daemon, work):
+    def __init__(self, daemon, work, pause=0.0):
+        """`pause`: seconds before each push, so that the job lasts long enough to be disturbed."""
         self.job = daemon.submit(work.spec)
         self.trainers = [Rank(daemon, self.job, rank, work.tensors, work.ranks) for rank in range(work.ranks)]
         self.tokens = [t.session.token for t in self.trainers]
@@ -80,7 +81,14 @@ class Threads:
         for t in self.trainers:
             t.ready()
         self.pool = concurrent.futures.ThreadPoolExecutor(work.ranks)
-        self.runs = [self.pool.submit(train, t, work) for t in self.trainers]
+        self.runs = [self.pool.submit(self._train, t, work, pause) for t in self.trainers]
+
+    @staticmethod
+    def _train(trainer, work, pause):
+        def push(params, micro):
+            time.sleep(pause)
+            work.push(trainer, params, micro)
+        return train(trainer, work, push)
 
     @property
     def done(self):
@@ -268,8 +276,8 @@ def test_gaccd_killed_in_the_middle_of_a_window(supervised, work):
 
 
 def test_gaccd_killed_at_random_moments(supervised):
-    work, rng, kills = Workload(ranks=3, micro_size=3, steps=80, elements=200_000, optimizer="adamw"), random.Random(4), 0
-    run = Threads(supervised, work)
+    work, rng, kills = Workload(ranks=3, micro_size=3, steps=40, elements=200_000, optimizer="adamw"), random.Random(4), 0
+    run = Threads(supervised, work, pause=0.02)
     while not run.done and kills < 8:
         time.sleep(rng.uniform(0, 0.4))
         supervised.kill_gaccd()
@@ -313,8 +321,8 @@ def test_gaccd_killed_around_the_sync_of_a_commit(when, work):
 
 
 def test_gaccd_and_engine_killed_together(supervised):
-    work, rng, kills = Workload(ranks=2, micro_size=3, steps=30, elements=1 << 20, optimizer="adamw"), random.Random(5), 0
-    run = Threads(supervised, work)
+    work, rng, kills = Workload(ranks=2, micro_size=3, steps=20, elements=1 << 19, optimizer="adamw"), random.Random(5), 0
+    run = Threads(supervised, work, pause=0.02)
     while not run.done and kills < 6:
         time.sleep(rng.uniform(0, 0.3))
         engines = supervised.engine_pids()
