@@ -49,7 +49,7 @@ count() { # KIND RC LOG
 # Runs a shell script as one stage, within a time limit. Returns whether it passed.
 stage() { # NAME BUDGET_S KIND SCRIPT
 	number=$((number + 1))
-	log=$logs/$(printf '%02d' "$number")-$(echo "$1" | tr -cs 'a-z0-9+\n' -).log
+	log=$logs/$(printf '%02d' "$number")-$(echo "$1" | tr A-Z a-z | tr -cs 'a-z0-9\n' -).log
 	export JUNIT="$log.xml"
 	printf '%2d %-34s limit %4d s ' "$number" "$1" "$(($2 * ${SLOW:-1}))"
 	begin=$(date +%s) rc=0
