@@ -248,10 +248,11 @@ class Daemon:
     def start(self, env=None):
         """Starts gaccd (and its supervisor) and waits until it answers."""
         assert not self.process
+        tsan = {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1"}  # gRPC and libuv are not instrumented
         with open(self.dir / "log", "ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **self.env, **(env or {}), "TMPDIR": str(self.dir), "GACC_TEST": str(self.dir)})
+                env={**tsan, **os.environ, **self.env, **(env or {}), "TMPDIR": str(self.dir), "GACC_TEST": str(self.dir)})
         self.wait_ready()
         return self
 
