@@ -47,6 +47,7 @@ struct daemon {
 	uint64_t last_job;
 	struct live_job **job;        /* ascending ids; ended ones too, until the daemon ends */
 	uint32_t n_jobs, jobs_capacity;
+	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
 	uint64_t host_bytes;          /* of all jobs' segments */
 	int64_t started_unix_ns;
 	char token[512];              /* of TCP callers; "" without */

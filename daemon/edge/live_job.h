@@ -93,7 +93,6 @@ struct live_job {
 	struct link *link;
 	uint32_t n_links, links_capacity;
 	struct inline_call *inline_calls;   /* streams under way */
-	struct pending_submit *submitting;  /* the Submit that waits for memory; NULL: answered */
 };
 
 /* ---- live_job.c ---- */

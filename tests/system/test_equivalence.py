@@ -73,6 +73,7 @@ def check_steps(team, spec, windows, dtype="f32", used=0.0):
         optimizer.step(want.grads, dtype if spec.get("master") == "none" else "f32")
         got = team.values()
         used = max([used] + [p.stored_as(dtype).check(got[n], n) for n, p in optimizer.params.items()])
+        want.norm.check(result.grad_norm, "grad_norm")
         assert result.lr == pytest.approx(lr, rel=1e-14)
         assert result.applied_step == optimizer.applied
     return optimizer, used
@@ -101,6 +102,13 @@ def test_weights_of_1_are_no_exception(node):
     with Team(node, spec, TENSORS) as team:
         for window in range(2):
             check_reduced(team, team.window(micros(window, (4, 4, 4), weighted=False)), spec)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_many_micro_batches(node, dtype):
+    spec = job(2, 64, optimizer=CLIENT, accumulate_dtype=dtype)
+    with Team(node, spec, TENSORS) as team:
+        check_reduced(team, team.window(micros(0, (64, 63))), spec)
 
 
 def big_batch(params, x, y):
@@ -235,6 +243,16 @@ def test_clipping(node, clip):
             unclipped = Reduced({**spec, "clip_norm": 0, "clip_value": 0}, team.sent, team.shapes)
             assert (unclipped.norm.value > clip.get("clip_norm", 0)) == (clip.get("clip_norm") != 1e3)
             check_reduced(team, step, spec)
+
+
+def test_clipping_of_a_tiny_gradient(node):
+    """torch divides by norm + 1e-6: with a norm of that order, it shows."""
+    spec = job(optimizer=CLIENT, clip_norm=1e-6)
+    with Team(node, spec, TENSORS) as team:
+        step = team.window([[(w, {n: 1e-6 * g for n, g in grads.items()}) for w, grads in of_rank]
+                            for of_rank in micros(0, (4, 4, 4))])
+        assert 2e-6 < step.result.grad_norm < 2e-5
+        check_reduced(team, step, spec)
 
 
 def test_loss_scale(node):
@@ -428,7 +446,9 @@ def test_param_groups(node):
     params = {n: draw(i, s).astype(np.float32) for i, (n, s) in enumerate(TENSORS)}
     with Team(node, spec, TENSORS, params) as team:
         batches = [micros(w, (2, 2), low=0.5) for w in range(3)]
-        batches[1][0][1][1]["head.weight"] = np.full((3, 17), np.nan)  # frozen: not even looked at
+        for window in (1, 2):  # frozen: not even looked at, also beside a tensor that was not touched
+            batches[window][0][1][1]["head.weight"] = np.full((3, 17), np.nan)
+        batches[2][0][1][1]["scale"] = None
         check_steps(team, spec, batches)
         assert team.params()["head.weight"].tobytes() == params["head.weight"].tobytes()
 

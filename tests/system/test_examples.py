@@ -3,6 +3,7 @@
 linear's gradients are made of integers, so that all its versions, alone or together in one job, must end with the bits that
 numpy gives here. mlp must end with the bits of mlp_replay, which adds in the same order in one process.
 """
+import concurrent.futures
 import importlib.util
 import os
 import pathlib
@@ -12,7 +13,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from harness import build_dir, wait_until
+from harness import Client, build_dir, wait_until
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
 BIN, PROTOSET = build_dir() / "bin", build_dir() / "proto/gacc.protoset"
@@ -90,13 +91,17 @@ def test_gradient_accumulation_steps_is_micro_size(daemon, expected):
     assert set(parameters(gaccctl_run(daemon, "-n", 2, "-f", path, "--", *PROGRAMS["c"]))) == {expected}
 
 
+LOOP = 'for r in 0 1; do RANK=$r WORLD_SIZE=2 "$@" >"$OUTPUT.$r" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
+
+
 def test_linear_under_a_shell_loop(daemon, expected):
     """No launcher: RANK, WORLD_SIZE and the job's number are all that a rank needs."""
+    output = daemon.dir / "output"
     for program in PROGRAMS.values():
         job = daemon.submit(LINEAR)
-        loop = 'for r in 0 1; do RANK=$r "$@" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
-        output = run(["sh", "-c", loop, "sh", *program], environment(daemon, WORLD_SIZE=2, GACC_JOB_ID=job))
-        assert parameters(output) == [expected] * 2
+        run(["sh", "-c", LOOP, "sh", *program], environment(daemon, GACC_JOB_ID=job, OUTPUT=output))
+        for rank in range(2):
+            assert parameters(pathlib.Path(f"{output}.{rank}").read_text()) == [expected]
         wait_until("the job's end", lambda: daemon.state(job) == "COMPLETED")
 
 
@@ -132,9 +137,29 @@ def test_mlp_under_gaccctl_run(daemon):
 
 @needs_mlp
 def test_mlp_under_a_shell_loop(daemon):
-    """The first rank creates the job, the others join it by its name."""
+    """The first rank creates the job, the other joins it by its name, also when both come at the same moment."""
     dumped = daemon.dir / "params.safetensors"
-    loop = 'for r in 0 1; do RANK=$r WORLD_SIZE=2 "$@" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
-    run(["sh", "-c", loop, "sh", BIN / "mlp", *MLP, "--micro-size", 3, "--lr", 0.05, "--dump-params", dumped],
-        environment(daemon))
+    run(["sh", "-c", LOOP, "sh", BIN / "mlp", *MLP, "--micro-size", 3, "--lr", 0.05, "--dump-params", dumped],
+        environment(daemon, OUTPUT=daemon.dir / "output"))
     check_replay(dumped, ranks=2, micro_size=3, lr=0.05)
+
+
+def test_ranks_that_create_their_job_at_the_same_moment(daemon):
+    """All mean one job: by name (Attach with create_if_missing), or by request_id (a Submit that was sent again)."""
+    clients = [Client(daemon.endpoint) for _ in range(8)]
+    spec = {**LINEAR, "ranks": 8}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for attempt in range(5):
+            name = f"together-{attempt}"
+            attached = list(pool.map(lambda c, r: c.gradient.Attach(
+                job=name, rank=r, world_size=8, nonce=os.urandom(16), protocol_min=1, protocol_max=1,
+                create_if_missing=c.types.spec(**{**spec, "name": name})), clients, range(8)))
+            assert len({a.job_id for a in attached}) == 1
+            daemon.cancel(attached[0].job_id)
+            name, request_id = f"repeated-{attempt}", os.urandom(16)
+            submitted = list(pool.map(lambda c: c.jobs.Submit(
+                spec=c.types.spec(**{**spec, "name": name}), request_id=request_id), clients))
+            assert len({s.job.id for s in submitted}) == 1 and [s.existed for s in submitted].count(False) == 1
+            daemon.cancel(submitted[0].job.id)
+    for client in clients:
+        client.close()
