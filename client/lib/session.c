@@ -122,8 +122,10 @@ static enum status one_attempt(struct gacc_job *job, struct retry *r, attempt_fn
 	if (job->session && (job->lost || memory_hung_up(&job->memory))) {
 		r->recoveries++;
 		st = session_recover(job, slice, failure);
-		if (st)
+		if (st && st != ST_JOB_ENDED)
 			return st;
+		/* an ended job takes no new session, but still tells the old one how its last window went */
+		memset(failure, 0, sizeof(*failure));
 	}
 	st = attempt(job, arg, slice, failure);
 	if (!st)

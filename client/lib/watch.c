@@ -96,8 +96,9 @@ static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s, const c
 				     (double)s->waiting_ns / 1e9);
 
 	for (size_t i = 0; i < s->n_late && at < sizeof(text); i++)
-		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s rank %u (%s pid %" PRId64 ") at %u",
-				       i ? "," : "", s->late[i]->rank, s->late[i]->node, s->late[i]->pid,
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s rank %u (%s%spid %" PRId64 ") at %u",
+				       i ? "," : "", s->late[i]->rank, s->late[i]->node, *s->late[i]->node ? " " : "",
+				       s->late[i]->pid,
 				       s->late[i]->micro_count);
 	announce(w, GACC_EVENT_STALL, text);
 }
