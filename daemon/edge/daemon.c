@@ -76,7 +76,8 @@ static void stop(struct daemon *d)
 	if (d->stopping)
 		return;
 	d->stopping = true;
-	log_notice("stopping: jobs keep their memory while the service manager runs");
+	log_notice(fdstore_active(d->fdstore) ? "stopping: jobs keep their memory while the service manager runs" :
+						"stopping: jobs lose their memory, as there is no service manager to keep it");
 	fdstore_stopping(d->fdstore);
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
@@ -221,11 +222,11 @@ static enum status open_sockets(struct daemon *d)
 	const struct conf *c = d->conf;
 	struct listen_opts o = { .path = c->listen.socket, .group = c->listen.group, .mode = c->listen.mode,
 				 .max_per_uid = c->listen.connections_per_user };
-	enum status st = rpc_server_start(d->rpc);
-	if (!st)
-		st = session_map_open(d);
+	enum status st = session_map_open(d);
 	if (!st)
 		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);
+	if (!st)
+		st = rpc_server_start(d->rpc); /* last: a server that has started cannot be freed without a stop */
 	return st;
 }
 
@@ -339,7 +340,7 @@ int daemon_run(const struct conf *conf)
 	if (!st)
 		uv_run(&d->loop, UV_RUN_DEFAULT);
 	else
-		log_error("cannot start: %s", status_info(st)->text);
+		log_error("cannot start: %s", st == ST_ALREADY_EXISTS ? "its socket is in use" : status_info(st)->text);
 	finish(d);
 	free(d);
 	return st == ST_OK ? 0 : st == ST_STORE_FAILED ? 74 : st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;
