@@ -41,6 +41,7 @@ finish() {
 		kill "$daemon" 2>/dev/null || true
 		wait "$daemon" 2>/dev/null || true
 	fi
+	[ -z "$dir" ] || deploy/leftovers.sh end "$dir"
 	if [ -n "$dir" ] && [ "${KEEP:-0}" = 1 ]; then
 		echo "kept: $dir"
 	elif [ -n "$dir" ]; then

@@ -3,6 +3,7 @@
 #   leftovers.sh snapshot FILE     notes what is there before
 #   leftovers.sh check FILE DIR    lists new shared memory, what lies in DIR, and processes that know DIR (from their command line
 #                                  or environment); fails if there is any
+#   leftovers.sh end DIR           kills such processes
 # DIR is the temporary folder in which all of a run's sockets and files were to be.
 set -eu
 
@@ -42,8 +43,11 @@ check)
 	echo "$found"
 	exit 1
 	;;
+end)
+	processes "$2" | sed -n 's/^process \([0-9]*\):.*/\1/p' | xargs -r kill -KILL 2>/dev/null || true
+	;;
 *)
-	echo "usage: leftovers.sh snapshot FILE | check FILE DIR" >&2
+	echo "usage: leftovers.sh snapshot FILE | check FILE DIR | end DIR" >&2
 	exit 2
 	;;
 esac

@@ -26,6 +26,7 @@ export TMPDIR
 snapshot=$logs/shm-before
 stop() {
 	[ -z "$child" ] || kill "$child" 2>/dev/null || true
+	"$root/deploy/leftovers.sh" end "$TMPDIR"
 	rm -rf "$TMPDIR"
 }
 trap stop EXIT
