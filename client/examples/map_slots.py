@@ -4,19 +4,17 @@
     gaccctl run -n 2 -f linear.yaml -- ./map_slots.py /usr/share/gacc/gacc.protoset
 
 Differs from push_inline.py in one thing: the descriptors of the gradient buffers and of the parameters come over the attach
-socket (proto/gacc/v1/attach.proto), and numpy works in that memory.
+socket (attach_socket.py), and numpy works in that memory.
 """
-import mmap
 import os
-import socket
 import sys
 
 import numpy as np
 
 import linear
+from attach_socket import PARAMETERS, SLOT, map_session
 from protoset import Service
 
-SLOT, PARAMETERS = 1, 2  # enum SegmentKind
 F32 = 1
 
 gacc = Service(sys.argv[1], "gacc.v1.GradientService")
@@ -27,20 +25,7 @@ session = attached.session
 layout = gacc.RegisterTensors(session=session, tensors=[{"name": name, "dtype": F32, "shape": shape}
                                                         for name, shape in linear.TENSORS])
 
-# Map what is ours. The socket stays open: when it closes, gaccd takes this process for gone.
-attach_socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-attach_socket.connect(attached.attach_socket)
-attach_socket.send(gacc.message("MapRequest")(version=1, session=session).SerializeToString())
-answer, fds, _, _ = socket.recv_fds(attach_socket, 8192, 16)
-mapped = gacc.message("MapResponse").FromString(answer)
-if mapped.reason:
-    sys.exit(f"map_slots: {mapped.reason}: {mapped.message}")
-
-memory = {}
-for segment, fd in zip(mapped.segments, fds):
-    prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == SLOT else 0)
-    memory[segment.kind, segment.index] = (mmap.mmap(fd, segment.bytes, mmap.MAP_SHARED, prot), segment.data_offset)
-    os.close(fd)
+memory, lifeline = map_session(gacc, attached)
 
 
 def views(kind, offsets):

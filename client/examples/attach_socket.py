@@ -1,0 +1,24 @@
+"""The attach socket: how a trainer gets the descriptors of its gradient buffers (proto/gacc/v1/attach.proto)."""
+import mmap
+import os
+import socket
+
+SLOT, PARAMETERS, STATUS, REDUCED = 1, 2, 3, 4  # enum SegmentKind
+
+
+def map_session(gacc, attached):
+    """Maps what this session may: {(kind, index): (mmap, offset of the data in it)}. Call it after RegisterTensors. Keep the socket
+    that is returned beside it: when it closes, gaccd takes this process for gone."""
+    lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lifeline.connect(attached.attach_socket)
+    lifeline.send(gacc.message("MapRequest")(version=1, session=attached.session).SerializeToString())
+    answer, fds, _, _ = socket.recv_fds(lifeline, 8192, 16)
+    mapped = gacc.message("MapResponse").FromString(answer)
+    if mapped.reason:
+        raise RuntimeError(f"{mapped.reason}: {mapped.message}")
+    memory = {}
+    for segment, fd in zip(mapped.segments, fds):
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == SLOT else 0)
+        memory[segment.kind, segment.index] = (mmap.mmap(fd, segment.bytes, mmap.MAP_SHARED, prot), segment.data_offset)
+        os.close(fd)
+    return memory, lifeline
