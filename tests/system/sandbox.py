@@ -2,8 +2,9 @@
 
     sandbox.py UNIT WRITABLE-DIR PROGRAM ARGUMENTS...
 
-The system-call filter, the address families, MemoryDenyWriteExecute, RestrictNamespaces and RestrictSUIDSGID as systemd 252 has them, in
-one BPF program; and, as root, no capability and (ProtectSystem=strict) no file system but WRITABLE-DIR that can be written to.
+The system-call filter, the address families, MemoryDenyWriteExecute, RestrictNamespaces and RestrictSUIDSGID are one BPF
+program, as in systemd 252; and, as root, there is no capability and (ProtectSystem=strict) no file system but WRITABLE-DIR
+that can be written to.
 """
 import ctypes
 import errno
