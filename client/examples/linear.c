@@ -76,12 +76,15 @@ static void push(gacc_job *job, const gacc_position *at)
 {
 	uint64_t n = (at->window * at->micro_size + at->micro) * (uint64_t)gacc_size(job) + (uint64_t)gacc_rank(job);
 	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = BLOCK };
+	gacc_status st;
 	void *slot;
 
 	check(gacc_grad_buffer(job, &slot, NULL), gacc_last_error(job));
 	opts.loss = gradient(parameter(job, 0), parameter(job, 1), (int64_t)(n % (SAMPLES / BLOCK)),
 			     (float *)((char *)slot + gacc_offset(job, 0)), (float *)((char *)slot + gacc_offset(job, 1)));
-	check(gacc_push(job, &opts, NULL), gacc_last_error(job));
+	st = gacc_push(job, &opts, NULL);
+	if (st != GACC_ESTALE) /* the window closed without this one, as `gaccctl flush` may do: go on */
+		check(st, gacc_last_error(job));
 }
 
 static void step(gacc_job *job)

@@ -6,7 +6,7 @@
  *     gacc_attach(client, NULL, &job);               job and rank from the environment
  *     gacc_register(job, tensors, n);                names, dtypes, shapes: equal on all ranks
  *     if (gacc_params_needed(job)) gacc_put_params(job, values);
- *     gacc_ready(job, -1, &at);                      all ranks are there; where to resume
+ *     gacc_ready(job, -1, &at);                      the job runs; where to resume
  *     for (;;) {
  *             st = gacc_next(job, &at);              which micro-batch to compute now
  *             if (st == GACC_EAGAIN) {               none is left in this window
@@ -174,8 +174,8 @@ GACC_API int gacc_params_needed(const gacc_job *);
 /* values[t]: tensor t in its dtype, C order; those of aliases are ignored. Any rank may call it; the first complete
  * upload counts. Before gacc_ready. */
 GACC_API gacc_status gacc_put_params(gacc_job *, const void *const *values);
-/* Returns when all ranks are there. *out (may be NULL): window, applied_step, micro_size and loss_scale hold; micro is
- * the first one missing. With optimizer client and a step that waits to be applied, gacc_next answers GACC_EAGAIN
+/* Returns when the job runs: memory and parameters are there; other ranks may still come. *out (may be NULL): window,
+ * applied_step, micro_size and loss_scale hold; micro is the first one missing. With optimizer client and a step that waits to be applied, gacc_next answers GACC_EAGAIN
  * and gacc_wait returns that step once more. */
 GACC_API gacc_status gacc_ready(gacc_job *, int timeout_ms, gacc_position *out);
 /* Base of the parameters, read-only. Stable from gacc_wait (gacc_ready) until this rank's last push of the window.
