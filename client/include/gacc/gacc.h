@@ -175,8 +175,8 @@ GACC_API int gacc_params_needed(const gacc_job *);
  * upload counts. Before gacc_ready. */
 GACC_API gacc_status gacc_put_params(gacc_job *, const void *const *values);
 /* Returns when the job runs: memory and parameters are there; other ranks may still come. *out (may be NULL): window,
- * applied_step, micro_size and loss_scale hold; micro is the first one missing. With optimizer client and a step that waits to be applied, gacc_next answers GACC_EAGAIN
- * and gacc_wait returns that step once more. */
+ * applied_step, micro_size and loss_scale hold; micro is the first one missing. With optimizer client and a step that
+ * waits to be applied, gacc_next answers GACC_EAGAIN and gacc_wait returns that step once more. */
 GACC_API gacc_status gacc_ready(gacc_job *, int timeout_ms, gacc_position *out);
 /* Base of the parameters, read-only. Stable from gacc_wait (gacc_ready) until this rank's last push of the window.
  * GACC_EAGAIN: they are being updated right now. */
