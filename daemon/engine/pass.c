@@ -258,7 +258,7 @@ static void add_span(struct pass *p, struct span at, uint32_t sources, uint32_t 
 	/* a small arena stays in the cache between passes: stores that go past it would cost more than they save */
 	bool cached = p->plan->n_elements <= KERNEL_CACHED_ELEMENTS;
 	(cached ? p->kernels->accumulate_cached : p->kernels->accumulate)(
-		now->dst + at.start * p->acc_size, now->src + at.start * p->acc_size, now->first, p->acc, src, k,
+		now->dst + at.start * p->acc_size, now->first ? NULL : now->src + at.start * p->acc_size, now->first, p->acc, src, k,
 		g->grad_dtype, at.count, now->count_nonfinite ? nonfinite : NULL, partials);
 	for (int i = 0; i < k; i++)
 		p->count[worker].nonfinite[which[i]] += nonfinite[i];
