@@ -143,7 +143,8 @@ static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struc
 	}
 	*out = (struct tensor_spec){ .name = t->name, .dtype = (enum dtype)t->dtype, .n_dims = (int)t->n_shape,
 				     .alias_of = *t->alias_of ? t->alias_of : NULL };
-	memcpy(out->shape, t->shape, t->n_shape * sizeof *out->shape);
+	for (size_t d = 0; d < t->n_shape; d++)
+		out->shape[d] = t->shape[d];
 	return ST_OK;
 }
 

@@ -117,8 +117,10 @@ static void send_small(struct rpc_call *call, const struct reply *r)
 	Gacc__V1__PutParametersResponse put = GACC__V1__PUT_PARAMETERS_RESPONSE__INIT;
 	Gacc__V1__FlushResponse flush = GACC__V1__FLUSH_RESPONSE__INIT;
 	Gacc__V1__DetachResponse empty = GACC__V1__DETACH_RESPONSE__INIT; /* AckStepResponse has the same no fields */
-	put.ready = r->put.ready;
-	flush.micro_count = r->flush.counted;
+	if (r->kind == REPLY_PUT)
+		put.ready = r->put.ready;
+	else if (r->kind == REPLY_FLUSH)
+		flush.micro_count = r->flush.counted;
 	rpc_finish(call, r->kind == REPLY_PUT ? &put.base : r->kind == REPLY_FLUSH ? &flush.base : &empty.base);
 }
 
