@@ -1,9 +1,12 @@
 #include "edge/rpc_pump.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
 #include <uv.h>
@@ -13,7 +16,8 @@
 struct rpc_pump {
 	grpc_completion_queue *queue;
 	pthread_t thread;
-	uv_async_t async;
+	int wake[2]; /* a pipe: the loop's end and the wakers' */
+	uv_poll_t poll;
 	_Atomic(struct rpc_tag *) inbox; /* newest first */
 	atomic_int posting; /* threads inside rpc_pump_post */
 	struct rpc_tag last; /* posted by the thread as its last act */
@@ -30,14 +34,17 @@ void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
 		tag->next = head;
 	while (!atomic_compare_exchange_weak_explicit(&pump->inbox, &head, tag, memory_order_release,
 						      memory_order_relaxed));
-	if (!head)
-		uv_async_send(&pump->async);
+	if (!head && write(pump->wake[1], "", 1) < 0 && errno != EAGAIN)
+		log_error("cannot wake the loop: %s", strerror(errno));
 	atomic_fetch_sub(&pump->posting, 1);
 }
 
-static void on_inbox(uv_async_t *async)
+static void on_inbox(uv_poll_t *poll, int status, int events)
 {
-	struct rpc_pump *pump = async->data;
+	struct rpc_pump *pump = poll->data;
+	char wakes[64];
+	while (read(pump->wake[0], wakes, sizeof wakes) < 0 && errno == EINTR)
+		;
 	struct rpc_tag *newest = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *oldest = NULL;
 	while (newest) {
 		struct rpc_tag *next = newest->next;
@@ -74,6 +81,8 @@ static void on_closed(uv_handle_t *handle)
 	struct rpc_pump *pump = handle->data;
 	void (*on_stopped)(void *) = pump->on_stopped;
 	void *context = pump->context;
+	close(pump->wake[0]);
+	close(pump->wake[1]);
 	free(pump);
 	on_stopped(context);
 }
@@ -86,11 +95,32 @@ static void on_last(struct rpc_tag *tag, bool ok)
 	while (atomic_load(&pump->posting) > 0) /* a thread whose tag has run may still be waking us */
 		sched_yield();
 	grpc_completion_queue_destroy(pump->queue);
-	uv_close((uv_handle_t *)&pump->async, on_closed);
+	uv_close((uv_handle_t *)&pump->poll, on_closed);
 }
 
 static void ignore(void *context)
 {
+}
+
+/* Not a uv_async_t, for which the loop spins until the waker is through, and not an eventfd: the kernel takes a pipe's
+ * writer to be about to sleep, as it is, and runs the loop on the same CPU instead of waking another one. */
+static enum status open_wake(struct rpc_pump *pump, uv_loop_t *loop)
+{
+	int err = pipe2(pump->wake, O_NONBLOCK | O_CLOEXEC) ? uv_translate_sys_error(errno) : 0;
+	if (err) {
+		log_error("cannot make a pipe: %s", uv_strerror(err));
+		return ST_UNAVAILABLE;
+	}
+	err = uv_poll_init(loop, &pump->poll, pump->wake[0]);
+	if (err) {
+		log_error("cannot make a wake-up handle: %s", uv_strerror(err));
+		close(pump->wake[0]);
+		close(pump->wake[1]);
+		return ST_UNAVAILABLE;
+	}
+	pump->poll.data = pump;
+	uv_poll_start(&pump->poll, UV_READABLE, on_inbox);
+	return ST_OK;
 }
 
 enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump)
@@ -98,22 +128,20 @@ enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump)
 	struct rpc_pump *pump = calloc(1, sizeof *pump);
 	if (!pump)
 		return ST_NO_MEMORY;
-	int err = uv_async_init(loop, &pump->async, on_inbox);
-	if (err) {
-		log_error("cannot make a wake-up handle: %s", uv_strerror(err));
+	enum status st = open_wake(pump, loop);
+	if (st) {
 		free(pump);
-		return ST_UNAVAILABLE;
+		return st;
 	}
-	pump->async.data = pump;
 	pump->last.run = on_last;
 	pump->queue = grpc_completion_queue_create_for_next(NULL);
-	err = pthread_create(&pump->thread, NULL, pump_main, pump);
+	int err = pthread_create(&pump->thread, NULL, pump_main, pump);
 	if (err) {
 		log_error("cannot start the RPC thread: %s", strerror(err));
 		grpc_completion_queue_shutdown(pump->queue);
 		grpc_completion_queue_destroy(pump->queue);
 		pump->on_stopped = ignore;
-		uv_close((uv_handle_t *)&pump->async, on_closed);
+		uv_close((uv_handle_t *)&pump->poll, on_closed);
 		return ST_UNAVAILABLE;
 	}
 	*out_pump = pump;
