@@ -16,6 +16,7 @@
 #include "proto/handoff.h"
 
 #define ARMED 16 /* calls that may arrive between two rounds of the loop */
+#define ARMED_UNARY 4 /* the same, of each unary method */
 #define MIN_PING_MS 5000 /* clients may ping this often */
 #define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
 
@@ -159,18 +160,46 @@ const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *
 	return NULL;
 }
 
+/* Reading the request together with the call saves a round of both threads. It is bounded as before: a connection has
+ * max_streams calls, and a request has its largest size. */
+static void register_unary(struct rpc_server *server)
+{
+	for (size_t i = 0; i < server->n_rows; i++)
+		if (server->rows[i].method->kind == RPC_UNARY)
+			server->rows[i].registered = grpc_server_register_method(
+				server->grpc, server->rows[i].path, NULL, GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+}
+
+static void arm_all(struct rpc_server *server)
+{
+	for (int i = 0; i < ARMED; i++)
+		rpc_call_arm(server, NULL);
+	for (size_t row = 0; row < server->n_rows; row++)
+		for (int i = 0; server->rows[row].registered && i < ARMED_UNARY; i++)
+			rpc_call_arm(server, &server->rows[row]);
+}
+
+static void ignore(void *context)
+{
+}
+
 enum status rpc_server_start(struct rpc_server *server)
 {
 	enum status st = rpc_check_rows(server);
+	if (st == ST_OK)
+		st = rpc_ends_start(server->config.loop, &server->ends);
 	if (st != ST_OK)
 		return st;
 	st = rpc_pump_start(server->config.loop, &server->pump);
-	if (st != ST_OK)
+	if (st != ST_OK) {
+		rpc_ends_stop(server->ends, ignore, NULL);
+		server->ends = NULL;
 		return st;
+	}
+	register_unary(server);
 	grpc_server_register_completion_queue(server->grpc, rpc_pump_queue(server->pump), NULL);
 	grpc_server_start(server->grpc);
-	for (int i = 0; i < ARMED; i++)
-		rpc_call_arm(server);
+	arm_all(server);
 	return ST_OK;
 }
 
@@ -328,13 +357,20 @@ void rpc_server_drain(struct rpc_server *server)
 			rpc_call_drain(server->slots[i].call);
 }
 
-static void on_pump_stopped(void *context)
+static void on_ends_stopped(void *context)
 {
 	struct rpc_stop *stop = context;
 	void (*on_stopped)(void *) = stop->on_stopped;
 	void *user = stop->context;
-	stop->server->pump = NULL;
+	stop->server->ends = NULL;
 	on_stopped(user);
+}
+
+static void on_pump_stopped(void *context)
+{
+	struct rpc_stop *stop = context;
+	stop->server->pump = NULL;
+	rpc_ends_stop(stop->server->ends, on_ends_stopped, stop);
 }
 
 static void on_timer_closed(uv_handle_t *handle)

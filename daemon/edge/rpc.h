@@ -6,7 +6,7 @@
  * Life of a call: on_message (at least once, or on_half_close), then anything in any order, then on_end exactly once
  * and last. `struct rpc_call *` is valid until on_end returns; what lives longer keeps rpc_id and asks rpc_find.
  * A method that answers ends its call with rpc_finish or rpc_fail; on_end follows later by itself. When the client
- * cancels, dies or the deadline passes, on_end comes without that.
+ * cancels, dies or the deadline passes, on_end comes without that. The on_end of unary calls may be 50 ms late.
  * Errors of the layer itself (malformed message, no such method, draining, limits, no identity, missing deadline) are
  * answered here; the handler never sees those calls.
  *

@@ -24,7 +24,7 @@ struct queued {
 
 struct rpc_call {
 	grpc_call *grpc;
-	grpc_call_details details;
+	grpc_call_details details; /* deadline: of every call; the rest not of unary ones */
 	grpc_metadata_array metadata;
 	struct rpc_server *server;
 	const struct rpc_row *row; /* NULL: no such method */
@@ -34,6 +34,7 @@ struct rpc_call {
 	struct rpc_tag accept, close, recv, send, finish;
 	unsigned pending; /* batches that are out */
 	int cancelled; /* written by gRPC when `close` comes back */
+	bool read_ahead; /* unary: gRPC has read the request already, and batches come back on server->ends */
 	bool seen; /* by a handler, which is therefore owed on_end */
 	bool closed;
 	bool answered; /* rpc_finish or rpc_fail */
@@ -142,6 +143,8 @@ static void end_if_over(struct rpc_call *call)
 	if (call->seen && call->row->method->on_end)
 		call->row->method->on_end(call, !call->cancelled);
 	slot_give_back(call);
+	if (call->read_ahead)
+		rpc_ends_expect(server->ends, -1);
 	call_free(call);
 	server->open--;
 	rpc_server_check_idle(server);
@@ -210,6 +213,8 @@ static enum status unpack(struct rpc_call *call)
 	struct rpc_server *server = call->server;
 	size_t n = grpc_byte_buffer_length(call->in);
 	if (server->held_bytes + n > server->config.max_held_bytes)
+		rpc_ends_look(server->ends);
+	if (server->held_bytes + n > server->config.max_held_bytes)
 		return ST_RESOURCE_EXHAUSTED;
 	server->held_bytes += n;
 	call->held_bytes = n;
@@ -237,15 +242,20 @@ static void deliver(struct rpc_call *call)
 	rpc_recv(call);
 }
 
+static void take_message(struct rpc_call *call)
+{
+	if (!call->in)
+		no_message(call);
+	else if (!call->answered && !call->closed)
+		deliver(call);
+}
+
 static void on_recv(struct rpc_tag *tag, bool ok)
 {
 	struct rpc_call *call = CALL_OF(tag, recv);
 	call->pending--;
 	call->receiving = false;
-	if (!call->in)
-		no_message(call);
-	else if (!call->answered && !call->closed)
-		deliver(call);
+	take_message(call);
 	end_if_over(call);
 }
 
@@ -455,6 +465,8 @@ static enum status admit(struct rpc_call *call)
 	if (server->draining)
 		return ST_DRAINING;
 	if (server->first_free == server->config.max_calls)
+		rpc_ends_look(server->ends);
+	if (server->first_free == server->config.max_calls)
 		return ST_RESOURCE_EXHAUSTED;
 	enum status st = find_peer(call);
 	if (st == ST_OK && (call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
@@ -474,7 +486,31 @@ static void refuse(struct rpc_call *call, enum status st)
 	rpc_fail(call, &(struct rpc_error){ .status = st, .hint = hints[st] });
 }
 
-/* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. */
+/* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the call
+ * alive here: who looks at the ends of other calls may find its own. */
+static void begin(struct rpc_call *call)
+{
+	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
+	op.data.recv_close_on_server.cancelled = &call->cancelled;
+	call->pending++;
+	start(call, &op, 1, &call->close);
+	grpc_slice path = call->details.method;
+	if (!call->read_ahead)
+		call->row =
+			rpc_row_find(call->server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
+	enum status st = admit(call);
+	if (st != ST_OK) {
+		refuse(call, st);
+	} else {
+		slot_take(call);
+		if (call->read_ahead)
+			take_message(call);
+		else
+			start_recv(call);
+	}
+	call->pending--;
+}
+
 static void on_accept(struct rpc_tag *tag, bool ok)
 {
 	struct rpc_call *call = CALL_OF(tag, accept);
@@ -485,24 +521,29 @@ static void on_accept(struct rpc_tag *tag, bool ok)
 		rpc_server_check_idle(server);
 		return;
 	}
-	rpc_call_arm(server);
+	rpc_call_arm(server, call->read_ahead ? call->row : NULL);
 	server->open++;
 	server->stats.calls++;
-	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
-	op.data.recv_close_on_server.cancelled = &call->cancelled;
-	start(call, &op, 1, &call->close);
-	grpc_slice path = call->details.method;
-	call->row = rpc_row_find(server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
-	enum status st = admit(call);
-	if (st != ST_OK) {
-		refuse(call, st);
-		return;
-	}
-	slot_take(call);
-	start_recv(call);
+	if (call->read_ahead)
+		rpc_ends_expect(server->ends, 1);
+	begin(call);
+	end_if_over(call);
 }
 
-void rpc_call_arm(struct rpc_server *server)
+static grpc_call_error request(struct rpc_call *call)
+{
+	struct rpc_server *server = call->server;
+	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
+	handoff_given(&call->accept);
+	if (!call->read_ahead)
+		return grpc_server_request_call(server->grpc, &call->grpc, &call->details, &call->metadata, queue, queue,
+						&call->accept);
+	return grpc_server_request_registered_call(server->grpc, call->row->registered, &call->grpc, &call->details.deadline,
+						   &call->metadata, &call->in, rpc_ends_queue(server->ends), queue,
+						   &call->accept);
+}
+
+void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row)
 {
 	if (server->stopping)
 		return;
@@ -512,6 +553,8 @@ void rpc_call_arm(struct rpc_server *server)
 		return;
 	}
 	call->server = server;
+	call->row = row;
+	call->read_ahead = row != NULL;
 	call->accept.run = on_accept;
 	call->close.run = on_close;
 	call->recv.run = on_recv;
@@ -522,10 +565,7 @@ void rpc_call_arm(struct rpc_server *server)
 	call->detail = grpc_empty_slice();
 	grpc_call_details_init(&call->details);
 	grpc_metadata_array_init(&call->metadata);
-	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
-	handoff_given(&call->accept);
-	grpc_call_error err =
-		grpc_server_request_call(server->grpc, &call->grpc, &call->details, &call->metadata, queue, queue, &call->accept);
+	grpc_call_error err = request(call);
 	if (err != GRPC_CALL_OK) {
 		log_error("cannot accept calls: %s", grpc_call_error_to_string(err));
 		call_free(call);

@@ -7,6 +7,7 @@
 
 struct ProtobufCMessageDescriptor;
 struct grpc_call;
+struct grpc_completion_queue;
 struct grpc_server;
 struct rpc_stop;
 
@@ -15,6 +16,7 @@ struct rpc_row {
 	const struct ProtobufCMessageDescriptor *input;
 	const struct ProtobufCMessageDescriptor *output;
 	void *context;
+	void *registered; /* UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
 	char path[128]; /* "/package.Service/Method" */
 };
 
@@ -29,6 +31,7 @@ struct rpc_server {
 	struct rpc_config config;
 	struct grpc_server *grpc;
 	struct rpc_pump *pump; /* from the start to the stop */
+	struct rpc_ends *ends; /* likewise */
 	struct rpc_row *rows;
 	size_t n_rows;
 	struct rpc_slot *slots; /* config.max_calls */
@@ -50,12 +53,24 @@ struct rpc_server {
 /* NULL if there is none. */
 const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len);
 
-/* Accepts one more call. */
-void rpc_call_arm(struct rpc_server *server);
+/* Accepts one more call, of this method (UNARY) or of any of the others (NULL). */
+void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row);
 /* Ends the call with DRAINING if its row asks for that. */
 void rpc_call_drain(struct rpc_call *call);
 /* Goes on with the stop when nothing is out any more. */
 void rpc_server_check_idle(struct rpc_server *server);
+
+/* The completions of unary calls after their requests have come: answers sent, and calls that are over. Nobody waits for
+ * them with a thread, because waking one costs more than the call. The loop looks when it was woken for something else,
+ * and every few ten milliseconds while calls are open. */
+enum status rpc_ends_start(void *loop, struct rpc_ends **out_ends);
+struct grpc_completion_queue *rpc_ends_queue(struct rpc_ends *ends);
+/* One more call, one call less. */
+void rpc_ends_expect(struct rpc_ends *ends, int calls);
+/* Runs the tags that are there. */
+void rpc_ends_look(struct rpc_ends *ends);
+/* No call is open. on_stopped(context) on the loop, after which it is gone. */
+void rpc_ends_stop(struct rpc_ends *ends, void (*on_stopped)(void *context), void *context);
 
 /* Memory that gRPC may read until rpc_loan_end(loan), which any thread may call; then release(arg) runs on the loop. NULL
  * without memory. */
