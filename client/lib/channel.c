@@ -17,15 +17,26 @@
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define BACKOFF_FIRST_MS 50
 #define BACKOFF_MAX_MS 2000
+#define PUMP_AWAY_MS 20
 
+/* One thread at a time takes events from the queue. A caller that waits for a batch does it itself if nobody else is at
+ * it: handing the event over from another thread would take longer than the call's work. The pump does it while nobody
+ * calls; in the midst of calls it looks only every PUMP_AWAY_MS whether they go on. */
 struct rpc_channel {
 	grpc_channel *grpc;
 	grpc_completion_queue *queue;
 	pthread_t pump;
 	char *authorization; /* NULL: none */
+
+	pthread_mutex_t lock; /* of all below, and of the tags */
+	pthread_cond_t pump_due;
+	bool taken; /* a thread is in grpc_completion_queue_next */
+	bool called; /* a caller has waited since the pump looked last */
+	bool closing;
+	struct rpc_stream *followers; /* callers that will take from the queue when who does it now is through */
 };
 
-/* A batch that is out. The pump clears `out` under the stream's mutex. */
+/* A batch that is out. */
 struct tag {
 	struct rpc_stream *stream;
 	bool out;
@@ -38,8 +49,9 @@ struct rpc_stream {
 	grpc_call *call;
 	const ProtobufCMethodDescriptor *types;
 	uint32_t bulk;
-	pthread_mutex_t mutex;
+	bool patient; /* long silences: its thread never takes events, so that the callers' need no handing over */
 	pthread_cond_t changed;
+	struct rpc_stream *next_follower;
 	struct tag status, send, close, recv;
 	bool close_sent;
 	bool ended; /* no more messages will come */
@@ -55,22 +67,60 @@ struct rpc_stream {
 
 /* Channel */
 
+/* Takes one event, with the lock released meanwhile; false when the queue has shut down. */
+static bool take_event(struct rpc_channel *channel, gpr_timespec until)
+{
+	channel->taken = true;
+	pthread_mutex_unlock(&channel->lock);
+	grpc_event event = grpc_completion_queue_next(channel->queue, until, NULL);
+	if (event.type == GRPC_OP_COMPLETE)
+		handoff_taken(event.tag);
+	pthread_mutex_lock(&channel->lock);
+	channel->taken = false;
+	if (event.type == GRPC_OP_COMPLETE) {
+		struct tag *tag = event.tag;
+		tag->ok = event.success != 0;
+		tag->out = false;
+		pthread_cond_signal(&tag->stream->changed);
+	}
+	return event.type != GRPC_QUEUE_SHUTDOWN;
+}
+
+static void hand_over(struct rpc_channel *channel)
+{
+	if (channel->followers && !channel->taken)
+		pthread_cond_signal(&channel->followers->changed);
+}
+
+static struct timespec time_in(int64_t ms)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += ms / 1000;
+	t.tv_nsec += ms % 1000 * 1000000;
+	if (t.tv_nsec >= 1000000000) {
+		t.tv_sec++;
+		t.tv_nsec -= 1000000000;
+	}
+	return t;
+}
+
 static void *pump_main(void *arg)
 {
 	struct rpc_channel *channel = arg;
-	for (;;) {
-		grpc_event event = grpc_completion_queue_next(channel->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-		if (event.type == GRPC_QUEUE_SHUTDOWN)
-			return NULL;
-		struct tag *tag = event.tag;
-		handoff_taken(tag);
-		struct rpc_stream *stream = tag->stream;
-		pthread_mutex_lock(&stream->mutex);
-		tag->ok = event.success != 0;
-		tag->out = false;
-		pthread_cond_broadcast(&stream->changed);
-		pthread_mutex_unlock(&stream->mutex);
+	bool open = true;
+	pthread_mutex_lock(&channel->lock);
+	while (open) {
+		while (!channel->closing && (channel->taken || channel->called)) {
+			struct timespec until = time_in(PUMP_AWAY_MS);
+			channel->called = false;
+			pthread_cond_timedwait(&channel->pump_due, &channel->lock, &until);
+		}
+		open = take_event(channel, gpr_inf_future(GPR_CLOCK_MONOTONIC));
+		hand_over(channel);
 	}
+	pthread_mutex_unlock(&channel->lock);
+	return NULL;
 }
 
 static char *read_pem(const char *path)
@@ -146,6 +196,15 @@ static grpc_channel *make_channel(const struct rpc_channel_options *options, grp
 	return grpc_channel_create(options->target, creds, &all);
 }
 
+static void cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
 static bool target_ok(const char *target)
 {
 	static const char *const schemes[] = { "unix:", "dns:", "ipv4:", "ipv6:" };
@@ -163,6 +222,8 @@ enum status rpc_channel_open(const struct rpc_channel_options *options, struct r
 	if (!channel)
 		return ST_NO_MEMORY;
 	grpc_init();
+	pthread_mutex_init(&channel->lock, NULL);
+	cond_init(&channel->pump_due);
 	grpc_channel_credentials *creds = NULL;
 	enum status st = make_credentials(options, &creds);
 	if (st != ST_OK)
@@ -199,9 +260,15 @@ void rpc_channel_close(struct rpc_channel *channel)
 		grpc_channel_destroy(channel->grpc);
 	if (channel->queue) {
 		grpc_completion_queue_shutdown(channel->queue);
+		pthread_mutex_lock(&channel->lock);
+		channel->closing = true;
+		pthread_cond_signal(&channel->pump_due);
+		pthread_mutex_unlock(&channel->lock);
 		pthread_join(channel->pump, NULL);
 		grpc_completion_queue_destroy(channel->queue);
 	}
+	pthread_cond_destroy(&channel->pump_due);
+	pthread_mutex_destroy(&channel->lock);
 	free(channel->authorization);
 	free(channel);
 	grpc_shutdown();
@@ -261,12 +328,7 @@ static enum status stream_new(struct rpc_channel *channel, const ProtobufCServic
 	stream->text = grpc_empty_slice();
 	grpc_metadata_array_init(&stream->initial);
 	grpc_metadata_array_init(&stream->trailing);
-	pthread_condattr_t monotonic;
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&stream->changed, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	pthread_mutex_init(&stream->mutex, NULL);
+	cond_init(&stream->changed);
 	grpc_slice path_slice = grpc_slice_from_copied_string(path);
 	stream->call = grpc_channel_create_call(channel->grpc, NULL, GRPC_PROPAGATE_DEFAULTS, channel->queue, path_slice, NULL,
 						deadline_in(timeout_ms), NULL);
@@ -286,26 +348,52 @@ static bool start(struct rpc_stream *stream, const grpc_op *ops, size_t n, struc
 	return false;
 }
 
+/* One turn of waiting: takes an event if nobody else does, else sleeps. The lock is held. */
+static void wait_turn(struct rpc_stream *stream, int64_t timeout_ms, const struct timespec *until)
+{
+	struct rpc_channel *channel = stream->channel;
+	struct rpc_stream **at = &channel->followers;
+	if (stream->patient && timeout_ms < 0) {
+		pthread_cond_wait(&stream->changed, &channel->lock);
+		return;
+	}
+	if (!channel->taken) {
+		take_event(channel, timeout_ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC) :
+						     (gpr_timespec){ until->tv_sec, (int32_t)until->tv_nsec, GPR_CLOCK_MONOTONIC });
+		return;
+	}
+	stream->next_follower = channel->followers;
+	channel->followers = stream;
+	if (timeout_ms < 0)
+		pthread_cond_wait(&stream->changed, &channel->lock);
+	else
+		pthread_cond_timedwait(&stream->changed, &channel->lock, until);
+	while (*at != stream)
+		at = &(*at)->next_follower;
+	*at = stream->next_follower;
+}
+
+static bool is_past(const struct timespec *t)
+{
+	struct timespec now = time_in(0);
+	return now.tv_sec > t->tv_sec || (now.tv_sec == t->tv_sec && now.tv_nsec >= t->tv_nsec);
+}
+
 /* Waits until the batch is back; false when timeout_ms (-1: for ever) pass first. */
 static bool wait_for(struct rpc_stream *stream, const struct tag *tag, int64_t timeout_ms)
 {
-	struct timespec until;
-	int err = 0;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	if (timeout_ms >= 0) {
-		until.tv_sec += timeout_ms / 1000;
-		until.tv_nsec += timeout_ms % 1000 * 1000000;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_sec++;
-			until.tv_nsec -= 1000000000;
-		}
+	struct rpc_channel *channel = stream->channel;
+	struct timespec until = { 0 };
+	if (timeout_ms > 0)
+		until = time_in(timeout_ms);
+	pthread_mutex_lock(&channel->lock);
+	while (tag->out && (timeout_ms < 0 || (timeout_ms > 0 && !is_past(&until)))) {
+		channel->called |= !stream->patient;
+		wait_turn(stream, timeout_ms, &until);
 	}
-	pthread_mutex_lock(&stream->mutex);
-	while (tag->out && err == 0)
-		err = timeout_ms < 0 ? pthread_cond_wait(&stream->changed, &stream->mutex) :
-				       pthread_cond_timedwait(&stream->changed, &stream->mutex, &until);
 	bool back = !tag->out;
-	pthread_mutex_unlock(&stream->mutex);
+	hand_over(channel);
+	pthread_mutex_unlock(&channel->lock);
 	return back;
 }
 
@@ -366,7 +454,6 @@ void rpc_stream_free(struct rpc_stream *stream)
 	grpc_slice_unref(stream->text);
 	grpc_call_unref(stream->call);
 	pthread_cond_destroy(&stream->changed);
-	pthread_mutex_destroy(&stream->mutex);
 	free(stream);
 }
 
@@ -467,6 +554,7 @@ enum status rpc_stream_open(struct rpc_channel *channel, const ProtobufCServiceD
 		return ST_INTERNAL;
 	}
 	stream->bulk = bulk;
+	stream->patient = timeout_ms <= 0;
 	*out_stream = stream;
 	return ST_OK;
 }
