@@ -3,6 +3,7 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -21,6 +22,8 @@
 #include <grpc/support/time.h>
 
 #define CHUNK_MAX ((4 << 20) + 1024)
+#define CALLS_MAX 10000
+#define CALL_BYTES_MAX 4096
 #define UNARY "/bare/Unary"
 #define STREAM "/bare/Stream"
 
@@ -146,27 +149,9 @@ static _Noreturn void serve(const char *path)
 	}
 }
 
-void bare_server_start(struct bare_server *s)
-{
-	snprintf(s->path, sizeof s->path, "/tmp/gacc-bare-%d.sock", (int)getpid());
-	unlink(s->path);
-	s->pid = fork();
-	if (s->pid < 0)
-		bench_die("cannot fork: %s", strerror(errno));
-	if (s->pid == 0)
-		serve(s->path);
-}
-
-void bare_server_stop(struct bare_server *s)
-{
-	kill(s->pid, SIGTERM);
-	waitpid(s->pid, NULL, 0);
-	unlink(s->path);
-}
-
 /* ---- client ---- */
 
-struct bare_client {
+struct client {
 	grpc_channel *channel;
 	grpc_completion_queue *queue;
 };
@@ -180,14 +165,14 @@ struct exchange {
 	grpc_slice text;
 };
 
-static void wait_for(struct bare_client *c, void *tag)
+static void wait_for(struct client *c, void *tag)
 {
 	grpc_event e = grpc_completion_queue_next(c->queue, never(), NULL);
 	if (e.tag != tag || !e.success)
 		bench_die("the bare call failed");
 }
 
-struct bare_client *bare_client_open(const struct bare_server *server)
+static void client_open(struct client *c, const char *path)
 {
 	char target[80];
 	grpc_arg args[] = { int_arg(GRPC_ARG_ENABLE_RETRIES, 0), int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
@@ -195,28 +180,15 @@ struct bare_client *bare_client_open(const struct bare_server *server)
 			    int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
 			    int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100), int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0) };
 	grpc_channel_args all = { .num_args = sizeof args / sizeof args[0], .args = args };
-	struct bare_client *c = calloc(1, sizeof *c);
-	snprintf(target, sizeof target, "unix:%s", server->path);
+	snprintf(target, sizeof target, "unix:%s", path);
 	grpc_init();
 	grpc_channel_credentials *insecure = grpc_insecure_credentials_create();
 	c->channel = grpc_channel_create(target, insecure, &all);
 	grpc_channel_credentials_release(insecure);
 	c->queue = grpc_completion_queue_create_for_next(NULL);
-	return c;
 }
 
-void bare_client_close(struct bare_client *c)
-{
-	grpc_channel_destroy(c->channel);
-	grpc_completion_queue_shutdown(c->queue);
-	while (grpc_completion_queue_next(c->queue, never(), NULL).type != GRPC_QUEUE_SHUTDOWN)
-		;
-	grpc_completion_queue_destroy(c->queue);
-	grpc_shutdown();
-	free(c);
-}
-
-static void begin(struct bare_client *c, struct exchange *x, const char *method)
+static void begin(struct client *c, struct exchange *x, const char *method)
 {
 	*x = (struct exchange){ .text = grpc_empty_slice() };
 	grpc_metadata_array_init(&x->initial);
@@ -252,7 +224,7 @@ static void end(struct exchange *x)
 	grpc_call_unref(x->call);
 }
 
-void bare_unary(struct bare_client *c, const void *request, size_t n)
+static void call_unary(struct client *c, const void *request, size_t n)
 {
 	struct exchange x;
 	grpc_op ops[6];
@@ -270,7 +242,7 @@ void bare_unary(struct bare_client *c, const void *request, size_t n)
 	end(&x);
 }
 
-static void send_chunk(struct bare_client *c, struct exchange *x, const unsigned char *data, size_t n)
+static void send_chunk(struct client *c, struct exchange *x, const unsigned char *data, size_t n)
 {
 	grpc_slice slice = grpc_slice_from_static_buffer(data, n);
 	grpc_byte_buffer *out = grpc_raw_byte_buffer_create(&slice, 1);
@@ -281,7 +253,7 @@ static void send_chunk(struct bare_client *c, struct exchange *x, const unsigned
 	grpc_byte_buffer_destroy(out);
 }
 
-void bare_stream(struct bare_client *c, const unsigned char *data, size_t total, size_t chunk)
+static void call_stream(struct client *c, const unsigned char *data, size_t total, size_t chunk)
 {
 	struct exchange x;
 	grpc_op ops[4];
@@ -296,4 +268,122 @@ void bare_stream(struct bare_client *c, const unsigned char *data, size_t total,
 	need(grpc_call_start_batch(x.call, ops, 4, &x, NULL));
 	wait_for(c, &x);
 	end(&x);
+}
+
+/* What the client is told to do, and what it answers. */
+struct order {
+	size_t calls, bytes; /* unary; or, with no calls, */
+	size_t total, chunk; /* a stream */
+};
+
+static struct bare_times run_unary(struct client *c, const struct order *o, double *took)
+{
+	static const char request[CALL_BYTES_MAX];
+	for (size_t i = 0; i < o->calls; i++) {
+		double start = bench_seconds();
+		call_unary(c, request, o->bytes);
+		took[i] = bench_seconds() - start;
+	}
+	double p99 = bench_quantile(took, o->calls, 0.99);
+	return (struct bare_times){ bench_quantile(took, o->calls, 0.5), p99 };
+}
+
+/* The stream's bytes, written once. */
+static unsigned char *stream_data(size_t n)
+{
+	static unsigned char *data;
+	static size_t have;
+	if (n > have) {
+		data = realloc(data, n);
+		if (!data)
+			bench_die("no memory for %zu bytes", n);
+		for (size_t i = have; i < n; i++)
+			data[i] = (unsigned char)(i * 31);
+		have = n;
+	}
+	return data;
+}
+
+static _Noreturn void obey(const char *path, int in, int out)
+{
+	static double took[CALLS_MAX];
+	struct client c;
+	struct order o;
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	client_open(&c, path);
+	while (read(in, &o, sizeof o) == sizeof o) {
+		struct bare_times t = { 0, 0 };
+		if (o.calls) {
+			t = run_unary(&c, &o, took);
+		} else {
+			const unsigned char *data = stream_data(o.total);
+			double start = bench_seconds();
+			call_stream(&c, data, o.total, o.chunk);
+			t.p50 = bench_seconds() - start;
+		}
+		if (write(out, &t, sizeof t) != sizeof t)
+			break;
+	}
+	_exit(0);
+}
+
+/* ---- the benchmark's side ---- */
+
+static pid_t fork_or_die(void)
+{
+	pid_t pid = fork();
+	if (pid < 0)
+		bench_die("cannot fork: %s", strerror(errno));
+	return pid;
+}
+
+void bare_start(struct bare *b)
+{
+	int to[2], from[2];
+	snprintf(b->path, sizeof b->path, "/tmp/gacc-bare-%d.sock", (int)getpid());
+	unlink(b->path);
+	b->server = fork_or_die();
+	if (b->server == 0)
+		serve(b->path);
+	if (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC)) /* not before: the server would keep them open */
+		bench_die("cannot make a pipe: %s", strerror(errno));
+	b->client = fork_or_die();
+	if (b->client == 0) {
+		close(to[1]);
+		obey(b->path, to[0], from[1]);
+	}
+	close(to[0]);
+	close(from[1]);
+	b->to_client = to[1];
+	b->from_client = from[0];
+}
+
+void bare_stop(struct bare *b)
+{
+	close(b->to_client);
+	close(b->from_client);
+	waitpid(b->client, NULL, 0);
+	kill(b->server, SIGTERM);
+	waitpid(b->server, NULL, 0);
+	unlink(b->path);
+}
+
+static struct bare_times order(struct bare *b, const struct order *o)
+{
+	struct bare_times t;
+	if (write(b->to_client, o, sizeof *o) != sizeof *o || read(b->from_client, &t, sizeof t) != sizeof t)
+		bench_die("the bare client has ended");
+	return t;
+}
+
+struct bare_times bare_unary(struct bare *b, size_t calls, size_t n)
+{
+	if (calls == 0 || calls > CALLS_MAX || n > CALL_BYTES_MAX)
+		bench_die("%zu bare calls of %zu bytes", calls, n);
+	return order(b, &(struct order){ .calls = calls, .bytes = n });
+}
+
+double bare_stream(struct bare *b, size_t total, size_t chunk)
+{
+	return order(b, &(struct order){ .total = total, .chunk = chunk }).p50;
 }

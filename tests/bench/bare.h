@@ -1,7 +1,6 @@
 /* gRPC core with nothing around it: the limit that calls and streams are compared with.
  *
- * The server is a process of its own with one thread, which waits on the completion queue and answers right there; the
- * client's thread waits on its own queue. Both use the arguments that are best for them: flow-control windows that grow
+ * The server has one thread, which waits on the completion queue and answers right there; the client has one, too. Both use the arguments that are best for them: flow-control windows that grow
  * (gRPC's default), no retries, no channelz, the heap never trimmed.
  */
 #ifndef GACC_TESTS_BARE_H
@@ -10,21 +9,23 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Starts a server on a socket in /tmp. Before gRPC is initialised in this process. */
-struct bare_server {
-	pid_t pid;
+struct bare {
+	pid_t server, client; /* processes of their own: a thread of libgacc in the client's would handle its events */
+	int to_client, from_client;
 	char path[64];
 };
-void bare_server_start(struct bare_server *server);
-void bare_server_stop(struct bare_server *server);
 
-struct bare_client;
-struct bare_client *bare_client_open(const struct bare_server *server);
-void bare_client_close(struct bare_client *client);
+/* Starts both on a socket in /tmp. Before gRPC is initialised in this process. */
+void bare_start(struct bare *bare);
+void bare_stop(struct bare *bare);
 
-/* A unary call with n bytes; the answer has as many. */
-void bare_unary(struct bare_client *client, const void *request, size_t n);
-/* A client stream of `total` bytes in messages of `chunk`, by reference; the server discards them and answers at the end. */
-void bare_stream(struct bare_client *client, const unsigned char *data, size_t total, size_t chunk);
+/* Unary calls of n bytes, one after the other; the answers have as many. Seconds of a call. */
+struct bare_times {
+	double p50, p99;
+};
+struct bare_times bare_unary(struct bare *bare, size_t calls, size_t n);
+/* A client stream of `total` bytes in messages of `chunk`, by reference; the server discards them and answers at the end.
+ * Seconds. */
+double bare_stream(struct bare *bare, size_t total, size_t chunk);
 
 #endif

@@ -26,8 +26,7 @@
 
 struct setup {
 	struct bench_daemon daemon;
-	struct bare_server server;
-	struct bare_client *client;
+	struct bare bare;
 	struct trainer trainer;
 	struct memory_limits *limits;
 	struct bench_group group;
@@ -85,7 +84,7 @@ static double time_of(struct setup *s, double *cpu, void (*run)(struct setup *, 
 
 static void stream(struct setup *s, size_t chunk)
 {
-	bare_stream(s->client, s->data, s->bytes, chunk);
+	bare_stream(&s->bare, s->bytes, chunk);
 }
 
 static void copy_and_add(struct setup *s, size_t chunk)
@@ -140,23 +139,22 @@ int main(int argc, char **argv)
 		bench_die("rounds 5..%d, at least 1 MB", BENCH_MAX_ROUNDS);
 	mallopt(M_TRIM_THRESHOLD, 64 << 20);
 	mallopt(M_MMAP_THRESHOLD, 1 << 30);
-	bare_server_start(&s.server);
+	bare_start(&s.bare);
 	bench_daemon_start(&s.daemon, threads);
-	s.client = bare_client_open(&s.server);
 	s.limits = memory_limits_new(s.bytes / sizeof(float), threads);
 	s.data = memory_limits_data(s.limits);
 	trainer_open(&s.trainer, &(struct trainer_options){ .endpoint = s.daemon.endpoint, .name = "inline", .optimizer = "sgd",
 							    .ranks = 1, .micro_size = MICRO_SIZE, .inlined = true,
 							    .n_elements = s.bytes / sizeof(float), .n_tensors = 1 });
 	s.group = bench_daemon_group(&s.daemon);
-	s.group.pid[s.group.n++] = s.server.pid;
+	s.group.pid[s.group.n++] = s.bare.server;
+	s.group.pid[s.group.n++] = s.bare.client;
 	bench_table_head();
 	for (size_t chunk = MB; chunk <= 4 * MB; chunk *= 2)
 		measure(&s, chunk, rounds);
 	trainer_close(&s.trainer);
 	memory_limits_free(s.limits);
-	bare_client_close(s.client);
 	bench_daemon_stop(&s.daemon);
-	bare_server_stop(&s.server);
+	bare_stop(&s.bare);
 	return 0;
 }

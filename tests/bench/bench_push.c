@@ -43,10 +43,12 @@ static struct block time_block(const struct bench_group *group, void (*call)(voi
 	return (struct block){ bench_quantile(took, calls, 0.5), p99, cpu };
 }
 
-static void call_bare(void *client)
+/* The same of a block of bare calls. */
+static struct block time_bare(const struct bench_group *group, struct bare *bare)
 {
-	static const char request[REQUEST_BYTES];
-	bare_unary(client, request, sizeof request);
+	double cpu = bench_group_cpu(group);
+	struct bare_times t = bare_unary(bare, calls, REQUEST_BYTES);
+	return (struct block){ t.p50, t.p99, (bench_group_cpu(group) - cpu) / (double)calls };
 }
 
 static void call_push(void *trainer)
@@ -64,7 +66,15 @@ static void put(struct bench_row *row, double ours, double limit, double ours_cp
 	row->foreign[i] = foreign;
 }
 
-static void measure_push(const struct bench_daemon *daemon, const struct bare_server *server, struct bare_client *client)
+static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare)
+{
+	struct bench_group group = bench_daemon_group(daemon);
+	group.pid[group.n++] = bare->server;
+	group.pid[group.n++] = bare->client;
+	return group;
+}
+
+static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
 {
 	static struct bench_row p50 = { .id = "C4", .what = "push acknowledged, 1024 floats, p50", .limit_name = "bare unary call",
 					.unit = "us", .factor = 1e6, .goal = 2 };
@@ -73,14 +83,13 @@ static void measure_push(const struct bench_daemon *daemon, const struct bare_se
 	struct trainer t;
 	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "push", .optimizer = "sgd",
 						    .ranks = 1, .micro_size = (unsigned)calls, .n_elements = ELEMENTS, .n_tensors = 1 });
-	struct bench_group group = bench_daemon_group(daemon);
-	group.pid[group.n++] = server->pid;
-	time_block(&group, call_bare, client);
+	struct bench_group group = group_of(daemon, bare);
+	time_bare(&group, bare);
 	time_block(&group, call_push, &t);
 	trainer_need(&t, gacc_wait(t.job, -1, NULL));
 	for (size_t i = 0; i < rounds; i++) {
 		struct bench_watch watch = bench_watch_start(&group);
-		struct block ours = time_block(&group, call_push, &t), limit = time_block(&group, call_bare, client);
+		struct block ours = time_block(&group, call_push, &t), limit = time_bare(&group, bare);
 		double foreign = bench_watch_foreign(&watch, &group);
 		put(&p50, ours.p50, limit.p50, ours.cpu, limit.cpu, foreign);
 		put(&p99, ours.p99, limit.p99, 0, 0, foreign);
@@ -93,19 +102,18 @@ static void measure_push(const struct bench_daemon *daemon, const struct bare_se
 
 /* ---- C7 ---- */
 
-struct log_file {
-	int fd;
-	struct bare_client *client;
-};
-
-static void call_commit(void *arg)
+static void call_sync(void *fd)
 {
 	static const char page[4096];
-	const struct log_file *log = arg;
-	call_bare(log->client);
-	call_bare(log->client);
-	if (write(log->fd, page, sizeof page) != sizeof page || fdatasync(log->fd))
+	if (write(*(int *)fd, page, sizeof page) != sizeof page || fdatasync(*(int *)fd))
 		bench_die("cannot write beside the journal");
+}
+
+/* One sync and two calls; their medians are added. */
+static struct block time_commit(const struct bench_group *group, int fd, struct bare *bare)
+{
+	struct block sync = time_block(group, call_sync, &fd), call = time_bare(group, bare);
+	return (struct block){ sync.p50 + 2 * call.p50, sync.p99 + 2 * call.p99, sync.cpu + 2 * call.cpu };
 }
 
 static void call_step(void *arg)
@@ -115,34 +123,33 @@ static void call_step(void *arg)
 	trainer_need(t, gacc_wait(t->job, -1, NULL));
 }
 
-static void measure_commit(const struct bench_daemon *daemon, const struct bare_server *server, struct bare_client *client)
+static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 {
 	static struct bench_row row = { .id = "C7", .what = "step of 1024 floats, K = 1: push and wait, p50",
 					.limit_name = "fdatasync and 2 bare calls", .unit = "us", .factor = 1e6, .goal = 1.5 };
 	char path[128];
 	struct trainer t;
 	snprintf(path, sizeof path, "%s/state/bench.log", daemon->dir);
-	struct log_file log = { open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), client };
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "commit", .optimizer = "sgd",
 						    .ranks = 1, .micro_size = 1, .n_elements = ELEMENTS, .n_tensors = 1 });
-	struct bench_group group = bench_daemon_group(daemon);
-	group.pid[group.n++] = server->pid;
-	time_block(&group, call_commit, &log);
+	struct bench_group group = group_of(daemon, bare);
+	time_commit(&group, fd, bare);
 	time_block(&group, call_step, &t);
 	for (size_t i = 0; i < rounds; i++) {
 		struct bench_watch watch = bench_watch_start(&group);
-		struct block ours = time_block(&group, call_step, &t), limit = time_block(&group, call_commit, &log);
+		struct block ours = time_block(&group, call_step, &t), limit = time_commit(&group, fd, bare);
 		put(&row, ours.p50, limit.p50, ours.cpu, limit.cpu, bench_watch_foreign(&watch, &group));
 	}
 	trainer_close(&t);
-	close(log.fd);
+	close(fd);
 	unlink(path);
 	bench_row_print(&row);
 }
 
 int main(int argc, char **argv)
 {
-	struct bare_server server;
+	struct bare bare;
 	struct bench_daemon daemon;
 	for (int o; (o = getopt(argc, argv, "r:n:")) != -1;) {
 		if (o == 'r')
@@ -154,14 +161,12 @@ int main(int argc, char **argv)
 	}
 	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX)
 		bench_die("rounds 5..%d, calls 10..%d", BENCH_MAX_ROUNDS, CALLS_MAX);
-	bare_server_start(&server);
+	bare_start(&bare);
 	bench_daemon_start(&daemon, 0);
-	struct bare_client *client = bare_client_open(&server);
 	bench_table_head();
-	measure_push(&daemon, &server, client);
-	measure_commit(&daemon, &server, client);
-	bare_client_close(client);
+	measure_push(&daemon, &bare);
+	measure_commit(&daemon, &bare);
 	bench_daemon_stop(&daemon);
-	bare_server_stop(&server);
+	bare_stop(&bare);
 	return 0;
 }
