@@ -46,7 +46,9 @@ int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 {
 	if (c->phase != COORD_COLLECT || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
 		return 0;
-	int64_t since = waiting_since(c);
+	int64_t since = waiting_since(c), lost = c->rank[rank].lost_ns;
+	if (lost && (!since || lost < since)) /* nobody may be waiting for it: they can all be lost */
+		since = lost > c->opened_ns ? lost : c->opened_ns;
 	return since && now.mono_ns > since ? now.mono_ns - since : 0;
 }
 

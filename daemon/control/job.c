@@ -323,6 +323,7 @@ static void restore_sessions(struct job *j)
 		r->has_session = true;
 		r->lost = r->session.pid &&
 			  !j->ports.process_alive(j->ports.ctx, r->session.pid, r->session.start_time);
+		r->lost_ns = j->clock_ns;
 	}
 }
 
@@ -465,7 +466,11 @@ static void time_out(struct job *j, struct waiter *w)
 				       i ? "," : "", l->rank, l->lost ? "lost, " : l->attached ? "" : "not attached, ",
 				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
-	if (!j->n_late && at < sizeof rep.text)
+	const struct rank *self = w->rank < j->spec->ranks ? &j->rank[w->rank] : NULL;
+	if (!j->n_late && self && j->run && j->engine_up && rank_owes(j, self))
+		snprintf(rep.text + at, sizeof rep.text - at, " this rank itself, at %u/%u micro-batches",
+			 rank_progress_count(j, self), job_micro_size(j));
+	else if (!j->n_late && at < sizeof rep.text)
 		snprintf(rep.text + at, sizeof rep.text - at, " %s",
 			 !j->run ? "the job to start" : !j->engine_up ? "the engine to restart" : "the coordinator");
 	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);

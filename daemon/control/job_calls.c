@@ -164,6 +164,8 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 			 (unsigned long long)j->mirror.r.window);
 		j->ports.event(j->ports.ctx, j->id, true, "RankLost", rank, text);
 	}
+	if (lost && !r->lost)
+		r->lost_ns = now.mono_ns;
 	r->link = up;
 	r->lost = lost;
 	j->report_due = true;

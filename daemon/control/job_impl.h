@@ -40,6 +40,7 @@ struct rank {
 	bool flush_wanted, leave_wanted, flush_sent;
 	uint64_t flush_command;
 	int64_t ready_ns, last_push_unix_ns;
+	int64_t lost_ns;                /* when the session was seen lost */
 	double weight;
 	bool step_acked;                /* optimizer CLIENT: has read the reduced gradients */
 };

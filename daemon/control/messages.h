@@ -42,6 +42,7 @@ struct rank_progress {
 	uint8_t attached;     /* has a live session */
 	uint8_t lost;         /* had one, and it broke */
 	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
+	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
 	int64_t pid;
 	uint32_t uid;
 	double weight;
