@@ -40,8 +40,8 @@ def mse_gradient(w, x, y):
 @pytest.mark.parametrize("reduction", ["weighted_mean", "mean"])
 @pytest.mark.parametrize("ranks,micro_size", [(1, 4), (2, 2), (4, 1), (1, 1), (1, 8), (2, 4)])
 def test_accelerates_example(node, ranks, micro_size, reduction):
-    """x = 1..8, y = 2x, a weight of 0, one SGD step of 0.02: "the final model weight is 2.04000", with accumulation (4 batches of 2)
-    and without (1 of 8)."""
+    """x = 1..8, y = 2x, a weight of 0, one SGD step of 0.02: "the final model weight is 2.04000", with accumulation
+    (4 batches of 2) and without (1 of 8)."""
     with Team(node, job(ranks, micro_size, reduction=reduction), [("weight", [1, 1])]) as team:
         w = team.values()["weight"]
         assert f"{w.item():.5f}" == "0.00000"
@@ -145,8 +145,8 @@ def train(node, micro_size, batch, steps, **spec):
 
 @pytest.mark.parametrize("clip_norm", [0, 1.0])
 def test_an_accumulator_of_2_times_32_is_a_batch_of_64(node, clip_norm):
-    """MindSpore's tutorial: accumulate_step 2. Its clip_norm is stored and never read; here it is applied to the averaged gradient,
-    and the step is that of the one big batch that was clipped."""
+    """MindSpore's tutorial: accumulate_step 2. Its clip_norm is stored and never read; here it is applied to the averaged
+    gradient, and the step is that of the one big batch that was clipped."""
     twice, once = (train(node, k, 64, 6, clip_norm=clip_norm) for k in (2, 1))
     for (a, norm_a), (b, norm_b) in zip(twice, once):
         assert np.abs(a - b).max() < 1e-6 * np.abs(b).max()
@@ -154,7 +154,8 @@ def test_an_accumulator_of_2_times_32_is_a_batch_of_64(node, clip_norm):
     if clip_norm:
         plain = train(node, 2, 64, 6)
         assert plain[0][1] > clip_norm, "the gradient is long enough to be clipped"
-        assert np.abs(twice[0][0] - plain[0][0] / plain[0][1]).max() < 1e-6, "the first step is the unclipped one, shortened to 1"
+        shortened = plain[0][0] / plain[0][1]  # the first step, if its gradient is cut to a norm of 1
+        assert np.abs(twice[0][0] - shortened).max() < 1e-6
         assert np.abs(twice[-1][0] - plain[-1][0]).max() > 0.1
 
 
@@ -257,8 +258,8 @@ def test_a_tensor_without_a_rule_is_refused(node):
 
 @pytest.mark.parametrize("reduction", ["weighted_mean", "mean"])
 def test_the_last_short_window_has_its_true_divisor(node, reduction):
-    """10 batches at micro_size 4 on one rank: windows of 4, 4 and 2. The gradient is 1 everywhere, so each step is 1, the last one not
-    a half (transformers#38872), and the next epoch begins a window of its own (horovod#2466)."""
+    """10 batches at micro_size 4 on one rank: windows of 4, 4 and 2. The gradient is 1 everywhere, so each step is 1, the
+    last one not a half (transformers#38872), and the next epoch begins a window of its own (horovod#2466)."""
     with Team(node, job(1, 4, reduction=reduction, optimizer={"type": "sgd", "lr": 1}), [("w", [3])]) as team:
         for epoch in range(2):
             for count in (4, 4, 2):

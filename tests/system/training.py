@@ -142,8 +142,8 @@ class Team:
 
 
 def draw(seed, shape, low=None):
-    """Random numbers that are no integers: normal; or with absolute values from low to 2 low, and signs that are the same for all seeds
-    with the same last number, so that sums of them do not cancel."""
+    """Random numbers that are no integers: normal; or with absolute values from low to 2 low, and signs that are the same for
+    all seeds with the same last number, so that sums of them do not cancel."""
     rng = np.random.default_rng(seed)
     if low is None:
         return rng.normal(size=shape)
