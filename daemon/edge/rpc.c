@@ -52,7 +52,8 @@ static grpc_arg int_arg(const char *key, int value)
 	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value };
 }
 
-/* BDP probing is off because its windows let each stalled stream hold 5 MiB; so_reuseport because a second daemon would
+/* BDP probing is off because its windows let each stalled stream hold 5 MiB; frames may be as large as the window instead,
+ * because in 16 KiB pieces a chunk costs a fifth more; so_reuseport because a second daemon would
  * share the port in silence; compression because a small message could inflate to any size. */
 static grpc_server *make_grpc(const struct rpc_config *config)
 {
@@ -67,6 +68,7 @@ static grpc_server *make_grpc(const struct rpc_config *config)
 		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, MIN_PING_MS),
 		int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
 		int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
+		int_arg(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, WINDOW_BYTES),
 		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
 		int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
 	};
