@@ -5,7 +5,7 @@
  * C4: gacc_push of a small arena (one rank, zero-copy slot) against a unary call of gRPC core with as many bytes over a unix
  * socket, in blocks of n calls, ours, limit, ours, limit; a block of pushes is one window. A round's figure is the
  * block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, against two such
- * calls and one fdatasync of an appended page beside gaccd's journal.
+ * calls and one fdatasync of a page beside gaccd's journal.
  */
 #include "bare.h"
 #include "bench.h"
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define ELEMENTS 1024
+#define LOG_BYTES (4 << 20)
 #define REQUEST_BYTES 64 /* a PushRequest of one rank */
 #define CALLS_MAX 10000
 
@@ -102,11 +103,24 @@ static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
 
 /* ---- C7 ---- */
 
+/* A file whose blocks are all there, as those of a journal in use are: only the page is written. */
+static int open_log(const char *path)
+{
+	static const char zeros[LOG_BYTES];
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0 || write(fd, zeros, sizeof zeros) != sizeof zeros || fsync(fd))
+		bench_die("cannot write %s", path);
+	return fd;
+}
+
 static void call_sync(void *fd)
 {
-	static const char page[4096];
-	if (write(*(int *)fd, page, sizeof page) != sizeof page || fdatasync(*(int *)fd))
+	static char page[4096];
+	static off_t at;
+	page[0]++;
+	if (pwrite(*(int *)fd, page, sizeof page, at) != sizeof page || fdatasync(*(int *)fd))
 		bench_die("cannot write beside the journal");
+	at = (at + (off_t)sizeof page) % LOG_BYTES;
 }
 
 /* One sync and two calls; their medians are added. */
@@ -130,7 +144,7 @@ static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 	char path[128];
 	struct trainer t;
 	snprintf(path, sizeof path, "%s/state/bench.log", daemon->dir);
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int fd = open_log(path);
 	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "commit", .optimizer = "sgd",
 						    .ranks = 1, .micro_size = 1, .n_elements = ELEMENTS, .n_tensors = 1 });
 	struct bench_group group = group_of(daemon, bare);
