@@ -1,8 +1,8 @@
 /* Log lines: one per event, levels as syslog, to stderr as text or JSON lines, or to the journal.
  *
- * Any thread. A line carries fields that the machine can search (job, rank, window); they are set with log_with on
- * the line itself, never in global state. The format is chosen once, before threads start. An error is logged once,
- * by the function that translates the foreign error (errno, SQL, gRPC); others hand it up silently.
+ * Any thread. A line carries fields that the machine can search (job, rank, window); they are arguments of the line itself,
+ * never global state. The format is chosen once, before threads start. An error is logged once, by the function that
+ * translates the foreign error (errno, SQL, gRPC); others hand it up silently.
  */
 #ifndef GACC_BASE_LOG_H
 #define GACC_BASE_LOG_H
