@@ -149,16 +149,6 @@ uint64_t coord_applied_step(const struct coord *c)
 	return c->applied_step;
 }
 
-uint64_t coord_attempt(const struct coord *c)
-{
-	return c->attempt;
-}
-
-bool coord_superseded(const struct coord *c)
-{
-	return c->superseded;
-}
-
 const struct commit *coord_last_commit(const struct coord *c)
 {
 	return c->have_commit ? &c->commit : NULL;

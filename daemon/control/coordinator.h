@@ -58,8 +58,6 @@ enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
 uint64_t coord_window(const struct coord *);
 uint64_t coord_applied_step(const struct coord *);
-uint64_t coord_attempt(const struct coord *);
-bool coord_superseded(const struct coord *); /* a higher term exists */
 /* Last commit decided; NULL before the first. */
 const struct commit *coord_last_commit(const struct coord *);
 /* All ranks as last reported; *n ranks, indexed by rank. Ranks never reported have pid 0. */
