@@ -15,11 +15,11 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 1
+#define SEGMENT_VERSION 2
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
-	SEG_CONTROL = 1,  /* control records, ledger, undo */
+	SEG_CONTROL = 1,  /* control records, ledger, undo, norms of tensors */
 	SEG_STATUS = 2,   /* struct status_page */
 	SEG_ACCUM0 = 3,   /* P[0] */
 	SEG_ACCUM1 = 4,   /* P[1] */
@@ -83,6 +83,8 @@ struct control_record {
 	uint64_t prepared_nonfinite;
 	uint64_t prepared_digest;
 	uint64_t params_digest; /* after the last applied step */
+	uint32_t prepared_norms; /* 1: struct tensor_norm[] is of the prepared vote */
+	uint32_t reserved;
 	uint32_t last_rank;     /* of the micro-batch counted last; UINT32_MAX: none */
 	/* slots of the last pass that must be zeroed before their pushes are answered: written with the flip, cleared
 	 * with the next record, so that a slot is never zeroed before its gradient counts nor after it was answered */
@@ -138,6 +140,13 @@ struct undo_stamp {
 	uint64_t window;         /* whose update this is */
 };
 enum { UNDO_HELD = 1 };
+
+/* Norms of one tensor of a window, outside the records: written before the vote that prepared_norms marks. The row of a tied
+ * parameter (alias) is not written: its target's is meant. */
+struct tensor_norm {
+	double grad_sumsq;  /* of its part of P[x], before divisor and loss scale; inf or NaN when that is not finite */
+	double param_sumsq; /* of the parameter as this window's gradients saw it; of the master, where there is one */
+};
 
 /* The page that trainers may poll. Readers: acquire seq, read, acquire seq again; odd or changed = torn, read again. */
 struct status_page {

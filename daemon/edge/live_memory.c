@@ -74,7 +74,8 @@ static uint32_t stored_threads(const struct live_job *l)
 		    segment_peek(l->d->stored[i].fd, &h))
 			continue;
 		for (uint32_t t = 1; t <= PLAN_MAX_THREADS; t++)
-			if (control_page_bytes(l->spec.ranks, l->spec.max_micro_size, t) == h.bytes - h.data_offset)
+			if (control_page_bytes(l->spec.ranks, l->spec.max_micro_size, t,
+					       job_arena(l->job)->n_tensors) == h.bytes - h.data_offset)
 				return t;
 	}
 	return 0;
@@ -409,7 +410,8 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		engine_proc_kill(l->engine);
 		return;
 	}
-	control_page_view(&page, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads);
+	control_page_view(&page, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads,
+			  l->plan->n_tensors);
 	if (!control_page_read(&page, &state, &corrupt) || job_on_engine_up(l->job, &state, daemon_now(l->d)))
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", daemon_now(l->d));
 	control_state_fini(&state);

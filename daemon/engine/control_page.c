@@ -28,25 +28,27 @@ static uint64_t record_bytes(uint64_t ranks, uint64_t max_micro_size)
 		     3 * 8 * n_words(ranks, max_micro_size) + sizeof(uint64_t));
 }
 
-uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads)
+uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads, uint64_t n_tensors)
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
-	if (pairs > UINT64_C(1) << 48)
+	if (pairs > UINT64_C(1) << 48 || n_tensors > UINT64_C(1) << 48)
 		return 0;
 	return 2 * record_bytes(ranks, max_micro_size) + align(pairs * sizeof(struct ledger_cell)) +
-	       threads * (ALIGN + UNDO_AREA_BYTES);
+	       threads * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm));
 }
 
-void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads)
+void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads,
+		       uint64_t n_tensors)
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
 	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size,
-				    .threads = threads };
+				    .threads = threads, .n_tensors = n_tensors };
 	p->record_bytes = record_bytes(ranks, max_micro_size);
 	p->ledger_offset = 2 * p->record_bytes;
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));
 	p->undo_offset = p->stamps_offset + threads * ALIGN;
-	p->bytes = p->undo_offset + (uint64_t)threads * UNDO_AREA_BYTES;
+	p->norms_offset = p->undo_offset + (uint64_t)threads * UNDO_AREA_BYTES;
+	p->bytes = p->norms_offset + align(n_tensors * sizeof(struct tensor_norm));
 }
 
 enum status control_state_init(struct control_state *s, uint32_t ranks, uint32_t max_micro_size)
@@ -153,6 +155,11 @@ struct undo_stamp *control_page_stamp(const struct control_page *p, uint32_t thr
 void *control_page_undo(const struct control_page *p, uint32_t thread)
 {
 	return p->base + p->undo_offset + (size_t)thread * UNDO_AREA_BYTES;
+}
+
+struct tensor_norm *control_page_norms(const struct control_page *p)
+{
+	return (struct tensor_norm *)(p->base + p->norms_offset);
 }
 
 bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro)

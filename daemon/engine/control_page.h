@@ -1,7 +1,7 @@
 /* The control segment: two CRC'd records that flip, the ledger, and the undo chunks.
  *
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
- * stamps[threads], undo areas[threads]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
+ * stamps[threads], undo areas[threads], norms[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
  * and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself,
  * seeded with seq. Bit rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
  * only writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
@@ -31,13 +31,15 @@ struct control_state {
 struct control_page {
 	unsigned char *base;
 	uint32_t ranks, max_micro_size, threads;
-	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, bytes;
+	uint64_t n_tensors;
+	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, norms_offset, bytes;
 };
 
 /* Bytes of data that a control segment needs; 0: more than can be addressed. */
-uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
+uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads, uint64_t n_tensors);
 /* View on a mapped segment of at least that size. */
-void control_page_view(struct control_page *, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads);
+void control_page_view(struct control_page *, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads,
+		       uint64_t n_tensors);
 
 enum status control_state_init(struct control_state *, uint32_t ranks, uint32_t max_micro_size); /* ST_NO_MEMORY */
 void control_state_fini(struct control_state *);
@@ -52,6 +54,7 @@ void control_page_publish(struct control_page *, struct control_state *);
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);
 struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t thread);
 void *control_page_undo(const struct control_page *, uint32_t thread); /* UNDO_AREA_BYTES */
+struct tensor_norm *control_page_norms(const struct control_page *); /* [n_tensors] */
 
 bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
 void control_set_bit(uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);

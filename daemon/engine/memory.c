@@ -48,7 +48,8 @@ static void place(struct memory *m, const struct plan_segment *w, void *data)
 {
 	switch (w->role) {
 	case SEG_CONTROL:
-		control_page_view(&m->page, data, m->plan->ranks, m->plan->max_micro_size, m->plan->threads);
+		control_page_view(&m->page, data, m->plan->ranks, m->plan->max_micro_size, m->plan->threads,
+				  m->plan->n_tensors);
 		break;
 	case SEG_STATUS:
 		m->status = data;

@@ -23,7 +23,7 @@ int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 {
 	const uint64_t f32 = p->n_elements * 4, acc = p->n_elements * dtype_size((enum dtype)p->acc_dtype);
 	struct plan_segment all[] = {
-		{ SEG_CONTROL, 0, control_page_bytes(p->ranks, p->max_micro_size, p->threads) },
+		{ SEG_CONTROL, 0, control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors) },
 		{ SEG_STATUS, 0, sizeof(struct status_page) },
 		{ SEG_ACCUM0, 0, acc },
 		{ SEG_ACCUM1, 0, acc },
@@ -110,8 +110,8 @@ static const char *scalars_wrong(const struct plan *p)
 {
 	if (p->ranks == 0 || p->max_micro_size == 0 || p->micro_size == 0 || p->micro_size > p->max_micro_size)
 		return "ranks or micro_size";
-	if (control_page_bytes(p->ranks, p->max_micro_size, p->threads) == 0)
-		return "ranks times max_micro_size";
+	if (control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors) == 0)
+		return "ranks times max_micro_size, or n_tensors";
 	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
 		return "threads or slots";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)

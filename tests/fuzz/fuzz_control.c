@@ -6,17 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 3, MICRO = 5, THREADS = 2 };
+enum { RANKS = 3, MICRO = 5, THREADS = 2, TENSORS = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-	size_t bytes = control_page_bytes(RANKS, MICRO, THREADS);
+	size_t bytes = control_page_bytes(RANKS, MICRO, THREADS, TENSORS);
 	unsigned char *base = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
 	struct control_page page;
 	struct control_state s, t;
 	bool corrupt;
 	memset(base, 0, bytes);
-	control_page_view(&page, base, RANKS, MICRO, THREADS);
+	control_page_view(&page, base, RANKS, MICRO, THREADS, TENSORS);
 	if (control_state_init(&s, RANKS, MICRO) || control_state_init(&t, RANKS, MICRO))
 		abort();
 	s.r.ranks = RANKS;

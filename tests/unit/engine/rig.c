@@ -145,7 +145,7 @@ void rig_open(struct rig *r, const struct rig_config *c)
 		ck_assert_msg(segment_create(&r->segment[i], RIG_JOB, RIG_GENERATION, r->plan->fingerprint, want[i].role,
 					     want[i].index, want[i].bytes, true, why, sizeof(why)) == ST_OK, "%s", why);
 	control_page_view(&r->page, rig_data(r, SEG_CONTROL, 0), r->plan->ranks, r->plan->max_micro_size,
-			  r->plan->threads);
+			  r->plan->threads, r->plan->n_tensors);
 	ck_assert_int_eq(control_state_init(&r->state, r->plan->ranks, r->plan->max_micro_size), ST_OK);
 }
 

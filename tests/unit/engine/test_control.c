@@ -11,6 +11,7 @@ Suite *control_suite(void);
 #define RANKS 3
 #define MAX_MICRO 30
 #define THREADS 2
+#define TENSORS 5
 
 static struct control_page page;
 static struct control_state state, seen;
@@ -19,10 +20,10 @@ static size_t memory_bytes;
 
 static void setup(void)
 {
-	memory_bytes = control_page_bytes(RANKS, MAX_MICRO, THREADS);
+	memory_bytes = control_page_bytes(RANKS, MAX_MICRO, THREADS, TENSORS);
 	memory = aligned_alloc(64, memory_bytes);
 	memset(memory, 0, memory_bytes);
-	control_page_view(&page, memory, RANKS, MAX_MICRO, THREADS);
+	control_page_view(&page, memory, RANKS, MAX_MICRO, THREADS, TENSORS);
 	ck_assert_int_eq(control_state_init(&state, RANKS, MAX_MICRO), ST_OK);
 	ck_assert_int_eq(control_state_init(&seen, RANKS, MAX_MICRO), ST_OK);
 	state.r.micro_size = 4;
@@ -83,8 +84,13 @@ START_TEST(parts_are_aligned_and_do_not_overlap)
 		ck_assert(undo >= end);
 		end = undo + UNDO_AREA_BYTES;
 	}
-	ck_assert_ptr_eq(end, memory + memory_bytes);
-	ck_assert_uint_eq(control_page_bytes(UINT32_MAX, UINT32_MAX, 1), 0);
+	unsigned char *norms = (unsigned char *)control_page_norms(&page);
+	ck_assert_uint_eq((uintptr_t)norms % 64, 0);
+	ck_assert_ptr_eq(end, norms);
+	end = (unsigned char *)(control_page_norms(&page) + TENSORS);
+	ck_assert(end <= memory + memory_bytes && memory + memory_bytes - end < 64);
+	ck_assert_uint_eq(control_page_bytes(UINT32_MAX, UINT32_MAX, 1, 1), 0);
+	ck_assert_uint_eq(control_page_bytes(1, 1, 1, UINT64_MAX), 0);
 }
 END_TEST
 
