@@ -155,7 +155,7 @@ static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
 	return start_time && process_start_time(pid) == start_time;
 }
 
-static void on_random16(void *ctx, uint8_t out[16])
+void live_random16(void *ctx, uint8_t out[16])
 {
 	if (getrandom(out, 16, 0) != 16)
 		abort(); /* Linux always has these */
@@ -177,7 +177,7 @@ enum status live_add(struct daemon *d, struct live_job *l)
 	return ST_OK;
 }
 
-static void live_free(struct live_job *l)
+void live_free(struct live_job *l)
 {
 	if (!l)
 		return;
@@ -214,7 +214,7 @@ enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_s
 		goto fail;
 	struct job_ports jp = { .ctx = l, .reply = on_reply, .engine_send = on_engine_send, .report = on_report,
 				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
-				.random16 = on_random16 };
+				.random16 = live_random16 };
 	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
 				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed };
 	st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
@@ -237,209 +237,6 @@ enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_wh
 		st = job_set_tensors(l->job, t, l->spec_pb->n_tensors, why, n_why);
 	free(t);
 	return st;
-}
-
-/* ---- submission ---- */
-
-/* Who waits for a new job: the caller that made it, then those that meant the same one. */
-struct submit_waiter {
-	struct submit_waiter *next;
-	void (*cb)(void *arg, struct live_job *, bool existed, enum status, const char *why, const char *field);
-	void *arg;
-};
-
-/* A job that is not durable yet, or whose memory is not there yet. */
-struct pending_submit {
-	struct pending_submit *next;
-	struct live_job *l;
-	struct submit_waiter *waiter, **waiter_tail;
-};
-
-static bool pending_join(struct pending_submit *p, const struct submit *s)
-{
-	struct submit_waiter *w = malloc(sizeof *w);
-	if (!w)
-		return false;
-	*w = (struct submit_waiter){ NULL, s->cb, s->arg };
-	*p->waiter_tail = w;
-	p->waiter_tail = &w->next;
-	return true;
-}
-
-static struct pending_submit *pending_new(struct daemon *d, struct live_job *l, const struct submit *s)
-{
-	struct pending_submit *p = malloc(sizeof *p);
-	if (!p)
-		return NULL;
-	*p = (struct pending_submit){ .next = d->submitting, .l = l, .waiter_tail = &p->waiter };
-	if (!pending_join(p, s)) {
-		free(p);
-		return NULL;
-	}
-	d->submitting = p;
-	return p;
-}
-
-/* Answers all who wait. */
-static void pending_end(struct daemon *d, struct pending_submit *p, enum status st, const char *why, const char *field)
-{
-	struct pending_submit **at = &d->submitting;
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
-	bool existed = false;
-	for (struct submit_waiter *w = p->waiter, *next; w; w = next) {
-		next = w->next;
-		w->cb(w->arg, st ? NULL : p->l, existed, st, why, field);
-		existed = true;
-		free(w);
-	}
-	free(p);
-}
-
-void live_submit_done(struct live_job *l, enum status st, const char *why)
-{
-	struct pending_submit *p = l->d->submitting;
-	while (p && p->l != l)
-		p = p->next;
-	if (!p)
-		return;
-	pending_end(l->d, p, st, why, st ? "tensors" : NULL);
-	if (st)
-		coord_end(l->coord, st, why, daemon_now(l->d));
-}
-
-static void on_job_durable(void *arg, enum status st)
-{
-	struct pending_submit *p = arg;
-	struct live_job *l = p->l;
-	live_check_store(l->d, st);
-	if (!st && live_add(l->d, l))
-		st = ST_NO_MEMORY;
-	if (st) {
-		pending_end(l->d, p, st, status_info(st)->text, NULL);
-		live_free(l);
-		return;
-	}
-	live_event(l, false, "Submitted", -1, "the job is registered");
-	if (job_has_tensors(l->job))
-		job_allocate(l->job); /* its end answers: a job that does not fit is refused */
-	else
-		live_submit_done(l, ST_OK, NULL);
-}
-
-static struct live_job *find_request(const struct daemon *d, const uint8_t id[16])
-{
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (!memcmp(d->job[i]->request_id, id, 16))
-			return d->job[i];
-	return NULL;
-}
-
-static struct live_job *find_name(const struct daemon *d, const char *name, uint32_t uid)
-{
-	for (uint32_t i = d->n_jobs; i-- > 0;)
-		if (!live_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec.name, name))
-			return d->job[i];
-	return NULL;
-}
-
-static bool over_limits(const struct daemon *d, uint32_t uid, char *why, size_t n_why)
-{
-	uint32_t live = 0, mine = 0;
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (!live_ended(d->job[i])) {
-			live++;
-			mine += d->job[i]->uid == uid;
-		}
-	for (const struct pending_submit *p = d->submitting; p; p = p->next)
-		if (!live_find(d, p->l->id)) {
-			live++;
-			mine += p->l->uid == uid;
-		}
-	if (live >= d->conf->limits.jobs)
-		snprintf(why, n_why, "this node runs %u jobs, limits.jobs is %u", live, d->conf->limits.jobs);
-	else if (mine >= d->conf->limits.jobs_per_user)
-		snprintf(why, n_why, "you have %u jobs, limits.jobs_per_user is %u", mine, d->conf->limits.jobs_per_user);
-	else
-		return false;
-	return true;
-}
-
-/* Two ranks that create their job come at the same moment, and so may a caller's second try. */
-static struct pending_submit *find_pending(const struct daemon *d, const struct submit *s)
-{
-	struct pending_submit *p = d->submitting;
-	while (p && memcmp(p->l->request_id, s->request_id, 16) &&
-	       !(s->by_name && p->l->uid == s->uid && !strcmp(p->l->spec.name, s->spec->name)))
-		p = p->next;
-	return p;
-}
-
-static bool answer_existing(struct daemon *d, const struct submit *s)
-{
-	struct pending_submit *p = find_pending(d, s);
-	struct live_job *l = p ? p->l : find_request(d, s->request_id);
-	if (!l && s->by_name)
-		l = find_name(d, s->spec->name, s->uid);
-	if (!l)
-		return false;
-	if (convert_spec_differs(l->spec_pb, s->spec))
-		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS, "a job with this name or request id exists with another specification",
-		      "spec");
-	else if (!p)
-		s->cb(s->arg, l, true, ST_OK, NULL, NULL);
-	else if (!pending_join(p, s))
-		s->cb(s->arg, NULL, true, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text, NULL);
-	return true;
-}
-
-void live_submit(struct daemon *d, const struct submit *s)
-{
-	if (answer_existing(d, s))
-		return;
-	char why[256] = "";
-	const char *field = NULL;
-	if (over_limits(d, s->uid, why, sizeof why)) {
-		s->cb(s->arg, NULL, false, ST_RESOURCE_EXHAUSTED, why, NULL);
-		return;
-	}
-	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
-	uint8_t *bytes = malloc(n + 1);
-	struct live_job *l = NULL;
-	enum status st = ST_NO_MEMORY;
-	if (!bytes)
-		goto fail;
-	gacc__v1__job_spec__pack(s->spec, bytes);
-	st = live_new(d, ++d->last_job, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
-	if (!st && s->spec->n_tensors)
-		st = live_declare_spec_tensors(l, why, sizeof why);
-	if (st)
-		goto fail;
-	memcpy(l->request_id, s->request_id, 16);
-	on_random16(NULL, l->uuid);
-	l->created_unix_ns = daemon_now(d).unix_ns;
-	struct pending_submit *p = pending_new(d, l, s);
-	if (!p) {
-		st = ST_NO_MEMORY;
-		goto fail;
-	}
-	struct journal_record r = { .kind = JOURNAL_JOB,
-				    .job = { .id = l->id, .uid = l->uid, .user = l->user,
-					     .created_unix_ns = l->created_unix_ns, .spec = { bytes, n } } };
-	memcpy(r.job.uuid, l->uuid, 16);
-	memcpy(r.job.request_id, l->request_id, 16);
-	st = persist_put(d->persist, &r, on_job_durable, p);
-	free(bytes);
-	if (st) {
-		pending_end(d, p, st, status_info(st)->text, NULL);
-		live_free(l);
-	}
-	return;
-fail:
-	s->cb(s->arg, NULL, false, st, why[0] ? why : status_info(st)->text, field);
-	live_free(l);
-	free(bytes);
 }
 
 void live_free_all(struct daemon *d)

@@ -1,6 +1,6 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
- * Loop thread. live_job.c: life and ports; live_journal.c: what is durable; live_memory.c: segments and engine; live_view.c: as messages.
+ * Loop thread. live_job.c: life and ports; live_submit.c: how one comes about; live_journal.c: what is durable; live_memory.c: segments and engine; live_view.c: as messages.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
@@ -96,6 +96,29 @@ struct live_job {
 };
 
 /* ---- live_job.c ---- */
+/* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
+enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
+		     struct live_job **out, const char **field, char *why, size_t n_why);
+enum status live_add(struct daemon *, struct live_job *);
+enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
+void live_free(struct live_job *); /* takes NULL */
+void live_free_all(struct daemon *);
+struct live_job *live_find(const struct daemon *, uint64_t id);
+/* By id in decimal, or by name: the newest that has not ended, else the newest. `uid` sees its own; 0 sees all. */
+struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
+void live_tick(struct live_job *, struct now);
+bool live_ended(const struct live_job *);
+void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
+enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
+bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
+void live_unwatch(struct live_job *, uint64_t call);
+/* Start time of a process in clock ticks (proc(5), stat field 22); 0: no such process, or a zombie. */
+uint64_t process_start_time(int64_t pid);
+void live_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
+/* The name of uid, or its number. */
+void live_user_name(uint32_t uid, char *out, size_t n);
+
+/* ---- live_submit.c ---- */
 /* A new job: durable, then cb. `existed`: this request_id, or this name with the same spec, has a job already. The spec is
  * packed again, not kept. */
 struct submit {
@@ -110,25 +133,6 @@ struct submit {
 void live_submit(struct daemon *, const struct submit *);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
 void live_submit_done(struct live_job *, enum status, const char *why);
-/* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
-enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
-		     struct live_job **out, const char **field, char *why, size_t n_why);
-enum status live_add(struct daemon *, struct live_job *);
-enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
-void live_free_all(struct daemon *);
-struct live_job *live_find(const struct daemon *, uint64_t id);
-/* By id in decimal, or by name: the newest that has not ended, else the newest. `uid` sees its own; 0 sees all. */
-struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
-void live_tick(struct live_job *, struct now);
-bool live_ended(const struct live_job *);
-void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
-enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
-bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
-void live_unwatch(struct live_job *, uint64_t call);
-/* Start time of a process in clock ticks (proc(5), stat field 22); 0: no such process, or a zombie. */
-uint64_t process_start_time(int64_t pid);
-/* The name of uid, or its number. */
-void live_user_name(uint32_t uid, char *out, size_t n);
 
 /* ---- live_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */
