@@ -68,7 +68,7 @@ static const struct yaml_field limits_keys[] = {
 static const struct yaml_field log_keys[] = {
 	{ .name = "level", .type = YAML_ENUM, .offset = IN(log, level), .initial = "info", .names = levels,
 	  .doc = "The least important lines that are written: error, warn, notice, info, debug." },
-	{ .name = "format", .type = YAML_ENUM, .offset = IN(log, format), .initial = "auto", .names = formats,
+	{ .name = "format", .type = YAML_ENUM, .offset = IN(log, format_key), .initial = "auto", .names = formats,
 	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal." },
 	{ .name = NULL }
 };
@@ -239,8 +239,7 @@ static enum status fill_in(struct conf *c)
 	}
 	if (c->limits.host_memory == 0)
 		c->limits.host_memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3;
-	if (c->log.format == FORMAT_AUTO)
-		c->log.format = (int)log_auto_format();
+	c->log.format = c->log.format_key == FORMAT_AUTO ? (int)log_auto_format() : c->log.format_key;
 	return st;
 }
 

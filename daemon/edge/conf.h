@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define CONF_DEFAULT_FILE "/etc/gacc/gaccd.yaml"
+#define CONF_DEFAULT_FILE GACC_SYSCONFDIR "/gacc/gaccd.yaml"
 
 /* Strings are never NULL; "" means not set. */
 struct conf {
@@ -37,7 +37,8 @@ struct conf {
 	} limits;
 	struct {
 		int level;        /* enum log_level */
-		int format;       /* enum log_format; auto is resolved */
+		int format_key;   /* as written: enum log_format, or -1 for auto */
+		int format;       /* not a key: enum log_format */
 	} log;
 	char *state_dir, *runtime_dir;
 	struct {

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -434,4 +435,15 @@ void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void
 void rpc_server_stats(const struct rpc_server *server, struct rpc_stats *out_stats)
 {
 	*out_stats = server->stats;
+}
+
+void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
+{
+	char text[512];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof text, fmt, args);
+	va_end(args);
+	text[error_text_fit(text, sizeof text - 4)] = 0;
+	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }

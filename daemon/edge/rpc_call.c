@@ -1,8 +1,6 @@
 /* Calls. The order that gRPC asks for: one batch of each kind at a time, one SEND_MESSAGE in flight and the status only
  * after the last of them has come back, the call freed when every batch has. */
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/byte_buffer.h>
@@ -12,15 +10,10 @@
 #include <protobuf-c/protobuf-c.h>
 #include "base/log.h"
 #include "edge/rpc_private.h"
+#include "edge/rpc_queue.h"
 #include "proto/handoff.h"
 
 #define CALL_OF(tag_, member) ((struct rpc_call *)((char *)(tag_)-offsetof(struct rpc_call, member)))
-
-struct queued {
-	struct queued *next;
-	grpc_byte_buffer *buffer;
-	size_t bytes; /* gRPC empties the buffer that it sends */
-};
 
 struct rpc_call {
 	grpc_call *grpc;
@@ -51,10 +44,7 @@ struct rpc_call {
 	ProtobufCMessage *request;
 	struct bytes_view bulk;
 
-	grpc_byte_buffer *out; /* in flight */
-	size_t out_bytes;
-	struct queued *first, **last;
-	size_t queued_bytes; /* `out` included */
+	struct rpc_queue queue;
 	grpc_byte_buffer *reply; /* goes out with the status */
 	int code;
 	grpc_slice text;
@@ -105,24 +95,10 @@ static void drop_message(struct rpc_call *call)
 	call->bulk = (struct bytes_view){ 0 };
 }
 
-static void drop_queue(struct rpc_call *call)
-{
-	while (call->first) {
-		struct queued *q = call->first;
-		call->first = q->next;
-		call->queued_bytes -= q->bytes;
-		grpc_byte_buffer_destroy(q->buffer);
-		free(q);
-	}
-	call->last = &call->first;
-}
-
 static void call_free(struct rpc_call *call)
 {
 	drop_message(call);
-	drop_queue(call);
-	if (call->out)
-		grpc_byte_buffer_destroy(call->out);
+	rpc_queue_fini(&call->queue);
 	if (call->reply)
 		grpc_byte_buffer_destroy(call->reply);
 	grpc_slice_unref(call->text);
@@ -167,7 +143,7 @@ static void on_close(struct rpc_tag *tag, bool ok)
 	struct rpc_call *call = CALL_OF(tag, close);
 	call->pending--;
 	call->closed = true;
-	drop_queue(call);
+	rpc_queue_drop(&call->queue);
 	end_if_over(call);
 }
 
@@ -300,24 +276,18 @@ static void on_finish(struct rpc_tag *tag, bool ok)
 /* Sends what is next: a queued message, or the status once the queue is empty. */
 static void send_next(struct rpc_call *call)
 {
-	struct queued *q = call->first;
 	if (call->sending || call->closed)
 		return;
-	if (!q) {
+	grpc_byte_buffer *message = rpc_queue_next(&call->queue);
+	if (!message) {
 		if (call->answered && !call->sent_status)
 			send_status(call);
 		return;
 	}
-	call->first = q->next;
-	if (!call->first)
-		call->last = &call->first;
-	call->out = q->buffer;
-	call->out_bytes = q->bytes;
-	free(q);
 	grpc_op ops[2];
 	size_t n = metadata_op(call, ops);
 	ops[n] = (grpc_op){ .op = GRPC_OP_SEND_MESSAGE };
-	ops[n].data.send_message.send_message = call->out;
+	ops[n].data.send_message.send_message = message;
 	call->sending = true;
 	start(call, ops, n + 1, &call->send);
 }
@@ -327,13 +297,11 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 	struct rpc_call *call = CALL_OF(tag, send);
 	call->pending--;
 	call->sending = false;
-	call->queued_bytes -= call->out_bytes;
-	grpc_byte_buffer_destroy(call->out);
-	call->out = NULL;
+	rpc_queue_sent(&call->queue);
 	if (ok)
 		send_next(call);
 	if (ok && !call->answered && !call->closed && call->row->method->on_writable &&
-	    call->queued_bytes <= call->server->config.max_queued_bytes / 2)
+	    call->queue.bytes <= call->server->config.max_queued_bytes / 2)
 		call->row->method->on_writable(call);
 	end_if_over(call);
 }
@@ -341,24 +309,17 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 /* Takes the buffer. */
 static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
-	struct queued *q = malloc(sizeof *q);
-	if (!q) {
-		grpc_byte_buffer_destroy(buffer);
-		return ST_NO_MEMORY;
-	}
-	*q = (struct queued){ .buffer = buffer, .bytes = grpc_byte_buffer_length(buffer) };
-	*call->last = q;
-	call->last = &q->next;
-	call->queued_bytes += q->bytes;
-	send_next(call);
-	return ST_OK;
+	enum status st = rpc_queue_add(&call->queue, buffer);
+	if (st == ST_OK)
+		send_next(call);
+	return st;
 }
 
 static enum status may_send(const struct rpc_call *call)
 {
 	if (call->answered || call->closed)
 		return ST_CANCELLED;
-	return call->queued_bytes >= call->server->config.max_queued_bytes ? ST_RESOURCE_EXHAUSTED : ST_OK;
+	return call->queue.bytes >= call->server->config.max_queued_bytes ? ST_RESOURCE_EXHAUSTED : ST_OK;
 }
 
 enum status rpc_send(struct rpc_call *call, const ProtobufCMessage *msg)
@@ -391,7 +352,7 @@ static void answer(struct rpc_call *call, int code, const char *text, const Prot
 	if (reply)
 		call->reply = bytes_to_buffer(reply);
 	if (code != 0)
-		drop_queue(call);
+		rpc_queue_drop(&call->queue);
 	send_next(call);
 }
 
@@ -420,17 +381,6 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
 		call->detail = grpc_slice_from_copied_buffer((char *)detail, n);
 	free(detail);
 	answer(call, info->grpc_code, error->message ? error->message : info->text, NULL);
-}
-
-void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
-{
-	char text[512];
-	va_list args;
-	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
-	va_end(args);
-	text[error_text_fit(text, sizeof text - 4)] = 0;
-	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }
 
 void rpc_call_drain(struct rpc_call *call)
@@ -560,7 +510,7 @@ void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row)
 	call->recv.run = on_recv;
 	call->send.run = on_sent;
 	call->finish.run = on_finish;
-	call->last = &call->first;
+	rpc_queue_init(&call->queue);
 	call->text = grpc_empty_slice();
 	call->detail = grpc_empty_slice();
 	grpc_call_details_init(&call->details);

@@ -8,11 +8,20 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/deploy/gaccd.service CONTENT "${unit
 # lib, whatever LIBDIR is: where systemd looks
 install(FILES ${PROJECT_BINARY_DIR}/deploy/gaccd.service DESTINATION lib/systemd/system COMPONENT gaccd)
 install(FILES ${deploy}/systemd/gacc.sysusers DESTINATION lib/sysusers.d RENAME gacc.conf COMPONENT gaccd)
-install(FILES ${deploy}/man/gaccd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT gaccd)
-# Where gaccd looks for it, whatever the prefix is; what an administrator has changed stays.
+file(READ ${deploy}/man/gaccd.8 page)
+string(REPLACE "/etc/gacc/" "${CMAKE_INSTALL_FULL_SYSCONFDIR}/gacc/" page "${page}")
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/deploy/gaccd.8 CONTENT "${page}" @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/deploy/gaccd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT gaccd)
+# As GNUInstallDirs, for the prefix of the installation; what an administrator has changed stays.
 install(CODE "
-  if(NOT EXISTS \"\$ENV{DESTDIR}/etc/gacc/gaccd.yaml\")
-    file(INSTALL \"${deploy}/gaccd.yaml\" DESTINATION /etc/gacc)
+  set(etc \"${CMAKE_INSTALL_SYSCONFDIR}\")
+  if(NOT IS_ABSOLUTE \"\${etc}\" AND CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+    set(etc /etc)
+  elseif(NOT IS_ABSOLUTE \"\${etc}\")
+    set(etc \"\${CMAKE_INSTALL_PREFIX}/\${etc}\")
+  endif()
+  if(NOT EXISTS \"\$ENV{DESTDIR}\${etc}/gacc/gaccd.yaml\")
+    file(INSTALL \"${deploy}/gaccd.yaml\" DESTINATION \"\${etc}/gacc\")
   endif()" COMPONENT gaccd)
 
 # The unit, the library's folder and gacc.pc are made for the prefix.

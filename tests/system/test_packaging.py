@@ -182,13 +182,16 @@ def test_installed_library_builds_a_program(installed, tmp_path):
     run(tmp_path / "p", env={**os.environ, "LD_LIBRARY_PATH": str(installed.find("libgacc.so.0").parent)})
 
 
-def test_install_keeps_a_changed_configuration(tmp_path):
-    where = {**os.environ, "DESTDIR": str(tmp_path)}
-    config = tmp_path / "etc/gacc/gaccd.yaml"
-    config.parent.mkdir(parents=True)
-    config.write_text("limits:\n  jobs: 16\n")
-    run("cmake", "--install", build_dir(), "--component", "gaccd", env=where)
-    assert config.read_text() == "limits:\n  jobs: 16\n"
+@pytest.mark.parametrize("where,config", [("/usr", "etc/gacc/gaccd.yaml"), ("/opt/gacc", "opt/gacc/etc/gacc/gaccd.yaml")])
+def test_the_configuration_follows_the_prefix_and_keeps_changes(tmp_path, where, config):
+    config = tmp_path / config
+    for text in (None, "limits:\n  jobs: 16\n"):
+        if text:
+            config.write_text(text)
+        run("cmake", "--install", build_dir(), "--component", "gaccd", "--prefix", where,
+            env={**os.environ, "DESTDIR": str(tmp_path)})
+        assert [p for p in tmp_path.rglob("gaccd.yaml")] == [config]
+        assert config.read_text() == (text or (ROOT / "deploy/gaccd.yaml").read_text())
 
 
 # ---- texts that must agree with the program ----

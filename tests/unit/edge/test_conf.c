@@ -88,9 +88,25 @@ START_TEST(command_line_over_environment_over_file)
 	snprintf(want, sizeof want, "  level: debug  # %s:2:15\n", file);
 	ck_assert_ptr_nonnull(strstr(out, want));
 	ck_assert_ptr_nonnull(strstr(out, "  socket: \"/tmp/x/gaccd.sock\"  # default\n"));
+	ck_assert_ptr_nonnull(strstr(out, "  format: json  # --set\n"));
 	conf_free(c);
 	c = load(out, NULL, NULL); /* what it prints is a configuration */
 	ck_assert_uint_eq(c->limits.jobs, 12);
+	conf_free(c);
+	free(out);
+}
+END_TEST
+
+START_TEST(what_is_resolved_prints_as_written)
+{
+	struct conf *c = load("log: { format: auto }", NULL, NULL);
+	char *out = NULL;
+	size_t n;
+	FILE *f = open_memstream(&out, &n);
+	conf_print(c, f);
+	fclose(f);
+	ck_assert_ptr_nonnull(strstr(out, "  format: auto  # "));
+	ck_assert_int_eq(c->log.format, LOG_TEXT);
 	conf_free(c);
 	free(out);
 }
@@ -136,6 +152,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, defaults_make_a_daemon);
 	tcase_add_test(c, command_line_over_environment_over_file);
+	tcase_add_test(c, what_is_resolved_prints_as_written);
 	tcase_add_test(c, a_missing_file_is_an_error_only_if_it_was_named);
 	tcase_add_test(c, mistakes_are_named_with_their_place);
 	SRunner *r = srunner_create(s);
