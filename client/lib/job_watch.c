@@ -4,24 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "lib/channel.h"
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/job.pb-c.h"
+#include "lib/channel.h"
 #include "lib/job_info.h"
-
-#define RETRY_MS 200
+#include "lib/tail.h"
 
 struct gacc_watch {
 	struct gacc_client *client;
 	char *job;
 	pthread_t thread;
-	pthread_mutex_t lock;      /* of all below */
-	pthread_cond_t stopped;
-	struct rpc_stream *stream; /* being read, for cancelling */
-	bool stop;
+	struct tail tail;          /* its lock is of all below */
+	Gacc__V1__WatchRequest request;
 	int fd;                    /* eventfd: newest or over has something to say */
 	gacc_jobs *newest;         /* not yet taken */
 	bool over;                 /* nothing follows `newest` */
@@ -52,63 +48,33 @@ static gacc_jobs *copy_job(const Gacc__V1__WatchResponse *r)
 	return jobs;
 }
 
-static void on_job(struct gacc_watch *w, const Gacc__V1__WatchResponse *r)
+static void on_job(void *arg, const struct ProtobufCMessage *msg)
 {
+	const Gacc__V1__WatchResponse *r = (const Gacc__V1__WatchResponse *)msg;
+	struct gacc_watch *w = arg;
 	gacc_jobs *jobs = r->job ? copy_job(r) : NULL;
 
 	if (!jobs)
 		return;
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	gacc_jobs_free(w->newest);
 	w->newest = jobs;
 	tell(w);
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->tail.lock);
 }
 
-/* One stream from its start to its end. */
-static enum status read_stream(struct gacc_watch *w, struct rpc_failure *failure)
+static const struct ProtobufCMessage *job_request(void *arg)
 {
-	Gacc__V1__WatchRequest request = GACC__V1__WATCH_REQUEST__INIT;
-	const struct ProtobufCMessage *msg;
-	struct rpc_stream *stream;
-	enum status st;
+	struct gacc_watch *w = arg;
 
-	st = rpc_stream_open(w->client->channel, &gacc__v1__job_service__descriptor, "Watch", 0, 0, &stream);
-	if (st)
-		return st;
-	pthread_mutex_lock(&w->lock);
-	w->stream = stream;
-	if (w->stop)
-		rpc_stream_cancel(stream);
-	pthread_mutex_unlock(&w->lock);
-	request.job = w->job;
-	(void)rpc_stream_send(stream, &request.base);
-	(void)rpc_stream_close_send(stream);
-	while (!rpc_stream_next(stream, -1, &msg, NULL) && msg)
-		on_job(w, (const Gacc__V1__WatchResponse *)msg);
-	st = rpc_stream_finish(stream, failure);
-	pthread_mutex_lock(&w->lock);
-	w->stream = NULL;
-	pthread_mutex_unlock(&w->lock);
-	rpc_stream_free(stream);
-	return st;
+	return &w->request.base;
 }
 
-static bool pause_or_stop(struct gacc_watch *w)
-{
-	struct timespec ts;
-	bool stop;
+static const struct tail_source job_changes = { &gacc__v1__job_service__descriptor, "Watch", job_request, on_job };
 
-	pthread_mutex_lock(&w->lock);
-	clock_gettime(CLOCK_REALTIME, &ts);
-	ts.tv_nsec += RETRY_MS * 1000000L;
-	ts.tv_sec += ts.tv_nsec / 1000000000;
-	ts.tv_nsec %= 1000000000;
-	if (!w->stop)
-		pthread_cond_timedwait(&w->stopped, &w->lock, &ts);
-	stop = w->stop;
-	pthread_mutex_unlock(&w->lock);
-	return !stop;
+static bool always(void *arg)
+{
+	return true;
 }
 
 static void *run(void *arg)
@@ -117,25 +83,23 @@ static void *run(void *arg)
 	struct rpc_failure failure;
 	struct failure f = { .code = GACC_OK };
 
-	do {
-		memset(&failure, 0, sizeof(failure));
-		failure.status = read_stream(w, &failure);
-	} while (is_outage(&failure) && pause_or_stop(w));
+	do
+		tail_read(&w->tail, w->client->channel, &job_changes, w, &failure);
+	while (is_outage(&failure) && tail_pause(&w->tail, true, always, NULL));
 	if (failure.status)
 		failure_of_rpc(&f, "", &failure);
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	w->failure = f;
 	w->over = true;
 	tell(w);
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->tail.lock);
 	return NULL;
 }
 
 static void watch_free(struct gacc_watch *w)
 {
 	gacc_jobs_free(w->newest);
-	pthread_cond_destroy(&w->stopped);
-	pthread_mutex_destroy(&w->lock);
+	tail_fini(&w->tail);
 	if (w->fd >= 0)
 		close(w->fd);
 	free(w->job);
@@ -152,8 +116,9 @@ gacc_status gacc_job_watch(gacc_client *client, const char *job, gacc_watch **ou
 	w->client = client;
 	w->job = strdup(job);
 	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	pthread_mutex_init(&w->lock, NULL);
-	pthread_cond_init(&w->stopped, NULL);
+	tail_init(&w->tail);
+	gacc__v1__watch_request__init(&w->request);
+	w->request.job = w->job;
 	if (!w->job || w->fd < 0 || thread_start(&w->thread, run, w)) {
 		watch_free(w);
 		failure_set(&f, ST_RESOURCE_EXHAUSTED, NULL, "no memory, descriptor or thread to watch job %s", job);
@@ -173,7 +138,7 @@ gacc_status gacc_watch_next(gacc_watch *w, gacc_jobs **out)
 	gacc_status st = GACC_EAGAIN;
 	uint64_t count;
 
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	(void)!read(w->fd, &count, sizeof(count));
 	if (w->newest) {
 		*out = w->newest;
@@ -184,7 +149,7 @@ gacc_status gacc_watch_next(gacc_watch *w, gacc_jobs **out)
 	}
 	if (w->over)
 		tell(w); /* what is over stays readable */
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->tail.lock);
 	return st;
 }
 
@@ -192,12 +157,7 @@ void gacc_watch_close(gacc_watch *w)
 {
 	if (!w)
 		return;
-	pthread_mutex_lock(&w->lock);
-	w->stop = true;
-	if (w->stream)
-		rpc_stream_cancel(w->stream);
-	pthread_cond_signal(&w->stopped);
-	pthread_mutex_unlock(&w->lock);
+	tail_stop(&w->tail);
 	pthread_join(w->thread, NULL);
 	watch_free(w);
 }

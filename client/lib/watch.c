@@ -6,15 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
+#include "lib/channel.h"
+#include "lib/tail.h"
 
 #define EVENTS_MAX 64
 #define TEXT_MAX 256
-#define RETRY_MS 200
 
 struct event {
 	gacc_event_kind kind;
@@ -24,14 +23,11 @@ struct event {
 struct watcher {
 	struct gacc_client *client;
 	pthread_t thread;
-	pthread_mutex_t lock;       /* of all below */
-	pthread_cond_t changed;
+	struct tail tail;           /* its lock is of all below */
 	uint64_t session_id;
 	uint8_t token[TOKEN_BYTES];
 	size_t token_bytes;
 	uint64_t binding;           /* grows with each session */
-	struct rpc_stream *stream;  /* being read, for cancelling */
-	bool stop;
 	int fd;                     /* eventfd, semaphore: one count per event */
 	struct event event[EVENTS_MAX];
 	size_t first, n;
@@ -44,7 +40,7 @@ static void announce(struct watcher *w, gacc_event_kind kind, const char *text)
 	uint64_t one = 1;
 	struct event *e;
 
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	if (w->n == EVENTS_MAX) { /* the oldest gives its place, and its count on the eventfd */
 		w->first = (w->first + 1) % EVENTS_MAX;
 		w->n--;
@@ -55,7 +51,7 @@ static void announce(struct watcher *w, gacc_event_kind kind, const char *text)
 	snprintf(e->text, sizeof(e->text), "%s", text);
 	if (one && w->fd >= 0 && write(w->fd, &one, sizeof(one)) != sizeof(one))
 		w->n--; /* cannot be: the counter is far from full */
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->tail.lock);
 }
 
 static const char *outcome_name(Gacc__V1__StepOutcome outcome)
@@ -132,109 +128,77 @@ static void on_message(struct watcher *w, const Gacc__V1__WatchSessionResponse *
 
 /* --- the thread */
 
-/* Opens the stream of the session that is bound now; publishes it so that it can be cancelled. */
-static struct rpc_stream *open_stream(struct watcher *w, uint64_t *binding)
-{
-	Gacc__V1__WatchSessionRequest request = GACC__V1__WATCH_SESSION_REQUEST__INIT;
-	Gacc__V1__Session session = GACC__V1__SESSION__INIT;
+/* What one stream needs beside the watcher: a copy of the session, as the bound one may change while it is read. */
+struct reading {
+	struct watcher *watcher;
+	uint64_t binding;
+	bool connected; /* it has said something */
 	uint8_t token[TOKEN_BYTES];
-	struct rpc_stream *stream;
+	Gacc__V1__Session session;
+	Gacc__V1__WatchSessionRequest request;
+};
 
-	if (rpc_stream_open(w->client->channel, &gacc__v1__gradient_service__descriptor, "WatchSession", 0, 0, &stream))
-		return NULL;
-	pthread_mutex_lock(&w->lock);
-	*binding = w->binding;
-	session.id = w->session_id;
-	session.token.data = token;
-	session.token.len = w->token_bytes;
-	memcpy(token, w->token, w->token_bytes);
-	w->stream = stream;
-	if (w->stop)
-		rpc_stream_cancel(stream);
-	pthread_mutex_unlock(&w->lock);
-	request.session = &session;
-	(void)rpc_stream_send(stream, &request.base);
-	(void)rpc_stream_close_send(stream);
-	return stream;
-}
-
-static void close_stream(struct watcher *w, struct rpc_stream *stream)
+static const struct ProtobufCMessage *session_request(void *arg)
 {
-	pthread_mutex_lock(&w->lock);
-	w->stream = NULL;
-	pthread_mutex_unlock(&w->lock);
-	rpc_stream_free(stream);
+	struct reading *r = arg;
+	const struct watcher *w = r->watcher;
+
+	r->binding = w->binding;
+	memcpy(r->token, w->token, w->token_bytes);
+	r->session = (Gacc__V1__Session)GACC__V1__SESSION__INIT;
+	r->session.id = w->session_id;
+	r->session.token = (ProtobufCBinaryData){ w->token_bytes, r->token };
+	r->request = (Gacc__V1__WatchSessionRequest)GACC__V1__WATCH_SESSION_REQUEST__INIT;
+	r->request.session = &r->session;
+	return &r->request.base;
 }
 
-/* Reads until the stream ends; *failure says why. *connected: whether it said anything. */
-static void read_stream(struct watcher *w, uint64_t *binding, bool *connected, struct rpc_failure *failure)
+static void session_message(void *arg, const struct ProtobufCMessage *msg)
 {
-	const struct ProtobufCMessage *msg;
-	struct rpc_stream *stream = open_stream(w, binding);
+	struct reading *r = arg;
 
-	memset(failure, 0, sizeof(*failure));
-	failure->status = ST_UNAVAILABLE;
-	if (!stream)
-		return;
-	while (!rpc_stream_next(stream, -1, &msg, NULL) && msg) {
-		*connected = true;
-		on_message(w, (const Gacc__V1__WatchSessionResponse *)msg);
-	}
-	failure->status = rpc_stream_finish(stream, failure);
-	close_stream(w, stream);
+	r->connected = true;
+	on_message(r->watcher, (const Gacc__V1__WatchSessionResponse *)msg);
 }
 
-/* Sleeps before the next try; without one (`until_rebound`) until there is another session. False: stop. */
-static bool pause_or_stop(struct watcher *w, uint64_t binding, bool until_rebound)
+static const struct tail_source session_events = { &gacc__v1__gradient_service__descriptor, "WatchSession",
+						   session_request, session_message };
+
+static bool same_binding(void *arg)
 {
-	struct timespec ts;
-	bool go;
+	const struct reading *r = arg;
 
-	pthread_mutex_lock(&w->lock);
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	ts.tv_nsec += RETRY_MS * 1000000L;
-	ts.tv_sec += ts.tv_nsec / 1000000000;
-	ts.tv_nsec %= 1000000000;
-	while (!w->stop && w->binding == binding) {
-		if (until_rebound)
-			pthread_cond_wait(&w->changed, &w->lock);
-		else if (pthread_cond_timedwait(&w->changed, &w->lock, &ts))
-			break;
-	}
-	go = !w->stop;
-	pthread_mutex_unlock(&w->lock);
-	return go;
+	return r->watcher->binding == r->binding;
 }
 
-static bool rebound(struct watcher *w, uint64_t binding)
+static bool rebound(struct reading *r)
 {
 	bool yes;
 
-	pthread_mutex_lock(&w->lock);
-	yes = w->binding != binding || w->stop;
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_lock(&r->watcher->tail.lock);
+	yes = !same_binding(r) || r->watcher->tail.stop;
+	pthread_mutex_unlock(&r->watcher->tail.lock);
 	return yes;
 }
 
 static void *run(void *arg)
 {
 	struct watcher *w = arg;
+	struct reading r = { .watcher = w };
 	struct rpc_failure failure;
-	uint64_t binding = 0;
 	bool over = false;
 
 	do {
-		bool connected = false;
-
-		read_stream(w, &binding, &connected, &failure);
-		if (rebound(w, binding))
+		r.connected = false;
+		tail_read(&w->tail, w->client->channel, &session_events, &r, &failure);
+		if (rebound(&r))
 			continue;
 		over = !is_outage(&failure); /* the job has ended, or this session has */
 		if (over && failure.status)
 			announce(w, GACC_EVENT_CONNECTION, status_info(failure.status)->text);
-		else if (!over && connected)
+		else if (!over && r.connected)
 			announce(w, GACC_EVENT_CONNECTION, "the connection to gaccd broke; trying again");
-	} while (pause_or_stop(w, binding, over));
+	} while (tail_pause(&w->tail, !over, same_binding, &r));
 	return NULL;
 }
 
@@ -251,21 +215,15 @@ static void bind_session(struct watcher *w, const Gacc__V1__Session *s)
 enum status watcher_new(struct gacc_job *job, struct watcher **out)
 {
 	struct watcher *w = calloc(1, sizeof(*w));
-	pthread_condattr_t attr;
 
 	if (!w)
 		return ST_NO_MEMORY;
 	w->client = job->client;
 	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
 	bind_session(w, job->session);
-	pthread_mutex_init(&w->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&w->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	tail_init(&w->tail);
 	if (thread_start(&w->thread, run, w)) {
-		pthread_cond_destroy(&w->changed);
-		pthread_mutex_destroy(&w->lock);
+		tail_fini(&w->tail);
 		if (w->fd >= 0)
 			close(w->fd);
 		free(w);
@@ -277,27 +235,19 @@ enum status watcher_new(struct gacc_job *job, struct watcher **out)
 
 void watcher_rebind(struct watcher *w, const Gacc__V1__Session *session)
 {
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	bind_session(w, session);
-	if (w->stream)
-		rpc_stream_cancel(w->stream);
-	pthread_cond_broadcast(&w->changed);
-	pthread_mutex_unlock(&w->lock);
+	tail_cut(&w->tail);
+	pthread_mutex_unlock(&w->tail.lock);
 }
 
 void watcher_free(struct watcher *w)
 {
 	if (!w)
 		return;
-	pthread_mutex_lock(&w->lock);
-	w->stop = true;
-	if (w->stream)
-		rpc_stream_cancel(w->stream);
-	pthread_cond_broadcast(&w->changed);
-	pthread_mutex_unlock(&w->lock);
+	tail_stop(&w->tail);
 	pthread_join(w->thread, NULL);
-	pthread_cond_destroy(&w->changed);
-	pthread_mutex_destroy(&w->lock);
+	tail_fini(&w->tail);
 	if (w->fd >= 0)
 		close(w->fd);
 	free(w);
@@ -314,7 +264,7 @@ gacc_status gacc_event(gacc_job *job, gacc_event_kind *kind, char *text, size_t 
 	gacc_status st = GACC_EAGAIN;
 	uint64_t one;
 
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->tail.lock);
 	if (w->n) {
 		const struct event *e = &w->event[w->first];
 
@@ -327,6 +277,6 @@ gacc_status gacc_event(gacc_job *job, gacc_event_kind *kind, char *text, size_t 
 		(void)!read(w->fd, &one, sizeof(one));
 		st = GACC_OK;
 	}
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->tail.lock);
 	return st;
 }

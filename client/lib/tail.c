@@ -1,0 +1,97 @@
+#include "lib/tail.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "lib/channel.h"
+
+#define RETRY_MS 200
+
+void tail_init(struct tail *tail)
+{
+	pthread_condattr_t attr;
+
+	memset(tail, 0, sizeof(*tail));
+	pthread_mutex_init(&tail->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&tail->changed, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+void tail_fini(struct tail *tail)
+{
+	pthread_cond_destroy(&tail->changed);
+	pthread_mutex_destroy(&tail->lock);
+}
+
+/* Publishes the stream in the same breath in which the request is made: who changes what it asks for cuts it off. */
+static void begin(struct tail *tail, struct rpc_stream *stream, const struct tail_source *source, void *arg)
+{
+	const struct ProtobufCMessage *request;
+
+	pthread_mutex_lock(&tail->lock);
+	request = source->request(arg);
+	tail->stream = stream;
+	if (tail->stop)
+		rpc_stream_cancel(stream);
+	pthread_mutex_unlock(&tail->lock);
+	(void)rpc_stream_send(stream, request);
+	(void)rpc_stream_close_send(stream);
+}
+
+void tail_read(struct tail *tail, struct rpc_channel *channel, const struct tail_source *source, void *arg,
+	       struct rpc_failure *failure)
+{
+	const struct ProtobufCMessage *msg;
+	struct rpc_stream *stream;
+
+	memset(failure, 0, sizeof(*failure));
+	failure->status = rpc_stream_open(channel, source->service, source->method, 0, 0, &stream);
+	if (failure->status)
+		return;
+	begin(tail, stream, source, arg);
+	while (!rpc_stream_next(stream, -1, &msg, NULL) && msg)
+		source->on_message(arg, msg);
+	failure->status = rpc_stream_finish(stream, failure);
+	pthread_mutex_lock(&tail->lock);
+	tail->stream = NULL;
+	pthread_mutex_unlock(&tail->lock);
+	rpc_stream_free(stream);
+}
+
+bool tail_pause(struct tail *tail, bool briefly, bool (*still)(void *arg), void *arg)
+{
+	struct timespec ts;
+	bool go;
+
+	pthread_mutex_lock(&tail->lock);
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	ts.tv_nsec += RETRY_MS * 1000000L;
+	ts.tv_sec += ts.tv_nsec / 1000000000;
+	ts.tv_nsec %= 1000000000;
+	while (!tail->stop && still(arg)) {
+		if (!briefly)
+			pthread_cond_wait(&tail->changed, &tail->lock);
+		else if (pthread_cond_timedwait(&tail->changed, &tail->lock, &ts))
+			break;
+	}
+	go = !tail->stop;
+	pthread_mutex_unlock(&tail->lock);
+	return go;
+}
+
+void tail_cut(struct tail *tail)
+{
+	if (tail->stream)
+		rpc_stream_cancel(tail->stream);
+	pthread_cond_broadcast(&tail->changed);
+}
+
+void tail_stop(struct tail *tail)
+{
+	pthread_mutex_lock(&tail->lock);
+	tail->stop = true;
+	tail_cut(tail);
+	pthread_mutex_unlock(&tail->lock);
+}
