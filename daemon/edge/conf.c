@@ -1,5 +1,6 @@
 #include "edge/conf.h"
 
+#include "edge/machine.h"
 #include "text/yaml_table.h"
 
 #include <ctype.h>
@@ -57,7 +58,7 @@ static const struct yaml_field tls_keys[] = {
 
 static const struct yaml_field limits_keys[] = {
 	{ .name = "host_memory", .type = YAML_SIZE, .offset = IN(limits, host_memory), .initial = "0",
-	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's." },
+	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's." },
 	{ .name = "jobs", .type = YAML_U32, .offset = IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
 	  .doc = "Jobs that may be alive at a time." },
 	{ .name = "jobs_per_user", .type = YAML_U32, .offset = IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
@@ -237,8 +238,9 @@ static enum status fill_in(struct conf *c)
 		c->listen.attach_socket = NULL;
 		st = ST_NO_MEMORY;
 	}
-	if (c->limits.host_memory == 0)
-		c->limits.host_memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3;
+	struct machine_memory m;
+	if (st == ST_OK && c->limits.host_memory == 0 && (st = machine_memory_read("", &m)) == ST_OK)
+		c->limits.host_memory = m.total / 4 * 3;
 	c->log.format = c->log.format_key == FORMAT_AUTO ? (int)log_auto_format() : c->log.format_key;
 	return st;
 }

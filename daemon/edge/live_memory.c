@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "edge/engine_proc.h"
+#include "edge/machine.h"
 #include "engine/engine.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -248,32 +249,20 @@ static void allocate(struct live_job *l)
 	uv_queue_work(&l->d->loop, &a->work, allocate_segments, on_allocated);
 }
 
-static uint64_t memory_available(void)
-{
-	FILE *f = fopen("/proc/meminfo", "re");
-	char line[128];
-	unsigned long long kib = 0;
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return (uint64_t)kib << 10;
-}
-
 static bool fits(struct live_job *l, char *why, size_t n_why)
 {
 	uint64_t need = bytes_wanted(l), limit = l->d->conf->limits.host_memory, used = l->d->host_bytes;
-	uint64_t available = memory_available();
+	struct machine_memory m = { 0, 0 };
+	machine_memory_read("", &m);
 	double mib = 1.0 / (1 << 20);
 	if (used + need > limit || need > limit) {
 		snprintf(why, n_why, "the job needs %.1f MiB, %.1f of %.1f MiB (limits.host_memory) are in use", (double)need * mib,
 			 (double)used * mib, (double)limit * mib);
 		return false;
 	}
-	if (need + MEMORY_MARGIN > available) {
+	if (need + MEMORY_MARGIN > m.available) {
 		snprintf(why, n_why, "the job needs %.1f MiB, the node has %.1f MiB available and %.0f MiB must stay free",
-			 (double)need * mib, (double)available * mib, (double)MEMORY_MARGIN * mib);
+			 (double)need * mib, (double)m.available * mib, (double)MEMORY_MARGIN * mib);
 		return false;
 	}
 	return true;

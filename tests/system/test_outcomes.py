@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batches import ADAM, CLIENT, OPTIMIZERS, TENSORS, check_reduced, expect, job, micros
+from batches import ADAM, CLIENT, OPTIMIZERS, TENSORS, check_reduced, expect, gradients, job, micros
 from harness import Daemon, GaccError, wait_until
 from reference import Optimizer, Reduced, schedule_factor
 from training import Team, draw
