@@ -67,6 +67,10 @@ static bool own(struct item *i)
 		return own_bytes(i, 0, &r->commit.payload);
 	case JOURNAL_END:
 		return own_text(i, 0, &r->end.reason);
+	case JOURNAL_HOLD:
+		return own_text(i, 0, &r->hold.reason);
+	case JOURNAL_UPDATE:
+		return own_bytes(i, 0, &r->update.payload);
 	case JOURNAL_PARAMS_READY:
 		break;
 	}

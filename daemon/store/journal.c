@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SCHEMA_VERSION 1
 #define APPLICATION_ID 0x67616363 /* "gacc" */
 #define CHECKPOINT_PAGES 4096     /* of the write-ahead log: 16 MiB */
 
-/* Payloads lie apart, so that a job's history stays a few dozen bytes per window. */
-static const char schema[] =
+/* Each makes the schema of its index + 1 from the one before; append, never change. Payloads lie apart, so that a job's history
+ * stays a few dozen bytes per window. */
+static const char *const schema_steps[] = {
 	"CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 	"INSERT INTO meta VALUES ('term', 0), ('incarnation', 0), ('last_job', 0);"
 	"CREATE TABLE jobs (id INTEGER PRIMARY KEY, uuid BLOB NOT NULL, request_id BLOB NOT NULL UNIQUE,"
@@ -29,7 +29,12 @@ static const char schema[] =
 	" term INTEGER NOT NULL, attempt INTEGER NOT NULL, outcome INTEGER NOT NULL, at INTEGER NOT NULL,"
 	" PRIMARY KEY (job, window)) WITHOUT ROWID;"
 	"CREATE TABLE payloads (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT NULL,"
-	" UNIQUE (job, window));";
+	" UNIQUE (job, window));",
+	"ALTER TABLE jobs ADD COLUMN hold TEXT;"
+	"CREATE TABLE updates (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT NULL);"
+	"CREATE INDEX updates_of_job ON updates (job);",
+};
+#define SCHEMA_VERSION ((int)(sizeof schema_steps / sizeof *schema_steps))
 
 /* X(name, SQL) */
 #define STATEMENTS(X)                                                                                                  \
@@ -52,13 +57,16 @@ static const char schema[] =
 	X(PAYLOAD, "INSERT INTO payloads (job, window, data) VALUES (?, ?, ?)")                                        \
 	X(OLD_PAYLOADS, "DELETE FROM payloads WHERE job = ? AND window <= ?")                                          \
 	X(NEXT_WINDOW, "UPDATE jobs SET next_window = ? WHERE id = ?")                                                 \
+	X(HOLD, "UPDATE jobs SET hold = ? WHERE id = ?")                                                               \
+	X(UPDATE, "INSERT INTO updates (job, window, data) VALUES (?, ?, ?)")                                          \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ? WHERE id = ?")                                \
 	X(EACH_JOB, "SELECT id, uuid, request_id, uid, user, created, spec, tensors, params_ready, epoch, next_window,"\
-		    " end_state, end_reason, ended FROM jobs WHERE ? OR ended IS NULL ORDER BY id")                    \
+		    " end_state, end_reason, ended, hold FROM jobs WHERE ? OR ended IS NULL ORDER BY id")                    \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
 		       " FROM windows w LEFT JOIN payloads p ON p.job = w.job AND p.window = w.window"                 \
 		       " WHERE w.job = ?1 AND w.window >= (SELECT next_window - ?2 FROM jobs WHERE id = ?1)"           \
-		       " ORDER BY w.window")
+		       " ORDER BY w.window")                                                                           \
+	X(EACH_UPDATE, "SELECT job, window, data FROM updates WHERE job = ? ORDER BY id")
 
 enum sql {
 #define X(name, text) SQL_##name,
@@ -216,18 +224,18 @@ static enum status create_schema(struct journal *j, const char *path)
 	char text[32];
 	if (pragma(j, "PRAGMA user_version", text, sizeof text) != SQLITE_OK)
 		return fail(j, path);
-	int version = atoi(text);
+	int version = atoi(text), rc = SQLITE_OK;
 	if (version > SCHEMA_VERSION) {
 		log_error("journal %s has schema %d, this gaccd knows %d: it was written by a newer one", path, version,
 			  SCHEMA_VERSION);
 		return ST_VERSION_SKEW;
 	}
-	if (version == SCHEMA_VERSION)
-		return ST_OK;
-	char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
-				    schema, APPLICATION_ID, SCHEMA_VERSION);
-	int rc = sql ? exec(j, sql) : SQLITE_NOMEM;
-	sqlite3_free(sql);
+	for (; version < SCHEMA_VERSION && rc == SQLITE_OK; version++) {
+		char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
+					    schema_steps[version], APPLICATION_ID, version + 1);
+		rc = sql ? exec(j, sql) : SQLITE_NOMEM;
+		sqlite3_free(sql);
+	}
 	return rc == SQLITE_OK ? ST_OK : fail(j, path);
 }
 
@@ -380,6 +388,8 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		      : r->kind == JOURNAL_PARAMS_READY ? r->params_ready.job
 		      : r->kind == JOURNAL_EPOCH	? r->epoch.job
 		      : r->kind == JOURNAL_COMMIT	? r->commit.job
+		      : r->kind == JOURNAL_HOLD		? r->hold.job
+		      : r->kind == JOURNAL_UPDATE	? r->update.job
 							: r->end.job;
 	struct job_state is = { 0, 0 };
 	enum status st = live_job(j, id, &is);
@@ -396,6 +406,12 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		return add_epoch(j, term, r, is);
 	case JOURNAL_COMMIT:
 		return add_window(j, term, &r->commit, is);
+	case JOURNAL_HOLD:
+		return RUN(j, SQL_HOLD, "ti", r->hold.reason, (int64_t)id);
+	case JOURNAL_UPDATE:
+		if (r->update.payload.n > JOURNAL_MAX_BYTES)
+			return ST_INVALID_ARGUMENT;
+		return RUN(j, SQL_UPDATE, "iib", (int64_t)id, (int64_t)r->update.window, r->update.payload);
 	default:
 		return RUN(j, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
 	}
@@ -471,6 +487,7 @@ static struct journal_job read_job(sqlite3_stmt *s)
 		.end_state = (uint32_t)column_u64(s, 11),
 		.end_reason = column_text(s, 12),
 		.ended_unix_ns = sqlite3_column_int64(s, 13),
+		.hold_reason = (const char *)sqlite3_column_text(s, 14),
 	};
 	column_id(s, 1, b.uuid);
 	column_id(s, 2, b.request_id);
@@ -526,5 +543,23 @@ enum status journal_each_window(struct journal *j, uint64_t job, uint64_t last,
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
 		st = fail(j, sql_text[SQL_EACH_WINDOW]);
 	done(j, SQL_EACH_WINDOW);
+	return st;
+}
+
+enum status journal_each_update(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
+				void *arg)
+{
+	if (j->failed)
+		return ST_STORE_FAILED;
+	sqlite3_stmt *s = j->stmt[SQL_EACH_UPDATE];
+	enum status st = ST_OK;
+	int rc;
+	for (rc = step(j, SQL_EACH_UPDATE, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
+		struct journal_update u = { column_u64(s, 0), column_u64(s, 1), column_bytes(s, 2) };
+		st = fn(arg, &u);
+	}
+	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+		st = fail(j, sql_text[SQL_EACH_UPDATE]);
+	done(j, SQL_EACH_UPDATE);
 	return st;
 }

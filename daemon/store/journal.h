@@ -46,6 +46,7 @@ struct journal_job {
 	uint32_t end_state;        /* gacc.v1.JobState */
 	const char *end_reason;
 	int64_t ended_unix_ns;
+	const char *hold_reason;   /* why it is paused; NULL: it is not */
 };
 
 /* The outcome of one window. */
@@ -57,13 +58,21 @@ struct journal_window {
 	struct journal_bytes payload; /* the caller's; n = 0 when read later than JOURNAL_KEEP_PAYLOADS windows after */
 };
 
+/* Values of a job that change from a window on. */
+struct journal_update {
+	uint64_t job, window;
+	struct journal_bytes payload; /* the caller's */
+};
+
 enum journal_kind {
 	JOURNAL_JOB = 1,      /* .job: a new job */
 	JOURNAL_TENSORS,      /* .tensors: the tensor set is declared */
 	JOURNAL_PARAMS_READY, /* .params_ready: initial parameters are complete on all nodes */
 	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
 	JOURNAL_COMMIT,       /* .commit */
-	JOURNAL_END           /* .end: terminal; nothing follows for this job */
+	JOURNAL_END,          /* .end: terminal; nothing follows for this job */
+	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
+	JOURNAL_UPDATE        /* .update */
 };
 
 struct journal_record {
@@ -89,6 +98,11 @@ struct journal_record {
 			const char *reason;
 			int64_t unix_ns;
 		} end;
+		struct {
+			uint64_t job;
+			const char *reason; /* NULL: the job goes on */
+		} hold;
+		struct journal_update update;
 	};
 };
 
@@ -121,5 +135,9 @@ enum status journal_each_job(struct journal *, bool all, enum status (*fn)(void 
 /* The same for the last `last` windows of a job, oldest first. */
 enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,
 				enum status (*fn)(void *arg, const struct journal_window *), void *arg);
+
+/* The same for all updates of a job, in the order in which they were made. */
+enum status journal_each_update(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
+				void *arg);
 
 #endif

@@ -303,6 +303,60 @@ START_TEST(a_payload_may_be_megabytes)
 }
 END_TEST
 
+static enum status see_update(void *arg, const struct journal_update *u)
+{
+	uint64_t *n = arg;
+	ck_assert_uint_eq(u->job, 1);
+	ck_assert_uint_eq(u->window, 10 - *n); /* in the order of writing, not of windows */
+	ck_assert_uint_eq(u->payload.n, 2);
+	ck_assert_mem_eq(u->payload.data, *n ? "b" : "a", 2);
+	++*n;
+	return ST_OK;
+}
+
+static enum status check_hold(void *arg, const struct journal_job *b)
+{
+	const char *want = arg;
+	if (b->id == 1 && want)
+		ck_assert_str_eq(b->hold_reason, want);
+	else
+		ck_assert_ptr_null(b->hold_reason);
+	return ST_OK;
+}
+
+static struct journal_record hold(uint64_t id, const char *reason)
+{
+	struct journal_record r = { .kind = JOURNAL_HOLD };
+	r.hold.job = id;
+	r.hold.reason = reason;
+	return r;
+}
+
+START_TEST(holds_and_updates_read_as_written)
+{
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j), n = 0;
+	struct journal_record r[] = { job(1), job(2), hold(1, "by ana"), { .kind = JOURNAL_UPDATE },
+				      { .kind = JOURNAL_UPDATE }, { .kind = JOURNAL_UPDATE } };
+	r[3].update = (struct journal_update){ 1, 10, { "a", 2 } };
+	r[4].update = (struct journal_update){ 2, 3, { "of another job", 4 } };
+	r[5].update = (struct journal_update){ 1, 9, { "b", 2 } };
+	ck_assert_int_eq(journal_commit(j, term, r, 6), ST_OK);
+	journal_close(j);
+	j = open_ok();
+	term = term_of(j);
+	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
+	ck_assert_int_eq(journal_each_update(j, 1, see_update, &n), ST_OK);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_int_eq(write1(j, term, hold(1, NULL)), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, false, check_hold, NULL), ST_OK);
+	ck_assert_int_eq(write1(j, term, hold(5, "x")), ST_JOB_NOT_FOUND);
+	r[3].update.payload.n = JOURNAL_MAX_BYTES + 1;
+	ck_assert_int_eq(write1(j, term, r[3]), ST_INVALID_ARGUMENT);
+	journal_close(j);
+}
+END_TEST
+
 START_TEST(an_epoch_voids_the_windows_after_its_base)
 {
 	struct journal *j = open_ok();
@@ -371,7 +425,7 @@ START_TEST(damage_and_newer_schemas_are_refused)
 	journal_close(j);
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "PRAGMA user_version = 2", NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "PRAGMA user_version = 999", NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
 	struct journal *bad = NULL;
 	ck_assert_int_eq(journal_open(path, &bad), ST_VERSION_SKEW);
@@ -525,6 +579,7 @@ int main(void)
 	tcase_add_test(c, wrong_records_are_refused);
 	tcase_add_test(c, payloads_of_old_windows_go_and_history_stays);
 	tcase_add_test(c, a_payload_may_be_megabytes);
+	tcase_add_test(c, holds_and_updates_read_as_written);
 	tcase_add_test(c, an_epoch_voids_the_windows_after_its_base);
 	tcase_add_test(c, one_process_at_a_time);
 	tcase_add_test(c, the_file_is_private);
