@@ -179,7 +179,7 @@ void live_submit(struct daemon *d, const struct submit *s)
 	if (!bytes)
 		goto fail;
 	gacc__v1__job_spec__pack(s->spec, bytes);
-	st = live_new(d, ++d->last_job, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
+	st = live_new(d, d->last_job + 1, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
 	if (!st && s->spec->n_tensors)
 		st = live_declare_spec_tensors(l, why, sizeof why);
 	if (st)
@@ -202,6 +202,8 @@ void live_submit(struct daemon *d, const struct submit *s)
 	if (st) {
 		pending_end(d, p, st, status_info(st)->text, NULL);
 		live_free(l);
+	} else {
+		d->last_job = l->id; /* a refused job takes no id */
 	}
 	return;
 fail:

@@ -357,6 +357,23 @@ START_TEST(holds_and_updates_read_as_written)
 }
 END_TEST
 
+START_TEST(an_older_schema_is_brought_up_to_date)
+{
+	struct journal *j = open_ok();
+	ck_assert_int_eq(write1(j, term_of(j), job(1)), ST_OK);
+	journal_close(j);
+	sqlite3 *db;
+	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; PRAGMA user_version = 1",
+				      NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(db);
+	j = open_ok();
+	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
+	journal_close(j);
+}
+END_TEST
+
 START_TEST(an_epoch_voids_the_windows_after_its_base)
 {
 	struct journal *j = open_ok();
@@ -579,6 +596,7 @@ int main(void)
 	tcase_add_test(c, wrong_records_are_refused);
 	tcase_add_test(c, payloads_of_old_windows_go_and_history_stays);
 	tcase_add_test(c, a_payload_may_be_megabytes);
+	tcase_add_test(c, an_older_schema_is_brought_up_to_date);
 	tcase_add_test(c, holds_and_updates_read_as_written);
 	tcase_add_test(c, an_epoch_voids_the_windows_after_its_base);
 	tcase_add_test(c, one_process_at_a_time);
