@@ -1,27 +1,29 @@
 #!/bin/sh
 # All benchmarks, one table. Figures are ratios taken inside one run; docs/performance.md says what they mean.
 #
-#   tests/bench/run.sh [--quick] [--wait SECONDS] [--out FILE] BUILD_DIR
+#   tests/bench/run.sh [--quick] [--wait SECONDS] [--out FILE] [--torch PYTHON] BUILD_DIR
 #
 #   --quick    fewer rounds and the smaller models: a minute instead of some ten
 #   --wait     how long to wait for the machine to be quiet (0); then it measures anyway and says so
 #   --out      the table also goes there (BUILD_DIR/bench.txt)
+#   --torch    a Python that has PyTorch: compares with DistributedDataParallel, too (some twenty minutes more)
 #
 # Build first, with optimisation: cmake -DCMAKE_BUILD_TYPE=Release.
 set -eu
 
 usage()
 {
-	sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+	sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
 
-quick= wait=0 out= build=
+quick= wait=0 out= torch= build=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--quick) quick=1 ;;
 	--wait) [ $# -gt 1 ] || usage; wait=$2; shift ;;
 	--out) [ $# -gt 1 ] || usage; out=$2; shift ;;
+	--torch) [ $# -gt 1 ] || usage; torch=$2; shift ;;
 	-*) usage ;;
 	*) [ -z "$build" ] || usage; build=$1 ;;
 	esac
@@ -113,4 +115,8 @@ done
 	service
 	printf '\nThe kernels (C1, C2, C9, C12).\n'
 	kernels
+	if [ -n "$torch" ]; then
+		printf '\nBeside PyTorch (C3a, C3b, C10, C11): what a step adds to forward and backward.\n'
+		"$torch" "$(dirname "$0")/torch/compare.py" ${quick:+--quick --models S,M} "$build"
+	fi
 } | tee "$out"

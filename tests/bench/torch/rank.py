@@ -1,0 +1,226 @@
+"""One rank of the comparison with DDP, started by compare.py: runs blocks of steps of each variant in turn and reports their cost.
+
+Every variant sees the same batches and the same initial parameters:
+  bare       forward and backward of 4 micro-batches, nothing else
+  ddp        DistributedDataParallel (gloo) as its users write it: no_sync, clip_grad_norm_, AdamW
+  ddp_tuned  gradient_as_bucket_view, fused AdamW, foreach clipping
+  gacc       libgacc, backward() adds into the slot, which the daemon zeroes as it reads it
+  gacc_copy  libgacc, a hook copies each gradient into the slot while it is in the cache
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gacc_lib import Job
+
+MODELS = {"S": [784, 512, 512, 10], "M": [784, 2048, 2048, 2048, 10], "L": [784, 4096, 4096, 4096, 4096, 10]}
+K, BATCH, LR, CLIP = 4, 16, 1e-4, 1.0
+SPEC = ("metadata: {{name: {name}}}\nspec: {{micro_size: 4, clip_norm: 1.0, slots_per_rank: 1, batch: 16, "
+        "optimizer: {{type: adamw, lr: 1.0e-4, weight_decay: 0.01}}}}\n")
+
+
+def mlp(sizes):
+    torch.manual_seed(1)
+    layers = []
+    for n, m in zip(sizes, sizes[1:]):
+        layers += [torch.nn.Linear(n, m), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+class Data:
+    """Batches that depend on (step, micro, rank) alone; made before anything is timed."""
+
+    def __init__(self, rank):
+        g = torch.Generator().manual_seed(1000 + rank)
+        self.x = torch.rand(64, BATCH, 784, generator=g)
+        self.y = torch.randint(0, 10, (64, BATCH), generator=g)
+
+    def __call__(self, step, micro):
+        i = (step * K + micro) % 64
+        return self.x[i], self.y[i]
+
+
+class Variant:
+    def __init__(self, data, sizes):
+        self.data, self.model, self.steps = data, mlp(sizes), 0
+
+    def loss(self, micro):
+        x, y = self.data(self.steps, micro)
+        return torch.nn.functional.cross_entropy(self.model(x), y)
+
+    def close(self):
+        pass
+
+
+class Bare(Variant):
+    def step(self):
+        for micro in range(K):
+            (self.loss(micro) / K).backward()
+        self.model.zero_grad(set_to_none=True)
+        self.steps += 1
+
+
+class Ddp(Variant):
+    tuned = False
+
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=self.tuned)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=0.01, **({"fused": True} if self.tuned else {}))
+
+    def step(self):
+        for micro in range(K - 1):
+            with self.model.no_sync():
+                (self.loss(micro) / K).backward()
+        (self.loss(K - 1) / K).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, **({"foreach": True} if self.tuned else {}))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=not self.tuned)
+        self.steps += 1
+
+
+class DdpTuned(Ddp):
+    tuned = True
+
+
+class Gacc(Variant):
+    copy = False
+
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        names, self.params = zip(*self.model.named_parameters())
+        spec = SPEC.format(name=f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}")
+        self.job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], spec, dist.get_rank(), dist.get_world_size(), names, self.params)
+        if self.copy:
+            for t, p in enumerate(self.params):
+                p.register_post_accumulate_grad_hook(lambda p, t=t: self.take(p, t))
+
+    def take(self, p, t):
+        self.slot[t].copy_(p.grad)
+        p.grad = None
+
+    def step(self):
+        micro = 0
+        while self.job.next():
+            self.slot = self.job.slot()
+            if not self.copy:
+                for p, grad in zip(self.params, self.slot):
+                    p.grad = grad
+            self.loss(micro).backward()
+            self.job.push(BATCH, zero_after=not self.copy)
+            micro += 1
+        self.job.wait()
+        self.steps += 1
+
+    def close(self):
+        self.job.close(True)
+
+
+class GaccCopy(Gacc):
+    copy = True
+
+
+VARIANTS = {"bare": Bare, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_copy": GaccCopy}
+
+
+def cpu_of(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def daemons():
+    """gaccd, its engines and what else lives with this run's mark, but the ranks."""
+    mark, found = f"GACC_BENCH_DAEMON={os.environ['GACC_BENCH_RUN']}".encode(), []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def cpu():
+    """Of this rank; rank 0 adds the daemons'. Seconds."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    mine = usage.ru_utime + usage.ru_stime
+    return mine + (sum(map(cpu_of, daemons())) if dist.get_rank() == 0 else 0)
+
+
+def pss(pid):
+    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def total(value):
+    t = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(t)
+    return t.item()
+
+
+def block(variant, steps):
+    """(wall, CPU of all processes) of one step, averaged over `steps`."""
+    dist.barrier()
+    cpu0, start = cpu(), time.monotonic()
+    for _ in range(steps):
+        variant.step()
+    dist.barrier()
+    wall = (time.monotonic() - start) / steps
+    return wall, total(cpu() - cpu0) / steps
+
+
+def compare(a, variants):
+    rounds = {name: [] for name in variants}
+    for v in variants.values():
+        block(v, 2)  # warm-up: allocations, page faults, DDP's bucket rebuild
+    for _ in range(a.rounds):
+        for name, v in variants.items():
+            rounds[name].append(block(v, a.steps))
+    trained = {n: torch.cat([p.detach().flatten() for p in v.model.parameters()]) for n, v in variants.items() if n != "bare"}
+    base = next(iter(trained.values()))
+    apart = {n: ((t - base).norm() / base.norm()).item() for n, t in trained.items()}
+    return {"rounds": rounds, "apart": apart}
+
+
+def memory(variants):
+    """Bytes (PSS) of all processes, after a few steps of the one variant."""
+    for v in variants.values():
+        block(v, 3)
+    dist.barrier()
+    mine = pss(os.getpid()) + (sum(map(pss, daemons())) if dist.get_rank() == 0 else 0)
+    return {"pss": total(mine)}
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("what", choices=("compare", "memory"))
+    p.add_argument("model", choices=MODELS)
+    p.add_argument("variants")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--steps", type=int, default=5)
+    a = p.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    data = Data(dist.get_rank())
+    variants = {name: VARIANTS[name](data, MODELS[a.model]) for name in a.variants.split(",")}
+    result = compare(a, variants) if a.what == "compare" else memory(variants)
+    dist.barrier()
+    for v in variants.values():
+        v.close()
+    if dist.get_rank() == 0:
+        json.dump(result, sys.stdout)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
