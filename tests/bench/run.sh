@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ -d "$build/bin" ] || usage
+[ -n "$build" ] && [ -d "$build/bin" ] || usage
 : "${out:=$build/bench.txt}"
 bin=$build/bin
 kind=$(sed -n 's/^CMAKE_BUILD_TYPE:STRING=//p' "$build/CMakeCache.txt")

@@ -17,6 +17,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -68,9 +69,10 @@ class Daemon:
 
     BAD_LINE = re.compile(r" (WARN|ERROR) |Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
 
-    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True):
+    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0):
+        """`systemd_ms`: supervised by support/systemd_player.py in the place of gaccd --supervise, with a watchdog of so many ms."""
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
-        self.supervise, self.allow = supervise, list(allow)
+        self.supervise, self.allow, self.systemd_ms = supervise or bool(systemd_ms), list(allow), systemd_ms
         self.conf = {"engine.threads": 2, **(conf or {})}
         self.env, self.start_on_enter = dict(env or {}), start
         self.socket = self.dir / "g.sock"
@@ -87,8 +89,9 @@ class Daemon:
         conf = {"listen.socket": self.socket, "state_dir": self.dir / "state", "runtime_dir": self.dir / "run",
                 "log.format": "text", **self.conf}
         (self.dir / "gaccd.yaml").write_text("")
-        return ([build_dir() / "bin/gaccd", "--config", self.dir / "gaccd.yaml"] + ["--supervise"] * self.supervise +
-                [word for key, value in conf.items() for word in ("--set", f"{key}={value}")])
+        player = [sys.executable, pathlib.Path(__file__).parents[1] / "support/systemd_player.py", str(self.systemd_ms)]
+        return (player * bool(self.systemd_ms) + [build_dir() / "bin/gaccd", "--config", self.dir / "gaccd.yaml"] +
+                ["--supervise"] * (self.supervise and not self.systemd_ms) + [word for key, value in conf.items() for word in ("--set", f"{key}={value}")])
 
     def start(self, env=None):
         """Starts gaccd (and its supervisor) and waits until it answers."""
