@@ -480,6 +480,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 		break;
 	case ENGINE_START:
 	case ENGINE_STOP:
+	case ENGINE_PING:
 		break;
 	}
 }

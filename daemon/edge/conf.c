@@ -79,6 +79,8 @@ static const struct yaml_field engine_keys[] = {
 	  .doc = "Threads of each engine; 0: one per CPU." },
 	{ .name = "kernels", .type = YAML_STRING, .offset = IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
 	  .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name." },
+	{ .name = "timeout", .type = YAML_MS, .offset = IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
+	  .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. Longer than its longest pass." },
 	{ .name = NULL }
 };
 

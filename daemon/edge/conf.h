@@ -44,6 +44,7 @@ struct conf {
 	struct {
 		uint32_t threads; /* 0: one per CPU */
 		char *kernels;    /* "auto" or a kernel table's name */
+		uint64_t timeout_ms; /* without a sign of life; then it is killed */
 	} engine;
 };
 

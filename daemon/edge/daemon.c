@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TICK_MS 100
 #define DRAIN_MS 100
 #define GRACE_MS 1000
 
@@ -251,7 +250,7 @@ static void start_handles(struct daemon *d)
 	uv_signal_init(&d->loop, &d->on_int);
 	uv_signal_init(&d->loop, &d->on_hup);
 	d->idle.data = d->tick.data = d->on_term.data = d->on_int.data = d->on_hup.data = d;
-	uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
+	uv_timer_start(&d->tick, on_tick, DAEMON_TICK_MS, DAEMON_TICK_MS);
 	uv_signal_start(&d->on_term, on_signal, SIGTERM);
 	uv_signal_start(&d->on_int, on_signal, SIGINT);
 	uv_signal_start(&d->on_hup, on_signal, SIGHUP);

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#define DAEMON_TICK_MS 100
 #define SESSION_RANK_BITS 20  /* Session.id = job << SESSION_RANK_BITS | rank */
 
 struct attach;

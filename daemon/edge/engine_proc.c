@@ -28,6 +28,7 @@ struct engine_proc {
 	void *arg;
 	struct packet *queue, **queue_tail;
 	bool polling_write, exited, let_go;
+	uint32_t silent_ticks; /* since it was heard */
 	int n_handles; /* still open */
 	int64_t exit_status;
 	int term_signal;
@@ -152,7 +153,9 @@ static void read_answers(struct engine_proc *e)
 				uv_process_kill(&e->process, SIGKILL);
 			return;
 		}
-		e->events.answer(e->arg, &a);
+		e->silent_ticks = 0;
+		if (a.op != ENGINE_PING)
+			e->events.answer(e->arg, &a);
 		if (e->let_go || e->exited)
 			return;
 	}
@@ -169,6 +172,21 @@ static void on_poll(uv_poll_t *h, int status, int events)
 		flush_queue(e);
 	if (events & UV_READABLE && !e->let_go)
 		read_answers(e);
+}
+
+bool engine_proc_tick(struct engine_proc *e, uint32_t patience)
+{
+	if (e->exited || e->let_go)
+		return true;
+	/* one question at half time: an idle engine is asked rarely, a busy one answers other things meanwhile */
+	if (++e->silent_ticks == (patience + 1) / 2) {
+		struct engine_command ping = { .op = ENGINE_PING };
+		engine_proc_send(e, &ping, NULL);
+	}
+	if (e->silent_ticks <= patience)
+		return true;
+	e->silent_ticks = 0;
+	return false;
 }
 
 void engine_proc_kill(struct engine_proc *e)

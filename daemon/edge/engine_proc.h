@@ -33,6 +33,9 @@ enum status engine_proc_start(void *loop, const struct engine_start *, const str
 /* Queued when the socket is full. false: the process is going or gone. n_present bytes follow the command. */
 bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present);
 int64_t engine_proc_pid(const struct engine_proc *);
+/* Once a tick: asks for a sign of life when there has been none for a while. false: none has come for `patience` ticks, the engine
+ * hangs or is stopped. Ticks, not time: a machine that slept, or a gaccd that was stopped, must not blame the engine. */
+bool engine_proc_tick(struct engine_proc *, uint32_t patience);
 /* SIGKILL; exited follows. */
 void engine_proc_kill(struct engine_proc *);
 /* Asks it to end (ENGINE_STOP, then the closed socket) and lets go: no event comes any more. NULL is fine. */

@@ -462,8 +462,23 @@ static void start_engine(struct live_job *l)
 		l->engine_retry_ns = daemon_now(l->d).mono_ns + RESTART_MAX_NS;
 }
 
+/* An engine that hangs is one that died and does not know it. */
+static void check_engine(struct live_job *l)
+{
+	char text[160];
+	int64_t timeout_ms = l->d->conf->engine.timeout_ms;
+	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / DAEMON_TICK_MS)))
+		return;
+	snprintf(text, sizeof text, "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
+		 (long long)engine_proc_pid(l->engine), (double)timeout_ms / 1e3);
+	live_event(l, true, "EngineHung", -1, text);
+	engine_proc_kill(l->engine);
+}
+
 void live_engine_due(struct live_job *l, struct now now)
 {
+	if (l->engine)
+		check_engine(l);
 	if (!l->engine_retry_ns || now.mono_ns < l->engine_retry_ns || l->engine || l->released || live_ended(l))
 		return;
 	l->engine_retry_ns = 0;

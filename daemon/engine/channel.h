@@ -31,7 +31,8 @@ enum engine_op {
 	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
 	ENGINE_ACK_STEP,   /* window: optimizer CLIENT, all have read its reduced gradient; half P[1-x] is free again */
-	ENGINE_STOP        /* leave cleanly */
+	ENGINE_STOP,       /* leave cleanly */
+	ENGINE_PING        /* answered when its turn comes: the engine lives and moves */
 };
 
 struct engine_command {

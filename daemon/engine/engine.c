@@ -226,6 +226,9 @@ static void dispatch(struct engine *e, const struct packet *p)
 	case ENGINE_ACK_STEP:
 		step_ack(e, c);
 		break;
+	case ENGINE_PING:
+		engine_reply(e, c, ST_OK, "");
+		break;
 	default:
 		engine_reply(e, c, ST_INVALID_ARGUMENT, "no such command, or not now");
 	}
