@@ -46,7 +46,7 @@ static void *pack_detail(const struct rpc_error *error, size_t *out_len)
 	Gacc__V1__ErrorDetail detail = GACC__V1__ERROR_DETAIL__INIT;
 	uint32_t ranks[RANKS_MAX];
 	detail.reason = strcpy(reason, status_info(error->status)->name);
-	detail.hint = fit(error->hint, hint);
+	detail.hint = fit(error->hint ? error->hint : status_info(error->status)->hint, hint);
 	detail.field = fit(error->field, field);
 	detail.retry_after_ms = error->retry_after_ms;
 	detail.n_missing_ranks = error->n_missing_ranks < RANKS_MAX ? error->n_missing_ranks : RANKS_MAX;

@@ -17,7 +17,7 @@
 struct rpc_error {
 	enum status status; /* gives the code, and the detail's reason */
 	const char *message; /* NULL: the table's text */
-	const char *hint; /* what to do next */
+	const char *hint; /* what to do next; NULL: the table's */
 	const char *field; /* the offending one */
 	int64_t retry_after_ms;
 	const uint32_t *missing_ranks;

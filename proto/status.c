@@ -3,7 +3,7 @@
 #include <string.h>
 
 static const struct status_info table[ST_COUNT] = {
-#define X(name, scope, code, retry, text) [ST_##name] = { #name, text, SCOPE_##scope, code, retry },
+#define X(name, scope, code, retry, text, hint) [ST_##name] = { #name, text, hint, SCOPE_##scope, code, retry },
 	STATUS_TABLE(X)
 #undef X
 };
