@@ -1,4 +1,7 @@
 #include "proto/bytes.h"
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/byte_buffer.h>
@@ -76,6 +79,11 @@ static struct bytes_view view_of(const grpc_byte_buffer *buffer)
 	return (struct bytes_view){ .slices = all->slices, .offset = 0, .left = all->length };
 }
 
+static bool buffer_ok(const grpc_byte_buffer *buffer)
+{
+	return buffer->type == GRPC_BB_RAW && buffer->data.raw.compression == GRPC_COMPRESS_NONE;
+}
+
 static bool view_varint(struct bytes_view *view, uint64_t *out_value)
 {
 	uint64_t value = 0;
@@ -94,6 +102,26 @@ static bool view_varint(struct bytes_view *view, uint64_t *out_value)
 }
 
 /* The check before protobuf-c. */
+
+/* The first thing that is wrong; bytes_explain makes a sentence of it. */
+struct fault {
+	const ProtobufCMessageDescriptor *desc;
+	const ProtobufCFieldDescriptor *field; /* NULL: `number` is none of desc's, or no tag was read */
+	uint32_t number;
+	const uint8_t *at;
+	char what[96];
+};
+
+/* Returns false. */
+static __attribute__((format(printf, 3, 4))) bool fail(struct fault *f, const uint8_t *at, const char *fmt, ...)
+{
+	va_list ap;
+	f->at = at;
+	va_start(ap, fmt);
+	vsnprintf(f->what, sizeof f->what, fmt, ap);
+	va_end(ap);
+	return false;
+}
 
 static bool read_varint(const uint8_t **p, const uint8_t *end, uint64_t *out_value)
 {
@@ -115,11 +143,12 @@ static bool tag_ok(uint64_t tag)
 	return tag >> 3 != 0 && tag <= UINT32_MAX;
 }
 
-/* Length of the well-formed UTF-8 sequence at p (Unicode table 3-7), without NUL; 0 if there is none. */
-static size_t utf8_sequence(const uint8_t *p, const uint8_t *end)
+/* Well-formed: Unicode table 3-7. */
+size_t bytes_utf8(const void *at, const void *end)
 {
+	const uint8_t *p = at;
 	size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-	if (n == 0 || p[0] == 0 || n > (size_t)(end - p))
+	if (n == 0 || p[0] == 0 || n > (size_t)((const uint8_t *)end - p))
 		return 0;
 	for (size_t i = 1; i < n; i++)
 		if ((p[i] & 0xc0) != 0x80)
@@ -130,12 +159,12 @@ static size_t utf8_sequence(const uint8_t *p, const uint8_t *end)
 	return n;
 }
 
-static bool utf8_ok(const uint8_t *p, const uint8_t *end)
+static bool utf8_ok(const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	while (p < end) {
-		size_t n = utf8_sequence(p, end);
+		size_t n = bytes_utf8(p, end);
 		if (n == 0)
-			return false;
+			return fail(f, p, "byte 0x%02x is not %s", *p, *p ? "UTF-8" : "allowed in text");
 		p += n;
 	}
 	return true;
@@ -161,43 +190,50 @@ static enum wire wire_of(ProtobufCType type)
 	}
 }
 
-static bool packed_ok(ProtobufCType type, const uint8_t *p, const uint8_t *end)
+static bool packed_ok(ProtobufCType type, const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	enum wire wire = wire_of(type);
+	const uint8_t *start = p;
 	uint64_t value;
+	long n = end - p, size = wire == WIRE_FIXED32 ? 4 : 8;
 	if (wire != WIRE_VARINT)
-		return (end - p) % (wire == WIRE_FIXED32 ? 4 : 8) == 0;
+		return n % size == 0 || fail(f, start, "a packed list has %ld bytes, elements have %ld", n, size);
 	while (p < end)
-		if (!read_varint(&p, end, &value))
-			return false;
+		if (start = p, !read_varint(&p, end, &value))
+			return fail(f, start, "a number does not end within the %td bytes left", end - start);
 	return true;
 }
 
-static bool message_ok(const ProtobufCMessageDescriptor *desc, const uint8_t *p, const uint8_t *end);
+static bool message_ok(const ProtobufCMessageDescriptor *desc, const uint8_t *p, const uint8_t *end, struct fault *f);
 
 /* A length-delimited value of a known field. */
-static bool delimited_ok(const ProtobufCFieldDescriptor *field, const uint8_t *p, const uint8_t *end)
+static bool delimited_ok(const ProtobufCFieldDescriptor *field, const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	switch (field->type) {
 	case PROTOBUF_C_TYPE_STRING:
-		return utf8_ok(p, end);
+		return utf8_ok(p, end, f);
 	case PROTOBUF_C_TYPE_BYTES:
 		return true;
 	case PROTOBUF_C_TYPE_MESSAGE:
-		return message_ok(field->descriptor, p, end);
+		return message_ok(field->descriptor, p, end, f);
 	default:
-		return field->label == PROTOBUF_C_LABEL_REPEATED && packed_ok(field->type, p, end);
+		if (field->label != PROTOBUF_C_LABEL_REPEATED)
+			return fail(f, p, "wire type %d does not belong to this field", WIRE_BYTES);
+		return packed_ok(field->type, p, end, f);
 	}
 }
 
-static bool field_ok(const ProtobufCFieldDescriptor *field, enum wire wire, const uint8_t **p, const uint8_t *end)
+static bool field_ok(const ProtobufCFieldDescriptor *field, enum wire wire, const uint8_t **p, const uint8_t *end,
+		     struct fault *f)
 {
+	const uint8_t *start = *p;
 	uint64_t n;
 	if (field && wire != wire_of(field->type) && wire != WIRE_BYTES)
-		return false;
+		return fail(f, start, "wire type %d does not belong to this field", wire);
 	switch (wire) {
 	case WIRE_VARINT:
-		return read_varint(p, end, &n);
+		return read_varint(p, end, &n) ||
+		       fail(f, start, "a number does not end within the %td bytes left", end - start);
 	case WIRE_FIXED64:
 		n = 8;
 		break;
@@ -206,30 +242,68 @@ static bool field_ok(const ProtobufCFieldDescriptor *field, enum wire wire, cons
 		break;
 	case WIRE_BYTES:
 		if (!read_varint(p, end, &n))
-			return false;
+			return fail(f, start, "a length does not end within the %td bytes left", end - start);
 		break;
 	default:
-		return false;
+		return fail(f, start, "wire type %d is not allowed", wire);
 	}
 	if (n > (uint64_t)(end - *p))
-		return false;
+		return fail(f, start, "%llu bytes are announced, %td are left", (unsigned long long)n, end - *p);
 	const uint8_t *value = *p;
 	*p += n;
-	return wire != WIRE_BYTES || !field || delimited_ok(field, value, *p);
+	return wire != WIRE_BYTES || !field || delimited_ok(field, value, *p, f);
 }
 
 /* The depth of the calls is that of the message types, which do not recurse. */
-static bool message_ok(const ProtobufCMessageDescriptor *desc, const uint8_t *p, const uint8_t *end)
+static bool message_ok(const ProtobufCMessageDescriptor *desc, const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	while (p < end) {
-		uint64_t tag;
+		uint64_t tag = 0;
 		const uint8_t *start = p;
+		f->desc = desc;
+		f->field = NULL;
+		f->number = 0;
 		if (!read_varint(&p, end, &tag) || p - start > TAG_BYTES_MAX || !tag_ok(tag))
-			return false;
-		if (!field_ok(protobuf_c_message_descriptor_get_field(desc, (unsigned)(tag >> 3)), (enum wire)(tag & 7), &p, end))
+			return fail(f, start, "no field begins with tag %llu", (unsigned long long)tag);
+		f->number = (uint32_t)(tag >> 3);
+		f->field = protobuf_c_message_descriptor_get_field(desc, f->number);
+		if (!field_ok(f->field, (enum wire)(tag & 7), &p, end, f))
 			return false;
 	}
 	return true;
+}
+
+void bytes_explain(const ProtobufCMessageDescriptor *desc, const void *data, size_t n, char *why, size_t n_why)
+{
+	const uint8_t *p = n > 0 ? data : (const uint8_t *)"";
+	struct fault f = { .desc = desc };
+	char number[16] = "";
+	if (message_ok(desc, p, p + n, &f)) {
+		snprintf(why, n_why, "%s: nothing is wrong with its %zu bytes", desc->name, n);
+		return;
+	}
+	if (!f.field && f.number)
+		snprintf(number, sizeof number, ".%u", f.number);
+	snprintf(why, n_why, "%s%s%s at byte %td: %s", f.desc->name, f.field ? "." : number, f.field ? f.field->name : "",
+		 f.at - p, f.what);
+}
+
+void bytes_explain_buffer(const ProtobufCMessageDescriptor *desc, const grpc_byte_buffer *buffer, char *why, size_t n_why)
+{
+	if (!buffer_ok(buffer)) {
+		snprintf(why, n_why, "%s: the message is compressed", desc->name);
+		return;
+	}
+	struct bytes_view all = view_of(buffer);
+	size_t n = all.left;
+	uint8_t *flat = malloc(n + 1);
+	if (!flat) {
+		snprintf(why, n_why, "%s: malformed", desc->name);
+		return;
+	}
+	bytes_copy(&all, flat, n);
+	bytes_explain(desc, flat, n, why, n_why);
+	free(flat);
 }
 
 /* Unpacking. */
@@ -258,7 +332,8 @@ static void budget_free(void *data, void *p)
 enum status bytes_decode(const ProtobufCMessageDescriptor *desc, const void *data, size_t n, ProtobufCMessage **out_msg)
 {
 	const uint8_t *p = n > 0 ? data : (const uint8_t *)"";
-	if (!message_ok(desc, p, p + n))
+	struct fault fault;
+	if (!message_ok(desc, p, p + n, &fault))
 		return ST_MALFORMED;
 	struct budget budget = { .left = (64u << 10) + 16 * n };
 	ProtobufCAllocator allocator = { .alloc = budget_alloc, .free = budget_free, .allocator_data = &budget };
@@ -294,11 +369,6 @@ static enum status decode_view(const ProtobufCMessageDescriptor *desc, struct by
 	enum status st = bytes_decode(desc, flat, n, out_msg);
 	free(flat);
 	return st;
-}
-
-static bool buffer_ok(const grpc_byte_buffer *buffer)
-{
-	return buffer->type == GRPC_BB_RAW && buffer->data.raw.compression == GRPC_COMPRESS_NONE;
 }
 
 enum status bytes_from_buffer(const ProtobufCMessageDescriptor *desc, grpc_byte_buffer *buffer,

@@ -55,6 +55,16 @@ enum status bytes_from_buffer_bulk(const struct ProtobufCMessageDescriptor *desc
 /* Takes NULL. */
 void bytes_free(struct ProtobufCMessage *msg);
 
+/* Length of the UTF-8 sequence at p, which is not at the end; 0: there is none, or it is a NUL. */
+size_t bytes_utf8(const void *p, const void *end);
+
+/* For errors: one sentence on the first thing that makes these bytes malformed: which field, where, and the value. Text for a
+ * message that is not malformed says so. */
+void bytes_explain(const struct ProtobufCMessageDescriptor *desc, const void *data, size_t n, char *why, size_t n_why);
+/* The same of a byte buffer, which stays the caller's. */
+void bytes_explain_buffer(const struct ProtobufCMessageDescriptor *desc, const struct grpc_byte_buffer *buffer, char *why,
+			  size_t n_why);
+
 /* Byte buffer with the packed message, never NULL; free it with grpc_byte_buffer_destroy. */
 struct grpc_byte_buffer *bytes_to_buffer(const struct ProtobufCMessage *msg);
 /* The same, followed by field `bulk` with n bytes at `data` by reference. release(arg) runs once, on any thread, when

@@ -21,12 +21,17 @@ size_t error_text_fit(const char *s, size_t max)
 	return n;
 }
 
-/* Copy of s, cut to fit; `room` has ERROR_TEXT_MAX + 1 bytes. */
-static char *fit(const char *s, char *room)
+char *error_text_copy(const char *s, char room[ERROR_TEXT_MAX + 1])
 {
-	size_t n = s ? error_text_fit(s, ERROR_TEXT_MAX) : 0;
-	if (n > 0)
-		memcpy(room, s, n);
+	size_t n = s ? error_text_fit(s, ERROR_TEXT_MAX) : 0, at = 0;
+	while (at < n) {
+		size_t k = bytes_utf8(s + at, s + n);
+		if (k)
+			memcpy(room + at, s + at, k);
+		else
+			room[at] = '?';
+		at += k ? k : 1;
+	}
 	room[n] = 0;
 	return room;
 }
@@ -46,8 +51,8 @@ static void *pack_detail(const struct rpc_error *error, size_t *out_len)
 	Gacc__V1__ErrorDetail detail = GACC__V1__ERROR_DETAIL__INIT;
 	uint32_t ranks[RANKS_MAX];
 	detail.reason = strcpy(reason, status_info(error->status)->name);
-	detail.hint = fit(error->hint ? error->hint : status_info(error->status)->hint, hint);
-	detail.field = fit(error->field, field);
+	detail.hint = error_text_copy(error->hint ? error->hint : status_info(error->status)->hint, hint);
+	detail.field = error_text_copy(error->field, field);
 	detail.retry_after_ms = error->retry_after_ms;
 	detail.n_missing_ranks = error->n_missing_ranks < RANKS_MAX ? error->n_missing_ranks : RANKS_MAX;
 	if (detail.n_missing_ranks > 0)
@@ -69,7 +74,7 @@ void error_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t
 		return;
 	const struct status_info *info = status_info(error->status);
 	status.code = info->grpc_code;
-	status.message = fit(error->message ? error->message : info->text, text);
+	status.message = error_text_copy(error->message ? error->message : info->text, text);
 	status.n_details = 1;
 	status.details = details;
 	*out_data = pack(&status.base, out_len);

@@ -41,6 +41,10 @@ struct rpc_failure {
 /* Length of the longest prefix of s that has at most max bytes and ends between two UTF-8 characters. */
 size_t error_text_fit(const char *s, size_t max);
 
+/* Copies s (NULL: "") into room and returns that: cut as above, with a '?' for each byte that is not UTF-8. A sentence that
+ * quotes a caller's name, cut somewhere, is not UTF-8. */
+char *error_text_copy(const char *s, char room[ERROR_TEXT_MAX + 1]);
+
 /* The trailer's bytes, malloc'ed; NULL and 0 without memory. */
 void error_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t *out_len);
 

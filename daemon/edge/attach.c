@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -87,13 +88,12 @@ static void end_socket(struct conn *c, bool tell)
 
 static void on_readable(uv_poll_t *h, int status, int events)
 {
-	static const char too_long[] = "a packet that is too long or carries descriptors";
 	struct conn *c = h->data;
-	char bytes[ATTACH_MAX_REQUEST];
+	char bytes[ATTACH_MAX_REQUEST], why[128];
 	struct iovec iov = { bytes, sizeof bytes };
 	/* No room for ancillary data: descriptors that a client sends are dropped by the kernel and show as MSG_CTRUNC. */
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT);
+	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n > 0 && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
@@ -101,8 +101,15 @@ static void on_readable(uv_poll_t *h, int status, int events)
 		c->attach->events.request(c->attach->arg, c->id, &c->peer, bytes, (size_t)n);
 		return;
 	}
-	if (n > 0)
-		log_warn("attach socket: uid %u (pid %d) sent %s: closed", (unsigned)c->peer.uid, (int)c->peer.pid, too_long);
+	if (n > 0) {
+		if (m.msg_flags & MSG_TRUNC)
+			snprintf(why, sizeof why, "a packet of %zd bytes, at most %d are allowed: send one MapRequest", n,
+				 ATTACH_MAX_REQUEST);
+		else
+			snprintf(why, sizeof why, "a packet of %zd bytes with ancillary data: send the MapRequest alone", n);
+		log_debug("attach socket: uid %u (pid %d) sent %s", (unsigned)c->peer.uid, (int)c->peer.pid, why);
+		c->attach->events.refused(c->attach->arg, c->id, why);
+	}
 	end_socket(c, true);
 }
 

@@ -1,7 +1,7 @@
 /* The attach socket: hands shared memory to trainers as descriptors (proto/gacc/v1/attach.proto).
  *
  * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is
- * too long or carries descriptors ends its connection. A connection has two ends worth knowing: it closes (the session is lost), and
+ * too long or carries descriptors is refused and ends its connection. A connection has two ends worth knowing: it closes (the session is lost), and
  * its process is seen dead (the memory it had mapped may be given away). Both are told apart here.
  *
  * Loop thread. Connections are named by numbers that are never used twice.
@@ -21,6 +21,8 @@ struct attach;
 struct attach_events {
 	/* A MapRequest; bytes live until the return. */
 	void (*request)(void *arg, uint64_t conn, const struct listen_peer *, const void *bytes, size_t n);
+	/* Not a MapRequest, for the reason given. It may be answered in here; then the connection ends, as by the client. */
+	void (*refused)(void *arg, uint64_t conn, const char *why);
 	/* The connection is over. Comes once for each that made a request. */
 	void (*closed)(void *arg, uint64_t conn);
 	/* The process is dead. Comes once, and only if descriptors were sent on this connection and the peer has a pidfd; closed comes

@@ -42,7 +42,8 @@ struct listener {
 	int fd, lock;
 	int reserve;        /* given up to accept and refuse when descriptors run out */
 	uint32_t max_per_uid;
-	bool bound, starving;
+	bool bound;
+	bool starving, refusing; /* said so already: a flood of connections is one line */
 	struct counted *connections;
 };
 
@@ -122,11 +123,14 @@ static void greet(struct listener *l, int fd)
 		return;
 	}
 	if (count_of(l, who.uid) >= l->max_per_uid) {
-		log_warn("%s: uid %u (pid %d) has %u connections, the most: refused", l->path, (unsigned)who.uid,
-			 (int)who.pid, l->max_per_uid);
+		if (!l->refusing)
+			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): refused",
+				 l->path, (unsigned)who.uid, (int)who.pid, l->max_per_uid);
+		l->refusing = true;
 		close(fd);
 		return;
 	}
+	l->refusing = false;
 	if (!start_counting(l, fd, who.uid)) {
 		log_error("%s: out of memory or descriptors: a connection is refused", l->path);
 		close(fd);

@@ -183,29 +183,52 @@ static void no_message(struct rpc_call *call)
 	call->row->method->on_half_close(call);
 }
 
-static enum status unpack(struct rpc_call *call)
+/* Why a request cannot be unpacked; while its bytes are there. */
+static void explain(const struct rpc_call *call, enum status st, char *why, size_t n_why)
+{
+	const struct rpc_row *row = call->row;
+	size_t n = grpc_byte_buffer_length(call->in);
+	if (st == ST_MALFORMED)
+		bytes_explain_buffer(row->input, call->in, why, n_why);
+	else if (st == ST_RESOURCE_EXHAUSTED && row->method->bulk)
+		snprintf(why, n_why, "%s: %zu bytes, of which more than %u are not data", row->input->name, n,
+			 BYTES_ENVELOPE_MAX);
+	else
+		snprintf(why, n_why, "%s: %zu bytes of small elements: %s", row->input->name, n, status_info(st)->text);
+}
+
+static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
 {
 	const struct rpc_row *row = call->row;
 	struct rpc_server *server = call->server;
-	size_t n = grpc_byte_buffer_length(call->in);
-	if (server->held_bytes + n > server->config.max_held_bytes)
+	size_t n = grpc_byte_buffer_length(call->in), most = server->config.max_held_bytes;
+	enum status st;
+	if (server->held_bytes + n > most)
 		rpc_ends_look(server->ends);
-	if (server->held_bytes + n > server->config.max_held_bytes)
+	if (server->held_bytes + n > most) {
+		snprintf(why, n_why, "requests under way hold %zu bytes, this one has %zu, all may have %zu", server->held_bytes, n,
+			 most);
 		return ST_RESOURCE_EXHAUSTED;
+	}
 	server->held_bytes += n;
 	call->held_bytes = n;
 	if (row->method->bulk)
-		return bytes_from_buffer_bulk(row->input, row->method->bulk, call->in, &call->request, &call->bulk);
-	enum status st = bytes_from_buffer(row->input, call->in, &call->request);
-	drop_in(call);
+		st = bytes_from_buffer_bulk(row->input, row->method->bulk, call->in, &call->request, &call->bulk);
+	else
+		st = bytes_from_buffer(row->input, call->in, &call->request);
+	if (st)
+		explain(call, st, why, n_why);
+	if (!row->method->bulk)
+		drop_in(call);
 	return st;
 }
 
 static void deliver(struct rpc_call *call)
 {
-	enum status st = unpack(call);
+	char why[256];
+	enum status st = unpack(call, why, sizeof why);
 	if (st != ST_OK) {
-		rpc_fail(call, &(struct rpc_error){ .status = st, .field = call->row->input->name });
+		rpc_fail(call, &(struct rpc_error){ .status = st, .message = why, .field = call->row->input->name });
 		return;
 	}
 	call->seen = true;
@@ -380,7 +403,8 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
 	if (detail)
 		call->detail = grpc_slice_from_copied_buffer((char *)detail, n);
 	free(detail);
-	answer(call, info->grpc_code, error->message ? error->message : info->text, NULL);
+	char text[ERROR_TEXT_MAX + 1];
+	answer(call, info->grpc_code, error_text_copy(error->message ? error->message : info->text, text), NULL);
 }
 
 void rpc_call_drain(struct rpc_call *call)
@@ -424,16 +448,29 @@ static enum status admit(struct rpc_call *call)
 	return st;
 }
 
+/* What the layer itself refuses, by the method's name. */
 static void refuse(struct rpc_call *call, enum status st)
 {
 	static const char *const hints[ST_COUNT] = {
-		[ST_DRAINING] = "try again when the daemon has restarted",
-		[ST_RESOURCE_EXHAUSTED] = "too many calls are open",
-		[ST_UNAUTHENTICATED] = "use the unix socket, a client certificate, or send authorization: Bearer <token>",
-		[ST_INVALID_ARGUMENT] = "this method needs a deadline (grpc-timeout)",
+		[ST_RESOURCE_EXHAUSTED] = "end calls that wait, then repeat this one",
+		[ST_INVALID_ARGUMENT] = "set a deadline (grpc-timeout)",
 	};
+	grpc_slice path = call->details.method;
+	char text[256];
+	if (call->row)
+		snprintf(text, sizeof text, "%s: ", call->row->path);
+	else
+		snprintf(text, sizeof text, "%.*s: ", (int)(GRPC_SLICE_LENGTH(path) < 128 ? GRPC_SLICE_LENGTH(path) : 128),
+			 (const char *)GRPC_SLICE_START_PTR(path));
+	size_t n = strlen(text);
+	if (st == ST_RESOURCE_EXHAUSTED)
+		snprintf(text + n, sizeof text - n, "%u calls are open, the most", call->server->config.max_calls);
+	else if (st == ST_INVALID_ARGUMENT)
+		snprintf(text + n, sizeof text - n, "the call has no deadline");
+	else
+		snprintf(text + n, sizeof text - n, "%s", status_info(st)->text);
 	call->server->stats.refused++;
-	rpc_fail(call, &(struct rpc_error){ .status = st, .hint = hints[st] });
+	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hints[st] });
 }
 
 /* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the call

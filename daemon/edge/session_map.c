@@ -1,5 +1,6 @@
 /* The attach socket's requests: which descriptors a session gets, and what its connection's end means. */
 #include "edge/attach.h"
+#include "edge/map_request.h"
 #include "edge/methods.h"
 
 #include "base/log.h"
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define VERSION 1
 #define MAX_SEGMENTS 8  /* two slots, parameters, status, two reduced halves */
 
 struct answer {
@@ -25,7 +25,7 @@ static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *
 {
 	Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
 	uint8_t bytes[1024];
-	m.version = VERSION;
+	m.version = MAP_VERSION;
 	m.reason = (char *)status_info(st)->name;
 	m.message = (char *)text;
 	if (gacc__v1__map_response__get_packed_size(&m) <= sizeof bytes)
@@ -90,7 +90,7 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
-		m.version = VERSION;
+		m.version = MAP_VERSION;
 		m.n_segments = a.n;
 		m.segments = a.list;
 		if (!attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), a.fd, a.n))
@@ -104,26 +104,32 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer, const void *bytes, size_t n)
 {
 	struct daemon *d = arg;
-	struct ProtobufCMessage *msg = NULL;
-	if (bytes_decode(&gacc__v1__map_request__descriptor, bytes, n, &msg)) {
-		refuse(d, conn, ST_MALFORMED, "not a gacc.v1.MapRequest");
+	struct map_request q;
+	struct reply why = { 0 };
+	enum status st = map_request_parse(bytes, n, &q, why.text, sizeof why.text);
+	if (st) {
+		refuse(d, conn, st, why.text);
 		return;
 	}
-	const Gacc__V1__MapRequest *q = (const Gacc__V1__MapRequest *)msg;
-	struct live_job *l = q->session ? live_find(d, q->session->id >> SESSION_RANK_BITS) : NULL;
-	struct session_key k = { .uid = peer->uid };
-	struct reply why = { .status = ST_SESSION_UNKNOWN, .text = "no such session: attach again" };
-	if (q->session && q->session->token.len == 16) {
-		k.rank = (uint32_t)(q->session->id & ((1u << SESSION_RANK_BITS) - 1));
-		memcpy(k.token, q->session->token.data, 16);
-	}
-	if (q->version != VERSION)
-		refuse(d, conn, ST_VERSION_SKEW, "this daemon speaks version 1 of the attach socket's messages");
-	else if (!l || !l->job || !job_session_ok(l->job, &k, &why))
-		refuse(d, conn, why.status, why.text);
-	else
+	struct live_job *l = live_find(d, q.session >> SESSION_RANK_BITS);
+	struct session_key k = { .uid = peer->uid, .rank = (uint32_t)(q.session & ((1u << SESSION_RANK_BITS) - 1)) };
+	memcpy(k.token, q.token, sizeof k.token);
+	if (!l || !l->job) {
+		snprintf(why.text, sizeof why.text, "session %llu is of no job here: attach again",
+			 (unsigned long long)q.session);
+		refuse(d, conn, ST_SESSION_UNKNOWN, why.text);
+	} else if (!job_session_ok(l->job, &k, &why)) {
+		char text[sizeof why.text + sizeof why.hint + 2];
+		snprintf(text, sizeof text, "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
+		refuse(d, conn, why.status, text);
+	} else {
 		answer(d, conn, l, k.rank);
-	bytes_free(msg);
+	}
+}
+
+static void on_refused(void *arg, uint64_t conn, const char *why)
+{
+	refuse(arg, conn, ST_MALFORMED, why);
 }
 
 static void on_closed(void *arg, uint64_t conn)
@@ -150,7 +156,7 @@ static void on_died(void *arg, uint64_t conn)
 
 enum status session_map_open(struct daemon *d)
 {
-	static const struct attach_events events = { on_request, on_closed, on_died };
+	static const struct attach_events events = { on_request, on_refused, on_closed, on_died };
 	struct listen_opts o = { .path = d->conf->listen.attach_socket, .group = d->conf->listen.group,
 				 .mode = d->conf->listen.mode, .max_per_uid = d->conf->listen.connections_per_user };
 	return attach_open(&d->loop, &o, &events, d, &d->attach);

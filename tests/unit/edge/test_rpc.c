@@ -84,6 +84,8 @@ START_TEST(malformed)
 			 ST_MALFORMED);
 	ck_assert_int_eq(failure.grpc_code, GRPC_STATUS_INVALID_ARGUMENT);
 	ck_assert_str_eq(failure.field, "gacc.v1.FlushRequest");
+	ck_assert_str_eq(failure.message, "gacc.v1.Session.15 at byte 3: wire type 7 is not allowed");
+	ck_assert_ptr_nonnull(strstr(failure.hint, "proto/gacc/v1"));
 }
 END_TEST
 

@@ -6,6 +6,7 @@
 #include <grpc/slice.h>
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/bytes.h"
+#include "proto/error_detail.h"
 
 #define PUSH (&gacc__v1__push_inline_request__descriptor)
 #define REGISTER (&gacc__v1__register_tensors_request__descriptor)
@@ -343,6 +344,54 @@ START_TEST(every_bit_flip)
 }
 END_TEST
 
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *why;
+} explained[] = {
+#define BAD(bytes, why) { bytes, sizeof bytes - 1, why }
+	BAD("\x08\x80", "gacc.v1.RegisterTensorsRequest.session at byte 1: wire type 0 does not belong to this field"),
+	BAD("\x00", "gacc.v1.RegisterTensorsRequest at byte 0: no field begins with tag 0"),
+	BAD("\x80", "gacc.v1.RegisterTensorsRequest at byte 0: no field begins with tag 0"),
+	BAD("\x0a\x7f", "gacc.v1.RegisterTensorsRequest.session at byte 1: 127 bytes are announced, 0 are left"),
+	BAD("\x0a\x80", "gacc.v1.RegisterTensorsRequest.session at byte 1: a length does not end within the 1 bytes left"),
+	BAD("\x0a\x02\x09\x01", "gacc.v1.Session.id at byte 3: 8 bytes are announced, 1 are left"),
+	BAD("\x12\x03\x0a\x01\xff", "gacc.v1.TensorSpec.name at byte 4: byte 0xff is not UTF-8"),
+	BAD("\x12\x04\x0a\x02" "a\0", "gacc.v1.TensorSpec.name at byte 5: byte 0x00 is not allowed in text"),
+	BAD("\x12\x04\x1a\x02\x01\x80",
+	    "gacc.v1.TensorSpec.shape at byte 5: a number does not end within the 1 bytes left"),
+	BAD("\x12\x03\x12\x01\x01", "gacc.v1.TensorSpec.dtype at byte 4: wire type 2 does not belong to this field"),
+	BAD("\xfb\x3f", "gacc.v1.RegisterTensorsRequest.1023 at byte 2: wire type 3 is not allowed"),
+	BAD("", "gacc.v1.RegisterTensorsRequest: nothing is wrong with its 0 bytes"),
+};
+
+/* A malformed message is refused with the field, the place and the value; from a buffer in slices the same. */
+START_TEST(what_is_wrong_is_said)
+{
+	char why[256];
+	const uint8_t *bytes = (const uint8_t *)explained[_i].bytes;
+	size_t n = explained[_i].n, middle = n / 2;
+	ck_assert(decode(REGISTER, explained[_i].bytes, n) == (n ? ST_MALFORMED : ST_OK));
+	bytes_explain(REGISTER, bytes, n, why, sizeof why);
+	ck_assert_str_eq(why, explained[_i].why);
+	grpc_byte_buffer *buffer = cut(bytes, n, &middle, 1);
+	strcpy(why, "");
+	bytes_explain_buffer(REGISTER, buffer, why, sizeof why);
+	ck_assert_str_eq(why, explained[_i].why);
+	grpc_byte_buffer_destroy(buffer);
+}
+END_TEST
+
+/* A sentence that quotes a name of the caller may be cut within a character: what is sent is UTF-8 all the same. */
+START_TEST(error_text_is_utf8)
+{
+	char room[ERROR_TEXT_MAX + 1];
+	ck_assert_str_eq(error_text_copy("no job \"\xc3\xa4\xc3\" that", room), "no job \"\xc3\xa4?\" that");
+	ck_assert_str_eq(error_text_copy("\xff\xed\xa0\x80", room), "????");
+	ck_assert_str_eq(error_text_copy(NULL, room), "");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("bytes");
@@ -359,6 +408,8 @@ int main(void)
 	tcase_add_test(tc, amplification_is_bounded);
 	tcase_add_test(tc, large_registration);
 	tcase_add_test(tc, every_bit_flip);
+	tcase_add_loop_test(tc, what_is_wrong_is_said, 0, sizeof explained / sizeof *explained);
+	tcase_add_test(tc, error_text_is_utf8);
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
 	SRunner *runner = srunner_create(suite);
