@@ -126,14 +126,13 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 			 k->rank, (unsigned long long)j->id, (long long)j->rank[k->rank].session.pid);
 	else if (st == ST_JOB_ENDED)
 		snprintf(why->text, sizeof why->text, "job %llu has ended: %.200s", (unsigned long long)j->id, j->end_reason);
+	else if (st == ST_PERMISSION_DENIED)
+		snprintf(why->text, sizeof why->text, "the session of rank %u of job %llu belongs to uid %u, this is uid %u",
+			 k->rank, (unsigned long long)j->id, j->rank[k->rank].session.uid, k->uid);
 	else
 		snprintf(why->text, sizeof why->text, "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
 			 (unsigned long long)j->id);
-	snprintf(why->hint, sizeof why->hint, "%s",
-		 st == ST_SESSION_FENCED ? "end this process" :
-		 st == ST_ENGINE_DOWN	 ? "repeat the call" :
-		 st == ST_JOB_ENDED	 ? "" :
-					   "attach again, then repeat the call");
+	snprintf(why->hint, sizeof why->hint, "%s", status_info(st)->hint);
 	return false;
 }
 

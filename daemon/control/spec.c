@@ -79,11 +79,12 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 static enum status check_numbers(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	CHECK("accumulate_dtype", s->accumulate_dtype == DTYPE_F32 || s->accumulate_dtype == DTYPE_F64,
-	      "accumulate_dtype must be f32 or f64");
+	      "accumulate_dtype is %s (%d), must be f32 or f64", dtype_name(s->accumulate_dtype), s->accumulate_dtype);
 	CHECK("gradient_dtype",
 	      s->gradient_dtype == DTYPE_NONE || s->gradient_dtype == DTYPE_F32 || s->gradient_dtype == DTYPE_F16 ||
 		      s->gradient_dtype == DTYPE_BF16,
-	      "gradient_dtype must be f32, f16 or bf16 (or left out: each tensor's own)");
+	      "gradient_dtype is %s (%d), must be f32, f16 or bf16 (or left out: each tensor's own)",
+	      dtype_name(s->gradient_dtype), s->gradient_dtype);
 	CHECK("clip_norm", isfinite(s->clip_norm) && s->clip_norm >= 0, "clip_norm is %g, must be finite and >= 0",
 	      s->clip_norm);
 	CHECK("clip_value", isfinite(s->clip_value) && s->clip_value >= 0, "clip_value is %g, must be finite and >= 0",
@@ -117,7 +118,8 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 		CHECK("init.pattern", r->pattern && *r->pattern, "init[%u].pattern is empty", i);
 		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
 		      "init[%u].type %d is unknown", i, r->rule.type);
-		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a and b must be finite", i);
+		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a is %g and b is %g, both must be finite", i,
+		      r->rule.a, r->rule.b);
 	}
 	return ST_OK;
 }

@@ -89,18 +89,47 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->stall_abort_ns = ms_to_ns(pb->stall_abort_ms);
 }
 
+#define MAX_LABELS 256
+#define MAX_PATH_BYTES 4096
+#define REFUSE(name, ...) (*field = (name), snprintf(why, n_why, __VA_ARGS__), ST_INVALID_SPEC)
+
+static const char *control_character(const char *s)
+{
+	while (*s && (unsigned char)*s >= 0x20 && *s != 0x7f)
+		s++;
+	return *s ? s : NULL;
+}
+
+/* What only the message has, and values that the plain specification cannot hold. */
+static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field, char *why, size_t n_why)
+{
+	const char *strange = control_character(pb->name);
+	if (strlen(pb->name) >= SPEC_MAX_NAME)
+		return REFUSE("name", "name has %zu bytes, at most %d are allowed", strlen(pb->name), SPEC_MAX_NAME - 1);
+	if (strange)
+		return REFUSE("name", "name has the control character 0x%02x at byte %td", (unsigned)*strange,
+			      strange - pb->name);
+	if (pb->master < 0 || pb->master > GACC__V1__MASTER__MASTER_NONE)
+		return REFUSE("master", "master %d is unknown: f32 or none", (int)pb->master);
+	if (pb->launch < 0 || pb->launch > GACC__V1__LAUNCH_MODE__LAUNCH_MODE_DAEMON)
+		return REFUSE("launch", "launch %d is unknown: external, client or daemon", (int)pb->launch);
+	if (strlen(pb->log_dir) > MAX_PATH_BYTES)
+		return REFUSE("log_dir", "log_dir has %zu bytes, at most %d are allowed", strlen(pb->log_dir), MAX_PATH_BYTES);
+	if (pb->n_labels > MAX_LABELS)
+		return REFUSE("labels", "%zu labels, at most %d are allowed", pb->n_labels, MAX_LABELS);
+	return ST_OK;
+}
+
 enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, const char **field, char *why, size_t n_why)
 {
 	struct job_spec s = { .ranks = 0 };
-	*field = "name";
-	if (strlen(pb->name) >= sizeof s.name) {
-		snprintf(why, n_why, "name has %zu bytes, at most %zu are allowed", strlen(pb->name), sizeof s.name - 1);
-		return ST_INVALID_SPEC;
-	}
+	enum status st = check_message(pb, field, why, n_why);
+	if (st)
+		return st;
 	strcpy(s.name, pb->name);
 	copy_scalars(pb, &s);
 	copy_optimizer(pb, &s);
-	enum status st = ST_NO_MEMORY;
+	st = ST_NO_MEMORY;
 	if (pb->n_param_groups > SPEC_MAX_RULES || pb->n_init > SPEC_MAX_RULES) {
 		*field = pb->n_init > SPEC_MAX_RULES ? "init" : "param_groups";
 		snprintf(why, n_why, "%zu param_groups and %zu init rules, at most %d each", pb->n_param_groups, pb->n_init,

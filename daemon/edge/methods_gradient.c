@@ -22,9 +22,16 @@ struct daemon *daemon_of(const struct rpc_call *call)
 	return rpc_context(call);
 }
 
-static void no_session(struct rpc_call *call)
+static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
 {
-	struct rpc_error e = { .status = ST_SESSION_UNKNOWN, .hint = "attach again, then repeat the call", .field = "session" };
+	char text[128];
+	struct rpc_error e = { .status = ST_SESSION_UNKNOWN, .message = text, .field = "session" };
+	if (!s)
+		snprintf(text, sizeof text, "session is missing");
+	else if (s->token.len != 16)
+		snprintf(text, sizeof text, "session.token has %zu bytes, must have 16", s->token.len);
+	else
+		snprintf(text, sizeof text, "session %llu is of no job here", (unsigned long long)s->id);
 	rpc_fail(call, &e);
 }
 
@@ -52,7 +59,7 @@ struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, 
 	}
 	l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
 	if (!l || !l->job || s->token.len != 16) {
-		no_session(call);
+		no_session(call, s);
 		return NULL;
 	}
 	out->rank = (uint32_t)(s->id & ((1u << SESSION_RANK_BITS) - 1));

@@ -70,7 +70,10 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 {
 	const Gacc__V1__SubmitRequest *q = (const Gacc__V1__SubmitRequest *)m;
 	if (!q->spec || q->request_id.len != 16) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "%s", q->spec ? "request_id must have 16 bytes" : "spec is missing");
+		if (q->spec)
+			rpc_failf(call, ST_INVALID_ARGUMENT, "request_id has %zu bytes, must have 16", q->request_id.len);
+		else
+			rpc_failf(call, ST_INVALID_ARGUMENT, "spec is missing");
 		return;
 	}
 	struct pending *p = malloc(sizeof *p);

@@ -444,6 +444,5 @@ void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof text, fmt, args);
 	va_end(args);
-	text[error_text_fit(text, sizeof text - 4)] = 0;
 	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }

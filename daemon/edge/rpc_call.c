@@ -1,6 +1,7 @@
 /* Calls. The order that gRPC asks for: one batch of each kind at a time, one SEND_MESSAGE in flight and the status only
  * after the last of them has come back, the call freed when every batch has. */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/byte_buffer.h>

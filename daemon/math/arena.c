@@ -75,8 +75,8 @@ static enum status check_tensor(const struct tensor_spec *t, uint64_t index, uin
 		return REFUSE("tensor %" PRIu64 " '%.40s...': name is longer than %d bytes", index, t->name,
 			      ARENA_MAX_NAME);
 	if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16)
-		return REFUSE("tensor %" PRIu64 " '%s': dtype %s, must be f32, bf16 or f16", index, t->name,
-			      dtype_name(t->dtype));
+		return REFUSE("tensor %" PRIu64 " '%s': dtype %s (%d), must be f32, bf16 or f16", index, t->name,
+			      dtype_name(t->dtype), (int)t->dtype);
 	if (t->n_dims < 0 || t->n_dims > ARENA_MAX_DIMS)
 		return REFUSE("tensor %" PRIu64 " '%s': %d dimensions, must be 0 to %d", index, t->name, t->n_dims,
 			      ARENA_MAX_DIMS);
