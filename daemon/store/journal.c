@@ -1,20 +1,13 @@
 #include "store/journal.h"
 
-#include "base/log.h"
+#include "store/sql.h"
 
 #include <sqlite3.h>
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define APPLICATION_ID 0x67616363 /* "gacc" */
-#define CHECKPOINT_PAGES 4096     /* of the write-ahead log: 16 MiB */
-
-/* Each makes the schema of its index + 1 from the one before; append, never change. Payloads lie apart, so that a job's history
+/* Payloads lie apart, so that a job's history
  * stays a few dozen bytes per window. */
 static const char *const schema_steps[] = {
 	"CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
@@ -34,7 +27,6 @@ static const char *const schema_steps[] = {
 	"CREATE TABLE updates (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT NULL);"
 	"CREATE INDEX updates_of_job ON updates (job);",
 };
-#define SCHEMA_VERSION ((int)(sizeof schema_steps / sizeof *schema_steps))
 
 /* X(name, SQL) */
 #define STATEMENTS(X)                                                                                                  \
@@ -68,7 +60,7 @@ static const char *const schema_steps[] = {
 		       " ORDER BY w.window")                                                                           \
 	X(EACH_UPDATE, "SELECT job, window, data FROM updates WHERE job = ? ORDER BY id")
 
-enum sql {
+enum {
 #define X(name, text) SQL_##name,
 	STATEMENTS(X)
 #undef X
@@ -81,75 +73,26 @@ static const char *const sql_text[SQL_COUNT] = {
 #undef X
 };
 
+static const struct sql_file file = { .kind = "journal", .schema_steps = schema_steps,
+				      .version = sizeof schema_steps / sizeof *schema_steps, .full_sync = true,
+				      .check = true, .text = sql_text, .n = SQL_COUNT };
+
 struct journal {
-	sqlite3 *db;
-	sqlite3_stmt *stmt[SQL_COUNT];
-	int wal_pages;
-	bool failed;
+	struct sql sql;
 };
 
-static enum status fail(struct journal *j, const char *what)
-{
-	j->failed = true;
-	log_error("journal: %s: %s (%d)", what, sqlite3_errmsg(j->db), sqlite3_extended_errcode(j->db));
-	return ST_STORE_FAILED;
-}
-
-/* Binds by `types` (i: int64_t, t: text, b: struct journal_bytes, u: 16 bytes) and takes one step. */
-static int step(struct journal *j, enum sql q, const char *types, ...)
-{
-	sqlite3_stmt *s = j->stmt[q];
-	int rc = SQLITE_OK;
-	va_list ap;
-	va_start(ap, types);
-	for (int i = 1; types[i - 1] && rc == SQLITE_OK; i++) {
-		struct journal_bytes b;
-		switch (types[i - 1]) {
-		case 'i':
-			rc = sqlite3_bind_int64(s, i, va_arg(ap, int64_t));
-			break;
-		case 't':
-			rc = sqlite3_bind_text(s, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
-			break;
-		case 'u':
-			rc = sqlite3_bind_blob(s, i, va_arg(ap, const void *), 16, SQLITE_STATIC);
-			break;
-		default: /* an empty blob needs an address, or it is NULL */
-			b = va_arg(ap, struct journal_bytes);
-			rc = sqlite3_bind_blob64(s, i, b.n ? b.data : "", b.n, SQLITE_STATIC);
-		}
-	}
-	va_end(ap);
-	return rc == SQLITE_OK ? sqlite3_step(s) : rc;
-}
-
-static void done(struct journal *j, enum sql q)
-{
-	sqlite3_reset(j->stmt[q]); /* repeats the error of the step, which was seen there */
-	sqlite3_clear_bindings(j->stmt[q]);
-}
-
-/* A statement without rows. */
-#define RUN(j, q, ...) finish((j), (q), step((j), (q), __VA_ARGS__))
-static enum status finish(struct journal *j, enum sql q, int rc)
-{
-	enum status st = rc == SQLITE_DONE ? ST_OK : fail(j, sql_text[q]);
-	done(j, q);
-	return st;
-}
-
 /* A statement with one row of one integer. */
-static enum status run_int(struct journal *j, enum sql q, const char *key, uint64_t *out)
+static enum status run_int(struct journal *j, int q, const char *key, uint64_t *out)
 {
-	int rc = step(j, q, "t", key);
+	int rc = sql_step(&j->sql, q, "t", key);
 	enum status st = ST_OK;
 	if (rc == SQLITE_ROW) {
-		*out = (uint64_t)sqlite3_column_int64(j->stmt[q], 0);
-		rc = sqlite3_step(j->stmt[q]);
+		*out = (uint64_t)sqlite3_column_int64(j->sql.stmt[q], 0);
+		rc = sqlite3_step(j->sql.stmt[q]);
 	}
 	if (rc != SQLITE_DONE)
-		st = fail(j, sql_text[q]);
-	done(j, q);
+		st = sql_fail(&j->sql, sql_text[q]);
+	sql_done(&j->sql, q);
 	return st;
 }
 
@@ -157,120 +100,24 @@ static enum status run_int(struct journal *j, enum sql q, const char *key, uint6
 static enum status end(struct journal *j, enum status st)
 {
 	if (st == ST_OK)
-		return RUN(j, SQL_COMMIT, "");
-	if (!j->failed && RUN(j, SQL_ROLLBACK, "") != ST_OK)
+		return sql_run(&j->sql, SQL_COMMIT, "");
+	if (!j->sql.failed && sql_run(&j->sql, SQL_ROLLBACK, "") != ST_OK)
 		return ST_STORE_FAILED;
 	return st;
 }
 
 /* --- open and close --- */
 
-static int exec(struct journal *j, const char *sql)
-{
-	return sqlite3_exec(j->db, sql, NULL, NULL, NULL);
-}
-
-/* First column of the first row of a pragma, as text; "" on error. */
-static int pragma(struct journal *j, const char *sql, char *out, size_t n_out)
-{
-	sqlite3_stmt *s = NULL;
-	int rc = sqlite3_prepare_v2(j->db, sql, -1, &s, NULL);
-	*out = 0;
-	if (rc == SQLITE_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
-		const unsigned char *text = sqlite3_column_text(s, 0);
-		sqlite3_snprintf((int)n_out, out, "%s", text ? (const char *)text : "");
-		rc = SQLITE_OK;
-	}
-	sqlite3_finalize(s);
-	return rc;
-}
-
-static int on_wal(void *arg, sqlite3 *db, const char *name, int pages)
-{
-	((struct journal *)arg)->wal_pages = pages;
-	return SQLITE_OK;
-}
-
-/* One connection, EXCLUSIVE: SQLite's WAL reset bug (3.7.0 to 3.51.2) needs two, and a second gaccd is kept out.
- * Checkpoints are our own, because SQLite's automatic one swallows its errors. */
-static enum status configure(struct journal *j, const char *path)
-{
-	char text[128] = "";
-	int rc = exec(j, "PRAGMA locking_mode = EXCLUSIVE");
-	if (rc == SQLITE_OK)
-		rc = pragma(j, "PRAGMA journal_mode = WAL", text, sizeof text);
-	if (rc == SQLITE_OK && strcmp(text, "wal") != 0) {
-		log_error("journal %s: no write-ahead log (%s): is this a local file system?", path, text);
-		return ST_STORE_FAILED;
-	}
-	if (rc == SQLITE_OK)
-		rc = exec(j, "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; BEGIN EXCLUSIVE; COMMIT");
-	if ((rc & 0xff) == SQLITE_BUSY) {
-		log_error("journal %s: another process has it", path);
-		return ST_UNAVAILABLE;
-	}
-	if (rc == SQLITE_OK)
-		rc = pragma(j, "PRAGMA quick_check(1)", text, sizeof text);
-	if (rc == SQLITE_OK && strcmp(text, "ok") != 0) {
-		log_error("journal %s is damaged: %s", path, text);
-		return ST_STORE_FAILED;
-	}
-	sqlite3_wal_hook(j->db, on_wal, j);
-	return rc == SQLITE_OK ? ST_OK : fail(j, path);
-}
-
-static enum status create_schema(struct journal *j, const char *path)
-{
-	char text[32];
-	if (pragma(j, "PRAGMA user_version", text, sizeof text) != SQLITE_OK)
-		return fail(j, path);
-	int version = atoi(text), rc = SQLITE_OK;
-	if (version > SCHEMA_VERSION) {
-		log_error("journal %s has schema %d, this gaccd knows %d: it was written by a newer one", path, version,
-			  SCHEMA_VERSION);
-		return ST_VERSION_SKEW;
-	}
-	for (; version < SCHEMA_VERSION && rc == SQLITE_OK; version++) {
-		char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
-					    schema_steps[version], APPLICATION_ID, version + 1);
-		rc = sql ? exec(j, sql) : SQLITE_NOMEM;
-		sqlite3_free(sql);
-	}
-	return rc == SQLITE_OK ? ST_OK : fail(j, path);
-}
-
-static enum status prepare(struct journal *j)
-{
-	for (int q = 0; q < SQL_COUNT; q++)
-		if (sqlite3_prepare_v3(j->db, sql_text[q], -1, SQLITE_PREPARE_PERSISTENT, &j->stmt[q], NULL))
-			return fail(j, sql_text[q]);
-	return ST_OK;
-}
-
 enum status journal_open(const char *path, struct journal **out)
 {
-	/* Our mode, not SQLite's 0644; its other files take the mode of this one. */
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0) {
-		log_error("journal %s: %s", path, strerror(errno));
-		return ST_STORE_FAILED;
-	}
-	close(fd);
 	struct journal *j = calloc(1, sizeof *j);
 	if (!j)
 		return ST_NO_MEMORY;
-	enum status st;
-	if (sqlite3_open_v2(path, &j->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL)) {
-		st = fail(j, path);
-		goto fail;
-	}
-	sqlite3_extended_result_codes(j->db, 1);
-	if ((st = configure(j, path)) || (st = create_schema(j, path)) || (st = prepare(j)))
-		goto fail;
-	*out = j;
-	return ST_OK;
-fail:
-	journal_close(j);
+	enum status st = sql_open(&j->sql, &file, path);
+	if (st)
+		free(j);
+	else
+		*out = j;
 	return st;
 }
 
@@ -278,11 +125,7 @@ void journal_close(struct journal *j)
 {
 	if (!j)
 		return;
-	for (int q = 0; q < SQL_COUNT; q++)
-		sqlite3_finalize(j->stmt[q]);
-	if (j->failed) /* closing would sync once more what could not be synced */
-		sqlite3_db_config(j->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-	sqlite3_close(j->db);
+	sql_close(&j->sql);
 	free(j);
 }
 
@@ -290,10 +133,10 @@ void journal_close(struct journal *j)
 
 static enum status take(struct journal *j, const char *key, uint64_t *out)
 {
-	if (j->failed)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
 	uint64_t value = 0;
-	enum status st = RUN(j, SQL_BEGIN, "");
+	enum status st = sql_run(&j->sql, SQL_BEGIN, "");
 	if (st == ST_OK)
 		st = end(j, run_int(j, SQL_BUMP_META, key, &value));
 	if (st == ST_OK)
@@ -313,7 +156,7 @@ enum status journal_take_term(struct journal *j, uint64_t *out_term)
 
 enum status journal_last_job(struct journal *j, uint64_t *out_id)
 {
-	return j->failed ? ST_STORE_FAILED : run_int(j, SQL_GET_META, "last_job", out_id);
+	return j->sql.failed ? ST_STORE_FAILED : run_int(j, SQL_GET_META, "last_job", out_id);
 }
 
 struct job_state {
@@ -322,17 +165,17 @@ struct job_state {
 
 static enum status live_job(struct journal *j, uint64_t id, struct job_state *out)
 {
-	sqlite3_stmt *s = j->stmt[SQL_JOB_STATE];
+	sqlite3_stmt *s = j->sql.stmt[SQL_JOB_STATE];
 	enum status st = ST_OK;
-	int rc = step(j, SQL_JOB_STATE, "i", (int64_t)id);
+	int rc = sql_step(&j->sql, SQL_JOB_STATE, "i", (int64_t)id);
 	if (rc == SQLITE_ROW) {
 		*out = (struct job_state){ (uint64_t)sqlite3_column_int64(s, 0), (uint64_t)sqlite3_column_int64(s, 1) };
 		if (sqlite3_column_int(s, 2))
 			st = ST_JOB_ENDED;
 	} else {
-		st = rc == SQLITE_DONE ? ST_JOB_NOT_FOUND : fail(j, sql_text[SQL_JOB_STATE]);
+		st = rc == SQLITE_DONE ? ST_JOB_NOT_FOUND : sql_fail(&j->sql, sql_text[SQL_JOB_STATE]);
 	}
-	done(j, SQL_JOB_STATE);
+	sql_done(&j->sql, SQL_JOB_STATE);
 	return st;
 }
 
@@ -340,13 +183,13 @@ static enum status add_job(struct journal *j, const struct journal_job *b)
 {
 	if (b->id == 0 || b->id > INT64_MAX || b->spec.n > JOURNAL_MAX_BYTES)
 		return ST_INVALID_ARGUMENT;
-	int rc = step(j, SQL_JOB, "iuuitib", (int64_t)b->id, b->uuid, b->request_id, (int64_t)b->uid, b->user,
-		      b->created_unix_ns, b->spec);
+	int rc = sql_step(&j->sql, SQL_JOB, "iuuitib", (int64_t)b->id, b->uuid, b->request_id, (int64_t)b->uid, b->user,
+		      b->created_unix_ns, b->spec.data, b->spec.n);
 	enum status st = rc == SQLITE_DONE		    ? ST_OK
 			 : (rc & 0xff) == SQLITE_CONSTRAINT ? ST_ALREADY_EXISTS
-							    : fail(j, sql_text[SQL_JOB]);
-	done(j, SQL_JOB);
-	return st ? st : RUN(j, SQL_LAST_JOB, "i", (int64_t)b->id);
+							    : sql_fail(&j->sql, sql_text[SQL_JOB]);
+	sql_done(&j->sql, SQL_JOB);
+	return st ? st : sql_run(&j->sql, SQL_LAST_JOB, "i", (int64_t)b->id);
 }
 
 static enum status add_epoch(struct journal *j, uint64_t term, const struct journal_record *r, struct job_state is)
@@ -356,12 +199,12 @@ static enum status add_epoch(struct journal *j, uint64_t term, const struct jour
 		return ST_STALE_EPOCH;
 	if (r->epoch.base_window > is.next_window)
 		return ST_INVALID_ARGUMENT;
-	enum status st = RUN(j, SQL_EPOCH, "iiiiti", job, epoch, base, (int64_t)term, r->epoch.reason, r->epoch.unix_ns);
+	enum status st = sql_run(&j->sql, SQL_EPOCH, "iiiiti", job, epoch, base, (int64_t)term, r->epoch.reason, r->epoch.unix_ns);
 	if (st == ST_OK)
-		st = RUN(j, SQL_EPOCH_JOB, "iii", epoch, base, job);
+		st = sql_run(&j->sql, SQL_EPOCH_JOB, "iii", epoch, base, job);
 	if (st == ST_OK)
-		st = RUN(j, SQL_VOID_WINDOWS, "ii", job, base);
-	return st ? st : RUN(j, SQL_VOID_PAYLOADS, "ii", job, base);
+		st = sql_run(&j->sql, SQL_VOID_WINDOWS, "ii", job, base);
+	return st ? st : sql_run(&j->sql, SQL_VOID_PAYLOADS, "ii", job, base);
 }
 
 static enum status add_window(struct journal *j, uint64_t term, const struct journal_window *w, struct job_state is)
@@ -371,13 +214,13 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 		return ST_STALE_EPOCH;
 	if (w->window != is.next_window || w->term != term || w->payload.n > JOURNAL_MAX_BYTES)
 		return ST_INVALID_ARGUMENT;
-	enum status st = RUN(j, SQL_WINDOW, "iiiiiiii", job, window, (int64_t)w->epoch, (int64_t)w->applied_step,
+	enum status st = sql_run(&j->sql, SQL_WINDOW, "iiiiiiii", job, window, (int64_t)w->epoch, (int64_t)w->applied_step,
 			     (int64_t)w->term, (int64_t)w->attempt, (int64_t)w->outcome, w->unix_ns);
 	if (st == ST_OK)
-		st = RUN(j, SQL_PAYLOAD, "iib", job, window, w->payload);
+		st = sql_run(&j->sql, SQL_PAYLOAD, "iib", job, window, w->payload.data, w->payload.n);
 	if (st == ST_OK)
-		st = RUN(j, SQL_OLD_PAYLOADS, "ii", job, window - JOURNAL_KEEP_PAYLOADS);
-	return st ? st : RUN(j, SQL_NEXT_WINDOW, "ii", window + 1, job);
+		st = sql_run(&j->sql, SQL_OLD_PAYLOADS, "ii", job, window - JOURNAL_KEEP_PAYLOADS);
+	return st ? st : sql_run(&j->sql, SQL_NEXT_WINDOW, "ii", window + 1, job);
 }
 
 static enum status add(struct journal *j, uint64_t term, const struct journal_record *r)
@@ -399,40 +242,31 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 	case JOURNAL_TENSORS:
 		if (r->tensors.set.n > JOURNAL_MAX_BYTES)
 			return ST_INVALID_ARGUMENT;
-		return RUN(j, SQL_TENSORS, "bi", r->tensors.set, (int64_t)id);
+		return sql_run(&j->sql, SQL_TENSORS, "bi", r->tensors.set.data, r->tensors.set.n, (int64_t)id);
 	case JOURNAL_PARAMS_READY:
-		return RUN(j, SQL_PARAMS_READY, "i", (int64_t)id);
+		return sql_run(&j->sql, SQL_PARAMS_READY, "i", (int64_t)id);
 	case JOURNAL_EPOCH:
 		return add_epoch(j, term, r, is);
 	case JOURNAL_COMMIT:
 		return add_window(j, term, &r->commit, is);
 	case JOURNAL_HOLD:
-		return RUN(j, SQL_HOLD, "ti", r->hold.reason, (int64_t)id);
+		return sql_run(&j->sql, SQL_HOLD, "ti", r->hold.reason, (int64_t)id);
 	case JOURNAL_UPDATE:
 		if (r->update.payload.n > JOURNAL_MAX_BYTES)
 			return ST_INVALID_ARGUMENT;
-		return RUN(j, SQL_UPDATE, "iib", (int64_t)id, (int64_t)r->update.window, r->update.payload);
+		return sql_run(&j->sql, SQL_UPDATE, "iib", (int64_t)id, (int64_t)r->update.window, r->update.payload.data,
+			       r->update.payload.n);
 	default:
-		return RUN(j, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
+		return sql_run(&j->sql, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
 	}
-}
-
-/* The batch before this is durable whatever happens here; a failure shows at the next call. */
-static void checkpoint(struct journal *j)
-{
-	if (j->wal_pages < CHECKPOINT_PAGES)
-		return;
-	if (sqlite3_wal_checkpoint_v2(j->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL))
-		fail(j, "checkpoint");
-	j->wal_pages = 0;
 }
 
 enum status journal_commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n)
 {
-	if (j->failed)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
 	uint64_t is = 0;
-	enum status st = RUN(j, SQL_BEGIN, "");
+	enum status st = sql_run(&j->sql, SQL_BEGIN, "");
 	if (st)
 		return st;
 	st = run_int(j, SQL_GET_META, "term", &is);
@@ -442,7 +276,7 @@ enum status journal_commit(struct journal *j, uint64_t term, const struct journa
 		st = add(j, term, &records[i]);
 	st = end(j, st);
 	if (st == ST_OK)
-		checkpoint(j);
+		sql_checkpoint(&j->sql); /* a failure shows at the next call */
 	return st;
 }
 
@@ -512,54 +346,54 @@ static struct journal_window read_window(sqlite3_stmt *s)
 enum status journal_each_job(struct journal *j, bool all, enum status (*fn)(void *arg, const struct journal_job *),
 			     void *arg)
 {
-	if (j->failed)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->stmt[SQL_EACH_JOB];
+	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_JOB];
 	enum status st = ST_OK;
 	int rc;
-	for (rc = step(j, SQL_EACH_JOB, "i", (int64_t)all); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
+	for (rc = sql_step(&j->sql, SQL_EACH_JOB, "i", (int64_t)all); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
 		struct journal_job b = read_job(s);
 		st = fn(arg, &b);
 	}
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = fail(j, sql_text[SQL_EACH_JOB]);
-	done(j, SQL_EACH_JOB);
+		st = sql_fail(&j->sql, sql_text[SQL_EACH_JOB]);
+	sql_done(&j->sql, SQL_EACH_JOB);
 	return st;
 }
 
 enum status journal_each_window(struct journal *j, uint64_t job, uint64_t last,
 				enum status (*fn)(void *arg, const struct journal_window *), void *arg)
 {
-	if (j->failed)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->stmt[SQL_EACH_WINDOW];
+	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_WINDOW];
 	int64_t n = last < INT64_MAX ? (int64_t)last : INT64_MAX;
 	enum status st = ST_OK;
 	int rc;
-	for (rc = step(j, SQL_EACH_WINDOW, "ii", (int64_t)job, n); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
+	for (rc = sql_step(&j->sql, SQL_EACH_WINDOW, "ii", (int64_t)job, n); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
 		struct journal_window w = read_window(s);
 		st = fn(arg, &w);
 	}
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = fail(j, sql_text[SQL_EACH_WINDOW]);
-	done(j, SQL_EACH_WINDOW);
+		st = sql_fail(&j->sql, sql_text[SQL_EACH_WINDOW]);
+	sql_done(&j->sql, SQL_EACH_WINDOW);
 	return st;
 }
 
 enum status journal_each_update(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
 				void *arg)
 {
-	if (j->failed)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->stmt[SQL_EACH_UPDATE];
+	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_UPDATE];
 	enum status st = ST_OK;
 	int rc;
-	for (rc = step(j, SQL_EACH_UPDATE, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
+	for (rc = sql_step(&j->sql, SQL_EACH_UPDATE, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
 		struct journal_update u = { column_u64(s, 0), column_u64(s, 1), column_bytes(s, 2) };
 		st = fn(arg, &u);
 	}
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = fail(j, sql_text[SQL_EACH_UPDATE]);
-	done(j, SQL_EACH_UPDATE);
+		st = sql_fail(&j->sql, sql_text[SQL_EACH_UPDATE]);
+	sql_done(&j->sql, SQL_EACH_UPDATE);
 	return st;
 }

@@ -1,0 +1,215 @@
+#include "store/sql.h"
+
+#include "base/log.h"
+
+#include <sqlite3.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define APPLICATION_ID 0x67616363 /* "gacc" */
+#define CHECKPOINT_PAGES 4096     /* of the write-ahead log: 16 MiB */
+
+enum status sql_fail(struct sql *s, const char *what)
+{
+	s->failed = true;
+	s->code = sqlite3_extended_errcode(s->db);
+	if (!s->quiet)
+		log_error("%s: %s: %s (%d)", s->file->kind, what, sqlite3_errmsg(s->db), s->code);
+	return ST_STORE_FAILED;
+}
+
+/* ---- statements ---- */
+
+static int bind_and_step(struct sql *f, int q, const char *types, va_list ap)
+{
+	sqlite3_stmt *s = f->stmt[q];
+	int rc = SQLITE_OK;
+	for (int i = 1; types[i - 1] && rc == SQLITE_OK; i++) {
+		const void *data;
+		size_t n;
+		switch (types[i - 1]) {
+		case 'i':
+			rc = sqlite3_bind_int64(s, i, va_arg(ap, int64_t));
+			break;
+		case 't':
+			rc = sqlite3_bind_text(s, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
+			break;
+		case 'u':
+			rc = sqlite3_bind_blob(s, i, va_arg(ap, const void *), 16, SQLITE_STATIC);
+			break;
+		default: /* an empty blob needs an address, or it is NULL */
+			data = va_arg(ap, const void *);
+			n = va_arg(ap, size_t);
+			rc = sqlite3_bind_blob64(s, i, n ? data : "", n, SQLITE_STATIC);
+		}
+	}
+	return rc == SQLITE_OK ? sqlite3_step(s) : rc;
+}
+
+int sql_step(struct sql *f, int q, const char *types, ...)
+{
+	va_list ap;
+	va_start(ap, types);
+	int rc = bind_and_step(f, q, types, ap);
+	va_end(ap);
+	return rc;
+}
+
+void sql_done(struct sql *f, int q)
+{
+	sqlite3_reset(f->stmt[q]); /* repeats the error of the step, which was seen there */
+	sqlite3_clear_bindings(f->stmt[q]);
+}
+
+enum status sql_run(struct sql *f, int q, const char *types, ...)
+{
+	va_list ap;
+	va_start(ap, types);
+	int rc = bind_and_step(f, q, types, ap);
+	va_end(ap);
+	enum status st = rc == SQLITE_DONE ? ST_OK : sql_fail(f, f->file->text[q]);
+	sql_done(f, q);
+	return st;
+}
+
+enum status sql_checkpoint(struct sql *s)
+{
+	if (s->wal_pages < CHECKPOINT_PAGES)
+		return ST_OK;
+	s->wal_pages = 0;
+	int rc = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+	return rc ? sql_fail(s, "checkpoint") : ST_OK;
+}
+
+/* ---- open and close ---- */
+
+static int exec(struct sql *s, const char *text)
+{
+	return sqlite3_exec(s->db, text, NULL, NULL, NULL);
+}
+
+/* First column of the first row of a pragma, as text; "" on error. */
+static int pragma(struct sql *f, const char *text, char *out, size_t n_out)
+{
+	sqlite3_stmt *s = NULL;
+	int rc = sqlite3_prepare_v2(f->db, text, -1, &s, NULL);
+	*out = 0;
+	if (rc == SQLITE_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+		const unsigned char *value = sqlite3_column_text(s, 0);
+		sqlite3_snprintf((int)n_out, out, "%s", value ? (const char *)value : "");
+		rc = SQLITE_OK;
+	}
+	sqlite3_finalize(s);
+	return rc;
+}
+
+static int on_wal(void *arg, sqlite3 *db, const char *name, int pages)
+{
+	((struct sql *)arg)->wal_pages = pages;
+	return SQLITE_OK;
+}
+
+/* One connection, EXCLUSIVE: SQLite's WAL reset bug (3.7.0 to 3.51.2) needs two, and a second gaccd is kept out.
+ * Checkpoints are our own, because SQLite's automatic one swallows its errors. */
+static enum status configure(struct sql *s, const char *path)
+{
+	char text[128] = "";
+	int rc = exec(s, "PRAGMA locking_mode = EXCLUSIVE");
+	if (rc == SQLITE_OK)
+		rc = pragma(s, "PRAGMA journal_mode = WAL", text, sizeof text);
+	if (rc == SQLITE_OK && strcmp(text, "wal") != 0) {
+		log_error("%s %s: no write-ahead log (%s): is this a local file system?", s->file->kind, path, text);
+		return ST_STORE_FAILED;
+	}
+	if (rc == SQLITE_OK)
+		rc = exec(s, s->file->full_sync ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
+	if (rc == SQLITE_OK)
+		rc = exec(s, "PRAGMA wal_autocheckpoint = 0; BEGIN EXCLUSIVE; COMMIT");
+	if ((rc & 0xff) == SQLITE_BUSY) {
+		log_error("%s %s: another process has it", s->file->kind, path);
+		return ST_UNAVAILABLE;
+	}
+	if (rc == SQLITE_OK && s->file->check)
+		rc = pragma(s, "PRAGMA quick_check(1)", text, sizeof text);
+	if (rc == SQLITE_OK && s->file->check && strcmp(text, "ok") != 0) {
+		log_error("%s %s is damaged: %s", s->file->kind, path, text);
+		return ST_STORE_FAILED;
+	}
+	sqlite3_wal_hook(s->db, on_wal, s);
+	return rc == SQLITE_OK ? ST_OK : sql_fail(s, path);
+}
+
+static enum status update_schema(struct sql *s, const char *path)
+{
+	char text[32];
+	if (pragma(s, "PRAGMA user_version", text, sizeof text) != SQLITE_OK)
+		return sql_fail(s, path);
+	int version = atoi(text), rc = SQLITE_OK;
+	if (version > s->file->version) {
+		log_error("%s %s has schema %d, this gaccd knows %d: it was written by a newer one", s->file->kind, path, version,
+			  s->file->version);
+		return ST_VERSION_SKEW;
+	}
+	for (; version < s->file->version && rc == SQLITE_OK; version++) {
+		char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
+					    s->file->schema_steps[version], APPLICATION_ID, version + 1);
+		rc = sql ? exec(s, sql) : SQLITE_NOMEM;
+		sqlite3_free(sql);
+	}
+	return rc == SQLITE_OK ? ST_OK : sql_fail(s, path);
+}
+
+static enum status prepare(struct sql *s)
+{
+	s->stmt = calloc((size_t)s->file->n, sizeof(sqlite3_stmt *));
+	if (!s->stmt)
+		return ST_NO_MEMORY;
+	for (int q = 0; q < s->file->n; q++)
+		if (sqlite3_prepare_v3(s->db, s->file->text[q], -1, SQLITE_PREPARE_PERSISTENT, &s->stmt[q], NULL))
+			return sql_fail(s, s->file->text[q]);
+	return ST_OK;
+}
+
+enum status sql_open(struct sql *s, const struct sql_file *file, const char *path)
+{
+	*s = (struct sql){ .file = file };
+	/* Our mode, not SQLite's 0644; its other files take the mode of this one. */
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0) {
+		log_error("%s %s: %s", file->kind, path, strerror(errno));
+		return ST_STORE_FAILED;
+	}
+	close(fd);
+	enum status st = ST_OK;
+	if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL))
+		st = sql_fail(s, path);
+	else
+		sqlite3_extended_result_codes(s->db, 1);
+	if (!st)
+		st = configure(s, path);
+	if (!st)
+		st = update_schema(s, path);
+	if (!st)
+		st = prepare(s);
+	if (st)
+		sql_close(s);
+	return st;
+}
+
+/* Leaves `code` to be read. */
+void sql_close(struct sql *s)
+{
+	for (int q = 0; s->stmt && q < s->file->n; q++)
+		sqlite3_finalize(s->stmt[q]);
+	free(s->stmt);
+	s->stmt = NULL;
+	if (s->failed && s->db) /* closing would sync once more what could not be synced */
+		sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	sqlite3_close(s->db);
+	s->db = NULL;
+}
