@@ -24,7 +24,8 @@ struct spec_file {
 	Gacc__V1__DynamicLossScale loss_scale;
 	Gacc__V1__OutlierSkip outlier;
 	double betas[2];
-	struct yaml_list labels, groups, init, tensors;
+	Gacc__V1__Launch launch;
+	struct yaml_list labels, groups, init, tensors, command, environment;
 	struct yaml_origins origins;
 	struct yaml_error error;
 };
@@ -85,7 +86,8 @@ static const struct yaml_name inits[] = { NAME(INIT_TYPE__INIT_TYPE_, ZEROS, "ze
 					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_UNIFORM, "xavier_uniform"),
 					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_NORMAL, "xavier_normal"), END };
 static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXTERNAL, "external"),
-					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"), END };
+					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"),
+					     NAME(LAUNCH_MODE__LAUNCH_MODE_, DAEMON, "daemon"), END };
 
 /* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is of spec_file. */
 #define KEY(name_, type_, at, doc_, ...) \
@@ -147,8 +149,13 @@ static const struct yaml_field timeout_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field launch_keys[] = {
-	KEY(mode, ENUM, spec.launch, "external (ranks come and attach) or client (gaccctl run starts them).",
+	KEY(mode, ENUM, spec.launch, "external (ranks come and attach), client (gaccctl run starts them) or daemon (gaccd does).",
 	    .names = launches, .initial = "external"),
+	KEY(command, STRINGS, command, "daemon: program, looked up in PATH, and arguments.", .max = 32768),
+	KEY(working_dir, STRING, launch.working_dir, "daemon: absolute; / unless given.", .max = 4095),
+	KEY(environment, MAP, environment, "daemon: variables beside those that gaccd sets.", .max = 32768),
+	KEY(max_restarts, U32, launch.max_restarts, "daemon: how often ranks are started again, all together."),
+	KEY(grace, MS, launch.grace_ms, "daemon: from SIGTERM to SIGKILL; 10 s unless given."),
 	{ .name = NULL }
 };
 static const struct yaml_field loss_scale_keys[] = {
@@ -198,6 +205,7 @@ static const struct yaml_field spec_keys[] = {
 	SECTION(schedule, schedule_keys, "Learning-rate factor by applied steps."),
 	LIST(param_groups, groups, group_keys, group_item, "Tensors with other values than the optimizer's."),
 	LIST(init, init, init_keys, init_item, "Initial values drawn in the daemon; none: a rank uploads them."),
+	KEY(host_memory, SIZE, spec.host_memory, "Memory to reserve while the tensors are not known; 0: none."),
 	KEY(seed, U64, spec.seed, "Of the initial values."),
 	KEY(ordering, ENUM, spec.ordering, "canonical (same inputs, same bits) or arrival.", .names = orderings,
 	    .initial = "canonical"),
@@ -301,6 +309,19 @@ static bool wants_loss_scale(const Gacc__V1__DynamicLossScale *d)
 {
 	return d->enabled || d->growth_factor != 0 || d->backoff_factor != 0 || d->growth_interval || d->hysteresis ||
 	       d->min_scale != 0 || d->max_scale != 0;
+}
+
+/* A job that says nothing about it has no such message. */
+static void fill_launch(struct spec_file *f, Gacc__V1__Label **environment, Gacc__V1__JobSpec *m)
+{
+	Gacc__V1__Launch *o = &f->launch;
+	o->base.descriptor = &gacc__v1__launch__descriptor;
+	o->n_command = f->command.n;
+	o->command = f->command.items;
+	o->n_environment = f->environment.n;
+	o->environment = environment;
+	bool any = o->n_command || o->n_environment || (o->working_dir && *o->working_dir) || o->max_restarts || o->grace_ms;
+	m->launch_command = any ? o : NULL;
 }
 
 static bool wants_outlier_skip(const Gacc__V1__OutlierSkip *o)
@@ -414,11 +435,14 @@ static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 	m.tensors = tensor_messages(&f->tensors);
 	m.n_labels = f->labels.n;
 	m.labels = label_messages(&f->labels);
-	Gacc__V1__JobSpec *copy = m.param_groups && m.init && m.tensors && m.labels ? copy_of(&m) : NULL;
+	Gacc__V1__Label **environment = label_messages(&f->environment);
+	fill_launch(f, environment, &m);
+	Gacc__V1__JobSpec *copy = m.param_groups && m.init && m.tensors && m.labels && environment ? copy_of(&m) : NULL;
 	free(m.param_groups);
 	free(m.init);
 	free(m.tensors);
 	free(m.labels);
+	free(environment);
 	if (copy)
 		*out = copy;
 	return copy ? ST_OK : ST_NO_MEMORY;

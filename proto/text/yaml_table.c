@@ -168,6 +168,8 @@ static void free_list(const struct yaml_field *f, struct yaml_list *l)
 		} else if (f->type == YAML_MAP) {
 			free(((struct yaml_pair *)l->items)[i].key);
 			free(((struct yaml_pair *)l->items)[i].value);
+		} else if (f->type == YAML_STRINGS) {
+			free(((char **)l->items)[i]);
 		}
 	}
 	free(l->items);
@@ -216,6 +218,24 @@ static enum status apply_i64s(struct reader *r, const struct yaml_field *f, cons
 		if (!text_of(v))
 			return bad(r, &v->start_mark, "%s: must be a list of numbers", path);
 		if (!yaml_parse_i64(f, text_of(v), (int64_t *)l->items + l->n, why, sizeof why))
+			return bad(r, &v->start_mark, "%s: %s", path, why);
+		l->n++;
+	}
+	return st;
+}
+
+static enum status apply_strings(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, struct yaml_list *l,
+				 const char *path)
+{
+	char why[256];
+	if (node->type != YAML_SEQUENCE_NODE)
+		return bad(r, &node->start_mark, "%s: must be a list of words", path);
+	enum status st = new_list(r, node, f, path, n_items(node), YAML_MAX_SHORT, sizeof(char *), l);
+	for (size_t i = 0; i < n_items(node) && st == ST_OK; i++) {
+		const yaml_node_t *v = item(r, node, i);
+		if (!text_of(v))
+			return bad(r, &v->start_mark, "%s: must be a list of words", path);
+		if (!yaml_parse_string(f, text_of(v), (char **)l->items + l->n, why, sizeof why))
 			return bad(r, &v->start_mark, "%s: %s", path, why);
 		l->n++;
 	}
@@ -276,6 +296,9 @@ static enum status apply(struct reader *r, const struct yaml_field *f, const yam
 		break;
 	case YAML_I64S:
 		st = apply_i64s(r, f, node, at, path);
+		break;
+	case YAML_STRINGS:
+		st = apply_strings(r, f, node, at, path);
 		break;
 	case YAML_MAP:
 		st = apply_map(r, f, node, at, path);
@@ -436,7 +459,7 @@ void yaml_fini(const struct yaml_field *table, void *obj)
 		} else if (f->type == YAML_STRING) {
 			free(*(char **)at);
 			*(char **)at = NULL;
-		} else if (f->type == YAML_LIST || f->type == YAML_MAP || f->type == YAML_I64S) {
+		} else if (f->type == YAML_LIST || f->type == YAML_MAP || f->type == YAML_I64S || f->type == YAML_STRINGS) {
 			free_list(f, at);
 		}
 	}

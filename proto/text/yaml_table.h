@@ -18,7 +18,7 @@
 
 #define YAML_MAX_FILE (64u << 20) /* bytes */
 #define YAML_MAX_LIST (1u << 20)  /* items of one list */
-#define YAML_MAX_SHORT 256        /* items of a map or of a list of numbers */
+#define YAML_MAX_SHORT 256        /* items of a map or of a list of numbers or strings */
 #define YAML_MAX_FIELDS 64        /* of one table */
 
 enum yaml_type {
@@ -32,6 +32,7 @@ enum yaml_type {
 	YAML_MS,         /* uint64_t milliseconds in min..max: 200ms, 10s, 5m, 1h30m, 2d; a bare number other than 0 is refused */
 	YAML_OCTAL,      /* uint32_t file mode */
 	YAML_I64S,       /* struct yaml_list of int64_t in min..max */
+	YAML_STRINGS,    /* struct yaml_list of char *, each as YAML_STRING */
 	YAML_MAP,        /* struct yaml_list of struct yaml_pair: free keys, string values */
 	YAML_SECTION,    /* a struct of `fields` inside the struct */
 	YAML_LIST,       /* struct yaml_list of structs of `fields`, `item_bytes` each */

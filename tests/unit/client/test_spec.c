@@ -57,7 +57,10 @@ START_TEST(a_whole_file)
 				     "  deterministic: false\n"
 				     "  slots_per_rank: 1\n"
 				     "  timeouts: { stall_warn: 1500ms, stall_abort: 1h }\n"
-				     "  launch: { mode: client }\n"
+				     "  launch:\n"
+				     "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
+				     "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s }\n"
+				     "  host_memory: 1.5GiB\n"
 				     "  output: { log_dir: /var/log/gacc/%j-%x }\n"
 				     "  tensors:\n"
 				     "  - { name: w, shape: [784, 10] }\n"
@@ -117,7 +120,16 @@ START_TEST(a_whole_file)
 	ck_assert_uint_eq(m->slots_per_rank, 1);
 	ck_assert_uint_eq(m->stall_warn_ms, 1500);
 	ck_assert_uint_eq(m->stall_abort_ms, 3600000);
-	ck_assert_int_eq(m->launch, GACC__V1__LAUNCH_MODE__LAUNCH_MODE_CLIENT);
+	ck_assert_int_eq(m->launch, GACC__V1__LAUNCH_MODE__LAUNCH_MODE_DAEMON);
+	ck_assert_uint_eq(m->launch_command->n_command, 4);
+	ck_assert_str_eq(m->launch_command->command[3], "0.1");
+	ck_assert_str_eq(m->launch_command->working_dir, "/tmp");
+	ck_assert_uint_eq(m->launch_command->n_environment, 2);
+	ck_assert_str_eq(m->launch_command->environment[0]->key, "A");
+	ck_assert_str_eq(m->launch_command->environment[1]->value, "");
+	ck_assert_uint_eq(m->launch_command->max_restarts, 3);
+	ck_assert_uint_eq(m->launch_command->grace_ms, 5000);
+	ck_assert_uint_eq(m->host_memory, 3u << 29);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -130,8 +142,8 @@ START_TEST(a_whole_file)
 END_TEST
 
 /* Fields and values that no key sets yet. */
-static const char *const fields_to_come[] = { "launch_command", "checkpoint", "restore_from", "host_memory" };
-static const char *const values_to_come[] = { "LAUNCH_MODE_DAEMON", "OPTIMIZER_TYPE_LAMB" };
+static const char *const fields_to_come[] = { "checkpoint", "restore_from" };
+static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
@@ -140,7 +152,7 @@ START_TEST(every_field_of_the_message_was_in_that_file)
 		ck_assert_ptr_nonnull(protobuf_c_message_descriptor_get_field_by_name(&gacc__v1__job_spec__descriptor,
 										      fields_to_come[i]));
 	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields,
-			  32 + sizeof(fields_to_come) / sizeof(*fields_to_come));
+			  34 + sizeof(fields_to_come) / sizeof(*fields_to_come));
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);
 	ck_assert_uint_eq(gacc__v1__optimizer__descriptor.n_fields, 9);

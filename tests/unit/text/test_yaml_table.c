@@ -24,7 +24,7 @@ struct thing {
 			uint32_t deepest;
 		} deeper;
 	} section;
-	struct yaml_list items, labels;
+	struct yaml_list items, words, labels;
 };
 
 #define AT(f) offsetof(struct thing, f)
@@ -59,6 +59,7 @@ static const struct yaml_field table[] = {
 	{ .name = "section", .type = YAML_SECTION, .fields = section, .offset = AT(section), .doc = "Section." },
 	{ .name = "items", .type = YAML_LIST, .fields = items, .item_bytes = sizeof(struct item), .offset = AT(items),
 	  .doc = "Items." },
+	{ .name = "words", .type = YAML_STRINGS, .offset = AT(words), .min = 1, .max = 8, .doc = "Words." },
 	{ .name = "labels", .type = YAML_MAP, .offset = AT(labels), .min = 1, .max = 8, .doc = "Labels." },
 	{ .name = NULL }
 };
@@ -130,6 +131,7 @@ START_TEST(a_file_is_read)
 				   "- name: a\n"
 				   "  shape: [2, 3]\n"
 				   "- { name: b, weight: 2 }\n"
+				   "words: [ls, -l, 7]\n"
 				   "labels: { team: vision, 7: x }\n"),
 			 ST_OK);
 	ck_assert_str_eq(t.title, "hello world");
@@ -151,6 +153,9 @@ START_TEST(a_file_is_read)
 	ck_assert_uint_eq(i[0].shape.n, 2);
 	ck_assert_int_eq(((int64_t *)i[0].shape.items)[1], 3);
 	ck_assert_double_eq(i[1].weight, 2);
+	ck_assert_uint_eq(t.words.n, 3);
+	ck_assert_str_eq(((char **)t.words.items)[0], "ls");
+	ck_assert_str_eq(((char **)t.words.items)[2], "7");
 	const struct yaml_pair *l = t.labels.items;
 	ck_assert_uint_eq(t.labels.n, 2);
 	ck_assert_str_eq(l[0].key, "team");
@@ -209,6 +214,9 @@ static const struct {
 	{ "items: { name: a }", "f.yaml:1:8: items: must be a list" },
 	{ "items: [ { shape: [0] } ]", "f.yaml:1:20: items.shape: must be in 1..1e+15" },
 	{ "items: [ { shape: [x] } ]", "f.yaml:1:20: items.shape: \"x\" is not a whole number" },
+	{ "words: ls -l", "f.yaml:1:8: words: must be a list of words" },
+	{ "words: [a, [b]]", "f.yaml:1:12: words: must be a list of words" },
+	{ "words: [a, '']", "f.yaml:1:12: words: must not be empty" },
 	{ "labels: { a: b, a: c }", "f.yaml:1:17: labels: \"a\" is given twice" },
 	{ "labels: { a: 123456789 }", "f.yaml:1:14: labels: is 9 bytes long: must be 1..8" },
 	{ "section: { inside: '' }", "f.yaml:1:20: section.inside: must not be empty" },
