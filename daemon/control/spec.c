@@ -8,6 +8,7 @@
 
 #define STALL_WARN_NS (INT64_C(60) * 1000000000)
 #define STALL_ABORT_NS (INT64_C(600) * 1000000000)
+#define GRACE_NS (INT64_C(10) * 1000000000)
 
 static void fill_defaults(struct job_spec *s)
 {
@@ -35,6 +36,10 @@ static void fill_defaults(struct job_spec *s)
 		s->stall_warn_ns = STALL_WARN_NS;
 	if (!s->stall_abort_ns)
 		s->stall_abort_ns = STALL_ABORT_NS;
+	if (!s->launch_mode)
+		s->launch_mode = LAUNCH_EXTERNAL;
+	if (!s->launch.grace_ns)
+		s->launch.grace_ns = GRACE_NS;
 }
 
 /* One check a line: the field, the condition that must hold, and the sentence when it does not. */
@@ -124,6 +129,25 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	return ST_OK;
 }
 
+static enum status check_launch(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	const struct spec_launch *l = &s->launch;
+	bool here = s->launch_mode == LAUNCH_DAEMON;
+	CHECK("launch", s->launch_mode >= LAUNCH_EXTERNAL && s->launch_mode <= LAUNCH_DAEMON,
+	      "launch %d is unknown: external, client or daemon", s->launch_mode);
+	CHECK("launch_command.command", !here || l->n_command, "launch is daemon: launch_command.command must name the program");
+	CHECK("launch_command", !here || l->bytes <= SPEC_MAX_LAUNCH_BYTES,
+	      "launch_command has %llu bytes of command and environment, at most %d are allowed", (unsigned long long)l->bytes,
+	      SPEC_MAX_LAUNCH_BYTES);
+	CHECK("launch_command.working_dir", !here || l->dirs_absolute,
+	      "launch is daemon: working_dir and log_dir must be absolute, or be left out");
+	CHECK("launch_command.environment", !here || l->names_ok,
+	      "launch_command.environment: a variable's name must not be empty and must not contain =");
+	CHECK("launch_command.grace_ms", !here || l->grace_ns <= SPEC_MAX_GRACE_NS,
+	      "launch_command.grace is %lld ms, at most an hour is allowed", (long long)(l->grace_ns / 1000000));
+	return ST_OK;
+}
+
 enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	fill_defaults(s);
@@ -132,6 +156,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_numbers(s, field, why, n_why);
 	if (!st)
 		st = check_rules(s, field, why, n_why);
+	if (!st)
+		st = check_launch(s, field, why, n_why);
 	return st;
 }
 

@@ -18,9 +18,12 @@
 #define SPEC_MAX_MICRO_SIZE 65536
 #define SPEC_MAX_RULES 256
 #define SPEC_MAX_NAME 128
+#define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (edge/launch_channel.h) */
+#define SPEC_MAX_GRACE_NS (INT64_C(3600) * 1000000000)
 
 enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
 enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_ERROR = 3 };
+enum launch_mode { LAUNCH_EXTERNAL = 1, LAUNCH_CLIENT = 2, LAUNCH_DAEMON = 3 };
 enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
 
 struct spec_group {
@@ -31,6 +34,15 @@ struct spec_group {
 struct spec_init {
 	char *pattern;
 	struct init_rule rule;
+};
+
+/* How gaccd starts ranks; the words themselves stay with the edge. */
+struct spec_launch {
+	uint32_t n_command;
+	uint64_t bytes;          /* of command, environment and directories */
+	bool dirs_absolute, names_ok; /* directories begin with /, names of variables are not empty and have no = */
+	uint32_t max_restarts;
+	int64_t grace_ns;
 };
 
 struct job_spec {
@@ -56,6 +68,9 @@ struct job_spec {
 	enum ordering ordering;
 	uint32_t slots_per_rank;
 	int64_t stall_warn_ns, stall_abort_ns;
+	enum launch_mode launch_mode;
+	struct spec_launch launch;
+	uint64_t host_memory; /* bytes, reserved while the tensors are not known */
 };
 
 /* Puts defaults where a field is zero ("unspecified"), then checks every field; nothing in *s is trusted. On error

@@ -65,6 +65,34 @@ static void copy_optimizer(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	}
 }
 
+static bool absolute_or_empty(const char *path)
+{
+	return !*path || *path == '/';
+}
+
+static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	const Gacc__V1__Launch *l = pb->launch_command;
+	s->launch_mode = (enum launch_mode)pb->launch;
+	s->host_memory = pb->host_memory;
+	s->launch = (struct spec_launch){ .names_ok = true, .bytes = strlen(pb->log_dir) + 1,
+					  .dirs_absolute = absolute_or_empty(pb->log_dir) };
+	if (!l)
+		return;
+	s->launch.n_command = (uint32_t)l->n_command;
+	s->launch.max_restarts = l->max_restarts;
+	s->launch.grace_ns = ms_to_ns(l->grace_ms);
+	s->launch.dirs_absolute &= absolute_or_empty(l->working_dir);
+	s->launch.bytes += strlen(l->working_dir) + 1;
+	for (size_t i = 0; i < l->n_command; i++)
+		s->launch.bytes += strlen(l->command[i]) + 1;
+	for (size_t i = 0; i < l->n_environment; i++) {
+		const Gacc__V1__Label *v = l->environment[i];
+		s->launch.bytes += strlen(v->key) + strlen(v->value) + 2;
+		s->launch.names_ok &= *v->key && !strchr(v->key, '=');
+	}
+}
+
 static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	s->ranks = pb->ranks;
@@ -129,6 +157,7 @@ enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, cons
 	strcpy(s.name, pb->name);
 	copy_scalars(pb, &s);
 	copy_optimizer(pb, &s);
+	copy_launch(pb, &s);
 	st = ST_NO_MEMORY;
 	if (pb->n_param_groups > SPEC_MAX_RULES || pb->n_init > SPEC_MAX_RULES) {
 		*field = pb->n_init > SPEC_MAX_RULES ? "init" : "param_groups";
