@@ -139,8 +139,6 @@ static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field
 			      strange - pb->name);
 	if (pb->master < 0 || pb->master > GACC__V1__MASTER__MASTER_NONE)
 		return REFUSE("master", "master %d is unknown: f32 or none", (int)pb->master);
-	if (pb->launch < 0 || pb->launch > GACC__V1__LAUNCH_MODE__LAUNCH_MODE_DAEMON)
-		return REFUSE("launch", "launch %d is unknown: external, client or daemon", (int)pb->launch);
 	if (strlen(pb->log_dir) > MAX_PATH_BYTES)
 		return REFUSE("log_dir", "log_dir has %zu bytes, at most %d are allowed", strlen(pb->log_dir), MAX_PATH_BYTES);
 	if (pb->n_labels > MAX_LABELS)
