@@ -8,7 +8,7 @@ seconds=${SECONDS_EACH:-10}
 build=build/test-fuzz
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DGACC_FUZZ=ON -DGACC_TESTS=OFF \
 	-DGACC_SANITIZE=address,undefined >/dev/null
-targets="messages spec config control session"
+targets="messages spec config control session safetensors"
 # shellcheck disable=SC2086
 cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $(printf 'fuzz_%s ' $targets) >/dev/null
 found=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")

@@ -1,0 +1,455 @@
+#include "store/checkpoint.h"
+
+#include "base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MANIFEST "manifest.json"
+#define MANIFEST_PARTIAL "manifest.json.partial"
+#define PARTIAL ".partial"
+
+_Static_assert(CHECKPOINT_MAX_PATH == PATH_MAX, "what realpath fills");
+
+/* One errno into one sentence and one line of the log. */
+static enum status failed(const char *what, const char *name, int error, char *why, size_t n_why)
+{
+	snprintf(why, n_why, "%s %s: %s", what, name, strerror(error));
+	log_error("checkpoint: %s", why);
+	return ST_IO_ERROR;
+}
+
+/* The same for a path that somebody has asked for: no fault of ours. */
+static enum status refused(const char *path, int error, char *why, size_t n_why)
+{
+	snprintf(why, n_why, "%s: %s", path,
+		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
+	return error == ENOENT || error == ELOOP || error == ENOTDIR ? ST_INVALID_ARGUMENT : ST_IO_ERROR;
+}
+
+/* --- paths */
+
+enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], char *why, size_t n_why)
+{
+	char head[CHECKPOINT_MAX_PATH];
+	size_t n = strlen(path), cut = n;
+	if (path[0] != '/' || n >= sizeof(head) - 64) {
+		snprintf(why, n_why, "%.200s: a checkpoint's directory must be absolute and shorter than %zu bytes", path,
+			 sizeof(head) - 64);
+		return ST_INVALID_ARGUMENT;
+	}
+	memcpy(head, path, n + 1);
+	while (!realpath(head, out)) {
+		if (errno != ENOENT)
+			return refused(path, errno, why, n_why);
+		while (cut > 1 && head[--cut] != '/')
+			;
+		head[cut ? cut : 1] = '\0';
+	}
+	const char *rest = path + strlen(head);
+	for (const char *at = rest; (at = strstr(at, "..")); at += 2)
+		if (at[-1] == '/' && (at[2] == '/' || !at[2])) {
+			snprintf(why, n_why, "%s: \"..\" behind a directory that does not exist", path);
+			return ST_INVALID_ARGUMENT;
+		}
+	rest += strspn(rest, "/");
+	size_t at = strlen(out);
+	if (at + 1 + strlen(rest) >= CHECKPOINT_MAX_PATH - 64)
+		return refused(path, ENAMETOOLONG, why, n_why);
+	if (*rest)
+		snprintf(out + at, CHECKPOINT_MAX_PATH - at, "%s%s", at > 1 ? "/" : "", rest);
+	for (at = strlen(out); at > 1 && out[at - 1] == '/'; at--)
+		out[at - 1] = '\0';
+	return ST_OK;
+}
+
+bool checkpoint_beneath(const char *path, const char *root)
+{
+	size_t n = strlen(root);
+	return !strncmp(path, root, n) && (!path[n] || path[n] == '/' || root[n - 1] == '/');
+}
+
+void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id)
+{
+	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/.", dir);
+	for (int i = 0; i < 16; i++)
+		at += snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "%02x", uuid[i]);
+	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 PARTIAL, id);
+}
+
+void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id)
+{
+	snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64, dir, applied_step, id);
+}
+
+static int open_at(int dir_fd, const char *name, int flags, mode_t mode)
+{
+	struct open_how how = { .flags = (uint64_t)(flags | O_CLOEXEC), .mode = flags & O_CREAT ? mode : 0,
+				.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+	return (int)syscall(SYS_openat2, dir_fd, name, &how, sizeof(how));
+}
+
+/* Makes the directories of a path one by one. */
+static int make_dirs(const char *path)
+{
+	char part[CHECKPOINT_MAX_PATH];
+	int fd = open_at(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY, 0);
+	for (const char *at = path + strspn(path, "/"); fd >= 0 && *at; at += strspn(at, "/")) {
+		size_t n = strcspn(at, "/");
+		snprintf(part, sizeof(part), "%.*s", (int)n, at);
+		at += n;
+		bool made = mkdirat(fd, part, CHECKPOINT_DIR_MODE) == 0;
+		int next = made || errno == EEXIST ? open_at(fd, part, O_RDONLY | O_DIRECTORY, 0) : -1;
+		int error = errno;
+		if (made)
+			fsync(fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
+		close(fd);
+		errno = error;
+		fd = next;
+	}
+	return fd;
+}
+
+enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why)
+{
+	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+	if (fd < 0 && errno == ENOENT && create)
+		fd = make_dirs(path);
+	if (fd < 0)
+		return create ? failed("cannot open directory", path, errno, why, n_why) : refused(path, errno, why, n_why);
+	*out_fd = fd;
+	return ST_OK;
+}
+
+/* --- one file */
+
+struct checkpoint_writer {
+	int fd;
+	const char *name;
+	uint64_t bytes;
+	struct sha256 *sum;
+};
+
+enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why, size_t n_why)
+{
+	struct checkpoint_writer *w = calloc(1, sizeof(*w));
+	if (!w)
+		return ST_NO_MEMORY;
+	w->name = checkpoint_part_name(part);
+	w->sum = sha256_new();
+	w->fd = w->sum ? open_at(dir_fd, w->name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE) : -1;
+	if (w->fd < 0) {
+		enum status st = w->sum ? failed("cannot make", w->name, errno, why, n_why) : ST_NO_MEMORY;
+		checkpoint_abandon(w);
+		return st;
+	}
+	*out = w;
+	return ST_OK;
+}
+
+enum status checkpoint_reserve(struct checkpoint_writer *w, uint64_t bytes, char *why, size_t n_why)
+{
+	if (bytes == 0 || fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+		return ST_OK;
+	return failed("no room for", w->name, errno, why, n_why);
+}
+
+static int write_all(int fd, const char *data, size_t n, uint64_t offset)
+{
+	while (n) {
+		ssize_t r = pwrite(fd, data, n, (off_t)offset);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			return r ? errno : ENOSPC;
+		data += r;
+		offset += (uint64_t)r;
+		n -= (size_t)r;
+	}
+	return 0;
+}
+
+enum status checkpoint_write(struct checkpoint_writer *w, const void *data, size_t n, char *why, size_t n_why)
+{
+	int error = write_all(w->fd, data, n, w->bytes);
+	if (error)
+		return failed("writing", w->name, error, why, n_why);
+	sha256_add(w->sum, data, n);
+	w->bytes += n;
+	return ST_OK;
+}
+
+enum status checkpoint_finish(struct checkpoint_writer *w, struct checkpoint_file *out, char *why, size_t n_why)
+{
+	enum status st = ST_OK;
+	if (fdatasync(w->fd) < 0)
+		st = failed("syncing", w->name, errno, why, n_why);
+	if (!st) {
+		out->bytes = w->bytes;
+		sha256_end(w->sum, out->sha256);
+	}
+	checkpoint_abandon(w);
+	return st;
+}
+
+void checkpoint_abandon(struct checkpoint_writer *w)
+{
+	if (!w)
+		return;
+	if (w->fd >= 0)
+		close(w->fd);
+	sha256_free(w->sum);
+	free(w);
+}
+
+/* --- sealing */
+
+static enum status write_manifest(int dir_fd, const char *text, size_t n, char *why, size_t n_why)
+{
+	int fd = open_at(dir_fd, MANIFEST_PARTIAL, O_WRONLY | O_CREAT | O_TRUNC, CHECKPOINT_FILE_MODE);
+	int error = fd < 0 ? errno : write_all(fd, text, n, 0);
+	if (!error && fdatasync(fd) < 0)
+		error = errno;
+	if (fd >= 0)
+		close(fd);
+	if (!error && renameat(dir_fd, MANIFEST_PARTIAL, dir_fd, MANIFEST) < 0)
+		error = errno;
+	return error ? failed("writing", MANIFEST, error, why, n_why) : ST_OK;
+}
+
+/* Without the right to give files away they stay ours; the submitter may not read them then. */
+static void give_to(int dir_fd, uint32_t uid, uint32_t gid)
+{
+	if (geteuid() == uid)
+		return;
+	bool ok = fchown(dir_fd, uid, gid) == 0 && fchownat(dir_fd, MANIFEST, uid, gid, AT_SYMLINK_NOFOLLOW) == 0;
+	for (int i = 0; ok && i < CHECKPOINT_PARTS; i++)
+		ok = fchownat(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, AT_SYMLINK_NOFOLLOW) == 0 ||
+		     errno == ENOENT;
+	if (!ok)
+		log_info("checkpoint: its files stay with uid %u: %s", (unsigned)geteuid(), strerror(errno));
+}
+
+/* The directory that a path's last name lies in, and that name. */
+static enum status open_parent(const char *path, int *out_fd, const char **name, char *why, size_t n_why)
+{
+	char parent[CHECKPOINT_MAX_PATH];
+	const char *slash = strrchr(path, '/');
+	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+	*name = slash + 1;
+	return checkpoint_open_dir(parent, false, out_fd, why, n_why);
+}
+
+static enum status publish(const char *partial, const char *final, char *why, size_t n_why)
+{
+	const char *from, *to;
+	int fd;
+	enum status st = open_parent(partial, &fd, &from, why, n_why);
+	if (st)
+		return st;
+	to = strrchr(final, '/') + 1;
+	if (renameat2(fd, from, fd, to, RENAME_NOREPLACE) < 0)
+		st = failed("renaming to", final, errno, why, n_why);
+	else if (fsync(fd) < 0)
+		st = failed("syncing the directory of", final, errno, why, n_why);
+	close(fd);
+	return st;
+}
+
+static void hash(const void *data, size_t n, struct sha256 *s, uint8_t out[SHA256_BYTES])
+{
+	sha256_add(s, data, n);
+	sha256_end(s, out);
+	sha256_free(s);
+}
+
+enum status checkpoint_seal(const char *partial, const char *final, const struct manifest *m, uint32_t uid, uint32_t gid,
+			    uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why)
+{
+	char *text = NULL;
+	size_t n = 0;
+	int fd = -1;
+	struct sha256 *sum = sha256_new();
+	enum status st = sum ? manifest_encode(m, &text, &n) : ST_NO_MEMORY;
+	if (!st)
+		st = checkpoint_open_dir(partial, false, &fd, why, n_why);
+	if (!st)
+		st = write_manifest(fd, text, n, why, n_why);
+	if (!st) {
+		give_to(fd, uid, gid);
+		if (fsync(fd) < 0)
+			st = failed("syncing", partial, errno, why, n_why);
+	}
+	if (fd >= 0)
+		close(fd);
+	if (!st)
+		st = publish(partial, final, why, n_why);
+	if (!st)
+		hash(text, n, sum, out_sha256);
+	else
+		sha256_free(sum);
+	free(text);
+	return st;
+}
+
+/* --- reading */
+
+/* A regular file of this owner and size; uid and bytes are set on the first look. */
+static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_uid, uint64_t *bytes, bool know_bytes)
+{
+	struct stat s;
+	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	int error = fd < 0 ? errno : fstat(fd, &s) < 0 ? errno : !S_ISREG(s.st_mode) ? EINVAL : 0;
+	if (!error && ((know_uid && s.st_uid != *uid) || (know_bytes && (uint64_t)s.st_size != *bytes)))
+		error = EBADMSG;
+	if (!error) {
+		*uid = s.st_uid;
+		*bytes = (uint64_t)s.st_size;
+		return fd;
+	}
+	if (fd >= 0)
+		close(fd);
+	errno = error;
+	return -1;
+}
+
+static enum status read_manifest(int dir_fd, const char *path, struct manifest **out, uint32_t *uid, char *why,
+				 size_t n_why)
+{
+	char name[CHECKPOINT_MAX_PATH + 32];
+	uint64_t bytes = 0;
+	snprintf(name, sizeof(name), "%s/" MANIFEST, path);
+	int fd = open_checked(dir_fd, MANIFEST, uid, false, &bytes, false);
+	if (fd < 0)
+		return refused(name, errno, why, n_why);
+	char *text = bytes <= MANIFEST_MAX_BYTES ? malloc(bytes + 1) : NULL;
+	size_t got = 0;
+	for (ssize_t r = 1; text && got < bytes && r > 0; got += r > 0 ? (size_t)r : 0)
+		r = pread(fd, text + got, bytes - got, (off_t)got);
+	close(fd);
+	enum status st = ST_NO_MEMORY;
+	if (!text && bytes > MANIFEST_MAX_BYTES)
+		st = refused(name, EFBIG, why, n_why);
+	else if (text)
+		st = manifest_decode(name, text, got, out, why, n_why);
+	free(text);
+	return st;
+}
+
+static enum status check_files(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, char *why,
+			       size_t n_why)
+{
+	for (int i = 0; i < CHECKPOINT_PARTS; i++) {
+		const char *name = checkpoint_part_name((enum checkpoint_part)i);
+		uint64_t bytes = m->file[i].bytes;
+		if (!bytes)
+			continue;
+		int fd = open_checked(dir_fd, name, &uid, true, &bytes, true);
+		if (fd < 0 && errno == EBADMSG) {
+			snprintf(why, n_why, "%s/%s: its size or owner is not that of the manifest (%" PRIu64 " bytes, uid %u)",
+				 path, name, bytes, uid);
+			return ST_MALFORMED;
+		}
+		if (fd < 0) {
+			snprintf(why, n_why, "%s/%s: %s", path, name, strerror(errno));
+			return ST_INVALID_ARGUMENT;
+		}
+		close(fd);
+	}
+	return ST_OK;
+}
+
+enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *out_uid, char *why, size_t n_why)
+{
+	struct manifest *m = NULL;
+	uint32_t uid = 0;
+	int fd;
+	enum status st = checkpoint_open_dir(path, false, &fd, why, n_why);
+	if (st)
+		return st;
+	st = read_manifest(fd, path, &m, &uid, why, n_why);
+	if (!st)
+		st = check_files(fd, path, m, uid, why, n_why);
+	close(fd);
+	if (st) {
+		manifest_free(m);
+		return st;
+	}
+	*out = m;
+	*out_uid = uid;
+	return ST_OK;
+}
+
+enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, int *out_fd, char *why, size_t n_why)
+{
+	int fd = open_at(dir_fd, checkpoint_part_name(part), O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return refused(checkpoint_part_name(part), errno, why, n_why);
+	*out_fd = fd;
+	return ST_OK;
+}
+
+/* --- deleting */
+
+static bool unlink_one(int dir_fd, const char *name)
+{
+	return unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT;
+}
+
+enum status checkpoint_remove(const char *path, char *why, size_t n_why)
+{
+	const char *name;
+	int parent, fd;
+	enum status st = open_parent(path, &parent, &name, why, n_why);
+	if (st)
+		return st;
+	fd = open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
+	bool ok = fd >= 0 ? unlink_one(fd, MANIFEST) && fsync(fd) == 0 && unlink_one(fd, MANIFEST_PARTIAL) : errno == ENOENT;
+	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
+		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
+	if (ok && fd >= 0)
+		ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOTEMPTY;
+	if (!ok)
+		st = failed("deleting", path, errno, why, n_why);
+	if (fd >= 0)
+		close(fd);
+	close(parent);
+	return st;
+}
+
+enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *out_last_id, char *why, size_t n_why)
+{
+	char mine[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH + 256];
+	int fd;
+	enum status st = checkpoint_open_dir(dir, false, &fd, why, n_why);
+	if (st)
+		return st;
+	DIR *d = fdopendir(fd);
+	if (!d) {
+		close(fd);
+		return ST_NO_MEMORY;
+	}
+	checkpoint_partial_path(mine, "", uuid, 0);
+	size_t n_mine = 2 + 32 + 1; /* "/.UUID-" */
+	for (struct dirent *e; (e = readdir(d)) && !st;) {
+		uint64_t step, id;
+		if (sscanf(e->d_name, "step-%" SCNu64 "-%" SCNu64, &step, &id) == 2 && id > *out_last_id)
+			*out_last_id = id;
+		if (strncmp(e->d_name, mine + 1, n_mine - 1) || !strstr(e->d_name, PARTIAL))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+		st = checkpoint_remove(path, why, n_why);
+	}
+	closedir(d);
+	return st;
+}

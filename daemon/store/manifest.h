@@ -1,0 +1,76 @@
+/* manifest.json: what a checkpoint holds and of which job it is. docs/protocol.md, "Checkpoints", has the keys.
+ *
+ * A checkpoint is what its manifest says: it is written last, and files that no manifest names mean nothing. Integers
+ * above 2^63 - 1 are written as "0x..", numbers that are not finite as "nan", "inf", "-inf". Any thread, no I/O.
+ */
+#ifndef GACC_STORE_MANIFEST_H
+#define GACC_STORE_MANIFEST_H
+
+#include "proto/status.h"
+#include "store/sha256.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MANIFEST_VERSION 1
+#define MANIFEST_MAX_BYTES (UINT64_C(100) << 20)
+#define MANIFEST_MAX_VALUES 64
+
+enum checkpoint_part {
+	CHECKPOINT_MODEL,      /* the parameters, by the tensors' names, in their dtype */
+	CHECKPOINT_OPTIMIZER,  /* f32: NAME.master, NAME.exp_avg, NAME.exp_avg_sq, NAME.momentum_buffer */
+	CHECKPOINT_CARRY,      /* inside a window: the sum so far, by the tensors' names */
+	CHECKPOINT_WINDOW,     /* inside a window: who is in that sum */
+	CHECKPOINT_PARTS
+};
+const char *checkpoint_part_name(enum checkpoint_part); /* "model.safetensors" */
+
+/* bytes 0: the checkpoint has no such file. */
+struct checkpoint_file {
+	uint64_t bytes;
+	uint8_t sha256[SHA256_BYTES];
+};
+
+/* A number with a name, of the last window's outcome. */
+struct manifest_value {
+	const char *name;
+	bool is_real;
+	uint64_t whole;
+	double real;
+};
+
+struct manifest {
+	uint64_t id;           /* of the checkpoint in its job */
+	uint64_t job;
+	uint8_t uuid[16];      /* of the job */
+	const char *name;      /* of the job */
+	uint32_t uid;          /* of its owner */
+	int64_t created_unix_ns;
+	uint64_t window;       /* that was open */
+	uint64_t applied_step;
+	bool inside_window;    /* there is a carry */
+	uint32_t ranks, micro_size;
+	const char *optimizer, *accumulate_dtype;
+	double loss_scale;
+	uint64_t params_digest;
+	/* the carry: of the open window */
+	uint64_t count;
+	double sum_weight, sum_loss;
+	uint32_t last_rank;
+	/* the last outcome; none before the first */
+	struct manifest_value last[MANIFEST_MAX_VALUES];
+	size_t n_last;
+	const void *spec;      /* packed gacc.v1.JobSpec, with the tensor set */
+	size_t n_spec;
+	struct checkpoint_file file[CHECKPOINT_PARTS];
+};
+
+/* The text, for free(). ST_NO_MEMORY, ST_INVALID_ARGUMENT (a name that is no UTF-8). */
+enum status manifest_encode(const struct manifest *, char **out, size_t *out_n);
+/* Judges a text of any origin. `path` begins every sentence in `why`, which names the key. *out owns what it points to.
+ * ST_MALFORMED, ST_VERSION_SKEW, ST_NO_MEMORY. */
+enum status manifest_decode(const char *path, const char *text, size_t n, struct manifest **out, char *why, size_t n_why);
+void manifest_free(struct manifest *); /* of manifest_decode; NULL is fine */
+
+#endif
