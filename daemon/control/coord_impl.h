@@ -17,6 +17,7 @@ struct coord {
 	struct coord_ports ports;
 	enum coord_phase phase;
 	bool superseded;
+	bool queued;                   /* waits for its turn */
 	uint64_t window, applied_step;
 	uint64_t attempt;              /* open or last attempt of this term */
 	uint32_t failed_attempts;      /* of this window */

@@ -468,6 +468,21 @@ void coord_end(struct coord *c, enum status end, const char *reason, struct now 
 	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
 }
 
+void coord_enqueue(struct coord *c, const char *reason, struct now now)
+{
+	if (c->phase != COORD_START)
+		return;
+	c->queued = true;
+	coord_set_state(c, JOB_PENDING, reason, now);
+}
+
+void coord_admit(struct coord *c, struct now now)
+{
+	c->queued = false;
+	if (c->phase == COORD_START)
+		coord_set_state(c, JOB_STARTING, "", now);
+}
+
 enum job_state coord_end_state(enum status end)
 {
 	return end == ST_OK ? JOB_COMPLETED :
@@ -505,7 +520,7 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 /* A job whose ranks never come must not stay for ever. */
 static void watch_start(struct coord *c, struct now now)
 {
-	if (!c->phase_since_ns)
+	if (!c->phase_since_ns || c->queued)
 		c->phase_since_ns = now.mono_ns;
 	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
 		return;

@@ -49,6 +49,10 @@ void coord_tick(struct coord *, struct now);
 /* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_OK otherwise (also when it is closing
  * already); *out_window says which. */
 enum status coord_flush(struct coord *, uint64_t *out_window, struct now);
+/* The job waits for its turn: PENDING with this reason; the time in which it must start does not run. */
+void coord_enqueue(struct coord *, const char *reason, struct now);
+/* Its turn has come: STARTING. */
+void coord_admit(struct coord *, struct now);
 /* Ends the job unless it has ended. `end` is ST_OK, ST_CANCELLED or what failed it. */
 void coord_end(struct coord *, enum status end, const char *reason, struct now);
 /* The state of a job that has ended with this status. */

@@ -26,7 +26,7 @@ static struct usage usage_of(const struct queue_job *j, size_t n, const uint32_t
 	for (size_t i = 0; i < n; i++)
 		if (!j[i].waiting && (!uid || j[i].uid == *uid)) {
 			u.bytes += j[i].bytes;
-			u.jobs++;
+			u.jobs += !j[i].ended;
 		}
 	return u;
 }
@@ -197,10 +197,31 @@ static bool never_fits(const struct queue_limits *l, const struct queue_job *c, 
 	return true;
 }
 
+static void say_refusal(const char *obstacle, const struct queue_job *j, size_t n, struct queue_verdict *out)
+{
+	char users[160];
+	say_users(j, n, users, sizeof users);
+	out->status = ST_RESOURCE_EXHAUSTED;
+	snprintf(out->why, sizeof out->why, "%s; in use: %s", obstacle, *users ? users : "nothing");
+}
+
+void queue_fits(const struct queue_limits *limits, const struct queue_job *j, size_t n, const struct queue_job *c,
+		struct queue_verdict *out)
+{
+	struct queue_limits l = *limits;
+	char obstacle[160];
+	l.jobs = l.jobs_per_user = UINT32_MAX;
+	*out = (struct queue_verdict){ .status = ST_OK };
+	if (never_fits(&l, c, out->why, sizeof out->why))
+		out->status = ST_RESOURCE_EXHAUSTED;
+	else if (say_obstacle(&l, j, n, c, obstacle, sizeof obstacle))
+		say_refusal(obstacle, j, n, out);
+}
+
 void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, const struct queue_job *c, bool may_wait,
 		  struct queue_verdict *out)
 {
-	char users[160], obstacle[160];
+	char obstacle[160];
 	uint32_t queued = 0;
 	*out = (struct queue_verdict){ .status = ST_RESOURCE_EXHAUSTED };
 	if (never_fits(l, c, out->why, sizeof out->why))
@@ -213,8 +234,7 @@ void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, c
 		return;
 	}
 	if (!may_wait && say_obstacle(l, j, n, c, obstacle, sizeof obstacle)) {
-		say_users(j, n, users, sizeof users);
-		snprintf(out->why, sizeof out->why, "%s; in use: %s", obstacle, *users ? users : "nothing");
+		say_refusal(obstacle, j, n, out);
 		return;
 	}
 	uint32_t first = may_wait ? QUEUE_NONE : barrier(j, n);

@@ -33,6 +33,7 @@ struct queue_job {
 	const char *user;      /* borrowed */
 	uint64_t bytes;        /* waiting: needed; else in use or reserved */
 	bool waiting;
+	bool ended;            /* its memory is not given back yet: that counts, the job does not */
 	uint32_t overtaken;
 	/* by queue_judge */
 	uint64_t user_bytes;   /* that its user has in use */
@@ -50,6 +51,9 @@ void queue_judge(const struct queue_limits *, struct queue_job *job, size_t n);
 /* May this new job come in? `may_wait`: it can be queued; else it starts at once, and whom it overtakes is noted. */
 void queue_submit(const struct queue_limits *, struct queue_job *job, size_t n, const struct queue_job *candidate,
 		  bool may_wait, struct queue_verdict *out);
+/* May a job that runs have this much, now that its tensors are known? `job`: the others. Memory alone is asked for. */
+void queue_fits(const struct queue_limits *, const struct queue_job *job, size_t n, const struct queue_job *candidate,
+		struct queue_verdict *out);
 /* The index of the waiting job that is to start now, or QUEUE_NONE; notes whom it overtakes. The caller marks it as no
  * longer waiting, judges and asks again. */
 uint32_t queue_next(const struct queue_limits *, struct queue_job *job, size_t n);

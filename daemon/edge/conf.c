@@ -60,9 +60,13 @@ static const struct yaml_field limits_keys[] = {
 	{ .name = "host_memory", .type = YAML_SIZE, .offset = IN(limits, host_memory), .initial = "0",
 	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's." },
 	{ .name = "jobs", .type = YAML_U32, .offset = IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
-	  .doc = "Jobs that may be alive at a time." },
+	  .doc = "Jobs that may run at a time; those that wait in the queue do not count." },
 	{ .name = "jobs_per_user", .type = YAML_U32, .offset = IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
 	  .doc = "Of these, jobs of one user." },
+	{ .name = "host_memory_per_user", .type = YAML_SIZE, .offset = IN(limits, host_memory_per_user), .initial = "0",
+	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own." },
+	{ .name = "queued_per_user", .type = YAML_U32, .offset = IN(limits, queued_per_user), .initial = "100", .max = 4096,
+	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)." },
 	{ .name = NULL }
 };
 
@@ -84,6 +88,12 @@ static const struct yaml_field engine_keys[] = {
 	{ .name = NULL }
 };
 
+static const struct yaml_field launch_keys[] = {
+	{ .name = "orphan_timeout", .type = YAML_MS, .offset = IN(launch, orphan_timeout_ms), .initial = "10m", .min = 1000, .max = 86400000,
+	  .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long." },
+	{ .name = NULL }
+};
+
 #define SECTION(name_, doc_)                                                                                           \
 	{                                                                                                              \
 		.name = #name_, .type = YAML_SECTION, .offset = offsetof(struct conf, name_), .fields = name_##_keys,  \
@@ -96,6 +106,7 @@ static const struct yaml_field keys[] = {
 	SECTION(limits, "Limits."),
 	SECTION(log, "Log."),
 	SECTION(engine, "Engines."),
+	SECTION(launch, "Ranks that gaccd starts."),
 	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
 	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal." },
 	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",

@@ -33,13 +33,17 @@ struct conf {
 	} tls;
 	struct {
 		uint64_t host_memory; /* bytes */
-		uint32_t jobs, jobs_per_user;
+		uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
+		uint32_t jobs, jobs_per_user, queued_per_user;
 	} limits;
 	struct {
 		int level;        /* enum log_level */
 		int format_key;   /* as written: enum log_format, or -1 for auto */
 		int format;       /* not a key: enum log_format */
 	} log;
+	struct {
+		uint64_t orphan_timeout_ms;
+	} launch;
 	char *state_dir, *runtime_dir;
 	struct {
 		uint32_t threads; /* 0: one per CPU */

@@ -109,6 +109,7 @@ static void on_tick(uv_timer_t *h)
 		return;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		live_tick(d->job[i], now);
+	live_queue_run(d, now);
 }
 
 /* ---- callers ---- */

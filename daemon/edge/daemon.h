@@ -50,6 +50,8 @@ struct daemon {
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
 	uint64_t host_bytes;          /* of all jobs' segments */
+	uint32_t n_queued;            /* jobs that wait for their turn */
+	int64_t queue_told_ns;        /* when they heard why, last */
 	int64_t started_unix_ns;
 	char token[512];              /* of TCP callers; "" without */
 	size_t n_token;

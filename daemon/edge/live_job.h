@@ -93,6 +93,11 @@ struct live_job {
 	struct link *link;
 	uint32_t n_links, links_capacity;
 	struct inline_call *inline_calls;   /* streams under way */
+	/* admission */
+	bool queued;                        /* waits for its turn: no memory, no ranks */
+	uint32_t queue_position, overtaken;
+	uint64_t need;                      /* bytes, as known at submission */
+	uint64_t reserved;                  /* set aside while no memory is allocated */
 };
 
 /* ---- live_job.c ---- */
@@ -134,6 +139,19 @@ void live_submit(struct daemon *, const struct submit *);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
 void live_submit_done(struct live_job *, enum status, const char *why);
 
+/* The n-th job that is not durable yet, or NULL. */
+struct live_job *live_pending(const struct daemon *, size_t n);
+
+/* ---- live_queue.c ---- */
+/* Asks for a new job whether it may come in: ST_OK with l->queued, need and reserved set, or the refusal with its numbers. */
+enum status live_queue_admit(struct live_job *, char *why, size_t n_why);
+/* Whether a job that runs may allocate `bytes`. */
+enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, size_t n_why);
+/* A job of an earlier gaccd: it waits again, or goes on with what it has. */
+void live_queue_restore(struct live_job *, bool queued);
+/* Starts the jobs whose turn has come and tells the others why they wait. */
+void live_queue_run(struct daemon *, struct now);
+
 /* ---- live_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */
 enum status live_restore(struct daemon *);
@@ -144,6 +162,8 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 void live_check_store(struct daemon *, enum status);
 
 /* ---- live_memory.c ---- */
+/* Bytes of shared memory that a job with these tensors will have. ST_INVALID_SPEC with why, ST_NO_MEMORY. */
+enum status live_memory_need(struct live_job *, uint64_t *out, char *why, size_t n_why);
 void live_allocate(struct live_job *);       /* ports.allocate */
 bool live_engine_send(struct live_job *, const struct engine_command *, const void *present);
 void live_engine_due(struct live_job *, struct now);

@@ -168,6 +168,14 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	return ST_OK;
 }
 
+/* A job that gaccd is to launch waits again, unless it had begun. */
+static void take_up(struct live_job *l)
+{
+	live_queue_restore(l, l->spec.launch_mode == LAUNCH_DAEMON && !l->params_durable);
+	if (!l->queued && job_has_tensors(l->job))
+		job_take_over(l->job);
+}
+
 enum status live_restore(struct daemon *d)
 {
 	enum status st = journal_last_job(d->journal, &d->last_job);
@@ -177,8 +185,8 @@ enum status live_restore(struct daemon *d)
 		struct live_job *l = d->job[i];
 		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
 					 l);
-		if (!st && l->job && job_has_tensors(l->job))
-			job_take_over(l->job);
+		if (!st && l->job)
+			take_up(l);
 	}
 	return st;
 }

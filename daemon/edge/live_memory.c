@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "edge/engine_proc.h"
-#include "edge/machine.h"
 #include "engine/engine.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -19,7 +18,6 @@
 #define GENERATION 1
 #define RESTART_NS (INT64_C(20) * 1000000)      /* first restart of an engine */
 #define RESTART_MAX_NS (INT64_C(5000) * 1000000)
-#define MEMORY_MARGIN (UINT64_C(256) << 20)     /* left to the rest of the node */
 
 static void start_engine(struct live_job *l);
 
@@ -249,23 +247,25 @@ static void allocate(struct live_job *l)
 	uv_queue_work(&l->d->loop, &a->work, allocate_segments, on_allocated);
 }
 
-static bool fits(struct live_job *l, char *why, size_t n_why)
+enum status live_memory_need(struct live_job *l, uint64_t *out, char *why, size_t n_why)
 {
-	uint64_t need = bytes_wanted(l), limit = l->d->conf->limits.host_memory, used = l->d->host_bytes;
-	struct machine_memory m = { 0, 0 };
-	machine_memory_read("", &m);
-	double mib = 1.0 / (1 << 20);
-	if (used + need > limit || need > limit) {
-		snprintf(why, n_why, "the job needs %.1f MiB, %.1f of %.1f MiB (limits.host_memory) are in use", (double)need * mib,
-			 (double)used * mib, (double)limit * mib);
-		return false;
+	uint64_t n, sum = 0;
+	const struct tensor_spec *t = job_tensors(l->job, &n);
+	struct plan *plan = NULL;
+	enum status st = plan_build(&l->spec, job_arena(l->job), t, l->id, job_slots(l->job), default_threads(l), &plan, why, n_why);
+	if (st)
+		return st;
+	int n_segments = plan_segments(plan, NULL, 0);
+	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof *wanted);
+	if (wanted) {
+		plan_segments(plan, wanted, n_segments);
+		for (int i = 0; i < n_segments; i++)
+			sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
+		*out = sum;
 	}
-	if (need + MEMORY_MARGIN > m.available) {
-		snprintf(why, n_why, "the job needs %.1f MiB, the node has %.1f MiB available and %.0f MiB must stay free",
-			 (double)need * mib, (double)m.available * mib, (double)MEMORY_MARGIN * mib);
-		return false;
-	}
-	return true;
+	free(plan);
+	free(wanted);
+	return wanted ? ST_OK : ST_NO_MEMORY;
 }
 
 static void on_tensors_durable(void *arg, enum status st)
@@ -341,11 +341,9 @@ void live_allocate(struct live_job *l)
 	}
 	for (int i = 0; i < l->n_segments; i++) /* half an allocation: nothing was promised yet */
 		segment_close(&l->segment[i]);
-	l->d->host_bytes -= l->host_bytes;
-	bool ok = fits(l, why, sizeof why);
-	l->d->host_bytes += l->host_bytes;
-	if (!ok)
-		fail_allocation(l, ST_RESOURCE_EXHAUSTED, why);
+	st = live_queue_fits(l, l->host_bytes, why, sizeof why);
+	if (st)
+		fail_allocation(l, st, why);
 	else if (l->tensors_durable || l->spec_pb->n_tensors)
 		allocate(l);
 	else if (persist_tensors(l))

@@ -90,7 +90,12 @@ static void on_job_durable(void *arg, enum status st)
 		return;
 	}
 	live_event(l, false, "Submitted", -1, "the job is registered");
-	if (job_has_tensors(l->job))
+	if (l->queued) {
+		l->d->n_queued++;
+		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
+		live_queue_run(l->d, daemon_now(l->d));
+		live_submit_done(l, ST_OK, NULL);
+	} else if (job_has_tensors(l->job))
 		job_allocate(l->job); /* its end answers: a job that does not fit is refused */
 	else
 		live_submit_done(l, ST_OK, NULL);
@@ -112,26 +117,12 @@ static struct live_job *find_name(const struct daemon *d, const char *name, uint
 	return NULL;
 }
 
-static bool over_limits(const struct daemon *d, uint32_t uid, char *why, size_t n_why)
+struct live_job *live_pending(const struct daemon *d, size_t n)
 {
-	uint32_t live = 0, mine = 0;
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (!live_ended(d->job[i])) {
-			live++;
-			mine += d->job[i]->uid == uid;
-		}
 	for (const struct pending_submit *p = d->submitting; p; p = p->next)
-		if (!live_find(d, p->l->id)) {
-			live++;
-			mine += p->l->uid == uid;
-		}
-	if (live >= d->conf->limits.jobs)
-		snprintf(why, n_why, "this node runs %u jobs, limits.jobs is %u", live, d->conf->limits.jobs);
-	else if (mine >= d->conf->limits.jobs_per_user)
-		snprintf(why, n_why, "you have %u jobs, limits.jobs_per_user is %u", mine, d->conf->limits.jobs_per_user);
-	else
-		return false;
-	return true;
+		if (!live_find(d, p->l->id) && n-- == 0)
+			return p->l;
+	return NULL;
 }
 
 /* Two ranks that create their job come at the same moment, and so may a caller's second try. */
@@ -166,12 +157,8 @@ void live_submit(struct daemon *d, const struct submit *s)
 {
 	if (answer_existing(d, s))
 		return;
-	char why[256] = "";
+	char why[320] = "";
 	const char *field = NULL;
-	if (over_limits(d, s->uid, why, sizeof why)) {
-		s->cb(s->arg, NULL, false, ST_RESOURCE_EXHAUSTED, why, NULL);
-		return;
-	}
 	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
 	uint8_t *bytes = malloc(n + 1);
 	struct live_job *l = NULL;
@@ -182,6 +169,8 @@ void live_submit(struct daemon *d, const struct submit *s)
 	st = live_new(d, d->last_job + 1, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
 	if (!st && s->spec->n_tensors)
 		st = live_declare_spec_tensors(l, why, sizeof why);
+	if (!st)
+		st = live_queue_admit(l, why, sizeof why);
 	if (st)
 		goto fail;
 	memcpy(l->request_id, s->request_id, 16);

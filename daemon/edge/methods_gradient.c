@@ -95,6 +95,12 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 		job_has_ended(call, l);
 		return;
 	}
+	if (l->queued) {
+		const char *reason;
+		live_state(l, &reason, NULL);
+		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)l->id, reason);
+		return;
+	}
 	rpc_set_data(call, l);
 	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
 }

@@ -241,6 +241,40 @@ START_TEST(limits_hold_for_the_queue)
 }
 END_TEST
 
+START_TEST(a_running_job_may_take_what_is_left)
+{
+	struct queue_verdict v;
+	struct queue_job c = make(1, 3 * GIB, false);
+	limits.jobs = 1; /* it is one of them itself */
+	add(2, 7 * GIB, false);
+	queue_fits(&limits, job, n_jobs, &c, &v);
+	ck_assert_int_eq(v.status, ST_OK);
+	c.bytes++;
+	queue_fits(&limits, job, n_jobs, &c, &v);
+	ck_assert_int_eq(v.status, ST_RESOURCE_EXHAUSTED);
+	ck_assert_str_eq(v.why, "needs 3.0 GiB, 3.0 GiB of limits.host_memory (10.0 GiB) are free; in use: bob 7.0 GiB (1 job)");
+	limits.host_memory_per_user = GIB;
+	queue_fits(&limits, job, n_jobs, &c, &v);
+	ck_assert_str_eq(v.why, "needs 3.0 GiB and can never run here: limits.host_memory_per_user is 1.0 GiB");
+}
+END_TEST
+
+START_TEST(an_ended_job_counts_until_its_memory_is_back)
+{
+	limits.jobs = 1;
+	add(1, 8 * GIB, false);
+	job[0].ended = true;
+	uint64_t big = add(2, 3 * GIB, true);
+	ck_assert_uint_eq(start(), 0);
+	uint64_t small = add(2, 2 * GIB, true);
+	ck_assert_uint_eq(start(), small);
+	ck_assert_uint_eq(start(), 0);
+	end(small);
+	end(1);
+	ck_assert_uint_eq(start(), big);
+}
+END_TEST
+
 START_TEST(sizes_are_written_for_people)
 {
 	char out[24];
@@ -269,6 +303,8 @@ int main(void)
 	tcase_add_test(c, a_user_with_memory_in_use_is_not_starved);
 	tcase_add_test(c, who_is_held_by_limits_of_its_own_is_passed_without_end);
 	tcase_add_test(c, limits_hold_for_the_queue);
+	tcase_add_test(c, a_running_job_may_take_what_is_left);
+	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
 	tcase_add_test(c, sizes_are_written_for_people);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_ENV);

@@ -1,0 +1,203 @@
+/* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
+#include "edge/live_job.h"
+
+#include "base/log.h"
+#include "control/queue.h"
+#include "edge/machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
+#define TELL_NS (INT64_C(1000) * 1000000)   /* between two looks at why jobs wait */
+
+/* All jobs that have memory or want some, oldest first. */
+struct queue_list {
+	struct queue_limits limits;
+	struct queue_job *job;
+	struct live_job **live;
+	size_t n;
+};
+
+static void list_free(struct queue_list *q)
+{
+	free(q->job);
+	free(q->live);
+}
+
+static uint64_t in_use(const struct live_job *l)
+{
+	return l->host_bytes ? l->host_bytes : l->reserved;
+}
+
+/* What is reserved and not allocated yet is not gone from the machine's memory: it is taken off here. */
+static void fill_limits(struct queue_list *q, const struct daemon *d)
+{
+	struct machine_memory m = { 0, 0 };
+	uint64_t promised = MEMORY_MARGIN;
+	machine_memory_read("", &m);
+	for (size_t i = 0; i < q->n; i++)
+		promised += q->live[i]->allocating || !q->live[i]->host_bytes ? in_use(q->live[i]) : 0;
+	q->limits = (struct queue_limits){ .host_memory = d->conf->limits.host_memory,
+					   .host_memory_per_user = d->conf->limits.host_memory_per_user,
+					   .available = m.available > promised ? m.available - promised : 0,
+					   .jobs = d->conf->limits.jobs, .jobs_per_user = d->conf->limits.jobs_per_user,
+					   .queued_per_user = d->conf->limits.queued_per_user };
+}
+
+static void add(struct queue_list *q, struct live_job *l, const struct live_job *without)
+{
+	bool ended = live_ended(l);
+	if (l == without || (ended && !l->host_bytes))
+		return;
+	q->live[q->n] = l;
+	q->job[q->n++] = (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .waiting = l->queued && !ended,
+					     .ended = ended, .overtaken = l->overtaken,
+					     .bytes = l->queued ? l->need : in_use(l) };
+}
+
+static int by_id(const void *a, const void *b)
+{
+	uint64_t x = (*(struct live_job *const *)a)->id, y = (*(struct live_job *const *)b)->id;
+	return x < y ? -1 : x > y;
+}
+
+/* `pending`: those that are not durable yet, too; their ids are higher than all others'. */
+static bool list_jobs(const struct daemon *d, const struct live_job *without, bool pending, struct queue_list *q)
+{
+	size_t n_pending = 0;
+	struct live_job *all[256]; /* more submissions at one moment are counted when they are durable */
+	while (pending && n_pending < 256 && (all[n_pending] = live_pending(d, n_pending)))
+		n_pending++;
+	qsort(all, n_pending, sizeof *all, by_id);
+	*q = (struct queue_list){ .n = 0 };
+	q->job = calloc(d->n_jobs + n_pending + 1, sizeof *q->job);
+	q->live = calloc(d->n_jobs + n_pending + 1, sizeof *q->live);
+	if (!q->job || !q->live) {
+		list_free(q);
+		return false;
+	}
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		add(q, d->job[i], without);
+	for (size_t i = 0; i < n_pending; i++)
+		add(q, all[i], without);
+	fill_limits(q, d);
+	queue_judge(&q->limits, q->job, q->n);
+	return true;
+}
+
+static void note_overtaken(const struct queue_list *q)
+{
+	for (size_t i = 0; i < q->n; i++)
+		q->live[i]->overtaken = q->job[i].overtaken;
+}
+
+static enum status find_need(struct live_job *l, char *why, size_t n_why)
+{
+	l->need = l->spec.host_memory;
+	return job_has_tensors(l->job) ? live_memory_need(l, &l->need, why, n_why) : ST_OK;
+}
+
+static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
+{
+	return (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .bytes = bytes };
+}
+
+enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
+{
+	struct queue_list q;
+	struct queue_verdict v;
+	enum status st = find_need(l, why, n_why);
+	if (!st && !list_jobs(l->d, l, true, &q))
+		st = ST_NO_MEMORY;
+	if (st)
+		return st;
+	struct queue_job c = candidate(l, l->need);
+	queue_submit(&q.limits, q.job, q.n, &c, l->spec.launch_mode == LAUNCH_DAEMON, &v);
+	note_overtaken(&q);
+	list_free(&q);
+	if (v.status) {
+		snprintf(why, n_why, "%s", v.why);
+		return v.status;
+	}
+	l->queued = v.wait;
+	l->reserved = v.wait ? 0 : l->need;
+	return ST_OK;
+}
+
+enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why, size_t n_why)
+{
+	struct queue_list q;
+	struct queue_verdict v;
+	if (!list_jobs(l->d, l, true, &q))
+		return ST_NO_MEMORY;
+	struct queue_job c = candidate(l, bytes);
+	queue_fits(&q.limits, q.job, q.n, &c, &v);
+	list_free(&q);
+	if (v.status)
+		snprintf(why, n_why, "%s", v.why);
+	return v.status;
+}
+
+void live_queue_restore(struct live_job *l, bool queued)
+{
+	char why[256];
+	if (find_need(l, why, sizeof why))
+		l->need = l->spec.host_memory; /* its allocation will say what is wrong */
+	l->queued = queued;
+	l->reserved = queued ? 0 : l->need;
+	l->d->n_queued += queued;
+}
+
+static void leave_queue(struct live_job *l)
+{
+	l->queued = false;
+	l->queue_position = 0;
+	l->d->n_queued--;
+}
+
+static void start(struct live_job *l, struct now now)
+{
+	leave_queue(l);
+	l->reserved = l->need;
+	live_event(l, false, "Admitted", -1, "its turn has come");
+	coord_admit(l->coord, now);
+	if (job_has_tensors(l->job))
+		job_allocate(l->job);
+}
+
+static void tell(struct queue_list *q, struct now now)
+{
+	for (size_t i = 0; i < q->n; i++) {
+		char why[256];
+		if (!q->job[i].waiting)
+			continue;
+		q->live[i]->queue_position = queue_explain(&q->limits, q->job, q->n, i, why, sizeof why);
+		coord_enqueue(q->live[i]->coord, why, now);
+	}
+}
+
+void live_queue_run(struct daemon *d, struct now now)
+{
+	struct queue_list q;
+	bool started = false;
+	if (!d->n_queued)
+		return;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		if (d->job[i]->queued && live_ended(d->job[i]))
+			leave_queue(d->job[i]);
+	if (!list_jobs(d, NULL, false, &q))
+		return; /* the tick tries again */
+	for (uint32_t i; (i = queue_next(&q.limits, q.job, q.n)) != QUEUE_NONE; started = true) {
+		start(q.live[i], now);
+		q.job[i].waiting = false;
+		q.limits.available -= q.job[i].bytes;
+		queue_judge(&q.limits, q.job, q.n);
+	}
+	note_overtaken(&q);
+	if (started || now.mono_ns - d->queue_told_ns >= TELL_NS) {
+		d->queue_told_ns = now.mono_ns;
+		tell(&q, now);
+	}
+	list_free(&q);
+}
