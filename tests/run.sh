@@ -106,7 +106,7 @@ deploy/leftovers.sh snapshot "$snapshot"
 
 if build gcc gcc ""; then
 	unit gcc 300 || true
-	system gcc 600 'not campaign' "system tests" || true
+	system gcc 600 'not campaign and not failpoints' "system tests" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 600 campaign "fault campaign" || true
 else
 	skip "gcc: tests" "the build failed"
@@ -135,6 +135,12 @@ if [ "${QUICK:-0}" != 1 ]; then
 		system tsan 600 smoke "system tests, TSan" "$fixed" || true
 	else
 		skip "tsan: tests" "the build failed"
+	fi
+
+	if build failpoints gcc "-DGACC_FAILPOINTS=ON"; then
+		system failpoints 300 failpoints "every failpoint, every action" || true
+	else
+		skip "failpoints: tests" "the build failed"
 	fi
 
 	if [ -e tests/model/run.sh ]; then

@@ -11,6 +11,7 @@
 #include "lib/channel.h"
 #include "lib/env.h"
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 #include "lib/spec.h"
 
 #define SETUP_TIMEOUT_MS 60000
@@ -79,11 +80,15 @@ static enum status attach_once(struct gacc_job *job, void *nonce, int64_t timeou
 	request.create_if_missing = job->create;
 	request.wants_shared_memory = job->wants_memory;
 	request.resume_generation = job->generation;
-	st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, "Attach", &request.base,
-			      timeout_ms, RPC_NO_RETRY, &reply, f);
+	st = FAILPOINT_ERROR(client_attach_before);
+	if (!st)
+		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, "Attach",
+				      &request.base, timeout_ms, RPC_NO_RETRY, &reply, f);
 	if (st)
 		return st;
-	st = adopt(job, (Gacc__V1__AttachResponse *)reply, f);
+	st = FAILPOINT_ERROR(client_attach_answered);
+	if (!st)
+		st = adopt(job, (Gacc__V1__AttachResponse *)reply, f);
 	bytes_free(reply);
 	return st;
 }

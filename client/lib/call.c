@@ -10,6 +10,7 @@
 #include <grpc/support/time.h>
 #include <protobuf-c/protobuf-c.h>
 #include "lib/channel.h"
+#include "proto/failpoint.h"
 #include "proto/handoff.h"
 
 #define BACKOFF_FIRST_MS 50
@@ -187,6 +188,7 @@ static enum status attempt(struct rpc_stream *stream, const ProtobufCMessage *re
 	ops[n++].data.recv_message.recv_message = &stream->in;
 	bool started = start(stream, ops, n, &stream->status);
 	grpc_slice_unref(header.value);
+	FAILPOINT(client_call_sent);
 	wait_for(stream, &stream->status, -1);
 	if (!started) {
 		fill_local(failure, ST_INTERNAL, "gRPC refused the call");

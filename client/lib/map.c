@@ -15,6 +15,7 @@
 
 #include "lib/channel.h"
 #include "gacc/v1/attach.pb-c.h"
+#include "proto/failpoint.h"
 #include "proto/segment_layout.h"
 
 #define FDS_MAX 16
@@ -272,6 +273,8 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 	if (!st)
 		st = receive(fresh.socket, &a, f);
 	if (!st)
+		st = FAILPOINT_ERROR(client_map_received);
+	if (!st)
 		st = check_answer(&a, f);
 	if (!st)
 		st = map_segments(&a, &fresh, f);
@@ -284,6 +287,7 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 			close(memory->socket);
 		memory->socket = fresh.socket;
 		fresh.socket = -1;
+		FAILPOINT(client_mapped);
 	}
 	memory_fini(&fresh);
 	answer_fini(&a);

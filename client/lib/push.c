@@ -9,6 +9,7 @@
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 void push_to_wire(const struct gacc_job *job, const struct push *push, Gacc__V1__PushRequest *out)
 {
@@ -48,6 +49,9 @@ enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 	struct unary call = { .method = "Push", .request = &request.base };
 	enum status st;
 
+	st = FAILPOINT_ERROR(client_push_before);
+	if (st)
+		return st;
 	if (job->memory.inlined)
 		return inline_push(job, push, timeout_ms, failure);
 	push_to_wire(job, push, &request);
@@ -56,7 +60,7 @@ enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 		return st;
 	push_take_answer(push, (Gacc__V1__PushResponse *)call.reply);
 	bytes_free(call.reply);
-	return ST_OK;
+	return FAILPOINT_ERROR(client_push_answered);
 }
 
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st)
@@ -154,6 +158,7 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 	*base = mapping_data(&job->memory.slot[job->held_slot]);
 	if (bytes)
 		*bytes = job->layout.slot_bytes;
+	FAILPOINT(client_slot_given);
 	return GACC_OK;
 }
 
@@ -182,6 +187,7 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 		st = fill_push(job, &o, &push);
 	if (st)
 		return st;
+	FAILPOINT(client_slot_filled);
 	if (o.async) {
 		st = sender_queue(job, &push);
 	} else {

@@ -9,6 +9,7 @@
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 /* One attempt lasts at most this long, so that a hung daemon or a dead session is noticed. */
 #define SLICE_MS 60000
@@ -156,11 +157,17 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
 {
 	struct unary *u = arg;
+	enum status st;
 
 	if (u->wire_timeout_ms) {
 		*u->wire_timeout_ms = (uint64_t)timeout_ms;
 		timeout_ms += ANSWER_MS;
 	}
-	return rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, u->method, u->request,
-				timeout_ms, RPC_NO_RETRY, &u->reply, failure);
+	st = FAILPOINT_ERROR(client_call_before);
+	if (!st)
+		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, u->method,
+				      u->request, timeout_ms, RPC_NO_RETRY, &u->reply, failure);
+	if (!st && (st = FAILPOINT_ERROR(client_call_answered)))
+		bytes_free(u->reply);
+	return st;
 }

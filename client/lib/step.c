@@ -6,6 +6,7 @@
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 static gacc_status running(struct gacc_job *job)
 {
@@ -191,6 +192,7 @@ static gacc_status take_step(struct gacc_job *job, const Gacc__V1__WaitStepRespo
 	st = fetch_result(job, r, &step);
 	if (!st)
 		st = open_next(job, r);
+	FAILPOINT(client_step_taken);
 	if (!st && out)
 		*out = step;
 	return st;
@@ -244,6 +246,7 @@ gacc_status gacc_done(gacc_job *job, uint64_t window)
 
 	if (st || !job->client_optimizer)
 		return st;
+	FAILPOINT(client_apply_ack_before);
 	request.session = job->session;
 	request.window = window;
 	st = session_run(job, "acknowledge a step", -1, session_unary, &call);

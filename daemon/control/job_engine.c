@@ -89,10 +89,24 @@ static void reconcile_rank(struct job *j, struct rank *r)
 		send_flush(j, r);
 }
 
+/* Parameters that are there already; also those of a call whose engine died between taking them and saying so. */
+static void answer_puts(struct job *j)
+{
+	struct reply rep = { .kind = REPLY_PUT };
+	rep.put.ready = true;
+	for (uint32_t i = j->n_waiters; i-- > 0;)
+		if (j->waiter[i].kind == WAIT_PUT && !j->waiter[i].sent) {
+			j->ports.reply(j->ports.ctx, j->waiter[i].call, &rep);
+			waiter_remove(j, &j->waiter[i]);
+		}
+}
+
 static void reconcile_start(struct job *j)
 {
-	if (j->mirror.r.params_ready)
+	if (j->mirror.r.params_ready) {
+		answer_puts(j);
 		return;
+	}
 	if (j->spec->n_init && !j->init_command) {
 		struct engine_command c = { .op = ENGINE_INIT_PARAMS };
 		send(j, &c, &j->init_command, NULL);

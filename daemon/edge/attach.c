@@ -1,6 +1,7 @@
 #include "edge/attach.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <uv.h>
 
@@ -212,15 +213,18 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 		h->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
 		memcpy(CMSG_DATA(h), fds, sizeof(int) * n_fds);
 	}
-	ssize_t sent;
-	while ((sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR)
-		;
+	ssize_t sent = -1;
+	errno = EPIPE;
+	if (!FAILPOINT_ERROR(gaccd_map_before))
+		while ((sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR)
+			;
 	if (sent < 0) {
 		log_warn("attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid, (int)c->peer.pid,
 			 strerror(errno));
 		shutdown(c->fd, SHUT_RDWR); /* closed follows from the loop, not from inside this call */
 		return ST_UNAVAILABLE;
 	}
+	FAILPOINT(gaccd_map_after);
 	c->mapped |= n_fds > 0;
 	return ST_OK;
 }

@@ -2,8 +2,10 @@
 
 #include "base/log.h"
 #include "edge/attach.h"
+#include "edge/failpoint_socket.h"
 #include "edge/listen.h"
 #include "edge/live_job.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,6 +62,7 @@ void daemon_post(struct daemon *d, struct posted *p, void (*run)(struct posted *
 static void on_stopped(void *arg)
 {
 	struct daemon *d = arg;
+	FAILPOINT(gaccd_drained);
 	uv_stop(&d->loop);
 }
 
@@ -77,6 +80,7 @@ static void stop(struct daemon *d)
 	d->stopping = true;
 	log_notice(fdstore_active(d->fdstore) ? "stopping: jobs keep their memory while the service manager runs" :
 						"stopping: jobs lose their memory, as there is no service manager to keep it");
+	FAILPOINT(gaccd_drain);
 	fdstore_stopping(d->fdstore);
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
@@ -104,6 +108,7 @@ static void on_tick(uv_timer_t *h)
 {
 	struct daemon *d = h->data;
 	struct now now = daemon_now(d);
+	FAILPOINT(gaccd_tick);
 	feed_watchdog(d, now);
 	if (d->stopping)
 		return;
@@ -190,13 +195,19 @@ static enum status open_store(struct daemon *d)
 	enum status st = make_dir(d->conf->runtime_dir, 0755, "runtime_dir");
 	if (!st)
 		st = make_dir(d->conf->state_dir, 0700, "state_dir");
+	if (!st && (st = failpoint_make(d->conf->runtime_dir)))
+		log_error("cannot make the file of failpoints in %s: %s", d->conf->runtime_dir, strerror(errno));
 	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);
 	if (!st)
 		st = journal_open(path, &d->journal);
 	if (!st)
 		st = journal_take_incarnation(d->journal, &d->incarnation);
 	if (!st)
+		st = FAILPOINT_ERROR(coord_term_before);
+	if (!st)
 		st = journal_take_term(d->journal, &d->term);
+	if (!st)
+		st = FAILPOINT_ERROR(coord_term_after);
 	if (!st)
 		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
 	return st;
@@ -225,6 +236,8 @@ static enum status open_sockets(struct daemon *d)
 	enum status st = session_map_open(d);
 	if (!st)
 		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);
+	if (!st)
+		st = failpoint_socket_open(&d->loop, c->runtime_dir, &d->failpoints);
 	if (!st)
 		st = rpc_server_start(d->rpc); /* last: a server that has started cannot be freed without a stop */
 	return st;
@@ -262,8 +275,10 @@ static enum status start(struct daemon *d)
 	enum status st = open_store(d);
 	if (!st)
 		st = open_rpc(d);
+	FAILPOINT(gaccd_restore_before);
 	if (!st)
 		st = live_restore(d);
+	FAILPOINT(gaccd_restore_after);
 	if (!st)
 		st = open_sockets(d);
 	if (st)
@@ -299,6 +314,7 @@ static void wait_for_allocations(struct daemon *d)
 static void finish(struct daemon *d)
 {
 	wait_for_allocations(d);
+	failpoint_socket_close(d->failpoints);
 	listener_close(d->listener);
 	if (d->attach)
 		attach_close(d->attach);

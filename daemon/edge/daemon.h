@@ -44,6 +44,7 @@ struct daemon {
 	struct rpc_health *health;
 	struct listener *listener;
 	struct attach *attach;
+	struct failpoint_socket *failpoints; /* NULL in builds without */
 	uint64_t incarnation, term;
 	uint64_t last_job;
 	struct live_job **job;        /* ascending ids; ended ones too, until the daemon ends */

@@ -1,6 +1,7 @@
 #include "edge/engine_proc.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -218,13 +219,15 @@ int64_t engine_proc_pid(const struct engine_proc *e)
 static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 {
 	char name[] = "gaccd", flag[] = "--engine";
-	char *args[] = { name, flag, NULL }, *env[] = { NULL };
+	char *args[] = { name, flag, NULL }, *env[] = { failpoint_environment(), NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
 					  { .flags = UV_INHERIT_FD, .data.fd = child_fd } };
 	/* the child's own link, before it executes: right even when the file was replaced by an upgrade */
 	uv_process_options_t o = { .exit_cb = on_process_exit, .file = "/proc/self/exe", .args = args, .env = env, .stdio_count = 4,
 				   .stdio = stdio };
+	if (FAILPOINT_ERROR(gaccd_spawn_before))
+		o.file = ""; /* so that it is libuv that fails */
 	_Static_assert(ENGINE_CHANNEL_FD == 3, "stdio[3] is the channel");
 	return uv_spawn(loop, &e->process, &o);
 }
@@ -282,7 +285,7 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 	e->n_handles = 2;
 	uv_poll_init(loop, &e->poll, e->fd);
 	uv_poll_start(&e->poll, UV_READABLE, on_poll);
-	if (!send_start(e, s))
+	if (FAILPOINT_ERROR(gaccd_spawned) || !send_start(e, s))
 		engine_proc_kill(e);
 	*out = e;
 	return ST_OK;

@@ -1,6 +1,7 @@
 #include "edge/fdstore.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -200,7 +201,11 @@ enum status fdstore_put(struct fdstore *f, const char *name, int fd)
 		return ST_INVALID_ARGUMENT;
 	/* FDPOLL=0: systemd would drop a descriptor that polls as hung up. */
 	snprintf(text, sizeof text, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0\n", name);
-	return f->fd < 0 ? ST_UNAVAILABLE : tell(f, text, fd);
+	enum status st = f->fd < 0 ? ST_UNAVAILABLE : FAILPOINT_ERROR(gaccd_fdstore_before);
+	if (!st)
+		st = tell(f, text, fd);
+	FAILPOINT(gaccd_fdstore_after);
+	return st;
 }
 
 enum status fdstore_remove(struct fdstore *f, const char *name)
@@ -221,7 +226,9 @@ enum status fdstore_barrier(struct fdstore *f, int *out_fd)
 		log_error("barrier: %s", strerror(errno));
 		return ST_IO_ERROR;
 	}
-	enum status st = tell(f, "BARRIER=1", p[1]); /* the manager closes it: then nobody holds the other end */
+	enum status st = FAILPOINT_ERROR(gaccd_barrier_before);
+	if (!st)
+		st = tell(f, "BARRIER=1", p[1]); /* the manager closes it: then nobody holds the other end */
 	close(p[1]);
 	if (st)
 		close(p[0]);

@@ -6,6 +6,7 @@
 #include "edge/reply.h"
 
 #include "gacc/v1/common.pb-c.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -56,7 +57,7 @@ static void on_report(void *ctx, const struct report *r)
 {
 	struct live_job *l = ctx;
 	size_t n_rank = r->n_ranks * sizeof *r->rank, n_map = r->counted ? r->n_words * sizeof *r->counted : 0;
-	struct posted_report *p = malloc(sizeof *p + n_rank + 2 * n_map);
+	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof *p + n_rank + 2 * n_map);
 	if (!p)
 		return; /* the tick reports again */
 	char *at = (char *)(p + 1);
@@ -80,6 +81,7 @@ static void deliver_order(struct posted *p)
 {
 	struct posted_order *o = (struct posted_order *)p;
 	job_on_order(o->l->job, &o->order, daemon_now(o->l->d));
+	FAILPOINT(coord_order_after);
 	free(o);
 }
 
@@ -87,7 +89,7 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 {
 	struct live_job *l = ctx;
 	size_t n_late = o->n_late * sizeof *o->late;
-	struct posted_order *p = malloc(sizeof *p + n_late);
+	struct posted_order *p = FAILPOINT_ERROR(coord_order_before) ? NULL : malloc(sizeof *p + n_late);
 	if (!p)
 		return; /* the tick orders again */
 	p->l = l;
@@ -98,6 +100,14 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 }
 
 /* ---- other ports ---- */
+
+/* Asked for again when the job changes next. */
+static void on_params_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(l->d, st);
+	l->params_durable = st == ST_OK;
+}
 
 static void on_changed(void *ctx, uint64_t job)
 {
@@ -111,7 +121,7 @@ static void on_changed(void *ctx, uint64_t job)
 	}
 	if (!l->params_durable && coord_phase(l->coord) == COORD_COLLECT) {
 		struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
-		l->params_durable = persist_put(l->d->persist, &r, NULL, NULL) == ST_OK;
+		l->params_durable = persist_put(l->d->persist, &r, on_params_durable, l) == ST_OK;
 	}
 }
 

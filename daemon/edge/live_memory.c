@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "edge/engine_proc.h"
 #include "engine/engine.h"
+#include "proto/failpoint.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -172,6 +173,7 @@ static void allocate_segments(uv_work_t *w)
 {
 	struct allocation *a = w->data;
 	struct live_job *l = a->l;
+	a->status = FAILPOINT_ERROR(gaccd_allocate_before);
 	for (int i = 0; i < l->n_segments && !a->status; i++)
 		a->status = segment_create(&l->segment[i], l->id, GENERATION, l->plan->fingerprint, l->wanted[i].role,
 					   l->wanted[i].index, l->wanted[i].bytes, false, a->why, sizeof a->why);
@@ -229,7 +231,7 @@ static void on_allocated(uv_work_t *w, int canceled)
 	struct allocation *a = w->data;
 	struct live_job *l = a->l;
 	if (a->status)
-		fail_allocation(l, a->status, a->why);
+		fail_allocation(l, a->status, a->why[0] ? a->why : status_info(a->status)->text);
 	else
 		store_then_start(l);
 	free(a);
@@ -328,6 +330,7 @@ void live_allocate(struct live_job *l)
 	}
 	l->host_bytes = bytes_wanted(l);
 	l->d->host_bytes += l->host_bytes;
+	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(l);
 	if (found == l->n_segments) {
 		l->allocating = false;
@@ -402,6 +405,7 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 	if (!control_page_read(&page, &state, &corrupt) || job_on_engine_up(l->job, &state, daemon_now(l->d)))
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", daemon_now(l->d));
 	control_state_fini(&state);
+	FAILPOINT(gaccd_hello_taken);
 	l->engine_failures = 0;
 	l->changed = true;
 	live_submit_done(l, ST_OK, NULL);
@@ -410,6 +414,9 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 static void on_answer(void *arg, const struct engine_answer *a)
 {
 	struct live_job *l = arg;
+	FAILPOINT(gaccd_answer_before);
+	if (a->op == ENGINE_ATTACH)
+		FAILPOINT(gaccd_attach_stored);
 	if (a->op == ENGINE_START)
 		on_hello(l, a);
 	else
@@ -485,7 +492,9 @@ void live_engine_due(struct live_job *l, struct now now)
 
 bool live_engine_send(struct live_job *l, const struct engine_command *c, const void *present)
 {
-	return l->engine && engine_proc_send(l->engine, c, present);
+	if (c->op == ENGINE_ATTACH)
+		FAILPOINT(gaccd_attach_before);
+	return l->engine && !FAILPOINT_ERROR(gaccd_command_before) && engine_proc_send(l->engine, c, present);
 }
 
 /* ---- the end ---- */

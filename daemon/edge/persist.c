@@ -1,5 +1,7 @@
 #include "edge/persist.h"
 
+#include "proto/failpoint.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
@@ -77,7 +79,28 @@ static bool own(struct item *i)
 	return true;
 }
 
-/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. */
+/* The failpoints of a record: before it is written, or when it is durable and nobody has been told. */
+static enum status point_of(enum journal_kind kind, bool durable)
+{
+	switch (kind) {
+	case JOURNAL_JOB:
+		return durable ? FAILPOINT_ERROR(coord_job_after) : FAILPOINT_ERROR(coord_job_before);
+	case JOURNAL_TENSORS:
+		return durable ? FAILPOINT_ERROR(coord_tensors_after) : FAILPOINT_ERROR(coord_tensors_before);
+	case JOURNAL_PARAMS_READY:
+		return durable ? FAILPOINT_ERROR(coord_params_after) : FAILPOINT_ERROR(coord_params_before);
+	case JOURNAL_COMMIT:
+		return durable ? FAILPOINT_ERROR(coord_commit_after) : FAILPOINT_ERROR(coord_commit_before);
+	case JOURNAL_END:
+		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
+	case JOURNAL_EPOCH:
+		break;
+	}
+	return ST_OK;
+}
+
+/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. A journal that has
+ * failed refuses everything anyway. */
 static void write_batch(uv_work_t *w)
 {
 	struct persist *p = w->data;
@@ -87,12 +110,18 @@ static void write_batch(uv_work_t *w)
 	struct journal_record *all = calloc(n, sizeof *all);
 	enum status st = all ? ST_OK : ST_NO_MEMORY;
 	n = 0;
-	for (struct item *i = p->batch; i && all; i = i->next)
+	for (struct item *i = p->batch; i && all; i = i->next) {
 		all[n++] = i->record;
-	if (all)
+		st = st ? st : point_of(i->record.kind, false);
+	}
+	if (!st)
 		st = journal_commit(p->journal, p->term, all, n);
-	for (struct item *i = p->batch; i; i = i->next)
-		i->status = st == ST_OK || n == 1 ? st : journal_commit(p->journal, p->term, &i->record, 1);
+	bool one_by_one = st && st != ST_STORE_FAILED && n != 1;
+	for (struct item *i = p->batch; i; i = i->next) {
+		i->status = one_by_one ? journal_commit(p->journal, p->term, &i->record, 1) : st;
+		if (!i->status)
+			i->status = point_of(i->record.kind, true);
+	}
 	free(all);
 }
 

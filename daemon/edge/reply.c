@@ -4,6 +4,7 @@
 #include "edge/live_job.h"
 
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +130,10 @@ void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
 	struct rpc_call *call = rpc_find(l->d->rpc, id);
 	if (!call)
 		return;
+	if (FAILPOINT_ERROR(gaccd_reply_before)) {
+		rpc_failf(call, ST_UNAVAILABLE, "the answer is lost");
+		return;
+	}
 	if (inline_reply(call, r))
 		return;
 	if (r->status) {

@@ -1,5 +1,7 @@
 #include "engine/control_page.h"
 
+#include "proto/failpoint.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -139,7 +141,9 @@ void control_page_publish(struct control_page *p, struct control_state *s)
 	memcpy(s->image, &s->r, sizeof(s->r));
 	*checksum(p, s->image) = compute(p, s->image, seq);
 	memcpy(record + n, s->image + n, p->record_bytes - n);
+	FAILPOINT(engine_page_filled);
 	__atomic_store_n((uint64_t *)record, seq, __ATOMIC_RELEASE);
+	FAILPOINT(engine_page_published);
 }
 
 struct ledger_cell *control_page_ledger(const struct control_page *p, uint32_t rank, uint32_t micro)

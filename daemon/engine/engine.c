@@ -3,6 +3,7 @@
 #include "engine/process.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -32,6 +33,10 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 void engine_send(struct engine *e, const struct engine_answer *a)
 {
 	int rc;
+	if (FAILPOINT_ERROR(engine_answer_before)) {
+		e->ended = true;
+		return;
+	}
 	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);
@@ -144,7 +149,9 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	static char ident[32]; /* of the whole process: log_init keeps it */
 	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
 	log_init(ident, (enum log_format)c->log_format, (enum log_level)c->log_level);
-	enum status st = build(e, c, why, n_why);
+	enum status st = FAILPOINT_ERROR(engine_start_fds);
+	if (!st)
+		st = build(e, c, why, n_why);
 	if (!st)
 		st = read_record(e, c, why, n_why);
 	if (st)
@@ -159,6 +166,7 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	e->running = true;
 	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
 		e->state.r.window, e->state.r.seq, e->kernels->name, e->mem.plan->threads);
+	FAILPOINT(engine_hello_before);
 	engine_reply(e, c, ST_OK, NULL);
 	return ST_OK;
 }
@@ -182,7 +190,7 @@ static void on_start(struct engine *e, const struct engine_command *c, const int
 		st = start(e, c, why, sizeof(why));
 	if (st == ST_OK)
 		return;
-	engine_reply(e, c, st, why);
+	engine_reply(e, c, st, why[0] ? why : status_info(st)->text);
 	e->exit_code = ENGINE_EXIT_REFUSED;
 	e->ended = true;
 }

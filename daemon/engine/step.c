@@ -3,6 +3,7 @@
 #include "engine/params.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,6 +54,7 @@ void step_go(struct engine *e, const struct engine_command *c)
 	}
 	if (r->phase != WINDOW_PREPARED || r->prepared_term != c->term || r->prepared_attempt != c->attempt) {
 		know_norm(e);
+		FAILPOINT(engine_prepared_before);
 		r->phase = WINDOW_PREPARED;
 		r->term = r->prepared_term = c->term;
 		r->prepared_attempt = c->attempt;
@@ -60,6 +62,7 @@ void step_go(struct engine *e, const struct engine_command *c)
 		r->prepared_nonfinite = e->norm.nonfinite;
 		r->prepared_digest = e->norm.digest;
 		engine_publish(e);
+		FAILPOINT(engine_prepared_after);
 	}
 	struct engine_answer a = engine_answer_to(e, c, ST_OK);
 	a.sumsq = r->prepared_sumsq;
@@ -178,8 +181,10 @@ static void open_window(struct engine *e)
 void step_finish(struct engine *e)
 {
 	apply(e);
+	FAILPOINT(engine_params_step_before);
 	open_window(e);
 	engine_publish(e);
+	FAILPOINT(engine_params_step_after);
 	engine_show_status(e);
 }
 
@@ -201,6 +206,7 @@ void step_commit(struct engine *e, const struct engine_command *c)
 			return;
 		}
 		record_commit(e, c);
+		FAILPOINT(engine_commit_recorded);
 		step_finish(e);
 	}
 	struct engine_answer a = engine_answer_to(e, c, ST_OK);
@@ -249,8 +255,11 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 			engine_reply(e, c, st, "outside the slot or the parameters");
 			return;
 		}
-		if (c->last)
+		FAILPOINT(engine_params_put);
+		if (c->last) {
 			params_ready(e);
+			FAILPOINT(engine_params_ready);
+		}
 	}
 	answer_params(e, c, were_ready);
 }

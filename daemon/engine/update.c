@@ -1,5 +1,7 @@
 #include "engine/update.h"
 
+#include "proto/failpoint.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -188,10 +190,14 @@ static uint64_t apply_chunk(const struct update *u, uint32_t share, const struct
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
 	struct undo undo = undo_of(u, share, &p, c->count);
 	save(&undo);
+	FAILPOINT(engine_undo_saved);
 	set_stamp(stamp, c->number, UNDO_HELD);
+	FAILPOINT(engine_undo_held);
 	optim_apply(u->kernels, &plan->optim, &p, u->sum + c->start * dtype_size((enum dtype)plan->acc_dtype),
 		    (enum dtype)plan->acc_dtype, c->count, &u->scalars[c->range->optim_group], block);
+	FAILPOINT(engine_chunk_updated);
 	set_stamp(stamp, c->number + 1, 0);
+	FAILPOINT(engine_chunk_done);
 	return combine(c, block);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/process.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -63,6 +64,7 @@ void window_attach(struct engine *e, const struct engine_command *c)
 		rank->session = c->session;
 		if (rank->flushed == 2)
 			rank->flushed = 1;
+		FAILPOINT(engine_attach_before);
 		engine_publish(e);
 	}
 	refuse_queued(e, c->rank, c->sgen, ST_SESSION_FENCED);
@@ -189,6 +191,7 @@ void window_close(struct engine *e, const struct engine_command *c)
 	if (r->phase == WINDOW_OPEN) {
 		r->phase = WINDOW_CLOSED;
 		engine_publish(e);
+		FAILPOINT(engine_closed);
 		window_refuse_all(e, ST_WINDOW_CLOSED);
 	}
 	engine_reply(e, c, ST_OK, NULL);
@@ -285,8 +288,11 @@ void window_zero_slots(struct engine *e)
 	struct control_record *r = &e->state.r;
 	if (!r->n_zero)
 		return;
-	for (uint32_t i = 0; i < r->n_zero; i++)
+	for (uint32_t i = 0; i < r->n_zero; i++) {
+		FAILPOINT(engine_zero_before);
 		pass_zero(e->pass, e->mem.slot[r->zero_slot[i]]);
+	}
+	FAILPOINT(engine_zero_after);
 	r->n_zero = 0;
 	engine_publish(e);
 }
@@ -311,13 +317,18 @@ void window_pass(struct engine *e)
 	take_batch(e, &b);
 	if (!b.n)
 		return;
+	FAILPOINT(engine_pass_before);
 	do
 		b.n_good -= n_bad;
 	while (b.n_good && (n_bad = add_good(e, &b, dst)));
 	if (b.n_good)
 		e->norm_known = b.completes;
+	FAILPOINT(engine_pass_filled);
 	write_ledger(e, &b);
+	FAILPOINT(engine_ledger_written);
 	record_batch(e, &b, dst);
+	FAILPOINT(engine_pass_published);
 	window_zero_slots(e);
+	FAILPOINT(engine_answer_push);
 	answer_batch(e, &b);
 }

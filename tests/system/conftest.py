@@ -14,6 +14,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "smoke: short enough for a build with sanitizers")
     config.addinivalue_line("markers", "campaign: random faults, about a minute")
+    config.addinivalue_line("markers", "failpoints: needs a build with -DGACC_FAILPOINTS=ON")
     build = config.getoption("--build") or os.environ.get("GACC_BUILD_DIR") or os.environ.get("GACC_BUILD")
     build = pathlib.Path(build or ROOT / "build/test-gcc").resolve()
     os.environ["GACC_BUILD_DIR"] = str(build)  # test modules and trainers read it

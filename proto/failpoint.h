@@ -1,0 +1,142 @@
+/* Failpoints: named places where a test makes a process crash, fail, sleep or stop. Only with -DGACC_FAILPOINTS (CMake option of that
+ * name); without it both macros are nothing, and no symbol is left.
+ *
+ *     FAILPOINT(engine_pass_filled);
+ *     enum status st = FAILPOINT_ERROR(gaccd_spawn_before);
+ *
+ * What is armed lies in a file that all processes of a gaccd map (GACC_FAILPOINTS_FILE; gaccd makes it in its runtime_dir, mode 0600),
+ * so "crash once" is once, however often the process is started again. A process without the variable passes every point.
+ * Arming: docs/operations.md, "Failpoints". Any thread; a point that is passed costs two atomic operations.
+ */
+#ifndef GACC_PROTO_FAILPOINT_H
+#define GACC_PROTO_FAILPOINT_H
+
+#include "proto/status.h"
+
+#include <stddef.h>
+
+/* PLAIN(process, name, where): nothing can fail there. ERROR(process, name, status, where): the operation beside it can fail, and
+ * `status` is what the caller then sees. */
+#define FAILPOINT_TABLE(PLAIN, ERROR)                                                                                     \
+	/* trainers: libgacc */                                                                                           \
+	ERROR(client, client_attach_before, UNAVAILABLE, "before Attach is sent")                                         \
+	ERROR(client, client_attach_answered, UNAVAILABLE, "Attach is answered, the session is not taken")                \
+	ERROR(client, client_map_received, UNAVAILABLE, "the descriptors of the memory are here, not mapped")             \
+	PLAIN(client, client_mapped, "the memory is mapped")                                                              \
+	PLAIN(client, client_slot_given, "before the caller writes to a slot")                                            \
+	PLAIN(client, client_slot_filled, "the slot is written, nothing is sent")                                         \
+	ERROR(client, client_push_before, UNAVAILABLE, "before Push is sent")                                             \
+	PLAIN(client, client_call_sent, "a call has left, its answer is not here")                                        \
+	ERROR(client, client_push_answered, UNAVAILABLE, "Push is answered, the answer is not used")                      \
+	ERROR(client, client_call_before, UNAVAILABLE, "before any other unary call is sent")                             \
+	ERROR(client, client_call_answered, UNAVAILABLE, "the call is answered, the answer is not used")                  \
+	PLAIN(client, client_step_taken, "WaitStep's answer is used, the caller has not got it")                          \
+	PLAIN(client, client_apply_ack_before, "optimizer client: applied, AckStep is not sent")                          \
+	/* engine */                                                                                                      \
+	ERROR(engine, engine_start_fds, NO_MEMORY, "descriptors are mapped, nothing is built")                            \
+	PLAIN(engine, engine_hello_before, "ready, before HELLO")                                                         \
+	PLAIN(engine, engine_attach_before, "before a session's generation is published")                                 \
+	PLAIN(engine, engine_pass_before, "pushes are chosen, before the pass over the arena")                            \
+	PLAIN(engine, engine_pass_filled, "the idle half is full, before the ledger")                                     \
+	PLAIN(engine, engine_ledger_written, "the ledger is written, before the record")                                  \
+	PLAIN(engine, engine_page_filled, "a record is written, before its sequence number makes it valid")               \
+	PLAIN(engine, engine_page_published, "a record is in force")                                                      \
+	PLAIN(engine, engine_pass_published, "the pushes count, before slots are zeroed")                                 \
+	PLAIN(engine, engine_zero_before, "before a slot of zero_after is zeroed")                                        \
+	PLAIN(engine, engine_zero_after, "it is zeroed, the list is still in the record")                                 \
+	PLAIN(engine, engine_answer_push, "before pushes are answered")                                                   \
+	PLAIN(engine, engine_closed, "CLOSED is in force, before the answer")                                             \
+	PLAIN(engine, engine_prepared_before, "the norm is known, before PREPARED is published")                          \
+	PLAIN(engine, engine_prepared_after, "PREPARED is in force, before the vote")                                     \
+	PLAIN(engine, engine_commit_recorded, "APPLYING is in force, no parameter has changed")                           \
+	PLAIN(engine, engine_undo_saved, "a chunk is saved, before its stamp says so")                                    \
+	PLAIN(engine, engine_undo_held, "the stamp holds the chunk, before it is updated")                                \
+	PLAIN(engine, engine_chunk_updated, "the chunk is updated, the stamp still holds it")                             \
+	PLAIN(engine, engine_chunk_done, "the stamp is past the chunk")                                                   \
+	PLAIN(engine, engine_params_step_before, "all is updated, before the record of the next window")                  \
+	PLAIN(engine, engine_params_step_after, "the next window is open, before the answer")                             \
+	PLAIN(engine, engine_params_put, "a piece of the initial parameters is copied")                                   \
+	PLAIN(engine, engine_params_ready, "the initial parameters are whole, before the answer")                         \
+	ERROR(engine, engine_answer_before, IO_ERROR, "before any answer is sent")                                        \
+	/* gaccd */                                                                                                       \
+	ERROR(gaccd, gaccd_allocate_before, NO_MEMORY, "before a job's segments are made")                                \
+	ERROR(gaccd, gaccd_fdstore_before, UNAVAILABLE, "before a descriptor goes to the service manager")                \
+	PLAIN(gaccd, gaccd_fdstore_after, "the service manager has been sent a descriptor")                               \
+	ERROR(gaccd, gaccd_barrier_before, UNAVAILABLE, "all descriptors are sent, before the barrier")                   \
+	ERROR(gaccd, gaccd_spawn_before, IO_ERROR, "before an engine is started")                                         \
+	ERROR(gaccd, gaccd_spawned, NO_MEMORY, "the engine is started, it has no descriptors")                            \
+	PLAIN(gaccd, gaccd_hello_taken, "an engine has said HELLO, its record is read")                                   \
+	PLAIN(gaccd, gaccd_attach_before, "a session is chosen, before the engine stores it")                             \
+	PLAIN(gaccd, gaccd_attach_stored, "the engine has stored a session, before Attach is answered")                   \
+	ERROR(gaccd, gaccd_map_before, UNAVAILABLE, "before a trainer gets its descriptors")                              \
+	PLAIN(gaccd, gaccd_map_after, "it has got them")                                                                  \
+	ERROR(gaccd, gaccd_command_before, UNAVAILABLE, "before a command goes to an engine")                             \
+	PLAIN(gaccd, gaccd_answer_before, "an engine's answer is here, not taken")                                        \
+	ERROR(gaccd, gaccd_reply_before, UNAVAILABLE, "before a trainer's call is answered")                              \
+	ERROR(gaccd, gaccd_report_before, NO_MEMORY, "before a report goes to the coordinator")                           \
+	PLAIN(gaccd, gaccd_restore_before, "started, before the journal is read")                                         \
+	PLAIN(gaccd, gaccd_restore_after, "the journal is read, before anybody may call")                                 \
+	PLAIN(gaccd, gaccd_adopt_before, "before stored memory is adopted")                                               \
+	PLAIN(gaccd, gaccd_tick, "the tick that feeds the watchdog")                                                      \
+	PLAIN(gaccd, gaccd_drain, "SIGTERM, before calls are drained")                                                    \
+	PLAIN(gaccd, gaccd_drained, "drained, before the end")                                                            \
+	/* coordinator: an error before is a write that failed, one after a write of which nobody can tell */             \
+	ERROR(coordinator, coord_term_before, STORE_FAILED, "before a term is taken")                                     \
+	ERROR(coordinator, coord_term_after, STORE_FAILED, "a term is taken")                                             \
+	ERROR(coordinator, coord_job_before, STORE_FAILED, "before JOB is durable")                                       \
+	ERROR(coordinator, coord_job_after, STORE_FAILED, "JOB is durable, Submit is not answered")                       \
+	ERROR(coordinator, coord_tensors_before, STORE_FAILED, "before TENSORS is durable")                               \
+	ERROR(coordinator, coord_tensors_after, STORE_FAILED, "TENSORS is durable, nothing is allocated")                 \
+	ERROR(coordinator, coord_params_before, STORE_FAILED, "before PARAMS_READY is durable")                           \
+	ERROR(coordinator, coord_params_after, STORE_FAILED, "PARAMS_READY is durable")                                   \
+	ERROR(coordinator, coord_commit_before, STORE_FAILED, "before COMMIT is durable")                                 \
+	ERROR(coordinator, coord_commit_after, STORE_FAILED, "COMMIT is durable, nobody knows")                           \
+	ERROR(coordinator, coord_end_before, STORE_FAILED, "before END is durable")                                       \
+	ERROR(coordinator, coord_end_after, STORE_FAILED, "END is durable, nobody knows")                                 \
+	ERROR(coordinator, coord_order_before, NO_MEMORY, "before an order goes to a node")                               \
+	PLAIN(coordinator, coord_order_after, "the node has taken the order")
+
+enum failpoint {
+#define PLAIN(process, name, where) FAILPOINT_PLAIN_##name,
+#define ERROR(process, name, status, where) FAILPOINT_ERROR_##name,
+	FAILPOINT_TABLE(PLAIN, ERROR)
+#undef PLAIN
+#undef ERROR
+	FAILPOINT_COUNT
+};
+
+#ifdef GACC_FAILPOINTS
+
+#define FAILPOINT(name) ((void)failpoint_pass(FAILPOINT_PLAIN_##name))
+/* ST_OK, or the point's status when `error` is armed. */
+#define FAILPOINT_ERROR(name) failpoint_pass(FAILPOINT_ERROR_##name)
+
+enum status failpoint_pass(enum failpoint);
+
+/* gaccd, before its first thread: maps <dir>/failpoints, or the file that the environment names, making it if need be; what is armed
+ * in it stays armed. Sets GACC_FAILPOINTS_FILE for children. errno on ST_IO_ERROR. */
+enum status failpoint_make(const char *dir);
+/* "GACC_FAILPOINTS_FILE=..." for the environment of a child; NULL without the variable. Static storage. */
+char *failpoint_environment(void);
+/* One line of the socket's protocol: list, hits, arm NAME ACTION [MS] [skip N] [count N], disarm NAME|all. The answer, lines of text
+ * that end with "ok\n" or one "error: ...\n", is cut at n. `line` is changed. */
+void failpoint_command(char *line, char *out, size_t n);
+
+#else
+
+#define FAILPOINT(name) ((void)0)
+#define FAILPOINT_ERROR(name) ST_OK
+
+static inline enum status failpoint_make(const char *dir)
+{
+	(void)dir;
+	return ST_OK;
+}
+
+static inline char *failpoint_environment(void)
+{
+	return NULL;
+}
+
+#endif
+#endif

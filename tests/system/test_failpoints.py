@@ -1,0 +1,367 @@
+"""Every failpoint (proto/failpoint.h) with every action, in a build with -DGACC_FAILPOINTS: four ranks train while the point fires once in
+the middle of it. The job must come through with the bits of a run without faults, and the point must have fired.
+
+Several daemons work at a time, each on one case after the other; a case that failed costs its daemon.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from harness import Daemon, build_dir, children, parent_and_state, wait_until
+
+pytestmark = pytest.mark.failpoints
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORKERS = 6
+RANKS, MICRO, STEPS, ELEMENTS = 4, 4, 3, 5000
+VICTIM = 1
+SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
+
+# What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
+EXPECTED = [r" RankLost ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
+            r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineStart .*cannot start",
+            r" AllocationFailed .*out of memory", r" Ended job=\d+ .*the engine (refuses its memory|exited with status 3)",
+            r"attach socket: .*: closed"]
+
+# Points that a job passes only when something else happens, too.
+AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "gaccd_restore_after", "gaccd_adopt_before"}
+AT_STOP = {"gaccd_drain", "gaccd_drained"}
+WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
+
+# Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
+HEARD = {("gaccd_allocate_before", "error"): "register tensors.*out of memory"}
+# ... or how the job ends.
+ENDS = {("engine_start_fds", "error"): ("NODE_FAIL", "the engine (refuses its memory|exited with status 3)")}
+
+
+def table():
+    """(name, process, error) of the points, as the header has them: no daemon is needed to collect the tests."""
+    text = (ROOT / "proto/failpoint.h").read_text()
+    rows = re.findall(r"^\t(PLAIN|ERROR)\((\w+), (\w+), ", text, re.M)
+    assert len(rows) >= 40
+    return [(name, process, kind == "ERROR") for kind, process, name in rows]
+
+
+POINTS = table()
+PROCESS = {name: process for name, process, _ in POINTS}
+CASES = [(name, action) for name, _, error in POINTS
+         for action in ("crash", "error", "sleep", "stop") if action != "error" or error]
+
+
+class Control:
+    """The socket of a gaccd, or of the one that comes after it."""
+
+    def __init__(self, path):
+        self.path, self.socket = str(path), None
+
+    def _say(self, line):
+        if not self.socket:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(5)
+            self.socket.connect(self.path)
+        self.socket.sendall(line.encode() + b"\n")
+        answer = b""
+        while not re.search(rb"(^|\n)(ok|error: [^\n]*)\n$", answer):
+            more = self.socket.recv(65536)
+            if not more:
+                raise ConnectionError("closed")
+            answer += more
+        return answer.decode().splitlines()
+
+    def say(self, line):
+        """The answer's lines, the last of them "ok" or "error: ..."."""
+        def once():
+            try:
+                return self._say(line)
+            except OSError:
+                self.close()
+        return wait_until(f"failpoints: {line}", once, 20)
+
+    def do(self, line):
+        answer = self.say(line)
+        assert answer[-1] == "ok", (line, answer)
+        return answer[:-1]
+
+    def hits(self):
+        """name -> (passed, fired)"""
+        return {name: (int(hits), int(fired)) for name, hits, fired, _ in (line.split() for line in self.do("hits"))}
+
+    def close(self):
+        if self.socket:
+            self.socket.close()
+        self.socket = None
+
+
+class Trainers:
+    """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
+    own, and the only one that sees failpoints."""
+
+    def __init__(self, daemon, job, client_optimizer=False, victim=False):
+        self.daemon, self.job, self.optimizer = daemon, job, ["client"] * client_optimizer
+        self.out = daemon.dir / f"out.{job}"
+        groups = [str(VICTIM), ",".join(str(r) for r in range(RANKS) if r != VICTIM)] if victim else [",".join(map(str, range(RANKS)))]
+        self.victim = groups[0] if victim else None
+        self.logs, self.running, self.codes = {}, {}, []
+        for ranks in groups:
+            self.start(ranks)
+
+    def start(self, ranks):
+        self.logs.setdefault(ranks, self.daemon.dir / f"trainer.{self.job}.{ranks}.log")
+        env = {**os.environ, "GACC_TEST": str(self.daemon.dir)}
+        if ranks == self.victim:
+            env["GACC_FAILPOINTS_FILE"] = str(self.daemon.dir / "run/failpoints")
+        with open(self.logs[ranks], "ab") as log:
+            self.running[ranks] = subprocess.Popen(
+                [build_dir() / "bin/fault_trainer", self.daemon.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
+                 str(ELEMENTS), self.out, *self.optimizer], stdout=log, stderr=log, env=env)
+
+    def heard(self):
+        return "\n".join(log.read_text() for log in self.logs.values())
+
+    def poll(self, retry):
+        """True when all are done. `retry`: a text with which they may fail."""
+        for ranks, process in list(self.running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.running[ranks]
+            self.codes.append(code)
+            if code == -signal.SIGKILL or (retry and code == 1 and re.search(retry, self.heard())):
+                self.start(ranks)
+            else:
+                assert code in (0, 3), f"trainer of ranks {ranks} ended with {code}:\n{self.heard()}"
+        return not self.running
+
+    def results(self):
+        """Of the ranks that saw the end: the bytes of their parameters."""
+        found = [self.out.with_name(f"{self.out.name}.{r}") for r in range(RANKS)]
+        return [path.read_bytes() for path in found if path.exists()]
+
+    def kill(self):
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
+def check_ledger(data, client_optimizer):
+    """Micro-batch g is in it once, with its weight (what momentum makes of it is exact)."""
+    values = np.frombuffer(data, np.float32, offset=8)
+    for window in range(STEPS):
+        factor = 1 if client_optimizer else sum(0.5 ** i for i in range(STEPS - window))
+        for micro in range(MICRO):
+            for rank in range(RANKS):
+                weight = 0.5 + 0.25 * ((5 * window + 3 * micro + 7 * rank) % 12)
+                g = (window * MICRO + micro) * RANKS + rank
+                assert values[g] == -weight * factor, (window, micro, rank, float(values[g]), -weight * factor)
+
+
+def spec(client_optimizer):
+    optimizer = {"type": "client"} if client_optimizer else {"type": "sgd", "lr": 1, "momentum": 0.5}
+    return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "optimizer": optimizer}
+
+
+class Worker:
+    """One daemon, and the cases that are run on it."""
+
+    def __init__(self):
+        self.daemon = Daemon(supervise=True, allow=list(EXPECTED)).start()
+        self.control = Control(self.daemon.dir / "run/failpoints.sock")
+
+    def stop(self):
+        self.control.close()
+        self.daemon.__exit__(None, None, None)
+
+    def throw_away(self):
+        self.control.close()
+        self.daemon.test_failed = True
+        self.daemon.__exit__(AssertionError, None, None)
+
+    def stopped(self, trainers):
+        gaccd = self.daemon.pid
+        pids = [p.pid for p in trainers.running.values()] + ([gaccd] + children(gaccd) if gaccd else [])
+        return [pid for pid in pids if parent_and_state(pid)[1] == "T"]
+
+    def wait(self, trainers, action, retry=None):
+        """Until the trainers are done; meanwhile lets stopped processes go on."""
+        end = time.monotonic() + CASE_S
+        while not trainers.poll(retry):
+            assert time.monotonic() < end, f"not done after {CASE_S} s: {self.control.hits() if self.daemon.pid else ''}\n{trainers.heard()}"
+            if action == "stop":
+                for pid in self.stopped(trainers):
+                    time.sleep(STOPPED_S)
+                    os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+
+    def train(self, point=None, action=None, skip=0, crash_skip=0):
+        """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start. Returns
+        the ranks' results."""
+        process = PROCESS.get(point)
+        self.control.do("disarm all")
+        if point:
+            self.control.do(f"arm {point} {action} {SLEEP_MS if action == 'sleep' else ''} skip {skip} count 1")
+        if point in AT_RESTART:
+            self.control.do(f"arm gaccd_answer_before crash skip {crash_skip}")
+        client_optimizer = point in WITH_CLIENT_OPTIMIZER
+        job = self.daemon.submit(spec(client_optimizer))
+        trainers = Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None)
+        try:
+            self.wait(trainers, action, HEARD.get((point, action)) or ENDS.get((point, action), (None, None))[1])
+            self.check(job, trainers, point, action)
+        finally:
+            trainers.kill()
+        return trainers.results()
+
+    def check(self, job, trainers, point, action):
+        state, reason = ENDS.get((point, action), ("COMPLETED", ""))
+        wait_until("the job's end", lambda: self.daemon.state(job) in (state, "COMPLETED", "FAILED", "NODE_FAIL"), 20)
+        assert self.daemon.state(job) == state
+        assert re.search(reason, self.daemon.get_job(job).reason)
+        if (point, action) in HEARD:
+            assert re.search(HEARD[point, action], trainers.heard()), trainers.heard()
+        elif action == "crash" and PROCESS[point] == "client":
+            assert -signal.SIGKILL in trainers.codes
+        for data in trainers.results():
+            check_ledger(data, point in WITH_CLIENT_OPTIMIZER)
+        assert trainers.results() or state != "COMPLETED"
+
+    def at_stop(self, point, action):
+        """The job is over, gaccd is told to stop; whatever happens then, the next one knows how the job ended."""
+        job = self.daemon.submit(spec(False))
+        trainers = Trainers(self.daemon, job)
+        self.wait(trainers, None)
+        wait_until("the job's end", lambda: self.daemon.state(job) == "COMPLETED")
+        self.control.do("disarm all")
+        self.control.do(f"arm {point} {action} {SLEEP_MS if action == 'sleep' else ''}")
+        self.control.close()
+        gaccd = self.daemon.pid
+        self.daemon.client.close()
+        self.daemon._client = None
+        self.daemon.process.terminate()
+        if action == "stop":
+            wait_until("the stop", lambda: parent_and_state(gaccd)[1] == "T")
+            os.kill(gaccd, signal.SIGCONT)
+        code = self.daemon.process.wait(20)
+        assert code == (128 + signal.SIGKILL if action == "crash" else 0)
+        self.daemon.process = None
+        self.daemon.start()
+        assert self.daemon.state(job) == "COMPLETED"
+        return []
+
+
+class Runner:
+    """Runs the cases that were selected, WORKERS at a time."""
+
+    def __init__(self, cases):
+        self.free, self.lock = [], threading.Lock()
+        self.pool = concurrent.futures.ThreadPoolExecutor(WORKERS)
+        self.reference = self.pool.submit(self.with_worker, self.without_faults)
+        self.case = {case: self.pool.submit(self.with_worker, self.run, *case) for case in cases}
+
+    def with_worker(self, what, *arguments):
+        with self.lock:
+            worker = self.free.pop() if self.free else None
+        worker = worker or Worker()
+        try:
+            result = what(worker, *arguments)
+        except BaseException:
+            worker.throw_away()
+            raise
+        with self.lock:
+            self.free.append(worker)
+        return result
+
+    @staticmethod
+    def without_faults(worker):
+        """(parameters, how often each point is passed)"""
+        results = worker.train()
+        assert len(results) == RANKS and len(set(results)) == 1
+        return results[0], {name: passed for name, (passed, _) in worker.control.hits().items()}
+
+    def run(self, worker, point, action):
+        params, passed = self.reference.result()
+        if point in AT_STOP:
+            results = worker.at_stop(point, action)
+        else:
+            skip = 0 if point in WITH_CLIENT_OPTIMIZER else passed[point] if point in AT_RESTART else passed[point] // 2
+            results = worker.train(point, action, skip, passed["gaccd_answer_before"] // 2)
+        fired = worker.control.hits()[point][1]
+        assert fired >= 1, f"{point} was never hit"
+        if point not in WITH_CLIENT_OPTIMIZER:
+            assert all(r == params for r in results), "other bits than without faults"
+
+    def stop(self):
+        self.pool.shutdown(cancel_futures=True)
+        for worker in self.free:
+            worker.stop()
+
+
+@pytest.fixture(scope="module")
+def runner(request):
+    wanted = [(item.callspec.params["point"], item.callspec.params["action"]) for item in request.session.items
+              if item.module is request.module and item.originalname == "test_point"]
+    r = Runner(wanted)
+    yield r
+    r.stop()
+
+
+@pytest.mark.parametrize("point,action", CASES, ids=lambda v: v)
+def test_point(runner, point, action):
+    runner.case[point, action].result()
+
+
+def test_all_points_are_passed_by_a_job(runner):
+    """But for those of the lists above: whoever adds a point sees here that nothing leads to it."""
+    _, passed = runner.reference.result()
+    never = {name for name, n in passed.items() if n == 0}
+    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER
+
+
+@pytest.fixture(scope="module")
+def control():
+    with Daemon() as d:
+        c = Control(d.dir / "run/failpoints.sock")
+        yield c
+        c.close()
+
+
+@pytest.mark.parametrize("line,answer", [
+    ("", 'error: no command ""'),
+    ("arm", 'error: no failpoint ""'),
+    ("arm engine_pass crash", 'error: no failpoint "engine_pass": "list" shows all'),
+    ("arm engine_pass_filled explode", 'error: no action "explode": crash, error, sleep or stop'),
+    ("arm engine_pass_filled error", "error: nothing can fail at engine_pass_filled: crash, sleep or stop"),
+    ("arm engine_pass_filled crash skip", 'error: skip needs a number, not ""'),
+    ("arm engine_pass_filled crash count -1", 'error: count needs a number, not "-1"'),
+    ("arm engine_pass_filled crash 7", 'error: unexpected "7"'),
+    ("disarm nothing", 'error: no failpoint "nothing"'),
+])
+def test_wrong_commands_are_refused(control, line, answer):
+    last = control.say(line)[-1]
+    assert last.startswith(answer), last
+
+
+def test_list_shows_what_is_armed(control):
+    control.do("arm engine_pass_filled sleep 5 skip 3 count 2")
+    rows = control.do("list")
+    assert len(rows) == len(POINTS)
+    row = next(r for r in rows if r.startswith("engine_pass_filled "))
+    assert row.startswith("engine_pass_filled engine - sleep skip 3 count 2: ")
+    control.do("disarm all")
+    assert all(" none skip" in r for r in control.do("list"))
+
+
+def test_only_root_and_the_daemons_user_may_arm(control):
+    assert os.stat(control.path).st_mode & 0o777 == 0o600
+    if os.getuid() == 0:
+        code = ("import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\n"
+                "try: s.connect(sys.argv[1])\nexcept PermissionError: sys.exit(7)")
+        assert subprocess.run(["/usr/bin/python3", "-c", code, control.path]).returncode == 7
