@@ -93,7 +93,7 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_commit_after) : FAILPOINT_ERROR(coord_commit_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
-	case JOURNAL_EPOCH:
+	default:
 		break;
 	}
 	return ST_OK;
