@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Payloads lie apart, so that a job's history
- * stays a few dozen bytes per window. */
+/* Payloads lie apart, so that a job's history stays a few dozen bytes per window. */
 static const char *const schema_steps[] = {
 	"CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 	"INSERT INTO meta VALUES ('term', 0), ('incarnation', 0), ('last_job', 0);"

@@ -15,12 +15,17 @@
 #define APPLICATION_ID 0x67616363 /* "gacc" */
 #define CHECKPOINT_PAGES 1024     /* of the write-ahead log: 4 MiB, some 250 commits of a step */
 
+#define complain(s_, ...)                   \
+	do {                                \
+		if (!(s_)->quiet)           \
+			log_error(__VA_ARGS__); \
+	} while (0)
+
 enum status sql_fail(struct sql *s, const char *what)
 {
 	s->failed = true;
 	s->code = sqlite3_extended_errcode(s->db);
-	if (!s->quiet)
-		log_error("%s: %s: %s (%d)", s->file->kind, what, sqlite3_errmsg(s->db), s->code);
+	complain(s, "%s: %s: %s (%d)", s->file->kind, what, sqlite3_errmsg(s->db), s->code);
 	return ST_STORE_FAILED;
 }
 
@@ -124,7 +129,7 @@ static enum status configure(struct sql *s, const char *path)
 	if (rc == SQLITE_OK)
 		rc = pragma(s, "PRAGMA journal_mode = WAL", text, sizeof text);
 	if (rc == SQLITE_OK && strcmp(text, "wal") != 0) {
-		log_error("%s %s: no write-ahead log (%s): is this a local file system?", s->file->kind, path, text);
+		complain(s, "%s %s: no write-ahead log (%s): is this a local file system?", s->file->kind, path, text);
 		return ST_STORE_FAILED;
 	}
 	if (rc == SQLITE_OK)
@@ -132,13 +137,13 @@ static enum status configure(struct sql *s, const char *path)
 	if (rc == SQLITE_OK)
 		rc = exec(s, "PRAGMA wal_autocheckpoint = 0; BEGIN EXCLUSIVE; COMMIT");
 	if ((rc & 0xff) == SQLITE_BUSY) {
-		log_error("%s %s: another process has it", s->file->kind, path);
+		complain(s, "%s %s: another process has it", s->file->kind, path);
 		return ST_UNAVAILABLE;
 	}
 	if (rc == SQLITE_OK && s->file->check)
 		rc = pragma(s, "PRAGMA quick_check(1)", text, sizeof text);
 	if (rc == SQLITE_OK && s->file->check && strcmp(text, "ok") != 0) {
-		log_error("%s %s is damaged: %s", s->file->kind, path, text);
+		complain(s, "%s %s is damaged: %s", s->file->kind, path, text);
 		return ST_STORE_FAILED;
 	}
 	sqlite3_wal_hook(s->db, on_wal, s);
@@ -152,7 +157,7 @@ static enum status update_schema(struct sql *s, const char *path)
 		return sql_fail(s, path);
 	int version = atoi(text), rc = SQLITE_OK;
 	if (version > s->file->version) {
-		log_error("%s %s has schema %d, this gaccd knows %d: it was written by a newer one", s->file->kind, path, version,
+		complain(s, "%s %s has schema %d, this gaccd knows %d: it was written by a newer one", s->file->kind, path, version,
 			  s->file->version);
 		return ST_VERSION_SKEW;
 	}
@@ -200,11 +205,11 @@ done:
 
 enum status sql_open(struct sql *s, const struct sql_file *file, const char *path)
 {
-	*s = (struct sql){ .file = file };
+	*s = (struct sql){ .file = file, .quiet = s->quiet };
 	/* Our mode, not SQLite's 0644; its other files take the mode of this one. */
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
-		log_error("%s %s: %s", file->kind, path, strerror(errno));
+		complain(s, "%s %s: %s", file->kind, path, strerror(errno));
 		return ST_STORE_FAILED;
 	}
 	close(fd);

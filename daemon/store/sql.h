@@ -35,9 +35,9 @@ struct sql {
 	bool failed;             /* a call has failed; closing syncs nothing then */
 };
 
-/* Opens or creates the file (mode 0600) and takes it for this process alone. `file` is borrowed. ST_UNAVAILABLE: another process
- * has it. ST_VERSION_SKEW: of a newer gaccd. ST_STORE_FAILED: damaged or unreadable. On failure it is closed. */
-enum status sql_open(struct sql *, const struct sql_file *file, const char *path);
+/* Opens or creates the file (mode 0600) and takes it for this process alone; of *s only `quiet` is read. `file` is borrowed.
+ * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: of a newer gaccd. ST_STORE_FAILED: damaged or unreadable. On failure it is closed. */
+enum status sql_open(struct sql *s, const struct sql_file *file, const char *path);
 void sql_close(struct sql *); /* takes a zeroed one */
 
 /* Logs SQLite's last error and remembers it; ST_STORE_FAILED. */
