@@ -49,10 +49,10 @@
 	PLAIN(engine, engine_prepared_before, "the norm is known, before PREPARED is published")                          \
 	PLAIN(engine, engine_prepared_after, "PREPARED is in force, before the vote")                                     \
 	PLAIN(engine, engine_commit_recorded, "APPLYING is in force, no parameter has changed")                           \
-	PLAIN(engine, engine_undo_saved, "a chunk is saved, before its stamp says so")                                    \
-	PLAIN(engine, engine_undo_held, "the stamp holds the chunk, before it is updated")                                \
-	PLAIN(engine, engine_chunk_updated, "the chunk is updated, the stamp still holds it")                             \
-	PLAIN(engine, engine_chunk_done, "the stamp is past the chunk")                                                   \
+	PLAIN(engine, engine_undo_saved, "a unit is saved, before the stamp says so")                                     \
+	PLAIN(engine, engine_undo_held, "the stamp holds the unit, before it is updated")                                 \
+	PLAIN(engine, engine_chunk_updated, "a call is done, the stamp still holds its last unit")                       \
+	PLAIN(engine, engine_chunk_done, "the stamp is past the call")                                                    \
 	PLAIN(engine, engine_params_step_before, "all is updated, before the record of the next window")                  \
 	PLAIN(engine, engine_params_step_after, "the next window is open, before the answer")                             \
 	PLAIN(engine, engine_params_put, "a piece of the initial parameters is copied")                                   \

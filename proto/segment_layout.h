@@ -133,7 +133,7 @@ struct ledger_cell {
 	int64_t unix_nanos;
 };
 
-/* Progress of one share of an update, in one word that changes by one store: chunk << 1 | UNDO_HELD. daemon/engine/update.h
+/* Progress of one share of an update, in one word that changes by one store: unit << 1 | UNDO_HELD. daemon/engine/update.h
  * says what it means. Meaningless unless the record in force is APPLYING. */
 struct undo_stamp {
 	_Atomic uint64_t state;

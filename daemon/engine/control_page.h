@@ -1,4 +1,4 @@
-/* The control segment: two CRC'd records that flip, the ledger, and the undo chunks.
+/* The control segment: two CRC'd records that flip, the ledger, and the undo areas.
  *
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
  * stamps[threads], undo areas[threads], norms[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
@@ -15,8 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define UNDO_CHUNK 1024 /* elements of one undo chunk: saved, it is still in the first cache when it is updated */
-#define UNDO_AREA_BYTES (UNDO_CHUNK * 12) /* p, m, v; 16-bit copies of p are derived anew */
+#define UNDO_AREA_BYTES 1536 /* KERNEL_UNDO_BYTES */
 
 /* A record in private memory: pointers into one block that control_state_init allocates. */
 struct control_state {

@@ -7,9 +7,10 @@
 #include <xxhash.h>
 
 #define ALONE_BELOW 65536 /* elements */
-#define BLOCKS (UNDO_CHUNK / KERNEL_BLOCK)
+#define CALL_CHUNKS 16    /* chunks that one kernel call covers at most */
 
-_Static_assert(UNDO_CHUNK % KERNEL_BLOCK == 0, "block numbers do not depend on chunks");
+_Static_assert(UNDO_AREA_BYTES == KERNEL_UNDO_BYTES, "the control segment has room for two units");
+_Static_assert(UNDO_HELD == 1, "kernels write stamps, too");
 
 struct share_digest {
 	_Alignas(64) uint64_t sum;
@@ -24,51 +25,50 @@ struct update {
 	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
 	struct share_digest *digest;   /* [threads] */
 	const unsigned char *sum;
+	bool resumed;                  /* some of it was done in an earlier life */
 };
 
-/* Chunk `number`: elements [start, start + count) of one range. */
-struct chunk {
-	uint64_t number, start, count;
+/* What one kernel call covers: `count` elements from `start` on, which are units [unit, end), of one range. */
+struct piece {
+	uint64_t unit, end, start, count;
 	const struct plan_range *range;
 };
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-static void drain_stores(void)
+/* Behind all stores so far: for a successor, not for other processors. */
+static void set_stamp(struct undo_stamp *s, uint64_t unit)
 {
-	_mm_sfence(); /* non-temporal ones, which no atomic store orders */
-}
-#else
-static void drain_stores(void)
-{
-}
-#endif
-
-static void set_stamp(struct undo_stamp *s, uint64_t chunk, uint64_t held)
-{
-	drain_stores();
-	atomic_store_explicit(&s->state, chunk << 1 | held, memory_order_release);
+	atomic_signal_fence(memory_order_seq_cst);
+	atomic_store_explicit(&s->state, unit << 1, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
+/* First unit of a share; share threads begins where the last one ends. */
 static uint64_t share_begin(const struct update *u, uint32_t share)
 {
-	return u->n_chunks * share / u->m->plan->threads;
+	return u->n_chunks * share / u->m->plan->threads * UPDATE_UNITS;
 }
 
-static struct chunk locate(const struct update *u, uint64_t number)
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The units from `unit` on that one call may cover, none of them at or behind `end`. */
+static struct piece locate(const struct update *u, uint64_t unit, uint64_t end)
 {
 	uint64_t low = 0, high = u->m->plan->n_ranges;
 	while (high - low > 1) {
 		uint64_t mid = low + (high - low) / 2;
-		if (u->first_chunk[mid] <= number)
+		if (u->first_chunk[mid] * UPDATE_UNITS <= unit)
 			low = mid;
 		else
 			high = mid;
 	}
 	const struct plan_range *r = &plan_ranges(u->m->plan)[low];
-	uint64_t at = (number - u->first_chunk[low]) * UNDO_CHUNK, left = r->count - at;
-	return (struct chunk){ number, r->start + at, left < UNDO_CHUNK ? left : UNDO_CHUNK, r };
+	uint64_t at = (unit - u->first_chunk[low] * UPDATE_UNITS) * KERNEL_UNIT;
+	end = least(end, u->first_chunk[low + 1] * UPDATE_UNITS);
+	end = least(end, unit / UPDATE_UNITS * UPDATE_UNITS + CALL_CHUNKS * UPDATE_UNITS);
+	return (struct piece){ unit, end, r->start + at, least((end - unit) * KERNEL_UNIT, r->count - at), r };
 }
 
 enum status update_new(struct update **out, const struct memory *m, const struct kernels *kernels,
@@ -88,7 +88,7 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	if (!u->first_chunk || !u->scalars || !u->digest)
 		goto fail;
 	for (uint64_t i = 0; i < plan->n_ranges; i++)
-		u->first_chunk[i + 1] = u->first_chunk[i] + (r[i].count + UNDO_CHUNK - 1) / UNDO_CHUNK;
+		u->first_chunk[i + 1] = u->first_chunk[i] + (r[i].count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
 	u->n_chunks = u->first_chunk[plan->n_ranges];
 	*out = u;
 	return ST_OK;
@@ -117,7 +117,7 @@ void update_begin(struct update *u, uint64_t window)
 	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
 		struct undo_stamp *s = control_page_stamp(&u->m->page, i);
 		s->window = window;
-		set_stamp(s, share_begin(u, i), 0);
+		set_stamp(s, share_begin(u, i));
 	}
 }
 
@@ -132,47 +132,15 @@ bool update_can_resume(const struct update *u, uint64_t window)
 	return true;
 }
 
-/* The three arrays of an undo area and what they save; unused ones have no bytes. */
-struct undo {
-	struct {
-		void *live, *saved;
-		size_t bytes;
-	} part[3];
-};
-
-static struct undo undo_of(const struct update *u, uint32_t share, const struct kernel_params *p, uint64_t count)
+/* Of whole chunks; the piece begins with one. */
+static uint64_t combine(const struct piece *c, const uint64_t *block)
 {
-	unsigned char *area = control_page_undo(&u->m->page, share);
-	const size_t f32 = count * sizeof(float), stride = UNDO_CHUNK * sizeof(float);
-	enum dtype t;
-	void *values = (void *)memory_values(p, &t);
-	return (struct undo){ { { values, area, count * dtype_size(t) },
-				{ p->m, area + stride, p->m ? f32 : 0 },
-				{ p->v, area + 2 * stride, p->v ? f32 : 0 } } };
+	return kernel_digest_combine(block, (c->end - c->unit) / UPDATE_UNITS, c->unit / UPDATE_UNITS);
 }
 
-static void save(const struct undo *undo)
+static uint64_t inspect_piece(const struct update *u, const struct piece *c)
 {
-	for (int i = 0; i < 3; i++)
-		if (undo->part[i].bytes)
-			memcpy(undo->part[i].saved, undo->part[i].live, undo->part[i].bytes);
-}
-
-static void restore(const struct undo *undo)
-{
-	for (int i = 0; i < 3; i++)
-		if (undo->part[i].bytes)
-			memcpy(undo->part[i].live, undo->part[i].saved, undo->part[i].bytes);
-}
-
-static uint64_t combine(const struct chunk *c, const uint64_t *block)
-{
-	return kernel_digest_combine(block, (c->count + KERNEL_BLOCK - 1) / KERNEL_BLOCK, c->number * BLOCKS);
-}
-
-static uint64_t inspect_chunk(const struct update *u, const struct chunk *c)
-{
-	uint64_t block[BLOCKS];
+	uint64_t block[CALL_CHUNKS];
 	struct kernel_params p;
 	enum dtype t;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
@@ -181,47 +149,48 @@ static uint64_t inspect_chunk(const struct update *u, const struct chunk *c)
 	return combine(c, block);
 }
 
-static uint64_t apply_chunk(const struct update *u, uint32_t share, const struct chunk *c)
+/* Digest of what it wrote; 0 when resumed: a piece may then begin inside a chunk. */
+static uint64_t apply_piece(const struct update *u, uint32_t share, const struct piece *c)
 {
 	const struct plan *plan = u->m->plan;
 	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
-	uint64_t block[BLOCKS];
+	struct kernel_undo undo = { control_page_undo(&u->m->page, share), &stamp->state, c->unit };
+	uint64_t block[CALL_CHUNKS];
 	struct kernel_params p;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
-	struct undo undo = undo_of(u, share, &p, c->count);
-	save(&undo);
-	FAILPOINT(engine_undo_saved);
-	set_stamp(stamp, c->number, UNDO_HELD);
-	FAILPOINT(engine_undo_held);
 	optim_apply(u->kernels, &plan->optim, &p, u->sum + c->start * dtype_size((enum dtype)plan->acc_dtype),
-		    (enum dtype)plan->acc_dtype, c->count, &u->scalars[c->range->optim_group], block);
+		    (enum dtype)plan->acc_dtype, c->count, &u->scalars[c->range->optim_group], &undo,
+		    u->resumed ? NULL : block);
 	FAILPOINT(engine_chunk_updated);
-	set_stamp(stamp, c->number + 1, 0);
+	set_stamp(stamp, c->end);
 	FAILPOINT(engine_chunk_done);
-	return combine(c, block);
+	return u->resumed ? 0 : combine(c, block);
 }
 
-static void restore_held(const struct update *u, uint32_t share, struct undo_stamp *stamp, uint64_t number)
+static void restore_held(const struct update *u, uint32_t share, struct undo_stamp *stamp, uint64_t unit)
 {
-	struct chunk c = locate(u, number);
+	struct piece c = locate(u, unit, unit + 1);
 	struct kernel_params p;
 	memory_params(u->m, c.range->dtype_group, c.start, &p);
-	struct undo undo = undo_of(u, share, &p, c.count);
-	restore(&undo);
-	set_stamp(stamp, number, 0);
+	kernel_undo_restore(control_page_undo(&u->m->page, share), unit, &p, c.count);
+	set_stamp(stamp, unit);
 }
 
 static void run_share(void *arg, uint32_t share, uint32_t worker)
 {
 	struct update *u = arg;
 	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
-	uint64_t state = atomic_load(&stamp->state), sum = 0;
+	uint64_t state = atomic_load(&stamp->state), end = share_begin(u, share + 1), sum = 0;
 	if (state & UNDO_HELD)
 		restore_held(u, share, stamp, state >> 1);
-	for (uint64_t i = state >> 1; i < share_begin(u, share + 1); i++) {
-		struct chunk c = locate(u, i);
+	for (uint64_t unit = state >> 1; unit < end;) {
+		struct piece c = locate(u, unit, end);
 		bool frozen = plan_optim_groups(u->m->plan)[c.range->optim_group].frozen;
-		sum += frozen ? inspect_chunk(u, &c) : apply_chunk(u, share, &c);
+		if (!frozen)
+			sum += apply_piece(u, share, &c);
+		else if (!u->resumed)
+			sum += inspect_piece(u, &c);
+		unit = c.end;
 	}
 	u->digest[share].sum = sum;
 }
@@ -245,22 +214,23 @@ static uint64_t add_up(const struct update *u)
 uint64_t update_run(struct update *u, const struct control_record *r, const void *sum)
 {
 	const struct plan *plan = u->m->plan;
-	bool resumed = has_progress(u);
+	u->resumed = has_progress(u);
 	for (uint64_t i = 0; i < plan->n_optim_groups; i++)
 		optim_step(&plan->optim, &plan_optim_groups(plan)[i], r->commit_applied_step, r->commit_lr,
 			   r->commit_scale, r->commit_clip_value, &u->scalars[i]);
 	u->sum = sum;
 	workers_run(u->workers, run_share, u, plan->threads, plan->n_elements < ALONE_BELOW);
-	return resumed ? update_digest(u) : add_up(u);
+	return u->resumed ? update_digest(u) : add_up(u);
 }
 
 static void inspect_share(void *arg, uint32_t share, uint32_t worker)
 {
 	struct update *u = arg;
 	uint64_t sum = 0;
-	for (uint64_t i = share_begin(u, share); i < share_begin(u, share + 1); i++) {
-		struct chunk c = locate(u, i);
-		sum += inspect_chunk(u, &c);
+	for (uint64_t unit = share_begin(u, share), end = share_begin(u, share + 1); unit < end;) {
+		struct piece c = locate(u, unit, end);
+		sum += inspect_piece(u, &c);
+		unit = c.end;
 	}
 	u->digest[share].sum = sum;
 }

@@ -1,33 +1,42 @@
 /* The optimizer's update, in place, that an engine can die in at any instant and finish in its next life.
  *
- * The ranges of the plan are cut into chunks of at most UNDO_CHUNK elements, numbered through; the chunks are dealt to
- * plan->threads shares, share s owning numbers [n * s / threads, n * (s + 1) / threads). A share is worked by one
- * worker, in ascending order, and has one undo area and one stamp. The stamp is one word, chunk << 1 | UNDO_HELD,
- * changed by one store:
+ * The ranges of the plan are cut into chunks of KERNEL_BLOCK elements (the last of a range may be short), numbered
+ * through; the chunks are dealt to plan->threads shares, share s owning numbers [n * s / threads, n * (s + 1) /
+ * threads). A share is worked by one worker, in ascending order, and has one undo area and one stamp. A chunk has
+ * UPDATE_UNITS units of KERNEL_UNIT elements (the last of a range may lack some), numbered chunk * UPDATE_UNITS + k. The
+ * stamp is one word, unit << 1 | UNDO_HELD, changed by one store:
  *
- *   chunk, not held   the share's chunks below `chunk` have their new values, all others their old ones
- *   chunk, held       the same, except that `chunk` itself may be a mixture; its old values are in the undo area
+ *   unit, not held   the share's units below `unit` have their new values, all others their old ones
+ *   unit, held       the same, except that `unit` itself may be a mixture; its old values are in half unit & 1 of the area
  *
- *   update_begin      stamp := first, not held       (before APPLYING is published: no progress)
- *   each chunk c      copy p, m, v to the undo area; stamp := c, held; update in place; stamp := c + 1, not held
- *   after a death     held: copy the undo area back, stamp := c, not held (dying here repeats it); go on from c
+ *   update_begin      stamp := first, not held        (before APPLYING is published: no progress)
+ *   each unit u       p, m, v to half u & 1; stamp := u, held; overwrite        (the kernel: struct kernel_undo)
+ *   end of a call     stamp := next, not held
+ *   after a death     held: copy the half back, stamp := u, not held (dying here repeats it); go on from u
  *
- * Between "c + 1, not held" and "c + 1, held" the undo area is overwritten: nothing needs it then. A stamp is written
- * by a release store behind a fence that drains non-temporal ones; no more is needed, since a process that is killed
- * has done all its stores up to some instruction and none after it. When no stamp is held each share goes on from its
- * `chunk`; all at their ends means done, and running again changes nothing. Frozen chunks are never touched and leave
- * no stamp. Stamps mean something only while the record in force is APPLYING. Chunk numbers depend on ranges and
- * threads: the record keeps a hash of the ranges, the control segment's size depends on the threads; an engine whose
- * plan differs refuses the segment.
+ * Why that is enough. A killed thread has done all its stores up to some instruction and none after it, in program order
+ * (non-temporal ones, too: what has retired reaches memory), and the next life begins after its death. Hence only the
+ * compiler must be held, by signal fences, not the processor, and the saving stores cost what stores to the first cache
+ * cost. Dead before "stamp := u, held": the stamp still names u - 1, whose old values are in the other half, which
+ * saving u does not touch; u is not yet overwritten. Dead after it: u is wholly saved. u - 1 is done by then, so taking
+ * it back is not wrong, only needless. Units of one call alternate between the halves; between calls, where
+ * the next number may be of the same parity, the stamp is not held and nothing needs the area.
+ *
+ * When no stamp is held each share goes on from its `unit`; all at their ends means done, and running again changes
+ * nothing. Frozen ranges are never touched and leave no stamp. Stamps mean something only while the record in force is
+ * APPLYING. Unit numbers depend on ranges and threads: the record keeps a hash of the ranges, the control segment's size
+ * depends on the threads; an engine whose plan differs refuses the segment.
  *
  * P[x] and the commit_* fields are read only, so that every life computes the same bits. 16-bit copies are derived with
- * the update of their chunk. Main thread; workers inside.
+ * the update of their unit. Main thread; workers inside.
  */
 #ifndef GACC_ENGINE_UPDATE_H
 #define GACC_ENGINE_UPDATE_H
 
 #include "engine/memory.h"
 #include "engine/workers.h"
+
+#define UPDATE_UNITS (KERNEL_BLOCK / KERNEL_UNIT)
 
 struct update;
 

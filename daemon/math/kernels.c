@@ -68,6 +68,15 @@ const struct kernels *kernels_get(const char *name_or_null)
 	return NULL;
 }
 
+void kernel_undo_restore(const void *area, uint64_t number, const struct kernel_params *a, size_t n)
+{
+	memcpy(a->p ? (void *)a->p : a->p16, undo_place(area, number, 0), n * (a->p ? 4 : 2));
+	if (a->m)
+		memcpy(a->m, undo_place(area, number, 1), n * sizeof *a->m);
+	if (a->v)
+		memcpy(a->v, undo_place(area, number, 2), n * sizeof *a->v);
+}
+
 /* Splits at the largest power of two below n, so that the tree over [0, 2^k) is a subtree of every longer one. */
 double kernel_sum(const double *block_sumsq, size_t n_blocks)
 {

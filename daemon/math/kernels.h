@@ -16,11 +16,13 @@
 
 #include "math/dtype.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define KERNEL_BLOCK 1024  /* elements per reduction block */
 #define KERNEL_LANES 16
+#define KERNEL_UNIT 64     /* elements that an update reads, saves, and overwrites before it goes on */
 #define KERNEL_MAX_SLOTS 8 /* gradients added in one pass */
 #define KERNEL_CACHED_ELEMENTS (1u << 21) /* arenas up to this size had better stay in the cache */
 
@@ -52,6 +54,7 @@ struct kernel_update {
 	float step_size;    /* lr / (1 - beta1^t) */
 	float inv_bias2_sqrt; /* 1 / sqrt(1 - beta2^t) */
 	float decay;        /* AdamW: 1 - lr * weight_decay */
+	float inv_bias1;    /* LAMB: 1 / (1 - beta1^t) */
 };
 
 /* What an update reads and writes; unused pointers are NULL. */
@@ -62,9 +65,29 @@ struct kernel_params {
 	float *m, *v;    /* state: SGD with momentum uses m */
 };
 
+/* Makes an update repeatable after a death between any two instructions. Units of KERNEL_UNIT elements of a call (the last
+ * may be short) are numbered from `first`. Before anything of unit u is overwritten, its old p, m, v are in half u & 1
+ * of the area, and *stamp is u << 1 | 1. All in program order, which is all that a killed thread leaves behind; nothing is
+ * ordered for other processors. The other half holds unit u - 1 until *stamp has left it. After the call *stamp
+ * names the last unit. */
+struct kernel_undo {
+	void *area;              /* KERNEL_UNDO_BYTES, 64-byte aligned */
+	_Atomic uint64_t *stamp;
+	uint64_t first;
+};
+#define KERNEL_UNDO_HALF (KERNEL_UNIT * 3 * 4)
+#define KERNEL_UNDO_BYTES (2 * KERNEL_UNDO_HALF)
+
+/* Per-block results of LAMB's first phase, as kernel_partials.sumsq: of the parameters and of the directions. */
+struct kernel_lamb_norms {
+	double *param, *direction;
+};
+
 typedef void kernel_accumulate_fn(void *dst, const void *src, bool first, enum dtype acc_dtype,
 				  const struct kernel_src *s, int k, enum dtype g_dtype, size_t n,
 				  uint64_t *src_nonfinite, const struct kernel_partials *out);
+typedef void kernel_update_fn(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
+			      const struct kernel_update *, const struct kernel_undo *, uint64_t *digest);
 
 struct kernels {
 	const char *name; /* "reference", "sse2", "avx2", "avx512" */
@@ -85,15 +108,18 @@ struct kernels {
 	/* dst(f32 or f64, same dtype) = scale * src, out of place; reduced gradients for the client optimizer. */
 	void (*scale)(void *dst, const void *src, enum dtype dtype, double scale, float clip_value, size_t n);
 
-	/* Optimizer updates in place. g: the summed gradients (acc_dtype). digest: NULL or per-block digests
-	 * of the parameters written (of p16 where it is the only copy, else of p). Formulas: optim.h, with the
-	 * weight decay always added, also when it is 0. A p16 beside p is written past the cache. */
-	void (*sgd)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-		    const struct kernel_update *, uint64_t *digest);
-	void (*adam)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *, uint64_t *digest); /* L2 weight decay in the gradient */
-	void (*adamw)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *, uint64_t *digest); /* decoupled weight decay */
+	/* Optimizer updates in place. g: the summed gradients (acc_dtype). undo: NULL, or where to save. digest: NULL or
+	 * per-block digests of the parameters written (of p16 where it is the only copy, else of p). Formulas:
+	 * optim.h, with the weight decay always added, also when it is 0. A p16 beside p is written past the cache, and
+	 * not saved. */
+	kernel_update_fn *sgd;
+	kernel_update_fn *adam;  /* L2 weight decay in the gradient */
+	kernel_update_fn *adamw; /* decoupled weight decay */
+	/* LAMB's second phase: p -= lr * direction(p, m, v); g is not used, m and v stay. */
+	kernel_update_fn *lamb;
+	/* LAMB's first phase: m and v take the gradient (g NULL: they have it), then the norms. p stays. */
+	void (*lamb_moments)(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
+			     const struct kernel_update *, const struct kernel_undo *, const struct kernel_lamb_norms *out);
 
 	/* Conversions, round to nearest even. 16-bit dtypes only on the 16-bit side. */
 	void (*to_f32)(float *dst, const void *src, enum dtype src_dtype, size_t n);
@@ -104,6 +130,9 @@ struct kernels {
 const struct kernels *kernels_get(const char *name_or_null);
 /* All tables that this CPU can run, reference first; returns how many. */
 int kernels_list(const struct kernels *const **out);
+
+/* Puts the n elements of unit `number` back: params points at its first. */
+void kernel_undo_restore(const void *area, uint64_t number, const struct kernel_params *params, size_t n);
 
 /* Sum of the block partials in a fixed pairwise tree. */
 double kernel_sum(const double *block_sumsq, size_t n_blocks);

@@ -5,7 +5,7 @@
  * and writes before the next begins, so nothing is read twice and the partials ride along in registers. What is left
  * of a range after its last whole unit goes through the reference.
  */
-#define UNIT 64
+#define UNIT KERNEL_UNIT
 #define UNIT_ROWS (UNIT / ROW)
 #define LANE_ROWS (KERNEL_LANES / ROW)
 #define UNROLL _Pragma("GCC unroll 16")
@@ -310,152 +310,7 @@ static void fast_from_f32(void *dst, enum dtype t, const float *src, size_t n)
 	kernels_reference.from_f32((char *)dst + i * dtype_size(t), t, src + i, n - i);
 }
 
-/* --- updates ---------------------------------------------------------------------------------------------------- */
-
-enum rule { RULE_SGD, RULE_ADAM, RULE_ADAMW };
-typedef void update_fn(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-		       const struct kernel_update *, uint64_t *digest);
-
-INLINE update_fn *reference_update(enum rule rule)
-{
-	return rule == RULE_SGD ? kernels_reference.sgd :
-	       rule == RULE_ADAM ? kernels_reference.adam : kernels_reference.adamw;
-}
-
-INLINE vf sgd_row(vf p, float *m_at, vf g, const struct kernel_update *u)
-{
-	g += u->weight_decay * p;
-	if (m_at) {
-		vf m = u->first ? g : u->momentum * v_load(m_at) + u->one_minus_dampening * g;
-		v_store(m_at, m);
-		g = u->nesterov ? g + u->momentum * m : m;
-	}
-	return p - u->lr * g;
-}
-
-INLINE vf adam_row(vf p, float *m_at, float *v_at, vf g, const struct kernel_update *u)
-{
-	vf m = v_load(m_at), v = v_load(v_at);
-	m = m + u->one_minus_beta1 * (g - m);
-	v = u->beta2 * v + u->one_minus_beta2 * g * g;
-	v_store(m_at, m);
-	v_store(v_at, v);
-	return p - u->step_size * m / (v_sqrt(v) * u->inv_bias2_sqrt + u->eps);
-}
-
-INLINE vf update_row(enum rule rule, vf p, const struct kernel_params *a, size_t i, vf g, const struct kernel_update *u)
-{
-	switch (rule) {
-	case RULE_SGD:
-		return sgd_row(p, a->m ? a->m + i : NULL, g, u);
-	case RULE_ADAM:
-		return adam_row(p, a->m + i, a->v + i, g + u->weight_decay * p, u);
-	default:
-		return adam_row(p * u->decay, a->m + i, a->v + i, g, u);
-	}
-}
-
-/* Elements i .. i + UNIT - 1, where an f32 copy exists. */
-INLINE void update_unit(enum rule rule, const struct kernel_params *a, const float *g, size_t i,
-			const struct kernel_update *u, float limit, vf p[UNIT_ROWS])
-{
-	prefetch(a->p + i, UNIT * sizeof *a->p);
-	prefetch(g + i, UNIT * sizeof *g);
-	if (a->m)
-		prefetch(a->m + i, UNIT * sizeof *a->m);
-	if (a->v)
-		prefetch(a->v + i, UNIT * sizeof *a->v);
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
-		size_t at = i + (size_t)r * ROW;
-		p[r] = update_row(rule, v_load(a->p + at), a, at, v_gradient(v_load(g + at), u->scale, limit), u);
-		v_store(a->p + at, p[r]);
-		if (a->p16)
-			v_stream16((uint16_t *)a->p16 + at, to_row16(a->p16_dtype, p[r]));
-	}
-}
-
-/* The last n < UNIT elements of a range, from element i on; g belongs to element i. */
-static void update_rest(enum rule rule, const struct kernel_params *a, const float *g, size_t i, size_t n,
-			const struct kernel_update *u)
-{
-	struct kernel_params rest = { .p = a->p + i,
-				      .p16 = a->p16 ? (uint16_t *)a->p16 + i : NULL,
-				      .p16_dtype = a->p16_dtype,
-				      .m = a->m ? a->m + i : NULL,
-				      .v = a->v ? a->v + i : NULL };
-	reference_update(rule)(&rest, g, DTYPE_F32, n, u, NULL);
-}
-
-/* Updates f32 parameters. `g` is f32. */
-INLINE void update_f32(enum rule rule, const struct kernel_params *a, const float *g, size_t n,
-		       const struct kernel_update *u_at, uint64_t *digest)
-{
-	const struct kernel_partials out = { .digest = digest };
-	const struct kernel_update u = *u_at; /* a copy that no store can alias */
-	float limit = u.clip_value > 0 ? u.clip_value : __builtin_inff();
-	for (size_t start = 0; start < n; start += KERNEL_BLOCK) {
-		struct tally tally = { 0 };
-		size_t end = start + min_size(n - start, KERNEL_BLOCK), i = start;
-		for (; end - i >= UNIT; i += UNIT) {
-			vf p[UNIT_ROWS];
-			update_unit(rule, a, g, i, &u, limit, p);
-			tally_unit(&tally, p, i - start, &out);
-		}
-		if (i < end) {
-			update_rest(rule, a, g + i, i, end - i, u_at);
-			tally = tally_rest(tally, a->p + i, end - i, i - start, &out);
-		}
-		tally_finish(&tally, start / KERNEL_BLOCK, &out);
-	}
-	if (a->p16)
-		_mm_sfence();
-}
-
-/* Updates 16-bit parameters that have no f32 copy, through one that lives for a block. */
-INLINE void update_16(enum rule rule, const struct kernel_params *a, const float *g, size_t n,
-		      const struct kernel_update *u, uint64_t *digest)
-{
-	float block[KERNEL_BLOCK];
-	for (size_t i = 0; i < n; i += KERNEL_BLOCK) {
-		size_t count = min_size(n - i, KERNEL_BLOCK);
-		uint16_t *p16 = (uint16_t *)a->p16 + i;
-		struct kernel_params part = { .p = block, .m = a->m ? a->m + i : NULL, .v = a->v ? a->v + i : NULL };
-		fast_to_f32(block, p16, a->p16_dtype, count);
-		update_f32(rule, &part, g + i, count, u, NULL);
-		fast_from_f32(p16, a->p16_dtype, block, count);
-		if (digest)
-			digest[i / KERNEL_BLOCK] = digest16(p16, count);
-	}
-}
-
-INLINE void update(enum rule rule, const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		   const struct kernel_update *u, uint64_t *digest)
-{
-	if (acc_dtype == DTYPE_F64)
-		reference_update(rule)(a, g, acc_dtype, n, u, digest);
-	else if (a->p)
-		update_f32(rule, a, g, n, u, digest);
-	else
-		update_16(rule, a, g, n, u, digest);
-}
-
-static void fast_sgd(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *u, uint64_t *digest)
-{
-	update(RULE_SGD, a, g, acc_dtype, n, u, digest);
-}
-
-static void fast_adam(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *u, uint64_t *digest)
-{
-	update(RULE_ADAM, a, g, acc_dtype, n, u, digest);
-}
-
-static void fast_adamw(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		       const struct kernel_update *u, uint64_t *digest)
-{
-	update(RULE_ADAMW, a, g, acc_dtype, n, u, digest);
-}
+#include "math/kernels_update.h"
 
 const struct kernels KERNELS_TABLE = {
 	.name = KERNELS_NAME,
@@ -466,6 +321,8 @@ const struct kernels KERNELS_TABLE = {
 	.sgd = fast_sgd,
 	.adam = fast_adam,
 	.adamw = fast_adamw,
+	.lamb = fast_lamb,
+	.lamb_moments = fast_lamb_moments,
 	.to_f32 = fast_to_f32,
 	.from_f32 = fast_from_f32,
 };

@@ -156,52 +156,121 @@ static float sgd_one(float p, float *m, float g, const struct kernel_update *u)
 	return p - u->lr * g;
 }
 
-static float adam_one(float p, float *m, float *v, float g, const struct kernel_update *u)
+static void moments_one(float *m, float *v, float g, const struct kernel_update *u)
 {
 	*m = *m + u->one_minus_beta1 * (g - *m);
 	*v = u->beta2 * *v + u->one_minus_beta2 * g * g;
+}
+
+static float adam_one(float p, float *m, float *v, float g, const struct kernel_update *u)
+{
+	moments_one(m, v, g, u);
 	return p - u->step_size * *m / (sqrtf(*v) * u->inv_bias2_sqrt + u->eps);
 }
 
-enum rule { RULE_SGD, RULE_ADAM, RULE_ADAMW };
+static float direction(float p, float m, float v, const struct kernel_update *u)
+{
+	return m * u->inv_bias1 / (sqrtf(v) * u->inv_bias2_sqrt + u->eps) + u->weight_decay * p;
+}
+
+enum rule { RULE_SGD, RULE_ADAM, RULE_ADAMW, RULE_LAMB };
+
+static float update_one(enum rule rule, const struct kernel_params *a, size_t i, float p, const void *g,
+			enum dtype acc_dtype, const struct kernel_update *u)
+{
+	switch (rule) {
+	case RULE_SGD:
+		return sgd_one(p, a->m ? a->m + i : NULL, gradient(g, acc_dtype, i, u), u);
+	case RULE_ADAM:
+		return adam_one(p, a->m + i, a->v + i, gradient(g, acc_dtype, i, u) + u->weight_decay * p, u);
+	case RULE_ADAMW:
+		return adam_one(p * u->decay, a->m + i, a->v + i, gradient(g, acc_dtype, i, u), u);
+	default:
+		return p - u->lr * direction(p, a->m[i], a->v[i], u);
+	}
+}
+
+static void *values_of(const struct kernel_params *a, enum dtype *out)
+{
+	*out = a->p ? DTYPE_F32 : a->p16_dtype;
+	return a->p ? (void *)a->p : a->p16;
+}
+
+/* Saves elements i .. i + n - 1, n <= KERNEL_UNIT, i a multiple of it. */
+static void save(const struct kernel_undo *undo, const struct kernel_params *a, size_t i, size_t n)
+{
+	const uint64_t k = i / KERNEL_UNIT, number = undo->first + k;
+	enum dtype t;
+	const char *p = values_of(a, &t);
+	memcpy(undo_place(undo->area, number, 0), p + i * dtype_size(t), n * dtype_size(t));
+	if (a->m)
+		memcpy(undo_place(undo->area, number, 1), a->m + i, n * sizeof *a->m);
+	if (a->v)
+		memcpy(undo_place(undo->area, number, 2), a->v + i, n * sizeof *a->v);
+	undo_hold(undo, k);
+}
 
 static void update(enum rule rule, const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		   const struct kernel_update *u, uint64_t *digest)
+		   const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
 {
-	void *param = a->p ? (void *)a->p : a->p16;
-	enum dtype dtype = a->p ? DTYPE_F32 : a->p16_dtype;
+	enum dtype t;
+	void *param = values_of(a, &t);
 	for (size_t i = 0; i < n; i++) {
-		float p = load_f32(param, dtype, i), x = gradient(g, acc_dtype, i, u);
-		if (rule == RULE_SGD)
-			p = sgd_one(p, a->m ? a->m + i : NULL, x, u);
-		else if (rule == RULE_ADAM)
-			p = adam_one(p, a->m + i, a->v + i, x + u->weight_decay * p, u);
-		else
-			p = adam_one(p * u->decay, a->m + i, a->v + i, x, u);
-		store_f32(param, dtype, i, p);
+		if (undo && i % KERNEL_UNIT == 0)
+			save(undo, a, i, min_size(n - i, KERNEL_UNIT));
+		float p = update_one(rule, a, i, load_f32(param, t, i), g, acc_dtype, u);
+		store_f32(param, t, i, p);
 		if (a->p && a->p16)
 			store_f32(a->p16, a->p16_dtype, i, p);
 	}
 	if (digest)
-		ref_inspect(param, dtype, n, &(struct kernel_partials){ .digest = digest });
+		ref_inspect(param, t, n, &(struct kernel_partials){ .digest = digest });
 }
 
 static void ref_sgd(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		    const struct kernel_update *u, uint64_t *digest)
+		    const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
 {
-	update(RULE_SGD, a, g, acc_dtype, n, u, digest);
+	update(RULE_SGD, a, g, acc_dtype, n, u, undo, digest);
 }
 
 static void ref_adam(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *u, uint64_t *digest)
+		     const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
 {
-	update(RULE_ADAM, a, g, acc_dtype, n, u, digest);
+	update(RULE_ADAM, a, g, acc_dtype, n, u, undo, digest);
 }
 
 static void ref_adamw(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *u, uint64_t *digest)
+		      const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
 {
-	update(RULE_ADAMW, a, g, acc_dtype, n, u, digest);
+	update(RULE_ADAMW, a, g, acc_dtype, n, u, undo, digest);
+}
+
+static void ref_lamb(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
+		     const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+{
+	update(RULE_LAMB, a, g, acc_dtype, n, u, undo, digest);
+}
+
+static void ref_lamb_moments(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
+			     const struct kernel_update *u, const struct kernel_undo *undo,
+			     const struct kernel_lamb_norms *out)
+{
+	enum dtype t;
+	const void *param = values_of(a, &t);
+	float p[KERNEL_BLOCK], d[KERNEL_BLOCK];
+	for (size_t i = 0; i < n; i++) {
+		const size_t at = i % KERNEL_BLOCK;
+		if (g && undo && i % KERNEL_UNIT == 0)
+			save(undo, a, i, min_size(n - i, KERNEL_UNIT));
+		if (g)
+			moments_one(a->m + i, a->v + i, gradient(g, acc_dtype, i, u), u);
+		p[at] = load_f32(param, t, i);
+		d[at] = direction(p[at], a->m[i], a->v[i], u);
+		if (at + 1 == KERNEL_BLOCK || i + 1 == n) {
+			out->param[i / KERNEL_BLOCK] = sumsq_f32(p, at + 1);
+			out->direction[i / KERNEL_BLOCK] = sumsq_f32(d, at + 1);
+		}
+	}
 }
 
 static void ref_to_f32(float *dst, const void *src, enum dtype src_dtype, size_t n)
@@ -225,6 +294,8 @@ const struct kernels kernels_reference = {
 	.sgd = ref_sgd,
 	.adam = ref_adam,
 	.adamw = ref_adamw,
+	.lamb = ref_lamb,
+	.lamb_moments = ref_lamb_moments,
 	.to_f32 = ref_to_f32,
 	.from_f32 = ref_from_f32,
 };

@@ -8,6 +8,8 @@
 
 #include "math/kernels.h"
 
+#include "proto/failpoint.h"
+
 #include <string.h>
 
 /* Keys of the block digest: two 32-bit words per pair, enough for a block of f64. */
@@ -70,6 +72,22 @@ static inline uint16_t f16_from_f32(float x)
 	h = a >= 0x477ff000u ? 0x7c00 : h; /* 65520 and up */
 	h = a > 0x7f800000u ? 0x7e00 | (a >> 13 & 0x3ff) : h;
 	return (uint16_t)(sign | h);
+}
+
+/* Where array `which` (p, m, v) of unit `number` is saved. */
+static inline char *undo_place(const void *area, uint64_t number, int which)
+{
+	return (char *)area + (number & 1) * KERNEL_UNDO_HALF + which * KERNEL_UNIT * 4;
+}
+
+/* Unit k of a call is saved: from here on it may be overwritten. The fences hold the compiler; see kernel_undo. */
+static inline void undo_hold(const struct kernel_undo *undo, uint64_t k)
+{
+	atomic_signal_fence(memory_order_seq_cst);
+	FAILPOINT(engine_undo_saved);
+	atomic_store_explicit(undo->stamp, (undo->first + k) << 1 | 1, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst);
+	FAILPOINT(engine_undo_held);
 }
 
 /* Sum over the pairs of 32-bit words that hold bytes [0, n_bytes) of (w0 + k0) * (w1 + k1) mod 2^64; an incomplete last

@@ -115,14 +115,15 @@ void optim_step(const struct optim_config *c, const struct optim_group *group, u
 }
 
 void optim_apply(const struct kernels *k, const struct optim_config *c, const struct kernel_params *params,
-		 const void *g, enum dtype acc_dtype, size_t n, const struct kernel_update *u, uint64_t *digest)
+		 const void *g, enum dtype acc_dtype, size_t n, const struct kernel_update *u,
+		 const struct kernel_undo *undo, uint64_t *digest)
 {
 	if (c->type == OPTIM_SGD)
-		k->sgd(params, g, acc_dtype, n, u, digest);
+		k->sgd(params, g, acc_dtype, n, u, undo, digest);
 	else if (c->type == OPTIM_ADAM)
-		k->adam(params, g, acc_dtype, n, u, digest);
+		k->adam(params, g, acc_dtype, n, u, undo, digest);
 	else if (c->type == OPTIM_ADAMW)
-		k->adamw(params, g, acc_dtype, n, u, digest);
+		k->adamw(params, g, acc_dtype, n, u, undo, digest);
 }
 
 double reduce_coefficient(enum reduction reduction, enum grad_of of, double w)

@@ -50,7 +50,8 @@ void optim_step(const struct optim_config *, const struct optim_group *, uint64_
 
 /* Runs the optimizer's kernel; CLIENT has none and nothing happens. */
 void optim_apply(const struct kernels *, const struct optim_config *, const struct kernel_params *, const void *g,
-		 enum dtype acc_dtype, size_t n, const struct kernel_update *, uint64_t *digest);
+		 enum dtype acc_dtype, size_t n, const struct kernel_update *, const struct kernel_undo *,
+		 uint64_t *digest);
 
 /* Numbers are those of gacc.v1.ScheduleType. */
 enum schedule_type { SCHEDULE_CONSTANT = 1, SCHEDULE_LINEAR_WARMUP = 2, SCHEDULE_COSINE = 3, SCHEDULE_STEP = 4 };

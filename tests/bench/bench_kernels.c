@@ -6,7 +6,7 @@
  * busy neighbour disturbs both. Printed are medians over the rounds. The rivals of `passes`: for passes out of place
  * a non-temporal triad of the same bytes; for updates in place a plain read of the bytes that the update
  * reads; for a pass with partials the same pass without. Work is handed out as the engine does it: 64Ki elements at a
- * time from a counter, updates in calls of 4096 elements, FTZ and DAZ on. Values are normal floats unless a line
+ * time from a counter, updates in calls of 16384 elements, FTZ and DAZ on. Values are normal floats unless a line
  * says otherwise; arrays are touched and one round is run before anything is timed.
  */
 #include "math/kernels.h"
@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define CHUNK 65536
-#define UPDATE_CHUNK 4096
+#define UPDATE_CHUNK 16384
 #define MAX_THREADS 256
 #define MAX_ROUNDS 101
 #define N_ARRAYS 7
@@ -37,6 +37,10 @@ struct arena {
 	double *sumsq;             /* one per block */
 	uint64_t *digest;
 	uint32_t *nonfinite;
+	struct {
+		_Alignas(64) unsigned char area[KERNEL_UNDO_BYTES];
+		_Alignas(64) _Atomic uint64_t stamp;
+	} undo[MAX_THREADS];
 	uint64_t counts[MAX_THREADS][16]; /* a cache line and more for each thread */
 };
 
@@ -170,7 +174,7 @@ static const struct pass triad_pass = { "triad", run_triad, 0, 8, 4 };
 
 /* Bits of `arg`; the number of slots is above them. */
 enum { SUMSQ = 1, NONFINITE = 2, DIGEST = 4, FIRST = 8, BF16 = 16, F16 = 32, COUNT = 64, TINY = 128, ODD = 256,
-       UNALIGNED = 512, NO_FTZ = 1024, SLOTS = 4096 };
+       UNALIGNED = 512, NO_FTZ = 1024, UNDO = 2048, SLOTS = 4096 };
 #define ALL (SUMSQ | NONFINITE | DIGEST | COUNT)
 
 static struct kernel_partials partials_of(struct arena *a, size_t start, int arg)
@@ -212,11 +216,18 @@ static const struct kernel_update update = { .scale = 0.5f, .lr = 1e-7f, .weight
 					     .one_minus_beta2 = 0.001f, .eps = 1e-8f, .step_size = 1e-7f,
 					     .inv_bias2_sqrt = 1.5f, .decay = 1 };
 
+static struct kernel_undo undo_at(struct arena *a, size_t start, int thread)
+{
+	return (struct kernel_undo){ a->undo[thread].area, &a->undo[thread].stamp, start / KERNEL_UNIT };
+}
+
 static void run_sgd(struct arena *a, size_t start, size_t n, int thread, int arg)
 {
 	for (size_t i = start; i < start + n; i += UPDATE_CHUNK) {
 		struct kernel_params p = { .p = a->f[0] + i, .m = arg / SLOTS ? a->f[1] + i : NULL };
-		a->k->sgd(&p, a->f[2] + i, DTYPE_F32, UPDATE_CHUNK, &update, partials_of(a, i, arg).digest);
+		struct kernel_undo undo = undo_at(a, i, thread);
+		a->k->sgd(&p, a->f[2] + i, DTYPE_F32, UPDATE_CHUNK, &update, arg & UNDO ? &undo : NULL,
+			  partials_of(a, i, arg).digest);
 	}
 }
 
@@ -230,8 +241,9 @@ static void run_adamw(struct arena *a, size_t start, size_t n, int thread, int a
 	for (size_t i = start; i < end; i += UPDATE_CHUNK) {
 		struct kernel_params p = { .p = a->f[0] + i, .m = state[0] + i, .v = state[1] + i,
 					   .p16 = arg & BF16 ? a->h[1] + i : NULL, .p16_dtype = DTYPE_BF16 };
+		struct kernel_undo undo = undo_at(a, i, thread);
 		a->k->adamw(&p, state[2] + i, DTYPE_F32, end - i < UPDATE_CHUNK ? end - i : UPDATE_CHUNK, &update,
-			    partials_of(a, i, arg).digest);
+			    arg & UNDO ? &undo : NULL, partials_of(a, i, arg).digest);
 	}
 	_mm_setcsr(mode);
 }
@@ -371,6 +383,10 @@ static void passes(const struct kernels *k, size_t n, int rounds)
 		IN_PLACE("adamw", run_adamw, 0, 16, 12),
 		IN_PLACE("adamw, digest", run_adamw, DIGEST, 16, 12),
 		IN_PLACE("adamw, bf16 out", run_adamw, BF16, 16, 14),
+		IN_PLACE("sgd, digest, undo", run_sgd, DIGEST | UNDO, 8, 4),
+		IN_PLACE("momentum, digest, undo", run_sgd, SLOTS | DIGEST | UNDO, 12, 8),
+		IN_PLACE("adamw, digest, undo", run_adamw, DIGEST | UNDO, 16, 12),
+		IN_PLACE("adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | UNDO, 16, 14),
 	};
 	struct arena a;
 	arena_open(&a, k, n, 6, false);

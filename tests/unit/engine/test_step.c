@@ -156,7 +156,7 @@ START_TEST(steps_are_those_of_the_optimizer)
 		struct kernel_params k = { .p = p, .m = m, .v = c.optim.type == OPTIM_SGD ? NULL : v };
 		struct kernel_update u;
 		optim_step(&c.optim, &group, (uint64_t)step, 0.5 / step, 0.25, 0, &u);
-		optim_apply(kernels_get(NULL), &c.optim, &k, sum, DTYPE_F32, n, &u, NULL);
+		optim_apply(kernels_get(NULL), &c.optim, &k, sum, DTYPE_F32, n, &u, NULL, NULL);
 		rig_step(&rig, APPLIED, 0.25, 0.5 / step);
 		ck_assert_mem_eq(rig_data(&rig, SEG_PARAMS, 0), p, bytes);
 		rig_add_all(&rig, NULL);

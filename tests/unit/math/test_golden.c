@@ -145,7 +145,7 @@ static void train_step(const struct golden_case *c, const struct kernels *k, str
 						.p16_dtype = c->p16,
 						.m = m->m ? m->m + at : NULL,
 						.v = m->v ? m->v + at : NULL };
-		optim_apply(k, &c->optim, &params, m->sum[0] + at, DTYPE_F32, n, &u, NULL);
+		optim_apply(k, &c->optim, &params, m->sum[0] + at, DTYPE_F32, n, &u, NULL, NULL);
 	}
 }
 

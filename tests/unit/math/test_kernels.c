@@ -188,12 +188,9 @@ START_TEST(scale_matches_the_reference)
 }
 END_TEST
 
-typedef void update_fn(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-		       const struct kernel_update *, uint64_t *digest);
-
-static update_fn *rule_of(const struct kernels *k, int rule)
+static kernel_update_fn *rule_of(const struct kernels *k, int rule)
 {
-	return rule == 0 ? k->sgd : rule == 1 ? k->adam : k->adamw;
+	return rule == 0 ? k->sgd : rule == 1 ? k->adam : rule == 2 ? k->adamw : k->lamb;
 }
 
 /* Which copies of the parameters exist. */
@@ -203,7 +200,7 @@ struct update_case {
 	int rule;
 	enum copies copies;
 	enum dtype p16, acc;
-	bool momentum, digest;
+	bool momentum, digest, undo;
 	size_t n;
 	enum sample sample;
 	struct kernel_update u;
@@ -230,7 +227,11 @@ static void run_update(const struct kernels *table, const struct update_case *c,
 	if (out->v)
 		sample_fill(out->v, DTYPE_F32, c->n, c->sample, &rng);
 	struct kernel_partials p = wanted(digests, c->digest ? 2 : 0);
-	rule_of(table, c->rule)(out, g, c->acc, c->n, &c->u, p.digest);
+	_Alignas(64) unsigned char area[KERNEL_UNDO_BYTES];
+	_Atomic uint64_t stamp = 0;
+	const struct kernel_undo undo = { area, &stamp, 5 };
+	rule_of(table, c->rule)(out, g, c->acc, c->n, &c->u, c->undo ? &undo : NULL, p.digest);
+	ck_assert_uint_eq(stamp, c->undo && c->n ? (5 + (c->n - 1) / KERNEL_UNIT) << 1 | 1 : 0);
 	free(g);
 }
 
@@ -283,6 +284,7 @@ static struct kernel_update some_update(struct rng *rng, uint64_t mode)
 				       .eps = 1e-8f,
 				       .step_size = 0.003f,
 				       .inv_bias2_sqrt = 3.7f,
+				       .inv_bias1 = 1.9f,
 				       .decay = 0.999f };
 }
 
@@ -291,7 +293,7 @@ START_TEST(updates_match_the_reference)
 	const struct kernels *table = table_of(_i);
 	struct rng rng = { 5 };
 	for (size_t a = 0; a < N_SIZES; a++)
-		for (int rule = 0; rule < 3; rule++)
+		for (int rule = 0; rule < 4; rule++)
 			for (enum copies copies = F32_ONLY; copies <= ONLY_16; copies++)
 				for (uint64_t mode = 0; mode < 32; mode++)
 					check_update(table,
@@ -300,9 +302,53 @@ START_TEST(updates_match_the_reference)
 							     .p16 = mode & 1 ? DTYPE_F16 : DTYPE_BF16,
 							     .acc = mode == 31 ? DTYPE_F64 : DTYPE_F32,
 							     .momentum = rule || mode & 16, .digest = mode & 2,
-							     .n = sizes[a], .sample = samples[mode % N_SAMPLES],
+							     .undo = mode & 4, .n = sizes[a], .sample = samples[mode % N_SAMPLES],
 							     .u = some_update(&rng, mode) },
 						     rng_next(&rng));
+}
+END_TEST
+
+/* Both tables' first phase of LAMB on the same values; g_at NULL: norms only. */
+static void check_lamb_moments(const struct kernels *table, const struct update_case *c, bool with_g, uint64_t seed)
+{
+	const struct kernels *both[] = { reference, table };
+	struct kernel_params after[2];
+	struct partials param[2], direction[2], digests;
+	struct update_case none = *c;
+	void *g = sample_alloc(c->acc, c->n);
+	none.rule = 3;
+	none.u.lr = 0; /* fills, and leaves as it is */
+	sample_fill(g, c->acc, c->n, c->sample, &(struct rng){ seed + 1 });
+	for (int i = 0; i < 2; i++) {
+		memset(&param[i], 0x5a, sizeof param[i]);
+		memset(&direction[i], 0x5a, sizeof direction[i]);
+		run_update(reference, &none, seed, &after[i], &digests);
+		both[i]->lamb_moments(&after[i], with_g ? g : NULL, c->acc, c->n, &c->u, NULL,
+				      &(struct kernel_lamb_norms){ param[i].sumsq, direction[i].sumsq });
+	}
+	assert_arrays_equal(c, table->name, "m", after[0].m, after[1].m, DTYPE_F32);
+	assert_arrays_equal(c, table->name, "v", after[0].v, after[1].v, DTYPE_F32);
+	ck_assert_uint_eq(sample_differs(param[0].sumsq, param[1].sumsq, DTYPE_F64, MAX_BLOCKS), MAX_BLOCKS);
+	ck_assert_uint_eq(sample_differs(direction[0].sumsq, direction[1].sumsq, DTYPE_F64, MAX_BLOCKS), MAX_BLOCKS);
+	for (int i = 0; i < 2; i++)
+		free_params(&after[i]);
+	free(g);
+}
+
+START_TEST(lamb_moments_match_the_reference)
+{
+	const struct kernels *table = table_of(_i);
+	struct rng rng = { 7 };
+	for (size_t a = 0; a < N_SIZES; a++)
+		for (uint64_t mode = 0; mode < 36; mode++)
+			check_lamb_moments(table,
+					   &(struct update_case){ .copies = (enum copies)(mode % 3),
+								  .p16 = mode & 1 ? DTYPE_F16 : DTYPE_BF16,
+								  .acc = mode == 35 ? DTYPE_F64 : DTYPE_F32,
+								  .momentum = true, .n = sizes[a],
+								  .sample = samples[mode / 3 % N_SAMPLES],
+								  .u = some_update(&rng, mode) },
+					   mode % 4 != 0, rng_next(&rng));
 }
 END_TEST
 
@@ -366,6 +412,7 @@ int main(void)
 	tcase_add_loop_test(tc, inspect_matches_the_reference, 0, 2 * n_fast);
 	tcase_add_loop_test(tc, scale_matches_the_reference, 0, 2 * n_fast);
 	tcase_add_loop_test(tc, updates_match_the_reference, 0, 2 * n_fast);
+	tcase_add_loop_test(tc, lamb_moments_match_the_reference, 0, 2 * n_fast);
 	tcase_add_loop_test(tc, conversions_match_the_reference, 0, 2 * n_fast);
 	tcase_add_test(tc, tables_are_found_by_name);
 	suite_add_tcase(suite, tc);

@@ -303,11 +303,11 @@ START_TEST(sixteen_bit_parameters)
 	float p[2] = { 1, 2 }, g[2] = { 1, 0.001f };
 	uint16_t copy[2], only[2] = { 0x3f80, 0x4000 };
 	struct kernel_update u = { .scale = 1, .lr = 0.125f };
-	ref->sgd(&(struct kernel_params){ .p = p, .p16 = copy, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL);
+	ref->sgd(&(struct kernel_params){ .p = p, .p16 = copy, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL, NULL);
 	ck_assert(p[0] == 0.875f && p[1] < 2);
 	ck_assert_uint_eq(copy[0], 0x3f60);
 	ck_assert_uint_eq(copy[1], 0x4000);
-	ref->sgd(&(struct kernel_params){ .p16 = only, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL);
+	ref->sgd(&(struct kernel_params){ .p16 = only, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL, NULL);
 	ck_assert_uint_eq(only[0], 0x3f60);
 	ck_assert_uint_eq(only[1], 0x4000);
 }
