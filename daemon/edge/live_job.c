@@ -377,4 +377,5 @@ void live_tick(struct live_job *l, struct now now)
 	coord_tick(l->coord, now);
 	release_when_over(l, now);
 	live_tell(l, now);
+	live_waits(l, now);
 }

@@ -92,6 +92,7 @@ struct live_job {
 	uint64_t n_steps;
 	struct link *link;
 	uint32_t n_links, links_capacity;
+	struct wait_call *waits;            /* methods_wait.c */
 	struct inline_call *inline_calls;   /* streams under way */
 	/* admission */
 	bool queued;                        /* waits for its turn: no memory, no ranks */
@@ -174,6 +175,10 @@ void live_let_go(struct live_job *);
 struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
 /* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
 void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
+
+/* ---- methods_wait.c ---- */
+/* Answers the Wait calls whose job has come so far, has ended, or whose time is over. */
+void live_waits(struct live_job *, struct now);
 
 /* ---- live_view.c ---- */
 /* A message for free with gacc__v1__job__free_unpacked; NULL: no memory. */

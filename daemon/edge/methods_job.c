@@ -254,6 +254,8 @@ enum status methods_add(struct daemon *d)
 	if (!st)
 		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
 	if (!st)
+		st = rpc_server_add(d->rpc, wait_methods, n_wait_methods, d);
+	if (!st)
 		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
 	return st;
 }

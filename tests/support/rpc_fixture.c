@@ -256,6 +256,7 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(Cancel, RPC_UNARY),
 	JOB(Flush, RPC_UNARY),
 	JOB(Watch, RPC_SERVER_STREAM),
+	JOB(Wait, RPC_UNARY),
 	{ .service = &gacc__v1__node_service__descriptor, .name = "GetNode", .on_message = on_other, .on_end = on_end },
 };
 

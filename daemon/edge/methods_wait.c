@@ -1,0 +1,142 @@
+/* gacc.v1.JobService.Wait: a call that is parked until its job has come so far. */
+#include "edge/methods.h"
+
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct wait_call {
+	struct wait_call *next;
+	uint64_t call;
+	enum job_state state;   /* 0: any end, if no step is asked for either */
+	uint64_t applied_step;  /* 0: not asked for */
+	int64_t until_ns;
+};
+
+static const char *state_name(enum job_state state)
+{
+	const ProtobufCEnumValue *v = protobuf_c_enum_descriptor_get_value(&gacc__v1__job_state__descriptor, (int)state);
+	return v ? v->name + strlen("JOB_STATE_") : "UNKNOWN";
+}
+
+static uint64_t step_of(const struct live_job *l)
+{
+	return l->coord ? coord_applied_step(l->coord) : l->end_step;
+}
+
+/* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not count, and
+ * of one that is COMPLETING it is not known yet. */
+static bool state_reached(enum job_state asked, enum job_state now)
+{
+	bool past_start = now >= JOB_RUNNING && now <= JOB_COMPLETED && now != JOB_COMPLETING;
+	switch (asked) {
+	case JOB_PENDING:
+		return true;
+	case JOB_STARTING:
+		return now == JOB_STARTING || past_start;
+	case JOB_RUNNING:
+		return past_start;
+	default:
+		return now == asked;
+	}
+}
+
+static bool reached(const struct wait_call *w, const struct live_job *l)
+{
+	if (w->applied_step && step_of(l) >= w->applied_step)
+		return true;
+	if (w->state)
+		return state_reached(w->state, live_state(l, NULL, NULL));
+	return !w->applied_step && live_ended(l);
+}
+
+/* Answers it if there is an answer; false: it goes on waiting. */
+static bool answer(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+{
+	const char *reason;
+	enum job_state state = live_state(l, &reason, NULL);
+	unsigned long long step = step_of(l);
+	if (reached(w, l)) {
+		Gacc__V1__WaitResponse r = GACC__V1__WAIT_RESPONSE__INIT;
+		r.job = live_view(l, false, now);
+		if (r.job)
+			rpc_finish(call, &r.base);
+		else
+			rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		if (r.job)
+			gacc__v1__job__free_unpacked(r.job, NULL);
+	} else if (live_ended(l)) {
+		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)l->id,
+			  state_name(state), step, reason);
+	} else if (now.mono_ns >= w->until_ns) {
+		rpc_failf(call, ST_DEADLINE, "job %llu is %s at step %llu: %s", (unsigned long long)l->id, state_name(state), step,
+			  *reason ? reason : "nothing is wrong with it");
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static void forget(struct live_job *l, uint64_t call)
+{
+	for (struct wait_call **at = &l->waits; *at; at = &(*at)->next)
+		if ((*at)->call == call) {
+			struct wait_call *w = *at;
+			*at = w->next;
+			free(w);
+			return;
+		}
+}
+
+void live_waits(struct live_job *l, struct now now)
+{
+	for (struct wait_call *w = l->waits, *next; w; w = next) {
+		struct rpc_call *call = rpc_find(l->d->rpc, w->call);
+		next = w->next;
+		if (!call || answer(w, call, l, now))
+			forget(l, w->call);
+	}
+}
+
+static void wait_over(struct rpc_call *call, bool completed)
+{
+	struct live_job *l = rpc_data(call);
+	if (l)
+		forget(l, rpc_id(call));
+}
+
+static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WaitRequest *q = (const Gacc__V1__WaitRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	if (!l)
+		return;
+	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown", (int)q->state);
+		return;
+	}
+	struct now now = daemon_now(l->d);
+	struct wait_call w = { .call = rpc_id(call), .state = (enum job_state)q->state, .applied_step = q->applied_step,
+			       .until_ns = INT64_MAX };
+	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
+		w.until_ns = now.mono_ns + (int64_t)q->timeout_ms * 1000000;
+	if (answer(&w, call, l, now))
+		return;
+	struct wait_call *kept = malloc(sizeof *kept);
+	if (!kept) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	*kept = w;
+	kept->next = l->waits;
+	l->waits = kept;
+	rpc_set_data(call, l);
+}
+
+const struct rpc_method wait_methods[] = {
+	{ .service = &gacc__v1__job_service__descriptor, .name = "Wait", .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN, .on_message = wait_for, .on_end = wait_over },
+};
+const size_t n_wait_methods = sizeof wait_methods / sizeof *wait_methods;
