@@ -50,6 +50,10 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	  "call WaitStep for the window before first")                                                                 \
 	X(FLUSHED, REQUEST, 9, false, "this rank has flushed the window",                                              \
 	  "wait for the window's outcome, then push into the next one")                                                \
+	X(WINDOW_BEGUN, REQUEST, 9, false, "the window has begun",                                                     \
+	  "name a later window, or 0 for the earliest")                                                                \
+	X(PAUSED, REQUEST, 9, false, "the job is paused",                                                              \
+	  "let it go on first: gaccctl resume JOB")                                                                    \
 	X(LOSS_SCALE_MISMATCH, REQUEST, 9, false, "gradients carry another loss scale than the window's",              \
 	  "use the loss_scale that WaitReady or WaitStep gave")                                                        \
 	X(NONFINITE, REQUEST, 9, false, "non-finite gradient",                                                         \

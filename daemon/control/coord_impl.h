@@ -1,8 +1,10 @@
-/* Inside of struct coord, shared by coordinator.c and coord_look.c alone. */
+/* Inside of struct coord, shared by coordinator.c and coord_*.c alone. */
 #ifndef GACC_CONTROL_COORD_IMPL_H
 #define GACC_CONTROL_COORD_IMPL_H
 
 #include "control/coordinator.h"
+
+#define COORD_RESEND_NS (INT64_C(200) * 1000000)
 
 /* What the coordinator knows of one node: its newest report, without the borrowed arrays. */
 struct peer {
@@ -24,6 +26,15 @@ struct coord {
 	int64_t phase_since_ns, sent_ns, opened_ns;
 	struct commit commit;          /* being persisted, or the last durable one */
 	bool have_commit;
+	/* what holds in `window`, and what its decision builds on besides */
+	struct values values;
+	struct updates updates;        /* of later windows */
+	struct carry carry;
+	/* what operators want */
+	bool held;                     /* the open window is not closed */
+	char hold_reason[256];
+	int64_t late_from_ns;          /* lateness counts from here on: the last resume */
+	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers;
 	struct rank_progress *rank;
@@ -39,14 +50,27 @@ struct coord {
 };
 
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
+/* RUNNING, or PAUSED when it is held. */
+void coord_set_running(struct coord *, struct now);
+void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
 /* The current order to all nodes. */
 void coord_broadcast(struct coord *, struct now);
+/* Takes every step that is due. */
+void coord_step(struct coord *, struct now);
+/* Asks for the frozen bitmaps anew, also of nodes that closed under an earlier coordinator. */
+void coord_start_close(struct coord *, struct now);
+/* All nodes have voted: decides and persists, or fails the attempt. */
+void coord_decide(struct coord *, struct now);
+/* The next attempt, or the end after too many. */
+void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* Finds late ranks; warns, marks the job STALLED or ends it. */
 void coord_watch_late(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */
 void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);
 /* An event for a window that was committed without a step: none goes by in silence. */
 void coord_tell_outcome(struct coord *);
+/* Events for what is different in the next window: values, loss scale. */
+void coord_tell_changes(struct coord *);
 
 #endif

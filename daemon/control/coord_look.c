@@ -5,7 +5,7 @@
 
 static bool is_short(const struct coord *c, const struct rank_progress *p)
 {
-	return p->counted + p->voided < c->spec->micro_size;
+	return p->counted + p->voided < c->values.micro_size;
 }
 
 void coord_describe_missing(const struct coord *c, uint64_t missing, char *text, size_t n)
@@ -18,7 +18,7 @@ void coord_describe_missing(const struct coord *c, uint64_t missing, char *text,
 		if (!is_short(c, p) || n_short++ >= 4 || at >= (int)n)
 			continue;
 		at += snprintf(text + at, n - (size_t)at, "%s rank %u (pid %lld) at %u/%u", n_short > 1 ? "," : "", r,
-			       (long long)p->pid, p->counted + p->voided, c->spec->micro_size);
+			       (long long)p->pid, p->counted + p->voided, c->values.micro_size);
 	}
 	if (n_short > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", n_short - 4);
@@ -44,11 +44,13 @@ static int64_t waiting_since(const struct coord *c)
 
 int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 {
-	if (c->phase != COORD_COLLECT || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
+	if (c->phase != COORD_COLLECT || c->held || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
 		return 0;
 	int64_t since = waiting_since(c), lost = c->rank[rank].lost_ns;
 	if (lost && (!since || lost < since)) /* nobody may be waiting for it: they can all be lost */
 		since = lost > c->opened_ns ? lost : c->opened_ns;
+	if (since && since < c->late_from_ns) /* from before a pause */
+		since = c->late_from_ns;
 	return since && now.mono_ns > since ? now.mono_ns - since : 0;
 }
 
@@ -69,19 +71,21 @@ void coord_watch_late(struct coord *c, struct now now)
 {
 	int64_t worst = 0;
 	c->n_late = 0;
+	if (c->held)
+		return;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		int64_t ns = coord_rank_late_ns(c, r, now);
 		if (!ns)
 			continue;
 		const struct rank_progress *p = &c->rank[r];
 		c->late[c->n_late++] = (struct late_rank){ .rank = r, .counted = p->counted + p->voided,
-							   .micro_size = c->spec->micro_size, .pid = p->pid,
+							   .micro_size = c->values.micro_size, .pid = p->pid,
 							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost };
 		worst = ns > worst ? ns : worst;
 	}
 	if (worst < c->spec->stall_warn_ns) {
 		if (c->state == JOB_STALLED)
-			coord_set_state(c, JOB_RUNNING, "", now);
+			coord_set_running(c, now);
 		return;
 	}
 	char text[256];
@@ -97,20 +101,30 @@ void coord_watch_late(struct coord *c, struct now now)
 	}
 }
 
+static void describe_skip(const struct coord *c, char *text, size_t n)
+{
+	const struct commit *k = &c->commit;
+	if (k->skip_reason == SKIP_OUTLIER)
+		snprintf(text, n, "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): outlier_skip",
+			 (unsigned long long)k->window, k->grad_norm, c->spec->outlier_skip.factor, k->usual_norm);
+	else
+		snprintf(text, n, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
+			 (unsigned long long)k->window, k->grad_norm);
+}
+
 void coord_tell_outcome(struct coord *c)
 {
 	const struct commit *k = &c->commit;
-	char text[200];
+	char text[256];
 	switch ((enum outcome)k->outcome) {
 	case OUTCOME_SKIPPED:
-		snprintf(text, sizeof text, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
-			 (unsigned long long)k->window, k->grad_norm);
+		describe_skip(c, text, sizeof text);
 		coord_event(c, true, "StepSkipped", -1, text);
 		break;
 	case OUTCOME_DROPPED:
 		snprintf(text, sizeof text, "window %llu is dropped: %llu micro-batches counted, %llu wanted (uneven: drop)",
 			 (unsigned long long)k->window, (unsigned long long)k->micro_count,
-			 (unsigned long long)c->spec->ranks * c->spec->micro_size);
+			 (unsigned long long)c->spec->ranks * k->micro_size);
 		coord_event(c, true, "StepDropped", -1, text);
 		break;
 	case OUTCOME_EMPTY:
@@ -121,6 +135,28 @@ void coord_tell_outcome(struct coord *c)
 	case OUTCOME_NONE:
 		break;
 	}
+}
+
+void coord_tell_changes(struct coord *c)
+{
+	const struct commit *k = &c->commit;
+	char changes[160], text[256];
+	if (k->final)
+		return;
+	struct values from = c->values;
+	for (uint32_t i = 0; i < c->updates.n && c->updates.item[i].window <= k->window + 1; i++) {
+		const struct update *u = &c->updates.item[i];
+		update_describe(u, from, changes, sizeof changes);
+		snprintf(text, sizeof text, "in force with window %llu: %s", (unsigned long long)u->window, changes);
+		coord_event(c, false, "Updated", -1, text);
+		update_apply(&from, u);
+	}
+	double now = k->next.scale.scale;
+	if (now == k->loss_scale)
+		return;
+	snprintf(text, sizeof text, "%g -> %g from window %llu on: %s", k->loss_scale, now, (unsigned long long)k->window + 1,
+		 now < k->loss_scale ? "gradients were not finite" : "all gradients were finite for growth_interval steps");
+	coord_event(c, false, "LossScale", -1, text);
 }
 
 /* ---- looking ---- */

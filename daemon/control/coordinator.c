@@ -1,13 +1,7 @@
 #include "control/coord_impl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define RESEND_NS (INT64_C(200) * 1000000)
-#define RETRY_NS (INT64_C(100) * 1000000)
-#define ATTEMPT_TIMEOUT_NS (INT64_C(60) * 1000000000)
-#define MAX_FAILED_ATTEMPTS 16
 
 /* ---- small things ---- */
 
@@ -22,7 +16,12 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 	c->ports.changed(c->ports.ctx, c->job_id);
 }
 
-static void set_phase(struct coord *c, enum coord_phase phase, struct now now)
+void coord_set_running(struct coord *c, struct now now)
+{
+	coord_set_state(c, c->held ? JOB_PAUSED : JOB_RUNNING, c->held ? c->hold_reason : "", now);
+}
+
+void coord_set_phase(struct coord *c, enum coord_phase phase, struct now now)
 {
 	c->phase = phase;
 	c->phase_since_ns = now.mono_ns;
@@ -43,6 +42,7 @@ static void fill_order(const struct coord *c, struct order *o)
 	o->late = c->late;
 	o->n_late = c->n_late;
 	o->stalled = c->state == JOB_STALLED;
+	o->paused = c->held;
 	switch (c->phase) {
 	case COORD_CLOSE:
 		o->want = WANT_CLOSE;
@@ -51,6 +51,7 @@ static void fill_order(const struct coord *c, struct order *o)
 	case COORD_PERSIST: /* a node whose engine restarted votes again */
 		o->want = WANT_GO;
 		o->attempt = c->attempt;
+		o->norms = c->norms_asked;
 		break;
 	case COORD_COMMIT:
 		o->want = WANT_COMMIT;
@@ -144,107 +145,12 @@ static uint64_t counted_so_far(const struct coord *c)
 	return n;
 }
 
-/* ---- deciding ---- */
-
-/* When the window's last two ranks became ready: who made the others wait, and for how long. */
-static void find_last(const struct coord *c, struct commit *out, struct now now)
-{
-	int64_t last = 0, before = 0;
-	double waited = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		int64_t t = c->rank[r].ready_ns;
-		waited += t && t < now.mono_ns ? (double)(now.mono_ns - t) : 0;
-		if (t > last) {
-			before = last;
-			last = t;
-			out->last_rank = r;
-		} else if (t > before) {
-			before = t;
-		}
-	}
-	out->last_lag_ns = before ? last - before : 0;
-	double open = (double)(now.mono_ns - c->opened_ns) * c->spec->ranks;
-	out->wait_fraction = open > 0 && waited < open ? waited / open : 0;
-}
-
-static void sum_votes(const struct coord *c, struct window_sums *s)
-{
-	*s = (struct window_sums){ .window = c->window };
-	for (uint32_t i = 0; i < c->n_peers; i++) { /* in node order: the same bits on every attempt */
-		const struct report *r = &c->peer[i].last;
-		s->count += r->count;
-		s->sum_weight += r->sum_weight;
-		s->sum_loss += r->sum_loss;
-		/* every node votes on the same reduced arena, so that these are equal, not partial */
-		s->sumsq = r->sumsq;
-		s->nonfinite |= r->nonfinite;
-		s->digest = r->digest;
-	}
-	uint64_t voided = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		voided += c->rank[r].voided;
-	uint64_t all = (uint64_t)c->spec->ranks * c->spec->micro_size;
-	s->missing = s->count + voided < all ? all - s->count - voided : 0;
-}
-
-/* Exactly-once is checked in production: the bitmaps' population is the sum of the nodes' counts. */
-static bool audit(const struct coord *c, uint64_t count)
-{
-	uint64_t bits = 0;
-	for (uint32_t i = 0; i < c->n_words; i++)
-		bits += (uint64_t)__builtin_popcountll(c->counted[i]);
-	return bits == count;
-}
-
-static void fail_attempt(struct coord *c, const char *why, struct now now)
-{
-	char text[200];
-	snprintf(text, sizeof text, "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
-		 (unsigned long long)c->window, why);
-	coord_event(c, true, "AttemptFailed", -1, text);
-	if (++c->failed_attempts >= MAX_FAILED_ATTEMPTS) {
-		coord_end(c, ST_ATTEMPT_FAILED, text, now);
-		return;
-	}
-	c->attempt++;
-	set_phase(c, COORD_GO, now);
-	c->sent_ns = now.mono_ns + RETRY_NS - RESEND_NS; /* the next tick after RETRY_NS sends it */
-}
-
-static void decide(struct coord *c, struct now now)
-{
-	struct window_sums sums;
-	sum_votes(c, &sums);
-	for (uint32_t i = 1; i < c->n_peers; i++)
-		if (c->peer[i].last.digest != c->peer[0].last.digest) {
-			fail_attempt(c, "nodes disagree on the reduced gradient (digest)", now);
-			return;
-		}
-	if (!audit(c, sums.count)) {
-		coord_end(c, ST_INTERNAL, "audit: counted micro-batches and bitmap disagree", now);
-		return;
-	}
-	if (sums.missing && c->spec->uneven == UNEVEN_ERROR && sums.count) {
-		char text[256];
-		coord_describe_missing(c, sums.missing, text, sizeof text);
-		coord_end(c, ST_WINDOW_CLOSED, text, now);
-		return;
-	}
-	struct commit k = { .job_id = c->job_id, .epoch = c->epoch, .term = c->term, .attempt = c->attempt };
-	commit_decide(c->spec, &sums, c->applied_step, &k);
-	find_last(c, &k, now);
-	k.unix_nanos = now.unix_ns;
-	k.final = all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
-	c->commit = k;
-	set_phase(c, COORD_PERSIST, now);
-	c->ports.persist_commit(c->ports.ctx, &c->commit, c->counted, c->n_words);
-}
-
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
 static void open_window(struct coord *c, uint64_t window, struct now now)
 {
 	c->window = window;
+	c->values = updates_take(&c->updates, c->values, window);
 	c->failed_attempts = 0;
 	c->n_late = 0;
 	c->window_opened_unix_ns = now.unix_ns;
@@ -256,27 +162,26 @@ static void open_window(struct coord *c, uint64_t window, struct now now)
 		p->weight = 0;
 		p->ready_ns = p->waiting_ns = 0;
 	}
-	set_phase(c, COORD_COLLECT, now);
+	coord_set_phase(c, COORD_COLLECT, now);
 }
 
-/* Asks for the frozen bitmaps anew, also of nodes that closed under an earlier coordinator. */
-static void start_close(struct coord *c, struct now now)
+void coord_start_close(struct coord *c, struct now now)
 {
 	memset(c->counted, 0, c->n_words * sizeof *c->counted);
 	for (uint32_t i = 0; i < c->n_peers; i++)
 		c->peer[i].has_bitmap = false;
-	set_phase(c, COORD_CLOSE, now);
+	coord_set_phase(c, COORD_CLOSE, now);
 	coord_broadcast(c, now);
 }
 
 static void step_collect(struct coord *c, struct now now)
 {
-	if (all_left(c) && counted_so_far(c) == 0) {
+	if (!c->held && all_left(c) && counted_so_far(c) == 0) {
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}
-	if (all_complete(c) || any_closed(c))
-		start_close(c, now);
+	if ((!c->held && all_complete(c)) || any_closed(c))
+		coord_start_close(c, now);
 }
 
 static void step_close(struct coord *c, struct now now)
@@ -284,7 +189,8 @@ static void step_close(struct coord *c, struct now now)
 	if (!all_closed(c))
 		return;
 	c->attempt++;
-	set_phase(c, COORD_GO, now);
+	c->norms_asked = c->norms_wanted;
+	coord_set_phase(c, COORD_GO, now);
 	coord_broadcast(c, now);
 }
 
@@ -295,12 +201,12 @@ static void step_go(struct coord *c, struct now now)
 		if (!voted(c, &c->peer[i]))
 			all = false;
 		else if (c->peer[i].last.vote_status != ST_OK) {
-			fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
+			coord_fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
 			return;
 		}
 	}
 	if (all)
-		decide(c, now);
+		coord_decide(c, now);
 }
 
 static void step_commit(struct coord *c, struct now now)
@@ -321,7 +227,7 @@ static void step_commit(struct coord *c, struct now now)
 		return;
 	}
 	open_window(c, c->commit.window + 1, now);
-	coord_set_state(c, JOB_RUNNING, "", now);
+	coord_set_running(c, now);
 	c->ports.changed(c->ports.ctx, c->job_id);
 	step_collect(c, now);
 }
@@ -345,7 +251,7 @@ static bool end_on_void(struct coord *c, struct now now)
 	return false;
 }
 
-static void step(struct coord *c, struct now now)
+void coord_step(struct coord *c, struct now now)
 {
 	if (end_on_void(c, now))
 		return;
@@ -353,7 +259,7 @@ static void step(struct coord *c, struct now now)
 	case COORD_START:
 		if (all_started(c)) {
 			open_window(c, c->window, now);
-			coord_set_state(c, JOB_RUNNING, "", now);
+			coord_set_running(c, now);
 			coord_broadcast(c, now);
 			step_collect(c, now);
 		}
@@ -432,7 +338,7 @@ void coord_on_report(struct coord *c, uint32_t node, const struct report *r, str
 		take_ranks(c, r);
 	if (r->window == c->window && c->phase == COORD_CLOSE && r->phase >= WINDOW_CLOSED)
 		take_bitmap(c, p, r);
-	step(c, now);
+	coord_step(c, now);
 	if (restarted)
 		send_order(c, node);
 }
@@ -451,10 +357,12 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	}
 	c->have_commit = true;
 	c->applied_step = c->commit.applied_step;
+	c->carry = c->commit.next;
 	coord_tell_outcome(c);
-	set_phase(c, COORD_COMMIT, now);
+	coord_tell_changes(c);
+	coord_set_phase(c, COORD_COMMIT, now);
 	coord_broadcast(c, now);
-	step(c, now);
+	coord_step(c, now);
 }
 
 void coord_end(struct coord *c, enum status end, const char *reason, struct now now)
@@ -463,7 +371,7 @@ void coord_end(struct coord *c, enum status end, const char *reason, struct now 
 		return;
 	c->end_status = end;
 	snprintf(c->end_reason, sizeof c->end_reason, "%s", reason);
-	set_phase(c, COORD_ENDING, now);
+	coord_set_phase(c, COORD_ENDING, now);
 	coord_set_state(c, JOB_COMPLETING, reason, now);
 	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
 }
@@ -498,109 +406,7 @@ void coord_on_ended(struct coord *c, enum status st, struct now now)
 		c->superseded = true;
 		return;
 	}
-	set_phase(c, COORD_ENDED, now);
+	coord_set_phase(c, COORD_ENDED, now);
 	coord_set_state(c, coord_end_state(c->end_status), c->end_reason, now);
 	coord_broadcast(c, now);
-}
-
-enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
-{
-	if (c->phase == COORD_START)
-		return ST_NOT_READY;
-	if (c->phase >= COORD_ENDING)
-		return ST_JOB_ENDED;
-	*out_window = c->window;
-	if (c->phase == COORD_COLLECT)
-		start_close(c, now);
-	return ST_OK;
-}
-
-/* ---- time ---- */
-
-/* A job whose ranks never come must not stay for ever. */
-static void watch_start(struct coord *c, struct now now)
-{
-	if (!c->phase_since_ns || c->queued)
-		c->phase_since_ns = now.mono_ns;
-	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
-		return;
-	char text[200];
-	uint32_t there = 0, first = c->spec->ranks;
-	for (uint32_t r = c->spec->ranks; r-- > 0;) {
-		there += c->rank[r].attached;
-		if (!c->rank[r].attached)
-			first = r;
-	}
-	if (first < c->spec->ranks)
-		snprintf(text, sizeof text, "did not start within %lld s: %u of %u ranks attached, rank %u did not",
-			 (long long)(c->spec->stall_abort_ns / 1000000000), there, c->spec->ranks, first);
-	else
-		snprintf(text, sizeof text, "did not start within %lld s: no rank gave the initial parameters",
-			 (long long)(c->spec->stall_abort_ns / 1000000000));
-	coord_end(c, ST_STALLED, text, now);
-}
-
-void coord_tick(struct coord *c, struct now now)
-{
-	if (c->superseded)
-		return;
-	if (c->phase == COORD_COLLECT)
-		coord_watch_late(c, now);
-	if (c->phase == COORD_START)
-		watch_start(c, now);
-	if (c->phase == COORD_GO && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
-		fail_attempt(c, "timed out", now);
-	if (now.mono_ns - c->sent_ns >= RESEND_NS && c->phase != COORD_ENDING)
-		coord_broadcast(c, now);
-}
-
-/* ---- life ---- */
-
-enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term,
-		      uint32_t n_nodes, const struct coord_ports *ports)
-{
-	struct coord *c = calloc(1, sizeof *c);
-	if (!c)
-		return ST_NO_MEMORY;
-	c->job_id = job_id;
-	c->epoch = 1;
-	c->term = term;
-	c->spec = spec;
-	c->ports = *ports;
-	c->n_peers = n_nodes;
-	c->n_words = (uint32_t)(((uint64_t)spec->ranks * spec->max_micro_size + 63) / 64);
-	c->state = JOB_PENDING;
-	c->peer = calloc(n_nodes, sizeof *c->peer);
-	c->rank = calloc(spec->ranks, sizeof *c->rank);
-	c->late = calloc(spec->ranks, sizeof *c->late);
-	c->counted = calloc(c->n_words, sizeof *c->counted);
-	if (!c->peer || !c->rank || !c->late || !c->counted) {
-		coord_free(c);
-		return ST_NO_MEMORY;
-	}
-	for (uint32_t r = 0; r < spec->ranks; r++)
-		c->rank[r].rank = r;
-	*out = c;
-	return ST_OK;
-}
-
-void coord_free(struct coord *c)
-{
-	if (!c)
-		return;
-	free(c->peer);
-	free(c->rank);
-	free(c->late);
-	free(c->counted);
-	free(c);
-}
-
-void coord_restore(struct coord *c, const struct commit *last)
-{
-	c->commit = *last;
-	c->have_commit = true;
-	c->window = last->window;
-	c->applied_step = last->applied_step;
-	c->phase = COORD_COMMIT; /* some node may not have applied it: send it until all have */
-	c->state = JOB_RUNNING;
 }

@@ -7,8 +7,8 @@
 #ifndef GACC_CONTROL_COORDINATOR_H
 #define GACC_CONTROL_COORDINATOR_H
 
+#include "control/decide.h"
 #include "control/ports.h"
-#include "control/spec.h"
 
 #define COORD_MAX_NODES 1024
 
@@ -37,6 +37,9 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 void coord_free(struct coord *);
 /* The last durable commit, read after the term was taken. `counted` is not kept. */
 void coord_restore(struct coord *, const struct commit *last);
+/* Before coord_restore: the job is paused, and each update ever made, in their order. ST_NO_MEMORY. */
+void coord_restore_hold(struct coord *, const char *reason);
+enum status coord_restore_update(struct coord *, const struct update *);
 
 void coord_on_report(struct coord *, uint32_t node, const struct report *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
@@ -46,13 +49,32 @@ void coord_on_ended(struct coord *, enum status, struct now);
 /* Repeats orders that have not arrived, watches for late ranks. Call it every 100 ms or so. */
 void coord_tick(struct coord *, struct now);
 
-/* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_OK otherwise (also when it is closing
- * already); *out_window says which. */
+/* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_PAUSED while it is held, ST_OK otherwise
+ * (also when it is closing already); *out_window says which. */
 enum status coord_flush(struct coord *, uint64_t *out_window, struct now);
 /* The job waits for its turn: PENDING with this reason; the time in which it must start does not run. */
 void coord_enqueue(struct coord *, const char *reason, struct now);
 /* Its turn has come: STARTING. */
 void coord_admit(struct coord *, struct now);
+/* Holds the job at the window's end: the open window may fill, but is not closed; one that is closing already is committed first.
+ * Nobody counts as late meanwhile. The caller makes it durable, before anything that the coordinator persists later. `reason` says
+ * who and why. ST_JOB_ENDED. */
+enum status coord_pause(struct coord *, const char *reason, struct now);
+enum status coord_resume(struct coord *, const char *reason, struct now);
+bool coord_held(const struct coord *);
+/* Values from a window on; u->window 0: the earliest possible, filled in. Of the two halves the first checks and the second takes
+ * effect; the caller puts the update into the journal's queue between them, in the same turn, so that it is durable before any
+ * commit that it shapes. ST_INVALID_ARGUMENT, ST_WINDOW_BEGUN, ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED, ST_NO_MEMORY. */
+enum status coord_prepare_update(struct coord *, struct update *u, const char **field, char *why, size_t n_why);
+void coord_take_update(struct coord *, const struct update *u);
+/* Not in force yet. */
+const struct updates *coord_updates(const struct coord *);
+/* Of the open window. */
+const struct values *coord_values(const struct coord *);
+const struct carry *coord_carry(const struct coord *);
+/* The next window that closes asks its engines for the norms of all tensors; ports.norms says when they are there.
+ * ST_NOT_READY, ST_JOB_ENDED. */
+enum status coord_want_norms(struct coord *);
 /* Ends the job unless it has ended. `end` is ST_OK, ST_CANCELLED or what failed it. */
 void coord_end(struct coord *, enum status end, const char *reason, struct now);
 /* The state of a job that has ended with this status. */
@@ -69,13 +91,5 @@ const struct rank_progress *coord_ranks(const struct coord *, uint32_t *n);
 /* For how long others have been waiting for this rank in the open window; 0: nobody waits for it. */
 int64_t coord_rank_late_ns(const struct coord *, uint32_t rank, struct now);
 int64_t coord_window_opened_unix_ns(const struct coord *);
-
-/* Decides one closed window from the sums of its nodes; pure, for tests. `in` has the sums, `prev` the state before. */
-struct window_sums {
-	uint64_t window, count, missing; /* missing: neither counted nor void */
-	double sum_weight, sum_loss, sumsq;
-	uint64_t nonfinite, digest;
-};
-void commit_decide(const struct job_spec *, const struct window_sums *in, uint64_t applied_before, struct commit *out);
 
 #endif

@@ -1,5 +1,4 @@
-/* What becomes of a closed window: pure numbers. */
-#include "control/coordinator.h"
+#include "control/decide.h"
 
 #include <math.h>
 
@@ -12,35 +11,96 @@ static double clip_coefficient(double clip_norm, double norm)
 	return k < 1 ? k : 1;
 }
 
-void commit_decide(const struct job_spec *spec, const struct window_sums *in, uint64_t applied_before,
+struct carry carry_first(const struct job_spec *spec)
+{
+	return (struct carry){ .scale = loss_scale_first(&spec->dynamic_loss_scale, spec->loss_scale) };
+}
+
+/* ---- the usual norm: sum of d^k norm over sum of d^k, k counting applied steps back; no step is favoured at the start ---- */
+
+static double usual_norm(const struct norm_mean *m)
+{
+	return m->weight > 0 ? m->sum / m->weight : 0;
+}
+
+static bool is_outlier(const struct outlier_skip *o, const struct norm_mean *m, double norm)
+{
+	double usual = usual_norm(m);
+	return o->factor > 0 && m->steps >= o->warmup_steps && usual > 0 && norm > o->factor * usual;
+}
+
+static void take_norm(const struct outlier_skip *o, struct norm_mean *m, double norm)
+{
+	m->sum = o->decay * m->sum + norm;
+	m->weight = o->decay * m->weight + 1;
+	m->steps++;
+}
+
+/* ---- the outcome ---- */
+
+static double unit(const struct commit *k)
+{
+	return 1 / (k->divisor * k->loss_scale);
+}
+
+static enum outcome judge(const struct job_spec *spec, const struct window_sums *in, const struct window_base *base,
+			  struct commit *out)
+{
+	if (in->count == 0)
+		return OUTCOME_EMPTY;
+	out->divisor = reduce_divisor(spec->reduction, spec->grad_of, in->sum_weight, in->count, spec->fixed_divisor);
+	out->grad_norm = sqrt(in->sumsq) * unit(out);
+	if (in->count + in->voided < in->expected && spec->uneven == UNEVEN_DROP)
+		return OUTCOME_DROPPED;
+	if (in->nonfinite || !isfinite(out->grad_norm))
+		out->skip_reason = SKIP_NONFINITE;
+	else if (is_outlier(&spec->outlier_skip, &base->carry.norms, out->grad_norm))
+		out->skip_reason = SKIP_OUTLIER;
+	return out->skip_reason ? OUTCOME_SKIPPED : OUTCOME_APPLIED;
+}
+
+/* A micro-batch that was refused as non-finite (reject_micro) speaks against the scale like a skipped window. */
+static enum window_finite sign_of(const struct window_sums *in, const struct commit *k)
+{
+	if (in->voided || k->skip_reason == SKIP_NONFINITE)
+		return WINDOW_NOT_FINITE;
+	return k->outcome == OUTCOME_APPLIED ? WINDOW_FINITE : WINDOW_NO_SIGN;
+}
+
+static void count(const struct window_sums *in, const struct commit *k, struct counters *c)
+{
+	bool applied = k->outcome == OUTCOME_APPLIED;
+	c->applied += applied;
+	c->partial += applied && in->count < in->expected;
+	c->skipped_nonfinite += k->skip_reason == SKIP_NONFINITE;
+	c->skipped_outlier += k->skip_reason == SKIP_OUTLIER;
+	c->dropped += k->outcome == OUTCOME_DROPPED;
+	c->empty += k->outcome == OUTCOME_EMPTY;
+	c->rejected_micros += in->voided;
+}
+
+void commit_decide(const struct job_spec *spec, const struct window_sums *in, const struct window_base *base,
 		   struct commit *out)
 {
+	const struct values *v = &base->values;
 	out->window = in->window;
-	out->applied_step = applied_before;
+	out->applied_step = base->applied_step;
 	out->micro_count = in->count;
+	out->micro_size = v->micro_size;
 	out->total_weight = in->sum_weight;
 	out->mean_loss = in->sum_weight > 0 ? in->sum_loss / in->sum_weight : 0;
 	out->digest = in->digest;
-	out->next_micro_size = spec->micro_size;
-	out->next_loss_scale = spec->loss_scale;
-	out->clip_value = spec->clip_value;
-	if (in->count == 0) {
-		out->outcome = OUTCOME_EMPTY;
-		return;
+	out->clip_value = v->clip_value;
+	out->loss_scale = base->carry.scale.scale;
+	out->usual_norm = usual_norm(&base->carry.norms);
+	out->next = base->carry;
+	out->outcome = judge(spec, in, base, out);
+	if (out->outcome == OUTCOME_APPLIED) {
+		out->scale = unit(out) * clip_coefficient(v->clip_norm, out->grad_norm);
+		out->lr = v->lr * schedule_factor(&spec->schedule, base->applied_step);
+		out->applied_step++;
+		take_norm(&spec->outlier_skip, &out->next.norms, out->grad_norm);
 	}
-	if (in->missing && spec->uneven == UNEVEN_DROP) {
-		out->outcome = OUTCOME_DROPPED;
-		return;
-	}
-	out->divisor = reduce_divisor(spec->reduction, spec->grad_of, in->sum_weight, in->count, spec->fixed_divisor);
-	double unit = 1 / (out->divisor * spec->loss_scale);
-	out->grad_norm = sqrt(in->sumsq) * unit;
-	if (in->nonfinite || !isfinite(out->grad_norm)) {
-		out->outcome = OUTCOME_SKIPPED;
-		return;
-	}
-	out->outcome = OUTCOME_APPLIED;
-	out->scale = unit * clip_coefficient(spec->clip_norm, out->grad_norm);
-	out->lr = spec->optim.lr * schedule_factor(&spec->schedule, applied_before);
-	out->applied_step = applied_before + 1;
+	out->next.scale = loss_scale_next(&spec->dynamic_loss_scale, base->carry.scale, sign_of(in, out));
+	count(in, out, &out->next.counters);
 }

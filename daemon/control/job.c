@@ -73,7 +73,7 @@ void step_reply(struct job *j, uint64_t call, const struct commit *k)
 {
 	struct reply rep = { .kind = REPLY_STEP };
 	rep.step.commit = *k;
-	rep.step.micro_size = job_micro_size(j);
+	rep.step.micro_size = k->next_micro_size;
 	rep.step.accum_half = job_reduced_half(j);
 	rep.step.done = k->final || j->ended;
 	j->ports.reply(j->ports.ctx, call, &rep);
@@ -472,7 +472,7 @@ static void time_out(struct job *j, struct waiter *w)
 			 rank_progress_count(j, self), job_micro_size(j));
 	else if (!j->n_late && at < sizeof rep.text)
 		snprintf(rep.text + at, sizeof rep.text - at, " %s",
-			 !j->run ? "the job to start" : !j->engine_up ? "the engine to restart" : "the coordinator");
+			 !j->run ? "the job to start" : j->order.paused ? "the operator: the job is paused" : !j->engine_up ? "the engine to restart" : "the coordinator");
 	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);
 	j->ports.reply(j->ports.ctx, w->call, &rep);
 	waiter_remove(j, w);

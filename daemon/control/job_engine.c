@@ -56,7 +56,7 @@ static void send_commit(struct job *j)
 	struct engine_command c = { .op = ENGINE_COMMIT, .window = k->window, .term = k->term, .attempt = k->attempt,
 				    .applied_step = k->applied_step, .outcome = k->outcome,
 				    .next_micro_size = k->next_micro_size, .scale = k->scale,
-				    .clip_value = k->clip_value, .lr = k->lr, .next_loss_scale = k->next_loss_scale };
+				    .clip_value = k->clip_value, .lr = k->lr, .next_loss_scale = k->next.scale.scale };
 	send(j, &c, &j->commit_command, NULL);
 }
 
@@ -135,7 +135,8 @@ static void reconcile_order(struct job *j, struct now now)
 	bool can_go = r->phase == WINDOW_CLOSED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
 	if (o->want == WANT_GO && can_go && !failed && !j->go_command) {
-		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt };
+		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt,
+					    .want_norms = o->norms };
 		j->go_term = o->term;
 		send(j, &c, &j->go_command, NULL);
 	}
@@ -388,7 +389,7 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	m->applied_step = k->applied_step;
 	m->phase = WINDOW_OPEN;
 	m->micro_size = k->next_micro_size;
-	m->loss_scale = k->next_loss_scale;
+	m->loss_scale = k->next.scale.scale;
 	m->params_digest = a->digest;
 	m->x = a->x;
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {

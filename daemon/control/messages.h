@@ -7,6 +7,8 @@
 #ifndef GACC_CONTROL_MESSAGES_H
 #define GACC_CONTROL_MESSAGES_H
 
+#include "control/loss_scale.h"
+
 #include "proto/segment_layout.h"
 #include "proto/status.h"
 
@@ -16,13 +18,38 @@
 /* Numbers are those of gacc.v1.StepOutcome. */
 enum outcome { OUTCOME_NONE = 0, OUTCOME_APPLIED = 1, OUTCOME_SKIPPED = 2, OUTCOME_EMPTY = 3, OUTCOME_DROPPED = 4 };
 
+/* Why a window was SKIPPED; numbers are those of gacc.v1.SkipReason. */
+enum skip_reason { SKIP_NONE = 0, SKIP_NONFINITE = 1, SKIP_OUTLIER = 2 };
+
+/* What has happened since the job's start: gacc.v1.Counters. */
+struct counters {
+	uint64_t applied, skipped_nonfinite, skipped_outlier, dropped, empty;
+	uint64_t rejected_micros, partial;
+};
+
+/* Exponential moving average of the norms of applied steps: sum / weight. */
+struct norm_mean {
+	double sum, weight;
+	uint64_t steps;
+};
+
+/* What later decisions build on besides their own window. It travels with the commits, so that a restart changes nothing. */
+struct carry {
+	struct loss_scale scale;
+	struct norm_mean norms;
+	struct counters counters;
+};
+
 /* A durable decision: the record that makes a window's outcome a fact. */
 struct commit {
 	uint64_t job_id, epoch, window, term, attempt;
 	uint64_t applied_step;     /* after this window */
 	uint32_t outcome;          /* enum outcome */
-	uint32_t next_micro_size;
-	double scale, clip_value, lr, next_loss_scale; /* what the engines need */
+	uint32_t skip_reason;      /* enum skip_reason */
+	uint32_t micro_size, next_micro_size;
+	double scale, clip_value, lr; /* what the engines need */
+	double loss_scale;         /* of this window's gradients */
+	double usual_norm;         /* the mean that outlier_skip compares with; 0: none yet */
 	double total_weight, divisor, grad_norm, mean_loss;
 	uint64_t micro_count;
 	uint32_t last_rank;
@@ -31,6 +58,7 @@ struct commit {
 	double wait_fraction;      /* of the window's time, averaged over ranks, that a rank had given all and waited */
 	uint64_t digest;           /* of the reduced sum */
 	uint64_t params_digest;    /* after the update; known once applied, not durable */
+	struct carry next;         /* next.scale is that of the next window */
 };
 
 /* One rank as its node sees it. */
@@ -95,6 +123,7 @@ struct order {
 	uint64_t job_id, epoch, term, window;
 	enum want want;
 	uint64_t attempt;          /* GO */
+	bool norms;                /* GO: the engine is to leave the norms of all tensors */
 	struct commit commit;      /* COMMIT */
 	bool run;                  /* all nodes have the parameters: trainers may push */
 	enum status end_status;    /* END: ST_OK completed, ST_CANCELLED, else failed */
@@ -103,6 +132,7 @@ struct order {
 	const struct late_rank *late;
 	uint32_t n_late;
 	bool stalled;
+	bool paused;               /* the window is not closed before the operator says so */
 };
 
 /* Time is an argument everywhere. */

@@ -38,6 +38,8 @@ struct coord_ports {
 	/* Makes the end of the job durable; answered by coord_on_ended. */
 	void (*persist_end)(void *ctx, uint64_t job, enum status, const char *reason);
 	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);
+	/* The engine has left the norms of all tensors of this window, which has this outcome (not durable yet). */
+	void (*norms)(void *ctx, const struct commit *);
 	/* The job's state as users see it has changed. */
 	void (*changed)(void *ctx, uint64_t job);
 };

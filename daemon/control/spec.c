@@ -10,8 +10,32 @@
 #define STALL_ABORT_NS (INT64_C(600) * 1000000000)
 #define GRACE_NS (INT64_C(10) * 1000000000)
 
+static void fill_loss_scale(struct job_spec *s)
+{
+	struct loss_scale_rules *r = &s->dynamic_loss_scale;
+	if (s->loss_scale == 0)
+		s->loss_scale = 1;
+	if (r->growth_factor == 0)
+		r->growth_factor = 2;
+	if (r->backoff_factor == 0)
+		r->backoff_factor = 0.5;
+	if (!r->growth_interval)
+		r->growth_interval = 2000;
+	if (!r->hysteresis)
+		r->hysteresis = 1;
+	if (r->min == 0)
+		r->min = 1;
+	if (r->max == 0)
+		r->max = 1 << 24;
+	if (s->outlier_skip.decay == 0)
+		s->outlier_skip.decay = 0.99;
+	if (!s->outlier_skip.warmup_steps)
+		s->outlier_skip.warmup_steps = 20;
+}
+
 static void fill_defaults(struct job_spec *s)
 {
+	fill_loss_scale(s);
 	if (!s->reduction)
 		s->reduction = REDUCE_WEIGHTED_MEAN;
 	if (!s->grad_of)
@@ -22,8 +46,6 @@ static void fill_defaults(struct job_spec *s)
 		s->accumulate_dtype = DTYPE_F32;
 	if (!s->nonfinite)
 		s->nonfinite = NONFINITE_SKIP_STEP;
-	if (s->loss_scale == 0)
-		s->loss_scale = 1;
 	if (!s->schedule.type)
 		s->schedule.type = SCHEDULE_CONSTANT;
 	if (!s->ordering)
@@ -94,14 +116,35 @@ static enum status check_numbers(struct job_spec *s, const char **field, char *w
 	      s->clip_norm);
 	CHECK("clip_value", isfinite(s->clip_value) && s->clip_value >= 0, "clip_value is %g, must be finite and >= 0",
 	      s->clip_value);
-	CHECK("loss_scale", isfinite(s->loss_scale) && s->loss_scale > 0, "loss_scale is %g, must be finite and > 0",
-	      s->loss_scale);
 	*field = "optimizer";
 	enum status st = optim_check(&s->optim, why, n_why);
 	if (st)
 		return st;
 	*field = "schedule";
 	return schedule_check(&s->schedule, why, n_why);
+}
+
+static enum status check_loss_scale(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	const struct loss_scale_rules *r = &s->dynamic_loss_scale;
+	const struct outlier_skip *o = &s->outlier_skip;
+	CHECK("loss_scale", isfinite(s->loss_scale) && s->loss_scale > 0, "loss_scale is %g, must be finite and > 0",
+	      s->loss_scale);
+	CHECK("dynamic_loss_scale.growth_factor", isfinite(r->growth_factor) && r->growth_factor > 1,
+	      "dynamic_loss_scale.growth_factor is %g, must be finite and > 1", r->growth_factor);
+	CHECK("dynamic_loss_scale.backoff_factor", r->backoff_factor > 0 && r->backoff_factor < 1,
+	      "dynamic_loss_scale.backoff_factor is %g, must be between 0 and 1", r->backoff_factor);
+	CHECK("dynamic_loss_scale.min_scale", isfinite(r->max) && r->min > 0 && r->min <= r->max,
+	      "dynamic_loss_scale: min_scale (%g) must be > 0 and not above max_scale (%g)", r->min, r->max);
+	CHECK("loss_scale", !r->enabled || (s->loss_scale >= r->min && s->loss_scale <= r->max),
+	      "loss_scale is %g, must lie between dynamic_loss_scale's min_scale (%g) and max_scale (%g)", s->loss_scale,
+	      r->min, r->max);
+	CHECK("dynamic_loss_scale.enabled", !r->enabled || s->nonfinite != NONFINITE_ERROR,
+	      "dynamic_loss_scale looks for the scale by overflows, nonfinite: error ends the job at the first: use skip_step");
+	CHECK("outlier_skip.factor", o->factor == 0 || (isfinite(o->factor) && o->factor > 1),
+	      "outlier_skip.factor is %g, must be finite and > 1 (0: off)", o->factor);
+	CHECK("outlier_skip.decay", o->decay >= 0 && o->decay < 1, "outlier_skip.decay is %g, must be >= 0 and < 1", o->decay);
+	return ST_OK;
 }
 
 static enum status check_rules(struct job_spec *s, const char **field, char *why, size_t n_why)
@@ -154,6 +197,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 	enum status st = check_window(s, field, why, n_why);
 	if (!st)
 		st = check_numbers(s, field, why, n_why);
+	if (!st)
+		st = check_loss_scale(s, field, why, n_why);
 	if (!st)
 		st = check_rules(s, field, why, n_why);
 	if (!st)

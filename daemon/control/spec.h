@@ -5,6 +5,8 @@
 #ifndef GACC_CONTROL_SPEC_H
 #define GACC_CONTROL_SPEC_H
 
+#include "control/loss_scale.h"
+
 #include "math/arena.h"
 #include "math/init.h"
 #include "math/optim.h"
@@ -45,6 +47,12 @@ struct spec_launch {
 	int64_t grace_ns;
 };
 
+/* A step whose gradient norm is above factor times the usual one is skipped; factor 0: off. */
+struct outlier_skip {
+	double factor, decay;
+	uint32_t warmup_steps;
+};
+
 struct job_spec {
 	char name[SPEC_MAX_NAME];
 	uint32_t ranks, micro_size, max_micro_size;
@@ -57,7 +65,9 @@ struct job_spec {
 	bool master_f32;
 	double clip_norm, clip_value;
 	enum nonfinite nonfinite;
-	double loss_scale;
+	double loss_scale; /* the first one, when it is dynamic */
+	struct loss_scale_rules dynamic_loss_scale;
+	struct outlier_skip outlier_skip;
 	struct optim_config optim;
 	struct schedule schedule;
 	struct spec_group *group;

@@ -231,7 +231,9 @@ void convert_step(const struct commit *k, Gacc__V1__StepResult *out)
 	out->last_rank = k->last_rank;
 	out->last_lag_ns = k->last_lag_ns;
 	out->params_digest = k->params_digest;
-	out->next_loss_scale = k->next_loss_scale;
+	out->next_loss_scale = k->next.scale.scale;
+	out->skip_reason = (Gacc__V1__SkipReason)k->skip_reason;
+	out->loss_scale = k->loss_scale;
 	out->closed_unix_nanos = k->unix_nanos;
 }
 

@@ -117,7 +117,7 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 {
 	j->window = coord_window(l->coord);
 	j->applied_step = coord_applied_step(l->coord);
-	j->micro_size = l->spec.micro_size;
+	j->micro_size = coord_values(l->coord)->micro_size;
 	j->queue_position = l->queue_position;
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
 	j->epoch = 1;

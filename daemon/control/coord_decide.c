@@ -1,0 +1,105 @@
+/* From the votes of all nodes to the commit, or to another attempt. */
+#include "control/coord_impl.h"
+
+#include <stdio.h>
+
+#define RETRY_NS (INT64_C(100) * 1000000)
+#define MAX_FAILED_ATTEMPTS 16
+
+/* When the window's last two ranks became ready: who made the others wait, and for how long. */
+static void find_last(const struct coord *c, struct commit *out, struct now now)
+{
+	int64_t last = 0, before = 0;
+	double waited = 0;
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		int64_t t = c->rank[r].ready_ns;
+		waited += t && t < now.mono_ns ? (double)(now.mono_ns - t) : 0;
+		if (t > last) {
+			before = last;
+			last = t;
+			out->last_rank = r;
+		} else if (t > before) {
+			before = t;
+		}
+	}
+	out->last_lag_ns = before ? last - before : 0;
+	double open = (double)(now.mono_ns - c->opened_ns) * c->spec->ranks;
+	out->wait_fraction = open > 0 && waited < open ? waited / open : 0;
+}
+
+static void sum_votes(const struct coord *c, struct window_sums *s)
+{
+	*s = (struct window_sums){ .window = c->window };
+	s->expected = (uint64_t)c->spec->ranks * c->values.micro_size;
+	for (uint32_t i = 0; i < c->n_peers; i++) { /* in node order: the same bits on every attempt */
+		const struct report *r = &c->peer[i].last;
+		s->count += r->count;
+		s->sum_weight += r->sum_weight;
+		s->sum_loss += r->sum_loss;
+		/* every node votes on the same reduced arena, so that these are equal, not partial */
+		s->sumsq = r->sumsq;
+		s->nonfinite |= r->nonfinite;
+		s->digest = r->digest;
+	}
+	for (uint32_t r = 0; r < c->spec->ranks; r++)
+		s->voided += c->rank[r].voided;
+}
+
+/* Exactly-once is checked in production: the bitmaps' population is the sum of the nodes' counts. */
+static bool audit(const struct coord *c, uint64_t count)
+{
+	uint64_t bits = 0;
+	for (uint32_t i = 0; i < c->n_words; i++)
+		bits += (uint64_t)__builtin_popcountll(c->counted[i]);
+	return bits == count;
+}
+
+void coord_fail_attempt(struct coord *c, const char *why, struct now now)
+{
+	char text[200];
+	snprintf(text, sizeof text, "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
+		 (unsigned long long)c->window, why);
+	coord_event(c, true, "AttemptFailed", -1, text);
+	if (++c->failed_attempts >= MAX_FAILED_ATTEMPTS) {
+		coord_end(c, ST_ATTEMPT_FAILED, text, now);
+		return;
+	}
+	c->attempt++;
+	coord_set_phase(c, COORD_GO, now);
+	c->sent_ns = now.mono_ns + RETRY_NS - COORD_RESEND_NS; /* the next tick after RETRY_NS sends it */
+}
+
+void coord_decide(struct coord *c, struct now now)
+{
+	struct window_sums sums;
+	sum_votes(c, &sums);
+	uint64_t there = sums.count + sums.voided, missing = there < sums.expected ? sums.expected - there : 0;
+	for (uint32_t i = 1; i < c->n_peers; i++)
+		if (c->peer[i].last.digest != c->peer[0].last.digest) {
+			coord_fail_attempt(c, "nodes disagree on the reduced gradient (digest)", now);
+			return;
+		}
+	if (!audit(c, sums.count)) {
+		coord_end(c, ST_INTERNAL, "audit: counted micro-batches and bitmap disagree", now);
+		return;
+	}
+	if (missing && c->spec->uneven == UNEVEN_ERROR && sums.count) {
+		char text[256];
+		coord_describe_missing(c, missing, text, sizeof text);
+		coord_end(c, ST_WINDOW_CLOSED, text, now);
+		return;
+	}
+	struct commit k = { .job_id = c->job_id, .epoch = c->epoch, .term = c->term, .attempt = c->attempt };
+	struct window_base base = { c->applied_step, c->values, c->carry };
+	commit_decide(c->spec, &sums, &base, &k);
+	k.next_micro_size = updates_at(&c->updates, c->values, c->window + 1).micro_size;
+	find_last(c, &k, now);
+	k.unix_nanos = now.unix_ns;
+	k.final = all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
+	c->commit = k;
+	if (c->norms_asked)
+		c->ports.norms(c->ports.ctx, &c->commit);
+	c->norms_wanted &= !c->norms_asked;
+	coord_set_phase(c, COORD_PERSIST, now);
+	c->ports.persist_commit(c->ports.ctx, &c->commit, c->counted, c->n_words);
+}

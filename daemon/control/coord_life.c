@@ -1,0 +1,114 @@
+/* A coordinator's birth and end, and what time does to it. */
+#include "control/coord_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ATTEMPT_TIMEOUT_NS (INT64_C(60) * 1000000000)
+
+/* ---- time ---- */
+
+/* A job whose ranks never come must not stay for ever. */
+static void watch_start(struct coord *c, struct now now)
+{
+	if (!c->phase_since_ns || c->queued || c->held)
+		c->phase_since_ns = now.mono_ns;
+	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
+		return;
+	char text[200];
+	uint32_t there = 0, first = c->spec->ranks;
+	for (uint32_t r = c->spec->ranks; r-- > 0;) {
+		there += c->rank[r].attached;
+		if (!c->rank[r].attached)
+			first = r;
+	}
+	if (first < c->spec->ranks)
+		snprintf(text, sizeof text, "did not start within %lld s: %u of %u ranks attached, rank %u did not",
+			 (long long)(c->spec->stall_abort_ns / 1000000000), there, c->spec->ranks, first);
+	else
+		snprintf(text, sizeof text, "did not start within %lld s: no rank gave the initial parameters",
+			 (long long)(c->spec->stall_abort_ns / 1000000000));
+	coord_end(c, ST_STALLED, text, now);
+}
+
+void coord_tick(struct coord *c, struct now now)
+{
+	if (c->superseded)
+		return;
+	if (c->phase == COORD_COLLECT)
+		coord_watch_late(c, now);
+	if (c->phase == COORD_START)
+		watch_start(c, now);
+	if (c->phase == COORD_GO && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
+		coord_fail_attempt(c, "timed out", now);
+	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS && c->phase != COORD_ENDING)
+		coord_broadcast(c, now);
+}
+
+/* ---- life ---- */
+
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term,
+		      uint32_t n_nodes, const struct coord_ports *ports)
+{
+	struct coord *c = calloc(1, sizeof *c);
+	if (!c)
+		return ST_NO_MEMORY;
+	c->job_id = job_id;
+	c->epoch = 1;
+	c->term = term;
+	c->spec = spec;
+	c->ports = *ports;
+	c->n_peers = n_nodes;
+	c->n_words = (uint32_t)(((uint64_t)spec->ranks * spec->max_micro_size + 63) / 64);
+	c->state = JOB_PENDING;
+	c->values = values_of(spec);
+	c->carry = carry_first(spec);
+	c->peer = calloc(n_nodes, sizeof *c->peer);
+	c->rank = calloc(spec->ranks, sizeof *c->rank);
+	c->late = calloc(spec->ranks, sizeof *c->late);
+	c->counted = calloc(c->n_words, sizeof *c->counted);
+	if (!c->peer || !c->rank || !c->late || !c->counted) {
+		coord_free(c);
+		return ST_NO_MEMORY;
+	}
+	for (uint32_t r = 0; r < spec->ranks; r++)
+		c->rank[r].rank = r;
+	*out = c;
+	return ST_OK;
+}
+
+void coord_free(struct coord *c)
+{
+	if (!c)
+		return;
+	free(c->peer);
+	free(c->rank);
+	free(c->late);
+	free(c->counted);
+	updates_fini(&c->updates);
+	free(c);
+}
+
+void coord_restore(struct coord *c, const struct commit *last)
+{
+	c->commit = *last;
+	c->have_commit = true;
+	c->window = last->window;
+	c->applied_step = last->applied_step;
+	c->carry = last->next;
+	c->values = updates_take(&c->updates, c->values, last->window);
+	c->phase = COORD_COMMIT; /* some node may not have applied it: send it until all have */
+	c->state = c->held ? JOB_PAUSED : JOB_RUNNING;
+}
+
+void coord_restore_hold(struct coord *c, const char *reason)
+{
+	c->held = true;
+	snprintf(c->hold_reason, sizeof c->hold_reason, "%s", reason);
+	snprintf(c->reason, sizeof c->reason, "%s", reason);
+}
+
+enum status coord_restore_update(struct coord *c, const struct update *u)
+{
+	return updates_put(&c->updates, u);
+}
