@@ -95,7 +95,7 @@ void coord_decide(struct coord *c, struct now now)
 	k.next_micro_size = updates_at(&c->updates, c->values, c->window + 1).micro_size;
 	find_last(c, &k, now);
 	k.unix_nanos = now.unix_ns;
-	k.final = all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
+	k.final = coord_all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
 	c->commit = k;
 	if (c->norms_asked)
 		c->ports.norms(c->ports.ctx, &c->commit);

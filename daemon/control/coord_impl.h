@@ -60,6 +60,8 @@ void coord_broadcast(struct coord *, struct now);
 void coord_step(struct coord *, struct now);
 /* Asks for the frozen bitmaps anew, also of nodes that closed under an earlier coordinator. */
 void coord_start_close(struct coord *, struct now);
+/* All ranks of all nodes have left for good. */
+bool coord_all_left(const struct coord *);
 /* All nodes have voted: decides and persists, or fails the attempt. */
 void coord_decide(struct coord *, struct now);
 /* The next attempt, or the end after too many. */

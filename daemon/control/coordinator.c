@@ -108,7 +108,7 @@ static bool any_closed(const struct coord *c)
 	return false;
 }
 
-static bool all_left(const struct coord *c)
+bool coord_all_left(const struct coord *c)
 {
 	for (uint32_t i = 0; i < c->n_peers; i++)
 		if (!current(c, &c->peer[i]) || !c->peer[i].last.all_left)
@@ -176,7 +176,7 @@ void coord_start_close(struct coord *c, struct now now)
 
 static void step_collect(struct coord *c, struct now now)
 {
-	if (!c->held && all_left(c) && counted_so_far(c) == 0) {
+	if (!c->held && coord_all_left(c) && counted_so_far(c) == 0) {
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}

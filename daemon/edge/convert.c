@@ -93,6 +93,18 @@ static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	}
 }
 
+static void copy_loss_scale(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	const Gacc__V1__DynamicLossScale *d = pb->dynamic_loss_scale;
+	const Gacc__V1__OutlierSkip *o = pb->outlier_skip;
+	if (d)
+		s->dynamic_loss_scale = (struct loss_scale_rules){ d->enabled, d->growth_factor, d->backoff_factor,
+								   d->growth_interval, d->hysteresis, d->min_scale,
+								   d->max_scale };
+	if (o)
+		s->outlier_skip = (struct outlier_skip){ o->factor, o->decay, o->warmup_steps };
+}
+
 static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	s->ranks = pb->ranks;
@@ -110,6 +122,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->clip_value = pb->clip_value;
 	s->nonfinite = (enum nonfinite)pb->nonfinite;
 	s->loss_scale = pb->loss_scale;
+	copy_loss_scale(pb, s);
 	s->seed = pb->seed;
 	s->ordering = (enum ordering)pb->ordering;
 	s->slots_per_rank = pb->slots_per_rank;

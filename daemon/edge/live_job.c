@@ -200,6 +200,7 @@ void live_free(struct live_job *l)
 	free(l->user);
 	free(l->end_reason);
 	free(l->watcher);
+	free(l->norms_call);
 	free(l->link);
 	free(l);
 }
@@ -226,7 +227,8 @@ enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_s
 				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
 				.random16 = live_random16 };
 	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
-				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed };
+				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed,
+				  .norms = live_norms };
 	st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
@@ -375,6 +377,8 @@ void live_tick(struct live_job *l, struct now now)
 	live_engine_due(l, now);
 	job_tick(l->job, now);
 	coord_tick(l->coord, now);
+	if (l->n_norms_calls && live_ended(l))
+		live_fail_norms(l, ST_JOB_ENDED, "it has ended");
 	release_when_over(l, now);
 	live_tell(l, now);
 	live_waits(l, now);

@@ -99,6 +99,8 @@ struct live_job {
 	uint32_t queue_position, overtaken;
 	uint64_t need;                      /* bytes, as known at submission */
 	uint64_t reserved;                  /* set aside while no memory is allocated */
+	uint64_t *norms_call;               /* calls that wait for the norms of the next window */
+	uint32_t n_norms_calls;
 };
 
 /* ---- live_job.c ---- */
@@ -161,6 +163,19 @@ void live_persist_commit(void *ctx, const struct commit *, const uint64_t *count
 void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
 void live_check_store(struct daemon *, enum status);
+
+/* An update as the journal keeps it. Readers check size and version. */
+struct update_payload {
+	uint32_t version, reserved;
+	struct update update;
+};
+#define UPDATE_PAYLOAD_VERSION 1
+
+/* ---- live_norms.c ---- */
+bool live_await_norms(struct live_job *, uint64_t call); /* false: no memory */
+void live_forget_norms(struct live_job *, uint64_t call);
+void live_norms(void *ctx, const struct commit *);       /* ports.norms */
+void live_fail_norms(struct live_job *, enum status, const char *why);
 
 /* ---- live_memory.c ---- */
 /* Bytes of shared memory that a job with these tensors will have. ST_INVALID_SPEC with why, ST_NO_MEMORY. */

@@ -14,7 +14,7 @@ struct commit_payload {
 	uint32_t version, n_words;
 	struct commit commit;
 };
-#define COMMIT_PAYLOAD_VERSION 1
+#define COMMIT_PAYLOAD_VERSION 2
 
 /* ---- the journal ---- */
 
@@ -108,6 +108,18 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 	return ST_OK;
 }
 
+/* Comes before the windows: what holds in the last of them follows from all updates. */
+static enum status restore_update(void *arg, const struct journal_update *u)
+{
+	struct live_job *l = arg;
+	const struct update_payload *p = u->payload.data;
+	if (u->payload.n == sizeof *p && p->version == UPDATE_PAYLOAD_VERSION)
+		return coord_restore_update(l->coord, &p->update);
+	log_job(l->id, LOG_ERROR, "RestoreFailed", "the journal has an update for window %llu that this gaccd cannot read",
+		(unsigned long long)u->window);
+	return ST_VERSION_SKEW;
+}
+
 static enum status restore_tensors(struct live_job *l, const struct journal_bytes *b)
 {
 	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
@@ -155,6 +167,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	} else if (j->tensors.n) {
 		st = restore_tensors(l, &j->tensors);
 	}
+	if (l->coord && j->hold_reason)
+		coord_restore_hold(l->coord, j->hold_reason);
 	return live_add(d, l);
 }
 
@@ -183,7 +197,10 @@ enum status live_restore(struct daemon *d)
 		st = journal_each_job(d->journal, true, restore_job, d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
-		st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
+		if (l->coord)
+			st = journal_each_update(d->journal, l->id, restore_update, l);
+		if (!st)
+			st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
 					 l);
 		if (!st && l->job)
 			take_up(l);

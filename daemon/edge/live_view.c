@@ -113,6 +113,64 @@ static void add_rates(const struct live_job *l, Gacc__V1__Job *j)
 		j->steps_per_second = (double)(n - 1) * 1e9 / (double)(last - first);
 }
 
+static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
+{
+	Gacc__V1__Counters *o = malloc(sizeof *o);
+	if (!o)
+		return false;
+	gacc__v1__counters__init(o);
+	o->applied = c->applied;
+	o->skipped_nonfinite = c->skipped_nonfinite;
+	o->skipped_outlier = c->skipped_outlier;
+	o->dropped = c->dropped;
+	o->empty = c->empty;
+	o->rejected_micros = c->rejected_micros;
+	o->partial = c->partial;
+	j->counters = o;
+	return true;
+}
+
+static Gacc__V1__PendingUpdate *new_update(const struct update *u)
+{
+	Gacc__V1__PendingUpdate *o = malloc(sizeof *o);
+	Gacc__V1__JobValues *v = malloc(sizeof *v);
+	if (!o || !v) {
+		free(o);
+		free(v);
+		return NULL;
+	}
+	gacc__v1__pending_update__init(o);
+	gacc__v1__job_values__init(v);
+	o->window = u->window;
+	o->values = v;
+	v->micro_size = u->set & VALUE_MICRO_SIZE ? u->to.micro_size : 0;
+	if (u->set & VALUE_LR)
+		v->lr_value_case = GACC__V1__JOB_VALUES__LR_VALUE_LR;
+	if (u->set & VALUE_CLIP_NORM)
+		v->clip_norm_value_case = GACC__V1__JOB_VALUES__CLIP_NORM_VALUE_CLIP_NORM;
+	if (u->set & VALUE_CLIP_VALUE)
+		v->clip_value_value_case = GACC__V1__JOB_VALUES__CLIP_VALUE_VALUE_CLIP_VALUE;
+	v->lr = u->to.lr;
+	v->clip_norm = u->to.clip_norm;
+	v->clip_value = u->to.clip_value;
+	return o;
+}
+
+static bool add_updates(const struct live_job *l, Gacc__V1__Job *j)
+{
+	const struct updates *u = coord_updates(l->coord);
+	j->updates = u->n ? calloc(u->n, sizeof *j->updates) : NULL;
+	if (u->n && !j->updates)
+		return false;
+	for (uint32_t i = 0; i < u->n; i++) {
+		Gacc__V1__PendingUpdate *o = new_update(&u->item[i]);
+		if (!o)
+			return false;
+		j->updates[j->n_updates++] = o;
+	}
+	return true;
+}
+
 static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 {
 	j->window = coord_window(l->coord);
@@ -129,8 +187,10 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 		j->tensors = a->n_tensors;
 		j->parameters = a->n_parameters;
 	}
+	j->loss_scale = coord_carry(l->coord)->scale.scale;
 	add_rates(l, j);
-	return add_ranks(l, j, now) && add_last(l, j);
+	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_ranks(l, j, now) &&
+	       add_last(l, j);
 }
 
 static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, struct now now)
@@ -149,7 +209,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	j->spec = copy_spec(l->spec_pb);
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
-	if (l->coord && !fill_live(l, j, now))
+	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j))
 		return false;
 	return !with_events || add_events(l, j);
 }

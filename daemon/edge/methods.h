@@ -17,12 +17,15 @@ struct daemon *daemon_of(const struct rpc_call *);
 struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);
+/* May the caller change it? false: answered PERMISSION_DENIED. */
+bool may_change(struct rpc_call *, const struct live_job *);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
 /* on_end of a unary call: the job forgets it. */
 void forget_call(struct rpc_call *, bool completed);
 
-extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], node_methods[];
-extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_node_methods;
+extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], control_methods[];
+extern const struct rpc_method node_methods[];
+extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods, n_node_methods;
 
 #endif

@@ -159,7 +159,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 
 /* ---- changing ---- */
 
-static bool may_change(struct rpc_call *call, const struct live_job *l)
+bool may_change(struct rpc_call *call, const struct live_job *l)
 {
 	uint32_t uid = caller_uid(call);
 	if (uid == 0 || uid == l->uid)
@@ -255,6 +255,8 @@ enum status methods_add(struct daemon *d)
 		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, wait_methods, n_wait_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
 	return st;

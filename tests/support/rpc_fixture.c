@@ -257,6 +257,10 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(Flush, RPC_UNARY),
 	JOB(Watch, RPC_SERVER_STREAM),
 	JOB(Wait, RPC_UNARY),
+	JOB(Pause, RPC_UNARY),
+	JOB(Resume, RPC_UNARY),
+	JOB(Update, RPC_UNARY),
+	JOB(TensorNorms, RPC_UNARY),
 	{ .service = &gacc__v1__node_service__descriptor, .name = "GetNode", .on_message = on_other, .on_end = on_end },
 };
 

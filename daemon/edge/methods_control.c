@@ -1,0 +1,209 @@
+/* gacc.v1.JobService: what changes a job that runs. */
+#include "edge/methods.h"
+
+#include "edge/persist.h"
+
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct now now_of(const struct rpc_call *call)
+{
+	return daemon_now(daemon_of(call));
+}
+
+/* The job that this caller may change and that goes on; NULL: answered. */
+static struct live_job *running_job(struct rpc_call *call, const char *name)
+{
+	struct live_job *l = named_job(call, name);
+	if (!l || !may_change(call, l))
+		return NULL;
+	if (!live_ended(l) && coord_phase(l->coord) < COORD_ENDING)
+		return l;
+	const char *reason;
+	live_state(l, &reason, NULL);
+	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+	return NULL;
+}
+
+/* ---- Pause, Resume ---- */
+
+/* A call that is answered when its record is durable. */
+struct durable_call {
+	struct live_job *l;
+	uint64_t call;
+	void (*answer)(struct rpc_call *, struct live_job *, uint64_t window);
+	uint64_t window;
+};
+
+static void on_durable(void *arg, enum status st)
+{
+	struct durable_call *p = arg;
+	live_check_store(p->l->d, st);
+	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
+	if (call && st)
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->l->id, status_info(st)->text);
+	else if (call)
+		p->answer(call, p->l, p->window);
+	free(p);
+}
+
+/* Queues the record; false: answered with an error, nothing has changed. */
+static bool persist_then(struct rpc_call *call, struct live_job *l, const struct journal_record *r,
+			 void (*answer)(struct rpc_call *, struct live_job *, uint64_t window), uint64_t window)
+{
+	struct durable_call *p = malloc(sizeof *p);
+	if (p)
+		*p = (struct durable_call){ l, rpc_id(call), answer, window };
+	if (p && persist_put(l->d->persist, r, on_durable, p) == ST_OK)
+		return true;
+	free(p);
+	rpc_failf(call, ST_NO_MEMORY, "no memory to write to the journal");
+	return false;
+}
+
+static void say_who(struct rpc_call *call, const char *what, const char *why, char *out, size_t n)
+{
+	char user[64];
+	live_user_name(caller_uid(call), user, sizeof user);
+	snprintf(out, n, "%s by %s%s%.150s", what, user, *why ? ": " : "", why);
+}
+
+static void answer_pause(struct rpc_call *call, struct live_job *l, uint64_t window)
+{
+	Gacc__V1__PauseResponse r = GACC__V1__PAUSE_RESPONSE__INIT;
+	r.job = live_view(l, false, now_of(call));
+	if (!r.job) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		return;
+	}
+	rpc_finish(call, &r.base);
+	gacc__v1__job__free_unpacked(r.job, NULL);
+}
+
+static void pause_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__PauseRequest *q = (const Gacc__V1__PauseRequest *)m;
+	struct live_job *l = running_job(call, q->job);
+	char reason[256];
+	if (!l)
+		return;
+	say_who(call, "paused", q->reason, reason, sizeof reason);
+	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, reason } };
+	if (persist_then(call, l, &r, answer_pause, 0))
+		coord_pause(l->coord, reason, now_of(call));
+}
+
+static void answer_resume(struct rpc_call *call, struct live_job *l, uint64_t window)
+{
+	Gacc__V1__ResumeResponse r = GACC__V1__RESUME_RESPONSE__INIT;
+	r.job = live_view(l, false, now_of(call));
+	if (!r.job) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		return;
+	}
+	rpc_finish(call, &r.base);
+	gacc__v1__job__free_unpacked(r.job, NULL);
+}
+
+static void resume_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__ResumeRequest *q = (const Gacc__V1__ResumeRequest *)m;
+	struct live_job *l = running_job(call, q->job);
+	char reason[256];
+	if (!l)
+		return;
+	say_who(call, "resumed", "", reason, sizeof reason);
+	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, NULL } };
+	if (persist_then(call, l, &r, answer_resume, 0))
+		coord_resume(l->coord, reason, now_of(call));
+}
+
+/* ---- Update ---- */
+
+static struct update update_of(const Gacc__V1__UpdateRequest *q)
+{
+	struct update u = { .window = q->window };
+	const Gacc__V1__JobValues *v = q->values;
+	if (!v)
+		return u;
+	if (v->micro_size)
+		u.set |= VALUE_MICRO_SIZE;
+	if (v->lr_value_case == GACC__V1__JOB_VALUES__LR_VALUE_LR)
+		u.set |= VALUE_LR;
+	if (v->clip_norm_value_case == GACC__V1__JOB_VALUES__CLIP_NORM_VALUE_CLIP_NORM)
+		u.set |= VALUE_CLIP_NORM;
+	if (v->clip_value_value_case == GACC__V1__JOB_VALUES__CLIP_VALUE_VALUE_CLIP_VALUE)
+		u.set |= VALUE_CLIP_VALUE;
+	u.to.micro_size = v->micro_size;
+	u.to.lr = u.set & VALUE_LR ? v->lr : 0;
+	u.to.clip_norm = u.set & VALUE_CLIP_NORM ? v->clip_norm : 0;
+	u.to.clip_value = u.set & VALUE_CLIP_VALUE ? v->clip_value : 0;
+	return u;
+}
+
+static void answer_update(struct rpc_call *call, struct live_job *l, uint64_t window)
+{
+	Gacc__V1__UpdateResponse r = GACC__V1__UPDATE_RESPONSE__INIT;
+	r.window = window;
+	rpc_finish(call, &r.base);
+}
+
+static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__UpdateRequest *q = (const Gacc__V1__UpdateRequest *)m;
+	struct live_job *l = running_job(call, q->job);
+	if (!l)
+		return;
+	struct update u = update_of(q);
+	char why[256] = "";
+	const char *field;
+	enum status st = coord_prepare_update(l->coord, &u, &field, why, sizeof why);
+	if (st) {
+		struct rpc_error e = { .status = st, .message = why[0] ? why : NULL, .field = field };
+		rpc_fail(call, &e);
+		return;
+	}
+	struct update_payload p = { UPDATE_PAYLOAD_VERSION, 0, u };
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { &p, sizeof p } } };
+	if (persist_then(call, l, &r, answer_update, u.window))
+		coord_take_update(l->coord, &u);
+}
+
+/* ---- TensorNorms ---- */
+
+static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__TensorNormsRequest *q = (const Gacc__V1__TensorNormsRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	if (!l)
+		return;
+	enum status st = live_ended(l) ? ST_JOB_ENDED : coord_want_norms(l->coord);
+	if (st)
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
+	else if (live_await_norms(l, rpc_id(call)))
+		rpc_set_data(call, l);
+	else
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+}
+
+static void norms_over(struct rpc_call *call, bool completed)
+{
+	struct live_job *l = rpc_data(call);
+	if (l)
+		live_forget_norms(l, rpc_id(call));
+}
+
+#define JOB(name_, handler, ...) \
+	{ .service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, \
+	  .on_message = handler, __VA_ARGS__ }
+
+const struct rpc_method control_methods[] = {
+	JOB("Pause", pause_job),
+	JOB("Resume", resume_job),
+	JOB("Update", update_job),
+	JOB("TensorNorms", tensor_norms, .on_end = norms_over),
+};
+const size_t n_control_methods = sizeof control_methods / sizeof *control_methods;

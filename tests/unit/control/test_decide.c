@@ -1,0 +1,348 @@
+/* Loss scale, values that change, and what becomes of a window. */
+#include "control/decide.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BAD WINDOW_NOT_FINITE
+#define FIN WINDOW_FINITE
+#define NO WINDOW_NO_SIGN
+
+static struct job_spec spec;
+
+static void setup(void)
+{
+	const char *field;
+	char why[200] = "";
+	spec = (struct job_spec){ .name = "t", .ranks = 2, .micro_size = 4, .steps = 0 };
+	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	spec.master_f32 = true;
+	ck_assert_msg(job_spec_check(&spec, &field, why, sizeof why) == ST_OK, "%s", why);
+}
+
+/* ---- loss scale ---- */
+
+/* torch.amp.GradScaler (2.13) on the CPU: after each of these steps (1: an infinite gradient), get_scale() and
+ * _get_growth_tracker(). First with init_scale 1024, growth_interval 3, then with init_scale 96, factors 4 and 0.25, interval 2. */
+static const int torch_steps[] = { 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0 };
+static const struct {
+	struct loss_scale_rules rules;
+	double first;
+	struct {
+		double scale;
+		uint32_t tracker;
+	} after[20];
+} torch[] = {
+	{ { true, 2, 0.5, 3, 1, 1, 1 << 24 }, 1024,
+	  { { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 2048, 1 }, { 1024, 0 },
+	    { 512, 0 }, { 512, 1 }, { 512, 2 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 },
+	    { 1024, 2 }, { 2048, 0 } } },
+	{ { true, 4, 0.25, 2, 1, 1, 1 << 24 }, 96,
+	  { { 96, 1 }, { 384, 0 }, { 384, 1 }, { 96, 0 }, { 96, 1 }, { 384, 0 }, { 384, 1 }, { 1536, 0 }, { 384, 0 }, { 96, 0 },
+	    { 96, 1 }, { 384, 0 }, { 384, 1 }, { 1536, 0 }, { 1536, 1 }, { 6144, 0 }, { 1536, 0 }, { 1536, 1 }, { 6144, 0 },
+	    { 6144, 1 } } },
+};
+
+START_TEST(the_scale_goes_as_pytorchs)
+{
+	struct loss_scale s = loss_scale_first(&torch[_i].rules, torch[_i].first);
+	for (int i = 0; i < 20; i++) {
+		s = loss_scale_next(&torch[_i].rules, s, torch_steps[i] ? BAD : FIN);
+		ck_assert_msg(s.scale == torch[_i].after[i].scale && s.good == torch[_i].after[i].tracker,
+			      "step %d: %g, %u", i, s.scale, s.good);
+	}
+}
+END_TEST
+
+/* Megatron-LM's rule by hand, hysteresis 2, interval 2, scales in [4, 16]. */
+static const struct {
+	enum window_finite what;
+	double scale;
+	uint32_t good, allowance;
+} by_hand[] = {
+	{ BAD, 8, 0, 1 },  /* one is forgiven */
+	{ FIN, 8, 1, 1 },  { NO, 8, 1, 1 },   { BAD, 4, 0, 0 }, /* the second shrinks, and so does every further one */
+	{ BAD, 4, 0, 0 },  /* not below min */
+	{ FIN, 4, 1, 0 },  { FIN, 8, 0, 2 },  /* growth fills the hysteresis */
+	{ BAD, 8, 0, 1 },  { FIN, 8, 1, 1 },  { FIN, 16, 0, 2 }, { FIN, 16, 1, 2 }, { FIN, 16, 0, 2 }, /* not above max */
+};
+
+START_TEST(hysteresis_forgives)
+{
+	const struct loss_scale_rules rules = { true, 2, 0.5, 2, 2, 4, 16 };
+	struct loss_scale s = loss_scale_first(&rules, 8);
+	for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+		s = loss_scale_next(&rules, s, by_hand[i].what);
+		ck_assert_msg(s.scale == by_hand[i].scale && s.good == by_hand[i].good &&
+				      s.allowance == by_hand[i].allowance,
+			      "row %zu: %g, %u, %u", i, s.scale, s.good, s.allowance);
+	}
+}
+END_TEST
+
+START_TEST(a_fixed_scale_stays)
+{
+	struct loss_scale s = loss_scale_first(&spec.dynamic_loss_scale, 3);
+	for (int i = 0; i < 5000; i++)
+		s = loss_scale_next(&spec.dynamic_loss_scale, s, i % 7 ? FIN : BAD);
+	ck_assert_double_eq(s.scale, 3);
+}
+END_TEST
+
+/* ---- values that change ---- */
+
+static struct update change(uint64_t window, uint32_t set, uint32_t micro_size, double lr)
+{
+	return (struct update){ window, set, { micro_size, lr, 7, 8 } };
+}
+
+START_TEST(each_change_holds_from_its_window)
+{
+	struct updates u = { 0 };
+	struct update made[] = { change(20, VALUE_LR, 0, 0.3), change(10, VALUE_LR, 0, 0.2), change(10, VALUE_MICRO_SIZE, 8, 0),
+				 change(10, VALUE_LR, 0, 0.25), change(30, VALUE_CLIP_NORM | VALUE_CLIP_VALUE, 0, 0),
+				 change(15, VALUE_MICRO_SIZE, 2, 0) };
+	for (size_t i = 0; i < 6; i++)
+		ck_assert_int_eq(updates_put(&u, &made[i]), ST_OK);
+	struct values v = values_of(&spec);
+	ck_assert_double_eq(updates_at(&u, v, 9).lr, 0.1);
+	ck_assert_double_eq(updates_at(&u, v, 10).lr, 0.25); /* of two for one window the later one */
+	ck_assert_uint_eq(updates_at(&u, v, 10).micro_size, 8);
+	ck_assert_double_eq(updates_at(&u, v, 29).lr, 0.3);
+	v = updates_take(&u, v, 14);
+	ck_assert_uint_eq(u.n, 3);
+	ck_assert_uint_eq(v.micro_size, 8);
+	ck_assert_double_eq(v.lr, 0.25);
+	ck_assert_double_eq(updates_take(&u, v, 9).lr, 0.25); /* nothing left of the past */
+	v = updates_take(&u, v, 30);
+	ck_assert_uint_eq(u.n, 0);
+	ck_assert_double_eq(v.lr, 0.3);
+	ck_assert_uint_eq(v.micro_size, 2);
+	ck_assert(v.clip_norm == 7 && v.clip_value == 8);
+	updates_fini(&u);
+}
+END_TEST
+
+static const struct {
+	struct update u;
+	const char *field, *why;
+} refused[] = {
+	{ { 1, 0, { 0 } }, "values", "values is empty: set micro_size, lr, clip_norm or clip_value" },
+	{ { 1, VALUE_MICRO_SIZE, { .micro_size = 65 } }, "values.micro_size",
+	  "micro_size is 65, must be 1..64 (max_micro_size of the job)" },
+	{ { 1, VALUE_LR, { .lr = -1 } }, "values.lr", "lr is -1, must be finite and >= 0" },
+	{ { 1, VALUE_LR, { .lr = INFINITY } }, "values.lr", "lr is inf, must be finite and >= 0" },
+	{ { 1, VALUE_CLIP_NORM, { .clip_norm = NAN } }, "values.clip_norm", "clip_norm is nan, must be finite and >= 0 (0: off)" },
+	{ { 1, VALUE_CLIP_VALUE, { .clip_value = -2 } }, "values.clip_value",
+	  "clip_value is -2, must be finite and >= 0 (0: off)" },
+};
+
+START_TEST(values_are_checked_as_the_specs)
+{
+	const char *field = NULL;
+	char why[200] = "";
+	ck_assert_int_eq(update_check(&refused[_i].u, &spec, &field, why, sizeof why), ST_INVALID_ARGUMENT);
+	ck_assert_str_eq(field, refused[_i].field);
+	ck_assert_str_eq(why, refused[_i].why);
+}
+END_TEST
+
+START_TEST(a_job_whose_trainers_step_has_no_lr)
+{
+	const char *field;
+	char why[200];
+	struct update u = change(3, VALUE_LR, 0, 0.1);
+	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof why), ST_OK);
+	spec.optim.type = OPTIM_CLIENT;
+	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof why), ST_INVALID_ARGUMENT);
+}
+END_TEST
+
+START_TEST(a_change_says_old_and_new)
+{
+	char text[160];
+	struct update u = change(3, VALUE_LR | VALUE_MICRO_SIZE, 8, 0.05);
+	update_describe(&u, values_of(&spec), text, sizeof text);
+	ck_assert_str_eq(text, "micro_size 4 -> 8, lr 0.1 -> 0.05");
+}
+END_TEST
+
+/* ---- outcomes ---- */
+
+static struct window_sums full(double norm)
+{
+	/* weighted mean, all weights 1: divisor 8 */
+	return (struct window_sums){ .window = 5, .count = 8, .expected = 8, .sum_weight = 8, .sum_loss = 16,
+				     .sumsq = norm * norm * 64 };
+}
+
+static struct commit decide(struct window_sums in, const struct carry *carry)
+{
+	struct window_base base = { .applied_step = 3, .values = values_of(&spec), .carry = *carry };
+	struct commit k = { .job_id = 1 };
+	commit_decide(&spec, &in, &base, &k);
+	return k;
+}
+
+START_TEST(the_window_is_divided_by_its_own_scale)
+{
+	struct carry c = carry_first(&spec);
+	c.scale.scale = 16;
+	struct window_sums in = full(16 * 3);
+	struct commit k = decide(in, &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+	ck_assert_double_eq(k.grad_norm, 3);
+	ck_assert_double_eq(k.scale, 1.0 / (8 * 16));
+	ck_assert_double_eq(k.loss_scale, 16);
+	ck_assert_uint_eq(k.applied_step, 4);
+	ck_assert_double_eq(k.mean_loss, 2);
+	ck_assert_double_eq(k.lr, 0.1);
+}
+END_TEST
+
+START_TEST(the_windows_values_count_not_the_specs)
+{
+	struct carry c = carry_first(&spec);
+	struct window_sums in = full(4);
+	struct window_base base = { .values = { 4, 0.7, 2, 0.5 }, .carry = c };
+	struct commit k = { .job_id = 1 };
+	commit_decide(&spec, &in, &base, &k);
+	ck_assert_double_eq(k.lr, 0.7);
+	ck_assert_double_eq(k.clip_value, 0.5);
+	ck_assert_double_eq_tol(k.scale, 0.5 / 8, 1e-6);
+}
+END_TEST
+
+START_TEST(outliers_are_skipped_and_do_not_move_the_mean)
+{
+	spec.outlier_skip = (struct outlier_skip){ .factor = 3, .decay = 0.5, .warmup_steps = 2 };
+	struct carry c = carry_first(&spec);
+	const double norms[] = { 100, 1, 4 };
+	double sum = 0, weight = 0;
+	for (int i = 0; i < 3; i++) { /* 100 comes in the warm-up; 4 is above 3 times 1, not above 3 times the mean */
+		struct commit k = decide(full(norms[i]), &c);
+		ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+		sum = sum / 2 + norms[i];
+		weight = weight / 2 + 1;
+		c = k.next;
+		ck_assert_double_eq_tol(c.norms.sum / c.norms.weight, sum / weight, 1e-12);
+	}
+	struct commit k = decide(full(3.01 * sum / weight), &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_SKIPPED);
+	ck_assert_int_eq(k.skip_reason, SKIP_OUTLIER);
+	ck_assert_double_eq_tol(k.usual_norm, sum / weight, 1e-12);
+	ck_assert_uint_eq(k.applied_step, 3);
+	ck_assert(!memcmp(&k.next.norms, &c.norms, sizeof c.norms));
+	ck_assert_uint_eq(k.next.counters.skipped_outlier, 1);
+	k = decide(full(2.99 * sum / weight), &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+}
+END_TEST
+
+START_TEST(counters_count_each_outcome)
+{
+	struct carry c = carry_first(&spec);
+	struct window_sums partial = full(1), bad = full(1), empty = { .expected = 8, .voided = 2 }, voids = full(1);
+	partial.count = 6;
+	bad.nonfinite = 1;
+	voids.count = 7;
+	voids.voided = 1;
+	struct window_sums in[] = { full(1), partial, bad, empty, voids };
+	for (int i = 0; i < 5; i++)
+		c = decide(in[i], &c).next;
+	spec.uneven = UNEVEN_DROP;
+	struct commit k = decide(partial, &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_DROPPED);
+	struct counters want = { .applied = 3, .partial = 2, .skipped_nonfinite = 1, .empty = 1, .rejected_micros = 3,
+				 .dropped = 1 };
+	ck_assert_mem_eq(&k.next.counters, &want, sizeof want);
+}
+END_TEST
+
+/* reject_micro takes the non-finite values out of the sum: the void micro-batches speak for them. */
+START_TEST(void_micro_batches_speak_against_the_scale)
+{
+	spec.dynamic_loss_scale.enabled = true;
+	spec.loss_scale = 64;
+	struct carry c = carry_first(&spec);
+	struct window_sums in = full(1);
+	in.count = 7;
+	in.voided = 1;
+	struct commit k = decide(in, &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+	ck_assert_double_eq(k.next.scale.scale, 32);
+	in = full(1);
+	in.nonfinite = 3;
+	k = decide(in, &k.next);
+	ck_assert_int_eq(k.skip_reason, SKIP_NONFINITE);
+	ck_assert_double_eq(k.loss_scale, 32);
+	ck_assert_double_eq(k.next.scale.scale, 16);
+	struct window_sums none = { .expected = 8 };
+	ck_assert_double_eq(decide(none, &k.next).next.scale.scale, 16);
+}
+END_TEST
+
+static const struct {
+	struct loss_scale_rules rules;
+	struct outlier_skip outlier;
+	double first;
+	enum nonfinite nonfinite;
+	const char *field;
+} specs[] = {
+	{ { .enabled = true, .growth_factor = 1 }, { .factor = 0 }, 0, 0, "dynamic_loss_scale.growth_factor" },
+	{ { .enabled = true, .backoff_factor = 1.5 }, { .factor = 0 }, 0, 0, "dynamic_loss_scale.backoff_factor" },
+	{ { .enabled = true, .min = 8, .max = 4 }, { .factor = 0 }, 0, 0, "dynamic_loss_scale.min_scale" },
+	{ { .enabled = true, .min = 8 }, { .factor = 0 }, 4, 0, "loss_scale" },
+	{ { .enabled = true }, { .factor = 0 }, 0, NONFINITE_ERROR, "dynamic_loss_scale.enabled" },
+	{ { .enabled = false }, { .factor = 0.5 }, 0, 0, "outlier_skip.factor" },
+	{ { .enabled = false }, { .factor = 2, .decay = 1 }, 0, 0, "outlier_skip.decay" },
+	{ { .enabled = true }, { .factor = 2 }, 65536, 0, NULL },
+};
+
+START_TEST(rules_are_checked)
+{
+	const char *field = NULL;
+	char why[256] = "";
+	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .loss_scale = specs[_i].first,
+			      .dynamic_loss_scale = specs[_i].rules, .outlier_skip = specs[_i].outlier,
+			      .nonfinite = specs[_i].nonfinite };
+	s.optim = spec.optim;
+	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	ck_assert_msg(st == (specs[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
+	if (specs[_i].field)
+		ck_assert_str_eq(field, specs[_i].field);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("decide");
+	TCase *c = tcase_create("decide");
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_loop_test(c, the_scale_goes_as_pytorchs, 0, 2);
+	tcase_add_test(c, hysteresis_forgives);
+	tcase_add_test(c, a_fixed_scale_stays);
+	tcase_add_test(c, each_change_holds_from_its_window);
+	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof refused / sizeof *refused);
+	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
+	tcase_add_test(c, a_change_says_old_and_new);
+	tcase_add_test(c, the_window_is_divided_by_its_own_scale);
+	tcase_add_test(c, the_windows_values_count_not_the_specs);
+	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
+	tcase_add_test(c, counters_count_each_outcome);
+	tcase_add_test(c, void_micro_batches_speak_against_the_scale);
+	tcase_add_loop_test(c, rules_are_checked, 0, sizeof specs / sizeof *specs);
+	suite_add_tcase(s, c);
+	return s;
+}
+
+int main(void)
+{
+	SRunner *r = srunner_create(suite());
+	srunner_run_all(r, CK_ENV);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
