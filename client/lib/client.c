@@ -79,6 +79,8 @@ const char *gacc_strerror(gacc_status st)
 		return "non-finite gradient";
 	case GACC_EINTERNAL:
 		return "internal error";
+	case GACC_ENOSYS:
+		return "this gaccd is older and has no such call";
 	}
 	return "unknown status";
 }

@@ -42,9 +42,11 @@ gacc_status gacc_status_of(enum status st)
 	case ST_DRAINING:
 	case ST_ENGINE_DOWN:
 		return GACC_EUNAVAIL;
+	case ST_UNIMPLEMENTED:
+		return GACC_ENOSYS;
 	default:
 		return status_info(st)->grpc_code == 3 || status_info(st)->grpc_code == 9 ||
-				       status_info(st)->grpc_code == 6 || status_info(st)->grpc_code == 12
+				       status_info(st)->grpc_code == 6
 			       ? GACC_EINVAL
 			       : GACC_EINTERNAL;
 	}

@@ -5,23 +5,9 @@
 #include <string.h>
 
 #include "gacc/v1/job.pb-c.h"
+#include "lib/answer.h"
 #include "lib/json.h"
 #include "proto/bytes.h"
-
-/* What one job needs beside its message. */
-struct job_block {
-	gacc_rank_info *rank;
-	gacc_job_event *event;
-	char *json;
-	char *log_dir;
-};
-
-struct jobs_block {
-	gacc_jobs public; /* first: what callers hold */
-	struct ProtobufCMessage *owner;
-	gacc_job_info *info;
-	struct job_block *block;
-};
 
 /* %j is the id, %x the name. */
 static char *expand_log_dir(const char *pattern, uint64_t id, const char *name)
@@ -62,13 +48,23 @@ static void fill_rank(gacc_rank_info *out, const Gacc__V1__RankStatus *r)
 		.last_push_unix_nanos = r->last_push_unix_nanos,
 		.late_ns = r->late_ns,
 		.detail = r->detail,
+		.exit_status = r->exit_status,
+		.restarts = r->restarts,
 	};
 }
 
-static void fill_event(gacc_job_event *out, const Gacc__V1__Event *e)
+void event_fill(gacc_job_event *out, const struct Gacc__V1__Event *e)
 {
-	*out = (gacc_job_event){ .unix_nanos = e->unix_nanos, .warning = e->warning, .reason = e->reason,
-				 .object = e->object, .message = e->message, .window = e->window };
+	*out = (gacc_job_event){
+		.unix_nanos = e->unix_nanos,
+		.warning = e->warning,
+		.reason = e->reason,
+		.object = e->object,
+		.message = e->message,
+		.window = e->window,
+		.id = e->id,
+		.job = e->job,
+	};
 }
 
 static void fill_spec(gacc_job_info *out, const Gacc__V1__JobSpec *s)
@@ -94,6 +90,19 @@ static void fill_last(gacc_job_info *out, const Gacc__V1__StepResult *s)
 	out->last_weight = s->total_weight;
 	out->last_rank = s->last_rank;
 	out->last_lag_ns = s->last_lag_ns;
+}
+
+static void fill_counters(gacc_counters *out, const Gacc__V1__Counters *c)
+{
+	*out = (gacc_counters){
+		.applied = c->applied,
+		.skipped_nonfinite = c->skipped_nonfinite,
+		.skipped_outlier = c->skipped_outlier,
+		.dropped = c->dropped,
+		.empty = c->empty,
+		.rejected_micros = c->rejected_micros,
+		.partial = c->partial,
+	};
 }
 
 static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
@@ -125,7 +134,12 @@ static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
 		.wait_fraction = j->wait_fraction,
 		.engine_pid = j->engine_pid,
 		.engine_restarts = j->engine_restarts,
+		.loss_scale = j->loss_scale,
+		.queue_position = j->queue_position,
+		.launcher_pid = j->launcher_pid,
 	};
+	if (j->counters)
+		fill_counters(&out->counters, j->counters);
 	if (j->spec)
 		fill_spec(out, j->spec);
 	if (j->last)
@@ -134,64 +148,110 @@ static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
 		out->micro_size = j->micro_size;
 }
 
-static bool fill_job(gacc_job_info *out, struct job_block *b, const Gacc__V1__Job *j)
+static bool fill_root_cause(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__RootCause *c)
 {
-	fill_scalars(out, j);
-	b->rank = calloc(j->n_ranks + 1, sizeof(*b->rank));
-	b->event = calloc(j->n_events + 1, sizeof(*b->event));
-	b->json = json_of(&j->base);
-	b->log_dir = expand_log_dir(j->spec ? j->spec->log_dir : "", j->id, out->name);
-	if (!b->rank || !b->event || !b->json || !b->log_dir)
+	gacc_root_cause *cause = answer_items(jobs, 1, sizeof(*cause));
+
+	if (!cause)
+		return false;
+	*cause = (gacc_root_cause){
+		.rank = c->rank,
+		.pid = c->pid,
+		.exit_status = c->exit_status,
+		.unix_nanos = c->unix_nanos,
+		.message = c->message,
+		.log_line = (const char *const *)c->log_tail,
+		.n_log_line = c->n_log_tail,
+	};
+	out->root_cause = cause;
+	return true;
+}
+
+static void fill_update(gacc_pending_update *out, const Gacc__V1__PendingUpdate *u)
+{
+	const Gacc__V1__JobValues *v = u->values;
+
+	out->window = u->window;
+	out->values.struct_size = sizeof(out->values);
+	if (!v)
+		return;
+	out->values.micro_size = v->micro_size;
+	if (v->lr_value_case == GACC__V1__JOB_VALUES__LR_VALUE_LR)
+		out->values.lr = &v->lr;
+	if (v->clip_norm_value_case == GACC__V1__JOB_VALUES__CLIP_NORM_VALUE_CLIP_NORM)
+		out->values.clip_norm = &v->clip_norm;
+	if (v->clip_value_value_case == GACC__V1__JOB_VALUES__CLIP_VALUE_VALUE_CLIP_VALUE)
+		out->values.clip_value = &v->clip_value;
+}
+
+static bool fill_lists(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
+{
+	gacc_rank_info *rank = answer_items(jobs, j->n_ranks, sizeof(*rank));
+	gacc_job_event *event = answer_items(jobs, j->n_events, sizeof(*event));
+	gacc_pending_update *update = answer_items(jobs, j->n_updates, sizeof(*update));
+
+	if (!rank || !event || !update)
 		return false;
 	for (size_t i = 0; i < j->n_ranks; i++)
-		fill_rank(&b->rank[i], j->ranks[i]);
-	for (size_t i = 0; i < j->n_events; i++)
-		fill_event(&b->event[i], j->events[i]);
-	out->rank = b->rank;
+		fill_rank(&rank[i], j->ranks[i]);
+	for (size_t i = 0; i < j->n_events; i++) {
+		event_fill(&event[i], j->events[i]);
+		event[i].json = answer_json(jobs, &j->events[i]->base);
+		if (!event[i].json)
+			return false;
+	}
+	for (size_t i = 0; i < j->n_updates; i++)
+		fill_update(&update[i], j->updates[i]);
+	out->rank = rank;
 	out->n_rank = j->n_ranks;
-	out->event = b->event;
+	out->event = event;
 	out->n_event = j->n_events;
-	out->json = b->json;
-	out->log_dir = b->log_dir;
+	out->update = update;
+	out->n_update = j->n_updates;
 	return true;
+}
+
+/* Older daemons leave the pattern to us. */
+static bool fill_log_dir(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
+{
+	out->log_dir = *j->log_dir ? j->log_dir : NULL;
+	if (!out->log_dir)
+		out->log_dir = answer_text(jobs, expand_log_dir(j->spec ? j->spec->log_dir : "", j->id, out->name));
+	return out->log_dir != NULL;
+}
+
+static bool fill_job(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
+{
+	fill_scalars(out, j);
+	out->json = answer_json(jobs, &j->base);
+	return out->json && fill_log_dir(jobs, out, j) && fill_lists(jobs, out, j) &&
+	       (!j->root_cause || fill_root_cause(jobs, out, j->root_cause));
 }
 
 gacc_jobs *jobs_new(struct ProtobufCMessage *owner, struct Gacc__V1__Job *const *job, size_t n)
 {
-	struct jobs_block *jobs = calloc(1, sizeof(*jobs));
+	gacc_jobs *jobs = answer_new(sizeof(*jobs));
+	gacc_job_info *info;
 
 	if (!jobs) {
 		bytes_free(owner);
 		return NULL;
 	}
-	jobs->owner = owner;
-	jobs->info = calloc(n + 1, sizeof(*jobs->info));
-	jobs->block = calloc(n + 1, sizeof(*jobs->block));
-	jobs->public.n = n;
-	jobs->public.job = jobs->info;
+	if (!answer_keep(jobs, owner))
+		goto fail;
+	info = answer_items(jobs, n, sizeof(*info));
 	for (size_t i = 0; i < n; i++)
-		if (!jobs->info || !jobs->block || !fill_job(&jobs->info[i], &jobs->block[i], job[i]))
+		if (!info || !fill_job(jobs, &info[i], job[i]))
 			goto fail;
-	return &jobs->public;
+	jobs->n = n;
+	jobs->job = info;
+	return jobs;
 fail:
-	gacc_jobs_free(&jobs->public);
+	gacc_jobs_free(jobs);
 	return NULL;
 }
 
-void gacc_jobs_free(gacc_jobs *public)
+void gacc_jobs_free(gacc_jobs *jobs)
 {
-	struct jobs_block *jobs = (struct jobs_block *)public;
-
-	if (!jobs)
-		return;
-	for (size_t i = 0; jobs->block && i < public->n; i++) {
-		free(jobs->block[i].rank);
-		free(jobs->block[i].event);
-		free(jobs->block[i].json);
-		free(jobs->block[i].log_dir);
-	}
-	free(jobs->block);
-	free(jobs->info);
-	bytes_free(jobs->owner);
-	free(jobs);
+	answer_free(jobs);
 }

@@ -1,4 +1,4 @@
-/* gacc.v1.Job as the public struct gacc_job_info. */
+/* gacc.v1.Job and Event as the public structs. */
 #ifndef GACC_CLIENT_JOB_INFO_H
 #define GACC_CLIENT_JOB_INFO_H
 
@@ -7,10 +7,14 @@
 #include "gacc/gacc_admin.h"
 
 struct ProtobufCMessage;
+struct Gacc__V1__Event;
 struct Gacc__V1__Job;
 
 /* n jobs that are borrowed from `owner`, which is taken over (also on failure) and freed with the result. NULL without
  * memory. */
 gacc_jobs *jobs_new(struct ProtobufCMessage *owner, struct Gacc__V1__Job *const *job, size_t n);
+
+/* All but the JSON; borrows from the message. */
+void event_fill(gacc_job_event *out, const struct Gacc__V1__Event *);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/job.pb-c.h"
+#include "lib/answer.h"
 #include "lib/channel.h"
 #include "lib/job_info.h"
 #include "lib/tail.h"
@@ -31,28 +32,12 @@ static void tell(struct gacc_watch *w)
 	(void)!write(w->fd, &one, sizeof(one));
 }
 
-/* The stream owns the message it gives out: keep a copy. */
-static gacc_jobs *copy_job(const Gacc__V1__WatchResponse *r)
-{
-	size_t n = gacc__v1__watch_response__get_packed_size(r);
-	uint8_t *packed = malloc(n + 1);
-	struct ProtobufCMessage *copy = NULL;
-	gacc_jobs *jobs = NULL;
-
-	if (packed) {
-		gacc__v1__watch_response__pack(r, packed);
-		if (!bytes_decode(&gacc__v1__watch_response__descriptor, packed, n, &copy))
-			jobs = jobs_new(copy, &((Gacc__V1__WatchResponse *)copy)->job, 1);
-	}
-	free(packed);
-	return jobs;
-}
-
 static void on_job(void *arg, const struct ProtobufCMessage *msg)
 {
 	const Gacc__V1__WatchResponse *r = (const Gacc__V1__WatchResponse *)msg;
 	struct gacc_watch *w = arg;
-	gacc_jobs *jobs = r->job ? copy_job(r) : NULL;
+	struct ProtobufCMessage *copy = r->job ? message_copy(msg) : NULL; /* the stream owns what it gives out */
+	gacc_jobs *jobs = copy ? jobs_new(copy, &((Gacc__V1__WatchResponse *)copy)->job, 1) : NULL;
 
 	if (!jobs)
 		return;

@@ -65,7 +65,8 @@ typedef enum gacc_status {
 	GACC_ELAYOUT = -10,   /* the tensor set differs from the declared one */
 	GACC_EDONE = -11,     /* the job has completed: no further window */
 	GACC_ENONFINITE = -12,/* refused: non-finite gradient */
-	GACC_EINTERNAL = -13
+	GACC_EINTERNAL = -13,
+	GACC_ENOSYS = -14     /* this gaccd is older and has no such call */
 } gacc_status;
 
 typedef enum gacc_dtype { GACC_F32 = 1, GACC_F64 = 2, GACC_F16 = 3, GACC_BF16 = 4 } gacc_dtype;

@@ -1,7 +1,7 @@
 /* gacc for those who run jobs: submit, look, cancel, and the state of the node. gaccctl uses this and nothing else.
  *
  * All calls may be made from any thread; each lasts at most the client's timeout (gacc_set_timeout) and fails at once when the
- * daemon is not there. gacc_failure tells a failure's parts.
+ * daemon is not there. gacc_failure tells a failure's parts. GACC_ENOSYS: this gaccd is older and has no such call.
  *
  * What a call returns is one block that is freed as a whole; strings in it live as long, and are never NULL. Each message also
  * comes as JSON with the field names of proto/gacc/v1: enum values without their prefix, times (fields that end in
@@ -68,6 +68,8 @@ typedef struct gacc_rank_info {
 	int64_t last_push_unix_nanos; /* 0: none yet */
 	int64_t late_ns;
 	const char *detail;
+	int exit_status;              /* of its last process that gaccd started: exit code, or 128 + signal; -1: none */
+	uint32_t restarts;            /* how often gaccd started it again */
 } gacc_rank_info;
 
 typedef struct gacc_job_event {
@@ -77,7 +79,42 @@ typedef struct gacc_job_event {
 	const char *object;           /* "job", "rank 3", "engine" */
 	const char *message;
 	uint64_t window;
+	uint64_t id;                  /* ascending on a node, over restarts; 0: not numbered */
+	uint64_t job;                 /* 0: the node's, or the job that was asked for */
+	const char *json;
 } gacc_job_event;
+
+/* The first rank that failed on its own; later ones are often its consequences. */
+typedef struct gacc_root_cause {
+	uint32_t rank;
+	int64_t pid;
+	int exit_status;              /* exit code, or 128 + signal */
+	int64_t unix_nanos;
+	const char *message;          /* one sentence */
+	const char *const *log_line;  /* n_log_line of them: the last of its log */
+	size_t n_log_line;
+} gacc_root_cause;
+
+/* What has happened in a job since its start. */
+typedef struct gacc_counters {
+	uint64_t applied, skipped_nonfinite, skipped_outlier, dropped, empty;
+	uint64_t rejected_micros;     /* void micro-batches */
+	uint64_t partial;             /* steps with fewer than ranks * micro_size micro-batches */
+} gacc_counters;
+
+/* Values that may change while a job runs. NULL and 0: stays as it is. */
+typedef struct gacc_job_values {
+	size_t struct_size;
+	uint32_t micro_size;
+	const double *lr;             /* the optimizer's base rate; the schedule goes on */
+	const double *clip_norm, *clip_value; /* to 0: off */
+} gacc_job_values;
+
+/* An update that was accepted and is not yet in force. */
+typedef struct gacc_pending_update {
+	uint64_t window;              /* the first window it holds for */
+	gacc_job_values values;
+} gacc_pending_update;
 
 typedef struct gacc_job_info {
 	uint64_t id;
@@ -109,6 +146,13 @@ typedef struct gacc_job_info {
 	uint64_t stall_abort_ms;
 	int64_t engine_pid;
 	uint32_t engine_restarts;
+	gacc_counters counters;
+	double loss_scale;            /* of the open window; 0 or 1: none */
+	uint32_t queue_position;      /* 1: next; 0: not queued */
+	int64_t launcher_pid;         /* 0: none */
+	const gacc_root_cause *root_cause; /* NULL: no rank that gaccd started has failed */
+	const gacc_pending_update *update; /* n_update of them */
+	size_t n_update;
 	const char *json;
 } gacc_job_info;
 
@@ -126,6 +170,19 @@ GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out
 GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
 GACC_API gacc_status gacc_job_flush(gacc_client *, const char *job, uint64_t *out_window);
+/* Holds the job at the next window boundary, until it is resumed. */
+GACC_API gacc_status gacc_job_pause(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
+GACC_API gacc_status gacc_job_resume(gacc_client *, const char *job, gacc_jobs **out);
+/* From that window on (0: as soon as possible). *out_window is the first that it holds for, whatever dies. */
+GACC_API gacc_status gacc_job_update(gacc_client *, const char *job, const gacc_job_values *, uint64_t window,
+				     uint64_t *out_window);
+/* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), over restarts of the daemon, for
+ * at most timeout_ms (-1: for ever). GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more, *out is the job all the
+ * same. */
+GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
+				   gacc_jobs **out);
+/* "completed" or "COMPLETED"; 0: there is no such state. */
+GACC_API gacc_job_state gacc_job_state_named(const char *name);
 
 /* A job as it changes. A thread of the library reads it, over restarts of the daemon; states in between may be skipped, the
  * last one is not. */
@@ -136,6 +193,94 @@ GACC_API int gacc_watch_fd(const gacc_watch *);
 /* The newest state. GACC_EAGAIN: nothing new; GACC_EDONE: the job has ended and all was told; else why it cannot go on. */
 GACC_API gacc_status gacc_watch_next(gacc_watch *, gacc_jobs **out);
 GACC_API void gacc_watch_close(gacc_watch *);
+
+/* --- what has happened in a job */
+
+typedef struct gacc_micro_info {
+	uint32_t rank, micro;
+	double weight, loss;
+	int64_t pushed_unix_nanos;
+	int64_t lag_ns;               /* after the first push of its index by any rank */
+	int rejected;                 /* void: non-finite */
+	uint64_t data_key;
+} gacc_micro_info;
+
+typedef struct gacc_window_info {
+	uint64_t window, applied_step;
+	const char *outcome, *skip_reason; /* "APPLIED", "SKIPPED", "EMPTY", "DROPPED"; "NONFINITE", "OUTLIER_NORM", "UNSPECIFIED" */
+	double total_weight, divisor;
+	uint64_t micro_count;
+	double grad_norm, lr, mean_loss, loss_scale;
+	uint32_t last_rank;           /* whose contribution completed it, and by how much after the one before */
+	int64_t last_lag_ns;
+	int64_t closed_unix_nanos;
+	const uint32_t *short_rank;   /* n_short of them gave fewer than micro_size */
+	size_t n_short;
+	const gacc_micro_info *micro; /* n_micro of them, if asked for */
+	size_t n_micro;
+	const char *json;
+} gacc_window_info;
+
+typedef struct gacc_history {
+	size_t n;
+	const gacc_window_info *window;
+} gacc_history;
+
+/* Windows that have closed, newest first: at most `limit` (0: 20), only those before `before_window` (0: all). */
+GACC_API gacc_status gacc_job_history(gacc_client *, const char *job, uint64_t before_window, uint32_t limit, int micros,
+				      gacc_history **out);
+GACC_API void gacc_history_free(gacc_history *);
+
+typedef struct gacc_events {
+	size_t n;
+	const gacc_job_event *event;  /* oldest first */
+} gacc_events;
+
+/* Those with a greater id than after_id, at most `limit` (0: 1000). job NULL: of the node and all jobs. */
+GACC_API gacc_status gacc_job_events(gacc_client *, const char *job, uint64_t after_id, uint32_t limit, gacc_events **out);
+GACC_API void gacc_events_free(gacc_events *);
+
+typedef struct gacc_tensor_norm {
+	const char *name;
+	double grad_norm;             /* 2-norm of the averaged, unscaled gradient, before clipping */
+	double param_norm;            /* of the parameter before the step */
+} gacc_tensor_norm;
+
+typedef struct gacc_norms {
+	uint64_t window;
+	size_t n;
+	const gacc_tensor_norm *norm;
+	const char *json;
+} gacc_norms;
+
+/* Of the next window that closes, which is waited for. */
+GACC_API gacc_status gacc_job_norms(gacc_client *, const char *job, gacc_norms **out);
+GACC_API void gacc_norms_free(gacc_norms *);
+
+/* --- checkpoints */
+
+typedef struct gacc_checkpoint_info {
+	uint64_t id;                  /* ascending in a job */
+	const char *path;             /* directory with manifest.json */
+	const char *state;            /* "WRITING", "COMPLETE", "FAILED" */
+	uint64_t window, applied_step;
+	uint64_t carried_micros;      /* micro-batches of the open window that it has */
+	uint64_t bytes;
+	int64_t started_unix_nanos, ended_unix_nanos;
+	const char *message;          /* why it failed */
+	const char *json;
+} gacc_checkpoint_info;
+
+typedef struct gacc_checkpoints {
+	size_t n;
+	const gacc_checkpoint_info *checkpoint; /* oldest first */
+} gacc_checkpoints;
+
+/* At the next window boundary, or now, with the open window's sum. wait: returns when it is complete, else when it has begun.
+ * *out is one checkpoint. */
+GACC_API gacc_status gacc_checkpoint_save(gacc_client *, const char *job, int inside_window, int wait, gacc_checkpoints **out);
+GACC_API gacc_status gacc_checkpoint_list(gacc_client *, const char *job, gacc_checkpoints **out);
+GACC_API void gacc_checkpoints_free(gacc_checkpoints *);
 
 /* --- the node */
 
@@ -152,6 +297,40 @@ typedef struct gacc_node_info {
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);
 GACC_API void gacc_node_free(gacc_node_info *);
+
+typedef struct gacc_buffer_info {
+	uint64_t job;                 /* 0: of a job that is being restored */
+	const char *kind;             /* "accumulator", "slots", ... */
+	uint32_t segments, clients;   /* trainers that map it */
+	uint64_t tensors, bytes;
+} gacc_buffer_info;
+
+typedef struct gacc_buffers {
+	size_t n;
+	const gacc_buffer_info *buffer;
+	uint64_t host_bytes_used, host_bytes_limit;
+	uint64_t user_bytes_used, user_bytes_limit; /* the caller's */
+	const char *json;
+} gacc_buffers;
+
+/* Shared memory by owner. job NULL: all jobs. */
+GACC_API gacc_status gacc_node_buffers(gacc_client *, const char *job, gacc_buffers **out);
+GACC_API void gacc_buffers_free(gacc_buffers *);
+
+typedef struct gacc_config_value {
+	const char *key, *value;      /* "limits.jobs" */
+	const char *source;           /* "default", "file:line", "environment", "command line" */
+} gacc_config_value;
+
+typedef struct gacc_config {
+	size_t n;
+	const gacc_config_value *value;
+	const char *json;
+} gacc_config;
+
+/* What the node's gaccd runs with. */
+GACC_API gacc_status gacc_node_config(gacc_client *, gacc_config **out);
+GACC_API void gacc_config_free(gacc_config *);
 
 #ifdef __cplusplus
 }

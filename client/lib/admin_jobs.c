@@ -1,0 +1,241 @@
+/* Jobs: submit, look, and what may be done to them. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "gacc/v1/job.pb-c.h"
+#include "lib/admin.h"
+#include "lib/channel.h"
+#include "lib/internal.h"
+#include "lib/job_info.h"
+#include "lib/json.h"
+#include "lib/spec.h"
+
+#define WAIT_SLICE_MS 30000 /* a call that lasts longer would not notice a gaccd that is gone */
+#define RETRY_MS 200
+#define FAILED_PRECONDITION 9
+
+#define JOBS (&gacc__v1__job_service__descriptor)
+
+static gacc_status give_jobs(struct gacc_client *client, ProtobufCMessage *owner, Gacc__V1__Job *const *job, size_t n,
+			     gacc_jobs **out)
+{
+	if (n == 1 && !job[0]) {
+		bytes_free(owner);
+		return admin_fail(client, ST_MALFORMED, "gaccd's answer holds no job");
+	}
+	*out = jobs_new(owner, job, n);
+	return *out ? GACC_OK : admin_no_memory(client);
+}
+
+gacc_status gacc_job_submit(gacc_client *client, const gacc_spec *spec, gacc_jobs **out)
+{
+	Gacc__V1__SubmitRequest request = GACC__V1__SUBMIT_REQUEST__INIT;
+	uint8_t request_id[REQUEST_ID_BYTES];
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	st = admin_request_id(client, request_id);
+	if (st)
+		return st;
+	request.spec = spec_message(spec);
+	request.request_id.data = request_id;
+	request.request_id.len = sizeof(request_id);
+	st = admin_call(client, JOBS, "Submit", &request.base, &reply);
+	if (st)
+		return st;
+	return give_jobs(client, reply, &((Gacc__V1__SubmitResponse *)reply)->job, 1, out);
+}
+
+gacc_status gacc_job_get(gacc_client *client, const char *job, gacc_jobs **out)
+{
+	Gacc__V1__GetRequest request = GACC__V1__GET_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.job = unconst(job);
+	st = admin_call(client, JOBS, "Get", &request.base, &reply);
+	if (st)
+		return st;
+	return give_jobs(client, reply, &((Gacc__V1__GetResponse *)reply)->job, 1, out);
+}
+
+gacc_status gacc_job_list(gacc_client *client, int ended_too, gacc_jobs **out)
+{
+	Gacc__V1__ListRequest request = GACC__V1__LIST_REQUEST__INIT;
+	const Gacc__V1__ListResponse *list;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.all = ended_too != 0;
+	st = admin_call(client, JOBS, "List", &request.base, &reply);
+	if (st)
+		return st;
+	list = (Gacc__V1__ListResponse *)reply;
+	return give_jobs(client, reply, list->jobs, list->n_jobs, out);
+}
+
+gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
+{
+	Gacc__V1__CancelRequest request = GACC__V1__CANCEL_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.job = unconst(job);
+	request.reason = unconst(reason);
+	st = admin_call(client, JOBS, "Cancel", &request.base, &reply);
+	if (st)
+		return st;
+	return give_jobs(client, reply, &((Gacc__V1__CancelResponse *)reply)->job, 1, out);
+}
+
+gacc_status gacc_job_flush(gacc_client *client, const char *job, uint64_t *out_window)
+{
+	Gacc__V1__FlushJobRequest request = GACC__V1__FLUSH_JOB_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.job = unconst(job);
+	st = admin_call(client, JOBS, "Flush", &request.base, &reply);
+	if (st)
+		return st;
+	if (out_window)
+		*out_window = ((Gacc__V1__FlushJobResponse *)reply)->window;
+	bytes_free(reply);
+	return GACC_OK;
+}
+
+gacc_status gacc_job_pause(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
+{
+	Gacc__V1__PauseRequest request = GACC__V1__PAUSE_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.job = unconst(job);
+	request.reason = unconst(reason);
+	st = admin_call(client, JOBS, "Pause", &request.base, &reply);
+	if (st)
+		return st;
+	return give_jobs(client, reply, &((Gacc__V1__PauseResponse *)reply)->job, 1, out);
+}
+
+gacc_status gacc_job_resume(gacc_client *client, const char *job, gacc_jobs **out)
+{
+	Gacc__V1__ResumeRequest request = GACC__V1__RESUME_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	request.job = unconst(job);
+	st = admin_call(client, JOBS, "Resume", &request.base, &reply);
+	if (st)
+		return st;
+	return give_jobs(client, reply, &((Gacc__V1__ResumeResponse *)reply)->job, 1, out);
+}
+
+static void values_to_wire(const gacc_job_values *v, Gacc__V1__JobValues *out)
+{
+	out->micro_size = v->micro_size;
+	if (v->lr) {
+		out->lr_value_case = GACC__V1__JOB_VALUES__LR_VALUE_LR;
+		out->lr = *v->lr;
+	}
+	if (v->clip_norm) {
+		out->clip_norm_value_case = GACC__V1__JOB_VALUES__CLIP_NORM_VALUE_CLIP_NORM;
+		out->clip_norm = *v->clip_norm;
+	}
+	if (v->clip_value) {
+		out->clip_value_value_case = GACC__V1__JOB_VALUES__CLIP_VALUE_VALUE_CLIP_VALUE;
+		out->clip_value = *v->clip_value;
+	}
+}
+
+gacc_status gacc_job_update(gacc_client *client, const char *job, const gacc_job_values *values, uint64_t window,
+			    uint64_t *out_window)
+{
+	Gacc__V1__UpdateRequest request = GACC__V1__UPDATE_REQUEST__INIT;
+	Gacc__V1__JobValues wire = GACC__V1__JOB_VALUES__INIT;
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	if (!values || values->struct_size < sizeof(*values))
+		return admin_fail(client, ST_INVALID_ARGUMENT, "gacc_job_values: struct_size is not set");
+	values_to_wire(values, &wire);
+	request.job = unconst(job);
+	request.values = &wire;
+	request.window = window;
+	st = admin_call(client, JOBS, "Update", &request.base, &reply);
+	if (st)
+		return st;
+	if (out_window)
+		*out_window = ((Gacc__V1__UpdateResponse *)reply)->window;
+	bytes_free(reply);
+	return GACC_OK;
+}
+
+/* --- waiting */
+
+gacc_job_state gacc_job_state_named(const char *name)
+{
+	for (int s = GACC_JOB_PENDING; s <= GACC_JOB_NODE_FAIL; s++)
+		if (!strcasecmp(name, enum_short_name(&gacc__v1__job_state__descriptor, s)))
+			return (gacc_job_state)s;
+	return (gacc_job_state)0;
+}
+
+/* Milliseconds of the next slice; 0: the time is up. */
+static int64_t slice_ms(int64_t end_ms)
+{
+	int64_t left = end_ms < 0 ? WAIT_SLICE_MS : end_ms - now_ms();
+
+	return left <= 0 ? 0 : left < WAIT_SLICE_MS ? left : WAIT_SLICE_MS;
+}
+
+/* One call; *over: its answer is the last word. */
+static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest *request, int64_t ms, bool *contact,
+			      bool *over, gacc_jobs **out)
+{
+	struct rpc_failure rpc = { 0 };
+	ProtobufCMessage *reply;
+	enum status st;
+
+	request->timeout_ms = (uint64_t)ms;
+	st = rpc_channel_call(client->channel, JOBS, "Wait", &request->base, ms + client->admin_timeout_ms, RPC_NO_RETRY,
+			      &reply, &rpc);
+	*over = true;
+	if (!st)
+		return give_jobs(client, reply, &((Gacc__V1__WaitResponse *)reply)->job, 1, out);
+	rpc.status = st;
+	if (is_outage(&rpc) && *contact)
+		nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+	else if (rpc.grpc_code != status_info(ST_STALLED)->grpc_code)
+		goto fail;
+	*over = false;
+	*contact = true;
+	return GACC_ETIMEOUT;
+fail:
+	if (rpc.grpc_code == FAILED_PRECONDITION && !gacc_job_get(client, request->job, out)) {
+		admin_rpc_failed(client, JOBS, "Wait", st, &rpc);
+		return GACC_ECANCELLED;
+	}
+	return admin_rpc_failed(client, JOBS, "Wait", st, &rpc);
+}
+
+gacc_status gacc_job_wait(gacc_client *client, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
+			  gacc_jobs **out)
+{
+	Gacc__V1__WaitRequest request = GACC__V1__WAIT_REQUEST__INIT;
+	int64_t end_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms, ms;
+	bool contact = false, over = false;
+	gacc_status st = GACC_ETIMEOUT;
+
+	request.job = unconst(job);
+	request.state = (Gacc__V1__JobState)state;
+	request.applied_step = applied_step;
+	while (!over && (ms = slice_ms(end_ms)))
+		st = wait_slice(client, &request, ms, &contact, &over, out);
+	if (!over)
+		return admin_fail(client, ST_STALLED, "the time is up");
+	return st;
+}
