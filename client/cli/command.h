@@ -34,7 +34,7 @@ struct option_row {
 	const char *help;
 };
 
-enum format { FORMAT_TABLE, FORMAT_WIDE, FORMAT_JSON, FORMAT_JSONL, FORMAT_NAME };
+enum format { FORMAT_TABLE, FORMAT_WIDE, FORMAT_JSON, FORMAT_JSONL, FORMAT_YAML, FORMAT_NAME };
 
 #define GIVEN_MAX 64
 
@@ -59,6 +59,7 @@ struct command {
 	const char *group;
 	const char *summary;
 	const char *usage;    /* after "gaccctl NAME " */
+	const char *words;    /* what the first operand may be, separated by spaces; NULL: anything */
 	const char *examples; /* lines; NULL: none */
 	const char *details;  /* paragraphs for help and man page; NULL: none */
 	const struct option_row *options;
@@ -103,12 +104,25 @@ bool print_completion(FILE *out, const char *shell);
 /* --- handlers */
 
 int cmd_run(struct invocation *);
+int cmd_submit(struct invocation *);
+int cmd_cluster(struct invocation *);
 int cmd_jobs(struct invocation *);
 int cmd_status(struct invocation *);
 int cmd_describe(struct invocation *);
 int cmd_logs(struct invocation *);
+int cmd_top(struct invocation *);
+int cmd_history(struct invocation *);
+int cmd_norms(struct invocation *);
+int cmd_events(struct invocation *);
+int cmd_wait(struct invocation *);
 int cmd_cancel(struct invocation *);
+int cmd_pause(struct invocation *);
+int cmd_resume(struct invocation *);
+int cmd_update(struct invocation *);
 int cmd_flush(struct invocation *);
+int cmd_checkpoint(struct invocation *);
+int cmd_bench(struct invocation *);
+int cmd_buffers(struct invocation *);
 int cmd_health(struct invocation *);
 int cmd_version(struct invocation *);
 int cmd_config(struct invocation *);

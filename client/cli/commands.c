@@ -4,7 +4,7 @@
 
 const struct option_row global_options[] = {
 	{ "endpoint", 0, "URI", "gaccd to talk to (GACC_ENDPOINT; unix:/run/gaccd/gaccd.sock)" },
-	{ "output", 'o', "FORMAT", "table, wide, json, jsonl or name" },
+	{ "output", 'o', "FORMAT", "table, wide, json, jsonl, yaml or name" },
 	{ "no-headers", 0, NULL, "tables without the first line" },
 	{ "timeout", 0, "TIME", "of each request to gaccd (10s)" },
 	{ "help", 'h', NULL, "this text" },
@@ -30,6 +30,25 @@ static const struct option_row run_options[] = {
 	{ NULL, 0, NULL, NULL },
 };
 
+static const struct option_row submit_options[] = {
+	{ "file", 'f', "FILE", "job file; - is the standard input" },
+	{ "set", 0, "KEY=VALUE", "override one key of the job file; may be repeated" },
+	{ "ranks", 'n', "N", "how many ranks" },
+	{ "name", 0, "NAME", "of the job (the file's name)" },
+	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name" },
+	{ "wait", 0, NULL, "follow the job, and end with it" },
+	{ "tee", 0, "RANKS", "with --wait: whose output is shown: all, none, or 0,2 (0)" },
+	{ "dry-run", 0, NULL, "print the specification as JSON and submit nothing" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row cluster_options[] = {
+	{ "dir", 0, "DIR", "where it lives (XDG_RUNTIME_DIR/gacc-cluster, or TMPDIR/gacc-cluster-UID)" },
+	{ "nodes", 0, "N", "how many gaccd (1)" },
+	{ "gaccd", 0, "PATH", "the program (the one beside gaccctl, or by PATH)" },
+	{ NULL, 0, NULL, NULL },
+};
+
 static const struct option_row jobs_options[] = {
 	{ "all", 'a', NULL, "ended jobs too" },
 	{ NULL, 0, NULL, NULL },
@@ -52,6 +71,61 @@ static const struct option_row cancel_options[] = {
 	{ NULL, 0, NULL, NULL },
 };
 
+static const struct option_row top_options[] = {
+	{ "interval", 'd', "TIME", "between two pictures (1s)" },
+	{ "count", 'n', "N", "how many of them" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row history_options[] = {
+	{ "count", 'n', "N", "how many windows (20)" },
+	{ "micros", 0, NULL, "a line for each micro-batch of each rank" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row events_options[] = {
+	{ "watch", 'w', NULL, "go on with what happens" },
+	{ "since", 0, "TIME", "only the last 5m, 1h, ..." },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row wait_options[] = {
+	{ "for", 0, "GOAL", "state=NAME or step=N (any end)" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row update_options[] = {
+	{ "window", 0, "W", "from this window on (as soon as possible)" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row checkpoint_options[] = {
+	{ "inside-window", 0, NULL, "save: now, with the open window's sum; else at the next boundary" },
+	{ "no-wait", 0, NULL, "save: return when it has begun" },
+	{ "id", 0, "N", "restore: that checkpoint (the newest complete one)" },
+	{ "file", 'f', "FILE", "restore: job file (the job's own specification)" },
+	{ "set", 0, "KEY=VALUE", "restore: override one key; may be repeated" },
+	{ "ranks", 'n', "N", "restore: how many ranks" },
+	{ "name", 0, "NAME", "restore: of the new job" },
+	{ "wait", 0, NULL, "restore: follow the new job, and end with it" },
+	{ "tee", 0, "RANKS", "restore: with --wait, whose output is shown (0)" },
+	{ "dry-run", 0, NULL, "restore: print the specification and submit nothing" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row bench_options[] = {
+	{ "begin", 'b', "SIZE", "bytes of the smallest gradient (1M)" },
+	{ "end", 'e', "SIZE", "bytes of the largest (64M)" },
+	{ "factor", 'f', "N", "from one size to the next (4)" },
+	{ "iters", 'n', "N", "measured windows of each size (20)" },
+	{ "warmup", 'w', "N", "windows before them (2)" },
+	{ "check", 'c', "0|1", "compare every reduced element with the sum that was pushed (1)" },
+	{ "ranks", 'r', "N", "ranks, which are threads of this program (2)" },
+	{ "path", 0, "shm|inline", "shared memory, or gradients inside the messages (shm)" },
+	{ "json", 'J', "FILE", "the results as JSON, too" },
+	{ NULL, 0, NULL, NULL },
+};
+
 const struct command commands[] = {
 	{
 		.name = "run",
@@ -70,6 +144,33 @@ const struct command commands[] = {
 		.max_operands = -1,
 		.runs_program = true,
 		.run = cmd_run,
+	},
+	{
+		.name = "submit",
+		.group = "Start",
+		.summary = "register a job; print its id",
+		.usage = "[-f job.yaml] [--set KEY=VALUE]... [--wait] [--dry-run]",
+		.examples = "gaccctl submit -f job.yaml\ngaccctl submit -f - --set ranks=8 --wait < job.yaml",
+		.details = "With launch.mode daemon, gaccd starts the ranks when the job's turn has come; else they come by "
+			   "themselves (srun, mpirun, torchrun, a shell) with GACC_JOB_ID, RANK and WORLD_SIZE in their "
+			   "environment. With --wait: shows the output of rank 0, ends with the highest status of a rank, or "
+			   "with 7 when only the job failed; Ctrl-C leaves the job alone.",
+		.options = submit_options,
+		.run = cmd_submit,
+	},
+	{
+		.name = "cluster",
+		.group = "Start",
+		.summary = "start and end a throw-away gaccd, for trying and tests",
+		.usage = "up | down | status",
+		.words = "up down status",
+		.examples = "eval \"$(gaccctl cluster up)\"\ngaccctl cluster down",
+		.details = "up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. down cancels its "
+			   "jobs, ends exactly that process, and deletes the directory.",
+		.options = cluster_options,
+		.min_operands = 1,
+		.max_operands = 1,
+		.run = cmd_cluster,
 	},
 	{
 		.name = "jobs",
@@ -115,6 +216,67 @@ const struct command commands[] = {
 		.run = cmd_logs,
 	},
 	{
+		.name = "top",
+		.group = "Look",
+		.summary = "show jobs and ranks as they change",
+		.usage = "[-d 1s] [-n N]",
+		.examples = "gaccctl top\ngaccctl top -n 1",
+		.details = "On a terminal each picture replaces the one before; elsewhere they follow each other.",
+		.options = top_options,
+		.run = cmd_top,
+	},
+	{
+		.name = "history",
+		.group = "Look",
+		.summary = "show what became of a job's windows, newest first",
+		.usage = "JOB [-n N] [--micros]",
+		.examples = "gaccctl history 42\ngaccctl history 42 -n 1 --micros",
+		.details = "LAST is the rank that completed the window and LATE BY how long after the one before; SHORT are the "
+			   "ranks that gave fewer than micro_size. With --micros: who contributed which micro-batches, with "
+			   "what weight and loss, and how long after the first push of that index by any rank.",
+		.options = history_options,
+		.min_operands = 1,
+		.max_operands = 1,
+		.run = cmd_history,
+	},
+	{
+		.name = "norms",
+		.group = "Look",
+		.summary = "show the gradient and parameter norm of each tensor in the next window",
+		.usage = "JOB",
+		.examples = "gaccctl norms 42",
+		.details = "Waits until that window closes, --timeout (10m) at most. Gradients are averaged, unscaled, and not "
+			   "yet clipped; parameters are those before the step.",
+		.options = no_options,
+		.min_operands = 1,
+		.max_operands = 1,
+		.run = cmd_norms,
+	},
+	{
+		.name = "events",
+		.group = "Look",
+		.summary = "show what has happened, oldest first",
+		.usage = "[JOB] [-w] [--since 5m]",
+		.examples = "gaccctl events 42\ngaccctl events -w --since 1m",
+		.details = "Without JOB, of the node and all jobs that you may see.",
+		.options = events_options,
+		.max_operands = 1,
+		.run = cmd_events,
+	},
+	{
+		.name = "wait",
+		.group = "Control",
+		.summary = "wait until a job has ended, or got somewhere",
+		.usage = "JOB [--for state=completed|step=100] [--timeout 10m]",
+		.examples = "gaccctl wait 42\ngaccctl wait 42 --for step=100 --timeout 10m",
+		.details = "Ends with 0 when it is there, 7 when the job has failed or cannot get there any more, 5 when the "
+			   "time is up (without --timeout: never). Goes on over restarts of gaccd.",
+		.options = wait_options,
+		.min_operands = 1,
+		.max_operands = 1,
+		.run = cmd_wait,
+	},
+	{
 		.name = "cancel",
 		.group = "Control",
 		.summary = "end jobs",
@@ -124,6 +286,42 @@ const struct command commands[] = {
 		.min_operands = 1,
 		.max_operands = -1,
 		.run = cmd_cancel,
+	},
+	{
+		.name = "pause",
+		.group = "Control",
+		.summary = "hold jobs at the next window boundary",
+		.usage = "JOB... [--reason TEXT]",
+		.examples = "gaccctl pause 42",
+		.details = "The open window may fill, but is not closed before the job is resumed.",
+		.options = cancel_options,
+		.min_operands = 1,
+		.max_operands = -1,
+		.run = cmd_pause,
+	},
+	{
+		.name = "resume",
+		.group = "Control",
+		.summary = "let paused jobs go on",
+		.usage = "JOB...",
+		.examples = "gaccctl resume 42",
+		.options = no_options,
+		.min_operands = 1,
+		.max_operands = -1,
+		.run = cmd_resume,
+	},
+	{
+		.name = "update",
+		.group = "Control",
+		.summary = "change values of a job that runs; print from which window on they hold",
+		.usage = "JOB KEY=VALUE... [--window W]",
+		.examples = "gaccctl update 42 lr=0.01 clip_norm=1\ngaccctl update 42 micro_size=16 --window 500",
+		.details = "Keys: lr (the optimizer's base rate; the schedule goes on), clip_norm and clip_value (0: off), "
+			   "micro_size. All ranks see them from the same window on.",
+		.options = update_options,
+		.min_operands = 2,
+		.max_operands = -1,
+		.run = cmd_update,
 	},
 	{
 		.name = "flush",
@@ -137,6 +335,44 @@ const struct command commands[] = {
 		.run = cmd_flush,
 	},
 	{
+		.name = "checkpoint",
+		.group = "Control",
+		.summary = "save a job's parameters and state, list what was saved, start a new job from it",
+		.usage = "save JOB | list JOB | restore JOB|DIRECTORY",
+		.words = "save list restore",
+		.examples = "gaccctl checkpoint save 42\ngaccctl checkpoint list 42\n"
+			    "gaccctl checkpoint restore 42 -n 8 --set optimizer.lr=0.01",
+		.details = "restore submits a new job with restore_from set: with the specification of the job, or, for a "
+			   "directory, with that of -f. Without --id, from the newest complete checkpoint.",
+		.options = checkpoint_options,
+		.min_operands = 2,
+		.max_operands = 2,
+		.run = cmd_checkpoint,
+	},
+	{
+		.name = "bench",
+		.group = "Measure",
+		.summary = "measure pushing and reducing gradients on this node, and check the sums",
+		.usage = "[-b 1M] [-e 64M] [-f 4] [-n 20] [-r 2] [--path shm|inline]",
+		.examples = "gaccctl bench\ngaccctl bench -b 4M -e 4M -r 4 --path inline -J bench.json",
+		.details = "Runs real jobs with optimizer client, one for each size, one micro-batch of each rank in a window. "
+			   "push: a rank's push until it is counted; turn: how long it waited to be added in rank order; reduce: "
+			   "from then until the reduced gradient is readable; total: the window of the slowest rank; algbw: size "
+			   "/ total; busbw: the gradients of all ranks / total. The columns are those of nccl-tests.",
+		.options = bench_options,
+		.run = cmd_bench,
+	},
+	{
+		.name = "buffers",
+		.group = "Node",
+		.summary = "show shared memory by owner",
+		.usage = "[JOB]",
+		.examples = "gaccctl buffers\ngaccctl buffers 42",
+		.options = no_options,
+		.max_operands = 1,
+		.run = cmd_buffers,
+	},
+	{
 		.name = "health",
 		.group = "Node",
 		.summary = "ask gaccd whether it is well",
@@ -148,12 +384,13 @@ const struct command commands[] = {
 	{
 		.name = "config",
 		.group = "Node",
-		.summary = "check a job file",
-		.usage = "validate FILE",
-		.examples = "gaccctl config validate job.yaml\ngaccctl config validate job.yaml -o json",
+		.summary = "check a job file; show gaccd's configuration; print the job file's JSON Schema",
+		.usage = "validate FILE | show | schema",
+		.words = "validate show schema",
+		.examples = "gaccctl config validate job.yaml\ngaccctl config validate job.yaml -o json\ngaccctl config show",
 		.details = "FILE may be - for the standard input. The daemon's own file is checked by gaccd --check-config.",
 		.options = no_options,
-		.min_operands = 2,
+		.min_operands = 1,
 		.max_operands = 2,
 		.run = cmd_config,
 	},
@@ -170,6 +407,7 @@ const struct command commands[] = {
 		.group = "Help",
 		.summary = "print a completion script",
 		.usage = "bash|zsh|fish",
+		.words = "bash zsh fish",
 		.examples = "source <(gaccctl completion bash)",
 		.options = no_options,
 		.min_operands = 1,

@@ -1,32 +1,72 @@
-/* cancel, flush, health, config, version, completion, help. */
+/* cancel, pause, resume, flush, update. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
 #include "output.h"
-#include "run_spec.h"
 
-int cmd_cancel(struct invocation *inv)
+/* --- what is done to one job after the other */
+
+typedef gacc_status (*job_call)(struct invocation *inv, const char *job, gacc_jobs **out);
+
+static gacc_status cancel(struct invocation *inv, const char *job, gacc_jobs **out)
 {
 	const char *reason = opt(inv, "reason");
+
+	return gacc_job_cancel(inv->client, job, reason ? reason : "gaccctl cancel", out);
+}
+
+static gacc_status hold(struct invocation *inv, const char *job, gacc_jobs **out)
+{
+	const char *reason = opt(inv, "reason");
+
+	return gacc_job_pause(inv->client, job, reason ? reason : "gaccctl pause", out);
+}
+
+static gacc_status go_on(struct invocation *inv, const char *job, gacc_jobs **out)
+{
+	return gacc_job_resume(inv->client, job, out);
+}
+
+static int for_each_job(struct invocation *inv, job_call call, const char *next)
+{
 	int st = EXIT_OK;
 
 	if (!open_client(inv, &st))
 		return st;
-	for (int i = 0; i < inv->n_operands; i++) {
+	for (int i = 0; i < inv->n_operands && st == EXIT_OK; i++) {
+		const gacc_job_info *j;
 		gacc_jobs *jobs;
 
-		if (gacc_job_cancel(inv->client, job_operand(inv->operand[i]), reason ? reason : "gaccctl cancel", &jobs))
+		if (call(inv, job_operand(inv->operand[i]), &jobs))
 			return fail_client(inv);
-		if (wants_json(inv))
-			st = print_json(inv, jobs->job[0].json);
+		j = &jobs->job[0];
+		if (wants_data(inv))
+			st = print_json(inv, j->json);
+		else if (inv->format == FORMAT_NAME)
+			fprintf(inv->out, "job/%" PRIu64 "\n", j->id);
 		else
-			fprintf(inv->out, "job %" PRIu64 " (%s) is %s; see: gaccctl describe job/%" PRIu64 "\n",
-				jobs->job[0].id, jobs->job[0].name, jobs->job[0].state_name, jobs->job[0].id);
+			fprintf(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
+				*j->reason ? ": " : "", j->reason, next, j->id);
 		gacc_jobs_free(jobs);
 	}
 	return st;
+}
+
+int cmd_cancel(struct invocation *inv)
+{
+	return for_each_job(inv, cancel, "see: gaccctl describe job/");
+}
+
+int cmd_pause(struct invocation *inv)
+{
+	return for_each_job(inv, hold, "go on with: gaccctl resume ");
+}
+
+int cmd_resume(struct invocation *inv)
+{
+	return for_each_job(inv, go_on, "see: gaccctl status ");
 }
 
 int cmd_flush(struct invocation *inv)
@@ -39,106 +79,71 @@ int cmd_flush(struct invocation *inv)
 		return st;
 	if (gacc_job_flush(inv->client, job, &window))
 		return fail_client(inv);
-	if (wants_json(inv))
-		fprintf(inv->out, "{\"window\":%" PRIu64 "}\n", window);
-	else
-		fprintf(inv->out, "window %" PRIu64 " of job %s closes; see: gaccctl status %s\n", window, job, job);
+	if (wants_data(inv))
+		return print_jsonf(inv, "{\"window\":%" PRIu64 "}", window);
+	fprintf(inv->out, "window %" PRIu64 " of job %s closes; see: gaccctl status %s\n", window, job, job);
 	return EXIT_OK;
 }
 
-int cmd_health(struct invocation *inv)
+/* --- update */
+
+struct update {
+	gacc_job_values values;
+	double lr, clip_norm, clip_value;
+};
+
+static bool read_number(const char *text, double *out)
 {
-	gacc_node_info *node;
-	char used[SHORT];
+	char *end;
+
+	*out = strtod(text, &end);
+	return *text && !*end;
+}
+
+/* Takes "lr=0.01". False: no such key, or no such value. */
+static bool read_value(const char *given, struct update *u)
+{
+	const struct {
+		const char *key;
+		double *value;
+		const double **given;
+	} numbers[] = { { "lr=", &u->lr, &u->values.lr }, { "optimizer.lr=", &u->lr, &u->values.lr },
+			{ "clip_norm=", &u->clip_norm, &u->values.clip_norm },
+			{ "clip_value=", &u->clip_value, &u->values.clip_value } };
+	double k;
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		size_t n = strlen(numbers[i].key);
+
+		if (strncmp(given, numbers[i].key, n) != 0)
+			continue;
+		*numbers[i].given = numbers[i].value;
+		return read_number(given + n, numbers[i].value);
+	}
+	if (strncmp(given, "micro_size=", 11) != 0 || !read_number(given + 11, &k) || !(k >= 1 && k <= 65536) ||
+	    k != (uint32_t)k)
+		return false;
+	u->values.micro_size = (uint32_t)k;
+	return true;
+}
+
+int cmd_update(struct invocation *inv)
+{
+	const char *job = job_operand(inv->operand[0]);
+	struct update u = { .values = { .struct_size = sizeof(u.values) } };
+	uint64_t window;
 	int st = EXIT_OK;
 
-	if (!open_client(inv, &st))
+	for (int i = 1; i < inv->n_operands; i++)
+		if (!read_value(inv->operand[i], &u))
+			return fail_usage(inv, "%s: lr=X, clip_norm=X, clip_value=X or micro_size=1..65536 is needed",
+					  inv->operand[i]);
+	if (!opt_uint(inv, "window", 1, UINT64_MAX, 0, &window, &st) || !open_client(inv, &st))
 		return st;
-	if (gacc_node_get(inv->client, &node))
+	if (gacc_job_update(inv->client, job, &u.values, window, &window))
 		return fail_client(inv);
-	if (wants_json(inv))
-		print_json(inv, node->json);
-	else
-		fprintf(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
-			node->draining ? "stopping" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
-			node->jobs, bytes(used, node->host_bytes_used));
-	st = node->draining ? EXIT_UNHEALTHY : EXIT_OK;
-	gacc_node_free(node);
-	return st;
-}
-
-static int say_valid(struct invocation *inv, const char *path, gacc_spec *spec)
-{
-	const char *json = gacc_spec_json(spec);
-
-	if (!json)
-		return fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
-	if (wants_json(inv))
-		return print_json(inv, json);
-	fprintf(inv->out, "%s: ok\n", path);
-	return EXIT_OK;
-}
-
-int cmd_config(struct invocation *inv)
-{
-	const char *path = inv->operand[1];
-	char why[512] = "", *text;
-	gacc_spec *spec;
-	int st = EXIT_OK;
-
-	if (strcmp(inv->operand[0], "validate"))
-		return fail_usage(inv, "usage: gaccctl config validate FILE");
-	text = read_file(inv, path, &st);
-	if (!text)
-		return st;
-	if (gacc_spec_parse(text, path, &spec, why, sizeof(why))) {
-		free(text);
-		return fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
-	}
-	free(text);
-	if (spec_has_optimizer(inv, spec, &st))
-		st = say_valid(inv, path, spec);
-	gacc_spec_free(spec);
-	return st;
-}
-
-/* Without a daemon this still has something to say. */
-int cmd_version(struct invocation *inv)
-{
-	gacc_node_info *node = NULL;
-	int st;
-
-	if (!open_client(inv, &st))
-		return st;
-	gacc_node_get(inv->client, &node);
-	if (wants_json(inv))
-		fprintf(inv->out, "{\"gaccctl\":\"%s\",\"gaccd\":%s%s%s}\n", gacc_version(), node ? "\"" : "",
-			node ? node->version : "null", node ? "\"" : "");
-	else
-		fprintf(inv->out, "gaccctl %s\ngaccd   %s\n", gacc_version(),
-			node ? node->version : gacc_failure(inv->client).message);
-	gacc_node_free(node);
-	return EXIT_OK;
-}
-
-int cmd_completion(struct invocation *inv)
-{
-	if (!print_completion(inv->out, inv->operand[0]))
-		return fail_usage(inv, "%s: bash, zsh or fish is needed", inv->operand[0]);
-	return EXIT_OK;
-}
-
-int cmd_help(struct invocation *inv)
-{
-	const struct command *c;
-
-	if (!inv->n_operands) {
-		print_help(inv->out);
-		return EXIT_OK;
-	}
-	c = command_find(inv->operand[0]);
-	if (!c)
-		return fail_usage(inv, "unknown command \"%s\"", inv->operand[0]);
-	print_command_help(inv->out, c);
+	if (wants_data(inv))
+		return print_jsonf(inv, "{\"window\":%" PRIu64 "}", window);
+	fprintf(inv->out, "job %s: holds from window %" PRIu64 " on; see: gaccctl describe job/%s\n", job, window, job);
 	return EXIT_OK;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "output.h"
 
 #define WIDTH 100
 
@@ -68,17 +69,18 @@ static void print_wrapped(FILE *out, const char *text)
 
 void print_help(FILE *out)
 {
-	fputs("Run and watch gradient-accumulation jobs.            (gaccctl COMMAND --help for one command)\n"
+	fputs("Submit and watch gradient-accumulation jobs.         (gaccctl COMMAND --help for one command)\n"
 	      "\nExamples:\n"
 	      "  gaccctl run -n 4 --micro-size 8 --set optimizer.type=sgd -- ./mlp --data fashion-mnist\n"
-	      "  gaccctl status -w mlp\n"
+	      "  gaccctl submit -f job.yaml && gaccctl status -w\n"
 	      "  gaccctl logs 42 -f --rank 3\n",
 	      out);
 	print_groups(out);
 	fputs("\nGlobal options:\n", out);
 	print_options(out, global_options);
 	fputs("\nExit status: 0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out;\n"
-	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted; run: the highest status of a rank.\n"
+	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted; run and submit --wait: the highest status\n"
+	      "of a rank. "
 	      "GACC_EXIT_ERROR=N replaces 1 to 6.\n",
 	      out);
 }
@@ -156,7 +158,7 @@ static void roff_command(FILE *out, const struct command *c)
 
 void print_man(FILE *out)
 {
-	fprintf(out, ".TH GACCCTL 1 \"\" \"gacc %s\"\n.SH NAME\ngaccctl \\- run and watch gradient-accumulation jobs\n",
+	fprintf(out, ".TH GACCCTL 1 \"\" \"gacc %s\"\n.SH NAME\ngaccctl \\- submit and watch gradient-accumulation jobs\n",
 		gacc_version());
 	fputs(".SH SYNOPSIS\n.B gaccctl\n[\\fIglobal options\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n.SH COMMANDS\n", out);
 	for (const struct command *c = commands; c->name; c++)
@@ -165,7 +167,7 @@ void print_man(FILE *out)
 	roff_options(out, global_options);
 	fputs(".SH EXIT STATUS\n0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out; "
 	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted.\n"
-	      ".B run\nends with the highest status of a rank, 128 plus the signal for a killed one.\n"
+	      ".B run\nand\n.B submit \\-\\-wait\nend with the highest status of a rank, 128 plus the signal for a killed one.\n"
 	      ".B GACC_EXIT_ERROR\nreplaces 1 to 6.\n.SH SEE ALSO\n.BR gaccd (8)\n",
 	      out);
 }
@@ -207,8 +209,8 @@ static void bash(FILE *out)
 		fputs("'", out);
 		if (takes_job(c))
 			fputs("; [[ $cur == -* ]] || words=$(gaccctl jobs -a -o name 2>/dev/null)", out);
-		if (!strcmp(c->name, "completion"))
-			fputs("; words+=' bash zsh fish'", out);
+		if (c->words)
+			fprintf(out, "; words+=' %s'", c->words);
 		fputs(" ;;\n", out);
 	}
 	fputs("\tesac\n"
@@ -238,6 +240,8 @@ static void fish(FILE *out)
 	fish_options(out, NULL, global_options);
 	for (const struct command *c = commands; c->name; c++) {
 		fish_options(out, c->name, c->options);
+		if (c->words)
+			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name, c->words);
 		if (takes_job(c))
 			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a "
 				     "'(gaccctl jobs -a -o name 2>/dev/null)'\n",
@@ -256,4 +260,28 @@ bool print_completion(FILE *out, const char *shell)
 	else
 		return false;
 	return true;
+}
+
+/* --- handlers */
+
+int cmd_completion(struct invocation *inv)
+{
+	if (!print_completion(inv->out, inv->operand[0]))
+		return fail_usage(inv, "%s: bash, zsh or fish is needed", inv->operand[0]);
+	return EXIT_OK;
+}
+
+int cmd_help(struct invocation *inv)
+{
+	const struct command *c;
+
+	if (!inv->n_operands) {
+		print_help(inv->out);
+		return EXIT_OK;
+	}
+	c = command_find(inv->operand[0]);
+	if (!c)
+		return fail_usage(inv, "unknown command \"%s\"", inv->operand[0]);
+	print_command_help(inv->out, c);
+	return EXIT_OK;
 }

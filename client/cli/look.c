@@ -37,7 +37,7 @@ int cmd_jobs(struct invocation *inv)
 		return st;
 	if (gacc_job_list(inv->client, opt_flag(inv, "all"), &jobs))
 		return fail_client(inv);
-	if (wants_json(inv))
+	if (wants_data(inv))
 		st = print_jobs_json(inv, jobs);
 	else if (inv->format == FORMAT_NAME)
 		print_names(inv, jobs);
@@ -65,7 +65,7 @@ static int show_status(struct invocation *inv, const gacc_jobs *jobs)
 
 static int show_one(struct invocation *inv, const gacc_jobs *jobs)
 {
-	return wants_json(inv) ? print_json(inv, jobs->job[0].json) : show_status(inv, jobs);
+	return wants_data(inv) ? print_json(inv, jobs->job[0].json) : show_status(inv, jobs);
 }
 
 /* On a terminal each state replaces the one before; elsewhere they follow each other. */
@@ -86,7 +86,7 @@ static int watch_status(struct invocation *inv, const char *job)
 			continue;
 		if (st)
 			break;
-		if (may_color(inv->out) && !wants_json(inv))
+		if (may_color(inv->out) && !wants_data(inv))
 			fputs("\033[H\033[2J", inv->out);
 		show_one(inv, jobs);
 		fflush(inv->out);
@@ -122,9 +122,9 @@ static int status_of_all(struct invocation *inv)
 
 	if (gacc_job_list(inv->client, 0, &jobs))
 		return fail_client(inv);
-	if (!jobs->n && !wants_json(inv))
+	if (!jobs->n && !wants_data(inv))
 		fputs("no job is running; ended ones: gaccctl jobs -a\n", inv->err);
-	st = wants_json(inv) ? print_jobs_json(inv, jobs) : show_status(inv, jobs);
+	st = wants_data(inv) ? print_jobs_json(inv, jobs) : show_status(inv, jobs);
 	gacc_jobs_free(jobs);
 	return st;
 }
@@ -158,7 +158,7 @@ static int describe_node(struct invocation *inv)
 
 	if (gacc_node_get(inv->client, &node))
 		return fail_client(inv);
-	if (wants_json(inv))
+	if (wants_data(inv))
 		st = print_json(inv, node->json);
 	else if (inv->format == FORMAT_NAME)
 		fprintf(inv->out, "node/%s\n", node->name);
@@ -175,7 +175,7 @@ static int describe_job(struct invocation *inv, const char *job)
 
 	if (gacc_job_get(inv->client, job, &jobs))
 		return fail_client(inv);
-	if (wants_json(inv))
+	if (wants_data(inv))
 		st = print_json(inv, jobs->job[0].json);
 	else if (inv->format == FORMAT_NAME)
 		print_names(inv, jobs);
@@ -197,7 +197,7 @@ static int describe_rank(struct invocation *inv, const char *text)
 	rank = dot ? strtoul(dot + 1, &end, 10) : 0;
 	if (!dot || !dot[1] || *end)
 		return fail_usage(inv, "rank/%s: rank/JOB.RANK is needed, such as rank/42.3", text);
-	if (wants_json(inv))
+	if (wants_data(inv))
 		return fail_usage(inv, "a rank has no JSON of its own: gaccctl describe job/ID -o json | jq .ranks");
 	snprintf(job, sizeof(job), "%.*s", (int)(dot - text), text);
 	if (gacc_job_get(inv->client, job, &jobs))

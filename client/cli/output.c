@@ -9,6 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "yaml.h"
+
+#define TIMEOUT_MS 10000
+
 /* --- errors */
 
 int exit_status_of(gacc_status st)
@@ -54,6 +58,8 @@ const char *status_name(gacc_status st)
 		return "RESOURCE_EXHAUSTED";
 	case GACC_ECANCELLED:
 		return "CANCELLED";
+	case GACC_ENOSYS:
+		return "UNIMPLEMENTED";
 	default:
 		return "FAILED";
 	}
@@ -77,12 +83,30 @@ static int own_status(int exit_status)
 	return v > 0 && v < 256 ? v : exit_status;
 }
 
+static size_t json_flags(const struct invocation *inv)
+{
+	return inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT;
+}
+
+static bool dump(struct invocation *inv, const json_t *value)
+{
+	char *text = value ? json_dumps(value, json_flags(inv)) : NULL;
+	bool ok = text != NULL;
+
+	if (ok && inv->format == FORMAT_YAML)
+		ok = yaml_of_json(text, inv->out);
+	else if (ok)
+		ok = fprintf(inv->out, "%s\n", text) >= 0;
+	free(text);
+	return ok;
+}
+
 static void print_error(struct invocation *inv, const char *code, const char *reason, const char *message,
 			const char *hint)
 {
 	json_t *error;
 
-	if (!wants_json(inv)) {
+	if (!wants_data(inv)) {
 		fprintf(inv->err, "error: %s\n", message);
 		if (*hint)
 			fprintf(inv->err, "  %s\n", hint);
@@ -90,9 +114,7 @@ static void print_error(struct invocation *inv, const char *code, const char *re
 	}
 	error = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", code, "reason", reason, "message", message, "hint",
 			  hint);
-	if (error)
-		json_dumpf(error, inv->out, inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT);
-	fputc('\n', inv->out);
+	(void)dump(inv, error); /* there is no other place to say it */
 	json_decref(error);
 }
 
@@ -132,10 +154,15 @@ int fail_client(struct invocation *inv)
 
 bool open_client(struct invocation *inv, int *exit_status)
 {
+	return open_client_for(inv, TIMEOUT_MS, exit_status);
+}
+
+bool open_client_for(struct invocation *inv, int default_ms, int *exit_status)
+{
 	int64_t timeout_ms;
 	gacc_status st;
 
-	if (!opt_duration(inv, "timeout", 10000, &timeout_ms, exit_status))
+	if (!opt_duration(inv, "timeout", default_ms, &timeout_ms, exit_status))
 		return false;
 	st = gacc_open(opt(inv, "endpoint"), &inv->client);
 	if (st) {
@@ -261,20 +288,34 @@ void sheet_print(struct sheet *s)
 	free(s);
 }
 
-/* --- JSON */
-
-static size_t json_flags(const struct invocation *inv)
-{
-	return inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT;
-}
+/* --- data */
 
 static int print_value(struct invocation *inv, json_t *value)
 {
-	int failed = !value || json_dumpf(value, inv->out, json_flags(inv));
+	bool ok = dump(inv, value);
 
-	fputc('\n', inv->out);
 	json_decref(value);
-	return failed ? fail_with(inv, EXIT_FAILED, "JSON", NULL, "the JSON could not be written") : EXIT_OK;
+	return ok ? EXIT_OK : fail_with(inv, EXIT_FAILED, "OUTPUT", NULL, "the answer could not be written");
+}
+
+int print_jsonf(struct invocation *inv, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	return print_json(inv, text);
+}
+
+const char **json_list_new(struct invocation *inv, size_t n, int *exit_status)
+{
+	const char **list = calloc(n + 1, sizeof(*list));
+
+	if (!list)
+		*exit_status = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+	return list;
 }
 
 int print_json(struct invocation *inv, const char *json)

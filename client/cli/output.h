@@ -4,7 +4,7 @@
 
 #include "command.h"
 
-/* --- errors: one per invocation, as text on the error stream, or as JSON on the output with -o json or jsonl. All return the
+/* --- errors: one per invocation, as text on the error stream, or as JSON on the output with -o json, jsonl or yaml. All return the
  * exit status; GACC_EXIT_ERROR replaces it. */
 
 /* `hint` may be NULL. */
@@ -18,6 +18,8 @@ const char *status_name(gacc_status st);
 
 /* inv->client by --endpoint and --timeout. False: *exit_status is set. */
 bool open_client(struct invocation *inv, int *exit_status);
+/* The same for calls that last so long unless --timeout says otherwise. */
+bool open_client_for(struct invocation *inv, int timeout_ms, int *exit_status);
 
 /* "job/42" is 42. */
 const char *job_operand(const char *text);
@@ -44,15 +46,19 @@ void sheet_cell(struct sheet *s, const char *fmt, ...) __attribute__((format(pri
 /* Prints and frees. */
 void sheet_print(struct sheet *s);
 
-/* --- JSON */
+/* --- data */
 
-/* Prints the objects as {"KEY":[...]}, or one per line with -o jsonl. */
+/* Prints the objects as {"KEY":[...]} in JSON or YAML, or one per line with -o jsonl. */
 int print_json_list(struct invocation *inv, const char *key, const char *const *json, size_t n);
-/* Prints one object. */
+/* Prints one object, in the format that was asked for. */
 int print_json(struct invocation *inv, const char *json);
-static inline bool wants_json(const struct invocation *inv)
+/* The same for one that is made here. */
+int print_jsonf(struct invocation *inv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Members for a list to be printed: n strings, NULL without memory (then fail_with() was called). */
+const char **json_list_new(struct invocation *inv, size_t n, int *exit_status);
+static inline bool wants_data(const struct invocation *inv)
 {
-	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL;
+	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL || inv->format == FORMAT_YAML;
 }
 
 /* --- for people. All write to out[n] and return it. */

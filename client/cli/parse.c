@@ -11,7 +11,7 @@
 #define ROWS_MAX 40
 #define FIRST_LONG 256 /* getopt values: index + FIRST_LONG */
 
-static const char *const format_names[] = { "table", "wide", "json", "jsonl", "name" };
+static const char *const format_names[] = { "table", "wide", "json", "jsonl", "yaml", "name" };
 
 /* --- the options that count here, in getopt's form */
 
@@ -200,17 +200,19 @@ static int read_format(struct invocation *inv)
 			inv->format = (enum format)i;
 			return -1;
 		}
-	return fail_usage(inv, "-o %s: table, wide, json, jsonl or name is needed", text);
+	return fail_usage(inv, "-o %s: table, wide, json, jsonl, yaml or name is needed", text);
 }
 
 static int unknown_command(struct invocation *inv, const char *word)
 {
-	const char *names[32];
+	const char *names[64];
 	const char *near;
 	size_t n = 0;
 
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = commands; c->name; c++) {
+		assert(n < sizeof(names) / sizeof(names[0])); /* of our own table */
 		names[n++] = c->name;
+	}
 	near = nearest(word, names, n);
 	if (near)
 		return fail_usage(inv, "unknown command \"%s\"; did you mean \"%s\"?", word, near);

@@ -14,12 +14,13 @@
 #include "follow.h"
 #include "output.h"
 #include "ranks.h"
-#include "run_spec.h"
+#include "job_file.h"
 #include "signals.h"
 #include "view.h"
 
 #define LAST_LINES 20
 #define RANKS_MAX 4096
+#define LAST_STATE_MS 3000
 
 extern char **environ;
 
@@ -209,13 +210,30 @@ static void say_root_cause(struct run *r, uint32_t rank)
 	fprintf(r->inv->err, "---\n");
 }
 
+static void refresh(struct run *r)
+{
+	gacc_jobs *jobs;
+
+	if (gacc_job_get(r->inv->client, r->id, &jobs))
+		return;
+	gacc_jobs_free(r->job);
+	r->job = jobs;
+}
+
+/* As of now: a rank often hears of its job's end before we do. */
+static bool is_ending(struct run *r)
+{
+	refresh(r);
+	return info(r)->state >= GACC_JOB_COMPLETING;
+}
+
 static void on_rank_failed(struct run *r, uint32_t rank)
 {
 	struct rank_process *p = &r->ranks.rank[rank];
 	char reason[128];
 	int err;
 
-	if (r->restarts < r->max_restarts && !info(r)->ended) {
+	if (r->restarts < r->max_restarts && !is_ending(r)) {
 		r->restarts++;
 		p->restarts++;
 		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
@@ -368,14 +386,16 @@ static void loop(struct run *r)
 
 /* --- the end */
 
-static void refresh(struct run *r)
+/* The last state, which a job that was cancelled reaches a little after its ranks. */
+static void await_end(struct run *r)
 {
-	gacc_jobs *jobs;
+	int64_t until = now_ms() + LAST_STATE_MS;
 
-	if (gacc_job_get(r->inv->client, r->id, &jobs))
-		return;
-	gacc_jobs_free(r->job);
-	r->job = jobs;
+	refresh(r);
+	while (info(r)->state == GACC_JOB_COMPLETING && now_ms() < until) {
+		poll(NULL, 0, 20);
+		refresh(r);
+	}
 }
 
 static int conclude(struct run *r)
@@ -383,12 +403,12 @@ static int conclude(struct run *r)
 	const gacc_job_info *j;
 	char steps[64];
 
-	refresh(r);
+	await_end(r);
 	j = info(r);
 	fprintf(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
 		(double)(now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
 		j->reason, j->log_dir);
-	if (wants_json(r->inv))
+	if (wants_data(r->inv))
 		print_json(r->inv, j->json);
 	if (r->interrupted)
 		return EXIT_INTERRUPTED;
@@ -429,7 +449,7 @@ static bool read_options(struct run *r, int *st)
 
 int cmd_run(struct invocation *inv)
 {
-	struct run r = { .inv = inv, .say = wants_json(inv) ? inv->err : inv->out, .started_ms = now_ms(),
+	struct run r = { .inv = inv, .say = wants_data(inv) ? inv->err : inv->out, .started_ms = now_ms(),
 			 .poll = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } } };
 	int st = EXIT_FAILED;
 

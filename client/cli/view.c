@@ -187,6 +187,8 @@ void view_status(struct invocation *inv, const gacc_job_info *job)
 			age_since(when, job->window_opened_unix_nanos));
 	if (!job->ended && job->n_missing)
 		fprintf(inv->out, "  WAITING FOR %zu OF %u RANKS", job->n_missing, job->ranks);
+	if (job->queue_position)
+		fprintf(inv->out, "  QUEUED AT %u", job->queue_position);
 	if (*job->reason)
 		fprintf(inv->out, "  %s", job->reason);
 	fputc('\n', inv->out);
@@ -210,27 +212,38 @@ static void line(struct invocation *inv, const char *name, const char *fmt, ...)
 	fputc('\n', inv->out);
 }
 
-static void view_events(struct invocation *inv, const gacc_job_info *job)
+static void event_row(struct sheet *s, const gacc_job_event *e, bool jobs)
 {
-	static const struct column columns[] = {
+	char when[SHORT];
+
+	sheet_row(s, e->warning ? "yellow" : NULL);
+	sheet_cell(s, "%s", age_since(when, e->unix_nanos));
+	sheet_cell(s, "%s", e->warning ? "Warning" : "Normal");
+	sheet_cell(s, "%s", e->reason);
+	if (jobs && e->job)
+		sheet_cell(s, "%" PRIu64, e->job);
+	else if (jobs)
+		sheet_cell(s, "-");
+	sheet_cell(s, "%s", e->object);
+	sheet_cell(s, "%" PRIu64, e->window);
+	sheet_cell(s, "%s", e->message);
+}
+
+void view_events(struct invocation *inv, const gacc_job_event *event, size_t n, bool jobs)
+{
+	static const struct column of_job[] = {
 		{ "AGE", true, false },	     { "TYPE", false, false },	  { "REASON", false, false },
 		{ "OBJECT", false, false },  { "WINDOW", true, false },	  { "MESSAGE", false, false },
 		{ NULL, false, false },
 	};
-	struct sheet *s = sheet_new(inv, columns);
-	char when[SHORT];
+	static const struct column of_all[] = {
+		{ "AGE", true, false },	   { "TYPE", false, false },   { "REASON", false, false },  { "JOB", true, false },
+		{ "OBJECT", false, false }, { "WINDOW", true, false }, { "MESSAGE", false, false }, { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, jobs ? of_all : of_job);
 
-	for (size_t i = 0; i < job->n_event; i++) {
-		const gacc_job_event *e = &job->event[i];
-
-		sheet_row(s, e->warning ? "yellow" : NULL);
-		sheet_cell(s, "%s", age_since(when, e->unix_nanos));
-		sheet_cell(s, "%s", e->warning ? "Warning" : "Normal");
-		sheet_cell(s, "%s", e->reason);
-		sheet_cell(s, "%s", e->object);
-		sheet_cell(s, "%" PRIu64, e->window);
-		sheet_cell(s, "%s", e->message);
-	}
+	for (size_t i = 0; i < n; i++)
+		event_row(s, &event[i], jobs);
 	sheet_print(s);
 }
 
@@ -241,6 +254,38 @@ static void view_last(struct invocation *inv, const gacc_job_info *j)
 	line(inv, "Last window:", "%s  loss %.4f  grad norm %.4g  lr %.4g  weight %g", j->last_outcome, j->last_loss,
 	     j->last_grad_norm, j->last_lr, j->last_weight);
 	line(inv, "Last rank in:", "%u, %.1f ms after the one before", j->last_rank, (double)j->last_lag_ns / 1e6);
+}
+
+static void view_counters(struct invocation *inv, const gacc_counters *c)
+{
+	if (!c->applied && !c->skipped_nonfinite && !c->skipped_outlier && !c->dropped && !c->empty)
+		return;
+	line(inv, "Windows:", "%" PRIu64 " applied (%" PRIu64 " partial), %" PRIu64 " skipped as non-finite, %" PRIu64
+	     " as outliers, %" PRIu64 " dropped, %" PRIu64 " empty", c->applied, c->partial, c->skipped_nonfinite,
+	     c->skipped_outlier, c->dropped, c->empty);
+	if (c->rejected_micros)
+		line(inv, "Void:", "%" PRIu64 " micro-batches", c->rejected_micros);
+}
+
+static void view_update(struct invocation *inv, const gacc_pending_update *u)
+{
+	fprintf(inv->out, "%-18sfrom window %" PRIu64 ":", "Update:", u->window);
+	if (u->values.micro_size)
+		fprintf(inv->out, " micro_size=%u", u->values.micro_size);
+	if (u->values.lr)
+		fprintf(inv->out, " lr=%g", *u->values.lr);
+	if (u->values.clip_norm)
+		fprintf(inv->out, " clip_norm=%g", *u->values.clip_norm);
+	if (u->values.clip_value)
+		fprintf(inv->out, " clip_value=%g", *u->values.clip_value);
+	fputc('\n', inv->out);
+}
+
+static void view_root_cause(struct invocation *inv, const gacc_root_cause *c)
+{
+	line(inv, "Root cause:", "rank %u (pid %" PRId64 "): %s", c->rank, c->pid, c->message);
+	for (size_t i = 0; i < c->n_log_line; i++)
+		fprintf(inv->out, "  | %s\n", c->log_line[i]);
 }
 
 void view_job(struct invocation *inv, const gacc_job_info *j)
@@ -268,13 +313,24 @@ void view_job(struct invocation *inv, const gacc_job_info *j)
 		line(inv, "Speed:", "%.2f steps/s, %.0f%% of the time ranks wait for others", j->steps_per_second,
 		     100 * j->wait_fraction);
 	view_last(inv, j);
+	view_counters(inv, &j->counters);
+	if (j->loss_scale > 1)
+		line(inv, "Loss scale:", "%g", j->loss_scale);
+	for (size_t i = 0; i < j->n_update; i++)
+		view_update(inv, &j->update[i]);
+	if (j->queue_position)
+		line(inv, "Queue:", "position %u", j->queue_position);
+	if (j->launcher_pid)
+		line(inv, "Launcher:", "pid %" PRId64, j->launcher_pid);
 	if (*j->log_dir)
 		line(inv, "Logs:", "%s", j->log_dir);
+	if (j->root_cause)
+		view_root_cause(inv, j->root_cause);
 	fputs("\nRanks:\n", inv->out);
 	view_ranks(inv, j);
 	fputs("\nEvents:\n", inv->out);
 	if (j->n_event)
-		view_events(inv, j);
+		view_events(inv, j->event, j->n_event, false);
 	else
 		fputs("none\n", inv->out);
 }

@@ -12,6 +12,8 @@ void view_status(struct invocation *inv, const gacc_job_info *job);
 void view_job(struct invocation *inv, const gacc_job_info *job);
 void view_rank(struct invocation *inv, const gacc_job_info *job, const gacc_rank_info *rank);
 void view_node(struct invocation *inv, const gacc_node_info *node);
+/* n of them, oldest first; `jobs`: with the job of each. */
+void view_events(struct invocation *inv, const gacc_job_event *event, size_t n, bool jobs);
 /* "1203/5000", or "1203". */
 char *view_steps(char *out, size_t n, const gacc_job_info *job);
 

@@ -231,6 +231,11 @@ static const struct yaml_field keys[] = {
 	{ .name = NULL }
 };
 
+const struct yaml_field *spec_table(void)
+{
+	return keys;
+}
+
 /* --- PyTorch's defaults */
 
 static double or_default(double v, double otherwise)

@@ -17,12 +17,19 @@
 #include "proto/status.h"
 
 struct gacc_spec;
+struct yaml_field;
 struct Gacc__V1__JobSpec;
 
 /* Reads n bytes of a file called `name`. *out is freed with spec_free. ST_INVALID_SPEC: `why` is one line for the user,
  * NAME:LINE:COLUMN: what is wrong and what would be right. */
 enum status spec_parse(const char *text, size_t n, const char *name, struct Gacc__V1__JobSpec **out, char *why, size_t n_why);
 void spec_free(struct Gacc__V1__JobSpec *);
+
+/* The table. */
+const struct yaml_field *spec_table(void);
+
+/* A job file (malloc'ed) that gives this message again; NULL without memory. */
+char *spec_text(const struct Gacc__V1__JobSpec *);
 
 /* The message of a gacc_spec; the spec's own, valid until it changes. */
 struct Gacc__V1__JobSpec *spec_message(const struct gacc_spec *);

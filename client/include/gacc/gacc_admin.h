@@ -41,6 +41,8 @@ GACC_API gacc_status gacc_spec_set(gacc_spec *, const char *key, const char *val
 /* The whole specification as JSON; valid until the next call on the spec, NULL without memory. */
 GACC_API const char *gacc_spec_json(gacc_spec *);
 GACC_API void gacc_spec_free(gacc_spec *);
+/* A JSON Schema (draft 2020-12) of job files, malloc'ed; NULL without memory. */
+GACC_API char *gacc_spec_schema(void);
 
 /* --- jobs */
 
@@ -166,6 +168,8 @@ GACC_API void gacc_jobs_free(gacc_jobs *);
 /* On success *out is one job (gacc_job_list: any number). `job` is an id or a name. */
 GACC_API gacc_status gacc_job_submit(gacc_client *, const gacc_spec *, gacc_jobs **out);
 GACC_API gacc_status gacc_job_get(gacc_client *, const char *job, gacc_jobs **out);
+/* Its specification, to be changed and submitted again. */
+GACC_API gacc_status gacc_spec_of_job(gacc_client *, const char *job, gacc_spec **out);
 GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out);
 GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */

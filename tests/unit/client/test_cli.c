@@ -105,7 +105,7 @@ static const struct {
 	{ { "gaccctl", "logs" }, "usage: gaccctl logs JOB" },
 	{ { "gaccctl", "run", "-n" }, "option -n needs a value" },
 	{ { "gaccctl", "run", "-n", "2" }, "usage: gaccctl run" },
-	{ { "gaccctl", "jobs", "-o", "xml" }, "-o xml: table, wide, json, jsonl or name" },
+	{ { "gaccctl", "jobs", "-o", "xml" }, "-o xml: table, wide, json, jsonl, yaml or name" },
 	{ { "gaccctl" }, "Examples:" },
 };
 
@@ -164,6 +164,65 @@ START_TEST(near_words)
 }
 END_TEST
 
+/* What a command refuses by itself, before it looks for a gaccd. */
+static const struct {
+	const char *words[8];
+	const char *says;
+} refused[] = {
+	{ { "gaccctl", "update", "1", "lr" }, "lr: lr=X, clip_norm=X, clip_value=X or micro_size=1..65536" },
+	{ { "gaccctl", "update", "1", "lr=" }, "lr=:" },
+	{ { "gaccctl", "update", "1", "clip_norm=1x" }, "clip_norm=1x:" },
+	{ { "gaccctl", "update", "1", "micro_size=0" }, "micro_size=0:" },
+	{ { "gaccctl", "update", "1", "micro_size=1.5" }, "micro_size=1.5:" },
+	{ { "gaccctl", "update", "1", "lr=1", "--window", "0" }, "--window 0: a number from 1" },
+	{ { "gaccctl", "wait", "1", "--for", "state=done" }, "--for state=done: state=running" },
+	{ { "gaccctl", "wait", "1", "--for", "step=0" }, "--for step=0:" },
+	{ { "gaccctl", "wait", "1", "--for", "completed" }, "--for completed:" },
+	{ { "gaccctl", "history", "1", "-n", "0" }, "--count 0:" },
+	{ { "gaccctl", "events", "--since", "5" }, "--since 5: a time such as" },
+	{ { "gaccctl", "checkpoint", "sav", "1" }, "checkpoint sav: save, list or restore" },
+	{ { "gaccctl", "checkpoint", "restore", "/ckpt" }, "give its job file with -f" },
+	{ { "gaccctl", "cluster", "on" }, "cluster on: up, down or status" },
+	{ { "gaccctl", "cluster", "up", "--nodes", "2" }, "--nodes 2: this version runs jobs on one node" },
+	{ { "gaccctl", "cluster", "up", "--dir", "here" }, "--dir here: an absolute path" },
+	{ { "gaccctl", "config", "validate" }, "usage: gaccctl config validate FILE" },
+	{ { "gaccctl", "config", "show", "x" }, "usage: gaccctl config" },
+	{ { "gaccctl", "bench", "-b", "1T" }, "--begin 1T: a size such as" },
+	{ { "gaccctl", "bench", "-b", "3" }, "--begin 3:" },
+	{ { "gaccctl", "bench", "-b", "1M", "-e", "1K" }, "--end is less than --begin" },
+	{ { "gaccctl", "bench", "--path", "tcp" }, "--path tcp: shm or inline" },
+	{ { "gaccctl", "bench", "-c", "2" }, "--check 2:" },
+	{ { "gaccctl", "top", "-o", "name" }, "top is for people" },
+	{ { "gaccctl", "submit", "--set", "x=1" }, "unknown key \"x\"" },
+	{ { "gaccctl", "submit", "-f", "/nonexistent.yaml" }, "/nonexistent.yaml: No such file" },
+	{ { "gaccctl", "submit", "--dry-run" }, "no optimizer" },
+};
+
+START_TEST(refusal)
+{
+	ck_assert_int_eq(parse_words(refused[_i].words), -1);
+	ck_assert_int_eq(inv.command->run(&inv), EXIT_USAGE);
+	fflush(inv.err);
+	ck_assert_msg(strstr(err, refused[_i].says) != NULL, "said: %s", err);
+	ck_assert_ptr_null(inv.client);
+}
+END_TEST
+
+START_TEST(dry_run_prints_the_whole_specification)
+{
+	json_t *j;
+
+	ck_assert_int_eq(PARSE("submit", "--set", "optimizer.type=adamw", "-n", "3", "--name", "mlp", "--dry-run"), -1);
+	ck_assert_int_eq(inv.command->run(&inv), EXIT_OK);
+	fflush(inv.out);
+	j = json_loads(out, 0, NULL);
+	ck_assert_int_eq(json_integer_value(json_object_get(j, "ranks")), 3);
+	ck_assert_str_eq(json_string_value(json_object_get(j, "name")), "mlp");
+	ck_assert_double_eq(json_real_value(json_object_get(json_object_get(j, "optimizer"), "beta2")), 0.999);
+	json_decref(j);
+}
+END_TEST
+
 /* --- help: whatever the table has must be in all that is made from it */
 
 static void check_mentions(const char *text, const char *word)
@@ -215,6 +274,8 @@ START_TEST(man_and_completion_cover_the_table)
 		fflush(inv.out);
 		for (const struct command *c = commands; c->name; c++) {
 			check_mentions(out, c->name);
+			if (c->words)
+				check_mentions(out, c->words);
 			for (const struct option_row *o = c->options; o->name; o++)
 				check_mentions(out, o->name);
 		}
@@ -250,6 +311,7 @@ START_TEST(exit_statuses)
 	ck_assert_int_eq(exit_status_of(GACC_ENOTFOUND), 4);
 	ck_assert_int_eq(exit_status_of(GACC_ETIMEOUT), 5);
 	ck_assert_int_eq(exit_status_of(GACC_EPERM), 6);
+	ck_assert_int_eq(exit_status_of(GACC_ENOSYS), 1);
 	ck_assert_int_eq(fail_with(&inv, EXIT_NOT_FOUND, "X", NULL, "x"), 4);
 	setenv("GACC_EXIT_ERROR", "77", 1);
 	ck_assert_int_eq(fail_with(&inv, EXIT_NOT_FOUND, "X", NULL, "x"), 77);
@@ -385,6 +447,31 @@ START_TEST(lists_as_json)
 }
 END_TEST
 
+START_TEST(data_as_yaml)
+{
+	inv.format = FORMAT_YAML;
+	ck_assert_int_eq(print_json(&inv, "{\"id\":42,\"name\":\"gpt2\",\"on\":true,\"x\":null,\"f\":0.5,\"s\":\"true\",\"n\":\"12\","
+					  "\"e\":\"\",\"c\":\"a: b\",\"l\":[1,{\"a\":[]}],\"o\":{}}"),
+			 EXIT_OK);
+	fflush(inv.out);
+	ck_assert_str_eq(out, "id: 42\nname: gpt2\n\"on\": true\nx: null\nf: 0.5\ns: \"true\"\n\"n\": \"12\"\ne: \"\"\nc: \"a: b\"\n"
+			      "l:\n- 1\n- a: []\no: {}\n");
+	rewind(inv.out);
+	fail_with(&inv, EXIT_NOT_FOUND, "JOB_NOT_FOUND", "h", "no \"job\"");
+	fflush(inv.out);
+	ck_assert_int_eq(strncmp(out, "error:\n  code: NOT_FOUND\n", 25), 0);
+}
+END_TEST
+
+START_TEST(states_by_name)
+{
+	ck_assert_int_eq(gacc_job_state_named("completed"), GACC_JOB_COMPLETED);
+	ck_assert_int_eq(gacc_job_state_named("NODE_FAIL"), GACC_JOB_NODE_FAIL);
+	ck_assert_int_eq(gacc_job_state_named("complete"), 0);
+	ck_assert_int_eq(gacc_job_state_named("UNKNOWN"), 0);
+}
+END_TEST
+
 START_TEST(sizes_and_ages)
 {
 	char text[SHORT];
@@ -413,6 +500,8 @@ int main(void)
 	tcase_add_test(tc, run_stops_at_the_program);
 	tcase_add_test(tc, run_needs_no_dashes);
 	tcase_add_loop_test(tc, mistake, 0, sizeof(mistakes) / sizeof(mistakes[0]));
+	tcase_add_loop_test(tc, refusal, 0, sizeof(refused) / sizeof(refused[0]));
+	tcase_add_test(tc, dry_run_prints_the_whole_specification);
 	tcase_add_test(tc, numbers);
 	tcase_add_test(tc, durations);
 	tcase_add_test(tc, near_words);
@@ -427,6 +516,8 @@ int main(void)
 	tcase_add_test(tc, jobs_table);
 	tcase_add_test(tc, describe_ends_with_the_story);
 	tcase_add_test(tc, lists_as_json);
+	tcase_add_test(tc, data_as_yaml);
+	tcase_add_test(tc, states_by_name);
 	tcase_add_test(tc, sizes_and_ages);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);

@@ -1,4 +1,4 @@
-#include "run_spec.h"
+#include "job_file.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -8,7 +8,7 @@
 
 #include "output.h"
 
-static bool set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *st)
+bool spec_set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *st)
 {
 	char why[512] = "";
 
@@ -18,9 +18,8 @@ static bool set(struct invocation *inv, gacc_spec *spec, const char *key, const 
 	return false;
 }
 
-static gacc_spec *from_file(struct invocation *inv, int *st)
+gacc_spec *spec_read(struct invocation *inv, const char *path, int *st)
 {
-	const char *path = opt(inv, "file");
 	char why[512] = "", *text = NULL;
 	gacc_spec *spec = NULL;
 
@@ -49,7 +48,7 @@ static bool apply_sets(struct invocation *inv, gacc_spec *spec, int *st)
 			return false;
 		}
 		snprintf(key, sizeof(key), "%.*s", (int)(equals - given), given);
-		if (!set(inv, spec, key, equals + 1, st))
+		if (!spec_set(inv, spec, key, equals + 1, st))
 			return false;
 	}
 	return true;
@@ -63,9 +62,14 @@ static bool apply_options(struct invocation *inv, gacc_spec *spec, int *st)
 		    { "name", "metadata.name" } };
 
 	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
-		if (opt(inv, map[i].option) && !set(inv, spec, map[i].key, opt(inv, map[i].option), st))
+		if (opt(inv, map[i].option) && !spec_set(inv, spec, map[i].key, opt(inv, map[i].option), st))
 			return false;
 	return true;
+}
+
+bool spec_apply(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	return apply_sets(inv, spec, st) && apply_options(inv, spec, st);
 }
 
 /* A string of the specification as it is now; malloc'ed, "" when it is not set. */
@@ -95,12 +99,12 @@ bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *st)
 	return ok;
 }
 
-/* The program's name, if nobody gave another. */
-static bool default_name(struct invocation *inv, gacc_spec *spec, int *st)
+/* The last part of `path`, if nobody gave another. */
+static bool default_name(struct invocation *inv, gacc_spec *spec, const char *path, int *st)
 {
 	char *name = current(spec, "name");
-	const char *program = strrchr(inv->operand[0], '/');
-	bool ok = (name && *name) || set(inv, spec, "metadata.name", program ? program + 1 : inv->operand[0], st);
+	const char *program = strrchr(path, '/');
+	bool ok = (name && *name) || spec_set(inv, spec, "metadata.name", program ? program + 1 : path, st);
 
 	free(name);
 	return ok;
@@ -118,32 +122,67 @@ static void default_log_dir(char *out, size_t n)
 		snprintf(out, n, "/tmp/gacc-%u/jobs/%%j", (unsigned)getuid());
 }
 
-/* Where the logs go, as an absolute path: the job may be looked at from another directory. */
-static bool log_dir(struct invocation *inv, gacc_spec *spec, int *st)
+/* Where the logs go, as an absolute path: the job may be looked at from another directory. Without one: our own, or with
+ * `theirs` the daemon's. */
+static bool log_dir(struct invocation *inv, gacc_spec *spec, bool theirs, int *st)
 {
 	char *given = opt(inv, "log-dir") ? strdup(opt(inv, "log-dir")) : current(spec, "log_dir");
 	char path[2 * PATH_MAX], here[PATH_MAX] = "";
 	bool ok;
 
-	if (!given || !*given)
+	if (!given || !*given) {
+		if (theirs) {
+			free(given);
+			return true;
+		}
 		default_log_dir(path, sizeof(path));
-	else if (*given == '/')
+	} else if (*given == '/')
 		snprintf(path, sizeof(path), "%s", given);
 	else
 		snprintf(path, sizeof(path), "%s/%s", getcwd(here, sizeof(here)) ? here : "", given);
-	ok = set(inv, spec, "output.log_dir", path, st);
+	ok = spec_set(inv, spec, "output.log_dir", path, st);
 	free(given);
 	return ok;
 }
 
 gacc_spec *run_spec(struct invocation *inv, int *st)
 {
-	gacc_spec *spec = from_file(inv, st);
+	gacc_spec *spec = spec_read(inv, opt(inv, "file"), st);
 
 	if (!spec)
 		return NULL;
-	if (apply_sets(inv, spec, st) && apply_options(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
-	    default_name(inv, spec, st) && log_dir(inv, spec, st) && set(inv, spec, "launch.mode", "client", st))
+	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
+	    default_name(inv, spec, inv->operand[0], st) && log_dir(inv, spec, false, st) &&
+	    spec_set(inv, spec, "launch.mode", "client", st))
+		return spec;
+	gacc_spec_free(spec);
+	return NULL;
+}
+
+/* gaccd starts the program where the user stands, as other launchers do. */
+static bool working_dir(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	const char *json = gacc_spec_json(spec);
+	json_t *all = json ? json_loads(json, 0, NULL) : NULL;
+	const char *mode = json_string_value(json_object_get(all, "launch"));
+	const char *dir = json_string_value(json_object_get(json_object_get(all, "launch_command"), "working_dir"));
+	bool wanted = mode && !strcmp(mode, "DAEMON") && !(dir && *dir);
+	char here[PATH_MAX];
+
+	json_decref(all);
+	return !wanted || !getcwd(here, sizeof(here)) || spec_set(inv, spec, "launch.working_dir", here, st);
+}
+
+gacc_spec *submit_spec(struct invocation *inv, int *st)
+{
+	const char *path = opt(inv, "file");
+	gacc_spec *spec = spec_read(inv, path, st);
+
+	if (!spec)
+		return NULL;
+	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
+	    default_name(inv, spec, path && strcmp(path, "-") ? path : "job", st) && log_dir(inv, spec, true, st) &&
+	    working_dir(inv, spec, st))
 		return spec;
 	gacc_spec_free(spec);
 	return NULL;

@@ -1,0 +1,115 @@
+#include "attend.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "output.h"
+#include "signals.h"
+
+#define LOOK_MS 500 /* without a directory to watch */
+
+bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set, int *st)
+{
+	*set = (struct log_set){ .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
+	if (!set->follower) {
+		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+		return false;
+	}
+	for (uint32_t r = 0; *job->log_dir && r < job->ranks; r++)
+		if (rank_listed(list, r))
+			follower_init(&set->follower[set->n++], job->log_dir, r, true, tail);
+	if (set->n == 1)
+		set->follower[0].prefix = false;
+	return true;
+}
+
+bool log_set_exists(const struct log_set *set)
+{
+	for (size_t i = 0; i < set->n; i++)
+		if (follower_exists(&set->follower[i]))
+			return true;
+	return false;
+}
+
+void log_set_pump(struct log_set *set, FILE *out, bool at_end)
+{
+	for (size_t i = 0; i < set->n; i++)
+		follower_pump(&set->follower[i], out, at_end);
+}
+
+void log_set_fini(struct log_set *set)
+{
+	for (size_t i = 0; i < set->n; i++)
+		follower_fini(&set->follower[i]);
+	free(set->follower);
+	*set = (struct log_set){ 0 };
+}
+
+enum { POLL_JOB, POLL_OUTPUT, POLL_SIGNALS };
+
+/* Takes what the watch has. True: no more will come; *st says whether that was the job's end. */
+static bool take_news(struct invocation *inv, gacc_watch *watch, gacc_jobs **last, int *st)
+{
+	gacc_jobs *jobs;
+	gacc_status got = gacc_watch_next(watch, &jobs);
+
+	if (got == GACC_OK) {
+		gacc_jobs_free(*last);
+		*last = jobs;
+		return jobs->job[0].ended;
+	}
+	if (got != GACC_EAGAIN && got != GACC_EDONE)
+		*st = fail_client(inv);
+	return got != GACC_EAGAIN;
+}
+
+static int loop(struct invocation *inv, const gacc_job_info *job, struct log_set *set, FILE *out, struct pollfd *p,
+		gacc_watch *watch, gacc_jobs **last)
+{
+	int st = EXIT_OK;
+
+	for (;;) {
+		if (p[POLL_OUTPUT].fd < 0 && set->n)
+			p[POLL_OUTPUT].fd = follow_changes(job->log_dir); /* which may be made only now */
+		log_set_pump(set, out, false);
+		poll(p, 3, p[POLL_OUTPUT].fd < 0 && set->n ? LOOK_MS : -1);
+		if (p[POLL_OUTPUT].revents)
+			follow_changes_seen(p[POLL_OUTPUT].fd);
+		if (p[POLL_SIGNALS].revents && signals_next(p[POLL_SIGNALS].fd))
+			return EXIT_INTERRUPTED;
+		if (p[POLL_JOB].revents && take_news(inv, watch, last, &st))
+			return st;
+	}
+}
+
+int attend(struct invocation *inv, const gacc_job_info *job, struct log_set *set, FILE *out, const char *again,
+	   gacc_jobs **out_last)
+{
+	struct pollfd p[3] = { { .events = POLLIN }, { .fd = -1, .events = POLLIN }, { .events = POLLIN } };
+	gacc_jobs *last = NULL;
+	gacc_watch *watch;
+	char id[24];
+	int st;
+
+	snprintf(id, sizeof(id), "%" PRIu64, job->id);
+	if (gacc_job_watch(inv->client, id, &watch))
+		return fail_client(inv);
+	p[POLL_JOB].fd = gacc_watch_fd(watch);
+	p[POLL_SIGNALS].fd = signals_open();
+	st = loop(inv, job, set, out, p, watch, &last);
+	log_set_pump(set, out, true);
+	if (st == EXIT_INTERRUPTED)
+		fprintf(inv->err, "job %s goes on; follow it again with: %s\n", id, again);
+	for (int i = POLL_OUTPUT; i <= POLL_SIGNALS; i++)
+		if (p[i].fd >= 0)
+			close(p[i].fd);
+	gacc_watch_close(watch);
+	if (out_last && st == EXIT_OK && last)
+		*out_last = last;
+	else
+		gacc_jobs_free(last);
+	return st;
+}

@@ -1,0 +1,192 @@
+/* checkpoint save, list, restore. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "job_file.h"
+#include "output.h"
+#include "signals.h"
+#include "submit.h"
+
+#define SAVE_TIMEOUT_MS 600000
+
+static const char *color_of(const gacc_checkpoint_info *c)
+{
+	return !strcmp(c->state, "FAILED") ? "red" : NULL;
+}
+
+static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all)
+{
+	static const struct column columns[] = {
+		{ "ID", true, false },	   { "STATE", false, false },  { "STEP", true, false },	    { "WINDOW", true, false },
+		{ "CARRIED", true, false }, { "SIZE", true, false },	{ "TOOK", true, false },    { "AGE", true, false },
+		{ "PATH", false, false },  { "MESSAGE", false, true }, { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+	char size[SHORT], when[SHORT];
+
+	for (size_t i = 0; i < all->n; i++) {
+		const gacc_checkpoint_info *c = &all->checkpoint[i];
+
+		sheet_row(s, color_of(c));
+		sheet_cell(s, "%" PRIu64, c->id);
+		sheet_cell(s, "%s", c->state);
+		sheet_cell(s, "%" PRIu64, c->applied_step);
+		sheet_cell(s, "%" PRIu64, c->window);
+		sheet_cell(s, "%" PRIu64, c->carried_micros);
+		sheet_cell(s, "%s", bytes(size, c->bytes));
+		if (c->ended_unix_nanos)
+			sheet_cell(s, "%.2f s", (double)(c->ended_unix_nanos - c->started_unix_nanos) / 1e9);
+		else
+			sheet_cell(s, "-");
+		sheet_cell(s, "%s", age_since(when, c->started_unix_nanos));
+		sheet_cell(s, "%s", c->path);
+		sheet_cell(s, "%s", *c->message ? c->message : "-");
+	}
+	sheet_print(s);
+}
+
+/* --- save */
+
+static int say_saved(struct invocation *inv, const gacc_checkpoint_info *c)
+{
+	if (!strcmp(c->state, "FAILED"))
+		return fail_with(inv, EXIT_FAILED, "CHECKPOINT_FAILED", NULL, "checkpoint %" PRIu64 ": %s", c->id, c->message);
+	if (wants_data(inv))
+		return print_json(inv, c->json);
+	if (inv->format == FORMAT_NAME)
+		fprintf(inv->out, "%s\n", c->path);
+	else
+		fprintf(inv->out, "checkpoint %" PRIu64 " is %s: step %" PRIu64 ", %s\n", c->id, c->state, c->applied_step,
+			c->path);
+	return EXIT_OK;
+}
+
+static int save(struct invocation *inv, const char *job)
+{
+	gacc_checkpoints *one;
+	int st;
+
+	if (!open_client_for(inv, SAVE_TIMEOUT_MS, &st))
+		return st;
+	if (gacc_checkpoint_save(inv->client, job, opt_flag(inv, "inside-window"), !opt_flag(inv, "no-wait"), &one))
+		return fail_client(inv);
+	st = say_saved(inv, &one->checkpoint[0]);
+	gacc_checkpoints_free(one);
+	return st;
+}
+
+/* --- list */
+
+static int list_json(struct invocation *inv, const gacc_checkpoints *all)
+{
+	const char **json;
+	int st;
+
+	json = json_list_new(inv, all->n, &st);
+	if (!json)
+		return st;
+	for (size_t i = 0; i < all->n; i++)
+		json[i] = all->checkpoint[i].json;
+	st = print_json_list(inv, "checkpoints", json, all->n);
+	free(json);
+	return st;
+}
+
+static int list(struct invocation *inv, const char *job)
+{
+	gacc_checkpoints *all;
+	int st = EXIT_OK;
+
+	if (!open_client(inv, &st))
+		return st;
+	if (gacc_checkpoint_list(inv->client, job, &all))
+		return fail_client(inv);
+	if (wants_data(inv))
+		st = list_json(inv, all);
+	else if (inv->format == FORMAT_NAME)
+		for (size_t i = 0; i < all->n; i++)
+			fprintf(inv->out, "%s\n", all->checkpoint[i].path);
+	else
+		view_checkpoints(inv, all);
+	gacc_checkpoints_free(all);
+	return st;
+}
+
+/* --- restore */
+
+/* The checkpoint with --id, else the newest complete one: its path, malloc'ed. NULL: fail_with() was called. */
+static char *choose(struct invocation *inv, const char *job, int *st)
+{
+	const gacc_checkpoint_info *found = NULL;
+	gacc_checkpoints *all;
+	char *path = NULL;
+	uint64_t id;
+
+	if (!opt_uint(inv, "id", 1, UINT64_MAX, 0, &id, st))
+		return NULL;
+	if (gacc_checkpoint_list(inv->client, job, &all)) {
+		*st = fail_client(inv);
+		return NULL;
+	}
+	for (size_t i = 0; i < all->n; i++)
+		if (id ? all->checkpoint[i].id == id : !strcmp(all->checkpoint[i].state, "COMPLETE"))
+			found = &all->checkpoint[i];
+	if (found)
+		path = strdup(found->path);
+	gacc_checkpoints_free(all);
+	if (!path)
+		*st = fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", "see: gaccctl checkpoint list JOB",
+				"job %s has no %scheckpoint%s", job, id ? "" : "complete ", id ? " of that id" : "");
+	return path;
+}
+
+static gacc_spec *spec_of(struct invocation *inv, const char *job, int *st)
+{
+	gacc_spec *spec = NULL;
+
+	if (gacc_spec_of_job(inv->client, job, &spec))
+		*st = fail_client(inv);
+	return spec;
+}
+
+/* From a job, or from a directory with -f for the specification. */
+static int restore(struct invocation *inv, const char *from)
+{
+	bool is_path = *from == '/' || *from == '.';
+	const char *file = opt(inv, "file");
+	gacc_spec *spec;
+	char *path;
+	int st;
+
+	if (is_path && !file)
+		return fail_usage(inv, "a directory has no job: give its job file with -f, or name the job instead");
+	if (opt_flag(inv, "wait"))
+		signals_block(); /* before the library makes threads */
+	if (!open_client(inv, &st))
+		return st;
+	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);
+	if (!path)
+		return is_path ? fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", NULL, "no such directory: %s", from) : st;
+	spec = file ? spec_read(inv, file, &st) : spec_of(inv, from, &st);
+	if (spec && spec_set(inv, spec, "restore_from", path, &st) && spec_apply(inv, spec, &st) &&
+	    spec_has_optimizer(inv, spec, &st))
+		st = submit_job(inv, spec);
+	gacc_spec_free(spec);
+	free(path);
+	return st;
+}
+
+int cmd_checkpoint(struct invocation *inv)
+{
+	const char *word = inv->operand[0], *job = job_operand(inv->operand[1]);
+
+	if (!strcmp(word, "save"))
+		return save(inv, job);
+	if (!strcmp(word, "list"))
+		return list(inv, job);
+	if (!strcmp(word, "restore"))
+		return restore(inv, job);
+	return fail_usage(inv, "checkpoint %s: save, list or restore is needed", word);
+}

@@ -1,0 +1,176 @@
+/* history, norms: what a job's windows were. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "output.h"
+
+#define NORMS_TIMEOUT_MS 600000 /* until the next window closes */
+
+/* --- windows */
+
+/* "0,3", or "-". */
+static const char *short_ranks(char *out, size_t n, const gacc_window_info *w)
+{
+	size_t at = 0;
+
+	snprintf(out, n, "-");
+	for (size_t i = 0; i < w->n_short && at < n; i++)
+		at += (size_t)snprintf(out + at, n - at, "%s%u", i ? "," : "", w->short_rank[i]);
+	return out;
+}
+
+static void window_row(struct sheet *s, const gacc_window_info *w)
+{
+	bool applied = !strcmp(w->outcome, "APPLIED"), skipped = !strcmp(w->outcome, "SKIPPED");
+	char text[128], when[SHORT];
+
+	sheet_row(s, applied ? NULL : "yellow");
+	sheet_cell(s, "%" PRIu64, w->window);
+	sheet_cell(s, "%" PRIu64, w->applied_step);
+	sheet_cell(s, skipped ? "%s (%s)" : "%s", w->outcome, w->skip_reason);
+	sheet_cell(s, "%" PRIu64, w->micro_count);
+	sheet_cell(s, "%g", w->total_weight);
+	sheet_cell(s, "%.4f", w->mean_loss);
+	sheet_cell(s, "%.4g", w->grad_norm);
+	sheet_cell(s, "%.3g", w->lr);
+	sheet_cell(s, "%u", w->last_rank);
+	sheet_cell(s, "%.1f ms", (double)w->last_lag_ns / 1e6);
+	sheet_cell(s, "%s", short_ranks(text, sizeof(text), w));
+	sheet_cell(s, "%s", age_since(when, w->closed_unix_nanos));
+	sheet_cell(s, "%g", w->divisor);
+	sheet_cell(s, "%g", w->loss_scale);
+}
+
+static void view_windows(struct invocation *inv, const gacc_history *h)
+{
+	static const struct column columns[] = {
+		{ "WINDOW", true, false }, { "STEP", true, false },   { "OUTCOME", false, false }, { "MICROS", true, false },
+		{ "WEIGHT", true, false }, { "LOSS", true, false },   { "NORM", true, false },	   { "LR", true, false },
+		{ "LAST", true, false },   { "LATE BY", true, false }, { "SHORT", false, false },   { "AGE", true, false },
+		{ "DIVISOR", true, true }, { "SCALE", true, true },   { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	for (size_t i = 0; i < h->n; i++)
+		window_row(s, &h->window[i]);
+	sheet_print(s);
+}
+
+static void micro_rows(struct sheet *s, const gacc_window_info *w)
+{
+	for (size_t i = 0; i < w->n_micro; i++) {
+		const gacc_micro_info *m = &w->micro[i];
+
+		sheet_row(s, m->rejected ? "yellow" : NULL);
+		sheet_cell(s, "%" PRIu64, w->window);
+		sheet_cell(s, "%u", m->rank);
+		sheet_cell(s, "%u", m->micro);
+		sheet_cell(s, "%s", m->rejected ? "void" : "counted");
+		sheet_cell(s, "%g", m->weight);
+		sheet_cell(s, "%.4f", m->loss);
+		sheet_cell(s, "%.1f ms", (double)m->lag_ns / 1e6);
+		sheet_cell(s, "%016" PRIx64, m->data_key);
+	}
+}
+
+static void view_micros(struct invocation *inv, const gacc_history *h)
+{
+	static const struct column columns[] = {
+		{ "WINDOW", true, false }, { "RANK", true, false }, { "MICRO", true, false },	{ "STATE", false, false },
+		{ "WEIGHT", true, false }, { "LOSS", true, false }, { "LATE BY", true, false }, { "DATA KEY", false, true },
+		{ NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	for (size_t i = 0; i < h->n; i++)
+		micro_rows(s, &h->window[i]);
+	sheet_print(s);
+}
+
+static int windows_json(struct invocation *inv, const gacc_history *h)
+{
+	const char **json;
+	int st;
+
+	json = json_list_new(inv, h->n, &st);
+	if (!json)
+		return st;
+	for (size_t i = 0; i < h->n; i++)
+		json[i] = h->window[i].json;
+	st = print_json_list(inv, "windows", json, h->n);
+	free(json);
+	return st;
+}
+
+int cmd_history(struct invocation *inv)
+{
+	bool micros = opt_flag(inv, "micros");
+	gacc_history *h;
+	uint64_t limit;
+	int st = EXIT_OK;
+
+	if (!opt_uint(inv, "count", 1, UINT32_MAX, 20, &limit, &st) || !open_client(inv, &st))
+		return st;
+	if (gacc_job_history(inv->client, job_operand(inv->operand[0]), 0, (uint32_t)limit, micros, &h))
+		return fail_client(inv);
+	if (wants_data(inv))
+		st = windows_json(inv, h);
+	else if (inv->format == FORMAT_NAME)
+		for (size_t i = 0; i < h->n; i++)
+			fprintf(inv->out, "window/%" PRIu64 "\n", h->window[i].window);
+	else if (micros)
+		view_micros(inv, h);
+	else
+		view_windows(inv, h);
+	gacc_history_free(h);
+	return st;
+}
+
+/* --- norms */
+
+static void view_norms(struct invocation *inv, const gacc_norms *norms)
+{
+	static const struct column columns[] = {
+		{ "TENSOR", false, false }, { "GRADIENT", true, false }, { "PARAMETER", true, false }, { "RATIO", true, false },
+		{ NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	if (inv->headers)
+		fprintf(inv->out, "window %" PRIu64 "\n", norms->window);
+	for (size_t i = 0; i < norms->n; i++) {
+		const gacc_tensor_norm *t = &norms->norm[i];
+
+		sheet_row(s, NULL);
+		sheet_cell(s, "%s", t->name);
+		sheet_cell(s, "%.4g", t->grad_norm);
+		sheet_cell(s, "%.4g", t->param_norm);
+		if (t->param_norm > 0)
+			sheet_cell(s, "%.2e", t->grad_norm / t->param_norm);
+		else
+			sheet_cell(s, "-");
+	}
+	sheet_print(s);
+}
+
+int cmd_norms(struct invocation *inv)
+{
+	gacc_norms *norms;
+	int st = EXIT_OK;
+
+	if (!open_client_for(inv, NORMS_TIMEOUT_MS, &st))
+		return st;
+	if (gacc_job_norms(inv->client, job_operand(inv->operand[0]), &norms))
+		return fail_client(inv);
+	if (wants_data(inv))
+		st = print_json(inv, norms->json);
+	else if (inv->format == FORMAT_NAME)
+		for (size_t i = 0; i < norms->n; i++)
+			fprintf(inv->out, "%s\n", norms->norm[i].name);
+	else
+		view_norms(inv, norms);
+	gacc_norms_free(norms);
+	return st;
+}

@@ -1,0 +1,117 @@
+/* submit, and the rest of what registers a job to be started by others. */
+#include "submit.h"
+
+#include <inttypes.h>
+
+#include "attend.h"
+#include "job_file.h"
+#include "output.h"
+#include "signals.h"
+#include "view.h"
+
+/* As `run`: the highest status of a rank, if it is known; 7 when no rank failed but the job did. */
+static int status_of_ranks(const gacc_job_info *job)
+{
+	int worst = 0;
+
+	for (size_t i = 0; i < job->n_rank; i++)
+		if (job->rank[i].exit_status > worst)
+			worst = job->rank[i].exit_status;
+	if (worst)
+		return worst;
+	return job->state == GACC_JOB_COMPLETED ? EXIT_OK : EXIT_JOB_FAILED;
+}
+
+static int conclude(struct invocation *inv, FILE *say, const gacc_job_info *job)
+{
+	char steps[64];
+
+	fprintf(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name, view_steps(steps, sizeof(steps), job),
+		*job->reason ? "   " : "", job->reason, *job->log_dir ? "   logs " : "", job->log_dir);
+	if (job->root_cause)
+		fprintf(inv->err, "rank %u: %s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->rank,
+			job->root_cause->message, job->id);
+	if (wants_data(inv))
+		print_json(inv, job->json);
+	return status_of_ranks(job);
+}
+
+static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
+{
+	FILE *say = wants_data(inv) ? inv->err : inv->out;
+	const char *tee = opt(inv, "tee") ? opt(inv, "tee") : "0";
+	struct log_set set = { 0 };
+	gacc_jobs *last = NULL;
+	char again[64];
+	int st;
+
+	if (!rank_list_ok(tee, job->ranks))
+		return fail_usage(inv, "--tee %s: all, none, or ranks below %u such as 0,2", tee, job->ranks);
+	snprintf(again, sizeof(again), "gaccctl logs %" PRIu64 " -f, or gaccctl wait %" PRIu64, job->id, job->id);
+	if (log_set_open(inv, job, tee, FOLLOW_ALL, &set, &st))
+		st = attend(inv, job, &set, say, again, &last);
+	if (st == EXIT_OK && last)
+		st = conclude(inv, say, &last->job[0]);
+	log_set_fini(&set);
+	gacc_jobs_free(last);
+	return st;
+}
+
+static int say_submitted(struct invocation *inv, const gacc_job_info *job)
+{
+	if (opt_flag(inv, "wait")) {
+		fprintf(wants_data(inv) ? inv->err : inv->out, "job %" PRIu64 " (%s) is %s%s%s\n", job->id, job->name,
+			job->state_name, *job->reason ? ": " : "", job->reason);
+		return EXIT_OK;
+	}
+	if (wants_data(inv))
+		return print_json(inv, job->json);
+	fprintf(inv->out, inv->format == FORMAT_NAME ? "job/%" PRIu64 "\n" : "%" PRIu64 "\n", job->id);
+	fprintf(inv->err, "job %" PRIu64 " (%s) is %s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
+		job->state_name, job->id);
+	return EXIT_OK;
+}
+
+static int dry_run(struct invocation *inv, gacc_spec *spec)
+{
+	const char *json = gacc_spec_json(spec);
+
+	if (!json)
+		return fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
+	if (!wants_data(inv))
+		inv->format = FORMAT_JSON;
+	return print_json(inv, json);
+}
+
+int submit_job(struct invocation *inv, gacc_spec *spec)
+{
+	gacc_jobs *jobs;
+	int st;
+
+	if (opt_flag(inv, "dry-run"))
+		return dry_run(inv, spec);
+	if (!inv->client && !open_client(inv, &st))
+		return st;
+	if (gacc_job_submit(inv->client, spec, &jobs))
+		return fail_client(inv);
+	st = say_submitted(inv, &jobs->job[0]);
+	if (st == EXIT_OK && opt_flag(inv, "wait"))
+		st = follow_to_end(inv, &jobs->job[0]);
+	gacc_jobs_free(jobs);
+	return st;
+}
+
+int cmd_submit(struct invocation *inv)
+{
+	gacc_spec *spec;
+	int st;
+
+	if (opt_flag(inv, "wait"))
+		signals_block(); /* before the library makes threads */
+	spec = submit_spec(inv, &st);
+	if (!spec)
+		return st;
+	st = submit_job(inv, spec);
+	gacc_spec_free(spec);
+	return st;
+}

@@ -1,0 +1,82 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "output.h"
+
+#define CALL_MS 10000 /* of each call to gaccd; --timeout is of the whole */
+
+struct goal {
+	gacc_job_state state;
+	uint64_t step;
+};
+
+static bool read_step(const char *text, uint64_t *out)
+{
+	char *end;
+
+	*out = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && *out;
+}
+
+/* "state=completed" or "step=100". */
+static bool read_goal(struct invocation *inv, struct goal *goal, int *st)
+{
+	const char *text = opt(inv, "for");
+
+	*goal = (struct goal){ 0 };
+	if (!text)
+		return true;
+	if (!strncmp(text, "state=", 6)) {
+		goal->state = gacc_job_state_named(text + 6);
+		if (goal->state)
+			return true;
+	} else if (!strncmp(text, "step=", 5) && read_step(text + 5, &goal->step)) {
+		return true;
+	}
+	*st = fail_usage(inv, "--for %s: state=running, state=completed and the like, or step=100 is needed", text);
+	return false;
+}
+
+static int say_reached(struct invocation *inv, const struct goal *goal, const gacc_job_info *job)
+{
+	if (wants_data(inv))
+		print_json(inv, job->json);
+	else if (inv->format == FORMAT_NAME)
+		fprintf(inv->out, "job/%" PRIu64 "\n", job->id);
+	else
+		fprintf(inv->out, "job %" PRIu64 " (%s) is %s, %" PRIu64 " steps applied\n", job->id, job->name, job->state_name,
+			job->applied_step);
+	return goal->state || goal->step || job->state == GACC_JOB_COMPLETED ? EXIT_OK : EXIT_JOB_FAILED;
+}
+
+static int never(struct invocation *inv, const gacc_job_info *job)
+{
+	return fail_with(inv, EXIT_JOB_FAILED, "JOB_ENDED", "see: gaccctl describe", "job %" PRIu64 " (%s) is %s%s%s", job->id,
+			 job->name, job->state_name, *job->reason ? ": " : "", job->reason);
+}
+
+int cmd_wait(struct invocation *inv)
+{
+	struct goal goal;
+	int64_t timeout_ms;
+	gacc_jobs *jobs;
+	int st = EXIT_OK;
+
+	if (!read_goal(inv, &goal, &st) || !opt_duration(inv, "timeout", -1, &timeout_ms, &st) || !open_client(inv, &st))
+		return st;
+	gacc_set_timeout(inv->client, CALL_MS);
+	switch (gacc_job_wait(inv->client, job_operand(inv->operand[0]), goal.state, goal.step, (int)timeout_ms, &jobs)) {
+	case GACC_OK:
+		st = say_reached(inv, &goal, &jobs->job[0]);
+		break;
+	case GACC_ECANCELLED:
+		st = never(inv, &jobs->job[0]);
+		break;
+	default:
+		return fail_client(inv);
+	}
+	gacc_jobs_free(jobs);
+	return st;
+}
