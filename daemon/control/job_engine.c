@@ -496,6 +496,8 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_START:
 	case ENGINE_STOP:
 	case ENGINE_PING:
+	case ENGINE_CHECKPOINT: /* the edge's */
+	case ENGINE_RESTORE:
 		break;
 	}
 }

@@ -6,6 +6,26 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Names and shapes: what files of the tensors are written with. */
+static void fill_names(const struct tensor_spec *t, uint64_t n, struct plan_tensor *out, char *names)
+{
+	char *at = names;
+	for (uint64_t i = 0; i < n; i++) {
+		out[i].name_offset = (uint64_t)(at - names);
+		out[i].n_dims = (uint32_t)t[i].n_dims;
+		memcpy(out[i].shape, t[i].shape, sizeof out[i].shape);
+		at = stpcpy(at, t[i].name) + 1;
+	}
+}
+
+static uint64_t count_names(const struct tensor_spec *t, uint64_t n)
+{
+	uint64_t bytes = 1;
+	for (uint64_t i = 0; i < n; i++)
+		bytes += strlen(t[i].name) + 1;
+	return (bytes + 7) / 8 * 8; /* the last one is zero */
+}
+
 static enum status fill_tensors(const struct job_spec *spec, const struct arena *a, const struct tensor_spec *t,
 				struct plan_tensor *out, char *why, size_t n_why)
 {
@@ -98,7 +118,8 @@ enum status plan_build(const struct job_spec *spec, const struct arena *a, const
 	uint64_t tensors_at = sizeof(struct plan);
 	uint64_t ranges_at = tensors_at + n * sizeof(struct plan_tensor);
 	uint64_t groups_at = ranges_at + n * sizeof(struct plan_range);
-	uint64_t bytes = groups_at + n_optim * sizeof(struct optim_group);
+	uint64_t names_at = (groups_at + n_optim * sizeof(struct optim_group) + 7) / 8 * 8;
+	uint64_t names_bytes = count_names(t, n), bytes = names_at + names_bytes;
 	struct plan *p = calloc(1, bytes);
 	struct piece *piece = calloc(n, sizeof *piece);
 	enum status st = p && piece ? ST_OK : ST_NO_MEMORY;
@@ -111,9 +132,12 @@ enum status plan_build(const struct job_spec *spec, const struct arena *a, const
 	p->ranges_offset = ranges_at;
 	p->n_optim_groups = n_optim;
 	p->optim_groups_offset = groups_at;
+	p->names_offset = names_at;
+	p->names_bytes = names_bytes;
 	st = fill_tensors(spec, a, t, (struct plan_tensor *)((char *)p + tensors_at), why, n_why);
 	if (st)
 		goto done;
+	fill_names(t, n, (struct plan_tensor *)((char *)p + tensors_at), (char *)p + names_at);
 	fill_groups(spec, (struct optim_group *)((char *)p + groups_at));
 	uint64_t n_pieces = 0;
 	for (uint64_t i = 0; i < n; i++)

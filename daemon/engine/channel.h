@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 2
+#define ENGINE_CHANNEL_VERSION 3
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -32,7 +32,28 @@ enum engine_op {
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
 	ENGINE_ACK_STEP,   /* window: optimizer CLIENT, all have read its reduced gradient; half P[1-x] is free again */
 	ENGINE_STOP,       /* leave cleanly */
-	ENGINE_PING        /* answered when its turn comes: the engine lives and moves */
+	ENGINE_PING,       /* answered when its turn comes: the engine lives and moves */
+	ENGINE_CHECKPOINT, /* inside_window; behind the struct, the path of a directory to make. The files hold the state as the
+			    * command found it: parameters and optimizer state, and inside_window the sum and who is in it.
+			    * Answered when they are on the disk, or not going to be; one at a time */
+	ENGINE_RESTORE     /* behind the struct, struct engine_restore and the path of a checkpoint: instead of PUT_PARAMS or
+			    * INIT_PARAMS. Answered when the parameters are ready, as of the checkpoint's window */
+};
+
+#define ENGINE_FILES 4 /* of a checkpoint; store/manifest.h says which */
+
+/* A file of a checkpoint; bytes 0: there is none. */
+struct engine_file {
+	uint64_t bytes;
+	uint8_t sha256[32];
+};
+
+/* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`. */
+struct engine_restore {
+	uint64_t window, applied_step, count, params_digest;
+	double loss_scale, sum_weight, sum_loss;
+	uint32_t micro_size, last_rank, carry, reserved;
+	struct engine_file file[ENGINE_FILES];
 };
 
 struct engine_command {
@@ -51,10 +72,10 @@ struct engine_command {
 	int64_t unix_nanos;   /* when it was pushed */
 	uint32_t zero_after;
 	uint32_t leave;       /* FLUSH: this rank has left for good */
-	uint32_t n_present;   /* bytes of bitmap behind this struct; 0 = all tensors */
+	uint32_t n_present;   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
 	uint32_t last;        /* PUT_PARAMS */
 	uint32_t want_norms;  /* GO */
-	uint32_t reserved;
+	uint32_t inside_window; /* CHECKPOINT */
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step;      /* after this step */
@@ -86,6 +107,11 @@ struct engine_answer {
 	uint64_t record_seq;  /* HELLO: of the control record in force */
 	uint32_t version;     /* HELLO */
 	uint32_t nonfinite_count; /* ADD, void: non-finite elements; NaN counts */
+	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */
+	uint64_t applied_step;
+	double loss_scale;
+	uint32_t micro_size, reserved;
+	struct engine_file file[ENGINE_FILES];
 	char text[160];       /* why, when status is not OK */
 };
 

@@ -137,6 +137,8 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = workers_new(&e->workers, p->threads);
 	if (!st)
+		st = snapshot_new(&e->snapshot, &e->mem, e->workers);
+	if (!st)
 		st = pass_new(&e->pass, p, e->kernels, e->workers);
 	if (!st)
 		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
@@ -237,6 +239,12 @@ static void dispatch(struct engine *e, const struct packet *p)
 	case ENGINE_PING:
 		engine_reply(e, c, ST_OK, "");
 		break;
+	case ENGINE_CHECKPOINT:
+		saving_begin(e, c, p->present);
+		break;
+	case ENGINE_RESTORE:
+		saving_restore(e, c, p->present);
+		break;
 	default:
 		engine_reply(e, c, ST_INVALID_ARGUMENT, "no such command, or not now");
 	}
@@ -288,6 +296,7 @@ static void read_commands(struct engine *e, struct packet *p)
 
 static void destroy(struct engine *e)
 {
+	snapshot_free(e->snapshot);
 	update_free(e->update);
 	pass_free(e->pass);
 	workers_free(e->workers);
@@ -306,8 +315,11 @@ int engine_main(int channel_fd)
 		return ENGINE_EXIT_REFUSED;
 	}
 	while (!e.ended) {
-		struct pollfd p = { .fd = e.fd, .events = POLLIN };
-		poll(&p, 1, e.running && window_has_work(&e) ? 0 : -1);
+		struct pollfd p[2] = { { .fd = e.fd, .events = POLLIN },
+				       { .fd = e.running ? snapshot_fd(e.snapshot) : -1, .events = POLLIN } };
+		poll(p, 2, e.running && window_has_work(&e) ? 0 : -1);
+		if (p[1].revents)
+			saving_end(&e);
 		read_commands(&e, packet);
 		if (e.running && !e.ended)
 			window_pass(&e);

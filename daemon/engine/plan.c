@@ -97,12 +97,13 @@ static bool tensors_ok(const struct plan *p)
 			return false;
 		const struct arena_group *g = &p->group[t[i].dtype_group];
 		if (t[i].start % ARENA_ALIGN || t[i].start < g->start || t[i].count > g->count ||
-		    t[i].start - g->start > g->count - t[i].count)
+		    t[i].start - g->start > g->count - t[i].count || t[i].name_offset >= p->names_bytes ||
+		    t[i].n_dims > ARENA_MAX_DIMS)
 			return false;
 		if (t[i].alias < 0 && t[i].start == g->start)
 			begun |= 1u << t[i].dtype_group;
 	}
-	return begun == (1u << p->n_groups) - 1;
+	return begun == (1u << p->n_groups) - 1 && !((const char *)p + p->names_offset)[p->names_bytes - 1];
 }
 
 /* Limits that keep all later products in 64 bits. */
@@ -132,7 +133,8 @@ enum status plan_check(const struct plan *p, uint64_t bytes, char *why, size_t n
 	const char *wrong = scalars_wrong(p);
 	if (!wrong && (!fits(p->tensors_offset, p->n_tensors, sizeof(struct plan_tensor), p->bytes) ||
 		       !fits(p->ranges_offset, p->n_ranges, sizeof(struct plan_range), p->bytes) ||
-		       !fits(p->optim_groups_offset, p->n_optim_groups, sizeof(struct optim_group), p->bytes)))
+		       !fits(p->optim_groups_offset, p->n_optim_groups, sizeof(struct optim_group), p->bytes) ||
+		       p->names_bytes == 0 || !fits(p->names_offset, p->names_bytes, 1, p->bytes)))
 		wrong = "tables";
 	if (!wrong && !groups_ok(p))
 		wrong = "dtype groups";

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 1
+#define PLAN_VERSION 2
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
@@ -30,6 +30,9 @@ struct plan_tensor {
 	struct init_rule init;     /* type 0: uploaded */
 	double fan_in, fan_out;
 	uint64_t key;              /* XXH3-64 of the name */
+	uint64_t name_offset;      /* of the name, NUL-terminated, in the names */
+	uint32_t n_dims, reserved;
+	int64_t shape[ARENA_MAX_DIMS];
 };
 
 struct plan {
@@ -55,11 +58,16 @@ struct plan {
 	uint64_t n_tensors, tensors_offset;           /* struct plan_tensor[] */
 	uint64_t n_ranges, ranges_offset;             /* struct plan_range[], ascending, covering the arena */
 	uint64_t n_optim_groups, optim_groups_offset; /* struct optim_group[] */
+	uint64_t names_bytes, names_offset;           /* char[] */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
 {
 	return (const struct plan_tensor *)((const char *)p + p->tensors_offset);
+}
+static inline const char *plan_name(const struct plan *p, const struct plan_tensor *t)
+{
+	return (const char *)p + p->names_offset + t->name_offset;
 }
 static inline const struct plan_range *plan_ranges(const struct plan *p)
 {

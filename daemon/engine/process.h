@@ -10,6 +10,7 @@
 #include "engine/channel.h"
 #include "engine/memory.h"
 #include "engine/pass.h"
+#include "engine/snapshot.h"
 #include "engine/update.h"
 #include "engine/workers.h"
 
@@ -24,6 +25,8 @@ struct engine {
 	struct update *update;
 	bool norm_known;       /* `norm` is that of P[x] */
 	struct pass_norm norm;
+	struct snapshot *snapshot;
+	struct engine_answer saved;   /* to the CHECKPOINT under way */
 	bool running;          /* HELLO was sent */
 	bool ended;
 	int exit_code;
@@ -54,6 +57,12 @@ void window_refuse_all(struct engine *, enum status);
 /* Zeroes the slots that the record in force names, and clears the list in the next record. */
 void window_zero_slots(struct engine *);
 
+/* saving.c */
+void saving_begin(struct engine *, const struct engine_command *, const unsigned char *tail);
+/* Answers a CHECKPOINT whose files are complete or have failed. */
+void saving_end(struct engine *);
+void saving_restore(struct engine *, const struct engine_command *, const unsigned char *tail);
+
 /* step.c */
 void step_go(struct engine *, const struct engine_command *);
 void step_commit(struct engine *, const struct engine_command *);
@@ -62,5 +71,7 @@ void step_put_params(struct engine *, const struct engine_command *);
 void step_init_params(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
+/* The parameters are whole: digest, record, and trainers may see them. */
+void step_params_ready(struct engine *);
 
 #endif

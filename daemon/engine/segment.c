@@ -19,8 +19,7 @@ static uint64_t header_crc(const struct segment_header *h)
 	return XXH3_64bits(h, offsetof(struct segment_header, crc));
 }
 
-/* Bytes that can be allocated without swapping; UINT64_MAX when the kernel does not say. */
-static uint64_t memory_available(void)
+uint64_t segment_memory_available(void)
 {
 	uint64_t kib = UINT64_MAX;
 	char line[128];
@@ -85,7 +84,7 @@ static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable,
 enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
 			   uint32_t role, uint32_t index, uint64_t data_bytes, bool want_map, char *why, size_t n_why)
 {
-	uint64_t available = memory_available();
+	uint64_t available = segment_memory_available();
 	if (data_bytes > INT64_MAX - SEGMENT_DATA_OFFSET || data_bytes + SEGMENT_DATA_OFFSET > available) {
 		snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available",
 			 data_bytes, available);

@@ -135,6 +135,14 @@ static void record_commit(struct engine *e, const struct engine_command *c)
 	engine_publish(e);
 }
 
+/* A checkpoint under way keeps what it has not read yet. */
+static void protect_update(struct engine *e)
+{
+	static const enum segment_role roles[] = { SEG_PARAMS, SEG_MASTER, SEG_STATE0, SEG_STATE1 };
+	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
+		snapshot_protect(e->snapshot, roles[i]);
+}
+
 static void apply(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
@@ -142,11 +150,13 @@ static void apply(struct engine *e)
 	if (r->commit_outcome != STEP_APPLIED)
 		return;
 	if (is_client(e)) {
+		snapshot_protect(e->snapshot, r->x ? SEG_ACCUM0 : SEG_ACCUM1);
 		pass_scale(e->pass, e->mem.accum[1 - r->x], e->mem.accum[r->x], r->commit_scale, r->commit_clip_value);
 		r->client_pending = 1;
 		r->client_window = r->window;
 		return;
 	}
+	protect_update(e);
 	/* odd before the first store to a parameter; a predecessor may have set it already */
 	atomic_fetch_or(&page->seq, 1);
 	r->params_digest = update_run(e->update, r, e->mem.accum[r->x]);
@@ -229,7 +239,7 @@ void step_ack(struct engine *e, const struct engine_command *c)
 }
 
 /* Parameters are whole: their digest is known from the first window on. */
-static void params_ready(struct engine *e)
+void step_params_ready(struct engine *e)
 {
 	e->state.r.params_digest = update_digest(e->update);
 	e->state.r.params_ready = 1;
@@ -257,7 +267,7 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 		}
 		FAILPOINT(engine_params_put);
 		if (c->last) {
-			params_ready(e);
+			step_params_ready(e);
 			FAILPOINT(engine_params_ready);
 		}
 	}
@@ -269,7 +279,7 @@ void step_init_params(struct engine *e, const struct engine_command *c)
 	bool were_ready = e->state.r.params_ready;
 	if (!were_ready) {
 		params_init(&e->mem, e->kernels, e->workers);
-		params_ready(e);
+		step_params_ready(e);
 	}
 	answer_params(e, c, were_ready);
 }

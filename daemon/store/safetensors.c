@@ -28,6 +28,7 @@ static const struct {
 struct safetensors {
 	json_t *root;               /* owns the names */
 	struct safe_tensor *tensor; /* ascending begin */
+	const struct safe_tensor **by_name;
 	size_t n;
 	uint64_t data_offset;
 };
@@ -152,6 +153,12 @@ static int by_begin(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
+static int by_name(const void *a, const void *b)
+{
+	const struct safe_tensor *const *x = a, *const *y = b;
+	return strcmp((*x)->name, (*y)->name);
+}
+
 static enum status check_cover(const struct report *r, const struct safetensors *s, uint64_t data_bytes)
 {
 	uint64_t at = 0;
@@ -170,7 +177,8 @@ static enum status read_all(const struct report *r, struct safetensors *s, uint6
 	json_t *value;
 	enum status st = ST_OK;
 	s->tensor = calloc(json_object_size(s->root) + 1, sizeof(*s->tensor));
-	if (!s->tensor)
+	s->by_name = calloc(json_object_size(s->root) + 1, sizeof(*s->by_name));
+	if (!s->tensor || !s->by_name)
 		return ST_NO_MEMORY;
 	json_object_foreach(s->root, name, value) {
 		if (!strcmp(name, METADATA)) {
@@ -183,6 +191,9 @@ static enum status read_all(const struct report *r, struct safetensors *s, uint6
 			return st;
 	}
 	qsort(s->tensor, s->n, sizeof(*s->tensor), by_begin);
+	for (size_t i = 0; i < s->n; i++)
+		s->by_name[i] = &s->tensor[i];
+	qsort(s->by_name, s->n, sizeof(*s->by_name), by_name);
 	return check_cover(r, s, data_bytes);
 }
 
@@ -263,6 +274,7 @@ void safetensors_free(struct safetensors *s)
 		return;
 	json_decref(s->root);
 	free(s->tensor);
+	free(s->by_name);
 	free(s);
 }
 
@@ -274,10 +286,9 @@ const struct safe_tensor *safetensors_all(const struct safetensors *s, size_t *n
 
 const struct safe_tensor *safetensors_find(const struct safetensors *s, const char *name)
 {
-	for (size_t i = 0; i < s->n; i++)
-		if (!strcmp(s->tensor[i].name, name))
-			return &s->tensor[i];
-	return NULL;
+	const struct safe_tensor wanted = { .name = name }, *key = &wanted;
+	const struct safe_tensor **found = bsearch(&key, s->by_name, s->n, sizeof(*s->by_name), by_name);
+	return found ? *found : NULL;
 }
 
 const char *safetensors_metadata(const struct safetensors *s, const char *key)

@@ -89,13 +89,18 @@ static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
 	return n;
 }
 
-static void list_tensors(const struct rig *r, struct plan_tensor *out)
+static void list_tensors(const struct rig *r, struct plan_tensor *out, char *names)
 {
+	char *name = names;
 	for (uint64_t i = 0; i < r->arena.n_tensors; i++) {
 		const struct arena_tensor *t = &r->arena.tensor[i];
 		out[i] = (struct plan_tensor){ .start = t->start, .count = t->count, .dtype_group = t->group,
 					       .alias = t->alias, .init = r->config.init, .key = rig_mix(i) };
 		init_fans(r->config.tensor[i].shape, r->config.tensor[i].n_dims, &out[i].fan_in, &out[i].fan_out);
+		out[i].name_offset = (uint64_t)(name - names);
+		out[i].n_dims = (uint32_t)r->config.tensor[i].n_dims;
+		memcpy(out[i].shape, r->config.tensor[i].shape, sizeof(out[i].shape));
+		name = stpcpy(name, r->config.tensor[i].name) + 1;
 	}
 }
 
@@ -106,7 +111,8 @@ static void build_plan(struct rig *r)
 	struct plan_range range[2 * RIG_MAX_TENSORS];
 	uint64_t n_ranges = list_ranges(r, range), n = r->arena.n_tensors;
 	size_t tensors = (sizeof(struct plan) + 7) / 8 * 8, ranges = tensors + n * sizeof(struct plan_tensor);
-	size_t optim = ranges + n_ranges * sizeof(struct plan_range), bytes = optim + sizeof(groups);
+	size_t optim = ranges + n_ranges * sizeof(struct plan_range), names = optim + sizeof(groups);
+	size_t bytes = names + n * (ARENA_MAX_NAME + 1);
 	struct plan *p = calloc(1, bytes);
 	ck_assert_ptr_nonnull(p);
 	*p = (struct plan){ .version = PLAN_VERSION, .bytes_of_plan = sizeof(*p), .bytes = bytes, .job_id = RIG_JOB,
@@ -117,9 +123,10 @@ static void build_plan(struct rig *r)
 			    .loss_scale = 1, .seed = 42, .n_elements = r->arena.n_elements,
 			    .slot_bytes = r->arena.slot_bytes, .param_bytes = r->arena.param_bytes, .n_tensors = n,
 			    .tensors_offset = tensors, .n_ranges = n_ranges, .ranges_offset = ranges,
-			    .n_optim_groups = 3, .optim_groups_offset = optim };
+			    .n_optim_groups = 3, .optim_groups_offset = optim,
+			    .names_offset = names, .names_bytes = n * (ARENA_MAX_NAME + 1) };
 	memcpy(p->group, r->arena.group, sizeof(p->group));
-	list_tensors(r, (struct plan_tensor *)((char *)p + tensors));
+	list_tensors(r, (struct plan_tensor *)((char *)p + tensors), (char *)p + names);
 	memcpy((char *)p + ranges, range, n_ranges * sizeof(struct plan_range));
 	memcpy((char *)p + optim, groups, sizeof(groups));
 	r->plan = p;

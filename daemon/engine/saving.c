@@ -1,0 +1,83 @@
+/* CHECKPOINT and RESTORE. */
+#include "engine/process.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The path behind a command: the rest of its tail. */
+static bool take_path(char *out, size_t n_out, const unsigned char *tail, size_t n)
+{
+	if (n == 0 || n >= n_out || memchr(tail, '\0', n))
+		return false;
+	memcpy(out, tail, n);
+	out[n] = '\0';
+	return true;
+}
+
+void saving_begin(struct engine *e, const struct engine_command *c, const unsigned char *tail)
+{
+	const struct control_record *r = &e->state.r;
+	char path[4096], why[sizeof(e->saved.text)] = "";
+	enum status st = ST_INVALID_ARGUMENT;
+	if (!take_path(path, sizeof(path), tail, c->n_present))
+		snprintf(why, sizeof(why), "no path");
+	else if (!r->params_ready)
+		st = ST_NOT_READY;
+	else
+		st = snapshot_begin(e->snapshot, &e->state, path, c->inside_window, why, sizeof(why));
+	if (st) {
+		engine_reply(e, c, st, why);
+		return;
+	}
+	e->saved = engine_answer_to(e, c, ST_OK);
+	e->saved.applied_step = r->applied_step;
+	e->saved.loss_scale = r->loss_scale;
+	e->saved.micro_size = r->micro_size;
+	e->saved.digest = r->params_digest;
+}
+
+void saving_end(struct engine *e)
+{
+	enum status st = snapshot_end(e->snapshot, e->saved.file, e->saved.text, sizeof(e->saved.text));
+	if (st == ST_NOT_READY)
+		return;
+	e->saved.status = st;
+	engine_send(e, &e->saved);
+}
+
+static enum status check_digest(const struct engine *e, const struct engine_restore *r, char *why, size_t n_why)
+{
+	uint64_t is = update_digest(e->update);
+	if (is == r->params_digest)
+		return ST_OK;
+	snprintf(why, n_why, "the parameters' digest is %016" PRIx64 ", the manifest says %016" PRIx64, is, r->params_digest);
+	return ST_CHECKSUM;
+}
+
+void saving_restore(struct engine *e, const struct engine_command *c, const unsigned char *tail)
+{
+	struct engine_restore r;
+	char path[4096], why[sizeof(((struct engine_answer *)0)->text)] = "";
+	if (e->state.r.params_ready) { /* sent again after it was done */
+		engine_reply(e, c, ST_OK, NULL);
+		return;
+	}
+	if (c->n_present <= sizeof(r) || !take_path(path, sizeof(path), tail + sizeof(r), c->n_present - sizeof(r))) {
+		engine_reply(e, c, ST_INVALID_ARGUMENT, "no path");
+		return;
+	}
+	memcpy(&r, tail, sizeof(r));
+	enum status st = snapshot_restore(&e->mem, &r, path, &e->state, why, sizeof(why));
+	if (!st)
+		st = check_digest(e, &r, why, sizeof(why));
+	if (!st) {
+		step_params_ready(e);
+		engine_show_status(e);
+		log_job(e->mem.plan->job_id, LOG_INFO, "Restored", "window %" PRIu64 ", applied step %" PRIu64 ", from %s",
+			r.window, r.applied_step, path);
+	}
+	engine_reply(e, c, st, st && !why[0] ? status_info(st)->text : why);
+}

@@ -1,0 +1,237 @@
+/* A checkpoint into the segments. */
+#include "engine/snapshot.h"
+
+#include "engine/snapshot_files.h"
+
+#include "store/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define IN_BYTES (4u << 20) /* of one read */
+
+struct restore {
+	const struct memory *m;
+	const struct engine_restore *r;
+	int dir_fd;
+	char *why;
+	size_t n_why;
+	unsigned char *in;
+};
+
+/* A file under way. */
+struct source {
+	const char *name;
+	int fd;
+	struct safetensors *s;
+	const struct safe_tensor *tensor;
+	size_t n;
+	unsigned char **target; /* [n] */
+};
+
+__attribute__((format(printf, 3, 4))) static enum status wrong(const struct restore *x, enum status st, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(x->why, x->n_why, fmt, ap);
+	va_end(ap);
+	return st;
+}
+
+/* --- is it the file that the plan wants? */
+
+static bool same_shape(const struct safe_tensor *a, const struct safe_tensor *b)
+{
+	return a->dtype == b->dtype && a->n_dims == b->n_dims &&
+	       !memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof(*a->shape));
+}
+
+static enum status match(const struct restore *x, const struct source *f, const struct safe_tensor *want,
+			 unsigned char *target)
+{
+	const struct safe_tensor *t = safetensors_find(f->s, want->name);
+	if (!t)
+		return wrong(x, ST_LAYOUT_MISMATCH, "%s: tensor \"%.80s\" is missing", f->name, want->name);
+	if (!same_shape(t, want))
+		return wrong(x, ST_LAYOUT_MISMATCH, "%s: tensor \"%.80s\" is %s with %d dimensions or of another shape, not %s",
+			     f->name, want->name, safe_dtype_name(t->dtype), t->n_dims, safe_dtype_name(want->dtype));
+	f->target[t - f->tensor] = target;
+	return ST_OK;
+}
+
+static enum status open_source(struct restore *x, enum checkpoint_part part, uint64_t n_wanted, struct source *f)
+{
+	*f = (struct source){ .name = checkpoint_part_name(part), .fd = -1 };
+	if (!x->r->file[part].bytes)
+		return wrong(x, ST_LAYOUT_MISMATCH, "the checkpoint has no %s", f->name);
+	enum status st = checkpoint_open_file(x->dir_fd, part, &f->fd, x->why, x->n_why);
+	if (!st)
+		st = safetensors_read(f->name, f->fd, &f->s, x->why, x->n_why);
+	if (st)
+		return st;
+	f->tensor = safetensors_all(f->s, &f->n);
+	f->target = calloc(f->n + 1, sizeof(*f->target));
+	if (!f->target)
+		return ST_NO_MEMORY;
+	if (f->n != n_wanted)
+		return wrong(x, ST_LAYOUT_MISMATCH, "%s: %zu tensors, the job needs %" PRIu64, f->name, f->n, n_wanted);
+	return ST_OK;
+}
+
+static void close_source(struct source *f)
+{
+	safetensors_free(f->s);
+	free(f->target);
+	if (f->fd >= 0)
+		close(f->fd);
+}
+
+/* --- its bytes, in one pass: into the sum and into place */
+
+static void scatter(const struct source *f, size_t *tensor, uint64_t at, const unsigned char *data, size_t n)
+{
+	for (uint64_t end = at + n; at < end;) {
+		const struct safe_tensor *t = &f->tensor[*tensor];
+		if (t->end <= at) {
+			++*tensor;
+			continue;
+		}
+		uint64_t k = (t->end < end ? t->end : end) - at;
+		memcpy(f->target[*tensor] + (at - t->begin), data, k);
+		data += k;
+		at += k;
+	}
+}
+
+static enum status copy_data(struct restore *x, enum checkpoint_part part, const struct source *f, struct sha256 *sum)
+{
+	uint64_t head = safetensors_data_offset(f->s), at = 0, bytes = x->r->file[part].bytes;
+	size_t tensor = 0;
+	while (at < bytes) {
+		uint64_t border = at < head ? head : bytes; /* the header apart */
+		ssize_t n = pread(f->fd, x->in, border - at < IN_BYTES ? border - at : IN_BYTES, (off_t)at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, n ? strerror(errno) : "it is cut off");
+		sha256_add(sum, x->in, (size_t)n);
+		if (at >= head)
+			scatter(f, &tensor, at - head, x->in, (size_t)n);
+		at += (uint64_t)n;
+	}
+	return ST_OK;
+}
+
+static enum status read_source(struct restore *x, enum checkpoint_part part, const struct source *f)
+{
+	uint8_t is[SHA256_BYTES];
+	uint64_t bytes = safetensors_data_offset(f->s) + (f->n ? f->tensor[f->n - 1].end : 0);
+	if (bytes != x->r->file[part].bytes)
+		return wrong(x, ST_CHECKSUM, "%s has %" PRIu64 " bytes, the manifest says %" PRIu64, f->name, bytes,
+			     x->r->file[part].bytes);
+	struct sha256 *sum = sha256_new();
+	if (!sum)
+		return ST_NO_MEMORY;
+	enum status st = copy_data(x, part, f, sum);
+	sha256_end(sum, is);
+	sha256_free(sum);
+	if (!st && memcmp(is, x->r->file[part].sha256, sizeof(is)))
+		st = wrong(x, ST_CHECKSUM, "%s: its SHA-256 is not the manifest's", f->name);
+	return st;
+}
+
+static enum status restore_arrays(struct restore *x, enum checkpoint_part part)
+{
+	struct snapshot_list l;
+	struct source f = { .fd = -1 };
+	enum status st = snapshot_list_init(&l, x->m, part, 0);
+	if (st || !l.n)
+		return st;
+	st = open_source(x, part, l.n, &f);
+	for (uint64_t i = 0; i < l.n && !st; i++)
+		st = match(x, &f, &l.entry[i].safe, (unsigned char *)l.entry[i].live);
+	if (!st)
+		st = read_source(x, part, &f);
+	close_source(&f);
+	snapshot_list_fini(&l);
+	return st;
+}
+
+static enum status restore_window(struct restore *x, struct control_state *s)
+{
+	struct safe_tensor t[WINDOW_TENSORS];
+	struct source f = { .fd = -1 };
+	unsigned char *data = calloc(1, snapshot_window_bytes(s->r.ranks, s->r.micro_size));
+	enum status st = data ? ST_OK : ST_NO_MEMORY;
+	snapshot_window_tensors(t, s->r.ranks, s->r.micro_size);
+	if (!st)
+		st = open_source(x, CHECKPOINT_WINDOW, WINDOW_TENSORS, &f);
+	for (int i = 0; i < WINDOW_TENSORS && !st; i++)
+		st = match(x, &f, &t[i], data + t[i].begin);
+	if (!st)
+		st = read_source(x, CHECKPOINT_WINDOW, &f);
+	if (!st && !snapshot_window_load(s, &x->m->page, t, data))
+		st = wrong(x, ST_MALFORMED, "%s: a state, a weight or a mark is none, or they are not %" PRIu64, f.name, s->r.count);
+	close_source(&f);
+	free(data);
+	return st;
+}
+
+/* --- the record */
+
+static void set_record(struct control_state *s, const struct engine_restore *r)
+{
+	s->r.window = r->window;
+	s->r.applied_step = r->applied_step;
+	s->r.micro_size = r->micro_size;
+	s->r.loss_scale = r->loss_scale;
+	s->r.phase = WINDOW_OPEN;
+	s->r.x = 0;
+	s->r.filled = r->carry;
+	s->r.count = r->carry ? r->count : 0;
+	s->r.sum_weight = r->carry ? r->sum_weight : 0;
+	s->r.sum_loss = r->carry ? r->sum_loss : 0;
+	s->r.last_rank = r->carry ? r->last_rank : UINT32_MAX;
+	memset(s->counted, 0, s->n_words * sizeof(*s->counted));
+	memset(s->voided, 0, s->n_words * sizeof(*s->voided));
+	for (uint32_t i = 0; i < s->r.ranks; i++)
+		s->rank[i].counted = s->rank[i].flushed = 0;
+}
+
+static enum status check(const struct restore *x, const struct control_state *s)
+{
+	const struct engine_restore *r = x->r;
+	if (r->micro_size == 0 || r->micro_size > s->r.max_micro_size)
+		return wrong(x, ST_INVALID_ARGUMENT, "micro_size %u of at most %u", r->micro_size, s->r.max_micro_size);
+	if (!(r->loss_scale > 0) || (r->carry && (!(r->sum_weight > 0) || r->last_rank >= s->r.ranks)))
+		return wrong(x, ST_MALFORMED, "the manifest's loss_scale, sum_weight or last_rank is out of range");
+	return ST_OK;
+}
+
+enum status snapshot_restore(const struct memory *m, const struct engine_restore *r, const char *path,
+			     struct control_state *s, char *why, size_t n_why)
+{
+	struct restore x = { .m = m, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES) };
+	enum status st = x.in ? check(&x, s) : ST_NO_MEMORY;
+	if (!st)
+		st = checkpoint_open_dir(path, false, &x.dir_fd, why, n_why);
+	if (!st)
+		st = restore_arrays(&x, CHECKPOINT_MODEL);
+	if (!st)
+		st = restore_arrays(&x, CHECKPOINT_OPTIMIZER);
+	if (!st)
+		set_record(s, r);
+	if (!st && r->carry)
+		st = restore_arrays(&x, CHECKPOINT_CARRY);
+	if (!st && r->carry)
+		st = restore_window(&x, s);
+	if (x.dir_fd >= 0)
+		close(x.dir_fd);
+	free(x.in);
+	return st;
+}
