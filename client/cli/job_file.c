@@ -95,7 +95,7 @@ bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *st)
 	if (!ok)
 		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC",
 				"spec.optimizer.type in the job file, or --set optimizer.type=sgd --set optimizer.lr=0.1",
-				"no optimizer: client, sgd, adam or adamw is needed");
+				"no optimizer: client, sgd, adam, adamw or lamb is needed");
 	return ok;
 }
 

@@ -115,7 +115,7 @@ static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Processes of the job (from the environment)", 2 },
 	{ "micro-size", 'm', "N", 0, "Micro-batches of each rank in a step (1)", 2 },
 	{ "steps", 'S', "N", 0, "Stop after N steps (when the epochs are over)", 2 },
-	{ "optimizer", 'o', "NAME", 0, "sgd, adam or adamw (sgd)", 2 },
+	{ "optimizer", 'o', "NAME", 0, "sgd, adam, adamw or lamb (sgd)", 2 },
 	{ "lr", 'l', "LR", 0, "Learning rate (0.01)", 2 },
 	{ 0, 0, 0, 0, "Results", 3 },
 	{ "log-dir", 'L', "DIR", 0, "Also write DIR/worker_RANK.log; not when GACC_LOG_DIR is set, because then gaccctl run "

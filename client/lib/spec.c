@@ -72,7 +72,8 @@ static const struct yaml_name determinisms[] = { NAME(ORDERING__ORDERING_, CANON
 static const struct yaml_name optimizers[] = { NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, CLIENT, "client"),
 					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, SGD, "sgd"),
 					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAM, "adam"),
-					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"), END };
+					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"),
+					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, LAMB, "lamb"), END };
 static const struct yaml_name schedules[] = { NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, CONSTANT, "constant"),
 					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, LINEAR_WARMUP, "linear_warmup"),
 					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, COSINE, "cosine"),
@@ -101,14 +102,14 @@ static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXT
 #define POSITIVE .min = 0, .max = HUGE_VAL
 
 static const struct yaml_field optimizer_keys[] = {
-	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam or adamw.", .names = optimizers),
+	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam, adamw or lamb.", .names = optimizers),
 	KEY(lr, F64, optimizer.lr, "Learning rate; 1e-3 unless given.", UNSET, POSITIVE),
 	KEY(momentum, F64, optimizer.momentum, "sgd: 0 unless given.", UNSET, POSITIVE),
 	KEY(dampening, F64, optimizer.dampening, "sgd: 0 unless given.", UNSET),
 	KEY(nesterov, BOOL, optimizer.nesterov, "sgd: Nesterov's momentum."),
-	KEY(weight_decay, F64, optimizer.weight_decay, "0 unless given; adamw: 0.01.", UNSET, POSITIVE),
-	KEY(betas, F64, betas, "adam, adamw: [0.9, 0.999] unless given.", UNSET, .n = 2, .min = 0, .max = 1),
-	KEY(eps, F64, optimizer.eps, "adam, adamw: 1e-8 unless given.", UNSET, POSITIVE),
+	KEY(weight_decay, F64, optimizer.weight_decay, "0 unless given; adamw, lamb: 0.01.", UNSET, POSITIVE),
+	KEY(betas, F64, betas, "adam, adamw, lamb: [0.9, 0.999] unless given.", UNSET, .n = 2, .min = 0, .max = 1),
+	KEY(eps, F64, optimizer.eps, "adam, adamw: 1e-8 unless given; lamb: 1e-6.", UNSET, POSITIVE),
 	{ .name = NULL }
 };
 static const struct yaml_field schedule_keys[] = {
@@ -287,16 +288,17 @@ static Gacc__V1__Optimizer full_optimizer(const struct spec_file *f)
 	const Gacc__V1__Optimizer *in = &f->optimizer;
 	bool client = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
 	bool adamw = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_ADAMW;
-	bool adam = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_ADAM || adamw;
+	bool lamb = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_LAMB;
+	bool adam = in->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_ADAM || adamw || lamb;
 	o.type = in->type;
 	o.lr = or_default(in->lr, client || !in->type ? 0 : 1e-3);
 	o.momentum = or_default(in->momentum, 0);
 	o.dampening = or_default(in->dampening, 0);
 	o.nesterov = in->nesterov;
-	o.weight_decay = or_default(in->weight_decay, adamw ? 1e-2 : 0);
+	o.weight_decay = or_default(in->weight_decay, adamw || lamb ? 1e-2 : 0);
 	o.beta1 = or_default(f->betas[0], adam ? 0.9 : 0);
 	o.beta2 = or_default(f->betas[1], adam ? 0.999 : 0);
-	o.eps = or_default(in->eps, adam ? 1e-8 : 0);
+	o.eps = or_default(in->eps, lamb ? 1e-6 : adam ? 1e-8 : 0);
 	return o;
 }
 

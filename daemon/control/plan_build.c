@@ -58,15 +58,16 @@ static int by_start(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Ranges cover the arena: each runs from its first tensor to the next of another group. */
-static uint64_t merge(struct piece *p, uint64_t n, uint64_t n_elements, struct plan_range *out)
+/* Ranges cover the arena: each runs from its first tensor to the next of another group, or to the next at all. */
+static uint64_t merge(struct piece *p, uint64_t n, uint64_t n_elements, bool per_tensor, struct plan_range *out)
 {
 	uint64_t k = 0;
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t end = i + 1 < n ? p[i + 1].start : n_elements;
 		uint64_t start = i ? p[i].start : 0;
 		struct plan_range *last = k ? &out[k - 1] : NULL;
-		if (last && last->dtype_group == p[i].dtype_group && last->optim_group == p[i].optim_group) {
+		if (last && !per_tensor && last->dtype_group == p[i].dtype_group &&
+		    last->optim_group == p[i].optim_group) {
 			last->count += end - start;
 			continue;
 		}
@@ -145,7 +146,8 @@ enum status plan_build(const struct job_spec *spec, const struct arena *a, const
 			piece[n_pieces++] = (struct piece){ a->tensor[i].start, a->tensor[i].group,
 							    (uint32_t)(job_spec_group(spec, t[i].name) + 1) };
 	qsort(piece, n_pieces, sizeof *piece, by_start);
-	p->n_ranges = merge(piece, n_pieces, a->n_elements, (struct plan_range *)((char *)p + ranges_at));
+	p->n_ranges = merge(piece, n_pieces, a->n_elements, spec->optim.type == OPTIM_LAMB,
+			    (struct plan_range *)((char *)p + ranges_at));
 	*out = p;
 	p = NULL;
 done:

@@ -36,7 +36,8 @@ uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t th
 	if (pairs > UINT64_C(1) << 48 || n_tensors > UINT64_C(1) << 48)
 		return 0;
 	return 2 * record_bytes(ranks, max_micro_size) + align(pairs * sizeof(struct ledger_cell)) +
-	       threads * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm));
+	       threads * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm)) +
+	       align(n_tensors * sizeof(double));
 }
 
 void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads,
@@ -50,7 +51,8 @@ void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint3
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));
 	p->undo_offset = p->stamps_offset + threads * ALIGN;
 	p->norms_offset = p->undo_offset + (uint64_t)threads * UNDO_AREA_BYTES;
-	p->bytes = p->norms_offset + align(n_tensors * sizeof(struct tensor_norm));
+	p->trust_offset = p->norms_offset + align(n_tensors * sizeof(struct tensor_norm));
+	p->bytes = p->trust_offset + align(n_tensors * sizeof(double));
 }
 
 enum status control_state_init(struct control_state *s, uint32_t ranks, uint32_t max_micro_size)
@@ -164,6 +166,11 @@ void *control_page_undo(const struct control_page *p, uint32_t thread)
 struct tensor_norm *control_page_norms(const struct control_page *p)
 {
 	return (struct tensor_norm *)(p->base + p->norms_offset);
+}
+
+double *control_page_trust(const struct control_page *p)
+{
+	return (double *)(p->base + p->trust_offset);
 }
 
 bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro)

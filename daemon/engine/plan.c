@@ -85,7 +85,7 @@ static bool ranges_ok(const struct plan *p)
 			return false;
 		end += r[i].count;
 	}
-	return end == p->n_elements;
+	return end == p->n_elements && (p->optim.type != OPTIM_LAMB || p->n_ranges <= p->n_tensors);
 }
 
 static bool tensors_ok(const struct plan *p)

@@ -16,7 +16,8 @@
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
-/* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. */
+/* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. With LAMB it is
+ * one tensor (the gap behind it is zero and stays so), because ratios are per range. */
 struct plan_range {
 	uint64_t start, count;     /* elements; starts and ends at multiples of ARENA_ALIGN */
 	uint32_t dtype_group;      /* index into `group` */

@@ -26,6 +26,9 @@ struct update {
 	struct share_digest *digest;   /* [threads] */
 	const unsigned char *sum;
 	bool resumed;                  /* some of it was done in an earlier life */
+	unsigned phase, n_phases;      /* 2: LAMB */
+	struct kernel_lamb_norms norms; /* LAMB: [n_chunks] */
+	float *step;                   /* LAMB: [n_ranges], lr times trust ratio */
 };
 
 /* What one kernel call covers: `count` elements from `start` on, which are units [unit, end), of one range. */
@@ -46,6 +49,12 @@ static void set_stamp(struct undo_stamp *s, uint64_t unit)
 static uint64_t share_begin(const struct update *u, uint32_t share)
 {
 	return u->n_chunks * share / u->m->plan->threads * UPDATE_UNITS;
+}
+
+/* Number of a phase's first unit. A stamp at the end of one phase is not at the beginning of the next. */
+static uint64_t phase_begin(const struct update *u, unsigned phase)
+{
+	return phase * (u->n_chunks * UPDATE_UNITS + 1);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -71,6 +80,15 @@ static struct piece locate(const struct update *u, uint64_t unit, uint64_t end)
 	return (struct piece){ unit, end, r->start + at, least((end - unit) * KERNEL_UNIT, r->count - at), r };
 }
 
+static enum status lamb_new(struct update *u)
+{
+	u->n_phases = 2;
+	u->norms.param = calloc(u->n_chunks, sizeof(double));
+	u->norms.direction = calloc(u->n_chunks, sizeof(double));
+	u->step = calloc(u->m->plan->n_ranges, sizeof(*u->step));
+	return u->norms.param && u->norms.direction && u->step ? ST_OK : ST_NO_MEMORY;
+}
+
 enum status update_new(struct update **out, const struct memory *m, const struct kernels *kernels,
 		       struct workers *workers)
 {
@@ -90,6 +108,9 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	for (uint64_t i = 0; i < plan->n_ranges; i++)
 		u->first_chunk[i + 1] = u->first_chunk[i] + (r[i].count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
 	u->n_chunks = u->first_chunk[plan->n_ranges];
+	u->n_phases = 1;
+	if (plan->optim.type == OPTIM_LAMB && lamb_new(u))
+		goto fail;
 	*out = u;
 	return ST_OK;
 fail:
@@ -104,6 +125,9 @@ void update_free(struct update *u)
 	free(u->first_chunk);
 	free(u->scalars);
 	free(u->digest);
+	free(u->norms.param);
+	free(u->norms.direction);
+	free(u->step);
 	free(u);
 }
 
@@ -121,12 +145,19 @@ void update_begin(struct update *u, uint64_t window)
 	}
 }
 
+static bool stamp_valid(const struct update *u, uint32_t share, uint64_t state)
+{
+	uint64_t unit = state >> 1, held = state & UNDO_HELD;
+	unsigned phase = u->n_phases > 1 && unit >= phase_begin(u, 1);
+	uint64_t first = phase_begin(u, phase);
+	return unit >= first + share_begin(u, share) && unit + held <= first + share_begin(u, share + 1);
+}
+
 bool update_can_resume(const struct update *u, uint64_t window)
 {
 	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
 		const struct undo_stamp *s = control_page_stamp(&u->m->page, i);
-		uint64_t state = atomic_load(&s->state), begin = share_begin(u, i), end = share_begin(u, i + 1);
-		if (s->window != window || state >> 1 < begin || (state >> 1) + (state & UNDO_HELD) > end)
+		if (s->window != window || !stamp_valid(u, i, atomic_load(&s->state)))
 			return false;
 	}
 	return true;
@@ -149,46 +180,88 @@ static uint64_t inspect_piece(const struct update *u, const struct piece *c)
 	return combine(c, block);
 }
 
-/* Digest of what it wrote; 0 when resumed: a piece may then begin inside a chunk. */
-static uint64_t apply_piece(const struct update *u, uint32_t share, const struct piece *c)
+static const void *sum_at(const struct update *u, const struct piece *c)
+{
+	return u->sum + c->start * dtype_size((enum dtype)u->m->plan->acc_dtype);
+}
+
+/* LAMB's first phase. The norms of a resumed one are taken when it is through: a piece may begin inside a chunk. */
+static void move_moments(const struct update *u, const struct piece *c, const struct kernel_params *p,
+			 const struct kernel_undo *undo)
+{
+	double unused[2][CALL_CHUNKS];
+	uint64_t chunk = c->unit / UPDATE_UNITS;
+	struct kernel_lamb_norms out = { u->norms.param + chunk, u->norms.direction + chunk };
+	if (u->resumed)
+		out = (struct kernel_lamb_norms){ unused[0], unused[1] };
+	u->kernels->lamb_moments(p, sum_at(u, c), (enum dtype)u->m->plan->acc_dtype, c->count,
+				 &u->scalars[c->range->optim_group], undo, &out);
+}
+
+static void move_params(const struct update *u, const struct piece *c, const struct kernel_params *p,
+			const struct kernel_undo *undo, uint64_t *digest)
 {
 	const struct plan *plan = u->m->plan;
+	struct kernel_update scalars = u->scalars[c->range->optim_group];
+	if (u->step)
+		scalars.lr = u->step[c->range - plan_ranges(plan)];
+	optim_apply(u->kernels, &plan->optim, p, sum_at(u, c), (enum dtype)plan->acc_dtype, c->count, &scalars, undo,
+		    digest);
+}
+
+static bool is_last_phase(const struct update *u)
+{
+	return u->phase + 1 == u->n_phases;
+}
+
+/* Digest of the parameters that it wrote; 0 when resumed: a piece may then begin inside a chunk. */
+static uint64_t apply_piece(const struct update *u, uint32_t share, const struct piece *c)
+{
 	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
-	struct kernel_undo undo = { control_page_undo(&u->m->page, share), &stamp->state, c->unit };
+	const uint64_t first = phase_begin(u, u->phase);
+	const struct kernel_undo undo = { control_page_undo(&u->m->page, share), &stamp->state, first + c->unit };
+	const bool want_digest = is_last_phase(u) && !u->resumed;
 	uint64_t block[CALL_CHUNKS];
 	struct kernel_params p;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
-	optim_apply(u->kernels, &plan->optim, &p, u->sum + c->start * dtype_size((enum dtype)plan->acc_dtype),
-		    (enum dtype)plan->acc_dtype, c->count, &u->scalars[c->range->optim_group], &undo,
-		    u->resumed ? NULL : block);
+	if (is_last_phase(u))
+		move_params(u, c, &p, &undo, want_digest ? block : NULL);
+	else
+		move_moments(u, c, &p, &undo);
 	FAILPOINT(engine_chunk_updated);
-	set_stamp(stamp, c->end);
+	set_stamp(stamp, first + c->end);
 	FAILPOINT(engine_chunk_done);
-	return u->resumed ? 0 : combine(c, block);
+	return want_digest ? combine(c, block) : 0;
 }
 
-static void restore_held(const struct update *u, uint32_t share, struct undo_stamp *stamp, uint64_t unit)
+/* state: of the share's stamp, in this phase. */
+static void restore_held(const struct update *u, uint32_t share, uint64_t state)
 {
+	uint64_t number = state >> 1, unit = number - phase_begin(u, u->phase);
 	struct piece c = locate(u, unit, unit + 1);
 	struct kernel_params p;
 	memory_params(u->m, c.range->dtype_group, c.start, &p);
-	kernel_undo_restore(control_page_undo(&u->m->page, share), unit, &p, c.count);
-	set_stamp(stamp, unit);
+	kernel_undo_restore(control_page_undo(&u->m->page, share), number, &p, c.count);
+	set_stamp(control_page_stamp(&u->m->page, share), number);
+}
+
+static bool is_frozen(const struct update *u, const struct piece *c)
+{
+	return plan_optim_groups(u->m->plan)[c->range->optim_group].frozen;
 }
 
 static void run_share(void *arg, uint32_t share, uint32_t worker)
 {
 	struct update *u = arg;
-	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
-	uint64_t state = atomic_load(&stamp->state), end = share_begin(u, share + 1), sum = 0;
+	uint64_t state = atomic_load(&control_page_stamp(&u->m->page, share)->state), sum = 0;
 	if (state & UNDO_HELD)
-		restore_held(u, share, stamp, state >> 1);
-	for (uint64_t unit = state >> 1; unit < end;) {
+		restore_held(u, share, state);
+	uint64_t unit = (state >> 1) - phase_begin(u, u->phase);
+	for (uint64_t end = share_begin(u, share + 1); unit < end;) {
 		struct piece c = locate(u, unit, end);
-		bool frozen = plan_optim_groups(u->m->plan)[c.range->optim_group].frozen;
-		if (!frozen)
+		if (!is_frozen(u, &c))
 			sum += apply_piece(u, share, &c);
-		else if (!u->resumed)
+		else if (is_last_phase(u) && !u->resumed)
 			sum += inspect_piece(u, &c);
 		unit = c.end;
 	}
@@ -201,6 +274,80 @@ static bool has_progress(const struct update *u)
 		if (atomic_load(&control_page_stamp(&u->m->page, i)->state) != share_begin(u, i) << 1)
 			return true;
 	return false;
+}
+
+static void run_on_shares(struct update *u, workers_fn *fn)
+{
+	workers_run(u->workers, fn, u, u->m->plan->threads, u->m->plan->n_elements < ALONE_BELOW);
+}
+
+static void run_phase(struct update *u, unsigned phase)
+{
+	u->phase = phase;
+	run_on_shares(u, run_share);
+}
+
+static bool second_phase_has_begun(const struct update *u)
+{
+	for (uint32_t i = 0; i < u->m->plan->threads; i++)
+		if (atomic_load(&control_page_stamp(&u->m->page, i)->state) >> 1 >= phase_begin(u, 1))
+			return true;
+	return false;
+}
+
+static void begin_second_phase(const struct update *u)
+{
+	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
+		struct undo_stamp *s = control_page_stamp(&u->m->page, i);
+		if (atomic_load(&s->state) >> 1 < phase_begin(u, 1))
+			set_stamp(s, phase_begin(u, 1) + share_begin(u, i));
+	}
+}
+
+/* The norms of a share whose moments are done. */
+static void take_norms(void *arg, uint32_t share, uint32_t worker)
+{
+	const struct update *u = arg;
+	for (uint64_t unit = share_begin(u, share), end = share_begin(u, share + 1); unit < end;) {
+		struct piece c = locate(u, unit, end);
+		uint64_t chunk = c.unit / UPDATE_UNITS;
+		struct kernel_params p;
+		memory_params(u->m, c.range->dtype_group, c.start, &p);
+		if (!is_frozen(u, &c))
+			u->kernels->lamb_moments(&p, NULL, DTYPE_F32, c.count, &u->scalars[c.range->optim_group], NULL,
+						 &(struct kernel_lamb_norms){ u->norms.param + chunk,
+									      u->norms.direction + chunk });
+		unit = c.end;
+	}
+}
+
+static void store_ratios(const struct update *u)
+{
+	const struct plan *plan = u->m->plan;
+	double *trust = control_page_trust(&u->m->page);
+	for (uint64_t i = 0; i < plan->n_ranges; i++) {
+		const struct optim_group *g = &plan_optim_groups(plan)[plan_ranges(plan)[i].optim_group];
+		uint64_t first = u->first_chunk[i], n = u->first_chunk[i + 1] - first;
+		trust[i] = g->frozen ? 1 : optim_trust_ratio(g, kernel_sum(u->norms.param + first, n),
+							     kernel_sum(u->norms.direction + first, n));
+	}
+}
+
+static void run_lamb(struct update *u, double lr)
+{
+	const struct plan *plan = u->m->plan;
+	if (!second_phase_has_begun(u)) {
+		run_phase(u, 0);
+		if (u->resumed)
+			run_on_shares(u, take_norms);
+		store_ratios(u);
+	}
+	begin_second_phase(u);
+	for (uint64_t i = 0; i < plan->n_ranges; i++) {
+		const struct optim_group *g = &plan_optim_groups(plan)[plan_ranges(plan)[i].optim_group];
+		u->step[i] = (float)(lr * g->lr_scale * control_page_trust(&u->m->page)[i]);
+	}
+	run_phase(u, 1);
 }
 
 static uint64_t add_up(const struct update *u)
@@ -219,7 +366,10 @@ uint64_t update_run(struct update *u, const struct control_record *r, const void
 		optim_step(&plan->optim, &plan_optim_groups(plan)[i], r->commit_applied_step, r->commit_lr,
 			   r->commit_scale, r->commit_clip_value, &u->scalars[i]);
 	u->sum = sum;
-	workers_run(u->workers, run_share, u, plan->threads, plan->n_elements < ALONE_BELOW);
+	if (u->n_phases > 1)
+		run_lamb(u, r->commit_lr);
+	else
+		run_phase(u, 0);
 	return u->resumed ? update_digest(u) : add_up(u);
 }
 
@@ -237,6 +387,6 @@ static void inspect_share(void *arg, uint32_t share, uint32_t worker)
 
 uint64_t update_digest(struct update *u)
 {
-	workers_run(u->workers, inspect_share, u, u->m->plan->threads, u->m->plan->n_elements < ALONE_BELOW);
+	run_on_shares(u, inspect_share);
 	return add_up(u);
 }

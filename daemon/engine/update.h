@@ -27,6 +27,15 @@
  * APPLYING. Unit numbers depend on ranges and threads: the record keeps a hash of the ranges, the control segment's size
  * depends on the threads; an engine whose plan differs refuses the segment.
  *
+ * LAMB takes two such runs over the ranges, phases, because its ratios are of whole tensors: the first updates m and v and sums
+ * the squares of p and of the directions; the ratios go to the control segment; the second updates p. The second phase's
+ * unit numbers begin behind the last number of the first:
+ *
+ *   all stamps in the first phase     go on with it; then norms and ratios (an earlier life's sums are lost: they are taken
+ *                                     again from m, v and p, which gives the same bits); then stamp after stamp := first of phase 2
+ *   any stamp in the second phase     the first is done and the ratios are whole: they were written before. Stamps that are
+ *                                     still in the first := first of phase 2; go on with the second
+ *
  * P[x] and the commit_* fields are read only, so that every life computes the same bits. 16-bit copies are derived with
  * the update of their unit. Main thread; workers inside.
  */

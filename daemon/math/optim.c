@@ -1,5 +1,6 @@
 #include "math/optim.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,7 @@ static const struct optim_info optimizers[] = {
 	{ OPTIM_SGD, "sgd", sgd_state },
 	{ OPTIM_ADAM, "adam", adam_state },
 	{ OPTIM_ADAMW, "adamw", adam_state },
+	{ OPTIM_LAMB, "lamb", adam_state },
 };
 #define N_OPTIMIZERS (sizeof optimizers / sizeof optimizers[0])
 
@@ -69,17 +71,17 @@ static enum status check_adam(const struct optim_config *c, char *why, size_t n_
 		return REFUSE("optimizer.beta1: %g is outside [0, 1)", c->beta1);
 	if (!(c->beta2 >= 0 && c->beta2 < 1))
 		return REFUSE("optimizer.beta2: %g is outside [0, 1)", c->beta2);
-	if (!(c->eps > 0 && isfinite(c->eps)))
-		return REFUSE("optimizer.eps: %g must be finite and > 0", c->eps);
+	if (!(c->eps >= FLT_MIN && c->eps <= FLT_MAX))
+		return REFUSE("optimizer.eps: %g is outside [1.2e-38, 3.4e38], where f32 is normal", c->eps);
 	return ST_OK;
 }
 
 enum status optim_check(const struct optim_config *c, char *why, size_t n_why)
 {
 	if (!c->type)
-		return REFUSE("optimizer.type is missing: client, sgd, adam or adamw");
+		return REFUSE("optimizer.type is missing: client, sgd, adam, adamw or lamb");
 	if (!optim_info(c->type))
-		return REFUSE("optimizer.type: %d is none of client, sgd, adam, adamw", (int)c->type);
+		return REFUSE("optimizer.type: %d is none of client, sgd, adam, adamw, lamb", (int)c->type);
 	if (c->type == OPTIM_CLIENT)
 		return ST_OK;
 	if (!is_amount(c->lr))
@@ -111,7 +113,14 @@ void optim_step(const struct optim_config *c, const struct optim_group *group, u
 		.step_size = (float)(lr / bias1),
 		.inv_bias2_sqrt = (float)(1 / sqrt(bias2)),
 		.decay = (float)(1 - lr * group->weight_decay),
+		.inv_bias1 = (float)(1 / bias1),
 	};
+}
+
+double optim_trust_ratio(const struct optim_group *group, double param_sumsq, double direction_sumsq)
+{
+	double ratio = sqrt(param_sumsq) / sqrt(direction_sumsq);
+	return group->weight_decay != 0 && ratio > 0 && isfinite(ratio) ? ratio : 1;
 }
 
 void optim_apply(const struct kernels *k, const struct optim_config *c, const struct kernel_params *params,
@@ -124,6 +133,8 @@ void optim_apply(const struct kernels *k, const struct optim_config *c, const st
 		k->adam(params, g, acc_dtype, n, u, undo, digest);
 	else if (c->type == OPTIM_ADAMW)
 		k->adamw(params, g, acc_dtype, n, u, undo, digest);
+	else if (c->type == OPTIM_LAMB)
+		k->lamb(params, g, acc_dtype, n, u, undo, digest);
 }
 
 double reduce_coefficient(enum reduction reduction, enum grad_of of, double w)

@@ -6,6 +6,10 @@
  *   Adam   g += wd*p; m += (1-beta1)*(g-m); v = beta2*v + (1-beta2)*g*g;
  *          p -= (lr/(1-beta1^t)) * m / (sqrt(v)/sqrt(1-beta2^t) + eps)
  *   AdamW  p *= 1 - lr*wd; then Adam with wd = 0
+ * and that of apex.optimizers.FusedLAMB with its defaults (adam_w_mode, bias_correction, grad_averaging, no nvlamb), which is
+ * LAMB of You et al. (arXiv 1904.00962v5, algorithm 2) with Adam's bias correction, per tensor:
+ *   LAMB   m, v as Adam with wd = 0; d = (m/(1-beta1^t)) / (sqrt(v)/sqrt(1-beta2^t) + eps) + wd*p;
+ *          p -= lr * trust * d, trust = |p|/|d|, or 1 where a norm is 0 or wd is 0
  * t is the number of applied steps, this one included. Schedules are functions of the applied steps before this one.
  */
 #ifndef GACC_MATH_OPTIM_H
@@ -16,7 +20,7 @@
 #include "proto/status.h"
 
 /* Numbers are those of gacc.v1.OptimizerType. */
-enum optim_type { OPTIM_CLIENT = 1, OPTIM_SGD = 2, OPTIM_ADAM = 3, OPTIM_ADAMW = 4 };
+enum optim_type { OPTIM_CLIENT = 1, OPTIM_SGD = 2, OPTIM_ADAM = 3, OPTIM_ADAMW = 4, OPTIM_LAMB = 5 };
 
 struct optim_config {
 	enum optim_type type;
@@ -33,7 +37,7 @@ const struct optim_info *optim_info(enum optim_type type);          /* NULL: unk
 const struct optim_info *optim_by_name(const char *name);           /* NULL: unknown */
 
 /* Checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, nesterov needs momentum and no dampening, ...); all values must be
- * finite; Adam needs eps > 0. On ST_INVALID_SPEC `why` names the field, its value and the range. */
+ * finite; Adam, AdamW and LAMB need an eps that is no subnormal f32. On ST_INVALID_SPEC `why` names the field, its value and the range. */
 enum status optim_check(const struct optim_config *, char *why, size_t n_why);
 
 /* A parameter group as the kernels need it. */
@@ -48,7 +52,11 @@ struct optim_group {
 void optim_step(const struct optim_config *, const struct optim_group *, uint64_t t, double step_lr, double scale,
 		double clip_value, struct kernel_update *out);
 
-/* Runs the optimizer's kernel; CLIENT has none and nothing happens. */
+/* LAMB: |p| / |d| of a tensor from sums of squares; 1 without weight decay, or where a norm is 0 or not finite. The
+ * second phase takes scalars whose lr is multiplied by it. */
+double optim_trust_ratio(const struct optim_group *, double param_sumsq, double direction_sumsq);
+
+/* Runs the optimizer's kernel, LAMB's second phase; CLIENT has none and nothing happens. */
 void optim_apply(const struct kernels *, const struct optim_config *, const struct kernel_params *, const void *g,
 		 enum dtype acc_dtype, size_t n, const struct kernel_update *, const struct kernel_undo *,
 		 uint64_t *digest);

@@ -38,7 +38,7 @@ def bits16(t):
     return t.detach().view(torch.int16).numpy().view(np.uint16).copy()
 
 
-SGD, ADAM, ADAMW = 2, 3, 4  # enum optim_type
+SGD, ADAM, ADAMW, LAMB = 2, 3, 4, 5  # enum optim_type
 F32, F16, BF16 = 1, 3, 4    # enum dtype
 NONE = 0
 
@@ -66,8 +66,35 @@ CASES = {
     "no_master_bf16": dict(type=ADAMW, lr=0.05, grad=BF16, p16=BF16, master=0),
     "no_master_sgd_f16": dict(momentum=0.9, grad=F16, p16=F16, master=0),
     "schedule": dict(type=ADAMW, lr=0.02, schedule=1),
+    "lamb": dict(type=LAMB, lr=0.01, weight_decay=0.01, eps=1e-6),
+    "lamb_groups": dict(type=LAMB, lr=0.05, weight_decay=0.1, eps=1e-6, lr_scale=0.5, group_decay=0, clip_norm=1.0),
+    "lamb_master_bf16": dict(type=LAMB, lr=0.02, weight_decay=0.05, beta1=0.8, beta2=0.95, eps=1e-6, grad=BF16, p16=BF16, micro=2),
 }
 TORCH_16 = {F16: torch.float16, BF16: torch.bfloat16}
+
+
+class Lamb(torch.optim.Optimizer):
+    """apex.optimizers.FusedLAMB with its defaults, without its own clipping, in f64: You et al., arXiv 1904.00962v5, algorithm 2, phi(x) =
+    x, with Adam's bias correction; tensors without weight decay are not adapted."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), decay = group["betas"], group["weight_decay"]
+            for p in group["params"]:
+                s = self.state[p]
+                if not s:
+                    s.update(t=0, x=p.double(), exp_avg=torch.zeros_like(p).double(), exp_avg_sq=torch.zeros_like(p).double())
+                s["t"] += 1
+                g = p.grad.double()
+                s["exp_avg"] = beta1 * s["exp_avg"] + (1 - beta1) * g
+                s["exp_avg_sq"] = beta2 * s["exp_avg_sq"] + (1 - beta2) * g * g
+                direction = s["exp_avg"] / (1 - beta1 ** s["t"]) / (
+                    (s["exp_avg_sq"] / (1 - beta2 ** s["t"])).sqrt() + group["eps"]) + decay * s["x"]
+                a, b = s["x"].norm().item(), direction.norm().item()
+                trust = a / b if decay and a and b else 1.0
+                s["x"] = s["x"] - group["lr"] * trust * direction
+                p.copy_(s["x"])
 
 
 def make_optimizer(c, params):
@@ -76,6 +103,8 @@ def make_optimizer(c, params):
     if c["type"] == SGD:
         return torch.optim.SGD(groups, lr=c["lr"], momentum=c["momentum"], dampening=c["dampening"],
                                weight_decay=c["weight_decay"], nesterov=bool(c["nesterov"]), foreach=False)
+    if c["type"] == LAMB:
+        return Lamb(groups, dict(lr=c["lr"], betas=(c["beta1"], c["beta2"]), eps=c["eps"], weight_decay=c["weight_decay"]))
     cls = torch.optim.Adam if c["type"] == ADAM else torch.optim.AdamW
     return cls(groups, lr=c["lr"], betas=(c["beta1"], c["beta2"]), eps=c["eps"], weight_decay=c["weight_decay"],
                foreach=False)
@@ -92,7 +121,7 @@ def draw_gradients(c, gen):
 
 def state_of(optimizer, params, key):
     rows = [optimizer.state[p].get(key) for p in params]
-    return None if rows[0] is None else torch.cat(rows).numpy().copy()
+    return None if rows[0] is None else torch.cat(rows).float().numpy().copy()
 
 
 def run_case(out, name, overrides, seed):

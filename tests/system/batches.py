@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "adam": {"type": "adam", **ADAM},
     "adam decay": {"type": "adam", **ADAM, "weight_decay": 0.1},
     "adamw": {"type": "adamw", **ADAM, "weight_decay": 0.1},
+    "lamb": {"type": "lamb", **ADAM, "weight_decay": 0.1},
 }
 
 _names = iter(range(10 ** 6))

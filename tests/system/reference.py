@@ -170,7 +170,7 @@ def schedule_factor(schedule, applied):
 
 
 class Optimizer:
-    """torch.optim.SGD, Adam and AdamW, on a state of its own. params: name -> Num."""
+    """torch.optim.SGD, Adam and AdamW, and LAMB, on a state of its own. params: name -> Num."""
 
     def __init__(self, spec, params):
         """params: name -> array, exact."""
@@ -190,7 +190,7 @@ class Optimizer:
             if group.get("frozen"):
                 continue
             decay = group["weight_decay"] if group.get("override_weight_decay") else self.config.get("weight_decay", 0.0)
-            update = self._sgd if self.config["type"] == "sgd" else self._adam
+            update = {"sgd": self._sgd, "lamb": self._lamb}.get(self.config["type"], self._adam)
             g = grads[name] * Num.constant(1.0)  # the daemon scales the sum when it applies it
             self.params[name] = update(name, p, g, lr * group.get("lr_scale", 1.0), decay).stored_as(dtype)
 
@@ -204,15 +204,31 @@ class Optimizer:
         self.state[name] = b
         return p - lr * (g + momentum * b if self.config.get("nesterov") else b)
 
+    def _moments(self, name, g):
+        beta1, beta2 = self.config["beta1"], self.config["beta2"]
+        m, v = self.state.get(name, (Num(np.zeros_like(g.value)), Num(np.zeros_like(g.value))))
+        m = m + (1 - beta1) * (g - m)
+        v = beta2 * v + (1 - beta2) * g * g
+        self.state[name] = m, v
+        return m, v, v.sqrt() * (1 / math.sqrt(1 - beta2 ** self.applied)) + self.config["eps"]
+
+    def _lamb(self, name, p, g, lr, decay):
+        """You et al., algorithm 2, as apex.optimizers.FusedLAMB: not adapted without weight decay. The ratio is of f64 norms of
+        f32 sums."""
+        m, _, denominator = self._moments(name, g)
+        direction = m * (1 / (1 - self.config["beta1"] ** self.applied)) / denominator + decay * p
+        norms = [(float(np.linalg.norm(x.value)), float(np.linalg.norm(x.error))) for x in (p, direction)]
+        if decay == 0 or not all(n for n, _ in norms):
+            return p - lr * direction
+        ratio = norms[0][0] / norms[1][0]
+        spread = ratio * (norms[0][1] / norms[0][0] + norms[1][1] / (norms[1][0] - norms[1][1]) + SUMSQ_U)
+        return p - Num.rounded(lr * ratio, lr * spread) * direction
+
     def _adam(self, name, p, g, lr, decay):
-        beta1, beta2, eps = self.config["beta1"], self.config["beta2"], self.config["eps"]
+        beta1 = self.config["beta1"]
         if decay and self.config["type"] == "adam":
             g = g + decay * p
         if decay and self.config["type"] == "adamw":
             p = p * (1 - lr * decay)
-        m, v = self.state.get(name, (Num(np.zeros_like(p.value)), Num(np.zeros_like(p.value))))
-        m = m + (1 - beta1) * (g - m)
-        v = beta2 * v + (1 - beta2) * g * g
-        self.state[name] = m, v
-        denominator = v.sqrt() * (1 / math.sqrt(1 - beta2 ** self.applied)) + eps
+        m, _, denominator = self._moments(name, g)
         return p - lr / (1 - beta1 ** self.applied) * m / denominator

@@ -178,6 +178,7 @@ static const struct {
 } pytorch[] = { { "sgd", 1e-3, 0, 0, 0, 0 },
 		{ "adam", 1e-3, 0, 0.9, 0.999, 1e-8 },
 		{ "adamw", 1e-3, 1e-2, 0.9, 0.999, 1e-8 },
+		{ "lamb", 1e-3, 1e-2, 0.9, 0.999, 1e-6 },
 		{ "client", 0, 0, 0, 0, 0 } };
 
 START_TEST(optimizers_have_pytorchs_defaults)

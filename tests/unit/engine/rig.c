@@ -63,7 +63,7 @@ static uint32_t optim_group_of(const struct rig_config *c, uint32_t tensor)
 	return c->frozen >> tensor & 1 ? 1 : c->frozen >> (16 + tensor) & 1 ? 2 : 0;
 }
 
-/* Ranges: one per run of tensors of a dtype group that have the same optimizer group. */
+/* Ranges: one per run of tensors of a dtype group that have the same optimizer group; LAMB: one per tensor. */
 static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
 {
 	uint64_t n = 0;
@@ -79,7 +79,8 @@ static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
 				if (t->alias < 0 && t->start > at && t->start < next)
 					next = t->start;
 			}
-			if (n && out[n - 1].dtype_group == (uint32_t)g && out[n - 1].optim_group == optim)
+			if (n && r->config.optim.type != OPTIM_LAMB && out[n - 1].dtype_group == (uint32_t)g &&
+			    out[n - 1].optim_group == optim)
 				out[n - 1].count += next - at;
 			else
 				out[n++] = (struct plan_range){ at, next - at, (uint32_t)g, optim };

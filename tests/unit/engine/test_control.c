@@ -88,6 +88,10 @@ START_TEST(parts_are_aligned_and_do_not_overlap)
 	ck_assert_uint_eq((uintptr_t)norms % 64, 0);
 	ck_assert_ptr_eq(end, norms);
 	end = (unsigned char *)(control_page_norms(&page) + TENSORS);
+	unsigned char *trust = (unsigned char *)control_page_trust(&page);
+	ck_assert_uint_eq((uintptr_t)trust % 64, 0);
+	ck_assert(trust >= end);
+	end = (unsigned char *)(control_page_trust(&page) + TENSORS);
 	ck_assert(end <= memory + memory_bytes && memory + memory_bytes - end < 64);
 	ck_assert_uint_eq(control_page_bytes(UINT32_MAX, UINT32_MAX, 1, 1), 0);
 	ck_assert_uint_eq(control_page_bytes(1, 1, 1, UINT64_MAX), 0);

@@ -290,8 +290,10 @@ static const struct {
 	{ { .type = OPTIM_SGD, .lr = 1, .momentum = 0.9 }, true, true, DTYPE_F32, 3 },
 	{ { .type = OPTIM_ADAM, .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8 }, true, false, DTYPE_F64, 1 },
 	{ { .type = OPTIM_CLIENT, .lr = 1 }, false, false, DTYPE_F32, 2 },
+	{ { .type = OPTIM_LAMB, .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1 },
+	  false, false, DTYPE_F32, 2 },
 };
-#define N_CASES 4
+#define N_CASES 5
 #define DEATHS(how) ((how) == KILL ? 150 : 60) /* of a case */
 
 START_TEST(any_death_leaves_the_bits_of_an_undisturbed_run)

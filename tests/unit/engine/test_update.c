@@ -84,10 +84,11 @@ static struct optim_config optimizer(int i)
 		{ .type = OPTIM_SGD, .lr = 0.1, .momentum = 0.9, .nesterov = true },
 		{ .type = OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 },
 		{ .type = OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 },
+		{ .type = OPTIM_LAMB, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1 },
 	};
 	return all[i];
 }
-#define N_OPTIMIZERS 4
+#define N_OPTIMIZERS 5
 
 /* n workers: 1 in tests that fork, since a process with threads should not */
 static void open_update(struct rig_config c, uint32_t n)
@@ -128,6 +129,21 @@ static void close_update(void)
 	rig_close(&rig);
 }
 
+/* LAMB's first phase over a range; multiplies the learning rate by the ratio. */
+static void lamb_by_hand(const struct plan_range *r, const struct optim_group *g, const struct kernel_params *p,
+			 struct kernel_update *u)
+{
+	uint64_t n = (r->count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
+	double *sumsq[2] = { calloc(n, sizeof(double)), calloc(n, sizeof(double)) };
+	kernels_get(NULL)->lamb_moments(p, (float *)mem.accum[0] + r->start, DTYPE_F32, r->count, u, NULL,
+					&(struct kernel_lamb_norms){ sumsq[0], sumsq[1] });
+	double trust = optim_trust_ratio(g, kernel_sum(sumsq[0], n), kernel_sum(sumsq[1], n));
+	ck_assert(g->weight_decay == 0 ? trust == 1 : trust != 1);
+	u->lr = (float)(0.1 * g->lr_scale * trust);
+	free(sumsq[0]);
+	free(sumsq[1]);
+}
+
 /* One kernel call over everything, by the plan's ranges: what an undisturbed update must equal. */
 static void apply_by_hand(void)
 {
@@ -140,6 +156,8 @@ static void apply_by_hand(void)
 			continue;
 		memory_params(&mem, r->dtype_group, r->start, &p);
 		optim_step(&rig.plan->optim, g, 3, 0.1, 0.25, 0.2, &u);
+		if (rig.plan->optim.type == OPTIM_LAMB)
+			lamb_by_hand(r, g, &p, &u);
 		optim_apply(kernels_get(NULL), &rig.plan->optim, &p, (float *)mem.accum[0] + r->start, DTYPE_F32, r->count,
 			    &u, NULL, NULL);
 	}
@@ -207,6 +225,25 @@ static void dying_adamw(const struct kernel_params *p, const void *g, enum dtype
 	dying(real->adamw, p, g, acc, n, u, undo, digest);
 }
 
+static void dying_lamb(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
+		       const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+{
+	dying(real->lamb, p, g, acc, n, u, undo, digest);
+}
+
+static void dying_lamb_moments(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
+			       const struct kernel_update *u, const struct kernel_undo *undo,
+			       const struct kernel_lamb_norms *out)
+{
+	if (--calls_left != 0) {
+		real->lamb_moments(p, g, acc, n, u, undo, out);
+		return;
+	}
+	if (where)
+		real->lamb_moments(p, g, acc, where == 1 ? n / 2 / KERNEL_UNIT * KERNEL_UNIT : n, u, undo, out);
+	raise(SIGKILL);
+}
+
 /* A life of the engine that goes on with the update and dies in its n-th call; true when it ended before that. */
 static bool live(int n, int at)
 {
@@ -222,6 +259,8 @@ static bool live(int n, int at)
 		table.sgd = dying_sgd;
 		table.adam = dying_adam;
 		table.adamw = dying_adamw;
+		table.lamb = dying_lamb;
+		table.lamb_moments = dying_lamb_moments;
 		if (workers_new(&w, rig.config.threads) || update_new(&u, &mem, &table, w))
 			_exit(2);
 		if (!update_can_resume(u, WINDOW))
@@ -232,6 +271,16 @@ static bool live(int n, int at)
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
 	return WIFEXITED(status);
+}
+
+/* As before the update, with nothing left of an earlier one that could help. */
+static void begin_again(const struct image *before)
+{
+	load_image(before);
+	update_begin(update, WINDOW);
+	memset(control_page_trust(&mem.page), 0x5a, rig.plan->n_tensors * sizeof(double));
+	for (uint32_t i = 0; i < rig.plan->threads; i++)
+		memset(control_page_undo(&mem.page, i), 0x5a, UNDO_AREA_BYTES);
 }
 
 /* Dies once in every call, at each of the three places, then finishes. */
@@ -250,8 +299,7 @@ START_TEST(an_update_survives_a_death_in_any_call)
 	int n = 1, deaths = 0;
 	for (bool ended = false; !ended; n++)
 		for (int at = 0; at < 3; at++) {
-			load_image(&before);
-			update_begin(update, WINDOW);
+			begin_again(&before);
 			ended = live(n, at);
 			deaths += !ended;
 			ck_assert(update_can_resume(update, WINDOW));
@@ -265,23 +313,24 @@ START_TEST(an_update_survives_a_death_in_any_call)
 }
 END_TEST
 
-/* Life after life dies in its first or second call. A life that dies in its second has finished one. */
+/* Life after life dies in one of its first calls. A life that dies in its second has finished one; one of LAMB takes the
+ * norms of all that is done before it can go on. */
 START_TEST(an_update_survives_many_deaths)
 {
 	struct rig_config c = _i % 2 ? rig_large() : rig_small();
-	c.optim = optimizer(3);
+	bool lamb = _i >= 6;
+	c.optim = optimizer(3 + lamb);
 	c.threads = 1 + (uint32_t)_i % 3;
 	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
 	uint64_t digest = update_run(update, &record, mem.accum[0]);
 	struct image want = save_image();
-	load_image(&before);
-	update_begin(update, WINDOW);
+	begin_again(&before);
 	int lives = 0;
-	while (!live(1 + (int)(rig_mix((uint64_t)lives + 1000 * (uint64_t)_i) % 3), lives % 3))
+	while (!live(1 + (int)(rig_mix((uint64_t)lives + 1000 * (uint64_t)_i) % (!lamb ? 3 : _i % 2 ? 24 : 8)), lives % 3))
 		ck_assert_int_lt(++lives, 1000);
-	ck_assert_int_ge(lives, _i % 2 ? 5 : 1);
+	ck_assert_int_ge(lives, _i % 2 && !lamb ? 5 : 1);
 	ck_assert(equals_image(&want));
 	ck_assert_uint_eq(update_digest(update), digest);
 	free_image(&before);
@@ -388,6 +437,7 @@ static struct rig_config tiny(void)
 	memcpy(c.tensor, t, sizeof(t));
 	c.n_tensors = 7;
 	c.frozen = 1u << 2 | 1u << 4 | 1u << 6 | 1u << 17;
+	c.threads = 2;
 	return c;
 }
 #define TINY_UNITS 8
@@ -409,8 +459,7 @@ START_TEST(an_update_survives_a_death_between_any_two_instructions)
 	for (int i = 0; i < n_tables; i++) {
 		if (i + 1 < n_tables && (i == 0 ? _i != 2 : i != 1 + _i % 2))
 			continue;
-		load_image(&before);
-		update_begin(update, WINDOW);
+		begin_again(&before);
 		int moments = follow(stopped_life(table[i]), &want, digest);
 		ck_assert_int_ge(moments, 3 * TINY_UNITS);
 		ck_assert(equals_image(&want));

@@ -24,7 +24,7 @@
 static const char *const names[] = { "sgd", "sgd_decay", "momentum", "dampening", "nesterov", "adam", "adam_decay",
 				     "adamw", "adamw_slow", "groups", "clip_norm", "clip_norm_groups", "clip_value",
 				     "micro", "micro_bf16", "micro_f16", "master_bf16", "master_f16", "no_master_bf16",
-				     "no_master_sgd_f16", "schedule" };
+				     "no_master_sgd_f16", "schedule", "lamb", "lamb_groups", "lamb_master_bf16" };
 #define N_NAMES (int)(sizeof names / sizeof names[0])
 
 struct golden_case {
@@ -132,6 +132,15 @@ static double clip_factor(double max_norm, double norm)
 	return max_norm == 0 ? 1 : fmin(1, max_norm / (norm + 1e-6));
 }
 
+/* LAMB's first phase of a tensor of less than a block; the ratio goes into the learning rate. */
+static void adapt(const struct golden_case *c, const struct kernels *k, const struct kernel_params *p, const float *g,
+		  size_t n, int part, double lr, struct kernel_update *u)
+{
+	double param, direction;
+	k->lamb_moments(p, g, DTYPE_F32, n, u, NULL, &(struct kernel_lamb_norms){ &param, &direction });
+	u->lr = (float)(lr * c->group[part].lr_scale * optim_trust_ratio(&c->group[part], param, direction));
+}
+
 static void train_step(const struct golden_case *c, const struct kernels *k, struct model *m, int step)
 {
 	double norm, divisor = accumulate(c, k, m, step, &norm);
@@ -145,6 +154,8 @@ static void train_step(const struct golden_case *c, const struct kernels *k, str
 						.p16_dtype = c->p16,
 						.m = m->m ? m->m + at : NULL,
 						.v = m->v ? m->v + at : NULL };
+		if (c->optim.type == OPTIM_LAMB)
+			adapt(c, k, &params, m->sum[0] + at, n, part, c->lr[step], &u);
 		optim_apply(k, &c->optim, &params, m->sum[0] + at, DTYPE_F32, n, &u, NULL, NULL);
 	}
 }

@@ -12,14 +12,14 @@ static const struct optim_config adamw = { .type = OPTIM_ADAMW, .lr = 1e-3, .wei
 
 START_TEST(one_row_per_optimizer)
 {
-	static const char *const names[] = { "client", "sgd", "adam", "adamw" };
-	for (int i = 0; i < 4; i++) {
+	static const char *const names[] = { "client", "sgd", "adam", "adamw", "lamb" };
+	for (int i = 0; i < 5; i++) {
 		const struct optim_info *info = optim_by_name(names[i]);
 		ck_assert_ptr_nonnull(info);
 		ck_assert_int_eq(info->type, i + 1);
 		ck_assert_ptr_eq(optim_info(info->type), info);
 	}
-	ck_assert_ptr_null(optim_by_name("lamb"));
+	ck_assert_ptr_null(optim_by_name("adagrad"));
 	ck_assert_ptr_null(optim_info((enum optim_type)0));
 	struct optim_config plain = sgd;
 	plain.momentum = 0;
@@ -63,6 +63,7 @@ START_TEST(impossible_values_are_refused)
 	REFUSED(adamw, beta1, NAN);
 	REFUSED(adamw, beta2, 1.5);
 	REFUSED(adamw, eps, 0);
+	REFUSED(adamw, eps, 1e-40);
 	REFUSED(adamw, eps, INFINITY);
 	struct optim_config nesterov = sgd;
 	nesterov.nesterov = true;
