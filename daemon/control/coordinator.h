@@ -57,8 +57,7 @@ void coord_enqueue(struct coord *, const char *reason, struct now);
 /* Its turn has come: STARTING. */
 void coord_admit(struct coord *, struct now);
 /* Holds the job at the window's end: the open window may fill, but is not closed; one that is closing already is committed first.
- * Nobody counts as late meanwhile. The caller makes it durable, before anything that the coordinator persists later. `reason` says
- * who and why. ST_JOB_ENDED. */
+ * Nobody counts as late meanwhile. Both are durable before they are said here; `reason` says who and why. ST_JOB_ENDED. */
 enum status coord_pause(struct coord *, const char *reason, struct now);
 enum status coord_resume(struct coord *, const char *reason, struct now);
 bool coord_held(const struct coord *);

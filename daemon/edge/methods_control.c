@@ -30,12 +30,13 @@ static struct live_job *running_job(struct rpc_call *call, const char *name)
 
 /* ---- Pause, Resume ---- */
 
-/* A call that is answered when its record is durable. */
+/* A call that is answered when its record is durable. `then` gets NULL when the caller has gone meanwhile. */
 struct durable_call {
 	struct live_job *l;
 	uint64_t call;
-	void (*answer)(struct rpc_call *, struct live_job *, uint64_t window);
-	uint64_t window;
+	void (*then)(struct rpc_call *, const struct durable_call *);
+	uint64_t window;  /* of an update */
+	char who[256];    /* pauses or resumes, and why */
 };
 
 static void on_durable(void *arg, enum status st)
@@ -45,19 +46,18 @@ static void on_durable(void *arg, enum status st)
 	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
 	if (call && st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->l->id, status_info(st)->text);
-	else if (call)
-		p->answer(call, p->l, p->window);
+	else if (!st)
+		p->then(call, p);
 	free(p);
 }
 
-/* Queues the record; false: answered with an error, nothing has changed. */
-static bool persist_then(struct rpc_call *call, struct live_job *l, const struct journal_record *r,
-			 void (*answer)(struct rpc_call *, struct live_job *, uint64_t window), uint64_t window)
+/* Queues the record; false: answered with an error, nothing has changed. `d` is copied. */
+static bool persist_then(struct rpc_call *call, const struct durable_call *d, const struct journal_record *r)
 {
 	struct durable_call *p = malloc(sizeof *p);
 	if (p)
-		*p = (struct durable_call){ l, rpc_id(call), answer, window };
-	if (p && persist_put(l->d->persist, r, on_durable, p) == ST_OK)
+		*p = *d;
+	if (p && persist_put(d->l->d->persist, r, on_durable, p) == ST_OK)
 		return true;
 	free(p);
 	rpc_failf(call, ST_NO_MEMORY, "no memory to write to the journal");
@@ -71,10 +71,15 @@ static void say_who(struct rpc_call *call, const char *what, const char *why, ch
 	snprintf(out, n, "%s by %s%s%.150s", what, user, *why ? ": " : "", why);
 }
 
-static void answer_pause(struct rpc_call *call, struct live_job *l, uint64_t window)
+/* In the order of the journal, and only when durable: a window that closed before its resume is on the disk would have closed in a
+ * paused job, if gaccd died in between. */
+static void pause_now(struct rpc_call *call, const struct durable_call *d)
 {
+	coord_pause(d->l->coord, d->who, daemon_now(d->l->d));
+	if (!call)
+		return;
 	Gacc__V1__PauseResponse r = GACC__V1__PAUSE_RESPONSE__INIT;
-	r.job = live_view(l, false, now_of(call));
+	r.job = live_view(d->l, false, now_of(call));
 	if (!r.job) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 		return;
@@ -87,19 +92,21 @@ static void pause_job(struct rpc_call *call, const struct ProtobufCMessage *m, c
 {
 	const Gacc__V1__PauseRequest *q = (const Gacc__V1__PauseRequest *)m;
 	struct live_job *l = running_job(call, q->job);
-	char reason[256];
 	if (!l)
 		return;
-	say_who(call, "paused", q->reason, reason, sizeof reason);
-	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, reason } };
-	if (persist_then(call, l, &r, answer_pause, 0))
-		coord_pause(l->coord, reason, now_of(call));
+	struct durable_call d = { .l = l, .call = rpc_id(call), .then = pause_now };
+	say_who(call, "paused", q->reason, d.who, sizeof d.who);
+	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, d.who } };
+	persist_then(call, &d, &r);
 }
 
-static void answer_resume(struct rpc_call *call, struct live_job *l, uint64_t window)
+static void resume_now(struct rpc_call *call, const struct durable_call *d)
 {
+	coord_resume(d->l->coord, d->who, daemon_now(d->l->d));
+	if (!call)
+		return;
 	Gacc__V1__ResumeResponse r = GACC__V1__RESUME_RESPONSE__INIT;
-	r.job = live_view(l, false, now_of(call));
+	r.job = live_view(d->l, false, now_of(call));
 	if (!r.job) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 		return;
@@ -112,13 +119,12 @@ static void resume_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 {
 	const Gacc__V1__ResumeRequest *q = (const Gacc__V1__ResumeRequest *)m;
 	struct live_job *l = running_job(call, q->job);
-	char reason[256];
 	if (!l)
 		return;
-	say_who(call, "resumed", "", reason, sizeof reason);
+	struct durable_call d = { .l = l, .call = rpc_id(call), .then = resume_now };
+	say_who(call, "resumed", "", d.who, sizeof d.who);
 	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, NULL } };
-	if (persist_then(call, l, &r, answer_resume, 0))
-		coord_resume(l->coord, reason, now_of(call));
+	persist_then(call, &d, &r);
 }
 
 /* ---- Update ---- */
@@ -144,11 +150,12 @@ static struct update update_of(const Gacc__V1__UpdateRequest *q)
 	return u;
 }
 
-static void answer_update(struct rpc_call *call, struct live_job *l, uint64_t window)
+static void answer_update(struct rpc_call *call, const struct durable_call *d)
 {
 	Gacc__V1__UpdateResponse r = GACC__V1__UPDATE_RESPONSE__INIT;
-	r.window = window;
-	rpc_finish(call, &r.base);
+	r.window = d->window;
+	if (call)
+		rpc_finish(call, &r.base);
 }
 
 static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -168,7 +175,8 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	}
 	struct update_payload p = { UPDATE_PAYLOAD_VERSION, 0, u };
 	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { &p, sizeof p } } };
-	if (persist_then(call, l, &r, answer_update, u.window))
+	struct durable_call d = { .l = l, .call = rpc_id(call), .then = answer_update, .window = u.window };
+	if (persist_then(call, &d, &r))
 		coord_take_update(l->coord, &u);
 }
 

@@ -172,13 +172,22 @@ static void port_order(void *ctx, uint32_t node, const struct order *o)
 	}
 }
 
-/* The store: a write takes time; it counts at one instant, if the term is still the writer's. */
+/* The store: a write takes time; it counts at one instant, if the term is still the writer's. Writes keep their order. */
+static struct event *store_event(const struct coord_ctx *c, enum event_type type)
+{
+	struct sim *s = c->s;
+	int64_t at = s->now + (int64_t)sim_random(s, 8 * MS) + 1;
+	s->store_at = at > s->store_at ? at : s->store_at + 1;
+	struct event *e = sim_event(s, s->store_at - s->now, type);
+	e->coord = c->index;
+	e->life = c->term;
+	return e;
+}
+
 static void port_persist(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
 	struct coord_ctx *c = ctx;
-	struct event *e = sim_event(c->s, (int64_t)sim_random(c->s, 8 * MS) + 1, EV_PERSISTED);
-	e->coord = c->index;
-	e->life = c->term;
+	struct event *e = store_event(c, EV_PERSISTED);
 	e->commit = *k;
 	e->status = ST_UNAVAILABLE; /* not on the disk yet */
 	memcpy(e->counted, counted, n_words * 8);
@@ -187,13 +196,15 @@ static void port_persist(void *ctx, const struct commit *k, const uint64_t *coun
 static void port_persist_end(void *ctx, uint64_t job, enum status st, const char *reason)
 {
 	struct coord_ctx *c = ctx;
-	struct event *e = sim_event(c->s, (int64_t)sim_random(c->s, 8 * MS) + 1, EV_ENDED);
-	e->coord = c->index;
-	e->life = c->term;
+	struct event *e = store_event(c, EV_ENDED);
 	e->status = st;
 }
 
 static void port_changed(void *ctx, uint64_t job)
+{
+}
+
+static void port_norms(void *ctx, const struct commit *k)
 {
 }
 
@@ -213,10 +224,14 @@ static void start_coordinator(struct sim *s)
 	coord_ctx[i] = (struct coord_ctx){ s, i, ++s->term };
 	struct coord_ports ports = { .ctx = &coord_ctx[i], .order = port_order, .persist_commit = port_persist,
 				     .persist_end = port_persist_end, .event = port_coord_event,
-				     .changed = port_changed };
+				     .changed = port_changed, .norms = port_norms };
 	if (s->ended || coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
 		return;
 	s->n_coords++;
+	if (s->held)
+		coord_restore_hold(s->coord[i], "held");
+	for (uint32_t k = 0; k < s->n_updates; k++)
+		coord_restore_update(s->coord[i], &s->update[k]);
 	if (s->n_windows)
 		coord_restore(s->coord[i], &s->window[s->n_windows - 1].commit);
 }
@@ -254,6 +269,46 @@ static void kill_gaccd(struct sim *s)
 	sim_event(s, (int64_t)sim_random(s, 300 * MS) + 1, EV_GACCD_UP);
 }
 
+/* ---- operators: they speak with the coordinator in force ---- */
+
+static void operator_holds(struct sim *s, bool hold)
+{
+	store_event(&coord_ctx[s->n_coords - 1], EV_HELD)->hold = hold;
+}
+
+static void operator_updates(struct sim *s)
+{
+	uint32_t i = s->n_coords - 1;
+	const char *field;
+	char why[256];
+	struct update u = { .set = 1 + (uint32_t)sim_random(s, 15), .window = 0 };
+	u.to = (struct values){ 1 + (uint32_t)sim_random(s, SIM_MAX_MICRO), (double)sim_random(s, 100) / 100,
+				(double)sim_random(s, 3), (double)sim_random(s, 3) };
+	if (sim_chance(s, 500))
+		u.window = coord_window(s->coord[i]) + sim_random(s, 5);
+	enum status st = coord_prepare_update(s->coord[i], &u, &field, why, sizeof why);
+	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED)
+		return;
+	if (st) {
+		sim_fail(s, "an update is refused: %s", why);
+		return;
+	}
+	store_event(&coord_ctx[i], EV_UPDATED)->update = u;
+	coord_take_update(s->coord[i], &u);
+}
+
+static void operator_acts(struct sim *s)
+{
+	if (!s->gaccd_up || !s->n_coords)
+		return;
+	if (sim_chance(s, 600)) {
+		operator_updates(s);
+	} else {
+		s->hold_until = s->now + (int64_t)sim_random(s, 400 * MS);
+		operator_holds(s, true);
+	}
+}
+
 static void fault(struct sim *s)
 {
 	if (!s->faults)
@@ -262,6 +317,8 @@ static void fault(struct sim *s)
 		s->faults = false;
 		return;
 	}
+	if (sim_chance(s, 300))
+		operator_acts(s);
 	uint64_t what = sim_random(s, 100);
 	s->n_kills++;
 	if (what < 45) {
@@ -297,12 +354,37 @@ static void on_persisted(struct sim *s, const struct event *e)
 			 (unsigned long long)s->window[s->n_windows - 1].commit.window,
 			 (unsigned long long)e->commit.window);
 	else if (s->n_windows < SIM_MAX_WINDOWS) {
+		sim_check_commit(s, &e->commit);
 		struct store_window *w = &s->window[s->n_windows++];
 		w->commit = e->commit;
 		memcpy(w->counted, e->counted, sizeof w->counted);
 	}
 	if (s->gaccd_up && e->coord < s->n_coords && coord_ctx[e->coord].term == e->life)
 		coord_on_persisted(s->coord[e->coord], e->commit.window, st, sim_now(s));
+}
+
+static void on_updated(struct sim *s, const struct event *e)
+{
+	if (e->life != s->term || s->ended || s->n_updates == SIM_MAX_UPDATES)
+		return;
+	sim_check_update(s, &e->update);
+	s->update[s->n_updates++] = e->update;
+}
+
+static void on_held(struct sim *s, const struct event *e)
+{
+	if (e->life != s->term || s->ended)
+		return;
+	bool there = s->gaccd_up && e->coord < s->n_coords && coord_ctx[e->coord].term == e->life;
+	struct coord *c = there ? s->coord[e->coord] : NULL;
+	/* the open window may be closing; orders of an earlier coordinator may close it later, too */
+	if (e->hold && !s->held)
+		s->held_bound = s->n_windows - (c && s->term == 1 && coord_phase(c) == COORD_COLLECT);
+	s->held = e->hold;
+	if (c && e->hold)
+		coord_pause(c, "held", sim_now(s));
+	else if (c)
+		coord_resume(c, "goes on", sim_now(s));
 }
 
 static void on_ended(struct sim *s, const struct event *e)
@@ -332,6 +414,8 @@ static void on_tick(struct sim *s)
 {
 	if (s->gaccd_up) {
 		job_tick(s->job, sim_now(s));
+		if (s->n_coords && s->now >= s->hold_until && s->now >= s->store_at && coord_held(s->coord[s->n_coords - 1]))
+			operator_holds(s, false);
 		for (uint32_t i = 0; i < s->n_coords; i++)
 			coord_tick(s->coord[i], sim_now(s));
 	}
@@ -359,6 +443,12 @@ static void handle(struct sim *s, struct event *e)
 		break;
 	case EV_ENDED:
 		on_ended(s, e);
+		break;
+	case EV_UPDATED:
+		on_updated(s, e);
+		break;
+	case EV_HELD:
+		on_held(s, e);
 		break;
 	case EV_REQUEST:
 		trainer_request(s, e);
@@ -394,11 +484,20 @@ static void setup(struct sim *s)
 	k->nonfinite = sim_chance(s, 300) ? NONFINITE_REJECT_MICRO : NONFINITE_SKIP_STEP;
 	k->uneven = sim_chance(s, 200) ? UNEVEN_DROP : UNEVEN_FLUSH;
 	k->optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	if (sim_chance(s, 400)) {
+		k->dynamic_loss_scale = (struct loss_scale_rules){ .enabled = true, .growth_interval = 2, .min = 4, .max = 64 };
+		k->dynamic_loss_scale.hysteresis = 1 + (uint32_t)sim_random(s, 2);
+		k->loss_scale = 16;
+	}
+	if (sim_chance(s, 300))
+		k->outlier_skip = (struct outlier_skip){ .factor = 5, .decay = 0.5, .warmup_steps = 1 };
 	s->init_rule = (struct spec_init){ (char *)"*", { INIT_ZEROS, 0, 0 } };
 	k->init = &s->init_rule;
 	k->n_init = 1;
 	if (job_spec_check(k, &field, why, sizeof why))
 		sim_fail(s, "spec: %s", why);
+	s->serial.scale = k->loss_scale;
+	s->serial.allowance = k->dynamic_loss_scale.hysteresis;
 }
 
 /* What a stuck run looks like. */

@@ -20,6 +20,7 @@
 #define SIM_MAX_WINDOWS 64
 #define SIM_MAX_PROCS 64   /* trainer processes, dead ones included */
 #define SIM_MAX_COORDS 8
+#define SIM_MAX_UPDATES 64
 #define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
 #define MS INT64_C(1000000)
 
@@ -32,7 +33,7 @@ struct tag {
 
 /* ---- events ---- */
 enum event_type {
-	EV_ENGINE_COMMAND, EV_ENGINE_ANSWER, EV_ENGINE_UP, EV_PASS, EV_REPORT, EV_ORDER, EV_PERSISTED, EV_ENDED,
+	EV_ENGINE_COMMAND, EV_ENGINE_ANSWER, EV_ENGINE_UP, EV_PASS, EV_REPORT, EV_ORDER, EV_PERSISTED, EV_ENDED, EV_UPDATED, EV_HELD,
 	EV_REQUEST, EV_REPLY, EV_PROC, EV_TICK, EV_FAULT, EV_GACCD_UP, EV_START_PROC
 };
 
@@ -53,6 +54,8 @@ struct event {
 	uint32_t missing[SIM_MAX_MICRO * 16];
 	struct commit commit;
 	enum status status;
+	struct update update;
+	bool hold;                /* EV_HELD: paused, or resumed */
 };
 
 /* ---- trainers ---- */
@@ -65,6 +68,7 @@ struct proc {
 	uint8_t nonce[16], token[16];
 	uint64_t generation;
 	uint64_t window;
+	double loss_scale;        /* of that window, as it was told */
 	uint32_t todo[SIM_MAX_MICRO], n_todo, at; /* micro-batches owed */
 	uint64_t call;            /* under way */
 	int64_t retry_at;
@@ -113,8 +117,20 @@ struct sim {
 	uint64_t term;
 	struct store_window window[SIM_MAX_WINDOWS];
 	uint32_t n_windows;
+	int64_t store_at;         /* the journal keeps order */
+	struct update update[SIM_MAX_UPDATES];
+	uint32_t n_updates;
+	bool held;
+	uint64_t held_bound;      /* the last window that may still commit; UINT64_MAX: none */
+	int64_t hold_until;       /* then the operator resumes */
 	bool ended;
 	enum status end_status;
+	/* what the log must say next: a serial reading of it */
+	struct {
+		double scale, sum, weight;
+		uint32_t good, allowance;
+		uint64_t rejected, steps;
+	} serial;
 	/* what has been applied to the parameters */
 	struct commit applied[SIM_MAX_WINDOWS];
 	uint32_t n_applied;
@@ -158,5 +174,8 @@ void trainer_request(struct sim *, const struct event *);
 /* sim_check.c */
 void sim_check(struct sim *);
 void sim_check_apply(struct sim *, const struct commit *);
+/* Before they are in the log. */
+void sim_check_commit(struct sim *, const struct commit *);
+void sim_check_update(struct sim *, const struct update *);
 
 #endif

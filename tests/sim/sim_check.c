@@ -14,7 +14,7 @@ static void check_accumulator(struct sim *s)
 	uint32_t seen[SIM_MAX_RANKS][SIM_MAX_MICRO] = { { 0 } };
 	for (uint32_t i = 0; i < s->n_acc; i++) {
 		const struct tag *t = &s->acc[i];
-		if (t->window != s->d.r.window || t->rank >= s->spec.ranks || t->micro >= s->spec.micro_size)
+		if (t->window != s->d.r.window || t->rank >= s->spec.ranks || t->micro >= s->d.r.micro_size)
 			sim_fail(s, "I6: contribution of window %llu rank %u micro %u in window %llu",
 				 (unsigned long long)t->window, t->rank, t->micro, (unsigned long long)s->d.r.window);
 		else
@@ -23,7 +23,7 @@ static void check_accumulator(struct sim *s)
 			sim_fail(s, "I8: torn payload of rank %u micro %u", t->rank, t->micro);
 	}
 	for (uint32_t r = 0; r < s->spec.ranks; r++)
-		for (uint32_t m = 0; m < s->spec.micro_size; m++)
+		for (uint32_t m = 0; m < SIM_MAX_MICRO; m++)
 			if (seen[r][m] != bit(s, s->d.counted, r, m))
 				sim_fail(s, "I5: rank %u micro %u is %u times in the accumulator, its bit is %d", r, m,
 					 seen[r][m], bit(s, s->d.counted, r, m));
@@ -94,4 +94,77 @@ void sim_check_apply(struct sim *s, const struct commit *k)
 	if (w->commit.micro_count != s->n_acc)
 		sim_fail(s, "I1: commit of window %llu counts %llu micro-batches, the engine holds %u",
 			 (unsigned long long)k->window, (unsigned long long)w->commit.micro_count, s->n_acc);
+}
+
+/* What holds in this window, by the log alone. */
+static struct values values_in(const struct sim *s, uint64_t window)
+{
+	struct values v = values_of(&s->spec);
+	for (uint64_t w = 0; w <= window; w++)
+		for (uint32_t i = 0; i < s->n_updates; i++)
+			if (s->update[i].window == w)
+				update_apply(&v, &s->update[i]);
+	return v;
+}
+
+/* I10: each window has exactly the values that the updates before it in the log say. */
+static void check_values(struct sim *s, const struct commit *k)
+{
+	struct values v = values_in(s, k->window), next = values_in(s, k->window + 1);
+	if (k->micro_size != v.micro_size || k->next_micro_size != next.micro_size || k->clip_value != v.clip_value ||
+	    (k->outcome == OUTCOME_APPLIED && k->lr != v.lr))
+		sim_fail(s, "I10: window %llu has micro_size %u (next %u), lr %g, clip_value %g, not %u (%u), %g, %g",
+			 (unsigned long long)k->window, k->micro_size, k->next_micro_size, k->lr, k->clip_value,
+			 v.micro_size, next.micro_size, v.lr, v.clip_value);
+}
+
+/* I12: loss scale and skips are those of one process that reads the log in order. */
+static void check_serial(struct sim *s, const struct commit *k)
+{
+	const struct loss_scale_rules *r = &s->spec.dynamic_loss_scale;
+	const struct outlier_skip *o = &s->spec.outlier_skip;
+	bool voids = k->next.counters.rejected_micros != s->serial.rejected, applied = k->outcome == OUTCOME_APPLIED;
+	double mean = s->serial.weight > 0 ? s->serial.sum / s->serial.weight : 0;
+	bool outlier = o->factor > 0 && s->serial.steps >= o->warmup_steps && k->grad_norm > o->factor * mean && mean > 0;
+	if (k->loss_scale != s->serial.scale)
+		sim_fail(s, "I12: window %llu has loss scale %g, not %g", (unsigned long long)k->window, k->loss_scale,
+			 s->serial.scale);
+	if ((applied && outlier) || (k->skip_reason == SKIP_OUTLIER && !outlier))
+		sim_fail(s, "I12: window %llu, norm %g, mean %g: outcome %u", (unsigned long long)k->window, k->grad_norm,
+			 mean, k->outcome);
+	if (applied) {
+		s->serial.sum = s->serial.sum * o->decay + k->grad_norm;
+		s->serial.weight = s->serial.weight * o->decay + 1;
+		s->serial.steps++;
+	}
+	s->serial.rejected = k->next.counters.rejected_micros;
+	if (!r->enabled)
+		return;
+	if (voids || k->skip_reason == SKIP_NONFINITE) {
+		s->serial.good = 0;
+		s->serial.allowance -= s->serial.allowance > 0;
+		if (!s->serial.allowance && s->serial.scale * r->backoff_factor >= r->min)
+			s->serial.scale *= r->backoff_factor;
+	} else if (applied && ++s->serial.good == r->growth_interval) {
+		s->serial.good = 0;
+		s->serial.allowance = r->hysteresis;
+		if (s->serial.scale * r->growth_factor <= r->max)
+			s->serial.scale *= r->growth_factor;
+	}
+}
+
+void sim_check_commit(struct sim *s, const struct commit *k)
+{
+	if (s->held && k->window > s->held_bound && s->held_bound != UINT64_MAX)
+		sim_fail(s, "I11: window %llu commits while the job is paused since window %llu", (unsigned long long)k->window,
+			 (unsigned long long)s->held_bound);
+	check_values(s, k);
+	check_serial(s, k);
+}
+
+void sim_check_update(struct sim *s, const struct update *u)
+{
+	if (u->window <= s->n_windows)
+		sim_fail(s, "I10: an update is for window %llu, whose size was decided by window %u's commit",
+			 (unsigned long long)u->window, s->n_windows - 1);
 }

@@ -1,6 +1,8 @@
 /* The fake engine: the real accum.c and control_state, a multiset instead of arenas, and death at any event. */
 #include "sim.h"
 
+#include <math.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +29,7 @@ static void start_durable(struct sim *s)
 	s->d.r.ranks = s->spec.ranks;
 	s->d.r.micro_size = s->spec.micro_size;
 	s->d.r.max_micro_size = s->spec.max_micro_size;
-	s->d.r.loss_scale = 1;
+	s->d.r.loss_scale = s->spec.loss_scale;
 	s->durable = true;
 }
 
@@ -177,7 +179,11 @@ static void fill_sums(struct sim *s, struct engine_answer *a)
 {
 	a->count = s->d.r.count;
 	a->sum_weight = s->d.r.sum_weight;
-	a->sumsq = (double)s->d.r.count;
+	/* of the window alone, so that every attempt finds the same: now and then not finite, or far out */
+	uint64_t luck = (s->seed + s->d.r.window) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
+	double norm = luck % 7 == 3 ? 100 : 1 + (double)(luck % 10) / 10;
+	a->sumsq = pow(norm * s->d.r.sum_weight * s->d.r.loss_scale, 2);
+	a->nonfinite = luck % 5 == 2 && s->spec.dynamic_loss_scale.enabled;
 	a->digest = s->d.r.count * 77 + s->d.r.window;
 }
 
@@ -232,6 +238,8 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	s->applied[s->n_applied++] = k;
 	r->window++;
 	r->applied_step = c->applied_step;
+	r->micro_size = c->next_micro_size;
+	r->loss_scale = c->next_loss_scale;
 	r->phase = WINDOW_OPEN;
 	r->params_digest = r->params_digest * 31 + c->window + c->attempt;
 	r->count = 0;

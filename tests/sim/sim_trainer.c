@@ -86,6 +86,7 @@ void trainer_request(struct sim *s, const struct event *e)
 	case PROC_PUSH: {
 		uint32_t micro = (uint32_t)e->order.attempt;
 		struct push_args a = { .window = window, .micro = micro, .slot = micro % 2, .weight = 1 + micro,
+				       .loss_scale = p->loss_scale,
 				       .data_key = 1 + window * 1000 + p->rank * 100 + micro };
 		job_push(s->job, call, &k, &a, now);
 		break;
@@ -148,6 +149,7 @@ static void next(struct sim *s, struct proc *p, enum proc_state state)
 static void begin_window(struct sim *s, struct proc *p, const struct event *e)
 {
 	p->window = e->reply.ready.window;
+	p->loss_scale = e->reply.ready.loss_scale;
 	p->n_todo = e->reply.ready.n_missing;
 	memcpy(p->todo, e->missing, p->n_todo * sizeof *p->todo);
 	p->at = 0;

@@ -138,7 +138,7 @@ START_TEST(a_held_window_fills_but_does_not_close)
 	finish();
 	ck_assert_uint_eq(n_stored, 1);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
-	ck_assert_int_eq(coord_resume(coord, "again", now), ST_OK);
+	ck_assert_int_eq(coord_resume(coord, "resumed by ana", now), ST_OK);
 }
 END_TEST
 
@@ -168,7 +168,7 @@ START_TEST(nobody_is_late_while_it_is_held)
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
 	ck_assert_int_eq(coord_rank_late_ns(coord, 1, now), 0);
-	coord_resume(coord, "y", now);
+	coord_resume(coord, "resumed by ana", now);
 	now.mono_ns += 59 * SECOND;
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
