@@ -317,7 +317,7 @@ static void fault(struct sim *s)
 		s->faults = false;
 		return;
 	}
-	if (sim_chance(s, 300))
+	if (s->operators && sim_chance(s, 300))
 		operator_acts(s);
 	uint64_t what = sim_random(s, 100);
 	s->n_kills++;
@@ -484,6 +484,7 @@ static void setup(struct sim *s)
 	k->nonfinite = sim_chance(s, 300) ? NONFINITE_REJECT_MICRO : NONFINITE_SKIP_STEP;
 	k->uneven = sim_chance(s, 200) ? UNEVEN_DROP : UNEVEN_FLUSH;
 	k->optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	s->operators = sim_chance(s, 300);
 	if (sim_chance(s, 400)) {
 		k->dynamic_loss_scale = (struct loss_scale_rules){ .enabled = true, .growth_interval = 2, .min = 4, .max = 64 };
 		k->dynamic_loss_scale.hysteresis = 1 + (uint32_t)sim_random(s, 2);

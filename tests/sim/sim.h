@@ -86,6 +86,7 @@ struct sim {
 	uint64_t rng, seed;
 	int64_t now;
 	bool faults;              /* the faulty part of the run */
+	bool operators;           /* who pause and change values */
 	bool verbose;
 	char failure[512];        /* "" while all invariants hold */
 	struct job_spec spec;
