@@ -61,27 +61,39 @@ static json_t *of_spec(const void *spec, size_t n)
 	return v;
 }
 
+/* v, or NULL when not all of it could be put in: a manifest that leaves something out would be believed. */
+static json_t *whole_or_none(json_t *v, int failures)
+{
+	if (!failures)
+		return v;
+	json_decref(v);
+	return NULL;
+}
+
 static json_t *of_files(const struct checkpoint_file *f)
 {
 	json_t *list = json_array();
+	int failures = 0;
 	for (int i = 0; list && i < CHECKPOINT_PARTS; i++) {
 		char hex[SHA256_HEX];
 		if (!f[i].bytes)
 			continue;
 		sha256_to_hex(f[i].sha256, hex);
-		json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name", checkpoint_part_name((enum checkpoint_part)i),
-						      "bytes", of_whole(f[i].bytes), "sha256", hex));
+		failures |= json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name",
+								  checkpoint_part_name((enum checkpoint_part)i), "bytes",
+								  of_whole(f[i].bytes), "sha256", hex));
 	}
-	return list;
+	return whole_or_none(list, failures);
 }
 
 static json_t *of_last(const struct manifest *m)
 {
 	json_t *o = json_object();
+	int failures = 0;
 	for (size_t i = 0; o && i < m->n_last; i++)
-		json_object_set_new(o, m->last[i].name,
-				    m->last[i].is_real ? of_real(m->last[i].real) : of_whole(m->last[i].whole));
-	return o;
+		failures |= json_object_set_new(o, m->last[i].name,
+						m->last[i].is_real ? of_real(m->last[i].real) : of_whole(m->last[i].whole));
+	return whole_or_none(o, failures);
 }
 
 static json_t *of_carry(const struct manifest *m)
@@ -90,10 +102,25 @@ static json_t *of_carry(const struct manifest *m)
 			 "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank));
 }
 
+/* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
+static char *dump(const json_t *root, size_t *out_n)
+{
+	size_t n = json_dumpb(root, NULL, 0, JSON_INDENT(1));
+	char *text = n ? malloc(n) : NULL;
+	if (text && json_dumpb(root, text, n, JSON_INDENT(1)) != n) {
+		free(text);
+		return NULL;
+	}
+	if (text)
+		*out_n = n;
+	return text;
+}
+
 enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 {
-	json_t *job = json_pack("{s:o, s:o, s:s, s:o}", "id", of_whole(m->job), "uuid", of_uuid(m->uuid), "name", m->name,
-				"uid", of_whole(m->uid));
+	json_error_t error;
+	json_t *job = json_pack_ex(&error, 0, "{s:o, s:o, s:s, s:o}", "id", of_whole(m->job), "uuid", of_uuid(m->uuid), "name",
+				   m->name, "uid", of_whole(m->uid));
 	json_t *root = json_pack(
 		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
 		FORMAT, "version", MANIFEST_VERSION, "gacc", GACC_VERSION, "id", of_whole(m->id), "job", job,
@@ -103,13 +130,12 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 		"loss_scale", of_real(m->loss_scale), "params_digest", of_whole(m->params_digest), "carry", of_carry(m),
 		"last", of_last(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
 	if (!root)
-		return job ? ST_NO_MEMORY : ST_INVALID_ARGUMENT;
-	char *text = json_dumps(root, JSON_INDENT(1));
+		return !job && json_error_code(&error) == json_error_invalid_utf8 ? ST_INVALID_ARGUMENT : ST_NO_MEMORY;
+	char *text = dump(root, out_n);
 	json_decref(root);
 	if (!text)
 		return ST_NO_MEMORY;
 	*out = text;
-	*out_n = strlen(text);
 	return ST_OK;
 }
 

@@ -110,8 +110,8 @@ static int pragma(struct sql *f, const char *text, char *out, size_t n_out)
 		sqlite3_snprintf((int)n_out, out, "%s", value ? (const char *)value : "");
 		rc = SQLITE_OK;
 	}
-	sqlite3_finalize(s);
-	return rc;
+	int end = sqlite3_finalize(s); /* what the pragma has changed is committed here */
+	return rc == SQLITE_OK ? end : rc;
 }
 
 static int on_wal(void *arg, sqlite3 *db, const char *name, int pages)
