@@ -158,6 +158,8 @@ bool job_idle(const struct job *);
 const struct arena *job_arena(const struct job *);
 const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
 uint64_t job_window(const struct job *);
+/* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event. */
+const struct control_state *job_record(const struct job *);
 bool job_params_ready(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
 /* Number of slots of the engine, spare ones included. */

@@ -123,6 +123,11 @@ const struct tensor_spec *job_tensors(const struct job *j, uint64_t *n)
 	return j->tensor;
 }
 
+const struct control_state *job_record(const struct job *j)
+{
+	return j->engine_seen ? &j->mirror : NULL;
+}
+
 uint64_t job_window(const struct job *j)
 {
 	return j->mirror.r.window;

@@ -70,6 +70,16 @@ static const struct yaml_field limits_keys[] = {
 	{ .name = NULL }
 };
 
+static const struct yaml_field history_keys[] = {
+	{ .name = "windows", .type = YAML_U64, .offset = IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
+	  .doc = "Closed windows that are kept of each job." },
+	{ .name = "events", .type = YAML_U64, .offset = IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
+	  .doc = "Events that are kept of each job, and of the node." },
+	{ .name = "jobs", .type = YAML_U64, .offset = IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
+	  .doc = "Jobs of which something is kept: those to which something happened last." },
+	{ .name = NULL }
+};
+
 static const struct yaml_field log_keys[] = {
 	{ .name = "level", .type = YAML_ENUM, .offset = IN(log, level), .initial = "info", .names = levels,
 	  .doc = "The least important lines that are written: error, warn, notice, info, debug." },
@@ -104,11 +114,12 @@ static const struct yaml_field keys[] = {
 	SECTION(listen, "Who can call."),
 	SECTION(tls, "TLS with certificates on both sides, for TCP."),
 	SECTION(limits, "Limits."),
+	SECTION(history, "What can be looked back at, in state_dir/history.db."),
 	SECTION(log, "Log."),
 	SECTION(engine, "Engines."),
 	SECTION(launch, "Ranks that gaccd starts."),
 	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
-	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal." },
+	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal; and the history." },
 	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",
 	  .min = 1, .max = 90, .doc = "Directory of sockets and locks." },
 	{ .name = NULL }
@@ -324,4 +335,9 @@ void conf_free(struct conf *c)
 void conf_print(const struct conf *c, FILE *to)
 {
 	yaml_print(keys, c, &((const struct loaded *)c)->origins, to);
+}
+
+bool conf_each(const struct conf *c, bool (*fn)(void *arg, const char *key, const char *value, const char *origin), void *arg)
+{
+	return yaml_each(keys, c, &((const struct loaded *)c)->origins, fn, arg);
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -37,6 +38,9 @@ struct conf {
 		uint32_t jobs, jobs_per_user, queued_per_user;
 	} limits;
 	struct {
+		uint64_t windows, events, jobs; /* how many are kept */
+	} history;
+	struct {
 		int level;        /* enum log_level */
 		int format_key;   /* as written: enum log_format, or -1 for auto */
 		int format;       /* not a key: enum log_format */
@@ -62,6 +66,9 @@ struct conf_sources {
  * FILE:LINE:COLUMN: what and what instead. */
 enum status conf_load(const struct conf_sources *, struct conf **out, char *why, size_t n_why);
 void conf_free(struct conf *);
+
+/* Calls `fn` for each key, "listen.socket", its value and where it came from, until it returns false; false: it did, or no memory. */
+bool conf_each(const struct conf *, bool (*fn)(void *arg, const char *key, const char *value, const char *origin), void *arg);
 
 /* The effective configuration as a YAML file, with the documentation of each key above it and where it came from behind it. */
 void conf_print(const struct conf *, FILE *);

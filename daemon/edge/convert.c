@@ -1,6 +1,8 @@
 #include "edge/convert.h"
 
-#include "gacc/v1/common.pb-c.h"
+#include "store/history.h"
+
+#include "gacc/v1/job.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,6 +230,26 @@ enum status convert_tensors(Gacc__V1__TensorSpec *const *t, size_t n, struct ten
 	else
 		*out = s;
 	return st;
+}
+
+Gacc__V1__Event *convert_event(const struct history_event *e)
+{
+	Gacc__V1__Event *o = malloc(sizeof *o);
+	if (!o)
+		return NULL;
+	gacc__v1__event__init(o);
+	o->id = e->id;
+	o->job = e->job;
+	o->unix_nanos = e->unix_ns;
+	o->warning = e->warning;
+	o->window = e->window;
+	o->reason = strdup(e->reason);
+	o->object = strdup(e->object);
+	o->message = strdup(e->message);
+	if (o->reason && o->object && o->message)
+		return o;
+	gacc__v1__event__free_unpacked(o, NULL);
+	return NULL;
 }
 
 void convert_step(const struct commit *k, Gacc__V1__StepResult *out)

@@ -12,6 +12,8 @@ struct Gacc__V1__JobSpec;
 struct Gacc__V1__TensorSpec;
 struct Gacc__V1__StepResult;
 struct Gacc__V1__RankStatus;
+struct Gacc__V1__Event;
+struct history_event;
 
 /* A job's spec from the wire: filled in, checked. On error `field` and `why` as job_spec_check. Free with job_spec_fini. */
 enum status convert_spec(const struct Gacc__V1__JobSpec *, struct job_spec *out, const char **field, char *why,
@@ -25,6 +27,8 @@ enum status convert_tensors(struct Gacc__V1__TensorSpec *const *t, size_t n, str
 
 /* Fills an initialised message. */
 void convert_step(const struct commit *, struct Gacc__V1__StepResult *out);
+/* A message for free with gacc__v1__event__free_unpacked; NULL: no memory. */
+struct Gacc__V1__Event *convert_event(const struct history_event *);
 /* Fills an initialised message; `detail` (n bytes) is its text's storage. */
 void convert_rank(const struct coord *, const struct rank_progress *, struct now, struct Gacc__V1__RankStatus *out,
 		  char *detail, size_t n);

@@ -57,6 +57,21 @@ void daemon_post(struct daemon *d, struct posted *p, void (*run)(struct posted *
 	uv_idle_start(&d->idle, run_posted);
 }
 
+/* ---- events ---- */
+
+uint64_t daemon_event_id(struct daemon *d)
+{
+	return d->incarnation << 32 | ++d->n_events;
+}
+
+void daemon_event(struct daemon *d, bool warning, const char *reason, const char *text)
+{
+	struct history_event e = { .id = daemon_event_id(d), .unix_ns = daemon_now(d).unix_ns, .warning = warning,
+				   .reason = reason, .object = "node", .message = text };
+	log_line(warning ? LOG_WARN : LOG_NOTICE, (struct log_fields){ 0, -1, UINT64_MAX, reason }, "%s", text);
+	recorder_put_event(d->recorder, &e);
+}
+
 /* ---- the end ---- */
 
 static void on_stopped(void *arg)
@@ -78,7 +93,7 @@ static void stop(struct daemon *d)
 	if (d->stopping)
 		return;
 	d->stopping = true;
-	log_notice(fdstore_active(d->fdstore) ? "stopping: jobs keep their memory while the service manager runs" :
+	daemon_event(d, false, "Stopping", fdstore_active(d->fdstore) ? "stopping: jobs keep their memory while the service manager runs" :
 						"stopping: jobs lose their memory, as there is no service manager to keep it");
 	FAILPOINT(gaccd_drain);
 	fdstore_stopping(d->fdstore);
@@ -115,6 +130,7 @@ static void on_tick(uv_timer_t *h)
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		live_tick(d->job[i], now);
 	live_queue_run(d, now);
+	recorder_flush(d->recorder);
 }
 
 /* ---- callers ---- */
@@ -210,6 +226,13 @@ static enum status open_store(struct daemon *d)
 		st = FAILPOINT_ERROR(coord_term_after);
 	if (!st)
 		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
+	struct history_limits limits = { .windows = d->conf->history.windows, .events = d->conf->history.events,
+					 .jobs = d->conf->history.jobs };
+	snprintf(path, sizeof path, "%s/history.db", d->conf->state_dir);
+	if (!st)
+		st = history_open(path, &limits, &d->history);
+	if (!st)
+		st = recorder_new(&d->loop, d->history, &d->recorder);
 	return st;
 }
 
@@ -290,8 +313,10 @@ static enum status start(struct daemon *d)
 	rpc_health_set(d->health, "gacc.v1.NodeService", true);
 	d->watchdog_us = fdstore_watchdog_us(d->fdstore);
 	fdstore_ready(d->fdstore);
-	log_notice("gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION, d->conf->listen.socket,
-		   (unsigned long long)d->incarnation, (unsigned long long)d->term, d->n_jobs);
+	char text[256];
+	snprintf(text, sizeof text, "gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION,
+		 d->conf->listen.socket, (unsigned long long)d->incarnation, (unsigned long long)d->term, d->n_jobs);
+	daemon_event(d, false, "Ready", text);
 	return ST_OK;
 }
 
@@ -319,6 +344,8 @@ static void finish(struct daemon *d)
 	if (d->attach)
 		attach_close(d->attach);
 	live_free_all(d);
+	recorder_free(d->recorder); /* who reads asks the server for its call */
+	history_close(d->history);
 	rpc_health_free(d->health);
 	rpc_server_free(d->rpc);
 	persist_free(d->persist);

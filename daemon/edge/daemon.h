@@ -9,6 +9,7 @@
 #include "edge/conf.h"
 #include "edge/fdstore.h"
 #include "edge/persist.h"
+#include "edge/recorder.h"
 #include "edge/rpc.h"
 
 #include <stdbool.h>
@@ -40,6 +41,9 @@ struct daemon {
 	size_t n_stored;
 	struct journal *journal;
 	struct persist *persist;
+	struct history *history;
+	struct recorder *recorder;
+	uint32_t n_events;            /* of this life */
 	struct rpc_server *rpc;
 	struct rpc_health *health;
 	struct listener *listener;
@@ -67,6 +71,11 @@ struct now daemon_now(const struct daemon *);
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
 /* Something that no daemon should go on after (the journal is broken): ends the process with this code, soon. */
 void daemon_fail(struct daemon *, int exit_code);
+
+/* The next event's number: it grows over restarts. */
+uint64_t daemon_event_id(struct daemon *);
+/* Something of the node that an operator wants to read, in the log and in the history. */
+void daemon_event(struct daemon *, bool warning, const char *reason, const char *text);
 
 /* Runs until SIGTERM or a failure; the process's exit code. */
 int daemon_run(const struct conf *);

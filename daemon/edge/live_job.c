@@ -15,24 +15,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- events ---- */
-
-void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
-{
-	struct live_event *e = &l->event[l->n_events++ % LIVE_EVENTS];
-	*e = (struct live_event){ .unix_ns = daemon_now(l->d).unix_ns, .warning = warning,
-				  .window = l->job ? job_window(l->job) : 0 };
-	snprintf(e->reason, sizeof e->reason, "%s", reason);
-	if (rank >= 0)
-		snprintf(e->object, sizeof e->object, "rank %lld", (long long)rank);
-	else
-		snprintf(e->object, sizeof e->object, "job");
-	snprintf(e->message, sizeof e->message, "%s", text);
-	struct log_fields f = { l->id, rank, e->window, reason };
-	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
-	l->changed = true;
-}
-
 static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	live_event(ctx, warning, reason, rank, text);
@@ -113,6 +95,7 @@ static void on_changed(void *ctx, uint64_t job)
 {
 	struct live_job *l = ctx;
 	l->changed = true;
+	live_history_applied(l);
 	const struct commit *k = coord_last_commit(l->coord);
 	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord) &&
 	    (!l->n_steps || l->step_ns[(l->n_steps - 1) % LIVE_STEPS] != k->unix_nanos)) {
@@ -192,6 +175,7 @@ void live_free(struct live_job *l)
 	if (!l)
 		return;
 	live_let_go(l);
+	live_history_fini(l);
 	job_free(l->job);
 	coord_free(l->coord);
 	job_spec_fini(&l->spec);

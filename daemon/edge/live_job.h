@@ -1,6 +1,7 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
- * Loop thread. live_job.c: life and ports; live_submit.c: how one comes about; live_journal.c: what is durable; live_memory.c: segments and engine; live_view.c: as messages.
+ * Loop thread. live_job.c: life and ports; live_submit.c: how one comes about; live_journal.c: what is durable; live_history.c: what is kept to
+ * look at; live_memory.c: segments and engine; live_view.c: as messages.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
@@ -18,6 +19,7 @@ struct Gacc__V1__Job;
 struct engine_proc;
 
 struct inline_call;
+struct live_window;
 struct pending_submit;
 
 /* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
@@ -27,6 +29,7 @@ struct call_owner {
 };
 
 struct live_event {
+	uint64_t id;
 	int64_t unix_ns;
 	bool warning;
 	char reason[32], object[32], message[256];
@@ -79,6 +82,7 @@ struct live_job {
 	int64_t released_ns;                /* ended and idle since */
 	bool released;
 	/* what people see */
+	struct live_window *deciding;       /* decided, on its way into the history */
 	struct live_event event[LIVE_EVENTS];
 	uint64_t n_events;                  /* ever; the last LIVE_EVENTS are kept */
 	struct watcher *watcher;
@@ -116,7 +120,6 @@ struct live_job *live_find(const struct daemon *, uint64_t id);
 struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
 void live_tick(struct live_job *, struct now);
 bool live_ended(const struct live_job *);
-void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
 enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
 bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
 void live_unwatch(struct live_job *, uint64_t call);
@@ -177,6 +180,22 @@ void live_forget_norms(struct live_job *, uint64_t call);
 void live_norms(void *ctx, const struct commit *);       /* ports.norms */
 void live_fail_norms(struct live_job *, enum status, const char *why);
 
+/* ---- live_history.c ---- */
+void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
+/* Event number i < n_events, one of the last LIVE_EVENTS, as it is kept; lent. */
+struct history_event live_history_event(const struct live_job *, uint64_t i);
+/* The last events of an earlier life. */
+void live_history_load(struct live_job *);
+/* The window is decided: its ledger is copied. `counted` as in ports. */
+void live_history_decided(struct live_job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
+/* Its commit is durable. */
+void live_history_durable(struct live_job *, uint64_t window);
+/* It goes into the history if a durable one is applied, or the job ends before that. */
+void live_history_applied(struct live_job *);
+/* A window of the journal, which the history may lack. */
+void live_history_restored(struct live_job *, const struct commit *);
+void live_history_fini(struct live_job *);
+
 /* ---- live_memory.c ---- */
 /* Bytes of shared memory that a job with these tensors will have. ST_INVALID_SPEC with why, ST_NO_MEMORY. */
 enum status live_memory_need(struct live_job *, uint64_t *out, char *why, size_t n_why);
@@ -188,6 +207,8 @@ void live_release(struct live_job *);
 /* Lets go of the engine; memory stays with the service manager. */
 void live_let_go(struct live_job *);
 struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
+/* View on the job's control segment; false: it is not there. */
+bool live_control_page(struct live_job *, struct control_page *out);
 /* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
 void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
 

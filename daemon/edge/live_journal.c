@@ -33,6 +33,8 @@ static void on_commit_durable(void *arg, enum status st)
 {
 	struct pending_commit *p = arg;
 	live_check_store(p->l->d, st);
+	if (!st)
+		live_history_durable(p->l, p->window);
 	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
 	free(p);
 }
@@ -40,6 +42,7 @@ static void on_commit_durable(void *arg, enum status st)
 void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
 	struct live_job *l = ctx;
+	live_history_decided(l, k, counted, n_words);
 	size_t n = sizeof(struct commit_payload) + n_words * sizeof *counted;
 	struct commit_payload *payload = calloc(1, n);
 	struct pending_commit *p = malloc(sizeof *p);
@@ -105,6 +108,7 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 		return ST_OK;
 	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
 	coord_restore(l->coord, &p->commit);
+	live_history_restored(l, &p->commit);
 	return ST_OK;
 }
 
@@ -197,6 +201,7 @@ enum status live_restore(struct daemon *d)
 		st = journal_each_job(d->journal, true, restore_job, d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
+		live_history_load(l);
 		if (l->coord)
 			st = journal_each_update(d->journal, l->id, restore_update, l);
 		if (!st)

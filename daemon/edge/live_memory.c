@@ -384,6 +384,14 @@ void *live_map(struct live_job *l, uint32_t role, uint32_t index, bool writable)
 	return s->data;
 }
 
+bool live_control_page(struct live_job *l, struct control_page *out)
+{
+	void *data = live_map(l, SEG_CONTROL, 0, false);
+	if (data)
+		control_page_view(out, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads, l->plan->n_tensors);
+	return data != NULL;
+}
+
 static void on_hello(struct live_job *l, const struct engine_answer *a)
 {
 	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
@@ -392,16 +400,13 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 		return;
 	}
-	void *data = live_map(l, SEG_CONTROL, 0, false);
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!data || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size)) {
+	if (!live_control_page(l, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size)) {
 		engine_proc_kill(l->engine);
 		return;
 	}
-	control_page_view(&page, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads,
-			  l->plan->n_tensors);
 	if (!control_page_read(&page, &state, &corrupt) || job_on_engine_up(l->job, &state, daemon_now(l->d)))
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", daemon_now(l->d));
 	control_state_fini(&state);

@@ -83,20 +83,11 @@ static bool add_events(const struct live_job *l, Gacc__V1__Job *j)
 	if (!j->events)
 		return false;
 	for (uint64_t i = l->n_events - n; i < l->n_events; i++) {
-		const struct live_event *e = &l->event[i % LIVE_EVENTS];
-		Gacc__V1__Event *o = malloc(sizeof *o);
+		struct history_event e = live_history_event(l, i);
+		Gacc__V1__Event *o = convert_event(&e);
 		if (!o)
 			return false;
-		gacc__v1__event__init(o);
 		j->events[j->n_events++] = o;
-		o->unix_nanos = e->unix_ns;
-		o->warning = e->warning;
-		o->window = e->window;
-		o->reason = strdup(e->reason);
-		o->object = strdup(e->object);
-		o->message = strdup(e->message);
-		if (!o->reason || !o->object || !o->message)
-			return false;
 	}
 	return true;
 }

@@ -25,7 +25,8 @@ struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
 void forget_call(struct rpc_call *, bool completed);
 
 extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], control_methods[];
-extern const struct rpc_method node_methods[];
+extern const struct rpc_method node_methods[], look_methods[];
 extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods, n_node_methods;
+extern const size_t n_look_methods;
 
 #endif

@@ -259,5 +259,7 @@ enum status methods_add(struct daemon *d)
 		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
 	return st;
 }

@@ -12,6 +12,7 @@
 
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -94,6 +95,10 @@ void yaml_fini(const struct yaml_field *table, void *obj);
 const char *yaml_origin(const struct yaml_origins *, const struct yaml_field *);
 /* The tables' scalars and sections as YAML with documentation and origins; lists are left out. */
 void yaml_print(const struct yaml_field *table, const void *obj, const struct yaml_origins *, FILE *);
+/* Calls `fn` for each scalar in their order: path "listen.socket", the value as yaml_set takes it, the origin; until it returns
+ * false. False: it did, or there was no memory. */
+bool yaml_each(const struct yaml_field *table, const void *obj, const struct yaml_origins *,
+	       bool (*fn)(void *arg, const char *path, const char *value, const char *origin), void *arg);
 /* The nearest of `words` (NULL-terminated) to `word`, by edits; NULL: none is near. */
 const char *yaml_nearest(const char *word, const char *const *words);
 

@@ -233,6 +233,11 @@ static void on_other(struct rpc_call *call, const ProtobufCMessage *request, con
 		.service = &gacc__v1__job_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end, \
 		.on_message = on_other                                                                        \
 	}
+#define NODE(name_, kind_)                                                                                     \
+	{                                                                                                      \
+		.service = &gacc__v1__node_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end, \
+		.on_message = on_other                                                                         \
+	}
 
 static const struct rpc_method rows[FIXTURE_ROWS] = {
 	GRADIENT(Flush, RPC_UNARY, .on_message = on_flush),
@@ -261,7 +266,11 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(Resume, RPC_UNARY),
 	JOB(Update, RPC_UNARY),
 	JOB(TensorNorms, RPC_UNARY),
-	{ .service = &gacc__v1__node_service__descriptor, .name = "GetNode", .on_message = on_other, .on_end = on_end },
+	JOB(History, RPC_SERVER_STREAM),
+	JOB(ListEvents, RPC_UNARY),
+	NODE(ListBuffers, RPC_UNARY),
+	NODE(GetConfig, RPC_UNARY),
+	NODE(GetNode, RPC_UNARY),
 };
 
 void fixture_rows(struct rpc_method *out_rows)

@@ -112,6 +112,29 @@ START_TEST(what_is_resolved_prints_as_written)
 }
 END_TEST
 
+static bool collect(void *arg, const char *key, const char *value, const char *origin)
+{
+	fprintf(arg, "%s=%s (%s)\n", key, value, origin);
+	return strcmp(key, "log.format") != 0; /* and none after it */
+}
+
+START_TEST(each_key_with_value_and_origin)
+{
+	static const char *const set[] = { "listen.group=a \"b\"", "history.events=5", NULL };
+	struct conf *c = load("", set, NULL);
+	char *out = NULL;
+	size_t n;
+	FILE *f = open_memstream(&out, &n);
+	ck_assert(!conf_each(c, collect, f));
+	fclose(f);
+	ck_assert_ptr_nonnull(strstr(out, "\nlisten.mode=0660 (default)\nlisten.group=a \"b\" (--set)\n"));
+	ck_assert_ptr_nonnull(strstr(out, "\nhistory.windows=1000 (default)\nhistory.events=5 (--set)\n"));
+	ck_assert_str_eq(out + n - strlen("log.format=auto (default)\n"), "log.format=auto (default)\n");
+	conf_free(c);
+	free(out);
+}
+END_TEST
+
 START_TEST(a_missing_file_is_an_error_only_if_it_was_named)
 {
 	struct conf *c = NULL;
@@ -153,6 +176,7 @@ int main(void)
 	tcase_add_test(c, defaults_make_a_daemon);
 	tcase_add_test(c, command_line_over_environment_over_file);
 	tcase_add_test(c, what_is_resolved_prints_as_written);
+	tcase_add_test(c, each_key_with_value_and_origin);
 	tcase_add_test(c, a_missing_file_is_an_error_only_if_it_was_named);
 	tcase_add_test(c, mistakes_are_named_with_their_place);
 	SRunner *r = srunner_create(s);

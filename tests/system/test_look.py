@@ -1,0 +1,300 @@
+"""Looking back and into: history, events, shared memory, configuration; over restarts, for another user, with a broken disk."""
+import contextlib
+import json
+import os
+import pathlib
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from harness import Daemon, GaccError, Rank, wait_until
+from training import Team
+
+SGD = {"type": "sgd", "lr": 0.1}
+ONES = {"w": np.ones(3, np.float32)}
+
+
+def job(ranks=2, micro_size=3, **spec):
+    return {"name": "look", "ranks": ranks, "micro_size": micro_size, "optimizer": SGD, **spec}
+
+
+def history(d, j, **fields):
+    return d.client.jobs.History(job=str(j), **fields)
+
+
+def events(d, j="", **fields):
+    return list(d.client.jobs.ListEvents(job=str(j), **fields).events)
+
+
+def key(m):
+    return m.rank, m.micro
+
+
+def push_window(team, counts, seed, late=None, bad=()):
+    """One window; what was pushed, (rank, micro) -> (weight, loss, data_key), and its outcome as the trainers heard it.
+    `late`: this rank waits before its last one. `bad`: these are not finite."""
+    random, sent = np.random.default_rng(seed), {}
+    for r, n in enumerate(counts):
+        for m in range(n):
+            sent[r, m] = (float(random.uniform(0.5, 9)), float(random.normal()), int(random.integers(1, 2 ** 63)))
+
+    def one(rank):
+        n = counts[rank.rank]
+        for m in range(n):
+            if rank.rank == late and m == n - 1:
+                time.sleep(0.1)
+            weight, loss, data_key = sent[rank.rank, m]
+            grad = np.full(3, np.nan) if (rank.rank, m) in bad else np.full(3, m + 1.0)
+            rank.push([grad], weight=weight, loss=loss, data_key=data_key)
+        if n < team.spec["micro_size"]:
+            rank.flush()
+        return rank.wait_step()
+
+    return sent, team._all(one)[0].result
+
+
+def check_window(h, sent, result, ranks, micro_size, bad=(), late=None):
+    assert str(h.result) == str(result)
+    assert {key(m): (m.weight, m.loss, m.data_key) for m in h.micros} == sent and len(h.micros) == len(sent)
+    assert {key(m) for m in h.micros if m.rejected} == set(bad)
+    assert list(h.short_ranks) == [r for r in range(ranks) if sum(k[0] == r for k in sent) < micro_size]
+    for index in {m.micro for m in h.micros}:
+        pushed = {m.rank: m.pushed_unix_nanos for m in h.micros if m.micro == index}
+        assert {m.rank: m.lag_ns for m in h.micros if m.micro == index} == \
+            {r: t - min(pushed.values()) for r, t in pushed.items()}
+    good = [m for m in h.micros if not m.rejected]
+    assert h.result.micro_count == len(good)
+    assert h.result.total_weight == pytest.approx(sum(m.weight for m in good), rel=1e-14)
+    assert h.result.mean_loss == pytest.approx(sum(m.weight * m.loss for m in good) / sum(m.weight for m in good), rel=1e-12)
+    if late is not None:
+        last = max((m for m in h.micros if m.rank == late), key=lambda m: m.micro)
+        assert 0.1e9 <= last.lag_ns < 20e9
+        assert h.result.last_rank == late and h.result.last_lag_ns >= 0.1e9
+
+
+# ---- the history ----
+
+
+def test_history_is_what_was_pushed():
+    with Daemon(allow=["MicroVoid", "MicroRejected"]) as d:
+        with Team(d, job(nonfinite="reject_micro"), [("w", [3])]) as team:
+            cases = [dict(counts=(3, 3)), dict(counts=(3, 3), late=1), dict(counts=(3, 1)),
+                     dict(counts=(3, 3), bad=[(1, 1)]), dict(counts=(0, 3))]
+            done = [push_window(team, seed=i, **c) for i, c in enumerate(cases)]
+            got = history(d, team.job, micros=True)
+            assert [h.result.window for h in got] == [4, 3, 2, 1, 0]
+            for h, c, (sent, result) in zip(got[::-1], cases, done):
+                check_window(h, sent, result, 2, 3, c.get("bad", ()), c.get("late"))
+            without = history(d, team.job)
+            assert [h.result for h in without] == [h.result for h in got] and not any(h.micros for h in without)
+            assert [list(h.short_ranks) for h in without] == [[0], [], [1], [], []]
+            assert [h.result.window for h in history(d, team.job, limit=2)] == [4, 3]
+            assert [h.result.window for h in history(d, "look", before_window=3, limit=2)] == [2, 1]
+            assert [h.result.window for h in history(d, team.job, before_window=1)] == [0]
+            with pytest.raises(GaccError) as e:
+                history(d, "nothing")
+            assert e.value.reason == "JOB_NOT_FOUND"
+
+
+def test_a_large_window_comes_in_several_messages():
+    with Daemon() as d:
+        with Team(d, job(2, 2100, max_micro_size=2100), [("w", [3])]) as team:
+            sent, result = push_window(team, (2100, 2100), 1)
+            got = history(d, team.job, micros=True)
+            assert [len(h.micros) for h in got] == [4096, 104]
+            assert all(str(h.result) == str(result) for h in got)
+            assert {key(m): (m.weight, m.loss, m.data_key) for h in got for m in h.micros} == sent
+
+
+def test_history_and_events_survive_a_kill():
+    with Daemon(supervise=True) as d:
+        with Team(d, job(), [("w", [3])]) as team:
+            before = [push_window(team, (3, 3), seed) for seed in range(3)]
+            old_windows, old_events = history(d, team.job, micros=True), events(d, team.job)
+            assert [e.reason for e in old_events][:1] == ["Submitted"] and len(old_windows) == 3
+            d.kill_gaccd()
+            d.wait_ready()
+            assert history(d, team.job, micros=True) == old_windows
+            assert list(d.get_job(team.job).events)[:len(old_events)] == old_events
+            after = push_window(team, (3, 2), 3)
+            got = history(d, team.job, micros=True)
+            assert got[1:] == old_windows
+            for h, (sent, result) in zip(got[::-1], before + [after]):
+                check_window(h, sent, result, 2, 3)
+        every = events(d)
+        assert [e.id for e in every] == sorted({e.id for e in every})
+        assert [e.reason for e in every if not e.job] == ["Ready", "Ready"]
+        assert events(d, after_id=every[2].id) == every[3:]
+        assert events(d, after_id=every[0].id, limit=2) == every[1:3]
+        assert events(d, team.job) == [e for e in every if e.job]
+        assert events(d, team.job)[-1].reason == "Completed"
+        assert [(e.id, e.message) for e in d.get_job(team.job).events] == [(e.id, e.message) for e in every if e.job]
+
+
+def spoil(d, how):
+    """What `how` does to the history while gaccd is dead."""
+    d.kill_gaccd()
+    how(d.dir / "state/history.db")
+    d.start()
+
+
+def remove(path):
+    for part in path.parent.glob("history.db*"):
+        part.unlink()
+
+
+def overwrite(path):
+    remove(path)  # the log alone would make it whole
+    path.write_bytes(bytes(range(256)) * 64)
+
+
+def test_what_the_history_lost_comes_from_the_journal():
+    with Daemon(allow=[" Ended job="]) as d:
+        with contextlib.closing(Team(d, job(), [("w", [3])])) as team:  # the job ends with its memory
+            results = [push_window(team, (3, 3), seed)[1] for seed in range(20)]
+            spoil(d, remove)
+            got = history(d, team.job, micros=True, limit=100)[::-1]
+            assert [h.result.window for h in got] == list(range(4, 20)) and not any(h.micros for h in got)
+            for h, result in zip(got, results[4:]):
+                h.result.params_digest = result.params_digest  # known when it is applied, which the journal comes before
+                assert str(h.result) == str(result)
+
+
+def test_a_damaged_history_stops_nothing():
+    with Daemon(allow=["history"]) as d:
+        for _ in range(2):
+            spoil(d, overwrite)
+            assert (d.dir / "state/history.db.damaged").exists()
+            with Team(d, job(), [("w", [3])]) as team:
+                sent, result = push_window(team, (3, 3), 5)
+                check_window(history(d, team.job, micros=True)[0], sent, result, 2, 3)
+            wait_until("the job's end", lambda: d.state(team.job) == "COMPLETED")
+
+
+def test_the_history_cannot_be_had():
+    """Another process has the file: gaccd works without, and with it as soon as it can."""
+    with Daemon(allow=["history"], start=False) as d:
+        (d.dir / "state").mkdir(mode=0o700)
+        other = sqlite3.connect(d.dir / "state/history.db")
+        other.execute("BEGIN EXCLUSIVE")
+        d.start()
+        with Team(d, job(), [("w", [3])]) as team:
+            push_window(team, (3, 3), 1)
+            with pytest.raises(GaccError) as e:
+                history(d, team.job)
+            assert e.value.reason == "IO_ERROR"
+            assert [e.reason for e in d.get_job(team.job).events][:1] == ["Submitted"]
+            other.close()
+            sent, result = push_window(team, (3, 3), 2)
+            check_window(history(d, team.job, micros=True)[0], sent, result, 2, 3)
+
+
+def resident(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) << 10
+
+
+def test_a_slow_reader_costs_little():
+    """4000 windows of 128 micro-batches: 28 MB, of which gaccd holds a part at a time."""
+    with Daemon(conf={"history.windows": 10000}, allow=[" Ended job="]) as d:
+        with contextlib.closing(Team(d, job(), [("w", [3])])) as team:
+            push_window(team, (3, 3), 1)
+            wanted = history(d, team.job)[0]
+
+            def fill(path):
+                with sqlite3.connect(path) as db:
+                    cells = b"".join(struct.pack("=4I2d2qQ", r, m, 0, 0, 2.5, r + m, 1, 0, 7) for r in range(8) for m in range(16))
+                    db.executemany("INSERT INTO windows VALUES (?, ?, ?)",
+                                   ((team.job, w, wanted.SerializeToString()) for w in range(1, 4001)))
+                    db.executemany("INSERT INTO micros (job, window, data) VALUES (?, ?, ?)",
+                                   ((team.job, w, cells) for w in range(1, 4001)))
+                db.close()
+            spoil(d, fill)
+            history(d, team.job, micros=True, limit=10)
+            before = resident(d.pid)
+            stream = d.client.jobs.History.stream(job=str(team.job), micros=True, limit=10000)
+            next(stream)
+            peak = 0
+            for _ in range(50):
+                time.sleep(0.01)
+                peak = max(peak, resident(d.pid))
+            assert peak - before < 20 << 20, f"{(peak - before) >> 20} MiB"
+            assert sum(len(h.micros) for h in stream) == 3999 * 128 + 6
+
+
+# ---- shared memory ----
+
+
+def test_buffers_add_up():
+    kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control"},
+             "client": {"accumulator", "parameters", "slots", "control"}}
+    with Daemon(conf={"limits.host_memory": "64MiB", "limits.host_memory_per_user": "48MiB"}) as d:
+        assert not d.client.node.ListBuffers().buffers
+        adam = {"type": "adamw", "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
+        tensors = [("w", [300, 7]), ("b", [7], "bf16")]
+        with Team(d, job(optimizer=adam), tensors) as a, Team(d, job(optimizer={"type": "client"}),
+                                                                          [("w", [99]), ("b", [7])], inline=(1,)) as b:
+            every = d.client.node.ListBuffers()
+            used = d.client.node.GetNode().host_bytes_used
+            assert sum(x.bytes for x in every.buffers) == used == every.host_bytes_used == every.user_bytes_used > 0
+            assert (every.host_bytes_limit, every.user_bytes_limit) == (64 << 20, 48 << 20)
+            of = {j: {x.kind: x for x in every.buffers if x.job == j} for j in (a.job, b.job)}
+            assert set(of[a.job]) == kinds["adamw"] and set(of[b.job]) == kinds["client"]
+            for j, clients in ((a.job, 2), (b.job, 1)):
+                mine = of[j]
+                assert sum(x.bytes for x in mine.values()) == d.get_job(j).host_bytes
+                assert {x.tensors for k, x in mine.items() if k != "control"} == {2} and mine["control"].tensors == 0
+                assert mine["slots"].clients == mine["parameters"].clients == clients
+                assert mine["slots"].segments == (2 + 1) * 2 and mine["accumulator"].segments == 2
+                assert list(d.client.node.ListBuffers(job=str(j)).buffers) == list(mine.values())
+            assert of[a.job]["accumulator"].clients == 0 and of[b.job]["accumulator"].clients == 1
+        wait_until("the memory's end", lambda: not d.client.node.ListBuffers().buffers)
+
+
+# ---- another user ----
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_another_user_sees_nothing_of_it():
+    with Daemon(conf={"listen.mode": "0666"}) as d:
+        d.dir.chmod(0o755)
+        with Team(d, job(), [("w", [3])]) as team:
+            push_window(team, (3, 3), 1)
+            script = pathlib.Path(__file__).parent / "trainers/onlooker.py"
+            seen = json.loads(subprocess.run([sys.executable, script, d.endpoint, str(team.job)], check=True, capture_output=True,
+                                             text=True, env={**os.environ, "HOME": "/"}).stdout)
+            used = d.client.node.GetNode().host_bytes_used
+        assert seen == {"history": "JOB_NOT_FOUND", "events of the job": "JOB_NOT_FOUND", "buffers of the job": "JOB_NOT_FOUND",
+                        "jobs of events": [0], "buffers": 0, "used": [0, used], "config": "OK"}
+
+
+# ---- the configuration ----
+
+
+class WithFile(Daemon):
+    def command(self):
+        command = super().command()
+        (self.dir / "gaccd.yaml").write_text("limits:\n  jobs: 7\nhistory: {windows: 12}\n")
+        return command
+
+
+def test_configuration_and_where_it_comes_from(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("a secret of many letters\n")
+    token.chmod(0o600)
+    with WithFile(conf={"listen.token_file": token}, env={"GACC_LIMITS_JOBS_PER_USER": "3"}) as d:
+        values = {v.key: (v.value, v.source) for v in d.client.node.GetConfig().values}
+        assert values["limits.jobs"] == ("7", f"{d.dir}/gaccd.yaml:2:9")
+        assert values["history.windows"] == ("12", f"{d.dir}/gaccd.yaml:3:20")
+        assert values["limits.jobs_per_user"] == ("3", "environment")
+        assert values["listen.socket"] == (str(d.socket), "command line")
+        assert values["listen.mode"] == ("0660", "default")
+        assert values["log.format"] == ("text", "command line")
+        assert values["history.events"] == ("10000", "default")
+        assert values["listen.token_file"] == (str(token), "command line")
+        assert not any("secret" in v for v, _ in values.values())
