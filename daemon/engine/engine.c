@@ -142,6 +142,8 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 		st = pass_new(&e->pass, p, e->kernels, e->workers);
 	if (!st)
 		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
+	if (!st)
+		st = norms_new(&e->norms, &e->mem, e->kernels, e->workers);
 	return st;
 }
 
@@ -297,6 +299,7 @@ static void read_commands(struct engine *e, struct packet *p)
 static void destroy(struct engine *e)
 {
 	snapshot_free(e->snapshot);
+	norms_free(e->norms);
 	update_free(e->update);
 	pass_free(e->pass);
 	workers_free(e->workers);

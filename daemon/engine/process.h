@@ -9,6 +9,7 @@
 #include "engine/accum.h"
 #include "engine/channel.h"
 #include "engine/memory.h"
+#include "engine/norms.h"
 #include "engine/pass.h"
 #include "engine/snapshot.h"
 #include "engine/update.h"
@@ -23,6 +24,7 @@ struct engine {
 	struct workers *workers;
 	struct pass *pass;
 	struct update *update;
+	struct norms *norms;
 	bool norm_known;       /* `norm` is that of P[x] */
 	struct pass_norm norm;
 	struct snapshot *snapshot;

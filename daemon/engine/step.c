@@ -44,6 +44,19 @@ static void know_norm(struct engine *e)
 	e->norm_known = true;
 }
 
+static void prepare(struct engine *e, const struct engine_command *c)
+{
+	struct control_record *r = &e->state.r;
+	know_norm(e);
+	r->phase = WINDOW_PREPARED;
+	r->term = r->prepared_term = c->term;
+	r->prepared_attempt = c->attempt;
+	r->prepared_sumsq = e->norm.sumsq;
+	r->prepared_nonfinite = e->norm.nonfinite;
+	r->prepared_digest = e->norm.digest;
+	r->prepared_norms = 0;
+}
+
 void step_go(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
@@ -52,15 +65,16 @@ void step_go(struct engine *e, const struct engine_command *c)
 		engine_reply(e, c, st, NULL);
 		return;
 	}
-	if (r->phase != WINDOW_PREPARED || r->prepared_term != c->term || r->prepared_attempt != c->attempt) {
-		know_norm(e);
+	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == c->term && r->prepared_attempt == c->attempt;
+	if (!known)
+		prepare(e, c);
+	if (c->want_norms && !r->prepared_norms) {
+		norms_take(e->norms, r->filled ? e->mem.accum[r->x] : NULL);
+		r->prepared_norms = 1;
+		known = false;
+	}
+	if (!known) {
 		FAILPOINT(engine_prepared_before);
-		r->phase = WINDOW_PREPARED;
-		r->term = r->prepared_term = c->term;
-		r->prepared_attempt = c->attempt;
-		r->prepared_sumsq = e->norm.sumsq;
-		r->prepared_nonfinite = e->norm.nonfinite;
-		r->prepared_digest = e->norm.digest;
 		engine_publish(e);
 		FAILPOINT(engine_prepared_after);
 	}
@@ -177,6 +191,7 @@ static void open_window(struct engine *e)
 	r->prepared_term = r->prepared_attempt = 0;
 	r->prepared_sumsq = 0;
 	r->prepared_nonfinite = r->prepared_digest = 0;
+	r->prepared_norms = 0;
 	r->last_rank = UINT32_MAX;
 	memcpy(s->last_counted, s->counted, s->n_words * sizeof(*s->counted));
 	memset(s->counted, 0, s->n_words * sizeof(*s->counted));

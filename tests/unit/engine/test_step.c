@@ -10,6 +10,11 @@ Suite *step_suite(void);
 
 static struct rig rig;
 
+static bool has_master(int tensor)
+{
+	return !rig.config.no_master && dtype_size(rig.config.tensor[tensor].dtype) == 2;
+}
+
 START_TEST(close_freezes_and_go_repeats)
 {
 	struct engine_answer a, b;
@@ -47,6 +52,80 @@ START_TEST(close_freezes_and_go_repeats)
 	ck_assert_uint_eq(rig_call(&rig, c).status, ST_STALE_ATTEMPT);
 	c.term = 2;
 	ck_assert_uint_eq(rig_call(&rig, c).status, ST_OK);
+	rig_close(&rig);
+}
+END_TEST
+
+static void check_norms(bool filled)
+{
+	const struct tensor_norm *row = control_page_norms(&rig.page);
+	for (int t = 0; t < rig.config.n_tensors; t++) {
+		const struct plan_tensor *at = &plan_tensors(rig.plan)[t];
+		const float *master = has_master(t) ? (float *)rig_data(&rig, SEG_MASTER, 0) + at->start : NULL;
+		double grad = 0, param = 0;
+		for (uint64_t i = 0; i < at->count; i++) {
+			double g = filled ? rig_sum(&rig, rig.state.r.x, t, i) : 0, p = master ? master[i] : rig_param(&rig, t, i);
+			grad += g * g;
+			param += p * p;
+		}
+		if (at->alias >= 0) {
+			ck_assert(row[t].grad_sumsq == -1 && row[t].param_sumsq == -1); /* as the test left it */
+			continue;
+		}
+		ck_assert(fabs(row[t].grad_sumsq - grad) <= 1e-6 * grad);
+		ck_assert(fabs(row[t].param_sumsq - param) <= 1e-6 * param);
+		ck_assert(param > 0 && (grad > 0) == (filled && !(rig.config.frozen >> t & 1)));
+	}
+}
+
+static struct engine_command go_with_norms(uint64_t attempt)
+{
+	return (struct engine_command){ .op = ENGINE_GO, .window = rig.window, .term = 1, .attempt = attempt,
+					.want_norms = 1 };
+}
+
+/* Of every tensor, with the vote or after it, from one thread or more, in f32 or f64, with a master or without. */
+START_TEST(norms_of_tensors_on_request)
+{
+	struct rig_config c = _i & 1 ? rig_large() : rig_small();
+	struct tensor_norm *row;
+	c.threads = 1 + (uint32_t)_i % 3;
+	c.no_master = _i & 2;
+	c.acc_dtype = _i & 4 ? DTYPE_F64 : DTYPE_F32;
+	c.frozen = 1u << 1;
+	c.init = (struct init_rule){ INIT_NORMAL, 0, 1 };
+	rig_begin(&rig, c);
+	row = control_page_norms(&rig.page);
+	for (int t = 0; t < c.n_tensors; t++)
+		row[t] = (struct tensor_norm){ -1, -1 };
+	rig_call(&rig, (struct engine_command){ .op = ENGINE_INIT_PARAMS });
+	rig_fill_all(&rig, 5, false);
+	rig_add_all(&rig, NULL);
+	rig_close_window(&rig);
+	struct engine_answer a = rig_go(&rig, 1), b;
+	rig_read(&rig);
+	ck_assert(rig.state.r.prepared_norms == 0 && row[0].grad_sumsq == -1);
+	b = rig_call(&rig, go_with_norms(1));
+	ck_assert(b.status == ST_OK && a.sumsq == b.sumsq && a.digest == b.digest);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.r.prepared_norms, 1);
+	check_norms(true);
+	rig_kill(&rig);
+	row[0].grad_sumsq = 0;
+	rig_start(&rig);
+	ck_assert_uint_eq(rig_call(&rig, go_with_norms(1)).status, ST_OK);
+	ck_assert(row[0].grad_sumsq == 0); /* the record says that they are there */
+	ck_assert_uint_eq(rig_call(&rig, go_with_norms(2)).status, ST_OK);
+	check_norms(true);
+	struct engine_command commit = rig_commit_command(&rig, APPLIED, 0.25, 0.1);
+	commit.attempt = 2;
+	ck_assert_uint_eq(rig_call(&rig, commit).status, ST_OK);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.r.prepared_norms, 0);
+	rig.window++;
+	rig_close_window(&rig);
+	ck_assert_uint_eq(rig_call(&rig, go_with_norms(1)).status, ST_OK);
+	check_norms(false); /* an empty window; parameters have moved */
 	rig_close(&rig);
 }
 END_TEST
@@ -333,6 +412,7 @@ Suite *step_suite(void)
 	TCase *t = tcase_create("step");
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, close_freezes_and_go_repeats);
+	tcase_add_loop_test(t, norms_of_tensors_on_request, 0, 8);
 	tcase_add_test(t, a_commit_is_checked_and_done_once);
 	tcase_add_test(t, late_pushes_learn_whether_they_count);
 	tcase_add_loop_test(t, steps_are_those_of_the_optimizer, 0, 6);
