@@ -1,7 +1,8 @@
-/* gaccd: arguments, configuration, and which of its three lives this process leads. */
+/* gaccd: arguments, configuration, and which of its four lives this process leads. */
 #include "base/log.h"
 #include "edge/conf.h"
 #include "edge/daemon.h"
+#include "edge/launcher.h"
 #include "edge/supervise.h"
 #include "engine/engine.h"
 #include "engine/channel.h"
@@ -39,15 +40,17 @@ struct options {
 	const char *file;
 	const char *set[MAX_SET + 1];
 	int n_set;
-	bool engine, supervise, check, print;
+	bool engine, supervise, check, print, launch;
+	struct launcher_args launcher;
 };
 
-enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION };
+enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION, OPT_LAUNCHER };
 
 static const struct option long_options[] = {
 	{ "config", required_argument, NULL, 'c' },      { "set", required_argument, NULL, 's' },
 	{ "check-config", no_argument, NULL, OPT_CHECK }, { "print-config", no_argument, NULL, OPT_PRINT },
 	{ "supervise", no_argument, NULL, OPT_SUPERVISE }, { "engine", no_argument, NULL, OPT_ENGINE },
+	{ "launcher", no_argument, NULL, OPT_LAUNCHER },
 	{ "version", no_argument, NULL, OPT_VERSION },    { "help", no_argument, NULL, 'h' },
 	{ NULL, 0, NULL, 0 }
 };
@@ -71,6 +74,9 @@ static int parse(int argc, char **argv, struct options *o)
 		case OPT_ENGINE:
 			o->engine = true;
 			break;
+		case OPT_LAUNCHER:
+			o->launch = true;
+			break;
 		case OPT_SUPERVISE:
 			o->supervise = true;
 			break;
@@ -91,8 +97,17 @@ static int parse(int argc, char **argv, struct options *o)
 			return 2;
 		}
 	}
-	if (optind == argc)
+	if (o->launch && argc - optind == 3) {
+		o->launcher = (struct launcher_args){ .job_id = strtoull(argv[optind], NULL, 10), .runtime_dir = argv[optind + 1],
+						      .orphan_ms = strtoull(argv[optind + 2], NULL, 10) };
 		return -1;
+	}
+	if (optind == argc && !o->launch)
+		return -1;
+	if (o->launch) {
+		fprintf(stderr, "gaccd: --launcher is for gaccd itself\n");
+		return 2;
+	}
 	fprintf(stderr, "gaccd: unexpected argument \"%s\"\ntry: gaccd --help\n", argv[optind]);
 	return 2;
 }
@@ -128,6 +143,14 @@ static int engine(void)
 	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
 	log_init("engine", log_auto_format(), LOG_INFO);
 	return engine_main(ENGINE_CHANNEL_FD);
+}
+
+/* JOB RUNTIME_DIR ORPHAN_MS */
+static int launcher(const struct launcher_args *args)
+{
+	signal(SIGPIPE, SIG_IGN);
+	log_init("launcher", log_auto_format(), LOG_INFO);
+	return launcher_run(args);
 }
 
 static int run(const struct options *o)
@@ -166,5 +189,7 @@ int main(int argc, char **argv)
 		return code;
 	if (o.engine)
 		return engine();
+	if (o.launch)
+		return launcher(&o.launcher);
 	return o.supervise ? supervise(argc, argv) : run(&o);
 }

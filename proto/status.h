@@ -109,6 +109,8 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	  "submit the job again, from its last checkpoint if it has one")                                              \
 	X(NO_MEMORY, JOB, 8, false, "out of memory",                                                                   \
 	  "end other jobs or programs, or ask for less")                                                               \
+	X(RANK_FAILED, JOB, 10, false, "a rank's process has failed",                                                  \
+	  "look at its log: gaccctl logs JOB RANK")                                                                    \
 	/* node */                                                                                                     \
 	X(DRAINING, NODE, 14, true, "the daemon is stopping",                                                          \
 	  "try again when the daemon has restarted")                                                                   \

@@ -26,6 +26,7 @@ gacc_status gacc_status_of(enum status st)
 		return GACC_ENONFINITE;
 	case ST_JOB_ENDED:
 	case ST_CANCELLED:
+	case ST_RANK_FAILED:
 		return GACC_ECANCELLED;
 	case ST_RESOURCE_EXHAUSTED:
 	case ST_NO_SLOT:

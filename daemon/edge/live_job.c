@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
+#include "edge/process.h"
 #include "edge/reply.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -124,25 +125,6 @@ static void on_allocate(void *ctx, uint64_t job)
 	live_allocate(ctx);
 }
 
-uint64_t process_start_time(int64_t pid)
-{
-	char path[64], text[1024];
-	snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-	FILE *f = fopen(path, "re");
-	if (!f)
-		return 0;
-	size_t n = fread(text, 1, sizeof text - 1, f);
-	fclose(f);
-	text[n] = '\0';
-	const char *at = strrchr(text, ')'); /* the name may hold anything */
-	unsigned long long t = 0;
-	char state = 'X';
-	if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-			  &t) != 2)
-		return 0;
-	return state == 'Z' || state == 'X' ? 0 : t;
-}
-
 static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
 	return start_time && process_start_time(pid) == start_time;
@@ -175,6 +157,7 @@ void live_free(struct live_job *l)
 	if (!l)
 		return;
 	live_let_go(l);
+	live_launch_free(l);
 	live_history_fini(l);
 	job_free(l->job);
 	coord_free(l->coord);
@@ -356,6 +339,7 @@ static void release_when_over(struct live_job *l, struct now now)
 
 void live_tick(struct live_job *l, struct now now)
 {
+	live_launch_tick(l, now);
 	if (!l->job)
 		return;
 	live_engine_due(l, now);

@@ -103,6 +103,7 @@ struct live_job {
 	uint32_t queue_position, overtaken;
 	uint64_t need;                      /* bytes, as known at submission */
 	uint64_t reserved;                  /* set aside while no memory is allocated */
+	struct live_launch *launch;         /* live_launch.c; NULL: gaccd has not launched it */
 	uint64_t *norms_call;               /* calls that wait for the norms of the next window */
 	uint32_t n_norms_calls;
 };
@@ -123,8 +124,6 @@ bool live_ended(const struct live_job *);
 enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
 bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
 void live_unwatch(struct live_job *, uint64_t call);
-/* Start time of a process in clock ticks (proc(5), stat field 22); 0: no such process, or a zombie. */
-uint64_t process_start_time(int64_t pid);
 void live_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
 /* The name of uid, or its number. */
 void live_user_name(uint32_t uid, char *out, size_t n);
@@ -137,6 +136,7 @@ struct submit {
 	uint8_t request_id[16];
 	uint32_t uid;
 	const char *user;
+	bool local;        /* uid is the kernel's word, not that of a token */
 	bool by_name;      /* Attach with create_if_missing: a live job of this name and user is the one meant */
 	void (*cb)(void *arg, struct live_job *, bool existed, enum status, const char *why, const char *field);
 	void *arg;
@@ -157,6 +157,19 @@ enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, 
 void live_queue_restore(struct live_job *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */
 void live_queue_run(struct daemon *, struct now);
+
+/* ---- live_launch.c ---- */
+/* May this caller have ranks launched? ST_PERMISSION_DENIED with why. `local`: its uid is the kernel's word. */
+enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
+/* Starts the job's ranks, by way of a launcher. */
+void live_launch_begin(struct live_job *);
+/* Finds the launcher that an earlier gaccd has started. */
+bool live_launch_adopt(struct live_job *);
+void live_launch_tick(struct live_job *, struct now);
+/* Fills in what is known of processes and logs; false: no memory. */
+bool live_launch_view(const struct live_job *, struct Gacc__V1__Job *);
+/* Lets go of the launcher: it and the ranks live on. */
+void live_launch_free(struct live_job *);
 
 /* ---- live_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */

@@ -186,10 +186,15 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	return ST_OK;
 }
 
-/* A job that gaccd is to launch waits again, unless it had begun. */
+/* A job that gaccd is to launch waits again, unless it had begun: then it has a launcher, or at least parameters. */
 static void take_up(struct live_job *l)
 {
-	live_queue_restore(l, l->spec.launch_mode == LAUNCH_DAEMON && !l->params_durable);
+	bool launch = l->spec.launch_mode == LAUNCH_DAEMON, found = launch && live_launch_adopt(l);
+	if (!l->job)
+		return;
+	live_queue_restore(l, launch && !found && !l->params_durable);
+	if (launch && !found && !l->queued)
+		live_launch_begin(l);
 	if (!l->queued && job_has_tensors(l->job))
 		job_take_over(l->job);
 }
@@ -207,7 +212,7 @@ enum status live_restore(struct daemon *d)
 		if (!st)
 			st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
 					 l);
-		if (!st && l->job)
+		if (!st)
 			take_up(l);
 	}
 	return st;

@@ -162,6 +162,7 @@ static void start(struct live_job *l, struct now now)
 	l->reserved = l->need;
 	live_event(l, false, "Admitted", -1, "its turn has come");
 	coord_admit(l->coord, now);
+	live_launch_begin(l);
 	if (job_has_tensors(l->job))
 		job_allocate(l->job);
 }

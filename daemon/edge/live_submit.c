@@ -169,6 +169,8 @@ void live_submit(struct daemon *d, const struct submit *s)
 	st = live_new(d, d->last_job + 1, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
 	if (!st && s->spec->n_tensors)
 		st = live_declare_spec_tensors(l, why, sizeof why);
+	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
+		st = live_launch_check(s->uid, s->user, s->local, why, sizeof why);
 	if (!st)
 		st = live_queue_admit(l, why, sizeof why);
 	if (st)

@@ -202,7 +202,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 		return false;
 	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j))
 		return false;
-	return !with_events || add_events(l, j);
+	return live_launch_view(l, j) && (!with_events || add_events(l, j));
 }
 
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */

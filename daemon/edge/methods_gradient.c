@@ -2,6 +2,7 @@
 #include "edge/methods.h"
 
 #include "edge/convert.h"
+#include "edge/process.h"
 
 #include "gacc/v1/gradient.pb-c.h"
 
@@ -129,7 +130,7 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
 	char user[64];
 	live_user_name(a->uid, user, sizeof user);
-	struct submit s = { .spec = q->create_if_missing, .uid = a->uid, .user = user, .by_name = true,
+	struct submit s = { .spec = q->create_if_missing, .uid = a->uid, .user = user, .local = rpc_peer(call)->is_unix, .by_name = true,
 			    .cb = on_created, .arg = p };
 	memcpy(s.request_id, a->nonce, 16);
 	live_submit(p->d, &s);

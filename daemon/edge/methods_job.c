@@ -84,7 +84,8 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	*p = (struct pending){ daemon_of(call), rpc_id(call) };
 	char user[64];
 	live_user_name(caller_uid(call), user, sizeof user);
-	struct submit s = { .spec = q->spec, .uid = caller_uid(call), .user = user, .cb = on_submitted, .arg = p };
+	struct submit s = { .spec = q->spec, .uid = caller_uid(call), .user = user, .local = rpc_peer(call)->is_unix,
+			    .cb = on_submitted, .arg = p };
 	memcpy(s.request_id, q->request_id.data, 16);
 	live_submit(p->d, &s);
 }

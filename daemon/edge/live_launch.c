@@ -1,0 +1,352 @@
+/* The ranks of a job that gaccd launches: when the launcher is started, what it is told, and what its words mean for the job. */
+#include "edge/live_job.h"
+
+#include "base/log.h"
+#include "edge/live_launch.h"
+#include "edge/log_tail.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define RETRY_NS (INT64_C(100) * 1000000)          /* before a launcher is replaced; doubles */
+#define RETRY_MAX_SHIFT 6
+#define MAX_DEATHS 8                               /* of launchers in a row */
+#define STEADY_NS (INT64_C(60) * 1000000000)       /* a launcher that lived so long begins a new row */
+#define COMPLETED_NS (INT64_C(600) * 1000000000)   /* for ranks of a completed job to end by themselves */
+#define PUZZLED_NS (INT64_C(3) * 1000000000)
+
+/* ---- who may ---- */
+
+static bool may_change_user(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3];
+	const uint32_t wanted = 1u << CAP_SETUID | 1u << CAP_SETGID;
+	memset(have, 0, sizeof have);
+	return !syscall(SYS_capget, &head, have) && (have[0].effective & wanted) == wanted;
+}
+
+enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why)
+{
+	char self[64];
+	live_user_name(geteuid(), self, sizeof self);
+	if (!local)
+		snprintf(why, n_why, "launch: daemon needs a caller on the unix socket, whose user id is known");
+	else if (!getpwuid(uid))
+		snprintf(why, n_why, "launch: daemon: user id %u is not in this machine's user database", uid);
+	else if (uid != geteuid() && !may_change_user())
+		snprintf(why, n_why, "gaccd runs as %s and may not start processes as %s: start the ranks yourself (launch: external or "
+			 "client), or have the drop-in gaccd-launch.conf installed (docs/operations.md)", self, user);
+	else
+		return ST_OK;
+	return ST_PERMISSION_DENIED;
+}
+
+/* ---- the order to start ---- */
+
+static void make_dir_of(const char *path, mode_t mode)
+{
+	if ((!mkdir(path, mode) && !chmod(path, mode)) || errno == EEXIST)
+		return;
+	log_error("cannot make %s: %s", path, strerror(errno));
+}
+
+/* <state_dir>/logs/<job>, the submitter's; others may pass through what lies above. Failures show when a rank opens its log. */
+static void make_default_log_dir(const struct live_job *l, const char *dir)
+{
+	char logs[4200];
+	struct stat st;
+	const struct passwd *p = getpwuid(l->uid);
+	snprintf(logs, sizeof logs, "%s/logs", l->d->conf->state_dir);
+	if (!stat(l->d->conf->state_dir, &st) && (st.st_mode & 0111) != 0111 && chmod(l->d->conf->state_dir, (st.st_mode & 07777) | 0111))
+		log_error("chmod a+x %s: %s", l->d->conf->state_dir, strerror(errno));
+	make_dir_of(logs, 0711);
+	make_dir_of(dir, 0700);
+	if (p && l->uid != geteuid() && lchown(dir, l->uid, p->pw_gid))
+		log_error("chown %s: %s", dir, strerror(errno));
+}
+
+static void put_word(FILE *f, const char *word)
+{
+	fwrite(word, strlen(word) + 1, 1, f);
+}
+
+/* What follows a START; malloc'ed. */
+static bool pack_words(const struct live_job *l, char **out, size_t *n)
+{
+	const Gacc__V1__Launch *c = l->spec_pb->launch_command;
+	char *here = *l->d->conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = live_log_dir(l);
+	FILE *f = open_memstream(out, n);
+	if (!f || !dir) {
+		free(here);
+		free(dir);
+		if (f)
+			fclose(f);
+		return false;
+	}
+	if (!*l->spec_pb->log_dir)
+		make_default_log_dir(l, dir);
+	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", l->d->conf->listen.socket, '\0');
+	put_word(f, c->working_dir);
+	put_word(f, dir);
+	for (size_t i = 0; i < c->n_command; i++)
+		put_word(f, c->command[i]);
+	for (size_t i = 0; i < c->n_environment; i++)
+		fprintf(f, "%s=%s%c", c->environment[i]->key, c->environment[i]->value, '\0');
+	free(here);
+	free(dir);
+	return !fclose(f);
+}
+
+static bool order(struct live_job *l, enum launch_op op, const void *words, size_t n)
+{
+	const Gacc__V1__Launch *c = l->spec_pb->launch_command;
+	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION, .op = op, .job_id = l->id, .n_ranks = l->spec.ranks,
+				  .max_restarts = l->spec.launch.max_restarts, .micro_size = l->spec.micro_size, .uid = l->uid,
+				  .change_user = may_change_user(), .n_command = (uint32_t)c->n_command,
+				  .n_environment = (uint32_t)c->n_environment, .grace_ns = l->spec.launch.grace_ns,
+				  .log_level = (uint32_t)l->d->conf->log.level, .log_format = (uint32_t)l->d->conf->log.format };
+	return launch_proc_order(l->launch->proc, &o, words, (uint32_t)n);
+}
+
+static void start_ranks(struct live_job *l)
+{
+	char *words = NULL;
+	size_t n = 0;
+	if (pack_words(l, &words, &n) && n <= LAUNCH_MAX_WORDS && order(l, LAUNCH_OP_START, words, n))
+		l->launch->asked = ASKED_START;
+	free(words); /* the tick tries again */
+}
+
+/* ---- what the words mean ---- */
+
+static void fail_job(struct live_job *l, const char *text, struct now now)
+{
+	if (coord_phase(l->coord) < COORD_ENDING)
+		coord_end(l->coord, ST_RANK_FAILED, text, now);
+}
+
+/* The cause, and the last line of its log. */
+static void fail_by_cause(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	const struct launch_cause *c = &g->summary.cause;
+	char exit[96], text[256], *last[1] = { NULL };
+	launch_say_exit(c->rank, c->pid, c->exit_status, exit, sizeof exit);
+	size_t n = log_tail(g->tail, g->n_tail, last, 1);
+	snprintf(text, sizeof text, "%s%s%.140s", exit, n ? ": " : "", n ? last[0] : "");
+	free(last[0]);
+	fail_job(l, text, now);
+}
+
+static void say_exit_event(struct live_job *l, uint32_t rank, const struct launch_rank *was, const struct launch_rank *is)
+{
+	char exit[96], text[200];
+	bool again = is->restarts != was->restarts;
+	launch_say_exit(rank, was->pid ? was->pid : is->pid, is->exit_status, exit, sizeof exit);
+	snprintf(text, sizeof text, "%s%s", exit, again ? "; it is started again" : "");
+	live_event(l, is->exit_status != 0 && !live_ended(l), again ? "RankRestarted" : "RankExited", rank, text);
+}
+
+static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
+{
+	struct live_job *l = arg;
+	struct live_launch *g = l->launch;
+	if (rank >= l->spec.ranks)
+		return;
+	struct launch_rank was = g->rank[rank];
+	g->rank[rank] = *is;
+	l->changed = true;
+	bool ended = was.state == LAUNCH_RANK_RUNNING && (is->state != LAUNCH_RANK_RUNNING || is->pid != was.pid);
+	if (g->heard && ended)
+		say_exit_event(l, rank, &was, is);
+}
+
+/* A job that is over: its ranks end by themselves when it has completed, else now; then the launcher goes. */
+static void wind_up(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	bool completed = live_state(l, NULL, NULL) == JOB_COMPLETED;
+	if (g->summary.phase == LAUNCH_OVER || g->summary.phase == LAUNCH_IDLE) {
+		if (g->asked != ASKED_END && order(l, LAUNCH_OP_END, NULL, 0))
+			g->asked = ASKED_END;
+		return;
+	}
+	if (completed && !g->stop_ns)
+		g->stop_ns = now.mono_ns + COMPLETED_NS;
+	if (completed && now.mono_ns < g->stop_ns) {
+		if (g->asked < ASKED_DRAIN && order(l, LAUNCH_OP_DRAIN, NULL, 0))
+			g->asked = ASKED_DRAIN;
+	} else if (g->asked < ASKED_STOP && order(l, LAUNCH_OP_STOP, NULL, 0)) {
+		g->asked = ASKED_STOP;
+	}
+}
+
+static void decide(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	if (!g->proc || !g->heard)
+		return;
+	if (live_ended(l))
+		wind_up(l, now);
+	else if (g->summary.phase == LAUNCH_IDLE && g->asked == ASKED_NOTHING)
+		start_ranks(l);
+	else if (g->summary.result == LAUNCH_FAILED)
+		fail_by_cause(l, now);
+}
+
+static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
+{
+	struct live_job *l = arg;
+	struct live_launch *g = l->launch;
+	g->summary = *s;
+	g->n_tail = n_tail;
+	memcpy(g->tail, tail, n_tail);
+	g->heard = true;
+	l->changed = true;
+	decide(l, daemon_now(l->d));
+}
+
+/* ---- ranks that end too early ---- */
+
+/* A rank whose process has ended well, but that has not taken leave of the job. */
+static uint32_t missing_rank(const struct live_job *l)
+{
+	uint32_t n;
+	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct launch_rank *r = &l->launch->rank[i];
+		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
+		if (ended && p[i].flushed != 2 && (!p[i].attached || p[i].lost))
+			return i;
+	}
+	return RANK_NONE;
+}
+
+/* Nobody will come in its place: the others would only wait for it until stall_abort. It is judged when the engine has had
+ * time to tell of its leave. */
+static void watch_early_ends(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	bool known = g->heard && !live_ended(l) && (l->engine ? !l->engine_failures : !job_has_tensors(l->job));
+	uint32_t rank = known ? missing_rank(l) : RANK_NONE;
+	if (rank == RANK_NONE) {
+		g->puzzled_ns = 0;
+		return;
+	}
+	if (!g->puzzled_ns)
+		g->puzzled_ns = now.mono_ns;
+	if (now.mono_ns - g->puzzled_ns < PUZZLED_NS)
+		return;
+	uint32_t n;
+	char text[200];
+	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	snprintf(text, sizeof text, "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
+		 p[rank].pid ? "without detaching: the job needs it still" : "and had never attached");
+	fail_job(l, text, now);
+}
+
+/* ---- the launcher's life ---- */
+
+static void on_gone(void *arg)
+{
+	struct live_job *l = arg;
+	struct live_launch *g = l->launch;
+	struct now now = daemon_now(l->d);
+	int64_t pid = launch_proc_pid(g->proc);
+	bool ordered = g->asked == ASKED_END;
+	g->proc = NULL;
+	g->heard = false;
+	g->asked = ASKED_NOTHING;
+	g->done = ordered;
+	l->changed = true;
+	if (ordered || l->d->stopping)
+		return;
+	char text[160];
+	g->deaths = now.mono_ns - g->opened_ns > STEADY_NS ? 1 : g->deaths + 1;
+	snprintf(text, sizeof text, "the launcher (pid %lld) is gone, and its ranks with it: they are started again", (long long)pid);
+	live_event(l, true, "LauncherLost", -1, text);
+	if (g->deaths >= MAX_DEATHS) {
+		snprintf(text, sizeof text, "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
+		g->done = true;
+		if (!live_ended(l))
+			fail_job(l, text, now);
+		return;
+	}
+	g->retry_ns = now.mono_ns + (RETRY_NS << (g->deaths < RETRY_MAX_SHIFT ? g->deaths : RETRY_MAX_SHIFT));
+}
+
+static enum status open_launcher(struct live_job *l, bool start)
+{
+	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
+	struct launcher_args a = { .job_id = l->id, .runtime_dir = l->d->conf->runtime_dir,
+				   .orphan_ms = l->d->conf->launch.orphan_timeout_ms };
+	struct now now = daemon_now(l->d);
+	enum status st = launch_proc_open(&l->d->loop, &a, start, &events, l, &l->launch->proc);
+	l->launch->opened_ns = now.mono_ns;
+	l->launch->retry_ns = st ? now.mono_ns + (RETRY_NS << RETRY_MAX_SHIFT) : 0;
+	return st;
+}
+
+static bool make(struct live_job *l)
+{
+	struct live_launch *g = calloc(1, sizeof *g);
+	if (g)
+		g->rank = calloc(l->spec.ranks, sizeof *g->rank);
+	if (!g || !g->rank) {
+		free(g);
+		return false;
+	}
+	for (uint32_t i = 0; i < l->spec.ranks; i++)
+		g->rank[i].exit_status = LAUNCH_NO_STATUS;
+	l->launch = g;
+	return true;
+}
+
+void live_launch_begin(struct live_job *l)
+{
+	if (make(l))
+		open_launcher(l, true);
+	else
+		coord_end(l->coord, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(l->d));
+}
+
+bool live_launch_adopt(struct live_job *l)
+{
+	if (!make(l))
+		return false;
+	if (!open_launcher(l, false))
+		return true;
+	live_launch_free(l);
+	return false;
+}
+
+void live_launch_tick(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	if (!g || g->done)
+		return;
+	if (!g->proc && g->retry_ns && now.mono_ns >= g->retry_ns)
+		open_launcher(l, true);
+	decide(l, now);
+	watch_early_ends(l, now);
+}
+
+void live_launch_free(struct live_job *l)
+{
+	if (!l->launch)
+		return;
+	launch_proc_close(l->launch->proc);
+	free(l->launch->rank);
+	free(l->launch);
+	l->launch = NULL;
+}

@@ -1,0 +1,29 @@
+/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c and live_launch_view.c alone; loop thread. */
+#ifndef GACC_EDGE_LIVE_LAUNCH_H
+#define GACC_EDGE_LIVE_LAUNCH_H
+
+#include "edge/launch_proc.h"
+
+enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_STOP, ASKED_END };
+
+struct live_launch {
+	struct launch_proc *proc;      /* NULL: not connected */
+	struct launch_rank *rank;      /* as last told; spec.ranks */
+	struct launch_summary summary;
+	bool heard;                    /* all of it, on this connection */
+	enum launch_asked asked;       /* the last order that was sent on this connection */
+	char tail[LAUNCH_MAX_TAIL];    /* what the cause's rank wrote last */
+	uint32_t n_tail;
+	int64_t opened_ns, retry_ns;   /* retry 0: nothing due */
+	uint32_t deaths;               /* of launchers, in a row */
+	int64_t stop_ns;               /* completed: when its ranks' time is over */
+	int64_t puzzled_ns;            /* since when a rank is gone that the job still needs */
+	bool done;                     /* nothing is left to do */
+};
+
+/* "rank 2 (pid 77) exited with code 3", "... was killed by signal 9 (Killed)". */
+void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n);
+/* The directory of the ranks' logs, %j and %x replaced; malloc'ed, "" when there is none. */
+char *live_log_dir(const struct live_job *);
+
+#endif

@@ -1,0 +1,95 @@
+/* The ranks' processes as messages. */
+#include "edge/live_job.h"
+
+#include "edge/live_launch.h"
+#include "edge/log_tail.h"
+
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n)
+{
+	char who[48];
+	snprintf(who, sizeof who, "rank %u (pid %lld)", rank, (long long)pid);
+	if (!pid)
+		snprintf(out, n, "rank %u could not be started", rank);
+	else if (status > 128)
+		snprintf(out, n, "%s was killed by signal %d (%s)", who, status - 128, strsignal(status - 128));
+	else
+		snprintf(out, n, "%s exited with code %d", who, status);
+}
+
+char *live_log_dir(const struct live_job *l)
+{
+	const char *pattern = l->spec_pb->log_dir;
+	char *out = NULL;
+	size_t n;
+	FILE *f = open_memstream(&out, &n);
+	if (!f)
+		return NULL;
+	if (!*pattern && l->spec.launch_mode == LAUNCH_DAEMON)
+		fprintf(f, "%s/logs/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
+	for (const char *p = pattern; *p; p++) {
+		if (p[0] == '%' && p[1] == 'j')
+			fprintf(f, "%llu", (unsigned long long)l->id);
+		else if (p[0] == '%' && p[1] == 'x')
+			fputs(l->spec.name, f);
+		else if (p[0] == '%' && p[1] == '%')
+			fputc('%', f);
+		else {
+			fputc(*p, f);
+			continue;
+		}
+		p++;
+	}
+	if (!fclose(f))
+		return out;
+	free(out);
+	return NULL;
+}
+
+static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
+{
+	const struct launch_cause *c = &g->summary.cause;
+	char text[96];
+	if (!c->known)
+		return true;
+	j->root_cause = malloc(sizeof *j->root_cause);
+	if (!j->root_cause)
+		return false;
+	gacc__v1__root_cause__init(j->root_cause);
+	launch_say_exit(c->rank, c->pid, c->exit_status, text, sizeof text);
+	j->root_cause->rank = c->rank;
+	j->root_cause->pid = c->pid;
+	j->root_cause->exit_status = c->exit_status;
+	j->root_cause->unix_nanos = c->unix_ns;
+	j->root_cause->message = strdup(text);
+	j->root_cause->log_tail = calloc(LAUNCH_TAIL_LINES, sizeof *j->root_cause->log_tail);
+	if (!j->root_cause->message || !j->root_cause->log_tail)
+		return false;
+	j->root_cause->n_log_tail = log_tail(g->tail, g->n_tail, j->root_cause->log_tail, LAUNCH_TAIL_LINES);
+	return true;
+}
+
+bool live_launch_view(const struct live_job *l, Gacc__V1__Job *j)
+{
+	const struct live_launch *g = l->launch;
+	j->log_dir = live_log_dir(l);
+	if (!j->log_dir)
+		return false;
+	if (l->spec.launch_mode != LAUNCH_DAEMON)
+		return true;
+	for (size_t i = 0; i < j->n_ranks; i++) {
+		j->ranks[i]->exit_status = g ? g->rank[i].exit_status : LAUNCH_NO_STATUS;
+		j->ranks[i]->restarts = g ? g->rank[i].restarts : 0;
+		if (g && !j->ranks[i]->pid)
+			j->ranks[i]->pid = g->rank[i].pid;
+	}
+	if (!g)
+		return true;
+	j->launcher_pid = g->proc ? launch_proc_pid(g->proc) : 0;
+	return add_cause(g, j);
+}
