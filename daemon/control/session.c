@@ -555,9 +555,12 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 
 void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)
 {
-	if (!call_in_window(j, call, k))
+	if (!session_check(j, k, call))
 		return;
 	struct rank *r = &j->rank[k->rank];
+	bool known = past_find(j, a->window) && a->window < j->mirror.r.window; /* also when the job has ended since */
+	if (!known && !call_in_window(j, call, k))
+		return;
 	if (a->window < j->mirror.r.window) {
 		answer_late(j, r, call, a->window, a->micro);
 		return;

@@ -211,6 +211,8 @@ static void push_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, 
 			rpc_failf(call, ST_INVALID_ARGUMENT, "the first message of PushInline must have a header");
 			return;
 		}
+		if (push_is_over(call, q->header))
+			return;
 		c = begin(call, q->header->session, false);
 		if (!c || !begin_push(c, call, q->header))
 			return;

@@ -66,6 +66,7 @@ struct live_job {
 	char *end_reason;
 	uint64_t end_window, end_step;
 	struct commit end_commit;           /* of its last window; outcome 0: not known */
+	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
 	struct plan *plan;
 	int plan_fd;

@@ -181,8 +181,13 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	struct live_job *l = arg;
 	const struct commit_payload *p = payload_of(w);
 	l->end_step = w->applied_step;
-	if (p)
-		l->end_commit = p->commit;
+	if (!p)
+		return ST_OK;
+	l->end_commit = p->commit;
+	if (p->n_words == ((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64)
+		l->end_counted = malloc(p->n_words * sizeof *l->end_counted);
+	if (l->end_counted)
+		memcpy(l->end_counted, p + 1, p->n_words * sizeof *l->end_counted);
 	return ST_OK;
 }
 

@@ -21,6 +21,8 @@ struct live_job *named_job(struct rpc_call *, const char *name);
 bool may_change(struct rpc_call *, const struct live_job *);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
+/* A push of the last window of a job that had ended when this daemon started: answered when it is in that window. */
+bool push_is_over(struct rpc_call *, const struct Gacc__V1__PushRequest *);
 /* on_end of a unary call: the job forgets it. */
 void forget_call(struct rpc_call *, bool completed);
 

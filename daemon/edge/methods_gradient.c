@@ -233,10 +233,28 @@ struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 				   .zero_after = q->zero_after };
 }
 
+bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
+{
+	const struct live_job *l = ended_job(call, q->session);
+	uint32_t rank = q->session ? (uint32_t)(q->session->id & ((1u << SESSION_RANK_BITS) - 1)) : 0;
+	if (!l || !l->end_counted || q->window != l->end_commit.window || rank >= l->spec.ranks ||
+	    q->micro >= l->spec.max_micro_size || !control_bit(l->end_counted, l->spec.max_micro_size, rank, q->micro))
+		return false;
+	Gacc__V1__PushResponse r = GACC__V1__PUSH_RESPONSE__INIT;
+	r.result = GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
+	r.window = q->window;
+	r.micro_size = l->end_commit.micro_size;
+	r.parked_for_rank = rank;
+	rpc_finish(call, &r.base);
+	return true;
+}
+
 static void push(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__PushRequest *q = (const Gacc__V1__PushRequest *)m;
 	struct session_key k;
+	if (push_is_over(call, q))
+		return;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (!l)
 		return;

@@ -349,6 +349,11 @@ def test_gaccd_killed_when_the_job_has_ended(supervised):
     late = run.trainers[1]
     step = late.wait_step(window=work.steps - 1)
     assert step.job_done and (step.result.outcome, step.result.applied_step) == (1, work.steps)
+    assert late.push(window=work.steps - 1, micro=0).result == 3  # ALREADY_COMMITTED
+    with Rank(supervised, run.job, 1, work.tensors, work.ranks, inline=True, attach=False, client=late.client) as inline:
+        inline.session, inline.registered, inline.layout = late.session, late.registered, late.layout
+        assert inline.push([], window=work.steps - 1, micro=0).result == 3
+        inline.session = None
     with pytest.raises(GaccError) as e:
         late.push(micro=0)
     assert e.value.reason == "JOB_ENDED" and "all steps are applied" in e.value.text

@@ -273,6 +273,7 @@ def test_the_job_ends_with_its_last_step(job, daemon):
     assert r.wait_step().job_done
     wait_until("the job's end", lambda: daemon.state(r.job) == "COMPLETED")
     assert r.wait_step(window=1).job_done  # after a lost reply
+    assert r.push(grads(1), window=1, micro=0).result == ALREADY_COMMITTED
     with refused("JOB_ENDED", "FAILED_PRECONDITION"):
         r.push(grads(1), window=2)
     with refused("JOB_ENDED"):
