@@ -148,7 +148,7 @@ def test_installed_files(installed):
                     "include/gacc/gacc.h", "include/gacc/gacc_admin.h", "pkgconfig/gacc.pc", "cmake/gacc/gaccConfig.cmake",
                     "gacc/gacc.protoset", "gacc/proto/gacc/v1/gradient.proto", "lib/systemd/system/gaccd.service",
                     "lib/sysusers.d/gacc.conf", "man1/gaccctl.1", "man8/gaccd.8", "bash-completion/completions/gaccctl",
-                    "site-functions/_gaccctl", "vendor_completions.d/gaccctl.fish"):
+                    "site-functions/_gaccctl", "vendor_completions.d/gaccctl.fish", "gacc/job.schema.json"):
         installed.find(pattern)
 
 
@@ -238,7 +238,8 @@ PACKAGES = {
     "gaccd": {"/etc/gacc/gaccd.yaml", "/usr/sbin/gaccd", "/usr/lib/systemd/system/gaccd.service", "/usr/lib/sysusers.d/gacc.conf",
               "/usr/share/man/man8/gaccd.8.gz"},
     "gacc-tools": {"/usr/bin/gaccctl", "/usr/share/man/man1/gaccctl.1.gz", "/usr/share/bash-completion/completions/gaccctl",
-                   "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish"},
+                   "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish",
+                   "/usr/share/gacc/job.schema.json"},
     "libgacc0": {"/usr/lib/*/libgacc.so.0", f"/usr/lib/*/libgacc.so.{VERSION}", "/usr/share/lintian/overrides/libgacc0"},
     "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/lib/*/libgacc.so",
                     "/usr/lib/*/pkgconfig/gacc.pc", "/usr/lib/*/cmake/gacc/gaccConfig.cmake",
