@@ -10,7 +10,7 @@
 #include "command.h"
 
 struct cluster {
-	char dir[90];      /* a socket in it has room in a sockaddr_un */
+	char dir[60];      /* the sockets in it have room in a sockaddr_un, the supervisor's too */
 	char socket[110];
 	char endpoint[120];
 	pid_t pid;         /* 0: none is known */

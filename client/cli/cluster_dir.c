@@ -136,7 +136,27 @@ int cluster_remove(const struct cluster *c)
 
 /* --- start */
 
-static int spawn(char **argv, const char *log, pid_t *out)
+/* Our environment with TMPDIR=dir: the supervisor's socket belongs there, too. NULL without memory; the last string and the list
+ * are the caller's. */
+static char **environment_in(const char *dir)
+{
+	size_t n = 0, kept = 0;
+	char **list;
+
+	while (environ[n])
+		n++;
+	list = calloc(n + 2, sizeof(*list));
+	for (size_t i = 0; list && i < n; i++)
+		if (strncmp(environ[i], "TMPDIR=", 7) != 0)
+			list[kept++] = environ[i];
+	if (list && asprintf(&list[kept], "TMPDIR=%s", dir) < 0) {
+		free(list);
+		return NULL;
+	}
+	return list;
+}
+
+static int spawn(char **argv, char **envp, const char *log, pid_t *out)
 {
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
@@ -151,7 +171,7 @@ static int spawn(char **argv, const char *log, pid_t *out)
 	sigemptyset(&none);
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	err = posix_spawnp(out, argv[0], &actions, &attr, argv, environ);
+	err = posix_spawnp(out, argv[0], &actions, &attr, argv, envp);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&actions);
 	return err;
@@ -162,6 +182,7 @@ int cluster_spawn(struct cluster *c, const char *gaccd)
 	char config[PATH_ROOM], log[PATH_ROOM], socket[160], state[160], runtime[160];
 	const char *argv[] = { gaccd, "--supervise", "--config", config, "--set", socket, "--set", state, "--set", runtime, "--set",
 			       "log.format=text", NULL };
+	char **envp, **last;
 	FILE *f;
 	int err;
 
@@ -173,7 +194,14 @@ int cluster_spawn(struct cluster *c, const char *gaccd)
 	f = fopen(config, "we");
 	if (!f || fclose(f))
 		return errno;
-	err = spawn((char **)(uintptr_t)argv, log, &c->pid);
+	envp = environment_in(c->dir);
+	if (!envp)
+		return ENOMEM;
+	err = spawn((char **)(uintptr_t)argv, envp, log, &c->pid);
+	for (last = envp; last[1];)
+		last++;
+	free(*last);
+	free(envp);
 	if (!err)
 		c->start = start_of(c->pid);
 	return err;

@@ -62,6 +62,7 @@ static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 	if (opt_flag(inv, "wait")) {
 		fprintf(wants_data(inv) ? inv->err : inv->out, "job %" PRIu64 " (%s) is %s%s%s\n", job->id, job->name,
 			job->state_name, *job->reason ? ": " : "", job->reason);
+		fflush(inv->out);
 		return EXIT_OK;
 	}
 	if (wants_data(inv))

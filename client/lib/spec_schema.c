@@ -74,10 +74,15 @@ static json_t *list_of(json_t *items, uint32_t n)
 	return o;
 }
 
-static json_t *number_or(const char *pattern)
+/* Bytes may be a bare number; of times only 0 may. */
+static json_t *size(void)
 {
-	return json_pack("{s:[{s:s, s:i}, {s:s, s:s}]}", "anyOf", "type", "integer", "minimum", 0, "type", "string", "pattern",
-			 pattern);
+	return json_pack("{s:[{s:s, s:i}, {s:s, s:s}]}", "anyOf", "type", "integer", "minimum", 0, "type", "string", "pattern", SIZE);
+}
+
+static json_t *duration(void)
+{
+	return json_pack("{s:[{s:[i]}, {s:s, s:s}]}", "anyOf", "enum", 0, "type", "string", "pattern", DURATION);
 }
 
 static json_t *schema_of_type(const struct yaml_field *f)
@@ -96,9 +101,9 @@ static json_t *schema_of_type(const struct yaml_field *f)
 	case YAML_F64:
 		return f->n > 1 ? list_of(number(f, false), f->n) : number(f, false);
 	case YAML_SIZE:
-		return number_or(SIZE);
+		return size();
 	case YAML_MS:
-		return number_or(DURATION);
+		return duration();
 	case YAML_I64S:
 		return list_of(number(f, true), 0);
 	case YAML_STRINGS:

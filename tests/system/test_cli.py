@@ -1,0 +1,401 @@
+"""gaccctl as its users type it, against the gaccd of `gaccctl cluster up`. Ranks are played by gacc_client's Rank, or are linear."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+from harness import Client, Rank, alive, build_dir, wait_until
+
+GACCCTL, LINEAR = build_dir() / "bin/gaccctl", build_dir() / "bin/linear"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
+SGD = ("--set", "optimizer.type=sgd", "--set", "optimizer.lr=0.1")
+
+
+class Cli:
+    """gaccctl with the environment of one user."""
+
+    def __init__(self, folder, endpoint=None):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("GACC_", "XDG_", "RANK", "WORLD_SIZE"))}
+        self.folder = folder
+        self.env = {**clean, "TMPDIR": str(folder), "XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
+        if endpoint:
+            self.env["GACC_ENDPOINT"] = endpoint
+
+    def start(self, *words, **how):
+        return subprocess.Popen([str(w) for w in (GACCCTL, *words)], env=self.env, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, **how)
+
+    def run(self, *words, code=0, stdin=None, timeout=60):
+        """What it printed; the exit status must be `code`."""
+        done = subprocess.run([str(w) for w in (GACCCTL, *words)], env=self.env, text=True, capture_output=True, input=stdin,
+                              timeout=timeout)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        self.err = done.stderr
+        return done.stdout
+
+    def json(self, *words, code=0):
+        return json.loads(self.run(*words, "-o", "json", code=code))
+
+    def submit(self, *words, ranks=1, micro_size=1, name="cli"):
+        return int(self.run("submit", *SGD, "-n", ranks, "--set", f"micro_size={micro_size}", "--name", name, *words))
+
+    def state(self, job):
+        return self.json("describe", f"job/{job}")["state"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+        cli = Cli(pathlib.Path(folder))
+        line = cli.run("cluster", "up").strip()
+        assert re.fullmatch(r"export GACC_ENDPOINT=unix:/\S+", line)
+        cli.env["GACC_ENDPOINT"] = cli.endpoint = line.partition("=")[2]
+        yield cli
+        log = (pathlib.Path(cli.endpoint[5:]).parent / "log").read_text()
+        cli.run("cluster", "down")
+        bad = [x for x in log.splitlines() if re.search(" ERROR |Sanitizer|runtime error:", x)]
+        assert not bad, "\n".join(bad)
+
+
+@pytest.fixture
+def folder():
+    """Shorter than tmp_path: sockets have little room for theirs."""
+    with tempfile.TemporaryDirectory(prefix="gacc-") as path:
+        yield pathlib.Path(path)
+
+
+def one_rank(cluster, job, shape=(3,), **how):
+    r = Rank(cluster.endpoint, job, 0, [("w", list(shape))], **how)
+    r.start({"w": np.zeros(shape, np.float32)})
+    return r
+
+
+def step(rank, value, weight=1.0, loss=0.0, micros=1):
+    for _ in range(micros):
+        rank.push([np.full(3, value, np.float32)], weight=weight, loss=loss)
+    return rank.wait_step().result
+
+
+def columns(table):
+    """Rows of a table as dicts; headers are single words, cells have no spaces."""
+    head, *rows = [line.split() for line in table.splitlines()]
+    return [dict(zip(head, row)) for row in rows]
+
+
+# ---- cluster ----
+
+
+def test_cluster_lives_and_dies(folder):
+    cli, tmp = Cli(folder), folder
+    assert "no cluster" in (cli.run("cluster", "status", code=4), cli.err)[1]
+    cli.run("cluster", "down", code=4)
+    line = cli.run("cluster", "up")
+    folder, = tmp.glob("gacc-cluster-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert cli.run("cluster", "up") == line and "runs already" in cli.err
+    up = cli.json("cluster", "status")
+    assert line == f"export GACC_ENDPOINT={up['endpoint']}\n" and up["directory"] == str(folder)
+    assert cli.run("cluster", "status").startswith("up: gaccd ")
+    cli.env["GACC_ENDPOINT"] = up["endpoint"]
+    cli.submit()
+    assert cli.run("cluster", "down") == "" and not folder.exists() and not alive(up["pid"])
+    assert "cannot reach" in (cli.run("jobs", code=3), cli.err)[1]
+
+
+def test_cluster_knows_its_own_process(folder):
+    """A number that now belongs to another process is not signalled, and a dead one is replaced."""
+    cli, tmp = Cli(folder), folder
+    pid = (cli.run("cluster", "up"), cli.json("cluster", "status"))[1]["pid"]
+    folder, = tmp.glob("gacc-cluster-*")
+    children = [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    for p in (pid, *children):
+        os.kill(p, signal.SIGKILL)
+    wait_until("death", lambda: not alive(pid))
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        state = json.loads((folder / "cluster.json").read_text())
+        (folder / "cluster.json").write_text(json.dumps({**state, "pid": other.pid}))
+        assert "has died" in (cli.run("cluster", "status", code=8), cli.err)[1]
+        cli.run("cluster", "up")
+        assert cli.json("cluster", "status")["pid"] not in (pid, other.pid)
+        cli.run("cluster", "down")
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_cluster_takes_no_folder_of_others(folder):
+    cli, folder = Cli(folder), folder / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    assert "not a private directory" in (cli.run("cluster", "up", "--dir", folder, code=1), cli.err)[1]
+    assert list(folder.iterdir()) == []
+    assert "cannot be started" in (cli.run("cluster", "up", "--gaccd", "/nonexistent", code=1), cli.err)[1]
+
+
+# ---- submit, wait ----
+
+
+def test_submit_and_wait(cluster):
+    assert cluster.run("submit", "-f", EXAMPLES / "linear.yaml", "--set", "ranks=1", "--dry-run").startswith("{")
+    before = len(cluster.json("jobs", "-a")["jobs"])
+    job = int(cluster.run("submit", "-f", EXAMPLES / "linear.yaml", "--set", "ranks=1", "--set", "steps=5"))
+    assert f"gaccctl status {job} -w" in cluster.err
+    assert len(cluster.json("jobs", "-a")["jobs"]) == before + 1
+    assert "time is up" in (cluster.run("wait", job, "--timeout", "50ms", code=5), cluster.err)[1]
+    ranks = {"GACC_JOB_ID": str(job), "RANK": "0", "WORLD_SIZE": "1"}
+    waiting = cluster.start("wait", job, "--for", "step=3", "-o", "json")
+    subprocess.run([LINEAR], env={**cluster.env, **ranks}, check=True, capture_output=True, timeout=60)
+    out, _ = waiting.communicate(timeout=30)
+    assert waiting.returncode == 0 and json.loads(out)["applied_step"] >= 3
+    assert cluster.run("wait", job) == f"job {job} (linear) is COMPLETED, 5 steps applied\n"
+    assert cluster.run("wait", job, "--for", "state=completed", "-o", "name") == f"job/{job}\n"
+    assert "is COMPLETED" in (cluster.run("wait", job, "--for", "step=6", code=7), cluster.err)[1]
+    cluster.run("wait", "nonesuch", code=4)
+
+
+def test_submit_reads_the_standard_input(cluster):
+    spec = json.dumps({"metadata": {"name": "piped"}, "spec": {"optimizer": {"type": "sgd"}}})
+    assert cluster.run("submit", "-f", "-", "-o", "name", stdin=spec).startswith("job/")
+    assert "unknown key" in (cluster.run("submit", "-f", "-", code=2, stdin="spec: {rank: 1}"), cluster.err)[1]
+    job = json.loads(cluster.run("submit", "-f", "-", "-o", "json", stdin=spec))
+    assert job["spec"]["name"] == "piped" and job["state"] == "PENDING"
+    for j in cluster.json("jobs")["jobs"]:
+        if j["spec"]["name"] == "piped":
+            cluster.run("cancel", j["id"])
+
+
+def test_submit_wait_follows_and_detaches(cluster, tmp_path):
+    """Shows rank 0's output; Ctrl-C leaves the job alone; a second follower ends with the job, 7 as it is cancelled."""
+    logs = tmp_path / "logs"
+    follower = cluster.start("submit", *SGD, "--name", "followed", "--log-dir", logs / "%j", "--wait")
+    assert re.fullmatch(r"job \d+ \(followed\) is PENDING.*\n", first := follower.stdout.readline())
+    job = int(first.split()[1])
+    (logs / str(job)).mkdir(parents=True)
+    (logs / str(job) / "worker_0.log").write_text("hello from rank 0\n")
+    assert follower.stdout.readline() == "hello from rank 0\n"
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=20)
+    assert follower.returncode == 130 and f"gaccctl logs {job} -f" in err
+    assert cluster.state(job) == "PENDING"
+    follower = cluster.start("logs", job, "-f")
+    assert follower.stdout.readline() == "hello from rank 0\n"
+    waiting = cluster.start("wait", job)
+    cluster.run("cancel", job, "--reason", "enough")
+    follower.communicate(timeout=20)
+    _, err = waiting.communicate(timeout=20)
+    assert follower.returncode == 0 and waiting.returncode == 7
+
+
+def test_submit_wait_ends_with_the_job(cluster):
+    follower = cluster.start("submit", *SGD, "--set", "steps=2", "--name", "whole", "--wait", "-o", "json")
+    job = int(re.match(r"job (\d+) ", follower.stderr.readline())[1])
+    with one_rank(cluster, job) as r:
+        step(r, 1), step(r, 1)
+    out, err = follower.communicate(timeout=20)
+    assert follower.returncode == 0, err
+    assert json.loads(out)["state"] == "COMPLETED" and f"job {job} COMPLETED   steps 2/2" in err
+
+
+# ---- control ----
+
+
+def test_pause_resume_update(cluster):
+    job = cluster.submit("--set", "steps=0")
+    with one_rank(cluster, job) as r:
+        step(r, 1)
+        assert "is PAUSED" in cluster.run("pause", job, "--reason", "lunch")
+        assert cluster.json("describe", f"job/{job}")["reason"].find("lunch") >= 0
+        r.push([np.ones(3, np.float32)])
+        assert r.wait_step is not None and cluster.state(job) == "PAUSED"
+        assert "gaccctl status" in cluster.run("resume", f"job/{job}")
+        assert r.wait_step().result.applied_step == 2
+        window = int(re.search(r"from window (\d+) on", cluster.run("update", job, "lr=0.5", "clip_norm=2"))[1])
+        before = r.params()["w"].copy()
+        while (result := step(r, 1)).window < window:
+            before = r.params()["w"].copy()
+        assert result.lr == 0.5 and np.allclose(before - r.params()["w"], 0.5, atol=1e-6)
+        later = result.window + 100
+        assert cluster.json("update", job, "lr=0.25", "--window", later) == {"window": later}
+        assert f"from window {later}: lr=0.25" in cluster.run("describe", f"job/{job}")
+        cluster.run("update", job, "lr=1", "--window", 1, code=2)
+    cluster.run("cancel", job)
+
+
+def test_norms_of_the_next_window(cluster):
+    job = cluster.submit("--set", "steps=0")
+    with one_rank(cluster, job) as r:
+        step(r, 2)
+        asking = cluster.start("norms", job, "-o", "json")
+        for _ in range(200):
+            if asking.poll() is not None:
+                break
+            step(r, 2)
+            time.sleep(0.02)
+        out, err = asking.communicate()
+        assert asking.returncode == 0, out + err
+        norms = json.loads(out)
+        assert norms["norms"][0]["name"] == "w"
+        assert norms["norms"][0]["grad_norm"] == pytest.approx(2 * 3 ** 0.5)
+        step_of = norms["window"] * 0.1 * 2 * 3 ** 0.5
+        assert norms["norms"][0]["param_norm"] == pytest.approx(step_of, rel=1e-4)
+    cluster.run("cancel", job)
+
+
+def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
+    running = cluster.start("run", "-n", 2, "--max-restarts", 50, "--grace", "5s", "-f", EXAMPLES / "linear.yaml", "--set",
+                            "steps=0", "--name", "endless", "--", LINEAR)
+    job = int(running.stdout.readline().split()[1])
+    cluster.run("wait", job, "--for", "step=5", "--timeout", "30s")
+    cluster.run("cancel", job)
+    out, err = running.communicate(timeout=30)
+    assert "starting it again" not in out + err
+    assert re.search(rf"^job {job} CANCELLED ", out, re.M), out + err
+    assert running.returncode != 0
+
+
+# ---- look ----
+
+
+def test_top(cluster):
+    job = cluster.submit(name="topped")
+    out = cluster.run("top", "-n", 2, "-d", "20ms")
+    assert out.count("topped") == 4 and out.count(f"JOB {job}  topped  PENDING") == 2 and "\033" not in out
+    cluster.run("cancel", job)
+
+
+def test_bench(cluster, tmp_path):
+    out = cluster.run("bench", "-b", "4K", "-e", "64K", "-f", 4, "-n", 3, "-w", 1, "-r", 3, "-J", tmp_path / "b.json")
+    rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+    assert [r[0] for r in rows] == ["4096", "16384", "65536"] and [r[1] for r in rows] == ["1024", "4096", "16384"]
+    assert all(r[2] == "f32" and r[-1] == "0" and all(float(x) >= 0 for x in r[3:9]) for r in rows)
+    assert "# Out of bounds values : 0 OK\n" in out and re.search(r"^# Avg bus bandwidth    : \d+\.\d+ GB/s$", out, re.M)
+    saved = json.loads((tmp_path / "b.json").read_text())
+    assert saved["ok"] and saved["ranks"] == 3 and [r["size"] for r in saved["results"]] == [4096, 16384, 65536]
+    for r in saved["results"]:
+        assert r["busbw"] == pytest.approx(3 * r["algbw"]) and r["algbw"] == pytest.approx(r["size"] / r["total_us"] / 1e3)
+    inline = cluster.json("bench", "-b", "16K", "-e", "16K", "-n", 2, "--path", "inline", "-c", 1)
+    assert inline["path"] == "inline" and inline["wrong"] == 0
+    assert not [j for j in cluster.json("jobs")["jobs"] if j["spec"]["name"] == "bench"]
+
+
+def test_bench_is_stopped(cluster):
+    bench = cluster.start("bench", "-b", "64K", "-e", "64K", "-n", 1000000)
+    wait_until("the job", lambda: [j for j in cluster.json("jobs")["jobs"] if j["spec"]["name"] == "bench"])
+    bench.send_signal(signal.SIGINT)
+    bench.communicate(timeout=20)
+    assert bench.returncode == 130
+    wait_until("the job's end", lambda: not [j for j in cluster.json("jobs")["jobs"] if j["spec"]["name"] == "bench"])
+
+
+# ---- formats ----
+
+
+def json_names(descriptor):
+    return {f.name.removesuffix("unix_nanos") + "time" if f.name.endswith("unix_nanos") else f.name for f in descriptor.fields}
+
+
+def test_json_has_the_names_of_the_proto(cluster):
+    types = Client(cluster.endpoint).types
+    job = cluster.submit(name="named")
+    one = cluster.json("describe", f"job/{job}")
+    assert set(one) == json_names(types.Job.DESCRIPTOR) and set(one["spec"]) == json_names(types.JobSpec.DESCRIPTOR)
+    assert set(cluster.json("describe", "node")) == json_names(types.GetNodeResponse.DESCRIPTOR)
+    assert set(one["ranks"][0]) == json_names(types.RankStatus.DESCRIPTOR)
+    lines = cluster.run("jobs", "-o", "jsonl").splitlines()
+    assert job in [json.loads(x)["id"] for x in lines]
+    assert f"job/{job}" in cluster.run("jobs", "-o", "name").splitlines()
+    cluster.run("cancel", job)
+
+
+def test_yaml_is_the_same_as_json(cluster):
+    yaml = pytest.importorskip("yaml")
+
+    class Words(yaml.SafeLoader):
+        """Times stay strings."""
+        yaml_implicit_resolvers = {k: [r for r in v if r[0] != "tag:yaml.org,2002:timestamp"]
+                                   for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+
+    job = cluster.submit("--set", "metadata.labels={a: 'yes', b: '12', c: ''}", name="y")
+    cluster.run("cancel", job)
+    wait_until("its end", lambda: cluster.state(job) == "CANCELLED")
+    assert yaml.load(cluster.run("describe", f"job/{job}", "-o", "yaml"), Words) == cluster.json("describe", f"job/{job}")
+
+
+def test_errors_as_data(cluster):
+    error = cluster.json("describe", "job/4711", code=4)["error"]
+    assert error["code"] == "NOT_FOUND" and error["reason"] == "JOB_NOT_FOUND" and error["message"] and error["hint"]
+    text = cluster.run("describe", "job/4711", "-o", "yaml", code=4)
+    assert text.startswith("error:\n  code: NOT_FOUND\n")
+
+
+# ---- the job file's schema ----
+
+
+def conforms(value, schema):
+    """The words of JSON Schema that ours uses."""
+    if "anyOf" in schema:
+        return any(conforms(value, s) for s in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    if not isinstance(value, kinds[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean"):
+        return False
+    if isinstance(value, dict):
+        known, rest = schema.get("properties", {}), schema["additionalProperties"]
+        return all(conforms(v, known[k]) if k in known else rest and conforms(v, rest) for k, v in value.items())
+    if isinstance(value, list):
+        return all(conforms(v, schema["items"]) for v in value) and \
+            schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
+    if isinstance(value, str):
+        return bool(re.search(schema.get("pattern", ""), value)) and \
+            schema.get("minLength", 0) <= len(value.encode()) <= schema.get("maxLength", 1 << 30)
+    return isinstance(value, bool) or schema.get("minimum", value) <= value <= schema.get("maximum", value)
+
+
+def test_schema_takes_what_gaccctl_takes(cluster):
+    yaml = pytest.importorskip("yaml")
+    schema = json.loads(cluster.run("config", "schema"))
+    assert schema["$schema"].startswith("https://json-schema.org/") and schema == cluster.json("config", "schema")
+    checks = [conforms]
+    try:
+        import jsonschema
+        jsonschema.Draft202012Validator.check_schema(schema)
+        checks.append(lambda v, s: jsonschema.Draft202012Validator(s).is_valid(v))
+    except ImportError:
+        pass
+    files = [p.read_text() for p in EXAMPLES.glob("*.yaml")]
+    files += ["spec: {ranks: 4, timeouts: {stall_warn: 60s}, optimizer: {type: adam, betas: [0.9, 0.99]}, deterministic: true}",
+              "spec: {optimizer: {type: client}, tensors: [{name: w, shape: [2, 3]}], param_groups: [{pattern: '*', frozen: true}]}"]
+    bad = ["spec: {rank: 4}", "spec: {ranks: 0}", "spec: {ranks: 1.5}", "spec: {timeouts: {stall_warn: 60}}",
+           "spec: {reduction: median}", "spec: {optimizer: {betas: [0.9]}}", "spec: {tensors: [{shape: [0], name: w}]}"]
+    for text in files + bad:
+        valid = text not in bad
+        cluster.run("submit", "-f", "-", "--dry-run", *([] if valid else SGD), stdin=text, code=0 if valid else 2)
+        for check in checks:
+            assert check(yaml.safe_load(text), schema) == valid, text
+
+
+# ---- completion ----
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["che"], ["checkpoint"]), (["checkpoint", ""], ["save", "list", "restore"]), (["cluster", "d"], ["down"]),
+    (["bench", "--pa"], ["--path"]), (["wait", "job/"], None)])
+def test_bash_completion(cluster, words, expected):
+    if expected is None:
+        job = cluster.submit(name="completed")
+        cluster.run("cancel", job)
+        expected = [f"job/{job}"]
+    script = (f"PATH={GACCCTL.parent}:$PATH; source <(gaccctl completion bash); COMP_WORDS=(gaccctl \"$@\"); "
+              "COMP_CWORD=$#; _gaccctl; printf '%s\\n' \"${COMPREPLY[@]}\"")
+    out = subprocess.run(["bash", "-c", script, "bash", *words], env=cluster.env, text=True, capture_output=True, timeout=20)
+    assert set(expected) <= set(out.stdout.split()), out
