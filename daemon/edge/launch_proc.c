@@ -183,9 +183,9 @@ static int start_one(uv_loop_t *loop, struct launch_proc *p, const struct launch
 	int listener = listen_at(at);
 	if (listener < 0)
 		return listener;
-	int r = spawn(loop, p, a, listener);
-	close(listener);
-	return r ? r : connect_to(at);
+	int r = spawn(loop, p, a, listener), fd = r ? r : connect_to(at);
+	close(listener); /* not before: should the launcher be dead already, its socket's end says so like any other */
+	return fd;
 }
 
 static void on_never_opened(uv_handle_t *h)

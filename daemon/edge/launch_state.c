@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "edge/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +15,8 @@
 #include <unistd.h>
 
 #define BOOT_BYTES 64
-#define WAIT_TRIES 100 /* of 10 ms */
+#define WAIT_NS 10000000
+#define WAIT_TRIES 100
 
 static void read_boot_id(char out[BOOT_BYTES])
 {
@@ -114,23 +116,42 @@ enum status launch_state_note(int fd, const struct launch_note *n)
 	return ST_IO_ERROR;
 }
 
-/* Its leader, or, when that has died, its group: a pid is not given out again while it is the number of a group. */
-static bool is_left(const struct launch_note *n)
+/* The note's group is still the one that was started: its leader is, or has died. A pid is not given out again while it is the number of a
+ * group. */
+static bool is_ours(const struct launch_note *n)
 {
 	uint64_t start = process_start_time(n->pid);
-	return (!start || start == n->start_time) && !kill((pid_t)-n->pid, 0);
+	return !start || start == n->start_time;
+}
+
+static bool is_noted(const struct launch_note *note, uint32_t n, int64_t group)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (note[i].pid == group)
+			return is_ours(&note[i]);
+	return false;
+}
+
+/* Zombies do not count: who should reap them may be slow. */
+static bool any_left(const struct launch_note *note, uint32_t n)
+{
+	DIR *proc = opendir("/proc");
+	bool found = false;
+	for (const struct dirent *d; proc && !found && (d = readdir(proc));) {
+		struct process_info p;
+		long long pid = strtoll(d->d_name, NULL, 10);
+		found = pid > 0 && process_look(pid, &p) && is_noted(note, n, p.group);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
 }
 
 void launch_state_kill(const struct launch_note *note, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		if (is_left(&note[i]))
+		if (is_ours(&note[i]))
 			kill((pid_t)-note[i].pid, SIGKILL);
-	for (uint32_t i = 0, tries = 0; i < n && tries < WAIT_TRIES;)
-		if (is_left(&note[i])) {
-			nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
-			tries++;
-		} else {
-			i++;
-		}
+	for (int tries = 0; n && tries < WAIT_TRIES && any_left(note, n); tries++)
+		nanosleep(&(struct timespec){ .tv_nsec = WAIT_NS }, NULL);
 }

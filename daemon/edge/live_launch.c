@@ -18,8 +18,7 @@
 #include <unistd.h>
 
 #define RETRY_NS (INT64_C(100) * 1000000)          /* before a launcher is replaced; doubles */
-#define RETRY_MAX_SHIFT 6
-#define MAX_DEATHS 8                               /* of launchers in a row */
+#define MAX_DEATHS 5                               /* of launchers in a row */
 #define STEADY_NS (INT64_C(60) * 1000000000)       /* a launcher that lived so long begins a new row */
 #define COMPLETED_NS (INT64_C(600) * 1000000000)   /* for ranks of a completed job to end by themselves */
 #define PUZZLED_NS (INT64_C(3) * 1000000000)
@@ -208,6 +207,8 @@ static void on_summary(void *arg, const struct launch_summary *s, const char *ta
 {
 	struct live_job *l = arg;
 	struct live_launch *g = l->launch;
+	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < l->spec.ranks; i++)
+		g->rank[i].state = LAUNCH_RANK_WAITING; /* a new launcher: the old one's processes are gone */
 	g->summary = *s;
 	g->n_tail = n_tail;
 	memcpy(g->tail, tail, n_tail);
@@ -257,6 +258,21 @@ static void watch_early_ends(struct live_job *l, struct now now)
 
 /* ---- the launcher's life ---- */
 
+/* It will be replaced, unless that has been tried too often. */
+static void note_death(struct live_job *l, struct now now)
+{
+	struct live_launch *g = l->launch;
+	char text[96];
+	g->deaths = now.mono_ns - g->opened_ns > STEADY_NS ? 1 : g->deaths + 1;
+	g->retry_ns = now.mono_ns + (RETRY_NS << g->deaths);
+	if (g->deaths < MAX_DEATHS)
+		return;
+	g->done = true;
+	snprintf(text, sizeof text, "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
+	if (!live_ended(l))
+		fail_job(l, text, now);
+}
+
 static void on_gone(void *arg)
 {
 	struct live_job *l = arg;
@@ -272,17 +288,9 @@ static void on_gone(void *arg)
 	if (ordered || l->d->stopping)
 		return;
 	char text[160];
-	g->deaths = now.mono_ns - g->opened_ns > STEADY_NS ? 1 : g->deaths + 1;
 	snprintf(text, sizeof text, "the launcher (pid %lld) is gone, and its ranks with it: they are started again", (long long)pid);
 	live_event(l, true, "LauncherLost", -1, text);
-	if (g->deaths >= MAX_DEATHS) {
-		snprintf(text, sizeof text, "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
-		g->done = true;
-		if (!live_ended(l))
-			fail_job(l, text, now);
-		return;
-	}
-	g->retry_ns = now.mono_ns + (RETRY_NS << (g->deaths < RETRY_MAX_SHIFT ? g->deaths : RETRY_MAX_SHIFT));
+	note_death(l, now);
 }
 
 static enum status open_launcher(struct live_job *l, bool start)
@@ -293,7 +301,9 @@ static enum status open_launcher(struct live_job *l, bool start)
 	struct now now = daemon_now(l->d);
 	enum status st = launch_proc_open(&l->d->loop, &a, start, &events, l, &l->launch->proc);
 	l->launch->opened_ns = now.mono_ns;
-	l->launch->retry_ns = st ? now.mono_ns + (RETRY_NS << RETRY_MAX_SHIFT) : 0;
+	l->launch->retry_ns = 0;
+	if (st && start)
+		note_death(l, now);
 	return st;
 }
 

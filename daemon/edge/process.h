@@ -2,9 +2,17 @@
 #ifndef GACC_EDGE_PROCESS_H
 #define GACC_EDGE_PROCESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* Start time of a process in clock ticks (proc(5), stat field 22); 0: no such process, or a zombie. */
+struct process_info {
+	int64_t group;         /* process group */
+	uint64_t start_time;   /* clock ticks after the boot */
+};
+
+/* Fields 5 and 22 of proc(5)'s stat. false: no such process, or a zombie. */
+bool process_look(int64_t pid, struct process_info *out);
+/* Start time of a process; 0: no such process, or a zombie. */
 uint64_t process_start_time(int64_t pid);
 
 #endif

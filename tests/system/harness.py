@@ -209,6 +209,14 @@ class Daemon:
         for left in self.dir.glob("gaccd-notify*"):
             shutil.rmtree(left)
 
+    def is_launcher(self, pid):
+        """One of this gaccd's: launchers have no environment, and outlive it."""
+        words = command_line(pid).split(b"\0")
+        return words[:2] == [b"gaccd", b"--launcher"] and str(self.dir / "run").encode() in words
+
+    def launchers(self):
+        return [int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))]
+
     def processes(self):
         """All that live with our folder in their environment."""
         mark, found = f"GACC_TEST={self.dir}".encode(), []
@@ -217,7 +225,8 @@ class Daemon:
                 environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
             except OSError:
                 continue
-            if mark in environ.split(b"\0") and alive(int(pid)):
+            ours = mark in environ.split(b"\0") or self.is_launcher(pid)
+            if ours and alive(int(pid)):
                 found.append(int(pid))
         return found
 

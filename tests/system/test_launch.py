@@ -1,0 +1,397 @@
+"""launch: daemon. Ranks that gaccd starts: what they are given, how they end, who outlives whom, and whose turn it is."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness import Daemon, GaccError, alive, build_dir, wait_until
+from test_examples import linear_in_numpy, parameters
+
+LINEAR = str(build_dir() / "bin/linear")
+SPEC = {"name": "linear", "ranks": 2, "micro_size": 4, "steps": 40, "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}
+GIB = 1 << 30
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have a second user")
+WAIT_FOR = 'while [ ! -e "$GATE/{0}" ]; do sleep 0.02; done; '
+
+
+def launched(*command, ranks=2, environment=None, max_restarts=0, grace_ms=500, **spec):
+    variables = [{"key": k, "value": str(v)} for k, v in (environment or {}).items()]
+    return {**SPEC, "ranks": ranks, **spec, "launch": "daemon",
+            "launch_command": {"command": [str(c) for c in command], "environment": variables, "max_restarts": max_restarts,
+                               "grace_ms": grace_ms}}
+
+
+def shell(daemon, script, *arguments, environment=None, **more):
+    """Ranks that run a shell script; $GATE is a folder of the test's own."""
+    return launched("sh", "-c", script, "sh", *arguments, environment={"GATE": gate(daemon), "GACC_TEST": daemon.dir, **(environment or {})}, **more)
+
+
+def gate(daemon):
+    path = daemon.dir / "gate"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def open_gate(daemon, name="go"):
+    (gate(daemon) / name).touch()
+
+
+def wait_state(daemon, job, *states, timeout=15):
+    wait_until(lambda: f"{states}; it is {daemon.get_job(job)}\n{daemon.log()}", lambda: daemon.state(job) in states, timeout)
+    return daemon.get_job(job)
+
+
+def wait_pids(daemon, job, ranks=2):
+    """Of the ranks, when all run and have files open as they should."""
+    def all_there():
+        pids = [r.pid for r in daemon.get_job(job).ranks]
+        return pids if len(pids) == ranks and all(p and alive(p) for p in pids) else None
+    return wait_until("the ranks' processes", all_there)
+
+
+def log_of(daemon, job, rank):
+    return pathlib.Path(daemon.get_job(job).log_dir, f"worker_{rank}.log").read_text()
+
+
+@pytest.fixture
+def no_launcher_left(daemon):
+    yield daemon
+    wait_until("the launchers' end", lambda: not daemon.launchers())
+    assert not list((daemon.dir / "run").glob("launch-*"))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return linear_in_numpy()
+
+
+# ---- what a rank is given ----
+
+
+def test_trains_to_the_same_bits(no_launcher_left, expected):
+    d = no_launcher_left
+    job = d.submit(launched(LINEAR))
+    wait_state(d, job, "COMPLETED")
+    wait_until("the launcher's end", lambda: not d.launchers())
+    j = d.get_job(job)
+    assert [(r.exit_status, r.restarts) for r in j.ranks] == [(0, 0), (0, 0)]
+    assert not j.HasField("root_cause") and j.applied_step == 40 and j.launcher_pid == 0
+    assert j.log_dir == str(d.dir / f"state/logs/{job}")
+    for rank in range(2):
+        assert parameters(log_of(d, job, rank)) == [expected]
+        assert os.stat(f"{j.log_dir}/worker_{rank}.log").st_mode & 0o777 == 0o644
+
+
+def test_environment_and_where_it_runs(no_launcher_left, monkeypatch):
+    d = no_launcher_left
+    d.allow.append(" Ended job=.*never attached")
+    job = d.submit(shell(d, 'env; echo "pwd=$(pwd) umask=$(umask) args=$*"; readlink /proc/self/fd/0', "a b", "",
+                         environment={"LANG": "de", "MINE": "x=y", "GACC_RANK": "77"}, ranks=3, log_dir=f"{d.dir}/l/%j-%x"))
+    j = wait_state(d, job, "FAILED")
+    assert re.search(r"rank \d \(pid \d+\) ended with code 0 and had never attached", j.reason)
+    assert j.log_dir == f"{d.dir}/l/{job}-linear"
+    for rank in range(3):
+        lines = log_of(d, job, rank).splitlines()
+        env = dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
+        port = env.pop("MASTER_PORT")
+        env = {k: v for k, v in env.items() if k not in ("PWD", "OLDPWD", "SHLVL", "_")}
+        assert int(port) > 1023 and env == {
+            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.path.expanduser("~root"), "USER": "root", "SHELL": env["SHELL"],
+            "LANG": "de", "OMP_NUM_THREADS": "1", "MINE": "x=y", "GATE": str(gate(d)), "GACC_TEST": str(d.dir), "RANK": str(rank), "WORLD_SIZE": "3",
+            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": str(job), "GACC_JOB_ID": str(job),
+            "GACC_RANK": str(rank), "GACC_WORLD_SIZE": "3", "GACC_ENDPOINT": d.endpoint, "GACC_MICRO_SIZE": "4",
+            "GACC_RESTART_COUNT": "0", "GACC_LOG_DIR": j.log_dir}
+        assert "pwd=/ umask=0022 args=a b " in lines and "/dev/null" in lines
+
+
+@as_root
+def test_drops_to_the_submitter(request):
+    """A second user's ranks: its uid and groups, no capability, a log that is its own; and not a byte of what only root may read."""
+    with Daemon(conf={"listen.mode": "0666"}, allow=[" Ended job=", " RankExited job="]) as d:
+        os.chmod(d.dir, 0o755)
+        secret = d.dir / "secret"
+        secret.touch(0o600)
+        spec = shell(d, f"id -u; id -G; grep -E 'CapPrm|CapEff|CapAmb' /proc/self/status; ls -ld $GACC_LOG_DIR; cat {secret}; exit 5", ranks=1)
+        done = subprocess.run([sys.executable, pathlib.Path(__file__).parent / "trainers/submit_as.py", d.endpoint, "nobody",
+                               json.dumps(spec)], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        job = int(done.stdout)
+        j = wait_state(d, job, "FAILED")
+        assert j.user == "nobody" and j.root_cause.exit_status == 5
+        lines = list(j.root_cause.log_tail)
+        assert lines[0] == "65534" and lines[1] == "65534"
+        assert [line.split()[1] for line in lines[2:5]] == ["0" * 16] * 3
+        assert lines[5].startswith("drwx------") and " nobody nogroup " in lines[5]
+        assert "Permission denied" in lines[6]
+        assert os.stat(f"{j.log_dir}/worker_0.log").st_uid == 65534
+        # a log directory that is a trap: the link is not followed
+        trap = d.dir / "trap"
+        trap.mkdir()
+        (trap / "worker_0.log").symlink_to(secret)
+        job = d.submit(shell(d, "echo overwritten", ranks=1, log_dir=str(trap)))
+        j = wait_state(d, job, "FAILED")
+        assert "cannot write" in j.reason and "symbolic links" in j.root_cause.log_tail[0] and not secret.read_text()
+
+
+@as_root
+def test_who_may_not_change_users_refuses_others():
+    class Unprivileged(Daemon):
+        def command(self):
+            self.dir.chmod(0o755)
+            os.chown(self.dir, 65534, 65534)
+            return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
+                    *super().command()]
+    with Unprivileged(conf={"listen.mode": "0666"}) as d:
+        with pytest.raises(GaccError) as e:
+            d.submit(launched("true"))
+        assert (e.value.code, e.value.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")
+        assert "gaccd runs as nobody and may not start processes as root" in e.value.text and "gaccd-launch.conf" in e.value.text
+        assert not d.client.jobs.List(all=True).jobs
+        spec = launched("sh", "-c", "id -u; exit 4", ranks=1)
+        done = subprocess.run([sys.executable, pathlib.Path(__file__).parent / "trainers/submit_as.py", d.endpoint, "nobody",
+                               json.dumps(spec)], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        d.allow += [" Ended job=", " RankExited job="]
+        wait_until("its end", lambda: "exited with code 4: 65534" in d.log())
+        assert int(done.stdout) == 1
+
+
+@pytest.mark.parametrize("change, field, text", [
+    ({"launch_command": {}}, "launch_command.command", "must name the program"),
+    ({"launch_command": {"command": ["a"], "working_dir": "here"}}, "launch_command.working_dir", "must be absolute"),
+    ({"launch_command": {"command": ["a"], "environment": [{"key": "A=B", "value": ""}]}}, "launch_command.environment", "must not contain ="),
+    ({"launch_command": {"command": ["a" * 70000]}}, "launch_command", "at most 65536"),
+    ({"launch_command": {"command": ["a"], "grace_ms": 10 ** 8}}, "launch_command.grace_ms", "an hour")])
+def test_specifications_that_cannot_be(daemon, change, field, text):
+    with pytest.raises(GaccError) as e:
+        daemon.submit({**launched("a"), **change})
+    assert (e.value.reason, e.value.detail.field) == ("INVALID_SPEC", field) and text in e.value.text
+
+
+# ---- how ranks end ----
+
+
+def test_the_root_cause_is_the_first_failure(no_launcher_left):
+    d = no_launcher_left
+    d.allow += [" Ended job=", " RankExited job="]
+    die = WAIT_FOR.format("dead") + "sleep 0.2; echo I died, too; exit 1"
+    script = f'trap "" TERM; if [ $RANK = 2 ]; then seq 30; printf "disk \\377on fire" >&2; touch $GATE/dead; exit 3; fi; {die}'
+    job = d.submit(shell(d, script, ranks=4, grace_ms=5000))
+    j = wait_state(d, job, "FAILED")
+    wait_until("all exits", lambda: [r.exit_status for r in d.get_job(job).ranks] == [1, 1, 3, 1])
+    j = d.get_job(job)
+    c = j.root_cause
+    assert (c.rank, c.exit_status, c.pid) == (2, 3, j.ranks[2].pid)
+    assert list(c.log_tail) == [str(i) for i in range(12, 31)] + ["disk ?on fire"]
+    assert j.reason == f"rank 2 (pid {c.pid}) exited with code 3: disk ?on fire" and c.message == j.reason.rsplit(":", 1)[0]
+
+
+def test_what_cannot_run_says_why(no_launcher_left):
+    d = no_launcher_left
+    d.allow += [" Ended job=", " RankExited job="]
+    job = d.submit(launched("no-such-program"))
+    assert "code 127: cannot run no-such-program: No such file" in wait_state(d, job, "FAILED").reason
+    job = d.submit({**launched("true"), "launch_command": {"command": ["true"], "working_dir": "/nowhere"}})
+    assert "code 126: cannot enter the working directory /nowhere" in wait_state(d, job, "FAILED").reason
+
+
+def test_restarts_until_the_budget_is_used_up(no_launcher_left, expected):
+    d = no_launcher_left
+    d.allow += [" Rank(Restarted|Lost|Exited) job=", " Ended job="]
+    script = 'if [ $RANK = 1 ] && [ $GACC_RESTART_COUNT -lt 2 ]; then kill -9 $$; fi; exec "$0"'
+    job = d.submit(launched("sh", "-c", script, LINEAR, max_restarts=2))
+    wait_state(d, job, "COMPLETED")
+    wait_until("the launcher's end", lambda: not d.launchers())
+    assert [r.restarts for r in d.get_job(job).ranks] == [0, 2]
+    assert {p for rank in range(2) for p in parameters(log_of(d, job, rank))} == {expected}
+    job = d.submit(launched("sh", "-c", script, LINEAR, max_restarts=1))
+    j = wait_state(d, job, "FAILED")
+    assert "was killed by signal 9 (Killed)" in j.reason and j.root_cause.exit_status == 137
+
+
+def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
+    d = no_launcher_left
+    job = d.submit(shell(d, 'trap "" TERM; sleep 1000 & echo $! > $GATE/child.$RANK; while :; do sleep 0.1; done', grace_ms=300))
+    pids = wait_pids(d, job)
+    wait_until("children", lambda: len(list(gate(d).glob("child.*"))) == 2)
+    pids += [int(p.read_text()) for p in gate(d).glob("child.*")]
+    started = time.monotonic()
+    d.cancel(job)
+    wait_until("their death", lambda: not any(alive(p) for p in pids))
+    assert 0.25 < time.monotonic() - started < 5
+    wait_until("exit status", lambda: [r.exit_status for r in d.get_job(job).ranks] == [137, 137])
+    assert not d.get_job(job).HasField("root_cause")  # it was us
+
+
+def test_a_cancel_overtakes_a_restart(no_launcher_left):
+    d = no_launcher_left
+    d.allow += [" RankRestarted job="]
+    job = d.submit(shell(d, "echo x >> $GATE/starts; exit 1", ranks=1, max_restarts=1000))
+    wait_until("some restarts", lambda: d.get_job(job).ranks[0].restarts >= 2)
+    d.cancel(job)
+    wait_until("the launcher's end", lambda: not d.launchers())
+    n = len((gate(d) / "starts").read_text())
+    time.sleep(0.5)
+    assert len((gate(d) / "starts").read_text()) == n
+
+
+# ---- who outlives whom ----
+
+
+def test_ranks_outlive_gaccd(supervised, expected):
+    """gaccd is killed twice, once before and once while they train: the same processes go on, with the same bits."""
+    d = supervised
+    d.allow.append(" RankLost job=")
+    job = d.submit(shell(d, WAIT_FOR.format("go") + 'exec "$1"', LINEAR))
+    pids, [launcher] = wait_pids(d, job), d.launchers()
+    d.kill_gaccd()
+    d.wait_ready()
+    assert wait_pids(d, job) == pids and d.launchers() == [launcher]
+    wait_until("the launcher's pid", lambda: d.get_job(job).launcher_pid == launcher)
+    open_gate(d)
+    wait_until("some steps", lambda: d.get_job(job).applied_step >= 2, every=0.001)
+    d.kill_gaccd()
+    d.wait_ready()
+    wait_state(d, job, "COMPLETED")
+    wait_until("the launcher's end", lambda: not d.launchers())
+    for rank in range(2):
+        assert parameters(log_of(d, job, rank)) == [expected]
+
+
+def test_ranks_begin_again_after_their_launcher(supervised, expected):
+    """The launcher is killed: its ranks and what they have started die, and are started again at no cost; the job goes on."""
+    d = supervised
+    d.allow += [" LauncherLost job=", " RankLost job="]
+    script = 'sleep 1000 & echo $! > $GATE/child.$RANK; touch $GATE/up.$GACC_RESTART_COUNT.$RANK; ' + WAIT_FOR.format("go") + 'exec "$1"'
+    job = d.submit(shell(d, script, LINEAR))
+    pids = wait_pids(d, job)
+    wait_until("children", lambda: len(list(gate(d).glob("up.0.*"))) == 2)
+    pids += [int(p.read_text()) for p in gate(d).glob("child.*")]
+    for restart in (1, 2):
+        [launcher] = d.launchers()
+        os.kill(launcher, signal.SIGKILL)
+        wait_until("their death", lambda: not any(alive(p) for p in pids))
+        wait_until("new ones", lambda: len(list(gate(d).glob(f"up.{restart}.*"))) == 2)
+        pids = wait_pids(d, job) + [int(p.read_text()) for p in gate(d).glob("child.*")]
+        assert [r.restarts for r in d.get_job(job).ranks] == [restart] * 2
+    open_gate(d)
+    wait_state(d, job, "COMPLETED")
+    wait_until("the launcher's end", lambda: not d.launchers())
+    assert not any(alive(p) for p in pids)
+    for rank in range(2):
+        assert parameters(log_of(d, job, rank)) == [expected]
+
+
+def test_a_launcher_that_cannot_live_fails_the_job(daemon):
+    d = daemon
+    d.allow += [" LauncherLost job=", " Ended job="]
+    job = d.submit(launched("sleep", 100))
+    while d.state(job) != "FAILED":
+        [launcher] = wait_until("a launcher", lambda: d.launchers(), every=0.005)
+        os.kill(launcher, signal.SIGKILL)
+        wait_until("the next", lambda: d.state(job) == "FAILED" or (d.launchers() and launcher not in d.launchers()), every=0.005)
+    assert "launchers in a row have died" in wait_state(d, job, "FAILED").reason
+
+
+def test_orphans_end(request):
+    """gaccd is gone for good: the ranks are stopped after launch.orphan_timeout. A gaccd that comes in time finds them; one that comes
+    later ends their job, as its memory is gone."""
+    with Daemon(conf={"launch.orphan_timeout": "1s"}, allow=[" Ended job="]) as d:
+        job = d.submit(shell(d, 'touch $GATE/up.$RANK; sleep 1000'))
+        pids = wait_pids(d, job)
+        d.kill_gaccd()
+        time.sleep(0.5)
+        assert all(alive(p) for p in pids)
+        wait_until("the ranks' end", lambda: not any(alive(p) for p in pids), 5)
+        wait_until("the launcher's end", lambda: not d.launchers())
+        assert not list((d.dir / "run").glob("launch-*"))
+        d.start()
+        assert d.state(job) in ("PENDING", "STARTING")  # nothing was lost: it begins again
+        wait_until("new ranks", lambda: d.get_job(job).launcher_pid)
+        d.cancel(job)
+        wait_until("the launcher's end", lambda: not d.launchers())
+
+
+# ---- whose turn it is ----
+
+
+def reserve(bytes_, **more):
+    return launched("sleep", 1000, ranks=1, host_memory=bytes_, **more)
+
+
+@pytest.fixture
+def small_node(request):
+    with Daemon(conf={"limits.host_memory": "4GiB"}) as d:
+        yield d
+        for job in d.client.jobs.List().jobs:
+            d.cancel(job.id)
+        wait_until("the launchers' end", lambda: not d.launchers())
+
+
+def available_gib():
+    text = pathlib.Path("/proc/meminfo").read_text()
+    return int(re.search(r"MemAvailable: +(\d+)", text)[1]) / (1 << 20)
+
+
+needs_memory = pytest.mark.skipif(available_gib() < 5, reason="needs a machine with 5 GiB to reserve")
+
+
+@needs_memory
+def test_jobs_wait_for_memory_in_order(small_node):
+    d = small_node
+    first = d.submit(reserve(3 * GIB))
+    wait_until("its rank", lambda: d.get_job(first).ranks[0].pid)
+    big, small, third = d.submit(reserve(2 * GIB)), d.submit(reserve(GIB)), d.submit(reserve(GIB))
+    wait_until("it passes", lambda: d.state(small) == "STARTING")
+    j = wait_until("its reason", lambda: (j := d.get_job(big)).reason and j)
+    assert (j.queue_position, d.state(big)) == (1, "PENDING")
+    assert "needs 2.0 GiB, 0 B of limits.host_memory" in j.reason and j.reason.endswith("; 0 jobs before it")
+    assert wait_until("its place", lambda: d.get_job(third).queue_position) == 2
+    with pytest.raises(GaccError) as e:  # and not by the back door
+        d.client.gradient.Attach(job=str(big), rank=0, world_size=1, nonce=os.urandom(16), protocol_min=1, protocol_max=1)
+    assert e.value.reason == "NOT_READY" and "waits in the queue" in e.value.text
+    d.cancel(first)
+    wait_until("its turn", lambda: d.state(big) == "STARTING")
+    wait_until("its turn", lambda: d.state(third) == "STARTING")
+    assert d.get_job(big).queue_position == 0
+
+
+@needs_memory
+def test_what_may_not_wait_is_refused_with_the_numbers(small_node):
+    d = small_node
+    first = d.submit(reserve(3 * GIB))
+    external = {**SPEC, "host_memory": 2 * GIB}
+    with pytest.raises(GaccError) as e:
+        d.submit(external)
+    assert e.value.reason == "RESOURCE_EXHAUSTED"
+    assert "needs 2.0 GiB, 1.0 GiB of limits.host_memory (4.0 GiB) are free; in use: root 3.0 GiB (1 job)" in e.value.text
+    for spec in (reserve(5 * GIB), {**SPEC, "host_memory": 5 * GIB}):
+        with pytest.raises(GaccError) as e:
+            d.submit(spec)
+        assert "needs 5.0 GiB and can never run here: limits.host_memory is 4.0 GiB" in e.value.text
+    with pytest.raises(GaccError) as e:  # the same for tensors: 3 GiB of parameters, twice that for slots, ...
+        d.submit({**SPEC, "tensors": [{"name": "w", "dtype": "f32", "shape": [3 << 28]}]})
+    assert "can never run here" in e.value.text
+    assert len(d.client.jobs.List(all=True).jobs) == 1  # nothing was written
+    d.cancel(first)
+    d.cancel(d.submit(external))
+
+
+@needs_memory
+def test_the_queue_outlives_gaccd(request):
+    with Daemon(supervise=True, conf={"limits.host_memory": "4GiB"}) as d:
+        first, second = d.submit(reserve(3 * GIB)), d.submit(reserve(2 * GIB))
+        pid = wait_until("its rank", lambda: d.get_job(first).ranks[0].pid)
+        d.kill_gaccd()
+        d.wait_ready()
+        assert d.state(first) in ("PENDING", "STARTING") and alive(pid)
+        assert wait_until("its place", lambda: d.get_job(second).queue_position) == 1
+        d.cancel(first)
+        wait_until("its turn", lambda: d.state(second) == "STARTING")
+        d.cancel(second)
+        wait_until("the launchers' end", lambda: not d.launchers())
