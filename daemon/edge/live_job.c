@@ -252,10 +252,11 @@ static bool may_see(const struct live_job *l, uint32_t uid)
 
 struct live_job *live_find_named(const struct daemon *d, const char *name, uint32_t uid)
 {
+	const char *digits = !strncmp(name, "job/", 4) ? name + 4 : name;
 	char *end;
 	errno = 0;
-	unsigned long long id = strtoull(!strncmp(name, "job/", 4) ? name + 4 : name, &end, 10);
-	if (!errno && end != name && !*end) {
+	unsigned long long id = strtoull(digits, &end, 10);
+	if (!errno && *digits >= '0' && *digits <= '9' && !*end) { /* strtoull takes signs and spaces, too */
 		struct live_job *l = live_find(d, id);
 		return l && may_see(l, uid) ? l : NULL;
 	}

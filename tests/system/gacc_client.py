@@ -4,6 +4,7 @@ Messages and calls come from the build's descriptor set; nothing is generated an
 a deadline and is repeated while the daemon is away, which is always right: the protocol's requests are idempotent.
 """
 import concurrent.futures
+import functools
 import mmap
 import os
 import pathlib
@@ -79,6 +80,12 @@ class Types:
         return out
 
 
+@functools.lru_cache(maxsize=None)
+def known_types():
+    """One set for all clients: messages of two sets do not go together."""
+    return Types()
+
+
 class GaccError(Exception):
     """A call that was answered with an error: code (grpc's name), reason (the status table's), text, detail (ErrorDetail)."""
 
@@ -97,7 +104,7 @@ class Client:
     """The services over one channel: client.gradient.Push(session=..., ...) returns the response."""
 
     def __init__(self, endpoint, metadata=(), credentials=None):
-        self.types = Types()
+        self.types = known_types()
         options = [("grpc.max_receive_message_length", 8 << 20), ("grpc.initial_reconnect_backoff_ms", 100),
                    ("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = (grpc.secure_channel(endpoint, credentials, options) if credentials

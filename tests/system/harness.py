@@ -22,7 +22,7 @@ import tempfile
 import time
 
 from gacc_client import (BF16, CALL_S, CHUNK, DTYPES, F16, F32, F64, NUMPY, Client, GaccError, Rank,  # noqa: F401
-                         Service, Types, as_dtype, build_dir, from_bf16, to_bf16)
+                         Service, Types, as_dtype, build_dir, from_bf16, known_types, to_bf16)
 
 
 def wait_until(what, condition, timeout=20.0, every=0.01):

@@ -1,0 +1,89 @@
+"""Every row of bad_inputs/ against one gaccd in which a job trains on: what comes back, and that nothing else changed.
+
+The job has two ranks; the attacker's rows go out between its own pushes. After each group the window's outcome and the parameters are
+those of the same training undisturbed, bit for bit, gaccd is the same process, and has no descriptor more than before.
+"""
+import os
+import re
+
+import pytest
+
+from bad_inputs import gradient, jobs, wire
+from bad_inputs.stage import Pair, Stage
+from harness import Daemon, known_types
+
+TYPES = known_types()
+GROUPS = {
+    "attach": gradient.ATTACH,
+    "sessions": gradient.SESSIONS,
+    "tensors": gradient.REGISTER,
+    "parameters": gradient.PARAMETERS,
+    "window": gradient.WINDOW,
+    "inline": gradient.PUSH_INLINE,
+    "users": gradient.USERS,
+    "specifications": jobs.SPECS,
+    "jobs": jobs.CALLS + jobs.of_every_job_method(TYPES),
+    "messages": wire.message_rows(TYPES),
+    "text": wire.text_rows(TYPES),
+    "calls": wire.CALLS,
+}
+ROWS = [row for rows in GROUPS.values() for row in rows]
+CONF = {"limits.host_memory": "1GiB", "listen.mode": "0666", "limits.jobs_per_user": 12}
+ALLOW = [" RankLost ", " AllocationFailed .*limits.host_memory", " Ended .*limits.host_memory"]
+
+
+def pytest_generate_tests(metafunc):
+    if "row" in metafunc.fixturenames:
+        not_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+        metafunc.parametrize("group,row", [pytest.param(group, row, id=row.id, marks=[not_root] if group == "users" else [])
+                                           for group, rows in GROUPS.items() for row in rows], indirect=["group"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def training():
+    """(gaccd, the attacked pair, what each of its windows must come to)."""
+    with Daemon(conf=CONF, allow=ALLOW) as daemon:
+        daemon.dir.chmod(0o755)
+        undisturbed = Pair(daemon, "undisturbed")
+        expected = [(undisturbed.first(), undisturbed.rest())[1] for _ in range(len(GROUPS) + 2)]
+        undisturbed.close()
+        attacked = Pair(daemon, "attacked")
+        yield daemon, attacked, iter(expected)
+        attacked.close()
+
+
+@pytest.fixture(scope="module")
+def stage(training):
+    daemon, attacked, _ = training
+    s = Stage(daemon, attacked)
+    yield s
+    s.close()
+
+
+@pytest.fixture(scope="module")
+def group(request, training, stage):
+    """One window of the attacked job around one group of rows."""
+    daemon, attacked, expected = training
+    attacked.first()
+    pid, descriptors = daemon.pid, stage.descriptors()
+    yield request.param
+    assert daemon.process.poll() is None and daemon.pid == pid, f"gaccd ended with {daemon.process.returncode}:\n{daemon.log()[-4000:]}"
+    numbers, parameters = attacked.rest()
+    right_numbers, right_parameters = next(expected)
+    assert numbers == right_numbers
+    assert parameters == right_parameters
+    stage.wait_descriptors(descriptors)
+
+
+def test_bad_input(stage, group, row):
+    answer = row.send(stage)
+    said = f"{answer.code} {answer.reason}: {answer.text!r}, hint {answer.hint!r}"
+    assert answer.code == row.code, said
+    assert re.fullmatch(row.reason, answer.reason), said
+    assert re.search(row.value, answer.text), f"{said}: no {row.value!r} in the text"
+    assert re.search(row.hint, answer.hint), f"{said}: no {row.hint!r} in the hint"
+
+
+def test_the_table():
+    assert len(ROWS) >= 200
+    assert len({row.id for row in ROWS}) == len(ROWS)
