@@ -36,16 +36,13 @@ bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
 
 uint32_t rank_count_voided(const struct job *j, const struct rank *r)
 {
-	uint32_t n = 0;
-	for (uint32_t m = 0; m < job_micro_size(j); m++)
-		n += rank_voided(j, r, m);
-	return n;
+	return control_count(j->mirror.voided, j->spec->max_micro_size, r->rank, job_micro_size(j));
 }
 
 uint32_t rank_first_voided(const struct job *j, const struct rank *r)
 {
-	uint32_t m = 0;
-	while (m < job_micro_size(j) && !rank_voided(j, r, m))
+	uint32_t size = job_micro_size(j), m = rank_count_voided(j, r) ? 0 : size;
+	while (m < size && !rank_voided(j, r, m))
 		m++;
 	return m;
 }

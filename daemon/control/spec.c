@@ -84,6 +84,9 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	CHECK("max_micro_size", s->max_micro_size >= s->micro_size && s->max_micro_size <= SPEC_MAX_MICRO_SIZE,
 	      "max_micro_size is %u, must be micro_size (%u)..%d", s->max_micro_size, s->micro_size,
 	      SPEC_MAX_MICRO_SIZE);
+	CHECK("max_micro_size", (uint64_t)s->ranks * s->max_micro_size <= SPEC_MAX_MICROS,
+	      "max_micro_size is %u for %u ranks: together they may have %d micro-batches in a window", s->max_micro_size, s->ranks,
+	      SPEC_MAX_MICROS);
 	CHECK("slots_per_rank", s->slots_per_rank <= 2, "slots_per_rank is %u, must be 1 or 2", s->slots_per_rank);
 	CHECK("reduction", s->reduction >= REDUCE_WEIGHTED_MEAN && s->reduction <= REDUCE_FIXED,
 	      "reduction %d is unknown: weighted_mean, mean, sum or fixed_divisor", s->reduction);

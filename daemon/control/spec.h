@@ -18,6 +18,7 @@
 
 #define SPEC_MAX_RANKS 65536
 #define SPEC_MAX_MICRO_SIZE 65536
+#define SPEC_MAX_MICROS (1 << 22) /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
 #define SPEC_MAX_RULES 256
 #define SPEC_MAX_NAME 128
 #define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (edge/launch_channel.h) */

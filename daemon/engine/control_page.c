@@ -179,6 +179,22 @@ bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, ui
 	return map[i / 64] >> (i % 64) & 1;
 }
 
+uint32_t control_count(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t n)
+{
+	uint64_t at = (uint64_t)rank * max_micro_size, end = at + n;
+	uint32_t count = 0;
+	while (at < end) {
+		uint64_t stop = (at / 64 + 1) * 64, word = map[at / 64] >> at % 64;
+		if (stop > end) {
+			word &= (UINT64_C(1) << (end - at)) - 1;
+			stop = end;
+		}
+		count += (uint32_t)__builtin_popcountll(word);
+		at = stop;
+	}
+	return count;
+}
+
 void control_set_bit(uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro)
 {
 	uint64_t i = (uint64_t)rank * max_micro_size + micro;

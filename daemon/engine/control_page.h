@@ -58,6 +58,8 @@ struct tensor_norm *control_page_norms(const struct control_page *); /* [n_tenso
 double *control_page_trust(const struct control_page *);
 
 bool control_bit(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
+/* Of the rank's first n bits, those that are set. */
+uint32_t control_count(const uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t n);
 void control_set_bit(uint64_t *map, uint32_t max_micro_size, uint32_t rank, uint32_t micro);
 
 #endif

@@ -1,8 +1,8 @@
 """Bad inputs, in tables: what is sent, how, and what must come back. tests/system/test_bad_inputs.py sends them all to one gaccd
 in which a job trains on, and compares that job's numbers bit for bit with an undisturbed run.
 
-A row has the answer's code (gRPC's name, or what the way of sending has in its place), its reason (a name of proto/status.h), a
-regular expression that finds the offending value in the text, and one that finds what to do next in the hint. Where the transport
+A row has four regular expressions: the answer's code (gRPC's name, or what the way of sending has in its place) and its reason (a name of
+proto/status.h) as a whole, the offending value somewhere in the text, and what to do next somewhere in the hint. Where the transport
 itself refuses, before anything of ours sees the call, there is no reason and no hint.
 """
 import dataclasses

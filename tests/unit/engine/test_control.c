@@ -131,6 +131,22 @@ START_TEST(a_record_of_another_job_shape_is_corrupt)
 }
 END_TEST
 
+/* Against the bits one by one, for rank 1 and every count; bits of ranks 0 and 2 lie in the same words. */
+START_TEST(bits_of_a_rank_are_counted)
+{
+	enum { BITS = 150 };
+	uint64_t map[(3 * BITS + 63) / 64] = { 0 };
+	for (uint32_t i = 0; i < 3 * BITS; i += 1 + i % 7)
+		control_set_bit(map, BITS, i / BITS, i % BITS);
+	uint32_t count = 0;
+	for (uint32_t n = 0; n <= BITS; n++) {
+		ck_assert_uint_eq(control_count(map, BITS, 1, n), count);
+		count += n < BITS && control_bit(map, BITS, 1, n);
+	}
+	ck_assert_uint_gt(count, BITS / 7);
+}
+END_TEST
+
 START_TEST(any_damaged_byte_falls_back_to_the_other_record)
 {
 	publish_next();
@@ -372,6 +388,7 @@ Suite *control_suite(void)
 	tcase_add_test(t, a_new_page_is_empty_and_a_damaged_one_corrupt);
 	tcase_add_test(t, the_last_record_is_in_force);
 	tcase_add_test(t, a_record_of_another_job_shape_is_corrupt);
+	tcase_add_test(t, bits_of_a_rank_are_counted);
 	tcase_add_test(t, any_damaged_byte_falls_back_to_the_other_record);
 	tcase_add_loop_test(t, a_torn_record_is_the_old_one_or_the_new_one, 0, 2);
 	tcase_add_test(t, every_store_of_a_publish_leaves_one_valid_record);
