@@ -145,7 +145,7 @@ class Stage:
         """gaccd or gaccctl, which must end by itself: the exit status is the code."""
         done = subprocess.run([build_dir() / "bin" / arguments[0], *arguments[1:]], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, errors="replace", timeout=20, env={**os.environ, **env})
-        return Answer(f"exit {done.returncode}", "", done.stderr)
+        return Answer(f"exit {done.returncode}", "", done.stderr, done.stderr)
 
     def file(self, text, name="input"):
         path = self.daemon.dir / name
