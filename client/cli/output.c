@@ -179,31 +179,41 @@ const char *job_operand(const char *text)
 	return strncmp(text, "job/", 4) ? text : text + 4;
 }
 
-static char *read_all(FILE *in)
+#define FILE_MAX_BYTES (64u << 20) /* more than any job file */
+
+/* The text; NULL, and in *out_wrong what is wrong with it. */
+static char *read_all(FILE *in, const char **out_wrong)
 {
 	char *text = NULL;
 	size_t n, room;
 	FILE *copy = open_memstream(&text, &room);
 	char piece[4096];
+	const char *wrong = copy ? NULL : strerror(errno);
 
-	if (!copy)
-		return NULL;
-	while ((n = fread(piece, 1, sizeof(piece), in)) > 0)
-		fwrite(piece, 1, n, copy);
-	if (fclose(copy) || ferror(in)) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	while (!wrong && (n = fread(piece, 1, sizeof(piece), in)) > 0)
+		if (memchr(piece, 0, n))
+			wrong = "byte 0x00: this is no text";
+		else if (fwrite(piece, 1, n, copy) < n || ftell(copy) > (long)FILE_MAX_BYTES)
+			wrong = strerror(EFBIG);
+	if (!wrong && ferror(in))
+		wrong = strerror(errno);
+	if (copy && fclose(copy) && !wrong)
+		wrong = strerror(ENOMEM);
+	if (!wrong)
+		return text;
+	free(text);
+	*out_wrong = wrong;
+	return NULL;
 }
 
 char *read_file(struct invocation *inv, const char *path, int *exit_status)
 {
 	FILE *in = strcmp(path, "-") ? fopen(path, "re") : stdin;
-	char *text = in ? read_all(in) : NULL;
+	const char *wrong = in ? NULL : strerror(errno);
+	char *text = in ? read_all(in, &wrong) : NULL;
 
 	if (!text)
-		*exit_status = fail_with(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, strerror(errno));
+		*exit_status = fail_with(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, wrong);
 	if (in && in != stdin)
 		fclose(in);
 	return text;

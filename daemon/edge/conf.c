@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,7 +144,7 @@ static int read_file(const char *path, char **out, size_t *out_n)
 		return errno;
 	if (fstat(fd, &st))
 		goto fail;
-	errno = EFBIG;
+	errno = S_ISDIR(st.st_mode) ? EISDIR : !S_ISREG(st.st_mode) ? EINVAL : EFBIG;
 	if (!S_ISREG(st.st_mode) || st.st_size > (off_t)YAML_MAX_FILE || !(text = malloc((size_t)st.st_size + 1)))
 		goto fail;
 	size_t n = 0;
@@ -269,9 +270,16 @@ static enum status fill_in(struct conf *c)
 	return st;
 }
 
-static enum status refuse(struct loaded *l, const struct yaml_field *f, const char *what)
+__attribute__((format(printf, 3, 4))) static enum status refuse(struct loaded *l, const struct yaml_field *f, const char *fmt, ...)
 {
-	snprintf(l->error.text, sizeof l->error.text, "%s: %s", yaml_origin(&l->origins, f), what);
+	char *to = l->error.text;
+	size_t size = sizeof l->error.text;
+	size_t n = (size_t)snprintf(to, size, "%s: ", yaml_origin(&l->origins, f));
+	va_list ap;
+	va_start(ap, fmt);
+	if (n < size)
+		vsnprintf(to + n, size - n, fmt, ap);
+	va_end(ap);
 	return ST_INVALID_ARGUMENT;
 }
 
@@ -286,15 +294,17 @@ static enum status check(struct loaded *l)
 {
 	const struct conf *c = &l->conf;
 	if (*c->listen.tcp && !strchr(c->listen.tcp, ':'))
-		return refuse(l, key(listen_keys, "tcp"), "listen.tcp: must be HOST:PORT");
+		return refuse(l, key(listen_keys, "tcp"), "listen.tcp: \"%.100s\" must be HOST:PORT", c->listen.tcp);
 	if (*c->listen.tcp && !*c->tls.cert && !*c->listen.token_file)
 		return refuse(l, key(listen_keys, "tcp"),
-			      "listen.tcp: TCP needs tls.cert, tls.key and tls.ca, or listen.token_file");
+			      "listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca, or listen.token_file", c->listen.tcp);
 	if (!*c->tls.cert != !*c->tls.key || !*c->tls.cert != !*c->tls.ca)
 		return refuse(l, key(tls_keys, *c->tls.cert ? "cert" : *c->tls.key ? "key" : "ca"),
-			      "tls: cert, key and ca belong together");
+			      "tls: cert, key and ca belong together: %s is missing",
+			      !*c->tls.cert ? "cert" : !*c->tls.key ? "key" : "ca");
 	if (c->limits.jobs_per_user > c->limits.jobs)
-		return refuse(l, key(limits_keys, "jobs_per_user"), "limits.jobs_per_user: must not exceed limits.jobs");
+		return refuse(l, key(limits_keys, "jobs_per_user"), "limits.jobs_per_user: %u must not exceed limits.jobs (%u)",
+			      c->limits.jobs_per_user, c->limits.jobs);
 	return ST_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "proto/failpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,8 @@ static void flush_queue(struct engine_proc *e)
 		int r = channel_send(e->fd, &p->command, sizeof p->command, p->tail, p->n_tail, p->fds, p->n_fds);
 		if (r == -EAGAIN)
 			break;
+		if (r) /* without this packet it would wait for ever */
+			engine_proc_kill(e);
 		e->queue = p->next;
 		if (!e->queue)
 			e->queue_tail = &e->queue;
@@ -87,9 +90,13 @@ static bool enqueue(struct engine_proc *e, const struct engine_command *c, const
 		memcpy(p->tail, tail, c->n_present);
 		p->n_tail = c->n_present;
 	}
-	for (int i = 0; i < n_fds; i++) {
-		p->fds[i] = dup(fds[i]);
-		p->n_fds = i + 1;
+	for (; p->n_fds < n_fds; p->n_fds++) {
+		p->fds[p->n_fds] = fcntl(fds[p->n_fds], F_DUPFD_CLOEXEC, 0);
+		if (p->fds[p->n_fds] < 0) {
+			log_job(e->job_id, LOG_ERROR, "EngineStart", "cannot hand the memory to the engine: %s", strerror(errno));
+			packet_free(p);
+			return false;
+		}
 	}
 	*e->queue_tail = p;
 	e->queue_tail = &p->next;

@@ -96,10 +96,13 @@ static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct
 	}
 	words[n] = NULL;
 	const char *near = yaml_nearest(name, words);
-	bool top = !*path;
+	const char *in = *path ? " in " : "";
 	if (near)
-		return bad(r, at, "unknown key \"%.100s\"%s%s; did you mean \"%s\"?", name, top ? "" : " in ", path, near);
-	return bad(r, at, "unknown key \"%.100s\"%s%s", name, top ? "" : " in ", path);
+		return bad(r, at, "unknown key \"%.100s\"%s%s; did you mean \"%s\"?", name, in, path, near);
+	char all[256] = "";
+	for (size_t i = 0, used = 0; i < n && used < sizeof all; i++)
+		used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words[i]);
+	return bad(r, at, "unknown key \"%.100s\"%s%s; there are %s", name, in, path, all);
 }
 
 static void join(char out[MAX_PATH], const char *path, const char *name)
@@ -353,7 +356,32 @@ static enum status syntax_error(struct reader *r, const yaml_parser_t *p)
 	const char *what = p->problem ? p->problem : "cannot be read";
 	if (p->error == YAML_MEMORY_ERROR)
 		return ST_NO_MEMORY;
-	return bad(r, p->error == YAML_READER_ERROR ? NULL : &p->problem_mark, "%s", what);
+	if (p->error == YAML_READER_ERROR) /* it knows no line */
+		return bad(r, NULL, "byte %zu: %s: 0x%02x", p->problem_offset, what, (unsigned)p->problem_value);
+	return bad(r, &p->problem_mark, "%s", what);
+}
+
+#define MAX_BRACKETS 256
+
+/* libyaml takes time with the square of the depth of nested brackets: where they are too deep, if they are. Quoted ones count, too. */
+static bool too_deep(const char *text, size_t n, yaml_mark_t *at)
+{
+	size_t depth = 0;
+	*at = (yaml_mark_t){ 0 };
+	for (; at->index < n; at->index++, at->column++) {
+		char c = text[at->index];
+		if (c == '\n') {
+			at->line++;
+			at->column = (size_t)-1;
+		}
+		if (c == '[' || c == '{')
+			depth++;
+		if (depth > MAX_BRACKETS)
+			return true;
+		if ((c == ']' || c == '}') && depth)
+			depth--;
+	}
+	return false;
 }
 
 /* Parses one document and gives its root to `f`, or to the table if f is NULL. */
@@ -362,6 +390,9 @@ static enum status read_document(struct reader *r, const struct yaml_field *tabl
 {
 	yaml_parser_t p;
 	yaml_document_t doc, more;
+	yaml_mark_t at;
+	if (too_deep(text, n, &at))
+		return bad(r, &at, "more than %d open brackets", MAX_BRACKETS);
 	if (!yaml_parser_initialize(&p))
 		return ST_NO_MEMORY;
 	enum status st = ST_OK;

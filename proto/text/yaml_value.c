@@ -23,14 +23,14 @@ bool yaml_is_scalar(const struct yaml_field *f)
 	return f->type >= YAML_STRING && f->type <= YAML_OCTAL && f->n <= 1;
 }
 
-static bool in_range(const struct yaml_field *f, double v, char *why, size_t n_why)
+static bool in_range(const struct yaml_field *f, const char *text, double v, char *why, size_t n_why)
 {
 	if ((f->min == 0 && f->max == 0) || (v >= f->min && v <= f->max))
 		return true;
 	if (isinf(f->max))
-		snprintf(why, n_why, "must be at least %.15g", f->min);
+		snprintf(why, n_why, "\"%.40s\" must be at least %.15g", text, f->min);
 	else
-		snprintf(why, n_why, "must be in %.15g..%.15g", f->min, f->max);
+		snprintf(why, n_why, "\"%.40s\" must be in %.15g..%.15g", text, f->min, f->max);
 	return false;
 }
 
@@ -47,7 +47,7 @@ static bool parse_u64(const struct yaml_field *f, const char *text, uint64_t mos
 		snprintf(why, n_why, "%s is too big: the most is %" PRIu64, text, most);
 		return false;
 	}
-	if (!in_range(f, (double)v, why, n_why))
+	if (!in_range(f, text, (double)v, why, n_why))
 		return false;
 	*out = v;
 	return true;
@@ -62,7 +62,7 @@ bool yaml_parse_i64(const struct yaml_field *f, const char *text, int64_t *out, 
 		snprintf(why, n_why, "\"%s\" is not a whole number", text);
 		return false;
 	}
-	if (!in_range(f, (double)v, why, n_why))
+	if (!in_range(f, text, (double)v, why, n_why))
 		return false;
 	*out = v;
 	return true;
@@ -76,7 +76,7 @@ bool yaml_parse_f64(const struct yaml_field *f, const char *text, double *out, c
 		snprintf(why, n_why, "\"%s\" is not a finite number", text);
 		return false;
 	}
-	if (!in_range(f, v, why, n_why))
+	if (!in_range(f, text, v, why, n_why))
 		return false;
 	*out = v;
 	return true;
@@ -110,7 +110,7 @@ static bool parse_units(const struct yaml_field *f, const char *text, const stru
 		snprintf(why, n_why, "%s is too big", text);
 		return false;
 	}
-	if (!in_range(f, sum, why, n_why))
+	if (!in_range(f, text, sum, why, n_why))
 		return false;
 	*out = (uint64_t)(sum + 0.5);
 	return true;
@@ -169,7 +169,7 @@ bool yaml_parse_string(const struct yaml_field *f, const char *text, char **out,
 	size_t n = strlen(text);
 	for (const char *c = text; *c; c++)
 		if ((unsigned char)*c < 0x20 || *c == 0x7f) {
-			snprintf(why, n_why, "control characters are not allowed");
+			snprintf(why, n_why, "control characters are not allowed: 0x%02x at byte %td", (unsigned)*c, c - text);
 			return false;
 		}
 	if ((f->min != 0 || f->max != 0) && ((double)n < f->min || (double)n > f->max)) {

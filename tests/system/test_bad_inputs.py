@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from bad_inputs import gradient, http2, jobs, wire
+from bad_inputs import attach_socket, files, gradient, http2, jobs, wire
 from bad_inputs.stage import Pair, Stage
 from harness import Daemon, known_types
 
@@ -27,10 +27,15 @@ GROUPS = {
     "text": wire.text_rows(TYPES),
     "calls": wire.CALLS,
     "http2": http2.ROWS,
+    "attach socket": attach_socket.ROWS,
+    "files": files.ROWS,
 }
 ROWS = [row for rows in GROUPS.values() for row in rows]
-CONF = {"limits.host_memory": "1GiB", "listen.mode": "0666", "limits.jobs_per_user": 12}
-ALLOW = [" RankLost ", " AllocationFailed .*limits.host_memory", " Ended .*limits.host_memory"]
+CONF = {"limits.host_memory": "1GiB", "limits.jobs_per_user": 12, "listen.mode": "0666",
+        "listen.connections_per_user": attach_socket.PER_USER}
+ALLOW = [" RankLost ", " (AllocationFailed|Ended) .*(limits.host_memory|Too many open files)", "connections, the most .*refused",
+         "no descriptors left", "out of memory or descriptors", "Too many open files", "attach socket: uid .* closed",
+         " Engine(Exited|Lost) "]
 
 
 def pytest_generate_tests(metafunc):
@@ -67,6 +72,7 @@ def group(request, training, stage):
     daemon, attacked, expected = training
     attacked.first()
     pid, descriptors = daemon.pid, stage.descriptors()
+    stage.quiet_descriptors = descriptors
     yield request.param
     assert daemon.process.poll() is None and daemon.pid == pid, f"gaccd ended with {daemon.process.returncode}:\n{daemon.log()[-4000:]}"
     numbers, parameters = attacked.rest()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -153,6 +154,10 @@ class Stage:
         return path
 
     # -- gaccd itself --
+
+    def last_line(self, pattern):
+        """Of gaccd's log."""
+        return wait_until(f"{pattern!r} in the log", lambda: [x for x in self.daemon.log().splitlines() if re.search(pattern, x)])[-1]
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.daemon.pid}/fd"))

@@ -279,7 +279,7 @@ static const struct {
 	  " did you mean \"weighted_mean\"?" },
 	{ "spec: { micro_size: 8, gradient_accumulation_steps: 8 }",
 	  "job.yaml:1:24: \"gradient_accumulation_steps\" sets micro_size a second time" },
-	{ "spec: { ranks: 0 }", "job.yaml:1:16: spec.ranks: must be in 1..65536" },
+	{ "spec: { ranks: 0 }", "job.yaml:1:16: spec.ranks: \"0\" must be in 1..65536" },
 	{ "api_version: gacc/v2", "job.yaml:1:14: api_version: \"gacc/v2\" is none of gacc/v1; did you mean \"gacc/v1\"?" },
 	{ "kind: Pod", "job.yaml:1:7: kind: \"Pod\" is none of Job" },
 	{ "spec: { optimizer: { type: sgd, betas: [0.9, 0.9] } }",
@@ -287,13 +287,13 @@ static const struct {
 	{ "spec: { optimizer: { nesterov: true, type: adam } }",
 	  "job.yaml:1:32: spec.optimizer.nesterov: adam has no nesterov" },
 	{ "spec: { optimizer: { type: client, lr: 1 } }", "job.yaml:1:40: spec.optimizer.lr: client has no lr" },
-	{ "spec: { optimizer: { type: adam, lr: -1 } }", "job.yaml:1:38: spec.optimizer.lr: must be at least 0" },
+	{ "spec: { optimizer: { type: adam, lr: -1 } }", "job.yaml:1:38: spec.optimizer.lr: \"-1\" must be at least 0" },
 	{ "spec: { param_groups: [ { patern: x } ] }",
 	  "job.yaml:1:27: unknown key \"patern\" in spec.param_groups; did you mean \"pattern\"?" },
 	{ "spec: { timeouts: { stall_warn: 60 } }",
 	  "job.yaml:1:33: spec.timeouts.stall_warn: \"60\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "spec: { tensors: [ { name: w, shape: [0] } ] }",
-	  "job.yaml:1:39: spec.tensors.shape: must be in 1..4.61168601842739e+18" },
+	  "job.yaml:1:39: spec.tensors.shape: \"0\" must be in 1..4.61168601842739e+18" },
 };
 
 START_TEST(mistakes_are_named_with_their_place)

@@ -157,14 +157,14 @@ START_TEST(mistakes_are_named_with_their_place)
 	refused("", bad_set, NULL, "--set: unknown key \"limit\"; did you mean \"limits\"?");
 	refused("", no_value, NULL, "--set: \"limits.jobs\" is not KEY=VALUE");
 	refused("listen:\n  tcp: 0.0.0.0:1\n", NULL, NULL,
-		":2:8: listen.tcp: TCP needs tls.cert, tls.key and tls.ca, or listen.token_file");
+		":2:8: listen.tcp: TCP on 0.0.0.0:1 needs tls.cert, tls.key and tls.ca, or listen.token_file");
 	refused("", NULL, tcp,
-		"GACC_LISTEN_TCP: listen.tcp: TCP needs tls.cert, tls.key and tls.ca, or listen.token_file");
-	refused("listen: { tcp: here, token_file: /t }", NULL, NULL, ":1:16: listen.tcp: must be HOST:PORT");
-	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together");
-	refused("tls: { ca: b }", NULL, NULL, ":1:12: tls: cert, key and ca belong together");
+		"GACC_LISTEN_TCP: listen.tcp: TCP on 127.0.0.1:7420 needs tls.cert, tls.key and tls.ca, or listen.token_file");
+	refused("listen: { tcp: here, token_file: /t }", NULL, NULL, ":1:16: listen.tcp: \"here\" must be HOST:PORT");
+	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together: key is missing");
+	refused("tls: { ca: b }", NULL, NULL, ":1:12: tls: cert, key and ca belong together: cert is missing");
 	refused("limits: { jobs: 2, jobs_per_user: 3 }", NULL, NULL,
-		":1:35: limits.jobs_per_user: must not exceed limits.jobs");
+		":1:35: limits.jobs_per_user: 3 must not exceed limits.jobs (2)");
 }
 END_TEST
 

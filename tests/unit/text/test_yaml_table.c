@@ -185,10 +185,11 @@ static const struct {
 	{ "on: true\nsection:\n  insid: x\n", "f.yaml:3:3: unknown key \"insid\" in section; did you mean \"inside\"?" },
 	{ "section: { deeper: { depest: 1 } }",
 	  "f.yaml:1:22: unknown key \"depest\" in section.deeper; did you mean \"deepest\"?" },
-	{ "items: [ { name: a, wait: 1 } ]", "f.yaml:1:21: unknown key \"wait\" in items" },
-	{ "completely_else: 1", "f.yaml:1:1: unknown key \"completely_else\"" },
-	{ "small: 101", "f.yaml:1:8: small: must be in 1..100" },
-	{ "small: 0", "f.yaml:1:8: small: must be in 1..100" },
+	{ "items: [ { name: a, wait: 1 } ]", "f.yaml:1:21: unknown key \"wait\" in items; there are name, weight, shape" },
+	{ "completely_else: 1", "f.yaml:1:1: unknown key \"completely_else\"; there are title, on, color, small, little, mode, big, size, time, "
+	  "ratio, betas, unset, section, items, words, labels" },
+	{ "small: 101", "f.yaml:1:8: small: \"101\" must be in 1..100" },
+	{ "small: 0", "f.yaml:1:8: small: \"0\" must be in 1..100" },
 	{ "small: -1", "f.yaml:1:8: small: \"-1\" is not a whole number >= 0" },
 	{ "small: 4294967296", "f.yaml:1:8: small: 4294967296 is too big: the most is 4294967295" },
 	{ "big: 18446744073709551616", "f.yaml:1:6: big: 18446744073709551616 is too big: the most is 18446744073709551615" },
@@ -200,7 +201,7 @@ static const struct {
 	  "f.yaml:1:8: color: \"gren\" is none of red, green, ultra_violet; did you mean \"green\"?" },
 	{ "on: yes", "f.yaml:1:5: on: \"yes\" is neither true nor false" },
 	{ "ratio: nan", "f.yaml:1:8: ratio: \"nan\" is not a finite number" },
-	{ "ratio: 1.01", "f.yaml:1:8: ratio: must be in 0..1" },
+	{ "ratio: 1.01", "f.yaml:1:8: ratio: \"1.01\" must be in 0..1" },
 	{ "time: 10", "f.yaml:1:7: time: \"10\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "time: 5 weeks", "f.yaml:1:7: time: \"5 weeks\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "size: many", "f.yaml:1:7: size: \"many\" is not a size: a number and B, KiB, MiB, GiB or TiB, as 64GiB" },
@@ -208,11 +209,11 @@ static const struct {
 	{ "mode: 0888", "f.yaml:1:7: mode: \"0888\" is not a file mode, as \"0660\"" },
 	{ "betas: [0.9]", "f.yaml:1:8: betas: must be a list of 2 numbers" },
 	{ "betas: 0.9", "f.yaml:1:8: betas: must be a list of 2 numbers" },
-	{ "betas: [0.9, 1.5]", "f.yaml:1:14: betas: must be in 0..1" },
+	{ "betas: [0.9, 1.5]", "f.yaml:1:14: betas: \"1.5\" must be in 0..1" },
 	{ "section: 5", "f.yaml:1:10: section: must be a mapping of keys" },
 	{ "- a", "f.yaml:1:1: must be a mapping of keys" },
 	{ "items: { name: a }", "f.yaml:1:8: items: must be a list" },
-	{ "items: [ { shape: [0] } ]", "f.yaml:1:20: items.shape: must be in 1..1e+15" },
+	{ "items: [ { shape: [0] } ]", "f.yaml:1:20: items.shape: \"0\" must be in 1..1e+15" },
 	{ "items: [ { shape: [x] } ]", "f.yaml:1:20: items.shape: \"x\" is not a whole number" },
 	{ "words: ls -l", "f.yaml:1:8: words: must be a list of words" },
 	{ "words: [a, [b]]", "f.yaml:1:12: words: must be a list of words" },
@@ -220,12 +221,12 @@ static const struct {
 	{ "labels: { a: b, a: c }", "f.yaml:1:17: labels: \"a\" is given twice" },
 	{ "labels: { a: 123456789 }", "f.yaml:1:14: labels: is 9 bytes long: must be 1..8" },
 	{ "section: { inside: '' }", "f.yaml:1:20: section.inside: must not be empty" },
-	{ "title: \"a\\nb\"", "f.yaml:1:8: title: control characters are not allowed" },
+	{ "title: \"a\\nb\"", "f.yaml:1:8: title: control characters are not allowed: 0x0a at byte 1" },
 	{ "title: \"a\\0b\"", "f.yaml:1:8: title: must be one value" },
 	{ "? [a]\n: b", "f.yaml:1:3: keys must be words" },
 	{ "title: a\n---\ntitle: b", "f.yaml:3:1: a second document: one file is one document" },
 	{ "title: [a", "f.yaml:2:1: did not find expected ',' or ']'" },
-	{ "title: \"\xff\"", "f.yaml: invalid leading UTF-8 octet" },
+	{ "title: \"\xff\"", "f.yaml: byte 8: invalid leading UTF-8 octet: 0xff" },
 };
 
 START_TEST(mistakes_are_named)
@@ -258,11 +259,22 @@ static const struct {
 } wrong_set[] = {
 	{ "section.insyde", "x", "--set: unknown key \"insyde\" in section; did you mean \"inside\"?" },
 	{ "smal", "1", "--set: unknown key \"smal\"; did you mean \"small\"?" },
-	{ "small", "0", "--set: small: must be in 1..100" },
+	{ "small", "0", "--set: small: \"0\" must be in 1..100" },
 	{ "title.x", "0", "--set: title has no keys below it" },
-	{ "", "0", "--set: unknown key \"\"" },
+	{ "", "0", "--set: unknown key \"\"; there are title, on, color, small, little, mode, big, size, time, "
+	  "ratio, betas, unset, section, items, words, labels" },
 	{ "betas", "[1", "--set: did not find expected ',' or ']'" },
 };
+
+/* libyaml would take a second for 20,000 and a day for what a file may hold. */
+START_TEST(too_many_brackets_are_refused_at_once)
+{
+	char text[400] = "# a line\nitems: ";
+	memset(text + strlen(text), '[', 300);
+	ck_assert_int_eq(read_text(text), ST_INVALID_ARGUMENT);
+	ck_assert_str_eq(error.text, "f.yaml:2:264: more than 256 open brackets");
+}
+END_TEST
 
 START_TEST(mistakes_in_a_set_are_named)
 {
@@ -316,6 +328,7 @@ int main(void)
 	tcase_add_test(c, defaults_are_set);
 	tcase_add_test(c, a_file_is_read);
 	tcase_add_test(c, json_and_empty_files_are_files);
+	tcase_add_test(c, too_many_brackets_are_refused_at_once);
 	tcase_add_loop_test(c, mistakes_are_named, 0, sizeof wrong / sizeof *wrong);
 	tcase_add_test(c, a_key_is_set_from_text);
 	tcase_add_loop_test(c, mistakes_in_a_set_are_named, 0, sizeof wrong_set / sizeof *wrong_set);
