@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import GaccError, Rank, wait_until
+from harness import GaccError, Rank, from_bf16, to_bf16, wait_until
 
 W = [("w", [4])]
 
@@ -199,3 +199,54 @@ def test_a_non_finite_gradient_can_end_the_job(supervised):
         error = refused(r.wait_step, "JOB_ENDED", "rank 0", "micro-batch 0 of window 0")
         assert "non-finite" in error.text
         r.session = None  # nothing to detach from
+
+
+# ---- norms ----
+
+
+def test_norms_of_tensors_on_request(supervised):
+    """Against numpy: of the averaged, unscaled gradient, before clipping; of the parameters before the step."""
+    rng = np.random.default_rng(5)
+    shapes = {"a": [300, 7], "b": [1], "half": [50], "tied": [300, 7]}
+    tensors = [("a", [300, 7]), ("b", [1]), ("half", [50], "bf16"), ("tied", [300, 7], "f32", "a")]
+    job, jobs = supervised.submit(sgd(micro_size=2, loss_scale=8, clip_norm=0.1)), supervised.client.jobs
+    refused(jobs.TensorNorms, "NOT_READY", job=str(job))
+    draw = lambda: {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items() if n != "tied"}  # noqa: E731
+    with Rank(supervised, job, 0, tensors) as r:
+        r.start(draw())
+        refused(jobs.TensorNorms, "", job=str(job), timeout=0.3)  # gone before a window closes: nobody minds
+        for window in range(2):
+            params, micros = r.params(), [draw(), draw()]
+            asked = [r.pool.submit(jobs.TensorNorms, job=str(job)) for _ in range(2 * (1 - window))]
+            time.sleep(0.2 * len(asked))  # they are parked, in any order with the pushes
+            if window == 1:
+                restart(supervised)  # the callers repeat
+                asked = [r.pool.submit(jobs.TensorNorms, job=str(job))]
+                time.sleep(0.2)
+            for m, weight in zip(micros, (1.0, 3.0)):
+                r.push({**{n: 8 * g for n, g in m.items()}, "tied": None}, weight=weight)
+            result = r.wait_step().result
+            for answer in [a.result(20) for a in asked]:
+                assert answer.window == window and [t.name for t in answer.norms] == list(shapes)
+                norms = {t.name: t for t in answer.norms}
+                total = 0
+                for name in ("a", "b", "half"):
+                    first, second = ([as_sent(8 * m[name], name) / 8 for m in micros])
+                    mean = (first + 3 * second) / 4
+                    total += np.sum(mean ** 2)
+                    assert norms[name].grad_norm == pytest.approx(np.linalg.norm(mean), rel=1e-5), name
+                    before = from_bf16(params[name]) if name == "half" else params[name]
+                    # the master of a bf16 parameter begins with the values that were given
+                    assert norms[name].param_norm == pytest.approx(np.linalg.norm(before.astype(np.float64)), rel=5e-3), name
+                assert norms["tied"].grad_norm == norms["a"].grad_norm and norms["tied"].param_norm == norms["a"].param_norm
+                assert result.grad_norm == pytest.approx(total ** 0.5, rel=1e-5)
+        late = r.pool.submit(jobs.TensorNorms, job=str(job))
+        time.sleep(0.2)
+        supervised.cancel(job)
+        with pytest.raises(GaccError, match="JOB_ENDED"):
+            late.result(20)
+
+
+def as_sent(gradient, name):
+    """What the wire's dtype makes of it, in f64."""
+    return (from_bf16(to_bf16(gradient)) if name == "half" else gradient).astype(np.float64)
