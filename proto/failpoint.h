@@ -91,6 +91,10 @@
 	ERROR(coordinator, coord_params_after, STORE_FAILED, "PARAMS_READY is durable")                                   \
 	ERROR(coordinator, coord_commit_before, STORE_FAILED, "before COMMIT is durable")                                 \
 	ERROR(coordinator, coord_commit_after, STORE_FAILED, "COMMIT is durable, nobody knows")                           \
+	ERROR(coordinator, coord_hold_before, STORE_FAILED, "before HOLD is durable: Pause and Resume")                   \
+	ERROR(coordinator, coord_hold_after, STORE_FAILED, "HOLD is durable, nobody knows")                               \
+	ERROR(coordinator, coord_update_before, STORE_FAILED, "before UPDATE is durable")                                 \
+	ERROR(coordinator, coord_update_after, STORE_FAILED, "UPDATE is durable, nobody knows")                           \
 	ERROR(coordinator, coord_end_before, STORE_FAILED, "before END is durable")                                       \
 	ERROR(coordinator, coord_end_after, STORE_FAILED, "END is durable, nobody knows")                                 \
 	ERROR(coordinator, coord_order_before, NO_MEMORY, "before an order goes to a node")                               \

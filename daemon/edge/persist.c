@@ -91,9 +91,13 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_params_after) : FAILPOINT_ERROR(coord_params_before);
 	case JOURNAL_COMMIT:
 		return durable ? FAILPOINT_ERROR(coord_commit_after) : FAILPOINT_ERROR(coord_commit_before);
+	case JOURNAL_HOLD:
+		return durable ? FAILPOINT_ERROR(coord_hold_after) : FAILPOINT_ERROR(coord_hold_before);
+	case JOURNAL_UPDATE:
+		return durable ? FAILPOINT_ERROR(coord_update_after) : FAILPOINT_ERROR(coord_update_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
-	default:
+	case JOURNAL_EPOCH: /* nobody writes one yet */
 		break;
 	}
 	return ST_OK;

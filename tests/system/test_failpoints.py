@@ -4,6 +4,7 @@ the middle of it. The job must come through with the bits of a run without fault
 Several daemons work at a time, each on one case after the other; a case that failed costs its daemon.
 """
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, build_dir, children, parent_and_state, wait_until
+from harness import Client, Daemon, build_dir, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
 
@@ -35,6 +36,9 @@ EXPECTED = [r" RankLost ", r" EngineLost ", r" EngineExited ", r"was killed by s
 # Points that a job passes only when something else happens, too.
 AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "gaccd_restore_after", "gaccd_adopt_before"}
 AT_STOP = {"gaccd_drain", "gaccd_drained"}
+AT_OPERATORS_CALL = {"coord_hold_before", "coord_hold_after", "coord_update_before", "coord_update_after"}
+AT_TICK = {"gaccd_tick"}
+TICK_MS = 100
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
@@ -175,6 +179,7 @@ class Worker:
     def __init__(self):
         self.daemon = Daemon(supervise=True, allow=list(EXPECTED)).start()
         self.control = Control(self.daemon.dir / "run/failpoints.sock")
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
 
     def stop(self):
         self.control.close()
@@ -202,23 +207,35 @@ class Worker:
             time.sleep(0.01)
 
     def train(self, point=None, action=None, skip=0, crash_skip=0):
-        """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start. Returns
-        the ranks' results."""
+        """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start, or sleeps
+        over a tick. Returns the ranks' results."""
         process = PROCESS.get(point)
         self.control.do("disarm all")
         if point:
             self.control.do(f"arm {point} {action} {SLEEP_MS if action == 'sleep' else ''} skip {skip} count 1")
+        if point in AT_TICK:  # a job may be over before the first
+            self.control.do(f"arm gaccd_answer_before sleep {2 * TICK_MS} skip {crash_skip}")
         if point in AT_RESTART:
             self.control.do(f"arm gaccd_answer_before crash skip {crash_skip}")
         client_optimizer = point in WITH_CLIENT_OPTIMIZER
         job = self.daemon.submit(spec(client_optimizer))
+        operator = self.pool.submit(self.operate, job) if point is None or point in AT_OPERATORS_CALL else None
         trainers = Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None)
         try:
             self.wait(trainers, action, HEARD.get((point, action)) or ENDS.get((point, action), (None, None))[1])
+            if operator:
+                operator.result()
             self.check(job, trainers, point, action)
         finally:
             trainers.kill()
         return trainers.results()
+
+    def operate(self, job):
+        """What changes nothing in the end. It has a connection of its own: gaccd may be stopped in the middle."""
+        with contextlib.closing(Client(self.daemon.endpoint)) as client:
+            client.jobs.Pause(job=str(job), reason="a test")
+            client.jobs.Resume(job=str(job))
+            client.jobs.Update(job=str(job), values={"lr": 1.0})
 
     def check(self, job, trainers, point, action):
         state, reason = ENDS.get((point, action), ("COMPLETED", ""))
