@@ -186,7 +186,10 @@ enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_s
 	l->plan_fd = -1;
 	l->user = strdup(user);
 	l->spec_pb = gacc__v1__job_spec__unpack(NULL, n_spec, spec);
-	if (!l->user || !l->spec_pb)
+	if (!l->user)
+		goto fail;
+	st = ST_MALFORMED;
+	if (!l->spec_pb)
 		goto fail;
 	st = convert_spec(l->spec_pb, &l->spec, field, why, n_why);
 	if (st)

@@ -150,8 +150,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	char why[256] = "";
 	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
 	if (st) {
-		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why);
-		return ST_OK;
+		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why[0] ? why : status_info(st)->text);
+		return st == ST_NO_MEMORY ? st : ST_OK; /* a job that is passed over loses its memory */
 	}
 	memcpy(l->uuid, j->uuid, 16);
 	memcpy(l->request_id, j->request_id, 16);
@@ -173,7 +173,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	}
 	if (l->coord && j->hold_reason)
 		coord_restore_hold(l->coord, j->hold_reason);
-	return live_add(d, l);
+	enum status added = live_add(d, l);
+	return st == ST_NO_MEMORY ? st : added;
 }
 
 static enum status last_window(void *arg, const struct journal_window *w)

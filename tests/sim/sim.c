@@ -215,25 +215,40 @@ static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *
 
 /* ---- lives ---- */
 
-/* A new coordinator: takes a term first, then reads the log. The earlier ones go on as zombies. */
-static void start_coordinator(struct sim *s)
+/* A new coordinator: takes a term first, then reads the log. The earlier ones go on as zombies. False: no memory. */
+static bool start_coordinator(struct sim *s)
 {
-	if (s->n_coords == SIM_MAX_COORDS)
-		return;
+	if (s->n_coords == SIM_MAX_COORDS || s->ended)
+		return true;
 	uint32_t i = s->n_coords;
 	coord_ctx[i] = (struct coord_ctx){ s, i, ++s->term };
 	struct coord_ports ports = { .ctx = &coord_ctx[i], .order = port_order, .persist_commit = port_persist,
 				     .persist_end = port_persist_end, .event = port_coord_event,
 				     .changed = port_changed, .norms = port_norms };
-	if (s->ended || coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
-		return;
+	if (coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
+		return false;
 	s->n_coords++;
 	if (s->held)
 		coord_restore_hold(s->coord[i], "held");
 	for (uint32_t k = 0; k < s->n_updates; k++)
-		coord_restore_update(s->coord[i], &s->update[k]);
+		if (coord_restore_update(s->coord[i], &s->update[k])) {
+			coord_free(s->coord[--s->n_coords]);
+			return false;
+		}
 	if (s->n_windows)
 		coord_restore(s->coord[i], &s->window[s->n_windows - 1].commit);
+	return true;
+}
+
+static void forget_gaccd(struct sim *s)
+{
+	s->gaccd_up = false;
+	job_free(s->job);
+	s->job = NULL;
+	for (uint32_t i = 0; i < s->n_coords; i++)
+		coord_free(s->coord[i]);
+	s->n_coords = 0;
+	sim_event(s, (int64_t)sim_random(s, 300 * MS) + 1, EV_GACCD_UP);
 }
 
 static void start_gaccd(struct sim *s)
@@ -244,12 +259,21 @@ static void start_gaccd(struct sim *s)
 	ports.ctx = s;
 	s->gaccd_up = true;
 	s->gaccd_life++;
-	if (job_new(&s->job, 1, &s->spec, 1000, s->gaccd_life, &ports) ||
-	    job_set_tensors(s->job, &tensor, 1, why, sizeof why))
-		sim_fail(s, "cannot make the job");
+	enum status st = job_new(&s->job, 1, &s->spec, 1000, s->gaccd_life, &ports);
+	if (!st)
+		st = job_set_tensors(s->job, &tensor, 1, why, sizeof why);
+	if (st) {
+		if (st != ST_NO_MEMORY)
+			sim_fail(s, "cannot make the job");
+		forget_gaccd(s); /* it exits and is started again */
+		return;
+	}
 	for (uint32_t i = 0; i < s->n_windows; i++)
 		job_restore_window(s->job, &s->window[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);
-	start_coordinator(s);
+	if (!start_coordinator(s)) {
+		forget_gaccd(s);
+		return;
+	}
 	if (s->gaccd_life == 1)
 		job_allocate(s->job);
 	else
@@ -260,13 +284,7 @@ static void kill_gaccd(struct sim *s)
 {
 	engine_kill(s); /* its socket ends with gaccd */
 	s->engine_starting = false;
-	s->gaccd_up = false;
-	job_free(s->job);
-	s->job = NULL;
-	for (uint32_t i = 0; i < s->n_coords; i++)
-		coord_free(s->coord[i]);
-	s->n_coords = 0;
-	sim_event(s, (int64_t)sim_random(s, 300 * MS) + 1, EV_GACCD_UP);
+	forget_gaccd(s);
 }
 
 /* ---- operators: they speak with the coordinator in force ---- */
@@ -287,7 +305,7 @@ static void operator_updates(struct sim *s)
 	if (sim_chance(s, 500))
 		u.window = coord_window(s->coord[i]) + sim_random(s, 5);
 	enum status st = coord_prepare_update(s->coord[i], &u, &field, why, sizeof why);
-	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED)
+	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED || st == ST_NO_MEMORY)
 		return;
 	if (st) {
 		sim_fail(s, "an update is refused: %s", why);
@@ -333,8 +351,8 @@ static void fault(struct sim *s)
 		if (s->gaccd_up)
 			kill_gaccd(s);
 	} else if (what < 93) {
-		if (s->gaccd_up)
-			start_coordinator(s);
+		if (s->gaccd_up && !start_coordinator(s))
+			kill_gaccd(s);
 	} else if (s->gaccd_up && s->n_coords) {
 		uint64_t window;
 		coord_flush(s->coord[s->n_coords - 1], &window, sim_now(s));

@@ -218,6 +218,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 	case ST_ENGINE_DOWN:
 	case ST_SLOT_BUSY:
 	case ST_RESOURCE_EXHAUSTED:
+	case ST_NO_MEMORY:
 		p->call = 0;
 		wake(s, p, 50 * MS);
 		break;
