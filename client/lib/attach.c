@@ -170,7 +170,7 @@ static gacc_status job_start(struct gacc_job *job, struct failure *f)
 	snprintf(what, sizeof(what), "attach to job \"%.64s\" as rank %d of %d", job->name, job->rank, job->world);
 	st = session_run(job, what, job->timeout_ms, attach_once, nonce);
 	if (!st && watcher_new(job, &job->watcher))
-		st = failure_set(&job->failure, ST_NO_MEMORY, NULL, "no thread for events");
+		st = failure_set(&job->failure, ST_NO_MEMORY, NULL, "no memory or no thread for events");
 	*f = job->failure;
 	return st;
 }

@@ -173,6 +173,13 @@ void rpc_stream_free(struct rpc_stream *stream)
 	free(stream);
 }
 
+static void take_reply(struct rpc_stream *stream, ProtobufCMessage **out_reply, struct rpc_failure *failure)
+{
+	enum status st = bytes_from_buffer(stream->types->output, stream->in, out_reply);
+	if (st)
+		fill_local(failure, st, st == ST_NO_MEMORY ? "no memory for the reply" : "the reply is malformed");
+}
+
 /* One batch, one completion. */
 static enum status attempt(struct rpc_stream *stream, const ProtobufCMessage *request, ProtobufCMessage **out_reply,
 			   struct rpc_failure *failure)
@@ -196,8 +203,8 @@ static enum status attempt(struct rpc_stream *stream, const ProtobufCMessage *re
 		fill_failure(stream, failure);
 		if (failure->status == ST_OK && !stream->in)
 			fill_local(failure, ST_MALFORMED, "the reply has no message");
-		else if (failure->status == ST_OK && bytes_from_buffer(stream->types->output, stream->in, out_reply) != ST_OK)
-			fill_local(failure, ST_MALFORMED, "the reply is malformed");
+		else if (failure->status == ST_OK)
+			take_reply(stream, out_reply, failure);
 	}
 	return failure->status;
 }
@@ -347,7 +354,7 @@ enum status rpc_stream_next(struct rpc_stream *stream, int64_t timeout_ms, const
 		st = unpack(stream, out_bulk);
 		if (st != ST_OK) {
 			rpc_stream_cancel(stream);
-			return ST_MALFORMED;
+			return st;
 		}
 	}
 	*out_msg = stream->ended ? NULL : stream->msg;

@@ -56,7 +56,8 @@ enum status rpc_stream_send_bulk(struct rpc_stream *stream, const struct Protobu
 enum status rpc_stream_close_send(struct rpc_stream *stream);
 /* The next message, or OK with *out_msg NULL at the end of the stream (then rpc_stream_finish tells why). STALLED when
  * timeout_ms pass first (the message is not lost: call again); -1 waits for ever. The message and *out_bulk (may be
- * NULL) belong to the stream and live until the next rpc_stream_next or rpc_stream_free. MALFORMED ends the stream. */
+ * NULL) belong to the stream and live until the next rpc_stream_next or rpc_stream_free. MALFORMED, NO_MEMORY and
+ * RESOURCE_EXHAUSTED end the stream. */
 enum status rpc_stream_next(struct rpc_stream *stream, int64_t timeout_ms, const struct ProtobufCMessage **out_msg,
 			    struct bytes_view *out_bulk);
 /* Half-closes, drops messages that were not read, waits for the status and fills *failure when it is not OK. A server

@@ -176,7 +176,7 @@ static bool save_result(struct rank *r)
 		return false;
 	copy = malloc((run.ledger + run.elements) * sizeof *copy);
 	if (!copy)
-		return false;
+		failed(r, GACC_ENOMEM, "no memory for a copy");
 	memcpy(copy, (const char *)params + gacc_param_offset(r->job, 0), run.ledger * sizeof *copy);
 	memcpy(copy + run.ledger, (const char *)params + gacc_param_offset(r->job, 1), run.elements * sizeof *copy);
 	ok = save(r, "", copy);
@@ -211,7 +211,7 @@ static void *thread(void *arg)
 	uint64_t n = run.ledger + run.elements;
 	r->values = calloc(n, sizeof *r->values);
 	if (!r->values)
-		abort();
+		failed(r, GACC_ENOMEM, "no memory for the values");
 	for (uint64_t i = 0; i < run.elements; i++)
 		r->values[run.ledger + i] = noise(7 * i);
 	if (run.is_client)

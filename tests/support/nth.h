@@ -11,7 +11,8 @@ enum nth_kind { NTH_EIO, NTH_ENOSPC, NTH_SHORT /* writes alone: half of it is wr
 
 /* n = 0: only counts. While armed, syncs of files there are not passed on. */
 void nth_io_arm(const char *dir, enum nth_kind, unsigned n);
-/* `own_only`: of the program itself, not of shared libraries. */
+/* `own_only`: of the program itself and of libprotobuf-c, which unpacks messages for it; not of other libraries (gRPC ends the process
+ * when there is no memory). */
 void nth_alloc_arm(unsigned n, bool own_only);
 /* Back to normal; how many calls there were. */
 unsigned nth_io_disarm(void);
