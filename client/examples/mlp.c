@@ -369,9 +369,6 @@ static int turn(struct trainer *t, const gacc_position *at)
 {
 	const uint32_t *ids;
 
-	if (at->micro_size != t->sampler.micro_size)
-		return fail(t, "micro_size changed from %u to %u, which this program's sampler cannot follow",
-			    t->sampler.micro_size, at->micro_size);
 	uint32_t n = sampler_micro(&t->sampler, at->window, (uint32_t)t->rank, at->micro, &ids);
 	if (n > 0)
 		return give_micro(t, at, ids, n);
@@ -379,14 +376,27 @@ static int turn(struct trainer *t, const gacc_position *at)
 	return status ? judge(t, "flush", status) : 0;
 }
 
+/* gaccctl update: the position tells the size of its window. */
+static void follow_size(struct trainer *t, const gacc_position *at)
+{
+	if (at->micro_size == t->sampler.micro_size)
+		return;
+	sampler_resize(&t->sampler, at->micro_size);
+	if (t->rank == 0)
+		say(t, "window %llu: micro_size %u, %llu steps per epoch\n", (unsigned long long)at->window, at->micro_size,
+		    (unsigned long long)sampler_windows(&t->sampler));
+}
+
 static int train(struct trainer *t)
 {
-	uint64_t end = sampler_windows(&t->sampler) * t->o.common.epochs;
 	gacc_position at;
 
 	for (;;) {
 		gacc_status status = gacc_next(t->job, &at);
-		if (status == GACC_EDONE || (status == GACC_OK && at.window >= end))
+		if (status == GACC_OK)
+			follow_size(t, &at);
+		if (status == GACC_EDONE ||
+		    (status == GACC_OK && at.window >= sampler_windows(&t->sampler) * t->o.common.epochs))
 			return 0;
 		if (status != GACC_OK && status != GACC_EAGAIN)
 			return gacc_failed(t, "ask for the next micro-batch");

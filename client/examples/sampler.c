@@ -18,6 +18,11 @@ void sampler_fini(struct sampler *s)
 	s->order = NULL;
 }
 
+void sampler_resize(struct sampler *s, uint32_t micro_size)
+{
+	s->micro_size = micro_size;
+}
+
 static uint64_t window_samples(const struct sampler *s)
 {
 	return (uint64_t)s->batch * s->ranks * s->micro_size;

@@ -114,6 +114,27 @@ START_TEST(seed_and_epoch_change_the_order)
 }
 END_TEST
 
+START_TEST(a_new_size_deals_as_a_sampler_of_that_size)
+{
+	struct sampler a, b;
+	const uint32_t *ids_a, *ids_b;
+
+	ck_assert_int_eq(sampler_init(&a, 3, 1000, 8, 2, 4), 0);
+	ck_assert_int_eq(sampler_init(&b, 3, 1000, 8, 2, 6), 0);
+	ck_assert_uint_eq(sampler_window(&a, 2, &ids_a), 64);
+	sampler_resize(&a, 6);
+	ck_assert_uint_eq(sampler_windows(&a), sampler_windows(&b));
+	for (uint64_t w = 3; w < 25; w++) { /* into the third epoch */
+		uint32_t n = sampler_micro(&b, w, 1, 5, &ids_b);
+		ck_assert_uint_eq(sampler_micro(&a, w, 1, 5, &ids_a), n);
+		if (n)
+			ck_assert_mem_eq(ids_a, ids_b, n * sizeof(*ids_a));
+	}
+	sampler_fini(&a);
+	sampler_fini(&b);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("sampler");
@@ -123,6 +144,7 @@ int main(void)
 	tcase_add_loop_test(c, a_window_is_its_micro_batches_in_the_order_of_adding, 0, N_SHAPES);
 	tcase_add_test(c, a_restarted_rank_gets_the_same_samples);
 	tcase_add_test(c, seed_and_epoch_change_the_order);
+	tcase_add_test(c, a_new_size_deals_as_a_sampler_of_that_size);
 	suite_add_tcase(s, c);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
