@@ -45,13 +45,11 @@ void live_fail_norms(struct live_job *l, enum status st, const char *why)
 /* The rows that the engine left with the vote for this commit; NULL: it has left none. */
 static const struct tensor_norm *norms_of(struct live_job *l, const struct commit *k)
 {
-	void *data = live_map(l, SEG_CONTROL, 0, false);
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!data || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size))
+	if (!live_control_page(l, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size))
 		return NULL;
-	control_page_view(&page, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads, l->plan->n_tensors);
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;
 	control_state_fini(&state);
