@@ -9,8 +9,9 @@
 #define UNIT_ROWS (UNIT / ROW)
 #define LANE_ROWS (KERNEL_LANES / ROW)
 #define UNROLL _Pragma("GCC unroll 16")
-/* How far ahead of the loads the next lines are asked for. Worth up to a tenth with few streams of f32. Beside
- * non-temporal stores it costs as much with 16-bit sources, and up to a third with more than PREFETCH_SOURCES (Zen 5). */
+/* How far ahead of the loads the next lines are asked for. Worth up to a tenth with few streams of f32, and a twentieth in
+ * passes that read one stream of 16 bits and nothing else. Beside non-temporal stores it costs as much with other 16-bit
+ * sources, and up to a third with more than PREFETCH_SOURCES (Zen 5). */
 #define AHEAD_BYTES 2048
 #define PREFETCH_SOURCES 2
 _Static_assert(KERNEL_BLOCK % UNIT == 0 && UNIT % KERNEL_LANES == 0, "units tile blocks, lanes tile units");
@@ -126,7 +127,7 @@ INLINE vf load_row(const void *p, enum dtype t)
 INLINE void accumulate_unit(float *dst, const float *src, struct sources *s, enum dtype t, size_t i, bool count,
 			    vf x[UNIT_ROWS])
 {
-	bool ahead = s->k <= PREFETCH_SOURCES && t == DTYPE_F32;
+	bool ahead = t == DTYPE_F32 ? s->k <= PREFETCH_SOURCES : s->k == 1 && !src;
 	if (src && ahead)
 		prefetch(src + i, UNIT * sizeof *src);
 	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
