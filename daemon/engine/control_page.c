@@ -36,7 +36,7 @@ uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t th
 	if (pairs > UINT64_C(1) << 48 || n_tensors > UINT64_C(1) << 48)
 		return 0;
 	return 2 * record_bytes(ranks, max_micro_size) + align(pairs * sizeof(struct ledger_cell)) +
-	       threads * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm)) +
+	       (uint64_t)threads * UNDO_SHARES * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm)) +
 	       align(n_tensors * sizeof(double));
 }
 
@@ -45,12 +45,12 @@ void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint3
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
 	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size,
-				    .threads = threads, .n_tensors = n_tensors };
+				    .shares = threads * UNDO_SHARES, .n_tensors = n_tensors };
 	p->record_bytes = record_bytes(ranks, max_micro_size);
 	p->ledger_offset = 2 * p->record_bytes;
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));
-	p->undo_offset = p->stamps_offset + threads * ALIGN;
-	p->norms_offset = p->undo_offset + (uint64_t)threads * UNDO_AREA_BYTES;
+	p->undo_offset = p->stamps_offset + p->shares * ALIGN;
+	p->norms_offset = p->undo_offset + (uint64_t)p->shares * UNDO_AREA_BYTES;
 	p->trust_offset = p->norms_offset + align(n_tensors * sizeof(struct tensor_norm));
 	p->bytes = p->trust_offset + align(n_tensors * sizeof(double));
 }
@@ -153,14 +153,14 @@ struct ledger_cell *control_page_ledger(const struct control_page *p, uint32_t r
 	return (struct ledger_cell *)(p->base + p->ledger_offset) + ((uint64_t)rank * p->max_micro_size + micro);
 }
 
-struct undo_stamp *control_page_stamp(const struct control_page *p, uint32_t thread)
+struct undo_stamp *control_page_stamp(const struct control_page *p, uint32_t share)
 {
-	return (struct undo_stamp *)(p->base + p->stamps_offset + thread * ALIGN);
+	return (struct undo_stamp *)(p->base + p->stamps_offset + share * ALIGN);
 }
 
-void *control_page_undo(const struct control_page *p, uint32_t thread)
+void *control_page_undo(const struct control_page *p, uint32_t share)
 {
-	return p->base + p->undo_offset + (size_t)thread * UNDO_AREA_BYTES;
+	return p->base + p->undo_offset + (size_t)share * UNDO_AREA_BYTES;
 }
 
 struct tensor_norm *control_page_norms(const struct control_page *p)

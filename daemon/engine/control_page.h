@@ -1,7 +1,7 @@
 /* The control segment: two CRC'd records that flip, the ledger, and the undo areas.
  *
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
- * stamps[threads], undo areas[threads], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
+ * stamps[shares], undo areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
  * and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself,
  * seeded with seq. Bit rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
  * only writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
@@ -16,6 +16,7 @@
 #include <stddef.h>
 
 #define UNDO_AREA_BYTES 1536 /* KERNEL_UNDO_BYTES */
+#define UNDO_SHARES 8        /* of an update, for each thread: who is slow takes fewer */
 
 /* A record in private memory: pointers into one block that control_state_init allocates. */
 struct control_state {
@@ -29,7 +30,7 @@ struct control_state {
 
 struct control_page {
 	unsigned char *base;
-	uint32_t ranks, max_micro_size, threads;
+	uint32_t ranks, max_micro_size, shares; /* shares: threads * UNDO_SHARES */
 	uint64_t n_tensors;
 	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, norms_offset, trust_offset, bytes;
 };
@@ -51,8 +52,8 @@ bool control_page_read(const struct control_page *, struct control_state *out, b
 void control_page_publish(struct control_page *, struct control_state *);
 
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);
-struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t thread);
-void *control_page_undo(const struct control_page *, uint32_t thread); /* UNDO_AREA_BYTES */
+struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t share);
+void *control_page_undo(const struct control_page *, uint32_t share); /* UNDO_AREA_BYTES */
 struct tensor_norm *control_page_norms(const struct control_page *); /* [n_tensors] */
 /* LAMB's ratios, one for each range of the plan, of which there are at most n_tensors; update.h says when they hold. */
 double *control_page_trust(const struct control_page *);

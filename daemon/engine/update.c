@@ -23,7 +23,7 @@ struct update {
 	uint64_t *first_chunk;         /* [n_ranges + 1]: number of each range's first chunk */
 	uint64_t n_chunks;
 	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
-	struct share_digest *digest;   /* [threads] */
+	struct share_digest *digest;   /* [shares] */
 	const unsigned char *sum;
 	bool resumed;                  /* some of it was done in an earlier life */
 	unsigned phase, n_phases;      /* 2: LAMB */
@@ -45,10 +45,10 @@ static void set_stamp(struct undo_stamp *s, uint64_t unit)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* First unit of a share; share threads begins where the last one ends. */
+/* First unit of a share; share `shares` begins where the last one ends. */
 static uint64_t share_begin(const struct update *u, uint32_t share)
 {
-	return u->n_chunks * share / u->m->plan->threads * UPDATE_UNITS;
+	return u->n_chunks * share / u->m->page.shares * UPDATE_UNITS;
 }
 
 /* Number of a phase's first unit. A stamp at the end of one phase is not at the beginning of the next. */
@@ -102,7 +102,7 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	u->workers = workers;
 	u->first_chunk = calloc(plan->n_ranges + 1, sizeof(*u->first_chunk));
 	u->scalars = calloc(plan->n_optim_groups, sizeof(*u->scalars));
-	u->digest = aligned_alloc(64, plan->threads * sizeof(*u->digest));
+	u->digest = aligned_alloc(64, m->page.shares * sizeof(*u->digest));
 	if (!u->first_chunk || !u->scalars || !u->digest)
 		goto fail;
 	for (uint64_t i = 0; i < plan->n_ranges; i++)
@@ -138,7 +138,7 @@ uint64_t update_ranges_hash(const struct plan *p)
 
 void update_begin(struct update *u, uint64_t window)
 {
-	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
+	for (uint32_t i = 0; i < u->m->page.shares; i++) {
 		struct undo_stamp *s = control_page_stamp(&u->m->page, i);
 		s->window = window;
 		set_stamp(s, share_begin(u, i));
@@ -155,7 +155,7 @@ static bool stamp_valid(const struct update *u, uint32_t share, uint64_t state)
 
 bool update_can_resume(const struct update *u, uint64_t window)
 {
-	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
+	for (uint32_t i = 0; i < u->m->page.shares; i++) {
 		const struct undo_stamp *s = control_page_stamp(&u->m->page, i);
 		if (s->window != window || !stamp_valid(u, i, atomic_load(&s->state)))
 			return false;
@@ -270,7 +270,7 @@ static void run_share(void *arg, uint32_t share, uint32_t worker)
 
 static bool has_progress(const struct update *u)
 {
-	for (uint32_t i = 0; i < u->m->plan->threads; i++)
+	for (uint32_t i = 0; i < u->m->page.shares; i++)
 		if (atomic_load(&control_page_stamp(&u->m->page, i)->state) != share_begin(u, i) << 1)
 			return true;
 	return false;
@@ -278,7 +278,7 @@ static bool has_progress(const struct update *u)
 
 static void run_on_shares(struct update *u, workers_fn *fn)
 {
-	workers_run(u->workers, fn, u, u->m->plan->threads, u->m->plan->n_elements < ALONE_BELOW);
+	workers_run(u->workers, fn, u, u->m->page.shares, u->m->plan->n_elements < ALONE_BELOW);
 }
 
 static void run_phase(struct update *u, unsigned phase)
@@ -289,7 +289,7 @@ static void run_phase(struct update *u, unsigned phase)
 
 static bool second_phase_has_begun(const struct update *u)
 {
-	for (uint32_t i = 0; i < u->m->plan->threads; i++)
+	for (uint32_t i = 0; i < u->m->page.shares; i++)
 		if (atomic_load(&control_page_stamp(&u->m->page, i)->state) >> 1 >= phase_begin(u, 1))
 			return true;
 	return false;
@@ -297,7 +297,7 @@ static bool second_phase_has_begun(const struct update *u)
 
 static void begin_second_phase(const struct update *u)
 {
-	for (uint32_t i = 0; i < u->m->plan->threads; i++) {
+	for (uint32_t i = 0; i < u->m->page.shares; i++) {
 		struct undo_stamp *s = control_page_stamp(&u->m->page, i);
 		if (atomic_load(&s->state) >> 1 < phase_begin(u, 1))
 			set_stamp(s, phase_begin(u, 1) + share_begin(u, i));
@@ -353,7 +353,7 @@ static void run_lamb(struct update *u, double lr)
 static uint64_t add_up(const struct update *u)
 {
 	uint64_t sum = 0;
-	for (uint32_t i = 0; i < u->m->plan->threads; i++)
+	for (uint32_t i = 0; i < u->m->page.shares; i++)
 		sum += u->digest[i].sum;
 	return sum;
 }

@@ -1,8 +1,8 @@
 /* The optimizer's update, in place, that an engine can die in at any instant and finish in its next life.
  *
  * The ranges of the plan are cut into chunks of KERNEL_BLOCK elements (the last of a range may be short), numbered
- * through; the chunks are dealt to plan->threads shares, share s owning numbers [n * s / threads, n * (s + 1) /
- * threads). A share is worked by one worker, in ascending order, and has one undo area and one stamp. A chunk has
+ * through; the chunks are dealt to UNDO_SHARES shares for each thread, share s of k owning numbers [n * s / k,
+ * n * (s + 1) / k). A share is worked by one worker, in ascending order, and has one undo area and one stamp. A chunk has
  * UPDATE_UNITS units of KERNEL_UNIT elements (the last of a range may lack some), numbered chunk * UPDATE_UNITS + k. The
  * stamp is one word, unit << 1 | UNDO_HELD, changed by one store:
  *

@@ -72,13 +72,13 @@ START_TEST(parts_are_aligned_and_do_not_overlap)
 	ck_assert_uint_eq(page.record_bytes % 64, 0);
 	ck_assert_ptr_eq(control_page_ledger(&page, 0, 0), end);
 	end = (unsigned char *)(control_page_ledger(&page, RANKS - 1, MAX_MICRO - 1) + 1);
-	for (uint32_t i = 0; i < THREADS; i++) {
+	for (uint32_t i = 0; i < THREADS * UNDO_SHARES; i++) {
 		unsigned char *stamp = (unsigned char *)control_page_stamp(&page, i);
 		ck_assert_uint_eq((uintptr_t)stamp % 64, 0);
 		ck_assert(stamp >= end);
 		end = stamp + sizeof(struct undo_stamp);
 	}
-	for (uint32_t i = 0; i < THREADS; i++) {
+	for (uint32_t i = 0; i < THREADS * UNDO_SHARES; i++) {
 		unsigned char *undo = control_page_undo(&page, i);
 		ck_assert_uint_eq((uintptr_t)undo % 64, 0);
 		ck_assert(undo >= end);

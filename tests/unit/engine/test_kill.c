@@ -52,7 +52,7 @@ static void note_death(struct driver *d)
 	d->in_pass += d->rig.state.r.n_zero == 0 && d->rig.state.r.phase == WINDOW_OPEN && d->n_open;
 	d->after_flip += d->rig.state.r.n_zero != 0;
 	d->in_update += d->rig.state.r.phase == WINDOW_APPLYING;
-	for (uint32_t i = 0; d->rig.state.r.phase == WINDOW_APPLYING && i < d->rig.plan->threads; i++)
+	for (uint32_t i = 0; d->rig.state.r.phase == WINDOW_APPLYING && i < d->rig.page.shares; i++)
 		if (control_page_stamp(&d->rig.page, i)->state & UNDO_HELD) {
 			d->in_update_held++;
 			return;
@@ -83,7 +83,7 @@ static void succeed(struct driver *d)
 static uint64_t stamps(const struct rig *r)
 {
 	uint64_t sum = 0;
-	for (uint32_t i = 0; i < r->plan->threads; i++)
+	for (uint32_t i = 0; i < r->page.shares; i++)
 		sum += atomic_load(&control_page_stamp(&r->page, i)->state) * (i + 1);
 	return sum;
 }
