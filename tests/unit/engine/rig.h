@@ -12,7 +12,7 @@ enum { APPLIED = 1, SKIPPED = 2, EMPTY = 3, DROPPED = 4 };             /* gacc.v
 
 #define RIG_JOB 7
 #define RIG_GENERATION 3
-#define RIG_MAX_TENSORS 12
+#define RIG_MAX_TENSORS 16
 
 struct rig_config {
 	struct tensor_spec tensor[RIG_MAX_TENSORS];
