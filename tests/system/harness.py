@@ -218,7 +218,7 @@ class Daemon:
         return [int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))]
 
     def processes(self):
-        """All that live with our folder in their environment."""
+        """All that live with our folder in their environment or their arguments, as a launcher does; engines have neither."""
         mark, found = f"GACC_TEST={self.dir}".encode(), []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:

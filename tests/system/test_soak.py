@@ -1,0 +1,113 @@
+"""A long life in small: jobs come and go, trainers and engines die now and then, and gaccd's memory and descriptors stay what they were.
+
+GACC_SOAK_S: seconds (45). tests/soak.sh runs half an hour. The first quarter is warm-up: caches, the allocator's arenas, the history's files.
+"""
+import os
+import pathlib
+import random
+import signal
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from harness import Daemon, build_dir, command_line, wait_until
+from test_campaign import LOUD
+
+SECONDS = float(os.environ.get("GACC_SOAK_S", "45"))
+LIMIT_BYTES = 4 << 20  # what the line through the samples may rise over the whole run, for gaccd and its supervisor each
+SPECS = [dict(ranks=2, micro_size=4, steps=20, optimizer={"type": "sgd", "lr": 1}, reduction="sum"),
+         dict(ranks=3, micro_size=2, steps=15, clip_norm=1.0,
+              optimizer={"type": "adamw", "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}),
+         dict(ranks=1, micro_size=8, steps=10, optimizer={"type": "sgd", "lr": 0.1, "momentum": 0.9})]
+
+
+def private_bytes(pid):
+    fields = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(fields[k].split()[0]) * 1024 for k in ("Private_Clean", "Private_Dirty"))
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Soak:
+    def __init__(self, daemon, out, rng):
+        self.daemon, self.out, self.rng = daemon, out, rng
+        self.running, self.n_jobs, self.kills = [], 0, 0
+        self.samples = []  # (seconds, {name: bytes}) while no job runs
+        self.idle_fds = []
+
+    def submit(self):
+        spec = dict(self.rng.choice(SPECS))
+        out = self.out / f"{self.n_jobs}"
+        out.mkdir()
+        command = [str(build_dir() / "bin/campaign_trainer"), str(out), str(spec["steps"]), "50000", "200"]
+        environment = [{"key": k, "value": v} for k, v in (("GACC_TEST", str(self.daemon.dir)), ("TSAN_OPTIONS", os.environ.get("TSAN_OPTIONS", "")))]
+        self.running.append(self.daemon.submit({**spec, "name": f"soak-{self.n_jobs}", "launch": "daemon", "log_dir": str(out), "launch_command": {
+            "command": command, "max_restarts": 1000, "grace_ms": 2000, "environment": environment}}))
+        self.n_jobs += 1
+
+    def reap(self):
+        for job in list(self.running):
+            state = self.daemon.state(job)
+            assert state not in ("FAILED", "CANCELLED", "NODE_FAIL"), self.daemon.get_job(job)
+            if state == "COMPLETED":
+                self.running.remove(job)
+
+    def kill_somebody(self):
+        pids = [p for p in self.daemon.processes() if any(mark in command_line(p).split(b"\0")[:2]
+                for mark in (b"--engine", str(build_dir() / "bin/campaign_trainer").encode()))]
+        if pids:
+            try:
+                os.kill(self.rng.choice(pids), signal.SIGKILL)
+                self.kills += 1
+            except ProcessLookupError:
+                pass
+
+    def idle(self):
+        """Until the last job has given its memory back; then one sample."""
+        while self.running:
+            self.reap()
+            time.sleep(0.05)
+        wait_until("the jobs' memory to be given back", lambda: self.daemon.client.node.GetNode().host_bytes_used == 0, 90)
+        wait_until("engines, launchers and ranks to end", lambda: len(self.daemon.processes()) == 2, 30)
+        both = {"gaccd": self.daemon.pid, "supervisor": self.daemon.supervisor_pid}
+        self.samples.append((time.monotonic(), {name: private_bytes(pid) for name, pid in both.items()}))
+        self.idle_fds.append({name: descriptors(pid) for name, pid in both.items()})
+
+    def run(self, seconds):
+        begin = time.monotonic()
+        while time.monotonic() - begin < seconds:
+            for _ in range(self.rng.randrange(3, 8)):
+                while len(self.running) >= 3:
+                    self.reap()
+                    time.sleep(0.02)
+                self.submit()
+                self.daemon.client.jobs.List(all=True)
+                if self.rng.random() < 0.3:
+                    time.sleep(self.rng.uniform(0, 0.3))
+                    self.kill_somebody()
+            self.idle()
+
+
+@pytest.mark.campaign
+def test_soak(tmp_path):
+    seed = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"GACC_SEED={seed}")
+    with Daemon(supervise=True, allow=LOUD) as d:
+        d.engines_killed = True
+        soak = Soak(d, tmp_path, random.Random(seed))
+        soak.run(SECONDS)
+        late = soak.samples[len(soak.samples) // 4:]
+        assert len(late) >= 3, "too few samples: a longer soak is needed"
+        print(f"{soak.n_jobs} jobs, {soak.kills} kills, {len(soak.samples)} samples")
+        for name in ("gaccd", "supervisor"):
+            t, b = [s[0] for s in late], [s[1][name] for s in late]
+            rise = np.polyfit(t, b, 1)[0] * (t[-1] - t[0])
+            fds = [f[name] for f in soak.idle_fds]
+            print(f"  {name:10s} private {statistics.median(b) / 2**20:.1f} MiB, rise {rise / 2**20:+.2f} MiB over {t[-1] - t[0]:.0f} s; "
+                  f"descriptors {fds[0]} .. {fds[-1]}, most {max(fds)}")
+            assert rise < LIMIT_BYTES, f"{name} grows"
+            assert max(fds[len(fds) // 4:]) <= max(fds[:len(fds) // 4 + 1]) + 2, f"{name} keeps descriptors: {fds}"
