@@ -130,6 +130,7 @@ static void on_tick(uv_timer_t *h)
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		live_tick(d->job[i], now);
 	live_queue_run(d, now);
+	live_forget_old(d);
 	recorder_flush(d->recorder);
 }
 

@@ -53,6 +53,7 @@ static void drop(struct inline_call *c)
 			*p = c->next;
 			break;
 		}
+	live_drop(c->l);
 	free(c->present);
 	free(c->extent);
 	free(c);
@@ -89,8 +90,7 @@ static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session 
 {
 	struct session_key k;
 	struct reply why;
-	struct live_job *l = session_job(call, s, &k);
-	rpc_set_data(call, NULL);
+	struct live_job *l = find_session(call, s, &k);
 	if (!l)
 		return NULL;
 	if (!job_session_ok(l->job, &k, &why)) {
@@ -115,6 +115,7 @@ static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session 
 	}
 	c->next = l->inline_calls;
 	l->inline_calls = c;
+	live_hold(l);
 	rpc_set_data(call, c);
 	return c;
 }
@@ -347,13 +348,20 @@ struct reading {
 
 static void reading_over(struct rpc_call *call, bool completed)
 {
-	free(rpc_data(call));
+	struct reading *r = rpc_data(call);
+	if (r)
+		live_drop(r->l);
+	free(r);
 }
 
 static void read_on(struct rpc_call *call)
 {
 	struct reading *r = rpc_data(call);
 	while (r && r->at < r->end) {
+		if (r->l->released) { /* the bytes are gone */
+			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back", (unsigned long long)r->l->id);
+			return;
+		}
 		uint64_t n = r->end - r->at < READ_CHUNK ? r->end - r->at : READ_CHUNK;
 		unsigned char *copy = malloc(n);
 		if (!copy) {
@@ -386,8 +394,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	const Gacc__V1__GetParametersRequest *q = (const Gacc__V1__GetParametersRequest *)m;
 	struct session_key k;
 	struct reply why;
-	struct live_job *l = session_job(call, q->session, &k);
-	rpc_set_data(call, NULL);
+	struct live_job *l = find_session(call, q->session, &k);
 	if (!l)
 		return;
 	if (!job_session_ok(l->job, &k, &why)) {
@@ -421,6 +428,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	*r = (struct reading){ .l = l, .base = live_map(l, role, 0, false), .status = live_map(l, SEG_STATUS, 0, false),
 			       .at = q->offset, .end = q->bytes ? q->offset + q->bytes : all };
 	rpc_set_data(call, r);
+	live_hold(l);
 	if (!r->base || !r->status) {
 		rpc_failf(call, ST_IO_ERROR, "the parameters cannot be mapped");
 		return;

@@ -21,7 +21,7 @@ static struct history_event event_of(const struct live_job *l, const struct live
 
 void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	struct live_event *e = &l->event[l->n_events++ % LIVE_EVENTS];
+	struct live_event *e = &l->event[l->n_events++ % l->event_room];
 	*e = (struct live_event){ .id = daemon_event_id(l->d), .unix_ns = daemon_now(l->d).unix_ns, .warning = warning,
 				  .window = l->job ? job_window(l->job) : 0 };
 	snprintf(e->reason, sizeof e->reason, "%s", reason);
@@ -39,13 +39,13 @@ void live_event(struct live_job *l, bool warning, const char *reason, int64_t ra
 
 struct history_event live_history_event(const struct live_job *l, uint64_t i)
 {
-	return event_of(l, &l->event[i % LIVE_EVENTS]);
+	return event_of(l, &l->event[i % l->event_room]);
 }
 
 static enum status load_event(void *arg, const struct history_event *h)
 {
 	struct live_job *l = arg;
-	struct live_event *e = &l->event[l->n_events++ % LIVE_EVENTS];
+	struct live_event *e = &l->event[l->n_events++ % l->event_room];
 	*e = (struct live_event){ .id = h->id, .unix_ns = h->unix_ns, .warning = h->warning, .window = h->window };
 	snprintf(e->reason, sizeof e->reason, "%s", h->reason);
 	snprintf(e->object, sizeof e->object, "%s", h->object);

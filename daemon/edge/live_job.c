@@ -32,6 +32,7 @@ struct posted_report {
 static void deliver_report(struct posted *p)
 {
 	struct posted_report *r = (struct posted_report *)p;
+	live_drop(r->l);
 	coord_on_report(r->l->coord, 0, &r->report, daemon_now(r->l->d));
 	free(r);
 }
@@ -51,6 +52,7 @@ static void on_report(void *ctx, const struct report *r)
 		p->report.counted = memcpy(at + n_rank, r->counted, n_map);
 		p->report.voided = memcpy(at + n_rank + n_map, r->voided, n_map);
 	}
+	live_hold(l);
 	daemon_post(l->d, &p->post, deliver_report);
 }
 
@@ -63,6 +65,7 @@ struct posted_order {
 static void deliver_order(struct posted *p)
 {
 	struct posted_order *o = (struct posted_order *)p;
+	live_drop(o->l);
 	job_on_order(o->l->job, &o->order, daemon_now(o->l->d));
 	FAILPOINT(coord_order_after);
 	free(o);
@@ -79,6 +82,7 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 	p->order = *o;
 	if (n_late)
 		p->order.late = memcpy(p + 1, o->late, n_late);
+	live_hold(l);
 	daemon_post(l->d, &p->post, deliver_order);
 }
 
@@ -167,6 +171,7 @@ void live_free(struct live_job *l)
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_counted);
+	free(l->event);
 	free(l->watcher);
 	free(l->norms_call);
 	free(l->link);
@@ -185,8 +190,10 @@ enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_s
 	l->uid = uid;
 	l->plan_fd = -1;
 	l->user = strdup(user);
+	l->event = calloc(LIVE_EVENTS, sizeof *l->event);
+	l->event_room = LIVE_EVENTS;
 	l->spec_pb = gacc__v1__job_spec__unpack(NULL, n_spec, spec);
-	if (!l->user)
+	if (!l->user || !l->event)
 		goto fail;
 	st = ST_MALFORMED;
 	if (!l->spec_pb)
@@ -327,21 +334,6 @@ void live_unwatch(struct live_job *l, uint64_t call)
 		}
 }
 
-#define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
-
-/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. */
-static void release_when_over(struct live_job *l, struct now now)
-{
-	if (l->released || l->allocating || !live_ended(l) || !job_ended(l->job))
-		return;
-	if (!l->released_ns)
-		l->released_ns = now.mono_ns;
-	if (job_idle(l->job) || now.mono_ns - l->released_ns > RELEASE_AFTER_NS) {
-		live_release(l);
-		l->released = true;
-	}
-}
-
 void live_tick(struct live_job *l, struct now now)
 {
 	live_launch_tick(l, now);
@@ -352,7 +344,7 @@ void live_tick(struct live_job *l, struct now now)
 	coord_tick(l->coord, now);
 	if (l->n_norms_calls && live_ended(l))
 		live_fail_norms(l, ST_JOB_ENDED, "it has ended");
-	release_when_over(l, now);
 	live_tell(l, now);
 	live_waits(l, now);
+	live_end_tick(l, now);
 }

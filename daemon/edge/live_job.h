@@ -60,7 +60,7 @@ struct live_job {
 	int64_t created_unix_ns, ended_unix_ns;
 	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted */
 	struct job_spec spec;
-	struct job *job;                    /* NULL for a job that had ended before this daemon started */
+	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */
 	struct coord *coord;
 	enum job_state end_state;           /* of such a job */
 	char *end_reason;
@@ -82,10 +82,12 @@ struct live_job {
 	bool allocating;                    /* the pool works for it */
 	int64_t released_ns;                /* ended and idle since */
 	bool released;
+	uint32_t n_holders;                 /* calls and messages under way that point here */
 	/* what people see */
 	struct live_window *deciding;       /* decided, on its way into the history */
-	struct live_event event[LIVE_EVENTS];
-	uint64_t n_events;                  /* ever; the last LIVE_EVENTS are kept */
+	struct live_event *event;           /* a ring of event_room: LIVE_EVENTS, fewer when it is over */
+	uint32_t event_room;
+	uint64_t n_events;                  /* ever; the last event_room are kept */
 	struct watcher *watcher;
 	uint32_t n_watchers, watchers_capacity;
 	bool changed;                       /* watchers have not heard yet */
@@ -129,6 +131,16 @@ void live_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
 /* The name of uid, or its number. */
 void live_user_name(uint32_t uid, char *out, size_t n);
 
+/* ---- live_retire.c ---- */
+/* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */
+void live_hold(struct live_job *);
+void live_drop(struct live_job *);
+/* A job that has ended gives back its memory, then all but what is shown of it. */
+void live_end_tick(struct live_job *, struct now);
+void live_shrink_events(struct live_job *);
+/* Of the jobs that are over, more than history.jobs leave memory and journal; one a call. */
+void live_forget_old(struct daemon *);
+
 /* ---- live_submit.c ---- */
 /* A new job: durable, then cb. `existed`: this request_id, or this name with the same spec, has a job already. The spec is
  * packed again, not kept. */
@@ -171,6 +183,8 @@ void live_launch_tick(struct live_job *, struct now);
 bool live_launch_view(const struct live_job *, struct Gacc__V1__Job *);
 /* Lets go of the launcher: it and the ranks live on. */
 void live_launch_free(struct live_job *);
+/* Nothing is left to do for it. */
+bool live_launch_over(const struct live_job *);
 
 /* ---- live_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */

@@ -213,6 +213,8 @@ enum status live_restore(struct daemon *d)
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
 		live_history_load(l);
+		if (!l->job)
+			live_shrink_events(l);
 		if (l->coord)
 			st = journal_each_update(d->journal, l->id, restore_update, l);
 		if (!st)

@@ -340,6 +340,11 @@ bool live_launch_adopt(struct live_job *l)
 	return false;
 }
 
+bool live_launch_over(const struct live_job *l)
+{
+	return !l->launch || l->launch->done;
+}
+
 void live_launch_tick(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;

@@ -78,7 +78,7 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 
 static bool add_events(const struct live_job *l, Gacc__V1__Job *j)
 {
-	uint64_t n = l->n_events < LIVE_EVENTS ? l->n_events : LIVE_EVENTS;
+	uint64_t n = l->n_events < l->event_room ? l->n_events : l->event_room;
 	j->events = calloc(n + 1, sizeof *j->events);
 	if (!j->events)
 		return false;

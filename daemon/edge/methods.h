@@ -13,7 +13,11 @@ struct Gacc__V1__PushRequest;
 uint32_t caller_uid(const struct rpc_call *);
 struct daemon *daemon_of(const struct rpc_call *);
 
+/* The call points to the job from now on; its on_end (forget_call, or one that calls live_drop) lets go. */
+void keep_job(struct rpc_call *, struct live_job *);
 /* The live job of a session and the session's key; NULL: answered with an error. */
+struct live_job *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
+/* The same for a unary call, which then keeps it. */
 struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);

@@ -43,6 +43,7 @@ static void on_durable(void *arg, enum status st)
 {
 	struct durable_call *p = arg;
 	live_check_store(p->l->d, st);
+	live_drop(p->l);
 	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
 	if (call && st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->l->id, status_info(st)->text);
@@ -57,8 +58,10 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
 	struct durable_call *p = malloc(sizeof *p);
 	if (p)
 		*p = *d;
-	if (p && persist_put(d->l->d->persist, r, on_durable, p) == ST_OK)
+	if (p && persist_put(d->l->d->persist, r, on_durable, p) == ST_OK) {
+		live_hold(d->l);
 		return true;
+	}
 	free(p);
 	rpc_failf(call, ST_NO_MEMORY, "no memory to write to the journal");
 	return false;
@@ -192,7 +195,7 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
 	else if (live_await_norms(l, rpc_id(call)))
-		rpc_set_data(call, l);
+		keep_job(call, l);
 	else
 		rpc_failf(call, ST_NO_MEMORY, "no memory");
 }
@@ -200,8 +203,10 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 static void norms_over(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
-	if (l)
-		live_forget_norms(l, rpc_id(call));
+	if (!l)
+		return;
+	live_forget_norms(l, rpc_id(call));
+	live_drop(l);
 }
 
 #define JOB(name_, handler, ...) \

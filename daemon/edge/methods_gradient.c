@@ -51,7 +51,7 @@ static void job_has_ended(struct rpc_call *call, const struct live_job *l)
 	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
 }
 
-struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct live_job *l = ended_job(call, s);
 	if (l) {
@@ -66,15 +66,31 @@ struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, 
 	out->rank = (uint32_t)(s->id & ((1u << SESSION_RANK_BITS) - 1));
 	out->uid = caller_uid(call);
 	memcpy(out->token, s->token.data, 16);
+	return l;
+}
+
+void keep_job(struct rpc_call *call, struct live_job *l)
+{
+	live_hold(l);
 	rpc_set_data(call, l);
+}
+
+struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct live_job *l = find_session(call, s, out);
+	if (l)
+		keep_job(call, l);
 	return l;
 }
 
 void forget_call(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
-	if (l && !completed)
+	if (!l)
+		return;
+	if (!completed)
 		job_on_call_gone(l->job, rpc_id(call));
+	live_drop(l);
 }
 
 static struct now now_of(const struct rpc_call *call)
@@ -102,7 +118,7 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)l->id, reason);
 		return;
 	}
-	rpc_set_data(call, l);
+	keep_job(call, l);
 	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
 }
 
@@ -326,8 +342,7 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 	const Gacc__V1__WatchSessionRequest *q = (const Gacc__V1__WatchSessionRequest *)m;
 	struct session_key k;
 	struct reply why;
-	struct live_job *l = session_job(call, q->session, &k);
-	rpc_set_data(call, NULL);
+	struct live_job *l = find_session(call, q->session, &k);
 	if (!l)
 		return;
 	if (!job_session_ok(l->job, &k, &why)) {
@@ -345,6 +360,7 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 		if (l->link[i].rank == k.rank && l->link[i].generation == w->generation)
 			w->lifeline = false;
 	rpc_set_data(call, w);
+	live_hold(l);
 	if (w->lifeline)
 		job_on_link(l->job, k.rank, w->generation, true, now_of(call));
 }
@@ -357,6 +373,7 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	live_unwatch(w->l, rpc_id(call));
 	if (w->lifeline && !daemon_of(call)->stopping)
 		job_on_link(w->l->job, w->rank, w->generation, false, now_of(call));
+	live_drop(w->l);
 	free(w);
 }
 

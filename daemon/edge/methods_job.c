@@ -134,8 +134,10 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 static void watch_over(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
-	if (l)
-		live_unwatch(l, rpc_id(call));
+	if (!l)
+		return;
+	live_unwatch(l, rpc_id(call));
+	live_drop(l);
 }
 
 static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -153,7 +155,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	if (live_ended(l))
 		rpc_finish(call, NULL);
 	else if (live_watch(l, rpc_id(call), RANK_NONE))
-		rpc_set_data(call, l);
+		keep_job(call, l);
 	else
 		rpc_failf(call, ST_NO_MEMORY, "no memory");
 }

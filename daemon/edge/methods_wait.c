@@ -103,8 +103,10 @@ void live_waits(struct live_job *l, struct now now)
 static void wait_over(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
-	if (l)
-		forget(l, rpc_id(call));
+	if (!l)
+		return;
+	forget(l, rpc_id(call));
+	live_drop(l);
 }
 
 static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -132,7 +134,7 @@ static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	*kept = w;
 	kept->next = l->waits;
 	l->waits = kept;
-	rpc_set_data(call, l);
+	keep_job(call, l);
 }
 
 const struct rpc_method wait_methods[] = {

@@ -74,6 +74,7 @@ static bool own(struct item *i)
 	case JOURNAL_UPDATE:
 		return own_bytes(i, 0, &r->update.payload);
 	case JOURNAL_PARAMS_READY:
+	case JOURNAL_FORGET:
 		break;
 	}
 	return true;

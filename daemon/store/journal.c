@@ -48,6 +48,12 @@ static const char *const schema_steps[] = {
 	X(PAYLOAD, "INSERT INTO payloads (job, window, data) VALUES (?, ?, ?)")                                        \
 	X(OLD_PAYLOADS, "DELETE FROM payloads WHERE job = ? AND window <= ?")                                          \
 	X(NEXT_WINDOW, "UPDATE jobs SET next_window = ? WHERE id = ?")                                                 \
+	X(FORGET_WINDOWS, "DELETE FROM windows WHERE job = ?1"                                                         \
+			  " AND window < ?2 + (SELECT min(window) FROM windows WHERE job = ?1)")                       \
+	X(FORGET_PAYLOADS, "DELETE FROM payloads WHERE job = ?")                                                       \
+	X(FORGET_UPDATES, "DELETE FROM updates WHERE job = ?")                                                         \
+	X(FORGET_EPOCHS, "DELETE FROM epochs WHERE job = ?")                                                           \
+	X(FORGET_JOB, "DELETE FROM jobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM windows WHERE job = ?1)")          \
 	X(HOLD, "UPDATE jobs SET hold = ? WHERE id = ?")                                                               \
 	X(UPDATE, "INSERT INTO updates (job, window, data) VALUES (?, ?, ?)")                                          \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ? WHERE id = ?")                                \
@@ -222,10 +228,25 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 	return st ? st : sql_run(&j->sql, SQL_NEXT_WINDOW, "ii", window + 1, job);
 }
 
+static enum status forget(struct journal *j, uint64_t id)
+{
+	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_EPOCHS, SQL_FORGET_JOB };
+	struct job_state is;
+	enum status st = live_job(j, id, &is);
+	if (st != ST_JOB_ENDED)
+		return st ? st : ST_NOT_READY;
+	st = sql_run(&j->sql, SQL_FORGET_WINDOWS, "ii", (int64_t)id, (int64_t)JOURNAL_FORGET_WINDOWS);
+	for (size_t i = 0; i < sizeof of_job / sizeof *of_job && !st; i++)
+		st = sql_run(&j->sql, of_job[i], "i", (int64_t)id);
+	return st;
+}
+
 static enum status add(struct journal *j, uint64_t term, const struct journal_record *r)
 {
 	if (r->kind == JOURNAL_JOB)
 		return add_job(j, &r->job);
+	if (r->kind == JOURNAL_FORGET)
+		return forget(j, r->forget.job);
 	uint64_t id = r->kind == JOURNAL_TENSORS	? r->tensors.job
 		      : r->kind == JOURNAL_PARAMS_READY ? r->params_ready.job
 		      : r->kind == JOURNAL_EPOCH	? r->epoch.job

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #define JOURNAL_KEEP_PAYLOADS 16           /* windows per job whose payload is kept */
+#define JOURNAL_FORGET_WINDOWS 4096
 #define JOURNAL_MAX_BYTES (64u << 20)      /* of a spec, a tensor set or a payload */
 
 struct journal;
@@ -71,6 +72,7 @@ enum journal_kind {
 	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
 	JOURNAL_COMMIT,       /* .commit */
 	JOURNAL_END,          /* .end: terminal; nothing follows for this job */
+	JOURNAL_FORGET,       /* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
 	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
 	JOURNAL_UPDATE        /* .update */
 };
@@ -98,6 +100,9 @@ struct journal_record {
 			const char *reason;
 			int64_t unix_ns;
 		} end;
+		struct {
+			uint64_t job;
+		} forget;
 		struct {
 			uint64_t job;
 			const char *reason; /* NULL: the job goes on */

@@ -281,6 +281,39 @@ START_TEST(payloads_of_old_windows_go_and_history_stays)
 }
 END_TEST
 
+START_TEST(an_ended_job_is_forgotten_in_parts)
+{
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j), n = JOURNAL_FORGET_WINDOWS + 10;
+	struct journal_record forget = { .kind = JOURNAL_FORGET, .forget = { 1 } };
+	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
+	ck_assert_int_eq(write1(j, term, job(2)), ST_OK);
+	for (uint64_t w = 0; w < n; w += 64) {
+		struct journal_record r[64];
+		uint64_t i = 0;
+		for (; i < 64 && w + i < n; i++)
+			r[i] = commit(1, 1, w + i, term);
+		ck_assert_int_eq(journal_commit(j, term, r, i), ST_OK);
+	}
+	ck_assert_int_eq(write1(j, term, commit(2, 1, 0, term)), ST_OK);
+	ck_assert_int_eq(write1(j, term, forget), ST_NOT_READY);
+	ck_assert_int_eq(write1(j, term, end(1)), ST_OK);
+	ck_assert_int_eq(write1(j, term, forget), ST_OK);
+	ck_assert_uint_eq(windows(j, 1, UINT64_MAX).n, 10);
+	ck_assert_int_eq(write1(j, term, forget), ST_OK);
+	ck_assert_int_eq(write1(j, term, forget), ST_JOB_NOT_FOUND);
+	struct journal_job b[8] = { { 0 } };
+	ck_assert_int_eq(journal_each_job(j, true, copy_job, b), ST_OK);
+	ck_assert_uint_eq(b[0].id, 1);
+	ck_assert_uint_eq(b[1].id, 2);
+	ck_assert_uint_eq(windows(j, 2, 10).n, 1);
+	uint64_t last;
+	ck_assert_int_eq(journal_last_job(j, &last), ST_OK);
+	ck_assert_uint_eq(last, 2);
+	journal_close(j);
+}
+END_TEST
+
 START_TEST(a_payload_may_be_megabytes)
 {
 	struct journal *j = open_ok();
@@ -595,6 +628,7 @@ int main(void)
 	tcase_add_test(c, a_batch_is_all_or_nothing);
 	tcase_add_test(c, wrong_records_are_refused);
 	tcase_add_test(c, payloads_of_old_windows_go_and_history_stays);
+	tcase_add_test(c, an_ended_job_is_forgotten_in_parts);
 	tcase_add_test(c, a_payload_may_be_megabytes);
 	tcase_add_test(c, an_older_schema_is_brought_up_to_date);
 	tcase_add_test(c, holds_and_updates_read_as_written);

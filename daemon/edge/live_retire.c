@@ -1,0 +1,137 @@
+/* What is left of a job when it is over: first little, then nothing. */
+#include "edge/live_job.h"
+
+#include "base/log.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
+#define RETIRED_EVENTS 32        /* that describe shows; the history has all */
+
+void live_hold(struct live_job *l)
+{
+	l->n_holders++;
+}
+
+void live_drop(struct live_job *l)
+{
+	l->n_holders--;
+}
+
+/* The last RETIRED_EVENTS of the ring, in one of just that size. */
+void live_shrink_events(struct live_job *l)
+{
+	uint64_t all = l->n_events < l->event_room ? l->n_events : l->event_room;
+	uint32_t n = all < RETIRED_EVENTS ? (uint32_t)all : RETIRED_EVENTS;
+	struct live_event *ring = n ? malloc(n * sizeof *ring) : NULL;
+	if (!ring)
+		return;
+	for (uint64_t i = l->n_events - n; i < l->n_events; i++)
+		ring[i % n] = l->event[i % l->event_room];
+	free(l->event);
+	l->event = ring;
+	l->event_room = n;
+}
+
+/* Becomes what a job is that had ended before this gaccd started. */
+static void retire(struct live_job *l)
+{
+	const char *reason;
+	int64_t since;
+	l->end_state = live_state(l, &reason, &since);
+	char *copy = strdup(reason);
+	if (!copy)
+		return; /* the next tick tries again */
+	l->end_reason = copy;
+	const struct commit *k = coord_last_commit(l->coord);
+	l->end_window = coord_window(l->coord);
+	l->end_step = coord_applied_step(l->coord);
+	if (k) {
+		l->end_commit = *k;
+		l->end_window = k->window + 1;
+	}
+	job_free(l->job);
+	coord_free(l->coord);
+	l->job = NULL;
+	l->coord = NULL;
+	live_shrink_events(l);
+	if (l->end_state == JOB_COMPLETED)
+		live_launch_free(l); /* of others it tells the cause */
+	free(l->watcher);
+	free(l->link);
+	l->watcher = NULL;
+	l->link = NULL;
+	l->watchers_capacity = l->links_capacity = 0;
+}
+
+/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left of the job goes when
+ * nobody holds on to it. */
+void live_end_tick(struct live_job *l, struct now now)
+{
+	if (!live_ended(l) || !job_ended(l->job) || l->allocating)
+		return;
+	if (!l->released_ns)
+		l->released_ns = now.mono_ns;
+	if (!l->released && (job_idle(l->job) || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
+		live_release(l);
+		l->released = true;
+	}
+	bool told = !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls && !l->changed;
+	if (l->released && told && !l->n_holders && !l->deciding && live_launch_over(l))
+		retire(l);
+}
+
+/* ---- forgetting ---- */
+
+/* A job that leaves the journal, some of its windows at a time, so that no commit waits long behind it. */
+struct forgetting {
+	struct daemon *d;
+	uint64_t job, left;
+};
+
+static void on_forgotten(void *arg, enum status st);
+
+static void forget_some(struct forgetting *f)
+{
+	struct journal_record r = { .kind = JOURNAL_FORGET, .forget = { f->job } };
+	if (persist_put(f->d->persist, &r, on_forgotten, f))
+		free(f); /* the next gaccd does it */
+}
+
+static void on_forgotten(void *arg, enum status st)
+{
+	struct forgetting *f = arg;
+	live_check_store(f->d, st);
+	if (st || !f->left--)
+		free(f);
+	else
+		forget_some(f);
+}
+
+void live_forget_old(struct daemon *d)
+{
+	uint64_t over = 0;
+	struct live_job *oldest = NULL;
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < d->n_jobs; i++) {
+		struct live_job *l = d->job[i];
+		if (l->job || l->n_holders)
+			continue;
+		over++;
+		if (!oldest) {
+			oldest = l;
+			at = i;
+		}
+	}
+	struct forgetting *f = over > d->conf->history.jobs ? malloc(sizeof *f) : NULL;
+	if (!f)
+		return;
+	*f = (struct forgetting){ d, oldest->id, oldest->end_window / JOURNAL_FORGET_WINDOWS };
+	memmove(&d->job[at], &d->job[at + 1], (d->n_jobs - at - 1) * sizeof *d->job);
+	d->n_jobs--;
+	live_free(oldest);
+	forget_some(f);
+}
