@@ -98,6 +98,7 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_update_after) : FAILPOINT_ERROR(coord_update_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
+	case JOURNAL_FORGET:
 	case JOURNAL_EPOCH: /* nobody writes one yet */
 		break;
 	}
