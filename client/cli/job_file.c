@@ -99,15 +99,33 @@ bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *st)
 	return ok;
 }
 
-/* The last part of `path`, if nobody gave another. */
-static bool default_name(struct invocation *inv, gacc_spec *spec, const char *path, int *st)
+/* If nobody gave another. */
+static bool default_name(struct invocation *inv, gacc_spec *spec, const char *otherwise, int *st)
 {
 	char *name = current(spec, "name");
-	const char *program = strrchr(path, '/');
-	bool ok = (name && *name) || spec_set(inv, spec, "metadata.name", program ? program + 1 : path, st);
+	bool ok = (name && *name) || spec_set(inv, spec, "metadata.name", otherwise, st);
 
 	free(name);
 	return ok;
+}
+
+static const char *last_part(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* mlp of jobs/mlp.yaml. */
+static bool name_of_file(struct invocation *inv, gacc_spec *spec, const char *path, int *st)
+{
+	char name[NAME_MAX + 1], *dot;
+
+	snprintf(name, sizeof(name), "%s", path && strcmp(path, "-") ? last_part(path) : "job");
+	dot = strrchr(name, '.');
+	if (dot && dot != name)
+		*dot = '\0';
+	return default_name(inv, spec, name, st);
 }
 
 static void default_log_dir(char *out, size_t n)
@@ -152,7 +170,7 @@ gacc_spec *run_spec(struct invocation *inv, int *st)
 	if (!spec)
 		return NULL;
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
-	    default_name(inv, spec, inv->operand[0], st) && log_dir(inv, spec, false, st) &&
+	    default_name(inv, spec, last_part(inv->operand[0]), st) && log_dir(inv, spec, false, st) &&
 	    spec_set(inv, spec, "launch.mode", "client", st))
 		return spec;
 	gacc_spec_free(spec);
@@ -181,7 +199,7 @@ gacc_spec *submit_spec(struct invocation *inv, int *st)
 	if (!spec)
 		return NULL;
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
-	    default_name(inv, spec, path && strcmp(path, "-") ? path : "job", st) && log_dir(inv, spec, true, st) &&
+	    name_of_file(inv, spec, path, st) && log_dir(inv, spec, true, st) &&
 	    working_dir(inv, spec, st))
 		return spec;
 	gacc_spec_free(spec);

@@ -9,12 +9,13 @@
 #include "signals.h"
 #include "view.h"
 
-/* As `run`: the highest status of a rank, if it is known; 7 when no rank failed but the job did. */
+/* As `run`: of the rank that failed by itself, else the highest; 7 when no rank failed but the job did. Ranks that gaccd had to
+ * end because another failed have a signal's status, which says nothing. */
 static int status_of_ranks(const gacc_job_info *job)
 {
-	int worst = 0;
+	int worst = job->root_cause ? job->root_cause->exit_status : 0;
 
-	for (size_t i = 0; i < job->n_rank; i++)
+	for (size_t i = 0; i < job->n_rank && !job->root_cause; i++)
 		if (job->rank[i].exit_status > worst)
 			worst = job->rank[i].exit_status;
 	if (worst)
@@ -29,8 +30,7 @@ static int conclude(struct invocation *inv, FILE *say, const gacc_job_info *job)
 	fprintf(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name, view_steps(steps, sizeof(steps), job),
 		*job->reason ? "   " : "", job->reason, *job->log_dir ? "   logs " : "", job->log_dir);
 	if (job->root_cause)
-		fprintf(inv->err, "rank %u: %s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->rank,
-			job->root_cause->message, job->id);
+		fprintf(inv->err, "%s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->message, job->id);
 	if (wants_data(inv))
 		print_json(inv, job->json);
 	return status_of_ranks(job);

@@ -142,6 +142,11 @@ static void rank_row(struct sheet *s, const gacc_job_info *j, const gacc_rank_in
 	sheet_cell(s, "%s", age_since(when, r->last_push_unix_nanos));
 	sheet_cell(s, "%s", state);
 	sheet_cell(s, "%u", r->void_count);
+	if (!strcmp(j->launch, "DAEMON") && r->exit_status >= 0)
+		sheet_cell(s, "%d", r->exit_status);
+	else
+		sheet_cell(s, "-");
+	sheet_cell(s, "%u", r->restarts);
 }
 
 static void view_ranks(struct invocation *inv, const gacc_job_info *job)
@@ -149,7 +154,8 @@ static void view_ranks(struct invocation *inv, const gacc_job_info *job)
 	static const struct column columns[] = {
 		{ "RANK", true, false },      { "NODE", false, false },  { "PID", true, false }, { "MICRO", false, false },
 		{ "WEIGHT", true, false },    { "LAST PUSH", true, false }, { "STATE", false, false },
-		{ "VOID", true, true },	      { NULL, false, false },
+		{ "VOID", true, true },	      { "EXIT", true, true },	 { "RESTARTS", true, true },
+		{ NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -283,7 +289,7 @@ static void view_update(struct invocation *inv, const gacc_pending_update *u)
 
 static void view_root_cause(struct invocation *inv, const gacc_root_cause *c)
 {
-	line(inv, "Root cause:", "rank %u (pid %" PRId64 "): %s", c->rank, c->pid, c->message);
+	line(inv, "Root cause:", "%s", c->message);
 	for (size_t i = 0; i < c->n_log_line; i++)
 		fprintf(inv->out, "  | %s\n", c->log_line[i]);
 }

@@ -76,6 +76,7 @@ static void fill_spec(gacc_job_info *out, const Gacc__V1__JobSpec *s)
 	out->micro_size = s->micro_size;
 	out->stall_abort_ms = s->stall_abort_ms;
 	out->reduction = enum_short_name(&gacc__v1__reduction__descriptor, (int)s->reduction);
+	out->launch = enum_short_name(&gacc__v1__launch_mode__descriptor, (int)s->launch);
 	if (s->optimizer)
 		out->optimizer = enum_short_name(&gacc__v1__optimizer_type__descriptor, (int)s->optimizer->type);
 }
@@ -119,6 +120,7 @@ static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
 		.applied_step = j->applied_step,
 		.optimizer = "",
 		.reduction = "",
+		.launch = "",
 		.last_outcome = "",
 		.missing = j->missing_ranks,
 		.n_missing = j->n_missing_ranks,

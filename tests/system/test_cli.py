@@ -205,6 +205,22 @@ def test_submit_wait_ends_with_the_job(cluster):
     assert json.loads(out)["state"] == "COMPLETED" and f"job {job} COMPLETED   steps 2/2" in err
 
 
+def test_submit_wait_ends_with_the_rank_that_failed(cluster, tmp_path):
+    """Jobs that gaccd launches: a whole one, and one whose rank 1 exits with 3 and takes the other with it."""
+    path = tmp_path / "launched.yaml"
+    path.write_text("spec: {ranks: 2, steps: 3, micro_size: 4, batch: 8, optimizer: {type: sgd, lr: 0.01}, "
+                    f"launch: {{mode: daemon, command: [{LINEAR}]}}}}")
+    out = cluster.run("submit", "-f", path, "--wait")
+    assert re.search(r"^job \d+ \(launched\) is (PENDING|STARTING)", out) and re.search(r"^job \d+ COMPLETED   steps 3/3", out, re.M)
+    command = 'launch.command=[sh, -c, "echo hello from $PWD; [ $RANK = 0 ] || exit 3; sleep 60"]'
+    out = cluster.run("submit", "-f", path, "--set", command, "--wait", "--tee", "all", code=3)
+    assert f"[rank0] hello from {os.getcwd()}\n" in out and "exited with code 3" in cluster.err
+    job = int(re.match(r"job (\d+) ", out)[1])
+    assert "Root cause:       rank 1" in cluster.run("describe", f"job/{job}")
+    rows = cluster.run("status", job, "-o", "wide").splitlines()
+    assert rows[1].split()[-2:] == ["EXIT", "RESTARTS"] and rows[3].split()[-2:] == ["3", "0"]
+
+
 # ---- control ----
 
 
@@ -263,6 +279,72 @@ def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
 
 
 # ---- look ----
+
+
+def test_history(cluster):
+    """Weights and losses as they were pushed; a rank that flushed early is short."""
+    job = cluster.submit("--set", "steps=0", ranks=2, micro_size=2)
+    with one_rank(cluster, job) as r, Rank(cluster.endpoint, job, 1, [("w", [3])]) as q:
+        q.start()
+        for k in range(2):
+            r.push([np.ones(3, np.float32)], weight=k + 1, loss=0.5 + k, data_key=7 + k)
+            if not k:
+                q.push([np.ones(3, np.float32)], weight=4, loss=2)
+        q.flush()
+        r.wait_step(), q.wait_step()
+    wait_until("the window", lambda: cluster.json("history", job)["windows"])
+    window, = cluster.json("history", job, "--micros")["windows"]
+    types = Client(cluster.endpoint).types
+    assert set(window) == json_names(types.HistoryResponse.DESCRIPTOR)
+    assert window["short_ranks"] == [1] and window["result"]["total_weight"] == 7
+    assert window["result"]["mean_loss"] == pytest.approx((1 * 0.5 + 2 * 1.5 + 4 * 2) / 7)
+    assert [(m["rank"], m["micro"], m["weight"], m["loss"], m["data_key"]) for m in
+            sorted(window["micros"], key=lambda m: (m["rank"], m["micro"]))] == [(0, 0, 1, 0.5, 7), (0, 1, 2, 1.5, 8),
+                                                                                 (1, 0, 4, 2, 0)]
+    row, = columns(cluster.run("history", job).replace("LATE BY", "BY").replace(" ms", ""))
+    assert (row["WINDOW"], row["STEP"], row["OUTCOME"], row["MICROS"], row["WEIGHT"], row["LOSS"], row["SHORT"]) == \
+        ("0", "1", "APPLIED", "3", "7", "1.6429", "1")
+    rows = columns(cluster.run("history", job, "--micros", "-n", 1).replace("LATE BY", "BY").replace(" ms", ""))
+    assert sorted((x["RANK"], x["MICRO"], x["STATE"], x["WEIGHT"], x["LOSS"]) for x in rows) == \
+        [("0", "0", "counted", "1", "0.5000"), ("0", "1", "counted", "2", "1.5000"), ("1", "0", "counted", "4", "2.0000")]
+    assert cluster.run("history", job, "-o", "name") == "window/0\n"
+    cluster.run("cancel", job)
+
+
+def test_events(cluster):
+    job = cluster.submit()
+    watching = cluster.start("events", job, "-w")
+    assert watching.stdout.readline().split()[:3] == ["AGE", "TYPE", "REASON"]
+    assert "Submitted" in watching.stdout.readline()
+    cluster.run("cancel", job, "--reason", "for the events")
+    assert "for the events" in watching.stdout.readline()
+    watching.terminate()
+    watching.communicate(timeout=10)
+    events = cluster.json("events", job)["events"]
+    assert [e["id"] for e in events] == sorted(e["id"] for e in events) and {e["job"] for e in events} == {job}
+    assert set(events[0]) == json_names(Client(cluster.endpoint).types.Event.DESCRIPTOR)
+    assert len(cluster.json("events")["events"]) > len(events)
+    assert cluster.json("events", "--since", "1ms")["events"] == []
+    cluster.run("events", "nonesuch", code=4)
+
+
+def test_buffers(cluster):
+    job = cluster.submit("--set", "tensors=[{name: w, shape: [1000]}]", "--set", "init=[{pattern: '*', type: zeros}]")
+    rows = cluster.json("buffers", job)["buffers"]
+    assert sum(b["bytes"] for b in rows if b["kind"] == "slots") == 2 * 2 * (4 * 1024 + 4096)  # one rank's and the spare ones
+    every = cluster.json("buffers")
+    assert sum(b["bytes"] for b in every["buffers"]) <= every["host_bytes_used"] <= every["host_bytes_limit"]
+    out = cluster.run("buffers", job)
+    assert out.splitlines()[0].split() == ["JOB", "KIND", "SEGMENTS", "TENSORS", "BYTES", "CLIENTS"] and "yours: " in out
+    assert f"job/{job}/slots\n" in cluster.run("buffers", "-o", "name")
+    cluster.run("cancel", job)
+
+
+def test_config_show(cluster):
+    rows = {v["key"]: v for v in cluster.json("config", "show")["values"]}
+    assert rows["listen.socket"] == {"key": "listen.socket", "value": cluster.endpoint[5:], "source": "command line"}
+    assert rows["limits.jobs"]["source"] == "default"
+    assert "limits.jobs" in cluster.run("config", "show", "-o", "name").splitlines()
 
 
 def test_top(cluster):

@@ -130,6 +130,7 @@ typedef struct gacc_job_info {
 	uint64_t batch;               /* samples in a micro-batch, 0: unknown */
 	const char *log_dir;          /* %j and %x replaced; "": none */
 	const char *optimizer, *reduction; /* "ADAMW", "WEIGHTED_MEAN" */
+	const char *launch;           /* who starts the ranks: "EXTERNAL", "CLIENT", "DAEMON" */
 	const gacc_rank_info *rank;   /* n_rank of them, by rank */
 	size_t n_rank;
 	const uint32_t *missing;      /* the open window waits for these */

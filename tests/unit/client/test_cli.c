@@ -371,7 +371,7 @@ static gacc_job_info sample(void)
 	return (gacc_job_info){
 		.id = 42, .uuid = "u", .name = "gpt2-124m", .state = GACC_JOB_STALLED, .state_name = "STALLED",
 		.reason = "", .window = 1203, .applied_step = 1200, .steps = 5000, .ranks = 6, .micro_size = 8, .batch = 32,
-		.log_dir = "/logs/42", .optimizer = "ADAMW", .reduction = "WEIGHTED_MEAN", .rank = ranks, .n_rank = 6,
+		.log_dir = "/logs/42", .optimizer = "ADAMW", .reduction = "WEIGHTED_MEAN", .launch = "EXTERNAL", .rank = ranks, .n_rank = 6,
 		.missing = missing, .n_missing = 2, .event = events, .n_event = 1,
 		.window_opened_unix_nanos = unix_nanos_now(), .user = "ana", .has_last = 1, .last_outcome = "APPLIED",
 		.last_loss = 3.2914, .steps_per_second = 0.2, .wait_fraction = 0.06, .stall_abort_ms = 600000,
