@@ -49,7 +49,7 @@ static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all
 
 /* --- save */
 
-static int say_saved(struct invocation *inv, const gacc_checkpoint_info *c)
+static int say_saved(struct invocation *inv, const char *job, const gacc_checkpoint_info *c)
 {
 	if (!strcmp(c->state, "FAILED"))
 		return fail_with(inv, EXIT_FAILED, "CHECKPOINT_FAILED", NULL, "checkpoint %" PRIu64 ": %s", c->id, c->message);
@@ -57,6 +57,8 @@ static int say_saved(struct invocation *inv, const gacc_checkpoint_info *c)
 		return print_json(inv, c->json);
 	if (inv->format == FORMAT_NAME)
 		fprintf(inv->out, "%s\n", c->path);
+	else if (!*c->path) /* it begins with the next window */
+		fprintf(inv->out, "checkpoint %" PRIu64 " is %s; see: gaccctl checkpoint list %s\n", c->id, c->state, job);
 	else
 		fprintf(inv->out, "checkpoint %" PRIu64 " is %s: step %" PRIu64 ", %s\n", c->id, c->state, c->applied_step,
 			c->path);
@@ -72,7 +74,7 @@ static int save(struct invocation *inv, const char *job)
 		return st;
 	if (gacc_checkpoint_save(inv->client, job, opt_flag(inv, "inside-window"), !opt_flag(inv, "no-wait"), &one))
 		return fail_client(inv);
-	st = say_saved(inv, &one->checkpoint[0]);
+	st = say_saved(inv, job, &one->checkpoint[0]);
 	gacc_checkpoints_free(one);
 	return st;
 }
