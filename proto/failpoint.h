@@ -80,6 +80,18 @@
 	PLAIN(gaccd, gaccd_tick, "the tick that feeds the watchdog")                                                      \
 	PLAIN(gaccd, gaccd_drain, "SIGTERM, before calls are drained")                                                    \
 	PLAIN(gaccd, gaccd_drained, "drained, before the end")                                                            \
+	ERROR(gaccd, gaccd_launcher_before, IO_ERROR, "before a launcher is started")                                     \
+	PLAIN(gaccd, gaccd_launcher_started, "the launcher is started, nobody is connected to it")                        \
+	/* launcher */                                                                                                    \
+	PLAIN(launcher, launcher_listening, "it listens, and knows what its predecessor has left")                        \
+	PLAIN(launcher, launcher_start_taken, "the order to start is here, no rank is")                                   \
+	ERROR(launcher, launcher_spawn_before, IO_ERROR, "before a rank is started")                                      \
+	PLAIN(launcher, launcher_spawned, "the process is there, its pid is not noted")                                   \
+	ERROR(launcher, launcher_note_before, IO_ERROR, "before the pid is written to the launcher's file")               \
+	PLAIN(launcher, launcher_noted, "the pid is noted, the process has not got its go")                               \
+	PLAIN(launcher, launcher_rank_ended, "a rank has ended, it is not reaped")                                        \
+	PLAIN(launcher, launcher_stop_before, "before the ranks are stopped")                                             \
+	PLAIN(launcher, launcher_end, "all is over, before its socket and file go")                                       \
 	/* coordinator: an error before is a write that failed, one after a write of which nobody can tell */             \
 	ERROR(coordinator, coord_term_before, STORE_FAILED, "before a term is taken")                                     \
 	ERROR(coordinator, coord_term_after, STORE_FAILED, "a term is taken")                                             \

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "engine/channel.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -162,18 +163,22 @@ static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_a
 	char name[] = "gaccd", flag[] = "--launcher", job[24], orphan[24];
 	snprintf(job, sizeof job, "%llu", (unsigned long long)a->job_id);
 	snprintf(orphan, sizeof orphan, "%llu", (unsigned long long)a->orphan_ms);
-	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, NULL }, *env[] = { NULL };
+	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, NULL };
+	char *env[] = { failpoint_environment(), NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
 					  { .flags = UV_INHERIT_FD, .data.fd = listener } };
 	_Static_assert(LAUNCH_LISTEN_FD == 3, "stdio[3] is the socket");
 	uv_process_options_t o = { .exit_cb = on_process_exit, .file = "/proc/self/exe", .args = args, .env = env, .stdio_count = 4,
 				   .stdio = stdio, .flags = UV_PROCESS_DETACHED };
+	if (FAILPOINT_ERROR(gaccd_launcher_before))
+		o.file = ""; /* so that it is libuv that fails */
 	p->started = true;
 	p->process.data = p;
 	p->n_handles++;
 	int r = uv_spawn(loop, &p->process, &o);
 	uv_unref((uv_handle_t *)&p->process); /* gaccd does not wait for it */
+	FAILPOINT(gaccd_launcher_started);
 	return r;
 }
 

@@ -5,6 +5,7 @@
 #include "edge/launch_state.h"
 #include "edge/process.h"
 #include "engine/channel.h"
+#include "proto/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,13 +66,22 @@ static struct now clock_now(void)
 
 /* ---- processes: the ports of control/launch ---- */
 
+static enum status note_pid(struct launcher *l, const struct launch_note *note)
+{
+	enum status st = FAILPOINT_ERROR(launcher_note_before);
+	if (!st)
+		st = launch_state_note(l->state, note);
+	FAILPOINT(launcher_noted);
+	return st;
+}
+
 /* A child waits for its go until its pid is in the file. */
 static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
 {
 	struct launcher *l = ctx;
 	int go[2];
 	pid_t self = getpid();
-	if (pipe2(go, O_CLOEXEC)) {
+	if (FAILPOINT_ERROR(launcher_spawn_before) || pipe2(go, O_CLOEXEC)) {
 		snprintf(l->start.reason[rank], LAUNCH_REASON, "no pipe: %s", strerror(errno));
 		return 0;
 	}
@@ -85,7 +95,8 @@ static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
 	if (pid > 0) {
 		struct launch_note note = { rank, pid, process_start_time(pid), restarts, launch_summary(l->launch)->charged };
 		setpgid(pid, pid);
-		if (launch_state_note(l->state, &note) || write(go[1], "", 1) != 1) {
+		FAILPOINT(launcher_spawned);
+		if (note_pid(l, &note) || write(go[1], "", 1) != 1) {
 			close(go[1]); /* it ends by itself */
 			waitpid(pid, NULL, 0);
 			snprintf(l->start.reason[rank], LAUNCH_REASON, "its pid cannot be noted in %.120s", l->state_path);
@@ -128,6 +139,7 @@ static void reap(struct launcher *l)
 	siginfo_t info = { .si_pid = 0 };
 	while (!waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid) {
 		int status = 0;
+		FAILPOINT(launcher_rank_ended);
 		kill(-info.si_pid, SIGKILL);
 		waitpid(info.si_pid, &status, 0);
 		rank_ended(l, info.si_pid, status);
@@ -252,6 +264,7 @@ static enum status begin(struct launcher *l, const void *packet, size_t n)
 
 static void stop(struct launcher *l)
 {
+	FAILPOINT(launcher_stop_before);
 	if (l->launch)
 		launch_stop(l->launch, clock_now());
 }
@@ -260,6 +273,7 @@ static void obey(struct launcher *l, const struct launch_order *o, size_t n)
 {
 	switch ((enum launch_op)o->op) {
 	case LAUNCH_OP_START:
+		FAILPOINT(launcher_start_taken);
 		if (!l->launch && begin(l, o, n))
 			l->leaving = true; /* logged; gaccd sees us go */
 		break;
@@ -388,6 +402,7 @@ static int open_signals(void)
 
 static void finish(struct launcher *l)
 {
+	FAILPOINT(launcher_end);
 	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
 	unlink(l->state_path);
 	launch_free(l->launch);
@@ -414,6 +429,7 @@ int launcher_run(const struct launcher_args *args)
 	}
 	launch_state_kill(l.old, l.n_old);
 	all_is_news(&l);
+	FAILPOINT(launcher_listening);
 	run(&l);
 	finish(&l);
 	return 0;

@@ -4,7 +4,7 @@
  *
  *     fault_trainer ENDPOINT JOB RANKS WORLD STEPS MICRO-SIZE ELEMENTS OUT [client]
  *
- * RANKS: "0,2,3", a thread each. Each writes its final parameters to OUT.<rank>. With `client` it applies the reduced gradients itself
+ * RANKS: "0,2,3", a thread each; "-": the one of GACC_RANK. Each writes its final parameters to OUT.<rank>. With `client` it applies the reduced gradients itself
  * and keeps its parameters in OUT.<rank>.state, from which a new process goes on. Exit status: 0 done; 3 the job had ended when it came;
  * 1 failed, with the reason on stderr. */
 #include <gacc/gacc.h>
@@ -238,6 +238,8 @@ int main(int argc, char **argv)
 	run.out = argv[8];
 	run.is_client = argc > 9;
 	run.ledger = run.steps * run.micro_size * (uint64_t)run.world;
+	if (strcmp(argv[3], "-") == 0 && getenv("GACC_RANK"))
+		argv[3] = getenv("GACC_RANK");
 	for (char *at = strtok(argv[3], ","); at && n < MAX_RANKS; at = strtok(NULL, ","))
 		rank[n++].number = atoi(at);
 	for (int i = 0; i < n; i++)

@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Client, Daemon, build_dir, children, parent_and_state, wait_until
+from harness import Client, Daemon, GaccError, build_dir, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
 
@@ -28,7 +28,7 @@ VICTIM = 1
 SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
 
 # What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
-EXPECTED = [r" RankLost ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
+EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
             r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineStart .*cannot start",
             r" AllocationFailed .*out of memory", r" Ended job=\d+ .*the engine (refuses its memory|exited with status 3)",
             r"attach socket: .*: closed"]
@@ -38,7 +38,9 @@ AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "
 AT_STOP = {"gaccd_drain", "gaccd_drained"}
 AT_OPERATORS_CALL = {"coord_hold_before", "coord_hold_after", "coord_update_before", "coord_update_after"}
 AT_TICK = {"gaccd_tick"}
+LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started"}  # and all of the process "launcher"
 TICK_MS = 100
+ENDED = (7, 8, 9, 10)  # COMPLETED, FAILED, CANCELLED, NODE_FAIL
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
@@ -145,6 +147,9 @@ class Trainers:
                 assert code in (0, 3), f"trainer of ranks {ranks} ended with {code}:\n{self.heard()}"
         return not self.running
 
+    def pids(self):
+        return [p.pid for p in self.running.values()]
+
     def results(self):
         """Of the ranks that saw the end: the bytes of their parameters."""
         found = [self.out.with_name(f"{self.out.name}.{r}") for r in range(RANKS)]
@@ -154,6 +159,41 @@ class Trainers:
         for process in self.running.values():
             process.kill()
             process.wait()
+
+
+class Launched:
+    """The ranks as gaccd's launcher starts them, and starts them again. The same face as Trainers."""
+
+    def __init__(self, daemon, job, out):
+        self.daemon, self.job, self.out, self.codes = daemon, job, out, []
+
+    @staticmethod
+    def spec(daemon, out):
+        command = [build_dir() / "bin/fault_trainer", daemon.endpoint, "$GACC_JOB_ID", "-", RANKS, STEPS, MICRO, ELEMENTS, out]
+        return {"launch": "daemon", "launch_command": {
+            "command": ["sh", "-c", "exec " + " ".join(map(str, command))], "max_restarts": 3, "grace_ms": 500,
+            "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}}
+
+    def pids(self):
+        return self.daemon.launchers()
+
+    def heard(self):
+        return "\n".join(log.read_text() for log in (self.daemon.dir / f"state/logs/{self.job}").glob("*.log"))
+
+    def poll(self, retry):
+        """True when the job has ended and no launcher is left."""
+        try:
+            job = self.daemon.client.jobs.Get(job=str(self.job), retry=False, timeout=1).job
+        except GaccError:
+            return False
+        return job.state in ENDED and not self.daemon.launchers()
+
+    def results(self):
+        found = [self.out.with_name(f"{self.out.name}.{r}") for r in range(RANKS)]
+        return [path.read_bytes() for path in found if path.exists()]
+
+    def kill(self):
+        pass
 
 
 def check_ledger(data, client_optimizer):
@@ -190,10 +230,21 @@ class Worker:
         self.daemon.test_failed = True
         self.daemon.__exit__(AssertionError, None, None)
 
-    def stopped(self, trainers):
+    def let_go_on(self, pids=()):
+        """What has stopped of gaccd, its children and these."""
         gaccd = self.daemon.pid
-        pids = [p.pid for p in trainers.running.values()] + ([gaccd] + children(gaccd) if gaccd else [])
-        return [pid for pid in pids if parent_and_state(pid)[1] == "T"]
+        for pid in [*pids, *([gaccd] + children(gaccd) if gaccd else [])]:
+            if parent_and_state(pid)[1] == "T":
+                time.sleep(STOPPED_S)
+                with contextlib.suppress(ProcessLookupError):  # gaccd may have lost its patience
+                    os.kill(pid, signal.SIGCONT)
+
+    def submit(self, action, job):
+        submitted = self.pool.submit(self.daemon.submit, job)
+        while action == "stop" and not submitted.done():
+            self.let_go_on()
+            time.sleep(0.01)
+        return submitted.result()
 
     def wait(self, trainers, action, retry=None):
         """Until the trainers are done; meanwhile lets stopped processes go on."""
@@ -201,9 +252,7 @@ class Worker:
         while not trainers.poll(retry):
             assert time.monotonic() < end, f"not done after {CASE_S} s: {self.control.hits() if self.daemon.pid else ''}\n{trainers.heard()}"
             if action == "stop":
-                for pid in self.stopped(trainers):
-                    time.sleep(STOPPED_S)
-                    os.kill(pid, signal.SIGCONT)
+                self.let_go_on(trainers.pids())
             time.sleep(0.01)
 
     def train(self, point=None, action=None, skip=0, crash_skip=0):
@@ -218,9 +267,12 @@ class Worker:
         if point in AT_RESTART:
             self.control.do(f"arm gaccd_answer_before crash skip {crash_skip}")
         client_optimizer = point in WITH_CLIENT_OPTIMIZER
-        job = self.daemon.submit(spec(client_optimizer))
+        launched = process == "launcher" or point in LAUNCHED
+        out = self.daemon.dir / f"launched.{time.monotonic_ns()}"
+        job = self.submit(action, {**spec(client_optimizer), **(Launched.spec(self.daemon, out) if launched else {})})
         operator = self.pool.submit(self.operate, job) if point is None or point in AT_OPERATORS_CALL else None
-        trainers = Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None)
+        trainers = (Launched(self.daemon, job, out) if launched else
+                    Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None))
         try:
             self.wait(trainers, action, HEARD.get((point, action)) or ENDS.get((point, action), (None, None))[1])
             if operator:
@@ -303,13 +355,19 @@ class Runner:
         assert len(results) == RANKS and len(set(results)) == 1
         return results[0], {name: passed for name, (passed, _) in worker.control.hits().items()}
 
+    @staticmethod
+    def skip(point, n):
+        """Of a job's n passes, those before it fires: in the middle, but not so late that a job with larger batches has fewer."""
+        if point in AT_RESTART:
+            return n
+        return 0 if point in WITH_CLIENT_OPTIMIZER | AT_TICK else n // 4 if n > 200 else min(n // 4, 8)
+
     def run(self, worker, point, action):
         params, passed = self.reference.result()
         if point in AT_STOP:
             results = worker.at_stop(point, action)
         else:
-            skip = 0 if point in WITH_CLIENT_OPTIMIZER else passed[point] if point in AT_RESTART else passed[point] // 2
-            results = worker.train(point, action, skip, passed["gaccd_answer_before"] // 2)
+            results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2)
         fired = worker.control.hits()[point][1]
         assert fired >= 1, f"{point} was never hit"
         if point not in WITH_CLIENT_OPTIMIZER:
@@ -339,7 +397,8 @@ def test_all_points_are_passed_by_a_job(runner):
     """But for those of the lists above: whoever adds a point sees here that nothing leads to it."""
     _, passed = runner.reference.result()
     never = {name for name, n in passed.items() if n == 0}
-    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER
+    launched = LAUNCHED | {name for name, process in PROCESS.items() if process == "launcher"}
+    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER | launched
 
 
 @pytest.fixture(scope="module")
