@@ -365,11 +365,24 @@ static void attach_again(struct job *j)
 	}
 }
 
+/* What the engine has told before is in every later record: one without it is older, taken because the newest is damaged. */
+static bool lacks_what_was_told(const struct job *j, const struct control_state *s)
+{
+	if (s->r.window != j->mirror.r.window)
+		return s->r.window < j->mirror.r.window;
+	for (uint32_t i = 0; i < s->n_words; i++)
+		if ((j->mirror.counted[i] & ~s->counted[i]) | (j->mirror.voided[i] & ~s->voided[i]))
+			return true;
+	return false;
+}
+
 enum status job_on_engine_up(struct job *j, const struct control_state *state, struct now now)
 {
 	j->clock_ns = now.mono_ns;
 	if (state->r.ranks != j->spec->ranks || state->r.max_micro_size != j->spec->max_micro_size ||
 	    state->n_words != j->mirror.n_words)
+		return ST_SEGMENT_CORRUPT;
+	if (j->engine_seen && lacks_what_was_told(j, state))
 		return ST_SEGMENT_CORRUPT;
 	uint64_t before = j->mirror.r.window;
 	bool seen = j->engine_seen;

@@ -136,7 +136,8 @@ bool job_free_slot(const struct job *, uint32_t rank, uint32_t *out_slot);
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
 
 /* ---- from the engine and its keeper ---- */
-/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. */
+/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and nothing has changed: it is
+ * of another job, or lacks what an engine has told before. */
 enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
 void job_on_engine_down(struct job *, struct now);
 void job_on_allocate_failed(struct job *, enum status, const char *why, struct now);

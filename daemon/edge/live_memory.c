@@ -407,8 +407,12 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		engine_proc_kill(l->engine);
 		return;
 	}
-	if (!control_page_read(&page, &state, &corrupt) || job_on_engine_up(l->job, &state, daemon_now(l->d)))
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", daemon_now(l->d));
+	if (!control_page_read(&page, &state, &corrupt))
+		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
+	else if (job_on_engine_up(l->job, &state, daemon_now(l->d)))
+		coord_end(l->coord, ST_SEGMENT_CORRUPT,
+			  "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
+			  daemon_now(l->d));
 	control_state_fini(&state);
 	FAILPOINT(gaccd_hello_taken);
 	l->engine_failures = 0;

@@ -1,30 +1,34 @@
 #!/bin/sh
-# Builds the fuzz targets with clang and runs each for SECONDS_EACH (10) from its corpus; new inputs go to a temporary folder. A
-# night's run: SECONDS_EACH=80000 JOBS=8 sh tests/fuzz/run.sh
+# Builds the fuzz targets with clang and runs each for SECONDS_EACH (60) from its corpus, JOBS (all cores) at a time. Inputs that reach
+# new code go to CORPUS, a folder that is kept, or to a temporary one. tests/fuzz/long.sh runs for hours.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
-seconds=${SECONDS_EACH:-10}
-build=build/test-fuzz
+export SECONDS_EACH="${SECONDS_EACH:-60}" build=build/test-fuzz root
+jobs=${JOBS:-$(nproc)}
+targets=${TARGETS:-messages spec config control session attach safetensors}
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DGACC_FUZZ=ON -DGACC_TESTS=OFF \
 	-DGACC_SANITIZE=address,undefined >/dev/null
-targets="messages spec config control session safetensors"
-# shellcheck disable=SC2086
-cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $(printf 'fuzz_%s ' $targets) >/dev/null
-found=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")
-trap 'rm -rf "$found"' EXIT
-passed=0 failed=0
-for t in $targets; do
-	mkdir "$found/$t"
-	if "$build/bin/fuzz_$t" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-		-artifact_prefix="$root/build/fuzz-$t-" "$found/$t" "tests/fuzz/corpus/$t" >"$found/log" 2>&1; then
-		passed=$((passed + 1))
-		echo "$t: $(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log") inputs, nothing found"
+# shellcheck disable=SC2046,SC2086
+cmake --build "$build" -j "$jobs" --target $(printf 'fuzz_%s ' $targets) >/dev/null
+temporary=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")
+trap 'rm -rf "$temporary"' EXIT
+export found="${CORPUS:-$temporary}" logs="$temporary"
+
+# shellcheck disable=SC2016 # expanded by the inner shell
+one='
+	mkdir -p "$found/$1"
+	if "$build/bin/fuzz_$1" -max_total_time="$SECONDS_EACH" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+		-artifact_prefix="$root/build/fuzz-$1-" "$found/$1" "tests/fuzz/corpus/$1" >"$logs/$1.log" 2>&1; then
+		echo "$1: $(sed -n "s/^stat::number_of_executed_units: *//p" "$logs/$1.log") inputs, nothing found"
 	else
-		failed=$((failed + 1))
-		echo "$t: FAILED; the input is in build/fuzz-$t-*"
-		tail -n 40 "$found/log"
-	fi
-done
+		echo "$1: FAILED; the input is in build/fuzz-$1-*"
+		tail -n 40 "$logs/$1.log"
+	fi'
+# shellcheck disable=SC2086
+printf '%s\n' $targets | xargs -P "$jobs" -I{} sh -c "$one" sh {} >"$temporary/results"
+cat "$temporary/results"
+passed=$(grep -c ' nothing found$' "$temporary/results" || true)
+failed=$(($(echo $targets | wc -w) - passed))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+"""Makes the seeds of fuzz_messages and fuzz_attach anew, from the descriptor set of a build: one file for each request and response,
+with a value in every field.
+
+    make_corpus.py BUILD      in the repository's root
+"""
+import pathlib
+import sys
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+SERVICES = ("GradientService", "JobService", "NodeService")
+ATTACH = ("MapRequest",)
+
+
+def value(f, depth):
+    if f.type == f.TYPE_STRING:
+        return f.name
+    if f.type == f.TYPE_BYTES:
+        return bytes(range(16))
+    if f.type in (f.TYPE_DOUBLE, f.TYPE_FLOAT):
+        return 0.5
+    if f.type == f.TYPE_BOOL:
+        return True
+    return 1 if f.type == f.TYPE_ENUM else f.number
+
+
+def fill(message, depth=0):
+    for f in message.DESCRIPTOR.fields:
+        if f.type == f.TYPE_MESSAGE:
+            fill(getattr(message, f.name).add() if f.label == f.LABEL_REPEATED else getattr(message, f.name), depth + 1)
+            if f.label != f.LABEL_REPEATED:
+                getattr(message, f.name).SetInParent()
+        elif f.label == f.LABEL_REPEATED:
+            getattr(message, f.name).append(value(f, depth))
+        else:
+            setattr(message, f.name, value(f, depth))
+    return message
+
+
+def main():
+    files = descriptor_pb2.FileDescriptorSet.FromString((pathlib.Path(sys.argv[1]) / "proto/gacc.protoset").read_bytes()).file
+    pool = descriptor_pool.DescriptorPool()
+    for f in files:
+        pool.Add(f)
+    factory = message_factory.MessageFactory(pool)
+    number = 0
+    for service in SERVICES:
+        for m in pool.FindServiceByName(f"gacc.v1.{service}").methods:
+            for t in (m.input_type, m.output_type):
+                seed = bytes([number, 7]) + fill(factory.GetPrototype(t)()).SerializeToString()
+                (CORPUS / "messages" / t.name).write_bytes(seed)
+                number += 1
+    for name in ATTACH:
+        message = fill(factory.GetPrototype(pool.FindMessageTypeByName(f"gacc.v1.{name}"))())
+        (CORPUS / "attach" / name).write_bytes(message.SerializeToString())
+
+
+if __name__ == "__main__":
+    main()
