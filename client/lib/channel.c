@@ -8,6 +8,7 @@
 #include "lib/call.h"
 
 #define REPLY_MAX (64 << 20)
+#define CONNECT_MS 2000 /* gRPC gives up an attempt when gaccd, perhaps on a busy machine, has not answered by then */
 #define KEEPALIVE_MS 20000
 #define KEEPALIVE_TIMEOUT_MS 10000
 
@@ -67,7 +68,7 @@ static grpc_channel *make_channel(const struct rpc_channel_options *options, grp
 		int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
 		int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
 		int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
-		int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100),
+		int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, CONNECT_MS),
 		int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
 		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
 		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),

@@ -70,7 +70,7 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 			       .data_key = d[3] >> 5, .present = d + 1, .n_present = d[2] >> 7 };
 	struct order o = { .job_id = 1, .epoch = 1, .term = d[1] & 3, .window = d[2] & 3, .want = d[3] % 5, .run = true,
 			   .attempt = d[1] >> 4, .commit = { .window = d[2] & 3, .term = d[1] & 3, .attempt = d[1] >> 4,
-							     .outcome = 1, .next_micro_size = 2, .next_loss_scale = 1 } };
+							     .outcome = 1, .next_micro_size = 2, .next.scale.scale = 1 } };
 	struct engine_answer e = { .op = last[d[1] % 8].op, .id = last[d[1] % 8].id, .rank = last[d[1] % 8].rank,
 				   .micro = last[d[1] % 8].micro, .window = last[d[1] % 8].window,
 				   .attempt = last[d[1] % 8].attempt, .status = d[2] & 1 ? d[3] % ST_COUNT : 0,

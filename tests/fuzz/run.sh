@@ -9,10 +9,13 @@ jobs=${JOBS:-$(nproc)}
 targets=${TARGETS:-messages spec config control session attach safetensors}
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DGACC_FUZZ=ON -DGACC_TESTS=OFF \
 	-DGACC_SANITIZE=address,undefined >/dev/null
-# shellcheck disable=SC2046,SC2086
-cmake --build "$build" -j "$jobs" --target $(printf 'fuzz_%s ' $targets) >/dev/null
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")
 trap 'rm -rf "$temporary"' EXIT
+# shellcheck disable=SC2046,SC2086
+if ! cmake --build "$build" -j "$jobs" --target $(printf 'fuzz_%s ' $targets) >"$temporary/build" 2>&1; then
+	grep -E -A 5 'error:|FAILED' "$temporary/build"
+	exit 1
+fi
 export found="${CORPUS:-$temporary}" logs="$temporary"
 
 # shellcheck disable=SC2016 # expanded by the inner shell
