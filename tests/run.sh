@@ -149,7 +149,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 		skip "protocol models (spin)" "no tests/model/run.sh"
 	fi
 	if [ -e tests/fuzz/run.sh ]; then
-		stage "fuzzing, briefly" 600 lines 'sh tests/fuzz/run.sh' || true
+		stage "fuzzing, briefly" 900 lines 'sh tests/fuzz/run.sh' || true
 	else
 		skip "fuzzing, briefly" "no tests/fuzz/run.sh"
 	fi
