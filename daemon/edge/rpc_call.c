@@ -184,20 +184,6 @@ static void no_message(struct rpc_call *call)
 	call->row->method->on_half_close(call);
 }
 
-/* Why a request cannot be unpacked; while its bytes are there. */
-static void explain(const struct rpc_call *call, enum status st, char *why, size_t n_why)
-{
-	const struct rpc_row *row = call->row;
-	size_t n = grpc_byte_buffer_length(call->in);
-	if (st == ST_MALFORMED)
-		bytes_explain_buffer(row->input, call->in, why, n_why);
-	else if (st == ST_RESOURCE_EXHAUSTED && row->method->bulk)
-		snprintf(why, n_why, "%s: %zu bytes, of which more than %u are not data", row->input->name, n,
-			 BYTES_ENVELOPE_MAX);
-	else
-		snprintf(why, n_why, "%s: %zu bytes of small elements: %s", row->input->name, n, status_info(st)->text);
-}
-
 static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
 {
 	const struct rpc_row *row = call->row;
@@ -218,7 +204,7 @@ static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
 	else
 		st = bytes_from_buffer(row->input, call->in, &call->request);
 	if (st)
-		explain(call, st, why, n_why);
+		rpc_why_unpack(row, call->in, st, why, n_why);
 	if (!row->method->bulk)
 		drop_in(call);
 	return st;
@@ -449,29 +435,14 @@ static enum status admit(struct rpc_call *call)
 	return st;
 }
 
-/* What the layer itself refuses, by the method's name. */
 static void refuse(struct rpc_call *call, enum status st)
 {
-	static const char *const hints[ST_COUNT] = {
-		[ST_RESOURCE_EXHAUSTED] = "end calls that wait, then repeat this one",
-		[ST_INVALID_ARGUMENT] = "set a deadline (grpc-timeout)",
-	};
 	grpc_slice path = call->details.method;
 	char text[256];
-	if (call->row)
-		snprintf(text, sizeof text, "%s: ", call->row->path);
-	else
-		snprintf(text, sizeof text, "%.*s: ", (int)(GRPC_SLICE_LENGTH(path) < 128 ? GRPC_SLICE_LENGTH(path) : 128),
-			 (const char *)GRPC_SLICE_START_PTR(path));
-	size_t n = strlen(text);
-	if (st == ST_RESOURCE_EXHAUSTED)
-		snprintf(text + n, sizeof text - n, "%u calls are open, the most", call->server->config.max_calls);
-	else if (st == ST_INVALID_ARGUMENT)
-		snprintf(text + n, sizeof text - n, "the call has no deadline");
-	else
-		snprintf(text + n, sizeof text - n, "%s", status_info(st)->text);
+	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path),
+					   st, text, sizeof text);
 	call->server->stats.refused++;
-	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hints[st] });
+	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 
 /* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the call

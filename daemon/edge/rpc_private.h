@@ -84,4 +84,10 @@ enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *cal
 /* INTERNAL, each difference between rows and descriptor set logged. */
 enum status rpc_check_rows(const struct rpc_server *server);
 
+/* Why a request cannot be unpacked; its bytes are still there. */
+void rpc_why_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *why, size_t n_why);
+/* Why the layer refuses a call, by the name of its row, or by its path when there is none; the hint, or NULL: the status's own. */
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
+			    enum status st, char *why, size_t n_why);
+
 #endif
