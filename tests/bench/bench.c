@@ -198,7 +198,7 @@ void bench_daemon_start(struct bench_daemon *d, unsigned threads)
 void bench_daemon_stop(struct bench_daemon *d)
 {
 	static const char *const files[] = { "state/journal.sqlite", "state/journal.sqlite-wal", "state/journal.sqlite-shm",
-					     "state/journal.sqlite.lock", "gaccd.sock", "gaccd.sock.lock", "gaccd.sock.attach",
+					     "state/journal.sqlite.lock", "state/history.db", "gaccd.sock", "gaccd.sock.lock", "gaccd.sock.attach",
 					     "gaccd.sock.attach.lock", "state" };
 	char path[PATH_MAX];
 	kill(d->pid, SIGTERM);
