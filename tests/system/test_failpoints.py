@@ -375,8 +375,9 @@ class Runner:
 
     def stop(self):
         self.pool.shutdown(cancel_futures=True)
-        for worker in self.free:
-            worker.stop()
+        with contextlib.ExitStack() as all_of_them:  # also those after one that complains
+            for worker in self.free:
+                all_of_them.callback(worker.stop)
 
 
 @pytest.fixture(scope="module")
