@@ -22,6 +22,7 @@ struct spec_file {
 	Gacc__V1__Optimizer optimizer;
 	Gacc__V1__Schedule schedule;
 	Gacc__V1__DynamicLossScale loss_scale;
+	Gacc__V1__CheckpointPolicy checkpoint;
 	Gacc__V1__OutlierSkip outlier;
 	double betas[2];
 	Gacc__V1__Launch launch;
@@ -179,6 +180,14 @@ static const struct yaml_field output_keys[] = {
 	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name.", .max = 4096),
 	{ .name = NULL }
 };
+static const struct yaml_field checkpoint_keys[] = {
+	KEY(dir, STRING, checkpoint.dir, "Where they go, absolute; %j and %x as in log_dir. Unless given, in gaccd's state_dir.",
+	    .max = 4000),
+	KEY(every_steps, U64, checkpoint.every_steps, "After every so many applied steps; 0: never by itself."),
+	KEY(keep, U32, checkpoint.keep, "The newest so many are kept; 0: all."),
+	KEY(at_end, BOOL, checkpoint.at_end, "One more when the job completes."),
+	{ .name = NULL }
+};
 static const struct yaml_field spec_keys[] = {
 	KEY(ranks, U32, spec.ranks, "Trainer processes.", .initial = "1", .min = 1, .max = 65536),
 	KEY(micro_size, U32, spec.micro_size, "Micro-batches of each rank in one step.", .initial = "1", .min = 1, .max = 65536),
@@ -215,6 +224,8 @@ static const struct yaml_field spec_keys[] = {
 	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1, .max = 2),
 	SECTION(timeouts, timeout_keys, "When a late rank matters."),
 	SECTION(launch, launch_keys, "Who starts the ranks."),
+	SECTION(checkpoint, checkpoint_keys, "What is saved, in safetensors files."),
+	KEY(restore_from, STRING, spec.restore_from, "Path of a checkpoint: the job goes on from it.", .max = 4000),
 	SECTION(output, output_keys, "What ranks write."),
 	LIST(tensors, tensors, tensor_keys, tensor_item, "The tensor set; none: the first rank declares it."),
 	{ .name = NULL }
@@ -420,6 +431,11 @@ static Gacc__V1__JobSpec *copy_of(const Gacc__V1__JobSpec *m)
 	return copy;
 }
 
+static bool wants_checkpoints(const Gacc__V1__CheckpointPolicy *c)
+{
+	return (c->dir && *c->dir) || c->every_steps || c->keep || c->at_end;
+}
+
 static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 {
 	if (!check_optimizer(f))
@@ -427,6 +443,8 @@ static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 	Gacc__V1__JobSpec m = f->spec;
 	Gacc__V1__Optimizer optimizer = full_optimizer(f);
 	Gacc__V1__Schedule schedule = full_schedule(f);
+	f->checkpoint.base.descriptor = &gacc__v1__checkpoint_policy__descriptor;
+	m.checkpoint = wants_checkpoints(&f->checkpoint) ? &f->checkpoint : NULL;
 	m.base.descriptor = &gacc__v1__job_spec__descriptor;
 	m.optimizer = &optimizer;
 	m.schedule = &schedule;

@@ -101,6 +101,17 @@ void coord_restore(struct coord *c, const struct commit *last)
 	c->state = c->held ? JOB_PAUSED : JOB_RUNNING;
 }
 
+void coord_start_at(struct coord *c, uint64_t window, uint64_t applied_step, const struct commit *last)
+{
+	c->window = window;
+	c->applied_step = applied_step;
+	if (!last)
+		return;
+	c->commit = *last;
+	c->have_commit = true;
+	c->carry = last->next;
+}
+
 void coord_restore_hold(struct coord *c, const char *reason)
 {
 	c->held = true;

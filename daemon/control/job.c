@@ -178,7 +178,7 @@ void job_window_changed(struct job *j, struct now now)
 static void registered_reply(struct job *j, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_REGISTER };
-	rep.registered.params_needed = !j->mirror.r.params_ready && !j->spec->n_init;
+	rep.registered.params_needed = !j->mirror.r.params_ready && !j->spec->n_init && !j->restore;
 	rep.registered.slots = j->spec->slots_per_rank;
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
@@ -310,6 +310,43 @@ void job_on_allocate_failed(struct job *j, enum status st, const char *why, stru
 	}
 }
 
+void job_begin_with(struct job *j, void *tail, uint32_t n)
+{
+	free(j->restore);
+	j->restore = tail;
+	j->n_restore = n;
+}
+
+/* Parameters that a rank brought meanwhile are not wanted. */
+static void answer_puts(struct job *j)
+{
+	struct reply rep = { .kind = REPLY_PUT };
+	rep.put.ready = true;
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_PUT)
+			continue;
+		j->ports.reply(j->ports.ctx, w->call, &rep);
+		waiter_remove(j, w);
+	}
+}
+
+void job_on_restored(struct job *j, const struct control_state *state, struct now now)
+{
+	struct control_state *m = &j->mirror;
+	j->clock_ns = now.mono_ns;
+	m->r = state->r;
+	memcpy(m->counted, state->counted, m->n_words * sizeof *m->counted);
+	memcpy(m->voided, state->voided, m->n_words * sizeof *m->voided);
+	for (uint32_t i = 0; i < j->spec->ranks; i++) { /* sessions are as they were */
+		m->rank[i].counted = state->rank[i].counted;
+		m->rank[i].flushed = state->rank[i].flushed;
+	}
+	answer_puts(j);
+	job_params_changed(j, now);
+	job_reconcile(j, now);
+}
+
 /* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. */
 static void restore_sessions(struct job *j)
 {
@@ -330,7 +367,7 @@ static void restore_sessions(struct job *j)
 /* Commands died with the engine; whatever is still wanted is sent again. */
 static void forget_commands(struct job *j)
 {
-	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = 0;
+	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = j->restore_command = 0;
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		j->waiter[i].sent = false;
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {

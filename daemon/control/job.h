@@ -109,6 +109,11 @@ void job_allocate(struct job *);
  * them and the coordinator has seen that the job runs, trainers are answered ENGINE_DOWN, which they repeat. */
 void job_take_over(struct job *);
 
+/* The parameters and the first window come from a checkpoint: tail (malloc'ed, taken) is ENGINE_RESTORE's. */
+void job_begin_with(struct job *, void *tail, uint32_t n);
+/* That has been done; `state` is the control record, copied. */
+void job_on_restored(struct job *, const struct control_state *state, struct now);
+
 /* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
 void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);
 void job_register(struct job *, uint64_t call, const struct session_key *, const struct tensor_spec *, uint64_t n,
@@ -162,6 +167,10 @@ uint64_t job_window(const struct job *);
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event. */
 const struct control_state *job_record(const struct job *);
 bool job_params_ready(const struct job *);
+/* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. */
+bool job_can_checkpoint(const struct job *);
+/* The outcome of the window before the open one; NULL: there is none, or it is not known any more. */
+const struct commit *job_last_commit(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
 /* Number of slots of the engine, spare ones included. */
 uint32_t job_slots(const struct job *);

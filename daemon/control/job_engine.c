@@ -107,6 +107,12 @@ static void reconcile_start(struct job *j)
 		answer_puts(j);
 		return;
 	}
+	if (j->restore) {
+		struct engine_command c = { .op = ENGINE_RESTORE, .n_present = j->n_restore };
+		if (!j->restore_command)
+			send(j, &c, &j->restore_command, j->restore);
+		return;
+	}
 	if (j->spec->n_init && !j->init_command) {
 		struct engine_command c = { .op = ENGINE_INIT_PARAMS };
 		send(j, &c, &j->init_command, NULL);

@@ -87,7 +87,10 @@ struct job {
 	struct control_state mirror; /* the control record in force, as far as answers told */
 	uint64_t *closed_counted;    /* `counted` when the window was frozen */
 	uint64_t next_command;
-	uint64_t close_command, go_command, commit_command, init_command, ack_command; /* 0: not outstanding */
+	uint64_t close_command, go_command, commit_command, init_command, ack_command,
+		restore_command; /* 0: not outstanding */
+	void *restore;               /* tail of ENGINE_RESTORE; NULL: the parameters are new */
+	uint32_t n_restore;
 	uint64_t go_term;            /* of go_command: the order may have changed before its answer */
 	enum status vote_status;     /* of the attempt in the order, when it failed here */
 	uint64_t vote_term, vote_attempt;

@@ -55,6 +55,7 @@ void job_free(struct job *j)
 		free(j->past[i].counted);
 	control_state_fini(&j->mirror);
 	arena_fini(&j->arena);
+	free(j->restore);
 	free(j->closed_counted);
 	free(j->rank);
 	free(j->progress);
@@ -136,6 +137,17 @@ uint64_t job_window(const struct job *j)
 bool job_params_ready(const struct job *j)
 {
 	return j->mirror.r.params_ready;
+}
+
+bool job_can_checkpoint(const struct job *j)
+{
+	return j->engine_up && j->mirror.r.params_ready && !j->commit_command;
+}
+
+const struct commit *job_last_commit(const struct job *j)
+{
+	const struct commit *k = j->n_past ? &j->past[j->n_past - 1].commit : NULL;
+	return k && k->window + 1 == j->mirror.r.window ? k : NULL;
 }
 
 uint64_t job_generation(const struct job *j, uint32_t rank)

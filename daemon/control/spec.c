@@ -175,6 +175,18 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	return ST_OK;
 }
 
+static enum status check_checkpoint(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	bool client = s->optim.type == OPTIM_CLIENT;
+	CHECK("checkpoint.dir", !s->checkpoint.bad_dir, "checkpoint.dir must be absolute and have no \"..\", or be left out");
+	CHECK("checkpoint", !client || (!s->checkpoint.every_steps && !s->checkpoint.at_end),
+	      "checkpoint: with optimizer client the trainers hold the parameters and save them");
+	CHECK("restore_from", !s->bad_restore_path, "restore_from must be the absolute path of a checkpoint, without \"..\"");
+	CHECK("restore_from", !client || !s->restores,
+	      "restore_from: with optimizer client the trainers hold the parameters and restore them");
+	return ST_OK;
+}
+
 static enum status check_launch(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	const struct spec_launch *l = &s->launch;
@@ -206,6 +218,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_rules(s, field, why, n_why);
 	if (!st)
 		st = check_launch(s, field, why, n_why);
+	if (!st)
+		st = check_checkpoint(s, field, why, n_why);
 	return st;
 }
 

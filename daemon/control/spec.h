@@ -81,6 +81,14 @@ struct job_spec {
 	int64_t stall_warn_ns, stall_abort_ns;
 	enum launch_mode launch_mode;
 	struct spec_launch launch;
+	struct {
+		uint64_t every_steps; /* 0: never by itself */
+		uint32_t keep;        /* 0: all */
+		bool at_end;
+		bool bad_dir;         /* relative, or with ".." */
+	} checkpoint;
+	bool restores;        /* from a checkpoint */
+	bool bad_restore_path; /* relative, or with ".." */
 	uint64_t host_memory; /* bytes, reserved while the tensors are not known */
 };
 

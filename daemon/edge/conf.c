@@ -105,6 +105,13 @@ static const struct yaml_field launch_keys[] = {
 	{ .name = NULL }
 };
 
+static const struct yaml_field checkpoint_keys[] = {
+	{ .name = "allowed_dirs", .type = YAML_STRING, .offset = IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and restore, absolute, "
+		 "separated by colons." },
+	{ .name = NULL }
+};
+
 #define SECTION(name_, doc_)                                                                                           \
 	{                                                                                                              \
 		.name = #name_, .type = YAML_SECTION, .offset = offsetof(struct conf, name_), .fields = name_##_keys,  \
@@ -119,6 +126,7 @@ static const struct yaml_field keys[] = {
 	SECTION(log, "Log."),
 	SECTION(engine, "Engines."),
 	SECTION(launch, "Ranks that gaccd starts."),
+	SECTION(checkpoint, "Checkpoints."),
 	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
 	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal; and the history." },
 	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",

@@ -48,6 +48,9 @@ struct conf {
 	struct {
 		uint64_t orphan_timeout_ms;
 	} launch;
+	struct {
+		char *allowed_dirs; /* colon-separated */
+	} checkpoint;
 	char *state_dir, *runtime_dir;
 	struct {
 		uint32_t threads; /* 0: one per CPU */

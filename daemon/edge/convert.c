@@ -72,6 +72,27 @@ static bool absolute_or_empty(const char *path)
 	return !*path || *path == '/';
 }
 
+static bool absolute_and_straight(const char *path)
+{
+	for (const char *at = path; (at = strstr(at, "/..")); at++)
+		if (!at[3] || at[3] == '/')
+			return false;
+	return path[0] == '/';
+}
+
+static void copy_checkpoint(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	const Gacc__V1__CheckpointPolicy *c = pb->checkpoint;
+	s->restores = *pb->restore_from;
+	s->bad_restore_path = s->restores && !absolute_and_straight(pb->restore_from);
+	s->checkpoint.bad_dir = c && *c->dir && !absolute_and_straight(c->dir);
+	if (!c)
+		return;
+	s->checkpoint.every_steps = c->every_steps;
+	s->checkpoint.keep = c->keep;
+	s->checkpoint.at_end = c->at_end;
+}
+
 static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	const Gacc__V1__Launch *l = pb->launch_command;
@@ -171,6 +192,7 @@ enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, cons
 	copy_scalars(pb, &s);
 	copy_optimizer(pb, &s);
 	copy_launch(pb, &s);
+	copy_checkpoint(pb, &s);
 	st = ST_NO_MEMORY;
 	if (pb->n_param_groups > SPEC_MAX_RULES || pb->n_init > SPEC_MAX_RULES) {
 		*field = pb->n_init > SPEC_MAX_RULES ? "init" : "param_groups";

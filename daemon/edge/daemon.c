@@ -5,6 +5,7 @@
 #include "edge/failpoint_socket.h"
 #include "edge/listen.h"
 #include "edge/live_job.h"
+#include "edge/live_saving.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -333,7 +334,7 @@ static void close_handle(uv_handle_t *h, void *arg)
 static void wait_for_allocations(struct daemon *d)
 {
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		while (d->job[i]->allocating)
+		while (d->job[i]->allocating || saving_busy(d->job[i]))
 			uv_run(&d->loop, UV_RUN_ONCE);
 }
 

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
+#include "edge/live_saving.h"
 #include "edge/process.h"
 #include "edge/reply.h"
 
@@ -163,6 +164,7 @@ void live_free(struct live_job *l)
 	live_let_go(l);
 	live_launch_free(l);
 	live_history_fini(l);
+	saving_free(l);
 	job_free(l->job);
 	coord_free(l->coord);
 	job_spec_fini(&l->spec);
@@ -207,7 +209,9 @@ enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_s
 	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
 				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed,
 				  .norms = live_norms };
-	st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
+	st = saving_new(l);
+	if (!st)
+		st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
 	if (st)
@@ -340,6 +344,7 @@ void live_tick(struct live_job *l, struct now now)
 	if (!l->job)
 		return;
 	live_engine_due(l, now);
+	saving_tick(l);
 	job_tick(l->job, now);
 	coord_tick(l->coord, now);
 	if (l->n_norms_calls && live_ended(l))

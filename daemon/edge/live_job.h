@@ -101,6 +101,9 @@ struct live_job {
 	uint32_t n_links, links_capacity;
 	struct wait_call *waits;            /* methods_wait.c */
 	struct inline_call *inline_calls;   /* streams under way */
+	struct saving *saving;              /* live_saving.h */
+	bool has_base, restore_read;        /* live_restoring.h: begins with a checkpoint; its manifest has been read */
+	uint64_t base_window;
 	/* admission */
 	bool queued;                        /* waits for its turn: no memory, no ranks */
 	uint32_t queue_position, overtaken;
@@ -192,6 +195,8 @@ enum status live_restore(struct daemon *);
 /* Ports of the coordinator; ctx is the live_job. */
 void live_persist_commit(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
 void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
+/* The end itself, when nothing comes before it any more. */
+void live_write_end(struct live_job *, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
 void live_check_store(struct daemon *, enum status);
 
@@ -234,6 +239,10 @@ void live_engine_due(struct live_job *, struct now);
 void live_release(struct live_job *);
 /* Lets go of the engine; memory stays with the service manager. */
 void live_let_go(struct live_job *);
+/* The tensor set as a packed JobSpec with nothing else in it, for free(). */
+enum status live_pack_tensors(const struct live_job *, void **out, size_t *out_n);
+/* A copy of the control record in force; free it with control_state_fini. */
+enum status live_read_control(struct live_job *, struct control_state *out);
 struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
 /* View on the job's control segment; false: it is not there. */
 bool live_control_page(struct live_job *, struct control_page *out);

@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "edge/convert.h"
+#include "edge/live_restoring.h"
+#include "edge/live_saving.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -79,7 +81,12 @@ static void on_end_durable(void *arg, enum status st)
 
 void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
 {
-	struct live_job *l = ctx;
+	if (!saving_hold_end(ctx, end, reason))
+		live_write_end(ctx, end, reason);
+}
+
+void live_write_end(struct live_job *l, enum status end, const char *reason)
+{
 	enum job_state state = coord_end_state(end);
 	struct journal_record r = { .kind = JOURNAL_END,
 				    .end = { .job = l->id, .state = state, .reason = reason,
@@ -171,6 +178,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	} else if (j->tensors.n) {
 		st = restore_tensors(l, &j->tensors);
 	}
+	if (l->coord && j->base.n)
+		restoring_from_journal(l, &j->base);
 	if (l->coord && j->hold_reason)
 		coord_restore_hold(l->coord, j->hold_reason);
 	enum status added = live_add(d, l);
@@ -201,7 +210,7 @@ static void take_up(struct live_job *l)
 	live_queue_restore(l, launch && !found && !l->params_durable);
 	if (launch && !found && !l->queued)
 		live_launch_begin(l);
-	if (!l->queued && job_has_tensors(l->job))
+	if (!l->queued && (job_has_tensors(l->job) || l->spec.restores))
 		job_take_over(l->job);
 }
 
@@ -220,6 +229,8 @@ enum status live_restore(struct daemon *d)
 		if (!st)
 			st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
 					 l);
+		if (!st)
+			st = saving_from_journal(l);
 		if (!st)
 			take_up(l);
 	}

@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "edge/engine_proc.h"
+#include "edge/live_restoring.h"
+#include "edge/live_saving.h"
 #include "engine/engine.h"
 #include "proto/failpoint.h"
 
@@ -282,8 +284,7 @@ static void on_tensors_durable(void *arg, enum status st)
 	allocate(l);
 }
 
-/* The tensor set as the journal keeps it: a JobSpec with nothing else in it. */
-static enum status persist_tensors(struct live_job *l)
+enum status live_pack_tensors(const struct live_job *l, void **out, size_t *out_n)
 {
 	uint64_t n;
 	const struct tensor_spec *t = job_tensors(l->job, &n);
@@ -310,19 +311,45 @@ static enum status persist_tensors(struct live_job *l)
 	if (!bytes)
 		goto done;
 	gacc__v1__job_spec__pack(&set, bytes);
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { bytes, size } } };
-	st = persist_put(l->d->persist, &r, on_tensors_durable, l);
+	*out = bytes;
+	*out_n = size;
+	st = ST_OK;
 done:
-	free(bytes);
 	free(list);
 	free(pb);
 	return st;
+}
+
+static enum status persist_tensors(struct live_job *l)
+{
+	void *bytes = NULL;
+	size_t n = 0;
+	enum status st = live_pack_tensors(l, &bytes, &n);
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { bytes, n } } };
+	if (!st)
+		st = persist_put(l->d->persist, &r, on_tensors_durable, l);
+	free(bytes);
+	return st;
+}
+
+static void on_restore_read(struct live_job *l, enum status st, const char *why)
+{
+	if (!st) {
+		live_allocate(l);
+		return;
+	}
+	fail_allocation(l, st, why);
+	coord_end(l->coord, st, why, daemon_now(l->d));
 }
 
 void live_allocate(struct live_job *l)
 {
 	char why[256] = "";
 	l->allocating = true;
+	if (restoring_due(l)) {
+		restoring_begin(l, on_restore_read);
+		return;
+	}
 	enum status st = make_plan(l, why, sizeof why);
 	if (st) {
 		fail_allocation(l, st, why[0] ? why : status_info(st)->text);
@@ -392,6 +419,18 @@ bool live_control_page(struct live_job *l, struct control_page *out)
 	return data != NULL;
 }
 
+enum status live_read_control(struct live_job *l, struct control_state *out)
+{
+	struct control_page page;
+	bool corrupt;
+	if (!live_control_page(l, &page) || control_state_init(out, l->spec.ranks, l->spec.max_micro_size))
+		return ST_NO_MEMORY;
+	if (control_page_read(&page, out, &corrupt))
+		return ST_OK;
+	control_state_fini(out);
+	return ST_SEGMENT_CORRUPT;
+}
+
 static void on_hello(struct live_job *l, const struct engine_answer *a)
 {
 	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
@@ -401,15 +440,16 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		return;
 	}
 	struct control_state state;
-	struct control_page page;
-	bool corrupt;
-	if (!live_control_page(l, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size)) {
+	enum status st = live_read_control(l, &state);
+	if (st == ST_NO_MEMORY) {
 		engine_proc_kill(l->engine);
 		return;
 	}
-	if (!control_page_read(&page, &state, &corrupt))
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
-	else if (job_on_engine_up(l->job, &state, daemon_now(l->d)))
+	if (st) {
+		coord_end(l->coord, st, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
+		return;
+	}
+	if (job_on_engine_up(l->job, &state, daemon_now(l->d)))
 		coord_end(l->coord, ST_SEGMENT_CORRUPT,
 			  "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
 			  daemon_now(l->d));
@@ -417,6 +457,7 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 	FAILPOINT(gaccd_hello_taken);
 	l->engine_failures = 0;
 	l->changed = true;
+	saving_on_engine_up(l);
 	live_submit_done(l, ST_OK, NULL);
 }
 
@@ -428,8 +469,14 @@ static void on_answer(void *arg, const struct engine_answer *a)
 		FAILPOINT(gaccd_attach_stored);
 	if (a->op == ENGINE_START)
 		on_hello(l, a);
+	else if (a->op == ENGINE_CHECKPOINT)
+		saving_on_answer(l, a);
+	else if (a->op == ENGINE_RESTORE)
+		restoring_on_answer(l, a);
 	else
 		job_on_answer(l->job, a, daemon_now(l->d));
+	if (a->op == ENGINE_COMMIT && !a->status)
+		saving_on_committed(l);
 }
 
 static void on_exited(void *arg, int64_t exit_status, int term_signal)
@@ -443,6 +490,7 @@ static void on_exited(void *arg, int64_t exit_status, int term_signal)
 		snprintf(text, sizeof text, "the engine exited with status %lld", (long long)exit_status);
 	l->engine = NULL;
 	job_on_engine_down(l->job, now);
+	saving_on_engine_down(l);
 	live_event(l, true, "EngineExited", -1, text);
 	if (!term_signal && exit_status == ENGINE_EXIT_REFUSED) {
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, text, now);
@@ -481,6 +529,8 @@ static void check_engine(struct live_job *l)
 {
 	char text[160];
 	int64_t timeout_ms = l->d->conf->engine.timeout_ms;
+	if (l->spec.restores && !job_params_ready(l->job))
+		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
 	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / DAEMON_TICK_MS)))
 		return;
 	snprintf(text, sizeof text, "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",

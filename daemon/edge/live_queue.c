@@ -163,7 +163,7 @@ static void start(struct live_job *l, struct now now)
 	live_event(l, false, "Admitted", -1, "its turn has come");
 	coord_admit(l->coord, now);
 	live_launch_begin(l);
-	if (job_has_tensors(l->job))
+	if (job_has_tensors(l->job) || l->spec.restores)
 		job_allocate(l->job);
 }
 

@@ -2,6 +2,7 @@
 #include "edge/live_job.h"
 
 #include "edge/convert.h"
+#include "edge/live_saving.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -95,7 +96,7 @@ static void on_job_durable(void *arg, enum status st)
 		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
 		live_queue_run(l->d, daemon_now(l->d));
 		live_submit_done(l, ST_OK, NULL);
-	} else if (job_has_tensors(l->job))
+	} else if (job_has_tensors(l->job) || l->spec.restores)
 		job_allocate(l->job); /* its end answers: a job that does not fit is refused */
 	else
 		live_submit_done(l, ST_OK, NULL);
@@ -171,6 +172,8 @@ void live_submit(struct daemon *d, const struct submit *s)
 		st = live_declare_spec_tensors(l, why, sizeof why);
 	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
 		st = live_launch_check(s->uid, s->user, s->local, why, sizeof why);
+	if (!st)
+		st = saving_check_dirs(l, &field, why, sizeof why);
 	if (!st)
 		st = live_queue_admit(l, why, sizeof why);
 	if (st)

@@ -34,5 +34,7 @@ extern const struct rpc_method gradient_methods[], inline_methods[], job_methods
 extern const struct rpc_method node_methods[], look_methods[];
 extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods, n_node_methods;
 extern const size_t n_look_methods;
+extern const struct rpc_method checkpoint_methods[];
+extern const size_t n_checkpoint_methods;
 
 #endif

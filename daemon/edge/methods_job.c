@@ -261,6 +261,8 @@ enum status methods_add(struct daemon *d)
 	if (!st)
 		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
 	if (!st)
+		st = rpc_server_add(d->rpc, checkpoint_methods, n_checkpoint_methods, d);
+	if (!st)
 		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);

@@ -73,6 +73,11 @@ static bool own(struct item *i)
 		return own_text(i, 0, &r->hold.reason);
 	case JOURNAL_UPDATE:
 		return own_bytes(i, 0, &r->update.payload);
+	case JOURNAL_RESTORED:
+		return own_bytes(i, 0, &r->restored.base);
+	case JOURNAL_CHECKPOINT:
+		return own_bytes(i, 0, &r->checkpoint.sha256) && own_text(i, 1, &r->checkpoint.path);
+	case JOURNAL_CHECKPOINT_GONE:
 	case JOURNAL_PARAMS_READY:
 	case JOURNAL_FORGET:
 		break;
@@ -98,6 +103,9 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_update_after) : FAILPOINT_ERROR(coord_update_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
+	case JOURNAL_RESTORED:
+	case JOURNAL_CHECKPOINT:
+	case JOURNAL_CHECKPOINT_GONE:
 	case JOURNAL_FORGET:
 	case JOURNAL_EPOCH: /* nobody writes one yet */
 		break;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,6 +314,7 @@ int engine_main(int channel_fd)
 {
 	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .exit_code = ENGINE_EXIT_OK };
 	struct packet *packet = malloc(sizeof(*packet));
+	signal(SIGXFSZ, SIG_IGN); /* a checkpoint that grows too large is an error, not the end */
 	if (!packet) {
 		close(channel_fd);
 		return ENGINE_EXIT_REFUSED;

@@ -309,6 +309,7 @@ static enum status write_files(struct snapshot *s)
 static void *writer_main(void *arg)
 {
 	struct snapshot *s = arg;
+	pthread_setname_np(pthread_self(), "checkpoint");
 	s->status = write_files(s);
 	if (s->status && !s->why[0])
 		snprintf(s->why, sizeof(s->why), "%s", status_info(s->status)->text);

@@ -25,6 +25,10 @@ static const char *const schema_steps[] = {
 	"ALTER TABLE jobs ADD COLUMN hold TEXT;"
 	"CREATE TABLE updates (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT NULL);"
 	"CREATE INDEX updates_of_job ON updates (job);",
+	"ALTER TABLE jobs ADD COLUMN base BLOB;"
+	"CREATE TABLE checkpoints (job INTEGER, id INTEGER, request_id BLOB NOT NULL, path TEXT NOT NULL,"
+	" sha256 BLOB NOT NULL, window INTEGER NOT NULL, applied_step INTEGER NOT NULL, carried INTEGER NOT NULL,"
+	" bytes INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, PRIMARY KEY (job, id)) WITHOUT ROWID;",
 };
 
 /* X(name, SQL) */
@@ -52,17 +56,25 @@ static const char *const schema_steps[] = {
 			  " AND window < ?2 + (SELECT min(window) FROM windows WHERE job = ?1)")                       \
 	X(FORGET_PAYLOADS, "DELETE FROM payloads WHERE job = ?")                                                       \
 	X(FORGET_UPDATES, "DELETE FROM updates WHERE job = ?")                                                         \
+	X(FORGET_CHECKPOINTS, "DELETE FROM checkpoints WHERE job = ?")                                                 \
 	X(FORGET_EPOCHS, "DELETE FROM epochs WHERE job = ?")                                                           \
 	X(FORGET_JOB, "DELETE FROM jobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM windows WHERE job = ?1)")          \
 	X(HOLD, "UPDATE jobs SET hold = ? WHERE id = ?")                                                               \
 	X(UPDATE, "INSERT INTO updates (job, window, data) VALUES (?, ?, ?)")                                          \
+	X(RESTORED, "UPDATE jobs SET next_window = ?, base = ? WHERE id = ?")                                          \
+	X(HAS_WINDOW, "SELECT count(*) FROM (SELECT 1 FROM windows WHERE job = ? LIMIT 1)")                            \
+	X(CHECKPOINT, "INSERT INTO checkpoints (job, id, request_id, path, sha256, window, applied_step, carried,"     \
+		      " bytes, started, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                              \
+	X(GONE, "DELETE FROM checkpoints WHERE job = ? AND id = ?")                                                    \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ? WHERE id = ?")                                \
 	X(EACH_JOB, "SELECT id, uuid, request_id, uid, user, created, spec, tensors, params_ready, epoch, next_window,"\
-		    " end_state, end_reason, ended, hold FROM jobs WHERE ? OR ended IS NULL ORDER BY id")                    \
+		    " end_state, end_reason, ended, hold, base FROM jobs WHERE ? OR ended IS NULL ORDER BY id")                    \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
 		       " FROM windows w LEFT JOIN payloads p ON p.job = w.job AND p.window = w.window"                 \
 		       " WHERE w.job = ?1 AND w.window >= (SELECT next_window - ?2 FROM jobs WHERE id = ?1)"           \
 		       " ORDER BY w.window")                                                                           \
+	X(EACH_CHECKPOINT, "SELECT job, id, request_id, path, sha256, window, applied_step, carried, bytes, started,"  \
+			   " ended FROM checkpoints WHERE job = ? ORDER BY id")                                        \
 	X(EACH_UPDATE, "SELECT job, window, data FROM updates WHERE job = ? ORDER BY id")
 
 enum {
@@ -230,7 +242,8 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 
 static enum status forget(struct journal *j, uint64_t id)
 {
-	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_EPOCHS, SQL_FORGET_JOB };
+	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_CHECKPOINTS,
+				      SQL_FORGET_EPOCHS, SQL_FORGET_JOB };
 	struct job_state is;
 	enum status st = live_job(j, id, &is);
 	if (st != ST_JOB_ENDED)
@@ -238,6 +251,32 @@ static enum status forget(struct journal *j, uint64_t id)
 	st = sql_run(&j->sql, SQL_FORGET_WINDOWS, "ii", (int64_t)id, (int64_t)JOURNAL_FORGET_WINDOWS);
 	for (size_t i = 0; i < sizeof of_job / sizeof *of_job && !st; i++)
 		st = sql_run(&j->sql, of_job[i], "i", (int64_t)id);
+	return st;
+}
+
+static enum status add_restored(struct journal *j, const struct journal_record *r)
+{
+	int64_t job = (int64_t)r->restored.job, window = (int64_t)r->restored.window;
+	sqlite3_stmt *s = j->sql.stmt[SQL_HAS_WINDOW];
+	enum status st = ST_OK;
+	int rc = sql_step(&j->sql, SQL_HAS_WINDOW, "i", job);
+	if (rc != SQLITE_ROW)
+		st = sql_fail(&j->sql, sql_text[SQL_HAS_WINDOW]);
+	else if (sqlite3_column_int(s, 0) || r->restored.base.n == 0 || r->restored.base.n > JOURNAL_MAX_BYTES)
+		st = ST_INVALID_ARGUMENT;
+	sql_done(&j->sql, SQL_HAS_WINDOW);
+	return st ? st : sql_run(&j->sql, SQL_RESTORED, "ibi", window, r->restored.base.data, r->restored.base.n, job);
+}
+
+static enum status add_checkpoint(struct journal *j, const struct journal_checkpoint *k)
+{
+	int rc = sql_step(&j->sql, SQL_CHECKPOINT, "iiutbiiiiii", (int64_t)k->job, (int64_t)k->id, k->request_id, k->path,
+			  k->sha256.data, k->sha256.n, (int64_t)k->window, (int64_t)k->applied_step, (int64_t)k->carried,
+			  (int64_t)k->bytes, k->started_unix_ns, k->ended_unix_ns);
+	enum status st = rc == SQLITE_DONE		    ? ST_OK
+			 : (rc & 0xff) == SQLITE_CONSTRAINT ? ST_ALREADY_EXISTS
+							    : sql_fail(&j->sql, sql_text[SQL_CHECKPOINT]);
+	sql_done(&j->sql, SQL_CHECKPOINT);
 	return st;
 }
 
@@ -253,6 +292,9 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		      : r->kind == JOURNAL_COMMIT	? r->commit.job
 		      : r->kind == JOURNAL_HOLD		? r->hold.job
 		      : r->kind == JOURNAL_UPDATE	? r->update.job
+		      : r->kind == JOURNAL_RESTORED	? r->restored.job
+		      : r->kind == JOURNAL_CHECKPOINT	? r->checkpoint.job
+		      : r->kind == JOURNAL_CHECKPOINT_GONE ? r->gone.job
 							: r->end.job;
 	struct job_state is = { 0, 0 };
 	enum status st = live_job(j, id, &is);
@@ -276,6 +318,12 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 			return ST_INVALID_ARGUMENT;
 		return sql_run(&j->sql, SQL_UPDATE, "iib", (int64_t)id, (int64_t)r->update.window, r->update.payload.data,
 			       r->update.payload.n);
+	case JOURNAL_RESTORED:
+		return add_restored(j, r);
+	case JOURNAL_CHECKPOINT:
+		return add_checkpoint(j, &r->checkpoint);
+	case JOURNAL_CHECKPOINT_GONE:
+		return sql_run(&j->sql, SQL_GONE, "ii", (int64_t)id, (int64_t)r->gone.id);
 	default:
 		return sql_run(&j->sql, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
 	}
@@ -342,6 +390,7 @@ static struct journal_job read_job(sqlite3_stmt *s)
 		.end_reason = column_text(s, 12),
 		.ended_unix_ns = sqlite3_column_int64(s, 13),
 		.hold_reason = (const char *)sqlite3_column_text(s, 14),
+		.base = column_bytes(s, 15),
 	};
 	column_id(s, 1, b.uuid);
 	column_id(s, 2, b.request_id);
@@ -397,6 +446,29 @@ enum status journal_each_window(struct journal *j, uint64_t job, uint64_t last,
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
 		st = sql_fail(&j->sql, sql_text[SQL_EACH_WINDOW]);
 	sql_done(&j->sql, SQL_EACH_WINDOW);
+	return st;
+}
+
+enum status journal_each_checkpoint(struct journal *j, uint64_t job,
+				    enum status (*fn)(void *arg, const struct journal_checkpoint *), void *arg)
+{
+	if (j->sql.failed)
+		return ST_STORE_FAILED;
+	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_CHECKPOINT];
+	enum status st = ST_OK;
+	int rc;
+	for (rc = sql_step(&j->sql, SQL_EACH_CHECKPOINT, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
+		struct journal_checkpoint k = { .job = column_u64(s, 0), .id = column_u64(s, 1), .path = column_text(s, 3),
+						.sha256 = column_bytes(s, 4), .window = column_u64(s, 5),
+						.applied_step = column_u64(s, 6), .carried = column_u64(s, 7),
+						.bytes = column_u64(s, 8), .started_unix_ns = sqlite3_column_int64(s, 9),
+						.ended_unix_ns = sqlite3_column_int64(s, 10) };
+		column_id(s, 2, k.request_id);
+		st = fn(arg, &k);
+	}
+	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+		st = sql_fail(&j->sql, sql_text[SQL_EACH_CHECKPOINT]);
+	sql_done(&j->sql, SQL_EACH_CHECKPOINT);
 	return st;
 }
 

@@ -48,6 +48,7 @@ struct journal_job {
 	const char *end_reason;
 	int64_t ended_unix_ns;
 	const char *hold_reason;   /* why it is paused; NULL: it is not */
+	struct journal_bytes base; /* the caller's: of the checkpoint that it began with; n = 0: it began anew */
 };
 
 /* The outcome of one window. */
@@ -65,6 +66,16 @@ struct journal_update {
 	struct journal_bytes payload; /* the caller's */
 };
 
+/* A complete checkpoint. */
+struct journal_checkpoint {
+	uint64_t job, id;
+	uint8_t request_id[16];
+	const char *path;
+	struct journal_bytes sha256; /* of its manifest */
+	uint64_t window, applied_step, carried, bytes;
+	int64_t started_unix_ns, ended_unix_ns;
+};
+
 enum journal_kind {
 	JOURNAL_JOB = 1,      /* .job: a new job */
 	JOURNAL_TENSORS,      /* .tensors: the tensor set is declared */
@@ -74,7 +85,10 @@ enum journal_kind {
 	JOURNAL_END,          /* .end: terminal; nothing follows for this job */
 	JOURNAL_FORGET,       /* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
 	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
-	JOURNAL_UPDATE        /* .update */
+	JOURNAL_UPDATE,       /* .update */
+	JOURNAL_RESTORED,     /* .restored: the job begins with this window, not with 0; before its first COMMIT */
+	JOURNAL_CHECKPOINT,   /* .checkpoint: it may be offered */
+	JOURNAL_CHECKPOINT_GONE /* .gone: it was deleted */
 };
 
 struct journal_record {
@@ -108,6 +122,14 @@ struct journal_record {
 			const char *reason; /* NULL: the job goes on */
 		} hold;
 		struct journal_update update;
+		struct {
+			uint64_t job, window;
+			struct journal_bytes base; /* the caller's */
+		} restored;
+		struct journal_checkpoint checkpoint;
+		struct {
+			uint64_t job, id;
+		} gone;
 	};
 };
 
@@ -126,7 +148,7 @@ enum status journal_take_term(struct journal *, uint64_t *out_term);
 /* Makes all records durable in their order, or none.
  * ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another epoch than the job's, or an EPOCH that is not newer.
  * ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in use. ST_INVALID_ARGUMENT: a
- * COMMIT of another window than the job's next or of another term than the batch's, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
+ * COMMIT of another window than the job's next or of another term than the batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
 
 /* The highest job id ever given out; 0: none. */
@@ -140,6 +162,10 @@ enum status journal_each_job(struct journal *, bool all, enum status (*fn)(void 
 /* The same for the last `last` windows of a job, oldest first. */
 enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,
 				enum status (*fn)(void *arg, const struct journal_window *), void *arg);
+
+/* The same for the checkpoints of a job, in the order of ids. */
+enum status journal_each_checkpoint(struct journal *, uint64_t job,
+				    enum status (*fn)(void *arg, const struct journal_checkpoint *), void *arg);
 
 /* The same for all updates of a job, in the order in which they were made. */
 enum status journal_each_update(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),

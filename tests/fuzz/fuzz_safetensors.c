@@ -1,10 +1,11 @@
-/* A safetensors file with any bytes in it. What is accepted covers its data and is written back the same. */
+/* A safetensors file with any bytes in it: as it is, and as the header of a file whose data has as many bytes as the first two
+ * say, because no mutation finds a length that fits. What is accepted covers its data and is written back the same. */
 #include "store/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void check(const struct safetensors *s, size_t file_bytes)
+static void check(const struct safetensors *s, uint64_t file_bytes)
 {
 	size_t n, n_head;
 	const struct safe_tensor *t = safetensors_all(s, &n);
@@ -14,7 +15,7 @@ static void check(const struct safetensors *s, size_t file_bytes)
 	void *head;
 	char why[256];
 	for (size_t i = 0; i < n; at = t[i++].end) {
-		if (t[i].begin != at || t[i].end > data)
+		if (t[i].begin != at || t[i].end > data || safetensors_find(s, t[i].name) != &t[i])
 			abort();
 		copy[i] = t[i];
 	}
@@ -29,13 +30,26 @@ static void check(const struct safetensors *s, size_t file_bytes)
 	free(copy);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+static void parse(const void *head, size_t n, uint64_t file_bytes)
 {
 	struct safetensors *s;
 	char why[256];
-	if (safetensors_parse("fuzz", data, n, n, &s, why, sizeof(why)))
-		return 0;
-	check(s, n);
+	if (safetensors_parse("fuzz", head, n, file_bytes, &s, why, sizeof(why)))
+		return;
+	check(s, file_bytes);
 	safetensors_free(s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	parse(data, n, n);
+	if (n < 2)
+		return 0;
+	uint64_t length = n - 2;
+	uint8_t *file = malloc(8 + length);
+	memcpy(file, &length, 8);
+	memcpy(file + 8, data + 2, length);
+	parse(file, 8 + length, 8 + length + (data[0] | (uint64_t)data[1] << 8));
+	free(file);
 	return 0;
 }

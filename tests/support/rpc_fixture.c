@@ -268,6 +268,8 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(TensorNorms, RPC_UNARY),
 	JOB(History, RPC_SERVER_STREAM),
 	JOB(ListEvents, RPC_UNARY),
+	JOB(SaveCheckpoint, RPC_UNARY),
+	JOB(ListCheckpoints, RPC_UNARY),
 	NODE(ListBuffers, RPC_UNARY),
 	NODE(GetConfig, RPC_UNARY),
 	NODE(GetNode, RPC_UNARY),

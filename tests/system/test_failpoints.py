@@ -375,9 +375,8 @@ class Runner:
 
     def stop(self):
         self.pool.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as all_of_them:  # also those after one that complains
-            for worker in self.free:
-                all_of_them.callback(worker.stop)
+        for worker in self.free:
+            worker.stop()
 
 
 @pytest.fixture(scope="module")

@@ -145,6 +145,7 @@ START_TEST(training_goes_on_from_a_checkpoint_as_it_did)
 	other.applied_step = other.state.r.applied_step;
 	assert_equal_memory(&rig, &other, true);
 	ck_assert(other.state.r.window == 2 && other.state.r.params_ready && other.state.r.count == 2 && other.state.r.filled);
+	ck_assert(other.state.rank[0].counted == 1 && other.state.rank[1].counted == 1);
 	ck_assert(other.state.r.sum_weight == 3 && other.state.r.params_digest == rig.state.r.params_digest);
 	ck_assert_mem_eq(rig.state.counted, other.state.counted, 8 * rig.state.n_words);
 	ck_assert_mem_eq(control_page_ledger(&rig.page, 1, 0), control_page_ledger(&other.page, 1, 0), sizeof(struct ledger_cell));

@@ -397,12 +397,80 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	journal_close(j);
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; PRAGMA user_version = 1",
+	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
+				      "DROP TABLE checkpoints; PRAGMA user_version = 1",
 				      NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
 	j = open_ok();
 	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
+	journal_close(j);
+}
+END_TEST
+
+struct seen_checkpoints {
+	int n;
+	struct journal_checkpoint last;
+	char path[32];
+};
+
+static enum status see_checkpoint(void *arg, const struct journal_checkpoint *k)
+{
+	struct seen_checkpoints *s = arg;
+	s->n++;
+	s->last = *k;
+	snprintf(s->path, sizeof s->path, "%s", k->path);
+	ck_assert(k->sha256.n == 32 && ((const uint8_t *)k->sha256.data)[31] == 9);
+	return ST_OK;
+}
+
+START_TEST(checkpoints_come_and_go)
+{
+	uint8_t sum[32] = { [31] = 9 };
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j);
+	struct seen_checkpoints seen = { 0 };
+	struct journal_record r[] = { job(1), { .kind = JOURNAL_CHECKPOINT }, { .kind = JOURNAL_CHECKPOINT } };
+	for (int i = 1; i < 3; i++)
+		r[i].checkpoint = (struct journal_checkpoint){ .job = 1, .id = (uint64_t)i, .path = i == 1 ? "/a" : "/b",
+							       .sha256 = { sum, 32 }, .window = 5, .applied_step = 4,
+							       .carried = 3, .bytes = 2, .started_unix_ns = 1,
+							       .ended_unix_ns = 6, .request_id = { 7 } };
+	ck_assert_int_eq(journal_commit(j, term, r, 3), ST_OK);
+	ck_assert_int_eq(journal_commit(j, term, &r[1], 1), ST_ALREADY_EXISTS);
+	ck_assert_int_eq(journal_each_checkpoint(j, 1, see_checkpoint, &seen), ST_OK);
+	ck_assert(seen.n == 2 && seen.last.id == 2 && seen.last.window == 5 && seen.last.applied_step == 4 &&
+		  seen.last.carried == 3 && seen.last.bytes == 2 && seen.last.started_unix_ns == 1 &&
+		  seen.last.ended_unix_ns == 6 && seen.last.request_id[0] == 7);
+	ck_assert_str_eq(seen.path, "/b");
+	struct journal_record gone = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { 1, 2 } };
+	ck_assert_int_eq(journal_commit(j, term, &gone, 1), ST_OK);
+	seen.n = 0;
+	ck_assert_int_eq(journal_each_checkpoint(j, 1, see_checkpoint, &seen), ST_OK);
+	ck_assert(seen.n == 1 && seen.last.id == 1);
+	journal_close(j);
+}
+END_TEST
+
+static enum status see_base(void *arg, const struct journal_job *b)
+{
+	ck_assert_uint_eq(b->next_window, 7);
+	ck_assert(b->base.n == 4 && !memcmp(b->base.data, "base", 4));
+	return ST_OK;
+}
+
+START_TEST(a_job_may_begin_with_a_later_window)
+{
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j);
+	struct journal_record r[] = { job(1), { .kind = JOURNAL_RESTORED, .restored = { 1, 7, { "base", 4 } } } };
+	struct journal_record first = { .kind = JOURNAL_COMMIT, .commit = { .job = 1, .epoch = 1, .term = term } };
+	ck_assert_int_eq(journal_commit(j, term, r, 2), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, true, see_base, NULL), ST_OK);
+	ck_assert_int_eq(journal_commit(j, term, &first, 1), ST_INVALID_ARGUMENT);
+	first.commit.window = 7;
+	ck_assert_int_eq(journal_commit(j, term, &first, 1), ST_OK);
+	ck_assert_int_eq(journal_commit(j, term, &r[1], 1), ST_INVALID_ARGUMENT); /* windows are counted from there now */
 	journal_close(j);
 }
 END_TEST
@@ -632,6 +700,8 @@ int main(void)
 	tcase_add_test(c, a_payload_may_be_megabytes);
 	tcase_add_test(c, an_older_schema_is_brought_up_to_date);
 	tcase_add_test(c, holds_and_updates_read_as_written);
+	tcase_add_test(c, checkpoints_come_and_go);
+	tcase_add_test(c, a_job_may_begin_with_a_later_window);
 	tcase_add_test(c, an_epoch_voids_the_windows_after_its_base);
 	tcase_add_test(c, one_process_at_a_time);
 	tcase_add_test(c, the_file_is_private);

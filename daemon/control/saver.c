@@ -1,0 +1,202 @@
+#include "control/saver.h"
+
+#include <string.h>
+
+static const uint8_t no_request[16];
+
+void saver_init(struct saver *s, uint64_t every_steps, bool save_at_end, const struct saver_ports *ports)
+{
+	*s = (struct saver){ .every_steps = every_steps, .save_at_end = save_at_end, .ports = *ports };
+}
+
+static void tell_end(struct saver *s)
+{
+	if (!s->ending || s->end_told || s->n_wants || s->state != SAVER_IDLE)
+		return;
+	s->end_told = true;
+	s->state = SAVER_OVER;
+	s->ports.end_ready(s->ports.ctx);
+}
+
+static void sweep(struct saver *s)
+{
+	s->state = SAVER_SWEEPING;
+	s->ports.sweep(s->ports.ctx);
+}
+
+static void become_idle(struct saver *s)
+{
+	s->state = SAVER_IDLE;
+	saver_kick(s);
+	tell_end(s);
+}
+
+/* The first want is over. */
+static void pop(struct saver *s, enum status st)
+{
+	struct save_want w = s->want[0];
+	memmove(&s->want[0], &s->want[1], --s->n_wants * sizeof s->want[0]);
+	s->ports.ended(s->ports.ctx, &w, st);
+}
+
+static enum status push(struct saver *s, const uint8_t request_id[16], bool inside_window, bool at_end, uint64_t *out_id)
+{
+	if (s->n_wants == SAVER_MAX_WANTS)
+		return ST_RESOURCE_EXHAUSTED;
+	struct save_want *w = &s->want[s->n_wants++];
+	*w = (struct save_want){ .id = ++s->last_id, .inside_window = inside_window, .at_end = at_end };
+	memcpy(w->request_id, request_id, sizeof w->request_id);
+	*out_id = w->id;
+	return ST_OK;
+}
+
+void saver_start(struct saver *s, uint64_t last_id)
+{
+	if (s->state != SAVER_NEW)
+		return;
+	s->last_id = last_id;
+	sweep(s);
+}
+
+void saver_kick(struct saver *s)
+{
+	if (s->state == SAVER_IDLE && s->n_wants && s->ports.begin(s->ports.ctx, &s->want[0]))
+		s->state = SAVER_WRITING;
+}
+
+void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
+{
+	uint64_t id;
+	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
+	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
+	for (uint32_t i = begun; i < s->n_wants; i++) /* one that waits for the disk saves this step, too */
+		due = due && memcmp(s->want[i].request_id, no_request, sizeof no_request);
+	if (due)
+		push(s, no_request, false, false, &id);
+	saver_kick(s);
+}
+
+enum status saver_request(struct saver *s, const uint8_t request_id[16], bool inside_window, uint64_t *out_id)
+{
+	if (s->ending)
+		return ST_JOB_ENDED;
+	enum status st = push(s, request_id, inside_window, false, out_id);
+	if (!st)
+		saver_kick(s);
+	return st;
+}
+
+const struct save_want *saver_find(const struct saver *s, const uint8_t request_id[16])
+{
+	for (uint32_t i = 0; i < s->n_wants; i++)
+		if (!memcmp(s->want[i].request_id, request_id, sizeof s->want[i].request_id))
+			return &s->want[i];
+	return NULL;
+}
+
+bool saver_end(struct saver *s, bool completed)
+{
+	uint64_t id;
+	if (s->ending)
+		return !s->end_told;
+	s->ending = true;
+	if (!completed) {
+		s->end_told = true;
+		while (s->n_wants)
+			pop(s, ST_JOB_ENDED);
+		if (s->state != SAVER_SEALING)
+			s->state = SAVER_OVER;
+		return false;
+	}
+	if (s->save_at_end && s->state != SAVER_NEW)
+		push(s, no_request, false, true, &id);
+	if (!s->n_wants && s->state <= SAVER_IDLE) {
+		s->end_told = true;
+		s->state = SAVER_OVER;
+		return false;
+	}
+	saver_kick(s);
+	return true;
+}
+
+void saver_give_up(struct saver *s, enum status st)
+{
+	if (s->state == SAVER_WRITING)
+		s->state = SAVER_IDLE;
+	if (s->state > SAVER_IDLE)
+		return;
+	while (s->n_wants)
+		pop(s, st);
+	if (s->ending)
+		s->state = SAVER_IDLE;
+	tell_end(s);
+}
+
+void saver_on_swept(struct saver *s, uint64_t last_id)
+{
+	if (s->state != SAVER_SWEEPING)
+		return;
+	s->last_id = last_id > s->last_id ? last_id : s->last_id;
+	become_idle(s);
+}
+
+void saver_on_written(struct saver *s, enum status st)
+{
+	if (s->state != SAVER_WRITING)
+		return;
+	if (!st) {
+		s->state = SAVER_SEALING;
+		s->ports.seal(s->ports.ctx, &s->want[0]);
+		return;
+	}
+	pop(s, st);
+	sweep(s);
+}
+
+/* Tried once more, with the state that the new engine has. */
+void saver_on_engine_lost(struct saver *s)
+{
+	if (s->state != SAVER_WRITING)
+		return;
+	if (s->want[0].retried)
+		pop(s, ST_ENGINE_DOWN);
+	else
+		s->want[0].retried = true;
+	sweep(s);
+}
+
+void saver_on_sealed(struct saver *s, enum status st)
+{
+	if (s->state != SAVER_SEALING)
+		return;
+	if (!s->n_wants) { /* the job was cancelled meanwhile */
+		s->state = SAVER_OVER;
+		if (!st)
+			s->ports.discard(s->ports.ctx);
+		return;
+	}
+	if (!st) {
+		s->state = SAVER_RECORDING;
+		s->ports.record(s->ports.ctx, &s->want[0]);
+		return;
+	}
+	pop(s, st);
+	sweep(s);
+}
+
+void saver_on_recorded(struct saver *s, enum status st)
+{
+	if (s->state != SAVER_RECORDING)
+		return;
+	s->state = SAVER_PRUNING;
+	if (st)
+		s->ports.discard(s->ports.ctx);
+	pop(s, st);
+	s->ports.prune(s->ports.ctx);
+}
+
+void saver_on_pruned(struct saver *s)
+{
+	if (s->state == SAVER_PRUNING)
+		become_idle(s);
+}

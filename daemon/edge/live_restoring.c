@@ -1,0 +1,300 @@
+#include "edge/live_restoring.h"
+
+#include "base/log.h"
+#include "edge/convert.h"
+#include "edge/manifest_commit.h"
+#include "edge/saving_disk.h"
+#include "math/optim.h"
+#include "proto/bytes.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the journal keeps of the checkpoint that a job began with. */
+struct base {
+	uint32_t version, has_last;
+	uint64_t window, applied_step;
+	struct commit last;
+};
+#define BASE_VERSION 1
+
+struct reading {
+	uv_work_t work;
+	struct live_job *l;
+	void (*done)(struct live_job *, enum status, const char *why);
+	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
+	const char *state_dir, *allowed;
+	uint32_t uid;
+	struct manifest *m;
+	enum status status;
+	char why[320];
+};
+
+/* ---- in the pool ---- */
+
+/* Readable by the submitter: his own files, or those that gaccd has written for a job of his. */
+static bool may_read(const struct reading *r, uint32_t owner)
+{
+	return r->uid == 0 || r->uid == geteuid() || owner == r->uid || (owner == geteuid() && r->m->uid == r->uid);
+}
+
+static void read_manifest(uv_work_t *w)
+{
+	struct reading *r = w->data;
+	uint32_t owner;
+	r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
+	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
+		r->status = ST_PERMISSION_DENIED;
+	}
+	if (!r->status)
+		r->status = checkpoint_load(r->path, &r->m, &owner, r->why, sizeof r->why);
+	if (!r->status && !may_read(r, owner)) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, owner);
+		r->status = ST_PERMISSION_DENIED;
+	}
+}
+
+/* ---- does it fit the job? ---- */
+
+static enum status take_tensors(struct live_job *l, const Gacc__V1__JobSpec *spec, char *why, size_t n_why)
+{
+	struct tensor_spec *t = NULL;
+	uint64_t n;
+	char text[256] = "";
+	enum status st = convert_tensors(spec->tensors, spec->n_tensors, &t, text, sizeof text);
+	if (!st && !job_has_tensors(l->job)) {
+		st = job_set_tensors(l->job, t, spec->n_tensors, text, sizeof text);
+	} else if (!st) {
+		const struct tensor_spec *mine = job_tensors(l->job, &n);
+		st = tensor_set_differs(mine, n, t, spec->n_tensors, text, sizeof text) ? ST_LAYOUT_MISMATCH : ST_OK;
+	}
+	if (st)
+		snprintf(why, n_why, "restore_from: the job's tensors and the checkpoint's: %s", text);
+	free(t);
+	return st;
+}
+
+static int n_states(const struct job_spec *s)
+{
+	return optim_info(s->optim.type)->n_state(&s->optim);
+}
+
+static enum status compare(const struct live_job *l, const struct job_spec *was, char *why, size_t n_why)
+{
+	if (was->optim.type != l->spec.optim.type || n_states(was) != n_states(&l->spec)) {
+		snprintf(why, n_why, "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use the same "
+			 "type, momentum with momentum", optim_info(was->optim.type)->name, n_states(was),
+			 optim_info(l->spec.optim.type)->name, n_states(&l->spec));
+		return ST_INVALID_SPEC;
+	}
+	if (was->master_f32 != l->spec.master_f32) {
+		snprintf(why, n_why, "restore_from: the checkpoint is of a job with master: %s", was->master_f32 ? "f32" : "none");
+		return ST_INVALID_SPEC;
+	}
+	return ST_OK;
+}
+
+static enum status judge(struct reading *r)
+{
+	struct live_job *l = r->l;
+	struct ProtobufCMessage *m = NULL;
+	struct job_spec was;
+	const char *field;
+	char text[256] = "";
+	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
+	if (!st)
+		st = convert_spec((Gacc__V1__JobSpec *)m, &was, &field, text, sizeof text);
+	if (st) {
+		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, text[0] ? text : status_info(st)->text);
+		bytes_free(m);
+		return ST_MALFORMED;
+	}
+	st = compare(l, &was, r->why, sizeof r->why);
+	if (!st)
+		st = take_tensors(l, (Gacc__V1__JobSpec *)m, r->why, sizeof r->why);
+	job_spec_fini(&was);
+	bytes_free(m);
+	return st;
+}
+
+/* ---- where the job begins ---- */
+
+/* A scale that is not adapted is the new job's. */
+static struct loss_scale first_scale(const struct live_job *l, const struct base *b)
+{
+	const struct loss_scale_rules *rules = &l->spec.dynamic_loss_scale;
+	return rules->enabled && b->has_last ? b->last.next.scale : loss_scale_first(rules, l->spec.loss_scale);
+}
+
+/* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
+static bool takes_carry(struct live_job *l, const struct manifest *m, double loss_scale)
+{
+	char text[300];
+	if (!m->inside_window)
+		return false;
+	if (m->ranks == l->spec.ranks && m->micro_size == l->spec.micro_size && m->loss_scale == loss_scale &&
+	    !strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)))
+		return true;
+	snprintf(text, sizeof text, "%llu micro-batches of window %llu are dropped, the window begins anew: they are of %u ranks, "
+		 "micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g", (unsigned long long)m->count,
+		 (unsigned long long)m->window, m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks,
+		 l->spec.micro_size, dtype_name(l->spec.accumulate_dtype), loss_scale);
+	live_event(l, true, "CarryDropped", -1, text);
+	return false;
+}
+
+/* Coordinator and job stand before the checkpoint's window. */
+static void stand_at(struct live_job *l, const struct base *b)
+{
+	uint32_t n_words = (uint32_t)(((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64);
+	uint64_t *none = calloc(n_words, sizeof *none);
+	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
+	if (b->has_last && none)
+		job_restore_window(l->job, &b->last, none, n_words);
+	free(none);
+}
+
+static struct base base_of(const struct live_job *l, const struct manifest *m)
+{
+	struct base b;
+	memset(&b, 0, sizeof b);
+	b.version = BASE_VERSION;
+	b.window = m->window;
+	b.applied_step = m->applied_step;
+	b.has_last = manifest_take_commit(m, &b.last) && b.last.window + 1 == m->window;
+	b.last.job_id = l->id;
+	b.last.epoch = 1;
+	b.last.final = 0;
+	b.last.next_micro_size = l->spec.micro_size;
+	b.last.next.scale = first_scale(l, &b);
+	return b;
+}
+
+static bool give_to_job(struct live_job *l, const struct reading *r, const struct base *b)
+{
+	const struct manifest *m = r->m;
+	double scale = b->last.next.scale.scale;
+	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
+				     .loss_scale = scale, .micro_size = l->spec.micro_size, .count = m->count,
+				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
+				     .carry = takes_carry(l, m, scale) };
+	for (int i = 0; i < ENGINE_FILES; i++) {
+		to.file[i].bytes = m->file[i].bytes;
+		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof to.file[i].sha256);
+	}
+	size_t n = sizeof to + strlen(r->path);
+	char *tail = malloc(n);
+	if (!tail)
+		return false;
+	memcpy(tail, &to, sizeof to);
+	memcpy(tail + sizeof to, r->path, n - sizeof to);
+	job_begin_with(l->job, tail, (uint32_t)n);
+	return true;
+}
+
+static enum status put_base(struct live_job *l, const struct base *b)
+{
+	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, sizeof *b } } };
+	return persist_put(l->d->persist, &rec, NULL, NULL); /* it is before every COMMIT, whose outcome tells of it */
+}
+
+static enum status begin(struct reading *r)
+{
+	struct live_job *l = r->l;
+	enum status st = judge(r);
+	if (st)
+		return st;
+	struct base b = base_of(l, r->m);
+	if (l->has_base && l->base_window != b.window) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
+		return ST_LAYOUT_MISMATCH;
+	}
+	if (!give_to_job(l, r, &b))
+		return ST_NO_MEMORY;
+	if (l->has_base)
+		return ST_OK;
+	st = put_base(l, &b);
+	if (st)
+		return st;
+	l->has_base = true;
+	l->base_window = b.window;
+	stand_at(l, &b);
+	return ST_OK;
+}
+
+static void on_read(uv_work_t *w, int canceled)
+{
+	struct reading *r = w->data;
+	struct live_job *l = r->l;
+	if (!r->status)
+		r->status = begin(r);
+	if (r->status && !r->why[0])
+		snprintf(r->why, sizeof r->why, "restore_from: %s", status_info(r->status)->text);
+	l->restore_read = true;
+	r->done(l, r->status, r->status ? r->why : NULL);
+	manifest_free(r->m);
+	free(r);
+}
+
+bool restoring_due(const struct live_job *l)
+{
+	return l->spec.restores && !l->params_durable && !l->restore_read;
+}
+
+void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum status, const char *why))
+{
+	struct reading *r = calloc(1, sizeof *r);
+	if (!r) {
+		done(l, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	r->work.data = r;
+	r->l = l;
+	r->done = done;
+	r->uid = l->uid;
+	r->state_dir = l->d->conf->state_dir;
+	r->allowed = l->d->conf->checkpoint.allowed_dirs;
+	snprintf(r->wanted, sizeof r->wanted, "%s", l->spec_pb->restore_from);
+	uv_queue_work(&l->d->loop, &r->work, read_manifest, on_read);
+}
+
+void restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
+{
+	struct base b;
+	if (bytes->n != sizeof b)
+		return;
+	memcpy(&b, bytes->data, sizeof b);
+	if (b.version != BASE_VERSION)
+		return;
+	l->has_base = true;
+	l->base_window = b.window;
+	stand_at(l, &b);
+}
+
+void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
+{
+	char why[320];
+	struct now now = daemon_now(l->d);
+	struct control_state state;
+	if (a->status) {
+		snprintf(why, sizeof why, "restore_from %.120s: %s", l->spec_pb->restore_from, a->text);
+		live_event(l, true, "RestoreFailed", -1, why);
+		coord_end(l->coord, (enum status)a->status, why, now);
+		return;
+	}
+	if (live_read_control(l, &state)) {
+		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
+		return;
+	}
+	snprintf(why, sizeof why, "step %llu, window %llu with %llu micro-batches, from %.160s",
+		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window, (unsigned long long)state.r.count,
+		 l->spec_pb->restore_from);
+	live_event(l, false, "Restored", -1, why);
+	job_on_restored(l->job, &state, now);
+	control_state_fini(&state);
+}

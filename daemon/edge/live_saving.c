@@ -1,0 +1,620 @@
+#include "edge/live_saving.h"
+
+#include "base/log.h"
+#include "control/saver.h"
+#include "edge/manifest_commit.h"
+#include "edge/saving_disk.h"
+#include "math/optim.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct saving_call {
+	uint64_t call, id;
+	bool wait;
+};
+
+struct saving {
+	struct saver saver;
+	char dir[CHECKPOINT_MAX_PATH];  /* "": not known, nothing can be saved there */
+	uint32_t n_working;             /* of the pool */
+	uint64_t command;               /* CHECKPOINT under way; 0: none */
+	bool have_last;
+	struct commit last;             /* the outcome before the window of the checkpoint under way */
+	struct engine_answer answer;
+	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
+	uint8_t sha256[SHA256_BYTES];
+	bool end_held;
+	enum status end;
+	char end_reason[256];
+	struct saved *saved;
+	size_t n_saved, saved_capacity;
+	struct saving_call *call;
+	size_t n_calls, calls_capacity;
+};
+
+/* ---- what was saved ---- */
+
+static struct saved *find(const struct saving *s, uint64_t id)
+{
+	for (size_t i = s->n_saved; i-- > 0;)
+		if (s->saved[i].id == id)
+			return &s->saved[i];
+	return NULL;
+}
+
+static struct saved *add_saved(struct saving *s, uint64_t id, const uint8_t request_id[16])
+{
+	if (s->n_saved == s->saved_capacity) {
+		size_t n = s->saved_capacity ? 2 * s->saved_capacity : 8;
+		struct saved *list = realloc(s->saved, n * sizeof *list);
+		if (!list)
+			return NULL;
+		s->saved = list;
+		s->saved_capacity = n;
+	}
+	struct saved *k = &s->saved[s->n_saved++];
+	*k = (struct saved){ .id = id, .state = SAVED_WRITING };
+	memcpy(k->request_id, request_id, 16);
+	return k;
+}
+
+static void set_text(char **to, const char *text)
+{
+	free(*to);
+	*to = strdup(text); /* NULL is shown as "" */
+}
+
+static void remove_saved(struct saving *s, uint64_t id)
+{
+	struct saved *k = find(s, id);
+	if (!k)
+		return;
+	free(k->path);
+	free(k->message);
+	memmove(k, k + 1, (size_t)(s->saved + --s->n_saved - k) * sizeof *k);
+}
+
+/* The last failure is kept for whoever asks; earlier ones are in the log. */
+static void forget_failures(struct saving *s, uint64_t but)
+{
+	for (size_t i = s->n_saved; i-- > 0;)
+		if (s->saved[i].state == SAVED_FAILED && s->saved[i].id != but)
+			remove_saved(s, s->saved[i].id);
+}
+
+const struct saved *saving_find(const struct live_job *l, uint64_t id)
+{
+	return find(l->saving, id);
+}
+
+const struct saved *saving_at(const struct live_job *l, size_t i)
+{
+	return i < l->saving->n_saved ? &l->saving->saved[i] : NULL;
+}
+
+/* ---- who waits ---- */
+
+bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
+{
+	struct saving *s = l->saving;
+	if (s->n_calls == s->calls_capacity) {
+		size_t n = s->calls_capacity ? 2 * s->calls_capacity : 8;
+		struct saving_call *list = realloc(s->call, n * sizeof *list);
+		if (!list)
+			return false;
+		s->call = list;
+		s->calls_capacity = n;
+	}
+	s->call[s->n_calls++] = (struct saving_call){ call, id, wait };
+	return true;
+}
+
+/* The checkpoint has begun, or is over: those who wait for that are answered. */
+static void answer_calls(struct live_job *l, uint64_t id, bool over)
+{
+	struct saving *s = l->saving;
+	const struct saved *k = find(s, id);
+	for (size_t i = s->n_calls; i-- > 0;) {
+		struct saving_call c = s->call[i];
+		if (c.id != id || (c.wait && !over))
+			continue;
+		s->call[i] = s->call[--s->n_calls];
+		if (k)
+			saving_answer(l, c.call, k);
+	}
+}
+
+/* ---- the machine's ports ---- */
+
+static void on_disk(struct disk_work *w);
+
+static struct disk_work *new_work(struct live_job *l, enum disk_kind kind)
+{
+	struct saving *s = l->saving;
+	struct disk_work *w = disk_new(kind, on_disk, l);
+	if (!w)
+		return NULL;
+	memcpy(w->uuid, l->uuid, 16);
+	w->uid = l->uid;
+	w->state_dir = l->d->conf->state_dir;
+	w->allowed = l->d->conf->checkpoint.allowed_dirs;
+	memcpy(w->dir, s->dir, sizeof w->dir);
+	if (s->saver.n_wants)
+		checkpoint_partial_path(w->partial, s->dir, l->uuid, s->saver.want[0].id);
+	return w;
+}
+
+static void start_work(struct live_job *l, struct disk_work *w)
+{
+	l->saving->n_working++;
+	live_hold(l);
+	disk_start(&l->d->loop, w);
+}
+
+/* %j is the job's id, %x its name, in which a / would be a directory. */
+static void expand(const struct live_job *l, const char *text, char *out, size_t n)
+{
+	size_t at = 0;
+	for (; *text && at + SPEC_MAX_NAME + 24 < n; text++) {
+		if (text[0] != '%' || (text[1] != 'j' && text[1] != 'x')) {
+			out[at++] = *text;
+			continue;
+		}
+		size_t from = at;
+		at += (size_t)(*++text == 'j' ? snprintf(out + at, n - at, "%llu", (unsigned long long)l->id) :
+						snprintf(out + at, n - at, "%s", l->spec.name));
+		for (; from < at; from++)
+			if (out[from] == '/')
+				out[from] = '_';
+	}
+	out[at] = '\0';
+}
+
+static void saving_dir(const struct live_job *l, char *out, size_t n)
+{
+	char standard[CHECKPOINT_MAX_PATH];
+	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
+	snprintf(standard, sizeof standard, "%.4000s/checkpoints/%%j", l->d->conf->state_dir);
+	expand(l, c && *c->dir ? c->dir : standard, out, n);
+}
+
+static void on_sweep(void *ctx)
+{
+	struct live_job *l = ctx;
+	struct disk_work *w = new_work(l, DISK_SWEEP);
+	if (!w)
+		return; /* the tick asks again */
+	saving_dir(l, w->wanted, sizeof w->wanted);
+	start_work(l, w);
+}
+
+static bool on_begin(void *ctx, const struct save_want *w)
+{
+	struct live_job *l = ctx;
+	struct saving *s = l->saving;
+	char path[CHECKPOINT_MAX_PATH];
+	if (!s->dir[0] || !job_can_checkpoint(l->job))
+		return false;
+	struct saved *k = find(s, w->id);
+	if (!k)
+		k = add_saved(s, w->id, w->request_id);
+	if (!k)
+		return false;
+	k->started_unix_ns = daemon_now(l->d).unix_ns;
+	checkpoint_partial_path(path, s->dir, l->uuid, w->id);
+	struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = w->id, .inside_window = w->inside_window,
+				    .n_present = (uint32_t)strlen(path) };
+	if (!live_engine_send(l, &c, path))
+		return false;
+	s->command = w->id;
+	const struct commit *last = job_last_commit(l->job);
+	s->have_last = last != NULL;
+	if (last)
+		s->last = *last;
+	k->window = job_window(l->job);
+	answer_calls(l, w->id, false);
+	return true;
+}
+
+/* The spec with the tensor set, as a restore needs it: the bytes of two messages behind each other are one message. */
+static void *pack_spec(const struct live_job *l, size_t *out_n)
+{
+	void *tensors = NULL;
+	size_t n_tensors = 0, n = gacc__v1__job_spec__get_packed_size(l->spec_pb);
+	if (!l->spec_pb->n_tensors && live_pack_tensors(l, &tensors, &n_tensors))
+		return NULL;
+	uint8_t *bytes = malloc(n + n_tensors + 1);
+	if (bytes) {
+		gacc__v1__job_spec__pack(l->spec_pb, bytes);
+		memcpy(bytes + n, tensors ? tensors : "", n_tensors);
+		*out_n = n + n_tensors;
+	}
+	free(tensors);
+	return bytes;
+}
+
+static void fill_manifest(const struct live_job *l, const struct save_want *want, struct manifest *m)
+{
+	const struct saving *s = l->saving;
+	const struct engine_answer *a = &s->answer;
+	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
+	*m = (struct manifest){ .id = want->id, .job = l->id, .name = l->spec.name, .uid = l->uid,
+				.created_unix_ns = daemon_now(l->d).unix_ns, .window = a->window,
+				.applied_step = a->applied_step, .inside_window = inside, .ranks = l->spec.ranks,
+				.micro_size = a->micro_size, .optimizer = optim_info(l->spec.optim.type)->name,
+				.accumulate_dtype = dtype_name(l->spec.accumulate_dtype), .loss_scale = a->loss_scale,
+				.params_digest = a->digest };
+	memcpy(m->uuid, l->uuid, 16);
+	if (inside) {
+		m->count = a->count;
+		m->sum_weight = a->sum_weight;
+		m->sum_loss = a->sum_loss;
+		m->last_rank = a->last_rank;
+	}
+	if (s->have_last)
+		manifest_put_commit(m, &s->last);
+	for (int i = 0; i < ENGINE_FILES; i++) {
+		m->file[i].bytes = a->file[i].bytes;
+		memcpy(m->file[i].sha256, a->file[i].sha256, SHA256_BYTES);
+	}
+}
+
+static void on_seal(void *ctx, const struct save_want *want)
+{
+	struct live_job *l = ctx;
+	struct saving *s = l->saving;
+	struct disk_work *w = new_work(l, DISK_SEAL);
+	struct saved *k = find(s, want->id);
+	if (w)
+		w->spec = pack_spec(l, &w->manifest.n_spec);
+	if (!w || !w->spec || !k) {
+		free(w);
+		saver_on_sealed(&s->saver, ST_NO_MEMORY); /* the next sweep takes the files */
+		return;
+	}
+	size_t n_spec = w->manifest.n_spec;
+	fill_manifest(l, want, &w->manifest);
+	w->manifest.spec = w->spec;
+	w->manifest.n_spec = n_spec;
+	checkpoint_final_path(w->final, s->dir, s->answer.applied_step, want->id);
+	memcpy(s->final, w->final, sizeof s->final);
+	set_text(&k->path, w->final);
+	k->window = s->answer.window;
+	k->applied_step = s->answer.applied_step;
+	k->carried = w->manifest.count;
+	for (int i = 0; i < ENGINE_FILES; i++)
+		k->bytes += s->answer.file[i].bytes;
+	start_work(l, w);
+}
+
+static void on_recorded(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(l->d, st);
+	live_drop(l);
+	saver_on_recorded(&l->saving->saver, st);
+}
+
+static void on_record(void *ctx, const struct save_want *want)
+{
+	struct live_job *l = ctx;
+	struct saving *s = l->saving;
+	struct saved *k = find(s, want->id);
+	k->ended_unix_ns = daemon_now(l->d).unix_ns;
+	struct journal_record r = { .kind = JOURNAL_CHECKPOINT,
+				    .checkpoint = { .job = l->id, .id = k->id, .path = k->path ? k->path : "",
+						    .sha256 = { s->sha256, SHA256_BYTES }, .window = k->window,
+						    .applied_step = k->applied_step, .carried = k->carried,
+						    .bytes = k->bytes, .started_unix_ns = k->started_unix_ns,
+						    .ended_unix_ns = k->ended_unix_ns } };
+	memcpy(r.checkpoint.request_id, want->request_id, 16);
+	if (persist_put(l->d->persist, &r, on_recorded, l))
+		saver_on_recorded(&s->saver, ST_NO_MEMORY);
+	else
+		live_hold(l);
+}
+
+static size_t count_complete(const struct saving *s)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < s->n_saved; i++)
+		n += s->saved[i].state == SAVED_COMPLETE;
+	return n;
+}
+
+static bool list_old(const struct live_job *l, struct disk_work *w)
+{
+	const struct saving *s = l->saving;
+	size_t n = count_complete(s), keep = l->spec.checkpoint.keep;
+	w->path = calloc(n + 1, sizeof *w->path);
+	w->id = calloc(n + 1, sizeof *w->id);
+	for (size_t i = 0; w->path && w->id && i < s->n_saved && n - w->n > keep; i++) {
+		const struct saved *k = &s->saved[i];
+		if (k->state != SAVED_COMPLETE || !k->path)
+			continue;
+		w->id[w->n] = k->id;
+		w->path[w->n] = strdup(k->path);
+		if (!w->path[w->n])
+			return false;
+		w->n++;
+	}
+	return w->path && w->id;
+}
+
+static void on_prune(void *ctx)
+{
+	struct live_job *l = ctx;
+	struct saving *s = l->saving;
+	struct disk_work *w = NULL;
+	if (l->spec.checkpoint.keep && count_complete(s) > l->spec.checkpoint.keep)
+		w = new_work(l, DISK_PRUNE);
+	if (w && list_old(l, w))
+		start_work(l, w);
+	else
+		saver_on_pruned(&s->saver); /* nothing to do, or no memory: next time */
+}
+
+static void on_discard(void *ctx)
+{
+	struct live_job *l = ctx;
+	struct disk_work *w = new_work(l, DISK_DISCARD);
+	if (!w)
+		return; /* without a record nobody is offered it */
+	memcpy(w->final, l->saving->final, sizeof w->final);
+	start_work(l, w);
+}
+
+static void on_ended(void *ctx, const struct save_want *want, enum status st)
+{
+	struct live_job *l = ctx;
+	struct saving *s = l->saving;
+	struct saved *k = find(s, want->id);
+	char text[400];
+	if (!k)
+		k = add_saved(s, want->id, want->request_id);
+	if (!k)
+		return;
+	k->state = st ? SAVED_FAILED : SAVED_COMPLETE;
+	if (st)
+		k->ended_unix_ns = daemon_now(l->d).unix_ns;
+	if (st && !k->message)
+		set_text(&k->message, status_info(st)->text);
+	if (st)
+		snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)k->id, k->message ? k->message : "");
+	else
+		snprintf(text, sizeof text, "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
+			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
+			 (unsigned long long)k->bytes);
+	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
+	answer_calls(l, want->id, true);
+	if (st)
+		forget_failures(s, want->id);
+}
+
+static void on_end_ready(void *ctx)
+{
+	struct live_job *l = ctx;
+	if (l->saving->end_held)
+		live_write_end(l, l->saving->end, l->saving->end_reason);
+}
+
+/* ---- what comes back ---- */
+
+static void fail_under_way(struct saving *s, const char *why)
+{
+	struct saved *k = s->saver.n_wants ? find(s, s->saver.want[0].id) : NULL;
+	if (k)
+		set_text(&k->message, why);
+}
+
+static void swept(struct live_job *l, const struct disk_work *w)
+{
+	struct saving *s = l->saving;
+	char text[400];
+	if (w->status) {
+		s->dir[0] = '\0';
+		snprintf(text, sizeof text, "checkpoints of this job cannot be saved: %.320s", w->why);
+		live_event(l, true, "CheckpointFailed", -1, text);
+		saver_on_swept(&s->saver, w->last_id);
+		saver_give_up(&s->saver, w->status);
+		return;
+	}
+	memcpy(s->dir, w->dir, sizeof s->dir);
+	saver_on_swept(&s->saver, w->last_id);
+}
+
+static void pruned(struct live_job *l, const struct disk_work *w)
+{
+	struct saving *s = l->saving;
+	for (size_t i = 0; i < w->n_done; i++) {
+		struct journal_record r = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { l->id, w->id[i] } };
+		persist_put(l->d->persist, &r, NULL, NULL); /* a row without its directory is dropped at the next start */
+		remove_saved(s, w->id[i]);
+	}
+	if (w->status)
+		live_event(l, true, "CheckpointNotDeleted", -1, w->why);
+	saver_on_pruned(&s->saver);
+}
+
+static void on_disk(struct disk_work *w)
+{
+	struct live_job *l = w->arg;
+	struct saving *s = l->saving;
+	s->n_working--;
+	live_drop(l);
+	switch (w->kind) {
+	case DISK_SWEEP:
+		swept(l, w);
+		break;
+	case DISK_SEAL:
+		memcpy(s->sha256, w->sha256, sizeof s->sha256);
+		if (w->status)
+			fail_under_way(s, w->why);
+		saver_on_sealed(&s->saver, w->status);
+		break;
+	case DISK_PRUNE:
+		pruned(l, w);
+		break;
+	case DISK_DISCARD:
+		break;
+	}
+}
+
+void saving_on_answer(struct live_job *l, const struct engine_answer *a)
+{
+	struct saving *s = l->saving;
+	enum status st = (enum status)a->status;
+	if (a->id != s->command)
+		return;
+	s->command = 0;
+	s->answer = *a;
+	if (!st && s->have_last && s->last.window + 1 != a->window)
+		st = ST_INTERNAL; /* it may begin only when no COMMIT is on its way */
+	if (st)
+		fail_under_way(s, a->text);
+	saver_on_written(&s->saver, st);
+}
+
+/* ---- events ---- */
+
+void saving_on_engine_up(struct live_job *l)
+{
+	struct saving *s = l->saving;
+	if (s->saver.state == SAVER_NEW) {
+		uint64_t last = s->n_saved ? s->saved[s->n_saved - 1].id : 0;
+		saver_start(&s->saver, last);
+	}
+	saver_kick(&s->saver);
+}
+
+void saving_on_engine_down(struct live_job *l)
+{
+	l->saving->command = 0;
+	saver_on_engine_lost(&l->saving->saver);
+}
+
+void saving_on_committed(struct live_job *l)
+{
+	const struct commit *k = job_last_commit(l->job);
+	if (k)
+		saver_on_boundary(&l->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
+}
+
+void saving_tick(struct live_job *l)
+{
+	struct saving *s = l->saving;
+	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
+		on_sweep(l);
+	saver_kick(&s->saver);
+	if (s->end_held && !l->engine && !l->engine_retry_ns)
+		saver_give_up(&s->saver, ST_ENGINE_DOWN);
+}
+
+bool saving_hold_end(struct live_job *l, enum status end, const char *reason)
+{
+	struct saving *s = l->saving;
+	s->end = end;
+	snprintf(s->end_reason, sizeof s->end_reason, "%s", reason);
+	s->end_held = true; /* before: end_ready may come at once */
+	s->end_held = saver_end(&s->saver, end == ST_OK);
+	return s->end_held;
+}
+
+enum status saving_request(struct live_job *l, const uint8_t request_id[16], bool inside_window, uint64_t *out_id)
+{
+	struct saving *s = l->saving;
+	const struct save_want *w = saver_find(&s->saver, request_id);
+	for (size_t i = 0; i < s->n_saved; i++)
+		if (!memcmp(s->saved[i].request_id, request_id, 16)) {
+			*out_id = s->saved[i].id;
+			return ST_OK;
+		}
+	if (w) {
+		*out_id = w->id;
+		return ST_OK;
+	}
+	if (s->saver.state != SAVER_NEW && s->saver.state != SAVER_SWEEPING && !s->dir[0])
+		return ST_NOT_SUPPORTED;
+	return saver_request(&s->saver, request_id, inside_window, out_id);
+}
+
+/* ---- life ---- */
+
+static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
+{
+	if (access(k->path, F_OK)) /* deleted, and gaccd died before the record */
+		return ST_OK;
+	struct saved *to = add_saved(arg, k->id, k->request_id);
+	if (!to)
+		return ST_NO_MEMORY;
+	to->state = SAVED_COMPLETE;
+	to->path = strdup(k->path);
+	to->window = k->window;
+	to->applied_step = k->applied_step;
+	to->carried = k->carried;
+	to->bytes = k->bytes;
+	to->started_unix_ns = k->started_unix_ns;
+	to->ended_unix_ns = k->ended_unix_ns;
+	return to->path ? ST_OK : ST_NO_MEMORY;
+}
+
+enum status saving_from_journal(struct live_job *l)
+{
+	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, l->saving);
+}
+
+enum status saving_new(struct live_job *l)
+{
+	static const struct saver_ports ports = { .sweep = on_sweep, .begin = on_begin, .seal = on_seal, .record = on_record,
+						  .prune = on_prune, .discard = on_discard, .ended = on_ended,
+						  .end_ready = on_end_ready };
+	struct saver_ports mine = ports;
+	l->saving = calloc(1, sizeof *l->saving);
+	if (!l->saving)
+		return ST_NO_MEMORY;
+	mine.ctx = l;
+	saver_init(&l->saving->saver, l->spec.checkpoint.every_steps, l->spec.checkpoint.at_end, &mine);
+	return ST_OK;
+}
+
+void saving_free(struct live_job *l)
+{
+	struct saving *s = l->saving;
+	if (!s)
+		return;
+	while (s->n_saved)
+		remove_saved(s, s->saved[s->n_saved - 1].id);
+	free(s->saved);
+	free(s->call);
+	free(s);
+	l->saving = NULL;
+}
+
+bool saving_busy(const struct live_job *l)
+{
+	return l->saving && l->saving->n_working;
+}
+
+static enum status check_dir(const struct live_job *l, const char *path, const char *name, const char **field, char *why,
+			     size_t n_why)
+{
+	const struct conf *c = l->d->conf;
+	if (!*path || disk_text_allowed(c->state_dir, c->checkpoint.allowed_dirs, l->uid, path))
+		return ST_OK;
+	*field = name;
+	snprintf(why, n_why, "%s %.150s lies neither in %.60s/checkpoints nor in a directory of checkpoint.allowed_dirs", name, path,
+		 c->state_dir);
+	return ST_PERMISSION_DENIED;
+}
+
+enum status saving_check_dirs(const struct live_job *l, const char **field, char *why, size_t n_why)
+{
+	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
+	enum status st = check_dir(l, c ? c->dir : "", "checkpoint.dir", field, why, n_why);
+	return st ? st : check_dir(l, l->spec_pb->restore_from, "restore_from", field, why, n_why);
+}

@@ -1,0 +1,54 @@
+/* Checkpoints of a live job: control/saver.h with the world behind it, and what was saved. Private to the edge; loop thread.
+ *
+ * Directories are made, sealed and deleted by the pool; the engine writes the files.
+ */
+#ifndef GACC_EDGE_LIVE_SAVING_H
+#define GACC_EDGE_LIVE_SAVING_H
+
+#include "edge/live_job.h"
+
+enum saved_state { SAVED_WRITING = 1, SAVED_COMPLETE = 2, SAVED_FAILED = 3 }; /* gacc.v1.CheckpointState */
+
+/* A checkpoint as users see it. */
+struct saved {
+	uint64_t id;
+	enum saved_state state;
+	uint8_t request_id[16];
+	char *path, *message;      /* "" until they are known */
+	uint64_t window, applied_step, carried, bytes;
+	int64_t started_unix_ns, ended_unix_ns;
+};
+
+/* The machine of a new live_job. */
+enum status saving_new(struct live_job *);
+/* Reads its checkpoints of the journal. */
+enum status saving_from_journal(struct live_job *);
+void saving_free(struct live_job *);
+/* The pool works on this job's directories. */
+bool saving_busy(const struct live_job *);
+
+/* From the engine's life. */
+void saving_on_engine_up(struct live_job *);
+void saving_on_engine_down(struct live_job *);
+void saving_on_answer(struct live_job *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
+void saving_on_committed(struct live_job *);                            /* a window was committed, the next is open */
+void saving_tick(struct live_job *);
+/* The job ends: true when a checkpoint comes first, which then calls live_write_end. */
+bool saving_hold_end(struct live_job *, enum status end, const char *reason);
+
+/* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory cannot be used
+ * (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
+enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
+/* NULL: no such one. Valid until the loop turns. */
+const struct saved *saving_find(const struct live_job *, uint64_t id);
+const struct saved *saving_at(const struct live_job *, size_t i); /* oldest first; NULL behind the last */
+/* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. */
+bool saving_wait(struct live_job *, uint64_t call, uint64_t id, bool wait);
+/* methods_checkpoint.c: the answer of such a call. */
+void saving_answer(struct live_job *, uint64_t call, const struct saved *);
+
+/* Are the job's directories (checkpoint.dir, restore_from) ones that its user may name? By their text; the places that they
+ * lead to are judged when they are used. ST_PERMISSION_DENIED with field and why. */
+enum status saving_check_dirs(const struct live_job *, const char **field, char *why, size_t n_why);
+
+#endif

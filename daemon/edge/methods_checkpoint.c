@@ -1,0 +1,119 @@
+/* gacc.v1.JobService: checkpoints. */
+#include "edge/methods.h"
+
+#include "edge/live_saving.h"
+
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static Gacc__V1__Checkpoint message_of(const struct saved *k)
+{
+	static char empty[] = "";
+	Gacc__V1__Checkpoint m = GACC__V1__CHECKPOINT__INIT;
+	m.id = k->id;
+	m.path = k->path ? k->path : empty;
+	m.state = (Gacc__V1__CheckpointState)k->state;
+	m.window = k->window;
+	m.applied_step = k->applied_step;
+	m.carried_micros = k->carried;
+	m.bytes = k->bytes;
+	m.started_unix_nanos = k->started_unix_ns;
+	m.ended_unix_nanos = k->ended_unix_ns;
+	m.message = k->message ? k->message : empty;
+	return m;
+}
+
+static void answer(struct rpc_call *call, const struct saved *k)
+{
+	Gacc__V1__SaveCheckpointResponse r = GACC__V1__SAVE_CHECKPOINT_RESPONSE__INIT;
+	Gacc__V1__Checkpoint m = message_of(k);
+	r.checkpoint = &m;
+	rpc_finish(call, &r.base);
+}
+
+void saving_answer(struct live_job *l, uint64_t id, const struct saved *k)
+{
+	struct rpc_call *call = rpc_find(l->d->rpc, id);
+	if (call)
+		answer(call, k);
+}
+
+/* The job whose engine can save it; NULL: answered. */
+static struct live_job *savable_job(struct rpc_call *call, const char *name)
+{
+	struct live_job *l = named_job(call, name);
+	if (!l || !may_change(call, l))
+		return NULL;
+	unsigned long long id = l->id;
+	if (live_ended(l) || coord_phase(l->coord) >= COORD_ENDING)
+		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
+	else if (l->spec.optim.type == OPTIM_CLIENT)
+		rpc_failf(call, ST_NOT_SUPPORTED, "job %llu: with optimizer client the trainers hold the parameters and save them", id);
+	else if (!job_params_ready(l->job) && l->params_durable) /* of an earlier gaccd: its engine is about to come */
+		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
+	else if (!job_params_ready(l->job))
+		rpc_failf(call, ST_NOT_READY, "job %llu has no parameters yet", id);
+	else
+		return l;
+	return NULL;
+}
+
+static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__SaveCheckpointRequest *q = (const Gacc__V1__SaveCheckpointRequest *)m;
+	static const uint8_t none[16];
+	uint64_t id = 0;
+	if (q->request_id.len != 16 || !memcmp(q->request_id.data, none, 16)) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "request_id must have 16 bytes that are not all zero");
+		return;
+	}
+	struct live_job *l = savable_job(call, q->job);
+	if (!l)
+		return;
+	enum status st = saving_request(l, q->request_id.data, q->inside_window, &id);
+	if (st) {
+		rpc_failf(call, st, st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events" :
+				    st == ST_RESOURCE_EXHAUSTED ? "job %llu: too many checkpoints are waited for" : "job %llu has ended",
+			  (unsigned long long)l->id);
+		return;
+	}
+	const struct saved *k = saving_find(l, id);
+	if (k && (k->state != SAVED_WRITING || !q->wait))
+		answer(call, k);
+	else if (!saving_wait(l, rpc_id(call), id, q->wait))
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+}
+
+static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__ListCheckpointsRequest *q = (const Gacc__V1__ListCheckpointsRequest *)m;
+	struct live_job *l = named_job(call, q->job);
+	Gacc__V1__ListCheckpointsResponse r = GACC__V1__LIST_CHECKPOINTS_RESPONSE__INIT;
+	size_t n = 0;
+	if (!l)
+		return;
+	while (saving_at(l, n))
+		n++;
+	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof *k), **list_of = calloc(n + 1, sizeof *list_of);
+	for (size_t i = 0; k && list_of && i < n; i++) {
+		k[i] = message_of(saving_at(l, i));
+		list_of[i] = &k[i];
+	}
+	r.n_checkpoints = n;
+	r.checkpoints = list_of;
+	if (k && list_of)
+		rpc_finish(call, &r.base);
+	else
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+	free(k);
+	free(list_of);
+}
+
+const struct rpc_method checkpoint_methods[] = {
+	{ .service = &gacc__v1__job_service__descriptor, .name = "SaveCheckpoint", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
+	  .on_message = save },
+	{ .service = &gacc__v1__job_service__descriptor, .name = "ListCheckpoints", .kind = RPC_UNARY, .on_message = list },
+};
+const size_t n_checkpoint_methods = sizeof checkpoint_methods / sizeof *checkpoint_methods;

@@ -1,0 +1,135 @@
+#include "edge/saving_disk.h"
+
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- who may go where ---- */
+
+/* `path` beneath one of the directories; `really`: of what their names lead to. */
+static bool beneath_any(const char *state_dir, const char *allowed, const char *path, bool really)
+{
+	char root[PATH_MAX + 16], real[PATH_MAX];
+	snprintf(root, sizeof root, "%s/checkpoints", state_dir);
+	for (const char *next = allowed;;) {
+		const char *dir = really ? realpath(root, real) : root;
+		if (dir && root[0] == '/' && checkpoint_beneath(path, dir))
+			return true;
+		if (!*next)
+			return false;
+		size_t n = strcspn(next, ":");
+		snprintf(root, sizeof root, "%.*s", (int)n, next);
+		next += n + (next[n] == ':');
+	}
+}
+
+bool disk_text_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *path)
+{
+	return uid == geteuid() || uid == 0 || beneath_any(state_dir, allowed, path, false);
+}
+
+bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *resolved)
+{
+	return uid == geteuid() || uid == 0 || beneath_any(state_dir, allowed, resolved, true);
+}
+
+/* ---- in the pool ---- */
+
+/* state_dir/checkpoints is ours to make; what else is missing on the way is made when the first checkpoint is written. */
+static void run_sweep(struct disk_work *w)
+{
+	char root[PATH_MAX], ours[PATH_MAX + 16];
+	int fd;
+	if (realpath(w->state_dir, root)) {
+		snprintf(ours, sizeof ours, "%s/checkpoints", root);
+		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why))
+			close(fd);
+	}
+	w->status = checkpoint_resolve(w->wanted, w->dir, w->why, sizeof w->why);
+	if (!w->status && !disk_place_allowed(w->state_dir, w->allowed, w->uid, w->dir)) {
+		snprintf(w->why, sizeof w->why, "%.200s is in none of the directories of checkpoint.allowed_dirs", w->dir);
+		w->status = ST_PERMISSION_DENIED;
+	}
+	if (!w->status && !access(w->dir, F_OK))
+		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof w->why);
+}
+
+static void run_seal(struct disk_work *w)
+{
+	struct passwd p, *found = NULL;
+	char buf[4096];
+	uint32_t gid = getegid();
+	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof buf, &found) && found)
+		gid = p.pw_gid;
+	w->status = checkpoint_seal(w->partial, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
+	if (w->status) {
+		char ignored[320];
+		checkpoint_remove(w->partial, ignored, sizeof ignored);
+	}
+}
+
+static void run_prune(struct disk_work *w)
+{
+	for (; w->n_done < w->n && !w->status; w->n_done += !w->status)
+		w->status = checkpoint_remove(w->path[w->n_done], w->why, sizeof w->why);
+}
+
+static void run(uv_work_t *u)
+{
+	struct disk_work *w = u->data;
+	switch (w->kind) {
+	case DISK_SWEEP:
+		run_sweep(w);
+		break;
+	case DISK_SEAL:
+		run_seal(w);
+		break;
+	case DISK_PRUNE:
+		run_prune(w);
+		break;
+	case DISK_DISCARD:
+		w->status = checkpoint_remove(w->final, w->why, sizeof w->why);
+		break;
+	}
+	if (w->status && !w->why[0])
+		snprintf(w->why, sizeof w->why, "%s", status_info(w->status)->text);
+}
+
+/* ---- on the loop ---- */
+
+static void disk_free(struct disk_work *w)
+{
+	for (size_t i = 0; i < w->n; i++)
+		free(w->path[i]);
+	free(w->path);
+	free(w->id);
+	free(w->spec);
+	free(w);
+}
+
+static void after(uv_work_t *u, int canceled)
+{
+	struct disk_work *w = u->data;
+	w->done(w);
+	disk_free(w);
+}
+
+struct disk_work *disk_new(enum disk_kind kind, void (*done)(struct disk_work *), void *arg)
+{
+	struct disk_work *w = calloc(1, sizeof *w);
+	if (!w)
+		return NULL;
+	w->work.data = w;
+	w->kind = kind;
+	w->done = done;
+	w->arg = arg;
+	return w;
+}
+
+void disk_start(uv_loop_t *loop, struct disk_work *w)
+{
+	uv_queue_work(loop, &w->work, run, after);
+}

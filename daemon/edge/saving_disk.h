@@ -1,0 +1,50 @@
+/* What a job's checkpoints need of the disk besides the engine's writing: the pool does it, one call back on the loop.
+ * Private to the edge.
+ */
+#ifndef GACC_EDGE_SAVING_DISK_H
+#define GACC_EDGE_SAVING_DISK_H
+
+#include "store/checkpoint.h"
+
+#include <uv.h>
+
+enum disk_kind { DISK_SWEEP, DISK_SEAL, DISK_PRUNE, DISK_DISCARD };
+
+/* Zeroed, then filled in by who starts it. Freed when `done` has returned. */
+struct disk_work {
+	uv_work_t work;
+	void (*done)(struct disk_work *);
+	void *arg;
+	enum disk_kind kind;
+	uint8_t uuid[16];
+	uint32_t uid;               /* of the submitter */
+	/* SWEEP: the directory as asked for; where others than gaccd's user may go */
+	char wanted[CHECKPOINT_MAX_PATH];
+	const char *state_dir, *allowed;
+	/* SWEEP: found. SEAL, PRUNE, DISCARD: where */
+	char dir[CHECKPOINT_MAX_PATH];
+	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH];
+	/* SEAL */
+	struct manifest manifest;
+	void *spec;                 /* owned: what manifest.spec points to */
+	/* PRUNE: owned; oldest first */
+	char **path;
+	uint64_t *id;
+	size_t n;
+	/* what came of it */
+	enum status status;
+	char why[320];
+	uint64_t last_id;           /* SWEEP */
+	uint8_t sha256[SHA256_BYTES]; /* SEAL */
+	size_t n_done;              /* PRUNE */
+};
+
+struct disk_work *disk_new(enum disk_kind, void (*done)(struct disk_work *), void *arg); /* NULL: no memory */
+void disk_start(uv_loop_t *, struct disk_work *);
+
+/* Where somebody's checkpoints may lie: his own user's gaccd goes anywhere, others beneath state_dir/checkpoints or one of
+ * `allowed` (colon-separated). By the text alone, then by the place that it leads to (in the pool). */
+bool disk_text_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *path);
+bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *resolved);
+
+#endif

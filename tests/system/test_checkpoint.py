@@ -1,0 +1,527 @@
+"""Checkpoints: what is saved, what a job makes of it, and what happens when the writer or the disk dies."""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from harness import Daemon, GaccError, Rank, to_bf16, wait_until
+
+COMPLETE, FAILED = 2, 3
+SHAPES = {"w": [37, 5], "b": [], "half": [33], "brain": [41]}
+TENSORS = [("w", SHAPES["w"]), ("b", []), ("half", [33], "f16"), ("brain", [41], "bf16"), ("tied", SHAPES["w"], "f32", "w")]
+OPTIMIZERS = {
+    "momentum": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
+    "adamw": {"type": "adamw", "lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1},
+}
+
+
+def gradients(step, rank, micro, scale=1.0):
+    rng = np.random.default_rng([step, rank, micro])
+    return {n: (rng.standard_normal(s) * scale).astype(np.float32) for n, s in SHAPES.items()}
+
+
+def first_params():
+    rng = np.random.default_rng(7)
+    p = {n: rng.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
+    p["brain"] = to_bf16(p["brain"])
+    return p
+
+
+class Job:
+    """A job and its ranks; all ranks in this process."""
+
+    def __init__(self, daemon, ranks=2, start=True, **spec):
+        self.d, self.n, self.ranks = daemon, ranks, []
+        self.spec = {"ranks": ranks, "micro_size": 2, "optimizer": OPTIMIZERS["adamw"], **spec}
+        self.id = daemon.submit(self.spec)
+        if start:
+            self.attach()
+
+    def attach(self):
+        self.ranks = [Rank(self.d, self.id, r, TENSORS, self.n) for r in range(self.n)]
+        for r in self.ranks:
+            r.start(first_params())
+        return self
+
+    def push(self, rank, micro, scale=1.0):
+        r = self.ranks[rank]
+        return r.push(gradients(r.window, rank, micro, scale), weight=1 + rank + micro, loss=0.5 * micro)
+
+    def step(self, windows=1, micros=2):
+        for _ in range(windows):
+            for micro in range(micros):
+                for rank in range(self.n):
+                    if micro in self.ranks[rank].missing:
+                        self.push(rank, micro)
+            last = [r.wait_step() for r in self.ranks]
+        return last[0].result
+
+    def params(self):
+        return {n: a.tobytes() for n, a in self.ranks[0].params().items()}
+
+    def save(self, wait=True, **fields):
+        return self.d.client.jobs.SaveCheckpoint(job=str(self.id), wait=wait, **{"request_id": os.urandom(16), **fields}).checkpoint
+
+    def saved(self):
+        return list(self.d.client.jobs.ListCheckpoints(job=str(self.id)).checkpoints)
+
+    def leave(self):
+        for r in self.ranks:
+            with contextlib.suppress(GaccError):
+                r.detach()
+            r.close()
+        self.ranks = []
+
+
+def read_safetensors(path):
+    """An independent reader: name -> (dtype, shape, bytes)."""
+    data = pathlib.Path(path).read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    assert n % 8 == 0 and data[8:9] == b"{"
+    head, body, at, out = json.loads(data[8:8 + n]), data[8 + n:], 0, {}
+    head.pop("__metadata__", None)
+    for name, t in sorted(head.items(), key=lambda i: i[1]["data_offsets"]):
+        begin, end = t["data_offsets"]
+        assert begin == at, name
+        at = end
+        out[name] = (t["dtype"], t["shape"], body[begin:end])
+    assert at == len(body)
+    return out
+
+
+@pytest.fixture
+def d():
+    with Daemon() as daemon:
+        yield daemon
+
+
+# ---- what is in it ----
+
+
+def test_the_files_hold_the_parameters(d):
+    job = Job(d)
+    job.step(2)
+    job.push(0, 0)
+    k = job.save(inside_window=True)
+    assert (k.state, k.applied_step, k.window, k.carried_micros) == (COMPLETE, 2, 2, 1), k
+    folder = pathlib.Path(k.path)
+    assert folder.name == f"step-2-{k.id}" and oct(folder.stat().st_mode & 0o7777) == "0o750"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["carry"]["count"] == 1 and manifest["inside_window"] and manifest["last"]["window"] == 1
+    sums = {line.split()[1]: line.split()[0] for line in subprocess.run(
+        ["sha256sum", *[f["name"] for f in manifest["files"]]], cwd=folder, capture_output=True, text=True).stdout.splitlines()}
+    assert sums == {f["name"]: f["sha256"] for f in manifest["files"]} and len(sums) == 4
+    model = read_safetensors(folder / "model.safetensors")
+    params = job.params()
+    assert set(model) == set(SHAPES)  # the tied tensor is its target
+    for name, (dtype, shape, data) in model.items():
+        assert data == params[name] and shape == SHAPES[name], name
+    assert [model[n][0] for n in SHAPES] == ["F32", "F32", "F16", "BF16"]
+    optimizer = read_safetensors(folder / "optimizer.safetensors")
+    assert set(optimizer) == {f"{n}.{s}" for n in SHAPES for s in ("exp_avg", "exp_avg_sq")} | {"half.master", "brain.master"}
+    master = np.frombuffer(optimizer["brain.master"][2], np.float32)
+    assert to_bf16(master).tobytes() == params["brain"]
+    carry = np.frombuffer(read_safetensors(folder / "carry.safetensors")["w"][2], np.float32)
+    assert (carry == gradients(2, 0, 0)["w"].ravel()).all()
+    window = read_safetensors(folder / "window.safetensors")
+    assert np.frombuffer(window["state"][2], np.uint64).tolist() == [1, 0, 0, 0]
+    assert np.frombuffer(window["weight"][2], np.float64)[0] == 1
+    with contextlib.suppress(ImportError):
+        from safetensors.numpy import load_file
+        assert (load_file(folder / "carry.safetensors")["w"] == gradients(2, 0, 0)["w"]).all()
+    job.leave()
+
+
+# ---- going on from it ----
+
+
+@pytest.mark.parametrize("case", ["momentum", "adamw", "f64", "no master", "loss scale"])
+def test_training_goes_on_with_the_same_bits(d, case):
+    spec = {"optimizer": OPTIMIZERS["momentum" if case == "momentum" else "adamw"],
+            "schedule": {"type": "cosine", "warmup_steps": 2, "total_steps": 9, "min_factor": 0.1}, "clip_norm": 1.0}
+    if case == "f64":
+        spec["accumulate_dtype"] = "f64"
+    if case == "no master":
+        spec["master"] = "none"
+    if case == "loss scale":
+        spec |= {"loss_scale": 8, "dynamic_loss_scale": {"enabled": True, "growth_interval": 2, "hysteresis": 1}}
+    job = Job(d, **spec)
+    job.step(3)
+    job.push(0, 0), job.push(1, 0), job.push(0, 1)  # inside window 3
+    k = job.save(inside_window=True)
+    again = Job(d, name="again", restore_from=k.path, **spec)
+    assert [r.missing for r in again.ranks] == [[], [1]]
+    assert all((r.window, r.resumed.applied_step) == (3, 3) for r in again.ranks)
+    assert again.params() == job.params() and again.ranks[0].loss_scale == job.ranks[0].loss_scale
+    assert again.ranks[0].resumed.last.applied_step == 3
+    job.push(1, 1), again.push(1, 1)
+    a, b = [[r.wait_step() for r in j.ranks][0].result for j in (job, again)]
+    for f in ("window", "applied_step", "total_weight", "micro_count", "grad_norm", "lr", "mean_loss", "params_digest",
+              "next_loss_scale"):
+        assert getattr(a, f) == getattr(b, f), f
+    a, b = job.step(3), again.step(3)
+    assert a.params_digest == b.params_digest and a.lr == b.lr and a.next_loss_scale == b.next_loss_scale
+    assert again.params() == job.params()
+    assert d.get_job(again.id).counters == d.get_job(job.id).counters
+    job.leave(), again.leave()
+
+
+def test_a_boundary_is_saved_without_the_open_window(d):
+    job = Job(d)
+    job.step(2)
+    job.push(0, 0)
+    k = job.save()
+    assert (k.applied_step, k.window, k.carried_micros) == (2, 2, 0)
+    assert not (pathlib.Path(k.path) / "carry.safetensors").exists()
+    again = Job(d, name="again", restore_from=k.path)
+    assert [r.missing for r in again.ranks] == [[0, 1], [0, 1]]
+    assert again.params() == job.params()
+    job.leave(), again.leave()
+
+
+def test_another_number_of_ranks_begins_the_window_anew(d):
+    job = Job(d)
+    job.step(2)
+    job.push(0, 0), job.push(1, 0)
+    k = job.save(inside_window=True)
+    d.allow.append(" CarryDropped job=")
+    again = Job(d, ranks=3, name="again", restore_from=k.path)
+    [line] = d.events("CarryDropped")
+    assert "2 micro-batches of window 2 are dropped" in line and "2 ranks" in line and "has 3" in line
+    assert [r.missing for r in again.ranks] == [[0, 1]] * 3 and again.params() == job.params()
+    assert again.step().micro_count == 6
+    job.leave(), again.leave()
+
+
+def test_a_restored_job_survives_gaccd_and_engine():
+    with Daemon(supervise=True) as d:
+        job = Job(d)
+        job.step(2)
+        job.push(0, 0)
+        k = job.save(inside_window=True)
+        again = Job(d, name="again", restore_from=k.path, start=False)
+        d.kill_gaccd()
+        d.wait_ready()
+        wait_until("the restore", lambda: d.get_job(again.id).window == 2)
+        again.attach()
+        d.kill_engine(again.id)
+        assert again.ranks[0].gacc.WaitReady(session=again.ranks[0].session).missing == [1]
+        d.kill_gaccd()
+        d.wait_ready()
+        for j in (job, again):
+            j.push(1, 0), j.push(0, 1), j.push(1, 1)
+        a, b = [[r.wait_step() for r in j.ranks][0].result for j in (job, again)]
+        assert a.params_digest == b.params_digest and b.applied_step == 3
+        job.leave(), again.leave()
+
+
+# ---- when ----
+
+
+def test_the_policy(d):
+    job = Job(d, checkpoint={"every_steps": 2, "keep": 2, "at_end": True}, steps=7)
+    seen = {}
+    for step in range(1, 8):
+        job.step()
+        if step % 2 == 0:
+            wait_until("a checkpoint", lambda: any(k.applied_step == step and k.state == COMPLETE for k in job.saved()))
+            seen[step] = job.params()
+    wait_until("the end", lambda: d.state(job.id) == "COMPLETED")
+    kept = job.saved()
+    assert [(k.applied_step, k.state) for k in kept] == [(6, COMPLETE), (7, COMPLETE)]
+    folder = pathlib.Path(kept[0].path).parent
+    assert sorted(p.name for p in folder.iterdir()) == sorted(pathlib.Path(k.path).name for k in kept)
+    model = read_safetensors(pathlib.Path(kept[0].path) / "model.safetensors")
+    assert {n: t[2] for n, t in model.items()} == {n: seen[6][n] for n in model}
+    job.leave()
+    with pytest.raises(GaccError) as e:
+        job.save()
+    assert e.value.reason == "JOB_ENDED"
+
+
+def test_requests_are_idempotent(d):
+    job = Job(d)
+    job.step()
+    request = os.urandom(16)
+    k = job.save(request_id=request)
+    assert job.save(request_id=request).id == k.id and len(job.saved()) == 1
+    later = job.save(wait=False)
+    assert later.id == k.id + 1
+    wait_until("the second", lambda: [c.state for c in job.saved()] == [COMPLETE, COMPLETE])
+    job.leave()
+
+
+def test_the_list_survives_gaccd():
+    with Daemon(supervise=True) as d:
+        job = Job(d)
+        job.step()
+        request = os.urandom(16)
+        k = job.save(request_id=request)
+        d.kill_gaccd()
+        d.wait_ready()
+        assert job.saved() == [k]
+        job.step()
+        assert job.save(request_id=request) == k
+        assert job.save().id == k.id + 1
+        job.leave()
+
+
+# ---- faults ----
+
+
+class StoppedWriter:
+    """The engine's thread that writes a checkpoint, held at its next write: the disk is slow. It holds no chunk there."""
+    SEIZE, INTERRUPT, SYSCALL, DETACH, WALL, PWRITE64 = 0x4206, 0x4207, 24, 17, 0x40000000, 18
+
+    def __init__(self, job):
+        self.job, self.libc = job, ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+
+    def ptrace(self, request):
+        if self.libc.ptrace(request, self.tid, None, None):
+            raise OSError(ctypes.get_errno(), "ptrace")
+
+    def catch(self, **what):
+        """Begins a checkpoint and holds its writer; the checkpoint."""
+        for _ in range(20):
+            pid = self.job.d.engine_pid(self.job.id)
+            k = self.job.save(wait=False, **what)
+            with contextlib.suppress(OSError, StopIteration):
+                self.tid = next(int(t.name) for t in pathlib.Path(f"/proc/{pid}/task").iterdir()
+                                if (t / "comm").read_text() == "checkpoint\n")
+                self.ptrace(self.SEIZE)
+                self.ptrace(self.INTERRUPT)
+                if self.run_to_write(pid):
+                    return k
+            wait_until("its end", lambda: self.job.saved()[-1].state != 1)
+        raise AssertionError("the writer was always faster")
+
+    def run_to_write(self, pid):
+        while True:
+            _, status = os.waitpid(self.tid, self.WALL)
+            if not os.WIFSTOPPED(status):
+                return False
+            if pathlib.Path(f"/proc/{pid}/task/{self.tid}/syscall").read_text().split()[0] == str(self.PWRITE64):
+                return True
+            self.ptrace(self.SYSCALL)
+
+    def go_on(self):
+        self.ptrace(self.DETACH)
+
+    def reap(self):
+        """After its process was killed."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.tid, self.WALL)
+
+
+BIG = [("w", [1 << 22])]
+
+
+class BigJob(Job):
+    """One rank, 16 MiB of parameters, as much of each state."""
+
+    def attach(self):
+        self.ranks = [Rank(self.d, self.id, 0, BIG, 1)]
+        self.ranks[0].start({"w": np.zeros(1 << 22, np.float32)})
+
+    def push(self, rank, micro, scale=1.0):
+        r = self.ranks[0]
+        return r.push({"w": np.full(1 << 22, 1 + r.window + micro, np.float32)})
+
+
+def start_big(d, **spec):
+    return BigJob(d, **{"ranks": 1, "optimizer": OPTIMIZERS["momentum"], "micro_size": 1, **spec})
+
+
+def test_training_does_not_wait_for_the_disk(d):
+    job = start_big(d, micro_size=2)
+    job.step(2)
+    job.push(0, 0)
+    writer = StoppedWriter(job)
+    k = writer.catch(inside_window=True)
+    before = job.params()
+    assert job.saved()[-1].state == 1
+    job.push(0, 1)  # into the other half of the accumulator, then the steps overwrite all that is being saved
+    job.ranks[0].wait_step()
+    job.step(2)
+    assert d.get_job(job.id).applied_step == 5 and job.saved()[-1].state == 1 and job.params() != before
+    writer.go_on()
+    wait_until("the checkpoint", lambda: job.saved()[-1].state == COMPLETE)
+    [last] = [c for c in job.saved() if c.id == k.id]
+    assert (last.applied_step, last.carried_micros) == (2, 1)
+    assert read_safetensors(pathlib.Path(last.path) / "model.safetensors")["w"][2] == before["w"]
+    carry = np.frombuffer(read_safetensors(pathlib.Path(last.path) / "carry.safetensors")["w"][2], np.float32)
+    assert (carry == 3).all()  # 1 + window 2 + micro 0
+    again = start_big(d, micro_size=2, name="again", restore_from=last.path)
+    assert again.params() == before and again.ranks[0].missing == [1]
+    again.step(3)
+    assert again.params() == job.params()
+    job.leave(), again.leave()
+
+
+def test_an_engine_that_dies_while_it_writes(d):
+    job = start_big(d)
+    job.step(2, 1)
+    writer = StoppedWriter(job)
+    k = writer.catch()
+    d.kill_engine(job.id)
+    writer.reap()
+    wait_until("the second try", lambda: job.saved()[-1].state == COMPLETE)
+    assert [c.id for c in job.saved()][-1] == k.id
+    folder = pathlib.Path(job.saved()[-1].path).parent
+    assert not list(folder.glob(".*")), list(folder.iterdir())
+    job.step(1, 1)
+    job.leave()
+
+
+def test_a_gaccd_that_dies_while_its_engine_writes():
+    with Daemon(supervise=True) as d:
+        job = start_big(d)
+        job.step(2, 1)
+        writer = StoppedWriter(job)
+        before = len(job.saved())
+        writer.catch()
+        n = len([c for c in job.saved() if c.state == COMPLETE])
+        folder = d.dir / "state/checkpoints" / str(job.id)
+        assert list(folder.glob(".*.partial"))
+        d.kill_gaccd()
+        with contextlib.suppress(OSError):
+            writer.go_on()
+        writer.reap()
+        d.wait_ready()
+        wait_until("the sweep", lambda: not list(folder.glob(".*.partial")))
+        assert len(job.saved()) == n >= before
+        assert job.save().state == COMPLETE
+        job.step(1, 1)
+        job.leave()
+
+
+def test_a_full_disk_fails_the_checkpoint_only(d):
+    job = Job(d)
+    job.step()
+    d.allow += ["CheckpointFailed job=", "checkpoint: "]
+    resource.prlimit(d.engine_pid(job.id), resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    k = job.save()
+    assert (k.state, k.path) == (FAILED, "") and "model.safetensors: File too large" in k.message, k
+    folder = d.dir / "state/checkpoints" / str(job.id)
+    assert not list(folder.iterdir())
+    [line] = d.events("CheckpointFailed")
+    assert "File too large" in line
+    job.step()
+    resource.prlimit(d.engine_pid(job.id), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert job.save().state == COMPLETE
+    job.leave()
+
+
+# ---- what is refused ----
+
+
+def refused(d, reason, text, **spec):
+    with pytest.raises(GaccError) as e:
+        d.submit({"ranks": 2, "micro_size": 2, "optimizer": OPTIMIZERS["adamw"], **spec})
+    assert e.value.reason == reason and text in e.value.text, e.value
+
+
+def test_what_does_not_fit_is_refused(d):
+    job = Job(d)
+    job.step()
+    job.push(0, 0)
+    path = pathlib.Path(job.save(inside_window=True).path)
+    d.allow += ["AllocationFailed job=", " Ended job=", "RestoreFailed job="]
+    tensors = [{"name": "w", "shape": [37, 6], "dtype": 1}]
+    refused(d, "LAYOUT_MISMATCH", "tensor", name="a", restore_from=str(path), tensors=tensors)
+    refused(d, "INVALID_SPEC", "optimizer adamw", name="b", restore_from=str(path), optimizer=OPTIMIZERS["momentum"])
+    refused(d, "INVALID_SPEC", "master: f32", name="b2", restore_from=str(path), master="none")
+    refused(d, "INVALID_SPEC", "restore_from", name="c", restore_from="relative")
+    refused(d, "INVALID_SPEC", "restore_from", name="d", restore_from="/a/../b")
+    refused(d, "INVALID_SPEC", "checkpoint.dir", name="e", checkpoint={"dir": "x"})
+    refused(d, "INVALID_SPEC", "optimizer client", name="f", restore_from=str(path), optimizer={"type": "client"})
+    refused(d, "INVALID_ARGUMENT", "No such file", name="g", restore_from=str(path.parent / "step-9-9"))
+    manifest = (path / "manifest.json").read_text()
+    for old, new, says in (('"version": 1', '"version": 7', "version 7"), ('"files"', '"file"', "files"), ("{", "", "manifest.json:")):
+        (path / "manifest.json").write_text(manifest.replace(old, new, 1))
+        refused(d, "VERSION_SKEW" if "7" in new else "MALFORMED", says, name=f"h{says[:2]}", restore_from=str(path))
+    (path / "manifest.json").write_text(manifest)
+    model = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(model[:-1])
+    refused(d, "MALFORMED", "model.safetensors", name="i", restore_from=str(path))
+    (path / "model.safetensors").write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
+    broken = d.submit({"ranks": 2, "micro_size": 2, "optimizer": OPTIMIZERS["adamw"], "name": "j", "restore_from": str(path)})
+    wait_until("its failure", lambda: d.state(broken) == "FAILED")
+    assert "model.safetensors: its SHA-256 is not the manifest's" in d.get_job(broken).reason
+    (path / "model.safetensors").write_bytes(model)
+    (path / "optimizer.safetensors").rename(path / "o")
+    (path / "optimizer.safetensors").symlink_to("/etc/passwd")
+    refused(d, "INVALID_ARGUMENT", "optimizer.safetensors", name="k", restore_from=str(path))
+    job.leave()
+
+
+def test_a_reducing_job_has_nothing_to_save(d):
+    job = Job(d, optimizer={"type": "client"})
+    with pytest.raises(GaccError) as e:
+        job.save()
+    assert e.value.reason == "NOT_SUPPORTED"
+    job.leave()
+
+
+AS_OTHER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gacc_client import Client, GaccError
+import os
+c = Client(sys.argv[2])
+for fields in eval(sys.argv[3]):
+    try:
+        spec = c.types.spec(name=os.urandom(4).hex(), ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1}, **fields)
+        print("OK", c.jobs.Submit(spec=spec, request_id=os.urandom(16)).job.id)
+    except GaccError as e:
+        print(e.reason, e.text)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_nobody_writes_or_reads_where_he_could_not(tmp_path):
+    tmp_path.chmod(0o777)
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for p in (outside, inside):
+        p.mkdir()
+        p.chmod(0o777)
+    (inside / "out").symlink_to(outside)
+    with Daemon(conf={"checkpoint.allowed_dirs": f"/nowhere:{inside}", "listen.mode": "0666"}) as d:
+        d.allow += ["AllocationFailed job=", " Ended job=", "RestoreFailed job=", "CheckpointFailed job="]
+        mine = Job(d)
+        mine.step()
+        of_root = mine.save().path
+        shutil.copytree(of_root, inside / "copy")
+        asks = [{"checkpoint": {"dir": str(outside)}}, {"restore_from": str(outside / "x")}, {"checkpoint": {"dir": "/"}},
+                {"checkpoint": {"dir": f"{inside}-not"}}, {"restore_from": of_root}, {"restore_from": str(inside / "copy")},
+                {"restore_from": str(inside / "out" / "x")}, {"checkpoint": {"dir": str(inside / "%j"), "at_end": True}}]
+        d.dir.chmod(0o755)
+        for p in (d.socket, d.dir / "g.sock.attach"):
+            p.chmod(0o666)
+        there = pathlib.Path(__file__).parent
+
+        def ask(asks):
+            out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", AS_OTHER, there,
+                                  d.endpoint, repr(asks)], capture_output=True, text=True, env={**os.environ, "HOME": "/"})
+            return [line.split() for line in out.stdout.splitlines()] or out
+
+        answers = ask(asks)
+        assert [a[0] for a in answers] == ["PERMISSION_DENIED"] * 7 + ["OK"], answers
+        assert not list(outside.iterdir())
+        with Rank(d, int(answers[-1][1]), 0, [("w", [3])], 1) as r:  # root may; what is saved belongs to the job's user
+            r.start({"w": np.zeros(3)})
+            k = d.client.jobs.SaveCheckpoint(job=answers[-1][1], request_id=os.urandom(16), wait=True).checkpoint
+            assert k.path.startswith(f"{inside}/") and k.state == COMPLETE, k
+            assert {(p.stat().st_uid, p.stat().st_gid) for p in [pathlib.Path(k.path), *pathlib.Path(k.path).iterdir()]} == {(65534, 65534)}
+            assert ask([{"restore_from": k.path}])[0][0] == "OK"
+            r.detach()
+        mine.leave()

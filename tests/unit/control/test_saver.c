@@ -1,0 +1,271 @@
+#include "control/saver.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the machine asked for, as letters: w sweep, b begin, s seal, r record, p prune, d discard, + and - ended, E end. */
+static char asked[64];
+static bool can_begin;
+static uint64_t ended_id;
+static struct saver s;
+
+static void note(char c)
+{
+	size_t n = strlen(asked);
+	ck_assert_uint_lt(n, sizeof asked - 1);
+	asked[n] = c;
+}
+static void sweep(void *ctx)
+{
+	note('w');
+}
+static bool begin(void *ctx, const struct save_want *w)
+{
+	if (can_begin)
+		note('b');
+	return can_begin;
+}
+static void seal(void *ctx, const struct save_want *w)
+{
+	note('s');
+}
+static void record(void *ctx, const struct save_want *w)
+{
+	note('r');
+}
+static void prune(void *ctx)
+{
+	note('p');
+}
+static void discard(void *ctx)
+{
+	note('d');
+}
+static void ended(void *ctx, const struct save_want *w, enum status st)
+{
+	note(st ? '-' : '+');
+	ended_id = w->id;
+}
+static void end_ready(void *ctx)
+{
+	note('E');
+}
+
+static void open_saver(uint64_t every, bool at_end)
+{
+	const struct saver_ports ports = { NULL, sweep, begin, seal, record, prune, discard, ended, end_ready };
+	can_begin = true;
+	memset(asked, 0, sizeof asked);
+	saver_init(&s, every, at_end, &ports);
+	saver_start(&s, 4);
+	saver_on_swept(&s, 6);
+}
+
+static void finish(void)
+{
+	saver_on_written(&s, ST_OK);
+	saver_on_sealed(&s, ST_OK);
+	saver_on_recorded(&s, ST_OK);
+	saver_on_pruned(&s);
+}
+
+#define ASKED(text)                       \
+	do {                              \
+		ck_assert_str_eq(asked, text); \
+		memset(asked, 0, sizeof asked); \
+	} while (0)
+
+static const uint8_t request[16] = { 1 }, another[16] = { 2 };
+
+START_TEST(one_checkpoint_from_want_to_record)
+{
+	uint64_t id = 0;
+	open_saver(0, false);
+	ASKED("w");
+	ck_assert_int_eq(saver_request(&s, request, true, &id), ST_OK);
+	ck_assert_uint_eq(id, 7); /* above the journal's and the directory's */
+	ck_assert_uint_eq(saver_find(&s, request)->id, 7);
+	ck_assert_ptr_null(saver_find(&s, another));
+	ASKED("b");
+	saver_on_written(&s, ST_OK);
+	ASKED("s");
+	saver_on_sealed(&s, ST_OK);
+	ASKED("r");
+	saver_on_recorded(&s, ST_OK);
+	ASKED("+p");
+	ck_assert_int_eq(s.state, SAVER_PRUNING);
+	saver_on_pruned(&s);
+	ck_assert_int_eq(s.state, SAVER_IDLE);
+	saver_on_written(&s, ST_OK); /* late words change nothing */
+	saver_on_sealed(&s, ST_OK);
+	saver_on_recorded(&s, ST_OK);
+	ASKED("");
+}
+END_TEST
+
+START_TEST(the_policy_counts_applied_steps)
+{
+	open_saver(3, false);
+	ASKED("w");
+	for (uint64_t step = 1; step <= 3; step++)
+		saver_on_boundary(&s, step, true);
+	ASKED("b");
+	saver_on_boundary(&s, 3, false); /* a window without a step */
+	saver_on_boundary(&s, 6, true);  /* due while the first is being written: waits */
+	saver_on_boundary(&s, 9, true);  /* the same one saves this, too */
+	ck_assert_uint_eq(s.n_wants, 2);
+	finish();
+	ASKED("sr+pb");
+	finish();
+	ASKED("sr+p");
+	ck_assert_uint_eq(ended_id, 8);
+}
+END_TEST
+
+START_TEST(a_want_waits_for_the_engine)
+{
+	uint64_t id;
+	open_saver(0, false);
+	can_begin = false;
+	saver_request(&s, request, false, &id);
+	saver_kick(&s);
+	ASKED("w");
+	can_begin = true;
+	saver_kick(&s);
+	ASKED("b");
+}
+END_TEST
+
+START_TEST(failures_end_one_checkpoint_only)
+{
+	uint64_t id;
+	open_saver(0, false);
+	saver_request(&s, request, false, &id);
+	saver_request(&s, another, false, &id);
+	saver_on_written(&s, ST_IO_ERROR);
+	ASKED("wb-w");
+	ck_assert_uint_eq(ended_id, 7);
+	saver_on_swept(&s, 0);
+	ASKED("b");
+	saver_on_written(&s, ST_OK);
+	saver_on_sealed(&s, ST_IO_ERROR);
+	ASKED("s-w");
+	saver_on_swept(&s, 0);
+	saver_request(&s, request, false, &id);
+	ck_assert_uint_eq(id, 9);
+	saver_on_written(&s, ST_OK);
+	saver_on_sealed(&s, ST_OK);
+	saver_on_recorded(&s, ST_JOB_ENDED);
+	ASKED("bsrd-p");
+}
+END_TEST
+
+START_TEST(a_dead_engine_is_tried_once_more)
+{
+	uint64_t id;
+	open_saver(0, false);
+	saver_request(&s, request, false, &id);
+	saver_on_engine_lost(&s);
+	ASKED("wbw");
+	saver_on_written(&s, ST_OK); /* nobody's */
+	saver_on_swept(&s, 0);
+	ASKED("b");
+	saver_on_engine_lost(&s);
+	ASKED("-w");
+	saver_on_engine_lost(&s);
+	ck_assert_uint_eq(s.n_wants, 0);
+}
+END_TEST
+
+START_TEST(the_end_waits_for_its_checkpoint)
+{
+	uint64_t id;
+	open_saver(0, true);
+	ck_assert(saver_end(&s, true));
+	ASKED("wb");
+	ck_assert_int_eq(saver_request(&s, request, false, &id), ST_JOB_ENDED);
+	saver_on_boundary(&s, 1, true);
+	finish();
+	ASKED("sr+pE");
+	ck_assert(!saver_end(&s, true));
+	ck_assert_int_eq(s.state, SAVER_OVER);
+}
+END_TEST
+
+START_TEST(the_end_waits_for_what_is_under_way)
+{
+	uint64_t id;
+	open_saver(0, false);
+	saver_request(&s, request, false, &id);
+	ck_assert(saver_end(&s, true));
+	saver_on_written(&s, ST_IO_ERROR);
+	saver_on_swept(&s, 0);
+	ASKED("wb-wE");
+	open_saver(0, false);
+	ck_assert(!saver_end(&s, true)); /* nothing to wait for */
+}
+END_TEST
+
+START_TEST(an_engine_that_never_comes_ends_the_wait)
+{
+	open_saver(0, true);
+	can_begin = false;
+	ck_assert(saver_end(&s, true));
+	saver_give_up(&s, ST_ENGINE_DOWN);
+	ASKED("w-E");
+}
+END_TEST
+
+START_TEST(a_cancelled_job_waits_for_nothing)
+{
+	uint64_t id;
+	open_saver(0, true);
+	saver_request(&s, request, false, &id);
+	ck_assert(!saver_end(&s, false));
+	ASKED("wb-");
+	saver_on_written(&s, ST_OK);
+	ASKED("");
+	open_saver(0, true);
+	saver_request(&s, request, false, &id);
+	saver_on_written(&s, ST_OK);
+	ck_assert(!saver_end(&s, false));
+	saver_on_sealed(&s, ST_OK); /* it has its name already: it goes again */
+	ASKED("wbs-d");
+}
+END_TEST
+
+START_TEST(wants_have_a_limit)
+{
+	uint64_t id;
+	open_saver(1, false);
+	can_begin = false;
+	for (int i = 0; i < SAVER_MAX_WANTS; i++)
+		ck_assert_int_eq(saver_request(&s, request, false, &id), ST_OK);
+	ck_assert_int_eq(saver_request(&s, request, false, &id), ST_RESOURCE_EXHAUSTED);
+	saver_on_boundary(&s, 1, true);
+	ck_assert_uint_eq(s.n_wants, SAVER_MAX_WANTS);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("saver");
+	TCase *c = tcase_create("saver");
+	suite_add_tcase(suite, c);
+	tcase_add_test(c, one_checkpoint_from_want_to_record);
+	tcase_add_test(c, the_policy_counts_applied_steps);
+	tcase_add_test(c, a_want_waits_for_the_engine);
+	tcase_add_test(c, failures_end_one_checkpoint_only);
+	tcase_add_test(c, a_dead_engine_is_tried_once_more);
+	tcase_add_test(c, the_end_waits_for_its_checkpoint);
+	tcase_add_test(c, the_end_waits_for_what_is_under_way);
+	tcase_add_test(c, an_engine_that_never_comes_ends_the_wait);
+	tcase_add_test(c, a_cancelled_job_waits_for_nothing);
+	tcase_add_test(c, wants_have_a_limit);
+	SRunner *r = srunner_create(suite);
+	srunner_run_all(r, CK_ENV);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

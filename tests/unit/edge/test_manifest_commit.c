@@ -1,0 +1,85 @@
+#include "edge/manifest_commit.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every byte of what later decisions build on has a value, so that a field which has no row is missed. */
+static struct commit full(void)
+{
+	struct commit k;
+	memset(&k, 0, sizeof k);
+	uint8_t *next = (uint8_t *)&k.next;
+	for (size_t i = 0; i < sizeof k.next; i++)
+		next[i] = (uint8_t)(1 + i % 60); /* 60 keeps doubles finite, > 0 */
+	k.window = 41;
+	k.applied_step = 40;
+	k.outcome = OUTCOME_APPLIED;
+	k.next_micro_size = 3;
+	k.loss_scale = 0.1;
+	k.lr = 1e-3;
+	k.digest = UINT64_MAX;
+	return k;
+}
+
+static void write_manifest(const struct commit *k, char **text, size_t *n)
+{
+	struct manifest m = { .name = "n", .optimizer = "sgd", .accumulate_dtype = "f32", .spec = "x", .n_spec = 1,
+			      .file = { [CHECKPOINT_MODEL] = { .bytes = 1 } } };
+	manifest_put_commit(&m, k);
+	ck_assert_int_eq(manifest_encode(&m, text, n), ST_OK);
+}
+
+START_TEST(an_outcome_goes_through_a_manifest)
+{
+	struct commit k = full(), back;
+	struct manifest *m;
+	char *text, why[200];
+	size_t n;
+	write_manifest(&k, &text, &n);
+	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof why), "%s", why);
+	ck_assert(manifest_take_commit(m, &back));
+	ck_assert_mem_eq(&back.next, &k.next, sizeof k.next);
+	ck_assert(back.window == 41 && back.applied_step == 40 && back.outcome == OUTCOME_APPLIED && back.loss_scale == 0.1 &&
+		  back.lr == 1e-3 && back.digest == UINT64_MAX && back.next_micro_size == 3);
+	manifest_free(m);
+	free(text);
+}
+END_TEST
+
+START_TEST(senseless_outcomes_are_none)
+{
+	struct commit k = full(), back;
+	struct manifest m = { .n_last = 0 };
+	ck_assert(!manifest_take_commit(&m, &back));
+	manifest_put_commit(&m, &k);
+	ck_assert(manifest_take_commit(&m, &back));
+	for (size_t i = 0; i < m.n_last; i++) {
+		struct manifest_value was = m.last[i];
+		if (!strcmp(was.name, "outcome"))
+			m.last[i].whole = 9;
+		else if (!strcmp(was.name, "next.scale.good"))
+			m.last[i].whole = UINT64_C(1) << 32;
+		else if (!strcmp(was.name, "next.scale.scale"))
+			m.last[i].real = 0;
+		else
+			continue;
+		ck_assert_msg(!manifest_take_commit(&m, &back), "%s", was.name);
+		m.last[i] = was;
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("manifest_commit");
+	TCase *c = tcase_create("manifest_commit");
+	suite_add_tcase(s, c);
+	tcase_add_test(c, an_outcome_goes_through_a_manifest);
+	tcase_add_test(c, senseless_outcomes_are_none);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_ENV);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
