@@ -99,7 +99,7 @@ START_TEST(stop_under_load_answers_unavailable)
 	pthread_t threads[THREADS];
 	for (int round = 0; round < ROUNDS; round++) {
 		tear_down();
-		start_with((struct fixture_options){ .drain_ms = 100, .grace_ms = 1000 });
+		start_with((struct fixture_options){ .drain_ms = 100, .grace_ms = 30000 });
 		for (int i = 0; i < THREADS; i++)
 			pthread_create(&threads[i], NULL, call_until_down, NULL);
 		while (fixture_wait(server, any_begun).begun < 200)
