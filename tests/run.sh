@@ -5,6 +5,8 @@
 #   QUICK=1    gcc, unit tests and system tests only
 #   OFFLINE=1  do not install packages
 #   SLOW=n     multiply the stages' time limits (1)
+#   KILLS=n    SIGKILLs of the fault campaign (320)
+#   FUZZ=n     seconds of each fuzz target (60)
 # Each stage's output is in build/test-logs.
 set -eu
 
@@ -107,10 +109,14 @@ deploy/leftovers.sh snapshot "$snapshot"
 if build gcc gcc ""; then
 	unit gcc 300 || true
 	system gcc 600 'not campaign and not failpoints' "system tests" || true
-	[ "${QUICK:-0}" = 1 ] || system gcc 600 campaign "fault campaign" || true
+	[ "${QUICK:-0}" = 1 ] || system gcc 900 campaign "fault campaign and soak" \
+		"env PYTEST_ADDOPTS=-rP GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
 else
 	skip "gcc: tests" "the build failed"
 fi
+
+# the campaigns in a build with sanitizers
+short="env PYTEST_ADDOPTS=-rP GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=15"
 
 if [ "${QUICK:-0}" != 1 ]; then
 	if build clang clang ""; then
@@ -121,7 +127,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 
 	if build asan clang "-DGACC_SANITIZE=address,undefined"; then
 		unit asan 600 || true
-		system asan 600 smoke "system tests, ASan+UBSan" || true
+		system asan 600 'smoke or campaign' "system tests and faults, ASan+UBSan" "$short" || true
 	else
 		skip "asan: tests" "the build failed"
 	fi
@@ -132,7 +138,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 	setarch -R true 2>/dev/null && fixed="$fixed setarch -R"
 	if build tsan clang "-DGACC_SANITIZE=thread"; then
 		unit tsan 600 "$fixed" || true
-		system tsan 600 smoke "system tests, TSan" "$fixed" || true
+		system tsan 600 'smoke or campaign' "system tests and faults, TSan" "$fixed $short" || true
 	else
 		skip "tsan: tests" "the build failed"
 	fi
@@ -149,7 +155,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 		skip "protocol models (spin)" "no tests/model/run.sh"
 	fi
 	if [ -e tests/fuzz/run.sh ]; then
-		stage "fuzzing, briefly" 900 lines 'sh tests/fuzz/run.sh' || true
+		stage "fuzzing, briefly" 900 lines "SECONDS_EACH=${FUZZ:-60} sh tests/fuzz/run.sh" || true
 	else
 		skip "fuzzing, briefly" "no tests/fuzz/run.sh"
 	fi
