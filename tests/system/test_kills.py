@@ -375,6 +375,22 @@ def test_memory_that_is_lost_ends_the_job_and_says_so():
         assert e.value.reason == "JOB_ENDED" and "memory is gone" in e.value.text
         trainer.close()
 
+def test_one_jobs_deaths_do_not_touch_another(daemon):
+    """Its engine dies again and again; the neighbour's engine, sessions and bits are those of a quiet node."""
+    works = [Workload(ranks=2, micro_size=3, steps=25, elements=200_000, momentum=0),
+             Workload(ranks=2, micro_size=3, steps=25, elements=200_000, optimizer="adamw", clip_norm=1.0)]
+    unlucky, neighbour = runs = [Threads(daemon, work, pause=0.01) for work in works]
+    engine, kills = daemon.engine_pid(neighbour.job), 0
+    while not unlucky.done:
+        daemon.kill_engine(unlucky.job)
+        kills += 1
+        time.sleep(0.2)
+    for work, run in zip(works, runs):
+        check_all(work, run.params())
+    about = daemon.get_job(neighbour.job)
+    assert kills >= 3 and about.engine_restarts == 0 and about.engine_pid in (0, engine)
+    assert not any(f" job={neighbour.job} " in line for line in daemon.events("EngineLost") + daemon.events("EngineExited"))
+
 
 # ---- everything ----
 
