@@ -117,6 +117,7 @@ class Campaign:
             return False
         self.kills[kind] += 1
         found[kind].remove(pid)
+        wait_until(f"death of {kind} {pid}", lambda: not alive(pid), every=0.0005)
         return True
 
     @property
@@ -147,7 +148,7 @@ class Campaign:
         """One fault, or two at the same moment; then until it is whole again."""
         found = self.victims()
         kinds = self.rng.choices(KINDS, [6, 3, 3, 1], k=2 if self.rng.random() < 0.3 else 1)
-        died = [self.kill(kind, found) for kind in kinds]
+        died = [self.kill(kind, found) for kind in kinds]  # the second dies within a millisecond or two of the first
         self.pairs += len(died) == 2 and all(died)
         return "pair" if len(kinds) == 2 else kinds[0]
 
