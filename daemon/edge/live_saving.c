@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "control/saver.h"
 #include "edge/manifest_commit.h"
+#include "edge/saved_list.h"
 #include "edge/saving_disk.h"
 #include "math/optim.h"
 
@@ -31,70 +32,21 @@ struct saving {
 	bool end_held;
 	enum status end;
 	char end_reason[256];
-	struct saved *saved;
-	size_t n_saved, saved_capacity;
+	struct saved_list list;
 	struct saving_call *call;
 	size_t n_calls, calls_capacity;
 };
 
 /* ---- what was saved ---- */
 
-static struct saved *find(const struct saving *s, uint64_t id)
-{
-	for (size_t i = s->n_saved; i-- > 0;)
-		if (s->saved[i].id == id)
-			return &s->saved[i];
-	return NULL;
-}
-
-static struct saved *add_saved(struct saving *s, uint64_t id, const uint8_t request_id[16])
-{
-	if (s->n_saved == s->saved_capacity) {
-		size_t n = s->saved_capacity ? 2 * s->saved_capacity : 8;
-		struct saved *list = realloc(s->saved, n * sizeof *list);
-		if (!list)
-			return NULL;
-		s->saved = list;
-		s->saved_capacity = n;
-	}
-	struct saved *k = &s->saved[s->n_saved++];
-	*k = (struct saved){ .id = id, .state = SAVED_WRITING };
-	memcpy(k->request_id, request_id, 16);
-	return k;
-}
-
-static void set_text(char **to, const char *text)
-{
-	free(*to);
-	*to = strdup(text); /* NULL is shown as "" */
-}
-
-static void remove_saved(struct saving *s, uint64_t id)
-{
-	struct saved *k = find(s, id);
-	if (!k)
-		return;
-	free(k->path);
-	free(k->message);
-	memmove(k, k + 1, (size_t)(s->saved + --s->n_saved - k) * sizeof *k);
-}
-
-/* The last failure is kept for whoever asks; earlier ones are in the log. */
-static void forget_failures(struct saving *s, uint64_t but)
-{
-	for (size_t i = s->n_saved; i-- > 0;)
-		if (s->saved[i].state == SAVED_FAILED && s->saved[i].id != but)
-			remove_saved(s, s->saved[i].id);
-}
-
 const struct saved *saving_find(const struct live_job *l, uint64_t id)
 {
-	return find(l->saving, id);
+	return saved_find(&l->saving->list, id);
 }
 
 const struct saved *saving_at(const struct live_job *l, size_t i)
 {
-	return i < l->saving->n_saved ? &l->saving->saved[i] : NULL;
+	return i < l->saving->list.n ? &l->saving->list.saved[i] : NULL;
 }
 
 /* ---- who waits ---- */
@@ -118,7 +70,7 @@ bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
 static void answer_calls(struct live_job *l, uint64_t id, bool over)
 {
 	struct saving *s = l->saving;
-	const struct saved *k = find(s, id);
+	const struct saved *k = saved_find(&s->list, id);
 	for (size_t i = s->n_calls; i-- > 0;) {
 		struct saving_call c = s->call[i];
 		if (c.id != id || (c.wait && !over))
@@ -200,9 +152,9 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	char path[CHECKPOINT_MAX_PATH];
 	if (!s->dir[0] || !job_can_checkpoint(l->job))
 		return false;
-	struct saved *k = find(s, w->id);
+	struct saved *k = saved_find(&s->list, w->id);
 	if (!k)
-		k = add_saved(s, w->id, w->request_id);
+		k = saved_add(&s->list, w->id, w->request_id);
 	if (!k)
 		return false;
 	k->started_unix_ns = daemon_now(l->d).unix_ns;
@@ -269,7 +221,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	struct disk_work *w = new_work(l, DISK_SEAL);
-	struct saved *k = find(s, want->id);
+	struct saved *k = saved_find(&s->list, want->id);
 	if (w)
 		w->spec = pack_spec(l, &w->manifest.n_spec);
 	if (!w || !w->spec || !k) {
@@ -283,7 +235,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 	w->manifest.n_spec = n_spec;
 	checkpoint_final_path(w->final, s->dir, s->answer.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof s->final);
-	set_text(&k->path, w->final);
+	saved_set_text(&k->path, w->final);
 	k->window = s->answer.window;
 	k->applied_step = s->answer.applied_step;
 	k->carried = w->manifest.count;
@@ -304,7 +256,7 @@ static void on_record(void *ctx, const struct save_want *want)
 {
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
-	struct saved *k = find(s, want->id);
+	struct saved *k = saved_find(&s->list, want->id);
 	k->ended_unix_ns = daemon_now(l->d).unix_ns;
 	struct journal_record r = { .kind = JOURNAL_CHECKPOINT,
 				    .checkpoint = { .job = l->id, .id = k->id, .path = k->path ? k->path : "",
@@ -319,22 +271,14 @@ static void on_record(void *ctx, const struct save_want *want)
 		live_hold(l);
 }
 
-static size_t count_complete(const struct saving *s)
-{
-	size_t n = 0;
-	for (size_t i = 0; i < s->n_saved; i++)
-		n += s->saved[i].state == SAVED_COMPLETE;
-	return n;
-}
-
 static bool list_old(const struct live_job *l, struct disk_work *w)
 {
 	const struct saving *s = l->saving;
-	size_t n = count_complete(s), keep = l->spec.checkpoint.keep;
+	size_t n = saved_complete(&s->list), keep = l->spec.checkpoint.keep;
 	w->path = calloc(n + 1, sizeof *w->path);
 	w->id = calloc(n + 1, sizeof *w->id);
-	for (size_t i = 0; w->path && w->id && i < s->n_saved && n - w->n > keep; i++) {
-		const struct saved *k = &s->saved[i];
+	for (size_t i = 0; w->path && w->id && i < s->list.n && n - w->n > keep; i++) {
+		const struct saved *k = &s->list.saved[i];
 		if (k->state != SAVED_COMPLETE || !k->path)
 			continue;
 		w->id[w->n] = k->id;
@@ -351,7 +295,7 @@ static void on_prune(void *ctx)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	struct disk_work *w = NULL;
-	if (l->spec.checkpoint.keep && count_complete(s) > l->spec.checkpoint.keep)
+	if (l->spec.checkpoint.keep && saved_complete(&s->list) > l->spec.checkpoint.keep)
 		w = new_work(l, DISK_PRUNE);
 	if (w && list_old(l, w))
 		start_work(l, w);
@@ -373,17 +317,17 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 {
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
-	struct saved *k = find(s, want->id);
+	struct saved *k = saved_find(&s->list, want->id);
 	char text[400];
 	if (!k)
-		k = add_saved(s, want->id, want->request_id);
+		k = saved_add(&s->list, want->id, want->request_id);
 	if (!k)
 		return;
 	k->state = st ? SAVED_FAILED : SAVED_COMPLETE;
 	if (st)
 		k->ended_unix_ns = daemon_now(l->d).unix_ns;
 	if (st && !k->message)
-		set_text(&k->message, status_info(st)->text);
+		saved_set_text(&k->message, status_info(st)->text);
 	if (st)
 		snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)k->id, k->message ? k->message : "");
 	else
@@ -393,7 +337,7 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
 	answer_calls(l, want->id, true);
 	if (st)
-		forget_failures(s, want->id);
+		saved_forget_failures(&s->list, want->id);
 }
 
 static void on_end_ready(void *ctx)
@@ -407,9 +351,9 @@ static void on_end_ready(void *ctx)
 
 static void fail_under_way(struct saving *s, const char *why)
 {
-	struct saved *k = s->saver.n_wants ? find(s, s->saver.want[0].id) : NULL;
+	struct saved *k = s->saver.n_wants ? saved_find(&s->list, s->saver.want[0].id) : NULL;
 	if (k)
-		set_text(&k->message, why);
+		saved_set_text(&k->message, why);
 }
 
 static void swept(struct live_job *l, const struct disk_work *w)
@@ -434,7 +378,7 @@ static void pruned(struct live_job *l, const struct disk_work *w)
 	for (size_t i = 0; i < w->n_done; i++) {
 		struct journal_record r = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { l->id, w->id[i] } };
 		persist_put(l->d->persist, &r, NULL, NULL); /* a row without its directory is dropped at the next start */
-		remove_saved(s, w->id[i]);
+		saved_remove(&s->list, w->id[i]);
 	}
 	if (w->status)
 		live_event(l, true, "CheckpointNotDeleted", -1, w->why);
@@ -486,7 +430,7 @@ void saving_on_engine_up(struct live_job *l)
 {
 	struct saving *s = l->saving;
 	if (s->saver.state == SAVER_NEW) {
-		uint64_t last = s->n_saved ? s->saved[s->n_saved - 1].id : 0;
+		uint64_t last = s->list.n ? s->list.saved[s->list.n - 1].id : 0;
 		saver_start(&s->saver, last);
 	}
 	saver_kick(&s->saver);
@@ -529,9 +473,9 @@ enum status saving_request(struct live_job *l, const uint8_t request_id[16], boo
 {
 	struct saving *s = l->saving;
 	const struct save_want *w = saver_find(&s->saver, request_id);
-	for (size_t i = 0; i < s->n_saved; i++)
-		if (!memcmp(s->saved[i].request_id, request_id, 16)) {
-			*out_id = s->saved[i].id;
+	for (size_t i = 0; i < s->list.n; i++)
+		if (!memcmp(s->list.saved[i].request_id, request_id, 16)) {
+			*out_id = s->list.saved[i].id;
 			return ST_OK;
 		}
 	if (w) {
@@ -549,7 +493,7 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 {
 	if (access(k->path, F_OK)) /* deleted, and gaccd died before the record */
 		return ST_OK;
-	struct saved *to = add_saved(arg, k->id, k->request_id);
+	struct saved *to = saved_add(arg, k->id, k->request_id);
 	if (!to)
 		return ST_NO_MEMORY;
 	to->state = SAVED_COMPLETE;
@@ -565,7 +509,7 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 
 enum status saving_from_journal(struct live_job *l)
 {
-	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, l->saving);
+	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, &l->saving->list);
 }
 
 enum status saving_new(struct live_job *l)
@@ -587,9 +531,7 @@ void saving_free(struct live_job *l)
 	struct saving *s = l->saving;
 	if (!s)
 		return;
-	while (s->n_saved)
-		remove_saved(s, s->saved[s->n_saved - 1].id);
-	free(s->saved);
+	saved_fini(&s->list);
 	free(s->call);
 	free(s);
 	l->saving = NULL;

@@ -6,18 +6,7 @@
 #define GACC_EDGE_LIVE_SAVING_H
 
 #include "edge/live_job.h"
-
-enum saved_state { SAVED_WRITING = 1, SAVED_COMPLETE = 2, SAVED_FAILED = 3 }; /* gacc.v1.CheckpointState */
-
-/* A checkpoint as users see it. */
-struct saved {
-	uint64_t id;
-	enum saved_state state;
-	uint8_t request_id[16];
-	char *path, *message;      /* "" until they are known */
-	uint64_t window, applied_step, carried, bytes;
-	int64_t started_unix_ns, ended_unix_ns;
-};
+#include "edge/saved_list.h"
 
 /* The machine of a new live_job. */
 enum status saving_new(struct live_job *);

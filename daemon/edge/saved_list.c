@@ -1,0 +1,67 @@
+#include "edge/saved_list.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct saved *saved_find(const struct saved_list *s, uint64_t id)
+{
+	for (size_t i = s->n; i-- > 0;)
+		if (s->saved[i].id == id)
+			return &s->saved[i];
+	return NULL;
+}
+
+struct saved *saved_add(struct saved_list *s, uint64_t id, const uint8_t request_id[16])
+{
+	if (s->n == s->capacity) {
+		size_t n = s->capacity ? 2 * s->capacity : 8;
+		struct saved *list = realloc(s->saved, n * sizeof *list);
+		if (!list)
+			return NULL;
+		s->saved = list;
+		s->capacity = n;
+	}
+	struct saved *k = &s->saved[s->n++];
+	*k = (struct saved){ .id = id, .state = SAVED_WRITING };
+	memcpy(k->request_id, request_id, 16);
+	return k;
+}
+
+void saved_set_text(char **to, const char *text)
+{
+	free(*to);
+	*to = strdup(text); /* NULL is shown as "" */
+}
+
+void saved_remove(struct saved_list *s, uint64_t id)
+{
+	struct saved *k = saved_find(s, id);
+	if (!k)
+		return;
+	free(k->path);
+	free(k->message);
+	memmove(k, k + 1, (size_t)(s->saved + --s->n - k) * sizeof *k);
+}
+
+void saved_forget_failures(struct saved_list *s, uint64_t but)
+{
+	for (size_t i = s->n; i-- > 0;)
+		if (s->saved[i].state == SAVED_FAILED && s->saved[i].id != but)
+			saved_remove(s, s->saved[i].id);
+}
+
+size_t saved_complete(const struct saved_list *s)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < s->n; i++)
+		n += s->saved[i].state == SAVED_COMPLETE;
+	return n;
+}
+
+void saved_fini(struct saved_list *s)
+{
+	while (s->n)
+		saved_remove(s, s->saved[s->n - 1].id);
+	free(s->saved);
+	*s = (struct saved_list){ .n = 0 };
+}
