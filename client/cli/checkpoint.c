@@ -144,25 +144,32 @@ static char *choose(struct invocation *inv, const char *job, int *st)
 	return path;
 }
 
-static gacc_spec *spec_of(struct invocation *inv, const char *job, int *st)
+/* Of the job file with -f, else the job's own, with what the command line changes. */
+static gacc_spec *spec_to_restore(struct invocation *inv, const char *job, int *st)
 {
 	gacc_spec *spec = NULL;
 
-	if (gacc_spec_of_job(inv->client, job, &spec))
+	if (opt(inv, "file"))
+		return submit_spec(inv, st);
+	if (gacc_spec_of_job(inv->client, job, &spec)) {
 		*st = fail_client(inv);
-	return spec;
+		return NULL;
+	}
+	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st))
+		return spec;
+	gacc_spec_free(spec);
+	return NULL;
 }
 
 /* From a job, or from a directory with -f for the specification. */
 static int restore(struct invocation *inv, const char *from)
 {
 	bool is_path = *from == '/' || *from == '.';
-	const char *file = opt(inv, "file");
 	gacc_spec *spec;
 	char *path;
 	int st;
 
-	if (is_path && !file)
+	if (is_path && !opt(inv, "file"))
 		return fail_usage(inv, "a directory has no job: give its job file with -f, or name the job instead");
 	if (opt_flag(inv, "wait"))
 		signals_block(); /* before the library makes threads */
@@ -171,9 +178,8 @@ static int restore(struct invocation *inv, const char *from)
 	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);
 	if (!path)
 		return is_path ? fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", NULL, "no such directory: %s", from) : st;
-	spec = file ? spec_read(inv, file, &st) : spec_of(inv, from, &st);
-	if (spec && spec_set(inv, spec, "restore_from", path, &st) && spec_apply(inv, spec, &st) &&
-	    spec_has_optimizer(inv, spec, &st))
+	spec = spec_to_restore(inv, from, &st);
+	if (spec && spec_set(inv, spec, "restore_from", path, &st))
 		st = submit_job(inv, spec);
 	gacc_spec_free(spec);
 	free(path);

@@ -378,6 +378,54 @@ def test_bench_is_stopped(cluster):
     wait_until("the job's end", lambda: not [j for j in cluster.json("jobs")["jobs"] if j["spec"]["name"] == "bench"])
 
 
+# ---- checkpoints ----
+
+
+def parameters_of(cluster, job):
+    return cluster.run("logs", job, "--rank", 0, "--tail", 1).split()[-1]
+
+
+def test_checkpoint_save_list_restore(cluster, tmp_path):
+    """A job restored from the middle, by id, with other steps, ends with the bits of the one that went through."""
+    path = tmp_path / "saved.yaml"
+    path.write_text("spec: {ranks: 2, steps: 20, micro_size: 4, batch: 8, optimizer: {type: sgd, lr: 0.01, momentum: 0.5}, "
+                    f"checkpoint: {{every_steps: 10}}, launch: {{mode: daemon, command: [{LINEAR}]}}}}")
+    cluster.run("submit", "-f", path, "--wait")
+    job = cluster.json("jobs", "-a")["jobs"][0]["id"]
+    saved = cluster.json("checkpoint", "list", job)["checkpoints"]
+    assert set(saved[0]) == json_names(Client(cluster.endpoint).types.Checkpoint.DESCRIPTOR)
+    middle = next(c for c in saved if c["applied_step"] == 10)
+    assert middle["state"] == "COMPLETE" and pathlib.Path(middle["path"], "manifest.json").exists()
+    row = next(x for x in columns(cluster.run("checkpoint", "list", job).replace(" s ", " ").replace(" B", "")) if x["STEP"] == "10")
+    assert (row["ID"], row["STATE"], row["PATH"]) == (str(middle["id"]), "COMPLETE", middle["path"])
+    spec = cluster.json("checkpoint", "restore", job, "--id", middle["id"], "--name", "again", "--dry-run")
+    assert spec["restore_from"] == middle["path"] and spec["name"] == "again" and spec["optimizer"]["momentum"] == 0.5
+    out = cluster.run("checkpoint", "restore", job, "--id", middle["id"], "--wait")
+    assert "step 11 " in out and "step 10 " not in out
+    again = int(re.match(r"job (\d+) ", out)[1])
+    assert parameters_of(cluster, again) == parameters_of(cluster, job)
+    cluster.run("checkpoint", "restore", middle["path"], "-f", path, "--set", "steps=11", "--wait")
+    cluster.run("checkpoint", "restore", job, "--id", 99, code=4)
+    cluster.run("checkpoint", "restore", "/nonexistent", "-f", path, code=4)
+
+
+def test_checkpoint_of_a_job_that_runs(cluster):
+    job = cluster.submit("--set", "steps=0", micro_size=2)
+    with one_rank(cluster, job) as r:
+        step(r, 1, micros=2)
+        r.push([np.ones(3, np.float32)])
+        out = cluster.run("checkpoint", "save", job, "--inside-window")
+        found = re.fullmatch(r"checkpoint (\d+) is COMPLETE: step 1, (\S+)\n", out)
+        one, = [c for c in cluster.json("checkpoint", "list", job)["checkpoints"] if c["id"] == int(found[1])]
+        assert one["carried_micros"] == 1 and one["path"] == found[2]
+        assert "see: gaccctl checkpoint list" in cluster.run("checkpoint", "save", job, "--no-wait")
+        r.push([np.ones(3, np.float32)])
+        r.wait_step()
+        wait_until("the second", lambda: [c for c in cluster.json("checkpoint", "list", job)["checkpoints"]
+                                          if not c["carried_micros"] and c["state"] == "COMPLETE"])
+    cluster.run("cancel", job)
+
+
 # ---- formats ----
 
 
