@@ -11,18 +11,27 @@
 
 #define LOOK_MS 500 /* without a directory to watch */
 
-bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set, int *st)
+void log_set_update(struct log_set *set, const gacc_job_info *job)
 {
-	*set = (struct log_set){ .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
+	if (set->dir || !*job->log_dir)
+		return;
+	set->dir = strdup(job->log_dir);
+	for (uint32_t r = 0; set->dir && r < job->ranks; r++)
+		if (rank_listed(set->list, r))
+			follower_init(&set->follower[set->n++], set->dir, r, true, set->tail);
+	if (set->n == 1)
+		set->follower[0].prefix = false;
+}
+
+bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set,
+		  int *st)
+{
+	*set = (struct log_set){ .list = list, .tail = tail, .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
 	if (!set->follower) {
 		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 		return false;
 	}
-	for (uint32_t r = 0; *job->log_dir && r < job->ranks; r++)
-		if (rank_listed(list, r))
-			follower_init(&set->follower[set->n++], job->log_dir, r, true, tail);
-	if (set->n == 1)
-		set->follower[0].prefix = false;
+	log_set_update(set, job);
 	return true;
 }
 
@@ -45,13 +54,14 @@ void log_set_fini(struct log_set *set)
 	for (size_t i = 0; i < set->n; i++)
 		follower_fini(&set->follower[i]);
 	free(set->follower);
+	free(set->dir);
 	*set = (struct log_set){ 0 };
 }
 
 enum { POLL_JOB, POLL_OUTPUT, POLL_SIGNALS };
 
 /* Takes what the watch has. True: no more will come; *st says whether that was the job's end. */
-static bool take_news(struct invocation *inv, gacc_watch *watch, gacc_jobs **last, int *st)
+static bool take_news(struct invocation *inv, gacc_watch *watch, struct log_set *set, gacc_jobs **last, int *st)
 {
 	gacc_jobs *jobs;
 	gacc_status got = gacc_watch_next(watch, &jobs);
@@ -59,6 +69,7 @@ static bool take_news(struct invocation *inv, gacc_watch *watch, gacc_jobs **las
 	if (got == GACC_OK) {
 		gacc_jobs_free(*last);
 		*last = jobs;
+		log_set_update(set, &jobs->job[0]);
 		return jobs->job[0].ended;
 	}
 	if (got != GACC_EAGAIN && got != GACC_EDONE)
@@ -66,21 +77,20 @@ static bool take_news(struct invocation *inv, gacc_watch *watch, gacc_jobs **las
 	return got != GACC_EAGAIN;
 }
 
-static int loop(struct invocation *inv, const gacc_job_info *job, struct log_set *set, FILE *out, struct pollfd *p,
-		gacc_watch *watch, gacc_jobs **last)
+static int loop(struct invocation *inv, struct log_set *set, FILE *out, struct pollfd *p, gacc_watch *watch, gacc_jobs **last)
 {
 	int st = EXIT_OK;
 
 	for (;;) {
 		if (p[POLL_OUTPUT].fd < 0 && set->n)
-			p[POLL_OUTPUT].fd = follow_changes(job->log_dir); /* which may be made only now */
+			p[POLL_OUTPUT].fd = follow_changes(set->dir); /* which may be made only now */
 		log_set_pump(set, out, false);
 		poll(p, 3, p[POLL_OUTPUT].fd < 0 && set->n ? LOOK_MS : -1);
 		if (p[POLL_OUTPUT].revents)
 			follow_changes_seen(p[POLL_OUTPUT].fd);
 		if (p[POLL_SIGNALS].revents && signals_next(p[POLL_SIGNALS].fd))
 			return EXIT_INTERRUPTED;
-		if (p[POLL_JOB].revents && take_news(inv, watch, last, &st))
+		if (p[POLL_JOB].revents && take_news(inv, watch, set, last, &st))
 			return st;
 	}
 }
@@ -99,7 +109,7 @@ int attend(struct invocation *inv, const gacc_job_info *job, struct log_set *set
 		return fail_client(inv);
 	p[POLL_JOB].fd = gacc_watch_fd(watch);
 	p[POLL_SIGNALS].fd = signals_open();
-	st = loop(inv, job, set, out, p, watch, &last);
+	st = loop(inv, set, out, p, watch, &last);
 	log_set_pump(set, out, true);
 	if (st == EXIT_INTERRUPTED)
 		fprintf(inv->err, "job %s goes on; follow it again with: %s\n", id, again);

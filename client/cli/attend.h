@@ -8,10 +8,17 @@
 struct log_set {
 	struct follower *follower;
 	size_t n;
+	const char *list; /* borrowed */
+	uint64_t tail;
+	char *dir;        /* NULL: the job has none yet */
 };
 
-/* The files of the listed ranks ("all", "none", "0,2"); none if the job has no log directory. False: fail_with() was called. */
-bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set, int *exit_status);
+/* The files of the listed ranks ("all", "none", "0,2"); none while the job has no log directory. False: fail_with() was
+ * called. */
+bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set,
+		  int *exit_status);
+/* A job that gaccd starts may get its directory only when its turn comes. */
+void log_set_update(struct log_set *set, const gacc_job_info *job);
 /* At least one of them is there. */
 bool log_set_exists(const struct log_set *set);
 /* What came since the last call. */
