@@ -2,12 +2,16 @@
 #include "submit.h"
 
 #include <inttypes.h>
+#include <poll.h>
 
 #include "attend.h"
 #include "job_file.h"
 #include "output.h"
 #include "signals.h"
 #include "view.h"
+
+#define LAST_WORDS_MS 15000 /* more than the grace that ranks have */
+#define LOOK_MS 20
 
 /* As `run`: of the rank that failed by itself, else the highest; 7 when no rank failed but the job did. Ranks that gaccd had to
  * end because another failed have a signal's status, which says nothing. */
@@ -36,6 +40,31 @@ static int conclude(struct invocation *inv, FILE *say, const gacc_job_info *job)
 	return status_of_ranks(job);
 }
 
+static bool ranks_have_ended(const gacc_job_info *job)
+{
+	for (size_t i = 0; i < job->n_rank; i++)
+		if (job->rank[i].exit_status < 0)
+			return false;
+	return true;
+}
+
+/* A job is over when its last step is; processes that gaccd started end, and write their last lines, a little later. */
+static void await_ranks(struct invocation *inv, struct log_set *set, FILE *say, gacc_jobs **last)
+{
+	gacc_jobs *jobs;
+	char id[24];
+
+	snprintf(id, sizeof(id), "%" PRIu64, (*last)->job[0].id);
+	for (int ms = 0; ms < LAST_WORDS_MS && (*last)->job[0].launcher_pid && !ranks_have_ended(&(*last)->job[0]); ms += LOOK_MS) {
+		poll(NULL, 0, LOOK_MS);
+		if (gacc_job_get(inv->client, id, &jobs))
+			break;
+		gacc_jobs_free(*last);
+		*last = jobs;
+	}
+	log_set_pump(set, say, true);
+}
+
 static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 {
 	FILE *say = wants_data(inv) ? inv->err : inv->out;
@@ -50,8 +79,10 @@ static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 	snprintf(again, sizeof(again), "gaccctl logs %" PRIu64 " -f, or gaccctl wait %" PRIu64, job->id, job->id);
 	if (log_set_open(inv, job, tee, FOLLOW_ALL, &set, &st))
 		st = attend(inv, job, &set, say, again, &last);
-	if (st == EXIT_OK && last)
+	if (st == EXIT_OK && last) {
+		await_ranks(inv, &set, say, &last);
 		st = conclude(inv, say, &last->job[0]);
+	}
 	log_set_fini(&set);
 	gacc_jobs_free(last);
 	return st;
