@@ -1,9 +1,9 @@
 /* gaccd: arguments, configuration, and which of its four lives this process leads. */
 #include "base/log.h"
-#include "edge/conf.h"
+#include "host/conf.h"
 #include "edge/daemon.h"
-#include "edge/launcher.h"
-#include "edge/supervise.h"
+#include "launch/launcher.h"
+#include "host/supervise.h"
 #include "engine/engine.h"
 #include "engine/channel.h"
 

@@ -21,7 +21,7 @@
 #define SPEC_MAX_MICROS (1 << 22) /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
 #define SPEC_MAX_RULES 256
 #define SPEC_MAX_NAME 128
-#define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (edge/launch_channel.h) */
+#define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (launch/channel.h) */
 #define SPEC_MAX_GRACE_NS (INT64_C(3600) * 1000000000)
 
 enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };

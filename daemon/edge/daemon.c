@@ -1,9 +1,9 @@
 #include "edge/daemon.h"
 
 #include "base/log.h"
-#include "edge/attach.h"
-#include "edge/failpoint_socket.h"
-#include "edge/listen.h"
+#include "host/attach.h"
+#include "host/failpoint_socket.h"
+#include "host/listen.h"
 #include "edge/live_job.h"
 #include "edge/live_saving.h"
 #include "proto/failpoint.h"

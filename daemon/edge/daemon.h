@@ -6,11 +6,11 @@
 #define GACC_EDGE_DAEMON_H
 
 #include "control/messages.h"
-#include "edge/conf.h"
-#include "edge/fdstore.h"
+#include "host/conf.h"
+#include "host/fdstore.h"
 #include "edge/persist.h"
 #include "edge/recorder.h"
-#include "edge/rpc.h"
+#include "rpc/rpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>

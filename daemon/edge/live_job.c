@@ -4,7 +4,7 @@
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
 #include "edge/live_saving.h"
-#include "edge/process.h"
+#include "host/process.h"
 #include "edge/reply.h"
 
 #include "gacc/v1/common.pb-c.h"

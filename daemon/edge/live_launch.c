@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "edge/live_launch.h"
-#include "edge/log_tail.h"
+#include "host/log_tail.h"
 
 #include "gacc/v1/common.pb-c.h"
 

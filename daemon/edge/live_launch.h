@@ -2,7 +2,7 @@
 #ifndef GACC_EDGE_LIVE_LAUNCH_H
 #define GACC_EDGE_LIVE_LAUNCH_H
 
-#include "edge/launch_proc.h"
+#include "launch/proc.h"
 
 enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_STOP, ASKED_END };
 

@@ -2,7 +2,7 @@
 #include "edge/live_job.h"
 
 #include "edge/live_launch.h"
-#include "edge/log_tail.h"
+#include "host/log_tail.h"
 
 #include "gacc/v1/job.pb-c.h"
 

@@ -1,7 +1,7 @@
 /* Norms of a job's tensors: who waits for them, and how they come out of the engine's control segment. */
 #include "edge/live_job.h"
 
-#include "edge/rpc.h"
+#include "rpc/rpc.h"
 
 #include "gacc/v1/job.pb-c.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "control/queue.h"
-#include "edge/machine.h"
+#include "host/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

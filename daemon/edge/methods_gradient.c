@@ -2,7 +2,7 @@
 #include "edge/methods.h"
 
 #include "edge/convert.h"
-#include "edge/process.h"
+#include "host/process.h"
 
 #include "gacc/v1/gradient.pb-c.h"
 

@@ -1,6 +1,6 @@
 /* The attach socket's requests: which descriptors a session gets, and what its connection's end means. */
-#include "edge/attach.h"
-#include "edge/map_request.h"
+#include "host/attach.h"
+#include "host/map_request.h"
 #include "edge/methods.h"
 
 #include "base/log.h"

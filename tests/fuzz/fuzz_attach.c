@@ -1,5 +1,5 @@
 /* A packet of the attach socket. */
-#include "edge/map_request.h"
+#include "host/map_request.h"
 
 #include <stdlib.h>
 #include <string.h>

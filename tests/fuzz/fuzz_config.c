@@ -1,5 +1,5 @@
 /* gaccd's configuration file. */
-#include "edge/conf.h"
+#include "host/conf.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

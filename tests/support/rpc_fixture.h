@@ -13,7 +13,7 @@
 #ifndef GACC_TESTS_RPC_FIXTURE_H
 #define GACC_TESTS_RPC_FIXTURE_H
 
-#include "edge/rpc.h"
+#include "rpc/rpc.h"
 
 #define FIXTURE_PARK 1001 /* never answered */
 #define FIXTURE_FAIL 1002 /* WINDOW_CLOSED with hint, field and ranks 3, 5 missing */

@@ -55,7 +55,7 @@ def test_unit_lets_gaccd_see_trainers(name, harmless):
 
 
 def test_unit_keeps_as_many_descriptors_as_supervise():
-    header = (ROOT / "daemon/edge/supervise.h").read_text()
+    header = (ROOT / "daemon/host/supervise.h").read_text()
     assert Unit(UNIT)["FileDescriptorStoreMax"] == re.search(r"SUPERVISE_MAX_FDS (\d+)", header)[1]
 
 

@@ -1,0 +1,361 @@
+#include "host/conf.h"
+
+#include "host/machine.h"
+#include "text/yaml_table.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define IN(section, field) (offsetof(struct conf, section.field) - offsetof(struct conf, section))
+#define FORMAT_AUTO (-1)
+#define MAX_PATH_BYTES 4096
+
+static const struct yaml_name levels[] = { { "error", LOG_ERROR }, { "warn", LOG_WARN },   { "notice", LOG_NOTICE },
+					   { "info", LOG_INFO },   { "debug", LOG_DEBUG }, { NULL, 0 } };
+static const struct yaml_name formats[] = { { "auto", FORMAT_AUTO },
+					    { "text", LOG_TEXT },
+					    { "json", LOG_JSON },
+					    { "journal", LOG_JOURNAL },
+					    { NULL, 0 } };
+
+static const struct yaml_field node_keys[] = {
+	{ .name = "name", .type = YAML_STRING, .offset = IN(node, name), .initial = "%H", .min = 1, .max = 255,
+	  .doc = "This node's name in every message; %H is the host name." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field listen_keys[] = {
+	{ .name = "socket", .type = YAML_STRING, .offset = IN(listen, socket), .initial = "%t/gaccd.sock", .min = 1, .max = 100,
+	  .doc = "Path of the gRPC socket; %t is runtime_dir. Trainers get their memory at <socket>.attach." },
+	{ .name = "mode", .type = YAML_OCTAL, .offset = IN(listen, mode), .initial = "0660",
+	  .doc = "File mode of both sockets: who may connect." },
+	{ .name = "group", .type = YAML_STRING, .offset = IN(listen, group), .initial = "",
+	  .doc = "Group of both sockets; empty: the daemon's own." },
+	{ .name = "tcp", .type = YAML_STRING, .offset = IN(listen, tcp), .initial = "",
+	  .doc = "HOST:PORT for gRPC over TCP; empty: off. Needs tls or listen.token_file." },
+	{ .name = "token_file", .type = YAML_STRING, .offset = IN(listen, token_file), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "File with the token that TCP callers without a certificate must show." },
+	{ .name = "connections_per_user", .type = YAML_U32, .offset = IN(listen, connections_per_user), .initial = "256",
+	  .min = 1, .max = 65536, .doc = "Connections that one user may have at a time on each unix socket." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field tls_keys[] = {
+	{ .name = "cert", .type = YAML_STRING, .offset = IN(tls, cert), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with this daemon's certificate chain." },
+	{ .name = "key", .type = YAML_STRING, .offset = IN(tls, key), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with its private key." },
+	{ .name = "ca", .type = YAML_STRING, .offset = IN(tls, ca), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with the authorities whose certificates callers must have." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field limits_keys[] = {
+	{ .name = "host_memory", .type = YAML_SIZE, .offset = IN(limits, host_memory), .initial = "0",
+	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's." },
+	{ .name = "jobs", .type = YAML_U32, .offset = IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
+	  .doc = "Jobs that may run at a time; those that wait in the queue do not count." },
+	{ .name = "jobs_per_user", .type = YAML_U32, .offset = IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
+	  .doc = "Of these, jobs of one user." },
+	{ .name = "host_memory_per_user", .type = YAML_SIZE, .offset = IN(limits, host_memory_per_user), .initial = "0",
+	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own." },
+	{ .name = "queued_per_user", .type = YAML_U32, .offset = IN(limits, queued_per_user), .initial = "100", .max = 4096,
+	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field history_keys[] = {
+	{ .name = "windows", .type = YAML_U64, .offset = IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
+	  .doc = "Closed windows that are kept of each job." },
+	{ .name = "events", .type = YAML_U64, .offset = IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
+	  .doc = "Events that are kept of each job, and of the node." },
+	{ .name = "jobs", .type = YAML_U64, .offset = IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
+	  .doc = "Ended jobs that are remembered: the newest; older ones leave list, journal and history." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field log_keys[] = {
+	{ .name = "level", .type = YAML_ENUM, .offset = IN(log, level), .initial = "info", .names = levels,
+	  .doc = "The least important lines that are written: error, warn, notice, info, debug." },
+	{ .name = "format", .type = YAML_ENUM, .offset = IN(log, format_key), .initial = "auto", .names = formats,
+	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field engine_keys[] = {
+	{ .name = "threads", .type = YAML_U32, .offset = IN(engine, threads), .initial = "0", .max = 1024,
+	  .doc = "Threads of each engine; 0: one per CPU." },
+	{ .name = "kernels", .type = YAML_STRING, .offset = IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
+	  .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name." },
+	{ .name = "timeout", .type = YAML_MS, .offset = IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
+	  .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. Longer than its longest pass." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field launch_keys[] = {
+	{ .name = "orphan_timeout", .type = YAML_MS, .offset = IN(launch, orphan_timeout_ms), .initial = "10m", .min = 1000, .max = 86400000,
+	  .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long." },
+	{ .name = NULL }
+};
+
+static const struct yaml_field checkpoint_keys[] = {
+	{ .name = "allowed_dirs", .type = YAML_STRING, .offset = IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and restore, absolute, "
+		 "separated by colons." },
+	{ .name = NULL }
+};
+
+#define SECTION(name_, doc_)                                                                                           \
+	{                                                                                                              \
+		.name = #name_, .type = YAML_SECTION, .offset = offsetof(struct conf, name_), .fields = name_##_keys,  \
+		.doc = doc_                                                                                            \
+	}
+static const struct yaml_field keys[] = {
+	SECTION(node, "The node."),
+	SECTION(listen, "Who can call."),
+	SECTION(tls, "TLS with certificates on both sides, for TCP."),
+	SECTION(limits, "Limits."),
+	SECTION(history, "What can be looked back at, in state_dir/history.db."),
+	SECTION(log, "Log."),
+	SECTION(engine, "Engines."),
+	SECTION(launch, "Ranks that gaccd starts."),
+	SECTION(checkpoint, "Checkpoints."),
+	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
+	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal; and the history." },
+	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",
+	  .min = 1, .max = 90, .doc = "Directory of sockets and locks." },
+	{ .name = NULL }
+};
+
+struct loaded {
+	struct conf conf; /* first: a conf is its address */
+	struct yaml_origins origins;
+	struct yaml_error error;
+};
+
+/* --- sources --- */
+
+/* The whole file, malloc'ed. */
+static int read_file(const char *path, char **out, size_t *out_n)
+{
+	struct stat st;
+	char *text = NULL;
+	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
+	if (fd < 0)
+		return errno;
+	if (fstat(fd, &st))
+		goto fail;
+	errno = S_ISDIR(st.st_mode) ? EISDIR : !S_ISREG(st.st_mode) ? EINVAL : EFBIG;
+	if (!S_ISREG(st.st_mode) || st.st_size > (off_t)YAML_MAX_FILE || !(text = malloc((size_t)st.st_size + 1)))
+		goto fail;
+	size_t n = 0;
+	for (ssize_t r; n < (size_t)st.st_size; n += (size_t)r)
+		if ((r = read(fd, text + n, (size_t)st.st_size - n)) <= 0) {
+			if (r < 0)
+				goto fail;
+			break;
+		}
+	close(fd);
+	*out = text;
+	*out_n = n;
+	return 0;
+fail:
+	err = errno;
+	free(text);
+	close(fd);
+	return err;
+}
+
+static enum status from_file(struct loaded *l, const char *file)
+{
+	char *text = NULL;
+	size_t n = 0;
+	int err = read_file(file ? file : CONF_DEFAULT_FILE, &text, &n);
+	if (err == ENOENT && !file)
+		return ST_OK;
+	if (err) {
+		snprintf(l->error.text, sizeof l->error.text, "%s: %s", file ? file : CONF_DEFAULT_FILE, strerror(err));
+		return ST_IO_ERROR;
+	}
+	enum status st = yaml_read(keys, &l->conf, file ? file : CONF_DEFAULT_FILE, text, n, &l->origins, &l->error);
+	free(text);
+	return st;
+}
+
+/* GACC_LISTEN_SOCKET for listen.socket. */
+static const char *from_environment(char *const *env, const char *path, char name[128])
+{
+	size_t n = (size_t)snprintf(name, 128, "GACC_%s", path);
+	for (char *c = name; *c; c++)
+		*c = *c == '.' ? '_' : (char)toupper((unsigned char)*c);
+	for (; *env; env++)
+		if (strncmp(*env, name, n) == 0 && (*env)[n] == '=')
+			return *env + n + 1;
+	return NULL;
+}
+
+static enum status set_from_environment(struct loaded *l, const struct yaml_field *table, const char *prefix, char *const *env)
+{
+	enum status st = ST_OK;
+	for (const struct yaml_field *f = table; f->name && st == ST_OK; f++) {
+		char path[64], name[128];
+		snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", f->name);
+		if (f->type == YAML_SECTION) {
+			st = set_from_environment(l, f->fields, path, env);
+			continue;
+		}
+		const char *value = from_environment(env, path, name);
+		if (value)
+			st = yaml_set(keys, &l->conf, path, value, name, &l->origins, &l->error);
+	}
+	return st;
+}
+
+static enum status set_from_arguments(struct loaded *l, const char *const *set)
+{
+	enum status st = ST_OK;
+	for (; set && *set && st == ST_OK; set++) {
+		char key[64];
+		const char *eq = strchr(*set, '=');
+		if (!eq || (size_t)(eq - *set) >= sizeof key) {
+			snprintf(l->error.text, sizeof l->error.text, "--set: \"%.100s\" is not KEY=VALUE", *set);
+			return ST_INVALID_ARGUMENT;
+		}
+		snprintf(key, sizeof key, "%.*s", (int)(eq - *set), *set);
+		st = yaml_set(keys, &l->conf, key, eq + 1, "--set", &l->origins, &l->error);
+	}
+	return st;
+}
+
+/* --- what follows from the values --- */
+
+/* Replaces *s by a copy with each `%c` replaced. */
+static enum status expand(char **s, char c, const char *by)
+{
+	char *out = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&out, &n);
+	if (!f)
+		return ST_NO_MEMORY;
+	for (const char *at = *s; *at; at++)
+		if (at[0] == '%' && at[1] == c) {
+			fputs(by, f);
+			at++;
+		} else {
+			fputc(*at, f);
+		}
+	if (fclose(f)) {
+		free(out);
+		return ST_NO_MEMORY;
+	}
+	free(*s);
+	*s = out;
+	return ST_OK;
+}
+
+static enum status fill_in(struct conf *c)
+{
+	char host[256] = "localhost";
+	gethostname(host, sizeof host - 1);
+	enum status st = expand(&c->node.name, 'H', host);
+	if (st == ST_OK)
+		st = expand(&c->listen.socket, 't', c->runtime_dir);
+	if (st == ST_OK && asprintf(&c->listen.attach_socket, "%s.attach", c->listen.socket) < 0) {
+		c->listen.attach_socket = NULL;
+		st = ST_NO_MEMORY;
+	}
+	struct machine_memory m;
+	if (st == ST_OK && c->limits.host_memory == 0 && (st = machine_memory_read("", &m)) == ST_OK)
+		c->limits.host_memory = m.total / 4 * 3;
+	c->log.format = c->log.format_key == FORMAT_AUTO ? (int)log_auto_format() : c->log.format_key;
+	return st;
+}
+
+__attribute__((format(printf, 3, 4))) static enum status refuse(struct loaded *l, const struct yaml_field *f, const char *fmt, ...)
+{
+	char *to = l->error.text;
+	size_t size = sizeof l->error.text;
+	size_t n = (size_t)snprintf(to, size, "%s: ", yaml_origin(&l->origins, f));
+	va_list ap;
+	va_start(ap, fmt);
+	if (n < size)
+		vsnprintf(to + n, size - n, fmt, ap);
+	va_end(ap);
+	return ST_INVALID_ARGUMENT;
+}
+
+static const struct yaml_field *key(const struct yaml_field *table, const char *name)
+{
+	while (strcmp(table->name, name) != 0)
+		table++;
+	return table;
+}
+
+static enum status check(struct loaded *l)
+{
+	const struct conf *c = &l->conf;
+	if (*c->listen.tcp && !strchr(c->listen.tcp, ':'))
+		return refuse(l, key(listen_keys, "tcp"), "listen.tcp: \"%.100s\" must be HOST:PORT", c->listen.tcp);
+	if (*c->listen.tcp && !*c->tls.cert && !*c->listen.token_file)
+		return refuse(l, key(listen_keys, "tcp"),
+			      "listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca, or listen.token_file", c->listen.tcp);
+	if (!*c->tls.cert != !*c->tls.key || !*c->tls.cert != !*c->tls.ca)
+		return refuse(l, key(tls_keys, *c->tls.cert ? "cert" : *c->tls.key ? "key" : "ca"),
+			      "tls: cert, key and ca belong together: %s is missing",
+			      !*c->tls.cert ? "cert" : !*c->tls.key ? "key" : "ca");
+	if (c->limits.jobs_per_user > c->limits.jobs)
+		return refuse(l, key(limits_keys, "jobs_per_user"), "limits.jobs_per_user: %u must not exceed limits.jobs (%u)",
+			      c->limits.jobs_per_user, c->limits.jobs);
+	return ST_OK;
+}
+
+enum status conf_load(const struct conf_sources *from, struct conf **out, char *why, size_t n_why)
+{
+	struct loaded *l = calloc(1, sizeof *l);
+	if (!l)
+		return ST_NO_MEMORY;
+	enum status st = yaml_init(keys, &l->conf, &l->origins, &l->error);
+	if (st == ST_OK)
+		st = from_file(l, from->file);
+	if (st == ST_OK && from->environment)
+		st = set_from_environment(l, keys, "", from->environment);
+	if (st == ST_OK)
+		st = set_from_arguments(l, from->set);
+	if (st == ST_OK)
+		st = fill_in(&l->conf);
+	if (st == ST_OK)
+		st = check(l);
+	if (st) {
+		snprintf(why, n_why, "%s", *l->error.text ? l->error.text : status_info(st)->text);
+		conf_free(&l->conf);
+		return st == ST_INVALID_ARGUMENT ? ST_INVALID_CONFIG : st;
+	}
+	*out = &l->conf;
+	return ST_OK;
+}
+
+void conf_free(struct conf *c)
+{
+	if (!c)
+		return;
+	free(c->listen.attach_socket);
+	yaml_fini(keys, c);
+	free((struct loaded *)c);
+}
+
+void conf_print(const struct conf *c, FILE *to)
+{
+	yaml_print(keys, c, &((const struct loaded *)c)->origins, to);
+}
+
+bool conf_each(const struct conf *c, bool (*fn)(void *arg, const char *key, const char *value, const char *origin), void *arg)
+{
+	return yaml_each(keys, c, &((const struct loaded *)c)->origins, fn, arg);
+}

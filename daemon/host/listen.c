@@ -1,0 +1,310 @@
+#include "host/listen.h"
+
+#include "base/log.h"
+
+#include <uv.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 128
+#define ACCEPTS_PER_WAKE 64 /* then others have their turn */
+#define DEFAULT_PER_UID 256
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* A connection that counts, until it hangs up. */
+struct counted {
+	uv_poll_t poll;
+	struct listener *listener;
+	struct counted *next;
+	uid_t uid;
+	int fd; /* a duplicate */
+};
+
+struct listener {
+	uv_poll_t poll;
+	uv_loop_t *loop;
+	listen_cb *cb;
+	void *arg;
+	char path[sizeof((struct sockaddr_un *)0)->sun_path];
+	int fd, lock;
+	int reserve;        /* given up to accept and refuse when descriptors run out */
+	uint32_t max_per_uid;
+	bool bound;
+	bool starving, refusing; /* said so already: a flood of connections is one line */
+	struct counted *connections;
+};
+
+/* --- counting connections --- */
+
+static uint32_t count_of(const struct listener *l, uid_t uid)
+{
+	uint32_t n = 0;
+	for (const struct counted *c = l->connections; c; c = c->next)
+		n += c->uid == uid;
+	return n;
+}
+
+static void on_counted_closed(uv_handle_t *h)
+{
+	struct counted *c = h->data;
+	close(c->fd);
+	free(c);
+}
+
+static void stop_counting(struct counted *c)
+{
+	uv_poll_stop(&c->poll);
+	uv_close((uv_handle_t *)&c->poll, on_counted_closed);
+}
+
+static void on_hangup(uv_poll_t *h, int status, int events)
+{
+	struct counted *c = h->data, **at = &c->listener->connections;
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	stop_counting(c);
+}
+
+static bool start_counting(struct listener *l, int fd, uid_t uid)
+{
+	struct counted *c = calloc(1, sizeof *c);
+	if (!c)
+		return false;
+	c->listener = l;
+	c->uid = uid;
+	c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (c->fd < 0 || uv_poll_init(l->loop, &c->poll, c->fd)) {
+		if (c->fd >= 0)
+			close(c->fd);
+		free(c);
+		return false;
+	}
+	c->poll.data = c;
+	c->next = l->connections;
+	l->connections = c;
+	uv_poll_start(&c->poll, UV_DISCONNECT, on_hangup);
+	return true;
+}
+
+/* --- accepting --- */
+
+/* The kernel's own reference to the peer where it has one; else by number, which may have been used again if the peer died
+ * between connecting and now. */
+static int open_pidfd(int fd, pid_t pid)
+{
+	int pidfd = -1;
+	socklen_t n = sizeof pidfd;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+		return pidfd;
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void greet(struct listener *l, int fd)
+{
+	struct ucred who;
+	socklen_t n = sizeof who;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n)) {
+		log_error("%s: SO_PEERCRED: %s", l->path, strerror(errno));
+		close(fd);
+		return;
+	}
+	if (count_of(l, who.uid) >= l->max_per_uid) {
+		if (!l->refusing)
+			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): refused",
+				 l->path, (unsigned)who.uid, (int)who.pid, l->max_per_uid);
+		l->refusing = true;
+		close(fd);
+		return;
+	}
+	l->refusing = false;
+	if (!start_counting(l, fd, who.uid)) {
+		log_error("%s: out of memory or descriptors: a connection is refused", l->path);
+		close(fd);
+		return;
+	}
+	struct listen_peer peer = { who.uid, who.gid, who.pid, open_pidfd(fd, who.pid) };
+	l->cb(l->arg, fd, &peer);
+}
+
+/* Without this, a listener whose process has no descriptor left would be woken for ever by a connection that it cannot take. */
+static void refuse_one(struct listener *l)
+{
+	if (!l->starving)
+		log_error("%s: no descriptors left: connections are refused", l->path);
+	l->starving = true;
+	if (l->reserve >= 0)
+		close(l->reserve);
+	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void on_connection(uv_poll_t *h, int status, int events)
+{
+	struct listener *l = h->data;
+	for (int i = 0; i < ACCEPTS_PER_WAKE && l->bound; i++) {
+		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0) {
+			l->starving = false;
+			greet(l, fd);
+		} else if (errno == EMFILE || errno == ENFILE) {
+			refuse_one(l);
+			return;
+		} else if (errno != EINTR && errno != ECONNABORTED) {
+			if (errno != EAGAIN)
+				log_error("%s: accept: %s", l->path, strerror(errno));
+			return;
+		}
+	}
+}
+
+/* --- the path --- */
+
+static enum status take_lock(struct listener *l)
+{
+	char name[sizeof l->path + 8];
+	snprintf(name, sizeof name, "%s.lock", l->path);
+	l->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (l->lock < 0) {
+		log_error("%s: %s", name, strerror(errno));
+		return ST_IO_ERROR;
+	}
+	if (flock(l->lock, LOCK_EX | LOCK_NB)) {
+		log_error("%s: a running daemon has it", l->path);
+		return ST_ALREADY_EXISTS;
+	}
+	return ST_OK;
+}
+
+static enum status remove_dead_socket(const struct listener *l)
+{
+	struct stat st;
+	if (lstat(l->path, &st)) {
+		if (errno == ENOENT)
+			return ST_OK;
+	} else if (!S_ISSOCK(st.st_mode)) {
+		log_error("%s: exists and is no socket", l->path);
+		return ST_ALREADY_EXISTS;
+	} else if (unlink(l->path) == 0) {
+		return ST_OK;
+	}
+	log_error("%s: %s", l->path, strerror(errno));
+	return ST_IO_ERROR;
+}
+
+static enum status find_group(const char *name, gid_t *out)
+{
+	*out = (gid_t)-1;
+	if (!name || !*name)
+		return ST_OK;
+	struct group *g = getgrnam(name);
+	if (!g) {
+		log_error("no group \"%s\"", name);
+		return ST_INVALID_CONFIG;
+	}
+	*out = g->gr_gid;
+	return ST_OK;
+}
+
+/* fchmod before bind gives the path's first mode, so that it is never open to more than it should be. */
+static enum status bind_path(struct listener *l, const struct listen_opts *o, gid_t gid)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	memcpy(at.sun_path, l->path, sizeof l->path);
+	l->fd = socket(AF_UNIX, (o->packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (l->fd < 0 || fchmod(l->fd, 0) || bind(l->fd, (struct sockaddr *)&at, sizeof at)) {
+		log_error("%s: %s", l->path, strerror(errno));
+		return ST_IO_ERROR;
+	}
+	l->bound = true;
+	if ((gid != (gid_t)-1 && chown(l->path, (uid_t)-1, gid)) || chmod(l->path, o->mode) || listen(l->fd, BACKLOG)) {
+		log_error("%s: %s", l->path, strerror(errno));
+		return ST_IO_ERROR;
+	}
+	return ST_OK;
+}
+
+/* --- life --- */
+
+static void free_listener(struct listener *l)
+{
+	if (l->fd >= 0)
+		close(l->fd);
+	if (l->reserve >= 0)
+		close(l->reserve);
+	if (l->lock >= 0)
+		close(l->lock);
+	free(l);
+}
+
+static void on_listener_closed(uv_handle_t *h)
+{
+	free_listener(h->data);
+}
+
+enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb, void *arg, struct listener **out)
+{
+	gid_t gid;
+	struct listener *l = calloc(1, sizeof *l);
+	if (!l)
+		return ST_NO_MEMORY;
+	l->loop = loop;
+	l->cb = cb;
+	l->arg = arg;
+	l->fd = l->lock = l->reserve = -1;
+	l->max_per_uid = o->max_per_uid ? o->max_per_uid : DEFAULT_PER_UID;
+	enum status st = ST_INVALID_CONFIG;
+	if (strlen(o->path) >= sizeof l->path) {
+		log_error("%s: longer than the %zu bytes that a socket's path may have", o->path, sizeof l->path - 1);
+		goto fail;
+	}
+	strcpy(l->path, o->path);
+	if ((st = find_group(o->group, &gid)) || (st = take_lock(l)) || (st = remove_dead_socket(l)) ||
+	    (st = bind_path(l, o, gid)))
+		goto fail;
+	st = ST_IO_ERROR;
+	l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (uv_poll_init(loop, &l->poll, l->fd)) {
+		log_error("%s: cannot be polled", l->path);
+		goto fail;
+	}
+	l->poll.data = l;
+	uv_poll_start(&l->poll, UV_READABLE, on_connection);
+	*out = l;
+	return ST_OK;
+fail:
+	if (l->bound)
+		unlink(l->path);
+	free_listener(l);
+	return st;
+}
+
+void listener_close(struct listener *l)
+{
+	if (!l)
+		return;
+	unlink(l->path);
+	l->bound = false;
+	while (l->connections) {
+		struct counted *c = l->connections;
+		l->connections = c->next;
+		stop_counting(c);
+	}
+	uv_poll_stop(&l->poll);
+	uv_close((uv_handle_t *)&l->poll, on_listener_closed);
+}

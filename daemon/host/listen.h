@@ -1,0 +1,47 @@
+/* A unix socket that knows who calls.
+ *
+ * Own accept: gRPC's dies for good when descriptors run out, and asks nobody who they are. The path is guarded by a
+ * lock file beside it ("<path>.lock", never removed), so a socket left by a dead daemon is replaced and one of a live
+ * daemon is not.
+ *
+ * Loop thread. Each connection counts against its user's limit until it is over; to notice that whoever owns it now,
+ * the listener watches a duplicate. The owner of an accepted descriptor must therefore end it with shutdown(2) before
+ * close(2), as gRPC does.
+ */
+#ifndef GACC_HOST_LISTEN_H
+#define GACC_HOST_LISTEN_H
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct listener;
+
+struct listen_opts {
+	const char *path;
+	const char *group;      /* NULL or "": the process's own */
+	uint32_t mode;          /* of the socket: who may connect */
+	uint32_t max_per_uid;   /* connections; 0: 256 */
+	bool packets;           /* SOCK_SEQPACKET instead of SOCK_STREAM */
+};
+
+/* The process that connected, by the kernel's word. */
+struct listen_peer {
+	uid_t uid;
+	gid_t gid;
+	pid_t pid;  /* 0: lives in a pid namespace that we cannot see */
+	int pidfd;  /* readable when the process is dead; -1: none. Close-on-exec */
+};
+
+/* A new connection: `fd` (non-blocking, close-on-exec) and `peer->pidfd` are the callee's now. */
+typedef void listen_cb(void *arg, int fd, const struct listen_peer *peer);
+
+/* `loop` is a uv_loop_t. ST_ALREADY_EXISTS: a live daemon has the path, or something that is no socket lies there.
+ * ST_INVALID_CONFIG: no such group, or the path is too long. */
+enum status listener_open(void *loop, const struct listen_opts *, listen_cb *, void *arg, struct listener **out);
+/* Removes the path and takes no further connection; those made live on. Memory goes when the loop has run once more. */
+void listener_close(struct listener *);
+
+#endif

@@ -1,0 +1,62 @@
+#include "host/log_tail.h"
+
+#include "proto/bytes.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t trimmed(const char *text, size_t n)
+{
+	while (n && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' '))
+		n--;
+	return n;
+}
+
+/* Where the last `max` lines begin. */
+static const char *first_line(const char *text, size_t n, size_t max)
+{
+	const char *at = text + n;
+	for (; at > text; at--)
+		if (at[-1] == '\n' && !--max)
+			break;
+	return at;
+}
+
+static char *line(const char *at, size_t n)
+{
+	const char *end = at + (n < LOG_TAIL_LINE - 1 ? n : LOG_TAIL_LINE - 1);
+	char *out = malloc(LOG_TAIL_LINE), *to = out;
+	while (out && at < end) {
+		size_t length = bytes_utf8(at, end);
+		bool ok = length > 1 || *at == '\t' || (length == 1 && (unsigned char)*at >= 0x20 && *at != 0x7f);
+		if (!length && n >= LOG_TAIL_LINE && end - at < 4)
+			break; /* a character that is cut */
+		if (!ok)
+			*to++ = '?';
+		for (size_t i = 0; ok && i < length; i++)
+			*to++ = at[i];
+		at += ok ? length : 1;
+	}
+	if (out)
+		*to = '\0';
+	return out;
+}
+
+size_t log_tail(const char *text, size_t n, char **out, size_t max)
+{
+	size_t found = 0;
+	n = trimmed(text, n);
+	const char *end = text + n, *at = first_line(text, n, max);
+	while (n && at <= end && found < max) {
+		const char *nl = memchr(at, '\n', (size_t)(end - at));
+		const char *stop = nl ? nl : end;
+		size_t length = (size_t)(stop - at);
+		out[found] = line(at, length && stop[-1] == '\r' ? length - 1 : length);
+		if (!out[found])
+			break;
+		found++;
+		at = stop + 1;
+	}
+	return found;
+}

@@ -1,0 +1,17 @@
+/* How much memory this process may count on: the machine's, or less where a control group (cgroup v2) says so. */
+#ifndef GACC_HOST_MACHINE_H
+#define GACC_HOST_MACHINE_H
+
+#include "proto/status.h"
+
+#include <stdint.h>
+
+struct machine_memory {
+	uint64_t total;     /* bytes: the machine's, or the lowest memory.max of our group and those above it */
+	uint64_t available; /* of these, what can still be had without swapping; page cache that can be dropped counts */
+};
+
+/* Reads /proc and /sys/fs/cgroup below `root`: "" but in tests. Groups that cannot be read have no limit. ST_IO_ERROR: no meminfo. */
+enum status machine_memory_read(const char *root, struct machine_memory *out);
+
+#endif

@@ -1,0 +1,53 @@
+/* What gaccd and a job's launcher say to each other, over a SOCK_SEQPACKET socket at <runtime_dir>/launch-<job>.sock; one packet is one
+ * message (engine/channel.h sends and receives them).
+ *
+ * Messages are plain structs, as both ends are one binary; but a launcher outlives gaccd and may meet a newer one, so every message
+ * begins with a version. The launcher tells state, not events: all its ranks, then the summary, to whoever connects, and
+ * afterwards what has changed. Orders are idempotent.
+ */
+#ifndef GACC_LAUNCH_CHANNEL_H
+#define GACC_LAUNCH_CHANNEL_H
+
+#include "control/launch.h"
+#include "control/spec.h"
+
+#define LAUNCH_CHANNEL_VERSION 1
+#define LAUNCH_LISTEN_FD 3        /* the listening socket, inherited */
+#define LAUNCH_MAX_TAIL 8192      /* bytes of a log's end */
+#define LAUNCH_TAIL_LINES 20
+#define LAUNCH_MAX_WORDS (SPEC_MAX_LAUNCH_BYTES + 16384) /* bytes behind an order */
+
+enum launch_op {
+	LAUNCH_OP_START = 1, /* all ranks, unless they have been started; strings behind */
+	LAUNCH_OP_DRAIN,     /* the job is complete */
+	LAUNCH_OP_STOP,      /* SIGTERM, grace, SIGKILL */
+	LAUNCH_OP_END        /* stop at once what may be left, and exit */
+};
+
+/* Behind a START, each ended by a NUL: endpoint, working directory, log directory, the words of the command, NAME=value of the
+ * environment. */
+struct launch_order {
+	uint32_t version, op;
+	uint64_t job_id;
+	uint32_t n_ranks, max_restarts, micro_size;
+	uint32_t uid;            /* whose the ranks are to be */
+	uint32_t change_user;    /* 0: that is who we are already */
+	uint32_t n_command, n_environment;
+	int64_t grace_ns;
+	uint32_t log_level, log_format; /* base/log.h */
+};
+
+enum launch_word_kind { LAUNCH_WORD_RANK = 1, LAUNCH_WORD_SUMMARY };
+
+struct launch_word {
+	uint32_t version, kind;
+	int64_t pid;             /* the launcher's */
+	uint32_t rank;
+	uint32_t n_tail;         /* SUMMARY: bytes of text behind: what the cause's rank wrote last */
+	union {
+		struct launch_rank state;
+		struct launch_summary summary;
+	};
+};
+
+#endif

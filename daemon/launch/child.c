@@ -1,0 +1,147 @@
+#include "launch/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CANNOT_RUN 126
+#define NOT_FOUND 127
+#define TAIL_SECONDS 5
+
+_Noreturn static void fail(const struct launch_start *s, uint32_t rank, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+_Noreturn static void fail(const struct launch_start *s, uint32_t rank, int code, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(s->reason[rank], LAUNCH_REASON, fmt, ap);
+	va_end(ap);
+	_exit(code);
+}
+
+/* A process that changes from one user other than root to another keeps its capabilities, and ambient ones would pass into the
+ * program. */
+static bool drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3];
+	memset(none, 0, sizeof none);
+	return !prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && !syscall(SYS_capset, &head, none);
+}
+
+static bool become_user(const struct launch_start *s)
+{
+	if (s->order.change_user &&
+	    (setgroups((size_t)s->n_groups, s->group) || setresgid(s->gid, s->gid, s->gid) ||
+	     setresuid(s->order.uid, s->order.uid, s->order.uid)))
+		return false;
+	return getuid() == s->order.uid && geteuid() == s->order.uid && (s->order.uid == 0 || drop_capabilities());
+}
+
+static void reset_signals(void)
+{
+	sigset_t none;
+	struct sigaction dfl = { .sa_handler = SIG_DFL };
+	for (int i = 1; i < NSIG; i++)
+		sigaction(i, &dfl, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* ---- the log ---- */
+
+static bool make_directories(const char *path)
+{
+	char part[PATH_MAX];
+	if (strlen(path) >= sizeof part) {
+		errno = ENAMETOOLONG;
+		return false;
+	}
+	strcpy(part, path);
+	for (char *c = part + 1; *c; c++)
+		if (*c == '/') {
+			*c = '\0';
+			if (mkdir(part, 0755) && errno != EEXIST)
+				return false;
+			*c = '/';
+		}
+	return !mkdir(part, 0755) || errno == EEXIST;
+}
+
+static int open_log(const struct launch_start *s, uint32_t rank, int flags)
+{
+	char path[PATH_MAX + 32];
+	snprintf(path, sizeof path, "%s/worker_%u.log", s->log_dir, rank);
+	return open(path, flags | O_NOFOLLOW | O_CLOEXEC, 0644);
+}
+
+static void redirect(const struct launch_start *s, uint32_t rank)
+{
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	int log = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT) : -1;
+	if (null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, rank, strerror(errno));
+}
+
+/* ---- the rank ---- */
+
+/* Whoever cannot be told from a rank by its pid must not run. */
+static void wait_for_go(int go)
+{
+	char byte;
+	ssize_t n;
+	do
+		n = read(go, &byte, 1);
+	while (n < 0 && errno == EINTR);
+	if (n != 1)
+		_exit(CANNOT_RUN);
+}
+
+_Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, pid_t parent, int go)
+{
+	setpgid(0, 0);
+	reset_signals();
+	wait_for_go(go);
+	if (!become_user(s))
+		fail(s, rank, CANNOT_RUN, "cannot become user %.32s: %s", s->user, strerror(errno));
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user would have cleared it */
+	if (getppid() != parent)
+		_exit(CANNOT_RUN);
+	umask(022);
+	redirect(s, rank);
+	const char *dir = *s->working_dir ? s->working_dir : "/";
+	if (chdir(dir))
+		fail(s, rank, CANNOT_RUN, "cannot enter the working directory %.120s: %s", dir, strerror(errno));
+	environ = launch_environment(s, rank, restarts);
+	if (!environ)
+		fail(s, rank, CANNOT_RUN, "no memory for its environment");
+	execvp(s->command[0], s->command);
+	fail(s, rank, errno == ENOENT ? NOT_FOUND : CANNOT_RUN, "cannot run %.120s: %s", s->command[0], strerror(errno));
+}
+
+_Noreturn void launch_child_tail(const struct launch_start *s, uint32_t rank, int out)
+{
+	char text[LAUNCH_MAX_TAIL];
+	struct stat st;
+	reset_signals();
+	alarm(TAIL_SECONDS); /* a file system may hang */
+	if (!become_user(s))
+		_exit(1);
+	int log = open_log(s, rank, O_RDONLY | O_NONBLOCK);
+	if (log < 0 || fstat(log, &st) || !S_ISREG(st.st_mode))
+		_exit(1);
+	ssize_t n = pread(log, text, sizeof text, st.st_size > (off_t)sizeof text ? st.st_size - (off_t)sizeof text : 0);
+	_exit(n < 0 || write(out, text, (size_t)n) != n);
+}

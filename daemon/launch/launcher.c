@@ -1,0 +1,436 @@
+#include "launch/launcher.h"
+
+#include "base/log.h"
+#include "launch/child.h"
+#include "launch/state.h"
+#include "host/process.h"
+#include "engine/channel.h"
+#include "proto/failpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_POLL_MS 60000
+#define TAIL_MS 6000
+
+struct launcher {
+	const struct launcher_args *args;
+	char socket_path[sizeof(struct sockaddr_un)], state_path[4096];
+	int listener, gaccd, signals, state; /* gaccd: -1 while nobody is connected */
+	struct launch_note *old;             /* of the launcher before us */
+	uint32_t n_old;
+	struct launch_start start;
+	struct launch *launch;               /* NULL: not started */
+	bool *dirty;                         /* ranks that gaccd has not heard of */
+	uint32_t first_dirty;                /* none below */
+	bool summary_dirty;
+	int64_t alone_since_ns;
+	bool leaving;                        /* ends when no rank is left */
+	char tail[LAUNCH_MAX_TAIL];
+	uint32_t n_tail;
+	bool have_tail;
+};
+
+bool launcher_socket_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
+{
+	struct sockaddr_un at;
+	int length = snprintf(out, n, "%s/launch-%llu.sock", runtime_dir, (unsigned long long)job_id);
+	return length > 0 && (size_t)length < n && (size_t)length < sizeof at.sun_path;
+}
+
+void launcher_state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
+{
+	snprintf(out, n, "%s/launch-%llu.state", runtime_dir, (unsigned long long)job_id);
+}
+
+static struct now clock_now(void)
+{
+	struct timespec mono, unix_time;
+	clock_gettime(CLOCK_BOOTTIME, &mono);
+	clock_gettime(CLOCK_REALTIME, &unix_time);
+	return (struct now){ (int64_t)mono.tv_sec * 1000000000 + mono.tv_nsec,
+			     (int64_t)unix_time.tv_sec * 1000000000 + unix_time.tv_nsec };
+}
+
+/* ---- processes: the ports of control/launch ---- */
+
+static enum status note_pid(struct launcher *l, const struct launch_note *note)
+{
+	enum status st = FAILPOINT_ERROR(launcher_note_before);
+	if (!st)
+		st = launch_state_note(l->state, note);
+	FAILPOINT(launcher_noted);
+	return st;
+}
+
+/* A child waits for its go until its pid is in the file. */
+static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
+{
+	struct launcher *l = ctx;
+	int go[2];
+	pid_t self = getpid();
+	if (FAILPOINT_ERROR(launcher_spawn_before) || pipe2(go, O_CLOEXEC)) {
+		snprintf(l->start.reason[rank], LAUNCH_REASON, "no pipe: %s", strerror(errno));
+		return 0;
+	}
+	l->start.reason[rank][0] = '\0';
+	pid_t pid = fork();
+	if (pid == 0) {
+		close(go[1]);
+		launch_child_rank(&l->start, rank, restarts, self, go[0]);
+	}
+	close(go[0]);
+	if (pid > 0) {
+		struct launch_note note = { rank, pid, process_start_time(pid), restarts, launch_summary(l->launch)->charged };
+		setpgid(pid, pid);
+		FAILPOINT(launcher_spawned);
+		if (note_pid(l, &note) || write(go[1], "", 1) != 1) {
+			close(go[1]); /* it ends by itself */
+			waitpid(pid, NULL, 0);
+			snprintf(l->start.reason[rank], LAUNCH_REASON, "its pid cannot be noted in %.120s", l->state_path);
+			return 0;
+		}
+	} else {
+		snprintf(l->start.reason[rank], LAUNCH_REASON, "no process: %s", strerror(errno));
+	}
+	close(go[1]);
+	return pid > 0 ? pid : 0;
+}
+
+static void signal_rank(void *ctx, uint32_t rank, int64_t pid, int signal)
+{
+	kill((pid_t)-pid, signal);
+}
+
+static void on_changed(void *ctx, uint32_t rank)
+{
+	struct launcher *l = ctx;
+	l->dirty[rank] = true;
+	if (rank < l->first_dirty)
+		l->first_dirty = rank;
+	l->summary_dirty = true;
+}
+
+static void rank_ended(struct launcher *l, pid_t pid, int status)
+{
+	for (uint32_t i = 0; l->launch && i < l->start.order.n_ranks; i++)
+		if (launch_rank(l->launch, i)->pid == pid) {
+			int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+			launch_on_exit(l->launch, i, pid, code, clock_now());
+			return;
+		}
+}
+
+/* What a rank has started and left behind goes with it: while it is a zombie, the number of its group is its own. */
+static void reap(struct launcher *l)
+{
+	siginfo_t info = { .si_pid = 0 };
+	while (!waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid) {
+		int status = 0;
+		FAILPOINT(launcher_rank_ended);
+		kill(-info.si_pid, SIGKILL);
+		waitpid(info.si_pid, &status, 0);
+		rank_ended(l, info.si_pid, status);
+		info.si_pid = 0;
+	}
+}
+
+/* ---- why it failed ---- */
+
+static void read_tail(struct launcher *l, int from)
+{
+	struct pollfd p = { from, POLLIN, 0 };
+	while (l->n_tail < sizeof l->tail && poll(&p, 1, TAIL_MS) == 1) {
+		ssize_t n = read(from, l->tail + l->n_tail, sizeof l->tail - l->n_tail);
+		if (n <= 0)
+			break;
+		l->n_tail += (uint32_t)n;
+	}
+}
+
+/* The end of the rank's log, or why there was none. Once, when the job has failed. */
+static void take_tail(struct launcher *l)
+{
+	const struct launch_summary *s = l->launch ? launch_summary(l->launch) : NULL;
+	int out[2];
+	if (!s || s->result != LAUNCH_FAILED || l->have_tail)
+		return;
+	l->have_tail = true;
+	const char *reason = l->start.reason[s->cause.rank];
+	if (*reason) {
+		l->n_tail = (uint32_t)snprintf(l->tail, sizeof l->tail, "%.*s", LAUNCH_REASON, reason);
+		return;
+	}
+	if (pipe2(out, O_CLOEXEC))
+		return;
+	pid_t pid = fork();
+	if (pid == 0)
+		launch_child_tail(&l->start, s->cause.rank, out[1]);
+	close(out[1]);
+	if (pid > 0) {
+		read_tail(l, out[0]);
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+	close(out[0]);
+}
+
+/* ---- words to gaccd ---- */
+
+static void lose_gaccd(struct launcher *l)
+{
+	close(l->gaccd);
+	l->gaccd = -1;
+	l->alone_since_ns = clock_now().mono_ns;
+}
+
+/* false: the socket is full, or nobody is there any more. */
+static bool say(struct launcher *l, const struct launch_word *w, const void *tail)
+{
+	int r = channel_send(l->gaccd, w, sizeof *w, tail, w->n_tail, NULL, 0);
+	if (r && r != -EAGAIN)
+		lose_gaccd(l);
+	return r == 0;
+}
+
+static bool say_ranks(struct launcher *l)
+{
+	for (; l->launch && l->first_dirty < l->start.order.n_ranks; l->first_dirty++) {
+		uint32_t i = l->first_dirty;
+		struct launch_word w = { .version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_RANK, .pid = getpid(), .rank = i };
+		if (!l->dirty[i])
+			continue;
+		w.state = *launch_rank(l->launch, i);
+		if (!say(l, &w, NULL))
+			return false;
+		l->dirty[i] = false;
+	}
+	return true;
+}
+
+static void say_all(struct launcher *l)
+{
+	if (l->gaccd < 0 || !say_ranks(l) || !l->summary_dirty)
+		return;
+	struct launch_word w = { .version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_SUMMARY, .pid = getpid(),
+				 .n_tail = l->n_tail };
+	if (l->launch)
+		w.summary = *launch_summary(l->launch);
+	if (say(l, &w, l->tail))
+		l->summary_dirty = false;
+}
+
+static void all_is_news(struct launcher *l)
+{
+	l->first_dirty = 0;
+	l->summary_dirty = true;
+	if (l->launch)
+		memset(l->dirty, true, l->start.order.n_ranks);
+}
+
+/* ---- orders ---- */
+
+static enum status begin(struct launcher *l, const void *packet, size_t n)
+{
+	const struct launch_ports ports = { .ctx = l, .start = start_rank, .signal = signal_rank, .changed = on_changed };
+	enum status st = launch_start_parse(packet, n, &l->start);
+	const struct launch_order *o = &l->start.order;
+	if (!st)
+		l->dirty = calloc(o->n_ranks, sizeof *l->dirty);
+	if (!st)
+		st = l->dirty ? launch_new(&l->launch, o->n_ranks, o->max_restarts, o->grace_ns, &ports) : ST_NO_MEMORY;
+	if (st)
+		return st;
+	log_init("launcher", (enum log_format)o->log_format, (enum log_level)o->log_level);
+	for (uint32_t i = 0; i < l->n_old; i++)
+		if (l->old[i].rank < o->n_ranks)
+			launch_resume(l->launch, l->old[i].rank, l->old[i].restarts, l->old[i].charged);
+	launch_start(l->launch, clock_now());
+	all_is_news(l);
+	return ST_OK;
+}
+
+static void stop(struct launcher *l)
+{
+	FAILPOINT(launcher_stop_before);
+	if (l->launch)
+		launch_stop(l->launch, clock_now());
+}
+
+static void obey(struct launcher *l, const struct launch_order *o, size_t n)
+{
+	switch ((enum launch_op)o->op) {
+	case LAUNCH_OP_START:
+		FAILPOINT(launcher_start_taken);
+		if (!l->launch && begin(l, o, n))
+			l->leaving = true; /* logged; gaccd sees us go */
+		break;
+	case LAUNCH_OP_DRAIN:
+		if (l->launch)
+			launch_drain(l->launch, clock_now());
+		break;
+	case LAUNCH_OP_STOP:
+		stop(l);
+		break;
+	case LAUNCH_OP_END:
+		stop(l);
+		l->leaving = true;
+		break;
+	}
+}
+
+static void read_orders(struct launcher *l)
+{
+	static union {
+		struct launch_order order;
+		char bytes[sizeof(struct launch_order) + LAUNCH_MAX_WORDS];
+	} packet;
+	while (l->gaccd >= 0) {
+		int n_fds = 0;
+		int n = channel_recv(l->gaccd, &packet, sizeof packet, NULL, &n_fds);
+		if (n == -EAGAIN || n == -EINTR)
+			return;
+		if (n < (int)sizeof packet.order || packet.order.version != LAUNCH_CHANNEL_VERSION) {
+			if (n > 0)
+				log_error("launcher of job %llu: an order of %d bytes, version %u", (unsigned long long)l->args->job_id, n,
+					  packet.order.version);
+			lose_gaccd(l);
+			return;
+		}
+		obey(l, &packet.order, (size_t)n);
+	}
+}
+
+static void take_connection(struct launcher *l)
+{
+	struct ucred peer;
+	socklen_t n = sizeof peer;
+	int fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) || (peer.uid != geteuid() && peer.uid != 0)) {
+		close(fd);
+		return;
+	}
+	if (l->gaccd >= 0)
+		close(l->gaccd); /* of an earlier gaccd */
+	l->gaccd = fd;
+	all_is_news(l);
+}
+
+/* ---- the loop ---- */
+
+static void read_signals(struct launcher *l)
+{
+	struct signalfd_siginfo s;
+	while (read(l->signals, &s, sizeof s) == sizeof s)
+		if (s.ssi_signo != SIGCHLD) {
+			l->leaving = true;
+			stop(l);
+		}
+	reap(l);
+}
+
+static bool is_over(const struct launcher *l)
+{
+	return !l->launch || launch_summary(l->launch)->phase == LAUNCH_OVER;
+}
+
+static void end_if_orphaned(struct launcher *l, int64_t due_ns)
+{
+	if (l->leaving || l->gaccd >= 0 || clock_now().mono_ns < due_ns)
+		return;
+	log_job(l->args->job_id, LOG_NOTICE, "LaunchOrphaned", "no gaccd for %llu s: the ranks are stopped",
+		(unsigned long long)l->args->orphan_ms / 1000);
+	l->leaving = true;
+	stop(l);
+}
+
+static int timeout_ms(int64_t due_ns)
+{
+	int64_t ms = (due_ns - clock_now().mono_ns + 999999) / 1000000;
+	return ms < 0 ? 0 : ms > MAX_POLL_MS ? MAX_POLL_MS : (int)ms;
+}
+
+static void run(struct launcher *l)
+{
+	for (;;) {
+		int64_t due_ns = l->launch ? launch_tick(l->launch, clock_now()) : INT64_MAX;
+		int64_t orphan_ns = l->gaccd < 0 ? l->alone_since_ns + (int64_t)l->args->orphan_ms * 1000000 : INT64_MAX;
+		end_if_orphaned(l, orphan_ns);
+		take_tail(l);
+		say_all(l);
+		if (l->leaving && is_over(l))
+			return;
+		struct pollfd p[] = { { l->listener, POLLIN, 0 },
+				      { l->gaccd, (short)(POLLIN | (l->summary_dirty ? POLLOUT : 0)), 0 },
+				      { l->signals, POLLIN, 0 } };
+		if (poll(p, 3, timeout_ms(l->leaving || due_ns < orphan_ns ? due_ns : orphan_ns)) < 0)
+			continue;
+		if (p[2].revents)
+			read_signals(l);
+		if (p[1].revents & (POLLIN | POLLHUP | POLLERR))
+			read_orders(l);
+		if (p[0].revents)
+			take_connection(l);
+	}
+}
+
+static int open_signals(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void finish(struct launcher *l)
+{
+	FAILPOINT(launcher_end);
+	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
+	unlink(l->state_path);
+	launch_free(l->launch);
+	launch_start_fini(&l->start);
+	free(l->dirty);
+	free(l->old);
+}
+
+int launcher_run(const struct launcher_args *args)
+{
+	static struct launcher l;
+	l = (struct launcher){ .args = args, .listener = LAUNCH_LISTEN_FD, .gaccd = -1, .state = -1 };
+	close_range(LAUNCH_LISTEN_FD + 1, ~0U, 0);
+	fcntl(l.listener, F_SETFD, FD_CLOEXEC);
+	prctl(PR_SET_NAME, "gacc-launcher");
+	launcher_state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);
+	if (!launcher_socket_path(args->runtime_dir, args->job_id, l.socket_path, sizeof l.socket_path))
+		return 2;
+	l.signals = open_signals();
+	l.alone_since_ns = clock_now().mono_ns;
+	if (l.signals < 0 || launch_state_open(l.state_path, &l.state, &l.old, &l.n_old)) {
+		log_error("launcher of job %llu: cannot begin: %s", (unsigned long long)args->job_id, strerror(errno));
+		return 1;
+	}
+	launch_state_kill(l.old, l.n_old);
+	all_is_news(&l);
+	FAILPOINT(launcher_listening);
+	run(&l);
+	finish(&l);
+	return 0;
+}

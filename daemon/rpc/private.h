@@ -1,0 +1,93 @@
+/* Inside the RPC layer: the server, as rpc.c, rpc_call.c, rpc_check.c and rpc_reflection.c share it. Loop thread. */
+#ifndef GACC_RPC_PRIVATE_H
+#define GACC_RPC_PRIVATE_H
+
+#include "rpc/rpc.h"
+#include "rpc/pump.h"
+
+struct ProtobufCMessageDescriptor;
+struct grpc_call;
+struct grpc_completion_queue;
+struct grpc_server;
+struct rpc_stop;
+
+struct rpc_row {
+	const struct rpc_method *method;
+	const struct ProtobufCMessageDescriptor *input;
+	const struct ProtobufCMessageDescriptor *output;
+	void *context;
+	void *registered; /* UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
+	char path[128]; /* "/package.Service/Method" */
+};
+
+/* Ids of calls: generation in the upper half, slot in the lower. */
+struct rpc_slot {
+	struct rpc_call *call; /* NULL: free */
+	uint32_t generation; /* of the current or the next call; never 0 */
+	uint32_t next_free;
+};
+
+struct rpc_server {
+	struct rpc_config config;
+	struct grpc_server *grpc;
+	struct rpc_pump *pump; /* from the start to the stop */
+	struct rpc_ends *ends; /* likewise */
+	struct rpc_row *rows;
+	size_t n_rows;
+	struct rpc_slot *slots; /* config.max_calls */
+	uint32_t first_free; /* == max_calls: none */
+	struct rpc_peer *peers; /* by descriptor number */
+	size_t n_peers;
+	bool (*token_ok)(void *context, const char *token, size_t len);
+	void *token_context;
+	bool draining;
+	bool stopping; /* gRPC accepts no more calls */
+	unsigned armed; /* calls waiting to be accepted */
+	unsigned open; /* accepted and not yet freed, the refused ones included */
+	size_t held_bytes; /* of requests in the hands of handlers */
+	unsigned borrowed; /* releases of rpc_send_bulk that are out */
+	struct rpc_stop *stop;
+	struct rpc_stats stats;
+};
+
+/* NULL if there is none. */
+const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len);
+
+/* Accepts one more call, of this method (UNARY) or of any of the others (NULL). */
+void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row);
+/* Ends the call with DRAINING if its row asks for that. */
+void rpc_call_drain(struct rpc_call *call);
+/* Goes on with the stop when nothing is out any more. */
+void rpc_server_check_idle(struct rpc_server *server);
+
+/* The completions of unary calls after their requests have come: answers sent, and calls that are over. Nobody waits for
+ * them with a thread, because waking one costs more than the call. The loop looks when it was woken for something else,
+ * and every few ten milliseconds while calls are open. */
+enum status rpc_ends_start(void *loop, struct rpc_ends **out_ends);
+struct grpc_completion_queue *rpc_ends_queue(struct rpc_ends *ends);
+/* One more call, one call less. */
+void rpc_ends_expect(struct rpc_ends *ends, int calls);
+/* Runs the tags that are there. */
+void rpc_ends_look(struct rpc_ends *ends);
+/* No call is open. on_stopped(context) on the loop, after which it is gone. */
+void rpc_ends_stop(struct rpc_ends *ends, void (*on_stopped)(void *context), void *context);
+
+/* Memory that gRPC may read until rpc_loan_end(loan), which any thread may call; then release(arg) runs on the loop. NULL
+ * without memory. */
+void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg);
+void rpc_loan_end(void *loan);
+
+/* Who made this call: by descriptor, certificate or token. UNAUTHENTICATED. */
+enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
+			  size_t authorization_len, struct rpc_peer *out_peer);
+
+/* INTERNAL, each difference between rows and descriptor set logged. */
+enum status rpc_check_rows(const struct rpc_server *server);
+
+/* Why a request cannot be unpacked; its bytes are still there. */
+void rpc_why_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *why, size_t n_why);
+/* Why the layer refuses a call, by the name of its row, or by its path when there is none; the hint, or NULL: the status's own. */
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
+			    enum status st, char *why, size_t n_why);
+
+#endif

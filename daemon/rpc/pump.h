@@ -1,0 +1,29 @@
+/* A gRPC completion queue whose completions run on the libuv loop.
+ *
+ * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag comes back exactly
+ * once; handoff_given(tag) goes before the gRPC call that takes it. Other threads of gRPC may post tags of their own.
+ */
+#ifndef GACC_RPC_PUMP_H
+#define GACC_RPC_PUMP_H
+
+#include <stdbool.h>
+#include "proto/status.h"
+
+struct grpc_completion_queue;
+struct rpc_pump;
+
+struct rpc_tag {
+	struct rpc_tag *next;
+	void (*run)(struct rpc_tag *tag, bool ok); /* on the loop */
+	bool ok;
+};
+
+/* `loop` is a uv_loop_t. UNAVAILABLE, NO_MEMORY. Loop thread. */
+enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump);
+struct grpc_completion_queue *rpc_pump_queue(struct rpc_pump *pump);
+/* Any thread; before rpc_pump_stop. */
+void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag);
+/* Shuts the queue down when no tag is out any more; on_stopped(context) on the loop, after which the pump is gone. */
+void rpc_pump_stop(struct rpc_pump *pump, void (*on_stopped)(void *context), void *context);
+
+#endif

@@ -1,0 +1,448 @@
+#include "rpc/rpc.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_posix.h>
+#include <grpc/grpc_security.h>
+#include <protobuf-c/protobuf-c.h>
+#include <uv.h>
+#include "base/log.h"
+#include "rpc/private.h"
+#include "proto/handoff.h"
+
+#define ARMED 16 /* calls that may arrive between two rounds of the loop */
+#define ARMED_UNARY 4 /* the same, of each unary method */
+#define MIN_PING_MS 5000 /* clients may ping this often */
+#define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
+
+/* The stop, in the order of gRPC: drain, shutdown, grace, cancel; then, once nothing is out, destroy. */
+struct rpc_stop {
+	uv_timer_t timer;
+	struct rpc_tag tag;
+	struct rpc_server *server;
+	int grace_ms;
+	bool notified;
+	bool ending;
+	void (*on_stopped)(void *context);
+	void *context;
+};
+
+static void set_defaults(struct rpc_config *config)
+{
+	if (config->max_calls == 0)
+		config->max_calls = 16384;
+	if (config->max_streams == 0)
+		config->max_streams = 1024;
+	if (config->max_queued_bytes == 0)
+		config->max_queued_bytes = 8u << 20;
+	if (config->max_held_bytes == 0)
+		config->max_held_bytes = 512u << 20;
+	if (config->keepalive_ms == 0)
+		config->keepalive_ms = 10000;
+}
+
+static grpc_arg int_arg(const char *key, int value)
+{
+	/* gRPC reads the key only; its type has no const. */
+	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value };
+}
+
+/* BDP probing is off because its windows let each stalled stream hold 5 MiB; frames may be as large as the window instead,
+ * because in 16 KiB pieces a chunk costs a fifth more; so_reuseport because a second daemon would
+ * share the port in silence; compression because a small message could inflate to any size. */
+static grpc_server *make_grpc(const struct rpc_config *config)
+{
+	grpc_arg args[] = {
+		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, BYTES_MESSAGE_MAX),
+		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)config->max_streams),
+		int_arg("grpc.compression_enabled_algorithms_bitset", 1),
+		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_ms),
+		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_ms),
+		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+		int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, MIN_PING_MS),
+		int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+		int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
+		int_arg(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, WINDOW_BYTES),
+		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+		int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+	};
+	grpc_channel_args all = { .num_args = sizeof args / sizeof args[0], .args = args };
+	return grpc_server_create(&all, NULL);
+}
+
+enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **out_server)
+{
+	struct rpc_server *server = calloc(1, sizeof *server);
+	if (!server)
+		return ST_NO_MEMORY;
+	grpc_init();
+	server->config = *config;
+	set_defaults(&server->config);
+	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
+	server->stop = calloc(1, sizeof *server->stop);
+	if (!server->slots || !server->stop)
+		goto fail;
+	for (uint32_t i = 0; i < server->config.max_calls; i++)
+		server->slots[i] = (struct rpc_slot){ .generation = 1, .next_free = i + 1 };
+	server->grpc = make_grpc(&server->config);
+	if (!server->grpc)
+		goto fail;
+	*out_server = server;
+	return ST_OK;
+fail:
+	rpc_server_free(server);
+	return ST_NO_MEMORY;
+}
+
+/* gRPC destroys a server with listeners only after a shutdown, which needs a queue to report to. */
+static void destroy_unstarted(grpc_server *grpc)
+{
+	grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+	grpc_server_shutdown_and_notify(grpc, queue, grpc);
+	grpc_completion_queue_pluck(queue, grpc, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+	grpc_server_destroy(grpc);
+	grpc_completion_queue_shutdown(queue);
+	grpc_completion_queue_destroy(queue);
+}
+
+void rpc_server_free(struct rpc_server *server)
+{
+	if (!server)
+		return;
+	if (server->grpc)
+		destroy_unstarted(server->grpc);
+	free(server->stop);
+	free(server->rows);
+	free(server->slots);
+	free(server->peers);
+	free(server);
+	grpc_shutdown();
+}
+
+static const ProtobufCMethodDescriptor *find_method(const struct rpc_method *row)
+{
+	for (unsigned i = 0; i < row->service->n_methods; i++)
+		if (strcmp(row->service->methods[i].name, row->name) == 0)
+			return &row->service->methods[i];
+	return NULL;
+}
+
+enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context)
+{
+	struct rpc_row *all = realloc(server->rows, (server->n_rows + n) * sizeof *all);
+	if (!all)
+		return ST_NO_MEMORY;
+	server->rows = all;
+	for (size_t i = 0; i < n; i++) {
+		const ProtobufCMethodDescriptor *types = find_method(&rows[i]);
+		if (!types) {
+			log_error("service %s has no method %s", rows[i].service->name, rows[i].name);
+			return ST_INTERNAL;
+		}
+		struct rpc_row *row = &server->rows[server->n_rows++];
+		*row = (struct rpc_row){
+			.method = &rows[i], .input = types->input, .output = types->output, .context = context
+		};
+		snprintf(row->path, sizeof row->path, "/%s/%s", rows[i].service->name, rows[i].name);
+	}
+	return ST_OK;
+}
+
+const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len)
+{
+	for (size_t i = 0; i < server->n_rows; i++)
+		if (strlen(server->rows[i].path) == len && memcmp(server->rows[i].path, path, len) == 0)
+			return &server->rows[i];
+	return NULL;
+}
+
+/* Reading the request together with the call saves a round of both threads. It is bounded as before: a connection has
+ * max_streams calls, and a request has its largest size. */
+static void register_unary(struct rpc_server *server)
+{
+	for (size_t i = 0; i < server->n_rows; i++)
+		if (server->rows[i].method->kind == RPC_UNARY)
+			server->rows[i].registered = grpc_server_register_method(
+				server->grpc, server->rows[i].path, NULL, GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+}
+
+static void arm_all(struct rpc_server *server)
+{
+	for (int i = 0; i < ARMED; i++)
+		rpc_call_arm(server, NULL);
+	for (size_t row = 0; row < server->n_rows; row++)
+		for (int i = 0; server->rows[row].registered && i < ARMED_UNARY; i++)
+			rpc_call_arm(server, &server->rows[row]);
+}
+
+static void ignore(void *context)
+{
+}
+
+enum status rpc_server_start(struct rpc_server *server)
+{
+	enum status st = rpc_check_rows(server);
+	if (st == ST_OK)
+		st = rpc_ends_start(server->config.loop, &server->ends);
+	if (st != ST_OK)
+		return st;
+	st = rpc_pump_start(server->config.loop, &server->pump);
+	if (st != ST_OK) {
+		rpc_ends_stop(server->ends, ignore, NULL);
+		server->ends = NULL;
+		return st;
+	}
+	register_unary(server);
+	grpc_server_register_completion_queue(server->grpc, rpc_pump_queue(server->pump), NULL);
+	grpc_server_start(server->grpc);
+	arm_all(server);
+	return ST_OK;
+}
+
+/* Connections */
+
+static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t pid)
+{
+	if ((size_t)fd >= server->n_peers) {
+		size_t n = (size_t)fd + 64;
+		struct rpc_peer *all = realloc(server->peers, n * sizeof *all);
+		if (!all)
+			return ST_NO_MEMORY;
+		memset(all + server->n_peers, 0, (n - server->n_peers) * sizeof *all);
+		server->peers = all;
+		server->n_peers = n;
+	}
+	struct rpc_peer *peer = &server->peers[fd];
+	*peer = (struct rpc_peer){ .is_unix = true, .uid = uid, .pid = pid };
+	snprintf(peer->address, sizeof peer->address, "unix:pid=%d", (int)pid);
+	return ST_OK;
+}
+
+enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid)
+{
+	enum status st = !server->pump || server->stopping ? ST_UNAVAILABLE : ST_OK;
+	int flags = fcntl(fd, F_GETFL);
+	if (st == ST_OK && (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
+		log_error("cannot make a connection non-blocking: %s", strerror(errno));
+		st = ST_IO_ERROR;
+	}
+	if (st == ST_OK)
+		st = set_peer(server, fd, uid, pid);
+	if (st != ST_OK) {
+		close(fd);
+		return st;
+	}
+	grpc_server_credentials *insecure = grpc_insecure_server_credentials_create();
+	grpc_server_add_channel_from_fd(server->grpc, fd, insecure);
+	grpc_server_credentials_release(insecure);
+	return ST_OK;
+}
+
+/* "127.x.y.z:port" or "[::1]:port" */
+static bool is_loopback(const char *address)
+{
+	char host[64];
+	struct in_addr v4;
+	const char *colon = strrchr(address, ':');
+	if (!colon || (size_t)(colon - address) >= sizeof host)
+		return false;
+	snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
+	if (strcmp(host, "[::1]") == 0)
+		return true;
+	return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+}
+
+/* Contents of a PEM file, NUL-terminated. */
+static char *read_pem(const char *path)
+{
+	char *text = NULL;
+	FILE *file = fopen(path, "re");
+	size_t n = 0;
+	if (!file || getdelim(&text, &n, 0, file) < 0) {
+		log_error("cannot read %s: %s", path, strerror(errno));
+		free(text);
+		text = NULL;
+	}
+	if (file)
+		fclose(file);
+	return text;
+}
+
+static grpc_server_credentials *tls_credentials(const struct rpc_tcp_identity *identity)
+{
+	grpc_server_credentials *creds = NULL;
+	char *cert = read_pem(identity->cert_path), *key = read_pem(identity->key_path), *ca = read_pem(identity->ca_path);
+	grpc_ssl_pem_key_cert_pair pair = { .private_key = key, .cert_chain = cert };
+	if (cert && key && ca)
+		creds = grpc_ssl_server_credentials_create_ex(
+			ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
+	free(cert);
+	free(key);
+	free(ca);
+	return creds;
+}
+
+enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address,
+				  const struct rpc_tcp_identity *identity, int *out_port)
+{
+	bool tls = identity->cert_path && identity->key_path && identity->ca_path;
+	if (!tls && (!identity->token_ok || !is_loopback(address))) {
+		log_error("%s: needs certificate, key and ca; a token alone is allowed on 127.0.0.1 and [::1] only", address);
+		return ST_INVALID_CONFIG;
+	}
+	grpc_server_credentials *creds = tls ? tls_credentials(identity) : grpc_insecure_server_credentials_create();
+	if (!creds)
+		return ST_IO_ERROR;
+	int port = grpc_server_add_http2_port(server->grpc, address, creds);
+	grpc_server_credentials_release(creds);
+	if (port == 0) {
+		log_error("cannot listen on %s", address);
+		return ST_IO_ERROR;
+	}
+	if (!tls) {
+		server->token_ok = identity->token_ok;
+		server->token_context = identity->context;
+	}
+	*out_port = port;
+	return ST_OK;
+}
+
+/* Lent memory */
+
+struct loan {
+	struct rpc_tag tag;
+	struct rpc_server *server;
+	void (*release)(void *arg);
+	void *arg;
+};
+
+static void on_loan_ended(struct rpc_tag *tag, bool ok)
+{
+	struct loan *loan = (struct loan *)tag;
+	struct rpc_server *server = loan->server;
+	loan->release(loan->arg);
+	free(loan);
+	server->borrowed--;
+	rpc_server_check_idle(server);
+}
+
+void rpc_loan_end(void *loan)
+{
+	handoff_taken(loan);
+	rpc_pump_post(((struct loan *)loan)->server->pump, loan);
+}
+
+void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg)
+{
+	struct loan *loan = malloc(sizeof *loan);
+	if (!loan)
+		return NULL;
+	*loan = (struct loan){ .tag.run = on_loan_ended, .server = server, .release = release, .arg = arg };
+	server->borrowed++;
+	handoff_given(loan);
+	return loan;
+}
+
+/* Stopping */
+
+void rpc_server_drain(struct rpc_server *server)
+{
+	server->draining = true;
+	for (uint32_t i = 0; i < server->config.max_calls; i++)
+		if (server->slots[i].call)
+			rpc_call_drain(server->slots[i].call);
+}
+
+static void on_ends_stopped(void *context)
+{
+	struct rpc_stop *stop = context;
+	void (*on_stopped)(void *) = stop->on_stopped;
+	void *user = stop->context;
+	stop->server->ends = NULL;
+	on_stopped(user);
+}
+
+static void on_pump_stopped(void *context)
+{
+	struct rpc_stop *stop = context;
+	stop->server->pump = NULL;
+	rpc_ends_stop(stop->server->ends, on_ends_stopped, stop);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	struct rpc_stop *stop = handle->data;
+	grpc_server_destroy(stop->server->grpc);
+	stop->server->grpc = NULL;
+	rpc_pump_stop(stop->server->pump, on_pump_stopped, stop);
+}
+
+void rpc_server_check_idle(struct rpc_server *server)
+{
+	struct rpc_stop *stop = server->stop;
+	if (!stop->notified || stop->ending || server->armed || server->open || server->borrowed)
+		return;
+	stop->ending = true;
+	uv_close((uv_handle_t *)&stop->timer, on_timer_closed);
+}
+
+static void on_shutdown(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_stop *stop = (struct rpc_stop *)((char *)tag - offsetof(struct rpc_stop, tag));
+	stop->notified = true;
+	rpc_server_check_idle(stop->server);
+}
+
+static void on_grace_over(uv_timer_t *timer)
+{
+	struct rpc_stop *stop = timer->data;
+	if (stop->server->open) /* else it waits for idle clients to hang up */
+		log_warn("calls that did not end in time are cancelled: %u", stop->server->open);
+	grpc_server_cancel_all_calls(stop->server->grpc);
+}
+
+/* `stopping` is set after the shutdown, so that a call that comes just before it still finds one armed. */
+static void on_drained(uv_timer_t *timer)
+{
+	struct rpc_stop *stop = timer->data;
+	struct rpc_server *server = stop->server;
+	handoff_given(&stop->tag);
+	grpc_server_shutdown_and_notify(server->grpc, rpc_pump_queue(server->pump), &stop->tag);
+	server->stopping = true;
+	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);
+}
+
+void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
+		     void *context)
+{
+	struct rpc_stop *stop = server->stop;
+	*stop = (struct rpc_stop){
+		.tag.run = on_shutdown, .server = server, .grace_ms = grace_ms, .on_stopped = on_stopped, .context = context
+	};
+	uv_timer_init(server->config.loop, &stop->timer);
+	stop->timer.data = stop;
+	rpc_server_drain(server);
+	uv_timer_start(&stop->timer, on_drained, (uint64_t)drain_ms, 0);
+}
+
+void rpc_server_stats(const struct rpc_server *server, struct rpc_stats *out_stats)
+{
+	*out_stats = server->stats;
+}
+
+void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
+{
+	char text[512];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof text, fmt, args);
+	va_end(args);
+	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
+}

@@ -1,0 +1,169 @@
+/* gRPC server: a table of methods, and calls whose handlers all run on the loop thread.
+ *
+ * One completion-queue thread (the pump) only moves completions to the loop (an inbox and uv_async); so all that is
+ * declared here is called on the loop thread and nothing needs a lock. Handlers must not block.
+ *
+ * Life of a call: on_message (at least once, or on_half_close), then anything in any order, then on_end exactly once
+ * and last. `struct rpc_call *` is valid until on_end returns; what lives longer keeps rpc_id and asks rpc_find.
+ * A method that answers ends its call with rpc_finish or rpc_fail; on_end follows later by itself. When the client
+ * cancels, dies or the deadline passes, on_end comes without that. The on_end of unary calls may be 50 ms late.
+ * Errors of the layer itself (malformed message, no such method, draining, limits, no identity, missing deadline) are
+ * answered here; the handler never sees those calls.
+ *
+ * Every error carries google.rpc.Status with one gacc.v1.ErrorDetail in the trailer grpc-status-details-bin.
+ *
+ * The process should raise M_TRIM_THRESHOLD (mallopt, 64 MiB) before its first thread: bulk receive is 1.6 times
+ * faster then. Fork only to exec once a server exists.
+ */
+#ifndef GACC_RPC_RPC_H
+#define GACC_RPC_RPC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "proto/bytes.h"
+#include "proto/error_detail.h"
+#include "proto/status.h"
+
+struct ProtobufCServiceDescriptor;
+struct rpc_server;
+struct rpc_call;
+
+enum rpc_kind { RPC_UNARY, RPC_CLIENT_STREAM, RPC_SERVER_STREAM, RPC_BIDI };
+
+enum rpc_flags {
+	RPC_NEEDS_DEADLINE = 1 << 0, /* a call without one is refused: INVALID_ARGUMENT */
+	RPC_NEEDS_NO_IDENTITY = 1 << 1, /* health */
+	RPC_ENDS_ON_DRAIN = 1 << 2, /* rpc_server_drain answers open calls of this method with DRAINING */
+};
+
+/* One row. Static storage. Handlers other than on_message may be NULL. */
+struct rpc_method {
+	const struct ProtobufCServiceDescriptor *service;
+	const char *name;
+	enum rpc_kind kind;
+	unsigned flags;
+	uint32_t bulk; /* number of the request's bytes field that is not copied; 0 = none */
+	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv (or,
+	 * if that is called in here, until this returns) and at most until on_end returns. Streams: the next message is
+	 * read only after rpc_recv, which is the back-pressure. */
+	void (*on_message)(struct rpc_call *call, const struct ProtobufCMessage *request, const struct bytes_view *bulk);
+	/* CLIENT_STREAM, BIDI (required there): the client has sent its last message; comes in answer to rpc_recv. Not
+	 * called when the call died. */
+	void (*on_half_close)(struct rpc_call *call);
+	/* A sent message has left and at most half of max_queued_bytes wait. */
+	void (*on_writable)(struct rpc_call *call);
+	/* `completed`: the status reached the transport; else cancelled, dead or past the deadline. */
+	void (*on_end)(struct rpc_call *call, bool completed);
+};
+
+struct rpc_peer {
+	bool is_unix; /* uid and pid are the kernel's word (SO_PEERCRED) */
+	uid_t uid; /* TCP: (uid_t)-1 */
+	pid_t pid; /* TCP: 0 */
+	char name[128]; /* TCP: the certificate's common name, or "token"; unix: "" */
+	char address[64]; /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
+};
+
+struct rpc_config {
+	void *loop; /* uv_loop_t * */
+	unsigned max_calls; /* live calls; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
+	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
+	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
+	size_t max_held_bytes; /* of all requests that handlers have not let go of; more are refused. 0 = 512 MiB */
+	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
+};
+
+/* Server in state "adding rows". UNAVAILABLE, NO_MEMORY. */
+enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **out_server);
+/* Frees a server that was never started or has stopped. Takes NULL. */
+void rpc_server_free(struct rpc_server *server);
+
+/* Adds rows before the start; rpc_context gives `context` to their handlers. INTERNAL when a row names no method of
+ * its service. */
+enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context);
+
+/* How callers over TCP prove who they are. Either the three paths (mutual TLS), or token_ok, which is for loopback
+ * addresses only: every call carries `authorization: Bearer <token>`, and token_ok compares it in constant time. */
+struct rpc_tcp_identity {
+	const char *cert_path;
+	const char *key_path;
+	const char *ca_path;
+	bool (*token_ok)(void *context, const char *token, size_t len);
+	void *context;
+};
+/* Listens on "127.0.0.1:7420" or "[::1]:0", before the start. INVALID_CONFIG (no identity, or token off loopback),
+ * IO_ERROR (file or port). */
+enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address,
+				  const struct rpc_tcp_identity *identity, int *out_port);
+
+/* Checks the rows against the descriptor set (INTERNAL, each fault logged: a method without a row, a row without a
+ * method, another streaming kind) and starts. */
+enum status rpc_server_start(struct rpc_server *server);
+
+/* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR. */
+enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid);
+
+/* From now on new calls are answered DRAINING and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. */
+void rpc_server_drain(struct rpc_server *server);
+/* Drains for drain_ms, then waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the
+ * loop when no call, thread or borrowed memory is left and rpc_server_free is allowed. Once, after the start. Without the
+ * drain, gRPC answers calls that arrive during the stop with CANCELLED; with it, only a client that goes on calling
+ * without a pause can still hear that. */
+void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
+		     void *context);
+
+/* Calls. */
+uint64_t rpc_id(const struct rpc_call *call); /* never 0, never used twice */
+struct rpc_call *rpc_find(struct rpc_server *server, uint64_t id); /* NULL when it is over or answered */
+struct rpc_server *rpc_server_of(const struct rpc_call *call);
+void *rpc_context(const struct rpc_call *call); /* of rpc_server_add */
+void rpc_set_data(struct rpc_call *call, void *data); /* the handler's own; NULL at first */
+void *rpc_data(const struct rpc_call *call);
+const struct rpc_peer *rpc_peer(const struct rpc_call *call);
+/* INT64_MAX without a deadline; 0 when it has passed. */
+int64_t rpc_deadline_left_ns(const struct rpc_call *call);
+/* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
+bool rpc_metadata(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len);
+
+/* Lets the next message of a stream come. At most one call per message. */
+void rpc_recv(struct rpc_call *call);
+/* Queues a message of a server or bidi stream; packed before it returns. RESOURCE_EXHAUSTED when max_queued_bytes are
+ * waiting (nothing was queued: the reader is slow; wait for on_writable or rpc_fail), CANCELLED after rpc_finish or
+ * rpc_fail. */
+enum status rpc_send(struct rpc_call *call, const struct ProtobufCMessage *msg);
+/* The same with n bytes by reference as field `bulk`. release(arg) runs on the loop when gRPC no longer reads them, and
+ * also when this fails (then before it returns). */
+enum status rpc_send_bulk(struct rpc_call *call, const struct ProtobufCMessage *msg, uint32_t bulk, const void *data,
+			  size_t n, void (*release)(void *arg), void *arg);
+
+/* Ends the call with OK, after what is queued. `reply` is required for UNARY and CLIENT_STREAM and NULL otherwise. The
+ * first of rpc_finish and rpc_fail counts; later ones do nothing. */
+void rpc_finish(struct rpc_call *call, const struct ProtobufCMessage *reply);
+
+/* Ends the call with an error; messages still queued are dropped. */
+void rpc_fail(struct rpc_call *call, const struct rpc_error *error);
+/* rpc_fail with a printf message. */
+void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Ends the call with a bare gRPC code, for the standard services. */
+void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text);
+
+struct rpc_stats {
+	uint64_t calls; /* accepted since the start */
+	uint64_t refused; /* answered by the layer */
+	unsigned live;
+};
+void rpc_server_stats(const struct rpc_server *server, struct rpc_stats *out_stats);
+
+/* grpc.health.v1. Serving state of a service name; "" is the server as a whole and starts NOT_SERVING; a service that
+ * was never set is NOT_FOUND. Watchers hear changes. Add the rows before the start; drop it after the stop. */
+struct rpc_health;
+enum status rpc_health_new(struct rpc_server *server, struct rpc_health **out_health);
+void rpc_health_free(struct rpc_health *health);
+enum status rpc_health_set(struct rpc_health *health, const char *service, bool serving);
+
+/* grpc.reflection v1 and v1alpha over the linked descriptor set; lists the services that have rows. */
+enum status rpc_reflection_add(struct rpc_server *server);
+
+#endif

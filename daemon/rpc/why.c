@@ -1,0 +1,38 @@
+#include <stdio.h>
+#include <string.h>
+#include <grpc/byte_buffer.h>
+#include <protobuf-c/protobuf-c.h>
+#include "rpc/private.h"
+
+#define PATH_SHOWN 128 /* bytes of a method's name */
+
+void rpc_why_unpack(const struct rpc_row *row, grpc_byte_buffer *in, enum status st, char *why, size_t n_why)
+{
+	size_t n = grpc_byte_buffer_length(in);
+	if (st == ST_MALFORMED)
+		bytes_explain_buffer(row->input, in, why, n_why);
+	else if (st == ST_RESOURCE_EXHAUSTED && row->method->bulk)
+		snprintf(why, n_why, "%s: %zu bytes, of which more than %u are not data", row->input->name, n, BYTES_ENVELOPE_MAX);
+	else
+		snprintf(why, n_why, "%s: %zu bytes of small elements: %s", row->input->name, n, status_info(st)->text);
+}
+
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
+			    enum status st, char *why, size_t n_why)
+{
+	if (row) {
+		path = row->path;
+		n_path = strlen(path);
+	}
+	int shown = (int)(n_path < PATH_SHOWN ? n_path : PATH_SHOWN);
+	if (st == ST_RESOURCE_EXHAUSTED) {
+		snprintf(why, n_why, "%.*s: %u calls are open, the most", shown, path, server->config.max_calls);
+		return "end calls that wait, then repeat this one";
+	}
+	if (st == ST_INVALID_ARGUMENT) {
+		snprintf(why, n_why, "%.*s: the call has no deadline", shown, path);
+		return "set a deadline (grpc-timeout)";
+	}
+	snprintf(why, n_why, "%.*s: %s", shown, path, status_info(st)->text);
+	return NULL;
+}

@@ -1,0 +1,389 @@
+#include "host/attach.h"
+
+#include "base/log.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+static char dir[64], path[80], lock[90];
+static uv_loop_t loop;
+static struct attach *server;
+
+/* What the edge was told, in order: "r1 c1 d1". */
+static char story[256];
+static uint64_t last_conn;
+static char request[ATTACH_MAX_REQUEST];
+static size_t n_request;
+static struct listen_peer requester;
+
+static void told(char what, uint64_t conn)
+{
+	size_t n = strlen(story);
+	snprintf(story + n, sizeof story - n, "%s%c%d", n ? " " : "", what, (int)conn);
+}
+
+static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer, const void *bytes, size_t n)
+{
+	told('r', conn);
+	last_conn = conn;
+	memcpy(request, bytes, n);
+	n_request = n;
+	requester = *peer;
+}
+
+static char refusal[128];
+static void on_refused(void *arg, uint64_t conn, const char *why)
+{
+	told('x', conn);
+	snprintf(refusal, sizeof refusal, "%s", why);
+	ck_assert_int_eq(attach_reply(server, conn, "no", 2, NULL, 0), ST_OK);
+}
+
+static void on_closed(void *arg, uint64_t conn)
+{
+	told('c', conn);
+}
+
+static void on_died(void *arg, uint64_t conn)
+{
+	told('d', conn);
+}
+
+static const struct attach_events events = { on_request, on_refused, on_closed, on_died };
+
+static void spin(void)
+{
+	for (int i = 0; i < 5; i++)
+		uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+static void wait_for(const char *what)
+{
+	while (!strstr(story, what))
+		uv_run(&loop, UV_RUN_ONCE);
+}
+
+static void setup(void)
+{
+	strcpy(dir, "/tmp/gacc-attach-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/sock", dir);
+	snprintf(lock, sizeof lock, "%s.lock", path);
+	ck_assert_int_eq(uv_loop_init(&loop), 0);
+	struct listen_opts o = { .path = path, .mode = 0600, .max_per_uid = 4 };
+	ck_assert_int_eq(attach_open(&loop, &o, &events, NULL, &server), ST_OK);
+}
+
+static void teardown(void)
+{
+	attach_close(server);
+	spin();
+	ck_assert_int_eq(uv_loop_close(&loop), 0);
+	unlink(lock);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+
+static int client(void)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	strcpy(at.sun_path, path);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+	return fd;
+}
+
+static int asking_client(void)
+{
+	int c = client();
+	ck_assert_int_eq(send(c, "map", 3, 0), 3);
+	spin();
+	return c;
+}
+
+/* An answer that nobody has read may come before the end. */
+static bool is_over(int fd)
+{
+	char c;
+	ssize_t n;
+	while ((n = recv(fd, &c, 1, MSG_DONTWAIT)) > 0)
+		;
+	return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
+static int open_fds(void)
+{
+	int n = 0;
+	DIR *d = opendir("/proc/self/fd");
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* Receives one answer; returns the number of descriptors in fds. */
+static size_t receive(int c, char *text, size_t n_text, int *fds, size_t most)
+{
+	static char control[CMSG_SPACE(sizeof(int) * ATTACH_MAX_FDS)];
+	struct iovec iov = { text, n_text - 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	ssize_t n = recvmsg(c, &m, MSG_CMSG_CLOEXEC);
+	ck_assert_int_ge(n, 0);
+	text[n] = 0;
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+	size_t n_fds = h ? (h->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+	ck_assert_uint_le(n_fds, most);
+	if (n_fds)
+		memcpy(fds, CMSG_DATA(h), n_fds * sizeof(int));
+	return n_fds;
+}
+
+START_TEST(memory_is_handed_over)
+{
+	int mem[2], fds[2], c = asking_client();
+	char text[16], got[4] = "";
+	ck_assert_str_eq(story, "r1");
+	ck_assert_uint_eq(n_request, 3);
+	ck_assert_mem_eq(request, "map", 3);
+	ck_assert_int_eq(requester.pid, getpid());
+	for (int i = 0; i < 2; i++) {
+		mem[i] = memfd_create("m", MFD_CLOEXEC);
+		ck_assert_int_eq(pwrite(mem[i], i ? "two" : "one", 3, 0), 3);
+	}
+	ck_assert_int_eq(attach_reply(server, 1, "here", 4, mem, 2), ST_OK);
+	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 2);
+	ck_assert_str_eq(text, "here");
+	ck_assert_int_eq(pread(fds[1], got, 3, 0), 3);
+	ck_assert_str_eq(got, "two");
+	spin();
+	ck_assert(!is_over(c)); /* stays open */
+	close(c);
+	spin();
+	ck_assert_str_eq(story, "r1 c1");
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, NULL, 0), ST_SESSION_UNKNOWN);
+	for (int i = 0; i < 2; i++) {
+		close(mem[i]);
+		close(fds[i]);
+	}
+}
+END_TEST
+
+START_TEST(as_many_descriptors_as_a_message_carries)
+{
+	int mem[ATTACH_MAX_FDS + 1], fds[ATTACH_MAX_FDS], c = asking_client();
+	char text[16];
+	for (int i = 0; i <= ATTACH_MAX_FDS; i++)
+		mem[i] = 0;
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS + 1), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS), ST_OK);
+	ck_assert_uint_eq(receive(c, text, sizeof text, fds, ATTACH_MAX_FDS), ATTACH_MAX_FDS);
+	close(c);
+}
+END_TEST
+
+START_TEST(descriptors_of_a_client_are_not_taken)
+{
+	int before = open_fds(), c = client(), fd = 0;
+	char control[CMSG_SPACE(sizeof fd)] = { 0 };
+	struct iovec iov = { (void *)(uintptr_t) "map", 3 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(h), &fd, sizeof fd);
+	ck_assert_int_eq(sendmsg(c, &m, 0), 3);
+	spin();
+	ck_assert(is_over(c));
+	ck_assert_str_eq(story, "x1");
+	ck_assert_str_eq(refusal, "a packet of 3 bytes with ancillary data: send the MapRequest alone");
+	close(c);
+	spin();
+	ck_assert_int_eq(open_fds(), before);
+}
+END_TEST
+
+START_TEST(a_long_packet_ends_the_connection)
+{
+	static char big[ATTACH_MAX_REQUEST + 1];
+	int c = client();
+	ck_assert_int_eq(send(c, big, sizeof big - 1, 0), (ssize_t)sizeof big - 1);
+	spin();
+	ck_assert_uint_eq(n_request, ATTACH_MAX_REQUEST);
+	ck_assert(!is_over(c));
+	ck_assert_int_eq(send(c, big, sizeof big, 0), (ssize_t)sizeof big);
+	spin();
+	char text[8];
+	ck_assert_int_eq(recv(c, text, sizeof text, MSG_DONTWAIT), 2); /* the answer arrives before the end */
+	ck_assert(is_over(c));
+	ck_assert_str_eq(story, "r1 x1 c1");
+	ck_assert_str_eq(refusal, "a packet of 4097 bytes, at most 4096 are allowed: send one MapRequest");
+	close(c);
+}
+END_TEST
+
+START_TEST(who_never_asked_is_never_told_of)
+{
+	close(client());
+	spin();
+	ck_assert_str_eq(story, "");
+}
+END_TEST
+
+START_TEST(a_dropped_connection_is_over)
+{
+	int c = asking_client();
+	attach_drop(server, last_conn);
+	attach_drop(server, last_conn);
+	spin();
+	ck_assert(is_over(c));
+	ck_assert_str_eq(story, "r1");
+	close(c);
+}
+END_TEST
+
+START_TEST(a_client_that_does_not_read_is_dropped)
+{
+	static char big[32768];
+	enum status st = ST_OK;
+	int c = asking_client();
+	for (int i = 0; i < 1000 && st == ST_OK; i++)
+		st = attach_reply(server, 1, big, sizeof big, NULL, 0);
+	ck_assert_int_eq(st, ST_UNAVAILABLE);
+	ck_assert_str_eq(story, "r1"); /* not from inside the call */
+	spin();
+	ck_assert_str_eq(story, "r1 c1");
+	close(c);
+}
+END_TEST
+
+/* A trainer: asks, takes the answer, then does as told over `order`: 'c' closes the socket, anything else exits. */
+static pid_t trainer(int order)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		char c;
+		int fds[4], s = client();
+		if (send(s, "map", 3, 0) != 3)
+			_exit(1);
+		receive(s, &(char[16]){ 0 }[0], 16, fds, 4);
+		while (read(order, &c, 1) == 1 && c == 'c')
+			close(s);
+		_exit(0);
+	}
+	return pid;
+}
+
+START_TEST(a_closed_socket_is_not_a_dead_process)
+{
+	int p[2], mem = memfd_create("m", MFD_CLOEXEC);
+	ck_assert_int_eq(pipe(p), 0);
+	pid_t pid = trainer(p[0]);
+	wait_for("r1");
+	ck_assert_int_eq(requester.pid, pid);
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, &mem, 1), ST_OK);
+	ck_assert_int_eq(write(p[1], "c", 1), 1);
+	wait_for("c1");
+	spin();
+	ck_assert_str_eq(story, "r1 c1"); /* it still maps the memory */
+	if (_i)
+		kill(pid, SIGKILL);
+	else
+		ck_assert_int_eq(write(p[1], "x", 1), 1);
+	wait_for("d1");
+	ck_assert_str_eq(story, "r1 c1 d1");
+	waitpid(pid, NULL, 0);
+	close(mem);
+	close(p[0]);
+	close(p[1]);
+}
+END_TEST
+
+START_TEST(a_killed_process_is_told_twice)
+{
+	int p[2], mem = memfd_create("m", MFD_CLOEXEC);
+	ck_assert_int_eq(pipe(p), 0);
+	pid_t pid = trainer(p[0]);
+	wait_for("r1");
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, &mem, 1), ST_OK);
+	kill(pid, SIGKILL);
+	wait_for("c1");
+	wait_for("d1");
+	spin();
+	ck_assert_int_eq(strlen(story), strlen("r1 c1 d1"));
+	waitpid(pid, NULL, 0);
+	close(mem);
+	close(p[0]);
+	close(p[1]);
+}
+END_TEST
+
+START_TEST(a_process_that_got_nothing_is_not_watched)
+{
+	int p[2];
+	ck_assert_int_eq(pipe(p), 0);
+	pid_t pid = trainer(p[0]);
+	wait_for("r1");
+	ck_assert_int_eq(attach_reply(server, 1, "no", 2, NULL, 0), ST_OK);
+	ck_assert_int_eq(write(p[1], "x", 1), 1);
+	waitpid(pid, NULL, 0);
+	spin();
+	ck_assert_str_eq(story, "r1 c1");
+	close(p[0]);
+	close(p[1]);
+}
+END_TEST
+
+START_TEST(a_process_that_maps_over_and_over_is_stopped)
+{
+	int mem = memfd_create("m", MFD_CLOEXEC), refused = 0, i;
+	for (i = 0; i < 100 && !refused; i++) {
+		uint64_t before = last_conn;
+		int c = asking_client();
+		refused = last_conn == before && is_over(c);
+		if (!refused)
+			ck_assert_int_eq(attach_reply(server, last_conn, "x", 1, &mem, 1), ST_OK);
+		close(c);
+		spin();
+	}
+	ck_assert(refused);
+	ck_assert_int_eq(i, 17); /* 4 connections at a time, 4 dead ones for each */
+	close(mem);
+}
+END_TEST
+
+int main(void)
+{
+	log_init("test", LOG_TEXT, 0);
+	Suite *s = suite_create("attach");
+	TCase *c = tcase_create("attach");
+	tcase_add_checked_fixture(c, setup, teardown);
+	suite_add_tcase(s, c);
+	tcase_add_test(c, memory_is_handed_over);
+	tcase_add_test(c, as_many_descriptors_as_a_message_carries);
+	tcase_add_test(c, descriptors_of_a_client_are_not_taken);
+	tcase_add_test(c, a_long_packet_ends_the_connection);
+	tcase_add_test(c, who_never_asked_is_never_told_of);
+	tcase_add_test(c, a_dropped_connection_is_over);
+	tcase_add_test(c, a_client_that_does_not_read_is_dropped);
+	tcase_add_loop_test(c, a_closed_socket_is_not_a_dead_process, 0, 2);
+	tcase_add_test(c, a_killed_process_is_told_twice);
+	tcase_add_test(c, a_process_that_got_nothing_is_not_watched);
+	tcase_add_test(c, a_process_that_maps_over_and_over_is_stopped);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_ENV);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,391 @@
+/* Real processes: the child of the supervisor is this program again, in one of the roles below. It reports on a descriptor with a
+ * fixed number, which the supervisor hands down like any other that is not close-on-exec. */
+#include "host/supervise.h"
+
+#include "base/log.h"
+#include "host/fdstore.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define REPORT_FD 500
+#define MANY 200
+
+static char *self;
+
+/* --- roles --- */
+
+static struct fdstore *store;
+static struct fdstore_fd *fds;
+static size_t n_fds;
+
+static void report(const char *text)
+{
+	if (write(REPORT_FD, text, strlen(text)) != (ssize_t)strlen(text))
+		_exit(90);
+}
+
+static void open_store(void)
+{
+	if (fdstore_open(&store, &fds, &n_fds))
+		_exit(91);
+}
+
+static void put_new(const char *name, const char *content)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC);
+	if (pwrite(fd, content, strlen(content), 0) < 0 || fdstore_put(store, name, fd))
+		_exit(92);
+	close(fd);
+}
+
+static void barrier(void)
+{
+	int fd;
+	if (fdstore_barrier(store, &fd))
+		_exit(93);
+	struct pollfd p = { fd, POLLIN, 0 };
+	poll(&p, 1, -1);
+	close(fd);
+}
+
+/* Counts its lives in a memfd and tells them, until it is killed. */
+static void role_count(void)
+{
+	uint64_t lives = 0;
+	char text[32];
+	open_store();
+	if (n_fds == 0) {
+		put_new("j1.control.0.1", "");
+		barrier();
+		kill(getpid(), SIGKILL); /* at the earliest instant that is safe */
+	}
+	if (n_fds != 1 || strcmp(fds[0].name, "j1.control.0.1") != 0)
+		_exit(94);
+	if (pread(fds[0].fd, &lives, sizeof lives, 0) < 0)
+		_exit(95);
+	lives++;
+	if (pwrite(fds[0].fd, &lives, sizeof lives, 0) != sizeof lives)
+		_exit(96);
+	snprintf(text, sizeof text, "%d %d\n", (int)getpid(), (int)lives);
+	report(text);
+	for (;;)
+		pause();
+}
+
+static void role_names(void)
+{
+	char text[96], content[16];
+	open_store();
+	if (n_fds == 0) {
+		put_new("a", "A");
+		put_new("b", "B");
+		put_new("c", "C");
+		if (fdstore_remove(store, "b"))
+			_exit(94);
+		raise(SIGKILL); /* without a barrier: what was sent is read all the same */
+	}
+	for (size_t i = 0; i < n_fds; i++) {
+		memset(content, 0, sizeof content);
+		if (pread(fds[i].fd, content, 15, 0) < 0)
+			_exit(95);
+		snprintf(text, sizeof text, "%s=%s ", fds[i].name, content);
+		report(text);
+	}
+	_exit(0);
+}
+
+static void role_many(void)
+{
+	char name[32], text[32];
+	open_store();
+	if (n_fds == 0) {
+		for (int i = 0; i < MANY; i++) {
+			snprintf(name, sizeof name, "j1.slot.%d.1", i);
+			put_new(name, name);
+		}
+		raise(SIGKILL);
+	}
+	for (size_t i = 0; i < n_fds; i++) {
+		memset(text, 0, sizeof text);
+		if (pread(fds[i].fd, text, sizeof text - 1, 0) < 0 || strcmp(text, fds[i].name) != 0)
+			_exit(95);
+	}
+	snprintf(text, sizeof text, "%zu", n_fds);
+	report(text);
+	_exit(0);
+}
+
+/* The first life makes its own child send; only the second tells what was kept. */
+static void role_stranger(void)
+{
+	char text[96];
+	char *notify = strdup(getenv("NOTIFY_SOCKET"));
+	open_store();
+	if (n_fds == 0) {
+		put_new("mine", "");
+		if (fork() == 0) {
+			setenv("NOTIFY_SOCKET", notify, 1);
+			open_store();
+			put_new("stranger", "");
+			if (fdstore_remove(store, "mine"))
+				_exit(97);
+			_exit(0);
+		}
+		wait(NULL);
+		raise(SIGKILL);
+	}
+	snprintf(text, sizeof text, "%zu %s", n_fds, fds[0].name);
+	report(text);
+	_exit(0);
+}
+
+static void on_term(int sig)
+{
+	report("term");
+	_exit(0);
+}
+
+static void on_hup(int sig)
+{
+	report("hup");
+}
+
+static void role_stop(void)
+{
+	signal(SIGTERM, on_term);
+	signal(SIGHUP, on_hup);
+	report("up");
+	for (;;)
+		pause();
+}
+
+static void role_die_of_term(void)
+{
+	report("up");
+	for (;;)
+		pause();
+}
+
+/* READY, then silence; only a watchdog ends that. The next life sees what the first stored. */
+static void role_silent(void)
+{
+	open_store();
+	if (n_fds == 1) {
+		report("again");
+		_exit(0);
+	}
+	put_new("x", "");
+	if (fdstore_watchdog_us(store) != 50000 || fdstore_ready(store))
+		_exit(98);
+	for (;;)
+		pause();
+}
+
+static void role_exit_2(void)
+{
+	report("x");
+	_exit(2);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} roles[] = { { "count", role_count }, { "names", role_names },		{ "many", role_many },
+	      { "stranger", role_stranger }, { "stop", role_stop },	{ "die_of_term", role_die_of_term },
+	      { "silent", role_silent }, { "exit_2", role_exit_2 } };
+
+/* --- tests --- */
+
+static pid_t supervisor;
+static int reports;
+
+static void start(const char *role, uint32_t watchdog_ms)
+{
+	int p[2];
+	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
+	supervisor = fork();
+	if (supervisor == 0) {
+		dup2(p[1], REPORT_FD);
+		char *argv[] = { self, (char *)(uintptr_t) "--role", (char *)(uintptr_t)role, NULL };
+		struct supervise_opts o = { argv, 0, watchdog_ms };
+		_exit(supervise_run(&o));
+	}
+	close(p[1]);
+	reports = p[0];
+}
+
+/* What the children say, until all have ended. */
+static const char *all_reports(void)
+{
+	static char text[4096];
+	size_t n = 0;
+	for (ssize_t r; (r = read(reports, text + n, sizeof text - 1 - n)) > 0;)
+		n += (size_t)r;
+	text[n] = 0;
+	return text;
+}
+
+static void expect_report(const char *want)
+{
+	char text[64] = "";
+	ck_assert_int_eq(read(reports, text, strlen(want)), (ssize_t)strlen(want));
+	ck_assert_str_eq(text, want);
+}
+
+static int exit_code(void)
+{
+	int ws;
+	ck_assert_int_eq(waitpid(supervisor, &ws, 0), supervisor);
+	ck_assert(WIFEXITED(ws));
+	close(reports);
+	return WEXITSTATUS(ws);
+}
+
+START_TEST(memory_survives_sigkill)
+{
+	FILE *in;
+	int pid = 0, lives = 0;
+	start("count", 0);
+	in = fdopen(dup(reports), "r");
+	for (int i = 1; i <= 25; i++) {
+		ck_assert_int_eq(fscanf(in, "%d %d", &pid, &lives), 2);
+		ck_assert_int_eq(lives, i);
+		ck_assert_int_eq(kill(pid, i < 25 ? SIGKILL : 0), 0);
+	}
+	fclose(in);
+	kill(supervisor, SIGTERM);
+	ck_assert_int_eq(exit_code(), 128 + SIGTERM);
+	ck_assert_int_eq(kill(pid, 0), -1); /* nothing is left running */
+}
+END_TEST
+
+START_TEST(descriptors_are_kept_by_name_and_removed)
+{
+	start("names", 0);
+	const char *text = all_reports();
+	ck_assert_ptr_nonnull(strstr(text, "a=A "));
+	ck_assert_ptr_nonnull(strstr(text, "c=C "));
+	ck_assert_int_eq(strlen(text), 8);
+	ck_assert_int_eq(exit_code(), 0);
+}
+END_TEST
+
+START_TEST(many_descriptors_are_not_mixed_up)
+{
+	char want[16];
+	start("many", 0);
+	snprintf(want, sizeof want, "%d", MANY);
+	ck_assert_str_eq(all_reports(), want);
+	ck_assert_int_eq(exit_code(), 0);
+}
+END_TEST
+
+START_TEST(only_the_child_is_listened_to)
+{
+	start("stranger", 0);
+	ck_assert_str_eq(all_reports(), "1 mine");
+	ck_assert_int_eq(exit_code(), 0);
+}
+END_TEST
+
+START_TEST(a_clean_stop_ends_all)
+{
+	start("stop", 0);
+	expect_report("up");
+	kill(supervisor, SIGHUP);
+	expect_report("hup");
+	kill(supervisor, _i ? SIGINT : SIGTERM);
+	ck_assert_str_eq(all_reports(), "term");
+	ck_assert_int_eq(exit_code(), 0);
+}
+END_TEST
+
+START_TEST(a_child_that_dies_of_the_stop_is_not_started_again)
+{
+	start("die_of_term", 0);
+	expect_report("up");
+	kill(supervisor, SIGTERM);
+	ck_assert_str_eq(all_reports(), "");
+	ck_assert_int_eq(exit_code(), 128 + SIGTERM);
+}
+END_TEST
+
+START_TEST(a_silent_child_is_killed_and_started_again)
+{
+	start("silent", 50);
+	ck_assert_str_eq(all_reports(), "again");
+	ck_assert_int_eq(exit_code(), 0);
+}
+END_TEST
+
+START_TEST(wrong_usage_is_final)
+{
+	start("exit_2", 0);
+	ck_assert_str_eq(all_reports(), "x");
+	ck_assert_int_eq(exit_code(), 2);
+}
+END_TEST
+
+START_TEST(a_program_that_is_not_there_is_final)
+{
+	char *argv[] = { (char *)(uintptr_t) "/nonexistent/gaccd", NULL };
+	struct supervise_opts o = { argv, 0, 0 };
+	ck_assert_int_eq(supervise_run(&o), 2);
+}
+END_TEST
+
+static char tmp[64];
+
+static void setup(void)
+{
+	strcpy(tmp, "/tmp/gacc-supervise-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(tmp));
+	setenv("TMPDIR", tmp, 1);
+}
+
+/* rmdir fails if the supervisor left something there. */
+static void teardown(void)
+{
+	ck_assert_int_eq(rmdir(tmp), 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && strcmp(argv[1], "--role") == 0)
+		for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+			if (strcmp(argv[2], roles[i].name) == 0)
+				roles[i].run();
+	log_init("test", LOG_TEXT, LOG_ERROR);
+	self = realpath("/proc/self/exe", NULL);
+	Suite *s = suite_create("supervise");
+	TCase *c = tcase_create("supervise");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 30);
+	suite_add_tcase(s, c);
+	tcase_add_test(c, memory_survives_sigkill);
+	tcase_add_test(c, descriptors_are_kept_by_name_and_removed);
+	tcase_add_test(c, many_descriptors_are_not_mixed_up);
+	tcase_add_test(c, only_the_child_is_listened_to);
+	tcase_add_loop_test(c, a_clean_stop_ends_all, 0, 2);
+	tcase_add_test(c, a_child_that_dies_of_the_stop_is_not_started_again);
+	tcase_add_test(c, a_silent_child_is_killed_and_started_again);
+	tcase_add_test(c, wrong_usage_is_final);
+	tcase_add_test(c, a_program_that_is_not_there_is_final);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_ENV);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	free(self);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
