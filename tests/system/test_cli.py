@@ -212,7 +212,8 @@ def test_submit_wait_ends_with_the_rank_that_failed(cluster, tmp_path):
                     f"launch: {{mode: daemon, command: [{LINEAR}]}}}}")
     out = cluster.run("submit", "-f", path, "--wait")
     assert re.search(r"^job \d+ \(launched\) is (PENDING|STARTING)", out) and re.search(r"^job \d+ COMPLETED   steps 3/3", out, re.M)
-    command = 'launch.command=[sh, -c, "echo hello from $PWD; [ $RANK = 0 ] || exit 3; sleep 60"]'
+    said = "until grep -qs hello $GACC_LOG_DIR/worker_0.log; do sleep 0.01; done"
+    command = f'launch.command=[sh, -c, "echo hello from $PWD; [ $RANK = 0 ] && exec sleep 60; {said}; exit 3"]'
     out = cluster.run("submit", "-f", path, "--set", command, "--wait", "--tee", "all", code=3)
     assert f"[rank0] hello from {os.getcwd()}\n" in out and "exited with code 3" in cluster.err
     job = int(re.match(r"job (\d+) ", out)[1])
