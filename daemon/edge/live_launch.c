@@ -174,19 +174,14 @@ static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 static void wind_up(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
-	bool completed = live_state(l, NULL, NULL) == JOB_COMPLETED;
-	if (g->summary.phase == LAUNCH_OVER || g->summary.phase == LAUNCH_IDLE) {
-		if (g->asked != ASKED_END && order(l, LAUNCH_OP_END, NULL, 0))
-			g->asked = ASKED_END;
-		return;
-	}
-	if (completed && !g->stop_ns)
+	bool patient = live_state(l, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE;
+	if (patient && !g->stop_ns)
 		g->stop_ns = now.mono_ns + COMPLETED_NS;
-	if (completed && now.mono_ns < g->stop_ns) {
+	if (patient && now.mono_ns < g->stop_ns) {
 		if (g->asked < ASKED_DRAIN && order(l, LAUNCH_OP_DRAIN, NULL, 0))
 			g->asked = ASKED_DRAIN;
-	} else if (g->asked < ASKED_STOP && order(l, LAUNCH_OP_STOP, NULL, 0)) {
-		g->asked = ASKED_STOP;
+	} else if (g->asked < ASKED_END && order(l, LAUNCH_OP_END, NULL, 0)) {
+		g->asked = ASKED_END;
 	}
 }
 
@@ -279,7 +274,7 @@ static void on_gone(void *arg)
 	struct live_launch *g = l->launch;
 	struct now now = daemon_now(l->d);
 	int64_t pid = launch_proc_pid(g->proc);
-	bool ordered = g->asked == ASKED_END;
+	bool ordered = g->asked >= ASKED_DRAIN;
 	g->proc = NULL;
 	g->heard = false;
 	g->asked = ASKED_NOTHING;
@@ -360,6 +355,8 @@ void live_launch_free(struct live_job *l)
 {
 	if (!l->launch)
 		return;
+	if (l->launch->proc && l->launch->heard && live_ended(l))
+		wind_up(l, daemon_now(l->d)); /* it may have ended at the last moment */
 	launch_proc_close(l->launch->proc);
 	free(l->launch->rank);
 	free(l->launch);

@@ -4,7 +4,7 @@
 
 #include "launch/proc.h"
 
-enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_STOP, ASKED_END };
+enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_END };
 
 struct live_launch {
 	struct launch_proc *proc;      /* NULL: not connected */

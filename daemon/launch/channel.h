@@ -19,9 +19,8 @@
 
 enum launch_op {
 	LAUNCH_OP_START = 1, /* all ranks, unless they have been started; strings behind */
-	LAUNCH_OP_DRAIN,     /* the job is complete */
-	LAUNCH_OP_STOP,      /* SIGTERM, grace, SIGKILL */
-	LAUNCH_OP_END        /* stop at once what may be left, and exit */
+	LAUNCH_OP_DRAIN,     /* the job is complete: exit when the ranks have ended by themselves */
+	LAUNCH_OP_END        /* SIGTERM, grace, SIGKILL to what is left, then exit */
 };
 
 /* Behind a START, each ended by a NUL: endpoint, working directory, log directory, the words of the command, NAME=value of the

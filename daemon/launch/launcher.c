@@ -280,9 +280,7 @@ static void obey(struct launcher *l, const struct launch_order *o, size_t n)
 	case LAUNCH_OP_DRAIN:
 		if (l->launch)
 			launch_drain(l->launch, clock_now());
-		break;
-	case LAUNCH_OP_STOP:
-		stop(l);
+		l->leaving = true;
 		break;
 	case LAUNCH_OP_END:
 		stop(l);
@@ -348,9 +346,16 @@ static bool is_over(const struct launcher *l)
 	return !l->launch || launch_summary(l->launch)->phase == LAUNCH_OVER;
 }
 
-static void end_if_orphaned(struct launcher *l, int64_t due_ns)
+/* When it ends because nobody has come. */
+static int64_t orphan_due_ns(const struct launcher *l)
 {
-	if (l->leaving || l->gaccd >= 0 || clock_now().mono_ns < due_ns)
+	bool ending = l->leaving && (!l->launch || launch_summary(l->launch)->phase != LAUNCH_DRAINING);
+	return l->gaccd >= 0 || ending ? INT64_MAX : l->alone_since_ns + (int64_t)l->args->orphan_ms * 1000000;
+}
+
+static void end_if_orphaned(struct launcher *l)
+{
+	if (clock_now().mono_ns < orphan_due_ns(l))
 		return;
 	log_job(l->args->job_id, LOG_NOTICE, "LaunchOrphaned", "no gaccd for %llu s: the ranks are stopped",
 		(unsigned long long)l->args->orphan_ms / 1000);
@@ -368,8 +373,7 @@ static void run(struct launcher *l)
 {
 	for (;;) {
 		int64_t due_ns = l->launch ? launch_tick(l->launch, clock_now()) : INT64_MAX;
-		int64_t orphan_ns = l->gaccd < 0 ? l->alone_since_ns + (int64_t)l->args->orphan_ms * 1000000 : INT64_MAX;
-		end_if_orphaned(l, orphan_ns);
+		end_if_orphaned(l);
 		take_tail(l);
 		say_all(l);
 		if (l->leaving && is_over(l))
@@ -377,7 +381,8 @@ static void run(struct launcher *l)
 		struct pollfd p[] = { { l->listener, POLLIN, 0 },
 				      { l->gaccd, (short)(POLLIN | (l->summary_dirty ? POLLOUT : 0)), 0 },
 				      { l->signals, POLLIN, 0 } };
-		if (poll(p, 3, timeout_ms(l->leaving || due_ns < orphan_ns ? due_ns : orphan_ns)) < 0)
+		int64_t orphan_ns = orphan_due_ns(l);
+		if (poll(p, 3, timeout_ms(due_ns < orphan_ns ? due_ns : orphan_ns)) < 0)
 			continue;
 		if (p[2].revents)
 			read_signals(l);

@@ -215,7 +215,8 @@ class Daemon:
         return words[:2] == [b"gaccd", b"--launcher"] and str(self.dir / "run").encode() in words
 
     def launchers(self):
-        return [int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))]
+        pids = {int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))}
+        return [p for p in pids if parent_and_state(p)[0] not in pids]  # a rank looks like its launcher until it executes
 
     def processes(self):
         """All that live with our folder in their environment or their arguments, as a launcher does; engines have neither."""

@@ -180,7 +180,8 @@ def test_the_root_cause_is_the_first_failure(no_launcher_left):
     d = no_launcher_left
     d.allow += [" Ended job=", " RankExited job="]
     die = WAIT_FOR.format("dead") + "sleep 0.2; echo I died, too; exit 1"
-    script = f'trap "" TERM; if [ $RANK = 2 ]; then seq 30; printf "disk \\377on fire" >&2; touch $GATE/dead; exit 3; fi; {die}'
+    ready = "".join(WAIT_FOR.format(f"up.{r}") for r in (0, 1, 3))
+    script = f'trap "" TERM; touch $GATE/up.$RANK; if [ $RANK = 2 ]; then {ready} seq 30; printf "disk \\377on fire" >&2; touch $GATE/dead; exit 3; fi; {die}'
     job = d.submit(shell(d, script, ranks=4, grace_ms=5000))
     j = wait_state(d, job, "FAILED")
     wait_until("all exits", lambda: [r.exit_status for r in d.get_job(job).ranks] == [1, 1, 3, 1])
@@ -298,23 +299,53 @@ def test_a_launcher_that_cannot_live_fails_the_job(daemon):
     assert "launchers in a row have died" in wait_state(d, job, "FAILED").reason
 
 
-def test_orphans_end(request):
-    """gaccd is gone for good: the ranks are stopped after launch.orphan_timeout. A gaccd that comes in time finds them; one that comes
-    later ends their job, as its memory is gone."""
-    with Daemon(conf={"launch.orphan_timeout": "1s"}, allow=[" Ended job="]) as d:
-        job = d.submit(shell(d, 'touch $GATE/up.$RANK; sleep 1000'))
-        pids = wait_pids(d, job)
-        d.kill_gaccd()
-        time.sleep(0.5)
-        assert all(alive(p) for p in pids)
-        wait_until("the ranks' end", lambda: not any(alive(p) for p in pids), 5)
-        wait_until("the launcher's end", lambda: not d.launchers())
-        assert not list((d.dir / "run").glob("launch-*"))
-        d.start()
-        assert d.state(job) in ("PENDING", "STARTING")  # nothing was lost: it begins again
-        wait_until("new ranks", lambda: d.get_job(job).launcher_pid)
-        d.cancel(job)
-        wait_until("the launcher's end", lambda: not d.launchers())
+@pytest.fixture
+def short(request):
+    """A gaccd whose launchers do not wait for its successor."""
+    with Daemon(conf={"launch.orphan_timeout": "1s"}, allow=[" Ended job=", " RankExited job="]) as d:
+        yield d
+
+
+def test_orphans_end(short):
+    """gaccd is gone for good: the ranks are stopped after launch.orphan_timeout. The next gaccd starts them anew."""
+    d = short
+    job = d.submit(shell(d, "touch $GATE/up.$RANK; sleep 1000"))
+    pids = wait_pids(d, job)
+    d.kill_gaccd()
+    time.sleep(0.5)
+    assert all(alive(p) for p in pids)
+    wait_until("the ranks' end", lambda: not any(alive(p) for p in pids), 5)
+    wait_until("the launcher's end", lambda: not d.launchers())
+    assert not list((d.dir / "run").glob("launch-*"))
+    d.start()
+    assert d.state(job) in ("PENDING", "STARTING")
+    wait_until("new ranks", lambda: d.get_job(job).launcher_pid)
+    d.cancel(job)
+
+
+def test_a_launcher_with_nothing_left_to_do_ends_too(short):
+    """Its ranks fail while gaccd is away: it waits to tell of it, but not for ever."""
+    d = short
+    job = d.submit(shell(d, WAIT_FOR.format("go") + "exit 3"))
+    wait_pids(d, job)
+    d.kill_gaccd()
+    open_gate(d)
+    wait_until("the launcher's end", lambda: not d.launchers(), 5)
+    d.start()
+    assert "exited with code 3" in wait_state(d, job, "FAILED").reason  # again, by new ranks: the old ones are forgotten
+
+
+def test_a_failure_while_gaccd_was_away_is_told(daemon):
+    d = daemon
+    d.allow += [" Ended job="]
+    job = d.submit(shell(d, WAIT_FOR.format("go") + "exit 3"))
+    pids = wait_pids(d, job)
+    d.kill_gaccd()
+    open_gate(d)
+    wait_until("the ranks' end", lambda: not any(alive(p) for p in pids))
+    d.start()
+    j = wait_state(d, job, "FAILED")
+    assert "exited with code 3" in j.reason and j.root_cause.pid in pids
 
 
 # ---- whose turn it is ----
