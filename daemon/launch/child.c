@@ -32,13 +32,26 @@ _Noreturn static void fail(const struct launch_start *s, uint32_t rank, int code
 }
 
 /* A process that changes from one user other than root to another keeps its capabilities, and ambient ones would pass into the
- * program. */
+ * program. Who has none need not be allowed to call capset: gaccd's unit does not allow it. */
 static bool drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3];
+	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3], none[_LINUX_CAPABILITY_U32S_3];
+	memset(have, 0, sizeof have);
 	memset(none, 0, sizeof none);
-	return !prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && !syscall(SYS_capset, &head, none);
+	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) || syscall(SYS_capget, &head, have))
+		return false;
+	return !memcmp(have, none, sizeof none) || !syscall(SYS_capset, &head, none);
+}
+
+/* gaccd is the last to be killed when memory is short; its ranks are not. */
+static void be_killed_like_others(void)
+{
+	FILE *f = fopen("/proc/self/oom_score_adj", "we");
+	if (!f)
+		return;
+	fputs("0", f);
+	fclose(f);
 }
 
 static bool become_user(const struct launch_start *s)
@@ -114,6 +127,7 @@ _Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, ui
 	setpgid(0, 0);
 	reset_signals();
 	wait_for_go(go);
+	be_killed_like_others();
 	if (!become_user(s))
 		fail(s, rank, CANNOT_RUN, "cannot become user %.32s: %s", s->user, strerror(errno));
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user would have cleared it */

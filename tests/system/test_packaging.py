@@ -38,8 +38,8 @@ def run(*command, **how):
 @pytest.mark.parametrize("name, value", [
     ("Type", "notify"), ("ExecStart", "/usr/sbin/gaccd"), ("User", "gacc"), ("Group", "gacc"), ("UMask", "0077"),
     ("Restart", "always"), ("RestartPreventExitStatus", "2"), ("StartLimitIntervalSec", "0"), ("WatchdogSec", "30"),
-    ("KillMode", "mixed"), ("FileDescriptorStoreMax", "4096"),
-    ("StateDirectory", "gaccd"), ("StateDirectoryMode", "0700"), ("RuntimeDirectory", "gaccd"), ("RuntimeDirectoryMode", "0755"),
+    ("KillMode", "process"), ("FileDescriptorStoreMax", "4096"),
+    ("StateDirectory", "gaccd"), ("StateDirectoryMode", "0711"), ("RuntimeDirectory", "gaccd"), ("RuntimeDirectoryMode", "0755"),
     ("LimitMEMLOCK", "infinity"), ("LimitNOFILE", "131072"), ("LimitCORE", "0"), ("CapabilityBoundingSet", ""),
     ("NoNewPrivileges", "yes"), ("ProtectSystem", "strict"), ("MemoryDenyWriteExecute", "yes"),
     ("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK"), ("WantedBy", "multi-user.target"),
@@ -236,7 +236,7 @@ def test_manual_page_knows_every_option():
 
 PACKAGES = {
     "gaccd": {"/etc/gacc/gaccd.yaml", "/usr/sbin/gaccd", "/usr/lib/systemd/system/gaccd.service", "/usr/lib/sysusers.d/gacc.conf",
-              "/usr/share/man/man8/gaccd.8.gz"},
+              "/usr/share/man/man8/gaccd.8.gz", "/usr/share/doc/gaccd/examples/gaccd-launch.conf"},
     "gacc-tools": {"/usr/bin/gaccctl", "/usr/share/man/man1/gaccctl.1.gz", "/usr/share/bash-completion/completions/gaccctl",
                    "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish",
                    "/usr/share/gacc/job.schema.json"},
