@@ -105,6 +105,26 @@ def test_linear_under_a_shell_loop(daemon, expected):
         wait_until("the job's end", lambda: daemon.state(job) == "COMPLETED")
 
 
+@pytest.mark.parametrize("script", ["ranks.sh", "mpirun.sh"])
+def test_linear_by_other_launchers(daemon, expected, script):
+    """The scripts of client/examples; mpirun itself says which rank a process is."""
+    env = environment(daemon, PATH=f"{BIN}:{os.environ['PATH']}", TMPDIR=daemon.dir,
+                      MPIRUN="mpirun --oversubscribe" + " --allow-run-as-root" * (os.geteuid() == 0))
+    output = run([EXAMPLES / script, 2, EXAMPLES / "linear.yaml", *PROGRAMS["c"]], env)
+    assert parameters(output) == [expected] * 2
+    wait_until("the job's end", lambda: daemon.state(1) == "COMPLETED")
+
+
+def test_a_rank_that_fails_in_a_loop_cancels_the_job(daemon):
+    daemon.allow += [" Ended job=.*cancelled by", " RankLost job="]
+    env = environment(daemon, PATH=f"{BIN}:{os.environ['PATH']}")
+    done = subprocess.run([EXAMPLES / "ranks.sh", "2", EXAMPLES / "linear.yaml", "sh", "-c",
+                           'if [ $RANK = 1 ]; then exit 3; fi; exec "$0"', PROGRAMS["c"][0]], env=env, timeout=60,
+                          stdin=subprocess.DEVNULL, capture_output=True)
+    assert done.returncode == 1
+    wait_until("the job's end", lambda: daemon.state(1) == "CANCELLED")
+
+
 def test_three_kinds_of_trainers_in_one_job(daemon):
     """C, Python over messages and Python in shared memory: one contract, one mean."""
     job = daemon.submit({**LINEAR, "ranks": 3})
