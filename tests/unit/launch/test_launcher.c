@@ -1,8 +1,8 @@
 /* What launchers read and note: orders, the state file, the ends of logs. Real files and processes. */
-#include "launch/start.h"
-#include "launch/state.h"
 #include "host/log_tail.h"
 #include "host/process.h"
+#include "launch/start.h"
+#include "launch/state.h"
 
 #include "base/log.h"
 
