@@ -18,6 +18,7 @@
 
 #define QUEUE_MAX_OVERTAKES 8
 #define QUEUE_NONE UINT32_MAX
+#define QUEUE_WHY 384
 
 struct queue_limits {
 	uint64_t host_memory;           /* bytes, all jobs together */
@@ -43,7 +44,7 @@ struct queue_job {
 struct queue_verdict {
 	enum status status;    /* ST_OK, or RESOURCE_EXHAUSTED */
 	bool wait;             /* it is to be queued */
-	char why[320];
+	char why[QUEUE_WHY];
 };
 
 /* Fills in what the functions below look at: first, and after each change. */

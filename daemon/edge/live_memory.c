@@ -2,6 +2,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
+#include "control/queue.h"
 #include "edge/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
@@ -344,7 +345,7 @@ static void on_restore_read(struct live_job *l, enum status st, const char *why)
 
 void live_allocate(struct live_job *l)
 {
-	char why[256] = "";
+	char why[QUEUE_WHY] = "";
 	l->allocating = true;
 	if (restoring_due(l)) {
 		restoring_begin(l, on_restore_read);

@@ -1,6 +1,7 @@
 /* A new job: looked for, checked, made durable, given its memory; then its submitters are answered. */
 #include "edge/live_job.h"
 
+#include "control/queue.h"
 #include "edge/convert.h"
 #include "edge/live_saving.h"
 
@@ -158,7 +159,7 @@ void live_submit(struct daemon *d, const struct submit *s)
 {
 	if (answer_existing(d, s))
 		return;
-	char why[320] = "";
+	char why[QUEUE_WHY] = "";
 	const char *field = NULL;
 	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
 	uint8_t *bytes = malloc(n + 1);
