@@ -134,7 +134,7 @@ static void forget_memory(struct live_job *l)
 
 static void fail_allocation(struct live_job *l, enum status st, const char *why)
 {
-	live_event(l, true, "AllocationFailed", -1, why);
+	live_event(l, st != ST_JOB_ENDED, "AllocationFailed", -1, why); /* no fault when it was cancelled meanwhile */
 	forget_memory(l);
 	l->allocating = false;
 	job_on_allocate_failed(l->job, st, why, daemon_now(l->d));
@@ -278,7 +278,7 @@ static void on_tensors_durable(void *arg, enum status st)
 	struct live_job *l = arg;
 	live_check_store(l->d, st);
 	if (st) {
-		fail_allocation(l, st, "the tensor set cannot be written to the journal");
+		fail_allocation(l, st, st == ST_JOB_ENDED ? status_info(st)->text : "the tensor set cannot be written to the journal");
 		return;
 	}
 	l->tensors_durable = true;
