@@ -68,6 +68,14 @@ static void over(struct rpc_call *call, bool completed)
 	drop(c);
 }
 
+/* A stream does not keep the memory of a job that has ended. */
+static bool memory_is_gone(struct rpc_call *call, const struct live_job *l)
+{
+	if (l->released)
+		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back", (unsigned long long)l->id);
+	return l->released;
+}
+
 /* A slot that neither a push nor another stream of this rank uses. */
 static bool take_slot(struct inline_call *c)
 {
@@ -97,7 +105,7 @@ static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session 
 		reply_fail(call, &why);
 		return NULL;
 	}
-	if (!job_has_tensors(l->job) || !l->segment) {
+	if (!job_has_tensors(l->job) || !l->segment || l->allocating) {
 		rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;
 	}
@@ -218,7 +226,7 @@ static void push_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		if (!c || !begin_push(c, call, q->header))
 			return;
 	}
-	if (copy_checked(c, call, q->offset, q->xxh3, data))
+	if (!memory_is_gone(call, c->l) && copy_checked(c, call, q->offset, q->xxh3, data))
 		rpc_recv(call);
 }
 
@@ -278,7 +286,7 @@ static void push_end(struct rpc_call *call)
 	struct inline_call *c = rpc_data(call);
 	if (!c)
 		rpc_failf(call, ST_INVALID_ARGUMENT, "PushInline without a message");
-	else if (complete(c, call))
+	else if (!memory_is_gone(call, c->l) && complete(c, call))
 		job_push(c->l->job, c->call, &c->key, &c->args, now_of(c));
 }
 
@@ -300,7 +308,7 @@ static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, c
 	struct inline_call *c = rpc_data(call);
 	if (!c)
 		c = begin(call, q->session, true);
-	if (!c)
+	if (!c || memory_is_gone(call, c->l))
 		return;
 	c->rest = data ? *data : (struct bytes_view){ 0 };
 	c->offset = q->offset;
@@ -358,10 +366,8 @@ static void read_on(struct rpc_call *call)
 {
 	struct reading *r = rpc_data(call);
 	while (r && r->at < r->end) {
-		if (r->l->released) { /* the bytes are gone */
-			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back", (unsigned long long)r->l->id);
+		if (memory_is_gone(call, r->l))
 			return;
-		}
 		uint64_t n = r->end - r->at < READ_CHUNK ? r->end - r->at : READ_CHUNK;
 		unsigned char *copy = malloc(n);
 		if (!copy) {

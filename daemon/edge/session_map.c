@@ -86,7 +86,7 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (!collect(&a, l, rank)) {
+	if (l->allocating || !collect(&a, l, rank)) { /* the pool is at work on the segments */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;

@@ -1,0 +1,72 @@
+"""Jobs that are over while somebody still wants something of them: streams, submitters, a gaccd that stops."""
+import concurrent.futures
+import queue
+
+import numpy as np
+import pytest
+
+from harness import GaccError, Rank, wait_until
+
+SPEC = {"ranks": 1, "micro_size": 4, "slots_per_rank": 1, "optimizer": {"type": "sgd", "lr": 1}}
+N = 1000
+
+
+class Stream:
+    """A PushInline whose messages come when the test says so."""
+
+    def __init__(self, rank):
+        self.messages, self.rank = queue.Queue(), rank
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.answer = self.pool.submit(rank.gacc.PushInline, lambda: iter(self.messages.get, None), timeout=20, retry=False)
+
+    def send(self, offset, data, header=None):
+        self.messages.put(self.rank.client.types.PushInlineRequest(header=header, offset=offset, data=data))
+
+    def end(self):
+        self.messages.put(None)
+
+    def error(self):
+        with pytest.raises(GaccError) as e:
+            self.answer.result(20)
+        self.pool.shutdown()
+        return e.value
+
+
+def slot_is_busy(rank):
+    try:
+        rank.gacc.PushInline(lambda: iter([rank.client.types.PushInlineRequest(header=rank.push_request(), data=b"")]), timeout=5, retry=False)
+    except GaccError as e:
+        return e.reason == "SLOT_BUSY"
+
+
+def half_pushed(rank):
+    """A stream that has the rank's only slot, and half of the bytes in it."""
+    while True:
+        stream = Stream(rank)
+        stream.send(0, bytes(2 * N), rank.push_request())
+        wait_until("the stream has begun", lambda: slot_is_busy(rank) or stream.answer.done())
+        if not stream.answer.done():
+            return stream
+
+
+def memory_of(daemon, job):
+    return daemon.client.node.ListBuffers(job=str(job)).buffers
+
+
+@pytest.mark.parametrize("goes_on", ["chunk", "end"])
+def test_a_push_that_comes_after_the_memory_has_gone(daemon, goes_on):
+    """Its job is cancelled and its rank has left while a stream is half way: the rest finds no memory, and gaccd says so."""
+    job = daemon.submit(SPEC)
+    r = Rank(daemon, job, 0, [("w", [N])])
+    r.start({"w": np.zeros(N, np.float32)})
+    stream = half_pushed(r)
+    daemon.cancel(job)
+    r.attach_socket.close()
+    wait_until("the end of the job's memory", lambda: not memory_of(daemon, job))
+    if goes_on == "chunk":
+        stream.send(2 * N, bytes(2 * N))
+    stream.end()
+    assert stream.error().reason == "JOB_ENDED"
+    r.attach_socket = None
+    r.close()
+    assert daemon.state(job) == "CANCELLED"
