@@ -338,6 +338,24 @@ static void wait_for_allocations(struct daemon *d)
 			uv_run(&d->loop, UV_RUN_ONCE);
 }
 
+static void drop_posted(struct daemon *d)
+{
+	uv_idle_stop(&d->idle);
+	while (d->posted) {
+		struct posted *p = d->posted;
+		d->posted = p->next;
+		free(p);
+	}
+}
+
+/* Others run the loop until their work is done: what it would deliver then must not find the jobs that are gone. */
+static void free_jobs(struct daemon *d)
+{
+	persist_mute(d->persist);
+	drop_posted(d);
+	live_free_all(d);
+}
+
 static void finish(struct daemon *d)
 {
 	wait_for_allocations(d);
@@ -345,7 +363,7 @@ static void finish(struct daemon *d)
 	listener_close(d->listener);
 	if (d->attach)
 		attach_close(d->attach);
-	live_free_all(d);
+	free_jobs(d);
 	recorder_free(d->recorder); /* who reads asks the server for its call */
 	history_close(d->history);
 	rpc_health_free(d->health);
@@ -354,11 +372,6 @@ static void finish(struct daemon *d)
 	journal_close(d->journal);
 	fdstore_close(d->fdstore);
 	free(d->stored);
-	while (d->posted) {
-		struct posted *p = d->posted;
-		d->posted = p->next;
-		free(p);
-	}
 	uv_close((uv_handle_t *)&d->idle, NULL);
 	uv_close((uv_handle_t *)&d->tick, NULL);
 	uv_close((uv_handle_t *)&d->on_term, NULL);

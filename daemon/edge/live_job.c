@@ -347,6 +347,8 @@ void live_tick(struct live_job *l, struct now now)
 	saving_tick(l);
 	job_tick(l->job, now);
 	coord_tick(l->coord, now);
+	if (live_ended(l))
+		live_submit_done(l, ST_OK, NULL); /* it has ended before its memory was there: its state says how */
 	if (l->n_norms_calls && live_ended(l))
 		live_fail_norms(l, ST_JOB_ENDED, "it has ended");
 	live_tell(l, now);

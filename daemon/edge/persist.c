@@ -22,7 +22,7 @@ struct persist {
 	uint64_t term;
 	struct item *queue, **tail; /* loop thread */
 	struct item *batch;         /* the pool thread's while busy */
-	bool busy, closing;
+	bool busy, muted;
 };
 
 static void item_free(struct item *i)
@@ -149,7 +149,7 @@ static void on_written(uv_work_t *w, int canceled)
 	p->busy = false;
 	while (i) {
 		struct item *next = i->next;
-		if (i->cb && !p->closing)
+		if (i->cb && !p->muted)
 			i->cb(i->arg, i->status);
 		item_free(i);
 		i = next;
@@ -182,11 +182,17 @@ enum status persist_new(void *loop, struct journal *journal, uint64_t term, stru
 	return ST_OK;
 }
 
+void persist_mute(struct persist *p)
+{
+	if (p)
+		p->muted = true;
+}
+
 void persist_free(struct persist *p)
 {
 	if (!p)
 		return;
-	p->closing = true;
+	persist_mute(p);
 	while (p->busy || p->queue)
 		uv_run(p->loop, UV_RUN_ONCE);
 	free(p);

@@ -12,7 +12,9 @@ struct persist;
 
 /* `loop` is a uv_loop_t; the journal is borrowed. `term` guards every record. */
 enum status persist_new(void *loop, struct journal *, uint64_t term, struct persist **out);
-/* What is queued is written first; callbacks no longer come. Blocks. */
+/* Callbacks no longer come; records are still written. Takes NULL. */
+void persist_mute(struct persist *);
+/* Mutes it, and writes what is queued. Blocks. */
 void persist_free(struct persist *);
 
 /* ST_NO_MEMORY at once (cb is not called), else cb(arg, outcome) later on the loop; cb may be NULL. */

@@ -5,7 +5,7 @@ import queue
 import numpy as np
 import pytest
 
-from harness import GaccError, Rank, wait_until
+from harness import Client, GaccError, Rank, wait_until
 
 SPEC = {"ranks": 1, "micro_size": 4, "slots_per_rank": 1, "optimizer": {"type": "sgd", "lr": 1}}
 N = 1000
@@ -70,3 +70,21 @@ def test_a_push_that_comes_after_the_memory_has_gone(daemon, goes_on):
     r.attach_socket = None
     r.close()
     assert daemon.state(job) == "CANCELLED"
+
+
+def test_a_job_that_is_cancelled_while_its_memory_is_made_answers_its_submitter(daemon):
+    big = {**SPEC, "tensors": [{"name": "w", "dtype": "f32", "shape": [24 << 20]}]}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for attempt in range(5):
+            client = Client(daemon.endpoint)
+            submitted = pool.submit(client.jobs.Submit, spec=client.types.spec(**big, name="big"), request_id=bytes([attempt]) * 16, timeout=10)
+            [job] = wait_until("the job", lambda: [j.id for j in daemon.client.jobs.List().jobs], every=0.001)
+            daemon.cancel(job)
+            early = not submitted.done()
+            j = submitted.result(20).job
+            assert j.id == job
+            client.close()
+            if early:
+                assert (daemon.state(job), j.reason) == ("CANCELLED", "cancelled by root")
+                return
+    pytest.fail("no cancel came in time")
