@@ -58,6 +58,14 @@
 	PLAIN(engine, engine_params_put, "a piece of the initial parameters is copied")                                   \
 	PLAIN(engine, engine_params_ready, "the initial parameters are whole, before the answer")                         \
 	ERROR(engine, engine_answer_before, IO_ERROR, "before any answer is sent")                                        \
+	ERROR(engine, engine_save_opened, IO_ERROR, "a file of a checkpoint is made, nothing is in it")                   \
+	ERROR(engine, engine_save_write_before, IO_ERROR, "before a piece of it is written")                              \
+	ERROR(engine, engine_save_sync_before, IO_ERROR, "all of it is written, before fdatasync")                        \
+	PLAIN(engine, engine_save_synced, "it is on the disk")                                                            \
+	PLAIN(engine, engine_save_answer_before, "all files are on the disk, before the answer")                          \
+	ERROR(engine, engine_load_file_before, IO_ERROR, "before a file of a checkpoint is read")                         \
+	PLAIN(engine, engine_load_file_after, "it is in the segments, its sum is right")                                  \
+	PLAIN(engine, engine_load_done, "all is read and right, before the parameters are ready")                         \
 	/* gaccd */                                                                                                       \
 	ERROR(gaccd, gaccd_allocate_before, NO_MEMORY, "before a job's segments are made")                                \
 	ERROR(gaccd, gaccd_fdstore_before, UNAVAILABLE, "before a descriptor goes to the service manager")                \
@@ -82,6 +90,16 @@
 	PLAIN(gaccd, gaccd_drained, "drained, before the end")                                                            \
 	ERROR(gaccd, gaccd_launcher_before, IO_ERROR, "before a launcher is started")                                     \
 	PLAIN(gaccd, gaccd_launcher_started, "the launcher is started, nobody is connected to it")                        \
+	ERROR(gaccd, gaccd_save_sweep_before, IO_ERROR, "before what dead writers left is deleted")                       \
+	ERROR(gaccd, gaccd_save_manifest_opened, IO_ERROR, "the files are there, the manifest is opened")                 \
+	ERROR(gaccd, gaccd_save_manifest_written, IO_ERROR, "it is on the disk under its temporary name")                 \
+	ERROR(gaccd, gaccd_save_rename_before, IO_ERROR, "the checkpoint is whole, before it gets its name")              \
+	ERROR(gaccd, gaccd_save_renamed, IO_ERROR, "it has its name, before the directory is synced")                     \
+	PLAIN(gaccd, gaccd_save_sealed, "all is on the disk, nobody knows")                                               \
+	ERROR(gaccd, gaccd_save_delete_before, IO_ERROR, "before an older one's manifest is deleted")                     \
+	ERROR(gaccd, gaccd_save_delete_files, IO_ERROR, "the manifest is deleted, the files are not")                     \
+	ERROR(gaccd, gaccd_load_manifest_before, IO_ERROR, "before the manifest of restore_from is read")                 \
+	PLAIN(gaccd, gaccd_load_manifest_after, "it is read, before the job takes it")                                    \
 	/* launcher */                                                                                                    \
 	PLAIN(launcher, launcher_listening, "it listens, and knows what its predecessor has left")                        \
 	PLAIN(launcher, launcher_start_taken, "the order to start is here, no rank is")                                   \
@@ -107,6 +125,12 @@
 	ERROR(coordinator, coord_hold_after, STORE_FAILED, "HOLD is durable, nobody knows")                               \
 	ERROR(coordinator, coord_update_before, STORE_FAILED, "before UPDATE is durable")                                 \
 	ERROR(coordinator, coord_update_after, STORE_FAILED, "UPDATE is durable, nobody knows")                           \
+	ERROR(coordinator, coord_save_before, STORE_FAILED, "before CHECKPOINT is durable")                               \
+	ERROR(coordinator, coord_save_after, STORE_FAILED, "CHECKPOINT is durable, nobody knows")                         \
+	ERROR(coordinator, coord_save_gone_before, STORE_FAILED, "before CHECKPOINT_GONE is durable")                     \
+	ERROR(coordinator, coord_save_gone_after, STORE_FAILED, "CHECKPOINT_GONE is durable")                             \
+	ERROR(coordinator, coord_load_before, STORE_FAILED, "before RESTORED is durable")                                 \
+	ERROR(coordinator, coord_load_after, STORE_FAILED, "RESTORED is durable, nobody knows")                           \
 	ERROR(coordinator, coord_end_before, STORE_FAILED, "before END is durable")                                       \
 	ERROR(coordinator, coord_end_after, STORE_FAILED, "END is durable, nobody knows")                                 \
 	ERROR(coordinator, coord_order_before, NO_MEMORY, "before an order goes to a node")                               \

@@ -132,6 +132,13 @@ void saver_give_up(struct saver *s, enum status st)
 	tell_end(s);
 }
 
+void saver_switch_off(struct saver *s, enum status st)
+{
+	s->every_steps = 0;
+	s->save_at_end = false;
+	saver_give_up(s, st);
+}
+
 void saver_on_swept(struct saver *s, uint64_t last_id)
 {
 	if (s->state != SAVER_SWEEPING)

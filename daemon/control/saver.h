@@ -76,6 +76,8 @@ void saver_kick(struct saver *);
 bool saver_end(struct saver *, bool completed);
 /* The engine will not come back: wants that it has not begun fail. */
 void saver_give_up(struct saver *, enum status);
+/* Nothing can be saved where it should be: the wants fail, and neither the policy nor the end asks again. */
+void saver_switch_off(struct saver *, enum status);
 
 void saver_on_swept(struct saver *, uint64_t last_id);
 void saver_on_written(struct saver *, enum status);

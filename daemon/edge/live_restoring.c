@@ -6,6 +6,7 @@
 #include "edge/saving_disk.h"
 #include "math/optim.h"
 #include "proto/bytes.h"
+#include "proto/failpoint.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -46,7 +47,9 @@ static void read_manifest(uv_work_t *w)
 {
 	struct reading *r = w->data;
 	uint32_t owner;
-	r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
+	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
+	if (!r->status)
+		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
 	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
 		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
 		r->status = ST_PERMISSION_DENIED;
@@ -57,6 +60,7 @@ static void read_manifest(uv_work_t *w)
 		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, owner);
 		r->status = ST_PERMISSION_DENIED;
 	}
+	FAILPOINT(gaccd_load_manifest_after);
 }
 
 /* ---- does it fit the job? ---- */
@@ -197,10 +201,21 @@ static bool give_to_job(struct live_job *l, const struct reading *r, const struc
 	return true;
 }
 
+static void on_base_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(l->d, st);
+	live_drop(l);
+}
+
+/* Nobody waits for it: it is before every COMMIT in the journal. */
 static enum status put_base(struct live_job *l, const struct base *b)
 {
 	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, sizeof *b } } };
-	return persist_put(l->d->persist, &rec, NULL, NULL); /* it is before every COMMIT, whose outcome tells of it */
+	enum status st = persist_put(l->d->persist, &rec, on_base_durable, l);
+	if (!st)
+		live_hold(l);
+	return st;
 }
 
 static enum status begin(struct reading *r)

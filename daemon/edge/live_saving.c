@@ -365,7 +365,7 @@ static void swept(struct live_job *l, const struct disk_work *w)
 		snprintf(text, sizeof text, "checkpoints of this job cannot be saved: %.320s", w->why);
 		live_event(l, true, "CheckpointFailed", -1, text);
 		saver_on_swept(&s->saver, w->last_id);
-		saver_give_up(&s->saver, w->status);
+		saver_switch_off(&s->saver, w->status);
 		return;
 	}
 	memcpy(s->dir, w->dir, sizeof s->dir);

@@ -101,11 +101,14 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_hold_after) : FAILPOINT_ERROR(coord_hold_before);
 	case JOURNAL_UPDATE:
 		return durable ? FAILPOINT_ERROR(coord_update_after) : FAILPOINT_ERROR(coord_update_before);
+	case JOURNAL_CHECKPOINT:
+		return durable ? FAILPOINT_ERROR(coord_save_after) : FAILPOINT_ERROR(coord_save_before);
+	case JOURNAL_CHECKPOINT_GONE:
+		return durable ? FAILPOINT_ERROR(coord_save_gone_after) : FAILPOINT_ERROR(coord_save_gone_before);
+	case JOURNAL_RESTORED:
+		return durable ? FAILPOINT_ERROR(coord_load_after) : FAILPOINT_ERROR(coord_load_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
-	case JOURNAL_RESTORED:
-	case JOURNAL_CHECKPOINT:
-	case JOURNAL_CHECKPOINT_GONE:
 	case JOURNAL_FORGET:
 	case JOURNAL_EPOCH: /* nobody writes one yet */
 		break;

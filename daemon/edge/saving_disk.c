@@ -1,5 +1,7 @@
 #include "edge/saving_disk.h"
 
+#include "proto/failpoint.h"
+
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -48,7 +50,9 @@ static void run_sweep(struct disk_work *w)
 		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why))
 			close(fd);
 	}
-	w->status = checkpoint_resolve(w->wanted, w->dir, w->why, sizeof w->why);
+	w->status = FAILPOINT_ERROR(gaccd_save_sweep_before);
+	if (!w->status)
+		w->status = checkpoint_resolve(w->wanted, w->dir, w->why, sizeof w->why);
 	if (!w->status && !disk_place_allowed(w->state_dir, w->allowed, w->uid, w->dir)) {
 		snprintf(w->why, sizeof w->why, "%.200s is in none of the directories of checkpoint.allowed_dirs", w->dir);
 		w->status = ST_PERMISSION_DENIED;
@@ -69,6 +73,7 @@ static void run_seal(struct disk_work *w)
 		char ignored[320];
 		checkpoint_remove(w->partial, ignored, sizeof ignored);
 	}
+	FAILPOINT(gaccd_save_sealed);
 }
 
 static void run_prune(struct disk_work *w)

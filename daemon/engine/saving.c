@@ -2,6 +2,7 @@
 #include "engine/process.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ void saving_end(struct engine *e)
 	if (st == ST_NOT_READY)
 		return;
 	e->saved.status = st;
+	FAILPOINT(engine_save_answer_before);
 	engine_send(e, &e->saved);
 }
 
@@ -74,6 +76,7 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	if (!st)
 		st = check_digest(e, &r, why, sizeof(why));
 	if (!st) {
+		FAILPOINT(engine_load_done);
 		step_params_ready(e);
 		engine_show_status(e);
 		log_job(e->mem.plan->job_id, LOG_INFO, "Restored", "window %" PRIu64 ", applied step %" PRIu64 ", from %s",

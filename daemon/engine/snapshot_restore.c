@@ -3,6 +3,7 @@
 
 #include "engine/snapshot_files.h"
 
+#include "proto/failpoint.h"
 #include "store/checkpoint.h"
 
 #include <errno.h>
@@ -69,6 +70,8 @@ static enum status open_source(struct restore *x, enum checkpoint_part part, uin
 	*f = (struct source){ .name = checkpoint_part_name(part), .fd = -1 };
 	if (!x->r->file[part].bytes)
 		return wrong(x, ST_LAYOUT_MISMATCH, "the checkpoint has no %s", f->name);
+	if (FAILPOINT_ERROR(engine_load_file_before))
+		return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, strerror(EIO));
 	enum status st = checkpoint_open_file(x->dir_fd, part, &f->fd, x->why, x->n_why);
 	if (!st)
 		st = safetensors_read(f->name, f->fd, &f->s, x->why, x->n_why);
@@ -142,6 +145,8 @@ static enum status read_source(struct restore *x, enum checkpoint_part part, con
 	sha256_free(sum);
 	if (!st && memcmp(is, x->r->file[part].sha256, sizeof(is)))
 		st = wrong(x, ST_CHECKSUM, "%s: its SHA-256 is not the manifest's", f->name);
+	if (!st)
+		FAILPOINT(engine_load_file_after);
 	return st;
 }
 

@@ -1,6 +1,7 @@
 #include "store/checkpoint.h"
 
 #include "base/log.h"
+#include "proto/failpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,6 +36,14 @@ static enum status refused(const char *path, int error, char *why, size_t n_why)
 	snprintf(why, n_why, "%s: %s", path,
 		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
 	return error == ENOENT || error == ELOOP || error == ENOTDIR ? ST_INVALID_ARGUMENT : ST_IO_ERROR;
+}
+
+/* What a failpoint says, in the manner of a system call. */
+static bool passes(enum status st)
+{
+	if (st)
+		errno = EIO;
+	return !st;
 }
 
 /* --- paths */
@@ -148,7 +157,7 @@ enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct chec
 	w->name = checkpoint_part_name(part);
 	w->sum = sha256_new();
 	w->fd = w->sum ? open_at(dir_fd, w->name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE) : -1;
-	if (w->fd < 0) {
+	if (w->fd < 0 || !passes(FAILPOINT_ERROR(engine_save_opened))) {
 		enum status st = w->sum ? failed("cannot make", w->name, errno, why, n_why) : ST_NO_MEMORY;
 		checkpoint_abandon(w);
 		return st;
@@ -181,7 +190,7 @@ static int write_all(int fd, const char *data, size_t n, uint64_t offset)
 
 enum status checkpoint_write(struct checkpoint_writer *w, const void *data, size_t n, char *why, size_t n_why)
 {
-	int error = write_all(w->fd, data, n, w->bytes);
+	int error = passes(FAILPOINT_ERROR(engine_save_write_before)) ? write_all(w->fd, data, n, w->bytes) : errno;
 	if (error)
 		return failed("writing", w->name, error, why, n_why);
 	sha256_add(w->sum, data, n);
@@ -192,9 +201,10 @@ enum status checkpoint_write(struct checkpoint_writer *w, const void *data, size
 enum status checkpoint_finish(struct checkpoint_writer *w, struct checkpoint_file *out, char *why, size_t n_why)
 {
 	enum status st = ST_OK;
-	if (fdatasync(w->fd) < 0)
+	if (!passes(FAILPOINT_ERROR(engine_save_sync_before)) || fdatasync(w->fd) < 0)
 		st = failed("syncing", w->name, errno, why, n_why);
 	if (!st) {
+		FAILPOINT(engine_save_synced);
 		out->bytes = w->bytes;
 		sha256_end(w->sum, out->sha256);
 	}
@@ -217,8 +227,9 @@ void checkpoint_abandon(struct checkpoint_writer *w)
 static enum status write_manifest(int dir_fd, const char *text, size_t n, char *why, size_t n_why)
 {
 	int fd = open_at(dir_fd, MANIFEST_PARTIAL, O_WRONLY | O_CREAT | O_TRUNC, CHECKPOINT_FILE_MODE);
-	int error = fd < 0 ? errno : write_all(fd, text, n, 0);
-	if (!error && fdatasync(fd) < 0)
+	bool ok = fd >= 0 && passes(FAILPOINT_ERROR(gaccd_save_manifest_opened));
+	int error = ok ? write_all(fd, text, n, 0) : errno;
+	if (!error && (fdatasync(fd) < 0 || !passes(FAILPOINT_ERROR(gaccd_save_manifest_written))))
 		error = errno;
 	if (fd >= 0)
 		close(fd);
@@ -258,10 +269,13 @@ static enum status publish(const char *partial, const char *final, char *why, si
 	if (st)
 		return st;
 	to = strrchr(final, '/') + 1;
-	if (renameat2(fd, from, fd, to, RENAME_NOREPLACE) < 0)
+	if (!passes(FAILPOINT_ERROR(gaccd_save_rename_before)) || renameat2(fd, from, fd, to, RENAME_NOREPLACE) < 0) {
 		st = failed("renaming to", final, errno, why, n_why);
-	else if (fsync(fd) < 0)
+	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0) {
 		st = failed("syncing the directory of", final, errno, why, n_why);
+		if (renameat(fd, to, fd, from) < 0) /* what has this name is never deleted, though nobody may hear of it */
+			log_error("checkpoint: %s stays, and in no list: %s", final, strerror(errno));
+	}
 	close(fd);
 	return st;
 }
@@ -414,7 +428,9 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	if (st)
 		return st;
 	fd = open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
-	bool ok = fd >= 0 ? unlink_one(fd, MANIFEST) && fsync(fd) == 0 && unlink_one(fd, MANIFEST_PARTIAL) : errno == ENOENT;
+	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) && fsync(fd) == 0 &&
+				    passes(FAILPOINT_ERROR(gaccd_save_delete_files)) && unlink_one(fd, MANIFEST_PARTIAL) :
+			    errno == ENOENT;
 	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
 		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
 	if (ok && fd >= 0)

@@ -40,7 +40,7 @@ void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, con
 void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id);
 
 /* Writes the manifest into `partial`, gives all to uid:gid when this process may, renames it to `final`, which must not
- * exist. Durable when it returns ST_OK; on errors `partial` is as before or gone. */
+ * exist. Durable when it returns ST_OK; on errors `partial` is there, without the other name. */
 enum status checkpoint_seal(const char *partial, const char *final, const struct manifest *, uint32_t uid, uint32_t gid,
 			    uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why);
 /* Reads and judges the manifest, and that the files it names are there, regular, of its owner and of its sizes; their sums

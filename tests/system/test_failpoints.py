@@ -5,12 +5,16 @@ Several daemons work at a time, each on one case after the other; a case that fa
 """
 import concurrent.futures
 import contextlib
+import hashlib
+import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -31,7 +35,7 @@ SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
 EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
             r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineStart .*cannot start",
             r" AllocationFailed .*out of memory", r" Ended job=\d+ .*the engine (refuses its memory|exited with status 3)",
-            r"attach socket: .*: closed"]
+            r"attach socket: .*: closed", r" Checkpoint(Failed|NotDeleted) ", r"checkpoint: .*: Input/output error", r" RestoreFailed ", r" (AllocationFailed|Ended) .*restore_from.*nput/output error"]
 
 # Points that a job passes only when something else happens, too.
 AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "gaccd_restore_after", "gaccd_adopt_before"}
@@ -39,14 +43,21 @@ AT_STOP = {"gaccd_drain", "gaccd_drained"}
 AT_OPERATORS_CALL = {"coord_hold_before", "coord_hold_after", "coord_update_before", "coord_update_after"}
 AT_TICK = {"gaccd_tick"}
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started"}  # and all of the process "launcher"
+SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
 TICK_MS = 100
 ENDED = (7, 8, 9, 10)  # COMPLETED, FAILED, CANCELLED, NODE_FAIL
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
 HEARD = {("gaccd_allocate_before", "error"): "register tensors.*out of memory"}
+# ... or who submits the job ...
+REFUSED = {("gaccd_load_manifest_before", "error"): "IO_ERROR"}
 # ... or how the job ends.
-ENDS = {("engine_start_fds", "error"): ("NODE_FAIL", "the engine (refuses its memory|exited with status 3)")}
+ENDS = {("engine_start_fds", "error"): ("NODE_FAIL", "the engine (refuses its memory|exited with status 3)"),
+        ("engine_load_file_before", "error"): ("FAILED", r"restore_from .*: reading model\.safetensors: Input/output error")}
+# A job that has no checkpoint then; any other error costs it one.
+NOT_SAVED = {("gaccd_save_sweep_before", "error")}
+HALF_DELETED = {("gaccd_save_delete_files", "error")}  # until the next one is saved
 
 
 def table():
@@ -213,6 +224,14 @@ def spec(client_optimizer):
     return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "optimizer": optimizer}
 
 
+def read_manifest(folder):
+    """Of a checkpoint whose files have the sums that it says."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for file in manifest["files"]:
+        assert hashlib.sha256((folder / file["name"]).read_bytes()).hexdigest() == file["sha256"], (folder, file)
+    return manifest
+
+
 class Worker:
     """One daemon, and the cases that are run on it."""
 
@@ -255,9 +274,9 @@ class Worker:
                 self.let_go_on(trainers.pids())
             time.sleep(0.01)
 
-    def train(self, point=None, action=None, skip=0, crash_skip=0):
+    def train(self, point=None, action=None, skip=0, crash_skip=0, checkpoint=None):
         """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start, or sleeps
-        over a tick. Returns the ranks' results."""
+        over a tick; `checkpoint`: what points of loading begin with. Returns the ranks' results."""
         process = PROCESS.get(point)
         self.control.do("disarm all")
         if point:
@@ -266,10 +285,16 @@ class Worker:
             self.control.do(f"arm gaccd_answer_before sleep {2 * TICK_MS} skip {crash_skip}")
         if point in AT_RESTART:
             self.control.do(f"arm gaccd_answer_before crash skip {crash_skip}")
-        client_optimizer = point in WITH_CLIENT_OPTIMIZER
+        client_optimizer, saves, loads = point in WITH_CLIENT_OPTIMIZER, SAVING in str(point), LOADING in str(point)
         launched = process == "launcher" or point in LAUNCHED
         out = self.daemon.dir / f"launched.{time.monotonic_ns()}"
-        job = self.submit(action, {**spec(client_optimizer), **(Launched.spec(self.daemon, out) if launched else {})})
+        job_spec = {**spec(client_optimizer), **(Launched.spec(self.daemon, out) if launched else {}),
+                    **({"checkpoint": {"every_steps": 1, "keep": 2, "at_end": True}} if saves else {}),
+                    **({"restore_from": str(checkpoint)} if loads else {})}
+        if (point, action) in REFUSED:
+            with pytest.raises(GaccError, match=REFUSED[point, action]):
+                self.submit(action, job_spec)
+        job = self.submit(action, job_spec)
         operator = self.pool.submit(self.operate, job) if point is None or point in AT_OPERATORS_CALL else None
         trainers = (Launched(self.daemon, job, out) if launched else
                     Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None))
@@ -278,9 +303,30 @@ class Worker:
             if operator:
                 operator.result()
             self.check(job, trainers, point, action)
+            if saves:
+                self.check_saved(job, (point, action))
         finally:
             trainers.kill()
         return trainers.results()
+
+    def checkpoints(self, job):
+        return [pathlib.Path(k.path) for k in self.daemon.client.jobs.ListCheckpoints(job=str(job)).checkpoints if k.state == 2]
+
+    def check_saved(self, job, case):
+        """The end is saved; what is listed is whole, but for one that could be deleted in part only; nothing half-written is left."""
+        found = self.checkpoints(job)
+        if case in NOT_SAVED:
+            assert not found
+            return
+        steps = [read_manifest(path)["applied_step"] for path in found[case in HALF_DELETED:]]
+        assert steps[-1] == STEPS and steps == sorted(steps)
+        assert not list(found[0].parent.glob(".*")), list(found[0].parent.iterdir())
+
+    def make_checkpoint(self):
+        """Inside a job's second or third window, in the middle of which it then lies."""
+        job = self.submit(None, {**spec(False), "checkpoint": {"every_steps": 1}})
+        self.wait(Trainers(self.daemon, job), None)
+        return next(path for path in self.checkpoints(job) if read_manifest(path)["applied_step"] < STEPS)
 
     def operate(self, job):
         """What changes nothing in the end. It has a connection of its own: gaccd may be stopped in the middle."""
@@ -291,7 +337,12 @@ class Worker:
 
     def check(self, job, trainers, point, action):
         state, reason = ENDS.get((point, action), ("COMPLETED", ""))
-        wait_until("the job's end", lambda: self.daemon.state(job) in (state, "COMPLETED", "FAILED", "NODE_FAIL"), 20)
+        end = self.pool.submit(wait_until, "the job's end",
+                               lambda: self.daemon.state(job) in (state, "COMPLETED", "FAILED", "NODE_FAIL"), 20)
+        while action == "stop" and not end.done():
+            self.let_go_on()
+            time.sleep(0.01)
+        end.result()
         assert self.daemon.state(job) == state
         assert re.search(reason, self.daemon.get_job(job).reason)
         if (point, action) in HEARD:
@@ -331,6 +382,7 @@ class Runner:
 
     def __init__(self, cases):
         self.free, self.lock = [], threading.Lock()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
         self.pool = concurrent.futures.ThreadPoolExecutor(WORKERS)
         self.reference = self.pool.submit(self.with_worker, self.without_faults)
         self.case = {case: self.pool.submit(self.with_worker, self.run, *case) for case in cases}
@@ -348,12 +400,12 @@ class Runner:
             self.free.append(worker)
         return result
 
-    @staticmethod
-    def without_faults(worker):
-        """(parameters, how often each point is passed)"""
+    def without_faults(self, worker):
+        """(parameters, how often each point is passed, a checkpoint from the middle of the job)"""
         results = worker.train()
         assert len(results) == RANKS and len(set(results)) == 1
-        return results[0], {name: passed for name, (passed, _) in worker.control.hits().items()}
+        hits = {name: passed for name, (passed, _) in worker.control.hits().items()}
+        return results[0], hits, shutil.copytree(worker.make_checkpoint(), self.folder / "checkpoint")
 
     @staticmethod
     def skip(point, n):
@@ -363,11 +415,12 @@ class Runner:
         return 0 if point in WITH_CLIENT_OPTIMIZER | AT_TICK else n // 4 if n > 200 else min(n // 4, 8)
 
     def run(self, worker, point, action):
-        params, passed = self.reference.result()
+        params, passed, checkpoint = self.reference.result()
         if point in AT_STOP:
             results = worker.at_stop(point, action)
         else:
-            results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2)
+            results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2,
+                                   checkpoint)
         fired = worker.control.hits()[point][1]
         assert fired >= 1, f"{point} was never hit"
         if point not in WITH_CLIENT_OPTIMIZER:
@@ -377,6 +430,7 @@ class Runner:
         self.pool.shutdown(cancel_futures=True)
         for worker in self.free:
             worker.stop()
+        shutil.rmtree(self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -395,10 +449,11 @@ def test_point(runner, point, action):
 
 def test_all_points_are_passed_by_a_job(runner):
     """But for those of the lists above: whoever adds a point sees here that nothing leads to it."""
-    _, passed = runner.reference.result()
+    _, passed, _ = runner.reference.result()
     never = {name for name, n in passed.items() if n == 0}
     launched = LAUNCHED | {name for name, process in PROCESS.items() if process == "launcher"}
-    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER | launched
+    saved = {name for name in PROCESS if SAVING in name or LOADING in name}
+    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER | launched | saved - {"gaccd_save_sweep_before"}
 
 
 @pytest.fixture(scope="module")

@@ -217,6 +217,18 @@ START_TEST(an_engine_that_never_comes_ends_the_wait)
 }
 END_TEST
 
+START_TEST(where_nothing_can_be_saved_nothing_is_asked_again)
+{
+	open_saver(1, true);
+	can_begin = false;
+	saver_switch_off(&s, ST_IO_ERROR);
+	saver_on_boundary(&s, 1, true);
+	ck_assert_uint_eq(s.n_wants, 0);
+	ck_assert(!saver_end(&s, true));
+	ASKED("w");
+}
+END_TEST
+
 START_TEST(a_cancelled_job_waits_for_nothing)
 {
 	uint64_t id;
@@ -261,6 +273,7 @@ int main(void)
 	tcase_add_test(c, the_end_waits_for_its_checkpoint);
 	tcase_add_test(c, the_end_waits_for_what_is_under_way);
 	tcase_add_test(c, an_engine_that_never_comes_ends_the_wait);
+	tcase_add_test(c, where_nothing_can_be_saved_nothing_is_asked_again);
 	tcase_add_test(c, a_cancelled_job_waits_for_nothing);
 	tcase_add_test(c, wants_have_a_limit);
 	SRunner *r = srunner_create(suite);
