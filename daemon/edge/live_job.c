@@ -172,6 +172,7 @@ void live_free(struct live_job *l)
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 	free(l->user);
 	free(l->end_reason);
+	free(l->end_view);
 	free(l->end_counted);
 	free(l->event);
 	free(l->watcher);

@@ -66,6 +66,8 @@ struct live_job {
 	char *end_reason;
 	uint64_t end_window, end_step;
 	struct commit end_commit;           /* of its last window; outcome 0: not known */
+	void *end_view;                     /* gacc.v1.Job, packed: all that was shown of it; NULL: only the above is known */
+	size_t n_end_view;
 	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
 	struct plan *plan;
@@ -256,6 +258,8 @@ void live_waits(struct live_job *, struct now);
 /* ---- live_view.c ---- */
 /* A message for free with gacc__v1__job__free_unpacked; NULL: no memory. */
 struct Gacc__V1__Job *live_view(const struct live_job *, bool with_events, struct now);
+/* Before its machines go: live_view shows the same of it afterwards, but for processes and memory. false: no memory. */
+bool live_keep_view(struct live_job *, struct now);
 /* Tells the watchers what changed. */
 void live_tell(struct live_job *, struct now);
 

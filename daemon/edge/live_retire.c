@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
+#define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* so long a trainer whose last answer was lost is told all */
 #define RETIRED_EVENTS 32        /* that describe shows; the history has all */
 
 void live_hold(struct live_job *l)
@@ -36,30 +37,30 @@ void live_shrink_events(struct live_job *l)
 	l->event_room = n;
 }
 
-/* Becomes what a job is that had ended before this gaccd started. */
-static void retire(struct live_job *l)
+/* Becomes what a job is that had ended before this gaccd started; what was shown of it is kept as it is. */
+static void retire(struct live_job *l, struct now now)
 {
 	const char *reason;
 	int64_t since;
-	l->end_state = live_state(l, &reason, &since);
+	enum job_state state = live_state(l, &reason, &since);
 	char *copy = strdup(reason);
-	if (!copy)
-		return; /* the next tick tries again */
-	l->end_reason = copy;
-	const struct commit *k = coord_last_commit(l->coord);
-	l->end_window = coord_window(l->coord);
-	l->end_step = coord_applied_step(l->coord);
-	if (k) {
-		l->end_commit = *k;
-		l->end_window = k->window + 1;
+	if (!copy || !live_keep_view(l, now)) { /* the next tick tries again */
+		free(copy);
+		return;
 	}
+	const struct commit *k = coord_last_commit(l->coord);
+	l->end_state = state;
+	l->end_reason = copy;
+	l->end_window = k ? k->window + 1 : coord_window(l->coord);
+	l->end_step = coord_applied_step(l->coord);
+	if (k)
+		l->end_commit = *k;
 	job_free(l->job);
 	coord_free(l->coord);
 	l->job = NULL;
 	l->coord = NULL;
 	live_shrink_events(l);
-	if (l->end_state == JOB_COMPLETED)
-		live_launch_free(l); /* of others it tells the cause */
+	live_launch_free(l);
 	free(l->watcher);
 	free(l->link);
 	l->watcher = NULL;
@@ -80,8 +81,8 @@ void live_end_tick(struct live_job *l, struct now now)
 		l->released = true;
 	}
 	bool told = !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls && !l->changed;
-	if (l->released && told && !l->n_holders && !l->deciding && live_launch_over(l))
-		retire(l);
+	if (l->released && now.mono_ns - l->released_ns > RETIRE_AFTER_NS && told && !l->n_holders && !l->deciding && live_launch_over(l))
+		retire(l, now);
 }
 
 /* ---- forgetting ---- */

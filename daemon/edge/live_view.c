@@ -205,9 +205,41 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	return live_launch_view(l, j) && (!with_events || add_events(l, j));
 }
 
+/* Of a job that is over: what live_keep_view has kept, with what it left out. */
+static Gacc__V1__Job *view_of_kept(const struct live_job *l, bool with_events)
+{
+	Gacc__V1__Job *j = gacc__v1__job__unpack(NULL, l->n_end_view, l->end_view);
+	if (!j)
+		return NULL;
+	j->spec = copy_spec(l->spec_pb);
+	if (j->spec && (!with_events || add_events(l, j)))
+		return j;
+	gacc__v1__job__free_unpacked(j, NULL);
+	return NULL;
+}
+
+bool live_keep_view(struct live_job *l, struct now now)
+{
+	Gacc__V1__Job *j = live_view(l, false, now);
+	if (!j)
+		return false;
+	gacc__v1__job_spec__free_unpacked(j->spec, NULL);
+	j->spec = NULL;
+	j->engine_pid = j->launcher_pid = 0;
+	j->host_bytes = 0;
+	l->n_end_view = gacc__v1__job__get_packed_size(j);
+	l->end_view = malloc(l->n_end_view);
+	if (l->end_view)
+		gacc__v1__job__pack(j, l->end_view);
+	gacc__v1__job__free_unpacked(j, NULL);
+	return l->end_view != NULL;
+}
+
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
 Gacc__V1__Job *live_view(const struct live_job *l, bool with_events, struct now now)
 {
+	if (l->end_view)
+		return view_of_kept(l, with_events);
 	Gacc__V1__Job *j = malloc(sizeof *j);
 	if (!j)
 		return NULL;

@@ -65,13 +65,13 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	const Gacc__V1__SaveCheckpointRequest *q = (const Gacc__V1__SaveCheckpointRequest *)m;
 	static const uint8_t none[16];
 	uint64_t id = 0;
+	struct live_job *l = savable_job(call, q->job);
+	if (!l)
+		return;
 	if (q->request_id.len != 16 || !memcmp(q->request_id.data, none, 16)) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "request_id must have 16 bytes that are not all zero");
 		return;
 	}
-	struct live_job *l = savable_job(call, q->job);
-	if (!l)
-		return;
 	enum status st = saving_request(l, q->request_id.data, q->inside_window, &id);
 	if (st) {
 		rpc_failf(call, st, st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events" :
