@@ -91,9 +91,17 @@ static void answer_steps(struct job *j)
 	}
 }
 
+/* The last window has closed, and the end is being written: who comes now is to hear of that, not of a window that will never close.
+ * (A client that applies steps itself may still have to apply the last one.) */
+static bool is_final(const struct job *j)
+{
+	const struct past_window *p = j->mirror.r.window ? past_find(j, j->mirror.r.window - 1) : NULL;
+	return p && p->commit.final && j->spec->optim.type != OPTIM_CLIENT;
+}
+
 bool ready_now(const struct job *j)
 {
-	return j->run && j->engine_up && j->mirror.r.params_ready && j->mirror.r.phase == WINDOW_OPEN;
+	return j->run && j->engine_up && j->mirror.r.params_ready && j->mirror.r.phase == WINDOW_OPEN && !is_final(j);
 }
 
 void ready_reply(struct job *j, const struct rank *r, uint64_t call)
