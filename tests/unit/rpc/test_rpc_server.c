@@ -119,9 +119,11 @@ END_TEST
 START_TEST(drain_ends_long_streams)
 {
 	struct rpc_stream *stream = watch(2);
-	fixture_wait(server, any_begun);
+	const ProtobufCMessage *msg;
+	for (int i = 0; i < 2; i++) /* both have been sent when the drain begins */
+		ck_assert_int_eq(rpc_stream_next(stream, -1, &msg, NULL), ST_OK);
 	fixture_stop_begin(server);
-	ck_assert_uint_eq(read_all(stream), 2);
+	ck_assert_uint_eq(read_all(stream), 0);
 	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_DRAINING);
 	rpc_stream_free(stream);
 }
