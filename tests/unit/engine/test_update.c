@@ -195,10 +195,20 @@ static const struct kernels *real;
 static _Atomic int calls_left;
 static int where;
 
+/* Is this call the one to die in? Those after it, in other threads, wait for death: how much a life gets done must not
+ * depend on how long it takes to die. */
+static bool is_last_call(void)
+{
+	int left = --calls_left;
+	while (left < 0)
+		pause();
+	return left == 0;
+}
+
 static void dying(kernel_update_fn *apply, const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
 		  const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
 {
-	if (--calls_left != 0) {
+	if (!is_last_call()) {
 		apply(p, g, acc, n, u, undo, digest);
 		return;
 	}
@@ -235,7 +245,7 @@ static void dying_lamb_moments(const struct kernel_params *p, const void *g, enu
 			       const struct kernel_update *u, const struct kernel_undo *undo,
 			       const struct kernel_lamb_norms *out)
 {
-	if (--calls_left != 0) {
+	if (!is_last_call()) {
 		real->lamb_moments(p, g, acc, n, u, undo, out);
 		return;
 	}
