@@ -1,5 +1,7 @@
 #include "edge/recorder.h"
 
+#include "support/scratch.h"
+
 #include <check.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -8,7 +10,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-static char dir[64], path[96];
+static char dir[SCRATCH_PATH], path[96];
 static uv_loop_t loop;
 static struct history *history;
 static struct recorder *recorder;
@@ -16,8 +18,7 @@ static struct recorder *recorder;
 static void setup(void)
 {
 	static const struct history_limits limits = { 100000, 100000, 1000 };
-	strcpy(dir, "/tmp/gacc-recorder-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir, "recorder"));
 	snprintf(path, sizeof path, "%s/history.db", dir);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	ck_assert_int_eq(history_open(path, &limits, &history), ST_OK);

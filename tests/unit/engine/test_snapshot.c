@@ -6,6 +6,8 @@
 #include "engine/snapshot_files.h"
 #include "store/checkpoint.h"
 
+#include "support/scratch.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,13 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static char dir[64], path[96], why[256];
+static char dir[SCRATCH_PATH], path[96], why[256];
 static struct rig rig, other; /* the second one ends first: its engine, a child, has the first one's socket */
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-snapshot-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir, "snapshot"));
 	snprintf(path, sizeof path, "%s/saved", dir);
 }
 

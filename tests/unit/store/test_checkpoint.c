@@ -2,6 +2,8 @@
 
 #include "base/log.h"
 
+#include "support/scratch.h"
+
 #include <check.h>
 #include <dirent.h>
 #include <math.h>
@@ -13,13 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[64], partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
+static char dir[SCRATCH_PATH], partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
 static const uint8_t uuid[16] = { 0xab, 0xcd };
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-checkpoint-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir, "checkpoint"));
 	checkpoint_partial_path(partial, dir, uuid, 3);
 	checkpoint_final_path(final, dir, 12, 3);
 	why[0] = '\0';

@@ -4,6 +4,8 @@
 
 #include "faulty_vfs.h"
 
+#include "support/scratch.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -13,13 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[64], path[96];
+static char dir[SCRATCH_PATH], path[96];
 static const struct history_limits roomy = { 1000, 1000, 1000 };
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-history-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir, "history"));
 	snprintf(path, sizeof path, "%s/history.db", dir);
 	log_init("test", LOG_TEXT, 0); /* failures are provoked */
 }

@@ -4,6 +4,8 @@
 
 #include "faulty_vfs.h"
 
+#include "support/scratch.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,12 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[64], path[96];
+static char dir[SCRATCH_PATH], path[96];
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-journal-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir, "journal"));
 	snprintf(path, sizeof path, "%s/journal", dir);
 }
 

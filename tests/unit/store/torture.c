@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include "support/nth.h"
+#include "support/scratch.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define HANG_S 30
+#define HANG_S 120
 
 static const char *const kind_name[NTH_KINDS] = { "eio", "enospc", "short", "alloc" };
 
@@ -36,10 +37,9 @@ void torture_fail(const char *fmt, ...)
 	_exit(1);
 }
 
-static void make_dir(char dir[64])
+static void make_dir(char dir[SCRATCH_PATH])
 {
-	strcpy(dir, "/tmp/gacc-torture-XXXXXX");
-	if (!mkdtemp(dir))
+	if (!scratch_make(dir, "torture"))
 		torture_fail("mkdtemp");
 }
 
@@ -53,7 +53,7 @@ static void remove_dir(const char *dir)
 
 static void prepare(const struct torture *t)
 {
-	char dir[64];
+	char dir[SCRATCH_PATH];
 	make_dir(dir);
 	nth_io_arm(dir, NTH_EIO, 0);
 	t->prepare(dir);
@@ -104,7 +104,7 @@ static int in_child(const struct torture *t, bool judge, const char *dir, struct
 /* One run; false: a failure, which is printed. */
 static bool once(const struct torture *t, enum nth_kind kind, unsigned n, struct torture_log *log)
 {
-	char dir[64];
+	char dir[SCRATCH_PATH];
 	memset(log, 0, sizeof *log);
 	make_dir(dir);
 	int ran = in_child(t, false, dir, log, kind, n), judged = ran ? 0 : in_child(t, true, dir, log, kind, n);
