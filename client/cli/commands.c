@@ -153,8 +153,8 @@ const struct command commands[] = {
 		.examples = "gaccctl submit -f job.yaml\ngaccctl submit -f - --set ranks=8 --wait < job.yaml",
 		.details = "With launch.mode daemon, gaccd starts the ranks when the job's turn has come; else they come by "
 			   "themselves (srun, mpirun, torchrun, a shell) with GACC_JOB_ID, RANK and WORLD_SIZE in their "
-			   "environment. With --wait: shows the output of rank 0, ends with the highest status of a rank, or "
-			   "with 7 when only the job failed; Ctrl-C leaves the job alone.",
+			   "environment. With --wait: shows the output of rank 0, ends with the status of the rank that failed "
+			   "first, or with 7 when only the job failed; Ctrl-C leaves the job alone.",
 		.options = submit_options,
 		.run = cmd_submit,
 	},

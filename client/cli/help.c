@@ -79,8 +79,8 @@ void print_help(FILE *out)
 	fputs("\nGlobal options:\n", out);
 	print_options(out, global_options);
 	fputs("\nExit status: 0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out;\n"
-	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted; run and submit --wait: the highest status\n"
-	      "of a rank. "
+	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted; run: the highest status of a rank;\n"
+	      "submit --wait: that of the rank that failed first. "
 	      "GACC_EXIT_ERROR=N replaces 1 to 6.\n",
 	      out);
 }
@@ -167,7 +167,8 @@ void print_man(FILE *out)
 	roff_options(out, global_options);
 	fputs(".SH EXIT STATUS\n0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out; "
 	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted.\n"
-	      ".B run\nand\n.B submit \\-\\-wait\nend with the highest status of a rank, 128 plus the signal for a killed one.\n"
+	      ".B run\nends with the highest status of a rank,\n.B submit \\-\\-wait\nwith that of the rank that failed first, "
+	      "128 plus the signal for a killed one.\n"
 	      ".B GACC_EXIT_ERROR\nreplaces 1 to 6.\n.SH SEE ALSO\n.BR gaccd (8)\n",
 	      out);
 }

@@ -128,7 +128,7 @@ static const struct yaml_field keys[] = {
 	SECTION(launch, "Ranks that gaccd starts."),
 	SECTION(checkpoint, "Checkpoints."),
 	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
-	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: the journal; and the history." },
+	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: journal, history, checkpoints, logs." },
 	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",
 	  .min = 1, .max = 90, .doc = "Directory of sockets and locks." },
 	{ .name = NULL }
