@@ -33,8 +33,8 @@ def environment(daemon, **more):
             **{k: str(v) for k, v in more.items()}}
 
 
-def run(command, env, timeout=120):
-    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=timeout)
+def run(command, env, timeout=120, cwd=None):
+    done = subprocess.run([str(c) for c in command], env=env, cwd=cwd, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
@@ -183,3 +183,14 @@ def test_ranks_that_create_their_job_at_the_same_moment(daemon):
             daemon.cancel(submitted[0].job.id)
     for client in clients:
         client.close()
+
+
+@needs_mlp
+def test_mlp_started_by_gaccd(daemon, tmp_path):
+    """mlp.yaml as the README submits it, for three steps: LAMB, a dynamic loss scale, and a checkpoint at the end."""
+    (tmp_path / "build").symlink_to(build_dir())
+    run([BIN / "gaccctl", "submit", "-f", EXAMPLES / "mlp.yaml", "--set", "steps=3", "--wait"], environment(daemon), cwd=tmp_path)
+    job = daemon.get_job(1)
+    assert (daemon.state(1), job.applied_step, job.last.micro_count, job.last.total_weight) == ("COMPLETED", 3, 16, 512)
+    assert [p.name for p in (daemon.dir / "state/checkpoints/1").glob("step-*")] == ["step-3-1"]
+    wait_until("the launcher's end", lambda: not daemon.launchers())
