@@ -78,7 +78,7 @@ skip() { # NAME WHY
 
 build() { # DIR CC CMAKE-OPTIONS
 	cxx=$(echo "$2" | sed 's/gcc/g++/; s/clang/clang++/')
-	stage "$1: build" 900 one "
+	stage "$1: build" 1800 one "
 		cmake -G Ninja -S . -B build/test-$1 -DCMAKE_C_COMPILER=$2 -DCMAKE_CXX_COMPILER=$cxx -DGACC_WERROR=ON $3
 		cmake --build build/test-$1 -j $JOBS -- --quiet -k 0" || [ -x "build/test-$1/bin/gaccd" ]
 }
@@ -107,9 +107,9 @@ fi
 deploy/leftovers.sh snapshot "$snapshot"
 
 if build gcc gcc ""; then
-	unit gcc 300 || true
-	system gcc 600 'not campaign and not failpoints' "system tests" || true
-	[ "${QUICK:-0}" = 1 ] || system gcc 900 campaign "fault campaign and soak" \
+	unit gcc 600 || true
+	system gcc 1200 'not campaign and not failpoints' "system tests" || true
+	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
 		"env PYTEST_ADDOPTS=-rP GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
 else
 	skip "gcc: tests" "the build failed"
@@ -120,14 +120,14 @@ short="env PYTEST_ADDOPTS=-rP GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=15"
 
 if [ "${QUICK:-0}" != 1 ]; then
 	if build clang clang ""; then
-		unit clang 300 || true
+		unit clang 600 || true
 	else
 		skip "clang: tests" "the build failed"
 	fi
 
 	if build asan clang "-DGACC_SANITIZE=address,undefined"; then
-		unit asan 600 || true
-		system asan 600 'smoke or campaign' "system tests and faults, ASan+UBSan" "$short" || true
+		unit asan 1200 || true
+		system asan 1800 'smoke or campaign' "system tests and faults, ASan+UBSan" "$short" || true
 	else
 		skip "asan: tests" "the build failed"
 	fi
@@ -137,25 +137,25 @@ if [ "${QUICK:-0}" != 1 ]; then
 	fixed='env TSAN_OPTIONS=ignore_noninstrumented_modules=1'
 	setarch -R true 2>/dev/null && fixed="$fixed setarch -R"
 	if build tsan clang "-DGACC_SANITIZE=thread"; then
-		unit tsan 600 "$fixed" || true
-		system tsan 600 'smoke or campaign' "system tests and faults, TSan" "$fixed $short" || true
+		unit tsan 1200 "$fixed" || true
+		system tsan 1800 'smoke or campaign' "system tests and faults, TSan" "$fixed $short" || true
 	else
 		skip "tsan: tests" "the build failed"
 	fi
 
 	if build failpoints gcc "-DGACC_FAILPOINTS=ON"; then
-		system failpoints 300 failpoints "every failpoint, every action" || true
+		system failpoints 900 failpoints "every failpoint, every action" || true
 	else
 		skip "failpoints: tests" "the build failed"
 	fi
 
 	if [ -e tests/model/run.sh ]; then
-		stage "protocol models (spin)" 300 lines 'sh tests/model/run.sh' || true
+		stage "protocol models (spin)" 900 lines 'sh tests/model/run.sh' || true
 	else
 		skip "protocol models (spin)" "no tests/model/run.sh"
 	fi
 	if [ -e tests/fuzz/run.sh ]; then
-		stage "fuzzing, briefly" 900 lines "SECONDS_EACH=${FUZZ:-60} sh tests/fuzz/run.sh" || true
+		stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-60} sh tests/fuzz/run.sh" || true
 	else
 		skip "fuzzing, briefly" "no tests/fuzz/run.sh"
 	fi
