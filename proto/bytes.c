@@ -159,6 +159,17 @@ size_t bytes_utf8(const void *at, const void *end)
 	return n;
 }
 
+void bytes_repair(char *text)
+{
+	const char *end = text + strlen(text);
+	while (text < end) {
+		size_t n = bytes_utf8(text, end);
+		if (!n)
+			*text = '?';
+		text += n ? n : 1;
+	}
+}
+
 static bool utf8_ok(const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	while (p < end) {

@@ -6,6 +6,7 @@
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,6 +201,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	j->spec = copy_spec(l->spec_pb);
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
+	bytes_repair(j->reason);
 	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j))
 		return false;
 	return live_launch_view(l, j) && (!with_events || add_events(l, j));
@@ -303,7 +305,10 @@ static void tell_state(struct live_job *l, struct rpc_call *call, const char *re
 		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE;
 		m.state = (Gacc__V1__JobState)state;
 	}
-	m.message = (char *)reason;
+	char text[256];
+	snprintf(text, sizeof text, "%s", reason);
+	bytes_repair(text);
+	m.message = text;
 	rpc_send(call, &m.base);
 	if (all)
 		gacc__v1__job__free_unpacked(all, NULL);

@@ -1,5 +1,7 @@
 #include "edge/saved_list.h"
 
+#include "proto/bytes.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,8 @@ void saved_set_text(char **to, const char *text)
 {
 	free(*to);
 	*to = strdup(text); /* NULL is shown as "" */
+	if (*to)
+		bytes_repair(*to);
 }
 
 void saved_remove(struct saved_list *s, uint64_t id)

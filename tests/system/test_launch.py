@@ -220,6 +220,15 @@ def test_the_root_cause_is_the_first_failure(no_launcher_left):
     assert j.reason == f"rank 2 (pid {c.pid}) exited with code 3: disk ?on fire" and c.message == j.reason.rsplit(":", 1)[0]
 
 
+@pytest.mark.parametrize("pad", range(3))
+def test_a_reason_that_is_cut_within_a_character_is_still_text(no_launcher_left, pad):
+    d = no_launcher_left
+    d.allow += [" Ended job=", " RankExited job="]
+    job = d.submit(shell(d, "printf %s \"$T\"; exit 1", ranks=1, environment={"T": "x" * pad + "\u20ac" * 200}))
+    assert "\u20ac" * 40 in wait_state(d, job, "FAILED").reason
+    assert job in [j.id for j in d.client.jobs.List(all=True).jobs]
+
+
 def test_what_cannot_run_says_why(no_launcher_left):
     d = no_launcher_left
     d.allow += [" Ended job=", " RankExited job="]

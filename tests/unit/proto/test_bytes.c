@@ -383,6 +383,18 @@ START_TEST(what_is_wrong_is_said)
 END_TEST
 
 /* A sentence that quotes a name of the caller may be cut within a character: what is sent is UTF-8 all the same. */
+START_TEST(text_that_was_cut_is_repaired)
+{
+	char whole[] = "x \xe2\x82\xac", cut[] = "\xe2\x82\xac \xe2\x82", none[] = "";
+	bytes_repair(whole);
+	bytes_repair(cut);
+	bytes_repair(none);
+	ck_assert_str_eq(whole, "x \xe2\x82\xac");
+	ck_assert_str_eq(cut, "\xe2\x82\xac ??");
+	ck_assert_str_eq(none, "");
+}
+END_TEST
+
 START_TEST(error_text_is_utf8)
 {
 	char room[ERROR_TEXT_MAX + 1];
@@ -409,6 +421,7 @@ int main(void)
 	tcase_add_test(tc, large_registration);
 	tcase_add_test(tc, every_bit_flip);
 	tcase_add_loop_test(tc, what_is_wrong_is_said, 0, sizeof explained / sizeof *explained);
+	tcase_add_test(tc, text_that_was_cut_is_repaired);
 	tcase_add_test(tc, error_text_is_utf8);
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
