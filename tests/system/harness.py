@@ -59,7 +59,9 @@ def children(pid):
 
 
 def shared_memory():
-    return set(os.listdir("/dev/shm"))
+    """Segments are files; folders there are unit tests' (support/scratch.h), which may run at the same time."""
+    with os.scandir("/dev/shm") as entries:
+        return {entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)}
 
 
 class Daemon:
