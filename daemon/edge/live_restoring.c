@@ -293,11 +293,12 @@ void restoring_from_journal(struct live_job *l, const struct journal_bytes *byte
 
 void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 {
-	char why[320];
+	char why[384];
 	struct now now = daemon_now(l->d);
 	struct control_state state;
 	if (a->status) {
-		snprintf(why, sizeof why, "restore_from %.120s: %s", l->spec_pb->restore_from, a->text);
+		snprintf(why, sizeof why, "restore_from %.120s: %s; others: gaccctl checkpoint list JOB", l->spec_pb->restore_from,
+			 a->text);
 		live_event(l, true, "RestoreFailed", -1, why);
 		coord_end(l->coord, (enum status)a->status, why, now);
 		return;

@@ -42,18 +42,28 @@ static Gacc__V1__Job *view(struct rpc_call *call, const struct live_job *l, bool
 struct pending {
 	struct daemon *d;
 	uint64_t call;
+	bool restores;
 };
+
+static const char *submit_hint(enum status st, bool restores)
+{
+	if (st == ST_INVALID_SPEC)
+		return "check the file with: gaccctl config validate FILE";
+	if (restores && (st == ST_INVALID_ARGUMENT || st == ST_MALFORMED || st == ST_LAYOUT_MISMATCH || st == ST_VERSION_SKEW))
+		return "begin with a whole checkpoint of such a job; its job's are listed by: gaccctl checkpoint list JOB";
+	return NULL;
+}
 
 static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
 {
 	struct pending *p = arg;
 	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
+	bool restores = p->restores;
 	free(p);
 	if (!call)
 		return;
 	if (!l) {
-		struct rpc_error e = { .status = st, .message = why, .field = field,
-				       .hint = st == ST_INVALID_SPEC ? "check the file with: gaccctl config validate FILE" : NULL };
+		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = submit_hint(st, restores) };
 		rpc_fail(call, &e);
 		return;
 	}
@@ -81,7 +91,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		rpc_failf(call, ST_NO_MEMORY, "no memory");
 		return;
 	}
-	*p = (struct pending){ daemon_of(call), rpc_id(call) };
+	*p = (struct pending){ daemon_of(call), rpc_id(call), q->spec->restore_from[0] != '\0' };
 	char user[64];
 	live_user_name(caller_uid(call), user, sizeof user);
 	struct submit s = { .spec = q->spec, .uid = caller_uid(call), .user = user, .local = rpc_peer(call)->is_unix,

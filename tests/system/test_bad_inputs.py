@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from bad_inputs import attach_socket, files, gradient, http2, jobs, wire
+from bad_inputs import attach_socket, checkpoints, files, gradient, http2, jobs, wire
 from bad_inputs.stage import Pair, Stage
 from harness import Daemon, known_types
 
@@ -29,13 +29,14 @@ GROUPS = {
     "http2": http2.ROWS,
     "attach socket": attach_socket.ROWS,
     "files": files.ROWS,
+    "checkpoints": checkpoints.ROWS,
 }
 ROWS = [row for rows in GROUPS.values() for row in rows]
 CONF = {"limits.host_memory": "1GiB", "limits.jobs_per_user": 12, "listen.mode": "0666",
         "listen.connections_per_user": attach_socket.PER_USER}
 ALLOW = [" RankLost ", " (AllocationFailed|Ended) .*(limits.host_memory|Too many open files)", "connections, the most .*refused",
          "no descriptors left", "out of memory or descriptors", "Too many open files", "attach socket: uid .* closed",
-         " Engine(Exited|Lost) "]
+         " Engine(Exited|Lost) ", "(AllocationFailed|Ended|RestoreFailed) .*(restore_from|checkpoint|hostile)"]
 
 
 def pytest_generate_tests(metafunc):

@@ -144,6 +144,7 @@ def of_every_job_method(types):
     rows = []
     for method in types.pool.FindServiceByName("gacc.v1.JobService").methods:
         if "job" in method.input_type.fields_by_name and method.name != "ListEvents":
-            rows += [Row(f"{method.name}-{what}", on(method.name, job), "NOT_FOUND", "JOB_NOT_FOUND", f'no job "{job[:20]}', "gaccctl jobs")
+            request = {"request_id": b"r" * 16} if "request_id" in method.input_type.fields_by_name else {}
+            rows += [Row(f"{method.name}-{what}", on(method.name, job, **request), "NOT_FOUND", "JOB_NOT_FOUND", f'no job "{job[:20]}', "gaccctl jobs")
                      for what, job in (("nothing", ""), ("unknown-job", "nope"), ("unknown-number", "4000000000"))]
     return rows

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from google.protobuf import descriptor_pb2
 
-from bad_inputs import Answer
+from bad_inputs import Answer, checkpoints
 from bad_inputs.caller import Caller, ask, connect
 from harness import Rank, build_dir, wait_until
 
@@ -69,6 +69,7 @@ class Stage:
         self.sessions = {"own": self.attacker.session, "victim": self.victim.session}
         self._make_jobs()
         self._make_sessions()
+        self.checkpoint = self._make_checkpoint()
 
     def _make_jobs(self):
         """`fresh` has no tensors, `unfilled` no parameters, `ended` is over."""
@@ -95,6 +96,20 @@ class Stage:
                 ("no such rank", own.id + 2, own.token), ("no such job", own.id + (1 << 40), own.token),
                 ("highest id", 2**64 - 1, own.token)):
             self.sessions[name] = self.types.Session(id=session_id, token=token)
+
+    def _make_checkpoint(self):
+        """Inside the second window of a job that is over; its path."""
+        job = self.daemon.submit({**checkpoints.ADAM, "name": "saved"})
+        with Rank(self.daemon, job, 0, [("w", [4]), ("b", [3])], 1, inline=True, client=self.client) as rank:
+            rank.start({"w": np.ones(4), "b": np.ones(3)})
+            for micro in range(3):
+                rank.push([np.full(4, micro), np.ones(3)])
+                if micro == 1:
+                    rank.wait_step()
+            saved = self.client.jobs.SaveCheckpoint(job=str(job), inside_window=True, wait=True, request_id=os.urandom(16)).checkpoint
+        self.daemon.cancel(job)
+        assert saved.carried_micros == 1
+        return saved.path
 
     # -- ways of sending --
 
