@@ -35,7 +35,8 @@ static enum status refused(const char *path, int error, char *why, size_t n_why)
 {
 	snprintf(why, n_why, "%s: %s", path,
 		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
-	return error == EIO || error == ENOMEM || error == EMFILE || error == ENFILE ? ST_IO_ERROR : ST_INVALID_ARGUMENT;
+	bool theirs = error == ENOENT || error == ELOOP || error == ENOTDIR || error == EINVAL || error == EFBIG;
+	return theirs ? ST_INVALID_ARGUMENT : ST_IO_ERROR;
 }
 
 /* What a failpoint says, in the manner of a system call. */
