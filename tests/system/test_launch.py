@@ -112,7 +112,7 @@ def test_environment_and_where_it_runs(no_launcher_left, monkeypatch):
 
 
 class AsNobody(Daemon):
-    """A gaccd without root's rights; `capabilities`: with these, as the drop-in gaccd-launch.conf gives them."""
+    """A gaccd without root's rights, in a group that its ranks must not inherit; `capabilities`: with these, as the drop-in gaccd-launch.conf gives them."""
 
     def __init__(self, capabilities="", **how):
         super().__init__(conf={"listen.mode": "0666"}, **how)
@@ -123,7 +123,7 @@ class AsNobody(Daemon):
         os.chown(self.dir, 65534, 65534)
         caps = self.capabilities
         drop = [f"--inh-caps=-all{caps}", f"--bounding-set=-all{caps}"] + ([f"--ambient-caps=-all{caps}"] if caps else [])
-        return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *drop, *super().command()]
+        return ["setpriv", "--reuid=65534", "--regid=65534", "--groups=4", *drop, *super().command()]
 
 
 def submit_as(daemon, user, spec):
@@ -264,6 +264,18 @@ def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
     assert 0.25 < time.monotonic() - started < 5
     wait_until("exit status", lambda: [r.exit_status for r in d.get_job(job).ranks] == [137, 137])
     assert not d.get_job(job).HasField("root_cause")  # it was us
+
+
+def test_what_a_rank_leaves_behind_goes_with_it(no_launcher_left):
+    d = no_launcher_left
+    d.allow += [" RankRestarted job="]
+    job = d.submit(shell(d, 'sleep 1000 & echo $! > $GATE/child.$GACC_RESTART_COUNT; [ $GACC_RESTART_COUNT = 1 ] && wait; exit 3',
+                         ranks=1, max_restarts=1))
+    wait_until("the second start", lambda: (gate(d) / "child.1").exists() and (gate(d) / "child.1").read_text())
+    first, second = (int((gate(d) / f"child.{i}").read_text()) for i in range(2))
+    assert not alive(first) and alive(second)
+    d.cancel(job)
+    wait_until("its death", lambda: not alive(second))
 
 
 def test_a_cancel_overtakes_a_restart(no_launcher_left):
