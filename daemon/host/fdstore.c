@@ -145,6 +145,19 @@ uint64_t fdstore_watchdog_us(const struct fdstore *f)
 }
 
 /* One message with at most one descriptor. */
+/* The queue of a datagram socket is short (net.unix.max_dgram_qlen), and children's deaths interrupt waiting for it. */
+static bool wait_for_room(int fd)
+{
+	struct pollfd p = { fd, POLLOUT, 0 };
+	int n;
+	do
+		n = poll(&p, 1, SEND_WAIT_MS);
+	while (n < 0 && errno == EINTR);
+	if (!n)
+		errno = EAGAIN;
+	return n > 0;
+}
+
 static enum status tell(struct fdstore *f, const char *text, int fd)
 {
 	union {
@@ -162,9 +175,8 @@ static enum status tell(struct fdstore *f, const char *text, int fd)
 		c->cmsg_len = CMSG_LEN(sizeof fd);
 		memcpy(CMSG_DATA(c), &fd, sizeof fd);
 	}
-	struct pollfd wait = { f->fd, POLLOUT, 0 };
 	while (sendmsg(f->fd, &m, MSG_NOSIGNAL) < 0) {
-		if (errno == EINTR || (errno == EAGAIN && poll(&wait, 1, SEND_WAIT_MS) > 0))
+		if (errno == EINTR || (errno == EAGAIN && wait_for_room(f->fd)))
 			continue;
 		log_error("service manager: %.*s: %s", (int)strcspn(text, "\n"), text, strerror(errno));
 		return ST_UNAVAILABLE;

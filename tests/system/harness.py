@@ -69,7 +69,7 @@ class Daemon:
     nothing in /dev/shm, no WARN, ERROR or sanitizer report in the log but those that `allow` names (regular
     expressions, matched against the line). Warnings about processes that the harness itself killed are expected, as many as kills."""
 
-    BAD_LINE = re.compile(r" (WARN|ERROR) |Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
+    BAD_LINE = re.compile(r" (WARN|ERROR)[ :]|Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
 
     def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0):
         """`systemd_ms`: supervised by support/systemd_player.py in the place of gaccd --supervise, with a watchdog of so many ms."""
