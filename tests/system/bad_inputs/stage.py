@@ -107,7 +107,7 @@ class Stage:
                 if micro == 1:
                     rank.wait_step()
             saved = self.client.jobs.SaveCheckpoint(job=str(job), inside_window=True, wait=True, request_id=os.urandom(16)).checkpoint
-        self.daemon.cancel(job)
+        wait_until("the end of a job whose rank has left", lambda: self.daemon.state(job) == "COMPLETED")
         assert saved.carried_micros == 1
         return saved.path
 
