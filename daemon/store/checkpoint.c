@@ -7,13 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/openat2.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define MANIFEST "manifest.json"
@@ -102,11 +100,38 @@ void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint6
 	snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64, dir, applied_step, id);
 }
 
-static int open_at(int dir_fd, const char *name, int flags, mode_t mode)
+/* One name of a path. With O_DIRECTORY a link is said to be no directory: ELOOP tells what is wrong. */
+static int open_part(int dir_fd, const char *name, int flags, mode_t mode)
 {
-	struct open_how how = { .flags = (uint64_t)(flags | O_CLOEXEC), .mode = flags & O_CREAT ? mode : 0,
-				.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
-	return (int)syscall(SYS_openat2, dir_fd, name, &how, sizeof(how));
+	int fd = openat(dir_fd, name, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+	int error = errno;
+	struct stat st;
+	if (fd < 0 && error == ENOTDIR && !fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
+		error = ELOOP;
+	errno = error;
+	return fd;
+}
+
+/* open without following a link anywhere in the path, name by name: openat2 is refused to units with RestrictSUIDSGID. */
+static int open_at(int dir_fd, const char *path, int flags, mode_t mode)
+{
+	char part[CHECKPOINT_MAX_PATH];
+	int at_fd = *path == '/' ? open("/", O_PATH | O_DIRECTORY | O_CLOEXEC) : dir_fd;
+	for (path += strspn(path, "/"); at_fd != -1; path += strspn(path, "/")) {
+		size_t n = strcspn(path, "/");
+		bool last = !path[n + strspn(path + n, "/")];
+		snprintf(part, sizeof(part), "%.*s", n ? (int)n : 1, n ? path : ".");
+		int next = last ? open_part(at_fd, part, flags, mode) : open_part(at_fd, part, O_PATH | O_DIRECTORY, 0);
+		int error = errno;
+		if (at_fd != dir_fd)
+			close(at_fd);
+		errno = error;
+		at_fd = next;
+		path += n;
+		if (last)
+			break;
+	}
+	return at_fd;
 }
 
 /* Makes the directories of a path one by one. */

@@ -96,7 +96,7 @@ def free_port():
 @systemd_analyze
 @as_root
 def test_job_under_the_units_rules(tmp_path):
-    """Memory, engine, TCP and the descriptor store under the unit's rules, over a SIGKILL of gaccd."""
+    """Memory, engine, TCP, a checkpoint and the descriptor store under the unit's rules, over a SIGKILL of gaccd."""
     token, port = tmp_path / "token", free_port()
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
@@ -113,6 +113,8 @@ def test_job_under_the_units_rules(tmp_path):
             r.push([np.full(1000, 3, np.float32)])
             r.wait_step()
             np.testing.assert_array_equal(r.params()["w"], 0)
+            saved = d.client.jobs.SaveCheckpoint(job=str(job), wait=True, request_id=os.urandom(16)).checkpoint
+            assert saved.applied_step == 1 and (pathlib.Path(saved.path) / "manifest.json").exists(), saved
         over_tcp = Client(f"127.0.0.1:{port}", metadata=[("authorization", "Bearer 0123456789abcdef")])
         assert over_tcp.node.GetNode().version == VERSION
         over_tcp.close()
