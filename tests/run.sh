@@ -91,9 +91,14 @@ unit() { # DIR LIMIT [PREFIX]
 
 # The tests get the build by GACC_BUILD_DIR. Markers: `smoke` is the part for sanitizers, `campaign` the fault campaign.
 system() { # DIR LIMIT MARKERS WHAT [PREFIX]
+	report=a
+	case $3 in
+	'not '*) ;;
+	*campaign*) report=aP ;; # how many kills, how long until all was whole again
+	esac
 	stage "$1: $4" "$2" pytest "
 		rc=0
-		GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 ${5:-} /usr/bin/python3 -m pytest -ra \
+		GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 ${5:-} /usr/bin/python3 -m pytest -r$report \
 			-p no:cacheprovider --basetemp=\"\$TMPDIR/p\" -m '$3' tests/system || rc=\$?
 		rm -rf \"\$TMPDIR/p\"
 		exit \$rc"
@@ -110,13 +115,13 @@ if build gcc gcc ""; then
 	unit gcc 600 || true
 	system gcc 1200 'not campaign and not failpoints' "system tests" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
-		"env PYTEST_ADDOPTS=-rP GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
+		"env GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
 else
 	skip "gcc: tests" "the build failed"
 fi
 
 # the campaigns in a build with sanitizers
-short="env PYTEST_ADDOPTS=-rP GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=15"
+short="env GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=15"
 
 if [ "${QUICK:-0}" != 1 ]; then
 	if build clang clang ""; then
