@@ -18,6 +18,7 @@ const char *status_name(gacc_status st);
 
 /* inv->client by --endpoint and --timeout. False: *exit_status is set. */
 bool open_client(struct invocation *inv, int *exit_status);
+#define SUBMIT_TIMEOUT_MS 120000 /* the answer comes when the job has its memory, page by page */
 /* The same for calls that last so long unless --timeout says otherwise. */
 bool open_client_for(struct invocation *inv, int timeout_ms, int *exit_status);
 

@@ -456,7 +456,7 @@ int cmd_run(struct invocation *inv)
 	if (!read_options(&r, &st))
 		return st;
 	signals_block(); /* before the library makes threads */
-	if (!open_client(inv, &st) || !register_job(&r, &st))
+	if (!open_client_for(inv, SUBMIT_TIMEOUT_MS, &st) || !register_job(&r, &st))
 		return st;
 	if (prepare_logs(&r, &st) && open_polls(&r, &st)) {
 		say_header(&r);

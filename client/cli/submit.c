@@ -122,7 +122,7 @@ int submit_job(struct invocation *inv, gacc_spec *spec)
 
 	if (opt_flag(inv, "dry-run"))
 		return dry_run(inv, spec);
-	if (!inv->client && !open_client(inv, &st))
+	if (!inv->client && !open_client_for(inv, SUBMIT_TIMEOUT_MS, &st))
 		return st;
 	if (gacc_job_submit(inv->client, spec, &jobs))
 		return fail_client(inv);
