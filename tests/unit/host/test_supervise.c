@@ -150,24 +150,20 @@ static void role_stranger(void)
 	_exit(0);
 }
 
-static void on_term(int sig)
-{
-	report("term");
-	_exit(0);
-}
-
-static void on_hup(int sig)
-{
-	report("hup");
-}
-
 static void role_stop(void)
 {
-	signal(SIGTERM, on_term);
-	signal(SIGHUP, on_hup);
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
 	report("up");
-	for (;;)
-		pause();
+	for (int sig; !sigwait(&set, &sig);) { /* a handler and pause() would lose one that comes in between */
+		report(sig == SIGTERM ? "term" : "hup");
+		if (sig == SIGTERM)
+			_exit(0);
+	}
+	_exit(97);
 }
 
 static void role_die_of_term(void)
