@@ -264,7 +264,6 @@ static enum status begin(struct launcher *l, const void *packet, size_t n)
 
 static void stop(struct launcher *l)
 {
-	FAILPOINT(launcher_stop_before);
 	if (l->launch)
 		launch_stop(l->launch, clock_now());
 }
