@@ -9,11 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct now now_of(const struct rpc_call *call)
-{
-	return daemon_now(daemon_of(call));
-}
-
 /* The job that this caller may change and that goes on; NULL: answered. */
 static struct live_job *running_job(struct rpc_call *call, const char *name)
 {
@@ -36,6 +31,7 @@ struct durable_call {
 	uint64_t call;
 	void (*then)(struct rpc_call *, const struct durable_call *);
 	uint64_t window;  /* of an update */
+	bool pause;       /* of a hold; else it is a resume */
 	char who[256];    /* pauses or resumes, and why */
 };
 
@@ -67,67 +63,52 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
 	return false;
 }
 
-static void say_who(struct rpc_call *call, const char *what, const char *why, char *out, size_t n)
+/* Pauses the job, or lets it go on. In the order of the journal, and only when durable: a window that closed before its resume is on the
+ * disk would have closed in a paused job, if gaccd died in between. */
+static void hold_now(struct rpc_call *call, const struct durable_call *d)
 {
-	char user[64];
-	live_user_name(caller_uid(call), user, sizeof user);
-	snprintf(out, n, "%s by %s%s%.150s", what, user, *why ? ": " : "", why);
-}
-
-/* In the order of the journal, and only when durable: a window that closed before its resume is on the disk would have closed in a
- * paused job, if gaccd died in between. */
-static void pause_now(struct rpc_call *call, const struct durable_call *d)
-{
-	coord_pause(d->l->coord, d->who, daemon_now(d->l->d));
+	struct now now = daemon_now(d->l->d);
+	if (d->pause)
+		coord_pause(d->l->coord, d->who, now);
+	else
+		coord_resume(d->l->coord, d->who, now);
 	if (!call)
 		return;
-	Gacc__V1__PauseResponse r = GACC__V1__PAUSE_RESPONSE__INIT;
-	r.job = live_view(d->l, false, now_of(call));
-	if (!r.job) {
+	Gacc__V1__PauseResponse paused = GACC__V1__PAUSE_RESPONSE__INIT;
+	Gacc__V1__ResumeResponse resumed = GACC__V1__RESUME_RESPONSE__INIT;
+	Gacc__V1__Job *job = live_view(d->l, false, now);
+	if (!job) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 		return;
 	}
-	rpc_finish(call, &r.base);
-	gacc__v1__job__free_unpacked(r.job, NULL);
+	paused.job = resumed.job = job;
+	rpc_finish(call, d->pause ? &paused.base : &resumed.base);
+	gacc__v1__job__free_unpacked(job, NULL);
+}
+
+static void hold_job(struct rpc_call *call, const char *name, bool pause, const char *why)
+{
+	struct live_job *l = running_job(call, name);
+	if (!l)
+		return;
+	struct durable_call d = { .l = l, .call = rpc_id(call), .then = hold_now, .pause = pause };
+	char user[64];
+	live_user_name(caller_uid(call), user, sizeof user);
+	snprintf(d.who, sizeof d.who, "%s by %s%s%.150s", pause ? "paused" : "resumed", user, *why ? ": " : "", why);
+	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, pause ? d.who : NULL } };
+	persist_then(call, &d, &r);
 }
 
 static void pause_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__PauseRequest *q = (const Gacc__V1__PauseRequest *)m;
-	struct live_job *l = running_job(call, q->job);
-	if (!l)
-		return;
-	struct durable_call d = { .l = l, .call = rpc_id(call), .then = pause_now };
-	say_who(call, "paused", q->reason, d.who, sizeof d.who);
-	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, d.who } };
-	persist_then(call, &d, &r);
-}
-
-static void resume_now(struct rpc_call *call, const struct durable_call *d)
-{
-	coord_resume(d->l->coord, d->who, daemon_now(d->l->d));
-	if (!call)
-		return;
-	Gacc__V1__ResumeResponse r = GACC__V1__RESUME_RESPONSE__INIT;
-	r.job = live_view(d->l, false, now_of(call));
-	if (!r.job) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-		return;
-	}
-	rpc_finish(call, &r.base);
-	gacc__v1__job__free_unpacked(r.job, NULL);
+	hold_job(call, q->job, true, q->reason);
 }
 
 static void resume_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__ResumeRequest *q = (const Gacc__V1__ResumeRequest *)m;
-	struct live_job *l = running_job(call, q->job);
-	if (!l)
-		return;
-	struct durable_call d = { .l = l, .call = rpc_id(call), .then = resume_now };
-	say_who(call, "resumed", "", d.who, sizeof d.who);
-	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, NULL } };
-	persist_then(call, &d, &r);
+	hold_job(call, q->job, false, "");
 }
 
 /* ---- Update ---- */
