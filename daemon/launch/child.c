@@ -93,19 +93,31 @@ static bool make_directories(const char *path)
 	return !mkdir(part, 0755) || errno == EEXIST;
 }
 
-static int open_log(const struct launch_start *s, uint32_t rank, int flags)
+/* A regular file, or nothing: to open a FIFO would mean to wait for its reader. NULL, or why not. */
+static const char *open_log(const struct launch_start *s, uint32_t rank, int flags, int *out)
 {
 	char path[PATH_MAX + 32];
+	struct stat st;
 	snprintf(path, sizeof path, "%s/worker_%u.log", s->log_dir, rank);
-	return open(path, flags | O_NOFOLLOW | O_CLOEXEC, 0644);
+	int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+	if (fd < 0 && errno != ENXIO) /* ENXIO: a FIFO that nobody reads, a socket */
+		return strerror(errno);
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
+		return "it is not a regular file";
+	if (fcntl(fd, F_SETFL, flags & O_APPEND))
+		return strerror(errno);
+	*out = fd;
+	return NULL;
 }
 
 static void redirect(const struct launch_start *s, uint32_t rank)
 {
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	int log = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT) : -1;
-	if (null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
-		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, rank, strerror(errno));
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log;
+	const char *why = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
+	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0))
+		why = strerror(errno);
+	if (why)
+		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, rank, why);
 }
 
 /* ---- the rank ---- */
@@ -153,8 +165,8 @@ _Noreturn void launch_child_tail(const struct launch_start *s, uint32_t rank, in
 	alarm(TAIL_SECONDS); /* a file system may hang */
 	if (!become_user(s))
 		_exit(1);
-	int log = open_log(s, rank, O_RDONLY | O_NONBLOCK);
-	if (log < 0 || fstat(log, &st) || !S_ISREG(st.st_mode))
+	int log;
+	if (open_log(s, rank, O_RDONLY, &log) || fstat(log, &st))
 		_exit(1);
 	ssize_t n = pread(log, text, sizeof text, st.st_size > (off_t)sizeof text ? st.st_size - (off_t)sizeof text : 0);
 	_exit(n < 0 || write(out, text, (size_t)n) != n);

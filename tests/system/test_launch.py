@@ -177,6 +177,22 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(daemon):
     assert "cannot write" in j.reason and "symbolic links" in j.root_cause.log_tail[0] and not target.read_text()
 
 
+@pytest.mark.parametrize("reader", [False, True])
+def test_only_a_regular_file_is_a_log(no_launcher_left, reader):
+    """To open a FIFO would wait for its reader, and the rank would be STARTING for ever."""
+    d = no_launcher_left
+    d.allow += ALLOWED
+    folder = d.dir / "logs"
+    folder.mkdir()
+    os.mkfifo(folder / "worker_0.log")
+    fd = os.open(folder / "worker_0.log", os.O_RDONLY | os.O_NONBLOCK) if reader else None
+    j = wait_state(d, d.submit(shell(d, "echo written", ranks=1, log_dir=str(folder))), "FAILED")
+    assert f"cannot write {folder}/worker_0.log: it is not a regular file" in j.reason
+    if reader:
+        assert os.read(fd, 100) == b""
+        os.close(fd)
+
+
 @as_root
 def test_who_may_not_change_users_refuses_others():
     with AsNobody(allow=ALLOWED) as d:
