@@ -15,12 +15,12 @@ bool process_look(int64_t pid, struct process_info *out)
 	text[n] = '\0';
 	const char *at = strrchr(text, ')'); /* the name may hold anything */
 	unsigned long long start;
-	long long group;
+	long long parent, group;
 	char state;
-	if (!at || sscanf(at + 1, " %c %*d %lld %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-			  &group, &start) != 3 || state == 'Z' || state == 'X')
+	if (!at || sscanf(at + 1, " %c %lld %lld %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+			  &parent, &group, &start) != 4 || state == 'Z' || state == 'X')
 		return false;
-	*out = (struct process_info){ group, start };
+	*out = (struct process_info){ parent, group, start };
 	return true;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "launch/child.h"
+#include "launch/orphans.h"
 #include "launch/state.h"
 #include "host/process.h"
 #include "engine/channel.h"
@@ -24,6 +25,7 @@
 
 #define MAX_POLL_MS 60000
 #define TAIL_MS 6000
+#define RANK_NONE UINT32_MAX
 
 struct launcher {
 	const struct launcher_args *args;
@@ -123,26 +125,34 @@ static void on_changed(void *ctx, uint32_t rank)
 	l->summary_dirty = true;
 }
 
-static void rank_ended(struct launcher *l, pid_t pid, int status)
+/* The running rank with this process, or RANK_NONE: an orphan's. */
+static uint32_t rank_of(const struct launcher *l, pid_t pid)
 {
 	for (uint32_t i = 0; l->launch && i < l->start.order.n_ranks; i++)
-		if (launch_rank(l->launch, i)->pid == pid) {
-			int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-			launch_on_exit(l->launch, i, pid, code, clock_now());
-			return;
-		}
+		if (launch_rank(l->launch, i)->state == LAUNCH_RANK_RUNNING && launch_rank(l->launch, i)->pid == pid)
+			return i;
+	return RANK_NONE;
 }
 
-/* What a rank has started and left behind goes with it: while it is a zombie, the number of its group is its own. */
+/* What is left of its group goes with it: while it is a zombie, the number of the group is its own. */
+static void reap_rank(struct launcher *l, uint32_t rank, pid_t pid)
+{
+	int status = 0;
+	FAILPOINT(launcher_rank_ended);
+	kill(-pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	launch_on_exit(l->launch, rank, pid, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), clock_now());
+}
+
 static void reap(struct launcher *l)
 {
 	siginfo_t info = { .si_pid = 0 };
 	while (!waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid) {
-		int status = 0;
-		FAILPOINT(launcher_rank_ended);
-		kill(-info.si_pid, SIGKILL);
-		waitpid(info.si_pid, &status, 0);
-		rank_ended(l, info.si_pid, status);
+		uint32_t rank = rank_of(l, info.si_pid);
+		if (rank == RANK_NONE)
+			waitpid(info.si_pid, NULL, 0);
+		else
+			reap_rank(l, rank, info.si_pid);
 		info.si_pid = 0;
 	}
 }
@@ -375,7 +385,7 @@ static void run(struct launcher *l)
 		end_if_orphaned(l);
 		take_tail(l);
 		say_all(l);
-		if (l->leaving && is_over(l))
+		if (l->leaving && is_over(l) && (l->gaccd < 0 || !l->summary_dirty))
 			return;
 		struct pollfd p[] = { { l->listener, POLLIN, 0 },
 				      { l->gaccd, (short)(POLLIN | (l->summary_dirty ? POLLOUT : 0)), 0 },
@@ -407,6 +417,9 @@ static int open_signals(void)
 static void finish(struct launcher *l)
 {
 	FAILPOINT(launcher_end);
+	if (!orphans_end())
+		log_job(l->args->job_id, LOG_WARN, "OrphansLeft", "processes that its ranks have left behind could not be killed: their parent "
+			"is init now");
 	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
 	unlink(l->state_path);
 	launch_free(l->launch);
@@ -422,6 +435,8 @@ int launcher_run(const struct launcher_args *args)
 	close_range(LAUNCH_LISTEN_FD + 1, ~0U, 0);
 	fcntl(l.listener, F_SETFD, FD_CLOEXEC);
 	prctl(PR_SET_NAME, "gacc-launcher");
+	if (!orphans_adopt())
+		log_job(args->job_id, LOG_WARN, "OrphansUnseen", "processes that leave their rank's session will outlive the job: %s", strerror(errno));
 	launcher_state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);
 	if (!launcher_socket_path(args->runtime_dir, args->job_id, l.socket_path, sizeof l.socket_path))
 		return 2;

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import Daemon, GaccError, alive, build_dir, wait_until
+from harness import Daemon, GaccError, alive, build_dir, parent_and_state, wait_until
 from test_examples import linear_in_numpy, parameters
 
 LINEAR = str(build_dir() / "bin/linear")
@@ -292,6 +292,46 @@ def test_what_a_rank_leaves_behind_goes_with_it(no_launcher_left):
     assert not alive(first) and alive(second)
     d.cancel(job)
     wait_until("its death", lambda: not alive(second))
+
+
+LEAVE = """trap '' TERM HUP; (setsid sh -c 'echo $$ > $GATE/new.$RANK; mv $GATE/new.$RANK $GATE/left.$RANK; while :; do sleep 0.1; done' &); """
+
+
+@pytest.mark.parametrize("end", ["cancel", "exit"])
+def test_nothing_outlives_the_job(no_launcher_left, end):
+    """Each rank leaves a process behind that has a session of its own, is nobody's child, and ignores SIGTERM."""
+    d = no_launcher_left
+    go_on = 'exec sleep 1000' if end == "cancel" else WAIT_FOR.format("go") + 'exec "$1"'
+    job = d.submit(shell(d, LEAVE + go_on, LINEAR, grace_ms=200))
+    wait_until("what they leave", lambda: len(list(gate(d).glob("left.*"))) == 2)
+    left = [int(p.read_text()) for p in gate(d).glob("left.*")]
+    assert all(alive(p) and os.getsid(p) == p for p in left) and [parent_and_state(p)[0] for p in left] == d.launchers() * 2
+    if end == "cancel":
+        d.cancel(job)
+    else:
+        open_gate(d)
+        wait_state(d, job, "COMPLETED")
+    wait_until("the launcher's end", lambda: not d.launchers())
+    assert not any(alive(p) for p in left)
+
+
+def test_all_exits_are_told_also_to_a_slow_gaccd(no_launcher_left):
+    """More ranks end at one moment than the launcher's socket has room for, while nobody reads it."""
+    d = no_launcher_left
+    os.mkfifo(gate(d) / "never")
+    job = d.submit(shell(d, '[ $RANK = 0 ] || trap "" TERM; touch $GATE/up.$RANK; read x < $GATE/never', ranks=400, grace_ms=700))
+    wait_until("the ranks", lambda: len(list(gate(d).glob("up.*"))) == 400, 30)
+    pids = wait_pids(d, job, 400)
+    d.cancel(job)
+    wait_until("the first end", lambda: not alive(pids[0]))
+    os.kill(d.pid, signal.SIGSTOP)
+    try:
+        wait_until("their end", lambda: not any(alive(p) for p in pids))
+        time.sleep(0.2)
+    finally:
+        os.kill(d.pid, signal.SIGCONT)
+    wait_until("the launcher's end", lambda: not d.launchers())
+    assert [r.exit_status for r in d.get_job(job).ranks] == [143] + [137] * 399
 
 
 def test_a_cancel_overtakes_a_restart(no_launcher_left):

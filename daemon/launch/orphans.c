@@ -1,0 +1,50 @@
+#include "launch/orphans.h"
+
+#include "host/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WAIT_NS 5000000
+#define WAIT_TRIES 1000
+
+bool orphans_adopt(void)
+{
+	return !prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+static void kill_children(void)
+{
+	DIR *proc = opendir("/proc");
+	int64_t self = getpid();
+	for (const struct dirent *d; proc && (d = readdir(proc));) {
+		struct process_info p;
+		long long pid = strtoll(d->d_name, NULL, 10);
+		if (pid > 0 && process_look(pid, &p) && p.parent == self)
+			kill((pid_t)pid, SIGKILL);
+	}
+	if (proc)
+		closedir(proc);
+}
+
+/* From the top down: a parent that starts its children again is gone before they are. */
+bool orphans_end(void)
+{
+	for (int tries = 0; tries < WAIT_TRIES; tries++) {
+		pid_t pid;
+		while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+			;
+		if (pid < 0)
+			return errno == ECHILD;
+		kill_children();
+		nanosleep(&(struct timespec){ .tv_nsec = WAIT_NS }, NULL);
+	}
+	return false;
+}
