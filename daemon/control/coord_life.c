@@ -105,6 +105,7 @@ void coord_start_at(struct coord *c, uint64_t window, uint64_t applied_step, con
 {
 	c->window = window;
 	c->applied_step = applied_step;
+	c->values = updates_take(&c->updates, c->values, window);
 	if (!last)
 		return;
 	c->commit = *last;

@@ -39,7 +39,8 @@ void coord_free(struct coord *);
 void coord_restore(struct coord *, const struct commit *last);
 /* A new job that begins with this window, as a checkpoint left it; `last`: the outcome before, or NULL. */
 void coord_start_at(struct coord *, uint64_t window, uint64_t applied_step, const struct commit *last);
-/* Before coord_restore: the job is paused, and each update ever made, in their order. ST_NO_MEMORY. */
+/* Before coord_restore: the job is paused, and each update ever made, in their order; those of a checkpoint before coord_start_at.
+ * ST_NO_MEMORY. */
 void coord_restore_hold(struct coord *, const char *reason);
 enum status coord_restore_update(struct coord *, const struct update *);
 

@@ -105,6 +105,40 @@ struct values updates_take(struct updates *u, struct values now, uint64_t window
 	return now;
 }
 
+/* The members that differ. */
+static uint32_t difference(const struct values *a, const struct values *b)
+{
+	return (a->micro_size != b->micro_size ? VALUE_MICRO_SIZE : 0) | (a->lr != b->lr ? VALUE_LR : 0) |
+	       (a->clip_norm != b->clip_norm ? VALUE_CLIP_NORM : 0) | (a->clip_value != b->clip_value ? VALUE_CLIP_VALUE : 0);
+}
+
+uint32_t updates_beyond_spec(const struct updates *u, struct values now, const struct job_spec *spec, uint64_t window,
+			     struct update out[UPDATES_MAX_PENDING + 1])
+{
+	struct values first = values_of(spec), there = updates_at(u, now, window);
+	uint32_t n = 0, set = difference(&first, &there);
+	if (set)
+		out[n++] = (struct update){ window, set, there };
+	for (uint32_t i = 0; i < u->n && n <= UPDATES_MAX_PENDING; i++)
+		if (u->item[i].window > window)
+			out[n++] = u->item[i];
+	return n;
+}
+
+uint32_t updates_inherit(struct update *list, uint32_t *n, const struct job_spec *was, const struct job_spec *is)
+{
+	struct values a = values_of(was), b = values_of(is);
+	uint32_t other = difference(&a, &b), taken = 0, kept = 0;
+	for (uint32_t i = 0; i < *n; i++) {
+		taken |= list[i].set & other;
+		list[i].set &= ~other;
+		if (list[i].set)
+			list[kept++] = list[i];
+	}
+	*n = kept;
+	return taken;
+}
+
 void update_describe(const struct update *u, struct values from, char *text, size_t n)
 {
 	const struct {

@@ -45,6 +45,15 @@ enum status updates_put(struct updates *, const struct update *);
 struct values updates_at(const struct updates *, struct values now, uint64_t window);
 /* The same, and takes those changes from the list. */
 struct values updates_take(struct updates *, struct values now, uint64_t window);
+
+/* What a job that goes on in `window` must know besides its spec, when `now` holds before the first of the list: one change for what
+ * holds there and is not the spec's, then those to come. Returns how many. */
+uint32_t updates_beyond_spec(const struct updates *, struct values now, const struct job_spec *, uint64_t window,
+			     struct update out[UPDATES_MAX_PENDING + 1]);
+/* Such a list, made for the spec `was`, in a job with the spec `is`: a value that the two say differently is what `is` says, from the
+ * first window on. Takes it from the list; returns the VALUE_* that were. */
+uint32_t updates_inherit(struct update *, uint32_t *n, const struct job_spec *was, const struct job_spec *is);
+
 /* "lr 0.1 -> 0.01, micro_size 4 -> 8" for a change of `from`. */
 void update_describe(const struct update *, struct values from, char *text, size_t n);
 

@@ -178,12 +178,12 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	} else if (j->tensors.n) {
 		st = restore_tensors(l, &j->tensors);
 	}
-	if (l->coord && j->base.n)
-		restoring_from_journal(l, &j->base);
+	if (l->coord && j->base.n && !st)
+		st = restoring_from_journal(l, &j->base);
 	if (l->coord && j->hold_reason)
 		coord_restore_hold(l->coord, j->hold_reason);
 	enum status added = live_add(d, l);
-	return st == ST_NO_MEMORY ? st : added;
+	return st == ST_NO_MEMORY || st == ST_VERSION_SKEW ? st : added;
 }
 
 static enum status last_window(void *arg, const struct journal_window *w)

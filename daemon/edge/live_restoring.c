@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/manifest_commit.h"
+#include "edge/manifest_updates.h"
 #include "edge/saving_disk.h"
 #include "math/optim.h"
 #include "proto/bytes.h"
@@ -10,18 +11,21 @@
 
 #include "gacc/v1/common.pb-c.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What the journal keeps of the checkpoint that a job began with. */
+/* What the journal keeps of the checkpoint that a job began with. Version 1 ends before n_updates. */
 struct base {
 	uint32_t version, has_last;
 	uint64_t window, applied_step;
 	struct commit last;
+	uint64_t n_updates;
+	struct update update[MANIFEST_MAX_UPDATES]; /* the journal has the first n_updates */
 };
-#define BASE_VERSION 1
+#define BASE_VERSION 2
 
 struct reading {
 	uv_work_t work;
@@ -31,6 +35,7 @@ struct reading {
 	const char *state_dir, *allowed;
 	uint32_t uid;
 	struct manifest *m;
+	struct base base;
 	enum status status;
 	char why[320];
 };
@@ -103,6 +108,55 @@ static enum status compare(const struct live_job *l, const struct job_spec *was,
 	return ST_OK;
 }
 
+static void tell_updates(struct live_job *l, const struct base *b)
+{
+	struct values v = values_of(&l->spec);
+	char changes[160], text[256];
+	for (uint64_t i = 0; i < b->n_updates; i++) {
+		update_describe(&b->update[i], v, changes, sizeof changes);
+		update_apply(&v, &b->update[i]);
+		snprintf(text, sizeof text, "from window %llu on, as in the checkpoint's job: %s",
+			 (unsigned long long)b->update[i].window, changes);
+		live_event(l, false, "Updated", -1, text);
+	}
+}
+
+static void tell_dropped(struct live_job *l, const struct job_spec *was, uint32_t set)
+{
+	const struct update u = { .set = set, .to = values_of(&l->spec) };
+	char changes[160], text[256];
+	update_describe(&u, values_of(was), changes, sizeof changes);
+	snprintf(text, sizeof text, "the specification is not the checkpoint's (%s): what was updated of it there is dropped", changes);
+	live_event(l, false, "UpdatesDropped", -1, text);
+}
+
+/* The values that were set while the checkpoint's job ran, as far as this job's specification leaves them alone. */
+static enum status take_updates(struct reading *r, const struct job_spec *was)
+{
+	struct live_job *l = r->l;
+	struct base *b = &r->base;
+	const char *field, *unknown;
+	char text[200];
+	uint32_t n = manifest_take_updates(r->m, b->update, &unknown);
+	if (unknown) {
+		snprintf(r->why, sizeof r->why, "%.200s: an update of \"%.40s\", which this gaccd does not know", r->path, unknown);
+		return ST_VERSION_SKEW;
+	}
+	uint32_t dropped = updates_inherit(b->update, &n, was, &l->spec);
+	for (uint32_t i = 0; i < n; i++)
+		if (update_check(&b->update[i], &l->spec, &field, text, sizeof text)) {
+			snprintf(r->why, sizeof r->why, "restore_from: the update for window %llu in the checkpoint: %s",
+				 (unsigned long long)b->update[i].window, text);
+			return ST_INVALID_SPEC;
+		}
+	b->n_updates = n;
+	if (!l->has_base)
+		tell_updates(l, b);
+	if (!l->has_base && dropped)
+		tell_dropped(l, was, dropped);
+	return ST_OK;
+}
+
 static enum status judge(struct reading *r)
 {
 	struct live_job *l = r->l;
@@ -110,6 +164,10 @@ static enum status judge(struct reading *r)
 	struct job_spec was;
 	const char *field;
 	char text[256] = "";
+	if (r->m->window > INT64_MAX / 2 || r->m->applied_step > r->m->window) {
+		snprintf(r->why, sizeof r->why, "%.200s: window or applied_step is out of range", r->path);
+		return ST_MALFORMED;
+	}
 	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
 	if (!st)
 		st = convert_spec((Gacc__V1__JobSpec *)m, &was, &field, text, sizeof text);
@@ -121,6 +179,8 @@ static enum status judge(struct reading *r)
 	st = compare(l, &was, r->why, sizeof r->why);
 	if (!st)
 		st = take_tensors(l, (Gacc__V1__JobSpec *)m, r->why, sizeof r->why);
+	if (!st)
+		st = take_updates(r, &was);
 	job_spec_fini(&was);
 	bytes_free(m);
 	return st;
@@ -136,47 +196,61 @@ static struct loss_scale first_scale(const struct live_job *l, const struct base
 }
 
 /* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
-static bool takes_carry(struct live_job *l, const struct manifest *m, double loss_scale)
+static bool takes_carry(struct live_job *l, const struct manifest *m, const struct commit *last)
 {
 	char text[300];
+	double loss_scale = last->next.scale.scale;
+	uint32_t micro_size = last->next_micro_size;
 	if (!m->inside_window)
 		return false;
-	if (m->ranks == l->spec.ranks && m->micro_size == l->spec.micro_size && m->loss_scale == loss_scale &&
+	if (m->ranks == l->spec.ranks && m->micro_size == micro_size && m->loss_scale == loss_scale &&
 	    !strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)))
 		return true;
 	snprintf(text, sizeof text, "%llu micro-batches of window %llu are dropped, the window begins anew: they are of %u ranks, "
 		 "micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g", (unsigned long long)m->count,
 		 (unsigned long long)m->window, m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks,
-		 l->spec.micro_size, dtype_name(l->spec.accumulate_dtype), loss_scale);
+		 micro_size, dtype_name(l->spec.accumulate_dtype), loss_scale);
 	live_event(l, true, "CarryDropped", -1, text);
 	return false;
 }
 
 /* Coordinator and job stand before the checkpoint's window. */
-static void stand_at(struct live_job *l, const struct base *b)
+static enum status stand_at(struct live_job *l, const struct base *b)
 {
+	for (uint64_t i = 0; i < b->n_updates; i++)
+		if (coord_restore_update(l->coord, &b->update[i]))
+			return ST_NO_MEMORY;
 	uint32_t n_words = (uint32_t)(((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64);
 	uint64_t *none = calloc(n_words, sizeof *none);
 	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
 	if (b->has_last && none)
 		job_restore_window(l->job, &b->last, none, n_words);
 	free(none);
+	l->has_base = true;
+	l->base_window = b->window;
+	return ST_OK;
 }
 
-static struct base base_of(const struct live_job *l, const struct manifest *m)
+static uint32_t first_micro_size(const struct live_job *l, const struct base *b)
 {
-	struct base b;
-	memset(&b, 0, sizeof b);
-	b.version = BASE_VERSION;
-	b.window = m->window;
-	b.applied_step = m->applied_step;
-	b.has_last = manifest_take_commit(m, &b.last) && b.last.window + 1 == m->window;
-	b.last.job_id = l->id;
-	b.last.epoch = 1;
-	b.last.final = 0;
-	b.last.next_micro_size = l->spec.micro_size;
-	b.last.next.scale = first_scale(l, &b);
-	return b;
+	struct values v = values_of(&l->spec);
+	for (uint64_t i = 0; i < b->n_updates && b->update[i].window <= b->window; i++)
+		update_apply(&v, &b->update[i]);
+	return v.micro_size;
+}
+
+/* But for the updates, which are there. */
+static void fill_base(const struct live_job *l, const struct manifest *m, struct base *b)
+{
+	b->version = BASE_VERSION;
+	b->window = m->window;
+	b->applied_step = m->applied_step;
+	b->has_last = manifest_take_commit(m, &b->last) && b->last.window + 1 == m->window;
+	b->last.job_id = l->id;
+	b->last.epoch = 1;
+	b->last.final = 0;
+	b->last.next_micro_size = first_micro_size(l, b);
+	b->last.next.scale = first_scale(l, b);
 }
 
 static bool give_to_job(struct live_job *l, const struct reading *r, const struct base *b)
@@ -184,9 +258,9 @@ static bool give_to_job(struct live_job *l, const struct reading *r, const struc
 	const struct manifest *m = r->m;
 	double scale = b->last.next.scale.scale;
 	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
-				     .loss_scale = scale, .micro_size = l->spec.micro_size, .count = m->count,
+				     .loss_scale = scale, .micro_size = b->last.next_micro_size, .count = m->count,
 				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
-				     .carry = takes_carry(l, m, scale) };
+				     .carry = takes_carry(l, m, &b->last) };
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		to.file[i].bytes = m->file[i].bytes;
 		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof to.file[i].sha256);
@@ -201,6 +275,11 @@ static bool give_to_job(struct live_job *l, const struct reading *r, const struc
 	return true;
 }
 
+static size_t base_bytes(const struct base *b)
+{
+	return offsetof(struct base, update) + b->n_updates * sizeof b->update[0];
+}
+
 static void on_base_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
@@ -211,7 +290,7 @@ static void on_base_durable(void *arg, enum status st)
 /* Nobody waits for it: it is before every COMMIT in the journal. */
 static enum status put_base(struct live_job *l, const struct base *b)
 {
-	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, sizeof *b } } };
+	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, base_bytes(b) } } };
 	enum status st = persist_put(l->d->persist, &rec, on_base_durable, l);
 	if (!st)
 		live_hold(l);
@@ -224,22 +303,18 @@ static enum status begin(struct reading *r)
 	enum status st = judge(r);
 	if (st)
 		return st;
-	struct base b = base_of(l, r->m);
-	if (l->has_base && l->base_window != b.window) {
+	struct base *b = &r->base;
+	fill_base(l, r->m, b);
+	if (l->has_base && l->base_window != b->window) {
 		snprintf(r->why, sizeof r->why, "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
-	if (!give_to_job(l, r, &b))
+	if (!give_to_job(l, r, b))
 		return ST_NO_MEMORY;
 	if (l->has_base)
 		return ST_OK;
-	st = put_base(l, &b);
-	if (st)
-		return st;
-	l->has_base = true;
-	l->base_window = b.window;
-	stand_at(l, &b);
-	return ST_OK;
+	st = put_base(l, b);
+	return st ? st : stand_at(l, b);
 }
 
 static void on_read(uv_work_t *w, int canceled)
@@ -254,6 +329,11 @@ static void on_read(uv_work_t *w, int canceled)
 	r->done(l, r->status, r->status ? r->why : NULL);
 	manifest_free(r->m);
 	free(r);
+}
+
+bool restoring_awaits_base(const struct live_job *l)
+{
+	return l->spec.restores && !l->has_base;
 }
 
 bool restoring_due(const struct live_job *l)
@@ -278,17 +358,18 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	uv_queue_work(&l->d->loop, &r->work, read_manifest, on_read);
 }
 
-void restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
+enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
 {
+	const size_t old = offsetof(struct base, n_updates);
 	struct base b;
-	if (bytes->n != sizeof b)
-		return;
-	memcpy(&b, bytes->data, sizeof b);
-	if (b.version != BASE_VERSION)
-		return;
-	l->has_base = true;
-	l->base_window = b.window;
-	stand_at(l, &b);
+	memset(&b, 0, sizeof b);
+	memcpy(&b, bytes->data, bytes->n < sizeof b ? bytes->n : sizeof b);
+	if (!(bytes->n == old && b.version == 1) &&
+	    !(b.version == BASE_VERSION && b.n_updates <= MANIFEST_MAX_UPDATES && bytes->n == base_bytes(&b))) {
+		log_job(l->id, LOG_ERROR, "RestoreFailed", "the journal has a beginning that this gaccd cannot read");
+		return ST_VERSION_SKEW;
+	}
+	return stand_at(l, &b);
 }
 
 void restoring_on_answer(struct live_job *l, const struct engine_answer *a)

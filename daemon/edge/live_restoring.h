@@ -11,8 +11,10 @@
 bool restoring_due(const struct live_job *);
 /* Reads the manifest in the pool, then declares the tensor set and calls done(l, ST_OK, NULL), or says why not. */
 void restoring_begin(struct live_job *, void (*done)(struct live_job *, enum status, const char *why));
-/* From the journal: a job that has begun with a checkpoint. */
-void restoring_from_journal(struct live_job *, const struct journal_bytes *base);
+/* The job is to begin with a checkpoint, and nobody knows yet in which window. */
+bool restoring_awaits_base(const struct live_job *);
+/* From the journal: a job that has begun with a checkpoint. ST_VERSION_SKEW: this gaccd cannot read it. ST_NO_MEMORY. */
+enum status restoring_from_journal(struct live_job *, const struct journal_bytes *base);
 /* The engine's answer to ENGINE_RESTORE. */
 void restoring_on_answer(struct live_job *, const struct engine_answer *);
 

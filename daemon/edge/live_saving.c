@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "control/saver.h"
 #include "edge/manifest_commit.h"
+#include "edge/manifest_updates.h"
 #include "edge/saved_list.h"
 #include "edge/saving_disk.h"
 #include "math/optim.h"
@@ -26,6 +27,8 @@ struct saving {
 	uint64_t command;               /* CHECKPOINT under way; 0: none */
 	bool have_last;
 	struct commit last;             /* the outcome before the window of the checkpoint under way */
+	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
+	uint32_t n_updates;
 	struct engine_answer answer;
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
@@ -169,6 +172,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	if (last)
 		s->last = *last;
 	k->window = job_window(l->job);
+	s->n_updates = updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
 	answer_calls(l, w->id, false);
 	return true;
 }
@@ -210,6 +214,7 @@ static void fill_manifest(const struct live_job *l, const struct save_want *want
 	}
 	if (s->have_last)
 		manifest_put_commit(m, &s->last);
+	manifest_put_updates(m, s->update, s->n_updates);
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		m->file[i].bytes = a->file[i].bytes;
 		memcpy(m->file[i].sha256, a->file[i].sha256, SHA256_BYTES);

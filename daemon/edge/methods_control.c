@@ -1,6 +1,7 @@
 /* gacc.v1.JobService: what changes a job that runs. */
 #include "edge/methods.h"
 
+#include "edge/live_restoring.h"
 #include "edge/persist.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -148,6 +149,11 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	struct live_job *l = running_job(call, q->job);
 	if (!l)
 		return;
+	if (restoring_awaits_base(l)) {
+		rpc_failf(call, ST_NOT_READY, "job %llu has not read its checkpoint yet: its values can change when it is RUNNING",
+			  (unsigned long long)l->id);
+		return;
+	}
 	struct update u = update_of(q);
 	char why[256] = "";
 	const char *field;

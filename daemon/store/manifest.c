@@ -86,14 +86,23 @@ static json_t *of_files(const struct checkpoint_file *f)
 	return whole_or_none(list, failures);
 }
 
-static json_t *of_last(const struct manifest *m)
+static json_t *of_values(const struct manifest_value *v, size_t n)
 {
 	json_t *o = json_object();
 	int failures = 0;
-	for (size_t i = 0; o && i < m->n_last; i++)
-		failures |= json_object_set_new(o, m->last[i].name,
-						m->last[i].is_real ? of_real(m->last[i].real) : of_whole(m->last[i].whole));
+	for (size_t i = 0; o && i < n; i++)
+		failures |= json_object_set_new(o, v[i].name, v[i].is_real ? of_real(v[i].real) : of_whole(v[i].whole));
 	return whole_or_none(o, failures);
+}
+
+static json_t *of_updates(const struct manifest *m)
+{
+	json_t *list = json_array();
+	int failures = 0;
+	for (size_t i = 0; list && i < m->n_updates; i++)
+		failures |= json_array_append_new(list, json_pack("{s:o, s:o}", "window", of_whole(m->update[i].window), "values",
+								  of_values(m->update[i].to, m->update[i].n)));
+	return whole_or_none(list, failures);
 }
 
 static json_t *of_carry(const struct manifest *m)
@@ -122,13 +131,13 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 	json_t *job = json_pack_ex(&error, 0, "{s:o, s:o, s:s, s:o}", "id", of_whole(m->job), "uuid", of_uuid(m->uuid), "name",
 				   m->name, "uid", of_whole(m->uid));
 	json_t *root = json_pack(
-		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-		FORMAT, "version", MANIFEST_VERSION, "gacc", GACC_VERSION, "id", of_whole(m->id), "job", job,
+		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+		FORMAT, "version", m->n_updates ? MANIFEST_VERSION : 1, "gacc", GACC_VERSION, "id", of_whole(m->id), "job", job,
 		"created_unix_nanos", of_whole((uint64_t)m->created_unix_ns), "window", of_whole(m->window), "applied_step",
 		of_whole(m->applied_step), "inside_window", (int)m->inside_window, "ranks", of_whole(m->ranks),
 		"micro_size", of_whole(m->micro_size), "optimizer", m->optimizer, "accumulate_dtype", m->accumulate_dtype,
 		"loss_scale", of_real(m->loss_scale), "params_digest", of_whole(m->params_digest), "carry", of_carry(m),
-		"last", of_last(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
+		"last", of_values(m->last, m->n_last), "updates", of_updates(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
 	if (!root)
 		return !job && json_error_code(&error) == json_error_invalid_utf8 ? ST_INVALID_ARGUMENT : ST_NO_MEMORY;
 	char *text = dump(root, out_n);
@@ -195,20 +204,43 @@ static bool uuid(const json_t *v, uint8_t out[16])
 	return true;
 }
 
-static bool last(json_t *v, struct manifest *m)
+static bool values(json_t *v, struct manifest_value *out, size_t max, size_t *n)
 {
 	const char *name;
 	json_t *value;
-	if (!json_is_object(v) || json_object_size(v) > MANIFEST_MAX_VALUES)
+	if (!json_is_object(v) || json_object_size(v) > max)
 		return false;
 	json_object_foreach(v, name, value) {
-		struct manifest_value *to = &m->last[m->n_last++];
+		struct manifest_value *to = &out[(*n)++];
 		to->name = name;
 		to->is_real = !whole(value, &to->whole);
 		if (to->is_real && !real(value, &to->real))
 			return false;
 		if (!to->is_real)
 			to->real = (double)to->whole;
+	}
+	return true;
+}
+
+static bool last(json_t *v, struct manifest *m)
+{
+	return values(v, m->last, MANIFEST_MAX_VALUES, &m->n_last);
+}
+
+/* Those of version 1 have none. */
+static bool updates(json_t *v, struct manifest *m)
+{
+	json_t *item;
+	size_t i;
+	if (!v)
+		return true;
+	if (!json_is_array(v) || json_array_size(v) > MANIFEST_MAX_UPDATES)
+		return false;
+	json_array_foreach(v, i, item) {
+		struct manifest_update *u = &m->update[m->n_updates++];
+		if (!whole(json_object_get(item, "window"), &u->window) ||
+		    !values(json_object_get(item, "values"), u->to, MANIFEST_MAX_CHANGES, &u->n))
+			return false;
 	}
 	return true;
 }
@@ -284,6 +316,7 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 	NEED(real, carry, "sum_loss", &m->sum_loss);
 	NEED(whole32, carry, "last_rank", &m->last_rank);
 	NEED(last, o, "last", m);
+	NEED(updates, o, "updates", m);
 	NEED(spec, o, "spec", d);
 	m->inside_window = json_is_true(json_object_get(o, "inside_window"));
 	m->created_unix_ns = (int64_t)created;
@@ -300,8 +333,8 @@ static enum status judge(const char *path, struct decoded *d, char *why, size_t 
 		snprintf(why, n_why, "%s: not the manifest of a gacc checkpoint", path);
 		return ST_MALFORMED;
 	}
-	if (version != MANIFEST_VERSION) {
-		snprintf(why, n_why, "%s: version %" PRIu64 ", this gaccd knows %d", path, version, MANIFEST_VERSION);
+	if (version < 1 || version > MANIFEST_VERSION) {
+		snprintf(why, n_why, "%s: version %" PRIu64 ", this gaccd knows 1 to %d", path, version, MANIFEST_VERSION);
 		return ST_VERSION_SKEW;
 	}
 	const char *key = wrong_key(d->root, d);

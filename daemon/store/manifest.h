@@ -13,9 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MANIFEST_VERSION 1
+/* A manifest has the lowest version whose readers understand it: 2 has updates. */
+#define MANIFEST_VERSION 2
 #define MANIFEST_MAX_BYTES (UINT64_C(100) << 20)
 #define MANIFEST_MAX_VALUES 64
+#define MANIFEST_MAX_UPDATES 65
+#define MANIFEST_MAX_CHANGES 8
 
 enum checkpoint_part {
 	CHECKPOINT_MODEL,      /* the parameters, by the tensors' names, in their dtype */
@@ -32,12 +35,19 @@ struct checkpoint_file {
 	uint8_t sha256[SHA256_BYTES];
 };
 
-/* A number with a name, of the last window's outcome. */
+/* A number with a name, of the last window's outcome or of an update. */
 struct manifest_value {
 	const char *name;
 	bool is_real;
 	uint64_t whole;
 	double real;
+};
+
+/* Values that operators have set, from a window on. */
+struct manifest_update {
+	uint64_t window;
+	struct manifest_value to[MANIFEST_MAX_CHANGES];
+	size_t n;
 };
 
 struct manifest {
@@ -61,6 +71,8 @@ struct manifest {
 	/* the last outcome; none before the first */
 	struct manifest_value last[MANIFEST_MAX_VALUES];
 	size_t n_last;
+	struct manifest_update update[MANIFEST_MAX_UPDATES];
+	size_t n_updates;
 	const void *spec;      /* packed gacc.v1.JobSpec, with the tensor set */
 	size_t n_spec;
 	struct checkpoint_file file[CHECKPOINT_PARTS];

@@ -18,6 +18,8 @@ COMPLETE, FAILED = 2, 3
 SHAPES = {"w": [37, 5], "b": [], "half": [33], "brain": [41]}
 TENSORS = [("w", SHAPES["w"]), ("b", []), ("half", [33], "f16"), ("brain", [41], "bf16"), ("tied", SHAPES["w"], "f32", "w")]
 OPTIMIZERS = {
+    "sgd": {"type": "sgd", "lr": 0.05, "weight_decay": 0.1},
+    "lamb": {"type": "lamb", "lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.1},
     "momentum": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
     "adamw": {"type": "adamw", "lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1},
 }
@@ -143,9 +145,9 @@ def test_the_files_hold_the_parameters(d):
 # ---- going on from it ----
 
 
-@pytest.mark.parametrize("case", ["momentum", "adamw", "f64", "no master", "loss scale"])
+@pytest.mark.parametrize("case", ["sgd", "momentum", "adamw", "lamb", "f64", "no master", "loss scale"])
 def test_training_goes_on_with_the_same_bits(d, case):
-    spec = {"optimizer": OPTIMIZERS["momentum" if case == "momentum" else "adamw"],
+    spec = {"optimizer": OPTIMIZERS.get(case, OPTIMIZERS["adamw"]),
             "schedule": {"type": "cosine", "warmup_steps": 2, "total_steps": 9, "min_factor": 0.1}, "clip_norm": 1.0}
     if case == "f64":
         spec["accumulate_dtype"] = "f64"
@@ -172,6 +174,66 @@ def test_training_goes_on_with_the_same_bits(d, case):
     assert again.params() == job.params()
     assert d.get_job(again.id).counters == d.get_job(job.id).counters
     job.leave(), again.leave()
+
+
+def equal_results(jobs):
+    a, b = [[r.wait_step() for r in j.ranks][0].result for j in jobs]
+    for f in ("window", "applied_step", "total_weight", "micro_count", "grad_norm", "lr", "mean_loss", "params_digest"):
+        assert getattr(a, f) == getattr(b, f), f
+
+
+def test_updates_go_on_with_the_checkpoint():
+    with Daemon(supervise=True) as d:
+        spec = {"schedule": {"type": "cosine", "total_steps": 20, "min_factor": 0.1}, "clip_norm": 1.0}
+        job = Job(d, **spec)
+
+        def update(window, **values):
+            d.client.jobs.Update(job=str(job.id), window=window, values=d.client.types.JobValues(**values))
+
+        update(1, micro_size=3, lr=0.03)
+        job.step(2, micros=3)  # windows 0 (two micro-batches a rank) and 1
+        update(4, lr=0.001), update(4, clip_norm=0.25), update(5, micro_size=1), update(5, clip_value=0.01)
+        job.push(0, 0), job.push(1, 0), job.push(0, 1)
+        k = job.save(inside_window=True)
+        update(3, lr=0.5)  # not of the checkpoint
+        manifest = json.loads((pathlib.Path(k.path) / "manifest.json").read_text())
+        assert manifest["version"] == 2 and manifest["micro_size"] == 3
+        assert manifest["updates"][0] == {"window": 2, "values": {"micro_size": 3, "lr": 0.03}} and len(manifest["updates"]) == 5
+        again = Job(d, name="again", restore_from=k.path, **spec)
+        assert [r.missing for r in again.ranks] == [[2], [1, 2]]
+        d.kill_gaccd()  # the updates are in its journal, not only in the manifest
+        shutil.rmtree(k.path)
+        d.wait_ready()
+        again.ranks[0].gacc.WaitReady(session=again.ranks[0].session)
+        assert len(d.get_job(again.id).updates) == 4 and d.get_job(again.id).micro_size == 3
+        d.client.jobs.Update(job=str(again.id), window=3, values=d.client.types.JobValues(lr=0.5))
+        for window, micros in ((2, 3), (3, 3), (4, 3), (5, 1), (6, 1)):
+            for j in (job, again):
+                for micro in range(micros):
+                    for rank in range(2):
+                        if micro >= j.ranks[rank].micro:
+                            j.push(rank, micro)
+            equal_results((job, again))
+            assert again.ranks[0].window == window + 1
+        assert again.params() == job.params()
+        job.leave(), again.leave()
+
+
+def test_a_new_specification_wins_over_the_updates(d):
+    job = Job(d)
+    d.client.jobs.Update(job=str(job.id), values=d.client.types.JobValues(lr=0.03, micro_size=3))
+    d.client.jobs.Update(job=str(job.id), window=9, values=d.client.types.JobValues(lr=0.04))
+    job.step(2, micros=3)
+    path = job.save().path
+    lr = {**OPTIMIZERS["adamw"], "lr": 0.5}
+    again = Job(d, name="again", restore_from=path, optimizer=lr, start=False)
+    j = d.get_job(again.id)
+    assert j.micro_size == 3 and not j.updates  # what it leaves alone is as it was
+    [line] = d.events("UpdatesDropped")
+    assert "(lr 0.01 -> 0.5)" in line
+    d.allow += ["AllocationFailed job=", " Ended job="]
+    refused(d, "INVALID_SPEC", "micro_size is 3, must be 1..2", name="b", restore_from=path, max_micro_size=2)
+    job.leave()
 
 
 def test_a_boundary_is_saved_without_the_open_window(d):

@@ -263,6 +263,23 @@ START_TEST(a_window_that_has_begun_is_refused)
 }
 END_TEST
 
+START_TEST(a_start_from_a_checkpoint_has_its_updates)
+{
+	struct update made[] = { { 7, VALUE_LR, { .lr = 0.3 } }, { 8, VALUE_LR, { .lr = 0.4 } }, { 0, VALUE_LR, { .lr = 0.5 } } };
+	struct commit before = { .window = 6, .applied_step = 5, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord) };
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(coord_restore_update(coord, &made[i]), ST_OK);
+	coord_start_at(coord, 7, 5, &before);
+	ck_assert_double_eq(coord_values(coord)->lr, 0.3); /* also before it runs */
+	ck_assert_int_eq(update(&made[2]), ST_OK);
+	ck_assert_uint_eq(made[2].window, 8);
+	ck_assert_uint_eq(coord_updates(coord)->n, 2);
+	ck_assert_double_eq(updates_at(coord_updates(coord), *coord_values(coord), 8).lr, 0.5); /* the later of two for one window */
+}
+END_TEST
+
 START_TEST(a_restart_keeps_the_updates)
 {
 	fill();
@@ -314,6 +331,7 @@ static Suite *suite(void)
 	tcase_add_test(c, an_update_holds_from_exactly_its_window);
 	tcase_add_test(c, a_window_that_has_begun_is_refused);
 	tcase_add_test(c, a_restart_keeps_the_updates);
+	tcase_add_test(c, a_start_from_a_checkpoint_has_its_updates);
 	tcase_add_test(c, norms_are_asked_of_one_window);
 	suite_add_tcase(s, c);
 	return s;

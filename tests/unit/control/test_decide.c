@@ -125,6 +125,41 @@ START_TEST(each_change_holds_from_its_window)
 }
 END_TEST
 
+START_TEST(a_checkpoint_has_what_is_not_the_specs)
+{
+	struct updates u = { 0 };
+	struct update out[UPDATES_MAX_PENDING + 1];
+	struct values v = values_of(&spec);
+	ck_assert_uint_eq(updates_beyond_spec(&u, v, &spec, 5, out), 0);
+	struct update made[] = { change(5, VALUE_LR, 0, 0.2), change(6, VALUE_LR, 0, 0.3), change(6, VALUE_LR, 0, 0.4) };
+	for (size_t i = 0; i < 3; i++)
+		ck_assert_int_eq(updates_put(&u, &made[i]), ST_OK);
+	v.clip_norm = 5; /* of an update that is in force already */
+	ck_assert_uint_eq(updates_beyond_spec(&u, v, &spec, 5, out), 3);
+	ck_assert(out[0].window == 5 && out[0].set == (VALUE_LR | VALUE_CLIP_NORM));
+	ck_assert(out[0].to.lr == 0.2 && out[0].to.clip_norm == 5);
+	ck_assert(out[1].window == 6 && out[1].to.lr == 0.3 && out[2].to.lr == 0.4);
+	updates_fini(&u);
+}
+END_TEST
+
+START_TEST(a_new_specification_wins_over_old_updates)
+{
+	struct job_spec now = spec;
+	struct update list[] = { change(5, VALUE_LR | VALUE_MICRO_SIZE, 8, 0.2), change(9, VALUE_LR, 0, 0.3),
+				 change(9, VALUE_CLIP_VALUE, 0, 0) };
+	uint32_t n = 3;
+	ck_assert_uint_eq(updates_inherit(list, &n, &spec, &now), 0);
+	ck_assert_uint_eq(n, 3);
+	now.optim.lr = 7;
+	now.clip_norm = 3;
+	ck_assert_uint_eq(updates_inherit(list, &n, &spec, &now), VALUE_LR);
+	ck_assert_uint_eq(n, 2);
+	ck_assert(list[0].window == 5 && list[0].set == VALUE_MICRO_SIZE && list[0].to.micro_size == 8);
+	ck_assert(list[1].window == 9 && list[1].set == VALUE_CLIP_VALUE);
+}
+END_TEST
+
 static const struct {
 	struct update u;
 	const char *field, *why;
@@ -325,6 +360,8 @@ static Suite *suite(void)
 	tcase_add_test(c, hysteresis_forgives);
 	tcase_add_test(c, a_fixed_scale_stays);
 	tcase_add_test(c, each_change_holds_from_its_window);
+	tcase_add_test(c, a_checkpoint_has_what_is_not_the_specs);
+	tcase_add_test(c, a_new_specification_wins_over_old_updates);
 	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof refused / sizeof *refused);
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
 	tcase_add_test(c, a_change_says_old_and_new);

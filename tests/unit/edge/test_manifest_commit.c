@@ -1,4 +1,5 @@
 #include "edge/manifest_commit.h"
+#include "edge/manifest_updates.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -22,11 +23,12 @@ static struct commit full(void)
 	return k;
 }
 
-static void write_manifest(const struct commit *k, char **text, size_t *n)
+static void write_manifest(const struct commit *k, const struct update *u, uint32_t n_updates, char **text, size_t *n)
 {
 	struct manifest m = { .name = "n", .optimizer = "sgd", .accumulate_dtype = "f32", .spec = "x", .n_spec = 1,
 			      .file = { [CHECKPOINT_MODEL] = { .bytes = 1 } } };
 	manifest_put_commit(&m, k);
+	manifest_put_updates(&m, u, n_updates);
 	ck_assert_int_eq(manifest_encode(&m, text, n), ST_OK);
 }
 
@@ -36,7 +38,7 @@ START_TEST(an_outcome_goes_through_a_manifest)
 	struct manifest *m;
 	char *text, why[200];
 	size_t n;
-	write_manifest(&k, &text, &n);
+	write_manifest(&k, NULL, 0, &text, &n);
 	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof why), "%s", why);
 	ck_assert(manifest_take_commit(m, &back));
 	ck_assert_mem_eq(&back.next, &k.next, sizeof k.next);
@@ -70,13 +72,48 @@ START_TEST(senseless_outcomes_are_none)
 }
 END_TEST
 
+START_TEST(updates_go_through_a_manifest)
+{
+	struct commit k = full();
+	struct update u[UPDATES_MAX_PENDING + 1], back[MANIFEST_MAX_UPDATES];
+	struct manifest *m;
+	const char *unknown;
+	char *text, why[200];
+	size_t n;
+	for (uint32_t i = 0; i <= UPDATES_MAX_PENDING; i++)
+		u[i] = (struct update){ i == 3 ? UINT64_MAX : i, 1 + i % 15, { 4 + i, 0.1 * i, 2, 0 } };
+	write_manifest(&k, u, UPDATES_MAX_PENDING + 1, &text, &n);
+	ck_assert(strstr(text, "\"version\": 2"));
+	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof why), "%s", why);
+	ck_assert_uint_eq(manifest_take_updates(m, back, &unknown), UPDATES_MAX_PENDING + 1);
+	ck_assert_ptr_null(unknown);
+	for (uint32_t i = 0; i <= UPDATES_MAX_PENDING; i++) {
+		struct values was = { 0 }, is = { 0 };
+		ck_assert(back[i].window == u[i].window && back[i].set == u[i].set);
+		update_apply(&was, &u[i]);
+		update_apply(&is, &back[i]);
+		ck_assert(is.micro_size == was.micro_size && is.lr == was.lr && is.clip_norm == was.clip_norm &&
+			  is.clip_value == was.clip_value);
+	}
+	m->update[5].to[0].name = "momentum";
+	manifest_take_updates(m, back, &unknown);
+	ck_assert_str_eq(unknown, "momentum");
+	m->update[0].to[0] = (struct manifest_value){ .name = "micro_size", .whole = UINT64_C(1) << 32 };
+	manifest_take_updates(m, back, &unknown);
+	ck_assert_uint_eq(back[0].to.micro_size, 0); /* which no job accepts */
+	manifest_free(m);
+	free(text);
+}
+END_TEST
+
 int main(void)
 {
-	Suite *s = suite_create("manifest_commit");
-	TCase *c = tcase_create("manifest_commit");
+	Suite *s = suite_create("manifest");
+	TCase *c = tcase_create("manifest");
 	suite_add_tcase(s, c);
 	tcase_add_test(c, an_outcome_goes_through_a_manifest);
 	tcase_add_test(c, senseless_outcomes_are_none);
+	tcase_add_test(c, updates_go_through_a_manifest);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_ENV);
 	int failed = srunner_ntests_failed(r);

@@ -205,7 +205,11 @@ START_TEST(wrong_manifests_are_refused)
 		const char *from, *to, *says;
 		enum status status;
 	} changes[] = {
-		{ "\"version\": 1", "\"version\": 2", "version 2", ST_VERSION_SKEW },
+		{ "\"version\": 1", "\"version\": 3", "version 3", ST_VERSION_SKEW },
+		{ "\"version\": 1", "\"version\": 0", "version 0", ST_VERSION_SKEW },
+		{ "\"updates\": []", "\"updates\": {}", "\"updates\"", ST_MALFORMED },
+		{ "\"updates\": []", "\"updates\": [{\"window\": 3}]", "\"updates\"", ST_MALFORMED },
+		{ "\"updates\": []", "\"updates\": [{\"window\": -3, \"values\": {}}]", "\"updates\"", ST_MALFORMED },
 		{ "gacc checkpoint", "other", "not the manifest", ST_MALFORMED },
 		{ "\"window\": 20", "\"window\": -1", "\"window\"", ST_MALFORMED },
 		{ "\"window\": 20", "\"window\": 20, \"window\": 21", "duplicate", ST_MALFORMED },
@@ -257,7 +261,7 @@ int main(void)
 	tcase_add_test(c, removing_leaves_what_is_not_ours);
 	tcase_add_test(c, links_on_the_way_are_refused);
 	tcase_add_test(c, paths_are_resolved);
-	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 14);
+	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 18);
 	tcase_add_test(c, a_full_disk_is_an_error);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_ENV);
