@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -195,20 +197,17 @@ void bench_daemon_start(struct bench_daemon *d, unsigned threads)
 	bench_die("gaccd does not listen on %s", d->endpoint);
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return remove(path);
+}
+
 void bench_daemon_stop(struct bench_daemon *d)
 {
-	static const char *const files[] = { "state/journal.sqlite", "state/journal.sqlite-wal", "state/journal.sqlite-shm",
-					     "state/journal.sqlite.lock", "state/history.db", "gaccd.sock", "gaccd.sock.lock", "gaccd.sock.attach",
-					     "gaccd.sock.attach.lock", "state" };
-	char path[PATH_MAX];
 	kill(d->pid, SIGTERM);
 	waitpid(d->pid, NULL, 0);
-	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-		snprintf(path, sizeof path, "%s/%s", d->dir, files[i]);
-		remove(path);
-	}
-	if (rmdir(d->dir))
-		fprintf(stderr, "%s: left behind: %s\n", program_invocation_short_name, d->dir);
+	if (nftw(d->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT))
+		fprintf(stderr, "%s: left behind: %s: %s\n", program_invocation_short_name, d->dir, strerror(errno));
 }
 
 struct bench_group bench_daemon_group(const struct bench_daemon *d)
