@@ -5,6 +5,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "lib/answer.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
 
@@ -57,6 +58,27 @@ gacc_status admin_call(struct gacc_client *client, const ProtobufCServiceDescrip
 	st = rpc_channel_call(client->channel, service, method, request, client->admin_timeout_ms, RPC_NO_RETRY,
 			      out_reply, &rpc);
 	return st ? admin_rpc_failed(client, service, method, st, &rpc) : GACC_OK;
+}
+
+gacc_status admin_answer(struct gacc_client *client, const ProtobufCServiceDescriptor *service, const char *method,
+			 const ProtobufCMessage *request, size_t public_bytes,
+			 bool (*fill)(void *public, const ProtobufCMessage *reply), void **out)
+{
+	void *public = answer_new(public_bytes);
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	if (!public)
+		return admin_no_memory(client);
+	st = admin_call(client, service, method, request, &reply);
+	if (!st && (!answer_keep(public, reply) || !fill(public, reply)))
+		st = admin_no_memory(client);
+	if (st) {
+		answer_free(public);
+		return st;
+	}
+	*out = public;
+	return GACC_OK;
 }
 
 gacc_status admin_request_id(struct gacc_client *client, unsigned char out[REQUEST_ID_BYTES])

@@ -2,6 +2,8 @@
 #ifndef GACC_CLIENT_ADMIN_H
 #define GACC_CLIENT_ADMIN_H
 
+#include <stdbool.h>
+
 #include "gacc/gacc_admin.h"
 #include "proto/status.h"
 
@@ -19,6 +21,11 @@ gacc_status admin_rpc_failed(struct gacc_client *client, const struct ProtobufCS
  * reason to wait. */
 gacc_status admin_call(struct gacc_client *client, const struct ProtobufCServiceDescriptor *service, const char *method,
 		       const struct ProtobufCMessage *request, struct ProtobufCMessage **out_reply);
+/* The same for an answer that is the caller's (lib/answer.h): a zeroed struct of that size, which `fill` fills from the reply, that
+ * it keeps. fill returns false without memory. */
+gacc_status admin_answer(struct gacc_client *client, const struct ProtobufCServiceDescriptor *service, const char *method,
+			 const struct ProtobufCMessage *request, size_t public_bytes,
+			 bool (*fill)(void *public, const struct ProtobufCMessage *reply), void **out);
 /* What repeating a request is known by. */
 #define REQUEST_ID_BYTES 16
 gacc_status admin_request_id(struct gacc_client *client, unsigned char out[REQUEST_ID_BYTES]);

@@ -3,7 +3,6 @@
 #include "lib/admin.h"
 #include "lib/answer.h"
 #include "lib/json.h"
-#include "proto/bytes.h"
 
 #define JOBS (&gacc__v1__job_service__descriptor)
 
@@ -24,41 +23,42 @@ static void fill(gacc_checkpoint_info *out, const Gacc__V1__Checkpoint *c, const
 	};
 }
 
-/* n checkpoints of `owner`, which is taken. */
-static gacc_checkpoints *checkpoints_new(ProtobufCMessage *owner, Gacc__V1__Checkpoint *const *c, size_t n)
+static bool fill_all(gacc_checkpoints *out, Gacc__V1__Checkpoint *const *c, size_t n)
 {
-	gacc_checkpoints *all = answer_new(sizeof(*all));
-	gacc_checkpoint_info *item;
+	gacc_checkpoint_info *item = answer_items(out, n, sizeof(*item));
 
-	if (!all) {
-		bytes_free(owner);
-		return NULL;
-	}
-	if (!answer_keep(all, owner))
-		goto fail;
-	item = answer_items(all, n, sizeof(*item));
-	for (size_t i = 0; i < n; i++) {
-		const char *json = item ? answer_json(all, &c[i]->base) : NULL;
+	for (size_t i = 0; item && i < n; i++) {
+		const char *json = answer_json(out, &c[i]->base);
 
 		if (!json)
-			goto fail;
+			return false;
 		fill(&item[i], c[i], json);
 	}
-	all->n = n;
-	all->checkpoint = item;
-	return all;
-fail:
-	answer_free(all);
-	return NULL;
+	*out = (gacc_checkpoints){ n, item };
+	return item != NULL;
+}
+
+static bool fill_saved(void *public, const ProtobufCMessage *reply)
+{
+	const Gacc__V1__SaveCheckpointResponse *r = (const Gacc__V1__SaveCheckpointResponse *)reply;
+
+	return fill_all(public, &r->checkpoint, r->checkpoint != NULL);
+}
+
+static bool fill_listed(void *public, const ProtobufCMessage *reply)
+{
+	const Gacc__V1__ListCheckpointsResponse *r = (const Gacc__V1__ListCheckpointsResponse *)reply;
+
+	return fill_all(public, r->checkpoints, r->n_checkpoints);
 }
 
 gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int inside_window, int wait, gacc_checkpoints **out)
 {
 	Gacc__V1__SaveCheckpointRequest request = GACC__V1__SAVE_CHECKPOINT_REQUEST__INIT;
 	uint8_t request_id[REQUEST_ID_BYTES];
-	Gacc__V1__SaveCheckpointResponse *r;
-	ProtobufCMessage *reply;
+	gacc_checkpoints *saved;
 	gacc_status st;
+	void *answer;
 
 	st = admin_request_id(client, request_id);
 	if (st)
@@ -67,32 +67,29 @@ gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int insid
 	request.inside_window = inside_window != 0;
 	request.wait = wait != 0;
 	request.request_id = (ProtobufCBinaryData){ sizeof(request_id), request_id };
-	st = admin_call(client, JOBS, "SaveCheckpoint", &request.base, &reply);
+	st = admin_answer(client, JOBS, "SaveCheckpoint", &request.base, sizeof(*saved), fill_saved, &answer);
 	if (st)
 		return st;
-	r = (Gacc__V1__SaveCheckpointResponse *)reply;
-	if (!r->checkpoint) {
-		bytes_free(reply);
+	saved = answer;
+	if (!saved->n) {
+		gacc_checkpoints_free(saved);
 		return admin_fail(client, ST_MALFORMED, "gaccd's answer holds no checkpoint");
 	}
-	*out = checkpoints_new(reply, &r->checkpoint, 1);
-	return *out ? GACC_OK : admin_no_memory(client);
+	*out = saved;
+	return GACC_OK;
 }
 
 gacc_status gacc_checkpoint_list(gacc_client *client, const char *job, gacc_checkpoints **out)
 {
 	Gacc__V1__ListCheckpointsRequest request = GACC__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-	Gacc__V1__ListCheckpointsResponse *r;
-	ProtobufCMessage *reply;
 	gacc_status st;
+	void *answer;
 
 	request.job = unconst(job);
-	st = admin_call(client, JOBS, "ListCheckpoints", &request.base, &reply);
-	if (st)
-		return st;
-	r = (Gacc__V1__ListCheckpointsResponse *)reply;
-	*out = checkpoints_new(reply, r->checkpoints, r->n_checkpoints);
-	return *out ? GACC_OK : admin_no_memory(client);
+	st = admin_answer(client, JOBS, "ListCheckpoints", &request.base, sizeof(**out), fill_listed, &answer);
+	if (!st)
+		*out = answer;
+	return st;
 }
 
 void gacc_checkpoints_free(gacc_checkpoints *all)

@@ -30,11 +30,42 @@ static gacc_status give_jobs(struct gacc_client *client, ProtobufCMessage *owner
 	return *out ? GACC_OK : admin_no_memory(client);
 }
 
+/* The field that answers of one form all have. */
+static const void *field_of(const ProtobufCMessage *reply, const char *name)
+{
+	return (const char *)reply + protobuf_c_message_descriptor_get_field_by_name(reply->descriptor, name)->offset;
+}
+
+/* A call that is answered with { Job job }. */
+static gacc_status call_for_job(struct gacc_client *client, const char *method, const ProtobufCMessage *request, gacc_jobs **out)
+{
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	st = admin_call(client, JOBS, method, request, &reply);
+	return st ? st : give_jobs(client, reply, field_of(reply, "job"), 1, out);
+}
+
+/* A call that is answered with { uint64 window }; out_window may be NULL. */
+static gacc_status call_for_window(struct gacc_client *client, const char *method, const ProtobufCMessage *request,
+				   uint64_t *out_window)
+{
+	ProtobufCMessage *reply;
+	gacc_status st;
+
+	st = admin_call(client, JOBS, method, request, &reply);
+	if (st)
+		return st;
+	if (out_window)
+		*out_window = *(const uint64_t *)field_of(reply, "window");
+	bytes_free(reply);
+	return GACC_OK;
+}
+
 gacc_status gacc_job_submit(gacc_client *client, const gacc_spec *spec, gacc_jobs **out)
 {
 	Gacc__V1__SubmitRequest request = GACC__V1__SUBMIT_REQUEST__INIT;
 	uint8_t request_id[REQUEST_ID_BYTES];
-	ProtobufCMessage *reply;
 	gacc_status st;
 
 	st = admin_request_id(client, request_id);
@@ -43,23 +74,15 @@ gacc_status gacc_job_submit(gacc_client *client, const gacc_spec *spec, gacc_job
 	request.spec = spec_message(spec);
 	request.request_id.data = request_id;
 	request.request_id.len = sizeof(request_id);
-	st = admin_call(client, JOBS, "Submit", &request.base, &reply);
-	if (st)
-		return st;
-	return give_jobs(client, reply, &((Gacc__V1__SubmitResponse *)reply)->job, 1, out);
+	return call_for_job(client, "Submit", &request.base, out);
 }
 
 gacc_status gacc_job_get(gacc_client *client, const char *job, gacc_jobs **out)
 {
 	Gacc__V1__GetRequest request = GACC__V1__GET_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	request.job = unconst(job);
-	st = admin_call(client, JOBS, "Get", &request.base, &reply);
-	if (st)
-		return st;
-	return give_jobs(client, reply, &((Gacc__V1__GetResponse *)reply)->job, 1, out);
+	return call_for_job(client, "Get", &request.base, out);
 }
 
 gacc_status gacc_job_list(gacc_client *client, int ended_too, gacc_jobs **out)
@@ -80,58 +103,35 @@ gacc_status gacc_job_list(gacc_client *client, int ended_too, gacc_jobs **out)
 gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
 {
 	Gacc__V1__CancelRequest request = GACC__V1__CANCEL_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	request.job = unconst(job);
 	request.reason = unconst(reason);
-	st = admin_call(client, JOBS, "Cancel", &request.base, &reply);
-	if (st)
-		return st;
-	return give_jobs(client, reply, &((Gacc__V1__CancelResponse *)reply)->job, 1, out);
+	return call_for_job(client, "Cancel", &request.base, out);
 }
 
 gacc_status gacc_job_flush(gacc_client *client, const char *job, uint64_t *out_window)
 {
 	Gacc__V1__FlushJobRequest request = GACC__V1__FLUSH_JOB_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	request.job = unconst(job);
-	st = admin_call(client, JOBS, "Flush", &request.base, &reply);
-	if (st)
-		return st;
-	if (out_window)
-		*out_window = ((Gacc__V1__FlushJobResponse *)reply)->window;
-	bytes_free(reply);
-	return GACC_OK;
+	return call_for_window(client, "Flush", &request.base, out_window);
 }
 
 gacc_status gacc_job_pause(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
 {
 	Gacc__V1__PauseRequest request = GACC__V1__PAUSE_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	request.job = unconst(job);
 	request.reason = unconst(reason);
-	st = admin_call(client, JOBS, "Pause", &request.base, &reply);
-	if (st)
-		return st;
-	return give_jobs(client, reply, &((Gacc__V1__PauseResponse *)reply)->job, 1, out);
+	return call_for_job(client, "Pause", &request.base, out);
 }
 
 gacc_status gacc_job_resume(gacc_client *client, const char *job, gacc_jobs **out)
 {
 	Gacc__V1__ResumeRequest request = GACC__V1__RESUME_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	request.job = unconst(job);
-	st = admin_call(client, JOBS, "Resume", &request.base, &reply);
-	if (st)
-		return st;
-	return give_jobs(client, reply, &((Gacc__V1__ResumeResponse *)reply)->job, 1, out);
+	return call_for_job(client, "Resume", &request.base, out);
 }
 
 static void values_to_wire(const gacc_job_values *v, Gacc__V1__JobValues *out)
@@ -156,8 +156,6 @@ gacc_status gacc_job_update(gacc_client *client, const char *job, const gacc_job
 {
 	Gacc__V1__UpdateRequest request = GACC__V1__UPDATE_REQUEST__INIT;
 	Gacc__V1__JobValues wire = GACC__V1__JOB_VALUES__INIT;
-	ProtobufCMessage *reply;
-	gacc_status st;
 
 	if (!values || values->struct_size < sizeof(*values))
 		return admin_fail(client, ST_INVALID_ARGUMENT, "gacc_job_values: struct_size is not set");
@@ -165,13 +163,7 @@ gacc_status gacc_job_update(gacc_client *client, const char *job, const gacc_job
 	request.job = unconst(job);
 	request.values = &wire;
 	request.window = window;
-	st = admin_call(client, JOBS, "Update", &request.base, &reply);
-	if (st)
-		return st;
-	if (out_window)
-		*out_window = ((Gacc__V1__UpdateResponse *)reply)->window;
-	bytes_free(reply);
-	return GACC_OK;
+	return call_for_window(client, "Update", &request.base, out_window);
 }
 
 /* --- waiting */
@@ -205,7 +197,7 @@ static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest 
 			      &reply, &rpc);
 	*over = true;
 	if (!st)
-		return give_jobs(client, reply, &((Gacc__V1__WaitResponse *)reply)->job, 1, out);
+		return give_jobs(client, reply, field_of(reply, "job"), 1, out);
 	rpc.status = st;
 	if (is_outage(&rpc) && *contact)
 		nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);

@@ -164,42 +164,34 @@ void gacc_history_free(gacc_history *history)
 
 /* --- events */
 
-static bool fill_events(gacc_events *out, const Gacc__V1__ListEventsResponse *r)
+static bool fill_events(void *public, const ProtobufCMessage *reply)
 {
-	gacc_job_event *item = answer_items(out, r->n_events, sizeof(*item));
+	const Gacc__V1__ListEventsResponse *r = (const Gacc__V1__ListEventsResponse *)reply;
+	gacc_job_event *item = answer_items(public, r->n_events, sizeof(*item));
 
 	for (size_t i = 0; item && i < r->n_events; i++) {
 		event_fill(&item[i], r->events[i]);
-		item[i].json = answer_json(out, &r->events[i]->base);
+		item[i].json = answer_json(public, &r->events[i]->base);
 		if (!item[i].json)
 			return false;
 	}
-	out->n = r->n_events;
-	out->event = item;
+	*(gacc_events *)public = (gacc_events){ r->n_events, item };
 	return item != NULL;
 }
 
 gacc_status gacc_job_events(gacc_client *client, const char *job, uint64_t after_id, uint32_t limit, gacc_events **out)
 {
 	Gacc__V1__ListEventsRequest request = GACC__V1__LIST_EVENTS_REQUEST__INIT;
-	gacc_events *events = answer_new(sizeof(*events));
-	ProtobufCMessage *reply;
 	gacc_status st;
+	void *answer;
 
-	if (!events)
-		return admin_no_memory(client);
 	request.job = unconst(job);
 	request.after_id = after_id;
 	request.limit = limit;
-	st = admin_call(client, JOBS, "ListEvents", &request.base, &reply);
-	if (!st && (!answer_keep(events, reply) || !fill_events(events, (Gacc__V1__ListEventsResponse *)reply)))
-		st = admin_no_memory(client);
-	if (st) {
-		answer_free(events);
-		return st;
-	}
-	*out = events;
-	return GACC_OK;
+	st = admin_answer(client, JOBS, "ListEvents", &request.base, sizeof(**out), fill_events, &answer);
+	if (!st)
+		*out = answer;
+	return st;
 }
 
 void gacc_events_free(gacc_events *events)
@@ -209,11 +201,13 @@ void gacc_events_free(gacc_events *events)
 
 /* --- norms */
 
-static bool fill_norms(gacc_norms *out, const Gacc__V1__TensorNormsResponse *r)
+static bool fill_norms(void *public, const ProtobufCMessage *reply)
 {
-	gacc_tensor_norm *item = answer_items(out, r->n_norms, sizeof(*item));
+	const Gacc__V1__TensorNormsResponse *r = (const Gacc__V1__TensorNormsResponse *)reply;
+	gacc_tensor_norm *item = answer_items(public, r->n_norms, sizeof(*item));
+	gacc_norms *out = public;
 
-	out->json = answer_json(out, &r->base);
+	out->json = answer_json(public, reply);
 	if (!item || !out->json)
 		return false;
 	for (size_t i = 0; i < r->n_norms; i++)
@@ -227,22 +221,14 @@ static bool fill_norms(gacc_norms *out, const Gacc__V1__TensorNormsResponse *r)
 gacc_status gacc_job_norms(gacc_client *client, const char *job, gacc_norms **out)
 {
 	Gacc__V1__TensorNormsRequest request = GACC__V1__TENSOR_NORMS_REQUEST__INIT;
-	gacc_norms *norms = answer_new(sizeof(*norms));
-	ProtobufCMessage *reply;
 	gacc_status st;
+	void *answer;
 
-	if (!norms)
-		return admin_no_memory(client);
 	request.job = unconst(job);
-	st = admin_call(client, JOBS, "TensorNorms", &request.base, &reply);
-	if (!st && (!answer_keep(norms, reply) || !fill_norms(norms, (Gacc__V1__TensorNormsResponse *)reply)))
-		st = admin_no_memory(client);
-	if (st) {
-		answer_free(norms);
-		return st;
-	}
-	*out = norms;
-	return GACC_OK;
+	st = admin_answer(client, JOBS, "TensorNorms", &request.base, sizeof(**out), fill_norms, &answer);
+	if (!st)
+		*out = answer;
+	return st;
 }
 
 void gacc_norms_free(gacc_norms *norms)
