@@ -48,53 +48,68 @@ static void fill_micro(gacc_micro_info *out, const Gacc__V1__MicroBatch *m)
 	};
 }
 
-/* A list that grows by one message of the stream after the other. */
+/* What the stream has brought: one message for each window, whole. */
 struct windows {
-	gacc_history *history;
-	gacc_window_info *item;
-	size_t room;
+	gacc_history *history;         /* keeps them */
+	Gacc__V1__HistoryResponse **msg;
+	size_t n, room;
 };
 
 static bool make_room(struct windows *w)
 {
 	size_t room = w->room ? 2 * w->room : 32;
-	gacc_window_info *item;
+	Gacc__V1__HistoryResponse **msg;
 
-	if (w->history->n < w->room)
+	if (w->n < w->room)
 		return true;
-	item = realloc(w->item, room * sizeof(*item));
-	if (!item)
+	msg = realloc(w->msg, room * sizeof(*msg));
+	if (!msg)
 		return false;
-	w->item = item;
+	w->msg = msg;
 	w->room = room;
 	return true;
+}
+
+/* Moves the micro-batches of a message that goes on with a window to the end of those that it has. */
+static bool join(Gacc__V1__HistoryResponse *window, Gacc__V1__HistoryResponse *more)
+{
+	size_t n = window->n_micros + more->n_micros;
+	Gacc__V1__MicroBatch **micros = realloc(window->micros, (n + 1) * sizeof(*micros));
+
+	if (!micros)
+		return false;
+	memcpy(micros + window->n_micros, more->micros, more->n_micros * sizeof(*micros));
+	window->micros = micros;
+	window->n_micros = n;
+	more->n_micros = 0;
+	return true;
+}
+
+/* Takes the message. */
+static enum status take_window(struct windows *w, Gacc__V1__HistoryResponse *r)
+{
+	Gacc__V1__HistoryResponse *last = w->n ? w->msg[w->n - 1] : NULL;
+	bool ok;
+
+	if (r->result && last && last->result->window == r->result->window) {
+		ok = join(last, r);
+		gacc__v1__history_response__free_unpacked(r, NULL);
+		return ok ? ST_OK : ST_NO_MEMORY;
+	}
+	if (!answer_keep(w->history, &r->base) || !make_room(w))
+		return ST_NO_MEMORY;
+	if (!r->result)
+		return ST_MALFORMED;
+	w->msg[w->n++] = r;
+	return ST_OK;
 }
 
 /* The stream owns what it gives out. */
 static enum status add_window(struct windows *w, const ProtobufCMessage *msg)
 {
-	const Gacc__V1__HistoryResponse *r = (Gacc__V1__HistoryResponse *)message_copy(msg);
-	gacc_window_info *out;
-	gacc_micro_info *micro;
+	ProtobufCMessage *copy = message_copy(msg);
 
-	if (!r || !answer_keep(w->history, (ProtobufCMessage *)(uintptr_t)&r->base) || !make_room(w))
-		return ST_NO_MEMORY;
-	if (!r->result)
-		return ST_MALFORMED;
-	out = &w->item[w->history->n];
-	fill_window(out, r->result);
-	micro = answer_items(w->history, r->n_micros, sizeof(*micro));
-	out->json = answer_json(w->history, &r->base);
-	if (!micro || !out->json)
-		return ST_NO_MEMORY;
-	for (size_t i = 0; i < r->n_micros; i++)
-		fill_micro(&micro[i], r->micros[i]);
-	out->micro = micro;
-	out->n_micro = r->n_micros;
-	out->short_rank = r->short_ranks;
-	out->n_short = r->n_short_ranks;
-	w->history->n++;
-	return ST_OK;
+	return copy ? take_window(w, (Gacc__V1__HistoryResponse *)copy) : ST_NO_MEMORY;
 }
 
 static enum status read_windows(struct gacc_client *client, const ProtobufCMessage *request, struct windows *w,
@@ -120,15 +135,30 @@ static enum status read_windows(struct gacc_client *client, const ProtobufCMessa
 	return added ? added : st;
 }
 
-/* Hands the list over to the history that it belongs to. */
-static bool keep_windows(struct windows *w)
+static bool fill_history_window(gacc_history *history, gacc_window_info *out, const Gacc__V1__HistoryResponse *r)
 {
-	gacc_window_info *all = answer_items(w->history, w->history->n, sizeof(*all));
+	gacc_micro_info *micro = answer_items(history, r->n_micros, sizeof(*micro));
 
-	if (all && w->history->n)
-		memcpy(all, w->item, w->history->n * sizeof(*all));
-	w->history->window = all;
-	return all != NULL;
+	fill_window(out, r->result);
+	out->json = answer_json(history, &r->base);
+	for (size_t i = 0; micro && i < r->n_micros; i++)
+		fill_micro(&micro[i], r->micros[i]);
+	out->micro = micro;
+	out->n_micro = r->n_micros;
+	out->short_rank = r->short_ranks;
+	out->n_short = r->n_short_ranks;
+	return micro && out->json;
+}
+
+static bool fill_history(struct windows *w)
+{
+	gacc_window_info *item = answer_items(w->history, w->n, sizeof(*item));
+
+	for (size_t i = 0; item && i < w->n; i++)
+		if (!fill_history_window(w->history, &item[i], w->msg[i]))
+			return false;
+	*w->history = (gacc_history){ w->n, item };
+	return item != NULL;
 }
 
 gacc_status gacc_job_history(gacc_client *client, const char *job, uint64_t before_window, uint32_t limit, int micros,
@@ -146,9 +176,9 @@ gacc_status gacc_job_history(gacc_client *client, const char *job, uint64_t befo
 	request.limit = limit;
 	request.micros = micros != 0;
 	st = read_windows(client, &request.base, &w, &rpc);
-	if (!st && !keep_windows(&w))
+	if (!st && !fill_history(&w))
 		st = ST_NO_MEMORY;
-	free(w.item);
+	free(w.msg);
 	if (!st) {
 		*out = w.history;
 		return GACC_OK;

@@ -312,6 +312,22 @@ def test_history(cluster):
     cluster.run("cancel", job)
 
 
+def test_history_of_a_large_window(cluster):
+    """It comes in two messages, and is one window."""
+    n = 4100
+    job = cluster.submit("--set", f"max_micro_size={n}", micro_size=n)
+    with one_rank(cluster, job) as r:
+        step(r, 1.0, micros=n)
+        step(r, 2.0, micros=n)
+        windows = cluster.json("history", job, "--micros")["windows"]
+        assert [w["result"]["window"] for w in windows] == [1, 0]
+        assert [[m["micro"] for m in w["micros"]] for w in windows] == [list(range(n))] * 2
+        lines = cluster.run("history", job, "--micros", "-n", "1", "--no-headers").splitlines()
+        assert len(lines) == n
+        assert len(cluster.run("history", job, "-n", "5", "--no-headers").splitlines()) == 2
+    cluster.run("cancel", job)
+
+
 def test_events(cluster):
     job = cluster.submit()
     watching = cluster.start("events", job, "-w")
