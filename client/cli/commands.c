@@ -270,7 +270,7 @@ const struct command commands[] = {
 		.usage = "JOB [--for state=completed|step=100] [--timeout 10m]",
 		.examples = "gaccctl wait 42\ngaccctl wait 42 --for step=100 --timeout 10m",
 		.details = "Ends with 0 when it is there, 7 when the job has failed or cannot get there any more, 5 when the "
-			   "time is up (without --timeout: never). Goes on over restarts of gaccd.",
+			   "time is up (without --timeout: never). A gaccd that is away is waited for.",
 		.options = wait_options,
 		.min_operands = 1,
 		.max_operands = 1,

@@ -5,6 +5,7 @@
 #include "command.h"
 #include "output.h"
 
+#define LOOK_MS 200
 #define CALL_MS 10000 /* of each call to gaccd; --timeout is of the whole */
 
 struct goal {
@@ -57,6 +58,17 @@ static int never(struct invocation *inv, const gacc_job_info *job)
 			 job->name, job->state_name, *job->reason ? ": " : "", job->reason);
 }
 
+/* Who waits for long should know what for. */
+static void say_if_away(struct invocation *inv)
+{
+	gacc_node_info *node = NULL;
+
+	gacc_set_timeout(inv->client, LOOK_MS);
+	if (gacc_node_get(inv->client, &node) == GACC_EUNAVAIL)
+		fprintf(inv->err, "%s; waiting for it\n", gacc_failure(inv->client).message);
+	gacc_node_free(node);
+}
+
 int cmd_wait(struct invocation *inv)
 {
 	struct goal goal;
@@ -66,6 +78,7 @@ int cmd_wait(struct invocation *inv)
 
 	if (!read_goal(inv, &goal, &st) || !opt_duration(inv, "timeout", -1, &timeout_ms, &st) || !open_client(inv, &st))
 		return st;
+	say_if_away(inv);
 	gacc_set_timeout(inv->client, CALL_MS);
 	switch (gacc_job_wait(inv->client, job_operand(inv->operand[0]), goal.state, goal.step, (int)timeout_ms, &jobs)) {
 	case GACC_OK:

@@ -1,7 +1,5 @@
 /* Jobs: submit, look, and what may be done to them. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdio.h>
 #include <strings.h>
 #include <time.h>
 
@@ -14,6 +12,7 @@
 #include "lib/spec.h"
 
 #define WAIT_SLICE_MS 30000 /* a call that lasts longer would not notice a gaccd that is gone */
+#define ANSWER_MS 1000 /* more than a slice: a gaccd that hangs does not answer in time */
 #define RETRY_MS 200
 #define FAILED_PRECONDITION 9
 
@@ -184,34 +183,45 @@ static int64_t slice_ms(int64_t end_ms)
 	return left <= 0 ? 0 : left < WAIT_SLICE_MS ? left : WAIT_SLICE_MS;
 }
 
-/* One call; *over: its answer is the last word. */
-static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest *request, int64_t ms, bool *contact,
-			      bool *over, gacc_jobs **out)
+/* The wait is over. If the job cannot get there any more, *out is the job all the same. */
+static gacc_status give_ended(struct gacc_client *client, const char *job, struct rpc_failure *rpc, gacc_jobs **out)
 {
-	struct rpc_failure rpc = { 0 };
+	bool ended = rpc->grpc_code == FAILED_PRECONDITION && !gacc_job_get(client, job, out);
+	gacc_status st = admin_rpc_failed(client, JOBS, "Wait", rpc->status, rpc);
+
+	return ended ? GACC_ECANCELLED : st;
+}
+
+/* One call; *over: its answer is the last word. */
+static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest *request, int64_t ms, bool *over,
+			      struct rpc_failure *rpc, gacc_jobs **out)
+{
+	int64_t pause_ms = ms < RETRY_MS ? ms : RETRY_MS;
 	ProtobufCMessage *reply;
-	enum status st;
 
 	request->timeout_ms = (uint64_t)ms;
-	st = rpc_channel_call(client->channel, JOBS, "Wait", &request->base, ms + client->admin_timeout_ms, RPC_NO_RETRY,
-			      &reply, &rpc);
+	*rpc = (struct rpc_failure){ 0 };
+	rpc->status = rpc_channel_call(client->channel, JOBS, "Wait", &request->base, ms + ANSWER_MS, RPC_NO_RETRY,
+				       &reply, rpc);
 	*over = true;
-	if (!st)
+	if (!rpc->status)
 		return give_jobs(client, reply, field_of(reply, "job"), 1, out);
-	rpc.status = st;
-	if (is_outage(&rpc) && *contact)
-		nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
-	else if (rpc.grpc_code != status_info(ST_STALLED)->grpc_code)
-		goto fail;
+	explain_unreachable(client->endpoint, rpc);
+	if (is_outage(rpc))
+		nanosleep(&(struct timespec){ .tv_nsec = pause_ms * 1000000 }, NULL);
+	else if (rpc->grpc_code != status_info(ST_STALLED)->grpc_code)
+		return give_ended(client, request->job, rpc, out);
 	*over = false;
-	*contact = true;
 	return GACC_ETIMEOUT;
-fail:
-	if (rpc.grpc_code == FAILED_PRECONDITION && !gacc_job_get(client, request->job, out)) {
-		admin_rpc_failed(client, JOBS, "Wait", st, &rpc);
-		return GACC_ECANCELLED;
-	}
-	return admin_rpc_failed(client, JOBS, "Wait", st, &rpc);
+}
+
+/* What stood in the way last, too. */
+static gacc_status time_is_up(struct gacc_client *client, const struct rpc_failure *rpc)
+{
+	char text[sizeof(rpc->message) + 32];
+
+	snprintf(text, sizeof(text), "the time is up%s%s", *rpc->message ? ": " : "", rpc->message);
+	return admin_fail(client, ST_STALLED, text);
 }
 
 gacc_status gacc_job_wait(gacc_client *client, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
@@ -219,15 +229,14 @@ gacc_status gacc_job_wait(gacc_client *client, const char *job, gacc_job_state s
 {
 	Gacc__V1__WaitRequest request = GACC__V1__WAIT_REQUEST__INIT;
 	int64_t end_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms, ms;
-	bool contact = false, over = false;
+	struct rpc_failure rpc = { 0 };
 	gacc_status st = GACC_ETIMEOUT;
+	bool over = false;
 
 	request.job = unconst(job);
 	request.state = (Gacc__V1__JobState)state;
 	request.applied_step = applied_step;
 	while (!over && (ms = slice_ms(end_ms)))
-		st = wait_slice(client, &request, ms, &contact, &over, out);
-	if (!over)
-		return admin_fail(client, ST_STALLED, "the time is up");
-	return st;
+		st = wait_slice(client, &request, ms, &over, &rpc, out);
+	return over ? st : time_is_up(client, &rpc);
 }

@@ -162,6 +162,21 @@ def test_submit_and_wait(cluster):
     cluster.run("wait", "nonesuch", code=4)
 
 
+def test_wait_waits_for_gaccd(folder):
+    """Also when it is not there at the beginning; for --timeout at most."""
+    cli = Cli(folder, f"unix:{folder}/c/gaccd.sock")
+    cli.run("wait", 1, "--timeout", "100ms", code=5)
+    assert "gaccd.sock: No such file or directory; waiting for it\n" in cli.err
+    assert "error: the time is up: cannot reach gaccd" in cli.err
+    waiting = cli.start("wait", 1, "--for", "state=cancelled", "--timeout", "60s")
+    assert "waiting for it" in waiting.stderr.readline()
+    cli.run("cluster", "up", "--dir", folder / "c")
+    wait_until("the end of the wait", lambda: waiting.poll() is not None)  # there is no such job yet
+    assert waiting.returncode == 4 and "no job" in waiting.stderr.read()
+    waiting.stdout.close(), waiting.stderr.close()
+    cli.run("cluster", "down", "--dir", folder / "c")
+
+
 def test_submit_reads_the_standard_input(cluster):
     spec = json.dumps({"metadata": {"name": "piped"}, "spec": {"optimizer": {"type": "sgd"}}})
     assert cluster.run("submit", "-f", "-", "-o", "name", stdin=spec).startswith("job/")
