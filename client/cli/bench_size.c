@@ -178,7 +178,7 @@ static void end_job(gacc_client *client, const struct bench *bench)
 {
 	gacc_jobs *jobs;
 
-	if (!gacc_job_cancel(client, bench->job, "gaccctl bench has ended it", &jobs))
+	if (!gacc_job_cancel(client, bench->job, "gaccctl bench has ended it", 0, &jobs))
 		gacc_jobs_free(jobs);
 }
 

@@ -153,7 +153,7 @@ static void end_jobs(struct invocation *inv)
 			char id[24];
 
 			snprintf(id, sizeof(id), "%" PRIu64, jobs->job[i].id);
-			if (!gacc_job_cancel(inv->client, id, "gaccctl cluster down", &one))
+			if (!gacc_job_cancel(inv->client, id, "gaccctl cluster down", 0, &one))
 				gacc_jobs_free(one);
 		}
 		gacc_jobs_free(jobs);

@@ -68,6 +68,12 @@ static const struct option_row logs_options[] = {
 
 static const struct option_row cancel_options[] = {
 	{ "reason", 0, "TEXT", "kept with the job" },
+	{ "grace", 0, "TIME", "what ranks that gaccd has started get between SIGTERM and SIGKILL (the job's own)" },
+	{ NULL, 0, NULL, NULL },
+};
+
+static const struct option_row pause_options[] = {
+	{ "reason", 0, "TEXT", "kept with the job" },
 	{ NULL, 0, NULL, NULL },
 };
 
@@ -280,8 +286,9 @@ const struct command commands[] = {
 		.name = "cancel",
 		.group = "Control",
 		.summary = "end jobs",
-		.usage = "JOB... [--reason TEXT]",
-		.examples = "gaccctl cancel 42",
+		.usage = "JOB... [--reason TEXT] [--grace 30s]",
+		.examples = "gaccctl cancel 42\ngaccctl cancel 42 43 --grace 1m",
+		.details = "Ranks of gaccctl run are ended by it. A second cancel can make the grace shorter, not longer.",
 		.options = cancel_options,
 		.min_operands = 1,
 		.max_operands = -1,
@@ -294,7 +301,7 @@ const struct command commands[] = {
 		.usage = "JOB... [--reason TEXT]",
 		.examples = "gaccctl pause 42",
 		.details = "The open window may fill, but is not closed before the job is resumed.",
-		.options = cancel_options,
+		.options = pause_options,
 		.min_operands = 1,
 		.max_operands = -1,
 		.run = cmd_pause,

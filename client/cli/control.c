@@ -8,28 +8,39 @@
 
 /* --- what is done to one job after the other */
 
-typedef gacc_status (*job_call)(struct invocation *inv, const char *job, gacc_jobs **out);
+struct change;
+typedef gacc_status (*job_call)(struct invocation *inv, const struct change *change, const char *job, gacc_jobs **out);
 
-static gacc_status cancel(struct invocation *inv, const char *job, gacc_jobs **out)
+struct change {
+	job_call call;
+	const char *reason;
+	uint32_t grace_ms;
+	const char *next; /* what to look at then; the job's id follows */
+};
+
+static gacc_status cancel(struct invocation *inv, const struct change *change, const char *job, gacc_jobs **out)
 {
-	const char *reason = opt(inv, "reason");
-
-	return gacc_job_cancel(inv->client, job, reason ? reason : "gaccctl cancel", out);
+	return gacc_job_cancel(inv->client, job, change->reason, change->grace_ms, out);
 }
 
-static gacc_status hold(struct invocation *inv, const char *job, gacc_jobs **out)
+static gacc_status hold(struct invocation *inv, const struct change *change, const char *job, gacc_jobs **out)
 {
-	const char *reason = opt(inv, "reason");
-
-	return gacc_job_pause(inv->client, job, reason ? reason : "gaccctl pause", out);
+	return gacc_job_pause(inv->client, job, change->reason, out);
 }
 
-static gacc_status go_on(struct invocation *inv, const char *job, gacc_jobs **out)
+static gacc_status go_on(struct invocation *inv, const struct change *change, const char *job, gacc_jobs **out)
 {
 	return gacc_job_resume(inv->client, job, out);
 }
 
-static int for_each_job(struct invocation *inv, job_call call, const char *next)
+static const char *reason_or(struct invocation *inv, const char *otherwise)
+{
+	const char *reason = opt(inv, "reason");
+
+	return reason ? reason : otherwise;
+}
+
+static int for_each_job(struct invocation *inv, const struct change *change)
 {
 	int st = EXIT_OK;
 
@@ -39,7 +50,7 @@ static int for_each_job(struct invocation *inv, job_call call, const char *next)
 		const gacc_job_info *j;
 		gacc_jobs *jobs;
 
-		if (call(inv, job_operand(inv->operand[i]), &jobs))
+		if (change->call(inv, change, job_operand(inv->operand[i]), &jobs))
 			return fail_client(inv);
 		j = &jobs->job[0];
 		if (wants_data(inv))
@@ -48,7 +59,7 @@ static int for_each_job(struct invocation *inv, job_call call, const char *next)
 			fprintf(inv->out, "job/%" PRIu64 "\n", j->id);
 		else
 			fprintf(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
-				*j->reason ? ": " : "", j->reason, next, j->id);
+				*j->reason ? ": " : "", j->reason, change->next, j->id);
 		gacc_jobs_free(jobs);
 	}
 	return st;
@@ -56,17 +67,30 @@ static int for_each_job(struct invocation *inv, job_call call, const char *next)
 
 int cmd_cancel(struct invocation *inv)
 {
-	return for_each_job(inv, cancel, "see: gaccctl describe job/");
+	struct change change = { cancel, reason_or(inv, "gaccctl cancel"), .next = "see: gaccctl describe job/" };
+	int64_t grace_ms;
+	int st;
+
+	if (!opt_duration(inv, "grace", 0, &grace_ms, &st))
+		return st;
+	if (opt(inv, "grace") && !grace_ms)
+		grace_ms = 1; /* 0 is the job's own */
+	change.grace_ms = (uint32_t)grace_ms;
+	return for_each_job(inv, &change);
 }
 
 int cmd_pause(struct invocation *inv)
 {
-	return for_each_job(inv, hold, "go on with: gaccctl resume ");
+	struct change change = { hold, reason_or(inv, "gaccctl pause"), .next = "go on with: gaccctl resume " };
+
+	return for_each_job(inv, &change);
 }
 
 int cmd_resume(struct invocation *inv)
 {
-	return for_each_job(inv, go_on, "see: gaccctl status ");
+	struct change change = { go_on, .next = "see: gaccctl status " };
+
+	return for_each_job(inv, &change);
 }
 
 int cmd_flush(struct invocation *inv)

@@ -171,7 +171,7 @@ static void try_cancel(struct run *r)
 
 	if (!*r->cancel_reason || r->cancelled || info(r)->ended)
 		return;
-	if (!gacc_job_cancel(r->inv->client, r->id, r->cancel_reason, &jobs)) {
+	if (!gacc_job_cancel(r->inv->client, r->id, r->cancel_reason, 0, &jobs)) {
 		gacc_jobs_free(jobs);
 		r->cancelled = true;
 	}

@@ -99,12 +99,13 @@ gacc_status gacc_job_list(gacc_client *client, int ended_too, gacc_jobs **out)
 	return give_jobs(client, reply, list->jobs, list->n_jobs, out);
 }
 
-gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
+gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, uint32_t grace_ms, gacc_jobs **out)
 {
 	Gacc__V1__CancelRequest request = GACC__V1__CANCEL_REQUEST__INIT;
 
 	request.job = unconst(job);
 	request.reason = unconst(reason);
+	request.grace_ms = grace_ms;
 	return call_for_job(client, "Cancel", &request.base, out);
 }
 

@@ -82,12 +82,15 @@ static void signal_all(struct launch *l, int signal)
 			l->ports.signal(l->ports.ctx, i, l->rank[i].pid, signal);
 }
 
-void launch_stop(struct launch *l, struct now now)
+void launch_stop(struct launch *l, int64_t grace_ns, struct now now)
 {
+	int64_t kill_ns = now.mono_ns + grace_ns;
+	if (l->sum.phase == LAUNCH_STOPPING && kill_ns < l->kill_ns)
+		l->kill_ns = kill_ns;
 	if (l->sum.phase >= LAUNCH_STOPPING)
 		return;
 	enter(l, LAUNCH_STOPPING);
-	l->kill_ns = now.mono_ns + l->grace_ns;
+	l->kill_ns = kill_ns;
 	signal_all(l, SIGTERM);
 	end_if_over(l);
 }
@@ -119,7 +122,7 @@ static void on_failure(struct launch *l, uint32_t rank, int32_t status, struct n
 		r->state = LAUNCH_RANK_EXITED;
 		l->sum.result = LAUNCH_FAILED;
 		l->ports.changed(l->ports.ctx, rank);
-		launch_stop(l, now);
+		launch_stop(l, l->grace_ns, now);
 		return;
 	}
 	uint32_t shift = r->restarts < RESTART_MAX_SHIFT ? r->restarts : RESTART_MAX_SHIFT;

@@ -76,8 +76,8 @@ void launch_start(struct launch *, struct now);
 void launch_on_exit(struct launch *, uint32_t rank, int64_t pid, int32_t status, struct now);
 /* The job is complete: what runs may end by itself. */
 void launch_drain(struct launch *, struct now);
-/* SIGTERM to all, SIGKILL after the grace. Nothing is started any more. */
-void launch_stop(struct launch *, struct now);
+/* SIGTERM to all, SIGKILL after the grace. Nothing is started any more. Of several stops the one whose grace ends first counts. */
+void launch_stop(struct launch *, int64_t grace_ns, struct now);
 /* Starts what is due, kills what has used up its grace. When to call it next; INT64_MAX: nothing is due. */
 int64_t launch_tick(struct launch *, struct now);
 

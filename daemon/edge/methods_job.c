@@ -187,6 +187,12 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct live_job *l = named_job(call, q->job);
 	if (!l || !may_change(call, l))
 		return;
+	if (q->grace_ms > SPEC_MAX_GRACE_NS / 1000000) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed", (unsigned long long)q->grace_ms);
+		return;
+	}
+	if (q->grace_ms)
+		live_launch_grace(l, (int64_t)q->grace_ms * 1000000);
 	if (!live_ended(l)) {
 		char reason[256], user[64];
 		live_user_name(caller_uid(call), user, sizeof user);

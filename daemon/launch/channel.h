@@ -32,7 +32,7 @@ struct launch_order {
 	uint32_t uid;            /* whose the ranks are to be */
 	uint32_t change_user;    /* 0: that is who we are already */
 	uint32_t n_command, n_environment;
-	int64_t grace_ns;
+	int64_t grace_ns;        /* START: of stops that the launcher decides on; END: of this one */
 	uint32_t log_level, log_format; /* base/log.h */
 };
 

@@ -272,10 +272,10 @@ static enum status begin(struct launcher *l, const void *packet, size_t n)
 	return ST_OK;
 }
 
-static void stop(struct launcher *l)
+static void stop(struct launcher *l, int64_t grace_ns)
 {
 	if (l->launch)
-		launch_stop(l->launch, clock_now());
+		launch_stop(l->launch, grace_ns, clock_now());
 }
 
 static void obey(struct launcher *l, const struct launch_order *o, size_t n)
@@ -292,7 +292,7 @@ static void obey(struct launcher *l, const struct launch_order *o, size_t n)
 		l->leaving = true;
 		break;
 	case LAUNCH_OP_END:
-		stop(l);
+		stop(l, o->grace_ns);
 		l->leaving = true;
 		break;
 	}
@@ -345,7 +345,7 @@ static void read_signals(struct launcher *l)
 	while (read(l->signals, &s, sizeof s) == sizeof s)
 		if (s.ssi_signo != SIGCHLD) {
 			l->leaving = true;
-			stop(l);
+			stop(l, l->start.order.grace_ns);
 		}
 	reap(l);
 }
@@ -369,7 +369,7 @@ static void end_if_orphaned(struct launcher *l)
 	log_job(l->args->job_id, LOG_NOTICE, "LaunchOrphaned", "no gaccd for %llu s: the ranks are stopped",
 		(unsigned long long)l->args->orphan_ms / 1000);
 	l->leaving = true;
-	stop(l);
+	stop(l, l->start.order.grace_ns);
 }
 
 static int timeout_ms(int64_t due_ns)

@@ -284,9 +284,9 @@ class Daemon:
         j = self.get_job(job)
         return j.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number[j.state].name.removeprefix("JOB_STATE_")
 
-    def cancel(self, job):
+    def cancel(self, job, **how):
         self.allow.append(r" Ended job=\d+ .*cancelled by")
-        self.client.jobs.Cancel(job=str(job))
+        self.client.jobs.Cancel(job=str(job), **how)
         wait_until("the job's end", lambda: self.state(job) == "CANCELLED")
 
     def wait_counted(self, job, rank, count, window=None, timeout=20.0):

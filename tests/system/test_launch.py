@@ -282,6 +282,23 @@ def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
     assert not d.get_job(job).HasField("root_cause")  # it was us
 
 
+def test_a_cancel_brings_its_own_grace(no_launcher_left):
+    """Another one can make it shorter."""
+    d = no_launcher_left
+    deaf = 'trap "" TERM; while :; do sleep 0.1; done'
+    jobs = [d.submit(shell(d, deaf, ranks=1, grace_ms=3600000)) for _ in range(2)]
+    pids = [wait_pids(d, job, 1)[0] for job in jobs]
+    d.cancel(jobs[0], grace_ms=100)
+    d.cancel(jobs[1])
+    wait_until("the first one's death", lambda: not alive(pids[0]))
+    assert alive(pids[1])
+    d.cancel(jobs[1], grace_ms=100)
+    wait_until("the other one's death", lambda: not alive(pids[1]))
+    with pytest.raises(GaccError) as e:
+        d.client.jobs.Cancel(job=str(jobs[1]), grace_ms=3600001)
+    assert e.value.reason == "INVALID_ARGUMENT" and "grace_ms is 3600001" in e.value.text
+
+
 def test_what_a_rank_leaves_behind_goes_with_it(no_launcher_left):
     d = no_launcher_left
     d.allow += [" RankRestarted job="]

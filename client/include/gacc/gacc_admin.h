@@ -172,7 +172,9 @@ GACC_API gacc_status gacc_job_get(gacc_client *, const char *job, gacc_jobs **ou
 /* Its specification, to be changed and submitted again. */
 GACC_API gacc_status gacc_spec_of_job(gacc_client *, const char *job, gacc_spec **out);
 GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out);
-GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
+/* grace_ms: what ranks that gaccd has started get between SIGTERM and SIGKILL; 0: what the job says. A second cancel can only make
+ * it shorter. */
+GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
 GACC_API gacc_status gacc_job_flush(gacc_client *, const char *job, uint64_t *out_window);
 /* Holds the job at the next window boundary, until it is resumed. */

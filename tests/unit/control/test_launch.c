@@ -136,7 +136,7 @@ END_TEST
 START_TEST(who_ignores_the_signal_is_killed_after_the_grace)
 {
 	run(0);
-	launch_stop(l, now);
+	launch_stop(l, GRACE, now);
 	ck_assert_int_eq(launch_tick(l, now), now.mono_ns + GRACE);
 	ends(0, 0);
 	wait_ms(999);
@@ -188,11 +188,30 @@ START_TEST(a_failure_long_ago_is_not_the_cause)
 }
 END_TEST
 
+START_TEST(a_grace_can_only_become_shorter)
+{
+	run(0);
+	launch_stop(l, GRACE, now);
+	wait_ms(100);
+	launch_stop(l, 5 * GRACE, now);
+	ck_assert_int_eq(launch_tick(l, now), now.mono_ns + GRACE - 100 * MS);
+	launch_stop(l, 50 * MS, now);
+	ck_assert_uint_eq(n_signals, RANKS); /* each has had its SIGTERM */
+	wait_ms(49);
+	ck_assert_int_eq(signals[0], SIGTERM);
+	wait_ms(1);
+	ck_assert_int_eq(signals[0], SIGKILL);
+	launch_stop(l, GRACE, now); /* nothing is killed twice */
+	wait_ms(5000);
+	ck_assert_uint_eq(n_signals, 2 * RANKS);
+}
+END_TEST
+
 START_TEST(a_stop_overtakes_a_restart)
 {
 	run(5);
 	ends(1, 9);
-	launch_stop(l, now);
+	launch_stop(l, GRACE, now);
 	ck_assert_int_eq(state(1), LAUNCH_RANK_EXITED);
 	wait_ms(10000);
 	ck_assert_uint_eq(starts[1], 1);
@@ -212,7 +231,7 @@ START_TEST(a_drained_job_restarts_nobody)
 	wait_ms(10000);
 	ck_assert_uint_eq(starts[0] + starts[1], 2);
 	ck_assert_uint_eq(n_signals, 0);
-	launch_stop(l, now); /* it may still be stopped */
+	launch_stop(l, GRACE, now); /* it may still be stopped */
 	ck_assert_int_eq(signals[2], SIGTERM);
 	ends(2, 143);
 	expect(LAUNCH_OVER, LAUNCH_STOPPED);
@@ -247,7 +266,7 @@ END_TEST
 START_TEST(a_stop_before_the_start)
 {
 	make(0);
-	launch_stop(l, now);
+	launch_stop(l, GRACE, now);
 	expect(LAUNCH_OVER, LAUNCH_STOPPED);
 	launch_start(l, now);
 	ck_assert_uint_eq(starts[0], 0);
@@ -299,6 +318,7 @@ int main(void)
 	tcase_add_test(c, who_ignores_the_signal_is_killed_after_the_grace);
 	tcase_add_test(c, restarts_share_one_budget_and_wait_longer_each_time);
 	tcase_add_test(c, a_failure_long_ago_is_not_the_cause);
+	tcase_add_test(c, a_grace_can_only_become_shorter);
 	tcase_add_test(c, a_stop_overtakes_a_restart);
 	tcase_add_test(c, a_drained_job_restarts_nobody);
 	tcase_add_test(c, what_cannot_be_started_has_failed);
