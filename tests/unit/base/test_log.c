@@ -1,6 +1,8 @@
 /* Every line goes to stderr; a test puts a pipe there and reads what arrived. */
 #include "base/log.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -241,9 +243,5 @@ int main(void)
 	tcase_add_test(c, lines_of_threads_do_not_mix);
 	tcase_add_test(c, auto_format_is_text_unless_stderr_is_the_journal);
 	tcase_add_test(c, journal_gets_fields);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -1,6 +1,8 @@
 /* What operators change: a coordinator with one fake node, message by message. */
 #include "control/coordinator.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -339,9 +341,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *r = srunner_create(suite());
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(suite());
 }

@@ -1,6 +1,8 @@
 /* Loss scale, values that change, and what becomes of a window. */
 #include "control/decide.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -377,9 +379,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *r = srunner_create(suite());
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(suite());
 }

@@ -1,8 +1,9 @@
 #include "control/launch.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MS INT64_C(1000000)
@@ -325,9 +326,5 @@ int main(void)
 	tcase_add_test(c, a_stop_before_the_start);
 	tcase_add_test(c, exits_of_processes_of_the_past_are_ignored);
 	tcase_add_test(c, a_new_launcher_starts_again_at_no_cost);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

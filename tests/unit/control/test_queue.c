@@ -1,7 +1,8 @@
 #include "control/queue.h"
 
+#include "support/suite.h"
+
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define GIB (UINT64_C(1) << 30)
@@ -306,9 +307,5 @@ int main(void)
 	tcase_add_test(c, a_running_job_may_take_what_is_left);
 	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
 	tcase_add_test(c, sizes_are_written_for_people);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -1,7 +1,8 @@
 #include "control/saver.h"
 
+#include "support/suite.h"
+
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What the machine asked for, as letters: w sweep, b begin, s seal, r record, p prune, d discard, + and - ended, E end. */
@@ -276,9 +277,5 @@ int main(void)
 	tcase_add_test(c, where_nothing_can_be_saved_nothing_is_asked_again);
 	tcase_add_test(c, a_cancelled_job_waits_for_nothing);
 	tcase_add_test(c, wants_have_a_limit);
-	SRunner *r = srunner_create(suite);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 #include "edge/recorder.h"
 
 #include "support/scratch.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <semaphore.h>
@@ -18,7 +19,7 @@ static struct recorder *recorder;
 static void setup(void)
 {
 	static const struct history_limits limits = { 100000, 100000, 1000 };
-	ck_assert(scratch_make(dir, "recorder"));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/history.db", dir);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	ck_assert_int_eq(history_open(path, &limits, &history), ST_OK);
@@ -231,9 +232,5 @@ int main(void)
 	tcase_add_test(c, the_oldest_windows_lose_their_micro_batches);
 	tcase_add_test(c, then_the_oldest_go);
 	tcase_add_test(c, the_end_writes_what_is_left);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

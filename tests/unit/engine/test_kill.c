@@ -2,6 +2,8 @@
  * unanswered commands are sent again, ends with the very bits of an undisturbed run. */
 #include "rig.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -329,9 +331,5 @@ int main(void)
 	tcase_set_timeout(t, 280);
 	tcase_add_loop_test(t, any_death_leaves_the_bits_of_an_undisturbed_run, 0, 2 * N_CASES);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(s);
 }

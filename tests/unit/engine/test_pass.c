@@ -2,6 +2,8 @@
 #include "engine/pass.h"
 #include "rig.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -355,11 +357,5 @@ static Suite *pass_suite(void)
 
 int main(void)
 {
-	SRunner *r = srunner_create(segment_suite());
-	srunner_add_suite(r, control_suite());
-	srunner_add_suite(r, pass_suite());
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(segment_suite(), control_suite(), pass_suite());
 }

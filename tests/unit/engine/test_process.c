@@ -2,6 +2,8 @@
 #include "engine/engine.h"
 #include "rig.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <signal.h>
@@ -221,11 +223,5 @@ static Suite *life_suite(void)
 
 int main(void)
 {
-	SRunner *r = srunner_create(life_suite());
-	srunner_add_suite(r, window_suite());
-	srunner_add_suite(r, step_suite());
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(life_suite(), window_suite(), step_suite());
 }

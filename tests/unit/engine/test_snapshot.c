@@ -7,6 +7,7 @@
 #include "store/checkpoint.h"
 
 #include "support/scratch.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ static struct rig rig, other; /* the second one ends first: its engine, a child,
 
 static void setup(void)
 {
-	ck_assert(scratch_make(dir, "snapshot"));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/saved", dir);
 }
 
@@ -366,9 +367,5 @@ int main(void)
 	tcase_add_loop_test(c, damaged_files_are_refused, 0, 5);
 	tcase_add_loop_test(c, another_model_is_refused, 0, 5);
 	tcase_add_test(c, a_disk_that_fails_stops_no_training);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -2,6 +2,8 @@
 #include "engine/update.h"
 #include "rig.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <signal.h>
@@ -536,9 +538,5 @@ int main(void)
 		tcase_add_loop_test(t, an_update_survives_a_death_between_any_two_instructions, 0, 2 * N_OPTIMIZERS);
 	tcase_add_test(t, foreign_stamps_are_no_progress);
 	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -2,6 +2,9 @@
 
 #include "base/log.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +20,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-static char dir[64], path[80], lock[90];
+static char dir[SCRATCH_PATH], path[80], lock[90];
 static uv_loop_t loop;
 static struct attach *server;
 
@@ -77,8 +80,7 @@ static void wait_for(const char *what)
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-attach-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/sock", dir);
 	snprintf(lock, sizeof lock, "%s.lock", path);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
@@ -381,9 +383,5 @@ int main(void)
 	tcase_add_test(c, a_killed_process_is_told_twice);
 	tcase_add_test(c, a_process_that_got_nothing_is_not_watched);
 	tcase_add_test(c, a_process_that_maps_over_and_over_is_stopped);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

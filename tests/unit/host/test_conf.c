@@ -1,5 +1,7 @@
 #include "host/conf.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,9 +181,5 @@ int main(void)
 	tcase_add_test(c, each_key_with_value_and_origin);
 	tcase_add_test(c, a_missing_file_is_an_error_only_if_it_was_named);
 	tcase_add_test(c, mistakes_are_named_with_their_place);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -1,6 +1,9 @@
 /* The protocol's bytes, against a service manager that is a socket of the test. */
 #include "host/fdstore.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static char dir[64], address[80];
+static char dir[SCRATCH_PATH], address[80];
 static int manager;
 static struct fdstore *store;
 static struct fdstore_fd *fds;
@@ -21,8 +24,7 @@ static size_t n_fds;
 static void setup(void)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	strcpy(dir, "/tmp/gacc-fdstore-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir));
 	snprintf(address, sizeof address, "%s/notify", dir);
 	strcpy(at.sun_path, address);
 	manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -214,9 +216,5 @@ int main(void)
 	tcase_add_test(c, without_a_manager_nothing_is_kept);
 	tcase_add_test(c, a_manager_that_is_gone_is_an_error);
 	tcase_add_exit_test(child, inherited_descriptors_have_their_names, 0);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -2,6 +2,9 @@
 
 #include "base/log.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +21,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-static char dir[64], path[80], lock[90];
+static char dir[SCRATCH_PATH], path[80], lock[90];
 static uv_loop_t loop;
 static struct listener *listener;
 static struct {
@@ -37,8 +40,7 @@ static void on_accept(void *arg, int fd, const struct listen_peer *peer)
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-listen-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/sock", dir);
 	snprintf(lock, sizeof lock, "%s.lock", path);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
@@ -308,9 +310,5 @@ int main(void)
 	tcase_add_test(c, the_socket_of_a_dead_daemon_is_replaced);
 	tcase_add_test(c, other_files_are_not_removed);
 	tcase_add_test(c, mode_and_group_say_who_may_connect);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

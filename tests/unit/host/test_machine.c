@@ -1,5 +1,8 @@
 #include "host/machine.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +12,11 @@
 
 #define GIB (UINT64_C(1) << 30)
 
-static char root[64];
+static char root[SCRATCH_PATH];
 
 static void setup(void)
 {
-	strcpy(root, "/tmp/gacc-machine-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(root));
+	ck_assert(scratch_make(root));
 }
 
 static void teardown(void)
@@ -136,9 +138,5 @@ int main(void)
 	tcase_add_test(c, a_roomy_group_changes_nothing);
 	tcase_add_test(c, a_group_of_another_namespace_is_not_looked_for);
 	tcase_add_test(c, without_meminfo_nothing_is_known);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -1,5 +1,7 @@
 #include "host/map_request.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +61,5 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_request);
 	tcase_add_loop_test(c, what_is_refused, 0, sizeof bad / sizeof *bad);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

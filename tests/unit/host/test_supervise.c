@@ -5,6 +5,9 @@
 #include "base/log.h"
 #include "host/fdstore.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -35,10 +38,23 @@ static void report(const char *text)
 		_exit(90);
 }
 
+static _Noreturn void last_report(const char *text)
+{
+	report(text);
+	_exit(0);
+}
+
 static void open_store(void)
 {
 	if (fdstore_open(&store, &fds, &n_fds))
 		_exit(91);
+}
+
+/* Nothing was stored by an earlier one. */
+static bool first_life(void)
+{
+	open_store();
+	return n_fds == 0;
 }
 
 static void put_new(const char *name, const char *content)
@@ -47,6 +63,13 @@ static void put_new(const char *name, const char *content)
 	if (pwrite(fd, content, strlen(content), 0) < 0 || fdstore_put(store, name, fd))
 		_exit(92);
 	close(fd);
+}
+
+static void read_stored(size_t i, char *out, size_t n)
+{
+	memset(out, 0, n);
+	if (pread(fds[i].fd, out, n - 1, 0) < 0)
+		_exit(95);
 }
 
 static void barrier(void)
@@ -64,8 +87,7 @@ static void role_count(void)
 {
 	uint64_t lives = 0;
 	char text[32];
-	open_store();
-	if (n_fds == 0) {
+	if (first_life()) {
 		put_new("j1.control.0.1", "");
 		barrier();
 		kill(getpid(), SIGKILL); /* at the earliest instant that is safe */
@@ -86,8 +108,7 @@ static void role_count(void)
 static void role_names(void)
 {
 	char text[96], content[16];
-	open_store();
-	if (n_fds == 0) {
+	if (first_life()) {
 		put_new("a", "A");
 		put_new("b", "B");
 		put_new("c", "C");
@@ -96,9 +117,7 @@ static void role_names(void)
 		raise(SIGKILL); /* without a barrier: what was sent is read all the same */
 	}
 	for (size_t i = 0; i < n_fds; i++) {
-		memset(content, 0, sizeof content);
-		if (pread(fds[i].fd, content, 15, 0) < 0)
-			_exit(95);
+		read_stored(i, content, sizeof content);
 		snprintf(text, sizeof text, "%s=%s ", fds[i].name, content);
 		report(text);
 	}
@@ -108,8 +127,7 @@ static void role_names(void)
 static void role_many(void)
 {
 	char name[32], text[32];
-	open_store();
-	if (n_fds == 0) {
+	if (first_life()) {
 		for (int i = 0; i < MANY; i++) {
 			snprintf(name, sizeof name, "j1.slot.%d.1", i);
 			put_new(name, name);
@@ -117,13 +135,12 @@ static void role_many(void)
 		raise(SIGKILL);
 	}
 	for (size_t i = 0; i < n_fds; i++) {
-		memset(text, 0, sizeof text);
-		if (pread(fds[i].fd, text, sizeof text - 1, 0) < 0 || strcmp(text, fds[i].name) != 0)
+		read_stored(i, text, sizeof text);
+		if (strcmp(text, fds[i].name) != 0)
 			_exit(95);
 	}
 	snprintf(text, sizeof text, "%zu", n_fds);
-	report(text);
-	_exit(0);
+	last_report(text);
 }
 
 /* The first life makes its own child send; only the second tells what was kept. */
@@ -131,8 +148,7 @@ static void role_stranger(void)
 {
 	char text[96];
 	char *notify = strdup(getenv("NOTIFY_SOCKET"));
-	open_store();
-	if (n_fds == 0) {
+	if (first_life()) {
 		put_new("mine", "");
 		if (fork() == 0) {
 			setenv("NOTIFY_SOCKET", notify, 1);
@@ -146,8 +162,7 @@ static void role_stranger(void)
 		raise(SIGKILL);
 	}
 	snprintf(text, sizeof text, "%zu %s", n_fds, fds[0].name);
-	report(text);
-	_exit(0);
+	last_report(text);
 }
 
 static void role_stop(void)
@@ -176,11 +191,8 @@ static void role_die_of_term(void)
 /* READY, then silence; only a watchdog ends that. The next life sees what the first stored. */
 static void role_silent(void)
 {
-	open_store();
-	if (n_fds == 1) {
-		report("again");
-		_exit(0);
-	}
+	if (!first_life())
+		last_report("again");
 	put_new("x", "");
 	if (fdstore_watchdog_us(store) != 50000 || fdstore_ready(store))
 		_exit(98);
@@ -239,13 +251,20 @@ static void expect_report(const char *want)
 	ck_assert_str_eq(text, want);
 }
 
-static int exit_code(void)
+static void expect_exit(int code)
 {
 	int ws;
 	ck_assert_int_eq(waitpid(supervisor, &ws, 0), supervisor);
 	ck_assert(WIFEXITED(ws));
+	ck_assert_int_eq(WEXITSTATUS(ws), code);
 	close(reports);
-	return WEXITSTATUS(ws);
+}
+
+/* The supervisor ends with this code, and until then its children say this and no more. */
+static void expect_end(const char *last_words, int code)
+{
+	ck_assert_str_eq(all_reports(), last_words);
+	expect_exit(code);
 }
 
 START_TEST(memory_survives_sigkill)
@@ -261,7 +280,7 @@ START_TEST(memory_survives_sigkill)
 	}
 	fclose(in);
 	kill(supervisor, SIGTERM);
-	ck_assert_int_eq(exit_code(), 128 + SIGTERM);
+	expect_exit(128 + SIGTERM);
 	ck_assert_int_eq(kill(pid, 0), -1); /* nothing is left running */
 }
 END_TEST
@@ -273,7 +292,7 @@ START_TEST(descriptors_are_kept_by_name_and_removed)
 	ck_assert_ptr_nonnull(strstr(text, "a=A "));
 	ck_assert_ptr_nonnull(strstr(text, "c=C "));
 	ck_assert_int_eq(strlen(text), 8);
-	ck_assert_int_eq(exit_code(), 0);
+	expect_exit(0);
 }
 END_TEST
 
@@ -282,16 +301,14 @@ START_TEST(many_descriptors_are_not_mixed_up)
 	char want[16];
 	start("many", 0);
 	snprintf(want, sizeof want, "%d", MANY);
-	ck_assert_str_eq(all_reports(), want);
-	ck_assert_int_eq(exit_code(), 0);
+	expect_end(want, 0);
 }
 END_TEST
 
 START_TEST(only_the_child_is_listened_to)
 {
 	start("stranger", 0);
-	ck_assert_str_eq(all_reports(), "1 mine");
-	ck_assert_int_eq(exit_code(), 0);
+	expect_end("1 mine", 0);
 }
 END_TEST
 
@@ -302,8 +319,7 @@ START_TEST(a_clean_stop_ends_all)
 	kill(supervisor, SIGHUP);
 	expect_report("hup");
 	kill(supervisor, _i ? SIGINT : SIGTERM);
-	ck_assert_str_eq(all_reports(), "term");
-	ck_assert_int_eq(exit_code(), 0);
+	expect_end("term", 0);
 }
 END_TEST
 
@@ -312,24 +328,21 @@ START_TEST(a_child_that_dies_of_the_stop_is_not_started_again)
 	start("die_of_term", 0);
 	expect_report("up");
 	kill(supervisor, SIGTERM);
-	ck_assert_str_eq(all_reports(), "");
-	ck_assert_int_eq(exit_code(), 128 + SIGTERM);
+	expect_end("", 128 + SIGTERM);
 }
 END_TEST
 
 START_TEST(a_silent_child_is_killed_and_started_again)
 {
 	start("silent", 50);
-	ck_assert_str_eq(all_reports(), "again");
-	ck_assert_int_eq(exit_code(), 0);
+	expect_end("again", 0);
 }
 END_TEST
 
 START_TEST(wrong_usage_is_final)
 {
 	start("exit_2", 0);
-	ck_assert_str_eq(all_reports(), "x");
-	ck_assert_int_eq(exit_code(), 2);
+	expect_end("x", 2);
 }
 END_TEST
 
@@ -341,12 +354,11 @@ START_TEST(a_program_that_is_not_there_is_final)
 }
 END_TEST
 
-static char tmp[64];
+static char tmp[SCRATCH_PATH];
 
 static void setup(void)
 {
-	strcpy(tmp, "/tmp/gacc-supervise-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(tmp));
+	ck_assert(scratch_make(tmp));
 	setenv("TMPDIR", tmp, 1);
 }
 
@@ -378,10 +390,7 @@ int main(int argc, char **argv)
 	tcase_add_test(c, a_silent_child_is_killed_and_started_again);
 	tcase_add_test(c, wrong_usage_is_final);
 	tcase_add_test(c, a_program_that_is_not_there_is_final);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
+	int code = suite_run(s);
 	free(self);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return code;
 }

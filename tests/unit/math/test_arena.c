@@ -1,6 +1,8 @@
 #include "math/arena.h"
 #include "math/kernels.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,9 +265,5 @@ int main(void)
 	tcase_add_test(tc, the_first_difference_is_a_sentence);
 	tcase_add_test(tc, many_tensors);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -10,6 +10,8 @@
 #include "math/init.h"
 #include "math/optim.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -276,10 +278,7 @@ int main(void)
 	tcase_add_test(tc, schedules_match_torch);
 	tcase_add_test(tc, initial_values_match_torch);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	int code = suite_run(suite);
 	golden_unload();
-	return failed != 0;
+	return code;
 }

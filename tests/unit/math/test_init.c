@@ -1,6 +1,8 @@
 #include "math/init.h"
 #include "math/philox.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -191,9 +193,5 @@ int main(void)
 	tcase_add_test(tc, fans_are_those_of_torch);
 	tcase_add_test(tc, bits_of_a_seed_are_fixed);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

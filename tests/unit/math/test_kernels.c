@@ -1,6 +1,8 @@
 /* Every table against the reference, bit for bit, with subnormals and with FTZ and DAZ as in the engine's threads. */
 #include "sample.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -416,9 +418,5 @@ int main(void)
 	tcase_add_loop_test(tc, conversions_match_the_reference, 0, 2 * n_fast);
 	tcase_add_test(tc, tables_are_found_by_name);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,7 @@
 #include "math/optim.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -173,9 +175,5 @@ int main(void)
 	tcase_add_test(tc, schedule_edges);
 	tcase_add_test(tc, impossible_schedules_are_refused);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

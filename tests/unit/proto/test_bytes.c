@@ -1,3 +1,5 @@
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -425,9 +427,5 @@ int main(void)
 	tcase_add_test(tc, error_text_is_utf8);
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,8 @@
 #include "proto/failpoint.h"
 
+#include "support/scratch.h"
+#include "support/suite.h"
+
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,12 +13,11 @@
 #include <unistd.h>
 
 /* Each test is a process of its own (Check forks), with a folder of its own. */
-static char dir[64], path[96], answer[32768];
+static char dir[SCRATCH_PATH], path[96], answer[32768];
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/gacc-failpoint-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/failpoints", dir);
 	unsetenv("GACC_FAILPOINTS_FILE");
 	ck_assert_int_eq(failpoint_make(dir), ST_OK);
@@ -204,9 +206,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, the_file_is_private_and_its_path_goes_to_children);
 	tcase_add_test(t, wrong_words_are_told_apart);
 	tcase_add_test(t, a_short_buffer_is_not_overrun);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include "support/scratch.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -20,7 +21,7 @@ static const uint8_t uuid[16] = { 0xab, 0xcd };
 
 static void setup(void)
 {
-	ck_assert(scratch_make(dir, "checkpoint"));
+	ck_assert(scratch_make(dir));
 	checkpoint_partial_path(partial, dir, uuid, 3);
 	checkpoint_final_path(final, dir, 12, 3);
 	why[0] = '\0';
@@ -263,9 +264,5 @@ int main(void)
 	tcase_add_test(c, paths_are_resolved);
 	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 18);
 	tcase_add_test(c, a_full_disk_is_an_error);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

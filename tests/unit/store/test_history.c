@@ -5,6 +5,7 @@
 #include "faulty_vfs.h"
 
 #include "support/scratch.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@ static const struct history_limits roomy = { 1000, 1000, 1000 };
 
 static void setup(void)
 {
-	ck_assert(scratch_make(dir, "history"));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/history.db", dir);
 	log_init("test", LOG_TEXT, 0); /* failures are provoked */
 }
@@ -434,9 +435,5 @@ int main(void)
 	tcase_add_test(c, a_file_of_a_newer_version_is_moved_aside);
 	tcase_add_test(c, a_file_that_another_has_is_tried_again);
 	tcase_add_loop_test(c, every_nth_call_fails, 0, 2);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

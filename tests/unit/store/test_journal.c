@@ -5,6 +5,7 @@
 #include "faulty_vfs.h"
 
 #include "support/scratch.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ static char dir[SCRATCH_PATH], path[96];
 
 static void setup(void)
 {
-	ck_assert(scratch_make(dir, "journal"));
+	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/journal", dir);
 }
 
@@ -710,9 +711,5 @@ int main(void)
 	tcase_add_loop_test(c, nothing_acknowledged_is_lost_when_io_fails, 0, 3);
 	tcase_add_test(c, a_batch_costs_one_sync);
 	tcase_add_test(c, nothing_acknowledged_is_lost_when_killed);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

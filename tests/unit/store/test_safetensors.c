@@ -1,5 +1,7 @@
 #include "store/safetensors.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,9 +152,5 @@ int main(void)
 	tcase_add_loop_test(c, lengths_are_judged, 0, 7);
 	tcase_add_test(c, what_is_written_is_read);
 	tcase_add_loop_test(c, what_cannot_be_read_is_not_written, 0, 4);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -39,7 +39,7 @@ void torture_fail(const char *fmt, ...)
 
 static void make_dir(char dir[SCRATCH_PATH])
 {
-	if (!scratch_make(dir, "torture"))
+	if (!scratch_make(dir))
 		torture_fail("mkdtemp");
 }
 
@@ -131,7 +131,7 @@ static int sweep(const struct torture *t, enum nth_kind kind, unsigned every, st
 	return bad + !total;
 }
 
-int torture_main(int argc, char **argv, const struct torture *t, int every_io, int every_alloc)
+static int run_all(int argc, char **argv, const struct torture *t, int every_io, int every_alloc)
 {
 	struct torture_log *log = mmap(NULL, sizeof *log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const char *every = getenv("TORTURE_EVERY");
@@ -148,4 +148,18 @@ int torture_main(int argc, char **argv, const struct torture *t, int every_io, i
 			bad += sweep(t, (enum nth_kind)k, every ? (unsigned)atoi(every) : k == NTH_ALLOC ? (unsigned)every_alloc : (unsigned)every_io, log);
 	}
 	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* In a child, so that its files are removed wherever torture_fail ends it. */
+int torture_main(int argc, char **argv, const struct torture *t, int every_io, int every_alloc)
+{
+	int ws = 0;
+	if (!scratch_begin())
+		torture_fail("no folder for the files");
+	pid_t pid = fork();
+	if (pid == 0)
+		exit(run_all(argc, argv, t, every_io, every_alloc));
+	bool ended = waitpid(pid, &ws, 0) == pid;
+	scratch_end();
+	return ended && ws == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

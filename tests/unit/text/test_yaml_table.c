@@ -1,5 +1,7 @@
 #include "text/yaml_table.h"
 
+#include "support/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdbool.h>
@@ -334,9 +336,5 @@ int main(void)
 	tcase_add_loop_test(c, mistakes_in_a_set_are_named, 0, sizeof wrong_set / sizeof *wrong_set);
 	tcase_add_test(c, what_is_printed_can_be_read);
 	tcase_add_test(c, nearest_is_near);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }
