@@ -1,135 +1,13 @@
-#include "store/journal.h"
+/* What is written is read back, and what does not fit is refused. */
+#include "journal_rig.h"
 
-#include "base/log.h"
-
-#include "faulty_vfs.h"
-
-#include "support/scratch.h"
 #include "support/suite.h"
 
 #include <check.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static char dir[SCRATCH_PATH], path[96];
-
-static void setup(void)
-{
-	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/journal", dir);
-}
-
-static void remove_files(void)
-{
-	static const char *const names[] = { "", "-wal", "-shm", "-journal" };
-	char file[128];
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		snprintf(file, sizeof file, "%s%s", path, names[i]);
-		unlink(file);
-	}
-}
-
-static void teardown(void)
-{
-	remove_files();
-	rmdir(dir);
-}
-
-static struct journal *open_ok(void)
-{
-	struct journal *j = NULL;
-	ck_assert_int_eq(journal_open(path, &j), ST_OK);
-	return j;
-}
-
-static uint64_t term_of(struct journal *j)
-{
-	uint64_t term = 0;
-	ck_assert_int_eq(journal_take_term(j, &term), ST_OK);
-	return term;
-}
-
-static struct journal_record job(uint64_t id)
-{
-	struct journal_record r = { .kind = JOURNAL_JOB };
-	r.job = (struct journal_job){ .id = id, .uid = 1000, .user = "ana", .created_unix_ns = 5, .spec = { "spec", 4 } };
-	memset(r.job.uuid, (int)id, 16);
-	memset(r.job.request_id, (int)id + 100, 16);
-	return r;
-}
-
-/* The payload of a window tells its number, so that a mix-up shows. */
-static struct journal_record commit(uint64_t id, uint64_t epoch, uint64_t window, uint64_t term)
-{
-	static uint64_t payload[64];
-	uint64_t *at = &payload[window % 64];
-	*at = window * 1000003;
-	struct journal_record r = { .kind = JOURNAL_COMMIT };
-	r.commit = (struct journal_window){ id,	  epoch, window, window + 1, term, window + 7, 1,
-					    1234, { at, sizeof *at } };
-	return r;
-}
-
-static struct journal_record end(uint64_t id)
-{
-	struct journal_record r = { .kind = JOURNAL_END };
-	r.end.job = id;
-	r.end.state = 7;
-	r.end.reason = "steps reached";
-	r.end.unix_ns = 99;
-	return r;
-}
-
-static enum status write1(struct journal *j, uint64_t term, struct journal_record r)
-{
-	return journal_commit(j, term, &r, 1);
-}
-
-struct seen_windows {
-	uint64_t n, first, last, with_payload;
-};
-
-static enum status see_window(void *arg, const struct journal_window *w)
-{
-	struct seen_windows *s = arg;
-	ck_assert_msg(s->n == 0 || w->window == s->last + 1, "window %d follows %d", (int)w->window, (int)s->last);
-	if (s->n++ == 0)
-		s->first = w->window;
-	s->last = w->window;
-	ck_assert_uint_eq(w->applied_step, w->window + 1);
-	ck_assert_uint_eq(w->attempt, w->window + 7);
-	ck_assert_uint_eq(w->outcome, 1);
-	ck_assert_int_eq(w->unix_ns, 1234);
-	if (w->payload.n) {
-		uint64_t want = w->window * 1000003;
-		ck_assert_uint_eq(w->payload.n, sizeof want);
-		ck_assert_mem_eq(w->payload.data, &want, sizeof want);
-		s->with_payload++;
-	}
-	return ST_OK;
-}
-
-static struct seen_windows windows(struct journal *j, uint64_t id, uint64_t last)
-{
-	struct seen_windows s = { 0 };
-	ck_assert_int_eq(journal_each_window(j, id, last, see_window, &s), ST_OK);
-	return s;
-}
-
-static enum status copy_job(void *arg, const struct journal_job *b)
-{
-	struct journal_job *jobs = arg; /* [0].id counts */
-	ck_assert_uint_lt(jobs[0].id, 7);
-	jobs[++jobs[0].id] = *b;
-	return ST_OK;
-}
 
 START_TEST(a_job_reads_as_written)
 {
@@ -331,7 +209,7 @@ START_TEST(a_payload_may_be_megabytes)
 	ck_assert_int_eq(journal_each_job(j, false, copy_job, b), ST_OK);
 	ck_assert_uint_eq(b[1].tensors.n, 24 << 20);
 	struct stat st;
-	ck_assert_int_eq(stat(path, &st), 0);
+	ck_assert_int_eq(stat(journal_path, &st), 0);
 	ck_assert_int_gt(st.st_size, 24 << 20);
 	free(data);
 	journal_close(j);
@@ -347,24 +225,6 @@ static enum status see_update(void *arg, const struct journal_update *u)
 	ck_assert_mem_eq(u->payload.data, *n ? "b" : "a", 2);
 	++*n;
 	return ST_OK;
-}
-
-static enum status check_hold(void *arg, const struct journal_job *b)
-{
-	const char *want = arg;
-	if (b->id == 1 && want)
-		ck_assert_str_eq(b->hold_reason, want);
-	else
-		ck_assert_ptr_null(b->hold_reason);
-	return ST_OK;
-}
-
-static struct journal_record hold(uint64_t id, const char *reason)
-{
-	struct journal_record r = { .kind = JOURNAL_HOLD };
-	r.hold.job = id;
-	r.hold.reason = reason;
-	return r;
 }
 
 START_TEST(holds_and_updates_read_as_written)
@@ -388,24 +248,6 @@ START_TEST(holds_and_updates_read_as_written)
 	ck_assert_int_eq(write1(j, term, hold(5, "x")), ST_JOB_NOT_FOUND);
 	r[3].update.payload.n = JOURNAL_MAX_BYTES + 1;
 	ck_assert_int_eq(write1(j, term, r[3]), ST_INVALID_ARGUMENT);
-	journal_close(j);
-}
-END_TEST
-
-START_TEST(an_older_schema_is_brought_up_to_date)
-{
-	struct journal *j = open_ok();
-	ck_assert_int_eq(write1(j, term_of(j), job(1)), ST_OK);
-	journal_close(j);
-	sqlite3 *db;
-	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
-				      "DROP TABLE checkpoints; PRAGMA user_version = 1",
-				      NULL, NULL, NULL), SQLITE_OK);
-	sqlite3_close(db);
-	j = open_ok();
-	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
-	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
 	journal_close(j);
 }
 END_TEST
@@ -505,190 +347,11 @@ START_TEST(an_epoch_voids_the_windows_after_its_base)
 }
 END_TEST
 
-START_TEST(one_process_at_a_time)
-{
-	struct journal *j = open_ok();
-	pid_t pid = fork();
-	if (pid == 0) {
-		struct journal *other = NULL;
-		_exit(journal_open(path, &other) == ST_UNAVAILABLE && !other ? 0 : 1);
-	}
-	int ws = 0;
-	ck_assert_int_eq(waitpid(pid, &ws, 0), pid);
-	ck_assert_int_eq(ws, 0);
-	ck_assert_uint_eq(term_of(j), 1); /* the other's attempt did not cost us the lock */
-	journal_close(j);
-}
-END_TEST
-
-START_TEST(the_file_is_private)
-{
-	struct journal *j = open_ok();
-	struct stat st;
-	char wal[128];
-	snprintf(wal, sizeof wal, "%s-wal", path);
-	term_of(j);
-	ck_assert_int_eq(stat(path, &st), 0);
-	ck_assert_int_eq(st.st_mode & 0777, 0600);
-	ck_assert_int_eq(stat(wal, &st), 0);
-	ck_assert_int_eq(st.st_mode & 0777, 0600);
-	journal_close(j);
-}
-END_TEST
-
-START_TEST(damage_and_newer_schemas_are_refused)
-{
-	struct journal *j = open_ok();
-	uint64_t term = term_of(j);
-	for (uint64_t i = 1; i < 40; i++)
-		ck_assert_int_eq(write1(j, term, job(i)), ST_OK);
-	journal_close(j);
-	sqlite3 *db;
-	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "PRAGMA user_version = 999", NULL, NULL, NULL), SQLITE_OK);
-	sqlite3_close(db);
-	struct journal *bad = NULL;
-	ck_assert_int_eq(journal_open(path, &bad), ST_VERSION_SKEW);
-
-	int fd = open(path, O_RDWR);
-	char junk[3000];
-	memset(junk, 0x5a, sizeof junk);
-	ck_assert_int_eq(pwrite(fd, junk, sizeof junk, 4096), (ssize_t)sizeof junk);
-	close(fd);
-	ck_assert_int_eq(journal_open(path, &bad), ST_STORE_FAILED);
-	ck_assert_int_eq(journal_open("/nonexistent/journal", &bad), ST_STORE_FAILED);
-	ck_assert_ptr_null(bad);
-}
-END_TEST
-
-/* A run of a coordinator's life; returns how many windows were acknowledged, *opened: whether it came so far. */
-static uint64_t life(bool *out_job)
-{
-	struct journal *j = NULL;
-	uint64_t term, acked = 0;
-	*out_job = false;
-	if (journal_open(path, &j))
-		return 0;
-	if (journal_take_term(j, &term) || write1(j, term, job(1)))
-		goto out;
-	*out_job = true;
-	while (acked < 20 && write1(j, term, commit(1, 1, acked, term)) == ST_OK)
-		acked++;
-	if (acked < 20) { /* nothing works after a failure, though the disk does again */
-		ck_assert_int_eq(write1(j, term, commit(1, 1, acked, term)), ST_STORE_FAILED);
-		ck_assert_int_eq(journal_take_term(j, &term), ST_STORE_FAILED);
-	}
-out:
-	journal_close(j);
-	return acked;
-}
-
-static void every_nth_call_fails(int code)
-{
-	int n, failures = 0;
-	log_init("test", LOG_TEXT, 0); /* hundreds of expected errors */
-	for (n = 1;; n++) {
-		bool has_job;
-		remove_files();
-		faulty_vfs_arm(n, code);
-		uint64_t acked = life(&has_job);
-		bool happened = faulty_vfs_calls() >= n;
-		failures += acked < 20;
-		faulty_vfs_arm(0, 0);
-		struct journal *j = open_ok();
-		struct journal_job b[8] = { { 0 } };
-		ck_assert_int_eq(journal_each_job(j, true, copy_job, b), ST_OK);
-		ck_assert_msg(!has_job || b[0].id == 1, "call %d failed and the job was lost", n);
-		uint64_t found = windows(j, 1, 100).n;
-		ck_assert_msg(found >= acked, "call %d failed: %d windows acknowledged, %d found", n, (int)acked,
-			      (int)found);
-		ck_assert_uint_le(found, acked + 1);
-		journal_close(j);
-		if (!happened)
-			break;
-	}
-	ck_assert_int_gt(failures, 40);
-	ck_assert_int_gt(n, failures);
-}
-
-START_TEST(nothing_acknowledged_is_lost_when_io_fails)
-{
-	static const int codes[] = { SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC, SQLITE_FULL };
-	faulty_vfs_install();
-	every_nth_call_fails(codes[_i]);
-}
-END_TEST
-
-START_TEST(a_batch_costs_one_sync)
-{
-	faulty_vfs_install();
-	struct journal *j = open_ok();
-	uint64_t term = term_of(j);
-	struct journal_record r[8];
-	for (uint64_t i = 0; i < 8; i++)
-		r[i] = job(i + 1);
-	ck_assert_int_eq(journal_commit(j, term, r, 8), ST_OK);
-	for (uint64_t i = 0; i < 8; i++)
-		r[i] = commit(i + 1, 1, 0, term);
-	for (size_t n = 1; n <= 7; n += 6) { /* one, then the other seven */
-		faulty_vfs_arm(0, 0);
-		ck_assert_int_eq(journal_commit(j, term, r + n / 7, n), ST_OK);
-		ck_assert_int_eq(faulty_vfs_syncs(), 1);
-	}
-	journal_close(j);
-}
-END_TEST
-
-/* Commits until killed, telling each acknowledged window. */
-static void commit_for_ever(int tell)
-{
-	struct journal *j = NULL;
-	struct journal_job b[8] = { { 0 } };
-	uint64_t term;
-	if (journal_open(path, &j) || journal_take_term(j, &term) || journal_each_job(j, true, copy_job, b))
-		_exit(1);
-	if (b[0].id == 0 && write1(j, term, job(1)))
-		_exit(2);
-	for (uint64_t w = b[1].next_window;; w++)
-		if (write1(j, term, commit(1, 1, w, term)) || write(tell, &w, sizeof w) != sizeof w)
-			_exit(3);
-}
-
-START_TEST(nothing_acknowledged_is_lost_when_killed)
-{
-	uint64_t acked = 0;
-	for (int kills = 0; kills < 20; kills++) {
-		int p[2], ws;
-		ck_assert_int_eq(pipe(p), 0);
-		pid_t pid = fork();
-		if (pid == 0) {
-			close(p[0]);
-			commit_for_ever(p[1]);
-		}
-		close(p[1]);
-		for (int i = 0; i <= 3 * kills; i++) /* kill it at different places of its work */
-			ck_assert_int_eq(read(p[0], &acked, sizeof acked), sizeof acked);
-		ck_assert_int_eq(kill(pid, SIGKILL), 0);
-		while (read(p[0], &acked, sizeof acked) == sizeof acked)
-			;
-		close(p[0]);
-		ck_assert_int_eq(waitpid(pid, &ws, 0), pid);
-		ck_assert(WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL);
-		struct journal *j = open_ok();
-		struct seen_windows s = windows(j, 1, UINT64_MAX);
-		ck_assert_uint_ge(s.last, acked);
-		ck_assert_uint_le(s.last, acked + 1);
-		ck_assert_uint_eq(s.first, 0);
-		journal_close(j);
-	}
-}
-END_TEST
-
 int main(void)
 {
 	Suite *s = suite_create("journal");
 	TCase *c = tcase_create("journal");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, journal_setup, journal_teardown);
 	tcase_set_timeout(c, 60);
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_job_reads_as_written);
@@ -700,16 +363,9 @@ int main(void)
 	tcase_add_test(c, payloads_of_old_windows_go_and_history_stays);
 	tcase_add_test(c, an_ended_job_is_forgotten_in_parts);
 	tcase_add_test(c, a_payload_may_be_megabytes);
-	tcase_add_test(c, an_older_schema_is_brought_up_to_date);
 	tcase_add_test(c, holds_and_updates_read_as_written);
 	tcase_add_test(c, checkpoints_come_and_go);
 	tcase_add_test(c, a_job_may_begin_with_a_later_window);
 	tcase_add_test(c, an_epoch_voids_the_windows_after_its_base);
-	tcase_add_test(c, one_process_at_a_time);
-	tcase_add_test(c, the_file_is_private);
-	tcase_add_test(c, damage_and_newer_schemas_are_refused);
-	tcase_add_loop_test(c, nothing_acknowledged_is_lost_when_io_fails, 0, 3);
-	tcase_add_test(c, a_batch_costs_one_sync);
-	tcase_add_test(c, nothing_acknowledged_is_lost_when_killed);
 	return suite_run(s);
 }
