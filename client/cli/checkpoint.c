@@ -1,5 +1,6 @@
 /* checkpoint save, list, restore. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,24 +145,47 @@ static char *choose(struct invocation *inv, const char *job, int *st)
 	return path;
 }
 
-/* Of the job file with -f, else the job's own, with what the command line changes. */
-static gacc_spec *spec_to_restore(struct invocation *inv, const char *job, int *st)
+/* What the checkpoint in this directory says. */
+static gacc_spec *spec_saved(struct invocation *inv, const char *directory, int *st)
+{
+	char path[PATH_MAX + 16], why[512] = "";
+	gacc_spec *spec = NULL;
+	char *text;
+
+	snprintf(path, sizeof(path), "%s/manifest.json", directory);
+	text = read_file(inv, path, st);
+	if (text && gacc_spec_of_manifest(text, path, &spec, why, sizeof(why)))
+		*st = fail_with(inv, EXIT_FAILED, "MALFORMED", "give the job file with -f", "%s", why);
+	free(text);
+	return spec;
+}
+
+static gacc_spec *spec_of_job(struct invocation *inv, const char *job, int *st)
 {
 	gacc_spec *spec = NULL;
 
+	if (gacc_spec_of_job(inv->client, job, &spec))
+		*st = fail_client(inv);
+	return spec;
+}
+
+/* Of the job file with -f, else the one that was saved, with what the command line changes. */
+static gacc_spec *spec_to_restore(struct invocation *inv, const char *job, const char *directory, int *st)
+{
+	gacc_spec *spec;
+
 	if (opt(inv, "file"))
 		return submit_spec(inv, st);
-	if (gacc_spec_of_job(inv->client, job, &spec)) {
-		*st = fail_client(inv);
+	spec = directory ? spec_saved(inv, directory, st) : spec_of_job(inv, job, st);
+	if (!spec)
 		return NULL;
-	}
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st))
 		return spec;
 	gacc_spec_free(spec);
 	return NULL;
 }
 
-/* From a job, or from a directory with -f for the specification. */
+/* From a job, or from a directory. */
 static int restore(struct invocation *inv, const char *from)
 {
 	bool is_path = *from == '/' || *from == '.';
@@ -169,16 +193,14 @@ static int restore(struct invocation *inv, const char *from)
 	char *path;
 	int st;
 
-	if (is_path && !opt(inv, "file"))
-		return fail_usage(inv, "a directory has no job: give its job file with -f, or name the job instead");
 	if (opt_flag(inv, "wait"))
 		signals_block(); /* before the library makes threads */
-	if (!open_client(inv, &st))
+	if (!is_path && !open_client(inv, &st)) /* else submit_job does, if it submits */
 		return st;
 	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);
 	if (!path)
 		return is_path ? fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", NULL, "no such directory: %s", from) : st;
-	spec = spec_to_restore(inv, from, &st);
+	spec = spec_to_restore(inv, from, is_path ? path : NULL, &st);
 	if (spec && spec_set(inv, spec, "restore_from", path, &st))
 		st = submit_job(inv, spec);
 	gacc_spec_free(spec);

@@ -109,7 +109,7 @@ static const struct option_row checkpoint_options[] = {
 	{ "inside-window", 0, NULL, "save: now, with the open window's sum; else at the next boundary" },
 	{ "no-wait", 0, NULL, "save: return when it has begun" },
 	{ "id", 0, "N", "restore: that checkpoint (the newest complete one)" },
-	{ "file", 'f', "FILE", "restore: job file (the job's own specification)" },
+	{ "file", 'f', "FILE", "restore: job file (the specification that was saved)" },
 	{ "set", 0, "KEY=VALUE", "restore: override one key; may be repeated" },
 	{ "ranks", 'n', "N", "restore: how many ranks" },
 	{ "name", 0, "NAME", "restore: of the new job" },
@@ -348,9 +348,10 @@ const struct command commands[] = {
 		.usage = "save JOB | list JOB | restore JOB|DIRECTORY",
 		.words = "save list restore",
 		.examples = "gaccctl checkpoint save 42\ngaccctl checkpoint list 42\n"
-			    "gaccctl checkpoint restore 42 -n 8 --set optimizer.lr=0.01",
+			    "gaccctl checkpoint restore 42 -n 8 --set optimizer.lr=0.01\n"
+			    "gaccctl checkpoint restore /data/ckpt/42/step-1000-3 --dry-run",
 		.details = "restore submits a new job with restore_from set: with the specification of the job, or, for a "
-			   "directory, with that of -f. Without --id, from the newest complete checkpoint.",
+			   "directory, the one that was saved in it. Without --id, from the newest complete checkpoint.",
 		.options = checkpoint_options,
 		.min_operands = 2,
 		.max_operands = 2,

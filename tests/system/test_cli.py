@@ -437,6 +437,12 @@ def test_checkpoint_save_list_restore(cluster, tmp_path):
     again = int(re.match(r"job (\d+) ", out)[1])
     assert parameters_of(cluster, again) == parameters_of(cluster, job)
     cluster.run("checkpoint", "restore", middle["path"], "-f", path, "--set", "steps=11", "--wait")
+    spec = cluster.json("checkpoint", "restore", middle["path"], "--dry-run", "--set", "optimizer.lr=0.5")
+    assert spec["restore_from"] == middle["path"] and (spec["name"], spec["optimizer"]["lr"], spec["steps"]) == ("saved", 0.5, 20)
+    again = int(re.match(r"job (\d+) ", cluster.run("checkpoint", "restore", middle["path"], "--wait"))[1])
+    assert parameters_of(cluster, again) == parameters_of(cluster, job)
+    (tmp_path / "manifest.json").write_text("{}")
+    cluster.run("checkpoint", "restore", tmp_path, code=1)
     cluster.run("checkpoint", "restore", job, "--id", 99, code=4)
     cluster.run("checkpoint", "restore", "/nonexistent", "-f", path, code=4)
 

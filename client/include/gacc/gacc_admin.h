@@ -38,6 +38,9 @@ typedef struct gacc_spec gacc_spec;
 GACC_API gacc_status gacc_spec_parse(const char *text, const char *name, gacc_spec **out, char *why, size_t n);
 /* Overrides one key, "optimizer.lr", as the command line does. */
 GACC_API gacc_status gacc_spec_set(gacc_spec *, const char *key, const char *value, char *why, size_t n);
+/* From the text of a checkpoint's manifest.json: of the job that was saved, without its tensors, which are the checkpoint's.
+ * GACC_EINVAL as above. */
+GACC_API gacc_status gacc_spec_of_manifest(const char *text, const char *name, gacc_spec **out, char *why, size_t n);
 /* The whole specification as JSON; valid until the next call on the spec, NULL without memory. */
 GACC_API const char *gacc_spec_json(gacc_spec *);
 GACC_API void gacc_spec_free(gacc_spec *);

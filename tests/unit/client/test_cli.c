@@ -181,7 +181,6 @@ static const struct {
 	{ { "gaccctl", "history", "1", "-n", "0" }, "--count 0:" },
 	{ { "gaccctl", "events", "--since", "5" }, "--since 5: a time such as" },
 	{ { "gaccctl", "checkpoint", "sav", "1" }, "checkpoint sav: save, list or restore" },
-	{ { "gaccctl", "checkpoint", "restore", "/ckpt" }, "give its job file with -f" },
 	{ { "gaccctl", "cluster", "on" }, "cluster on: up, down or status" },
 	{ { "gaccctl", "cluster", "up", "--nodes", "2" }, "--nodes 2: this version runs jobs on one node" },
 	{ { "gaccctl", "cluster", "up", "--dir", "here" }, "--dir here: an absolute path" },

@@ -54,6 +54,51 @@ START_TEST(a_file_made_from_a_job_gives_the_same_job)
 }
 END_TEST
 
+/* --- a checkpoint's manifest */
+
+static gacc_status of_manifest(const char *packed, const char *format, gacc_spec **out, char *why, size_t n)
+{
+	char text[4096];
+
+	snprintf(text, sizeof(text), "{\"format\": \"%s\", \"version\": 1, \"spec\": \"%s\"}", format, packed);
+	return gacc_spec_of_manifest(text, "m.json", out, why, n);
+}
+
+START_TEST(a_manifest_gives_the_saved_job_without_its_tensors)
+{
+	static const char *const packed[] = { "CgFhEAMYAg==", "CgJhYhADGAI=", "CgNhYmMQAxgC",
+					      "CgNhYmMQAxgC6gEHCgF3GgICAw==" }; /* a, ab, abc of 3 ranks; abc with tensor w[2][3] */
+	static const char *const names[] = { "a", "ab", "abc", "abc" };
+	char why[256] = "";
+	gacc_spec *spec = NULL;
+
+	ck_assert_msg(of_manifest(packed[_i], "gacc checkpoint", &spec, why, sizeof(why)) == GACC_OK, "%s", why);
+	ck_assert_uint_eq(spec_message(spec)->n_tensors, 0);
+	ck_assert_uint_eq(spec_message(spec)->ranks, 3);
+	ck_assert_uint_eq(spec_message(spec)->micro_size, 2);
+	ck_assert_str_eq(spec_message(spec)->name, names[_i]);
+	gacc_spec_free(spec);
+}
+END_TEST
+
+START_TEST(what_is_no_manifest_is_refused)
+{
+	static const struct {
+		const char *packed, *format, *says;
+	} rows[] = {
+		{ "CAMQAg==", "other", "m.json: not the manifest" }, { "", "gacc checkpoint", "\"spec\" is missing" },
+		{ "CAMQAg=", "gacc checkpoint", "\"spec\"" },	     { "CAM-Ag==", "gacc checkpoint", "\"spec\"" },
+		{ "====", "gacc checkpoint", "\"spec\"" },	     { "CA==Ag==", "gacc checkpoint", "\"spec\"" },
+		{ "/////w==", "gacc checkpoint", "\"spec\"" },	     { "\"", "gacc checkpoint", "m.json:1:" },
+	};
+	char why[256] = "";
+	gacc_spec *spec = NULL;
+
+	ck_assert_int_eq(of_manifest(rows[_i].packed, rows[_i].format, &spec, why, sizeof(why)), GACC_EINVAL);
+	ck_assert_msg(strstr(why, rows[_i].says) && !spec, "%s", why);
+}
+END_TEST
+
 /* --- the schema */
 
 static const json_t *at(const json_t *schema, const char *const *path)
@@ -126,6 +171,8 @@ int main(void)
 	int failed;
 
 	tcase_add_loop_test(tc, a_file_made_from_a_job_gives_the_same_job, 0, sizeof(files) / sizeof(*files));
+	tcase_add_loop_test(tc, a_manifest_gives_the_saved_job_without_its_tensors, 0, 4);
+	tcase_add_loop_test(tc, what_is_no_manifest_is_refused, 0, 8);
 	tcase_add_test(tc, the_schema_has_every_key_and_no_other);
 	tcase_add_test(tc, the_schema_knows_types_ranges_and_defaults);
 	suite_add_tcase(suite, tc);
