@@ -33,7 +33,7 @@ struct reading {
 	void (*done)(struct live_job *, enum status, const char *why);
 	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
-	uint32_t uid;
+	uint32_t uid, owner;                 /* of the submitter; of the files */
 	struct manifest *m;
 	struct base base;
 	enum status status;
@@ -43,15 +43,15 @@ struct reading {
 /* ---- in the pool ---- */
 
 /* Readable by the submitter: his own files, or those that gaccd has written for a job of his. */
-static bool may_read(const struct reading *r, uint32_t owner)
+static bool may_read(const struct reading *r)
 {
-	return r->uid == 0 || r->uid == geteuid() || owner == r->uid || (owner == geteuid() && r->m->uid == r->uid);
+	return r->uid == 0 || r->uid == geteuid() || r->owner == r->uid ||
+	       (r->owner == geteuid() && r->m->uid == r->uid);
 }
 
 static void read_manifest(uv_work_t *w)
 {
 	struct reading *r = w->data;
-	uint32_t owner;
 	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
 	if (!r->status)
 		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
@@ -60,9 +60,9 @@ static void read_manifest(uv_work_t *w)
 		r->status = ST_PERMISSION_DENIED;
 	}
 	if (!r->status)
-		r->status = checkpoint_load(r->path, &r->m, &owner, r->why, sizeof r->why);
-	if (!r->status && !may_read(r, owner)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, owner);
+		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof r->why);
+	if (!r->status && !may_read(r)) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, r->owner);
 		r->status = ST_PERMISSION_DENIED;
 	}
 	FAILPOINT(gaccd_load_manifest_after);
@@ -260,7 +260,7 @@ static bool give_to_job(struct live_job *l, const struct reading *r, const struc
 	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
 				     .loss_scale = scale, .micro_size = b->last.next_micro_size, .count = m->count,
 				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
-				     .carry = takes_carry(l, m, &b->last) };
+				     .carry = takes_carry(l, m, &b->last), .owner = r->owner };
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		to.file[i].bytes = m->file[i].bytes;
 		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof to.file[i].sha256);

@@ -230,7 +230,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 	if (w)
 		w->spec = pack_spec(l, &w->manifest.n_spec);
 	if (!w || !w->spec || !k) {
-		free(w);
+		disk_free(w);
 		saver_on_sealed(&s->saver, ST_NO_MEMORY); /* the next sweep takes the files */
 		return;
 	}
@@ -302,10 +302,12 @@ static void on_prune(void *ctx)
 	struct disk_work *w = NULL;
 	if (l->spec.checkpoint.keep && saved_complete(&s->list) > l->spec.checkpoint.keep)
 		w = new_work(l, DISK_PRUNE);
-	if (w && list_old(l, w))
+	if (w && list_old(l, w)) {
 		start_work(l, w);
-	else
-		saver_on_pruned(&s->saver); /* nothing to do, or no memory: next time */
+		return;
+	}
+	disk_free(w);
+	saver_on_pruned(&s->saver); /* nothing to do, or no memory: next time */
 }
 
 static void on_discard(void *ctx)

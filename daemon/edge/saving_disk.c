@@ -1,12 +1,15 @@
 #include "edge/saving_disk.h"
 
+#include "base/log.h"
 #include "proto/failpoint.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- who may go where ---- */
@@ -40,14 +43,23 @@ bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid
 
 /* ---- in the pool ---- */
 
+/* What is gaccd's own in state_dir is closed by itself; others pass through to what is theirs. */
+static void let_others_through(const struct disk_work *w, const char *state_dir)
+{
+	struct stat s;
+	if (w->uid != geteuid() && checkpoint_beneath(w->dir, state_dir) && !stat(state_dir, &s) && (s.st_mode & 0111) != 0111 &&
+	    chmod(state_dir, (s.st_mode & 07777) | 0111) < 0)
+		log_error("chmod a+x %s: %s", state_dir, strerror(errno));
+}
+
 /* state_dir/checkpoints is ours to make; what else is missing on the way is made when the first checkpoint is written. */
 static void run_sweep(struct disk_work *w)
 {
-	char root[PATH_MAX], ours[PATH_MAX + 16];
+	char root[PATH_MAX] = "", ours[PATH_MAX + 16];
 	int fd;
 	if (realpath(w->state_dir, root)) {
 		snprintf(ours, sizeof ours, "%s/checkpoints", root);
-		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why))
+		if (!checkpoint_open_dir(ours, CHECKPOINT_WAY_MODE, &fd, w->why, sizeof w->why))
 			close(fd);
 	}
 	w->status = FAILPOINT_ERROR(gaccd_save_sweep_before);
@@ -57,6 +69,8 @@ static void run_sweep(struct disk_work *w)
 		snprintf(w->why, sizeof w->why, "%.200s is in none of the directories of checkpoint.allowed_dirs", w->dir);
 		w->status = ST_PERMISSION_DENIED;
 	}
+	if (!w->status && *root)
+		let_others_through(w, root);
 	if (!w->status && !access(w->dir, F_OK))
 		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof w->why);
 }
@@ -105,8 +119,10 @@ static void run(uv_work_t *u)
 
 /* ---- on the loop ---- */
 
-static void disk_free(struct disk_work *w)
+void disk_free(struct disk_work *w)
 {
+	if (!w)
+		return;
 	for (size_t i = 0; i < w->n; i++)
 		free(w->path[i]);
 	free(w->path);

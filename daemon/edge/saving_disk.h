@@ -41,6 +41,7 @@ struct disk_work {
 
 struct disk_work *disk_new(enum disk_kind, void (*done)(struct disk_work *), void *arg); /* NULL: no memory */
 void disk_start(uv_loop_t *, struct disk_work *);
+void disk_free(struct disk_work *); /* of one that was not started; NULL is fine */
 
 /* Where somebody's checkpoints may lie: his own user's gaccd goes anywhere, others beneath state_dir/checkpoints or one of
  * `allowed` (colon-separated). By the text alone, then by the place that it leads to (in the pool). */

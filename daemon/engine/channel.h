@@ -52,7 +52,7 @@ struct engine_file {
 struct engine_restore {
 	uint64_t window, applied_step, count, params_digest;
 	double loss_scale, sum_weight, sum_loss;
-	uint32_t micro_size, last_rank, carry, reserved;
+	uint32_t micro_size, last_rank, carry, owner; /* owner: uid of the files */
 	struct engine_file file[ENGINE_FILES];
 };
 

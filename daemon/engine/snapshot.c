@@ -138,14 +138,16 @@ static const unsigned char *take_chunk(struct snapshot *s, struct area *a, uint3
 {
 	struct chunk *c = &a->chunk[i];
 	int state = CHUNK_PENDING;
-	if (atomic_compare_exchange_strong(&c->state, &state, CHUNK_TAKEN)) {
+	while (!atomic_compare_exchange_weak(&c->state, &state, CHUNK_TAKEN) && state != CHUNK_STAGED) {
+		state = CHUNK_PENDING;
+		sched_yield(); /* a worker copies it, or found no memory to */
+	}
+	if (state == CHUNK_PENDING) {
 		memcpy(s->held, a->base + (uint64_t)i * SNAPSHOT_CHUNK, chunk_bytes(a, i));
 		atomic_store(&c->state, CHUNK_DONE);
 		tell_moved(s);
 		return s->held;
 	}
-	while (atomic_load(&c->state) == CHUNK_TAKEN) /* a worker copies it */
-		sched_yield();
 	memcpy(s->held, c->staged, chunk_bytes(a, i));
 	free(c->staged);
 	c->staged = NULL;
@@ -288,7 +290,7 @@ static enum status write_window(struct snapshot *s, int dir_fd)
 static enum status write_files(struct snapshot *s)
 {
 	int fd;
-	enum status st = checkpoint_open_dir(s->path, true, &fd, s->why, sizeof(s->why));
+	enum status st = checkpoint_open_dir(s->path, CHECKPOINT_DIR_MODE, &fd, s->why, sizeof(s->why));
 	if (st)
 		return st;
 	st = write_arrays(s, fd, CHECKPOINT_MODEL);

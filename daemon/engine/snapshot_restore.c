@@ -72,7 +72,7 @@ static enum status open_source(struct restore *x, enum checkpoint_part part, uin
 		return wrong(x, ST_LAYOUT_MISMATCH, "the checkpoint has no %s", f->name);
 	if (FAILPOINT_ERROR(engine_load_file_before))
 		return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, strerror(EIO));
-	enum status st = checkpoint_open_file(x->dir_fd, part, &f->fd, x->why, x->n_why);
+	enum status st = checkpoint_open_file(x->dir_fd, part, x->r->owner, &f->fd, x->why, x->n_why);
 	if (!st)
 		st = safetensors_read(f->name, f->fd, &f->s, x->why, x->n_why);
 	if (st)
@@ -224,7 +224,7 @@ enum status snapshot_restore(const struct memory *m, const struct engine_restore
 	struct restore x = { .m = m, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES) };
 	enum status st = x.in ? check(&x, s) : ST_NO_MEMORY;
 	if (!st)
-		st = checkpoint_open_dir(path, false, &x.dir_fd, why, n_why);
+		st = checkpoint_open_dir(path, 0, &x.dir_fd, why, n_why);
 	if (!st)
 		st = restore_arrays(&x, CHECKPOINT_MODEL);
 	if (!st)

@@ -17,6 +17,7 @@
 #define MANIFEST "manifest.json"
 #define MANIFEST_PARTIAL "manifest.json.partial"
 #define PARTIAL ".partial"
+#define MAX_ID (UINT64_C(1) << 48) /* names with higher ones are not of a writer, whose next id would overflow */
 
 _Static_assert(CHECKPOINT_MAX_PATH == PATH_MAX, "what realpath fills");
 
@@ -47,6 +48,24 @@ static bool passes(enum status st)
 
 /* --- paths */
 
+/* The names of `rest` behind the path in `out`. */
+static enum status append_names(char out[CHECKPOINT_MAX_PATH], const char *rest, const char *path, char *why, size_t n_why)
+{
+	size_t at = strlen(out);
+	for (size_t n; rest += strspn(rest, "/"), (n = strcspn(rest, "/")); rest += n) {
+		if (n == 2 && !strncmp(rest, "..", 2)) {
+			snprintf(why, n_why, "%s: \"..\" behind a directory that does not exist", path);
+			return ST_INVALID_ARGUMENT;
+		}
+		if (n == 1 && *rest == '.')
+			continue;
+		if (at + 1 + n >= CHECKPOINT_MAX_PATH - 64)
+			return refused(path, ENAMETOOLONG, why, n_why);
+		at += (size_t)snprintf(out + at, CHECKPOINT_MAX_PATH - at, "%s%.*s", at > 1 ? "/" : "", (int)n, rest);
+	}
+	return ST_OK;
+}
+
 enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], char *why, size_t n_why)
 {
 	char head[CHECKPOINT_MAX_PATH];
@@ -64,21 +83,7 @@ enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], 
 			;
 		head[cut ? cut : 1] = '\0';
 	}
-	const char *rest = path + strlen(head);
-	for (const char *at = rest; (at = strstr(at, "..")); at += 2)
-		if (at[-1] == '/' && (at[2] == '/' || !at[2])) {
-			snprintf(why, n_why, "%s: \"..\" behind a directory that does not exist", path);
-			return ST_INVALID_ARGUMENT;
-		}
-	rest += strspn(rest, "/");
-	size_t at = strlen(out);
-	if (at + 1 + strlen(rest) >= CHECKPOINT_MAX_PATH - 64)
-		return refused(path, ENAMETOOLONG, why, n_why);
-	if (*rest)
-		snprintf(out + at, CHECKPOINT_MAX_PATH - at, "%s%s", at > 1 ? "/" : "", rest);
-	for (at = strlen(out); at > 1 && out[at - 1] == '/'; at--)
-		out[at - 1] = '\0';
-	return ST_OK;
+	return append_names(out, path + strlen(head), path, why, n_why);
 }
 
 bool checkpoint_beneath(const char *path, const char *root)
@@ -134,8 +139,8 @@ static int open_at(int dir_fd, const char *path, int flags, mode_t mode)
 	return at_fd;
 }
 
-/* Makes the directories of a path one by one. */
-static int make_dirs(const char *path)
+/* Makes the directories of a path one by one; the last with this mode. */
+static int make_dirs(const char *path, mode_t mode)
 {
 	char part[CHECKPOINT_MAX_PATH];
 	int fd = open_at(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY, 0);
@@ -143,9 +148,11 @@ static int make_dirs(const char *path)
 		size_t n = strcspn(at, "/");
 		snprintf(part, sizeof(part), "%.*s", (int)n, at);
 		at += n;
-		bool made = mkdirat(fd, part, CHECKPOINT_DIR_MODE) == 0;
+		bool made = mkdirat(fd, part, 0700) == 0;
 		int next = made || errno == EEXIST ? open_at(fd, part, O_RDONLY | O_DIRECTORY, 0) : -1;
 		int error = errno;
+		if (made && next >= 0)
+			fchmod(next, at[strspn(at, "/")] ? CHECKPOINT_WAY_MODE : mode); /* whatever the umask */
 		if (made)
 			fsync(fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
 		close(fd);
@@ -155,11 +162,11 @@ static int make_dirs(const char *path)
 	return fd;
 }
 
-enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why)
+enum status checkpoint_open_dir(const char *path, mode_t create, int *out_fd, char *why, size_t n_why)
 {
 	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0 && errno == ENOENT && create)
-		fd = make_dirs(path);
+		fd = make_dirs(path, create);
 	if (fd < 0)
 		return create ? failed("cannot open directory", path, errno, why, n_why) : refused(path, errno, why, n_why);
 	*out_fd = fd;
@@ -175,6 +182,15 @@ struct checkpoint_writer {
 	struct sha256 *sum;
 };
 
+/* Nothing may have this name: who owns the directory may have put a link or a pipe there. */
+static int create_file(int dir_fd, const char *name)
+{
+	int fd = open_at(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE);
+	if (fd >= 0)
+		fchmod(fd, CHECKPOINT_FILE_MODE); /* whatever the umask */
+	return fd;
+}
+
 enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why, size_t n_why)
 {
 	struct checkpoint_writer *w = calloc(1, sizeof(*w));
@@ -182,7 +198,7 @@ enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct chec
 		return ST_NO_MEMORY;
 	w->name = checkpoint_part_name(part);
 	w->sum = sha256_new();
-	w->fd = w->sum ? open_at(dir_fd, w->name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE) : -1;
+	w->fd = w->sum ? create_file(dir_fd, w->name) : -1;
 	if (w->fd < 0 || !passes(FAILPOINT_ERROR(engine_save_opened))) {
 		enum status st = w->sum ? failed("cannot make", w->name, errno, why, n_why) : ST_NO_MEMORY;
 		checkpoint_abandon(w);
@@ -194,9 +210,12 @@ enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct chec
 
 enum status checkpoint_reserve(struct checkpoint_writer *w, uint64_t bytes, char *why, size_t n_why)
 {
-	if (bytes == 0 || fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+	int error = bytes ? EINTR : 0;
+	while (error == EINTR)
+		error = fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0 ? 0 : errno;
+	if (error == 0 || error == EOPNOTSUPP || error == ENOSYS)
 		return ST_OK;
-	return failed("no room for", w->name, errno, why, n_why);
+	return failed("no room for", w->name, error, why, n_why);
 }
 
 static int write_all(int fd, const char *data, size_t n, uint64_t offset)
@@ -252,7 +271,7 @@ void checkpoint_abandon(struct checkpoint_writer *w)
 
 static enum status write_manifest(int dir_fd, const char *text, size_t n, char *why, size_t n_why)
 {
-	int fd = open_at(dir_fd, MANIFEST_PARTIAL, O_WRONLY | O_CREAT | O_TRUNC, CHECKPOINT_FILE_MODE);
+	int fd = create_file(dir_fd, MANIFEST_PARTIAL);
 	bool ok = fd >= 0 && passes(FAILPOINT_ERROR(gaccd_save_manifest_opened));
 	int error = ok ? write_all(fd, text, n, 0) : errno;
 	if (!error && (fdatasync(fd) < 0 || !passes(FAILPOINT_ERROR(gaccd_save_manifest_written))))
@@ -264,16 +283,33 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 	return error ? failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
-/* Without the right to give files away they stay ours; the submitter may not read them then. */
+/* One that we have made, and nobody has linked elsewhere. */
+static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
+{
+	struct stat s;
+	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return errno == ENOENT;
+	bool ok = fstat(fd, &s) == 0 && (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
+		  fchown(fd, uid, gid) == 0;
+	int error = errno;
+	close(fd);
+	errno = error;
+	return ok;
+}
+
+/* Without the right to give files away they stay ours; the submitter may not read them then. The directory comes last: from then on
+ * its files may be others. One that is not ours alone gets nothing: whoever may write in it could have others' files given away. */
 static void give_to(int dir_fd, uint32_t uid, uint32_t gid)
 {
+	struct stat s;
 	if (geteuid() == uid)
 		return;
-	bool ok = fchown(dir_fd, uid, gid) == 0 && fchownat(dir_fd, MANIFEST, uid, gid, AT_SYMLINK_NOFOLLOW) == 0;
+	bool ok = fstat(dir_fd, &s) == 0 && (errno = EPERM, s.st_uid == geteuid() && !(s.st_mode & 022));
+	ok = ok && give_file(dir_fd, MANIFEST, uid, gid);
 	for (int i = 0; ok && i < CHECKPOINT_PARTS; i++)
-		ok = fchownat(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, AT_SYMLINK_NOFOLLOW) == 0 ||
-		     errno == ENOENT;
-	if (!ok)
+		ok = give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid);
+	if (!ok || fchown(dir_fd, uid, gid) < 0)
 		log_info("checkpoint: its files stay with uid %u: %s", (unsigned)geteuid(), strerror(errno));
 }
 
@@ -284,7 +320,7 @@ static enum status open_parent(const char *path, int *out_fd, const char **name,
 	const char *slash = strrchr(path, '/');
 	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
 	*name = slash + 1;
-	return checkpoint_open_dir(parent, false, out_fd, why, n_why);
+	return checkpoint_open_dir(parent, 0, out_fd, why, n_why);
 }
 
 static enum status publish(const char *partial, const char *final, char *why, size_t n_why)
@@ -322,7 +358,7 @@ enum status checkpoint_seal(const char *partial, const char *final, const struct
 	struct sha256 *sum = sha256_new();
 	enum status st = sum ? manifest_encode(m, &text, &n) : ST_NO_MEMORY;
 	if (!st)
-		st = checkpoint_open_dir(partial, false, &fd, why, n_why);
+		st = checkpoint_open_dir(partial, 0, &fd, why, n_why);
 	if (!st)
 		st = write_manifest(fd, text, n, why, n_why);
 	if (!st) {
@@ -414,7 +450,7 @@ enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *o
 	struct manifest *m = NULL;
 	uint32_t uid = 0;
 	int fd;
-	enum status st = checkpoint_open_dir(path, false, &fd, why, n_why);
+	enum status st = checkpoint_open_dir(path, 0, &fd, why, n_why);
 	if (st)
 		return st;
 	st = read_manifest(fd, path, &m, &uid, why, n_why);
@@ -430,11 +466,17 @@ enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *o
 	return ST_OK;
 }
 
-enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, int *out_fd, char *why, size_t n_why)
+enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t owner, int *out_fd, char *why, size_t n_why)
 {
-	int fd = open_at(dir_fd, checkpoint_part_name(part), O_RDONLY | O_NONBLOCK, 0);
+	const char *name = checkpoint_part_name(part);
+	uint64_t bytes;
+	int fd = open_checked(dir_fd, name, &owner, true, &bytes, false);
+	if (fd < 0 && errno == EBADMSG) {
+		snprintf(why, n_why, "%s: its owner is not the manifest's, uid %u", name, (unsigned)owner);
+		return ST_MALFORMED;
+	}
 	if (fd < 0)
-		return refused(checkpoint_part_name(part), errno, why, n_why);
+		return refused(name, errno, why, n_why);
 	*out_fd = fd;
 	return ST_OK;
 }
@@ -473,7 +515,7 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 {
 	char mine[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH + 256];
 	int fd;
-	enum status st = checkpoint_open_dir(dir, false, &fd, why, n_why);
+	enum status st = checkpoint_open_dir(dir, 0, &fd, why, n_why);
 	if (st)
 		return st;
 	DIR *d = fdopendir(fd);
@@ -485,7 +527,7 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 	size_t n_mine = 2 + 32 + 1; /* "/.UUID-" */
 	for (struct dirent *e; (e = readdir(d)) && !st;) {
 		uint64_t step, id;
-		if (sscanf(e->d_name, "step-%" SCNu64 "-%" SCNu64, &step, &id) == 2 && id > *out_last_id)
+		if (sscanf(e->d_name, "step-%" SCNu64 "-%" SCNu64, &step, &id) == 2 && id > *out_last_id && id < MAX_ID)
 			*out_last_id = id;
 		if (strncmp(e->d_name, mine + 1, n_mine - 1) || !strstr(e->d_name, PARTIAL))
 			continue;

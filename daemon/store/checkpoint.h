@@ -11,18 +11,22 @@
 
 #include "store/manifest.h"
 
+#include <sys/types.h>
+
 #define CHECKPOINT_MAX_PATH 4096
 #define CHECKPOINT_FILE_MODE 0640
-#define CHECKPOINT_DIR_MODE 0750
+#define CHECKPOINT_DIR_MODE 0750 /* of a checkpoint */
+#define CHECKPOINT_WAY_MODE 0755 /* of what is made on the way to it, so that its owner can reach it */
 
-/* The path with the links of its existing part followed; what is missing behind it must have no "..". ST_INVALID_ARGUMENT:
+/* The path with the links of its existing part followed, without "//" or "."; what is missing behind it must have no "..". ST_INVALID_ARGUMENT:
  * not absolute, too long. ST_IO_ERROR. */
 enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], char *why, size_t n_why);
 /* True when path is `root` or lies beneath it; both resolved. */
 bool checkpoint_beneath(const char *path, const char *root);
 
-/* Opens a directory; `create` makes what is missing on the way. ST_IO_ERROR; ST_INVALID_ARGUMENT: there is a link. */
-enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why);
+/* Opens a directory; `create`, the mode of the last one, makes what is missing on the way, 0 nothing. ST_IO_ERROR;
+ * ST_INVALID_ARGUMENT: there is a link. */
+enum status checkpoint_open_dir(const char *path, mode_t create, int *out_fd, char *why, size_t n_why);
 
 /* A file being written from its start to its end. */
 struct checkpoint_writer;
@@ -46,8 +50,8 @@ enum status checkpoint_seal(const char *partial, const char *final, const struct
 /* Reads and judges the manifest, and that the files it names are there, regular, of its owner and of its sizes; their sums
  * are for whoever reads them. *out_uid: the owner. ST_INVALID_ARGUMENT (no such file), ST_IO_ERROR, or as manifest_decode. */
 enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *out_uid, char *why, size_t n_why);
-/* Opens a file of a checkpoint for reading. */
-enum status checkpoint_open_file(int dir_fd, enum checkpoint_part, int *out_fd, char *why, size_t n_why);
+/* Opens a regular file of a checkpoint for reading; it must still be of this owner. ST_INVALID_ARGUMENT, ST_MALFORMED, ST_IO_ERROR. */
+enum status checkpoint_open_file(int dir_fd, enum checkpoint_part, uint32_t owner, int *out_fd, char *why, size_t n_why);
 
 /* Deletes a checkpoint, its manifest first; one that is not there is fine. What others have put into it stays. */
 enum status checkpoint_remove(const char *path, char *why, size_t n_why);

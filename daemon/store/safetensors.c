@@ -306,8 +306,13 @@ uint64_t safetensors_data_offset(const struct safetensors *s)
 static json_t *describe(const struct safe_tensor *t)
 {
 	json_t *shape = json_array();
-	for (int i = 0; i < t->n_dims; i++)
-		json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+	bool ok = shape != NULL;
+	for (int i = 0; ok && i < t->n_dims; i++)
+		ok = json_array_append_new(shape, json_integer((json_int_t)t->shape[i])) == 0;
+	if (!ok) {
+		json_decref(shape);
+		return NULL;
+	}
 	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[t->dtype].name, "shape", shape, "data_offsets",
 			 (json_int_t)t->begin, (json_int_t)t->end);
 }
@@ -338,7 +343,10 @@ static enum status frame(const json_t *root, void **out, size_t *out_n)
 	uint64_t length = htole64(padded);
 	memcpy(bytes, &length, 8);
 	memset(bytes + 8, ' ', padded);
-	json_dumpb(root, bytes + 8, n, JSON_COMPACT);
+	if (json_dumpb(root, bytes + 8, n, JSON_COMPACT) != n) {
+		free(bytes);
+		return ST_NO_MEMORY;
+	}
 	*out = bytes;
 	*out_n = 8 + padded;
 	return ST_OK;

@@ -579,6 +579,13 @@ def test_nobody_writes_or_reads_where_he_could_not(tmp_path):
         answers = ask(asks)
         assert [a[0] for a in answers] == ["PERMISSION_DENIED"] * 7 + ["OK"], answers
         assert not list(outside.iterdir())
+        [there_too] = ask([{"checkpoint": {}}])  # the usual place
+        with Rank(d, int(there_too[1]), 0, [("w", [3])], 1) as r:
+            r.start({"w": np.zeros(3)})
+            k = d.client.jobs.SaveCheckpoint(job=there_too[1], request_id=os.urandom(16), wait=True).checkpoint
+            read = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sha256sum", f"{k.path}/model.safetensors"]
+            assert subprocess.run(read, capture_output=True).returncode == 0
+            r.detach()
         with Rank(d, int(answers[-1][1]), 0, [("w", [3])], 1) as r:  # root may; what is saved belongs to the job's user
             r.start({"w": np.zeros(3)})
             k = d.client.jobs.SaveCheckpoint(job=answers[-1][1], request_id=os.urandom(16), wait=True).checkpoint

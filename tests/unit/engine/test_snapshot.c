@@ -60,7 +60,7 @@ static struct engine_restore restore_of(const struct engine_answer *a)
 	struct engine_restore r = { .window = a->window, .applied_step = a->applied_step, .count = a->count,
 				    .params_digest = a->digest, .loss_scale = a->loss_scale, .sum_weight = a->sum_weight,
 				    .sum_loss = a->sum_loss, .micro_size = a->micro_size, .last_rank = a->last_rank,
-				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0 };
+				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0, .owner = geteuid() };
 	memcpy(r.file, a->file, sizeof r.file);
 	return r;
 }

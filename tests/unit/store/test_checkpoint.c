@@ -38,7 +38,7 @@ static void teardown(void)
 static void write_parts(const char *path, int n_parts, struct checkpoint_file *out)
 {
 	int fd;
-	ck_assert_int_eq(checkpoint_open_dir(path, true, &fd, why, sizeof why), ST_OK);
+	ck_assert_int_eq(checkpoint_open_dir(path, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_OK);
 	for (int i = 0; i < n_parts; i++) {
 		struct checkpoint_writer *w;
 		ck_assert_int_eq(checkpoint_create(fd, (enum checkpoint_part)i, &w, why, sizeof why), ST_OK);
@@ -129,6 +129,76 @@ START_TEST(what_a_killed_writer_left_is_swept)
 }
 END_TEST
 
+START_TEST(ids_that_nobody_can_follow_are_no_ids)
+{
+	char path[CHECKPOINT_MAX_PATH + 64];
+	uint64_t last = 5;
+	snprintf(path, sizeof path, "%s/step-1-18446744073709551615", dir);
+	ck_assert_int_eq(mkdir(path, 0700), 0);
+	ck_assert_int_eq(checkpoint_sweep(dir, uuid, &last, why, sizeof why), ST_OK);
+	ck_assert_uint_eq(last, 5);
+}
+END_TEST
+
+static mode_t mode_of(const char *path)
+{
+	struct stat s;
+	return stat(path, &s) == 0 ? s.st_mode & 07777 : 0;
+}
+
+START_TEST(modes_are_as_promised_whatever_the_umask)
+{
+	char at[CHECKPOINT_MAX_PATH], deep[CHECKPOINT_MAX_PATH + 16], file[CHECKPOINT_MAX_PATH + 64];
+	struct checkpoint_file f[CHECKPOINT_PARTS];
+	snprintf(at, sizeof at, "%.200s/way", dir);
+	snprintf(deep, sizeof deep, "%s/.deep", at);
+	umask(077);
+	write_parts(deep, 1, f);
+	ck_assert_uint_eq(mode_of(at), CHECKPOINT_WAY_MODE);
+	ck_assert_uint_eq(mode_of(deep), CHECKPOINT_DIR_MODE);
+	snprintf(file, sizeof file, "%s/model.safetensors", deep);
+	ck_assert_uint_eq(mode_of(file), CHECKPOINT_FILE_MODE);
+}
+END_TEST
+
+/* Whoever can write in the directory on the way may have put other files under our names. */
+START_TEST(what_others_put_under_our_names_is_left_alone)
+{
+	char theirs[CHECKPOINT_MAX_PATH + 16], name[CHECKPOINT_MAX_PATH + 64];
+	struct manifest m = example();
+	struct stat s;
+	uint8_t sum[32];
+	int fd;
+	m.inside_window = false;
+	write_parts(partial, 2, m.file);
+	snprintf(theirs, sizeof theirs, "%s/theirs", dir);
+	FILE *f = fopen(theirs, "w");
+	fputs("precious", f);
+	fclose(f);
+	snprintf(name, sizeof name, "%s/manifest.json.partial", partial);
+	ck_assert_int_eq(link(theirs, name), 0);
+	ck_assert_int_eq(checkpoint_seal(partial, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
+	ck_assert(stat(theirs, &s) == 0 && s.st_size == 8);
+	unlink(name);
+	snprintf(name, sizeof name, "%s/window.safetensors", partial); /* given away last, so all before it are */
+	ck_assert_int_eq(link(theirs, name), 0);
+	ck_assert_msg(!checkpoint_seal(partial, final, &m, 65534, 65534, sum, why, sizeof why), "%s", why);
+	ck_assert(stat(theirs, &s) == 0 && s.st_uid == geteuid());
+	if (geteuid() != 0)
+		return;
+	ck_assert(stat(final, &s) == 0 && s.st_uid == 0);
+	snprintf(name, sizeof name, "%s/model.safetensors", final);
+	ck_assert(stat(name, &s) == 0 && s.st_uid == 65534);
+	ck_assert_int_eq(checkpoint_open_dir(final, 0, &fd, why, sizeof why), ST_OK);
+	int model;
+	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_MODEL, 65534, &model, why, sizeof why), ST_OK);
+	close(model);
+	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_WINDOW, 65534, &model, why, sizeof why), ST_MALFORMED);
+	ck_assert_msg(strstr(why, "window.safetensors: its owner is not"), "%s", why);
+	close(fd);
+}
+END_TEST
+
 START_TEST(removing_leaves_what_is_not_ours)
 {
 	char path[CHECKPOINT_MAX_PATH + 16];
@@ -159,7 +229,7 @@ START_TEST(links_on_the_way_are_refused)
 	ck_assert_int_eq(symlink(final, link), 0);
 	ck_assert_int_eq(checkpoint_load(link, &m, &owner, why, sizeof why), ST_INVALID_ARGUMENT);
 	ck_assert_msg(strstr(why, "symbolic link"), "%s", why);
-	ck_assert_int_eq(checkpoint_open_dir(link, true, &fd, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(checkpoint_open_dir(link, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_IO_ERROR);
 	ck_assert_int_eq(checkpoint_resolve(link, resolved, why, sizeof why), ST_OK);
 	ck_assert_str_eq(resolved, final);
 	snprintf(model, sizeof model, "%s/model.safetensors", final);
@@ -172,7 +242,7 @@ END_TEST
 START_TEST(paths_are_resolved)
 {
 	char out[CHECKPOINT_MAX_PATH], in[CHECKPOINT_MAX_PATH + 32], expected[CHECKPOINT_MAX_PATH + 32];
-	snprintf(in, sizeof in, "%s/../%s//new/deep/", dir, strrchr(dir, '/') + 1);
+	snprintf(in, sizeof in, "%s/../%s//new//./deep/.", dir, strrchr(dir, '/') + 1);
 	snprintf(expected, sizeof expected, "%s/new/deep", dir);
 	ck_assert_int_eq(checkpoint_resolve(in, out, why, sizeof why), ST_OK);
 	ck_assert_str_eq(out, expected);
@@ -239,7 +309,7 @@ START_TEST(a_full_disk_is_an_error)
 	struct checkpoint_writer *w;
 	int fd;
 	signal(SIGXFSZ, SIG_IGN);
-	ck_assert_int_eq(checkpoint_open_dir(partial, true, &fd, why, sizeof why), ST_OK);
+	ck_assert_int_eq(checkpoint_open_dir(partial, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_OK);
 	ck_assert_int_eq(checkpoint_create(fd, CHECKPOINT_MODEL, &w, why, sizeof why), ST_OK);
 	setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 4, 4 });
 	ck_assert_int_eq(checkpoint_write(w, "abcdefgh", 8, why, sizeof why), ST_IO_ERROR);
@@ -259,6 +329,9 @@ int main(void)
 	tcase_add_test(c, a_checkpoint_is_read_as_it_was_sealed);
 	tcase_add_test(c, sealing_overwrites_nothing);
 	tcase_add_test(c, what_a_killed_writer_left_is_swept);
+	tcase_add_test(c, ids_that_nobody_can_follow_are_no_ids);
+	tcase_add_test(c, modes_are_as_promised_whatever_the_umask);
+	tcase_add_test(c, what_others_put_under_our_names_is_left_alone);
 	tcase_add_test(c, removing_leaves_what_is_not_ours);
 	tcase_add_test(c, links_on_the_way_are_refused);
 	tcase_add_test(c, paths_are_resolved);

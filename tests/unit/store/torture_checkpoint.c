@@ -51,7 +51,7 @@ static enum status write_parts(const char *partial, uint64_t id, struct manifest
 {
 	int fd;
 	char why[512];
-	enum status st = checkpoint_open_dir(partial, true, &fd, why, sizeof why);
+	enum status st = checkpoint_open_dir(partial, CHECKPOINT_DIR_MODE, &fd, why, sizeof why);
 	for (int i = 0; i < 2 && !st; i++) {
 		st = write_part(fd, id, i, &m->file[i]);
 		if (st || i == 1)
@@ -141,8 +141,8 @@ static void check_part(const char *final, uint64_t id, int part, const struct ma
 	char why[512];
 	int dir_fd, fd;
 	struct sha256 *s = sha256_new();
-	if (!s || checkpoint_open_dir(final, false, &dir_fd, why, sizeof why) ||
-	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, &fd, why, sizeof why))
+	if (!s || checkpoint_open_dir(final, 0, &dir_fd, why, sizeof why) ||
+	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, geteuid(), &fd, why, sizeof why))
 		torture_fail("checkpoint %" PRIu64 " part %d: %s", id, part, why);
 	for (int i = 0; i < PIECES; i++) {
 		fill(want, id, part, i);
@@ -202,7 +202,7 @@ static void judge(const char *root, const struct torture_log *log)
 	}
 	if (failures > 2)
 		torture_fail("one fault, %d failures", failures);
-	if (checkpoint_open_dir(dir, true, &fd, why, sizeof why))
+	if (checkpoint_open_dir(dir, CHECKPOINT_DIR_MODE, &fd, why, sizeof why))
 		torture_fail("%s", why);
 	close(fd);
 	if (is_there(dir, 1) && log->status[DROP_1] == ST_OK)
