@@ -132,6 +132,8 @@
 	ERROR(coordinator, coord_load_after, STORE_FAILED, "RESTORED is durable, nobody knows")                           \
 	ERROR(coordinator, coord_end_before, STORE_FAILED, "before END is durable")                                       \
 	ERROR(coordinator, coord_end_after, STORE_FAILED, "END is durable, nobody knows")                                 \
+	ERROR(coordinator, coord_exits_before, STORE_FAILED, "before EXITS is durable: how launched ranks ended")          \
+	ERROR(coordinator, coord_exits_after, STORE_FAILED, "EXITS is durable")                                           \
 	ERROR(coordinator, coord_order_before, NO_MEMORY, "before an order goes to a node")                               \
 	PLAIN(coordinator, coord_order_after, "the node has taken the order")
 

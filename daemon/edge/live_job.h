@@ -194,6 +194,10 @@ void live_launch_free(struct live_job *);
 /* Nothing is left to do for it. */
 bool live_launch_over(const struct live_job *);
 
+/* ---- live_exits.c ---- */
+/* How the ranks of an ended job ended, from the journal; what cannot be read is left out. */
+void live_exits_restore(struct live_job *, const struct journal_bytes *);
+
 /* ---- live_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */
 enum status live_restore(struct daemon *);

@@ -173,6 +173,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 		coord_free(l->coord);
 		l->job = NULL;
 		l->coord = NULL;
+		if (j->exits.n)
+			live_exits_restore(l, &j->exits);
 	} else if (l->spec_pb->n_tensors) {
 		st = live_declare_spec_tensors(l, why, sizeof why);
 	} else if (j->tensors.n) {
@@ -205,6 +207,8 @@ static enum status last_window(void *arg, const struct journal_window *w)
 static void take_up(struct live_job *l)
 {
 	bool launch = l->spec.launch_mode == LAUNCH_DAEMON, found = launch && live_launch_adopt(l);
+	if (!l->job && !found && l->launch && live_keep_view(l, daemon_now(l->d)))
+		live_launch_free(l); /* how its ranks ended is in the view */
 	if (!l->job)
 		return;
 	live_queue_restore(l, launch && !found && !l->params_durable);

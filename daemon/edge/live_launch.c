@@ -209,6 +209,14 @@ static void decide(struct live_job *l, struct now now)
 		fail_by_cause(l, now);
 }
 
+/* Once, when no process is left. */
+static void keep_exits(struct live_job *l)
+{
+	if (!l->launch->kept)
+		live_exits_keep(l);
+	l->launch->kept = true;
+}
+
 static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
 {
 	struct live_job *l = arg;
@@ -220,6 +228,10 @@ static void on_summary(void *arg, const struct launch_summary *s, const char *ta
 	memcpy(g->tail, tail, n_tail);
 	g->heard = true;
 	l->changed = true;
+	if (s->phase != LAUNCH_OVER)
+		g->kept = false;
+	else
+		keep_exits(l);
 	decide(l, daemon_now(l->d));
 }
 
@@ -291,6 +303,8 @@ static void on_gone(void *arg)
 	g->asked = ASKED_NOTHING;
 	g->done = ordered;
 	l->changed = true;
+	if (ordered)
+		keep_exits(l);
 	if (ordered || l->d->stopping)
 		return;
 	char text[160];
@@ -313,7 +327,7 @@ static enum status open_launcher(struct live_job *l, bool start)
 	return st;
 }
 
-static bool make(struct live_job *l)
+bool live_launch_make(struct live_job *l)
 {
 	struct live_launch *g = calloc(1, sizeof *g);
 	if (g)
@@ -330,7 +344,7 @@ static bool make(struct live_job *l)
 
 void live_launch_begin(struct live_job *l)
 {
-	if (make(l))
+	if (live_launch_make(l))
 		open_launcher(l, true);
 	else
 		coord_end(l->coord, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(l->d));
@@ -338,11 +352,15 @@ void live_launch_begin(struct live_job *l)
 
 bool live_launch_adopt(struct live_job *l)
 {
-	if (!make(l))
+	bool known = l->launch != NULL; /* of an ended job, from the journal */
+	if (!known && !live_launch_make(l))
 		return false;
-	if (!open_launcher(l, false))
+	if (!open_launcher(l, false)) {
+		l->launch->done = false;
 		return true;
-	live_launch_free(l);
+	}
+	if (!known)
+		live_launch_free(l);
 	return false;
 }
 

@@ -1,4 +1,5 @@
-/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c and live_launch_view.c alone; loop thread. */
+/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c, live_launch_view.c and live_exits.c alone; loop
+ * thread. */
 #ifndef GACC_EDGE_LIVE_LAUNCH_H
 #define GACC_EDGE_LIVE_LAUNCH_H
 
@@ -20,8 +21,13 @@ struct live_launch {
 	int64_t stop_ns;               /* completed: when its ranks' time is over */
 	int64_t puzzled_ns;            /* since when a rank is gone that the job still needs */
 	bool done;                     /* nothing is left to do */
+	bool kept;                     /* how they ended is in the journal */
 };
 
+/* l->launch, with no launcher. false: no memory. */
+bool live_launch_make(struct live_job *);
+/* Writes to the journal how the ranks ended. */
+void live_exits_keep(struct live_job *);
 /* "rank 2 (pid 77) exited with code 3", "... was killed by signal 9 (Killed)". */
 void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n);
 /* The directory of the ranks' logs, %j and %x replaced; malloc'ed, "" when there is none. */

@@ -64,6 +64,28 @@ static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	return true;
 }
 
+/* Of a job that had ended when this gaccd started; live_launch_view says what is known of them. */
+static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
+{
+	if (!l->launch)
+		return true;
+	j->ranks = calloc(l->spec.ranks, sizeof *j->ranks);
+	if (!j->ranks)
+		return false;
+	for (uint32_t i = 0; i < l->spec.ranks; i++) {
+		Gacc__V1__RankStatus *r = malloc(sizeof *r);
+		if (!r)
+			return false;
+		gacc__v1__rank_status__init(r);
+		r->rank = i;
+		r->node = strdup(l->d->conf->node.name);
+		j->ranks[j->n_ranks++] = r;
+		if (!r->node)
+			return false;
+	}
+	return true;
+}
+
 static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 {
 	const struct commit *k = coord_last_commit(l->coord);
@@ -202,7 +224,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
 	bytes_repair(j->reason);
-	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j))
+	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j) || !add_past_ranks(l, j))
 		return false;
 	return live_launch_view(l, j) && (!with_events || add_events(l, j));
 }

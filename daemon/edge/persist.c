@@ -75,6 +75,8 @@ static bool own(struct item *i)
 		return own_bytes(i, 0, &r->update.payload);
 	case JOURNAL_RESTORED:
 		return own_bytes(i, 0, &r->restored.base);
+	case JOURNAL_EXITS:
+		return own_bytes(i, 0, &r->exits.exits);
 	case JOURNAL_CHECKPOINT:
 		return own_bytes(i, 0, &r->checkpoint.sha256) && own_text(i, 1, &r->checkpoint.path);
 	case JOURNAL_CHECKPOINT_GONE:
@@ -107,6 +109,8 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_save_gone_after) : FAILPOINT_ERROR(coord_save_gone_before);
 	case JOURNAL_RESTORED:
 		return durable ? FAILPOINT_ERROR(coord_load_after) : FAILPOINT_ERROR(coord_load_before);
+	case JOURNAL_EXITS:
+		return durable ? FAILPOINT_ERROR(coord_exits_after) : FAILPOINT_ERROR(coord_exits_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
 	case JOURNAL_FORGET:

@@ -29,6 +29,7 @@ static const char *const schema_steps[] = {
 	"CREATE TABLE checkpoints (job INTEGER, id INTEGER, request_id BLOB NOT NULL, path TEXT NOT NULL,"
 	" sha256 BLOB NOT NULL, window INTEGER NOT NULL, applied_step INTEGER NOT NULL, carried INTEGER NOT NULL,"
 	" bytes INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, PRIMARY KEY (job, id)) WITHOUT ROWID;",
+	"ALTER TABLE jobs ADD COLUMN exits BLOB;",
 };
 
 /* X(name, SQL) */
@@ -66,9 +67,10 @@ static const char *const schema_steps[] = {
 	X(CHECKPOINT, "INSERT INTO checkpoints (job, id, request_id, path, sha256, window, applied_step, carried,"     \
 		      " bytes, started, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                              \
 	X(GONE, "DELETE FROM checkpoints WHERE job = ? AND id = ?")                                                    \
+	X(EXITS, "UPDATE jobs SET exits = ? WHERE id = ?")                                                             \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ? WHERE id = ?")                                \
 	X(EACH_JOB, "SELECT id, uuid, request_id, uid, user, created, spec, tensors, params_ready, epoch, next_window,"\
-		    " end_state, end_reason, ended, hold, base FROM jobs WHERE ? OR ended IS NULL ORDER BY id")                    \
+		    " end_state, end_reason, ended, hold, base, exits FROM jobs WHERE ? OR ended IS NULL ORDER BY id")             \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
 		       " FROM windows w LEFT JOIN payloads p ON p.job = w.job AND p.window = w.window"                 \
 		       " WHERE w.job = ?1 AND w.window >= (SELECT next_window - ?2 FROM jobs WHERE id = ?1)"           \
@@ -295,10 +297,11 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		      : r->kind == JOURNAL_RESTORED	? r->restored.job
 		      : r->kind == JOURNAL_CHECKPOINT	? r->checkpoint.job
 		      : r->kind == JOURNAL_CHECKPOINT_GONE ? r->gone.job
+		      : r->kind == JOURNAL_EXITS	? r->exits.job
 							: r->end.job;
 	struct job_state is = { 0, 0 };
 	enum status st = live_job(j, id, &is);
-	if (st)
+	if (st && (st != ST_JOB_ENDED || r->kind != JOURNAL_EXITS))
 		return st;
 	switch (r->kind) {
 	case JOURNAL_TENSORS:
@@ -322,6 +325,10 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		return add_restored(j, r);
 	case JOURNAL_CHECKPOINT:
 		return add_checkpoint(j, &r->checkpoint);
+	case JOURNAL_EXITS:
+		if (r->exits.exits.n > JOURNAL_MAX_BYTES)
+			return ST_INVALID_ARGUMENT;
+		return sql_run(&j->sql, SQL_EXITS, "bi", r->exits.exits.data, r->exits.exits.n, (int64_t)id);
 	case JOURNAL_CHECKPOINT_GONE:
 		return sql_run(&j->sql, SQL_GONE, "ii", (int64_t)id, (int64_t)r->gone.id);
 	default:
@@ -391,6 +398,7 @@ static struct journal_job read_job(sqlite3_stmt *s)
 		.ended_unix_ns = sqlite3_column_int64(s, 13),
 		.hold_reason = (const char *)sqlite3_column_text(s, 14),
 		.base = column_bytes(s, 15),
+		.exits = column_bytes(s, 16),
 	};
 	column_id(s, 1, b.uuid);
 	column_id(s, 2, b.request_id);

@@ -49,6 +49,7 @@ struct journal_job {
 	int64_t ended_unix_ns;
 	const char *hold_reason;   /* why it is paused; NULL: it is not */
 	struct journal_bytes base; /* the caller's: of the checkpoint that it began with; n = 0: it began anew */
+	struct journal_bytes exits; /* the caller's: how its ranks' processes ended; n = 0: not known */
 };
 
 /* The outcome of one window. */
@@ -82,13 +83,14 @@ enum journal_kind {
 	JOURNAL_PARAMS_READY, /* .params_ready: initial parameters are complete on all nodes */
 	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
 	JOURNAL_COMMIT,       /* .commit */
-	JOURNAL_END,          /* .end: terminal; nothing follows for this job */
+	JOURNAL_END,          /* .end: terminal; only EXITS and FORGET follow for this job */
 	JOURNAL_FORGET,       /* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
 	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
 	JOURNAL_UPDATE,       /* .update */
 	JOURNAL_RESTORED,     /* .restored: the job begins with this window, not with 0; before its first COMMIT */
 	JOURNAL_CHECKPOINT,   /* .checkpoint: it may be offered */
-	JOURNAL_CHECKPOINT_GONE /* .gone: it was deleted */
+	JOURNAL_CHECKPOINT_GONE, /* .gone: it was deleted */
+	JOURNAL_EXITS         /* .exits: takes the place of an earlier one; also of an ended job */
 };
 
 struct journal_record {
@@ -127,6 +129,10 @@ struct journal_record {
 			struct journal_bytes base; /* the caller's */
 		} restored;
 		struct journal_checkpoint checkpoint;
+		struct {
+			uint64_t job;
+			struct journal_bytes exits; /* the caller's */
+		} exits;
 		struct {
 			uint64_t job, id;
 		} gone;

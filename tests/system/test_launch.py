@@ -470,6 +470,29 @@ def test_a_failure_while_gaccd_was_away_is_told(daemon):
     assert "exited with code 3" in j.reason and j.root_cause.pid in pids
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_how_ranks_ended_is_known_after_a_restart_of_gaccd(no_launcher_left, restarts):
+    d = no_launcher_left
+    d.allow += [" Ended job=", " RankExited job=", " RankRestarted job="]
+    others = "".join(WAIT_FOR.format(f"up.{r}") for r in (0, 2))
+    job = d.submit(shell(d, f'if [ $RANK = 1 ]; then {others} echo I did it; exit 3; fi; trap "exit 7" TERM; touch $GATE/up.$RANK; while :; do sleep 0.05; done',
+                         ranks=3, max_restarts=restarts))
+    wait_state(d, job, "FAILED")
+    wait_until("the launcher's end", lambda: not d.launchers() and not d.get_job(job).launcher_pid)
+    was = d.get_job(job)
+    assert [r.exit_status for r in was.ranks] == [7, 3, 7] and was.ranks[1].restarts == restarts
+    d.stop()
+    d.start()
+    for _ in range(2):
+        j = d.get_job(job)
+        assert [(r.rank, r.node, r.pid, r.exit_status, r.restarts) for r in j.ranks] == \
+            [(r.rank, r.node, r.pid, r.exit_status, r.restarts) for r in was.ranks]
+        assert j.root_cause == was.root_cause and list(j.root_cause.log_tail)[-1] == "I did it" and j.reason == was.reason
+        assert j.log_dir == was.log_dir
+        d.stop()
+        d.start()
+
+
 # ---- whose turn it is ----
 
 

@@ -319,6 +319,35 @@ START_TEST(a_job_may_begin_with_a_later_window)
 }
 END_TEST
 
+static enum status see_exits(void *arg, const struct journal_job *b)
+{
+	const char *want = arg;
+	ck_assert(b->exits.n == strlen(want) && !memcmp(b->exits.data, want, b->exits.n));
+	return ST_OK;
+}
+
+START_TEST(exits_may_come_after_the_end)
+{
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j);
+	struct journal_record exits = { .kind = JOURNAL_EXITS, .exits = { 1, { "first", 5 } } };
+	struct journal_record end = { .kind = JOURNAL_END, .end = { 1, 8, "rank 0", 99 } };
+	ck_assert_int_eq(write1(j, term, exits), ST_JOB_NOT_FOUND);
+	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, true, see_exits, (void *)""), ST_OK);
+	ck_assert_int_eq(write1(j, term, exits), ST_OK);
+	ck_assert_int_eq(write1(j, term, end), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, true, see_exits, (void *)"first"), ST_OK);
+	exits.exits.exits = (struct journal_bytes){ "last", 4 };
+	ck_assert_int_eq(write1(j, term, exits), ST_OK);
+	ck_assert_int_eq(write1(j, term, end), ST_JOB_ENDED);
+	ck_assert_int_eq(journal_each_job(j, true, see_exits, (void *)"last"), ST_OK);
+	exits.exits.exits.n = JOURNAL_MAX_BYTES + 1;
+	ck_assert_int_eq(write1(j, term, exits), ST_INVALID_ARGUMENT);
+	journal_close(j);
+}
+END_TEST
+
 START_TEST(an_epoch_voids_the_windows_after_its_base)
 {
 	struct journal *j = open_ok();
@@ -355,6 +384,7 @@ int main(void)
 	tcase_set_timeout(c, 60);
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_job_reads_as_written);
+	tcase_add_test(c, exits_may_come_after_the_end);
 	tcase_add_test(c, ended_jobs_are_listed_only_on_request);
 	tcase_add_test(c, counters_grow_over_restarts);
 	tcase_add_test(c, an_old_coordinator_writes_nothing);

@@ -25,7 +25,7 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
 	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
-				      "DROP TABLE checkpoints; PRAGMA user_version = 1",
+				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; PRAGMA user_version = 1",
 				      NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
 	j = open_ok();
