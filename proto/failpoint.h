@@ -108,6 +108,7 @@
 	ERROR(launcher, launcher_note_before, IO_ERROR, "before the pid is written to the launcher's file")               \
 	PLAIN(launcher, launcher_noted, "the pid is noted, the process has not got its go")                               \
 	PLAIN(launcher, launcher_rank_ended, "a rank has ended, it is not reaped")                                        \
+	PLAIN(launcher, launcher_stop_before, "told to stop its ranks, none has been signalled")                          \
 	PLAIN(launcher, launcher_end, "all is over, before its socket and file go")                                       \
 	/* coordinator: an error before is a write that failed, one after a write of which nobody can tell */             \
 	ERROR(coordinator, coord_term_before, STORE_FAILED, "before a term is taken")                                     \

@@ -184,7 +184,7 @@ void live_launch_begin(struct live_job *);
 /* Between SIGTERM and SIGKILL when its ranks are stopped; if they are being stopped already, it can only become less. Does
  * nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them the specification's. */
 void live_launch_grace(struct live_job *, int64_t grace_ns);
-/* Finds the launcher that an earlier gaccd has started. */
+/* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its end. */
 bool live_launch_adopt(struct live_job *);
 void live_launch_tick(struct live_job *, struct now);
 /* Fills in what is known of processes and logs; false: no memory. */

@@ -217,21 +217,28 @@ static void keep_exits(struct live_job *l)
 	l->launch->kept = true;
 }
 
-static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
+static void take_summary(struct live_job *l, const struct launch_summary *s, const char *tail, uint32_t n_tail)
 {
-	struct live_job *l = arg;
 	struct live_launch *g = l->launch;
 	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < l->spec.ranks; i++)
 		g->rank[i].state = LAUNCH_RANK_WAITING; /* a new launcher: the old one's processes are gone */
 	g->summary = *s;
 	g->n_tail = n_tail;
 	memcpy(g->tail, tail, n_tail);
-	g->heard = true;
-	l->changed = true;
-	if (s->phase != LAUNCH_OVER)
-		g->kept = false;
-	else
+	if (s->phase == LAUNCH_OVER)
 		keep_exits(l);
+	else
+		g->kept = false;
+}
+
+static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
+{
+	struct live_job *l = arg;
+	bool cleans_up = s->phase == LAUNCH_IDLE && live_ended(l); /* it does not know how the ranks ended; we do */
+	if (!cleans_up)
+		take_summary(l, s, tail, n_tail);
+	l->launch->heard = true;
+	l->changed = true;
 	decide(l, daemon_now(l->d));
 }
 
@@ -298,17 +305,19 @@ static void on_gone(void *arg)
 	struct now now = daemon_now(l->d);
 	int64_t pid = launch_proc_pid(g->proc);
 	bool ordered = g->asked >= ASKED_DRAIN;
+	bool left = launcher_left_traces(l->d->conf->runtime_dir, l->id);
 	g->proc = NULL;
 	g->heard = false;
 	g->asked = ASKED_NOTHING;
-	g->done = ordered;
+	g->done = ordered && !left;
 	l->changed = true;
 	if (ordered)
 		keep_exits(l);
-	if (ordered || l->d->stopping)
+	if (g->done || l->d->stopping)
 		return;
 	char text[160];
-	snprintf(text, sizeof text, "the launcher (pid %lld) is gone, and its ranks with it: they are started again", (long long)pid);
+	snprintf(text, sizeof text, "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
+		 ordered ? "another one ends what they have left behind" : "they are started again");
 	live_event(l, true, "LauncherLost", -1, text);
 	note_death(l, now);
 }
@@ -352,10 +361,11 @@ void live_launch_begin(struct live_job *l)
 
 bool live_launch_adopt(struct live_job *l)
 {
-	bool known = l->launch != NULL; /* of an ended job, from the journal */
+	bool known = l->launch != NULL; /* how its ranks ended: live_exits.c */
+	bool clean_up = !l->job && launcher_left_traces(l->d->conf->runtime_dir, l->id);
 	if (!known && !live_launch_make(l))
 		return false;
-	if (!open_launcher(l, false)) {
+	if (!open_launcher(l, clean_up) || clean_up) {
 		l->launch->done = false;
 		return true;
 	}

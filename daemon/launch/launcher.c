@@ -57,6 +57,15 @@ void launcher_state_path(const char *runtime_dir, uint64_t job_id, char *out, si
 	snprintf(out, n, "%s/launch-%llu.state", runtime_dir, (unsigned long long)job_id);
 }
 
+bool launcher_left_traces(const char *runtime_dir, uint64_t job_id)
+{
+	char path[4096];
+	if (launcher_socket_path(runtime_dir, job_id, path, sizeof path) && !access(path, F_OK))
+		return true;
+	launcher_state_path(runtime_dir, job_id, path, sizeof path);
+	return !access(path, F_OK);
+}
+
 static struct now clock_now(void)
 {
 	struct timespec mono, unix_time;
@@ -274,6 +283,7 @@ static enum status begin(struct launcher *l, const void *packet, size_t n)
 
 static void stop(struct launcher *l, int64_t grace_ns)
 {
+	FAILPOINT(launcher_stop_before);
 	if (l->launch)
 		launch_stop(l->launch, grace_ns, clock_now());
 }

@@ -21,6 +21,8 @@ struct launcher_args {
 /* Paths of a job's launcher. false: too long for a socket. */
 bool launcher_socket_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n);
 void launcher_state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n);
+/* Does one live, or has one died before its end? Then the next one ends what is left of its ranks. */
+bool launcher_left_traces(const char *runtime_dir, uint64_t job_id);
 
 /* Runs until the end; the process's exit code. The listening socket is LAUNCH_LISTEN_FD; all higher descriptors are closed. */
 int launcher_run(const struct launcher_args *);

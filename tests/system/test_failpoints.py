@@ -21,7 +21,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Client, Daemon, GaccError, build_dir, children, parent_and_state, wait_until
+from harness import Client, Daemon, GaccError, alive, build_dir, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
 
@@ -42,6 +42,7 @@ AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "
 AT_STOP = {"gaccd_drain", "gaccd_drained"}
 AT_OPERATORS_CALL = {"coord_hold_before", "coord_hold_after", "coord_update_before", "coord_update_after"}
 AT_TICK = {"gaccd_tick"}
+AT_CANCEL = {"launcher_stop_before"}  # of a job that gaccd has launched
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_before", "coord_exits_after"}  # and all of the process "launcher"
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
 TICK_MS = 100
@@ -377,6 +378,28 @@ class Worker:
         return []
 
 
+    def at_cancel(self, point, action):
+        """Of a job whose ranks have children; nothing of it is left, neither a process nor a file of its launcher."""
+        script = "sleep 1000 & echo $! > $0.$RANK.new; mv $0.$RANK.new $0.$RANK; wait"
+        out = self.daemon.dir / f"child.{time.monotonic_ns()}"
+        command = {"command": ["sh", "-c", script, str(out)], "grace_ms": 500,
+                   "environment": [{"key": "GACC_TEST", "value": str(self.daemon.dir)}]}
+        job = self.daemon.submit({**spec(False), "launch": "daemon", "launch_command": command})
+        wait_until("the children", lambda: len(list(out.parent.glob(f"{out.name}.?"))) == RANKS)
+        pids = [r.pid for r in self.daemon.get_job(job).ranks] + [int(p.read_text()) for p in out.parent.glob(f"{out.name}.?")]
+        self.control.do("disarm all")
+        self.control.do(f"arm {point} {action} {SLEEP_MS if action == 'sleep' else ''}")
+        self.daemon.cancel(job)
+
+        def over():
+            if action == "stop":
+                self.let_go_on(self.daemon.launchers())
+            return (self.daemon.state(job) == "CANCELLED" and not any(alive(p) for p in pids) and
+                    not list((self.daemon.dir / "run").glob("launch-*")))
+        wait_until("its end", over)
+        return []
+
+
 class Runner:
     """Runs the cases that were selected, WORKERS at a time."""
 
@@ -418,6 +441,8 @@ class Runner:
         params, passed, checkpoint = self.reference.result()
         if point in AT_STOP:
             results = worker.at_stop(point, action)
+        elif point in AT_CANCEL:
+            results = worker.at_cancel(point, action)
         else:
             results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2,
                                    checkpoint)

@@ -410,6 +410,27 @@ def test_ranks_begin_again_after_their_launcher(supervised, expected):
         assert parameters(log_of(d, job, rank)) == [expected]
 
 
+@pytest.mark.parametrize("also_gaccd", [False, True])
+def test_a_launcher_that_dies_while_it_stops_its_ranks(no_launcher_left, also_gaccd):
+    """The job is over; another launcher ends what the ranks have started, and takes the dead one's files away."""
+    d = no_launcher_left
+    d.allow += [" LauncherLost job="]
+    job = d.submit(shell(d, 'trap "" TERM; sleep 1000 & echo $! > $GATE/child.$RANK; trap "touch $GATE/told.$RANK" TERM; touch $GATE/up.$RANK; while :; do sleep 0.1; done',
+                         grace_ms=60000))
+    wait_until("the ranks", lambda: len(list(gate(d).glob("up.*"))) == 2)
+    pids = wait_pids(d, job) + [int(p.read_text()) for p in gate(d).glob("child.*")]
+    d.cancel(job)
+    wait_until("SIGTERM", lambda: len(list(gate(d).glob("told.*"))) == 2)
+    [launcher] = d.launchers()
+    if also_gaccd:
+        d.kill_gaccd()
+    os.kill(launcher, signal.SIGKILL)
+    if also_gaccd:
+        d.start()
+    wait_until("their death", lambda: not any(alive(p) for p in pids))
+    assert d.state(job) == "CANCELLED"
+
+
 def test_a_launcher_that_cannot_live_fails_the_job(daemon):
     d = daemon
     d.allow += [" LauncherLost job=", " Ended job="]
