@@ -352,6 +352,7 @@ static void drop_posted(struct daemon *d)
 static void free_jobs(struct daemon *d)
 {
 	persist_mute(d->persist);
+	live_submit_give_up(d);
 	drop_posted(d);
 	live_free_all(d);
 }

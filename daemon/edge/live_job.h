@@ -163,6 +163,8 @@ void live_submit(struct daemon *, const struct submit *);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
 void live_submit_done(struct live_job *, enum status, const char *why);
 
+/* gaccd ends: nobody is waited for any more, and jobs that are not durable yet are freed. After persist_mute. */
+void live_submit_give_up(struct daemon *);
 /* The n-th job that is not durable yet, or NULL. */
 struct live_job *live_pending(const struct daemon *, size_t n);
 

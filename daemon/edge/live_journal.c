@@ -33,12 +33,11 @@ struct pending_commit {
 
 static void on_commit_durable(void *arg, enum status st)
 {
-	struct pending_commit *p = arg;
+	const struct pending_commit *p = arg;
 	live_check_store(p->l->d, st);
 	if (!st)
 		live_history_durable(p->l, p->window);
 	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
-	free(p);
 }
 
 void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
@@ -60,11 +59,12 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 							.applied_step = k->applied_step, .term = k->term,
 							.attempt = k->attempt, .outcome = k->outcome,
 							.unix_ns = k->unix_nanos, .payload = { payload, n } } };
-		st = persist_put(l->d->persist, &r, on_commit_durable, p);
+		st = persist_put_own(l->d->persist, &r, on_commit_durable, p);
+	} else {
+		free(p);
 	}
 	free(payload);
 	if (st) {
-		free(p);
 		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
 			(unsigned long long)k->window);
 		daemon_fail(l->d, 74);

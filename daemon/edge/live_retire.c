@@ -95,20 +95,22 @@ struct forgetting {
 
 static void on_forgotten(void *arg, enum status st);
 
-static void forget_some(struct forgetting *f)
+/* Without memory the next gaccd does it. */
+static void forget_some(struct forgetting f)
 {
-	struct journal_record r = { .kind = JOURNAL_FORGET, .forget = { f->job } };
-	if (persist_put(f->d->persist, &r, on_forgotten, f))
-		free(f); /* the next gaccd does it */
+	struct journal_record r = { .kind = JOURNAL_FORGET, .forget = { f.job } };
+	struct forgetting *kept = malloc(sizeof *kept);
+	if (!kept)
+		return;
+	*kept = f;
+	persist_put_own(f.d->persist, &r, on_forgotten, kept);
 }
 
 static void on_forgotten(void *arg, enum status st)
 {
-	struct forgetting *f = arg;
-	live_check_store(f->d, st);
-	if (st || !f->left--)
-		free(f);
-	else
+	struct forgetting f = *(const struct forgetting *)arg;
+	live_check_store(f.d, st);
+	if (!st && f.left--)
 		forget_some(f);
 }
 
@@ -127,10 +129,9 @@ void live_forget_old(struct daemon *d)
 			at = i;
 		}
 	}
-	struct forgetting *f = over > d->conf->history.jobs ? malloc(sizeof *f) : NULL;
-	if (!f)
+	if (over <= d->conf->history.jobs)
 		return;
-	*f = (struct forgetting){ d, oldest->id, oldest->end_window / JOURNAL_FORGET_WINDOWS };
+	struct forgetting f = { d, oldest->id, oldest->end_window / JOURNAL_FORGET_WINDOWS };
 	memmove(&d->job[at], &d->job[at + 1], (d->n_jobs - at - 1) * sizeof *d->job);
 	d->n_jobs--;
 	live_free(oldest);

@@ -67,6 +67,17 @@ static void pending_end(struct daemon *d, struct pending_submit *p, enum status 
 	free(p);
 }
 
+void live_submit_give_up(struct daemon *d)
+{
+	while (d->submitting) {
+		struct live_job *l = d->submitting->l;
+		bool durable = live_find(d, l->id) != NULL;
+		pending_end(d, d->submitting, ST_UNAVAILABLE, "gaccd is stopping", NULL);
+		if (!durable)
+			live_free(l);
+	}
+}
+
 void live_submit_done(struct live_job *l, enum status st, const char *why)
 {
 	struct pending_submit *p = l->d->submitting;

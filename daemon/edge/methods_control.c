@@ -38,7 +38,7 @@ struct durable_call {
 
 static void on_durable(void *arg, enum status st)
 {
-	struct durable_call *p = arg;
+	const struct durable_call *p = arg;
 	live_check_store(p->l->d, st);
 	live_drop(p->l);
 	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
@@ -46,7 +46,6 @@ static void on_durable(void *arg, enum status st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->l->id, status_info(st)->text);
 	else if (!st)
 		p->then(call, p);
-	free(p);
 }
 
 /* Queues the record; false: answered with an error, nothing has changed. `d` is copied. */
@@ -55,11 +54,10 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
 	struct durable_call *p = malloc(sizeof *p);
 	if (p)
 		*p = *d;
-	if (p && persist_put(d->l->d->persist, r, on_durable, p) == ST_OK) {
+	if (p && persist_put_own(d->l->d->persist, r, on_durable, p) == ST_OK) {
 		live_hold(d->l);
 		return true;
 	}
-	free(p);
 	rpc_failf(call, ST_NO_MEMORY, "no memory to write to the journal");
 	return false;
 }

@@ -11,8 +11,8 @@ struct item {
 	struct journal_record record;
 	void *owned[3];        /* copies of its bytes and texts */
 	enum status status;
-	void (*cb)(void *arg, enum status);
-	void *arg;
+	void (*cb)(void *arg, enum status); /* NULL: nobody waits, or it is muted */
+	void *arg, *own_arg;   /* own_arg: to be freed */
 };
 
 struct persist {
@@ -31,6 +31,7 @@ static void item_free(struct item *i)
 		return;
 	for (int k = 0; k < 3; k++)
 		free(i->owned[k]);
+	free(i->own_arg);
 	free(i);
 }
 
@@ -156,7 +157,7 @@ static void on_written(uv_work_t *w, int canceled)
 	p->busy = false;
 	while (i) {
 		struct item *next = i->next;
-		if (i->cb && !p->muted)
+		if (i->cb)
 			i->cb(i->arg, i->status);
 		item_free(i);
 		i = next;
@@ -189,10 +190,22 @@ enum status persist_new(void *loop, struct journal *journal, uint64_t term, stru
 	return ST_OK;
 }
 
+static void mute(struct item *i)
+{
+	for (; i; i = i->next) {
+		i->cb = NULL;
+		free(i->own_arg);
+		i->own_arg = NULL;
+	}
+}
+
 void persist_mute(struct persist *p)
 {
-	if (p)
-		p->muted = true;
+	if (!p)
+		return;
+	p->muted = true;
+	mute(p->batch); /* the pool thread looks at their records alone */
+	mute(p->queue);
 }
 
 void persist_free(struct persist *p)
@@ -205,20 +218,32 @@ void persist_free(struct persist *p)
 	free(p);
 }
 
-enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+static enum status put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg, void *own_arg)
 {
 	struct item *i = calloc(1, sizeof *i);
-	if (!i)
+	if (!i) {
+		free(own_arg);
 		return ST_NO_MEMORY;
-	i->record = *r;
-	i->cb = cb;
-	i->arg = arg;
+	}
+	*i = (struct item){ .record = *r, .cb = cb, .arg = arg, .own_arg = own_arg };
 	if (!own(i)) {
 		item_free(i);
 		return ST_NO_MEMORY;
 	}
+	if (p->muted)
+		mute(i);
 	*p->tail = i;
 	p->tail = &i->next;
 	start(p);
 	return ST_OK;
+}
+
+enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+{
+	return put(p, r, cb, arg, NULL);
+}
+
+enum status persist_put_own(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+{
+	return put(p, r, cb, arg, arg);
 }

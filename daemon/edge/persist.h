@@ -12,12 +12,14 @@ struct persist;
 
 /* `loop` is a uv_loop_t; the journal is borrowed. `term` guards every record. */
 enum status persist_new(void *loop, struct journal *, uint64_t term, struct persist **out);
-/* Callbacks no longer come; records are still written. Takes NULL. */
+/* Callbacks no longer come, arguments that were given away are freed; records are still written. Takes NULL. */
 void persist_mute(struct persist *);
 /* Mutes it, and writes what is queued. Blocks. */
 void persist_free(struct persist *);
 
 /* ST_NO_MEMORY at once (cb is not called), else cb(arg, outcome) later on the loop; cb may be NULL. */
 enum status persist_put(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
+/* The same, and arg, malloc'ed, is given away: it is freed when cb has returned, or when it will not be called. */
+enum status persist_put_own(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
 
 #endif
