@@ -5,10 +5,18 @@
 
 /* ---- pause ---- */
 
+int64_t coord_ran_ns(const struct coord *c, int64_t mono_ns)
+{
+	int64_t now_held = c->held && mono_ns > c->held_since_ns ? mono_ns - c->held_since_ns : 0;
+	return mono_ns - c->held_ns - now_held;
+}
+
 enum status coord_pause(struct coord *c, const char *reason, struct now now)
 {
 	if (c->phase >= COORD_ENDING)
 		return ST_JOB_ENDED;
+	if (!c->held)
+		c->held_since_ns = now.mono_ns;
 	c->held = true;
 	c->n_late = 0;
 	snprintf(c->hold_reason, sizeof c->hold_reason, "%s", reason);
@@ -28,6 +36,7 @@ enum status coord_resume(struct coord *c, const char *reason, struct now now)
 	if (!c->held)
 		return ST_OK;
 	c->held = false;
+	c->held_ns += now.mono_ns - c->held_since_ns;
 	c->hold_reason[0] = '\0';
 	c->late_from_ns = now.mono_ns;
 	coord_event(c, false, "Resumed", -1, reason);
@@ -60,7 +69,6 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 		coord_start_close(c, now);
 	return ST_OK;
 }
-
 
 /* ---- values ---- */
 

@@ -6,25 +6,27 @@
 #define RETRY_NS (INT64_C(100) * 1000000)
 #define MAX_FAILED_ATTEMPTS 16
 
-/* When the window's last two ranks became ready: who made the others wait, and for how long. */
+/* When the window's last two ranks became ready: who made the others wait, and for how long. Pauses count for nobody. */
 static void find_last(const struct coord *c, struct commit *out, struct now now)
 {
-	int64_t last = 0, before = 0;
-	double waited = 0;
+	int64_t opened = c->opened_ran_ns, end = coord_ran_ns(c, now.mono_ns), last = 0, before = 0;
+	double waited = 0, open = (double)(end - opened) * c->spec->ranks;
+	uint32_t n = 0;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		int64_t t = c->rank[r].ready_ns;
-		waited += t && t < now.mono_ns ? (double)(now.mono_ns - t) : 0;
-		if (t > last) {
+		if (!c->rank[r].ready_ns)
+			continue;
+		int64_t t = c->ready_ran_ns[r] > opened ? c->ready_ran_ns[r] : opened;
+		waited += (double)(end - t);
+		if (n++ == 0 || t > last) {
 			before = last;
 			last = t;
 			out->last_rank = r;
-		} else if (t > before) {
+		} else if (n == 2 || t > before) {
 			before = t;
 		}
 	}
-	out->last_lag_ns = before ? last - before : 0;
-	double open = (double)(now.mono_ns - c->opened_ns) * c->spec->ranks;
-	out->wait_fraction = open > 0 && waited < open ? waited / open : 0;
+	out->last_lag_ns = n > 1 ? last - before : 0;
+	out->wait_fraction = open > 0 ? waited / open : 0;
 }
 
 static void sum_votes(const struct coord *c, struct window_sums *s)

@@ -24,6 +24,7 @@ struct coord {
 	uint64_t attempt;              /* open or last attempt of this term */
 	uint32_t failed_attempts;      /* of this window */
 	int64_t phase_since_ns, sent_ns, opened_ns;
+	int64_t opened_ran_ns;
 	struct commit commit;          /* being persisted, or the last durable one */
 	bool have_commit;
 	/* what holds in `window`, and what its decision builds on besides */
@@ -33,11 +34,13 @@ struct coord {
 	/* what operators want */
 	bool held;                     /* the open window is not closed */
 	char hold_reason[256];
+	int64_t held_since_ns, held_ns; /* this pause; all earlier ones together */
 	int64_t late_from_ns;          /* lateness counts from here on: the last resume */
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers;
 	struct rank_progress *rank;
+	int64_t *ready_ran_ns;         /* rank[].ready_ns on the clock of coord_ran_ns */
 	struct late_rank *late;
 	uint32_t n_late;
 	uint64_t *counted;             /* of the window being committed */
@@ -66,6 +69,8 @@ bool coord_all_left(const struct coord *);
 void coord_decide(struct coord *, struct now);
 /* The next attempt, or the end after too many. */
 void coord_fail_attempt(struct coord *, const char *why, struct now);
+/* A monotonic time without the pauses before it: it stands still while the job is held. */
+int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
 /* Finds late ranks; warns, marks the job STALLED or ends it. */
 void coord_watch_late(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */

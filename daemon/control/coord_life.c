@@ -65,9 +65,10 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->carry = carry_first(spec);
 	c->peer = calloc(n_nodes, sizeof *c->peer);
 	c->rank = calloc(spec->ranks, sizeof *c->rank);
+	c->ready_ran_ns = calloc(spec->ranks, sizeof *c->ready_ran_ns);
 	c->late = calloc(spec->ranks, sizeof *c->late);
 	c->counted = calloc(c->n_words, sizeof *c->counted);
-	if (!c->peer || !c->rank || !c->late || !c->counted) {
+	if (!c->peer || !c->rank || !c->ready_ran_ns || !c->late || !c->counted) {
 		coord_free(c);
 		return ST_NO_MEMORY;
 	}
@@ -83,6 +84,7 @@ void coord_free(struct coord *c)
 		return;
 	free(c->peer);
 	free(c->rank);
+	free(c->ready_ran_ns);
 	free(c->late);
 	free(c->counted);
 	updates_fini(&c->updates);

@@ -155,6 +155,7 @@ static void open_window(struct coord *c, uint64_t window, struct now now)
 	c->n_late = 0;
 	c->window_opened_unix_ns = now.unix_ns;
 	c->opened_ns = now.mono_ns;
+	c->opened_ran_ns = coord_ran_ns(c, now.mono_ns);
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		struct rank_progress *p = &c->rank[r];
 		p->counted = p->voided = 0;
@@ -287,9 +288,14 @@ void coord_step(struct coord *c, struct now now)
 
 static void take_ranks(struct coord *c, const struct report *r)
 {
-	for (uint32_t i = 0; i < r->n_ranks; i++)
-		if (r->rank[i].rank < c->spec->ranks)
-			c->rank[r->rank[i].rank] = r->rank[i];
+	for (uint32_t i = 0; i < r->n_ranks; i++) {
+		const struct rank_progress *p = &r->rank[i];
+		if (p->rank >= c->spec->ranks)
+			continue;
+		if (p->ready_ns != c->rank[p->rank].ready_ns)
+			c->ready_ran_ns[p->rank] = coord_ran_ns(c, p->ready_ns);
+		c->rank[p->rank] = *p;
+	}
 }
 
 /* Bitmaps of the nodes are disjoint by construction (a rank lives on one node); audit() checks it by population. */

@@ -55,7 +55,7 @@ struct commit {
 	uint32_t last_rank;
 	uint32_t final;            /* no window follows: `steps` reached, or all ranks have left */
 	int64_t last_lag_ns, unix_nanos;
-	double wait_fraction;      /* of the window's time, averaged over ranks, that a rank had given all and waited */
+	double wait_fraction;      /* of the window's time, averaged over ranks, that a rank had given all and waited; pauses left out */
 	uint64_t digest;           /* of the reduced sum */
 	uint64_t params_digest;    /* after the update; known once applied, not durable */
 	struct carry next;         /* next.scale is that of the next window */

@@ -181,6 +181,53 @@ START_TEST(nobody_is_late_while_it_is_held)
 }
 END_TEST
 
+static void pass(int64_t seconds)
+{
+	now.mono_ns += seconds * SECOND;
+	now.unix_ns += seconds * SECOND;
+}
+
+START_TEST(a_pause_is_nobodys_waiting)
+{
+	pass(4);
+	rank[0].counted = 2;
+	rank[0].ready_ns = now.mono_ns;
+	tell();
+	pass(2);
+	coord_pause(coord, "x", now);
+	pass(50);
+	coord_pause(coord, "once more", now);
+	pass(50);
+	coord_resume(coord, "resumed by ana", now);
+	pass(2);
+	rank[1].counted = 2;
+	rank[1].ready_ns = now.mono_ns;
+	node.complete = true;
+	tell();
+	finish(); /* 8 s, of which one of two ranks has waited 4 */
+	ck_assert_uint_eq(n_stored, 1);
+	ck_assert_double_eq(stored.wait_fraction, 0.25);
+	ck_assert_uint_eq(stored.last_rank, 1);
+	ck_assert_int_eq(stored.last_lag_ns, 4 * SECOND);
+}
+END_TEST
+
+START_TEST(ranks_that_get_ready_in_a_pause_wait_from_its_end)
+{
+	pass(1);
+	coord_pause(coord, "x", now);
+	pass(30);
+	fill();
+	pass(20);
+	coord_resume(coord, "resumed by ana", now);
+	pass(3); /* until the engine has closed the window */
+	finish();
+	ck_assert_uint_eq(n_stored, 1);
+	ck_assert_double_eq(stored.wait_fraction, 0.75);
+	ck_assert_int_eq(stored.last_lag_ns, 0);
+}
+END_TEST
+
 START_TEST(a_restart_keeps_the_hold)
 {
 	fill();
@@ -196,6 +243,12 @@ START_TEST(a_restart_keeps_the_hold)
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
 	fill();
 	ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
+	pass(100);
+	coord_resume(coord, "resumed by ana", now);
+	pass(3);
+	finish();
+	ck_assert_uint_eq(stored.window, 1);
+	ck_assert_double_eq(stored.wait_fraction, 1); /* of the time since the resume */
 }
 END_TEST
 
@@ -329,6 +382,8 @@ static Suite *suite(void)
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
+	tcase_add_test(c, a_pause_is_nobodys_waiting);
+	tcase_add_test(c, ranks_that_get_ready_in_a_pause_wait_from_its_end);
 	tcase_add_test(c, a_restart_keeps_the_hold);
 	tcase_add_test(c, an_update_holds_from_exactly_its_window);
 	tcase_add_test(c, a_window_that_has_begun_is_refused);
