@@ -173,7 +173,7 @@ static const struct yaml_field loss_scale_keys[] = {
 static const struct yaml_field outlier_keys[] = {
 	KEY(factor, F64, outlier.factor, "A norm above factor times the usual one skips the step; 0: off.", POSITIVE),
 	KEY(decay, F64, outlier.decay, "Weight of the past in the moving average; 0.99 unless given.", .min = 0, .max = 1),
-	KEY(warmup_steps, U32, outlier.warmup_steps, "Applied steps before the first skip; 20 unless given."),
+	KEY(warmup_steps, U32, outlier.warmup_steps, "Applied steps before the first skip; as many skips in a row are a new level; 20 unless given."),
 	{ .name = NULL }
 };
 static const struct yaml_field output_keys[] = {

@@ -105,8 +105,9 @@ static void describe_skip(const struct coord *c, char *text, size_t n)
 {
 	const struct commit *k = &c->commit;
 	if (k->skip_reason == SKIP_OUTLIER)
-		snprintf(text, n, "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): outlier_skip",
-			 (unsigned long long)k->window, k->grad_norm, c->spec->outlier_skip.factor, k->usual_norm);
+		snprintf(text, n, "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): outlier_skip%s",
+			 (unsigned long long)k->window, k->grad_norm, c->spec->outlier_skip.factor, k->usual_norm,
+			 k->next.norms.steps ? "" : "; so many in a row are a new level, the usual norm is found anew");
 	else
 		snprintf(text, n, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
 			 (unsigned long long)k->window, k->grad_norm);

@@ -33,7 +33,15 @@ static void take_norm(const struct outlier_skip *o, struct norm_mean *m, double 
 {
 	m->sum = o->decay * m->sum + norm;
 	m->weight = o->decay * m->weight + 1;
-	m->steps++;
+	m->steps += m->steps < UINT32_MAX;
+	m->refused = 0;
+}
+
+/* As many in a row as make a mean are no outliers: the usual norm has changed, and is found anew. */
+static void refuse_norm(const struct outlier_skip *o, struct norm_mean *m)
+{
+	if (++m->refused >= o->warmup_steps)
+		*m = (struct norm_mean){ 0 };
 }
 
 /* ---- the outcome ---- */
@@ -101,6 +109,8 @@ void commit_decide(const struct job_spec *spec, const struct window_sums *in, co
 		out->applied_step++;
 		take_norm(&spec->outlier_skip, &out->next.norms, out->grad_norm);
 	}
+	if (out->skip_reason == SKIP_OUTLIER)
+		refuse_norm(&spec->outlier_skip, &out->next.norms);
 	out->next.scale = loss_scale_next(&spec->dynamic_loss_scale, base->carry.scale, sign_of(in, out));
 	count(in, out, &out->next.counters);
 }

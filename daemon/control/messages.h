@@ -30,7 +30,8 @@ struct counters {
 /* Exponential moving average of the norms of applied steps: sum / weight. */
 struct norm_mean {
 	double sum, weight;
-	uint64_t steps;
+	uint32_t steps;   /* applied */
+	uint32_t refused; /* outliers since the last of them */
 };
 
 /* What later decisions build on besides their own window. It travels with the commits, so that a restart changes nothing. */

@@ -13,8 +13,8 @@ enum kind { U64, U32, F64 };
 		X(F64, usual_norm) X(F64, total_weight) X(F64, divisor) X(F64, grad_norm) X(F64, mean_loss)            \
 		X(U64, micro_count) X(U32, last_rank) X(U64, last_lag_ns) X(U64, unix_nanos) X(F64, wait_fraction)     \
 		X(U64, digest) X(U64, params_digest) X(F64, next.scale.scale) X(U32, next.scale.good)                  \
-		X(U32, next.scale.allowance) X(F64, next.norms.sum) X(F64, next.norms.weight) X(U64, next.norms.steps) \
-		X(U64, next.counters.applied) X(U64, next.counters.skipped_nonfinite)                                  \
+		X(U32, next.scale.allowance) X(F64, next.norms.sum) X(F64, next.norms.weight) X(U32, next.norms.steps) \
+		X(U32, next.norms.refused) X(U64, next.counters.applied) X(U64, next.counters.skipped_nonfinite)                                  \
 		X(U64, next.counters.skipped_outlier) X(U64, next.counters.dropped) X(U64, next.counters.empty)        \
 		X(U64, next.counters.rejected_micros) X(U64, next.counters.partial)
 

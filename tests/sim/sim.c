@@ -509,7 +509,8 @@ static void setup(struct sim *s)
 		k->loss_scale = 16;
 	}
 	if (sim_chance(s, 300))
-		k->outlier_skip = (struct outlier_skip){ .factor = 5, .decay = 0.5, .warmup_steps = 1 };
+		k->outlier_skip = (struct outlier_skip){ .factor = 5, .decay = 0.5, .warmup_steps = 1 + (uint32_t)sim_random(s, 3) };
+	s->level_window = sim_chance(s, 300) ? 1 + sim_random(s, 4) : UINT64_MAX;
 	s->init_rule = (struct spec_init){ (char *)"*", { INIT_ZEROS, 0, 0 } };
 	k->init = &s->init_rule;
 	k->n_init = 1;

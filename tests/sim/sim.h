@@ -87,6 +87,7 @@ struct sim {
 	int64_t now;
 	bool faults;              /* the faulty part of the run */
 	bool operators;           /* who pause and change values */
+	uint64_t level_window;    /* from here on norms are 50 times as high */
 	bool verbose;
 	char failure[512];        /* "" while all invariants hold */
 	struct job_spec spec;
@@ -129,7 +130,7 @@ struct sim {
 	/* what the log must say next: a serial reading of it */
 	struct {
 		double scale, sum, weight;
-		uint32_t good, allowance;
+		uint32_t good, allowance, refused;
 		uint64_t rejected, steps;
 	} serial;
 	/* what has been applied to the parameters */

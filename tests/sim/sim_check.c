@@ -136,6 +136,10 @@ static void check_serial(struct sim *s, const struct commit *k)
 		s->serial.sum = s->serial.sum * o->decay + k->grad_norm;
 		s->serial.weight = s->serial.weight * o->decay + 1;
 		s->serial.steps++;
+		s->serial.refused = 0;
+	} else if (k->skip_reason == SKIP_OUTLIER && ++s->serial.refused == o->warmup_steps) {
+		s->serial.sum = s->serial.weight = 0;
+		s->serial.steps = s->serial.refused = 0;
 	}
 	s->serial.rejected = k->next.counters.rejected_micros;
 	if (!r->enabled)

@@ -182,6 +182,8 @@ static void fill_sums(struct sim *s, struct engine_answer *a)
 	/* of the window alone, so that every attempt finds the same: now and then not finite, or far out */
 	uint64_t luck = (s->seed + s->d.r.window) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
 	double norm = luck % 7 == 3 ? 100 : 1 + (double)(luck % 10) / 10;
+	if (s->d.r.window >= s->level_window)
+		norm *= 50;
 	a->sumsq = pow(norm * s->d.r.sum_weight * s->d.r.loss_scale, 2);
 	a->nonfinite = luck % 5 == 2 && s->spec.dynamic_loss_scale.enabled;
 	a->digest = s->d.r.count * 77 + s->d.r.window;

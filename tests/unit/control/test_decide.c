@@ -271,10 +271,36 @@ START_TEST(outliers_are_skipped_and_do_not_move_the_mean)
 	ck_assert_int_eq(k.skip_reason, SKIP_OUTLIER);
 	ck_assert_double_eq_tol(k.usual_norm, sum / weight, 1e-12);
 	ck_assert_uint_eq(k.applied_step, 3);
-	ck_assert(!memcmp(&k.next.norms, &c.norms, sizeof c.norms));
+	ck_assert(k.next.norms.sum == c.norms.sum && k.next.norms.weight == c.norms.weight && k.next.norms.steps == 3);
 	ck_assert_uint_eq(k.next.counters.skipped_outlier, 1);
 	k = decide(full(2.99 * sum / weight), &c);
 	ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+}
+END_TEST
+
+/* One letter for a window: 1 the usual norm, X ten times that, n not finite; what becomes of it: A applied, S skipped. */
+static void check_run(const char *windows, const char *outcomes)
+{
+	spec.outlier_skip = (struct outlier_skip){ .factor = 3, .decay = 0.5, .warmup_steps = 3 };
+	struct carry c = carry_first(&spec);
+	for (int i = 0; windows[i]; i++) {
+		struct window_sums in = full(windows[i] == 'X' ? 10 : 1);
+		in.nonfinite = windows[i] == 'n';
+		struct commit k = decide(in, &c);
+		ck_assert_msg(k.outcome == (outcomes[i] == 'A' ? OUTCOME_APPLIED : OUTCOME_SKIPPED), "%s, %s: window %d", windows,
+			      outcomes, i);
+		c = k.next;
+	}
+}
+
+START_TEST(outliers_in_a_row_are_a_new_level)
+{
+	check_run("111XX1XX1", "AAASSASSA"); /* not in a row */
+	check_run("111XXXXXX", "AAASSSAAA"); /* warm-up anew */
+	check_run("111XnXnXX", "AAASSSSSA"); /* not finite says nothing */
+	check_run("111XXX111", "AAASSSAAA");
+	check_run("111XXXXXXX1X", "AAASSSAAAAAA");
+	check_run("111XXX111XXXX", "AAASSSAAASSSA");
 }
 END_TEST
 
@@ -370,6 +396,7 @@ static Suite *suite(void)
 	tcase_add_test(c, the_window_is_divided_by_its_own_scale);
 	tcase_add_test(c, the_windows_values_count_not_the_specs);
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
+	tcase_add_test(c, outliers_in_a_row_are_a_new_level);
 	tcase_add_test(c, counters_count_each_outcome);
 	tcase_add_test(c, void_micro_batches_speak_against_the_scale);
 	tcase_add_loop_test(c, rules_are_checked, 0, sizeof specs / sizeof *specs);
