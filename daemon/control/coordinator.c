@@ -342,6 +342,8 @@ void coord_on_report(struct coord *c, uint32_t node, const struct report *r, str
 	p->known = true;
 	if (r->window == c->window || c->phase == COORD_START)
 		take_ranks(c, r);
+	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
+		coord_set_state(c, JOB_STARTING, c->reason, now);
 	if (r->window == c->window && c->phase == COORD_CLOSE && r->phase >= WINDOW_CLOSED)
 		take_bitmap(c, p, r);
 	coord_step(c, now);

@@ -212,6 +212,8 @@ static void take_up(struct live_job *l)
 	if (!l->job)
 		return;
 	live_queue_restore(l, launch && !found && !l->params_durable);
+	if (launch && !l->queued)
+		coord_admit(l->coord, daemon_now(l->d));
 	if (launch && !found && !l->queued)
 		live_launch_begin(l);
 	if (!l->queued && (job_has_tensors(l->job) || l->spec.restores))

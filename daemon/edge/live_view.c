@@ -213,6 +213,8 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	j->id = l->id;
 	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = l->created_unix_ns;
+	if (!j->state_since_unix_nanos) /* it has never changed */
+		j->state_since_unix_nanos = l->created_unix_ns;
 	j->ended_unix_nanos = l->ended_unix_ns;
 	j->uid = l->uid;
 	j->window = l->end_window;

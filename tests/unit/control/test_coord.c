@@ -122,6 +122,32 @@ static void finish(void)
 	}
 }
 
+/* Nobody needs to come for that: PENDING is who waits for its turn, or for its tensors. */
+START_TEST(a_job_with_memory_is_starting)
+{
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	coord_enqueue(coord, "2 jobs before it", now);
+	node.start = START_DECLARED;
+	tell();
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PENDING);
+	node.start = START_ALLOCATED;
+	tell();
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PENDING);
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	node.start = START_DECLARED;
+	tell();
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PENDING);
+	node.start = START_ALLOCATED;
+	tell();
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_STARTING);
+	node.start = START_PARAMS;
+	tell();
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+}
+END_TEST
+
 START_TEST(a_held_window_fills_but_does_not_close)
 {
 	ck_assert_int_eq(coord_pause(coord, "paused by ana", now), ST_OK);
@@ -379,6 +405,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("coord");
 	TCase *c = tcase_create("coord");
 	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, a_job_with_memory_is_starting);
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
