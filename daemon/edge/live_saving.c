@@ -333,6 +333,8 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 	k->state = st ? SAVED_FAILED : SAVED_COMPLETE;
 	if (st)
 		k->ended_unix_ns = daemon_now(l->d).unix_ns;
+	if (st)
+		saved_set_text(&k->path, ""); /* it was to have this name */
 	if (st && !k->message)
 		saved_set_text(&k->message, status_info(st)->text);
 	if (st)

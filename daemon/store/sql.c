@@ -194,8 +194,13 @@ static void lay_log(const char *kind, const char *path)
 		goto done;
 	size -= (size_t)st.st_size;
 	zeros = calloc(1, size);
-	if (!zeros || pwrite(fd, zeros, size, st.st_size) != (ssize_t)size || fdatasync(fd))
-		log_info("%s %s: its log cannot be laid out in advance (%s); commits are slower at first", kind, path, strerror(errno));
+	ssize_t n = zeros ? pwrite(fd, zeros, size, st.st_size) : -1;
+	if (n != (ssize_t)size || fdatasync(fd)) {
+		log_info("%s %s: its log cannot be laid out in advance (%s); commits are slower at first", kind, path,
+			 strerror(n >= 0 && n < (ssize_t)size ? ENOSPC : errno));
+		if (n > 0 && ftruncate(fd, st.st_size) < 0) /* the little that there is belongs to commits */
+			log_error("%s %s: shortening its log: %s", kind, path, strerror(errno));
+	}
 done:
 	if (fd >= 0)
 		close(fd);
