@@ -99,9 +99,14 @@ static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct
 	const char *in = *path ? " in " : "";
 	if (near)
 		return bad(r, at, "unknown key \"%.100s\"%s%s; did you mean \"%s\"?", name, in, path, near);
-	char all[256] = "";
-	for (size_t i = 0, used = 0; i < n && used < sizeof all; i++)
-		used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words[i]);
+	char all[300] = "", last[] = ", ...";
+	for (size_t i = 0, used = 0; i < n; i++) {
+		if (used + strlen(words[i]) + sizeof ", " + sizeof last > sizeof all) {
+			strcpy(all + used, last);
+			break;
+		}
+		used += (size_t)sprintf(all + used, "%s%s", i ? ", " : "", words[i]);
+	}
 	return bad(r, at, "unknown key \"%.100s\"%s%s; there are %s", name, in, path, all);
 }
 
