@@ -209,10 +209,17 @@ static int probe(const char *path)
 	return err;
 }
 
+#define SILENT "it is stopped, hangs or has too much to do: systemctl status gaccd"
+
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 {
 	int err;
 
+	if (rpc->status == ST_STALLED && !*rpc->reason) { /* gRPC's own deadline: not a word came from gaccd */
+		rpc->status = ST_DEADLINE;
+		snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer in time", endpoint);
+		snprintf(rpc->hint, sizeof(rpc->hint), "%s", SILENT ", or give it more time");
+	}
 	if (rpc->status != ST_UNAVAILABLE)
 		return;
 	if (strncmp(endpoint, "unix:", 5) != 0) {
@@ -220,8 +227,13 @@ void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 		return;
 	}
 	err = probe(endpoint + 5);
-	if (!err)
+	if (!err && *rpc->hint) /* gaccd's own words */
 		return;
+	if (!err || err == EAGAIN) {
+		snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s does not answer", endpoint);
+		snprintf(rpc->hint, sizeof(rpc->hint), "%s", SILENT);
+		return;
+	}
 	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s: %s", endpoint, strerror(err));
 	if (err == EACCES) {
 		rpc->status = ST_PERMISSION_DENIED;

@@ -33,6 +33,7 @@ gacc_status gacc_status_of(enum status st)
 	case ST_NO_MEMORY:
 		return GACC_ENOMEM;
 	case ST_STALLED:
+	case ST_DEADLINE:
 		return GACC_ETIMEOUT;
 	case ST_PARAMS_CHANGED:
 		return GACC_EAGAIN;

@@ -15,6 +15,7 @@
 /* One reading: a document, or one value (doc NULL until it is parsed). */
 struct reader {
 	const char *name;  /* of the file, or the origin of a single value */
+	const struct yaml_field *root; /* the whole table */
 	bool marks;        /* say line and column */
 	yaml_document_t *doc;
 	struct yaml_origins *origins;
@@ -85,6 +86,28 @@ static const struct yaml_field *find(const struct yaml_field *table, const char 
 	return NULL;
 }
 
+static void join(char out[MAX_PATH], const char *path, const char *name)
+{
+	snprintf(out, MAX_PATH, "%.120s%s%.120s", path, *path ? "." : "", name);
+}
+
+/* The path of the first key of that name in the sections of `table`. */
+static bool elsewhere(char out[MAX_PATH], const struct yaml_field *table, const char *path, const char *name)
+{
+	for (const struct yaml_field *f = table; f->name; f++) {
+		join(out, path, f->name);
+		if (f->type == YAML_SECTION) {
+			char in[MAX_PATH];
+			memcpy(in, out, sizeof in);
+			if (elsewhere(out, f->fields, in, name))
+				return true;
+		} else if (strcmp(f->name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct yaml_field *table, const char *path,
 			   const char *name)
 {
@@ -97,6 +120,9 @@ static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct
 	words[n] = NULL;
 	const char *near = yaml_nearest(name, words);
 	const char *in = *path ? " in " : "";
+	char other[MAX_PATH];
+	if (elsewhere(other, r->root, "", name))
+		return bad(r, at, "unknown key \"%.100s\"%s%s; there is %s", name, in, path, other);
 	if (near)
 		return bad(r, at, "unknown key \"%.100s\"%s%s; did you mean \"%s\"?", name, in, path, near);
 	char all[300] = "", last[] = ", ...";
@@ -108,11 +134,6 @@ static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct
 		used += (size_t)sprintf(all + used, "%s%s", i ? ", " : "", words[i]);
 	}
 	return bad(r, at, "unknown key \"%.100s\"%s%s; there are %s", name, in, path, all);
-}
-
-static void join(char out[MAX_PATH], const char *path, const char *name)
-{
-	snprintf(out, MAX_PATH, "%.120s%s%.120s", path, *path ? "." : "", name);
 }
 
 static void remember(struct reader *r, const yaml_mark_t *at, const struct yaml_field *f)
@@ -430,7 +451,7 @@ out:
 enum status yaml_read(const struct yaml_field *table, void *obj, const char *name, const char *text, size_t n,
 		      struct yaml_origins *o, struct yaml_error *error)
 {
-	struct reader r = { .name = name, .marks = true, .origins = o, .error = error };
+	struct reader r = { .name = name, .root = table, .marks = true, .origins = o, .error = error };
 	if (n > YAML_MAX_FILE)
 		return bad(&r, NULL, "is bigger than %u MiB", YAML_MAX_FILE >> 20);
 	return read_document(&r, table, NULL, obj, "", text, n);
@@ -439,7 +460,7 @@ enum status yaml_read(const struct yaml_field *table, void *obj, const char *nam
 enum status yaml_set(const struct yaml_field *table, void *obj, const char *path, const char *text, const char *origin,
 		     struct yaml_origins *o, struct yaml_error *error)
 {
-	struct reader r = { .name = origin, .origins = o, .error = error };
+	struct reader r = { .name = origin, .root = table, .origins = o, .error = error };
 	char seen[MAX_PATH] = "", name[64], why[256];
 	const struct yaml_field *f = NULL;
 	for (const char *c = path;; c++) {

@@ -1,11 +1,12 @@
 """SIGSTOP beyond every timeout, then SIGCONT: what hangs is named, killed where that helps, and what wakes up later does no harm."""
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
-from harness import Daemon, alive, wait_until
+from harness import Daemon, alive, build_dir, wait_until
 from test_kills import RANK_LOST, Threads, Trainer, check_all
 from workload import Workload
 
@@ -95,3 +96,14 @@ def test_everything_stopped_at_once(seconds):
             os.kill(pid, signal.SIGCONT)
         check_all(WORK, run.params())
         assert d.pid == both[0] and not d.events("EngineHung")
+
+
+def test_a_stopped_gaccd_is_named():
+    """By gaccctl, in the time it was given, whether the connection is new or not."""
+    with Daemon() as d:
+        os.kill(d.pid, signal.SIGSTOP)
+        p = subprocess.run([build_dir() / "bin/gaccctl", "--endpoint", d.endpoint, "--timeout", "500ms", "jobs"],
+                           capture_output=True, text=True, timeout=20)
+        os.kill(d.pid, signal.SIGCONT)
+        assert p.returncode in (3, 5), p
+        assert f"gaccd at {d.endpoint} did" in p.stderr and "systemctl status gaccd" in p.stderr

@@ -276,6 +276,12 @@ END_TEST
 static const struct {
 	const char *text, *error;
 } wrong[] = {
+	{ "name: mlp", "job.yaml:1:1: unknown key \"name\"; there is metadata.name" },
+	{ "spec: { lr: 1 }", "job.yaml:1:9: unknown key \"lr\" in spec; there is spec.optimizer.lr" },
+	{ "spec: { zzzzzzzz: 1 }",
+	  "job.yaml:1:9: unknown key \"zzzzzzzz\" in spec; there are ranks, micro_size, "
+	  "gradient_accumulation_steps, max_micro_size, steps, batch, reduction, fixed_divisor, grad_of, uneven, accumulate_dtype, "
+	  "gradient_dtype, master, clip_norm, clip_value, nonfinite, loss_scale, dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, init, ..." },
 	{ "spec:\n  micro_sise: 8\n", "job.yaml:2:3: unknown key \"micro_sise\" in spec; did you mean \"micro_size\"?" },
 	{ "spec:\n  reduction: weighted_men\n",
 	  "job.yaml:2:14: spec.reduction: \"weighted_men\" is none of weighted_mean, mean, sum, fixed_divisor;"
