@@ -22,6 +22,13 @@ class Position(c.Structure):
                 ("last_in_window", c.c_int), ("loss_scale", c.c_double)]
 
 
+class Step(c.Structure):
+    _fields_ = [("window", c.c_uint64), ("applied_step", c.c_uint64), ("outcome", c.c_int), ("total_weight", c.c_double),
+                ("divisor", c.c_double), ("micro_count", c.c_uint64), ("grad_norm", c.c_double), ("lr", c.c_double),
+                ("mean_loss", c.c_double), ("last_rank", c.c_uint32), ("last_lag_ns", c.c_int64), ("params_digest", c.c_uint64),
+                ("reduced", c.c_void_p), ("job_done", c.c_int)]
+
+
 class PushOpts(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("weight", c.c_double), ("loss", c.c_double), ("data_key", c.c_uint64),
                 ("present", c.c_void_p), ("zero_after", c.c_int), ("asynchronous", c.c_int)]
@@ -53,7 +60,7 @@ class Job:
         self._need(self.lib.gacc_params(self.job, c.byref(base), c.byref(size)))
         for t, p in enumerate(params):
             p.data = self._view(base.value + self.lib.gacc_param_offset(self.job, c.c_size_t(t)), p)
-        self.slots, self.step = {}, (c.c_char * 256)()  # a gacc_step, which nobody reads here
+        self.slots, self.step = {}, Step()
         self.options = PushOpts(c.sizeof(PushOpts))
 
     def _need(self, status):
@@ -83,12 +90,14 @@ class Job:
                 view.zero_()
         return self.slots[base.value]
 
-    def push(self, weight, zero_after):
-        self.options.weight, self.options.zero_after = weight, zero_after
+    def push(self, weight, zero_after, asynchronous=False):
+        self.options.weight, self.options.zero_after, self.options.asynchronous = weight, zero_after, asynchronous
         self._need(self.lib.gacc_push(self.job, c.byref(self.options), None))
 
     def wait(self):
+        """The outcome of the window, valid until the next one."""
         self._need(self.lib.gacc_wait(self.job, -1, c.byref(self.step)))
+        return self.step
 
     def close(self, done):
         for p, shape in zip(self.params, self.shapes):

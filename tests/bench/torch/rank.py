@@ -4,8 +4,12 @@ Every variant sees the same batches and the same initial parameters:
   bare       forward and backward of 4 micro-batches, nothing else
   ddp        DistributedDataParallel (gloo) as its users write it: no_sync, clip_grad_norm_, AdamW
   ddp_tuned  gradient_as_bucket_view, fused AdamW, foreach clipping
-  gacc       libgacc, backward() adds into the slot, which the daemon zeroes as it reads it
-  gacc_copy  libgacc, a hook copies each gradient into the slot while it is in the cache
+  gacc       libgacc, backward() adds into the slot, which the daemon zeroes as it reads it; two slots, pushed asynchronously
+  gacc_1slot the same with one slot, so that a rank waits for each of its pushes
+  gacc_copy  libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
+
+The first steps of each are compared: parameters and norms of gradients. Not the last ones: f32 itself goes astray on this data, as
+Adam divides what is left of a gradient by its own size (docs/performance.md has figures).
 """
 import argparse
 import json
@@ -23,7 +27,7 @@ from gacc_lib import Job
 
 MODELS = {"S": [784, 512, 512, 10], "M": [784, 2048, 2048, 2048, 10], "L": [784, 4096, 4096, 4096, 4096, 10]}
 K, BATCH, LR, CLIP = 4, 16, 1e-4, 1.0
-SPEC = ("metadata: {{name: {name}}}\nspec: {{micro_size: 4, clip_norm: 1.0, slots_per_rank: 1, batch: 16, "
+SPEC = ("metadata: {{name: {name}}}\nspec: {{micro_size: 4, clip_norm: 1.0, slots_per_rank: {slots}, batch: 16, "
         "optimizer: {{type: adamw, lr: 1.0e-4, weight_decay: 0.01}}}}\n")
 
 
@@ -61,6 +65,8 @@ class Variant:
 
 
 class Bare(Variant):
+    """Trains nothing."""
+
     def step(self):
         for micro in range(K):
             (self.loss(micro) / K).backward()
@@ -81,7 +87,7 @@ class Ddp(Variant):
             with self.model.no_sync():
                 (self.loss(micro) / K).backward()
         (self.loss(K - 1) / K).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, **({"foreach": True} if self.tuned else {}))
+        self.norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, **({"foreach": True} if self.tuned else {}))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=not self.tuned)
         self.steps += 1
@@ -92,12 +98,12 @@ class DdpTuned(Ddp):
 
 
 class Gacc(Variant):
-    copy = False
+    copy, slots = False, 2
 
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
         names, self.params = zip(*self.model.named_parameters())
-        spec = SPEC.format(name=f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}")
+        spec = SPEC.format(name=f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}", slots=self.slots)
         self.job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], spec, dist.get_rank(), dist.get_world_size(), names, self.params)
         if self.copy:
             for t, p in enumerate(self.params):
@@ -115,9 +121,9 @@ class Gacc(Variant):
                 for p, grad in zip(self.params, self.slot):
                     p.grad = grad
             self.loss(micro).backward()
-            self.job.push(BATCH, zero_after=not self.copy)
+            self.job.push(BATCH, zero_after=not self.copy, asynchronous=self.slots > 1)
             micro += 1
-        self.job.wait()
+        self.norm = self.job.wait().grad_norm
         self.steps += 1
 
     def close(self):
@@ -128,7 +134,11 @@ class GaccCopy(Gacc):
     copy = True
 
 
-VARIANTS = {"bare": Bare, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_copy": GaccCopy}
+class Gacc1slot(Gacc):
+    slots = 1
+
+
+VARIANTS = {"bare": Bare, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy}
 
 
 def cpu_of(pid):
@@ -179,17 +189,34 @@ def block(variant, steps):
     return wall, total(cpu() - cpu0) / steps
 
 
+def parameters(v):
+    return torch.cat([p.detach().flatten() for p in v.model.parameters()])
+
+
+def first_steps(variants, steps):
+    """Each variant's first steps, against the first one's that trains: how far apart the parameters are, as a fraction of the way
+    that they have gone, and the norms of the gradients. A scale that is wrong shows in the norms alone: Adam and clipping hide it."""
+    start = parameters(variants["bare"])
+    norms = {}
+    for name, v in variants.items():
+        norms[name] = []
+        for _ in range(steps):
+            v.step()
+            norms[name].append(0.0 if name == "bare" else float(v.norm))
+    names = [n for n in variants if n != "bare"]
+    base, base_norms = parameters(variants[names[0]]), norms[names[0]]
+    way = (base - start).norm()
+    return {"apart": max(((parameters(variants[n]) - base).norm() / way).item() for n in names),
+            "norms_apart": max(abs(x / y - 1) for n in names for x, y in zip(norms[n], base_norms))}
+
+
 def compare(a, variants):
+    result = first_steps(variants, a.first)  # also the warm-up: allocations, page faults, DDP's bucket rebuild
     rounds = {name: [] for name in variants}
-    for v in variants.values():
-        block(v, 2)  # warm-up: allocations, page faults, DDP's bucket rebuild
     for _ in range(a.rounds):
         for name, v in variants.items():
             rounds[name].append(block(v, a.steps))
-    trained = {n: torch.cat([p.detach().flatten() for p in v.model.parameters()]) for n, v in variants.items() if n != "bare"}
-    base = next(iter(trained.values()))
-    apart = {n: ((t - base).norm() / base.norm()).item() for n, t in trained.items()}
-    return {"rounds": rounds, "apart": apart}
+    return {"rounds": rounds, **result}
 
 
 def memory(variants):
@@ -208,6 +235,7 @@ def main():
     p.add_argument("variants")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--first", type=int, default=4)
     a = p.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

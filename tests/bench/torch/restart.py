@@ -22,7 +22,7 @@ data = Data(0)
 for micro in range(2):  # what any trainer does before it can attach: its libraries and its first backward
     torch.nn.functional.cross_entropy(model(data(0, micro)[0]), data(0, micro)[1]).backward()
 attach = time.monotonic()
-job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], SPEC.format(name="restart"), 0, 1, names, params)
+job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], SPEC.format(name="restart", slots=1), 0, 1, names, params)
 ready = time.monotonic()
 job.next()
 first_micro = job.at.micro
