@@ -36,15 +36,15 @@ class Daemon:
         config = pathlib.Path(self.dir.name) / "gaccd.yaml"
         config.write_text(f"runtime_dir: {self.dir.name}\nstate_dir: {self.dir.name}/state\n")
         self.process = subprocess.Popen(
-            [self.build / "bin/gaccd", "--config", config],
-            env={**os.environ, "GACC_BENCH_DAEMON": self.run}, stdout=self.log, stderr=self.log)
+            [self.build / "bin/gaccd", "--config", config], stdout=self.log, stderr=self.log)
         while not os.path.exists(f"{self.dir.name}/gaccd.sock"):
             if self.process.poll() is not None:
                 sys.exit(pathlib.Path(self.log.name).read_text())
             time.sleep(0.05)
 
     def environment(self):
-        return {"GACC_ENDPOINT": self.endpoint, "GACC_LIBRARY": str(self.build / "lib/libgacc.so"), "GACC_BENCH_RUN": self.run, "OMP_NUM_THREADS": "1"}
+        return {"GACC_ENDPOINT": self.endpoint, "GACC_LIBRARY": str(self.build / "lib/libgacc.so"), "GACC_BENCH_RUN": self.run,
+                "GACC_BENCH_DAEMON": str(self.process.pid), "OMP_NUM_THREADS": "1"}
 
     def close(self):
         self.process.terminate()

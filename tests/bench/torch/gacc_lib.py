@@ -34,18 +34,28 @@ class PushOpts(c.Structure):
                 ("present", c.c_void_p), ("zero_after", c.c_int), ("asynchronous", c.c_int)]
 
 
-class Job:
-    """One rank of a job that is made by its first rank. `params` are the tensors to train: they become views of the daemon's."""
+class Client:
+    """A connection to gaccd. One for all jobs of a process: of two, each would wake the other's thread for its answers."""
 
-    def __init__(self, library, endpoint, spec_yaml, rank, ranks, names, params):
+    def __init__(self, library, endpoint):
         self.lib = c.CDLL(library)
         for name in ("gacc_last_error", "gacc_client_error"):
             getattr(self.lib, name).restype = c.c_char_p
         for name in ("gacc_offset", "gacc_param_offset"):
             getattr(self.lib, name).restype = c.c_size_t
-        self.lib.gacc_job_id.restype = c.c_uint64
-        self.client, self.job = c.c_void_p(), c.c_void_p()
-        self._need(self.lib.gacc_open(endpoint.encode(), c.byref(self.client)))
+        self.handle = c.c_void_p()
+        if self.lib.gacc_open(endpoint.encode(), c.byref(self.handle)):
+            raise RuntimeError(f"gacc: cannot open {endpoint}")
+
+    def close(self):
+        self.lib.gacc_close(self.handle)
+
+
+class Job:
+    """One rank of a job that is made by its first rank. `params` are the tensors to train: they become views of the daemon's."""
+
+    def __init__(self, client, spec_yaml, rank, ranks, names, params):
+        self.lib, self.client, self.job = client.lib, client.handle, c.c_void_p()
         opts = AttachOpts(c.sizeof(AttachOpts), None, rank, ranks, spec_yaml.encode(), 0, 0, 0)
         self._need(self.lib.gacc_attach(self.client, c.byref(opts), c.byref(self.job)))
         tensors = (Tensor * len(params))(*[Tensor(n.encode(), 1, p.dim(), (c.c_int64 * 8)(*p.shape), None) for n, p in zip(names, params)])
@@ -104,4 +114,3 @@ class Job:
             p.data, p.grad = torch.empty(shape), None
         self.slots.clear()
         self.lib.gacc_detach(self.job, int(done))
-        self.lib.gacc_close(self.client)

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gacc_lib import Job
+from gacc_lib import Client, Job
 
 MODELS = {"S": [784, 512, 512, 10], "M": [784, 2048, 2048, 2048, 10], "L": [784, 4096, 4096, 4096, 4096, 10]}
 K, BATCH, LR, CLIP = 4, 16, 1e-4, 1.0
@@ -98,13 +98,14 @@ class DdpTuned(Ddp):
 
 
 class Gacc(Variant):
-    copy, slots = False, 2
+    copy, slots, client = False, 2, None
 
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
         names, self.params = zip(*self.model.named_parameters())
         spec = SPEC.format(name=f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}", slots=self.slots)
-        self.job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], spec, dist.get_rank(), dist.get_world_size(), names, self.params)
+        Gacc.client = Gacc.client or Client(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"])
+        self.job = Job(Gacc.client, spec, dist.get_rank(), dist.get_world_size(), names, self.params)
         if self.copy:
             for t, p in enumerate(self.params):
                 p.register_post_accumulate_grad_hook(lambda p, t=t: self.take(p, t))
@@ -141,18 +142,19 @@ class Gacc1slot(Gacc):
 VARIANTS = {"bare": Bare, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy}
 
 
-def cpu_of(pid):
+def stat_of(pid):
+    """Parent; CPU seconds."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def daemons():
-    """gaccd, its engines and what else lives with this run's mark, but the ranks."""
-    mark, found = f"GACC_BENCH_DAEMON={os.environ['GACC_BENCH_RUN']}".encode(), []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    """gaccd and its engines."""
+    daemon, found = int(os.environ["GACC_BENCH_DAEMON"]), []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            if mark in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(int(pid))
+            if daemon in (pid, stat_of(pid)[0]):
+                found.append(pid)
         except OSError:
             pass
     return found
@@ -162,7 +164,7 @@ def cpu():
     """Of this rank; rank 0 adds the daemons'. Seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     mine = usage.ru_utime + usage.ru_stime
-    return mine + (sum(map(cpu_of, daemons())) if dist.get_rank() == 0 else 0)
+    return mine + (sum(stat_of(pid)[1] for pid in daemons()) if dist.get_rank() == 0 else 0)
 
 
 def pss(pid):

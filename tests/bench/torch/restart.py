@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from gacc_lib import Job
+from gacc_lib import Client, Job
 from rank import K, MODELS, SPEC, Data, mlp
 
 started = float(os.environ["GACC_BENCH_STARTED"])  # CLOCK_MONOTONIC when the process was started
@@ -22,7 +22,7 @@ data = Data(0)
 for micro in range(2):  # what any trainer does before it can attach: its libraries and its first backward
     torch.nn.functional.cross_entropy(model(data(0, micro)[0]), data(0, micro)[1]).backward()
 attach = time.monotonic()
-job = Job(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"], SPEC.format(name="restart", slots=1), 0, 1, names, params)
+job = Job(Client(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"]), SPEC.format(name="restart", slots=1), 0, 1, names, params)
 ready = time.monotonic()
 job.next()
 first_micro = job.at.micro
