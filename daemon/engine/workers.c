@@ -13,18 +13,20 @@
 
 #define SPIN_ROUNDS 2000 /* some tens of microseconds: a sleeping thread takes as long to wake */
 
+#define CLOSED (UINT32_C(1) << 31) /* nobody may begin: all items are given out */
+
 struct workers {
 	uint32_t n, n_started; /* threads; started ones, the caller not among them */
 	int spin;
 	pthread_t *thread;
-	workers_fn *fn;        /* the piece at hand, published by `piece` */
+	workers_fn *fn;        /* the piece at hand, published by `inside` */
 	void *arg;
 	uint32_t n_items;
-	bool stop;
+	_Atomic bool stop;
 	_Alignas(64) _Atomic uint32_t piece;   /* number of the piece; futex of the idle */
 	_Atomic uint32_t asleep;
 	_Alignas(64) _Atomic uint32_t next;    /* item */
-	_Alignas(64) _Atomic uint32_t busy;    /* threads that have not finished the piece; futex of the caller */
+	_Alignas(64) _Atomic uint32_t inside;  /* threads that work on the piece, and CLOSED; futex of the caller */
 	_Atomic uint32_t caller_asleep;
 };
 
@@ -90,19 +92,37 @@ static void work(struct workers *w, uint32_t worker)
 		w->fn(w->arg, item, worker);
 }
 
+static bool enter(struct workers *w)
+{
+	uint32_t inside = atomic_load(&w->inside);
+	while (!(inside & CLOSED))
+		if (atomic_compare_exchange_weak(&w->inside, &inside, inside + 1))
+			return true;
+	return false;
+}
+
+static void leave(struct workers *w)
+{
+	if (atomic_fetch_sub(&w->inside, 1) == (CLOSED | 1) && atomic_load(&w->caller_asleep))
+		futex_wake(&w->inside);
+}
+
+/* Who comes late finds the piece closed, or a newer one: nobody waits for a thread that has no CPU. */
 static void *thread_main(void *arg)
 {
 	struct start s = *(struct start *)arg;
 	struct workers *w = s.w;
 	free(arg);
 	flush_subnormals();
-	for (uint32_t seen = 0;; seen++) {
+	for (uint32_t seen = 0;;) {
 		wait_change(w, &w->piece, seen, &w->asleep);
+		seen = atomic_load(&w->piece);
 		if (w->stop)
 			return NULL;
+		if (!enter(w))
+			continue;
 		work(w, s.index);
-		if (atomic_fetch_sub(&w->busy, 1) == 1 && atomic_load(&w->caller_asleep))
-			futex_wake(&w->busy);
+		leave(w);
 	}
 }
 
@@ -129,6 +149,7 @@ enum status workers_new(struct workers **out, uint32_t n)
 		return ST_NO_MEMORY;
 	memset(w, 0, sizeof(*w));
 	w->n = n;
+	w->inside = CLOSED;
 	w->spin = n <= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_ROUNDS : 0;
 	w->thread = calloc(n, sizeof(*w->thread));
 	if (!w->thread)
@@ -174,9 +195,10 @@ void workers_run(struct workers *w, workers_fn *fn, void *arg, uint32_t n_items,
 	w->arg = arg;
 	w->n_items = n_items;
 	atomic_store_explicit(&w->next, 0, memory_order_relaxed);
-	atomic_store_explicit(&w->busy, w->n_started, memory_order_relaxed);
+	atomic_store(&w->inside, 0);
 	publish_piece(w);
 	work(w, 0);
-	for (uint32_t left; (left = atomic_load(&w->busy)) != 0;)
-		wait_change(w, &w->busy, left, &w->caller_asleep);
+	atomic_fetch_or(&w->inside, CLOSED);
+	for (uint32_t inside; (inside = atomic_load(&w->inside)) != CLOSED;)
+		wait_change(w, &w->inside, inside, &w->caller_asleep);
 }
