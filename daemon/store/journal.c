@@ -30,7 +30,12 @@ static const char *const schema_steps[] = {
 	" sha256 BLOB NOT NULL, window INTEGER NOT NULL, applied_step INTEGER NOT NULL, carried INTEGER NOT NULL,"
 	" bytes INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, PRIMARY KEY (job, id)) WITHOUT ROWID;",
 	"ALTER TABLE jobs ADD COLUMN exits BLOB;",
+	/* each window takes the place of the one 16 before it: a commit then changes one page here instead of three */
+	"CREATE TABLE recent (job INTEGER, place INTEGER, window INTEGER NOT NULL, data BLOB NOT NULL,"
+	" PRIMARY KEY (job, place)) WITHOUT ROWID;"
+	"INSERT INTO recent SELECT job, window % 16, window, data FROM payloads; DROP TABLE payloads;",
 };
+_Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 
 /* X(name, SQL) */
 #define STATEMENTS(X)                                                                                                  \
@@ -47,15 +52,14 @@ static const char *const schema_steps[] = {
 	X(EPOCH, "INSERT INTO epochs (job, epoch, base_window, term, reason, at) VALUES (?, ?, ?, ?, ?, ?)")           \
 	X(EPOCH_JOB, "UPDATE jobs SET epoch = ?, next_window = ? WHERE id = ?")                                        \
 	X(VOID_WINDOWS, "DELETE FROM windows WHERE job = ? AND window >= ?")                                           \
-	X(VOID_PAYLOADS, "DELETE FROM payloads WHERE job = ? AND window >= ?")                                         \
+	X(VOID_PAYLOADS, "DELETE FROM recent WHERE job = ? AND window >= ?")                                           \
 	X(WINDOW, "INSERT INTO windows (job, window, epoch, applied_step, term, attempt, outcome, at)"                 \
 		  " VALUES (?, ?, ?, ?, ?, ?, ?, ?)")                                                                  \
-	X(PAYLOAD, "INSERT INTO payloads (job, window, data) VALUES (?, ?, ?)")                                        \
-	X(OLD_PAYLOADS, "DELETE FROM payloads WHERE job = ? AND window <= ?")                                          \
+	X(PAYLOAD, "INSERT OR REPLACE INTO recent (job, place, window, data) VALUES (?, ?, ?, ?)")                     \
 	X(NEXT_WINDOW, "UPDATE jobs SET next_window = ? WHERE id = ?")                                                 \
 	X(FORGET_WINDOWS, "DELETE FROM windows WHERE job = ?1"                                                         \
 			  " AND window < ?2 + (SELECT min(window) FROM windows WHERE job = ?1)")                       \
-	X(FORGET_PAYLOADS, "DELETE FROM payloads WHERE job = ?")                                                       \
+	X(FORGET_PAYLOADS, "DELETE FROM recent WHERE job = ?")                                                         \
 	X(FORGET_UPDATES, "DELETE FROM updates WHERE job = ?")                                                         \
 	X(FORGET_CHECKPOINTS, "DELETE FROM checkpoints WHERE job = ?")                                                 \
 	X(FORGET_EPOCHS, "DELETE FROM epochs WHERE job = ?")                                                           \
@@ -72,7 +76,8 @@ static const char *const schema_steps[] = {
 	X(EACH_JOB, "SELECT id, uuid, request_id, uid, user, created, spec, tensors, params_ready, epoch, next_window,"\
 		    " end_state, end_reason, ended, hold, base, exits FROM jobs WHERE ? OR ended IS NULL ORDER BY id")             \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
-		       " FROM windows w LEFT JOIN payloads p ON p.job = w.job AND p.window = w.window"                 \
+		       " FROM windows w LEFT JOIN recent p"                                                             \
+		       " ON p.job = w.job AND p.place = w.window % 16 AND p.window = w.window"                         \
 		       " WHERE w.job = ?1 AND w.window >= (SELECT next_window - ?2 FROM jobs WHERE id = ?1)"           \
 		       " ORDER BY w.window")                                                                           \
 	X(EACH_CHECKPOINT, "SELECT job, id, request_id, path, sha256, window, applied_step, carried, bytes, started,"  \
@@ -236,9 +241,8 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 	enum status st = sql_run(&j->sql, SQL_WINDOW, "iiiiiiii", job, window, (int64_t)w->epoch, (int64_t)w->applied_step,
 			     (int64_t)w->term, (int64_t)w->attempt, (int64_t)w->outcome, w->unix_ns);
 	if (st == ST_OK)
-		st = sql_run(&j->sql, SQL_PAYLOAD, "iib", job, window, w->payload.data, w->payload.n);
-	if (st == ST_OK)
-		st = sql_run(&j->sql, SQL_OLD_PAYLOADS, "ii", job, window - JOURNAL_KEEP_PAYLOADS);
+		st = sql_run(&j->sql, SQL_PAYLOAD, "iiib", job, window % JOURNAL_KEEP_PAYLOADS, window, w->payload.data,
+			     w->payload.n);
 	return st ? st : sql_run(&j->sql, SQL_NEXT_WINDOW, "ii", window + 1, job);
 }
 

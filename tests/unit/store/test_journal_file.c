@@ -20,17 +20,27 @@
 START_TEST(an_older_schema_is_brought_up_to_date)
 {
 	struct journal *j = open_ok();
-	ck_assert_int_eq(write1(j, term_of(j), job(1)), ST_OK);
+	uint64_t term = term_of(j);
+	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
+	for (uint64_t w = 0; w < 21; w++)
+		ck_assert_int_eq(write1(j, term, commit(1, 1, w, term)), ST_OK);
 	journal_close(j);
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
 	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
-				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; PRAGMA user_version = 1",
+				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; "
+				      "CREATE TABLE payloads (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL,"
+				      " data BLOB NOT NULL, UNIQUE (job, window));"
+				      "INSERT INTO payloads (job, window, data) SELECT job, window, data FROM recent; DROP TABLE recent;"
+				      "PRAGMA user_version = 1",
 				      NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
 	j = open_ok();
 	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
+	struct seen_windows seen = windows(j, 1, UINT64_MAX);
+	ck_assert_uint_eq(seen.n, 21);
+	ck_assert_uint_eq(seen.with_payload, JOURNAL_KEEP_PAYLOADS);
 	journal_close(j);
 }
 END_TEST
