@@ -15,122 +15,17 @@ static const struct option_row no_options[] = {
 	{ NULL, 0, NULL, NULL },
 };
 
-static const struct option_row run_options[] = {
-	{ "ranks", 'n', "N", "how many ranks to start (1, or the job file's)" },
-	{ "micro-size", 0, "K", "micro-batches of each rank in one step" },
-	{ "file", 'f', "FILE", "job file; - is the standard input" },
-	{ "set", 0, "KEY=VALUE", "override one key of the job file; may be repeated" },
-	{ "name", 0, "NAME", "of the job (the program's name)" },
-	{ "steps", 0, "N", "steps after which the job completes (0: when all ranks have left)" },
-	{ "batch", 0, "B", "samples in one micro-batch, for display" },
-	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name" },
-	{ "tee", 0, "RANKS", "whose output is shown here too: all, none, or 0,2 (0)" },
-	{ "max-restarts", 0, "N", "start a rank that died again, at most N times in all (0)" },
-	{ "grace", 0, "TIME", "between asking ranks to end and killing them (10s)" },
-	{ NULL, 0, NULL, NULL },
-};
+/* What several commands have. */
+#define OPTION_SET \
+	{ "set", 0, "KEY=VALUE", "override one key of the job file; may be repeated" }
+#define OPTION_FILE \
+	{ "file", 'f', "FILE", "job file; - is the standard input" }
+#define OPTION_LOG_DIR \
+	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name" }
+#define OPTION_REASON \
+	{ "reason", 0, "TEXT", "kept with the job" }
 
-static const struct option_row submit_options[] = {
-	{ "file", 'f', "FILE", "job file; - is the standard input" },
-	{ "set", 0, "KEY=VALUE", "override one key of the job file; may be repeated" },
-	{ "ranks", 'n', "N", "how many ranks" },
-	{ "name", 0, "NAME", "of the job (the file's name)" },
-	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name" },
-	{ "wait", 0, NULL, "follow the job, and end with it" },
-	{ "tee", 0, "RANKS", "with --wait: whose output is shown: all, none, or 0,2 (0)" },
-	{ "dry-run", 0, NULL, "print the specification as JSON and submit nothing" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row cluster_options[] = {
-	{ "dir", 0, "DIR", "where it lives (XDG_RUNTIME_DIR/gacc-cluster, or TMPDIR/gacc-cluster-UID)" },
-	{ "nodes", 0, "N", "how many gaccd (1)" },
-	{ "gaccd", 0, "PATH", "the program (the one beside gaccctl, or by PATH)" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row jobs_options[] = {
-	{ "all", 'a', NULL, "ended jobs too" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row status_options[] = {
-	{ "watch", 'w', NULL, "show every change until the job ends" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row logs_options[] = {
-	{ "follow", 'f', NULL, "go on until the job ends" },
-	{ "rank", 0, "RANKS", "only these: 0,2" },
-	{ "tail", 0, "N", "only the last N lines of each rank" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row cancel_options[] = {
-	{ "reason", 0, "TEXT", "kept with the job" },
-	{ "grace", 0, "TIME", "what ranks that gaccd has started get between SIGTERM and SIGKILL (the job's own)" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row pause_options[] = {
-	{ "reason", 0, "TEXT", "kept with the job" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row top_options[] = {
-	{ "interval", 'd', "TIME", "between two pictures (1s)" },
-	{ "count", 'n', "N", "how many of them" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row history_options[] = {
-	{ "count", 'n', "N", "how many windows (20)" },
-	{ "micros", 0, NULL, "a line for each micro-batch of each rank" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row events_options[] = {
-	{ "watch", 'w', NULL, "go on with what happens" },
-	{ "since", 0, "TIME", "only the last 5m, 1h, ..." },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row wait_options[] = {
-	{ "for", 0, "GOAL", "state=NAME or step=N (any end)" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row update_options[] = {
-	{ "window", 0, "W", "from this window on (as soon as possible)" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row checkpoint_options[] = {
-	{ "inside-window", 0, NULL, "save: now, with the open window's sum; else at the next boundary" },
-	{ "no-wait", 0, NULL, "save: return when it has begun" },
-	{ "id", 0, "N", "restore: that checkpoint (the newest complete one)" },
-	{ "file", 'f', "FILE", "restore: job file (the specification that was saved)" },
-	{ "set", 0, "KEY=VALUE", "restore: override one key; may be repeated" },
-	{ "ranks", 'n', "N", "restore: how many ranks" },
-	{ "name", 0, "NAME", "restore: of the new job" },
-	{ "wait", 0, NULL, "restore: follow the new job, and end with it" },
-	{ "tee", 0, "RANKS", "restore: with --wait, whose output is shown (0)" },
-	{ "dry-run", 0, NULL, "restore: print the specification and submit nothing" },
-	{ NULL, 0, NULL, NULL },
-};
-
-static const struct option_row bench_options[] = {
-	{ "begin", 'b', "SIZE", "bytes of the smallest gradient (1M)" },
-	{ "end", 'e', "SIZE", "bytes of the largest (64M)" },
-	{ "factor", 'f', "N", "from one size to the next (4)" },
-	{ "iters", 'n', "N", "measured windows of each size (20)" },
-	{ "warmup", 'w', "N", "windows before them (2)" },
-	{ "check", 'c', "0|1", "compare every reduced element with the sum that was pushed (1)" },
-	{ "ranks", 'r', "N", "ranks, which are threads of this program (2)" },
-	{ "path", 0, "shm|inline", "shared memory, or gradients inside the messages (shm)" },
-	{ "json", 'J', "FILE", "the results as JSON, too" },
-	{ NULL, 0, NULL, NULL },
-};
+#define OPTIONS(...) (const struct option_row[]){ __VA_ARGS__, { NULL, 0, NULL, NULL } }
 
 const struct command commands[] = {
 	{
@@ -145,7 +40,18 @@ const struct command commands[] = {
 			   "GACC_RESTART_COUNT and GACC_LOG_DIR, and OMP_NUM_THREADS=1 unless that is set. Its output goes "
 			   "to worker_RANK.log in the log directory. Ctrl-C cancels the job and asks the ranks to end; a "
 			   "second one kills them. Ends with the highest status of a rank (128 + signal for a killed one).",
-		.options = run_options,
+		.options = OPTIONS(
+			{ "ranks", 'n', "N", "how many ranks to start (1, or the job file's)" },
+			{ "micro-size", 0, "K", "micro-batches of each rank in one step" },
+			OPTION_FILE,
+			OPTION_SET,
+			{ "name", 0, "NAME", "of the job (the program's name)" },
+			{ "steps", 0, "N", "steps after which the job completes (0: when all ranks have left)" },
+			{ "batch", 0, "B", "samples in one micro-batch, for display" },
+			OPTION_LOG_DIR,
+			{ "tee", 0, "RANKS", "whose output is shown here too: all, none, or 0,2 (0)" },
+			{ "max-restarts", 0, "N", "start a rank that died again, at most N times in all (0)" },
+			{ "grace", 0, "TIME", "between asking ranks to end and killing them (10s)" }),
 		.min_operands = 1,
 		.max_operands = -1,
 		.runs_program = true,
@@ -161,7 +67,15 @@ const struct command commands[] = {
 			   "themselves (srun, mpirun, torchrun, a shell) with GACC_JOB_ID, RANK and WORLD_SIZE in their "
 			   "environment. With --wait: shows the output of rank 0, ends with the status of the rank that failed "
 			   "first, or with 7 when only the job failed; Ctrl-C leaves the job alone.",
-		.options = submit_options,
+		.options = OPTIONS(
+			OPTION_FILE,
+			OPTION_SET,
+			{ "ranks", 'n', "N", "how many ranks" },
+			{ "name", 0, "NAME", "of the job (the file's name)" },
+			OPTION_LOG_DIR,
+			{ "wait", 0, NULL, "follow the job, and end with it" },
+			{ "tee", 0, "RANKS", "with --wait: whose output is shown: all, none, or 0,2 (0)" },
+			{ "dry-run", 0, NULL, "print the specification as JSON and submit nothing" }),
 		.run = cmd_submit,
 	},
 	{
@@ -173,7 +87,10 @@ const struct command commands[] = {
 		.examples = "eval \"$(gaccctl cluster up)\"\ngaccctl cluster down",
 		.details = "up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. down cancels its "
 			   "jobs, ends exactly that process, and deletes the directory.",
-		.options = cluster_options,
+		.options = OPTIONS(
+			{ "dir", 0, "DIR", "where it lives (XDG_RUNTIME_DIR/gacc-cluster, or TMPDIR/gacc-cluster-UID)" },
+			{ "nodes", 0, "N", "how many gaccd (1)" },
+			{ "gaccd", 0, "PATH", "the program (the one beside gaccctl, or by PATH)" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_cluster,
@@ -185,7 +102,8 @@ const struct command commands[] = {
 		.summary = "list jobs",
 		.usage = "[-a]",
 		.examples = "gaccctl jobs\ngaccctl jobs -a -o json | jq '.jobs[0].applied_step'",
-		.options = jobs_options,
+		.options = OPTIONS(
+			{ "all", 'a', NULL, "ended jobs too" }),
 		.run = cmd_jobs,
 	},
 	{
@@ -195,7 +113,8 @@ const struct command commands[] = {
 		.usage = "[JOB] [-w]",
 		.examples = "gaccctl status 42\ngaccctl status mlp -w",
 		.details = "Without JOB, all jobs that have not ended.",
-		.options = status_options,
+		.options = OPTIONS(
+			{ "watch", 'w', NULL, "show every change until the job ends" }),
 		.max_operands = 1,
 		.run = cmd_status,
 	},
@@ -216,7 +135,10 @@ const struct command commands[] = {
 		.summary = "show the output of a job's ranks",
 		.usage = "JOB [-f] [--rank 0,2] [--tail N]",
 		.examples = "gaccctl logs 42 --rank 3 --tail 50\ngaccctl logs 42 -f",
-		.options = logs_options,
+		.options = OPTIONS(
+			{ "follow", 'f', NULL, "go on until the job ends" },
+			{ "rank", 0, "RANKS", "only these: 0,2" },
+			{ "tail", 0, "N", "only the last N lines of each rank" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_logs,
@@ -228,7 +150,9 @@ const struct command commands[] = {
 		.usage = "[-d 1s] [-n N]",
 		.examples = "gaccctl top\ngaccctl top -n 1",
 		.details = "On a terminal each picture replaces the one before; elsewhere they follow each other.",
-		.options = top_options,
+		.options = OPTIONS(
+			{ "interval", 'd', "TIME", "between two pictures (1s)" },
+			{ "count", 'n', "N", "how many of them" }),
 		.run = cmd_top,
 	},
 	{
@@ -240,7 +164,9 @@ const struct command commands[] = {
 		.details = "LAST is the rank that completed the window and LATE BY how long after the one before; SHORT are the "
 			   "ranks that gave fewer than micro_size. With --micros: who contributed which micro-batches, with "
 			   "what weight and loss, and how long after the first push of that index by any rank.",
-		.options = history_options,
+		.options = OPTIONS(
+			{ "count", 'n', "N", "how many windows (20)" },
+			{ "micros", 0, NULL, "a line for each micro-batch of each rank" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_history,
@@ -265,7 +191,9 @@ const struct command commands[] = {
 		.usage = "[JOB] [-w] [--since 5m]",
 		.examples = "gaccctl events 42\ngaccctl events -w --since 1m",
 		.details = "Without JOB, of the node and all jobs that you may see.",
-		.options = events_options,
+		.options = OPTIONS(
+			{ "watch", 'w', NULL, "go on with what happens" },
+			{ "since", 0, "TIME", "only the last 5m, 1h, ..." }),
 		.max_operands = 1,
 		.run = cmd_events,
 	},
@@ -277,7 +205,8 @@ const struct command commands[] = {
 		.examples = "gaccctl wait 42\ngaccctl wait 42 --for step=100 --timeout 10m",
 		.details = "Ends with 0 when it is there, 7 when the job has failed or cannot get there any more, 5 when the "
 			   "time is up (without --timeout: never). A gaccd that is away is waited for.",
-		.options = wait_options,
+		.options = OPTIONS(
+			{ "for", 0, "GOAL", "state=NAME or step=N (any end)" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_wait,
@@ -289,7 +218,9 @@ const struct command commands[] = {
 		.usage = "JOB... [--reason TEXT] [--grace 30s]",
 		.examples = "gaccctl cancel 42\ngaccctl cancel 42 43 --grace 1m",
 		.details = "Ranks of gaccctl run are ended by it. A second cancel can make the grace shorter, not longer.",
-		.options = cancel_options,
+		.options = OPTIONS(
+			OPTION_REASON,
+			{ "grace", 0, "TIME", "what ranks that gaccd has started get between SIGTERM and SIGKILL (the job's own)" }),
 		.min_operands = 1,
 		.max_operands = -1,
 		.run = cmd_cancel,
@@ -301,7 +232,8 @@ const struct command commands[] = {
 		.usage = "JOB... [--reason TEXT]",
 		.examples = "gaccctl pause 42",
 		.details = "The open window may fill, but is not closed before the job is resumed.",
-		.options = pause_options,
+		.options = OPTIONS(
+			OPTION_REASON),
 		.min_operands = 1,
 		.max_operands = -1,
 		.run = cmd_pause,
@@ -325,7 +257,8 @@ const struct command commands[] = {
 		.examples = "gaccctl update 42 lr=0.01 clip_norm=1\ngaccctl update 42 micro_size=16 --window 500",
 		.details = "Keys: lr (the optimizer's base rate; the schedule goes on), clip_norm and clip_value (0: off), "
 			   "micro_size. All ranks see them from the same window on.",
-		.options = update_options,
+		.options = OPTIONS(
+			{ "window", 0, "W", "from this window on (as soon as possible)" }),
 		.min_operands = 2,
 		.max_operands = -1,
 		.run = cmd_update,
@@ -352,7 +285,17 @@ const struct command commands[] = {
 			    "gaccctl checkpoint restore /data/ckpt/42/step-1000-3 --dry-run",
 		.details = "restore submits a new job with restore_from set: with the specification of the job, or, for a "
 			   "directory, the one that was saved in it. Without --id, from the newest complete checkpoint.",
-		.options = checkpoint_options,
+		.options = OPTIONS(
+			{ "inside-window", 0, NULL, "save: now, with the open window's sum; else at the next boundary" },
+			{ "no-wait", 0, NULL, "save: return when it has begun" },
+			{ "id", 0, "N", "restore: that checkpoint (the newest complete one)" },
+			{ "file", 'f', "FILE", "restore: job file (the specification that was saved)" },
+			{ "set", 0, "KEY=VALUE", "restore: override one key; may be repeated" },
+			{ "ranks", 'n', "N", "restore: how many ranks" },
+			{ "name", 0, "NAME", "restore: of the new job" },
+			{ "wait", 0, NULL, "restore: follow the new job, and end with it" },
+			{ "tee", 0, "RANKS", "restore: with --wait, whose output is shown (0)" },
+			{ "dry-run", 0, NULL, "restore: print the specification and submit nothing" }),
 		.min_operands = 2,
 		.max_operands = 2,
 		.run = cmd_checkpoint,
@@ -367,7 +310,16 @@ const struct command commands[] = {
 			   "push: a rank's push until it is counted; turn: how long it waited to be added in rank order; reduce: "
 			   "from then until the reduced gradient is readable; total: the window of the slowest rank; algbw: size "
 			   "/ total; busbw: the gradients of all ranks / total. The columns are those of nccl-tests.",
-		.options = bench_options,
+		.options = OPTIONS(
+			{ "begin", 'b', "SIZE", "bytes of the smallest gradient (1M)" },
+			{ "end", 'e', "SIZE", "bytes of the largest (64M)" },
+			{ "factor", 'f', "N", "from one size to the next (4)" },
+			{ "iters", 'n', "N", "measured windows of each size (20)" },
+			{ "warmup", 'w', "N", "windows before them (2)" },
+			{ "check", 'c', "0|1", "compare every reduced element with the sum that was pushed (1)" },
+			{ "ranks", 'r', "N", "ranks, which are threads of this program (2)" },
+			{ "path", 0, "shm|inline", "shared memory, or gradients inside the messages (shm)" },
+			{ "json", 'J', "FILE", "the results as JSON, too" }),
 		.run = cmd_bench,
 	},
 	{
