@@ -82,21 +82,6 @@ static int save(struct invocation *inv, const char *job)
 
 /* --- list */
 
-static int list_json(struct invocation *inv, const gacc_checkpoints *all)
-{
-	const char **json;
-	int st;
-
-	json = json_list_new(inv, all->n, &st);
-	if (!json)
-		return st;
-	for (size_t i = 0; i < all->n; i++)
-		json[i] = all->checkpoint[i].json;
-	st = print_json_list(inv, "checkpoints", json, all->n);
-	free(json);
-	return st;
-}
-
 static int list(struct invocation *inv, const char *job)
 {
 	gacc_checkpoints *all;
@@ -107,7 +92,7 @@ static int list(struct invocation *inv, const char *job)
 	if (gacc_checkpoint_list(inv->client, job, &all))
 		return fail_client(inv);
 	if (wants_data(inv))
-		st = list_json(inv, all);
+		st = print_json_list(inv, "checkpoints", all->checkpoint, all->n);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < all->n; i++)
 			fprintf(inv->out, "%s\n", all->checkpoint[i].path);

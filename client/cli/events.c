@@ -17,21 +17,6 @@ struct look {
 	bool first;           /* nothing has been printed yet */
 };
 
-static int print_events_json(struct invocation *inv, const gacc_job_event *event, size_t n)
-{
-	const char **json;
-	int st;
-
-	json = json_list_new(inv, n, &st);
-	if (!json)
-		return st;
-	for (size_t i = 0; i < n; i++)
-		json[i] = event[i].json;
-	st = print_json_list(inv, "events", json, n);
-	free(json);
-	return st;
-}
-
 /* Those of the page that are young enough; ids and times ascend together. */
 static int print_page(struct invocation *inv, struct look *look, const gacc_events *page)
 {
@@ -43,7 +28,7 @@ static int print_page(struct invocation *inv, struct look *look, const gacc_even
 	for (; n && event->unix_nanos < look->since_nanos; n--)
 		event++;
 	if (wants_data(inv)) {
-		st = print_events_json(inv, event, n);
+		st = print_json_list(inv, "events", event, n);
 	} else if (inv->format == FORMAT_NAME) {
 		for (size_t i = 0; i < n; i++)
 			fprintf(inv->out, "event/%" PRIu64 "\n", event[i].id);

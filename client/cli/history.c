@@ -89,21 +89,6 @@ static void view_micros(struct invocation *inv, const gacc_history *h)
 	sheet_print(s);
 }
 
-static int windows_json(struct invocation *inv, const gacc_history *h)
-{
-	const char **json;
-	int st;
-
-	json = json_list_new(inv, h->n, &st);
-	if (!json)
-		return st;
-	for (size_t i = 0; i < h->n; i++)
-		json[i] = h->window[i].json;
-	st = print_json_list(inv, "windows", json, h->n);
-	free(json);
-	return st;
-}
-
 int cmd_history(struct invocation *inv)
 {
 	bool micros = opt_flag(inv, "micros");
@@ -116,7 +101,7 @@ int cmd_history(struct invocation *inv)
 	if (gacc_job_history(inv->client, job_operand(inv->operand[0]), 0, (uint32_t)limit, micros, &h))
 		return fail_client(inv);
 	if (wants_data(inv))
-		st = windows_json(inv, h);
+		st = print_json_list(inv, "windows", h->window, h->n);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < h->n; i++)
 			fprintf(inv->out, "window/%" PRIu64 "\n", h->window[i].window);

@@ -8,20 +8,6 @@
 #include "output.h"
 #include "view.h"
 
-static int print_jobs_json(struct invocation *inv, const gacc_jobs *jobs)
-{
-	const char **json = calloc(jobs->n + 1, sizeof(*json));
-	int st;
-
-	if (!json)
-		return fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
-	for (size_t i = 0; i < jobs->n; i++)
-		json[i] = jobs->job[i].json;
-	st = print_json_list(inv, "jobs", json, jobs->n);
-	free(json);
-	return st;
-}
-
 static void print_names(struct invocation *inv, const gacc_jobs *jobs)
 {
 	for (size_t i = 0; i < jobs->n; i++)
@@ -38,7 +24,7 @@ int cmd_jobs(struct invocation *inv)
 	if (gacc_job_list(inv->client, opt_flag(inv, "all"), &jobs))
 		return fail_client(inv);
 	if (wants_data(inv))
-		st = print_jobs_json(inv, jobs);
+		st = print_json_list(inv, "jobs", jobs->job, jobs->n);
 	else if (inv->format == FORMAT_NAME)
 		print_names(inv, jobs);
 	else
@@ -124,7 +110,7 @@ static int status_of_all(struct invocation *inv)
 		return fail_client(inv);
 	if (!jobs->n && !wants_data(inv))
 		fputs("no job is running; ended ones: gaccctl jobs -a\n", inv->err);
-	st = wants_data(inv) ? print_jobs_json(inv, jobs) : show_status(inv, jobs);
+	st = wants_data(inv) ? print_json_list(inv, "jobs", jobs->job, jobs->n) : show_status(inv, jobs);
 	gacc_jobs_free(jobs);
 	return st;
 }

@@ -319,34 +319,34 @@ int print_jsonf(struct invocation *inv, const char *fmt, ...)
 	return print_json(inv, text);
 }
 
-const char **json_list_new(struct invocation *inv, size_t n, int *exit_status)
-{
-	const char **list = calloc(n + 1, sizeof(*list));
-
-	if (!list)
-		*exit_status = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
-	return list;
-}
-
 int print_json(struct invocation *inv, const char *json)
 {
 	return print_value(inv, json_loads(json, 0, NULL));
 }
 
-int print_json_list(struct invocation *inv, const char *key, const char *const *json, size_t n)
+/* The i-th of such structs, by its text. */
+static const char *json_of_item(const void *items, size_t i, size_t item_bytes, size_t json_at)
+{
+	return *(const char *const *)((const char *)items + i * item_bytes + json_at);
+}
+
+int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes, size_t json_at)
 {
 	json_t *list;
 	int st = EXIT_OK;
 
 	if (inv->format == FORMAT_JSONL) {
 		for (size_t i = 0; i < n && st == EXIT_OK; i++)
-			st = print_json(inv, json[i]);
+			st = print_json(inv, json_of_item(items, i, item_bytes, json_at));
 		return st;
 	}
 	list = json_array();
 	for (size_t i = 0; i < n && list; i++)
-		json_array_append_new(list, json_loads(json[i], 0, NULL));
-	return print_value(inv, json_pack("{s:o}", key, list));
+		if (json_array_append_new(list, json_loads(json_of_item(items, i, item_bytes, json_at), 0, NULL))) {
+			json_decref(list);
+			list = NULL;
+		}
+	return print_value(inv, list ? json_pack("{s:o}", key, list) : NULL);
 }
 
 /* --- for people */

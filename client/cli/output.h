@@ -49,14 +49,14 @@ void sheet_print(struct sheet *s);
 
 /* --- data */
 
-/* Prints the objects as {"KEY":[...]} in JSON or YAML, or one per line with -o jsonl. */
-int print_json_list(struct invocation *inv, const char *key, const char *const *json, size_t n);
+/* Prints n structs of libgacc, each by its member `json`, as {"KEY":[...]} in JSON or YAML, or one per line with -o jsonl. */
+#define print_json_list(inv, key, items, n) \
+	print_json_items(inv, key, items, n, sizeof(*(items)), offsetof(__typeof__(*(items)), json))
+int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes, size_t json_at);
 /* Prints one object, in the format that was asked for. */
 int print_json(struct invocation *inv, const char *json);
 /* The same for one that is made here. */
 int print_jsonf(struct invocation *inv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Members for a list to be printed: n strings, NULL without memory (then fail_with() was called). */
-const char **json_list_new(struct invocation *inv, size_t n, int *exit_status);
 static inline bool wants_data(const struct invocation *inv)
 {
 	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL || inv->format == FORMAT_YAML;

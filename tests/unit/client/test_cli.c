@@ -429,7 +429,7 @@ END_TEST
 
 START_TEST(lists_as_json)
 {
-	const char *two[] = { "{\"id\":1}", "{\"id\":2}" };
+	const gacc_job_info two[] = { { .json = "{\"id\":1}" }, { .json = "{\"id\":2}" } };
 	json_t *j;
 
 	inv.format = FORMAT_JSON;
