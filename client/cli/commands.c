@@ -100,10 +100,15 @@ const struct command commands[] = {
 		.aliases = "ps list",
 		.group = "Look",
 		.summary = "list jobs",
-		.usage = "[-a]",
-		.examples = "gaccctl jobs\ngaccctl jobs -a -o json | jq '.jobs[0].applied_step'",
+		.usage = "[-a] [-w] [--state STATES] [--user NAME]",
+		.examples = "gaccctl jobs\ngaccctl jobs --state failed,node_fail --user ana\n"
+			    "gaccctl jobs -a -o json | jq '.jobs[0].applied_step'",
+		.details = "A state that is an end (completed, failed, cancelled, node_fail) asks for ended jobs, too.",
 		.options = OPTIONS(
-			{ "all", 'a', NULL, "ended jobs too" }),
+			{ "all", 'a', NULL, "ended jobs too" },
+			{ "watch", 'w', NULL, "show the list whenever it changes" },
+			{ "state", 0, "STATES", "only jobs in one of these states: running,stalled" },
+			{ "user", 0, "NAME", "only jobs of this user" }),
 		.run = cmd_jobs,
 	},
 	{

@@ -15,6 +15,7 @@ struct look {
 	uint64_t after_id;
 	int64_t since_nanos;  /* 0: all */
 	bool first;           /* nothing has been printed yet */
+	struct contact contact;
 };
 
 /* Those of the page that are young enough; ids and times ascend together. */
@@ -51,7 +52,8 @@ static int print_new(struct invocation *inv, struct look *look)
 
 	while (n == PAGE && st == EXIT_OK) {
 		if (gacc_job_events(inv->client, look->job, look->after_id, PAGE, &page))
-			return fail_client(inv);
+			return contact_failed(inv, &look->contact);
+		contact_made(&look->contact);
 		n = page->n;
 		if (n)
 			look->after_id = page->event[n - 1].id;
@@ -73,7 +75,7 @@ int cmd_events(struct invocation *inv)
 	if (since_ms)
 		look.since_nanos = unix_nanos_now() - since_ms * 1000000;
 	st = print_new(inv, &look);
-	while (st == EXIT_OK && opt_flag(inv, "watch")) {
+	while (st == EXIT_OK && opt_flag(inv, "watch") && !ferror(inv->out)) {
 		nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * 1000000L }, NULL);
 		st = print_new(inv, &look);
 	}

@@ -1,4 +1,4 @@
-/* jobs, status, describe. */
+/* status, describe. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -8,37 +8,12 @@
 #include "output.h"
 #include "view.h"
 
-static void print_names(struct invocation *inv, const gacc_jobs *jobs)
-{
-	for (size_t i = 0; i < jobs->n; i++)
-		fprintf(inv->out, "job/%" PRIu64 "\n", jobs->job[i].id);
-}
-
-int cmd_jobs(struct invocation *inv)
-{
-	gacc_jobs *jobs;
-	int st = EXIT_OK;
-
-	if (!open_client(inv, &st))
-		return st;
-	if (gacc_job_list(inv->client, opt_flag(inv, "all"), &jobs))
-		return fail_client(inv);
-	if (wants_data(inv))
-		st = print_json_list(inv, "jobs", jobs->job, jobs->n);
-	else if (inv->format == FORMAT_NAME)
-		print_names(inv, jobs);
-	else
-		view_jobs(inv, jobs);
-	gacc_jobs_free(jobs);
-	return st;
-}
-
 /* --- status */
 
 static int show_status(struct invocation *inv, const gacc_jobs *jobs)
 {
 	if (inv->format == FORMAT_NAME) {
-		print_names(inv, jobs);
+		view_names(inv, jobs);
 		return EXIT_OK;
 	}
 	for (size_t i = 0; i < jobs->n; i++) {
@@ -72,8 +47,7 @@ static int watch_status(struct invocation *inv, const char *job)
 			continue;
 		if (st)
 			break;
-		if (may_color(inv->out) && !wants_data(inv))
-			fputs("\033[H\033[2J", inv->out);
+		clear_screen(inv);
 		show_one(inv, jobs);
 		fflush(inv->out);
 		gacc_jobs_free(jobs);
@@ -164,7 +138,7 @@ static int describe_job(struct invocation *inv, const char *job)
 	if (wants_data(inv))
 		st = print_json(inv, jobs->job[0].json);
 	else if (inv->format == FORMAT_NAME)
-		print_names(inv, jobs);
+		view_names(inv, jobs);
 	else
 		view_job(inv, &jobs->job[0]);
 	gacc_jobs_free(jobs);

@@ -174,6 +174,18 @@ bool open_client_for(struct invocation *inv, int default_ms, int *exit_status)
 	return true;
 }
 
+int contact_failed(struct invocation *inv, struct contact *c)
+{
+	gacc_failure_info f = gacc_failure(inv->client);
+
+	if (!c->made || f.status != GACC_EUNAVAIL)
+		return fail_client(inv);
+	if (!c->lost)
+		fprintf(inv->err, "%s; trying again\n", f.message);
+	c->lost = true;
+	return EXIT_OK;
+}
+
 const char *job_operand(const char *text)
 {
 	return strncmp(text, "job/", 4) ? text : text + 4;
@@ -235,6 +247,12 @@ bool may_color(FILE *f)
 	const char *no = getenv("NO_COLOR");
 
 	return !(no && *no) && isatty(fileno(f)) == 1;
+}
+
+void clear_screen(struct invocation *inv)
+{
+	if (may_color(inv->out) && !wants_data(inv))
+		fputs("\033[H\033[2J", inv->out);
 }
 
 struct sheet *sheet_new(struct invocation *inv, const struct column *columns)

@@ -22,6 +22,18 @@ bool open_client(struct invocation *inv, int *exit_status);
 /* The same for calls that last so long unless --timeout says otherwise. */
 bool open_client_for(struct invocation *inv, int timeout_ms, int *exit_status);
 
+/* For commands that ask gaccd again and again. */
+struct contact {
+	bool made, lost;
+};
+/* After an answer. */
+static inline void contact_made(struct contact *c)
+{
+	*c = (struct contact){ .made = true };
+}
+/* After a failure: EXIT_OK when gaccd has answered before and is only away, which is said once; else fail_client(). */
+int contact_failed(struct invocation *inv, struct contact *c);
+
 /* "job/42" is 42. */
 const char *job_operand(const char *text);
 /* The job file, "-" being the standard input; malloc'ed, NULL: fail_with() was called. */
@@ -74,5 +86,7 @@ char *bytes(char out[SHORT], uint64_t n);
 int64_t unix_nanos_now(void);
 /* Escape sequences may be used on `f`. */
 bool may_color(FILE *f);
+/* Before a picture that replaces the one before: on a terminal, and not before data. */
+void clear_screen(struct invocation *inv);
 
 #endif

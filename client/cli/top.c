@@ -8,8 +8,6 @@
 #include "signals.h"
 #include "view.h"
 
-#define CLEAR "\033[H\033[2J"
-
 static void say_node(struct invocation *inv, const gacc_node_info *n)
 {
 	char used[SHORT], limit[SHORT];
@@ -20,26 +18,26 @@ static void say_node(struct invocation *inv, const gacc_node_info *n)
 	fprintf(inv->out, " shared memory  %u CPUs (%s)\n\n", n->cpus, n->kernels);
 }
 
-static int draw(struct invocation *inv, bool redraw)
+static int draw(struct invocation *inv, struct contact *contact)
 {
 	gacc_node_info *node;
 	gacc_jobs *jobs;
 
 	if (gacc_node_get(inv->client, &node))
-		return fail_client(inv);
+		return contact_failed(inv, contact);
 	if (gacc_job_list(inv->client, 0, &jobs)) {
 		gacc_node_free(node);
-		return fail_client(inv);
+		return contact_failed(inv, contact);
 	}
-	if (redraw)
-		fputs(CLEAR, inv->out);
+	contact_made(contact);
+	clear_screen(inv);
 	say_node(inv, node);
 	view_jobs(inv, jobs);
 	for (size_t i = 0; i < jobs->n; i++) {
 		fputc('\n', inv->out);
 		view_status(inv, &jobs->job[i]);
 	}
-	if (!redraw)
+	if (!may_color(inv->out))
 		fputc('\n', inv->out);
 	fflush(inv->out);
 	gacc_jobs_free(jobs);
@@ -57,7 +55,7 @@ static bool pause_for(int signals, int64_t ms)
 
 int cmd_top(struct invocation *inv)
 {
-	bool redraw = may_color(inv->out);
+	struct contact contact = { 0 };
 	int64_t interval_ms;
 	uint64_t count;
 	int signals, st = EXIT_OK;
@@ -72,7 +70,7 @@ int cmd_top(struct invocation *inv)
 		return st;
 	signals = signals_open();
 	do
-		st = draw(inv, redraw);
+		st = draw(inv, &contact);
 	while (st == EXIT_OK && --count && pause_for(signals, interval_ms));
 	if (signals >= 0)
 		close(signals);

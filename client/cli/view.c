@@ -78,6 +78,12 @@ static void job_row(struct sheet *s, const gacc_job_info *j)
 	sheet_cell(s, "%s", *j->reason ? j->reason : "-");
 }
 
+void view_names(struct invocation *inv, const gacc_jobs *jobs)
+{
+	for (size_t i = 0; i < jobs->n; i++)
+		fprintf(inv->out, "job/%" PRIu64 "\n", jobs->job[i].id);
+}
+
 void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
 {
 	static const struct column columns[] = {

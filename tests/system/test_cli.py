@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Client, Rank, alive, build_dir, wait_until
+from harness import Client, Daemon, Rank, alive, build_dir, wait_until
 
 GACCCTL, LINEAR = build_dir() / "bin/gaccctl", build_dir() / "bin/linear"
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
@@ -238,6 +238,48 @@ def test_submit_wait_ends_with_the_rank_that_failed(cluster, tmp_path):
 
 
 # ---- control ----
+
+
+def test_jobs_by_state_and_user(cluster):
+    running = cluster.submit(name="running")
+    ended = cluster.submit(name="ended")
+    cluster.run("cancel", ended)
+    wait_until("its end", lambda: cluster.state(ended) == "CANCELLED")
+    me = cluster.json("describe", f"job/{running}")["user"]
+
+    def names(*words):
+        return cluster.run("jobs", "-o", "name", *words).split()
+    assert names("--state", "pending") == names("--state", "PENDING,stalled") == [f"job/{running}"]
+    assert names("--state", "stalled") == [] == names("--user", me + "x")
+    assert f"job/{ended}" in names("--state", "cancelled", "--user", me) and f"job/{running}" not in names("--state", "cancelled")
+    assert set(names("--state", "cancelled,pending", "--user", me)) >= {f"job/{running}", f"job/{ended}"}
+    assert [j["id"] for j in cluster.json("jobs", "--state", "pending")["jobs"]] == [running]
+    for bad in ("", "running,", "walking"):
+        cluster.run("jobs", "--state", bad, code=2)
+        assert f"--state {bad}: states are pending" in cluster.err
+    cluster.run("cancel", running)
+
+
+def test_watching_goes_on_over_a_restart(folder):
+    with Daemon() as d:
+        cli = Cli(folder, d.endpoint)
+        watching = [cli.start("jobs", "-w", "-o", "jsonl"), cli.start("events", "-w", "-o", "name"), cli.start("top", "-d", "50ms")]
+        first = cli.submit(name="before")
+        assert json.loads(watching[0].stdout.readline())["id"] == first
+        assert watching[1].stdout.readline().startswith("event/") and "gaccd" in watching[2].stdout.readline()
+        d.kill_gaccd()
+        for w in watching:
+            assert "; trying again" in w.stderr.readline()
+        d.start()
+        second = cli.submit(name="after")
+        wait_until("the second job", lambda: json.loads(watching[0].stdout.readline())["id"] == second)
+        event = cli.json("events", second)["events"][0]["id"]
+        wait_until("its event", lambda: watching[1].stdout.readline() == f"event/{event}\n")
+        wait_until("both in one picture", lambda: " 2 jobs " in watching[2].stdout.readline())
+        for w in watching:
+            w.terminate(), w.wait(), w.stdout.close(), w.stderr.close()
+        for job in (first, second):
+            d.cancel(job)
 
 
 def test_pause_resume_update(cluster):
