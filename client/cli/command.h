@@ -98,6 +98,9 @@ bool parse_duration(const char *text, int64_t *out_ms);
 void print_help(FILE *out);
 void print_command_help(FILE *out, const struct command *c);
 void print_man(FILE *out);
+
+/* --- completion.c */
+
 /* shell: "bash", "zsh", "fish"; false: another. */
 bool print_completion(FILE *out, const char *shell);
 

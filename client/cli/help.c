@@ -1,4 +1,4 @@
-/* Help, man page and completion, all from the table of commands. */
+/* Help and man page, from the table of commands. */
 #include <string.h>
 
 #include "command.h"
@@ -173,104 +173,7 @@ void print_man(FILE *out)
 	      out);
 }
 
-/* --- completion */
-
-static void bash_words(FILE *out, const struct option_row *rows)
-{
-	for (; rows->name; rows++) {
-		if (rows->letter)
-			fprintf(out, " -%c", rows->letter);
-		fprintf(out, " --%s", rows->name);
-	}
-}
-
-static bool takes_job(const struct command *c)
-{
-	return strstr(c->usage, "JOB") || strstr(c->usage, "job/ID");
-}
-
-static void bash(FILE *out)
-{
-	fputs("_gaccctl() {\n"
-	      "\tlocal cur=${COMP_WORDS[COMP_CWORD]} cmd= i words=\n"
-	      "\tfor ((i = 1; i < COMP_CWORD; i++)); do\n"
-	      "\t\tcase ${COMP_WORDS[i]} in -*) ;; *) cmd=${COMP_WORDS[i]}; break ;; esac\n"
-	      "\tdone\n"
-	      "\tcase $cmd in\n"
-	      "\t'') words='",
-	      out);
-	for (const struct command *c = commands; c->name; c++)
-		fprintf(out, "%s%s", c == commands ? "" : " ", c->name);
-	bash_words(out, global_options);
-	fputs("' ;;\n", out);
-	for (const struct command *c = commands; c->name; c++) {
-		fprintf(out, "\t%s) words='", c->name);
-		bash_words(out, c->options);
-		bash_words(out, global_options);
-		fputs("'", out);
-		if (takes_job(c))
-			fputs("; [[ $cur == -* ]] || words=$(gaccctl jobs -a -o name 2>/dev/null)", out);
-		if (c->words)
-			fprintf(out, "; words+=' %s'", c->words);
-		fputs(" ;;\n", out);
-	}
-	fputs("\tesac\n"
-	      "\tmapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-	      "}\n"
-	      "complete -o default -F _gaccctl gaccctl\n",
-	      out);
-}
-
-static void fish_options(FILE *out, const char *command, const struct option_row *rows)
-{
-	for (; rows->name; rows++) {
-		fputs("complete -c gaccctl", out);
-		if (command)
-			fprintf(out, " -n '__fish_seen_subcommand_from %s'", command);
-		fprintf(out, " -l %s", rows->name);
-		if (rows->letter)
-			fprintf(out, " -s %c", rows->letter);
-		fprintf(out, "%s -d \"%s\"\n", rows->value ? " -r" : "", rows->help);
-	}
-}
-
-static void fish(FILE *out)
-{
-	for (const struct command *c = commands; c->name; c++)
-		fprintf(out, "complete -c gaccctl -n __fish_use_subcommand -a %s -d \"%s\"\n", c->name, c->summary);
-	fish_options(out, NULL, global_options);
-	for (const struct command *c = commands; c->name; c++) {
-		fish_options(out, c->name, c->options);
-		if (c->words)
-			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name, c->words);
-		if (takes_job(c))
-			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a "
-				     "'(gaccctl jobs -a -o name 2>/dev/null)'\n",
-				c->name);
-	}
-}
-
-bool print_completion(FILE *out, const char *shell)
-{
-	if (!strcmp(shell, "zsh"))
-		fputs("autoload -U +X bashcompinit && bashcompinit\n", out);
-	if (!strcmp(shell, "bash") || !strcmp(shell, "zsh"))
-		bash(out);
-	else if (!strcmp(shell, "fish"))
-		fish(out);
-	else
-		return false;
-	return true;
-}
-
 /* --- handlers */
-
-int cmd_completion(struct invocation *inv)
-{
-	if (!print_completion(inv->out, inv->operand[0]))
-		return fail_usage(inv, "%s: bash, zsh or fish is needed", inv->operand[0]);
-	return EXIT_OK;
-}
 
 int cmd_help(struct invocation *inv)
 {

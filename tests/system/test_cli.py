@@ -597,15 +597,29 @@ def test_schema_takes_what_gaccctl_takes(cluster):
 # ---- completion ----
 
 
+# what a shell does with a completion script and the words of a command line; it prints a line for each proposal
+SHELLS = {
+    "bash": ("source <(gaccctl completion bash); COMP_WORDS=(gaccctl \"$@\"); COMP_CWORD=$#; _gaccctl; "
+             "printf '%s\\n' \"${COMPREPLY[@]}\""),
+    # as compinit finds it where it is installed; its own widgets only work in an interactive shell
+    "zsh": ("gaccctl completion zsh > $TMPDIR/_gaccctl; fpath=($TMPDIR $fpath); autoload -Uz compinit; compinit -u -D; "
+            "(( $+_comps[gaccctl] )) || exit 1; proposals() { local of=${@[-1]}; print -rl -- \"${(@P)of%%:*}\" }; "
+            "_describe() { proposals \"$@\" }; compadd() { proposals \"$@\" }; "
+            "words=(gaccctl \"$@\"); CURRENT=$#words; PREFIX=$words[-1]; $_comps[gaccctl]"),
+    "fish": "gaccctl completion fish | source; complete -C \"gaccctl $argv\" | string replace -r '\\t.*' ''",
+}
+
+
 @pytest.mark.parametrize("words, expected", [
     (["che"], ["checkpoint"]), (["checkpoint", ""], ["save", "list", "restore"]), (["cluster", "d"], ["down"]),
     (["bench", "--pa"], ["--path"]), (["wait", "job/"], None)])
-def test_bash_completion(cluster, words, expected):
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion(cluster, shell, words, expected):
     if expected is None:
         job = cluster.submit(name="completed")
         cluster.run("cancel", job)
         expected = [f"job/{job}"]
-    script = (f"PATH={GACCCTL.parent}:$PATH; source <(gaccctl completion bash); COMP_WORDS=(gaccctl \"$@\"); "
-              "COMP_CWORD=$#; _gaccctl; printf '%s\\n' \"${COMPREPLY[@]}\"")
-    out = subprocess.run(["bash", "-c", script, "bash", *words], env=cluster.env, text=True, capture_output=True, timeout=20)
-    assert set(expected) <= set(out.stdout.split()), out
+    command = [shell, "-c", SHELLS[shell], *[shell] * (shell != "fish"), *words]
+    env = {**cluster.env, "HOME": str(cluster.folder), "PATH": f"{GACCCTL.parent}:{os.environ['PATH']}"}
+    out = subprocess.run(command, env=env, text=True, capture_output=True, timeout=20)
+    assert set(expected) <= set(out.stdout.split()) and not out.stderr, out
