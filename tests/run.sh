@@ -109,6 +109,16 @@ if ! stage "packages" 900 one 'deploy/install-packages.sh'; then
 	echo "$passed passed, $failed failed"
 	exit 1
 fi
+# Libraries that Debian has not, as references: into build/python, which tests/system/conftest.py knows.
+python=$root/build/python
+if [ ! -d "$python/safetensors" ]; then
+	if [ "${OFFLINE:-0}" = 1 ] || ! stage "Python packages" 120 one "
+		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore --retries 1 \
+			--timeout 20 --no-deps --only-binary :all: --require-hashes --target '$python' -r tests/requirements.txt"; then
+		failed=0 # it is the first stage that can
+		skip "tests with the safetensors library" "PyPI cannot be reached, or OFFLINE=1"
+	fi
+fi
 deploy/leftovers.sh snapshot "$snapshot"
 
 if build gcc gcc ""; then

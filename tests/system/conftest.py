@@ -1,10 +1,12 @@
 """Which build is tested: --build DIR, else $GACC_BUILD_DIR or $GACC_BUILD, else build/test-gcc."""
 import os
 import pathlib
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "build/python"))  # tests/requirements.txt; what the system has comes first
 
 
 def pytest_addoption(parser):

@@ -53,9 +53,6 @@ def test_the_files_hold_the_parameters(d):
     window = read_safetensors(folder / "window.safetensors")
     assert np.frombuffer(window["state"][2], np.uint64).tolist() == [1, 0, 0, 0]
     assert np.frombuffer(window["weight"][2], np.float64)[0] == 1
-    with contextlib.suppress(ImportError):
-        from safetensors.numpy import load_file
-        assert (load_file(folder / "carry.safetensors")["w"] == gradients(2, 0, 0)["w"]).all()
     job.leave()
 
 
