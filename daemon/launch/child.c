@@ -110,10 +110,13 @@ static const char *open_log(const struct launch_start *s, uint32_t rank, int fla
 	return NULL;
 }
 
-static void redirect(const struct launch_start *s, uint32_t rank)
+/* What an earlier job has left in the log goes; what this rank wrote before it was started again stays. */
+static void redirect(const struct launch_start *s, uint32_t rank, uint32_t restarts)
 {
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log;
 	const char *why = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
+	if (!why && !restarts && ftruncate(log, 0))
+		why = strerror(errno);
 	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0))
 		why = strerror(errno);
 	if (why)
@@ -146,7 +149,7 @@ _Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, ui
 	if (getppid() != parent)
 		_exit(CANNOT_RUN);
 	umask(022);
-	redirect(s, rank);
+	redirect(s, rank, restarts);
 	const char *dir = *s->working_dir ? s->working_dir : "/";
 	if (chdir(dir))
 		fail(s, rank, CANNOT_RUN, "cannot enter the working directory %.120s: %s", dir, strerror(errno));

@@ -268,6 +268,15 @@ def test_restarts_until_the_budget_is_used_up(no_launcher_left, expected):
     assert "was killed by signal 9 (Killed)" in j.reason and j.root_cause.exit_status == 137
 
 
+def test_a_log_is_of_one_job_and_of_all_starts_of_its_rank(no_launcher_left):
+    d, logs = no_launcher_left, str(no_launcher_left.dir / "same")
+    d.allow += [" Rank(Restarted|Exited) job=", " Ended job="]
+    for says in "first", "second":
+        job = d.submit(shell(d, f"echo {says} $GACC_RESTART_COUNT; exit 1", ranks=1, log_dir=logs, max_restarts=1))
+        wait_state(d, job, "FAILED")
+        assert log_of(d, job, 0) == f"{says} 0\n{says} 1\n"
+
+
 def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
     d = no_launcher_left
     job = d.submit(shell(d, 'trap "" TERM; sleep 1000 & echo $! > $GATE/child.$RANK; while :; do sleep 0.1; done', grace_ms=300))
