@@ -87,6 +87,21 @@ static void end_socket(struct conn *c, bool tell)
 		a->events.closed(a->arg, id);
 }
 
+/* Why a packet is not taken; false: it is. Who could map over and over on one connection would fill it with descriptors in flight, of
+ * which all users together may have RLIMIT_NOFILE. */
+static bool is_refused(const struct conn *c, ssize_t n, int flags, char *why, size_t n_why)
+{
+	if (flags & MSG_TRUNC)
+		snprintf(why, n_why, "a packet of %zd bytes, at most %d are allowed: send one MapRequest", n, ATTACH_MAX_REQUEST);
+	else if (flags & MSG_CTRUNC)
+		snprintf(why, n_why, "a packet of %zd bytes with ancillary data: send the MapRequest alone", n);
+	else if (c->mapped)
+		snprintf(why, n_why, "a packet behind a MapRequest that was granted: make a new connection for another");
+	else
+		return false;
+	return true;
+}
+
 static void on_readable(uv_poll_t *h, int status, int events)
 {
 	struct conn *c = h->data;
@@ -97,17 +112,12 @@ static void on_readable(uv_poll_t *h, int status, int events)
 	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n > 0 && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+	if (n > 0 && !is_refused(c, n, m.msg_flags, why, sizeof why)) {
 		c->requested = true;
 		c->attach->events.request(c->attach->arg, c->id, &c->peer, bytes, (size_t)n);
 		return;
 	}
 	if (n > 0) {
-		if (m.msg_flags & MSG_TRUNC)
-			snprintf(why, sizeof why, "a packet of %zd bytes, at most %d are allowed: send one MapRequest", n,
-				 ATTACH_MAX_REQUEST);
-		else
-			snprintf(why, sizeof why, "a packet of %zd bytes with ancillary data: send the MapRequest alone", n);
 		log_debug("attach socket: uid %u (pid %d) sent %s", (unsigned)c->peer.uid, (int)c->peer.pid, why);
 		c->attach->events.refused(c->attach->arg, c->id, why);
 	}

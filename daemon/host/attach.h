@@ -1,7 +1,7 @@
 /* The attach socket: hands shared memory to trainers as descriptors (proto/gacc/v1/attach.proto).
  *
  * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is
- * too long or carries descriptors is refused and ends its connection. A connection has two ends worth knowing: it closes (the session is lost), and
+ * too long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. A connection has two ends worth knowing: it closes (the session is lost), and
  * its process is seen dead (the memory it had mapped may be given away). Both are told apart here.
  *
  * Loop thread. Connections are named by numbers that are never used twice.

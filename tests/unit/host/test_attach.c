@@ -235,6 +235,26 @@ START_TEST(a_long_packet_ends_the_connection)
 }
 END_TEST
 
+START_TEST(a_connection_maps_once)
+{
+	int mem = memfd_create("m", MFD_CLOEXEC), fds[2], c = asking_client();
+	char text[16];
+	ck_assert_int_eq(attach_reply(server, 1, "no", 2, NULL, 0), ST_OK); /* a refusal: it may ask again */
+	ck_assert_int_eq(send(c, "map", 3, 0), 3);
+	spin();
+	ck_assert_int_eq(attach_reply(server, 1, "yes", 3, &mem, 1), ST_OK);
+	ck_assert_int_eq(send(c, "map", 3, 0), 3);
+	spin();
+	ck_assert_str_eq(story, "r1 r1 x1 c1");
+	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 0);
+	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 1);
+	ck_assert(is_over(c));
+	close(fds[0]);
+	close(mem);
+	close(c);
+}
+END_TEST
+
 START_TEST(who_never_asked_is_never_told_of)
 {
 	close(client());
@@ -376,6 +396,7 @@ int main(void)
 	tcase_add_test(c, as_many_descriptors_as_a_message_carries);
 	tcase_add_test(c, descriptors_of_a_client_are_not_taken);
 	tcase_add_test(c, a_long_packet_ends_the_connection);
+	tcase_add_test(c, a_connection_maps_once);
 	tcase_add_test(c, who_never_asked_is_never_told_of);
 	tcase_add_test(c, a_dropped_connection_is_over);
 	tcase_add_test(c, a_client_that_does_not_read_is_dropped);
