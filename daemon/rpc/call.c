@@ -41,7 +41,7 @@ struct rpc_call {
 	bool sent_status;
 
 	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
-	size_t held_bytes; /* of it, in server->held_bytes */
+	size_t held_bytes; /* of it, in server->held */
 	ProtobufCMessage *request;
 	struct bytes_view bulk;
 
@@ -76,6 +76,7 @@ static void slot_give_back(struct rpc_call *call)
 		slot->generation = 1;
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
+	rpc_shares_give(&server->calls, call->peer.uid, 1);
 	server->stats.live--;
 }
 
@@ -91,7 +92,7 @@ static void drop_message(struct rpc_call *call)
 	bytes_free(call->request);
 	call->request = NULL;
 	drop_in(call);
-	call->server->held_bytes -= call->held_bytes;
+	rpc_shares_give(&call->server->held, call->peer.uid, call->held_bytes);
 	call->held_bytes = 0;
 	call->bulk = (struct bytes_view){ 0 };
 }
@@ -184,20 +185,26 @@ static void no_message(struct rpc_call *call)
 	call->row->method->on_half_close(call);
 }
 
+/* Calls that are over count until somebody has looked. */
+static bool take_share(struct rpc_server *server, struct rpc_shares *shares, uid_t uid, size_t n)
+{
+	if (rpc_shares_take(shares, uid, n))
+		return true;
+	rpc_ends_look(server->ends);
+	return rpc_shares_take(shares, uid, n);
+}
+
 static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
 {
 	const struct rpc_row *row = call->row;
 	struct rpc_server *server = call->server;
-	size_t n = grpc_byte_buffer_length(call->in), most = server->config.max_held_bytes;
+	size_t n = grpc_byte_buffer_length(call->in);
 	enum status st;
-	if (server->held_bytes + n > most)
-		rpc_ends_look(server->ends);
-	if (server->held_bytes + n > most) {
-		snprintf(why, n_why, "requests under way hold %zu bytes, this one has %zu, all may have %zu", server->held_bytes, n,
-			 most);
+	if (!take_share(server, &server->held, call->peer.uid, n)) {
+		snprintf(why, n_why, "requests under way hold %zu bytes, %zu of them yours, this one has %zu; nobody may have more than are left of "
+			 "%zu", server->held.used, rpc_shares_of(&server->held, call->peer.uid), n, server->held.most);
 		return ST_RESOURCE_EXHAUSTED;
 	}
-	server->held_bytes += n;
 	call->held_bytes = n;
 	if (row->method->bulk)
 		st = bytes_from_buffer_bulk(row->input, row->method->bulk, call->in, &call->request, &call->bulk);
@@ -417,22 +424,20 @@ static enum status find_peer(struct rpc_call *call)
 	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
 }
 
-/* Reason to refuse the call, or OK. */
+/* Reason to refuse the call; or OK, and it has its share of the slots. */
 static enum status admit(struct rpc_call *call)
 {
-	const struct rpc_server *server = call->server;
+	struct rpc_server *server = call->server;
 	if (!call->row)
 		return ST_UNIMPLEMENTED;
 	if (server->draining)
 		return ST_DRAINING;
-	if (server->first_free == server->config.max_calls)
-		rpc_ends_look(server->ends);
-	if (server->first_free == server->config.max_calls)
-		return ST_RESOURCE_EXHAUSTED;
 	enum status st = find_peer(call);
-	if (st == ST_OK && (call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
+	if (st)
+		return st;
+	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
 		return ST_INVALID_ARGUMENT;
-	return st;
+	return take_share(server, &server->calls, call->peer.uid, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
 }
 
 static void refuse(struct rpc_call *call, enum status st)
@@ -440,7 +445,7 @@ static void refuse(struct rpc_call *call, enum status st)
 	grpc_slice path = call->details.method;
 	char text[256];
 	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path),
-					   st, text, sizeof text);
+					   call->peer.uid, st, text, sizeof text);
 	call->server->stats.refused++;
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }

@@ -1,9 +1,10 @@
-/* Inside the RPC layer: the server, as rpc.c, rpc_call.c, rpc_check.c and rpc_reflection.c share it. Loop thread. */
+/* Inside the RPC layer: the server, as the files of this room share it. Loop thread. */
 #ifndef GACC_RPC_PRIVATE_H
 #define GACC_RPC_PRIVATE_H
 
 #include "rpc/rpc.h"
 #include "rpc/pump.h"
+#include "rpc/shares.h"
 
 struct ProtobufCMessageDescriptor;
 struct grpc_call;
@@ -44,7 +45,8 @@ struct rpc_server {
 	bool stopping; /* gRPC accepts no more calls */
 	unsigned armed; /* calls waiting to be accepted */
 	unsigned open; /* accepted and not yet freed, the refused ones included */
-	size_t held_bytes; /* of requests in the hands of handlers */
+	struct rpc_shares calls; /* those that have slots */
+	struct rpc_shares held; /* bytes of requests in the hands of handlers */
 	unsigned borrowed; /* releases of rpc_send_bulk that are out */
 	struct rpc_stop *stop;
 	struct rpc_stats stats;
@@ -87,7 +89,7 @@ enum status rpc_check_rows(const struct rpc_server *server);
 /* Why a request cannot be unpacked; its bytes are still there. */
 void rpc_why_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *why, size_t n_why);
 /* Why the layer refuses a call, by the name of its row, or by its path when there is none; the hint, or NULL: the status's own. */
-const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path, uid_t uid,
 			    enum status st, char *why, size_t n_why);
 
 #endif

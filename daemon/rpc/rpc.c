@@ -85,6 +85,8 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	grpc_init();
 	server->config = *config;
 	set_defaults(&server->config);
+	server->calls.most = server->config.max_calls;
+	server->held.most = server->config.max_held_bytes;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
 	server->stop = calloc(1, sizeof *server->stop);
 	if (!server->slots || !server->stop)
@@ -122,6 +124,8 @@ void rpc_server_free(struct rpc_server *server)
 	free(server->rows);
 	free(server->slots);
 	free(server->peers);
+	rpc_shares_fini(&server->calls);
+	rpc_shares_fini(&server->held);
 	free(server);
 	grpc_shutdown();
 }

@@ -68,10 +68,10 @@ struct rpc_peer {
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	unsigned max_calls; /* live calls; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
+	unsigned max_calls; /* live calls, shared as rpc/shares.h has it; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
-	size_t max_held_bytes; /* of all requests that handlers have not let go of; more are refused. 0 = 512 MiB */
+	size_t max_held_bytes; /* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 

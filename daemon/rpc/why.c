@@ -17,7 +17,7 @@ void rpc_why_unpack(const struct rpc_row *row, grpc_byte_buffer *in, enum status
 		snprintf(why, n_why, "%s: %zu bytes of small elements: %s", row->input->name, n, status_info(st)->text);
 }
 
-const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path, uid_t uid,
 			    enum status st, char *why, size_t n_why)
 {
 	if (row) {
@@ -26,7 +26,8 @@ const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_ro
 	}
 	int shown = (int)(n_path < PATH_SHOWN ? n_path : PATH_SHOWN);
 	if (st == ST_RESOURCE_EXHAUSTED) {
-		snprintf(why, n_why, "%.*s: %u calls are open, the most", shown, path, server->config.max_calls);
+		snprintf(why, n_why, "%.*s: %zu calls are open, %zu of them yours; nobody may have more than are left of %zu", shown, path,
+			 server->calls.used, rpc_shares_of(&server->calls, uid), server->calls.most);
 		return "end calls that wait, then repeat this one";
 	}
 	if (st == ST_INVALID_ARGUMENT) {

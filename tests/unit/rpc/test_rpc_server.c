@@ -11,12 +11,13 @@
 #include "grpc/reflection/v1alpha/reflection.pb-c.h"
 #include "rpc_calls.h"
 
+/* One user has half of them at most. */
 START_TEST(limit_of_calls)
 {
 	struct rpc_stream *parked[2];
 	uint32_t count;
 	tear_down();
-	start_with((struct fixture_options){ .config = { .max_calls = 2 } });
+	start_with((struct fixture_options){ .config = { .max_calls = 4 } });
 	parked[0] = parked_call();
 	fixture_wait(server, any_begun);
 	ck_assert_int_eq(flush(5, 10 * SECONDS, &count), ST_OK);
@@ -36,7 +37,7 @@ START_TEST(limit_of_held_bytes)
 {
 	uint32_t count;
 	tear_down();
-	start_with((struct fixture_options){ .config = { .max_held_bytes = 4 } });
+	start_with((struct fixture_options){ .config = { .max_held_bytes = 8 } });
 	struct rpc_stream *stream = parked_call(); /* 3 bytes: field 2 = 1001 */
 	fixture_wait(server, any_begun);
 	ck_assert_int_eq(flush(5, 10 * SECONDS, &count), ST_RESOURCE_EXHAUSTED); /* 2 bytes */

@@ -1,0 +1,33 @@
+/* Something that all users share and that can run out: calls, bytes of requests.
+ *
+ * A user may have as much as is left. So one alone gets half of it at most, and whoever comes next still gets half of the rest: nobody
+ * can take it from the others. Loop thread.
+ */
+#ifndef GACC_RPC_SHARES_H
+#define GACC_RPC_SHARES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct rpc_share {
+	uid_t uid;
+	size_t used; /* > 0 */
+};
+
+struct rpc_shares {
+	size_t most, used;
+	struct rpc_share *user; /* who has some of it, in no order */
+	size_t n_users, room;
+};
+
+/* false: it is too much for this user now, or there is no memory; nothing has changed. */
+bool rpc_shares_take(struct rpc_shares *, uid_t, size_t n);
+/* What was taken, or a part of it. */
+void rpc_shares_give(struct rpc_shares *, uid_t, size_t n);
+/* What this user has. */
+size_t rpc_shares_of(const struct rpc_shares *, uid_t);
+/* Frees its list alone. */
+void rpc_shares_fini(struct rpc_shares *);
+
+#endif

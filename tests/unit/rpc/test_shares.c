@@ -1,0 +1,64 @@
+/* What all users share: nobody gets all of it. */
+#include "rpc/shares.h"
+
+#include "support/suite.h"
+
+#include <check.h>
+#include <stdint.h>
+
+START_TEST(one_user_gets_half_and_the_next_half_of_the_rest)
+{
+	struct rpc_shares s = { .most = 100 };
+	for (int i = 0; i < 50; i++)
+		ck_assert(rpc_shares_take(&s, 7, 1));
+	ck_assert(!rpc_shares_take(&s, 7, 1));
+	for (int i = 0; i < 25; i++)
+		ck_assert(rpc_shares_take(&s, 8, 1));
+	ck_assert(!rpc_shares_take(&s, 8, 1) && !rpc_shares_take(&s, 7, 1));
+	ck_assert(rpc_shares_take(&s, 9, 12) && !rpc_shares_take(&s, 9, 1));
+	ck_assert_uint_eq(s.used, 87);
+	rpc_shares_give(&s, 7, 50);
+	ck_assert(rpc_shares_of(&s, 7) == 0 && s.n_users == 2);
+	ck_assert(rpc_shares_take(&s, 8, 19) && !rpc_shares_take(&s, 8, 1)); /* 44, as 44 are left */
+	rpc_shares_give(&s, 8, 44);
+	rpc_shares_give(&s, 9, 12);
+	ck_assert(s.used == 0 && s.n_users == 0);
+	rpc_shares_fini(&s);
+}
+END_TEST
+
+START_TEST(what_is_too_much_changes_nothing)
+{
+	struct rpc_shares s = { .most = 10 };
+	ck_assert(!rpc_shares_take(&s, 1, 6) && !rpc_shares_take(&s, 1, 11) && !rpc_shares_take(&s, 1, SIZE_MAX));
+	ck_assert(rpc_shares_take(&s, 1, 5) && !rpc_shares_take(&s, 2, 3) && rpc_shares_take(&s, 2, 0));
+	ck_assert(s.used == 5 && s.n_users == 1 && rpc_shares_of(&s, 2) == 0);
+	rpc_shares_give(&s, 2, 0);
+	rpc_shares_fini(&s);
+}
+END_TEST
+
+START_TEST(many_users)
+{
+	struct rpc_shares s = { .most = 100000 };
+	for (uid_t uid = 0; uid < 100; uid++)
+		ck_assert(rpc_shares_take(&s, uid, uid + 1));
+	for (uid_t uid = 0; uid < 100; uid++) {
+		ck_assert_uint_eq(rpc_shares_of(&s, uid), uid + 1);
+		rpc_shares_give(&s, uid, uid + 1);
+	}
+	ck_assert_uint_eq(s.used, 0);
+	rpc_shares_fini(&s);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("shares");
+	TCase *c = tcase_create("shares");
+	suite_add_tcase(s, c);
+	tcase_add_test(c, one_user_gets_half_and_the_next_half_of_the_rest);
+	tcase_add_test(c, what_is_too_much_changes_nothing);
+	tcase_add_test(c, many_users);
+	return suite_run(s);
+}
