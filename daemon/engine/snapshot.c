@@ -211,6 +211,7 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 	}
 	for (uint32_t c = 0; c < a->n_chunks; c++) /* what holds no tensor is wanted no longer */
 		atomic_compare_exchange_strong(&a->chunk[c].state, &(int){ CHUNK_PENDING }, CHUNK_DONE);
+	tell_moved(s);
 	return st;
 }
 
@@ -250,7 +251,7 @@ static enum status close_file(struct snapshot *s, enum checkpoint_part part, str
 
 static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_part part)
 {
-	struct snapshot_list l;
+	struct snapshot_list l = { .n = 0 };
 	struct checkpoint_writer *w;
 	void *header = NULL;
 	size_t n_header;

@@ -1,4 +1,7 @@
-/* The definition: every table must give these bits. Written to be read, one element at a time. */
+/* The definition: every table must give these bits. Written to be read, one element at a time.
+ *
+ * The formulas are not shared with kernels_body.h: tests compare the two, and a mistake in common code would be in both. Shared is
+ * only what works on bits (kernels_scalar.h), which has tests of its own against all 65536 halves and against torch. */
 #include "math/kernels_scalar.h"
 
 #include <math.h>

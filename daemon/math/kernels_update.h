@@ -1,6 +1,7 @@
 /* The optimizer updates of the fast kernels. Part of kernels_body.h, which includes it once for every instruction set.
  *
- * A unit is loaded, saved (struct kernel_undo), computed and stored before the next begins.
+ * A unit is loaded, saved (struct kernel_undo), computed and stored before the next begins. The formulas stand here a second time,
+ * in vectors: kernels_ref.c says why.
  */
 enum rule { RULE_SGD, RULE_ADAM, RULE_ADAMW, RULE_LAMB };
 
