@@ -286,32 +286,59 @@ static enum status add_checkpoint(struct journal *j, const struct journal_checkp
 	return st;
 }
 
-static enum status add(struct journal *j, uint64_t term, const struct journal_record *r)
+/* A statement that files bytes under a job. */
+static enum status put_bytes(struct journal *j, int q, const struct journal_bytes *b, uint64_t job)
 {
-	if (r->kind == JOURNAL_JOB)
-		return add_job(j, &r->job);
-	if (r->kind == JOURNAL_FORGET)
-		return forget(j, r->forget.job);
-	uint64_t id = r->kind == JOURNAL_TENSORS	? r->tensors.job
-		      : r->kind == JOURNAL_PARAMS_READY ? r->params_ready.job
-		      : r->kind == JOURNAL_EPOCH	? r->epoch.job
-		      : r->kind == JOURNAL_COMMIT	? r->commit.job
-		      : r->kind == JOURNAL_HOLD		? r->hold.job
-		      : r->kind == JOURNAL_UPDATE	? r->update.job
-		      : r->kind == JOURNAL_RESTORED	? r->restored.job
-		      : r->kind == JOURNAL_CHECKPOINT	? r->checkpoint.job
-		      : r->kind == JOURNAL_CHECKPOINT_GONE ? r->gone.job
-		      : r->kind == JOURNAL_EXITS	? r->exits.job
-							: r->end.job;
-	struct job_state is = { 0, 0 };
-	enum status st = live_job(j, id, &is);
-	if (st && (st != ST_JOB_ENDED || r->kind != JOURNAL_EXITS))
-		return st;
+	return b->n > JOURNAL_MAX_BYTES ? ST_INVALID_ARGUMENT : sql_run(&j->sql, q, "bi", b->data, b->n, (int64_t)job);
+}
+
+static enum status add_update(struct journal *j, const struct journal_update *u)
+{
+	if (u->payload.n > JOURNAL_MAX_BYTES)
+		return ST_INVALID_ARGUMENT;
+	return sql_run(&j->sql, SQL_UPDATE, "iib", (int64_t)u->job, (int64_t)u->window, u->payload.data, u->payload.n);
+}
+
+static uint64_t job_of(const struct journal_record *r)
+{
+	switch (r->kind) {
+	case JOURNAL_JOB:
+		return r->job.id;
+	case JOURNAL_TENSORS:
+		return r->tensors.job;
+	case JOURNAL_PARAMS_READY:
+		return r->params_ready.job;
+	case JOURNAL_EPOCH:
+		return r->epoch.job;
+	case JOURNAL_COMMIT:
+		return r->commit.job;
+	case JOURNAL_END:
+		return r->end.job;
+	case JOURNAL_FORGET:
+		return r->forget.job;
+	case JOURNAL_HOLD:
+		return r->hold.job;
+	case JOURNAL_UPDATE:
+		return r->update.job;
+	case JOURNAL_RESTORED:
+		return r->restored.job;
+	case JOURNAL_CHECKPOINT:
+		return r->checkpoint.job;
+	case JOURNAL_CHECKPOINT_GONE:
+		return r->gone.job;
+	case JOURNAL_EXITS:
+		return r->exits.job;
+	}
+	return 0;
+}
+
+/* A record of a job that is there. */
+static enum status add_of_job(struct journal *j, uint64_t term, const struct journal_record *r, struct job_state is)
+{
+	const uint64_t id = job_of(r);
 	switch (r->kind) {
 	case JOURNAL_TENSORS:
-		if (r->tensors.set.n > JOURNAL_MAX_BYTES)
-			return ST_INVALID_ARGUMENT;
-		return sql_run(&j->sql, SQL_TENSORS, "bi", r->tensors.set.data, r->tensors.set.n, (int64_t)id);
+		return put_bytes(j, SQL_TENSORS, &r->tensors.set, id);
 	case JOURNAL_PARAMS_READY:
 		return sql_run(&j->sql, SQL_PARAMS_READY, "i", (int64_t)id);
 	case JOURNAL_EPOCH:
@@ -321,23 +348,34 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 	case JOURNAL_HOLD:
 		return sql_run(&j->sql, SQL_HOLD, "ti", r->hold.reason, (int64_t)id);
 	case JOURNAL_UPDATE:
-		if (r->update.payload.n > JOURNAL_MAX_BYTES)
-			return ST_INVALID_ARGUMENT;
-		return sql_run(&j->sql, SQL_UPDATE, "iib", (int64_t)id, (int64_t)r->update.window, r->update.payload.data,
-			       r->update.payload.n);
+		return add_update(j, &r->update);
 	case JOURNAL_RESTORED:
 		return add_restored(j, r);
 	case JOURNAL_CHECKPOINT:
 		return add_checkpoint(j, &r->checkpoint);
-	case JOURNAL_EXITS:
-		if (r->exits.exits.n > JOURNAL_MAX_BYTES)
-			return ST_INVALID_ARGUMENT;
-		return sql_run(&j->sql, SQL_EXITS, "bi", r->exits.exits.data, r->exits.exits.n, (int64_t)id);
 	case JOURNAL_CHECKPOINT_GONE:
 		return sql_run(&j->sql, SQL_GONE, "ii", (int64_t)id, (int64_t)r->gone.id);
-	default:
+	case JOURNAL_EXITS:
+		return put_bytes(j, SQL_EXITS, &r->exits.exits, id);
+	case JOURNAL_END:
 		return sql_run(&j->sql, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
+	case JOURNAL_JOB:
+	case JOURNAL_FORGET:
+		break;
 	}
+	return ST_INVALID_ARGUMENT;
+}
+
+static enum status add(struct journal *j, uint64_t term, const struct journal_record *r)
+{
+	if (r->kind == JOURNAL_JOB)
+		return add_job(j, &r->job);
+	if (r->kind == JOURNAL_FORGET)
+		return forget(j, r->forget.job);
+	struct job_state is = { 0, 0 };
+	enum status st = live_job(j, job_of(r), &is);
+	bool may = !st || (st == ST_JOB_ENDED && r->kind == JOURNAL_EXITS);
+	return may ? add_of_job(j, term, r, is) : st;
 }
 
 enum status journal_commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n)
@@ -424,80 +462,97 @@ static struct journal_window read_window(sqlite3_stmt *s)
 	};
 }
 
+static struct journal_checkpoint read_checkpoint(sqlite3_stmt *s)
+{
+	struct journal_checkpoint k = {
+		.job = column_u64(s, 0),
+		.id = column_u64(s, 1),
+		.path = column_text(s, 3),
+		.sha256 = column_bytes(s, 4),
+		.window = column_u64(s, 5),
+		.applied_step = column_u64(s, 6),
+		.carried = column_u64(s, 7),
+		.bytes = column_u64(s, 8),
+		.started_unix_ns = sqlite3_column_int64(s, 9),
+		.ended_unix_ns = sqlite3_column_int64(s, 10),
+	};
+	column_id(s, 2, k.request_id);
+	return k;
+}
+
+/* Who wants to see the rows: one of the functions. */
+struct visitor {
+	enum status (*job)(void *arg, const struct journal_job *);
+	enum status (*window)(void *arg, const struct journal_window *);
+	enum status (*checkpoint)(void *arg, const struct journal_checkpoint *);
+	enum status (*update)(void *arg, const struct journal_update *);
+	void *arg;
+};
+
+static enum status show(const struct visitor *v, sqlite3_stmt *s)
+{
+	if (v->job) {
+		struct journal_job b = read_job(s);
+		return v->job(v->arg, &b);
+	}
+	if (v->window) {
+		struct journal_window w = read_window(s);
+		return v->window(v->arg, &w);
+	}
+	if (v->checkpoint) {
+		struct journal_checkpoint k = read_checkpoint(s);
+		return v->checkpoint(v->arg, &k);
+	}
+	struct journal_update u = { column_u64(s, 0), column_u64(s, 1), column_bytes(s, 2) };
+	return v->update(v->arg, &u);
+}
+
+/* All rows of statement q, which has taken its first step. */
+static enum status each(struct journal *j, int q, int rc, const struct visitor *v)
+{
+	sqlite3_stmt *s = j->sql.stmt[q];
+	enum status st = ST_OK;
+	for (; rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s))
+		st = show(v, s);
+	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+		st = sql_fail(&j->sql, sql_text[q]);
+	sql_done(&j->sql, q);
+	return st;
+}
+
 enum status journal_each_job(struct journal *j, bool all, enum status (*fn)(void *arg, const struct journal_job *),
 			     void *arg)
 {
+	const struct visitor v = { .job = fn, .arg = arg };
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_JOB];
-	enum status st = ST_OK;
-	int rc;
-	for (rc = sql_step(&j->sql, SQL_EACH_JOB, "i", (int64_t)all); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
-		struct journal_job b = read_job(s);
-		st = fn(arg, &b);
-	}
-	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = sql_fail(&j->sql, sql_text[SQL_EACH_JOB]);
-	sql_done(&j->sql, SQL_EACH_JOB);
-	return st;
+	return each(j, SQL_EACH_JOB, sql_step(&j->sql, SQL_EACH_JOB, "i", (int64_t)all), &v);
 }
 
 enum status journal_each_window(struct journal *j, uint64_t job, uint64_t last,
 				enum status (*fn)(void *arg, const struct journal_window *), void *arg)
 {
+	const struct visitor v = { .window = fn, .arg = arg };
+	int64_t n = last < INT64_MAX ? (int64_t)last : INT64_MAX;
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_WINDOW];
-	int64_t n = last < INT64_MAX ? (int64_t)last : INT64_MAX;
-	enum status st = ST_OK;
-	int rc;
-	for (rc = sql_step(&j->sql, SQL_EACH_WINDOW, "ii", (int64_t)job, n); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
-		struct journal_window w = read_window(s);
-		st = fn(arg, &w);
-	}
-	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = sql_fail(&j->sql, sql_text[SQL_EACH_WINDOW]);
-	sql_done(&j->sql, SQL_EACH_WINDOW);
-	return st;
+	return each(j, SQL_EACH_WINDOW, sql_step(&j->sql, SQL_EACH_WINDOW, "ii", (int64_t)job, n), &v);
 }
 
 enum status journal_each_checkpoint(struct journal *j, uint64_t job,
 				    enum status (*fn)(void *arg, const struct journal_checkpoint *), void *arg)
 {
+	const struct visitor v = { .checkpoint = fn, .arg = arg };
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_CHECKPOINT];
-	enum status st = ST_OK;
-	int rc;
-	for (rc = sql_step(&j->sql, SQL_EACH_CHECKPOINT, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
-		struct journal_checkpoint k = { .job = column_u64(s, 0), .id = column_u64(s, 1), .path = column_text(s, 3),
-						.sha256 = column_bytes(s, 4), .window = column_u64(s, 5),
-						.applied_step = column_u64(s, 6), .carried = column_u64(s, 7),
-						.bytes = column_u64(s, 8), .started_unix_ns = sqlite3_column_int64(s, 9),
-						.ended_unix_ns = sqlite3_column_int64(s, 10) };
-		column_id(s, 2, k.request_id);
-		st = fn(arg, &k);
-	}
-	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = sql_fail(&j->sql, sql_text[SQL_EACH_CHECKPOINT]);
-	sql_done(&j->sql, SQL_EACH_CHECKPOINT);
-	return st;
+	return each(j, SQL_EACH_CHECKPOINT, sql_step(&j->sql, SQL_EACH_CHECKPOINT, "i", (int64_t)job), &v);
 }
 
 enum status journal_each_update(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
 				void *arg)
 {
+	const struct visitor v = { .update = fn, .arg = arg };
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	sqlite3_stmt *s = j->sql.stmt[SQL_EACH_UPDATE];
-	enum status st = ST_OK;
-	int rc;
-	for (rc = sql_step(&j->sql, SQL_EACH_UPDATE, "i", (int64_t)job); rc == SQLITE_ROW && st == ST_OK; rc = sqlite3_step(s)) {
-		struct journal_update u = { column_u64(s, 0), column_u64(s, 1), column_bytes(s, 2) };
-		st = fn(arg, &u);
-	}
-	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		st = sql_fail(&j->sql, sql_text[SQL_EACH_UPDATE]);
-	sql_done(&j->sql, SQL_EACH_UPDATE);
-	return st;
+	return each(j, SQL_EACH_UPDATE, sql_step(&j->sql, SQL_EACH_UPDATE, "i", (int64_t)job), &v);
 }
