@@ -12,7 +12,8 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 	if (c->state != state)
 		c->state_since_unix_ns = now.unix_ns;
 	c->state = state;
-	snprintf(c->reason, sizeof c->reason, "%s", reason);
+	if (reason != c->reason) /* the state alone is new */
+		snprintf(c->reason, sizeof c->reason, "%s", reason);
 	c->ports.changed(c->ports.ctx, c->job_id);
 }
 
@@ -166,11 +167,23 @@ static void open_window(struct coord *c, uint64_t window, struct now now)
 	coord_set_phase(c, COORD_COLLECT, now);
 }
 
+static void start_go(struct coord *c, struct now now)
+{
+	c->attempt++;
+	c->norms_asked = c->norms_wanted;
+	coord_set_phase(c, COORD_GO, now);
+	coord_broadcast(c, now);
+}
+
 void coord_start_close(struct coord *c, struct now now)
 {
 	memset(c->counted, 0, c->n_words * sizeof *c->counted);
 	for (uint32_t i = 0; i < c->n_peers; i++)
 		c->peer[i].has_bitmap = false;
+	if (c->n_peers == 1) { /* no other node to wait for: it closes and votes in one go */
+		start_go(c, now);
+		return;
+	}
 	coord_set_phase(c, COORD_CLOSE, now);
 	coord_broadcast(c, now);
 }
@@ -187,12 +200,8 @@ static void step_collect(struct coord *c, struct now now)
 
 static void step_close(struct coord *c, struct now now)
 {
-	if (!all_closed(c))
-		return;
-	c->attempt++;
-	c->norms_asked = c->norms_wanted;
-	coord_set_phase(c, COORD_GO, now);
-	coord_broadcast(c, now);
+	if (all_closed(c))
+		start_go(c, now);
 }
 
 static void step_go(struct coord *c, struct now now)
@@ -344,7 +353,8 @@ void coord_on_report(struct coord *c, uint32_t node, const struct report *r, str
 		take_ranks(c, r);
 	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
 		coord_set_state(c, JOB_STARTING, c->reason, now);
-	if (r->window == c->window && c->phase == COORD_CLOSE && r->phase >= WINDOW_CLOSED)
+	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;
+	if (r->window == c->window && asked && !p->has_bitmap && r->phase >= WINDOW_CLOSED)
 		take_bitmap(c, p, r);
 	coord_step(c, now);
 	if (restarted)

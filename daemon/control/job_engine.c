@@ -138,11 +138,11 @@ static void reconcile_order(struct job *j, struct now now)
 		struct engine_command c = { .op = ENGINE_CLOSE, .window = o->window };
 		send(j, &c, &j->close_command, NULL);
 	}
-	bool can_go = r->phase == WINDOW_CLOSED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
+	bool can_go = r->phase < WINDOW_PREPARED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
 	if (o->want == WANT_GO && can_go && !failed && !j->go_command) {
 		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt,
-					    .want_norms = o->norms };
+					    .close = r->phase == WINDOW_OPEN, .want_norms = o->norms };
 		j->go_term = o->term;
 		send(j, &c, &j->go_command, NULL);
 	}
@@ -345,20 +345,25 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	job_report(j, now);
 }
 
+/* The engine says that the window is frozen, and what it holds. */
+static void mirror_closed(struct job *j, const struct engine_answer *a)
+{
+	struct control_record *m = &j->mirror.r;
+	m->phase = m->phase < WINDOW_CLOSED ? WINDOW_CLOSED : m->phase;
+	m->count = a->count;
+	m->sum_weight = a->sum_weight;
+	m->sum_loss = a->sum_loss;
+	m->last_rank = a->last_rank;
+	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
+}
+
 static void on_close(struct job *j, const struct engine_answer *a, struct now now)
 {
 	if (a->id != j->close_command)
 		return;
 	j->close_command = 0;
-	if (!a->status && a->window == j->mirror.r.window) {
-		struct control_record *m = &j->mirror.r;
-		m->phase = m->phase < WINDOW_CLOSED ? WINDOW_CLOSED : m->phase;
-		m->count = a->count;
-		m->sum_weight = a->sum_weight;
-		m->sum_loss = a->sum_loss;
-		m->last_rank = a->last_rank;
-		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
-	}
+	if (!a->status && a->window == j->mirror.r.window)
+		mirror_closed(j, a);
 	job_reconcile(j, now); /* what had not been sent is now settled as not counted */
 	job_report(j, now);
 }
@@ -374,6 +379,7 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 		j->vote_attempt = a->attempt;
 	} else if (a->window == j->mirror.r.window) {
 		struct control_record *m = &j->mirror.r;
+		mirror_closed(j, a);
 		j->vote_status = ST_OK;
 		m->phase = WINDOW_PREPARED;
 		m->prepared_term = j->go_term;

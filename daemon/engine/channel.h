@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 3
+#define ENGINE_CHANNEL_VERSION 4
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -25,8 +25,8 @@ enum engine_op {
 	ENGINE_FLUSH,      /* rank, sgen, window, leave. leave: also of all later windows, until it attaches again;
 			    * accepted in a frozen window too, where it holds from the next one on */
 	ENGINE_CLOSE,      /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
-	ENGINE_GO,         /* window, term, attempt, want_norms: reduce and vote. want_norms: answered OK, the rows of
-			    * control_page_norms are those of this vote */
+	ENGINE_GO,         /* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open.
+			    * want_norms: answered OK, the rows of control_page_norms are those of this vote */
 	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
 	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
@@ -74,8 +74,8 @@ struct engine_command {
 	uint32_t leave;       /* FLUSH: this rank has left for good */
 	uint32_t n_present;   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
 	uint32_t last;        /* PUT_PARAMS */
-	uint32_t want_norms;  /* GO */
-	uint32_t inside_window; /* CHECKPOINT */
+	uint32_t want_norms, close; /* GO */
+	uint32_t inside_window, reserved; /* inside_window: CHECKPOINT */
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step;      /* after this step */

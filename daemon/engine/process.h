@@ -50,6 +50,8 @@ void window_attach(struct engine *, const struct engine_command *);
 void window_add(struct engine *, const struct engine_command *, const unsigned char *present);
 void window_flush(struct engine *, const struct engine_command *);
 void window_close(struct engine *, const struct engine_command *);
+/* Closes the window if it is open: adds what has its turn, refuses what has not. */
+void window_freeze(struct engine *);
 /* One pass with the pushes whose turn it is. */
 void window_pass(struct engine *);
 /* window_pass would do something. */

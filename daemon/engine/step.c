@@ -26,7 +26,7 @@ static enum status check_go(const struct engine *e, const struct engine_command 
 		return st;
 	if (c->term < r->term)
 		return ST_STALE_TERM;
-	if (r->phase == WINDOW_OPEN)
+	if (r->phase == WINDOW_OPEN && !c->close)
 		return ST_NOT_READY;
 	if (r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt < r->prepared_attempt)
 		return ST_STALE_ATTEMPT;
@@ -65,6 +65,7 @@ void step_go(struct engine *e, const struct engine_command *c)
 		engine_reply(e, c, st, NULL);
 		return;
 	}
+	window_freeze(e);
 	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == c->term && r->prepared_attempt == c->attempt;
 	if (!known)
 		prepare(e, c);

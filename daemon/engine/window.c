@@ -178,23 +178,25 @@ void window_flush(struct engine *e, const struct engine_command *c)
 	answer_add(e, c, st, 0);
 }
 
-void window_close(struct engine *e, const struct engine_command *c)
+void window_freeze(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
-	enum status st = engine_check_window(e, c->window);
-	if (st) {
-		engine_reply(e, c, st, NULL);
-		return;
-	}
 	while (window_has_work(e))
 		window_pass(e);
-	if (r->phase == WINDOW_OPEN) {
-		r->phase = WINDOW_CLOSED;
-		engine_publish(e);
-		FAILPOINT(engine_closed);
-		window_refuse_all(e, ST_WINDOW_CLOSED);
-	}
-	engine_reply(e, c, ST_OK, NULL);
+	if (r->phase != WINDOW_OPEN)
+		return;
+	r->phase = WINDOW_CLOSED;
+	engine_publish(e);
+	FAILPOINT(engine_closed);
+	window_refuse_all(e, ST_WINDOW_CLOSED);
+}
+
+void window_close(struct engine *e, const struct engine_command *c)
+{
+	enum status st = engine_check_window(e, c->window);
+	if (st == ST_OK)
+		window_freeze(e);
+	engine_reply(e, c, st, NULL);
 }
 
 static uint32_t next_entries(const struct engine *e, struct accum_entry **out, uint32_t max)

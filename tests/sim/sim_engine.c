@@ -189,13 +189,19 @@ static void fill_sums(struct sim *s, struct engine_answer *a)
 	a->digest = s->d.r.count * 77 + s->d.r.window;
 }
 
+static void freeze(struct sim *s)
+{
+	if (s->d.r.phase != WINDOW_OPEN)
+		return;
+	s->d.r.phase = WINDOW_CLOSED;
+	drop_queue(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
+}
+
 static void on_close(struct sim *s, const struct engine_command *c)
 {
 	struct engine_answer a = answer_to(c, c->window == s->d.r.window ? ST_OK : ST_WINDOW_CLOSED);
-	if (!a.status && s->d.r.phase == WINDOW_OPEN) {
-		s->d.r.phase = WINDOW_CLOSED;
-		drop_queue(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
-	}
+	if (!a.status)
+		freeze(s);
 	fill_sums(s, &a);
 	answer(s, &a);
 }
@@ -204,10 +210,12 @@ static void on_go(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
 	struct engine_answer a = answer_to(c, ST_OK);
-	if (c->window != r->window || r->phase < WINDOW_CLOSED)
+	if (c->window != r->window || (r->phase < WINDOW_CLOSED && !c->close))
 		a.status = ST_ATTEMPT_FAILED;
 	else if (c->term < r->prepared_term || (c->term == r->prepared_term && c->attempt < r->prepared_attempt))
 		a.status = ST_STALE_ATTEMPT;
+	if (!a.status)
+		freeze(s);
 	fill_sums(s, &a);
 	if (!a.status) {
 		r->phase = WINDOW_PREPARED;

@@ -95,16 +95,14 @@ static void finish(void)
 	static uint64_t bits[2];
 	uint64_t window = node.window;
 	for (int i = 0; i < 8 && node.window == window; i++) {
-		if (order.want == WANT_CLOSE && node.phase == WINDOW_OPEN) {
+		if (order.want == WANT_GO && node.phase < WINDOW_PREPARED) {
 			uint32_t size = coord_values(coord)->micro_size;
-			node.phase = WINDOW_CLOSED;
 			node.count = 2 * size;
 			node.sum_weight = 2 * size;
 			bits[0] = (1u << size) - 1;
 			bits[1] = bits[0];
 			node.counted = node.voided = bits;
 			node.n_words = 2; /* 2 ranks * 64 */
-		} else if (order.want == WANT_GO && node.phase < WINDOW_PREPARED) {
 			node.phase = WINDOW_PREPARED;
 			node.vote_term = order.term;
 			node.vote_attempt = order.attempt;
@@ -162,7 +160,7 @@ START_TEST(a_held_window_fills_but_does_not_close)
 	ck_assert_int_eq(coord_flush(coord, &w, now), ST_PAUSED);
 	ck_assert_uint_eq(n_stored, 0);
 	ck_assert_int_eq(coord_resume(coord, "resumed by ana", now), ST_OK);
-	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
 	finish();
 	ck_assert_uint_eq(n_stored, 1);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
@@ -173,7 +171,7 @@ END_TEST
 START_TEST(a_window_that_is_closing_commits_first)
 {
 	fill();
-	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
 	ck_assert_int_eq(coord_pause(coord, "paused by ana", now), ST_OK);
 	finish();
 	ck_assert_uint_eq(n_stored, 1);
@@ -181,6 +179,42 @@ START_TEST(a_window_that_is_closing_commits_first)
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
 	fill();
 	ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
+}
+END_TEST
+
+/* Where there are two, neither begins to reduce before both are frozen. */
+START_TEST(two_nodes_are_closed_before_they_vote)
+{
+	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 }, { .rank = 1, .attached = 1, .counted = 2 } };
+	uint64_t bits[2][2] = { { 3, 0 }, { 0, 3 } };
+	struct report two[2];
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
+	for (uint32_t i = 0; i < 2; i++) {
+		two[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .rank = &full[i], .n_ranks = 1,
+					  .complete = true };
+		coord_on_report(coord, i, &two[i], now);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(order.want, WANT_CLOSE);
+		two[i].phase = WINDOW_CLOSED;
+		two[i].count = 2;
+		two[i].sum_weight = 2;
+		two[i].counted = two[i].voided = bits[i];
+		two[i].n_words = 2;
+		coord_on_report(coord, i, &two[i], now);
+	}
+	ck_assert_int_eq(order.want, WANT_GO);
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(coord_phase(coord), COORD_GO);
+		two[i].phase = WINDOW_PREPARED;
+		two[i].vote_term = order.term;
+		two[i].vote_attempt = order.attempt;
+		coord_on_report(coord, i, &two[i], now);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
+	ck_assert_uint_eq(stored.micro_count, 4);
 }
 END_TEST
 
@@ -323,7 +357,7 @@ START_TEST(a_window_that_has_begun_is_refused)
 	ck_assert_str_eq(last_text, "window 1 has begun: the earliest that values can change for is window 2");
 	fill();
 	while (coord_phase(coord) != COORD_PERSIST) { /* the size of window 2 is in the commit that is being written */
-		node.phase = order.want == WANT_CLOSE ? WINDOW_CLOSED : WINDOW_PREPARED;
+		node.phase = WINDOW_PREPARED;
 		node.count = 4;
 		node.sum_weight = 4;
 		uint64_t bits[2] = { 3, 3 };
@@ -408,6 +442,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_job_with_memory_is_starting);
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
+	tcase_add_test(c, two_nodes_are_closed_before_they_vote);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
 	tcase_add_test(c, a_pause_is_nobodys_waiting);
 	tcase_add_test(c, ranks_that_get_ready_in_a_pause_wait_from_its_end);

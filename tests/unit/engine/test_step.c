@@ -56,6 +56,34 @@ START_TEST(close_freezes_and_go_repeats)
 }
 END_TEST
 
+START_TEST(go_may_close)
+{
+	struct engine_answer a;
+	struct engine_command go = { .op = ENGINE_GO, .window = 0, .term = 1, .attempt = 1, .close = 1 };
+	rig_begin(&rig, rig_small());
+	rig_fill_all(&rig, 1, true);
+	rig_add(&rig, 0, 0, 1);
+	uint64_t waits = rig_send(&rig, rig_add_command(&rig, 0, 1, 1));
+	go.window = 1;
+	ck_assert_uint_eq(rig_call(&rig, go).status, ST_NOT_CURRENT_WINDOW);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.r.phase, WINDOW_OPEN);
+	go.window = 0;
+	uint64_t id = rig_send(&rig, go);
+	ck_assert(rig_receive(&rig, &a));
+	ck_assert_uint_eq(a.id, waits);
+	ck_assert_uint_eq(a.status, ST_WINDOW_CLOSED);
+	ck_assert(rig_receive(&rig, &a));
+	ck_assert_uint_eq(a.id, id);
+	ck_assert_uint_eq(a.status, ST_OK);
+	ck_assert_uint_eq(a.count, 1);
+	ck_assert(a.sumsq > 0);
+	ck_assert_uint_eq(rig_add(&rig, 1, 0, 1).status, ST_WINDOW_CLOSED);
+	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, SKIPPED, 0, 0)).status, ST_OK);
+	rig_close(&rig);
+}
+END_TEST
+
 static void check_norms(bool filled)
 {
 	const struct tensor_norm *row = control_page_norms(&rig.page);
@@ -412,6 +440,7 @@ Suite *step_suite(void)
 	TCase *t = tcase_create("step");
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, close_freezes_and_go_repeats);
+	tcase_add_test(t, go_may_close);
 	tcase_add_loop_test(t, norms_of_tensors_on_request, 0, 8);
 	tcase_add_test(t, a_commit_is_checked_and_done_once);
 	tcase_add_test(t, late_pushes_learn_whether_they_count);
