@@ -110,7 +110,7 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 	uint32_t n = 0, size = job_micro_size(j);
 	bool flushed = j->mirror.rank[r->rank].flushed != 0;
 	for (uint32_t m = 0; m < size && !flushed; m++)
-		if (!rank_counted(j, r, m) && !rank_voided(j, r, m))
+		if (!rank_settled(j, r, m))
 			j->missing[n++] = m;
 	rep.ready.window = j->mirror.r.window;
 	rep.ready.applied_step = j->mirror.r.applied_step;
@@ -325,20 +325,6 @@ void job_begin_with(struct job *j, void *tail, uint32_t n)
 	j->n_restore = n;
 }
 
-/* Parameters that a rank brought meanwhile are not wanted. */
-static void answer_puts(struct job *j)
-{
-	struct reply rep = { .kind = REPLY_PUT };
-	rep.put.ready = true;
-	for (uint32_t i = j->n_waiters; i-- > 0;) {
-		struct waiter *w = &j->waiter[i];
-		if (w->kind != WAIT_PUT)
-			continue;
-		j->ports.reply(j->ports.ctx, w->call, &rep);
-		waiter_remove(j, w);
-	}
-}
-
 void job_on_restored(struct job *j, const struct control_state *state, struct now now)
 {
 	struct control_state *m = &j->mirror;
@@ -350,9 +336,8 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 		m->rank[i].counted = state->rank[i].counted;
 		m->rank[i].flushed = state->rank[i].flushed;
 	}
-	answer_puts(j);
 	job_params_changed(j, now);
-	job_reconcile(j, now);
+	job_reconcile(j, now); /* answers ranks that brought parameters meanwhile */
 }
 
 /* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. */

@@ -8,6 +8,9 @@
 #define REPEAT UINT32_MAX  /* the slot of a push that is counted already: only its data_key is looked at */
 #define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
 
+/* Numbers are those of gacc.v1.PushResult. */
+enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
+
 struct parked_push {
 	bool used;
 	bool sent;              /* the engine has it */
@@ -127,6 +130,7 @@ void push_fail(struct job *, struct rank *, struct parked_push *, enum status, c
 bool push_settle(struct job *, struct rank *, struct parked_push *);
 bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
 bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
+bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
 uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
 uint32_t rank_count_voided(const struct job *, const struct rank *);
 uint32_t rank_first_voided(const struct job *, const struct rank *); /* lowest void micro-batch; micro_size: none */

@@ -19,7 +19,7 @@ struct job_ports {
 	bool (*engine_send)(void *ctx, uint64_t job, const struct engine_command *, const void *present);
 	/* To the coordinator. */
 	void (*report)(void *ctx, const struct report *);
-	/* The job needs memory and an engine now: answered by job_on_allocated or job_on_engine_up. */
+	/* The job needs memory and an engine now: answered by job_on_engine_up or job_on_allocate_failed. */
 	void (*allocate)(void *ctx, uint64_t job);
 	/* Something that an operator wants to read. `rank` -1: the job. */
 	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);

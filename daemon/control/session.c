@@ -34,6 +34,11 @@ bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
 	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, micro);
 }
 
+bool rank_settled(const struct job *j, const struct rank *r, uint32_t micro)
+{
+	return rank_counted(j, r, micro) || rank_voided(j, r, micro);
+}
+
 uint32_t rank_count_voided(const struct job *j, const struct rank *r)
 {
 	return control_count(j->mirror.voided, j->spec->max_micro_size, r->rank, job_micro_size(j));
@@ -234,6 +239,33 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 	return true;
 }
 
+/* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it, answered. */
+static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const struct attach_args *a)
+{
+	struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time, .uid = a->uid,
+				       .attached = 1 };
+	int64_t holder = 0;
+	enum status st = choose_slots(j, r, a, &next, &holder);
+	if (st) {
+		reply_error(j, call, st,
+			    alive(j, r->session.pid, r->session.start_time) ?
+				    "end the earlier processes of this rank (kill -9), then attach again" :
+				    "end or restart the process that has them, then attach again",
+			    "rank %u gets no slots: an earlier process of it still maps its own, and process %lld has the spare ones",
+			    a->rank, (long long)holder);
+		return false;
+	}
+	memcpy(next.nonce, a->nonce, 16);
+	if (r->has_session)
+		memcpy(next.previous_token, r->session.token, 16);
+	j->ports.random16(j->ports.ctx, next.token);
+	r->next = next;
+	r->next_sgen = r->sgen + 1;
+	r->attaching = true;
+	r->attach_sent = false;
+	return true;
+}
+
 void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struct now now)
 {
 	if (!attach_allowed(j, call, a))
@@ -262,29 +294,8 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 		reply_error(j, call, ST_UNAVAILABLE, "repeat the call", "another process is attaching as rank %u", a->rank);
 		return;
 	}
-	if (!r->attaching) {
-		struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time,
-					       .uid = a->uid, .attached = 1 };
-		int64_t holder = 0;
-		enum status st = choose_slots(j, r, a, &next, &holder);
-		if (st) {
-			reply_error(j, call, st,
-				    alive(j, r->session.pid, r->session.start_time) ?
-					    "end the earlier processes of this rank (kill -9), then attach again" :
-					    "end or restart the process that has them, then attach again",
-				    "rank %u gets no slots: an earlier process of it still maps its own, and process %lld has the spare ones",
-				    a->rank, (long long)holder);
-			return;
-		}
-		memcpy(next.nonce, a->nonce, 16);
-		if (r->has_session)
-			memcpy(next.previous_token, r->session.token, 16);
-		j->ports.random16(j->ports.ctx, next.token);
-		r->next = next;
-		r->next_sgen = r->sgen + 1;
-		r->attaching = true;
-		r->attach_sent = false;
-	}
+	if (!r->attaching && !begin_attach(j, r, call, a))
+		return;
 	if (!waiter_add(j, call, WAIT_ATTACH, a->rank))
 		return;
 	if (!j->engine_seen && !j->allocating)
@@ -348,8 +359,6 @@ bool job_free_slot(const struct job *j, uint32_t rank, uint32_t *out_slot)
 }
 
 /* ---- push ---- */
-
-enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
 
 static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint32_t result, uint64_t window,
 		       const struct parked_push *p)
@@ -576,7 +585,7 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 	}
 	if (!push_well_formed(j, call, a))
 		return;
-	bool repeat = rank_counted(j, r, a->micro) || rank_voided(j, r, a->micro);
+	bool repeat = rank_settled(j, r, a->micro);
 	if (repeat && (!a->data_key || j->mirror.r.phase != WINDOW_OPEN)) {
 		push_reply(j, r, call, rank_voided(j, r, a->micro) ? RESULT_VOID : RESULT_DUPLICATE, a->window, NULL);
 		return;
