@@ -487,7 +487,7 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 		return false;
 	}
 	for (int i = 0; i < RANK_MAX_PUSHES; i++)
-		next += r->push[i].used && !rank_counted(j, r, r->push[i].micro);
+		next += r->push[i].used && !rank_settled(j, r, r->push[i].micro);
 	if (j->spec->ordering == ORDER_CANONICAL && a->micro != next) {
 		reply_error(j, call, ST_OUT_OF_ORDER, "push the micro-batches of a window in ascending order",
 			    "micro-batch %u of rank %u: %u of %u is expected next", a->micro, r->rank, next, size);

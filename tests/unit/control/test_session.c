@@ -1,0 +1,187 @@
+/* What trainers ask of a job, call by call, with an engine that answers when it is told to. */
+#include "control/job.h"
+
+#include "support/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNTED 1
+#define DUPLICATE 2
+#define VOIDED 4
+
+static struct job_spec spec;
+static struct job *job;
+static struct control_state record;
+static const struct now now = { 1000, 5000 };
+static struct session_key key = { .uid = 7 };
+/* the last words of the job */
+static struct engine_command sent[16];
+static int n_sent;
+static struct reply reply_to[16]; /* by call */
+static bool replied[16];
+
+static void on_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	ck_assert(call < 16 && !replied[call]);
+	reply_to[call] = *r;
+	replied[call] = true;
+}
+static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
+{
+	ck_assert_int_lt(n_sent, 16);
+	sent[n_sent++] = *c;
+	return true;
+}
+static void on_report(void *ctx, const struct report *r)
+{
+}
+static void on_allocate(void *ctx, uint64_t id)
+{
+}
+static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
+{
+}
+static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	return true;
+}
+static void on_random(void *ctx, uint8_t out[16])
+{
+	memset(out, 0x5a, 16);
+}
+
+static const struct job_ports ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
+					.event = on_event, .process_alive = is_alive, .random16 = on_random };
+
+/* The engine's answer to the newest command. */
+static void answer(uint32_t op, uint32_t result)
+{
+	const struct engine_command *c = &sent[n_sent - 1];
+	ck_assert_uint_eq(c->op, op);
+	struct engine_answer a = { .op = c->op, .id = c->id, .rank = c->rank, .micro = c->micro, .result = result };
+	job_on_answer(job, &a, now);
+}
+
+static void setup(void)
+{
+	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
+	struct attach_args attach = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true };
+	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
+	const char *field;
+	char why[200];
+	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true };
+	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	memset(replied, 0, sizeof replied);
+	n_sent = 0;
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
+	record.r.micro_size = 4;
+	record.r.loss_scale = 1;
+	record.r.params_ready = 1;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	job_on_order(job, &run, now);
+	job_attach(job, 15, &attach, now);
+	answer(ENGINE_ATTACH, 0);
+	ck_assert(replied[15] && !reply_to[15].status);
+	memcpy(key.token, reply_to[15].attach.token, 16);
+}
+
+static void teardown(void)
+{
+	job_free(job);
+	control_state_fini(&record);
+}
+
+static void push(uint64_t call, uint32_t micro, uint32_t slot)
+{
+	struct push_args a = { .micro = micro, .slot = slot, .weight = 1, .data_key = 100 + micro };
+	job_push(job, call, &key, &a, now);
+}
+
+static void expect(uint64_t call, enum status st, uint32_t result)
+{
+	ck_assert_msg(replied[call], "call %d has no answer", (int)call);
+	ck_assert_msg(reply_to[call].status == st, "call %d: %s", (int)call, reply_to[call].text);
+	if (!st)
+		ck_assert_uint_eq(reply_to[call].push.result, result);
+}
+
+/* The answer was lost, so the trainer repeats the push, while its next one goes on in the other slot. */
+START_TEST(a_repeat_under_judgement_is_in_nobodys_way)
+{
+	uint32_t first = _i ? VOIDED : COUNTED;
+	push(0, 0, 0);
+	answer(ENGINE_ADD, first);
+	expect(0, ST_OK, first);
+	push(1, 0, 0);
+	ck_assert(!replied[1]); /* the engine compares the data_key */
+	struct engine_command repeat = sent[n_sent - 1];
+	push(2, 1, 1);
+	answer(ENGINE_ADD, COUNTED);
+	expect(2, ST_OK, COUNTED);
+	sent[n_sent - 1] = repeat;
+	answer(ENGINE_ADD, _i ? VOIDED : DUPLICATE);
+	expect(1, ST_OK, _i ? VOIDED : DUPLICATE);
+}
+END_TEST
+
+START_TEST(micro_batches_come_in_ascending_order)
+{
+	push(0, 1, 0);
+	expect(0, ST_OUT_OF_ORDER, 0);
+	push(1, 0, 0);
+	push(2, 1, 0);
+	expect(2, ST_SLOT_BUSY, 0);
+	push(3, 2, 1);
+	expect(3, ST_OUT_OF_ORDER, 0);
+	push(4, 1, 1); /* while 0 is under way */
+	answer(ENGINE_ADD, COUNTED);
+	expect(4, ST_OK, COUNTED);
+	ck_assert(!replied[1]);
+	push(5, 4, 0);
+	expect(5, ST_WINDOW_FULL, 0);
+}
+END_TEST
+
+START_TEST(a_repeat_joins_the_one_that_is_under_way)
+{
+	push(0, 0, 0);
+	int before = n_sent;
+	push(1, 0, 0);
+	ck_assert_int_eq(n_sent, before);
+	answer(ENGINE_ADD, COUNTED);
+	expect(0, ST_OK, COUNTED);
+	expect(1, ST_OK, DUPLICATE);
+}
+END_TEST
+
+/* The flush goes to the engine behind the pushes before it, and is answered when it is durable. */
+START_TEST(a_flush_waits_for_pushes)
+{
+	push(0, 0, 0);
+	job_flush(job, 1, &key, 0, now);
+	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_ADD);
+	answer(ENGINE_ADD, COUNTED);
+	ck_assert(!replied[1]);
+	answer(ENGINE_FLUSH, 0);
+	ck_assert(replied[1] && !reply_to[1].status && reply_to[1].flush.counted == 1);
+	push(2, 1, 0);
+	expect(2, ST_FLUSHED, 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("session");
+	TCase *c = tcase_create("session");
+	tcase_add_checked_fixture(c, setup, teardown);
+	suite_add_tcase(s, c);
+	tcase_add_loop_test(c, a_repeat_under_judgement_is_in_nobodys_way, 0, 2);
+	tcase_add_test(c, micro_batches_come_in_ascending_order);
+	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
+	tcase_add_test(c, a_flush_waits_for_pushes);
+	return suite_run(s);
+}
