@@ -112,7 +112,7 @@ int attend(struct invocation *inv, const gacc_job_info *job, struct log_set *set
 	st = loop(inv, set, out, p, watch, &last);
 	log_set_pump(set, out, true);
 	if (st == EXIT_INTERRUPTED)
-		fprintf(inv->err, "job %s goes on; follow it again with: %s\n", id, again);
+		tell(inv->err, "job %s goes on; follow it again with: %s\n", id, again);
 	for (int i = POLL_OUTPUT; i <= POLL_SIGNALS; i++)
 		if (p[i].fd >= 0)
 			close(p[i].fd);

@@ -57,11 +57,11 @@ static int say_saved(struct invocation *inv, const char *job, const gacc_checkpo
 	if (wants_data(inv))
 		return print_json(inv, c->json);
 	if (inv->format == FORMAT_NAME)
-		fprintf(inv->out, "%s\n", c->path);
+		tell(inv->out, "%s\n", c->path);
 	else if (!*c->path) /* it begins with the next window */
-		fprintf(inv->out, "checkpoint %" PRIu64 " is %s; see: gaccctl checkpoint list %s\n", c->id, c->state, job);
+		tell(inv->out, "checkpoint %" PRIu64 " is %s; see: gaccctl checkpoint list %s\n", c->id, c->state, job);
 	else
-		fprintf(inv->out, "checkpoint %" PRIu64 " is %s: step %" PRIu64 ", %s\n", c->id, c->state, c->applied_step,
+		tell(inv->out, "checkpoint %" PRIu64 " is %s: step %" PRIu64 ", %s\n", c->id, c->state, c->applied_step,
 			c->path);
 	return EXIT_OK;
 }
@@ -95,7 +95,7 @@ static int list(struct invocation *inv, const char *job)
 		st = print_json_list(inv, "checkpoints", all->checkpoint, all->n);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < all->n; i++)
-			fprintf(inv->out, "%s\n", all->checkpoint[i].path);
+			tell(inv->out, "%s\n", all->checkpoint[i].path);
 	else
 		view_checkpoints(inv, all);
 	gacc_checkpoints_free(all);

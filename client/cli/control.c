@@ -58,7 +58,7 @@ static int for_each_job(struct invocation *inv, const struct change *change)
 		else if (inv->format == FORMAT_NAME)
 			fprintf(inv->out, "job/%" PRIu64 "\n", j->id);
 		else
-			fprintf(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
+			tell(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
 				*j->reason ? ": " : "", j->reason, change->next, j->id);
 		gacc_jobs_free(jobs);
 	}
@@ -105,7 +105,7 @@ int cmd_flush(struct invocation *inv)
 		return fail_client(inv);
 	if (wants_data(inv))
 		return print_jsonf(inv, "{\"window\":%" PRIu64 "}", window);
-	fprintf(inv->out, "window %" PRIu64 " of job %s closes; see: gaccctl status %s\n", window, job, job);
+	tell(inv->out, "window %" PRIu64 " of job %s closes; see: gaccctl status %s\n", window, job, job);
 	return EXIT_OK;
 }
 
@@ -168,6 +168,6 @@ int cmd_update(struct invocation *inv)
 		return fail_client(inv);
 	if (wants_data(inv))
 		return print_jsonf(inv, "{\"window\":%" PRIu64 "}", window);
-	fprintf(inv->out, "job %s: holds from window %" PRIu64 " on; see: gaccctl describe job/%s\n", job, window, job);
+	tell(inv->out, "job %s: holds from window %" PRIu64 " on; see: gaccctl describe job/%s\n", job, window, job);
 	return EXIT_OK;
 }

@@ -153,7 +153,7 @@ int cmd_norms(struct invocation *inv)
 		st = print_json(inv, norms->json);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < norms->n; i++)
-			fprintf(inv->out, "%s\n", norms->norm[i].name);
+			tell(inv->out, "%s\n", norms->norm[i].name);
 	else
 		view_norms(inv, norms);
 	gacc_norms_free(norms);

@@ -121,7 +121,7 @@ static int describe_node(struct invocation *inv)
 	if (wants_data(inv))
 		st = print_json(inv, node->json);
 	else if (inv->format == FORMAT_NAME)
-		fprintf(inv->out, "node/%s\n", node->name);
+		tell(inv->out, "node/%s\n", node->name);
 	else
 		view_node(inv, node);
 	gacc_node_free(node);

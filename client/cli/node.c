@@ -18,7 +18,7 @@ int cmd_health(struct invocation *inv)
 	if (wants_data(inv))
 		print_json(inv, node->json);
 	else
-		fprintf(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
+		tell(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
 			node->draining ? "stopping" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
 			node->jobs, bytes(used, node->host_bytes_used));
 	st = node->draining ? EXIT_UNHEALTHY : EXIT_OK;
@@ -39,7 +39,7 @@ int cmd_version(struct invocation *inv)
 		st = print_jsonf(inv, "{\"gaccctl\":\"%s\",\"gaccd\":%s%s%s}", gacc_version(), node ? "\"" : "",
 				 node ? node->version : "null", node ? "\"" : "");
 	else
-		fprintf(inv->out, "gaccctl %s\ngaccd   %s\n", gacc_version(),
+		tell(inv->out, "gaccctl %s\ngaccd   %s\n", gacc_version(),
 			node ? node->version : gacc_failure(inv->client).message);
 	gacc_node_free(node);
 	return st;
@@ -73,12 +73,12 @@ static void view_buffers(struct invocation *inv, const gacc_buffers *b)
 	sheet_print(s);
 	if (!inv->headers)
 		return;
-	fprintf(inv->out, "node: %s", bytes(used, b->host_bytes_used));
+	tell(inv->out, "node: %s", bytes(used, b->host_bytes_used));
 	if (b->host_bytes_limit)
-		fprintf(inv->out, " of %s", bytes(limit, b->host_bytes_limit));
-	fprintf(inv->out, "   yours: %s", bytes(used, b->user_bytes_used));
+		tell(inv->out, " of %s", bytes(limit, b->host_bytes_limit));
+	tell(inv->out, "   yours: %s", bytes(used, b->user_bytes_used));
 	if (b->user_bytes_limit)
-		fprintf(inv->out, " of %s", bytes(limit, b->user_bytes_limit));
+		tell(inv->out, " of %s", bytes(limit, b->user_bytes_limit));
 	fputc('\n', inv->out);
 }
 
@@ -96,7 +96,7 @@ int cmd_buffers(struct invocation *inv)
 		st = print_json(inv, b->json);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < b->n; i++)
-			fprintf(inv->out, "job/%" PRIu64 "/%s\n", b->buffer[i].job, b->buffer[i].kind);
+			tell(inv->out, "job/%" PRIu64 "/%s\n", b->buffer[i].job, b->buffer[i].kind);
 	else
 		view_buffers(inv, b);
 	gacc_buffers_free(b);

@@ -13,6 +13,36 @@
 
 #define TIMEOUT_MS 10000
 
+/* Bytes of a control character at p, 0: none. Those of two bytes are U+0080 to U+009F. */
+static size_t control_bytes(const unsigned char *p)
+{
+	if (*p == '\n' || *p == '\t')
+		return 0;
+	return p[0] < 0x20 || p[0] == 0x7f ? 1 : p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0 ? 2 : 0;
+}
+
+void tell(FILE *out, const char *fmt, ...)
+{
+	char *text;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+		size_t control = control_bytes(p);
+
+		if (!control)
+			fputc(*p, out);
+		for (; control; control--)
+			fprintf(out, "\\x%02x", control > 1 ? *p++ : *p);
+	}
+	free(text);
+}
+
 /* --- errors */
 
 int exit_status_of(gacc_status st)
@@ -107,9 +137,9 @@ static void print_error(struct invocation *inv, const char *code, const char *re
 	json_t *error;
 
 	if (!wants_data(inv)) {
-		fprintf(inv->err, "error: %s\n", message);
+		tell(inv->err, "error: %s\n", message);
 		if (*hint)
-			fprintf(inv->err, "  %s\n", hint);
+			tell(inv->err, "  %s\n", hint);
 		return;
 	}
 	error = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", code, "reason", reason, "message", message, "hint",
@@ -181,7 +211,7 @@ int contact_failed(struct invocation *inv, struct contact *c)
 	if (!c->made || f.status != GACC_EUNAVAIL)
 		return fail_client(inv);
 	if (!c->lost)
-		fprintf(inv->err, "%s; trying again\n", f.message);
+		tell(inv->err, "%s; trying again\n", f.message);
 	c->lost = true;
 	return EXIT_OK;
 }

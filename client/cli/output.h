@@ -74,7 +74,13 @@ static inline bool wants_data(const struct invocation *inv)
 	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL || inv->format == FORMAT_YAML;
 }
 
-/* --- for people. All write to out[n] and return it. */
+/* --- for people */
+
+/* fprintf for text with words of others in it (names, reasons, lines of logs): what would act on a terminal is shown as \x1b. Line
+ * breaks and tabs stay. */
+void tell(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* These write to out[n] and return it. */
 
 #define SHORT 32
 /* "41s", "12m", "1h40m", "2d3h". */

@@ -94,11 +94,11 @@ static void say_header(struct run *r)
 {
 	const gacc_job_info *j = info(r);
 
-	fprintf(r->say, "job %s (%s) registered   ranks %u   micro_size %u", r->id, j->name, j->ranks, j->micro_size);
+	tell(r->say, "job %s (%s) registered   ranks %u   micro_size %u", r->id, j->name, j->ranks, j->micro_size);
 	if (j->batch)
 		fprintf(r->say, "   effective batch %" PRIu64 " x %u x %u = %" PRIu64, j->batch, j->micro_size, j->ranks,
 			j->batch * j->micro_size * j->ranks);
-	fprintf(r->say, "\nlogs %s   follow elsewhere: gaccctl logs %s -f\n", j->log_dir, r->id);
+	tell(r->say, "\nlogs %s   follow elsewhere: gaccctl logs %s -f\n", j->log_dir, r->id);
 	if (!getenv("OMP_NUM_THREADS"))
 		fputs("OMP_NUM_THREADS=1 for each rank, as it was not set\n", r->say);
 	fflush(r->say);
@@ -200,10 +200,10 @@ static void say_root_cause(struct run *r, uint32_t rank)
 
 	fprintf(r->inv->err, "--- rank %u (pid %d) ", rank, (int)p->last_pid);
 	if (p->signal)
-		fprintf(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
+		tell(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
 	else
 		fprintf(r->inv->err, "exited with %d", p->status);
-	fprintf(r->inv->err, "; last lines of %s/worker_%u.log:\n", r->log_dir, rank);
+	tell(r->inv->err, "; last lines of %s/worker_%u.log:\n", r->log_dir, rank);
 	follower_init(&last, r->log_dir, rank, false, LAST_LINES);
 	follower_pump(&last, r->inv->err, true);
 	follower_fini(&last);
@@ -241,7 +241,7 @@ static void on_rank_failed(struct run *r, uint32_t rank)
 		err = ranks_start(&r->ranks, rank);
 		if (!err)
 			return;
-		fprintf(r->inv->err, "rank %u cannot be started: %s\n", rank, strerror(err));
+		tell(r->inv->err, "rank %u cannot be started: %s\n", rank, strerror(err));
 	}
 	say_root_cause(r, rank);
 	snprintf(reason, sizeof(reason), p->signal ? "rank %u was killed by signal %d" : "rank %u exited with %d", rank,
@@ -272,7 +272,7 @@ static void on_interrupt(struct run *r)
 		return;
 	}
 	r->interrupted = true;
-	fprintf(r->inv->err, "\ncancelling job %s; once more kills the ranks\n", r->id);
+	tell(r->inv->err, "\ncancelling job %s; once more kills the ranks\n", r->id);
 	cancel_job(r, "interrupted in gaccctl run");
 	stop_ranks(r, SIGTERM);
 }
@@ -405,7 +405,7 @@ static int conclude(struct run *r)
 
 	await_end(r);
 	j = info(r);
-	fprintf(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
+	tell(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
 		(double)(now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
 		j->reason, j->log_dir);
 	if (wants_data(r->inv))

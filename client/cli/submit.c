@@ -31,10 +31,10 @@ static int conclude(struct invocation *inv, FILE *say, const gacc_job_info *job)
 {
 	char steps[64];
 
-	fprintf(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name, view_steps(steps, sizeof(steps), job),
+	tell(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name, view_steps(steps, sizeof(steps), job),
 		*job->reason ? "   " : "", job->reason, *job->log_dir ? "   logs " : "", job->log_dir);
 	if (job->root_cause)
-		fprintf(inv->err, "%s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->message, job->id);
+		tell(inv->err, "%s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->message, job->id);
 	if (wants_data(inv))
 		print_json(inv, job->json);
 	return status_of_ranks(job);
@@ -91,7 +91,7 @@ static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 {
 	if (opt_flag(inv, "wait")) {
-		fprintf(wants_data(inv) ? inv->err : inv->out, "job %" PRIu64 " (%s) is %s%s%s\n", job->id, job->name,
+		tell(wants_data(inv) ? inv->err : inv->out, "job %" PRIu64 " (%s) is %s%s%s\n", job->id, job->name,
 			job->state_name, *job->reason ? ": " : "", job->reason);
 		fflush(inv->out);
 		return EXIT_OK;
@@ -99,7 +99,7 @@ static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 	if (wants_data(inv))
 		return print_json(inv, job->json);
 	fprintf(inv->out, inv->format == FORMAT_NAME ? "job/%" PRIu64 "\n" : "%" PRIu64 "\n", job->id);
-	fprintf(inv->err, "job %" PRIu64 " (%s) is %s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
+	tell(inv->err, "job %" PRIu64 " (%s) is %s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
 		job->state_name, job->id);
 	return EXIT_OK;
 }

@@ -12,10 +12,10 @@ static void say_node(struct invocation *inv, const gacc_node_info *n)
 {
 	char used[SHORT], limit[SHORT];
 
-	fprintf(inv->out, "%s  gaccd %s  %u jobs  %s", n->name, n->version, n->jobs, bytes(used, n->host_bytes_used));
+	tell(inv->out, "%s  gaccd %s  %u jobs  %s", n->name, n->version, n->jobs, bytes(used, n->host_bytes_used));
 	if (n->host_bytes_limit)
-		fprintf(inv->out, " of %s", bytes(limit, n->host_bytes_limit));
-	fprintf(inv->out, " shared memory  %u CPUs (%s)\n\n", n->cpus, n->kernels);
+		tell(inv->out, " of %s", bytes(limit, n->host_bytes_limit));
+	tell(inv->out, " shared memory  %u CPUs (%s)\n\n", n->cpus, n->kernels);
 }
 
 static int draw(struct invocation *inv, struct contact *contact)

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "output.h"
@@ -179,7 +180,7 @@ static void hint(struct invocation *inv, const gacc_job_info *job)
 			continue;
 		fprintf(inv->out, "hint: gaccctl logs %" PRIu64 " --rank %u --tail 50", job->id, job->rank[i].rank);
 		if (job->stall_abort_ms)
-			fprintf(inv->out, "; the job aborts at stall_abort %s",
+			tell(inv->out, "; the job aborts at stall_abort %s",
 				age(when, (int64_t)job->stall_abort_ms / 1000));
 		fputc('\n', inv->out);
 		return;
@@ -190,19 +191,19 @@ void view_status(struct invocation *inv, const gacc_job_info *job)
 {
 	char steps[64], when[SHORT];
 
-	fprintf(inv->out, "JOB %" PRIu64 "  %s  %s  step %s", job->id, job->name, job->state_name,
+	tell(inv->out, "JOB %" PRIu64 "  %s  %s  step %s", job->id, job->name, job->state_name,
 		view_steps(steps, sizeof(steps), job));
 	if (job->ended)
-		fprintf(inv->out, "  %s ago", age_since(when, job->ended_unix_nanos));
+		tell(inv->out, "  %s ago", age_since(when, job->ended_unix_nanos));
 	else if (job->window_opened_unix_nanos)
-		fprintf(inv->out, "  window %" PRIu64 " open %s", job->window,
+		tell(inv->out, "  window %" PRIu64 " open %s", job->window,
 			age_since(when, job->window_opened_unix_nanos));
 	if (!job->ended && job->n_missing)
 		fprintf(inv->out, "  WAITING FOR %zu OF %u RANKS", job->n_missing, job->ranks);
 	if (job->queue_position)
 		fprintf(inv->out, "  QUEUED AT %u", job->queue_position);
 	if (*job->reason)
-		fprintf(inv->out, "  %s", job->reason);
+		tell(inv->out, "  %s", job->reason);
 	fputc('\n', inv->out);
 	view_ranks(inv, job);
 	if (!job->ended)
@@ -215,13 +216,17 @@ static void line(struct invocation *inv, const char *name, const char *fmt, ...)
 
 static void line(struct invocation *inv, const char *name, const char *fmt, ...)
 {
+	char *text;
 	va_list ap;
+	int n;
 
-	fprintf(inv->out, "%-18s", name);
 	va_start(ap, fmt);
-	vfprintf(inv->out, fmt, ap);
+	n = vasprintf(&text, fmt, ap);
 	va_end(ap);
-	fputc('\n', inv->out);
+	if (n < 0)
+		return;
+	tell(inv->out, "%-18s%s\n", name, text);
+	free(text);
 }
 
 static void event_row(struct sheet *s, const gacc_job_event *e, bool jobs)
@@ -281,7 +286,7 @@ static void view_counters(struct invocation *inv, const gacc_counters *c)
 
 static void view_update(struct invocation *inv, const gacc_pending_update *u)
 {
-	fprintf(inv->out, "%-18sfrom window %" PRIu64 ":", "Update:", u->window);
+	tell(inv->out, "%-18sfrom window %" PRIu64 ":", "Update:", u->window);
 	if (u->values.micro_size)
 		fprintf(inv->out, " micro_size=%u", u->values.micro_size);
 	if (u->values.lr)
@@ -297,7 +302,7 @@ static void view_root_cause(struct invocation *inv, const gacc_root_cause *c)
 {
 	line(inv, "Root cause:", "%s", c->message);
 	for (size_t i = 0; i < c->n_log_line; i++)
-		fprintf(inv->out, "  | %s\n", c->log_line[i]);
+		tell(inv->out, "  | %s\n", c->log_line[i]);
 }
 
 void view_job(struct invocation *inv, const gacc_job_info *j)

@@ -47,7 +47,7 @@ static int say_reached(struct invocation *inv, const struct goal *goal, const ga
 	else if (inv->format == FORMAT_NAME)
 		fprintf(inv->out, "job/%" PRIu64 "\n", job->id);
 	else
-		fprintf(inv->out, "job %" PRIu64 " (%s) is %s, %" PRIu64 " steps applied\n", job->id, job->name, job->state_name,
+		tell(inv->out, "job %" PRIu64 " (%s) is %s, %" PRIu64 " steps applied\n", job->id, job->name, job->state_name,
 			job->applied_step);
 	return goal->state || goal->step || job->state == GACC_JOB_COMPLETED ? EXIT_OK : EXIT_JOB_FAILED;
 }
@@ -65,7 +65,7 @@ static void say_if_away(struct invocation *inv)
 
 	gacc_set_timeout(inv->client, LOOK_MS);
 	if (gacc_node_get(inv->client, &node) == GACC_EUNAVAIL)
-		fprintf(inv->err, "%s; waiting for it\n", gacc_failure(inv->client).message);
+		tell(inv->err, "%s; waiting for it\n", gacc_failure(inv->client).message);
 	gacc_node_free(node);
 }
 

@@ -427,6 +427,28 @@ START_TEST(describe_ends_with_the_story)
 }
 END_TEST
 
+/* Names, reasons and logs are other people's: they must not act on this terminal. */
+START_TEST(words_of_others_are_only_shown)
+{
+	static const char *const lines[] = { "\033]0;x\007" };
+	static const gacc_root_cause cause = { .message = "\033[31mred", .log_line = lines, .n_log_line = 1 };
+	gacc_job_info job = sample();
+
+	job.reason = "\033[2J";
+	job.root_cause = &cause;
+	view_job(&inv, &job);
+	view_status(&inv, &job);
+	view_jobs(&inv, &(gacc_jobs){ 1, &job });
+	fail_with(&inv, EXIT_FAILED, "X", "\033[0m", "\302\233 \302\251\tfine\nboth");
+	fflush(inv.out);
+	fflush(inv.err);
+	ck_assert_ptr_nonnull(strstr(out, "Root cause:       \\x1b[31mred\n  | \\x1b]0;x\\x07\n"));
+	ck_assert_ptr_null(strchr(out, '\033'));
+	ck_assert_ptr_null(strchr(out, '\007'));
+	ck_assert_str_eq(err, "error: \\xc2\\x9b \302\251\tfine\nboth\n  \\x1b[0m\n");
+}
+END_TEST
+
 START_TEST(lists_as_json)
 {
 	const gacc_job_info two[] = { { .json = "{\"id\":1}" }, { .json = "{\"id\":2}" } };
@@ -514,6 +536,7 @@ int main(void)
 	tcase_add_test(tc, status_names_who_is_late);
 	tcase_add_test(tc, jobs_table);
 	tcase_add_test(tc, describe_ends_with_the_story);
+	tcase_add_test(tc, words_of_others_are_only_shown);
 	tcase_add_test(tc, lists_as_json);
 	tcase_add_test(tc, data_as_yaml);
 	tcase_add_test(tc, states_by_name);
