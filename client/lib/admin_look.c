@@ -112,27 +112,38 @@ static enum status add_window(struct windows *w, const ProtobufCMessage *msg)
 	return copy ? take_window(w, (Gacc__V1__HistoryResponse *)copy) : ST_NO_MEMORY;
 }
 
+static enum status take_windows(struct rpc_stream *stream, struct windows *w)
+{
+	const ProtobufCMessage *msg;
+	enum status st;
+
+	do {
+		st = rpc_stream_next(stream, -1, &msg, NULL);
+		if (st || !msg)
+			return st;
+		st = add_window(w, msg);
+	} while (!st);
+	rpc_stream_cancel(stream);
+	return st;
+}
+
 static enum status read_windows(struct gacc_client *client, const ProtobufCMessage *request, struct windows *w,
 				struct rpc_failure *rpc)
 {
-	const ProtobufCMessage *msg;
 	struct rpc_stream *stream;
-	enum status st, added = ST_OK;
+	enum status st, taken;
 
 	st = rpc_stream_open(client->channel, JOBS, "History", client->admin_timeout_ms, 0, &stream);
 	if (st)
 		return st;
 	(void)rpc_stream_send(stream, request);
 	(void)rpc_stream_close_send(stream);
-	while (!added && !rpc_stream_next(stream, -1, &msg, NULL) && msg)
-		added = add_window(w, msg);
-	if (added)
-		rpc_stream_cancel(stream);
+	taken = take_windows(stream, w);
 	st = rpc_stream_finish(stream, rpc);
 	rpc_stream_free(stream);
-	if (added)
-		*rpc = (struct rpc_failure){ .status = added };
-	return added ? added : st;
+	if (taken)
+		*rpc = (struct rpc_failure){ .status = taken };
+	return taken ? taken : st;
 }
 
 static bool fill_history_window(gacc_history *history, gacc_window_info *out, const Gacc__V1__HistoryResponse *r)

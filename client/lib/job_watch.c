@@ -8,6 +8,7 @@
 
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/job.pb-c.h"
+#include "lib/admin.h"
 #include "lib/answer.h"
 #include "lib/channel.h"
 #include "lib/job_info.h"
@@ -32,7 +33,7 @@ static void tell(struct gacc_watch *w)
 	(void)!write(w->fd, &one, sizeof(one));
 }
 
-static void on_job(void *arg, const struct ProtobufCMessage *msg)
+static enum status on_job(void *arg, const struct ProtobufCMessage *msg)
 {
 	const Gacc__V1__WatchResponse *r = (const Gacc__V1__WatchResponse *)msg;
 	struct gacc_watch *w = arg;
@@ -40,12 +41,13 @@ static void on_job(void *arg, const struct ProtobufCMessage *msg)
 	gacc_jobs *jobs = copy ? jobs_new(copy, &((Gacc__V1__WatchResponse *)copy)->job, 1) : NULL;
 
 	if (!jobs)
-		return;
+		return r->job ? ST_NO_MEMORY : ST_MALFORMED;
 	pthread_mutex_lock(&w->tail.lock);
 	gacc_jobs_free(w->newest);
 	w->newest = jobs;
 	tell(w);
 	pthread_mutex_unlock(&w->tail.lock);
+	return ST_OK;
 }
 
 static const struct ProtobufCMessage *job_request(void *arg)
@@ -55,29 +57,35 @@ static const struct ProtobufCMessage *job_request(void *arg)
 	return &w->request.base;
 }
 
-static const struct tail_source job_changes = { &gacc__v1__job_service__descriptor, "Watch", job_request, on_job };
-
-static bool always(void *arg)
+static enum tail_next on_end(void *arg, const struct rpc_failure *failure)
 {
-	return true;
-}
-
-static void *run(void *arg)
-{
-	struct gacc_watch *w = arg;
-	struct rpc_failure failure;
 	struct failure f = { .code = GACC_OK };
+	struct gacc_watch *w = arg;
 
-	do
-		tail_read(&w->tail, w->client->channel, &job_changes, w, &failure);
-	while (is_outage(&failure) && tail_pause(&w->tail, true, always, NULL));
-	if (failure.status)
-		failure_of_rpc(&f, "", &failure);
+	if (is_outage(failure))
+		return TAIL_AGAIN;
+	if (failure->status)
+		failure_of_rpc(&f, "", failure);
 	pthread_mutex_lock(&w->tail.lock);
 	w->failure = f;
 	w->over = true;
 	tell(w);
 	pthread_mutex_unlock(&w->tail.lock);
+	return TAIL_OVER;
+}
+
+static bool may_wait(void *arg)
+{
+	return true;
+}
+
+static const struct tail_source job_changes = { &gacc__v1__job_service__descriptor, "Watch", job_request, on_job, on_end, may_wait };
+
+static void *run(void *arg)
+{
+	struct gacc_watch *w = arg;
+
+	tail_run(&w->tail, w->client->channel, &job_changes, w);
 	return NULL;
 }
 
@@ -97,7 +105,7 @@ gacc_status gacc_job_watch(gacc_client *client, const char *job, gacc_watch **ou
 	struct failure f;
 
 	if (!w)
-		return GACC_ENOMEM;
+		return admin_no_memory(client);
 	w->client = client;
 	w->job = strdup(job);
 	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -40,27 +40,45 @@ static void begin(struct tail *tail, struct rpc_stream *stream, const struct tai
 	(void)rpc_stream_close_send(stream);
 }
 
-void tail_read(struct tail *tail, struct rpc_channel *channel, const struct tail_source *source, void *arg,
-	       struct rpc_failure *failure)
+static enum status read_messages(struct rpc_stream *stream, const struct tail_source *source, void *arg)
 {
 	const struct ProtobufCMessage *msg;
+	enum status st;
+
+	do {
+		st = rpc_stream_next(stream, -1, &msg, NULL);
+		if (st || !msg)
+			return st;
+		st = source->on_message(arg, msg);
+	} while (!st);
+	rpc_stream_cancel(stream);
+	return st;
+}
+
+/* One stream, from its start to its end; *failure says why it ended. */
+static void read_stream(struct tail *tail, struct rpc_channel *channel, const struct tail_source *source, void *arg,
+			struct rpc_failure *failure)
+{
 	struct rpc_stream *stream;
+	enum status st;
 
 	memset(failure, 0, sizeof(*failure));
 	failure->status = rpc_stream_open(channel, source->service, source->method, 0, 0, &stream);
 	if (failure->status)
 		return;
 	begin(tail, stream, source, arg);
-	while (!rpc_stream_next(stream, -1, &msg, NULL) && msg)
-		source->on_message(arg, msg);
+	st = read_messages(stream, source, arg);
 	failure->status = rpc_stream_finish(stream, failure);
+	if (st)
+		*failure = (struct rpc_failure){ .status = st };
 	pthread_mutex_lock(&tail->lock);
 	tail->stream = NULL;
 	pthread_mutex_unlock(&tail->lock);
 	rpc_stream_free(stream);
 }
 
-bool tail_pause(struct tail *tail, bool briefly, bool (*still)(void *arg), void *arg)
+/* Before the next stream. False: stop. */
+static bool pause_for(struct tail *tail, bool briefly, bool (*may_wait)(void *arg), void *arg)
 {
 	struct timespec ts;
 	bool go;
@@ -70,7 +88,7 @@ bool tail_pause(struct tail *tail, bool briefly, bool (*still)(void *arg), void 
 	ts.tv_nsec += RETRY_MS * 1000000L;
 	ts.tv_sec += ts.tv_nsec / 1000000000;
 	ts.tv_nsec %= 1000000000;
-	while (!tail->stop && still(arg)) {
+	while (!tail->stop && may_wait(arg)) {
 		if (!briefly)
 			pthread_cond_wait(&tail->changed, &tail->lock);
 		else if (pthread_cond_timedwait(&tail->changed, &tail->lock, &ts))
@@ -79,6 +97,17 @@ bool tail_pause(struct tail *tail, bool briefly, bool (*still)(void *arg), void 
 	go = !tail->stop;
 	pthread_mutex_unlock(&tail->lock);
 	return go;
+}
+
+void tail_run(struct tail *tail, struct rpc_channel *channel, const struct tail_source *source, void *arg)
+{
+	struct rpc_failure failure;
+	enum tail_next next;
+
+	do {
+		read_stream(tail, channel, source, arg, &failure);
+		next = source->on_end(arg, &failure);
+	} while (next != TAIL_OVER && pause_for(tail, next == TAIL_AGAIN, source->may_wait, arg));
 }
 
 void tail_cut(struct tail *tail)

@@ -153,16 +153,14 @@ static const struct ProtobufCMessage *session_request(void *arg)
 	return &r->request.base;
 }
 
-static void session_message(void *arg, const struct ProtobufCMessage *msg)
+static enum status session_message(void *arg, const struct ProtobufCMessage *msg)
 {
 	struct reading *r = arg;
 
 	r->connected = true;
 	on_message(r->watcher, (const Gacc__V1__WatchSessionResponse *)msg);
+	return ST_OK;
 }
-
-static const struct tail_source session_events = { &gacc__v1__gradient_service__descriptor, "WatchSession",
-						   session_request, session_message };
 
 static bool same_binding(void *arg)
 {
@@ -181,24 +179,33 @@ static bool rebound(struct reading *r)
 	return yes;
 }
 
+static enum tail_next session_end(void *arg, const struct rpc_failure *failure)
+{
+	struct reading *r = arg;
+	bool was_connected = r->connected;
+
+	r->connected = false;
+	if (rebound(r))
+		return TAIL_AGAIN;
+	if (is_outage(failure)) {
+		if (was_connected)
+			announce(r->watcher, GACC_EVENT_CONNECTION, "the connection to gaccd broke; trying again");
+		return TAIL_AGAIN;
+	}
+	if (failure->status)
+		announce(r->watcher, GACC_EVENT_CONNECTION, status_info(failure->status)->text);
+	return TAIL_REST; /* the job has ended, or this session has */
+}
+
+static const struct tail_source session_events = { &gacc__v1__gradient_service__descriptor, "WatchSession", session_request,
+						   session_message, session_end, same_binding };
+
 static void *run(void *arg)
 {
 	struct watcher *w = arg;
 	struct reading r = { .watcher = w };
-	struct rpc_failure failure;
-	bool over = false;
 
-	do {
-		r.connected = false;
-		tail_read(&w->tail, w->client->channel, &session_events, &r, &failure);
-		if (rebound(&r))
-			continue;
-		over = !is_outage(&failure); /* the job has ended, or this session has */
-		if (over && failure.status)
-			announce(w, GACC_EVENT_CONNECTION, status_info(failure.status)->text);
-		else if (!over && r.connected)
-			announce(w, GACC_EVENT_CONNECTION, "the connection to gaccd broke; trying again");
-	} while (tail_pause(&w->tail, !over, same_binding, &r));
+	tail_run(&w->tail, w->client->channel, &session_events, &r);
 	return NULL;
 }
 
