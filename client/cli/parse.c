@@ -169,10 +169,12 @@ bool parse_duration(const char *text, int64_t *out_ms)
 		if (i == 5)
 			return false;
 		total += v * units[i].ms;
+		if (total > INT32_MAX)
+			return false;
 		text = end + letters;
 	}
 	*out_ms = total;
-	return total <= INT32_MAX;
+	return true;
 }
 
 bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status)
