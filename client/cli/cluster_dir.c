@@ -21,6 +21,12 @@
 
 extern char **environ;
 
+/* It becomes part of an endpoint, and of a line for the shell. */
+static bool is_plain(const char *path)
+{
+	return !path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@,=")];
+}
+
 bool cluster_place(struct invocation *inv, struct cluster *c, int *st)
 {
 	const char *dir = opt(inv, "dir"), *runtime = getenv("XDG_RUNTIME_DIR"), *tmp = getenv("TMPDIR");
@@ -35,6 +41,10 @@ bool cluster_place(struct invocation *inv, struct cluster *c, int *st)
 		n = snprintf(c->dir, sizeof(c->dir), "%s/gacc-cluster-%u", tmp && *tmp == '/' ? tmp : "/tmp", (unsigned)getuid());
 	if (n >= (int)sizeof(c->dir) || c->dir[0] != '/') {
 		*st = fail_usage(inv, "--dir %s: an absolute path of less than %zu bytes is needed", c->dir, sizeof(c->dir));
+		return false;
+	}
+	if (!is_plain(c->dir)) {
+		*st = fail_usage(inv, "--dir %s: only letters, digits and /._-+@,= may be in it", c->dir);
 		return false;
 	}
 	snprintf(c->socket, sizeof(c->socket), "%s/gaccd.sock", c->dir);

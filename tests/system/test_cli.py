@@ -139,6 +139,7 @@ def test_cluster_takes_no_folder_of_others(folder):
     assert "not a private directory" in (cli.run("cluster", "up", "--dir", folder, code=1), cli.err)[1]
     assert list(folder.iterdir()) == []
     assert "cannot be started" in (cli.run("cluster", "up", "--gaccd", "/nonexistent", code=1), cli.err)[1]
+    assert "only letters" in (cli.run("cluster", "up", "--dir", f"{folder}/a; b", code=2), cli.err)[1]  # for eval
 
 
 # ---- submit, wait ----
