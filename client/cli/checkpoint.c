@@ -180,7 +180,7 @@ static int restore(struct invocation *inv, const char *from)
 
 	if (opt_flag(inv, "wait"))
 		signals_block(); /* before the library makes threads */
-	if (!is_path && !open_client(inv, &st)) /* else submit_job does, if it submits */
+	if (!is_path && !open_client_for(inv, SUBMIT_TIMEOUT_MS, &st)) /* else submit_job does, if it submits */
 		return st;
 	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);
 	if (!path)

@@ -6,7 +6,7 @@ const struct option_row global_options[] = {
 	{ "endpoint", 0, "URI", "gaccd to talk to (GACC_ENDPOINT; unix:/run/gaccd/gaccd.sock)" },
 	{ "output", 'o', "FORMAT", "table, wide, json, jsonl, yaml or name" },
 	{ "no-headers", 0, NULL, "tables without the first line" },
-	{ "timeout", 0, "TIME", "of each request to gaccd (10s; longer where it has to work: run, submit, checkpoint save, norms)" },
+	{ "timeout", 0, "TIME", "of each request to gaccd (10s; longer where it has to work: run, submit, checkpoint, norms)" },
 	{ "help", 'h', NULL, "this text" },
 	{ NULL, 0, NULL, NULL },
 };
