@@ -62,7 +62,6 @@ struct daemon {
 	size_t n_token;
 	uint64_t watchdog_us;
 	int64_t watchdog_ns;          /* when it was fed last */
-	int exit_code;
 	bool stopping;
 };
 

@@ -144,7 +144,6 @@ uint64_t fdstore_watchdog_us(const struct fdstore *f)
 	return f->watchdog_us;
 }
 
-/* One message with at most one descriptor. */
 /* The queue of a datagram socket is short (net.unix.max_dgram_qlen), and children's deaths interrupt waiting for it. */
 static bool wait_for_room(int fd)
 {
@@ -158,6 +157,7 @@ static bool wait_for_room(int fd)
 	return n > 0;
 }
 
+/* One message with at most one descriptor. */
 static enum status tell(struct fdstore *f, const char *text, int fd)
 {
 	union {
@@ -197,13 +197,6 @@ enum status fdstore_stopping(struct fdstore *f)
 enum status fdstore_watchdog(struct fdstore *f)
 {
 	return f->fd < 0 ? ST_OK : tell(f, "WATCHDOG=1\n", -1);
-}
-
-enum status fdstore_status(struct fdstore *f, const char *text)
-{
-	char line[512];
-	snprintf(line, sizeof line, "STATUS=%.*s\n", (int)strcspn(text, "\n"), text);
-	return f->fd < 0 ? ST_OK : tell(f, line, -1);
 }
 
 enum status fdstore_put(struct fdstore *f, const char *name, int fd)

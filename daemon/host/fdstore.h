@@ -39,8 +39,6 @@ uint64_t fdstore_watchdog_us(const struct fdstore *);
 /* ST_UNAVAILABLE: the manager did not take it (always when there is none, for put and barrier; the others then do nothing). */
 enum status fdstore_ready(struct fdstore *);
 enum status fdstore_stopping(struct fdstore *);
-/* One line for `systemctl status`. */
-enum status fdstore_status(struct fdstore *, const char *text);
 enum status fdstore_watchdog(struct fdstore *);
 
 /* Stores a duplicate of fd. Names are unique (the caller's duty): letters, digits, '.', '-', '_', shorter than

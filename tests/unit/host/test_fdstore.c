@@ -71,8 +71,6 @@ START_TEST(messages_are_those_of_sd_notify)
 	ck_assert_str_eq(message(&fd), "READY=1\n");
 	ck_assert_int_eq(fdstore_watchdog(store), ST_OK);
 	ck_assert_str_eq(message(&fd), "WATCHDOG=1\n");
-	ck_assert_int_eq(fdstore_status(store, "2 jobs\nREADY=1"), ST_OK);
-	ck_assert_str_eq(message(&fd), "STATUS=2 jobs\n");
 	ck_assert_int_eq(fdstore_stopping(store), ST_OK);
 	ck_assert_str_eq(message(&fd), "STOPPING=1\n");
 	ck_assert_int_eq(fdstore_remove(store, "j7.slot.3.1"), ST_OK);
@@ -150,7 +148,6 @@ START_TEST(without_a_manager_nothing_is_kept)
 	open_store();
 	ck_assert(!fdstore_active(store));
 	ck_assert_int_eq(fdstore_ready(store), ST_OK);
-	ck_assert_int_eq(fdstore_status(store, "x"), ST_OK);
 	ck_assert_int_eq(fdstore_put(store, "a", 0), ST_UNAVAILABLE);
 	ck_assert_int_eq(fdstore_remove(store, "a"), ST_OK);
 	ck_assert_int_eq(fdstore_barrier(store, &end), ST_UNAVAILABLE);
