@@ -267,6 +267,8 @@ void live_waits(struct live_job *, struct now);
 /* ---- live_view.c ---- */
 /* A message for free with gacc__v1__job__free_unpacked; NULL: no memory. */
 struct Gacc__V1__Job *live_view(const struct live_job *, bool with_events, struct now);
+/* The same without ranks and events, however many there are. */
+struct Gacc__V1__Job *live_view_brief(const struct live_job *, struct now);
 /* Before its machines go: live_view shows the same of it afterwards, but for processes and memory. false: no memory. */
 bool live_keep_view(struct live_job *, struct now);
 /* Tells the watchers what changed. */

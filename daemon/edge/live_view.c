@@ -203,11 +203,10 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	}
 	j->loss_scale = coord_carry(l->coord)->scale.scale;
 	add_rates(l, j);
-	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_ranks(l, j, now) &&
-	       add_last(l, j);
+	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_last(l, j);
 }
 
-static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, struct now now)
+static bool fill(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 {
 	const char *reason;
 	j->id = l->id;
@@ -226,9 +225,12 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, bool with_events, s
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
 	bytes_repair(j->reason);
-	if (l->coord ? !fill_live(l, j, now) : !add_counters(&l->end_commit.next.counters, j) || !add_past_ranks(l, j))
-		return false;
-	return live_launch_view(l, j) && (!with_events || add_events(l, j));
+	return l->coord ? fill_live(l, j, now) : add_counters(&l->end_commit.next.counters, j);
+}
+
+static bool fill_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+{
+	return l->coord ? add_ranks(l, j, now) : add_past_ranks(l, j);
 }
 
 /* Of a job that is over: what live_keep_view has kept, with what it left out. */
@@ -262,18 +264,26 @@ bool live_keep_view(struct live_job *l, struct now now)
 }
 
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
-Gacc__V1__Job *live_view(const struct live_job *l, bool with_events, struct now now)
+static Gacc__V1__Job *new_view(const struct live_job *l, bool with_ranks, bool with_events, struct now now)
 {
-	if (l->end_view)
-		return view_of_kept(l, with_events);
 	Gacc__V1__Job *j = malloc(sizeof *j);
 	if (!j)
 		return NULL;
 	gacc__v1__job__init(j);
-	if (fill(l, j, with_events, now))
+	if (fill(l, j, now) && (!with_ranks || fill_ranks(l, j, now)) && live_launch_view(l, j) && (!with_events || add_events(l, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
+}
+
+Gacc__V1__Job *live_view(const struct live_job *l, bool with_events, struct now now)
+{
+	return l->end_view ? view_of_kept(l, with_events) : new_view(l, true, with_events, now);
+}
+
+Gacc__V1__Job *live_view_brief(const struct live_job *l, struct now now)
+{
+	return new_view(l, false, false, now);
 }
 
 /* ---- watchers ---- */

@@ -230,6 +230,19 @@ def test_a_slow_reader_costs_little():
 # ---- shared memory ----
 
 
+def test_a_list_of_huge_jobs_has_the_ranks_of_the_first():
+    """Two jobs of one user must not keep gaccd busy for seconds with every List."""
+    spec = {"micro_size": 1, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.1}}
+    with Daemon() as d:
+        jobs = [d.submit({**spec, "name": f"j{ranks}", "ranks": ranks}) for ranks in (5000, 15001, 10000)]
+        listed = {j.id: len(j.ranks) for j in d.client.jobs.List().jobs}
+        assert listed == {jobs[0]: 5000, jobs[1]: 0, jobs[2]: 10000}
+        assert [j.spec.ranks for j in d.client.jobs.List().jobs] == [10000, 15001, 5000]
+        assert len(d.get_job(jobs[1]).ranks) == 15001
+        for job in jobs:
+            d.cancel(job)
+
+
 def test_buffers_add_up():
     kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control"},
              "client": {"accumulator", "parameters", "slots", "control"}}
