@@ -46,6 +46,7 @@ struct rpc_call {
 	struct bytes_view bulk;
 
 	struct rpc_queue queue;
+	size_t queued_bytes; /* of it, in server->queued */
 	grpc_byte_buffer *reply; /* goes out with the status */
 	int code;
 	grpc_slice text;
@@ -97,10 +98,26 @@ static void drop_message(struct rpc_call *call)
 	call->bulk = (struct bytes_view){ 0 };
 }
 
+/* What has left the queue does not count any more. */
+static void give_queued(struct rpc_call *call)
+{
+	if (call->queued_bytes <= call->queue.bytes)
+		return;
+	rpc_shares_give(&call->server->queued, call->peer.uid, call->queued_bytes - call->queue.bytes);
+	call->queued_bytes = call->queue.bytes;
+}
+
+static void drop_queue(struct rpc_call *call)
+{
+	rpc_queue_drop(&call->queue);
+	give_queued(call);
+}
+
 static void call_free(struct rpc_call *call)
 {
 	drop_message(call);
 	rpc_queue_fini(&call->queue);
+	give_queued(call);
 	if (call->reply)
 		grpc_byte_buffer_destroy(call->reply);
 	grpc_slice_unref(call->text);
@@ -145,7 +162,7 @@ static void on_close(struct rpc_tag *tag, bool ok)
 	struct rpc_call *call = CALL_OF(tag, close);
 	call->pending--;
 	call->closed = true;
-	rpc_queue_drop(&call->queue);
+	drop_queue(call);
 	end_if_over(call);
 }
 
@@ -315,6 +332,7 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 	call->pending--;
 	call->sending = false;
 	rpc_queue_sent(&call->queue);
+	give_queued(call);
 	if (ok)
 		send_next(call);
 	if (ok && !call->answered && !call->closed && call->row->method->on_writable &&
@@ -326,7 +344,15 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 /* Takes the buffer. */
 static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
+	size_t n = grpc_byte_buffer_length(buffer);
+	bool counts = rpc_shares_take(&call->server->queued, call->peer.uid, n);
+	if (!counts && call->queue.bytes) {
+		grpc_byte_buffer_destroy(buffer);
+		return ST_RESOURCE_EXHAUSTED;
+	}
+	call->queued_bytes += counts ? n : 0;
 	enum status st = rpc_queue_add(&call->queue, buffer);
+	give_queued(call); /* if there was no memory */
 	if (st == ST_OK)
 		send_next(call);
 	return st;
@@ -369,7 +395,7 @@ static void answer(struct rpc_call *call, int code, const char *text, const Prot
 	if (reply)
 		call->reply = bytes_to_buffer(reply);
 	if (code != 0)
-		rpc_queue_drop(&call->queue);
+		drop_queue(call);
 	send_next(call);
 }
 

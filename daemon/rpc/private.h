@@ -47,6 +47,7 @@ struct rpc_server {
 	unsigned open; /* accepted and not yet freed, the refused ones included */
 	struct rpc_shares calls; /* those that have slots */
 	struct rpc_shares held; /* bytes of requests in the hands of handlers */
+	struct rpc_shares queued; /* bytes that clients have not taken yet */
 	unsigned borrowed; /* releases of rpc_send_bulk that are out */
 	struct rpc_stop *stop;
 	struct rpc_stats stats;

@@ -41,6 +41,8 @@ static void set_defaults(struct rpc_config *config)
 		config->max_streams = 1024;
 	if (config->max_queued_bytes == 0)
 		config->max_queued_bytes = 8u << 20;
+	if (config->max_queued_all == 0)
+		config->max_queued_all = 1u << 30;
 	if (config->max_held_bytes == 0)
 		config->max_held_bytes = 512u << 20;
 	if (config->keepalive_ms == 0)
@@ -87,6 +89,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	set_defaults(&server->config);
 	server->calls.most = server->config.max_calls;
 	server->held.most = server->config.max_held_bytes;
+	server->queued.most = server->config.max_queued_all;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
 	server->stop = calloc(1, sizeof *server->stop);
 	if (!server->slots || !server->stop)
@@ -126,6 +129,7 @@ void rpc_server_free(struct rpc_server *server)
 	free(server->peers);
 	rpc_shares_fini(&server->calls);
 	rpc_shares_fini(&server->held);
+	rpc_shares_fini(&server->queued);
 	free(server);
 	grpc_shutdown();
 }

@@ -71,6 +71,7 @@ struct rpc_config {
 	unsigned max_calls; /* live calls, shared as rpc/shares.h has it; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
+	size_t max_queued_all; /* of all calls, shared likewise; a call whose queue is empty may always queue one message. 0 = 1 GiB */
 	size_t max_held_bytes; /* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };

@@ -48,6 +48,35 @@ START_TEST(limit_of_held_bytes)
 }
 END_TEST
 
+/* A user has half of it at most, however many streams it does not read; and it comes back. */
+START_TEST(limit_of_queued_bytes)
+{
+	tear_down();
+	start_with((struct fixture_options){ .config = { .max_queued_all = 2u << 20 } });
+	for (int i = 0; i < 3; i++) {
+		unsigned sent = 0;
+		struct rpc_stream *stream = watch(100000); /* messages of 1 KiB */
+		read_all(stream);
+		ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_RESOURCE_EXHAUSTED);
+		ck_assert_int_eq(sscanf(failure.message, "slow reader after %u", &sent), 1);
+		ck_assert(sent > 900 && sent < 1100);
+		rpc_stream_free(stream);
+	}
+}
+END_TEST
+
+/* A call whose queue is empty always has room for one message: else nobody would wake it up again. */
+START_TEST(a_stream_goes_on_without_room)
+{
+	tear_down();
+	start_with((struct fixture_options){ .config = { .max_queued_all = 1 } });
+	struct rpc_stream *stream = get_parameters(8u << 20, 1u << 20);
+	ck_assert_uint_eq(read_all(stream), 8);
+	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_OK);
+	rpc_stream_free(stream);
+}
+END_TEST
+
 static atomic_int n_ok, n_bad;
 
 static void *call_many(void *arg)
@@ -434,6 +463,8 @@ int main(void)
 	tcase_add_checked_fixture(tc, set_up, tear_down);
 	tcase_add_test(tc, limit_of_calls);
 	tcase_add_test(tc, limit_of_held_bytes);
+	tcase_add_test(tc, limit_of_queued_bytes);
+	tcase_add_test(tc, a_stream_goes_on_without_room);
 	tcase_add_test(tc, a_thousand_calls_from_four_threads);
 	tcase_add_test(tc, stop_under_load_answers_unavailable);
 	tcase_add_test(tc, drain_ends_long_streams);
