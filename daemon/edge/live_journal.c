@@ -111,6 +111,12 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct live_job *l = arg;
 	const struct commit_payload *p = payload_of(w);
+	if (!p && w->window + 1 == l->end_window) { /* where the job stands is not known */
+		log_job(l->id, LOG_ERROR, "RestoreFailed",
+			"the journal has the outcome of window %llu in a form that this gaccd cannot read: start the version that wrote it",
+			(unsigned long long)w->window);
+		return ST_VERSION_SKEW;
+	}
 	if (!p)
 		return ST_OK;
 	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
