@@ -1,4 +1,5 @@
 #include "proto/bytes.h"
+#include "proto/utf8.h"
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -143,37 +144,10 @@ static bool tag_ok(uint64_t tag)
 	return tag >> 3 != 0 && tag <= UINT32_MAX;
 }
 
-/* Well-formed: Unicode table 3-7. */
-size_t bytes_utf8(const void *at, const void *end)
-{
-	const uint8_t *p = at;
-	size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-	if (n == 0 || p[0] == 0 || n > (size_t)((const uint8_t *)end - p))
-		return 0;
-	for (size_t i = 1; i < n; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
-	    (p[0] == 0xf4 && p[1] > 0x8f))
-		return 0;
-	return n;
-}
-
-void bytes_repair(char *text)
-{
-	const char *end = text + strlen(text);
-	while (text < end) {
-		size_t n = bytes_utf8(text, end);
-		if (!n)
-			*text = '?';
-		text += n ? n : 1;
-	}
-}
-
 static bool utf8_ok(const uint8_t *p, const uint8_t *end, struct fault *f)
 {
 	while (p < end) {
-		size_t n = bytes_utf8(p, end);
+		size_t n = utf8_length(p, end);
 		if (n == 0)
 			return fail(f, p, "byte 0x%02x is not %s", *p, *p ? "UTF-8" : "allowed in text");
 		p += n;

@@ -55,12 +55,6 @@ enum status bytes_from_buffer_bulk(const struct ProtobufCMessageDescriptor *desc
 /* Takes NULL. */
 void bytes_free(struct ProtobufCMessage *msg);
 
-/* Length of the UTF-8 sequence at p, which is not at the end; 0: there is none, or it is a NUL. */
-size_t bytes_utf8(const void *p, const void *end);
-/* Makes a text UTF-8, a '?' for each byte that is none: what was cut to fit may end within a character, and clients refuse the whole
- * message for it. */
-void bytes_repair(char *text);
-
 /* For errors: one sentence on the first thing that makes these bytes malformed: which field, where, and the value. Text for a
  * message that is not malformed says so. */
 void bytes_explain(const struct ProtobufCMessageDescriptor *desc, const void *data, size_t n, char *why, size_t n_why);

@@ -6,6 +6,7 @@
 #include "gacc/v1/common.pb-c.h"
 #include "google/rpc/status.pb-c.h"
 #include "proto/bytes.h"
+#include "proto/utf8.h"
 
 #define RANKS_MAX 400
 
@@ -25,7 +26,7 @@ char *error_text_copy(const char *s, char room[ERROR_TEXT_MAX + 1])
 {
 	size_t n = s ? error_text_fit(s, ERROR_TEXT_MAX) : 0, at = 0;
 	while (at < n) {
-		size_t k = bytes_utf8(s + at, s + n);
+		size_t k = utf8_length(s + at, s + n);
 		if (k)
 			memcpy(room + at, s + at, k);
 		else

@@ -1,5 +1,7 @@
 #include "base/log.h" /* before syslog.h, whose macros have the names and values of our levels */
 
+#include "proto/utf8.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -117,23 +119,12 @@ static void put_time(struct line *l)
 	    tm.tm_min, tm.tm_sec, (int)(now.tv_nsec / 1000000));
 }
 
-/* Bytes of the UTF-8 sequence at s: 1..4, or 0 if it is none. */
-static size_t utf8_len(const unsigned char *s)
-{
-	size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-	for (size_t i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
-	bool outside = (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf4 && s[1] > 0x8f);
-	return overlong || outside ? 0 : n;
-}
-
 /* A client's words must not be able to forge a line or break a terminal: control characters are escaped. */
 static void put_text(struct line *l, const char *s, bool json)
 {
+	const char *end = s + strlen(s);
 	for (const unsigned char *c = (const unsigned char *)s; *c;) {
-		size_t n = utf8_len(c);
+		size_t n = utf8_length(c, end);
 		if (n == 0)
 			put(l, json ? "\\ufffd" : "\\x%02x", *c);
 		else if (*c < 0x20 || *c == 0x7f)

@@ -10,7 +10,7 @@
 #define STALL_ABORT_NS (INT64_C(600) * 1000000000)
 #define GRACE_NS (INT64_C(10) * 1000000000)
 
-static void fill_loss_scale(struct job_spec *s)
+static void fill_scale_and_outliers(struct job_spec *s)
 {
 	struct loss_scale_rules *r = &s->dynamic_loss_scale;
 	if (s->loss_scale == 0)
@@ -35,7 +35,7 @@ static void fill_loss_scale(struct job_spec *s)
 
 static void fill_defaults(struct job_spec *s)
 {
-	fill_loss_scale(s);
+	fill_scale_and_outliers(s);
 	if (!s->reduction)
 		s->reduction = REDUCE_WEIGHTED_MEAN;
 	if (!s->grad_of)
@@ -127,7 +127,7 @@ static enum status check_numbers(struct job_spec *s, const char **field, char *w
 	return schedule_check(&s->schedule, why, n_why);
 }
 
-static enum status check_loss_scale(struct job_spec *s, const char **field, char *why, size_t n_why)
+static enum status check_scale_and_outliers(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	const struct loss_scale_rules *r = &s->dynamic_loss_scale;
 	const struct outlier_skip *o = &s->outlier_skip;
@@ -213,7 +213,7 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 	if (!st)
 		st = check_numbers(s, field, why, n_why);
 	if (!st)
-		st = check_loss_scale(s, field, why, n_why);
+		st = check_scale_and_outliers(s, field, why, n_why);
 	if (!st)
 		st = check_rules(s, field, why, n_why);
 	if (!st)

@@ -5,7 +5,7 @@
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"
-#include "proto/bytes.h"
+#include "proto/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ void live_event(struct live_job *l, bool warning, const char *reason, int64_t ra
 	else
 		snprintf(e->object, sizeof e->object, "job");
 	snprintf(e->message, sizeof e->message, "%s", text);
-	bytes_repair(e->message);
+	utf8_repair(e->message);
 	struct log_fields f = { l->id, rank, e->window, reason };
 	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
 	struct history_event h = event_of(l, e);

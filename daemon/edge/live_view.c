@@ -6,7 +6,7 @@
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
-#include "proto/bytes.h"
+#include "proto/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,7 +224,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 	j->spec = copy_spec(l->spec_pb);
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
-	bytes_repair(j->reason);
+	utf8_repair(j->reason);
 	return l->coord ? fill_live(l, j, now) : add_counters(&l->end_commit.next.counters, j);
 }
 
@@ -341,7 +341,7 @@ static void tell_state(struct live_job *l, struct rpc_call *call, const char *re
 	}
 	char text[256];
 	snprintf(text, sizeof text, "%s", reason);
-	bytes_repair(text);
+	utf8_repair(text);
 	m.message = text;
 	rpc_send(call, &m.base);
 	if (all)

@@ -1,6 +1,6 @@
 #include "edge/saved_list.h"
 
-#include "proto/bytes.h"
+#include "proto/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ void saved_set_text(char **to, const char *text)
 	free(*to);
 	*to = strdup(text); /* NULL is shown as "" */
 	if (*to)
-		bytes_repair(*to);
+		utf8_repair(*to);
 }
 
 void saved_remove(struct saved_list *s, uint64_t id)

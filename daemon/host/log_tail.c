@@ -1,6 +1,6 @@
 #include "host/log_tail.h"
 
-#include "proto/bytes.h"
+#include "proto/utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static char *line(const char *at, size_t n)
 	const char *end = at + (n < LOG_TAIL_LINE - 1 ? n : LOG_TAIL_LINE - 1);
 	char *out = malloc(LOG_TAIL_LINE), *to = out;
 	while (out && at < end) {
-		size_t length = bytes_utf8(at, end);
+		size_t length = utf8_length(at, end);
 		bool ok = length > 1 || *at == '\t' || (length == 1 && (unsigned char)*at >= 0x20 && *at != 0x7f);
 		if (!length && n >= LOG_TAIL_LINE && end - at < 4)
 			break; /* a character that is cut */

@@ -8,6 +8,7 @@
 #include <grpc/slice.h>
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/bytes.h"
+#include "proto/utf8.h"
 #include "proto/error_detail.h"
 
 #define PUSH (&gacc__v1__push_inline_request__descriptor)
@@ -388,9 +389,9 @@ END_TEST
 START_TEST(text_that_was_cut_is_repaired)
 {
 	char whole[] = "x \xe2\x82\xac", cut[] = "\xe2\x82\xac \xe2\x82", none[] = "";
-	bytes_repair(whole);
-	bytes_repair(cut);
-	bytes_repair(none);
+	utf8_repair(whole);
+	utf8_repair(cut);
+	utf8_repair(none);
 	ck_assert_str_eq(whole, "x \xe2\x82\xac");
 	ck_assert_str_eq(cut, "\xe2\x82\xac ??");
 	ck_assert_str_eq(none, "");
