@@ -105,6 +105,20 @@ def test_linear_under_a_shell_loop(daemon, expected):
         wait_until("the job's end", lambda: daemon.state(job) == "COMPLETED")
 
 
+@pytest.mark.skipif("GACC_SANITIZE:STRING=\n" not in (build_dir() / "CMakeCache.txt").read_text(),
+                    reason="the program would need the library's sanitizer")
+def test_the_trainer_of_the_readme(daemon, tmp_path):
+    """Compiled and run by the README's own commands: (1 + .. + 4) / 4 + window, three windows, lr 0.1."""
+    text = (EXAMPLES.parents[1] / "README.md").read_text()
+    source, compiler, command = re.search(r"```c\n(.*?)```\n\n    (cc .*)\n    gaccctl run (.*)\n", text, re.S).groups()
+    (tmp_path / "loop.c").write_text(source)
+    library = build_dir() / "lib"
+    flags = f"-I{EXAMPLES.parent}/include -L{library} -Wl,-rpath,{library} -lgacc"
+    run(["sh", "-c", compiler.replace("$(pkg-config --cflags --libs gacc)", flags + " -Wall -Wextra -Werror")], environment(daemon), cwd=tmp_path)
+    out = run([BIN / "gaccctl", "run", *command.split()], environment(daemon), cwd=tmp_path)
+    assert "[rank0] weight[0] = -1.05 after 3 steps\n" in out
+
+
 @pytest.mark.parametrize("script", ["ranks.sh", "mpirun.sh"])
 def test_linear_by_other_launchers(daemon, expected, script):
     """The scripts of client/examples; mpirun itself says which rank a process is."""
