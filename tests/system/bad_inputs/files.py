@@ -6,42 +6,49 @@ DEEP = "[" * 100000 + "]" * 100000
 LONG = b"#" * (65 << 20)
 
 
-def job(what, text, where, value, hint):
-    """`text`: the file; lines of its spec begin with two spaces."""
-    return Row(f"job-file-{what}", lambda s: s.program("gaccctl", "config", "validate", s.file(text)), "exit 2", "",
-               f"input{where}.*{value}" if where else value, hint)
+FILE = object()  # in a command: the file
+VALIDATE, CHECK = ("gaccctl", "config", "validate"), ("gaccd", "--check-config", "--config")
 
 
-def conf(what, text, where, value, hint):
-    return Row(f"conf-{what}", lambda s: s.program("gaccd", "--check-config", "--config", s.file(text)), "exit 2", "",
-               f"input{where}.*{value}" if where else value, hint)
+def row(name, command, value, hint=None, text="", where="", **environment):
+    """`text`: what is in the file; `where`: line and column of it. Without `hint` the value's words say what would be right."""
+    def send(s):
+        return s.program(*(s.file(text) if word is FILE else word for word in command), **environment)
+    return Row(name, send, "exit 2", "", f"input{where}.*{value}" if where else value, hint or value)
+
+
+def job(what, text, where, value, hint=None):
+    """Lines of the file's spec begin with two spaces."""
+    return row(f"job-file-{what}", (*VALIDATE, FILE), value, hint, text, where)
+
+
+def conf(what, text, where, value, hint=None):
+    return row(f"conf-{what}", (*CHECK, FILE), value, hint, text, where)
 
 
 def setting(what, key_value, value, hint):
-    return Row(f"set-{what}", lambda s: s.program("gaccd", "--check-config", "--config", s.file(""), "--set", key_value), "exit 2", "",
-               value, hint)
+    return row(f"set-{what}", (*CHECK, FILE, "--set", key_value), value, hint)
 
 
 def variable(what, name, text, value, hint):
-    return Row(f"env-{what}", lambda s: s.program("gaccd", "--check-config", "--config", s.file(""), **{name: text}), "exit 2", "",
-               value, hint)
+    return row(f"env-{what}", (*CHECK, FILE), value, hint, **{name: text})
 
 
 SGD = "  optimizer: { type: sgd }\n"
 JOBS = [
     job("empty", "", "", "no optimizer: client, sgd, adam, adamw or lamb", "is needed"),
-    job("no-mapping", "- a\n- b\n", ":1:1:", "must be a mapping of keys", "must be a mapping of keys"),
-    job("scalar", "just text\n", ":1:1:", "must be a mapping of keys", "must be a mapping of keys"),
-    job("open-brace", "spec: { ranks: 2\n", ":2:1:", r"did not find expected ',' or '\}'", r"did not find expected ',' or '\}'"),
-    job("tab", "spec:\n\tranks: 2\n", ":2:1:", "found character that cannot start any token", "found character that cannot start any token"),
+    job("no-mapping", "- a\n- b\n", ":1:1:", "must be a mapping of keys"),
+    job("scalar", "just text\n", ":1:1:", "must be a mapping of keys"),
+    job("open-brace", "spec: { ranks: 2\n", ":2:1:", r"did not find expected ',' or '\}'"),
+    job("tab", "spec:\n\tranks: 2\n", ":2:1:", "found character that cannot start any token"),
     job("control-character", "spec:\n  ranks: \x01\n", "", "byte 15: control characters", "are not allowed: 0x01"),
-    job("not-utf-8", b"spec:\n  ranks: \xff\xfe\n", "", "byte 15: invalid leading UTF-8 octet: 0xff", "byte 15: invalid leading UTF-8 octet: 0xff"),
+    job("not-utf-8", b"spec:\n  ranks: \xff\xfe\n", "", "byte 15: invalid leading UTF-8 octet: 0xff"),
     job("utf-16", "spec:\n  ranks: x\n".encode("utf-16"), "", "byte 0x00", "this is no text"),
     job("nul", b"spec:\n  ranks: 2\0\n", "", "byte 0x00", "this is no text"),
     job("deep", "spec: " + DEEP, ":1:263", "more than 256", "open brackets"),
-    job("long", LONG, "", "File too large", "File too large"),
+    job("long", LONG, "", "File too large"),
     job("alias-bomb", "a: &a [1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a]\nspec: [*b,*b,*b,*b]\n", ":1:1:", 'unknown key "a"', "there are api_version, kind, metadata, spec"),
-    job("anchor-unknown", "spec: *nothing\n", ":1:7:", "found undefined alias", "found undefined alias"),
+    job("anchor-unknown", "spec: *nothing\n", ":1:7:", "found undefined alias"),
     job("two-documents", "spec: {}\n---\nspec: {}\n", ":3:1:", "a second document", "one file is one document"),
     job("key-unknown", "spec:\n  rank: 2\n", ":2:3:", 'unknown key "rank" in spec', r'did you mean "ranks"\?'),
     job("key-far-from-any", "spec:\n  xyzzy: 2\n", ":2:3:", 'unknown key "xyzzy" in spec', "there are ranks, micro_size, gradient_ac"),
@@ -90,12 +97,12 @@ JOBS = [
     job("labels-list", "metadata: { labels: [a, b] }\n", ":1:21:", r"metadata\.labels", "must be a mapping"),
 ]
 CONFS = [
-    conf("no-mapping", "- a\n", ":1:1:", "must be a mapping of keys", "must be a mapping of keys"),
-    conf("open-quote", 'log: { level: "info }\n', ":2:1:", "found unexpected end of stream", "found unexpected end of stream"),
-    conf("not-utf-8", b"node: { name: \xff }\n", "", "byte 14: invalid leading UTF-8 octet: 0xff", "byte 14: invalid leading UTF-8 octet: 0xff"),
+    conf("no-mapping", "- a\n", ":1:1:", "must be a mapping of keys"),
+    conf("open-quote", 'log: { level: "info }\n', ":2:1:", "found unexpected end of stream"),
+    conf("not-utf-8", b"node: { name: \xff }\n", "", "byte 14: invalid leading UTF-8 octet: 0xff"),
     conf("nul", b"state_dir: a\0b\n", "", "byte 12: control characters", "are not allowed: 0x00"),
     conf("deep", DEEP, ":1:257", "more than 256", "open brackets"),
-    conf("long", LONG, "", "File too large", "File too large"),
+    conf("long", LONG, "", "File too large"),
     conf("key-unknown", "limits:\n  job: 3\n", ":2:3:", 'unknown key "job" in limits', r'did you mean "jobs"\?'),
     conf("section-unknown", "limit: { jobs: 3 }\n", ":1:1:", 'unknown key "limit"', r'did you mean "limits"\?'),
     conf("section-as-scalar", "limits: 3\n", ":1:9:", "limits", "must be a mapping of keys"),
@@ -128,10 +135,10 @@ CONFS = [
     setting("value-beyond", "limits.jobs=4294967297", "4294967297", "the most is 4294967295"),
     variable("value", "GACC_LIMITS_JOBS", "-3", "GACC_LIMITS_JOBS: .*-3", "is not a whole number >= 0"),
     variable("level", "GACC_LOG_LEVEL", "loud", "GACC_LOG_LEVEL: .*loud", "is none of error, warn"),
-    Row("conf-missing", lambda s: s.program("gaccd", "--check-config", "--config", "/nowhere/gaccd.yaml"), "exit 2", "", "/nowhere/gaccd.yaml", "No such file"),
-    Row("conf-a-folder", lambda s: s.program("gaccd", "--check-config", "--config", s.daemon.dir), "exit 2", "", "gacc-", "Is a directory"),
-    Row("conf-endless", lambda s: s.program("gaccd", "--check-config", "--config", "/dev/zero"), "exit 2", "", "/dev/zero", "Invalid argument"),
-    Row("job-file-endless", lambda s: s.program("gaccctl", "config", "validate", "/dev/zero"), "exit 2", "", "/dev/zero", "0x00: this is no text"),
-    Row("job-file-missing", lambda s: s.program("gaccctl", "config", "validate", "/nowhere/job.yaml"), "exit 2", "", "/nowhere/job.yaml", "No such file"),
+    row("conf-missing", (*CHECK, "/nowhere/gaccd.yaml"), "/nowhere/gaccd.yaml", "No such file"),
+    row("conf-a-folder", (*CHECK, "/etc"), "/etc", "Is a directory"),
+    row("conf-endless", (*CHECK, "/dev/zero"), "/dev/zero", "Invalid argument"),
+    row("job-file-endless", (*VALIDATE, "/dev/zero"), "/dev/zero", "0x00: this is no text"),
+    row("job-file-missing", (*VALIDATE, "/nowhere/job.yaml"), "/nowhere/job.yaml", "No such file"),
 ]
 ROWS = JOBS + CONFS
