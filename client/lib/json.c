@@ -11,7 +11,6 @@
 #include <time.h>
 
 #define TIME_SUFFIX "unix_nanos"
-#define DIGEST_SUFFIX "_digest"
 
 void rfc3339(int64_t unix_nanos, char *out, size_t n)
 {
@@ -73,6 +72,12 @@ static json_t *hex(const uint8_t *bytes, size_t n)
 	return j;
 }
 
+/* Bits, and no number: in hexadecimal. */
+static bool is_hash(const char *name)
+{
+	return ends_with(name, "_digest") || ends_with(name, "data_key");
+}
+
 static json_t *integer(const ProtobufCFieldDescriptor *f, uint64_t v)
 {
 	char text[40];
@@ -83,10 +88,10 @@ static json_t *integer(const ProtobufCFieldDescriptor *f, uint64_t v)
 		rfc3339((int64_t)v, text, sizeof(text));
 		return json_string(text);
 	}
-	if (ends_with(f->name, DIGEST_SUFFIX)) {
-		snprintf(text, sizeof(text), "%016llx", (unsigned long long)v);
-		return json_string(text);
-	}
+	if (is_hash(f->name))
+		return json_sprintf("%016llx", (unsigned long long)v);
+	if (v > INT64_MAX && (f->type == PROTOBUF_C_TYPE_UINT64 || f->type == PROTOBUF_C_TYPE_FIXED64))
+		return json_sprintf("%llu", (unsigned long long)v); /* jansson's are signed */
 	return json_integer((json_int_t)v);
 }
 

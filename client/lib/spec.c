@@ -527,8 +527,10 @@ struct Gacc__V1__JobSpec *spec_message(const struct gacc_spec *s)
 gacc_status gacc_spec_parse(const char *text, const char *name, gacc_spec **out, char *why, size_t n)
 {
 	gacc_spec *s = calloc(1, sizeof(*s));
-	if (!s)
+	if (!s) {
+		snprintf(why, n, "%s", status_info(ST_NO_MEMORY)->text);
 		return GACC_ENOMEM;
+	}
 	enum status st = read_file(&s->file, text, text ? strlen(text) : 0, name, &s->message, why, n);
 	if (st)
 		gacc_spec_free(s);

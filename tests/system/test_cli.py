@@ -358,8 +358,8 @@ def test_history(cluster):
     assert window["short_ranks"] == [1] and window["result"]["total_weight"] == 7
     assert window["result"]["mean_loss"] == pytest.approx((1 * 0.5 + 2 * 1.5 + 4 * 2) / 7)
     assert [(m["rank"], m["micro"], m["weight"], m["loss"], m["data_key"]) for m in
-            sorted(window["micros"], key=lambda m: (m["rank"], m["micro"]))] == [(0, 0, 1, 0.5, 7), (0, 1, 2, 1.5, 8),
-                                                                                 (1, 0, 4, 2, 0)]
+            sorted(window["micros"], key=lambda m: (m["rank"], m["micro"]))] == [(0, 0, 1, 0.5, f"{7:016x}"), (0, 1, 2, 1.5, f"{8:016x}"),
+                                                                                 (1, 0, 4, 2, "0" * 16)]
     row, = columns(cluster.run("history", job).replace("LATE BY", "BY").replace(" ms", ""))
     assert (row["WINDOW"], row["STEP"], row["OUTCOME"], row["MICROS"], row["WEIGHT"], row["LOSS"], row["SHORT"]) == \
         ("0", "1", "APPLIED", "3", "7", "1.6429", "1")

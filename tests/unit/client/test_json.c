@@ -56,6 +56,28 @@ START_TEST(every_kind_of_field)
 }
 END_TEST
 
+START_TEST(the_upper_half_of_64_bits)
+{
+	Gacc__V1__MicroBatch m = GACC__V1__MICRO_BATCH__INIT;
+	Gacc__V1__JobSpec s = GACC__V1__JOB_SPEC__INIT;
+	json_t *j;
+
+	m.data_key = UINT64_C(0xfedcba9876543210);
+	m.lag_ns = -1;
+	j = as_json(&m.base);
+	ck_assert_str_eq(json_string_value(json_object_get(j, "data_key")), "fedcba9876543210");
+	ck_assert_int_eq(json_integer_value(json_object_get(j, "lag_ns")), -1);
+	json_decref(j);
+	s.seed = UINT64_MAX;
+	j = as_json(&s.base);
+	ck_assert_str_eq(json_string_value(json_object_get(j, "seed")), "18446744073709551615");
+	json_decref(j);
+	s.seed = INT64_MAX;
+	j = as_json(&s.base);
+	ck_assert_int_eq(json_integer_value(json_object_get(j, "seed")), INT64_MAX);
+	json_decref(j);
+}
+END_TEST
 START_TEST(an_event_has_a_time)
 {
 	Gacc__V1__Event e = GACC__V1__EVENT__INIT;
@@ -166,6 +188,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tc, every_kind_of_field);
+	tcase_add_test(tc, the_upper_half_of_64_bits);
 	tcase_add_test(tc, an_event_has_a_time);
 	tcase_add_test(tc, bytes_and_times);
 	tcase_add_test(tc, a_job_as_struct);
