@@ -42,6 +42,7 @@ AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "
 AT_STOP = {"gaccd_drain", "gaccd_drained"}
 AT_OPERATORS_CALL = {"coord_hold_before", "coord_hold_after", "coord_update_before", "coord_update_after"}
 AT_TICK = {"gaccd_tick"}
+AFTER_THE_END = {"coord_exits_before", "coord_exits_after"}  # of job and launcher
 AT_CANCEL = {"launcher_stop_before"}  # of a job that gaccd has launched
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_before", "coord_exits_after"}  # and all of the process "launcher"
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
@@ -304,6 +305,8 @@ class Worker:
             if operator:
                 operator.result()
             self.check(job, trainers, point, action)
+            if point in AFTER_THE_END:
+                self.wait_fired(point, action)
             if saves:
                 self.check_saved(job, (point, action))
         finally:
@@ -353,6 +356,16 @@ class Worker:
         for data in trainers.results():
             check_ledger(data, point in WITH_CLIENT_OPTIMIZER)
         assert trainers.results() or state != "COMPLETED"
+
+    def wait_fired(self, point, action):
+        fired = self.pool.submit(wait_until, f"{point} to fire", lambda: self.control.hits()[point][1])
+        while action == "stop" and not fired.done():
+            self.let_go_on()
+            time.sleep(0.01)
+        fired.result()
+        if action == "stop":  # it may have been heard of before the process stopped
+            time.sleep(STOPPED_S)
+            self.let_go_on()
 
     def at_stop(self, point, action):
         """The job is over, gaccd is told to stop; whatever happens then, the next one knows how the job ended."""
