@@ -167,8 +167,10 @@ void job_window_changed(struct job *j, struct now now)
 		r->ready_ns = 0;
 		r->weight = 0;
 		r->step_acked &= j->mirror.r.client_window + 1 != j->mirror.r.window;
-		if (r->flush_wanted && !r->leave_wanted)
+		if (r->flush_wanted && !r->leave_wanted) { /* the window has closed without it */
 			r->flush_wanted = r->flush_sent = false;
+			answer_flush(j, r, ST_OK, NULL);
+		}
 		for (int p = 0; p < RANK_MAX_PUSHES; p++)
 			if (r->push[p].used && !r->push[p].sent)
 				push_settle(j, r, &r->push[p]);

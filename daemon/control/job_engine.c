@@ -309,7 +309,7 @@ static void on_add(struct job *j, const struct engine_answer *a, struct now now)
 		job_report(j, now);
 }
 
-static void answer_flush(struct job *j, struct rank *r, const struct engine_answer *a)
+void answer_flush(struct job *j, struct rank *r, enum status st, const char *why)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
@@ -318,8 +318,8 @@ static void answer_flush(struct job *j, struct rank *r, const struct engine_answ
 		struct reply rep = { .kind = w->kind == WAIT_FLUSH ? REPLY_FLUSH : REPLY_EMPTY };
 		if (w->kind == WAIT_FLUSH)
 			rep.flush.counted = j->mirror.rank[r->rank].counted;
-		if (a->status)
-			reply_error(j, w->call, a->status, NULL, "flush of rank %u: %s", r->rank, a->text);
+		if (st)
+			reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->rank, why);
 		else
 			j->ports.reply(j->ports.ctx, w->call, &rep);
 		waiter_remove(j, w);
@@ -341,7 +341,7 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 		c->flushed = r->leave_wanted || c->flushed == 2 ? 2 : 1;
 	}
 	r->flush_wanted = r->leave_wanted = false;
-	answer_flush(j, r, a);
+	answer_flush(j, r, a->status, a->text);
 	job_report(j, now);
 }
 

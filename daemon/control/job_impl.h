@@ -142,6 +142,8 @@ const struct past_window *past_find(const struct job *, uint64_t window);
 /* job_engine.c */
 void job_reconcile(struct job *, struct now);
 void job_report(struct job *, struct now);
+/* Answers the rank's Flush and Detach calls. */
+void answer_flush(struct job *, struct rank *, enum status, const char *why);
 /* The durable answer to a rank's attach has come (or was not needed). */
 void attach_done(struct job *, struct rank *, struct now);
 

@@ -173,6 +173,18 @@ START_TEST(a_flush_waits_for_pushes)
 }
 END_TEST
 
+/* Its window has closed before the engine heard of the flush: nobody waits for what cannot come any more. */
+START_TEST(a_flush_of_a_window_that_is_over_is_answered)
+{
+	job_on_engine_down(job, now);
+	job_flush(job, 0, &key, 0, now);
+	ck_assert(!replied[0]);
+	record.r.window = 1;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert(replied[0] && !reply_to[0].status);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("session");
@@ -183,5 +195,6 @@ int main(void)
 	tcase_add_test(c, micro_batches_come_in_ascending_order);
 	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
 	tcase_add_test(c, a_flush_waits_for_pushes);
+	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
 	return suite_run(s);
 }
