@@ -40,27 +40,39 @@ static const char *reason_or(struct invocation *inv, const char *otherwise)
 	return reason ? reason : otherwise;
 }
 
+static int change_one(struct invocation *inv, const struct change *change, const char *job)
+{
+	const gacc_job_info *j;
+	gacc_jobs *jobs;
+	int st = EXIT_OK;
+
+	if (change->call(inv, change, job, &jobs))
+		return fail_client(inv);
+	j = &jobs->job[0];
+	if (wants_data(inv))
+		st = print_json(inv, j->json);
+	else if (inv->format == FORMAT_NAME)
+		fprintf(inv->out, "job/%" PRIu64 "\n", j->id);
+	else
+		tell(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
+		     *j->reason ? ": " : "", j->reason, change->next, j->id);
+	gacc_jobs_free(jobs);
+	return st;
+}
+
+/* One that fails does not keep the others from it; but without gaccd there is no use in going on. The first failure's status. */
 static int for_each_job(struct invocation *inv, const struct change *change)
 {
 	int st = EXIT_OK;
 
 	if (!open_client(inv, &st))
 		return st;
-	for (int i = 0; i < inv->n_operands && st == EXIT_OK; i++) {
-		const gacc_job_info *j;
-		gacc_jobs *jobs;
+	for (int i = 0; i < inv->n_operands; i++) {
+		int one = change_one(inv, change, job_operand(inv->operand[i]));
 
-		if (change->call(inv, change, job_operand(inv->operand[i]), &jobs))
-			return fail_client(inv);
-		j = &jobs->job[0];
-		if (wants_data(inv))
-			st = print_json(inv, j->json);
-		else if (inv->format == FORMAT_NAME)
-			fprintf(inv->out, "job/%" PRIu64 "\n", j->id);
-		else
-			tell(inv->out, "job %" PRIu64 " (%s) is %s%s%s; %s%" PRIu64 "\n", j->id, j->name, j->state_name,
-				*j->reason ? ": " : "", j->reason, change->next, j->id);
-		gacc_jobs_free(jobs);
+		st = st ? st : one;
+		if (one && gacc_failure(inv->client).status == GACC_EUNAVAIL)
+			break;
 	}
 	return st;
 }

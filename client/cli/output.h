@@ -4,8 +4,8 @@
 
 #include "command.h"
 
-/* --- errors: one per invocation, as text on the error stream, or as JSON on the output with -o json, jsonl or yaml. All return the
- * exit status; GACC_EXIT_ERROR replaces it. */
+/* --- errors: one per invocation, or per job where several are named, as text on the error stream, or as JSON on the output with -o
+ * json, jsonl or yaml. All return the exit status; GACC_EXIT_ERROR replaces it. */
 
 /* `hint` may be NULL. */
 int fail_with(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)

@@ -142,6 +142,14 @@ def test_cluster_takes_no_folder_of_others(folder):
     assert "only letters" in (cli.run("cluster", "up", "--dir", f"{folder}/a; b", code=2), cli.err)[1]  # for eval
 
 
+def test_one_job_that_fails_does_not_keep_the_others_from_it(cluster):
+    first, last = cluster.submit(name="first"), cluster.submit(name="last")
+    out = cluster.run("cancel", first, "nonesuch", last, "-o", "name", code=4)
+    assert out == f"job/{first}\njob/{last}\n" and 'no job "nonesuch"' in cluster.err
+    cluster.run("cancel", "a", "b", "--endpoint", "/nowhere/gaccd.sock", code=3)
+    assert cluster.err.count("error:") == 1
+
+
 # ---- submit, wait ----
 
 
