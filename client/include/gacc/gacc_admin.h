@@ -1,12 +1,15 @@
 /* gacc for those who run jobs: submit, look, cancel, and the state of the node. gaccctl uses this and nothing else.
  *
  * All calls may be made from any thread; each lasts at most the client's timeout (gacc_set_timeout) and fails at once when the
- * daemon is not there. gacc_failure tells a failure's parts. GACC_ENOSYS: this gaccd is older and has no such call.
+ * daemon is not there, but for gacc_job_wait, which has its own timeout and waits for the daemon, too. gacc_failure tells a
+ * failure's parts; threads that call at the same time have a client each, or do not ask it. GACC_ENOSYS: this gaccd is older
+ * and has no such call.
  *
  * What a call returns is one block that is freed as a whole; strings in it live as long, and are never NULL. Each message also
  * comes as JSON with the field names of proto/gacc/v1: enum values without their prefix, times (fields that end in
- * _unix_nanos) as RFC 3339 strings with the ending replaced by _time, digests and other bytes in hexadecimal, all other
- * integers as numbers, fields at their default included.
+ * _unix_nanos) as RFC 3339 strings with the ending replaced by _time, digests, data keys and other bytes in hexadecimal, all
+ * other integers as numbers (from 2^63 on, which many readers cannot hold, as decimal strings), fields at their default
+ * included.
  */
 #ifndef GACC_GACC_ADMIN_H
 #define GACC_GACC_ADMIN_H
@@ -26,7 +29,7 @@ typedef struct gacc_failure_info {
 
 /* Parts of the last failure on this client; valid until the next call on it. */
 GACC_API gacc_failure_info gacc_failure(const gacc_client *);
-/* Of every call in this header; 10 s unless set. */
+/* Of every call in this header that has none of its own; 10 s unless set. */
 GACC_API void gacc_set_timeout(gacc_client *, int timeout_ms);
 
 /* --- job specifications */
