@@ -10,6 +10,7 @@
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
+#include "lib/json.h"
 #include "lib/tail.h"
 
 #define EVENTS_MAX 64
@@ -54,13 +55,14 @@ static void announce(struct watcher *w, gacc_event_kind kind, const char *text)
 	pthread_mutex_unlock(&w->tail.lock);
 }
 
-static const char *outcome_name(Gacc__V1__StepOutcome outcome)
+static const char *outcome_name(const Gacc__V1__StepResult *s)
 {
-	switch (outcome) {
+	switch (s->outcome) {
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_APPLIED:
 		return "applied";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_SKIPPED:
-		return "skipped: non-finite";
+		return s->skip_reason == GACC__V1__SKIP_REASON__SKIP_REASON_OUTLIER_NORM ? "skipped: outlier norm" :
+											   "skipped: non-finite";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_EMPTY:
 		return "empty";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_DROPPED:
@@ -75,7 +77,7 @@ static void on_step(struct watcher *w, const Gacc__V1__StepResult *s)
 	char text[TEXT_MAX];
 
 	snprintf(text, sizeof(text), "window %" PRIu64 " %s: %" PRIu64 " micro-batches, weight %g, step %" PRIu64,
-		 s->window, outcome_name(s->outcome), s->micro_count, s->total_weight, s->applied_step);
+		 s->window, outcome_name(s), s->micro_count, s->total_weight, s->applied_step);
 	announce(w, GACC_EVENT_STEP, text);
 }
 
@@ -89,8 +91,7 @@ static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s, const c
 		return;
 	}
 	at = (size_t)snprintf(text, sizeof(text), "window %" PRIu64 ": waiting %.0f s for", s->window,
-				     (double)s->waiting_ns / 1e9);
-
+			      (double)s->waiting_ns / 1e9);
 	for (size_t i = 0; i < s->n_late && at < sizeof(text); i++)
 		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s rank %u (%s%spid %" PRId64 ") at %u",
 				       i ? "," : "", s->late[i]->rank, s->late[i]->node, *s->late[i]->node ? " " : "",
@@ -101,10 +102,9 @@ static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s, const c
 
 static void on_state(struct watcher *w, Gacc__V1__JobState state, const char *message)
 {
-	const ProtobufCEnumValue *v = protobuf_c_enum_descriptor_get_value(&gacc__v1__job_state__descriptor, (int)state);
 	char text[TEXT_MAX];
 
-	snprintf(text, sizeof(text), "job is %s%s%s", v ? v->name + strlen("JOB_STATE_") : "in an unknown state",
+	snprintf(text, sizeof(text), "job is %s%s%s", enum_short_name(&gacc__v1__job_state__descriptor, (int)state),
 		 *message ? ": " : "", message);
 	announce(w, GACC_EVENT_STATE, text);
 }
