@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define OUT_BYTES (4u << 20)            /* of one write */
@@ -22,18 +23,15 @@ _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names ever
 
 enum chunk_state { CHUNK_PENDING, CHUNK_TAKEN, CHUNK_STAGED, CHUNK_DONE };
 
-struct chunk {
-	_Atomic int state;
-	unsigned char *staged;
-};
-
 /* A role's memory, cut into chunks. */
 struct area {
 	enum segment_role role;
 	const unsigned char *base;
 	uint64_t bytes;
 	uint32_t n_chunks;
-	struct chunk *chunk;
+	_Atomic int *chunk;      /* enum chunk_state of each */
+	unsigned char *staging;  /* where chunks are staged, as in `base`; NULL: there is no room for it */
+	_Atomic uint32_t n_warm; /* the first ones of `staging` have their memory, as long as they are PENDING */
 };
 
 struct snapshot {
@@ -82,11 +80,17 @@ enum status snapshot_new(struct snapshot **out, const struct memory *m, struct w
 	return ST_OK;
 }
 
+static void free_staging(struct area *a)
+{
+	if (a->staging)
+		munmap(a->staging, (size_t)a->n_chunks * SNAPSHOT_CHUNK);
+	a->staging = NULL;
+}
+
 static void forget(struct snapshot *s)
 {
 	for (uint32_t i = 0; i < s->n_areas; i++) {
-		for (uint32_t c = 0; c < s->area[i].n_chunks; c++)
-			free(s->area[i].chunk[c].staged);
+		free_staging(&s->area[i]);
 		free(s->area[i].chunk);
 	}
 	s->n_areas = 0;
@@ -133,25 +137,29 @@ static uint64_t chunk_bytes(const struct area *a, uint32_t i)
 	return left < SNAPSHOT_CHUNK ? left : SNAPSHOT_CHUNK;
 }
 
+/* The memory of a copy that is not needed any more; what is left goes at the end. */
+static void give_back(struct area *a, uint32_t i)
+{
+	if (a->staging)
+		madvise(a->staging + (uint64_t)i * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_DONTNEED);
+}
+
 /* A chunk's bytes as they were at the beginning, good until the next call. */
 static const unsigned char *take_chunk(struct snapshot *s, struct area *a, uint32_t i)
 {
-	struct chunk *c = &a->chunk[i];
 	int state = CHUNK_PENDING;
-	while (!atomic_compare_exchange_weak(&c->state, &state, CHUNK_TAKEN) && state != CHUNK_STAGED) {
-		state = CHUNK_PENDING;
-		sched_yield(); /* a worker copies it, or found no memory to */
-	}
-	if (state == CHUNK_PENDING) {
+	if (atomic_compare_exchange_strong(&a->chunk[i], &state, CHUNK_TAKEN)) {
 		memcpy(s->held, a->base + (uint64_t)i * SNAPSHOT_CHUNK, chunk_bytes(a, i));
-		atomic_store(&c->state, CHUNK_DONE);
+		atomic_store(&a->chunk[i], CHUNK_DONE);
 		tell_moved(s);
+		give_back(a, i);
 		return s->held;
 	}
-	memcpy(s->held, c->staged, chunk_bytes(a, i));
-	free(c->staged);
-	c->staged = NULL;
-	atomic_store(&c->state, CHUNK_DONE);
+	while (atomic_load(&a->chunk[i]) == CHUNK_TAKEN) /* a worker copies it */
+		sched_yield();
+	memcpy(s->held, a->staging + (uint64_t)i * SNAPSHOT_CHUNK, chunk_bytes(a, i));
+	atomic_store(&a->chunk[i], CHUNK_DONE);
+	give_back(a, i);
 	return s->held;
 }
 
@@ -210,7 +218,7 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 		}
 	}
 	for (uint32_t c = 0; c < a->n_chunks; c++) /* what holds no tensor is wanted no longer */
-		atomic_compare_exchange_strong(&a->chunk[c].state, &(int){ CHUNK_PENDING }, CHUNK_DONE);
+		atomic_compare_exchange_strong(&a->chunk[c], &(int){ CHUNK_PENDING }, CHUNK_DONE);
 	tell_moved(s);
 	return st;
 }
@@ -309,10 +317,31 @@ static enum status write_files(struct snapshot *s)
 	return st;
 }
 
+/* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for them here,
+ * where nobody waits. */
+static void warm_staging(struct snapshot *s)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < s->n_areas; i++)
+		bytes += s->area[i].bytes;
+	if (bytes + MEMORY_MARGIN > segment_memory_available())
+		return;
+	for (uint32_t i = 0; i < s->n_areas; i++)
+		for (uint32_t c = 0; c < s->area[i].n_chunks && s->area[i].staging; c++) {
+			if (atomic_load_explicit(&s->stop, memory_order_relaxed))
+				return;
+			if (atomic_load(&s->area[i].chunk[c]) == CHUNK_PENDING &&
+			    madvise(s->area[i].staging + (uint64_t)c * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_POPULATE_WRITE) < 0)
+				return; /* no memory, or a kernel before 5.14 */
+			atomic_store(&s->area[i].n_warm, c + 1);
+		}
+}
+
 static void *writer_main(void *arg)
 {
 	struct snapshot *s = arg;
 	pthread_setname_np(pthread_self(), "checkpoint");
+	warm_staging(s);
 	s->status = write_files(s);
 	if (s->status && !s->why[0])
 		snprintf(s->why, sizeof(s->why), "%s", status_info(s->status)->text);
@@ -325,15 +354,22 @@ static void *writer_main(void *arg)
 
 /* --- the beginning and the end */
 
+/* Address space; what is not touched costs nothing. */
+static unsigned char *map_staging(uint32_t n_chunks)
+{
+	void *p = mmap(NULL, (size_t)n_chunks * SNAPSHOT_CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
 static bool add_area(struct snapshot *s, enum segment_role role, const void *base, uint64_t bytes)
 {
 	uint32_t n = (uint32_t)((bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK);
-	struct chunk *chunk = base && bytes ? calloc(n, sizeof(*chunk)) : NULL;
+	_Atomic int *chunk = base && bytes ? calloc(n, sizeof(*chunk)) : NULL;
 	if (!base || !bytes)
 		return true;
 	if (!chunk)
 		return false;
-	s->area[s->n_areas++] = (struct area){ role, base, bytes, n, chunk };
+	s->area[s->n_areas++] = (struct area){ role, base, bytes, n, chunk, map_staging(n), 0 };
 	return true;
 }
 
@@ -428,26 +464,23 @@ enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES
 
 /* --- copy before update */
 
-/* A chunk that cannot be had stays PENDING: the writer comes to it. */
 static void stage_chunk(void *arg, uint32_t item, uint32_t worker)
 {
 	struct area *a = arg;
-	struct chunk *c = &a->chunk[item];
+	uint64_t at = (uint64_t)item * SNAPSHOT_CHUNK;
 	int state = CHUNK_PENDING;
-	if (!atomic_compare_exchange_strong(&c->state, &state, CHUNK_TAKEN))
+	if (!atomic_compare_exchange_strong(&a->chunk[item], &state, CHUNK_TAKEN))
 		return;
-	unsigned char *copy = malloc(chunk_bytes(a, item));
-	if (copy)
-		memcpy(copy, a->base + (uint64_t)item * SNAPSHOT_CHUNK, chunk_bytes(a, item));
-	c->staged = copy;
-	atomic_store(&c->state, copy ? CHUNK_STAGED : CHUNK_PENDING);
+	memcpy(a->staging + at, a->base + at, chunk_bytes(a, item));
+	atomic_store(&a->chunk[item], CHUNK_STAGED);
 }
 
-static uint64_t pending_bytes(const struct area *a)
+/* Of the chunks from `first` on. */
+static uint64_t pending_bytes(const struct area *a, uint32_t first)
 {
 	uint64_t n = 0;
-	for (uint32_t i = 0; i < a->n_chunks; i++)
-		if (atomic_load(&a->chunk[i].state) <= CHUNK_TAKEN)
+	for (uint32_t i = first; i < a->n_chunks; i++)
+		if (atomic_load(&a->chunk[i]) <= CHUNK_TAKEN)
 			n += chunk_bytes(a, i);
 	return n;
 }
@@ -455,7 +488,7 @@ static uint64_t pending_bytes(const struct area *a)
 static void wait_for_writer(struct snapshot *s, const struct area *a)
 {
 	pthread_mutex_lock(&s->lock);
-	while (!atomic_load(&s->finished) && pending_bytes(a))
+	while (!atomic_load(&s->finished) && pending_bytes(a, 0))
 		pthread_cond_wait(&s->moved, &s->lock);
 	pthread_mutex_unlock(&s->lock);
 }
@@ -463,10 +496,10 @@ static void wait_for_writer(struct snapshot *s, const struct area *a)
 void snapshot_protect(struct snapshot *s, enum segment_role role)
 {
 	struct area *a = s->active && !atomic_load(&s->finished) ? area_of(s, role) : NULL;
-	uint64_t bytes = a ? pending_bytes(a) : 0;
+	uint64_t bytes = a ? pending_bytes(a, 0) : 0, missing = a ? pending_bytes(a, atomic_load(&a->n_warm)) : 0;
 	if (!bytes)
 		return;
-	if (bytes + MEMORY_MARGIN < segment_memory_available())
+	if (a->staging && (!missing || missing + MEMORY_MARGIN < segment_memory_available()))
 		workers_run(s->workers, stage_chunk, a, a->n_chunks, false);
 	else
 		log_job(s->m->plan->job_id, LOG_INFO, "CheckpointWaits",

@@ -318,6 +318,8 @@ def test_training_does_not_wait_for_the_disk(d):
     carry = np.frombuffer(read_safetensors(pathlib.Path(last.path) / "carry.safetensors")["w"][2], np.float32)
     assert (carry == 3).all()  # 1 + window 2 + micro 0
     again = start_big(d, micro_size=2, name="again", restore_from=last.path)
+    status = pathlib.Path(f"/proc/{d.engine_pid(job.id)}/status").read_text()
+    assert int(status.split("RssAnon:")[1].split()[0]) < 24 << 10, "the copies' 32 MiB are still there"
     assert again.params() == before and again.ranks[0].missing == [1]
     again.step(3)
     assert again.params() == job.params()
