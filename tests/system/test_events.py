@@ -1,5 +1,6 @@
 """gacc_event: what a trainer with libgacc hears while others work."""
 import ctypes
+import itertools
 import select
 
 import numpy as np
@@ -21,11 +22,14 @@ class Session:
         assert self.lib.gacc_open(endpoint.encode(), ctypes.byref(self.client)) == 0
         assert self.lib.gacc_attach(self.client, None, ctypes.byref(self.job)) == 0
 
+    def hears_something(self, timeout):
+        return select.select([self.lib.gacc_event_fd(self.job)], [], [], timeout)[0]
+
     def event(self, kind):
         """The text of the next one of that kind."""
         found, text = ctypes.c_int(), ctypes.create_string_buffer(256)
         while True:
-            assert select.select([self.lib.gacc_event_fd(self.job)], [], [], 20)[0]
+            assert self.hears_something(20)
             assert self.lib.gacc_event(self.job, ctypes.byref(found), text, ctypes.c_size_t(256)) == 0
             if found.value == kind:
                 return text.value.decode()
@@ -54,6 +58,9 @@ def test_steps_states_and_the_connection(monkeypatch):
             d.kill_gaccd()
             assert session.event(CONNECTION) == "the connection to gaccd broke; trying again"
             d.wait_ready()
+            changes = itertools.cycle((d.client.jobs.Pause, d.client.jobs.Resume))
+            while not session.hears_something(0.3):  # it connects when it may
+                next(changes)(job=str(job))
             d.cancel(job)
             while not session.event(STATE).startswith("job is CANCELLED: cancelled by"):
                 pass
