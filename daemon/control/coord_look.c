@@ -162,6 +162,11 @@ void coord_tell_changes(struct coord *c)
 
 /* ---- looking ---- */
 
+enum status coord_end_status(const struct coord *c)
+{
+	return c->end_status;
+}
+
 enum coord_phase coord_phase(const struct coord *c)
 {
 	return c->phase;

@@ -81,6 +81,8 @@ enum status coord_want_norms(struct coord *);
 void coord_end(struct coord *, enum status end, const char *reason, struct now);
 /* The state of a job that has ended with this status. */
 enum job_state coord_end_state(enum status end);
+/* What coord_end was told, from COORD_ENDING on. */
+enum status coord_end_status(const struct coord *);
 
 enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);

@@ -77,6 +77,7 @@ static void on_end_durable(void *arg, enum status st)
 	live_check_store(l->d, st);
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
 	coord_on_ended(l->coord, st, daemon_now(l->d));
+	live_waits(l, daemon_now(l->d));
 }
 
 void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)

@@ -30,6 +30,11 @@ bool push_is_over(struct rpc_call *, const struct Gacc__V1__PushRequest *);
 /* on_end of a unary call: the job forgets it. */
 void forget_call(struct rpc_call *, bool completed);
 
+/* Answers Cancel when the job has ended, which is when its end is durable. */
+void answer_cancel(struct rpc_call *, struct live_job *);
+/* on_end of the calls that wait for something of a job. */
+void forget_wait(struct rpc_call *, bool completed);
+
 extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], control_methods[];
 extern const struct rpc_method node_methods[], look_methods[];
 extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods, n_node_methods;

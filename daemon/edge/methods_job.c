@@ -201,6 +201,10 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		live_user_name(caller_uid(call), user, sizeof user);
 		snprintf(reason, sizeof reason, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
 		coord_end(l->coord, ST_CANCELLED, reason, now_of(call));
+		if (coord_end_status(l->coord) == ST_CANCELLED) { /* else it ends anyway, after a last checkpoint perhaps */
+			answer_cancel(call, l);
+			return;
+		}
 	}
 	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
 	r.job = view(call, l, false);
@@ -256,7 +260,8 @@ const struct rpc_method job_methods[] = {
 	JOB("Submit", submit, RPC_NEEDS_DEADLINE),
 	JOB("Get", get, 0),
 	JOB("List", list, 0),
-	JOB("Cancel", cancel, RPC_NEEDS_DEADLINE),
+	{ .service = &gacc__v1__job_service__descriptor, .name = "Cancel", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
+	  .on_message = cancel, .on_end = forget_wait },
 	JOB("Flush", flush, RPC_NEEDS_DEADLINE),
 	{ .service = &gacc__v1__job_service__descriptor, .name = "Watch", .kind = RPC_SERVER_STREAM,
 	  .flags = RPC_ENDS_ON_DRAIN, .on_message = watch, .on_end = watch_over },

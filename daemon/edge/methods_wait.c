@@ -1,4 +1,4 @@
-/* gacc.v1.JobService.Wait: a call that is parked until its job has come so far. */
+/* Calls that are parked until their job has come so far: gacc.v1.JobService.Wait, and Cancel until the end is durable. */
 #include "edge/methods.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -13,6 +13,7 @@ struct wait_call {
 	enum job_state state;   /* 0: any end, if no step is asked for either */
 	uint64_t applied_step;  /* 0: not asked for */
 	int64_t until_ns;
+	bool cancel;            /* Cancel's answer, of a job that has ended */
 };
 
 static const char *state_name(enum job_state state)
@@ -52,6 +53,20 @@ static bool reached(const struct wait_call *w, const struct live_job *l)
 	return !w->applied_step && live_ended(l);
 }
 
+static void answer_reached(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+{
+	Gacc__V1__WaitResponse waited = GACC__V1__WAIT_RESPONSE__INIT;
+	Gacc__V1__CancelResponse cancelled = GACC__V1__CANCEL_RESPONSE__INIT;
+	Gacc__V1__Job *job = live_view(l, false, now);
+	if (!job) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		return;
+	}
+	waited.job = cancelled.job = job;
+	rpc_finish(call, w->cancel ? &cancelled.base : &waited.base);
+	gacc__v1__job__free_unpacked(job, NULL);
+}
+
 /* Answers it if there is an answer; false: it goes on waiting. */
 static bool answer(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
 {
@@ -59,14 +74,7 @@ static bool answer(const struct wait_call *w, struct rpc_call *call, struct live
 	enum job_state state = live_state(l, &reason, NULL);
 	unsigned long long step = step_of(l);
 	if (reached(w, l)) {
-		Gacc__V1__WaitResponse r = GACC__V1__WAIT_RESPONSE__INIT;
-		r.job = live_view(l, false, now);
-		if (r.job)
-			rpc_finish(call, &r.base);
-		else
-			rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-		if (r.job)
-			gacc__v1__job__free_unpacked(r.job, NULL);
+		answer_reached(w, call, l, now);
 	} else if (live_ended(l)) {
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)l->id,
 			  state_name(state), step, reason);
@@ -100,13 +108,34 @@ void live_waits(struct live_job *l, struct now now)
 	}
 }
 
-static void wait_over(struct rpc_call *call, bool completed)
+void forget_wait(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
 	if (!l)
 		return;
 	forget(l, rpc_id(call));
 	live_drop(l);
+}
+
+static void park(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+{
+	if (answer(w, call, l, now))
+		return;
+	struct wait_call *kept = malloc(sizeof *kept);
+	if (!kept) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	*kept = *w;
+	kept->next = l->waits;
+	l->waits = kept;
+	keep_job(call, l);
+}
+
+void answer_cancel(struct rpc_call *call, struct live_job *l)
+{
+	struct wait_call w = { .call = rpc_id(call), .until_ns = INT64_MAX, .cancel = true };
+	park(&w, call, l, daemon_now(l->d));
 }
 
 static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -124,21 +153,11 @@ static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, co
 			       .until_ns = INT64_MAX };
 	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
 		w.until_ns = now.mono_ns + (int64_t)q->timeout_ms * 1000000;
-	if (answer(&w, call, l, now))
-		return;
-	struct wait_call *kept = malloc(sizeof *kept);
-	if (!kept) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
-		return;
-	}
-	*kept = w;
-	kept->next = l->waits;
-	l->waits = kept;
-	keep_job(call, l);
+	park(&w, call, l, now);
 }
 
 const struct rpc_method wait_methods[] = {
 	{ .service = &gacc__v1__job_service__descriptor, .name = "Wait", .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN, .on_message = wait_for, .on_end = wait_over },
+	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN, .on_message = wait_for, .on_end = forget_wait },
 };
 const size_t n_wait_methods = sizeof wait_methods / sizeof *wait_methods;

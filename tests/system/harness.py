@@ -286,8 +286,8 @@ class Daemon:
 
     def cancel(self, job, **how):
         self.allow.append(r" Ended job=\d+ .*cancelled by")
-        self.client.jobs.Cancel(job=str(job), **how)
-        wait_until("the job's end", lambda: self.state(job) == "CANCELLED")
+        self.client.jobs.Cancel(job=str(job), **how)  # answers when the end is durable
+        assert self.state(job) == "CANCELLED"
 
     def wait_counted(self, job, rank, count, window=None, timeout=20.0):
         """Until the job shows this many micro-batches of the rank (in `window`, or a later window)."""

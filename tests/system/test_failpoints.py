@@ -534,3 +534,20 @@ def test_only_root_and_the_daemons_user_may_arm(control):
         code = ("import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\n"
                 "try: s.connect(sys.argv[1])\nexcept PermissionError: sys.exit(7)")
         assert subprocess.run(["/usr/bin/python3", "-c", code, control.path]).returncode == 7
+
+
+@pytest.mark.parametrize("point,holds", [("coord_end_before", False), ("coord_end_after", True)])
+def test_a_cancel_is_answered_when_it_is_durable(point, holds):
+    """gaccd dies around the commit of the end: nobody was told that the job is cancelled, and a job whose end was not written goes on."""
+    with Daemon(supervise=True, allow=EXPECTED) as d:
+        job = d.submit(spec(False))
+        control = Control(d.dir / "run/failpoints.sock")
+        control.do(f"arm {point} crash")
+        with pytest.raises(GaccError) as e:
+            d.client.jobs.Cancel(job=str(job), retry=False)
+        assert e.value.is_outage
+        d.killed += 1
+        wait_until("gaccd again", lambda: control.say("list"))
+        control.close()
+        assert (d.state(job) == "CANCELLED") == holds
+        d.cancel(job)
