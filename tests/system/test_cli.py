@@ -1,74 +1,19 @@
-"""gaccctl as its users type it, against the gaccd of `gaccctl cluster up`. Ranks are played by gacc_client's Rank, or are linear."""
+"""The commands of gaccctl. Ranks are played by gacc_client's Rank, or are linear."""
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
-import tempfile
 import time
 
 import numpy as np
 import pytest
 
+from cli import EXAMPLES, SGD, Cli, cluster, folder, json_names  # noqa: F401 (fixtures)
 from harness import Client, Daemon, Rank, alive, build_dir, wait_until
 
-GACCCTL, LINEAR = build_dir() / "bin/gaccctl", build_dir() / "bin/linear"
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
-SGD = ("--set", "optimizer.type=sgd", "--set", "optimizer.lr=0.1")
-
-
-class Cli:
-    """gaccctl with the environment of one user."""
-
-    def __init__(self, folder, endpoint=None):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("GACC_", "XDG_", "RANK", "WORLD_SIZE"))}
-        self.folder = folder
-        self.env = {**clean, "TMPDIR": str(folder), "XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
-        if endpoint:
-            self.env["GACC_ENDPOINT"] = endpoint
-
-    def start(self, *words, **how):
-        return subprocess.Popen([str(w) for w in (GACCCTL, *words)], env=self.env, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, **how)
-
-    def run(self, *words, code=0, stdin=None, timeout=60):
-        """What it printed; the exit status must be `code`."""
-        done = subprocess.run([str(w) for w in (GACCCTL, *words)], env=self.env, text=True, capture_output=True, input=stdin,
-                              timeout=timeout)
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        self.err = done.stderr
-        return done.stdout
-
-    def json(self, *words, code=0):
-        return json.loads(self.run(*words, "-o", "json", code=code))
-
-    def submit(self, *words, ranks=1, micro_size=1, name="cli"):
-        return int(self.run("submit", *SGD, "-n", ranks, "--set", f"micro_size={micro_size}", "--name", name, *words))
-
-    def state(self, job):
-        return self.json("describe", f"job/{job}")["state"]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
-        cli = Cli(pathlib.Path(folder))
-        line = cli.run("cluster", "up").strip()
-        assert re.fullmatch(r"export GACC_ENDPOINT=unix:/\S+", line)
-        cli.env["GACC_ENDPOINT"] = cli.endpoint = line.partition("=")[2]
-        yield cli
-        log = (pathlib.Path(cli.endpoint[5:]).parent / "log").read_text()
-        cli.run("cluster", "down")
-        bad = [x for x in log.splitlines() if re.search(" ERROR |Sanitizer|runtime error:", x)]
-        assert not bad, "\n".join(bad)
-
-
-@pytest.fixture
-def folder():
-    """Shorter than tmp_path: sockets have little room for theirs."""
-    with tempfile.TemporaryDirectory(prefix="gacc-") as path:
-        yield pathlib.Path(path)
+LINEAR = build_dir() / "bin/linear"
 
 
 def one_rank(cluster, job, shape=(3,), **how):
@@ -513,122 +458,3 @@ def test_checkpoint_of_a_job_that_runs(cluster):
         wait_until("the second", lambda: [c for c in cluster.json("checkpoint", "list", job)["checkpoints"]
                                           if not c["carried_micros"] and c["state"] == "COMPLETE"])
     cluster.run("cancel", job)
-
-
-# ---- formats ----
-
-
-def json_names(descriptor):
-    return {f.name.removesuffix("unix_nanos") + "time" if f.name.endswith("unix_nanos") else f.name for f in descriptor.fields}
-
-
-def test_json_has_the_names_of_the_proto(cluster):
-    types = Client(cluster.endpoint).types
-    job = cluster.submit(name="named")
-    one = cluster.json("describe", f"job/{job}")
-    assert set(one) == json_names(types.Job.DESCRIPTOR) and set(one["spec"]) == json_names(types.JobSpec.DESCRIPTOR)
-    assert set(cluster.json("describe", "node")) == json_names(types.GetNodeResponse.DESCRIPTOR)
-    assert set(one["ranks"][0]) == json_names(types.RankStatus.DESCRIPTOR)
-    lines = cluster.run("jobs", "-o", "jsonl").splitlines()
-    assert job in [json.loads(x)["id"] for x in lines]
-    assert f"job/{job}" in cluster.run("jobs", "-o", "name").splitlines()
-    cluster.run("cancel", job)
-
-
-def test_yaml_is_the_same_as_json(cluster):
-    yaml = pytest.importorskip("yaml")
-
-    class Words(yaml.SafeLoader):
-        """Times stay strings."""
-        yaml_implicit_resolvers = {k: [r for r in v if r[0] != "tag:yaml.org,2002:timestamp"]
-                                   for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-
-    job = cluster.submit("--set", "metadata.labels={a: 'yes', b: '12', c: ''}", name="y")
-    cluster.run("cancel", job)
-    wait_until("its end", lambda: cluster.state(job) == "CANCELLED")
-    assert yaml.load(cluster.run("describe", f"job/{job}", "-o", "yaml"), Words) == cluster.json("describe", f"job/{job}")
-
-
-def test_errors_as_data(cluster):
-    error = cluster.json("describe", "job/4711", code=4)["error"]
-    assert error["code"] == "NOT_FOUND" and error["reason"] == "JOB_NOT_FOUND" and error["message"] and error["hint"]
-    text = cluster.run("describe", "job/4711", "-o", "yaml", code=4)
-    assert text.startswith("error:\n  code: NOT_FOUND\n")
-
-
-# ---- the job file's schema ----
-
-
-def conforms(value, schema):
-    """The words of JSON Schema that ours uses."""
-    if "anyOf" in schema:
-        return any(conforms(value, s) for s in schema["anyOf"])
-    if "enum" in schema:
-        return value in schema["enum"]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
-    if not isinstance(value, kinds[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean"):
-        return False
-    if isinstance(value, dict):
-        known, rest = schema.get("properties", {}), schema["additionalProperties"]
-        return all(conforms(v, known[k]) if k in known else rest and conforms(v, rest) for k, v in value.items())
-    if isinstance(value, list):
-        return all(conforms(v, schema["items"]) for v in value) and \
-            schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
-    if isinstance(value, str):
-        return bool(re.search(schema.get("pattern", ""), value)) and \
-            schema.get("minLength", 0) <= len(value.encode()) <= schema.get("maxLength", 1 << 30)
-    return isinstance(value, bool) or schema.get("minimum", value) <= value <= schema.get("maximum", value)
-
-
-def test_schema_takes_what_gaccctl_takes(cluster):
-    yaml = pytest.importorskip("yaml")
-    schema = json.loads(cluster.run("config", "schema"))
-    assert schema["$schema"].startswith("https://json-schema.org/") and schema == cluster.json("config", "schema")
-    checks = [conforms]
-    try:
-        import jsonschema
-        jsonschema.Draft202012Validator.check_schema(schema)
-        checks.append(lambda v, s: jsonschema.Draft202012Validator(s).is_valid(v))
-    except ImportError:
-        pass
-    files = [p.read_text() for p in EXAMPLES.glob("*.yaml")]
-    files += ["spec: {ranks: 4, timeouts: {stall_warn: 60s}, optimizer: {type: adam, betas: [0.9, 0.99]}, deterministic: true}",
-              "spec: {optimizer: {type: client}, tensors: [{name: w, shape: [2, 3]}], param_groups: [{pattern: '*', frozen: true}]}"]
-    bad = ["spec: {rank: 4}", "spec: {ranks: 0}", "spec: {ranks: 1.5}", "spec: {timeouts: {stall_warn: 60}}",
-           "spec: {reduction: median}", "spec: {optimizer: {betas: [0.9]}}", "spec: {tensors: [{shape: [0], name: w}]}"]
-    for text in files + bad:
-        valid = text not in bad
-        cluster.run("submit", "-f", "-", "--dry-run", *([] if valid else SGD), stdin=text, code=0 if valid else 2)
-        for check in checks:
-            assert check(yaml.safe_load(text), schema) == valid, text
-
-
-# ---- completion ----
-
-
-# what a shell does with a completion script and the words of a command line; it prints a line for each proposal
-SHELLS = {
-    "bash": ("source <(gaccctl completion bash); COMP_WORDS=(gaccctl \"$@\"); COMP_CWORD=$#; _gaccctl; "
-             "printf '%s\\n' \"${COMPREPLY[@]}\""),
-    # as compinit finds it where it is installed; its own widgets only work in an interactive shell
-    "zsh": ("gaccctl completion zsh > $TMPDIR/_gaccctl; fpath=($TMPDIR $fpath); autoload -Uz compinit; compinit -u -D; "
-            "(( $+_comps[gaccctl] )) || exit 1; proposals() { local of=${@[-1]}; print -rl -- \"${(@P)of%%:*}\" }; "
-            "_describe() { proposals \"$@\" }; compadd() { proposals \"$@\" }; "
-            "words=(gaccctl \"$@\"); CURRENT=$#words; PREFIX=$words[-1]; $_comps[gaccctl]"),
-    "fish": "gaccctl completion fish | source; complete -C \"gaccctl $argv\" | string replace -r '\\t.*' ''",
-}
-
-
-@pytest.mark.parametrize("words, expected", [
-    (["che"], ["checkpoint"]), (["checkpoint", ""], ["save", "list", "restore"]), (["cluster", "d"], ["down"]),
-    (["bench", "--pa"], ["--path"]), (["wait", "job/"], None)])
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion(cluster, shell, words, expected):
-    if expected is None:
-        job = cluster.submit(name="completed")
-        cluster.run("cancel", job)
-        expected = [f"job/{job}"]
-    command = [shell, "-c", SHELLS[shell], *[shell] * (shell != "fish"), *words]
-    env = {**cluster.env, "HOME": str(cluster.folder), "PATH": f"{GACCCTL.parent}:{os.environ['PATH']}"}
-    out = subprocess.run(command, env=env, text=True, capture_output=True, timeout=20)
-    assert set(expected) <= set(out.stdout.split()) and not out.stderr, out
