@@ -52,6 +52,8 @@ static bool passes(enum status st)
 static enum status append_names(char out[CHECKPOINT_MAX_PATH], const char *rest, const char *path, char *why, size_t n_why)
 {
 	size_t at = strlen(out);
+	if (at >= CHECKPOINT_MAX_PATH - 64) /* a link may lead to a longer path */
+		return refused(path, ENAMETOOLONG, why, n_why);
 	for (size_t n; rest += strspn(rest, "/"), (n = strcspn(rest, "/")); rest += n) {
 		if (n == 2 && !strncmp(rest, "..", 2)) {
 			snprintf(why, n_why, "%s: \"..\" behind a directory that does not exist", path);

@@ -254,6 +254,23 @@ START_TEST(paths_are_resolved)
 }
 END_TEST
 
+/* The names that we put behind a directory must have room, also where a short link leads to it. */
+START_TEST(a_link_to_a_long_path_is_refused)
+{
+	char target[CHECKPOINT_MAX_PATH], link[CHECKPOINT_MAX_PATH], out[CHECKPOINT_MAX_PATH];
+	int at = snprintf(target, sizeof target, "%s", dir);
+	while (at < CHECKPOINT_MAX_PATH - 40) {
+		int name = CHECKPOINT_MAX_PATH - 20 - at > 200 ? 200 : CHECKPOINT_MAX_PATH - 20 - at;
+		at += snprintf(target + at, sizeof target - (size_t)at, "/%0*d", name, 0);
+		ck_assert_int_eq(mkdir(target, 0700), 0);
+	}
+	snprintf(link, sizeof link, "%.3000s/link", dir);
+	ck_assert_int_eq(symlink(target, link), 0);
+	ck_assert_int_eq(checkpoint_resolve(link, out, why, sizeof why), ST_IO_ERROR);
+	ck_assert_msg(strstr(why, "too long"), "%s", why);
+}
+END_TEST
+
 static void replace(const char *from, const char *to)
 {
 	char path[CHECKPOINT_MAX_PATH + 32], text[8192], out[8192];
@@ -335,6 +352,7 @@ int main(void)
 	tcase_add_test(c, removing_leaves_what_is_not_ours);
 	tcase_add_test(c, links_on_the_way_are_refused);
 	tcase_add_test(c, paths_are_resolved);
+	tcase_add_test(c, a_link_to_a_long_path_is_refused);
 	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 18);
 	tcase_add_test(c, a_full_disk_is_an_error);
 	return suite_run(s);
