@@ -40,6 +40,7 @@ static void send_flush(struct job *j, struct rank *r)
 {
 	struct engine_command c = { .op = ENGINE_FLUSH, .rank = r->rank, .sgen = r->sgen,
 				    .window = j->mirror.r.window, .leave = r->leave_wanted };
+	r->leave_sent = r->leave_wanted;
 	r->flush_sent = send(j, &c, &r->flush_command, NULL);
 }
 
@@ -309,21 +310,30 @@ static void on_add(struct job *j, const struct engine_answer *a, struct now now)
 		job_report(j, now);
 }
 
-void answer_flush(struct job *j, struct rank *r, enum status st, const char *why)
+static void answer_waiter(struct job *j, struct rank *r, struct waiter *w, enum status st, const char *why)
+{
+	struct reply rep = { .kind = w->kind == WAIT_FLUSH ? REPLY_FLUSH : REPLY_EMPTY };
+	if (w->kind == WAIT_FLUSH)
+		rep.flush.counted = j->mirror.rank[r->rank].counted;
+	if (st)
+		reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->rank, why);
+	else
+		j->ports.reply(j->ports.ctx, w->call, &rep);
+	waiter_remove(j, w);
+}
+
+static void answer_waiters(struct job *j, struct rank *r, bool also_detach, enum status st, const char *why)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
-		if (w->rank != r->rank || (w->kind != WAIT_FLUSH && w->kind != WAIT_DETACH))
-			continue;
-		struct reply rep = { .kind = w->kind == WAIT_FLUSH ? REPLY_FLUSH : REPLY_EMPTY };
-		if (w->kind == WAIT_FLUSH)
-			rep.flush.counted = j->mirror.rank[r->rank].counted;
-		if (st)
-			reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->rank, why);
-		else
-			j->ports.reply(j->ports.ctx, w->call, &rep);
-		waiter_remove(j, w);
+		if (w->rank == r->rank && (w->kind == WAIT_FLUSH || (also_detach && w->kind == WAIT_DETACH)))
+			answer_waiter(j, r, w, st, why);
 	}
+}
+
+void answer_flush(struct job *j, struct rank *r, enum status st, const char *why)
+{
+	answer_waiters(j, r, true, st, why);
 }
 
 static void on_flush(struct job *j, const struct engine_answer *a, struct now now)
@@ -331,6 +341,7 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	struct rank *r = &j->rank[a->rank];
 	if (!r->flush_sent || r->flush_command != a->id)
 		return;
+	bool must_leave = r->leave_wanted && !r->leave_sent; /* a Detach came while a plain FLUSH was out */
 	r->flush_sent = false;
 	if (a->status == ST_WINDOW_CLOSED && r->leave_wanted) {
 		job_reconcile(j, now); /* the window went by: leave from the one that is open */
@@ -338,10 +349,13 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	}
 	if (!a->status) {
 		struct control_rank *c = &j->mirror.rank[a->rank];
-		c->flushed = r->leave_wanted || c->flushed == 2 ? 2 : 1;
+		c->flushed = r->leave_sent || c->flushed == 2 ? 2 : 1;
 	}
-	r->flush_wanted = r->leave_wanted = false;
-	answer_flush(j, r, a->status, a->text);
+	if (!must_leave)
+		r->flush_wanted = r->leave_wanted = false;
+	answer_waiters(j, r, !must_leave, a->status, a->text);
+	if (must_leave)
+		job_reconcile(j, now);
 	job_report(j, now);
 }
 

@@ -41,6 +41,7 @@ struct rank {
 	/* the open window */
 	struct parked_push push[RANK_MAX_PUSHES];
 	bool flush_wanted, leave_wanted, flush_sent;
+	bool leave_sent; /* what the FLUSH that is out says; a Detach may come while it is */
 	uint64_t flush_command;
 	int64_t ready_ns, last_push_unix_ns;
 	int64_t lost_ns;                /* when the session was seen lost */

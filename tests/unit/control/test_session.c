@@ -185,6 +185,20 @@ START_TEST(a_flush_of_a_window_that_is_over_is_answered)
 }
 END_TEST
 
+/* What the engine answers is what it was asked: a plain flush says nothing of a leave that came after it. */
+START_TEST(a_detach_behind_a_flush_has_an_answer_of_its_own)
+{
+	job_flush(job, 0, &key, 0, now);
+	ck_assert(sent[n_sent - 1].op == ENGINE_FLUSH && !sent[n_sent - 1].leave);
+	job_detach(job, 1, &key, true, now);
+	answer(ENGINE_FLUSH, 0);
+	ck_assert(replied[0] && !reply_to[0].status && !replied[1]);
+	ck_assert(sent[n_sent - 1].leave);
+	answer(ENGINE_FLUSH, 0);
+	ck_assert(replied[1] && !reply_to[1].status);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("session");
@@ -196,5 +210,6 @@ int main(void)
 	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
+	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	return suite_run(s);
 }
