@@ -58,6 +58,7 @@ struct live_job {
 	uint32_t uid;
 	char *user;
 	int64_t created_unix_ns, ended_unix_ns;
+	bool submitted_here;                /* to this gaccd, not one before it */
 	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted */
 	struct job_spec spec;
 	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */

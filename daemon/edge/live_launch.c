@@ -113,7 +113,7 @@ static bool order(struct live_job *l, enum launch_op op, const void *words, size
 	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION, .op = op, .job_id = l->id, .n_ranks = l->spec.ranks,
 				  .max_restarts = l->spec.launch.max_restarts, .micro_size = l->spec.micro_size, .uid = l->uid,
 				  .change_user = may_change_user(), .n_command = (uint32_t)c->n_command,
-				  .n_environment = (uint32_t)c->n_environment, .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
+				  .n_environment = (uint32_t)c->n_environment, .fresh = l->submitted_here, .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
 				  .log_level = (uint32_t)l->d->conf->log.level, .log_format = (uint32_t)l->d->conf->log.format };
 	return launch_proc_order(l->launch->proc, &o, words, (uint32_t)n);
 }

@@ -193,6 +193,7 @@ void live_submit(struct daemon *d, const struct submit *s)
 	memcpy(l->request_id, s->request_id, 16);
 	live_random16(NULL, l->uuid);
 	l->created_unix_ns = daemon_now(d).unix_ns;
+	l->submitted_here = true;
 	struct pending_submit *p = pending_new(d, l, s);
 	if (!p) {
 		st = ST_NO_MEMORY;

@@ -32,6 +32,7 @@ struct launch_order {
 	uint32_t uid;            /* whose the ranks are to be */
 	uint32_t change_user;    /* 0: that is who we are already */
 	uint32_t n_command, n_environment;
+	uint32_t fresh;          /* nothing of the job has run yet: what is in its logs is another job's */
 	int64_t grace_ns;        /* START: of stops that the launcher decides on; END: of this one */
 	uint32_t log_level, log_format; /* base/log.h */
 };

@@ -110,12 +110,12 @@ static const char *open_log(const struct launch_start *s, uint32_t rank, int fla
 	return NULL;
 }
 
-/* What an earlier job has left in the log goes; what this rank wrote before it was started again stays. */
+/* What an earlier job has left in the log goes; what this one wrote before it was started again stays. */
 static void redirect(const struct launch_start *s, uint32_t rank, uint32_t restarts)
 {
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log;
 	const char *why = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
-	if (!why && !restarts && ftruncate(log, 0))
+	if (!why && s->order.fresh && !restarts && ftruncate(log, 0))
 		why = strerror(errno);
 	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0))
 		why = strerror(errno);

@@ -25,6 +25,7 @@
 
 #define MAX_POLL_MS 60000
 #define TAIL_MS 6000
+#define REAP_AT_ONCE 256
 #define RANK_NONE UINT32_MAX
 
 struct launcher {
@@ -40,6 +41,7 @@ struct launcher {
 	bool summary_dirty;
 	int64_t alone_since_ns;
 	bool leaving;                        /* ends when no rank is left */
+	bool more_to_reap;
 	char tail[LAUNCH_MAX_TAIL];
 	uint32_t n_tail;
 	bool have_tail;
@@ -153,10 +155,12 @@ static void reap_rank(struct launcher *l, uint32_t rank, pid_t pid)
 	launch_on_exit(l->launch, rank, pid, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), clock_now());
 }
 
+/* Not more at a time: who makes orphans faster than they are reaped must not keep orders from being heard. */
 static void reap(struct launcher *l)
 {
 	siginfo_t info = { .si_pid = 0 };
-	while (!waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid) {
+	int n = 0;
+	for (; n < REAP_AT_ONCE && !waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid; n++) {
 		uint32_t rank = rank_of(l, info.si_pid);
 		if (rank == RANK_NONE)
 			waitpid(info.si_pid, NULL, 0);
@@ -164,6 +168,7 @@ static void reap(struct launcher *l)
 			reap_rank(l, rank, info.si_pid);
 		info.si_pid = 0;
 	}
+	l->more_to_reap = n == REAP_AT_ONCE;
 }
 
 /* ---- why it failed ---- */
@@ -352,7 +357,7 @@ static void take_connection(struct launcher *l)
 static void read_signals(struct launcher *l)
 {
 	struct signalfd_siginfo s;
-	while (read(l->signals, &s, sizeof s) == sizeof s)
+	for (int n = 0; n < REAP_AT_ONCE && read(l->signals, &s, sizeof s) == sizeof s; n++)
 		if (s.ssi_signo != SIGCHLD) {
 			l->leaving = true;
 			stop(l, l->start.order.grace_ns);
@@ -401,9 +406,9 @@ static void run(struct launcher *l)
 				      { l->gaccd, (short)(POLLIN | (l->summary_dirty ? POLLOUT : 0)), 0 },
 				      { l->signals, POLLIN, 0 } };
 		int64_t orphan_ns = orphan_due_ns(l);
-		if (poll(p, 3, timeout_ms(due_ns < orphan_ns ? due_ns : orphan_ns)) < 0)
+		if (poll(p, 3, l->more_to_reap ? 0 : timeout_ms(due_ns < orphan_ns ? due_ns : orphan_ns)) < 0)
 			continue;
-		if (p[2].revents)
+		if (p[2].revents || l->more_to_reap)
 			read_signals(l);
 		if (p[1].revents & (POLLIN | POLLHUP | POLLERR))
 			read_orders(l);

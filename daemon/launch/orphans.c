@@ -14,6 +14,7 @@
 
 #define WAIT_NS 5000000
 #define WAIT_TRIES 1000
+#define REAP_AT_ONCE 4096 /* of children that are made as fast as they are reaped */
 
 bool orphans_adopt(void)
 {
@@ -38,8 +39,8 @@ static void kill_children(void)
 bool orphans_end(void)
 {
 	for (int tries = 0; tries < WAIT_TRIES; tries++) {
-		pid_t pid;
-		while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+		pid_t pid = 0;
+		for (int n = 0; n < REAP_AT_ONCE && (pid = waitpid(-1, NULL, WNOHANG)) > 0; n++)
 			;
 		if (pid < 0)
 			return errno == ECHILD;

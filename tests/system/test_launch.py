@@ -461,7 +461,7 @@ def short(request):
 def test_orphans_end(short):
     """gaccd is gone for good: the ranks are stopped after launch.orphan_timeout. The next gaccd starts them anew."""
     d = short
-    job = d.submit(shell(d, "touch $GATE/up.$RANK; sleep 1000"))
+    job = d.submit(shell(d, "echo up; touch $GATE/up.$RANK; sleep 1000"))
     pids = wait_pids(d, job)
     d.kill_gaccd()
     time.sleep(0.5)
@@ -471,7 +471,7 @@ def test_orphans_end(short):
     assert not list((d.dir / "run").glob("launch-*"))
     d.start()
     assert d.state(job) in ("PENDING", "STARTING")
-    wait_until("new ranks", lambda: d.get_job(job).launcher_pid)
+    wait_until("new ranks", lambda: log_of(d, job, 0) == "up\nup\n")
     d.cancel(job)
 
 
