@@ -400,6 +400,7 @@ int daemon_run(const struct conf *conf)
 		uv_run(&d->loop, UV_RUN_DEFAULT);
 	else
 		log_error("cannot start: %s", st == ST_ALREADY_EXISTS ? "its socket is in use" : status_info(st)->text);
+	d->stopping = true; /* no tick for what is half restored, or half gone */
 	finish(d);
 	free(d);
 	return st == ST_OK ? 0 : st == ST_STORE_FAILED ? 74 : st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;

@@ -75,6 +75,10 @@ static void on_end_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
 	live_check_store(l->d, st);
+	if (st && st != ST_STALE_TERM && st != ST_JOB_ENDED) { /* nobody must be told that it has ended */
+		daemon_fail(l->d, 74);
+		return;
+	}
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
 	coord_on_ended(l->coord, st, daemon_now(l->d));
 	live_waits(l, daemon_now(l->d));
