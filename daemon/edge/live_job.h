@@ -266,10 +266,16 @@ void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
 void live_waits(struct live_job *, struct now);
 
 /* ---- live_view.c ---- */
-/* A message for free with gacc__v1__job__free_unpacked; NULL: no memory. */
-struct Gacc__V1__Job *live_view(const struct live_job *, bool with_events, struct now);
-/* The same without ranks and events, however many there are. */
-struct Gacc__V1__Job *live_view_brief(const struct live_job *, struct now);
+/* The parts of a job of which there may be very many. */
+enum view_part {
+	VIEW_RANKS = 1,
+	VIEW_SPEC = 2, /* the whole; without it tensors, param_groups, init, labels and launch_command are left out */
+	VIEW_EVENTS = 4,
+};
+#define VIEW_MAX_RANKS 20000 /* in messages that are made at one go: the loop is busy with so many for 20 ms */
+
+/* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
+struct Gacc__V1__Job *live_view(const struct live_job *, unsigned parts, struct now);
 /* Before its machines go: live_view shows the same of it afterwards, but for processes and memory. false: no memory. */
 bool live_keep_view(struct live_job *, struct now);
 /* Tells the watchers what changed. */

@@ -36,6 +36,20 @@ static Gacc__V1__JobSpec *copy_spec(const Gacc__V1__JobSpec *spec)
 	return copy;
 }
 
+/* A spec may have as many tensors as one request can carry; what looks at many jobs, or at one often, does without. */
+static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
+{
+	Gacc__V1__JobSpec s = *spec;
+	s.n_tensors = s.n_param_groups = s.n_init = s.n_labels = 0;
+	s.launch_command = NULL;
+	return copy_spec(&s);
+}
+
+static Gacc__V1__JobSpec *spec_for(const struct live_job *l, unsigned parts)
+{
+	return parts & VIEW_SPEC ? copy_spec(l->spec_pb) : copy_brief_spec(l->spec_pb);
+}
+
 static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 {
 	uint32_t n;
@@ -206,7 +220,7 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_last(l, j);
 }
 
-static bool fill(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
 	j->id = l->id;
@@ -221,7 +235,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 	j->reason = strdup(reason);
 	j->uuid = format_uuid(l->uuid);
 	j->user = strdup(l->user);
-	j->spec = copy_spec(l->spec_pb);
+	j->spec = spec_for(l, parts);
 	if (!j->reason || !j->uuid || !j->user || !j->spec)
 		return false;
 	utf8_repair(j->reason);
@@ -234,13 +248,13 @@ static bool fill_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now no
 }
 
 /* Of a job that is over: what live_keep_view has kept, with what it left out. */
-static Gacc__V1__Job *view_of_kept(const struct live_job *l, bool with_events)
+static Gacc__V1__Job *view_of_kept(const struct live_job *l, unsigned parts)
 {
 	Gacc__V1__Job *j = gacc__v1__job__unpack(NULL, l->n_end_view, l->end_view);
 	if (!j)
 		return NULL;
-	j->spec = copy_spec(l->spec_pb);
-	if (j->spec && (!with_events || add_events(l, j)))
+	j->spec = spec_for(l, parts);
+	if (j->spec && (!(parts & VIEW_EVENTS) || add_events(l, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
@@ -248,7 +262,7 @@ static Gacc__V1__Job *view_of_kept(const struct live_job *l, bool with_events)
 
 bool live_keep_view(struct live_job *l, struct now now)
 {
-	Gacc__V1__Job *j = live_view(l, false, now);
+	Gacc__V1__Job *j = live_view(l, VIEW_RANKS, now);
 	if (!j)
 		return false;
 	gacc__v1__job_spec__free_unpacked(j->spec, NULL);
@@ -264,117 +278,141 @@ bool live_keep_view(struct live_job *l, struct now now)
 }
 
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
-static Gacc__V1__Job *new_view(const struct live_job *l, bool with_ranks, bool with_events, struct now now)
+static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct now now)
 {
 	Gacc__V1__Job *j = malloc(sizeof *j);
 	if (!j)
 		return NULL;
 	gacc__v1__job__init(j);
-	if (fill(l, j, now) && (!with_ranks || fill_ranks(l, j, now)) && live_launch_view(l, j) && (!with_events || add_events(l, j)))
+	if (fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) && live_launch_view(l, j) &&
+	    (!(parts & VIEW_EVENTS) || add_events(l, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
 }
 
-Gacc__V1__Job *live_view(const struct live_job *l, bool with_events, struct now now)
+Gacc__V1__Job *live_view(const struct live_job *l, unsigned parts, struct now now)
 {
-	return l->end_view ? view_of_kept(l, with_events) : new_view(l, true, with_events, now);
-}
-
-Gacc__V1__Job *live_view_brief(const struct live_job *l, struct now now)
-{
-	return new_view(l, false, false, now);
+	return l->end_view && (parts & VIEW_RANKS) ? view_of_kept(l, parts) : new_view(l, parts, now);
 }
 
 /* ---- watchers ---- */
 
-static void tell_job(struct live_job *l, struct rpc_call *call, struct now now)
+/* The message is one for all, but it is packed for each: so much of it goes out with one change. */
+static bool fits(uint64_t ranks, uint64_t watchers)
+{
+	return ranks * watchers <= VIEW_MAX_RANKS;
+}
+
+static void tell_job(struct live_job *l, uint32_t n_watchers, struct now now)
 {
 	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
-	m.job = live_view(l, false, now);
-	if (!m.job)
-		return;
-	rpc_send(call, &m.base); /* a slow reader misses this state and gets the next */
-	gacc__v1__job__free_unpacked(m.job, NULL);
-	if (live_ended(l))
-		rpc_finish(call, NULL);
+	m.job = live_view(l, fits(l->spec.ranks, n_watchers) ? VIEW_RANKS : 0, now);
+	for (uint32_t i = l->n_watchers; i-- > 0;) {
+		struct rpc_call *call = l->watcher[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+		if (!call)
+			continue; /* its on_end removes it */
+		if (m.job)
+			rpc_send(call, &m.base); /* a slow reader misses this state and gets the next */
+		if (live_ended(l))
+			rpc_finish(call, NULL);
+	}
+	if (m.job)
+		gacc__v1__job__free_unpacked(m.job, NULL);
 }
 
-static void tell_step(struct live_job *l, struct rpc_call *call)
+static void fill_step(struct live_job *l, Gacc__V1__WatchSessionResponse *m, Gacc__V1__StepResult *step)
 {
-	Gacc__V1__WatchSessionResponse m = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
-	Gacc__V1__StepResult step = GACC__V1__STEP_RESULT__INIT;
-	convert_step(coord_last_commit(l->coord), &step);
-	m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STEP;
-	m.step = &step;
-	rpc_send(call, &m.base);
+	convert_step(coord_last_commit(l->coord), step);
+	m->event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STEP;
+	m->step = step;
 }
 
-/* Moves the late ones of `all`'s ranks to the front and lends them to `out`. */
-static void fill_stall(const Gacc__V1__Job *all, Gacc__V1__StallWarning *out)
+/* Moves the late ones of `all`'s ranks to the front and lends them to `out`, as many as `n_watchers` can be told of. */
+static void fill_stall(const Gacc__V1__Job *all, uint32_t n_watchers, Gacc__V1__StallWarning *out)
 {
 	out->window = all->window;
 	out->late = all->ranks;
-	for (size_t i = 0; i < all->n_ranks; i++)
-		if (all->ranks[i]->late_ns) {
-			Gacc__V1__RankStatus *late = all->ranks[i];
+	for (size_t i = 0; i < all->n_ranks; i++) {
+		Gacc__V1__RankStatus *late = all->ranks[i];
+		if (late->late_ns > out->waiting_ns)
+			out->waiting_ns = late->late_ns;
+		if (late->late_ns && (!out->n_late || fits(out->n_late + 1, n_watchers))) {
 			all->ranks[i] = all->ranks[out->n_late];
 			all->ranks[out->n_late++] = late;
-			if (late->late_ns > out->waiting_ns)
-				out->waiting_ns = late->late_ns;
 		}
+	}
 }
 
-static void tell_state(struct live_job *l, struct rpc_call *call, const char *reason, struct now now)
+static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint32_t n_watchers, Gacc__V1__WatchSessionResponse *m,
+		       Gacc__V1__StallWarning *stall)
 {
-	Gacc__V1__WatchSessionResponse m = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
-	Gacc__V1__StallWarning stall = GACC__V1__STALL_WARNING__INIT;
-	enum job_state state = live_state(l, NULL, NULL);
-	Gacc__V1__Job *all = state == JOB_STALLED ? live_view(l, false, now) : NULL;
-	if (all) {
-		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL;
-		fill_stall(all, &stall);
-		m.stall = &stall;
+	if (stalled) {
+		m->event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL;
+		fill_stall(stalled, n_watchers, stall);
+		m->stall = stall;
 	} else {
-		m.event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE;
-		m.state = (Gacc__V1__JobState)state;
+		m->event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STATE;
+		m->state = (Gacc__V1__JobState)state;
 	}
+}
+
+/* What is not to be told is NULL. */
+static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionResponse *step, const Gacc__V1__WatchSessionResponse *state)
+{
+	for (uint32_t i = l->n_watchers; i-- > 0;) {
+		struct rpc_call *call = l->watcher[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+		if (call && step)
+			rpc_send(call, &step->base);
+		if (call && state)
+			rpc_send(call, &state->base);
+		if (call && state && live_ended(l))
+			rpc_finish(call, NULL);
+	}
+}
+
+static void tell_step_and_state(struct live_job *l, uint32_t n_watchers, bool new_step, struct now now)
+{
+	Gacc__V1__WatchSessionResponse step = GACC__V1__WATCH_SESSION_RESPONSE__INIT, change = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
+	Gacc__V1__StallWarning stall = GACC__V1__STALL_WARNING__INIT;
+	Gacc__V1__StepResult result = GACC__V1__STEP_RESULT__INIT;
+	Gacc__V1__Job *stalled = NULL;
+	const char *reason;
+	enum job_state state = live_state(l, &reason, NULL);
+	bool new_state = state != l->told_state;
 	char text[256];
+	if (!new_step && !new_state)
+		return;
+	if (new_step)
+		fill_step(l, &step, &result);
+	if (new_state && state == JOB_STALLED)
+		stalled = live_view(l, VIEW_RANKS, now);
+	fill_state(state, stalled, n_watchers, &change, &stall);
 	snprintf(text, sizeof text, "%s", reason);
 	utf8_repair(text);
-	m.message = text;
-	rpc_send(call, &m.base);
-	if (all)
-		gacc__v1__job__free_unpacked(all, NULL);
-	if (live_ended(l))
-		rpc_finish(call, NULL);
+	change.message = text;
+	tell_sessions(l, new_step ? &step : NULL, new_state ? &change : NULL);
+	if (stalled)
+		gacc__v1__job__free_unpacked(stalled, NULL);
 }
 
 void live_tell(struct live_job *l, struct now now)
 {
 	if (!l->changed)
 		return;
-	const char *reason;
-	enum job_state state = live_state(l, &reason, NULL);
 	const struct commit *k = coord_last_commit(l->coord);
 	bool new_step = k && (!l->told_any || k->window != l->told_window) && coord_phase(l->coord) != COORD_PERSIST;
-	for (uint32_t i = l->n_watchers; i-- > 0;) {
-		struct rpc_call *call = rpc_find(l->d->rpc, l->watcher[i].call);
-		if (!call)
-			continue; /* its on_end removes it */
-		if (l->watcher[i].rank == RANK_NONE) {
-			tell_job(l, call, now);
-			continue;
-		}
-		if (new_step)
-			tell_step(l, call);
-		if (state != l->told_state)
-			tell_state(l, call, reason, now);
-	}
+	uint32_t n_looking = 0;
+	for (uint32_t i = 0; i < l->n_watchers; i++)
+		n_looking += l->watcher[i].rank == RANK_NONE;
+	if (n_looking)
+		tell_job(l, n_looking, now);
+	if (n_looking < l->n_watchers)
+		tell_step_and_state(l, l->n_watchers - n_looking, new_step, now);
 	if (new_step) {
 		l->told_window = k->window;
 		l->told_any = true;
 	}
-	l->told_state = state;
+	l->told_state = live_state(l, NULL, NULL);
 	l->changed = false;
 }

@@ -75,7 +75,7 @@ static void hold_now(struct rpc_call *call, const struct durable_call *d)
 		return;
 	Gacc__V1__PauseResponse paused = GACC__V1__PAUSE_RESPONSE__INIT;
 	Gacc__V1__ResumeResponse resumed = GACC__V1__RESUME_RESPONSE__INIT;
-	Gacc__V1__Job *job = live_view(d->l, false, now);
+	Gacc__V1__Job *job = live_view(d->l, VIEW_RANKS | VIEW_SPEC, now);
 	if (!job) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 		return;

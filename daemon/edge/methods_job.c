@@ -29,9 +29,9 @@ static struct now now_of(const struct rpc_call *call)
 	return daemon_now(daemon_of(call));
 }
 
-static Gacc__V1__Job *view(struct rpc_call *call, const struct live_job *l, bool with_events)
+static Gacc__V1__Job *view(struct rpc_call *call, const struct live_job *l, unsigned more_parts)
 {
-	Gacc__V1__Job *j = live_view(l, with_events, now_of(call));
+	Gacc__V1__Job *j = live_view(l, VIEW_RANKS | VIEW_SPEC | more_parts, now_of(call));
 	if (!j)
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 	return j;
@@ -69,7 +69,7 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 	}
 	Gacc__V1__SubmitResponse m = GACC__V1__SUBMIT_RESPONSE__INIT;
 	m.existed = existed;
-	m.job = view(call, l, false);
+	m.job = view(call, l, 0);
 	if (!m.job)
 		return;
 	rpc_finish(call, &m.base);
@@ -109,7 +109,7 @@ static void get(struct rpc_call *call, const struct ProtobufCMessage *m, const s
 	if (!l)
 		return;
 	Gacc__V1__GetResponse r = GACC__V1__GET_RESPONSE__INIT;
-	r.job = view(call, l, true);
+	r.job = view(call, l, VIEW_EVENTS);
 	if (!r.job)
 		return;
 	rpc_finish(call, &r.base);
@@ -117,13 +117,12 @@ static void get(struct rpc_call *call, const struct ProtobufCMessage *m, const s
 }
 
 #define LIST_MAX 1000 /* newest first; a page is not worth a protocol yet */
-#define LIST_MAX_RANKS 20000 /* the loop is busy with so many for 20 ms; jobs with more than are left of them come without */
 
 static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__ListRequest *q = (const Gacc__V1__ListRequest *)m;
 	struct daemon *d = daemon_of(call);
-	uint32_t uid = caller_uid(call), ranks_left = LIST_MAX_RANKS;
+	uint32_t uid = caller_uid(call), ranks_left = VIEW_MAX_RANKS;
 	Gacc__V1__ListResponse r = GACC__V1__LIST_RESPONSE__INIT;
 	r.jobs = calloc(LIST_MAX, sizeof *r.jobs);
 	for (uint32_t i = d->n_jobs; r.jobs && i-- > 0 && r.n_jobs < LIST_MAX;) {
@@ -131,7 +130,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 		if ((uid != 0 && uid != l->uid) || (live_ended(l) && !q->all))
 			continue;
 		bool brief = l->spec.ranks > ranks_left;
-		Gacc__V1__Job *j = brief ? live_view_brief(l, now_of(call)) : live_view(l, false, now_of(call));
+		Gacc__V1__Job *j = live_view(l, brief ? 0 : VIEW_RANKS, now_of(call));
 		if (!j)
 			break;
 		ranks_left -= brief ? 0 : l->spec.ranks;
@@ -160,7 +159,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	if (!l)
 		return;
 	Gacc__V1__WatchResponse r = GACC__V1__WATCH_RESPONSE__INIT;
-	r.job = view(call, l, false);
+	r.job = view(call, l, 0);
 	if (!r.job)
 		return;
 	rpc_send(call, &r.base);
@@ -207,7 +206,7 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		}
 	}
 	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
-	r.job = view(call, l, false);
+	r.job = view(call, l, 0);
 	if (!r.job)
 		return;
 	rpc_finish(call, &r.base);

@@ -57,7 +57,7 @@ static void answer_reached(const struct wait_call *w, struct rpc_call *call, str
 {
 	Gacc__V1__WaitResponse waited = GACC__V1__WAIT_RESPONSE__INIT;
 	Gacc__V1__CancelResponse cancelled = GACC__V1__CANCEL_RESPONSE__INIT;
-	Gacc__V1__Job *job = live_view(l, false, now);
+	Gacc__V1__Job *job = live_view(l, VIEW_RANKS | VIEW_SPEC, now);
 	if (!job) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
 		return;

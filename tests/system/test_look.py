@@ -243,6 +243,49 @@ def test_a_list_of_huge_jobs_has_the_ranks_of_the_first():
             d.cancel(job)
 
 
+def test_what_many_watch_does_not_keep_gaccd():
+    """A change is packed for each who watches: the ranks of all these messages together are bounded."""
+    with Daemon() as d:
+        watched = d.submit({**job(5000, 1), "labels": [{"key": "a", "value": "b"}]})
+
+        def watch():
+            stream = d.client.jobs.Watch.stream(job=str(watched))
+            first = next(stream).job
+            assert len(first.ranks) == 5000 and len(first.spec.labels) == 1
+            return stream
+
+        def check(change, ranks):
+            assert len(change.job.ranks) == ranks and change.job.spec.ranks == 5000 and not change.job.spec.labels
+
+        streams = [watch() for _ in range(4)]
+        d.client.jobs.Pause(job=str(watched))
+        for stream in streams:
+            check(next(stream), 5000)
+        streams.append(watch())
+        d.cancel(watched)
+        ended = d.get_job(watched)
+        assert len(ended.ranks) == 5000
+        for stream in streams:
+            *_, last = stream
+            check(last, 0)
+            assert last.job.state == ended.state and last.job.reason == ended.reason
+
+
+def test_a_list_has_no_tensors():
+    """Hundreds of jobs may have hundreds of thousands each."""
+    long = {"tensors": [{"name": f"w{i}", "dtype": 1, "shape": [3]} for i in range(100)], "init": [{"pattern": "*", "type": 1}],
+            "param_groups": [{"pattern": "w1*", "lr_scale": 2}], "labels": [{"key": "a", "value": "b"}]}
+    with Daemon() as d:
+        one = d.submit({**job(), **long})
+        for _ in range(2):  # running and over
+            [listed], whole = d.client.jobs.List(all=True).jobs, d.get_job(one)
+            assert [len(getattr(whole.spec, k)) for k in long] == [100, 1, 1, 1]
+            for k in long:
+                whole.spec.ClearField(k)
+            assert listed.spec == whole.spec and len(listed.ranks) == 2
+            d.cancel(one)
+
+
 def test_buffers_add_up():
     kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control"},
              "client": {"accumulator", "parameters", "slots", "control"}}

@@ -177,6 +177,8 @@ GACC_API gacc_status gacc_job_submit(gacc_client *, const gacc_spec *, gacc_jobs
 GACC_API gacc_status gacc_job_get(gacc_client *, const char *job, gacc_jobs **out);
 /* Its specification, to be changed and submitted again. */
 GACC_API gacc_status gacc_spec_of_job(gacc_client *, const char *job, gacc_spec **out);
+/* The specifications in `json` are without tensors, param_groups, init, labels and launch_command; jobs that would bring the ranks
+ * of all above 20000 have n_rank 0. */
 GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out);
 /* grace_ms: what ranks that gaccd has started get between SIGTERM and SIGKILL; 0: what the job says. A second cancel can only make
  * it shorter. */
@@ -198,7 +200,8 @@ GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_stat
 GACC_API gacc_job_state gacc_job_state_named(const char *name);
 
 /* A job as it changes. A thread of the library reads it, over restarts of the daemon; states in between may be skipped, the
- * last one is not. */
+ * last one is not. The first is as gacc_job_get has it, later ones are as gacc_job_list does: n_rank is 0 when the ranks times those
+ * who watch the job are more than 20000. */
 typedef struct gacc_watch gacc_watch;
 GACC_API gacc_status gacc_job_watch(gacc_client *, const char *job, gacc_watch **out);
 /* For poll(): readable when gacc_watch_next has something. */
