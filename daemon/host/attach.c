@@ -229,7 +229,8 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 		while ((sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR)
 			;
 	if (sent < 0) {
-		log_warn("attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid, (int)c->peer.pid,
+		enum log_level level = errno == EPIPE || errno == ECONNRESET ? LOG_INFO : LOG_WARN; /* it has died: its lease says so */
+		log_line(level, LOG_NO_FIELDS, "attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid, (int)c->peer.pid,
 			 strerror(errno));
 		shutdown(c->fd, SHUT_RDWR); /* closed follows from the loop, not from inside this call */
 		return ST_UNAVAILABLE;
