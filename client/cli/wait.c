@@ -73,7 +73,7 @@ int cmd_wait(struct invocation *inv)
 {
 	struct goal goal;
 	int64_t timeout_ms;
-	gacc_jobs *jobs;
+	gacc_jobs *jobs = NULL;
 	int st = EXIT_OK;
 
 	if (!read_goal(inv, &goal, &st) || !opt_duration(inv, "timeout", -1, &timeout_ms, &st) || !open_client(inv, &st))

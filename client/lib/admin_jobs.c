@@ -187,9 +187,12 @@ static int64_t slice_ms(int64_t end_ms)
 /* The wait is over. If the job cannot get there any more, *out is the job all the same. */
 static gacc_status give_ended(struct gacc_client *client, const char *job, struct rpc_failure *rpc, gacc_jobs **out)
 {
-	bool ended = rpc->grpc_code == FAILED_PRECONDITION && !gacc_job_get(client, job, out);
-	gacc_status st = admin_rpc_failed(client, JOBS, "Wait", rpc->status, rpc);
+	bool ended = rpc->grpc_code == FAILED_PRECONDITION || gacc_status_of(rpc->status) == GACC_ECANCELLED;
+	gacc_status st = ended ? gacc_job_get(client, job, out) : GACC_OK;
 
+	if (st)
+		return st;
+	st = admin_rpc_failed(client, JOBS, "Wait", rpc->status, rpc);
 	return ended ? GACC_ECANCELLED : st;
 }
 

@@ -215,6 +215,8 @@ void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 {
 	int err;
 
+	if (rpc->status == ST_CANCELLED && !*rpc->reason) /* by nobody: gaccd died between accept and answer */
+		rpc->status = ST_UNAVAILABLE;
 	if (rpc->status == ST_STALLED && !*rpc->reason) { /* gRPC's own deadline: not a word came from gaccd */
 		rpc->status = ST_DEADLINE;
 		snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer in time", endpoint);

@@ -48,8 +48,9 @@ gacc_status client_fail(struct gacc_client *client, const struct failure *f);
 enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg);
 /* Monotonic milliseconds. */
 int64_t now_ms(void);
-/* Says better why no answer came: a deadline that gaccd did not name (then DEADLINE), and UNAVAILABLE on a unix socket, for which
- * the kernel is asked: no socket, nobody listens, nobody answers, no permission (then PERMISSION_DENIED). */
+/* Says better why no answer came: a deadline that gaccd did not name (then DEADLINE), a CANCELLED that nobody asked for (then
+ * UNAVAILABLE), and UNAVAILABLE on a unix socket, for which the kernel is asked: no socket, nobody listens, nobody answers, no
+ * permission (then PERMISSION_DENIED). */
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc);
 
 /* --- map.c: memory of the daemon in this process */
