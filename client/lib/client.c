@@ -211,6 +211,17 @@ static int probe(const char *path)
 
 #define SILENT "it is stopped, hangs or has too much to do: systemctl status gaccd"
 
+/* gaccd listens now: what gRPC says is about the moment before, or about one that gaccd did not survive. */
+static void explain_no_answer(const char *endpoint, struct rpc_failure *rpc)
+{
+	char why[sizeof(rpc->message)];
+
+	snprintf(why, sizeof(why), "%s", rpc->message);
+	snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer%s%.250s", endpoint, *why ? ": " : "", why);
+	snprintf(rpc->hint, sizeof(rpc->hint),
+		 "it may have been restarted just now: repeat; if it stays so: systemctl status gaccd");
+}
+
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 {
 	int err;
@@ -229,9 +240,12 @@ void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 		return;
 	}
 	err = probe(endpoint + 5);
-	if (!err && *rpc->hint) /* gaccd's own words */
+	if (!err) {
+		if (!*rpc->hint) /* else it is gaccd's own words */
+			explain_no_answer(endpoint, rpc);
 		return;
-	if (!err || err == EAGAIN) {
+	}
+	if (err == EAGAIN) {
 		snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s does not answer", endpoint);
 		snprintf(rpc->hint, sizeof(rpc->hint), "%s", SILENT);
 		return;
