@@ -57,7 +57,12 @@ gacc_status admin_call(struct gacc_client *client, const ProtobufCServiceDescrip
 
 	st = rpc_channel_call(client->channel, service, method, request, client->admin_timeout_ms, RPC_NO_RETRY,
 			      out_reply, &rpc);
-	return st ? admin_rpc_failed(client, service, method, st, &rpc) : GACC_OK;
+	if (st)
+		return admin_rpc_failed(client, service, method, st, &rpc);
+	pthread_mutex_lock(&client->lock);
+	client->answered = true;
+	pthread_mutex_unlock(&client->lock);
+	return GACC_OK;
 }
 
 gacc_status admin_answer(struct gacc_client *client, const ProtobufCServiceDescriptor *service, const char *method,

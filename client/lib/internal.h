@@ -38,8 +38,9 @@ struct gacc_client {
 	struct rpc_channel *channel;
 	pid_t pid;              /* of the process that opened it: a forked child must keep off */
 	int admin_timeout_ms;
-	pthread_mutex_t lock;   /* of failure */
+	pthread_mutex_t lock;   /* of the rest */
 	struct failure failure;
+	bool answered;          /* gaccd has, once: when it is out of reach now, it will be back */
 };
 
 /* Copies `f` to where gacc_client_error reads it. Returns its code. */

@@ -24,6 +24,9 @@ struct gacc_watch {
 	gacc_jobs *newest;         /* not yet taken */
 	bool over;                 /* nothing follows `newest` */
 	struct failure failure;    /* code OK: the job has ended */
+	/* the thread's own */
+	bool contact;              /* gaccd has answered: an outage will pass */
+	bool denied;               /* the last attempt had no permission */
 };
 
 static void tell(struct gacc_watch *w)
@@ -47,6 +50,8 @@ static enum status on_job(void *arg, const struct ProtobufCMessage *msg)
 	w->newest = jobs;
 	tell(w);
 	pthread_mutex_unlock(&w->tail.lock);
+	w->contact = true;
+	w->denied = false;
 	return ST_OK;
 }
 
@@ -57,15 +62,29 @@ static const struct ProtobufCMessage *job_request(void *arg)
 	return &w->request.base;
 }
 
+/* Before the first answer the endpoint may be wrong, and who asks wants to know. Later gaccd will be back, unless the socket is
+ * not for us: twice in a row, as it has no permissions at all in the moment in which it is made. */
+static bool may_pass(struct gacc_watch *w, const struct rpc_failure *failure)
+{
+	bool denied_again = w->denied;
+
+	w->denied = failure->status == ST_PERMISSION_DENIED;
+	if (failure->status == ST_UNAVAILABLE || (w->denied && !denied_again))
+		return w->contact;
+	return is_outage(failure);
+}
+
 static enum tail_next on_end(void *arg, const struct rpc_failure *failure)
 {
 	struct failure f = { .code = GACC_OK };
+	struct rpc_failure why = *failure;
 	struct gacc_watch *w = arg;
 
-	if (is_outage(failure))
+	explain_unreachable(w->client->endpoint, &why);
+	if (is_outage(failure) && may_pass(w, &why))
 		return TAIL_AGAIN;
-	if (failure->status)
-		failure_of_rpc(&f, "", failure);
+	if (why.status)
+		failure_of_rpc(&f, "", &why);
 	pthread_mutex_lock(&w->tail.lock);
 	w->failure = f;
 	w->over = true;
@@ -112,6 +131,9 @@ gacc_status gacc_job_watch(gacc_client *client, const char *job, gacc_watch **ou
 	tail_init(&w->tail);
 	gacc__v1__watch_request__init(&w->request);
 	w->request.job = w->job;
+	pthread_mutex_lock(&client->lock);
+	w->contact = client->answered;
+	pthread_mutex_unlock(&client->lock);
 	if (!w->job || w->fd < 0 || thread_start(&w->thread, run, w)) {
 		watch_free(w);
 		failure_set(&f, ST_RESOURCE_EXHAUSTED, NULL, "no memory, descriptor or thread to watch job %s", job);

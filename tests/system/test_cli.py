@@ -236,6 +236,13 @@ def test_watching_goes_on_over_a_restart(folder):
             d.cancel(job)
 
 
+@pytest.mark.parametrize("words", [("status", 1, "-w"), ("status", "-w"), ("jobs", "-w"), ("events", "-w"), ("top",)])
+def test_watching_needs_a_first_answer(folder, words):
+    cli = Cli(folder, f"unix:{folder}/gaccd.sock")
+    cli.run(*words, code=3, timeout=10)
+    assert "gaccd.sock: No such file or directory\n  is gaccd running?" in cli.err
+
+
 def test_pause_resume_update(cluster):
     job = cluster.submit("--set", "steps=0")
     with one_rank(cluster, job) as r:

@@ -200,8 +200,9 @@ GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_stat
 GACC_API gacc_job_state gacc_job_state_named(const char *name);
 
 /* A job as it changes. A thread of the library reads it, over restarts of the daemon; states in between may be skipped, the
- * last one is not. The first is as gacc_job_get has it, later ones are as gacc_job_list does: n_rank is 0 when the ranks times those
- * who watch the job are more than 20000. */
+ * last one is not. A daemon that has not answered this client yet is not waited for, nor one that the caller may not reach. The
+ * first state is as gacc_job_get has it, later ones are as gacc_job_list does: n_rank is 0 when the ranks times those who watch the
+ * job are more than 20000. */
 typedef struct gacc_watch gacc_watch;
 GACC_API gacc_status gacc_job_watch(gacc_client *, const char *job, gacc_watch **out);
 /* For poll(): readable when gacc_watch_next has something. */
