@@ -58,7 +58,9 @@ static bool read_filter(struct invocation *inv, struct filter *f, int *st)
 
 static bool wanted(const struct filter *f, const gacc_job_info *job)
 {
-	return (f->any_state || f->state[job->state]) && (!f->user || !strcmp(f->user, job->user));
+	size_t state = (size_t)job->state; /* of a newer gaccd, maybe: a name that cannot be asked for */
+
+	return (f->any_state || (state < sizeof(f->state) && f->state[state])) && (!f->user || !strcmp(f->user, job->user));
 }
 
 /* The wanted ones of `all`, which they borrow from, in *out: its `job` is malloc'ed, NULL without memory. */
