@@ -97,17 +97,27 @@ static int print_wanted(struct invocation *inv, const struct filter *f, const ga
 	return st;
 }
 
-static bool same(const gacc_jobs *a, const gacc_jobs *b)
+/* The first wanted one from the i-th on; jobs->n: none. */
+static size_t next_wanted(const struct filter *f, const gacc_jobs *jobs, size_t i)
 {
-	if (!a || a->n != b->n)
-		return false;
-	for (size_t i = 0; i < a->n; i++)
-		if (strcmp(a->job[i].json, b->job[i].json) != 0)
-			return false;
-	return true;
+	while (i < jobs->n && !wanted(f, &jobs->job[i]))
+		i++;
+	return i;
 }
 
-/* One look; what differs from *last is printed, and becomes *last. */
+/* What is wanted of both is. */
+static bool same(const struct filter *f, const gacc_jobs *a, const gacc_jobs *b)
+{
+	size_t i = next_wanted(f, a, 0), j = next_wanted(f, b, 0);
+
+	while (i < a->n && j < b->n && !strcmp(a->job[i].json, b->job[j].json)) {
+		i = next_wanted(f, a, i + 1);
+		j = next_wanted(f, b, j + 1);
+	}
+	return i == a->n && j == b->n;
+}
+
+/* One look; if what is wanted differs from *last, it is printed, and becomes *last. */
 static int look(struct invocation *inv, const struct filter *f, struct contact *contact, gacc_jobs **last)
 {
 	gacc_jobs *all;
@@ -116,7 +126,7 @@ static int look(struct invocation *inv, const struct filter *f, struct contact *
 	if (gacc_job_list(inv->client, f->ended_too, &all))
 		return contact_failed(inv, contact);
 	contact_made(contact);
-	if (same(*last, all)) {
+	if (*last && same(f, *last, all)) {
 		gacc_jobs_free(all);
 		return EXIT_OK;
 	}
