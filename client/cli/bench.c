@@ -89,9 +89,9 @@ static void print_head(struct bench_run *b)
 {
 	if (wants_data(b->inv))
 		return;
-	fprintf(b->inv->out, "# gaccctl %s  gaccd %s  node %s  path %s  ranks %u  iters %u  warmup %u  check %d\n",
-		gacc_version(), b->version, b->node, b->size.inlined ? "inline" : "shm", b->size.ranks, b->size.iters,
-		b->size.warmup, b->size.check);
+	tell(b->inv->out, "# gaccctl %s  gaccd %s  node %s  path %s  ranks %u  iters %u  warmup %u  check %d\n",
+	     gacc_version(), b->version, b->node, b->size.inlined ? "inline" : "shm", b->size.ranks, b->size.iters,
+	     b->size.warmup, b->size.check);
 	fputs("# turn: waiting to be added in rank order; busbw: gradients of all ranks per second\n", b->inv->out);
 	fprintf(b->inv->out, "#%11s %11s %6s %9s %9s %9s %9s %8s %8s %7s\n", "size", "count", "type", "push", "turn", "reduce",
 		"total", "algbw", "busbw", "#wrong");

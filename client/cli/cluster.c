@@ -220,7 +220,7 @@ static int status(struct invocation *inv, struct cluster *c)
 	if (wants_data(inv) || inv->format == FORMAT_NAME)
 		st = say_up(inv, c, "");
 	else
-		fprintf(inv->out, "up: gaccd %s, pid %d, %u jobs, %s\n", node->version, (int)c->pid, node->jobs, c->endpoint);
+		tell(inv->out, "up: gaccd %s, pid %d, %u jobs, %s\n", node->version, (int)c->pid, node->jobs, c->endpoint);
 	gacc_node_free(node);
 	return st;
 }

@@ -75,7 +75,7 @@ static int show(struct invocation *inv)
 		st = print_json(inv, c->json);
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < c->n; i++)
-			fprintf(inv->out, "%s\n", c->value[i].key);
+			tell(inv->out, "%s\n", c->value[i].key);
 	else
 		view_config(inv, c);
 	gacc_config_free(c);
