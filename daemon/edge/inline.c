@@ -16,6 +16,7 @@
 
 #define MAX_EXTENTS 4096
 #define READ_CHUNK (1u << 20)
+#define READ_CHUNK_SHORT (32u << 10) /* when room is short: a message of it may always wait */
 
 struct extent {
 	uint64_t start, end;
@@ -368,7 +369,9 @@ static void read_on(struct rpc_call *call)
 	while (r && r->at < r->end) {
 		if (memory_is_gone(call, r->l))
 			return;
-		uint64_t n = r->end - r->at < READ_CHUNK ? r->end - r->at : READ_CHUNK;
+		uint64_t n = rpc_room(call) < READ_CHUNK + READ_CHUNK_SHORT ? READ_CHUNK_SHORT : READ_CHUNK;
+		if (n > r->end - r->at)
+			n = r->end - r->at;
 		unsigned char *copy = malloc(n);
 		if (!copy) {
 			rpc_failf(call, ST_NO_MEMORY, "no memory");

@@ -25,6 +25,8 @@ static void unreadable(struct rpc_call *call)
 #define HISTORY_LIMIT 20
 #define PAGE_BYTES (1u << 20)    /* a page is full when it has so many; one window at least */
 #define MICROS_PER_MESSAGE 4096u /* far below the 4 MiB that clients take; packed in a fraction of a millisecond */
+#define MICROS_ROOM (512u << 10)      /* what so many may need */
+#define MICROS_PER_MESSAGE_SHORT 256u /* when room is short */
 
 struct page_window {
 	struct page_window *next;
@@ -112,7 +114,9 @@ static void fill_micro(const struct history_micro *m, Gacc__V1__MicroBatch *out)
 static enum status send_some(struct rpc_call *call, struct page_window *w)
 {
 	uint64_t left = w->n_micros - w->n_sent;
-	size_t n = left < MICROS_PER_MESSAGE ? left : MICROS_PER_MESSAGE;
+	size_t n = rpc_room(call) < MICROS_ROOM ? MICROS_PER_MESSAGE_SHORT : MICROS_PER_MESSAGE;
+	if (n > left)
+		n = left;
 	Gacc__V1__MicroBatch *m = calloc(n + 1, sizeof *m), **list = calloc(n + 1, sizeof *list);
 	enum status st = m && list ? ST_OK : ST_NO_MEMORY;
 	for (size_t i = 0; i < n && !st; i++) {

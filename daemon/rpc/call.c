@@ -1,7 +1,6 @@
 /* Calls. The order that gRPC asks for: one batch of each kind at a time, one SEND_MESSAGE in flight and the status only
  * after the last of them has come back, the call freed when every batch has. */
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/byte_buffer.h>
@@ -25,6 +24,7 @@ struct rpc_call {
 	uint64_t id; /* 0: refused before it got a slot */
 	void *data;
 	struct rpc_peer peer;
+	int64_t who; /* whose shares it has, as rpc/shares.h has it */
 	struct rpc_tag accept, close, recv, send, finish;
 	unsigned pending; /* batches that are out */
 	int cancelled; /* written by gRPC when `close` comes back */
@@ -46,8 +46,9 @@ struct rpc_call {
 	struct bytes_view bulk;
 
 	struct rpc_queue queue;
-	size_t queued_bytes; /* of it, in server->queued */
 	grpc_byte_buffer *reply; /* goes out with the status */
+	size_t reply_bytes;
+	size_t queued_bytes; /* of both, in server->queued */
 	int code;
 	grpc_slice text;
 	grpc_slice detail;
@@ -77,7 +78,7 @@ static void slot_give_back(struct rpc_call *call)
 		slot->generation = 1;
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
-	rpc_shares_give(&server->calls, call->peer.uid, 1);
+	rpc_shares_give(&server->calls, call->who, 1);
 	server->stats.live--;
 }
 
@@ -93,18 +94,28 @@ static void drop_message(struct rpc_call *call)
 	bytes_free(call->request);
 	call->request = NULL;
 	drop_in(call);
-	rpc_shares_give(&call->server->held, call->peer.uid, call->held_bytes);
+	rpc_shares_give(&call->server->held, call->who, call->held_bytes);
 	call->held_bytes = 0;
 	call->bulk = (struct bytes_view){ 0 };
 }
 
-/* What has left the queue does not count any more. */
+/* What has left does not count any more. */
 static void give_queued(struct rpc_call *call)
 {
-	if (call->queued_bytes <= call->queue.bytes)
+	size_t kept = call->queue.bytes + call->reply_bytes;
+	if (call->queued_bytes <= kept)
 		return;
-	rpc_shares_give(&call->server->queued, call->peer.uid, call->queued_bytes - call->queue.bytes);
-	call->queued_bytes = call->queue.bytes;
+	rpc_shares_give(&call->server->queued, call->who, call->queued_bytes - kept);
+	call->queued_bytes = kept;
+}
+
+static void drop_reply(struct rpc_call *call)
+{
+	if (call->reply)
+		grpc_byte_buffer_destroy(call->reply);
+	call->reply = NULL;
+	call->reply_bytes = 0;
+	give_queued(call);
 }
 
 static void drop_queue(struct rpc_call *call)
@@ -117,9 +128,7 @@ static void call_free(struct rpc_call *call)
 {
 	drop_message(call);
 	rpc_queue_fini(&call->queue);
-	give_queued(call);
-	if (call->reply)
-		grpc_byte_buffer_destroy(call->reply);
+	drop_reply(call);
 	grpc_slice_unref(call->text);
 	grpc_slice_unref(call->detail);
 	grpc_metadata_array_destroy(&call->metadata);
@@ -203,12 +212,12 @@ static void no_message(struct rpc_call *call)
 }
 
 /* Calls that are over count until somebody has looked. */
-static bool take_share(struct rpc_server *server, struct rpc_shares *shares, uid_t uid, size_t n)
+static bool take_share(struct rpc_server *server, struct rpc_shares *shares, int64_t who, size_t n)
 {
-	if (rpc_shares_take(shares, uid, n))
+	if (rpc_shares_take(shares, who, n))
 		return true;
 	rpc_ends_look(server->ends);
-	return rpc_shares_take(shares, uid, n);
+	return rpc_shares_take(shares, who, n);
 }
 
 static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
@@ -217,9 +226,8 @@ static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
 	struct rpc_server *server = call->server;
 	size_t n = grpc_byte_buffer_length(call->in);
 	enum status st;
-	if (!take_share(server, &server->held, call->peer.uid, n)) {
-		snprintf(why, n_why, "requests under way hold %zu bytes, %zu of them yours, this one has %zu; nobody may have more than are left of "
-			 "%zu", server->held.used, rpc_shares_of(&server->held, call->peer.uid), n, server->held.most);
+	if (!take_share(server, &server->held, call->who, n)) {
+		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, n_why);
 		return ST_RESOURCE_EXHAUSTED;
 	}
 	call->held_bytes = n;
@@ -239,6 +247,7 @@ static void deliver(struct rpc_call *call)
 	char why[256];
 	enum status st = unpack(call, why, sizeof why);
 	if (st != ST_OK) {
+		drop_message(call);
 		rpc_fail(call, &(struct rpc_error){ .status = st, .message = why, .field = call->row->input->name });
 		return;
 	}
@@ -304,6 +313,7 @@ static void on_finish(struct rpc_tag *tag, bool ok)
 {
 	struct rpc_call *call = CALL_OF(tag, finish);
 	call->pending--;
+	drop_reply(call);
 	end_if_over(call);
 }
 
@@ -341,16 +351,35 @@ static void on_sent(struct rpc_tag *tag, bool ok)
 	end_if_over(call);
 }
 
-/* Takes the buffer. */
+/* Counts n bytes more that wait for the client. The first ones may wait uncounted if they are few: every call can be answered. */
+static bool take_queued(struct rpc_call *call, size_t n)
+{
+	bool first = call->queue.bytes + call->reply_bytes == 0;
+	if (!rpc_shares_take(&call->server->queued, call->who, n))
+		return first && n <= RPC_ROOM_MIN;
+	call->queued_bytes += n;
+	return true;
+}
+
+static void fail_without_room(struct rpc_call *call, size_t n)
+{
+	char text[256];
+	rpc_why_no_room(&call->server->queued, "answers that nobody has read yet", call->who, n, text, sizeof text);
+	rpc_fail(call, &(struct rpc_error){ .status = ST_RESOURCE_EXHAUSTED, .message = text,
+					    .hint = "read the answers of the calls that are open, then repeat this one" });
+}
+
+/* Takes the buffer. A call with nothing on the way is ended if there is no room: on_writable would never come. */
 static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
 	size_t n = grpc_byte_buffer_length(buffer);
-	bool counts = rpc_shares_take(&call->server->queued, call->peer.uid, n);
-	if (!counts && call->queue.bytes) {
+	if (!take_queued(call, n)) {
 		grpc_byte_buffer_destroy(buffer);
-		return ST_RESOURCE_EXHAUSTED;
+		if (call->queue.bytes)
+			return ST_RESOURCE_EXHAUSTED;
+		fail_without_room(call, n);
+		return ST_CANCELLED;
 	}
-	call->queued_bytes += counts ? n : 0;
 	enum status st = rpc_queue_add(&call->queue, buffer);
 	give_queued(call); /* if there was no memory */
 	if (st == ST_OK)
@@ -363,6 +392,14 @@ static enum status may_send(const struct rpc_call *call)
 	if (call->answered || call->closed)
 		return ST_CANCELLED;
 	return call->queue.bytes >= call->server->config.max_queued_bytes ? ST_RESOURCE_EXHAUSTED : ST_OK;
+}
+
+size_t rpc_room(const struct rpc_call *call)
+{
+	if (may_send(call) != ST_OK)
+		return 0;
+	size_t room = rpc_shares_room(&call->server->queued, call->who);
+	return call->queue.bytes == 0 && room < RPC_ROOM_MIN ? RPC_ROOM_MIN : room;
 }
 
 enum status rpc_send(struct rpc_call *call, const ProtobufCMessage *msg)
@@ -387,29 +424,42 @@ enum status rpc_send_bulk(struct rpc_call *call, const ProtobufCMessage *msg, ui
 
 /* Ending */
 
-static void answer(struct rpc_call *call, int code, const char *text, const ProtobufCMessage *reply)
+static void answer(struct rpc_call *call, int code, const char *text)
 {
 	call->answered = true;
 	call->code = code;
 	call->text = grpc_slice_from_copied_buffer(text, error_text_fit(text, ERROR_TEXT_MAX));
-	if (reply)
-		call->reply = bytes_to_buffer(reply);
 	if (code != 0)
 		drop_queue(call);
 	send_next(call);
 }
 
+/* Takes the buffer. false: there is no room, and the call has failed for that. */
+static bool keep_reply(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+	size_t n = grpc_byte_buffer_length(buffer);
+	if (!take_queued(call, n)) {
+		grpc_byte_buffer_destroy(buffer);
+		fail_without_room(call, n);
+		return false;
+	}
+	call->reply = buffer;
+	call->reply_bytes = n;
+	return true;
+}
+
 void rpc_finish(struct rpc_call *call, const ProtobufCMessage *reply)
 {
 	assert(!reply || reply->descriptor == call->row->output);
-	if (!call->answered)
-		answer(call, 0, "", reply);
+	if (call->answered || (reply && !keep_reply(call, bytes_to_buffer(reply))))
+		return;
+	answer(call, 0, "");
 }
 
 void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text)
 {
 	if (!call->answered)
-		answer(call, grpc_code, text, NULL);
+		answer(call, grpc_code, text);
 }
 
 void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
@@ -424,7 +474,7 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
 		call->detail = grpc_slice_from_copied_buffer((char *)detail, n);
 	free(detail);
 	char text[ERROR_TEXT_MAX + 1];
-	answer(call, info->grpc_code, error_text_copy(error->message ? error->message : info->text, text), NULL);
+	answer(call, info->grpc_code, error_text_copy(error->message ? error->message : info->text, text));
 }
 
 void rpc_call_drain(struct rpc_call *call)
@@ -447,6 +497,7 @@ static enum status find_peer(struct rpc_call *call)
 	size_t n = 0;
 	rpc_metadata(call, "authorization", &authorization, &n);
 	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
+	call->who = st == ST_OK ? (int64_t)call->peer.uid : RPC_STRANGERS;
 	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
 }
 
@@ -463,7 +514,7 @@ static enum status admit(struct rpc_call *call)
 		return st;
 	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
 		return ST_INVALID_ARGUMENT;
-	return take_share(server, &server->calls, call->peer.uid, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
+	return take_share(server, &server->calls, call->who, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
 }
 
 static void refuse(struct rpc_call *call, enum status st)
@@ -471,7 +522,7 @@ static void refuse(struct rpc_call *call, enum status st)
 	grpc_slice path = call->details.method;
 	char text[256];
 	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path),
-					   call->peer.uid, st, text, sizeof text);
+					   call->who, st, text, sizeof text);
 	call->server->stats.refused++;
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
@@ -490,6 +541,7 @@ static void begin(struct rpc_call *call)
 			rpc_row_find(call->server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
 	enum status st = admit(call);
 	if (st != ST_OK) {
+		drop_in(call);
 		refuse(call, st);
 	} else {
 		slot_take(call);

@@ -89,8 +89,10 @@ enum status rpc_check_rows(const struct rpc_server *server);
 
 /* Why a request cannot be unpacked; its bytes are still there. */
 void rpc_why_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *why, size_t n_why);
+/* Why `what` ("requests under way") of n bytes more is too much for this user. */
+void rpc_why_no_room(const struct rpc_shares *shares, const char *what, int64_t who, size_t n, char *why, size_t n_why);
 /* Why the layer refuses a call, by the name of its row, or by its path when there is none; the hint, or NULL: the status's own. */
-const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path, uid_t uid,
+const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path, int64_t who,
 			    enum status st, char *why, size_t n_why);
 
 #endif

@@ -19,6 +19,8 @@
 #define ARMED 16 /* calls that may arrive between two rounds of the loop */
 #define ARMED_UNARY 4 /* the same, of each unary method */
 #define MIN_PING_MS 5000 /* clients may ping this often */
+#define STRANGERS_CALLS 64
+#define STRANGERS_BYTES (1 << 20) /* of requests, and of answers */
 #define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
 
 /* The stop, in the order of gRPC: drain, shutdown, grace, cancel; then, once nothing is out, destroy. */
@@ -90,6 +92,8 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	server->calls.most = server->config.max_calls;
 	server->held.most = server->config.max_held_bytes;
 	server->queued.most = server->config.max_queued_all;
+	server->calls.most_strangers = STRANGERS_CALLS;
+	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
 	server->stop = calloc(1, sizeof *server->stop);
 	if (!server->slots || !server->stop)

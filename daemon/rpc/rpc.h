@@ -68,10 +68,11 @@ struct rpc_peer {
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	unsigned max_calls; /* live calls, shared as rpc/shares.h has it; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
+	unsigned max_calls; /* live calls, shared as rpc/shares.h has it, 64 of them for callers that have not proved who they
+			     * are; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
-	size_t max_queued_all; /* of all calls, shared likewise; a call whose queue is empty may always queue one message. 0 = 1 GiB */
+	size_t max_queued_all; /* of all calls, replies included, shared likewise; RPC_ROOM_MIN is for all. 0 = 1 GiB */
 	size_t max_held_bytes; /* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
@@ -130,9 +131,13 @@ bool rpc_metadata(const struct rpc_call *call, const char *key, const char **out
 
 /* Lets the next message of a stream come. At most one call per message. */
 void rpc_recv(struct rpc_call *call);
+/* Bytes that a message may have now. At least RPC_ROOM_MIN while nothing waits, whatever other calls have queued. */
+#define RPC_ROOM_MIN (64u << 10)
+size_t rpc_room(const struct rpc_call *call);
 /* Queues a message of a server or bidi stream; packed before it returns. RESOURCE_EXHAUSTED when max_queued_bytes are
- * waiting (nothing was queued: the reader is slow; wait for on_writable or rpc_fail), CANCELLED after rpc_finish or
- * rpc_fail. */
+ * waiting, or max_queued_all (nothing was queued: the reader is slow; wait for on_writable or rpc_fail), CANCELLED after
+ * rpc_finish or rpc_fail, or if the message is larger than rpc_room and nothing waits: that ends the call with
+ * RESOURCE_EXHAUSTED. */
 enum status rpc_send(struct rpc_call *call, const struct ProtobufCMessage *msg);
 /* The same with n bytes by reference as field `bulk`. release(arg) runs on the loop when gRPC no longer reads them, and
  * also when this fails (then before it returns). */
@@ -140,7 +145,8 @@ enum status rpc_send_bulk(struct rpc_call *call, const struct ProtobufCMessage *
 			  size_t n, void (*release)(void *arg), void *arg);
 
 /* Ends the call with OK, after what is queued. `reply` is required for UNARY and CLIENT_STREAM and NULL otherwise. The
- * first of rpc_finish and rpc_fail counts; later ones do nothing. */
+ * first of rpc_finish and rpc_fail counts; later ones do nothing. A reply that max_queued_all has no room for becomes
+ * RESOURCE_EXHAUSTED. */
 void rpc_finish(struct rpc_call *call, const struct ProtobufCMessage *reply);
 
 /* Ends the call with an error; messages still queued are dropped. */

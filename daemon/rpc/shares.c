@@ -2,15 +2,15 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static struct rpc_share *find(const struct rpc_shares *s, uid_t uid)
+static struct rpc_share *find(const struct rpc_shares *s, int64_t who)
 {
 	for (size_t i = 0; i < s->n_users; i++)
-		if (s->user[i].uid == uid)
+		if (s->user[i].who == who)
 			return &s->user[i];
 	return NULL;
 }
 
-static struct rpc_share *add(struct rpc_shares *s, uid_t uid)
+static struct rpc_share *add(struct rpc_shares *s, int64_t who)
 {
 	if (s->n_users == s->room) {
 		size_t room = s->room ? 2 * s->room : 8;
@@ -20,18 +20,29 @@ static struct rpc_share *add(struct rpc_shares *s, uid_t uid)
 		s->user = all;
 		s->room = room;
 	}
-	s->user[s->n_users] = (struct rpc_share){ .uid = uid };
+	s->user[s->n_users] = (struct rpc_share){ .who = who };
 	return &s->user[s->n_users++];
 }
 
-bool rpc_shares_take(struct rpc_shares *s, uid_t uid, size_t n)
+size_t rpc_shares_room(const struct rpc_shares *s, int64_t who)
 {
-	size_t own = rpc_shares_of(s, uid), left = s->most - s->used;
+	size_t own = rpc_shares_of(s, who), left = s->most - s->used;
+	size_t room = own < left ? (left - own) / 2 : 0;
+	if (who != RPC_STRANGERS || s->most_strangers == 0)
+		return room;
+	size_t strangers = own < s->most_strangers ? s->most_strangers - own : 0;
+	return room < strangers ? room : strangers;
+}
+
+bool rpc_shares_take(struct rpc_shares *s, int64_t who, size_t n)
+{
 	if (n == 0)
 		return true;
-	if (n > left || own + n > left - n)
+	if (n > rpc_shares_room(s, who))
 		return false;
-	struct rpc_share *user = own ? find(s, uid) : add(s, uid);
+	struct rpc_share *user = find(s, who);
+	if (!user)
+		user = add(s, who);
 	if (!user)
 		return false;
 	user->used += n;
@@ -39,11 +50,11 @@ bool rpc_shares_take(struct rpc_shares *s, uid_t uid, size_t n)
 	return true;
 }
 
-void rpc_shares_give(struct rpc_shares *s, uid_t uid, size_t n)
+void rpc_shares_give(struct rpc_shares *s, int64_t who, size_t n)
 {
 	if (n == 0)
 		return;
-	struct rpc_share *user = find(s, uid);
+	struct rpc_share *user = find(s, who);
 	assert(user && user->used >= n);
 	user->used -= n;
 	s->used -= n;
@@ -51,9 +62,9 @@ void rpc_shares_give(struct rpc_shares *s, uid_t uid, size_t n)
 		*user = s->user[--s->n_users];
 }
 
-size_t rpc_shares_of(const struct rpc_shares *s, uid_t uid)
+size_t rpc_shares_of(const struct rpc_shares *s, int64_t who)
 {
-	const struct rpc_share *user = find(s, uid);
+	const struct rpc_share *user = find(s, who);
 	return user ? user->used : 0;
 }
 

@@ -217,6 +217,20 @@ static void on_put_inline(struct rpc_call *call, const ProtobufCMessage *request
 	rpc_failf(call, ST_BAD_SLOT, "no");
 }
 
+static void on_get(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
+{
+	size_t n = strtoul(((const Gacc__V1__GetRequest *)request)->job, NULL, 10);
+	Gacc__V1__GetResponse reply = GACC__V1__GET_RESPONSE__INIT;
+	Gacc__V1__Job job = GACC__V1__JOB__INIT;
+	begin(call);
+	job.reason = calloc(n + 1, 1);
+	CHECK(job.reason);
+	memset(job.reason, 'x', n);
+	reply.job = &job;
+	rpc_finish(call, &reply.base);
+	free(job.reason);
+}
+
 static void on_other(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
 {
 	begin(call);
@@ -256,7 +270,7 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	GRADIENT(AckStep, RPC_UNARY, .on_message = on_other),
 	GRADIENT(Detach, RPC_UNARY, .on_message = on_other),
 	JOB(Submit, RPC_UNARY),
-	JOB(Get, RPC_UNARY),
+	{ .service = &gacc__v1__job_service__descriptor, .name = "Get", .kind = RPC_UNARY, .on_message = on_get, .on_end = on_end },
 	JOB(List, RPC_UNARY),
 	JOB(Cancel, RPC_UNARY),
 	JOB(Flush, RPC_UNARY),

@@ -8,6 +8,7 @@
  * WatchSession   session.id messages as fast as the queue takes them; ends RESOURCE_EXHAUSTED when it is full
  * PutParametersInline  fails at the first message
  * Push           needs a deadline; micro_count = micro
+ * JobService.Get  a job whose reason has as many bytes as `job` says
  * all others     NOT_SUPPORTED
  */
 #ifndef GACC_TESTS_RPC_FIXTURE_H

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <grpc/status.h>
+#include "gacc/v1/job.pb-c.h"
 #include "grpc/health/v1/health.pb-c.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "grpc/reflection/v1alpha/reflection.pb-c.h"
@@ -65,14 +66,82 @@ START_TEST(limit_of_queued_bytes)
 }
 END_TEST
 
-/* A call whose queue is empty always has room for one message: else nobody would wake it up again. */
+static struct rpc_stream *get(const char *bytes)
+{
+	Gacc__V1__GetRequest request = GACC__V1__GET_REQUEST__INIT;
+	struct rpc_stream *stream;
+	char text[16];
+	request.job = strcpy(text, bytes);
+	ck_assert_int_eq(rpc_stream_open(channel, &gacc__v1__job_service__descriptor, "Get", 60 * SECONDS, 0, &stream), ST_OK);
+	ck_assert_int_eq(rpc_stream_send(stream, &request.base), ST_OK);
+	return stream;
+}
+
+static enum status get_end(struct rpc_stream *stream)
+{
+	const ProtobufCMessage *msg;
+	ck_assert_int_eq(rpc_stream_next(stream, -1, &msg, NULL), ST_OK);
+	enum status st = rpc_stream_finish(stream, &failure);
+	ck_assert_int_eq(msg != NULL, st == ST_OK);
+	rpc_stream_free(stream);
+	return st;
+}
+
+static bool two_begun(const struct fixture_counts *counts)
+{
+	return counts->begun >= 2;
+}
+
+static bool all_over(const struct fixture_counts *counts)
+{
+	return counts->begun == counts->completed + counts->broken;
+}
+
+/* Replies that clients do not read count, too; small ones are never refused. What was read or cancelled is given back. */
+START_TEST(limit_of_unread_replies)
+{
+	struct rpc_stream *unread[2];
+	tear_down();
+	start_with((struct fixture_options){ .config = { .max_queued_all = 4u << 20 } });
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2; i++)
+			unread[i] = get("1000000");
+		fixture_wait(server, two_begun);
+		ck_assert_int_eq(get_end(get("1000000")), ST_RESOURCE_EXHAUSTED);
+		ck_assert_ptr_nonnull(strstr(failure.message, "answers that nobody has read yet hold 2000"));
+		ck_assert_int_eq(get_end(get("60000")), ST_OK);
+		ck_assert_int_eq(get_end(unread[0]), ST_OK);
+		rpc_stream_free(unread[1]);
+		fixture_wait(server, all_over);
+		ck_assert_int_eq(get_end(get("2000000")), ST_OK);
+		fixture_wait(server, all_over);
+	}
+}
+END_TEST
+
+START_TEST(small_replies_need_no_room)
+{
+	tear_down();
+	start_with((struct fixture_options){ .config = { .max_queued_all = 1 } });
+	for (int i = 0; i < 3; i++) {
+		ck_assert_int_eq(get_end(get("65000")), ST_OK);
+		ck_assert_int_eq(get_end(get("66000")), ST_RESOURCE_EXHAUSTED);
+	}
+}
+END_TEST
+
+/* A call whose queue is empty always has room for a small message; with a larger one it ends: nobody would wake it up again. */
 START_TEST(a_stream_goes_on_without_room)
 {
 	tear_down();
 	start_with((struct fixture_options){ .config = { .max_queued_all = 1 } });
-	struct rpc_stream *stream = get_parameters(8u << 20, 1u << 20);
+	struct rpc_stream *stream = get_parameters(8 * 65000, 65000);
 	ck_assert_uint_eq(read_all(stream), 8);
 	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_OK);
+	rpc_stream_free(stream);
+	stream = get_parameters(8u << 20, 1u << 20);
+	ck_assert_uint_eq(read_all(stream), 0);
+	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_RESOURCE_EXHAUSTED);
 	rpc_stream_free(stream);
 }
 END_TEST
@@ -338,6 +407,49 @@ START_TEST(health)
 }
 END_TEST
 
+static struct rpc_stream *watch_health(struct rpc_channel *on)
+{
+	Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+	struct rpc_stream *stream;
+	ck_assert_int_eq(rpc_stream_open(on, &grpc__health__v1__health__descriptor, "Watch", 0, 0, &stream), ST_OK);
+	ck_assert_int_eq(rpc_stream_send(stream, &request.base), ST_OK);
+	return stream;
+}
+
+/* Those without the token have 64 calls together, and take none from those who have it. */
+START_TEST(strangers_have_few_calls)
+{
+	enum { STRANGERS = 64 };
+	static char secret[] = "s3cret";
+	struct rpc_tcp_identity identity = { .token_ok = token_is_right, .context = secret };
+	struct rpc_stream *watching[STRANGERS];
+	char target[64];
+	uint32_t count;
+	int state;
+	tear_down();
+	start_with((struct fixture_options){ .tcp = &identity });
+	snprintf(target, sizeof target, "ipv4:127.0.0.1:%d", server->tcp_port);
+	struct rpc_channel *strange = open_channel(target, "wrong"), *known = open_channel(target, secret);
+	for (int i = 0; i < STRANGERS; i++) {
+		watching[i] = watch_health(strange);
+		ck_assert_int_eq(next_state(watching[i]), 1);
+	}
+	ck_assert_int_eq(health_on(strange, "", &state), ST_RESOURCE_EXHAUSTED);
+	ck_assert_ptr_nonnull(strstr(failure.message, "64 calls of callers without a token"));
+	struct rpc_stream *more = watch_health(known);
+	ck_assert_int_eq(next_state(more), 1);
+	rpc_stream_free(more);
+	ck_assert_int_eq(flush_on(known, 8, 10 * SECONDS, RPC_NO_RETRY, &count, &failure), ST_OK);
+	rpc_stream_free(watching[0]);
+	while (health_on(strange, "", &state) != ST_OK)
+		ck_assert_int_eq(failure.grpc_code, GRPC_STATUS_RESOURCE_EXHAUSTED);
+	for (int i = 1; i < STRANGERS; i++)
+		rpc_stream_free(watching[i]);
+	rpc_channel_close(strange);
+	rpc_channel_close(known);
+}
+END_TEST
+
 typedef Grpc__Reflection__V1__ServerReflectionResponse reflection_reply;
 #define ASK(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define GOT(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
@@ -464,6 +576,8 @@ int main(void)
 	tcase_add_test(tc, limit_of_calls);
 	tcase_add_test(tc, limit_of_held_bytes);
 	tcase_add_test(tc, limit_of_queued_bytes);
+	tcase_add_test(tc, limit_of_unread_replies);
+	tcase_add_test(tc, small_replies_need_no_room);
 	tcase_add_test(tc, a_stream_goes_on_without_room);
 	tcase_add_test(tc, a_thousand_calls_from_four_threads);
 	tcase_add_test(tc, stop_under_load_answers_unavailable);
@@ -471,6 +585,7 @@ int main(void)
 	tcase_add_test(tc, stop_does_not_wait_for_ever);
 	tcase_add_test(tc, restart);
 	tcase_add_test(tc, tcp_needs_the_token);
+	tcase_add_test(tc, strangers_have_few_calls);
 	tcase_add_test(tc, mutual_tls);
 	tcase_add_test(tc, health);
 	tcase_add_test(tc, reflection);

@@ -5,6 +5,7 @@
 
 #include <check.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 START_TEST(one_user_gets_half_and_the_next_half_of_the_rest)
 {
@@ -38,6 +39,23 @@ START_TEST(what_is_too_much_changes_nothing)
 }
 END_TEST
 
+START_TEST(strangers_are_one_user_with_a_limit)
+{
+	struct rpc_shares s = { .most = 100, .most_strangers = 10 };
+	ck_assert_uint_eq(rpc_shares_room(&s, RPC_STRANGERS), 10);
+	ck_assert(!rpc_shares_take(&s, RPC_STRANGERS, 11) && rpc_shares_take(&s, RPC_STRANGERS, 10));
+	ck_assert(!rpc_shares_take(&s, RPC_STRANGERS, 1) && rpc_shares_room(&s, RPC_STRANGERS) == 0);
+	ck_assert_uint_eq(rpc_shares_room(&s, (uid_t)-1), 45);
+	ck_assert(rpc_shares_take(&s, (uid_t)-1, 45)); /* callers over TCP who have the token */
+	rpc_shares_give(&s, RPC_STRANGERS, 10);
+	ck_assert_uint_eq(rpc_shares_room(&s, RPC_STRANGERS), 10);
+	ck_assert(rpc_shares_take(&s, 7, 20) && rpc_shares_take(&s, 8, 10) && rpc_shares_take(&s, 9, 10));
+	ck_assert_uint_eq(rpc_shares_room(&s, RPC_STRANGERS), 7); /* of the 15 that are left */
+	ck_assert(!rpc_shares_take(&s, RPC_STRANGERS, 8) && rpc_shares_take(&s, RPC_STRANGERS, 7));
+	rpc_shares_fini(&s);
+}
+END_TEST
+
 START_TEST(many_users)
 {
 	struct rpc_shares s = { .most = 100000 };
@@ -59,6 +77,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, one_user_gets_half_and_the_next_half_of_the_rest);
 	tcase_add_test(c, what_is_too_much_changes_nothing);
+	tcase_add_test(c, strangers_are_one_user_with_a_limit);
 	tcase_add_test(c, many_users);
 	return suite_run(s);
 }
