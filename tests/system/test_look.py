@@ -271,6 +271,22 @@ def test_what_many_watch_does_not_keep_gaccd():
             assert last.job.state == ended.state and last.job.reason == ended.reason
 
 
+def test_a_stall_that_many_hear_of_names_some():
+    """100 streams and 299 late ranks: 200 of these are named to each; more if not all streams are there yet."""
+    with Daemon(allow=[" RankLate job="]) as d:
+        j = d.submit({**job(300, 1), "stall_warn_ms": 1500})
+        with contextlib.closing(Rank(d, j, 0, [("w", [3])], 300)) as r:
+            r.start(ONES)
+            streams = [d.client.gradient.WatchSession.stream(session=r.session) for _ in range(100)]
+            r.push([np.ones(3)])
+            stall = next(m.stall for m in streams[0] if m.HasField("stall"))
+            late = {x.rank for x in stall.late if x.late_ns > 1e9}
+            assert 200 <= len(late) == len(stall.late) < 299 and late < set(range(1, 300)) and stall.waiting_ns > 1e9
+            d.cancel(j)
+            for s in streams:
+                list(s)
+
+
 def test_a_list_has_no_tensors():
     """Hundreds of jobs may have hundreds of thousands each."""
     long = {"tensors": [{"name": f"w{i}", "dtype": 1, "shape": [3]} for i in range(100)], "init": [{"pattern": "*", "type": 1}],
