@@ -59,7 +59,7 @@ static void run_sweep(struct disk_work *w)
 	int fd;
 	if (realpath(w->state_dir, root)) {
 		snprintf(ours, sizeof ours, "%s/checkpoints", root);
-		if (!checkpoint_open_dir(ours, CHECKPOINT_WAY_MODE, &fd, w->why, sizeof w->why))
+		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why))
 			close(fd);
 	}
 	w->status = FAILPOINT_ERROR(gaccd_save_sweep_before);
@@ -82,7 +82,7 @@ static void run_seal(struct disk_work *w)
 	uint32_t gid = getegid();
 	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof buf, &found) && found)
 		gid = p.pw_gid;
-	w->status = checkpoint_seal(w->partial, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
+	w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
 	if (w->status) {
 		char ignored[320];
 		checkpoint_remove(w->partial, ignored, sizeof ignored);

@@ -25,6 +25,7 @@ struct disk_work {
 	char dir[CHECKPOINT_MAX_PATH];
 	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH];
 	/* SEAL */
+	struct checkpoint_dir made; /* what the engine has written into */
 	struct manifest manifest;
 	void *spec;                 /* owned: what manifest.spec points to */
 	/* PRUNE: owned; oldest first */

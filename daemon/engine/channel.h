@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 4
+#define ENGINE_CHANNEL_VERSION 5
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -46,6 +46,11 @@ enum engine_op {
 struct engine_file {
 	uint64_t bytes;
 	uint8_t sha256[32];
+};
+
+/* The directory of a checkpoint, as the file system knows it. */
+struct engine_dir {
+	uint64_t dev, ino;
 };
 
 /* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`. */
@@ -111,6 +116,7 @@ struct engine_answer {
 	uint64_t applied_step;
 	double loss_scale;
 	uint32_t micro_size, reserved;
+	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160];       /* why, when status is not OK */
 };

@@ -42,7 +42,7 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 
 void saving_end(struct engine *e)
 {
-	enum status st = snapshot_end(e->snapshot, e->saved.file, e->saved.text, sizeof(e->saved.text));
+	enum status st = snapshot_end(e->snapshot, e->saved.file, &e->saved.dir, e->saved.text, sizeof(e->saved.text));
 	if (st == ST_NOT_READY)
 		return;
 	e->saved.status = st;

@@ -56,6 +56,7 @@ struct snapshot {
 	size_t n_out;
 	enum status status;
 	char why[sizeof(((struct engine_answer *)0)->text)];
+	struct checkpoint_dir dir;
 	struct checkpoint_file file[CHECKPOINT_PARTS];
 };
 
@@ -299,7 +300,7 @@ static enum status write_window(struct snapshot *s, int dir_fd)
 static enum status write_files(struct snapshot *s)
 {
 	int fd;
-	enum status st = checkpoint_open_dir(s->path, CHECKPOINT_DIR_MODE, &fd, s->why, sizeof(s->why));
+	enum status st = checkpoint_make_dir(s->path, &s->dir, &fd, s->why, sizeof(s->why));
 	if (st)
 		return st;
 	st = write_arrays(s, fd, CHECKPOINT_MODEL);
@@ -445,7 +446,8 @@ enum status snapshot_begin(struct snapshot *s, const struct control_state *c, co
 	return st;
 }
 
-enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES], char *why, size_t n_why)
+enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES], struct engine_dir *out_dir, char *why,
+			 size_t n_why)
 {
 	eventfd_t n;
 	if (!s->active || !atomic_load(&s->finished))
@@ -456,6 +458,7 @@ enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES
 		out[i].bytes = s->file[i].bytes;
 		memcpy(out[i].sha256, s->file[i].sha256, sizeof(out[i].sha256));
 	}
+	*out_dir = (struct engine_dir){ s->dir.dev, s->dir.ino };
 	snprintf(why, n_why, "%s", s->why);
 	forget(s);
 	s->active = false;

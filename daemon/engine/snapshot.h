@@ -28,14 +28,15 @@ struct snapshot;
 enum status snapshot_new(struct snapshot **out, const struct memory *, struct workers *);
 void snapshot_free(struct snapshot *); /* stops a writer; NULL is fine */
 
-/* Starts writing into the directory `path`, which is made. ST_SLOT_BUSY: one is under way. */
+/* Starts writing into the directory `path`, which is made and must not exist. ST_SLOT_BUSY: one is under way. */
 enum status snapshot_begin(struct snapshot *, const struct control_state *, const char *path, bool inside_window, char *why,
 			   size_t n_why);
 /* Readable when the files are complete or have failed. */
 int snapshot_fd(const struct snapshot *);
 /* Ends what is complete or failed: ST_OK with the files, or why not (then nothing is left of them). ST_NOT_READY: still
  * being written, or none was begun. */
-enum status snapshot_end(struct snapshot *, struct engine_file out[ENGINE_FILES], char *why, size_t n_why);
+enum status snapshot_end(struct snapshot *, struct engine_file out[ENGINE_FILES], struct engine_dir *out_dir, char *why,
+			 size_t n_why);
 /* This memory is about to be written: from here on it is private to the engine again. Cheap when no snapshot needs it. */
 void snapshot_protect(struct snapshot *, enum segment_role);
 

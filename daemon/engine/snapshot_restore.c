@@ -224,7 +224,7 @@ enum status snapshot_restore(const struct memory *m, const struct engine_restore
 	struct restore x = { .m = m, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES) };
 	enum status st = x.in ? check(&x, s) : ST_NO_MEMORY;
 	if (!st)
-		st = checkpoint_open_dir(path, 0, &x.dir_fd, why, n_why);
+		st = checkpoint_open_dir(path, false, &x.dir_fd, why, n_why);
 	if (!st)
 		st = restore_arrays(&x, CHECKPOINT_MODEL);
 	if (!st)

@@ -16,7 +16,6 @@
 
 #define MANIFEST "manifest.json"
 #define MANIFEST_PARTIAL "manifest.json.partial"
-#define PARTIAL ".partial"
 #define MAX_ID (UINT64_C(1) << 48) /* names with higher ones are not of a writer, whose next id would overflow */
 
 _Static_assert(CHECKPOINT_MAX_PATH == PATH_MAX, "what realpath fills");
@@ -88,25 +87,6 @@ enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], 
 	return append_names(out, path + strlen(head), path, why, n_why);
 }
 
-bool checkpoint_beneath(const char *path, const char *root)
-{
-	size_t n = strlen(root);
-	return !strncmp(path, root, n) && (!path[n] || path[n] == '/' || root[n - 1] == '/');
-}
-
-void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id)
-{
-	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/.", dir);
-	for (int i = 0; i < 16; i++)
-		at += snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "%02x", uuid[i]);
-	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 PARTIAL, id);
-}
-
-void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id)
-{
-	snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64, dir, applied_step, id);
-}
-
 /* One name of a path. With O_DIRECTORY a link is said to be no directory: ELOOP tells what is wrong. */
 static int open_part(int dir_fd, const char *name, int flags, mode_t mode)
 {
@@ -141,8 +121,48 @@ static int open_at(int dir_fd, const char *path, int flags, mode_t mode)
 	return at_fd;
 }
 
-/* Makes the directories of a path one by one; the last with this mode. */
-static int make_dirs(const char *path, mode_t mode)
+static bool is_empty(int dir_fd)
+{
+	_Alignas(struct dirent) char list[1024];
+	ssize_t n;
+	while ((n = getdents64(dir_fd, list, sizeof(list))) > 0)
+		for (ssize_t at = 0; at < n;) {
+			const struct dirent *e = (const struct dirent *)(list + at);
+			if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+				return false;
+			at += e->d_reclen;
+		}
+	return n == 0;
+}
+
+/* Makes and opens a directory with this mode, whatever the umask. Who owns the one around it may rename between our calls:
+ * nobody's directory with something in it gets another mode, or is taken for a new one when it must be `empty`. */
+static int make_one(int parent_fd, const char *name, mode_t mode, bool empty)
+{
+	struct stat s;
+	if (mkdirat(parent_fd, name, mode) < 0)
+		return -1;
+	int fd = open_at(parent_fd, name, O_RDONLY | O_DIRECTORY, 0);
+	bool ok = fd >= 0 && fstat(fd, &s) == 0;
+	if (ok && (empty || (s.st_mode & 0777) != mode)) {
+		ok = is_empty(fd);
+		errno = ok ? 0 : EEXIST;
+		ok = ok && ((s.st_mode & 0777) == mode || fchmod(fd, mode) == 0);
+	}
+	if (ok) {
+		fsync(parent_fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
+		return fd;
+	}
+	int error = errno;
+	unlinkat(parent_fd, name, AT_REMOVEDIR);
+	if (fd >= 0)
+		close(fd);
+	errno = error;
+	return -1;
+}
+
+/* Opens the directories of a path one by one, and makes those that are missing. */
+static int make_dirs(const char *path)
 {
 	char part[CHECKPOINT_MAX_PATH];
 	int fd = open_at(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY, 0);
@@ -150,13 +170,10 @@ static int make_dirs(const char *path, mode_t mode)
 		size_t n = strcspn(at, "/");
 		snprintf(part, sizeof(part), "%.*s", (int)n, at);
 		at += n;
-		bool made = mkdirat(fd, part, 0700) == 0;
-		int next = made || errno == EEXIST ? open_at(fd, part, O_RDONLY | O_DIRECTORY, 0) : -1;
+		int next = make_one(fd, part, CHECKPOINT_WAY_MODE, false);
+		if (next < 0 && errno == EEXIST)
+			next = open_at(fd, part, O_RDONLY | O_DIRECTORY, 0);
 		int error = errno;
-		if (made && next >= 0)
-			fchmod(next, at[strspn(at, "/")] ? CHECKPOINT_WAY_MODE : mode); /* whatever the umask */
-		if (made)
-			fsync(fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
 		close(fd);
 		errno = error;
 		fd = next;
@@ -164,15 +181,46 @@ static int make_dirs(const char *path, mode_t mode)
 	return fd;
 }
 
-enum status checkpoint_open_dir(const char *path, mode_t create, int *out_fd, char *why, size_t n_why)
+enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why)
 {
 	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0 && errno == ENOENT && create)
-		fd = make_dirs(path, create);
+		fd = make_dirs(path);
 	if (fd < 0)
 		return create ? failed("cannot open directory", path, errno, why, n_why) : refused(path, errno, why, n_why);
 	*out_fd = fd;
 	return ST_OK;
+}
+
+/* The directory that a path's last name lies in, and that name. */
+static enum status open_parent(const char *path, bool create, int *out_fd, const char **name, char *why, size_t n_why)
+{
+	char parent[CHECKPOINT_MAX_PATH];
+	const char *slash = strrchr(path, '/');
+	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+	*name = slash + 1;
+	return checkpoint_open_dir(parent, create, out_fd, why, n_why);
+}
+
+enum status checkpoint_make_dir(const char *path, struct checkpoint_dir *out, int *out_fd, char *why, size_t n_why)
+{
+	const char *name;
+	struct stat s;
+	int parent;
+	enum status st = open_parent(path, true, &parent, &name, why, n_why);
+	if (st)
+		return st;
+	int fd = make_one(parent, name, CHECKPOINT_DIR_MODE, true);
+	if (fd < 0 || fstat(fd, &s) < 0) {
+		st = failed("cannot make directory", path, errno, why, n_why);
+		if (fd >= 0)
+			close(fd);
+	} else {
+		*out = (struct checkpoint_dir){ s.st_dev, s.st_ino };
+		*out_fd = fd;
+	}
+	close(parent);
+	return st;
 }
 
 /* --- one file */
@@ -269,6 +317,50 @@ void checkpoint_abandon(struct checkpoint_writer *w)
 	free(w);
 }
 
+/* --- judging */
+
+/* A regular file of this owner and size; uid and bytes are set on the first look. */
+static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_uid, uint64_t *bytes, bool know_bytes)
+{
+	struct stat s;
+	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	int error = fd < 0 ? errno : fstat(fd, &s) < 0 ? errno : !S_ISREG(s.st_mode) ? EINVAL : 0;
+	if (!error && ((know_uid && s.st_uid != *uid) || (know_bytes && (uint64_t)s.st_size != *bytes)))
+		error = EBADMSG;
+	if (!error) {
+		*uid = s.st_uid;
+		*bytes = (uint64_t)s.st_size;
+		return fd;
+	}
+	if (fd >= 0)
+		close(fd);
+	errno = error;
+	return -1;
+}
+
+static enum status check_files(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, char *why,
+			       size_t n_why)
+{
+	for (int i = 0; i < CHECKPOINT_PARTS; i++) {
+		const char *name = checkpoint_part_name((enum checkpoint_part)i);
+		uint64_t bytes = m->file[i].bytes;
+		if (!bytes)
+			continue;
+		int fd = open_checked(dir_fd, name, &uid, true, &bytes, true);
+		if (fd < 0 && errno == EBADMSG) {
+			snprintf(why, n_why, "%s/%s: its size or owner is not that of the manifest (%" PRIu64 " bytes, uid %u)",
+				 path, name, bytes, uid);
+			return ST_MALFORMED;
+		}
+		if (fd < 0) {
+			snprintf(why, n_why, "%s/%s: %s", path, name, strerror(errno));
+			return ST_INVALID_ARGUMENT;
+		}
+		close(fd);
+	}
+	return ST_OK;
+}
+
 /* --- sealing */
 
 static enum status write_manifest(int dir_fd, const char *text, size_t n, char *why, size_t n_why)
@@ -315,21 +407,11 @@ static void give_to(int dir_fd, uint32_t uid, uint32_t gid)
 		log_info("checkpoint: its files stay with uid %u: %s", (unsigned)geteuid(), strerror(errno));
 }
 
-/* The directory that a path's last name lies in, and that name. */
-static enum status open_parent(const char *path, int *out_fd, const char **name, char *why, size_t n_why)
-{
-	char parent[CHECKPOINT_MAX_PATH];
-	const char *slash = strrchr(path, '/');
-	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-	*name = slash + 1;
-	return checkpoint_open_dir(parent, 0, out_fd, why, n_why);
-}
-
 static enum status publish(const char *partial, const char *final, char *why, size_t n_why)
 {
 	const char *from, *to;
 	int fd;
-	enum status st = open_parent(partial, &fd, &from, why, n_why);
+	enum status st = open_parent(partial, false, &fd, &from, why, n_why);
 	if (st)
 		return st;
 	to = strrchr(final, '/') + 1;
@@ -351,8 +433,28 @@ static void hash(const void *data, size_t n, struct sha256 *s, uint8_t out[SHA25
 	sha256_free(s);
 }
 
-enum status checkpoint_seal(const char *partial, const char *final, const struct manifest *m, uint32_t uid, uint32_t gid,
-			    uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why)
+/* The directory that the files were written into, and no other that has been given its name since. */
+static enum status open_made(const char *partial, const struct checkpoint_dir *made, const struct manifest *m, int *out_fd,
+			     char *why, size_t n_why)
+{
+	struct stat s;
+	int fd;
+	enum status st = checkpoint_open_dir(partial, false, &fd, why, n_why);
+	if (st)
+		return st;
+	if (fstat(fd, &s) < 0 || s.st_dev != made->dev || s.st_ino != made->ino)
+		snprintf(why, n_why, "%s is not the directory that was written: rename nothing there", partial);
+	else if (!check_files(fd, partial, m, s.st_uid, why, n_why)) {
+		*out_fd = fd;
+		return ST_OK;
+	}
+	log_error("checkpoint: %s", why);
+	close(fd);
+	return ST_IO_ERROR;
+}
+
+enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *made, const char *final, const struct manifest *m,
+			    uint32_t uid, uint32_t gid, uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -360,7 +462,7 @@ enum status checkpoint_seal(const char *partial, const char *final, const struct
 	struct sha256 *sum = sha256_new();
 	enum status st = sum ? manifest_encode(m, &text, &n) : ST_NO_MEMORY;
 	if (!st)
-		st = checkpoint_open_dir(partial, 0, &fd, why, n_why);
+		st = open_made(partial, made, m, &fd, why, n_why);
 	if (!st)
 		st = write_manifest(fd, text, n, why, n_why);
 	if (!st) {
@@ -381,25 +483,6 @@ enum status checkpoint_seal(const char *partial, const char *final, const struct
 }
 
 /* --- reading */
-
-/* A regular file of this owner and size; uid and bytes are set on the first look. */
-static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_uid, uint64_t *bytes, bool know_bytes)
-{
-	struct stat s;
-	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
-	int error = fd < 0 ? errno : fstat(fd, &s) < 0 ? errno : !S_ISREG(s.st_mode) ? EINVAL : 0;
-	if (!error && ((know_uid && s.st_uid != *uid) || (know_bytes && (uint64_t)s.st_size != *bytes)))
-		error = EBADMSG;
-	if (!error) {
-		*uid = s.st_uid;
-		*bytes = (uint64_t)s.st_size;
-		return fd;
-	}
-	if (fd >= 0)
-		close(fd);
-	errno = error;
-	return -1;
-}
 
 static enum status read_manifest(int dir_fd, const char *path, struct manifest **out, uint32_t *uid, char *why,
 				 size_t n_why)
@@ -424,35 +507,12 @@ static enum status read_manifest(int dir_fd, const char *path, struct manifest *
 	return st;
 }
 
-static enum status check_files(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, char *why,
-			       size_t n_why)
-{
-	for (int i = 0; i < CHECKPOINT_PARTS; i++) {
-		const char *name = checkpoint_part_name((enum checkpoint_part)i);
-		uint64_t bytes = m->file[i].bytes;
-		if (!bytes)
-			continue;
-		int fd = open_checked(dir_fd, name, &uid, true, &bytes, true);
-		if (fd < 0 && errno == EBADMSG) {
-			snprintf(why, n_why, "%s/%s: its size or owner is not that of the manifest (%" PRIu64 " bytes, uid %u)",
-				 path, name, bytes, uid);
-			return ST_MALFORMED;
-		}
-		if (fd < 0) {
-			snprintf(why, n_why, "%s/%s: %s", path, name, strerror(errno));
-			return ST_INVALID_ARGUMENT;
-		}
-		close(fd);
-	}
-	return ST_OK;
-}
-
 enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *out_uid, char *why, size_t n_why)
 {
 	struct manifest *m = NULL;
 	uint32_t uid = 0;
 	int fd;
-	enum status st = checkpoint_open_dir(path, 0, &fd, why, n_why);
+	enum status st = checkpoint_open_dir(path, false, &fd, why, n_why);
 	if (st)
 		return st;
 	st = read_manifest(fd, path, &m, &uid, why, n_why);
@@ -494,7 +554,7 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 {
 	const char *name;
 	int parent, fd;
-	enum status st = open_parent(path, &parent, &name, why, n_why);
+	enum status st = open_parent(path, false, &parent, &name, why, n_why);
 	if (st)
 		return st;
 	fd = open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
@@ -517,7 +577,7 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 {
 	char mine[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH + 256];
 	int fd;
-	enum status st = checkpoint_open_dir(dir, 0, &fd, why, n_why);
+	enum status st = checkpoint_open_dir(dir, false, &fd, why, n_why);
 	if (st)
 		return st;
 	DIR *d = fdopendir(fd);
@@ -531,7 +591,7 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 		uint64_t step, id;
 		if (sscanf(e->d_name, "step-%" SCNu64 "-%" SCNu64, &step, &id) == 2 && id > *out_last_id && id < MAX_ID)
 			*out_last_id = id;
-		if (strncmp(e->d_name, mine + 1, n_mine - 1) || !strstr(e->d_name, PARTIAL))
+		if (strncmp(e->d_name, mine + 1, n_mine - 1) || !strstr(e->d_name, CHECKPOINT_PARTIAL))
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
 		st = checkpoint_remove(path, why, n_why);

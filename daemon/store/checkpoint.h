@@ -24,9 +24,17 @@ enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], 
 /* True when path is `root` or lies beneath it; both resolved. */
 bool checkpoint_beneath(const char *path, const char *root);
 
-/* Opens a directory; `create`, the mode of the last one, makes what is missing on the way, 0 nothing. ST_IO_ERROR;
- * ST_INVALID_ARGUMENT: there is a link. */
-enum status checkpoint_open_dir(const char *path, mode_t create, int *out_fd, char *why, size_t n_why);
+/* Opens a directory; `create` makes what is missing, with CHECKPOINT_WAY_MODE. ST_IO_ERROR; ST_INVALID_ARGUMENT: there is a
+ * link. */
+enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why);
+
+/* A directory, whatever name it has by now: who owns the one around it may rename it. */
+struct checkpoint_dir {
+	uint64_t dev, ino;
+};
+/* Makes and opens the directory of a new checkpoint, and what is missing on the way. ST_IO_ERROR: the name is taken, or
+ * somebody has put a directory that holds something in its place; those are left alone. */
+enum status checkpoint_make_dir(const char *path, struct checkpoint_dir *out, int *out_fd, char *why, size_t n_why);
 
 /* A file being written from its start to its end. */
 struct checkpoint_writer;
@@ -39,14 +47,16 @@ enum status checkpoint_write(struct checkpoint_writer *, const void *, size_t n,
 enum status checkpoint_finish(struct checkpoint_writer *, struct checkpoint_file *out, char *why, size_t n_why);
 void checkpoint_abandon(struct checkpoint_writer *); /* NULL is fine */
 
+#define CHECKPOINT_PARTIAL ".partial"
 /* Directory of a checkpoint under way, and of a complete one. */
 void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id);
 void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id);
 
 /* Writes the manifest into `partial`, gives all to uid:gid when this process may, renames it to `final`, which must not
- * exist. Durable when it returns ST_OK; on errors `partial` is there, without the other name. */
-enum status checkpoint_seal(const char *partial, const char *final, const struct manifest *, uint32_t uid, uint32_t gid,
-			    uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why);
+ * exist. Durable when it returns ST_OK; on errors `partial` is there, without the other name. ST_IO_ERROR, and nothing is
+ * written or given: `partial` is not the directory `made`, or does not hold the manifest's files. */
+enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *made, const char *final, const struct manifest *,
+			    uint32_t uid, uint32_t gid, uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why);
 /* Reads and judges the manifest, and that the files it names are there, regular, of its owner and of its sizes; their sums
  * are for whoever reads them. *out_uid: the owner. ST_INVALID_ARGUMENT (no such file), ST_IO_ERROR, or as manifest_decode. */
 enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *out_uid, char *why, size_t n_why);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char dir[SCRATCH_PATH], path[96], why[256];
@@ -136,6 +137,11 @@ START_TEST(training_goes_on_from_a_checkpoint_as_it_did)
 	struct engine_answer a = answer_to(&rig, send_save(&rig, true));
 	ck_assert_msg(!a.status, "%s", a.text);
 	ck_assert(a.window == 2 && a.applied_step == 2 && a.count == 2 && a.file[CHECKPOINT_CARRY].bytes);
+	struct stat st;
+	ck_assert(stat(path, &st) == 0 && a.dir.dev == st.st_dev && a.dir.ino == st.st_ino);
+	struct engine_answer again = answer_to(&rig, send_save(&rig, true)); /* a directory that is there: not ours, left alone */
+	ck_assert_uint_eq(again.status, ST_IO_ERROR);
+	ck_assert_msg(strstr(again.text, "File exists"), "%s", again.text);
 	rig_open(&other, &c);
 	rig_start(&other);
 	struct engine_restore from = restore_of(&a);
@@ -208,6 +214,7 @@ START_TEST(protected_memory_may_be_written)
 	struct workers *w;
 	struct snapshot *s;
 	struct engine_file files[ENGINE_FILES];
+	struct engine_dir made;
 	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
 	for (int i = 0; i < rig.n_segments; i++)
 		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
@@ -225,8 +232,8 @@ START_TEST(protected_memory_may_be_written)
 		memset(rig_data(&rig, roles[i], 0), 0, rig_bytes(&rig, roles[i], 0));
 	}
 	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
-	ck_assert_int_eq(snapshot_end(s, files, why, sizeof why), ST_OK);
-	ck_assert_int_eq(snapshot_end(s, files, why, sizeof why), ST_NOT_READY);
+	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof why), ST_OK);
+	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof why), ST_NOT_READY);
 	static const unsigned char first[] = { 0x42, 0x43, 0x44 }; /* model, optimizer (master), carry */
 	for (int i = 0; i < 3; i++) {
 		char name[160];
@@ -343,7 +350,7 @@ START_TEST(a_disk_that_fails_stops_no_training)
 	snprintf(path, sizeof path, "/proc/self/none");
 	struct engine_answer a = answer_to(&rig, send_save(&rig, false));
 	ck_assert_uint_eq(a.status, ST_IO_ERROR);
-	ck_assert_msg(strstr(a.text, "/proc/self/none"), "%s", a.text);
+	ck_assert_msg(strstr(a.text, "cannot open directory /proc/self"), "%s", a.text);
 	rig_fill_all(&rig, 3, false);
 	rig_add_all(&rig, NULL);
 	rig_step(&rig, APPLIED, 1, 1);

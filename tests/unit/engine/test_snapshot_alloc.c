@@ -20,6 +20,7 @@ static char dir[SCRATCH_PATH], path[96], why[256];
 static enum status save(const struct rig *rig, const struct memory *m, struct workers *w, struct engine_file files[ENGINE_FILES])
 {
 	struct snapshot *s = NULL;
+	struct engine_dir made;
 	enum status st = snapshot_new(&s, m, w);
 	if (!st)
 		st = snapshot_begin(s, &rig->state, path, true, why, sizeof why);
@@ -27,7 +28,7 @@ static enum status save(const struct rig *rig, const struct memory *m, struct wo
 		snapshot_protect(s, SEG_STATE1);
 		snapshot_protect(s, SEG_PARAMS);
 		poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
-		st = snapshot_end(s, files, why, sizeof why);
+		st = snapshot_end(s, files, &made, why, sizeof why);
 	}
 	snapshot_free(s);
 	return st;

@@ -18,6 +18,7 @@
 
 static char dir[SCRATCH_PATH], partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
 static const uint8_t uuid[16] = { 0xab, 0xcd };
+static struct checkpoint_dir made; /* by write_parts */
 
 static void setup(void)
 {
@@ -38,7 +39,7 @@ static void teardown(void)
 static void write_parts(const char *path, int n_parts, struct checkpoint_file *out)
 {
 	int fd;
-	ck_assert_int_eq(checkpoint_open_dir(path, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_OK);
+	ck_assert_int_eq(checkpoint_make_dir(path, &made, &fd, why, sizeof why), ST_OK);
 	for (int i = 0; i < n_parts; i++) {
 		struct checkpoint_writer *w;
 		ck_assert_int_eq(checkpoint_create(fd, (enum checkpoint_part)i, &w, why, sizeof why), ST_OK);
@@ -70,7 +71,7 @@ static void seal(int n_parts, bool inside)
 	uint8_t sum[32];
 	m.inside_window = inside;
 	write_parts(partial, n_parts, m.file);
-	ck_assert_msg(!checkpoint_seal(partial, final, &m, geteuid(), getegid(), sum, why, sizeof why), "%s", why);
+	ck_assert_msg(!checkpoint_seal(partial, &made, final, &m, geteuid(), getegid(), sum, why, sizeof why), "%s", why);
 }
 
 START_TEST(a_checkpoint_is_read_as_it_was_sealed)
@@ -107,7 +108,7 @@ START_TEST(sealing_overwrites_nothing)
 	uint8_t sum[32];
 	m.inside_window = false;
 	write_parts(partial, 2, m.file);
-	ck_assert_int_eq(checkpoint_seal(partial, final, &m, geteuid(), getegid(), sum, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(checkpoint_seal(partial, &made, final, &m, geteuid(), getegid(), sum, why, sizeof why), ST_IO_ERROR);
 	ck_assert_msg(strstr(why, "File exists"), "%s", why);
 }
 END_TEST
@@ -177,25 +178,96 @@ START_TEST(what_others_put_under_our_names_is_left_alone)
 	fclose(f);
 	snprintf(name, sizeof name, "%s/manifest.json.partial", partial);
 	ck_assert_int_eq(link(theirs, name), 0);
-	ck_assert_int_eq(checkpoint_seal(partial, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
 	ck_assert(stat(theirs, &s) == 0 && s.st_size == 8);
 	unlink(name);
 	snprintf(name, sizeof name, "%s/window.safetensors", partial); /* given away last, so all before it are */
 	ck_assert_int_eq(link(theirs, name), 0);
-	ck_assert_msg(!checkpoint_seal(partial, final, &m, 65534, 65534, sum, why, sizeof why), "%s", why);
+	ck_assert_msg(!checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), "%s", why);
 	ck_assert(stat(theirs, &s) == 0 && s.st_uid == geteuid());
 	if (geteuid() != 0)
 		return;
 	ck_assert(stat(final, &s) == 0 && s.st_uid == 0);
 	snprintf(name, sizeof name, "%s/model.safetensors", final);
 	ck_assert(stat(name, &s) == 0 && s.st_uid == 65534);
-	ck_assert_int_eq(checkpoint_open_dir(final, 0, &fd, why, sizeof why), ST_OK);
+	ck_assert_int_eq(checkpoint_open_dir(final, false, &fd, why, sizeof why), ST_OK);
 	int model;
 	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_MODEL, 65534, &model, why, sizeof why), ST_OK);
 	close(model);
 	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_WINDOW, 65534, &model, why, sizeof why), ST_MALFORMED);
 	ck_assert_msg(strstr(why, "window.safetensors: its owner is not"), "%s", why);
 	close(fd);
+}
+END_TEST
+
+/* `secret`, somebody's directory with files in it, as it was. */
+static void check_secret(const char *at)
+{
+	char name[CHECKPOINT_MAX_PATH + 64];
+	struct stat s;
+	ck_assert(stat(at, &s) == 0 && s.st_uid == geteuid() && (s.st_mode & 07777) == 0700);
+	snprintf(name, sizeof name, "%s/manifest.json", at);
+	ck_assert(stat(name, &s) != 0);
+	snprintf(name, sizeof name, "%s/model.safetensors", at);
+	ck_assert(stat(name, &s) == 0 && s.st_uid == geteuid() && s.st_size == 3);
+}
+
+static void make_secret(const char *at)
+{
+	char name[CHECKPOINT_MAX_PATH + 64];
+	ck_assert_int_eq(mkdir(at, 0700), 0);
+	snprintf(name, sizeof name, "%s/model.safetensors", at);
+	FILE *f = fopen(name, "w");
+	fputs("key", f);
+	fclose(f);
+}
+
+/* The submitter, whose directory it is in, gives another directory of gaccd's user the name of the one being written. */
+START_TEST(another_directory_is_not_sealed)
+{
+	char away[SCRATCH_PATH + 16], secret[SCRATCH_PATH + 16];
+	struct manifest m = example();
+	struct stat s;
+	uint8_t sum[32];
+	m.inside_window = false;
+	snprintf(away, sizeof away, "%s/away", dir);
+	snprintf(secret, sizeof secret, "%s/secret", dir);
+	make_secret(secret);
+	write_parts(partial, 1, m.file);
+	ck_assert(rename(partial, away) == 0 && rename(secret, partial) == 0);
+	ck_assert_int_eq(checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
+	ck_assert_msg(strstr(why, "not the directory that was written"), "%s", why);
+	check_secret(partial);
+	ck_assert(stat(final, &s) != 0);
+	ck_assert(rename(partial, secret) == 0 && rename(away, partial) == 0);
+	ck_assert_msg(!checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), "%s", why);
+	ck_assert(stat(final, &s) == 0 && s.st_uid == (geteuid() ? geteuid() : 65534));
+}
+END_TEST
+
+START_TEST(a_directory_that_is_there_is_not_written_into)
+{
+	int fd;
+	make_secret(partial);
+	ck_assert_int_eq(checkpoint_make_dir(partial, &made, &fd, why, sizeof why), ST_IO_ERROR);
+	ck_assert_msg(strstr(why, "File exists"), "%s", why);
+	check_secret(partial);
+}
+END_TEST
+
+START_TEST(only_the_files_of_the_manifest_are_sealed)
+{
+	char name[CHECKPOINT_MAX_PATH + 64];
+	struct manifest m = example();
+	struct stat s;
+	uint8_t sum[32];
+	m.inside_window = false;
+	write_parts(partial, 2, m.file);
+	m.file[1].bytes++;
+	ck_assert_int_eq(checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
+	ck_assert_msg(strstr(why, "optimizer.safetensors: its size"), "%s", why);
+	snprintf(name, sizeof name, "%s/manifest.json", partial);
+	ck_assert(stat(name, &s) != 0 && stat(partial, &s) == 0 && s.st_uid == geteuid());
 }
 END_TEST
 
@@ -229,7 +301,7 @@ START_TEST(links_on_the_way_are_refused)
 	ck_assert_int_eq(symlink(final, link), 0);
 	ck_assert_int_eq(checkpoint_load(link, &m, &owner, why, sizeof why), ST_INVALID_ARGUMENT);
 	ck_assert_msg(strstr(why, "symbolic link"), "%s", why);
-	ck_assert_int_eq(checkpoint_open_dir(link, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(checkpoint_make_dir(link, &made, &fd, why, sizeof why), ST_IO_ERROR);
 	ck_assert_int_eq(checkpoint_resolve(link, resolved, why, sizeof why), ST_OK);
 	ck_assert_str_eq(resolved, final);
 	snprintf(model, sizeof model, "%s/model.safetensors", final);
@@ -326,7 +398,7 @@ START_TEST(a_full_disk_is_an_error)
 	struct checkpoint_writer *w;
 	int fd;
 	signal(SIGXFSZ, SIG_IGN);
-	ck_assert_int_eq(checkpoint_open_dir(partial, CHECKPOINT_DIR_MODE, &fd, why, sizeof why), ST_OK);
+	ck_assert_int_eq(checkpoint_make_dir(partial, &made, &fd, why, sizeof why), ST_OK);
 	ck_assert_int_eq(checkpoint_create(fd, CHECKPOINT_MODEL, &w, why, sizeof why), ST_OK);
 	setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 4, 4 });
 	ck_assert_int_eq(checkpoint_write(w, "abcdefgh", 8, why, sizeof why), ST_IO_ERROR);
@@ -349,6 +421,9 @@ int main(void)
 	tcase_add_test(c, ids_that_nobody_can_follow_are_no_ids);
 	tcase_add_test(c, modes_are_as_promised_whatever_the_umask);
 	tcase_add_test(c, what_others_put_under_our_names_is_left_alone);
+	tcase_add_test(c, another_directory_is_not_sealed);
+	tcase_add_test(c, a_directory_that_is_there_is_not_written_into);
+	tcase_add_test(c, only_the_files_of_the_manifest_are_sealed);
 	tcase_add_test(c, removing_leaves_what_is_not_ours);
 	tcase_add_test(c, links_on_the_way_are_refused);
 	tcase_add_test(c, paths_are_resolved);

@@ -47,11 +47,11 @@ static enum status write_part(int dir_fd, uint64_t id, int part, struct checkpoi
 	return checkpoint_finish(w, out, why, sizeof why);
 }
 
-static enum status write_parts(const char *partial, uint64_t id, struct manifest *m)
+static enum status write_parts(const char *partial, uint64_t id, struct manifest *m, struct checkpoint_dir *made)
 {
 	int fd;
 	char why[512];
-	enum status st = checkpoint_open_dir(partial, CHECKPOINT_DIR_MODE, &fd, why, sizeof why);
+	enum status st = checkpoint_make_dir(partial, made, &fd, why, sizeof why);
 	for (int i = 0; i < 2 && !st; i++) {
 		st = write_part(fd, id, i, &m->file[i]);
 		if (st || i == 1)
@@ -80,10 +80,11 @@ static enum status make(const char *dir, uint64_t id)
 	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
 	uint8_t sum[SHA256_BYTES];
 	struct manifest m = example(id);
+	struct checkpoint_dir made;
 	paths(dir, id, partial, final);
-	enum status st = write_parts(partial, id, &m);
+	enum status st = write_parts(partial, id, &m, &made);
 	if (!st)
-		st = checkpoint_seal(partial, final, &m, geteuid(), getegid(), sum, why, sizeof why);
+		st = checkpoint_seal(partial, &made, final, &m, geteuid(), getegid(), sum, why, sizeof why);
 	if (st)
 		checkpoint_remove(partial, why, sizeof why); /* may fail, too: the sweep comes */
 	return st;
@@ -141,7 +142,7 @@ static void check_part(const char *final, uint64_t id, int part, const struct ma
 	char why[512];
 	int dir_fd, fd;
 	struct sha256 *s = sha256_new();
-	if (!s || checkpoint_open_dir(final, 0, &dir_fd, why, sizeof why) ||
+	if (!s || checkpoint_open_dir(final, false, &dir_fd, why, sizeof why) ||
 	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, geteuid(), &fd, why, sizeof why))
 		torture_fail("checkpoint %" PRIu64 " part %d: %s", id, part, why);
 	for (int i = 0; i < PIECES; i++) {
@@ -202,7 +203,7 @@ static void judge(const char *root, const struct torture_log *log)
 	}
 	if (failures > 2)
 		torture_fail("one fault, %d failures", failures);
-	if (checkpoint_open_dir(dir, CHECKPOINT_DIR_MODE, &fd, why, sizeof why))
+	if (checkpoint_open_dir(dir, true, &fd, why, sizeof why))
 		torture_fail("%s", why);
 	close(fd);
 	if (is_there(dir, 1) && log->status[DROP_1] == ST_OK)

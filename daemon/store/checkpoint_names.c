@@ -1,0 +1,24 @@
+#include "store/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+bool checkpoint_beneath(const char *path, const char *root)
+{
+	size_t n = strlen(root);
+	return !strncmp(path, root, n) && (!path[n] || path[n] == '/' || root[n - 1] == '/');
+}
+
+void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id)
+{
+	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/.", dir);
+	for (int i = 0; i < 16; i++)
+		at += snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "%02x", uuid[i]);
+	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 CHECKPOINT_PARTIAL, id);
+}
+
+void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id)
+{
+	snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64, dir, applied_step, id);
+}
