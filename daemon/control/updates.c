@@ -125,6 +125,14 @@ uint32_t updates_beyond_spec(const struct updates *u, struct values now, const s
 	return n;
 }
 
+bool updates_ascend(const struct update *list, uint32_t n)
+{
+	for (uint32_t i = 1; i < n; i++)
+		if (list[i].window < list[i - 1].window)
+			return false;
+	return true;
+}
+
 uint32_t updates_inherit(struct update *list, uint32_t *n, const struct job_spec *was, const struct job_spec *is)
 {
 	struct values a = values_of(was), b = values_of(is);

@@ -50,6 +50,8 @@ struct values updates_take(struct updates *, struct values now, uint64_t window)
  * holds there and is not the spec's, then those to come. Returns how many. */
 uint32_t updates_beyond_spec(const struct updates *, struct values now, const struct job_spec *, uint64_t window,
 			     struct update out[UPDATES_MAX_PENDING + 1]);
+/* Every such list: no window is lower than the one before. Whoever takes a list from outside asks first. */
+bool updates_ascend(const struct update *, uint32_t n);
 /* Such a list, made for the spec `was`, in a job with the spec `is`: a value that the two say differently is what `is` says, from the
  * first window on. Takes it from the list; returns the VALUE_* that were. */
 uint32_t updates_inherit(struct update *, uint32_t *n, const struct job_spec *was, const struct job_spec *is);

@@ -142,6 +142,10 @@ static enum status take_updates(struct reading *r, const struct job_spec *was)
 		snprintf(r->why, sizeof r->why, "%.200s: an update of \"%.40s\", which this gaccd does not know", r->path, unknown);
 		return ST_VERSION_SKEW;
 	}
+	if (!updates_ascend(b->update, n)) {
+		snprintf(r->why, sizeof r->why, "%.200s: its updates are not in the order of their windows", r->path);
+		return ST_MALFORMED;
+	}
 	uint32_t dropped = updates_inherit(b->update, &n, was, &l->spec);
 	for (uint32_t i = 0; i < n; i++)
 		if (update_check(&b->update[i], &l->spec, &field, text, sizeof text)) {

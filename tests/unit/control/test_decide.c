@@ -145,6 +145,15 @@ START_TEST(a_checkpoint_has_what_is_not_the_specs)
 }
 END_TEST
 
+START_TEST(updates_stand_in_the_order_of_their_windows)
+{
+	struct update list[] = { change(5, VALUE_LR, 0, 0.2), change(9, VALUE_LR, 0, 0.3), change(9, VALUE_CLIP_VALUE, 0, 0),
+				 change(8, VALUE_LR, 0, 0.1) };
+	ck_assert(updates_ascend(list, 0) && updates_ascend(list, 1) && updates_ascend(list, 3));
+	ck_assert(!updates_ascend(list, 4));
+}
+END_TEST
+
 START_TEST(a_new_specification_wins_over_old_updates)
 {
 	struct job_spec now = spec;
@@ -389,6 +398,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_fixed_scale_stays);
 	tcase_add_test(c, each_change_holds_from_its_window);
 	tcase_add_test(c, a_checkpoint_has_what_is_not_the_specs);
+	tcase_add_test(c, updates_stand_in_the_order_of_their_windows);
 	tcase_add_test(c, a_new_specification_wins_over_old_updates);
 	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof refused / sizeof *refused);
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
