@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "control/queue.h"
-#include "host/machine.h"
+#include "base/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

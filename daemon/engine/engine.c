@@ -138,7 +138,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = workers_new(&e->workers, p->threads);
 	if (!st)
-		st = snapshot_new(&e->snapshot, &e->mem, e->workers);
+		st = snapshot_new(&e->snapshot, &e->mem, e->workers, segment_memory_available);
 	if (!st)
 		st = pass_new(&e->pass, p, e->kernels, e->workers);
 	if (!st)

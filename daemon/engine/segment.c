@@ -1,6 +1,7 @@
 #include "engine/segment.h"
 
 #include "base/log.h"
+#include "base/machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,16 +22,8 @@ static uint64_t header_crc(const struct segment_header *h)
 
 uint64_t segment_memory_available(void)
 {
-	uint64_t kib = UINT64_MAX;
-	char line[128];
-	FILE *f = fopen("/proc/meminfo", "re");
-	if (!f)
-		return UINT64_MAX;
-	while (fgets(line, sizeof(line), f))
-		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-			break;
-	fclose(f);
-	return kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
+	struct machine_memory m;
+	return machine_memory_read("", &m) ? UINT64_MAX : m.available;
 }
 
 /* One errno into one status, one log line and one sentence. */

@@ -32,7 +32,7 @@ enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t
 enum status segment_peek(int fd, struct segment_header *out);
 /* New descriptor of the same memory opened O_RDONLY: cannot be mapped writable. -errno on failure. */
 int segment_readonly_fd(int fd);
-/* Bytes that can be allocated without swapping; UINT64_MAX when the kernel does not say. */
+/* Bytes that can be allocated without swapping, and within our control groups; UINT64_MAX when the kernel does not say. */
 uint64_t segment_memory_available(void);
 void segment_close(struct segment *); /* NULL or SEGMENT_NONE is fine */
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define OUT_BYTES (4u << 20)            /* of one write */
+#define WARM_CHUNKS 64u                 /* populated between two looks at the memory */
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node when chunks are staged */
 
 _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names every file");
@@ -37,6 +38,7 @@ struct area {
 struct snapshot {
 	const struct memory *m;
 	struct workers *workers;
+	uint64_t (*available)(void);
 	int fd;
 	bool active;
 	pthread_t thread;
@@ -62,13 +64,14 @@ struct snapshot {
 
 /* --- life */
 
-enum status snapshot_new(struct snapshot **out, const struct memory *m, struct workers *workers)
+enum status snapshot_new(struct snapshot **out, const struct memory *m, struct workers *workers, uint64_t (*available)(void))
 {
 	struct snapshot *s = calloc(1, sizeof(*s));
 	if (!s)
 		return ST_NO_MEMORY;
 	s->m = m;
 	s->workers = workers;
+	s->available = available;
 	s->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (s->fd < 0) {
 		log_error("eventfd: %s", strerror(errno));
@@ -318,22 +321,33 @@ static enum status write_files(struct snapshot *s)
 	return st;
 }
 
+static bool warm_chunk(const struct snapshot *s, const struct area *a, uint32_t c)
+{
+	if (atomic_load_explicit(&s->stop, memory_order_relaxed))
+		return false;
+	if (atomic_load(&a->chunk[c]) != CHUNK_PENDING)
+		return true;
+	/* fails without memory, or on a kernel before 5.14 */
+	return madvise(a->staging + (uint64_t)c * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_POPULATE_WRITE) == 0;
+}
+
 /* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for them here,
- * where nobody waits. */
+ * where nobody waits. Others take memory meanwhile, perhaps for the same reason: so we look again and again. */
 static void warm_staging(struct snapshot *s)
 {
+	const uint64_t batch = (uint64_t)WARM_CHUNKS * SNAPSHOT_CHUNK;
 	uint64_t bytes = 0;
+	uint32_t n = 0;
 	for (uint32_t i = 0; i < s->n_areas; i++)
 		bytes += s->area[i].bytes;
-	if (bytes + MEMORY_MARGIN > segment_memory_available())
+	if (bytes + MEMORY_MARGIN > s->available())
 		return;
 	for (uint32_t i = 0; i < s->n_areas; i++)
 		for (uint32_t c = 0; c < s->area[i].n_chunks && s->area[i].staging; c++) {
-			if (atomic_load_explicit(&s->stop, memory_order_relaxed))
+			if (++n % WARM_CHUNKS == 0 && batch + MEMORY_MARGIN > s->available())
 				return;
-			if (atomic_load(&s->area[i].chunk[c]) == CHUNK_PENDING &&
-			    madvise(s->area[i].staging + (uint64_t)c * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_POPULATE_WRITE) < 0)
-				return; /* no memory, or a kernel before 5.14 */
+			if (!warm_chunk(s, &s->area[i], c))
+				return;
 			atomic_store(&s->area[i].n_warm, c + 1);
 		}
 }
@@ -502,7 +516,7 @@ void snapshot_protect(struct snapshot *s, enum segment_role role)
 	uint64_t bytes = a ? pending_bytes(a, 0) : 0, missing = a ? pending_bytes(a, atomic_load(&a->n_warm)) : 0;
 	if (!bytes)
 		return;
-	if (a->staging && (!missing || missing + MEMORY_MARGIN < segment_memory_available()))
+	if (a->staging && (!missing || missing + MEMORY_MARGIN < s->available()))
 		workers_run(s->workers, stage_chunk, a, a->n_chunks, false);
 	else
 		log_job(s->m->plan->job_id, LOG_INFO, "CheckpointWaits",

@@ -24,8 +24,9 @@
 
 struct snapshot;
 
-/* All borrowed until snapshot_free. ST_NO_MEMORY, ST_IO_ERROR. */
-enum status snapshot_new(struct snapshot **out, const struct memory *, struct workers *);
+/* Memory and workers are borrowed until snapshot_free. `available` says how many bytes of memory can be had now
+ * (segment_memory_available); any thread. ST_NO_MEMORY, ST_IO_ERROR. */
+enum status snapshot_new(struct snapshot **out, const struct memory *, struct workers *, uint64_t (*available)(void));
 void snapshot_free(struct snapshot *); /* stops a writer; NULL is fine */
 
 /* Starts writing into the directory `path`, which is made and must not exist. ST_SLOT_BUSY: one is under way. */

@@ -1,6 +1,6 @@
 #include "host/conf.h"
 
-#include "host/machine.h"
+#include "base/machine.h"
 #include "text/yaml_table.h"
 
 #include <ctype.h>

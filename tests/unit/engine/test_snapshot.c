@@ -2,6 +2,7 @@
 #include "rig.h"
 
 #include "base/log.h"
+#include "engine/segment.h"
 #include "engine/snapshot.h"
 #include "engine/snapshot_files.h"
 #include "store/checkpoint.h"
@@ -219,7 +220,7 @@ START_TEST(protected_memory_may_be_written)
 	for (int i = 0; i < rig.n_segments; i++)
 		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
-	ck_assert_int_eq(snapshot_new(&s, &m, w), ST_OK);
+	ck_assert_int_eq(snapshot_new(&s, &m, w, segment_memory_available), ST_OK);
 	static const enum segment_role roles[] = { SEG_STATE1, SEG_STATE0, SEG_PARAMS, SEG_MASTER, SEG_ACCUM1 };
 	for (int i = 0; i < 5; i++)
 		memset(rig_data(&rig, roles[i], 0), 0x40 + i, rig_bytes(&rig, roles[i], 0));
@@ -257,6 +258,42 @@ START_TEST(protected_memory_may_be_written)
 		safetensors_free(t);
 		close(fd);
 	}
+	snapshot_free(s);
+	workers_free(w);
+	memory_fini(&m);
+	rig_close(&rig);
+}
+END_TEST
+
+static _Atomic int n_looks;
+
+/* Others take it all after the first look. */
+static uint64_t soon_gone(void)
+{
+	return ++n_looks <= 1 ? UINT64_MAX : 0;
+}
+
+START_TEST(copies_leave_memory_that_others_need)
+{
+	struct rig_config c = rig_small();
+	c.tensor[0].shape[0] = c.tensor[4].shape[0] = 57 * 6300; /* 45 MiB of f32, and as much for each state: three looks, if it went on */
+	c.optim = adamw;
+	rig_open(&rig, &c);
+	struct memory m = MEMORY_NONE;
+	struct workers *w;
+	struct snapshot *s;
+	struct engine_file files[ENGINE_FILES];
+	struct engine_dir made;
+	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	for (int i = 0; i < rig.n_segments; i++)
+		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	ck_assert_uint_gt(rig_bytes(&rig, SEG_PARAMS, 0) + 2 * rig_bytes(&rig, SEG_STATE0, 0), UINT64_C(128) << 20);
+	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
+	ck_assert_int_eq(snapshot_new(&s, &m, w, soon_gone), ST_OK);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, false, why, sizeof why), ST_OK);
+	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
+	ck_assert_msg(!snapshot_end(s, files, &made, why, sizeof why), "%s", why);
+	ck_assert_int_eq(n_looks, 2); /* before, and after 64 chunks: there it stopped */
 	snapshot_free(s);
 	workers_free(w);
 	memory_fini(&m);
@@ -374,5 +411,6 @@ int main(void)
 	tcase_add_loop_test(c, damaged_files_are_refused, 0, 5);
 	tcase_add_loop_test(c, another_model_is_refused, 0, 5);
 	tcase_add_test(c, a_disk_that_fails_stops_no_training);
+	tcase_add_test(c, copies_leave_memory_that_others_need);
 	return suite_run(s);
 }

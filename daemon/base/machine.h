@@ -1,6 +1,6 @@
 /* How much memory this process may count on: the machine's, or less where a control group (cgroup v2) says so. */
-#ifndef GACC_HOST_MACHINE_H
-#define GACC_HOST_MACHINE_H
+#ifndef GACC_BASE_MACHINE_H
+#define GACC_BASE_MACHINE_H
 
 #include "proto/status.h"
 

@@ -1,4 +1,4 @@
-#include "host/machine.h"
+#include "base/machine.h"
 
 #include "base/log.h"
 
