@@ -2,8 +2,8 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
-#include "control/queue.h"
 #include "base/machine.h"
+#include "control/queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
