@@ -1,5 +1,4 @@
 /* gaccctl with the answers of a gaccd that is a script (-Wl,--wrap): another version of it, or one with other users. */
-#include <check.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include "cli/bench_size.h"
 #include "cli/command.h"
 #include "cli/output.h"
+#include "support/suite.h"
 
 #define ODD "a\x1b[2Jb"
 #define ODD_SHOWN "a\\x1b[2Jb"
@@ -191,8 +191,6 @@ int main(void)
 {
 	Suite *suite = suite_create("gaccctl and answers");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, what_changes_elsewhere_is_not_news);
@@ -201,9 +199,5 @@ int main(void)
 	tcase_add_test(tc, values_of_keys_are_only_shown);
 	tcase_add_test(tc, the_head_of_bench_is_only_shown);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,4 @@
 /* gaccctl without a daemon: its command line, its help, its tables, its errors. */
-#include <check.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/view.h"
+#include "support/suite.h"
 
 static struct invocation inv;
 static char *out, *err;
@@ -514,8 +514,6 @@ int main(void)
 {
 	Suite *suite = suite_create("gaccctl");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, options_and_operands);
@@ -543,9 +541,5 @@ int main(void)
 	tcase_add_test(tc, states_by_name);
 	tcase_add_test(tc, sizes_and_ages);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,4 @@
 /* Messages as JSON, and jobs as the public struct. */
-#include <check.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "lib/job_info.h"
 #include "lib/json.h"
 #include "proto/bytes.h"
+#include "support/suite.h"
 
 static json_t *as_json(const ProtobufCMessage *m)
 {
@@ -184,8 +184,6 @@ int main(void)
 {
 	Suite *suite = suite_create("client json");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tc, every_kind_of_field);
 	tcase_add_test(tc, the_upper_half_of_64_bits);
@@ -194,9 +192,5 @@ int main(void)
 	tcase_add_test(tc, a_job_as_struct);
 	tcase_add_test(tc, an_empty_job_has_no_null);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

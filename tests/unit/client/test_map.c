@@ -1,5 +1,4 @@
 /* Mapping memory over an attach socket whose other end is this test. */
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
+#include "support/suite.h"
 
 #define PAGE 4096
 #define N_SEGMENTS 4
@@ -316,8 +316,6 @@ int main(void)
 {
 	Suite *suite = suite_create("client map");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, maps_and_shares);
@@ -326,9 +324,5 @@ int main(void)
 	tcase_add_loop_test(tc, believes_no_lie, 0, N_LIES);
 	tcase_add_test(tc, nobody_listens);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,4 @@
 /* The rank processes of `gaccctl run` and their log files. This program is also what is executed for a rank. */
-#include <check.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "cli/follow.h"
 #include "cli/ranks.h"
+#include "support/suite.h"
 
 static char dir[] = "/tmp/gacc-ranks-XXXXXX";
 static struct ranks ranks;
@@ -270,10 +270,8 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-	SRunner *runner;
 	Suite *suite;
 	TCase *tc;
-	int failed;
 
 	if (argc > 1 && !strcmp(argv[1], "--exec-rank"))
 		return exec_rank(argc, argv);
@@ -290,9 +288,5 @@ int main(int argc, char **argv)
 	tcase_add_test(tc, tails_of_large_files);
 	tcase_add_test(tc, lists_of_ranks);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

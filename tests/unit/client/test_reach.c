@@ -1,5 +1,4 @@
 /* What libgacc says and does when gaccd cannot be reached: connect() and the calls are a script (-Wl,--wrap). */
-#include <check.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "gacc/gacc_admin.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
+#include "support/suite.h"
 
 #define ENDPOINT "unix:/nonexistent/gaccd.sock"
 
@@ -165,8 +165,6 @@ int main(void)
 {
 	Suite *suite = suite_create("client reach");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, names_the_cause, 0, sizeof(cases) / sizeof(cases[0]));
@@ -175,9 +173,5 @@ int main(void)
 	tcase_add_test(tc, a_watch_waits_for_who_has_answered);
 	tcase_add_loop_test(tc, no_job_no_cancelled, 0, sizeof(ends) / sizeof(ends[0]));
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -1,5 +1,4 @@
 /* Asynchronous pushes, with push_attempt replaced (-Wl,--wrap) by a script. */
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 
 #include "lib/channel.h"
 #include "lib/internal.h"
+#include "support/suite.h"
 
 enum status __wrap_push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 
@@ -227,8 +227,6 @@ int main(void)
 {
 	Suite *suite = suite_create("client sender");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, in_order_on_its_own_thread);
@@ -241,9 +239,5 @@ int main(void)
 	tcase_add_test(tc, a_refusal_asks_the_daemon);
 	tcase_add_test(tc, ends_with_pushes_queued);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -2,13 +2,13 @@
 
 #include <gacc/v1/common.pb-c.h>
 
-#include <check.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gacc/gacc_admin.h"
+#include "support/suite.h"
 
 static char why[512];
 
@@ -361,9 +361,5 @@ int main(void)
 	tcase_add_loop_test(c, every_enum_value_has_its_name, 0, sizeof(enums) / sizeof(*enums));
 	tcase_add_loop_test(c, mistakes_are_named_with_their_place, 0, sizeof(wrong) / sizeof(*wrong));
 	tcase_add_test(c, a_spec_is_changed_key_by_key);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

@@ -1,5 +1,4 @@
 /* Job files made from what the library knows: the JSON Schema of its table, and a job's specification as a file again. */
-#include <check.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "gacc/gacc_admin.h"
 #include "lib/spec.h"
 #include "text/yaml_table.h"
+#include "support/suite.h"
 
 static Gacc__V1__JobSpec *parse(const char *text)
 {
@@ -167,8 +167,6 @@ int main(void)
 {
 	Suite *suite = suite_create("spec_text");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(tc, a_file_made_from_a_job_gives_the_same_job, 0, sizeof(files) / sizeof(*files));
 	tcase_add_loop_test(tc, a_manifest_gives_the_saved_job_without_its_tensors, 0, 4);
@@ -176,9 +174,5 @@ int main(void)
 	tcase_add_test(tc, the_schema_has_every_key_and_no_other);
 	tcase_add_test(tc, the_schema_knows_types_ranges_and_defaults);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

@@ -1,5 +1,4 @@
 /* What libgacc decides without a daemon: who this process is, what it owes, when a call is repeated. */
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "lib/failure.h"
 #include "lib/internal.h"
 #include "lib/window.h"
+#include "support/suite.h"
 
 /* --- identity */
 
@@ -344,8 +344,6 @@ int main(void)
 {
 	Suite *suite = suite_create("client state");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(tc, identity, 0, sizeof(identities) / sizeof(identities[0]));
 	tcase_add_test(tc, identity_job);
@@ -365,9 +363,5 @@ int main(void)
 	tcase_add_test(tc, a_forked_child_keeps_off);
 	tcase_add_test(tc, params_gather_any_piece);
 	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

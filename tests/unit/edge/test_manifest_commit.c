@@ -1,7 +1,7 @@
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
+#include "support/suite.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,9 +114,5 @@ int main(void)
 	tcase_add_test(c, an_outcome_goes_through_a_manifest);
 	tcase_add_test(c, senseless_outcomes_are_none);
 	tcase_add_test(c, updates_go_through_a_manifest);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

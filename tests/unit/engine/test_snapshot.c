@@ -203,6 +203,14 @@ START_TEST(a_checkpoint_holds_the_state_of_its_command)
 }
 END_TEST
 
+/* The rig's memory, mapped once more. */
+static void take_memory(struct memory *m)
+{
+	ck_assert_int_eq(memory_take(m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	for (int i = 0; i < rig.n_segments; i++)
+		ck_assert_int_eq(memory_take(m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+}
+
 /* The memory is overwritten as soon as it is protected, wherever the writer is. */
 START_TEST(protected_memory_may_be_written)
 {
@@ -216,9 +224,7 @@ START_TEST(protected_memory_may_be_written)
 	struct snapshot *s;
 	struct engine_file files[ENGINE_FILES];
 	struct engine_dir made;
-	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
-	for (int i = 0; i < rig.n_segments; i++)
-		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	take_memory(&m);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	ck_assert_int_eq(snapshot_new(&s, &m, w, segment_memory_available), ST_OK);
 	static const enum segment_role roles[] = { SEG_STATE1, SEG_STATE0, SEG_PARAMS, SEG_MASTER, SEG_ACCUM1 };
@@ -284,9 +290,7 @@ START_TEST(copies_leave_memory_that_others_need)
 	struct snapshot *s;
 	struct engine_file files[ENGINE_FILES];
 	struct engine_dir made;
-	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
-	for (int i = 0; i < rig.n_segments; i++)
-		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	take_memory(&m);
 	ck_assert_uint_gt(rig_bytes(&rig, SEG_PARAMS, 0) + 2 * rig_bytes(&rig, SEG_STATE0, 0), UINT64_C(128) << 20);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	ck_assert_int_eq(snapshot_new(&s, &m, w, soon_gone), ST_OK);

@@ -1,7 +1,7 @@
 /* The reader of IDX files, on files made here: whole, damaged in every way that its checks name, cut at every byte. */
 #include "idx.h"
+#include "support/suite.h"
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,9 +211,5 @@ int main(void)
 	tcase_add_test(c, refuses_every_cut);
 	tcase_add_test(c, refuses_a_damaged_gzip_stream);
 	suite_add_tcase(s, c);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

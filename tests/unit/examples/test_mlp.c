@@ -2,8 +2,8 @@
  * f32 and f64. */
 #include "mlp_model.h"
 #include "params_file.h"
+#include "support/suite.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,9 +206,5 @@ int main(void)
 	tcase_add_test(c, a_parameter_file_comes_back);
 	tcase_add_test(c, a_parameter_file_is_safetensors);
 	suite_add_tcase(s, c);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

@@ -1,7 +1,7 @@
 /* Each sample of an epoch is dealt exactly once, whatever the shape, and by nothing but the arguments. */
 #include "sampler.h"
+#include "support/suite.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,9 +146,5 @@ int main(void)
 	tcase_add_test(c, seed_and_epoch_change_the_order);
 	tcase_add_test(c, a_new_size_deals_as_a_sampler_of_that_size);
 	suite_add_tcase(s, c);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

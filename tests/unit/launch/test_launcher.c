@@ -5,8 +5,8 @@
 #include "launch/state.h"
 
 #include "base/log.h"
+#include "support/suite.h"
 
-#include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,9 +274,5 @@ int main(void)
 	tcase_add_test(c, a_stranger_with_an_old_pid_lives);
 	tcase_add_test(c, last_lines);
 	tcase_add_test(c, a_long_line_is_cut_between_characters);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(s);
 }

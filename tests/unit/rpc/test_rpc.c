@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <grpc/status.h>
 #include "rpc_calls.h"
+#include "support/suite.h"
 
 START_TEST(unary)
 {
@@ -390,9 +391,5 @@ int main(void)
 	tcase_add_test(tc, next_times_out_and_goes_on);
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

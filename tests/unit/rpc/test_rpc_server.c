@@ -11,6 +11,7 @@
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "grpc/reflection/v1alpha/reflection.pb-c.h"
 #include "rpc_calls.h"
+#include "support/suite.h"
 
 /* One user has half of them at most. */
 START_TEST(limit_of_calls)
@@ -593,9 +594,5 @@ int main(void)
 	tcase_add_test(tc, channel_options_are_checked);
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }
