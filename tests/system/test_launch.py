@@ -1,4 +1,4 @@
-"""launch: daemon. Ranks that gaccd starts: what they are given, how they end, who outlives whom, and whose turn it is."""
+"""launch: daemon. Ranks that gaccd starts: what they are given, how they end, and who outlives whom."""
 import json
 import os
 import pathlib
@@ -11,52 +11,12 @@ import time
 import pytest
 
 from harness import Daemon, GaccError, alive, build_dir, parent_and_state, wait_until
+from launching import gate, launched, log_of, open_gate, shell, wait_pids, wait_state
 from test_examples import linear_in_numpy, parameters
 
 LINEAR = str(build_dir() / "bin/linear")
-SPEC = {"name": "linear", "ranks": 2, "micro_size": 4, "steps": 40, "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}
-GIB = 1 << 30
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have a second user")
 WAIT_FOR = 'while [ ! -e "$GATE/{0}" ]; do sleep 0.02; done; '
-
-
-def launched(*command, ranks=2, environment=None, max_restarts=0, grace_ms=500, **spec):
-    variables = [{"key": k, "value": str(v)} for k, v in (environment or {}).items()]
-    return {**SPEC, "ranks": ranks, **spec, "launch": "daemon",
-            "launch_command": {"command": [str(c) for c in command], "environment": variables, "max_restarts": max_restarts,
-                               "grace_ms": grace_ms}}
-
-
-def shell(daemon, script, *arguments, environment=None, **more):
-    """Ranks that run a shell script; $GATE is a folder of the test's own."""
-    return launched("sh", "-c", script, "sh", *arguments, environment={"GATE": gate(daemon), "GACC_TEST": daemon.dir, **(environment or {})}, **more)
-
-
-def gate(daemon):
-    path = daemon.dir / "gate"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-def open_gate(daemon, name="go"):
-    (gate(daemon) / name).touch()
-
-
-def wait_state(daemon, job, *states, timeout=15):
-    wait_until(lambda: f"{states}; it is {daemon.get_job(job)}\n{daemon.log()}", lambda: daemon.state(job) in states, timeout)
-    return daemon.get_job(job)
-
-
-def wait_pids(daemon, job, ranks=2):
-    """Of the ranks, when all run and have files open as they should."""
-    def all_there():
-        pids = [r.pid for r in daemon.get_job(job).ranks]
-        return pids if len(pids) == ranks and all(p and alive(p) for p in pids) else None
-    return wait_until("the ranks' processes", all_there)
-
-
-def log_of(daemon, job, rank):
-    return pathlib.Path(daemon.get_job(job).log_dir, f"worker_{rank}.log").read_text()
 
 
 @pytest.fixture
@@ -521,83 +481,3 @@ def test_how_ranks_ended_is_known_after_a_restart_of_gaccd(no_launcher_left, res
         assert j.log_dir == was.log_dir
         d.stop()
         d.start()
-
-
-# ---- whose turn it is ----
-
-
-def reserve(bytes_, **more):
-    return launched("sleep", 1000, ranks=1, host_memory=bytes_, **more)
-
-
-@pytest.fixture
-def small_node(request):
-    with Daemon(conf={"limits.host_memory": "4GiB"}) as d:
-        yield d
-        for job in d.client.jobs.List().jobs:
-            d.cancel(job.id)
-        wait_until("the launchers' end", lambda: not d.launchers())
-
-
-def available_gib():
-    text = pathlib.Path("/proc/meminfo").read_text()
-    return int(re.search(r"MemAvailable: +(\d+)", text)[1]) / (1 << 20)
-
-
-needs_memory = pytest.mark.skipif(available_gib() < 5, reason="needs a machine with 5 GiB to reserve")
-
-
-@needs_memory
-def test_jobs_wait_for_memory_in_order(small_node):
-    d = small_node
-    first = d.submit(reserve(3 * GIB))
-    wait_until("its rank", lambda: d.get_job(first).ranks[0].pid)
-    big, small, third = d.submit(reserve(2 * GIB)), d.submit(reserve(GIB)), d.submit(reserve(GIB))
-    wait_until("it passes", lambda: d.state(small) == "STARTING")
-    j = wait_until("its reason", lambda: (j := d.get_job(big)).reason and j)
-    assert (j.queue_position, d.state(big)) == (1, "PENDING")
-    assert "needs 2.0 GiB, 0 B of limits.host_memory" in j.reason and j.reason.endswith("; 0 jobs before it")
-    assert wait_until("its place", lambda: d.get_job(third).queue_position) == 2
-    with pytest.raises(GaccError) as e:  # and not by the back door
-        d.client.gradient.Attach(job=str(big), rank=0, world_size=1, nonce=os.urandom(16), protocol_min=1, protocol_max=1)
-    assert e.value.reason == "NOT_READY" and "waits in the queue" in e.value.text
-    d.cancel(first)
-    wait_until("its turn", lambda: d.state(big) == "STARTING")
-    wait_until("its turn", lambda: d.state(third) == "STARTING")
-    assert d.get_job(big).queue_position == 0
-
-
-@needs_memory
-def test_what_may_not_wait_is_refused_with_the_numbers(small_node):
-    d = small_node
-    first = d.submit(reserve(3 * GIB))
-    external = {**SPEC, "host_memory": 2 * GIB}
-    with pytest.raises(GaccError) as e:
-        d.submit(external)
-    assert e.value.reason == "RESOURCE_EXHAUSTED"
-    assert "needs 2.0 GiB, 1.0 GiB of limits.host_memory (4.0 GiB) are free; in use: root 3.0 GiB (1 job)" in e.value.text
-    for spec in (reserve(5 * GIB), {**SPEC, "host_memory": 5 * GIB}):
-        with pytest.raises(GaccError) as e:
-            d.submit(spec)
-        assert "needs 5.0 GiB and can never run here: limits.host_memory is 4.0 GiB" in e.value.text
-    with pytest.raises(GaccError) as e:  # the same for tensors: 3 GiB of parameters, twice that for slots, ...
-        d.submit({**SPEC, "tensors": [{"name": "w", "dtype": "f32", "shape": [3 << 28]}]})
-    assert "can never run here" in e.value.text
-    assert len(d.client.jobs.List(all=True).jobs) == 1  # nothing was written
-    d.cancel(first)
-    d.cancel(d.submit(external))
-
-
-@needs_memory
-def test_the_queue_outlives_gaccd(request):
-    with Daemon(supervise=True, conf={"limits.host_memory": "4GiB"}) as d:
-        first, second = d.submit(reserve(3 * GIB)), d.submit(reserve(2 * GIB))
-        pid = wait_until("its rank", lambda: d.get_job(first).ranks[0].pid)
-        d.kill_gaccd()
-        d.wait_ready()
-        assert d.state(first) == "STARTING" and alive(pid)
-        assert wait_until("its place", lambda: d.get_job(second).queue_position) == 1
-        d.cancel(first)
-        wait_until("its turn", lambda: d.state(second) == "STARTING")
-        d.cancel(second)
-        wait_until("the launchers' end", lambda: not d.launchers())
