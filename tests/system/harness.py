@@ -220,6 +220,12 @@ class Daemon:
         pids = {int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))}
         return [p for p in pids if parent_and_state(p)[0] not in pids]  # a rank looks like its launcher until it executes
 
+    def trainers(self):
+        """campaign_trainer processes. A child of one is none: LeakSanitizer looks at a trainer from a process that shares its memory,
+        and waits for ever if that is killed."""
+        found = [p for p in self.processes() if command_line(p).split(b"\0")[0].endswith(b"/campaign_trainer")]
+        return [p for p in found if parent_and_state(p)[0] not in found]
+
     def processes(self):
         """All that live with our folder in their environment or their arguments, as a launcher does; engines have neither."""
         mark, found = f"GACC_TEST={self.dir}".encode(), []
@@ -232,6 +238,10 @@ class Daemon:
             if ours and alive(int(pid)):
                 found.append(int(pid))
         return found
+
+    def describe_processes(self):
+        """"1 (0, S) gaccd --config ...; 2 (1, S) ..." with each one's parent and state."""
+        return "; ".join(f"{p} {parent_and_state(p)} {command_line(p).replace(bytes(1), b' ').decode(errors='replace')[:200]}" for p in self.processes())
 
     # -- the log --
 

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, alive, build_dir, command_line, wait_until
+from harness import Daemon, GaccError, alive, build_dir, wait_until
 
 RANKS, MICRO_SIZE = 8, 16
 KILLS = int(os.environ.get("GACC_KILLS", "320"))
@@ -99,8 +99,7 @@ class Campaign:
 
     def victims(self):
         """kind -> pids, from /proc: nobody who could be dead is asked."""
-        trainers = [p for p in self.daemon.processes() if b"campaign_trainer" in command_line(p).split(b"\0")[0]]
-        return {"trainer": trainers, "engine": self.daemon.engine_pids(), "gaccd": [p for p in [self.daemon.pid] if p],
+        return {"trainer": self.daemon.trainers(), "engine": self.daemon.engine_pids(), "gaccd": [p for p in [self.daemon.pid] if p],
                 "launcher": self.daemon.launchers()}
 
     def kill(self, kind, found):

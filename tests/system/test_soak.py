@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, build_dir, command_line, wait_until
+from harness import Daemon, build_dir, wait_until
 from test_campaign import LOUD
 
 SECONDS = float(os.environ.get("GACC_SOAK_S", "45"))
@@ -66,8 +66,7 @@ class Soak:
                 self.running.remove(job)
 
     def kill_somebody(self):
-        pids = [p for p in self.daemon.processes() if any(mark in command_line(p).split(b"\0")[:2]
-                for mark in (b"--engine", str(build_dir() / "bin/campaign_trainer").encode()))]
+        pids = self.daemon.trainers() + self.daemon.engine_pids()
         if pids:
             try:
                 os.kill(self.rng.choice(pids), signal.SIGKILL)
@@ -81,7 +80,7 @@ class Soak:
             self.reap()
             time.sleep(0.05)
         wait_until("the jobs' memory to be given back", lambda: self.daemon.client.node.GetNode().host_bytes_used == 0, 90)
-        wait_until("engines, launchers and ranks to end", lambda: len(self.daemon.processes()) == 2, 30)
+        wait_until(lambda: "engines, launchers and ranks to end; there are " + self.daemon.describe_processes(), lambda: len(self.daemon.processes()) == 2, 30)
         both = {"gaccd": self.daemon.pid, "supervisor": self.daemon.supervisor_pid}
         self.samples.append((time.monotonic(), {name: private_bytes(pid) for name, pid in both.items()}))
         self.idle_fds.append({name: descriptors(pid) for name, pid in both.items()})
