@@ -76,6 +76,17 @@ void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, i
 		w->deadline_ns = deadline(timeout_ns, now);
 }
 
+uint32_t rank_counted_in(const struct job *j, const struct rank *r, uint64_t window)
+{
+	const struct past_window *p = past_find(j, window);
+	uint32_t n = 0, size = j->spec->max_micro_size;
+	if (window == j->mirror.r.window)
+		return j->mirror.rank[r->rank].counted;
+	for (uint32_t m = 0; p && m < size; m++)
+		n += control_bit(p->counted, size, r->rank, m);
+	return n;
+}
+
 void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
 {
 	if (!call_in_window(j, call, k))
@@ -88,12 +99,14 @@ void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64
 	}
 	if (window < j->mirror.r.window || j->mirror.rank[k->rank].flushed || j->mirror.r.phase != WINDOW_OPEN) {
 		struct reply rep = { .kind = REPLY_FLUSH };
-		rep.flush.counted = window == j->mirror.r.window ? j->mirror.rank[k->rank].counted : 0;
+		rep.flush.counted = rank_counted_in(j, r, window);
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return;
 	}
-	if (!waiter_add(j, call, WAIT_FLUSH, k->rank))
+	struct waiter *w = waiter_add(j, call, WAIT_FLUSH, k->rank);
+	if (!w)
 		return;
+	w->window = window;
 	r->flush_wanted = true;
 	job_reconcile(j, now);
 }

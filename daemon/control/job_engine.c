@@ -314,7 +314,7 @@ static void answer_waiter(struct job *j, struct rank *r, struct waiter *w, enum 
 {
 	struct reply rep = { .kind = w->kind == WAIT_FLUSH ? REPLY_FLUSH : REPLY_EMPTY };
 	if (w->kind == WAIT_FLUSH)
-		rep.flush.counted = j->mirror.rank[r->rank].counted;
+		rep.flush.counted = rank_counted_in(j, r, w->window);
 	if (st)
 		reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->rank, why);
 	else
@@ -353,7 +353,8 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	}
 	if (!must_leave)
 		r->flush_wanted = r->leave_wanted = false;
-	answer_waiters(j, r, !must_leave, a->status, a->text);
+	bool closed = a->status == ST_WINDOW_CLOSED; /* before it: the rank owes nothing any more */
+	answer_waiters(j, r, !must_leave, closed ? ST_OK : (enum status)a->status, a->text);
 	if (must_leave)
 		job_reconcile(j, now);
 	job_report(j, now);

@@ -134,6 +134,8 @@ bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
 bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
 uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
 uint32_t rank_count_voided(const struct job *, const struct rank *);
+/* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
+uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
 uint32_t rank_first_voided(const struct job *, const struct rank *); /* lowest void micro-batch; micro_size: none */
 bool rank_owes(const struct job *, const struct rank *);
 /* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing; own rank: none. */

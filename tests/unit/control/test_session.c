@@ -170,6 +170,8 @@ START_TEST(a_flush_waits_for_pushes)
 	ck_assert(replied[1] && !reply_to[1].status && reply_to[1].flush.counted == 1);
 	push(2, 1, 0);
 	expect(2, ST_FLUSHED, 0);
+	job_flush(job, 3, &key, 0, now);
+	ck_assert(replied[3] && !reply_to[3].status && reply_to[3].flush.counted == 1);
 }
 END_TEST
 
@@ -182,6 +184,34 @@ START_TEST(a_flush_of_a_window_that_is_over_is_answered)
 	record.r.window = 1;
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
 	ck_assert(replied[0] && !reply_to[0].status);
+}
+END_TEST
+
+/* The answer says what the rank has in that window, not in the one that is open by now. */
+START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
+{
+	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 }, commit = go;
+	commit.want = WANT_COMMIT;
+	commit.commit = (struct commit){ .epoch = 1, .term = 1, .attempt = 1, .next_micro_size = 4 };
+	for (uint32_t m = 0; m < 2; m++) {
+		push(m, m, 0);
+		answer(ENGINE_ADD, COUNTED);
+	}
+	job_flush(job, 2, &key, 0, now);
+	struct engine_answer late = { .op = ENGINE_FLUSH, .id = sent[n_sent - 1].id, .status = ST_WINDOW_CLOSED };
+	job_on_order(job, &go, now);
+	struct engine_answer vote = { .op = ENGINE_GO, .id = sent[n_sent - 1].id, .attempt = 1 };
+	job_on_answer(job, &vote, now);
+	if (_i) /* the engine has heard of the flush behind GO; else not at all */
+		job_on_answer(job, &late, now);
+	ck_assert_int_eq(replied[2], _i);
+	job_on_order(job, &commit, now);
+	answer(ENGINE_COMMIT, 0);
+	ck_assert(replied[2] && !reply_to[2].status);
+	ck_assert_uint_eq(reply_to[2].flush.counted, 2);
+	job_flush(job, 3, &key, 0, now);
+	ck_assert(replied[3] && !reply_to[3].status);
+	ck_assert_uint_eq(reply_to[3].flush.counted, 2);
 }
 END_TEST
 
@@ -210,6 +240,7 @@ int main(void)
 	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
+	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	return suite_run(s);
 }
