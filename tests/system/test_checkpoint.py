@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from harness import Daemon, GaccError, Rank, to_bf16, wait_until
+from launching import launched
 from saving_job import COMPLETE, FAILED, OPTIMIZERS, SHAPES, Job, gradients, read_safetensors, start_big
 
 
@@ -148,6 +149,25 @@ def test_a_new_specification_wins_over_the_updates(d):
     d.allow += ["AllocationFailed job=", " Ended job="]
     refused(d, "INVALID_SPEC", "micro_size is 3, must be 1..2", name="b", restore_from=path, max_micro_size=2)
     job.leave()
+
+
+def test_values_of_a_job_change_only_when_it_is_known_where_it_begins():
+    with Daemon(conf={"limits.jobs_per_user": 1}) as d:
+        job = Job(d)
+        job.step(2)
+        waits = d.submit(launched("sleep", 1000, ranks=2, micro_size=2, steps=0, optimizer=OPTIMIZERS["adamw"], restore_from=job.save().path))
+        def update():
+            return d.client.jobs.Update(job=str(waits), values=d.client.types.JobValues(lr=0.5)).window
+        with pytest.raises(GaccError) as e:
+            update()
+        assert (e.value.code, e.value.reason) == ("FAILED_PRECONDITION", "NOT_READY")
+        assert f"job {waits} has not read its checkpoint yet" in e.value.text and not d.get_job(waits).updates
+        d.cancel(job.id)
+        job.leave()
+        wait_until("its turn", lambda: d.get_job(waits).window == 2)
+        assert update() == 3
+        d.cancel(waits)
+        wait_until("the launcher's end", lambda: not d.launchers())
 
 
 def test_a_boundary_is_saved_without_the_open_window(d):
