@@ -228,8 +228,7 @@ static enum status open_store(struct daemon *d)
 		st = FAILPOINT_ERROR(coord_term_after);
 	if (!st)
 		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
-	struct history_limits limits = { .windows = d->conf->history.windows, .events = d->conf->history.events,
-					 .jobs = d->conf->history.jobs };
+	struct history_limits limits = { .windows = d->conf->history.windows, .events = d->conf->history.events };
 	snprintf(path, sizeof path, "%s/history.db", d->conf->state_dir);
 	if (!st)
 		st = history_open(path, &limits, &d->history);

@@ -144,8 +144,10 @@ void live_drop(struct live_job *);
 /* A job that has ended gives back its memory, then all but what is shown of it. */
 void live_end_tick(struct live_job *, struct now);
 void live_shrink_events(struct live_job *);
-/* Of the jobs that are over, more than history.jobs leave memory and journal; one a call. */
+/* Of the jobs that are over, more than history.jobs leave memory, journal and history; one a call. */
 void live_forget_old(struct daemon *);
+/* What the history still has of jobs that the journal does not have. */
+void live_forget_unknown(struct daemon *);
 
 /* ---- live_submit.c ---- */
 /* A new job: durable, then cb. `existed`: this request_id, or this name with the same spec, has a job already. The spec is

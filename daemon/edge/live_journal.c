@@ -160,15 +160,22 @@ static enum status restore_tensors(struct live_job *l, const struct journal_byte
 	return st;
 }
 
+struct restoring {
+	struct daemon *d;
+	bool passed_over; /* a job that cannot be read */
+};
+
 static enum status restore_job(void *arg, const struct journal_job *j)
 {
-	struct daemon *d = arg;
+	struct restoring *r = arg;
+	struct daemon *d = r->d;
 	struct live_job *l = NULL;
 	const char *field;
 	char why[256] = "";
 	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
 	if (st) {
 		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why[0] ? why : status_info(st)->text);
+		r->passed_over = true;
 		return st == ST_NO_MEMORY ? st : ST_OK; /* a job that is passed over loses its memory */
 	}
 	memcpy(l->uuid, j->uuid, 16);
@@ -233,9 +240,12 @@ static void take_up(struct live_job *l)
 
 enum status live_restore(struct daemon *d)
 {
+	struct restoring r = { d, false };
 	enum status st = journal_last_job(d->journal, &d->last_job);
 	if (!st)
-		st = journal_each_job(d->journal, true, restore_job, d);
+		st = journal_each_job(d->journal, true, restore_job, &r);
+	if (!st && !r.passed_over)
+		live_forget_unknown(d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
 		live_history_load(l);

@@ -2,6 +2,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
+#include "control/forget.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -114,26 +115,52 @@ static void on_forgotten(void *arg, enum status st)
 		forget_some(f);
 }
 
+static bool may_be_forgotten(const struct live_job *l)
+{
+	return !l->job && !l->n_holders;
+}
+
+/* NULL: all are remembered. */
+static struct live_job *one_too_many(const struct daemon *d)
+{
+	uint32_t *uid = calloc(d->n_jobs + 1, 2 * sizeof *uid);
+	struct live_job *found = NULL;
+	size_t n = 0, nth;
+	for (uint32_t i = 0; i < d->n_jobs && uid; i++)
+		if (may_be_forgotten(d->job[i]))
+			uid[n++] = d->job[i]->uid;
+	if (n > d->conf->history.jobs) {
+		nth = forget_choose(uid, n, uid + n);
+		for (uint32_t i = 0; !found; i++)
+			if (may_be_forgotten(d->job[i]) && !nth--)
+				found = d->job[i];
+	}
+	free(uid);
+	return found;
+}
+
 void live_forget_old(struct daemon *d)
 {
-	uint64_t over = 0;
-	struct live_job *oldest = NULL;
+	struct live_job *l = d->n_jobs > d->conf->history.jobs ? one_too_many(d) : NULL;
 	uint32_t at = 0;
-	for (uint32_t i = 0; i < d->n_jobs; i++) {
-		struct live_job *l = d->job[i];
-		if (l->job || l->n_holders)
-			continue;
-		over++;
-		if (!oldest) {
-			oldest = l;
-			at = i;
-		}
-	}
-	if (over <= d->conf->history.jobs)
+	if (!l)
 		return;
-	struct forgetting f = { d, oldest->id, oldest->end_window / JOURNAL_FORGET_WINDOWS };
+	while (d->job[at] != l)
+		at++;
+	struct forgetting f = { d, l->id, l->end_window / JOURNAL_FORGET_WINDOWS };
 	memmove(&d->job[at], &d->job[at + 1], (d->n_jobs - at - 1) * sizeof *d->job);
 	d->n_jobs--;
-	live_free(oldest);
+	live_free(l);
+	recorder_forget(d->recorder, f.job);
 	forget_some(f);
+}
+
+void live_forget_unknown(struct daemon *d)
+{
+	uint64_t *id = calloc(d->n_jobs + 1, sizeof *id);
+	for (uint32_t i = 0; i < d->n_jobs && id; i++)
+		id[i] = d->job[i]->id;
+	if (id)
+		history_forget_others(d->history, id, d->n_jobs); /* if it fails, the next start does it */
+	free(id);
 }

@@ -8,7 +8,8 @@
 
 struct item {
 	struct item *next;
-	bool is_event;
+	enum { WINDOW, EVENT, FORGET } kind;
+	uint64_t forgotten;          /* FORGET: this job */
 	struct history_window window;
 	struct history_event event;
 	struct history_micro *micro; /* of the window; owned */
@@ -42,12 +43,15 @@ static void write_batch(struct recorder *r)
 	struct history_window *w = calloc(n + 1, sizeof *w);
 	struct history_event *e = calloc(n + 1, sizeof *e);
 	for (struct item *i = r->batch; i && w && e; i = i->next)
-		if (i->is_event)
+		if (i->kind == EVENT)
 			e[n_events++] = i->event;
-		else
+		else if (i->kind == WINDOW)
 			w[n_windows++] = i->window;
 	if (n_windows + n_events)
 		history_write(r->history, w, n_windows, e, n_events); /* which says what is wrong */
+	for (struct item *i = r->batch; i; i = i->next)
+		if (i->kind == FORGET) /* nothing of the job is put behind it */
+			history_forget(r->history, i->forgotten);
 	free(w);
 	free(e);
 }
@@ -225,11 +229,20 @@ void recorder_put_event(struct recorder *r, const struct history_event *e)
 		r->dropped++;
 		return;
 	}
-	*i = (struct item){ .is_event = true, .event = *e, .bytes = sizeof *i + n };
+	*i = (struct item){ .kind = EVENT, .event = *e, .bytes = sizeof *i + n };
 	char *at = i->text;
 	i->event.reason = append(&at, e->reason);
 	i->event.object = append(&at, e->object);
 	i->event.message = append(&at, e->message);
 	put(r, i);
 	start(r);
+}
+
+void recorder_forget(struct recorder *r, uint64_t job)
+{
+	struct item *i = malloc(sizeof *i);
+	if (!i)
+		return; /* the next start does it */
+	*i = (struct item){ .kind = FORGET, .forgotten = job, .bytes = sizeof *i };
+	put(r, i);
 }

@@ -22,6 +22,7 @@ void recorder_free(struct recorder *);
 /* Copies the window but for its micro-batches: w->micro is malloc'ed and taken. Without memory the window is lost. */
 void recorder_put_window(struct recorder *, const struct history_window *w, struct history_micro *take);
 void recorder_put_event(struct recorder *, const struct history_event *); /* copied */
+void recorder_forget(struct recorder *, uint64_t job); /* of which nothing is put any more */
 void recorder_flush(struct recorder *);
 
 /* Embedded in the caller's own; lives until `done`. */

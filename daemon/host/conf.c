@@ -77,7 +77,7 @@ static const struct yaml_field history_keys[] = {
 	{ .name = "events", .type = YAML_U64, .offset = IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
 	  .doc = "Events that are kept of each job, and of the node." },
 	{ .name = "jobs", .type = YAML_U64, .offset = IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
-	  .doc = "Ended jobs that are remembered: the newest; older ones leave list, journal and history." },
+	  .doc = "Ended jobs that are remembered; the user who has most of them loses his oldest first, out of list, journal and history." },
 	{ .name = NULL }
 };
 

@@ -35,7 +35,7 @@ static const char *const schema_steps[] = {
 	X(JOB, "INSERT INTO jobs VALUES (?1, ?2, ?3)"                                                                  \
 	       " ON CONFLICT DO UPDATE SET events = events + ?2, last = max(last, ?3) RETURNING events")               \
 	X(JOB_EVENTS, "UPDATE jobs SET events = ? WHERE job = ?")                                                      \
-	X(OLDEST_JOB, "SELECT job FROM jobs WHERE job > 0 ORDER BY last DESC LIMIT 1 OFFSET ?")                        \
+	X(NEXT_JOB, "SELECT job FROM jobs WHERE job > ? ORDER BY job LIMIT 1")                                         \
 	X(FORGET_JOB, "DELETE FROM jobs WHERE job = ?")                                                                \
 	X(FORGET_EVENTS, "DELETE FROM events WHERE job = ?")                                                           \
 	X(WINDOW, "INSERT OR REPLACE INTO windows VALUES (?, ?, ?)")                                                   \
@@ -194,21 +194,40 @@ static enum status forget_windows(struct history *h, uint64_t job, int64_t last,
 	return st ? st : sql_run(&h->sql, SQL_OLD_WINDOWS, "ii", (int64_t)job, last);
 }
 
-/* Those that have been silent for longest. */
-static enum status forget_jobs(struct history *h)
+static enum status forget_job(struct history *h, uint64_t job)
 {
-	int64_t job = 1;
-	enum status st = ST_OK;
-	while (!st && job) {
-		st = get_int(h, SQL_OLDEST_JOB, sql_step(&h->sql, SQL_OLDEST_JOB, "i", (int64_t)h->limits.jobs), &job);
-		if (!st && job)
-			st = forget_windows(h, (uint64_t)job, INT64_MAX, INT64_MAX);
-		if (!st && job)
-			st = sql_run(&h->sql, SQL_FORGET_EVENTS, "i", job);
-		if (!st && job)
-			st = sql_run(&h->sql, SQL_FORGET_JOB, "i", job);
-	}
+	enum status st = forget_windows(h, job, INT64_MAX, INT64_MAX);
+	if (!st)
+		st = sql_run(&h->sql, SQL_FORGET_EVENTS, "i", (int64_t)job);
+	return st ? st : sql_run(&h->sql, SQL_FORGET_JOB, "i", (int64_t)job);
+}
+
+/* The first job behind this one; 0: there is none. */
+static enum status next_job(struct history *h, uint64_t job, uint64_t *out)
+{
+	int64_t next;
+	enum status st = get_int(h, SQL_NEXT_JOB, sql_step(&h->sql, SQL_NEXT_JOB, "i", (int64_t)job), &next);
+	if (!st)
+		*out = (uint64_t)next;
 	return st;
+}
+
+static enum status forget_others(struct history *h, const uint64_t *keep, size_t n)
+{
+	uint64_t job = 0;
+	for (enum status st;;) {
+		st = next_job(h, job, &job);
+		if (st || !job)
+			return st;
+		while (n && *keep < job) {
+			keep++;
+			n--;
+		}
+		if (!(n && *keep == job))
+			st = forget_job(h, job);
+		if (st)
+			return st;
+	}
 }
 
 /* Counts n more events of a job; *out is how many there are. */
@@ -260,8 +279,6 @@ static enum status write_all(struct history *h, const struct history_window *w, 
 		st = write_window(h, &w[i]);
 	for (size_t i = 0; i < n_events && !st; i++)
 		st = write_event(h, &e[i]);
-	if (!st)
-		st = forget_jobs(h);
 	return st ? st : sql_run(&h->sql, SQL_COMMIT, "");
 }
 
@@ -277,6 +294,32 @@ enum status history_write(struct history *h, const struct history_window *w, siz
 	if (!st)
 		worked(h);
 	return st;
+}
+
+/* `job`: this one goes; 0: all but those to keep. A damaged file is replaced by one without any. */
+static enum status forget(struct history *h, uint64_t job, const uint64_t *keep, size_t n)
+{
+	enum status st = be_open(h);
+	if (st)
+		return st;
+	st = sql_run(&h->sql, SQL_BEGIN, "");
+	if (!st)
+		st = job ? forget_job(h, job) : forget_others(h, keep, n);
+	if (!st)
+		st = sql_run(&h->sql, SQL_COMMIT, "");
+	if (!st || recover(h))
+		worked(h);
+	return st;
+}
+
+enum status history_forget(struct history *h, uint64_t job)
+{
+	return forget(h, job, NULL, 0);
+}
+
+enum status history_forget_others(struct history *h, const uint64_t *job, size_t n)
+{
+	return forget(h, 0, job, n);
 }
 
 /* ---- reading ---- */

@@ -23,7 +23,6 @@ struct history;
 struct history_limits {
 	uint64_t windows; /* per job */
 	uint64_t events;  /* per job, and of the node */
-	uint64_t jobs;    /* those written to last */
 };
 
 /* One micro-batch; the file has them as they are here. */
@@ -70,6 +69,11 @@ enum status history_write(struct history *, const struct history_window *, size_
  * than ST_OK and returns it. Pointers live until `fn` returns, which must not call the history. Without `micros`, n_micros is 0. */
 enum status history_each_window(struct history *, uint64_t job, uint64_t before, uint64_t limit, bool micros,
 				enum status (*fn)(void *arg, const struct history_window *), void *arg);
+
+/* Nothing of this job is kept any more. ST_STORE_FAILED: it is still there; history_forget_others of a later start takes it. */
+enum status history_forget(struct history *, uint64_t job);
+/* The same for all jobs but these; ascending. */
+enum status history_forget_others(struct history *, const uint64_t *job, size_t n);
 
 struct history_query {
 	bool of_job;        /* only of `job` */

@@ -18,7 +18,7 @@ static struct recorder *recorder;
 
 static void setup(void)
 {
-	static const struct history_limits limits = { 100000, 100000, 1000 };
+	static const struct history_limits limits = { 100000, 100000 };
 	ck_assert(scratch_make(dir));
 	snprintf(path, sizeof path, "%s/history.db", dir);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
@@ -205,6 +205,20 @@ START_TEST(then_the_oldest_go)
 }
 END_TEST
 
+START_TEST(a_forgotten_job_takes_along_what_was_put_before)
+{
+	put(1, 4);
+	put_event(1, "message 1");
+	recorder_forget(recorder, 1);
+	struct look l = look_now();
+	ck_assert(l.windows == 0 && l.events == 0);
+	put(2, 4);
+	recorder_forget(recorder, 2); /* another */
+	l = look_now();
+	ck_assert(l.windows == 1);
+}
+END_TEST
+
 START_TEST(the_end_writes_what_is_left)
 {
 	struct hold h;
@@ -231,6 +245,7 @@ int main(void)
 	tcase_add_test(c, events_are_written_at_once_windows_with_the_flush);
 	tcase_add_test(c, the_oldest_windows_lose_their_micro_batches);
 	tcase_add_test(c, then_the_oldest_go);
+	tcase_add_test(c, a_forgotten_job_takes_along_what_was_put_before);
 	tcase_add_test(c, the_end_writes_what_is_left);
 	return suite_run(s);
 }

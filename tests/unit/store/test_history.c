@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static char dir[SCRATCH_PATH], path[96];
-static const struct history_limits roomy = { 1000, 1000, 1000 };
+static const struct history_limits roomy = { 1000, 1000 };
 
 static void setup(void)
 {
@@ -159,7 +159,7 @@ END_TEST
 
 START_TEST(old_windows_go)
 {
-	static const struct history_limits limits = { 100, 1000, 1000 };
+	static const struct history_limits limits = { 100, 1000 };
 	struct history *h = open_ok(&limits);
 	for (uint64_t w = 0; w < 500; w++) {
 		ck_assert_int_eq(put(h, 1, w, 2), ST_OK);
@@ -251,7 +251,7 @@ END_TEST
 
 START_TEST(old_events_go_per_job)
 {
-	static const struct history_limits limits = { 1000, 80, 1000 };
+	static const struct history_limits limits = { 1000, 80 };
 	struct history *h = open_ok(&limits);
 	ck_assert_int_eq(put_event(h, 1, 2, 1), ST_OK);
 	for (uint64_t id = 2; id < 400; id++) {
@@ -268,23 +268,40 @@ START_TEST(old_events_go_per_job)
 }
 END_TEST
 
-START_TEST(jobs_that_were_silent_for_longest_go)
+static struct history *four_jobs(void)
 {
-	static const struct history_limits limits = { 1000, 1000, 3 };
-	struct history *h = open_ok(&limits);
-	for (uint64_t job = 1; job <= 3; job++) {
+	struct history *h = open_ok(&roomy);
+	for (uint64_t job = 1; job <= 4; job++) {
 		ck_assert_int_eq(put(h, job, job, 4), ST_OK);
 		ck_assert_int_eq(put_event(h, job, job, 1), ST_OK);
 	}
 	ck_assert_int_eq(put_event(h, 10, 0, 0), ST_OK); /* the node is no job */
-	ck_assert_int_eq(put_event(h, 11, 1, 1), ST_OK); /* job 1 lives */
+	return h;
+}
+
+START_TEST(a_job_is_forgotten_as_a_whole)
+{
+	struct history *h = four_jobs();
 	ck_assert_uint_eq(windows(h, 2, 0, 9, true).n_micros, 4);
-	ck_assert_int_eq(put_event(h, 12, 4, 1), ST_OK);
+	ck_assert_int_eq(history_forget(h, 2), ST_OK);
+	ck_assert_int_eq(history_forget(h, 7), ST_OK); /* there is none */
 	ck_assert_uint_eq(windows(h, 2, 0, 9, true).n, 0);
 	ck_assert_uint_eq(windows(h, 1, 0, 9, true).n_micros, 4);
-	struct seen_events s = events(h, (struct history_query){ .limit = 100 });
-	ck_assert_uint_eq(s.jobs, 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4);
-	ck_assert_uint_eq(s.n, 5);
+	ck_assert_uint_eq(events(h, (struct history_query){ .limit = 100 }).jobs, 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4);
+	history_close(h);
+}
+END_TEST
+
+START_TEST(all_but_those_that_are_known_are_forgotten)
+{
+	static const uint64_t known[] = { 2, 4, 5 };
+	struct history *h = four_jobs();
+	ck_assert_int_eq(history_forget_others(h, known, 3), ST_OK);
+	ck_assert_uint_eq(windows(h, 3, 0, 9, true).n, 0);
+	ck_assert_uint_eq(windows(h, 4, 0, 9, true).n_micros, 4);
+	ck_assert_uint_eq(events(h, (struct history_query){ .limit = 100 }).jobs, 1 << 0 | 1 << 2 | 1 << 4);
+	ck_assert_int_eq(history_forget_others(h, known, 0), ST_OK);
+	ck_assert_uint_eq(events(h, (struct history_query){ .limit = 100 }).jobs, 1 << 0);
 	history_close(h);
 }
 END_TEST
@@ -429,7 +446,8 @@ int main(void)
 	tcase_add_test(c, many_micro_batches_push_out_old_ones);
 	tcase_add_test(c, events_by_job_user_and_id);
 	tcase_add_test(c, old_events_go_per_job);
-	tcase_add_test(c, jobs_that_were_silent_for_longest_go);
+	tcase_add_test(c, a_job_is_forgotten_as_a_whole);
+	tcase_add_test(c, all_but_those_that_are_known_are_forgotten);
 	tcase_add_test(c, a_file_that_is_none_is_moved_aside);
 	tcase_add_loop_test(c, damage_that_shows_later_is_moved_aside, 0, 2);
 	tcase_add_test(c, a_file_of_a_newer_version_is_moved_aside);

@@ -1,0 +1,43 @@
+#include "control/forget.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* Index of the first that is not below uid. */
+static size_t lower_bound(const uint32_t *sorted, size_t n, uint64_t uid)
+{
+	size_t lo = 0;
+	while (n) {
+		size_t half = n / 2;
+		if (sorted[lo + half] < uid) {
+			lo += half + 1;
+			n -= half + 1;
+		} else {
+			n = half;
+		}
+	}
+	return lo;
+}
+
+size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *room)
+{
+	size_t most = 0;
+	memcpy(room, uid, n * sizeof *uid);
+	qsort(room, n, sizeof *room, compare);
+	for (size_t i = 0, from = 0; i < n; i++) {
+		if (room[i] != room[from])
+			from = i;
+		if (i + 1 - from > most)
+			most = i + 1 - from;
+	}
+	size_t i = 0;
+	while (lower_bound(room, n, (uint64_t)uid[i] + 1) - lower_bound(room, n, uid[i]) < most)
+		i++;
+	return i;
+}
