@@ -1,0 +1,76 @@
+/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of this room that includes gRPC's, as a
+ * call holds some of gRPC's structs. Loop thread.
+ *
+ * call.c: its life. call_recv.c: the request, or the messages of a stream. call_send.c: what goes back.
+ */
+#ifndef GACC_RPC_CALL_H
+#define GACC_RPC_CALL_H
+
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
+#include "rpc/private.h"
+#include "rpc/queue.h"
+
+#define CALL_OF(tag_, member) ((struct rpc_call *)((char *)(tag_)-offsetof(struct rpc_call, member)))
+
+struct rpc_call {
+	grpc_call *grpc;
+	grpc_call_details details; /* deadline: of every call; the rest not of unary ones */
+	grpc_metadata_array metadata;
+	struct rpc_server *server;
+	const struct rpc_row *row; /* NULL: no such method */
+	uint64_t id; /* 0: refused before it got a slot */
+	void *data;
+	struct rpc_peer peer;
+	int64_t who; /* whose shares it has, as rpc/shares.h has it */
+	struct rpc_tag accept, close, recv, send, finish;
+	unsigned pending; /* batches that are out */
+	int cancelled; /* written by gRPC when `close` comes back */
+	bool read_ahead; /* unary: gRPC has read the request already, and batches come back on server->ends */
+	bool seen; /* by a handler, which is therefore owed on_end */
+	bool closed;
+	bool answered; /* rpc_finish or rpc_fail */
+	bool in_handler;
+	bool half_closed;
+	bool receiving;
+	bool wants_next; /* rpc_recv inside of on_message */
+	bool sending;
+	bool sent_metadata;
+	bool sent_status;
+
+	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
+	size_t held_bytes; /* of it, in server->held */
+	struct ProtobufCMessage *request;
+	struct bytes_view bulk;
+
+	struct rpc_queue queue;
+	grpc_byte_buffer *reply; /* goes out with the status */
+	size_t reply_bytes;
+	size_t queued_bytes; /* of both, in server->queued */
+	int code;
+	grpc_slice text;
+	grpc_slice detail;
+};
+
+/* Gives a batch to gRPC; `tag` comes back. One that gRPC refuses is our own fault: logged, and the call is cancelled. */
+void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag);
+/* Every on_*: the end, if gRPC is through with the call and every batch has come back. The call may be gone then. */
+void rpc_call_end_if_over(struct rpc_call *call);
+/* rpc_shares_take; calls that are over count until somebody has looked, so this looks before it says no. */
+bool rpc_call_take_share(struct rpc_server *server, struct rpc_shares *shares, int64_t who, size_t n);
+
+/* Asks for the next message, or the first. */
+void rpc_call_recv(struct rpc_call *call);
+void rpc_call_on_recv(struct rpc_tag *tag, bool ok);
+/* `in` has come, or is NULL: there is none. */
+void rpc_call_take_message(struct rpc_call *call);
+void rpc_call_drop_message(struct rpc_call *call);
+
+void rpc_call_on_sent(struct rpc_tag *tag, bool ok);
+void rpc_call_on_finish(struct rpc_tag *tag, bool ok);
+/* What waits to be sent; the message in flight stays. */
+void rpc_call_drop_queue(struct rpc_call *call);
+/* The reply that goes with the status. */
+void rpc_call_drop_reply(struct rpc_call *call);
+
+#endif

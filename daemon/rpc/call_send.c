@@ -1,0 +1,232 @@
+/* Answers of calls: one SEND_MESSAGE in flight, the others in the queue, and the status once that is empty. */
+#include <assert.h>
+#include <stdlib.h>
+#include <grpc/byte_buffer.h>
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
+#include <protobuf-c/protobuf-c.h>
+#include "rpc/call.h"
+
+/* What has left does not count any more. */
+static void give_queued(struct rpc_call *call)
+{
+	size_t kept = call->queue.bytes + call->reply_bytes;
+	if (call->queued_bytes <= kept)
+		return;
+	rpc_shares_give(&call->server->queued, call->who, call->queued_bytes - kept);
+	call->queued_bytes = kept;
+}
+
+void rpc_call_drop_reply(struct rpc_call *call)
+{
+	if (call->reply)
+		grpc_byte_buffer_destroy(call->reply);
+	call->reply = NULL;
+	call->reply_bytes = 0;
+	give_queued(call);
+}
+
+void rpc_call_drop_queue(struct rpc_call *call)
+{
+	rpc_queue_drop(&call->queue);
+	give_queued(call);
+}
+
+static size_t metadata_op(struct rpc_call *call, grpc_op *op)
+{
+	if (call->sent_metadata)
+		return 0;
+	call->sent_metadata = true;
+	*op = (grpc_op){ .op = GRPC_OP_SEND_INITIAL_METADATA };
+	return 1;
+}
+
+static void send_status(struct rpc_call *call)
+{
+	grpc_metadata trailer = { .key = grpc_slice_from_static_string(ERROR_DETAIL_KEY), .value = call->detail };
+	grpc_op ops[3];
+	size_t n = metadata_op(call, ops);
+	call->sent_status = true;
+	if (call->reply) {
+		ops[n] = (grpc_op){ .op = GRPC_OP_SEND_MESSAGE };
+		ops[n++].data.send_message.send_message = call->reply;
+	}
+	ops[n] = (grpc_op){ .op = GRPC_OP_SEND_STATUS_FROM_SERVER };
+	ops[n].data.send_status_from_server.status = (grpc_status_code)call->code;
+	ops[n].data.send_status_from_server.status_details = &call->text;
+	if (!GRPC_SLICE_IS_EMPTY(call->detail)) {
+		ops[n].data.send_status_from_server.trailing_metadata_count = 1;
+		ops[n].data.send_status_from_server.trailing_metadata = &trailer;
+	}
+	rpc_call_start(call, ops, n + 1, &call->finish);
+}
+
+void rpc_call_on_finish(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_call *call = CALL_OF(tag, finish);
+	call->pending--;
+	rpc_call_drop_reply(call);
+	rpc_call_end_if_over(call);
+}
+
+/* Sends what is next: a queued message, or the status once the queue is empty. */
+static void send_next(struct rpc_call *call)
+{
+	if (call->sending || call->closed)
+		return;
+	grpc_byte_buffer *message = rpc_queue_next(&call->queue);
+	if (!message) {
+		if (call->answered && !call->sent_status)
+			send_status(call);
+		return;
+	}
+	grpc_op ops[2];
+	size_t n = metadata_op(call, ops);
+	ops[n] = (grpc_op){ .op = GRPC_OP_SEND_MESSAGE };
+	ops[n].data.send_message.send_message = message;
+	call->sending = true;
+	rpc_call_start(call, ops, n + 1, &call->send);
+}
+
+void rpc_call_on_sent(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_call *call = CALL_OF(tag, send);
+	call->pending--;
+	call->sending = false;
+	rpc_queue_sent(&call->queue);
+	give_queued(call);
+	if (ok)
+		send_next(call);
+	if (ok && !call->answered && !call->closed && call->row->method->on_writable &&
+	    call->queue.bytes <= call->server->config.max_queued_bytes / 2)
+		call->row->method->on_writable(call);
+	rpc_call_end_if_over(call);
+}
+
+/* Counts n bytes more that wait for the client. The first ones may wait uncounted if they are few: every call can be answered. */
+static bool take_queued(struct rpc_call *call, size_t n)
+{
+	bool first = call->queue.bytes + call->reply_bytes == 0;
+	if (!rpc_shares_take(&call->server->queued, call->who, n))
+		return first && n <= RPC_ROOM_MIN;
+	call->queued_bytes += n;
+	return true;
+}
+
+static void fail_without_room(struct rpc_call *call, size_t n)
+{
+	char text[256];
+	rpc_why_no_room(&call->server->queued, "answers that nobody has read yet", call->who, n, text, sizeof text);
+	rpc_fail(call, &(struct rpc_error){ .status = ST_RESOURCE_EXHAUSTED, .message = text,
+					    .hint = "read the answers of the calls that are open, then repeat this one" });
+}
+
+/* Takes the buffer. A call with nothing on the way is ended if there is no room: on_writable would never come. */
+static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+	size_t n = grpc_byte_buffer_length(buffer);
+	if (!take_queued(call, n)) {
+		grpc_byte_buffer_destroy(buffer);
+		if (call->queue.bytes)
+			return ST_RESOURCE_EXHAUSTED;
+		fail_without_room(call, n);
+		return ST_CANCELLED;
+	}
+	enum status st = rpc_queue_add(&call->queue, buffer);
+	give_queued(call); /* if there was no memory */
+	if (st == ST_OK)
+		send_next(call);
+	return st;
+}
+
+static enum status may_send(const struct rpc_call *call)
+{
+	if (call->answered || call->closed)
+		return ST_CANCELLED;
+	return call->queue.bytes >= call->server->config.max_queued_bytes ? ST_RESOURCE_EXHAUSTED : ST_OK;
+}
+
+size_t rpc_room(const struct rpc_call *call)
+{
+	if (may_send(call) != ST_OK)
+		return 0;
+	size_t room = rpc_shares_room(&call->server->queued, call->who);
+	return call->queue.bytes == 0 && room < RPC_ROOM_MIN ? RPC_ROOM_MIN : room;
+}
+
+enum status rpc_send(struct rpc_call *call, const ProtobufCMessage *msg)
+{
+	assert(msg->descriptor == call->row->output);
+	enum status st = may_send(call);
+	return st == ST_OK ? enqueue(call, bytes_to_buffer(msg)) : st;
+}
+
+enum status rpc_send_bulk(struct rpc_call *call, const ProtobufCMessage *msg, uint32_t bulk, const void *data, size_t n,
+			  void (*release)(void *arg), void *arg)
+{
+	assert(msg->descriptor == call->row->output);
+	enum status st = may_send(call);
+	void *loan = st == ST_OK ? rpc_loan_new(call->server, release, arg) : NULL;
+	if (!loan) {
+		release(arg);
+		return st == ST_OK ? ST_NO_MEMORY : st;
+	}
+	return enqueue(call, bytes_to_buffer_bulk(msg, bulk, data, n, rpc_loan_end, loan));
+}
+
+/* Ending */
+
+/* Ending */
+
+static void answer(struct rpc_call *call, int code, const char *text)
+{
+	call->answered = true;
+	call->code = code;
+	call->text = grpc_slice_from_copied_buffer(text, error_text_fit(text, ERROR_TEXT_MAX));
+	if (code != 0)
+		rpc_call_drop_queue(call);
+	send_next(call);
+}
+
+/* Takes the buffer. false: there is no room, and the call has failed for that. */
+static bool keep_reply(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+	size_t n = grpc_byte_buffer_length(buffer);
+	if (!take_queued(call, n)) {
+		grpc_byte_buffer_destroy(buffer);
+		fail_without_room(call, n);
+		return false;
+	}
+	call->reply = buffer;
+	call->reply_bytes = n;
+	return true;
+}
+
+void rpc_finish(struct rpc_call *call, const ProtobufCMessage *reply)
+{
+	assert(!reply || reply->descriptor == call->row->output);
+	if (call->answered || (reply && !keep_reply(call, bytes_to_buffer(reply))))
+		return;
+	answer(call, 0, "");
+}
+
+void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text)
+{
+	if (!call->answered)
+		answer(call, grpc_code, text);
+}
+
+void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
+{
+	const struct status_info *info = status_info(error->status);
+	uint8_t *detail;
+	size_t n;
+	if (call->answered)
+		return;
+	error_detail_pack(error, &detail, &n);
+	if (detail)
+		call->detail = grpc_slice_from_copied_buffer((char *)detail, n);
+	free(detail);
+	char text[ERROR_TEXT_MAX + 1];
+	answer(call, info->grpc_code, error_text_copy(error->message ? error->message : info->text, text));
+}
