@@ -1,5 +1,5 @@
-/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of this room that includes gRPC's, as a
- * call holds some of gRPC's structs. Loop thread.
+/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of this room
+ * that includes gRPC's, as a call holds some of gRPC's structs. Loop thread.
  *
  * call.c: its life. call_recv.c: the request, or the messages of a stream. call_send.c: what goes back.
  */

@@ -1,4 +1,4 @@
-#include "store/checkpoint.h"
+#include "store/checkpoint_dirs.h"
 
 #include "base/log.h"
 #include "proto/failpoint.h"
@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,209 +17,12 @@
 #define MANIFEST_PARTIAL "manifest.json.partial"
 #define MAX_ID (UINT64_C(1) << 48) /* names with higher ones are not of a writer, whose next id would overflow */
 
-_Static_assert(CHECKPOINT_MAX_PATH == PATH_MAX, "what realpath fills");
-
-/* One errno into one sentence and one line of the log. */
-static enum status failed(const char *what, const char *name, int error, char *why, size_t n_why)
-{
-	snprintf(why, n_why, "%s %s: %s", what, name, strerror(error));
-	log_error("checkpoint: %s", why);
-	return ST_IO_ERROR;
-}
-
-/* The same for a path that somebody has asked for: no fault of ours. */
-static enum status refused(const char *path, int error, char *why, size_t n_why)
-{
-	snprintf(why, n_why, "%s: %s", path,
-		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
-	bool theirs = error == ENOENT || error == ELOOP || error == ENOTDIR || error == EINVAL || error == EFBIG;
-	return theirs ? ST_INVALID_ARGUMENT : ST_IO_ERROR;
-}
-
 /* What a failpoint says, in the manner of a system call. */
 static bool passes(enum status st)
 {
 	if (st)
 		errno = EIO;
 	return !st;
-}
-
-/* --- paths */
-
-/* The names of `rest` behind the path in `out`. */
-static enum status append_names(char out[CHECKPOINT_MAX_PATH], const char *rest, const char *path, char *why, size_t n_why)
-{
-	size_t at = strlen(out);
-	if (at >= CHECKPOINT_MAX_PATH - 64) /* a link may lead to a longer path */
-		return refused(path, ENAMETOOLONG, why, n_why);
-	for (size_t n; rest += strspn(rest, "/"), (n = strcspn(rest, "/")); rest += n) {
-		if (n == 2 && !strncmp(rest, "..", 2)) {
-			snprintf(why, n_why, "%s: \"..\" behind a directory that does not exist", path);
-			return ST_INVALID_ARGUMENT;
-		}
-		if (n == 1 && *rest == '.')
-			continue;
-		if (at + 1 + n >= CHECKPOINT_MAX_PATH - 64)
-			return refused(path, ENAMETOOLONG, why, n_why);
-		at += (size_t)snprintf(out + at, CHECKPOINT_MAX_PATH - at, "%s%.*s", at > 1 ? "/" : "", (int)n, rest);
-	}
-	return ST_OK;
-}
-
-enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], char *why, size_t n_why)
-{
-	char head[CHECKPOINT_MAX_PATH];
-	size_t n = strlen(path), cut = n;
-	if (path[0] != '/' || n >= sizeof(head) - 64) {
-		snprintf(why, n_why, "%.200s: a checkpoint's directory must be absolute and shorter than %zu bytes", path,
-			 sizeof(head) - 64);
-		return ST_INVALID_ARGUMENT;
-	}
-	memcpy(head, path, n + 1);
-	while (!realpath(head, out)) {
-		if (errno != ENOENT)
-			return refused(path, errno, why, n_why);
-		while (cut > 1 && head[--cut] != '/')
-			;
-		head[cut ? cut : 1] = '\0';
-	}
-	return append_names(out, path + strlen(head), path, why, n_why);
-}
-
-/* One name of a path. With O_DIRECTORY a link is said to be no directory: ELOOP tells what is wrong. */
-static int open_part(int dir_fd, const char *name, int flags, mode_t mode)
-{
-	int fd = openat(dir_fd, name, flags | O_NOFOLLOW | O_CLOEXEC, mode);
-	int error = errno;
-	struct stat st;
-	if (fd < 0 && error == ENOTDIR && !fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
-		error = ELOOP;
-	errno = error;
-	return fd;
-}
-
-/* open without following a link anywhere in the path, name by name: openat2 is refused to units with RestrictSUIDSGID. */
-static int open_at(int dir_fd, const char *path, int flags, mode_t mode)
-{
-	char part[CHECKPOINT_MAX_PATH];
-	int at_fd = *path == '/' ? open("/", O_PATH | O_DIRECTORY | O_CLOEXEC) : dir_fd;
-	for (path += strspn(path, "/"); at_fd != -1; path += strspn(path, "/")) {
-		size_t n = strcspn(path, "/");
-		bool last = !path[n + strspn(path + n, "/")];
-		snprintf(part, sizeof(part), "%.*s", n ? (int)n : 1, n ? path : ".");
-		int next = last ? open_part(at_fd, part, flags, mode) : open_part(at_fd, part, O_PATH | O_DIRECTORY, 0);
-		int error = errno;
-		if (at_fd != dir_fd)
-			close(at_fd);
-		errno = error;
-		at_fd = next;
-		path += n;
-		if (last)
-			break;
-	}
-	return at_fd;
-}
-
-static bool is_empty(int dir_fd)
-{
-	_Alignas(struct dirent) char list[1024];
-	ssize_t n;
-	while ((n = getdents64(dir_fd, list, sizeof(list))) > 0)
-		for (ssize_t at = 0; at < n;) {
-			const struct dirent *e = (const struct dirent *)(list + at);
-			if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-				return false;
-			at += e->d_reclen;
-		}
-	return n == 0;
-}
-
-/* Makes and opens a directory with this mode, whatever the umask. Who owns the one around it may rename between our calls:
- * nobody's directory with something in it gets another mode, or is taken for a new one when it must be `empty`. */
-static int make_one(int parent_fd, const char *name, mode_t mode, bool empty)
-{
-	struct stat s;
-	if (mkdirat(parent_fd, name, mode) < 0)
-		return -1;
-	int fd = open_at(parent_fd, name, O_RDONLY | O_DIRECTORY, 0);
-	bool ok = fd >= 0 && fstat(fd, &s) == 0;
-	if (ok && (empty || (s.st_mode & 0777) != mode)) {
-		ok = is_empty(fd);
-		errno = ok ? 0 : EEXIST;
-		ok = ok && ((s.st_mode & 0777) == mode || fchmod(fd, mode) == 0);
-	}
-	if (ok) {
-		fsync(parent_fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
-		return fd;
-	}
-	int error = errno;
-	unlinkat(parent_fd, name, AT_REMOVEDIR);
-	if (fd >= 0)
-		close(fd);
-	errno = error;
-	return -1;
-}
-
-/* Opens the directories of a path one by one, and makes those that are missing. */
-static int make_dirs(const char *path)
-{
-	char part[CHECKPOINT_MAX_PATH];
-	int fd = open_at(AT_FDCWD, "/", O_RDONLY | O_DIRECTORY, 0);
-	for (const char *at = path + strspn(path, "/"); fd >= 0 && *at; at += strspn(at, "/")) {
-		size_t n = strcspn(at, "/");
-		snprintf(part, sizeof(part), "%.*s", (int)n, at);
-		at += n;
-		int next = make_one(fd, part, CHECKPOINT_WAY_MODE, false);
-		if (next < 0 && errno == EEXIST)
-			next = open_at(fd, part, O_RDONLY | O_DIRECTORY, 0);
-		int error = errno;
-		close(fd);
-		errno = error;
-		fd = next;
-	}
-	return fd;
-}
-
-enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why)
-{
-	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
-	if (fd < 0 && errno == ENOENT && create)
-		fd = make_dirs(path);
-	if (fd < 0)
-		return create ? failed("cannot open directory", path, errno, why, n_why) : refused(path, errno, why, n_why);
-	*out_fd = fd;
-	return ST_OK;
-}
-
-/* The directory that a path's last name lies in, and that name. */
-static enum status open_parent(const char *path, bool create, int *out_fd, const char **name, char *why, size_t n_why)
-{
-	char parent[CHECKPOINT_MAX_PATH];
-	const char *slash = strrchr(path, '/');
-	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-	*name = slash + 1;
-	return checkpoint_open_dir(parent, create, out_fd, why, n_why);
-}
-
-enum status checkpoint_make_dir(const char *path, struct checkpoint_dir *out, int *out_fd, char *why, size_t n_why)
-{
-	const char *name;
-	struct stat s;
-	int parent;
-	enum status st = open_parent(path, true, &parent, &name, why, n_why);
-	if (st)
-		return st;
-	int fd = make_one(parent, name, CHECKPOINT_DIR_MODE, true);
-	if (fd < 0 || fstat(fd, &s) < 0) {
-		st = failed("cannot make directory", path, errno, why, n_why);
-		if (fd >= 0)
-			close(fd);
-	} else {
-		*out = (struct checkpoint_dir){ s.st_dev, s.st_ino };
-		*out_fd = fd;
-	}
-	close(parent);
-	return st;
 }
 
 /* --- one file */
@@ -235,7 +37,7 @@ struct checkpoint_writer {
 /* Nothing may have this name: who owns the directory may have put a link or a pipe there. */
 static int create_file(int dir_fd, const char *name)
 {
-	int fd = open_at(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE);
+	int fd = checkpoint_open_at(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE);
 	if (fd >= 0)
 		fchmod(fd, CHECKPOINT_FILE_MODE); /* whatever the umask */
 	return fd;
@@ -250,7 +52,7 @@ enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct chec
 	w->sum = sha256_new();
 	w->fd = w->sum ? create_file(dir_fd, w->name) : -1;
 	if (w->fd < 0 || !passes(FAILPOINT_ERROR(engine_save_opened))) {
-		enum status st = w->sum ? failed("cannot make", w->name, errno, why, n_why) : ST_NO_MEMORY;
+		enum status st = w->sum ? checkpoint_failed("cannot make", w->name, errno, why, n_why) : ST_NO_MEMORY;
 		checkpoint_abandon(w);
 		return st;
 	}
@@ -265,7 +67,7 @@ enum status checkpoint_reserve(struct checkpoint_writer *w, uint64_t bytes, char
 		error = fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0 ? 0 : errno;
 	if (error == 0 || error == EOPNOTSUPP || error == ENOSYS)
 		return ST_OK;
-	return failed("no room for", w->name, error, why, n_why);
+	return checkpoint_failed("no room for", w->name, error, why, n_why);
 }
 
 static int write_all(int fd, const char *data, size_t n, uint64_t offset)
@@ -287,7 +89,7 @@ enum status checkpoint_write(struct checkpoint_writer *w, const void *data, size
 {
 	int error = passes(FAILPOINT_ERROR(engine_save_write_before)) ? write_all(w->fd, data, n, w->bytes) : errno;
 	if (error)
-		return failed("writing", w->name, error, why, n_why);
+		return checkpoint_failed("writing", w->name, error, why, n_why);
 	sha256_add(w->sum, data, n);
 	w->bytes += n;
 	return ST_OK;
@@ -297,7 +99,7 @@ enum status checkpoint_finish(struct checkpoint_writer *w, struct checkpoint_fil
 {
 	enum status st = ST_OK;
 	if (!passes(FAILPOINT_ERROR(engine_save_sync_before)) || fdatasync(w->fd) < 0)
-		st = failed("syncing", w->name, errno, why, n_why);
+		st = checkpoint_failed("syncing", w->name, errno, why, n_why);
 	if (!st) {
 		FAILPOINT(engine_save_synced);
 		out->bytes = w->bytes;
@@ -323,7 +125,7 @@ void checkpoint_abandon(struct checkpoint_writer *w)
 static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_uid, uint64_t *bytes, bool know_bytes)
 {
 	struct stat s;
-	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	int fd = checkpoint_open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
 	int error = fd < 0 ? errno : fstat(fd, &s) < 0 ? errno : !S_ISREG(s.st_mode) ? EINVAL : 0;
 	if (!error && ((know_uid && s.st_uid != *uid) || (know_bytes && (uint64_t)s.st_size != *bytes)))
 		error = EBADMSG;
@@ -374,14 +176,14 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 		close(fd);
 	if (!error && renameat(dir_fd, MANIFEST_PARTIAL, dir_fd, MANIFEST) < 0)
 		error = errno;
-	return error ? failed("writing", MANIFEST, error, why, n_why) : ST_OK;
+	return error ? checkpoint_failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
 /* One that we have made, and nobody has linked elsewhere. */
 static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
 {
 	struct stat s;
-	int fd = open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	int fd = checkpoint_open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
 	if (fd < 0)
 		return errno == ENOENT;
 	bool ok = fstat(fd, &s) == 0 && (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
@@ -411,14 +213,14 @@ static enum status publish(const char *partial, const char *final, char *why, si
 {
 	const char *from, *to;
 	int fd;
-	enum status st = open_parent(partial, false, &fd, &from, why, n_why);
+	enum status st = checkpoint_open_parent(partial, false, &fd, &from, why, n_why);
 	if (st)
 		return st;
 	to = strrchr(final, '/') + 1;
 	if (!passes(FAILPOINT_ERROR(gaccd_save_rename_before)) || renameat2(fd, from, fd, to, RENAME_NOREPLACE) < 0) {
-		st = failed("renaming to", final, errno, why, n_why);
+		st = checkpoint_failed("renaming to", final, errno, why, n_why);
 	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0) {
-		st = failed("syncing the directory of", final, errno, why, n_why);
+		st = checkpoint_failed("syncing the directory of", final, errno, why, n_why);
 		if (renameat(fd, to, fd, from) < 0) /* what has this name is never deleted, though nobody may hear of it */
 			log_error("checkpoint: %s stays, and in no list: %s", final, strerror(errno));
 	}
@@ -468,7 +270,7 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 	if (!st) {
 		give_to(fd, uid, gid);
 		if (fsync(fd) < 0)
-			st = failed("syncing", partial, errno, why, n_why);
+			st = checkpoint_failed("syncing", partial, errno, why, n_why);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -492,7 +294,7 @@ static enum status read_manifest(int dir_fd, const char *path, struct manifest *
 	snprintf(name, sizeof(name), "%s/" MANIFEST, path);
 	int fd = open_checked(dir_fd, MANIFEST, uid, false, &bytes, false);
 	if (fd < 0)
-		return refused(name, errno, why, n_why);
+		return checkpoint_refused(name, errno, why, n_why);
 	char *text = bytes <= MANIFEST_MAX_BYTES ? malloc(bytes + 1) : NULL;
 	size_t got = 0;
 	for (ssize_t r = 1; text && got < bytes && r > 0; got += r > 0 ? (size_t)r : 0)
@@ -500,7 +302,7 @@ static enum status read_manifest(int dir_fd, const char *path, struct manifest *
 	close(fd);
 	enum status st = ST_NO_MEMORY;
 	if (!text && bytes > MANIFEST_MAX_BYTES)
-		st = refused(name, EFBIG, why, n_why);
+		st = checkpoint_refused(name, EFBIG, why, n_why);
 	else if (text)
 		st = manifest_decode(name, text, got, out, why, n_why);
 	free(text);
@@ -538,7 +340,7 @@ enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t
 		return ST_MALFORMED;
 	}
 	if (fd < 0)
-		return refused(name, errno, why, n_why);
+		return checkpoint_refused(name, errno, why, n_why);
 	*out_fd = fd;
 	return ST_OK;
 }
@@ -554,10 +356,10 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 {
 	const char *name;
 	int parent, fd;
-	enum status st = open_parent(path, false, &parent, &name, why, n_why);
+	enum status st = checkpoint_open_parent(path, false, &parent, &name, why, n_why);
 	if (st)
 		return st;
-	fd = open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
+	fd = checkpoint_open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
 	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) && fsync(fd) == 0 &&
 				    passes(FAILPOINT_ERROR(gaccd_save_delete_files)) && unlink_one(fd, MANIFEST_PARTIAL) :
 			    errno == ENOENT;
@@ -566,7 +368,7 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	if (ok && fd >= 0)
 		ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOTEMPTY;
 	if (!ok)
-		st = failed("deleting", path, errno, why, n_why);
+		st = checkpoint_failed("deleting", path, errno, why, n_why);
 	if (fd >= 0)
 		close(fd);
 	close(parent);

@@ -1,0 +1,17 @@
+/* Inside the store: what checkpoint.c needs of the directories that checkpoints lie in. Calls block; any thread. */
+#ifndef GACC_STORE_CHECKPOINT_DIRS_H
+#define GACC_STORE_CHECKPOINT_DIRS_H
+
+#include "store/checkpoint.h"
+
+/* One errno into one sentence and one line of the log: ST_IO_ERROR. */
+enum status checkpoint_failed(const char *what, const char *name, int error, char *why, size_t n_why);
+/* The same, not logged, for a path that somebody has asked for: no fault of ours. ST_INVALID_ARGUMENT, ST_IO_ERROR. */
+enum status checkpoint_refused(const char *path, int error, char *why, size_t n_why);
+
+/* openat without following a link anywhere in the path: ELOOP. */
+int checkpoint_open_at(int dir_fd, const char *path, int flags, mode_t mode);
+/* checkpoint_open_dir of what a path's last name lies in, and that name. */
+enum status checkpoint_open_parent(const char *path, bool create, int *out_fd, const char **name, char *why, size_t n_why);
+
+#endif
