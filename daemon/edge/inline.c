@@ -231,54 +231,31 @@ static void push_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		rpc_recv(call);
 }
 
-/* Kernels run across tensor borders: what lies between tensors must be zero, whatever the chunks held there. */
-static void zero_gap(struct inline_call *c, uint64_t start, uint64_t end)
-{
-	if (end > start)
-		memset(c->base + start, 0, end - start);
-}
-
 static bool is_present(const struct inline_call *c, uint64_t tensor)
 {
 	return !c->args.n_present || c->present[tensor / 8] >> tensor % 8 & 1;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-	uint64_t x = ((const struct extent *)a)->start, y = ((const struct extent *)b)->start;
-	return x < y ? -1 : x > y;
-}
-
 static bool complete(struct inline_call *c, struct rpc_call *call)
 {
 	const struct arena *a = job_arena(c->l->job);
-	struct extent *t = malloc(a->n_tensors * sizeof *t);
-	uint64_t n, at = 0;
+	uint64_t n;
 	const struct tensor_spec *spec = job_tensors(c->l->job, &n);
-	if (!t || (c->args.n_present && c->args.n_present != (n + 7) / 8)) {
-		free(t);
-		rpc_failf(call, t ? ST_INVALID_ARGUMENT : ST_NO_MEMORY, "present has %u bytes, %llu tensors need %llu",
-			  c->args.n_present, (unsigned long long)n, (unsigned long long)(n + 7) / 8);
+	if (c->args.n_present && c->args.n_present != (n + 7) / 8) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "present has %u bytes, %llu tensors need %llu", c->args.n_present,
+			  (unsigned long long)n, (unsigned long long)(n + 7) / 8);
 		return false;
 	}
 	for (uint64_t i = 0; i < n; i++) {
-		size_t size = dtype_size(a->group[a->tensor[i].group].grad_dtype);
-		t[i] = (struct extent){ a->tensor[i].slot_offset, a->tensor[i].slot_offset + a->tensor[i].count * size };
-		if (is_present(c, i) && a->tensor[i].alias < 0 && !covered(c, t[i].start, t[i].end)) {
+		const struct arena_tensor *t = &a->tensor[i];
+		uint64_t end = t->slot_offset + t->count * dtype_size(a->group[t->group].grad_dtype);
+		if (is_present(c, i) && t->alias < 0 && !covered(c, t->slot_offset, end)) {
 			rpc_failf(call, ST_INVALID_ARGUMENT,
 				  "the chunks do not cover tensor \"%.100s\" (bytes %llu to %llu of the slot)", spec[i].name,
-				  (unsigned long long)t[i].start, (unsigned long long)t[i].end);
-			free(t);
+				  (unsigned long long)t->slot_offset, (unsigned long long)end);
 			return false;
 		}
 	}
-	qsort(t, n, sizeof *t, by_offset);
-	for (uint64_t i = 0; i < n; i++) {
-		zero_gap(c, at, t[i].start);
-		at = t[i].end > at ? t[i].end : at;
-	}
-	zero_gap(c, at, a->slot_bytes);
-	free(t);
 	return true;
 }
 

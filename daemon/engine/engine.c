@@ -140,7 +140,9 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->workers, segment_memory_available);
 	if (!st)
-		st = pass_new(&e->pass, p, e->kernels, e->workers);
+		st = gaps_new(&e->gaps, p);
+	if (!st)
+		st = pass_new(&e->pass, p, e->gaps, e->kernels, e->workers);
 	if (!st)
 		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
 	if (!st)
@@ -303,6 +305,7 @@ static void destroy(struct engine *e)
 	norms_free(e->norms);
 	update_free(e->update);
 	pass_free(e->pass);
+	gaps_free(e->gaps);
 	workers_free(e->workers);
 	accum_fini(&e->accum);
 	control_state_fini(&e->state);

@@ -42,6 +42,7 @@ struct task {
 
 struct pass {
 	const struct plan *plan;
+	const struct gaps *gaps;
 	const struct kernels *kernels;
 	struct workers *workers;
 	enum dtype acc;
@@ -179,13 +180,15 @@ static void choose_runs(struct pass *p, const struct pass_source *s, uint32_t n)
 	p->task.n_runs = list_runs(p, s, n, p->mixed);
 }
 
-enum status pass_new(struct pass **out, const struct plan *plan, const struct kernels *kernels, struct workers *workers)
+enum status pass_new(struct pass **out, const struct plan *plan, const struct gaps *gaps, const struct kernels *kernels,
+		     struct workers *workers)
 {
 	struct pass *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
 	size_t tensors = plan->n_tensors ? plan->n_tensors : 1, blocks = plan->n_elements / KERNEL_BLOCK;
 	p->plan = plan;
+	p->gaps = gaps;
 	p->kernels = kernels;
 	p->workers = workers;
 	p->acc = (enum dtype)plan->acc_dtype;
@@ -264,6 +267,16 @@ static void add_span(struct pass *p, struct span at, uint32_t sources, uint32_t 
 		p->count[worker].nonfinite[which[i]] += nonfinite[i];
 }
 
+/* Kernels run across tensor borders: what lies between tensors must be zero. */
+static void zero_gaps(const struct pass *p, struct span c)
+{
+	const struct arena_group *g = &p->plan->group[c.group];
+	size_t size = dtype_size(g->grad_dtype);
+	uint64_t from = g->slot_offset + (c.start - g->start) * size;
+	for (uint32_t i = 0; i < p->task.n_sources; i++)
+		gaps_zero_slot(p->gaps, p->task.source[i].slot, from, from + c.count * size);
+}
+
 /* The last run that begins at or before this element. */
 static uint32_t find_run(const struct task *now, uint64_t element)
 {
@@ -286,6 +299,7 @@ static void add_chunk(void *arg, uint32_t item, uint32_t worker)
 	struct kernel_partials partials = partials_at(p, c.start);
 	uint64_t end = c.start + c.count;
 	const struct run *r = &now->run[find_run(now, c.start)];
+	zero_gaps(p, c);
 	if (r->start + r->count >= end) {
 		add_span(p, c, r->sources, worker, now->want_norm ? &partials : NULL);
 		return;

@@ -7,6 +7,7 @@
 #ifndef GACC_ENGINE_PASS_H
 #define GACC_ENGINE_PASS_H
 
+#include "engine/gaps.h"
 #include "engine/plan.h"
 #include "engine/workers.h"
 
@@ -19,7 +20,7 @@ struct pass;
 
 /* One micro-batch. */
 struct pass_source {
-	const unsigned char *slot;
+	unsigned char *slot; /* what of it belongs to no tensor is zeroed */
 	double coefficient;
 	const unsigned char *present; /* bit i of byte i / 8: tensor i; NULL: all. An alias stands for its target */
 };
@@ -30,8 +31,8 @@ struct pass_norm {
 	uint64_t nonfinite, digest;
 };
 
-/* plan, kernels and workers are borrowed until pass_free. ST_NO_MEMORY. */
-enum status pass_new(struct pass **out, const struct plan *, const struct kernels *, struct workers *);
+/* plan, gaps, kernels and workers are borrowed until pass_free. ST_NO_MEMORY. */
+enum status pass_new(struct pass **out, const struct plan *, const struct gaps *, const struct kernels *, struct workers *);
 void pass_free(struct pass *); /* NULL is fine */
 
 /* dst = (first ? 0 : src) + sum of coefficient * gradient over s[0..n), n <= KERNEL_MAX_SLOTS, left to right.

@@ -22,6 +22,7 @@ struct engine {
 	struct accum accum;
 	const struct kernels *kernels;
 	struct workers *workers;
+	struct gaps *gaps;
 	struct pass *pass;
 	struct update *update;
 	struct norms *norms;

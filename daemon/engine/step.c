@@ -276,7 +276,7 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 {
 	bool were_ready = e->state.r.params_ready;
 	if (!were_ready) {
-		enum status st = params_put(&e->mem, e->kernels, c->slot, c->offset, c->bytes);
+		enum status st = params_put(&e->mem, e->gaps, e->kernels, c->slot, c->offset, c->bytes);
 		if (st) {
 			engine_reply(e, c, st, "outside the slot or the parameters");
 			return;

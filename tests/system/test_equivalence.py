@@ -116,6 +116,19 @@ def test_16_bit_gradients(node, gradient, parameter):
             check_reduced(team, team.window(micros(window, counts)), spec)
 
 
+@pytest.mark.parametrize("gradient", ["f32", "bf16"])
+def test_what_a_slot_holds_between_its_tensors(node, gradient):
+    """Parameters of 4 bytes that came through a slot of 2-byte gradients, or anything else: it is in no tensor and counts for
+    nothing, in sum, norm and non-finite values."""
+    spec = job(optimizer=CLIENT, gradient_dtype=gradient, nonfinite="reject_micro")
+    with Team(node, spec, TENSORS, params=gradients(1)) as team:
+        for window in range(2):
+            check_reduced(team, team.window(micros(window, (4, 3, 4))), spec)
+            for rank in team.ranks:
+                for slot in range(rank.registered.slots):
+                    rank.memory[1, slot][:rank.registered.slot_bytes] = b"\xff" * rank.registered.slot_bytes
+
+
 def test_f64_accumulators(node):
     """Exact to f64: bound 4 eps64. In f32 the same numbers would be lost."""
     spec = job(2, 8, optimizer=CLIENT, accumulate_dtype="f64")

@@ -15,18 +15,21 @@ Suite *control_suite(void);
 
 static struct rig rig;
 static struct workers *workers;
+static struct gaps *gaps;
 static struct pass *pass;
 
 static void open_pass(struct rig_config c)
 {
 	rig_open(&rig, &c);
 	ck_assert_int_eq(workers_new(&workers, c.threads), ST_OK);
-	ck_assert_int_eq(pass_new(&pass, rig.plan, kernels_get(NULL), workers), ST_OK);
+	ck_assert_int_eq(gaps_new(&gaps, rig.plan), ST_OK);
+	ck_assert_int_eq(pass_new(&pass, rig.plan, gaps, kernels_get(NULL), workers), ST_OK);
 }
 
 static void close_pass(void)
 {
 	pass_free(pass);
+	gaps_free(gaps);
 	workers_free(workers);
 	rig_close(&rig);
 }
@@ -269,6 +272,27 @@ START_TEST(absent_tensors_add_nothing)
 }
 END_TEST
 
+/* A slot holds what its trainer wrote anywhere in it; what is in no tensor is in neither sum, norm nor count. */
+START_TEST(bytes_between_tensors_add_nothing)
+{
+	struct rig_config c = _i < 4 ? rig_small() : rig_large();
+	c.grad_dtype = grad_dtypes[_i % 4];
+	open_pass(c);
+	struct pass_norm norm[2];
+	uint64_t nonfinite[2] = { 1, 1 };
+	for (uint32_t i = 0; i < 2; i++) {
+		memset(rig_data(&rig, SEG_SLOT, i), i ? 0xff : 0, rig.plan->slot_bytes); /* NaN in every dtype */
+		rig_fill_slot(&rig, i, 7);
+		struct pass_source s = source(i, 2);
+		pass_add(pass, half(i), NULL, true, &s, 1, &nonfinite[i], &norm[i]);
+	}
+	ck_assert_mem_eq(half(0), half(1), sum_bytes());
+	ck_assert_mem_eq(&norm[0], &norm[1], sizeof(norm[0]));
+	ck_assert_uint_eq(nonfinite[1], 0);
+	close_pass();
+}
+END_TEST
+
 START_TEST(a_frozen_tensor_counts_as_zero)
 {
 	struct rig_config c = rig_small();
@@ -348,6 +372,7 @@ static Suite *pass_suite(void)
 	tcase_add_loop_test(t, one_pass_of_many_is_many_passes_of_one, 0, 8);
 	tcase_add_test(t, bits_do_not_depend_on_threads);
 	tcase_add_loop_test(t, absent_tensors_add_nothing, 0, 12);
+	tcase_add_loop_test(t, bytes_between_tensors_add_nothing, 0, 8);
 	tcase_add_test(t, a_frozen_tensor_counts_as_zero);
 	tcase_add_test(t, non_finite_values_are_counted_per_source);
 	tcase_add_test(t, scale_and_zero_cover_everything);
