@@ -1,4 +1,5 @@
 /* gaccd: arguments, configuration, and which of its four lives this process leads. */
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "host/conf.h"
 #include "edge/daemon.h"
@@ -97,9 +98,10 @@ static int parse(int argc, char **argv, struct options *o)
 			return 2;
 		}
 	}
-	if (o->launch && argc - optind == 3) {
+	if (o->launch && argc - optind == 4) {
 		o->launcher = (struct launcher_args){ .job_id = strtoull(argv[optind], NULL, 10), .runtime_dir = argv[optind + 1],
-						      .orphan_ms = strtoull(argv[optind + 2], NULL, 10) };
+						      .orphan_ms = strtoull(argv[optind + 2], NULL, 10),
+						      .descriptors = strtoull(argv[optind + 3], NULL, 10) };
 		return -1;
 	}
 	if (optind == argc && !o->launch)
@@ -145,11 +147,12 @@ static int engine(void)
 	return engine_main(ENGINE_CHANNEL_FD);
 }
 
-/* JOB RUNTIME_DIR ORPHAN_MS */
+/* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS */
 static int launcher(const struct launcher_args *args)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("launcher", log_auto_format(), LOG_INFO);
+	descriptors_restore(args->descriptors);
 	return launcher_run(args);
 }
 

@@ -14,9 +14,11 @@ void queue_bytes(uint64_t bytes, char out[24])
 	snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", v, units[u]);
 }
 
+#define QUEUE_OBSTACLE 200 /* bytes of one reason */
+
 /* What runs: of one user, or of all. */
 struct usage {
-	uint64_t bytes;
+	uint64_t bytes, descriptors, stored;
 	uint32_t jobs;
 };
 
@@ -26,6 +28,8 @@ static struct usage usage_of(const struct queue_job *j, size_t n, const uint32_t
 	for (size_t i = 0; i < n; i++)
 		if (!j[i].waiting && (!uid || j[i].uid == *uid)) {
 			u.bytes += j[i].bytes;
+			u.descriptors += j[i].descriptors;
+			u.stored += j[i].stored;
 			u.jobs += !j[i].ended;
 		}
 	return u;
@@ -52,7 +56,9 @@ static bool user_allows(const struct queue_limits *l, const struct queue_job *j,
 
 static bool node_allows(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c)
 {
-	return usage_of(j, n, NULL).jobs < l->jobs && c->bytes <= node_free(l, j, n);
+	struct usage all = usage_of(j, n, NULL);
+	return all.jobs < l->jobs && c->bytes <= node_free(l, j, n) && c->descriptors <= rest(l->descriptors, all.descriptors) &&
+	       c->stored <= rest(l->stored, all.stored);
 }
 
 /* ---- the fair order ---- */
@@ -155,6 +161,20 @@ static void say_users(const struct queue_job *j, size_t n, char *out, size_t n_o
 	}
 }
 
+static bool say_descriptors(const struct queue_limits *l, const struct usage *others, const struct queue_job *c, char *why,
+			    size_t n_why)
+{
+	if (c->descriptors > rest(l->descriptors, others->descriptors))
+		snprintf(why, n_why, "needs %" PRIu64 " descriptors, other jobs hold %" PRIu64 " of the %" PRIu64 " that gaccd has for jobs "
+			 "(LimitNOFILE= of its unit, ulimit -Hn)", c->descriptors, others->descriptors, l->descriptors);
+	else if (c->stored > rest(l->stored, others->stored))
+		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store, other jobs hold %" PRIu64 " of %" PRIu64
+			 " (FileDescriptorStoreMax= of gaccd's unit)", c->stored, others->stored, l->stored);
+	else
+		return false;
+	return true;
+}
+
 /* Why it does not start now, whatever waits before it; false: it fits. */
 static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c, char *why,
 			 size_t n_why)
@@ -171,20 +191,20 @@ static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j
 			 c->user);
 	} else if (all.jobs >= l->jobs) {
 		snprintf(why, n_why, "%u jobs are running, limits.jobs is %u", all.jobs, l->jobs);
-	} else if (!node_allows(l, j, n, c)) {
+	} else if (c->bytes > node_free(l, j, n)) {
 		queue_bytes(node_free(l, j, n), left);
 		queue_bytes(l->host_memory, limit);
 		snprintf(why, n_why, rest(l->host_memory, all.bytes) <= l->available ?
 				 "needs %s, %s of limits.host_memory (%s) are free" :
 				 "needs %s, %s are free (limits.host_memory is %s, but the machine has no more)", need, left, limit);
 	} else {
-		return false;
+		return say_descriptors(l, &all, c, why, n_why);
 	}
 	return true;
 }
 
-/* It alone is over a limit. */
-static bool never_fits(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
+/* It alone is over a limit of bytes. */
+static bool never_fits_memory(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
 {
 	char need[24], limit[24];
 	bool mine = l->host_memory_per_user && c->bytes > l->host_memory_per_user;
@@ -195,6 +215,26 @@ static bool never_fits(const struct queue_limits *l, const struct queue_job *c, 
 	snprintf(why, n_why, "needs %s and can never run here: %s is %s", need,
 		 mine ? "limits.host_memory_per_user" : "limits.host_memory", limit);
 	return true;
+}
+
+static bool never_fits_descriptors(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
+{
+	if (c->descriptors > l->descriptors)
+		snprintf(why, n_why, "needs %" PRIu64 " descriptors and can never run here: gaccd has %" PRIu64 " for jobs (RLIMIT_NOFILE less %d); "
+			 "raise LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks", c->descriptors, l->descriptors,
+			 QUEUE_OWN_DESCRIPTORS);
+	else if (c->stored > l->stored)
+		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and can never run here: it has %" PRIu64
+			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for slots_per_rank: 1 or fewer ranks",
+			 c->stored, l->stored);
+	else
+		return false;
+	return true;
+}
+
+static bool never_fits(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
+{
+	return never_fits_memory(l, c, why, n_why) || never_fits_descriptors(l, c, why, n_why);
 }
 
 static void say_refusal(const char *obstacle, const struct queue_job *j, size_t n, struct queue_verdict *out)
@@ -209,8 +249,9 @@ void queue_fits(const struct queue_limits *limits, const struct queue_job *j, si
 		struct queue_verdict *out)
 {
 	struct queue_limits l = *limits;
-	char obstacle[160];
+	char obstacle[QUEUE_OBSTACLE];
 	l.jobs = l.jobs_per_user = UINT32_MAX;
+	l.descriptors = l.stored = UINT64_MAX;
 	*out = (struct queue_verdict){ .status = ST_OK };
 	if (never_fits(&l, c, out->why, sizeof out->why))
 		out->status = ST_RESOURCE_EXHAUSTED;
@@ -221,7 +262,7 @@ void queue_fits(const struct queue_limits *limits, const struct queue_job *j, si
 void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, const struct queue_job *c, bool may_wait,
 		  struct queue_verdict *out)
 {
-	char obstacle[160];
+	char obstacle[QUEUE_OBSTACLE];
 	uint32_t queued = 0;
 	*out = (struct queue_verdict){ .status = ST_RESOURCE_EXHAUSTED };
 	if (never_fits(l, c, out->why, sizeof out->why))
@@ -252,7 +293,7 @@ void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, c
 uint32_t queue_explain(const struct queue_limits *l, const struct queue_job *j, size_t n, size_t index, char *why, size_t n_why)
 {
 	uint32_t at = place(j, n, index);
-	char obstacle[160];
+	char obstacle[QUEUE_OBSTACLE];
 	if (!say_obstacle(l, j, n, &j[index], obstacle, sizeof obstacle))
 		snprintf(obstacle, sizeof obstacle, "its turn has not come");
 	snprintf(why, n_why, "%s; %u job%s before it", obstacle, at - 1, at == 2 ? "" : "s");

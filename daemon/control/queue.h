@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define QUEUE_MAX_OVERTAKES 8
+#define QUEUE_OWN_DESCRIPTORS 128 /* of gaccd: journal, sockets, threads', callers that are no ranks */
 #define QUEUE_NONE UINT32_MAX
 #define QUEUE_WHY 384
 
@@ -24,6 +25,8 @@ struct queue_limits {
 	uint64_t host_memory;           /* bytes, all jobs together */
 	uint64_t host_memory_per_user;  /* bytes; 0: no limit of its own */
 	uint64_t available;             /* bytes that the machine could give now, beside what `need` of running jobs already has */
+	uint64_t descriptors;           /* that gaccd may have for jobs: RLIMIT_NOFILE less QUEUE_OWN_DESCRIPTORS */
+	uint64_t stored;                /* that the service manager keeps; UINT64_MAX: nobody says how many */
 	uint32_t jobs, jobs_per_user;   /* that run */
 	uint32_t queued_per_user;       /* that wait */
 };
@@ -33,6 +36,8 @@ struct queue_job {
 	uint32_t uid;
 	const char *user;      /* borrowed */
 	uint64_t bytes;        /* waiting: needed; else in use or reserved */
+	uint64_t descriptors;  /* of gaccd: its segments', its ranks' connections */
+	uint64_t stored;       /* of these, with the service manager */
 	bool waiting;
 	bool ended;            /* its memory is not given back yet: that counts, the job does not */
 	uint32_t overtaken;
@@ -52,7 +57,8 @@ void queue_judge(const struct queue_limits *, struct queue_job *job, size_t n);
 /* May this new job come in? `may_wait`: it can be queued; else it starts at once, and whom it overtakes is noted. */
 void queue_submit(const struct queue_limits *, struct queue_job *job, size_t n, const struct queue_job *candidate,
 		  bool may_wait, struct queue_verdict *out);
-/* May a job that runs have this much, now that its tensors are known? `job`: the others. Memory alone is asked for. */
+/* May a job that runs have this much, now that its tensors are known? `job`: the others. Memory alone is asked for: the rest
+ * was known when it came in. */
 void queue_fits(const struct queue_limits *, const struct queue_job *job, size_t n, const struct queue_job *candidate,
 		struct queue_verdict *out);
 /* The index of the waiting job that is to start now, or QUEUE_NONE; notes whom it overtakes. The caller marks it as no

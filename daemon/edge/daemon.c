@@ -1,5 +1,6 @@
 #include "edge/daemon.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
@@ -389,6 +390,7 @@ int daemon_run(const struct conf *conf)
 	if (!d || uv_loop_init(&d->loop))
 		return 1;
 	d->conf = conf;
+	d->descriptors_before = descriptors_raise();
 	d->posted_tail = &d->posted;
 	d->started_unix_ns = daemon_now(d).unix_ns;
 	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored))

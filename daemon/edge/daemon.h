@@ -50,6 +50,7 @@ struct daemon {
 	struct attach *attach;
 	struct failpoint_socket *failpoints; /* NULL in builds without */
 	uint64_t incarnation, term;
+	uint64_t descriptors_before;  /* soft limit that this process was started with */
 	uint64_t last_job;
 	struct live_job **job;        /* ascending ids; ended ones too, until the daemon ends */
 	uint32_t n_jobs, jobs_capacity;

@@ -4,7 +4,6 @@
 #include "proto/failpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,13 @@ struct packet {
 	struct engine_command command;
 	unsigned char *tail;
 	uint32_t n_tail;
-	int fds[CHANNEL_MAX_FDS];
-	int n_fds;
+};
+
+/* The START that is still on its way: its descriptors travel in as many packets as they need, in the plan's order. */
+struct starting {
+	struct engine_command command;
+	int *fds; /* numbers of descriptors that are the caller's; NULL: all are sent */
+	int n_fds, sent;
 };
 
 struct engine_proc {
@@ -28,6 +32,7 @@ struct engine_proc {
 	uint64_t job_id;
 	struct engine_events events;
 	void *arg;
+	struct starting starting;
 	struct packet *queue, **queue_tail;
 	bool polling_write, exited, let_go;
 	uint32_t silent_ticks; /* since it was heard */
@@ -38,10 +43,6 @@ struct engine_proc {
 
 static void packet_free(struct packet *p)
 {
-	if (!p)
-		return;
-	for (int i = 0; i < p->n_fds; i++)
-		close(p->fds[i]);
 	free(p->tail);
 	free(p);
 }
@@ -50,32 +51,51 @@ static void on_poll(uv_poll_t *h, int status, int events);
 
 static void watch(struct engine_proc *e)
 {
-	bool want_write = e->queue != NULL;
+	bool want_write = e->starting.fds || e->queue;
 	if (want_write == e->polling_write)
 		return;
 	e->polling_write = want_write;
 	uv_poll_start(&e->poll, want_write ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_poll);
 }
 
+/* 0, or -errno. */
+static int send_start(struct engine_proc *e)
+{
+	struct starting *s = &e->starting;
+	while (s->fds) {
+		int n = s->n_fds - s->sent < CHANNEL_MAX_FDS ? s->n_fds - s->sent : CHANNEL_MAX_FDS;
+		int r = channel_send(e->fd, &s->command, sizeof s->command, NULL, 0, s->fds + s->sent, n);
+		if (r)
+			return r;
+		s->sent += n;
+		if (s->sent < s->n_fds)
+			continue;
+		free(s->fds);
+		s->fds = NULL;
+	}
+	return 0;
+}
+
 static void flush_queue(struct engine_proc *e)
 {
-	while (e->queue) {
+	int r = send_start(e);
+	while (!r && e->queue) {
 		struct packet *p = e->queue;
-		int r = channel_send(e->fd, &p->command, sizeof p->command, p->tail, p->n_tail, p->fds, p->n_fds);
-		if (r == -EAGAIN)
+		r = channel_send(e->fd, &p->command, sizeof p->command, p->tail, p->n_tail, NULL, 0);
+		if (r)
 			break;
-		if (r) /* without this packet it would wait for ever */
-			engine_proc_kill(e);
 		e->queue = p->next;
 		if (!e->queue)
 			e->queue_tail = &e->queue;
 		packet_free(p);
 	}
+	if (r && r != -EAGAIN) /* without this packet it would wait for ever */
+		engine_proc_kill(e);
 	if (!e->exited)
 		watch(e);
 }
 
-static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail, const int *fds, int n_fds)
+static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail)
 {
 	struct packet *p = calloc(1, sizeof *p);
 	if (!p)
@@ -90,14 +110,6 @@ static bool enqueue(struct engine_proc *e, const struct engine_command *c, const
 		memcpy(p->tail, tail, c->n_present);
 		p->n_tail = c->n_present;
 	}
-	for (; p->n_fds < n_fds; p->n_fds++) {
-		p->fds[p->n_fds] = fcntl(fds[p->n_fds], F_DUPFD_CLOEXEC, 0);
-		if (p->fds[p->n_fds] < 0) {
-			log_job(e->job_id, LOG_ERROR, "EngineStart", "cannot hand the memory to the engine: %s", strerror(errno));
-			packet_free(p);
-			return false;
-		}
-	}
 	*e->queue_tail = p;
 	e->queue_tail = &p->next;
 	return true;
@@ -107,12 +119,12 @@ bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, con
 {
 	if (e->exited || e->let_go)
 		return false;
-	if (!e->queue) {
+	if (!e->starting.fds && !e->queue) {
 		int r = channel_send(e->fd, c, sizeof *c, present, c->n_present, NULL, 0);
 		if (r != -EAGAIN)
 			return r == 0;
 	}
-	bool ok = enqueue(e, c, present, NULL, 0);
+	bool ok = enqueue(e, c, present);
 	watch(e);
 	return ok;
 }
@@ -129,6 +141,7 @@ static void on_closed(uv_handle_t *h)
 		e->queue = p->next;
 		packet_free(p);
 	}
+	free(e->starting.fds);
 	if (e->fd >= 0)
 		close(e->fd);
 	if (!e->let_go)
@@ -239,27 +252,49 @@ static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 	return uv_spawn(loop, &e->process, &o);
 }
 
-/* The descriptors travel in as many STARTs as they need; the order is the plan's. */
-static bool send_start(struct engine_proc *e, const struct engine_start *s)
+static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
 {
-	struct engine_command c = { .op = ENGINE_START, .job_id = s->job_id, .epoch = 1, .generation = s->generation,
-				    .incarnation = s->incarnation, .log_level = (uint32_t)s->log_level,
-				    .log_format = (uint32_t)s->log_format };
-	snprintf(c.kernels, sizeof c.kernels, "%s", s->kernels);
-	for (int at = 0; at < s->n_fds; at += CHANNEL_MAX_FDS) {
-		int n = s->n_fds - at < CHANNEL_MAX_FDS ? s->n_fds - at : CHANNEL_MAX_FDS;
-		if (!enqueue(e, &c, NULL, s->fds + at, n))
-			return false;
-	}
-	flush_queue(e);
+	struct engine_command *c = &e->starting.command;
+	int *fds = calloc((size_t)s->n_fds, sizeof *fds);
+	if (!fds)
+		return false;
+	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof *fds);
+	*c = (struct engine_command){ .op = ENGINE_START, .job_id = s->job_id, .epoch = 1, .generation = s->generation,
+				      .incarnation = s->incarnation, .log_level = (uint32_t)s->log_level,
+				      .log_format = (uint32_t)s->log_format };
+	snprintf(c->kernels, sizeof c->kernels, "%s", s->kernels);
+	e->starting.fds = fds;
+	e->starting.n_fds = s->n_fds;
 	return true;
+}
+
+static void free_unstarted(struct engine_proc *e)
+{
+	close(e->fd);
+	free(e->starting.fds);
+	free(e);
 }
 
 static void on_never_started(uv_handle_t *h)
 {
-	struct engine_proc *e = h->data;
-	close(e->fd);
+	free_unstarted(h->data);
+}
+
+static struct engine_proc *make(const struct engine_start *s, int fd, const struct engine_events *events, void *arg)
+{
+	struct engine_proc *e = calloc(1, sizeof *e);
+	if (!e)
+		return NULL;
+	e->fd = fd;
+	e->job_id = s->job_id;
+	e->events = *events;
+	e->arg = arg;
+	e->queue_tail = &e->queue;
+	e->process.data = e->poll.data = e;
+	if (prepare_start(e, s))
+		return e;
 	free(e);
+	return NULL;
 }
 
 enum status engine_proc_start(void *loop, const struct engine_start *s, const struct engine_events *events, void *arg,
@@ -270,18 +305,12 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot make the engine's socket: %s", strerror(errno));
 		return ST_IO_ERROR;
 	}
-	struct engine_proc *e = calloc(1, sizeof *e);
+	struct engine_proc *e = make(s, fds[0], events, arg);
 	if (!e) {
 		close(fds[0]);
 		close(fds[1]);
 		return ST_NO_MEMORY;
 	}
-	e->fd = fds[0];
-	e->job_id = s->job_id;
-	e->events = *events;
-	e->arg = arg;
-	e->queue_tail = &e->queue;
-	e->process.data = e->poll.data = e;
 	int r = spawn(loop, e, fds[1]);
 	close(fds[1]);
 	if (r) {
@@ -292,8 +321,10 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 	e->n_handles = 2;
 	uv_poll_init(loop, &e->poll, e->fd);
 	uv_poll_start(&e->poll, UV_READABLE, on_poll);
-	if (FAILPOINT_ERROR(gaccd_spawned) || !send_start(e, s))
+	if (FAILPOINT_ERROR(gaccd_spawned))
 		engine_proc_kill(e);
+	else
+		flush_queue(e);
 	*out = e;
 	return ST_OK;
 }

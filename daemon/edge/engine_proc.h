@@ -21,7 +21,8 @@ struct engine_events {
 
 struct engine_start {
 	uint64_t job_id, generation, incarnation;
-	const int *fds;   /* the plan, then the segments; borrowed for the call */
+	const int *fds;   /* the plan, then the segments. The array is borrowed for the call; the descriptors stay open, under these
+			   * numbers, until HELLO, exited or engine_proc_close */
 	int n_fds;
 	int log_level, log_format; /* base/log.h */
 	const char *kernels; /* name of a table in math/kernels.h; "" = the best of this CPU */

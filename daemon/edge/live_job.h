@@ -111,6 +111,7 @@ struct live_job {
 	bool queued;                        /* waits for its turn: no memory, no ranks */
 	uint32_t queue_position, overtaken;
 	uint64_t need;                      /* bytes, as known at submission */
+	uint64_t descriptors, stored;       /* that it needs: of this process, of these in the fd store */
 	uint64_t reserved;                  /* set aside while no memory is allocated */
 	struct live_launch *launch;         /* live_launch.c; NULL: gaccd has not launched it */
 	uint64_t *norms_call;               /* calls that wait for the norms of the next window */

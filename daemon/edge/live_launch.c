@@ -326,7 +326,7 @@ static enum status open_launcher(struct live_job *l, bool start)
 {
 	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
 	struct launcher_args a = { .job_id = l->id, .runtime_dir = l->d->conf->runtime_dir,
-				   .orphan_ms = l->d->conf->launch.orphan_timeout_ms };
+				   .orphan_ms = l->d->conf->launch.orphan_timeout_ms, .descriptors = l->d->descriptors_before };
 	struct now now = daemon_now(l->d);
 	enum status st = launch_proc_open(&l->d->loop, &a, start, &events, l, &l->launch->proc);
 	l->launch->opened_ns = now.mono_ns;

@@ -399,16 +399,12 @@ void *live_map(struct live_job *l, uint32_t role, uint32_t index, bool writable)
 		return NULL;
 	if (s->header)
 		return s->data;
-	int fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
 	struct segment m = SEGMENT_NONE;
-	if (fd < 0 || segment_adopt(&m, fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof why)) {
-		log_job(l->id, LOG_ERROR, "MapFailed", "segment %u.%u: %s", role, index, fd < 0 ? strerror(errno) : why);
-		if (fd >= 0)
-			close(fd);
+	if (segment_adopt(&m, s->fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof why)) {
+		log_job(l->id, LOG_ERROR, "MapFailed", "segment %u.%u: %s", role, index, why);
 		return NULL;
 	}
-	close(s->fd); /* the duplicate takes its place */
-	*s = m;
+	*s = m; /* under the same number, which an engine that is being started may still be sent */
 	return s->data;
 }
 

@@ -2,6 +2,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
+#include "base/descriptors.h"
 #include "base/machine.h"
 #include "control/queue.h"
 
@@ -9,6 +10,9 @@
 #include <stdlib.h>
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
+#define SEGMENTS_BESIDE_SLOTS 8 /* at most: plan_segments */
+#define PER_JOB 3   /* descriptors: the plan, the engine's socket, the launcher's */
+#define PER_RANK 5  /* a call's connection, the attach socket's, a duplicate of each to count it by, the process */
 #define TELL_NS (INT64_C(1000) * 1000000)   /* between two looks at why jobs wait */
 
 /* All jobs that have memory or want some, oldest first. */
@@ -23,6 +27,11 @@ static void list_free(struct queue_list *q)
 {
 	free(q->job);
 	free(q->live);
+}
+
+static uint64_t less(uint64_t limit, uint64_t part)
+{
+	return limit > part ? limit - part : 0;
 }
 
 static uint64_t in_use(const struct live_job *l)
@@ -40,7 +49,9 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 		promised += q->live[i]->allocating || !q->live[i]->host_bytes ? in_use(q->live[i]) : 0;
 	q->limits = (struct queue_limits){ .host_memory = d->conf->limits.host_memory,
 					   .host_memory_per_user = d->conf->limits.host_memory_per_user,
-					   .available = m.available > promised ? m.available - promised : 0,
+					   .available = less(m.available, promised),
+					   .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
+					   .stored = fdstore_room(d->fdstore),
 					   .jobs = d->conf->limits.jobs, .jobs_per_user = d->conf->limits.jobs_per_user,
 					   .queued_per_user = d->conf->limits.queued_per_user };
 }
@@ -53,7 +64,8 @@ static void add(struct queue_list *q, struct live_job *l, const struct live_job 
 	q->live[q->n] = l;
 	q->job[q->n++] = (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .waiting = l->queued && !ended,
 					     .ended = ended, .overtaken = l->overtaken,
-					     .bytes = l->queued ? l->need : in_use(l) };
+					     .bytes = l->queued ? l->need : in_use(l), .descriptors = l->descriptors,
+					     .stored = l->stored };
 }
 
 static int by_id(const void *a, const void *b)
@@ -92,15 +104,25 @@ static void note_overtaken(const struct queue_list *q)
 		q->live[i]->overtaken = q->job[i].overtaken;
 }
 
+/* No user can have more connections than connections_per_user to each socket. */
+static void find_descriptors(struct live_job *l)
+{
+	uint64_t ranks = l->spec.ranks, connections = l->d->conf->listen.connections_per_user;
+	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->job);
+	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
+}
+
 static enum status find_need(struct live_job *l, char *why, size_t n_why)
 {
+	find_descriptors(l);
 	l->need = l->spec.host_memory;
 	return job_has_tensors(l->job) ? live_memory_need(l, &l->need, why, n_why) : ST_OK;
 }
 
 static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
 {
-	return (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .bytes = bytes };
+	return (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .bytes = bytes,
+				   .descriptors = l->descriptors, .stored = l->stored };
 }
 
 enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)

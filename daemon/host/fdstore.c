@@ -20,7 +20,7 @@
 
 struct fdstore {
 	int fd; /* connected to the manager; -1: none */
-	uint64_t watchdog_us;
+	uint64_t watchdog_us, room;
 };
 
 /* A number of the environment that is meant for this process: `pid_name` must then hold our pid. */
@@ -95,8 +95,8 @@ static enum status connect_manager(const char *path, int *out)
 
 enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size_t *out_n)
 {
-	static const char *const ours[] = { "NOTIFY_SOCKET", "WATCHDOG_USEC",  "WATCHDOG_PID",
-					    "LISTEN_FDS",    "LISTEN_FDNAMES", "LISTEN_PID" };
+	static const char *const ours[] = { "NOTIFY_SOCKET",  "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS",
+					    "LISTEN_FDNAMES", "LISTEN_PID",    "FDSTORE" };
 	struct fdstore_fd *fds = NULL;
 	size_t n = 0;
 	struct fdstore *f = calloc(1, sizeof *f);
@@ -110,6 +110,8 @@ enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size
 		st = connect_manager(path, &f->fd);
 	if (st)
 		goto fail;
+	const char *room = getenv("FDSTORE"); /* systemd 254 and later, and --supervise */
+	f->room = path && room ? strtoull(room, NULL, 10) : UINT64_MAX;
 	f->watchdog_us = own_number("WATCHDOG_USEC", "WATCHDOG_PID");
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
 		unsetenv(ours[i]);
@@ -137,6 +139,11 @@ void fdstore_close(struct fdstore *f)
 bool fdstore_active(const struct fdstore *f)
 {
 	return f->fd >= 0;
+}
+
+uint64_t fdstore_room(const struct fdstore *f)
+{
+	return f->room;
 }
 
 uint64_t fdstore_watchdog_us(const struct fdstore *f)

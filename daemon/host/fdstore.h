@@ -33,6 +33,8 @@ void fdstore_close(struct fdstore *);
 
 /* Is there a manager that keeps descriptors? */
 bool fdstore_active(const struct fdstore *);
+/* How many descriptors it keeps at most; UINT64_MAX: it does not say, or there is none. */
+uint64_t fdstore_room(const struct fdstore *);
 /* How often to call fdstore_watchdog at least; 0: no watchdog. */
 uint64_t fdstore_watchdog_us(const struct fdstore *);
 

@@ -1,5 +1,6 @@
 #include "host/supervise.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "host/fdstore.h"
 
@@ -23,6 +24,7 @@
 #define FIRST_FD 3
 #define MAX_MESSAGE 4096
 #define MAX_MESSAGE_FDS 16
+#define OWN_FDS 16
 #define EXIT_USAGE 2 /* also of a wrong configuration */
 
 struct stored {
@@ -35,6 +37,8 @@ struct supervisor {
 	int notify, signals;
 	char dir[80], address[90]; /* NOTIFY_SOCKET */
 	sigset_t caller_mask;
+	uint64_t descriptors_before;
+	size_t room;           /* descriptors that can be kept */
 	pid_t child;           /* 0: none now */
 	bool ready, stopping;
 	int64_t start_at, heard_at; /* ms, CLOCK_BOOTTIME */
@@ -66,8 +70,8 @@ static void forget(struct supervisor *s, const char *name)
 /* Takes fd. As in systemd, a name may be there already: it is the child that keeps them apart. */
 static void keep(struct supervisor *s, const char *name, int fd)
 {
-	if (s->n_stored == SUPERVISE_MAX_FDS) {
-		log_error("the descriptor store is full (%d): %s is not kept", SUPERVISE_MAX_FDS, name);
+	if (s->n_stored == s->room) {
+		log_error("the descriptor store is full (%zu): %s is not kept", s->room, name);
 		close(fd);
 		return;
 	}
@@ -189,6 +193,7 @@ static void set_number(const char *name, uint64_t v)
 static void set_environment(const struct supervisor *s)
 {
 	setenv("NOTIFY_SOCKET", s->address, 1);
+	set_number("FDSTORE", s->room);
 	if (s->opts->watchdog_ms) {
 		set_number("WATCHDOG_USEC", s->opts->watchdog_ms * UINT64_C(1000));
 		set_number("WATCHDOG_PID", (uint64_t)getpid());
@@ -215,6 +220,7 @@ __attribute__((noreturn)) static void become_child(const struct supervisor *s, p
 		_exit(EXIT_FAILURE);
 	set_environment(s);
 	place_fds(s);
+	descriptors_restore(s->descriptors_before);
 	sigprocmask(SIG_SETMASK, &s->caller_mask, NULL);
 	execv(s->opts->argv[0], s->opts->argv);
 	log_error("%s: %s", s->opts->argv[0], strerror(errno));
@@ -343,6 +349,13 @@ static void close_notify(struct supervisor *s)
 		rmdir(s->dir);
 }
 
+/* The child has each of them twice on its way to the program. */
+static size_t find_room(void)
+{
+	uint64_t half = descriptors_limit() / 2;
+	return half > SUPERVISE_MAX_FDS + OWN_FDS ? SUPERVISE_MAX_FDS : half > OWN_FDS ? half - OWN_FDS : 0;
+}
+
 int supervise_run(const struct supervise_opts *opts)
 {
 	static const int handled[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP };
@@ -352,6 +365,8 @@ int supervise_run(const struct supervise_opts *opts)
 	if (!s)
 		return code;
 	s->opts = opts;
+	s->descriptors_before = descriptors_raise();
+	s->room = find_room();
 	sigemptyset(&set);
 	for (size_t i = 0; i < sizeof handled / sizeof *handled; i++)
 		sigaddset(&set, handled[i]);

@@ -16,6 +16,7 @@ struct launcher_args {
 	uint64_t job_id;
 	const char *runtime_dir;
 	uint64_t orphan_ms;
+	uint64_t descriptors; /* soft limit of the ranks, and of this process */
 };
 
 /* Paths of a job's launcher. false: too long for a socket. */

@@ -160,10 +160,11 @@ static int listen_at(const struct sockaddr_un *at)
 
 static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_args *a, int listener)
 {
-	char name[] = "gaccd", flag[] = "--launcher", job[24], orphan[24];
+	char name[] = "gaccd", flag[] = "--launcher", job[24], orphan[24], descriptors[24];
 	snprintf(job, sizeof job, "%llu", (unsigned long long)a->job_id);
 	snprintf(orphan, sizeof orphan, "%llu", (unsigned long long)a->orphan_ms);
-	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, NULL };
+	snprintf(descriptors, sizeof descriptors, "%llu", (unsigned long long)a->descriptors);
+	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, descriptors, NULL };
 	char *env[] = { failpoint_environment(), NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },

@@ -47,7 +47,7 @@ class Player:
             self.pid, self.fed = pid, time.monotonic()
             return
         try:
-            env = {**os.environ, "NOTIFY_SOCKET": self.address, "WATCHDOG_USEC": str(int(self.watchdog_s * 1e6)), "WATCHDOG_PID": str(os.getpid())}
+            env = {**os.environ, "NOTIFY_SOCKET": self.address, "WATCHDOG_USEC": str(int(self.watchdog_s * 1e6)), "WATCHDOG_PID": str(os.getpid()), "FDSTORE": str(STORE_MAX)}
             if self.store:
                 env.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(self.store)), LISTEN_FDNAMES=":".join(n for n, _ in self.store))
             # out of the way first: the targets 3.. may be sources of others

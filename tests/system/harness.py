@@ -71,12 +71,14 @@ class Daemon:
 
     BAD_LINE = re.compile(r" (WARN|ERROR)[ :]|Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
 
-    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0):
-        """`systemd_ms`: supervised by support/systemd_player.py in the place of gaccd --supervise, with a watchdog of so many ms."""
+    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0, nofile=None):
+        """`systemd_ms`: supervised by support/systemd_player.py in the place of gaccd --supervise, with a watchdog of so many ms.
+        `nofile`: soft and hard RLIMIT_NOFILE."""
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
         self.supervise, self.allow, self.systemd_ms = supervise or bool(systemd_ms), list(allow), systemd_ms
         self.conf = {"engine.threads": 2, **(conf or {})}
         self.env, self.start_on_enter = dict(env or {}), start
+        self.nofile = ["prlimit", f"--nofile={nofile[0]}:{nofile[1]}"] if nofile else []
         self.socket = self.dir / "g.sock"
         self.endpoint = f"unix:{self.socket}"
         self.process = self._client = None
@@ -92,7 +94,7 @@ class Daemon:
                 "log.format": "text", **self.conf}
         (self.dir / "gaccd.yaml").write_text("")
         player = [sys.executable, pathlib.Path(__file__).parents[1] / "support/systemd_player.py", str(self.systemd_ms)]
-        return (player * bool(self.systemd_ms) + [build_dir() / "bin/gaccd", "--config", self.dir / "gaccd.yaml"] +
+        return (self.nofile + player * bool(self.systemd_ms) + [build_dir() / "bin/gaccd", "--config", self.dir / "gaccd.yaml"] +
                 ["--supervise"] * (self.supervise and not self.systemd_ms) + [word for key, value in conf.items() for word in ("--set", f"{key}={value}")])
 
     def start(self, env=None):

@@ -40,7 +40,7 @@ def run(*command, **how):
     ("Restart", "always"), ("RestartPreventExitStatus", "2"), ("StartLimitIntervalSec", "0"), ("WatchdogSec", "30"),
     ("KillMode", "process"), ("FileDescriptorStoreMax", "4096"),
     ("StateDirectory", "gaccd"), ("StateDirectoryMode", "0711"), ("RuntimeDirectory", "gaccd"), ("RuntimeDirectoryMode", "0755"),
-    ("LimitMEMLOCK", "infinity"), ("LimitNOFILE", "131072"), ("LimitCORE", "0"), ("CapabilityBoundingSet", ""),
+    ("LimitMEMLOCK", "infinity"), ("LimitNOFILE", "1024:131072"), ("LimitCORE", "0"), ("CapabilityBoundingSet", ""),
     ("NoNewPrivileges", "yes"), ("ProtectSystem", "strict"), ("MemoryDenyWriteExecute", "yes"),
     ("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK"), ("WantedBy", "multi-user.target"),
 ])
@@ -57,6 +57,7 @@ def test_unit_lets_gaccd_see_trainers(name, harmless):
 def test_unit_keeps_as_many_descriptors_as_supervise():
     header = (ROOT / "daemon/host/supervise.h").read_text()
     assert Unit(UNIT)["FileDescriptorStoreMax"] == re.search(r"SUPERVISE_MAX_FDS (\d+)", header)[1]
+    assert Unit(UNIT)["Environment"] == "FDSTORE=" + Unit(UNIT)["FileDescriptorStoreMax"]
 
 
 @systemd_analyze

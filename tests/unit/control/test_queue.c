@@ -260,6 +260,83 @@ START_TEST(a_running_job_may_take_what_is_left)
 }
 END_TEST
 
+/* A job of user 1 with so many descriptors, of these so many stored. */
+static struct queue_job with_descriptors(uint64_t n, uint64_t stored, bool waiting)
+{
+	struct queue_job c = make(1, 0, waiting);
+	c.descriptors = n;
+	c.stored = stored;
+	return c;
+}
+
+static const char *submit_with(uint64_t n, uint64_t stored, bool may_wait)
+{
+	static struct queue_verdict v;
+	struct queue_job c = with_descriptors(n, stored, true);
+	queue_judge(&limits, job, n_jobs);
+	queue_submit(&limits, job, n_jobs, &c, may_wait, &v);
+	ck_assert_int_eq(v.status, *v.why ? ST_RESOURCE_EXHAUSTED : ST_OK);
+	return v.why;
+}
+
+START_TEST(descriptors_are_limited)
+{
+	limits.descriptors = 100;
+	limits.stored = UINT64_MAX;
+	for (int may_wait = 0; may_wait < 2; may_wait++)
+		ck_assert_str_eq(submit_with(101, 1, may_wait),
+				 "needs 101 descriptors and can never run here: gaccd has 100 for jobs (RLIMIT_NOFILE less 128); raise "
+				 "LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks");
+	ck_assert_str_eq(submit_with(100, 100, false), "");
+	job[n_jobs++] = with_descriptors(60, 0, false);
+	ck_assert_str_eq(submit_with(40, 0, false), "");
+	ck_assert_str_eq(submit_with(41, 0, false),
+			 "needs 41 descriptors, other jobs hold 60 of the 100 that gaccd has for jobs (LimitNOFILE= of its unit, ulimit "
+			 "-Hn); in use: alice 0 B (1 job)");
+	ck_assert_str_eq(submit_with(41, 0, true), "");
+	limits.descriptors = 50; /* gaccd was started anew with less: what runs goes on */
+	struct queue_verdict v;
+	queue_fits(&limits, job, n_jobs, &job[0], &v);
+	ck_assert_int_eq(v.status, ST_OK);
+}
+END_TEST
+
+START_TEST(places_with_the_service_manager_are_limited)
+{
+	limits.descriptors = 1000;
+	limits.stored = 100;
+	ck_assert_str_eq(submit_with(101, 101, true),
+			 "needs 101 places in the descriptor store and can never run here: it has 100 (FileDescriptorStoreMax= of gaccd's "
+			 "unit, or half its supervisor's RLIMIT_NOFILE); ask for slots_per_rank: 1 or fewer ranks");
+	job[n_jobs++] = with_descriptors(60, 60, false);
+	ck_assert_str_eq(submit_with(900, 40, false), "");
+	ck_assert_str_eq(submit_with(41, 41, false),
+			 "needs 41 places in the descriptor store, other jobs hold 60 of 100 (FileDescriptorStoreMax= of gaccd's unit); in "
+			 "use: alice 0 B (1 job)");
+}
+END_TEST
+
+START_TEST(who_waits_for_descriptors_starts_when_they_are_free)
+{
+	uint32_t place;
+	limits.descriptors = 100;
+	job[n_jobs++] = with_descriptors(60, 50, false);
+	uint64_t first = last_id;
+	job[n_jobs++] = with_descriptors(50, 50, true);
+	uint64_t waiting = last_id;
+	limits.stored = UINT64_MAX;
+	ck_assert_uint_eq(start(), 0);
+	ck_assert_str_eq(explain(waiting, &place),
+			 "needs 50 descriptors, other jobs hold 60 of the 100 that gaccd has for jobs (LimitNOFILE= of its unit, ulimit "
+			 "-Hn); 0 jobs before it");
+	limits.descriptors = 110;
+	limits.stored = 99;
+	ck_assert_uint_eq(start(), 0);
+	end(first);
+	ck_assert_uint_eq(start(), waiting);
+}
+END_TEST
+
 START_TEST(an_ended_job_counts_until_its_memory_is_back)
 {
 	limits.jobs = 1;
@@ -305,6 +382,9 @@ int main(void)
 	tcase_add_test(c, who_is_held_by_limits_of_its_own_is_passed_without_end);
 	tcase_add_test(c, limits_hold_for_the_queue);
 	tcase_add_test(c, a_running_job_may_take_what_is_left);
+	tcase_add_test(c, descriptors_are_limited);
+	tcase_add_test(c, places_with_the_service_manager_are_limited);
+	tcase_add_test(c, who_waits_for_descriptors_starts_when_they_are_free);
 	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
 	tcase_add_test(c, sizes_are_written_for_people);
 	return suite_run(s);

@@ -99,6 +99,23 @@ START_TEST(put_sends_the_descriptor)
 }
 END_TEST
 
+START_TEST(the_manager_says_how_many_it_keeps)
+{
+	setenv("FDSTORE", "512", 1);
+	open_store();
+	ck_assert_uint_eq(fdstore_room(store), 512);
+	ck_assert_ptr_null(getenv("FDSTORE"));
+	fdstore_close(store);
+	open_store();
+	ck_assert_uint_eq(fdstore_room(store), UINT64_MAX); /* systemd before 254 */
+	fdstore_close(store);
+	unsetenv("NOTIFY_SOCKET");
+	setenv("FDSTORE", "512", 1);
+	open_store();
+	ck_assert_uint_eq(fdstore_room(store), UINT64_MAX);
+}
+END_TEST
+
 START_TEST(a_barrier_waits_for_the_manager)
 {
 	int end, fd;
@@ -207,6 +224,7 @@ int main(void)
 	suite_add_tcase(s, child);
 	tcase_add_test(c, messages_are_those_of_sd_notify);
 	tcase_add_test(c, put_sends_the_descriptor);
+	tcase_add_test(c, the_manager_says_how_many_it_keeps);
 	tcase_add_test(c, a_barrier_waits_for_the_manager);
 	tcase_add_test(c, children_do_not_speak_for_us);
 	tcase_add_test(c, what_is_meant_for_another_process_is_not_taken);

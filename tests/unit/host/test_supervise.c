@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -143,6 +144,23 @@ static void role_many(void)
 	last_report(text);
 }
 
+/* As many as the store has room for, of which the environment tells. */
+static void role_fill(void)
+{
+	char name[32], text[64];
+	struct rlimit l;
+	getrlimit(RLIMIT_NOFILE, &l);
+	if (first_life()) {
+		for (uint64_t i = 0; i < fdstore_room(store); i++) {
+			snprintf(name, sizeof name, "j1.slot.%d.1", (int)i);
+			put_new(name, name);
+		}
+		raise(SIGKILL);
+	}
+	snprintf(text, sizeof text, "%zu of %d, limit %d", n_fds, (int)fdstore_room(store), (int)l.rlim_cur);
+	last_report(text);
+}
+
 /* The first life makes its own child send; only the second tells what was kept. */
 static void role_stranger(void)
 {
@@ -209,7 +227,7 @@ static void role_exit_2(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
-} roles[] = { { "count", role_count }, { "names", role_names },		{ "many", role_many },
+} roles[] = { { "count", role_count }, { "names", role_names },		{ "many", role_many },	{ "fill", role_fill },
 	      { "stranger", role_stranger }, { "stop", role_stop },	{ "die_of_term", role_die_of_term },
 	      { "silent", role_silent }, { "exit_2", role_exit_2 } };
 
@@ -305,6 +323,15 @@ START_TEST(many_descriptors_are_not_mixed_up)
 }
 END_TEST
 
+/* The descriptor on which they report is above the limit, and is handed down all the same. */
+START_TEST(the_store_is_as_large_as_the_limit_allows)
+{
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ REPORT_FD + 1, 700 }), 0);
+	start("fill", 0);
+	expect_end("334 of 334, limit 501", 0); /* 700 / 2 - 16 */
+}
+END_TEST
+
 START_TEST(only_the_child_is_listened_to)
 {
 	start("stranger", 0);
@@ -384,6 +411,7 @@ int main(int argc, char **argv)
 	tcase_add_test(c, memory_survives_sigkill);
 	tcase_add_test(c, descriptors_are_kept_by_name_and_removed);
 	tcase_add_test(c, many_descriptors_are_not_mixed_up);
+	tcase_add_test(c, the_store_is_as_large_as_the_limit_allows);
 	tcase_add_test(c, only_the_child_is_listened_to);
 	tcase_add_loop_test(c, a_clean_stop_ends_all, 0, 2);
 	tcase_add_test(c, a_child_that_dies_of_the_stop_is_not_started_again);

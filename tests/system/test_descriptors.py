@@ -1,0 +1,104 @@
+"""RLIMIT_NOFILE: what a job needs of it, that a job for which it is too small is refused with the numbers, and who gets which limit."""
+import os
+import pathlib
+import resource
+
+import pytest
+
+from harness import Daemon, GaccError, build_dir, wait_until
+from launching import SPEC, launched, log_of, wait_pids, wait_state
+
+OWN = 128  # of RLIMIT_NOFILE, for gaccd itself
+TENSOR = [{"name": "w", "dtype": "f32", "shape": [16]}]
+
+
+def need(ranks, slots=2):
+    """The table of operations.md: segments and slots; the plan, engine and launcher; connections and process of each rank."""
+    return 8 + slots * (ranks + 1) + 3 + 5 * ranks
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def external(ranks, **more):
+    return {**SPEC, "ranks": ranks, "tensors": TENSOR, **more}
+
+
+def refusal(daemon, spec):
+    with pytest.raises(GaccError) as e:
+        daemon.submit(spec)
+    assert e.value.code == "RESOURCE_EXHAUSTED" and e.value.reason == "RESOURCE_EXHAUSTED"
+    return e.value.text
+
+
+def test_a_job_that_needs_more_than_the_limit_is_refused():
+    free = 400 - OWN
+    fits = max(r for r in range(100) if need(r) <= free)
+    with Daemon(nofile=(400, 400)) as d:
+        assert refusal(d, external(fits + 1)) == (
+            f"needs {need(fits + 1)} descriptors and can never run here: gaccd has {free} for jobs (RLIMIT_NOFILE less {OWN}); "
+            "raise LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks")
+        assert not d.client.jobs.List().jobs
+        first = d.submit(external(fits - 4))
+        text = refusal(d, external(6))
+        assert text.startswith(f"needs {need(6)} descriptors, other jobs hold {need(fits - 4)} of the {free} that gaccd has for jobs "
+                               "(LimitNOFILE= of its unit, ulimit -Hn); in use: "), text
+        waiting = d.submit(launched("sleep", 1000, ranks=6))  # who can wait does
+        wait_until("its reason", lambda: d.get_job(waiting).reason.startswith(f"needs {need(6)} descriptors, other jobs hold "))
+        d.cancel(first)
+        wait_until("its turn", lambda: d.state(waiting) == "STARTING")
+        d.cancel(waiting)
+        wait_until("the launcher's end", lambda: not d.launchers())
+
+
+def test_what_is_counted_is_what_is_held():
+    """A job that is given exactly what it needs runs; that much is what gaccd holds for it, but for segments of other optimizers."""
+    ranks = 12
+    with Daemon(nofile=(64, OWN + need(ranks))) as d:
+        d.client.jobs.List()
+        idle, out = descriptors(d.pid), d.dir / "out"
+        assert idle < OWN / 2
+        out.mkdir()
+        job = d.submit(launched(build_dir() / "bin/campaign_trainer", out, 100000, 1000, 5000, ranks=ranks, micro_size=2, steps=100000,
+                                environment={"GACC_TEST": d.dir}, optimizer={"type": "sgd", "lr": 1}, log_dir=str(out)))
+        wait_until(lambda: d.get_job(job), lambda: d.get_job(job).applied_step >= 2, 30)
+        assert need(ranks) - 3 - 2 <= descriptors(d.pid) - idle <= need(ranks)
+        assert descriptors(d.engine_pid(job)) < descriptors(d.pid)
+        d.kill_engine(job)  # its successor needs no more
+        step = d.get_job(job).applied_step
+        wait_until("another step", lambda: d.get_job(job).applied_step > step + 1)
+        d.cancel(job)
+        wait_until("the launcher's end", lambda: not d.launchers())
+        wait_until("its memory", lambda: descriptors(d.pid) <= idle + 2)
+
+
+@pytest.mark.parametrize("supervise", [False, True])
+def test_gaccd_takes_all_and_ranks_get_what_it_was_started_with(supervise):
+    with Daemon(supervise, nofile=(100, 900)) as d:
+        job = d.submit(launched("sh", "-c", "echo limit $(ulimit -Sn) $(ulimit -Hn); sleep 1000", ranks=1))
+        wait_pids(d, job, 1)
+        wait_until("its log", lambda: pathlib.Path(d.get_job(job).log_dir, "worker_0.log").exists())
+        wait_until("its word", lambda: "limit 100 900\n" in log_of(d, job, 0))
+        held = d.submit(external(1))
+        for pid in (d.pid, d.engine_pid(held)):
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (900, 900)
+        assert [resource.prlimit(p, resource.RLIMIT_NOFILE) for p in d.launchers()] == [(100, 900)]
+        d.cancel(job)
+        wait_state(d, job, "CANCELLED")
+        wait_until("the launcher's end", lambda: not d.launchers())
+
+
+def test_a_job_whose_memory_cannot_be_kept_is_refused():
+    """The store of --supervise has room for half of its descriptors, less 16."""
+    with Daemon(supervise=True, nofile=(300, 300), conf={"listen.connections_per_user": 4}) as d:
+        room = 300 // 2 - 16
+        assert refusal(d, external(64)) == (
+            f"needs {8 + 2 * 65} places in the descriptor store and can never run here: it has {room} (FileDescriptorStoreMax= of gaccd's "
+            "unit, or half its supervisor's RLIMIT_NOFILE); ask for slots_per_rank: 1 or fewer ranks")
+        job = d.submit(external(62))
+        assert d.get_job(job).engine_pid
+        d.kill_gaccd()  # all of them are there for its successor
+        d.wait_ready()
+        d.engine_pid(job)
+        assert d.state(job) == "STARTING"
