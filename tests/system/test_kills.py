@@ -204,6 +204,10 @@ class Aim:
         self.shots, self.hits = self.shots + 1, self.hits + bool(hit)
         self.longest *= 1.5 if hit else 0.7
 
+    def goes_on(self, hits):
+        """Whether another run is needed for so many hits; on a busy machine most shots come too late."""
+        return self.hits < hits and self.shots < 200
+
 
 def test_engine_killed_while_it_adds(one_thread):
     """At random moments of a push; the arena is large, so that most of a push is the pass over it."""
@@ -222,7 +226,8 @@ def test_engine_killed_while_it_adds(one_thread):
         aim.note(trainer.status().counted == counted and not future.done())
         assert future.result().result in (1, 2)  # COUNTED; DUPLICATE if the flip was before the kill
 
-    work.check(run_in_order(one_thread, work, push))
+    while aim.goes_on(5):
+        work.check(run_in_order(one_thread, work, push))
     print(f"engine killed {aim.shots} times, {aim.hits} of them with a push sent and not counted")
     assert aim.hits >= 5
 
@@ -248,7 +253,8 @@ def test_engine_killed_while_it_updates(one_thread, optimizer):
         wait_until("the update's end", lambda: trainer.status().window > trainer.window)
         longest = max(longest, time.monotonic() - begin)
 
-    work.check(run_in_order(one_thread, work, push))
+    while aim.goes_on(4):
+        work.check(run_in_order(one_thread, work, push))
     print(f"{optimizer}: engine killed {aim.shots} times, {aim.hits} of them in the middle of an update, which was "
           f"complete after {longest:.2f} s at most")
     assert aim.hits >= 4
