@@ -107,6 +107,8 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	  "repeat the call")                                                                                           \
 	X(SEGMENT_CORRUPT, JOB, 15, false, "a shared segment does not hold what it should",                            \
 	  "submit the job again, from its last checkpoint if it has one")                                              \
+	X(ENGINE_FAILED, JOB, 10, false, "the job's engine cannot be started",                                         \
+	  "mend what the message names, then submit the job again, from its last checkpoint if it has one")            \
 	X(NO_MEMORY, JOB, 8, false, "out of memory",                                                                   \
 	  "end other jobs or programs, or ask for less")                                                               \
 	X(RANK_FAILED, JOB, 10, false, "a rank's process has failed",                                                  \

@@ -27,6 +27,7 @@ gacc_status gacc_status_of(enum status st)
 	case ST_JOB_ENDED:
 	case ST_CANCELLED:
 	case ST_RANK_FAILED:
+	case ST_ENGINE_FAILED:
 		return GACC_ECANCELLED;
 	case ST_RESOURCE_EXHAUSTED:
 	case ST_NO_SLOT:

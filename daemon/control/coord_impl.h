@@ -36,6 +36,7 @@ struct coord {
 	char hold_reason[256];
 	int64_t held_since_ns, held_ns; /* this pause; all earlier ones together */
 	int64_t late_from_ns;          /* lateness counts from here on: the last resume */
+	char hindrance[256];           /* why the engine does not come up; "": it does */
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ATTEMPT_TIMEOUT_NS (INT64_C(60) * 1000000000)
 
@@ -11,7 +12,7 @@
 /* A job whose ranks never come must not stay for ever. */
 static void watch_start(struct coord *c, struct now now)
 {
-	if (!c->phase_since_ns || c->queued || c->held)
+	if (!c->phase_since_ns || c->queued || c->held || *c->hindrance)
 		c->phase_since_ns = now.mono_ns;
 	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
 		return;
@@ -39,10 +40,26 @@ void coord_tick(struct coord *c, struct now now)
 		coord_watch_late(c, now);
 	if (c->phase == COORD_START)
 		watch_start(c, now);
-	if (c->phase == COORD_GO && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
+	if (c->phase == COORD_GO && !*c->hindrance && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
 		coord_fail_attempt(c, "timed out", now);
 	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS && c->phase != COORD_ENDING)
 		coord_broadcast(c, now);
+}
+
+void coord_hinder(struct coord *c, const char *why, struct now now)
+{
+	if (c->phase >= COORD_ENDING || !strcmp(c->hindrance, why))
+		return;
+	snprintf(c->hindrance, sizeof c->hindrance, "%s", why);
+	coord_event(c, *why, *why ? "EngineFailing" : "EngineBack", -1, *why ? why : "the engine is up again");
+	c->late_from_ns = now.mono_ns;
+	if (c->phase == COORD_GO)
+		c->phase_since_ns = now.mono_ns;
+	if (c->phase == COORD_START)
+		coord_set_state(c, c->state, why, now);
+	else
+		coord_set_running(c, now);
+	coord_broadcast(c, now);
 }
 
 /* ---- life ---- */

@@ -71,7 +71,7 @@ void coord_watch_late(struct coord *c, struct now now)
 {
 	int64_t worst = 0;
 	c->n_late = 0;
-	if (c->held)
+	if (c->held || *c->hindrance)
 		return;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		int64_t ns = coord_rank_late_ns(c, r, now);

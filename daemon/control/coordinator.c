@@ -19,7 +19,10 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 
 void coord_set_running(struct coord *c, struct now now)
 {
-	coord_set_state(c, c->held ? JOB_PAUSED : JOB_RUNNING, c->held ? c->hold_reason : "", now);
+	if (c->held)
+		coord_set_state(c, JOB_PAUSED, c->hold_reason, now);
+	else
+		coord_set_state(c, *c->hindrance ? JOB_STALLED : JOB_RUNNING, c->hindrance, now);
 }
 
 void coord_set_phase(struct coord *c, enum coord_phase phase, struct now now)
@@ -413,7 +416,7 @@ enum job_state coord_end_state(enum status end)
 {
 	return end == ST_OK ? JOB_COMPLETED :
 	       end == ST_CANCELLED ? JOB_CANCELLED :
-	       end == ST_SEGMENT_CORRUPT ? JOB_NODE_FAIL : JOB_FAILED;
+	       end == ST_SEGMENT_CORRUPT || end == ST_ENGINE_FAILED ? JOB_NODE_FAIL : JOB_FAILED;
 }
 
 void coord_on_ended(struct coord *c, enum status st, struct now now)

@@ -1,6 +1,5 @@
 #include "edge/engine_proc.h"
 
-#include "base/log.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -29,7 +28,6 @@ struct engine_proc {
 	uv_process_t process;
 	uv_poll_t poll;
 	int fd;
-	uint64_t job_id;
 	struct engine_events events;
 	void *arg;
 	struct starting starting;
@@ -37,8 +35,8 @@ struct engine_proc {
 	bool polling_write, exited, let_go;
 	uint32_t silent_ticks; /* since it was heard */
 	int n_handles; /* still open */
-	int64_t exit_status;
-	int term_signal;
+	struct engine_exit end;
+	char why[160];
 };
 
 static void packet_free(struct packet *p)
@@ -89,8 +87,11 @@ static void flush_queue(struct engine_proc *e)
 			e->queue_tail = &e->queue;
 		packet_free(p);
 	}
-	if (r && r != -EAGAIN) /* without this packet it would wait for ever */
-		engine_proc_kill(e);
+	if (r && r != -EAGAIN) { /* without this packet it would wait for ever */
+		char why[96];
+		snprintf(why, sizeof why, "the engine cannot be reached: %s", strerror(-r));
+		engine_proc_kill(e, why);
+	}
 	if (!e->exited)
 		watch(e);
 }
@@ -145,7 +146,7 @@ static void on_closed(uv_handle_t *h)
 	if (e->fd >= 0)
 		close(e->fd);
 	if (!e->let_go)
-		e->events.exited(e->arg, e->exit_status, e->term_signal);
+		e->events.exited(e->arg, &e->end);
 	free(e);
 }
 
@@ -153,8 +154,7 @@ static void on_process_exit(uv_process_t *h, int64_t exit_status, int term_signa
 {
 	struct engine_proc *e = h->data;
 	e->exited = true;
-	e->exit_status = exit_status;
-	e->term_signal = term_signal;
+	e->end = (struct engine_exit){ exit_status, term_signal, e->why };
 	uv_close((uv_handle_t *)&e->process, on_closed);
 	if (!uv_is_closing((uv_handle_t *)&e->poll))
 		uv_close((uv_handle_t *)&e->poll, on_closed);
@@ -171,7 +171,7 @@ static void read_answers(struct engine_proc *e)
 		if (n != (int)sizeof a) { /* closed, or nonsense: its exit tells the rest */
 			uv_poll_stop(&e->poll);
 			if (n > 0)
-				uv_process_kill(&e->process, SIGKILL);
+				engine_proc_kill(e, "the engine's answer cannot be understood");
 			return;
 		}
 		e->silent_ticks = 0;
@@ -210,8 +210,10 @@ bool engine_proc_tick(struct engine_proc *e, uint32_t patience)
 	return false;
 }
 
-void engine_proc_kill(struct engine_proc *e)
+void engine_proc_kill(struct engine_proc *e, const char *why)
 {
+	if (!*e->why)
+		snprintf(e->why, sizeof e->why, "%s", why);
 	if (!e->exited)
 		uv_process_kill(&e->process, SIGKILL);
 }
@@ -286,7 +288,6 @@ static struct engine_proc *make(const struct engine_start *s, int fd, const stru
 	if (!e)
 		return NULL;
 	e->fd = fd;
-	e->job_id = s->job_id;
 	e->events = *events;
 	e->arg = arg;
 	e->queue_tail = &e->queue;
@@ -298,23 +299,24 @@ static struct engine_proc *make(const struct engine_start *s, int fd, const stru
 }
 
 enum status engine_proc_start(void *loop, const struct engine_start *s, const struct engine_events *events, void *arg,
-			      struct engine_proc **out)
+			      struct engine_proc **out, char *why, size_t n_why)
 {
 	int fds[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)) {
-		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot make the engine's socket: %s", strerror(errno));
+		snprintf(why, n_why, "its socket cannot be made: %s", strerror(errno));
 		return ST_IO_ERROR;
 	}
 	struct engine_proc *e = make(s, fds[0], events, arg);
 	if (!e) {
 		close(fds[0]);
 		close(fds[1]);
+		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
 		return ST_NO_MEMORY;
 	}
 	int r = spawn(loop, e, fds[1]);
 	close(fds[1]);
 	if (r) {
-		log_job(s->job_id, LOG_ERROR, "EngineStart", "cannot start the engine: %s", uv_strerror(r));
+		snprintf(why, n_why, "no process: %s", uv_strerror(r));
 		uv_close((uv_handle_t *)&e->process, on_never_started);
 		return ST_IO_ERROR;
 	}
@@ -322,7 +324,7 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 	uv_poll_init(loop, &e->poll, e->fd);
 	uv_poll_start(&e->poll, UV_READABLE, on_poll);
 	if (FAILPOINT_ERROR(gaccd_spawned))
-		engine_proc_kill(e);
+		engine_proc_kill(e, status_info(ST_NO_MEMORY)->text);
 	else
 		flush_queue(e);
 	*out = e;

@@ -8,15 +8,22 @@
 #include "engine/channel.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct engine_proc;
+
+struct engine_exit {
+	int64_t status;
+	int signal;       /* 0: none */
+	const char *why;  /* engine_proc_kill's; "": it was not us */
+};
 
 struct engine_events {
 	/* Also the HELLO (op ENGINE_START). */
 	void (*answer)(void *arg, const struct engine_answer *);
 	/* The process is dead; the object is freed when this returns. Not called after engine_proc_close. */
-	void (*exited)(void *arg, int64_t exit_status, int term_signal);
+	void (*exited)(void *arg, const struct engine_exit *);
 };
 
 struct engine_start {
@@ -28,17 +35,17 @@ struct engine_start {
 	const char *kernels; /* name of a table in math/kernels.h; "" = the best of this CPU */
 };
 
-/* ST_IO_ERROR (logged), ST_NO_MEMORY. `loop` is a uv_loop_t. */
+/* ST_IO_ERROR, ST_NO_MEMORY, with why. Not logged: who tries again for the same reason need not say so. `loop` is a uv_loop_t. */
 enum status engine_proc_start(void *loop, const struct engine_start *, const struct engine_events *, void *arg,
-			      struct engine_proc **out);
+			      struct engine_proc **out, char *why, size_t n_why);
 /* Queued when the socket is full. false: the process is going or gone. n_present bytes follow the command. */
 bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present);
 int64_t engine_proc_pid(const struct engine_proc *);
 /* Once a tick: asks for a sign of life when there has been none for a while. false: none has come for `patience` ticks, the engine
  * hangs or is stopped. Ticks, not time: a machine that slept, or a gaccd that was stopped, must not blame the engine. */
 bool engine_proc_tick(struct engine_proc *, uint32_t patience);
-/* SIGKILL; exited follows. */
-void engine_proc_kill(struct engine_proc *);
+/* SIGKILL; exited follows, with why. */
+void engine_proc_kill(struct engine_proc *, const char *why);
 /* Asks it to end (ENGINE_STOP, then the closed socket) and lets go: no event comes any more. NULL is fine. */
 void engine_proc_close(struct engine_proc *);
 

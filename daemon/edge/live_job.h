@@ -1,18 +1,20 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
  * Loop thread. live_job.c: life and ports; live_submit.c: how one comes about; live_journal.c: what is durable; live_history.c: what is kept to
- * look at; live_memory.c: segments and engine; live_view.c: as messages.
+ * look at; live_memory.c: segments; live_engine.c: the engine; live_view.c: as messages.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
 
 #include "control/coordinator.h"
 #include "control/job.h"
+#include "control/restarts.h"
 #include "edge/daemon.h"
 #include "engine/segment.h"
 
 #define LIVE_EVENTS 256
 #define LIVE_STEPS 16
+#define LIVE_GENERATION 1 /* of the segments */
 
 struct Gacc__V1__JobSpec;
 struct Gacc__V1__Job;
@@ -80,8 +82,8 @@ struct live_job {
 	bool tensors_durable, params_durable;
 	struct engine_proc *engine;
 	uint32_t engine_starts;             /* ever */
-	uint32_t engine_failures;           /* deaths since the last HELLO: slows restarts down */
-	int64_t engine_retry_ns;            /* start it at this time; 0: nothing due */
+	struct restarts restarts;
+	char engine_refusal[192];           /* why the present engine has not taken its memory; "": it has, or has not said */
 	bool allocating;                    /* the pool works for it */
 	int64_t released_ns;                /* ended and idle since */
 	bool released;
@@ -248,8 +250,6 @@ void live_history_fini(struct live_job *);
 /* Bytes of shared memory that a job with these tensors will have. ST_INVALID_SPEC with why, ST_NO_MEMORY. */
 enum status live_memory_need(struct live_job *, uint64_t *out, char *why, size_t n_why);
 void live_allocate(struct live_job *);       /* ports.allocate */
-bool live_engine_send(struct live_job *, const struct engine_command *, const void *present);
-void live_engine_due(struct live_job *, struct now);
 /* Ends the engine and gives the memory back. */
 void live_release(struct live_job *);
 /* Lets go of the engine; memory stays with the service manager. */
@@ -263,6 +263,13 @@ struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
 bool live_control_page(struct live_job *, struct control_page *out);
 /* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
 void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
+
+/* ---- live_engine.c ---- */
+/* The memory is there: for the first time in this life of gaccd. */
+void live_start_engine(struct live_job *);
+bool live_engine_send(struct live_job *, const struct engine_command *, const void *present);
+/* Starts an engine that is due, and ends one that hangs. */
+void live_engine_due(struct live_job *, struct now);
 
 /* ---- methods_wait.c ---- */
 /* Answers the Wait calls whose job has come so far, has ended, or whose time is over. */

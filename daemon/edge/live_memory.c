@@ -1,4 +1,4 @@
-/* The memory of a job and its engine: allocate or adopt, start, restart, give back. */
+/* The memory of a job: allocate or adopt, look into, give back. */
 #include "edge/live_job.h"
 
 #include "base/log.h"
@@ -19,17 +19,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GENERATION 1
-#define RESTART_NS (INT64_C(20) * 1000000)      /* first restart of an engine */
-#define RESTART_MAX_NS (INT64_C(5000) * 1000000)
-
-static void start_engine(struct live_job *l);
 
 /* ---- names in the fd store ---- */
 
 static void segment_name(const struct live_job *l, const struct plan_segment *w, char out[FDSTORE_MAX_NAME])
 {
-	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index, GENERATION);
+	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index, LIVE_GENERATION);
 }
 
 static int take_stored(struct daemon *d, const char *name)
@@ -178,7 +173,7 @@ static void allocate_segments(uv_work_t *w)
 	struct live_job *l = a->l;
 	a->status = FAILPOINT_ERROR(gaccd_allocate_before);
 	for (int i = 0; i < l->n_segments && !a->status; i++)
-		a->status = segment_create(&l->segment[i], l->id, GENERATION, l->plan->fingerprint, l->wanted[i].role,
+		a->status = segment_create(&l->segment[i], l->id, LIVE_GENERATION, l->plan->fingerprint, l->wanted[i].role,
 					   l->wanted[i].index, l->wanted[i].bytes, false, a->why, sizeof a->why);
 }
 
@@ -201,7 +196,7 @@ static void on_barrier(uv_poll_t *h, int status, int events)
 	uv_poll_stop(h);
 	uv_close((uv_handle_t *)h, on_barrier_closed);
 	b->l->allocating = false;
-	start_engine(b->l);
+	live_start_engine(b->l);
 }
 
 /* The engine starts when the manager has all descriptors: what a trainer is told to be safe is safe from then on. */
@@ -220,7 +215,7 @@ static void store_then_start(struct live_job *l)
 		if (fdstore_active(d->fdstore))
 			log_job(l->id, LOG_WARN, "NotStored", "the service manager does not keep this job's memory: it will not survive gaccd");
 		l->allocating = false;
-		start_engine(l);
+		live_start_engine(l);
 		return;
 	}
 	b->l = l;
@@ -362,7 +357,7 @@ void live_allocate(struct live_job *l)
 	int found = adopt(l);
 	if (found == l->n_segments) {
 		l->allocating = false;
-		start_engine(l);
+		live_start_engine(l);
 		return;
 	}
 	if (l->params_durable) {
@@ -381,7 +376,7 @@ void live_allocate(struct live_job *l)
 		fail_allocation(l, ST_NO_MEMORY, "no memory");
 }
 
-/* ---- the engine ---- */
+/* ---- looking into it ---- */
 
 struct segment *live_segment(struct live_job *l, uint32_t role, uint32_t index)
 {
@@ -426,131 +421,6 @@ enum status live_read_control(struct live_job *l, struct control_state *out)
 		return ST_OK;
 	control_state_fini(out);
 	return ST_SEGMENT_CORRUPT;
-}
-
-static void on_hello(struct live_job *l, const struct engine_answer *a)
-{
-	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
-		char why[256];
-		snprintf(why, sizeof why, "the engine refuses its memory: %s", a->status ? a->text : "another version");
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
-		return;
-	}
-	struct control_state state;
-	enum status st = live_read_control(l, &state);
-	if (st == ST_NO_MEMORY) {
-		engine_proc_kill(l->engine);
-		return;
-	}
-	if (st) {
-		coord_end(l->coord, st, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
-		return;
-	}
-	if (job_on_engine_up(l->job, &state, daemon_now(l->d)))
-		coord_end(l->coord, ST_SEGMENT_CORRUPT,
-			  "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
-			  daemon_now(l->d));
-	control_state_fini(&state);
-	FAILPOINT(gaccd_hello_taken);
-	l->engine_failures = 0;
-	l->changed = true;
-	saving_on_engine_up(l);
-	live_submit_done(l, ST_OK, NULL);
-}
-
-static void on_answer(void *arg, const struct engine_answer *a)
-{
-	struct live_job *l = arg;
-	FAILPOINT(gaccd_answer_before);
-	if (a->op == ENGINE_ATTACH)
-		FAILPOINT(gaccd_attach_stored);
-	if (a->op == ENGINE_START)
-		on_hello(l, a);
-	else if (a->op == ENGINE_CHECKPOINT)
-		saving_on_answer(l, a);
-	else if (a->op == ENGINE_RESTORE)
-		restoring_on_answer(l, a);
-	else
-		job_on_answer(l->job, a, daemon_now(l->d));
-	if (a->op == ENGINE_COMMIT && !a->status)
-		saving_on_committed(l);
-}
-
-static void on_exited(void *arg, int64_t exit_status, int term_signal)
-{
-	struct live_job *l = arg;
-	struct now now = daemon_now(l->d);
-	char text[128];
-	if (term_signal)
-		snprintf(text, sizeof text, "the engine was killed by signal %d (%s)", term_signal, strsignal(term_signal));
-	else
-		snprintf(text, sizeof text, "the engine exited with status %lld", (long long)exit_status);
-	l->engine = NULL;
-	job_on_engine_down(l->job, now);
-	saving_on_engine_down(l);
-	live_event(l, true, "EngineExited", -1, text);
-	if (!term_signal && exit_status == ENGINE_EXIT_REFUSED) {
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, text, now);
-		return;
-	}
-	int64_t wait = RESTART_NS << (l->engine_failures < 8 ? l->engine_failures : 8);
-	l->engine_failures++;
-	l->engine_retry_ns = now.mono_ns + (wait < RESTART_MAX_NS ? wait : RESTART_MAX_NS);
-}
-
-static void start_engine(struct live_job *l)
-{
-	if (live_ended(l) || l->d->stopping)
-		return; /* cancelled while its memory was made */
-	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
-	int *fds = calloc((size_t)l->n_segments + 1, sizeof *fds);
-	enum status st = fds ? ST_OK : ST_NO_MEMORY;
-	if (!st) {
-		fds[0] = l->plan_fd;
-		for (int i = 0; i < l->n_segments; i++)
-			fds[i + 1] = l->segment[i].fd;
-		struct engine_start s = { .job_id = l->id, .generation = GENERATION, .incarnation = l->d->incarnation,
-					  .fds = fds, .n_fds = l->n_segments + 1, .log_level = l->d->conf->log.level,
-					  .log_format = l->d->conf->log.format,
-					  .kernels = strcmp(l->d->conf->engine.kernels, "auto") ? l->d->conf->engine.kernels : "" };
-		st = engine_proc_start(&l->d->loop, &s, &events, l, &l->engine);
-	}
-	free(fds);
-	l->engine_starts++;
-	if (st)
-		l->engine_retry_ns = daemon_now(l->d).mono_ns + RESTART_MAX_NS;
-}
-
-/* An engine that hangs is one that died and does not know it. */
-static void check_engine(struct live_job *l)
-{
-	char text[160];
-	int64_t timeout_ms = l->d->conf->engine.timeout_ms;
-	if (l->spec.restores && !job_params_ready(l->job))
-		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
-	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / DAEMON_TICK_MS)))
-		return;
-	snprintf(text, sizeof text, "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
-		 (long long)engine_proc_pid(l->engine), (double)timeout_ms / 1e3);
-	live_event(l, true, "EngineHung", -1, text);
-	engine_proc_kill(l->engine);
-}
-
-void live_engine_due(struct live_job *l, struct now now)
-{
-	if (l->engine)
-		check_engine(l);
-	if (!l->engine_retry_ns || now.mono_ns < l->engine_retry_ns || l->engine || l->released || live_ended(l))
-		return;
-	l->engine_retry_ns = 0;
-	start_engine(l);
-}
-
-bool live_engine_send(struct live_job *l, const struct engine_command *c, const void *present)
-{
-	if (c->op == ENGINE_ATTACH)
-		FAILPOINT(gaccd_attach_before);
-	return l->engine && !FAILPOINT_ERROR(gaccd_command_before) && engine_proc_send(l->engine, c, present);
 }
 
 /* ---- the end ---- */

@@ -465,7 +465,7 @@ void saving_tick(struct live_job *l)
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
 		on_sweep(l);
 	saver_kick(&s->saver);
-	if (s->end_held && !l->engine && !l->engine_retry_ns)
+	if (s->end_held && !l->engine && !l->restarts.due_ns)
 		saver_give_up(&s->saver, ST_ENGINE_DOWN);
 }
 

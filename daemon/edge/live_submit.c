@@ -85,7 +85,7 @@ void live_submit_done(struct live_job *l, enum status st, const char *why)
 		p = p->next;
 	if (!p)
 		return;
-	pending_end(l->d, p, st, why, st ? "tensors" : NULL);
+	pending_end(l->d, p, st, why, st && st != ST_ENGINE_FAILED ? "tensors" : NULL);
 	if (st)
 		coord_end(l->coord, st, why, daemon_now(l->d));
 }

@@ -74,7 +74,7 @@ int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
 	if (k > max || m.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
 		for (int i = 0; i < k && i < max; i++)
 			close(fds[i]);
-		return -EMSGSIZE;
+		return m.msg_flags & MSG_CTRUNC ? -EMFILE : -EMSGSIZE; /* nobody sends more than `control` has room for */
 	}
 	if (n_fds)
 		*n_fds = k;

@@ -129,8 +129,8 @@ struct engine_answer {
  * (EAGAIN: socket buffer full, nothing sent). Never raises SIGPIPE. */
 int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds);
 /* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC)
- * go to fds, at most *n_fds, which is set to their number; surplus or truncated ones are closed and give -EMSGSIZE, as
- * does a packet longer than n. */
+ * go to fds, at most *n_fds, which is set to their number; surplus ones are closed and give -EMSGSIZE, as does a packet
+ * longer than n; -EMFILE: this process may not have so many. */
 int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds);
 
 #endif

@@ -281,6 +281,19 @@ static void on_packet(struct engine *e, const struct packet *p, size_t n, const 
 		dispatch(e, p);
 }
 
+/* Before HELLO gaccd hears why: it may pass. */
+static void on_unreadable(struct engine *e, int error)
+{
+	const struct engine_command start = { .op = ENGINE_START };
+	char why[128];
+	snprintf(why, sizeof(why), "reading a command: %s", strerror(error));
+	log_error("%s", why);
+	if (e->running)
+		return;
+	engine_reply(e, &start, ST_IO_ERROR, why);
+	e->exit_code = ENGINE_EXIT_REFUSED;
+}
+
 /* Everything that is there, up to a burst. */
 static void read_commands(struct engine *e, struct packet *p)
 {
@@ -294,7 +307,7 @@ static void read_commands(struct engine *e, struct packet *p)
 			continue;
 		}
 		if (n < 0 && n != -ECONNRESET) /* closed with answers unread: an end of file */
-			log_error("reading a command: %s", strerror(-n));
+			on_unreadable(e, -n);
 		e->ended = true;
 	}
 }

@@ -71,13 +71,14 @@ class Daemon:
 
     BAD_LINE = re.compile(r" (WARN|ERROR)[ :]|Sanitizer|runtime error:|[Aa]ssertion|[Ss]egmentation")
 
-    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0, nofile=None):
+    def __init__(self, supervise=False, conf=None, env=None, allow=(), start=True, systemd_ms=0, nofile=None, program=None):
         """`systemd_ms`: supervised by support/systemd_player.py in the place of gaccd --supervise, with a watchdog of so many ms.
-        `nofile`: soft and hard RLIMIT_NOFILE."""
+        `nofile`: soft and hard RLIMIT_NOFILE. `program`: another gaccd than the build's."""
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
         self.supervise, self.allow, self.systemd_ms = supervise or bool(systemd_ms), list(allow), systemd_ms
         self.conf = {"engine.threads": 2, **(conf or {})}
         self.env, self.start_on_enter = dict(env or {}), start
+        self.program = program or build_dir() / "bin/gaccd"
         self.nofile = ["prlimit", f"--nofile={nofile[0]}:{nofile[1]}"] if nofile else []
         self.socket = self.dir / "g.sock"
         self.endpoint = f"unix:{self.socket}"
@@ -94,7 +95,7 @@ class Daemon:
                 "log.format": "text", **self.conf}
         (self.dir / "gaccd.yaml").write_text("")
         player = [sys.executable, pathlib.Path(__file__).parents[1] / "support/systemd_player.py", str(self.systemd_ms)]
-        return (self.nofile + player * bool(self.systemd_ms) + [build_dir() / "bin/gaccd", "--config", self.dir / "gaccd.yaml"] +
+        return (self.nofile + player * bool(self.systemd_ms) + [self.program, "--config", self.dir / "gaccd.yaml"] +
                 ["--supervise"] * (self.supervise and not self.systemd_ms) + [word for key, value in conf.items() for word in ("--set", f"{key}={value}")])
 
     def start(self, env=None):

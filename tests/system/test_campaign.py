@@ -21,7 +21,7 @@ SEED = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(
 STATES = {"RUNNING": 3, "STALLED": 4, "COMPLETING": 6, "COMPLETED": 7}
 ATTACHED = (2, 3, 4, 5)  # RankState ATTACHED, COMPUTING, WAITING, LATE
 KINDS = ("trainer", "engine", "gaccd", "launcher")
-LOUD = ["RankLost", "RankExited", "RankRestarted", "Launcher", "EngineExited", "EngineLost", "RankLate", "was killed by signal 9"]
+LOUD = ["RankLost", "RankExited", "RankRestarted", "Launcher", "EngineExited", "EngineLost", "EngineFailing", "RankLate", "was killed by signal 9"]
 
 
 class Work:

@@ -33,8 +33,8 @@ SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
 
 # What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
 EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
-            r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineStart .*cannot start",
-            r" AllocationFailed .*out of memory", r" Ended job=\d+ .*the engine (refuses its memory|exited with status 3)",
+            r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineNotStarted ",
+            r" AllocationFailed .*out of memory",
             r"attach socket: .*: closed", r" Checkpoint(Failed|NotDeleted) ", r"checkpoint: .*: Input/output error", r" RestoreFailed ", r" (AllocationFailed|Ended) .*restore_from.*nput/output error"]
 
 # Points that a job passes only when something else happens, too.
@@ -55,8 +55,7 @@ HEARD = {("gaccd_allocate_before", "error"): "register tensors.*out of memory"}
 # ... or who submits the job ...
 REFUSED = {("gaccd_load_manifest_before", "error"): "IO_ERROR"}
 # ... or how the job ends.
-ENDS = {("engine_start_fds", "error"): ("NODE_FAIL", "the engine (refuses its memory|exited with status 3)"),
-        ("engine_load_file_before", "error"): ("FAILED", r"restore_from .*: reading model\.safetensors: Input/output error")}
+ENDS = {("engine_load_file_before", "error"): ("FAILED", r"restore_from .*: reading model\.safetensors: Input/output error")}
 # A job that has no checkpoint then; any other error costs it one.
 NOT_SAVED = {("gaccd_save_sweep_before", "error")}
 HALF_DELETED = {("gaccd_save_delete_files", "error")}  # until the next one is saved

@@ -120,6 +120,87 @@ static void finish(void)
 	}
 }
 
+/* The engine of the node does not come up: the ranks are not to blame, however long that takes. */
+START_TEST(an_engine_that_does_not_come_up_stalls_the_job_and_nobody_is_late)
+{
+	const char *reason;
+	rank[0].counted = 2;
+	rank[0].waiting_ns = rank[0].ready_ns = now.mono_ns; /* it waits for rank 1 */
+	tell();
+	coord_hinder(coord, "no room", now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	ck_assert_str_eq(reason, "no room");
+	ck_assert_str_eq(last_event, "EngineFailing");
+	ck_assert(order.stalled);
+	last_event[0] = '\0';
+	for (int i = 0; i < 2; i++) {
+		now.mono_ns += 2 * spec.stall_abort_ns;
+		coord_hinder(coord, "no room", now);
+		coord_tick(coord, now);
+	}
+	ck_assert_str_eq(last_event, ""); /* once */
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_STALLED);
+	coord_hinder(coord, "no memory", now);
+	ck_assert_str_eq(last_text, "no memory");
+	coord_pause(coord, "by me", now);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
+	coord_resume(coord, "by me", now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	ck_assert_str_eq(reason, "no memory");
+	coord_hinder(coord, "", now);
+	ck_assert_str_eq(last_event, "EngineBack");
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_RUNNING);
+	ck_assert_str_eq(reason, "");
+	now.mono_ns += spec.stall_warn_ns; /* from here on somebody is */
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_STALLED);
+	ck_assert_str_eq(last_event, "RankLate");
+}
+END_TEST
+
+START_TEST(an_attempt_does_not_time_out_without_an_engine)
+{
+	fill();
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+	uint64_t attempt = order.attempt;
+	coord_hinder(coord, "no room", now);
+	now.mono_ns += 3600 * SECOND;
+	coord_tick(coord, now);
+	ck_assert_uint_eq(order.attempt, attempt);
+	coord_hinder(coord, "", now);
+	now.mono_ns += 59 * SECOND;
+	coord_tick(coord, now);
+	ck_assert_uint_eq(order.attempt, attempt);
+	finish();
+	ck_assert_uint_eq(coord_window(coord), 1);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+}
+END_TEST
+
+START_TEST(an_engine_that_never_came_up_is_the_reason_of_starting)
+{
+	const char *reason;
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	node.start = START_ALLOCATED;
+	tell();
+	coord_hinder(coord, "no room", now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
+	ck_assert_str_eq(reason, "no room");
+	now.mono_ns += 2 * spec.stall_abort_ns;
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_phase(coord), COORD_START); /* ranks have their time afterwards */
+	coord_hinder(coord, "", now);
+	coord_end(coord, ST_ENGINE_FAILED, "no room", now);
+	coord_on_ended(coord, ST_OK, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_NODE_FAIL);
+	ck_assert_str_eq(reason, "no room");
+	coord_hinder(coord, "too late", now);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_NODE_FAIL);
+}
+END_TEST
+
 /* Nobody needs to come for that: PENDING is who waits for its turn, or for its tensors. */
 START_TEST(a_job_with_memory_is_starting)
 {
@@ -440,6 +521,9 @@ static Suite *suite(void)
 	TCase *c = tcase_create("coord");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, a_job_with_memory_is_starting);
+	tcase_add_test(c, an_engine_that_does_not_come_up_stalls_the_job_and_nobody_is_late);
+	tcase_add_test(c, an_attempt_does_not_time_out_without_an_engine);
+	tcase_add_test(c, an_engine_that_never_came_up_is_the_reason_of_starting);
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);

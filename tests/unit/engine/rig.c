@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -196,6 +197,8 @@ static void spawn(struct rig *r, const int *fds, int n)
 		struct itimerval end = { .it_value = { r->cpu_us / 1000000, r->cpu_us % 1000000 } };
 		close(pair[0]);
 		setitimer(ITIMER_PROF, &end, NULL); /* 0: off */
+		if (r->few_fds)
+			setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)dup(pair[1]) + 3, 1 << 10 });
 		exit(engine_main(pair[1]));
 	}
 	close(pair[1]);

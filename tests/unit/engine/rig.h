@@ -37,6 +37,7 @@ struct rig {
 	int fd;                     /* our end of the channel; -1: no engine */
 	pid_t pid;
 	long cpu_us;                /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
+	bool few_fds;               /* the next engine may have fewer descriptors than there are segments */
 	uint64_t next_id;
 	uint64_t window, applied_step;
 };

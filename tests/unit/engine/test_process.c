@@ -104,6 +104,25 @@ START_TEST(damaged_or_foreign_segments_are_refused)
 }
 END_TEST
 
+START_TEST(an_engine_without_descriptors_says_so)
+{
+	struct rig_config c = rig_small();
+	rig_open(&rig, &c);
+	rig.few_fds = true;
+	rig_spawn(&rig);
+	struct engine_answer a = { .op = 0 };
+	ck_assert(rig_receive(&rig, &a));
+	ck_assert_uint_eq(a.op, ENGINE_START);
+	ck_assert_uint_eq(a.status, ST_IO_ERROR);
+	ck_assert_str_eq(a.text, "reading a command: Too many open files");
+	ck_assert_int_eq(rig_wait(&rig), ENGINE_EXIT_REFUSED);
+	rig.few_fds = false;
+	rig_start(&rig); /* nothing has changed for the next one */
+	ck_assert_int_eq(rig_wait(&rig), 0);
+	rig_close(&rig);
+}
+END_TEST
+
 /* Two engines over one segment: the second waits until the first is gone. */
 START_TEST(a_second_engine_waits_for_the_first)
 {
@@ -213,6 +232,7 @@ static Suite *life_suite(void)
 	tcase_add_test(t, a_new_engine_says_hello_and_ends_with_its_socket);
 	tcase_add_test(t, stop_answers_what_is_queued);
 	tcase_add_loop_test(t, damaged_or_foreign_segments_are_refused, 0, 6);
+	tcase_add_test(t, an_engine_without_descriptors_says_so);
 	tcase_add_test(t, a_second_engine_waits_for_the_first);
 	tcase_add_test(t, more_descriptors_than_a_packet_carries);
 	tcase_add_test(t, only_commands_that_make_sense_are_obeyed);

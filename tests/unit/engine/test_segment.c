@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -238,6 +239,26 @@ START_TEST(what_does_not_fit_is_refused_and_closed)
 }
 END_TEST
 
+/* Those that there is room for come, and are closed. */
+START_TEST(a_process_without_descriptors_hears_that)
+{
+	char buf[8];
+	int fds[3], got[3], n = 3, before = count_open_fds();
+	struct rlimit old, tight;
+	for (int i = 0; i < 3; i++)
+		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 3), 0);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+	tight = (struct rlimit){ (rlim_t)fds[2] + 2, old.rlim_max };
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMFILE);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+	for (int i = 0; i < 3; i++)
+		close(fds[i]);
+	ck_assert_int_eq(count_open_fds(), before);
+}
+END_TEST
+
 START_TEST(a_channel_never_blocks)
 {
 	static char big[ENGINE_MAX_PRESENT + sizeof(struct engine_command)], back[sizeof(big)];
@@ -277,6 +298,7 @@ Suite *segment_suite(void)
 	tcase_add_checked_fixture(t, open_pair, close_pair);
 	tcase_add_test(t, a_packet_arrives_whole_with_its_descriptors);
 	tcase_add_test(t, what_does_not_fit_is_refused_and_closed);
+	tcase_add_test(t, a_process_without_descriptors_hears_that);
 	tcase_add_test(t, a_channel_never_blocks);
 	tcase_add_test(t, a_closed_end_is_an_end_of_file_and_no_signal);
 	suite_add_tcase(s, t);

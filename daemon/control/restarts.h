@@ -1,0 +1,48 @@
+/* When the engine of a job is started again, and when no more.
+ *
+ * Pure state machine; one thread; time is an argument. States and transitions: docs/protocol.md, "Engine of a job".
+ *
+ * A failure is an engine that cannot be started, or is gone before it was of use: before it has answered a command, or lived for
+ * RESTARTS_STEADY_NS after its HELLO. Failures without such a life between them are a row. After RESTARTS_ROW of them a job that has
+ * nothing to lose ends; others are in trouble, which is to be told, and end when the row is as old as their patience.
+ */
+#ifndef GACC_CONTROL_RESTARTS_H
+#define GACC_CONTROL_RESTARTS_H
+
+#include "control/messages.h"
+
+#define RESTARTS_ROW 5
+#define RESTARTS_STEADY_NS (INT64_C(2) * 1000000000)
+#define RESTARTS_FIRST_NS (INT64_C(20) * 1000000) /* until the first; doubles */
+#define RESTARTS_MAX_NS (INT64_C(10000) * 1000000)
+
+struct restarts {              /* zero: no engine yet, nothing to lose */
+	bool patient;          /* parameters, or sessions: the memory is worth waiting for. The owner's, and set by HELLO */
+	bool up, moved;        /* HELLO was said; and a command answered */
+	uint32_t failures;     /* of the row */
+	uint32_t own;          /* of these, those for which no SIGKILL from outside is the reason */
+	int64_t since_ns;      /* the first of the row */
+	int64_t up_ns, due_ns; /* due 0: no start is due */
+	char cause[160];       /* of the last */
+};
+
+enum restarts_verdict {
+	RESTARTS_AS_BEFORE,    /* again, at due_ns; it was not up, and the cause is that of the failure before it in the row */
+	RESTARTS_NEWS,         /* again; that is worth telling */
+	RESTARTS_GIVE_UP
+};
+
+void restarts_on_hello(struct restarts *, struct now);
+void restarts_on_answer(struct restarts *);
+/* The engine is gone, or could not be started. `outside`: somebody has killed it. patience_ns: the longest age of a row. */
+enum restarts_verdict restarts_on_failure(struct restarts *, const char *cause, bool outside, int64_t patience_ns, struct now);
+/* The time until now does not count: nobody waits for the job. */
+void restarts_excuse(struct restarts *, struct now);
+/* true, once: it is to be started now. */
+bool restarts_due(struct restarts *, struct now);
+/* true, once: the engine was in trouble and is of use again. */
+bool restarts_recovered(struct restarts *, struct now);
+/* The row is so long that it should be told. */
+bool restarts_in_trouble(const struct restarts *);
+
+#endif
