@@ -24,11 +24,11 @@ static void watch_start(struct coord *c, struct now now)
 			first = r;
 	}
 	if (first < c->spec->ranks)
-		snprintf(text, sizeof text, "did not start within %lld s: %u of %u ranks attached, rank %u did not",
-			 (long long)(c->spec->stall_abort_ns / 1000000000), there, c->spec->ranks, first);
+		snprintf(text, sizeof text, "did not start within %g s: %u of %u ranks attached, rank %u did not",
+			 (double)c->spec->stall_abort_ns / 1e9, there, c->spec->ranks, first);
 	else
-		snprintf(text, sizeof text, "did not start within %lld s: no rank gave the initial parameters",
-			 (long long)(c->spec->stall_abort_ns / 1000000000));
+		snprintf(text, sizeof text, "did not start within %g s: no rank gave the initial parameters",
+			 (double)c->spec->stall_abort_ns / 1e9);
 	coord_end(c, ST_STALLED, text, now);
 }
 

@@ -71,7 +71,7 @@ def test_trainer_that_is_stopped_is_named_and_goes_on():
 
 def test_trainer_that_is_stopped_for_too_long_fails_the_job_by_name():
     with Daemon(allow=["RankLate", " Ended job=", RANK_LOST]) as d:
-        work = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=200, stall_abort_ms=800)
+        work = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=200, stall_abort_ms=3000)
         job = d.submit(work.spec)
         trainers = [Trainer(d, job, 0, work), Trainer(d, job, 1, work, "--at", "sent:1:1")]
         trainers[1].wait_stopped()

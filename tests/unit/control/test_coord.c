@@ -18,7 +18,7 @@ static struct rank_progress rank[2];
 static struct order order;
 static struct commit stored;
 static uint64_t n_stored, norms_window;
-static char last_event[32], last_text[256];
+static char last_event[32], last_text[256], end_reason[256];
 
 static void on_order(void *ctx, uint32_t n, const struct order *o)
 {
@@ -31,6 +31,7 @@ static void on_persist(void *ctx, const struct commit *k, const uint64_t *counte
 }
 static void on_end(void *ctx, uint64_t job, enum status st, const char *reason)
 {
+	snprintf(end_reason, sizeof end_reason, "%s: %s", status_info(st)->name, reason);
 }
 static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t r, const char *text)
 {
@@ -64,7 +65,7 @@ static void setup(void)
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
 	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
 	n_stored = norms_window = 0;
-	last_event[0] = '\0';
+	last_event[0] = end_reason[0] = '\0';
 	node = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS };
 	for (uint32_t i = 0; i < 2; i++)
 		rank[i] = (struct rank_progress){ .rank = i, .attached = 1 };
@@ -224,6 +225,26 @@ START_TEST(a_job_with_memory_is_starting)
 	node.start = START_PARAMS;
 	tell();
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+}
+END_TEST
+
+START_TEST(who_never_comes_is_named)
+{
+	coord_free(coord);
+	spec.stall_abort_ns = 3 * SECOND / 2;
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	node.start = START_ALLOCATED;
+	rank[1].attached = _i;
+	tell();
+	coord_tick(coord, now);
+	now.mono_ns += SECOND;
+	coord_tick(coord, now);
+	ck_assert_str_eq(end_reason, "");
+	now.mono_ns += SECOND / 2;
+	coord_tick(coord, now);
+	ck_assert_str_eq(end_reason,
+			 _i ? "STALLED: did not start within 1.5 s: no rank gave the initial parameters" :
+			      "STALLED: did not start within 1.5 s: 1 of 2 ranks attached, rank 1 did not");
 }
 END_TEST
 
@@ -524,6 +545,7 @@ static Suite *suite(void)
 	tcase_add_test(c, an_engine_that_does_not_come_up_stalls_the_job_and_nobody_is_late);
 	tcase_add_test(c, an_attempt_does_not_time_out_without_an_engine);
 	tcase_add_test(c, an_engine_that_never_came_up_is_the_reason_of_starting);
+	tcase_add_loop_test(c, who_never_comes_is_named, 0, 2);
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);
