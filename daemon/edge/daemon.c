@@ -146,6 +146,12 @@ static void on_connection(void *arg, int fd, const struct listen_peer *peer)
 		close(peer->pidfd);
 }
 
+static void on_connection_gone(void *arg, uid_t uid)
+{
+	struct daemon *d = arg;
+	rpc_server_fd_gone(d->rpc, uid);
+}
+
 static bool token_ok(void *context, const char *token, size_t n)
 {
 	const struct daemon *d = context;
@@ -240,7 +246,8 @@ static enum status open_store(struct daemon *d)
 
 static enum status open_rpc(struct daemon *d)
 {
-	struct rpc_config c = { .loop = &d->loop };
+	struct rpc_config c = { .loop = &d->loop, .max_unread_bytes = d->conf->limits.request_memory,
+				.max_held_bytes = d->conf->limits.request_memory / 4 };
 	enum status st = rpc_server_new(&c, &d->rpc);
 	if (!st)
 		st = methods_add(d);
@@ -257,7 +264,7 @@ static enum status open_sockets(struct daemon *d)
 {
 	const struct conf *c = d->conf;
 	struct listen_opts o = { .path = c->listen.socket, .group = c->listen.group, .mode = c->listen.mode,
-				 .max_per_uid = c->listen.connections_per_user };
+				 .max_per_uid = c->listen.connections_per_user, .gone = on_connection_gone };
 	enum status st = session_map_open(d);
 	if (!st)
 		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);

@@ -68,6 +68,8 @@ static const struct yaml_field limits_keys[] = {
 	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own." },
 	{ .name = "queued_per_user", .type = YAML_U32, .offset = IN(limits, queued_per_user), .initial = "100", .max = 4096,
 	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)." },
+	{ .name = "request_memory", .type = YAML_SIZE, .offset = IN(limits, request_memory), .initial = "2GiB", .min = 64 << 20, .max = 1e15,
+	  .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal part of it." },
 	{ .name = NULL }
 };
 

@@ -36,6 +36,7 @@ struct conf {
 		uint64_t host_memory; /* bytes */
 		uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
 		uint32_t jobs, jobs_per_user, queued_per_user;
+		uint64_t request_memory; /* bytes */
 	} limits;
 	struct {
 		uint64_t windows, events, jobs; /* how many are kept */

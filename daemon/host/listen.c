@@ -37,6 +37,7 @@ struct listener {
 	uv_poll_t poll;
 	uv_loop_t *loop;
 	listen_cb *cb;
+	listen_gone_cb *gone;
 	void *arg;
 	char path[sizeof((struct sockaddr_un *)0)->sun_path];
 	int fd, lock;
@@ -73,10 +74,13 @@ static void stop_counting(struct counted *c)
 static void on_hangup(uv_poll_t *h, int status, int events)
 {
 	struct counted *c = h->data, **at = &c->listener->connections;
+	struct listener *l = c->listener;
 	while (*at != c)
 		at = &(*at)->next;
 	*at = c->next;
 	stop_counting(c);
+	if (l->gone)
+		l->gone(l->arg, c->uid);
 }
 
 static bool start_counting(struct listener *l, int fd, uid_t uid)
@@ -265,6 +269,7 @@ enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb
 		return ST_NO_MEMORY;
 	l->loop = loop;
 	l->cb = cb;
+	l->gone = o->gone;
 	l->arg = arg;
 	l->fd = l->lock = l->reserve = -1;
 	l->max_per_uid = o->max_per_uid ? o->max_per_uid : DEFAULT_PER_UID;

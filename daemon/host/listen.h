@@ -19,12 +19,16 @@
 
 struct listener;
 
+/* A connection of this user has ended. Not of those that outlive the listener. */
+typedef void listen_gone_cb(void *arg, uid_t uid);
+
 struct listen_opts {
 	const char *path;
 	const char *group;      /* NULL or "": the process's own */
 	uint32_t mode;          /* of the socket: who may connect */
 	uint32_t max_per_uid;   /* connections; 0: 256 */
 	bool packets;           /* SOCK_SEQPACKET instead of SOCK_STREAM */
+	listen_gone_cb *gone;   /* may be NULL */
 };
 
 /* The process that connected, by the kernel's word. */

@@ -6,6 +6,7 @@
 #include <grpc/support/time.h>
 #include "base/log.h"
 #include "rpc/call.h"
+#include "rpc/tenant.h"
 #include "proto/handoff.h"
 
 /* Life */
@@ -54,6 +55,7 @@ static void call_free(struct rpc_call *call)
 void rpc_call_end_if_over(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
+	struct rpc_tenant *tenant = call->tenant;
 	if (!call->closed || call->pending > 0)
 		return;
 	if (call->seen && call->row->method->on_end)
@@ -62,8 +64,8 @@ void rpc_call_end_if_over(struct rpc_call *call)
 	if (call->read_ahead)
 		rpc_ends_expect(server->ends, -1);
 	call_free(call);
-	server->open--;
-	rpc_server_check_idle(server);
+	tenant->open--;
+	rpc_tenant_check_idle(tenant);
 }
 
 void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
@@ -176,14 +178,15 @@ static void on_accept(struct rpc_tag *tag, bool ok)
 {
 	struct rpc_call *call = CALL_OF(tag, accept);
 	struct rpc_server *server = call->server;
-	server->armed--;
-	if (!ok) { /* the server is stopping */
+	struct rpc_tenant *tenant = call->tenant;
+	tenant->armed--;
+	if (!ok) { /* the tenant is closing */
 		call_free(call);
-		rpc_server_check_idle(server);
+		rpc_tenant_check_idle(tenant);
 		return;
 	}
-	rpc_call_arm(server, call->read_ahead ? call->row : NULL);
-	server->open++;
+	rpc_call_arm(tenant, call->read_ahead ? call->row : NULL);
+	tenant->open++;
 	server->stats.calls++;
 	if (call->read_ahead)
 		rpc_ends_expect(server->ends, 1);
@@ -197,23 +200,24 @@ static grpc_call_error request(struct rpc_call *call)
 	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
 	handoff_given(&call->accept);
 	if (!call->read_ahead)
-		return grpc_server_request_call(server->grpc, &call->grpc, &call->details, &call->metadata, queue, queue,
+		return grpc_server_request_call(call->tenant->grpc, &call->grpc, &call->details, &call->metadata, queue, queue,
 						&call->accept);
-	return grpc_server_request_registered_call(server->grpc, call->row->registered, &call->grpc, &call->details.deadline,
-						   &call->metadata, &call->in, rpc_ends_queue(server->ends), queue,
+	return grpc_server_request_registered_call(call->tenant->grpc, call->tenant->registered[call->row - server->rows], &call->grpc,
+						   &call->details.deadline, &call->metadata, &call->in, rpc_ends_queue(server->ends), queue,
 						   &call->accept);
 }
 
-void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row)
+void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
 {
-	if (server->stopping)
+	if (tenant->closing)
 		return;
 	struct rpc_call *call = calloc(1, sizeof *call);
 	if (!call) {
 		log_error("out of memory: one call less can be accepted at a time");
 		return;
 	}
-	call->server = server;
+	call->server = tenant->server;
+	call->tenant = tenant;
 	call->row = row;
 	call->read_ahead = row != NULL;
 	call->accept.run = on_accept;
@@ -232,7 +236,7 @@ void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row)
 		call_free(call);
 		return;
 	}
-	server->armed++;
+	tenant->armed++;
 }
 
 /* What handlers ask */

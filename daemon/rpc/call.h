@@ -18,6 +18,7 @@ struct rpc_call {
 	grpc_call_details details; /* deadline: of every call; the rest not of unary ones */
 	grpc_metadata_array metadata;
 	struct rpc_server *server;
+	struct rpc_tenant *tenant; /* through whose gRPC server it came */
 	const struct rpc_row *row; /* NULL: no such method */
 	uint64_t id; /* 0: refused before it got a slot */
 	void *data;

@@ -9,15 +9,14 @@
 struct ProtobufCMessageDescriptor;
 struct grpc_call;
 struct grpc_completion_queue;
-struct grpc_server;
 struct rpc_stop;
+struct rpc_tenant;
 
 struct rpc_row {
 	const struct rpc_method *method;
 	const struct ProtobufCMessageDescriptor *input;
 	const struct ProtobufCMessageDescriptor *output;
 	void *context;
-	void *registered; /* UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
 	char path[128]; /* "/package.Service/Method" */
 };
 
@@ -30,7 +29,9 @@ struct rpc_slot {
 
 struct rpc_server {
 	struct rpc_config config;
-	struct grpc_server *grpc;
+	struct rpc_tenant *tenants; /* all, the newest first; NULL only after the stop */
+	struct rpc_tenant *common; /* one of them */
+	struct rpc_shares guests; /* connections in `common` that have a user */
 	struct rpc_pump *pump; /* from the start to the stop */
 	struct rpc_ends *ends; /* likewise */
 	struct rpc_row *rows;
@@ -43,12 +44,10 @@ struct rpc_server {
 	void *token_context;
 	bool draining;
 	bool stopping; /* gRPC accepts no more calls */
-	unsigned armed; /* calls waiting to be accepted */
-	unsigned open; /* accepted and not yet freed, the refused ones included */
 	struct rpc_shares calls; /* those that have slots */
 	struct rpc_shares held; /* bytes of requests in the hands of handlers */
 	struct rpc_shares queued; /* bytes that clients have not taken yet */
-	unsigned borrowed; /* releases of rpc_send_bulk that are out */
+	unsigned borrowed; /* releases of rpc_send_bulk that are out, and work in libuv's pool */
 	struct rpc_stop *stop;
 	struct rpc_stats stats;
 };
@@ -56,8 +55,8 @@ struct rpc_server {
 /* NULL if there is none. */
 const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len);
 
-/* Accepts one more call, of this method (UNARY) or of any of the others (NULL). */
-void rpc_call_arm(struct rpc_server *server, const struct rpc_row *row);
+/* Accepts one more call of this tenant, of this method (UNARY) or of any of the others (NULL). */
+void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row);
 /* Ends the call with DRAINING if its row asks for that. */
 void rpc_call_drain(struct rpc_call *call);
 /* Goes on with the stop when nothing is out any more. */

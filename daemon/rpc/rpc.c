@@ -13,23 +13,17 @@
 #include <protobuf-c/protobuf-c.h>
 #include <uv.h>
 #include "base/log.h"
-#include "rpc/private.h"
+#include "rpc/tenant.h"
 #include "proto/handoff.h"
 
-#define ARMED 16 /* calls that may arrive between two rounds of the loop */
-#define ARMED_UNARY 4 /* the same, of each unary method */
-#define MIN_PING_MS 5000 /* clients may ping this often */
 #define STRANGERS_CALLS 64
 #define STRANGERS_BYTES (1 << 20) /* of requests, and of answers */
-#define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
 
 /* The stop, in the order of gRPC: drain, shutdown, grace, cancel; then, once nothing is out, destroy. */
 struct rpc_stop {
 	uv_timer_t timer;
-	struct rpc_tag tag;
 	struct rpc_server *server;
 	int grace_ms;
-	bool notified;
 	bool ending;
 	void (*on_stopped)(void *context);
 	void *context;
@@ -47,38 +41,10 @@ static void set_defaults(struct rpc_config *config)
 		config->max_queued_all = 1u << 30;
 	if (config->max_held_bytes == 0)
 		config->max_held_bytes = 512u << 20;
+	if (config->max_unread_bytes == 0)
+		config->max_unread_bytes = 2u << 30;
 	if (config->keepalive_ms == 0)
 		config->keepalive_ms = 10000;
-}
-
-static grpc_arg int_arg(const char *key, int value)
-{
-	/* gRPC reads the key only; its type has no const. */
-	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value };
-}
-
-/* BDP probing is off because its windows let each stalled stream hold 5 MiB; frames may be as large as the window instead,
- * because in 16 KiB pieces a chunk costs a fifth more; so_reuseport because a second daemon would
- * share the port in silence; compression because a small message could inflate to any size. */
-static grpc_server *make_grpc(const struct rpc_config *config)
-{
-	grpc_arg args[] = {
-		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, BYTES_MESSAGE_MAX),
-		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)config->max_streams),
-		int_arg("grpc.compression_enabled_algorithms_bitset", 1),
-		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_ms),
-		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_ms),
-		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-		int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
-		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, MIN_PING_MS),
-		int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
-		int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
-		int_arg(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, WINDOW_BYTES),
-		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
-		int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
-	};
-	grpc_channel_args all = { .num_args = sizeof args / sizeof args[0], .args = args };
-	return grpc_server_create(&all, NULL);
 }
 
 enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **out_server)
@@ -92,6 +58,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	server->calls.most = server->config.max_calls;
 	server->held.most = server->config.max_held_bytes;
 	server->queued.most = server->config.max_queued_all;
+	server->guests.most = SIZE_MAX;
 	server->calls.most_strangers = STRANGERS_CALLS;
 	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
@@ -100,8 +67,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 		goto fail;
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
 		server->slots[i] = (struct rpc_slot){ .generation = 1, .next_free = i + 1 };
-	server->grpc = make_grpc(&server->config);
-	if (!server->grpc)
+	if (rpc_tenants_init(server) != ST_OK)
 		goto fail;
 	*out_server = server;
 	return ST_OK;
@@ -110,23 +76,11 @@ fail:
 	return ST_NO_MEMORY;
 }
 
-/* gRPC destroys a server with listeners only after a shutdown, which needs a queue to report to. */
-static void destroy_unstarted(grpc_server *grpc)
-{
-	grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
-	grpc_server_shutdown_and_notify(grpc, queue, grpc);
-	grpc_completion_queue_pluck(queue, grpc, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-	grpc_server_destroy(grpc);
-	grpc_completion_queue_shutdown(queue);
-	grpc_completion_queue_destroy(queue);
-}
-
 void rpc_server_free(struct rpc_server *server)
 {
 	if (!server)
 		return;
-	if (server->grpc)
-		destroy_unstarted(server->grpc);
+	rpc_tenants_fini(server);
 	free(server->stop);
 	free(server->rows);
 	free(server->slots);
@@ -134,6 +88,7 @@ void rpc_server_free(struct rpc_server *server)
 	rpc_shares_fini(&server->calls);
 	rpc_shares_fini(&server->held);
 	rpc_shares_fini(&server->queued);
+	rpc_shares_fini(&server->guests);
 	free(server);
 	grpc_shutdown();
 }
@@ -175,25 +130,6 @@ const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *
 	return NULL;
 }
 
-/* Reading the request together with the call saves a round of both threads. It is bounded as before: a connection has
- * max_streams calls, and a request has its largest size. */
-static void register_unary(struct rpc_server *server)
-{
-	for (size_t i = 0; i < server->n_rows; i++)
-		if (server->rows[i].method->kind == RPC_UNARY)
-			server->rows[i].registered = grpc_server_register_method(
-				server->grpc, server->rows[i].path, NULL, GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
-}
-
-static void arm_all(struct rpc_server *server)
-{
-	for (int i = 0; i < ARMED; i++)
-		rpc_call_arm(server, NULL);
-	for (size_t row = 0; row < server->n_rows; row++)
-		for (int i = 0; server->rows[row].registered && i < ARMED_UNARY; i++)
-			rpc_call_arm(server, &server->rows[row]);
-}
-
 static void ignore(void *context)
 {
 }
@@ -201,6 +137,8 @@ static void ignore(void *context)
 enum status rpc_server_start(struct rpc_server *server)
 {
 	enum status st = rpc_check_rows(server);
+	if (st == ST_OK)
+		st = rpc_tenants_register(server);
 	if (st == ST_OK)
 		st = rpc_ends_start(server->config.loop, &server->ends);
 	if (st != ST_OK)
@@ -211,10 +149,7 @@ enum status rpc_server_start(struct rpc_server *server)
 		server->ends = NULL;
 		return st;
 	}
-	register_unary(server);
-	grpc_server_register_completion_queue(server->grpc, rpc_pump_queue(server->pump), NULL);
-	grpc_server_start(server->grpc);
-	arm_all(server);
+	rpc_tenants_start(server);
 	return ST_OK;
 }
 
@@ -239,7 +174,8 @@ static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t 
 
 enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid)
 {
-	enum status st = !server->pump || server->stopping ? ST_UNAVAILABLE : ST_OK;
+	struct rpc_tenant *tenant;
+	enum status st = !server->pump || server->stopping ? ST_UNAVAILABLE : rpc_tenant_enter(server, uid, &tenant);
 	int flags = fcntl(fd, F_GETFL);
 	if (st == ST_OK && (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
 		log_error("cannot make a connection non-blocking: %s", strerror(errno));
@@ -252,9 +188,15 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 		return st;
 	}
 	grpc_server_credentials *insecure = grpc_insecure_server_credentials_create();
-	grpc_server_add_channel_from_fd(server->grpc, fd, insecure);
+	grpc_server_add_channel_from_fd(tenant->grpc, fd, insecure);
 	grpc_server_credentials_release(insecure);
 	return ST_OK;
+}
+
+void rpc_server_fd_gone(struct rpc_server *server, uid_t uid)
+{
+	if (!server->stopping)
+		rpc_tenant_leave(server, uid);
 }
 
 /* "127.x.y.z:port" or "[::1]:port" */
@@ -312,7 +254,7 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 	grpc_server_credentials *creds = tls ? tls_credentials(identity) : grpc_insecure_server_credentials_create();
 	if (!creds)
 		return ST_IO_ERROR;
-	int port = grpc_server_add_http2_port(server->grpc, address, creds);
+	int port = grpc_server_add_http2_port(server->common->grpc, address, creds);
 	grpc_server_credentials_release(creds);
 	if (port == 0) {
 		log_error("cannot listen on %s", address);
@@ -391,42 +333,32 @@ static void on_pump_stopped(void *context)
 static void on_timer_closed(uv_handle_t *handle)
 {
 	struct rpc_stop *stop = handle->data;
-	grpc_server_destroy(stop->server->grpc);
-	stop->server->grpc = NULL;
 	rpc_pump_stop(stop->server->pump, on_pump_stopped, stop);
 }
 
 void rpc_server_check_idle(struct rpc_server *server)
 {
 	struct rpc_stop *stop = server->stop;
-	if (!stop->notified || stop->ending || server->armed || server->open || server->borrowed)
+	if (!server->stopping || stop->ending || server->tenants || server->borrowed)
 		return;
 	stop->ending = true;
 	uv_close((uv_handle_t *)&stop->timer, on_timer_closed);
 }
 
-static void on_shutdown(struct rpc_tag *tag, bool ok)
-{
-	struct rpc_stop *stop = (struct rpc_stop *)((char *)tag - offsetof(struct rpc_stop, tag));
-	stop->notified = true;
-	rpc_server_check_idle(stop->server);
-}
-
 static void on_grace_over(uv_timer_t *timer)
 {
 	struct rpc_stop *stop = timer->data;
-	if (stop->server->open) /* else it waits for idle clients to hang up */
-		log_warn("calls that did not end in time are cancelled: %u", stop->server->open);
-	grpc_server_cancel_all_calls(stop->server->grpc);
+	unsigned open = rpc_tenants_open(stop->server);
+	if (open) /* else it waits for idle clients to hang up */
+		log_warn("calls that did not end in time are cancelled: %u", open);
+	rpc_tenants_cancel(stop->server);
 }
 
-/* `stopping` is set after the shutdown, so that a call that comes just before it still finds one armed. */
 static void on_drained(uv_timer_t *timer)
 {
 	struct rpc_stop *stop = timer->data;
 	struct rpc_server *server = stop->server;
-	handoff_given(&stop->tag);
-	grpc_server_shutdown_and_notify(server->grpc, rpc_pump_queue(server->pump), &stop->tag);
+	rpc_tenants_close(server);
 	server->stopping = true;
 	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);
 }
@@ -436,7 +368,7 @@ void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void
 {
 	struct rpc_stop *stop = server->stop;
 	*stop = (struct rpc_stop){
-		.tag.run = on_shutdown, .server = server, .grace_ms = grace_ms, .on_stopped = on_stopped, .context = context
+		.server = server, .grace_ms = grace_ms, .on_stopped = on_stopped, .context = context
 	};
 	uv_timer_init(server->config.loop, &stop->timer);
 	stop->timer.data = stop;

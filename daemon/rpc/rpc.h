@@ -74,6 +74,9 @@ struct rpc_config {
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
 	size_t max_queued_all; /* of all calls, replies included, shared likewise; RPC_ROOM_MIN is for all. 0 = 1 GiB */
 	size_t max_held_bytes; /* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
+	size_t max_unread_bytes; /* of all requests that gRPC has read, or is reading, the held ones included: equal parts for all
+				  * users with connections, and one for all callers over TCP; a user that needs more has calls
+				  * cancelled and connections closed. 0 = 2 GiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 
@@ -104,8 +107,12 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
  * method, another streaming kind) and starts. */
 enum status rpc_server_start(struct rpc_server *server);
 
-/* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR. */
+/* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR,
+ * NO_MEMORY. */
 enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid);
+
+/* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps for it. */
+void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);
 
 /* From now on new calls are answered DRAINING and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. */
 void rpc_server_drain(struct rpc_server *server);
