@@ -1,8 +1,17 @@
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 
 #include "command.h"
 #include "ranks.h"
+
+/* `gaccctl jobs | head`: nobody wants the rest, which is no news to anybody. */
+static bool reader_has_gone(void)
+{
+	struct pollfd p = { .fd = fileno(stdout) };
+
+	return poll(&p, 1, 0) == 1 && p.revents & POLLERR;
+}
 
 int main(int argc, char **argv)
 {
@@ -11,12 +20,15 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "--exec-rank"))
 		return exec_rank(argc, argv);
-	signal(SIGPIPE, SIG_IGN); /* `gaccctl jobs | head`: the write fails, the program ends in order */
+	signal(SIGPIPE, SIG_IGN); /* the write fails, the program ends in order */
 	st = parse(argc, argv, &inv);
 	if (st < 0)
 		st = inv.command->run(&inv);
 	gacc_close(inv.client);
-	if (fflush(stdout) && !st)
+	if ((ferror(stdout) | fflush(stdout)) && !st) {
+		if (!reader_has_gone())
+			fputs("error: the answer could not be written\n", stderr);
 		st = EXIT_FAILED;
+	}
 	return st;
 }

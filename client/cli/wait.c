@@ -54,7 +54,10 @@ static int say_reached(struct invocation *inv, const struct goal *goal, const ga
 
 static int never(struct invocation *inv, const gacc_job_info *job)
 {
-	return fail_with(inv, EXIT_JOB_FAILED, "JOB_ENDED", "see: gaccctl describe", "job %" PRIu64 " (%s) is %s%s%s", job->id,
+	char see[64];
+
+	snprintf(see, sizeof(see), "see: gaccctl describe job/%" PRIu64, job->id);
+	return fail_with(inv, EXIT_JOB_FAILED, "JOB_ENDED", see, "job %" PRIu64 " (%s) is %s%s%s", job->id,
 			 job->name, job->state_name, *job->reason ? ": " : "", job->reason);
 }
 

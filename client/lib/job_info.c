@@ -8,31 +8,7 @@
 #include "lib/answer.h"
 #include "lib/json.h"
 #include "proto/bytes.h"
-
-/* %j is the id, %x the name. */
-static char *expand_log_dir(const char *pattern, uint64_t id, const char *name)
-{
-	char *out = NULL;
-	size_t n;
-	FILE *f = open_memstream(&out, &n);
-
-	if (!f)
-		return NULL;
-	for (const char *p = pattern; *p; p++) {
-		if (p[0] == '%' && p[1] == 'j')
-			fprintf(f, "%llu", (unsigned long long)id);
-		else if (p[0] == '%' && p[1] == 'x')
-			fputs(name, f);
-		else if (p[0] == '%' && p[1] == '%')
-			fputc('%', f);
-		else {
-			fputc(*p, f);
-			continue;
-		}
-		p++;
-	}
-	return fclose(f) ? (free(out), NULL) : out;
-}
+#include "proto/path.h"
 
 static void fill_rank(gacc_rank_info *out, const Gacc__V1__RankStatus *r)
 {
@@ -218,7 +194,7 @@ static bool fill_log_dir(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Jo
 {
 	out->log_dir = *j->log_dir ? j->log_dir : NULL;
 	if (!out->log_dir)
-		out->log_dir = answer_text(jobs, expand_log_dir(j->spec ? j->spec->log_dir : "", j->id, out->name));
+		out->log_dir = answer_text(jobs, path_expand(j->spec ? j->spec->log_dir : "", j->id, out->name));
 	return out->log_dir != NULL;
 }
 

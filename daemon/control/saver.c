@@ -58,15 +58,28 @@ void saver_start(struct saver *s, uint64_t last_id)
 	sweep(s);
 }
 
+/* At the end a second copy would only push an older step's out. */
+static bool last_step_is_saved(const struct saver *s)
+{
+	return s->step && s->saved_step == s->step;
+}
+
 void saver_kick(struct saver *s)
 {
-	if (s->state == SAVER_IDLE && s->n_wants && s->ports.begin(s->ports.ctx, &s->want[0]))
+	if (s->state != SAVER_IDLE || !s->n_wants)
+		return;
+	if (s->want[0].at_end && last_step_is_saved(s)) /* the end's is the last of all */
+		s->n_wants = 0;
+	else if (s->ports.begin(s->ports.ctx, &s->want[0])) {
+		s->want[0].step = s->step;
 		s->state = SAVER_WRITING;
+	}
 }
 
 void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
 {
 	uint64_t id;
+	s->step = applied_step;
 	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
 	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
 	for (uint32_t i = begun; i < s->n_wants; i++) /* one that waits for the disk saves this step, too */
@@ -108,7 +121,7 @@ bool saver_end(struct saver *s, bool completed)
 			s->state = SAVER_OVER;
 		return false;
 	}
-	if (s->save_at_end && s->state != SAVER_NEW)
+	if (s->save_at_end && s->state != SAVER_NEW && !(s->state == SAVER_IDLE && last_step_is_saved(s)))
 		push(s, no_request, false, true, &id);
 	if (!s->n_wants && s->state <= SAVER_IDLE) {
 		s->end_told = true;
@@ -198,6 +211,8 @@ void saver_on_recorded(struct saver *s, enum status st)
 	s->state = SAVER_PRUNING;
 	if (st)
 		s->ports.discard(s->ports.ctx);
+	else if (!s->want[0].inside_window)
+		s->saved_step = s->want[0].step;
 	pop(s, st);
 	s->ports.prune(s->ports.ctx);
 }

@@ -30,6 +30,7 @@ struct save_want {
 	bool inside_window;
 	bool at_end;
 	bool retried;            /* its first engine died */
+	uint64_t step;           /* steps applied when the engine began with it */
 	uint8_t request_id[16];  /* zeros: the policy's */
 };
 
@@ -54,6 +55,7 @@ struct saver {
 	uint64_t every_steps;
 	bool save_at_end;
 	bool ending, end_told;
+	uint64_t step, saved_step; /* applied when the last window was committed; in the newest complete checkpoint; 0: not known */
 	uint64_t last_id;
 	struct save_want want[SAVER_MAX_WANTS]; /* the first is under way from WRITING to RECORDING */
 	uint32_t n_wants;

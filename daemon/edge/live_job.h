@@ -189,9 +189,10 @@ void live_queue_run(struct daemon *, struct now);
 enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
 /* Starts the job's ranks, by way of a launcher. */
 void live_launch_begin(struct live_job *);
-/* Between SIGTERM and SIGKILL when its ranks are stopped; if they are being stopped already, it can only become less. Does
+/* Somebody cancels the job. Ranks of one that has completed get no more time to end by themselves. grace_ns: between SIGTERM and SIGKILL
+ * when its ranks are stopped, 0 being the specification's; if they are being stopped already, it can only become less. Does
  * nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them the specification's. */
-void live_launch_grace(struct live_job *, int64_t grace_ns);
+void live_launch_cancel(struct live_job *, int64_t grace_ns);
 /* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its end. */
 bool live_launch_adopt(struct live_job *);
 void live_launch_tick(struct live_job *, struct now);

@@ -171,11 +171,11 @@ static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 		say_exit_event(l, rank, &was, is);
 }
 
-/* A job that is over: its ranks end by themselves when it has completed, else now; then the launcher goes. */
+/* A job that is over: its ranks end by themselves when it has completed and nobody cancels it even so, else now; then the launcher goes. */
 static void wind_up(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
-	bool patient = live_state(l, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE;
+	bool patient = live_state(l, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE && !g->impatient;
 	if (patient && !g->stop_ns)
 		g->stop_ns = now.mono_ns + COMPLETED_NS;
 	if (patient && now.mono_ns < g->stop_ns) {
@@ -186,10 +186,13 @@ static void wind_up(struct live_job *l, struct now now)
 	}
 }
 
-void live_launch_grace(struct live_job *l, int64_t grace_ns)
+void live_launch_cancel(struct live_job *l, int64_t grace_ns)
 {
 	struct live_launch *g = l->launch;
 	if (!g)
+		return;
+	g->impatient = live_ended(l);
+	if (!grace_ns)
 		return;
 	g->grace_ns = grace_ns;
 	if (g->proc && g->asked == ASKED_END)

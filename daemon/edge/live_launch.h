@@ -19,6 +19,7 @@ struct live_launch {
 	uint32_t deaths;               /* of launchers, in a row */
 	int64_t grace_ns;              /* that a cancel has asked for; 0: the specification's */
 	int64_t stop_ns;               /* completed: when its ranks' time is over */
+	bool impatient;                /* completed: it is over now */
 	int64_t puzzled_ns;            /* since when a rank is gone that the job still needs */
 	bool done;                     /* nothing is left to do */
 	bool kept;                     /* how they ended is in the journal */

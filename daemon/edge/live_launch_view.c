@@ -3,6 +3,8 @@
 
 #include "edge/live_launch.h"
 #include "host/log_tail.h"
+#include "proto/path.h"
+#include "store/checkpoint.h"
 
 #include "gacc/v1/job.pb-c.h"
 
@@ -25,30 +27,11 @@ void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size
 char *live_log_dir(const struct live_job *l)
 {
 	const char *pattern = l->spec_pb->log_dir;
-	char *out = NULL;
-	size_t n;
-	FILE *f = open_memstream(&out, &n);
-	if (!f)
-		return NULL;
-	if (!*pattern && l->spec.launch_mode == LAUNCH_DAEMON)
-		fprintf(f, "%s/logs/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
-	for (const char *p = pattern; *p; p++) {
-		if (p[0] == '%' && p[1] == 'j')
-			fprintf(f, "%llu", (unsigned long long)l->id);
-		else if (p[0] == '%' && p[1] == 'x')
-			fputs(l->spec.name, f);
-		else if (p[0] == '%' && p[1] == '%')
-			fputc('%', f);
-		else {
-			fputc(*p, f);
-			continue;
-		}
-		p++;
-	}
-	if (!fclose(f))
-		return out;
-	free(out);
-	return NULL;
+	char standard[CHECKPOINT_MAX_PATH];
+	if (*pattern || l->spec.launch_mode != LAUNCH_DAEMON)
+		return path_expand(pattern, l->id, l->spec.name);
+	snprintf(standard, sizeof standard, "%.4000s/logs/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
+	return strdup(standard);
 }
 
 static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)

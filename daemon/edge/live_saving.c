@@ -7,6 +7,7 @@
 #include "edge/saved_list.h"
 #include "edge/saving_disk.h"
 #include "math/optim.h"
+#include "proto/path.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -111,31 +112,16 @@ static void start_work(struct live_job *l, struct disk_work *w)
 	disk_start(&l->d->loop, w);
 }
 
-/* %j is the job's id, %x its name, in which a / would be a directory. */
-static void expand(const struct live_job *l, const char *text, char *out, size_t n)
-{
-	size_t at = 0;
-	for (; *text && at + SPEC_MAX_NAME + 24 < n; text++) {
-		if (text[0] != '%' || (text[1] != 'j' && text[1] != 'x')) {
-			out[at++] = *text;
-			continue;
-		}
-		size_t from = at;
-		at += (size_t)(*++text == 'j' ? snprintf(out + at, n - at, "%llu", (unsigned long long)l->id) :
-						snprintf(out + at, n - at, "%s", l->spec.name));
-		for (; from < at; from++)
-			if (out[from] == '/')
-				out[from] = '_';
-	}
-	out[at] = '\0';
-}
-
 static void saving_dir(const struct live_job *l, char *out, size_t n)
 {
-	char standard[CHECKPOINT_MAX_PATH];
 	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
-	snprintf(standard, sizeof standard, "%.4000s/checkpoints/%%j", l->d->conf->state_dir);
-	expand(l, c && *c->dir ? c->dir : standard, out, n);
+	if (!c || !*c->dir) {
+		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
+		return;
+	}
+	char *dir = path_expand(c->dir, l->id, l->spec.name);
+	snprintf(out, n, "%s", dir ? dir : "");
+	free(dir);
 }
 
 static void on_sweep(void *ctx)

@@ -193,8 +193,7 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed", (unsigned long long)q->grace_ms);
 		return;
 	}
-	if (q->grace_ms)
-		live_launch_grace(l, (int64_t)q->grace_ms * 1000000);
+	live_launch_cancel(l, (int64_t)q->grace_ms * 1000000);
 	if (!live_ended(l)) {
 		char reason[256], user[64];
 		live_user_name(caller_uid(call), user, sizeof user);

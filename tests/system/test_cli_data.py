@@ -46,6 +46,17 @@ def test_errors_as_data(cluster):
     assert text.startswith("error:\n  code: NOT_FOUND\n")
 
 
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_an_answer_that_cannot_be_written(cluster, format):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([GACCCTL, "config", "show", "-o", format], env=cluster.env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == "error: the answer could not be written\n"
+    with subprocess.Popen([GACCCTL, "config", "show", "-o", format], env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as head:
+        head.stdout.close()
+        assert head.stderr.read() == ""  # who has read enough needs no explanation
+
+
 # ---- the job file's schema ----
 
 

@@ -268,6 +268,19 @@ def test_a_cancel_brings_its_own_grace(no_launcher_left):
     assert e.value.reason == "INVALID_ARGUMENT" and "grace_ms is 3600001" in e.value.text
 
 
+def test_a_cancel_ends_ranks_that_outlive_their_jobs_completion(no_launcher_left):
+    """They hang at exit; otherwise they have 10 minutes."""
+    d = no_launcher_left
+    job = d.submit(shell(d, f'{LINEAR} && trap "" TERM && while :; do sleep 0.1; done', grace_ms=100, steps=2))
+    pids = wait_pids(d, job)
+    wait_state(d, job, "COMPLETED")
+    time.sleep(0.3)
+    assert all(alive(p) for p in pids)
+    d.client.jobs.Cancel(job=str(job))
+    wait_until("their death", lambda: not any(alive(p) for p in pids))
+    assert d.state(job) == "COMPLETED"
+
+
 def test_what_a_rank_leaves_behind_goes_with_it(no_launcher_left):
     d = no_launcher_left
     d.allow += [" RankRestarted job="]

@@ -194,6 +194,38 @@ START_TEST(the_end_waits_for_its_checkpoint)
 }
 END_TEST
 
+/* What the policy has saved, or is just saving, the end does not save again; what failed, it does. */
+START_TEST(the_end_does_not_repeat_the_last_step)
+{
+	static const struct {
+		bool end_first, fails, moved;
+		const char *asked;
+	} cases[] = {
+		{ false, false, false, "wbsr+p" },
+		{ false, false, true, "wbsr+pbsr+pE" },
+		{ true, false, false, "wbsr+pE" },
+		{ true, true, false, "wbsrd-pbsr+pE" },
+	};
+	open_saver(3, true);
+	saver_on_boundary(&s, 3, true);
+	if (cases[_i].end_first)
+		ck_assert(saver_end(&s, true));
+	saver_on_written(&s, ST_OK);
+	saver_on_sealed(&s, ST_OK);
+	saver_on_recorded(&s, cases[_i].fails ? ST_JOB_ENDED : ST_OK);
+	saver_on_pruned(&s);
+	if (cases[_i].moved)
+		saver_on_boundary(&s, 4, true);
+	if (!cases[_i].end_first)
+		ck_assert_int_eq(saver_end(&s, true), cases[_i].moved);
+	if (s.state == SAVER_WRITING)
+		finish();
+	ck_assert_int_eq(s.state, SAVER_OVER);
+	ck_assert_uint_eq(s.n_wants, 0);
+	ck_assert_str_eq(asked, cases[_i].asked);
+}
+END_TEST
+
 START_TEST(the_end_waits_for_what_is_under_way)
 {
 	uint64_t id;
@@ -272,6 +304,7 @@ int main(void)
 	tcase_add_test(c, failures_end_one_checkpoint_only);
 	tcase_add_test(c, a_dead_engine_is_tried_once_more);
 	tcase_add_test(c, the_end_waits_for_its_checkpoint);
+	tcase_add_loop_test(c, the_end_does_not_repeat_the_last_step, 0, 4);
 	tcase_add_test(c, the_end_waits_for_what_is_under_way);
 	tcase_add_test(c, an_engine_that_never_comes_ends_the_wait);
 	tcase_add_test(c, where_nothing_can_be_saved_nothing_is_asked_again);

@@ -1,0 +1,35 @@
+#include "proto/path.h"
+
+#include "support/suite.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+START_TEST(ids_and_names_are_put_in)
+{
+	static const struct {
+		const char *pattern, *name, *path;
+	} cases[] = {
+		{ "", "mlp", "" },
+		{ "/logs/%j-%x", "mlp", "/logs/42-mlp" },
+		{ "/logs/100%%/%q%", "mlp", "/logs/100%/%q%" },
+		{ "/logs/%x", "%j", "/logs/%j" },
+		/* a name is no way to another place */
+		{ "/logs/%x/log", "../../etc", "/logs/_._.._etc/log" },
+		{ "/logs/%x", "..", "/logs/_." },
+		{ "/logs/%x", "a/b.c", "/logs/a_b.c" },
+	};
+	char *path = path_expand(cases[_i].pattern, 42, cases[_i].name);
+	ck_assert_pstr_eq(path, cases[_i].path);
+	free(path);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("path");
+	TCase *t = tcase_create("path");
+	tcase_add_loop_test(t, ids_and_names_are_put_in, 0, 7);
+	suite_add_tcase(s, t);
+	return suite_run(s);
+}
