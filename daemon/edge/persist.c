@@ -22,6 +22,8 @@ struct persist {
 	uint64_t term;
 	struct item *queue, **tail; /* loop thread */
 	struct item *batch;         /* the pool thread's while busy */
+	struct persist_read *reads, **reads_tail;
+	struct persist_read *reading; /* the pool thread's while busy */
 	bool busy, muted;
 };
 
@@ -69,7 +71,9 @@ static bool own(struct item *i)
 	case JOURNAL_COMMIT:
 		return own_bytes(i, 0, &r->commit.payload);
 	case JOURNAL_END:
-		return own_text(i, 0, &r->end.reason);
+		return own_text(i, 0, &r->end.reason) && own_bytes(i, 1, &r->end.view);
+	case JOURNAL_VIEW:
+		return own_bytes(i, 0, &r->view.view);
 	case JOURNAL_HOLD:
 		return own_text(i, 0, &r->hold.reason);
 	case JOURNAL_UPDATE:
@@ -114,6 +118,7 @@ static enum status point_of(enum journal_kind kind, bool durable)
 		return durable ? FAILPOINT_ERROR(coord_exits_after) : FAILPOINT_ERROR(coord_exits_before);
 	case JOURNAL_END:
 		return durable ? FAILPOINT_ERROR(coord_end_after) : FAILPOINT_ERROR(coord_end_before);
+	case JOURNAL_VIEW: /* END has one */
 	case JOURNAL_FORGET:
 	case JOURNAL_EPOCH: /* nobody writes one yet */
 		break;
@@ -123,9 +128,8 @@ static enum status point_of(enum journal_kind kind, bool durable)
 
 /* One bad record must not take its neighbours with it: a batch that is refused is written record by record. A journal that has
  * failed refuses everything anyway. */
-static void write_batch(uv_work_t *w)
+static void write_batch(struct persist *p)
 {
-	struct persist *p = w->data;
 	size_t n = 0;
 	for (struct item *i = p->batch; i; i = i->next)
 		n++;
@@ -147,13 +151,24 @@ static void write_batch(uv_work_t *w)
 	free(all);
 }
 
+static void work(uv_work_t *w)
+{
+	struct persist *p = w->data;
+	if (p->batch)
+		write_batch(p);
+	if (p->reading)
+		p->reading->read(p->reading, p->journal);
+}
+
 static void start(struct persist *p);
 
-static void on_written(uv_work_t *w, int canceled)
+static void on_worked(uv_work_t *w, int canceled)
 {
 	struct persist *p = w->data;
 	struct item *i = p->batch;
+	struct persist_read *r = p->reading;
 	p->batch = NULL;
+	p->reading = NULL;
 	p->busy = false;
 	while (i) {
 		struct item *next = i->next;
@@ -162,18 +177,25 @@ static void on_written(uv_work_t *w, int canceled)
 		item_free(i);
 		i = next;
 	}
+	if (r)
+		r->done(r, p->muted);
 	start(p);
 }
 
 static void start(struct persist *p)
 {
-	if (p->busy || !p->queue)
+	if (p->busy || (!p->queue && !p->reads))
 		return;
 	p->batch = p->queue;
 	p->queue = NULL;
 	p->tail = &p->queue;
+	p->reading = p->reads;
+	if (p->reads)
+		p->reads = p->reads->next;
+	if (!p->reads)
+		p->reads_tail = &p->reads;
 	p->busy = true;
-	uv_queue_work(p->loop, &p->work, write_batch, on_written);
+	uv_queue_work(p->loop, &p->work, work, on_worked);
 }
 
 enum status persist_new(void *loop, struct journal *journal, uint64_t term, struct persist **out)
@@ -185,6 +207,7 @@ enum status persist_new(void *loop, struct journal *journal, uint64_t term, stru
 	p->journal = journal;
 	p->term = term;
 	p->tail = &p->queue;
+	p->reads_tail = &p->reads;
 	p->work.data = p;
 	*out = p;
 	return ST_OK;
@@ -213,7 +236,7 @@ void persist_free(struct persist *p)
 	if (!p)
 		return;
 	persist_mute(p);
-	while (p->busy || p->queue)
+	while (p->busy || p->queue || p->reads)
 		uv_run(p->loop, UV_RUN_ONCE);
 	free(p);
 }
@@ -246,4 +269,12 @@ enum status persist_put(struct persist *p, const struct journal_record *r, void 
 enum status persist_put_own(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
 {
 	return put(p, r, cb, arg, arg);
+}
+
+void persist_read(struct persist *p, struct persist_read *r)
+{
+	r->next = NULL;
+	*p->reads_tail = r;
+	p->reads_tail = &r->next;
+	start(p);
 }

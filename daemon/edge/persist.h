@@ -1,7 +1,7 @@
 /* The journal's thread: records queue up on the loop, a pool thread makes them durable, callbacks run on the loop.
  *
  * At most one batch is under way; what queues up meanwhile becomes the next one, so that many jobs share one fsync.
- * Records are copied. Callbacks come in the order of the calls.
+ * Records are copied. Callbacks come in the order of the calls. Reads take their turn between the batches, one at a time.
  */
 #ifndef GACC_EDGE_PERSIST_H
 #define GACC_EDGE_PERSIST_H
@@ -12,7 +12,7 @@ struct persist;
 
 /* `loop` is a uv_loop_t; the journal is borrowed. `term` guards every record. */
 enum status persist_new(void *loop, struct journal *, uint64_t term, struct persist **out);
-/* Callbacks no longer come, arguments that were given away are freed; records are still written. Takes NULL. */
+/* Callbacks no longer come, but for those of reads; arguments that were given away are freed; records are still written. Takes NULL. */
 void persist_mute(struct persist *);
 /* Mutes it, and writes what is queued. Blocks. */
 void persist_free(struct persist *);
@@ -21,5 +21,13 @@ void persist_free(struct persist *);
 enum status persist_put(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
 /* The same, and arg, malloc'ed, is given away: it is freed when cb has returned, or when it will not be called. */
 enum status persist_put_own(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
+
+/* Embedded in the caller's own; lives until `done`. */
+struct persist_read {
+	struct persist_read *next;
+	void (*read)(struct persist_read *, struct journal *);  /* on a pool thread, when all that was put before is written */
+	void (*done)(struct persist_read *, bool muted);        /* on the loop; muted: nobody waits any more */
+};
+void persist_read(struct persist *, struct persist_read *);
 
 #endif

@@ -34,8 +34,16 @@ static const char *const schema_steps[] = {
 	"CREATE TABLE recent (job INTEGER, place INTEGER, window INTEGER NOT NULL, data BLOB NOT NULL,"
 	" PRIMARY KEY (job, place)) WITHOUT ROWID;"
 	"INSERT INTO recent SELECT job, window % 16, window, data FROM payloads; DROP TABLE payloads;",
+	/* what may be large lies apart: each commit changes the job's row, and a start reads those of all */
+	"CREATE TABLE specs (job INTEGER PRIMARY KEY, spec BLOB NOT NULL, tensors BLOB);"
+	"INSERT INTO specs SELECT id, spec, tensors FROM jobs;"
+	"ALTER TABLE jobs DROP COLUMN spec; ALTER TABLE jobs DROP COLUMN tensors; ALTER TABLE jobs ADD COLUMN view BLOB;",
 };
 _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
+
+#define JOB_COLUMNS                                                                                                    \
+	"id, uuid, request_id, uid, user, created, s.spec, s.tensors, params_ready, epoch, next_window, end_state,"    \
+	" end_reason, ended, hold, base, exits, view"
 
 /* X(name, SQL) */
 #define STATEMENTS(X)                                                                                                  \
@@ -45,9 +53,10 @@ _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 	X(GET_META, "SELECT value FROM meta WHERE key = ?")                                                            \
 	X(BUMP_META, "UPDATE meta SET value = value + 1 WHERE key = ? RETURNING value")                                \
 	X(LAST_JOB, "UPDATE meta SET value = max(value, ?) WHERE key = 'last_job'")                                    \
-	X(JOB, "INSERT INTO jobs (id, uuid, request_id, uid, user, created, spec) VALUES (?, ?, ?, ?, ?, ?, ?)")       \
+	X(JOB, "INSERT INTO jobs (id, uuid, request_id, uid, user, created) VALUES (?, ?, ?, ?, ?, ?)")                \
+	X(SPEC, "INSERT INTO specs (job, spec) VALUES (?, ?)")                                                         \
 	X(JOB_STATE, "SELECT epoch, next_window, ended IS NOT NULL FROM jobs WHERE id = ?")                            \
-	X(TENSORS, "UPDATE jobs SET tensors = ? WHERE id = ?")                                                         \
+	X(TENSORS, "UPDATE specs SET tensors = ? WHERE job = ?")                                                       \
 	X(PARAMS_READY, "UPDATE jobs SET params_ready = 1 WHERE id = ?")                                               \
 	X(EPOCH, "INSERT INTO epochs (job, epoch, base_window, term, reason, at) VALUES (?, ?, ?, ?, ?, ?)")           \
 	X(EPOCH_JOB, "UPDATE jobs SET epoch = ?, next_window = ? WHERE id = ?")                                        \
@@ -64,6 +73,7 @@ _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 	X(FORGET_CHECKPOINTS, "DELETE FROM checkpoints WHERE job = ?")                                                 \
 	X(FORGET_EPOCHS, "DELETE FROM epochs WHERE job = ?")                                                           \
 	X(FORGET_JOB, "DELETE FROM jobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM windows WHERE job = ?1)")          \
+	X(FORGET_SPEC, "DELETE FROM specs WHERE job = ?1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = ?1)")           \
 	X(HOLD, "UPDATE jobs SET hold = ? WHERE id = ?")                                                               \
 	X(UPDATE, "INSERT INTO updates (job, window, data) VALUES (?, ?, ?)")                                          \
 	X(RESTORED, "UPDATE jobs SET next_window = ?, base = ? WHERE id = ?")                                          \
@@ -72,9 +82,11 @@ _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 		      " bytes, started, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                              \
 	X(GONE, "DELETE FROM checkpoints WHERE job = ? AND id = ?")                                                    \
 	X(EXITS, "UPDATE jobs SET exits = ? WHERE id = ?")                                                             \
-	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ? WHERE id = ?")                                \
-	X(EACH_JOB, "SELECT id, uuid, request_id, uid, user, created, spec, tensors, params_ready, epoch, next_window,"\
-		    " end_state, end_reason, ended, hold, base, exits FROM jobs WHERE ? OR ended IS NULL ORDER BY id")             \
+	X(VIEW, "UPDATE jobs SET view = ? WHERE id = ?")                                                               \
+	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ?, view = nullif(?, x'') WHERE id = ?")         \
+	X(EACH_JOB, "SELECT " JOB_COLUMNS " FROM jobs LEFT JOIN specs s ON s.job = id AND (ended IS NULL OR view IS NULL)" \
+		    " WHERE ? OR ended IS NULL ORDER BY id")                                                           \
+	X(ONE_JOB, "SELECT " JOB_COLUMNS " FROM jobs JOIN specs s ON s.job = id WHERE id = ?")                         \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
 		       " FROM windows w LEFT JOIN recent p"                                                             \
 		       " ON p.job = w.job AND p.place = w.window % 16 AND p.window = w.window"                         \
@@ -207,12 +219,14 @@ static enum status add_job(struct journal *j, const struct journal_job *b)
 {
 	if (b->id == 0 || b->id > INT64_MAX || b->spec.n > JOURNAL_MAX_BYTES)
 		return ST_INVALID_ARGUMENT;
-	int rc = sql_step(&j->sql, SQL_JOB, "iuuitib", (int64_t)b->id, b->uuid, b->request_id, (int64_t)b->uid, b->user,
-		      b->created_unix_ns, b->spec.data, b->spec.n);
+	int rc = sql_step(&j->sql, SQL_JOB, "iuuiti", (int64_t)b->id, b->uuid, b->request_id, (int64_t)b->uid, b->user,
+		      b->created_unix_ns);
 	enum status st = rc == SQLITE_DONE		    ? ST_OK
 			 : (rc & 0xff) == SQLITE_CONSTRAINT ? ST_ALREADY_EXISTS
 							    : sql_fail(&j->sql, sql_text[SQL_JOB]);
 	sql_done(&j->sql, SQL_JOB);
+	if (!st)
+		st = sql_run(&j->sql, SQL_SPEC, "ib", (int64_t)b->id, b->spec.data, b->spec.n);
 	return st ? st : sql_run(&j->sql, SQL_LAST_JOB, "i", (int64_t)b->id);
 }
 
@@ -249,7 +263,7 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 static enum status forget(struct journal *j, uint64_t id)
 {
 	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_CHECKPOINTS,
-				      SQL_FORGET_EPOCHS, SQL_FORGET_JOB };
+				      SQL_FORGET_EPOCHS, SQL_FORGET_JOB, SQL_FORGET_SPEC };
 	struct job_state is;
 	enum status st = live_job(j, id, &is);
 	if (st != ST_JOB_ENDED)
@@ -299,6 +313,14 @@ static enum status add_update(struct journal *j, const struct journal_update *u)
 	return sql_run(&j->sql, SQL_UPDATE, "iib", (int64_t)u->job, (int64_t)u->window, u->payload.data, u->payload.n);
 }
 
+static enum status add_end(struct journal *j, const struct journal_record *r)
+{
+	const struct journal_bytes *v = &r->end.view;
+	return v->n > JOURNAL_MAX_BYTES ? ST_INVALID_ARGUMENT :
+					  sql_run(&j->sql, SQL_END, "itibi", (int64_t)r->end.state, r->end.reason, r->end.unix_ns,
+						  v->data, v->n, (int64_t)r->end.job);
+}
+
 static uint64_t job_of(const struct journal_record *r)
 {
 	switch (r->kind) {
@@ -328,6 +350,8 @@ static uint64_t job_of(const struct journal_record *r)
 		return r->gone.job;
 	case JOURNAL_EXITS:
 		return r->exits.job;
+	case JOURNAL_VIEW:
+		return r->view.job;
 	}
 	return 0;
 }
@@ -358,7 +382,9 @@ static enum status add_of_job(struct journal *j, uint64_t term, const struct jou
 	case JOURNAL_EXITS:
 		return put_bytes(j, SQL_EXITS, &r->exits.exits, id);
 	case JOURNAL_END:
-		return sql_run(&j->sql, SQL_END, "itii", (int64_t)r->end.state, r->end.reason, r->end.unix_ns, (int64_t)id);
+		return add_end(j, r);
+	case JOURNAL_VIEW:
+		return put_bytes(j, SQL_VIEW, &r->view.view, id);
 	case JOURNAL_JOB:
 	case JOURNAL_FORGET:
 		break;
@@ -374,7 +400,8 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 		return forget(j, r->forget.job);
 	struct job_state is = { 0, 0 };
 	enum status st = live_job(j, job_of(r), &is);
-	bool may = !st || (st == ST_JOB_ENDED && r->kind == JOURNAL_EXITS);
+	bool late = r->kind == JOURNAL_EXITS || r->kind == JOURNAL_VIEW;
+	bool may = late ? !st || st == ST_JOB_ENDED : !st;
 	return may ? add_of_job(j, term, r, is) : st;
 }
 
@@ -441,6 +468,7 @@ static struct journal_job read_job(sqlite3_stmt *s)
 		.hold_reason = (const char *)sqlite3_column_text(s, 14),
 		.base = column_bytes(s, 15),
 		.exits = column_bytes(s, 16),
+		.view = column_bytes(s, 17),
 	};
 	column_id(s, 1, b.uuid);
 	column_id(s, 2, b.request_id);
@@ -527,6 +555,16 @@ enum status journal_each_job(struct journal *j, bool all, enum status (*fn)(void
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
 	return each(j, SQL_EACH_JOB, sql_step(&j->sql, SQL_EACH_JOB, "i", (int64_t)all), &v);
+}
+
+enum status journal_read_job(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *), void *arg)
+{
+	const struct visitor v = { .job = fn, .arg = arg };
+	if (j->sql.failed)
+		return ST_STORE_FAILED;
+	int rc = sql_step(&j->sql, SQL_ONE_JOB, "i", (int64_t)job);
+	enum status st = each(j, SQL_ONE_JOB, rc, &v);
+	return rc == SQLITE_DONE ? ST_JOB_NOT_FOUND : st;
 }
 
 enum status journal_each_window(struct journal *j, uint64_t job, uint64_t last,

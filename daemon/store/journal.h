@@ -37,7 +37,7 @@ struct journal_job {
 	uint32_t uid;
 	const char *user;
 	int64_t created_unix_ns;
-	struct journal_bytes spec;
+	struct journal_bytes spec; /* n = 0 when read of an ended job that has a view: journal_read_job has it */
 	/* not part of JOURNAL_JOB: */
 	struct journal_bytes tensors; /* n = 0: not declared yet */
 	bool params_ready;
@@ -50,6 +50,7 @@ struct journal_job {
 	const char *hold_reason;   /* why it is paused; NULL: it is not */
 	struct journal_bytes base; /* the caller's: of the checkpoint that it began with; n = 0: it began anew */
 	struct journal_bytes exits; /* the caller's: how its ranks' processes ended; n = 0: not known */
+	struct journal_bytes view;  /* the caller's: what is shown of it when it has ended; n = 0: not known */
 };
 
 /* The outcome of one window. */
@@ -83,14 +84,15 @@ enum journal_kind {
 	JOURNAL_PARAMS_READY, /* .params_ready: initial parameters are complete on all nodes */
 	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
 	JOURNAL_COMMIT,       /* .commit */
-	JOURNAL_END,          /* .end: terminal; only EXITS and FORGET follow for this job */
+	JOURNAL_END,          /* .end: terminal; only EXITS, VIEW and FORGET follow for this job */
 	JOURNAL_FORGET,       /* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
 	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
 	JOURNAL_UPDATE,       /* .update */
 	JOURNAL_RESTORED,     /* .restored: the job begins with this window, not with 0; before its first COMMIT */
 	JOURNAL_CHECKPOINT,   /* .checkpoint: it may be offered */
 	JOURNAL_CHECKPOINT_GONE, /* .gone: it was deleted */
-	JOURNAL_EXITS         /* .exits: takes the place of an earlier one; also of an ended job */
+	JOURNAL_EXITS,        /* .exits: takes the place of an earlier one; also of an ended job */
+	JOURNAL_VIEW          /* .view: takes the place of that of END */
 };
 
 struct journal_record {
@@ -115,6 +117,7 @@ struct journal_record {
 			uint32_t state;
 			const char *reason;
 			int64_t unix_ns;
+			struct journal_bytes view; /* the caller's; n = 0: none yet */
 		} end;
 		struct {
 			uint64_t job;
@@ -133,6 +136,10 @@ struct journal_record {
 			uint64_t job;
 			struct journal_bytes exits; /* the caller's */
 		} exits;
+		struct {
+			uint64_t job;
+			struct journal_bytes view; /* the caller's */
+		} view;
 		struct {
 			uint64_t job, id;
 		} gone;
@@ -164,6 +171,9 @@ enum status journal_last_job(struct journal *, uint64_t *out_id);
  * ST_OK and returns it. `fn` must not call the journal. */
 enum status journal_each_job(struct journal *, bool all, enum status (*fn)(void *arg, const struct journal_job *),
 			     void *arg);
+
+/* Calls `fn` once for this job, with its spec; ST_JOB_NOT_FOUND without. */
+enum status journal_read_job(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *), void *arg);
 
 /* The same for the last `last` windows of a job, oldest first. */
 enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,

@@ -87,6 +87,63 @@ static enum status count_job(void *arg, const struct journal_job *j)
 }
 
 /* Under way, queued, and put afterwards: nobody hears, no argument is lost (LeakSanitizer), all is written. */
+/* A reader of a job's state, which it has in its own. */
+struct look {
+	struct persist_read read; /* first */
+	enum status found;
+	bool ready;
+	int order;
+	bool muted;
+};
+static int n_done;
+
+static enum status see(void *arg, const struct journal_job *b)
+{
+	((struct look *)arg)->ready = b->params_ready;
+	return ST_OK;
+}
+
+static void look(struct persist_read *r, struct journal *j)
+{
+	((struct look *)r)->found = journal_read_job(j, 1, see, r);
+}
+
+static void looked(struct persist_read *r, bool muted)
+{
+	struct look *l = (struct look *)r;
+	l->order = ++n_done;
+	l->muted = muted;
+}
+
+START_TEST(reads_see_what_was_put_before)
+{
+	struct look a = { .read = { .read = look, .done = looked } }, b = a, c = a;
+	n_heard = n_done = 0;
+	persist_read(persist, &a.read);
+	put(0, job(1));
+	persist_read(persist, &b.read);
+	put(1, params(1));
+	persist_read(persist, &c.read);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	ck_assert(n_heard == 2 && a.order == 1 && b.order == 2 && c.order == 3);
+	ck_assert_int_eq(a.found, ST_JOB_NOT_FOUND);
+	ck_assert(!b.found && !c.found && c.ready && !c.muted);
+}
+END_TEST
+
+START_TEST(reads_come_back_from_a_muted_queue)
+{
+	struct look a = { .read = { .read = look, .done = looked } }, b = a;
+	n_done = 0;
+	persist_read(persist, &a.read);
+	persist_mute(persist);
+	persist_read(persist, &b.read);
+	persist_free(persist);
+	persist = NULL;
+	ck_assert(n_done == 2 && a.muted && b.muted);
+}
+END_TEST
+
 START_TEST(a_muted_queue_writes_and_frees_what_it_was_given)
 {
 	int n = 0;
@@ -110,6 +167,8 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, callbacks_come_in_order_with_their_own_outcome);
+	tcase_add_test(c, reads_see_what_was_put_before);
+	tcase_add_test(c, reads_come_back_from_a_muted_queue);
 	tcase_add_test(c, a_muted_queue_writes_and_frees_what_it_was_given);
 	return suite_run(s);
 }

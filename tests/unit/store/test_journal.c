@@ -319,6 +319,53 @@ START_TEST(a_job_may_begin_with_a_later_window)
 }
 END_TEST
 
+struct wanted_job {
+	const char *spec, *view;
+	int calls;
+};
+
+static enum status see_view(void *arg, const struct journal_job *b)
+{
+	struct wanted_job *w = arg;
+	ck_assert_uint_eq(b->spec.n, strlen(w->spec));
+	ck_assert_uint_eq(b->view.n, strlen(w->view));
+	ck_assert(!b->view.n || !memcmp(b->view.data, w->view, b->view.n));
+	w->calls++;
+	return ST_OK;
+}
+
+START_TEST(a_view_takes_the_place_of_the_spec_in_the_list)
+{
+	struct journal *j = open_ok();
+	uint64_t term = term_of(j);
+	struct journal_record end1 = { .kind = JOURNAL_END, .end = { 1, 8, "rank 0", 99, { "first", 5 } } }, end2 = end(2);
+	struct journal_record view = { .kind = JOURNAL_VIEW, .view = { 1, { "second", 6 } } };
+	struct wanted_job bare = { "spec", "", 0 }, first = { "", "first", 0 }, whole = { "spec", "second", 0 };
+	ck_assert_int_eq(write1(j, term, view), ST_JOB_NOT_FOUND);
+	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, true, see_view, &bare), ST_OK);
+	ck_assert_int_eq(write1(j, term, end1), ST_OK);
+	ck_assert_int_eq(journal_each_job(j, true, see_view, &first), ST_OK);
+	ck_assert_int_eq(write1(j, term, view), ST_OK);
+	ck_assert_int_eq(journal_read_job(j, 1, see_view, &whole), ST_OK);
+	view.view.view.n = JOURNAL_MAX_BYTES + 1;
+	ck_assert_int_eq(write1(j, term, view), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(write1(j, term, job(2)), ST_OK);
+	end1.end.job = 2;
+	end1.end.view.n = JOURNAL_MAX_BYTES + 1;
+	ck_assert_int_eq(write1(j, term, end1), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(write1(j, term, end2), ST_OK); /* one without */
+	ck_assert_int_eq(journal_read_job(j, 2, see_view, &bare), ST_OK);
+	ck_assert_int_eq(journal_read_job(j, 3, see_view, &bare), ST_JOB_NOT_FOUND);
+	ck_assert(bare.calls == 2 && first.calls == 1 && whole.calls == 1);
+	struct journal_record forget = { .kind = JOURNAL_FORGET, .forget = { 1 } };
+	ck_assert_int_eq(write1(j, term, forget), ST_OK);
+	ck_assert_int_eq(journal_read_job(j, 1, see_view, &whole), ST_JOB_NOT_FOUND);
+	ck_assert_int_eq(write1(j, term, job(1)), ST_OK); /* nothing is left of it */
+	journal_close(j);
+}
+END_TEST
+
 static enum status see_exits(void *arg, const struct journal_job *b)
 {
 	const char *want = arg;
@@ -385,6 +432,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_job_reads_as_written);
 	tcase_add_test(c, exits_may_come_after_the_end);
+	tcase_add_test(c, a_view_takes_the_place_of_the_spec_in_the_list);
 	tcase_add_test(c, ended_jobs_are_listed_only_on_request);
 	tcase_add_test(c, counters_grow_over_restarts);
 	tcase_add_test(c, an_old_coordinator_writes_nothing);

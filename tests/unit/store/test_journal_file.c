@@ -28,7 +28,9 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
 	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
-				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; "
+				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; ALTER TABLE jobs DROP COLUMN view;"
+				      "ALTER TABLE jobs ADD COLUMN spec BLOB; ALTER TABLE jobs ADD COLUMN tensors BLOB;"
+				      "UPDATE jobs SET spec = (SELECT spec FROM specs); DROP TABLE specs;"
 				      "CREATE TABLE payloads (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL,"
 				      " data BLOB NOT NULL, UNIQUE (job, window));"
 				      "INSERT INTO payloads (job, window, data) SELECT job, window, data FROM recent; DROP TABLE recent;"
@@ -38,6 +40,9 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	j = open_ok();
 	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
+	struct journal_job b[8] = { { 0 } };
+	ck_assert_int_eq(journal_each_job(j, false, copy_job, b), ST_OK);
+	ck_assert_uint_eq(b[1].spec.n, 4);
 	struct seen_windows seen = windows(j, 1, UINT64_MAX);
 	ck_assert_uint_eq(seen.n, 21);
 	ck_assert_uint_eq(seen.with_payload, JOURNAL_KEEP_PAYLOADS);
