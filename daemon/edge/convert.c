@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static int64_t ms_to_ns(uint64_t ms)
 {
@@ -209,21 +210,11 @@ enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, cons
 	return st;
 }
 
-bool convert_spec_differs(const Gacc__V1__JobSpec *a, const Gacc__V1__JobSpec *b)
+void convert_spec_sum(const void *spec, size_t n, uint8_t out[16])
 {
-	size_t n = gacc__v1__job_spec__get_packed_size(a);
-	if (n != gacc__v1__job_spec__get_packed_size(b))
-		return true;
-	uint8_t *x = malloc(n + 1), *y = malloc(n + 1);
-	bool differs = !x || !y;
-	if (!differs) {
-		gacc__v1__job_spec__pack(a, x);
-		gacc__v1__job_spec__pack(b, y);
-		differs = memcmp(x, y, n) != 0;
-	}
-	free(x);
-	free(y);
-	return differs;
+	XXH128_canonical_t sum;
+	XXH128_canonicalFromHash(&sum, XXH3_128bits(spec, n));
+	memcpy(out, sum.digest, sizeof sum.digest);
 }
 
 static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struct tensor_spec *out, char *why,

@@ -18,8 +18,8 @@ struct history_event;
 /* A job's spec from the wire: filled in, checked. On error `field` and `why` as job_spec_check. Free with job_spec_fini. */
 enum status convert_spec(const struct Gacc__V1__JobSpec *, struct job_spec *out, const char **field, char *why,
 			 size_t n_why);
-/* First difference between two specs as users wrote them; true if there is one. */
-bool convert_spec_differs(const struct Gacc__V1__JobSpec *, const struct Gacc__V1__JobSpec *);
+/* A sum of a packed spec, by which it is told from others. */
+void convert_spec_sum(const void *spec, size_t n, uint8_t out[16]);
 
 /* Tensors from the wire; *out is one block for free(), its strings are borrowed from `t`. ST_INVALID_ARGUMENT names the tensor. */
 enum status convert_tensors(struct Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why,

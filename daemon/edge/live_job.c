@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
+#include "edge/live_past.h"
 #include "edge/live_saving.h"
 #include "host/process.h"
 #include "edge/reply.h"
@@ -165,6 +166,7 @@ void live_free(struct live_job *l)
 	live_launch_free(l);
 	live_history_fini(l);
 	saving_free(l);
+	saved_fini(&l->saved);
 	job_free(l->job);
 	coord_free(l->coord);
 	job_spec_fini(&l->spec);
@@ -181,23 +183,33 @@ void live_free(struct live_job *l)
 	free(l);
 }
 
-enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
-		     struct live_job **out, const char **field, char *why, size_t n_why)
+struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const char *user, uint32_t n_events)
 {
 	struct live_job *l = calloc(1, sizeof *l);
-	enum status st = ST_NO_MEMORY;
 	if (!l)
-		return st;
+		return NULL;
 	l->d = d;
 	l->id = id;
 	l->uid = uid;
 	l->plan_fd = -1;
 	l->user = strdup(user);
-	l->event = calloc(LIVE_EVENTS, sizeof *l->event);
-	l->event_room = LIVE_EVENTS;
+	l->event = calloc(n_events, sizeof *l->event);
+	l->event_room = n_events;
+	if (l->user && l->event)
+		return l;
+	live_free(l);
+	return NULL;
+}
+
+enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
+		     struct live_job **out, const char **field, char *why, size_t n_why)
+{
+	struct live_job *l = live_make(d, id, uid, user, LIVE_EVENTS);
+	enum status st = ST_NO_MEMORY;
+	if (!l)
+		return st;
+	convert_spec_sum(spec, n_spec, l->spec_sum);
 	l->spec_pb = gacc__v1__job_spec__unpack(NULL, n_spec, spec);
-	if (!l->user || !l->event)
-		goto fail;
 	st = ST_MALFORMED;
 	if (!l->spec_pb)
 		goto fail;
@@ -342,8 +354,10 @@ void live_unwatch(struct live_job *l, uint64_t call)
 void live_tick(struct live_job *l, struct now now)
 {
 	live_launch_tick(l, now);
-	if (!l->job)
+	if (!l->job) {
+		live_past_tick(l, now);
 		return;
+	}
 	live_engine_due(l, now);
 	saving_tick(l);
 	job_tick(l->job, now);

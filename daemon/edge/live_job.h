@@ -10,6 +10,7 @@
 #include "control/job.h"
 #include "control/restarts.h"
 #include "edge/daemon.h"
+#include "edge/saved_list.h"
 #include "engine/segment.h"
 
 #define LIVE_EVENTS 256
@@ -18,6 +19,7 @@
 
 struct Gacc__V1__JobSpec;
 struct Gacc__V1__Job;
+struct Gacc__V1__Counters;
 struct engine_proc;
 
 struct inline_call;
@@ -60,8 +62,10 @@ struct live_job {
 	uint32_t uid;
 	char *user;
 	int64_t created_unix_ns, ended_unix_ns;
+	int64_t ending_unix_ns;             /* of END, while it is being written */
 	bool submitted_here;                /* to this gaccd, not one before it */
-	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted */
+	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted; NULL: it is over, and the journal has it (live_past.h) */
+	uint8_t spec_sum[16];               /* of its bytes */
 	struct job_spec spec;
 	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */
 	struct coord *coord;
@@ -69,8 +73,10 @@ struct live_job {
 	char *end_reason;
 	uint64_t end_window, end_step;
 	struct commit end_commit;           /* of its last window; outcome 0: not known */
-	void *end_view;                     /* gacc.v1.Job, packed: all that was shown of it; NULL: only the above is known */
+	void *end_view;                     /* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
 	size_t n_end_view;
+	bool end_view_whole;                /* it has the ranks */
+	bool end_settled;                   /* the journal's view is the last */
 	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
 	struct plan *plan;
@@ -106,7 +112,8 @@ struct live_job {
 	uint32_t n_links, links_capacity;
 	struct wait_call *waits;            /* methods_wait.c */
 	struct inline_call *inline_calls;   /* streams under way */
-	struct saving *saving;              /* live_saving.h */
+	struct saving *saving;              /* live_saving.h; NULL: it is over */
+	struct saved_list saved;            /* its checkpoints */
 	bool has_base, restore_read;        /* live_restoring.h: begins with a checkpoint; its manifest has been read */
 	uint64_t base_window;
 	/* admission */
@@ -121,6 +128,8 @@ struct live_job {
 };
 
 /* ---- live_job.c ---- */
+/* One without a specification and machines, with room for so many events; NULL: no memory. */
+struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, uint32_t n_events);
 /* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
 enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
 		     struct live_job **out, const char **field, char *why, size_t n_why);
@@ -196,8 +205,8 @@ void live_launch_cancel(struct live_job *, int64_t grace_ns);
 /* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its end. */
 bool live_launch_adopt(struct live_job *);
 void live_launch_tick(struct live_job *, struct now);
-/* Fills in what is known of processes and logs; false: no memory. */
-bool live_launch_view(const struct live_job *, struct Gacc__V1__Job *);
+/* Fills in what is known of processes; false: no memory. */
+bool live_launch_fill(const struct live_job *, struct Gacc__V1__Job *);
 /* Lets go of the launcher: it and the ranks live on. */
 void live_launch_free(struct live_job *);
 /* Nothing is left to do for it. */
@@ -280,15 +289,18 @@ void live_waits(struct live_job *, struct now);
 /* The parts of a job of which there may be very many. */
 enum view_part {
 	VIEW_RANKS = 1,
-	VIEW_SPEC = 2, /* the whole; without it tensors, param_groups, init, labels and launch_command are left out */
+	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without spec_pb it is not to be had
+	 * here: methods_past.c */
+	VIEW_SPEC = 2,
 	VIEW_EVENTS = 4,
 };
 #define VIEW_MAX_RANKS 20000 /* in messages that are made at one go: the loop is busy with so many for 20 ms */
 
 /* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
 struct Gacc__V1__Job *live_view(const struct live_job *, unsigned parts, struct now);
-/* Before its machines go: live_view shows the same of it afterwards, but for processes and memory. false: no memory. */
-bool live_keep_view(struct live_job *, struct now);
+/* The events that are kept, into a job that has none. false: no memory. */
+bool live_add_events(const struct live_job *, struct Gacc__V1__Job *);
+void live_fill_counters(const struct counters *, struct Gacc__V1__Counters *);
 /* Tells the watchers what changed. */
 void live_tell(struct live_job *, struct now);
 

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "edge/convert.h"
+#include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 
@@ -79,8 +80,9 @@ static void on_end_durable(void *arg, enum status st)
 		daemon_fail(l->d, 74);
 		return;
 	}
-	l->ended_unix_ns = daemon_now(l->d).unix_ns;
-	coord_on_ended(l->coord, st, daemon_now(l->d));
+	struct now then = { daemon_now(l->d).mono_ns, l->ending_unix_ns }; /* as the next gaccd will see it */
+	l->ended_unix_ns = l->ending_unix_ns;
+	coord_on_ended(l->coord, st, then);
 	live_waits(l, daemon_now(l->d));
 }
 
@@ -93,12 +95,15 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 void live_write_end(struct live_job *l, enum status end, const char *reason)
 {
 	enum job_state state = coord_end_state(end);
+	struct now now = daemon_now(l->d);
+	struct journal_bytes view = live_past_record(l, now); /* without memory the next gaccd shows less of it, if this one dies soon */
 	struct journal_record r = { .kind = JOURNAL_END,
-				    .end = { .job = l->id, .state = state, .reason = reason,
-					     .unix_ns = daemon_now(l->d).unix_ns } };
+				    .end = { .job = l->id, .state = state, .reason = reason, .unix_ns = now.unix_ns, .view = view } };
+	l->ending_unix_ns = now.unix_ns;
 	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
 	if (persist_put(l->d->persist, &r, on_end_durable, l))
 		daemon_fail(l->d, 74);
+	free((void *)view.data);
 }
 
 /* ---- after a restart ---- */
@@ -165,14 +170,51 @@ struct restoring {
 	bool passed_over; /* a job that cannot be read */
 };
 
+/* Ended: from its view, or the old way when it has none. */
+static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
+{
+	const char *field;
+	if (j->ended && live_past_readable(&j->view))
+		return live_past_new(d, j, out);
+	return live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, out, &field, why, n_why);
+}
+
+static enum status take_end(struct live_job *l, const struct journal_job *j)
+{
+	l->end_reason = strdup(j->end_reason);
+	l->end_state = (enum job_state)j->end_state;
+	l->ended_unix_ns = j->ended_unix_ns;
+	job_free(l->job);
+	coord_free(l->coord);
+	saving_free(l);
+	l->job = NULL;
+	l->coord = NULL;
+	if (j->exits.n && !l->end_settled)
+		live_exits_restore(l, &j->exits);
+	return l->end_reason ? ST_OK : ST_NO_MEMORY;
+}
+
+/* What it had been given before. */
+static enum status take_state(struct live_job *l, const struct journal_job *j, char *why, size_t n_why)
+{
+	enum status st = ST_OK;
+	if (l->spec_pb->n_tensors)
+		st = live_declare_spec_tensors(l, why, n_why);
+	else if (j->tensors.n)
+		st = restore_tensors(l, &j->tensors);
+	if (!st && j->base.n)
+		st = restoring_from_journal(l, &j->base);
+	if (j->hold_reason)
+		coord_restore_hold(l->coord, j->hold_reason);
+	return st;
+}
+
 static enum status restore_job(void *arg, const struct journal_job *j)
 {
 	struct restoring *r = arg;
-	struct daemon *d = r->d;
 	struct live_job *l = NULL;
-	const char *field;
 	char why[256] = "";
-	enum status st = live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, &l, &field, why, sizeof why);
+	enum status st = new_of(r->d, j, &l, why, sizeof why);
 	if (st) {
 		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why[0] ? why : status_info(st)->text);
 		r->passed_over = true;
@@ -183,26 +225,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	l->created_unix_ns = j->created_unix_ns;
 	l->params_durable = j->params_ready;
 	l->end_window = j->next_window;
-	if (j->ended) {
-		l->end_state = (enum job_state)j->end_state;
-		l->end_reason = strdup(j->end_reason ? j->end_reason : "");
-		l->ended_unix_ns = j->ended_unix_ns;
-		job_free(l->job);
-		coord_free(l->coord);
-		l->job = NULL;
-		l->coord = NULL;
-		if (j->exits.n)
-			live_exits_restore(l, &j->exits);
-	} else if (l->spec_pb->n_tensors) {
-		st = live_declare_spec_tensors(l, why, sizeof why);
-	} else if (j->tensors.n) {
-		st = restore_tensors(l, &j->tensors);
-	}
-	if (l->coord && j->base.n && !st)
-		st = restoring_from_journal(l, &j->base);
-	if (l->coord && j->hold_reason)
-		coord_restore_hold(l->coord, j->hold_reason);
-	enum status added = live_add(d, l);
+	st = j->ended ? take_end(l, j) : take_state(l, j, why, sizeof why);
+	enum status added = live_add(r->d, l);
 	return st == ST_NO_MEMORY || st == ST_VERSION_SKEW ? st : added;
 }
 
@@ -214,7 +238,8 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	if (!p)
 		return ST_OK;
 	l->end_commit = p->commit;
-	if (p->n_words == ((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64)
+	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS; /* a trainer may still ask for a lost answer */
+	if (soon && p->n_words == ((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64)
 		l->end_counted = malloc(p->n_words * sizeof *l->end_counted);
 	if (l->end_counted)
 		memcpy(l->end_counted, p + 1, p->n_words * sizeof *l->end_counted);
@@ -225,10 +250,8 @@ static enum status last_window(void *arg, const struct journal_window *w)
 static void take_up(struct live_job *l)
 {
 	bool launch = l->spec.launch_mode == LAUNCH_DAEMON, found = launch && live_launch_adopt(l);
-	if (!l->job && !found && l->launch && live_keep_view(l, daemon_now(l->d)))
-		live_launch_free(l); /* how its ranks ended is in the view */
 	if (!l->job)
-		return;
+		return; /* its tick makes the view that stays */
 	live_queue_restore(l, launch && !found && !l->params_durable);
 	if (launch && !l->queued)
 		coord_admit(l->coord, daemon_now(l->d));
@@ -258,8 +281,8 @@ enum status live_restore(struct daemon *d)
 					 l);
 		if (!st)
 			st = saving_from_journal(l);
-		if (!st)
-			take_up(l);
 	}
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
+		take_up(d->job[i]);
 	return st;
 }

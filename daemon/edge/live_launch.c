@@ -109,12 +109,15 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 static bool order(struct live_job *l, enum launch_op op, const void *words, size_t n)
 {
 	bool own_grace = op == LAUNCH_OP_END && l->launch->grace_ns;
-	const Gacc__V1__Launch *c = l->spec_pb->launch_command;
 	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION, .op = op, .job_id = l->id, .n_ranks = l->spec.ranks,
 				  .max_restarts = l->spec.launch.max_restarts, .micro_size = l->spec.micro_size, .uid = l->uid,
-				  .change_user = may_change_user(), .n_command = (uint32_t)c->n_command,
-				  .n_environment = (uint32_t)c->n_environment, .fresh = l->submitted_here, .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
+				  .change_user = may_change_user(), .fresh = l->submitted_here,
+				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
 				  .log_level = (uint32_t)l->d->conf->log.level, .log_format = (uint32_t)l->d->conf->log.format };
+	if (op == LAUNCH_OP_START) {
+		o.n_command = (uint32_t)l->spec_pb->launch_command->n_command;
+		o.n_environment = (uint32_t)l->spec_pb->launch_command->n_environment;
+	}
 	return launch_proc_order(l->launch->proc, &o, words, (uint32_t)n);
 }
 

@@ -40,6 +40,8 @@ static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
 	char text[96];
 	if (!c->known)
 		return true;
+	if (j->root_cause)
+		gacc__v1__root_cause__free_unpacked(j->root_cause, NULL);
 	j->root_cause = malloc(sizeof *j->root_cause);
 	if (!j->root_cause)
 		return false;
@@ -57,19 +59,17 @@ static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
 	return true;
 }
 
-bool live_launch_view(const struct live_job *l, Gacc__V1__Job *j)
+bool live_launch_fill(const struct live_job *l, Gacc__V1__Job *j)
 {
 	const struct live_launch *g = l->launch;
-	j->log_dir = live_log_dir(l);
-	if (!j->log_dir)
-		return false;
-	if (l->spec.launch_mode != LAUNCH_DAEMON)
-		return true;
-	for (size_t i = 0; i < j->n_ranks; i++) {
-		j->ranks[i]->exit_status = g ? g->rank[i].exit_status : LAUNCH_NO_STATUS;
-		j->ranks[i]->restarts = g ? g->rank[i].restarts : 0;
-		if (g && !j->ranks[i]->pid)
-			j->ranks[i]->pid = g->rank[i].pid;
+	for (size_t i = 0; i < j->n_ranks && g; i++) {
+		const struct launch_rank *r = &g->rank[i];
+		if (r->exit_status != LAUNCH_NO_STATUS)
+			j->ranks[i]->exit_status = r->exit_status;
+		if (r->restarts)
+			j->ranks[i]->restarts = r->restarts;
+		if (!j->ranks[i]->pid)
+			j->ranks[i]->pid = r->pid;
 	}
 	if (!g)
 		return true;

@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "control/forget.h"
+#include "edge/live_past.h"
+#include "edge/live_saving.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -45,10 +47,11 @@ static void retire(struct live_job *l, struct now now)
 	int64_t since;
 	enum job_state state = live_state(l, &reason, &since);
 	char *copy = strdup(reason);
-	if (!copy || !live_keep_view(l, now)) { /* the next tick tries again */
+	if (!copy || !live_past_keep(l, now)) { /* the next tick tries again */
 		free(copy);
 		return;
 	}
+	free(l->end_reason);
 	const struct commit *k = coord_last_commit(l->coord);
 	l->end_state = state;
 	l->end_reason = copy;
@@ -62,6 +65,7 @@ static void retire(struct live_job *l, struct now now)
 	l->coord = NULL;
 	live_shrink_events(l);
 	live_launch_free(l);
+	saving_free(l);
 	free(l->watcher);
 	free(l->link);
 	l->watcher = NULL;

@@ -36,7 +36,6 @@ struct saving {
 	bool end_held;
 	enum status end;
 	char end_reason[256];
-	struct saved_list list;
 	struct saving_call *call;
 	size_t n_calls, calls_capacity;
 };
@@ -45,12 +44,12 @@ struct saving {
 
 const struct saved *saving_find(const struct live_job *l, uint64_t id)
 {
-	return saved_find(&l->saving->list, id);
+	return saved_find(&l->saved, id);
 }
 
 const struct saved *saving_at(const struct live_job *l, size_t i)
 {
-	return i < l->saving->list.n ? &l->saving->list.saved[i] : NULL;
+	return i < l->saved.n ? &l->saved.saved[i] : NULL;
 }
 
 /* ---- who waits ---- */
@@ -74,7 +73,7 @@ bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
 static void answer_calls(struct live_job *l, uint64_t id, bool over)
 {
 	struct saving *s = l->saving;
-	const struct saved *k = saved_find(&s->list, id);
+	const struct saved *k = saved_find(&l->saved, id);
 	for (size_t i = s->n_calls; i-- > 0;) {
 		struct saving_call c = s->call[i];
 		if (c.id != id || (c.wait && !over))
@@ -141,9 +140,9 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	char path[CHECKPOINT_MAX_PATH];
 	if (!s->dir[0] || !job_can_checkpoint(l->job))
 		return false;
-	struct saved *k = saved_find(&s->list, w->id);
+	struct saved *k = saved_find(&l->saved, w->id);
 	if (!k)
-		k = saved_add(&s->list, w->id, w->request_id);
+		k = saved_add(&l->saved, w->id, w->request_id);
 	if (!k)
 		return false;
 	k->started_unix_ns = daemon_now(l->d).unix_ns;
@@ -212,7 +211,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	struct disk_work *w = new_work(l, DISK_SEAL);
-	struct saved *k = saved_find(&s->list, want->id);
+	struct saved *k = saved_find(&l->saved, want->id);
 	if (w)
 		w->spec = pack_spec(l, &w->manifest.n_spec);
 	if (!w || !w->spec || !k) {
@@ -248,7 +247,7 @@ static void on_record(void *ctx, const struct save_want *want)
 {
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
-	struct saved *k = saved_find(&s->list, want->id);
+	struct saved *k = saved_find(&l->saved, want->id);
 	k->ended_unix_ns = daemon_now(l->d).unix_ns;
 	struct journal_record r = { .kind = JOURNAL_CHECKPOINT,
 				    .checkpoint = { .job = l->id, .id = k->id, .path = k->path ? k->path : "",
@@ -265,12 +264,11 @@ static void on_record(void *ctx, const struct save_want *want)
 
 static bool list_old(const struct live_job *l, struct disk_work *w)
 {
-	const struct saving *s = l->saving;
-	size_t n = saved_complete(&s->list), keep = l->spec.checkpoint.keep;
+	size_t n = saved_complete(&l->saved), keep = l->spec.checkpoint.keep;
 	w->path = calloc(n + 1, sizeof *w->path);
 	w->id = calloc(n + 1, sizeof *w->id);
-	for (size_t i = 0; w->path && w->id && i < s->list.n && n - w->n > keep; i++) {
-		const struct saved *k = &s->list.saved[i];
+	for (size_t i = 0; w->path && w->id && i < l->saved.n && n - w->n > keep; i++) {
+		const struct saved *k = &l->saved.saved[i];
 		if (k->state != SAVED_COMPLETE || !k->path)
 			continue;
 		w->id[w->n] = k->id;
@@ -287,7 +285,7 @@ static void on_prune(void *ctx)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	struct disk_work *w = NULL;
-	if (l->spec.checkpoint.keep && saved_complete(&s->list) > l->spec.checkpoint.keep)
+	if (l->spec.checkpoint.keep && saved_complete(&l->saved) > l->spec.checkpoint.keep)
 		w = new_work(l, DISK_PRUNE);
 	if (w && list_old(l, w)) {
 		start_work(l, w);
@@ -310,11 +308,10 @@ static void on_discard(void *ctx)
 static void on_ended(void *ctx, const struct save_want *want, enum status st)
 {
 	struct live_job *l = ctx;
-	struct saving *s = l->saving;
-	struct saved *k = saved_find(&s->list, want->id);
+	struct saved *k = saved_find(&l->saved, want->id);
 	char text[400];
 	if (!k)
-		k = saved_add(&s->list, want->id, want->request_id);
+		k = saved_add(&l->saved, want->id, want->request_id);
 	if (!k)
 		return;
 	k->state = st ? SAVED_FAILED : SAVED_COMPLETE;
@@ -333,7 +330,7 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
 	answer_calls(l, want->id, true);
 	if (st)
-		saved_forget_failures(&s->list, want->id);
+		saved_forget_failures(&l->saved, want->id);
 }
 
 static void on_end_ready(void *ctx)
@@ -345,9 +342,10 @@ static void on_end_ready(void *ctx)
 
 /* ---- what comes back ---- */
 
-static void fail_under_way(struct saving *s, const char *why)
+static void fail_under_way(struct live_job *l, const char *why)
 {
-	struct saved *k = s->saver.n_wants ? saved_find(&s->list, s->saver.want[0].id) : NULL;
+	struct saving *s = l->saving;
+	struct saved *k = s->saver.n_wants ? saved_find(&l->saved, s->saver.want[0].id) : NULL;
 	if (k)
 		saved_set_text(&k->message, why);
 }
@@ -374,7 +372,7 @@ static void pruned(struct live_job *l, const struct disk_work *w)
 	for (size_t i = 0; i < w->n_done; i++) {
 		struct journal_record r = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { l->id, w->id[i] } };
 		persist_put(l->d->persist, &r, NULL, NULL); /* a row without its directory is dropped at the next start */
-		saved_remove(&s->list, w->id[i]);
+		saved_remove(&l->saved, w->id[i]);
 	}
 	if (w->status)
 		live_event(l, true, "CheckpointNotDeleted", -1, w->why);
@@ -394,7 +392,7 @@ static void on_disk(struct disk_work *w)
 	case DISK_SEAL:
 		memcpy(s->sha256, w->sha256, sizeof s->sha256);
 		if (w->status)
-			fail_under_way(s, w->why);
+			fail_under_way(l, w->why);
 		saver_on_sealed(&s->saver, w->status);
 		break;
 	case DISK_PRUNE:
@@ -416,7 +414,7 @@ void saving_on_answer(struct live_job *l, const struct engine_answer *a)
 	if (!st && s->have_last && s->last.window + 1 != a->window)
 		st = ST_INTERNAL; /* it may begin only when no COMMIT is on its way */
 	if (st)
-		fail_under_way(s, a->text);
+		fail_under_way(l, a->text);
 	saver_on_written(&s->saver, st);
 }
 
@@ -426,7 +424,7 @@ void saving_on_engine_up(struct live_job *l)
 {
 	struct saving *s = l->saving;
 	if (s->saver.state == SAVER_NEW) {
-		uint64_t last = s->list.n ? s->list.saved[s->list.n - 1].id : 0;
+		uint64_t last = l->saved.n ? l->saved.saved[l->saved.n - 1].id : 0;
 		saver_start(&s->saver, last);
 	}
 	saver_kick(&s->saver);
@@ -469,9 +467,9 @@ enum status saving_request(struct live_job *l, const uint8_t request_id[16], boo
 {
 	struct saving *s = l->saving;
 	const struct save_want *w = saver_find(&s->saver, request_id);
-	for (size_t i = 0; i < s->list.n; i++)
-		if (!memcmp(s->list.saved[i].request_id, request_id, 16)) {
-			*out_id = s->list.saved[i].id;
+	for (size_t i = 0; i < l->saved.n; i++)
+		if (!memcmp(l->saved.saved[i].request_id, request_id, 16)) {
+			*out_id = l->saved.saved[i].id;
 			return ST_OK;
 		}
 	if (w) {
@@ -505,7 +503,7 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 
 enum status saving_from_journal(struct live_job *l)
 {
-	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, &l->saving->list);
+	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, &l->saved);
 }
 
 enum status saving_new(struct live_job *l)
@@ -527,7 +525,6 @@ void saving_free(struct live_job *l)
 	struct saving *s = l->saving;
 	if (!s)
 		return;
-	saved_fini(&s->list);
 	free(s->call);
 	free(s);
 	l->saving = NULL;

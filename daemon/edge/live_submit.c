@@ -148,7 +148,7 @@ static struct pending_submit *find_pending(const struct daemon *d, const struct 
 	return p;
 }
 
-static bool answer_existing(struct daemon *d, const struct submit *s)
+static bool answer_existing(struct daemon *d, const struct submit *s, const uint8_t sum[16])
 {
 	struct pending_submit *p = find_pending(d, s);
 	struct live_job *l = p ? p->l : find_request(d, s->request_id);
@@ -156,7 +156,7 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 		l = find_name(d, s->spec->name, s->uid);
 	if (!l)
 		return false;
-	if (convert_spec_differs(l->spec_pb, s->spec))
+	if (memcmp(l->spec_sum, sum, sizeof l->spec_sum))
 		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS, "a job with this name or request id exists with another specification",
 		      "spec");
 	else if (!p)
@@ -168,10 +168,9 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 
 void live_submit(struct daemon *d, const struct submit *s)
 {
-	if (answer_existing(d, s))
-		return;
 	char why[QUEUE_WHY] = "";
 	const char *field = NULL;
+	uint8_t sum[16];
 	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
 	uint8_t *bytes = malloc(n + 1);
 	struct live_job *l = NULL;
@@ -179,6 +178,11 @@ void live_submit(struct daemon *d, const struct submit *s)
 	if (!bytes)
 		goto fail;
 	gacc__v1__job_spec__pack(s->spec, bytes);
+	convert_spec_sum(bytes, n, sum);
+	if (answer_existing(d, s, sum)) {
+		free(bytes);
+		return;
+	}
 	st = live_new(d, d->last_job + 1, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
 	if (!st && s->spec->n_tensors)
 		st = live_declare_spec_tensors(l, why, sizeof why);

@@ -3,6 +3,8 @@
 
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
+#include "edge/live_launch.h"
+#include "edge/live_past.h"
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
@@ -113,7 +115,7 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 	return true;
 }
 
-static bool add_events(const struct live_job *l, Gacc__V1__Job *j)
+bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
 {
 	uint64_t n = l->n_events < l->event_room ? l->n_events : l->event_room;
 	j->events = calloc(n + 1, sizeof *j->events);
@@ -141,12 +143,8 @@ static void add_rates(const struct live_job *l, Gacc__V1__Job *j)
 		j->steps_per_second = (double)(n - 1) * 1e9 / (double)(last - first);
 }
 
-static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
+void live_fill_counters(const struct counters *c, Gacc__V1__Counters *o)
 {
-	Gacc__V1__Counters *o = malloc(sizeof *o);
-	if (!o)
-		return false;
-	gacc__v1__counters__init(o);
 	o->applied = c->applied;
 	o->skipped_nonfinite = c->skipped_nonfinite;
 	o->skipped_outlier = c->skipped_outlier;
@@ -154,6 +152,15 @@ static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
 	o->empty = c->empty;
 	o->rejected_micros = c->rejected_micros;
 	o->partial = c->partial;
+}
+
+static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
+{
+	Gacc__V1__Counters *o = malloc(sizeof *o);
+	if (!o)
+		return false;
+	gacc__v1__counters__init(o);
+	live_fill_counters(c, o);
 	j->counters = o;
 	return true;
 }
@@ -242,39 +249,17 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	return l->coord ? fill_live(l, j, now) : add_counters(&l->end_commit.next.counters, j);
 }
 
+/* Of ranks that nobody has launched here nothing is known. */
+static bool fill_processes(const struct live_job *l, Gacc__V1__Job *j)
+{
+	for (size_t i = 0; i < j->n_ranks && l->spec.launch_mode == LAUNCH_DAEMON; i++)
+		j->ranks[i]->exit_status = LAUNCH_NO_STATUS;
+	return live_launch_fill(l, j);
+}
+
 static bool fill_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 {
 	return l->coord ? add_ranks(l, j, now) : add_past_ranks(l, j);
-}
-
-/* Of a job that is over: what live_keep_view has kept, with what it left out. */
-static Gacc__V1__Job *view_of_kept(const struct live_job *l, unsigned parts)
-{
-	Gacc__V1__Job *j = gacc__v1__job__unpack(NULL, l->n_end_view, l->end_view);
-	if (!j)
-		return NULL;
-	j->spec = spec_for(l, parts);
-	if (j->spec && (!(parts & VIEW_EVENTS) || add_events(l, j)))
-		return j;
-	gacc__v1__job__free_unpacked(j, NULL);
-	return NULL;
-}
-
-bool live_keep_view(struct live_job *l, struct now now)
-{
-	Gacc__V1__Job *j = live_view(l, VIEW_RANKS, now);
-	if (!j)
-		return false;
-	gacc__v1__job_spec__free_unpacked(j->spec, NULL);
-	j->spec = NULL;
-	j->engine_pid = j->launcher_pid = 0;
-	j->host_bytes = 0;
-	l->n_end_view = gacc__v1__job__get_packed_size(j);
-	l->end_view = malloc(l->n_end_view);
-	if (l->end_view)
-		gacc__v1__job__pack(j, l->end_view);
-	gacc__v1__job__free_unpacked(j, NULL);
-	return l->end_view != NULL;
 }
 
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
@@ -284,8 +269,9 @@ static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct 
 	if (!j)
 		return NULL;
 	gacc__v1__job__init(j);
-	if (fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) && live_launch_view(l, j) &&
-	    (!(parts & VIEW_EVENTS) || add_events(l, j)))
+	j->log_dir = live_log_dir(l);
+	if (j->log_dir && fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) && fill_processes(l, j) &&
+	    (!(parts & VIEW_EVENTS) || live_add_events(l, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
@@ -293,7 +279,7 @@ static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct 
 
 Gacc__V1__Job *live_view(const struct live_job *l, unsigned parts, struct now now)
 {
-	return l->end_view && (parts & VIEW_RANKS) ? view_of_kept(l, parts) : new_view(l, parts, now);
+	return l->end_view ? live_past_view(l, parts) : new_view(l, parts, now);
 }
 
 /* ---- watchers ---- */

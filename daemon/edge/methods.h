@@ -23,6 +23,11 @@ struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
 bool may_change(struct rpc_call *, const struct live_job *);
+/* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` asks for: at once, or later when the journal has to
+ * be read. Does not when the call is answered with an error, or gone. The job is lent. */
+struct Gacc__V1__Job;
+typedef void whole_job_fn(struct rpc_call *, struct Gacc__V1__Job *, int arg);
+void with_whole_job(struct rpc_call *, struct live_job *, unsigned parts, whole_job_fn *then, int arg);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
 /* A push of the last window of a job that had ended when this daemon started: answered when it is in that window. */

@@ -29,14 +29,6 @@ static struct now now_of(const struct rpc_call *call)
 	return daemon_now(daemon_of(call));
 }
 
-static Gacc__V1__Job *view(struct rpc_call *call, const struct live_job *l, unsigned more_parts)
-{
-	Gacc__V1__Job *j = live_view(l, VIEW_RANKS | VIEW_SPEC | more_parts, now_of(call));
-	if (!j)
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-	return j;
-}
-
 /* ---- Submit ---- */
 
 struct pending {
@@ -54,6 +46,14 @@ static const char *submit_hint(enum status st, bool restores)
 	return NULL;
 }
 
+static void answer_submit(struct rpc_call *call, Gacc__V1__Job *job, int existed)
+{
+	Gacc__V1__SubmitResponse m = GACC__V1__SUBMIT_RESPONSE__INIT;
+	m.existed = existed;
+	m.job = job;
+	rpc_finish(call, &m.base);
+}
+
 static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
 {
 	struct pending *p = arg;
@@ -67,13 +67,7 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 		rpc_fail(call, &e);
 		return;
 	}
-	Gacc__V1__SubmitResponse m = GACC__V1__SUBMIT_RESPONSE__INIT;
-	m.existed = existed;
-	m.job = view(call, l, 0);
-	if (!m.job)
-		return;
-	rpc_finish(call, &m.base);
-	gacc__v1__job__free_unpacked(m.job, NULL);
+	with_whole_job(call, l, 0, answer_submit, existed);
 }
 
 static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -102,18 +96,19 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 
 /* ---- looking ---- */
 
+static void answer_get(struct rpc_call *call, Gacc__V1__Job *job, int arg)
+{
+	Gacc__V1__GetResponse r = GACC__V1__GET_RESPONSE__INIT;
+	r.job = job;
+	rpc_finish(call, &r.base);
+}
+
 static void get(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__GetRequest *q = (const Gacc__V1__GetRequest *)m;
 	struct live_job *l = named_job(call, q->job);
-	if (!l)
-		return;
-	Gacc__V1__GetResponse r = GACC__V1__GET_RESPONSE__INIT;
-	r.job = view(call, l, VIEW_EVENTS);
-	if (!r.job)
-		return;
-	rpc_finish(call, &r.base);
-	gacc__v1__job__free_unpacked(r.job, NULL);
+	if (l)
+		with_whole_job(call, l, VIEW_EVENTS, answer_get, 0);
 }
 
 #define LIST_MAX 1000 /* newest first; a page is not worth a protocol yet */
@@ -152,24 +147,29 @@ static void watch_over(struct rpc_call *call, bool completed)
 	live_drop(l);
 }
 
+static void send_first(struct rpc_call *call, Gacc__V1__Job *job, int goes_on)
+{
+	Gacc__V1__WatchResponse r = GACC__V1__WATCH_RESPONSE__INIT;
+	r.job = job;
+	rpc_send(call, &r.base);
+	if (!goes_on)
+		rpc_finish(call, NULL);
+}
+
 static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WatchRequest *q = (const Gacc__V1__WatchRequest *)m;
 	struct live_job *l = named_job(call, q->job);
 	if (!l)
 		return;
-	Gacc__V1__WatchResponse r = GACC__V1__WATCH_RESPONSE__INIT;
-	r.job = view(call, l, 0);
-	if (!r.job)
-		return;
-	rpc_send(call, &r.base);
-	gacc__v1__job__free_unpacked(r.job, NULL);
-	if (live_ended(l))
-		rpc_finish(call, NULL);
-	else if (live_watch(l, rpc_id(call), RANK_NONE))
-		keep_job(call, l);
-	else
+	bool goes_on = !live_ended(l);
+	if (goes_on && !live_watch(l, rpc_id(call), RANK_NONE)) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		return;
+	}
+	if (goes_on)
+		keep_job(call, l);
+	with_whole_job(call, l, 0, send_first, goes_on);
 }
 
 /* ---- changing ---- */
@@ -181,6 +181,13 @@ bool may_change(struct rpc_call *call, const struct live_job *l)
 		return true;
 	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)l->id, l->user);
 	return false;
+}
+
+static void answer_cancelled(struct rpc_call *call, Gacc__V1__Job *job, int arg)
+{
+	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
+	r.job = job;
+	rpc_finish(call, &r.base);
 }
 
 static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -204,12 +211,7 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 			return;
 		}
 	}
-	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
-	r.job = view(call, l, 0);
-	if (!r.job)
-		return;
-	rpc_finish(call, &r.base);
-	gacc__v1__job__free_unpacked(r.job, NULL);
+	with_whole_job(call, l, 0, answer_cancelled, 0);
 }
 
 static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)

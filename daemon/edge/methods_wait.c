@@ -53,18 +53,12 @@ static bool reached(const struct wait_call *w, const struct live_job *l)
 	return !w->applied_step && live_ended(l);
 }
 
-static void answer_reached(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+static void answer_reached(struct rpc_call *call, Gacc__V1__Job *job, int cancel)
 {
 	Gacc__V1__WaitResponse waited = GACC__V1__WAIT_RESPONSE__INIT;
 	Gacc__V1__CancelResponse cancelled = GACC__V1__CANCEL_RESPONSE__INIT;
-	Gacc__V1__Job *job = live_view(l, VIEW_RANKS | VIEW_SPEC, now);
-	if (!job) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-		return;
-	}
 	waited.job = cancelled.job = job;
-	rpc_finish(call, w->cancel ? &cancelled.base : &waited.base);
-	gacc__v1__job__free_unpacked(job, NULL);
+	rpc_finish(call, cancel ? &cancelled.base : &waited.base);
 }
 
 /* Answers it if there is an answer; false: it goes on waiting. */
@@ -74,7 +68,7 @@ static bool answer(const struct wait_call *w, struct rpc_call *call, struct live
 	enum job_state state = live_state(l, &reason, NULL);
 	unsigned long long step = step_of(l);
 	if (reached(w, l)) {
-		answer_reached(w, call, l, now);
+		with_whole_job(call, l, 0, answer_reached, w->cancel);
 	} else if (live_ended(l)) {
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)l->id,
 			  state_name(state), step, reason);

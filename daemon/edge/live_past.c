@@ -1,0 +1,311 @@
+/* What is left of a job that is over: what is shown of it, in memory without what may be large, whole in the journal. */
+#include "edge/live_past.h"
+
+#include "edge/convert.h"
+
+#include "gacc/v1/job.pb-c.h"
+#include "proto/utf8.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
+#define PAST_EVENTS 32             /* that describe shows; the history has all */
+
+
+/* The journal's VIEW: this, then gacc.v1.Job with its specification as List has it. Readers check size and version. */
+struct past_head {
+	uint32_t version;
+	uint32_t settled; /* nothing can change any more; else it is as of the decision to end, and ranks and state came later */
+	uint32_t ranks, micro_size, max_micro_size, launch_mode, optimizer, reserved;
+	int64_t grace_ns;
+	uint8_t spec_sum[16];
+};
+#define PAST_VERSION 1
+
+/* ---- the record ---- */
+
+static struct past_head head_of(const struct live_job *l, bool settled)
+{
+	const struct job_spec *s = &l->spec;
+	struct past_head h = { .version = PAST_VERSION, .settled = settled, .ranks = s->ranks, .micro_size = s->micro_size,
+			       .max_micro_size = s->max_micro_size, .launch_mode = s->launch_mode, .optimizer = s->optim.type,
+			       .grace_ns = s->launch.grace_ns };
+	memcpy(h.spec_sum, l->spec_sum, sizeof h.spec_sum);
+	return h;
+}
+
+static struct journal_bytes pack(const struct live_job *l, const Gacc__V1__Job *j, bool settled)
+{
+	struct past_head h = head_of(l, settled);
+	size_t n = sizeof h + gacc__v1__job__get_packed_size(j);
+	uint8_t *bytes = malloc(n);
+	if (!bytes)
+		return (struct journal_bytes){ NULL, 0 };
+	memcpy(bytes, &h, sizeof h);
+	gacc__v1__job__pack(j, bytes + sizeof h);
+	return (struct journal_bytes){ bytes, n };
+}
+
+/* Everything but processes and memory, which end with it. */
+static Gacc__V1__Job *final_view(const struct live_job *l, struct now now)
+{
+	Gacc__V1__Job *j = live_view(l, VIEW_RANKS, now);
+	if (j) {
+		j->engine_pid = j->launcher_pid = 0;
+		j->host_bytes = 0;
+	}
+	return j;
+}
+
+struct journal_bytes live_past_record(const struct live_job *l, struct now now)
+{
+	struct journal_bytes b = { NULL, 0 };
+	Gacc__V1__Job *j = final_view(l, now);
+	if (j) {
+		b = pack(l, j, false);
+		gacc__v1__job__free_unpacked(j, NULL);
+	}
+	return b;
+}
+
+static void free_ranks(Gacc__V1__Job *j)
+{
+	for (size_t i = 0; i < j->n_ranks; i++)
+		gacc__v1__rank_status__free_unpacked(j->ranks[i], NULL);
+	free(j->ranks);
+	j->ranks = NULL;
+	j->n_ranks = 0;
+}
+
+/* In memory, without the ranks if they are many. */
+static bool keep_small(struct live_job *l, Gacc__V1__Job *j)
+{
+	bool whole = gacc__v1__job__get_packed_size(j) <= PAST_MAX_BYTES;
+	if (!whole)
+		free_ranks(j);
+	size_t n = gacc__v1__job__get_packed_size(j);
+	void *view = malloc(n + 1);
+	if (!view)
+		return false;
+	gacc__v1__job__pack(j, view);
+	free(l->end_view);
+	l->end_view = view;
+	l->n_end_view = n;
+	l->end_view_whole = whole;
+	return true;
+}
+
+static bool keep(struct live_job *l, Gacc__V1__Job *j)
+{
+	struct journal_bytes b = pack(l, j, true);
+	struct journal_record r = { .kind = JOURNAL_VIEW, .view = { l->id, b } };
+	bool done = b.data && !persist_put(l->d->persist, &r, NULL, NULL) && keep_small(l, j);
+	free((void *)b.data);
+	return done;
+}
+
+/* What a job of its size has allocated in many small pieces is given back to the machine. */
+static void drop_spec(struct live_job *l)
+{
+	if (!l->spec_pb)
+		return;
+	job_spec_fini(&l->spec);
+	gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+	l->spec_pb = NULL;
+	malloc_trim(0);
+}
+
+bool live_past_keep(struct live_job *l, struct now now)
+{
+	Gacc__V1__Job *j = final_view(l, now);
+	bool kept = j && keep(l, j);
+	if (j)
+		gacc__v1__job__free_unpacked(j, NULL);
+	if (kept)
+		drop_spec(l);
+	l->end_settled |= kept;
+	return kept;
+}
+
+/* ---- after a restart ---- */
+
+/* false: there is none, or of another version. */
+static bool read_head(const struct journal_bytes *b, struct past_head *out)
+{
+	if (b->n < sizeof *out)
+		return false;
+	memcpy(out, b->data, sizeof *out); /* it need not be aligned */
+	return out->version == PAST_VERSION;
+}
+
+static Gacc__V1__Job *unpack(const struct journal_bytes *b)
+{
+	const size_t head = sizeof(struct past_head);
+	return gacc__v1__job__unpack(NULL, b->n - head, (const uint8_t *)b->data + head);
+}
+
+bool live_past_readable(const struct journal_bytes *b)
+{
+	struct past_head h;
+	return read_head(b, &h);
+}
+
+static bool take_head(struct live_job *l, const struct past_head *h, const char *name)
+{
+	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof l->spec.name)
+		return false;
+	l->spec = (struct job_spec){ .ranks = h->ranks, .micro_size = h->micro_size, .max_micro_size = h->max_micro_size,
+				     .launch_mode = (enum launch_mode)h->launch_mode, .launch = { .grace_ns = h->grace_ns },
+				     .optim = { .type = (enum optim_type)h->optimizer } };
+	strcpy(l->spec.name, name);
+	memcpy(l->spec_sum, h->spec_sum, sizeof l->spec_sum);
+	l->end_settled = h->settled;
+	return true;
+}
+
+static bool take_view(struct live_job *l, const struct journal_bytes *b)
+{
+	const size_t head = sizeof(struct past_head);
+	l->n_end_view = b->n - head;
+	l->end_view = malloc(l->n_end_view + 1);
+	if (!l->end_view)
+		return false;
+	memcpy(l->end_view, (const uint8_t *)b->data + head, l->n_end_view);
+	l->end_view_whole = true;
+	return true;
+}
+
+enum status live_past_new(struct daemon *d, const struct journal_job *b, struct live_job **out)
+{
+	struct past_head h;
+	Gacc__V1__Job *j = read_head(&b->view, &h) ? unpack(&b->view) : NULL;
+	struct live_job *l = live_make(d, b->id, b->uid, b->user, PAST_EVENTS);
+	enum status st = l ? ST_MALFORMED : ST_NO_MEMORY;
+	if (l && j && j->spec && take_head(l, &h, j->spec->name))
+		st = take_view(l, &b->view) ? ST_OK : ST_NO_MEMORY;
+	if (!st && h.settled && !keep_small(l, j))
+		st = ST_NO_MEMORY;
+	if (!st) {
+		l->end_step = j->applied_step;
+		*out = l;
+	} else {
+		live_free(l);
+	}
+	if (j)
+		gacc__v1__job__free_unpacked(j, NULL);
+	return st;
+}
+
+/* Replaces a text of a message. */
+static bool set_text(char **text, const char *to)
+{
+	char *copy = strdup(to);
+	if (!copy)
+		return false;
+	utf8_repair(copy);
+	if (*text != protobuf_c_empty_string)
+		free(*text);
+	*text = copy;
+	return true;
+}
+
+/* The last window was being written when the view was made. */
+static bool add_last_window(const struct live_job *l, Gacc__V1__Job *j)
+{
+	const struct commit *k = &l->end_commit;
+	if (!k->outcome || j->window >= l->end_window)
+		return true;
+	Gacc__V1__StepResult *last = malloc(sizeof *last);
+	if (!last)
+		return false;
+	gacc__v1__step_result__init(last);
+	convert_step(k, last);
+	if (j->last)
+		gacc__v1__step_result__free_unpacked(j->last, NULL);
+	j->last = last;
+	j->window = l->end_window;
+	j->applied_step = l->end_step;
+	j->micro_size = k->next_micro_size;
+	j->loss_scale = k->next.scale.scale;
+	if (j->counters)
+		live_fill_counters(&k->next.counters, j->counters);
+	return true;
+}
+
+static bool correct(const struct live_job *l, Gacc__V1__Job *j)
+{
+	j->state = (Gacc__V1__JobState)l->end_state;
+	j->ended_unix_nanos = j->state_since_unix_nanos = l->ended_unix_ns;
+	return set_text(&j->reason, l->end_reason) && add_last_window(l, j) && live_launch_fill(l, j);
+}
+
+/* ---- looking ---- */
+
+/* Takes j, which may be NULL. */
+static Gacc__V1__Job *complete(const struct live_job *l, Gacc__V1__Job *j, unsigned parts)
+{
+	if (!j)
+		return NULL;
+	if (!(parts & VIEW_RANKS))
+		free_ranks(j);
+	if (correct(l, j) && (!(parts & VIEW_EVENTS) || live_add_events(l, j)))
+		return j;
+	gacc__v1__job__free_unpacked(j, NULL);
+	return NULL;
+}
+
+Gacc__V1__Job *live_past_view(const struct live_job *l, unsigned parts)
+{
+	return complete(l, gacc__v1__job__unpack(NULL, l->n_end_view, l->end_view), parts);
+}
+
+enum status live_past_read(struct live_past_whole *w, const struct journal_job *b)
+{
+	struct past_head h;
+	if (read_head(&b->view, &h))
+		w->job = unpack(&b->view);
+	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data);
+	return w->spec ? ST_OK : ST_NO_MEMORY;
+}
+
+void live_past_free(struct live_past_whole *w)
+{
+	if (w->job)
+		gacc__v1__job__free_unpacked(w->job, NULL);
+	if (w->spec)
+		gacc__v1__job_spec__free_unpacked(w->spec, NULL);
+	*w = (struct live_past_whole){ NULL, NULL };
+}
+
+Gacc__V1__Job *live_past_whole(const struct live_job *l, struct live_past_whole *w, unsigned parts)
+{
+	Gacc__V1__Job *j = NULL;
+	if (l->end_view_whole || !w->job) {
+		j = live_past_view(l, parts);
+	} else {
+		j = complete(l, w->job, parts);
+		w->job = NULL;
+	}
+	if (!j)
+		return NULL;
+	if (j->spec)
+		gacc__v1__job_spec__free_unpacked(j->spec, NULL);
+	j->spec = w->spec;
+	w->spec = NULL;
+	return j;
+}
+
+/* ---- time ---- */
+
+void live_past_tick(struct live_job *l, struct now now)
+{
+	bool old = now.unix_ns - l->ended_unix_ns > LIVE_COUNTED_NS;
+	if (l->end_counted && old) {
+		free(l->end_counted);
+		l->end_counted = NULL;
+	}
+	if ((!l->end_settled || l->launch) && live_launch_over(l) && live_past_keep(l, now))
+		live_launch_free(l);
+}
