@@ -92,7 +92,7 @@ struct live_job {
 	char engine_refusal[192];           /* why the present engine has not taken its memory; "": it has, or has not said */
 	bool allocating;                    /* the pool works for it */
 	int64_t released_ns;                /* ended and idle since */
-	bool released;
+	bool released, renewed;             /* renewed: the journal's view has its last sessions */
 	uint32_t n_holders;                 /* calls and messages under way that point here */
 	/* what people see */
 	struct live_window *deciding;       /* decided, on its way into the history */

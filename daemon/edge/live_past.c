@@ -70,6 +70,15 @@ struct journal_bytes live_past_record(const struct live_job *l, struct now now)
 	return b;
 }
 
+void live_past_renew(struct live_job *l, struct now now)
+{
+	struct journal_bytes b = live_past_record(l, now);
+	struct journal_record r = { .kind = JOURNAL_VIEW, .view = { l->id, b } };
+	if (b.data)
+		persist_put(l->d->persist, &r, NULL, NULL); /* if it fails, the one of END stays */
+	free((void *)b.data);
+}
+
 static void free_ranks(Gacc__V1__Job *j)
 {
 	for (size_t i = 0; i < j->n_ranks; i++)

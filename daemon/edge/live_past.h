@@ -12,6 +12,8 @@
 
 /* For END: the view as of now, as the journal keeps it; data for free(), n = 0: no memory. */
 struct journal_bytes live_past_record(const struct live_job *, struct now);
+/* The sessions of a job that has ended are over: the journal's view is renewed. */
+void live_past_renew(struct live_job *, struct now);
 /* What is shown of the job, which has ended, is kept: small in memory, whole in the journal; its specification goes. false: no memory. */
 bool live_past_keep(struct live_job *, struct now);
 

@@ -84,6 +84,9 @@ void live_end_tick(struct live_job *l, struct now now)
 	if (!l->released && (job_idle(l->job) || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
 		live_release(l);
 		l->released = true;
+	} else if (l->released && !l->renewed) { /* a tick later: what the last sessions did has been reported */
+		live_past_renew(l, now);
+		l->renewed = true;
 	}
 	bool told = !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls && !l->changed;
 	if (l->released && now.mono_ns - l->released_ns > RETIRE_AFTER_NS && told && !l->n_holders && !l->deciding && live_launch_over(l))

@@ -206,9 +206,17 @@ static bool add_updates(const struct live_job *l, Gacc__V1__Job *j)
 	return true;
 }
 
+/* No window is open any more in a job that ends: it is the one behind the last. */
+static uint64_t window_of(const struct live_job *l)
+{
+	const struct commit *k = coord_last_commit(l->coord);
+	bool ends = coord_phase(l->coord) >= COORD_ENDING;
+	return ends && k ? k->window + 1 : coord_window(l->coord);
+}
+
 static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now)
 {
-	j->window = coord_window(l->coord);
+	j->window = window_of(l);
 	j->applied_step = coord_applied_step(l->coord);
 	j->micro_size = coord_values(l->coord)->micro_size;
 	j->queue_position = l->queue_position;

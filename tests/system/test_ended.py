@@ -3,10 +3,15 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
+from google.protobuf import json_format
 
-from harness import Daemon, wait_until
+from gacc_client import build_dir
+from harness import Daemon, Rank, wait_until
+from launching import launched, wait_state
 
 SPEC = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}}
 
@@ -49,3 +54,129 @@ def test_who_has_most_loses_the_oldest():
         d.kill_gaccd()
         d.wait_ready()
         assert ended_jobs(d) == left
+
+
+# ---- what is shown of them ----
+
+def end_some_jobs(d):
+    """One of each kind, by name."""
+    ids = {}
+
+    def train(name, windows, **spec):
+        ids[name] = d.submit({"name": name, "ranks": 2, "micro_size": 2, "optimizer": {"type": "sgd", "lr": 0.5}, **spec})
+        ranks = [Rank(d, ids[name], r, [("w", [40]), ("b", [3], "bf16")], 2) for r in range(2)]
+        for r in ranks:
+            r.start({"w": np.zeros(40, np.float32), "b": np.zeros(3, np.uint16)})
+        for _ in range(windows):
+            for m in range(2):
+                for r in ranks:
+                    r.push({"w": np.full(40, 1.5, np.float32), "b": np.ones(3, np.float32)}, weight=3, loss=0.25 * (1 + m))
+            for r in ranks:
+                r.wait_step()
+                if spec.get("optimizer"):
+                    r.gacc.AckStep(session=r.session, window=r.window - 1)
+        return ranks
+
+    def leave(ranks):
+        for r in ranks:
+            r.detach()
+            r.close()
+
+    leave(train("completed", 3, steps=3, labels=[{"key": "a", "value": "b"}], param_groups=[{"pattern": "b", "frozen": True}]))
+    ranks = train("cancelled", 2, max_micro_size=4)
+    d.client.jobs.Update(job=str(ids["cancelled"]), window=9, values=d.client.types.JobValues(lr=0.25, micro_size=3))
+    ranks[0].push({"w": np.ones(40, np.float32), "b": np.ones(3, np.float32)})
+    d.client.jobs.SaveCheckpoint(job=str(ids["cancelled"]), wait=True, request_id=os.urandom(16))
+    d.cancel(ids["cancelled"], reason="enough seen")
+    for r in ranks:
+        r.close()
+    leave(train("reduced", 2, optimizer={"type": "client"}))
+    ids["never began"] = d.submit({**SPEC, "name": "never began", "ranks": 3})
+    d.cancel(ids["never began"])
+    ids["failed"] = d.submit(launched("sh", "-c", 'echo last words; exit $((RANK * 3))', name="failed", max_restarts=1))
+    ids["launched"] = d.submit(launched(build_dir() / "bin/linear", name="launched", steps=5))
+    wait_state(d, ids["failed"], "FAILED")
+    wait_state(d, ids["launched"], "COMPLETED")
+    wait_until("the launchers' end", lambda: not d.launchers())
+    return ids
+
+
+def answers(d, ids):
+    """Get's and List's answer of each, as plain dicts."""
+    def plain(job):
+        return json_format.MessageToDict(job, preserving_proto_field_name=True)
+    listed = {j.id: plain(j) for j in d.client.jobs.List(all=True).jobs}
+    return {name: (plain(d.get_job(i)), listed[i]) for name, i in ids.items()}
+
+
+def differences(a, b, path=""):
+    if isinstance(a, dict) and isinstance(b, dict):
+        return [x for k in {**a, **b} for x in differences(a.get(k), b.get(k), f"{path}.{k}")]
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [x for i, (v, w) in enumerate(zip(a, b)) for x in differences(v, w, f"{path}[]")]
+    return [] if a == b else [(path, a, b)]
+
+
+def compare(before, after):
+    return [(name, kind, *x) for name in before for kind, a, b in zip(("Get", "List"), before[name], after[name]) for x in differences(a, b)]
+
+
+def restart(d):
+    d.kill_gaccd()
+    d.wait_ready()
+
+
+def wait_released(d, ids):
+    """Sessions are over, processes and memory are gone: nothing changes any more, and the journal has heard of it."""
+    def over(j):
+        return not (j.host_bytes or j.engine_pid or j.launcher_pid)
+    wait_until("the end of their memory", lambda: all(over(d.get_job(i)) for i in ids.values()))
+    time.sleep(0.3)
+
+
+def test_ended_jobs_are_shown_as_they_were():
+    with Daemon(supervise=True, allow=[" RankExited ", " RankRestarted ", " Ended ", " RankLost "]) as d:
+        first = end_some_jobs(d)
+        wait_released(d, first)
+        shown = answers(d, first)
+        for name, (got, listed) in shown.items():
+            assert got["state_since_unix_nanos"] == got["ended_unix_nanos"] == listed["ended_unix_nanos"], name
+            assert ("last" in got) == ("last" in listed) == (name not in ("failed", "never began")), name
+        assert shown["completed"][0]["window"] == "3" and shown["completed"][1]["last"]["mean_loss"] == 0.375
+        assert "labels" not in shown["completed"][1]["spec"] and shown["completed"][0]["spec"]["labels"]
+        assert shown["failed"][1]["root_cause"]["log_tail"] == ["last words"] * 2
+        assert shown["cancelled"][1]["updates"] and shown["cancelled"][1]["ranks"][0]["micro_count"] == 1
+        restart(d)  # before they were retired
+        assert not compare(shown, answers(d, first))
+        time.sleep(0.5)  # each has a tick
+        assert not compare(shown, answers(d, first))
+        second = end_some_jobs(d)
+        wait_released(d, second)
+        shown_too = answers(d, second)
+        time.sleep(10.5)
+        assert not compare(shown_too, answers(d, second))  # retired
+        restart(d)
+        assert not compare(shown_too, answers(d, second))
+        assert not compare(shown, answers(d, first))
+
+
+# of a job whose gaccd dies as soon as the end is on the disk: processes and memory are gone then, and of what ranks did behind the decision
+# that it ends nothing is known
+UNTOLD = {".host_bytes", ".engine_pid"} | {f".ranks[].{f}" for f in ("state", "micro_count", "weight", "last_push_unix_nanos", "detail")}
+
+
+def test_a_job_that_gaccd_hardly_survives_is_shown_as_it_ended():
+    with Daemon(supervise=True) as d:
+        job = d.submit({**SPEC, "micro_size": 2})
+        with Rank(d, job, 0, [("w", [4])], 1) as r:
+            r.start({"w": np.zeros(4, np.float32)})
+            for micro in range(2):
+                r.push({"w": np.ones(4, np.float32)}, loss=2.5)
+            r.wait_step()
+            r.push({"w": np.ones(4, np.float32)})
+            d.cancel(job)
+            shown = answers(d, {"job": job})
+            restart(d)
+            again = answers(d, {"job": job})
+        assert {x[2] for x in compare(shown, again)} <= UNTOLD
+        assert again["job"][1]["last"]["mean_loss"] == 2.5 and again["job"][1]["window"] == "1"
