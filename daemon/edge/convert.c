@@ -156,6 +156,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 
 #define MAX_LABELS 256
 #define MAX_PATH_BYTES 4096
+#define MAX_CHECKPOINT_BYTES 3840 /* of a path, %j and %x not replaced yet; gaccd's names beneath it fit behind it */
 #define REFUSE(name, ...) (*field = (name), snprintf(why, n_why, __VA_ARGS__), ST_INVALID_SPEC)
 
 static const char *control_character(const char *s)
@@ -178,6 +179,12 @@ static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field
 		return REFUSE("master", "master %d is unknown: f32 or none", (int)pb->master);
 	if (strlen(pb->log_dir) > MAX_PATH_BYTES)
 		return REFUSE("log_dir", "log_dir has %zu bytes, at most %d are allowed", strlen(pb->log_dir), MAX_PATH_BYTES);
+	if (pb->checkpoint && strlen(pb->checkpoint->dir) > MAX_CHECKPOINT_BYTES)
+		return REFUSE("checkpoint.dir", "checkpoint.dir has %zu bytes, at most %d are allowed", strlen(pb->checkpoint->dir),
+			      MAX_CHECKPOINT_BYTES);
+	if (strlen(pb->restore_from) > MAX_CHECKPOINT_BYTES)
+		return REFUSE("restore_from", "restore_from has %zu bytes, at most %d are allowed", strlen(pb->restore_from),
+			      MAX_CHECKPOINT_BYTES);
 	if (pb->n_labels > MAX_LABELS)
 		return REFUSE("labels", "%zu labels, at most %d are allowed", pb->n_labels, MAX_LABELS);
 	return ST_OK;

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from gacc_client import build_dir
-from harness import Daemon, Rank, wait_until
+from harness import Daemon, GaccError, Rank, wait_until
 from launching import launched, wait_state
 
 SPEC = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}}
@@ -180,3 +180,33 @@ def test_a_job_that_gaccd_hardly_survives_is_shown_as_it_ended():
             again = answers(d, {"job": job})
         assert {x[2] for x in compare(shown, again)} <= UNTOLD
         assert again["job"][1]["last"]["mean_loss"] == 2.5 and again["job"][1]["window"] == "1"
+
+
+def test_what_is_large_is_read_back_when_it_is_asked_for():
+    """Tensors and ranks of a job that is over are not in memory; Get, Watch, Wait, Cancel and a repeated Submit have them all the same."""
+    labels = [{"key": "k", "value": "v"}]
+    wide = {**SPEC, "name": "wide", "ranks": 10000, "labels": labels}
+    deep = {**SPEC, "name": "deep", "labels": labels, "tensors": [{"name": f"t{i}", "dtype": "f32", "shape": [1]} for i in range(2000)]}
+    with Daemon(supervise=True) as d:
+        jobs, ids = d.client.jobs, {}
+        for spec in (wide, deep):
+            ids[spec["name"]] = d.submit(spec, request_id=spec["name"].encode() * 4)
+            d.cancel(ids[spec["name"]])
+        wait_released(d, ids)
+        shown = answers(d, ids)
+        assert len(shown["wide"][0]["ranks"]) == len(shown["wide"][1]["ranks"]) == 10000
+        assert (len(shown["deep"][0]["spec"]["tensors"]), shown["deep"][1]["tensors"]) == (2000, "2000")
+        restart(d)
+        wait_until("it is small", lambda: not d.client.jobs.List(all=True).jobs[1].ranks)
+        assert {x[1:3] for x in compare(shown, answers(d, ids))} == {("List", ".ranks")}
+        for spec in (wide, deep):
+            job = d.get_job(ids[spec["name"]])
+            again = jobs.Submit(spec=d.client.types.spec(**spec), request_id=spec["name"].encode() * 4)
+            assert again.existed
+            job.ClearField("events")
+            name = str(job.id)
+            for j in (again.job, jobs.Cancel(job=name).job, jobs.Wait(job=name).job, next(iter(jobs.Watch(job=name))).job):
+                assert j == job
+            with pytest.raises(GaccError) as e:
+                d.submit({**spec, "seed": 7}, request_id=spec["name"].encode() * 4)
+            assert e.value.reason == "ALREADY_EXISTS"
