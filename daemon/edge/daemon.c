@@ -129,6 +129,8 @@ static void on_tick(uv_timer_t *h)
 	feed_watchdog(d, now);
 	if (d->stopping)
 		return;
+	listener_heal(d->listener);
+	attach_heal(d->attach);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		live_tick(d->job[i], now);
 	live_queue_run(d, now);

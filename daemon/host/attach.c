@@ -268,6 +268,12 @@ enum status attach_open(void *loop, const struct listen_opts *o, const struct at
 	return ST_OK;
 }
 
+void attach_heal(struct attach *a)
+{
+	if (a)
+		listener_heal(a->listener);
+}
+
 void attach_close(struct attach *a)
 {
 	if (!a)

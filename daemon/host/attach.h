@@ -33,6 +33,8 @@ struct attach_events {
 /* As listener_open; opts->packets is set here. */
 enum status attach_open(void *loop, const struct listen_opts *, const struct attach_events *, void *arg,
 			struct attach **out);
+/* As listener_heal. */
+void attach_heal(struct attach *);
 /* Ends all connections without events. Memory goes when the loop has run once more. */
 void attach_close(struct attach *);
 

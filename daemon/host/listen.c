@@ -43,7 +43,11 @@ struct listener {
 	int fd, lock;
 	int reserve;        /* given up to accept and refuse when descriptors run out */
 	uint32_t max_per_uid;
-	bool bound;
+	uint32_t mode;
+	gid_t gid;          /* (gid_t)-1: the process's own */
+	bool packets;
+	bool open;          /* until listener_close, which a callback may call */
+	bool lost;          /* the path was removed and cannot be made again */
 	bool starving, refusing; /* said so already: a flood of connections is one line */
 	struct counted *connections;
 };
@@ -161,7 +165,7 @@ static void refuse_one(struct listener *l)
 static void on_connection(uv_poll_t *h, int status, int events)
 {
 	struct listener *l = h->data;
-	for (int i = 0; i < ACCEPTS_PER_WAKE && l->bound; i++) {
+	for (int i = 0; i < ACCEPTS_PER_WAKE && l->open; i++) {
 		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
 			l->starving = false;
@@ -179,10 +183,15 @@ static void on_connection(uv_poll_t *h, int status, int events)
 
 /* --- the path --- */
 
+static void lock_name(const struct listener *l, char out[sizeof l->path + 8])
+{
+	snprintf(out, sizeof l->path + 8, "%s.lock", l->path);
+}
+
 static enum status take_lock(struct listener *l)
 {
 	char name[sizeof l->path + 8];
-	snprintf(name, sizeof name, "%s.lock", l->path);
+	lock_name(l, name);
 	l->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (l->lock < 0) {
 		log_error("%s: %s", name, strerror(errno));
@@ -226,21 +235,26 @@ static enum status find_group(const char *name, gid_t *out)
 }
 
 /* fchmod before bind gives the path's first mode, so that it is never open to more than it should be. */
-static enum status bind_path(struct listener *l, const struct listen_opts *o, gid_t gid)
+static enum status bind_path(const struct listener *l, int *out_fd)
 {
+	bool bound = false;
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	memcpy(at.sun_path, l->path, sizeof l->path);
-	l->fd = socket(AF_UNIX, (o->packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (l->fd < 0 || fchmod(l->fd, 0) || bind(l->fd, (struct sockaddr *)&at, sizeof at)) {
-		log_error("%s: %s", l->path, strerror(errno));
-		return ST_IO_ERROR;
-	}
-	l->bound = true;
-	if ((gid != (gid_t)-1 && chown(l->path, (uid_t)-1, gid)) || chmod(l->path, o->mode) || listen(l->fd, BACKLOG)) {
-		log_error("%s: %s", l->path, strerror(errno));
-		return ST_IO_ERROR;
-	}
+	int fd = socket(AF_UNIX, (l->packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || fchmod(fd, 0) || bind(fd, (struct sockaddr *)&at, sizeof at))
+		goto fail;
+	bound = true;
+	if ((l->gid != (gid_t)-1 && chown(l->path, (uid_t)-1, l->gid)) || chmod(l->path, l->mode) || listen(fd, BACKLOG))
+		goto fail;
+	*out_fd = fd;
 	return ST_OK;
+fail:
+	log_error("%s: %s", l->path, strerror(errno));
+	if (bound)
+		unlink(l->path);
+	if (fd >= 0)
+		close(fd);
+	return ST_IO_ERROR;
 }
 
 /* --- life --- */
@@ -263,7 +277,6 @@ static void on_listener_closed(uv_handle_t *h)
 
 enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb, void *arg, struct listener **out)
 {
-	gid_t gid;
 	struct listener *l = calloc(1, sizeof *l);
 	if (!l)
 		return ST_NO_MEMORY;
@@ -273,14 +286,16 @@ enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb
 	l->arg = arg;
 	l->fd = l->lock = l->reserve = -1;
 	l->max_per_uid = o->max_per_uid ? o->max_per_uid : DEFAULT_PER_UID;
+	l->mode = o->mode;
+	l->packets = o->packets;
 	enum status st = ST_INVALID_CONFIG;
 	if (strlen(o->path) >= sizeof l->path) {
 		log_error("%s: longer than the %zu bytes that a socket's path may have", o->path, sizeof l->path - 1);
 		goto fail;
 	}
 	strcpy(l->path, o->path);
-	if ((st = find_group(o->group, &gid)) || (st = take_lock(l)) || (st = remove_dead_socket(l)) ||
-	    (st = bind_path(l, o, gid)))
+	if ((st = find_group(o->group, &l->gid)) || (st = take_lock(l)) || (st = remove_dead_socket(l)) ||
+	    (st = bind_path(l, &l->fd)))
 		goto fail;
 	st = ST_IO_ERROR;
 	l->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -290,21 +305,58 @@ enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb
 	}
 	l->poll.data = l;
 	uv_poll_start(&l->poll, UV_READABLE, on_connection);
+	l->open = true;
 	*out = l;
 	return ST_OK;
 fail:
-	if (l->bound)
+	if (l->fd >= 0)
 		unlink(l->path);
 	free_listener(l);
 	return st;
+}
+
+static bool is_removed(const char *path)
+{
+	struct stat st;
+	return lstat(path, &st) && errno == ENOENT;
+}
+
+/* The lock file may be gone as well: who made another one may think that the path is free. */
+static enum status keep_lock(struct listener *l)
+{
+	char name[sizeof l->path + 8];
+	struct stat ours, there;
+	lock_name(l, name);
+	if (!fstat(l->lock, &ours) && !lstat(name, &there) && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+		return ST_OK;
+	close(l->lock);
+	return take_lock(l);
+}
+
+void listener_heal(struct listener *l)
+{
+	int fd = -1;
+	if (!l || l->lost || !is_removed(l->path))
+		return;
+	if (keep_lock(l) || bind_path(l, &fd)) {
+		l->lost = true;
+		log_error("%s was removed and cannot be made again: nobody can connect before a restart", l->path);
+		return;
+	}
+	uv_poll_stop(&l->poll);
+	dup3(fd, l->fd, O_CLOEXEC); /* the number is the loop's */
+	close(fd);
+	uv_poll_start(&l->poll, UV_READABLE, on_connection);
+	log_warn("%s was removed: it is made anew", l->path);
 }
 
 void listener_close(struct listener *l)
 {
 	if (!l)
 		return;
-	unlink(l->path);
-	l->bound = false;
+	if (!l->lost)
+		unlink(l->path);
+	l->open = false;
 	while (l->connections) {
 		struct counted *c = l->connections;
 		l->connections = c->next;

@@ -45,6 +45,9 @@ typedef void listen_cb(void *arg, int fd, const struct listen_peer *peer);
 /* `loop` is a uv_loop_t. ST_ALREADY_EXISTS: a live daemon has the path, or something that is no socket lies there.
  * ST_INVALID_CONFIG: no such group, or the path is too long. */
 enum status listener_open(void *loop, const struct listen_opts *, listen_cb *, void *arg, struct listener **out);
+/* Makes the path again if somebody has removed it (a cleaner of old temporary files, say), so that others can connect; logs that, and
+ * once if it cannot be done. Cheap: to be called now and then. NULL is fine. */
+void listener_heal(struct listener *);
 /* Removes the path and takes no further connection; those made live on. Memory goes when the loop has run once more. */
 void listener_close(struct listener *);
 

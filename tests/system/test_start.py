@@ -1,7 +1,10 @@
-"""A gaccd that cannot start says why and ends."""
+"""A gaccd that cannot start says why and ends; what it has made at its start and loses, it makes again."""
+import os
 import subprocess
 
-from harness import build_dir
+import numpy as np
+
+from harness import Rank, build_dir, wait_until
 
 
 def test_socket_of_a_running_gaccd(daemon, tmp_path):
@@ -10,6 +13,26 @@ def test_socket_of_a_running_gaccd(daemon, tmp_path):
     assert second.returncode == 2
     assert "a running daemon has it" in second.stderr and "cannot start: its socket is in use" in second.stderr
     assert daemon.client.node.GetNode().pid == daemon.pid
+
+
+def test_sockets_that_were_removed(daemon):
+    """As by a cleaner of temporary files: those connected stay, those who come find the sockets again."""
+    daemon.allow.append(" WARN: .*sock.* was removed: it is made anew")
+    job = daemon.submit({"ranks": 2, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}})
+    zeros, ones = {"w": np.zeros(3, np.float32)}, [np.ones(3, np.float32)]
+    with Rank(daemon, job, 0, [("w", [3])]) as first:
+        first.register()
+        first.put_params(zeros)
+        first.ready()
+        for path in (daemon.socket, f"{daemon.socket}.attach", f"{daemon.socket}.attach.lock"):
+            os.unlink(path)
+        wait_until("the sockets", lambda: os.path.exists(daemon.socket) and os.path.exists(f"{daemon.socket}.attach"))
+        with Rank(daemon, job, 1, [("w", [3])]) as second:
+            second.start()
+            for rank in (first, second):
+                rank.push(ones)
+            assert first.wait_step().result.applied_step == 1
+            assert list(second.params()["w"]) == [-1, -1, -1]
 
 
 def test_folder_that_cannot_be_made(tmp_path):

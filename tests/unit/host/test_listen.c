@@ -272,6 +272,57 @@ static int connect_as(uid_t uid)
 	return WEXITSTATUS(ws);
 }
 
+/* With its lock or without: the next one connects, those connected stay. */
+START_TEST(a_path_that_was_removed_is_made_again)
+{
+	struct stat before, after;
+	struct listener *other = NULL;
+	struct listen_opts o = opts();
+	open_listener();
+	int first = client();
+	spin();
+	ck_assert_int_eq(stat(path, &before), 0);
+	listener_heal(listener);
+	ck_assert_int_eq(stat(path, &after), 0);
+	ck_assert_uint_eq(before.st_ino, after.st_ino); /* nothing was amiss */
+	for (int i = 0; i < 2; i++) {
+		unlink(path);
+		if (_i)
+			unlink(lock);
+		listener_heal(listener);
+		ck_assert_int_eq(stat(path, &after), 0);
+		ck_assert_uint_eq(after.st_mode, before.st_mode);
+		int next = client();
+		spin();
+		ck_assert_int_eq(got.n, 2 + i);
+		ck_assert(!is_over(first));
+		close(next);
+		finish(1 + i);
+		ck_assert_int_eq(listener_open(&loop, &o, on_accept, &got, &other), ST_ALREADY_EXISTS);
+	}
+	close(first);
+	finish(0);
+}
+END_TEST
+
+START_TEST(a_path_that_cannot_be_made_again_is_given_up)
+{
+	open_listener();
+	unlink(path);
+	unlink(lock);
+	ck_assert_int_eq(rmdir(dir), 0);
+	listener_heal(listener);
+	ck_assert_int_eq(mkdir(dir, 0700), 0);
+	listener_heal(listener); /* it stays so, and whoever has the path now keeps it */
+	struct listener *other = NULL;
+	struct listen_opts o = opts();
+	ck_assert_int_eq(listener_open(&loop, &o, on_accept, &got, &other), ST_OK);
+	listener_close(listener);
+	ck_assert_int_eq(access(path, F_OK), 0);
+	listener = other;
+}
+END_TEST
+
 START_TEST(mode_and_group_say_who_may_connect)
 {
 	struct stat st;
@@ -309,6 +360,8 @@ int main(void)
 	tcase_add_test(c, a_path_is_one_daemons);
 	tcase_add_test(c, the_socket_of_a_dead_daemon_is_replaced);
 	tcase_add_test(c, other_files_are_not_removed);
+	tcase_add_loop_test(c, a_path_that_was_removed_is_made_again, 0, 2);
+	tcase_add_test(c, a_path_that_cannot_be_made_again_is_given_up);
 	tcase_add_test(c, mode_and_group_say_who_may_connect);
 	return suite_run(s);
 }
