@@ -1,6 +1,5 @@
 """The attach socket: packets that are no request, sessions of others, descriptors that nobody asked for, floods; and a gaccd that has no
 descriptors left."""
-import concurrent.futures
 import contextlib
 import os
 import resource
@@ -121,11 +120,11 @@ FLOODS = [
 
 
 @contextlib.contextmanager
-def few_descriptors(s, spare=6):
+def few_descriptors(s):
     """gaccd can open only so many more."""
     s.wait_descriptors(s.quiet_descriptors)
     before = resource.prlimit(s.daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(s.daemon.pid, resource.RLIMIT_NOFILE, (s.quiet_descriptors + spare, before[1]))
+    resource.prlimit(s.daemon.pid, resource.RLIMIT_NOFILE, (s.quiet_descriptors + 6, before[1]))
     try:
         yield
     finally:
@@ -152,20 +151,9 @@ def job_without_descriptors(s):
         return submit(name="no descriptors", tensors=[W])(s)
 
 
-def engine_without_descriptors(s):
-    """There are some for the job's memory, and none to hand it to the engine. When there are again, the engine starts."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        with few_descriptors(s, 20):
-            answer = pool.submit(submit(name="no engine", tensors=[W]), s)
-            text = s.last_line("cannot hand")
-        answer = answer.result()
-    s.daemon.cancel(s.client.jobs.Get(job="no engine").job.id)
-    return Answer(answer.code, text=text)
-
-
 DESCRIPTORS = [
     Row("descriptors-swamped", swamped, "CLOSED", "", "connections are refused", ""),
-    Row("descriptors-for-no-job", job_without_descriptors, "INTERNAL|RESOURCE_EXHAUSTED", "IO_ERROR|NO_MEMORY", "Too many open files", "log"),
-    Row("descriptors-for-no-engine", engine_without_descriptors, "OK", "", "cannot hand the memory to the engine: Too many open files", ""),
+    Row("descriptors-for-no-job", job_without_descriptors, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED",
+        "needs 27 descriptors and can never run here", "raise the limit"),
 ]
 ROWS = SESSIONS + PACKETS + FLOODS + DESCRIPTORS
