@@ -100,5 +100,5 @@ def test_a_job_whose_memory_cannot_be_kept_is_refused():
         assert d.get_job(job).engine_pid
         d.kill_gaccd()  # all of them are there for its successor
         d.wait_ready()
-        d.engine_pid(job)
-        assert d.state(job) == "STARTING"
+        wait_state(d, job, "STARTING")
+        assert d.get_job(job).engine_pid
