@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from harness import Daemon, GaccError, Rank, wait_until
+from launching import launched
 from training import Team
 
 SGD = {"type": "sgd", "lr": 0.1}
@@ -232,14 +233,15 @@ def test_a_slow_reader_costs_little():
 
 def test_a_list_of_huge_jobs_has_the_ranks_of_the_first():
     """Two jobs of one user must not keep gaccd busy for seconds with every List."""
-    spec = {"micro_size": 1, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.1}}
-    with Daemon() as d:
-        jobs = [d.submit({**spec, "name": f"j{ranks}", "ranks": ranks}) for ranks in (5000, 15001, 10000)]
+    spec = {"micro_size": 1, "steps": 1, "slots_per_rank": 1, "optimizer": {"type": "sgd", "lr": 0.1}}
+    with Daemon(conf={"limits.jobs": 1, "limits.jobs_per_user": 1}) as d:
+        first = d.submit({**spec, "ranks": 1})  # they wait for it: together they need more descriptors than a process may have
+        jobs = [d.submit({**spec, **launched("true", ranks=ranks), "name": f"j{ranks}"}) for ranks in (5000, 15001, 10000)]
         listed = {j.id: len(j.ranks) for j in d.client.jobs.List().jobs}
-        assert listed == {jobs[0]: 5000, jobs[1]: 0, jobs[2]: 10000}
-        assert [j.spec.ranks for j in d.client.jobs.List().jobs] == [10000, 15001, 5000]
+        assert listed == {first: 1, jobs[0]: 5000, jobs[1]: 0, jobs[2]: 10000}
+        assert [j.spec.ranks for j in d.client.jobs.List().jobs] == [10000, 15001, 5000, 1]
         assert len(d.get_job(jobs[1]).ranks) == 15001
-        for job in jobs:
+        for job in (*jobs, first):
             d.cancel(job)
 
 
