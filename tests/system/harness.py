@@ -13,6 +13,7 @@ Rank and the calls are those of gacc_client.py, whose names are to be had from h
 """
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import signal
@@ -35,6 +36,9 @@ def wait_until(what, condition, timeout=20.0, every=0.01):
         if time.monotonic() >= end:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(every)
+
+
+ME = pwd.getpwuid(os.getuid())  # whoever runs the tests
 
 
 # ---- the daemon ----

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import Daemon, GaccError, alive, build_dir, parent_and_state, wait_until
+from harness import ME, Daemon, GaccError, alive, build_dir, parent_and_state, wait_until
 from launching import gate, launched, log_of, open_gate, shell, wait_pids, wait_state
 from test_examples import linear_in_numpy, parameters
 
@@ -62,7 +62,7 @@ def test_environment_and_where_it_runs(no_launcher_left, monkeypatch):
         port = env.pop("MASTER_PORT")
         env = {k: v for k, v in env.items() if k not in ("PWD", "OLDPWD", "SHLVL", "_")}
         assert int(port) > 1023 and env == {
-            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.path.expanduser("~root"), "USER": "root", "SHELL": env["SHELL"],
+            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": ME.pw_dir, "USER": ME.pw_name, "SHELL": env["SHELL"],
             "LANG": "de", "OMP_NUM_THREADS": "1", "MINE": "x=y", "GATE": str(gate(d)), "GACC_TEST": str(d.dir), "RANK": str(rank), "WORLD_SIZE": "3",
             "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": str(job), "GACC_JOB_ID": str(job),

@@ -5,7 +5,7 @@ import queue
 import numpy as np
 import pytest
 
-from harness import Client, GaccError, Rank, wait_until
+from harness import ME, Client, GaccError, Rank, wait_until
 
 SPEC = {"ranks": 1, "micro_size": 4, "slots_per_rank": 1, "optimizer": {"type": "sgd", "lr": 1}}
 N = 1000
@@ -85,6 +85,6 @@ def test_a_job_that_is_cancelled_while_its_memory_is_made_answers_its_submitter(
             assert j.id == job
             client.close()
             if early:
-                assert (daemon.state(job), j.reason) == ("CANCELLED", "cancelled by root")
+                assert (daemon.state(job), j.reason) == ("CANCELLED", f"cancelled by {ME.pw_name}")
                 return
     pytest.fail("no cancel came in time")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness import Daemon, GaccError, alive, wait_until
+from harness import ME, Daemon, GaccError, alive, wait_until
 from launching import SPEC, launched
 
 GIB = 1 << 30
@@ -60,7 +60,7 @@ def test_what_may_not_wait_is_refused_with_the_numbers(small_node):
     with pytest.raises(GaccError) as e:
         d.submit(external)
     assert e.value.reason == "RESOURCE_EXHAUSTED"
-    assert "needs 2.0 GiB, 1.0 GiB of limits.host_memory (4.0 GiB) are free; in use: root 3.0 GiB (1 job)" in e.value.text
+    assert f"needs 2.0 GiB, 1.0 GiB of limits.host_memory (4.0 GiB) are free; in use: {ME.pw_name} 3.0 GiB (1 job)" in e.value.text
     for spec in (reserve(5 * GIB), {**SPEC, "host_memory": 5 * GIB}):
         with pytest.raises(GaccError) as e:
             d.submit(spec)
