@@ -287,7 +287,7 @@ const struct command commands[] = {
 		.words = "save list restore",
 		.examples = "gaccctl checkpoint save 42\ngaccctl checkpoint list 42\n"
 			    "gaccctl checkpoint restore 42 -n 8 --set optimizer.lr=0.01\n"
-			    "gaccctl checkpoint restore /data/ckpt/42/step-1000-3 --dry-run",
+			    "gaccctl checkpoint restore /data/ckpt/42/step-1000-3-9f2c41aa --dry-run",
 		.details = "restore submits a new job with restore_from set: with the specification of the job, or, for a "
 			   "directory, the one that was saved in it. Without --id, from the newest complete checkpoint.",
 		.options = OPTIONS(

@@ -224,7 +224,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 	w->manifest.spec = w->spec;
 	w->manifest.n_spec = n_spec;
 	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
-	checkpoint_final_path(w->final, s->dir, s->answer.applied_step, want->id);
+	checkpoint_final_path(w->final, s->dir, l->uuid, s->answer.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof s->final);
 	saved_set_text(&k->path, w->final);
 	k->window = s->answer.window;

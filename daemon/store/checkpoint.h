@@ -1,4 +1,4 @@
-/* Checkpoints in the file system: DIR/step-STEP-ID with safetensors files and a manifest.
+/* Checkpoints in the file system: DIR/step-STEP-ID-JOB (JOB: how the job's uuid begins) with safetensors files and a manifest.
  *
  * A writer fills DIR/.UUID-ID.partial, then checkpoint_seal writes the manifest there and renames the directory; every
  * file is on the disk before its name is, and every name before checkpoint_seal returns. So a checkpoint is there whole or
@@ -48,9 +48,9 @@ enum status checkpoint_finish(struct checkpoint_writer *, struct checkpoint_file
 void checkpoint_abandon(struct checkpoint_writer *); /* NULL is fine */
 
 #define CHECKPOINT_PARTIAL ".partial"
-/* Directory of a checkpoint under way, and of a complete one. */
+/* Directory of a checkpoint under way, and of a complete one: names that no other job has. */
 void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id);
-void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id);
+void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t applied_step, uint64_t id);
 
 /* Writes the manifest into `partial`, gives all to uid:gid when this process may, renames it to `final`, which must not
  * exist. Durable when it returns ST_OK; on errors `partial` is there, without the other name. ST_IO_ERROR, and nothing is

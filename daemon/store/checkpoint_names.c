@@ -10,15 +10,22 @@ bool checkpoint_beneath(const char *path, const char *root)
 	return !strncmp(path, root, n) && (!path[n] || path[n] == '/' || root[n - 1] == '/');
 }
 
+/* Bytes in hexadecimal behind the `at` characters that are there; where they end. */
+static int put_hex(char out[CHECKPOINT_MAX_PATH], int at, const uint8_t *bytes, int n)
+{
+	for (int i = 0; i < n && at < CHECKPOINT_MAX_PATH; i++)
+		at += snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "%02x", bytes[i]);
+	return at < CHECKPOINT_MAX_PATH ? at : CHECKPOINT_MAX_PATH - 1;
+}
+
 void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t id)
 {
-	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/.", dir);
-	for (int i = 0; i < 16; i++)
-		at += snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "%02x", uuid[i]);
+	int at = put_hex(out, snprintf(out, CHECKPOINT_MAX_PATH, "%s/.", dir), uuid, 16);
 	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 CHECKPOINT_PARTIAL, id);
 }
 
-void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, uint64_t applied_step, uint64_t id)
+void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t applied_step, uint64_t id)
 {
-	snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64, dir, applied_step, id);
+	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64 "-", dir, applied_step, id);
+	put_hex(out, at, uuid, 4);
 }

@@ -33,7 +33,7 @@ def test_the_files_hold_the_parameters(d):
     k = job.save(inside_window=True)
     assert (k.state, k.applied_step, k.window, k.carried_micros) == (COMPLETE, 2, 2, 1), k
     folder = pathlib.Path(k.path)
-    assert folder.name == f"step-2-{k.id}" and oct(folder.stat().st_mode & 0o7777) == "0o750"
+    assert folder.name == f"step-2-{k.id}-{d.get_job(job.id).uuid[:8]}" and oct(folder.stat().st_mode & 0o7777) == "0o750"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["carry"]["count"] == 1 and manifest["inside_window"] and manifest["last"]["window"] == 1
     sums = {line.split()[1]: line.split()[0] for line in subprocess.run(
@@ -511,3 +511,48 @@ def test_nobody_writes_or_reads_where_he_could_not(tmp_path):
             assert ask([{"restore_from": k.path}])[0][0] == "OK"
             r.detach()
         mine.leave()
+
+
+# ---- jobs that share a directory ----
+
+
+def newest_two(job, step):
+    """Its checkpoints, when that of `step` is complete and older ones are deleted, each looked at: directory -> step."""
+    def there():
+        k = job.saved()
+        return [c.applied_step for c in k] == [step - 1, step] and k[1].state == COMPLETE and k
+    saved = wait_until("the checkpoints", there)
+    for k in saved:
+        assert json.loads((pathlib.Path(k.path) / "manifest.json").read_text())["job"]["id"] == job.id
+    return {k.path: k.applied_step for k in saved}
+
+
+def test_jobs_may_share_a_directory(tmp_path):
+    """No %j in it, the same steps, the same ids: each lists, deletes and restores what is its own, also after an end and a restart."""
+    policy = {"dir": str(tmp_path / "ckpt"), "every_steps": 1, "keep": 2}
+    with Daemon(supervise=True) as d:
+        both = [Job(d, name=name, checkpoint=policy, optimizer=OPTIMIZERS[name]) for name in ("sgd", "adamw")]
+
+        def save_steps(*steps, of):
+            for step in steps:
+                for job in of:
+                    job.step()
+                    wait_until("its checkpoint", lambda: [k.state for k in job.saved() if k.applied_step == step] == [COMPLETE])
+
+        save_steps(1, 2, 3, of=both)
+        a, b = both
+        was, params = newest_two(a, 3), a.params()
+        assert not was.keys() & newest_two(b, 3).keys()
+        d.cancel(a.id)
+        a.leave()
+        d.kill_gaccd()
+        d.wait_ready()
+        save_steps(4, 5, 6, of=[b])
+        assert newest_two(a, 3) == was
+        assert {str(p) for p in (tmp_path / "ckpt").glob("step-*")} == {*was, *newest_two(b, 6)}
+        again = Job(d, name="again", checkpoint=policy, optimizer=OPTIMIZERS["sgd"], restore_from=list(was)[-1])
+        assert again.params() == params and again.params() != b.params()
+        save_steps(4, 5, of=[again])
+        newest_two(again, 5)
+        assert newest_two(a, 3) == was
+        again.leave(), b.leave()

@@ -206,5 +206,5 @@ def test_mlp_started_by_gaccd(daemon, tmp_path):
     run([BIN / "gaccctl", "submit", "-f", EXAMPLES / "mlp.yaml", "--set", "steps=3", "--wait"], environment(daemon), cwd=tmp_path)
     job = daemon.get_job(1)
     assert (daemon.state(1), job.applied_step, job.last.micro_count, job.last.total_weight) == ("COMPLETED", 3, 16, 512)
-    assert [p.name for p in (daemon.dir / "state/checkpoints/1").glob("step-*")] == ["step-3-1"]
+    assert [p.name for p in (daemon.dir / "state/checkpoints/1").glob("step-*")] == [f"step-3-1-{job.uuid[:8]}"]
     wait_until("the launcher's end", lambda: not daemon.launchers())

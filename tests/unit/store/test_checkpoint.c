@@ -24,7 +24,7 @@ static void setup(void)
 {
 	ck_assert(scratch_make(dir));
 	checkpoint_partial_path(partial, dir, uuid, 3);
-	checkpoint_final_path(final, dir, 12, 3);
+	checkpoint_final_path(final, dir, uuid, 12, 3);
 	why[0] = '\0';
 }
 
@@ -127,6 +127,24 @@ START_TEST(what_a_killed_writer_left_is_swept)
 	ck_assert_int_eq(checkpoint_sweep(dir, uuid, &last, why, sizeof why), ST_OK);
 	ck_assert_uint_eq(last, 3);
 	ck_assert(stat(partial, &s) != 0 && stat(foreign, &s) == 0 && stat(final, &s) == 0);
+}
+END_TEST
+
+START_TEST(names_are_of_one_job)
+{
+	static const uint8_t other[16] = { 0xab, 0xcd, 0, 1 };
+	char name[CHECKPOINT_MAX_PATH], long_dir[CHECKPOINT_MAX_PATH + 8];
+	ck_assert_str_eq(final + strlen(dir), "/step-12-3-abcd0000");
+	checkpoint_final_path(name, dir, other, 12, 3);
+	ck_assert_str_eq(name + strlen(dir), "/step-12-3-abcd0001");
+	memset(long_dir, 'd', sizeof long_dir);
+	for (size_t n = CHECKPOINT_MAX_PATH - 40; n < sizeof long_dir; n++) { /* they end where there is no room */
+		long_dir[n] = '\0';
+		checkpoint_final_path(name, long_dir, uuid, 12, 3);
+		checkpoint_partial_path(name, long_dir, uuid, 3);
+		ck_assert_uint_lt(strlen(name), sizeof name);
+		long_dir[n] = 'd';
+	}
 }
 END_TEST
 
@@ -419,6 +437,7 @@ int main(void)
 	tcase_add_test(c, sealing_overwrites_nothing);
 	tcase_add_test(c, what_a_killed_writer_left_is_swept);
 	tcase_add_test(c, ids_that_nobody_can_follow_are_no_ids);
+	tcase_add_test(c, names_are_of_one_job);
 	tcase_add_test(c, modes_are_as_promised_whatever_the_umask);
 	tcase_add_test(c, what_others_put_under_our_names_is_left_alone);
 	tcase_add_test(c, another_directory_is_not_sealed);

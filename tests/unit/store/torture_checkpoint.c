@@ -72,7 +72,7 @@ static struct manifest example(uint64_t id)
 static void paths(const char *dir, uint64_t id, char *partial, char *final)
 {
 	checkpoint_partial_path(partial, dir, uuid, id);
-	checkpoint_final_path(final, dir, 10 + id, id);
+	checkpoint_final_path(final, dir, uuid, 10 + id, id);
 }
 
 static enum status make(const char *dir, uint64_t id)
