@@ -225,8 +225,8 @@ static bool never_fits_descriptors(const struct queue_limits *l, const struct qu
 			 QUEUE_OWN_DESCRIPTORS);
 	else if (c->stored > l->stored)
 		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and can never run here: it has %" PRIu64
-			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for slots_per_rank: 1 or fewer ranks",
-			 c->stored, l->stored);
+			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for "
+			 "slots_per_rank: 1 or fewer ranks", c->stored, l->stored);
 	else
 		return false;
 	return true;
