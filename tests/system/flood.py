@@ -33,7 +33,7 @@ class Flood(Connection):
         self.window = FIRST_WINDOW
         self.numbers = itertools.count(1, 2)
         self.out = bytearray()
-        self.taken = self.ended = 0
+        self.ended = 0
         for _ in range(streams):
             self.open_stream()
 
@@ -64,6 +64,8 @@ class Flood(Connection):
                 return
 
     def turn(self):
+        """Bytes that were taken, streams that were ended."""
+        self.ended = 0
         self.socket.settimeout(0)
         try:
             for received in self.frames():
@@ -75,9 +77,9 @@ class Flood(Connection):
         try:
             n = self.socket.send(self.out)
         except BlockingIOError:
-            return
+            n = 0
         del self.out[:n]
-        self.taken += n
+        return n, self.ended
 
 
 def main():
@@ -86,9 +88,12 @@ def main():
     taken = ended = 0
     end = time.monotonic() + MOST_S
     while time.monotonic() < end and (taken < enough or ended < 100):
-        for flood in floods:
-            flood.turn()
-        taken, ended = sum(f.taken for f in floods), sum(f.ended for f in floods)
+        for i, flood in enumerate(floods):
+            try:
+                n, ends = flood.turn()
+                taken, ended = taken + n, ended + ends
+            except (BrokenPipeError, ConnectionResetError):  # without a call a connection may be closed, too
+                floods[i] = Flood(path, streams)
     print(taken, ended)
 
 
