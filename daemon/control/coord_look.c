@@ -2,6 +2,7 @@
 #include "control/coord_impl.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool is_short(const struct coord *c, const struct rank_progress *p)
 {
@@ -59,9 +60,13 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 	int at = snprintf(text, n, "window %llu: waiting for", (unsigned long long)c->window);
 	for (uint32_t i = 0; i < c->n_late && i < 4 && at < (int)n; i++) {
 		const struct late_rank *l = &c->late[i];
-		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s%lld) at %u/%u for %.0f s", i ? "," : "",
-			       l->rank, l->pid ? "pid " : "never attached, pid ", (long long)l->pid, l->counted,
-			       l->micro_size, (double)l->waiting_ns / 1e9);
+		char who[32] = "never attached, pid 0";
+		if (l->pid)
+			snprintf(who, sizeof who, "pid %lld", (long long)l->pid);
+		else if (l->known)
+			strcpy(who, "inline");
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s) at %u/%u for %.0f s", i ? "," : "", l->rank, who,
+			       l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
 	if (c->n_late > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
@@ -80,7 +85,7 @@ void coord_watch_late(struct coord *c, struct now now)
 		const struct rank_progress *p = &c->rank[r];
 		c->late[c->n_late++] = (struct late_rank){ .rank = r, .counted = p->counted + p->voided,
 							   .micro_size = c->values.micro_size, .pid = p->pid,
-							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost };
+							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost, .known = p->known };
 		worst = ns > worst ? ns : worst;
 	}
 	if (worst < c->spec->stall_warn_ns) {

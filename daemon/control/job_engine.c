@@ -197,7 +197,7 @@ static void fill_progress(struct job *j, struct now now)
 		bool left_over = c->flushed == 2;
 		*p = (struct rank_progress){ .rank = i, .counted = c->counted, .voided = rank_count_voided(j, r),
 					     .first_void = rank_first_voided(j, r), .flushed = (uint8_t)c->flushed,
-					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost,
+					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
 					     .lost_ns = r->lost ? r->lost_ns : 0,
 					     .pid = r->session.pid, .uid = r->session.uid, .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };

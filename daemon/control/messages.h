@@ -70,9 +70,10 @@ struct rank_progress {
 	uint8_t flushed;      /* 1 this window, 2 has left */
 	uint8_t attached;     /* has a live session */
 	uint8_t lost;         /* had one, and it broke */
+	uint8_t known;        /* has or had one, however that ended */
 	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
 	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
-	int64_t pid;
+	int64_t pid;          /* 0: it maps no memory here */
 	uint32_t uid;
 	double weight;
 	int64_t ready_ns;     /* when it had given all it owes (monotonic), 0: not yet */
@@ -117,7 +118,7 @@ enum want { WANT_NOTHING = 0, WANT_CLOSE = 1, WANT_GO = 2, WANT_COMMIT = 3, WANT
 struct late_rank {
 	uint32_t rank, counted, micro_size;
 	int64_t pid, waiting_ns;
-	bool attached, lost;
+	bool attached, lost, known;
 };
 
 struct order {

@@ -258,7 +258,8 @@ static uint32_t missing_rank(const struct live_job *l)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &l->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
-		if (ended && p[i].flushed != 2 && (!p[i].attached || p[i].lost))
+		bool gone = !p[i].attached || p[i].lost || !p[i].pid; /* no memory, no lifeline that must have broken */
+		if (ended && gone && p[i].flushed != 2 && !p[i].waiting_ns) /* it may have given its part of the last window */
 			return i;
 	}
 	return RANK_NONE;
@@ -283,7 +284,7 @@ static void watch_early_ends(struct live_job *l, struct now now)
 	char text[200];
 	const struct rank_progress *p = coord_ranks(l->coord, &n);
 	snprintf(text, sizeof text, "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
-		 p[rank].pid ? "without detaching: the job needs it still" : "and had never attached");
+		 p[rank].known ? "without detaching: the job needs it still" : "and had never attached");
 	fail_job(l, text, now);
 }
 

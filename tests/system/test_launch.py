@@ -228,6 +228,29 @@ def test_restarts_until_the_budget_is_used_up(no_launcher_left, expected):
     assert "was killed by signal 9 (Killed)" in j.reason and j.root_cause.exit_status == 137
 
 
+def leaver(*arguments, **spec):
+    return launched(sys.executable, pathlib.Path(__file__).parent / "trainers/leaver.py", *arguments, micro_size=1,
+                    environment={"GACC_BUILD_DIR": build_dir()}, **spec)
+
+
+@pytest.mark.parametrize("how", ["inline", "mapped"])
+def test_a_rank_that_ends_too_early(no_launcher_left, how):
+    """Nobody comes in its place. One that sends its gradients in messages has no lifeline that breaks: its process tells."""
+    d = no_launcher_left
+    d.allow += [" Ended job=", " RankLost job="]
+    job = d.submit(leaver(how, 0))
+    j = wait_state(d, job, "FAILED", "COMPLETED")
+    assert j.reason == f"rank 0 (pid {j.ranks[0].pid}) ended with code 0 without detaching: the job needs it still"
+    assert j.applied_step == 1
+
+
+def test_a_rank_may_end_when_it_has_given_all(no_launcher_left):
+    d = no_launcher_left
+    d.allow.append(" RankLost job=")
+    job = d.submit(leaver("mapped", 5, steps=1))
+    assert wait_state(d, job, "FAILED", "COMPLETED").applied_step == 1
+
+
 def test_a_log_is_of_one_job_and_of_all_starts_of_its_rank(no_launcher_left):
     d, logs = no_launcher_left, str(no_launcher_left.dir / "same")
     d.allow += [" Rank(Restarted|Exited) job=", " Ended job="]

@@ -320,6 +320,28 @@ START_TEST(two_nodes_are_closed_before_they_vote)
 }
 END_TEST
 
+START_TEST(who_is_late_is_named)
+{
+	static const struct {
+		int64_t pid;
+		uint8_t known;
+		const char *who;
+	} cases[] = { { 77, 1, "pid 77" }, { 0, 1, "inline" }, { 0, 0, "never attached, pid 0" } };
+	const char *reason;
+	char want[100];
+	rank[0].counted = 2;
+	rank[0].waiting_ns = now.mono_ns;
+	rank[1].pid = cases[_i].pid;
+	rank[1].attached = rank[1].known = cases[_i].known;
+	tell();
+	now.mono_ns += 61 * SECOND;
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	snprintf(want, sizeof want, "window 0: waiting for rank 1 (%s) at 0/2 for 61 s", cases[_i].who);
+	ck_assert_str_eq(reason, want);
+}
+END_TEST
+
 START_TEST(nobody_is_late_while_it_is_held)
 {
 	rank[0].counted = 2;
@@ -549,6 +571,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);
+	tcase_add_loop_test(c, who_is_late_is_named, 0, 3);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
 	tcase_add_test(c, a_pause_is_nobodys_waiting);
 	tcase_add_test(c, ranks_that_get_ready_in_a_pause_wait_from_its_end);
