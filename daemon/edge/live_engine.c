@@ -96,10 +96,6 @@ static void on_failure(struct live_job *l, const char *event, const char *cause,
 	struct restarts *r = &l->restarts;
 	int64_t patience_ns = l->spec.stall_abort_ns;
 	char text[256];
-	if (coord_phase(l->coord) >= COORD_ENDING) {
-		live_event(l, true, event, -1, cause);
-		return;
-	}
 	r->patient |= l->params_durable;
 	enum restarts_verdict v = restarts_on_failure(r, cause, outside, patience_ns, now);
 	if (v == RESTARTS_NEWS)

@@ -290,7 +290,7 @@ class Worker:
         launched = process == "launcher" or point in LAUNCHED
         out = self.daemon.dir / f"launched.{time.monotonic_ns()}"
         job_spec = {**spec(client_optimizer), **(Launched.spec(self.daemon, out) if launched else {}),
-                    **({"checkpoint": {"every_steps": 1, "keep": 2, "at_end": True}} if saves else {}),
+                    **({"checkpoint": {"every_steps": 1, "keep": 1, "at_end": True}} if saves else {}),
                     **({"restore_from": str(checkpoint)} if loads else {})}
         if (point, action) in REFUSED:
             with pytest.raises(GaccError, match=REFUSED[point, action]):
