@@ -378,7 +378,7 @@ START_TEST(exits_may_come_after_the_end)
 	struct journal *j = open_ok();
 	uint64_t term = term_of(j);
 	struct journal_record exits = { .kind = JOURNAL_EXITS, .exits = { 1, { "first", 5 } } };
-	struct journal_record end = { .kind = JOURNAL_END, .end = { 1, 8, "rank 0", 99 } };
+	struct journal_record end = { .kind = JOURNAL_END, .end = { .job = 1, .state = 8, .reason = "rank 0", .unix_ns = 99 } };
 	ck_assert_int_eq(write1(j, term, exits), ST_JOB_NOT_FOUND);
 	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, true, see_exits, (void *)""), ST_OK);
