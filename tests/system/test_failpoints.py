@@ -321,7 +321,7 @@ class Worker:
         if case in NOT_SAVED:
             assert not found
             return
-        steps = [read_manifest(path)["applied_step"] for path in found[case in HALF_DELETED:]]
+        steps = [read_manifest(path)["applied_step"] for path in (found[-1:] if case in HALF_DELETED else found)]
         assert steps[-1] == STEPS and steps == sorted(steps)
         assert not list(found[0].parent.glob(".*")), list(found[0].parent.iterdir())
 
