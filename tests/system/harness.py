@@ -210,6 +210,8 @@ class Daemon:
     def kill_supervisor(self):
         """The memory is lost with it. gaccd lives on without: this kills it, too."""
         pids = [self.process.pid] + children(self.process.pid)
+        for pid in pids[1:]:
+            os.kill(pid, signal.SIGSTOP)  # it has no time to miss its supervisor
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()

@@ -1,4 +1,5 @@
 """launch: daemon. Ranks that gaccd starts: what they are given, how they end, and who outlives whom."""
+import contextlib
 import json
 import os
 import pathlib
@@ -441,10 +442,14 @@ def test_a_launcher_that_cannot_live_fails_the_job(daemon):
     d = daemon
     d.allow += [" LauncherLost job=", " Ended job="]
     job = d.submit(launched("sleep", 100))
-    while d.state(job) != "FAILED":
-        [launcher] = wait_until("a launcher", lambda: d.launchers(), every=0.005)
-        os.kill(launcher, signal.SIGKILL)
-        wait_until("the next", lambda: d.state(job) == "FAILED" or (d.launchers() and launcher not in d.launchers()), every=0.005)
+
+    def failed():
+        for launcher in d.launchers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(launcher, signal.SIGKILL)
+        return d.state(job) == "FAILED"
+
+    wait_until("its failure", failed, every=0.005)
     assert "launchers in a row have died" in wait_state(d, job, "FAILED").reason
 
 
