@@ -83,7 +83,7 @@ enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_STEP, SCOPE_SESSION, SCOPE_
 	X(UNAUTHENTICATED, REQUEST, 16, false, "no identity",                                                          \
 	  "use the unix socket, a client certificate, or send authorization: Bearer <token>")                          \
 	X(PERMISSION_DENIED, REQUEST, 7, false, "permission denied",                                                   \
-	  "call as the job's owner")                                                                                   \
+	  "call as the owner, or have the administrator allow what the message names")                                 \
 	X(CANCELLED, REQUEST, 1, false, "cancelled",                                                                   \
 	  "nothing was done; call again if that was not meant")                                                        \
 	X(UNIMPLEMENTED, REQUEST, 12, false, "no such method",                                                         \

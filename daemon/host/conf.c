@@ -300,6 +300,15 @@ static const struct yaml_field *key(const struct yaml_field *table, const char *
 	return table;
 }
 
+/* A default that another key makes impossible follows that key. */
+static void follow(struct loaded *l)
+{
+	struct conf *c = &l->conf;
+	if (c->limits.jobs_per_user > c->limits.jobs &&
+	    !strcmp(yaml_origin(&l->origins, key(limits_keys, "jobs_per_user")), "default"))
+		c->limits.jobs_per_user = c->limits.jobs;
+}
+
 static enum status check(struct loaded *l)
 {
 	const struct conf *c = &l->conf;
@@ -332,8 +341,10 @@ enum status conf_load(const struct conf_sources *from, struct conf **out, char *
 		st = set_from_arguments(l, from->set);
 	if (st == ST_OK)
 		st = fill_in(&l->conf);
-	if (st == ST_OK)
+	if (st == ST_OK) {
+		follow(l);
 		st = check(l);
+	}
 	if (st) {
 		snprintf(why, n_why, "%s", *l->error.text ? l->error.text : status_info(st)->text);
 		conf_free(&l->conf);

@@ -65,6 +65,17 @@ START_TEST(defaults_make_a_daemon)
 }
 END_TEST
 
+START_TEST(a_default_follows_what_it_depends_on)
+{
+	struct conf *c = load("limits: { jobs: 2 }", NULL, NULL);
+	ck_assert_uint_eq(c->limits.jobs_per_user, 2);
+	conf_free(c);
+	c = load("limits: { jobs: 9 }", NULL, NULL);
+	ck_assert_uint_eq(c->limits.jobs_per_user, 8);
+	conf_free(c);
+}
+END_TEST
+
 START_TEST(command_line_over_environment_over_file)
 {
 	static const char text[] = "limits: { jobs: 10, jobs_per_user: 3, host_memory: 64GiB }\nlog: { level: debug }\n"
@@ -176,6 +187,7 @@ int main(void)
 	TCase *c = tcase_create("conf");
 	suite_add_tcase(s, c);
 	tcase_add_test(c, defaults_make_a_daemon);
+	tcase_add_test(c, a_default_follows_what_it_depends_on);
 	tcase_add_test(c, command_line_over_environment_over_file);
 	tcase_add_test(c, what_is_resolved_prints_as_written);
 	tcase_add_test(c, each_key_with_value_and_origin);
