@@ -43,13 +43,13 @@ static enum status window(struct journal *j, uint64_t term, uint64_t number)
 static enum status batch(struct journal *j, uint64_t term)
 {
 	struct journal_record r[3] = { job(2), { .kind = JOURNAL_PARAMS_READY, .params_ready = { 2 } },
-				       { .kind = JOURNAL_END, .end = { 2, 7, "cancelled", 99 } } };
+				       { .kind = JOURNAL_END, .end = { .job = 2, .state = 7, .reason = "cancelled", .unix_ns = 99 } } };
 	return journal_commit(j, term, r, 3);
 }
 
 static enum status end(struct journal *j, uint64_t term)
 {
-	struct journal_record r = { .kind = JOURNAL_END, .end = { 1, 7, "steps reached", 99 } };
+	struct journal_record r = { .kind = JOURNAL_END, .end = { .job = 1, .state = 7, .reason = "steps reached", .unix_ns = 99 } };
 	return journal_commit(j, term, &r, 1);
 }
 
