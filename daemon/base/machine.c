@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,4 +92,15 @@ enum status machine_memory_read(const char *root, struct machine_memory *out)
 		}
 	*out = m;
 	return ST_OK;
+}
+
+/* One at a time: where a sanitizer's allocator is in the place of glibc's, the first of these calls sets up the latter, without a lock. */
+void machine_memory_trim(size_t keep)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	if (pthread_mutex_trylock(&one))
+		return;
+	if (mallinfo2().fordblks > keep)
+		malloc_trim(0);
+	pthread_mutex_unlock(&one);
 }

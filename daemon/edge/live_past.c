@@ -1,18 +1,18 @@
 /* What is left of a job that is over: what is shown of it, in memory without what may be large, whole in the journal. */
 #include "edge/live_past.h"
 
+#include "base/machine.h"
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"
 #include "proto/utf8.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
 #define PAST_EVENTS 32             /* that describe shows; the history has all */
-
+#define KEPT_BYTES (32u << 20)     /* of freed memory: twice main.c's M_TOP_PAD */
 
 /* The journal's VIEW: this, then gacc.v1.Job with its specification as List has it. Readers check size and version. */
 struct past_head {
@@ -123,7 +123,7 @@ static void drop_spec(struct live_job *l)
 	job_spec_fini(&l->spec);
 	gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 	l->spec_pb = NULL;
-	malloc_trim(0);
+	machine_memory_trim(KEPT_BYTES);
 }
 
 bool live_past_keep(struct live_job *l, struct now now)

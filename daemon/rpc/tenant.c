@@ -1,5 +1,4 @@
 #include "rpc/tenant.h"
-#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include <grpc/support/time.h>
 #include <uv.h>
 #include "base/log.h"
+#include "base/machine.h"
 #include "proto/handoff.h"
 
 #define ARMED 16 /* calls that may arrive between two rounds of the loop */
@@ -163,13 +163,11 @@ static void unlink_tenant(struct rpc_tenant *tenant)
 	*at = tenant->next;
 }
 
-/* The end of a user: what its requests had taken goes back to the system, which free alone does not do in the heaps of gRPC's
- * threads. A little is kept: the next requests would have to fault it in again. */
+/* The end of a user: what its requests had taken goes back to the system. A little is kept: the next requests would have to fault it in again. */
 
 static void trim(uv_work_t *work)
 {
-	if (mallinfo2().fordblks > KEPT_BYTES)
-		malloc_trim(0);
+	machine_memory_trim(KEPT_BYTES);
 }
 
 static void on_trimmed(uv_work_t *work, int status)

@@ -4,6 +4,8 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <malloc.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +128,38 @@ START_TEST(without_meminfo_nothing_is_known)
 }
 END_TEST
 
+static long resident_mb(void)
+{
+	long all, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fscanf(f, "%ld %ld", &all, &resident), 2);
+	fclose(f);
+	return resident * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
+}
+
+/* The last piece stays, so that the top of the heap has nothing to give. */
+START_TEST(what_is_freed_goes_back)
+{
+	enum { PIECES = 1024, PIECE = 64 << 10 };
+	static char *piece[PIECES];
+	for (int i = 0; i < PIECES; i++) {
+		piece[i] = malloc(PIECE);
+		ck_assert_ptr_nonnull(piece[i]);
+		memset(piece[i], 1, PIECE);
+	}
+	for (int i = 0; i < PIECES - 1; i++)
+		free(piece[i]);
+	long before = resident_mb();
+	bool glibc = mallinfo2().fordblks >= (PIECES - 1) * PIECE; /* no other allocator, as sanitizers have, is in its place */
+	machine_memory_trim(128u << 20);
+	ck_assert(!glibc || resident_mb() >= before - 8);
+	machine_memory_trim(1u << 20);
+	ck_assert(!glibc || resident_mb() <= before - 48);
+	free(piece[PIECES - 1]);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("machine");
@@ -138,5 +172,6 @@ int main(void)
 	tcase_add_test(c, a_roomy_group_changes_nothing);
 	tcase_add_test(c, a_group_of_another_namespace_is_not_looked_for);
 	tcase_add_test(c, without_meminfo_nothing_is_known);
+	tcase_add_test(c, what_is_freed_goes_back);
 	return suite_run(s);
 }
