@@ -485,12 +485,12 @@ def test_point(runner, point, action):
 
 
 def test_all_points_are_passed_by_a_job(runner):
-    """But for those of the lists above: whoever adds a point sees here that nothing leads to it."""
+    """But for those of the lists above: whoever adds a point sees here that nothing leads to it. The job may be over before a tick."""
     _, passed, _ = runner.reference.result()
     never = {name for name, n in passed.items() if n == 0}
     launched = LAUNCHED | {name for name, process in PROCESS.items() if process == "launcher"}
     saved = {name for name in PROCESS if SAVING in name or LOADING in name}
-    assert never - AT_RESTART == AT_STOP | WITH_CLIENT_OPTIMIZER | launched | saved - {"gaccd_save_sweep_before"}
+    assert never - AT_RESTART - AT_TICK == AT_STOP | WITH_CLIENT_OPTIMIZER | launched | saved - {"gaccd_save_sweep_before"}
 
 
 @pytest.fixture(scope="module")
