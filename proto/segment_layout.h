@@ -117,11 +117,18 @@ struct session_record {
 	uint32_t reserved;
 };
 
+/* Where a rank stands in the open window; 0 means that it may still contribute. docs/protocol.md, "Rank in a window". */
+enum rank_flushed {
+	RANK_OPEN = 0,
+	RANK_FLUSHED = 1, /* gives no more to this window */
+	RANK_LEFT = 2     /* nor to any later one, until it attaches again */
+};
+
 /* Per rank, in the record. */
 struct control_rank {
 	struct session_record session;
 	uint64_t sgen;     /* session generation: pushes of a lower one are refused */
-	uint32_t flushed;  /* 1: flushed this window; 2: has left for good */
+	uint32_t flushed;  /* enum rank_flushed */
 	uint32_t counted;  /* bits set for this rank */
 };
 

@@ -163,7 +163,7 @@ static void open_window(struct coord *c, uint64_t window, struct now now)
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		struct rank_progress *p = &c->rank[r];
 		p->counted = p->voided = 0;
-		p->flushed = p->flushed == 2 ? 2 : 0;
+		p->flushed = p->flushed == RANK_LEFT ? RANK_LEFT : RANK_OPEN;
 		p->weight = 0;
 		p->ready_ns = p->waiting_ns = 0;
 	}

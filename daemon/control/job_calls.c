@@ -155,7 +155,7 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 	r->detached = true;
 	r->lost = false;
 	j->report_due = true;
-	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == 2) {
+	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == RANK_LEFT) {
 		struct reply rep = { .kind = REPLY_EMPTY };
 		j->ports.reply(j->ports.ctx, call, &rep);
 	} else if (waiter_add(j, call, WAIT_DETACH, k->rank)) {

@@ -194,7 +194,7 @@ static void fill_progress(struct job *j, struct now now)
 		struct rank *r = &j->rank[i];
 		const struct control_rank *c = &j->mirror.rank[i];
 		struct rank_progress *p = &j->progress[i];
-		bool left_over = c->flushed == 2;
+		bool left_over = c->flushed == RANK_LEFT;
 		*p = (struct rank_progress){ .rank = i, .counted = c->counted, .voided = rank_count_voided(j, r),
 					     .first_void = rank_first_voided(j, r), .flushed = (uint8_t)c->flushed,
 					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
@@ -213,7 +213,7 @@ static void fill_progress(struct job *j, struct now now)
 static bool all_left(const struct job *j)
 {
 	for (uint32_t i = 0; i < j->spec->ranks; i++)
-		if (j->mirror.rank[i].flushed != 2)
+		if (j->mirror.rank[i].flushed != RANK_LEFT)
 			return false;
 	return true;
 }
@@ -263,8 +263,8 @@ static void on_attach(struct job *j, const struct engine_answer *a, struct now n
 	struct control_rank *c = &j->mirror.rank[a->rank];
 	c->sgen = r->next_sgen;
 	c->session = r->next;
-	if (c->flushed == 2)
-		c->flushed = 1;
+	if (c->flushed == RANK_LEFT)
+		c->flushed = RANK_FLUSHED;
 	attach_done(j, r, now);
 }
 
@@ -349,7 +349,7 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	}
 	if (!a->status) {
 		struct control_rank *c = &j->mirror.rank[a->rank];
-		c->flushed = r->leave_sent || c->flushed == 2 ? 2 : 1;
+		c->flushed = r->leave_sent || c->flushed == RANK_LEFT ? RANK_LEFT : RANK_FLUSHED;
 	}
 	if (!must_leave)
 		r->flush_wanted = r->leave_wanted = false;
@@ -428,8 +428,8 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof *j->mirror.voided);
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		j->mirror.rank[i].counted = 0;
-		if (j->mirror.rank[i].flushed == 1)
-			j->mirror.rank[i].flushed = 0;
+		if (j->mirror.rank[i].flushed == RANK_FLUSHED)
+			j->mirror.rank[i].flushed = RANK_OPEN;
 	}
 }
 

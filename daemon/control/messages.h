@@ -67,7 +67,7 @@ struct rank_progress {
 	uint32_t rank;
 	uint32_t counted, voided;
 	uint32_t first_void;  /* lowest void micro-batch, if any */
-	uint8_t flushed;      /* 1 this window, 2 has left */
+	uint8_t flushed;      /* enum rank_flushed */
 	uint8_t attached;     /* has a live session */
 	uint8_t lost;         /* had one, and it broke */
 	uint8_t known;        /* has or had one, however that ended */

@@ -294,7 +294,7 @@ void convert_step(const struct commit *k, Gacc__V1__StepResult *out)
 
 static Gacc__V1__RankState rank_state(const struct coord *c, const struct rank_progress *p, int64_t late_ns)
 {
-	if (p->flushed == 2)
+	if (p->flushed == RANK_LEFT)
 		return GACC__V1__RANK_STATE__RANK_STATE_DONE;
 	if (p->lost)
 		return GACC__V1__RANK_STATE__RANK_STATE_LOST;

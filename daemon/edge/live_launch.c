@@ -259,7 +259,7 @@ static uint32_t missing_rank(const struct live_job *l)
 		const struct launch_rank *r = &l->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
 		bool gone = !p[i].attached || p[i].lost || !p[i].pid; /* no memory, no lifeline that must have broken */
-		if (ended && gone && p[i].flushed != 2 && !p[i].waiting_ns) /* it may have given its part of the last window */
+		if (ended && gone && p[i].flushed != RANK_LEFT && !p[i].waiting_ns) /* it may have given its part of the last window */
 			return i;
 	}
 	return RANK_NONE;

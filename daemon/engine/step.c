@@ -199,8 +199,8 @@ static void open_window(struct engine *e)
 	memset(s->voided, 0, s->n_words * sizeof(*s->voided));
 	for (uint32_t i = 0; i < r->ranks; i++) {
 		s->rank[i].counted = 0;
-		if (s->rank[i].flushed == 1)
-			s->rank[i].flushed = 0;
+		if (s->rank[i].flushed == RANK_FLUSHED)
+			s->rank[i].flushed = RANK_OPEN;
 	}
 }
 

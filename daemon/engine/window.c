@@ -62,8 +62,8 @@ void window_attach(struct engine *e, const struct engine_command *c)
 	if (c->sgen > rank->sgen) {
 		rank->sgen = c->sgen;
 		rank->session = c->session;
-		if (rank->flushed == 2)
-			rank->flushed = 1;
+		if (rank->flushed == RANK_LEFT)
+			rank->flushed = RANK_FLUSHED;
 		FAILPOINT(engine_attach_before);
 		engine_publish(e);
 	}
@@ -166,7 +166,7 @@ void window_flush(struct engine *e, const struct engine_command *c)
 		while (window_has_work(e))
 			window_pass(e);
 		struct control_rank *rank = &e->state.rank[c->rank];
-		uint32_t flushed = c->leave ? 2 : rank->flushed ? rank->flushed : 1;
+		uint32_t flushed = c->leave ? RANK_LEFT : rank->flushed ? rank->flushed : RANK_FLUSHED;
 		if (e->state.r.phase != WINDOW_OPEN && !c->leave && !rank->flushed)
 			st = ST_WINDOW_CLOSED;
 		else if (flushed != rank->flushed) {

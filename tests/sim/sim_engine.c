@@ -151,8 +151,8 @@ static void on_attach(struct sim *s, const struct engine_command *c)
 	if (!a.status) {
 		r->sgen = c->sgen;
 		r->session = c->session;
-		if (r->flushed == 2)
-			r->flushed = 1;
+		if (r->flushed == RANK_LEFT)
+			r->flushed = RANK_FLUSHED;
 		drop_queue(s, c->rank, c->sgen, ST_SESSION_FENCED);
 	}
 	answer(s, &a);
@@ -167,9 +167,9 @@ static void on_flush(struct sim *s, const struct engine_command *c)
 	else if (!c->leave && c->window != s->d.r.window)
 		a.status = c->window < s->d.r.window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
 	else if (c->leave)
-		r->flushed = 2;
+		r->flushed = RANK_LEFT;
 	else if (!r->flushed)
-		r->flushed = 1;
+		r->flushed = RANK_FLUSHED;
 	if (!a.status)
 		drop_queue(s, c->rank, UINT64_MAX, ST_FLUSHED);
 	answer(s, &a);
@@ -259,7 +259,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	memset(s->d.voided, 0, s->d.n_words * 8);
 	for (uint32_t i = 0; i < s->spec.ranks; i++) {
 		s->d.rank[i].counted = 0;
-		s->d.rank[i].flushed = s->d.rank[i].flushed == 2 ? 2 : 0;
+		s->d.rank[i].flushed = s->d.rank[i].flushed == RANK_LEFT ? RANK_LEFT : RANK_OPEN;
 	}
 	s->n_acc = 0;
 	a.digest = r->params_digest;
