@@ -25,19 +25,19 @@ static size_t lower_bound(const uint32_t *sorted, size_t n, uint64_t uid)
 	return lo;
 }
 
-size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *room)
+size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *scratch)
 {
 	size_t most = 0;
-	memcpy(room, uid, n * sizeof *uid);
-	qsort(room, n, sizeof *room, compare);
+	memcpy(scratch, uid, n * sizeof *uid);
+	qsort(scratch, n, sizeof *scratch, compare);
 	for (size_t i = 0, from = 0; i < n; i++) {
-		if (room[i] != room[from])
+		if (scratch[i] != scratch[from])
 			from = i;
 		if (i + 1 - from > most)
 			most = i + 1 - from;
 	}
 	size_t i = 0;
-	while (lower_bound(room, n, (uint64_t)uid[i] + 1) - lower_bound(room, n, uid[i]) < most)
+	while (lower_bound(scratch, n, (uint64_t)uid[i] + 1) - lower_bound(scratch, n, uid[i]) < most)
 		i++;
 	return i;
 }

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* uid: the owners of all ended jobs, oldest first; n > 0; `room` for n more. The index of the oldest job of the user who has most of
- * them, of the one whose oldest is older if two have as many: so nobody's jobs push out those of one who has fewer. */
-size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *room);
+/* uid: the owners of all ended jobs, oldest first; n > 0; scratch: n elements. Returns the index of the oldest job of the user who
+ * has most of them (of two with as many, of the one whose oldest is older): so nobody's jobs push out those of one who has fewer. */
+size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *scratch);
 
 #endif
