@@ -1,3 +1,4 @@
+/* A job's start, the ends of its windows, its engine's life, the coordinator's orders, time. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
@@ -138,7 +139,7 @@ static void answer_ready(struct job *j)
 	}
 }
 
-static void remember(struct job *j, const struct commit *k, const uint64_t *counted)
+void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 {
 	struct past_window *p;
 	if (j->n_past == JOB_HISTORY) {
@@ -160,7 +161,7 @@ void job_window_changed(struct job *j, struct now now)
 	    !past_find(j, k->window)) {
 		struct commit done = *k;
 		done.params_digest = j->mirror.r.params_digest;
-		remember(j, &done, j->closed_counted);
+		past_add(j, &done, j->closed_counted);
 	}
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		struct rank *r = &j->rank[i];
@@ -278,13 +279,7 @@ static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, cons
 void job_register(struct job *j, uint64_t call, const struct session_key *k, const struct tensor_spec *t, uint64_t n,
 		  struct now now)
 {
-	if (!session_check(j, k, call))
-		return;
-	if (j->ended) {
-		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
-		return;
-	}
-	if (!declare_or_compare(j, call, k->rank, t, n))
+	if (!call_allowed(j, call, k) || !declare_or_compare(j, call, k->rank, t, n))
 		return;
 	if (j->engine_seen) {
 		registered_reply(j, call);

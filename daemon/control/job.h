@@ -94,7 +94,7 @@ struct reply {
 	};
 };
 
-/* spec is copied shallowly and borrowed: it must outlive the job. */
+/* spec is borrowed: it must outlive the job. ST_NO_MEMORY. */
 enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
 		    uint64_t incarnation, const struct job_ports *);
 void job_free(struct job *); /* parked calls are not answered: end the job first */

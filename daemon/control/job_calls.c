@@ -1,4 +1,4 @@
-/* What a session's trainer asks of its job, pushes and attach excepted (session.c). */
+/* What a session's trainer asks of its job, attach and pushes (session.c) and register (job.c) excepted. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
@@ -181,6 +181,5 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 		r->lost_ns = now.mono_ns;
 	r->link = up;
 	r->lost = lost;
-	j->report_due = true;
 	job_report(j, now);
 }

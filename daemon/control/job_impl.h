@@ -1,4 +1,4 @@
-/* Inside of struct job, shared by job.c, job_engine.c and session.c alone. */
+/* Inside of struct job, shared by job*.c and session.c alone. */
 #ifndef GACC_CONTROL_JOB_IMPL_H
 #define GACC_CONTROL_JOB_IMPL_H
 
@@ -52,7 +52,6 @@ struct rank {
 enum waiter_kind {
 	WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT
 };
-#define RANK_ANY UINT32_MAX
 
 /* A parked call other than a push. */
 struct waiter {
@@ -118,41 +117,48 @@ struct job {
 };
 
 /* session.c */
+/* Answers a call with an error; hint NULL: the status's own. */
 void reply_error(struct job *, uint64_t call, enum status, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+/* The key is that of the rank's session: else the call is answered. */
 bool session_check(struct job *, const struct session_key *, uint64_t call);
-/* The session is good and the job has not ended, and for call_in_window that it runs: else the call is answered. */
-bool call_allowed(struct job *, uint64_t call, const struct session_key *);
-bool call_in_window(struct job *, uint64_t call, const struct session_key *);
+/* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
+void attach_done(struct job *, struct rank *, struct now);
 /* Ends a push: answers its calls and frees it. */
 void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t result);
 void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
-/* A push of a window that is over, or whose bit is set already: answer it from what is known; false: still open. */
+/* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
 bool push_settle(struct job *, struct rank *, struct parked_push *);
-bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
-bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
 bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
 uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
 uint32_t rank_count_voided(const struct job *, const struct rank *);
-/* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
-uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
 uint32_t rank_first_voided(const struct job *, const struct rank *); /* lowest void micro-batch; micro_size: none */
+/* It may still contribute to the window, and has not given all. */
 bool rank_owes(const struct job *, const struct rank *);
 /* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing; own rank: none. */
 uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);
+/* NULL: the window is not over, or no longer remembered. */
 const struct past_window *past_find(const struct job *, uint64_t window);
 
+/* job_calls.c */
+/* The session is good and the job has not ended, and for call_in_window that it runs: else the call is answered. */
+bool call_allowed(struct job *, uint64_t call, const struct session_key *);
+bool call_in_window(struct job *, uint64_t call, const struct session_key *);
+/* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
+uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
+
 /* job_engine.c */
+/* Sends the engine what is wanted and not yet under way. */
 void job_reconcile(struct job *, struct now);
 void job_report(struct job *, struct now);
 /* Answers the rank's Flush and Detach calls. */
 void answer_flush(struct job *, struct rank *, enum status, const char *why);
-/* The durable answer to a rank's attach has come (or was not needed). */
-void attach_done(struct job *, struct rank *, struct now);
 
 /* job.c */
 struct waiter *waiter_add(struct job *, uint64_t call, enum waiter_kind, uint32_t rank); /* NULL: answered NO_MEMORY */
 void waiter_remove(struct job *, struct waiter *);
+/* A window that is over, behind those that are remembered; the oldest gives its place. `counted` is copied. */
+void past_add(struct job *, const struct commit *, const uint64_t *counted);
 void job_window_changed(struct job *, struct now); /* the mirror shows a new window: outcomes are known */
 void job_params_changed(struct job *, struct now); /* start phase may have advanced */
 uint32_t job_micro_size(const struct job *);

@@ -70,14 +70,7 @@ void job_restore_window(struct job *j, const struct commit *k, const uint64_t *c
 {
 	if (n_words != j->mirror.n_words)
 		return;
-	struct past_window *p = &j->past[j->n_past < JOB_HISTORY ? j->n_past++ : JOB_HISTORY - 1];
-	if (p == &j->past[JOB_HISTORY - 1] && p->commit.outcome) {
-		uint64_t *reuse = j->past[0].counted;
-		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof j->past[0]);
-		p->counted = reuse;
-	}
-	p->commit = *k;
-	memcpy(p->counted, counted, n_words * sizeof *counted);
+	past_add(j, k, counted);
 }
 
 uint64_t job_id(const struct job *j)

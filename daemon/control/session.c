@@ -24,12 +24,12 @@ void reply_error(struct job *j, uint64_t call, enum status st, const char *hint,
 
 /* ---- what the mirror says of a rank ---- */
 
-bool rank_counted(const struct job *j, const struct rank *r, uint32_t micro)
+static bool rank_counted(const struct job *j, const struct rank *r, uint32_t micro)
 {
 	return control_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, micro);
 }
 
-bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
+static bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
 {
 	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, micro);
 }
@@ -329,7 +329,6 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 		attach_reply(j, r, w->call);
 		waiter_remove(j, w);
 	}
-	j->report_due = true;
 	job_report(j, now);
 }
 
