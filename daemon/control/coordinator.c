@@ -45,7 +45,6 @@ static void fill_order(const struct coord *c, struct order *o)
 	o->run = c->phase != COORD_START;
 	o->late = c->late;
 	o->n_late = c->n_late;
-	o->stalled = c->state == JOB_STALLED;
 	o->paused = c->held;
 	switch (c->phase) {
 	case COORD_CLOSE:
@@ -350,7 +349,7 @@ void coord_on_report(struct coord *c, uint32_t node, const struct report *r, str
 		return;
 	p->last = *r;
 	p->last.rank = NULL;
-	p->last.counted = p->last.voided = NULL;
+	p->last.counted = NULL;
 	p->known = true;
 	if (r->window == c->window || c->phase == COORD_START)
 		take_ranks(c, r);

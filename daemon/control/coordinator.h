@@ -10,8 +10,6 @@
 #include "control/decide.h"
 #include "control/ports.h"
 
-#define COORD_MAX_NODES 1024
-
 enum coord_phase {
 	COORD_START,    /* nodes allocate and get their parameters */
 	COORD_COLLECT,  /* the window is open */

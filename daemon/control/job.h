@@ -156,7 +156,6 @@ void job_tick(struct job *, struct now);
 /* ---- looking ---- */
 uint64_t job_id(const struct job *);
 const struct job_spec *job_spec(const struct job *);
-uint32_t job_owner(const struct job *);
 bool job_ended(const struct job *);
 bool job_has_tensors(const struct job *);
 /* All sessions are over: its memory may go once it has ended. */

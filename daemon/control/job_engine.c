@@ -199,7 +199,7 @@ static void fill_progress(struct job *j, struct now now)
 					     .first_void = rank_first_voided(j, r), .flushed = (uint8_t)c->flushed,
 					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
 					     .lost_ns = r->lost ? r->lost_ns : 0,
-					     .pid = r->session.pid, .uid = r->session.uid, .weight = r->weight,
+					     .pid = r->session.pid, .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };
 		if (!rank_owes(j, r) && !r->ready_ns && !left_over && j->run)
 			r->ready_ns = now.mono_ns;
@@ -232,9 +232,7 @@ void job_report(struct job *j, struct now now)
 		r.count = m->count;
 		r.sum_weight = m->sum_weight;
 		r.sum_loss = m->sum_loss;
-		r.last_rank = m->last_rank;
 		r.counted = j->mirror.counted;
-		r.voided = j->mirror.voided;
 		r.n_words = (uint32_t)j->mirror.n_words;
 	}
 	if (j->vote_status) {
@@ -368,7 +366,6 @@ static void mirror_closed(struct job *j, const struct engine_answer *a)
 	m->count = a->count;
 	m->sum_weight = a->sum_weight;
 	m->sum_loss = a->sum_loss;
-	m->last_rank = a->last_rank;
 	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
 }
 

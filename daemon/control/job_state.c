@@ -83,11 +83,6 @@ const struct job_spec *job_spec(const struct job *j)
 	return j->spec;
 }
 
-uint32_t job_owner(const struct job *j)
-{
-	return j->owner_uid;
-}
-
 bool job_ended(const struct job *j)
 {
 	return j->ended;

@@ -74,7 +74,6 @@ struct rank_progress {
 	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
 	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
 	int64_t pid;          /* 0: it maps no memory here */
-	uint32_t uid;
 	double weight;
 	int64_t ready_ns;     /* when it had given all it owes (monotonic), 0: not yet */
 	int64_t last_push_unix_ns;
@@ -98,7 +97,6 @@ struct report {
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
-	uint32_t last_rank;
 	/* from PREPARED on: the vote */
 	uint64_t vote_term, vote_attempt;
 	enum status vote_status;   /* ST_OK, or why the attempt failed here */
@@ -109,7 +107,7 @@ struct report {
 	/* borrowed for the call */
 	const struct rank_progress *rank;
 	uint32_t n_ranks;
-	const uint64_t *counted, *voided; /* from CLOSED on: bitmaps of ranks * max_micro_size bits */
+	const uint64_t *counted; /* from CLOSED on: bitmap of ranks * max_micro_size bits */
 	uint32_t n_words;
 };
 
@@ -133,7 +131,6 @@ struct order {
 	/* who is late, for replies and stall events; borrowed for the call */
 	const struct late_rank *late;
 	uint32_t n_late;
-	bool stalled;
 	bool paused;               /* the window is not closed before the operator says so */
 };
 

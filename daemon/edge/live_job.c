@@ -43,17 +43,15 @@ static void on_report(void *ctx, const struct report *r)
 {
 	struct live_job *l = ctx;
 	size_t n_rank = r->n_ranks * sizeof *r->rank, n_map = r->counted ? r->n_words * sizeof *r->counted : 0;
-	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof *p + n_rank + 2 * n_map);
+	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof *p + n_rank + n_map);
 	if (!p)
 		return; /* the tick reports again */
 	char *at = (char *)(p + 1);
 	p->l = l;
 	p->report = *r;
 	p->report.rank = memcpy(at, r->rank, n_rank);
-	if (n_map) {
+	if (n_map)
 		p->report.counted = memcpy(at + n_rank, r->counted, n_map);
-		p->report.voided = memcpy(at + n_rank + n_map, r->voided, n_map);
-	}
 	live_hold(l);
 	daemon_post(l->d, &p->post, deliver_report);
 }

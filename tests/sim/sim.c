@@ -142,10 +142,8 @@ static void port_report(void *ctx, const struct report *r)
 			e->coord = c;
 			e->report = *r;
 			memcpy(e->progress, r->rank, r->n_ranks * sizeof *r->rank);
-			if (r->counted) {
+			if (r->counted)
 				memcpy(e->counted, r->counted, r->n_words * 8);
-				memcpy(e->voided, r->voided, r->n_words * 8);
-			}
 		}
 }
 
@@ -421,10 +419,8 @@ static void on_report(struct sim *s, struct event *e)
 	if (!s->gaccd_up || e->coord >= s->n_coords)
 		return;
 	e->report.rank = e->progress;
-	if (e->report.counted) {
+	if (e->report.counted)
 		e->report.counted = e->counted;
-		e->report.voided = e->voided;
-	}
 	coord_on_report(s->coord[e->coord], 0, &e->report, sim_now(s));
 }
 

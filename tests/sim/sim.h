@@ -48,7 +48,7 @@ struct event {
 	struct engine_answer answer;
 	struct report report;
 	struct rank_progress progress[SIM_MAX_RANKS];
-	uint64_t counted[SIM_WORDS], voided[SIM_WORDS];
+	uint64_t counted[SIM_WORDS];
 	struct order order;
 	struct reply reply;
 	uint32_t missing[SIM_MAX_MICRO * 16];
