@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
-#define PAST_EVENTS 32             /* that describe shows; the history has all */
 #define KEPT_BYTES (32u << 20)     /* of freed memory: twice main.c's M_TOP_PAD */
 
 /* The journal's VIEW: this, then gacc.v1.Job with its specification as List has it. Readers check size and version. */
@@ -190,7 +189,7 @@ enum status live_past_new(struct daemon *d, const struct journal_job *b, struct 
 {
 	struct past_head h;
 	Gacc__V1__Job *j = read_head(&b->view, &h) ? unpack(&b->view) : NULL;
-	struct live_job *l = live_make(d, b->id, b->uid, b->user, PAST_EVENTS);
+	struct live_job *l = live_make(d, b->id, b->uid, b->user, LIVE_PAST_EVENTS);
 	enum status st = l ? ST_MALFORMED : ST_NO_MEMORY;
 	if (l && j && j->spec && take_head(l, &h, j->spec->name))
 		st = take_view(l, &b->view) ? ST_OK : ST_NO_MEMORY;

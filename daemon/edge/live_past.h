@@ -8,6 +8,7 @@
 
 #include "edge/live_job.h"
 
+#define LIVE_PAST_EVENTS 32 /* that describe shows of it; the history has all */
 #define LIVE_COUNTED_NS (INT64_C(60) * 1000000000) /* so long after its end it is known which micro-batches were in its last window */
 
 /* For END: the view as of now, as the journal keeps it; data for free(), n = 0: no memory. */

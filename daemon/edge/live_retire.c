@@ -13,7 +13,6 @@
 
 #define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* so long a trainer whose last answer was lost is told all */
-#define RETIRED_EVENTS 32        /* that describe shows; the history has all */
 
 void live_hold(struct live_job *l)
 {
@@ -25,11 +24,11 @@ void live_drop(struct live_job *l)
 	l->n_holders--;
 }
 
-/* The last RETIRED_EVENTS of the ring, in one of just that size. */
+/* The last LIVE_PAST_EVENTS of the ring, in one of just that size. */
 void live_shrink_events(struct live_job *l)
 {
 	uint64_t all = l->n_events < l->event_room ? l->n_events : l->event_room;
-	uint32_t n = all < RETIRED_EVENTS ? (uint32_t)all : RETIRED_EVENTS;
+	uint32_t n = all < LIVE_PAST_EVENTS ? (uint32_t)all : LIVE_PAST_EVENTS;
 	struct live_event *ring = n ? malloc(n * sizeof *ring) : NULL;
 	if (!ring)
 		return;
@@ -117,7 +116,7 @@ static void forget_some(struct forgetting f)
 static void on_forgotten(void *arg, enum status st)
 {
 	struct forgetting f = *(const struct forgetting *)arg;
-	live_check_store(f.d, st);
+	live_check_store(st);
 	if (!st && f.left--)
 		forget_some(f);
 }
