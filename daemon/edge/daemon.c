@@ -83,11 +83,10 @@ static void on_stopped(void *arg)
 	uv_stop(&d->loop);
 }
 
-/* The journal cannot be trusted any more: nothing that is said now may depend on it. */
-void daemon_fail(struct daemon *d, int exit_code)
+void daemon_fail(void)
 {
 	log_error("the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
-	_exit(exit_code);
+	_exit(DAEMON_EXIT_JOURNAL);
 }
 
 static void stop(struct daemon *d)
@@ -413,5 +412,7 @@ int daemon_run(const struct conf *conf)
 	d->stopping = true; /* no tick for what is half restored, or half gone */
 	finish(d);
 	free(d);
-	return st == ST_OK ? 0 : st == ST_STORE_FAILED ? 74 : st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;
+	return st == ST_OK ? 0 :
+	       st == ST_STORE_FAILED ? DAEMON_EXIT_JOURNAL :
+	       st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;
 }

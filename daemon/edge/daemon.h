@@ -52,7 +52,7 @@ struct daemon {
 	uint64_t incarnation, term;
 	uint64_t descriptors_before;  /* soft limit that this process was started with */
 	uint64_t last_job;
-	struct live_job **job;        /* ascending ids; ended ones too, until the daemon ends */
+	struct live_job **job;        /* ascending ids; ended ones too, until they are forgotten (live_retire.c) */
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
 	uint64_t host_bytes;          /* of all jobs' segments */
@@ -69,8 +69,10 @@ struct daemon {
 struct now daemon_now(const struct daemon *);
 /* p is freed by run(). */
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
-/* Something that no daemon should go on after (the journal is broken): ends the process with this code, soon. */
-void daemon_fail(struct daemon *, int exit_code);
+#define DAEMON_EXIT_JOURNAL 74 /* EX_IOERR of sysexits.h */
+/* The journal cannot be written, or is another gaccd's: ends the process at once with DAEMON_EXIT_JOURNAL. Nothing that would be said
+ * from here on could be relied on; what is on the disk is read at the next start. */
+_Noreturn void daemon_fail(void);
 
 /* The next event's number: it grows over restarts. */
 uint64_t daemon_event_id(struct daemon *);

@@ -18,7 +18,7 @@ struct exits {
 static void on_exits_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	live_drop(l);
 }
 

@@ -92,7 +92,7 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 static void on_params_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	l->params_durable = st == ST_OK;
 }
 

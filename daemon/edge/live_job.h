@@ -225,7 +225,7 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 /* The end itself, when nothing comes before it any more. */
 void live_write_end(struct live_job *, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
-void live_check_store(struct daemon *, enum status);
+void live_check_store(enum status);
 
 /* An update as the journal keeps it. Readers check size and version. */
 struct update_payload {

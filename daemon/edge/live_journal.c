@@ -21,10 +21,10 @@ struct commit_payload {
 
 /* ---- the journal ---- */
 
-void live_check_store(struct daemon *d, enum status st)
+void live_check_store(enum status st)
 {
 	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
-		daemon_fail(d, 74);
+		daemon_fail();
 }
 
 struct pending_commit {
@@ -35,7 +35,7 @@ struct pending_commit {
 static void on_commit_durable(void *arg, enum status st)
 {
 	const struct pending_commit *p = arg;
-	live_check_store(p->l->d, st);
+	live_check_store(st);
 	if (!st)
 		live_history_durable(p->l, p->window);
 	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
@@ -68,18 +68,16 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 	if (st) {
 		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
 			(unsigned long long)k->window);
-		daemon_fail(l->d, 74);
+		daemon_fail();
 	}
 }
 
 static void on_end_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
-	if (st && st != ST_STALE_TERM && st != ST_JOB_ENDED) { /* nobody must be told that it has ended */
-		daemon_fail(l->d, 74);
-		return;
-	}
+	live_check_store(st);
+	if (st && st != ST_STALE_TERM && st != ST_JOB_ENDED) /* nobody must be told that it has ended */
+		daemon_fail();
 	struct now then = { daemon_now(l->d).mono_ns, l->ending_unix_ns }; /* as the next gaccd will see it */
 	l->ended_unix_ns = l->ending_unix_ns;
 	coord_on_ended(l->coord, st, then);
@@ -102,7 +100,7 @@ void live_write_end(struct live_job *l, enum status end, const char *reason)
 	l->ending_unix_ns = now.unix_ns;
 	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
 	if (persist_put(l->d->persist, &r, on_end_durable, l))
-		daemon_fail(l->d, 74);
+		daemon_fail();
 	free((void *)view.data);
 }
 

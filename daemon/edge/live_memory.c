@@ -271,7 +271,7 @@ enum status live_memory_need(struct live_job *l, uint64_t *out, char *why, size_
 static void on_tensors_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	if (st) {
 		fail_allocation(l, st, st == ST_JOB_ENDED ? status_info(st)->text : "the tensor set cannot be written to the journal");
 		return;

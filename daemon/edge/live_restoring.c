@@ -287,7 +287,7 @@ static size_t base_bytes(const struct base *b)
 static void on_base_durable(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	live_drop(l);
 }
 

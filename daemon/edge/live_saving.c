@@ -238,7 +238,7 @@ static void on_seal(void *ctx, const struct save_want *want)
 static void on_recorded(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	live_drop(l);
 	saver_on_recorded(&l->saving->saver, st);
 }

@@ -94,7 +94,7 @@ static void on_job_durable(void *arg, enum status st)
 {
 	struct pending_submit *p = arg;
 	struct live_job *l = p->l;
-	live_check_store(l->d, st);
+	live_check_store(st);
 	if (!st && live_add(l->d, l))
 		st = ST_NO_MEMORY;
 	if (st) {

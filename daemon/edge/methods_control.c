@@ -39,7 +39,7 @@ struct durable_call {
 static void on_durable(void *arg, enum status st)
 {
 	const struct durable_call *p = arg;
-	live_check_store(p->l->d, st);
+	live_check_store(st);
 	live_drop(p->l);
 	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
 	if (call && st)

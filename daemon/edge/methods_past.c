@@ -50,7 +50,7 @@ static void job_read(struct persist_read *r, bool muted)
 	struct past_answer *p = (struct past_answer *)r;
 	if (!muted) { /* else the job is gone */
 		struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
-		live_check_store(p->l->d, p->status);
+		live_check_store(p->status);
 		live_drop(p->l);
 		if (call && p->status)
 			rpc_failf(call, p->status, "job %llu cannot be read from the journal", (unsigned long long)p->job);
