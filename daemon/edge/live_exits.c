@@ -15,13 +15,6 @@ struct exits {
 };
 #define EXITS_VERSION 1
 
-static void on_exits_durable(void *arg, enum status st)
-{
-	struct live_job *l = arg;
-	live_check_store(st);
-	live_drop(l);
-}
-
 void live_exits_keep(struct live_job *l)
 {
 	const struct live_launch *g = l->launch;
@@ -33,7 +26,7 @@ void live_exits_keep(struct live_job *l)
 		memcpy((char *)e->rank + n_ranks, g->tail, g->n_tail);
 	}
 	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { l->id, { e, n } } };
-	if (e && !persist_put(l->d->persist, &r, on_exits_durable, l))
+	if (e && !persist_put(l->d->persist, &r, live_on_written, l))
 		live_hold(l);
 	else
 		log_job(l->id, LOG_WARN, "ExitsLost", "no memory to write down how its ranks ended: the next gaccd will not know");

@@ -226,6 +226,8 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 void live_write_end(struct live_job *, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
 void live_check_store(enum status);
+/* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the live_job. */
+void live_on_written(void *arg, enum status);
 
 /* An update as the journal keeps it. Readers check size and version. */
 struct update_payload {

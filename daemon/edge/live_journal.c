@@ -27,6 +27,12 @@ void live_check_store(enum status st)
 		daemon_fail();
 }
 
+void live_on_written(void *arg, enum status st)
+{
+	live_check_store(st);
+	live_drop(arg);
+}
+
 struct pending_commit {
 	struct live_job *l;
 	uint64_t window;

@@ -284,18 +284,11 @@ static size_t base_bytes(const struct base *b)
 	return offsetof(struct base, update) + b->n_updates * sizeof b->update[0];
 }
 
-static void on_base_durable(void *arg, enum status st)
-{
-	struct live_job *l = arg;
-	live_check_store(st);
-	live_drop(l);
-}
-
 /* Nobody waits for it: it is before every COMMIT in the journal. */
 static enum status put_base(struct live_job *l, const struct base *b)
 {
 	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, base_bytes(b) } } };
-	enum status st = persist_put(l->d->persist, &rec, on_base_durable, l);
+	enum status st = persist_put(l->d->persist, &rec, live_on_written, l);
 	if (!st)
 		live_hold(l);
 	return st;
