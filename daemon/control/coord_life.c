@@ -1,6 +1,8 @@
 /* A coordinator's birth and end, and what time does to it. */
 #include "control/coord_impl.h"
 
+#include "engine/control_page.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +78,7 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->spec = spec;
 	c->ports = *ports;
 	c->n_peers = n_nodes;
-	c->n_words = (uint32_t)(((uint64_t)spec->ranks * spec->max_micro_size + 63) / 64);
+	c->n_words = (uint32_t)control_words(spec->ranks, spec->max_micro_size);
 	c->state = JOB_PENDING;
 	c->values = values_of(spec);
 	c->carry = carry_first(spec);

@@ -243,7 +243,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
 		return ST_OK;
 	l->end_commit = p->commit;
 	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS; /* a trainer may still ask for a lost answer */
-	if (soon && p->n_words == ((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64)
+	if (soon && p->n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
 		l->end_counted = malloc(p->n_words * sizeof *l->end_counted);
 	if (l->end_counted)
 		memcpy(l->end_counted, p + 1, p->n_words * sizeof *l->end_counted);

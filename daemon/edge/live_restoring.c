@@ -224,11 +224,13 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 	for (uint64_t i = 0; i < b->n_updates; i++)
 		if (coord_restore_update(l->coord, &b->update[i]))
 			return ST_NO_MEMORY;
-	uint32_t n_words = (uint32_t)(((uint64_t)l->spec.ranks * l->spec.max_micro_size + 63) / 64);
+	size_t n_words = control_words(l->spec.ranks, l->spec.max_micro_size);
 	uint64_t *none = calloc(n_words, sizeof *none);
+	if (!none)
+		return ST_NO_MEMORY;
 	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
-	if (b->has_last && none)
-		job_restore_window(l->job, &b->last, none, n_words);
+	if (b->has_last)
+		job_restore_window(l->job, &b->last, none, (uint32_t)n_words);
 	free(none);
 	l->has_base = true;
 	l->base_window = b->window;

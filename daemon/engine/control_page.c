@@ -19,15 +19,15 @@ static uint64_t align(uint64_t n)
 	return (n + ALIGN - 1) & ~(ALIGN - 1);
 }
 
-static uint64_t n_words(uint64_t ranks, uint64_t max_micro_size)
+size_t control_words(uint32_t ranks, uint32_t max_micro_size)
 {
-	return (ranks * max_micro_size + 63) / 64;
+	return ((size_t)ranks * max_micro_size + 63) / 64;
 }
 
-static uint64_t record_bytes(uint64_t ranks, uint64_t max_micro_size)
+static uint64_t record_bytes(uint32_t ranks, uint32_t max_micro_size)
 {
 	return align(sizeof(struct control_record) + ranks * sizeof(struct control_rank) +
-		     3 * 8 * n_words(ranks, max_micro_size) + sizeof(uint64_t));
+		     3 * 8 * control_words(ranks, max_micro_size) + sizeof(uint64_t));
 }
 
 uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads, uint64_t n_tensors)
@@ -64,7 +64,7 @@ enum status control_state_init(struct control_state *s, uint32_t ranks, uint32_t
 	s->r.ranks = ranks;
 	s->r.max_micro_size = max_micro_size;
 	s->image = image;
-	s->n_words = n_words(ranks, max_micro_size);
+	s->n_words = control_words(ranks, max_micro_size);
 	s->rank = (struct control_rank *)(image + sizeof(s->r));
 	s->counted = (uint64_t *)(s->rank + ranks);
 	s->voided = s->counted + s->n_words;

@@ -1,9 +1,9 @@
 /* The control segment: two CRC'd records that flip, the ledger, and the undo areas.
  *
- * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
- * stamps[shares], undo areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted, void,
- * and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself,
- * seeded with seq. Bit rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
+ * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[shares], undo
+ * areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted,
+ * void, and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself, seeded
+ * with seq. The bit of a micro-batch is number rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
  * only writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
@@ -35,6 +35,8 @@ struct control_page {
 	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, norms_offset, trust_offset, bytes;
 };
 
+/* 64-bit words of a bitmap with a bit for each micro-batch that a window can have. */
+size_t control_words(uint32_t ranks, uint32_t max_micro_size);
 /* Bytes of data that a control segment needs; 0: more than can be addressed. */
 uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t threads, uint64_t n_tensors);
 /* View on a mapped segment of at least that size. */
