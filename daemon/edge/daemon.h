@@ -17,7 +17,6 @@
 #include <uv.h>
 
 #define DAEMON_TICK_MS 100
-#define SESSION_RANK_BITS 20  /* Session.id = job << SESSION_RANK_BITS | rank */
 
 struct attach;
 struct listener;

@@ -270,7 +270,7 @@ struct live_job *live_find(const struct daemon *d, uint64_t id)
 	return NULL;
 }
 
-static bool may_see(const struct live_job *l, uint32_t uid)
+bool live_is_of(const struct live_job *l, uint32_t uid)
 {
 	return uid == 0 || uid == l->uid;
 }
@@ -283,12 +283,12 @@ struct live_job *live_find_named(const struct daemon *d, const char *name, uint3
 	unsigned long long id = strtoull(digits, &end, 10);
 	if (!errno && *digits >= '0' && *digits <= '9' && !*end) { /* strtoull takes signs and spaces, too */
 		struct live_job *l = live_find(d, id);
-		return l && may_see(l, uid) ? l : NULL;
+		return l && live_is_of(l, uid) ? l : NULL;
 	}
 	struct live_job *newest = NULL;
 	for (uint32_t i = d->n_jobs; i-- > 0;) {
 		struct live_job *l = d->job[i];
-		if (!may_see(l, uid) || strcmp(l->spec.name, name))
+		if (!live_is_of(l, uid) || strcmp(l->spec.name, name))
 			continue;
 		if (!live_ended(l))
 			return l;

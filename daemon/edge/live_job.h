@@ -127,6 +127,22 @@ struct live_job {
 	uint32_t n_norms_calls;
 };
 
+/* Session.id on the wire: its job, and its rank. */
+#define SESSION_RANK_BITS 20
+_Static_assert(SPEC_MAX_RANKS <= 1 << SESSION_RANK_BITS, "a rank has room in a session's id");
+static inline uint64_t session_id(uint64_t job, uint32_t rank)
+{
+	return job << SESSION_RANK_BITS | rank;
+}
+static inline uint64_t session_job_id(uint64_t id)
+{
+	return id >> SESSION_RANK_BITS;
+}
+static inline uint32_t session_rank(uint64_t id)
+{
+	return (uint32_t)(id & ((1u << SESSION_RANK_BITS) - 1));
+}
+
 /* ---- live_job.c ---- */
 /* One without a specification and machines, with room for so many events; NULL: no memory. */
 struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, uint32_t n_events);
@@ -138,7 +154,9 @@ enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why
 void live_free(struct live_job *); /* takes NULL */
 void live_free_all(struct daemon *);
 struct live_job *live_find(const struct daemon *, uint64_t id);
-/* By id in decimal, or by name: the newest that has not ended, else the newest. `uid` sees its own; 0 sees all. */
+/* May this user see the job, and change it? Its owner and root may. */
+bool live_is_of(const struct live_job *, uint32_t uid);
+/* By id in decimal, or by name: the newest that has not ended, else the newest; of those that `uid` may see. */
 struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
 void live_tick(struct live_job *, struct now);
 bool live_ended(const struct live_job *);

@@ -36,12 +36,16 @@ static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
 	rpc_fail(call, &e);
 }
 
-/* A job that had ended when this daemon started. Its sessions are gone; its owner may hear how it ended. */
+static struct live_job *find_job(struct rpc_call *call, const Gacc__V1__Session *s)
+{
+	return s ? live_find(daemon_of(call), session_job_id(s->id)) : NULL;
+}
+
+/* A job that is over (live_retire.c). Its sessions are gone; its owner may hear how it ended. */
 static struct live_job *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
-	struct live_job *l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
-	uint32_t uid = caller_uid(call);
-	return l && !l->job && (uid == 0 || uid == l->uid) ? l : NULL;
+	struct live_job *l = find_job(call, s);
+	return l && !l->job && live_is_of(l, caller_uid(call)) ? l : NULL;
 }
 
 static void job_has_ended(struct rpc_call *call, const struct live_job *l)
@@ -58,12 +62,12 @@ struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s,
 		job_has_ended(call, l);
 		return NULL;
 	}
-	l = s ? live_find(daemon_of(call), s->id >> SESSION_RANK_BITS) : NULL;
+	l = find_job(call, s);
 	if (!l || !l->job || s->token.len != 16) {
 		no_session(call, s);
 		return NULL;
 	}
-	out->rank = (uint32_t)(s->id & ((1u << SESSION_RANK_BITS) - 1));
+	out->rank = session_rank(s->id);
 	out->uid = caller_uid(call);
 	memcpy(out->token, s->token.data, 16);
 	return l;
@@ -252,7 +256,7 @@ struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
 {
 	const struct live_job *l = ended_job(call, q->session);
-	uint32_t rank = q->session ? (uint32_t)(q->session->id & ((1u << SESSION_RANK_BITS) - 1)) : 0;
+	uint32_t rank = q->session ? session_rank(q->session->id) : 0;
 	if (!l || !l->end_counted || q->window != l->end_commit.window || rank >= l->spec.ranks ||
 	    q->micro >= l->spec.max_micro_size || !control_bit(l->end_counted, l->spec.max_micro_size, rank, q->micro))
 		return false;

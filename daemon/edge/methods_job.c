@@ -122,7 +122,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	r.jobs = calloc(LIST_MAX, sizeof *r.jobs);
 	for (uint32_t i = d->n_jobs; r.jobs && i-- > 0 && r.n_jobs < LIST_MAX;) {
 		struct live_job *l = d->job[i];
-		if ((uid != 0 && uid != l->uid) || (live_ended(l) && !q->all))
+		if (!live_is_of(l, uid) || (live_ended(l) && !q->all))
 			continue;
 		bool brief = l->spec.ranks > ranks_left;
 		Gacc__V1__Job *j = live_view(l, brief ? 0 : VIEW_RANKS, now_of(call));
@@ -176,8 +176,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 
 bool may_change(struct rpc_call *call, const struct live_job *l)
 {
-	uint32_t uid = caller_uid(call);
-	if (uid == 0 || uid == l->uid)
+	if (live_is_of(l, caller_uid(call)))
 		return true;
 	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)l->id, l->user);
 	return false;

@@ -319,7 +319,7 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct live_job *l = d->job[i];
 		r.user_bytes_used += l->uid == uid ? l->host_bytes : 0;
-		if (!l->n_segments || (uid != 0 && uid != l->uid) || (only && l != only))
+		if (!l->n_segments || !live_is_of(l, uid) || (only && l != only))
 			continue;
 		for (size_t k = 0; k < N_KINDS; k++) {
 			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];

@@ -21,7 +21,7 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 {
 	Gacc__V1__AttachResponse m = GACC__V1__ATTACH_RESPONSE__INIT;
 	Gacc__V1__Session s = GACC__V1__SESSION__INIT;
-	s.id = l->id << SESSION_RANK_BITS | r->attach.rank;
+	s.id = session_id(l->id, r->attach.rank);
 	s.token = (ProtobufCBinaryData){ 16, (uint8_t *)r->attach.token };
 	m.session = &s;
 	m.job_id = l->id;

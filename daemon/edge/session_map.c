@@ -111,8 +111,8 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		refuse(d, conn, st, why.text);
 		return;
 	}
-	struct live_job *l = live_find(d, q.session >> SESSION_RANK_BITS);
-	struct session_key k = { .uid = peer->uid, .rank = (uint32_t)(q.session & ((1u << SESSION_RANK_BITS) - 1)) };
+	struct live_job *l = live_find(d, session_job_id(q.session));
+	struct session_key k = { .uid = peer->uid, .rank = session_rank(q.session) };
 	memcpy(k.token, q.token, sizeof k.token);
 	if (!l || !l->job) {
 		snprintf(why.text, sizeof why.text, "session %llu is of no job here: attach again",

@@ -3,8 +3,9 @@
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[shares], undo
  * areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted,
  * void, and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself, seeded
- * with seq. The bit of a micro-batch is number rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the
- * only writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
+ * with seq. The bit of a micro-batch is number rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main
+ * thread is the only writer; control_page_publish is the only place that flips. Readers in other processes use
+ * control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
 #define GACC_ENGINE_CONTROL_PAGE_H
