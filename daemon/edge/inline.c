@@ -42,11 +42,6 @@ struct inline_call {
 	bool last;
 };
 
-static struct now now_of(const struct inline_call *c)
-{
-	return daemon_now(c->l->d);
-}
-
 static void drop(struct inline_call *c)
 {
 	for (struct inline_call **p = &c->l->inline_calls; *p; p = &(*p)->next)
@@ -112,7 +107,7 @@ static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session 
 	}
 	struct inline_call *c = calloc(1, sizeof *c);
 	if (!c) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return NULL;
 	}
 	*c = (struct inline_call){ .owner.is_inline = true, .l = l, .key = k, .call = rpc_id(call), .is_put = is_put,
@@ -137,7 +132,7 @@ static bool begin_push(struct inline_call *c, struct rpc_call *call, const Gacc_
 	c->extent = malloc(MAX_EXTENTS * sizeof *c->extent);
 	c->present = h->present.len ? malloc(h->present.len) : NULL;
 	if (!c->extent || (h->present.len && !c->present)) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return false;
 	}
 	if (c->present)
@@ -265,7 +260,7 @@ static void push_end(struct rpc_call *call)
 	if (!c)
 		rpc_failf(call, ST_INVALID_ARGUMENT, "PushInline without a message");
 	else if (!memory_is_gone(call, c->l) && complete(c, call))
-		job_push(c->l->job, c->call, &c->key, &c->args, now_of(c));
+		job_push(c->l->job, c->call, &c->key, &c->args, now_of(call));
 }
 
 /* ---- initial parameters ---- */
@@ -277,7 +272,7 @@ static void put_piece(struct inline_call *c)
 	uint64_t n = c->rest.left < slot_bytes ? c->rest.left : slot_bytes, offset = c->offset;
 	bytes_copy(&c->rest, c->base, n);
 	c->offset += n;
-	job_put_params(c->l->job, c->call, &c->key, c->slot, offset, n, c->last && !c->rest.left, now_of(c));
+	job_put_params(c->l->job, c->call, &c->key, c->slot, offset, n, c->last && !c->rest.left, daemon_now(c->l->d));
 }
 
 static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *data)
@@ -351,7 +346,7 @@ static void read_on(struct rpc_call *call)
 			n = r->end - r->at;
 		unsigned char *copy = malloc(n);
 		if (!copy) {
-			rpc_failf(call, ST_NO_MEMORY, "no memory");
+			no_memory(call);
 			return;
 		}
 		memcpy(copy, r->base + r->at, n);
@@ -404,11 +399,14 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	const struct arena *a = job_arena(l->job);
 	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->job) : SEG_PARAMS;
 	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec.accumulate_dtype) : a->param_bytes;
+	if (q->offset > all || q->bytes > all - q->offset) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: there are %llu", (unsigned long long)q->offset,
+			  (unsigned long long)q->bytes, (unsigned long long)all);
+		return;
+	}
 	struct reading *r = calloc(1, sizeof *r);
-	if (!r || q->offset > all || q->bytes > all - q->offset) {
-		rpc_failf(call, r ? ST_INVALID_ARGUMENT : ST_NO_MEMORY, "offset %llu, bytes %llu: there are %llu",
-			  (unsigned long long)q->offset, (unsigned long long)q->bytes, (unsigned long long)all);
-		free(r);
+	if (!r) {
+		no_memory(call);
 		return;
 	}
 	*r = (struct reading){ .l = l, .base = live_map(l, role, 0, false), .status = live_map(l, SEG_STATUS, 0, false),

@@ -5,6 +5,7 @@
 #include "edge/live_job.h"
 #include "edge/reply.h"
 
+struct Gacc__V1__Job;
 struct Gacc__V1__Session;
 struct Gacc__V1__PushRequest;
 
@@ -12,6 +13,9 @@ struct Gacc__V1__PushRequest;
  * daemon's own user. */
 uint32_t caller_uid(const struct rpc_call *);
 struct daemon *daemon_of(const struct rpc_call *);
+struct now now_of(const struct rpc_call *);
+/* Answers NO_MEMORY. */
+void no_memory(struct rpc_call *);
 
 /* The call points to the job from now on; its on_end (forget_call, or one that calls live_drop) lets go. */
 void keep_job(struct rpc_call *, struct live_job *);
@@ -23,14 +27,13 @@ struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
 bool may_change(struct rpc_call *, const struct live_job *);
-/* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` asks for: at once, or later when the journal has to
- * be read. Does not when the call is answered with an error, or gone. The job is lent. */
-struct Gacc__V1__Job;
 typedef void whole_job_fn(struct rpc_call *, struct Gacc__V1__Job *, int arg);
+/* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` (enum view_part) asks for: at once,
+ * or later when the journal has to be read. It is not called when the call is gone, or was answered with an error. The job is lent. */
 void with_whole_job(struct rpc_call *, struct live_job *, unsigned parts, whole_job_fn *then, int arg);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
-/* A push of the last window of a job that had ended when this daemon started: answered when it is in that window. */
+/* A push of the last window of a job that is over (live_retire.c): true when it is in that window, and is answered. */
 bool push_is_over(struct rpc_call *, const struct Gacc__V1__PushRequest *);
 /* on_end of a unary call: the job forgets it. */
 void forget_call(struct rpc_call *, bool completed);
@@ -40,11 +43,10 @@ void answer_cancel(struct rpc_call *, struct live_job *);
 /* on_end of the calls that wait for something of a job. */
 void forget_wait(struct rpc_call *, bool completed);
 
+/* The rows of each file. */
 extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], control_methods[];
-extern const struct rpc_method node_methods[], look_methods[];
-extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods, n_node_methods;
-extern const size_t n_look_methods;
-extern const struct rpc_method checkpoint_methods[];
-extern const size_t n_checkpoint_methods;
+extern const struct rpc_method checkpoint_methods[], node_methods[], look_methods[];
+extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods;
+extern const size_t n_checkpoint_methods, n_node_methods, n_look_methods;
 
 #endif

@@ -83,7 +83,7 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	if (k && (k->state != SAVED_WRITING || !q->wait))
 		answer(call, k);
 	else if (!saving_wait(l, rpc_id(call), id, q->wait))
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 }
 
 static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -106,7 +106,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	if (k && list_of)
 		rpc_finish(call, &r.base);
 	else
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		no_memory(call);
 	free(k);
 	free(list_of);
 }

@@ -77,7 +77,7 @@ static void hold_now(struct rpc_call *call, const struct durable_call *d)
 	Gacc__V1__ResumeResponse resumed = GACC__V1__RESUME_RESPONSE__INIT;
 	Gacc__V1__Job *job = live_view(d->l, VIEW_RANKS | VIEW_SPEC, now);
 	if (!job) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
+		no_memory(call);
 		return;
 	}
 	paused.job = resumed.job = job;
@@ -182,7 +182,7 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	else if (live_await_norms(l, rpc_id(call)))
 		keep_job(call, l);
 	else
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 }
 
 static void norms_over(struct rpc_call *call, bool completed)

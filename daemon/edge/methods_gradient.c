@@ -23,6 +23,16 @@ struct daemon *daemon_of(const struct rpc_call *call)
 	return rpc_context(call);
 }
 
+struct now now_of(const struct rpc_call *call)
+{
+	return daemon_now(daemon_of(call));
+}
+
+void no_memory(struct rpc_call *call)
+{
+	rpc_failf(call, ST_NO_MEMORY, "no memory for the call");
+}
+
 static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	char text[128];
@@ -97,11 +107,6 @@ void forget_call(struct rpc_call *call, bool completed)
 	live_drop(l);
 }
 
-static struct now now_of(const struct rpc_call *call)
-{
-	return daemon_now(daemon_of(call));
-}
-
 /* ---- Attach ---- */
 
 struct pending_attach {
@@ -144,7 +149,7 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 {
 	struct pending_attach *p = malloc(sizeof *p);
 	if (!p) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return;
 	}
 	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
@@ -356,7 +361,7 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 	struct session_watch *w = malloc(sizeof *w);
 	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
 		free(w);
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return;
 	}
 	*w = (struct session_watch){ l, k.rank, job_generation(l->job, k.rank), true };

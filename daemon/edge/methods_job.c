@@ -24,11 +24,6 @@ struct live_job *named_job(struct rpc_call *call, const char *name)
 	return NULL;
 }
 
-static struct now now_of(const struct rpc_call *call)
-{
-	return daemon_now(daemon_of(call));
-}
-
 /* ---- Submit ---- */
 
 struct pending {
@@ -82,7 +77,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	}
 	struct pending *p = malloc(sizeof *p);
 	if (!p) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return;
 	}
 	*p = (struct pending){ daemon_of(call), rpc_id(call), q->spec->restore_from[0] != '\0' };
@@ -164,7 +159,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 		return;
 	bool goes_on = !live_ended(l);
 	if (goes_on && !live_watch(l, rpc_id(call), RANK_NONE)) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return;
 	}
 	if (goes_on)

@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void no_memory(struct rpc_call *call)
-{
-	rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-}
-
 static void unreadable(struct rpc_call *call)
 {
 	rpc_failf(call, ST_IO_ERROR, "the history cannot be read now: gaccd's log says why");

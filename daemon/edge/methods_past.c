@@ -19,11 +19,6 @@ struct past_answer {
 	struct live_past_whole whole;
 };
 
-static void no_memory(struct rpc_call *call)
-{
-	rpc_failf(call, ST_NO_MEMORY, "no memory for the answer");
-}
-
 static void give(struct rpc_call *call, Gacc__V1__Job *j, whole_job_fn *then, int arg)
 {
 	if (!j) {

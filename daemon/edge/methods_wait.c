@@ -117,7 +117,7 @@ static void park(const struct wait_call *w, struct rpc_call *call, struct live_j
 		return;
 	struct wait_call *kept = malloc(sizeof *kept);
 	if (!kept) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory");
+		no_memory(call);
 		return;
 	}
 	*kept = *w;

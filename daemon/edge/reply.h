@@ -14,7 +14,5 @@ void reply_fail(struct rpc_call *, const struct reply *);
 
 /* inline.c: takes the answer to a call of an inline stream; false: the call is of another method. */
 bool inline_reply(struct rpc_call *, const struct reply *);
-/* inline.c: marks a call of an inline stream. */
-struct inline_call;
 
 #endif
