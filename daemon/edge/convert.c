@@ -9,7 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-static int64_t ms_to_ns(uint64_t ms)
+int64_t convert_ms(uint64_t ms)
 {
 	return ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000);
 }
@@ -105,7 +105,7 @@ static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 		return;
 	s->launch.n_command = (uint32_t)l->n_command;
 	s->launch.max_restarts = l->max_restarts;
-	s->launch.grace_ns = ms_to_ns(l->grace_ms);
+	s->launch.grace_ns = convert_ms(l->grace_ms);
 	s->launch.dirs_absolute &= absolute_or_empty(l->working_dir);
 	s->launch.bytes += strlen(l->working_dir) + 1;
 	for (size_t i = 0; i < l->n_command; i++)
@@ -150,8 +150,8 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->seed = pb->seed;
 	s->ordering = (enum ordering)pb->ordering;
 	s->slots_per_rank = pb->slots_per_rank;
-	s->stall_warn_ns = ms_to_ns(pb->stall_warn_ms);
-	s->stall_abort_ns = ms_to_ns(pb->stall_abort_ms);
+	s->stall_warn_ns = convert_ms(pb->stall_warn_ms);
+	s->stall_abort_ns = convert_ms(pb->stall_abort_ms);
 }
 
 #define MAX_LABELS 256

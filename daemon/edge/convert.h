@@ -21,6 +21,9 @@ enum status convert_spec(const struct Gacc__V1__JobSpec *, struct job_spec *out,
 /* A sum of a packed spec, by which it is told from others. */
 void convert_spec_sum(const void *spec, size_t n, uint8_t out[16]);
 
+/* Milliseconds of the wire as nanoseconds; INT64_MAX when they are too many. */
+int64_t convert_ms(uint64_t ms);
+
 /* Tensors from the wire; *out is one block for free(), its strings are borrowed from `t`. ST_INVALID_ARGUMENT names the tensor. */
 enum status convert_tensors(struct Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why,
 			    size_t n_why);

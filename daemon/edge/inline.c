@@ -93,14 +93,9 @@ static bool take_slot(struct inline_call *c)
 static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session *s, bool is_put)
 {
 	struct session_key k;
-	struct reply why;
-	struct live_job *l = find_session(call, s, &k);
+	struct live_job *l = checked_session(call, s, &k);
 	if (!l)
 		return NULL;
-	if (!job_session_ok(l->job, &k, &why)) {
-		reply_fail(call, &why);
-		return NULL;
-	}
 	if (!job_has_tensors(l->job) || !l->segment || l->allocating) {
 		rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;
@@ -374,14 +369,9 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 {
 	const Gacc__V1__GetParametersRequest *q = (const Gacc__V1__GetParametersRequest *)m;
 	struct session_key k;
-	struct reply why;
-	struct live_job *l = find_session(call, q->session, &k);
+	struct live_job *l = checked_session(call, q->session, &k);
 	if (!l)
 		return;
-	if (!job_session_ok(l->job, &k, &why)) {
-		reply_fail(call, &why);
-		return;
-	}
 	if (!l->segment || !job_params_ready(l->job)) {
 		rpc_failf(call, ST_NOT_READY, "the parameters are not there yet: call WaitReady first");
 		return;

@@ -1,7 +1,7 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
- * Loop thread. live_job.c: life and ports; live_submit.c: how one comes about; live_journal.c: what is durable; live_history.c: what is kept to
- * look at; live_memory.c: segments; live_engine.c: the engine; live_view.c: as messages.
+ * Loop thread. The functions below stand under the name of the file that has them; live_launch.h, live_past.h, live_restoring.h and
+ * live_saving.h have the rest.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H

@@ -21,7 +21,9 @@ void no_memory(struct rpc_call *);
 void keep_job(struct rpc_call *, struct live_job *);
 /* The live job of a session and the session's key; NULL: answered with an error. */
 struct live_job *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
-/* The same for a unary call, which then keeps it. */
+/* The same, and the key is that of the rank's session in force (job_session_ok): for what control does not judge itself. */
+struct live_job *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
+/* find_session for a unary call, which then keeps the job. */
 struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);

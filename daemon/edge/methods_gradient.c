@@ -83,6 +83,16 @@ struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s,
 	return l;
 }
 
+struct live_job *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct reply why;
+	struct live_job *l = find_session(call, s, out);
+	if (!l || job_session_ok(l->job, out, &why))
+		return l;
+	reply_fail(call, &why);
+	return NULL;
+}
+
 void keep_job(struct rpc_call *call, struct live_job *l)
 {
 	live_hold(l);
@@ -231,7 +241,7 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
  * names whom it waited for instead of a bare DEADLINE_EXCEEDED. */
 static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
 {
-	int64_t asked = ms ? (ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000)) : INT64_MAX;
+	int64_t asked = ms ? convert_ms(ms) : INT64_MAX;
 	int64_t left = rpc_deadline_left_ns(call);
 	if (left != INT64_MAX)
 		left -= left / 2 < ANSWER_NS ? left / 2 : ANSWER_NS;
@@ -350,14 +360,9 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 {
 	const Gacc__V1__WatchSessionRequest *q = (const Gacc__V1__WatchSessionRequest *)m;
 	struct session_key k;
-	struct reply why;
-	struct live_job *l = find_session(call, q->session, &k);
+	struct live_job *l = checked_session(call, q->session, &k);
 	if (!l)
 		return;
-	if (!job_session_ok(l->job, &k, &why)) {
-		reply_fail(call, &why);
-		return;
-	}
 	struct session_watch *w = malloc(sizeof *w);
 	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
 		free(w);
