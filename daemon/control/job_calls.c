@@ -58,9 +58,10 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 	job_reconcile(j, now);
 }
 
+/* 0: none, which is also what a time beyond the clock's end comes to. */
 static int64_t deadline(int64_t timeout_ns, struct now now)
 {
-	return timeout_ns > 0 ? now.mono_ns + timeout_ns : 0;
+	return timeout_ns > 0 && timeout_ns <= INT64_MAX - now.mono_ns ? now.mono_ns + timeout_ns : 0;
 }
 
 void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, int64_t timeout_ns, struct now now)

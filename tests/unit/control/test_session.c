@@ -215,6 +215,14 @@ START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
 }
 END_TEST
 
+START_TEST(a_wait_may_be_longer_than_the_clock_can_tell)
+{
+	job_wait_step(job, 1, &key, 0, INT64_MAX - 1, now);
+	job_tick(job, now);
+	ck_assert(!replied[1]);
+}
+END_TEST
+
 /* What the engine answers is what it was asked: a plain flush says nothing of a leave that came after it. */
 START_TEST(a_detach_behind_a_flush_has_an_answer_of_its_own)
 {
@@ -241,6 +249,7 @@ int main(void)
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
 	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
+	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	return suite_run(s);
 }
