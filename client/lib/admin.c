@@ -55,8 +55,7 @@ gacc_status admin_call(struct gacc_client *client, const ProtobufCServiceDescrip
 	struct rpc_failure rpc = { 0 };
 	enum status st;
 
-	st = rpc_channel_call(client->channel, service, method, request, client->admin_timeout_ms, RPC_NO_RETRY,
-			      out_reply, &rpc);
+	st = rpc_channel_call(client->channel, service, method, request, client->admin_timeout_ms, out_reply, &rpc);
 	if (st)
 		return admin_rpc_failed(client, service, method, st, &rpc);
 	pthread_mutex_lock(&client->lock);

@@ -205,8 +205,7 @@ static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest 
 
 	request->timeout_ms = (uint64_t)ms;
 	*rpc = (struct rpc_failure){ 0 };
-	rpc->status = rpc_channel_call(client->channel, JOBS, "Wait", &request->base, ms + ANSWER_MS, RPC_NO_RETRY,
-				       &reply, rpc);
+	rpc->status = rpc_channel_call(client->channel, JOBS, "Wait", &request->base, ms + ANSWER_MS, &reply, rpc);
 	*over = true;
 	if (!rpc->status)
 		return give_jobs(client, reply, field_of(reply, "job"), 1, out);

@@ -83,7 +83,7 @@ static enum status attach_once(struct gacc_job *job, void *nonce, int64_t timeou
 	st = FAILPOINT_ERROR(client_attach_before);
 	if (!st)
 		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, "Attach",
-				      &request.base, timeout_ms, RPC_NO_RETRY, &reply, f);
+				      &request.base, timeout_ms, &reply, f);
 	if (st)
 		return st;
 	st = FAILPOINT_ERROR(client_attach_answered);

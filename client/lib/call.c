@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
@@ -12,9 +11,6 @@
 #include "lib/channel.h"
 #include "proto/failpoint.h"
 #include "proto/handoff.h"
-
-#define BACKOFF_FIRST_MS 50
-#define BACKOFF_MAX_MS 2000
 
 /* A call of any kind; a unary one uses the `status` batch alone. */
 struct rpc_stream {
@@ -181,8 +177,8 @@ static void take_reply(struct rpc_stream *stream, ProtobufCMessage **out_reply, 
 }
 
 /* One batch, one completion. */
-static enum status attempt(struct rpc_stream *stream, const ProtobufCMessage *request, ProtobufCMessage **out_reply,
-			   struct rpc_failure *failure)
+static enum status exchange(struct rpc_stream *stream, const ProtobufCMessage *request, ProtobufCMessage **out_reply,
+			    struct rpc_failure *failure)
 {
 	grpc_op ops[6];
 	grpc_metadata header = { .value = grpc_empty_slice() };
@@ -209,54 +205,21 @@ static enum status attempt(struct rpc_stream *stream, const ProtobufCMessage *re
 	return failure->status;
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* Half of the back-off, plus a random part of the other half: the callers of a node that restarts spread out. */
-static int64_t jitter(int64_t backoff_ms)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return backoff_ms / 2 + (now.tv_nsec / 64 * 2654435761) % (backoff_ms / 2 + 1);
-}
-
-/* CANCELLED that nobody asked for comes from a server that died between accept and answer. */
-static bool worth_repeating(const struct rpc_failure *failure)
-{
-	return failure->grpc_code == GRPC_STATUS_UNAVAILABLE ||
-	       (failure->grpc_code == GRPC_STATUS_CANCELLED && failure->reason[0] == 0);
-}
-
 enum status rpc_channel_call(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *method,
-			     const ProtobufCMessage *request, int64_t timeout_ms, unsigned flags,
-			     ProtobufCMessage **out_reply, struct rpc_failure *failure)
+			     const ProtobufCMessage *request, int64_t timeout_ms, ProtobufCMessage **out_reply,
+			     struct rpc_failure *failure)
 {
 	struct rpc_failure unused;
 	struct rpc_failure *f = failure ? failure : &unused;
-	int64_t until = now_ms() + timeout_ms, backoff_ms = BACKOFF_FIRST_MS;
-	for (;;) {
-		struct rpc_stream *stream;
-		enum status st = stream_new(channel, service, method, until - now_ms(), &stream);
-		if (st != ST_OK) {
-			fill_local(f, st, status_info(st)->text);
-			return st;
-		}
-		st = attempt(stream, request, out_reply, f);
-		rpc_stream_free(stream);
-		if (st == ST_OK || (flags & RPC_NO_RETRY) || !worth_repeating(f))
-			return st;
-		int64_t pause_ms = jitter(backoff_ms);
-		if (pause_ms < f->retry_after_ms)
-			pause_ms = f->retry_after_ms;
-		if (now_ms() + pause_ms >= until)
-			return st;
-		nanosleep(&(struct timespec){ .tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000 }, NULL);
-		backoff_ms = backoff_ms * 2 < BACKOFF_MAX_MS ? backoff_ms * 2 : BACKOFF_MAX_MS;
+	struct rpc_stream *stream;
+	enum status st = stream_new(channel, service, method, timeout_ms, &stream);
+	if (st != ST_OK) {
+		fill_local(f, st, status_info(st)->text);
+		return st;
 	}
+	st = exchange(stream, request, out_reply, f);
+	rpc_stream_free(stream);
+	return st;
 }
 
 /* Streams */

@@ -1,9 +1,8 @@
 /* Client half of the RPC layer: a connection to one daemon, blocking calls with deadlines.
  *
  * A channel has one pump thread, which also keeps reconnecting while nobody calls. Any thread may call; a stream belongs
- * to one thread at a time. Nothing is logged. A unary call is repeated on UNAVAILABLE with exponential back-off and
- * jitter until its deadline (all our requests are idempotent); streams are not: their owner knows where to resume.
- * Do not use a channel in a child of fork().
+ * to one thread at a time. Nothing is logged, and nothing is repeated: whoever calls knows what a repetition would mean
+ * (session.c does it for trainers). Do not use a channel in a child of fork().
  */
 #ifndef GACC_CLIENT_CHANNEL_H
 #define GACC_CLIENT_CHANNEL_H
@@ -28,17 +27,15 @@ struct rpc_channel_options {
 	const char *server_name; /* name in the server's certificate; NULL: the target's host */
 };
 
-enum rpc_call_flags { RPC_NO_RETRY = 1 << 0 };
-
 /* Does not connect yet. INVALID_ARGUMENT (target, or only some of the paths), IO_ERROR (a file), NO_MEMORY. */
 enum status rpc_channel_open(const struct rpc_channel_options *options, struct rpc_channel **out_channel);
 /* All its streams must be freed, all calls returned. Takes NULL. */
 void rpc_channel_close(struct rpc_channel *channel);
 
-/* Unary call. On OK *out_reply is a message of the method's output type, freed with bytes_free. timeout_ms > 0 covers
- * all attempts. *failure (may be NULL) is filled when the status is not OK. */
+/* Unary call. On OK *out_reply is a message of the method's output type, freed with bytes_free. timeout_ms 0: no
+ * deadline. *failure (may be NULL) is filled when the status is not OK. */
 enum status rpc_channel_call(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service,
-			     const char *method, const struct ProtobufCMessage *request, int64_t timeout_ms, unsigned flags,
+			     const char *method, const struct ProtobufCMessage *request, int64_t timeout_ms,
 			     struct ProtobufCMessage **out_reply, struct rpc_failure *failure);
 
 /* Streams, of any kind. timeout_ms is the deadline of the whole stream; 0 = none. `bulk` is the number of the reply's

@@ -166,7 +166,7 @@ enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, s
 	st = FAILPOINT_ERROR(client_call_before);
 	if (!st)
 		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, u->method,
-				      u->request, timeout_ms, RPC_NO_RETRY, &u->reply, failure);
+				      u->request, timeout_ms, &u->reply, failure);
 	if (!st && (st = FAILPOINT_ERROR(client_call_answered)))
 		bytes_free(u->reply);
 	return st;

@@ -51,7 +51,7 @@ static void unary(struct rpc_channel *channel, double budget)
 		ProtobufCMessage *reply;
 		double start = seconds();
 		request.micro = (uint32_t)n;
-		need(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10000, 0, &reply, NULL), "Push");
+		need(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10000, &reply, NULL), "Push");
 		took[n] = seconds() - start;
 		bytes_free(reply);
 	}

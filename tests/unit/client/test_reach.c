@@ -15,7 +15,7 @@
 int __wrap_connect(int fd, const struct sockaddr *addr, socklen_t n);
 enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service,
 				    const char *method, const struct ProtobufCMessage *request, int64_t timeout_ms,
-				    unsigned flags, struct ProtobufCMessage **out_reply, struct rpc_failure *failure);
+				    struct ProtobufCMessage **out_reply, struct rpc_failure *failure);
 
 static int errors[4]; /* of connect(); the last one repeats */
 static size_t attempts;
@@ -31,7 +31,7 @@ static struct rpc_failure wait_says, get_says;
 
 enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service,
 				    const char *method, const struct ProtobufCMessage *request, int64_t timeout_ms,
-				    unsigned flags, struct ProtobufCMessage **out_reply, struct rpc_failure *failure)
+				    struct ProtobufCMessage **out_reply, struct rpc_failure *failure)
 {
 	*failure = strcmp(method, "Wait") ? get_says : wait_says;
 	return failure->status;

@@ -32,13 +32,13 @@ void tear_down(void)
 	fixture_stop(server);
 }
 
-enum status flush_on(struct rpc_channel *on, uint64_t window, int64_t timeout_ms, unsigned flags, uint32_t *out_count,
+enum status flush_on(struct rpc_channel *on, uint64_t window, int64_t timeout_ms, uint32_t *out_count,
 		     struct rpc_failure *f)
 {
 	Gacc__V1__FlushRequest request = GACC__V1__FLUSH_REQUEST__INIT;
 	ProtobufCMessage *reply;
 	request.window = window;
-	enum status st = rpc_channel_call(on, GRADIENT, "Flush", &request.base, timeout_ms, flags, &reply, f);
+	enum status st = rpc_channel_call(on, GRADIENT, "Flush", &request.base, timeout_ms, &reply, f);
 	if (st == ST_OK) {
 		*out_count = ((Gacc__V1__FlushResponse *)reply)->micro_count;
 		bytes_free(reply);
@@ -48,7 +48,7 @@ enum status flush_on(struct rpc_channel *on, uint64_t window, int64_t timeout_ms
 
 enum status flush(uint64_t window, int64_t timeout_ms, uint32_t *out_count)
 {
-	return flush_on(channel, window, timeout_ms, RPC_NO_RETRY, out_count, &failure);
+	return flush_on(channel, window, timeout_ms, out_count, &failure);
 }
 
 bool any_begun(const struct fixture_counts *counts)

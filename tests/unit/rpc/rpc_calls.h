@@ -21,7 +21,7 @@ struct rpc_channel *open_channel(const char *target, const char *token);
 void start_with(struct fixture_options options);
 void set_up(void);
 void tear_down(void);
-enum status flush_on(struct rpc_channel *on, uint64_t window, int64_t timeout_ms, unsigned flags, uint32_t *out_count,
+enum status flush_on(struct rpc_channel *on, uint64_t window, int64_t timeout_ms, uint32_t *out_count,
 		     struct rpc_failure *f);
 enum status flush(uint64_t window, int64_t timeout_ms, uint32_t *out_count);
 bool any_begun(const struct fixture_counts *counts);

@@ -66,10 +66,10 @@ START_TEST(unknown_method)
 	ProtobufCMessage *reply;
 	service.methods = &method;
 	service.n_methods = 1;
-	ck_assert_int_eq(rpc_channel_call(channel, &service, "Nope", &request.base, 10 * SECONDS, 0, &reply, &failure),
+	ck_assert_int_eq(rpc_channel_call(channel, &service, "Nope", &request.base, 10 * SECONDS, &reply, &failure),
 			 ST_UNIMPLEMENTED);
 	ck_assert_str_eq(failure.reason, "UNIMPLEMENTED");
-	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Nope", &request.base, 10 * SECONDS, 0, &reply, &failure),
+	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Nope", &request.base, 10 * SECONDS, &reply, &failure),
 			 ST_UNIMPLEMENTED);
 }
 END_TEST
@@ -81,7 +81,7 @@ START_TEST(malformed)
 	ProtobufCMessage *reply;
 	char key[] = "\x7f";
 	wrong.key = key;
-	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Flush", &wrong.base, 10 * SECONDS, 0, &reply, &failure),
+	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Flush", &wrong.base, 10 * SECONDS, &reply, &failure),
 			 ST_MALFORMED);
 	ck_assert_int_eq(failure.grpc_code, GRPC_STATUS_INVALID_ARGUMENT);
 	ck_assert_str_eq(failure.field, "gacc.v1.FlushRequest");
@@ -125,7 +125,7 @@ START_TEST(mutating_method_needs_a_deadline)
 	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_INVALID_ARGUMENT);
 	ck_assert_ptr_nonnull(strstr(failure.hint, "deadline"));
 	rpc_stream_free(stream);
-	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10 * SECONDS, 0, &reply, &failure), ST_OK);
+	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10 * SECONDS, &reply, &failure), ST_OK);
 	bytes_free(reply);
 }
 END_TEST

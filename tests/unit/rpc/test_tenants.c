@@ -52,7 +52,7 @@ START_TEST(a_user_comes_and_goes)
 	for (uint32_t round = 1; round < 4; round++) {
 		struct rpc_channel *second = open_channel(server->target, NULL);
 		ck_assert_int_eq(flush(round, 10 * SECONDS, &count), ST_OK);
-		ck_assert_int_eq(flush_on(second, round, 10 * SECONDS, RPC_NO_RETRY, &count, &failure), ST_OK);
+		ck_assert_int_eq(flush_on(second, round, 10 * SECONDS, &count, &failure), ST_OK);
 		expect_tenants(2);
 		rpc_channel_close(second);
 		gone(getuid());
@@ -75,7 +75,7 @@ START_TEST(a_call_outlives_the_count_of_connections)
 	fixture_wait(server, any_begun);
 	gone(getuid());
 	struct rpc_channel *next = open_channel(server->target, NULL);
-	ck_assert_int_eq(flush_on(next, 7, 10 * SECONDS, RPC_NO_RETRY, &count, &failure), ST_OK);
+	ck_assert_int_eq(flush_on(next, 7, 10 * SECONDS, &count, &failure), ST_OK);
 	expect_tenants(3);
 	rpc_stream_free(parked);
 	expect_tenants(2);
