@@ -1,7 +1,6 @@
 /* Jobs: submit, look, and what may be done to them. */
 #include <stdio.h>
 #include <strings.h>
-#include <time.h>
 
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
@@ -211,7 +210,7 @@ static gacc_status wait_slice(struct gacc_client *client, Gacc__V1__WaitRequest 
 		return give_jobs(client, reply, field_of(reply, "job"), 1, out);
 	explain_unreachable(client->endpoint, rpc);
 	if (is_outage(rpc))
-		nanosleep(&(struct timespec){ .tv_nsec = pause_ms * 1000000 }, NULL);
+		sleep_ms(pause_ms);
 	else if (rpc->grpc_code != status_info(ST_STALLED)->grpc_code)
 		return give_ended(client, request->job, rpc, out);
 	*over = false;

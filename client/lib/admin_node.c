@@ -1,19 +1,10 @@
 /* The node that answers: itself, its memory, its configuration. */
-#include <time.h>
-
 #include "gacc/v1/node.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"
+#include "lib/clock.h"
 
 #define NODE (&gacc__v1__node_service__descriptor)
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 static bool fill_node(void *public, const ProtobufCMessage *reply)
 {

@@ -233,11 +233,6 @@ static void describe(const gacc_tensor *t, size_t n, Gacc__V1__TensorSpec *spec,
 	}
 }
 
-static size_t dtype_size(gacc_dtype t)
-{
-	return t == GACC_F64 ? 8 : t == GACC_F32 ? 4 : 2;
-}
-
 /* Every tensor must lie inside, or a later copy would write past the end. */
 static bool fits(size_t offset, size_t count, size_t size, size_t limit)
 {
@@ -253,9 +248,9 @@ static bool layout_ok(const Gacc__V1__RegisterTensorsResponse *r, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		const Gacc__V1__TensorLayout *l = r->layout[i];
 
-		if (!fits(l->slot_offset, l->count, dtype_size((gacc_dtype)l->grad_dtype), r->slot_bytes) ||
-		    !fits(l->param_offset, l->count, dtype_size((gacc_dtype)l->param_dtype), r->param_bytes) ||
-		    !fits(l->accum_offset, l->count, dtype_size((gacc_dtype)r->accumulate_dtype), r->accum_bytes))
+		if (!fits(l->slot_offset, l->count, dtype_bytes((gacc_dtype)l->grad_dtype), r->slot_bytes) ||
+		    !fits(l->param_offset, l->count, dtype_bytes((gacc_dtype)l->param_dtype), r->param_bytes) ||
+		    !fits(l->accum_offset, l->count, dtype_bytes((gacc_dtype)r->accumulate_dtype), r->accum_bytes))
 			return false;
 	}
 	return true;

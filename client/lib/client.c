@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/channel.h"
@@ -15,14 +14,6 @@
 #define DEFAULT_ENDPOINT "unix:/run/gaccd/gaccd.sock"
 #define ADMIN_TIMEOUT_MS 10000
 #define TOKEN_FILE_MAX 4096
-
-int64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
 
 static void block_signals(sigset_t *before)
 {

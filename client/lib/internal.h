@@ -1,7 +1,7 @@
 /* The library's own structs. A gacc_client is a channel and an endpoint; a gacc_job is one session of one rank.
  *
  * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the sender
- * (push.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced (attach.c:
+ * (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced (attach.c:
  * session_recover) only while the sender is idle or halted; the watcher has its own copy of the session, under its lock.
  */
 #ifndef GACC_CLIENT_INTERNAL_H
@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/clock.h"
 #include "lib/failure.h"
 #include "gacc/gacc.h"
 #include "proto/status.h"
@@ -47,8 +48,6 @@ struct gacc_client {
 gacc_status client_fail(struct gacc_client *client, const struct failure *f);
 /* A thread that takes no signals: those are the program's. */
 enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg);
-/* Monotonic milliseconds. */
-int64_t now_ms(void);
 /* Says better why no answer came: a deadline that gaccd did not name (then DEADLINE), a CANCELLED that nobody asked for (then
  * UNAVAILABLE), and UNAVAILABLE on a unix socket, for which the kernel is asked: no socket, nobody listens, nobody answers, no
  * permission (then PERMISSION_DENIED). */
@@ -71,6 +70,12 @@ struct memory {
 	struct mapping params, status, reduced[2];
 	bool inlined;        /* no shared memory: the mappings are private */
 };
+
+/* Bytes of an element. */
+static inline size_t dtype_bytes(gacc_dtype t)
+{
+	return t == GACC_F64 ? 8 : t == GACC_F32 ? 4 : 2;
+}
 
 struct tensor {
 	size_t slot_offset, param_offset, reduced_offset;

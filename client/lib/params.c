@@ -10,7 +10,7 @@
 
 static size_t param_bytes(const struct tensor *t)
 {
-	return t->count * (t->param_dtype == GACC_F64 ? 8 : t->param_dtype == GACC_F32 ? 4 : 2);
+	return t->count * dtype_bytes(t->param_dtype);
 }
 
 void params_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n)

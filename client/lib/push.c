@@ -201,11 +201,6 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 	return st;
 }
 
-static size_t element_size(gacc_dtype t)
-{
-	return t == GACC_F64 ? 8 : t == GACC_F32 ? 4 : 2;
-}
-
 gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_push_opts *opts, gacc_push_info *out)
 {
 	unsigned char *present;
@@ -229,7 +224,7 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 
 		if (!grads[i] || t->alias)
 			continue;
-		memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * element_size(t->grad_dtype));
+		memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * dtype_bytes(t->grad_dtype));
 		present[i / 8] |= (unsigned char)(1u << i % 8);
 	}
 	o.struct_size = sizeof(o);

@@ -1,7 +1,7 @@
 #include "lib/queue.h"
-#include <time.h>
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
+#include "lib/clock.h"
 #include "proto/handoff.h"
 
 #define PUMP_AWAY_MS 20
@@ -31,19 +31,6 @@ static void hand_over(struct queue *queue)
 		pthread_cond_signal(&queue->followers->changed);
 }
 
-static struct timespec time_in(int64_t ms)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	t.tv_sec += ms / 1000;
-	t.tv_nsec += ms % 1000 * 1000000;
-	if (t.tv_nsec >= 1000000000) {
-		t.tv_sec++;
-		t.tv_nsec -= 1000000000;
-	}
-	return t;
-}
-
 static void *pump_main(void *arg)
 {
 	struct queue *queue = arg;
@@ -60,15 +47,6 @@ static void *pump_main(void *arg)
 	}
 	pthread_mutex_unlock(&queue->lock);
 	return NULL;
-}
-
-static void cond_init(pthread_cond_t *cond)
-{
-	pthread_condattr_t monotonic;
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(cond, &monotonic);
-	pthread_condattr_destroy(&monotonic);
 }
 
 enum status queue_open(struct queue *queue)

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/channel.h"
@@ -56,13 +55,8 @@ static int64_t left_ms(const struct retry *r)
 
 static void back_off(struct retry *r)
 {
-	struct timespec ts;
-	int64_t ms;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts); /* its last digits are jitter enough, and no global state */
-	ms = r->backoff_ms / 2 + ts.tv_nsec % (r->backoff_ms / 2 + 1);
-	ts = (struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
-	nanosleep(&ts, NULL);
+	/* the clock's last digits are jitter enough, and no global state */
+	sleep_ms(r->backoff_ms / 2 + now_ns() % (r->backoff_ms / 2 + 1));
 	r->backoff_ms = r->backoff_ms * 2 < BACKOFF_MAX_MS ? r->backoff_ms * 2 : BACKOFF_MAX_MS;
 }
 

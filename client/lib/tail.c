@@ -1,22 +1,17 @@
 #include "lib/tail.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "lib/channel.h"
+#include "lib/clock.h"
 
 #define RETRY_MS 200
 
 void tail_init(struct tail *tail)
 {
-	pthread_condattr_t attr;
-
 	memset(tail, 0, sizeof(*tail));
 	pthread_mutex_init(&tail->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&tail->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	cond_init(&tail->changed);
 }
 
 void tail_fini(struct tail *tail)
@@ -80,18 +75,14 @@ static void read_stream(struct tail *tail, struct rpc_channel *channel, const st
 /* Before the next stream. False: stop. */
 static bool pause_for(struct tail *tail, bool briefly, bool (*may_wait)(void *arg), void *arg)
 {
-	struct timespec ts;
+	struct timespec until = time_in(RETRY_MS);
 	bool go;
 
 	pthread_mutex_lock(&tail->lock);
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	ts.tv_nsec += RETRY_MS * 1000000L;
-	ts.tv_sec += ts.tv_nsec / 1000000000;
-	ts.tv_nsec %= 1000000000;
 	while (!tail->stop && may_wait(arg)) {
 		if (!briefly)
 			pthread_cond_wait(&tail->changed, &tail->lock);
-		else if (pthread_cond_timedwait(&tail->changed, &tail->lock, &ts))
+		else if (pthread_cond_timedwait(&tail->changed, &tail->lock, &until))
 			break;
 	}
 	go = !tail->stop;
