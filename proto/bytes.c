@@ -447,6 +447,24 @@ static size_t put_varint(uint8_t *p, uint64_t value)
 	return n;
 }
 
+void *bytes_pack(const ProtobufCMessage *msg, size_t *out_n)
+{
+	size_t n = protobuf_c_message_get_packed_size(msg);
+	uint8_t *data = malloc(n ? n : 1);
+	if (data)
+		*out_n = protobuf_c_message_pack(msg, data);
+	return data;
+}
+
+ProtobufCMessage *bytes_clone(const ProtobufCMessage *msg)
+{
+	size_t n;
+	void *data = bytes_pack(msg, &n);
+	ProtobufCMessage *copy = data ? protobuf_c_message_unpack(msg->descriptor, NULL, n, data) : NULL;
+	free(data);
+	return copy;
+}
+
 grpc_byte_buffer *bytes_to_buffer(const ProtobufCMessage *msg)
 {
 	grpc_slice slice = grpc_slice_malloc(protobuf_c_message_get_packed_size(msg));

@@ -54,6 +54,10 @@ enum status bytes_from_buffer_bulk(const struct ProtobufCMessageDescriptor *desc
 				   struct bytes_view *out_view);
 /* Takes NULL. */
 void bytes_free(struct ProtobufCMessage *msg);
+/* The packed message in n bytes, malloc'ed; NULL: no memory. */
+void *bytes_pack(const struct ProtobufCMessage *msg, size_t *out_n);
+/* A message of its own memory, freed with bytes_free; NULL: no memory. */
+struct ProtobufCMessage *bytes_clone(const struct ProtobufCMessage *msg);
 
 /* For errors: one sentence on the first thing that makes these bytes malformed: which field, where, and the value. Text for a
  * message that is not malformed says so. */

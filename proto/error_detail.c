@@ -37,15 +37,6 @@ char *error_text_copy(const char *s, char room[ERROR_TEXT_MAX + 1])
 	return room;
 }
 
-static void *pack(const ProtobufCMessage *msg, size_t *out_len)
-{
-	size_t n = protobuf_c_message_get_packed_size(msg);
-	uint8_t *data = malloc(n ? n : 1);
-	if (data)
-		*out_len = protobuf_c_message_pack(msg, data);
-	return data;
-}
-
 static void *pack_detail(const struct rpc_error *error, size_t *out_len)
 {
 	char hint[ERROR_TEXT_MAX + 1], field[ERROR_TEXT_MAX + 1], reason[64];
@@ -59,7 +50,7 @@ static void *pack_detail(const struct rpc_error *error, size_t *out_len)
 	if (detail.n_missing_ranks > 0)
 		memcpy(ranks, error->missing_ranks, detail.n_missing_ranks * sizeof *ranks);
 	detail.missing_ranks = ranks;
-	return pack(&detail.base, out_len);
+	return bytes_pack(&detail.base, out_len);
 }
 
 void error_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t *out_len)
@@ -78,7 +69,7 @@ void error_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t
 	status.message = error_text_copy(error->message ? error->message : info->text, text);
 	status.n_details = 1;
 	status.details = details;
-	*out_data = pack(&status.base, out_len);
+	*out_data = bytes_pack(&status.base, out_len);
 	free(any.value.data);
 }
 

@@ -107,7 +107,7 @@ static enum status take_window(struct windows *w, Gacc__V1__HistoryResponse *r)
 /* The stream owns what it gives out. */
 static enum status add_window(struct windows *w, const ProtobufCMessage *msg)
 {
-	ProtobufCMessage *copy = message_copy(msg);
+	ProtobufCMessage *copy = bytes_clone(msg);
 
 	return copy ? take_window(w, (Gacc__V1__HistoryResponse *)copy) : ST_NO_MEMORY;
 }

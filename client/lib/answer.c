@@ -84,14 +84,3 @@ const char *answer_json(void *public, const struct ProtobufCMessage *msg)
 {
 	return answer_text(public, json_of(msg));
 }
-
-struct ProtobufCMessage *message_copy(const struct ProtobufCMessage *msg)
-{
-	uint8_t *packed = malloc(protobuf_c_message_get_packed_size(msg) + 1);
-	ProtobufCMessage *copy = NULL;
-
-	if (packed)
-		copy = protobuf_c_message_unpack(msg->descriptor, NULL, protobuf_c_message_pack(msg, packed), packed);
-	free(packed);
-	return copy;
-}

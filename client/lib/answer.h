@@ -19,7 +19,4 @@ const char *answer_text(void *public, char *text);
 /* The message as JSON; NULL without memory. */
 const char *answer_json(void *public, const struct ProtobufCMessage *msg);
 
-/* A message of its own memory; NULL without. */
-struct ProtobufCMessage *message_copy(const struct ProtobufCMessage *msg);
-
 #endif

@@ -40,7 +40,7 @@ static enum status on_job(void *arg, const struct ProtobufCMessage *msg)
 {
 	const Gacc__V1__WatchResponse *r = (const Gacc__V1__WatchResponse *)msg;
 	struct gacc_watch *w = arg;
-	struct ProtobufCMessage *copy = r->job ? message_copy(msg) : NULL; /* the stream owns what it gives out */
+	struct ProtobufCMessage *copy = r->job ? bytes_clone(msg) : NULL; /* the stream owns what it gives out */
 	gacc_jobs *jobs = copy ? jobs_new(copy, &((Gacc__V1__WatchResponse *)copy)->job, 1) : NULL;
 
 	if (!jobs)

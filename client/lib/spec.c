@@ -11,6 +11,7 @@
 #include "gacc/gacc_admin.h"
 #include "lib/failure.h"
 #include "lib/json.h"
+#include "proto/bytes.h"
 #include "text/yaml_table.h"
 
 /* --- the keys */
@@ -418,19 +419,6 @@ static Gacc__V1__Label **label_messages(const struct yaml_list *l)
 	return all;
 }
 
-/* A message of its own memory, by way of its bytes. */
-static Gacc__V1__JobSpec *copy_of(const Gacc__V1__JobSpec *m)
-{
-	size_t n = gacc__v1__job_spec__get_packed_size(m);
-	uint8_t *bytes = malloc(n + 1);
-	if (!bytes)
-		return NULL;
-	gacc__v1__job_spec__pack(m, bytes);
-	Gacc__V1__JobSpec *copy = gacc__v1__job_spec__unpack(NULL, n, bytes);
-	free(bytes);
-	return copy;
-}
-
 static bool wants_checkpoints(const Gacc__V1__CheckpointPolicy *c)
 {
 	return (c->dir && *c->dir) || c->every_steps || c->keep || c->at_end;
@@ -462,7 +450,8 @@ static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 	m.labels = label_messages(&f->labels);
 	Gacc__V1__Label **environment = label_messages(&f->environment);
 	fill_launch(f, environment, &m);
-	Gacc__V1__JobSpec *copy = m.param_groups && m.init && m.tensors && m.labels && environment ? copy_of(&m) : NULL;
+	bool whole = m.param_groups && m.init && m.tensors && m.labels && environment;
+	Gacc__V1__JobSpec *copy = whole ? (Gacc__V1__JobSpec *)bytes_clone(&m.base) : NULL;
 	free(m.param_groups);
 	free(m.init);
 	free(m.tensors);

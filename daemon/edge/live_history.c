@@ -5,6 +5,7 @@
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 #include "proto/utf8.h"
 
 #include <stdio.h>
@@ -169,10 +170,9 @@ static void put_window(struct live_job *l, const struct commit *k, struct live_w
 	m.result = &step;
 	m.n_short_ranks = w ? w->n_short : 0;
 	m.short_ranks = w ? w->short_ranks : NULL;
-	size_t n = gacc__v1__history_response__get_packed_size(&m);
-	uint8_t *bytes = malloc(n);
+	size_t n;
+	void *bytes = bytes_pack(&m.base, &n);
 	if (bytes) {
-		gacc__v1__history_response__pack(&m, bytes);
 		struct history_window h = { .job = l->id, .window = k->window, .unix_ns = k->unix_nanos, .result = bytes,
 					    .n_result = n, .n_micros = w ? w->n_micros : 0, .if_missing = !w };
 		recorder_put_window(l->d->recorder, &h, w ? w->micro : NULL);

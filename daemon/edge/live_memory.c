@@ -10,6 +10,7 @@
 #include "proto/failpoint.h"
 
 #include "gacc/v1/common.pb-c.h"
+#include "proto/bytes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
 
 /* ---- names in the fd store ---- */
 
@@ -100,11 +100,11 @@ static enum status make_plan(struct live_job *l, char *why, size_t n_why)
 	return ST_OK;
 }
 
-static uint64_t bytes_wanted(const struct live_job *l)
+static uint64_t bytes_of(const struct plan_segment *wanted, int n)
 {
 	uint64_t sum = 0;
-	for (int i = 0; i < l->n_segments; i++)
-		sum += l->wanted[i].bytes + SEGMENT_DATA_OFFSET;
+	for (int i = 0; i < n; i++)
+		sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
 	return sum;
 }
 
@@ -249,7 +249,7 @@ static void allocate(struct live_job *l)
 
 enum status live_memory_need(struct live_job *l, uint64_t *out, char *why, size_t n_why)
 {
-	uint64_t n, sum = 0;
+	uint64_t n;
 	const struct tensor_spec *t = job_tensors(l->job, &n);
 	struct plan *plan = NULL;
 	enum status st = plan_build(&l->spec, job_arena(l->job), t, l->id, job_slots(l->job), default_threads(l), &plan, why, n_why);
@@ -259,9 +259,7 @@ enum status live_memory_need(struct live_job *l, uint64_t *out, char *why, size_
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof *wanted);
 	if (wanted) {
 		plan_segments(plan, wanted, n_segments);
-		for (int i = 0; i < n_segments; i++)
-			sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
-		*out = sum;
+		*out = bytes_of(wanted, n_segments);
 	}
 	free(plan);
 	free(wanted);
@@ -286,7 +284,6 @@ enum status live_pack_tensors(const struct live_job *l, void **out, size_t *out_
 	const struct tensor_spec *t = job_tensors(l->job, &n);
 	Gacc__V1__JobSpec set = GACC__V1__JOB_SPEC__INIT;
 	Gacc__V1__TensorSpec *pb = calloc(n, sizeof *pb), **list = calloc(n, sizeof *list);
-	void *bytes = NULL;
 	enum status st = ST_NO_MEMORY;
 	if (!pb || !list)
 		goto done;
@@ -302,13 +299,10 @@ enum status live_pack_tensors(const struct live_job *l, void **out, size_t *out_
 	}
 	set.n_tensors = n;
 	set.tensors = list;
-	size_t size = gacc__v1__job_spec__get_packed_size(&set);
-	bytes = malloc(size);
+	void *bytes = bytes_pack(&set.base, out_n);
 	if (!bytes)
 		goto done;
-	gacc__v1__job_spec__pack(&set, bytes);
 	*out = bytes;
-	*out_n = size;
 	st = ST_OK;
 done:
 	free(list);
@@ -351,7 +345,7 @@ void live_allocate(struct live_job *l)
 		fail_allocation(l, st, why[0] ? why : status_info(st)->text);
 		return;
 	}
-	l->host_bytes = bytes_wanted(l);
+	l->host_bytes = bytes_of(l->wanted, l->n_segments);
 	l->d->host_bytes += l->host_bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(l);

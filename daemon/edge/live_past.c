@@ -5,6 +5,7 @@
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 #include "proto/utf8.h"
 
 #include <stdlib.h>
@@ -93,11 +94,10 @@ static bool keep_small(struct live_job *l, Gacc__V1__Job *j)
 	bool whole = gacc__v1__job__get_packed_size(j) <= PAST_MAX_BYTES;
 	if (!whole)
 		free_ranks(j);
-	size_t n = gacc__v1__job__get_packed_size(j);
-	void *view = malloc(n + 1);
+	size_t n;
+	void *view = bytes_pack(&j->base, &n);
 	if (!view)
 		return false;
-	gacc__v1__job__pack(j, view);
 	free(l->end_view);
 	l->end_view = view;
 	l->n_end_view = n;

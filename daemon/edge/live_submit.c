@@ -6,6 +6,7 @@
 #include "edge/live_saving.h"
 
 #include "gacc/v1/common.pb-c.h"
+#include "proto/bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,13 +172,12 @@ void live_submit(struct daemon *d, const struct submit *s)
 	char why[QUEUE_WHY] = "";
 	const char *field = NULL;
 	uint8_t sum[16];
-	size_t n = gacc__v1__job_spec__get_packed_size(s->spec);
-	uint8_t *bytes = malloc(n + 1);
+	size_t n;
+	void *bytes = bytes_pack(&s->spec->base, &n);
 	struct live_job *l = NULL;
 	enum status st = ST_NO_MEMORY;
 	if (!bytes)
 		goto fail;
-	gacc__v1__job_spec__pack(s->spec, bytes);
 	convert_spec_sum(bytes, n, sum);
 	if (answer_existing(d, s, sum)) {
 		free(bytes);

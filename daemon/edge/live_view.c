@@ -8,6 +8,7 @@
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 #include "proto/utf8.h"
 
 #include <stdio.h>
@@ -27,15 +28,7 @@ static char *format_uuid(const uint8_t u[16])
 
 static Gacc__V1__JobSpec *copy_spec(const Gacc__V1__JobSpec *spec)
 {
-	size_t n = gacc__v1__job_spec__get_packed_size(spec);
-	uint8_t *bytes = malloc(n + 1);
-	Gacc__V1__JobSpec *copy = NULL;
-	if (bytes) {
-		gacc__v1__job_spec__pack(spec, bytes);
-		copy = gacc__v1__job_spec__unpack(NULL, n, bytes);
-	}
-	free(bytes);
-	return copy;
+	return (Gacc__V1__JobSpec *)bytes_clone(&spec->base);
 }
 
 /* A spec may have as many tensors as one request can carry; what looks at many jobs, or at one often, does without. */
