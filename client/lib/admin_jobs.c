@@ -1,4 +1,5 @@
 /* Jobs: submit, look, and what may be done to them. */
+#include <grpc/status.h>
 #include <stdio.h>
 #include <strings.h>
 
@@ -13,7 +14,6 @@
 #define WAIT_SLICE_MS 30000 /* a call that lasts longer would not notice a gaccd that is gone */
 #define ANSWER_MS 1000 /* more than a slice: a gaccd that hangs does not answer in time */
 #define RETRY_MS 200
-#define FAILED_PRECONDITION 9
 
 #define JOBS (&gacc__v1__job_service__descriptor)
 
@@ -186,7 +186,7 @@ static int64_t slice_ms(int64_t end_ms)
 /* The wait is over. If the job cannot get there any more, *out is the job all the same. */
 static gacc_status give_ended(struct gacc_client *client, const char *job, struct rpc_failure *rpc, gacc_jobs **out)
 {
-	bool ended = rpc->grpc_code == FAILED_PRECONDITION || gacc_status_of(rpc->status) == GACC_ECANCELLED;
+	bool ended = rpc->grpc_code == GRPC_STATUS_FAILED_PRECONDITION || gacc_status_of(rpc->status) == GACC_ECANCELLED;
 	gacc_status st = ended ? gacc_job_get(client, job, out) : GACC_OK;
 
 	if (st)

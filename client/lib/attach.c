@@ -12,12 +12,12 @@
 #include "lib/env.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
+#include "proto/version.h"
 #include "lib/spec.h"
 
 #define SETUP_TIMEOUT_MS 60000
 #define OUTAGE_MS 600000
 #define DETACH_TIMEOUT_MS 5000
-#define PROTOCOL 1
 #define NDIM_MAX 8
 
 /* --- attach */
@@ -37,8 +37,8 @@ static enum status adopt(struct gacc_job *job, const Gacc__V1__AttachResponse *r
 {
 	char *path;
 
-	if (!r->session || r->session->token.len > TOKEN_BYTES || r->protocol != PROTOCOL) {
-		snprintf(f->message, sizeof(f->message), "answer without a session of protocol %d", PROTOCOL);
+	if (!r->session || r->session->token.len > TOKEN_BYTES || r->protocol != PROTOCOL_VERSION) {
+		snprintf(f->message, sizeof(f->message), "answer without a session of protocol %d", PROTOCOL_VERSION);
 		return f->status = ST_MALFORMED;
 	}
 	path = strdup(r->attach_socket);
@@ -73,8 +73,8 @@ static enum status attach_once(struct gacc_job *job, void *nonce, int64_t timeou
 	request.world_size = (uint32_t)job->world;
 	request.pid = getpid();
 	request.client_version = (char *)(uintptr_t)gacc_version();
-	request.protocol_min = PROTOCOL;
-	request.protocol_max = PROTOCOL;
+	request.protocol_min = PROTOCOL_VERSION;
+	request.protocol_max = PROTOCOL_VERSION;
 	request.nonce.data = nonce;
 	request.nonce.len = NONCE_BYTES;
 	request.create_if_missing = job->create;

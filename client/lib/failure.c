@@ -1,5 +1,6 @@
 #include "lib/failure.h"
 
+#include <grpc/status.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 
 gacc_status gacc_status_of(enum status st)
 {
+	int code = status_info(st)->grpc_code;
+
 	switch (st) {
 	case ST_OK:
 		return GACC_OK;
@@ -48,8 +51,8 @@ gacc_status gacc_status_of(enum status st)
 	case ST_UNIMPLEMENTED:
 		return GACC_ENOSYS;
 	default:
-		return status_info(st)->grpc_code == 3 || status_info(st)->grpc_code == 9 ||
-				       status_info(st)->grpc_code == 6
+		return code == GRPC_STATUS_INVALID_ARGUMENT || code == GRPC_STATUS_FAILED_PRECONDITION ||
+				       code == GRPC_STATUS_ALREADY_EXISTS
 			       ? GACC_EINVAL
 			       : GACC_EINTERNAL;
 	}

@@ -17,6 +17,7 @@
 #include "gacc/v1/attach.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/segment_layout.h"
+#include "proto/version.h"
 
 #define FDS_MAX 16
 #define PACKET_MAX 8192
@@ -73,7 +74,7 @@ static enum status ask(int fd, Gacc__V1__Session *session, struct rpc_failure *f
 	uint8_t packet[512];
 	size_t n;
 
-	request.version = 1;
+	request.version = MAP_VERSION;
 	request.session = session;
 	n = gacc__v1__map_request__get_packed_size(&request);
 	if (n > sizeof(packet))
@@ -131,7 +132,7 @@ static enum status check_answer(const struct answer *a, struct rpc_failure *f)
 		snprintf(f->reason, sizeof(f->reason), "%s", m->reason);
 		return fail(f, known > 0 ? (enum status)known : ST_INTERNAL, "refused", m->message);
 	}
-	if (m->version != 1)
+	if (m->version != MAP_VERSION)
 		return fail(f, ST_VERSION_SKEW, "answer", "unknown version");
 	if (m->n_segments != a->n_fds)
 		return fail(f, ST_MALFORMED, "answer", "descriptors do not match the segments");

@@ -5,12 +5,11 @@
 #include "host/process.h"
 
 #include "gacc/v1/gradient.pb-c.h"
+#include "proto/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define PROTOCOL 1
 
 uint32_t caller_uid(const struct rpc_call *call)
 {
@@ -179,9 +178,9 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 				 .pid = peer->is_unix ? peer->pid : 0,
 				 .shared_memory = q->wants_shared_memory && peer->is_unix,
 				 .resume_generation = q->resume_generation };
-	if (q->protocol_min > PROTOCOL || q->protocol_max < PROTOCOL) {
+	if (q->protocol_min > PROTOCOL_VERSION || q->protocol_max < PROTOCOL_VERSION) {
 		rpc_failf(call, ST_VERSION_SKEW, "client speaks protocol %u..%u, this daemon %d", q->protocol_min,
-			  q->protocol_max, PROTOCOL);
+			  q->protocol_max, PROTOCOL_VERSION);
 		return;
 	}
 	if (q->nonce.len != 16) {

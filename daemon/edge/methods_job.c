@@ -5,6 +5,7 @@
 
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
+#include "proto/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,7 +232,7 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	const struct kernels *k = kernels_get(strcmp(d->conf->engine.kernels, "auto") ? d->conf->engine.kernels : NULL);
 	r.name = d->conf->node.name;
 	r.version = (char *)GACC_VERSION;
-	r.protocol = 1;
+	r.protocol = PROTOCOL_VERSION;
 	r.pid = getpid();
 	r.started_unix_nanos = d->started_unix_ns;
 	r.incarnation = d->incarnation;

@@ -5,6 +5,7 @@
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
+#include "proto/version.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	m.job_id = l->id;
 	m.epoch = r->attach.epoch;
 	m.generation = r->attach.generation;
-	m.protocol = 1;
+	m.protocol = PROTOCOL_VERSION;
 	m.ranks = l->spec.ranks;
 	m.micro_size = r->attach.micro_size;
 	m.attach_socket = rpc_peer(call)->is_unix ? l->d->conf->listen.attach_socket : (char *)"";

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include "gacc/v1/attach.pb-c.h"
+#include "proto/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>

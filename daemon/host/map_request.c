@@ -1,6 +1,7 @@
 #include "host/map_request.h"
 
 #include "proto/bytes.h"
+#include "proto/version.h"
 
 #include "gacc/v1/attach.pb-c.h"
 

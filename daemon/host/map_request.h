@@ -7,14 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MAP_VERSION 1 /* of the attach socket's messages */
-
 struct map_request {
 	uint64_t session; /* Session.id */
 	uint8_t token[16];
 };
 
-/* MALFORMED, VERSION_SKEW or SESSION_UNKNOWN (no session, or a token that is none), with a sentence in `why`. */
+/* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence in `why`. */
 enum status map_request_parse(const void *bytes, size_t n, struct map_request *out, char *why, size_t n_why);
 
 #endif
