@@ -1,9 +1,9 @@
-#include "status.h"
+#include "proto/status.h"
 
 #include <string.h>
 
 static const struct status_info table[ST_COUNT] = {
-#define X(name, scope, code, retry, text, hint) [ST_##name] = { #name, text, hint, SCOPE_##scope, code, retry },
+#define X(name, code, retry, text, hint) [ST_##name] = { #name, text, hint, code, retry },
 	STATUS_TABLE(X)
 #undef X
 };
