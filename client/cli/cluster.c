@@ -70,12 +70,10 @@ static int say_up(struct invocation *inv, const struct cluster *c, const char *h
 
 static int did_not_start(struct invocation *inv, const struct cluster *c, const char *why)
 {
-	char log[128];
 	struct follower last = { .fd = -1, .tail = LAST_LINES };
 	int st = fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "gaccd %s; its last lines:", why);
 
-	snprintf(log, sizeof(log), "%s/log", c->dir);
-	snprintf(last.path, sizeof(last.path), "%s", log);
+	snprintf(last.path, sizeof(last.path), "%s/log", c->dir);
 	follower_pump(&last, inv->err, true);
 	follower_fini(&last);
 	return st;

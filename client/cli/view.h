@@ -4,9 +4,9 @@
 
 #include "command.h"
 
-/* The table of `gaccctl jobs`. */
 /* "job/42", a line each. */
 void view_names(struct invocation *inv, const gacc_jobs *jobs);
+/* The table of `gaccctl jobs`. */
 void view_jobs(struct invocation *inv, const gacc_jobs *jobs);
 /* One job's head line, its ranks, and what to do about a late one. */
 void view_status(struct invocation *inv, const gacc_job_info *job);

@@ -1,6 +1,6 @@
 /* What gaccd and an engine say to each other, over a SOCK_SEQPACKET socketpair; one packet is one message.
  *
- * Both ends are the same binary, so messages are plain structs; `engine_hello.version` guards against an old engine
+ * Both ends are the same binary, so messages are plain structs; the version in HELLO guards against an old engine
  * after an upgrade. Commands are idempotent: after an engine's death gaccd looks at what the control segment says and
  * sends again what is missing. The engine answers every command exactly once, in any order, unless it dies.
  */

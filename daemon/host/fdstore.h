@@ -21,7 +21,7 @@ struct fdstore;
 
 /* A descriptor that an earlier life stored. */
 struct fdstore_fd {
-	char name[FDSTORE_MAX_NAME]; /* "j7.slot.3.1": job, role, index, generation */
+	char name[FDSTORE_MAX_NAME]; /* "j7.r16.3.1": job, role (enum segment_role), index, generation */
 	int fd;                      /* close-on-exec */
 };
 

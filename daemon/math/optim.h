@@ -76,7 +76,7 @@ double schedule_factor(const struct schedule *, uint64_t applied);
 /* Numbers are those of gacc.v1.Reduction and GradOf. */
 enum reduction { REDUCE_WEIGHTED_MEAN = 1, REDUCE_MEAN = 2, REDUCE_SUM = 3, REDUCE_FIXED = 4 };
 enum grad_of { GRAD_OF_MEAN = 1, GRAD_OF_SUM = 2 };
-/* Coefficient of one micro-batch of weight w, and divisor of the window; docs/decisions.md 1 has the table. */
+/* Coefficient of one micro-batch of weight w, and divisor of the window; docs/gradient.md, section 2, has the table. */
 double reduce_coefficient(enum reduction, enum grad_of, double w);
 double reduce_divisor(enum reduction, enum grad_of, double sum_weight, uint64_t count, double fixed);
 

@@ -1,4 +1,4 @@
-/* manifest.json: what a checkpoint holds and of which job it is. docs/protocol.md, "Checkpoints", has the keys.
+/* manifest.json: what a checkpoint holds and of which job it is. docs/protocol.md, "Checkpoint", has the keys.
  *
  * A checkpoint is what its manifest says: it is written last, and files that no manifest names mean nothing. Integers
  * above 2^63 - 1 are written as "0x..", numbers that are not finite as "nan", "inf", "-inf". Any thread, no I/O.
