@@ -309,8 +309,8 @@ void live_waits(struct live_job *, struct now);
 /* The parts of a job of which there may be very many. */
 enum view_part {
 	VIEW_RANKS = 1,
-	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without spec_pb it is not to be had
-	 * here: methods_past.c */
+	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without spec_pb it
+	 * is not to be had here: methods_past.c */
 	VIEW_SPEC = 2,
 	VIEW_EVENTS = 4,
 };

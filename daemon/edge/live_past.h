@@ -1,7 +1,8 @@
 /* What is left of a job that is over. Private to the edge; loop thread.
  *
- * In memory a view without tensors, rules, labels and command, and without the ranks where they are many: kilobytes, whatever the job was. The
- * journal has all of it: the specification as submitted, and a view with all ranks, written with END and again when nothing can change.
+ * In memory a view without tensors, rules, labels and command, and without the ranks where they are many: kilobytes, whatever
+ * the job was. The journal has all of it: the specification as submitted, and a view with all ranks, written with END and again
+ * when nothing can change.
  */
 #ifndef GACC_EDGE_LIVE_PAST_H
 #define GACC_EDGE_LIVE_PAST_H

@@ -1,8 +1,9 @@
 /* The attach socket: hands shared memory to trainers as descriptors (proto/gacc/v1/attach.proto).
  *
- * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is
- * too long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. A connection has two ends worth knowing: it closes (the session is lost), and
- * its process is seen dead (the memory it had mapped may be given away). Both are told apart here.
+ * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is too long, carries
+ * descriptors or comes when memory has been handed out already is refused and ends its connection. A connection has two ends
+ * worth knowing: it closes (the session is lost), and its process is seen dead (the memory it had mapped may be given away).
+ * Both are told apart here.
  *
  * Loop thread. Connections are named by numbers that are never used twice.
  */
@@ -38,8 +39,8 @@ void attach_heal(struct attach *);
 /* Ends all connections without events. Memory goes when the loop has run once more. */
 void attach_close(struct attach *);
 
-/* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over, or its process dead. ST_UNAVAILABLE: the client does not
- * read; its connection ends, closed follows. */
+/* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over, or its process dead. ST_UNAVAILABLE:
+ * the client does not read; its connection ends, closed follows. */
 enum status attach_reply(struct attach *, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds);
 /* Ends one connection; closed is not called, died may still come. */
 void attach_drop(struct attach *, uint64_t conn);

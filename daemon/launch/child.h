@@ -7,9 +7,9 @@
 
 #include "launch/start.h"
 
-/* Becomes the rank when a byte has come through `go`, which tells that the launcher has noted our pid; ends when `go` is closed without one.
- * Leads a process group of its own, dies with the launcher `parent`, writes to <log_dir>/worker_<rank>.log. Failures leave their
- * reason in start->reason[rank], and exit with 126, or 127 when there is no such program. */
+/* Becomes the rank when a byte has come through `go`, which tells that the launcher has noted our pid; ends when `go` is closed
+ * without one. Leads a process group of its own, dies with the launcher `parent`, writes to <log_dir>/worker_<rank>.log.
+ * Failures leave their reason in start->reason[rank], and exit with 126, or 127 when there is no such program. */
 _Noreturn void launch_child_rank(const struct launch_start *, uint32_t rank, uint32_t restarts, pid_t parent, int go);
 /* Copies the end of the rank's log to `out`, as the user: a log directory may be full of links to what is not theirs to read. */
 _Noreturn void launch_child_tail(const struct launch_start *, uint32_t rank, int out);

@@ -1,8 +1,8 @@
-/* The file in which a launcher notes each process it starts, <runtime_dir>/launch-<job>.state: so that whoever comes after a launcher that was
- * killed can end what is left of the ranks' process groups.
+/* The file in which a launcher notes each process it starts, <runtime_dir>/launch-<job>.state: so that whoever comes after a
+ * launcher that was killed can end what is left of the ranks' process groups.
  *
- * Lines of text: "boot ID", then "RANK PID START RESTARTS CHARGED" for each start, the last of a rank counts. START is the process's
- * start time in clock ticks, by which a pid that was given out again is recognised. It need not survive a reboot.
+ * Lines of text: "boot ID", then "RANK PID START RESTARTS CHARGED" for each start, the last of a rank counts. START is the
+ * process's start time in clock ticks, by which a pid that was given out again is recognised. It need not survive a reboot.
  */
 #ifndef GACC_LAUNCH_STATE_H
 #define GACC_LAUNCH_STATE_H

@@ -18,8 +18,8 @@
 #define CHECKPOINT_DIR_MODE 0750 /* of a checkpoint */
 #define CHECKPOINT_WAY_MODE 0755 /* of what is made on the way to it, so that its owner can reach it */
 
-/* The path with the links of its existing part followed, without "//" or "."; what is missing behind it must have no "..". ST_INVALID_ARGUMENT:
- * not absolute, too long. ST_IO_ERROR. */
+/* The path with the links of its existing part followed, without "//" or "."; what is missing behind it must have no "..".
+ * ST_INVALID_ARGUMENT: not absolute, too long. ST_IO_ERROR. */
 enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], char *why, size_t n_why);
 /* True when path is `root` or lies beneath it; both resolved. */
 bool checkpoint_beneath(const char *path, const char *root);

@@ -158,10 +158,10 @@ enum status journal_take_incarnation(struct journal *, uint64_t *out_incarnation
 /* A new coordinator's first act, before it reads anything: fences every earlier term. */
 enum status journal_take_term(struct journal *, uint64_t *out_term);
 
-/* Makes all records durable in their order, or none.
- * ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another epoch than the job's, or an EPOCH that is not newer.
- * ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in use. ST_INVALID_ARGUMENT: a
- * COMMIT of another window than the job's next or of another term than the batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
+/* Makes all records durable in their order, or none. ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another
+ * epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in
+ * use. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the batch's, a RESTORED after
+ * a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
 
 /* The highest job id ever given out; 0: none. */

@@ -36,7 +36,8 @@ struct sql {
 };
 
 /* Opens or creates the file (mode 0600) and takes it for this process alone; of *s only `quiet` is read. `file` is borrowed.
- * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: of a newer gaccd. ST_STORE_FAILED: damaged or unreadable. On failure it is closed. */
+ * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: of a newer gaccd. ST_STORE_FAILED: damaged or unreadable. On failure
+ * it is closed. */
 enum status sql_open(struct sql *s, const struct sql_file *file, const char *path);
 void sql_close(struct sql *); /* takes a zeroed one */
 

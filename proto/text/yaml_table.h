@@ -4,8 +4,9 @@
  * written, its range, its default and what it means. Whatever the table does not know is an error that names the place and
  * the nearest thing it knows. JSON is accepted, being YAML.
  *
- * Strings and lists that a struct owns are malloc'ed; yaml_fini frees them. Any thread; no globals, no log: errors are text for the
- * user, "FILE:LINE:COLUMN: what", with ST_INVALID_ARGUMENT (or ST_NO_MEMORY). On an error the struct is partly filled and still to be given to yaml_fini.
+ * Strings and lists that a struct owns are malloc'ed; yaml_fini frees them. Any thread; no globals, no log: errors are text for
+ * the user, "FILE:LINE:COLUMN: what", with ST_INVALID_ARGUMENT (or ST_NO_MEMORY). On an error the struct is partly filled and
+ * still to be given to yaml_fini.
  */
 #ifndef GACC_TEXT_YAML_TABLE_H
 #define GACC_TEXT_YAML_TABLE_H

@@ -191,9 +191,9 @@ GACC_API gacc_status gacc_job_resume(gacc_client *, const char *job, gacc_jobs *
 /* From that window on (0: as soon as possible). *out_window is the first that it holds for, whatever dies. */
 GACC_API gacc_status gacc_job_update(gacc_client *, const char *job, const gacc_job_values *, uint64_t window,
 				     uint64_t *out_window);
-/* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), for at most
- * timeout_ms (-1: for ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more, *out is the job all the
- * same. */
+/* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), for at most timeout_ms (-1: for
+ * ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more, *out is the job all
+ * the same. */
 GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
 				   gacc_jobs **out);
 /* "completed" or "COMPLETED"; 0: there is no such state. */
