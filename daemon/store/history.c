@@ -205,7 +205,7 @@ static enum status forget_job(struct history *h, uint64_t job)
 /* The first job behind this one; 0: there is none. */
 static enum status next_job(struct history *h, uint64_t job, uint64_t *out)
 {
-	int64_t next;
+	int64_t next = 0;
 	enum status st = get_int(h, SQL_NEXT_JOB, sql_step(&h->sql, SQL_NEXT_JOB, "i", (int64_t)job), &next);
 	if (!st)
 		*out = (uint64_t)next;

@@ -81,9 +81,9 @@ def spread(values):
     return f"{statistics.median(values):8.3f} [{q[0]:7.3f} {q[2]:7.3f}]"
 
 
-def added(rounds, name, what):
+def added(rounds, name, bare, what):
     """What the variant adds to the bare step, round by round; what: 0 wall, 1 CPU."""
-    return [v[what] - b[what] for v, b in zip(rounds[name], rounds["bare"])]
+    return [v[what] - b[what] for v, b in zip(rounds[name], rounds[bare])]
 
 
 def verdict(ratio, goal):
@@ -91,21 +91,28 @@ def verdict(ratio, goal):
 
 
 def show_speed(build, model, n, rival, tuned, a):
-    what, goal = ("C3b", COPY_GOAL) if tuned else ("C3a", None)
-    variants = {"gacc": GOALS[rival, n], **({"gacc_copy": goal} if tuned else {"gacc_1slot": None} if model != "L" else {})}
+    what, goal = ("C3b" if tuned else "C3a"), GOALS[rival, n]
+    # (variant, the bare step that is taken away, goal)
+    rows = [(rival, "bare", None), ("gacc_direct", "bare_direct", goal), ("gacc_direct", "bare", goal), ("gacc", "bare", goal)]
+    if tuned:
+        rows.append(("gacc_copy", "bare", COPY_GOAL))
+    elif model != "L":
+        rows.append(("gacc_1slot", "bare", None))
     steps, rounds, first = WORK[model] if not a.quick else (WORK[model][0] // 2 or 1, 3, 2)
-    result = ranks(build, n, ["compare", model, ",".join(["bare", rival, *variants]), "--rounds", str(rounds), "--steps", str(steps),
-                              "--first", str(first)], TUNED if tuned else None)
+    variants = dict.fromkeys(["bare", "bare_direct", *(name for name, _, _ in rows)])
+    result = ranks(build, n, ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)],
+                   TUNED if tuned else None)
     if result["apart"] > APART or result["norms_apart"] > NORMS_APART:
         sys.exit(f"{what} {model} {n}r: the variants do not train the same model: parameters {result['apart']:.1e} apart after {first} steps, "
                  f"norms {result['norms_apart']:.1e}")
-    base = [statistics.median(added(result["rounds"], rival, w)) for w in (0, 1)]
-    bare = 1e3 * statistics.median(b[0] for b in result["rounds"]["bare"])
-    for name in (rival, *variants):
-        wall, cpu = ([1e3 * x for x in added(result["rounds"], name, w)] for w in (0, 1))
+    base = [statistics.median(added(result["rounds"], rival, "bare", w)) for w in (0, 1)]
+    for name, bare, goal in rows:
+        without = 1e3 * statistics.median(b[0] for b in result["rounds"][bare])
+        wall, cpu = ([1e3 * x for x in added(result["rounds"], name, bare, w)] for w in (0, 1))
         ratio = [statistics.median(x) / 1e3 / y for x, y in zip((wall, cpu), base)]
-        print(f"{what} {model} {n}r {name:10s} {bare:8.2f} {spread(wall)} {spread(cpu)} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
-              f"{verdict(max(ratio), variants.get(name))}", flush=True)
+        label = f"{name} - {bare}" if bare != "bare" else name
+        print(f"{what} {model} {n}r {label:25s} {without:8.2f} {spread(wall)} {spread(cpu)} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
+              f"{verdict(max(ratio), goal)}", flush=True)
 
 
 def show_memory(build, model, n):
@@ -145,7 +152,7 @@ def main():
     models, began = a.models.split(","), time.monotonic()
     if a.only in (None, "speed"):
         print("What a step adds, ms: median [middle half]. Ratios to the first line of each group; both must meet the goal.\n"
-              f"{'':20s} {'bare':>8s} {'wall':>26s} {'cpu':>26s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
+              f"{'':35s} {'bare':>8s} {'wall':>26s} {'cpu':>26s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
         for model in models:
             for n in map(int, a.ranks.split(",")):
                 show_speed(a.build, model, n, "ddp", False, a)

@@ -7,6 +7,8 @@ Every variant sees the same batches and the same initial parameters:
   gacc       libgacc, backward() adds into the slot, which the daemon zeroes as it reads it; two slots, pushed asynchronously
   gacc_1slot the same with one slot, so that a rank waits for each of its pushes
   gacc_copy  libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
+  gacc_direct libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
+  bare_direct `bare` with the products of gacc_direct, output in memory of its own
 
 The first steps of each are compared: parameters and norms of gradients. Not the last ones: f32 itself goes astray on this data, as
 Adam divides what is left of a gradient by its own size (docs/performance.md has figures).
@@ -98,7 +100,7 @@ class DdpTuned(Ddp):
 
 
 class Gacc(Variant):
-    copy, slots, client = False, 2, None
+    copy, into_slot, slots, client = False, False, 2, None
 
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
@@ -118,11 +120,12 @@ class Gacc(Variant):
         micro = 0
         while self.job.next():
             self.slot = self.job.slot()
-            if not self.copy:
+            adds = not (self.copy or self.into_slot)
+            if adds:
                 for p, grad in zip(self.params, self.slot):
                     p.grad = grad
             self.loss(micro).backward()
-            self.job.push(BATCH, zero_after=not self.copy, asynchronous=self.slots > 1)
+            self.job.push(BATCH, zero_after=adds, asynchronous=self.slots > 1)
             micro += 1
         self.norm = self.job.wait().grad_norm
         self.steps += 1
@@ -139,7 +142,47 @@ class Gacc1slot(Gacc):
     slots = 1
 
 
-VARIANTS = {"bare": Bare, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy}
+class Linear(torch.autograd.Function):
+    """torch.nn.functional.linear, but backward() writes the gradients of weight and bias into `grads`, tensors of their shapes, instead of
+    handing them on: nothing is allocated, zeroed, added or copied. Megatron-LM's gradient_accumulation_fusion does the same with a kernel."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, grads):
+        ctx.save_for_backward(x, weight)
+        ctx.grads = grads
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        torch.mm(dy.t(), x, out=ctx.grads[0])
+        torch.sum(dy, 0, out=ctx.grads[1])
+        return dy.mm(weight) if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def write_gradients(model, grads):
+    """backward() will write the gradients of all linear layers into grads(), two tensors for each layer."""
+    for i, layer in enumerate(m for m in model if isinstance(m, torch.nn.Linear)):
+        layer.forward = lambda x, layer=layer, i=i: Linear.apply(x, layer.weight, layer.bias, grads()[2 * i:2 * i + 2])
+
+
+class BareDirect(Bare):
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        grads = [torch.zeros_like(p) for p in self.model.parameters()]
+        write_gradients(self.model, lambda: grads)
+
+
+class GaccDirect(Gacc):
+    into_slot = True
+
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        write_gradients(self.model, lambda: self.slot)
+
+
+VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy,
+            "gacc_direct": GaccDirect}
 
 
 def stat_of(pid):
@@ -204,8 +247,8 @@ def first_steps(variants, steps):
         norms[name] = []
         for _ in range(steps):
             v.step()
-            norms[name].append(0.0 if name == "bare" else float(v.norm))
-    names = [n for n in variants if n != "bare"]
+            norms[name].append(0.0 if isinstance(v, Bare) else float(v.norm))
+    names = [n for n, v in variants.items() if not isinstance(v, Bare)]
     base, base_norms = parameters(variants[names[0]]), norms[names[0]]
     way = (base - start).norm()
     return {"apart": max(((parameters(variants[n]) - base).norm() / way).item() for n in names),
