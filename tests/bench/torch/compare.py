@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gacc beside PyTorch's DistributedDataParallel on one node: C3a, C3b, C10, C11 of docs/performance.md.
+"""gacc beside PyTorch on one node: AdamW and DistributedDataParallel; C2, C3a, C3b, C10, C11 of docs/performance.md.
 
-    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--only speed|memory|restart] BUILD_DIR
+    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--only update|speed|memory|restart] BUILD_DIR
 
 Run it with a Python that has PyTorch. Needs libgacc and gaccd in BUILD_DIR (an optimised build), starts its own gaccd on a socket in a
 temporary folder, leaves nothing. What a variant adds is its step minus the bare forward and backward of the same round: wall-clock time, and
@@ -25,6 +25,7 @@ COPY_GOAL = 0.60
 APART = 1e-4  # of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md)
 NORMS_APART = 1e-3  # PyTorch's norm of 10M elements is 1e-4 away from that in f64; a wrong scale would be a factor
 WORK = {"S": (30, 7, 5), "M": (3, 5, 3), "L": (1, 3, 2)}  # steps in a block, rounds, first steps
+UPDATE_GOALS = {"default": 4.5, "fused": 1.15}
 MEMORY_GOALS = {2: 0.9, 4: 0.6, 8: 0.45}
 
 
@@ -115,6 +116,21 @@ def show_speed(build, model, n, rival, tuned, a):
               f"{verdict(max(ratio), goal)}", flush=True)
 
 
+def show_update(build, rounds):
+    """64 Mi elements on all CPUs; ours also scales the gradient for clipping, which PyTorch does in a pass of its own."""
+    ours, torch = [], []
+    for _ in range(rounds):
+        table = subprocess.run([pathlib.Path(build) / "bin/bench_kernels", "-m", "270", "-r", "5", "scaling"], stdout=subprocess.PIPE,
+                               check=True, text=True).stdout
+        ours.append(float([line for line in table.splitlines() if line.startswith("adamw")][-1].split()[2]))
+        out = subprocess.run([sys.executable, HERE / "update.py", str(1 << 26), "5"], stdout=subprocess.PIPE, check=True).stdout
+        torch.append(json.loads(out))
+    for name, goal in UPDATE_GOALS.items():
+        ratio = [t[name] / o for t, o in zip(torch, ours)]
+        met = "yes" if statistics.median(ratio) >= goal else "no"
+        print(f"C2 AdamW {name:8s} {statistics.median(ours):8.3f} {spread([t[name] for t in torch])} {spread(ratio)}  {goal:5.2f} {met}", flush=True)
+
+
 def show_memory(build, model, n):
     used = {v: ranks(build, n, ["memory", model, v])["pss"] / 2**20 for v in ("ddp_tuned", "gacc_1slot", "gacc")}
     for name, slots, goal in (("gacc_1slot", 1, MEMORY_GOALS[n]), ("gacc", 2, None)):
@@ -147,11 +163,15 @@ def main():
     p.add_argument("--models", default="S,M,L")
     p.add_argument("--ranks", default="2,4")
     p.add_argument("--quick", action="store_true")
-    p.add_argument("--only", choices=("speed", "memory", "restart"))
+    p.add_argument("--only", choices=("update", "speed", "memory", "restart"))
     a = p.parse_args()
     models, began = a.models.split(","), time.monotonic()
+    if a.only in (None, "update"):
+        print(f"AdamW of 64 Mi elements, ns per element, all CPUs; ratio: PyTorch / gacc.\n"
+              f"{'':17s} {'gacc':>8s} {'PyTorch':>26s} {'ratio':>26s}  {'goal':>5s} met")
+        show_update(a.build, 3 if a.quick else 5)
     if a.only in (None, "speed"):
-        print("What a step adds, ms: median [middle half]. Ratios to the first line of each group; both must meet the goal.\n"
+        print("\nWhat a step adds, ms: median [middle half]. Ratios to the first line of each group; both must meet the goal.\n"
               f"{'':35s} {'bare':>8s} {'wall':>26s} {'cpu':>26s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
         for model in models:
             for n in map(int, a.ranks.split(",")):
