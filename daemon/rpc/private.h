@@ -3,6 +3,7 @@
 #define GACC_RPC_PRIVATE_H
 
 #include "rpc/rpc.h"
+#include "rpc/guard.h"
 #include "rpc/pump.h"
 #include "rpc/shares.h"
 
@@ -32,6 +33,7 @@ struct rpc_server {
 	struct rpc_tenant *tenants; /* all, the newest first; NULL only after the stop */
 	struct rpc_tenant *common; /* one of them */
 	struct rpc_shares guests; /* connections in `common` that have a user */
+	struct rpc_guards guards;
 	struct rpc_pump *pump; /* from the start to the stop */
 	struct rpc_ends *ends; /* likewise */
 	struct rpc_row *rows;

@@ -43,6 +43,8 @@ static void set_defaults(struct rpc_config *config)
 		config->max_held_bytes = 512u << 20;
 	if (config->max_unread_bytes == 0)
 		config->max_unread_bytes = 2u << 30;
+	if (config->max_call_bytes == 0)
+		config->max_call_bytes = 256u << 20;
 	if (config->keepalive_ms == 0)
 		config->keepalive_ms = 10000;
 }
@@ -59,6 +61,8 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	server->held.most = server->config.max_held_bytes;
 	server->queued.most = server->config.max_queued_all;
 	server->guests.most = SIZE_MAX;
+	server->guards.max_streams = server->config.max_streams;
+	server->guards.max_call_bytes = server->config.max_call_bytes;
 	server->calls.most_strangers = STRANGERS_CALLS;
 	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
@@ -89,6 +93,7 @@ void rpc_server_free(struct rpc_server *server)
 	rpc_shares_fini(&server->held);
 	rpc_shares_fini(&server->queued);
 	rpc_shares_fini(&server->guests);
+	rpc_guards_fini(&server->guards);
 	free(server);
 	grpc_shutdown();
 }
@@ -183,6 +188,8 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 	}
 	if (st == ST_OK)
 		st = set_peer(server, fd, uid, pid);
+	if (st == ST_OK)
+		st = rpc_guard_watch(&server->guards, fd, uid, pid);
 	if (st != ST_OK) {
 		close(fd);
 		return st;

@@ -77,6 +77,7 @@ struct rpc_config {
 	size_t max_unread_bytes; /* of all requests that gRPC has read, or is reading, the held ones included: equal parts for all
 				  * users with connections, and one for all callers over TCP; a user that needs more has calls
 				  * cancelled and connections closed. 0 = 2 GiB */
+	size_t max_call_bytes; /* of a user's calls that gRPC has, and their headers, about; a connection beyond is closed. 0 = 256 MiB */
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 

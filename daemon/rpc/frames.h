@@ -1,0 +1,51 @@
+/* The frames of one HTTP/2 connection as they pass by, in both directions: what its client makes gRPC keep and do. Pure; whoever owns
+ * it locks.
+ *
+ * Bytes come in any pieces. Nothing is looked at but the nine that each frame begins with (RFC 9113, 4.1) and the code of
+ * RST_STREAM; whether the frames make sense is gRPC's business.
+ */
+#ifndef GACC_RPC_FRAMES_H
+#define GACC_RPC_FRAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAMES_BLOCK_MAX (32u << 10) /* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
+#define FRAMES_WHOLE_S 30 /* until they are complete; until gaccd's SETTINGS are acknowledged */
+#define FRAMES_CALL_BYTES (12u << 10) /* what gRPC keeps for a call besides its headers and messages */
+
+struct frames_side {
+	uint8_t head[9], code[4];
+	uint32_t have, left; /* bytes of the head; of the payload still to come */
+};
+
+struct frames_stream {
+	uint32_t id, bytes;
+};
+
+struct frames {
+	struct frames_side in, out;
+	struct frames_stream *stream; /* that are open, by rising id */
+	unsigned n_streams, room, max_streams;
+	uint32_t preface; /* bytes of it still to come */
+	uint32_t last; /* id of the newest stream */
+	uint32_t block; /* bytes of the headers that are coming; `in_block` */
+	bool in_block, acknowledged;
+	int64_t began_ns, block_ns;
+
+	/* For the caller. */
+	size_t bytes; /* that gRPC keeps for the streams, about */
+	int64_t idle; /* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to 0 */
+	unsigned squeezed; /* streams that gRPC has ended for want of memory; likewise */
+};
+
+/* A connection that may have so many streams. */
+void frames_init(struct frames *f, unsigned max_streams, int64_t now_ns);
+void frames_fini(struct frames *f);
+/* Bytes that the client has sent. NULL, or why the connection is to be ended (static); then no more may be given. */
+const char *frames_received(struct frames *f, const void *data, size_t n, int64_t now_ns);
+/* Bytes that were sent to the client. */
+void frames_sent(struct frames *f, const void *data, size_t n);
+
+#endif

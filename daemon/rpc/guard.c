@@ -1,0 +1,324 @@
+#include "rpc/guard.h"
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "rpc/frames.h"
+
+#define IDLE_PER_S 2000 /* frames that nobody needs, of all connections of a user */
+#define IDLE_AT_ONCE 20000
+#define NS_PER_S 1000000000ll
+#define SAID_AGAIN_NS (60 * NS_PER_S)
+#define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
+#define PAGE 256
+#define PAGES 4096 /* descriptors beyond have no guard and are refused */
+
+/* A log line that many may cause. */
+struct said {
+	int64_t again_ns; /* not before */
+	unsigned unsaid;
+};
+
+/* A user. It outlives its connections for a while: who comes back has used up what it had. */
+struct rpc_guard {
+	struct rpc_guard *next;
+	uid_t uid;
+	int64_t asked_ns; /* when its newest connection came */
+	size_t max_call_bytes;
+
+	pthread_mutex_t lock; /* of what follows */
+	unsigned refs; /* connections, and the list */
+	size_t call_bytes;
+	int64_t idle, idle_ns; /* left of IDLE_AT_ONCE, as of then */
+	struct said cut, squeezed;
+};
+
+/* A connection, by the number of its descriptor. `guard` is set and taken away by whoever owns the descriptor; the rest is `lock`'s. */
+struct watched {
+	pthread_mutex_t lock;
+	_Atomic(struct rpc_guard *) guard;
+	struct frames frames;
+	size_t bytes; /* of guard->call_bytes */
+	pid_t pid;
+	bool cut;
+};
+
+static _Atomic(struct watched *) pages[PAGES];
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+/* Users */
+
+static void unref(struct rpc_guard *guard)
+{
+	pthread_mutex_lock(&guard->lock);
+	bool last = --guard->refs == 0;
+	pthread_mutex_unlock(&guard->lock);
+	if (!last)
+		return;
+	pthread_mutex_destroy(&guard->lock);
+	free(guard);
+}
+
+static bool is_over(struct rpc_guard *guard, int64_t now)
+{
+	pthread_mutex_lock(&guard->lock);
+	bool alone = guard->refs == 1;
+	pthread_mutex_unlock(&guard->lock);
+	return alone && now - guard->asked_ns > KEPT_NS;
+}
+
+static void drop_old(struct rpc_guards *all, int64_t now)
+{
+	for (struct rpc_guard **at = &all->first; *at;) {
+		struct rpc_guard *guard = *at;
+		if (!is_over(guard, now)) {
+			at = &guard->next;
+			continue;
+		}
+		*at = guard->next;
+		unref(guard);
+	}
+}
+
+/* NULL without memory. */
+static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now)
+{
+	struct rpc_guard *guard = all->first;
+	while (guard && guard->uid != uid)
+		guard = guard->next;
+	if (!guard) {
+		drop_old(all, now);
+		guard = calloc(1, sizeof *guard);
+		if (!guard)
+			return NULL;
+		*guard = (struct rpc_guard){ .next = all->first, .uid = uid, .max_call_bytes = all->max_call_bytes, .refs = 1,
+					     .idle = IDLE_AT_ONCE, .idle_ns = now };
+		pthread_mutex_init(&guard->lock, NULL);
+		all->first = guard;
+	}
+	guard->asked_ns = now;
+	return guard;
+}
+
+void rpc_guards_fini(struct rpc_guards *all)
+{
+	while (all->first) {
+		struct rpc_guard *guard = all->first;
+		all->first = guard->next;
+		unref(guard);
+	}
+}
+
+/* Is it time to say this again? *unsaid are those since the last time. */
+static bool may_say(struct said *said, int64_t now, unsigned *unsaid)
+{
+	*unsaid = said->unsaid;
+	if (now < said->again_ns) {
+		said->unsaid++;
+		return false;
+	}
+	*said = (struct said){ .again_ns = now + SAID_AGAIN_NS };
+	return true;
+}
+
+/* What this connection has come to, for its user. NULL, or why it should end. */
+static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t now)
+{
+	const char *why = NULL;
+	pthread_mutex_lock(&guard->lock);
+	guard->call_bytes += w->frames.bytes - w->bytes;
+	if (w->frames.bytes > w->bytes && guard->call_bytes > guard->max_call_bytes)
+		why = "your calls and their headers take more memory than a user may have";
+	w->bytes = w->frames.bytes;
+	guard->idle += (now - guard->idle_ns) / (NS_PER_S / IDLE_PER_S);
+	guard->idle_ns = now - (now - guard->idle_ns) % (NS_PER_S / IDLE_PER_S);
+	guard->idle = guard->idle < IDLE_AT_ONCE ? guard->idle : IDLE_AT_ONCE;
+	guard->idle -= w->frames.idle;
+	if (guard->idle < 0) {
+		guard->idle = 0;
+		why = why ? why : "too many frames that are no call and no data";
+	}
+	w->frames.idle = 0;
+	pthread_mutex_unlock(&guard->lock);
+	return why;
+}
+
+/* Connections */
+
+static struct watched *find(int fd)
+{
+	if (fd < 0 || fd / PAGE >= PAGES)
+		return NULL;
+	struct watched *page = atomic_load_explicit(&pages[fd / PAGE], memory_order_acquire);
+	struct watched *w = page ? &page[fd % PAGE] : NULL;
+	return w && atomic_load_explicit(&w->guard, memory_order_acquire) ? w : NULL;
+}
+
+/* Makes it if there is none; it stays. */
+static struct watched *page_of(int fd)
+{
+	struct watched *page = atomic_load(&pages[fd / PAGE]);
+	if (page)
+		return page;
+	page = calloc(PAGE, sizeof *page);
+	for (int i = 0; page && i < PAGE; i++)
+		pthread_mutex_init(&page[i].lock, NULL);
+	atomic_store(&pages[fd / PAGE], page);
+	return page;
+}
+
+enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid)
+{
+	int64_t now = now_ns();
+	struct watched *page = fd / PAGE < PAGES ? page_of(fd) : NULL;
+	struct rpc_guard *guard = page ? guard_of(all, uid, now) : NULL;
+	if (!guard)
+		return ST_NO_MEMORY;
+	pthread_mutex_lock(&guard->lock);
+	guard->refs++;
+	pthread_mutex_unlock(&guard->lock);
+	struct watched *w = &page[fd % PAGE];
+	frames_init(&w->frames, all->max_streams, now);
+	w->bytes = 0;
+	w->pid = pid;
+	w->cut = false;
+	atomic_store(&w->guard, guard);
+	return ST_OK;
+}
+
+static void forget(struct watched *w)
+{
+	pthread_mutex_lock(&w->lock);
+	struct rpc_guard *guard = atomic_exchange(&w->guard, NULL);
+	frames_fini(&w->frames);
+	pthread_mutex_lock(&guard->lock);
+	guard->call_bytes -= w->bytes;
+	pthread_mutex_unlock(&guard->lock);
+	pthread_mutex_unlock(&w->lock);
+	unref(guard);
+}
+
+/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable; then the
+ * client hears the end alone. */
+static void send_goaway(int fd, uint32_t last, const char *why)
+{
+	enum { GOAWAY = 7, ENHANCE_YOUR_CALM = 11 };
+	size_t n = strlen(why);
+	uint8_t frame[9 + 8 + 128] = { [2] = (uint8_t)(8 + n), [3] = GOAWAY, [9] = (uint8_t)(last >> 24), (uint8_t)(last >> 16),
+				       (uint8_t)(last >> 8), (uint8_t)last, [16] = ENHANCE_YOUR_CALM };
+	memcpy(frame + 17, why, n);
+	if (send(fd, frame, 17 + n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return; /* it does not read */
+}
+
+static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *why, int64_t now)
+{
+	unsigned unsaid;
+	w->cut = true;
+	send_goaway(fd, w->frames.last, why);
+	shutdown(fd, SHUT_RDWR);
+	pthread_mutex_lock(&guard->lock);
+	bool say = may_say(&guard->cut, now, &unsaid);
+	pthread_mutex_unlock(&guard->lock);
+	if (say)
+		log_warn("a connection of uid %u (pid %d) is closed: %s (%u more since this was said last)", (unsigned)guard->uid,
+			 (int)w->pid, why, unsaid);
+}
+
+static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
+{
+	unsigned unsaid;
+	if (!w->frames.squeezed)
+		return;
+	w->frames.squeezed = 0;
+	pthread_mutex_lock(&guard->lock);
+	bool say = may_say(&guard->squeezed, now_ns(), &unsaid);
+	pthread_mutex_unlock(&guard->lock);
+	if (say)
+		log_warn("requests of uid %u (pid %d) fill his part of limits.request_memory: calls of his are ended "
+			 "(RESOURCE_EXHAUSTED, %u more since this was said last)", (unsigned)guard->uid, (int)w->pid, unsaid);
+}
+
+static size_t piece(const struct iovec *iov, size_t n)
+{
+	return iov->iov_len < n ? iov->iov_len : n;
+}
+
+/* false: the connection is at its end. */
+static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t n)
+{
+	struct rpc_guard *guard = w->guard;
+	const char *why = NULL;
+	int64_t now = now_ns();
+	pthread_mutex_lock(&w->lock);
+	for (const struct iovec *iov = msg->msg_iov; n > 0 && !why && !w->cut; iov++) {
+		size_t k = piece(iov, n);
+		why = frames_received(&w->frames, iov->iov_base, k, now);
+		n -= k;
+	}
+	if (!why && !w->cut)
+		why = charge(guard, w, now);
+	if (why)
+		cut(guard, w, fd, why, now);
+	bool goes_on = !w->cut;
+	pthread_mutex_unlock(&w->lock);
+	return goes_on;
+}
+
+/* In the place of the C library's. They are not called through our headers, and so have no other declaration than the system's. */
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	ssize_t n = syscall(SYS_recvmsg, fd, msg, flags);
+	struct watched *w = n > 0 ? find(fd) : NULL;
+	if (!w || received(w, fd, msg, (size_t)n))
+		return n;
+	errno = ECONNRESET;
+	return -1;
+}
+
+/* The lock is held from before the bytes leave: who answers them is heard only after they have been looked at. */
+EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	struct watched *w = find(fd);
+	if (!w)
+		return syscall(SYS_sendmsg, fd, msg, flags);
+	pthread_mutex_lock(&w->lock);
+	ssize_t n = syscall(SYS_sendmsg, fd, msg, flags);
+	int error = errno;
+	size_t left = n > 0 ? (size_t)n : 0;
+	for (const struct iovec *iov = msg->msg_iov; left > 0; iov++) {
+		size_t k = piece(iov, left);
+		frames_sent(&w->frames, iov->iov_base, k);
+		left -= k;
+	}
+	charge(w->guard, w, now_ns());
+	tell_squeezed(w->guard, w);
+	pthread_mutex_unlock(&w->lock);
+	errno = error;
+	return n;
+}
+
+EXPORTED int close(int fd)
+{
+	struct watched *w = find(fd);
+	if (w)
+		forget(w);
+	return (int)syscall(SYS_close, fd);
+}

@@ -1,0 +1,225 @@
+/* Connections that are watched, with the sockets' other ends here. */
+#include "rpc/guard.h"
+#include "rpc/frames.h"
+
+#include "support/suite.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HEADERS = 1, RST_STREAM = 3, SETTINGS = 4, PING = 6, GOAWAY = 7 };
+enum { ACK = 1, END_HEADERS = 4 };
+#define STREAMS 10
+#define CALLS 25 /* that fit into max_call_bytes */
+
+static struct rpc_guards guards;
+static int ours, theirs;
+
+static void send_bytes(const void *data, size_t n)
+{
+	ck_assert_int_eq(write(theirs, data, n), n);
+}
+
+static void send_frame(unsigned kind, unsigned flags, uint32_t id, size_t length)
+{
+	uint8_t frame[9 + 256] = { 0, (uint8_t)(length >> 8), (uint8_t)length, (uint8_t)kind, (uint8_t)flags,
+				   [7] = (uint8_t)(id >> 8), (uint8_t)id };
+	send_bytes(frame, 9 + length);
+}
+
+/* As gRPC reads. */
+static ssize_t take(void)
+{
+	char first[5], rest[65536];
+	struct iovec iov[] = { { first, sizeof first }, { rest, sizeof rest } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	return recvmsg(ours, &msg, 0);
+}
+
+static void answer(unsigned kind, unsigned flags, uint32_t id)
+{
+	uint8_t frame[9] = { [3] = (uint8_t)kind, (uint8_t)flags, [7] = (uint8_t)(id >> 8), (uint8_t)id };
+	struct iovec iov[] = { { frame, 4 }, { frame + 4, 5 } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	ck_assert_int_eq(sendmsg(ours, &msg, 0), 9);
+}
+
+static void open_pair(void)
+{
+	int fd[2];
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+	ours = fd[0];
+	theirs = fd[1];
+	ck_assert_int_eq(rpc_guard_watch(&guards, ours, 7, 8), ST_OK);
+	send_bytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
+	ck_assert_int_eq(take(), 24);
+}
+
+static void close_pair(void)
+{
+	ck_assert_int_eq(close(ours), 0);
+	ck_assert_int_eq(close(theirs), 0);
+}
+
+static void setup(void)
+{
+	guards = (struct rpc_guards){ .max_streams = STREAMS, .max_call_bytes = CALLS * FRAMES_CALL_BYTES };
+	open_pair();
+}
+
+static void teardown(void)
+{
+	close_pair();
+	rpc_guards_fini(&guards);
+}
+
+static void call(uint32_t id)
+{
+	send_frame(HEADERS, END_HEADERS, id, 0);
+	ck_assert_int_eq(take(), 9);
+}
+
+/* GOAWAY says why, then the end; both sides of it. */
+static void expect_goaway(const char *why)
+{
+	uint8_t sent[1024], *frame = sent;
+	ssize_t n = read(theirs, sent, sizeof sent);
+	for (; n >= 9 && frame[3] != GOAWAY; n -= 9) /* answers */
+		frame += 9;
+	ck_assert_int_gt(n, 17);
+	ck_assert(frame[2] == n - 9 && frame[16] == 11);
+	ck_assert_ptr_nonnull(memmem(frame + 17, (size_t)n - 17, why, strlen(why)));
+	ck_assert_int_eq(read(theirs, sent, sizeof sent), 0);
+	ck_assert_int_eq(send(theirs, "x", 1, MSG_NOSIGNAL), -1);
+}
+
+static void expect_cut(const char *why)
+{
+	ck_assert_int_eq(take(), -1);
+	ck_assert_int_eq(errno, ECONNRESET);
+	expect_goaway(why);
+}
+
+START_TEST(streams_of_a_connection)
+{
+	for (uint32_t i = 0; i < STREAMS; i++)
+		call(2 * i + 1);
+	answer(HEADERS, 1, 3);
+	call(101);
+	send_frame(HEADERS, END_HEADERS, 103, 0);
+	expect_cut("more calls");
+}
+END_TEST
+
+static void calls(uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		call(first + 2 * i);
+}
+
+/* They count for the user until they end, or their connection. */
+START_TEST(calls_of_a_user)
+{
+	int pair[4][2];
+	for (int i = 0; i < 4; i++) {
+		if (i > 0)
+			open_pair();
+		pair[i][0] = ours;
+		pair[i][1] = theirs;
+		calls(1, i < 2 ? STREAMS : i == 2 ? CALLS - 2 * STREAMS : 0);
+	}
+#define USE(i) (ours = pair[i][0], theirs = pair[i][1])
+	USE(2);
+	answer(HEADERS, 1, 1);
+	calls(101, 1);
+	USE(0);
+	close_pair();
+	USE(3);
+	calls(1, STREAMS);
+	USE(1);
+	send_frame(RST_STREAM, 0, 1, 4);
+	ck_assert_int_eq(take(), 13);
+	calls(101, 1);
+	USE(2);
+	send_frame(HEADERS, END_HEADERS, 103, 0);
+	expect_cut("memory");
+	close_pair();
+	USE(3);
+	close_pair();
+	USE(1);
+}
+END_TEST
+
+START_TEST(frames_that_nobody_needs)
+{
+	int cut_after = 0;
+	for (; cut_after < 100000; cut_after++) {
+		send_frame(PING, ACK, 0, 8);
+		if (take() < 0)
+			break;
+	}
+	ck_assert_int_ge(cut_after, 20000);
+	ck_assert_int_lt(cut_after, 100000);
+	expect_goaway("too many frames");
+}
+END_TEST
+
+/* Who comes back has used up what it had. */
+START_TEST(a_user_comes_back)
+{
+	for (int round = 0; round < 3; round++) {
+		int frames = 0;
+		do {
+			send_frame(PING, ACK, 0, 8);
+			frames++;
+		} while (take() > 0);
+		ck_assert_int_lt(frames, round ? 10000 : 100000);
+		close_pair();
+		open_pair();
+	}
+}
+END_TEST
+
+/* A number that is used again is not watched. */
+START_TEST(the_end_is_the_descriptors)
+{
+	int pair[2], number = ours;
+	close_pair();
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	ck_assert(pair[0] == number || pair[1] == number);
+	ours = number;
+	theirs = pair[0] == number ? pair[1] : pair[0];
+	for (uint32_t i = 0; i < 3 * STREAMS; i++)
+		call(2 * i + 1);
+	ck_assert_int_eq(rpc_guard_watch(&guards, ours, 7, 8), ST_OK);
+}
+END_TEST
+
+/* What all know of their user is there as long as they are. */
+START_TEST(a_connection_outlives_the_server)
+{
+	rpc_guards_fini(&guards);
+	calls(1, STREAMS);
+	send_frame(HEADERS, END_HEADERS, 101, 0);
+	expect_cut("more calls");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("guard");
+	TCase *c = tcase_create("guard");
+	tcase_add_checked_fixture(c, setup, teardown);
+	suite_add_tcase(s, c);
+	tcase_add_test(c, streams_of_a_connection);
+	tcase_add_test(c, calls_of_a_user);
+	tcase_add_test(c, frames_that_nobody_needs);
+	tcase_add_test(c, a_user_comes_back);
+	tcase_add_test(c, the_end_is_the_descriptors);
+	tcase_add_test(c, a_connection_outlives_the_server);
+	return suite_run(s);
+}
