@@ -12,7 +12,9 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 #define SMALL_DATA 256 /* a frame below keeps more memory for its place in a list than for its bytes */
 #define RESET_COST 10 /* a call is made and ended for it */
 #define SETTING_BYTES 6
-#define EARNED_BY_DATA 4 /* clients open windows, and ping to measure them, as answers come */
+#define PING_COST 4 /* an answer each */
+#define CONTINUATION_COST 100 /* gRPC's limit for headers is one for each frame; headers within it need none */
+#define EARNED_BY_DATA 8 /* clients open windows, and ping to measure them, as answers come */
 #define KEPT_PER_BYTE 2 /* of headers: Huffman codes, and what each header costs */
 #define NS_PER_S 1000000000ll
 
@@ -80,6 +82,7 @@ static const char *open_stream(struct frames *f, uint32_t id)
 		f->room = room;
 	}
 	f->last = id;
+	f->begun++;
 	f->stream[f->n_streams++] = (struct frames_stream){ id, FRAMES_CALL_BYTES };
 	f->bytes += FRAMES_CALL_BYTES;
 	return NULL;
@@ -97,6 +100,11 @@ static const char *on_headers(struct frames *f, const struct frame *frame, int64
 	if (frame->length > FRAMES_BLOCK_MAX - f->block)
 		return "headers of more than 32 KiB";
 	f->block += frame->length;
+	if (!f->acknowledged) {
+		f->early += frame->length;
+		if (f->begun > FRAMES_EARLY_CALLS || f->early > FRAMES_EARLY_BYTES)
+			return "more than 100 calls, or 16 KiB of headers, before gaccd's SETTINGS are acknowledged";
+	}
 	struct frames_stream *s = find(f, frame->id);
 	if (s) {
 		s->bytes += KEPT_PER_BYTE * frame->length;
@@ -113,7 +121,7 @@ static const char *on_received(struct frames *f, const struct frame *frame, int6
 		why = open_stream(f, frame->id);
 		return why ? why : on_headers(f, frame, now_ns);
 	case CONTINUATION:
-		f->idle++;
+		f->idle += CONTINUATION_COST;
 		return on_headers(f, frame, now_ns);
 	case DATA:
 		if (frame->length < SMALL_DATA && !(frame->flags & END_STREAM))
@@ -127,6 +135,9 @@ static const char *on_received(struct frames *f, const struct frame *frame, int6
 		if (frame->flags & ACK)
 			f->acknowledged = true;
 		f->idle += 1 + frame->length / SETTING_BYTES;
+		return NULL;
+	case PING:
+		f->idle += PING_COST;
 		return NULL;
 	default:
 		f->idle++;

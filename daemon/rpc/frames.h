@@ -12,6 +12,8 @@
 #include <stdint.h>
 
 #define FRAMES_BLOCK_MAX (32u << 10) /* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
+#define FRAMES_EARLY_CALLS 100 /* before gaccd's SETTINGS are acknowledged: until then gRPC's own limits do not hold */
+#define FRAMES_EARLY_BYTES (16u << 10) /* of their headers */
 #define FRAMES_WHOLE_S 30 /* until they are complete; until gaccd's SETTINGS are acknowledged */
 #define FRAMES_CALL_BYTES (12u << 10) /* what gRPC keeps for a call besides its headers and messages */
 
@@ -30,11 +32,13 @@ struct frames {
 	unsigned n_streams, room, max_streams;
 	uint32_t preface; /* bytes of it still to come */
 	uint32_t last; /* id of the newest stream */
+	uint32_t early; /* bytes of headers before the acknowledgement */
 	uint32_t block; /* bytes of the headers that are coming; `in_block` */
 	bool in_block, acknowledged;
 	int64_t began_ns, block_ns;
 
 	/* For the caller. */
+	uint64_t begun; /* streams */
 	size_t bytes; /* that gRPC keeps for the streams, about */
 	int64_t idle; /* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to 0 */
 	unsigned squeezed; /* streams that gRPC has ended for want of memory; likewise */

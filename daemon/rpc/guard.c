@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -15,6 +16,10 @@
 
 #define IDLE_PER_S 2000 /* frames that nobody needs, of all connections of a user */
 #define IDLE_AT_ONCE 20000
+#define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait, and how soon one more may be */
+#define CUT_NS NS_PER_S
+#define TURN_BYTES (1u << 20) /* that gRPC reads from a connection before others have their turn */
+#define CALL_BYTES (16u << 10) /* what a call is worth of that */
 #define NS_PER_S 1000000000ll
 #define SAID_AGAIN_NS (60 * NS_PER_S)
 #define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
@@ -38,6 +43,7 @@ struct rpc_guard {
 	unsigned refs; /* connections, and the list */
 	size_t call_bytes;
 	int64_t idle, idle_ns; /* left of IDLE_AT_ONCE, as of then */
+	int64_t cuts_ns; /* when all cuts are forgiven */
 	struct said cut, squeezed;
 };
 
@@ -47,6 +53,9 @@ struct watched {
 	_Atomic(struct rpc_guard *) guard;
 	struct frames frames;
 	size_t bytes; /* of guard->call_bytes */
+	size_t turn; /* bytes since others had theirs */
+	int epoll; /* gRPC's, which has `event` for it; -1: not yet */
+	struct epoll_event event;
 	pid_t pid;
 	bool cut;
 };
@@ -181,6 +190,19 @@ static struct watched *page_of(int fd)
 	return page;
 }
 
+/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable; then the
+ * client hears the end alone. */
+static void send_goaway(int fd, uint32_t last, const char *why)
+{
+	enum { GOAWAY = 7, ENHANCE_YOUR_CALM = 11 };
+	size_t n = strlen(why);
+	uint8_t frame[9 + 8 + 128] = { [2] = (uint8_t)(8 + n), [3] = GOAWAY, [9] = (uint8_t)(last >> 24), (uint8_t)(last >> 16),
+				       (uint8_t)(last >> 8), (uint8_t)last, [16] = ENHANCE_YOUR_CALM };
+	memcpy(frame + 17, why, n);
+	if (send(fd, frame, 17 + n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return; /* it does not read */
+}
+
 enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid)
 {
 	int64_t now = now_ns();
@@ -189,13 +211,20 @@ enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid
 	if (!guard)
 		return ST_NO_MEMORY;
 	pthread_mutex_lock(&guard->lock);
-	guard->refs++;
+	bool waits = guard->cuts_ns - now > CUTS_AT_ONCE * CUT_NS;
+	guard->refs += !waits;
 	pthread_mutex_unlock(&guard->lock);
+	if (waits) {
+		send_goaway(fd, 0, "too many of your connections were closed: wait a second");
+		return ST_RESOURCE_EXHAUSTED;
+	}
 	struct watched *w = &page[fd % PAGE];
 	frames_init(&w->frames, all->max_streams, now);
 	w->bytes = 0;
 	w->pid = pid;
 	w->cut = false;
+	w->turn = 0;
+	w->epoll = -1;
 	atomic_store(&w->guard, guard);
 	return ST_OK;
 }
@@ -212,19 +241,6 @@ static void forget(struct watched *w)
 	unref(guard);
 }
 
-/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable; then the
- * client hears the end alone. */
-static void send_goaway(int fd, uint32_t last, const char *why)
-{
-	enum { GOAWAY = 7, ENHANCE_YOUR_CALM = 11 };
-	size_t n = strlen(why);
-	uint8_t frame[9 + 8 + 128] = { [2] = (uint8_t)(8 + n), [3] = GOAWAY, [9] = (uint8_t)(last >> 24), (uint8_t)(last >> 16),
-				       (uint8_t)(last >> 8), (uint8_t)last, [16] = ENHANCE_YOUR_CALM };
-	memcpy(frame + 17, why, n);
-	if (send(fd, frame, 17 + n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		return; /* it does not read */
-}
-
 static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *why, int64_t now)
 {
 	unsigned unsaid;
@@ -232,6 +248,7 @@ static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *
 	send_goaway(fd, w->frames.last, why);
 	shutdown(fd, SHUT_RDWR);
 	pthread_mutex_lock(&guard->lock);
+	guard->cuts_ns = (guard->cuts_ns > now ? guard->cuts_ns : now) + CUT_NS;
 	bool say = may_say(&guard->cut, now, &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
@@ -265,6 +282,8 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 	const char *why = NULL;
 	int64_t now = now_ns();
 	pthread_mutex_lock(&w->lock);
+	uint64_t begun = w->frames.begun;
+	w->turn += n;
 	for (const struct iovec *iov = msg->msg_iov; n > 0 && !why && !w->cut; iov++) {
 		size_t k = piece(iov, n);
 		why = frames_received(&w->frames, iov->iov_base, k, now);
@@ -274,9 +293,20 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 		why = charge(guard, w, now);
 	if (why)
 		cut(guard, w, fd, why, now);
+	w->turn += (w->frames.begun - begun) * CALL_BYTES;
 	bool goes_on = !w->cut;
 	pthread_mutex_unlock(&w->lock);
 	return goes_on;
+}
+
+/* gRPC reads a connection until it is empty, and the thread that does so serves all. So after a while it hears that this one is; the
+ * event that it then waits for is there at once, behind those of others. */
+static bool give_way(struct watched *w, int fd)
+{
+	if (w->turn < TURN_BYTES || w->epoll < 0)
+		return false;
+	w->turn = 0;
+	return syscall(SYS_epoll_ctl, w->epoll, EPOLL_CTL_MOD, fd, &w->event) == 0;
 }
 
 /* In the place of the C library's. They are not called through our headers, and so have no other declaration than the system's. */
@@ -285,12 +315,26 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 
 EXPORTED ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
+	struct watched *w = find(fd);
+	if (w && give_way(w, fd)) {
+		errno = EAGAIN;
+		return -1;
+	}
 	ssize_t n = syscall(SYS_recvmsg, fd, msg, flags);
-	struct watched *w = n > 0 ? find(fd) : NULL;
-	if (!w || received(w, fd, msg, (size_t)n))
+	if (!w || n <= 0 || received(w, fd, msg, (size_t)n))
 		return n;
 	errno = ECONNRESET;
 	return -1;
+}
+
+EXPORTED int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	struct watched *w = op == EPOLL_CTL_ADD ? find(fd) : NULL;
+	if (w) {
+		w->event = *event;
+		w->epoll = epoll;
+	}
+	return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
 }
 
 /* The lock is held from before the bytes leave: who answers them is heard only after they have been looked at. */

@@ -22,7 +22,8 @@ struct rpc_guards {
 	struct rpc_guard *first;
 };
 
-/* Watches this connection until its descriptor is closed. Nobody else uses that yet. NO_MEMORY. Loop thread. */
+/* Watches this connection until its descriptor is closed. Nobody else uses that yet. RESOURCE_EXHAUSTED (too many of this user's
+ * had to be ended just now; the client was told), NO_MEMORY. Loop thread. */
 enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid);
 /* Those that are watched still are so until they are closed. Loop thread. */
 void rpc_guards_fini(struct rpc_guards *all);

@@ -15,9 +15,10 @@ import time
 
 import numpy as np
 
-from bad_inputs.http2 import (ACK, CONTINUATION, DATA, END_HEADERS, ERRORS, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
+from bad_inputs.http2 import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, ERRORS, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
                               SETTINGS, WINDOW_UPDATE, frame, headers)
 
+MOST_CALLS = 1000  # gaccd allows 1024
 BATCH = 2000  # frames that are made at a time
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/gacc.v1.NodeService/GetNode"), (b":authority", b"localhost"),
           (b"content-type", b"application/grpc"), (b"te", b"trailers")]
@@ -82,8 +83,11 @@ def bombs():
 
 
 def whole_calls():
-    message = frame(DATA, 1, 0, bytes(5))
-    yield from calls(message)
+    """As many at a time as may be."""
+    parts = [frame(HEADERS, END_HEADERS, 0, AGAIN), frame(DATA, END_STREAM, 0, bytes(5))]
+    yield frame(HEADERS, END_HEADERS, 1, INDEXED) + frame(DATA, END_STREAM, 1, bytes(5))
+    for first in itertools.count(3, 200):
+        yield numbered(b"".join(parts), [5, len(parts[0]) + 5], first, 100)
 
 
 def continuations(first):
@@ -148,7 +152,7 @@ class Attack:
     def __init__(self, path, kind):
         make, self.acknowledge = KINDS[kind]
         self.source = make() if make else None
-        self.out = memoryview(b"" if self.acknowledge is None else PREFACE + frame(SETTINGS))
+        self.out = memoryview(b"" if self.acknowledge is None else PREFACE + frame(SETTINGS) + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30)))
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(1)
         self.socket.connect(path)
@@ -157,6 +161,8 @@ class Attack:
         self.goaway = None
         self.waits = self.acknowledge is True  # for gaccd's SETTINGS
         self.pause_until = 0.0
+        self.most = MOST_CALLS if kind == "whole-calls" else None
+        self.flying = 0
 
     def read(self):
         try:
@@ -175,6 +181,8 @@ class Attack:
                 return
             if self.received[3] == GOAWAY and not self.goaway:
                 self.goaway = ERRORS[int.from_bytes(self.received[13:17], "big")] + " " + self.received[17:n].decode(errors="replace")
+            if self.received[3] == HEADERS and self.received[4] & END_STREAM:
+                self.flying -= 1
             self.received = self.received[n:]
 
     def turn(self):
@@ -182,8 +190,9 @@ class Attack:
         if self.source is None:
             raise ConnectionResetError
         self.read()
-        if not self.out and not self.waits and time.monotonic() >= self.pause_until:
+        if not self.out and not self.waits and time.monotonic() >= self.pause_until and not (self.most and self.flying > self.most - 100):
             part = next(self.source, b"")
+            self.flying += 100
             if part is None:
                 self.pause_until, part = time.monotonic() + 0.5, b""
             self.out = memoryview(part)

@@ -35,7 +35,7 @@ ROWS = [row for rows in GROUPS.values() for row in rows]
 CONF = {"limits.host_memory": "1GiB", "limits.jobs_per_user": 12, "listen.mode": "0666",
         "listen.connections_per_user": attach_socket.PER_USER}
 ALLOW = [" RankLost ", " (AllocationFailed|Ended) .*(limits.host_memory|Too many open files)", "connections, the most .*refused",
-         "no descriptors left", "out of memory or descriptors", "Too many open files", "attach socket: uid .* closed",
+         "no descriptors left", "out of memory or descriptors", "Too many open files", "attach socket: uid .* closed", "a connection of uid .* is closed: ",
          " Engine(Exited|Lost) ", "(AllocationFailed|Ended|RestoreFailed) .*(restore_from|checkpoint|hostile)"]
 
 

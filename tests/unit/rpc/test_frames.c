@@ -35,6 +35,15 @@ static void start(void)
 	n_bytes = 0;
 }
 
+static const char *receive(unsigned kind, unsigned flags, uint32_t id, uint32_t length);
+
+/* A client that has acknowledged gaccd's settings. */
+static void start_acknowledged(void)
+{
+	start();
+	ck_assert_ptr_null(receive(SETTINGS, ACK, 0, 0));
+}
+
 /* What was put comes at this time. */
 static const char *come(int64_t now)
 {
@@ -107,7 +116,7 @@ END_TEST
 
 START_TEST(no_more_streams_than_may_be)
 {
-	start();
+	start_acknowledged();
 	for (uint32_t i = 0; i < STREAMS; i++)
 		ck_assert_ptr_null(receive(HEADERS, END_HEADERS, 2 * i + 1, 1));
 	send_frame(HEADERS, END_STREAM, 31, 1, 0);
@@ -119,7 +128,7 @@ END_TEST
 
 START_TEST(headers_end)
 {
-	start();
+	start_acknowledged();
 	ck_assert_ptr_null(receive(HEADERS, 0, 1, FRAMES_BLOCK_MAX - 10));
 	ck_assert_ptr_null(receive(CONTINUATION, END_HEADERS, 1, 10));
 	ck_assert_ptr_null(receive(HEADERS, 0, 3, 10)); /* counted anew */
@@ -127,8 +136,35 @@ START_TEST(headers_end)
 	ck_assert_ptr_null(receive(CONTINUATION, 0, 3, 0));
 	ck_assert_ptr_nonnull(strstr(receive(CONTINUATION, 0, 3, 1), "headers of more"));
 	frames_fini(&f);
-	start();
+	start_acknowledged();
 	ck_assert_ptr_nonnull(strstr(receive(HEADERS, END_HEADERS, 1, FRAMES_BLOCK_MAX + 1), "headers of more"));
+	frames_fini(&f);
+}
+END_TEST
+
+START_TEST(little_before_the_acknowledgement)
+{
+	start();
+	ck_assert_ptr_null(receive(HEADERS, END_HEADERS, 1, FRAMES_EARLY_BYTES - 5));
+	ck_assert_ptr_null(receive(HEADERS, END_HEADERS, 3, 5));
+	ck_assert_ptr_nonnull(strstr(receive(HEADERS, END_HEADERS, 5, 1), "before"));
+	frames_fini(&f);
+	frames_init(&f, 2 * FRAMES_EARLY_CALLS, 0);
+	f.preface = 0;
+	for (uint32_t i = 0; i < FRAMES_EARLY_CALLS; i++) {
+		ck_assert_ptr_null(receive(HEADERS, END_HEADERS, 2 * i + 1, 1));
+		ck_assert_ptr_null(receive(RST_STREAM, 0, 2 * i + 1, 4)); /* which changes nothing */
+	}
+	put(SETTINGS, ACK, 0, 0, 0); /* in time */
+	put(HEADERS, END_HEADERS, 1001, 1, 0);
+	put(HEADERS, END_HEADERS, 1003, FRAMES_EARLY_BYTES, 0);
+	ck_assert_ptr_null(come(0));
+	frames_fini(&f);
+	frames_init(&f, 2 * FRAMES_EARLY_CALLS, 0);
+	f.preface = 0;
+	for (uint32_t i = 0; i < FRAMES_EARLY_CALLS; i++)
+		ck_assert_ptr_null(receive(HEADERS, END_HEADERS, 2 * i + 1, 1));
+	ck_assert_ptr_nonnull(strstr(receive(HEADERS, END_HEADERS, 1001, 1), "before"));
 	frames_fini(&f);
 }
 END_TEST
@@ -167,12 +203,12 @@ START_TEST(frames_that_nobody_needs)
 {
 	start();
 	ck_assert_int_eq(idle_of(HEADERS, 0, 10), 0);
-	ck_assert_int_eq(idle_of(CONTINUATION, END_HEADERS, 10), 1);
+	ck_assert_int_ge(idle_of(CONTINUATION, END_HEADERS, 10), 50);
 	ck_assert_int_eq(idle_of(DATA, 0, 1000), 0);
 	ck_assert_int_eq(idle_of(DATA, END_STREAM, 0), 0);
 	ck_assert_int_eq(idle_of(DATA, 0, 0), 1);
 	ck_assert_int_eq(idle_of(DATA, 0, 100), 1);
-	ck_assert_int_eq(idle_of(PING, 0, 8), 1);
+	ck_assert_int_gt(idle_of(PING, 0, 8), 1);
 	ck_assert_int_eq(idle_of(WINDOW_UPDATE, 0, 4), 1);
 	ck_assert_int_eq(idle_of(0xbe, 0, 4), 1);
 	ck_assert_int_eq(idle_of(SETTINGS, 0, 0), 1);
@@ -193,15 +229,15 @@ START_TEST(any_pieces)
 		n_bytes = 24;
 		memcpy(bytes, PREFACE, 24);
 		for (uint32_t id = 1; id < 61; id += 2) {
-			put(HEADERS, 0, id, id * 10, 0);
-			put(CONTINUATION, END_HEADERS, id, 7, 0);
+			put(HEADERS, END_HEADERS, id, id * 10, 0);
+			put(HEADERS, END_HEADERS | END_STREAM, id, 7, 0);
 			put(DATA, END_STREAM, id, 3 * id, 0);
-			put(PING, 0, 0, 8, 0);
+			put(WINDOW_UPDATE, 0, 0, 4, 0);
 		}
 		frames_init(&f, STREAMS, 0);
 		for (size_t at = 0; at < n_bytes; at += sizes[i])
 			ck_assert_ptr_null(frames_received(&f, bytes + at, n_bytes - at < sizes[i] ? n_bytes - at : sizes[i], 0));
-		ck_assert(f.n_streams == 30 && f.idle == 60 && !f.in_block);
+		ck_assert(f.n_streams == 30 && f.idle == 30 && !f.in_block);
 		ck_assert_uint_eq(f.bytes, 30 * (FRAMES_CALL_BYTES + 14) + 20 * 30 * 30);
 		n_bytes = 0;
 		for (uint32_t id = 1; id < 61; id += 2) {
@@ -252,6 +288,7 @@ int main(void)
 	tcase_add_test(c, ids_that_begin_no_stream);
 	tcase_add_test(c, no_more_streams_than_may_be);
 	tcase_add_test(c, headers_end);
+	tcase_add_test(c, little_before_the_acknowledgement);
 	tcase_add_test(c, all_in_time);
 	tcase_add_test(c, frames_that_nobody_needs);
 	tcase_add_test(c, any_pieces);
