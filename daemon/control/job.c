@@ -1,6 +1,8 @@
 /* A job's start, the ends of its windows, its engine's life, the coordinator's orders, time. */
 #include "control/job_impl.h"
 
+#include "base/array.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +13,13 @@
 
 struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, uint32_t rank)
 {
-	if (j->n_waiters == j->waiters_capacity) {
-		uint32_t n = j->waiters_capacity ? 2 * j->waiters_capacity : 16;
-		struct waiter *w = realloc(j->waiter, n * sizeof *w);
-		if (!w) {
-			reply_error(j, call, ST_NO_MEMORY, "repeat the call later", "no memory to park this call");
-			return NULL;
-		}
-		j->waiter = w;
-		j->waiters_capacity = n;
+	struct waiter *w = array_grow(j->waiter, j->n_waiters, &j->waiters_capacity, sizeof *w);
+	if (!w) {
+		reply_error(j, call, ST_NO_MEMORY, "repeat the call later", "no memory to park this call");
+		return NULL;
 	}
-	struct waiter *w = &j->waiter[j->n_waiters++];
+	j->waiter = w;
+	w = &j->waiter[j->n_waiters++];
 	*w = (struct waiter){ .call = call, .kind = kind, .rank = rank };
 	return w;
 }

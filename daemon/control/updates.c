@@ -1,5 +1,7 @@
 #include "control/updates.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,14 +65,10 @@ enum status update_check(const struct update *u, const struct job_spec *s, const
 
 enum status updates_reserve(struct updates *u)
 {
-	if (u->n < u->capacity)
-		return ST_OK;
-	uint32_t n = u->capacity ? 2 * u->capacity : 4;
-	struct update *item = realloc(u->item, n * sizeof *item);
+	struct update *item = array_grow(u->item, u->n, &u->capacity, sizeof *item);
 	if (!item)
 		return ST_NO_MEMORY;
 	u->item = item;
-	u->capacity = n;
 	return ST_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "edge/live_job.h"
 
+#include "base/array.h"
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/engine_proc.h"
@@ -144,14 +145,10 @@ void live_random16(void *ctx, uint8_t out[16])
 
 enum status live_add(struct daemon *d, struct live_job *l)
 {
-	if (d->n_jobs == d->jobs_capacity) {
-		uint32_t n = d->jobs_capacity ? 2 * d->jobs_capacity : 16;
-		struct live_job **j = realloc(d->job, n * sizeof *j);
-		if (!j)
-			return ST_NO_MEMORY;
-		d->job = j;
-		d->jobs_capacity = n;
-	}
+	struct live_job **j = array_grow(d->job, d->n_jobs, &d->jobs_capacity, sizeof *j);
+	if (!j)
+		return ST_NO_MEMORY;
+	d->job = j;
 	d->job[d->n_jobs++] = l;
 	return ST_OK;
 }
@@ -328,14 +325,10 @@ void live_user_name(uint32_t uid, char *out, size_t n)
 
 bool live_watch(struct live_job *l, uint64_t call, uint32_t rank)
 {
-	if (l->n_watchers == l->watchers_capacity) {
-		uint32_t n = l->watchers_capacity ? 2 * l->watchers_capacity : 8;
-		struct watcher *w = realloc(l->watcher, n * sizeof *w);
-		if (!w)
-			return false;
-		l->watcher = w;
-		l->watchers_capacity = n;
-	}
+	struct watcher *w = array_grow(l->watcher, l->n_watchers, &l->watchers_capacity, sizeof *w);
+	if (!w)
+		return false;
+	l->watcher = w;
 	l->watcher[l->n_watchers++] = (struct watcher){ call, rank };
 	return true;
 }

@@ -1,5 +1,6 @@
 #include "edge/live_saving.h"
 
+#include "base/array.h"
 #include "base/log.h"
 #include "control/saver.h"
 #include "edge/manifest_commit.h"
@@ -37,7 +38,8 @@ struct saving {
 	enum status end;
 	char end_reason[256];
 	struct saving_call *call;
-	size_t n_calls, calls_capacity;
+	size_t n_calls;
+	uint32_t calls_capacity;
 };
 
 /* ---- what was saved ---- */
@@ -57,14 +59,10 @@ const struct saved *saving_at(const struct live_job *l, size_t i)
 bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
 {
 	struct saving *s = l->saving;
-	if (s->n_calls == s->calls_capacity) {
-		size_t n = s->calls_capacity ? 2 * s->calls_capacity : 8;
-		struct saving_call *list = realloc(s->call, n * sizeof *list);
-		if (!list)
-			return false;
-		s->call = list;
-		s->calls_capacity = n;
-	}
+	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof *list);
+	if (!list)
+		return false;
+	s->call = list;
 	s->call[s->n_calls++] = (struct saving_call){ call, id, wait };
 	return true;
 }

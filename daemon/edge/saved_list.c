@@ -1,5 +1,6 @@
 #include "edge/saved_list.h"
 
+#include "base/array.h"
 #include "proto/utf8.h"
 
 #include <stdlib.h>
@@ -15,14 +16,10 @@ struct saved *saved_find(const struct saved_list *s, uint64_t id)
 
 struct saved *saved_add(struct saved_list *s, uint64_t id, const uint8_t request_id[16])
 {
-	if (s->n == s->capacity) {
-		size_t n = s->capacity ? 2 * s->capacity : 8;
-		struct saved *list = realloc(s->saved, n * sizeof *list);
-		if (!list)
-			return NULL;
-		s->saved = list;
-		s->capacity = n;
-	}
+	struct saved *list = array_grow(s->saved, s->n, &s->capacity, sizeof *list);
+	if (!list)
+		return NULL;
+	s->saved = list;
 	struct saved *k = &s->saved[s->n++];
 	*k = (struct saved){ .id = id, .state = SAVED_WRITING };
 	memcpy(k->request_id, request_id, 16);

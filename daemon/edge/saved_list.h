@@ -20,7 +20,8 @@ struct saved {
 /* Zeroed: empty. */
 struct saved_list {
 	struct saved *saved;
-	size_t n, capacity;
+	size_t n;
+	uint32_t capacity;
 };
 
 /* Pointers are good until the list changes. */

@@ -3,7 +3,7 @@
 #include "host/map_request.h"
 #include "edge/methods.h"
 
-#include "base/log.h"
+#include "base/array.h"
 
 #include "gacc/v1/attach.pb-c.h"
 #include "proto/version.h"
@@ -68,16 +68,17 @@ static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 	return ok;
 }
 
+/* Room for one more link, before its trainer gets memory: its end must not go unseen. false: no memory. */
+static bool reserve_link(struct live_job *l)
+{
+	struct link *p = array_grow(l->link, l->n_links, &l->links_capacity, sizeof *p);
+	if (p)
+		l->link = p;
+	return p != NULL;
+}
+
 static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
 {
-	if (l->n_links == l->links_capacity) {
-		uint32_t n = l->links_capacity ? 2 * l->links_capacity : 8;
-		struct link *p = realloc(l->link, n * sizeof *p);
-		if (!p)
-			return;
-		l->link = p;
-		l->links_capacity = n;
-	}
 	uint64_t generation = job_generation(l->job, rank);
 	l->link[l->n_links++] = (struct link){ conn, rank, generation };
 	job_on_link(l->job, rank, generation, true, daemon_now(l->d));
@@ -89,6 +90,8 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 	uint8_t bytes[1024];
 	if (l->allocating || !collect(&a, l, rank)) { /* the pool is at work on the segments */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
+	} else if (!reserve_link(l)) {
+		refuse(d, conn, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text);
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
 		m.version = MAP_VERSION;
