@@ -264,7 +264,6 @@ char *read_file(struct invocation *inv, const char *path, int *exit_status)
 /* --- tables */
 
 struct sheet {
-	struct invocation *inv;
 	struct libscols_table *table;
 	struct libscols_line *line;
 	bool shown[COLUMNS_MAX];
@@ -291,7 +290,6 @@ struct sheet *sheet_new(struct invocation *inv, const struct column *columns)
 
 	if (!s)
 		return NULL;
-	s->inv = inv;
 	s->table = scols_new_table();
 	if (!s->table)
 		goto fail;

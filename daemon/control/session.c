@@ -242,8 +242,7 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 /* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it, answered. */
 static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const struct attach_args *a)
 {
-	struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time, .uid = a->uid,
-				       .attached = 1 };
+	struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time, .uid = a->uid };
 	int64_t holder = 0;
 	enum status st = choose_slots(j, r, a, &next, &holder);
 	if (st) {

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 5
+#define ENGINE_CHANNEL_VERSION 6
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -99,8 +99,7 @@ struct engine_answer {
 	uint32_t status;      /* enum status */
 	uint64_t id;
 	uint64_t window;
-	uint32_t rank, micro;
-	uint32_t counted;     /* ADD: of this rank in this window, after it */
+	uint32_t rank;
 	uint32_t result;      /* ADD: gacc.v1.PushResult */
 	uint64_t attempt;
 	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest */
@@ -109,7 +108,6 @@ struct engine_answer {
 	uint64_t nonfinite, digest;
 	uint32_t last_rank;
 	uint32_t x;               /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
-	uint64_t record_seq;  /* HELLO: of the control record in force */
 	uint32_t version;     /* HELLO */
 	uint32_t nonfinite_count; /* ADD, void: non-finite elements; NaN counts */
 	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */

@@ -45,7 +45,7 @@ void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint3
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
 	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size,
-				    .shares = threads * UNDO_SHARES, .n_tensors = n_tensors };
+				    .shares = threads * UNDO_SHARES };
 	p->record_bytes = record_bytes(ranks, max_micro_size);
 	p->ledger_offset = 2 * p->record_bytes;
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));

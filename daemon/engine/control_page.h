@@ -32,7 +32,6 @@ struct control_state {
 struct control_page {
 	unsigned char *base;
 	uint32_t ranks, max_micro_size, shares; /* shares: threads * UNDO_SHARES */
-	uint64_t n_tensors;
 	size_t record_bytes, ledger_offset, stamps_offset, undo_offset, norms_offset, trust_offset, bytes;
 };
 

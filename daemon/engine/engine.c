@@ -25,9 +25,9 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 {
 	const struct control_record *r = &e->state.r;
 	return (struct engine_answer){ .op = c->op, .status = st, .id = c->id, .window = r->window, .rank = c->rank,
-				       .micro = c->micro, .attempt = c->attempt, .count = r->count,
-				       .sum_weight = r->sum_weight, .sum_loss = r->sum_loss, .last_rank = r->last_rank,
-				       .x = r->x, .record_seq = r->seq, .version = ENGINE_CHANNEL_VERSION };
+				       .attempt = c->attempt, .count = r->count, .sum_weight = r->sum_weight,
+				       .sum_loss = r->sum_loss, .last_rank = r->last_rank, .x = r->x,
+				       .version = ENGINE_CHANNEL_VERSION };
 }
 
 /* Waits for room when the socket is full; a closed socket ends the engine. */

@@ -99,7 +99,7 @@ static char *add_entry(struct snapshot_list *l, const struct memory *m, uint32_t
 	if (!live)
 		return name;
 	struct snapshot_entry *e = &l->entry[l->n++];
-	*e = (struct snapshot_entry){ .section = section, .tensor = tensor, .live = live };
+	*e = (struct snapshot_entry){ .section = section, .live = live };
 	e->safe.name = name;
 	e->safe.dtype = safe_of(dtype);
 	e->safe.n_dims = (int)t->n_dims;

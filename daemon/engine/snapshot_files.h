@@ -18,7 +18,6 @@ struct snapshot_section {
 struct snapshot_entry {
 	struct safe_tensor safe;
 	uint32_t section;    /* of the file */
-	uint64_t tensor;     /* of the plan */
 	const unsigned char *live;
 };
 

@@ -26,9 +26,7 @@ static void answer_push(struct engine *e, const struct accum_entry *p, enum stat
 			uint64_t nonfinite)
 {
 	struct engine_answer a = { .op = ENGINE_ADD, .status = st, .id = p->command_id, .rank = p->rank,
-				   .micro = p->micro,
-				   .window = e->state.r.window, .result = result, .record_seq = e->state.r.seq,
-				   .counted = e->state.rank[p->rank].counted, .x = e->state.r.x };
+				   .window = e->state.r.window, .result = result };
 	a.nonfinite_count = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
 	engine_send(e, &a);
 }
@@ -106,8 +104,6 @@ static void answer_add(struct engine *e, const struct engine_command *c, enum st
 {
 	struct engine_answer a = engine_answer_to(e, c, st);
 	a.result = result;
-	if (c->rank < e->state.r.ranks)
-		a.counted = e->state.rank[c->rank].counted;
 	engine_send(e, &a);
 }
 

@@ -17,8 +17,8 @@ static void answer(struct sim *s, const struct engine_answer *a)
 
 static struct engine_answer answer_to(const struct engine_command *c, enum status st)
 {
-	return (struct engine_answer){ .op = c->op, .id = c->id, .rank = c->rank, .micro = c->micro,
-				       .window = c->window, .attempt = c->attempt, .status = st };
+	return (struct engine_answer){ .op = c->op, .id = c->id, .rank = c->rank, .window = c->window,
+				       .attempt = c->attempt, .status = st };
 }
 
 static void start_durable(struct sim *s)
@@ -109,8 +109,8 @@ static void on_pass(struct sim *s)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct accum_entry *p = &pass[i];
 		bool reject = s->spec.nonfinite == NONFINITE_REJECT_MICRO && (p->data_key % 30) == 7;
-		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .micro = p->micro,
-					   .window = s->d.r.window, .result = reject ? 4 : 1 };
+		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window,
+					   .result = reject ? 4 : 1 };
 		if (p->sgen != s->d.rank[p->rank].sgen)
 			sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
 				 (unsigned long long)p->sgen, p->rank, (unsigned long long)s->d.rank[p->rank].sgen);
@@ -137,8 +137,8 @@ static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum s
 {
 	struct accum_entry *p;
 	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
-		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .micro = p->micro,
-					   .window = s->d.r.window, .status = st };
+		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window,
+					   .status = st };
 		answer(s, &a);
 		accum_remove(&s->accum, p);
 	}

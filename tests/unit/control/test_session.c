@@ -59,7 +59,7 @@ static void answer(uint32_t op, uint32_t result)
 {
 	const struct engine_command *c = &sent[n_sent - 1];
 	ck_assert_uint_eq(c->op, op);
-	struct engine_answer a = { .op = c->op, .id = c->id, .rank = c->rank, .micro = c->micro, .result = result };
+	struct engine_answer a = { .op = c->op, .id = c->id, .rank = c->rank, .result = result };
 	job_on_answer(job, &a, now);
 }
 
