@@ -269,9 +269,9 @@ static void on_attach(struct job *j, const struct engine_answer *a, struct now n
 static void on_counted(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
 {
 	bool was = rank_settled(j, r, p->micro);
-	if (a->result == RESULT_VOID && !was)
+	if (a->result == PUSH_VOID && !was)
 		control_set_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, p->micro);
-	if (a->result != RESULT_VOID && !was) {
+	if (a->result != PUSH_VOID && !was) {
 		control_set_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, p->micro);
 		j->mirror.rank[r->rank].counted++;
 		r->weight += p->weight;
@@ -298,13 +298,13 @@ static void on_add(struct job *j, const struct engine_answer *a, struct now now)
 			break;
 		}
 		on_counted(j, r, p, a);
-		if (a->result == RESULT_VOID)
+		if (a->result == PUSH_VOID)
 			on_void(j, r, p, a);
 		push_answer(j, r, p, a->result);
 		break;
 	}
 	j->report_due = true;
-	if (!rank_owes(j, r) || a->result == RESULT_VOID)
+	if (!rank_owes(j, r) || a->result == PUSH_VOID)
 		job_report(j, now);
 }
 

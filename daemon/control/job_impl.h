@@ -8,9 +8,6 @@
 #define REPEAT UINT32_MAX  /* the slot of a push that is counted already: only its data_key is looked at */
 #define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
 
-/* Numbers are those of gacc.v1.PushResult. */
-enum { RESULT_COUNTED = 1, RESULT_DUPLICATE = 2, RESULT_ALREADY_COMMITTED = 3, RESULT_VOID = 4 };
-
 struct parked_push {
 	bool used;
 	bool sent;              /* the engine has it */

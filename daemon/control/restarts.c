@@ -20,16 +20,29 @@ static int64_t pause_ns(uint32_t failures)
 	return ns < RESTARTS_MAX_NS ? ns : RESTARTS_MAX_NS;
 }
 
-void restarts_on_hello(struct restarts *r, struct now now)
+static bool has_moved(const struct restarts *r, const struct control_record *c)
 {
+	if (c->window != r->window)
+		return c->window > r->window;
+	return c->count > r->count || (c->params_ready && !r->params_ready);
+}
+
+void restarts_on_hello(struct restarts *r, const struct control_record *c, struct now now)
+{
+	if (has_moved(r, c))
+		end_row(r);
+	r->window = c->window;
+	r->count = c->count;
+	r->params_ready = c->params_ready;
 	r->up = r->patient = true;
 	r->moved = false;
 	r->up_ns = now.mono_ns;
 }
 
-void restarts_on_answer(struct restarts *r)
+void restarts_on_answer(struct restarts *r, const struct engine_answer *a)
 {
-	r->moved = true;
+	bool counted = a->op == ENGINE_ADD && (a->result == PUSH_COUNTED || a->result == PUSH_VOID);
+	r->moved |= !a->status && (counted || a->op == ENGINE_COMMIT);
 }
 
 static bool hopeless(const struct restarts *r, int64_t patience_ns, struct now now)
@@ -47,6 +60,7 @@ enum restarts_verdict restarts_on_failure(struct restarts *r, const char *cause,
 		r->since_ns = now.mono_ns;
 	bool news = r->up || strncmp(r->cause, cause, sizeof r->cause - 1) != 0;
 	snprintf(r->cause, sizeof r->cause, "%s", cause);
+	r->had_come_up = r->up;
 	r->up = false;
 	r->due_ns = now.mono_ns + pause_ns(r->failures++);
 	r->own += !outside;
@@ -54,6 +68,7 @@ enum restarts_verdict restarts_on_failure(struct restarts *r, const char *cause,
 		r->due_ns = 0;
 		return RESTARTS_GIVE_UP;
 	}
+	r->troubled = restarts_in_trouble(r);
 	return news ? RESTARTS_NEWS : RESTARTS_AS_BEFORE;
 }
 
@@ -72,11 +87,11 @@ bool restarts_due(struct restarts *r, struct now now)
 
 bool restarts_recovered(struct restarts *r, struct now now)
 {
-	if (!of_use(r, now))
-		return false;
-	bool was = restarts_in_trouble(r);
-	end_row(r);
-	return was;
+	bool useful = of_use(r, now), back = useful || (r->up && now.mono_ns - r->up_ns >= RESTARTS_BACK_NS), was = r->troubled;
+	if (useful)
+		end_row(r);
+	r->troubled &= !back;
+	return was && back;
 }
 
 bool restarts_in_trouble(const struct restarts *r)

@@ -361,7 +361,7 @@ bool job_free_slot(const struct job *j, uint32_t rank, uint32_t *out_slot)
 static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint32_t result, uint64_t window,
 		       const struct parked_push *p)
 {
-	if (result == RESULT_VOID && j->spec->nonfinite == NONFINITE_ERROR) {
+	if (result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR) {
 		reply_error(j, call, ST_NONFINITE, "the job fails: look at this rank's data and loss",
 			    "rank %u, window %llu: %s (nonfinite: error)", r->rank, (unsigned long long)window,
 			    status_info(ST_NONFINITE)->text);
@@ -386,7 +386,7 @@ static void push_free(struct parked_push *p)
 void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
 {
 	for (int i = 0; i < p->n_calls; i++)
-		push_reply(j, r, p->call[i], i && result == RESULT_COUNTED ? RESULT_DUPLICATE : result, p->window, p);
+		push_reply(j, r, p->call[i], i && result == PUSH_COUNTED ? PUSH_DUPLICATE : result, p->window, p);
 	push_free(p);
 }
 
@@ -405,7 +405,7 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 	const struct past_window *past = past_find(j, window);
 	if (past && micro < j->spec->max_micro_size &&
 	    control_bit(past->counted, j->spec->max_micro_size, r->rank, micro)) {
-		push_reply(j, r, call, RESULT_ALREADY_COMMITTED, window, NULL);
+		push_reply(j, r, call, PUSH_ALREADY_COMMITTED, window, NULL);
 		return;
 	}
 	if (!past)
@@ -430,9 +430,9 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 	if (repeat && j->mirror.r.phase == WINDOW_OPEN)
 		return false; /* the engine compares the data_key with the one that it counted */
 	if (rank_voided(j, r, p->micro))
-		push_answer(j, r, p, RESULT_VOID);
+		push_answer(j, r, p, PUSH_VOID);
 	else if (rank_counted(j, r, p->micro))
-		push_answer(j, r, p, repeat ? RESULT_DUPLICATE : RESULT_COUNTED);
+		push_answer(j, r, p, repeat ? PUSH_DUPLICATE : PUSH_COUNTED);
 	else if (j->mirror.r.phase != WINDOW_OPEN)
 		push_fail(j, r, p, ST_WINDOW_CLOSED, "the window closed without this micro-batch: not counted");
 	else
@@ -585,7 +585,7 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 		return;
 	bool repeat = rank_settled(j, r, a->micro);
 	if (repeat && (!a->data_key || j->mirror.r.phase != WINDOW_OPEN)) {
-		push_reply(j, r, call, rank_voided(j, r, a->micro) ? RESULT_VOID : RESULT_DUPLICATE, a->window, NULL);
+		push_reply(j, r, call, rank_voided(j, r, a->micro) ? PUSH_VOID : PUSH_DUPLICATE, a->window, NULL);
 		return;
 	}
 	if (push_joined(j, r, call, a))

@@ -47,7 +47,7 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		coord_end(l->coord, st, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
 		return;
 	}
-	restarts_on_hello(&l->restarts, daemon_now(l->d));
+	restarts_on_hello(&l->restarts, &state.r, daemon_now(l->d));
 	if (job_on_engine_up(l->job, &state, daemon_now(l->d)))
 		coord_end(l->coord, ST_SEGMENT_CORRUPT,
 			  "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
@@ -65,8 +65,7 @@ static void on_answer(void *arg, const struct engine_answer *a)
 	FAILPOINT(gaccd_answer_before);
 	if (a->op == ENGINE_ATTACH)
 		FAILPOINT(gaccd_attach_stored);
-	if (a->op != ENGINE_START)
-		restarts_on_answer(&l->restarts);
+	restarts_on_answer(&l->restarts, a);
 	if (a->op == ENGINE_START)
 		on_hello(l, a);
 	else if (a->op == ENGINE_CHECKPOINT)
@@ -84,9 +83,13 @@ static void on_answer(void *arg, const struct engine_answer *a)
 static void give_up(struct live_job *l, struct now now)
 {
 	const struct restarts *r = &l->restarts;
+	double age_s = (double)(now.mono_ns - r->since_ns) / 1e9;
 	char text[256];
-	snprintf(text, sizeof text, "the engine cannot be started (%u tries in %.1f s): %s", r->failures,
-		 (double)(now.mono_ns - r->since_ns) / 1e9, r->cause);
+	if (r->had_come_up)
+		snprintf(text, sizeof text, "the engine has failed %u times in %.1f s, and nothing was counted meanwhile: %s", r->failures,
+			 age_s, r->cause);
+	else
+		snprintf(text, sizeof text, "the engine cannot be started (%u tries in %.1f s): %s", r->failures, age_s, r->cause);
 	live_submit_done(l, ST_ENGINE_FAILED, text);
 	coord_end(l->coord, ST_ENGINE_FAILED, text, now);
 }
@@ -103,8 +106,8 @@ static void on_failure(struct live_job *l, const char *event, const char *cause,
 	if (v == RESTARTS_GIVE_UP) {
 		give_up(l, now);
 	} else if (restarts_in_trouble(r)) {
-		snprintf(text, sizeof text, "the engine cannot be started: %s; tried again for %lld s", cause,
-			 (long long)(patience_ns / 1000000000));
+		snprintf(text, sizeof text, "the engine %s: %s; tried again for %lld s",
+			 r->had_come_up ? "fails again and again" : "cannot be started", cause, (long long)(patience_ns / 1000000000));
 		coord_hinder(l->coord, text, now);
 	}
 }

@@ -40,6 +40,9 @@ enum engine_op {
 			    * INIT_PARAMS. Answered when the parameters are ready, as of the checkpoint's window */
 };
 
+/* Of an ADD. Numbers are those of gacc.v1.PushResult. */
+enum push_result { PUSH_COUNTED = 1, PUSH_DUPLICATE = 2, PUSH_ALREADY_COMMITTED = 3, PUSH_VOID = 4 };
+
 #define ENGINE_FILES 4 /* of a checkpoint; store/manifest.h says which */
 
 /* A file of a checkpoint; bytes 0: there is none. */
@@ -100,7 +103,7 @@ struct engine_answer {
 	uint64_t id;
 	uint64_t window;
 	uint32_t rank;
-	uint32_t result;      /* ADD: gacc.v1.PushResult */
+	uint32_t result;      /* ADD: enum push_result */
 	uint64_t attempt;
 	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest */
 	uint64_t count;

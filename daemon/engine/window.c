@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PUSH_COUNTED = 1, PUSH_DUPLICATE = 2, PUSH_ALREADY_COMMITTED = 3, PUSH_VOID = 4 }; /* gacc.v1.PushResult */
-
 _Static_assert(SEGMENT_MAX_ZERO == KERNEL_MAX_SLOTS, "a record names all slots of a pass");
 
 /* The pushes of one pass; copies, because the queue moves when entries leave it. */

@@ -1,4 +1,4 @@
-"""Engines that cannot be started, for real reasons: what a job loses by it, and what is said."""
+"""Engines that cannot be started, for real reasons, or die again and again: what a job loses by it, and what is said."""
 import contextlib
 import os
 import re
@@ -7,9 +7,10 @@ import shutil
 import signal
 import time
 
+import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, alive, build_dir, wait_until
+from harness import Daemon, GaccError, Rank, alive, build_dir, wait_until
 from launching import wait_state
 from test_kills import Threads, check_all
 from workload import Workload
@@ -71,6 +72,28 @@ def test_a_job_ends_when_that_takes_too_long():
             d.client.jobs.Resume(job=str(held))
             assert "EngineFailing" in d.log()
             wait_state(d, held, "NODE_FAIL")
+
+
+def test_a_crash_loop_ends_the_job():
+    """Each engine answers something, which could go on for ever, and then dies."""
+    with Daemon(allow=[*FAILING, "Segmentation fault"]) as d:
+        job = d.submit({**SPEC, "micro_size": 2, "stall_abort_ms": 1500, "stall_warn_ms": 500})
+        with Rank(d, job, 0, [("w", [16])]) as r:
+            r.start({"w": np.ones(16, np.float32)})
+            r.push([np.ones(16, np.float32)])
+            first, lives, start = d.engine_pid(job), [], time.monotonic()
+            while d.state(job) != "NODE_FAIL":
+                assert time.monotonic() - start < 10, lives
+                pid = d.get_job(job).engine_pid
+                if pid and pid not in lives:
+                    r.attach(1, resume_generation=0)  # answered by this engine, if it has come so far
+                    d.kill_engine(job, pid, signal.SIGSEGV)
+                    lives.append(pid)
+                time.sleep(0.005)
+            reason = d.get_job(job).reason
+            assert re.fullmatch(r"the engine has failed \d+ times in [12]\.\d s, and nothing was counted meanwhile: "
+                                r"the engine was killed by signal 11 \(Segmentation fault\)", reason), reason
+            assert lives[0] == first and 6 <= len(lives) <= 10, lives
 
 
 def test_a_job_that_never_had_an_engine_is_refused(tmp_path):
