@@ -1,8 +1,10 @@
 /* checkpoint save, list, restore. */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "job_file.h"
@@ -138,6 +140,11 @@ static gacc_spec *spec_saved(struct invocation *inv, const char *directory, int 
 	char *text;
 
 	snprintf(path, sizeof(path), "%s/manifest.json", directory);
+	if (access(path, F_OK) && (errno == ENOENT || errno == ENOTDIR)) {
+		*st = fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", "see: gaccctl checkpoint list JOB",
+				"%s is no checkpoint: there is no manifest.json in it", directory);
+		return NULL;
+	}
 	text = read_file(inv, path, st);
 	if (text && gacc_spec_of_manifest(text, path, &spec, why, sizeof(why)))
 		*st = fail_with(inv, EXIT_FAILED, "MALFORMED", "give the job file with -f", "%s", why);
@@ -170,6 +177,13 @@ static gacc_spec *spec_to_restore(struct invocation *inv, const char *job, const
 	return NULL;
 }
 
+static int no_directory(struct invocation *inv, const char *path, int error)
+{
+	if (error == EACCES)
+		return fail_denied(inv, path);
+	return fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", NULL, "no such directory: %s", path);
+}
+
 /* From a job, or from a directory. */
 static int restore(struct invocation *inv, const char *from)
 {
@@ -184,7 +198,7 @@ static int restore(struct invocation *inv, const char *from)
 		return st;
 	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);
 	if (!path)
-		return is_path ? fail_with(inv, EXIT_NOT_FOUND, "CHECKPOINT_NOT_FOUND", NULL, "no such directory: %s", from) : st;
+		return is_path ? no_directory(inv, from, errno) : st;
 	spec = spec_to_restore(inv, from, is_path ? path : NULL, &st);
 	if (spec && spec_set(inv, spec, "restore_from", path, &st))
 		st = submit_job(inv, spec);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <libsmartcols/libsmartcols.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,15 @@ const char *job_operand(const char *text)
 
 #define FILE_MAX_BYTES (64u << 20) /* more than any job file */
 
+int fail_denied(struct invocation *inv, const char *path)
+{
+	const struct passwd *me = getpwuid(geteuid());
+
+	return fail_with(inv, EXIT_NO_PERMISSION, "PERMISSION_DENIED", "its owner can change that",
+			 "%s: %s (uid %u) may not read it, or not enter a directory on the way", path, me ? me->pw_name : "this user",
+			 (unsigned)geteuid());
+}
+
 /* The text; NULL, and in *out_wrong what is wrong with it. */
 static char *read_all(FILE *in, const char **out_wrong)
 {
@@ -251,10 +261,16 @@ static char *read_all(FILE *in, const char **out_wrong)
 char *read_file(struct invocation *inv, const char *path, int *exit_status)
 {
 	FILE *in = strcmp(path, "-") ? fopen(path, "re") : stdin;
-	const char *wrong = in ? NULL : strerror(errno);
-	char *text = in ? read_all(in, &wrong) : NULL;
+	const char *wrong = NULL;
+	char *text = NULL;
 
-	if (!text)
+	if (in)
+		text = read_all(in, &wrong);
+	else
+		wrong = strerror(errno);
+	if (!in && errno == EACCES)
+		*exit_status = fail_denied(inv, path);
+	else if (!text)
 		*exit_status = fail_with(inv, EXIT_USAGE, "FILE", NULL, "%s: %s", path, wrong);
 	if (in && in != stdin)
 		fclose(in);

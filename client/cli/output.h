@@ -13,6 +13,8 @@ int fail_with(struct invocation *inv, int exit_status, const char *reason, const
 int fail_usage(struct invocation *inv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* What the library reported last. */
 int fail_client(struct invocation *inv);
+/* A file or directory that this user may not read. */
+int fail_denied(struct invocation *inv, const char *path);
 int exit_status_of(gacc_status st);
 const char *status_name(gacc_status st);
 

@@ -21,6 +21,8 @@
 #define LAST_LINES 20
 #define RANKS_MAX 4096
 #define LAST_STATE_MS 3000
+#define LOOK_MS 200
+#define EARLY_MS 1000 /* what a rank has said last is with gaccd, and its end has been noticed */
 
 extern char **environ;
 
@@ -42,6 +44,9 @@ struct run {
 	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
 	bool stopping;            /* ranks have been asked to end */
 	bool interrupted, params_said;
+	bool has_run;             /* the job, once: if it is STARTING after that, gaccd is */
+	uint32_t n_well;          /* ranks that have ended with 0 */
+	int64_t look_ms, early_ms; /* next look at these; since when one is owing */
 	char cancel_reason[128];  /* "": nobody wants it cancelled */
 	bool cancelled;           /* gaccd knows */
 	bool lost_job;            /* its end will not be seen */
@@ -202,7 +207,7 @@ static void say_root_cause(struct run *r, uint32_t rank)
 	if (p->signal)
 		tell(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
 	else
-		fprintf(r->inv->err, "exited with %d", p->status);
+		fprintf(r->inv->err, "exited with %d%s", p->status, p->status ? "" : " before the job was complete");
 	tell(r->inv->err, "; last lines of %s/worker_%u.log:\n", r->log_dir, rank);
 	follower_init(&last, r->log_dir, rank, false, LAST_LINES);
 	follower_pump(&last, r->inv->err, true);
@@ -210,14 +215,21 @@ static void say_root_cause(struct run *r, uint32_t rank)
 	fprintf(r->inv->err, "---\n");
 }
 
-static void refresh(struct run *r)
+static void take_job(struct run *r, gacc_jobs *jobs)
+{
+	gacc_jobs_free(r->job);
+	r->job = jobs;
+	r->has_run |= info(r)->state >= GACC_JOB_RUNNING;
+}
+
+static bool refresh(struct run *r)
 {
 	gacc_jobs *jobs;
 
 	if (gacc_job_get(r->inv->client, r->id, &jobs))
-		return;
-	gacc_jobs_free(r->job);
-	r->job = jobs;
+		return false;
+	take_job(r, jobs);
+	return true;
 }
 
 /* As of now: a rank often hears of its job's end before we do. */
@@ -258,11 +270,65 @@ static void on_child(struct run *r)
 		const struct rank_process *p = &r->ranks.rank[rank];
 		bool by_itself = !r->stopping;
 
+		r->n_well += by_itself && !p->status;
 		if (by_itself && p->status)
 			on_rank_failed(r, rank);
 		if (by_itself && p->ended && p->status > r->worst)
 			r->worst = p->status;
 	}
+}
+
+static bool is_missing(const gacc_job_info *j, uint32_t rank)
+{
+	for (size_t i = 0; i < j->n_missing; i++)
+		if (j->missing[i] == rank)
+			return true;
+	return false;
+}
+
+/* It has ended well, and the job still needs it; unless somebody else has attached in its place. */
+static bool owes(const struct run *r, uint32_t rank)
+{
+	const struct rank_process *p = &r->ranks.rank[rank];
+	const gacc_job_info *j = info(r);
+	const gacc_rank_info *seen = &j->rank[rank];
+	bool gone = !strcmp(seen->state, "ABSENT") || !strcmp(seen->state, "LOST") || !seen->pid || seen->pid == p->last_pid;
+
+	if (!p->ended || p->status || !gone)
+		return false;
+	return j->state == GACC_JOB_STARTING ? !r->has_run && strcmp(seen->state, "DONE") != 0 : is_missing(j, rank);
+}
+
+static uint32_t first_owing(const struct run *r)
+{
+	uint32_t rank = 0;
+
+	while (rank < r->n_ranks && (rank >= info(r)->n_rank || !owes(r, rank)))
+		rank++;
+	return rank;
+}
+
+/* A rank that ends with 0 before its job does: the others would wait for it until stall_abort. */
+static void watch_early_ends(struct run *r)
+{
+	uint32_t rank = r->n_ranks;
+	char reason[128];
+
+	if (!r->n_well || r->stopping || *r->cancel_reason || info(r)->ended || now_ms() < r->look_ms)
+		return;
+	if (refresh(r))
+		rank = first_owing(r);
+	r->look_ms = now_ms() + LOOK_MS;
+	if (rank == r->n_ranks)
+		r->early_ms = 0;
+	else if (!r->early_ms)
+		r->early_ms = now_ms();
+	if (!r->early_ms || now_ms() - r->early_ms < EARLY_MS)
+		return;
+	say_root_cause(r, rank);
+	snprintf(reason, sizeof(reason), "rank %u exited with 0 before the job was complete", rank);
+	cancel_job(r, reason);
+	stop_ranks(r, SIGTERM);
 }
 
 static void on_interrupt(struct run *r)
@@ -306,8 +372,7 @@ static void on_job(struct run *r)
 	if (st == GACC_OK) {
 		bool was_ended = info(r)->ended;
 
-		gacc_jobs_free(r->job);
-		r->job = jobs;
+		take_job(r, jobs);
 		say_params(r);
 		if (!was_ended && info(r)->ended && !r->deadline_ms)
 			r->deadline_ms = now_ms() + r->grace_ms; /* ranks see it too, and should end */
@@ -355,6 +420,8 @@ static int patience_ms(const struct run *r)
 
 	if (r->poll[POLL_OUTPUT].fd < 0 && left > 500)
 		left = 500;
+	if (r->n_well && left > LOOK_MS)
+		left = LOOK_MS;
 	return left < 0 ? 0 : (int)left;
 }
 
@@ -378,6 +445,7 @@ static void loop(struct run *r)
 		on_signals(r);
 		if (r->poll[POLL_JOB].fd >= 0 && r->poll[POLL_JOB].revents)
 			on_job(r);
+		watch_early_ends(r);
 		if (r->deadline_ms && now_ms() >= r->deadline_ms)
 			on_deadline(r);
 	}

@@ -140,6 +140,13 @@ static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_u
 	return -1;
 }
 
+static enum status refused_part(const char *path, const char *name, int error, char *why, size_t n_why)
+{
+	char whole[CHECKPOINT_MAX_PATH + 32];
+	snprintf(whole, sizeof(whole), "%s/%s", path, name);
+	return checkpoint_refused(whole, error, why, n_why);
+}
+
 static enum status check_files(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, char *why,
 			       size_t n_why)
 {
@@ -154,10 +161,8 @@ static enum status check_files(int dir_fd, const char *path, const struct manife
 				 path, name, bytes, uid);
 			return ST_MALFORMED;
 		}
-		if (fd < 0) {
-			snprintf(why, n_why, "%s/%s: %s", path, name, strerror(errno));
-			return ST_INVALID_ARGUMENT;
-		}
+		if (fd < 0)
+			return refused_part(path, name, errno, why, n_why);
 		close(fd);
 	}
 	return ST_OK;

@@ -24,6 +24,10 @@ enum status checkpoint_failed(const char *what, const char *name, int error, cha
 
 enum status checkpoint_refused(const char *path, int error, char *why, size_t n_why)
 {
+	if (error == EACCES || error == EPERM) {
+		snprintf(why, n_why, "%s: uid %u, as which gaccd runs, may not read it, or not enter a directory on the way", path, (unsigned)geteuid());
+		return ST_PERMISSION_DENIED;
+	}
 	snprintf(why, n_why, "%s: %s", path,
 		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
 	bool theirs = error == ENOENT || error == ELOOP || error == ENOTDIR || error == EINVAL || error == EFBIG;

@@ -6,7 +6,8 @@
 
 /* One errno into one sentence and one line of the log: ST_IO_ERROR. */
 enum status checkpoint_failed(const char *what, const char *name, int error, char *why, size_t n_why);
-/* The same, not logged, for a path that somebody has asked for: no fault of ours. ST_INVALID_ARGUMENT, ST_IO_ERROR. */
+/* The same, not logged, for a path that somebody has asked for: no fault of ours. ST_INVALID_ARGUMENT,
+ * ST_PERMISSION_DENIED, ST_IO_ERROR. */
 enum status checkpoint_refused(const char *path, int error, char *why, size_t n_why);
 
 /* openat without following a link anywhere in the path: ELOOP. */

@@ -5,12 +5,13 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from cli import EXAMPLES, SGD, Cli, cluster, folder, json_names  # noqa: F401 (fixtures)
+from cli import EXAMPLES, GACCCTL, SGD, Cli, cluster, folder, json_names  # noqa: F401 (fixtures)
 from harness import Client, Daemon, Rank, alive, build_dir, wait_until
 
 LINEAR = build_dir() / "bin/linear"
@@ -297,6 +298,31 @@ def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
     assert running.returncode != 0
 
 
+LEAVER = ("env", f"GACC_BUILD_DIR={build_dir()}", sys.executable, pathlib.Path(__file__).parent / "trainers/leaver.py")
+LEAVERS = ("run", "-n", 2, "--grace", "5s", *SGD, "--set", "micro_size=1")
+
+
+@pytest.mark.parametrize("how", ["inline", "mapped", "at once"])
+def test_run_ends_a_job_that_a_rank_has_left_early(cluster, how):
+    """It ended with 0, so nothing seems wrong; the others would wait for it until stall_abort."""
+    command = ("sh", "-c", f"test $RANK = 1 || exit 0; exec {' '.join(map(str, LEAVER))} inline 0") if how == "at once" else \
+        (*LEAVER, how, 0)
+    start = time.monotonic()
+    out = cluster.run(*LEAVERS, "--", *command, code=7)
+    assert time.monotonic() - start < 6
+    assert re.search(r"^--- rank 0 \(pid \d+\) exited with 0 before the job was complete; last lines of ", cluster.err, re.M), cluster.err
+    assert re.search(r"^job \d+ CANCELLED .*: rank 0 exited with 0 before the job was complete", out, re.M), out
+
+
+@pytest.mark.parametrize("how", ["inline", "mapped"])
+def test_run_lets_ranks_go_that_have_given_all(cluster, how):
+    """Of the only window, or of all: it has taken its leave."""
+    for more in ([*LEAVER, how, 1.5], [*LEAVER, how, 0.8, "done"]):
+        steps = 3 if "done" in more else 1
+        out = cluster.run(*LEAVERS, "--set", f"steps={steps}", "--", *more)
+        assert re.search(rf"^job \d+ COMPLETED .*steps {steps}/{steps}", out, re.M) and "exited" not in cluster.err, out + cluster.err
+
+
 # ---- look ----
 
 
@@ -444,10 +470,54 @@ def test_checkpoint_save_list_restore(cluster, tmp_path):
     assert spec["restore_from"] == middle["path"] and (spec["name"], spec["optimizer"]["lr"], spec["steps"]) == ("saved", 0.5, 20)
     again = int(re.match(r"job (\d+) ", cluster.run("checkpoint", "restore", middle["path"], "--wait"))[1])
     assert parameters_of(cluster, again) == parameters_of(cluster, job)
+    cluster.run("checkpoint", "restore", tmp_path, code=4)
+    assert f"{tmp_path} is no checkpoint: there is no manifest.json in it" in cluster.err
     (tmp_path / "manifest.json").write_text("{}")
     cluster.run("checkpoint", "restore", tmp_path, code=1)
     cluster.run("checkpoint", "restore", job, "--id", 99, code=4)
     cluster.run("checkpoint", "restore", "/nonexistent", "-f", path, code=4)
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []  # no mode keeps root from reading
+
+
+def test_what_this_user_may_not_read(cluster, folder):
+    """Exit status 6, and who it is that cannot read what: a directory on the way, the checkpoint's directory, a file."""
+    closed, there = folder / "closed", folder / "there"
+    for p in closed, there:
+        p.mkdir()
+    (closed / "job.yaml").write_text("spec: {}")
+    (there / "manifest.json").write_text("{}")
+    folder.chmod(0o755)
+    closed.chmod(0), (there / "manifest.json").chmod(0)
+    who = r"\S+ \(uid %d\) may not read it, or not enter a directory on the way" % (65534 if NOBODY else os.geteuid())
+    for words, what in ((("checkpoint", "restore", closed), f"{closed}/manifest.json"), (("checkpoint", "restore", closed / "x"), closed / "x"),
+                        (("checkpoint", "restore", there), there / "manifest.json"), (("submit", "-f", closed / "job.yaml"), closed / "job.yaml")):
+        done = subprocess.run([str(w) for w in (*NOBODY, GACCCTL, *words)], env=cluster.env, text=True, capture_output=True, timeout=30)
+        assert done.returncode == 6 and re.search(f"{re.escape(str(what))}: {who}", done.stderr), (words, done)
+    closed.chmod(0o755)
+
+
+def test_a_checkpoint_in_an_unusual_place(cluster, folder, monkeypatch):
+    """A path with spaces and quotes, given as it is, relative, and through a link: what is saved and restored is at its real place."""
+    place, link = folder / "a b  ü'\"c", folder / "link"
+    place.mkdir()
+    link.symlink_to(place)
+    monkeypatch.chdir(place)
+    job = cluster.submit("--set", f"checkpoint.dir={place}", "--set", "steps=0")
+    with one_rank(cluster, job) as r:
+        step(r, 1)
+        path = cluster.json("checkpoint", "save", job)["path"]
+    assert path.startswith(str(place))
+    name = pathlib.Path(path).name
+    for given in path, f"./{name}", f"../link/{name}/", link / name:
+        assert cluster.json("checkpoint", "restore", given, "--dry-run")["restore_from"] == path
+    again = int(cluster.run("checkpoint", "restore", f"./{name}"))
+    wait_until("the restore", lambda: cluster.json("describe", f"job/{again}")["applied_step"] == 1)
+    pathlib.Path(path, "model.safetensors").rename(folder / "gone")
+    cluster.run("checkpoint", "restore", f"./{name}", code=2)
+    assert "model.safetensors: No such file or directory" in cluster.err
+    cluster.run("cancel", job), cluster.run("cancel", again)
 
 
 def test_checkpoint_of_a_job_that_runs(cluster):

@@ -426,6 +426,30 @@ START_TEST(a_full_disk_is_an_error)
 }
 END_TEST
 
+START_TEST(what_may_not_be_read_is_said_with_who)
+{
+	static const char *const name[] = { "model.safetensors", "manifest.json" };
+	struct manifest *m;
+	uint32_t owner;
+	char path[CHECKPOINT_MAX_PATH + 32], uid[32];
+	bool root = geteuid() == 0; /* whom no mode keeps from reading */
+	seal(4, true);
+	ck_assert_int_eq(chmod(dir, 0711), 0);
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof path, "%s/%s", final, name[i]);
+		ck_assert_int_eq(chmod(path, 0), 0);
+		if (root)
+			ck_assert_int_eq(seteuid(65534), 0);
+		snprintf(uid, sizeof uid, "uid %u, as which gaccd", (unsigned)geteuid());
+		enum status st = checkpoint_load(final, &m, &owner, why, sizeof why);
+		if (root)
+			ck_assert_int_eq(seteuid(0), 0);
+		ck_assert_int_eq(st, ST_PERMISSION_DENIED);
+		ck_assert_msg(strstr(why, final) && strstr(why, uid) && (root || strstr(why, name[i])), "%s", why);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	log_init("test", LOG_TEXT, LOG_ERROR);
@@ -444,6 +468,7 @@ int main(void)
 	tcase_add_test(c, a_directory_that_is_there_is_not_written_into);
 	tcase_add_test(c, only_the_files_of_the_manifest_are_sealed);
 	tcase_add_test(c, removing_leaves_what_is_not_ours);
+	tcase_add_test(c, what_may_not_be_read_is_said_with_who);
 	tcase_add_test(c, links_on_the_way_are_refused);
 	tcase_add_test(c, paths_are_resolved);
 	tcase_add_test(c, a_link_to_a_long_path_is_refused);
