@@ -176,7 +176,8 @@ static enum status map_one(int fd, const Gacc__V1__Segment *s, struct mapping *o
 		return fail(f, ST_SEGMENT_CORRUPT, "segment", "not as large as announced, or not sealed");
 	base = mmap(NULL, s->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
-		return fail(f, ST_NO_MEMORY, "mmap", strerror(errno));
+		return fail(f, ST_NO_MEMORY, "mmap",
+			    errno == ENOMEM ? "no memory, or more mappings than vm.max_map_count" : strerror(errno));
 	*out = (struct mapping){ base, s->bytes, s->data_offset, writable, sb.st_dev, sb.st_ino };
 	return ST_OK;
 }

@@ -94,6 +94,13 @@ enum status machine_memory_read(const char *root, struct machine_memory *out)
 	return ST_OK;
 }
 
+uint64_t machine_max_mappings(const char *root)
+{
+	char directory[256];
+	snprintf(directory, sizeof directory, "%s/proc/sys/vm", root);
+	return number(directory, "max_map_count", UINT64_MAX);
+}
+
 /* One at a time: where a sanitizer's allocator is in the place of glibc's, the first of these calls sets up the latter, without a lock. */
 void machine_memory_trim(size_t keep)
 {

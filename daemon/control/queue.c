@@ -58,7 +58,7 @@ static bool node_allows(const struct queue_limits *l, const struct queue_job *j,
 {
 	struct usage all = usage_of(j, n, NULL);
 	return all.jobs < l->jobs && c->bytes <= node_free(l, j, n) && c->descriptors <= rest(l->descriptors, all.descriptors) &&
-	       c->stored <= rest(l->stored, all.stored);
+	       c->stored <= rest(l->stored, all.stored) && c->stored <= rest(l->mapped, all.stored);
 }
 
 /* ---- the fair order ---- */
@@ -170,6 +170,9 @@ static bool say_descriptors(const struct queue_limits *l, const struct usage *ot
 	else if (c->stored > rest(l->stored, others->stored))
 		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store, other jobs hold %" PRIu64 " of %" PRIu64
 			 " (FileDescriptorStoreMax= of gaccd's unit)", c->stored, others->stored, l->stored);
+	else if (c->stored > rest(l->mapped, others->stored))
+		snprintf(why, n_why, "needs %" PRIu64 " mappings, other jobs hold %" PRIu64 " of the %" PRIu64 " that gaccd has for jobs "
+			 "(sysctl vm.max_map_count)", c->stored, others->stored, l->mapped);
 	else
 		return false;
 	return true;
@@ -227,6 +230,10 @@ static bool never_fits_descriptors(const struct queue_limits *l, const struct qu
 		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and can never run here: it has %" PRIu64
 			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for "
 			 "slots_per_rank: 1 or fewer ranks", c->stored, l->stored);
+	else if (c->stored > l->mapped)
+		snprintf(why, n_why, "needs %" PRIu64 " mappings and can never run here: a process has %" PRIu64 " for jobs (vm.max_map_count "
+			 "less %d); raise it with sysctl, or ask for slots_per_rank: 1 or fewer ranks", c->stored, l->mapped,
+			 QUEUE_OWN_MAPPINGS);
 	else
 		return false;
 	return true;
@@ -251,7 +258,7 @@ void queue_fits(const struct queue_limits *limits, const struct queue_job *j, si
 	struct queue_limits l = *limits;
 	char obstacle[QUEUE_OBSTACLE];
 	l.jobs = l.jobs_per_user = UINT32_MAX;
-	l.descriptors = l.stored = UINT64_MAX;
+	l.descriptors = l.stored = l.mapped = UINT64_MAX;
 	*out = (struct queue_verdict){ .status = ST_OK };
 	if (never_fits(&l, c, out->why, sizeof out->why))
 		out->status = ST_RESOURCE_EXHAUSTED;

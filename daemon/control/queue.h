@@ -18,6 +18,7 @@
 
 #define QUEUE_MAX_OVERTAKES 8
 #define QUEUE_OWN_DESCRIPTORS 128 /* of gaccd: journal, sockets, threads', callers that are no ranks */
+#define QUEUE_OWN_MAPPINGS 2048   /* of each process of ours: libraries, heaps, stacks of threads */
 #define QUEUE_NONE UINT32_MAX
 #define QUEUE_WHY 384
 
@@ -27,6 +28,7 @@ struct queue_limits {
 	uint64_t available;             /* bytes that the machine could give now, beside what `need` of running jobs already has */
 	uint64_t descriptors;           /* that gaccd may have for jobs: RLIMIT_NOFILE less QUEUE_OWN_DESCRIPTORS */
 	uint64_t stored;                /* that the service manager keeps; UINT64_MAX: nobody says how many */
+	uint64_t mapped;                /* segments that gaccd or an engine may map: vm.max_map_count less QUEUE_OWN_MAPPINGS */
 	uint32_t jobs, jobs_per_user;   /* that run */
 	uint32_t queued_per_user;       /* that wait */
 };
@@ -37,7 +39,7 @@ struct queue_job {
 	const char *user;      /* borrowed */
 	uint64_t bytes;        /* waiting: needed; else in use or reserved */
 	uint64_t descriptors;  /* of gaccd: its segments', its ranks' connections */
-	uint64_t stored;       /* of these, with the service manager */
+	uint64_t stored;       /* of these, its segments': with the service manager, and mapped */
 	bool waiting;
 	bool ended;            /* its memory is not given back yet: that counts, the job does not */
 	uint32_t overtaken;

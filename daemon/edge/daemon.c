@@ -276,6 +276,25 @@ static enum status open_sockets(struct daemon *d)
 	return st;
 }
 
+/* It runs, and has not taken its memory: something was short just now, which the next start may have. */
+static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
+{
+	unsigned long long id = 0;
+	const struct live_job *l = sscanf(s->name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
+	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable && !l->n_segments;
+}
+
+/* What is left in d->stored would be dropped. */
+static enum status check_all_taken(const struct daemon *d)
+{
+	for (size_t i = 0; i < d->n_stored; i++)
+		if (is_wanted(d, &d->stored[i])) {
+			log_error("a job cannot take its memory (%s) back: gaccd starts again, as it would be lost", d->stored[i].name);
+			return ST_NO_MEMORY;
+		}
+	return ST_OK;
+}
+
 /* Descriptors of jobs that are over, or of none that the journal knows. */
 static void drop_strangers(struct daemon *d)
 {
@@ -312,6 +331,8 @@ static enum status start(struct daemon *d)
 	if (!st)
 		st = live_restore(d);
 	FAILPOINT(gaccd_restore_after);
+	if (!st)
+		st = check_all_taken(d);
 	if (!st)
 		st = open_sockets(d);
 	if (st)
@@ -394,11 +415,14 @@ static void finish(struct daemon *d)
 
 int daemon_run(const struct conf *conf)
 {
+	uint64_t descriptors_before = descriptors_raise();
+	if (live_queue_can_hold(fdstore_inherited(), 0))
+		return 1;
 	struct daemon *d = calloc(1, sizeof *d);
 	if (!d || uv_loop_init(&d->loop))
 		return 1;
 	d->conf = conf;
-	d->descriptors_before = descriptors_raise();
+	d->descriptors_before = descriptors_before;
 	d->posted_tail = &d->posted;
 	d->started_unix_ns = daemon_now(d).unix_ns;
 	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored))

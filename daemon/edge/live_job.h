@@ -210,6 +210,11 @@ enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, 
 void live_queue_restore(struct live_job *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */
 void live_queue_run(struct daemon *, struct now);
+/* Can gaccd, which starts, hold so many descriptors of so many jobs? ST_RESOURCE_EXHAUSTED, logged: better no gaccd than one that lets go of
+ * a job. */
+enum status live_queue_can_hold(size_t n_stored, size_t n_jobs);
+/* It can; says so if all ranks could not come. */
+void live_queue_warn(struct daemon *);
 
 /* ---- live_launch.c ---- */
 /* May this caller have ranks launched? ST_PERMISSION_DENIED with why. `local`: its uid is the kernel's word. */

@@ -265,6 +265,14 @@ static void take_up(struct live_job *l)
 		job_take_over(l->job);
 }
 
+static enum status can_hold(const struct daemon *d)
+{
+	size_t n = 0;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		n += d->job[i]->job != NULL;
+	return live_queue_can_hold(d->n_stored, n);
+}
+
 enum status live_restore(struct daemon *d)
 {
 	struct restoring r = { d, false };
@@ -273,6 +281,8 @@ enum status live_restore(struct daemon *d)
 		st = journal_each_job(d->journal, true, restore_job, &r);
 	if (!st && !r.passed_over)
 		live_forget_unknown(d);
+	if (!st)
+		st = can_hold(d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
 		live_history_load(l);
@@ -288,5 +298,7 @@ enum status live_restore(struct daemon *d)
 	}
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
 		take_up(d->job[i]);
+	if (!st)
+		live_queue_warn(d);
 	return st;
 }

@@ -343,6 +343,8 @@ void live_allocate(struct live_job *l)
 	enum status st = make_plan(l, why, sizeof why);
 	if (st) {
 		fail_allocation(l, st, why[0] ? why : status_info(st)->text);
+		if (l->params_durable && st != ST_NO_MEMORY) /* nor will it at the next start */
+			coord_end(l->coord, st, why, daemon_now(l->d));
 		return;
 	}
 	l->host_bytes = bytes_of(l->wanted, l->n_segments);

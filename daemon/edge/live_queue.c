@@ -52,6 +52,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 					   .available = less(m.available, promised),
 					   .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
 					   .stored = fdstore_room(d->fdstore),
+					   .mapped = less(machine_max_mappings(""), QUEUE_OWN_MAPPINGS),
 					   .jobs = d->conf->limits.jobs, .jobs_per_user = d->conf->limits.jobs_per_user,
 					   .queued_per_user = d->conf->limits.queued_per_user };
 }
@@ -110,6 +111,30 @@ static void find_descriptors(struct live_job *l)
 	uint64_t ranks = l->spec.ranks, connections = l->d->conf->listen.connections_per_user;
 	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->job);
 	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
+}
+
+enum status live_queue_can_hold(size_t n_stored, size_t n_jobs)
+{
+	uint64_t limit = descriptors_limit(), need = n_stored + PER_JOB * n_jobs + QUEUE_OWN_DESCRIPTORS;
+	if (need <= limit)
+		return ST_OK;
+	log_error("RLIMIT_NOFILE is %llu, but %llu descriptors are needed for the jobs whose memory the service manager keeps. It is kept on, and "
+		  "nothing is lost: raise LimitNOFILE= of gaccd's unit, or the supervisor's limit with prlimit --nofile",
+		  (unsigned long long)limit, (unsigned long long)need);
+	return ST_RESOURCE_EXHAUSTED;
+}
+
+void live_queue_warn(struct daemon *d)
+{
+	uint64_t room = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS), need = 0;
+	char text[200];
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		need += live_ended(d->job[i]) || d->job[i]->queued ? 0 : d->job[i]->descriptors;
+	if (need <= room)
+		return;
+	snprintf(text, sizeof text, "jobs may come to need %llu descriptors, and gaccd has %llu (RLIMIT_NOFILE less %d): not all ranks may be "
+		 "able to connect", (unsigned long long)need, (unsigned long long)room, QUEUE_OWN_DESCRIPTORS);
+	daemon_event(d, true, "FewDescriptors", text);
 }
 
 static enum status find_need(struct live_job *l, char *why, size_t n_why)

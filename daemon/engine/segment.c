@@ -68,7 +68,7 @@ static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable,
 	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
 	void *p = mmap(NULL, bytes, prot, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (p == MAP_FAILED)
-		return failed("mapping", bytes, errno, why, n_why);
+		return failed(errno == ENOMEM ? "mapping (see also vm.max_map_count)" : "mapping", bytes, errno, why, n_why);
 	s->header = p;
 	s->data = (char *)p + SEGMENT_DATA_OFFSET;
 	return ST_OK;

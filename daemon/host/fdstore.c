@@ -39,10 +39,15 @@ static bool valid_name(const char *name, size_t n)
 	return n > 0 && n < FDSTORE_MAX_NAME;
 }
 
+size_t fdstore_inherited(void)
+{
+	return own_number("LISTEN_FDS", "LISTEN_PID");
+}
+
 /* A descriptor whose name is not one of ours (a socket of a unit file) is closed: nobody would ever use it. */
 static enum status inherit(struct fdstore_fd **out, size_t *out_n)
 {
-	uint64_t n = own_number("LISTEN_FDS", "LISTEN_PID");
+	uint64_t n = fdstore_inherited();
 	const char *names = getenv("LISTEN_FDNAMES");
 	struct fdstore_fd *fds = n && n < INT32_MAX ? calloc(n, sizeof *fds) : NULL;
 	size_t used = 0;

@@ -25,6 +25,8 @@ struct fdstore_fd {
 	int fd;                      /* close-on-exec */
 };
 
+/* How many descriptors of an earlier life this process has inherited. Before fdstore_open. */
+size_t fdstore_inherited(void);
 /* Takes the manager's socket and the inherited descriptors, and removes both from the environment so that children do not
  * speak for us. *out_fds is an array for free(); the caller owns each fd. Without a manager the object works and
  * keeps nothing. Call once, before other threads and before anything else opens descriptors. */

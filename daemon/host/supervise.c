@@ -169,6 +169,14 @@ static void drain_messages(struct supervisor *s)
 
 /* --- the child --- */
 
+__attribute__((noreturn)) static void fail_to_place(int n)
+{
+	log_error("%d descriptors of jobs cannot be handed to gaccd: %s (RLIMIT_NOFILE of the supervisor is %llu, %d are needed: raise it with "
+		  "prlimit); the supervisor keeps them and tries again", n, strerror(errno), (unsigned long long)descriptors_limit(),
+		  2 * n + OWN_FDS);
+	_exit(EXIT_FAILURE);
+}
+
 /* In the child, between fork and exec: descriptors go to 3, 4, ... where sd_listen_fds looks for them. They are moved up
  * first, so that none is overwritten before its turn. */
 static void place_fds(const struct supervisor *s)
@@ -177,10 +185,10 @@ static void place_fds(const struct supervisor *s)
 	int moved[SUPERVISE_MAX_FDS];
 	for (int i = 0; i < n; i++)
 		if ((moved[i] = fcntl(s->stored[i].fd, F_DUPFD_CLOEXEC, FIRST_FD + n)) < 0)
-			_exit(EXIT_FAILURE);
+			fail_to_place(n);
 	for (int i = 0; i < n; i++)
 		if (dup2(moved[i], FIRST_FD + i) < 0)
-			_exit(EXIT_FAILURE);
+			fail_to_place(n);
 }
 
 static void set_number(const char *name, uint64_t v)

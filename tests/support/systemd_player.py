@@ -5,9 +5,12 @@ that gaccd is tested against the protocol and not against its own supervisor.
 
     systemd_player.py WATCHDOG_MS PROGRAM ARGUMENT...
 
-SIGTERM ends the program, then this. Ends with the program's status if that refuses to start (exit status 1 or 2).
+SIGTERM ends the program, then this. Ends with the program's status if that refuses to start (exit status 2; 1, unless $PLAYER_LIMIT is set).
+A file $PLAYER_LIMIT with a number is the LimitNOFILE= of the next start.
 """
 import os
+import pathlib
+import resource
 import select
 import signal
 import socket
@@ -19,6 +22,7 @@ import time
 RESTART_S = 0.2
 STORE_MAX = 4096
 MAX_FDS = 253  # of one message: SCM_MAX_FD
+LIMIT = os.environ.get("PLAYER_LIMIT")
 
 
 class Player:
@@ -56,6 +60,8 @@ class Player:
                 os.dup2(fd, 3 + i, inheritable=True)
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(signum, signal.SIG_DFL)
+            if LIMIT and pathlib.Path(LIMIT).exists():
+                resource.setrlimit(resource.RLIMIT_NOFILE, (int(pathlib.Path(LIMIT).read_text()),) * 2)
             os.execve(self.command[0], self.command, env)
         finally:
             os._exit(203)
@@ -110,7 +116,7 @@ class Player:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
                     code = os.waitstatus_to_exitcode(status)
-                    if self.stopping or code in (1, 2, 203):
+                    if self.stopping or code in (2, 203) or (code == 1 and not LIMIT):
                         return max(code, 0)
                     self.pid, restart_at = 0, time.monotonic() + RESTART_S
                 elif time.monotonic() - self.fed > self.watchdog_s:

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from harness import Daemon, GaccError, build_dir, wait_until
+from harness import Daemon, GaccError, Rank, build_dir, wait_until
 from launching import SPEC, launched, log_of, wait_pids, wait_state
 
 OWN = 128  # of RLIMIT_NOFILE, for gaccd itself
@@ -102,3 +102,53 @@ def test_a_job_whose_memory_cannot_be_kept_is_refused():
         d.wait_ready()
         wait_state(d, job, "STARTING")
         assert d.get_job(job).engine_pid
+
+
+RANKS, TENSORS, STORED = 40, [("w", [16])], 6 + 2 * (40 + 1)
+OUTAGE = ["exited with 1; starting it again", "was killed by signal 9", "RLIMIT_NOFILE", "cannot start: a limit is reached", "FewDescriptors"]
+
+
+def half_a_window(d, r):
+    r.start({"w": [0] * 16})
+    r.push([[1] * 16])
+    d.kill_gaccd()
+
+
+def it_goes_on(d, job, r):
+    d.wait_ready()
+    wait_state(d, job, "RUNNING")
+    assert list(r.ready().missing) == [1]
+    d.wait_counted(job, 0, 1)
+    d.cancel(job)
+
+
+def test_gaccd_does_not_start_when_it_cannot_hold_all_jobs():
+    """Its limit was lowered. A job that it could not take would be lost with what was acknowledged: the service manager keeps all until it can."""
+    too_few = STORED + 3 + OWN - 1
+    with Daemon(systemd_ms=20000, conf={"listen.connections_per_user": 8}, allow=OUTAGE, start=False) as d:
+        d.env["PLAYER_LIMIT"] = d.dir / "limit"
+        d.start()
+        job = d.submit(external(RANKS, tensors=TENSOR, micro_size=2))
+        with Rank(d, job, 0, TENSORS, RANKS) as r:
+            (d.dir / "limit").write_text(str(too_few))
+            half_a_window(d, r)
+            words = f"RLIMIT_NOFILE is {too_few}, but {too_few + 1} descriptors are needed for the jobs whose memory the service manager keeps"
+            wait_until(lambda: d.log(), lambda: d.log().count(words) >= 2)
+            (d.dir / "limit").write_text(str(STORED + 40))  # it could not even read its journal
+            words = f"RLIMIT_NOFILE is {STORED + 40}, but {STORED + OWN} descriptors are needed"
+            wait_until(lambda: d.log(), lambda: d.log().count(words) >= 2)
+            (d.dir / "limit").write_text(str(too_few + 1))
+            it_goes_on(d, job, r)
+            assert " FewDescriptors: jobs may come to need " in d.log()
+
+
+def test_the_supervisor_keeps_what_it_cannot_hand_over():
+    with Daemon(supervise=True, allow=OUTAGE) as d:
+        job = d.submit(external(RANKS, tensors=TENSOR, micro_size=2))
+        with Rank(d, job, 0, TENSORS, RANKS) as r:
+            was = resource.prlimit(d.supervisor_pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(d.supervisor_pid, resource.RLIMIT_NOFILE, (60, was[1]))
+            half_a_window(d, r)
+            wait_until(lambda: d.log(), lambda: d.log().count(f"{STORED} descriptors of jobs cannot be handed to gaccd: ") >= 2)
+            resource.prlimit(d.supervisor_pid, resource.RLIMIT_NOFILE, was)
+            it_goes_on(d, job, r)

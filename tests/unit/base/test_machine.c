@@ -160,12 +160,22 @@ START_TEST(what_is_freed_goes_back)
 }
 END_TEST
 
+START_TEST(mappings_are_what_the_kernel_says)
+{
+	ck_assert_uint_eq(machine_max_mappings(root), UINT64_MAX);
+	put("/proc/sys/vm/max_map_count", "65530\n");
+	ck_assert_uint_eq(machine_max_mappings(root), 65530);
+	ck_assert_uint_ne(machine_max_mappings(""), UINT64_MAX);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("machine");
 	TCase *c = tcase_create("machine");
 	suite_add_tcase(s, c);
 	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, mappings_are_what_the_kernel_says);
 	tcase_add_test(c, without_groups_it_is_the_machines);
 	tcase_add_test(c, the_tightest_group_counts);
 	tcase_add_test(c, page_cache_that_can_be_dropped_is_available);

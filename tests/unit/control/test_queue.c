@@ -14,7 +14,7 @@ static uint64_t last_id;
 
 static void setup(void)
 {
-	limits = (struct queue_limits){ .host_memory = 10 * GIB, .available = UINT64_MAX, .jobs = 8, .jobs_per_user = 4,
+	limits = (struct queue_limits){ .host_memory = 10 * GIB, .available = UINT64_MAX, .jobs = 8, .jobs_per_user = 4, .mapped = 1000,
 					.queued_per_user = 10 };
 	n_jobs = 0;
 	last_id = 0;
@@ -316,6 +316,30 @@ START_TEST(places_with_the_service_manager_are_limited)
 }
 END_TEST
 
+START_TEST(mappings_are_limited)
+{
+	limits.descriptors = limits.stored = UINT64_MAX; /* no service manager, and no limit of descriptors */
+	limits.mapped = 100;
+	for (int may_wait = 0; may_wait < 2; may_wait++)
+		ck_assert_str_eq(submit_with(101, 101, may_wait),
+				 "needs 101 mappings and can never run here: a process has 100 for jobs (vm.max_map_count less 2048); raise it with "
+				 "sysctl, or ask for slots_per_rank: 1 or fewer ranks");
+	job[n_jobs++] = with_descriptors(60, 60, false);
+	ck_assert_str_eq(submit_with(900, 40, false), "");
+	ck_assert_str_eq(submit_with(41, 41, false),
+			 "needs 41 mappings, other jobs hold 60 of the 100 that gaccd has for jobs (sysctl vm.max_map_count); in use: alice 0 B "
+			 "(1 job)");
+	job[n_jobs++] = with_descriptors(41, 41, true);
+	ck_assert_uint_eq(start(), 0);
+	limits.mapped = 101;
+	ck_assert_uint_eq(start(), last_id);
+	limits.mapped = 50; /* the sysctl was lowered: what runs goes on */
+	struct queue_verdict v;
+	queue_fits(&limits, job, n_jobs, &job[0], &v);
+	ck_assert_int_eq(v.status, ST_OK);
+}
+END_TEST
+
 START_TEST(who_waits_for_descriptors_starts_when_they_are_free)
 {
 	uint32_t place;
@@ -384,6 +408,7 @@ int main(void)
 	tcase_add_test(c, a_running_job_may_take_what_is_left);
 	tcase_add_test(c, descriptors_are_limited);
 	tcase_add_test(c, places_with_the_service_manager_are_limited);
+	tcase_add_test(c, mappings_are_limited);
 	tcase_add_test(c, who_waits_for_descriptors_starts_when_they_are_free);
 	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
 	tcase_add_test(c, sizes_are_written_for_people);
