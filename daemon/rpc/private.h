@@ -85,6 +85,9 @@ void rpc_loan_end(void *loan);
 enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
 			  size_t authorization_len, struct rpc_peer *out_peer);
 
+/* gRPC's log lines come into ours, of which it cannot make many. */
+void rpc_words_take(void);
+
 /* INTERNAL, each difference between rows and descriptor set logged. */
 enum status rpc_check_rows(const struct rpc_server *server);
 

@@ -55,6 +55,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	if (!server)
 		return ST_NO_MEMORY;
 	grpc_init();
+	rpc_words_take();
 	server->config = *config;
 	set_defaults(&server->config);
 	server->calls.most = server->config.max_calls;

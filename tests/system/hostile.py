@@ -1,11 +1,11 @@
 """A hostile client of gaccd's gRPC socket, in a process (and as a user) of its own.
 
-    python3 hostile.py SOCKET KIND CONNECTIONS SECONDS
+    python3 hostile.py SOCKET KIND CONNECTIONS SECONDS CLOSED
 
-Does the one thing that KIND names on each connection, as fast as gaccd takes it, and connects anew where gaccd has closed one. At the
-end it prints how many bytes were taken, how many connections were closed, and the first GOAWAY that came.
+Does the one thing that KIND names on each connection, as fast as gaccd takes it, and connects anew where gaccd has closed one: for so
+long, and, up to MOST_S, until so many were closed. At the end it prints how many bytes were taken, how many connections were closed,
+and the last GOAWAY that came.
 """
-import errno
 import itertools
 import select
 import socket
@@ -18,6 +18,7 @@ import numpy as np
 from bad_inputs.http2 import (ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, ERRORS, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
                               SETTINGS, WINDOW_UPDATE, frame, headers)
 
+MOST_S = 30
 MOST_CALLS = 1000  # gaccd allows 1024
 BATCH = 2000  # frames that are made at a time
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/gacc.v1.NodeService/GetNode"), (b":authority", b"localhost"),
@@ -28,7 +29,9 @@ AGAIN = bytes(range(0xbe + len(FIELDS) - 1, 0xbd, -1))
 
 
 def number(n):
-    """Of a string's length, from 127 on (RFC 7541, 5.1)."""
+    """Of a string's length (RFC 7541, 5.1)."""
+    if n < 127:
+        return bytes([n])
     out, n = b"\x7f", n - 127
     while n >= 128:
         out, n = out + bytes([n & 127 | 128]), n >> 7
@@ -104,6 +107,14 @@ def endless_value():
     yield from same(frame(CONTINUATION, 0, 1, bytes(16384)), 50)
 
 
+def bad_words():
+    """Headers that gRPC complains about, with a line that looks like gaccd's."""
+    said = b"\n2026-01-01T00:00:00.000Z gaccd ERROR: forged"
+    block = headers().replace(b"\x08trailers", bytes([len(said)]) + said)
+    for first in itertools.count(1, 40):
+        yield numbered(frame(HEADERS, END_HEADERS | END_STREAM, 0, block), [5], first, 20)
+
+
 def on_a_call(flood):
     def send():
         yield frame(HEADERS, END_HEADERS, 1, headers())
@@ -140,6 +151,7 @@ KINDS = {  # what comes after the preface; whether gaccd's SETTINGS are acknowle
     "priorities": (on_a_call(frame(PRIORITY, 0, 1, bytes(5))), True),
     "unknown-frames": (on_a_call(frame(0xbe, 0, 1)), True),
     "resets-of-nothing": (lambda: same(frame(RST_STREAM, 0, 1, bytes(4))), True),
+    "bad-words": (bad_words, True),
     "connects": (None, None),
     "silent": (lambda: iter(()), None),
     "half-a-preface": (lambda: iter([PREFACE[:10]]), None),
@@ -175,6 +187,9 @@ class Attack:
         if self.waits and len(self.received) > 9:
             self.waits = False
             self.out = memoryview(bytes(self.out) + frame(SETTINGS, ACK))
+        self.look()
+
+    def look(self):
         while len(self.received) >= 9:
             n = 9 + int.from_bytes(self.received[:3], "big")
             if len(self.received) < n:
@@ -206,32 +221,38 @@ class Attack:
         return n
 
 
+    def last_words(self):
+        """What came before the end."""
+        self.socket.settimeout(0.1)
+        try:
+            while True:
+                self.read()
+        except OSError:
+            self.socket.close()
+        return self.goaway
+
+
 def main():
-    path, kind, connections, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    attacks, taken, closed, goaway, refused = [None] * connections, 0, 0, None, 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    path, kind, connections, seconds, enough = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    attacks, taken, closed, goaway = [None] * connections, 0, 0, None
+    began = time.monotonic()
+    while time.monotonic() < began + seconds or closed < enough and time.monotonic() < began + MOST_S:
         n = 0
         for i, attack in enumerate(attacks):
             try:
                 if attack is None:
                     attacks[i] = attack = Attack(path, kind)
                 n += attack.turn()
-            except (ConnectionError, socket.timeout) as e:
-                if attack is None:
-                    refused += 1
-                    continue
-                closed += 1
-                goaway = goaway or attack.goaway
-                attack.socket.close()
-                attacks[i] = None
-            except OSError as e:
-                assert e.errno == errno.EAGAIN, e
+            except OSError:  # closed; or gaccd takes none now
+                if attack:
+                    closed += 1
+                    goaway = attack.last_words() or goaway
+                    attacks[i] = None
         taken += n
         if not n:
             ready = [a.socket for a in attacks if a]
-            select.select(ready, [a.socket for a in attacks if a and a.out], [], 0.05)
-    print(f"{taken} {closed} {goaway or next((a.goaway for a in attacks if a and a.goaway), None)}")
+            select.select(ready, [a.socket for a in attacks if a and a.out], [], 0.02)
+    print(taken, closed, goaway or next((a.goaway for a in attacks if a and a.goaway), None))
 
 
 if __name__ == "__main__":
