@@ -143,8 +143,6 @@ static void on_connection(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct daemon *d = arg;
 	rpc_server_add_fd(d->rpc, fd, peer->uid, peer->pid);
-	if (peer->pidfd >= 0)
-		close(peer->pidfd);
 }
 
 static void on_connection_gone(void *arg, uid_t uid)

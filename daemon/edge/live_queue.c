@@ -12,7 +12,7 @@
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
 #define SEGMENTS_BESIDE_SLOTS 8 /* at most: plan_segments */
 #define PER_JOB 3   /* descriptors: the plan, the engine's socket, the launcher's */
-#define PER_RANK 5  /* a call's connection, the attach socket's, a duplicate of each to count it by, the process */
+#define PER_RANK 4  /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define TELL_NS (INT64_C(1000) * 1000000)   /* between two looks at why jobs wait */
 
 /* All jobs that have memory or want some, oldest first. */

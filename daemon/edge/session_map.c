@@ -136,6 +136,7 @@ static void on_refused(void *arg, uint64_t conn, const char *why)
 	refuse(arg, conn, ST_MALFORMED, why);
 }
 
+/* Whether its process lives is asked of /proc when its slots are wanted (job_ports.process_alive). */
 static void on_closed(void *arg, uint64_t conn)
 {
 	struct daemon *d = arg;
@@ -153,14 +154,9 @@ static void on_closed(void *arg, uint64_t conn)
 	}
 }
 
-/* Whether a process lives is asked of /proc when its slots are wanted (job_ports.process_alive). */
-static void on_died(void *arg, uint64_t conn)
-{
-}
-
 enum status session_map_open(struct daemon *d)
 {
-	static const struct attach_events events = { on_request, on_refused, on_closed, on_died };
+	static const struct attach_events events = { on_request, on_refused, on_closed };
 	struct listen_opts o = { .path = d->conf->listen.attach_socket, .group = d->conf->listen.group,
 				 .mode = d->conf->listen.mode, .max_per_uid = d->conf->listen.connections_per_user };
 	return attach_open(&d->loop, &o, &events, d, &d->attach);

@@ -6,26 +6,40 @@
 #include <uv.h>
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#define LINGERING_PER_CONNECTION 4 /* dead connections of live processes, per connection that a user may have */
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
 
-/* A connection, and after its end the process that still maps what it got. */
+#define ABANDONED_PER_CONNECTION 4 /* of those below, per connection that a user may have */
+
 struct conn {
 	struct attach *attach;
 	struct conn *next;
 	uint64_t id;
 	struct listen_peer peer;
-	int fd;             /* -1: closed */
+	int fd;
 	bool requested;     /* the edge knows it */
 	bool mapped;        /* the peer got descriptors */
-	bool dead;          /* the peer's process is */
-	uv_poll_t socket, process;
-	int n_handles;      /* open ones; the last to close frees */
+	uv_poll_t socket;
+};
+
+/* A connection that has ended with descriptors in it that the peer has not taken. They stay in flight for as long as the peer keeps its end
+ * open, which nobody can see: at the latest until its process ends. */
+struct abandoned {
+	struct attach *attach;
+	struct abandoned *next;
+	uid_t uid;
+	int pidfd;
+	uv_poll_t process;
 };
 
 struct attach {
@@ -36,54 +50,102 @@ struct attach {
 	uint64_t last_id;
 	uint32_t max_per_uid;
 	struct conn *conns;
+	struct abandoned *abandoned;
 };
 
-static void free_conn(struct conn *c)
+/* ---- what was sent and never taken ---- */
+
+static void on_abandoned_closed(uv_handle_t *h)
 {
-	if (c->fd >= 0) {
-		shutdown(c->fd, SHUT_RDWR); /* the listener counts it by a duplicate */
-		close(c->fd);
+	struct abandoned *b = h->data;
+	close(b->pidfd);
+	free(b);
+}
+
+static void forget_abandoned(struct abandoned *b)
+{
+	struct abandoned **at = &b->attach->abandoned;
+	while (*at != b)
+		at = &(*at)->next;
+	*at = b->next;
+	uv_close((uv_handle_t *)&b->process, on_abandoned_closed);
+}
+
+static void on_death(uv_poll_t *h, int status, int events)
+{
+	forget_abandoned(h->data);
+}
+
+/* The kernel's own reference to the peer where it has one; else by number, which may have been used again if the peer died
+ * after connecting. */
+static int open_pidfd(int fd, pid_t pid)
+{
+	int pidfd = -1;
+	socklen_t n = sizeof pidfd;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+		return pidfd;
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+/* Of a connection that is about to be closed. Nothing is left of it to watch if its process is gone. */
+static void note_abandoned(struct conn *c)
+{
+	int unread = 0;
+	if (!c->mapped || ioctl(c->fd, SIOCOUTQ, &unread) || !unread)
+		return;
+	int pidfd = open_pidfd(c->fd, c->peer.pid);
+	struct abandoned *b = pidfd >= 0 ? calloc(1, sizeof *b) : NULL;
+	if (!b || uv_poll_init(c->attach->loop, &b->process, pidfd)) {
+		if (pidfd >= 0)
+			close(pidfd);
+		free(b);
+		return;
 	}
-	if (c->peer.pidfd >= 0)
-		close(c->peer.pidfd);
+	b->attach = c->attach;
+	b->uid = c->peer.uid;
+	b->pidfd = pidfd;
+	b->process.data = b;
+	b->next = c->attach->abandoned;
+	c->attach->abandoned = b;
+	uv_poll_start(&b->process, UV_READABLE, on_death);
+}
+
+static uint32_t abandoned_of(const struct attach *a, uid_t uid)
+{
+	uint32_t n = 0;
+	for (const struct abandoned *b = a->abandoned; b; b = b->next)
+		n += b->uid == uid;
+	return n;
+}
+
+/* ---- connections ---- */
+
+static void on_socket_closed(uv_handle_t *h)
+{
+	struct conn *c = h->data;
+	shutdown(c->fd, SHUT_RDWR); /* the listener counts it by a duplicate */
+	close(c->fd);
 	free(c);
 }
 
-static void on_handle_closed(uv_handle_t *h)
-{
-	struct conn *c = h->data;
-	if (--c->n_handles == 0)
-		free_conn(c);
-}
-
-/* Takes it out of the list; its memory lives until its handles are closed. */
+/* Its memory lives until its handle is closed. */
 static void forget(struct conn *c)
 {
 	struct conn **at = &c->attach->conns;
 	while (*at != c)
 		at = &(*at)->next;
 	*at = c->next;
-	if (!uv_is_closing((uv_handle_t *)&c->socket))
-		uv_close((uv_handle_t *)&c->socket, on_handle_closed);
-	if (c->peer.pidfd >= 0 && !uv_is_closing((uv_handle_t *)&c->process))
-		uv_close((uv_handle_t *)&c->process, on_handle_closed);
+	uv_close((uv_handle_t *)&c->socket, on_socket_closed);
 }
 
-/* Ends the socket. The record stays while a process that maps our memory is alive. */
-static void end_socket(struct conn *c, bool tell)
+static void end_conn(struct conn *c)
 {
 	struct attach *a = c->attach;
 	uint64_t id = c->id;
 	bool known = c->requested;
-	if (c->mapped && c->peer.pidfd >= 0 && !c->dead) {
-		uv_close((uv_handle_t *)&c->socket, on_handle_closed);
-		shutdown(c->fd, SHUT_RDWR);
-		close(c->fd);
-		c->fd = -1;
-	} else {
-		forget(c);
-	}
-	if (tell && known)
+	note_abandoned(c);
+	forget(c);
+	if (known)
 		a->events.closed(a->arg, id);
 }
 
@@ -121,43 +183,7 @@ static void on_readable(uv_poll_t *h, int status, int events)
 		log_debug("attach socket: uid %u (pid %d) sent %s", (unsigned)c->peer.uid, (int)c->peer.pid, why);
 		c->attach->events.refused(c->attach->arg, c->id, why);
 	}
-	end_socket(c, true);
-}
-
-static void on_death(uv_poll_t *h, int status, int events)
-{
-	struct conn *c = h->data;
-	struct attach *a = c->attach;
-	uint64_t id = c->id;
-	bool tell = c->mapped;
-	c->dead = true;
-	if (c->fd < 0)
-		forget(c);
-	else /* the socket's end is an event of its own: a child of the process may hold it */
-		uv_poll_stop(&c->process);
-	if (tell)
-		a->events.died(a->arg, id);
-}
-
-static bool watch_process(struct conn *c)
-{
-	if (c->peer.pidfd < 0)
-		return false;
-	if (uv_poll_init(c->attach->loop, &c->process, c->peer.pidfd)) {
-		close(c->peer.pidfd);
-		c->peer.pidfd = -1;
-		return false;
-	}
-	uv_poll_start(&c->process, UV_READABLE, on_death);
-	return true;
-}
-
-static uint32_t lingering_of(const struct attach *a, uid_t uid)
-{
-	uint32_t n = 0;
-	for (const struct conn *c = a->conns; c; c = c->next)
-		n += c->peer.uid == uid && c->fd < 0;
-	return n;
+	end_conn(c);
 }
 
 static void on_conn(void *arg, int fd, const struct listen_peer *peer)
@@ -166,9 +192,9 @@ static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 	struct conn *c = calloc(1, sizeof *c);
 	if (!c)
 		goto refuse;
-	if (lingering_of(a, peer->uid) >= a->max_per_uid * LINGERING_PER_CONNECTION) {
-		log_warn("attach socket: live processes of uid %u still map what %u earlier connections got: refused",
-			 (unsigned)peer->uid, a->max_per_uid * LINGERING_PER_CONNECTION);
+	if (abandoned_of(a, peer->uid) >= a->max_per_uid * ABANDONED_PER_CONNECTION) {
+		log_warn("attach socket: live processes of uid %u have not taken what %u earlier connections sent: refused",
+			 (unsigned)peer->uid, a->max_per_uid * ABANDONED_PER_CONNECTION);
 		goto refuse;
 	}
 	if (uv_poll_init(a->loop, &c->socket, fd))
@@ -177,10 +203,7 @@ static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 	c->id = ++a->last_id;
 	c->fd = fd;
 	c->peer = *peer;
-	c->socket.data = c->process.data = c;
-	c->n_handles = 1;
-	if (watch_process(c))
-		c->n_handles = 2;
+	c->socket.data = c;
 	uv_poll_start(&c->socket, UV_READABLE | UV_DISCONNECT, on_readable);
 	c->next = a->conns;
 	a->conns = c;
@@ -189,8 +212,6 @@ refuse:
 	free(c);
 	shutdown(fd, SHUT_RDWR);
 	close(fd);
-	if (peer->pidfd >= 0)
-		close(peer->pidfd);
 }
 
 static struct conn *find(const struct attach *a, uint64_t id)
@@ -198,7 +219,7 @@ static struct conn *find(const struct attach *a, uint64_t id)
 	struct conn *c = a->conns;
 	while (c && c->id != id)
 		c = c->next;
-	return c && c->fd >= 0 ? c : NULL;
+	return c;
 }
 
 enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds)
@@ -210,7 +231,7 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 	struct iovec iov = { (void *)(uintptr_t)bytes, n };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	struct conn *c = find(a, conn);
-	if (!c || c->dead)
+	if (!c)
 		return ST_SESSION_UNKNOWN;
 	if (n_fds > ATTACH_MAX_FDS)
 		return ST_INVALID_ARGUMENT;
@@ -238,13 +259,6 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 	FAILPOINT(gaccd_map_after);
 	c->mapped |= n_fds > 0;
 	return ST_OK;
-}
-
-void attach_drop(struct attach *a, uint64_t conn)
-{
-	struct conn *c = find(a, conn);
-	if (c)
-		end_socket(c, false);
 }
 
 enum status attach_open(void *loop, const struct listen_opts *o, const struct attach_events *events, void *arg,
@@ -281,5 +295,7 @@ void attach_close(struct attach *a)
 	listener_close(a->listener);
 	while (a->conns)
 		forget(a->conns);
+	while (a->abandoned)
+		forget_abandoned(a->abandoned);
 	free(a);
 }

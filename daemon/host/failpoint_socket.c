@@ -84,8 +84,6 @@ static void on_connection(void *arg, int fd, const struct listen_peer *peer)
 	struct tester *t = allowed ? calloc(1, sizeof *t) : NULL;
 	if (!allowed)
 		log_warn("failpoints: uid %u (pid %d) may not arm them", (unsigned)peer->uid, (int)peer->pid);
-	if (peer->pidfd >= 0)
-		close(peer->pidfd);
 	if (!t || uv_poll_init(s->loop, &t->poll, fd)) {
 		free(t);
 		shutdown(fd, SHUT_RDWR);

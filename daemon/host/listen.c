@@ -13,17 +13,12 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define BACKLOG 128
 #define ACCEPTS_PER_WAKE 64 /* then others have their turn */
 #define DEFAULT_PER_UID 256
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
-
 /* A connection that counts, until it hangs up. */
 struct counted {
 	uv_poll_t poll;
@@ -110,17 +105,6 @@ static bool start_counting(struct listener *l, int fd, uid_t uid)
 
 /* --- accepting --- */
 
-/* The kernel's own reference to the peer where it has one; else by number, which may have been used again if the peer died
- * between connecting and now. */
-static int open_pidfd(int fd, pid_t pid)
-{
-	int pidfd = -1;
-	socklen_t n = sizeof pidfd;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
-		return pidfd;
-	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-}
-
 static void greet(struct listener *l, int fd)
 {
 	struct ucred who;
@@ -144,7 +128,7 @@ static void greet(struct listener *l, int fd)
 		close(fd);
 		return;
 	}
-	struct listen_peer peer = { who.uid, who.gid, who.pid, open_pidfd(fd, who.pid) };
+	struct listen_peer peer = { who.uid, who.gid, who.pid };
 	l->cb(l->arg, fd, &peer);
 }
 

@@ -36,10 +36,9 @@ struct listen_peer {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid;  /* 0: lives in a pid namespace that we cannot see */
-	int pidfd;  /* readable when the process is dead; -1: none. Close-on-exec */
 };
 
-/* A new connection: `fd` (non-blocking, close-on-exec) and `peer->pidfd` are the callee's now. */
+/* A new connection: `fd` (non-blocking, close-on-exec) is the callee's now. */
 typedef void listen_cb(void *arg, int fd, const struct listen_peer *peer);
 
 /* `loop` is a uv_loop_t. ST_ALREADY_EXISTS: a live daemon has the path, or something that is no socket lies there.
