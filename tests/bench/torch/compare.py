@@ -97,8 +97,8 @@ def show_speed(build, model, n, rival, tuned, a):
     rows = [(rival, "bare", None), ("gacc_direct", "bare_direct", goal), ("gacc_direct", "bare", goal), ("gacc", "bare", goal)]
     if tuned:
         rows.append(("gacc_copy", "bare", COPY_GOAL))
-    elif model != "L":
-        rows.append(("gacc_1slot", "bare", None))
+    if model == "S":
+        rows.append(("gacc_direct_1slot", "bare_direct", goal))
     steps, rounds, first = WORK[model] if not a.quick else (WORK[model][0] // 2 or 1, 3, 2)
     variants = dict.fromkeys(["bare", "bare_direct", *(name for name, _, _ in rows)])
     result = ranks(build, n, ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)],
@@ -112,7 +112,7 @@ def show_speed(build, model, n, rival, tuned, a):
         wall, cpu = ([1e3 * x for x in added(result["rounds"], name, bare, w)] for w in (0, 1))
         ratio = [statistics.median(x) / 1e3 / y for x, y in zip((wall, cpu), base)]
         label = f"{name} - {bare}" if bare != "bare" else name
-        print(f"{what} {model} {n}r {label:25s} {without:8.2f} {spread(wall)} {spread(cpu)} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
+        print(f"{what} {model} {n}r {label:31s} {without:8.2f} {spread(wall)} {spread(cpu)} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
               f"{verdict(max(ratio), goal)}", flush=True)
 
 
@@ -172,7 +172,7 @@ def main():
         show_update(a.build, 3 if a.quick else 5)
     if a.only in (None, "speed"):
         print("\nWhat a step adds, ms: median [middle half]. Ratios to the first line of each group; both must meet the goal.\n"
-              f"{'':35s} {'bare':>8s} {'wall':>26s} {'cpu':>26s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
+              f"{'':41s} {'bare':>8s} {'wall':>26s} {'cpu':>26s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
         for model in models:
             for n in map(int, a.ranks.split(",")):
                 show_speed(a.build, model, n, "ddp", False, a)

@@ -1,14 +1,14 @@
 """One rank of the comparison with DDP, started by compare.py: runs blocks of steps of each variant in turn and reports their cost.
 
 Every variant sees the same batches and the same initial parameters:
-  bare       forward and backward of 4 micro-batches, nothing else
-  ddp        DistributedDataParallel (gloo) as its users write it: no_sync, clip_grad_norm_, AdamW
-  ddp_tuned  gradient_as_bucket_view, fused AdamW, foreach clipping
-  gacc       libgacc, backward() adds into the slot, which the daemon zeroes as it reads it; two slots, pushed asynchronously
-  gacc_1slot the same with one slot, so that a rank waits for each of its pushes
-  gacc_copy  libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
-  gacc_direct libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
-  bare_direct `bare` with the products of gacc_direct, output in memory of its own
+  bare         forward and backward of 4 micro-batches, nothing else
+  ddp          DistributedDataParallel (gloo) as its users write it: no_sync, clip_grad_norm_, AdamW
+  ddp_tuned    gradient_as_bucket_view, fused AdamW, foreach clipping
+  gacc         libgacc, backward() adds into the slot, which the daemon zeroes as it reads it; two slots, pushed asynchronously
+  gacc_copy    libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
+  gacc_direct  libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
+  gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
+  bare_direct  `bare` with the products of gacc_direct, output in memory of its own
 
 The first steps of each are compared: parameters and norms of gradients. Not the last ones: f32 itself goes astray on this data, as
 Adam divides what is left of a gradient by its own size (docs/performance.md has figures).
@@ -181,8 +181,12 @@ class GaccDirect(Gacc):
         write_gradients(self.model, lambda: self.slot)
 
 
+class GaccDirect1slot(GaccDirect):
+    slots = 1
+
+
 VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy,
-            "gacc_direct": GaccDirect}
+            "gacc_direct": GaccDirect, "gacc_direct_1slot": GaccDirect1slot}
 
 
 def stat_of(pid):
