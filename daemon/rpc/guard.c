@@ -1,6 +1,7 @@
 #include "rpc/guard.h"
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,9 @@
 
 #define IDLE_PER_S 2000 /* frames that nobody needs, of all connections of a user */
 #define IDLE_AT_ONCE 20000
+#define OWN_PER_S 20 /* what each may have of them even so: other connections of its user may have used up all */
+#define OWN_AT_ONCE 500
+#define TCP_CONNECTIONS 1024
 #define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait, and how soon one more may be */
 #define CUT_NS NS_PER_S
 #define TURN_BYTES (1u << 20) /* that gRPC reads from a connection before others have their turn */
@@ -23,8 +27,14 @@
 #define NS_PER_S 1000000000ll
 #define SAID_AGAIN_NS (60 * NS_PER_S)
 #define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
+#define WHO 48
 #define PAGE 256
 #define PAGES 4096 /* descriptors beyond have no guard and are refused */
+
+/* What comes back with time. */
+struct bucket {
+	int64_t left, at_ns;
+};
 
 /* A log line that many may cause. */
 struct said {
@@ -35,14 +45,16 @@ struct said {
 /* A user. It outlives its connections for a while: who comes back has used up what it had. */
 struct rpc_guard {
 	struct rpc_guard *next;
-	uid_t uid;
+	uid_t uid; /* (uid_t)-1: all who come over TCP */
 	int64_t asked_ns; /* when its newest connection came */
 	size_t max_call_bytes;
+	unsigned max_streams, max_connections;
 
 	pthread_mutex_t lock; /* of what follows */
-	unsigned refs; /* connections, and the list */
+	unsigned refs; /* connections, the list, `tcp` */
+	unsigned connections;
 	size_t call_bytes;
-	int64_t idle, idle_ns; /* left of IDLE_AT_ONCE, as of then */
+	struct bucket idle;
 	int64_t cuts_ns; /* when all cuts are forgiven */
 	struct said cut, squeezed;
 };
@@ -53,20 +65,47 @@ struct watched {
 	_Atomic(struct rpc_guard *) guard;
 	struct frames frames;
 	size_t bytes; /* of guard->call_bytes */
+	struct bucket idle;
 	size_t turn; /* bytes since others had theirs */
 	int epoll; /* gRPC's, which has `event` for it; -1: not yet */
 	struct epoll_event event;
 	pid_t pid;
+	bool plain; /* not TLS, which hides the frames */
 	bool cut;
 };
 
 static _Atomic(struct watched *) pages[PAGES];
+static pthread_mutex_t pages_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* gRPC's own listener. */
+static struct {
+	_Atomic(struct rpc_guard *) guard; /* NULL: there is none */
+	int port;
+	bool plain;
+} tcp;
 
 static int64_t now_ns(void)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+static void fill(struct bucket *b, int64_t most, int64_t per_s, int64_t now)
+{
+	int64_t one = NS_PER_S / per_s, come = (now - b->at_ns) / one;
+	b->left = come < most - b->left ? b->left + come : most;
+	b->at_ns += come * one;
+}
+
+/* false: so much is not left, and now nothing is. */
+static bool take(struct bucket *b, int64_t n)
+{
+	b->left -= n;
+	if (b->left >= 0)
+		return true;
+	b->left = 0;
+	return false;
 }
 
 /* Users */
@@ -114,8 +153,8 @@ static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now
 		guard = calloc(1, sizeof *guard);
 		if (!guard)
 			return NULL;
-		*guard = (struct rpc_guard){ .next = all->first, .uid = uid, .max_call_bytes = all->max_call_bytes, .refs = 1,
-					     .idle = IDLE_AT_ONCE, .idle_ns = now };
+		*guard = (struct rpc_guard){ .next = all->first, .uid = uid, .max_call_bytes = all->max_call_bytes, .max_streams = all->max_streams,
+					     .max_connections = UINT_MAX, .refs = 1, .idle = { IDLE_AT_ONCE, now } };
 		pthread_mutex_init(&guard->lock, NULL);
 		all->first = guard;
 	}
@@ -125,8 +164,13 @@ static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now
 
 void rpc_guards_fini(struct rpc_guards *all)
 {
+	struct rpc_guard *listening = atomic_load(&tcp.guard);
 	while (all->first) {
 		struct rpc_guard *guard = all->first;
+		if (guard == listening) {
+			atomic_store(&tcp.guard, NULL);
+			unref(guard);
+		}
 		all->first = guard->next;
 		unref(guard);
 	}
@@ -153,14 +197,11 @@ static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t no
 	if (w->frames.bytes > w->bytes && guard->call_bytes > guard->max_call_bytes)
 		why = "your calls and their headers take more memory than a user may have";
 	w->bytes = w->frames.bytes;
-	guard->idle += (now - guard->idle_ns) / (NS_PER_S / IDLE_PER_S);
-	guard->idle_ns = now - (now - guard->idle_ns) % (NS_PER_S / IDLE_PER_S);
-	guard->idle = guard->idle < IDLE_AT_ONCE ? guard->idle : IDLE_AT_ONCE;
-	guard->idle -= w->frames.idle;
-	if (guard->idle < 0) {
-		guard->idle = 0;
-		why = why ? why : "too many frames that are no call and no data";
-	}
+	fill(&guard->idle, IDLE_AT_ONCE, IDLE_PER_S, now);
+	fill(&w->idle, OWN_AT_ONCE, OWN_PER_S, now);
+	bool own = take(&w->idle, w->frames.idle), all = take(&guard->idle, w->frames.idle);
+	if (!own && !all && !why)
+		why = "too many frames that are no call and no data";
 	w->frames.idle = 0;
 	pthread_mutex_unlock(&guard->lock);
 	return why;
@@ -177,17 +218,27 @@ static struct watched *find(int fd)
 	return w && atomic_load_explicit(&w->guard, memory_order_acquire) ? w : NULL;
 }
 
-/* Makes it if there is none; it stays. */
-static struct watched *page_of(int fd)
+static struct watched *make_page(void)
 {
-	struct watched *page = atomic_load(&pages[fd / PAGE]);
-	if (page)
-		return page;
-	page = calloc(PAGE, sizeof *page);
+	struct watched *page = calloc(PAGE, sizeof *page);
 	for (int i = 0; page && i < PAGE; i++)
 		pthread_mutex_init(&page[i].lock, NULL);
-	atomic_store(&pages[fd / PAGE], page);
 	return page;
+}
+
+/* A page stays. NULL: no memory, or too large a number. */
+static struct watched *place_of(int fd)
+{
+	if (fd / PAGE >= PAGES)
+		return NULL;
+	pthread_mutex_lock(&pages_lock);
+	struct watched *page = atomic_load(&pages[fd / PAGE]);
+	if (!page) {
+		page = make_page();
+		atomic_store(&pages[fd / PAGE], page);
+	}
+	pthread_mutex_unlock(&pages_lock);
+	return page ? &page[fd % PAGE] : NULL;
 }
 
 /* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable; then the
@@ -203,29 +254,64 @@ static void send_goaway(int fd, uint32_t last, const char *why)
 		return; /* it does not read */
 }
 
-enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid)
+/* One more connection of this user. NULL, or why not. */
+static const char *enter(struct rpc_guard *guard, int64_t now)
+{
+	const char *why = NULL;
+	pthread_mutex_lock(&guard->lock);
+	if (guard->cuts_ns - now > CUTS_AT_ONCE * CUT_NS)
+		why = "too many of your connections were closed: wait a second";
+	else if (guard->connections >= guard->max_connections)
+		why = "too many connections over TCP";
+	if (!why) {
+		guard->connections++;
+		guard->refs++;
+	}
+	pthread_mutex_unlock(&guard->lock);
+	return why;
+}
+
+static enum status watch(struct rpc_guard *guard, int fd, pid_t pid, bool plain)
 {
 	int64_t now = now_ns();
-	struct watched *page = fd / PAGE < PAGES ? page_of(fd) : NULL;
-	struct rpc_guard *guard = page ? guard_of(all, uid, now) : NULL;
-	if (!guard)
+	struct watched *w = place_of(fd);
+	if (!w)
 		return ST_NO_MEMORY;
-	pthread_mutex_lock(&guard->lock);
-	bool waits = guard->cuts_ns - now > CUTS_AT_ONCE * CUT_NS;
-	guard->refs += !waits;
-	pthread_mutex_unlock(&guard->lock);
-	if (waits) {
-		send_goaway(fd, 0, "too many of your connections were closed: wait a second");
+	const char *why = enter(guard, now);
+	if (why) {
+		if (plain)
+			send_goaway(fd, 0, why);
 		return ST_RESOURCE_EXHAUSTED;
 	}
-	struct watched *w = &page[fd % PAGE];
-	frames_init(&w->frames, all->max_streams, now);
-	w->bytes = 0;
-	w->pid = pid;
-	w->cut = false;
-	w->turn = 0;
+	frames_init(&w->frames, guard->max_streams, now);
+	w->bytes = w->turn = 0;
+	w->idle = (struct bucket){ OWN_AT_ONCE, now };
 	w->epoll = -1;
+	w->pid = pid;
+	w->plain = plain;
+	w->cut = false;
 	atomic_store(&w->guard, guard);
+	return ST_OK;
+}
+
+enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid)
+{
+	struct rpc_guard *guard = guard_of(all, uid, now_ns());
+	return guard ? watch(guard, fd, pid, true) : ST_NO_MEMORY;
+}
+
+enum status rpc_guard_listen(struct rpc_guards *all, int port, bool plain)
+{
+	struct rpc_guard *guard = guard_of(all, (uid_t)-1, now_ns());
+	if (!guard)
+		return ST_NO_MEMORY;
+	guard->refs++;
+	guard->max_connections = TCP_CONNECTIONS;
+	tcp.port = port;
+	tcp.plain = plain;
+	struct rpc_guard *before = atomic_exchange(&tcp.guard, guard);
+	if (before)
+		unref(before);
 	return ST_OK;
 }
 
@@ -236,14 +322,26 @@ static void forget(struct watched *w)
 	frames_fini(&w->frames);
 	pthread_mutex_lock(&guard->lock);
 	guard->call_bytes -= w->bytes;
+	guard->connections--;
 	pthread_mutex_unlock(&guard->lock);
 	pthread_mutex_unlock(&w->lock);
 	unref(guard);
 }
 
+/* For log lines; returns `out`. */
+static const char *name(const struct rpc_guard *guard, const struct watched *w, char out[WHO])
+{
+	if (guard->uid == (uid_t)-1)
+		snprintf(out, WHO, "a caller over TCP");
+	else
+		snprintf(out, WHO, "uid %u (pid %d)", (unsigned)guard->uid, (int)w->pid);
+	return out;
+}
+
 static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *why, int64_t now)
 {
 	unsigned unsaid;
+	char who[WHO];
 	w->cut = true;
 	send_goaway(fd, w->frames.last, why);
 	shutdown(fd, SHUT_RDWR);
@@ -252,13 +350,13 @@ static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *
 	bool say = may_say(&guard->cut, now, &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("a connection of uid %u (pid %d) is closed: %s (%u more since this was said last)", (unsigned)guard->uid,
-			 (int)w->pid, why, unsaid);
+		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, who), why, unsaid);
 }
 
 static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
 {
 	unsigned unsaid;
+	char who[WHO];
 	if (!w->frames.squeezed)
 		return;
 	w->frames.squeezed = 0;
@@ -266,8 +364,8 @@ static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
 	bool say = may_say(&guard->squeezed, now_ns(), &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("requests of uid %u (pid %d) fill his part of limits.request_memory: calls of his are ended "
-			 "(RESOURCE_EXHAUSTED, %u more since this was said last)", (unsigned)guard->uid, (int)w->pid, unsaid);
+		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended (RESOURCE_EXHAUSTED, %u more since "
+			 "this was said last)", name(guard, w, who), unsaid);
 }
 
 static size_t piece(const struct iovec *iov, size_t n)
@@ -284,6 +382,7 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 	pthread_mutex_lock(&w->lock);
 	uint64_t begun = w->frames.begun;
 	w->turn += n;
+	n = w->plain ? n : 0;
 	for (const struct iovec *iov = msg->msg_iov; n > 0 && !why && !w->cut; iov++) {
 		size_t k = piece(iov, n);
 		why = frames_received(&w->frames, iov->iov_base, k, now);
@@ -346,7 +445,7 @@ EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 	pthread_mutex_lock(&w->lock);
 	ssize_t n = syscall(SYS_sendmsg, fd, msg, flags);
 	int error = errno;
-	size_t left = n > 0 ? (size_t)n : 0;
+	size_t left = n > 0 && w->plain ? (size_t)n : 0;
 	for (const struct iovec *iov = msg->msg_iov; left > 0; iov++) {
 		size_t k = piece(iov, left);
 		frames_sent(&w->frames, iov->iov_base, k);
@@ -357,6 +456,35 @@ EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 	pthread_mutex_unlock(&w->lock);
 	errno = error;
 	return n;
+}
+
+static bool is_ours(int listener)
+{
+	struct sockaddr_storage at;
+	socklen_t n = sizeof at;
+	if (getsockname(listener, (struct sockaddr *)&at, &n))
+		return false;
+	if (at.ss_family == AF_INET)
+		return ntohs(((struct sockaddr_in *)&at)->sin_port) == tcp.port;
+	return at.ss_family == AF_INET6 && ntohs(((struct sockaddr_in6 *)&at)->sin6_port) == tcp.port;
+}
+
+/* gRPC's listener takes EINTR and EAGAIN for what they are, and every other failure for its end. */
+EXPORTED int accept4(int listener, __SOCKADDR_ARG addr, socklen_t *restrict n, int flags)
+{
+	struct rpc_guard *guard = atomic_load(&tcp.guard);
+	int fd = (int)syscall(SYS_accept4, listener, addr.__sockaddr__, n, flags);
+	if (!guard || !is_ours(listener))
+		return fd;
+	if (fd < 0) {
+		errno = errno == EINTR ? EINTR : EAGAIN;
+		return -1;
+	}
+	if (watch(guard, fd, 0, tcp.plain) == ST_OK)
+		return fd;
+	syscall(SYS_close, fd);
+	errno = EINTR;
+	return -1;
 }
 
 EXPORTED int close(int fd)

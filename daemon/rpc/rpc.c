@@ -272,6 +272,8 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 		server->token_ok = identity->token_ok;
 		server->token_context = identity->context;
 	}
+	if (rpc_guard_listen(&server->guards, port, !tls) != ST_OK)
+		return ST_NO_MEMORY;
 	*out_port = port;
 	return ST_OK;
 }

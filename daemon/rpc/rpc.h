@@ -100,7 +100,7 @@ struct rpc_tcp_identity {
 	void *context;
 };
 /* Listens on "127.0.0.1:7420" or "[::1]:0", before the start. INVALID_CONFIG (no identity, or token off loopback),
- * IO_ERROR (file or port). */
+ * IO_ERROR (file or port), NO_MEMORY. */
 enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address,
 				  const struct rpc_tcp_identity *identity, int *out_port);
 

@@ -17,6 +17,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,13 @@ def wait_until(what, condition, timeout=20.0, every=0.01):
         if time.monotonic() >= end:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(every)
+
+
+def free_port():
+    """Of TCP on loopback."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 ME = pwd.getpwuid(os.getuid())  # whoever runs the tests

@@ -2,9 +2,9 @@
 
     python3 hostile.py SOCKET KIND CONNECTIONS SECONDS CLOSED
 
-Does the one thing that KIND names on each connection, as fast as gaccd takes it, and connects anew where gaccd has closed one: for so
+SOCKET is a path, or 127.0.0.1:PORT. Does the one thing that KIND names on each connection, as fast as gaccd takes it, and connects anew where gaccd has closed one: for so
 long, and, up to MOST_S, until so many were closed. At the end it prints how many bytes were taken, how many connections were closed,
-and the last GOAWAY that came.
+and the first GOAWAY that came.
 """
 import itertools
 import select
@@ -165,9 +165,10 @@ class Attack:
         make, self.acknowledge = KINDS[kind]
         self.source = make() if make else None
         self.out = memoryview(b"" if self.acknowledge is None else PREFACE + frame(SETTINGS) + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30)))
-        self.socket = socket.socket(socket.AF_UNIX)
+        host, _, port = path.rpartition(":")
+        self.socket = socket.socket(socket.AF_INET if host else socket.AF_UNIX)
         self.socket.settimeout(1)
-        self.socket.connect(path)
+        self.socket.connect((host, int(port)) if host else path)
         self.socket.setblocking(False)
         self.received = b""
         self.goaway = None
@@ -246,7 +247,8 @@ def main():
             except OSError:  # closed; or gaccd takes none now
                 if attack:
                     closed += 1
-                    goaway = attack.last_words() or goaway
+                    words = attack.last_words()
+                    goaway = goaway or words
                     attacks[i] = None
         taken += n
         if not n:

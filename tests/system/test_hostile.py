@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, Rank, wait_until
+from harness import Daemon, Rank, free_port, wait_until
 
 MIB = 1 << 20
 FIRST_UID = 64000
@@ -51,9 +51,9 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def attack(daemon, uid, kind, connections, seconds, closed):
+def attack(address, uid, kind, connections, seconds, closed):
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    return subprocess.Popen([*user, sys.executable, pathlib.Path(__file__).with_name("hostile.py"), daemon.socket, kind, str(connections),
+    return subprocess.Popen([*user, sys.executable, pathlib.Path(__file__).with_name("hostile.py"), str(address), kind, str(connections),
                              str(seconds), str(int(closed))], stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": "/"})
 
 
@@ -62,7 +62,7 @@ class Stage:
         self.daemon, self.rank, self.steps = daemon, rank, 0
         self.quiet, self.descriptors = resident(daemon.pid), descriptors(daemon.pid)
         self.began = time.monotonic()
-        self.slow = [attack(daemon, FIRST_UID - 1 - i, kind, SLOW_CONNECTIONS, 0, SLOW_CONNECTIONS) for i, kind in enumerate(SLOW)]
+        self.slow = [attack(daemon.socket, FIRST_UID - 1 - i, kind, SLOW_CONNECTIONS, 0, SLOW_CONNECTIONS) for i, kind in enumerate(SLOW)]
 
     def step(self):
         self.rank.push([np.ones(3000, np.float32)])
@@ -81,8 +81,12 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage():
-    with Daemon(conf={"listen.mode": "0666"}, allow=["a connection of uid 6[34].* is closed: ", "gaccd NOTICE: gRPC, .*forged$"]) as d:
+def stage(tmp_path_factory):
+    token = tmp_path_factory.mktemp("tcp") / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    conf = {"listen.mode": "0666", "listen.tcp": f"127.0.0.1:{free_port()}", "listen.token_file": token}
+    with Daemon(conf=conf, allow=["a connection of (uid 6[34].*|a caller over TCP) is closed: ", "gaccd NOTICE: gRPC, .*forged$"]) as d:
         d.dir.chmod(0o755)
         job = d.submit({"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}})
         with Rank(d, job, 0, [("w", [3000])], 1, inline=True) as rank:
@@ -103,7 +107,7 @@ def test_a_hostile_client_costs_its_user_alone(stage, kind):
     d, most, slowest, before = stage.daemon, 0, 0, stage.steps
     logged = len(d.log())
     stage.wait_for_memory()
-    client = attack(d, FIRST_UID + list(KINDS).index(kind), kind, connections, ENOUGH_S, why is not None)
+    client = attack(d.socket, FIRST_UID + list(KINDS).index(kind), kind, connections, ENOUGH_S, why is not None)
     while client.poll() is None:
         began = time.monotonic()
         stage.step()
@@ -122,6 +126,16 @@ def test_a_hostile_client_costs_its_user_alone(stage, kind):
 def test_nobody_writes_lines_into_the_log(stage):
     assert "ERROR: forged" in stage.daemon.log()
     assert not re.search("^2026-01-01.*forged", stage.daemon.log(), re.M)
+
+
+@as_root
+def test_a_caller_without_the_token(stage):
+    """He may ask for health only, but whatever he sends is read."""
+    client = attack(stage.daemon.conf["listen.tcp"], FIRST_UID + len(KINDS), "endless-value", 2, ENOUGH_S, 1)
+    while client.poll() is None:
+        stage.step()
+    assert HEADERS in client.communicate()[0]
+    assert "a connection of a caller over TCP is closed: " + HEADERS in stage.daemon.log()
 
 
 @as_root

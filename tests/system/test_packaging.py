@@ -4,14 +4,13 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from harness import Client, Daemon, Rank, build_dir
+from harness import Client, Daemon, Rank, build_dir, free_port
 from sandbox import Unit, allowed_calls
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -86,12 +85,6 @@ def test_unit_exposure():
 class SandboxedDaemon(Daemon):
     def command(self):
         return [sys.executable, ROOT / "tests/system/sandbox.py", UNIT, self.dir, *super().command()]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @systemd_analyze

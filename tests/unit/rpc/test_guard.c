@@ -6,9 +6,10 @@
 
 #include <check.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -95,7 +96,6 @@ static void expect_goaway(const char *why)
 	ck_assert(frame[2] == n - 9 && frame[16] == 11);
 	ck_assert_ptr_nonnull(memmem(frame + 17, (size_t)n - 17, why, strlen(why)));
 	ck_assert_int_eq(read(theirs, sent, sizeof sent), 0);
-	ck_assert_int_eq(send(theirs, "x", 1, MSG_NOSIGNAL), -1);
 }
 
 static void expect_cut(const char *why)
@@ -113,6 +113,7 @@ START_TEST(streams_of_a_connection)
 	call(101);
 	send_frame(HEADERS, END_HEADERS, 103, 0);
 	expect_cut("more calls");
+	ck_assert_int_eq(send(theirs, "x", 1, MSG_NOSIGNAL), -1);
 }
 END_TEST
 
@@ -243,6 +244,94 @@ START_TEST(one_gives_way_to_others)
 }
 END_TEST
 
+static int listen_tcp(int *out_port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof at;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	ck_assert(!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, 10) && !getsockname(fd, (struct sockaddr *)&at, &n));
+	*out_port = ntohs(at.sin_port);
+	return fd;
+}
+
+/* As gRPC accepts. */
+static void connect_to(int listener, int port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port) };
+	theirs = socket(AF_INET, SOCK_STREAM, 0);
+	ck_assert_int_eq(connect(theirs, (struct sockaddr *)&at, sizeof at), 0);
+	ours = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+	ck_assert_int_ge(ours, 0);
+	send_bytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
+	ck_assert_int_eq(take(), 24);
+}
+
+START_TEST(callers_over_tcp)
+{
+	int port, other_port, listener = listen_tcp(&port), other = listen_tcp(&other_port);
+	ck_assert_int_eq(accept4(listener, NULL, NULL, 0), -1);
+	ck_assert_int_eq(errno, EAGAIN);
+	close_pair();
+	connect_to(other, other_port);
+	calls(1, 3 * STREAMS); /* no one's */
+	close_pair();
+	ck_assert_int_eq(rpc_guard_listen(&guards, port, true), ST_OK);
+	connect_to(other, other_port);
+	calls(1, 3 * STREAMS);
+	close_pair();
+	connect_to(listener, port);
+	calls(1, STREAMS);
+	send_frame(HEADERS, END_HEADERS, 101, 0);
+	expect_cut("more calls");
+	close_pair();
+	ck_assert_int_eq(rpc_guard_listen(&guards, port, false), ST_OK);
+	connect_to(listener, port);
+	calls(1, 3 * STREAMS); /* TLS: who knows what that is */
+	close(listener);
+	close(other);
+}
+END_TEST
+
+/* gRPC would never accept again. */
+START_TEST(no_descriptor_left)
+{
+	int port, listener = listen_tcp(&port);
+	struct rlimit limit;
+	ck_assert_int_eq(rpc_guard_listen(&guards, port, true), ST_OK);
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port) };
+	int caller = socket(AF_INET, SOCK_STREAM, 0);
+	ck_assert_int_eq(connect(caller, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 3, limit.rlim_max }), 0);
+	int fd = accept4(listener, NULL, NULL, 0), error = errno;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_int_eq(fd, -1);
+	ck_assert_int_eq(error, EAGAIN);
+	fd = accept4(listener, NULL, NULL, 0);
+	ck_assert_int_ge(fd, 0);
+	close(fd);
+	close(caller);
+	close(listener);
+}
+END_TEST
+
+/* A connection that sends such frames now and then is not cut for what others of its user do. */
+START_TEST(others_of_the_same_user)
+{
+	int quiet[] = { ours, theirs };
+	open_pair();
+	while (send_frame(PING, ACK, 0, 8), take() > 0)
+		;
+	close_pair();
+	ours = quiet[0];
+	theirs = quiet[1];
+	for (int i = 0; i < 20; i++) {
+		send_frame(PING, ACK, 0, 8);
+		ck_assert_int_gt(take(), 0);
+	}
+}
+END_TEST
+
 /* A number that is used again is not watched. */
 START_TEST(the_end_is_the_descriptors)
 {
@@ -280,6 +369,9 @@ int main(void)
 	tcase_add_test(c, a_user_comes_back);
 	tcase_add_test(c, a_user_comes_back_again_and_again);
 	tcase_add_test(c, one_gives_way_to_others);
+	tcase_add_test(c, callers_over_tcp);
+	tcase_add_test(c, no_descriptor_left);
+	tcase_add_test(c, others_of_the_same_user);
 	tcase_add_test(c, the_end_is_the_descriptors);
 	tcase_add_test(c, a_connection_outlives_the_server);
 	return suite_run(s);
