@@ -46,6 +46,12 @@ static void refuse_norm(const struct outlier_skip *o, struct norm_mean *m)
 
 /* ---- the outcome ---- */
 
+/* The engine multiplies in f32. */
+static bool is_f32(double x)
+{
+	return isfinite((float)x);
+}
+
 static double unit(const struct commit *k)
 {
 	return 1 / (k->divisor * k->loss_scale);
@@ -60,11 +66,15 @@ static enum outcome judge(const struct job_spec *spec, const struct window_sums 
 	out->grad_norm = sqrt(in->sumsq) * unit(out);
 	if (in->count + in->voided < in->expected && spec->uneven == UNEVEN_DROP)
 		return OUTCOME_DROPPED;
-	if (in->nonfinite || !isfinite(out->grad_norm))
+	double scale = unit(out) * clip_coefficient(base->values.clip_norm, out->grad_norm);
+	if (in->nonfinite || !isfinite(out->grad_norm) || !is_f32(scale))
 		out->skip_reason = SKIP_NONFINITE;
 	else if (is_outlier(&spec->outlier_skip, &base->carry.norms, out->grad_norm))
 		out->skip_reason = SKIP_OUTLIER;
-	return out->skip_reason ? OUTCOME_SKIPPED : OUTCOME_APPLIED;
+	if (out->skip_reason)
+		return OUTCOME_SKIPPED;
+	out->scale = scale;
+	return OUTCOME_APPLIED;
 }
 
 /* A micro-batch that was refused as non-finite (reject_micro) speaks against the scale like a skipped window. */
@@ -104,7 +114,6 @@ void commit_decide(const struct job_spec *spec, const struct window_sums *in, co
 	out->next = base->carry;
 	out->outcome = judge(spec, in, base, out);
 	if (out->outcome == OUTCOME_APPLIED) {
-		out->scale = unit(out) * clip_coefficient(v->clip_norm, out->grad_norm);
 		out->lr = v->lr * schedule_factor(&spec->schedule, base->applied_step);
 		out->applied_step++;
 		take_norm(&spec->outlier_skip, &out->next.norms, out->grad_norm);

@@ -248,6 +248,24 @@ START_TEST(the_window_is_divided_by_its_own_scale)
 }
 END_TEST
 
+/* Weights that f32 does not have: the sum is of zeros, and what multiplies it infinite. Unless the clipping brings it back. */
+START_TEST(a_factor_beyond_f32_is_no_step)
+{
+	struct carry c = carry_first(&spec);
+	struct window_sums in = full(0);
+	in.sum_weight = 1e-40;
+	struct commit k = decide(in, &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_SKIPPED);
+	ck_assert_int_eq(k.skip_reason, SKIP_NONFINITE);
+	ck_assert_double_eq(k.scale, 0);
+	in.sumsq = 1;
+	spec.clip_norm = 1;
+	k = decide(in, &c);
+	ck_assert_int_eq(k.outcome, OUTCOME_APPLIED);
+	ck_assert_double_eq_tol(k.scale, 1, 1e-6);
+}
+END_TEST
+
 START_TEST(the_windows_values_count_not_the_specs)
 {
 	struct carry c = carry_first(&spec);
@@ -404,6 +422,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
 	tcase_add_test(c, a_change_says_old_and_new);
 	tcase_add_test(c, the_window_is_divided_by_its_own_scale);
+	tcase_add_test(c, a_factor_beyond_f32_is_no_step);
 	tcase_add_test(c, the_windows_values_count_not_the_specs);
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
 	tcase_add_test(c, outliers_in_a_row_are_a_new_level);
