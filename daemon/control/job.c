@@ -118,7 +118,7 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 	rep.ready.n_missing = n;
 	rep.ready.loss_scale = j->mirror.r.loss_scale;
 	rep.ready.flushed = flushed;
-	rep.ready.pending_apply = j->mirror.r.client_pending && !r->step_acked;
+	rep.ready.pending_apply = j->mirror.r.client_pending && !j->mirror.rank[r->rank].session.step_acked;
 	if (j->n_past)
 		rep.ready.last = j->past[j->n_past - 1].commit;
 	j->ports.reply(j->ports.ctx, call, &rep);
@@ -152,20 +152,25 @@ void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 	memcpy(p->counted, counted, j->mirror.n_words * sizeof *counted);
 }
 
+/* The journal does not have it; after a restart the engine's record has, of the last window. */
+static void learn_digest(struct job *j)
+{
+	struct commit *last = j->n_past ? &j->past[j->n_past - 1].commit : NULL;
+	if (last && last->window + 1 == j->mirror.r.window)
+		last->params_digest = j->mirror.r.params_digest;
+}
+
 void job_window_changed(struct job *j, struct now now)
 {
 	const struct commit *k = &j->order.commit;
 	if (j->have_order && j->order.want == WANT_COMMIT && k->window + 1 == j->mirror.r.window &&
-	    !past_find(j, k->window)) {
-		struct commit done = *k;
-		done.params_digest = j->mirror.r.params_digest;
-		past_add(j, &done, j->closed_counted);
-	}
+	    !past_find(j, k->window))
+		past_add(j, k, j->closed_counted);
+	learn_digest(j);
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		struct rank *r = &j->rank[i];
 		r->ready_ns = 0;
 		r->weight = 0;
-		r->step_acked &= j->mirror.r.client_window + 1 != j->mirror.r.window;
 		if (r->flush_wanted && !r->leave_wanted) { /* the window has closed without it */
 			r->flush_wanted = r->flush_sent = false;
 			answer_flush(j, r, ST_OK, NULL);
@@ -412,6 +417,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	uint64_t before = j->mirror.r.window;
 	bool seen = j->engine_seen;
 	copy_state(&j->mirror, state);
+	learn_digest(j);
 	if (state->r.phase >= WINDOW_CLOSED)
 		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
 	j->engine_up = j->engine_seen = true;

@@ -135,8 +135,8 @@ void job_on_call_gone(struct job *, uint64_t call);
 bool job_session_ok(struct job *, const struct session_key *, struct reply *why);
 /* First of the n consecutive slots of this rank's session. */
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
-/* A slot of this session that no push uses, for inline bytes; false: none is free. */
-bool job_free_slot(const struct job *, uint32_t rank, uint32_t *out_slot);
+/* The first slot of this session, from number `from` on, that no push uses, for inline bytes; false: none is free. */
+bool job_free_slot(const struct job *, uint32_t rank, uint32_t from, uint32_t *out_slot);
 /* The session's lifeline (attach socket or watch stream) came or broke. */
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
 

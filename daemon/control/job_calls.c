@@ -141,10 +141,15 @@ void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uin
 {
 	if (!session_check(j, k, call))
 		return;
-	if (j->mirror.r.client_pending && window == j->mirror.r.client_window)
-		j->rank[k->rank].step_acked = true;
-	struct reply rep = { .kind = REPLY_EMPTY };
-	j->ports.reply(j->ports.ctx, call, &rep);
+	if (!j->mirror.r.client_pending || window != j->mirror.r.client_window || j->ended) {
+		struct reply rep = { .kind = REPLY_EMPTY };
+		j->ports.reply(j->ports.ctx, call, &rep);
+		return;
+	}
+	struct waiter *w = waiter_add(j, call, WAIT_ACK, k->rank);
+	if (!w)
+		return;
+	w->window = window;
 	job_reconcile(j, now);
 }
 

@@ -152,14 +152,27 @@ static void reconcile_order(struct job *j, struct now now)
 		send_commit(j);
 }
 
+static bool still_reads(const struct job *j, const struct rank *r)
+{
+	const struct control_rank *c = &j->mirror.rank[r->rank];
+	return r->has_session && !r->detached && c->flushed != RANK_LEFT && !c->session.step_acked;
+}
+
+/* Who has read the reduced gradient is in the record before it is answered: a trainer says it once. */
 static void reconcile_ack(struct job *j)
 {
+	for (uint32_t i = 0; i < j->n_waiters; i++) {
+		struct waiter *w = &j->waiter[i];
+		struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .window = w->window };
+		if (w->kind == WAIT_ACK && !w->sent)
+			w->sent = send(j, &c, &w->command_id, NULL);
+	}
 	if (!j->mirror.r.client_pending || j->ack_command)
 		return;
 	for (uint32_t i = 0; i < j->spec->ranks; i++)
-		if (j->rank[i].has_session && !j->rank[i].detached && !j->rank[i].step_acked)
+		if (still_reads(j, &j->rank[i]))
 			return;
-	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.client_window };
+	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.client_window, .last = true };
 	send(j, &c, &j->ack_command, NULL);
 }
 
@@ -259,8 +272,10 @@ static void on_attach(struct job *j, const struct engine_answer *a, struct now n
 	if (!r->attaching || r->attach_command != a->id)
 		return;
 	struct control_rank *c = &j->mirror.rank[a->rank];
+	uint32_t step_acked = c->session.step_acked;
 	c->sgen = r->next_sgen;
 	c->session = r->next;
+	c->session.step_acked = step_acked;
 	if (c->flushed == RANK_LEFT)
 		c->flushed = RANK_FLUSHED;
 	attach_done(j, r, now);
@@ -419,6 +434,8 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
 		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
 		m->client_window = k->window;
+		for (uint32_t i = 0; i < j->spec->ranks; i++)
+			j->mirror.rank[i].session.step_acked = 0;
 	}
 	m->count = 0;
 	memset(j->mirror.counted, 0, j->mirror.n_words * sizeof *j->mirror.counted);
@@ -479,6 +496,28 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 	job_params_changed(j, now);
 }
 
+static void on_ack(struct job *j, const struct engine_answer *a, struct now now)
+{
+	struct reply rep = { .kind = REPLY_EMPTY };
+	if (a->id == j->ack_command) {
+		j->ack_command = 0;
+		if (!a->status)
+			j->mirror.r.client_pending = 0;
+		return;
+	}
+	for (uint32_t i = 0; i < j->n_waiters; i++) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_ACK || !w->sent || w->command_id != a->id)
+			continue;
+		if (w->window == j->mirror.r.client_window)
+			j->mirror.rank[w->rank].session.step_acked = 1;
+		j->ports.reply(j->ports.ctx, w->call, &rep);
+		waiter_remove(j, w);
+		break;
+	}
+	job_reconcile(j, now);
+}
+
 void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 {
 	j->clock_ns = now.mono_ns;
@@ -513,9 +552,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 		on_init(j, a, now);
 		break;
 	case ENGINE_ACK_STEP:
-		j->ack_command = 0;
-		if (!a->status)
-			j->mirror.r.client_pending = 0;
+		on_ack(j, a, now);
 		break;
 	case ENGINE_START:
 	case ENGINE_STOP:

@@ -43,11 +43,10 @@ struct rank {
 	int64_t ready_ns, last_push_unix_ns;
 	int64_t lost_ns;                /* when the session was seen lost */
 	double weight;
-	bool step_acked;                /* optimizer CLIENT: has read the reduced gradients */
 };
 
 enum waiter_kind {
-	WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT
+	WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT, WAIT_ACK
 };
 
 /* A parked call other than a push. */
@@ -57,10 +56,13 @@ struct waiter {
 	uint32_t rank;
 	uint64_t window;
 	int64_t deadline_ns;  /* 0: none */
+	/* WAIT_PUT, WAIT_ACK */
+	uint64_t command_id;
+	bool sent;
 	/* WAIT_PUT */
 	uint32_t slot;
-	uint64_t offset, bytes, command_id;
-	bool last, sent;
+	uint64_t offset, bytes;
+	bool last;
 };
 
 struct past_window {

@@ -345,10 +345,10 @@ static bool slot_used(const struct rank *r, uint32_t slot)
 	return false;
 }
 
-bool job_free_slot(const struct job *j, uint32_t rank, uint32_t *out_slot)
+bool job_free_slot(const struct job *j, uint32_t rank, uint32_t from, uint32_t *out_slot)
 {
 	uint32_t n, first = job_session_slots(j, rank, &n);
-	for (uint32_t s = 0; s < n; s++)
+	for (uint32_t s = from; s < n; s++)
 		if (!slot_used(&j->rank[rank], first + s)) {
 			*out_slot = s;
 			return true;

@@ -72,22 +72,27 @@ static bool memory_is_gone(struct rpc_call *call, const struct live_job *l)
 	return l->released;
 }
 
+static bool has_stream(const struct live_job *l, uint32_t rank, uint32_t slot)
+{
+	for (const struct inline_call *o = l->inline_calls; o; o = o->next)
+		if (o->key.rank == rank && o->slot == slot)
+			return true;
+	return false;
+}
+
 /* A slot that neither a push nor another stream of this rank uses. */
 static bool take_slot(struct inline_call *c)
 {
-	uint32_t n, first = job_session_slots(c->l->job, c->key.rank, &n), slot;
-	if (!job_free_slot(c->l->job, c->key.rank, &slot))
-		return false;
-	for (; slot < n; slot++) {
-		bool taken = false;
-		for (const struct inline_call *o = c->l->inline_calls; o; o = o->next)
-			taken |= o != c && o->key.rank == c->key.rank && o->slot == slot;
-		if (!taken)
-			break;
+	uint32_t n, first = job_session_slots(c->l->job, c->key.rank, &n), slot = 0;
+	while (job_free_slot(c->l->job, c->key.rank, slot, &slot)) {
+		if (!has_stream(c->l, c->key.rank, slot)) {
+			c->slot = slot;
+			c->base = live_map(c->l, SEG_SLOT, first + slot, true);
+			return c->base != NULL;
+		}
+		slot++;
 	}
-	c->slot = slot;
-	c->base = slot < n ? live_map(c->l, SEG_SLOT, first + slot, true) : NULL;
-	return c->base != NULL;
+	return false;
 }
 
 static struct inline_call *begin(struct rpc_call *call, const Gacc__V1__Session *s, bool is_put)

@@ -38,6 +38,9 @@ struct reading {
 	struct base base;
 	enum status status;
 	char why[320];
+	const char *other_sum;               /* what makes the job's sum another than the checkpoint's; NULL: nothing */
+	bool was_dynamic;                    /* the checkpoint's loss scale was adapted */
+	bool same_ranges;                    /* of the update */
 };
 
 /* ---- in the pool ---- */
@@ -106,6 +109,45 @@ static enum status compare(const struct live_job *l, const struct job_spec *was,
 		return ST_INVALID_SPEC;
 	}
 	return ST_OK;
+}
+
+static bool is_frozen(const struct job_spec *s, const char *tensor)
+{
+	int group = job_spec_group(s, tensor);
+	return group >= 0 && s->group[group].values.frozen;
+}
+
+static bool freezes_others(const struct live_job *l, const struct job_spec *was)
+{
+	uint64_t n;
+	const struct tensor_spec *t = job_tensors(l->job, &n);
+	for (uint64_t i = 0; i < n; i++)
+		if (is_frozen(was, t[i].name) != is_frozen(&l->spec, t[i].name))
+			return true;
+	return false;
+}
+
+/* Ranges of the update end where the group changes. */
+static bool has_same_ranges(const struct live_job *l, const struct job_spec *was)
+{
+	uint64_t n;
+	const struct tensor_spec *t = job_tensors(l->job, &n);
+	for (uint64_t i = 0; i < n; i++)
+		if (job_spec_group(was, t[i].name) != job_spec_group(&l->spec, t[i].name))
+			return false;
+	return true;
+}
+
+/* A sum goes on only with the coefficients and the tensors that it began with. In order of arrival a rank may have gaps, in
+ * canonical order none. */
+static const char *find_other_sum(const struct live_job *l, const struct job_spec *was)
+{
+	const struct job_spec *is = &l->spec;
+	if (was->reduction != is->reduction || was->grad_of != is->grad_of)
+		return "reduction or grad_of";
+	if (was->ordering == ORDER_ARRIVAL && is->ordering == ORDER_CANONICAL)
+		return "ordering";
+	return freezes_others(l, was) ? "param_groups.frozen" : NULL;
 }
 
 static void tell_updates(struct live_job *l, const struct base *b)
@@ -185,6 +227,11 @@ static enum status judge(struct reading *r)
 		st = take_tensors(l, (Gacc__V1__JobSpec *)m, r->why, sizeof r->why);
 	if (!st)
 		st = take_updates(r, &was);
+	if (!st) {
+		r->other_sum = find_other_sum(l, &was);
+		r->was_dynamic = was.dynamic_loss_scale.enabled;
+		r->same_ranges = has_same_ranges(l, &was);
+	}
 	job_spec_fini(&was);
 	bytes_free(m);
 	return st;
@@ -192,28 +239,35 @@ static enum status judge(struct reading *r)
 
 /* ---- where the job begins ---- */
 
-/* A scale that is not adapted is the new job's. */
-static struct loss_scale first_scale(const struct live_job *l, const struct base *b)
+/* A scale that is not adapted, or was not, is the new job's. */
+static struct loss_scale first_scale(const struct reading *r, const struct base *b)
 {
-	const struct loss_scale_rules *rules = &l->spec.dynamic_loss_scale;
-	return rules->enabled && b->has_last ? b->last.next.scale : loss_scale_first(rules, l->spec.loss_scale);
+	const struct loss_scale_rules *rules = &r->l->spec.dynamic_loss_scale;
+	return rules->enabled && r->was_dynamic && b->has_last ? b->last.next.scale
+							       : loss_scale_first(rules, r->l->spec.loss_scale);
 }
 
 /* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
-static bool takes_carry(struct live_job *l, const struct manifest *m, const struct commit *last)
+static bool takes_carry(const struct reading *r, const struct commit *last)
 {
-	char text[300];
+	struct live_job *l = r->l;
+	const struct manifest *m = r->m;
+	char why[200] = "", text[300];
 	double loss_scale = last->next.scale.scale;
 	uint32_t micro_size = last->next_micro_size;
 	if (!m->inside_window)
 		return false;
-	if (m->ranks == l->spec.ranks && m->micro_size == micro_size && m->loss_scale == loss_scale &&
-	    !strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)))
+	if (m->ranks != l->spec.ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
+	    strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)) != 0)
+		snprintf(why, sizeof why, "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g", m->ranks,
+			 m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks, micro_size,
+			 dtype_name(l->spec.accumulate_dtype), loss_scale);
+	else if (r->other_sum)
+		snprintf(why, sizeof why, "they were added with other values of %s than the job's", r->other_sum);
+	else
 		return true;
-	snprintf(text, sizeof text, "%llu micro-batches of window %llu are dropped, the window begins anew: they are of %u ranks, "
-		 "micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g", (unsigned long long)m->count,
-		 (unsigned long long)m->window, m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks,
-		 micro_size, dtype_name(l->spec.accumulate_dtype), loss_scale);
+	snprintf(text, sizeof text, "%llu micro-batches of window %llu are dropped, the window begins anew: %s", (unsigned long long)m->count,
+		 (unsigned long long)m->window, why);
 	live_event(l, true, "CarryDropped", -1, text);
 	return false;
 }
@@ -246,8 +300,10 @@ static uint32_t first_micro_size(const struct live_job *l, const struct base *b)
 }
 
 /* But for the updates, which are there. */
-static void fill_base(const struct live_job *l, const struct manifest *m, struct base *b)
+static void fill_base(const struct reading *r, struct base *b)
 {
+	const struct live_job *l = r->l;
+	const struct manifest *m = r->m;
 	b->version = BASE_VERSION;
 	b->window = m->window;
 	b->applied_step = m->applied_step;
@@ -256,17 +312,18 @@ static void fill_base(const struct live_job *l, const struct manifest *m, struct
 	b->last.epoch = 1;
 	b->last.final = 0;
 	b->last.next_micro_size = first_micro_size(l, b);
-	b->last.next.scale = first_scale(l, b);
+	b->last.next.scale = first_scale(r, b);
 }
 
-static bool give_to_job(struct live_job *l, const struct reading *r, const struct base *b)
+static bool give_to_job(const struct reading *r, const struct base *b)
 {
 	const struct manifest *m = r->m;
 	double scale = b->last.next.scale.scale;
 	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
 				     .loss_scale = scale, .micro_size = b->last.next_micro_size, .count = m->count,
 				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
-				     .carry = takes_carry(l, m, &b->last), .owner = r->owner };
+				     .carry = takes_carry(r, &b->last), .owner = r->owner,
+				     .same_ranges = r->same_ranges };
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		to.file[i].bytes = m->file[i].bytes;
 		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof to.file[i].sha256);
@@ -277,7 +334,7 @@ static bool give_to_job(struct live_job *l, const struct reading *r, const struc
 		return false;
 	memcpy(tail, &to, sizeof to);
 	memcpy(tail + sizeof to, r->path, n - sizeof to);
-	job_begin_with(l->job, tail, (uint32_t)n);
+	job_begin_with(r->l->job, tail, (uint32_t)n);
 	return true;
 }
 
@@ -303,12 +360,12 @@ static enum status begin(struct reading *r)
 	if (st)
 		return st;
 	struct base *b = &r->base;
-	fill_base(l, r->m, b);
+	fill_base(r, b);
 	if (l->has_base && l->base_window != b->window) {
 		snprintf(r->why, sizeof r->why, "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
-	if (!give_to_job(l, r, b))
+	if (!give_to_job(r, b))
 		return ST_NO_MEMORY;
 	if (l->has_base)
 		return ST_OK;

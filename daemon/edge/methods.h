@@ -29,6 +29,9 @@ struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
 bool may_change(struct rpc_call *, const struct live_job *);
+/* What a coordinator's refusal is to the caller: a job that has not begun to run again, but has its parameters from an earlier gaccd,
+ * only waits for its engine. */
+enum status refusal_of(const struct live_job *, enum status);
 typedef void whole_job_fn(struct rpc_call *, struct Gacc__V1__Job *, int arg);
 /* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` (enum view_part) asks for: at once,
  * or later when the journal has to be read. It is not called when the call is gone, or was answered with an error. The job is lent. */

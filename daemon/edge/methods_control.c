@@ -176,7 +176,7 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	struct live_job *l = named_job(call, q->job);
 	if (!l)
 		return;
-	enum status st = live_ended(l) ? ST_JOB_ENDED : coord_want_norms(l->coord);
+	enum status st = live_ended(l) ? ST_JOB_ENDED : refusal_of(l, coord_want_norms(l->coord));
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
 	else if (live_await_norms(l, rpc_id(call)))

@@ -178,6 +178,11 @@ bool may_change(struct rpc_call *call, const struct live_job *l)
 	return false;
 }
 
+enum status refusal_of(const struct live_job *l, enum status st)
+{
+	return st == ST_NOT_READY && l->params_durable ? ST_ENGINE_DOWN : st;
+}
+
 static void answer_cancelled(struct rpc_call *call, Gacc__V1__Job *job, int arg)
 {
 	Gacc__V1__CancelResponse r = GACC__V1__CANCEL_RESPONSE__INIT;
@@ -216,7 +221,7 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	Gacc__V1__FlushJobResponse r = GACC__V1__FLUSH_JOB_RESPONSE__INIT;
 	if (!l || !may_change(call, l))
 		return;
-	enum status st = live_ended(l) ? ST_JOB_ENDED : coord_flush(l->coord, &r.window, now_of(call));
+	enum status st = live_ended(l) ? ST_JOB_ENDED : refusal_of(l, coord_flush(l->coord, &r.window, now_of(call)));
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
 	else

@@ -30,7 +30,8 @@ enum engine_op {
 	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
 	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
-	ENGINE_ACK_STEP,   /* window: optimizer CLIENT, all have read its reduced gradient; half P[1-x] is free again */
+	ENGINE_ACK_STEP,   /* rank, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a
+			    * rank: all have, half P[1-x] is free again */
 	ENGINE_STOP,       /* leave cleanly */
 	ENGINE_PING,       /* answered when its turn comes: the engine lives and moves */
 	ENGINE_CHECKPOINT, /* inside_window; behind the struct, the path of a directory to make. The files hold the state as the
@@ -56,11 +57,13 @@ struct engine_dir {
 	uint64_t dev, ino;
 };
 
-/* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`. */
+/* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`; the digest is of this
+ * job's ranges when `same_ranges`. */
 struct engine_restore {
 	uint64_t window, applied_step, count, params_digest;
 	double loss_scale, sum_weight, sum_loss;
 	uint32_t micro_size, last_rank, carry, owner; /* owner: uid of the files */
+	uint32_t same_ranges, reserved;
 	struct engine_file file[ENGINE_FILES];
 };
 
@@ -81,7 +84,7 @@ struct engine_command {
 	uint32_t zero_after;
 	uint32_t leave;       /* FLUSH: this rank has left for good */
 	uint32_t n_present;   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
-	uint32_t last;        /* PUT_PARAMS */
+	uint32_t last;        /* PUT_PARAMS, ACK_STEP */
 	uint32_t want_norms, close; /* GO */
 	uint32_t inside_window, reserved; /* inside_window: CHECKPOINT */
 	uint64_t offset, bytes;

@@ -169,6 +169,8 @@ static void apply(struct engine *e)
 		pass_scale(e->pass, e->mem.accum[1 - r->x], e->mem.accum[r->x], r->commit_scale, r->commit_clip_value);
 		r->client_pending = 1;
 		r->client_window = r->window;
+		for (uint32_t i = 0; i < r->ranks; i++)
+			e->state.rank[i].session.step_acked = 0;
 		return;
 	}
 	protect_update(e);
@@ -243,12 +245,15 @@ void step_commit(struct engine *e, const struct engine_command *c)
 void step_ack(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
-	if (c->window >= r->window) {
-		engine_reply(e, c, ST_NOT_CURRENT_WINDOW, NULL);
+	if (c->rank >= r->ranks || c->window >= r->window) {
+		engine_reply(e, c, c->rank >= r->ranks ? ST_RANK_OUT_OF_RANGE : ST_NOT_CURRENT_WINDOW, NULL);
 		return;
 	}
 	if (r->client_pending && c->window == r->client_window) {
-		r->client_pending = 0;
+		if (c->last)
+			r->client_pending = 0;
+		else
+			e->state.rank[c->rank].session.step_acked = 1;
 		engine_publish(e);
 	}
 	engine_reply(e, c, ST_OK, NULL);

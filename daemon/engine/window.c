@@ -56,8 +56,10 @@ void window_attach(struct engine *e, const struct engine_command *c)
 		return;
 	}
 	if (c->sgen > rank->sgen) {
+		uint32_t step_acked = rank->session.step_acked;
 		rank->sgen = c->sgen;
 		rank->session = c->session;
+		rank->session.step_acked = step_acked;
 		if (rank->flushed == RANK_LEFT)
 			rank->flushed = RANK_FLUSHED;
 		FAILPOINT(engine_attach_before);

@@ -237,6 +237,88 @@ START_TEST(a_detach_behind_a_flush_has_an_answer_of_its_own)
 }
 END_TEST
 
+/* The record in which gradients of window 0 are read, by a gaccd that starts or one that has seen it. */
+static void read_gradients(uint32_t acked)
+{
+	record.r.window = 1;
+	record.r.client_pending = 1;
+	record.rank[0].sgen = 1;
+	memcpy(record.rank[0].session.token, key.token, 16);
+	record.rank[0].session.step_acked = acked;
+	spec.optim.type = OPTIM_CLIENT;
+}
+
+/* A trainer says once that it has read the gradients: who could die with that may not answer. */
+START_TEST(an_acknowledgement_is_stored_before_it_is_answered)
+{
+	read_gradients(0);
+	job_on_engine_down(job, now);
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	int before = n_sent;
+	job_ack_step(job, 0, &key, 0, now);
+	ck_assert_int_eq(n_sent, before + 1);
+	ck_assert(!replied[0] && !sent[before].last);
+	if (_i) { /* it dies with that */
+		job_on_engine_down(job, now);
+		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+		ck_assert_int_eq(n_sent, before + 2);
+	}
+	answer(ENGINE_ACK_STEP, 0);
+	ck_assert(replied[0] && !reply_to[0].status);
+	ck_assert(sent[n_sent - 1].op == ENGINE_ACK_STEP && sent[n_sent - 1].last); /* the only rank: all have read them */
+	answer(ENGINE_ACK_STEP, 0);
+	before = n_sent;
+	job_ack_step(job, 1, &key, 0, now);
+	ck_assert(replied[1] && !reply_to[1].status && n_sent == before);
+}
+END_TEST
+
+/* gaccd has died between a rank's acknowledgement and the last one's; and a rank that has left for good has nothing to read. */
+START_TEST(acknowledgements_outlive_gaccd)
+{
+	read_gradients(_i == 0);
+	record.rank[0].flushed = _i == 1 ? 2 : 0;
+	job_free(job);
+	n_sent = 0;
+	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
+	char why[200];
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &ports), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(n_sent, _i < 2);
+	ck_assert(_i == 2 || (sent[0].op == ENGINE_ACK_STEP && sent[0].last));
+}
+END_TEST
+
+/* The journal has a commit without the digest of the parameters that it made. */
+START_TEST(a_restarted_gaccd_knows_the_last_digest)
+{
+	const struct commit last = { .window = 0, .applied_step = 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 4 };
+	const uint64_t counted[4] = { 1 };
+	job_restore_window(job, &last, counted, (uint32_t)record.n_words);
+	job_on_engine_down(job, now);
+	record.r.window = 1;
+	record.r.params_digest = 0x1234;
+	record.rank[0].sgen = 1;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	job_wait_step(job, 0, &key, 0, 0, now);
+	ck_assert(replied[0] && !reply_to[0].status);
+	ck_assert_uint_eq(reply_to[0].step.commit.params_digest, 0x1234);
+}
+END_TEST
+
+START_TEST(inline_bytes_go_into_a_slot_without_a_push)
+{
+	uint32_t slot = 9;
+	push(0, 0, 1);
+	ck_assert(job_free_slot(job, 0, 0, &slot) && slot == 0);
+	ck_assert(!job_free_slot(job, 0, 1, &slot)); /* the push is in it */
+	answer(ENGINE_ADD, COUNTED);
+	ck_assert(job_free_slot(job, 0, 1, &slot) && slot == 1);
+	ck_assert(!job_free_slot(job, 0, 2, &slot));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("session");
@@ -251,5 +333,9 @@ int main(void)
 	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
+	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
+	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
+	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
+	tcase_add_test(c, inline_bytes_go_into_a_slot_without_a_push);
 	return suite_run(s);
 }

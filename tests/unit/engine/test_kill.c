@@ -224,7 +224,7 @@ static void run_window(struct driver *d, uint64_t window, struct trace *t)
 		t->digest[window] = 0;
 		for (uint64_t i = 0; i < r->plan->n_elements; i++)
 			t->digest[window] += rig_mix(i ^ (uint64_t)v[i] << 32);
-		ask(d, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = window });
+		ask(d, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = window, .last = true });
 	}
 }
 

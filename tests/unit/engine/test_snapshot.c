@@ -62,7 +62,7 @@ static struct engine_restore restore_of(const struct engine_answer *a)
 	struct engine_restore r = { .window = a->window, .applied_step = a->applied_step, .count = a->count,
 				    .params_digest = a->digest, .loss_scale = a->loss_scale, .sum_weight = a->sum_weight,
 				    .sum_loss = a->sum_loss, .micro_size = a->micro_size, .last_rank = a->last_rank,
-				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0, .owner = geteuid() };
+				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0, .owner = geteuid(), .same_ranges = 1 };
 	memcpy(r.file, a->file, sizeof r.file);
 	return r;
 }
@@ -351,6 +351,28 @@ START_TEST(damaged_files_are_refused)
 }
 END_TEST
 
+/* The digest follows the ranges of the update: with other param_groups the same parameters have another. */
+START_TEST(a_digest_is_of_its_ranges)
+{
+	struct rig_config c = config(0);
+	open_trained(&rig, &c);
+	struct engine_answer a = answer_to(&rig, send_save(&rig, false));
+	ck_assert_msg(!a.status, "%s", a.text);
+	rig_open(&other, &c);
+	rig_start(&other);
+	struct engine_restore from = restore_of(&a);
+	from.params_digest++;
+	from.same_ranges = _i == 0;
+	struct engine_answer b = restore(&other, &from);
+	ck_assert_uint_eq(b.status, _i ? ST_OK : ST_CHECKSUM);
+	rig_read(&other);
+	ck_assert_uint_eq(other.state.r.params_ready, _i);
+	ck_assert(!_i || other.state.r.params_digest == a.digest);
+	rig_close(&other);
+	rig_close(&rig);
+}
+END_TEST
+
 START_TEST(another_model_is_refused)
 {
 	struct rig_config c = config(0), d = config(0);
@@ -413,6 +435,7 @@ int main(void)
 	tcase_add_test(c, a_checkpoint_holds_the_state_of_its_command);
 	tcase_add_loop_test(c, protected_memory_may_be_written, 0, 5);
 	tcase_add_loop_test(c, damaged_files_are_refused, 0, 5);
+	tcase_add_loop_test(c, a_digest_is_of_its_ranges, 0, 2);
 	tcase_add_loop_test(c, another_model_is_refused, 0, 5);
 	tcase_add_test(c, a_disk_that_fails_stops_no_training);
 	tcase_add_test(c, copies_leave_memory_that_others_need);

@@ -319,7 +319,7 @@ START_TEST(client_gradients_stay_until_acknowledged)
 		if (w) /* an acknowledgement of the step before changes nothing */
 			ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP,
 										  .window = rig.window - 3 }).status, ST_OK);
-		rig_send(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = rig.window - 1 });
+		rig_send(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = rig.window - 1, .last = true });
 		ck_assert(rig_receive(&rig, &a) && a.op == ENGINE_ACK_STEP && a.status == ST_OK);
 		ck_assert(rig_receive(&rig, &a) && a.id == second && a.result == COUNTED);
 		rig_read(&rig);
@@ -347,7 +347,7 @@ START_TEST(a_client_commit_waits_for_the_last_acknowledgement)
 	rig_kill(&rig);
 	rig_start(&rig);
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_NOT_READY);
-	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = 0 }).status, ST_OK);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = 0, .last = true }).status, ST_OK);
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_OK);
 	rig_close(&rig);
 }
