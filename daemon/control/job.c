@@ -155,9 +155,9 @@ void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 /* The journal does not have it; after a restart the engine's record has, of the last window. */
 static void learn_digest(struct job *j)
 {
-	struct commit *last = j->n_past ? &j->past[j->n_past - 1].commit : NULL;
-	if (last && last->window + 1 == j->mirror.r.window)
-		last->params_digest = j->mirror.r.params_digest;
+	for (uint32_t i = 0; i < j->n_past; i++)
+		if (j->past[i].commit.window + 1 == j->mirror.r.window)
+			j->past[i].commit.params_digest = j->mirror.r.params_digest;
 }
 
 void job_window_changed(struct job *j, struct now now)

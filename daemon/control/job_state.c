@@ -134,8 +134,9 @@ bool job_can_checkpoint(const struct job *j)
 
 const struct commit *job_last_commit(const struct job *j)
 {
-	const struct commit *k = j->n_past ? &j->past[j->n_past - 1].commit : NULL;
-	return k && k->window + 1 == j->mirror.r.window ? k : NULL;
+	/* not always the newest: after a restart the journal may have one that the engine has not */
+	const struct past_window *p = past_find(j, j->mirror.r.window - 1);
+	return p ? &p->commit : NULL;
 }
 
 uint64_t job_generation(const struct job *j, uint32_t rank)

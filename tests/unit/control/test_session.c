@@ -307,6 +307,24 @@ START_TEST(a_restarted_gaccd_knows_the_last_digest)
 }
 END_TEST
 
+/* gaccd has died between a commit and the engine's update: the outcome that the parameters show is the one before. */
+START_TEST(the_last_commit_is_the_engines)
+{
+	const uint64_t counted[4] = { 0 };
+	for (uint64_t w = 0; w < 2; w++) {
+		const struct commit k = { .window = w, .applied_step = w + 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 4 };
+		job_restore_window(job, &k, counted, (uint32_t)record.n_words);
+	}
+	ck_assert_ptr_null(job_last_commit(job));
+	job_on_engine_down(job, now);
+	record.r.window = 1;
+	record.r.phase = WINDOW_PREPARED;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_ptr_nonnull(job_last_commit(job));
+	ck_assert_uint_eq(job_last_commit(job)->window, 0);
+}
+END_TEST
+
 START_TEST(inline_bytes_go_into_a_slot_without_a_push)
 {
 	uint32_t slot = 9;
@@ -336,6 +354,7 @@ int main(void)
 	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
 	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
 	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
+	tcase_add_test(c, the_last_commit_is_the_engines);
 	tcase_add_test(c, inline_bytes_go_into_a_slot_without_a_push);
 	return suite_run(s);
 }
