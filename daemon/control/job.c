@@ -49,7 +49,7 @@ static void fail_all(struct job *j, enum status st, const char *hint, const char
 	struct reply left = { .kind = REPLY_EMPTY };
 	while (j->n_waiters) {
 		struct waiter *w = &j->waiter[j->n_waiters - 1];
-		if (w->kind == WAIT_DETACH)
+		if (w->kind == WAIT_DETACH || w->kind == WAIT_ACK)
 			j->ports.reply(j->ports.ctx, w->call, &left);
 		else
 			reply_error(j, w->call, st, hint, "%s", text);

@@ -273,6 +273,21 @@ START_TEST(an_acknowledgement_is_stored_before_it_is_answered)
 }
 END_TEST
 
+START_TEST(an_acknowledgement_of_a_job_that_ends_is_well)
+{
+	const struct order end = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .window = 1, .want = WANT_END };
+	read_gradients(0);
+	job_on_engine_down(job, now);
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	job_ack_step(job, 0, &key, 0, now);
+	ck_assert(!replied[0]);
+	job_on_order(job, &end, now);
+	ck_assert(replied[0] && !reply_to[0].status);
+	job_ack_step(job, 1, &key, 0, now);
+	ck_assert(replied[1] && !reply_to[1].status);
+}
+END_TEST
+
 /* gaccd has died between a rank's acknowledgement and the last one's; and a rank that has left for good has nothing to read. */
 START_TEST(acknowledgements_outlive_gaccd)
 {
@@ -352,6 +367,7 @@ int main(void)
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
+	tcase_add_test(c, an_acknowledgement_of_a_job_that_ends_is_well);
 	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
 	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
 	tcase_add_test(c, the_last_commit_is_the_engines);

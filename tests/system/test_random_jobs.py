@@ -1,0 +1,74 @@
+"""Random jobs: whatever is drawn, every number that leaves the daemon is that of exact.py.
+
+GACC_SEEDS: how many (20); GACC_SEED: the first one (1). GACC_OFF: features that are left out (random_draw.FEATURES), by commas.
+GACC_SHRINK: how long a failing job is made smaller (120 s). tests/random.sh runs thousands.
+"""
+import os
+import time
+import traceback
+
+import pytest
+
+from harness import Daemon
+from random_draw import FEATURES, Draw
+from random_job import RandomJob
+
+FIRST = int(os.environ.get("GACC_SEED", "1"))
+SEEDS = int(os.environ.get("GACC_SEEDS", "1" if "GACC_SEED" in os.environ else "20"))
+SHRINK_S = float(os.environ.get("GACC_SHRINK", "120"))
+OFF = set(filter(None, os.environ.get("GACC_OFF", "").split(",")))
+CONF = {"limits.jobs": 64, "limits.jobs_per_user": 64, "history.jobs": 20}
+
+
+def run(daemon, seed, off=OFF):
+    """None, or what went wrong and in which job."""
+    job = RandomJob(daemon, Draw(seed, off))
+    try:
+        job.run()
+    except Exception:
+        job.give_up()
+        return f"{traceback.format_exc()}\n{job.describe()}"
+    return None
+
+
+def in_a_daemon_of_its_own(seed, off):
+    with Daemon(supervise=True, conf=CONF, allow=[" WARN"]) as d:
+        d.test_failed = True
+        return run(d, seed, off)
+
+
+def make_smaller(seed, off):
+    """Turns off all features that the failure does not need."""
+    end = time.monotonic() + SHRINK_S
+    for feature in FEATURES:
+        if time.monotonic() < end and feature not in off and in_a_daemon_of_its_own(seed, off | {feature}):
+            off = off | {feature}
+    return off, in_a_daemon_of_its_own(seed, off)
+
+
+def report(seed, what):
+    text = f"seed {seed}: {what}"
+    if SHRINK_S:
+        off, smaller = make_smaller(seed, OFF)
+        if smaller:
+            text += f"\n\nsmaller:\n{smaller}"
+            seed = f"{seed} GACC_OFF={','.join(sorted(off))}"
+    return text + f"\n\nagain: GACC_SEED={seed} /usr/bin/python3 -m pytest -s tests/system/test_random_jobs.py"
+
+
+def test_random_jobs():
+    failed = []
+    with Daemon(supervise=True, conf=CONF, allow=[" WARN"]) as d:
+        d.engines_killed = True
+        for seed in range(FIRST, FIRST + SEEDS):
+            what = run(d, seed)
+            if what:
+                failed.append((seed, what))
+                print(f"seed {seed}: {what}", flush=True)
+            if len(failed) == 3:
+                break
+            if seed % 100 == 0:
+                print(f"seed {seed}", flush=True)
+        d.test_failed = bool(failed)
+    if failed:
+        pytest.fail(f"{len(failed)} of {SEEDS} seeds fail: {[s for s, _ in failed]}\n{report(*failed[0])}")
