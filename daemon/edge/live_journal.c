@@ -241,7 +241,9 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	l->end_step = w->applied_step;
 	if (!p)
 		return ST_OK;
+	uint64_t digest = l->end_commit.window == p->commit.window ? l->end_commit.params_digest : 0;
 	l->end_commit = p->commit;
+	l->end_commit.params_digest = digest; /* known from the view alone */
 	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS; /* a trainer may still ask for a lost answer */
 	if (soon && p->n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
 		l->end_counted = malloc(p->n_words * sizeof *l->end_counted);

@@ -197,6 +197,10 @@ enum status live_past_new(struct daemon *d, const struct journal_job *b, struct 
 		st = ST_NO_MEMORY;
 	if (!st) {
 		l->end_step = j->applied_step;
+		if (j->last) { /* of the rest the window's record tells */
+			l->end_commit.window = j->last->window;
+			l->end_commit.params_digest = j->last->params_digest;
+		}
 		*out = l;
 	} else {
 		live_free(l);

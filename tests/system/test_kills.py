@@ -370,9 +370,11 @@ def test_gaccd_killed_when_the_job_has_ended(supervised):
     for r in run.runs:
         r.result(60)
     wait_until("the job's end", lambda: supervised.state(run.job) == "COMPLETED")
+    told = supervised.get_job(run.job).last
     supervised.kill_gaccd()
     late = run.trainers[1]
     step = late.wait_step(window=work.steps - 1)
+    assert told.params_digest and str(step.result) == str(told)
     assert step.job_done and (step.result.outcome, step.result.applied_step) == (1, work.steps)
     assert late.push(window=work.steps - 1, micro=0).result == 3  # ALREADY_COMMITTED
     with Rank(supervised, run.job, 1, work.tensors, work.ranks, inline=True, attach=False, client=late.client) as inline:
