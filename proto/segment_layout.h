@@ -113,8 +113,8 @@ struct session_record {
 	uint64_t other_start_time;
 	uint32_t uid;
 	uint32_t spare;              /* 1: it has the engine's spare slots, not the rank's own */
-	uint32_t step_acked;         /* optimizer CLIENT: the rank, in whatever session, has read client_window's gradient */
 	uint32_t reserved;
+	uint32_t step_acked;         /* optimizer CLIENT: the rank, in whatever session, has read client_window's gradient */
 };
 
 /* Where a rank stands in the open window; 0 means that it may still contribute. docs/protocol.md, "Rank in a window". */
