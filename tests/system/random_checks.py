@@ -67,7 +67,7 @@ class Checks:
                 compare(f"rank {r}, window {want['window']}, {name}", p, got[name])
             for name, *_, target in (x for x in self.tensors if len(x) == 4):
                 assert got[name].tobytes() == got[self.root(target)].tobytes()
-            if not t.inline and "status" not in self.draw.off:
+            if not t.inline and not self.flush_next:
                 s = t.status()
                 assert (s.seq % 2, s.window, s.applied_step, s.micro_size) == (0, self.model.window, self.model.applied, self.model.values()["micro_size"]), s
 
