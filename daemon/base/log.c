@@ -75,11 +75,6 @@ void log_init(const char *ident, enum log_format format, enum log_level max_leve
 {
 	log_ident = ident;
 	log_format = format == LOG_JOURNAL && !journal_present() ? LOG_TEXT : format;
-	log_set_level(max_level);
-}
-
-void log_set_level(enum log_level max_level)
-{
 	atomic_store_explicit(&log_level, (int)max_level, memory_order_relaxed);
 }
 

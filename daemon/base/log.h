@@ -26,7 +26,6 @@ struct log_fields {
 /* `ident` (static storage) names the process in text lines: "gaccd", "engine 7". LOG_JOURNAL falls back to text when
  * the journal's socket is absent. Not thread-safe; call it first. */
 void log_init(const char *ident, enum log_format format, enum log_level max_level);
-void log_set_level(enum log_level max_level);
 /* LOG_JOURNAL when stderr is the journal (JOURNAL_STREAM), else LOG_TEXT. */
 enum log_format log_auto_format(void);
 

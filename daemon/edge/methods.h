@@ -17,14 +17,12 @@ struct now now_of(const struct rpc_call *);
 /* Answers NO_MEMORY. */
 void no_memory(struct rpc_call *);
 
-/* The call points to the job from now on; its on_end (forget_call, or one that calls live_drop) lets go. */
+/* The call points to the job from now on; its on_end calls live_drop. */
 void keep_job(struct rpc_call *, struct live_job *);
 /* The live job of a session and the session's key; NULL: answered with an error. */
 struct live_job *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The same, and the key is that of the rank's session in force (job_session_ok): for what control does not judge itself. */
 struct live_job *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
-/* find_session for a unary call, which then keeps the job. */
-struct live_job *session_job(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
@@ -40,8 +38,6 @@ void with_whole_job(struct rpc_call *, struct live_job *, unsigned parts, whole_
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
 /* A push of the last window of a job that is over (live_retire.c): true when it is in that window, and is answered. */
 bool push_is_over(struct rpc_call *, const struct Gacc__V1__PushRequest *);
-/* on_end of a unary call: the job forgets it. */
-void forget_call(struct rpc_call *, bool completed);
 
 /* Answers Cancel when the job has ended, which is when its end is durable. */
 void answer_cancel(struct rpc_call *, struct live_job *);

@@ -98,7 +98,8 @@ void keep_job(struct rpc_call *call, struct live_job *l)
 	rpc_set_data(call, l);
 }
 
-struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+/* find_session for a unary call, which then keeps the job. */
+static struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct live_job *l = find_session(call, s, out);
 	if (l)
@@ -106,7 +107,8 @@ struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, 
 	return l;
 }
 
-void forget_call(struct rpc_call *call, bool completed)
+/* on_end of a unary call: the job forgets it. */
+static void forget_call(struct rpc_call *call, bool completed)
 {
 	struct live_job *l = rpc_data(call);
 	if (!l)

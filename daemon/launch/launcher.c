@@ -54,7 +54,7 @@ bool launcher_socket_path(const char *runtime_dir, uint64_t job_id, char *out, s
 	return length > 0 && (size_t)length < n && (size_t)length < sizeof at.sun_path;
 }
 
-void launcher_state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
+static void state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
 {
 	snprintf(out, n, "%s/launch-%llu.state", runtime_dir, (unsigned long long)job_id);
 }
@@ -64,7 +64,7 @@ bool launcher_left_traces(const char *runtime_dir, uint64_t job_id)
 	char path[4096];
 	if (launcher_socket_path(runtime_dir, job_id, path, sizeof path) && !access(path, F_OK))
 		return true;
-	launcher_state_path(runtime_dir, job_id, path, sizeof path);
+	state_path(runtime_dir, job_id, path, sizeof path);
 	return !access(path, F_OK);
 }
 
@@ -452,7 +452,7 @@ int launcher_run(const struct launcher_args *args)
 	prctl(PR_SET_NAME, "gacc-launcher");
 	if (!orphans_adopt())
 		log_job(args->job_id, LOG_WARN, "OrphansUnseen", "processes that leave their rank's session will outlive the job: %s", strerror(errno));
-	launcher_state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);
+	state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);
 	if (!launcher_socket_path(args->runtime_dir, args->job_id, l.socket_path, sizeof l.socket_path))
 		return 2;
 	l.signals = open_signals();

@@ -19,9 +19,8 @@ struct launcher_args {
 	uint64_t descriptors; /* soft limit of the ranks, and of this process */
 };
 
-/* Paths of a job's launcher. false: too long for a socket. */
+/* Where a job's launcher listens. false: too long for a socket. */
 bool launcher_socket_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n);
-void launcher_state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n);
 /* Does one live, or has one died before its end? Then the next one ends what is left of its ranks. */
 bool launcher_left_traces(const char *runtime_dir, uint64_t job_id);
 

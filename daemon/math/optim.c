@@ -39,14 +39,6 @@ const struct optim_info *optim_info(enum optim_type type)
 	return NULL;
 }
 
-const struct optim_info *optim_by_name(const char *name)
-{
-	for (size_t i = 0; i < N_OPTIMIZERS; i++)
-		if (strcmp(optimizers[i].name, name) == 0)
-			return &optimizers[i];
-	return NULL;
-}
-
 /* Finite and not negative. */
 static bool is_amount(double x)
 {

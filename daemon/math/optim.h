@@ -33,8 +33,7 @@ struct optim_info {
 	const char *name;  /* "sgd" */
 	int (*n_state)(const struct optim_config *); /* state tensors per parameter: 0, 1 (m), 2 (m, v) */
 };
-const struct optim_info *optim_info(enum optim_type type);          /* NULL: unknown */
-const struct optim_info *optim_by_name(const char *name);           /* NULL: unknown */
+const struct optim_info *optim_info(enum optim_type type); /* NULL: unknown */
 
 /* Checks ranges as PyTorch does (lr >= 0, 0 <= beta < 1, nesterov needs momentum and no dampening, ...); all values must be
  * finite; Adam, AdamW and LAMB need an eps that is no subnormal f32. On ST_INVALID_SPEC `why` names the field, its value and the range. */

@@ -19,7 +19,6 @@ static void slot_take(struct rpc_call *call)
 	server->first_free = slot->next_free;
 	slot->call = call;
 	call->id = (uint64_t)slot->generation << 32 | index;
-	server->stats.live++;
 }
 
 static void slot_give_back(struct rpc_call *call)
@@ -34,7 +33,6 @@ static void slot_give_back(struct rpc_call *call)
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
 	rpc_shares_give(&server->calls, call->who, 1);
-	server->stats.live--;
 }
 
 static void call_free(struct rpc_call *call)
@@ -112,11 +110,25 @@ static bool has_deadline(const struct rpc_call *call)
 	return gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) != 0;
 }
 
+/* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
+static bool find_header(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len)
+{
+	for (size_t i = 0; i < call->metadata.count; i++) {
+		const grpc_metadata *entry = &call->metadata.metadata[i];
+		if (grpc_slice_str_cmp(entry->key, key) != 0)
+			continue;
+		*out_value = (const char *)GRPC_SLICE_START_PTR(entry->value);
+		*out_len = GRPC_SLICE_LENGTH(entry->value);
+		return true;
+	}
+	return false;
+}
+
 static enum status find_peer(struct rpc_call *call)
 {
 	const char *authorization = NULL;
 	size_t n = 0;
-	rpc_metadata(call, "authorization", &authorization, &n);
+	find_header(call, "authorization", &authorization, &n);
 	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
 	call->who = st == ST_OK ? (int64_t)call->peer.uid : RPC_STRANGERS;
 	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
@@ -144,7 +156,6 @@ static void refuse(struct rpc_call *call, enum status st)
 	char text[256];
 	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path),
 					   call->who, st, text, sizeof text);
-	call->server->stats.refused++;
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 
@@ -187,7 +198,6 @@ static void on_accept(struct rpc_tag *tag, bool ok)
 	}
 	rpc_call_arm(tenant, call->read_ahead ? call->row : NULL);
 	tenant->open++;
-	server->stats.calls++;
 	if (call->read_ahead)
 		rpc_ends_expect(server->ends, 1);
 	begin(call);
@@ -289,17 +299,4 @@ int64_t rpc_deadline_left_ns(const struct rpc_call *call)
 	if (left.tv_sec < 0)
 		return 0;
 	return left.tv_sec >= INT64_MAX / 1000000000 - 1 ? INT64_MAX : left.tv_sec * 1000000000 + left.tv_nsec;
-}
-
-bool rpc_metadata(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len)
-{
-	for (size_t i = 0; i < call->metadata.count; i++) {
-		const grpc_metadata *entry = &call->metadata.metadata[i];
-		if (grpc_slice_str_cmp(entry->key, key) != 0)
-			continue;
-		*out_value = (const char *)GRPC_SLICE_START_PTR(entry->value);
-		*out_len = GRPC_SLICE_LENGTH(entry->value);
-		return true;
-	}
-	return false;
 }

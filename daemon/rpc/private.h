@@ -51,7 +51,6 @@ struct rpc_server {
 	struct rpc_shares queued; /* bytes that clients have not taken yet */
 	unsigned borrowed; /* releases of rpc_send_bulk that are out, and work in libuv's pool */
 	struct rpc_stop *stop;
-	struct rpc_stats stats;
 };
 
 /* NULL if there is none. */

@@ -316,7 +316,7 @@ void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *
 
 /* Stopping */
 
-void rpc_server_drain(struct rpc_server *server)
+static void drain(struct rpc_server *server)
 {
 	server->draining = true;
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
@@ -382,13 +382,8 @@ void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void
 	};
 	uv_timer_init(server->config.loop, &stop->timer);
 	stop->timer.data = stop;
-	rpc_server_drain(server);
+	drain(server);
 	uv_timer_start(&stop->timer, on_drained, (uint64_t)drain_ms, 0);
-}
-
-void rpc_server_stats(const struct rpc_server *server, struct rpc_stats *out_stats)
-{
-	*out_stats = server->stats;
 }
 
 void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)

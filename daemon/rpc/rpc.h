@@ -35,7 +35,7 @@ enum rpc_kind { RPC_UNARY, RPC_CLIENT_STREAM, RPC_SERVER_STREAM, RPC_BIDI };
 enum rpc_flags {
 	RPC_NEEDS_DEADLINE = 1 << 0, /* a call without one is refused: INVALID_ARGUMENT */
 	RPC_NEEDS_NO_IDENTITY = 1 << 1, /* health */
-	RPC_ENDS_ON_DRAIN = 1 << 2, /* rpc_server_drain answers open calls of this method with DRAINING */
+	RPC_ENDS_ON_DRAIN = 1 << 2, /* rpc_server_stop answers open calls of this method with DRAINING */
 };
 
 /* One row. Static storage. Handlers other than on_message may be NULL. */
@@ -115,9 +115,7 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 /* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps for it. */
 void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);
 
-/* From now on new calls are answered DRAINING and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. */
-void rpc_server_drain(struct rpc_server *server);
-/* Drains for drain_ms, then waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the
+/* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the
  * loop when no call, thread or borrowed memory is left and rpc_server_free is allowed. Once, after the start. Without the
  * drain, gRPC answers calls that arrive during the stop with CANCELLED; with it, only a client that goes on calling
  * without a pause can still hear that. */
@@ -134,8 +132,6 @@ void *rpc_data(const struct rpc_call *call);
 const struct rpc_peer *rpc_peer(const struct rpc_call *call);
 /* INT64_MAX without a deadline; 0 when it has passed. */
 int64_t rpc_deadline_left_ns(const struct rpc_call *call);
-/* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
-bool rpc_metadata(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len);
 
 /* Lets the next message of a stream come. At most one call per message. */
 void rpc_recv(struct rpc_call *call);
@@ -163,13 +159,6 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error);
 void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Ends the call with a bare gRPC code, for the standard services. */
 void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text);
-
-struct rpc_stats {
-	uint64_t calls; /* accepted since the start */
-	uint64_t refused; /* answered by the layer */
-	unsigned live;
-};
-void rpc_server_stats(const struct rpc_server *server, struct rpc_stats *out_stats);
 
 /* grpc.health.v1. Serving state of a service name; "" is the server as a whole and starts NOT_SERVING; a service that
  * was never set is NOT_FOUND. Watchers hear changes. Add the rows before the start; drop it after the stop. */

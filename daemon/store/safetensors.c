@@ -40,11 +40,6 @@ struct report {
 	size_t n;
 };
 
-size_t safe_dtype_size(enum safe_dtype t)
-{
-	return dtypes[t].bytes;
-}
-
 const char *safe_dtype_name(enum safe_dtype t)
 {
 	return dtypes[t].name;

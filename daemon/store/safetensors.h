@@ -56,7 +56,6 @@ const struct safe_tensor *safetensors_find(const struct safetensors *, const cha
 const char *safetensors_metadata(const struct safetensors *, const char *key);           /* NULL: none */
 uint64_t safetensors_data_offset(const struct safetensors *);                            /* bytes, in the file */
 
-size_t safe_dtype_size(enum safe_dtype);
 const char *safe_dtype_name(enum safe_dtype);
 
 /* The header of a file whose data holds these tensors in this order, as the first *out_n bytes of the file (free it);

@@ -116,7 +116,7 @@ START_TEST(level_filters)
 	capture();
 	log_info("hidden");
 	log_warn("seen");
-	log_set_level(LOG_DEBUG);
+	log_init("gaccd", LOG_TEXT, LOG_DEBUG);
 	log_debug("seen too");
 	assert_matches(captured(), "^[^\n]*WARN: seen\n[^\n]*DEBUG: seen too\n$");
 }

@@ -16,12 +16,11 @@ START_TEST(one_row_per_optimizer)
 {
 	static const char *const names[] = { "client", "sgd", "adam", "adamw", "lamb" };
 	for (int i = 0; i < 5; i++) {
-		const struct optim_info *info = optim_by_name(names[i]);
+		const struct optim_info *info = optim_info((enum optim_type)(i + 1));
 		ck_assert_ptr_nonnull(info);
 		ck_assert_int_eq(info->type, i + 1);
-		ck_assert_ptr_eq(optim_info(info->type), info);
+		ck_assert_str_eq(info->name, names[i]);
 	}
-	ck_assert_ptr_null(optim_by_name("adagrad"));
 	ck_assert_ptr_null(optim_info((enum optim_type)0));
 	struct optim_config plain = sgd;
 	plain.momentum = 0;
