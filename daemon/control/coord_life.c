@@ -141,6 +141,11 @@ void coord_restore_hold(struct coord *c, const char *reason)
 	snprintf(c->reason, sizeof c->reason, "%s", reason);
 }
 
+void coord_restore_since(struct coord *c, int64_t unix_ns)
+{
+	c->state_since_unix_ns = unix_ns;
+}
+
 enum status coord_restore_update(struct coord *c, const struct update *u)
 {
 	return updates_put(&c->updates, u);

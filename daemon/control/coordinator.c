@@ -150,13 +150,14 @@ static uint64_t counted_so_far(const struct coord *c)
 
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
-static void open_window(struct coord *c, uint64_t window, struct now now)
+/* opened_unix_ns: as people see it, which a restart must not change. */
+static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns, struct now now)
 {
 	c->window = window;
 	c->values = updates_take(&c->updates, c->values, window);
 	c->failed_attempts = 0;
 	c->n_late = 0;
-	c->window_opened_unix_ns = now.unix_ns;
+	c->window_opened_unix_ns = opened_unix_ns;
 	c->opened_ns = now.mono_ns;
 	c->opened_ran_ns = coord_ran_ns(c, now.mono_ns);
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
@@ -238,7 +239,7 @@ static void step_commit(struct coord *c, struct now now)
 			  now);
 		return;
 	}
-	open_window(c, c->commit.window + 1, now);
+	open_window(c, c->commit.window + 1, c->commit.unix_nanos, now);
 	coord_set_running(c, now);
 	c->ports.changed(c->ports.ctx, c->job_id);
 	step_collect(c, now);
@@ -270,7 +271,7 @@ void coord_step(struct coord *c, struct now now)
 	switch (c->phase) {
 	case COORD_START:
 		if (all_started(c)) {
-			open_window(c, c->window, now);
+			open_window(c, c->window, now.unix_ns, now);
 			coord_set_running(c, now);
 			coord_broadcast(c, now);
 			step_collect(c, now);

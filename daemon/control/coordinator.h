@@ -40,6 +40,8 @@ void coord_start_at(struct coord *, uint64_t window, uint64_t applied_step, cons
 /* Before coord_restore: the job is paused, and each update ever made, in their order; those of a checkpoint before coord_start_at.
  * ST_NO_MEMORY. */
 void coord_restore_hold(struct coord *, const char *reason);
+/* Since when it has been in the state that it has after all that; else it begins with the job. */
+void coord_restore_since(struct coord *, int64_t unix_ns);
 enum status coord_restore_update(struct coord *, const struct update *);
 
 void coord_on_report(struct coord *, uint32_t node, const struct report *, struct now);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define REPORT_EVERY_NS (INT64_C(200) * 1000000)
+#define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
 
 /* ---- parked calls ---- */
 
@@ -436,6 +437,15 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	return ST_OK;
 }
 
+void job_restore_pushes(struct job *j, uint32_t rank, double weight, int64_t last_unix_ns)
+{
+	struct rank *r = &j->rank[rank];
+	r->weight = weight;
+	if (last_unix_ns > r->last_push_unix_ns)
+		r->last_push_unix_ns = last_unix_ns;
+	j->report_due = true;
+}
+
 void job_on_engine_down(struct job *j, struct now now)
 {
 	if (!j->engine_up)
@@ -522,9 +532,24 @@ static void time_out(struct job *j, struct waiter *w)
 	waiter_remove(j, w);
 }
 
+/* A session of an earlier gaccd has no lifeline until its trainer makes a new one. If it dies before, nothing breaks. */
+static void watch_unlinked(struct job *j, struct now now)
+{
+	if (!j->taken_over || !j->engine_up || now.mono_ns - j->looked_ns < LOOK_EVERY_NS)
+		return;
+	j->looked_ns = now.mono_ns;
+	for (uint32_t i = 0; i < j->spec->ranks; i++) {
+		const struct rank *r = &j->rank[i];
+		bool unlinked = r->has_session && !r->link && !r->lost && !r->detached && r->session.pid;
+		if (unlinked && !j->ports.process_alive(j->ports.ctx, r->session.pid, r->session.start_time))
+			job_on_link(j, i, r->sgen, false, now);
+	}
+}
+
 void job_tick(struct job *j, struct now now)
 {
 	j->clock_ns = now.mono_ns;
+	watch_unlinked(j, now);
 	for (uint32_t i = j->n_waiters; i-- > 0;)
 		if (j->waiter[i].deadline_ns && j->waiter[i].deadline_ns <= now.mono_ns)
 			time_out(j, &j->waiter[i]);

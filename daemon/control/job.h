@@ -144,6 +144,8 @@ void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, stru
 /* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and nothing has changed: it is
  * of another job, or lacks what an engine has told before. */
 enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
+/* After that, what is only shown of the rank's pushes: the sum of the weights that the open window counts, and when the newest came. */
+void job_restore_pushes(struct job *, uint32_t rank, double weight, int64_t last_unix_ns);
 void job_on_engine_down(struct job *, struct now);
 void job_on_allocate_failed(struct job *, enum status, const char *why, struct now);
 void job_on_answer(struct job *, const struct engine_answer *, struct now);

@@ -84,6 +84,7 @@ struct job {
 	struct arena arena;
 	bool has_tensors, allocating;
 	bool taken_over;             /* from an earlier gaccd */
+	int64_t looked_ns;           /* for processes that have not come back to it */
 	/* engine */
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */

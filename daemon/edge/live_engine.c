@@ -31,6 +31,25 @@ static void on_refusal(struct live_job *l, const struct engine_answer *a)
 	coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 }
 
+/* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the time of an earlier
+ * window's push, or of one whose engine died. */
+static void restore_pushes(struct live_job *l, const struct control_state *s)
+{
+	struct control_page page;
+	if (!live_control_page(l, &page))
+		return;
+	for (uint32_t rank = 0; rank < s->r.ranks; rank++) {
+		double weight = 0;
+		int64_t last = 0;
+		for (uint32_t micro = 0; micro < s->r.micro_size; micro++) {
+			const struct ledger_cell *c = control_page_ledger(&page, rank, micro);
+			weight += control_bit(s->counted, s->r.max_micro_size, rank, micro) ? c->weight : 0;
+			last = c->unix_nanos > last ? c->unix_nanos : last;
+		}
+		job_restore_pushes(l->job, rank, weight, last);
+	}
+}
+
 static void on_hello(struct live_job *l, const struct engine_answer *a)
 {
 	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
@@ -52,6 +71,8 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		coord_end(l->coord, ST_SEGMENT_CORRUPT,
 			  "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
 			  daemon_now(l->d));
+	else
+		restore_pushes(l, &state);
 	control_state_fini(&state);
 	FAILPOINT(gaccd_hello_taken);
 	l->changed = true;

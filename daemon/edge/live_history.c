@@ -61,6 +61,15 @@ void live_history_load(struct live_job *l)
 	history_last_events(l->d->history, l->id, LIVE_EVENTS, load_event, l); /* none, if it fails */
 }
 
+int64_t live_history_when(const struct live_job *l, const char *reason)
+{
+	uint64_t first = l->n_events > l->event_room ? l->n_events - l->event_room : 0;
+	for (uint64_t i = l->n_events; i-- > first;)
+		if (!strcmp(l->event[i % l->event_room].reason, reason))
+			return l->event[i % l->event_room].unix_ns;
+	return 0;
+}
+
 /* ---- windows ---- */
 
 /* A window that is decided: its ledger, copied before the next window's pushes overwrite it. */

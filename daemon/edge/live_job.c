@@ -97,17 +97,22 @@ static void on_params_durable(void *arg, enum status st)
 	l->params_durable = st == ST_OK;
 }
 
+void live_note_step(struct live_job *l, const struct commit *k)
+{
+	if (l->n_steps && l->step_ns[(l->n_steps - 1) % LIVE_STEPS] == k->unix_nanos)
+		return;
+	l->step_wait[l->n_steps % LIVE_STEPS] = k->wait_fraction;
+	l->step_ns[l->n_steps++ % LIVE_STEPS] = k->unix_nanos;
+}
+
 static void on_changed(void *ctx, uint64_t job)
 {
 	struct live_job *l = ctx;
 	l->changed = true;
 	live_history_applied(l);
 	const struct commit *k = coord_last_commit(l->coord);
-	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord) &&
-	    (!l->n_steps || l->step_ns[(l->n_steps - 1) % LIVE_STEPS] != k->unix_nanos)) {
-		l->step_wait[l->n_steps % LIVE_STEPS] = k->wait_fraction;
-		l->step_ns[l->n_steps++ % LIVE_STEPS] = k->unix_nanos;
-	}
+	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord))
+		live_note_step(l, k);
 	if (!l->params_durable && coord_phase(l->coord) == COORD_COLLECT) {
 		struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
 		l->params_durable = persist_put(l->d->persist, &r, on_params_durable, l) == ST_OK;

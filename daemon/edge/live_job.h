@@ -159,6 +159,8 @@ bool live_is_of(const struct live_job *, uint32_t uid);
 /* By id in decimal, or by name: the newest that has not ended, else the newest; of those that `uid` may see. */
 struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
 void live_tick(struct live_job *, struct now);
+/* For its rates. */
+void live_note_step(struct live_job *, const struct commit *);
 bool live_ended(const struct live_job *);
 enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
 bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
@@ -271,6 +273,8 @@ void live_event(struct live_job *, bool warning, const char *reason, int64_t ran
 struct history_event live_history_event(const struct live_job *, uint64_t i);
 /* The last events of an earlier life. */
 void live_history_load(struct live_job *);
+/* When the newest event with this reason was, of those that are kept; 0: none. */
+int64_t live_history_when(const struct live_job *, const char *reason);
 /* The window is decided: its ledger is copied. `counted` as in ports. */
 void live_history_decided(struct live_job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
 /* Its commit is durable. */

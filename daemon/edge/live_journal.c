@@ -136,6 +136,7 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
 	coord_restore(l->coord, &p->commit);
 	live_history_restored(l, &p->commit);
+	live_note_step(l, &p->commit);
 	return ST_OK;
 }
 
@@ -297,6 +298,8 @@ enum status live_restore(struct daemon *d)
 					 l);
 		if (!st)
 			st = saving_from_journal(l);
+		if (l->coord && coord_held(l->coord))
+			coord_restore_since(l->coord, live_history_when(l, "Paused"));
 	}
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
 		take_up(d->job[i]);

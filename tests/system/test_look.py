@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 from harness import Daemon, GaccError, Rank, wait_until
 from launching import launched
@@ -372,3 +373,77 @@ def test_configuration_and_where_it_comes_from(tmp_path):
         assert values["history.events"] == ("10000", "default")
         assert values["listen.token_file"] == (str(token), "command line")
         assert not any("secret" in v for v, _ in values.values())
+
+
+def shown(d, job):
+    """All that gaccd says of a job, as JSON, but for what is of this life of it: engine_pid, engine_restarts and clients are of processes and
+    connections; lateness begins anew, as nobody is late for gaccd."""
+    def plain(message):
+        return json_format.MessageToDict(message, preserving_proto_field_name=True)
+    answers = {"get": plain(d.client.jobs.Get(job=str(job)).job), "list": plain(d.client.jobs.List().jobs[0]),
+               "history": [plain(w) for w in d.client.jobs.History(job=str(job), micros=True)],
+               "checkpoints": plain(d.client.jobs.ListCheckpoints(job=str(job))), "buffers": plain(d.client.node.ListBuffers(job=str(job)))}
+    answers["get"].pop("events")  # and what has happened since
+    for j in answers["get"], answers["list"]:
+        j.pop("engine_pid"), j.pop("engine_restarts", 0)
+        for r in j["ranks"]:
+            r.pop("late_ns", 0), r.pop("detail", 0)
+    for b in answers["buffers"]["buffers"]:
+        b.pop("clients", 0)
+    return answers
+
+
+VICTIM = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from harness import Rank
+r = Rank(sys.argv[2], int(sys.argv[3]), 2, [("w", [16])], 6)
+r.start()
+while r.window < 3:
+    for _ in range(3):
+        r.push([[1] * 16], weight=3)
+    r.wait_step()
+r.push([[1] * 16], weight=7)
+time.sleep(1000)
+"""
+
+
+def test_what_is_shown_outlives_gaccd():
+    """In the middle of a window: ranks that compute, are lost, have flushed, have left, push in messages."""
+    tensors, grads, ranks = [("w", [16])], [np.ones(16, np.float32)], 6
+    with Daemon(supervise=True, allow=["RankLost job=", "RankLate job="]) as d, contextlib.ExitStack() as stack:
+        job = d.submit({"ranks": ranks, "micro_size": 3, "optimizer": {"type": "sgd", "lr": 0.1}, "stall_warn_ms": 100,
+                        "checkpoint": {"every_steps": 2}})
+        victim = subprocess.Popen([sys.executable, "-c", VICTIM, pathlib.Path(__file__).parent, d.endpoint, str(job)])
+        stack.callback(victim.wait), stack.callback(victim.kill)
+        r = {i: stack.enter_context(contextlib.closing(Rank(d, job, i, tensors, ranks, inline=i == 5))) for i in (0, 1, 3, 4, 5)}
+        for x in r.values():
+            x.start({"w": np.zeros(16, np.float32)})
+        for window in range(3):
+            for micro in range(3):
+                for x in r.values():
+                    x.push(grads, weight=1 + x.rank, loss=window)
+            for x in r.values():
+                x.wait_step()
+        r[0].push(grads, weight=2), r[1].push(grads, weight=0.5)
+        r[3].flush(), r[4].detach()
+        r[5].push(grads, weight=0.1)
+        r[0].push(grads, weight=3)
+        victim.kill()
+        wait_until("the loss", lambda: d.events("RankLost") and d.get_job(job).ranks[0].micro_count == 2)
+        d.client.jobs.Pause(job=str(job), reason="looking")
+        time.sleep(0.3)  # the history is written with each tick
+        before = shown(d, job)
+        assert [x.get("weight", 0) for x in before["get"]["ranks"]] == [5, 0.5, 7, 0, 0, 0.1]
+        assert before["get"]["state"] == "JOB_STATE_PAUSED" and before["get"]["steps_per_second"] > 0
+        d.kill_gaccd()
+        d.wait_ready()
+        wait_until("the ranks' states", lambda: [r["state"] for r in shown(d, job)["get"]["ranks"]] == [r["state"] for r in before["get"]["ranks"]])
+        after = shown(d, job)
+        for a, b in zip((before["get"], before["list"]), (after["get"], after["list"])):
+            for was, now in zip(a["ranks"], b["ranks"]):
+                assert now == was
+            assert abs(int(a.pop("state_since_unix_nanos")) - int(b.pop("state_since_unix_nanos"))) < 1e8
+        for key in before:
+            assert after[key] == before[key], key
+        d.cancel(job)

@@ -20,6 +20,9 @@ static struct engine_command sent[16];
 static int n_sent;
 static struct reply reply_to[16]; /* by call */
 static bool replied[16];
+static char last_event[32];
+static struct rank_progress shown; /* by the last report */
+static bool alive;                /* all processes */
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
@@ -35,16 +38,18 @@ static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, cons
 }
 static void on_report(void *ctx, const struct report *r)
 {
+	shown = r->rank[0];
 }
 static void on_allocate(void *ctx, uint64_t id)
 {
 }
 static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
 {
+	snprintf(last_event, sizeof last_event, "%s", reason);
 }
 static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
-	return true;
+	return alive;
 }
 static void on_random(void *ctx, uint8_t out[16])
 {
@@ -75,6 +80,7 @@ static void setup(void)
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
 	memset(replied, 0, sizeof replied);
 	n_sent = 0;
+	alive = true;
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
@@ -352,6 +358,47 @@ START_TEST(inline_bytes_go_into_a_slot_without_a_push)
 }
 END_TEST
 
+/* gaccd has been started again, and the trainer has not found it yet. */
+START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
+{
+	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
+	char why[200];
+	job_free(job);
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &ports), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	record.rank[0] = (struct control_rank){ .sgen = 1, .session = { .pid = 42 } };
+	job_take_over(job);
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	last_event[0] = '\0';
+	for (int i = 0; i < 40; i++) {
+		alive = i < 20;
+		if (_i && i == 10)
+			job_on_link(job, 0, 1, true, now); /* it is back: its end will be told */
+		job_tick(job, (struct now){ now.mono_ns + i * INT64_C(100000000), now.unix_ns });
+		if (i < 20)
+			ck_assert_str_eq(last_event, "");
+	}
+	ck_assert_str_eq(last_event, _i ? "" : "RankLost");
+}
+END_TEST
+
+START_TEST(what_is_shown_of_pushes_is_restored)
+{
+	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 43, .shared_memory = true };
+	job_restore_pushes(job, 0, 2.5, 4000);
+	job_tick(job, now);
+	ck_assert(shown.weight == 2.5 && shown.last_push_unix_ns == 4000);
+	push(0, 0, 0);
+	answer(ENGINE_ADD, COUNTED);
+	job_tick(job, now);
+	ck_assert(shown.weight == 3.5 && shown.last_push_unix_ns == now.unix_ns);
+	job_restore_pushes(job, 0, 3.5, 4000); /* the engine has died; a push that it had not counted was newer */
+	job_attach(job, 1, &again, now);
+	job_tick(job, now);
+	ck_assert(shown.weight == 3.5 && shown.last_push_unix_ns == now.unix_ns);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("session");
@@ -365,6 +412,8 @@ int main(void)
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
 	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
+	tcase_add_loop_test(c, a_trainer_that_dies_before_it_is_back_is_lost, 0, 2);
+	tcase_add_test(c, what_is_shown_of_pushes_is_restored);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
 	tcase_add_test(c, an_acknowledgement_of_a_job_that_ends_is_well);
