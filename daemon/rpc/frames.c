@@ -9,12 +9,14 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 #define END_HEADERS 4
 #define ENHANCE_YOUR_CALM 11
 #define PREFACE_BYTES 24
-#define SMALL_DATA 256 /* a frame below keeps more memory for its place in a list than for its bytes */
+#define SMALL_DATA 256 /* below, the place in gRPC's list of what has come counts: PIECE_BYTES */
+#define PIECE_BYTES 128
 #define RESET_COST 10 /* a call is made and ended for it */
 #define SETTING_BYTES 6
 #define PING_COST 4 /* an answer each */
 #define CONTINUATION_COST 100 /* gRPC's limit for headers is one for each frame; headers within it need none */
 #define EARNED_BY_DATA 8 /* clients open windows, and ping to measure them, as answers come */
+#define EARNING_BYTES 4096 /* one more for so many of them */
 #define KEPT_PER_BYTE 2 /* of headers: Huffman codes, and what each header costs */
 #define NS_PER_S 1000000000ll
 
@@ -88,6 +90,16 @@ static const char *open_stream(struct frames *f, uint32_t id)
 	return NULL;
 }
 
+/* gRPC keeps so much more for it. */
+static void keep(struct frames *f, uint32_t id, uint32_t bytes)
+{
+	struct frames_stream *s = find(f, id);
+	if (!s)
+		return;
+	s->bytes += bytes;
+	f->bytes += bytes;
+}
+
 /* What comes */
 
 static const char *on_headers(struct frames *f, const struct frame *frame, int64_t now_ns)
@@ -105,17 +117,14 @@ static const char *on_headers(struct frames *f, const struct frame *frame, int64
 		if (f->begun > FRAMES_EARLY_CALLS || f->early > FRAMES_EARLY_BYTES)
 			return "more than 100 calls, or 16 KiB of headers, before gaccd's SETTINGS are acknowledged";
 	}
-	struct frames_stream *s = find(f, frame->id);
-	if (s) {
-		s->bytes += KEPT_PER_BYTE * frame->length;
-		f->bytes += KEPT_PER_BYTE * frame->length;
-	}
+	keep(f, frame->id, KEPT_PER_BYTE * frame->length);
 	return NULL;
 }
 
 static const char *on_received(struct frames *f, const struct frame *frame, int64_t now_ns)
 {
 	const char *why;
+	f->frames++;
 	switch (frame->kind) {
 	case HEADERS:
 		why = open_stream(f, frame->id);
@@ -124,8 +133,9 @@ static const char *on_received(struct frames *f, const struct frame *frame, int6
 		f->idle += CONTINUATION_COST;
 		return on_headers(f, frame, now_ns);
 	case DATA:
-		if (frame->length < SMALL_DATA && !(frame->flags & END_STREAM))
-			f->idle++;
+		f->idle += frame->length == 0 && !(frame->flags & END_STREAM);
+		if (frame->length < SMALL_DATA)
+			keep(f, frame->id, PIECE_BYTES);
 		return NULL;
 	case RST_STREAM:
 		close_stream(f, frame->id);
@@ -160,7 +170,7 @@ static const char *too_late(const struct frames *f, int64_t now_ns)
 static void on_sent(struct frames *f, const struct frame *frame)
 {
 	if (frame->kind == DATA)
-		f->idle -= EARNED_BY_DATA;
+		f->idle -= EARNED_BY_DATA + frame->length / EARNING_BYTES;
 	if (frame->kind == RST_STREAM || ((frame->kind == DATA || frame->kind == HEADERS) && frame->flags & END_STREAM))
 		close_stream(f, frame->id);
 }

@@ -38,7 +38,7 @@ struct frames {
 	int64_t began_ns, block_ns;
 
 	/* For the caller. */
-	uint64_t begun; /* streams */
+	uint64_t begun, frames; /* streams; frames that came */
 	size_t bytes; /* that gRPC keeps for the streams, about */
 	int64_t idle; /* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to 0 */
 	unsigned squeezed; /* streams that gRPC has ended for want of memory; likewise */

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "rpc/frames.h"
 
-#define IDLE_PER_S 2000 /* frames that nobody needs, of all connections of a user */
+#define IDLE_PER_S 10000 /* frames that nobody needs, of all connections of a user */
 #define IDLE_AT_ONCE 20000
 #define OWN_PER_S 20 /* what each may have of them even so: other connections of its user may have used up all */
 #define OWN_AT_ONCE 500
@@ -23,7 +23,8 @@
 #define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait, and how soon one more may be */
 #define CUT_NS NS_PER_S
 #define TURN_BYTES (1u << 20) /* that gRPC reads from a connection before others have their turn */
-#define CALL_BYTES (16u << 10) /* what a call is worth of that */
+#define CALL_BYTES (16u << 10) /* what a call is worth of that, and a frame */
+#define FRAME_BYTES 128
 #define NS_PER_S 1000000000ll
 #define SAID_AGAIN_NS (60 * NS_PER_S)
 #define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
@@ -143,6 +144,23 @@ static void drop_old(struct rpc_guards *all, int64_t now)
 }
 
 /* NULL without memory. */
+static struct rpc_guard *new_guard(struct rpc_guards *all, uid_t uid, int64_t now)
+{
+	struct rpc_guard *guard = calloc(1, sizeof *guard);
+	if (!guard)
+		return NULL;
+	pthread_mutex_init(&guard->lock, NULL);
+	guard->uid = uid;
+	guard->max_call_bytes = all->max_call_bytes;
+	guard->max_streams = all->max_streams;
+	guard->max_connections = UINT_MAX;
+	guard->refs = 1;
+	guard->idle = (struct bucket){ IDLE_AT_ONCE, now };
+	guard->next = all->first;
+	all->first = guard;
+	return guard;
+}
+
 static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now)
 {
 	struct rpc_guard *guard = all->first;
@@ -150,15 +168,10 @@ static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now
 		guard = guard->next;
 	if (!guard) {
 		drop_old(all, now);
-		guard = calloc(1, sizeof *guard);
-		if (!guard)
-			return NULL;
-		*guard = (struct rpc_guard){ .next = all->first, .uid = uid, .max_call_bytes = all->max_call_bytes, .max_streams = all->max_streams,
-					     .max_connections = UINT_MAX, .refs = 1, .idle = { IDLE_AT_ONCE, now } };
-		pthread_mutex_init(&guard->lock, NULL);
-		all->first = guard;
+		guard = new_guard(all, uid, now);
 	}
-	guard->asked_ns = now;
+	if (guard)
+		guard->asked_ns = now;
 	return guard;
 }
 
@@ -364,8 +377,8 @@ static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
 	bool say = may_say(&guard->squeezed, now_ns(), &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended (RESOURCE_EXHAUSTED, %u more since "
-			 "this was said last)", name(guard, w, who), unsaid);
+		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended (RESOURCE_EXHAUSTED, %u more "
+			 "since this was said last)", name(guard, w, who), unsaid);
 }
 
 static size_t piece(const struct iovec *iov, size_t n)
@@ -380,7 +393,7 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 	const char *why = NULL;
 	int64_t now = now_ns();
 	pthread_mutex_lock(&w->lock);
-	uint64_t begun = w->frames.begun;
+	uint64_t begun = w->frames.begun, frames = w->frames.frames;
 	w->turn += n;
 	n = w->plain ? n : 0;
 	for (const struct iovec *iov = msg->msg_iov; n > 0 && !why && !w->cut; iov++) {
@@ -392,7 +405,7 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 		why = charge(guard, w, now);
 	if (why)
 		cut(guard, w, fd, why, now);
-	w->turn += (w->frames.begun - begun) * CALL_BYTES;
+	w->turn += (w->frames.begun - begun) * CALL_BYTES + (w->frames.frames - frames) * FRAME_BYTES;
 	bool goes_on = !w->cut;
 	pthread_mutex_unlock(&w->lock);
 	return goes_on;

@@ -2,9 +2,9 @@
  *
  * gRPC 1.51 keeps headers that never end, looks anew at all of them with every piece that comes, takes any number of calls from who
  * does not acknowledge its SETTINGS, and answers frames that nobody needs as long as they come; the thread that does so serves all
- * users. It offers no place to look at what a connection sends. So this file defines recvmsg, sendmsg, close, epoll_ctl and accept4, which gRPC finds
- * here instead of in the C library: those that were asked for are watched (rpc/frames.h), all others go straight to the kernel. A
- * connection that goes too far hears GOAWAY (ENHANCE_YOUR_CALM, with the reason) and ends.
+ * users. It offers no place to look at what a connection sends. So this file defines recvmsg, sendmsg, close, epoll_ctl and accept4,
+ * which gRPC finds here instead of in the C library: those that were asked for are watched (rpc/frames.h), all others go straight to
+ * the kernel. A connection that goes too far hears GOAWAY (ENHANCE_YOUR_CALM, with the reason) and ends.
  */
 #ifndef GACC_RPC_GUARD_H
 #define GACC_RPC_GUARD_H

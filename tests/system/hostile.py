@@ -115,9 +115,9 @@ def bad_words():
         yield numbered(frame(HEADERS, END_HEADERS | END_STREAM, 0, block), [5], first, 20)
 
 
-def on_a_call(flood):
+def on_a_call(flood, first=b""):
     def send():
-        yield frame(HEADERS, END_HEADERS, 1, headers())
+        yield frame(HEADERS, END_HEADERS, 1, headers()) + first
         yield from same(flood)
     return send
 
@@ -148,6 +148,7 @@ KINDS = {  # what comes after the preface; whether gaccd's SETTINGS are acknowle
     "window-updates": (on_a_call(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1))), True),
     "connection-window-updates": (lambda: same(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))), True),
     "empty-data": (on_a_call(frame(DATA, 0, 1)), True),
+    "small-data": (on_a_call(frame(DATA, 0, 1, b"y"), frame(DATA, 0, 1, struct.pack(">BI", 0, 2**32 - 1))), True),
     "priorities": (on_a_call(frame(PRIORITY, 0, 1, bytes(5))), True),
     "unknown-frames": (on_a_call(frame(0xbe, 0, 1)), True),
     "resets-of-nothing": (lambda: same(frame(RST_STREAM, 0, 1, bytes(4))), True),

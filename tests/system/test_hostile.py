@@ -36,6 +36,7 @@ KINDS = {
     "many-settings": (2, 60, IDLE),
     "window-updates": (2, 60, IDLE),
     "empty-data": (2, 60, IDLE),
+    "small-data": (2, 250, None),
     "whole-calls": (4, 250, None),
     "connects": (4, 60, None),
     "bad-words": (1, 150, None),

@@ -79,7 +79,10 @@ START_TEST(a_stream_is_open_until_somebody_ends_it)
 	ck_assert_uint_eq(f.bytes, 5 * (FRAMES_CALL_BYTES + 200));
 	ck_assert_ptr_null(receive(HEADERS, END_HEADERS | END_STREAM, 5, 50)); /* trailers: half-closed */
 	ck_assert_ptr_null(receive(DATA, END_STREAM, 3, 5));
-	ck_assert_uint_eq(f.bytes, 5 * (FRAMES_CALL_BYTES + 200) + 100);
+	const size_t small = f.bytes - 5 * (FRAMES_CALL_BYTES + 200) - 100; /* that piece of data */
+	ck_assert(small > 5 && small < 200);
+	ck_assert_ptr_null(receive(DATA, 0, 9, 1000)); /* which gRPC's quota counts */
+	ck_assert_uint_eq(f.bytes, 5 * (FRAMES_CALL_BYTES + 200) + 100 + small);
 	ck_assert_ptr_null(receive(RST_STREAM, 0, 5, 4));
 	send_frame(HEADERS, END_HEADERS, 3, 10, 0);
 	send_frame(DATA, 0, 3, 100, 0);
@@ -207,7 +210,7 @@ START_TEST(frames_that_nobody_needs)
 	ck_assert_int_eq(idle_of(DATA, 0, 1000), 0);
 	ck_assert_int_eq(idle_of(DATA, END_STREAM, 0), 0);
 	ck_assert_int_eq(idle_of(DATA, 0, 0), 1);
-	ck_assert_int_eq(idle_of(DATA, 0, 100), 1);
+	ck_assert_int_eq(idle_of(DATA, 0, 100), 0);
 	ck_assert_int_gt(idle_of(PING, 0, 8), 1);
 	ck_assert_int_eq(idle_of(WINDOW_UPDATE, 0, 4), 1);
 	ck_assert_int_eq(idle_of(0xbe, 0, 4), 1);
@@ -238,7 +241,7 @@ START_TEST(any_pieces)
 		for (size_t at = 0; at < n_bytes; at += sizes[i])
 			ck_assert_ptr_null(frames_received(&f, bytes + at, n_bytes - at < sizes[i] ? n_bytes - at : sizes[i], 0));
 		ck_assert(f.n_streams == 30 && f.idle == 30 && !f.in_block);
-		ck_assert_uint_eq(f.bytes, 30 * (FRAMES_CALL_BYTES + 14) + 20 * 30 * 30);
+		ck_assert_uint_eq(f.bytes, 30 * (FRAMES_CALL_BYTES + 14 + 128) + 20 * 30 * 30);
 		n_bytes = 0;
 		for (uint32_t id = 1; id < 61; id += 2) {
 			put(DATA, 0, id, 3 * id, 0);
