@@ -15,9 +15,14 @@
 
 _Static_assert(CHECKPOINT_MAX_PATH == PATH_MAX, "what realpath fills");
 
+static const char *text_of(int error)
+{
+	return error == ELOOP ? "there is a symbolic link on the way" : strerror(error);
+}
+
 enum status checkpoint_failed(const char *what, const char *name, int error, char *why, size_t n_why)
 {
-	snprintf(why, n_why, "%s %s: %s", what, name, strerror(error));
+	snprintf(why, n_why, "%s %s: %s", what, name, text_of(error));
 	log_error("checkpoint: %s", why);
 	return ST_IO_ERROR;
 }
@@ -28,8 +33,7 @@ enum status checkpoint_refused(const char *path, int error, char *why, size_t n_
 		snprintf(why, n_why, "%s: uid %u, as which gaccd runs, may not read it, or not enter a directory on the way", path, (unsigned)geteuid());
 		return ST_PERMISSION_DENIED;
 	}
-	snprintf(why, n_why, "%s: %s", path,
-		 error == ELOOP ? "there is a symbolic link on the way" : strerror(error));
+	snprintf(why, n_why, "%s: %s", path, text_of(error));
 	bool theirs = error == ENOENT || error == ELOOP || error == ENOTDIR || error == EINVAL || error == EFBIG;
 	return theirs ? ST_INVALID_ARGUMENT : ST_IO_ERROR;
 }

@@ -320,6 +320,9 @@ START_TEST(links_on_the_way_are_refused)
 	ck_assert_int_eq(checkpoint_load(link, &m, &owner, why, sizeof why), ST_INVALID_ARGUMENT);
 	ck_assert_msg(strstr(why, "symbolic link"), "%s", why);
 	ck_assert_int_eq(checkpoint_make_dir(link, &made, &fd, why, sizeof why), ST_IO_ERROR);
+	snprintf(model, sizeof model, "%s/link/below", dir);
+	ck_assert_int_eq(checkpoint_make_dir(model, &made, &fd, why, sizeof why), ST_IO_ERROR);
+	ck_assert_msg(strstr(why, "there is a symbolic link on the way"), "%s", why);
 	ck_assert_int_eq(checkpoint_resolve(link, resolved, why, sizeof why), ST_OK);
 	ck_assert_str_eq(resolved, final);
 	snprintf(model, sizeof model, "%s/model.safetensors", final);
