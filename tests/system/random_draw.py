@@ -12,12 +12,12 @@ from gacc_client import BF16, DTYPES, F16, as_dtype
 
 SIZES = [1, 2, 31, 32, 33, 63, 64, 65, 127, 1000, 1023, 1024, 1025, 2047, 2049, 4096, 4099]
 BIG_SIZES = [65536 + 3, 262144, 262144 - 1, 262144 + 33, 524288 + 1]
-FAULTS = ("kill_engine", "kill_gaccd", "reattach", "abandon", "kill_both")
-OPERATORS = ("update", "pause", "norms", "save", "save_inside", "flush")
+FAULTS = ("kill_engine", "kill_gaccd", "reattach", "abandon", "rejoin", "kill_both")
+OPERATORS = ("update", "pause", "hold", "norms", "save", "save_inside", "flush")
 FEATURES = FAULTS + OPERATORS + (
     "aliases", "many", "big", "16_bit", "groups", "init", "clip_norm", "clip_value", "f64", "schedule", "outlier", "loss_scale", "dynamic",
     "arrival", "short", "poison", "present", "inline", "mixed", "async", "zero_after", "repeat", "old", "wrong", "leave", "weights", "extremes", "garbage",
-    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "status")
+    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start")
 
 
 class Draw:
@@ -77,10 +77,10 @@ class Draw:
 
     def spec(self, tensors):
         rng = self.rng("spec")
-        ranks = rng.choice([1, 1, 2, 2, 2, 3, 4])
+        ranks = rng.choice([1, 1, 1, 2, 2, 2, 2, 3, 4, 8])
         micro_size = rng.choice([1, 2, 2, 3, 4, 5, 7])
-        s = {"ranks": 1 if "ranks" in self.off else ranks, "micro_size": 1 if "micros" in self.off else micro_size, "slots_per_rank": rng.choice([0, 1, 2]),
-             "max_micro_size": rng.choice([0, 9]), "reduction": rng.choice(["weighted_mean", "mean", "sum", "fixed_divisor"]),
+        s = {"ranks": 1 if "ranks" in self.off else ranks, "micro_size": 1 if "micros" in self.off else micro_size,
+             "slots_per_rank": rng.choice([0, 1, 2]), "max_micro_size": rng.choice([0, 9]), "reduction": rng.choice(["weighted_mean", "mean", "sum", "fixed_divisor"]),
              "grad_of": rng.choice(["mean", "mean", "sum"]), "optimizer": self.optimizer()}
         if s["reduction"] == "fixed_divisor":
             s["fixed_divisor"] = rng.choice([1.0, 4.0, 7.3, 0.25])
@@ -134,7 +134,8 @@ class Draw:
                 s["init"][-1] = {"pattern": "*", "type": "ones"}  # nobody sees what the master of a drawn value is
             s["seed"] = self.seed & 0xffff
         if self.chance("policy", 0.2) and s["optimizer"]["type"] != "client":
-            s["checkpoint"] = {"every_steps": self.pick("policy", 0, 1, 2), "keep": self.pick("policy", 0, 1, 2), "at_end": self.pick("policy", True, False)}
+            s["checkpoint"] = {"every_steps": self.pick("policy", 0, 1, 2), "keep": self.pick("policy", 0, 1, 2),
+                               "at_end": self.pick("policy", True, False)}
 
     @staticmethod
     def groups(rng):
@@ -160,7 +161,8 @@ class Draw:
         s = {k: v for k, v in spec.items() if k not in ("steps", "checkpoint", "init")}
         if not self.chance("other_spec", 0.6):
             return s
-        for what in self.rng("other_spec").sample(["ranks", "micro_size", "hyper", "moving", "scales", "reduction", "groups", "rules", "ordering", "f64"], 2):
+        changes = ["ranks", "micro_size", "hyper", "moving", "scales", "reduction", "groups", "rules", "ordering", "f64"]
+        for what in self.rng("other_spec").sample(changes, 2):
             if what == "ranks":
                 s["ranks"] = self.pick("other_spec", 1, 2, 3, 4)
             elif what == "micro_size":

@@ -18,6 +18,8 @@ from random_checks import ALREADY_COMMITTED, COUNTED, DUPLICATE, VOID, Checks
 from random_draw import FAULTS, OPERATORS
 
 NOT_COUNTED = ("WINDOW_CLOSED", "FLUSHED")
+HOW_OFTEN = {"kill_engine": 0.03, "kill_gaccd": 0.015, "kill_both": 0.008, "reattach": 0.03, "abandon": 0.02, "rejoin": 0.01, "update": 0.04,
+             "pause": 0.02, "hold": 0.01, "norms": 0.04, "save": 0.04, "save_inside": 0.04, "flush": 0.004}
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL")
 
 
@@ -27,7 +29,7 @@ class JobOver(Exception):
 
 class RandomJob(Checks):
     def __init__(self, daemon, draw, windows=4):
-        self.d, self.draw, self.left = daemon, draw, windows
+        self.d, self.draw, self.left = daemon, draw, 22 if draw.chance("long", 0.04) else windows
         self.tensors = draw.tensors()
         self.spec = draw.spec(self.tensors)
         self.model = Exact(self.spec, self.tensors)
@@ -60,7 +62,7 @@ class RandomJob(Checks):
             self.note("restored", saved.path, {k: v for k, v in spec.items() if saved.model.spec.get(k) != v})
         self.spec, self.n = spec, spec["ranks"]
         self.results, self.micros_of, self.states, self.batches, self.saved, self.norms, self.to_read = {}, {}, {}, {}, [], [], []
-        self.digests = {}
+        self.digests, self.held = {}, False
         self.flush_next, self.settled_first = False, dict(self.settled)
         self.job = self.d.submit({**spec, "name": f"random-{self.draw.seed}-{self.generation}-{os.urandom(3).hex()}"})
         self.pool, self.callers = concurrent.futures.ThreadPoolExecutor(self.n), concurrent.futures.ThreadPoolExecutor(20)
@@ -69,11 +71,20 @@ class RandomJob(Checks):
         self.mixed = [self.draw.chance("mixed", 0.2) for _ in range(self.n)]
         self.model.set_params(self.draw.params(self.tensors)) if saved is None else None
         first = self.model.params()
+        self.die_at_start()
         self.all(lambda r: self.attach(r, first))
         self.shapes = self.ranks[0].shapes
         if saved is None and spec.get("init"):
             self.model.set_params({n: self.ranks[0].params()[n].ravel() for n in self.model.dtype})
         self.states[self.model.window] = self.model.copy()
+
+    def die_at_start(self):
+        """Engine or gaccd, anywhere between the job's submission and its first window."""
+        if self.draw.chance("die_at_start", 0.1):
+            kill = self.draw.pick("die_at_start", self.do_kill_engine, self.do_kill_gaccd, self.do_kill_both)
+            pause = self.draw.pick("die_at_start", 0, 0.004, 0.02)
+            self.note("at the start", kill.__name__, "after", pause)
+            self.callers.submit(lambda: (time.sleep(pause), kill(0)))
 
     def restored(self, saved, spec):
         """The model that begins with a checkpoint, and what is in its open window."""
@@ -103,6 +114,10 @@ class RandomJob(Checks):
                 break
             except OSError:  # gaccd has died
                 t.close()
+            except GaccError as e:
+                if e.reason not in ("SESSION_UNKNOWN", "ENGINE_DOWN"):
+                    raise
+                t.close()  # it died before there was an engine to keep sessions; or again, before the memory was mapped
         last = self.results.get(t.window - 1)
         assert not last or str(t.resumed.last) == str(last), f"rank {r} was told\n{t.resumed.last}not\n{last}"
         return t
@@ -215,12 +230,7 @@ class RandomJob(Checks):
 
     def extras(self, out, r, m):
         for what in FAULTS + OPERATORS:
-            if what == "flush":
-                p = 0.004
-            elif what in ("save", "save_inside"):
-                p = 0 if self.model.is_client else 0.04
-            else:
-                p = {"kill_engine": 0.03, "kill_gaccd": 0.015, "kill_both": 0.008, "reattach": 0.03, "abandon": 0.02, "update": 0.04, "pause": 0.02, "norms": 0.04}[what]
+            p = 0 if self.model.is_client and what in ("save", "save_inside") else HOW_OFTEN[what]
             if self.here[r] and self.draw.chance(what, p):
                 out.append(("flush_job" if what == "flush" else what,))
         if self.here[r] and self.draw.chance("old", 0.05):
@@ -233,7 +243,7 @@ class RandomJob(Checks):
         t = self.ranks[r]
         if not self.here[r] and not plan:
             return None
-        for action, *args in plan:
+        for action, *args in plan + [("last",)]:
             try:
                 getattr(self, "do_" + action)(r, *args)
             except GaccError as e:
@@ -347,7 +357,7 @@ class RandomJob(Checks):
             if e.reason in NOT_COUNTED and self.operator_flush:
                 self.closed_for.add(r)
                 return
-            if e.reason == "NONFINITE" and self.verdict((r, m)) == VOID:
+            if e.reason in ("NONFINITE", "WINDOW_CLOSED") and self.verdict((r, m)) == VOID:  # in no sum, so it was not counted
                 self.answers[r, m] = VOID
                 return
             raise
@@ -373,14 +383,20 @@ class RandomJob(Checks):
         want = (VOID, ALREADY_COMMITTED) if self.answers[r, m] == VOID else (DUPLICATE, ALREADY_COMMITTED)
         assert answer.result in want, f"repeat of rank {r} micro {m}: {answer.result} not in {want}"
 
+    def do_last(self, r):
+        self.drain(r)
+        with self.lock:
+            if self.held:
+                self.resume()
+
     def do_old(self, r):
         """The outcome of a window that is over."""
         if self.results:
-            window = self.draw.rng("old").choice(sorted(self.results))
+            window = self.draw.rng("old").choice(sorted(self.results)[-14:])  # 16 are remembered
             got, want = self.ranks[r].gacc.WaitStep(session=self.ranks[r].session, window=window).result, self.results[window]
             if not got.params_digest:
-                assert self.gaccd_died and window < self.model.window - 1, f"no digest in {got}"
-                got.params_digest = want.params_digest  # the journal has none
+                assert self.gaccd_died, f"no digest in {got}"
+                got.params_digest = want.params_digest  # the journal has none; the engine, of the last window
             assert str(got) == str(want), f"rank {r} is told\n{got}it was\n{want}"
 
     def do_flush(self, r):
@@ -398,16 +414,18 @@ class RandomJob(Checks):
     def do_wrong(self, r, what):
         self.drain(r)
         t = self.ranks[r]
-        size, window = t.micro_size, self.model.window
+        size, window = self.model.values()["micro_size"], self.model.window
         next_micro = min(set(range(size + 1)) - {m for r2, m in self.answers if r2 == r}, default=size)
         fields = {"weight": dict(weight=[0.0, -1.0, float("nan"), float("inf")][next_micro % 4]), "scale": dict(loss_scale=self.model.scale["scale"] * 3),
-                  "window": dict(window=window + 5), "micro": dict(micro=size), "slot": dict(slot=7), "present": dict(present=[True] * 8 * (len(t.names) // 8 + 2))}[what]
+                  "window": dict(window=window + 5), "micro": dict(micro=size), "slot": dict(slot=7),
+                  "present": dict(present=[True] * 8 * (len(t.names) // 8 + 2))}[what]
         if what == "slot" and next_micro >= size:
             return
         reasons = {"weight": {"BAD_WEIGHT"}, "scale": {"LOSS_SCALE_MISMATCH"}, "window": {"NOT_CURRENT_WINDOW"}, "micro": {"WINDOW_FULL"},
                    "slot": {"BAD_SLOT"}, "present": {"INVALID_ARGUMENT"}}[what] | {"WINDOW_CLOSED", "FLUSHED", "WINDOW_FULL"}
         try:
-            answer = t.gacc.Push(t.push_request(**{"window": window, "micro": min(next_micro, size - 1), "loss_scale": self.model.scale["scale"], **fields}))
+            right = {"window": window, "micro": min(next_micro, size - 1), "loss_scale": self.model.scale["scale"]}
+            answer = t.gacc.Push(t.push_request(**{**right, **fields}))
         except GaccError as e:
             if e.reason == "JOB_ENDED":
                 raise
@@ -464,7 +482,8 @@ class RandomJob(Checks):
         assert t.resumed.flushed or missing == set(range(t.micro_size)) - have, f"rank {r}: missing is {missing}, it has {have}"
         for f in lost:  # those that were fenced
             if (r, f[0]) not in self.answers and not t.resumed.flushed:
-                self.do_push(r, f[0], {"inline": self.inline[r], "asynchronous": False, "zero_after": False, "chunk": 4096, "shuffle": False, "alias": False})
+                self.do_push(r, f[0], {"inline": self.inline[r], "asynchronous": False, "zero_after": False, "chunk": 4096, "shuffle": False,
+                                       "alias": False})
 
     # ---- operators ----
 
@@ -483,6 +502,26 @@ class RandomJob(Checks):
             self.model.updates.append((at, values))
         assert at > self.model.window and (not ahead or at == self.model.window + ahead), f"updated from window {at} on"
         self.note("update", values, "from", at)
+
+    def do_rejoin(self, r):
+        """Says good-bye, but not for good, and comes back."""
+        self.drain(r)
+        self.ranks[r].detach(done=False)
+        self.again(r, [])
+
+    def do_hold(self, r):
+        """Paused by somebody who forgets it for a while."""
+        with self.lock:
+            self.d.client.jobs.Pause(job=str(self.job), reason="random")
+            self.held = True
+
+    def resume(self):
+        """The window is full; it closes when the job goes on, but not before."""
+        self.held = False
+        time.sleep(0.02)
+        j = self.d.get_job(self.job)
+        assert j.window <= self.model.window + 1, f"window {j.window} of a job that is paused"
+        self.d.client.jobs.Resume(job=str(self.job))
 
     def do_pause(self, r):
         with self.lock:
@@ -509,6 +548,8 @@ class RandomJob(Checks):
     def do_flush_job(self, r):
         """The operator closes the window: what is not counted by then is not in it."""
         with self.lock:
+            if self.held:
+                return  # it would be refused
             self.operator_flush = True
             closed = self.d.client.jobs.Flush(job=str(self.job)).window
             self.flush_next |= closed > self.model.window  # this one was over already
@@ -532,6 +573,7 @@ class RandomJob(Checks):
         if not policy:
             return
         kept = [k for k in self.d.client.jobs.ListCheckpoints(job=str(self.job)).checkpoints]
+        kept = [k for k in kept if not (k.state == 3 and "engine is restarting" in k.message)]  # it died twice
         assert all(k.state == 2 for k in kept), kept
         if policy["at_end"]:
             assert kept and kept[-1].applied_step == self.model.applied, kept
