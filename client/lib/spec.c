@@ -324,13 +324,19 @@ static Gacc__V1__Schedule full_schedule(const struct spec_file *f)
 	return s;
 }
 
+/* wants_x: the job says something about x; else the specification has no such message. */
 static bool wants_loss_scale(const Gacc__V1__DynamicLossScale *d)
 {
 	return d->enabled || d->growth_factor != 0 || d->backoff_factor != 0 || d->growth_interval || d->hysteresis ||
 	       d->min_scale != 0 || d->max_scale != 0;
 }
 
-/* A job that says nothing about it has no such message. */
+static bool wants_outlier_skip(const Gacc__V1__OutlierSkip *o)
+{
+	return o->factor != 0 || o->decay != 0 || o->warmup_steps;
+}
+
+/* Nor a launch_command, of a job that says nothing about it. */
 static void fill_launch(struct spec_file *f, Gacc__V1__Label **environment, Gacc__V1__JobSpec *m)
 {
 	Gacc__V1__Launch *o = &f->launch;
@@ -341,11 +347,6 @@ static void fill_launch(struct spec_file *f, Gacc__V1__Label **environment, Gacc
 	o->environment = environment;
 	bool any = o->n_command || o->n_environment || (o->working_dir && *o->working_dir) || o->max_restarts || o->grace_ms;
 	m->launch_command = any ? o : NULL;
-}
-
-static bool wants_outlier_skip(const Gacc__V1__OutlierSkip *o)
-{
-	return o->factor != 0 || o->decay != 0 || o->warmup_steps;
 }
 
 /* --- the message */
