@@ -63,7 +63,11 @@ class Checks:
                     got = t.reduced()
                     for name, g in want["reduced"].items():
                         compare(f"rank {r}, reduced {name}", g, got[name])
+                    try:
                     t.ack_step(want["window"])
+                except GaccError as e:
+                    if e.reason != "JOB_ENDED" or not job_done:  # of an earlier gaccd's job nobody is left to hear it
+                        raise
                 continue
             got = t.params()
             for name, p in self.model.params().items():
