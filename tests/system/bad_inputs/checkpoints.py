@@ -163,7 +163,7 @@ FILES = [
     refused("folder-is-a-file", lambda f: f / MODEL, "model.safetensors: Not a directory"),
     refused("nowhere", lambda f: f / "step-9-9", "step-9-9: No such file"),
     refused("file-missing", lambda f: (f / OPTIMIZER).unlink(), "optimizer.safetensors: No such file"),
-    refused("file-link", moved_and_linked, "model.safetensors: .*(symbolic links)"),
+    refused("file-link", moved_and_linked, "model.safetensors: .*(symbolic link)"),
     refused("file-pipe", replaced(MODEL, os.mkfifo), "model.safetensors: Invalid argument"),
     refused("file-cut", resized(MODEL, -1), "model.safetensors: its size or owner", "MALFORMED"),
     refused("file-grown", resized(MODEL, 1), "model.safetensors: its size or owner", "MALFORMED"),
