@@ -296,6 +296,7 @@ static enum status watch(struct rpc_guard *guard, int fd, pid_t pid, bool plain)
 			send_goaway(fd, 0, why);
 		return ST_RESOURCE_EXHAUSTED;
 	}
+	pthread_mutex_lock(&w->lock);
 	frames_init(&w->frames, guard->max_streams, now);
 	w->bytes = w->turn = 0;
 	w->idle = (struct bucket){ OWN_AT_ONCE, now };
@@ -304,6 +305,7 @@ static enum status watch(struct rpc_guard *guard, int fd, pid_t pid, bool plain)
 	w->plain = plain;
 	w->cut = false;
 	atomic_store(&w->guard, guard);
+	pthread_mutex_unlock(&w->lock);
 	return ST_OK;
 }
 
@@ -415,10 +417,14 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
  * event that it then waits for is there at once, behind those of others. */
 static bool give_way(struct watched *w, int fd)
 {
-	if (w->turn < TURN_BYTES || w->epoll < 0)
-		return false;
-	w->turn = 0;
-	return syscall(SYS_epoll_ctl, w->epoll, EPOLL_CTL_MOD, fd, &w->event) == 0;
+	pthread_mutex_lock(&w->lock);
+	bool gives = w->turn >= TURN_BYTES && w->epoll >= 0;
+	if (gives) {
+		w->turn = 0;
+		gives = syscall(SYS_epoll_ctl, w->epoll, EPOLL_CTL_MOD, fd, &w->event) == 0;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return gives;
 }
 
 /* In the place of the C library's. They are not called through our headers, and so have no other declaration than the system's. */
@@ -443,8 +449,10 @@ EXPORTED int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
 	struct watched *w = op == EPOLL_CTL_ADD ? find(fd) : NULL;
 	if (w) {
+		pthread_mutex_lock(&w->lock);
 		w->event = *event;
 		w->epoll = epoll;
+		pthread_mutex_unlock(&w->lock);
 	}
 	return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
 }

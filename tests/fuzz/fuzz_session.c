@@ -72,9 +72,8 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 			   .attempt = d[1] >> 4, .commit = { .window = d[2] & 3, .term = d[1] & 3, .attempt = d[1] >> 4,
 							     .outcome = 1, .next_micro_size = 2, .next.scale.scale = 1 } };
 	struct engine_answer e = { .op = last[d[1] % 8].op, .id = last[d[1] % 8].id, .rank = last[d[1] % 8].rank,
-				   .micro = last[d[1] % 8].micro, .window = last[d[1] % 8].window,
-				   .attempt = last[d[1] % 8].attempt, .status = d[2] & 1 ? d[3] % ST_COUNT : 0,
-				   .result = 1 + (d[3] & 3) };
+				   .window = last[d[1] % 8].window, .attempt = last[d[1] % 8].attempt,
+				   .status = d[2] & 1 ? d[3] % ST_COUNT : 0, .result = 1 + (d[3] & 3) };
 	struct tensor_spec t = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 1 + (d[2] & 1) } };
 	switch (d[0] % 15) {
 	case 0: job_attach(j, call, &a, now); break;
