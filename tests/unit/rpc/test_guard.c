@@ -225,7 +225,7 @@ START_TEST(one_gives_way_to_others)
 	struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.u32 = 77 };
 	int epoll = epoll_create1(0), turns = 0;
 	ck_assert_int_eq(epoll_ctl(epoll, EPOLL_CTL_ADD, ours, &event), 0);
-	for (size_t length = sizeof data - 9, taken = 0; taken < 16 * sizeof data * 4;) {
+	for (size_t length = sizeof data - 9, taken = 0; taken < 256 * sizeof data;) {
 		uint8_t head[9] = { (uint8_t)(length >> 16), (uint8_t)(length >> 8), (uint8_t)length, 0, 0, [8] = 1 };
 		memcpy(data, head, sizeof head);
 		if (taken % sizeof data == 0)
