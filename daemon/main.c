@@ -4,16 +4,19 @@
 #include "host/conf.h"
 #include "edge/daemon.h"
 #include "launch/launcher.h"
+#include "host/fdstore.h"
 #include "host/supervise.h"
 #include "engine/engine.h"
 #include "engine/channel.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 extern char **environ;
 
@@ -26,31 +29,36 @@ static const char usage[] =
 	"  gaccd --supervise --config gaccd.yaml      keep memory over restarts where there is no systemd\n"
 	"  gaccd --set runtime_dir=/tmp/g --set state_dir=/tmp/g/state     as any user; GACC_ENDPOINT=/tmp/g/gaccd.sock\n"
 	"  gaccd --check-config --config gaccd.yaml\n"
+	"  gaccd --accept-journal-loss --config gaccd.yaml\n"
 	"\n"
 	"  -c, --config FILE     configuration (default: " CONF_DEFAULT_FILE ", if it is there)\n"
 	"  -s, --set KEY=VALUE   overrides file and environment; may be repeated\n"
 	"      --check-config    read the configuration, say what is wrong with it, and exit\n"
 	"      --print-config    print every key, its value and where it came from, and exit\n"
 	"      --supervise       run gaccd as a child, keep its memory, restart it when it dies\n"
+	"      --accept-journal-loss    when gaccd does not start because records of its journal are missing or altered: copies the\n"
+	"                        journal's files aside, ends the jobs that have lost something, says which, and exits\n"
 	"      --version\n"
 	"  -h, --help\n"
 	"\n"
-	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written.\n";
+	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written, or lacks records;\n"
+	"78 as 2, and a service manager keeps memory of jobs.\n";
 
 struct options {
 	const char *file;
 	const char *set[MAX_SET + 1];
 	int n_set;
-	bool engine, supervise, check, print, launch;
+	bool engine, supervise, check, print, launch, accept_loss;
 	struct launcher_args launcher;
 };
 
-enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION, OPT_LAUNCHER };
+enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION, OPT_LAUNCHER, OPT_ACCEPT_LOSS };
 
 static const struct option long_options[] = {
 	{ "config", required_argument, NULL, 'c' },      { "set", required_argument, NULL, 's' },
 	{ "check-config", no_argument, NULL, OPT_CHECK }, { "print-config", no_argument, NULL, OPT_PRINT },
 	{ "supervise", no_argument, NULL, OPT_SUPERVISE }, { "engine", no_argument, NULL, OPT_ENGINE },
+	{ "accept-journal-loss", no_argument, NULL, OPT_ACCEPT_LOSS },
 	{ "launcher", no_argument, NULL, OPT_LAUNCHER },
 	{ "version", no_argument, NULL, OPT_VERSION },    { "help", no_argument, NULL, 'h' },
 	{ NULL, 0, NULL, 0 }
@@ -80,6 +88,9 @@ static int parse(int argc, char **argv, struct options *o)
 			break;
 		case OPT_SUPERVISE:
 			o->supervise = true;
+			break;
+		case OPT_ACCEPT_LOSS:
+			o->accept_loss = true;
 			break;
 		case OPT_CHECK:
 			o->check = true;
@@ -152,7 +163,6 @@ static int launcher(const struct launcher_args *args)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("launcher", log_auto_format(), LOG_INFO);
-	descriptors_restore(args->descriptors);
 	return launcher_run(args);
 }
 
@@ -164,13 +174,16 @@ static int run(const struct options *o)
 	enum status st = conf_load(&sources, &conf, why, sizeof why);
 	if (st) {
 		fprintf(stderr, "gaccd: %s\n", why);
-		return 2;
+		return daemon_give_up(DAEMON_EXIT_CONFIG, fdstore_inherited());
 	}
 	int code = 0;
 	if (o->print) {
 		conf_print(conf, stdout);
 	} else if (o->check) {
 		printf("ok\n");
+	} else if (o->accept_loss) {
+		log_init("gaccd", LOG_TEXT, LOG_WARN);
+		code = daemon_accept_journal_loss(conf);
 	} else {
 		signal(SIGPIPE, SIG_IGN);
 		log_init("gaccd", (enum log_format)conf->log.format, (enum log_level)conf->log.level);
@@ -180,16 +193,28 @@ static int run(const struct options *o)
 	return code;
 }
 
+/* For all that this process starts, too: a setuid or setcap program that a rank runs is a program like any other. The unit says so as well
+ * (NoNewPrivileges=); elsewhere nobody else does. */
+static bool give_up_new_privileges(void)
+{
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct options o = { .file = NULL };
+	if (!give_up_new_privileges()) {
+		fprintf(stderr, "gaccd: PR_SET_NO_NEW_PRIVS: %s\n", strerror(errno));
+		return EXIT_FAILURE;
+	}
 	/* gRPC's receive buffers come and go in 64 KiB pieces: without this a third of them are page-faulted again */
 	mallopt(M_TRIM_THRESHOLD, 64 << 20);
 	mallopt(M_MMAP_THRESHOLD, 1 << 30);
 	mallopt(M_TOP_PAD, 16 << 20);
+	size_t stored = fdstore_inherited();
 	int code = parse(argc, argv, &o);
 	if (code >= 0)
-		return code;
+		return daemon_give_up(code, stored);
 	if (o.engine)
 		return engine();
 	if (o.launch)

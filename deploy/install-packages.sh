@@ -1,12 +1,22 @@
 #!/bin/sh
 # Installs what is missing of packages.txt, as root or with sudo. Does nothing, and needs no network, when all is there.
+#   install-packages.sh [SECTION...]   build, run, test (build and run)
 #   OFFLINE=1  install nothing; fail when something is missing
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 
+[ $# -gt 0 ] || set -- build run
+for section; do
+	grep -q "^\[$section\]" "$here/packages.txt" || { echo "install-packages: packages.txt has no section $section" >&2; exit 2; }
+done
+listed() {
+	awk -v sections=" $* " '{ sub(/#.*/, "") } /^\[/ { gsub(/[][ \t]/, ""); on = index(sections, " " $0 " "); next } on && NF { print $1 }' \
+		"$here/packages.txt"
+}
+
 missing=
-for package in $(sed 's/#.*//' "$here/packages.txt"); do
+for package in $(listed "$@"); do
 	status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || status=
 	[ "$status" = installed ] || missing="$missing $package"
 done

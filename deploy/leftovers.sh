@@ -1,14 +1,14 @@
 #!/bin/sh
 # Says what gacc's programs left behind: nothing, one hopes.
 #   leftovers.sh snapshot FILE     notes what is there before
-#   leftovers.sh check FILE DIR    lists new shared memory, what lies in DIR, and processes that know DIR (from their command line
+#   leftovers.sh check FILE DIR    lists new shared memory with gacc in its name (other programs may make some meanwhile), what lies in DIR, and processes that know DIR (from their command line
 #                                  or environment); fails if there is any
 #   leftovers.sh end DIR           kills such processes
 # DIR is the temporary folder in which all of a run's sockets and files were to be.
 set -eu
 
 shared_memory() {
-	find /dev/shm -mindepth 1 -user "$(id -un)" 2>/dev/null | sort
+	find /dev/shm -mindepth 1 -maxdepth 1 -name '*gacc*' -user "$(id -un)" 2>/dev/null | sort
 }
 
 # Processes of DIR, this script and those that called it left out.

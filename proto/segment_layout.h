@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 2
+#define SEGMENT_VERSION 3
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
@@ -84,7 +84,7 @@ struct control_record {
 	uint64_t prepared_digest;
 	uint64_t params_digest; /* after the last applied step */
 	uint32_t prepared_norms; /* 1: struct tensor_norm[] is of the prepared vote */
-	uint32_t reserved;
+	uint32_t lr_rank;       /* count > 0: rank whose push was counted first in this window, which gave it window_lr */
 	uint32_t last_rank;     /* of the micro-batch counted last; UINT32_MAX: none */
 	/* slots of the last pass that must be zeroed before their pushes are answered: written with the flip, cleared
 	 * with the next record, so that a slot is never zeroed before its gradient counts nor after it was answered */
@@ -101,19 +101,21 @@ struct control_record {
 	double commit_clip_value;     /* 0 = off */
 	double commit_lr;
 	double commit_next_loss_scale;
+	double window_lr;             /* of the open window, given by its first counted push; 0: the schedule's */
 };
 
 /* A rank's session as it must survive gaccd: the engine stores it, only gaccd reads it. */
 struct session_record {
 	uint8_t token[16], nonce[16];
 	uint8_t previous_token[16];  /* of the session fenced last: it gets SESSION_FENCED, not "unknown" */
-	int64_t pid;                 /* process that maps this session's slots; 0: none (inline) */
-	uint64_t start_time;
+	uint8_t previous_nonce[16];  /* of its Attach: a late copy of it begins no new session */
+	int64_t pid;                 /* process of this session, which maps its slots unless no_memory; 0: not known */
+	uint64_t start_time;         /* 0: the process is on another machine, pid is only shown */
 	int64_t other_pid;           /* process that may still map the set it does not use; 0: none */
 	uint64_t other_start_time;
 	uint32_t uid;
 	uint32_t spare;              /* 1: it has the engine's spare slots, not the rank's own */
-	uint32_t reserved;
+	uint32_t no_memory;          /* 1: it sends gradients in messages and maps nothing */
 	uint32_t step_acked;         /* optimizer CLIENT: the rank, in whatever session, has read client_window's gradient */
 };
 

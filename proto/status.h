@@ -54,6 +54,8 @@
 	  "let it go on first: gaccctl resume JOB")                                                                    \
 	X(LOSS_SCALE_MISMATCH, 9, false, "gradients carry another loss scale than the window's",                       \
 	  "use the loss_scale that WaitReady or WaitStep gave")                                                        \
+	X(LR_MISMATCH, 9, false, "another push has given the window another learning rate",                            \
+	  "give all pushes of a window the same lr, on all ranks")                                                      \
 	X(NONFINITE, 9, false, "non-finite gradient",                                                                  \
 	  "look at this rank's data and loss")                                                                         \
 	X(NOT_READY, 9, false, "the job is not running yet",                                                           \

@@ -17,8 +17,10 @@ void log_set_update(struct log_set *set, const gacc_job_info *job)
 		return;
 	set->dir = strdup(job->log_dir);
 	for (uint32_t r = 0; set->dir && r < job->ranks; r++)
-		if (rank_listed(set->list, r))
-			follower_init(&set->follower[set->n++], set->dir, r, true, set->tail);
+		if (rank_listed(set->list, r)) {
+			follower_init(&set->follower[set->n], set->dir, r, true, set->tail);
+			set->follower[set->n++].escaped = set->escaped;
+		}
 	if (set->n == 1)
 		set->follower[0].prefix = false;
 }
@@ -31,6 +33,8 @@ bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *
 		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 		return false;
 	}
+	/* of ranks that this terminal did not start: what they write may be another user's, or not meant for it */
+	set->escaped = inv->command && inv->command->run == cmd_logs && !opt_flag(inv, "raw") && isatty(fileno(inv->out)) == 1;
 	log_set_update(set, job);
 	return true;
 }

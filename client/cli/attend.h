@@ -10,6 +10,7 @@ struct log_set {
 	size_t n;
 	const char *list; /* borrowed */
 	uint64_t tail;
+	bool escaped;     /* as of struct follower */
 	char *dir;        /* NULL: the job has none yet */
 };
 

@@ -21,7 +21,7 @@ static const struct option_row no_options[] = {
 #define OPTION_FILE \
 	{ "file", 'f', "FILE", "job file; - is the standard input" }
 #define OPTION_LOG_DIR \
-	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name" }
+	{ "log-dir", 0, "DIR", "where the ranks' output goes; %j is the job's id, %x its name, %u its uuid" }
 #define OPTION_REASON \
 	{ "reason", 0, "TEXT", "kept with the job" }
 
@@ -138,12 +138,14 @@ const struct command commands[] = {
 		.name = "logs",
 		.group = "Look",
 		.summary = "show the output of a job's ranks",
-		.usage = "JOB [-f] [--rank 0,2] [--tail N]",
+		.usage = "JOB [-f] [--rank 0,2] [--tail N] [--raw]",
 		.examples = "gaccctl logs 42 --rank 3 --tail 50\ngaccctl logs 42 -f",
+		.details = "On a terminal control characters are shown as \\x1b and the like; a pipe or a file gets what the ranks wrote.",
 		.options = OPTIONS(
 			{ "follow", 'f', NULL, "go on until the job ends" },
 			{ "rank", 0, "RANKS", "only these: 0,2" },
-			{ "tail", 0, "N", "only the last N lines of each rank" }),
+			{ "tail", 0, "N", "only the last N lines of each rank" },
+			{ "raw", 0, NULL, "as the ranks wrote it, also to a terminal: colours, and whatever else it does" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_logs,

@@ -1,10 +1,12 @@
 #include "follow.h"
+#include "output.h"
 
 #include <ctype.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PIECE 65536
@@ -60,6 +62,16 @@ static off_t tail_offset(int fd, uint64_t tail)
 	return at < 0 ? 0 : at;
 }
 
+/* The log was rotated or emptied, and all that was in it has been read. */
+static bool has_begun_anew(const struct follower *f)
+{
+	struct stat mine, now;
+
+	if (fstat(f->fd, &mine) || stat(f->path, &now))
+		return false;
+	return mine.st_ino != now.st_ino || mine.st_dev != now.st_dev || now.st_size < lseek(f->fd, 0, SEEK_CUR);
+}
+
 static bool is_open(struct follower *f)
 {
 	if (f->fd >= 0)
@@ -76,7 +88,10 @@ static void print_line(struct follower *f, FILE *out, const char *text, size_t n
 {
 	if (f->prefix)
 		fprintf(out, "[rank%u] ", f->rank);
-	fwrite(text, 1, n, out);
+	if (f->escaped)
+		put_text(out, text, n);
+	else
+		fwrite(text, 1, n, out);
 	fputc('\n', out);
 }
 
@@ -113,6 +128,15 @@ static void give_out(struct follower *f, FILE *out, const char *text, size_t n)
 	}
 }
 
+static bool begins_anew(struct follower *f)
+{
+	if (!has_begun_anew(f))
+		return false;
+	close(f->fd);
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	return f->fd >= 0;
+}
+
 void follower_pump(struct follower *f, FILE *out, bool at_end)
 {
 	char piece[PIECE];
@@ -120,8 +144,10 @@ void follower_pump(struct follower *f, FILE *out, bool at_end)
 
 	if (!is_open(f))
 		return;
-	while ((n = read(f->fd, piece, sizeof(piece))) > 0)
-		give_out(f, out, piece, (size_t)n);
+	do {
+		while ((n = read(f->fd, piece, sizeof(piece))) > 0)
+			give_out(f, out, piece, (size_t)n);
+	} while (!n && begins_anew(f));
 	if (at_end && f->n) {
 		print_line(f, out, f->line, f->n);
 		f->n = 0;

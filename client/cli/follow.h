@@ -12,6 +12,7 @@ struct follower {
 	char path[4096];
 	uint32_t rank;
 	bool prefix;       /* "[rank3] " before each line */
+	bool escaped;      /* control and format characters are shown, not sent to the terminal */
 	uint64_t tail;     /* start with the last so many lines */
 	int fd;            /* -1: not there yet */
 	char *line;        /* what came after the last line break */

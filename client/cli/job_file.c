@@ -128,16 +128,17 @@ static bool name_of_file(struct invocation *inv, gacc_spec *spec, const char *pa
 	return default_name(inv, spec, name, st);
 }
 
+/* With the uuid: ids are of one gaccd, and another one, or that of another node with the same home, counts from 1, too. */
 static void default_log_dir(char *out, size_t n)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
 
 	if (state && *state == '/')
-		snprintf(out, n, "%s/gacc/jobs/%%j", state);
+		snprintf(out, n, "%s/gacc/jobs/%%j-%%u", state);
 	else if (home && *home == '/')
-		snprintf(out, n, "%s/.local/state/gacc/jobs/%%j", home);
+		snprintf(out, n, "%s/.local/state/gacc/jobs/%%j-%%u", home);
 	else
-		snprintf(out, n, "/tmp/gacc-%u/jobs/%%j", (unsigned)getuid());
+		snprintf(out, n, "/tmp/gacc-%u/jobs/%%j-%%u", (unsigned)getuid());
 }
 
 /* Where the logs go, as an absolute path: the job may be looked at from another directory. Without one: our own, or with
@@ -163,6 +164,19 @@ static bool log_dir(struct invocation *inv, gacc_spec *spec, bool theirs, int *s
 	return ok;
 }
 
+/* It may be meant, so it is no error. */
+static void warn_of_zero_lr(struct invocation *inv, gacc_spec *spec)
+{
+	const char *json = gacc_spec_json(spec);
+	json_t *all = json ? json_loads(json, 0, NULL) : NULL, *optimizer = json_object_get(all, "optimizer");
+	const char *type = json_string_value(json_object_get(optimizer, "type"));
+	json_t *lr = json_object_get(optimizer, "lr");
+
+	if (type && strcmp(type, "CLIENT") != 0 && (!lr || json_number_value(lr) == 0))
+		tell(inv->err, "warning: optimizer.lr is 0: no step changes the parameters\n");
+	json_decref(all);
+}
+
 gacc_spec *run_spec(struct invocation *inv, int *st)
 {
 	gacc_spec *spec = spec_read(inv, opt(inv, "file"), st);
@@ -171,8 +185,10 @@ gacc_spec *run_spec(struct invocation *inv, int *st)
 		return NULL;
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
 	    default_name(inv, spec, last_part(inv->operand[0]), st) && log_dir(inv, spec, false, st) &&
-	    spec_set(inv, spec, "launch.mode", "client", st))
+	    spec_set(inv, spec, "launch.mode", "client", st)) {
+		warn_of_zero_lr(inv, spec);
 		return spec;
+	}
 	gacc_spec_free(spec);
 	return NULL;
 }
@@ -200,8 +216,10 @@ gacc_spec *submit_spec(struct invocation *inv, int *st)
 		return NULL;
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
 	    name_of_file(inv, spec, path, st) && log_dir(inv, spec, true, st) &&
-	    working_dir(inv, spec, st))
+	    working_dir(inv, spec, st)) {
+		warn_of_zero_lr(inv, spec);
 		return spec;
+	}
 	gacc_spec_free(spec);
 	return NULL;
 }

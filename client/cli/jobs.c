@@ -92,6 +92,8 @@ static int print_wanted(struct invocation *inv, const struct filter *f, const ga
 	int st;
 
 	select_jobs(f, all, &jobs);
+	if (jobs.job && !jobs.n && inv->format != FORMAT_NAME && !wants_data(inv) && !opt_flag(inv, "watch"))
+		tell(inv->err, "no jobs%s\n", !all->n && !f->ended_too ? "; those that have ended: gaccctl jobs -a" : all->n ? " that are asked for" : "");
 	st = jobs.job ? print(inv, &jobs) : fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 	free((void *)(uintptr_t)jobs.job);
 	return st;

@@ -21,7 +21,10 @@ int cmd_health(struct invocation *inv)
 		tell(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
 			node->draining ? "stopping" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
 			node->jobs, bytes(used, node->host_bytes_used));
-	st = node->draining ? EXIT_UNHEALTHY : EXIT_OK;
+	if (node->disk_full)
+		tell(inv->err, "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are refused\n",
+		     bytes(used, node->disk_free));
+	st = node->draining || node->disk_full ? EXIT_UNHEALTHY : EXIT_OK;
 	gacc_node_free(node);
 	return st;
 }

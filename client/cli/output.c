@@ -10,16 +10,42 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/utf8.h"
 #include "yaml.h"
 
 #define TIMEOUT_MS 10000
 
-/* Bytes of a control character at p, 0: none. Those of two bytes are U+0080 to U+009F. */
-static size_t control_bytes(const unsigned char *p)
+static void put_one(FILE *out, const char *at, size_t n, const char *escape)
 {
-	if (*p == '\n' || *p == '\t')
-		return 0;
-	return p[0] < 0x20 || p[0] == 0x7f ? 1 : p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0 ? 2 : 0;
+	if (*escape)
+		fputs(escape, out);
+	else
+		fwrite(at, 1, n, out);
+}
+
+void put_text(FILE *out, const char *text, size_t n)
+{
+	char escape[UTF8_ESCAPE_MAX];
+
+	for (const char *end = text + n; text < end;) {
+		size_t one = utf8_escape(text, end, UTF8_TEXT, escape);
+
+		put_one(out, text, one, *text == '\n' || *text == '\t' ? "" : escape);
+		text += one;
+	}
+}
+
+/* JSON or YAML, whose writers know nothing of what lies beyond ASCII. */
+static void put_data(FILE *out, const char *text, enum utf8_style style)
+{
+	char escape[UTF8_ESCAPE_MAX];
+
+	for (const char *end = text + strlen(text); text < end;) {
+		size_t one = utf8_escape(text, end, style, escape);
+
+		put_one(out, text, one, *text >= 0 && *text < 0x7f ? "" : escape);
+		text += one;
+	}
 }
 
 void tell(FILE *out, const char *fmt, ...)
@@ -33,14 +59,7 @@ void tell(FILE *out, const char *fmt, ...)
 	va_end(ap);
 	if (n < 0)
 		return;
-	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-		size_t control = control_bytes(p);
-
-		if (!control)
-			fputc(*p, out);
-		for (; control; control--)
-			fprintf(out, "\\x%02x", control > 1 ? *p++ : *p);
-	}
+	put_text(out, text, (size_t)n);
 	free(text);
 }
 
@@ -119,15 +138,32 @@ static size_t json_flags(const struct invocation *inv)
 	return inv->format == FORMAT_JSON ? JSON_INDENT(2) : JSON_COMPACT;
 }
 
+static bool dump_yaml(const char *json, FILE *out)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+	bool ok = f && yaml_of_json(json, f);
+
+	if (f)
+		ok = !fclose(f) && ok;
+	if (ok)
+		put_data(out, text, UTF8_TEXT);
+	free(text);
+	return ok;
+}
+
 static bool dump(struct invocation *inv, const json_t *value)
 {
 	char *text = value ? json_dumps(value, json_flags(inv)) : NULL;
 	bool ok = text != NULL;
 
-	if (ok && inv->format == FORMAT_YAML)
-		ok = yaml_of_json(text, inv->out);
-	else if (ok)
-		ok = fprintf(inv->out, "%s\n", text) >= 0;
+	if (ok && inv->format == FORMAT_YAML) {
+		ok = dump_yaml(text, inv->out);
+	} else if (ok) {
+		put_data(inv->out, text, UTF8_JSON);
+		ok = fputc('\n', inv->out) != EOF;
+	}
 	free(text);
 	return ok;
 }
@@ -337,6 +373,21 @@ void sheet_row(struct sheet *s, const char *color)
 		scols_line_set_color(s->line, color);
 }
 
+/* libsmartcols escapes what is not printable, but most format characters are to it. */
+static void set_cell(struct libscols_line *line, size_t column, const char *text)
+{
+	char *shown = NULL;
+	size_t n;
+	FILE *f = open_memstream(&shown, &n);
+
+	if (!f)
+		return;
+	put_data(f, text, UTF8_TEXT);
+	if (!fclose(f))
+		scols_line_set_data(line, column, shown);
+	free(shown);
+}
+
 void sheet_cell(struct sheet *s, const char *fmt, ...)
 {
 	char text[512];
@@ -348,7 +399,7 @@ void sheet_cell(struct sheet *s, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (s->shown[s->cell++])
-		scols_line_set_data(s->line, s->shown_cell++, text);
+		set_cell(s->line, s->shown_cell++, text);
 }
 
 void sheet_print(struct sheet *s)

@@ -78,8 +78,10 @@ static inline bool wants_data(const struct invocation *inv)
 
 /* --- for people */
 
-/* fprintf for text with words of others in it (names, reasons, lines of logs): what would act on a terminal is shown as \x1b. Line
- * breaks and tabs stay. */
+/* Text of others (names, reasons, lines of logs): what would act on a terminal (proto/utf8.h) is shown as \x1b or \u202e. Line breaks and
+ * tabs stay. */
+void put_text(FILE *out, const char *text, size_t n);
+/* fprintf in the same way. */
 void tell(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* These write to out[n] and return it. */

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define VARIABLES 12
+#define VARIABLES 13
 #define VARIABLE_MAX 4200
 
 /* --- environment */
@@ -52,20 +52,21 @@ static bool add(char **list, size_t *n, const char *fmt, ...)
 	return length >= 0 && ++*n;
 }
 
-static bool add_common(char **list, size_t *n, const struct rank_environment *e, bool omp)
+static bool add_common(char **list, size_t *n, const struct rank_environment *e, bool omp, bool python)
 {
 	return add(list, n, "WORLD_SIZE=%u", e->ranks) && add(list, n, "LOCAL_WORLD_SIZE=%u", e->ranks) &&
 	       add(list, n, "GACC_WORLD_SIZE=%u", e->ranks) && add(list, n, "GROUP_RANK=0") &&
 	       add(list, n, "MASTER_ADDR=127.0.0.1") && add(list, n, "MASTER_PORT=%u", e->master_port) &&
 	       add(list, n, "GACC_JOB_ID=%llu", (unsigned long long)e->job_id) &&
 	       add(list, n, "GACC_ENDPOINT=%s", e->endpoint) && add(list, n, "GACC_MICRO_SIZE=%u", e->micro_size) &&
-	       add(list, n, "GACC_LOG_DIR=%s", e->log_dir) && (!omp || add(list, n, "OMP_NUM_THREADS=1"));
+	       add(list, n, "GACC_LOG_DIR=%s", e->log_dir) && (!omp || add(list, n, "OMP_NUM_THREADS=1")) &&
+	       (!python || add(list, n, "PYTHONUNBUFFERED=1"));
 }
 
 char **rank_environment(char *const *ours, const struct rank_environment *e)
 {
 	size_t n_ours = 0, n = 0;
-	bool omp = true, ok = true;
+	bool omp = true, python = true, ok = true;
 	char **list;
 
 	while (ours[n_ours])
@@ -75,10 +76,11 @@ char **rank_environment(char *const *ours, const struct rank_environment *e)
 		return NULL;
 	for (size_t i = 0; i < n_ours && ok; i++) {
 		omp = omp && strncmp(ours[i], "OMP_NUM_THREADS=", 16) != 0;
+		python = python && strncmp(ours[i], "PYTHONUNBUFFERED=", 17) != 0;
 		if (!is_set_by_us(ours[i]))
 			ok = add(list, &n, "%s", ours[i]);
 	}
-	if (!ok || !add_common(list, &n, e, omp)) {
+	if (!ok || !add_common(list, &n, e, omp, python)) {
 		rank_environment_free(list);
 		return NULL;
 	}

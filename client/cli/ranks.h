@@ -31,7 +31,8 @@ struct rank_environment {
 	uint16_t master_port;
 };
 
-/* The environment of the ranks: ours, and what torchrun and gacc set. *out is a NULL-terminated list of owned strings;
+/* The environment of the ranks: ours, and what torchrun and gacc set. OMP_NUM_THREADS=1 and PYTHONUNBUFFERED=1 (output of Python goes
+ * to the log at once) unless they are set. *out is a NULL-terminated list of owned strings;
  * rank_environment_free. NULL without memory. */
 char **rank_environment(char *const *ours, const struct rank_environment *e);
 /* The variables that differ from rank to rank, to out[]; returns how many. */

@@ -47,8 +47,9 @@ struct run {
 	bool has_run;             /* the job, once: if it is STARTING after that, gaccd is */
 	uint32_t n_well;          /* ranks that have ended with 0 */
 	int64_t look_ms, early_ms; /* next look at these; since when one is owing */
-	char cancel_reason[128];  /* "": nobody wants it cancelled */
-	bool cancelled;           /* gaccd knows */
+	char end_reason[128];     /* "": nobody wants the job ended */
+	bool failed;              /* the reason is a rank's failure, not a wish */
+	bool end_told;            /* gaccd knows */
 	bool lost_job;            /* its end will not be seen */
 	int worst;                /* status of the ranks that ended by themselves */
 };
@@ -170,24 +171,40 @@ static bool open_polls(struct run *r, int *st)
 /* --- the end of ranks */
 
 /* Until gaccd has taken it: it may be restarting just now. */
-static void try_cancel(struct run *r)
+static void try_end(struct run *r)
 {
+	gacc_client *client = r->inv->client;
+	gacc_status st;
 	gacc_jobs *jobs;
 
-	if (!*r->cancel_reason || r->cancelled || info(r)->ended)
+	if (!*r->end_reason || r->end_told || info(r)->ended)
 		return;
-	if (!gacc_job_cancel(r->inv->client, r->id, r->cancel_reason, 0, &jobs)) {
-		gacc_jobs_free(jobs);
-		r->cancelled = true;
-	}
+	st = r->failed ? gacc_job_fail(client, r->id, r->end_reason, &jobs) : gacc_job_cancel(client, r->id, r->end_reason, 0, &jobs);
+	if (st)
+		return;
+	gacc_jobs_free(jobs);
+	r->end_told = true;
 }
 
 /* The first reason counts. */
+static void end_job(struct run *r, bool failed, const char *reason)
+{
+	if (!*r->end_reason) {
+		snprintf(r->end_reason, sizeof(r->end_reason), "%s", reason);
+		r->failed = failed;
+	}
+	try_end(r);
+}
+
 static void cancel_job(struct run *r, const char *reason)
 {
-	if (!*r->cancel_reason)
-		snprintf(r->cancel_reason, sizeof(r->cancel_reason), "%s", reason);
-	try_cancel(r);
+	end_job(r, false, reason);
+}
+
+/* It becomes FAILED, as with ranks that gaccd starts: nobody has asked for this end. */
+static void fail_job(struct run *r, const char *reason)
+{
+	end_job(r, true, reason);
 }
 
 static void stop_ranks(struct run *r, int signal)
@@ -239,6 +256,15 @@ static bool is_ending(struct run *r)
 	return info(r)->state >= GACC_JOB_COMPLETING;
 }
 
+static void describe_end(char *text, size_t n, uint32_t rank, const struct rank_process *p)
+{
+	if (p->signal)
+		snprintf(text, n, "rank %u (pid %d) was killed by signal %d (%s)", rank, (int)p->last_pid, p->signal,
+			 strsignal(p->signal));
+	else
+		snprintf(text, n, "rank %u (pid %d) exited with code %d", rank, (int)p->last_pid, p->status);
+}
+
 static void on_rank_failed(struct run *r, uint32_t rank)
 {
 	struct rank_process *p = &r->ranks.rank[rank];
@@ -256,9 +282,8 @@ static void on_rank_failed(struct run *r, uint32_t rank)
 		tell(r->inv->err, "rank %u cannot be started: %s\n", rank, strerror(err));
 	}
 	say_root_cause(r, rank);
-	snprintf(reason, sizeof(reason), p->signal ? "rank %u was killed by signal %d" : "rank %u exited with %d", rank,
-		 p->signal ? p->signal : p->status);
-	cancel_job(r, reason);
+	describe_end(reason, sizeof(reason), rank, p);
+	fail_job(r, reason);
 	stop_ranks(r, SIGTERM);
 }
 
@@ -286,15 +311,22 @@ static bool is_missing(const gacc_job_info *j, uint32_t rank)
 	return false;
 }
 
+/* Nobody has attached in the place of this process, and it cannot be the parent of a trainer that lives. */
+static bool is_gone(const gacc_rank_info *seen, const struct rank_process *p)
+{
+	if (!strcmp(seen->state, "ABSENT") || !strcmp(seen->state, "LOST") || !seen->pid || seen->pid == p->last_pid)
+		return true;
+	return kill((pid_t)seen->pid, 0) && errno == ESRCH;
+}
+
 /* It has ended well, and the job still needs it; unless somebody else has attached in its place. */
 static bool owes(const struct run *r, uint32_t rank)
 {
 	const struct rank_process *p = &r->ranks.rank[rank];
 	const gacc_job_info *j = info(r);
 	const gacc_rank_info *seen = &j->rank[rank];
-	bool gone = !strcmp(seen->state, "ABSENT") || !strcmp(seen->state, "LOST") || !seen->pid || seen->pid == p->last_pid;
 
-	if (!p->ended || p->status || !gone)
+	if (!p->ended || p->status || !is_gone(seen, p))
 		return false;
 	return j->state == GACC_JOB_STARTING ? !r->has_run && strcmp(seen->state, "DONE") != 0 : is_missing(j, rank);
 }
@@ -314,7 +346,7 @@ static void watch_early_ends(struct run *r)
 	uint32_t rank = r->n_ranks;
 	char reason[128];
 
-	if (!r->n_well || r->stopping || *r->cancel_reason || info(r)->ended || now_ms() < r->look_ms)
+	if (!r->n_well || r->stopping || *r->end_reason || info(r)->ended || now_ms() < r->look_ms)
 		return;
 	if (refresh(r))
 		rank = first_owing(r);
@@ -326,8 +358,9 @@ static void watch_early_ends(struct run *r)
 	if (!r->early_ms || now_ms() - r->early_ms < EARLY_MS)
 		return;
 	say_root_cause(r, rank);
-	snprintf(reason, sizeof(reason), "rank %u exited with 0 before the job was complete", rank);
-	cancel_job(r, reason);
+	snprintf(reason, sizeof(reason), "rank %u (pid %d) exited with 0 before the job was complete", rank,
+		 (int)r->ranks.rank[rank].last_pid);
+	fail_job(r, reason);
 	stop_ranks(r, SIGTERM);
 }
 
@@ -406,11 +439,11 @@ static void on_deadline(struct run *r)
 			stop_ranks(r, SIGTERM);
 		return;
 	}
-	if (*r->cancel_reason) {
+	if (*r->end_reason) {
 		r->lost_job = true; /* nor does it end when it is told to */
 		return;
 	}
-	cancel_job(r, "all ranks have ended");
+	fail_job(r, "all ranks have ended before the job was complete");
 	r->deadline_ms = now_ms() + r->grace_ms;
 }
 
@@ -441,7 +474,7 @@ static void loop(struct run *r)
 		if (r->poll[POLL_OUTPUT].revents)
 			follow_changes_seen(r->poll[POLL_OUTPUT].fd);
 		show_output(r, false);
-		try_cancel(r);
+		try_end(r);
 		on_signals(r);
 		if (r->poll[POLL_JOB].fd >= 0 && r->poll[POLL_JOB].revents)
 			on_job(r);

@@ -369,6 +369,20 @@ void view_rank(struct invocation *inv, const gacc_job_info *j, const gacc_rank_i
 		line(inv, "Log:", "%s/worker_%u.log", j->log_dir, r->rank);
 }
 
+static void view_disk(struct invocation *inv, const gacc_node_info *n)
+{
+	char a[SHORT], b[SHORT], c[SHORT];
+
+	if (!n->disk_total)
+		return;
+	line(inv, "State disk:", "%s of %s free%s", bytes(a, n->disk_free), bytes(b, n->disk_total),
+	     n->disk_full ? ", full: new jobs and checkpoints there are refused" : "");
+	line(inv, "Journal reserve:", "%s of %s", bytes(a, n->journal_reserve), bytes(b, n->journal_reserve_limit));
+	if (n->user_limit)
+		line(inv, "Yours there:", "%s of checkpoints, %s of logs, %s allowed", bytes(a, n->user_checkpoints),
+		     bytes(b, n->user_logs), bytes(c, n->user_limit));
+}
+
 void view_node(struct invocation *inv, const gacc_node_info *n)
 {
 	char used[SHORT], limit[SHORT], when[SHORT];
@@ -382,4 +396,7 @@ void view_node(struct invocation *inv, const gacc_node_info *n)
 	line(inv, "Shared memory:", "%s of %s", bytes(used, n->host_bytes_used),
 	     n->host_bytes_limit ? bytes(limit, n->host_bytes_limit) : "unlimited");
 	line(inv, "CPUs:", "%u, kernels %s", n->cpus, n->kernels);
+	view_disk(inv, n);
+	line(inv, "Event loop:", "longest turn %.1f ms, lately %.1f ms", (double)n->longest_turn_ns / 1e6,
+	     (double)n->recent_turn_ns / 1e6);
 }

@@ -1,8 +1,63 @@
 """Messages and calls of gacc from its descriptor set, share/gacc/gacc.protoset: no generated code, no library of ours."""
 import os
+import socket
+import sys
+import threading
+import time
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+PATIENCE_S = 2  # then an outage is told; calls go on waiting until their deadline
+
+
+def target_of(endpoint):
+    """gRPC's name for what GACC_ENDPOINT may be: a path, unix:PATH, unix:///PATH, or HOST:PORT."""
+    if endpoint.startswith("unix:"):
+        path = endpoint[5:]
+        return "unix:" + (path[2:] if path.startswith("///") else path)
+    if endpoint.startswith(("dns:", "ipv4:", "ipv6:")):
+        return endpoint
+    return ("unix:" if "/" in endpoint else "dns:") + endpoint
+
+
+def reachable(target):
+    """Does anybody listen there?"""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(target[5:])
+        else:
+            host, _, port = target.partition(":")[2].lstrip("/").rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), 2).close()
+    except OSError:
+        return False
+    return True
+
+
+class Outage(threading.Thread):
+    """Says on stderr that gaccd cannot be reached, and when it can be again: a call that waits for it would be silent."""
+
+    def __init__(self, target):
+        super().__init__(daemon=True)
+        self._target, self.since = target, None  # since when a call has been waiting for its answer
+        self.start()
+
+    def run(self):
+        told, asked = False, None
+        while True:
+            time.sleep(PATIENCE_S / 4)
+            since = self.since
+            if told and reachable(self._target):
+                told = False
+                print(f"gaccd at {self._target} answers again", file=sys.stderr, flush=True)
+            if told or since is None or since == asked or time.monotonic() - since < PATIENCE_S:
+                continue
+            asked = since  # once for each call: many wait for other ranks, not for gaccd
+            if not reachable(self._target):
+                told = True
+                print(f"cannot reach gaccd at {self._target}: waiting for it. Is it running? Else set GACC_ENDPOINT",
+                      file=sys.stderr, flush=True)
 
 
 class Service:
@@ -13,8 +68,9 @@ class Service:
         self._pool = descriptor_pool.DescriptorPool()
         for file in files.file:
             self._pool.Add(file)
-        endpoint = endpoint or os.environ.get("GACC_ENDPOINT", "unix:/run/gaccd/gaccd.sock")
-        self._channel = grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", 8 << 20)])
+        target = target_of(endpoint or os.environ.get("GACC_ENDPOINT") or "unix:/run/gaccd/gaccd.sock")
+        self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", 8 << 20)])
+        self._outage = Outage(target)
         self._methods = {m.name: m for m in self._pool.FindServiceByName(name).methods}
         self._service = name
 
@@ -35,6 +91,10 @@ class Service:
             response_deserializer=self._class(m.output_type).FromString)
 
         def invoke(stream=None, timeout=600, **fields):
-            return call(stream if m.client_streaming else self._class(m.input_type)(**fields), timeout=timeout,
-                        wait_for_ready=True)
+            self._outage.since = time.monotonic()
+            try:
+                return call(stream if m.client_streaming else self._class(m.input_type)(**fields), timeout=timeout,
+                            wait_for_ready=True)
+            finally:
+                self._outage.since = None
         return invoke

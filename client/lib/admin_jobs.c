@@ -108,6 +108,16 @@ gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *re
 	return call_for_job(client, "Cancel", &request.base, out);
 }
 
+gacc_status gacc_job_fail(gacc_client *client, const char *job, const char *reason, gacc_jobs **out)
+{
+	Gacc__V1__CancelRequest request = GACC__V1__CANCEL_REQUEST__INIT;
+
+	request.job = unconst(job);
+	request.reason = unconst(reason);
+	request.failed = 1;
+	return call_for_job(client, "Cancel", &request.base, out);
+}
+
 gacc_status gacc_job_flush(gacc_client *client, const char *job, uint64_t *out_window)
 {
 	Gacc__V1__FlushJobRequest request = GACC__V1__FLUSH_JOB_REQUEST__INIT;

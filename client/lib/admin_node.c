@@ -9,6 +9,7 @@
 static bool fill_node(void *public, const ProtobufCMessage *reply)
 {
 	const Gacc__V1__GetNodeResponse *n = (const Gacc__V1__GetNodeResponse *)reply;
+	const Gacc__V1__StateDisk *disk = n->state_disk;
 	gacc_node_info *out = public;
 
 	*out = (gacc_node_info){
@@ -25,6 +26,16 @@ static bool fill_node(void *public, const ProtobufCMessage *reply)
 		.host_bytes_used = n->host_bytes_used,
 		.host_bytes_limit = n->host_bytes_limit,
 		.draining = n->draining,
+		.disk_total = disk ? disk->total : 0,
+		.disk_free = disk ? disk->free : 0,
+		.disk_full = disk && disk->full,
+		.journal_reserve = disk ? disk->journal_reserve : 0,
+		.journal_reserve_limit = disk ? disk->journal_reserve_limit : 0,
+		.user_checkpoints = disk ? disk->user_checkpoints : 0,
+		.user_logs = disk ? disk->user_logs : 0,
+		.user_limit = disk ? disk->user_limit : 0,
+		.longest_turn_ns = n->longest_turn_ns,
+		.recent_turn_ns = n->recent_turn_ns,
 		.json = answer_json(public, reply),
 	};
 	return out->json != NULL;

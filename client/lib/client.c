@@ -76,16 +76,20 @@ const char *gacc_strerror(gacc_status st)
 	return "unknown status";
 }
 
-/* gRPC's word for what people write: "/path" and "host:port" are allowed. */
+/* gRPC's name for what people write: a path (it has a slash, host:port has none), "unix:PATH", "unix:///PATH", "host:port". */
 static char *target_of(const char *endpoint)
 {
-	static const char *const schemes[] = { "unix:", "dns:", "ipv4:", "ipv6:" };
+	static const char *const schemes[] = { "dns:", "ipv4:", "ipv6:" };
+	bool is_unix = !strncmp(endpoint, "unix:", 5);
+	const char *path = is_unix ? endpoint + 5 : endpoint;
 	char *target;
 
 	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
 		if (!strncmp(endpoint, schemes[i], strlen(schemes[i])))
 			return strdup(endpoint);
-	return asprintf(&target, "%s%s", *endpoint == '/' ? "unix:" : "dns:", endpoint) < 0 ? NULL : target;
+	if (is_unix && !strncmp(path, "///", 3))
+		path += 2;
+	return asprintf(&target, "%s%s", is_unix || strchr(path, '/') ? "unix:" : "dns:", path) < 0 ? NULL : target;
 }
 
 /* The file's first line. */

@@ -181,7 +181,7 @@ struct push {
 	uint64_t window;
 	uint32_t micro;
 	uint32_t slot;
-	double weight, loss, loss_scale;
+	double weight, loss, loss_scale, lr;
 	uint64_t data_key;
 	uint8_t *present;      /* owned; NULL = all */
 	size_t n_present;

@@ -43,6 +43,12 @@ void event_fill(gacc_job_event *out, const struct Gacc__V1__Event *e)
 	};
 }
 
+/* A specification may leave an enum out; gaccd takes the default that common.proto names. */
+static const char *name_or(const ProtobufCEnumDescriptor *type, int value, int otherwise)
+{
+	return enum_short_name(type, value ? value : otherwise);
+}
+
 static void fill_spec(gacc_job_info *out, const Gacc__V1__JobSpec *s)
 {
 	out->name = s->name;
@@ -51,8 +57,8 @@ static void fill_spec(gacc_job_info *out, const Gacc__V1__JobSpec *s)
 	out->batch = s->batch;
 	out->micro_size = s->micro_size;
 	out->stall_abort_ms = s->stall_abort_ms;
-	out->reduction = enum_short_name(&gacc__v1__reduction__descriptor, (int)s->reduction);
-	out->launch = enum_short_name(&gacc__v1__launch_mode__descriptor, (int)s->launch);
+	out->reduction = name_or(&gacc__v1__reduction__descriptor, (int)s->reduction, GACC__V1__REDUCTION__REDUCTION_WEIGHTED_MEAN);
+	out->launch = name_or(&gacc__v1__launch_mode__descriptor, (int)s->launch, GACC__V1__LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
 	if (s->optimizer)
 		out->optimizer = enum_short_name(&gacc__v1__optimizer_type__descriptor, (int)s->optimizer->type);
 }
@@ -194,7 +200,7 @@ static bool fill_log_dir(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Jo
 {
 	out->log_dir = *j->log_dir ? j->log_dir : NULL;
 	if (!out->log_dir)
-		out->log_dir = answer_text(jobs, path_expand(j->spec ? j->spec->log_dir : "", j->id, out->name));
+		out->log_dir = answer_text(jobs, path_expand(j->spec ? j->spec->log_dir : "", j->id, out->name, j->uuid));
 	return out->log_dir != NULL;
 }
 

@@ -48,11 +48,21 @@ static gacc_status put_piece(struct gacc_job *job, const void *const *values, si
 	return GACC_OK;
 }
 
-gacc_status gacc_put_params(gacc_job *job, const void *const *values)
+/* All of them, from the first byte. */
+static gacc_status put_all(struct gacc_job *job, const void *const *values)
 {
 	size_t total = job->layout.param_bytes, room = job->layout.slot_bytes;
-	gacc_status st = job_enter(job);
+	gacc_status st = GACC_OK;
 	bool ready = false;
+
+	for (size_t at = 0; at < total && !ready && !st; at += room)
+		st = put_piece(job, values, at, total - at < room ? total - at : room, &ready);
+	return st;
+}
+
+gacc_status gacc_put_params(gacc_job *job, const void *const *values)
+{
+	gacc_status st = job_enter(job);
 
 	if (st)
 		return st;
@@ -64,8 +74,9 @@ gacc_status gacc_put_params(gacc_job *job, const void *const *values)
 	if (job->memory.inlined) {
 		st = inline_put_params(job, values);
 	} else {
-		for (size_t at = 0; at < total && !ready && !st; at += room)
-			st = put_piece(job, values, at, total - at < room ? total - at : room, &ready);
+		st = put_all(job, values);
+		if (st && job->failure.st == ST_INVALID_ARGUMENT) /* a gaccd that was started meanwhile has not seen the first pieces */
+			st = put_all(job, values);
 	}
 	if (!st)
 		job->layout.params_needed = false;

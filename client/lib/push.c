@@ -22,6 +22,7 @@ void push_to_wire(const struct gacc_job *job, const struct push *push, Gacc__V1_
 	out->loss = push->loss;
 	out->data_key = push->data_key;
 	out->loss_scale = push->loss_scale;
+	out->lr = push->lr;
 	out->present.data = push->present;
 	out->present.len = push->n_present;
 	out->zero_after = push->zero_after;
@@ -94,6 +95,9 @@ static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gac
 		o->weight = 1;
 	if (!isfinite(o->weight) || o->weight < 0)
 		return job_fail(job, ST_BAD_WEIGHT, NULL, "weight %g: it must be finite and > 0", o->weight);
+	if (!isfinite(o->lr) || o->lr < 0)
+		return job_fail(job, ST_INVALID_ARGUMENT, "give the window's learning rate, or 0 for the schedule's",
+				"lr is %g: it must be finite and >= 0", o->lr);
 	return GACC_OK;
 }
 
@@ -104,7 +108,7 @@ static gacc_status fill_push(struct gacc_job *job, const gacc_push_opts *o, stru
 
 	*push = (struct push){ .window = job->window.number, .slot = (uint32_t)job->held_slot, .weight = o->weight,
 			       .loss = o->loss, .loss_scale = job->window.loss_scale, .data_key = o->data_key,
-			       .zero_after = o->zero_after };
+			       .zero_after = o->zero_after, .lr = o->lr };
 	window_next(&job->window, &push->micro, &last);
 	if (!o->present)
 		return GACC_OK;

@@ -17,6 +17,7 @@
 #define ANSWER_MS 5000
 #define BACKOFF_MIN_MS 20
 #define BACKOFF_MAX_MS 1000
+#define OUTAGE_SILENT_MS 2000 /* an outage that lasts longer is told on stderr; a restart of gaccd takes less */
 /* New sessions in a row without one answer on them. */
 #define RECOVERIES_MAX 5
 
@@ -25,7 +26,34 @@ struct retry {
 	int64_t outage_start; /* -1: the daemon answers */
 	int64_t backoff_ms;
 	int recoveries;
+	bool told; /* that gaccd cannot be reached */
 };
+
+/* The only thing that the library says by itself: nobody is to wait for minutes without a word. GACC_QUIET=1: not even that. */
+static bool may_say(void)
+{
+	const char *quiet = getenv("GACC_QUIET");
+
+	return !quiet || !*quiet;
+}
+
+static void tell_outage(struct gacc_job *job, struct retry *r, const struct rpc_failure *failure)
+{
+	struct rpc_failure why = *failure;
+
+	r->told = true;
+	if (!may_say())
+		return;
+	explain_unreachable(job->client->endpoint, &why);
+	fprintf(stderr, "gacc: rank %d waits for gaccd, for %d s at most: %s%s%s%s\n", job->rank, job->outage_ms / 1000, why.message,
+		*why.hint ? " (" : "", why.hint, *why.hint ? ")" : "");
+}
+
+static void tell_back(const struct gacc_job *job, const struct retry *r)
+{
+	if (r->told && may_say())
+		fprintf(stderr, "gacc: rank %d: gaccd answers again, after %.0f s\n", job->rank, (double)(now_ms() - r->outage_start) / 1000);
+}
 
 gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
 {
@@ -87,7 +115,11 @@ static bool again(struct gacc_job *job, struct retry *r, const struct rpc_failur
 			r->outage_start = now;
 		if (now - r->outage_start >= job->outage_ms)
 			return false;
+		if (now - r->outage_start >= OUTAGE_SILENT_MS && !r->told)
+			tell_outage(job, r, failure);
 	} else {
+		tell_back(job, r);
+		r->told = false;
 		r->outage_start = -1;
 	}
 	if (st == ST_SESSION_FENCED) {
@@ -139,8 +171,10 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 	do {
 		memset(&failure, 0, sizeof(failure));
 		st = one_attempt(job, &r, attempt, arg, &failure);
-		if (!st)
+		if (!st) {
+			tell_back(job, &r);
 			return GACC_OK;
+		}
 		failure.status = st;
 	} while (again(job, &r, &failure));
 	explain_unreachable(job->client->endpoint, &failure);

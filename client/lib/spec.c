@@ -149,6 +149,7 @@ static const struct yaml_field tensor_keys[] = {
 static const struct yaml_field timeout_keys[] = {
 	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s"),
 	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m"),
+	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m"),
 	{ .name = NULL }
 };
 static const struct yaml_field launch_keys[] = {
@@ -178,11 +179,11 @@ static const struct yaml_field outlier_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field output_keys[] = {
-	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name.", .max = 4096),
+	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name, %u its uuid.", .max = 4096),
 	{ .name = NULL }
 };
 static const struct yaml_field checkpoint_keys[] = {
-	KEY(dir, STRING, checkpoint.dir, "Where they go, absolute; %j and %x as in log_dir. Unless given, in gaccd's state_dir.",
+	KEY(dir, STRING, checkpoint.dir, "Where they go, absolute; %j, %x and %u as in log_dir. Unless given, in gaccd's state_dir.",
 	    .max = 4000),
 	KEY(every_steps, U64, checkpoint.every_steps, "After every so many applied steps; 0: never by itself."),
 	KEY(keep, U32, checkpoint.keep, "The newest so many are kept; 0: all."),

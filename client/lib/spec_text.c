@@ -157,6 +157,7 @@ static json_t *rewrite(json_t *spec, const struct Gacc__V1__JobSpec *message)
 	move(spec, "labels", metadata, "labels");
 	move_ms(spec, "stall_warn_ms", timeouts, "stall_warn");
 	move_ms(spec, "stall_abort_ms", timeouts, "stall_abort");
+	move_ms(spec, "abandoned_ms", timeouts, "abandoned");
 	move(spec, "log_dir", output, "log_dir");
 	lower_enums(spec);
 	lower_enums(json_object_get(spec, "optimizer"));

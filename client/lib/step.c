@@ -51,7 +51,9 @@ static gacc_status take_ready(struct gacc_job *job, const Gacc__V1__WaitReadyRes
 	if (st)
 		return job_fail(job, st, NULL, "gaccd's answer to WaitReady: %s", status_info(st)->text);
 	job->pending_apply = r->pending_apply && job->client_optimizer && r->window > 0;
-	job->pending_window = r->window - 1;
+	job->pending_window = r->window - 1; /* from a gaccd that does not say which */
+	if (r->pending_case == GACC__V1__WAIT_READY_RESPONSE__PENDING_PENDING_WINDOW)
+		job->pending_window = r->pending_window;
 	job->running = true;
 	if (job->memory.inlined && !job->client_optimizer)
 		return inline_fetch(job, false);

@@ -114,21 +114,20 @@ static void put_time(struct line *l)
 	    tm.tm_min, tm.tm_sec, (int)(now.tv_nsec / 1000000));
 }
 
-/* A client's words must not be able to forge a line or break a terminal: control characters are escaped. */
+/* A client's words must not be able to forge a line or break a terminal: what acts is escaped. */
 static void put_text(struct line *l, const char *s, bool json)
 {
 	const char *end = s + strlen(s);
-	for (const unsigned char *c = (const unsigned char *)s; *c;) {
-		size_t n = utf8_length(c, end);
-		if (n == 0)
-			put(l, json ? "\\ufffd" : "\\x%02x", *c);
-		else if (*c < 0x20 || *c == 0x7f)
-			put(l, json ? "\\u%04x" : "\\x%02x", *c);
-		else if (json && (*c == '"' || *c == '\\'))
-			put(l, "\\%c", *c);
+	char escape[UTF8_ESCAPE_MAX];
+	while (s < end) {
+		size_t n = utf8_escape(s, end, json ? UTF8_JSON : UTF8_TEXT, escape);
+		if (*escape)
+			put(l, "%s", escape);
+		else if (json && (*s == '"' || *s == '\\'))
+			put(l, "\\%c", *s);
 		else
-			put(l, "%.*s", (int)n, (const char *)c);
-		c += n ? n : 1;
+			put(l, "%.*s", (int)n, s);
+		s += n;
 	}
 }
 

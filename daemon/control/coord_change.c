@@ -65,8 +65,10 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 	if (c->held)
 		return ST_PAUSED;
 	*out_window = c->window;
-	if (c->phase == COORD_COLLECT)
+	if (c->phase == COORD_COLLECT) {
+		coord_forget_straggler(c, false, now); /* the window closes without it */
 		coord_start_close(c, now);
+	}
 	return ST_OK;
 }
 

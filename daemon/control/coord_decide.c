@@ -1,6 +1,8 @@
 /* From the votes of all nodes to the commit, or to another attempt. */
 #include "control/coord_impl.h"
 
+#include "engine/commit.h"
+
 #include <stdio.h>
 
 #define RETRY_NS (INT64_C(100) * 1000000)
@@ -38,6 +40,7 @@ static void sum_votes(const struct coord *c, struct window_sums *s)
 		s->count += r->count;
 		s->sum_weight += r->sum_weight;
 		s->sum_loss += r->sum_loss;
+		s->lr = r->count ? r->lr : s->lr; /* equal on all: lr_agrees */
 		/* every node votes on the same reduced arena, so that these are equal, not partial */
 		s->sumsq = r->sumsq;
 		s->nonfinite |= r->nonfinite;
@@ -71,8 +74,42 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 	c->sent_ns = now.mono_ns + RETRY_NS - COORD_RESEND_NS; /* the next tick after RETRY_NS sends it */
 }
 
+/* What no engine would take must not become durable: the job ends, and says which number it is. */
+static bool can_apply(struct coord *c, const struct commit *k, struct now now)
+{
+	struct engine_command command = { 0 };
+	char text[256];
+	commit_fill_command(k, &command);
+	const char *number = commit_wrong_number(&command, c->spec->max_micro_size);
+	if (!number)
+		return true;
+	snprintf(text, sizeof text,
+		 "window %llu cannot be applied: its %s is out of range (scale %g, lr %g with the schedule, clip_value %g, next loss scale %g; "
+		 "engines take %g to %g)",
+		 (unsigned long long)k->window, number, k->scale, k->lr, k->clip_value, k->next.scale.scale, COMMIT_MIN, COMMIT_MAX);
+	coord_end(c, ST_INVALID_SPEC, text, now);
+	return false;
+}
+
+/* A node refuses a second learning rate for a window, but knows its own ranks alone. */
+static bool lr_agrees(const struct coord *c, char *text, size_t n)
+{
+	const struct report *first = NULL;
+	for (uint32_t i = 0; i < c->n_peers; i++) {
+		const struct report *r = &c->peer[i].last;
+		if (first && r->count && r->lr != first->lr) {
+			snprintf(text, n, "ranks %u and %u give window %llu different learning rates: %g and %g", first->lr_rank,
+				 r->lr_rank, (unsigned long long)c->window, first->lr, r->lr);
+			return false;
+		}
+		first = first || !r->count ? first : r;
+	}
+	return true;
+}
+
 void coord_decide(struct coord *c, struct now now)
 {
+	char lr_text[160];
 	struct window_sums sums;
 	sum_votes(c, &sums);
 	uint64_t there = sums.count + sums.voided, missing = there < sums.expected ? sums.expected - there : 0;
@@ -83,6 +120,10 @@ void coord_decide(struct coord *c, struct now now)
 		}
 	if (!audit(c, sums.count)) {
 		coord_end(c, ST_INTERNAL, "audit: counted micro-batches and bitmap disagree", now);
+		return;
+	}
+	if (!lr_agrees(c, lr_text, sizeof lr_text)) {
+		coord_end(c, ST_LR_MISMATCH, lr_text, now);
 		return;
 	}
 	if (missing && c->spec->uneven == UNEVEN_ERROR && sums.count) {
@@ -97,6 +138,8 @@ void coord_decide(struct coord *c, struct now now)
 	k.next_micro_size = updates_at(&c->updates, c->values, c->window + 1).micro_size;
 	find_last(c, &k, now);
 	k.unix_nanos = now.unix_ns;
+	if (!can_apply(c, &k, now))
+		return;
 	k.final = coord_all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
 	c->commit = k;
 	if (c->norms_asked)

@@ -13,6 +13,13 @@ struct peer {
 	bool has_bitmap; /* `counted` holds what this node had when it closed the window */
 };
 
+/* What a node has reported of a rank in a window that is not open here yet. */
+struct early_rank {
+	bool known;
+	uint64_t window;
+	struct rank_progress progress;
+};
+
 struct coord {
 	uint64_t job_id, epoch, term;
 	const struct job_spec *spec;
@@ -41,9 +48,18 @@ struct coord {
 	struct peer *peer;
 	uint32_t n_peers;
 	struct rank_progress *rank;
+	int64_t waiting_since_ns;      /* since when any rank has been waiting in this window, 0: none is; follows from rank[] */
+	struct early_rank *early;      /* [ranks] */
 	int64_t *ready_ran_ns;         /* rank[].ready_ns on the clock of coord_ran_ns */
 	struct late_rank *late;
 	uint32_t n_late;
+	struct {
+		int64_t since_ns;      /* others have been waiting for it since then; 0: the job is not STALLED by a straggler */
+		uint64_t window;
+		uint32_t rank, n_more; /* the straggler that was named, and how many besides */
+	} straggler;
+	int64_t alone_since_ns;        /* no rank is attached, as far as time counts; 0: one is */
+	bool alone_told;               /* ... and people have been told */
 	uint64_t *counted;             /* of the window being committed */
 	uint32_t n_words;
 	enum job_state state;
@@ -54,7 +70,7 @@ struct coord {
 };
 
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
-/* RUNNING, or PAUSED when it is held. */
+/* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to be back. */
 void coord_set_running(struct coord *, struct now);
 void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
@@ -72,8 +88,19 @@ void coord_decide(struct coord *, struct now);
 void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* A monotonic time without the pauses before it: it stands still while the job is held. */
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
+/* rank[] has changed: who looks for late ranks must not go through all of them for each. */
+void coord_find_waiting(struct coord *);
+/* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where nothing that is
+ * durable would be given up. */
+void coord_watch_phase(struct coord *, struct now);
+/* What a node has reported cannot be waited for: the job ends. True: it does. */
+bool coord_end_on_refusal(struct coord *, struct now);
 /* Finds late ranks; warns, marks the job STALLED or ends it. */
 void coord_watch_late(struct coord *, struct now);
+/* The job does not wait for a straggler any more; `back`: because that has caught up, which is told. */
+void coord_forget_straggler(struct coord *, bool back, struct now);
+/* No rank is attached: warns, marks the job STALLED, ends it after `abandoned`. False: a rank is, or nobody has to be. */
+bool coord_watch_abandoned(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */
 void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);
 /* An event for a window that was committed without a step: none goes by in silence. */

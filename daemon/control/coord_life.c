@@ -11,10 +11,11 @@
 
 /* ---- time ---- */
 
-/* A job whose ranks never come must not stay for ever. */
-static void watch_start(struct coord *c, struct now now)
+/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is attached
+ * coord_watch_abandoned() watches it instead. */
+static void watch_start(struct coord *c, bool alone, struct now now)
 {
-	if (!c->phase_since_ns || c->queued || c->held || *c->hindrance)
+	if (!c->phase_since_ns || alone || c->queued || c->held || *c->hindrance)
 		c->phase_since_ns = now.mono_ns;
 	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
 		return;
@@ -38,12 +39,14 @@ void coord_tick(struct coord *c, struct now now)
 {
 	if (c->superseded)
 		return;
-	if (c->phase == COORD_COLLECT)
+	bool alone = coord_watch_abandoned(c, now);
+	if (c->phase == COORD_COLLECT && !alone)
 		coord_watch_late(c, now);
 	if (c->phase == COORD_START)
-		watch_start(c, now);
+		watch_start(c, alone, now);
 	if (c->phase == COORD_GO && !*c->hindrance && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
 		coord_fail_attempt(c, "timed out", now);
+	coord_watch_phase(c, now);
 	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS && c->phase != COORD_ENDING)
 		coord_broadcast(c, now);
 }
@@ -84,10 +87,11 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->carry = carry_first(spec);
 	c->peer = calloc(n_nodes, sizeof *c->peer);
 	c->rank = calloc(spec->ranks, sizeof *c->rank);
+	c->early = calloc(spec->ranks, sizeof *c->early);
 	c->ready_ran_ns = calloc(spec->ranks, sizeof *c->ready_ran_ns);
 	c->late = calloc(spec->ranks, sizeof *c->late);
 	c->counted = calloc(c->n_words, sizeof *c->counted);
-	if (!c->peer || !c->rank || !c->ready_ran_ns || !c->late || !c->counted) {
+	if (!c->peer || !c->rank || !c->early || !c->ready_ran_ns || !c->late || !c->counted) {
 		coord_free(c);
 		return ST_NO_MEMORY;
 	}
@@ -103,6 +107,7 @@ void coord_free(struct coord *c)
 		return;
 	free(c->peer);
 	free(c->rank);
+	free(c->early);
 	free(c->ready_ran_ns);
 	free(c->late);
 	free(c->counted);

@@ -31,23 +31,21 @@ static bool owes(const struct coord *c, const struct rank_progress *p)
 	return !p->flushed && !p->waiting_ns && is_short(c, p);
 }
 
-/* Since when any rank has been waiting in this window, or 0. */
-static int64_t waiting_since(const struct coord *c)
+void coord_find_waiting(struct coord *c)
 {
-	int64_t first = 0;
+	c->waiting_since_ns = 0;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
 		int64_t t = c->rank[r].waiting_ns;
-		if (t && (!first || t < first))
-			first = t;
+		if (t && (!c->waiting_since_ns || t < c->waiting_since_ns))
+			c->waiting_since_ns = t;
 	}
-	return first;
 }
 
 int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 {
 	if (c->phase != COORD_COLLECT || c->held || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
 		return 0;
-	int64_t since = waiting_since(c), lost = c->rank[rank].lost_ns;
+	int64_t since = c->waiting_since_ns, lost = c->rank[rank].lost_ns;
 	if (lost && (!since || lost < since)) /* nobody may be waiting for it: they can all be lost */
 		since = lost > c->opened_ns ? lost : c->opened_ns;
 	if (since && since < c->late_from_ns) /* from before a pause */
@@ -70,6 +68,20 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 	}
 	if (c->n_late > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
+}
+
+void coord_forget_straggler(struct coord *c, bool back, struct now now)
+{
+	char text[160], more[40] = "";
+	if (c->straggler.since_ns && back) {
+		if (c->straggler.n_more)
+			snprintf(more, sizeof more, " and %u more", c->straggler.n_more);
+		snprintf(text, sizeof text, "nobody waits any longer for rank %u%s in window %llu; others had waited for %.1f s",
+			 c->straggler.rank, more, (unsigned long long)c->straggler.window,
+			 (double)(now.mono_ns - c->straggler.since_ns) / 1e9);
+		coord_event(c, false, "RankBack", c->straggler.rank, text);
+	}
+	c->straggler.since_ns = 0;
 }
 
 void coord_watch_late(struct coord *c, struct now now)
@@ -100,19 +112,46 @@ void coord_watch_late(struct coord *c, struct now now)
 		return;
 	}
 	if (c->state != JOB_STALLED) {
+		c->straggler.since_ns = now.mono_ns - worst;
+		c->straggler.window = c->window;
+		c->straggler.rank = c->late[0].rank;
+		c->straggler.n_more = c->n_late - 1;
 		coord_event(c, true, "RankLate", c->late[0].rank, text);
 		coord_set_state(c, JOB_STALLED, text, now);
 		coord_broadcast(c, now);
 	}
 }
 
+/* "rank 1 (micro-batch 3), rank 2 (micro-batch 0 and 1 more)"; "": nobody has sent such values, as far as is known. */
+static void describe_nonfinite(const struct coord *c, char *text, size_t n)
+{
+	uint32_t n_ranks = 0;
+	size_t at = 0;
+	text[0] = '\0';
+	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+		const struct rank_progress *p = &c->rank[r];
+		char more[24] = "";
+		if (!p->nonfinite || n_ranks++ >= 4 || at >= n)
+			continue;
+		if (p->nonfinite > 1)
+			snprintf(more, sizeof more, " and %u more", p->nonfinite - 1);
+		at += (size_t)snprintf(text + at, n - at, "%srank %u (micro-batch %u%s)", at ? ", " : "", r, p->first_nonfinite, more);
+	}
+	if (n_ranks > 4 && at < n)
+		snprintf(text + at, n - at, " and %u more ranks", n_ranks - 4);
+}
+
 static void describe_skip(const struct coord *c, char *text, size_t n)
 {
 	const struct commit *k = &c->commit;
+	char who[200];
+	describe_nonfinite(c, who, sizeof who);
 	if (k->skip_reason == SKIP_OUTLIER)
 		snprintf(text, n, "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): outlier_skip%s",
 			 (unsigned long long)k->window, k->grad_norm, c->spec->outlier_skip.factor, k->usual_norm,
 			 k->next.norms.steps ? "" : "; so many in a row are a new level, the usual norm is found anew");
+	else if (*who)
+		snprintf(text, n, "window %llu is skipped: gradients that are not finite came from %s", (unsigned long long)k->window, who);
 	else
 		snprintf(text, n, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
 			 (unsigned long long)k->window, k->grad_norm);

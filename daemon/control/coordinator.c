@@ -19,6 +19,7 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 
 void coord_set_running(struct coord *c, struct now now)
 {
+	coord_forget_straggler(c, !c->held && !*c->hindrance, now);
 	if (c->held)
 		coord_set_state(c, JOB_PAUSED, c->hold_reason, now);
 	else
@@ -148,6 +149,40 @@ static uint64_t counted_so_far(const struct coord *c)
 	return n;
 }
 
+/* ---- progress of the ranks ---- */
+
+static void take_rank(struct coord *c, const struct rank_progress *p)
+{
+	if (p->ready_ns != c->rank[p->rank].ready_ns)
+		c->ready_ran_ns[p->rank] = coord_ran_ns(c, p->ready_ns);
+	c->rank[p->rank] = *p;
+}
+
+/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied elsewhere or not known
+ * here: what it says of its ranks is kept until that window opens. */
+static void take_ranks(struct coord *c, const struct report *r)
+{
+	bool open = r->window == c->window && c->phase != COORD_START;
+	for (uint32_t i = 0; i < r->n_ranks; i++) {
+		const struct rank_progress *p = &r->rank[i];
+		if (p->rank >= c->spec->ranks)
+			continue;
+		if (!open)
+			c->early[p->rank] = (struct early_rank){ true, r->window, *p };
+		if (open || c->phase == COORD_START) /* START: who has attached */
+			take_rank(c, p);
+	}
+	coord_find_waiting(c);
+}
+
+static void take_early_ranks(struct coord *c)
+{
+	for (uint32_t r = 0; r < c->spec->ranks; r++)
+		if (c->early[r].known && c->early[r].window == c->window)
+			take_rank(c, &c->early[r].progress);
+	coord_find_waiting(c);
+}
+
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
 /* opened_unix_ns: as people see it, which a restart must not change. */
@@ -167,6 +202,7 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 		p->weight = 0;
 		p->ready_ns = p->waiting_ns = 0;
 	}
+	take_early_ranks(c);
 	coord_set_phase(c, COORD_COLLECT, now);
 }
 
@@ -242,7 +278,7 @@ static void step_commit(struct coord *c, struct now now)
 	open_window(c, c->commit.window + 1, c->commit.unix_nanos, now);
 	coord_set_running(c, now);
 	c->ports.changed(c->ports.ctx, c->job_id);
-	step_collect(c, now);
+	coord_step(c, now);
 }
 
 /* nonfinite: error. A void micro-batch stays in the reports until the window's end, so none is overlooked. */
@@ -266,7 +302,7 @@ static bool end_on_void(struct coord *c, struct now now)
 
 void coord_step(struct coord *c, struct now now)
 {
-	if (end_on_void(c, now))
+	if (end_on_void(c, now) || coord_end_on_refusal(c, now))
 		return;
 	switch (c->phase) {
 	case COORD_START:
@@ -274,7 +310,7 @@ void coord_step(struct coord *c, struct now now)
 			open_window(c, c->window, now.unix_ns, now);
 			coord_set_running(c, now);
 			coord_broadcast(c, now);
-			step_collect(c, now);
+			coord_step(c, now);
 		}
 		break;
 	case COORD_COLLECT:
@@ -297,18 +333,6 @@ void coord_step(struct coord *c, struct now now)
 }
 
 /* ---- events ---- */
-
-static void take_ranks(struct coord *c, const struct report *r)
-{
-	for (uint32_t i = 0; i < r->n_ranks; i++) {
-		const struct rank_progress *p = &r->rank[i];
-		if (p->rank >= c->spec->ranks)
-			continue;
-		if (p->ready_ns != c->rank[p->rank].ready_ns)
-			c->ready_ran_ns[p->rank] = coord_ran_ns(c, p->ready_ns);
-		c->rank[p->rank] = *p;
-	}
-}
 
 /* Bitmaps of the nodes are disjoint by construction (a rank lives on one node); audit() checks it by population. */
 static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
@@ -352,8 +376,7 @@ void coord_on_report(struct coord *c, uint32_t node, const struct report *r, str
 	p->last.rank = NULL;
 	p->last.counted = NULL;
 	p->known = true;
-	if (r->window == c->window || c->phase == COORD_START)
-		take_ranks(c, r);
+	take_ranks(c, r);
 	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
 		coord_set_state(c, JOB_STARTING, c->reason, now);
 	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;

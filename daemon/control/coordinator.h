@@ -40,9 +40,9 @@ void coord_start_at(struct coord *, uint64_t window, uint64_t applied_step, cons
 /* Before coord_restore: the job is paused, and each update ever made, in their order; those of a checkpoint before coord_start_at.
  * ST_NO_MEMORY. */
 void coord_restore_hold(struct coord *, const char *reason);
-/* Since when it has been in the state that it has after all that; else it begins with the job. */
-void coord_restore_since(struct coord *, int64_t unix_ns);
 enum status coord_restore_update(struct coord *, const struct update *);
+/* After all that: since when it has been in the state that it has now. Without: since the submission. */
+void coord_restore_since(struct coord *, int64_t unix_ns);
 
 void coord_on_report(struct coord *, uint32_t node, const struct report *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;

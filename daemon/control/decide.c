@@ -1,5 +1,7 @@
 #include "control/decide.h"
 
+#include "engine/commit.h"
+
 #include <math.h>
 
 /* torch.nn.utils.clip_grad_norm_: multiply by min(1, max_norm / (norm + 1e-6)). */
@@ -46,12 +48,6 @@ static void refuse_norm(const struct outlier_skip *o, struct norm_mean *m)
 
 /* ---- the outcome ---- */
 
-/* The engine multiplies in f32. */
-static bool is_f32(double x)
-{
-	return isfinite((float)x);
-}
-
 static double unit(const struct commit *k)
 {
 	return 1 / (k->divisor * k->loss_scale);
@@ -67,7 +63,7 @@ static enum outcome judge(const struct job_spec *spec, const struct window_sums 
 	if (in->count + in->voided < in->expected && spec->uneven == UNEVEN_DROP)
 		return OUTCOME_DROPPED;
 	double scale = unit(out) * clip_coefficient(base->values.clip_norm, out->grad_norm);
-	if (in->nonfinite || !isfinite(out->grad_norm) || !is_f32(scale))
+	if (in->nonfinite || !isfinite(out->grad_norm) || !commit_is_factor(scale))
 		out->skip_reason = SKIP_NONFINITE;
 	else if (is_outlier(&spec->outlier_skip, &base->carry.norms, out->grad_norm))
 		out->skip_reason = SKIP_OUTLIER;
@@ -114,7 +110,7 @@ void commit_decide(const struct job_spec *spec, const struct window_sums *in, co
 	out->next = base->carry;
 	out->outcome = judge(spec, in, base, out);
 	if (out->outcome == OUTCOME_APPLIED) {
-		out->lr = v->lr * schedule_factor(&spec->schedule, base->applied_step);
+		out->lr = in->lr > 0 ? in->lr : v->lr * schedule_factor(&spec->schedule, base->applied_step);
 		out->applied_step++;
 		take_norm(&spec->outlier_skip, &out->next.norms, out->grad_norm);
 	}
@@ -122,4 +118,15 @@ void commit_decide(const struct job_spec *spec, const struct window_sums *in, co
 		refuse_norm(&spec->outlier_skip, &out->next.norms);
 	out->next.scale = loss_scale_next(&spec->dynamic_loss_scale, base->carry.scale, sign_of(in, out));
 	count(in, out, &out->next.counters);
+}
+
+void commit_fill_command(const struct commit *k, struct engine_command *c)
+{
+	c->applied_step = k->applied_step;
+	c->outcome = k->outcome;
+	c->next_micro_size = k->next_micro_size;
+	c->scale = k->scale;
+	c->clip_value = k->clip_value;
+	c->lr = k->lr;
+	c->next_loss_scale = k->next.scale.scale;
 }

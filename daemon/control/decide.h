@@ -9,6 +9,7 @@
 struct window_sums {
 	uint64_t window, count, voided, expected; /* expected: ranks * micro_size */
 	double sum_weight, sum_loss, sumsq;
+	double lr; /* given by the pushes; 0: the schedule's */
 	uint64_t nonfinite, digest;
 };
 

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +23,13 @@ struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, u
 	j->waiter = w;
 	w = &j->waiter[j->n_waiters++];
 	*w = (struct waiter){ .call = call, .kind = kind, .rank = rank };
+	j->rank[rank].n_puts += kind == WAIT_PUT;
 	return w;
 }
 
 void waiter_remove(struct job *j, struct waiter *w)
 {
+	j->rank[w->rank].n_puts -= w->kind == WAIT_PUT;
 	*w = j->waiter[--j->n_waiters];
 }
 
@@ -35,9 +38,9 @@ void job_on_call_gone(struct job *j, uint64_t call)
 	for (uint32_t i = j->n_waiters; i-- > 0;)
 		if (j->waiter[i].call == call && !j->waiter[i].sent)
 			waiter_remove(j, &j->waiter[i]);
-	for (uint32_t r = 0; r < j->spec->ranks; r++)
+	EACH_RANK (j, r)
 		for (int i = 0; i < RANK_MAX_PUSHES; i++) {
-			struct parked_push *p = &j->rank[r].push[i];
+			struct parked_push *p = &r->push[i];
 			for (int k = 0; k < p->n_calls; k++)
 				if (p->call[k] == call)
 					p->call[k] = p->call[--p->n_calls];
@@ -52,14 +55,16 @@ static void fail_all(struct job *j, enum status st, const char *hint, const char
 		struct waiter *w = &j->waiter[j->n_waiters - 1];
 		if (w->kind == WAIT_DETACH || w->kind == WAIT_ACK)
 			j->ports.reply(j->ports.ctx, w->call, &left);
-		else
+		else if (!stream_of(&j->rank[w->rank], w->call))
 			reply_error(j, w->call, st, hint, "%s", text);
 		waiter_remove(j, w);
 	}
-	for (uint32_t r = 0; r < j->spec->ranks; r++)
+	EACH_RANK (j, r) {
+		streams_end(j, r, st, hint, text);
 		for (int i = 0; i < RANK_MAX_PUSHES; i++)
-			if (j->rank[r].push[i].used)
-				push_fail(j, &j->rank[r], &j->rank[r].push[i], st, text);
+			if (r->push[i].used)
+				push_fail(j, r, &r->push[i], st, text);
+	}
 }
 
 /* ---- what a window's end means to trainers ---- */
@@ -91,25 +96,36 @@ static void answer_steps(struct job *j)
 	}
 }
 
-/* The last window has closed, and the end is being written: who comes now is to hear of that, not of a window that will never close.
- * (A client that applies steps itself may still have to apply the last one.) */
-static bool is_final(const struct job *j)
+bool past_final(const struct job *j)
 {
 	const struct past_window *p = j->mirror.r.window ? past_find(j, j->mirror.r.window - 1) : NULL;
-	return p && p->commit.final && j->spec->optim.type != OPTIM_CLIENT;
+	return p && p->commit.final;
 }
 
-bool ready_now(const struct job *j)
+/* The rank has not acknowledged the reduced gradient of client_window. */
+static bool must_apply(const struct job *j, const struct rank *r)
 {
-	return j->run && j->engine_up && j->mirror.r.params_ready && j->mirror.r.phase == WINDOW_OPEN && !is_final(j);
+	return j->mirror.r.client_pending && !j->mirror.rank[r->rank].session.step_acked;
+}
+
+/* After the last window a trainer is to hear of the job's end, not of a window that never closes; but one that applies steps itself may
+ * have the last one to apply. A step that it has not applied is not put off until the next window opens, because that window
+ * may wait for it: the half that it reads is needed. */
+bool ready_now(const struct job *j, const struct rank *r)
+{
+	if (!j->run || !j->engine_up || !j->mirror.r.params_ready)
+		return false;
+	if (must_apply(j, r))
+		return true;
+	return j->mirror.r.phase == WINDOW_OPEN && (!past_final(j) || j->spec->optim.type == OPTIM_CLIENT);
 }
 
 void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_READY };
 	uint32_t n = 0, size = job_micro_size(j);
-	bool flushed = j->mirror.rank[r->rank].flushed != 0;
-	for (uint32_t m = 0; m < size && !flushed; m++)
+	bool flushed = j->mirror.rank[r->rank].flushed != 0, takes_more = !flushed && j->mirror.r.phase == WINDOW_OPEN;
+	for (uint32_t m = 0; m < size && takes_more; m++)
 		if (!rank_settled(j, r, m))
 			j->missing[n++] = m;
 	rep.ready.window = j->mirror.r.window;
@@ -119,7 +135,8 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 	rep.ready.n_missing = n;
 	rep.ready.loss_scale = j->mirror.r.loss_scale;
 	rep.ready.flushed = flushed;
-	rep.ready.pending_apply = j->mirror.r.client_pending && !j->mirror.rank[r->rank].session.step_acked;
+	rep.ready.pending_apply = must_apply(j, r);
+	rep.ready.pending_window = j->mirror.r.client_window;
 	if (j->n_past)
 		rep.ready.last = j->past[j->n_past - 1].commit;
 	j->ports.reply(j->ports.ctx, call, &rep);
@@ -127,11 +144,9 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 
 static void answer_ready(struct job *j)
 {
-	if (!ready_now(j))
-		return;
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
-		if (w->kind != WAIT_READY)
+		if (w->kind != WAIT_READY || !ready_now(j, &j->rank[w->rank]))
 			continue;
 		ready_reply(j, &j->rank[w->rank], w->call);
 		waiter_remove(j, w);
@@ -168,10 +183,10 @@ void job_window_changed(struct job *j, struct now now)
 	    !past_find(j, k->window))
 		past_add(j, k, j->closed_counted);
 	learn_digest(j);
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		struct rank *r = &j->rank[i];
+	EACH_RANK (j, r) {
 		r->ready_ns = 0;
 		r->weight = 0;
+		r->nonfinite = 0;
 		if (r->flush_wanted && !r->leave_wanted) { /* the window has closed without it */
 			r->flush_wanted = r->flush_sent = false;
 			answer_flush(j, r, ST_OK, NULL);
@@ -180,7 +195,8 @@ void job_window_changed(struct job *j, struct now now)
 			if (r->push[p].used && !r->push[p].sent)
 				push_settle(j, r, &r->push[p]);
 	}
-	j->vote_status = ST_OK;
+	job_recount(j);
+	j->vote_status = j->refused = ST_OK;
 	j->vote_term = j->vote_attempt = 0;
 	answer_steps(j);
 	answer_ready(j);
@@ -216,74 +232,46 @@ void job_params_changed(struct job *j, struct now now)
 	answer_ready(j);
 }
 
-static enum status copy_tensors(struct job *j, const struct tensor_spec *t, uint64_t n)
+void job_take_tensors(struct job *j, struct tensor_set *set)
 {
-	size_t bytes = 0;
-	for (uint64_t i = 0; i < n; i++)
-		bytes += strlen(t[i].name) + 1 + (t[i].alias_of ? strlen(t[i].alias_of) + 1 : 0);
-	struct tensor_spec *copy = calloc(n, sizeof *copy);
-	char *names = malloc(bytes), *at = names;
-	if (!copy || !names) {
-		free(copy);
-		free(names);
-		return ST_NO_MEMORY;
-	}
-	for (uint64_t i = 0; i < n; i++) {
-		copy[i] = t[i];
-		copy[i].name = strcpy(at, t[i].name);
-		at += strlen(at) + 1;
-		if (t[i].alias_of) {
-			copy[i].alias_of = strcpy(at, t[i].alias_of);
-			at += strlen(at) + 1;
-		}
-	}
-	j->tensor = copy;
-	j->names = names;
-	j->n_tensors = n;
-	return ST_OK;
+	j->set = *set;
+	j->has_tensors = true;
+	*set = (struct tensor_set){ 0 };
 }
 
 enum status job_set_tensors(struct job *j, const struct tensor_spec *t, uint64_t n, char *why, size_t n_why)
 {
-	struct arena a;
-	enum status st = arena_init(&a, t, n, j->spec->gradient_dtype, why, n_why);
-	if (st)
-		return st;
-	st = copy_tensors(j, t, n);
-	if (st) {
-		arena_fini(&a);
-		return st;
-	}
-	j->arena = a;
-	j->has_tensors = true;
-	return ST_OK;
+	struct tensor_set set;
+	enum status st = tensor_set_init(&set, j->spec, t, n, why, n_why);
+	if (!st)
+		job_take_tensors(j, &set);
+	return st;
 }
 
-static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, const struct tensor_spec *t, uint64_t n)
+/* false: the call is answered. Equal sets have equal fingerprints. */
+static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, struct tensor_set *set)
 {
 	char why[256] = "";
-	if (!j->has_tensors) {
-		if (!n) {
-			reply_error(j, call, ST_NOT_READY, "register the tensors", "no rank has declared the tensor set yet");
-			return false;
-		}
-		enum status st = job_set_tensors(j, t, n, why, sizeof why);
-		if (st)
-			reply_error(j, call, st, "correct the tensor set", "%s", why);
-		return !st;
+	if (!j->has_tensors && !set) {
+		reply_error(j, call, ST_NOT_READY, "register the tensors", "no rank has declared the tensor set yet");
+		return false;
 	}
-	if (n && tensor_set_differs(j->tensor, j->n_tensors, t, n, why, sizeof why)) {
-		reply_error(j, call, ST_LAYOUT_MISMATCH, "all ranks must register the same tensors in the same order",
-			    "rank %u: %s", rank, why);
+	if (!j->has_tensors) {
+		job_take_tensors(j, set);
+	} else if (set && set->arena.fingerprint != j->set.arena.fingerprint) {
+		tensor_set_differs(j->set.tensor, j->set.n, set->tensor, set->n, why, sizeof why);
+		reply_error(j, call, ST_LAYOUT_MISMATCH, JOB_SAME_TENSORS, "rank %u: %s", rank, why);
 		return false;
 	}
 	return true;
 }
 
-void job_register(struct job *j, uint64_t call, const struct session_key *k, const struct tensor_spec *t, uint64_t n,
-		  struct now now)
+void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set, struct now now)
 {
-	if (!call_allowed(j, call, k) || !declare_or_compare(j, call, k->rank, t, n))
+	bool ok = call_allowed(j, call, k) && declare_or_compare(j, call, k->rank, set);
+	if (set)
+		tensor_set_fini(set);
+	if (!ok)
 		return;
 	if (j->engine_seen) {
 		registered_reply(j, call);
@@ -337,6 +325,7 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 		m->rank[i].counted = state->rank[i].counted;
 		m->rank[i].flushed = state->rank[i].flushed;
 	}
+	job_recount(j);
 	job_params_changed(j, now);
 	job_reconcile(j, now); /* answers ranks that brought parameters meanwhile */
 }
@@ -344,16 +333,16 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 /* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. */
 static void restore_sessions(struct job *j)
 {
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		const struct control_rank *c = &j->mirror.rank[i];
-		struct rank *r = &j->rank[i];
+	EACH_RANK (j, r) {
+		const struct control_rank *c = &j->mirror.rank[r->rank];
 		if (c->sgen <= r->sgen)
 			continue;
 		r->sgen = c->sgen;
 		r->session = c->session;
 		r->has_session = true;
-		r->lost = r->session.pid &&
-			  !j->ports.process_alive(j->ports.ctx, r->session.pid, r->session.start_time);
+		r->watched = true;
+		r->mapped = r->session.pid && !r->session.no_memory; /* it may have mapped them by way of an earlier gaccd: nobody else knows */
+		r->lost = session_is_dead(j, &r->session);
 		r->lost_ns = j->clock_ns;
 	}
 }
@@ -364,8 +353,7 @@ static void forget_commands(struct job *j)
 	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = j->restore_command = 0;
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		j->waiter[i].sent = false;
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		struct rank *r = &j->rank[i];
+	EACH_RANK (j, r) {
 		r->attach_sent = r->flush_sent = false;
 		for (int p = 0; p < RANK_MAX_PUSHES; p++)
 			r->push[p].sent = false;
@@ -383,15 +371,15 @@ static void copy_state(struct control_state *dst, const struct control_state *sr
 /* Sessions attached before there was an engine: their generations must reach the control record. */
 static void attach_again(struct job *j)
 {
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		struct rank *r = &j->rank[i];
-		if (!r->has_session || r->attaching || r->sgen <= j->mirror.rank[i].sgen)
+	EACH_RANK (j, r) {
+		struct control_rank *m = &j->mirror.rank[r->rank];
+		if (!r->has_session || r->attaching || r->sgen <= m->sgen)
 			continue;
-		struct engine_command c = { .op = ENGINE_ATTACH, .id = ++j->next_command, .job_id = j->id, .rank = i,
+		struct engine_command c = { .op = ENGINE_ATTACH, .id = ++j->next_command, .job_id = j->id, .rank = r->rank,
 					    .sgen = r->sgen, .session = r->session };
 		if (j->ports.engine_send(j->ports.ctx, j->id, &c, NULL)) {
-			j->mirror.rank[i].sgen = r->sgen;
-			j->mirror.rank[i].session = r->session;
+			m->sgen = r->sgen;
+			m->session = r->session;
 		}
 	}
 }
@@ -426,6 +414,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	forget_commands(j);
 	restore_sessions(j);
 	attach_again(j);
+	job_recount(j);
 	answer_registered(j);
 	if (seen && j->mirror.r.window != before) {
 		job_window_changed(j, now);
@@ -493,6 +482,7 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	take_late(j, o);
 	if (o->run && !j->run) {
 		j->run = true;
+		job_recount(j); /* from now on it is known since when a rank is ready */
 		answer_ready(j);
 	}
 	if (o->want == WANT_END) {
@@ -508,11 +498,29 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 
 /* ---- time ---- */
 
+/* What the job's start waits for. */
+static const char *missing_for_start(const struct job *j)
+{
+	if (!j->has_tensors)
+		return "its tensors: no rank has called RegisterTensors";
+	if (!j->engine_seen)
+		return "its memory and its engine";
+	if (j->mirror.r.params_ready)
+		return "the coordinator";
+	return j->restore ? "the parameters to be read from the checkpoint" :
+	       j->spec->n_init ? "the initial parameters to be drawn by the rules of init" :
+				 "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)";
+}
+
 static void time_out(struct job *j, struct waiter *w)
 {
 	struct reply rep = { .status = ST_STALLED };
-	size_t at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
-				     (unsigned long long)j->mirror.r.window);
+	size_t at = 0;
+	if (j->run)
+		at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
+				      (unsigned long long)j->mirror.r.window);
+	else
+		at = (size_t)snprintf(rep.text, sizeof rep.text, "the job has not started: it waits for");
 	for (uint32_t i = 0; i < j->n_late && at < sizeof rep.text; i++) {
 		const struct late_rank *l = &j->late[i];
 		rep.missing[rep.n_missing++] = l->rank;
@@ -526,28 +534,33 @@ static void time_out(struct job *j, struct waiter *w)
 			 rank_progress_count(j, self), job_micro_size(j));
 	else if (!j->n_late && at < sizeof rep.text)
 		snprintf(rep.text + at, sizeof rep.text - at, " %s",
-			 !j->run ? "the job to start" : j->order.paused ? "the operator: the job is paused" : !j->engine_up ? "the engine to restart" : "the coordinator");
+			 !j->run ? missing_for_start(j) :
+			 j->order.paused ? "the operator: the job is paused" :
+			 !j->engine_up ? "the engine to restart" : "the coordinator");
 	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);
 	j->ports.reply(j->ports.ctx, w->call, &rep);
 	waiter_remove(j, w);
 }
 
-/* A session of an earlier gaccd has no lifeline until its trainer makes a new one. If it dies before, nothing breaks. */
+/* A session has no lifeline until its trainer makes one: at first, after a restart of gaccd, or when it was lost and is heard again. If it dies
+ * before, nothing breaks. */
 static void watch_unlinked(struct job *j, struct now now)
 {
-	if (!j->taken_over || !j->engine_up || now.mono_ns - j->looked_ns < LOOK_EVERY_NS)
+	if (!j->engine_up || now.mono_ns - j->looked_ns < LOOK_EVERY_NS)
 		return;
 	j->looked_ns = now.mono_ns;
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		const struct rank *r = &j->rank[i];
-		bool unlinked = r->has_session && !r->link && !r->lost && !r->detached && r->session.pid;
-		if (unlinked && !j->ports.process_alive(j->ports.ctx, r->session.pid, r->session.start_time))
-			job_on_link(j, i, r->sgen, false, now);
+	EACH_RANK (j, r) {
+		bool unlinked = r->watched && r->has_session && !r->n_links && !r->lost && !r->detached;
+		if (unlinked && session_is_dead(j, &r->session))
+			job_on_link(j, r->rank, r->sgen, false, now);
 	}
 }
 
 void job_tick(struct job *j, struct now now)
 {
+	char why[160];
+	assert(!job_counts_wrong(j, why, sizeof why));
+	(void)why;
 	j->clock_ns = now.mono_ns;
 	watch_unlinked(j, now);
 	for (uint32_t i = j->n_waiters; i-- > 0;)

@@ -9,7 +9,7 @@
 #define GACC_CONTROL_JOB_H
 
 #include "control/ports.h"
-#include "control/spec.h"
+#include "control/tensor_set.h"
 #include "engine/control_page.h"
 #include "engine/plan.h"
 
@@ -23,12 +23,14 @@ struct session_key {
 	uint32_t rank;
 	uint8_t token[16];
 	uint32_t uid;
+	int64_t pid;            /* of the caller, if it is on this machine; 0: not known */
 };
 
 struct attach_args {
 	uint32_t rank, world_size;
 	uint32_t uid;
 	int64_t pid;            /* 0: not on this machine (inline only) */
+	int64_t shown_pid;      /* what such a process says of itself */
 	uint64_t start_time;    /* of the process, to tell it from a later one with its pid */
 	uint8_t nonce[16];
 	bool shared_memory;
@@ -39,10 +41,12 @@ struct push_args {
 	uint64_t window;
 	uint32_t micro, slot;
 	double weight, loss, loss_scale;
+	double lr;              /* of the window; 0: the schedule's */
 	uint64_t data_key;
 	const void *present;
 	uint32_t n_present;
 	bool zero_after;
+	bool streamed;          /* the slot was filled by an inline stream (job_stream_push sets it) */
 };
 
 enum reply_kind {
@@ -75,6 +79,7 @@ struct reply {
 			const uint32_t *missing; /* borrowed for the call */
 			double loss_scale;
 			bool flushed, pending_apply;
+			uint64_t pending_window; /* of pending_apply */
 			struct commit last;      /* outcome NONE: there is none */
 		} ready;
 		struct {
@@ -100,7 +105,9 @@ enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, 
 void job_free(struct job *); /* parked calls are not answered: end the job first */
 /* A committed window from the journal, oldest first, before anything else. `counted` has the job's bitmap words. */
 void job_restore_window(struct job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
-/* The tensor set from the journal, or declared by a rank (job_register does that itself). ST_INVALID_ARGUMENT with why. */
+/* The tensor set of a job that has none; *set is emptied. (job_register does that itself.) */
+void job_take_tensors(struct job *, struct tensor_set *set);
+/* The same for one that is yet to be built; linear in n. ST_INVALID_ARGUMENT with why. */
 enum status job_set_tensors(struct job *, const struct tensor_spec *, uint64_t n, char *why, size_t n_why);
 
 /* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec. */
@@ -116,8 +123,9 @@ void job_on_restored(struct job *, const struct control_state *state, struct now
 
 /* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
 void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);
-void job_register(struct job *, uint64_t call, const struct session_key *, const struct tensor_spec *, uint64_t n,
-		  struct now);
+/* set: of this job's specification, emptied here, also on an error; NULL: the caller only asks for the layout. */
+void job_register(struct job *, uint64_t call, const struct session_key *, struct tensor_set *set, struct now);
+#define JOB_SAME_TENSORS "all ranks must register the same tensors in the same order" /* the hint for LAYOUT_MISMATCH */
 void job_put_params(struct job *, uint64_t call, const struct session_key *, uint32_t slot, uint64_t offset,
 		    uint64_t bytes, bool last, struct now);
 void job_wait_ready(struct job *, uint64_t call, const struct session_key *, int64_t timeout_ns, struct now);
@@ -130,14 +138,33 @@ void job_detach(struct job *, uint64_t call, const struct session_key *, bool do
 /* The call's client is gone: it will get no answer. What it asked for still happens. */
 void job_on_call_gone(struct job *, uint64_t call);
 
+/* ---- inline streams: docs/protocol.md, "Inline stream" ----
+ * A stream is known by its call and its rank. It belongs to the session that opened it and may be ended at any time, by a successor's
+ * attach for example: its call is answered then. So whatever is copied is asked for first, each time. */
+/* The first message; `push` NULL: parameters. The stream has a slot of the session: *out_slot is the engine's number of it. false: the call has
+ * been answered, or will be without the stream's bytes (a repeat of a push that is counted or parked). */
+bool job_stream_open(struct job *, uint64_t call, const struct session_key *, const struct push_args *push, uint32_t *out_slot,
+		     struct now);
+/* May n bytes for `offset` of the slot's layout (or the parameters') be copied into the slot now? false: answered, or over. */
+bool job_stream_admits(struct job *, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n);
+/* They have been copied; for pushes. false: answered. */
+bool job_stream_took(struct job *, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n);
+/* The client has sent all of a push. From here on it is an ordinary one, if no byte that counts is missing. */
+void job_stream_push(struct job *, uint64_t call, const struct session_key *, const struct push_args *, struct now);
+/* n bytes for `offset` of the parameters lie at the start of the slot. The answer says whether the parameters are ready; if not, the
+ * next piece may come, and the answer is the last thing that the job does: this may be called from inside it. */
+void job_stream_put(struct job *, uint64_t call, const struct session_key *, uint64_t offset, uint64_t n, bool last, struct now);
+/* The stream's client is gone. What the engine has been given stays with it. */
+void job_stream_gone(struct job *, uint64_t call, uint32_t rank);
+
 /* ---- sessions, for the edge ---- */
 /* Checks a session's key; on failure fills *why as the reply to give. */
 bool job_session_ok(struct job *, const struct session_key *, struct reply *why);
 /* First of the n consecutive slots of this rank's session. */
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
-/* The first slot of this session, from number `from` on, that no push uses, for inline bytes; false: none is free. */
-bool job_free_slot(const struct job *, uint32_t rank, uint32_t from, uint32_t *out_slot);
-/* The session's lifeline (attach socket or watch stream) came or broke. */
+/* The session has been given its slots over the attach socket: from now on it may push what is in them. */
+void job_on_mapped(struct job *, uint32_t rank, uint64_t generation);
+/* One of the session's lifelines (attach socket, watch stream) came or broke. It is lost when the last one breaks, until it is heard again. */
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
 
 /* ---- from the engine and its keeper ---- */
@@ -164,6 +191,8 @@ bool job_has_tensors(const struct job *);
 bool job_idle(const struct job *);
 const struct arena *job_arena(const struct job *);
 const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
+/* All of it, for any thread while the job lives; NULL: it has none yet. */
+struct tensor_set *job_tensor_set(struct job *);
 uint64_t job_window(const struct job *);
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event. */
 const struct control_state *job_record(const struct job *);
@@ -178,9 +207,16 @@ uint32_t job_slots(const struct job *);
 /* Half of the accumulator pair that holds the reduced gradients of the last window (optimizer CLIENT). */
 uint32_t job_reduced_half(const struct job *);
 
-/* plan_build.c: the engine's plan of a job whose tensors are known. malloc'ed block of (*out)->bytes; ST_INVALID_SPEC when a
- * rule matches no way to initialise a tensor (why names it), or ST_NO_MEMORY. */
-enum status plan_build(const struct job_spec *, const struct arena *, const struct tensor_spec *, uint64_t job_id,
-		       uint32_t slots, uint32_t threads, struct plan **out, char *why, size_t n_why);
+/* Ranks that this job has looked at so far: what a push costs must not grow with their number. */
+uint64_t job_ranks_visited(const struct job *);
+/* For tests: a count that is kept beside the record differs from what the record says; why names it. Looks at everything. */
+bool job_counts_wrong(const struct job *, char *why, size_t n);
+
+/* plan_build.c: */
+/* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
+void plan_head(struct plan *out, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots, uint32_t threads);
+/* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. ST_NO_MEMORY. Any thread. */
+enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, uint32_t slots, uint32_t threads,
+		       struct plan **out);
 
 #endif

@@ -18,6 +18,11 @@ bool call_in_window(struct job *j, uint64_t call, const struct session_key *k)
 {
 	if (!call_allowed(j, call, k))
 		return false;
+	if (past_final(j)) { /* nothing that it takes now would ever be committed */
+		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu is ending: window %llu was its last", (unsigned long long)j->id,
+			    (unsigned long long)j->mirror.r.window - 1);
+		return false;
+	}
 	if (j->run && j->engine_seen)
 		return true;
 	reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet", (unsigned long long)j->id);
@@ -39,22 +44,43 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return;
 	}
-	if (slot >= j->spec->slots_per_rank || bytes > j->arena.slot_bytes || offset > j->arena.param_bytes ||
-	    bytes > j->arena.param_bytes - offset) {
+	struct rank *r = &j->rank[k->rank];
+	if (slot >= j->spec->slots_per_rank || bytes > j->set.arena.slot_bytes || offset > j->set.arena.param_bytes ||
+	    bytes > j->set.arena.param_bytes - offset) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
 			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
-			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->arena.slot_bytes,
-			    (unsigned long long)j->arena.param_bytes);
+			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->set.arena.slot_bytes,
+			    (unsigned long long)j->set.arena.param_bytes);
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_PUT, k->rank);
+	if (!r->mapped) {
+		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the parameters with PutParametersInline",
+			    "slot %u: this session of rank %u has not mapped its slots", slot, k->rank);
+		return;
+	}
+	if (r->stream[slot].state) {
+		reply_error(j, call, ST_SLOT_BUSY, "use the other slot, or wait for the stream's end",
+			    "slot %u of rank %u is filled by an inline stream", slot, k->rank);
+		return;
+	}
+	struct put_args a = { .slot = slot, .offset = offset, .bytes = bytes, .last = last };
+	put_begin(j, call, r, &a, now);
+}
+
+void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
+{
+	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->rank);
+	struct stream *s = w ? NULL : stream_of(r, call);
+	if (s)
+		stream_free(s); /* answered: no memory */
 	if (!w)
 		return;
-	uint32_t n, first = job_session_slots(j, k->rank, &n);
-	w->slot = first + slot;
-	w->offset = offset;
-	w->bytes = bytes;
-	w->last = last;
+	w->slot = first + a->slot;
+	w->offset = a->offset;
+	w->bytes = a->bytes;
+	w->last = a->last;
+	w->streamed = a->streamed;
 	job_reconcile(j, now);
 }
 
@@ -68,7 +94,7 @@ void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, i
 {
 	if (!call_allowed(j, call, k))
 		return;
-	if (ready_now(j)) {
+	if (ready_now(j, &j->rank[k->rank])) {
 		ready_reply(j, &j->rank[k->rank], call);
 		return;
 	}
@@ -109,7 +135,7 @@ void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64
 		return;
 	w->window = window;
 	r->flush_wanted = true;
-	job_reconcile(j, now);
+	job_reconcile_rank(j, r);
 }
 
 void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, int64_t timeout_ns,
@@ -150,7 +176,7 @@ void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uin
 	if (!w)
 		return;
 	w->window = window;
-	job_reconcile(j, now);
+	job_reconcile_waiter(j, w);
 }
 
 void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool done, struct now now)
@@ -160,6 +186,8 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 	struct rank *r = &j->rank[k->rank];
 	r->detached = true;
 	r->lost = false;
+	rank_changed(j, r);
+	streams_end(j, r, ST_CANCELLED, "detach when all streams have been answered", "the session has detached: the stream ends with it");
 	j->report_due = true;
 	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == RANK_LEFT) {
 		struct reply rep = { .kind = REPLY_EMPTY };
@@ -167,7 +195,8 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 	} else if (waiter_add(j, call, WAIT_DETACH, k->rank)) {
 		r->flush_wanted = r->leave_wanted = true;
 	}
-	job_reconcile(j, now);
+	job_reconcile_rank(j, r);
+	job_reconcile_ack(j);
 }
 
 void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, struct now now)
@@ -175,7 +204,8 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 	if (rank >= j->spec->ranks || j->rank[rank].sgen != generation || j->rank[rank].detached)
 		return;
 	struct rank *r = &j->rank[rank];
-	bool lost = !up;
+	r->n_links += up ? 1 : r->n_links ? -1u : 0;
+	bool lost = !r->n_links;
 	if (lost && !r->lost && !j->ended) {
 		char text[160];
 		snprintf(text, sizeof text, "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
@@ -185,7 +215,6 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 	}
 	if (lost && !r->lost)
 		r->lost_ns = now.mono_ns;
-	r->link = up;
 	r->lost = lost;
 	job_report(j, now);
 }

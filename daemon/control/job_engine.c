@@ -1,7 +1,6 @@
 /* A job and its engine: what to send next, what answers mean, what to report. */
 #include "control/job_impl.h"
 
-#include "engine/accum.h"
 #include "math/optim.h"
 
 #include <stdio.h>
@@ -31,7 +30,8 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 	struct engine_command c = { .op = ENGINE_ADD, .rank = r->rank, .sgen = r->sgen, .window = p->window,
 				    .micro = p->micro, .slot = p->slot == REPEAT ? first : p->slot,
 				    .weight = p->weight, .loss = p->loss, .data_key = p->data_key,
-				    .unix_nanos = p->unix_ns, .zero_after = p->zero_after, .n_present = p->n_present };
+				    .unix_nanos = p->unix_ns, .zero_after = p->zero_after, .n_present = p->n_present,
+				    .window_lr = p->lr };
 	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);
 	p->sent = send(j, &c, &p->command_id, p->present);
 }
@@ -44,9 +44,20 @@ static void send_flush(struct job *j, struct rank *r)
 	r->flush_sent = send(j, &c, &r->flush_command, NULL);
 }
 
+/* Its piece has been taken, or is not wanted: the stream behind it, if there is one, may go on or is over. */
+static void put_over(struct job *j, struct waiter *w, bool done)
+{
+	struct stream *s = stream_of(&j->rank[w->rank], w->call);
+	if (s && done)
+		stream_free(s);
+	else if (s)
+		s->state = STREAM_FILLING;
+	waiter_remove(j, w);
+}
+
 static void send_put(struct job *j, struct waiter *w)
 {
-	struct engine_command c = { .op = ENGINE_PUT_PARAMS, .rank = w->rank, .slot = w->slot, .offset = w->offset,
+	struct engine_command c = { .op = ENGINE_PUT_PARAMS, .rank = w->rank, .sgen = j->rank[w->rank].sgen, .slot = w->slot, .offset = w->offset,
 				    .bytes = w->bytes, .last = w->last };
 	w->sent = send(j, &c, &w->command_id, NULL);
 }
@@ -54,10 +65,8 @@ static void send_put(struct job *j, struct waiter *w)
 static void send_commit(struct job *j)
 {
 	const struct commit *k = &j->order.commit;
-	struct engine_command c = { .op = ENGINE_COMMIT, .window = k->window, .term = k->term, .attempt = k->attempt,
-				    .applied_step = k->applied_step, .outcome = k->outcome,
-				    .next_micro_size = k->next_micro_size, .scale = k->scale,
-				    .clip_value = k->clip_value, .lr = k->lr, .next_loss_scale = k->next.scale.scale };
+	struct engine_command c = { .op = ENGINE_COMMIT, .window = k->window, .term = k->term, .attempt = k->attempt };
+	commit_fill_command(k, &c);
 	send(j, &c, &j->commit_command, NULL);
 }
 
@@ -97,9 +106,54 @@ static void answer_puts(struct job *j)
 	rep.put.ready = true;
 	for (uint32_t i = j->n_waiters; i-- > 0;)
 		if (j->waiter[i].kind == WAIT_PUT && !j->waiter[i].sent) {
-			j->ports.reply(j->ports.ctx, j->waiter[i].call, &rep);
-			waiter_remove(j, &j->waiter[i]);
+			struct waiter w = j->waiter[i];
+			put_over(j, &j->waiter[i], true);
+			j->ports.reply(j->ports.ctx, w.call, &rep);
 		}
+}
+
+static bool has_earlier_pieces(const struct job *j, const struct waiter *last)
+{
+	for (uint32_t i = 0; i < j->n_waiters; i++) {
+		const struct waiter *w = &j->waiter[i];
+		if (w->kind == WAIT_PUT && w->rank == last->rank && !w->last)
+			return true;
+	}
+	return false;
+}
+
+/* The last piece of PutParameters: with it, all must have come. */
+static bool put_is_whole(struct job *j, struct waiter *w)
+{
+	const struct coverage *given = &j->rank[w->rank].given;
+	struct coverage with = { 0 };
+	char text[256];
+	enum status st = coverage_add(&with, w->offset, w->offset + w->bytes);
+	for (uint32_t i = 0; i < given->n && !st; i++)
+		st = coverage_add(&with, given->piece[i].start, given->piece[i].end);
+	bool missing = !st && params_missing(j, &with, text, sizeof text);
+	coverage_fini(&with);
+	if (!st && !missing)
+		return true;
+	if (st)
+		snprintf(text, sizeof text, "%s", status_info(st)->text);
+	uint64_t call = w->call;
+	waiter_remove(j, w);
+	reply_error(j, call, st ? st : ST_INVALID_ARGUMENT, "give the missing bytes before `last`; after a restart of gaccd, all of them",
+		    "%s", text);
+	return false;
+}
+
+/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing more. */
+static void send_puts(struct job *j)
+{
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind != WAIT_PUT || w->sent || j->rank[w->rank].attaching)
+			continue;
+		if (!w->last || (!has_earlier_pieces(j, w) && (w->streamed || put_is_whole(j, w))))
+			send_put(j, w);
+	}
 }
 
 static void reconcile_start(struct job *j)
@@ -118,9 +172,7 @@ static void reconcile_start(struct job *j)
 		struct engine_command c = { .op = ENGINE_INIT_PARAMS };
 		send(j, &c, &j->init_command, NULL);
 	}
-	for (uint32_t i = 0; i < j->n_waiters; i++)
-		if (j->waiter[i].kind == WAIT_PUT && !j->waiter[i].sent)
-			send_put(j, &j->waiter[i]);
+	send_puts(j);
 }
 
 static bool attempt_at_least(const struct job *j, uint64_t term, uint64_t attempt)
@@ -141,10 +193,13 @@ static void reconcile_order(struct job *j, struct now now)
 	}
 	bool can_go = r->phase < WINDOW_PREPARED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
-	if (o->want == WANT_GO && can_go && !failed && !j->go_command) {
+	/* one that is out may wait for other nodes, and is given up for a later attempt */
+	bool superseded = o->term > j->go_term || (o->term == j->go_term && o->attempt > j->go_attempt);
+	if (o->want == WANT_GO && can_go && !failed && (!j->go_command || superseded)) {
 		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt,
 					    .close = r->phase == WINDOW_OPEN, .want_norms = o->norms };
 		j->go_term = o->term;
+		j->go_attempt = o->attempt;
 		send(j, &c, &j->go_command, NULL);
 	}
 	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&
@@ -152,28 +207,32 @@ static void reconcile_order(struct job *j, struct now now)
 		send_commit(j);
 }
 
-static bool still_reads(const struct job *j, const struct rank *r)
+/* Who has read the reduced gradient is in the record before it is answered: a trainer says it once. */
+static void send_ack(struct job *j, struct waiter *w)
 {
-	const struct control_rank *c = &j->mirror.rank[r->rank];
-	return r->has_session && !r->detached && c->flushed != RANK_LEFT && !c->session.step_acked;
+	struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .window = w->window };
+	if (w->kind == WAIT_ACK && !w->sent)
+		w->sent = send(j, &c, &w->command_id, NULL);
 }
 
-/* Who has read the reduced gradient is in the record before it is answered: a trainer says it once. */
-static void reconcile_ack(struct job *j)
+void job_reconcile_ack(struct job *j)
 {
-	for (uint32_t i = 0; i < j->n_waiters; i++) {
-		struct waiter *w = &j->waiter[i];
-		struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .window = w->window };
-		if (w->kind == WAIT_ACK && !w->sent)
-			w->sent = send(j, &c, &w->command_id, NULL);
-	}
-	if (!j->mirror.r.client_pending || j->ack_command)
+	if (!j->engine_up || !j->mirror.r.client_pending || j->ack_command || j->n_reading)
 		return;
-	for (uint32_t i = 0; i < j->spec->ranks; i++)
-		if (still_reads(j, &j->rank[i]))
-			return;
 	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.client_window, .last = true };
 	send(j, &c, &j->ack_command, NULL);
+}
+
+void job_reconcile_waiter(struct job *j, struct waiter *w)
+{
+	if (j->engine_up)
+		send_ack(j, w);
+}
+
+void job_reconcile_rank(struct job *j, struct rank *r)
+{
+	if (j->engine_up)
+		reconcile_rank(j, r);
 }
 
 void job_reconcile(struct job *j, struct now now)
@@ -181,10 +240,12 @@ void job_reconcile(struct job *j, struct now now)
 	if (!j->engine_up)
 		return;
 	reconcile_start(j);
-	for (uint32_t i = 0; i < j->spec->ranks; i++)
-		reconcile_rank(j, &j->rank[i]);
+	EACH_RANK (j, r)
+		reconcile_rank(j, r);
 	reconcile_order(j, now);
-	reconcile_ack(j);
+	for (uint32_t i = 0; i < j->n_waiters; i++)
+		send_ack(j, &j->waiter[i]);
+	job_reconcile_ack(j);
 }
 
 /* ---- reporting ---- */
@@ -201,21 +262,19 @@ static bool is_blocked(const struct job *j, const struct rank *r, int64_t *since
 	return oldest != 0;
 }
 
-static void fill_progress(struct job *j, struct now now)
+static void fill_progress(struct job *j)
 {
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		struct rank *r = &j->rank[i];
-		const struct control_rank *c = &j->mirror.rank[i];
-		struct rank_progress *p = &j->progress[i];
-		bool left_over = c->flushed == RANK_LEFT;
-		*p = (struct rank_progress){ .rank = i, .counted = c->counted, .voided = rank_count_voided(j, r),
-					     .first_void = rank_first_voided(j, r), .flushed = (uint8_t)c->flushed,
+	EACH_RANK (j, r) {
+		const struct control_rank *c = &j->mirror.rank[r->rank];
+		struct rank_progress *p = &j->progress[r->rank];
+		*p = (struct rank_progress){ .rank = r->rank, .counted = c->counted, .voided = r->voided,
+					     .first_void = r->first_void, .nonfinite = r->nonfinite,
+					     .first_nonfinite = r->first_nonfinite, .flushed = (uint8_t)c->flushed,
 					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
+					     .unwatched = r->session.no_memory && !r->n_links,
 					     .lost_ns = r->lost ? r->lost_ns : 0,
 					     .pid = r->session.pid, .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };
-		if (!rank_owes(j, r) && !r->ready_ns && !left_over && j->run)
-			r->ready_ns = now.mono_ns;
 		p->ready_ns = r->ready_ns;
 		p->waiting_ns = r->ready_ns;
 		if (!p->waiting_ns && j->run)
@@ -223,32 +282,28 @@ static void fill_progress(struct job *j, struct now now)
 	}
 }
 
-static bool all_left(const struct job *j)
-{
-	for (uint32_t i = 0; i < j->spec->ranks; i++)
-		if (j->mirror.rank[i].flushed != RANK_LEFT)
-			return false;
-	return true;
-}
-
 void job_report(struct job *j, struct now now)
 {
 	const struct control_record *m = &j->mirror.r;
-	fill_progress(j, now);
+	fill_progress(j);
 	struct report r = { .job_id = j->id, .epoch = 1, .incarnation = j->incarnation,
 			    .term = j->have_order ? j->order.term : 0, .window = m->window, .phase = m->phase,
 			    .rank = j->progress, .n_ranks = j->spec->ranks, .params_digest = m->params_digest };
 	r.start = !j->engine_seen ? START_DECLARED : m->params_ready ? START_PARAMS : START_ALLOCATED;
-	r.complete = j->engine_seen && accum_complete(&j->mirror);
-	r.all_left = j->engine_seen && all_left(j);
+	r.complete = j->engine_seen && !j->n_owing;
+	r.all_left = j->engine_seen && j->n_left == j->spec->ranks;
 	if (m->phase >= WINDOW_CLOSED) {
 		r.count = m->count;
 		r.sum_weight = m->sum_weight;
 		r.sum_loss = m->sum_loss;
+		r.lr = m->window_lr;
+		r.lr_rank = m->lr_rank;
 		r.counted = j->mirror.counted;
 		r.n_words = (uint32_t)j->mirror.n_words;
 	}
-	if (j->vote_status) {
+	/* the record knows better than a vote of an attempt before the one that it is prepared for */
+	bool stale = m->phase == WINDOW_PREPARED && attempt_at_least(j, j->vote_term, j->vote_attempt);
+	if (j->vote_status && !stale) {
 		r.vote_term = j->vote_term;
 		r.vote_attempt = j->vote_attempt;
 		r.vote_status = j->vote_status;
@@ -259,6 +314,8 @@ void job_report(struct job *j, struct now now)
 		r.nonfinite = m->prepared_nonfinite;
 		r.digest = m->prepared_digest;
 	}
+	r.refused = j->refused;
+	memcpy(r.refusal, j->refusal, sizeof r.refusal);
 	j->reported_ns = now.mono_ns;
 	j->report_due = false;
 	j->ports.report(j->ports.ctx, &r);
@@ -281,24 +338,31 @@ static void on_attach(struct job *j, const struct engine_answer *a, struct now n
 	attach_done(j, r, now);
 }
 
-static void on_counted(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
-{
-	bool was = rank_settled(j, r, p->micro);
-	if (a->result == PUSH_VOID && !was)
-		control_set_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, p->micro);
-	if (a->result != PUSH_VOID && !was) {
-		control_set_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, p->micro);
-		j->mirror.rank[r->rank].counted++;
-		r->weight += p->weight;
-	}
-}
-
 static void on_void(struct job *j, struct rank *r, const struct parked_push *p, const struct engine_answer *a)
 {
 	char text[200];
 	snprintf(text, sizeof text, "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
 		 p->micro, (unsigned long long)p->window, a->nonfinite_count);
 	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->rank, text);
+}
+
+/* A rank's part has changed. The coordinator hears at once what it acts on; the rest is for people, and goes with the tick, as a report costs
+ * a look at every rank. */
+static void report_rank(struct job *j, bool at_once, struct now now)
+{
+	j->report_due = true;
+	if (at_once || !j->n_owing)
+		job_report(j, now);
+}
+
+/* Answers come in the order of counting: the first one's learning rate is the window's. */
+static void count_push(struct job *j, struct rank *r, const struct parked_push *p)
+{
+	r->weight += p->weight;
+	if (j->mirror.r.count)
+		return;
+	j->mirror.r.window_lr = p->lr;
+	j->mirror.r.lr_rank = r->rank;
 }
 
 static void on_add(struct job *j, const struct engine_answer *a, struct now now)
@@ -312,15 +376,17 @@ static void on_add(struct job *j, const struct engine_answer *a, struct now now)
 			push_fail(j, r, p, a->status, a->text);
 			break;
 		}
-		on_counted(j, r, p, a);
+		if (a->result != PUSH_VOID && !rank_settled(j, r, p->micro))
+			count_push(j, r, p);
+		if (a->result == PUSH_COUNTED && a->nonfinite_count && !r->nonfinite++)
+			r->first_nonfinite = p->micro;
+		rank_settle(j, r, p->micro, a->result == PUSH_VOID);
 		if (a->result == PUSH_VOID)
 			on_void(j, r, p, a);
 		push_answer(j, r, p, a->result);
 		break;
 	}
-	j->report_due = true;
-	if (!rank_owes(j, r) || a->result == PUSH_VOID)
-		job_report(j, now);
+	report_rank(j, a->result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR, now);
 }
 
 static void answer_waiter(struct job *j, struct rank *r, struct waiter *w, enum status st, const char *why)
@@ -357,20 +423,22 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	bool must_leave = r->leave_wanted && !r->leave_sent; /* a Detach came while a plain FLUSH was out */
 	r->flush_sent = false;
 	if (a->status == ST_WINDOW_CLOSED && r->leave_wanted) {
-		job_reconcile(j, now); /* the window went by: leave from the one that is open */
+		job_reconcile_rank(j, r); /* the window went by: leave from the one that is open */
 		return;
 	}
 	if (!a->status) {
 		struct control_rank *c = &j->mirror.rank[a->rank];
 		c->flushed = r->leave_sent || c->flushed == RANK_LEFT ? RANK_LEFT : RANK_FLUSHED;
+		rank_changed(j, r);
 	}
 	if (!must_leave)
 		r->flush_wanted = r->leave_wanted = false;
 	bool closed = a->status == ST_WINDOW_CLOSED; /* before it: the rank owes nothing any more */
 	answer_waiters(j, r, !must_leave, closed ? ST_OK : (enum status)a->status, a->text);
 	if (must_leave)
-		job_reconcile(j, now);
-	job_report(j, now);
+		job_reconcile_rank(j, r);
+	job_reconcile_ack(j);
+	report_rank(j, false, now);
 }
 
 /* The engine says that the window is frozen, and what it holds. */
@@ -381,6 +449,8 @@ static void mirror_closed(struct job *j, const struct engine_answer *a)
 	m->count = a->count;
 	m->sum_weight = a->sum_weight;
 	m->sum_loss = a->sum_loss;
+	m->window_lr = a->window_lr;
+	m->lr_rank = a->lr_rank;
 	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
 }
 
@@ -434,17 +504,30 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
 		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
 		m->client_window = k->window;
-		for (uint32_t i = 0; i < j->spec->ranks; i++)
-			j->mirror.rank[i].session.step_acked = 0;
+		EACH_RANK (j, r)
+			j->mirror.rank[r->rank].session.step_acked = 0;
 	}
 	m->count = 0;
+	m->window_lr = 0;
 	memset(j->mirror.counted, 0, j->mirror.n_words * sizeof *j->mirror.counted);
 	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof *j->mirror.voided);
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		j->mirror.rank[i].counted = 0;
-		if (j->mirror.rank[i].flushed == RANK_FLUSHED)
-			j->mirror.rank[i].flushed = RANK_OPEN;
+	EACH_RANK (j, r) {
+		struct control_rank *c = &j->mirror.rank[r->rank];
+		c->counted = 0;
+		c->flushed = c->flushed == RANK_FLUSHED ? RANK_OPEN : c->flushed;
 	}
+}
+
+/* Optimizer CLIENT: the last reduced gradients are still being read, and the COMMIT is sent again at the tick. Nothing else passes. */
+static void note_refusal(struct job *j, const struct engine_answer *a, struct now now)
+{
+	bool waits = a->status == ST_NOT_READY && j->mirror.r.client_pending;
+	enum status st = waits ? ST_NOT_READY : a->status == ST_NOT_READY ? ST_INTERNAL : (enum status)a->status;
+	if (j->refused == st)
+		return;
+	j->refused = st;
+	snprintf(j->refusal, sizeof j->refusal, "%s", *a->text ? a->text : status_info(st)->text);
+	job_report(j, now);
 }
 
 static void on_commit(struct job *j, const struct engine_answer *a, struct now now)
@@ -452,35 +535,45 @@ static void on_commit(struct job *j, const struct engine_answer *a, struct now n
 	if (a->id != j->commit_command)
 		return;
 	j->commit_command = 0;
-	if (a->status == ST_NOT_READY) /* optimizer CLIENT: the last reduced gradients are still read; sent again at the tick */
-		return;
 	if (a->status) {
-		j->ports.event(j->ports.ctx, j->id, true, "CommitRefused", -1, a->text);
+		note_refusal(j, a, now);
 		return;
 	}
 	mirror_next_window(j, a);
 	job_window_changed(j, now);
 }
 
-static void on_put(struct job *j, const struct engine_answer *a, struct now now)
+static struct waiter *put_of(const struct job *j, const struct engine_answer *a)
 {
 	for (uint32_t i = 0; i < j->n_waiters; i++) {
 		struct waiter *w = &j->waiter[i];
-		if (w->kind != WAIT_PUT || !w->sent || w->command_id != a->id)
-			continue;
-		struct reply rep = { .kind = REPLY_PUT };
-		if (a->status)
-			reply_error(j, w->call, a->status, NULL, "parameters at byte %llu: %s",
-				    (unsigned long long)w->offset, a->text);
-		if (!a->status && (w->last || a->result))
-			j->mirror.r.params_ready = 1;
-		rep.put.ready = j->mirror.r.params_ready;
-		if (!a->status)
-			j->ports.reply(j->ports.ctx, w->call, &rep);
-		waiter_remove(j, w);
-		break;
+		if (w->kind == WAIT_PUT && w->sent && w->command_id == a->id)
+			return w;
 	}
+	return NULL;
+}
+
+static void on_put(struct job *j, const struct engine_answer *a, struct now now)
+{
+	struct waiter *found = put_of(j, a);
+	if (!found)
+		return;
+	struct waiter w = *found;
+	struct reply rep = { .kind = REPLY_PUT };
+	enum status st = a->status;
+	if (!st && (w.last || a->result))
+		j->mirror.r.params_ready = 1;
+	if (!st && !w.streamed && !j->mirror.r.params_ready)
+		st = coverage_add(&j->rank[w.rank].given, w.offset, w.offset + w.bytes);
+	rep.put.ready = j->mirror.r.params_ready;
+	put_over(j, found, st || rep.put.ready);
 	job_params_changed(j, now);
+	job_reconcile(j, now); /* a `last` may have waited for this piece */
+	if (st)
+		reply_error(j, w.call, st, NULL, "parameters at byte %llu: %s", (unsigned long long)w.offset,
+			    a->status ? a->text : status_info(st)->text);
+	else
+		j->ports.reply(j->ports.ctx, w.call, &rep); /* a stream brings its next piece from in here */
 }
 
 static void on_init(struct job *j, const struct engine_answer *a, struct now now)
@@ -496,7 +589,7 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 	job_params_changed(j, now);
 }
 
-static void on_ack(struct job *j, const struct engine_answer *a, struct now now)
+static void on_ack(struct job *j, const struct engine_answer *a)
 {
 	struct reply rep = { .kind = REPLY_EMPTY };
 	if (a->id == j->ack_command) {
@@ -509,13 +602,14 @@ static void on_ack(struct job *j, const struct engine_answer *a, struct now now)
 		struct waiter *w = &j->waiter[i];
 		if (w->kind != WAIT_ACK || !w->sent || w->command_id != a->id)
 			continue;
-		if (w->window == j->mirror.r.client_window)
+		if (!a->status && w->window == j->mirror.r.client_window)
 			j->mirror.rank[w->rank].session.step_acked = 1;
+		rank_changed(j, &j->rank[w->rank]);
 		j->ports.reply(j->ports.ctx, w->call, &rep);
 		waiter_remove(j, w);
 		break;
 	}
-	job_reconcile(j, now);
+	job_reconcile_ack(j);
 }
 
 void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
@@ -526,12 +620,13 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	switch ((enum engine_op)a->op) {
 	case ENGINE_ATTACH:
 		on_attach(j, a, now);
-		job_reconcile(j, now);
+		job_reconcile_rank(j, &j->rank[a->rank]);
+		job_reconcile_ack(j);
 		break;
 	case ENGINE_ADD:
 		on_add(j, a, now);
 		if (j->rank[a->rank].flush_wanted)
-			job_reconcile(j, now);
+			job_reconcile_rank(j, &j->rank[a->rank]);
 		break;
 	case ENGINE_FLUSH:
 		on_flush(j, a, now);
@@ -552,7 +647,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 		on_init(j, a, now);
 		break;
 	case ENGINE_ACK_STEP:
-		on_ack(j, a, now);
+		on_ack(j, a);
 		break;
 	case ENGINE_START:
 	case ENGINE_STOP:

@@ -2,8 +2,10 @@
 #ifndef GACC_CONTROL_JOB_IMPL_H
 #define GACC_CONTROL_JOB_IMPL_H
 
+#include "control/coverage.h"
 #include "control/job.h"
 
+#define RANK_MAX_SLOTS 2
 #define RANK_MAX_PUSHES 4  /* two slots, and as many repeats of counted micro-batches under judgement */
 #define REPEAT UINT32_MAX  /* the slot of a push that is counted already: only its data_key is looked at */
 #define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
@@ -14,7 +16,7 @@ struct parked_push {
 	uint64_t command_id;
 	uint64_t window;
 	uint32_t micro, slot;
-	double weight, loss;
+	double weight, loss, lr;
 	uint64_t data_key;
 	bool zero_after;
 	unsigned char *present;
@@ -25,16 +27,41 @@ struct parked_push {
 	int n_calls;
 };
 
+/* docs/protocol.md, "Inline stream". */
+enum stream_state {
+	STREAM_NONE,
+	STREAM_FILLING, /* its chunks are copied into its slot */
+	STREAM_TAKEN    /* the engine takes a piece of the parameters from the slot: nothing is copied before it has answered */
+};
+
+struct stream {
+	enum stream_state state;
+	bool is_put;            /* PutParametersInline; else PushInline */
+	uint64_t call;
+	uint64_t sgen;          /* of the session that it belongs to */
+	uint64_t window;        /* of a push, with micro: a repeat ends the earlier try */
+	uint32_t micro;
+	struct coverage came;   /* bytes of the slot, or of the parameters */
+};
+
 struct rank {
 	uint32_t rank;
 	bool has_session;
 	struct session_record session;  /* in force */
 	uint64_t sgen;
-	bool link, lost, detached;      /* lifeline is up; broke without a detach; said good-bye */
+	uint32_t n_links;               /* lifelines that are up */
+	bool lost, detached;            /* the last lifeline broke without a detach; said good-bye */
+	bool watched;                   /* while it has no lifeline, its process is looked at once a second */
+	bool mapped;                    /* the session has had its slots over the attach socket */
 	/* an attach that the engine has not stored yet */
 	bool attaching, attach_sent;
 	struct session_record next;
 	uint64_t next_sgen, attach_command;
+	bool next_resumes;              /* the process that attaches had a session before: it goes on giving parameters */
+	/* gradients and parameters in messages, by slot of the session */
+	struct stream stream[RANK_MAX_SLOTS];
+	uint32_t n_puts;                /* of its waiters, WAIT_PUT */
+	struct coverage given;          /* of the parameters, by PutParameters: pieces that the engine has taken */
 	/* the open window */
 	struct parked_push push[RANK_MAX_PUSHES];
 	bool flush_wanted, leave_wanted, flush_sent;
@@ -43,6 +70,10 @@ struct rank {
 	int64_t ready_ns, last_push_unix_ns;
 	int64_t lost_ns;                /* when the session was seen lost */
 	double weight;
+	uint32_t nonfinite, first_nonfinite; /* as in struct rank_progress */
+	/* job_counts.c: follow from the mirror and the session, and are kept beside them */
+	uint32_t voided, first_void;    /* first_void: if any */
+	bool owes, left, reads;
 };
 
 enum waiter_kind {
@@ -62,12 +93,25 @@ struct waiter {
 	/* WAIT_PUT */
 	uint32_t slot;
 	uint64_t offset, bytes;
+	bool last, streamed;
+};
+
+/* A piece of the parameters, at the start of a slot of the rank's session. */
+struct put_args {
+	uint32_t slot;
+	uint64_t offset, bytes;
 	bool last;
+	bool streamed;        /* by PutParametersInline, which has checked that all has come */
 };
 
 struct past_window {
 	struct commit commit;
 	uint64_t *counted;
+};
+
+/* The first two ranks that may lack a micro-batch index: those before them do not. */
+struct missing_at {
+	uint32_t first, second;
 };
 
 struct job {
@@ -78,10 +122,7 @@ struct job {
 	int64_t clock_ns;            /* mono time of the last event that brought one */
 	struct job_ports ports;
 	/* tensors */
-	struct tensor_spec *tensor;
-	char *names;                 /* storage of the tensors' strings */
-	uint64_t n_tensors;
-	struct arena arena;
+	struct tensor_set set;
 	bool has_tensors, allocating;
 	bool taken_over;             /* from an earlier gaccd */
 	int64_t looked_ns;           /* for processes that have not come back to it */
@@ -94,7 +135,9 @@ struct job {
 		restore_command; /* 0: not outstanding */
 	void *restore;               /* tail of ENGINE_RESTORE; NULL: the parameters are new */
 	uint32_t n_restore;
-	uint64_t go_term;            /* of go_command: the order may have changed before its answer */
+	uint64_t go_term, go_attempt; /* of go_command: the order may have changed before its answer */
+	enum status refused;         /* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
+	char refusal[160];
 	enum status vote_status;     /* of the attempt in the order, when it failed here */
 	uint64_t vote_term, vote_attempt;
 	/* coordinator */
@@ -108,6 +151,10 @@ struct job {
 	bool report_due;
 	struct rank_progress *progress;
 	uint32_t *missing;           /* scratch of max_micro_size */
+	/* job_counts.c: kept, of all ranks */
+	uint32_t n_owing, n_left, n_reading;
+	struct missing_at *missing_at; /* [max_micro_size]; canonical order */
+	uint64_t *visited, n_visited;  /* ranks that were looked at: visited points to n_visited */
 	/* ranks and calls */
 	struct rank *rank;
 	struct waiter *waiter;
@@ -122,6 +169,8 @@ void reply_error(struct job *, uint64_t call, enum status, const char *hint, con
 	__attribute__((format(printf, 5, 6)));
 /* The key is that of the rank's session: else the call is answered. */
 bool session_check(struct job *, const struct session_key *, uint64_t call);
+/* Its process was on this machine and is gone, as far as that can be known. */
+bool session_is_dead(const struct job *, const struct session_record *);
 /* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
 void attach_done(struct job *, struct rank *, struct now);
 /* Ends a push: answers its calls and frees it. */
@@ -129,19 +178,45 @@ void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t res
 void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
 /* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
 bool push_settle(struct job *, struct rank *, struct parked_push *);
-bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
-uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
-uint32_t rank_count_voided(const struct job *, const struct rank *);
-uint32_t rank_first_voided(const struct job *, const struct rank *); /* lowest void micro-batch; micro_size: none */
-/* It may still contribute to the window, and has not given all. */
-bool rank_owes(const struct job *, const struct rank *);
-/* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing; own rank: none. */
-uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);
 /* NULL: the window is not over, or no longer remembered. */
 const struct past_window *past_find(const struct job *, uint64_t window);
 
+/* job_counts.c */
+/* Every loop over all ranks goes through this: what is done for each push must not. */
+#define EACH_RANK(j, r) for (struct rank *r = (j)->rank; r < (j)->rank + (j)->spec->ranks && ++*(j)->visited; r++)
+bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
+bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
+bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
+uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
+/* It may still contribute to the window, and has not given all. */
+bool rank_owes(const struct job *, const struct rank *);
+/* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing, the lowest of them; own rank: none. */
+uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);
+/* The micro-batch is counted, or void, from now on; nothing if it was before. */
+void rank_settle(struct job *, struct rank *, uint32_t micro, bool is_void);
+/* To be called when the rank's session, its row in the mirror, or its bits have changed. */
+void rank_changed(struct job *, struct rank *);
+/* The same of all ranks: the mirror is another one, or of another window. */
+void job_recount(struct job *);
+
+/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
+bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
+
+/* streams.c */
+/* The rank's stream of this call, or NULL. */
+struct stream *stream_of(struct rank *, uint64_t call);
+/* Without an answer. */
+void stream_free(struct stream *);
+/* Ends all streams of the rank's session: each is answered with this, and its slot is free. */
+void streams_end(struct job *, struct rank *, enum status, const char *hint, const char *text);
+/* What has come lacks a tensor of the parameters: `why` names it. */
+bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
+
 /* job_calls.c */
-/* The session is good and the job has not ended, and for call_in_window that it runs: else the call is answered. */
+/* Gives a checked piece to the engine; answered when it has taken it. */
+void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args *, struct now);
+/* The session is good and the job has not ended, and for call_in_window that it runs and the open window will close: else the call is
+ * answered. */
 bool call_allowed(struct job *, uint64_t call, const struct session_key *);
 bool call_in_window(struct job *, uint64_t call, const struct session_key *);
 /* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
@@ -150,6 +225,11 @@ uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t windo
 /* job_engine.c */
 /* Sends the engine what is wanted and not yet under way. */
 void job_reconcile(struct job *, struct now);
+/* The same for what one rank wants. */
+void job_reconcile_rank(struct job *, struct rank *);
+void job_reconcile_waiter(struct job *, struct waiter *);
+/* All that take part have read the reduced gradient: tells the engine. */
+void job_reconcile_ack(struct job *);
 void job_report(struct job *, struct now);
 /* Answers the rank's Flush and Detach calls. */
 void answer_flush(struct job *, struct rank *, enum status, const char *why);
@@ -163,7 +243,9 @@ void job_window_changed(struct job *, struct now); /* the mirror shows a new win
 void job_params_changed(struct job *, struct now); /* start phase may have advanced */
 uint32_t job_micro_size(const struct job *);
 void step_reply(struct job *, uint64_t call, const struct commit *);
-bool ready_now(const struct job *); /* trainers may compute: the job runs and the parameters stand still */
+/* The rank may compute: the job runs and the parameters stand still. Or it has a step to apply first (optimizer CLIENT). */
+bool ready_now(const struct job *, const struct rank *);
+bool past_final(const struct job *); /* the last window has closed, and the end is being written */
 void ready_reply(struct job *, const struct rank *, uint64_t call);
 
 #endif

@@ -33,10 +33,13 @@ enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, 
 	j->rank = calloc(spec->ranks, sizeof *j->rank);
 	j->progress = calloc(spec->ranks, sizeof *j->progress);
 	j->missing = calloc(spec->max_micro_size, sizeof *j->missing);
-	if (!j->closed_counted || !j->rank || !j->progress || !j->missing || !alloc_history(j))
+	j->missing_at = calloc(spec->max_micro_size, sizeof *j->missing_at);
+	if (!j->closed_counted || !j->rank || !j->progress || !j->missing || !j->missing_at || !alloc_history(j))
 		goto fail;
+	j->visited = &j->n_visited;
 	for (uint32_t i = 0; i < spec->ranks; i++)
 		j->rank[i].rank = i;
+	job_recount(j);
 	*out = j;
 	return ST_OK;
 fail:
@@ -48,21 +51,24 @@ void job_free(struct job *j)
 {
 	if (!j)
 		return;
-	for (uint32_t r = 0; j->rank && r < j->spec->ranks; r++)
+	for (uint32_t r = 0; j->rank && r < j->spec->ranks; r++) {
 		for (int i = 0; i < RANK_MAX_PUSHES; i++)
 			free(j->rank[r].push[i].present);
+		for (int i = 0; i < RANK_MAX_SLOTS; i++)
+			stream_free(&j->rank[r].stream[i]);
+		coverage_fini(&j->rank[r].given);
+	}
 	for (uint32_t i = 0; i < JOB_HISTORY; i++)
 		free(j->past[i].counted);
 	control_state_fini(&j->mirror);
-	arena_fini(&j->arena);
+	tensor_set_fini(&j->set);
 	free(j->restore);
 	free(j->closed_counted);
 	free(j->rank);
 	free(j->progress);
 	free(j->missing);
+	free(j->missing_at);
 	free(j->waiter);
-	free(j->tensor);
-	free(j->names);
 	free(j);
 }
 
@@ -103,13 +109,18 @@ bool job_idle(const struct job *j)
 
 const struct arena *job_arena(const struct job *j)
 {
-	return &j->arena;
+	return &j->set.arena;
+}
+
+struct tensor_set *job_tensor_set(struct job *j)
+{
+	return j->has_tensors ? &j->set : NULL;
 }
 
 const struct tensor_spec *job_tensors(const struct job *j, uint64_t *n)
 {
-	*n = j->n_tensors;
-	return j->tensor;
+	*n = j->set.n;
+	return j->set.tensor;
 }
 
 const struct control_state *job_record(const struct job *j)

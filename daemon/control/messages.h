@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct engine_command;
+
 /* Numbers are those of gacc.v1.StepOutcome. */
 enum outcome { OUTCOME_NONE = 0, OUTCOME_APPLIED = 1, OUTCOME_SKIPPED = 2, OUTCOME_EMPTY = 3, OUTCOME_DROPPED = 4 };
 
@@ -62,18 +64,24 @@ struct commit {
 	struct carry next;         /* next.scale is that of the next window */
 };
 
+/* The scalars of the COMMIT that an engine is sent for it. */
+void commit_fill_command(const struct commit *, struct engine_command *);
+
 /* One rank as its node sees it. */
 struct rank_progress {
 	uint32_t rank;
 	uint32_t counted, voided;
 	uint32_t first_void;  /* lowest void micro-batch, if any */
+	/* counted ones with non-finite values (nonfinite: skip_step), and the first of them; what was counted before gaccd's start is not in it */
+	uint32_t nonfinite, first_nonfinite;
 	uint8_t flushed;      /* enum rank_flushed */
 	uint8_t attached;     /* has a live session */
 	uint8_t lost;         /* had one, and it broke */
 	uint8_t known;        /* has or had one, however that ended */
+	uint8_t unwatched;    /* it maps no memory and has no lifeline: nothing would tell its end */
 	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
 	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
-	int64_t pid;          /* 0: it maps no memory here */
+	int64_t pid;          /* 0: not known */
 	double weight;
 	int64_t ready_ns;     /* when it had given all it owes (monotonic), 0: not yet */
 	int64_t last_push_unix_ns;
@@ -97,11 +105,16 @@ struct report {
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
+	double lr;                 /* that this node's pushes gave the window; 0: the schedule's, or nothing is counted */
+	uint32_t lr_rank;          /* who did */
 	/* from PREPARED on: the vote */
 	uint64_t vote_term, vote_attempt;
 	enum status vote_status;   /* ST_OK, or why the attempt failed here */
 	double sumsq;
 	uint64_t nonfinite, digest;
+	/* the engine has refused the COMMIT of this window: ST_NOT_READY: not yet, it is sent again; else for good. ST_OK: it has not */
+	enum status refused;
+	char refusal[160];
 	/* of the window before */
 	uint64_t params_digest;
 	/* borrowed for the call */

@@ -26,24 +26,18 @@ static uint64_t count_names(const struct tensor_spec *t, uint64_t n)
 	return (bytes + 7) / 8 * 8; /* the last one is zero */
 }
 
-static enum status fill_tensors(const struct job_spec *spec, const struct arena *a, const struct tensor_spec *t,
-				struct plan_tensor *out, char *why, size_t n_why)
+static void fill_tensors(const struct job_spec *spec, const struct tensor_set *s, struct plan_tensor *out)
 {
-	for (uint64_t i = 0; i < a->n_tensors; i++) {
-		const struct arena_tensor *at = &a->tensor[i];
+	for (uint64_t i = 0; i < s->n; i++) {
+		const struct arena_tensor *at = &s->arena.tensor[i];
+		const struct tensor_spec *t = &s->tensor[i];
 		out[i] = (struct plan_tensor){ .start = at->start, .count = at->count, .dtype_group = at->group,
-					       .alias = at->alias, .key = XXH3_64bits(t[i].name, strlen(t[i].name)) };
-		init_fans(t[i].shape, t[i].n_dims, &out[i].fan_in, &out[i].fan_out);
-		if (!spec->n_init || at->alias >= 0)
-			continue;
-		const struct init_rule *rule = job_spec_init(spec, t[i].name);
-		if (!rule) {
-			snprintf(why, n_why, "no init rule matches tensor \"%s\": add one with pattern \"*\"", t[i].name);
-			return ST_INVALID_SPEC;
-		}
-		out[i].init = *rule;
+					       .alias = at->alias, .key = XXH3_64bits(t->name, strlen(t->name)) };
+		init_fans(t->shape, t->n_dims, &out[i].fan_in, &out[i].fan_out);
+		const struct init_rule *rule = at->alias >= 0 ? NULL : spec_match_init(&s->match, spec, i);
+		if (rule)
+			out[i].init = *rule;
 	}
-	return ST_OK;
 }
 
 /* Group of each arena position: tensors in order of their start, gaps belong to the tensor before. */
@@ -86,72 +80,61 @@ static void fill_groups(const struct job_spec *spec, struct optim_group *out)
 	}
 }
 
-static void fill_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id,
-		      uint32_t slots, uint32_t threads)
+void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id, uint32_t slots, uint32_t threads)
 {
-	p->version = PLAN_VERSION;
-	p->bytes_of_plan = sizeof *p;
-	p->job_id = job_id;
-	p->fingerprint = a->fingerprint;
-	p->ranks = spec->ranks;
-	p->max_micro_size = spec->max_micro_size;
-	p->micro_size = spec->micro_size;
-	p->slots = slots;
-	p->threads = threads;
-	p->canonical = spec->ordering == ORDER_CANONICAL;
-	p->reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP;
-	p->master = spec->master_f32;
-	p->acc_dtype = spec->accumulate_dtype;
-	p->n_groups = (uint32_t)a->n_groups;
+	*p = (struct plan){ .version = PLAN_VERSION, .bytes_of_plan = sizeof *p, .job_id = job_id, .fingerprint = a->fingerprint,
+			    .ranks = spec->ranks, .max_micro_size = spec->max_micro_size, .micro_size = spec->micro_size,
+			    .slots = slots, .threads = threads, .canonical = spec->ordering == ORDER_CANONICAL,
+			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP, .master = spec->master_f32,
+			    .acc_dtype = spec->accumulate_dtype, .n_groups = (uint32_t)a->n_groups, .optim = spec->optim,
+			    .loss_scale = spec->loss_scale, .seed = spec->seed, .n_elements = a->n_elements,
+			    .slot_bytes = a->slot_bytes, .param_bytes = a->param_bytes, .n_tensors = a->n_tensors };
 	memcpy(p->group, a->group, sizeof p->group);
-	p->optim = spec->optim;
-	p->loss_scale = spec->loss_scale;
-	p->seed = spec->seed;
-	p->n_elements = a->n_elements;
-	p->slot_bytes = a->slot_bytes;
-	p->param_bytes = a->param_bytes;
 }
 
-enum status plan_build(const struct job_spec *spec, const struct arena *a, const struct tensor_spec *t, uint64_t job_id,
-		       uint32_t slots, uint32_t threads, struct plan **out, char *why, size_t n_why)
+/* The ranges of the update; ST_NO_MEMORY. */
+static enum status fill_ranges(const struct job_spec *spec, const struct tensor_set *s, struct plan *p)
 {
-	uint64_t n = a->n_tensors, n_optim = spec->n_groups + 1;
-	uint64_t tensors_at = sizeof(struct plan);
-	uint64_t ranges_at = tensors_at + n * sizeof(struct plan_tensor);
-	uint64_t groups_at = ranges_at + n * sizeof(struct plan_range);
-	uint64_t names_at = (groups_at + n_optim * sizeof(struct optim_group) + 7) / 8 * 8;
-	uint64_t names_bytes = count_names(t, n), bytes = names_at + names_bytes;
-	struct plan *p = calloc(1, bytes);
-	struct piece *piece = calloc(n, sizeof *piece);
-	enum status st = p && piece ? ST_OK : ST_NO_MEMORY;
-	if (st)
-		goto done;
-	fill_head(p, spec, a, job_id, slots, threads);
-	p->bytes = bytes;
-	p->n_tensors = n;
-	p->tensors_offset = tensors_at;
-	p->ranges_offset = ranges_at;
-	p->n_optim_groups = n_optim;
-	p->optim_groups_offset = groups_at;
-	p->names_offset = names_at;
-	p->names_bytes = names_bytes;
-	st = fill_tensors(spec, a, t, (struct plan_tensor *)((char *)p + tensors_at), why, n_why);
-	if (st)
-		goto done;
-	fill_names(t, n, (struct plan_tensor *)((char *)p + tensors_at), (char *)p + names_at);
-	fill_groups(spec, (struct optim_group *)((char *)p + groups_at));
-	uint64_t n_pieces = 0;
-	for (uint64_t i = 0; i < n; i++)
+	const struct arena *a = &s->arena;
+	struct piece *piece = calloc(s->n, sizeof *piece);
+	uint64_t n = 0;
+	if (!piece)
+		return ST_NO_MEMORY;
+	for (uint64_t i = 0; i < s->n; i++)
 		if (a->tensor[i].alias < 0)
-			piece[n_pieces++] = (struct piece){ a->tensor[i].start, a->tensor[i].group,
-							    (uint32_t)(job_spec_group(spec, t[i].name) + 1) };
-	qsort(piece, n_pieces, sizeof *piece, by_start);
-	p->n_ranges = merge(piece, n_pieces, a->n_elements, spec->optim.type == OPTIM_LAMB,
-			    (struct plan_range *)((char *)p + ranges_at));
-	*out = p;
-	p = NULL;
-done:
+			piece[n++] = (struct piece){ a->tensor[i].start, a->tensor[i].group,
+						     (uint32_t)(spec_match_group(&s->match, i) + 1) };
+	qsort(piece, n, sizeof *piece, by_start);
+	p->n_ranges = merge(piece, n, a->n_elements, spec->optim.type == OPTIM_LAMB,
+			    (struct plan_range *)((char *)p + p->ranges_offset));
 	free(piece);
-	free(p);
+	return ST_OK;
+}
+
+enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id, uint32_t slots, uint32_t threads,
+		       struct plan **out)
+{
+	struct plan head;
+	plan_head(&head, spec, &s->arena, job_id, slots, threads);
+	head.n_optim_groups = spec->n_groups + 1;
+	head.tensors_offset = sizeof(struct plan);
+	head.ranges_offset = head.tensors_offset + s->n * sizeof(struct plan_tensor);
+	head.optim_groups_offset = head.ranges_offset + s->n * sizeof(struct plan_range);
+	head.names_offset = (head.optim_groups_offset + head.n_optim_groups * sizeof(struct optim_group) + 7) / 8 * 8;
+	head.names_bytes = count_names(s->tensor, s->n);
+	head.bytes = head.names_offset + head.names_bytes;
+	struct plan *p = calloc(1, head.bytes);
+	if (!p)
+		return ST_NO_MEMORY;
+	*p = head;
+	struct plan_tensor *tensors = (struct plan_tensor *)((char *)p + p->tensors_offset);
+	fill_tensors(spec, s, tensors);
+	fill_names(s->tensor, s->n, tensors, (char *)p + p->names_offset);
+	fill_groups(spec, (struct optim_group *)((char *)p + p->optim_groups_offset));
+	enum status st = fill_ranges(spec, s, p);
+	if (st)
+		free(p);
+	else
+		*out = p;
 	return st;
 }

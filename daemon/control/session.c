@@ -1,6 +1,7 @@
 /* One rank's trainer: fences, attach, pushes. */
 #include "control/job_impl.h"
 
+#include "engine/commit.h"
 #include "math/optim.h"
 
 #include <math.h>
@@ -20,59 +21,6 @@ void reply_error(struct job *j, uint64_t call, enum status st, const char *hint,
 	va_end(ap);
 	snprintf(r.hint, sizeof r.hint, "%s", hint ? hint : "");
 	j->ports.reply(j->ports.ctx, call, &r);
-}
-
-/* ---- what the mirror says of a rank ---- */
-
-static bool rank_counted(const struct job *j, const struct rank *r, uint32_t micro)
-{
-	return control_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, micro);
-}
-
-static bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
-{
-	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, micro);
-}
-
-bool rank_settled(const struct job *j, const struct rank *r, uint32_t micro)
-{
-	return rank_counted(j, r, micro) || rank_voided(j, r, micro);
-}
-
-uint32_t rank_count_voided(const struct job *j, const struct rank *r)
-{
-	return control_count(j->mirror.voided, j->spec->max_micro_size, r->rank, job_micro_size(j));
-}
-
-uint32_t rank_first_voided(const struct job *j, const struct rank *r)
-{
-	uint32_t size = job_micro_size(j), m = rank_count_voided(j, r) ? 0 : size;
-	while (m < size && !rank_voided(j, r, m))
-		m++;
-	return m;
-}
-
-uint32_t rank_progress_count(const struct job *j, const struct rank *r)
-{
-	return j->mirror.rank[r->rank].counted + rank_count_voided(j, r);
-}
-
-bool rank_owes(const struct job *j, const struct rank *r)
-{
-	return !j->mirror.rank[r->rank].flushed && rank_progress_count(j, r) < job_micro_size(j);
-}
-
-uint32_t rank_blocked_by(const struct job *j, const struct rank *r, uint32_t micro)
-{
-	if (j->spec->ordering != ORDER_CANONICAL)
-		return r->rank;
-	for (uint32_t i = 0; i < j->spec->ranks; i++) {
-		const struct rank *o = &j->rank[i];
-		uint32_t next = rank_progress_count(j, o); /* in canonical order a rank's bits are a prefix */
-		if (o != r && rank_owes(j, o) && (next < micro || (next == micro && i < r->rank)))
-			return i;
-	}
-	return r->rank;
 }
 
 const struct past_window *past_find(const struct job *j, uint64_t window)
@@ -138,48 +86,70 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 	return false;
 }
 
+static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
+{
+	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);
+}
+
+bool session_is_dead(const struct job *j, const struct session_record *s)
+{
+	return s->pid && (s->start_time || !s->no_memory) && !alive(j, s->pid, s->start_time);
+}
+
+/* Somebody calls with the token of a session whose lifelines are gone. It may be the last word of a dead process, delayed. A session without
+ * memory may be of another process than the one that attached. */
+static void hear(struct job *j, struct rank *r, const struct session_key *k)
+{
+	bool other = r->session.no_memory && k->pid && k->pid != r->session.pid;
+	if (!r->lost || (!other && session_is_dead(j, &r->session)))
+		return;
+	char text[120];
+	snprintf(text, sizeof text, "the trainer (pid %lld) is heard again", (long long)(other ? k->pid : r->session.pid));
+	j->ports.event(j->ports.ctx, j->id, false, "RankHeard", k->rank, text);
+	r->lost = false;
+	r->watched = !other;
+	j->report_due = true;
+}
+
 bool session_check(struct job *j, const struct session_key *k, uint64_t call)
 {
 	struct reply why;
-	if (job_session_ok(j, k, &why))
+	if (job_session_ok(j, k, &why)) {
+		hear(j, &j->rank[k->rank], k);
 		return true;
+	}
 	j->ports.reply(j->ports.ctx, call, &why);
 	return false;
 }
 
 /* ---- attach ---- */
 
-static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
-{
-	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);
-}
-
 /* The process that may have this rank's own slots (spare = 0), or the spare ones by this rank's doing, mapped; 0: none
  * but the caller itself. */
 static int64_t set_holder(const struct job *j, const struct session_record *s, uint32_t spare,
 			  const struct attach_args *a)
 {
-	int64_t pid = s->spare == spare ? s->pid : s->other_pid;
+	int64_t pid = s->spare != spare ? s->other_pid : s->no_memory ? 0 : s->pid;
 	uint64_t start_time = s->spare == spare ? s->start_time : s->other_start_time;
 	bool me = pid == a->pid && start_time == a->start_time;
 	return !me && alive(j, pid, start_time) ? pid : 0;
 }
 
 /* The spare slots are one set for the whole engine. Another rank's session keeps them until that rank attaches anew, even when
- * its process is dead: its last push may still be on its way. Returns a process to name; 0: they are free. */
-static int64_t spare_holder(const struct job *j, const struct rank *me, const struct attach_args *a)
+ * its process is dead: its last push may still be on its way. *holder: a process to name, 0 if it is not known. */
+static bool spare_is_taken(const struct job *j, const struct rank *me, const struct attach_args *a, int64_t *holder)
 {
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		const struct rank *r = &j->rank[i];
-		int64_t pid = r->has_session ? set_holder(j, &r->session, 1, a) : 0;
-		if (pid)
-			return pid;
-		if (r != me && r->has_session && r->session.spare)
-			return r->session.pid;
-		if (r != me && r->attaching && r->next.spare)
-			return r->next.pid;
+		*holder = r->has_session ? set_holder(j, &r->session, 1, a) : 0;
+		if (*holder)
+			return true;
+		bool keeps = r->has_session && r->session.spare, gets = r->attaching && r->next.spare;
+		*holder = gets ? r->next.pid : r->session.pid;
+		if (r != me && (keeps || gets))
+			return true;
 	}
-	return 0;
+	return false;
 }
 
 /* Which slots the new session may have. A process that was stopped, not killed, keeps its mapping and may write at
@@ -190,11 +160,8 @@ static enum status choose_slots(const struct job *j, const struct rank *r, const
 	const struct session_record *old = &r->session;
 	int64_t at_home = set_holder(j, old, 0, a);
 	next->spare = at_home != 0;
-	if (next->spare) {
-		*holder = spare_holder(j, r, a);
-		if (*holder)
-			return ST_NO_SLOT;
-	}
+	if (next->spare && spare_is_taken(j, r, a, holder))
+		return ST_NO_SLOT;
 	/* its own zombie on the set that it does not get */
 	int64_t other = next->spare ? at_home : set_holder(j, old, 1, a);
 	next->other_pid = other;
@@ -242,7 +209,8 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 /* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it, answered. */
 static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const struct attach_args *a)
 {
-	struct session_record next = { .pid = a->shared_memory ? a->pid : 0, .start_time = a->start_time, .uid = a->uid };
+	struct session_record next = { .pid = a->pid ? a->pid : a->shown_pid, .start_time = a->start_time, .uid = a->uid,
+				       .no_memory = !a->shared_memory };
 	int64_t holder = 0;
 	enum status st = choose_slots(j, r, a, &next, &holder);
 	if (st) {
@@ -255,11 +223,14 @@ static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const str
 		return false;
 	}
 	memcpy(next.nonce, a->nonce, 16);
-	if (r->has_session)
+	if (r->has_session) {
 		memcpy(next.previous_token, r->session.token, 16);
+		memcpy(next.previous_nonce, r->session.nonce, 16);
+	}
 	j->ports.random16(j->ports.ctx, next.token);
 	r->next = next;
 	r->next_sgen = r->sgen + 1;
+	r->next_resumes = a->resume_generation != 0;
 	r->attaching = true;
 	r->attach_sent = false;
 	return true;
@@ -283,7 +254,8 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 		attach_reply(j, r, call); /* the reply was lost */
 		return;
 	}
-	if (a->resume_generation && r->sgen > a->resume_generation) {
+	bool again = !same_token(a->nonce, no_token) && r->has_session && same_token(a->nonce, r->session.previous_nonce);
+	if (again || (a->resume_generation && r->sgen > a->resume_generation)) { /* `again`: a copy of its first one, late */
 		reply_error(j, call, ST_SESSION_FENCED, "end this process",
 			    "a newer process has attached as rank %u of job %llu (pid %lld)", a->rank,
 			    (unsigned long long)j->id, (long long)r->session.pid);
@@ -312,15 +284,22 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 		struct waiter *w = &j->waiter[i];
 		if (w->rank != r->rank || w->kind == WAIT_ATTACH)
 			continue;
-		reply_error(j, w->call, ST_SESSION_FENCED, "end this process",
-			    "a newer process has attached as rank %u", r->rank);
+		if (!stream_of(r, w->call))
+			reply_error(j, w->call, ST_SESSION_FENCED, "end this process",
+				    "a newer process has attached as rank %u", r->rank);
 		waiter_remove(j, w);
 	}
+	streams_end(j, r, ST_SESSION_FENCED, "end this process", "a newer process has attached as this rank");
 	r->session = r->next;
 	r->sgen = r->next_sgen;
 	r->has_session = true;
-	r->attaching = r->lost = r->detached = r->link = false;
+	r->attaching = r->lost = r->detached = r->mapped = false;
+	r->watched = true; /* it may die before it has a lifeline */
+	r->n_links = 0;
+	if (!r->next_resumes)
+		coverage_fini(&r->given);
 	r->flush_wanted = r->leave_wanted = r->flush_sent = false;
+	rank_changed(j, r);
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
 		if (w->rank != r->rank || w->kind != WAIT_ATTACH)
@@ -337,23 +316,27 @@ uint32_t job_session_slots(const struct job *j, uint32_t rank, uint32_t *n)
 	return (j->rank[rank].session.spare ? j->spec->ranks : rank) * j->spec->slots_per_rank;
 }
 
-static bool slot_used(const struct rank *r, uint32_t slot)
+static bool holds_put(const struct job *j, const struct rank *r, uint32_t slot)
 {
-	for (int i = 0; i < RANK_MAX_PUSHES; i++)
-		if (r->push[i].used && r->push[i].slot == slot)
+	for (uint32_t i = 0; i < j->n_waiters && r->n_puts; i++)
+		if (j->waiter[i].kind == WAIT_PUT && j->waiter[i].rank == r->rank && j->waiter[i].slot == slot)
 			return true;
 	return false;
 }
 
-bool job_free_slot(const struct job *j, uint32_t rank, uint32_t from, uint32_t *out_slot)
+bool slot_in_use(const struct job *j, const struct rank *r, uint32_t slot)
 {
-	uint32_t n, first = job_session_slots(j, rank, &n);
-	for (uint32_t s = from; s < n; s++)
-		if (!slot_used(&j->rank[rank], first + s)) {
-			*out_slot = s;
+	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (r->push[i].used && r->push[i].slot == first + slot)
 			return true;
-		}
-	return false;
+	return r->stream[slot].state != STREAM_NONE || holds_put(j, r, first + slot);
+}
+
+void job_on_mapped(struct job *j, uint32_t rank, uint64_t generation)
+{
+	if (rank < j->spec->ranks && j->rank[rank].sgen == generation)
+		j->rank[rank].mapped = true;
 }
 
 /* ---- push ---- */
@@ -443,21 +426,26 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 /* Checks that need no look at the window. */
 static bool push_well_formed(struct job *j, uint64_t call, const struct push_args *a)
 {
-	uint32_t n_bytes = (uint32_t)((j->n_tensors + 7) / 8);
+	uint32_t n_bytes = (uint32_t)((j->set.n + 7) / 8);
 	if (!isfinite(a->weight) || a->weight <= 0) {
 		reply_error(j, call, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
 			    "weight is %g: it must be finite and > 0", a->weight);
 		return false;
 	}
+	if (!commit_is_lr(a->lr)) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "send the window's learning rate, or 0 for the schedule's",
+			    "lr is %g: it must be finite and >= 0", a->lr);
+		return false;
+	}
 	if (a->n_present && a->n_present != n_bytes) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "one bit for each tensor in the order of registration",
 			    "present has %u bytes, %llu tensors need %u", a->n_present,
-			    (unsigned long long)j->n_tensors, n_bytes);
+			    (unsigned long long)j->set.n, n_bytes);
 		return false;
 	}
-	if (a->n_present && j->n_tensors % 8 && ((const uint8_t *)a->present)[n_bytes - 1] >> j->n_tensors % 8) {
+	if (a->n_present && j->set.n % 8 && ((const uint8_t *)a->present)[n_bytes - 1] >> j->set.n % 8) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "set only the bits of registered tensors",
-			    "present has bits past tensor %llu", (unsigned long long)j->n_tensors - 1);
+			    "present has bits past tensor %llu", (unsigned long long)j->set.n - 1);
 		return false;
 	}
 	double scale = a->loss_scale == 0 ? 1 : a->loss_scale;
@@ -467,6 +455,28 @@ static bool push_well_formed(struct job *j, uint64_t call, const struct push_arg
 		return false;
 	}
 	return true;
+}
+
+static const char *lr_words(double lr, char *buf, size_t n)
+{
+	if (lr == 0)
+		return "the schedule's";
+	snprintf(buf, n, "%g", lr);
+	return buf;
+}
+
+/* The window's learning rate is that of its first counted push. */
+static bool push_lr_fits(struct job *j, const struct rank *r, uint64_t call, const struct push_args *a)
+{
+	const struct control_record *m = &j->mirror.r;
+	char is[40], said[40];
+	if (!m->count || a->lr == m->window_lr)
+		return true;
+	reply_error(j, call, ST_LR_MISMATCH, NULL,
+		    "rank %u gives window %llu the learning rate %s; rank %u, whose push was counted first, gave it %s", r->rank,
+		    (unsigned long long)a->window, lr_words(a->lr, said, sizeof said), m->lr_rank,
+		    lr_words(m->window_lr, is, sizeof is));
+	return false;
 }
 
 /* Checks against the open window; answers and returns false when the push ends here. */
@@ -496,8 +506,12 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 			    j->spec->slots_per_rank);
 		return false;
 	}
-	uint32_t n, first = job_session_slots(j, r->rank, &n);
-	if (slot_used(r, first + a->slot)) {
+	if (!a->streamed && !r->mapped) {
+		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the gradients with PushInline",
+			    "slot %u: this session of rank %u has not mapped its slots", a->slot, r->rank);
+		return false;
+	}
+	if (slot_in_use(j, r, a->slot)) {
 		reply_error(j, call, ST_SLOT_BUSY, "wait for that push to be acknowledged, or use the other slot",
 			    "slot %u holds another micro-batch of rank %u that is not counted yet", a->slot, r->rank);
 		return false;
@@ -516,6 +530,9 @@ static bool push_joined(struct job *j, struct rank *r, uint64_t call, const stru
 			reply_error(j, call, ST_DATA_KEY_MISMATCH, "a micro-batch index names one set of samples",
 				    "micro-batch %u is parked with data_key %016llx, this one has %016llx", a->micro,
 				    (unsigned long long)p->data_key, (unsigned long long)a->data_key);
+		else if (p->lr != a->lr)
+			reply_error(j, call, ST_LR_MISMATCH, NULL, "micro-batch %u of rank %u is parked with lr %g, this one has %g",
+				    a->micro, r->rank, p->lr, a->lr);
 		else if (p->n_calls == PUSH_MAX_CALLS)
 			reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for the earlier calls",
 				    "micro-batch %u is parked with %d calls already", a->micro, p->n_calls);
@@ -548,13 +565,13 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = job_session_slots(j, r->rank, &n);
 	*p = (struct parked_push){ .used = true, .window = a->window, .micro = a->micro,
-				   .slot = repeat ? REPEAT : first + a->slot, .weight = a->weight, .loss = a->loss,
+				   .slot = repeat ? REPEAT : first + a->slot, .weight = a->weight, .loss = a->loss, .lr = a->lr,
 				   .data_key = a->data_key, .zero_after = a->zero_after, .present = present,
 				   .n_present = a->n_present, .since_ns = now.mono_ns, .unix_ns = now.unix_ns,
 				   .call = { call }, .n_calls = 1 };
 	p->blocked_by = rank_blocked_by(j, r, a->micro);
 	r->last_push_unix_ns = now.unix_ns;
-	job_reconcile(j, now);
+	job_reconcile_rank(j, r);
 }
 
 void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)
@@ -581,7 +598,7 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 			    job_micro_size(j), job_micro_size(j) - 1);
 		return;
 	}
-	if (!push_well_formed(j, call, a))
+	if (!push_well_formed(j, call, a) || !push_lr_fits(j, r, call, a))
 		return;
 	bool repeat = rank_settled(j, r, a->micro);
 	if (repeat && (!a->data_key || j->mirror.r.phase != WINDOW_OPEN)) {

@@ -1,6 +1,7 @@
 #include "control/spec.h"
 
-#include <fnmatch.h>
+#include "engine/commit.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #define STALL_WARN_NS (INT64_C(60) * 1000000000)
 #define STALL_ABORT_NS (INT64_C(600) * 1000000000)
+#define ABANDONED_NS (INT64_C(600) * 1000000000)
 #define GRACE_NS (INT64_C(10) * 1000000000)
 
 static void fill_scale_and_outliers(struct job_spec *s)
@@ -58,6 +60,8 @@ static void fill_defaults(struct job_spec *s)
 		s->stall_warn_ns = STALL_WARN_NS;
 	if (!s->stall_abort_ns)
 		s->stall_abort_ns = STALL_ABORT_NS;
+	if (!s->abandoned_ns)
+		s->abandoned_ns = ABANDONED_NS;
 	if (!s->launch_mode)
 		s->launch_mode = LAUNCH_EXTERNAL;
 	if (!s->launch.grace_ns)
@@ -103,6 +107,19 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	CHECK("stall_abort_ms", s->stall_warn_ns > 0 && s->stall_abort_ns >= s->stall_warn_ns,
 	      "stall_abort (%lld ms) must not be shorter than stall_warn (%lld ms)",
 	      (long long)(s->stall_abort_ns / 1000000), (long long)(s->stall_warn_ns / 1000000));
+	CHECK("abandoned_ms", s->abandoned_ns > 0, "abandoned is %lld ms, must be > 0", (long long)(s->abandoned_ns / 1000000));
+	return ST_OK;
+}
+
+/* A schedule that grows: the learning rate of the last step, or, where there is none, of the first step after it has grown. */
+static enum status check_highest_lr(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	if (s->schedule.type != SCHEDULE_STEP || s->schedule.gamma <= 1)
+		return ST_OK;
+	uint64_t first = s->schedule.warmup_steps + s->schedule.step_size, last = s->steps ? s->steps - 1 : first;
+	double lr = s->optim.lr * schedule_factor(&s->schedule, last);
+	CHECK("schedule.gamma", commit_is_lr(lr), "schedule.gamma is %g: the learning rate is %g at step %llu, at most %g is possible",
+	      s->schedule.gamma, lr, (unsigned long long)last, COMMIT_MAX);
 	return ST_OK;
 }
 
@@ -117,28 +134,31 @@ static enum status check_numbers(struct job_spec *s, const char **field, char *w
 	      dtype_name(s->gradient_dtype), s->gradient_dtype);
 	CHECK("clip_norm", isfinite(s->clip_norm) && s->clip_norm >= 0, "clip_norm is %g, must be finite and >= 0",
 	      s->clip_norm);
-	CHECK("clip_value", isfinite(s->clip_value) && s->clip_value >= 0, "clip_value is %g, must be finite and >= 0",
-	      s->clip_value);
+	CHECK("clip_value", commit_is_limit(s->clip_value), "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal",
+	      s->clip_value, COMMIT_MIN, COMMIT_MAX);
 	*field = "optimizer";
 	enum status st = optim_check(&s->optim, why, n_why);
 	if (st)
 		return st;
+	CHECK("optimizer.lr", commit_is_lr(s->optim.lr), "optimizer.lr is %g, must be 0..%g", s->optim.lr, COMMIT_MAX);
 	*field = "schedule";
-	return schedule_check(&s->schedule, why, n_why);
+	st = schedule_check(&s->schedule, why, n_why);
+	return st ? st : check_highest_lr(s, field, why, n_why);
 }
 
 static enum status check_scale_and_outliers(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	const struct loss_scale_rules *r = &s->dynamic_loss_scale;
 	const struct outlier_skip *o = &s->outlier_skip;
-	CHECK("loss_scale", isfinite(s->loss_scale) && s->loss_scale > 0, "loss_scale is %g, must be finite and > 0",
-	      s->loss_scale);
+	CHECK("loss_scale", commit_is_factor(s->loss_scale), "loss_scale is %g, must be %g..%g, where f32 is normal", s->loss_scale,
+	      COMMIT_MIN, COMMIT_MAX);
 	CHECK("dynamic_loss_scale.growth_factor", isfinite(r->growth_factor) && r->growth_factor > 1,
 	      "dynamic_loss_scale.growth_factor is %g, must be finite and > 1", r->growth_factor);
 	CHECK("dynamic_loss_scale.backoff_factor", r->backoff_factor > 0 && r->backoff_factor < 1,
 	      "dynamic_loss_scale.backoff_factor is %g, must be between 0 and 1", r->backoff_factor);
-	CHECK("dynamic_loss_scale.min_scale", isfinite(r->max) && r->min > 0 && r->min <= r->max,
-	      "dynamic_loss_scale: min_scale (%g) must be > 0 and not above max_scale (%g)", r->min, r->max);
+	CHECK("dynamic_loss_scale.min_scale", commit_is_factor(r->min) && r->min <= r->max && commit_is_factor(r->max),
+	      "dynamic_loss_scale: min_scale (%g) must not be above max_scale (%g), both must be %g..%g, where f32 is normal", r->min,
+	      r->max, COMMIT_MIN, COMMIT_MAX);
 	CHECK("loss_scale", !r->enabled || (s->loss_scale >= r->min && s->loss_scale <= r->max),
 	      "loss_scale is %g, must lie between dynamic_loss_scale's min_scale (%g) and max_scale (%g)", s->loss_scale,
 	      r->min, r->max);
@@ -157,6 +177,9 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	for (uint32_t i = 0; i < s->n_groups; i++) {
 		const struct spec_group *g = &s->group[i];
 		CHECK("param_groups.pattern", g->pattern && *g->pattern, "param_groups[%u].pattern is empty", i);
+		CHECK("param_groups.pattern", strlen(g->pattern) <= SPEC_MAX_PATTERN,
+		      "param_groups[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i,
+		      strlen(g->pattern), SPEC_MAX_PATTERN);
 		CHECK("param_groups.lr_scale",
 		      g->values.frozen || (isfinite(g->values.lr_scale) && g->values.lr_scale > 0),
 		      "param_groups[%u].lr_scale is %g, must be finite and > 0 (use frozen: true to stop updates)", i,
@@ -167,6 +190,9 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	for (uint32_t i = 0; i < s->n_init; i++) {
 		const struct spec_init *r = &s->init[i];
 		CHECK("init.pattern", r->pattern && *r->pattern, "init[%u].pattern is empty", i);
+		CHECK("init.pattern", strlen(r->pattern) <= SPEC_MAX_PATTERN,
+		      "init[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i, strlen(r->pattern),
+		      SPEC_MAX_PATTERN);
 		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
 		      "init[%u].type %d is unknown", i, r->rule.type);
 		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a is %g and b is %g, both must be finite", i,
@@ -236,20 +262,4 @@ void job_spec_fini(struct job_spec *s)
 	s->group = NULL;
 	s->init = NULL;
 	s->n_groups = s->n_init = 0;
-}
-
-int job_spec_group(const struct job_spec *s, const char *name)
-{
-	for (uint32_t i = 0; i < s->n_groups; i++)
-		if (!fnmatch(s->group[i].pattern, name, 0))
-			return (int)i;
-	return -1;
-}
-
-const struct init_rule *job_spec_init(const struct job_spec *s, const char *name)
-{
-	for (uint32_t i = 0; i < s->n_init; i++)
-		if (!fnmatch(s->init[i].pattern, name, 0))
-			return &s->init[i].rule;
-	return NULL;
 }

@@ -20,6 +20,7 @@
 #define SPEC_MAX_MICRO_SIZE 65536
 #define SPEC_MAX_MICROS (1 << 22) /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
 #define SPEC_MAX_RULES 256
+#define SPEC_MAX_PATTERN 255 /* bytes; spec_match.h has the bounds of the matching */
 #define SPEC_MAX_NAME 128
 #define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (launch/channel.h) */
 #define SPEC_MAX_GRACE_NS (INT64_C(3600) * 1000000000)
@@ -79,6 +80,7 @@ struct job_spec {
 	enum ordering ordering;
 	uint32_t slots_per_rank;
 	int64_t stall_warn_ns, stall_abort_ns;
+	int64_t abandoned_ns; /* without any attached rank, then the job fails */
 	enum launch_mode launch_mode;
 	struct spec_launch launch;
 	struct {
@@ -96,10 +98,5 @@ struct job_spec {
  * `field` names the offending one (static storage) and `why` says what is wrong and what is allowed. */
 enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
-
-/* Group of a tensor's name: index into s->group, or -1. */
-int job_spec_group(const struct job_spec *, const char *name);
-/* Init rule of a tensor's name, or NULL. */
-const struct init_rule *job_spec_init(const struct job_spec *, const char *name);
 
 #endif

@@ -1,6 +1,7 @@
 #include "control/updates.h"
 
 #include "base/array.h"
+#include "engine/commit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -55,11 +56,11 @@ enum status update_check(const struct update *u, const struct job_spec *s, const
 	      "micro_size is %u, must be 1..%u (max_micro_size of the job)", v->micro_size, s->max_micro_size);
 	CHECK("values.lr", !(u->set & VALUE_LR) || s->optim.type != OPTIM_CLIENT,
 	      "the trainers apply the steps of this job (optimizer client): it has no lr here");
-	CHECK("values.lr", !(u->set & VALUE_LR) || is_amount(v->lr), "lr is %g, must be finite and >= 0", v->lr);
+	CHECK("values.lr", !(u->set & VALUE_LR) || commit_is_lr(v->lr), "lr is %g, must be 0..%g", v->lr, COMMIT_MAX);
 	CHECK("values.clip_norm", !(u->set & VALUE_CLIP_NORM) || is_amount(v->clip_norm),
 	      "clip_norm is %g, must be finite and >= 0 (0: off)", v->clip_norm);
-	CHECK("values.clip_value", !(u->set & VALUE_CLIP_VALUE) || is_amount(v->clip_value),
-	      "clip_value is %g, must be finite and >= 0 (0: off)", v->clip_value);
+	CHECK("values.clip_value", !(u->set & VALUE_CLIP_VALUE) || commit_is_limit(v->clip_value),
+	      "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal", v->clip_value, COMMIT_MIN, COMMIT_MAX);
 	return ST_OK;
 }
 

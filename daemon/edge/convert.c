@@ -3,6 +3,7 @@
 #include "store/history.h"
 
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,6 +153,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->slots_per_rank = pb->slots_per_rank;
 	s->stall_warn_ns = convert_ms(pb->stall_warn_ms);
 	s->stall_abort_ns = convert_ms(pb->stall_abort_ms);
+	s->abandoned_ns = convert_ms(pb->abandoned_ms);
 }
 
 #define MAX_LABELS 256
@@ -252,6 +254,30 @@ enum status convert_tensors(Gacc__V1__TensorSpec *const *t, size_t n, struct ten
 	return st;
 }
 
+void *convert_pack_tensors(const struct tensor_spec *t, uint64_t n, size_t *out_n)
+{
+	Gacc__V1__JobSpec set = GACC__V1__JOB_SPEC__INIT;
+	Gacc__V1__TensorSpec *pb = calloc(n, sizeof *pb), **list = calloc(n, sizeof *list);
+	void *bytes = NULL;
+	for (uint64_t i = 0; i < n && pb && list; i++) {
+		gacc__v1__tensor_spec__init(&pb[i]);
+		pb[i].name = (char *)t[i].name;
+		pb[i].dtype = (Gacc__V1__DataType)t[i].dtype;
+		pb[i].n_shape = (size_t)t[i].n_dims;
+		pb[i].shape = (int64_t *)t[i].shape;
+		if (t[i].alias_of)
+			pb[i].alias_of = (char *)t[i].alias_of;
+		list[i] = &pb[i];
+	}
+	set.n_tensors = n;
+	set.tensors = list;
+	if (pb && list)
+		bytes = bytes_pack(&set.base, out_n);
+	free(list);
+	free(pb);
+	return bytes;
+}
+
 Gacc__V1__Event *convert_event(const struct history_event *e)
 {
 	Gacc__V1__Event *o = malloc(sizeof *o);
@@ -325,4 +351,5 @@ void convert_rank(const struct coord *c, const struct rank_progress *p, struct n
 		snprintf(detail, n, "others wait for it for %.1f s%s", (double)out->late_ns / 1e9,
 			 p->lost ? "; its process is gone" : p->attached ? "" : "; it has not attached");
 	out->detail = detail;
+	out->exit_status = -1; /* only a launcher knows one */
 }

@@ -28,6 +28,9 @@ int64_t convert_ms(uint64_t ms);
 enum status convert_tensors(struct Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why,
 			    size_t n_why);
 
+/* A packed JobSpec with these tensors and nothing else; for free(). NULL: no memory. Any thread. */
+void *convert_pack_tensors(const struct tensor_spec *, uint64_t n, size_t *out_n);
+
 /* Fills an initialised message. */
 void convert_step(const struct commit *, struct Gacc__V1__StepResult *out);
 /* A message for free with gacc__v1__event__free_unpacked; NULL: no memory. */

@@ -5,9 +5,13 @@
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
 #include "host/listen.h"
+#include "edge/disk_watch.h"
+#include "edge/journal_keep.h"
+#include "edge/state_share.h"
 #include "edge/live_job.h"
 #include "edge/live_saving.h"
 #include "proto/failpoint.h"
+#include "rpc/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +25,7 @@
 
 #define DRAIN_MS 100
 #define GRACE_MS 1000
+#define REST_S 5 /* between starts that only an operator can help */
 
 static int64_t clock_ns(clockid_t id)
 {
@@ -126,15 +131,19 @@ static void on_tick(uv_timer_t *h)
 	struct now now = daemon_now(d);
 	FAILPOINT(gaccd_tick);
 	feed_watchdog(d, now);
+	fdstore_tick(d->fdstore, now.mono_ns);
 	if (d->stopping)
 		return;
 	listener_heal(d->listener);
 	attach_heal(d->attach);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		live_tick(d->job[i], now);
+	disk_watch_tick(d, now);
+	state_share_tick(d, now);
 	live_queue_run(d, now);
 	live_forget_old(d);
 	recorder_flush(d->recorder);
+	persist_tick(d->persist);
 }
 
 /* ---- callers ---- */
@@ -223,7 +232,7 @@ static enum status open_store(struct daemon *d)
 		log_error("cannot make the file of failpoints in %s: %s", d->conf->runtime_dir, strerror(errno));
 	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);
 	if (!st)
-		st = journal_open(path, &d->journal);
+		st = journal_keep_open(d, path);
 	if (!st)
 		st = journal_take_incarnation(d->journal, &d->incarnation);
 	if (!st)
@@ -240,6 +249,10 @@ static enum status open_store(struct daemon *d)
 		st = history_open(path, &limits, &d->history);
 	if (!st)
 		st = recorder_new(&d->loop, d->history, &d->recorder);
+	if (!st)
+		st = disk_watch_new(d);
+	if (!st)
+		st = state_share_new(d);
 	return st;
 }
 
@@ -299,7 +312,10 @@ static void drop_strangers(struct daemon *d)
 	for (size_t i = 0; i < d->n_stored; i++) {
 		if (d->stored[i].fd < 0)
 			continue;
-		log_info("dropping stored memory %s: no live job wants it", d->stored[i].name);
+		unsigned long long id = 0;
+		bool known = sscanf(d->stored[i].name, "j%llu.", &id) == 1 && live_find(d, id);
+		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s", d->stored[i].name,
+			 known ? "its job is over" : "its job is no longer in the journal");
 		fdstore_remove(d->fdstore, d->stored[i].name);
 		close(d->stored[i].fd);
 		d->stored[i].fd = -1;
@@ -314,6 +330,7 @@ static void start_handles(struct daemon *d)
 	uv_signal_init(&d->loop, &d->on_int);
 	uv_signal_init(&d->loop, &d->on_hup);
 	d->idle.data = d->tick.data = d->on_term.data = d->on_int.data = d->on_hup.data = d;
+	turns_start(&d->turns, &d->loop);
 	uv_timer_start(&d->tick, on_tick, DAEMON_TICK_MS, DAEMON_TICK_MS);
 	uv_signal_start(&d->on_term, on_signal, SIGTERM);
 	uv_signal_start(&d->on_int, on_signal, SIGINT);
@@ -329,6 +346,8 @@ static enum status start(struct daemon *d)
 	if (!st)
 		st = live_restore(d);
 	FAILPOINT(gaccd_restore_after);
+	if (!st)
+		st = journal_keep_check(d);
 	if (!st)
 		st = check_all_taken(d);
 	if (!st)
@@ -360,6 +379,8 @@ static void close_handle(uv_handle_t *h, void *arg)
 /* The pool must not work on jobs that are gone. */
 static void wait_for_allocations(struct daemon *d)
 {
+	while (state_share_busy(d) || (d->rpc && rpc_pool_busy(rpc_server_pool(d->rpc))))
+		uv_run(&d->loop, UV_RUN_ONCE);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		while (d->job[i]->allocating || saving_busy(d->job[i]))
 			uv_run(&d->loop, UV_RUN_ONCE);
@@ -397,11 +418,15 @@ static void finish(struct daemon *d)
 	rpc_health_free(d->health);
 	rpc_server_free(d->rpc);
 	persist_free(d->persist);
+	disk_watch_free(d->disk);
+	state_share_free(d->share);
+	fdstore_cancel(d->journal_keeping);
 	journal_close(d->journal);
 	fdstore_close(d->fdstore);
 	free(d->stored);
 	uv_close((uv_handle_t *)&d->idle, NULL);
 	uv_close((uv_handle_t *)&d->tick, NULL);
+	uv_close((uv_handle_t *)&d->turns.prepare, NULL);
 	uv_close((uv_handle_t *)&d->on_term, NULL);
 	uv_close((uv_handle_t *)&d->on_int, NULL);
 	uv_close((uv_handle_t *)&d->on_hup, NULL);
@@ -411,10 +436,34 @@ static void finish(struct daemon *d)
 	uv_loop_close(&d->loop);
 }
 
+int daemon_give_up(int code, size_t stored)
+{
+	if (stored == 0 || code == 0)
+		return code;
+	if (code == DAEMON_EXIT_CONFIG)
+		code = DAEMON_EXIT_CONFIG_KEPT;
+	if (code == DAEMON_EXIT_CONFIG_KEPT || code == DAEMON_EXIT_JOURNAL) {
+		log_error("the service manager keeps the jobs' memory (%zu descriptors) meanwhile; next try in %d s", stored, REST_S);
+		sleep(REST_S);
+	}
+	return code;
+}
+
+/* What the process ends with after a start that has failed. */
+static int exit_code(const struct daemon *d, enum status st, size_t stored)
+{
+	if (d->journal_lost)
+		return daemon_give_up(DAEMON_EXIT_JOURNAL, stored);
+	if (st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS)
+		return daemon_give_up(DAEMON_EXIT_CONFIG, stored);
+	return st == ST_OK ? 0 : st == ST_STORE_FAILED ? DAEMON_EXIT_JOURNAL : 1;
+}
+
 int daemon_run(const struct conf *conf)
 {
 	uint64_t descriptors_before = descriptors_raise();
-	if (live_queue_can_hold(fdstore_inherited(), 0))
+	size_t stored = fdstore_inherited();
+	if (live_queue_check_held(stored, 0) != ST_OK)
 		return 1;
 	struct daemon *d = calloc(1, sizeof *d);
 	if (!d || uv_loop_init(&d->loop))
@@ -423,18 +472,21 @@ int daemon_run(const struct conf *conf)
 	d->descriptors_before = descriptors_before;
 	d->posted_tail = &d->posted;
 	d->started_unix_ns = daemon_now(d).unix_ns;
-	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored))
+	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored) || fdstore_start(d->fdstore, &d->loop))
 		return 1;
 	start_handles(d);
 	enum status st = start(d);
 	if (!st)
 		uv_run(&d->loop, UV_RUN_DEFAULT);
 	else
-		log_error("cannot start: %s", st == ST_ALREADY_EXISTS ? "its socket is in use" : status_info(st)->text);
+		log_error("cannot start: %s", d->journal_lost		? "its journal lacks what was acknowledged" :
+					      st == ST_ALREADY_EXISTS ? "its socket is in use" :
+									status_info(st)->text);
 	d->stopping = true; /* no tick for what is half restored, or half gone */
+	if (st == ST_STORE_FAILED)
+		disk_watch_wait(conf->state_dir);
 	finish(d);
+	int code = exit_code(d, st, stored);
 	free(d);
-	return st == ST_OK ? 0 :
-	       st == ST_STORE_FAILED ? DAEMON_EXIT_JOURNAL :
-	       st == ST_INVALID_CONFIG || st == ST_ALREADY_EXISTS ? 2 : 1;
+	return code;
 }

@@ -10,6 +10,7 @@
 #include "host/fdstore.h"
 #include "edge/persist.h"
 #include "edge/recorder.h"
+#include "edge/turns.h"
 #include "rpc/rpc.h"
 
 #include <stdbool.h>
@@ -31,6 +32,7 @@ struct posted {
 struct daemon {
 	uv_loop_t loop;
 	uv_timer_t tick;
+	struct turns turns;
 	uv_idle_t idle;               /* runs while something is posted */
 	uv_signal_t on_term, on_int, on_hup;
 	struct posted *posted, **posted_tail;
@@ -40,6 +42,8 @@ struct daemon {
 	size_t n_stored;
 	struct journal *journal;
 	struct persist *persist;
+	struct disk_watch *disk;
+	struct state_share *share;
 	struct history *history;
 	struct recorder *recorder;
 	uint32_t n_events;            /* of this life */
@@ -63,12 +67,16 @@ struct daemon {
 	uint64_t watchdog_us;
 	int64_t watchdog_ns;          /* when it was fed last */
 	bool stopping;
+	struct fdstore_request *journal_keeping; /* the service manager is getting the memory that tells where the journal stands */
+	bool journal_lost;            /* it has lost or altered records: no start with it */
 };
 
 struct now daemon_now(const struct daemon *);
 /* p is freed by run(). */
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
 #define DAEMON_EXIT_JOURNAL 74 /* EX_IOERR of sysexits.h */
+#define DAEMON_EXIT_CONFIG 2       /* wrong arguments or configuration: no manager starts it again */
+#define DAEMON_EXIT_CONFIG_KEPT 78 /* the same (EX_CONFIG), and the manager keeps memory of jobs, which it would drop if it gave up */
 /* The journal cannot be written, or is another gaccd's: ends the process at once with DAEMON_EXIT_JOURNAL. Nothing that would be said
  * from here on could be relied on; what is on the disk is read at the next start. */
 _Noreturn void daemon_fail(void);
@@ -80,6 +88,11 @@ void daemon_event(struct daemon *, bool warning, const char *reason, const char 
 
 /* Runs until SIGTERM or a failure; the process's exit code. */
 int daemon_run(const struct conf *);
+/* The exit code of a start that has failed with `code`, when a service manager keeps so many descriptors: it goes on starting gaccd,
+ * which rests here for some seconds first when only an operator can help. */
+int daemon_give_up(int code, size_t stored);
+/* gaccd --accept-journal-loss: prints what is lost; the process's exit code. */
+int daemon_accept_journal_loss(const struct conf *);
 
 /* methods_*.c: rows of the services. */
 enum status methods_add(struct daemon *);

@@ -1,5 +1,6 @@
 #include "edge/engine_proc.h"
 
+#include "host/process.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -214,8 +215,8 @@ void engine_proc_kill(struct engine_proc *e, const char *why)
 {
 	if (!*e->why)
 		snprintf(e->why, sizeof e->why, "%s", why);
-	if (!e->exited)
-		uv_process_kill(&e->process, SIGKILL);
+	if (!e->exited) /* libuv reaps all children before it tells of the first: this one may be gone already */
+		process_signal_child(uv_process_get_pid(&e->process), SIGKILL);
 }
 
 void engine_proc_close(struct engine_proc *e)

@@ -6,6 +6,7 @@
 #include "edge/engine_proc.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
+#include "edge/prepared.h"
 #include "host/process.h"
 #include "edge/reply.h"
 
@@ -172,6 +173,8 @@ void live_free(struct live_job *l)
 	job_spec_fini(&l->spec);
 	if (l->spec_pb)
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+	free(l->spec_field);
+	free(l->tensors_packed);
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_view);
@@ -201,39 +204,56 @@ struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	return NULL;
 }
 
-enum status live_new(struct daemon *d, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
-		     struct live_job **out, const char **field, char *why, size_t n_why)
+#define LARGE_SPEC (16u << 10) /* bytes: what is packed again in no time */
+
+/* A large specification is part of many answers: then it only has to be copied. */
+static bool keep_packed(struct live_job *l, const struct prepared *p)
 {
+	if (p->n < LARGE_SPEC)
+		return true;
+	l->spec_field = malloc(p->n + 10);
+	if (!l->spec_field)
+		return false;
+	uint64_t left = p->n;
+	for (; left >= 0x80; left >>= 7)
+		l->spec_field[l->spec_at++] = (uint8_t)(left | 0x80);
+	l->spec_field[l->spec_at++] = (uint8_t)left;
+	memcpy(l->spec_field + l->spec_at, p->bytes, p->n);
+	l->n_spec_field = l->spec_at + p->n;
+	return true;
+}
+
+enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p, struct live_job **out)
+{
+	if (p->status)
+		return p->status;
 	struct live_job *l = live_make(d, id, uid, user, LIVE_EVENTS);
-	enum status st = ST_NO_MEMORY;
 	if (!l)
-		return st;
-	convert_spec_sum(spec, n_spec, l->spec_sum);
-	l->spec_pb = gacc__v1__job_spec__unpack(NULL, n_spec, spec);
-	st = ST_MALFORMED;
-	if (!l->spec_pb)
-		goto fail;
-	st = convert_spec(l->spec_pb, &l->spec, field, why, n_why);
-	if (st)
-		goto fail;
+		return ST_NO_MEMORY;
+	memcpy(l->spec_sum, p->sum, sizeof l->spec_sum);
+	l->spec_pb = p->pb;
+	l->spec = p->spec;
+	p->pb = NULL;
+	p->spec = (struct job_spec){ 0 };
 	struct job_ports jp = { .ctx = l, .reply = on_reply, .engine_send = on_engine_send, .report = on_report,
 				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
 				.random16 = live_random16 };
 	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
 				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed,
 				  .norms = live_norms };
-	st = saving_new(l);
+	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
 	if (!st)
 		st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
-	if (st)
-		goto fail;
+	if (st) {
+		live_free(l);
+		return st;
+	}
+	if (p->set.n)
+		job_take_tensors(l->job, &p->set);
 	*out = l;
 	return ST_OK;
-fail:
-	live_free(l);
-	return st;
 }
 
 enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
@@ -277,20 +297,13 @@ bool live_is_of(const struct live_job *l, uint32_t uid)
 	return uid == 0 || uid == l->uid;
 }
 
-struct live_job *live_find_named(const struct daemon *d, const char *name, uint32_t uid)
+/* The newest of this name that has not ended, else the newest. `own`: of this user; else of the others. */
+static struct live_job *find_name(const struct daemon *d, const char *name, uint32_t uid, bool own)
 {
-	const char *digits = !strncmp(name, "job/", 4) ? name + 4 : name;
-	char *end;
-	errno = 0;
-	unsigned long long id = strtoull(digits, &end, 10);
-	if (!errno && *digits >= '0' && *digits <= '9' && !*end) { /* strtoull takes signs and spaces, too */
-		struct live_job *l = live_find(d, id);
-		return l && live_is_of(l, uid) ? l : NULL;
-	}
 	struct live_job *newest = NULL;
 	for (uint32_t i = d->n_jobs; i-- > 0;) {
 		struct live_job *l = d->job[i];
-		if (!live_is_of(l, uid) || strcmp(l->spec.name, name))
+		if ((l->uid == uid) != own || strcmp(l->spec.name, name))
 			continue;
 		if (!live_ended(l))
 			return l;
@@ -298,6 +311,27 @@ struct live_job *live_find_named(const struct daemon *d, const char *name, uint3
 			newest = l;
 	}
 	return newest;
+}
+
+bool live_name_is_id(const char *name, uint64_t *out_id)
+{
+	const char *digits = !strncmp(name, "job/", 4) ? name + 4 : name;
+	char *end;
+	errno = 0;
+	unsigned long long id = strtoull(digits, &end, 10);
+	*out_id = id;
+	return !errno && *digits >= '0' && *digits <= '9' && !*end; /* strtoull takes signs and spaces, too */
+}
+
+struct live_job *live_find_named(const struct daemon *d, const char *name, uint32_t uid, bool own)
+{
+	uint64_t id;
+	if (live_name_is_id(name, &id)) {
+		struct live_job *l = live_find(d, id);
+		return l && live_is_of(l, uid) ? l : NULL;
+	}
+	struct live_job *l = find_name(d, name, uid, true);
+	return l || own || uid ? l : find_name(d, name, uid, false);
 }
 
 bool live_ended(const struct live_job *l)
@@ -354,6 +388,8 @@ void live_tick(struct live_job *l, struct now now)
 		live_past_tick(l, now);
 		return;
 	}
+	live_memory_tick(l);
+	live_keeping_tick(l, now);
 	live_engine_due(l, now);
 	saving_tick(l);
 	job_tick(l->job, now);

@@ -22,9 +22,9 @@ struct Gacc__V1__Job;
 struct Gacc__V1__Counters;
 struct engine_proc;
 
-struct inline_call;
 struct live_window;
 struct pending_submit;
+struct prepared;
 
 /* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
  * inline stream. */
@@ -66,6 +66,10 @@ struct live_job {
 	bool submitted_here;                /* to this gaccd, not one before it */
 	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted; NULL: it is over, and the journal has it (live_past.h) */
 	uint8_t spec_sum[16];               /* of its bytes */
+	uint8_t *spec_field;                /* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
+	size_t n_spec_field, spec_at;       /* spec_at: where the length ends */
+	void *tensors_packed;               /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
+	size_t n_tensors_packed;
 	struct job_spec spec;
 	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */
 	struct coord *coord;
@@ -79,8 +83,9 @@ struct live_job {
 	bool end_settled;                   /* the journal's view is the last */
 	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
-	struct plan *plan;
+	struct plan *plan;                  /* its head; the engine has the whole */
 	int plan_fd;
+	bool plan_due;                      /* there was no memory to make it */
 	struct segment *segment;            /* in plan_segments order; mapped only where gaccd reads or writes itself */
 	struct plan_segment *wanted;
 	int n_segments;
@@ -91,6 +96,9 @@ struct live_job {
 	struct restarts restarts;
 	char engine_refusal[192];           /* why the present engine has not taken its memory; "": it has, or has not said */
 	bool allocating;                    /* the pool works for it */
+	struct fdstore_request *keeping;    /* the service manager is getting its descriptors; nobody else has them yet */
+	int64_t keeping_since_ns;           /* 0: it was told that this takes long */
+	bool kept;                          /* the service manager may have its descriptors */
 	int64_t released_ns;                /* ended and idle since */
 	bool released, renewed;             /* renewed: the journal's view has its last sessions */
 	uint32_t n_holders;                 /* calls and messages under way that point here */
@@ -111,7 +119,6 @@ struct live_job {
 	struct link *link;
 	uint32_t n_links, links_capacity;
 	struct wait_call *waits;            /* methods_wait.c */
-	struct inline_call *inline_calls;   /* streams under way */
 	struct saving *saving;              /* live_saving.h; NULL: it is over */
 	struct saved_list saved;            /* its checkpoints */
 	bool has_base, restore_read;        /* live_restoring.h: begins with a checkpoint; its manifest has been read */
@@ -146,9 +153,8 @@ static inline uint32_t session_rank(uint64_t id)
 /* ---- live_job.c ---- */
 /* One without a specification and machines, with room for so many events; NULL: no memory. */
 struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, uint32_t n_events);
-/* Builds the object from a packed gacc.v1.JobSpec; on error `field` and `why` as job_spec_check. */
-enum status live_new(struct daemon *, uint64_t id, const void *spec, size_t n_spec, uint32_t uid, const char *user,
-		     struct live_job **out, const char **field, char *why, size_t n_why);
+/* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
+enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *, struct live_job **out);
 enum status live_add(struct daemon *, struct live_job *);
 enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
 void live_free(struct live_job *); /* takes NULL */
@@ -156,8 +162,11 @@ void live_free_all(struct daemon *);
 struct live_job *live_find(const struct daemon *, uint64_t id);
 /* May this user see the job, and change it? Its owner and root may. */
 bool live_is_of(const struct live_job *, uint32_t uid);
-/* By id in decimal, or by name: the newest that has not ended, else the newest; of those that `uid` may see. */
-struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid);
+/* "7" and "job/7" are ids, whatever jobs are called. */
+bool live_name_is_id(const char *name, uint64_t *out_id);
+/* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their newest. A name of
+ * root that none of root's jobs has means a job of another user, unless `own`. */
+struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
 void live_tick(struct live_job *, struct now);
 /* For its rates. */
 void live_note_step(struct live_job *, const struct commit *);
@@ -182,10 +191,10 @@ void live_forget_old(struct daemon *);
 void live_forget_unknown(struct daemon *);
 
 /* ---- live_submit.c ---- */
-/* A new job: durable, then cb. `existed`: this request_id, or this name with the same spec, has a job already. The spec is
- * packed again, not kept. */
+/* A new job: durable, then cb. `existed`: this user has a job of this request_id, or name, with the same spec already. What the
+ * job needs of `prepared` is taken. */
 struct submit {
-	const struct Gacc__V1__JobSpec *spec;
+	struct prepared *prepared;
 	uint8_t request_id[16];
 	uint32_t uid;
 	const char *user;
@@ -212,10 +221,10 @@ enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, 
 void live_queue_restore(struct live_job *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */
 void live_queue_run(struct daemon *, struct now);
-/* Can gaccd, which starts, hold so many descriptors of so many jobs? ST_RESOURCE_EXHAUSTED, logged: better no gaccd than one that lets go of
- * a job. */
-enum status live_queue_can_hold(size_t n_stored, size_t n_jobs);
-/* It can; says so if all ranks could not come. */
+/* Whether a gaccd that starts can hold so many descriptors of so many jobs. ST_RESOURCE_EXHAUSTED, logged, if not: better no gaccd than
+ * one that lets go of a job. */
+enum status live_queue_check_held(size_t n_stored, size_t n_jobs);
+/* An event if it can, but not all ranks of its jobs could connect. */
 void live_queue_warn(struct daemon *);
 
 /* ---- live_launch.c ---- */
@@ -286,15 +295,18 @@ void live_history_restored(struct live_job *, const struct commit *);
 void live_history_fini(struct live_job *);
 
 /* ---- live_memory.c ---- */
-/* Bytes of shared memory that a job with these tensors will have. ST_INVALID_SPEC with why, ST_NO_MEMORY. */
-enum status live_memory_need(struct live_job *, uint64_t *out, char *why, size_t n_why);
+/* Bytes of shared memory that a job with these tensors will have. ST_NO_MEMORY. */
+enum status live_memory_need(struct live_job *, uint64_t *out);
 void live_allocate(struct live_job *);       /* ports.allocate */
+void live_memory_tick(struct live_job *);
 /* Ends the engine and gives the memory back. */
 void live_release(struct live_job *);
+/* Says once when the service manager takes long to take its memory's descriptors. */
+void live_keeping_tick(struct live_job *, struct now);
 /* Lets go of the engine; memory stays with the service manager. */
 void live_let_go(struct live_job *);
-/* The tensor set as a packed JobSpec with nothing else in it, for free(). */
-enum status live_pack_tensors(const struct live_job *, void **out, size_t *out_n);
+/* The tensor set as a packed JobSpec with nothing else in it: makes l->tensors_packed, unless that is there. */
+enum status live_pack_tensors(struct live_job *);
 /* A copy of the control record in force; free it with control_state_fini. */
 enum status live_read_control(struct live_job *, struct control_state *out);
 struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);

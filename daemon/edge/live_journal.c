@@ -6,9 +6,11 @@
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
+#include "edge/prepared.h"
 
 #include "gacc/v1/common.pb-c.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,6 +166,10 @@ static enum status restore_tensors(struct live_job *l, const struct journal_byte
 		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
 	else
 		l->tensors_durable = true;
+	if (!st && (l->tensors_packed = malloc(b->n))) {
+		memcpy(l->tensors_packed, b->data, b->n);
+		l->n_tensors_packed = b->n;
+	}
 	free(t);
 	if (set)
 		gacc__v1__job_spec__free_unpacked(set, NULL);
@@ -178,10 +184,14 @@ struct restoring {
 /* Ended: from its view, or the old way when it has none. */
 static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
 {
-	const char *field;
 	if (j->ended && live_past_readable(&j->view))
 		return live_past_new(d, j, out);
-	return live_new(d, j->id, j->spec.data, j->spec.n, j->uid, j->user, out, &field, why, n_why);
+	struct prepared *p = prepared_from_journal(j->spec.data, j->spec.n);
+	enum status st = p ? live_new(d, j->id, j->uid, j->user, p, out) : ST_NO_MEMORY;
+	if (p)
+		snprintf(why, n_why, "%.250s", p->why);
+	prepared_free(p);
+	return st;
 }
 
 static enum status take_end(struct live_job *l, const struct journal_job *j)
@@ -268,12 +278,12 @@ static void take_up(struct live_job *l)
 		job_take_over(l->job);
 }
 
-static enum status can_hold(const struct daemon *d)
+static enum status check_held(const struct daemon *d)
 {
 	size_t n = 0;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		n += d->job[i]->job != NULL;
-	return live_queue_can_hold(d->n_stored, n);
+	return live_queue_check_held(d->n_stored, n);
 }
 
 enum status live_restore(struct daemon *d)
@@ -285,7 +295,7 @@ enum status live_restore(struct daemon *d)
 	if (!st && !r.passed_over)
 		live_forget_unknown(d);
 	if (!st)
-		st = can_hold(d);
+		st = check_held(d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
 		live_history_load(l);

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "edge/live_launch.h"
+#include "edge/state_share.h"
 #include "host/log_tail.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -114,6 +115,7 @@ static bool order(struct live_job *l, enum launch_op op, const void *words, size
 				  .change_user = may_change_user(), .fresh = l->submitted_here,
 				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
 				  .log_level = (uint32_t)l->d->conf->log.level, .log_format = (uint32_t)l->d->conf->log.format };
+	o.log_max = l->launch->log_max = state_share_log_max(l);
 	if (op == LAUNCH_OP_START) {
 		o.n_command = (uint32_t)l->spec_pb->launch_command->n_command;
 		o.n_environment = (uint32_t)l->spec_pb->launch_command->n_environment;
@@ -128,6 +130,14 @@ static void start_ranks(struct live_job *l)
 	if (pack_words(l, &words, &n) && n <= LAUNCH_MAX_WORDS && order(l, LAUNCH_OP_START, words, n))
 		l->launch->asked = ASKED_START;
 	free(words); /* the tick tries again */
+}
+
+void live_launch_limit_logs(struct live_job *l, uint64_t bytes)
+{
+	struct live_launch *g = l->launch;
+	uint64_t step = g->log_max / 8;
+	if (g->proc && g->heard && g->asked == ASKED_START && (bytes + step < g->log_max || bytes > g->log_max + step))
+		order(l, LAUNCH_OP_LOGS, NULL, 0);
 }
 
 /* ---- what the words mean ---- */
@@ -258,7 +268,7 @@ static uint32_t missing_rank(const struct live_job *l)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &l->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
-		bool gone = !p[i].attached || p[i].lost || !p[i].pid; /* no memory, no lifeline that must have broken */
+		bool gone = !p[i].attached || p[i].lost || p[i].unwatched; /* no memory, no lifeline that must have broken */
 		if (ended && gone && p[i].flushed != RANK_LEFT && !p[i].waiting_ns) /* it may have given its part of the last window */
 			return i;
 	}

@@ -13,6 +13,7 @@ struct live_launch {
 	struct launch_summary summary;
 	bool heard;                    /* all of it, on this connection */
 	enum launch_asked asked;       /* the last order that was sent on this connection */
+	uint64_t log_max;              /* that was sent last */
 	char tail[LAUNCH_MAX_TAIL];    /* what the cause's rank wrote last */
 	uint32_t n_tail;
 	int64_t opened_ns, retry_ns;   /* retry 0: nothing due */
@@ -31,7 +32,12 @@ bool live_launch_make(struct live_job *);
 void live_exits_keep(struct live_job *);
 /* "rank 2 (pid 77) exited with code 3", "... was killed by signal 9 (Killed)". */
 void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n);
-/* The directory of the ranks' logs, %j and %x replaced; malloc'ed, "" when there is none. */
+/* A path of the specification with the job's id, name and uuid in it; malloc'ed, NULL without memory. */
+char *live_path(const struct live_job *, const char *pattern);
+/* The directory of the ranks' logs, %j, %x and %u replaced; malloc'ed, "" when there is none. */
 char *live_log_dir(const struct live_job *);
+
+/* What a rank's log may have has become this, about. */
+void live_launch_limit_logs(struct live_job *, uint64_t bytes);
 
 #endif

@@ -24,12 +24,19 @@ void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size
 		snprintf(out, n, "%s exited with code %d", who, status);
 }
 
+char *live_path(const struct live_job *l, const char *pattern)
+{
+	char uuid[UUID_TEXT];
+	uuid_text(l->uuid, uuid);
+	return path_expand(pattern, l->id, l->spec.name, uuid);
+}
+
 char *live_log_dir(const struct live_job *l)
 {
 	const char *pattern = l->spec_pb->log_dir;
 	char standard[CHECKPOINT_MAX_PATH];
 	if (*pattern || l->spec.launch_mode != LAUNCH_DAEMON)
-		return path_expand(pattern, l->id, l->spec.name);
+		return live_path(l, pattern);
 	snprintf(standard, sizeof standard, "%.4000s/logs/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
 	return strdup(standard);
 }

@@ -3,14 +3,15 @@
 
 #include "base/log.h"
 #include "control/queue.h"
+#include "edge/convert.h"
 #include "edge/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "engine/engine.h"
 #include "proto/failpoint.h"
+#include "rpc/pool.h"
 
 #include "gacc/v1/common.pb-c.h"
-#include "proto/bytes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +21,24 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define KEEP_TELL_NS (INT64_C(5) * 1000000000)
+
 /* ---- names in the fd store ---- */
 
 static void segment_name(const struct live_job *l, const struct plan_segment *w, char out[FDSTORE_MAX_NAME])
 {
 	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index, LIVE_GENERATION);
+}
+
+/* Tells the manager that it need not keep this job's memory. */
+static void drop_kept(struct live_job *l)
+{
+	for (int i = 0; i < l->n_segments && l->kept; i++) {
+		char name[FDSTORE_MAX_NAME];
+		segment_name(l, &l->wanted[i], name);
+		fdstore_remove(l->d->fdstore, name);
+	}
+	l->kept = false;
 }
 
 static int take_stored(struct daemon *d, const char *name)
@@ -79,20 +93,18 @@ static uint32_t stored_threads(const struct live_job *l)
 	return 0;
 }
 
-static enum status make_plan(struct live_job *l, char *why, size_t n_why)
+/* What segments the job has; the whole plan is made in the pool. */
+static enum status head_plan(struct live_job *l)
 {
-	uint64_t n;
-	const struct tensor_spec *t = job_tensors(l->job, &n);
 	uint32_t threads = stored_threads(l);
-	enum status st = plan_build(&l->spec, job_arena(l->job), t, l->id, job_slots(l->job),
-				    threads ? threads : default_threads(l), &l->plan, why, n_why);
-	if (st)
-		return st;
+	l->plan = malloc(sizeof *l->plan);
+	if (!l->plan)
+		return ST_NO_MEMORY;
+	plan_head(l->plan, &l->spec, job_arena(l->job), l->id, job_slots(l->job), threads ? threads : default_threads(l));
 	l->n_segments = plan_segments(l->plan, NULL, 0);
 	l->wanted = calloc((size_t)l->n_segments, sizeof *l->wanted);
 	l->segment = calloc((size_t)l->n_segments, sizeof *l->segment);
-	l->plan_fd = make_plan_fd(l->plan);
-	if (!l->wanted || !l->segment || l->plan_fd < 0)
+	if (!l->wanted || !l->segment)
 		return ST_NO_MEMORY;
 	for (int i = 0; i < l->n_segments; i++)
 		l->segment[i] = SEGMENT_NONE;
@@ -108,12 +120,47 @@ static uint64_t bytes_of(const struct plan_segment *wanted, int n)
 	return sum;
 }
 
+/* Segments on their way out: whoever closes the last descriptor of one gives its pages back, which takes half a millisecond for each MiB. */
+struct forgetting {
+	struct rpc_work work;
+	struct segment *segment;
+	int n;
+};
+
+static void close_all(struct segment *segment, int n)
+{
+	for (int i = 0; i < n; i++)
+		segment_close(&segment[i]);
+	free(segment);
+}
+
+static void close_segments(struct rpc_work *w)
+{
+	struct forgetting *f = (struct forgetting *)w;
+	close_all(f->segment, f->n);
+}
+
+static void on_segments_closed(struct rpc_work *w)
+{
+	free(w);
+}
+
+static void forget_segments(struct live_job *l)
+{
+	struct forgetting *f = l->d->stopping ? NULL : calloc(1, sizeof *f);
+	if (!f) {
+		close_all(l->segment, l->n_segments);
+		return;
+	}
+	f->segment = l->segment;
+	f->n = l->n_segments;
+	rpc_pool_put(rpc_server_pool(l->d->rpc), &f->work, l->uid, close_segments, on_segments_closed);
+}
+
 static void forget_memory(struct live_job *l)
 {
-	for (int i = 0; i < l->n_segments; i++)
-		if (l->segment)
-			segment_close(&l->segment[i]);
-	free(l->segment);
+	if (l->segment)
+		forget_segments(l);
 	free(l->wanted);
 	free(l->plan);
 	if (l->plan_fd >= 0)
@@ -161,109 +208,137 @@ static void memory_lost(struct live_job *l, int found)
 /* ---- allocating anew ---- */
 
 struct allocation {
-	uv_work_t work;
+	struct rpc_work work;
 	struct live_job *l;
+	bool adopted; /* the segments are there */
 	enum status status;
-	char why[256];
+	char why[320];
 };
 
-static void allocate_segments(uv_work_t *w)
+static enum status make_plan(struct allocation *a)
 {
-	struct allocation *a = w->data;
 	struct live_job *l = a->l;
-	a->status = FAILPOINT_ERROR(gaccd_allocate_before);
-	for (int i = 0; i < l->n_segments && !a->status; i++)
+	struct tensor_set *set = job_tensor_set(l->job);
+	struct plan *plan;
+	enum status st = tensor_set_match(set, &l->spec, a->why, sizeof a->why);
+	if (!st)
+		st = plan_build(&l->spec, set, l->id, l->plan->slots, l->plan->threads, &plan);
+	if (st)
+		return st;
+	l->plan_fd = make_plan_fd(plan);
+	free(plan);
+	return l->plan_fd < 0 ? ST_NO_MEMORY : ST_OK;
+}
+
+/* In the pool. What it touches of the job is nobody else's while l->allocating. */
+static void allocate_segments(struct rpc_work *w)
+{
+	struct allocation *a = (struct allocation *)w;
+	struct live_job *l = a->l;
+	a->status = a->adopted ? ST_OK : FAILPOINT_ERROR(gaccd_allocate_before);
+	if (!a->status)
+		a->status = make_plan(a);
+	for (int i = 0; i < l->n_segments && !a->status && !a->adopted; i++)
 		a->status = segment_create(&l->segment[i], l->id, LIVE_GENERATION, l->plan->fingerprint, l->wanted[i].role,
 					   l->wanted[i].index, l->wanted[i].bytes, false, a->why, sizeof a->why);
 }
 
-struct barrier {
-	uv_poll_t poll;
-	struct live_job *l;
-	int fd;
-};
-
-static void on_barrier_closed(uv_handle_t *h)
-{
-	struct barrier *b = h->data;
-	close(b->fd);
-	free(b);
-}
-
-static void on_barrier(uv_poll_t *h, int status, int events)
-{
-	struct barrier *b = h->data;
-	uv_poll_stop(h);
-	uv_close((uv_handle_t *)h, on_barrier_closed);
-	b->l->allocating = false;
-	live_start_engine(b->l);
-}
-
 /* The engine starts when the manager has all descriptors: what a trainer is told to be safe is safe from then on. */
+static void on_kept(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	if (st && fdstore_active(l->d->fdstore))
+		log_job(l->id, LOG_WARN, "NotStored", "the service manager does not keep this job's memory: it will not survive gaccd");
+	l->kept = true;
+	live_start_engine(l);
+}
+
 static void store_then_start(struct live_job *l)
 {
-	struct daemon *d = l->d;
-	enum status st = fdstore_active(d->fdstore) ? ST_OK : ST_UNAVAILABLE;
-	for (int i = 0; i < l->n_segments && !st; i++) {
-		char name[FDSTORE_MAX_NAME];
-		segment_name(l, &l->wanted[i], name);
-		st = fdstore_put(d->fdstore, name, l->segment[i].fd);
-	}
-	struct barrier *b = st ? NULL : calloc(1, sizeof *b);
-	if (!b || fdstore_barrier(d->fdstore, &b->fd)) {
-		free(b);
-		if (fdstore_active(d->fdstore))
-			log_job(l->id, LOG_WARN, "NotStored", "the service manager does not keep this job's memory: it will not survive gaccd");
-		l->allocating = false;
-		live_start_engine(l);
+	size_t n = (size_t)l->n_segments;
+	struct fdstore_fd *item = calloc(n, sizeof *item);
+	l->allocating = false;
+	if (!item) {
+		on_kept(l, ST_NO_MEMORY);
 		return;
 	}
-	b->l = l;
-	b->poll.data = b;
-	uv_poll_init(&d->loop, &b->poll, b->fd);
-	uv_poll_start(&b->poll, UV_READABLE, on_barrier);
+	for (size_t i = 0; i < n; i++) {
+		segment_name(l, &l->wanted[i], item[i].name);
+		item[i].fd = l->segment[i].fd;
+	}
+	l->keeping_since_ns = daemon_now(l->d).mono_ns;
+	fdstore_keep(l->d->fdstore, item, n, on_kept, l, &l->keeping);
 }
 
-static void on_allocated(uv_work_t *w, int canceled)
+void live_keeping_tick(struct live_job *l, struct now now)
 {
-	struct allocation *a = w->data;
+	if (!l->keeping || !l->keeping_since_ns || now.mono_ns - l->keeping_since_ns < KEEP_TELL_NS)
+		return;
+	l->keeping_since_ns = 0; /* once */
+	live_event(l, true, "StoreWaits", -1, "the job begins when the service manager has taken its memory's descriptors: it has not read "
+		   "its socket for some seconds");
+}
+
+/* A job of an earlier gaccd whose plan cannot be made. Without memory it is tried again, as what the job has must not be lost; what else
+ * is wrong will be wrong at the next start, too. */
+static void fail_plan(struct live_job *l, enum status st, const char *why)
+{
+	l->plan_due = st == ST_NO_MEMORY;
+	if (l->plan_due)
+		return;
+	fail_allocation(l, st, why);
+	if (l->params_durable)
+		coord_end(l->coord, st, why, daemon_now(l->d));
+}
+
+static void on_allocated(struct rpc_work *w)
+{
+	struct allocation *a = (struct allocation *)w;
 	struct live_job *l = a->l;
-	if (a->status)
-		fail_allocation(l, a->status, a->why[0] ? a->why : status_info(a->status)->text);
+	const char *why = a->why[0] ? a->why : status_info(a->status)->text;
+	if (a->status && a->adopted)
+		fail_plan(l, a->status, why);
+	else if (a->status)
+		fail_allocation(l, a->status, why);
+	else if (a->adopted)
+		l->allocating = false, live_start_engine(l);
 	else
 		store_then_start(l);
 	free(a);
 }
 
-static void allocate(struct live_job *l)
+static void allocate(struct live_job *l, bool adopted)
 {
 	struct allocation *a = calloc(1, sizeof *a);
 	if (!a) {
-		fail_allocation(l, ST_NO_MEMORY, "no memory");
+		(adopted ? fail_plan : fail_allocation)(l, ST_NO_MEMORY, "no memory");
 		return;
 	}
 	a->l = l;
-	a->work.data = a;
-	uv_queue_work(&l->d->loop, &a->work, allocate_segments, on_allocated);
+	a->adopted = adopted;
+	rpc_pool_put(rpc_server_pool(l->d->rpc), &a->work, l->uid, allocate_segments, on_allocated);
 }
 
-enum status live_memory_need(struct live_job *l, uint64_t *out, char *why, size_t n_why)
+void live_memory_tick(struct live_job *l)
 {
-	uint64_t n;
-	const struct tensor_spec *t = job_tensors(l->job, &n);
-	struct plan *plan = NULL;
-	enum status st = plan_build(&l->spec, job_arena(l->job), t, l->id, job_slots(l->job), default_threads(l), &plan, why, n_why);
-	if (st)
-		return st;
-	int n_segments = plan_segments(plan, NULL, 0);
+	if (!l->plan_due)
+		return;
+	l->plan_due = false;
+	allocate(l, true);
+}
+
+enum status live_memory_need(struct live_job *l, uint64_t *out)
+{
+	struct plan plan;
+	plan_head(&plan, &l->spec, job_arena(l->job), l->id, job_slots(l->job), default_threads(l));
+	int n_segments = plan_segments(&plan, NULL, 0);
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof *wanted);
-	if (wanted) {
-		plan_segments(plan, wanted, n_segments);
-		*out = bytes_of(wanted, n_segments);
-	}
-	free(plan);
+	if (!wanted)
+		return ST_NO_MEMORY;
+	plan_segments(&plan, wanted, n_segments);
+	*out = bytes_of(wanted, n_segments);
 	free(wanted);
-	return wanted ? ST_OK : ST_NO_MEMORY;
+	return ST_OK;
 }
 
 static void on_tensors_durable(void *arg, enum status st)
@@ -275,51 +350,23 @@ static void on_tensors_durable(void *arg, enum status st)
 		return;
 	}
 	l->tensors_durable = true;
-	allocate(l);
+	allocate(l, false);
 }
 
-enum status live_pack_tensors(const struct live_job *l, void **out, size_t *out_n)
+enum status live_pack_tensors(struct live_job *l)
 {
 	uint64_t n;
 	const struct tensor_spec *t = job_tensors(l->job, &n);
-	Gacc__V1__JobSpec set = GACC__V1__JOB_SPEC__INIT;
-	Gacc__V1__TensorSpec *pb = calloc(n, sizeof *pb), **list = calloc(n, sizeof *list);
-	enum status st = ST_NO_MEMORY;
-	if (!pb || !list)
-		goto done;
-	for (uint64_t i = 0; i < n; i++) {
-		gacc__v1__tensor_spec__init(&pb[i]);
-		pb[i].name = (char *)t[i].name;
-		pb[i].dtype = (Gacc__V1__DataType)t[i].dtype;
-		pb[i].n_shape = (size_t)t[i].n_dims;
-		pb[i].shape = (int64_t *)t[i].shape;
-		if (t[i].alias_of)
-			pb[i].alias_of = (char *)t[i].alias_of;
-		list[i] = &pb[i];
-	}
-	set.n_tensors = n;
-	set.tensors = list;
-	void *bytes = bytes_pack(&set.base, out_n);
-	if (!bytes)
-		goto done;
-	*out = bytes;
-	st = ST_OK;
-done:
-	free(list);
-	free(pb);
-	return st;
+	if (!l->tensors_packed)
+		l->tensors_packed = convert_pack_tensors(t, n, &l->n_tensors_packed);
+	return l->tensors_packed ? ST_OK : ST_NO_MEMORY;
 }
 
 static enum status persist_tensors(struct live_job *l)
 {
-	void *bytes = NULL;
-	size_t n = 0;
-	enum status st = live_pack_tensors(l, &bytes, &n);
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { bytes, n } } };
-	if (!st)
-		st = persist_put(l->d->persist, &r, on_tensors_durable, l);
-	free(bytes);
-	return st;
+	enum status st = live_pack_tensors(l);
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { l->tensors_packed, l->n_tensors_packed } } };
+	return st ? st : persist_put(l->d->persist, &r, on_tensors_durable, l);
 }
 
 static void on_restore_read(struct live_job *l, enum status st, const char *why)
@@ -340,20 +387,18 @@ void live_allocate(struct live_job *l)
 		restoring_begin(l, on_restore_read);
 		return;
 	}
-	enum status st = make_plan(l, why, sizeof why);
+	enum status st = head_plan(l);
 	if (st) {
-		fail_allocation(l, st, why[0] ? why : status_info(st)->text);
-		if (l->params_durable && st != ST_NO_MEMORY) /* nor will it at the next start */
-			coord_end(l->coord, st, why, daemon_now(l->d));
+		fail_allocation(l, st, status_info(st)->text);
 		return;
 	}
 	l->host_bytes = bytes_of(l->wanted, l->n_segments);
 	l->d->host_bytes += l->host_bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(l);
+	l->kept = found > 0;
 	if (found == l->n_segments) {
-		l->allocating = false;
-		live_start_engine(l);
+		allocate(l, true);
 		return;
 	}
 	if (l->params_durable) {
@@ -363,11 +408,12 @@ void live_allocate(struct live_job *l)
 	}
 	for (int i = 0; i < l->n_segments; i++) /* half an allocation: nothing was promised yet */
 		segment_close(&l->segment[i]);
+	drop_kept(l); /* or the next start would find two of each name */
 	st = live_queue_fits(l, l->host_bytes, why, sizeof why);
 	if (st)
 		fail_allocation(l, st, why);
 	else if (l->tensors_durable || l->spec_pb->n_tensors)
-		allocate(l);
+		allocate(l, false);
 	else if (persist_tensors(l))
 		fail_allocation(l, ST_NO_MEMORY, "no memory");
 }
@@ -423,6 +469,7 @@ enum status live_read_control(struct live_job *l, struct control_state *out)
 
 void live_let_go(struct live_job *l)
 {
+	fdstore_cancel(l->keeping);
 	engine_proc_close(l->engine);
 	l->engine = NULL;
 	if (l->n_segments)
@@ -431,10 +478,6 @@ void live_let_go(struct live_job *l)
 
 void live_release(struct live_job *l)
 {
-	for (int i = 0; i < l->n_segments; i++) {
-		char name[FDSTORE_MAX_NAME];
-		segment_name(l, &l->wanted[i], name);
-		fdstore_remove(l->d->fdstore, name);
-	}
+	drop_kept(l);
 	live_let_go(l);
 }

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool live_await_norms(struct live_job *l, uint64_t call)
 {
@@ -56,43 +57,102 @@ static const struct tensor_norm *norms_of(struct live_job *l, const struct commi
 	return ok ? control_page_norms(&page) : NULL;
 }
 
-static void fill_norm(const struct live_job *l, const struct tensor_norm *norms, uint64_t tensor, const struct commit *k,
-		      Gacc__V1__TensorNorm *out)
+/* The norms of one window for all calls that wait: filled in and packed in the pool. */
+struct norms_reply {
+	struct live_job *l; /* held by each call */
+	uint32_t calls;
+	double scale;       /* of the gradients' norms; 0: the window is empty */
+	struct tensor_norm *norms;
+};
+
+struct norms_call {
+	struct norms_reply *reply;
+	Gacc__V1__TensorNorm *row, **list;
+	Gacc__V1__TensorNormsResponse m;
+};
+
+static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor, Gacc__V1__TensorNorm *out)
 {
-	const struct arena *a = job_arena(l->job);
-	uint64_t n, row = tensor;
-	if (a->tensor[row].alias >= 0)
-		row = (uint64_t)a->tensor[row].alias;
+	const struct arena *a = job_arena(p->l->job);
+	uint64_t row = a->tensor[tensor].alias >= 0 ? (uint64_t)a->tensor[tensor].alias : tensor;
 	gacc__v1__tensor_norm__init(out);
-	out->name = (char *)job_tensors(l->job, &n)[tensor].name;
-	if (k->divisor != 0) /* else the window is empty */
-		out->grad_norm = sqrt(norms[row].grad_sumsq) / (k->divisor * k->loss_scale);
-	out->param_norm = sqrt(norms[row].param_sumsq);
+	out->name = (char *)t[tensor].name;
+	if (p->scale != 0)
+		out->grad_norm = sqrt(p->norms[row].grad_sumsq) / p->scale;
+	out->param_norm = sqrt(p->norms[row].param_sumsq);
+}
+
+static const ProtobufCMessage *make_norms(void *arg)
+{
+	struct norms_call *c = arg;
+	uint64_t n;
+	const struct tensor_spec *t = job_tensors(c->reply->l->job, &n);
+	c->row = calloc(n, sizeof *c->row);
+	c->list = calloc(n, sizeof *c->list);
+	if (!c->row || !c->list)
+		return NULL;
+	for (uint64_t i = 0; i < n; i++) {
+		fill_norm(c->reply, t, i, &c->row[i]);
+		c->list[i] = &c->row[i];
+	}
+	c->m.n_norms = n;
+	c->m.norms = c->list;
+	return &c->m.base;
+}
+
+static void drop_reply(struct norms_reply *p)
+{
+	if (--p->calls)
+		return;
+	free(p->norms);
+	free(p);
+}
+
+static void release_norms(void *arg)
+{
+	struct norms_call *c = arg;
+	live_drop(c->reply->l);
+	drop_reply(c->reply);
+	free(c->list);
+	free(c->row);
+	free(c);
+}
+
+static void send_norms(struct norms_reply *p, struct rpc_call *call, uint64_t window)
+{
+	struct norms_call *c = calloc(1, sizeof *c);
+	if (!c) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the norms");
+		return;
+	}
+	gacc__v1__tensor_norms_response__init(&c->m);
+	c->m.window = window;
+	c->reply = p;
+	p->calls++;
+	live_hold(p->l);
+	rpc_finish_made(call, make_norms, release_norms, c);
 }
 
 void live_norms(void *ctx, const struct commit *k)
 {
 	struct live_job *l = ctx;
 	const struct tensor_norm *norms = norms_of(l, k);
-	uint64_t n = l->plan->n_tensors;
-	Gacc__V1__TensorNorm *row = calloc(n, sizeof *row), **list = calloc(n, sizeof *list);
-	Gacc__V1__TensorNormsResponse r = GACC__V1__TENSOR_NORMS_RESPONSE__INIT;
+	uint64_t n = job_arena(l->job)->n_tensors;
+	struct norms_reply *p = calloc(1, sizeof *p);
 	struct rpc_call *call;
-	if (!norms || !row || !list) {
+	if (p && norms)
+		p->norms = malloc(n * sizeof *norms);
+	if (!p || !p->norms) {
 		live_fail_norms(l, norms ? ST_NO_MEMORY : ST_ATTEMPT_FAILED,
 				norms ? "no memory for the norms" : "the engine has left no norms of this window");
-		goto done;
+		free(p);
+		return;
 	}
-	for (uint64_t i = 0; i < n; i++) {
-		fill_norm(l, norms, i, k, &row[i]);
-		list[i] = &row[i];
-	}
-	r.window = k->window;
-	r.n_norms = n;
-	r.norms = list;
+	p->l = l;
+	p->calls = 1; /* this one */
+	p->scale = k->divisor * k->loss_scale;
+	memcpy(p->norms, norms, n * sizeof *norms); /* the next window has its own */
 	while ((call = next_call(l)))
-		rpc_finish(call, &r.base);
-done:
-	free(list);
-	free(row);
+		send_norms(p, call, k->window);
+	drop_reply(p);
 }

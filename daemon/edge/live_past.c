@@ -8,6 +8,8 @@
 #include "proto/bytes.h"
 #include "proto/utf8.h"
 
+#include "rpc/pool.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,15 +116,40 @@ static bool keep(struct live_job *l, Gacc__V1__Job *j)
 	return done;
 }
 
-/* What a job of its size has allocated in many small pieces is given back to the machine. */
+/* What a job of its size has allocated in many small pieces is given back to the machine, which takes time. */
+struct dropped {
+	struct rpc_work work;
+	Gacc__V1__JobSpec *spec;
+};
+
+static void drop_it(struct rpc_work *w)
+{
+	gacc__v1__job_spec__free_unpacked(((struct dropped *)w)->spec, NULL);
+	machine_memory_trim(KEPT_BYTES);
+}
+
+static void on_dropped(struct rpc_work *w)
+{
+	free(w);
+}
+
 static void drop_spec(struct live_job *l)
 {
 	if (!l->spec_pb)
 		return;
+	struct dropped *w = calloc(1, sizeof *w);
 	job_spec_fini(&l->spec);
-	gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+	free(l->spec_field);
+	free(l->tensors_packed);
+	l->spec_field = l->tensors_packed = NULL;
+	l->n_spec_field = l->n_tensors_packed = 0;
+	if (w) {
+		w->spec = l->spec_pb;
+		rpc_pool_put(rpc_server_pool(l->d->rpc), &w->work, l->uid, drop_it, on_dropped);
+	} else {
+		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+	}
 	l->spec_pb = NULL;
-	machine_memory_trim(KEPT_BYTES);
 }
 
 bool live_past_keep(struct live_job *l, struct now now)

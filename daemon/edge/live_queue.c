@@ -51,7 +51,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 					   .host_memory_per_user = d->conf->limits.host_memory_per_user,
 					   .available = less(m.available, promised),
 					   .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
-					   .stored = fdstore_room(d->fdstore),
+					   .stored = less(fdstore_room(d->fdstore), 1), /* where the journal stands */
 					   .mapped = less(machine_max_mappings(""), QUEUE_OWN_MAPPINGS),
 					   .jobs = d->conf->limits.jobs, .jobs_per_user = d->conf->limits.jobs_per_user,
 					   .queued_per_user = d->conf->limits.queued_per_user };
@@ -113,7 +113,7 @@ static void find_descriptors(struct live_job *l)
 	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }
 
-enum status live_queue_can_hold(size_t n_stored, size_t n_jobs)
+enum status live_queue_check_held(size_t n_stored, size_t n_jobs)
 {
 	uint64_t limit = descriptors_limit(), need = n_stored + PER_JOB * n_jobs + QUEUE_OWN_DESCRIPTORS;
 	if (need <= limit)
@@ -137,11 +137,11 @@ void live_queue_warn(struct daemon *d)
 	daemon_event(d, true, "FewDescriptors", text);
 }
 
-static enum status find_need(struct live_job *l, char *why, size_t n_why)
+static enum status find_need(struct live_job *l)
 {
 	find_descriptors(l);
 	l->need = l->spec.host_memory;
-	return job_has_tensors(l->job) ? live_memory_need(l, &l->need, why, n_why) : ST_OK;
+	return job_has_tensors(l->job) ? live_memory_need(l, &l->need) : ST_OK;
 }
 
 static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
@@ -154,7 +154,7 @@ enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
 {
 	struct queue_list q;
 	struct queue_verdict v;
-	enum status st = find_need(l, why, n_why);
+	enum status st = find_need(l);
 	if (!st && !list_jobs(l->d, l, true, &q))
 		st = ST_NO_MEMORY;
 	if (st)
@@ -188,8 +188,7 @@ enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why,
 
 void live_queue_restore(struct live_job *l, bool queued)
 {
-	char why[256];
-	if (find_need(l, why, sizeof why))
+	if (find_need(l))
 		l->need = l->spec.host_memory; /* its allocation will say what is wrong */
 	l->queued = queued;
 	l->reserved = queued ? 0 : l->need;

@@ -8,6 +8,7 @@
 #include "math/optim.h"
 #include "proto/bytes.h"
 #include "proto/failpoint.h"
+#include "rpc/pool.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -28,19 +29,25 @@ struct base {
 #define BASE_VERSION 2
 
 struct reading {
-	uv_work_t work;
+	struct rpc_work work;
 	struct live_job *l;
 	void (*done)(struct live_job *, enum status, const char *why);
 	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
 	uint32_t uid, owner;                 /* of the submitter; of the files */
 	struct manifest *m;
+	struct job_spec was;                 /* of the checkpoint's job */
+	const struct tensor_set *known;      /* the job's, when this began; NULL: it had none */
+	struct tensor_set set;               /* the checkpoint's, matched with the job's rules */
+	void *packed;                        /* the set, for the journal, if the job had none */
+	size_t n_packed;
 	struct base base;
 	enum status status;
 	char why[320];
 	const char *other_sum;               /* what makes the job's sum another than the checkpoint's; NULL: nothing */
 	bool was_dynamic;                    /* the checkpoint's loss scale was adapted */
 	bool same_ranges;                    /* of the update */
+	bool same_frozen;
 };
 
 /* ---- in the pool ---- */
@@ -50,45 +57,6 @@ static bool may_read(const struct reading *r)
 {
 	return r->uid == 0 || r->uid == geteuid() || r->owner == r->uid ||
 	       (r->owner == geteuid() && r->m->uid == r->uid);
-}
-
-static void read_manifest(uv_work_t *w)
-{
-	struct reading *r = w->data;
-	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
-	if (!r->status)
-		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
-	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
-		r->status = ST_PERMISSION_DENIED;
-	}
-	if (!r->status)
-		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof r->why);
-	if (!r->status && !may_read(r)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, r->owner);
-		r->status = ST_PERMISSION_DENIED;
-	}
-	FAILPOINT(gaccd_load_manifest_after);
-}
-
-/* ---- does it fit the job? ---- */
-
-static enum status take_tensors(struct live_job *l, const Gacc__V1__JobSpec *spec, char *why, size_t n_why)
-{
-	struct tensor_spec *t = NULL;
-	uint64_t n;
-	char text[256] = "";
-	enum status st = convert_tensors(spec->tensors, spec->n_tensors, &t, text, sizeof text);
-	if (!st && !job_has_tensors(l->job)) {
-		st = job_set_tensors(l->job, t, spec->n_tensors, text, sizeof text);
-	} else if (!st) {
-		const struct tensor_spec *mine = job_tensors(l->job, &n);
-		st = tensor_set_differs(mine, n, t, spec->n_tensors, text, sizeof text) ? ST_LAYOUT_MISMATCH : ST_OK;
-	}
-	if (st)
-		snprintf(why, n_why, "restore_from: the job's tensors and the checkpoint's: %s", text);
-	free(t);
-	return st;
 }
 
 static int n_states(const struct job_spec *s)
@@ -111,43 +79,132 @@ static enum status compare(const struct live_job *l, const struct job_spec *was,
 	return ST_OK;
 }
 
-static bool is_frozen(const struct job_spec *s, const char *tensor)
+static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
-	int group = job_spec_group(s, tensor);
-	return group >= 0 && s->group[group].values.frozen;
+	char text[256] = "";
+	const char *field;
+	enum status st = convert_spec(pb, &r->was, &field, text, sizeof text);
+	if (st)
+		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, text[0] ? text : status_info(st)->text);
+	return st ? ST_MALFORMED : ST_OK;
 }
 
-static bool freezes_others(const struct live_job *l, const struct job_spec *was)
+/* What the rules of both specifications make of the tensors. Ranges of the update end where the group changes. */
+static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 {
-	uint64_t n;
-	const struct tensor_spec *t = job_tensors(l->job, &n);
-	for (uint64_t i = 0; i < n; i++)
-		if (is_frozen(was, t[i].name) != is_frozen(&l->spec, t[i].name))
-			return true;
-	return false;
+	struct spec_match was;
+	enum status st = tensor_set_match(&r->set, &r->l->spec, why, n_why);
+	if (!st)
+		st = spec_match(&r->was, r->set.tensor, r->set.n, &was, why, n_why);
+	if (st)
+		return st;
+	r->same_ranges = r->same_frozen = true;
+	for (uint64_t i = 0; i < r->set.n; i++) {
+		int a = spec_match_group(&was, i), b = spec_match_group(&r->set.match, i);
+		r->same_ranges &= a == b;
+		r->same_frozen &= (a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->l->spec.group[b].values.frozen);
+	}
+	spec_match_fini(&was);
+	return ST_OK;
 }
 
-/* Ranges of the update end where the group changes. */
-static bool has_same_ranges(const struct live_job *l, const struct job_spec *was)
+static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
-	uint64_t n;
-	const struct tensor_spec *t = job_tensors(l->job, &n);
-	for (uint64_t i = 0; i < n; i++)
-		if (job_spec_group(was, t[i].name) != job_spec_group(&l->spec, t[i].name))
-			return false;
-	return true;
+	struct tensor_spec *t = NULL;
+	char text[256] = "";
+	enum status st = convert_tensors(pb->tensors, pb->n_tensors, &t, text, sizeof text);
+	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof text))
+		st = ST_LAYOUT_MISMATCH;
+	if (!st)
+		st = tensor_set_init(&r->set, &r->l->spec, t, pb->n_tensors, text, sizeof text);
+	if (!st)
+		st = compare_rules(r, text, sizeof text);
+	if (!st && !r->known && !(r->packed = convert_pack_tensors(r->set.tensor, r->set.n, &r->n_packed)))
+		st = ST_NO_MEMORY;
+	if (st)
+		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);
+	free(t);
+	return st;
+}
+
+static enum status take_was(struct reading *r)
+{
+	struct ProtobufCMessage *m = NULL;
+	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
+	if (st) {
+		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, status_info(st)->text);
+		return ST_MALFORMED;
+	}
+	st = convert_was(r, (Gacc__V1__JobSpec *)m);
+	if (!st)
+		st = compare(r->l, &r->was, r->why, sizeof r->why);
+	if (!st)
+		st = take_set(r, (Gacc__V1__JobSpec *)m);
+	bytes_free(m);
+	return st;
+}
+
+static enum status check_numbers(struct reading *r)
+{
+	if (r->m->window <= INT64_MAX / 2 && r->m->applied_step <= r->m->window)
+		return ST_OK;
+	snprintf(r->why, sizeof r->why, "%.200s: window or applied_step is out of range", r->path);
+	return ST_MALFORMED;
+}
+
+static void read_manifest(struct rpc_work *w)
+{
+	struct reading *r = (struct reading *)w;
+	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
+	if (!r->status)
+		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
+	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
+		r->status = ST_PERMISSION_DENIED;
+	}
+	if (!r->status)
+		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof r->why);
+	if (!r->status && !may_read(r)) {
+		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, r->owner);
+		r->status = ST_PERMISSION_DENIED;
+	}
+	if (!r->status)
+		r->status = check_numbers(r);
+	if (!r->status)
+		r->status = take_was(r);
+	FAILPOINT(gaccd_load_manifest_after);
+}
+
+/* ---- does it fit the job? ---- */
+
+static enum status take_tensors(struct reading *r)
+{
+	struct live_job *l = r->l;
+	const struct tensor_set *now = job_tensor_set(l->job);
+	char text[256];
+	if (!now) {
+		job_take_tensors(l->job, &r->set);
+		l->tensors_packed = r->packed;
+		l->n_tensors_packed = r->n_packed;
+		r->packed = NULL;
+	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) { /* a rank has declared it meanwhile */
+		tensor_set_differs(now->tensor, now->n, r->set.tensor, r->set.n, text, sizeof text);
+		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);
+		return ST_LAYOUT_MISMATCH;
+	}
+	return ST_OK;
 }
 
 /* A sum goes on only with the coefficients and the tensors that it began with. In order of arrival a rank may have gaps, in
  * canonical order none. */
-static const char *find_other_sum(const struct live_job *l, const struct job_spec *was)
+static const char *find_other_sum(const struct reading *r)
 {
-	const struct job_spec *is = &l->spec;
+	const struct job_spec *is = &r->l->spec, *was = &r->was;
 	if (was->reduction != is->reduction || was->grad_of != is->grad_of)
 		return "reduction or grad_of";
 	if (was->ordering == ORDER_ARRIVAL && is->ordering == ORDER_CANONICAL)
 		return "ordering";
-	return freezes_others(l, was) ? "param_groups.frozen" : NULL;
+	return r->same_frozen ? NULL : "param_groups.frozen";
 }
 
 static void tell_updates(struct live_job *l, const struct base *b)
@@ -173,8 +230,9 @@ static void tell_dropped(struct live_job *l, const struct job_spec *was, uint32_
 }
 
 /* The values that were set while the checkpoint's job ran, as far as this job's specification leaves them alone. */
-static enum status take_updates(struct reading *r, const struct job_spec *was)
+static enum status take_updates(struct reading *r)
 {
+	const struct job_spec *was = &r->was;
 	struct live_job *l = r->l;
 	struct base *b = &r->base;
 	const char *field, *unknown;
@@ -203,38 +261,29 @@ static enum status take_updates(struct reading *r, const struct job_spec *was)
 	return ST_OK;
 }
 
+/* A job that is restored where it had completed would train one window too many before it noticed. */
+static enum status check_steps(struct reading *r)
+{
+	uint64_t steps = r->l->spec.steps;
+	if (r->l->has_base || !steps || r->m->applied_step < steps)
+		return ST_OK;
+	snprintf(r->why, sizeof r->why, "steps is %llu, and the checkpoint has %llu applied steps: nothing is left to do; raise steps",
+		 (unsigned long long)steps, (unsigned long long)r->m->applied_step);
+	return ST_INVALID_SPEC;
+}
+
 static enum status judge(struct reading *r)
 {
-	struct live_job *l = r->l;
-	struct ProtobufCMessage *m = NULL;
-	struct job_spec was;
-	const char *field;
-	char text[256] = "";
-	if (r->m->window > INT64_MAX / 2 || r->m->applied_step > r->m->window) {
-		snprintf(r->why, sizeof r->why, "%.200s: window or applied_step is out of range", r->path);
-		return ST_MALFORMED;
-	}
-	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
+	enum status st = check_steps(r);
 	if (!st)
-		st = convert_spec((Gacc__V1__JobSpec *)m, &was, &field, text, sizeof text);
-	if (st) {
-		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, text[0] ? text : status_info(st)->text);
-		bytes_free(m);
-		return ST_MALFORMED;
-	}
-	st = compare(l, &was, r->why, sizeof r->why);
+		st = take_tensors(r);
 	if (!st)
-		st = take_tensors(l, (Gacc__V1__JobSpec *)m, r->why, sizeof r->why);
-	if (!st)
-		st = take_updates(r, &was);
-	if (!st) {
-		r->other_sum = find_other_sum(l, &was);
-		r->was_dynamic = was.dynamic_loss_scale.enabled;
-		r->same_ranges = has_same_ranges(l, &was);
-	}
-	job_spec_fini(&was);
-	bytes_free(m);
-	return st;
+		st = take_updates(r);
+	if (st)
+		return st;
+	r->other_sum = find_other_sum(r);
+	r->was_dynamic = r->was.dynamic_loss_scale.enabled;
+	return ST_OK;
 }
 
 /* ---- where the job begins ---- */
@@ -322,6 +371,7 @@ static bool give_to_job(const struct reading *r, const struct base *b)
 	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
 				     .loss_scale = scale, .micro_size = b->last.next_micro_size, .count = m->count,
 				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
+				     .window_lr = m->lr, .lr_rank = m->lr_rank,
 				     .carry = takes_carry(r, &b->last), .owner = r->owner,
 				     .same_ranges = r->same_ranges };
 	for (int i = 0; i < ENGINE_FILES; i++) {
@@ -373,9 +423,9 @@ static enum status begin(struct reading *r)
 	return st ? st : stand_at(l, b);
 }
 
-static void on_read(uv_work_t *w, int canceled)
+static void on_read(struct rpc_work *w)
 {
-	struct reading *r = w->data;
+	struct reading *r = (struct reading *)w;
 	struct live_job *l = r->l;
 	if (!r->status)
 		r->status = begin(r);
@@ -384,6 +434,9 @@ static void on_read(uv_work_t *w, int canceled)
 	l->restore_read = true;
 	r->done(l, r->status, r->status ? r->why : NULL);
 	manifest_free(r->m);
+	job_spec_fini(&r->was);
+	tensor_set_fini(&r->set);
+	free(r->packed);
 	free(r);
 }
 
@@ -404,14 +457,14 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 		done(l, ST_NO_MEMORY, "no memory");
 		return;
 	}
-	r->work.data = r;
 	r->l = l;
 	r->done = done;
 	r->uid = l->uid;
 	r->state_dir = l->d->conf->state_dir;
 	r->allowed = l->d->conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof r->wanted, "%s", l->spec_pb->restore_from);
-	uv_queue_work(&l->d->loop, &r->work, read_manifest, on_read);
+	r->known = job_tensor_set(l->job);
+	rpc_pool_put(rpc_server_pool(l->d->rpc), &r->work, l->uid, read_manifest, on_read);
 }
 
 enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)

@@ -5,6 +5,7 @@
 #include "control/forget.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
+#include "edge/state_share.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -158,6 +159,7 @@ void live_forget_old(struct daemon *d)
 	d->n_jobs--;
 	live_free(l);
 	recorder_forget(d->recorder, f.job);
+	state_share_changed(d); /* which deletes its logs */
 	forget_some(f);
 }
 

@@ -3,12 +3,13 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "control/saver.h"
+#include "edge/live_launch.h"
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
 #include "edge/saved_list.h"
 #include "edge/saving_disk.h"
+#include "edge/state_share.h"
 #include "math/optim.h"
-#include "proto/path.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -34,6 +35,7 @@ struct saving {
 	struct engine_answer answer;
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
+	bool refused;                   /* the one under way; on_refused follows */
 	bool end_held;
 	enum status end;
 	char end_reason[256];
@@ -116,7 +118,7 @@ static void saving_dir(const struct live_job *l, char *out, size_t n)
 		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
 		return;
 	}
-	char *dir = path_expand(c->dir, l->id, l->spec.name);
+	char *dir = live_path(l, c->dir);
 	snprintf(out, n, "%s", dir ? dir : "");
 	free(dir);
 }
@@ -129,6 +131,59 @@ static void on_sweep(void *ctx)
 		return; /* the tick asks again */
 	saving_dir(l, w->wanted, sizeof w->wanted);
 	start_work(l, w);
+}
+
+/* What the engine would write of it. */
+static uint64_t bytes_of(const struct live_job *l, bool inside_window)
+{
+	uint64_t bytes = 0;
+	for (int i = 0; l->wanted && i < l->n_segments; i++) {
+		uint32_t role = l->wanted[i].role;
+		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
+		bytes += state || (inside_window && role == SEG_ACCUM0) ? l->wanted[i].bytes : 0;
+	}
+	return bytes;
+}
+
+struct refused {
+	struct posted posted; /* first */
+	struct daemon *d;
+	uint64_t job;
+};
+
+static void fail_under_way(struct live_job *l, const char *why);
+
+/* Behind the call that began it. */
+static void on_refused(struct posted *p)
+{
+	struct refused *r = (struct refused *)p;
+	struct live_job *l = live_find(r->d, r->job);
+	if (l && l->saving && l->saving->refused) {
+		l->saving->refused = false;
+		saver_on_written(&l->saving->saver, ST_RESOURCE_EXHAUSTED);
+	}
+	free(r);
+}
+
+/* Without room, or beyond the user's share. false: it may begin. */
+static bool refuse(struct live_job *l, const struct save_want *w)
+{
+	struct saving *s = l->saving;
+	char why[320];
+	enum status st = state_share_admit(l, s->dir, bytes_of(l, w->inside_window), why, sizeof why);
+	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof *r) : NULL;
+	if (!r)
+		return false;
+	*r = (struct refused){ .d = l->d, .job = l->id };
+	fail_under_way(l, why);
+	s->refused = true;
+	daemon_post(l->d, &r->posted, on_refused);
+	return true;
+}
+
+bool live_is_saving(const struct live_job *l)
+{
+	return l->saving->saver.state >= SAVER_WRITING && l->saving->saver.state <= SAVER_RECORDING;
 }
 
 static bool on_begin(void *ctx, const struct save_want *w)
@@ -144,6 +199,10 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	if (!k)
 		return false;
 	k->started_unix_ns = daemon_now(l->d).unix_ns;
+	if (refuse(l, w)) {
+		answer_calls(l, w->id, false);
+		return true;
+	}
 	checkpoint_partial_path(path, s->dir, l->uuid, w->id);
 	struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = w->id, .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
@@ -161,19 +220,21 @@ static bool on_begin(void *ctx, const struct save_want *w)
 }
 
 /* The spec with the tensor set, as a restore needs it: the bytes of two messages behind each other are one message. */
-static void *pack_spec(const struct live_job *l, size_t *out_n)
+static void *pack_spec(struct live_job *l, size_t *out_n)
 {
-	void *tensors = NULL;
-	size_t n_tensors = 0, n = gacc__v1__job_spec__get_packed_size(l->spec_pb);
-	if (!l->spec_pb->n_tensors && live_pack_tensors(l, &tensors, &n_tensors))
+	size_t n = l->spec_field ? l->n_spec_field - l->spec_at : gacc__v1__job_spec__get_packed_size(l->spec_pb);
+	if (!l->spec_pb->n_tensors && live_pack_tensors(l))
 		return NULL;
-	uint8_t *bytes = malloc(n + n_tensors + 1);
-	if (bytes) {
+	uint8_t *bytes = malloc(n + l->n_tensors_packed + 1);
+	if (!bytes)
+		return NULL;
+	if (l->spec_field)
+		memcpy(bytes, l->spec_field + l->spec_at, n);
+	else
 		gacc__v1__job_spec__pack(l->spec_pb, bytes);
-		memcpy(bytes + n, tensors ? tensors : "", n_tensors);
-		*out_n = n + n_tensors;
-	}
-	free(tensors);
+	if (l->n_tensors_packed)
+		memcpy(bytes + n, l->tensors_packed, l->n_tensors_packed);
+	*out_n = n + l->n_tensors_packed;
 	return bytes;
 }
 
@@ -194,6 +255,8 @@ static void fill_manifest(const struct live_job *l, const struct save_want *want
 		m->sum_weight = a->sum_weight;
 		m->sum_loss = a->sum_loss;
 		m->last_rank = a->last_rank;
+		m->lr = a->window_lr;
+		m->lr_rank = a->lr_rank;
 	}
 	if (s->have_last)
 		manifest_put_commit(m, &s->last);

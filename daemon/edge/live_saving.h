@@ -31,6 +31,8 @@ enum status saving_request(struct live_job *, const uint8_t request_id[16], bool
 /* NULL: no such one. Valid until the loop turns. */
 const struct saved *saving_find(const struct live_job *, uint64_t id);
 const struct saved *saving_at(const struct live_job *, size_t i); /* oldest first; NULL behind the last */
+/* A checkpoint of it is being written. */
+bool live_is_saving(const struct live_job *);
 /* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. */
 bool saving_wait(struct live_job *, uint64_t call, uint64_t id, bool wait);
 /* methods_checkpoint.c: the answer of such a call. */

@@ -2,11 +2,11 @@
 #include "edge/live_job.h"
 
 #include "control/queue.h"
-#include "edge/convert.h"
+#include "edge/disk_watch.h"
 #include "edge/live_saving.h"
+#include "edge/prepared.h"
 
 #include "gacc/v1/common.pb-c.h"
-#include "proto/bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +104,8 @@ static void on_job_durable(void *arg, enum status st)
 		return;
 	}
 	live_event(l, false, "Submitted", -1, "the job is registered");
+	if (l->spec.optim.type != OPTIM_CLIENT && l->spec.optim.lr == 0)
+		live_event(l, true, "NoLearningRate", -1, "optimizer.lr is 0: no step changes the parameters");
 	if (l->queued) {
 		l->d->n_queued++;
 		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
@@ -115,10 +117,16 @@ static void on_job_durable(void *arg, enum status st)
 		live_submit_done(l, ST_OK, NULL);
 }
 
-static struct live_job *find_request(const struct daemon *d, const uint8_t id[16])
+/* A request id belongs to the user who sent it: the same 16 bytes of another user mean another job. */
+static bool is_request(const struct live_job *l, const struct submit *s)
+{
+	return l->uid == s->uid && !memcmp(l->request_id, s->request_id, 16);
+}
+
+static struct live_job *find_request(const struct daemon *d, const struct submit *s)
 {
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (!memcmp(d->job[i]->request_id, id, 16))
+		if (is_request(d->job[i], s))
 			return d->job[i];
 	return NULL;
 }
@@ -139,25 +147,31 @@ struct live_job *live_pending(const struct daemon *d, size_t n)
 	return NULL;
 }
 
+/* Also of a specification that is refused: the job of its name comes first. */
+static const char *name_of(const struct submit *s)
+{
+	return s->prepared->pb ? s->prepared->pb->name : "";
+}
+
 /* Two ranks that create their job come at the same moment, and so may a caller's second try. */
 static struct pending_submit *find_pending(const struct daemon *d, const struct submit *s)
 {
 	struct pending_submit *p = d->submitting;
-	while (p && memcmp(p->l->request_id, s->request_id, 16) &&
-	       !(s->by_name && p->l->uid == s->uid && !strcmp(p->l->spec.name, s->spec->name)))
+	while (p && !is_request(p->l, s) &&
+	       !(s->by_name && p->l->uid == s->uid && !strcmp(p->l->spec.name, name_of(s))))
 		p = p->next;
 	return p;
 }
 
-static bool answer_existing(struct daemon *d, const struct submit *s, const uint8_t sum[16])
+static bool answer_existing(struct daemon *d, const struct submit *s)
 {
 	struct pending_submit *p = find_pending(d, s);
-	struct live_job *l = p ? p->l : find_request(d, s->request_id);
+	struct live_job *l = p ? p->l : find_request(d, s);
 	if (!l && s->by_name)
-		l = find_name(d, s->spec->name, s->uid);
+		l = find_name(d, name_of(s), s->uid);
 	if (!l)
 		return false;
-	if (memcmp(l->spec_sum, sum, sizeof l->spec_sum))
+	if (memcmp(l->spec_sum, s->prepared->sum, sizeof l->spec_sum))
 		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS, "a job with this name or request id exists with another specification",
 		      "spec");
 	else if (!p)
@@ -167,58 +181,76 @@ static bool answer_existing(struct daemon *d, const struct submit *s, const uint
 	return true;
 }
 
+/* Not part of the specification's check: a job of an older gaccd may have such a name, and must not be lost for that. */
+static enum status check_name(const char *name, const char **field, char *why, size_t n_why)
+{
+	uint64_t id;
+	if (!live_name_is_id(name, &id))
+		return ST_OK;
+	*field = "name";
+	snprintf(why, n_why, "name \"%s\" would be taken for the id of a job: give it a letter", name);
+	return ST_INVALID_SPEC;
+}
+
+/* A new job that may come in; *field and why as for its submitter. */
+static enum status make(struct daemon *d, const struct submit *s, struct live_job **out, const char **field, char *why, size_t n_why)
+{
+	struct prepared *p = s->prepared;
+	enum status st = p->status ? ST_OK : disk_watch_admit(d, "a new job", p->n, why, n_why);
+	if (st)
+		return st;
+	st = live_new(d, d->last_job + 1, s->uid, s->user, p, out);
+	if (st) {
+		*field = p->field;
+		snprintf(why, n_why, "%s", p->why);
+		return st;
+	}
+	struct live_job *l = *out;
+	live_random16(NULL, l->uuid); /* its directories may be named after it */
+	st = check_name(l->spec.name, field, why, n_why);
+	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
+		st = live_launch_check(s->uid, s->user, s->local, why, n_why);
+	if (!st)
+		st = saving_check_dirs(l, field, why, n_why);
+	return st ? st : live_queue_admit(l, why, n_why);
+}
+
+static enum status put(struct live_job *l, const struct submit *s, struct pending_submit *p)
+{
+	struct journal_record r = { .kind = JOURNAL_JOB,
+				    .job = { .id = l->id, .uid = l->uid, .user = l->user,
+					     .created_unix_ns = l->created_unix_ns, .spec = { s->prepared->bytes, s->prepared->n } } };
+	memcpy(r.job.uuid, l->uuid, 16);
+	memcpy(r.job.request_id, l->request_id, 16);
+	return persist_put(l->d->persist, &r, on_job_durable, p);
+}
+
 void live_submit(struct daemon *d, const struct submit *s)
 {
 	char why[QUEUE_WHY] = "";
 	const char *field = NULL;
-	uint8_t sum[16];
-	size_t n;
-	void *bytes = bytes_pack(&s->spec->base, &n);
 	struct live_job *l = NULL;
-	enum status st = ST_NO_MEMORY;
-	if (!bytes)
-		goto fail;
-	convert_spec_sum(bytes, n, sum);
-	if (answer_existing(d, s, sum)) {
-		free(bytes);
+	struct pending_submit *p = NULL;
+	if (answer_existing(d, s))
+		return;
+	enum status st = make(d, s, &l, &field, why, sizeof why);
+	if (!st) {
+		memcpy(l->request_id, s->request_id, 16);
+		l->created_unix_ns = daemon_now(d).unix_ns;
+		l->submitted_here = true;
+		p = pending_new(d, l, s);
+		st = p ? ST_OK : ST_NO_MEMORY;
+	}
+	if (st) {
+		s->cb(s->arg, NULL, false, st, why[0] ? why : status_info(st)->text, field);
+		live_free(l);
 		return;
 	}
-	st = live_new(d, d->last_job + 1, bytes, n, s->uid, s->user, &l, &field, why, sizeof why);
-	if (!st && s->spec->n_tensors)
-		st = live_declare_spec_tensors(l, why, sizeof why);
-	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
-		st = live_launch_check(s->uid, s->user, s->local, why, sizeof why);
-	if (!st)
-		st = saving_check_dirs(l, &field, why, sizeof why);
-	if (!st)
-		st = live_queue_admit(l, why, sizeof why);
-	if (st)
-		goto fail;
-	memcpy(l->request_id, s->request_id, 16);
-	live_random16(NULL, l->uuid);
-	l->created_unix_ns = daemon_now(d).unix_ns;
-	l->submitted_here = true;
-	struct pending_submit *p = pending_new(d, l, s);
-	if (!p) {
-		st = ST_NO_MEMORY;
-		goto fail;
-	}
-	struct journal_record r = { .kind = JOURNAL_JOB,
-				    .job = { .id = l->id, .uid = l->uid, .user = l->user,
-					     .created_unix_ns = l->created_unix_ns, .spec = { bytes, n } } };
-	memcpy(r.job.uuid, l->uuid, 16);
-	memcpy(r.job.request_id, l->request_id, 16);
-	st = persist_put(d->persist, &r, on_job_durable, p);
-	free(bytes);
+	st = put(l, s, p);
 	if (st) {
 		pending_end(d, p, st, status_info(st)->text, NULL);
 		live_free(l);
 	} else {
 		d->last_job = l->id; /* a refused job takes no id */
 	}
-	return;
-fail:
-	s->cb(s->arg, NULL, false, st, why[0] ? why : status_info(st)->text, field);
-	live_free(l);
-	free(bytes);
 }

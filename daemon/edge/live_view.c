@@ -9,6 +9,7 @@
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
+#include "proto/path.h"
 #include "proto/utf8.h"
 
 #include <stdio.h>
@@ -17,12 +18,11 @@
 
 #define DETAIL_BYTES 128
 
-static char *format_uuid(const uint8_t u[16])
+static char *format_uuid(const uint8_t uuid[16])
 {
-	char *s = malloc(37);
+	char *s = malloc(UUID_TEXT);
 	if (s)
-		snprintf(s, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
-			 u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+		uuid_text(uuid, s);
 	return s;
 }
 
@@ -40,9 +40,31 @@ static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
 	return copy_spec(&s);
 }
 
-static Gacc__V1__JobSpec *spec_for(const struct live_job *l, unsigned parts)
+#define SPEC_FIELD_OF_JOB 3
+
+/* As a field that this program does not know, protobuf-c sends it as it is. */
+static bool add_packed_spec(const struct live_job *l, Gacc__V1__Job *j)
 {
-	return parts & VIEW_SPEC ? copy_spec(l->spec_pb) : copy_brief_spec(l->spec_pb);
+	ProtobufCMessageUnknownField *f = malloc(sizeof *f);
+	uint8_t *data = malloc(l->n_spec_field);
+	if (!f || !data) {
+		free(f);
+		free(data);
+		return false;
+	}
+	*f = (ProtobufCMessageUnknownField){ SPEC_FIELD_OF_JOB, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->n_spec_field,
+					     memcpy(data, l->spec_field, l->n_spec_field) };
+	j->base.unknown_fields = f;
+	j->base.n_unknown_fields = 1;
+	return true;
+}
+
+static bool add_spec(const struct live_job *l, unsigned parts, Gacc__V1__Job *j)
+{
+	if (parts & VIEW_SPEC && l->spec_field)
+		return add_packed_spec(l, j);
+	j->spec = parts & VIEW_SPEC ? copy_spec(l->spec_pb) : copy_brief_spec(l->spec_pb);
+	return j->spec != NULL;
 }
 
 static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
@@ -243,17 +265,16 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	j->reason = strdup(reason);
 	j->uuid = format_uuid(l->uuid);
 	j->user = strdup(l->user);
-	j->spec = spec_for(l, parts);
-	if (!j->reason || !j->uuid || !j->user || !j->spec)
+	if (!j->reason || !j->uuid || !j->user || !add_spec(l, parts, j))
 		return false;
 	utf8_repair(j->reason);
 	return l->coord ? fill_live(l, j, now) : add_counters(&l->end_commit.next.counters, j);
 }
 
-/* Of ranks that nobody has launched here nothing is known. */
+/* Of processes that gaccd has not launched no exit status is known. */
 static bool fill_processes(const struct live_job *l, Gacc__V1__Job *j)
 {
-	for (size_t i = 0; i < j->n_ranks && l->spec.launch_mode == LAUNCH_DAEMON; i++)
+	for (size_t i = 0; i < j->n_ranks; i++)
 		j->ranks[i]->exit_status = LAUNCH_NO_STATUS;
 	return live_launch_fill(l, j);
 }

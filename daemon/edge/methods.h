@@ -6,6 +6,7 @@
 #include "edge/reply.h"
 
 struct Gacc__V1__Job;
+struct Gacc__V1__JobSpec;
 struct Gacc__V1__Session;
 struct Gacc__V1__PushRequest;
 
@@ -44,10 +45,17 @@ void answer_cancel(struct rpc_call *, struct live_job *);
 /* on_end of the calls that wait for something of a job. */
 void forget_wait(struct rpc_call *, bool completed);
 
+/* rpc_method.prepare and discard of rows with a specification: a struct prepared; NULL: there is none, or no memory. */
+void *prepare_spec(const struct Gacc__V1__JobSpec *);
+void discard_spec(void *prepared);
+
 /* The rows of each file. */
 extern const struct rpc_method gradient_methods[], inline_methods[], job_methods[], wait_methods[], control_methods[];
 extern const struct rpc_method checkpoint_methods[], node_methods[], look_methods[];
 extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods;
 extern const size_t n_checkpoint_methods, n_node_methods, n_look_methods;
+
+/* A new job does not fit: jobs that nobody needs any longer may have the room, such as those that all ranks have left. */
+#define SUBMIT_HINT_FULL "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the limit"
 
 #endif

@@ -2,6 +2,7 @@
 #include "edge/methods.h"
 
 #include "edge/convert.h"
+#include "edge/registering.h"
 #include "host/process.h"
 
 #include "gacc/v1/gradient.pb-c.h"
@@ -78,6 +79,7 @@ struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s,
 	}
 	out->rank = session_rank(s->id);
 	out->uid = caller_uid(call);
+	out->pid = rpc_peer(call)->is_unix ? rpc_peer(call)->pid : 0;
 	memcpy(out->token, s->token.data, 16);
 	return l;
 }
@@ -142,6 +144,15 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
 }
 
+static const char *create_hint(enum status st)
+{
+	if (st == ST_RESOURCE_EXHAUSTED)
+		return SUBMIT_HINT_FULL;
+	return st == ST_INVALID_SPEC || st == ST_INVALID_ARGUMENT || st == ST_ALREADY_EXISTS ?
+		       "correct create_if_missing, or leave it out and submit the job" :
+		       NULL;
+}
+
 static void on_created(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
 {
 	struct pending_attach *p = arg;
@@ -150,7 +161,7 @@ static void on_created(void *arg, struct live_job *l, bool existed, enum status 
 		do_attach(call, l, &p->args);
 	else if (call) {
 		struct rpc_error e = { .status = st, .message = why, .field = field,
-				       .hint = "correct create_if_missing, or leave it out and submit the job" };
+				       .hint = create_hint(st) };
 		rpc_fail(call, &e);
 	}
 	free(p);
@@ -158,7 +169,8 @@ static void on_created(void *arg, struct live_job *l, bool existed, enum status 
 
 static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequest *q, const struct attach_args *a)
 {
-	struct pending_attach *p = malloc(sizeof *p);
+	struct prepared *spec = rpc_prepared(call);
+	struct pending_attach *p = spec ? malloc(sizeof *p) : NULL;
 	if (!p) {
 		no_memory(call);
 		return;
@@ -166,10 +178,15 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
 	char user[64];
 	live_user_name(a->uid, user, sizeof user);
-	struct submit s = { .spec = q->create_if_missing, .uid = a->uid, .user = user, .local = rpc_peer(call)->is_unix, .by_name = true,
+	struct submit s = { .prepared = spec, .uid = a->uid, .user = user, .local = rpc_peer(call)->is_unix, .by_name = true,
 			    .cb = on_created, .arg = p };
 	memcpy(s.request_id, a->nonce, 16);
 	live_submit(p->d, &s);
+}
+
+static void *prepare_attach(const struct ProtobufCMessage *m)
+{
+	return prepare_spec(((const Gacc__V1__AttachRequest *)m)->create_if_missing);
 }
 
 static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -178,6 +195,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	const struct rpc_peer *peer = rpc_peer(call);
 	struct attach_args a = { .rank = q->rank, .world_size = q->world_size, .uid = caller_uid(call),
 				 .pid = peer->is_unix ? peer->pid : 0,
+				 .shown_pid = q->pid > 0 ? q->pid : 0,
 				 .shared_memory = q->wants_shared_memory && peer->is_unix,
 				 .resume_generation = q->resume_generation };
 	if (q->protocol_min > PROTOCOL_VERSION || q->protocol_max < PROTOCOL_VERSION) {
@@ -191,7 +209,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	}
 	a.start_time = a.pid ? process_start_time(a.pid) : 0;
 	memcpy(a.nonce, q->nonce.data, 16);
-	struct live_job *l = live_find_named(daemon_of(call), q->job, a.uid);
+	struct live_job *l = live_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
 	if (q->create_if_missing && (!l || (l->uid == a.uid && live_ended(l)))) {
 		create_then_attach(call, q, &a);
 		return;
@@ -217,14 +235,10 @@ static void register_tensors(struct rpc_call *call, const struct ProtobufCMessag
 	struct live_job *l = session_job(call, q->session, &k);
 	if (!l)
 		return;
-	struct tensor_spec *t = NULL;
-	char why[256] = "";
-	enum status st = convert_tensors(q->tensors, q->n_tensors, &t, why, sizeof why);
-	if (st)
-		rpc_failf(call, st, "%s", why[0] ? why : status_info(st)->text);
+	if (q->n_tensors)
+		registering_begin(call, l, &k);
 	else
-		job_register(l->job, rpc_id(call), &k, t, q->n_tensors, now_of(call));
-	free(t);
+		job_register(l->job, rpc_id(call), &k, NULL, now_of(call));
 }
 
 static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -264,7 +278,7 @@ static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, 
 struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 {
 	return (struct push_args){ .window = q->window, .micro = q->micro, .slot = q->slot, .weight = q->weight,
-				   .loss = q->loss, .loss_scale = q->loss_scale, .data_key = q->data_key,
+				   .loss = q->loss, .loss_scale = q->loss_scale, .lr = q->lr, .data_key = q->data_key,
 				   .present = q->present.data, .n_present = (uint32_t)q->present.len,
 				   .zero_after = q->zero_after };
 }
@@ -348,13 +362,12 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		job_detach(l->job, rpc_id(call), &k, q->done, now_of(call));
 }
 
-/* ---- WatchSession: events, and for sessions without an attach socket the lifeline ---- */
+/* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */
 
 struct session_watch {
 	struct live_job *l;
 	uint32_t rank;
 	uint64_t generation;
-	bool lifeline;
 };
 
 static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -370,14 +383,10 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 		no_memory(call);
 		return;
 	}
-	*w = (struct session_watch){ l, k.rank, job_generation(l->job, k.rank), true };
-	for (uint32_t i = 0; i < l->n_links; i++)
-		if (l->link[i].rank == k.rank && l->link[i].generation == w->generation)
-			w->lifeline = false;
+	*w = (struct session_watch){ l, k.rank, job_generation(l->job, k.rank) };
 	rpc_set_data(call, w);
 	live_hold(l);
-	if (w->lifeline)
-		job_on_link(l->job, k.rank, w->generation, true, now_of(call));
+	job_on_link(l->job, k.rank, w->generation, true, now_of(call));
 }
 
 static void watch_session_over(struct rpc_call *call, bool completed)
@@ -386,7 +395,7 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	if (!w)
 		return;
 	live_unwatch(w->l, rpc_id(call));
-	if (w->lifeline && !daemon_of(call)->stopping)
+	if (!daemon_of(call)->stopping)
 		job_on_link(w->l->job, w->rank, w->generation, false, now_of(call));
 	live_drop(w->l);
 	free(w);
@@ -398,7 +407,8 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	  .on_end = forget_call }
 
 const struct rpc_method gradient_methods[] = {
-	UNARY("Attach", attach),
+	{ .service = SERVICE, .name = "Attach", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, .prepare = prepare_attach,
+	  .discard = discard_spec, .on_message = attach, .on_end = forget_call },
 	UNARY("RegisterTensors", register_tensors),
 	UNARY("PutParameters", put_parameters),
 	UNARY("WaitReady", wait_ready),

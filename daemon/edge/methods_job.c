@@ -1,6 +1,9 @@
 /* gacc.v1.JobService and NodeService. */
 #include "edge/methods.h"
 
+#include "edge/disk_watch.h"
+#include "edge/prepared.h"
+#include "edge/state_share.h"
 #include "math/kernels.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -14,7 +17,7 @@
 
 struct live_job *named_job(struct rpc_call *call, const char *name)
 {
-	struct live_job *l = live_find_named(daemon_of(call), name, caller_uid(call));
+	struct live_job *l = live_find_named(daemon_of(call), name, caller_uid(call), false);
 	if (l)
 		return l;
 	char text[160];
@@ -35,6 +38,8 @@ struct pending {
 
 static const char *submit_hint(enum status st, bool restores)
 {
+	if (st == ST_RESOURCE_EXHAUSTED)
+		return SUBMIT_HINT_FULL;
 	if (st == ST_INVALID_SPEC)
 		return "check the file with: gaccctl config validate FILE";
 	if (restores && (st == ST_INVALID_ARGUMENT || st == ST_MALFORMED || st == ST_LAYOUT_MISMATCH || st == ST_VERSION_SKEW))
@@ -66,9 +71,25 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 	with_whole_job(call, l, 0, answer_submit, existed);
 }
 
+void *prepare_spec(const Gacc__V1__JobSpec *spec)
+{
+	return spec ? prepared_new(spec) : NULL;
+}
+
+void discard_spec(void *prepared)
+{
+	prepared_free(prepared);
+}
+
+static void *prepare_submit(const struct ProtobufCMessage *m)
+{
+	return prepare_spec(((const Gacc__V1__SubmitRequest *)m)->spec);
+}
+
 static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__SubmitRequest *q = (const Gacc__V1__SubmitRequest *)m;
+	struct prepared *spec = rpc_prepared(call);
 	if (!q->spec || q->request_id.len != 16) {
 		if (q->spec)
 			rpc_failf(call, ST_INVALID_ARGUMENT, "request_id has %zu bytes, must have 16", q->request_id.len);
@@ -76,7 +97,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 			rpc_failf(call, ST_INVALID_ARGUMENT, "spec is missing");
 		return;
 	}
-	struct pending *p = malloc(sizeof *p);
+	struct pending *p = spec ? malloc(sizeof *p) : NULL;
 	if (!p) {
 		no_memory(call);
 		return;
@@ -84,7 +105,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	*p = (struct pending){ daemon_of(call), rpc_id(call), q->spec->restore_from[0] != '\0' };
 	char user[64];
 	live_user_name(caller_uid(call), user, sizeof user);
-	struct submit s = { .spec = q->spec, .uid = caller_uid(call), .user = user, .local = rpc_peer(call)->is_unix,
+	struct submit s = { .prepared = spec, .uid = caller_uid(call), .user = user, .local = rpc_peer(call)->is_unix,
 			    .cb = on_submitted, .arg = p };
 	memcpy(s.request_id, q->request_id.data, 16);
 	live_submit(p->d, &s);
@@ -190,6 +211,18 @@ static void answer_cancelled(struct rpc_call *call, Gacc__V1__Job *job, int arg)
 	rpc_finish(call, &r.base);
 }
 
+/* Why the job ends: the failure in the caller's words, or who cancelled it and why. */
+static void describe_cancel(const Gacc__V1__CancelRequest *q, uint32_t uid, char *out, size_t n)
+{
+	char user[64];
+	if (q->failed) {
+		snprintf(out, n, "%.200s", q->reason);
+		return;
+	}
+	live_user_name(uid, user, sizeof user);
+	snprintf(out, n, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
+}
+
 static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__CancelRequest *q = (const Gacc__V1__CancelRequest *)m;
@@ -200,13 +233,17 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed", (unsigned long long)q->grace_ms);
 		return;
 	}
+	if (q->failed && !*q->reason) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "failed is set, but reason is empty: name the rank that has failed");
+		return;
+	}
 	live_launch_cancel(l, (int64_t)q->grace_ms * 1000000);
 	if (!live_ended(l)) {
-		char reason[256], user[64];
-		live_user_name(caller_uid(call), user, sizeof user);
-		snprintf(reason, sizeof reason, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
-		coord_end(l->coord, ST_CANCELLED, reason, now_of(call));
-		if (coord_end_status(l->coord) == ST_CANCELLED) { /* else it ends anyway, after a last checkpoint perhaps */
+		enum status end = q->failed ? ST_RANK_FAILED : ST_CANCELLED;
+		char reason[256];
+		describe_cancel(q, caller_uid(call), reason, sizeof reason);
+		coord_end(l->coord, end, reason, now_of(call));
+		if (coord_end_status(l->coord) == end) { /* else it ends anyway, after a last checkpoint perhaps */
 			answer_cancel(call, l);
 			return;
 		}
@@ -230,6 +267,20 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 
 /* ---- the node ---- */
 
+static void fill_disk(const struct daemon *d, uint32_t uid, Gacc__V1__StateDisk *out)
+{
+	struct state_use use = state_share_of(d, uid);
+	struct disk_state is = disk_watch_state(d);
+	out->total = is.total;
+	out->free = is.free;
+	out->full = is.full;
+	out->journal_reserve = is.reserve;
+	out->journal_reserve_limit = is.wanted;
+	out->user_checkpoints = use.checkpoints;
+	out->user_logs = use.logs;
+	out->user_limit = use.limit;
+}
+
 static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const struct daemon *d = daemon_of(call);
@@ -249,6 +300,11 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	r.cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 	r.draining = d->stopping;
 	r.term = d->term;
+	Gacc__V1__StateDisk disk = GACC__V1__STATE_DISK__INIT;
+	fill_disk(d, caller_uid(call), &disk);
+	r.state_disk = &disk;
+	r.longest_turn_ns = (int64_t)d->turns.longest_ns;
+	r.recent_turn_ns = (int64_t)turns_recent_ns(&d->turns);
 	rpc_finish(call, &r.base);
 }
 
@@ -257,7 +313,8 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	  .on_message = handler }
 
 const struct rpc_method job_methods[] = {
-	JOB("Submit", submit, RPC_NEEDS_DEADLINE),
+	{ .service = &gacc__v1__job_service__descriptor, .name = "Submit", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
+	  .prepare = prepare_submit, .discard = discard_spec, .on_message = submit },
 	JOB("Get", get, 0),
 	JOB("List", list, 0),
 	{ .service = &gacc__v1__job_service__descriptor, .name = "Cancel", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <uv.h>
 
+#define SETTLE_TICKS 10
+
 struct item {
 	struct item *next;
 	struct journal_record record;
@@ -25,6 +27,8 @@ struct persist {
 	struct persist_read *reads, **reads_tail;
 	struct persist_read *reading; /* the pool thread's while busy */
 	bool busy, muted;
+	bool settling;              /* the pool thread's while busy */
+	unsigned unsettled;         /* ticks since a batch was written that is not settled; 0: none */
 };
 
 static void item_free(struct item *i)
@@ -158,6 +162,8 @@ static void work(uv_work_t *w)
 		write_batch(p);
 	if (p->reading)
 		p->reading->read(p->reading, p->journal);
+	if (p->settling)
+		journal_settle(p->journal); /* a failure shows at the next batch */
 }
 
 static void start(struct persist *p);
@@ -169,7 +175,9 @@ static void on_worked(uv_work_t *w, int canceled)
 	struct persist_read *r = p->reading;
 	p->batch = NULL;
 	p->reading = NULL;
-	p->busy = false;
+	p->busy = p->settling = false;
+	if (i && !p->unsettled)
+		p->unsettled = 1;
 	while (i) {
 		struct item *next = i->next;
 		if (i->cb)
@@ -184,8 +192,11 @@ static void on_worked(uv_work_t *w, int canceled)
 
 static void start(struct persist *p)
 {
-	if (p->busy || (!p->queue && !p->reads))
+	bool due = p->unsettled >= SETTLE_TICKS;
+	if (p->busy || (!p->queue && !p->reads && !due))
 		return;
+	p->settling = due;
+	p->unsettled = due ? 0 : p->unsettled;
 	p->batch = p->queue;
 	p->queue = NULL;
 	p->tail = &p->queue;
@@ -196,6 +207,15 @@ static void start(struct persist *p)
 		p->reads_tail = &p->reads;
 	p->busy = true;
 	uv_queue_work(p->loop, &p->work, work, on_worked);
+}
+
+void persist_tick(struct persist *p)
+{
+	if (!p)
+		return;
+	if (p->unsettled)
+		p->unsettled++;
+	start(p);
 }
 
 enum status persist_new(void *loop, struct journal *journal, uint64_t term, struct persist **out)

@@ -22,6 +22,9 @@ enum status persist_put(struct persist *, const struct journal_record *, void (*
 /* The same, and arg, malloc'ed, is given away: it is freed when cb has returned, or when it will not be called. */
 enum status persist_put_own(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
 
+/* To be called several times a second: about a second after a batch, what is noted outside the journal becomes durable, too. */
+void persist_tick(struct persist *);
+
 /* Embedded in the caller's own; lives until `done`. */
 struct persist_read {
 	struct persist_read *next;

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPEC_FIELD_OF_ATTACH 9
+
 void reply_fail(struct rpc_call *call, const struct reply *r)
 {
 	struct rpc_error e = { .status = r->status, .message = r->text[0] ? r->text : NULL,
@@ -32,45 +34,78 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	m.ranks = l->spec.ranks;
 	m.micro_size = r->attach.micro_size;
 	m.attach_socket = rpc_peer(call)->is_unix ? l->d->conf->listen.attach_socket : (char *)"";
-	m.spec = l->spec_pb;
+	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->n_spec_field,
+						l->spec_field };
+	if (l->spec_field) { /* as it is: live_view.c */
+		m.base.unknown_fields = &packed;
+		m.base.n_unknown_fields = 1;
+	} else {
+		m.spec = l->spec_pb;
+	}
 	m.tensors_known = r->attach.tensors_known;
 	rpc_finish(call, &m.base);
 }
 
-static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
+/* The layout of all tensors; filled in and packed in the pool, which may read the arena as it does not change. */
+struct layout_reply {
+	struct live_job *l; /* held */
+	Gacc__V1__RegisterTensorsResponse m;
+	Gacc__V1__TensorLayout *layout, **list;
+};
+
+static const ProtobufCMessage *make_layout(void *arg)
 {
-	Gacc__V1__RegisterTensorsResponse m = GACC__V1__REGISTER_TENSORS_RESPONSE__INIT;
-	const struct arena *a = job_arena(l->job);
-	size_t acc = dtype_size(l->spec.accumulate_dtype);
-	Gacc__V1__TensorLayout *t = calloc(a->n_tensors, sizeof *t), **list = calloc(a->n_tensors, sizeof *list);
-	if (!t || !list) {
-		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");
-		goto done;
-	}
+	struct layout_reply *r = arg;
+	const struct arena *a = job_arena(r->l->job);
+	size_t acc = dtype_size(r->l->spec.accumulate_dtype);
+	r->layout = calloc(a->n_tensors, sizeof *r->layout);
+	r->list = calloc(a->n_tensors, sizeof *r->list);
+	if (!r->layout || !r->list)
+		return NULL;
 	for (uint64_t i = 0; i < a->n_tensors; i++) {
 		const struct arena_tensor *at = &a->tensor[i];
-		gacc__v1__tensor_layout__init(&t[i]);
-		t[i].slot_offset = at->slot_offset;
-		t[i].param_offset = at->param_offset;
-		t[i].count = at->count;
-		t[i].grad_dtype = (Gacc__V1__DataType)a->group[at->group].grad_dtype;
-		t[i].param_dtype = (Gacc__V1__DataType)a->group[at->group].param_dtype;
-		t[i].accum_offset = at->start * acc;
-		list[i] = &t[i];
+		Gacc__V1__TensorLayout *t = r->list[i] = &r->layout[i];
+		gacc__v1__tensor_layout__init(t);
+		t->slot_offset = at->slot_offset;
+		t->param_offset = at->param_offset;
+		t->count = at->count;
+		t->grad_dtype = (Gacc__V1__DataType)a->group[at->group].grad_dtype;
+		t->param_dtype = (Gacc__V1__DataType)a->group[at->group].param_dtype;
+		t->accum_offset = at->start * acc;
 	}
-	m.n_layout = a->n_tensors;
-	m.layout = list;
-	m.slot_bytes = a->slot_bytes;
-	m.param_bytes = a->param_bytes;
-	m.accum_bytes = a->n_elements * acc;
-	m.fingerprint = a->fingerprint;
-	m.params_needed = r->registered.params_needed;
-	m.slots = r->registered.slots;
-	m.accumulate_dtype = (Gacc__V1__DataType)l->spec.accumulate_dtype;
-	rpc_finish(call, &m.base);
-done:
-	free(list);
-	free(t);
+	r->m.n_layout = a->n_tensors;
+	r->m.layout = r->list;
+	return &r->m.base;
+}
+
+static void release_layout(void *arg)
+{
+	struct layout_reply *r = arg;
+	live_drop(r->l);
+	free(r->list);
+	free(r->layout);
+	free(r);
+}
+
+static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
+{
+	const struct arena *a = job_arena(l->job);
+	struct layout_reply *p = calloc(1, sizeof *p);
+	if (!p) {
+		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");
+		return;
+	}
+	p->l = l;
+	live_hold(l);
+	gacc__v1__register_tensors_response__init(&p->m);
+	p->m.slot_bytes = a->slot_bytes;
+	p->m.param_bytes = a->param_bytes;
+	p->m.accum_bytes = a->n_elements * dtype_size(l->spec.accumulate_dtype);
+	p->m.fingerprint = a->fingerprint;
+	p->m.params_needed = r->registered.params_needed;
+	p->m.slots = r->registered.slots;
+	p->m.accumulate_dtype = (Gacc__V1__DataType)l->spec.accumulate_dtype;
+	rpc_finish_made(call, make_layout, release_layout, p);
 }
 
 static void send_ready(struct rpc_call *call, const struct reply *r)
@@ -86,6 +121,10 @@ static void send_ready(struct rpc_call *call, const struct reply *r)
 	m.loss_scale = r->ready.loss_scale;
 	m.flushed = r->ready.flushed;
 	m.pending_apply = r->ready.pending_apply;
+	if (r->ready.pending_apply) {
+		m.pending_case = GACC__V1__WAIT_READY_RESPONSE__PENDING_PENDING_WINDOW;
+		m.pending_window = r->ready.pending_window;
+	}
 	m.last = &last;
 	rpc_finish(call, &m.base);
 }

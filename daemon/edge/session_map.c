@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_SEGMENTS 8  /* two slots, parameters, status, two reduced halves */
+#define MAX_SEGMENTS ATTACH_FDS_PER_MAP /* two slots, parameters, status, two reduced halves */
 
 struct answer {
 	Gacc__V1__Segment segment[MAX_SEGMENTS], *list[MAX_SEGMENTS];
@@ -81,6 +81,7 @@ static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
 {
 	uint64_t generation = job_generation(l->job, rank);
 	l->link[l->n_links++] = (struct link){ conn, rank, generation };
+	job_on_mapped(l->job, rank, generation);
 	job_on_link(l->job, rank, generation, true, daemon_now(l->d));
 }
 
@@ -88,7 +89,7 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (l->allocating || !collect(&a, l, rank)) { /* the pool is at work on the segments */
+	if (l->allocating || l->keeping || !collect(&a, l, rank)) { /* the pool is at work on the segments, or nobody keeps them yet */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else if (!reserve_link(l)) {
 		refuse(d, conn, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text);
@@ -131,9 +132,9 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 	}
 }
 
-static void on_refused(void *arg, uint64_t conn, const char *why)
+static void on_refused(void *arg, uint64_t conn, enum status st, const char *why)
 {
-	refuse(arg, conn, ST_MALFORMED, why);
+	refuse(arg, conn, st, why);
 }
 
 /* Whether its process lives is asked of /proc when its slots are wanted (job_ports.process_alive). */

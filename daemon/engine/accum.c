@@ -50,6 +50,8 @@ static enum status judge(const struct accum *a, const struct control_state *s, c
 		return ST_WINDOW_CLOSED;
 	if (rank->flushed)
 		return ST_FLUSHED;
+	if (s->r.count && e->window_lr != s->r.window_lr)
+		return ST_LR_MISMATCH;
 	for (uint32_t i = 0; i < a->n; i++)
 		if (a->entry[i].slot == e->slot || (a->entry[i].rank == e->rank && a->entry[i].micro == e->micro))
 			return ST_SLOT_BUSY;
@@ -77,7 +79,7 @@ uint32_t accum_next(const struct accum *a, const struct control_state *s, struct
 {
 	uint32_t n = 0;
 	if (!a->canonical) {
-		for (; n < a->n && n < max; n++)
+		for (; n < a->n && n < max && a->entry[n].window_lr == a->entry[0].window_lr; n++)
 			out[n] = &a->entry[n];
 		return n;
 	}
@@ -86,7 +88,7 @@ uint32_t accum_next(const struct accum *a, const struct control_state *s, struct
 			if (is_done(s, rank, micro))
 				continue;
 			struct accum_entry *e = accum_find(a, rank, micro);
-			if (!e || n == max)
+			if (!e || n == max || (n && e->window_lr != out[0]->window_lr))
 				return n;
 			out[n++] = e;
 		}
@@ -105,6 +107,14 @@ struct accum_entry *accum_find_stale(struct accum *a, uint32_t rank, uint64_t sg
 {
 	for (uint32_t i = 0; i < a->n; i++)
 		if ((rank == UINT32_MAX || a->entry[i].rank == rank) && a->entry[i].sgen < sgen)
+			return &a->entry[i];
+	return NULL;
+}
+
+struct accum_entry *accum_find_other_lr(const struct accum *a, const struct control_state *s)
+{
+	for (uint32_t i = 0; s->r.count && i < a->n; i++)
+		if (a->entry[i].window_lr != s->r.window_lr)
 			return &a->entry[i];
 	return NULL;
 }

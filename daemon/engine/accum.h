@@ -16,7 +16,7 @@ struct accum_entry {
 	uint64_t command_id;
 	uint64_t sgen;
 	uint32_t rank, micro, slot;
-	double coefficient, weight, loss;
+	double coefficient, weight, loss, window_lr;
 	uint64_t data_key;
 	int64_t unix_nanos;
 	bool zero_after;
@@ -35,11 +35,12 @@ void accum_fini(struct accum *);
 /* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor
  * owned. In this order: ST_SESSION_FENCED (older sgen), ST_SESSION_UNKNOWN (newer), ST_DATA_KEY_MISMATCH or
  * ST_ALREADY_EXISTS (its bit is set, *voided tells which; true of a closed window and a flushed rank too),
- * ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new
+ * ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_LR_MISMATCH (a counted push gave the window another learning rate),
+ * ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new
  * command replaces nothing), ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
 enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
 			struct accum_entry *take, bool *voided);
-/* The next entries that may be added in one pass, at most max, in order; returns how many. They stay queued until
+/* The next entries that may be added in one pass, at most max, in order, all with one learning rate; returns how many. They stay queued until
  * accum_remove. */
 uint32_t accum_next(const struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
 /* The queued entry of this pair, or NULL. */
@@ -47,6 +48,8 @@ struct accum_entry *accum_find(const struct accum *, uint32_t rank, uint32_t mic
 void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; invalidates entry pointers */
 /* First queued entry with a lower sgen, of this rank or of anyone when rank is UINT32_MAX; NULL: none. */
 struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);
+/* First queued entry with a learning rate that is not the window's; NULL: none, or nothing is counted yet. */
+struct accum_entry *accum_find_other_lr(const struct accum *, const struct control_state *);
 /* All pairs are counted, void or of a flushed rank: nothing is missing. */
 bool accum_complete(const struct control_state *);
 /* True when adding exactly these queued entries completes the window: the pass may then compute the norm as it goes. */

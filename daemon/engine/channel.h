@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 6
+#define ENGINE_CHANNEL_VERSION 7
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -62,8 +62,9 @@ struct engine_dir {
 struct engine_restore {
 	uint64_t window, applied_step, count, params_digest;
 	double loss_scale, sum_weight, sum_loss;
+	double window_lr;
 	uint32_t micro_size, last_rank, carry, owner; /* owner: uid of the files */
-	uint32_t same_ranges, reserved;
+	uint32_t same_ranges, lr_rank;
 	struct engine_file file[ENGINE_FILES];
 };
 
@@ -79,6 +80,7 @@ struct engine_command {
 	double coefficient;   /* of the sum; from the job's reduction and the weight */
 	double weight;
 	double loss;
+	double window_lr;     /* ADD: of the window, 0 = the schedule's; LR_MISMATCH if a counted push gave another */
 	uint64_t data_key;
 	int64_t unix_nanos;   /* when it was pushed */
 	uint32_t zero_after;
@@ -111,11 +113,13 @@ struct engine_answer {
 	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest */
 	uint64_t count;
 	double sum_weight, sum_loss, sumsq;
+	double window_lr;
 	uint64_t nonfinite, digest;
+	uint32_t lr_rank;
 	uint32_t last_rank;
 	uint32_t x;               /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
 	uint32_t version;     /* HELLO */
-	uint32_t nonfinite_count; /* ADD, void: non-finite elements; NaN counts */
+	uint32_t nonfinite_count; /* ADD, counted or void: non-finite elements; NaN counts */
 	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */
 	uint64_t applied_step;
 	double loss_scale;

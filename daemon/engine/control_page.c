@@ -96,6 +96,25 @@ static uint64_t compute(const struct control_page *p, const unsigned char *recor
 	return XXH3_64bits_withSeed(record + n, p->record_bytes - 2 * n, seq);
 }
 
+/* Whether all that serves as an index or as the end of a loop is in its range. A checksum shows damage; it does not show that
+ * the writer was sound. */
+static bool in_range(const struct control_page *p, const struct control_state *s)
+{
+	const struct control_record *r = &s->r;
+	if (r->ranks != p->ranks || r->max_micro_size != p->max_micro_size)
+		return false;
+	if (r->micro_size > p->max_micro_size || r->commit_micro_size > p->max_micro_size)
+		return false;
+	if (r->phase > WINDOW_APPLYING || r->x > 1 || r->n_zero > SEGMENT_MAX_ZERO)
+		return false;
+	if (r->last_rank != UINT32_MAX && r->last_rank >= p->ranks)
+		return false;
+	for (uint32_t i = 0; i < p->ranks; i++)
+		if (s->rank[i].flushed > RANK_LEFT)
+			return false;
+	return true;
+}
+
 /* Copies the record in half h and judges the copy, so that a writer may go on meanwhile. */
 static bool copy_valid(const struct control_page *p, struct control_state *out, unsigned h)
 {
@@ -104,10 +123,8 @@ static bool copy_valid(const struct control_page *p, struct control_state *out, 
 	memcpy(&r, out->image, sizeof(r));
 	if (r.seq == 0 || (r.seq & 1) != h || *checksum(p, out->image) != compute(p, out->image, r.seq))
 		return false;
-	if (r.ranks != p->ranks || r.max_micro_size != p->max_micro_size)
-		return false;
 	out->r = r;
-	return true;
+	return in_range(p, out);
 }
 
 static uint64_t seq_of(const struct control_page *p, unsigned h)

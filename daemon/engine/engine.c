@@ -27,6 +27,7 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 	return (struct engine_answer){ .op = c->op, .status = st, .id = c->id, .window = r->window, .rank = c->rank,
 				       .attempt = c->attempt, .count = r->count, .sum_weight = r->sum_weight,
 				       .sum_loss = r->sum_loss, .last_rank = r->last_rank, .x = r->x,
+				       .window_lr = r->window_lr, .lr_rank = r->lr_rank,
 				       .version = ENGINE_CHANNEL_VERSION };
 }
 
@@ -96,6 +97,11 @@ static enum status adopt_record(struct engine *e, const struct engine_command *c
 		snprintf(why, n_why, "the control record is of job %" PRIu64 " or of another plan", r->job_id);
 		return ST_SEGMENT_CORRUPT;
 	}
+	for (uint32_t i = 0; i < r->n_zero; i++)
+		if (r->zero_slot[i] >= e->mem.plan->slots) {
+			snprintf(why, n_why, "the control record names slot %u of %u", r->zero_slot[i], e->mem.plan->slots);
+			return ST_SEGMENT_CORRUPT;
+		}
 	if (c->epoch < r->epoch) {
 		snprintf(why, n_why, "epoch %" PRIu64 ", the record is of %" PRIu64, c->epoch, r->epoch);
 		return ST_STALE_EPOCH;

@@ -1,6 +1,7 @@
 /* A checkpoint into the segments. */
 #include "engine/snapshot.h"
 
+#include "engine/commit.h"
 #include "engine/snapshot_files.h"
 
 #include "proto/failpoint.h"
@@ -202,6 +203,8 @@ static void set_record(struct control_state *s, const struct engine_restore *r)
 	s->r.sum_weight = r->carry ? r->sum_weight : 0;
 	s->r.sum_loss = r->carry ? r->sum_loss : 0;
 	s->r.last_rank = r->carry ? r->last_rank : UINT32_MAX;
+	s->r.window_lr = r->carry ? r->window_lr : 0;
+	s->r.lr_rank = r->carry ? r->lr_rank : 0;
 	memset(s->counted, 0, s->n_words * sizeof(*s->counted));
 	memset(s->voided, 0, s->n_words * sizeof(*s->voided));
 	for (uint32_t i = 0; i < s->r.ranks; i++)
@@ -215,6 +218,8 @@ static enum status check(const struct restore *x, const struct control_state *s)
 		return wrong(x, ST_INVALID_ARGUMENT, "micro_size %u of at most %u", r->micro_size, s->r.max_micro_size);
 	if (!(r->loss_scale > 0) || (r->carry && (!(r->sum_weight > 0) || r->last_rank >= s->r.ranks)))
 		return wrong(x, ST_MALFORMED, "the manifest's loss_scale, sum_weight or last_rank is out of range");
+	if (r->carry && (!commit_is_lr(r->window_lr) || r->lr_rank >= s->r.ranks))
+		return wrong(x, ST_MALFORMED, "the manifest's lr or lr_rank is out of range");
 	return ST_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "engine/process.h"
 
+#include "engine/commit.h"
 #include "engine/params.h"
 
 #include "base/log.h"
@@ -10,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEP_APPLIED = 1, STEP_SKIPPED = 2, STEP_EMPTY = 3, STEP_DROPPED = 4 }; /* gacc.v1.StepOutcome */
+enum { STEP_APPLIED = 1 }; /* gacc.v1.StepOutcome */
 
 static bool is_client(const struct engine *e)
 {
@@ -90,16 +91,11 @@ static const char *commit_wrong(const struct engine *e, const struct engine_comm
 {
 	const struct control_record *r = &e->state.r;
 	bool applied = c->outcome == STEP_APPLIED;
-	if (c->outcome < STEP_APPLIED || c->outcome > STEP_DROPPED)
-		return "outcome";
-	if (c->next_micro_size == 0 || c->next_micro_size > r->max_micro_size)
-		return "next_micro_size";
+	const char *number = commit_wrong_number(c, r->max_micro_size);
+	if (number)
+		return number;
 	if (c->applied_step != r->applied_step + applied)
 		return "applied_step";
-	if (!isfinite(c->next_loss_scale) || c->next_loss_scale <= 0)
-		return "next_loss_scale";
-	if (applied && (!isfinite(c->scale) || !isfinite(c->lr) || !isfinite(c->clip_value) || c->clip_value < 0))
-		return "scale, lr or clip_value";
 	if (applied && !r->filled)
 		return "outcome: nothing was added";
 	return NULL;
@@ -191,6 +187,8 @@ static void open_window(struct engine *e)
 	r->filled = 0;
 	r->count = 0;
 	r->sum_weight = r->sum_loss = 0;
+	r->window_lr = 0;
+	r->lr_rank = 0;
 	r->prepared_term = r->prepared_attempt = 0;
 	r->prepared_sumsq = 0;
 	r->prepared_nonfinite = r->prepared_digest = 0;
@@ -280,6 +278,10 @@ static void answer_params(struct engine *e, const struct engine_command *c, bool
 void step_put_params(struct engine *e, const struct engine_command *c)
 {
 	bool were_ready = e->state.r.params_ready;
+	if (c->rank < e->state.r.ranks && c->sgen < e->state.rank[c->rank].sgen) {
+		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
+		return;
+	}
 	if (!were_ready) {
 		enum status st = params_put(&e->mem, e->gaps, e->kernels, c->slot, c->offset, c->bytes);
 		if (st) {

@@ -1,5 +1,7 @@
 #include "engine/process.h"
 
+#include "engine/commit.h"
+
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -27,6 +29,26 @@ static void answer_push(struct engine *e, const struct accum_entry *p, enum stat
 				   .window = e->state.r.window, .result = result };
 	a.nonfinite_count = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
 	engine_send(e, &a);
+}
+
+/* Why a push with another learning rate than the window's is refused, and by whose word. */
+static void describe_lr(const struct engine *e, double lr, char *why, size_t n)
+{
+	snprintf(why, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", lr, e->state.r.lr_rank,
+		 e->state.r.window_lr, e->state.r.window_lr == 0 ? " (the schedule's)" : "");
+}
+
+/* The first counted push has set the window's learning rate: who has said another one is told now, not when its turn comes. */
+static void refuse_other_lr(struct engine *e)
+{
+	struct accum_entry *p;
+	while ((p = accum_find_other_lr(&e->accum, &e->state))) {
+		struct engine_answer a = { .op = ENGINE_ADD, .status = ST_LR_MISMATCH, .id = p->command_id, .rank = p->rank,
+					   .window = e->state.r.window };
+		describe_lr(e, p->window_lr, a.text, sizeof(a.text));
+		engine_send(e, &a);
+		accum_remove(&e->accum, p);
+	}
 }
 
 static void refuse_queued(struct engine *e, uint32_t rank, uint64_t below_sgen, enum status st)
@@ -82,6 +104,10 @@ static enum status check_add(const struct engine *e, const struct engine_command
 		snprintf(why, n_why, "a bitmap of %u bytes for %" PRIu64 " tensors", c->n_present, p->n_tensors);
 		return ST_INVALID_ARGUMENT;
 	}
+	if (!commit_is_lr(c->window_lr)) {
+		snprintf(why, n_why, "learning rate %g", c->window_lr);
+		return ST_INVALID_ARGUMENT;
+	}
 	if (!isfinite(c->coefficient) || c->micro >= p->max_micro_size) {
 		snprintf(why, n_why, "coefficient %g, micro-batch %u", c->coefficient, c->micro);
 		return ST_INVALID_ARGUMENT;
@@ -123,7 +149,8 @@ void window_add(struct engine *e, const struct engine_command *c, const unsigned
 	bool voided = false;
 	struct accum_entry p = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
 				 .slot = c->slot, .coefficient = c->coefficient, .weight = c->weight, .loss = c->loss,
-				 .data_key = c->data_key, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after };
+				 .data_key = c->data_key, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after,
+				 .window_lr = c->window_lr };
 	if (was_committed(e, c)) {
 		answer_add(e, c, ST_OK, PUSH_ALREADY_COMMITTED);
 		return;
@@ -139,10 +166,12 @@ void window_add(struct engine *e, const struct engine_command *c, const unsigned
 	if (st == ST_OK)
 		return; /* answered after its pass */
 	free(p.present);
+	if (st == ST_LR_MISMATCH)
+		describe_lr(e, c->window_lr, why, sizeof(why));
 	if (st == ST_ALREADY_EXISTS)
 		answer_add(e, c, ST_OK, voided ? PUSH_VOID : PUSH_DUPLICATE);
 	else
-		engine_reply(e, c, st, NULL);
+		engine_reply(e, c, st, *why ? why : NULL);
 }
 
 static enum status check_session(const struct engine *e, const struct engine_command *c)
@@ -234,14 +263,15 @@ static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 		source[n] = (struct pass_source){ e->mem.slot[p->slot], p->coefficient, p->present };
 		which[n++] = i;
 	}
-	pass_add(e->pass, e->mem.accum[dst], e->mem.accum[r->x], !r->filled, source, n, reject ? nonfinite : NULL,
+	pass_add(e->pass, e->mem.accum[dst], e->mem.accum[r->x], !r->filled, source, n, nonfinite,
 		 b->completes ? &e->norm : NULL);
-	for (uint32_t i = 0; reject && i < n; i++)
-		if (nonfinite[i]) {
-			b->nonfinite[which[i]] = nonfinite[i];
+	for (uint32_t i = 0; i < n; i++) {
+		b->nonfinite[which[i]] = nonfinite[i];
+		if (nonfinite[i] && reject) {
 			b->is_void[which[i]] = true;
 			n_bad++;
 		}
+	}
 	return n_bad;
 }
 
@@ -268,6 +298,10 @@ static void record_batch(struct engine *e, const struct batch *b, uint32_t dst)
 		}
 		control_set_bit(s->counted, s->r.max_micro_size, p->rank, p->micro);
 		s->rank[p->rank].counted++;
+		if (!s->r.count) {
+			s->r.window_lr = p->window_lr;
+			s->r.lr_rank = p->rank;
+		}
 		s->r.count++;
 		s->r.sum_weight += p->weight;
 		s->r.sum_loss += p->weight * p->loss;
@@ -330,4 +364,5 @@ void window_pass(struct engine *e)
 	window_zero_slots(e);
 	FAILPOINT(engine_answer_push);
 	answer_batch(e, &b);
+	refuse_other_lr(e);
 }

@@ -1,5 +1,7 @@
+/* The attach socket: takes requests for memory, sends descriptors, and keeps account of those that have not been received. Loop thread. */
 #include "host/attach.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -12,14 +14,12 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
-
-#define ABANDONED_PER_CONNECTION 4 /* of those below, per connection that a user may have */
+#define HOLD_MS 2000  /* so long a request waits for room before it is refused */
+#define HELD_LOOK_MS 2
+#define WARN_MS 60000
+#define LINGER_LOOK_MS 100
 
 struct conn {
 	struct attach *attach;
@@ -28,18 +28,21 @@ struct conn {
 	struct listen_peer peer;
 	int fd;
 	bool requested;     /* the edge knows it */
-	bool mapped;        /* the peer got descriptors */
+	bool mapped;        /* the peer was sent descriptors */
+	bool held;          /* its request waits in the socket */
+	uint64_t held_since_ms; /* 0: it has not been held */
+	struct charge *charge;
 	uv_poll_t socket;
 };
 
-/* A connection that has ended with descriptors in it that the peer has not taken. They stay in flight for as long as the peer keeps its end
- * open, which nobody can see: at the latest until its process ends. */
-struct abandoned {
-	struct attach *attach;
-	struct abandoned *next;
+/* Descriptors that were sent and not received. They are in flight until the peer has taken them or the last reference to its socket is gone,
+ * whichever process has that, or none: a socket can be in flight itself. Only our end knows: SIOCOUTQ counts what is unread. */
+struct charge {
+	struct charge *next;
+	struct conn *conn;  /* NULL: it has ended, and fd is ours */
 	uid_t uid;
-	int pidfd;
-	uv_poll_t process;
+	uint32_t n;
+	int fd;
 };
 
 struct attach {
@@ -48,74 +51,81 @@ struct attach {
 	struct attach_events events;
 	void *arg;
 	uint64_t last_id;
-	uint32_t max_per_uid;
+	uint32_t in_flight_limit;
+	bool warned;
+	uint64_t warned_ms;
 	struct conn *conns;
-	struct abandoned *abandoned;
+	struct charge *charges;
+	uv_timer_t timer;   /* runs while there is something that no event tells of */
 };
 
-/* ---- what was sent and never taken ---- */
+/* ---- what was sent and not received ---- */
 
-static void on_abandoned_closed(uv_handle_t *h)
+static void end_charge(struct charge **at)
 {
-	struct abandoned *b = h->data;
-	close(b->pidfd);
-	free(b);
+	struct charge *g = *at;
+	*at = g->next;
+	if (g->conn)
+		g->conn->charge = NULL;
+	else
+		close(g->fd);
+	free(g);
 }
 
-static void forget_abandoned(struct abandoned *b)
+static void settle(struct attach *a)
 {
-	struct abandoned **at = &b->attach->abandoned;
-	while (*at != b)
-		at = &(*at)->next;
-	*at = b->next;
-	uv_close((uv_handle_t *)&b->process, on_abandoned_closed);
-}
-
-static void on_death(uv_poll_t *h, int status, int events)
-{
-	forget_abandoned(h->data);
-}
-
-/* The kernel's own reference to the peer where it has one; else by number, which may have been used again if the peer died
- * after connecting. */
-static int open_pidfd(int fd, pid_t pid)
-{
-	int pidfd = -1;
-	socklen_t n = sizeof pidfd;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
-		return pidfd;
-	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-}
-
-/* Of a connection that is about to be closed. Nothing is left of it to watch if its process is gone. */
-static void note_abandoned(struct conn *c)
-{
-	int unread = 0;
-	if (!c->mapped || ioctl(c->fd, SIOCOUTQ, &unread) || !unread)
-		return;
-	int pidfd = open_pidfd(c->fd, c->peer.pid);
-	struct abandoned *b = pidfd >= 0 ? calloc(1, sizeof *b) : NULL;
-	if (!b || uv_poll_init(c->attach->loop, &b->process, pidfd)) {
-		if (pidfd >= 0)
-			close(pidfd);
-		free(b);
-		return;
+	for (struct charge **at = &a->charges; *at;) {
+		int unread = 0;
+		if (!ioctl((*at)->fd, SIOCOUTQ, &unread) && unread)
+			at = &(*at)->next;
+		else
+			end_charge(at);
 	}
-	b->attach = c->attach;
-	b->uid = c->peer.uid;
-	b->pidfd = pidfd;
-	b->process.data = b;
-	b->next = c->attach->abandoned;
-	c->attach->abandoned = b;
-	uv_poll_start(&b->process, UV_READABLE, on_death);
 }
 
-static uint32_t abandoned_of(const struct attach *a, uid_t uid)
+static uint32_t charged(const struct attach *a, uid_t uid)
 {
 	uint32_t n = 0;
-	for (const struct abandoned *b = a->abandoned; b; b = b->next)
-		n += b->uid == uid;
+	for (const struct charge *g = a->charges; g; g = g->next)
+		n += g->uid == uid ? g->n : 0;
 	return n;
+}
+
+/* A user may have half of what others leave, so that something is left for whoever comes next. */
+static uint32_t share_of(struct attach *a, uid_t uid)
+{
+	uint32_t all = 0;
+	settle(a);
+	for (const struct charge *g = a->charges; g; g = g->next)
+		all += g->uid == uid ? 0 : g->n;
+	return all < a->in_flight_limit ? (a->in_flight_limit - all) / 2 : 0;
+}
+
+static bool has_room(struct attach *a, uid_t uid)
+{
+	uint32_t share = share_of(a, uid);
+	return charged(a, uid) + ATTACH_FDS_PER_MAP <= share;
+}
+
+static bool add_charge(struct conn *c, uint32_t n)
+{
+	struct charge *g = c->charge ? c->charge : calloc(1, sizeof *g);
+	if (!g)
+		return false;
+	if (!c->charge) {
+		*g = (struct charge){ .next = c->attach->charges, .conn = c, .uid = c->peer.uid, .fd = c->fd };
+		c->attach->charges = c->charge = g;
+	}
+	g->n += n;
+	return true;
+}
+
+static void on_time(uv_timer_t *t);
+
+static void look_in(struct attach *a, uint64_t ms)
+{
+	if (!uv_is_active((uv_handle_t *)&a->timer) || uv_timer_get_due_in(&a->timer) > ms)
+		uv_timer_start(&a->timer, on_time, ms, 0);
 }
 
 /* ---- connections ---- */
@@ -124,7 +134,14 @@ static void on_socket_closed(uv_handle_t *h)
 {
 	struct conn *c = h->data;
 	shutdown(c->fd, SHUT_RDWR); /* the listener counts it by a duplicate */
-	close(c->fd);
+	if (c->charge)
+		settle(c->attach);
+	if (c->charge) {
+		c->charge->conn = NULL; /* which closes it when its descriptors are no longer in flight */
+		look_in(c->attach, LINGER_LOOK_MS);
+	} else {
+		close(c->fd);
+	}
 	free(c);
 }
 
@@ -143,14 +160,12 @@ static void end_conn(struct conn *c)
 	struct attach *a = c->attach;
 	uint64_t id = c->id;
 	bool known = c->requested;
-	note_abandoned(c);
 	forget(c);
 	if (known)
 		a->events.closed(a->arg, id);
 }
 
-/* Why a packet is not taken; false: it is. Who could map over and over on one connection would fill it with descriptors in flight, of
- * which all users together may have RLIMIT_NOFILE. */
+/* Why a packet is not taken; false: it is. */
 static bool is_refused(const struct conn *c, ssize_t n, int flags, char *why, size_t n_why)
 {
 	if (flags & MSG_TRUNC)
@@ -164,41 +179,109 @@ static bool is_refused(const struct conn *c, ssize_t n, int flags, char *why, si
 	return true;
 }
 
-static void on_readable(uv_poll_t *h, int status, int events)
+static void refuse_packet(struct conn *c, enum status st, const char *why)
 {
-	struct conn *c = h->data;
-	char bytes[ATTACH_MAX_REQUEST], why[128];
+	log_debug("attach socket: uid %u (pid %d): %s", (unsigned)c->peer.uid, (int)c->peer.pid, why);
+	c->attach->events.refused(c->attach->arg, c->id, st, why);
+	end_conn(c);
+}
+
+static void on_readable(uv_poll_t *h, int status, int events);
+
+/* Once a minute: who is refused chooses how often. */
+static void warn(struct attach *a, const char *why)
+{
+	uint64_t now = uv_now(a->loop);
+	if (a->warned && now - a->warned_ms < WARN_MS)
+		return;
+	a->warned = true;
+	a->warned_ms = now;
+	log_warn("attach socket: %s", why);
+}
+
+/* The request stays in the socket until those before it have been received, which honest clients do at once. false: it has waited long
+ * enough. */
+static bool hold(struct conn *c)
+{
+	uint64_t now = uv_now(c->attach->loop);
+	if (!c->held_since_ms)
+		c->held_since_ms = now ? now : 1;
+	if (now - c->held_since_ms >= HOLD_MS)
+		return false;
+	c->held = true;
+	uv_poll_start(&c->socket, UV_DISCONNECT, on_readable);
+	look_in(c->attach, HELD_LOOK_MS);
+	return true;
+}
+
+static void release(struct conn *c)
+{
+	c->held = false;
+	uv_poll_start(&c->socket, UV_READABLE | UV_DISCONNECT, on_readable);
+}
+
+static void read_packet(struct conn *c, bool room)
+{
+	char bytes[ATTACH_MAX_REQUEST], why[256];
 	struct iovec iov = { bytes, sizeof bytes };
 	/* No room for ancillary data: descriptors that a client sends are dropped by the kernel and show as MSG_CTRUNC. */
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n > 0 && !is_refused(c, n, m.msg_flags, why, sizeof why)) {
+	if (n <= 0) {
+		end_conn(c);
+	} else if (is_refused(c, n, m.msg_flags, why, sizeof why)) {
+		refuse_packet(c, ST_MALFORMED, why);
+	} else if (!room) {
+		snprintf(why, sizeof why, "%u descriptors that uid %u was sent have not been received, of %u that it may have now: end the processes "
+			 "that have connections to the attach socket and do not read them", charged(c->attach, c->peer.uid),
+			 (unsigned)c->peer.uid, share_of(c->attach, c->peer.uid));
+		warn(c->attach, why);
+		refuse_packet(c, ST_RESOURCE_EXHAUSTED, why);
+	} else {
+		c->held_since_ms = 0;
 		c->requested = true;
 		c->attach->events.request(c->attach->arg, c->id, &c->peer, bytes, (size_t)n);
+	}
+}
+
+static void on_readable(uv_poll_t *h, int status, int events)
+{
+	struct conn *c = h->data;
+	if (c->held) { /* only the end is watched for */
+		end_conn(c);
 		return;
 	}
-	if (n > 0) {
-		log_debug("attach socket: uid %u (pid %d) sent %s", (unsigned)c->peer.uid, (int)c->peer.pid, why);
-		c->attach->events.refused(c->attach->arg, c->id, why);
+	bool room = c->mapped || has_room(c->attach, c->peer.uid);
+	if (room || !hold(c))
+		read_packet(c, room);
+}
+
+static void on_time(uv_timer_t *t)
+{
+	struct attach *a = t->data;
+	bool held = false;
+	settle(a);
+	for (struct conn *c = a->conns; c; c = c->next) {
+		held |= c->held;
+		if (c->held && (has_room(a, c->peer.uid) || uv_now(a->loop) - c->held_since_ms >= HOLD_MS))
+			release(c);
 	}
-	end_conn(c);
+	if (held || a->charges)
+		look_in(a, held ? HELD_LOOK_MS : LINGER_LOOK_MS);
 }
 
 static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct attach *a = arg;
 	struct conn *c = calloc(1, sizeof *c);
-	if (!c)
-		goto refuse;
-	if (abandoned_of(a, peer->uid) >= a->max_per_uid * ABANDONED_PER_CONNECTION) {
-		log_warn("attach socket: live processes of uid %u have not taken what %u earlier connections sent: refused",
-			 (unsigned)peer->uid, a->max_per_uid * ABANDONED_PER_CONNECTION);
-		goto refuse;
+	if (!c || uv_poll_init(a->loop, &c->socket, fd)) {
+		free(c);
+		shutdown(fd, SHUT_RDWR);
+		close(fd);
+		return;
 	}
-	if (uv_poll_init(a->loop, &c->socket, fd))
-		goto refuse;
 	c->attach = a;
 	c->id = ++a->last_id;
 	c->fd = fd;
@@ -207,11 +290,6 @@ static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 	uv_poll_start(&c->socket, UV_READABLE | UV_DISCONNECT, on_readable);
 	c->next = a->conns;
 	a->conns = c;
-	return;
-refuse:
-	free(c);
-	shutdown(fd, SHUT_RDWR);
-	close(fd);
 }
 
 static struct conn *find(const struct attach *a, uint64_t id)
@@ -235,6 +313,8 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 		return ST_SESSION_UNKNOWN;
 	if (n_fds > ATTACH_MAX_FDS)
 		return ST_INVALID_ARGUMENT;
+	if (n_fds && !add_charge(c, (uint32_t)n_fds))
+		return ST_NO_MEMORY;
 	if (n_fds) {
 		m.msg_control = control.bytes;
 		m.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
@@ -272,12 +352,15 @@ enum status attach_open(void *loop, const struct listen_opts *o, const struct at
 	a->loop = loop;
 	a->events = *events;
 	a->arg = arg;
-	a->max_per_uid = o->max_per_uid ? o->max_per_uid : 256;
+	uint64_t eighth = descriptors_limit() / 8;
+	a->in_flight_limit = eighth < ATTACH_IN_FLIGHT ? (uint32_t)eighth : ATTACH_IN_FLIGHT;
 	enum status st = listener_open(loop, &packets, on_conn, a, &a->listener);
 	if (st) {
 		free(a);
 		return st;
 	}
+	uv_timer_init(loop, &a->timer);
+	a->timer.data = a;
 	*out = a;
 	return ST_OK;
 }
@@ -288,14 +371,19 @@ void attach_heal(struct attach *a)
 		listener_heal(a->listener);
 }
 
+static void on_closed(uv_handle_t *h)
+{
+	free(h->data);
+}
+
 void attach_close(struct attach *a)
 {
 	if (!a)
 		return;
 	listener_close(a->listener);
+	while (a->charges)
+		end_charge(&a->charges);
 	while (a->conns)
 		forget(a->conns);
-	while (a->abandoned)
-		forget_abandoned(a->abandoned);
-	free(a);
+	uv_close((uv_handle_t *)&a->timer, on_closed);
 }

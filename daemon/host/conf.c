@@ -68,6 +68,10 @@ static const struct yaml_field limits_keys[] = {
 	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own." },
 	{ .name = "queued_per_user", .type = YAML_U32, .offset = IN(limits, queued_per_user), .initial = "100", .max = 4096,
 	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)." },
+	{ .name = "state_per_user", .type = YAML_SIZE, .offset = IN(limits, state_per_user), .initial = "0",
+	  .doc = "Logs and checkpoints that one user may have in state_dir; 0: half of its file system." },
+	{ .name = "journal_reserve", .type = YAML_SIZE, .offset = IN(limits, journal_reserve), .initial = "16MiB", .min = 1 << 20, .max = 1 << 30,
+	  .doc = "Disk space that the journal keeps for itself, so that running jobs go on when the disk of state_dir is full." },
 	{ .name = "request_memory", .type = YAML_SIZE, .offset = IN(limits, request_memory), .initial = "2GiB", .min = 64 << 20, .max = 1e15,
 	  .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal part of it." },
 	{ .name = NULL }
@@ -88,6 +92,8 @@ static const struct yaml_field log_keys[] = {
 	  .doc = "The least important lines that are written: error, warn, notice, info, debug." },
 	{ .name = "format", .type = YAML_ENUM, .offset = IN(log, format_key), .initial = "auto", .names = formats,
 	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal." },
+	{ .name = "rank_max", .type = YAML_SIZE, .offset = IN(log, rank_max), .initial = "64MiB", .min = 64 << 10, .max = 1e15,
+	  .doc = "Length at which the log of a rank that gaccd has launched becomes worker_RANK.log.1, in the place of an older one." },
 	{ .name = NULL }
 };
 

@@ -37,6 +37,8 @@ struct conf {
 		uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
 		uint32_t jobs, jobs_per_user, queued_per_user;
 		uint64_t request_memory; /* bytes */
+		uint64_t journal_reserve; /* bytes */
+		uint64_t state_per_user; /* bytes; 0: half of the file system */
 	} limits;
 	struct {
 		uint64_t windows, events, jobs; /* how many are kept */
@@ -45,6 +47,7 @@ struct conf {
 		int level;        /* enum log_level */
 		int format_key;   /* as written: enum log_format, or -1 for auto */
 		int format;       /* not a key: enum log_format */
+		uint64_t rank_max; /* bytes */
 	} log;
 	struct {
 		uint64_t orphan_timeout_ms;

@@ -1,12 +1,11 @@
-#include "host/fdstore.h"
+/* The service manager as gaccd finds it at its start: its socket, what it keeps for us, what it wants to hear. fdstore_send.c speaks to it. */
+#include "host/fdstore_impl.h"
 
 #include "base/log.h"
-#include "proto/failpoint.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +15,6 @@
 #include <unistd.h>
 
 #define FIRST_FD 3 /* sd_listen_fds(3) */
-#define SEND_WAIT_MS 1000
-
-struct fdstore {
-	int fd; /* connected to the manager; -1: none */
-	uint64_t watchdog_us, room;
-};
 
 /* A number of the environment that is meant for this process: `pid_name` must then hold our pid. */
 static uint64_t own_number(const char *name, const char *pid_name)
@@ -31,7 +24,7 @@ static uint64_t own_number(const char *name, const char *pid_name)
 	return value && ours ? strtoull(value, NULL, 10) : 0;
 }
 
-static bool valid_name(const char *name, size_t n)
+bool fdstore_valid_name(const char *name, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!isalnum((unsigned char)name[i]) && !strchr(".-_", name[i]))
@@ -61,7 +54,7 @@ static enum status inherit(struct fdstore_fd **out, size_t *out_n)
 		int fd = FIRST_FD + (int)i;
 		size_t len = names ? strcspn(names, ":") : 0;
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
-		if (names && valid_name(names, len)) {
+		if (names && fdstore_valid_name(names, len)) {
 			memcpy(fds[used].name, names, len);
 			fds[used++].fd = fd;
 		} else {
@@ -108,6 +101,8 @@ enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size
 	if (!f)
 		return ST_NO_MEMORY;
 	f->fd = -1;
+	f->text_tail = &f->text;
+	f->request_tail = &f->request;
 	/* Inherited numbers first: nothing of ours may take one of them. */
 	enum status st = inherit(&fds, &n);
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -132,15 +127,6 @@ fail:
 	return st;
 }
 
-void fdstore_close(struct fdstore *f)
-{
-	if (!f)
-		return;
-	if (f->fd >= 0)
-		close(f->fd);
-	free(f);
-}
-
 bool fdstore_active(const struct fdstore *f)
 {
 	return f->fd >= 0;
@@ -154,102 +140,4 @@ uint64_t fdstore_room(const struct fdstore *f)
 uint64_t fdstore_watchdog_us(const struct fdstore *f)
 {
 	return f->watchdog_us;
-}
-
-/* The queue of a datagram socket is short (net.unix.max_dgram_qlen), and children's deaths interrupt waiting for it. */
-static bool wait_for_room(int fd)
-{
-	struct pollfd p = { fd, POLLOUT, 0 };
-	int n;
-	do
-		n = poll(&p, 1, SEND_WAIT_MS);
-	while (n < 0 && errno == EINTR);
-	if (!n)
-		errno = EAGAIN;
-	return n > 0;
-}
-
-/* One message with at most one descriptor. */
-static enum status tell(struct fdstore *f, const char *text, int fd)
-{
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { (void *)(uintptr_t)text, strlen(text) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-	if (fd >= 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = sizeof control.bytes;
-		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof fd);
-		memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	}
-	while (sendmsg(f->fd, &m, MSG_NOSIGNAL) < 0) {
-		if (errno == EINTR || (errno == EAGAIN && wait_for_room(f->fd)))
-			continue;
-		log_error("service manager: %.*s: %s", (int)strcspn(text, "\n"), text, strerror(errno));
-		return ST_UNAVAILABLE;
-	}
-	return ST_OK;
-}
-
-enum status fdstore_ready(struct fdstore *f)
-{
-	return f->fd < 0 ? ST_OK : tell(f, "READY=1\n", -1);
-}
-
-enum status fdstore_stopping(struct fdstore *f)
-{
-	return f->fd < 0 ? ST_OK : tell(f, "STOPPING=1\n", -1);
-}
-
-enum status fdstore_watchdog(struct fdstore *f)
-{
-	return f->fd < 0 ? ST_OK : tell(f, "WATCHDOG=1\n", -1);
-}
-
-enum status fdstore_put(struct fdstore *f, const char *name, int fd)
-{
-	char text[128];
-	if (!valid_name(name, strlen(name)))
-		return ST_INVALID_ARGUMENT;
-	/* FDPOLL=0: systemd would drop a descriptor that polls as hung up. */
-	snprintf(text, sizeof text, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0\n", name);
-	enum status st = f->fd < 0 ? ST_UNAVAILABLE : FAILPOINT_ERROR(gaccd_fdstore_before);
-	if (!st)
-		st = tell(f, text, fd);
-	FAILPOINT(gaccd_fdstore_after);
-	return st;
-}
-
-enum status fdstore_remove(struct fdstore *f, const char *name)
-{
-	char text[128];
-	if (!valid_name(name, strlen(name)))
-		return ST_INVALID_ARGUMENT;
-	snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s\n", name);
-	return f->fd < 0 ? ST_OK : tell(f, text, -1);
-}
-
-enum status fdstore_barrier(struct fdstore *f, int *out_fd)
-{
-	int p[2];
-	if (f->fd < 0)
-		return ST_UNAVAILABLE;
-	if (pipe2(p, O_CLOEXEC | O_NONBLOCK)) {
-		log_error("barrier: %s", strerror(errno));
-		return ST_IO_ERROR;
-	}
-	enum status st = FAILPOINT_ERROR(gaccd_barrier_before);
-	if (!st)
-		st = tell(f, "BARRIER=1", p[1]); /* the manager closes it: then nobody holds the other end */
-	close(p[1]);
-	if (st)
-		close(p[0]);
-	else
-		*out_fd = p[0];
-	return st;
 }

@@ -4,7 +4,8 @@
  * are memfds whose only durable owner is that manager: what was stored before a SIGKILL is inherited by the
  * next life under the same name.
  *
- * Loop thread. Sends are datagrams that the manager reads at once; when its queue is full a send waits, 1 s at most.
+ * Loop thread; nothing blocks. What a manager that does not read has no room for waits in a queue, descriptors at most FDSTORE_IN_FLIGHT
+ * at a time: Linux counts those in flight together with all others of our user, and engines must be able to start.
  */
 #ifndef GACC_HOST_FDSTORE_H
 #define GACC_HOST_FDSTORE_H
@@ -16,6 +17,7 @@
 #include <stdint.h>
 
 #define FDSTORE_MAX_NAME 64
+#define FDSTORE_IN_FLIGHT 32 /* descriptors that the manager has not read, and a barrier behind them */
 
 struct fdstore;
 
@@ -31,6 +33,11 @@ size_t fdstore_inherited(void);
  * speak for us. *out_fds is an array for free(); the caller owns each fd. Without a manager the object works and
  * keeps nothing. Call once, before other threads and before anything else opens descriptors. */
 enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size_t *out_n);
+/* Before the first fdstore_keep. `loop` is a uv_loop_t. */
+enum status fdstore_start(struct fdstore *, void *loop);
+/* To be called about every 100 ms: says when the manager has not read for some seconds, and tries again what no event would announce. */
+void fdstore_tick(struct fdstore *, int64_t now_ns);
+/* What waits is forgotten, requests without a callback. Memory goes when the loop has run once more. */
 void fdstore_close(struct fdstore *);
 
 /* Is there a manager that keeps descriptors? */
@@ -40,17 +47,20 @@ uint64_t fdstore_room(const struct fdstore *);
 /* How often to call fdstore_watchdog at least; 0: no watchdog. */
 uint64_t fdstore_watchdog_us(const struct fdstore *);
 
-/* ST_UNAVAILABLE: the manager did not take it (always when there is none, for put and barrier; the others then do nothing). */
+/* ST_OK: told, or will be when the manager has room, or there is none. ST_UNAVAILABLE: it is gone. ST_NO_MEMORY. */
 enum status fdstore_ready(struct fdstore *);
 enum status fdstore_stopping(struct fdstore *);
 enum status fdstore_watchdog(struct fdstore *);
 
-/* Stores a duplicate of fd. Names are unique (the caller's duty): letters, digits, '.', '-', '_', shorter than
- * FDSTORE_MAX_NAME. */
-enum status fdstore_put(struct fdstore *, const char *name, int fd);
+struct fdstore_request;
+/* ST_OK: the manager has read all of them. ST_UNAVAILABLE: there is none, or it is gone. */
+typedef void fdstore_done(void *arg, enum status);
+/* Stores duplicates of the n descriptors of `item`, an array for free() that is taken; they must stay open until done, which may be called before
+ * this returns. Names are unique (the caller's duty): letters, digits, '.', '-', '_', shorter than FDSTORE_MAX_NAME. Requests are served one
+ * after the other. *handle is the request until done is called or it is cancelled, then NULL. */
+void fdstore_keep(struct fdstore *, struct fdstore_fd *item, size_t n, fdstore_done *, void *arg, struct fdstore_request **handle);
+/* Without done. What has been sent already is removed from the store. NULL is fine. */
+void fdstore_cancel(struct fdstore_request *);
 enum status fdstore_remove(struct fdstore *, const char *name);
-
-/* *out_fd (the caller's, to poll and close) becomes readable once the manager has handled everything sent before. */
-enum status fdstore_barrier(struct fdstore *, int *out_fd);
 
 #endif

@@ -28,15 +28,16 @@ static char *line(const char *at, size_t n)
 	const char *end = at + (n < LOG_TAIL_LINE - 1 ? n : LOG_TAIL_LINE - 1);
 	char *out = malloc(LOG_TAIL_LINE), *to = out;
 	while (out && at < end) {
-		size_t length = utf8_length(at, end);
-		bool ok = length > 1 || *at == '\t' || (length == 1 && (unsigned char)*at >= 0x20 && *at != 0x7f);
+		char escape[UTF8_ESCAPE_MAX];
+		size_t length = utf8_length(at, end), all = utf8_escape(at, end, UTF8_TEXT, escape);
+		bool ok = *at == '\t' || !*escape;
 		if (!length && n >= LOG_TAIL_LINE && end - at < 4)
 			break; /* a character that is cut */
 		if (!ok)
 			*to++ = '?';
 		for (size_t i = 0; ok && i < length; i++)
 			*to++ = at[i];
-		at += ok ? length : 1;
+		at += all;
 	}
 	if (out)
 		*to = '\0';

@@ -1,7 +1,12 @@
+/* Other processes, as /proc shows them, and signals that reach the process that is meant or none. Any thread; blocks only for /proc. */
 #include "host/process.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 bool process_look(int64_t pid, struct process_info *out)
 {
@@ -15,12 +20,12 @@ bool process_look(int64_t pid, struct process_info *out)
 	text[n] = '\0';
 	const char *at = strrchr(text, ')'); /* the name may hold anything */
 	unsigned long long start;
-	long long parent, group;
+	long long parent, group, session;
 	char state;
-	if (!at || sscanf(at + 1, " %c %lld %lld %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-			  &parent, &group, &start) != 4 || state == 'Z' || state == 'X')
+	if (!at || sscanf(at + 1, " %c %lld %lld %lld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+			  &parent, &group, &session, &start) != 5 || state == 'Z' || state == 'X')
 		return false;
-	*out = (struct process_info){ parent, group, start };
+	*out = (struct process_info){ parent, group, session, start };
 	return true;
 }
 
@@ -28,4 +33,47 @@ uint64_t process_start_time(int64_t pid)
 {
 	struct process_info p;
 	return process_look(pid, &p) ? p.start_time : 0;
+}
+
+bool process_uid(int64_t pid, uint32_t *out)
+{
+	char path[64], line[256];
+	bool found = false;
+	snprintf(path, sizeof path, "/proc/%lld/status", (long long)pid);
+	FILE *f = fopen(path, "re");
+	while (f && !found && fgets(line, sizeof line, f))
+		found = sscanf(line, "Uid: %u", out) == 1;
+	if (f)
+		fclose(f);
+	return found;
+}
+
+bool process_is_gaccd(int64_t pid, const char *role, const char *argument)
+{
+	char path[64], words[512], want[128];
+	snprintf(path, sizeof path, "/proc/%lld/cmdline", (long long)pid);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return false;
+	size_t n = fread(words, 1, sizeof words, f);
+	fclose(f);
+	int length = snprintf(want, sizeof want, "gaccd%c%s%c%s", 0, role, 0, argument);
+	return length > 0 && (size_t)length < sizeof want && n > (size_t)length && !memcmp(words, want, (size_t)length + 1);
+}
+
+bool process_signal_if(int64_t pid, int signal, process_test *is_meant, const void *arg)
+{
+	int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+	if (fd < 0)
+		return false;
+	/* The number cannot have changed hands before the look if the process still has it afterwards. */
+	bool ok = is_meant(arg, pid) && !syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) && !syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0);
+	close(fd);
+	return ok;
+}
+
+bool process_signal_child(int64_t pid, int signal)
+{
+	siginfo_t info;
+	return pid > 0 && !waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) && !kill((pid_t)pid, signal);
 }

@@ -26,6 +26,8 @@
 #define MAX_MESSAGE_FDS 16
 #define OWN_FDS 16
 #define EXIT_USAGE 2 /* also of a wrong configuration */
+#define MAX_BACKOFF_MS 10000
+#define STEADY_MS 10000 /* a child that ended by itself after so long had begun well */
 
 struct stored {
 	char name[FDSTORE_MAX_NAME];
@@ -41,7 +43,8 @@ struct supervisor {
 	size_t room;           /* descriptors that can be kept */
 	pid_t child;           /* 0: none now */
 	bool ready, stopping;
-	int64_t start_at, heard_at; /* ms, CLOCK_BOOTTIME */
+	int64_t start_at, started_at, heard_at; /* ms, CLOCK_BOOTTIME */
+	uint32_t failures;     /* children in a row that have ended by themselves soon after their start */
 	size_t n_stored;
 	struct stored stored[SUPERVISE_MAX_FDS];
 };
@@ -247,7 +250,25 @@ static void start_child(struct supervisor *s)
 	}
 	s->child = pid;
 	s->ready = false;
+	s->started_at = now_ms();
 	log_debug("started %s, pid %d, with %zu descriptors", s->opts->argv[0], (int)pid, s->n_stored);
+}
+
+/* Before the next start. What was killed comes back at once. What ends by itself, soon after it was started, lacks something, a disk
+ * with room for example: it is tried less and less often. */
+static uint32_t next_backoff(struct supervisor *s, bool exited)
+{
+	uint64_t ms = s->opts->backoff_ms;
+	s->failures = exited && now_ms() - s->started_at < STEADY_MS ? s->failures + 1 : 0;
+	for (uint32_t i = 1; i < s->failures && ms < MAX_BACKOFF_MS; i++)
+		ms *= 2;
+	return ms < MAX_BACKOFF_MS ? (uint32_t)ms : MAX_BACKOFF_MS;
+}
+
+/* A child that says that starting it again would not help is believed, unless what is kept here would be lost. */
+static bool is_final(const struct supervisor *s, bool exited, int status)
+{
+	return s->stopping || (exited && (status == 0 || (status == EXIT_USAGE && s->n_stored == 0)));
 }
 
 /* True: the end; *code is ours. */
@@ -260,13 +281,14 @@ static bool reap(struct supervisor *s, int *code)
 	bool exited = WIFEXITED(ws);
 	int status = exited ? WEXITSTATUS(ws) : 128 + WTERMSIG(ws);
 	s->child = 0;
-	s->start_at = now_ms() + s->opts->backoff_ms;
-	if (s->stopping || (exited && (status == 0 || status == EXIT_USAGE))) {
+	uint32_t backoff_ms = next_backoff(s, exited);
+	s->start_at = now_ms() + backoff_ms;
+	if (is_final(s, exited, status)) {
 		*code = status;
 		return true;
 	}
 	log_warn("%s %s %d; starting it again in %u ms with %zu descriptors", s->opts->argv[0],
-		 exited ? "exited with" : "was killed by signal", exited ? status : WTERMSIG(ws), s->opts->backoff_ms,
+		 exited ? "exited with" : "was killed by signal", exited ? status : WTERMSIG(ws), backoff_ms,
 		 s->n_stored);
 	return false;
 }

@@ -14,12 +14,14 @@
 
 struct supervise_opts {
 	char *const *argv;    /* of the child; argv[0] is a path */
-	uint32_t backoff_ms;  /* between a death and the next start; restarts are not limited */
+	/* Between a death and the next start; restarts are not limited. Doubles, to 10 s at most, while children end by themselves
+	 * within 10 s of their start. */
+	uint32_t backoff_ms;
 	uint32_t watchdog_ms; /* a child that was READY and then silent for so long is killed; 0: off */
 };
 
-/* Returns the exit code for the process. The child ends for good when it exits with 0 or 2 (its arguments or its configuration
- * are wrong: starting it again would not help), or when SIGTERM or SIGINT asked for it: both are
+/* Returns the exit code for the process. The child ends for good when it exits with 0, or with 2 while nothing is stored (its arguments
+ * or its configuration are wrong: starting it again would not help, but ending would lose what is stored), or when SIGTERM or SIGINT asked for it: both are
  * handed on as SIGTERM. SIGHUP is handed on. A child that died of signal s after such a request gives 128 + s. Blocks these
  * signals and SIGCHLD in the caller. */
 int supervise_run(const struct supervise_opts *);

@@ -11,7 +11,7 @@
 #include "control/launch.h"
 #include "control/spec.h"
 
-#define LAUNCH_CHANNEL_VERSION 1
+#define LAUNCH_CHANNEL_VERSION 2
 #define LAUNCH_LISTEN_FD 3        /* the listening socket, inherited */
 #define LAUNCH_MAX_TAIL 8192      /* bytes of a log's end */
 #define LAUNCH_TAIL_LINES 20
@@ -20,6 +20,7 @@
 enum launch_op {
 	LAUNCH_OP_START = 1, /* all ranks, unless they have been started; strings behind */
 	LAUNCH_OP_DRAIN,     /* the job is complete: exit when the ranks have ended by themselves */
+	LAUNCH_OP_LOGS,      /* how long logs may get: log_max */
 	LAUNCH_OP_END        /* SIGTERM, grace, SIGKILL to what is left, then exit */
 };
 
@@ -33,6 +34,7 @@ struct launch_order {
 	uint32_t change_user;    /* 0: that is who we are already */
 	uint32_t n_command, n_environment;
 	uint32_t fresh;          /* nothing of the job has run yet: what is in its logs is another job's */
+	uint64_t log_max;        /* START, LOGS: bytes that a rank's log may have; launch/logs.h */
 	int64_t grace_ns;        /* START: of stops that the launcher decides on; END: of this one */
 	uint32_t log_level, log_format; /* base/log.h */
 };

@@ -1,5 +1,8 @@
 #include "launch/child.h"
 
+#include "base/descriptors.h"
+#include "launch/logs.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -54,7 +57,7 @@ static void be_killed_like_others(void)
 	fclose(f);
 }
 
-static bool become_user(const struct launch_start *s)
+bool launch_become_user(const struct launch_start *s)
 {
 	if (s->order.change_user &&
 	    (setgroups((size_t)s->n_groups, s->group) || setresgid(s->gid, s->gid, s->gid) ||
@@ -93,31 +96,17 @@ static bool make_directories(const char *path)
 	return !mkdir(part, 0755) || errno == EEXIST;
 }
 
-/* A regular file, or nothing: to open a FIFO would mean to wait for its reader. NULL, or why not. */
-static const char *open_log(const struct launch_start *s, uint32_t rank, int flags, int *out)
-{
-	char path[PATH_MAX + 32];
-	struct stat st;
-	snprintf(path, sizeof path, "%s/worker_%u.log", s->log_dir, rank);
-	int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
-	if (fd < 0 && errno != ENXIO) /* ENXIO: a FIFO that nobody reads, a socket */
-		return strerror(errno);
-	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
-		return "it is not a regular file";
-	if (fcntl(fd, F_SETFL, flags & O_APPEND))
-		return strerror(errno);
-	*out = fd;
-	return NULL;
-}
-
 /* What an earlier job has left in the log goes; what this one wrote before it was started again stays. */
-static void redirect(const struct launch_start *s, uint32_t rank, uint32_t restarts)
+static void redirect(const struct launch_start *s, uint32_t rank, uint32_t restarts, int output)
 {
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log;
-	const char *why = make_directories(s->log_dir) ? open_log(s, rank, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
-	if (!why && s->order.fresh && !restarts && ftruncate(log, 0))
+	bool fresh = s->order.fresh && !restarts;
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log = -1;
+	const char *why = make_directories(s->log_dir) ? launch_log_open(s, rank, false, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
+	if (!why && fresh && ftruncate(log, 0))
 		why = strerror(errno);
-	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0))
+	if (!why && fresh)
+		launch_log_drop_older(s, rank);
+	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0))
 		why = strerror(errno);
 	if (why)
 		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, rank, why);
@@ -137,19 +126,20 @@ static void wait_for_go(int go)
 		_exit(CANNOT_RUN);
 }
 
-_Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, pid_t parent, int go)
+_Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, pid_t parent, int go, int output)
 {
 	setpgid(0, 0);
 	reset_signals();
 	wait_for_go(go);
 	be_killed_like_others();
-	if (!become_user(s))
+	descriptors_restore(s->descriptors);
+	if (!launch_become_user(s))
 		fail(s, rank, CANNOT_RUN, "cannot become user %.32s: %s", s->user, strerror(errno));
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user would have cleared it */
 	if (getppid() != parent)
 		_exit(CANNOT_RUN);
 	umask(022);
-	redirect(s, rank, restarts);
+	redirect(s, rank, restarts, output);
 	const char *dir = *s->working_dir ? s->working_dir : "/";
 	if (chdir(dir))
 		fail(s, rank, CANNOT_RUN, "cannot enter the working directory %.120s: %s", dir, strerror(errno));
@@ -160,17 +150,30 @@ _Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, ui
 	fail(s, rank, errno == ENOENT ? NOT_FOUND : CANNOT_RUN, "cannot run %.120s: %s", s->command[0], strerror(errno));
 }
 
+/* Up to n bytes of the end of a log, or of the older one behind it. */
+static size_t read_end(const struct launch_start *s, uint32_t rank, bool older, char *to, size_t n)
+{
+	struct stat st;
+	int log;
+	if (launch_log_open(s, rank, older, O_RDONLY, &log))
+		return 0;
+	ssize_t got = fstat(log, &st) ? -1 : pread(log, to, n, st.st_size > (off_t)n ? st.st_size - (off_t)n : 0);
+	close(log);
+	return got < 0 ? 0 : (size_t)got;
+}
+
 _Noreturn void launch_child_tail(const struct launch_start *s, uint32_t rank, int out)
 {
-	char text[LAUNCH_MAX_TAIL];
-	struct stat st;
+	char text[2 * LAUNCH_MAX_TAIL], *half = text + LAUNCH_MAX_TAIL;
 	reset_signals();
 	alarm(TAIL_SECONDS); /* a file system may hang */
-	if (!become_user(s))
+	if (!launch_become_user(s))
 		_exit(1);
-	int log;
-	if (open_log(s, rank, O_RDONLY, &log) || fstat(log, &st))
-		_exit(1);
-	ssize_t n = pread(log, text, sizeof text, st.st_size > (off_t)sizeof text ? st.st_size - (off_t)sizeof text : 0);
-	_exit(n < 0 || write(out, text, (size_t)n) != n);
+	size_t n = read_end(s, rank, false, half, LAUNCH_MAX_TAIL), older = 0;
+	if (n < LAUNCH_MAX_TAIL)
+		older = read_end(s, rank, true, half - (LAUNCH_MAX_TAIL - n), LAUNCH_MAX_TAIL - n);
+	char *from = half - (LAUNCH_MAX_TAIL - n); /* the older log is there, if it is long enough to reach the newer one */
+	if (older < LAUNCH_MAX_TAIL - n)
+		memmove(half - older, from, older);
+	_exit(write(out, half - older, older + n) != (ssize_t)(older + n));
 }

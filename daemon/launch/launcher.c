@@ -1,7 +1,9 @@
 #include "launch/launcher.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "launch/child.h"
+#include "launch/logs.h"
 #include "launch/orphans.h"
 #include "launch/state.h"
 #include "host/process.h"
@@ -36,6 +38,7 @@ struct launcher {
 	uint32_t n_old;
 	struct launch_start start;
 	struct launch *launch;               /* NULL: not started */
+	struct launch_logs *logs;
 	bool *dirty;                         /* ranks that gaccd has not heard of */
 	uint32_t first_dirty;                /* none below */
 	bool summary_dirty;
@@ -102,11 +105,12 @@ static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
 	pid_t pid = fork();
 	if (pid == 0) {
 		close(go[1]);
-		launch_child_rank(&l->start, rank, restarts, self, go[0]);
+		launch_child_rank(&l->start, rank, restarts, self, go[0], launch_logs_end(l->logs, rank));
 	}
 	close(go[0]);
 	if (pid > 0) {
-		struct launch_note note = { rank, pid, process_start_time(pid), restarts, launch_summary(l->launch)->charged };
+		struct launch_note note = { rank, pid, process_start_time(pid), restarts, launch_summary(l->launch)->charged, getsid(0),
+					    l->start.order.uid };
 		setpgid(pid, pid);
 		FAILPOINT(launcher_spawned);
 		if (note_pid(l, &note) || write(go[1], "", 1) != 1) {
@@ -152,6 +156,7 @@ static void reap_rank(struct launcher *l, uint32_t rank, pid_t pid)
 	FAILPOINT(launcher_rank_ended);
 	kill(-pid, SIGKILL);
 	waitpid(pid, &status, 0);
+	launch_logs_drain(l->logs, rank); /* its last words are in the log before anybody hears of its end */
 	launch_on_exit(l->launch, rank, pid, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), clock_now());
 }
 
@@ -162,10 +167,12 @@ static void reap(struct launcher *l)
 	int n = 0;
 	for (; n < REAP_AT_ONCE && !waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid; n++) {
 		uint32_t rank = rank_of(l, info.si_pid);
-		if (rank == RANK_NONE)
+		if (rank == RANK_NONE) {
 			waitpid(info.si_pid, NULL, 0);
-		else
+			launch_logs_on_exit(l->logs, info.si_pid);
+		} else {
 			reap_rank(l, rank, info.si_pid);
+		}
 		info.si_pid = 0;
 	}
 	l->more_to_reap = n == REAP_AT_ONCE;
@@ -266,11 +273,25 @@ static void all_is_news(struct launcher *l)
 
 /* ---- orders ---- */
 
+/* What the writer of the logs must not hold: gaccd would not see the launcher's end. */
+static void close_own(void *arg)
+{
+	struct launcher *l = arg;
+	close(l->listener);
+	if (l->gaccd >= 0)
+		close(l->gaccd);
+	close(l->signals);
+	close(l->state);
+}
+
 static enum status begin(struct launcher *l, const void *packet, size_t n)
 {
 	const struct launch_ports ports = { .ctx = l, .start = start_rank, .signal = signal_rank, .changed = on_changed };
 	enum status st = launch_start_parse(packet, n, &l->start);
 	const struct launch_order *o = &l->start.order;
+	l->start.descriptors = l->args->descriptors;
+	if (!st)
+		st = launch_logs_new(&l->start, close_own, l, &l->logs);
 	if (!st)
 		l->dirty = calloc(o->n_ranks, sizeof *l->dirty);
 	if (!st)
@@ -305,6 +326,10 @@ static void obey(struct launcher *l, const struct launch_order *o, size_t n)
 		if (l->launch)
 			launch_drain(l->launch, clock_now());
 		l->leaving = true;
+		break;
+	case LAUNCH_OP_LOGS:
+		if (l->logs)
+			launch_logs_limit(l->logs, o->log_max);
 		break;
 	case LAUNCH_OP_END:
 		stop(l, o->grace_ns);
@@ -438,6 +463,7 @@ static void finish(struct launcher *l)
 	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
 	unlink(l->state_path);
 	launch_free(l->launch);
+	launch_logs_free(l->logs);
 	launch_start_fini(&l->start);
 	free(l->dirty);
 	free(l->old);
@@ -450,6 +476,7 @@ int launcher_run(const struct launcher_args *args)
 	close_range(LAUNCH_LISTEN_FD + 1, ~0U, 0);
 	fcntl(l.listener, F_SETFD, FD_CLOEXEC);
 	prctl(PR_SET_NAME, "gacc-launcher");
+	descriptors_raise();
 	if (!orphans_adopt())
 		log_job(args->job_id, LOG_WARN, "OrphansUnseen", "processes that leave their rank's session will outlive the job: %s", strerror(errno));
 	state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);

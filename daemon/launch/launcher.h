@@ -16,7 +16,7 @@ struct launcher_args {
 	uint64_t job_id;
 	const char *runtime_dir;
 	uint64_t orphan_ms;
-	uint64_t descriptors; /* soft limit of the ranks, and of this process */
+	uint64_t descriptors; /* soft limit of the ranks */
 };
 
 /* Where a job's launcher listens. false: too long for a socket. */

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "engine/channel.h"
+#include "host/process.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -82,14 +83,22 @@ static bool hear(struct launch_proc *p, const struct launch_word *w, size_t n)
 	return true;
 }
 
-/* A launcher that an upgrade has made a stranger is killed, and its ranks with it: its successor starts them again. */
+static bool is_launcher_of(const void *job, int64_t pid)
+{
+	return process_is_gaccd(pid, "--launcher", job);
+}
+
+/* A launcher of another version is killed, and its ranks with it: its successor starts them again. Its number is a message of a version
+ * that we do not speak, and it may have ended since: only what is a launcher of this job is killed. */
 static void refuse(struct launch_proc *p, const struct launch_word *w, int n)
 {
 	bool has_pid = n >= (int)(offsetof(struct launch_word, pid) + sizeof w->pid) && w->pid > 1;
-	log_job(p->job_id, LOG_WARN, "LauncherReplaced", "the job's launcher speaks version %u, not %d: it is replaced",
-		n >= (int)sizeof w->version ? w->version : 0, LAUNCH_CHANNEL_VERSION);
-	if (has_pid)
-		kill((pid_t)w->pid, SIGKILL);
+	char job[24];
+	snprintf(job, sizeof job, "%llu", (unsigned long long)p->job_id);
+	bool killed = has_pid && process_signal_if(w->pid, SIGKILL, is_launcher_of, job);
+	log_job(p->job_id, LOG_WARN, "LauncherReplaced", "the job's launcher speaks version %u, not %d: it is replaced%s",
+		n >= (int)sizeof w->version ? w->version : 0, LAUNCH_CHANNEL_VERSION,
+		killed ? "" : "; the process that it names is not a launcher of this job and was not killed");
 }
 
 static void on_poll(uv_poll_t *h, int status, int events)

@@ -165,7 +165,8 @@ static bool putf(char **list, size_t *n, const char *fmt, ...)
 static bool put_user(const struct launch_start *s, char **list, size_t *n)
 {
 	return putf(list, n, "PATH=" DEFAULT_PATH) && putf(list, n, "HOME=%s", s->home) && putf(list, n, "USER=%s", s->user) &&
-	       putf(list, n, "SHELL=%s", s->shell) && putf(list, n, "LANG=C.UTF-8") && putf(list, n, "OMP_NUM_THREADS=1");
+	       putf(list, n, "SHELL=%s", s->shell) && putf(list, n, "LANG=C.UTF-8") && putf(list, n, "OMP_NUM_THREADS=1") &&
+	       putf(list, n, "PYTHONUNBUFFERED=1"); /* output of Python goes to the log at once */
 }
 
 /* As torchrun sets them. */

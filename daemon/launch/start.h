@@ -23,6 +23,7 @@ struct launch_start {
 	gid_t gid, group[LAUNCH_MAX_GROUPS];
 	int n_groups;
 	uint16_t master_port;
+	uint64_t descriptors;          /* soft limit that the ranks get; set by the launcher */
 	/* Why a rank's process ended before it was its program; "" otherwise. Memory that the children share. */
 	char (*reason)[LAUNCH_REASON];
 };

@@ -51,11 +51,15 @@ static enum status read_notes(FILE *f, const char *boot, struct launch_note **ou
 	while (fgets(line, sizeof line, f)) {
 		struct launch_note n;
 		unsigned long long start;
-		long long pid;
-		if (sscanf(line, "%u %lld %llu %u %u", &n.rank, &pid, &start, &n.restarts, &n.charged) != 5 || pid <= 1)
+		long long pid, session = 0;
+		int fields = sscanf(line, "%u %lld %llu %u %u %lld %u", &n.rank, &pid, &start, &n.restarts, &n.charged, &session, &n.uid);
+		bool whole = strchr(line, '\n') && (fields == 7 || fields == 5); /* 5: of a launcher before these fields */
+		if (!whole || pid <= 1)
 			break; /* the launcher died in the middle of it: that rank did not get its go */
 		n.pid = pid;
 		n.start_time = start;
+		n.session = fields == 7 ? session : 0;
+		n.uid = fields == 7 ? n.uid : 0;
 		if (!keep(out, out_n, &n))
 			return ST_NO_MEMORY;
 	}
@@ -108,50 +112,55 @@ enum status launch_state_open(const char *path, int *out_fd, struct launch_note 
 enum status launch_state_note(int fd, const struct launch_note *n)
 {
 	char line[128];
-	int length = snprintf(line, sizeof line, "%u %lld %llu %u %u\n", n->rank, (long long)n->pid,
-			      (unsigned long long)n->start_time, n->restarts, n->charged);
+	int length = snprintf(line, sizeof line, "%u %lld %llu %u %u %lld %u\n", n->rank, (long long)n->pid,
+			      (unsigned long long)n->start_time, n->restarts, n->charged, (long long)n->session, n->uid);
 	if (write(fd, line, (size_t)length) == length)
 		return ST_OK;
 	log_error("cannot note the process of rank %u: %s", n->rank, strerror(errno));
 	return ST_IO_ERROR;
 }
 
-/* The note's group is still the one that was started: its leader is, or has died. A pid is not given out again while it is the number of a
- * group. */
-static bool is_ours(const struct launch_note *n)
+struct notes {
+	const struct launch_note *note;
+	uint32_t n;
+};
+
+/* state.h says how a process of a rank is recognised. */
+static bool is_noted(const void *arg, int64_t pid)
 {
-	uint64_t start = process_start_time(n->pid);
-	return !start || start == n->start_time;
+	const struct notes *of = arg;
+	const struct launch_note *note = NULL;
+	struct process_info p;
+	uint32_t uid;
+	if (!process_look(pid, &p))
+		return false;
+	for (uint32_t i = 0; i < of->n && !note; i++)
+		if (of->note[i].pid == p.group)
+			note = &of->note[i];
+	if (!note)
+		return false;
+	if (pid == note->pid)
+		return p.start_time == note->start_time;
+	return note->session && p.session == note->session && p.start_time >= note->start_time && process_uid(pid, &uid) &&
+	       (!note->uid || uid == note->uid);
 }
 
-static bool is_noted(const struct launch_note *note, uint32_t n, int64_t group)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (note[i].pid == group)
-			return is_ours(&note[i]);
-	return false;
-}
-
-/* Zombies do not count: who should reap them may be slow. */
-static bool any_left(const struct launch_note *note, uint32_t n)
+/* How many were killed. Zombies do not count: who should reap them may be slow. */
+static uint32_t kill_noted(const struct notes *of)
 {
 	DIR *proc = opendir("/proc");
-	bool found = false;
-	for (const struct dirent *d; proc && !found && (d = readdir(proc));) {
-		struct process_info p;
-		long long pid = strtoll(d->d_name, NULL, 10);
-		found = pid > 0 && process_look(pid, &p) && is_noted(note, n, p.group);
-	}
+	uint32_t n = 0;
+	for (const struct dirent *d; proc && (d = readdir(proc));)
+		n += process_signal_if(strtoll(d->d_name, NULL, 10), SIGKILL, is_noted, of);
 	if (proc)
 		closedir(proc);
-	return found;
+	return n;
 }
 
+/* Again until there is none: one that was found may have had a child before it died. */
 void launch_state_kill(const struct launch_note *note, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		if (is_ours(&note[i]))
-			kill((pid_t)-note[i].pid, SIGKILL);
-	for (int tries = 0; n && tries < WAIT_TRIES && any_left(note, n); tries++)
+	struct notes of = { note, n };
+	for (int tries = 0; n && tries < WAIT_TRIES && kill_noted(&of); tries++)
 		nanosleep(&(struct timespec){ .tv_nsec = WAIT_NS }, NULL);
 }

@@ -42,7 +42,9 @@ struct rpc_call {
 	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
 	size_t held_bytes; /* of it, in server->held */
 	struct ProtobufCMessage *request;
+	void *prepared;
 	struct bytes_view bulk;
+	struct rpc_large *large; /* the request was decoded in the pool, or is just now; NULL: on the loop */
 
 	struct rpc_queue queue;
 	grpc_byte_buffer *reply; /* goes out with the status */

@@ -2,7 +2,41 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <protobuf-c/protobuf-c.h>
+#include <stdlib.h>
 #include "rpc/call.h"
+
+/* Decoding these takes longer than a hop to the pool and back; freeing them, too. */
+#define LARGE_BYTES (64u << 10)
+#define LARGE_PREPARE_BYTES (2u << 10) /* of methods with `prepare`, whose cost may be the square */
+
+/* A message that is decoded, and later freed, in the pool. */
+struct rpc_large {
+	struct rpc_work work;
+	struct rpc_server *server;
+	struct rpc_call *call; /* while it is decoded */
+	void (*discard)(void *prepared);
+	ProtobufCMessage *request; /* to be freed */
+	void *prepared;
+	enum status status;
+	char why[256];
+};
+
+static void free_large(struct rpc_work *w)
+{
+	struct rpc_large *large = (struct rpc_large *)w;
+	bytes_free(large->request);
+	if (large->prepared)
+		large->discard(large->prepared);
+}
+
+static void on_large_freed(struct rpc_work *w)
+{
+	struct rpc_large *large = (struct rpc_large *)w;
+	struct rpc_server *server = large->server;
+	free(large);
+	server->borrowed--;
+	rpc_server_check_idle(server);
+}
 
 static void drop_in(struct rpc_call *call)
 {
@@ -13,12 +47,41 @@ static void drop_in(struct rpc_call *call)
 
 void rpc_call_drop_message(struct rpc_call *call)
 {
-	bytes_free(call->request);
+	struct rpc_large *large = call->large;
+	if (large) {
+		large->request = call->request;
+		large->prepared = call->prepared;
+		call->server->borrowed++;
+		rpc_pool_put(call->server->pool, &large->work, call->who, free_large, on_large_freed);
+	} else {
+		bytes_free(call->request);
+		if (call->prepared)
+			call->row->method->discard(call->prepared);
+	}
+	call->large = NULL;
 	call->request = NULL;
+	call->prepared = NULL;
 	drop_in(call);
 	rpc_shares_give(&call->server->held, call->who, call->held_bytes);
 	call->held_bytes = 0;
 	call->bulk = (struct bytes_view){ 0 };
+}
+
+void *rpc_prepared(const struct rpc_call *call)
+{
+	return call->prepared;
+}
+
+ProtobufCMessage *rpc_take_request(struct rpc_call *call)
+{
+	ProtobufCMessage *request = call->request;
+	call->request = NULL;
+	return request;
+}
+
+struct rpc_pool *rpc_server_pool(const struct rpc_server *server)
+{
+	return server->pool;
 }
 
 void rpc_call_recv(struct rpc_call *call)
@@ -55,37 +118,32 @@ static void no_message(struct rpc_call *call)
 	call->row->method->on_half_close(call);
 }
 
-static enum status unpack(struct rpc_call *call, char *why, size_t n_why)
+/* Any thread. */
+static enum status decode(struct rpc_call *call, char *why, size_t n_why)
 {
 	const struct rpc_row *row = call->row;
-	struct rpc_server *server = call->server;
-	size_t n = grpc_byte_buffer_length(call->in);
 	enum status st;
-	if (!rpc_call_take_share(server, &server->held, call->who, n)) {
-		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, n_why);
-		return ST_RESOURCE_EXHAUSTED;
-	}
-	call->held_bytes = n;
 	if (row->method->bulk)
 		st = bytes_from_buffer_bulk(row->input, row->method->bulk, call->in, &call->request, &call->bulk);
 	else
 		st = bytes_from_buffer(row->input, call->in, &call->request);
 	if (st)
 		rpc_why_unpack(row, call->in, st, why, n_why);
-	if (!row->method->bulk)
-		drop_in(call);
+	else if (row->method->prepare)
+		call->prepared = row->method->prepare(call->request);
 	return st;
 }
 
-static void deliver(struct rpc_call *call)
+static void refuse(struct rpc_call *call, enum status st, const char *why)
 {
-	char why[256];
-	enum status st = unpack(call, why, sizeof why);
-	if (st != ST_OK) {
-		rpc_call_drop_message(call);
-		rpc_fail(call, &(struct rpc_error){ .status = st, .message = why, .field = call->row->input->name });
-		return;
-	}
+	rpc_call_drop_message(call);
+	rpc_fail(call, &(struct rpc_error){ .status = st, .message = why, .field = call->row->input->name });
+}
+
+static void hand_over(struct rpc_call *call)
+{
+	if (!call->row->method->bulk)
+		drop_in(call);
 	call->seen = true;
 	call->in_handler = true;
 	call->row->method->on_message(call, call->request, call->row->method->bulk ? &call->bulk : NULL);
@@ -94,6 +152,72 @@ static void deliver(struct rpc_call *call)
 		return;
 	call->wants_next = false;
 	rpc_recv(call);
+}
+
+static void decode_large(struct rpc_work *w)
+{
+	struct rpc_large *large = (struct rpc_large *)w;
+	large->status = decode(large->call, large->why, sizeof large->why);
+}
+
+static void on_large_decoded(struct rpc_work *w)
+{
+	struct rpc_large *large = (struct rpc_large *)w;
+	struct rpc_call *call = large->call;
+	call->pending--;
+	call->receiving = false;
+	if (call->answered || call->closed)
+		rpc_call_drop_message(call);
+	else if (large->status)
+		refuse(call, large->status, large->why);
+	else
+		hand_over(call);
+	rpc_call_end_if_over(call);
+}
+
+/* The call has no second message, so nothing can overtake this one. */
+static bool is_large(const struct rpc_call *call, size_t n)
+{
+	const struct rpc_method *m = call->row->method;
+	return !m->bulk && (m->kind == RPC_UNARY || m->kind == RPC_SERVER_STREAM) && n > (m->prepare ? LARGE_PREPARE_BYTES : LARGE_BYTES);
+}
+
+static bool put_large(struct rpc_call *call)
+{
+	struct rpc_large *large = calloc(1, sizeof *large);
+	if (!large)
+		return false;
+	large->server = call->server;
+	large->call = call;
+	large->discard = call->row->method->discard;
+	call->large = large;
+	call->receiving = true;
+	call->pending++;
+	rpc_pool_put(call->server->pool, &large->work, call->who, decode_large, on_large_decoded);
+	return true;
+}
+
+static void deliver(struct rpc_call *call)
+{
+	char why[256];
+	struct rpc_server *server = call->server;
+	size_t n = grpc_byte_buffer_length(call->in);
+	if (!rpc_call_take_share(server, &server->held, call->who, n)) {
+		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, sizeof why);
+		refuse(call, ST_RESOURCE_EXHAUSTED, why);
+		return;
+	}
+	call->held_bytes = n;
+	if (is_large(call, n)) {
+		if (!put_large(call))
+			refuse(call, ST_NO_MEMORY, "no memory for the call");
+		return;
+	}
+	enum status st = decode(call, why, sizeof why);
+	if (st)
+		refuse(call, st, why);
+	else
+		hand_over(call);
 }
 
 void rpc_call_take_message(struct rpc_call *call)

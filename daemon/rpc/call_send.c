@@ -210,6 +210,54 @@ void rpc_finish(struct rpc_call *call, const ProtobufCMessage *reply)
 	answer(call, 0, "");
 }
 
+struct made {
+	struct rpc_work work;
+	struct rpc_call *call;
+	const ProtobufCMessage *(*make)(void *arg);
+	void (*release)(void *arg);
+	void *arg;
+	grpc_byte_buffer *buffer; /* NULL: no memory */
+};
+
+static void make_reply(struct rpc_work *w)
+{
+	struct made *m = (struct made *)w;
+	const ProtobufCMessage *reply = m->make(m->arg);
+	m->buffer = reply ? bytes_to_buffer(reply) : NULL;
+}
+
+static void on_made(struct rpc_work *w)
+{
+	struct made *m = (struct made *)w;
+	struct rpc_call *call = m->call;
+	call->pending--;
+	if (!m->buffer)
+		rpc_fail(call, &(struct rpc_error){ .status = ST_NO_MEMORY, .message = "no memory for the answer" });
+	else if (call->answered || call->closed)
+		grpc_byte_buffer_destroy(m->buffer);
+	else if (keep_reply(call, m->buffer))
+		answer(call, 0, "");
+	m->release(m->arg);
+	free(m);
+	rpc_call_end_if_over(call);
+}
+
+void rpc_finish_made(struct rpc_call *call, const ProtobufCMessage *(*make)(void *arg), void (*release)(void *arg), void *arg)
+{
+	struct made *m = calloc(1, sizeof *m);
+	if (!m) {
+		rpc_fail(call, &(struct rpc_error){ .status = ST_NO_MEMORY, .message = "no memory for the answer" });
+		release(arg);
+		return;
+	}
+	m->call = call;
+	m->make = make;
+	m->release = release;
+	m->arg = arg;
+	call->pending++;
+	rpc_pool_put(call->server->pool, &m->work, call->who, make_reply, on_made);
+}
+
 void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text)
 {
 	if (!call->answered)

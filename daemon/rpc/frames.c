@@ -18,7 +18,6 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 #define EARNED_BY_DATA 8 /* clients open windows, and ping to measure them, as answers come */
 #define EARNING_BYTES 4096 /* one more for so many of them */
 #define KEPT_PER_BYTE 2 /* of headers: Huffman codes, and what each header costs */
-#define NS_PER_S 1000000000ll
 
 struct frame {
 	uint8_t kind, flags;

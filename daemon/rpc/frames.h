@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define NS_PER_S 1000000000ll
 #define FRAMES_BLOCK_MAX (32u << 10) /* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
 #define FRAMES_EARLY_CALLS 100 /* before gaccd's SETTINGS are acknowledged: until then gRPC's own limits do not hold */
 #define FRAMES_EARLY_BYTES (16u << 10) /* of their headers */

@@ -23,9 +23,8 @@
 #define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait, and how soon one more may be */
 #define CUT_NS NS_PER_S
 #define TURN_BYTES (4u << 20) /* that gRPC reads from a connection before others have their turn */
-#define CALL_BYTES (64u << 10) /* what a call is worth of that, and a frame */
-#define FRAME_BYTES 512
-#define NS_PER_S 1000000000ll
+#define CALL_BYTES (64u << 10) /* what a call counts for in that, beside its bytes */
+#define FRAME_BYTES 512 /* likewise, a frame */
 #define SAID_AGAIN_NS (60 * NS_PER_S)
 #define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
 #define WHO 48

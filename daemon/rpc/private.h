@@ -4,6 +4,7 @@
 
 #include "rpc/rpc.h"
 #include "rpc/guard.h"
+#include "rpc/pool.h"
 #include "rpc/pump.h"
 #include "rpc/shares.h"
 
@@ -36,6 +37,7 @@ struct rpc_server {
 	struct rpc_guards guards;
 	struct rpc_pump *pump; /* from the start to the stop */
 	struct rpc_ends *ends; /* likewise */
+	struct rpc_pool *pool;
 	struct rpc_row *rows;
 	size_t n_rows;
 	struct rpc_slot *slots; /* config.max_calls */

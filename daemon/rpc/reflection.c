@@ -147,23 +147,29 @@ static void answer_file(struct rpc_call *call, response_msg *reply, const file_s
 		free(packed[i].data);
 }
 
+static bool is_listed(const Grpc__Reflection__V1__ListServiceResponse *list, const char *name)
+{
+	for (size_t i = 0; i < list->n_service; i++)
+		if (!strcmp(list->service[i]->name, name))
+			return true;
+	return false;
+}
+
 static void answer_services(struct rpc_call *call, response_msg *reply)
 {
 	const struct rpc_server *server = rpc_server_of(call);
 	Grpc__Reflection__V1__ListServiceResponse list = GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
 	Grpc__Reflection__V1__ServiceResponse services[SERVICES_MAX], *pointers[SERVICES_MAX];
-	const ProtobufCServiceDescriptor *last = NULL;
+	list.service = pointers;
 	for (size_t i = 0; i < server->n_rows && list.n_service < SERVICES_MAX; i++) {
 		const ProtobufCServiceDescriptor *service = server->rows[i].method->service;
-		if (service == last) /* rows of a service stand together */
+		if (is_listed(&list, service->name)) /* rows of a service may stand in several tables */
 			continue;
-		last = service;
 		grpc__reflection__v1__service_response__init(&services[list.n_service]);
 		services[list.n_service].name = (char *)(uintptr_t)service->name; /* only read */
 		pointers[list.n_service] = &services[list.n_service];
 		list.n_service++;
 	}
-	list.service = pointers;
 	reply->message_response_case = GIVES(LIST_SERVICES_RESPONSE);
 	reply->list_services_response = &list;
 	rpc_send(call, &reply->base);

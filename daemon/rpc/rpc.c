@@ -68,7 +68,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
 	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
 	server->stop = calloc(1, sizeof *server->stop);
-	if (!server->slots || !server->stop)
+	if (!server->slots || !server->stop || rpc_pool_new(server->config.loop, &server->pool))
 		goto fail;
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
 		server->slots[i] = (struct rpc_slot){ .generation = 1, .next_free = i + 1 };
@@ -86,6 +86,7 @@ void rpc_server_free(struct rpc_server *server)
 	if (!server)
 		return;
 	rpc_tenants_fini(server);
+	rpc_pool_free(server->pool);
 	free(server->stop);
 	free(server->rows);
 	free(server->slots);

@@ -28,6 +28,7 @@
 
 struct ProtobufCServiceDescriptor;
 struct rpc_server;
+struct rpc_pool;
 struct rpc_call;
 
 enum rpc_kind { RPC_UNARY, RPC_CLIENT_STREAM, RPC_SERVER_STREAM, RPC_BIDI };
@@ -45,6 +46,10 @@ struct rpc_method {
 	enum rpc_kind kind;
 	unsigned flags;
 	uint32_t bulk; /* number of the request's bytes field that is not copied; 0 = none */
+	/* What there is to do with a request before on_message, if that may take long: it runs in the pool (rpc/pool.h) when the
+	 * message is large, else on the loop. UNARY without bulk only. What it returns is rpc_prepared's; NULL is no error. */
+	void *(*prepare)(const struct ProtobufCMessage *request);
+	void (*discard)(void *prepared); /* required with prepare; not for NULL; where prepare ran, or on the loop */
 	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv (or,
 	 * if that is called in here, until this returns) and at most until on_end returns. Streams: the next message is
 	 * read only after rpc_recv, which is the back-pressure. */
@@ -115,8 +120,9 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 /* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps for it. */
 void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);
 
-/* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the
- * loop when no call, thread or borrowed memory is left and rpc_server_free is allowed. Once, after the start. Without the
+/* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then waits up to
+ * grace_ms for the calls to end, then cancels them; on_stopped(context) on the loop when no call, thread or borrowed memory
+ * is left and rpc_server_free is allowed. Once, after the start. Without the
  * drain, gRPC answers calls that arrive during the stop with CANCELLED; with it, only a client that goes on calling
  * without a pause can still hear that. */
 void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
@@ -127,6 +133,12 @@ uint64_t rpc_id(const struct rpc_call *call); /* never 0, never used twice */
 struct rpc_call *rpc_find(struct rpc_server *server, uint64_t id); /* NULL when it is over or answered */
 struct rpc_server *rpc_server_of(const struct rpc_call *call);
 void *rpc_context(const struct rpc_call *call); /* of rpc_server_add */
+/* In on_message: what `prepare` has returned; valid like the request. */
+void *rpc_prepared(const struct rpc_call *call);
+/* In on_message of a row without bulk: the request is the caller's from now on, who frees it with bytes_free. */
+struct ProtobufCMessage *rpc_take_request(struct rpc_call *call);
+/* For work of this server's users: large messages are decoded in it. */
+struct rpc_pool *rpc_server_pool(const struct rpc_server *server);
 void rpc_set_data(struct rpc_call *call, void *data); /* the handler's own; NULL at first */
 void *rpc_data(const struct rpc_call *call);
 const struct rpc_peer *rpc_peer(const struct rpc_call *call);
@@ -152,6 +164,10 @@ enum status rpc_send_bulk(struct rpc_call *call, const struct ProtobufCMessage *
  * first of rpc_finish and rpc_fail counts; later ones do nothing. A reply that max_queued_all has no room for becomes
  * RESOURCE_EXHAUSTED. */
 void rpc_finish(struct rpc_call *call, const struct ProtobufCMessage *reply);
+
+/* rpc_finish for large replies: make(arg) builds the reply and it is packed in the pool, then release(arg) runs on the loop, whatever
+ * became of the call. make may return NULL: NO_MEMORY. Nothing else must answer the call. */
+void rpc_finish_made(struct rpc_call *call, const struct ProtobufCMessage *(*make)(void *arg), void (*release)(void *arg), void *arg);
 
 /* Ends the call with an error; messages still queued are dropped. */
 void rpc_fail(struct rpc_call *call, const struct rpc_error *error);

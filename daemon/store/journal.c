@@ -1,13 +1,19 @@
-#include "store/journal.h"
+#include "store/journal_impl.h"
 
-#include "store/sql.h"
+#include "base/log.h"
+#include "store/reserve.h"
 
 #include <sqlite3.h>
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
-/* Payloads lie apart, so that a job's history stays a few dozen bytes per window. */
+/* Payloads lie apart, so that a job's history stays a few dozen bytes per window. From step 7 on, meta's `sealed` says of which schema
+ * the sums are: after a step they are computed anew (journal_seal.c). */
 static const char *const schema_steps[] = {
 	"CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 	"INSERT INTO meta VALUES ('term', 0), ('incarnation', 0), ('last_job', 0);"
@@ -38,7 +44,19 @@ static const char *const schema_steps[] = {
 	"CREATE TABLE specs (job INTEGER PRIMARY KEY, spec BLOB NOT NULL, tensors BLOB);"
 	"INSERT INTO specs SELECT id, spec, tensors FROM jobs;"
 	"ALTER TABLE jobs DROP COLUMN spec; ALTER TABLE jobs DROP COLUMN tensors; ALTER TABLE jobs ADD COLUMN view BLOB;",
+	/* a request id is unique per user, not across users: SQLite changes a constraint only by making the table anew */
+	"CREATE TABLE new_jobs (id INTEGER PRIMARY KEY, uuid BLOB NOT NULL, request_id BLOB NOT NULL, uid INTEGER NOT NULL,"
+	" user TEXT NOT NULL, created INTEGER NOT NULL, params_ready INTEGER NOT NULL DEFAULT 0, epoch INTEGER NOT NULL DEFAULT 1,"
+	" next_window INTEGER NOT NULL DEFAULT 0, end_state INTEGER, end_reason TEXT, ended INTEGER, hold TEXT, base BLOB,"
+	" exits BLOB, view BLOB, UNIQUE (uid, request_id));"
+	"INSERT INTO new_jobs SELECT id, uuid, request_id, uid, user, created, params_ready, epoch, next_window, end_state,"
+	" end_reason, ended, hold, base, exits, view FROM jobs;"
+	"DROP TABLE jobs; ALTER TABLE new_jobs RENAME TO jobs;",
+	/* a job's sum is that of its rows in all tables (journal_sum.h) */
+	("ALTER TABLE jobs ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;"
+	 "INSERT INTO meta VALUES ('identity', 0), ('records', 0), ('sum', 0), ('sealed', 0);"),
 };
+_Static_assert(sizeof schema_steps / sizeof *schema_steps >= JOURNAL_SUMS_VERSION, "the step that brings the sums");
 _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 
 #define JOB_COLUMNS                                                                                                    \
@@ -50,9 +68,10 @@ _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                                    \
 	X(COMMIT, "COMMIT")                                                                                            \
 	X(ROLLBACK, "ROLLBACK")                                                                                        \
-	X(GET_META, "SELECT value FROM meta WHERE key = ?")                                                            \
-	X(BUMP_META, "UPDATE meta SET value = value + 1 WHERE key = ? RETURNING value")                                \
-	X(LAST_JOB, "UPDATE meta SET value = max(value, ?) WHERE key = 'last_job'")                                    \
+	X(MARK, "UPDATE meta SET value = CASE key WHEN 'records' THEN ?1 WHEN 'sum' THEN ?2 WHEN 'term' THEN ?3"        \
+		" WHEN 'incarnation' THEN ?4 ELSE ?5 END"                                                               \
+		" WHERE key IN ('records', 'sum', 'term', 'incarnation', 'last_job')")                                 \
+	X(JOB_SUM, "UPDATE jobs SET sum = gacc_plus(sum, ?) WHERE id = ?")                                             \
 	X(JOB, "INSERT INTO jobs (id, uuid, request_id, uid, user, created) VALUES (?, ?, ?, ?, ?, ?)")                \
 	X(SPEC, "INSERT INTO specs (job, spec) VALUES (?, ?)")                                                         \
 	X(JOB_STATE, "SELECT epoch, next_window, ended IS NOT NULL FROM jobs WHERE id = ?")                            \
@@ -111,70 +130,217 @@ static const char *const sql_text[SQL_COUNT] = {
 
 static const struct sql_file file = { .kind = "journal", .schema_steps = schema_steps,
 				      .version = sizeof schema_steps / sizeof *schema_steps, .full_sync = true,
-				      .check = true, .text = sql_text, .n = SQL_COUNT };
+				      .check = true, .text = sql_text, .n = SQL_COUNT, .look = journal_check_content,
+				      .begin = journal_begin };
 
-struct journal {
-	struct sql sql;
-};
+/* ---- transactions ---- */
 
-/* A statement with one row of one integer. */
-static enum status run_int(struct journal *j, int q, const char *key, uint64_t *out)
+static enum status begin(struct journal *j)
 {
-	int rc = sql_step(&j->sql, q, "t", key);
-	enum status st = ST_OK;
-	if (rc == SQLITE_ROW) {
-		*out = (uint64_t)sqlite3_column_int64(j->sql.stmt[q], 0);
-		rc = sqlite3_step(j->sql.stmt[q]);
-	}
-	if (rc != SQLITE_DONE)
-		st = sql_fail(&j->sql, sql_text[q]);
-	sql_done(&j->sql, q);
-	return st;
-}
-
-/* Ends a transaction as `st` says. */
-static enum status end(struct journal *j, enum status st)
-{
-	if (st == ST_OK)
-		return sql_run(&j->sql, SQL_COMMIT, "");
-	if (!j->sql.failed && sql_run(&j->sql, SQL_ROLLBACK, "") != ST_OK)
+	if (j->sql.failed)
 		return ST_STORE_FAILED;
+	journal_sum_clear(&j->sum);
+	return sql_run(&j->sql, SQL_BEGIN, "");
+}
+
+/* What the transaction has changed goes into the sums, and what it makes of the mark into the file. */
+static enum status write_mark(struct journal *j, struct anchor_mark *m)
+{
+	enum status st = ST_OK;
+	for (size_t i = 0; i < j->sum.n && !st; i++)
+		st = sql_run(&j->sql, SQL_JOB_SUM, "ii", (int64_t)j->sum.of[i].sum, (int64_t)j->sum.of[i].job);
+	m->sum = journal_mark_sum(m, j->rows + journal_sum_total(&j->sum));
+	return st ? st : sql_run(&j->sql, SQL_MARK, "iiiii", (int64_t)m->records, (int64_t)m->sum, (int64_t)m->term,
+				 (int64_t)m->incarnation, (int64_t)m->last_job);
+}
+
+/* Ends a transaction as `st` says: it leads to the mark, whose last n records are the entries. Noted outside before anybody hears of it. */
+static enum status end(struct journal *j, enum status st, struct anchor_mark *m, struct anchor_entry *e, size_t n)
+{
+	if (!st) {
+		m->records += n;
+		st = write_mark(j, m);
+	}
+	if (st) {
+		bool back = j->sql.failed || sql_run(&j->sql, SQL_ROLLBACK, "") == ST_OK;
+		return back ? st : ST_STORE_FAILED;
+	}
+	st = sql_run(&j->sql, SQL_COMMIT, "");
+	if (st)
+		return st;
+	for (size_t i = 0; i < n; i++)
+		e[i].number = j->mark.records + i + 1;
+	j->mark = *m;
+	j->rows += journal_sum_total(&j->sum);
+	if (anchor_note(&j->anchor, m, e, n)) {
+		j->sql.failed = true;
+		return ST_STORE_FAILED;
+	}
+	return ST_OK;
+}
+
+/* ---- open and close ---- */
+
+/* Of the directory: the journal's files may come and go under whoever has it. */
+static enum status take_lock(struct journal *j)
+{
+	const char *slash = strrchr(j->path, '/');
+	char *dir = slash ? strndup(j->path, slash > j->path ? (size_t)(slash - j->path) : 1) : strdup(".");
+	if (!dir)
+		return ST_NO_MEMORY;
+	enum status st = ST_STORE_FAILED;
+	j->lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (j->lock < 0)
+		log_error("journal %s: %s: %s", j->path, dir, strerror(errno));
+	else if (!flock(j->lock, LOCK_EX | LOCK_NB))
+		st = ST_OK;
+	else if (errno == EWOULDBLOCK)
+		st = ST_UNAVAILABLE;
+	else
+		log_error("journal %s: locking %s: %s", j->path, dir, strerror(errno));
+	free(dir);
 	return st;
 }
 
-/* --- open and close --- */
+/* As the operator has said, whatever the copies say. */
+static enum status accept(struct journal *j)
+{
+	enum status st = journal_raise(j, &j->anchor.file);
+	return st ? st : journal_raise(j, &j->anchor.kept);
+}
+
+static enum status open_files(struct journal *j, const char *anchor)
+{
+	enum status st = j->forced ? ST_OK : journal_check_files(j);
+	if (!st)
+		st = sql_open(&j->sql, &file, j->path);
+	if (st == ST_STORE_FAILED && j->sql.damaged) {
+		if (!j->forced)
+			journal_say_remedy(j);
+		st = ST_MALFORMED;
+	}
+	j->accepted = j->anchor.accepted;
+	if (!st && j->accepted)
+		st = accept(j);
+	if (!st && !j->forced)
+		st = reserve_open(&j->reserve, &j->sql);
+	if (!st && !j->forced && anchor_begin(&j->anchor, anchor, j->keep, &j->mark))
+		st = ST_STORE_FAILED;
+	j->sql.full_is_quiet = true;
+	return st;
+}
+
+/* With its lock, and what was noted of it. */
+static enum status lock_and_read(const char *path, const char *anchor, int kept, struct journal **out)
+{
+	struct journal *j = calloc(1, sizeof *j);
+	if (!j) {
+		if (kept >= 0)
+			close(kept);
+		return ST_NO_MEMORY;
+	}
+	*j = (struct journal){ .path = strdup(path), .lock = -1, .anchor = { .file = { .fd = -1 }, .kept = { .fd = kept } } };
+	enum status st = j->path && anchor ? take_lock(j) : ST_NO_MEMORY;
+	if (!st && anchor_read(&j->anchor, anchor, kept))
+		st = ST_STORE_FAILED;
+	if (!st)
+		*out = j;
+	else
+		journal_close(j);
+	return st;
+}
+
+static enum status make(const char *path, bool keep, int kept, struct journal **out)
+{
+	struct journal *j = NULL;
+	char *anchor = sqlite3_mprintf("%s.anchor", path);
+	enum status st = lock_and_read(path, anchor, kept, &j);
+	if (st == ST_UNAVAILABLE)
+		log_error("journal %s: another process has it", path);
+	if (!st) {
+		j->keep = keep;
+		st = open_files(j, anchor);
+	}
+	sqlite3_free(anchor);
+	if (!st)
+		*out = j;
+	else
+		journal_close(j);
+	return st;
+}
 
 enum status journal_open(const char *path, struct journal **out)
 {
-	struct journal *j = calloc(1, sizeof *j);
-	if (!j)
-		return ST_NO_MEMORY;
-	enum status st = sql_open(&j->sql, &file, path);
-	if (st)
-		free(j);
-	else
+	return make(path, false, -1, out);
+}
+
+enum status journal_open_kept(const char *path, int kept, struct journal **out)
+{
+	return make(path, true, kept, out);
+}
+
+enum status journal_force(const char *path, char *aside, size_t n_aside, struct journal **out)
+{
+	struct journal *j = NULL;
+	char *anchor = sqlite3_mprintf("%s.anchor", path);
+	enum status st = lock_and_read(path, anchor, -1, &j);
+	if (!st && aside)
+		st = journal_copy_aside(j, aside, n_aside);
+	if (!st) {
+		j->forced = true;
+		j->anchor.accepted = false;
+		st = open_files(j, anchor);
+	}
+	sqlite3_free(anchor);
+	if (!st)
 		*out = j;
+	else
+		journal_close(j);
 	return st;
+}
+
+bool journal_was_accepted(const struct journal *j)
+{
+	return j->accepted;
+}
+
+int journal_kept(const struct journal *j)
+{
+	return j->anchor.kept.fd;
 }
 
 void journal_close(struct journal *j)
 {
 	if (!j)
 		return;
+	if (j->sql.stmt && !j->sql.failed)
+		anchor_sync(&j->anchor);
 	sql_close(&j->sql);
+	journal_sum_close(&j->sum);
+	anchor_close(&j->anchor);
+	if (j->lock >= 0)
+		close(j->lock);
+	free(j->path);
 	free(j);
 }
 
-/* --- records --- */
-
-static enum status take(struct journal *j, const char *key, uint64_t *out)
+enum status journal_settle(struct journal *j)
 {
-	if (j->sql.failed)
-		return ST_STORE_FAILED;
-	uint64_t value = 0;
-	enum status st = sql_run(&j->sql, SQL_BEGIN, "");
+	if (j->sql.failed || !anchor_sync(&j->anchor))
+		return j->sql.failed ? ST_STORE_FAILED : ST_OK;
+	j->sql.failed = true;
+	return ST_STORE_FAILED;
+}
+
+/* ---- records ---- */
+
+static enum status take(struct journal *j, uint64_t *counter, struct anchor_mark *m, uint64_t *out)
+{
+	struct anchor_entry e = { .kind = 0 };
+	uint64_t value = ++*counter;
+	enum status st = begin(j);
 	if (st == ST_OK)
-		st = end(j, run_int(j, SQL_BUMP_META, key, &value));
+		st = end(j, st, m, &e, 1);
 	if (st == ST_OK)
 		*out = value;
 	return st;
@@ -182,17 +348,22 @@ static enum status take(struct journal *j, const char *key, uint64_t *out)
 
 enum status journal_take_incarnation(struct journal *j, uint64_t *out_incarnation)
 {
-	return take(j, "incarnation", out_incarnation);
+	struct anchor_mark m = j->mark;
+	return take(j, &m.incarnation, &m, out_incarnation);
 }
 
 enum status journal_take_term(struct journal *j, uint64_t *out_term)
 {
-	return take(j, "term", out_term);
+	struct anchor_mark m = j->mark;
+	return take(j, &m.term, &m, out_term);
 }
 
 enum status journal_last_job(struct journal *j, uint64_t *out_id)
 {
-	return j->sql.failed ? ST_STORE_FAILED : run_int(j, SQL_GET_META, "last_job", out_id);
+	if (j->sql.failed)
+		return ST_STORE_FAILED;
+	*out_id = j->mark.last_job;
+	return ST_OK;
 }
 
 struct job_state {
@@ -227,7 +398,7 @@ static enum status add_job(struct journal *j, const struct journal_job *b)
 	sql_done(&j->sql, SQL_JOB);
 	if (!st)
 		st = sql_run(&j->sql, SQL_SPEC, "ib", (int64_t)b->id, b->spec.data, b->spec.n);
-	return st ? st : sql_run(&j->sql, SQL_LAST_JOB, "i", (int64_t)b->id);
+	return st;
 }
 
 static enum status add_epoch(struct journal *j, uint64_t term, const struct journal_record *r, struct job_state is)
@@ -405,26 +576,130 @@ static enum status add(struct journal *j, uint64_t term, const struct journal_re
 	return may ? add_of_job(j, term, r, is) : st;
 }
 
+static struct anchor_entry entry_of(const struct journal_record *r)
+{
+	struct anchor_entry e = { .job = job_of(r), .kind = r->kind };
+	if (r->kind == JOURNAL_JOB)
+		e.uid = r->job.uid;
+	else if (r->kind == JOURNAL_COMMIT)
+		e.window = r->commit.window;
+	else if (r->kind == JOURNAL_UPDATE)
+		e.window = r->update.window;
+	else if (r->kind == JOURNAL_CHECKPOINT)
+		e.window = r->checkpoint.id;
+	return e;
+}
+
+static enum status commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n, struct anchor_entry *e)
+{
+	struct anchor_mark m = j->mark;
+	enum status st = begin(j);
+	if (st)
+		return st;
+	st = term == m.term ? ST_OK : ST_STALE_TERM;
+	for (size_t i = 0; i < n && st == ST_OK; i++) {
+		st = add(j, term, &records[i]);
+		e[i] = entry_of(&records[i]);
+		if (records[i].kind == JOURNAL_JOB && records[i].job.id > m.last_job)
+			m.last_job = records[i].job.id;
+	}
+	return end(j, st, &m, e, n);
+}
+
+/* New jobs and their tensors are as large as users make them: these wait for room, what is left is for jobs that run. */
+static bool may_use_reserve(const struct journal_record *records, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (records[i].kind == JOURNAL_JOB || records[i].kind == JOURNAL_TENSORS)
+			return false;
+	return true;
+}
+
+/* What a record holds besides the fields of its kind. */
+static size_t payload_bytes(const struct journal_record *r)
+{
+	switch (r->kind) {
+	case JOURNAL_JOB:
+		return r->job.spec.n;
+	case JOURNAL_TENSORS:
+		return r->tensors.set.n;
+	case JOURNAL_COMMIT:
+		return r->commit.payload.n;
+	case JOURNAL_UPDATE:
+		return r->update.payload.n;
+	case JOURNAL_RESTORED:
+		return r->restored.base.n;
+	case JOURNAL_END:
+		return r->end.view.n;
+	case JOURNAL_EXITS:
+		return r->exits.exits.n;
+	case JOURNAL_VIEW:
+		return r->view.view.n;
+	case JOURNAL_PARAMS_READY:
+	case JOURNAL_EPOCH:
+	case JOURNAL_FORGET:
+	case JOURNAL_HOLD:
+	case JOURNAL_CHECKPOINT:
+	case JOURNAL_CHECKPOINT_GONE:
+		break;
+	}
+	return 0;
+}
+
+static uint64_t bytes_of(const struct journal_record *records, size_t n)
+{
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < n; i++)
+		bytes += payload_bytes(&records[i]);
+	return bytes;
+}
+
+/* Ends with the last failure, or with ST_OK. */
+static enum status commit_with_room(struct journal *j, uint64_t term, const struct journal_record *records, size_t n,
+				    struct anchor_entry *e)
+{
+	bool release = may_use_reserve(records, n);
+	enum status st;
+	while ((st = commit(j, term, records, n, e)) && sql_undo_full(&j->sql))
+		if (!reserve_more(&j->reserve, bytes_of(records, n), release)) {
+			if (!release && !j->sql.failed)
+				return ST_RESOURCE_EXHAUSTED;
+			log_error("journal: the disk is full and its reserve is used up");
+			j->sql.failed = true;
+			return ST_STORE_FAILED;
+		}
+	return st;
+}
+
 enum status journal_commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n)
 {
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	uint64_t is = 0;
-	enum status st = sql_run(&j->sql, SQL_BEGIN, "");
-	if (st)
-		return st;
-	st = run_int(j, SQL_GET_META, "term", &is);
-	if (st == ST_OK && term != is)
-		st = ST_STALE_TERM;
-	for (size_t i = 0; i < n && st == ST_OK; i++)
-		st = add(j, term, &records[i]);
-	st = end(j, st);
-	if (st == ST_OK)
+	struct anchor_entry few[16], *e = n > sizeof few / sizeof *few ? calloc(n, sizeof *e) : few;
+	if (!e)
+		return ST_NO_MEMORY;
+	enum status st = commit_with_room(j, term, records, n, e);
+	if (e != few)
+		free(e);
+	if (st == ST_OK) {
+		bool due = sql_checkpoint_due(&j->sql);
 		sql_checkpoint(&j->sql); /* a failure shows at the next call */
+		if (due)
+			reserve_after_checkpoint(&j->reserve);
+	}
 	return st;
 }
 
-/* --- reading --- */
+uint32_t journal_reserve(struct journal *j, uint32_t wanted_mib)
+{
+	if (!j->sql.failed && wanted_mib && reserve_fill(&j->reserve, wanted_mib) && sql_checkpoint_due(&j->sql)) {
+		sql_checkpoint(&j->sql);
+		reserve_after_checkpoint(&j->reserve);
+	}
+	return j->reserve.rows;
+}
+
+/* ---- reading ---- */
 
 static struct journal_bytes column_bytes(sqlite3_stmt *s, int i)
 {

@@ -33,7 +33,7 @@ struct journal_bytes {
 struct journal_job {
 	uint64_t id;               /* > 0, chosen by the caller, unique for ever */
 	uint8_t uuid[16];
-	uint8_t request_id[16];    /* unique */
+	uint8_t request_id[16];    /* unique among the jobs of this uid */
 	uint32_t uid;
 	const char *user;
 	int64_t created_unix_ns;
@@ -146,11 +146,30 @@ struct journal_record {
 	};
 };
 
-/* Opens or creates the file (mode 0600), checks it and takes it for this process alone.
- * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: damaged or
- * unreadable. */
+/* Opens or creates the file (mode 0600), checks it and takes it for this process alone. Where it stands is noted a second time, in
+ * PATH.anchor: what was acknowledged and is missing or altered is found.
+ * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: it cannot be read or written.
+ * ST_MALFORMED: it is damaged, or something is missing; the log says what, and nothing has been changed. */
 enum status journal_open(const char *path, struct journal **out);
+/* The same, and it is noted a third time, in memory that whoever keeps descriptors for this process can keep. `kept`: what an
+ * earlier life had (taken), or -1. */
+enum status journal_open_kept(const char *path, int kept, struct journal **out);
+/* The operator has said that it counts as it is (journal_accept): for this opening, and not for the next. */
+bool journal_was_accepted(const struct journal *);
+int journal_kept(const struct journal *); /* that memory's descriptor, borrowed; -1: none */
 void journal_close(struct journal *);
+
+/* What has been noted outside of the file becomes durable, too: to be called some time after a commit, for the case that the power
+ * fails. ST_STORE_FAILED. */
+enum status journal_settle(struct journal *);
+
+/* What journal_accept has to tell, one line at a time. */
+typedef void (*journal_tell)(void *arg, const char *line);
+/* The operator's word that a journal which journal_open refuses counts as it is. Copies its files to a new folder beside it,
+ * PATH.damaged-TIME, and makes a journal of what can be read: jobs that have lost records, and are not over, end with `end_state` and a
+ * reason; terms, incarnations and job ids never start again. journal_open_kept then takes it whatever it is told by `kept`.
+ * ST_UNAVAILABLE: a gaccd runs with it. ST_STORE_FAILED (logged). */
+enum status journal_accept(const char *path, uint32_t end_state, int64_t unix_ns, journal_tell, void *arg);
 
 /* This daemon's start counter, one more than ever before. */
 enum status journal_take_incarnation(struct journal *, uint64_t *out_incarnation);
@@ -161,8 +180,13 @@ enum status journal_take_term(struct journal *, uint64_t *out_term);
 /* Makes all records durable in their order, or none. ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another
  * epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in
  * use. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the batch's, a RESTORED after
- * a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_STORE_FAILED: see above. */
+ * a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_RESOURCE_EXHAUSTED: the disk is full, nothing was written, and the batch has a JOB or
+ * TENSORS, for which the reserve is not used. ST_STORE_FAILED: see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
+
+/* The journal's reserve, in MiB: room inside its file that commits use when the disk is full (store/reserve.h). Adds one MiB if there
+ * are fewer than `wanted_mib` and the disk has room; returns how many there are now. */
+uint32_t journal_reserve(struct journal *, uint32_t wanted_mib);
 
 /* The highest job id ever given out; 0: none. */
 enum status journal_last_job(struct journal *, uint64_t *out_id);

@@ -107,8 +107,9 @@ static json_t *of_updates(const struct manifest *m)
 
 static json_t *of_carry(const struct manifest *m)
 {
-	return json_pack("{s:o, s:o, s:o, s:o}", "count", of_whole(m->count), "sum_weight", of_real(m->sum_weight),
-			 "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank));
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", of_whole(m->count), "sum_weight", of_real(m->sum_weight),
+			 "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank), "lr", of_real(m->lr), "lr_rank",
+			 of_whole(m->lr_rank));
 }
 
 /* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
@@ -315,6 +316,10 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 	NEED(real, carry, "sum_weight", &m->sum_weight);
 	NEED(real, carry, "sum_loss", &m->sum_loss);
 	NEED(whole32, carry, "last_rank", &m->last_rank);
+	if (json_object_get(carry, "lr")) { /* older ones have none */
+		NEED(real, carry, "lr", &m->lr);
+		NEED(whole32, carry, "lr_rank", &m->lr_rank);
+	}
 	NEED(last, o, "last", m);
 	NEED(updates, o, "updates", m);
 	NEED(spec, o, "spec", d);

@@ -68,6 +68,8 @@ struct manifest {
 	uint64_t count;
 	double sum_weight, sum_loss;
 	uint32_t last_rank;
+	double lr;             /* that its pushes gave it; 0: the schedule's */
+	uint32_t lr_rank;
 	/* the last outcome; none before the first */
 	struct manifest_value last[MANIFEST_MAX_VALUES];
 	size_t n_last;

@@ -14,6 +14,7 @@
 
 #define APPLICATION_ID 0x67616363 /* "gacc" */
 #define CHECKPOINT_PAGES 1024     /* of the write-ahead log: 4 MiB, some 250 commits of a step */
+#define LAST_COMMIT_PAGES 1024    /* what one commit may add to that without needing room on the disk */
 
 #define complain(s_, ...)                   \
 	do {                                \
@@ -25,8 +26,20 @@ enum status sql_fail(struct sql *s, const char *what)
 {
 	s->failed = true;
 	s->code = sqlite3_extended_errcode(s->db);
-	complain(s, "%s: %s: %s (%d)", s->file->kind, what, sqlite3_errmsg(s->db), s->code);
+	if (!s->full_is_quiet || (s->code & 0xff) != SQLITE_FULL)
+		complain(s, "%s: %s: %s (%d)", s->file->kind, what, sqlite3_errmsg(s->db), s->code);
 	return ST_STORE_FAILED;
+}
+
+/* A write that found no room has not written the frame that makes a transaction count; a failed sync has another code. */
+bool sql_undo_full(struct sql *s)
+{
+	if (!s->failed || (s->code & 0xff) != SQLITE_FULL)
+		return false;
+	if (!sqlite3_get_autocommit(s->db) && sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK)
+		return false;
+	s->failed = false;
+	return true;
 }
 
 /* ---- statements ---- */
@@ -83,9 +96,14 @@ enum status sql_run(struct sql *f, int q, const char *types, ...)
 	return st;
 }
 
+bool sql_checkpoint_due(const struct sql *s)
+{
+	return s->wal_pages >= CHECKPOINT_PAGES;
+}
+
 enum status sql_checkpoint(struct sql *s)
 {
-	if (s->wal_pages < CHECKPOINT_PAGES)
+	if (!sql_checkpoint_due(s))
 		return ST_OK;
 	s->wal_pages = 0;
 	int rc = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
@@ -120,6 +138,15 @@ static int on_wal(void *arg, sqlite3 *db, const char *name, int pages)
 	return SQLITE_OK;
 }
 
+/* Indexes, too. What is not "ok" is read again: want of memory, too, is told as damage. */
+static int check_all(struct sql *s, char *text, size_t n_text)
+{
+	int rc = pragma(s, "PRAGMA integrity_check(1)", text, n_text);
+	if (rc == SQLITE_OK && strcmp(text, "ok") != 0)
+		rc = pragma(s, "PRAGMA integrity_check(1)", text, n_text);
+	return rc;
+}
+
 /* One connection, EXCLUSIVE: SQLite's WAL reset bug (3.7.0 to 3.51.2) needs two, and a second gaccd is kept out.
  * Checkpoints are our own, because SQLite's automatic one swallows its errors. */
 static enum status configure(struct sql *s, const char *path)
@@ -141,11 +168,14 @@ static enum status configure(struct sql *s, const char *path)
 		return ST_UNAVAILABLE;
 	}
 	if (rc == SQLITE_OK && s->file->check)
-		rc = pragma(s, "PRAGMA quick_check(1)", text, sizeof text);
+		rc = check_all(s, text, sizeof text);
 	if (rc == SQLITE_OK && s->file->check && strcmp(text, "ok") != 0) {
 		complain(s, "%s %s is damaged: %s", s->file->kind, path, text);
+		s->failed = s->damaged = true;
 		return ST_STORE_FAILED;
 	}
+	int keep = s->file->full_sync;
+	sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep); /* nobody else gets its room */
 	sqlite3_wal_hook(s->db, on_wal, s);
 	return rc == SQLITE_OK ? ST_OK : sql_fail(s, path);
 }
@@ -161,6 +191,9 @@ static enum status update_schema(struct sql *s, const char *path)
 			  s->file->version);
 		return ST_VERSION_SKEW;
 	}
+	enum status st = s->file->look ? s->file->look(s, version) : ST_OK;
+	if (st)
+		return st;
 	for (; version < s->file->version && rc == SQLITE_OK; version++) {
 		char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
 					    s->file->schema_steps[version], APPLICATION_ID, version + 1);
@@ -182,7 +215,8 @@ static enum status prepare(struct sql *s)
 }
 
 /* Lays the write-ahead log out to the length it will have: while a file grows, each fdatasync writes its size, too, and takes twice
- * as long. SQLite reads a log up to the first frame whose checksum is wrong, so zeros behind the last one mean nothing. */
+ * as long; and commits need no room on the disk then. SQLite reads a log up to the first frame whose checksum is wrong, so zeros
+ * behind the last one mean nothing. */
 static void lay_log(const char *kind, const char *path)
 {
 	const size_t frame_header = 24, log_header = 32, page = 4096;
@@ -195,8 +229,10 @@ static void lay_log(const char *kind, const char *path)
 	size -= (size_t)st.st_size;
 	zeros = calloc(1, size);
 	ssize_t n = zeros ? pwrite(fd, zeros, size, st.st_size) : -1;
+	if (n == (ssize_t)size)
+		posix_fallocate(fd, (off_t)(st.st_size + n), LAST_COMMIT_PAGES * (frame_header + page));
 	if (n != (ssize_t)size || fdatasync(fd)) {
-		log_info("%s %s: its log cannot be laid out in advance (%s); commits are slower at first", kind, path,
+		log_warn("%s %s: its log cannot be laid out in advance (%s): commits need room on the disk, and are slower at first", kind, path,
 			 strerror(n >= 0 && n < (ssize_t)size ? ENOSPC : errno));
 		if (n > 0 && ftruncate(fd, st.st_size) < 0) /* the little that there is belongs to commits */
 			log_error("%s %s: shortening its log: %s", kind, path, strerror(errno));
@@ -206,6 +242,14 @@ done:
 		close(fd);
 	free(zeros);
 	sqlite3_free(name);
+}
+
+/* Not the disk, nor the machine: what SQLite has read cannot be right. */
+static bool is_damage(int code)
+{
+	int rc = code & 0xff;
+	return rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB || rc == SQLITE_ERROR || rc == SQLITE_CONSTRAINT || rc == SQLITE_MISMATCH ||
+	       rc == SQLITE_FORMAT || rc == SQLITE_RANGE || rc == SQLITE_TOOBIG;
 }
 
 enum status sql_open(struct sql *s, const struct sql_file *file, const char *path)
@@ -227,8 +271,11 @@ enum status sql_open(struct sql *s, const struct sql_file *file, const char *pat
 		st = configure(s, path);
 	if (!st)
 		st = update_schema(s, path);
+	if (!st && file->begin)
+		st = file->begin(s);
 	if (!st)
 		st = prepare(s);
+	s->damaged |= st == ST_STORE_FAILED && is_damage(s->code);
 	if (st)
 		sql_close(s);
 	else if (file->full_sync)
@@ -236,7 +283,7 @@ enum status sql_open(struct sql *s, const struct sql_file *file, const char *pat
 	return st;
 }
 
-/* Leaves `code` to be read. */
+/* Leaves `code` and `damaged` to be read. */
 void sql_close(struct sql *s)
 {
 	for (int q = 0; s->stmt && q < s->file->n; q++)

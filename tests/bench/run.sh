@@ -76,6 +76,7 @@ service()
 	headed=
 	step bench_push -r "$rounds"
 	step bench_inline -r "$rounds"
+	step bench_control -r "$rounds"
 	for p in $sizes; do
 		step bench_step -r "$rounds" -p "$p"
 		step bench_step -r "$rounds" -p "$p" -R 2

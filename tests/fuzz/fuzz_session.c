@@ -60,6 +60,14 @@ static void up(struct job *j, struct now now)
 	control_state_fini(&s);
 }
 
+/* The set as the edge brings it; NULL: no memory. */
+static struct tensor_set *set_of(const struct tensor_spec *t, struct tensor_set *out)
+{
+	static const struct job_spec any;
+	char why[128];
+	return tensor_set_init(out, &any, t, 1, why, sizeof why) ? NULL : out;
+}
+
 static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 {
 	struct session_key k = { .rank = d[1] % 3, .uid = d[2] & 1 ? 7 : 1000 };
@@ -74,10 +82,13 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 	struct engine_answer e = { .op = last[d[1] % 8].op, .id = last[d[1] % 8].id, .rank = last[d[1] % 8].rank,
 				   .window = last[d[1] % 8].window, .attempt = last[d[1] % 8].attempt,
 				   .status = d[2] & 1 ? d[3] % ST_COUNT : 0, .result = 1 + (d[3] & 3) };
+	struct tensor_set set;
 	struct tensor_spec t = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 1 + (d[2] & 1) } };
-	switch (d[0] % 15) {
+	uint32_t slot;
+	bool is_put = d[3] & 64;
+	switch (d[0] % 22) {
 	case 0: job_attach(j, call, &a, now); break;
-	case 1: job_register(j, call, &k, &t, 1, now); break;
+	case 1: job_register(j, call, &k, set_of(&t, &set), now); break;
 	case 2: job_wait_ready(j, call, &k, d[2] * 1000000, now); break;
 	case 3: job_push(j, call, &k, &p, now); break;
 	case 4: job_flush(j, call, &k, d[2] & 3, now); break;
@@ -91,6 +102,14 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 	case 12: job_on_order(j, &o, now); break;
 	case 13: job_tick(j, now); break;
 	case 14: job_on_link(j, d[1] % 3, d[2] & 3, d[3] & 1, now); break;
+	case 15: job_on_mapped(j, d[1] % 3, d[2] & 3); break;
+	case 16: job_stream_open(j, call, &k, is_put ? NULL : &p, &slot, now); break;
+	case 17: job_put_params(j, call, &k, d[2] & 1, d[3] & 7, d[3] >> 3 & 7, d[3] >> 6 & 1, now); break;
+	/* of a stream that may have been opened some calls before */
+	case 18: job_stream_took(j, call - d[3] % 4, k.rank, d[2] & 7, d[2] >> 4); break;
+	case 19: job_stream_push(j, call - d[3] % 4, &k, &p, now); break;
+	case 20: job_stream_put(j, call - d[3] % 4, &k, d[2] & 7, d[2] >> 4, d[3] & 128, now); break;
+	case 21: job_stream_gone(j, call - d[3] % 4, k.rank); break;
 	}
 }
 

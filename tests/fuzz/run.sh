@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the fuzz targets with clang and runs each for SECONDS_EACH (60) from its corpus, JOBS (all cores) at a time. Inputs that reach
-# new code go to CORPUS, a folder that is kept, or to a temporary one. tests/fuzz/long.sh runs for hours.
+# new code go to CORPUS, a folder that is kept, or to a temporary one. tests/long.sh fuzz runs for hours.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"

@@ -21,20 +21,26 @@
 #define SIM_MAX_PROCS 64   /* trainer processes, dead ones included */
 #define SIM_MAX_COORDS 8
 #define SIM_MAX_UPDATES 64
+#define SIM_STREAMS 256
 #define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
 #define MS INT64_C(1000000)
 
-/* What a slot holds, and what a contribution was: whose micro-batch, written by which process. */
+/* Whose micro-batch it is, written by which process. */
 struct tag {
 	uint64_t window;
-	uint32_t rank, micro, proc;
-	bool complete;
+	uint32_t rank, micro, proc, written; /* written: 1, so that memory which nobody has written is nobody's */
+};
+
+/* What a slot holds, and what a contribution was. Whole if all pieces are the same. */
+#define SIM_PIECES 4
+struct sim_slot {
+	struct tag piece[SIM_PIECES];
 };
 
 /* ---- events ---- */
 enum event_type {
 	EV_ENGINE_COMMAND, EV_ENGINE_ANSWER, EV_ENGINE_UP, EV_PASS, EV_REPORT, EV_ORDER, EV_PERSISTED, EV_ENDED, EV_UPDATED, EV_HELD,
-	EV_REQUEST, EV_REPLY, EV_PROC, EV_TICK, EV_FAULT, EV_GACCD_UP, EV_START_PROC
+	EV_REQUEST, EV_CHUNK, EV_REPLY, EV_PROC, EV_TICK, EV_FAULT, EV_GACCD_UP, EV_START_PROC
 };
 
 struct event {
@@ -59,7 +65,12 @@ struct event {
 };
 
 /* ---- trainers ---- */
-enum proc_state { PROC_DEAD, PROC_ATTACH, PROC_READY, PROC_COMPUTE, PROC_PUSH, PROC_FLUSH, PROC_WAIT, PROC_DETACH, PROC_DONE };
+enum proc_state {
+	PROC_DEAD, PROC_ATTACH, PROC_READY, PROC_COMPUTE, PROC_PUSH, PROC_FLUSH, PROC_WAIT, PROC_DETACH, PROC_DONE,
+	PROC_OTHER_KEY, /* pushes a micro-batch that is counted once more, with the data key of another one */
+	PROC_PAUSE,     /* Detach, not done: another process goes on in its place */
+	PROC_ACK        /* optimizer client: it has read the reduced gradient */
+};
 
 struct proc {
 	enum proc_state state;
@@ -69,11 +80,16 @@ struct proc {
 	uint64_t generation;
 	uint64_t window;
 	double loss_scale;        /* of that window, as it was told */
+	uint64_t ack_window;      /* whose reduced gradient it has read */
 	uint32_t todo[SIM_MAX_MICRO], n_todo, at; /* micro-batches owed */
 	uint64_t call;            /* under way */
 	int64_t retry_at;
 	uint64_t server_call;     /* the newest copy of it that gaccd has */
 	uint32_t spare;           /* its slots */
+	bool streams;             /* it maps nothing: its gradients go in streams */
+	uint32_t chunk;           /* of the stream, the next one */
+	int64_t stream_at;        /* when the newest chunk arrives */
+	uint64_t stream_life;     /* of the gaccd that it is connected to */
 	int windows_left;         /* until it leaves */
 };
 
@@ -86,7 +102,10 @@ struct sim {
 	uint64_t rng, seed;
 	int64_t now;
 	bool faults;              /* the faulty part of the run */
+	bool deserted;            /* when the faults end, all trainers die for good */
+	bool extreme;             /* the spec's numbers and the weights are as large and as small as they may be */
 	bool operators;           /* who pause and change values */
+	bool restless;            /* trainers leave, flush and repeat themselves at any point of a window */
 	uint64_t level_window;    /* from here on norms are 50 times as high */
 	bool verbose;
 	char failure[512];        /* "" while all invariants hold */
@@ -112,9 +131,10 @@ struct sim {
 	bool durable;
 	struct control_state d;
 	struct ledger_cell ledger[SIM_MAX_RANKS * 64];
-	struct tag acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
+	struct sim_slot acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
 	uint32_t n_acc;
-	struct tag slot[(SIM_MAX_RANKS + 1) * 2];
+	struct sim_slot slot[(SIM_MAX_RANKS + 1) * 2];
+	uint64_t n_void;          /* micro-batches refused in windows that are over */
 	/* store */
 	uint64_t term;
 	struct store_window window[SIM_MAX_WINDOWS];
@@ -139,9 +159,13 @@ struct sim {
 	/* what trainers were told */
 	struct {
 		uint64_t window;
-		uint32_t rank, micro, result; /* PushResult, or 100 + status for errors */
+		uint32_t rank, micro, result; /* PushResult, or 100: not counted */
 	} told[4096];
 	uint32_t n_told;
+	struct sim_stream {
+		uint64_t call;
+		uint32_t slot;
+	} stream[SIM_STREAMS];    /* those that gaccd has let in, by call */
 	struct proc proc[SIM_MAX_PROCS];
 	uint32_t n_procs;
 	uint64_t last_call;
@@ -167,17 +191,27 @@ bool engine_take(struct sim *, const struct engine_command *);
 void engine_event(struct sim *, const struct event *);
 
 /* sim_trainer.c */
+double sim_lr_of(const struct sim *, uint64_t window); /* that all pushes give the window; 0: the schedule's */
 void trainer_spawn(struct sim *, uint32_t rank);
 void trainer_event(struct sim *, const struct event *);
 void trainer_reply(struct sim *, uint64_t call, const struct reply *);
 void trainer_fault(struct sim *);
+void trainers_desert(struct sim *);
+void trainer_continue_all(struct sim *);
 void trainer_request(struct sim *, const struct event *);
+
+/* sim_stream.c */
+void stream_act(struct sim *, struct proc *); /* sends the next piece of its push */
+void stream_event(struct sim *, const struct event *);
 
 /* sim_check.c */
 void sim_check(struct sim *);
 void sim_check_apply(struct sim *, const struct commit *);
+uint64_t sim_count_void(const struct sim *); /* micro-batches of the open window that were refused */
 /* Before they are in the log. */
 void sim_check_commit(struct sim *, const struct commit *);
 void sim_check_update(struct sim *, const struct update *);
+/* The job has ended, for this reason. */
+void sim_check_end(struct sim *, enum status, const char *reason);
 
 #endif

@@ -13,14 +13,16 @@ static void check_accumulator(struct sim *s)
 {
 	uint32_t seen[SIM_MAX_RANKS][SIM_MAX_MICRO] = { { 0 } };
 	for (uint32_t i = 0; i < s->n_acc; i++) {
-		const struct tag *t = &s->acc[i];
+		const struct tag *t = s->acc[i].piece;
 		if (t->window != s->d.r.window || t->rank >= s->spec.ranks || t->micro >= s->d.r.micro_size)
 			sim_fail(s, "I6: contribution of window %llu rank %u micro %u in window %llu",
 				 (unsigned long long)t->window, t->rank, t->micro, (unsigned long long)s->d.r.window);
 		else
 			seen[t->rank][t->micro]++;
-		if (!t->complete)
-			sim_fail(s, "I8: torn payload of rank %u micro %u", t->rank, t->micro);
+		for (uint32_t k = 1; k < SIM_PIECES; k++)
+			if (memcmp(t, &t[k], sizeof *t))
+				sim_fail(s, "I8: torn payload of rank %u micro %u: piece %u is of process %u, micro %u", t->rank, t->micro, k,
+					 t[k].proc, t[k].micro);
 	}
 	for (uint32_t r = 0; r < s->spec.ranks; r++)
 		for (uint32_t m = 0; m < SIM_MAX_MICRO; m++)
@@ -68,8 +70,17 @@ static void check_monotone(struct sim *s)
 	}
 }
 
+/* I13: what a job counts beside its bitmaps is what the bitmaps say. */
+static void check_counts(struct sim *s)
+{
+	char why[200];
+	if (s->job && job_counts_wrong(s->job, why, sizeof why))
+		sim_fail(s, "I13: %s", why);
+}
+
 void sim_check(struct sim *s)
 {
+	check_counts(s);
 	if (!s->durable)
 		return;
 	check_accumulator(s);
@@ -107,15 +118,18 @@ static struct values values_in(const struct sim *s, uint64_t window)
 	return v;
 }
 
-/* I10: each window has exactly the values that the updates before it in the log say. */
+/* I10: each window has exactly the values that the updates before it in the log say, and the learning rate that its pushes gave. */
 static void check_values(struct sim *s, const struct commit *k)
 {
+	double given = sim_lr_of(s, k->window);
 	struct values v = values_in(s, k->window), next = values_in(s, k->window + 1);
+	if (k->outcome == OUTCOME_APPLIED)
+		v.lr *= schedule_factor(&s->spec.schedule, k->applied_step - 1);
 	if (k->micro_size != v.micro_size || k->next_micro_size != next.micro_size || k->clip_value != v.clip_value ||
-	    (k->outcome == OUTCOME_APPLIED && k->lr != v.lr))
+	    (k->outcome == OUTCOME_APPLIED && k->lr != (given > 0 ? given : v.lr)))
 		sim_fail(s, "I10: window %llu has micro_size %u (next %u), lr %g, clip_value %g, not %u (%u), %g, %g",
 			 (unsigned long long)k->window, k->micro_size, k->next_micro_size, k->lr, k->clip_value,
-			 v.micro_size, next.micro_size, v.lr, v.clip_value);
+			 v.micro_size, next.micro_size, given > 0 ? given : v.lr, v.clip_value);
 }
 
 /* I12: loss scale and skips are those of one process that reads the log in order. */
@@ -157,8 +171,77 @@ static void check_serial(struct sim *s, const struct commit *k)
 	}
 }
 
+uint64_t sim_count_void(const struct sim *s)
+{
+	uint64_t n = 0;
+	for (uint32_t w = 0; w < s->d.n_words; w++)
+		n += (uint64_t)__builtin_popcountll(s->d.voided[w]);
+	return n;
+}
+
+/* Fewer than all micro-batches are settled in the engine's window. */
+static bool is_short(const struct sim *s)
+{
+	return s->n_acc + sim_count_void(s) < (uint64_t)s->spec.ranks * s->d.r.micro_size;
+}
+
+/* I15: `uneven` and `nonfinite` are judged by all that the engine has counted and refused. */
+static void check_policies(struct sim *s, const struct commit *k)
+{
+	uint64_t voids = sim_count_void(s);
+	bool drops = s->n_acc && is_short(s) && s->spec.uneven == UNEVEN_DROP;
+	if (s->d.r.window != k->window)
+		sim_fail(s, "I3: window %llu commits while the engine is in %llu", (unsigned long long)k->window,
+			 (unsigned long long)s->d.r.window);
+	if (k->next.counters.rejected_micros != s->n_void + voids)
+		sim_fail(s, "I14: the commit of window %llu knows of %llu refused micro-batches, there are %llu",
+			 (unsigned long long)k->window, (unsigned long long)k->next.counters.rejected_micros,
+			 (unsigned long long)(s->n_void + voids));
+	if ((k->outcome == OUTCOME_DROPPED) != drops)
+		sim_fail(s, "I15: window %llu has outcome %u with %u counted and %llu refused", (unsigned long long)k->window,
+			 k->outcome, s->n_acc, (unsigned long long)voids);
+	if (s->spec.uneven == UNEVEN_ERROR && s->n_acc && is_short(s))
+		sim_fail(s, "I15: window %llu is short and commits (uneven: error)", (unsigned long long)k->window);
+	if (s->spec.nonfinite == NONFINITE_ERROR && voids)
+		sim_fail(s, "I15: window %llu has refused micro-batches and commits (nonfinite: error)",
+			 (unsigned long long)k->window);
+}
+
+/* I14: an acknowledged micro-batch is in a commit, in the open window, or announced as void; and a job completes only when its
+ * open window is empty. A job that fails says what it failed of. */
+void sim_check_end(struct sim *s, enum status st, const char *reason)
+{
+	uint64_t voids = sim_count_void(s);
+	switch (st) {
+	case ST_OK:
+		if (s->n_applied != s->n_windows || s->n_acc || voids)
+			sim_fail(s, "I14: the job is complete (%s) with %u counted and %llu refused micro-batches in window %llu",
+				 reason, s->n_acc, (unsigned long long)voids, (unsigned long long)s->d.r.window);
+		break;
+	case ST_WINDOW_CLOSED:
+		if (s->spec.uneven != UNEVEN_ERROR || !s->n_acc || !is_short(s))
+			sim_fail(s, "I15: the job ends: %s", reason);
+		break;
+	case ST_NONFINITE:
+		if (s->spec.nonfinite != NONFINITE_ERROR || !voids)
+			sim_fail(s, "I15: the job ends: %s", reason);
+		break;
+	case ST_INVALID_SPEC: /* the decision has a number that no engine takes */
+		if (!s->extreme)
+			sim_fail(s, "the job ends: %s", reason);
+		break;
+	case ST_STALLED:
+		if (!s->deserted || s->faults)
+			sim_fail(s, "the job ends: %s", reason);
+		break;
+	default:
+		sim_fail(s, "the job ends with %s: %s", status_info(st)->name, reason);
+	}
+}
+
 void sim_check_commit(struct sim *s, const struct commit *k)
 {
+	check_policies(s, k);
 	if (s->held && k->window > s->held_bound && s->held_bound != UINT64_MAX)
 		sim_fail(s, "I11: window %llu commits while the job is paused since window %llu", (unsigned long long)k->window,
 			 (unsigned long long)s->held_bound);

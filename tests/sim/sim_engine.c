@@ -1,6 +1,8 @@
 /* The fake engine: the real accum.c and control_state, a multiset instead of arenas, and death at any event. */
 #include "sim.h"
 
+#include "engine/commit.h"
+
 #include <math.h>
 
 #include <stdlib.h>
@@ -85,7 +87,8 @@ static void on_add(struct sim *s, const struct engine_command *c)
 		return;
 	}
 	struct accum_entry e = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
-				 .slot = c->slot, .weight = c->weight, .data_key = c->data_key };
+				 .slot = c->slot, .weight = c->weight, .data_key = c->data_key,
+				 .window_lr = c->window_lr };
 	bool voided = false;
 	enum status st = accum_offer(&s->accum, &s->d, cell(s, c->rank, c->micro), &e, &voided);
 	if (st == ST_OK) {
@@ -108,7 +111,7 @@ static void on_pass(struct sim *s)
 		pass[i] = *e[i];
 	for (uint32_t i = 0; i < n; i++) {
 		const struct accum_entry *p = &pass[i];
-		bool reject = s->spec.nonfinite == NONFINITE_REJECT_MICRO && (p->data_key % 30) == 7;
+		bool reject = s->spec.nonfinite != NONFINITE_SKIP_STEP && (p->data_key % 30) == 7;
 		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window,
 					   .result = reject ? 4 : 1 };
 		if (p->sgen != s->d.rank[p->rank].sgen)
@@ -120,6 +123,8 @@ static void on_pass(struct sim *s)
 			s->acc[s->n_acc++] = s->slot[p->slot];
 			control_set_bit(s->d.counted, s->spec.max_micro_size, p->rank, p->micro);
 			s->d.rank[p->rank].counted++;
+			if (!s->d.r.count)
+				s->d.r.window_lr = p->window_lr;
 			s->d.r.count++;
 			s->d.r.sum_weight += p->weight;
 			*cell(s, p->rank, p->micro) = (struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
@@ -149,8 +154,10 @@ static void on_attach(struct sim *s, const struct engine_command *c)
 	struct control_rank *r = &s->d.rank[c->rank];
 	struct engine_answer a = answer_to(c, c->sgen < r->sgen ? ST_SESSION_FENCED : ST_OK);
 	if (!a.status) {
+		uint32_t step_acked = r->session.step_acked;
 		r->sgen = c->sgen;
 		r->session = c->session;
+		r->session.step_acked = step_acked;
 		if (r->flushed == RANK_LEFT)
 			r->flushed = RANK_FLUSHED;
 		drop_queue(s, c->rank, c->sgen, ST_SESSION_FENCED);
@@ -179,6 +186,7 @@ static void fill_sums(struct sim *s, struct engine_answer *a)
 {
 	a->count = s->d.r.count;
 	a->sum_weight = s->d.r.sum_weight;
+	a->window_lr = s->d.r.window_lr;
 	/* of the window alone, so that every attempt finds the same: now and then not finite, or far out */
 	uint64_t luck = (s->seed + s->d.r.window) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
 	double norm = luck % 7 == 3 ? 100 : 1 + (double)(luck % 10) / 10;
@@ -242,10 +250,26 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 		answer(s, &a);
 		return;
 	}
+	const char *wrong = commit_wrong_number(c, s->spec.max_micro_size);
+	if (wrong)
+		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes", (unsigned long long)c->window, wrong);
+	bool reads = s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
+	if (reads && r->client_pending) {
+		a.status = ST_NOT_READY;
+		answer(s, &a);
+		return;
+	}
 	struct commit k = { .window = c->window, .term = c->term, .attempt = c->attempt, .outcome = c->outcome,
 			    .applied_step = c->applied_step };
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
+	if (reads) {
+		r->client_pending = 1;
+		r->client_window = r->window;
+		for (uint32_t i = 0; i < s->spec.ranks; i++)
+			s->d.rank[i].session.step_acked = 0;
+	}
+	s->n_void += sim_count_void(s);
 	r->window++;
 	r->applied_step = c->applied_step;
 	r->micro_size = c->next_micro_size;
@@ -253,6 +277,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	r->phase = WINDOW_OPEN;
 	r->params_digest = r->params_digest * 31 + c->window + c->attempt;
 	r->count = 0;
+	r->window_lr = 0;
 	r->sum_weight = 0;
 	r->prepared_term = r->prepared_attempt = 0;
 	memset(s->d.counted, 0, s->d.n_words * 8);
@@ -263,6 +288,19 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	}
 	s->n_acc = 0;
 	a.digest = r->params_digest;
+	answer(s, &a);
+}
+
+static void on_ack(struct sim *s, const struct engine_command *c)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = answer_to(c, c->window < r->window ? ST_OK : ST_NOT_CURRENT_WINDOW);
+	if (!a.status && r->client_pending && c->window == r->client_window) {
+		if (c->last)
+			r->client_pending = 0;
+		else
+			s->d.rank[c->rank].session.step_acked = 1;
+	}
 	answer(s, &a);
 }
 
@@ -290,6 +328,9 @@ static void on_command(struct sim *s, const struct engine_command *c)
 	case ENGINE_COMMIT:
 		on_commit(s, c);
 		break;
+	case ENGINE_ACK_STEP:
+		on_ack(s, c);
+		break;
 	case ENGINE_INIT_PARAMS: {
 		struct engine_answer a = answer_to(c, ST_OK);
 		s->d.r.params_ready = 1;
@@ -311,7 +352,7 @@ static void on_up(struct sim *s)
 	s->engine_up = true;
 	s->engine_life++;
 	s->command_at = s->answer_at = s->now;
-	accum_init(&s->accum, s->spec.ranks * 4, true);
+	accum_init(&s->accum, s->spec.ranks * 4, s->spec.ordering == ORDER_CANONICAL);
 	if (job_on_engine_up(s->job, &s->d, sim_now(s)))
 		sim_fail(s, "the job refuses the engine's control record");
 }

@@ -24,13 +24,14 @@ void trainer_spawn(struct sim *s, uint32_t rank)
 	}
 	struct proc *p = &s->proc[s->n_procs++];
 	*p = (struct proc){ .state = PROC_ATTACH, .rank = rank, .windows_left = 4 + (int)sim_random(s, 10) };
+	p->streams = sim_chance(s, 300);
 	random16(s, p->nonce);
-	wake(s, p, (int64_t)sim_random(s, 30 * MS));
+	wake(s, p, (int64_t)sim_random(s, s->restless && sim_chance(s, 100) ? 1500 * MS : 30 * MS));
 }
 
-static struct tag *slot_of(struct sim *s, const struct proc *p, uint32_t slot)
+static struct sim_slot *slot_of(struct sim *s, const struct proc *p, uint32_t slot)
 {
-	return &s->slot[(p->spare ? s->spec.ranks : p->rank) * 2 + slot];
+	return &s->slot[(p->spare ? s->spec.ranks : p->rank) * s->spec.slots_per_rank + slot];
 }
 
 /* A request leaves: lost, once or twice. */
@@ -49,6 +50,7 @@ static void send(struct sim *s, struct proc *p)
 		e->order.window = p->window; /* what it says is fixed when it is sent */
 		e->order.attempt = p->at < p->n_todo ? p->todo[p->at] : 0;
 		e->order.want = (enum want)p->state;
+		e->order.commit.window = p->ack_window;
 		memcpy(e->missing, p->token, 16);
 	}
 	wake(s, p, RETRY_NS + 1);
@@ -59,6 +61,17 @@ static struct session_key key_of(const struct sim *s, const struct event *e)
 	struct session_key k = { .rank = s->proc[e->proc].rank, .uid = 1000 };
 	memcpy(k.token, e->missing, 16);
 	return k;
+}
+
+double sim_lr_of(const struct sim *s, uint64_t window)
+{
+	return (s->seed + window) % 3 ? 0 : 10 + (double)window;
+}
+
+static double weight_of(const struct sim *s, uint32_t micro)
+{
+	static const double extreme[] = { 1, 1e-310, 1e300, 1e-30 };
+	return s->extreme ? extreme[micro % 4] : 1 + micro;
 }
 
 /* A request arrives at gaccd. */
@@ -75,7 +88,7 @@ void trainer_request(struct sim *s, const struct event *e)
 	switch ((enum proc_state)e->order.want) {
 	case PROC_ATTACH: {
 		struct attach_args a = { .rank = p->rank, .world_size = s->spec.ranks, .uid = 1000,
-					 .pid = e->proc + 1, .start_time = 1, .shared_memory = true };
+					 .pid = e->proc + 1, .start_time = 1, .shared_memory = !p->streams };
 		memcpy(a.nonce, p->nonce, 16);
 		job_attach(s->job, call, &a, now);
 		break;
@@ -83,11 +96,14 @@ void trainer_request(struct sim *s, const struct event *e)
 	case PROC_READY:
 		job_wait_ready(s->job, call, &k, 0, now);
 		break;
-	case PROC_PUSH: {
+	case PROC_PUSH:
+	case PROC_OTHER_KEY: {
 		uint32_t micro = (uint32_t)e->order.attempt;
-		struct push_args a = { .window = window, .micro = micro, .slot = micro % 2, .weight = 1 + micro,
-				       .loss_scale = p->loss_scale,
+		struct push_args a = { .window = window, .micro = micro, .slot = micro % s->spec.slots_per_rank,
+				       .weight = weight_of(s, micro), .loss_scale = p->loss_scale, .lr = sim_lr_of(s, window),
 				       .data_key = 1 + window * 1000 + p->rank * 100 + micro };
+		if ((enum proc_state)e->order.want == PROC_OTHER_KEY)
+			a.data_key += 50;
 		job_push(s->job, call, &k, &a, now);
 		break;
 	}
@@ -100,6 +116,12 @@ void trainer_request(struct sim *s, const struct event *e)
 	case PROC_DETACH:
 		job_detach(s->job, call, &k, true, now);
 		break;
+	case PROC_PAUSE:
+		job_detach(s->job, call, &k, false, now);
+		break;
+	case PROC_ACK:
+		job_ack_step(s->job, call, &k, e->order.commit.window, now);
+		break;
 	default:
 		break;
 	}
@@ -110,7 +132,7 @@ static uint32_t slots_of_call(const struct sim *s, uint64_t call)
 	uint32_t n;
 	for (uint32_t i = 0; i < s->n_procs; i++)
 		if (s->proc[i].call == call)
-			return job_session_slots(s->job, s->proc[i].rank, &n) / 2;
+			return job_session_slots(s->job, s->proc[i].rank, &n) / s->spec.slots_per_rank;
 	return 0;
 }
 
@@ -145,6 +167,25 @@ static void next(struct sim *s, struct proc *p, enum proc_state state)
 	wake(s, p, (int64_t)sim_random(s, 10 * MS) + 1);
 }
 
+/* What a trainer may do at any point of a window instead of what comes next. */
+static enum proc_state or_else(struct sim *s, enum proc_state usual)
+{
+	if (!s->restless)
+		return usual;
+	uint64_t luck = sim_random(s, 1000);
+	return luck < 50 ? PROC_DETACH : luck < 80 ? PROC_PAUSE : luck < 150 ? PROC_FLUSH : usual;
+}
+
+/* In order of arrival micro-batches may come in any order. */
+static void shuffle(struct sim *s, struct proc *p)
+{
+	for (uint32_t i = p->n_todo; i > 1 && s->spec.ordering == ORDER_ARRIVAL; i--) {
+		uint32_t k = (uint32_t)sim_random(s, i), t = p->todo[k];
+		p->todo[k] = p->todo[i - 1];
+		p->todo[i - 1] = t;
+	}
+}
+
 /* After a window, or an attach: ask where we are. */
 static void begin_window(struct sim *s, struct proc *p, const struct event *e)
 {
@@ -153,17 +194,55 @@ static void begin_window(struct sim *s, struct proc *p, const struct event *e)
 	p->n_todo = e->reply.ready.n_missing;
 	memcpy(p->todo, e->missing, p->n_todo * sizeof *p->todo);
 	p->at = 0;
+	shuffle(s, p);
+	if (e->reply.ready.pending_apply) { /* an earlier process of this rank has not read it, or has not said so */
+		p->ack_window = e->reply.ready.pending_window;
+		next(s, p, PROC_ACK);
+		return;
+	}
 	/* now and then a rank has fewer micro-batches than micro_size */
-	next(s, p, p->n_todo == 0 ? PROC_WAIT : sim_chance(s, 150) ? PROC_FLUSH : PROC_COMPUTE);
+	next(s, p, or_else(s, p->n_todo == 0 ? PROC_WAIT : sim_chance(s, 150) ? PROC_FLUSH : PROC_COMPUTE));
 }
 
 static void after_push(struct sim *s, struct proc *p)
 {
 	p->at++;
 	if (p->at < p->n_todo)
-		next(s, p, sim_chance(s, 50) ? PROC_FLUSH : PROC_COMPUTE);
+		next(s, p, or_else(s, sim_chance(s, 50) ? PROC_FLUSH : PROC_COMPUTE));
 	else
-		next(s, p, PROC_WAIT);
+		next(s, p, or_else(s, PROC_WAIT));
+}
+
+/* It has flushed: most wait; some flush again, leave, or push what is not wanted any more. */
+static void after_flush(struct sim *s, struct proc *p)
+{
+	bool pushes = s->restless && p->at < p->n_todo && sim_chance(s, 100);
+	next(s, p, pushes ? PROC_COMPUTE : or_else(s, PROC_WAIT));
+}
+
+static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
+{
+	p->ack_window = p->window;
+	if (r->step.done && s->restless && sim_chance(s, 300)) { /* it does not listen, and goes on */
+		p->window++;
+		p->loss_scale = r->step.commit.next.scale.scale;
+		p->n_todo = 1;
+		p->at = p->todo[0] = 0;
+		next(s, p, PROC_COMPUTE);
+	} else if (r->step.done) {
+		p->state = PROC_DONE;
+	} else if (s->spec.optim.type == OPTIM_CLIENT && r->step.commit.outcome == OUTCOME_APPLIED) {
+		next(s, p, PROC_ACK);
+	} else {
+		next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
+	}
+}
+
+/* It is gone by its own will; another process of its rank begins. */
+static void replace(struct sim *s, struct proc *p, int64_t within)
+{
+	p->state = PROC_DEAD;
+	sim_event(s, (int64_t)sim_random(s, (uint64_t)within) + 1, EV_START_PROC)->proc = p->rank;
 }
 
 /* The launcher looks after the newest process of a rank only. */
@@ -193,13 +272,23 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 		p->state = PROC_DONE;
 		break;
 	case ST_WINDOW_CLOSED:
-		if (p->state == PROC_PUSH)
+	case ST_FLUSHED:
+		if (p->state == PROC_PUSH || p->state == PROC_OTHER_KEY)
 			told(s, p, 100);
 		next(s, p, PROC_WAIT);
 		break;
 	case ST_WINDOW_FORGOTTEN: /* neither promised nor denied */
-	case ST_FLUSHED:
 		next(s, p, PROC_WAIT);
+		break;
+	case ST_DATA_KEY_MISMATCH:
+		if (p->state != PROC_OTHER_KEY)
+			sim_fail(s, "rank %u has one key for micro-batch %u, and is told that it has two", p->rank, p->todo[p->at]);
+		after_push(s, p);
+		break;
+	case ST_NONFINITE: /* the job ends */
+		if (s->spec.nonfinite != NONFINITE_ERROR)
+			sim_fail(s, "rank %u is told NONFINITE", p->rank);
+		after_push(s, p);
 		break;
 	case ST_NOT_READY:
 		sim_fail(s, "rank %u has been told that the job runs, and now that it does not", p->rank);
@@ -239,6 +328,8 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		memcpy(p->token, r->attach.token, 16);
 		p->generation = r->attach.generation;
 		p->spare = e->coord;
+		if (!p->streams && s->gaccd_up)
+			job_on_mapped(s->job, p->rank, p->generation);
 		next(s, p, PROC_READY);
 		break;
 	case PROC_READY:
@@ -246,24 +337,32 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		break;
 	case PROC_PUSH:
 		told(s, p, r->push.result);
+		if (s->restless && sim_chance(s, 50))
+			next(s, p, PROC_OTHER_KEY);
+		else
+			after_push(s, p);
+		break;
+	case PROC_OTHER_KEY:
+		if (r->push.result == PUSH_COUNTED)
+			sim_fail(s, "rank %u micro %u is counted with two data keys", p->rank, p->todo[p->at]);
 		after_push(s, p);
 		break;
 	case PROC_FLUSH:
-		next(s, p, PROC_WAIT);
+		after_flush(s, p);
 		break;
 	case PROC_WAIT:
-		if (r->step.done)
-			p->state = PROC_DONE;
-		else
-			next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
+		after_wait(s, p, r);
+		break;
+	case PROC_ACK:
+		next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
 		break;
 	case PROC_DETACH:
 		p->state = PROC_DONE;
-		if (sim_chance(s, 100)) { /* it comes back, as another process */
-			p->state = PROC_DEAD;
-			struct event *again = sim_event(s, 20 * MS, EV_START_PROC);
-			again->proc = p->rank;
-		}
+		if (sim_chance(s, 100)) /* it comes back, as another process */
+			replace(s, p, 20 * MS);
+		break;
+	case PROC_PAUSE:
+		replace(s, p, 100 * MS);
 		break;
 	default:
 		break;
@@ -274,19 +373,25 @@ static void act(struct sim *s, struct proc *p)
 {
 	if (p->state == PROC_DEAD || p->state == PROC_DONE || p->stopped)
 		return;
+	if (p->streams && p->state == PROC_COMPUTE)
+		p->state = PROC_PUSH;
+	if (p->streams && p->state == PROC_PUSH) {
+		stream_act(s, p);
+		return;
+	}
 	if (p->call && s->now < p->retry_at)
 		return;
 	if (p->state == PROC_COMPUTE) {
 		/* half written, then whole, then pushed: three events, so that deaths and passes fall between */
-		struct tag *t = slot_of(s, p, p->todo[p->at] % 2);
-		struct tag whole = { p->window, p->rank, p->todo[p->at], (uint32_t)(p - s->proc), true };
-		if (t->complete || t->proc != whole.proc || t->micro != whole.micro || t->window != whole.window) {
-			*t = whole;
-			t->complete = false;
+		struct tag *t = slot_of(s, p, p->todo[p->at] % s->spec.slots_per_rank)->piece;
+		const struct tag mine = { p->window, p->rank, p->todo[p->at], (uint32_t)(p - s->proc), 1 };
+		bool half = !memcmp(&t[SIM_PIECES / 2 - 1], &mine, sizeof mine);
+		for (uint32_t i = half ? SIM_PIECES / 2 : 0; i < (half ? SIM_PIECES : SIM_PIECES / 2); i++)
+			t[i] = mine;
+		if (!half) {
 			wake(s, p, (int64_t)sim_random(s, 5 * MS) + 1);
 			return;
 		}
-		t->complete = true;
 		p->state = PROC_PUSH;
 	}
 	send(s, p);
@@ -295,7 +400,8 @@ static void act(struct sim *s, struct proc *p)
 void trainer_event(struct sim *s, const struct event *e)
 {
 	if (e->type == EV_START_PROC) {
-		trainer_spawn(s, e->proc);
+		if (s->faults || !s->deserted)
+			trainer_spawn(s, e->proc);
 		return;
 	}
 	if (e->type == EV_PROC) {
@@ -311,6 +417,29 @@ void trainer_event(struct sim *s, const struct event *e)
 		on_reply(s, p, e);
 		return;
 	}
+}
+
+/* All of them die, and nobody starts others: the job is abandoned, unless it completes with what it has. */
+void trainers_desert(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->n_procs; i++) {
+		struct proc *p = &s->proc[i];
+		if (p->state == PROC_DEAD || p->state == PROC_DONE)
+			continue;
+		p->state = PROC_DEAD;
+		if (s->gaccd_up)
+			job_on_link(s->job, p->rank, p->generation, false, sim_now(s));
+	}
+}
+
+/* A stopped trainer whose delayed Attach has fenced its successor holds the job up: it is continued in the end. */
+void trainer_continue_all(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->n_procs; i++)
+		if (s->proc[i].stopped) {
+			s->proc[i].stopped = false;
+			wake(s, &s->proc[i], 1);
+		}
 }
 
 /* Kills or stops a random live trainer; a stopped one wakes up later, when a new process may have its rank. */

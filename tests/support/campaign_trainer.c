@@ -23,6 +23,7 @@ struct trainer {
 	struct work work;
 	useconds_t pause;
 	const char *out;
+	double lr; /* of every push: TEST_LR, or the schedule's */
 };
 
 static double now_ms(void)
@@ -56,7 +57,7 @@ static void push(struct trainer *t, const gacc_position *at)
 {
 	uint64_t g = work_number(&t->work, at, gacc_rank(t->job));
 	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = work_weight(at, gacc_rank(t->job)), .loss = (double)g,
-				.data_key = g + 1 };
+				.data_key = g + 1, .lr = t->lr };
 	const float *p = params(t, 1);
 	void *slot;
 	gacc_status st;
@@ -115,7 +116,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: GACC_MICRO_SIZE=K campaign_trainer OUT_DIR STEPS ELEMENTS PAUSE_US\n");
 		return 2;
 	}
-	struct trainer t = { .out = argv[1], .pause = (useconds_t)strtoul(argv[4], NULL, 10) };
+	const char *lr = getenv("TEST_LR");
+	struct trainer t = { .out = argv[1], .pause = (useconds_t)strtoul(argv[4], NULL, 10), .lr = lr ? atof(lr) : 0 };
 	gacc_step step = { .job_done = 0 };
 
 	start(&t, strtoul(argv[2], NULL, 10), strtoul(micro_size, NULL, 10), strtoul(argv[3], NULL, 10));

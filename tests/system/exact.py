@@ -1,16 +1,16 @@
 """What a job must compute, bit for bit: docs/gradient.md and docs/protocol.md as a numpy program of one process.
 
-reference.py has the same formulas in f64 and bounds on the distance; here every operation is rounded as the document says (one
-rounding each, subnormal f32 count as zero, canonical order, fixed trees), so that one contribution that is lost, doubled or late
+reference.py computes arrays in f64, with bounds on the distance; the scalars (coefficients, divisors, schedules) are shared. Here every
+operation on an array is rounded as the document says (one rounding each, subnormal f32 count as zero, canonical order, fixed trees), so that one contribution that is lost, doubled or late
 shows in any job, whatever its numbers are. Nothing here knows how the daemon does it, nor that anything can fail.
 """
 import copy
-import fnmatch
 import math
 
 import numpy as np
 
 from gacc_client import BF16, DTYPES, F16, from_bf16, to_bf16
+from reference import coefficient, divisor, group_of, schedule_factor
 
 f32 = np.float32
 TINY = f32(2.0 ** -126)
@@ -147,7 +147,7 @@ class Exact:
         return self.optimizer["type"] == "client"
 
     def group(self, name):
-        return next((g for g in self.spec.get("param_groups", []) if fnmatch.fnmatchcase(name, g["pattern"])), {})
+        return group_of(self.spec, name)
 
     def values(self, window=None):
         """micro_size, lr, clip_norm and clip_value of a window."""
@@ -174,19 +174,9 @@ class Exact:
 
     # -- the sum --
 
-    def coefficient(self, weight):
-        reduction, of_sum = self.spec.get("reduction", "weighted_mean"), self.spec.get("grad_of") == "sum"
-        if reduction in ("weighted_mean", "sum"):
-            return 1.0 if of_sum else weight
-        return 1 / weight if reduction == "mean" and of_sum else 1.0
-
-    def divisor(self, weight, count):
-        return {"weighted_mean": weight, "mean": float(count), "sum": 1.0,
-                "fixed_divisor": self.spec.get("fixed_divisor")}[self.spec.get("reduction", "weighted_mean")]
-
     def products(self, micro):
         """name -> coefficient times gradient, of what counts at all."""
-        c = self.coefficient(micro.weight)
+        c = coefficient(self.spec, micro.weight)
         for name, g in micro.grads.items():
             if not self.group(name).get("frozen"):
                 g = widen(g, self.grad_dtype[name])
@@ -223,13 +213,13 @@ class Exact:
         r = {"window": self.window, "outcome": EMPTY, "skip_reason": 0, "total_weight": weight, "micro_count": len(counted), "divisor": 0.0,
              "grad_norm": 0.0, "lr": 0.0, "mean_loss": loss / weight if weight > 0 else 0.0, "loss_scale": self.scale["scale"]}
         if counted:
-            r["divisor"] = self.divisor(weight, len(counted))
+            r["divisor"] = divisor(self.spec, weight, len(counted))
             unit = 1 / (r["divisor"] * self.scale["scale"])
             r["grad_norm"] = math.sqrt(self.sumsq(total)) * unit if self.sumsq(total) >= 0 else math.nan
             factor = unit * (min(1.0, v["clip_norm"] / (r["grad_norm"] + 1e-6)) if v["clip_norm"] else 1.0)
             r["outcome"], r["skip_reason"] = self._judge(len(counted) + n_void < expected, total, r["grad_norm"], factor)
         if r["outcome"] == APPLIED:
-            r["lr"] = v["lr"] * self.schedule()
+            r["lr"] = v["lr"] * schedule_factor(self.spec.get("schedule", {}), self.applied)
             self.applied += 1
             self._take_norm(r["grad_norm"])
             if self.is_client:
@@ -289,20 +279,6 @@ class Exact:
         c["dropped"] += r["outcome"] == DROPPED
         c["empty"] += r["outcome"] == EMPTY
         c["rejected_micros"] += n_void
-
-    def schedule(self):
-        s, applied = self.spec.get("schedule", {}), self.applied
-        warmup, kind = s.get("warmup_steps", 0), s.get("type", "constant")
-        if kind == "constant":
-            return 1.0
-        if applied < warmup:
-            start = s.get("warmup_start_factor", 0.0)
-            return start + (1 - start) * applied / warmup
-        t = applied - warmup
-        if kind == "cosine":
-            low, period = s.get("min_factor", 0.0), s["total_steps"] - warmup
-            return low + (1 - low) * (1 + math.cos(math.pi * t / period)) / 2 if t < period else low
-        return s["gamma"] ** (t // s["step_size"]) if kind == "step" else 1.0
 
     # -- the step --
 

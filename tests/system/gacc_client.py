@@ -100,11 +100,17 @@ class GaccError(Exception):
         return self.code == "UNAVAILABLE" or (self.code == "CANCELLED" and not self.reason)
 
 
+def target_of(endpoint):
+    """As libgacc has it: a path has a slash, HOST:PORT has none."""
+    return endpoint if endpoint.startswith(("unix:", "dns:", "ipv4:", "ipv6:")) or "/" not in endpoint else "unix:" + endpoint
+
+
 class Client:
     """The services over one channel: client.gradient.Push(session=..., ...) returns the response."""
 
     def __init__(self, endpoint, metadata=(), credentials=None):
         self.types = known_types()
+        endpoint = target_of(endpoint)
         options = [("grpc.max_receive_message_length", 8 << 20), ("grpc.initial_reconnect_backoff_ms", 100),
                    ("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = (grpc.secure_channel(endpoint, credentials, options) if credentials
@@ -332,12 +338,12 @@ class Rank:
         return {name: g for name, g in grads.items() if g is not None}
 
     def push_request(self, weight=1.0, loss=0.0, window=None, micro=None, slot=0, data_key=0, present=None,
-                     zero_after=False, loss_scale=None):
+                     zero_after=False, loss_scale=None, lr=0.0):
         bits = b"" if present is None else np.packbits(np.array(present, bool), bitorder="little").tobytes()
         return self.client.types.PushRequest(
             session=self.session, window=self.window if window is None else window,
             micro=self.micro if micro is None else micro, slot=slot, weight=weight, loss=loss, data_key=data_key,
-            loss_scale=self.loss_scale if loss_scale is None else loss_scale, present=bits, zero_after=zero_after)
+            loss_scale=self.loss_scale if loss_scale is None else loss_scale, present=bits, zero_after=zero_after, lr=lr)
 
     def push(self, grads=None, timeout=CALL_S, **what):
         """One micro-batch, the next one unless `micro` says otherwise; `what` as push_request's. grads None: the slot is full

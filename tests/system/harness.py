@@ -61,8 +61,32 @@ def parent_and_state(pid):
     return int(parent), state
 
 
+def is_log_writer(pid):
+    """A child of a launcher that is no rank."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text() == "gacc-logs\n"
+    except OSError:
+        return False
+
+
 def alive(pid):
     return parent_and_state(pid)[1] not in "XZ"
+
+
+def resident(pid):
+    """Bytes of memory that it has."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) << 10
+
+
+def sanitized():
+    """The build has a sanitizer. Its allocator keeps what is freed, so that a process's size says little."""
+    cache = (build_dir() / "CMakeCache.txt").read_text()
+    return any(line.startswith("GACC_SANITIZE:") and line.partition("=")[2] for line in cache.splitlines())
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def children(pid):
@@ -71,9 +95,10 @@ def children(pid):
 
 
 def shared_memory():
-    """Segments are files; folders there are unit tests' (support/scratch.h), which may run at the same time."""
+    """Files of ours. gacc makes none (test_packaging.py looks for shm_open in its programs); folders there are unit tests'
+    (support/scratch.h), which may run at the same time, and other names are other programs'."""
     with os.scandir("/dev/shm") as entries:
-        return {entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)}
+        return {entry.name for entry in entries if "gacc" in entry.name and not entry.is_dir(follow_symlinks=False)}
 
 
 class Daemon:
@@ -235,7 +260,8 @@ class Daemon:
 
     def launchers(self):
         pids = {int(p) for p in filter(str.isdigit, os.listdir("/proc")) if self.is_launcher(p) and alive(int(p))}
-        return [p for p in pids if parent_and_state(p)[0] not in pids]  # a rank looks like its launcher until it executes
+        # a rank looks like its launcher until it executes, and the writer of their logs always does
+        return [p for p in pids if parent_and_state(p)[0] not in pids and not is_log_writer(p)]
 
     def trainers(self):
         """campaign_trainer processes. A child of one is none: LeakSanitizer looks at a trainer from a process that shares its memory,

@@ -6,9 +6,11 @@ micro-batches are in a window is taken from the answers to the pushes, which is 
 import concurrent.futures
 import os
 import pathlib
+import queue
 import threading
 import time
 
+import grpc
 import numpy as np
 
 from exact import Exact
@@ -36,6 +38,7 @@ class RandomJob(Checks):
         self.log, self.saved, self.lock = [], [], threading.Lock()
         self.settled, self.flushed = {}, set()  # (rank, micro) of a carried sum -> Micro, COUNTED or VOID; ranks that have flushed its window
         self.generation, self.gaccd_died = 0, False
+        self.torn = []  # streams that stop in the middle: (call, its queue, what it may still send)
 
     def note(self, *what):
         self.log.append(f"window {self.model.window}: " + " ".join(map(str, what)))
@@ -153,6 +156,7 @@ class RandomJob(Checks):
             for t in self.ranks:
                 if t:
                     t.close()
+            self.end_torn()
             self.pool.shutdown(wait=False)
             self.callers.shutdown(wait=False)
 
@@ -235,6 +239,8 @@ class RandomJob(Checks):
                 out.append(("flush_job" if what == "flush" else what,))
         if self.here[r] and self.draw.chance("old", 0.05):
             out.append(("old",))
+        if self.here[r] and self.draw.chance("torn", 0.15):
+            out.append(("torn",))
         if self.here[r] and self.draw.chance("wrong", 0.1):
             out.append(("wrong", self.draw.pick("wrong", "weight", "scale", "window", "micro", "slot", "present")))
 
@@ -244,6 +250,8 @@ class RandomJob(Checks):
         if not self.here[r] and not plan:
             return None
         for action, *args in plan + [("last",)]:
+            if self.torn and self.draw.chance("torn", 0.5):
+                self.send_late()
             try:
                 getattr(self, "do_" + action)(r, *args)
             except GaccError as e:
@@ -262,6 +270,7 @@ class RandomJob(Checks):
         t, micro = self.ranks[r], self.batch[r, m]
         if (r, m) in self.answers or self.closed(r):
             return
+        how = {**how, "inline": how["inline"] or t.inline}
         what = dict(weight=micro.weight, loss=micro.loss, data_key=micro.key, micro=m, window=self.model.window)
         names = self.sent_as(micro, how["alias"])
         if len(micro.grads) < len(self.model.dtype) or how["alias"]:
@@ -330,6 +339,37 @@ class RandomJob(Checks):
         if how["shuffle"]:
             np.random.default_rng(len(data)).shuffle(at)
         return t.gacc.PushInline(lambda: (message(header=header if i == 0 else None, offset=o, data=bytes(data[o:o + step])) for i, o in enumerate(at)))
+
+    def do_torn(self, r):
+        """A stream of what the rank has to push next, of bytes that no sum may have; it is cut off, or left open, and goes on when others act."""
+        t, draw = self.ranks[r], self.draw
+        busy = {f[0] for f in self.flight[r]} | {m for r2, m in self.answers if r2 == r}
+        micro = min(set(range(t.micro_size + 1)) - busy)
+        if micro == t.micro_size or t.resumed.flushed or not t.inline:  # a stream's slot might be one that is being filled through the mapping
+            return
+        message, rng, size = t.client.types.PushInlineRequest, draw.rng("torn"), t.registered.slot_bytes
+        cuts = sorted(rng.randrange(size) for _ in range(3))
+        pieces = [(a, b"\xff" * (b - a)) for a, b in zip([0] + cuts, cuts)]  # to the last byte it never comes
+        header = t.push_request(weight=1.0, micro=micro, window=self.model.window)
+        messages = queue.Queue()
+        messages.put(message(header=header, offset=pieces[0][0], data=pieces[0][1]))
+        call = t.gacc.PushInline.stub.future(iter(messages.get, None), timeout=rng.choice([0.02, 0.1, 0.5, 1.0]), wait_for_ready=True)
+        self.torn.append((call, messages, [message(offset=at, data=data) for at, data in pieces[1:]]))
+
+    def send_late(self):
+        """What torn streams still have, one piece of each."""
+        for call, messages, pieces in list(self.torn):
+            try:
+                messages.put(pieces.pop())
+            except IndexError:
+                pass
+
+    def end_torn(self):
+        torn, self.torn = self.torn, []
+        for call, messages, _ in torn:
+            call.cancel()
+            messages.put(None)
+            assert call.code() != grpc.StatusCode.OK, "a stream without its last byte was answered"
 
     def check_zero(self, t, slot):
         for name, g in t.slot(slot).items():
@@ -467,6 +507,8 @@ class RandomJob(Checks):
 
     def again(self, r, lost):
         old = self.ranks[r]
+        if self.draw.chance("torn", 0.3):
+            self.inline[r] = not self.inline[r]
         t = self.attach(r)
         for f in lost:
             self.flight[r].append(f)

@@ -100,8 +100,9 @@ def coefficient(spec, weight):
     return 1.0
 
 
-def divisor(spec, weights):
-    return {"weighted_mean": math.fsum(weights), "mean": len(weights), "sum": 1.0,
+def divisor(spec, weight, count):
+    """weight: the sum of the weights."""
+    return {"weighted_mean": weight, "mean": float(count), "sum": 1.0,
             "fixed_divisor": spec.get("fixed_divisor")}[spec.get("reduction", "weighted_mean")]
 
 
@@ -111,7 +112,7 @@ class Reduced:
     def __init__(self, spec, micros, shapes):
         """micros: (weight, name -> gradient as pushed) of all ranks; names that are missing were not touched."""
         weights = [w for w, _ in micros]
-        self.count, self.total_weight, self.divisor = len(micros), math.fsum(weights), divisor(spec, weights)
+        self.count, self.total_weight, self.divisor = len(micros), math.fsum(weights), divisor(spec, math.fsum(weights), len(weights))
         unit = 1 / (self.divisor * (spec.get("loss_scale") or 1.0))
         exact = spec.get("accumulate_dtype") == "f64"
         eps = 2.0 ** -52 if exact else EPS32
@@ -163,7 +164,7 @@ def schedule_factor(schedule, applied):
     t = applied - warmup
     if kind == "cosine":
         low, period = schedule.get("min_factor", 0.0), schedule["total_steps"] - warmup
-        return low + (1 - low) * (1 + math.cos(math.pi * min(t, period) / period)) / 2
+        return low + (1 - low) * (1 + math.cos(math.pi * t / period)) / 2 if t < period else low
     if kind == "step":
         return schedule["gamma"] ** (t // schedule["step_size"])
     return 1.0

@@ -12,6 +12,7 @@ from bad_inputs import attach_socket, checkpoints, files, gradient, http2, jobs,
 from bad_inputs.stage import Pair, Stage
 from harness import Daemon, known_types
 
+pytestmark = pytest.mark.sanitize
 TYPES = known_types()
 GROUPS = {
     "attach": gradient.ATTACH,

@@ -13,6 +13,7 @@ import pytest
 
 from harness import Daemon, GaccError, Rank
 
+pytestmark = pytest.mark.sanitize
 APPLIED, DATA = 1, 4096  # what lies in a segment begins behind its header page
 HEADER = [("magic", 0, b"\xff"), ("version", 8, b"\xee"), ("role", 12, b"\x09"), ("job", 24, b"\xff"), ("bytes", 40, b"\xff" * 8),
           ("data-offset", 48, bytes(8)), ("fingerprint", 56, b"\x55"), ("crc", 64, b"\xaa"), ("all", 0, bytes(72))]

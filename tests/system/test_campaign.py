@@ -2,7 +2,7 @@
 SIGKILL at random, 1 to 20 a second. Each micro-batch must be in the result once, with its weight, and the parameters must have the bits of a run in
 which nothing died.
 
-GACC_KILLS: how many kills in all (320). GACC_SEED: of the random choices; the failing run prints its own. tests/campaign.sh runs 10,000.
+GACC_KILLS: how many kills in all (320). GACC_SEED: of the random choices; the failing run prints its own. tests/long.sh campaign runs 10,000.
 """
 import os
 import random
@@ -27,8 +27,8 @@ LOUD = ["RankLost", "RankExited", "RankRestarted", "Launcher", "EngineExited", "
 class Work:
     """What campaign_trainer.c does, and what must come out."""
 
-    def __init__(self, name, steps, elements, **spec):
-        self.name, self.steps, self.elements, self.spec = name, steps, elements, spec
+    def __init__(self, name, steps, elements, push_lr=0, **spec):
+        self.name, self.steps, self.elements, self.push_lr, self.spec = name, steps, elements, push_lr, spec
         self.ledger = steps * RANKS * MICRO_SIZE
 
     def submit(self, daemon, out, pause_us):
@@ -38,7 +38,8 @@ class Work:
             "name": self.name, "ranks": RANKS, "micro_size": MICRO_SIZE, "steps": self.steps, "launch": "daemon", "log_dir": str(out),
             "stall_warn_ms": 20000,
             "launch_command": {"command": command, "max_restarts": 1_000_000, "grace_ms": 2000,
-                               "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}, **self.spec})
+                               "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)},
+                                               {"key": "TEST_LR", "value": str(self.push_lr)}]}, **self.spec})
 
     def weight(self, g):
         window, rest = divmod(g, RANKS * MICRO_SIZE)
@@ -62,7 +63,8 @@ class Work:
             assert bits == reference, f"{np.count_nonzero(values.view(np.uint32) != np.frombuffer(reference, np.uint32))} elements differ"
 
 
-WORKS = [Work("ledger", 60, 20_000, reduction="sum", optimizer={"type": "sgd", "lr": 1}),
+# The ledger shows weights only if the learning rate is 1: the pushes give it, the job has another.
+WORKS = [Work("ledger", 60, 20_000, push_lr=1, reduction="sum", optimizer={"type": "sgd", "lr": 0.5}),
          Work("adamw", 60, 20_000, clip_norm=0.5,
               optimizer={"type": "adamw", "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01})]
 

@@ -12,9 +12,11 @@ import sys
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, Rank, to_bf16, wait_until
+from harness import Daemon, GaccError, Rank, sanitized, to_bf16, wait_until
 from launching import launched
 from saving_job import COMPLETE, FAILED, OPTIMIZERS, SHAPES, Job, gradients, read_safetensors, start_big
+
+pytestmark = pytest.mark.sanitize
 
 
 @pytest.fixture
@@ -285,14 +287,25 @@ class StoppedWriter:
         if self.libc.ptrace(request, self.tid, None, None):
             raise OSError(ctypes.get_errno(), "ptrace")
 
+    def find(self, pid):
+        """The writer's thread, once it has its name; None if the checkpoint has ended before."""
+        while True:
+            writing = self.job.saved()[-1].state == 1
+            for t in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                if (t / "comm").read_text() == "checkpoint\n":
+                    return int(t.name)
+            if not writing:
+                return None
+
     def catch(self, **what):
         """Begins a checkpoint and holds its writer; the checkpoint."""
         for _ in range(20):
             pid = self.job.d.engine_pid(self.job.id)
             k = self.job.save(wait=False, **what)
-            with contextlib.suppress(OSError, StopIteration):
-                self.tid = next(int(t.name) for t in pathlib.Path(f"/proc/{pid}/task").iterdir()
-                                if (t / "comm").read_text() == "checkpoint\n")
+            with contextlib.suppress(OSError):
+                self.tid = self.find(pid)
+                if not self.tid:
+                    continue
                 self.ptrace(self.SEIZE)
                 self.ptrace(self.INTERRUPT)
                 if self.run_to_write(pid):
@@ -339,7 +352,7 @@ def test_training_does_not_wait_for_the_disk(d):
     assert (carry == 3).all()  # 1 + window 2 + micro 0
     again = start_big(d, micro_size=2, name="again", restore_from=last.path)
     status = pathlib.Path(f"/proc/{d.engine_pid(job.id)}/status").read_text()
-    assert int(status.split("RssAnon:")[1].split()[0]) < 24 << 10, "the copies' 32 MiB are still there"
+    assert sanitized() or int(status.split("RssAnon:")[1].split()[0]) < 24 << 10, "the copies' 32 MiB are still there"
     assert again.params() == before and again.ranks[0].missing == [1]
     again.step(3)
     assert again.params() == job.params()
@@ -418,6 +431,8 @@ def test_what_does_not_fit_is_refused(d):
     tensors = [{"name": "w", "shape": [37, 6], "dtype": 1}]
     refused(d, "LAYOUT_MISMATCH", "tensor", name="a", restore_from=str(path), tensors=tensors)
     refused(d, "INVALID_SPEC", "optimizer adamw", name="b", restore_from=str(path), optimizer=OPTIMIZERS["momentum"])
+    refused(d, "INVALID_SPEC", "steps is 1, and the checkpoint has 1 applied steps: nothing is left to do; raise steps", name="steps",
+            restore_from=str(path), steps=1)
     refused(d, "INVALID_SPEC", "master: f32", name="b2", restore_from=str(path), master="none")
     refused(d, "INVALID_SPEC", "restore_from", name="c", restore_from="relative")
     refused(d, "INVALID_SPEC", "restore_from", name="d", restore_from="/a/../b")
@@ -456,10 +471,11 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from gacc_client import Client, GaccError
 import os
+
 c = Client(sys.argv[2])
 for fields in eval(sys.argv[3]):
     try:
-        spec = c.types.spec(name=os.urandom(4).hex(), ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1}, **fields)
+        spec = c.types.spec(name="t" + os.urandom(4).hex(), ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1}, **fields)
         print("OK", c.jobs.Submit(spec=spec, request_id=os.urandom(16)).job.id)
     except GaccError as e:
         print(e.reason, e.text)
@@ -494,7 +510,7 @@ def test_nobody_writes_or_reads_where_he_could_not(tmp_path):
             return [line.split() for line in out.stdout.splitlines()] or out
 
         answers = ask(asks)
-        assert [a[0] for a in answers] == ["PERMISSION_DENIED"] * 7 + ["OK"], answers
+        assert [a[0] for a in answers] == ["PERMISSION_DENIED"] * 7 + ["OK"], "\n".join(map(" ".join, answers))
         assert not list(outside.iterdir())
         [there_too] = ask([{"checkpoint": {}}])  # the usual place
         with Rank(d, int(there_too[1]), 0, [("w", [3])], 1) as r:
@@ -549,7 +565,8 @@ def test_jobs_may_share_a_directory(tmp_path):
         d.wait_ready()
         save_steps(4, 5, 6, of=[b])
         assert newest_two(a, 3) == was
-        assert {str(p) for p in (tmp_path / "ckpt").glob("step-*")} == {*was, *newest_two(b, 6)}
+        there = {*was, *newest_two(b, 6)}
+        wait_until("the older ones to be deleted", lambda: {str(p) for p in (tmp_path / "ckpt").glob("step-*")} == there)
         again = Job(d, name="again", checkpoint=policy, optimizer=OPTIMIZERS["sgd"], restore_from=list(was)[-1])
         assert again.params() == params and again.params() != b.params()
         save_steps(4, 5, of=[again])

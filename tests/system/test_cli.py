@@ -298,6 +298,75 @@ def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
     assert running.returncode != 0
 
 
+def test_two_gaccds_do_not_share_a_log_folder(cluster, tmp_path):
+    """Their jobs have the same numbers and their user the same home: by default the folders are still two."""
+    with Daemon() as other:
+        dirs = []
+        for endpoint in (cluster.endpoint, other.endpoint):
+            one = Cli(tmp_path, endpoint)
+            out = one.run("run", "-f", EXAMPLES / "linear.yaml", "-n", 1, "--set", "steps=1", "--", "sh", "-c",
+                          f"echo by {endpoint}; exec {LINEAR}")
+            dirs.append(pathlib.Path(re.search(r"^logs (\S+) ", out, re.M)[1]))
+            job, uuid = re.fullmatch(rf"{tmp_path}/state/gacc/jobs/(\d+)-([0-9a-f-]{{36}})", str(dirs[-1])).groups()
+            assert one.json("describe", f"job/{job}")["uuid"] == uuid and f"by {endpoint}" in (dirs[-1] / "worker_0.log").read_text()
+        assert dirs[0] != dirs[1]
+
+
+def test_a_python_rank_is_heard_at_once(cluster):
+    """It prints without flush and goes on for long."""
+    running = cluster.start("run", *SGD, "--", sys.executable, "-c", "print('here I am')\nimport time\ntime.sleep(1000)")
+    assert any("here I am" in line for line in iter(running.stdout.readline, ""))
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=30)
+
+
+def test_a_name_that_looks_like_an_id_is_refused(cluster):
+    for name in ("123", "job/7"):
+        cluster.run("submit", *SGD, "--name", name, code=2)
+        assert f'name "{name}" would be taken for the id of a job: give it a letter' in cluster.err, cluster.err
+
+
+def test_a_learning_rate_of_0_is_told(cluster):
+    job = cluster.submit("--set", "optimizer.lr=0")
+    assert "warning: optimizer.lr is 0: no step changes the parameters" in cluster.err
+    assert "NoLearningRate" in cluster.run("events", job)
+    cluster.run("cancel", job)
+    job = cluster.submit()
+    assert "warning" not in cluster.err and "NoLearningRate" not in cluster.run("events", job)
+    cluster.run("cancel", job)
+
+
+def test_what_was_left_out_is_shown_as_the_default(cluster):
+    """A trainer's own JobSpec may leave enums at 0."""
+    client = Client(cluster.endpoint)
+    spec = client.types.spec(name="brief", ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1})
+    job = client.jobs.Submit(spec=spec, request_id=os.urandom(16)).job
+    out = cluster.run("describe", f"job/{job.id}")
+    assert "UNSPECIFIED" not in out and re.search("^Reduction: +WEIGHTED_MEAN$", out, re.M), out
+    assert job.ranks[0].exit_status == -1  # gaccd has launched nobody
+    cluster.run("cancel", job.id)
+
+
+def test_no_jobs_are_told(tmp_path):
+    with Daemon() as d:
+        cli = Cli(tmp_path, d.endpoint)
+        assert cli.run("jobs").split() == [] or cli.run("jobs").split()[0] == "ID"
+        assert cli.err == "no jobs; those that have ended: gaccctl jobs -a\n"
+        assert cli.json("jobs")["jobs"] == [] and cli.err == ""
+
+
+@pytest.mark.parametrize("end, said, code", [("exit 3", r"exited with code 3", 3), ("kill -9 $$", r"was killed by signal 9 \(Killed\)", 137)])
+def test_run_fails_a_job_whose_rank_crashes(cluster, end, said, code):
+    """Nobody has cancelled it, so it is not CANCELLED, and its reason names the rank."""
+    crash = ("sh", "-c", f"test $RANK = 1 && {{ sleep 0.5; echo last words; {end}; }}; exec {LINEAR}")
+    out = cluster.run("run", "-n", 2, "--grace", "5s", "-f", EXAMPLES / "linear.yaml", "--set", "steps=0", "--name", "crash", "--", *crash,
+                      code=code)
+    assert "last words" in cluster.err
+    assert re.search(rf"^job \d+ FAILED .* rank 1 \(pid \d+\) {said}", out, re.M), out
+    job, = [j for j in cluster.json("jobs", "-a")["jobs"] if j["spec"]["name"] == "crash" and re.search(said, j["reason"])]
+    assert job["state"] == "FAILED" and job["reason"].startswith("rank 1 (pid ")
+
+
 LEAVER = ("env", f"GACC_BUILD_DIR={build_dir()}", sys.executable, pathlib.Path(__file__).parent / "trainers/leaver.py")
 LEAVERS = ("run", "-n", 2, "--grace", "5s", *SGD, "--set", "micro_size=1")
 
@@ -311,7 +380,7 @@ def test_run_ends_a_job_that_a_rank_has_left_early(cluster, how):
     out = cluster.run(*LEAVERS, "--", *command, code=7)
     assert time.monotonic() - start < 6
     assert re.search(r"^--- rank 0 \(pid \d+\) exited with 0 before the job was complete; last lines of ", cluster.err, re.M), cluster.err
-    assert re.search(r"^job \d+ CANCELLED .*: rank 0 exited with 0 before the job was complete", out, re.M), out
+    assert re.search(r"^job \d+ FAILED .* rank 0 \(pid \d+\) exited with 0 before the job was complete", out, re.M), out
 
 
 @pytest.mark.parametrize("how", ["inline", "mapped"])

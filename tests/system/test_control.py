@@ -101,6 +101,7 @@ def test_new_values_hold_from_exactly_their_window(supervised):
         expected = {1: (1, 1.0, 4), 2: (2, 1.0, 4), 3: (2, 1.0, 1), 4: (2, 0.5, 1), 5: (3, 0.25, 1), 6: (3, 0.25, 1)}
         w = r.params()["w"].astype(np.float64)
         for window, (micro_size, lr, norm) in expected.items():
+            wait_until("a restarted gaccd has opened it again", lambda: supervised.get_job(job).window == window)  # noqa: B023
             assert (r.window, r.micro_size) == (window, micro_size) == (window, supervised.get_job(job).micro_size)
             result = step(r, *[2] * micro_size)
             assert (result.outcome, result.lr, result.micro_count, result.grad_norm) == (1, lr, micro_size, 4)

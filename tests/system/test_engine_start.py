@@ -17,7 +17,7 @@ from workload import Workload
 
 TENSORS = [{"name": "w", "dtype": "f32", "shape": [16]}]
 SPEC = {"name": "idle", "ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.1}, "tensors": TENSORS}
-FAILING = ["EngineNotStarted", "EngineFailing", "no descriptors left", " Ended job="]
+FAILING = ["EngineNotStarted", "EngineFailing", "no descriptors left", " Ended job=", " NoRanks job="]
 NO_SOCKET = "its socket cannot be made: Too many open files"
 
 

@@ -119,6 +119,46 @@ def test_the_trainer_of_the_readme(daemon, tmp_path):
     assert "[rank0] weight[0] = -1.05 after 3 steps\n" in out
 
 
+@needs_mlp
+def test_a_c_trainer_follows_the_loss_scale(daemon):
+    """The scale doubles every two steps, and a push that names another is refused. Powers of two: the same bits as without."""
+    arguments = ["-n", 2, "--micro-size", 2, "--batch", 8, "--steps", 12, "--set", "optimizer.type=sgd", "--set", "optimizer.lr=0.01"]
+    trainer = ["--", BIN / "mlp", "--batch", 8, "--epochs", 1]
+    scaled = ["--set", "loss_scale=64", "--set", "dynamic_loss_scale.enabled=true", "--set", "dynamic_loss_scale.growth_interval=2"]
+    gaccctl_run(daemon, *arguments, *scaled, *trainer)
+    gaccctl_run(daemon, *arguments, *trainer)
+    windows = sorted((w.result for w in daemon.client.jobs.History(job="1", limit=12)), key=lambda result: result.window)
+    assert [w.loss_scale for w in windows] == [64 * 2 ** (i // 2) for i in range(12)]
+    assert daemon.get_job(1).last.params_digest == daemon.get_job(2).last.params_digest
+
+
+@pytest.mark.parametrize("form", ["{}", "unix:{}", "unix://{}"])
+def test_an_endpoint_may_be_a_path(daemon, form):
+    """C, Python over messages, Python in shared memory: README's `export GACC_ENDPOINT=/tmp/gacc/gaccd.sock`, and gRPC's forms."""
+    for programs in (["c", "inline"], ["c", "mapped"]):
+        job = daemon.submit({**LINEAR, "steps": 2})
+        ranks = [subprocess.Popen([str(c) for c in PROGRAMS[name]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**environment(daemon, RANK=r, WORLD_SIZE=2, GACC_JOB_ID=job),
+                                       "GACC_ENDPOINT": form.format(daemon.socket)}) for r, name in enumerate(programs)]
+        outputs = [p.communicate(timeout=60) for p in ranks]
+        assert [p.returncode for p in ranks] == [0, 0], outputs
+        assert [err for _, err in outputs] == ["", ""]
+
+
+@pytest.mark.parametrize("program", ["c", "inline"])
+def test_a_trainer_that_waits_for_gaccd_says_so(daemon, tmp_path, program):
+    """Once after two seconds, and when gaccd is there; it goes on as if nothing had been."""
+    job, link = daemon.submit({**LINEAR, "ranks": 1, "steps": 2}), tmp_path / "not-there-yet.sock"
+    rank = subprocess.Popen([str(c) for c in PROGRAMS[program]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**environment(daemon, RANK=0, WORLD_SIZE=1, GACC_JOB_ID=job), "GACC_ENDPOINT": str(link)})
+    line = rank.stderr.readline()
+    assert str(link) in line and ("waits for gaccd" in line or "waiting for it" in line), line
+    link.symlink_to(daemon.socket)
+    out, err = rank.communicate(timeout=60)
+    assert rank.returncode == 0, err
+    assert err.count("answers again") == 1 == len(err.splitlines()), err
+
+
 @pytest.mark.parametrize("script", ["ranks.sh", "mpirun.sh"])
 def test_linear_by_other_launchers(daemon, expected, script):
     """The scripts of client/examples; mpirun itself says which rank a process is."""

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Client, Daemon, Rank, wait_until
+from harness import Client, Daemon, Rank, resident, wait_until
 
 MIB = 1 << 20
 REQUESTS = 128 * MIB
@@ -17,11 +17,6 @@ REQUESTS = 128 * MIB
 BESIDES = 330 * MIB
 KEPT = 90 * MIB  # of that, afterwards
 FLOODERS = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
-
-
-def resident(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) << 10
 
 
 def flood(daemon, user, enough, connections, streams):

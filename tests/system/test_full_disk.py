@@ -1,12 +1,16 @@
 """A file system that is really full, for checkpoints and for the journal: an error that says so, the job goes on or waits, and what was
 acknowledged is there when there is room again. gaccd runs in a mount namespace of its own with a small tmpfs."""
+import contextlib
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 
 import pytest
 
 from harness import Daemon, GaccError, wait_until
+from launching import launched, wait_state
 from saving_job import COMPLETE, FAILED, Job, read_safetensors, start_big
 
 UNSHARE = ["unshare", "--mount", "--propagation", "private", *([] if os.geteuid() == 0 else ["--map-root-user"])]
@@ -89,23 +93,84 @@ def test_a_full_disk_fails_the_checkpoint_and_nothing_else():
         job.leave(), new.leave()
 
 
-def test_a_journal_without_room_loses_nothing():
-    with Daemon() as reference:
-        job = Job(reference)
-        wanted = [job.step().params_digest for _ in range(6)]
+def reserve_of(d, wanted):
+    """Until the journal's reserve has so many MiB."""
+    wait_until(f"a reserve of {wanted} MiB", lambda: d.client.node.GetNode().state_disk.journal_reserve == wanted << 20)
+
+
+def reference(windows):
+    with Daemon() as d:
+        job = Job(d)
+        digests = [job.step().params_digest for _ in range(windows)]
         job.leave()
-    with SmallDisk("state", 4, supervise=True) as d:
+    return digests
+
+
+RESERVE = {"limits.journal_reserve": "4MiB"}
+
+
+def test_jobs_go_on_when_the_disk_is_full_and_new_ones_are_refused():
+    wanted = reference(300)
+    with SmallDisk("state", 32, conf=RESERVE) as d:
+        job, again = Job(d), os.urandom(16)
+        other = d.submit(job.spec, request_id=again)
+        reserve_of(d, 4)
+        seen = [job.step().params_digest for _ in range(2)]
+        d.allow += ["DiskFull", "history", "the disk is full: .* of the reserve"]
+        d.fill()
+        wait_until("it is noticed", lambda: "DiskFull" in d.log())
+        seen += [job.step().params_digest for _ in range(298)]
+        assert seen == wanted
+        with pytest.raises(GaccError) as e:
+            d.submit(job.spec)
+        assert e.value.code == "RESOURCE_EXHAUSTED"
+        assert "no room for a new job: " in str(e.value) and "MiB are free on the disk of" in str(e.value)
+        assert d.submit(job.spec, request_id=again) == other  # it is there already
+        assert "Checkpoint" not in d.log() and job.save().state == FAILED
+        d.allow += ["CheckpointFailed job=", "checkpoint: "]
+        d.make_room()
+        wait_until("it is noticed", lambda: "DiskHasRoom" in d.log())
+        d.submit({**job.spec, "name": "new"})
+        assert job.save().state == COMPLETE
+        job.leave()
+
+
+def test_a_gaccd_that_is_killed_while_the_disk_is_full_comes_back():
+    wanted = reference(5)
+    with SmallDisk("state", 32, supervise=True, conf=RESERVE) as d:
+        job = Job(d)
+        reserve_of(d, 4)
+        d.allow += ["DiskFull", "history", "the disk is full: .* of the reserve", "RankLost"]
+        d.fill()
+        seen = [job.step().params_digest for _ in range(2)]
+        for life in range(2):
+            d.kill_gaccd()
+            d.wait_ready()
+            seen.append(job.step().params_digest)
+        assert "cannot be laid out" not in d.log()
+        d.make_room()
+        seen.append(job.step().params_digest)
+        assert seen == wanted
+        job.leave()
+
+
+def test_a_journal_without_room_and_reserve_loses_nothing_and_does_not_start_in_a_tight_loop():
+    """An older journal: its reserve was never made, as the disk has had no room for it; another program takes the rest."""
+    wanted = reference(6)
+    with SmallDisk("state", 4, supervise=True, conf={"limits.journal_reserve": "1MiB"}) as d:
+        d.allow += [r"journal", r"history", "DiskFull", "gaccd-supervise WARN", "RankLost", "JobRestored"]
         job = Job(d)
         seen = [job.step().params_digest for _ in range(2)]
-        d.allow += [r"journal", r"history", "disk is full", "gaccd-supervise WARN", "RankLost", "JobRestored"]
         d.fill()
         for micro in range(2):
             for rank in range(2):
                 job.push(rank, micro)
         with pytest.raises(GaccError):  # the window cannot be committed
             job.ranks[0].gacc.WaitStep(session=job.ranks[0].session, window=2, timeout=1.5)
-        wait_until("a second life without room", lambda: "cannot start: the journal cannot be written" in d.log())
-        assert "journal: COMMIT: database or disk is full" in d.log()
+        wait_until("a third life without room", lambda: d.log().count("exited with 74") >= 3, timeout=40)
+        assert "the disk is full and its reserve is used up" in d.log()
+        waits = [int(ms) for ms in re.findall(r"exited with 74; starting it again in (\d+) ms", d.log())]
+        assert waits[:3] == [200, 400, 800] or waits[:4] == [200, 200, 400, 800], waits
         d.make_room()
         d.wait_ready()
         seen.append([r.wait_step() for r in job.ranks][0].result.params_digest)
@@ -113,3 +178,79 @@ def test_a_journal_without_room_loses_nothing():
         assert seen == wanted
         assert d.get_job(job.id).applied_step == 6
         job.leave()
+
+
+def test_a_rank_that_prints_for_ever_disturbs_nobody():
+    """A disk that the output of one second would fill, and a job beside it that steps, saves and completes."""
+    wanted = reference(200)
+    with SmallDisk("state", 40, supervise=True, conf={**RESERVE, "log.rank_max": "2MiB"}) as d:
+        reserve_of(d, 4)
+        hog = d.submit(launched("yes", "a line that is printed for ever", ranks=2))
+        d.allow += [" Ended job=", "RankExited"]
+        job = Job(d, checkpoint={"dir": str(d.mount / "checkpoints"), "every_steps": 20, "keep": 2})
+        seen = [job.step().params_digest for _ in range(200)]
+        assert seen == wanted and not d.client.node.GetNode().state_disk.full
+        assert job.save().state == COMPLETE and not d.events("CheckpointFailed")
+        logs = d.disk / "logs" / str(hog)
+        sizes = {f.name: f.stat().st_size for f in logs.iterdir()}
+        assert sizes["worker_0.log.1"] > 1 << 20 and max(sizes.values()) <= 2 << 20, sizes
+        assert all(r.pid for r in d.get_job(hog).ranks)  # it prints still
+        d.cancel(hog, grace_ms=100)
+        job.leave()
+
+
+def test_a_checkpoint_beyond_its_users_share_is_refused():
+    with SmallDisk("state", 160, conf={**RESERVE, "limits.state_per_user": "48MiB"}) as d:
+        d.allow += ["CheckpointFailed job="]
+        job = start_big(d)  # 16 MiB of parameters, 16 MiB of momentum; in state_dir/checkpoints
+        job.step(1, 1)
+        first = job.save()
+        assert first.state == COMPLETE
+        for _ in range(2):
+            job.step(1, 1)
+            k = job.save()
+            assert k.state == FAILED and "32.0 MiB, and limits.state_per_user is 48.0 MiB" in k.message, k
+        wait_until("it is counted", lambda: 32 << 20 <= d.client.node.GetNode().state_disk.user_checkpoints < 40 << 20)
+        folder = d.disk / "checkpoints" / str(job.id)
+        assert [p.name for p in folder.iterdir()] == [pathlib.Path(first.path).name]
+        shutil.rmtree(folder / pathlib.Path(first.path).name)
+        wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
+        assert job.save().state == COMPLETE
+        job.leave()
+
+
+def test_logs_keep_to_what_their_users_share_leaves():
+    with SmallDisk("state", 160, supervise=True, conf={**RESERVE, "limits.state_per_user": "36MiB"}) as d:
+        d.allow += [" Ended job=", "RankExited"]
+        hogs = [d.submit(launched("yes", "a line that is printed for ever", ranks=2)) for _ in range(2)]
+        job = start_big(d)
+        job.step(1, 1)
+
+        def sizes():
+            found = []
+            for hog in hogs:
+                for f in (d.disk / "logs" / str(hog)).glob("worker_*"):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(f.stat().st_size)
+            return found
+        wait_until("long logs", lambda: len(sizes()) == 8 and sum(sizes()) > 20 << 20)
+        assert job.save().state == COMPLETE  # 32 MiB: 4 are left
+        wait_until(lambda: f"short logs; they are {sizes()}", lambda: 1 << 20 < sum(sizes()) <= (36 << 20) - (32 << 20))
+        for hog in hogs:
+            d.cancel(hog, grace_ms=100)
+        job.leave()
+
+
+def test_logs_of_forgotten_jobs_go_and_nothing_else():
+    with SmallDisk("state", 64, supervise=True, conf={**RESERVE, "history.jobs": 1}) as d:
+        d.allow += [" Ended job=", "RankExited"]
+        jobs = [d.submit(launched("sh", "-c", "echo words; exit 3", ranks=1)) for _ in range(3)]
+        for job in jobs:
+            wait_state(d, job, "FAILED")
+        folders = [d.disk / "logs" / str(job) for job in jobs]
+        assert all((f / "worker_0.log").read_text() == "words\n" for f in folders)
+        (folders[0] / "results.txt").write_text("mine")
+        wait_until("the second one's end", lambda: not folders[1].exists(), 60)
+        wait_until("the first one's end", lambda: not (folders[0] / "worker_0.log").exists())
+        assert [p.name for p in folders[0].iterdir()] == ["results.txt"]
+        assert (folders[2] / "worker_0.log").exists()

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from harness import ME, Daemon, GaccError, alive, build_dir, children, parent_and_state, wait_until
+from harness import ME, Daemon, GaccError, alive, build_dir, children, is_log_writer, parent_and_state, wait_until
 from launching import gate, launched, log_of, open_gate, shell, wait_pids, wait_state
 from test_examples import linear_in_numpy, parameters
 
@@ -64,7 +64,7 @@ def test_environment_and_where_it_runs(no_launcher_left, monkeypatch):
         env = {k: v for k, v in env.items() if k not in ("PWD", "OLDPWD", "SHLVL", "_")}
         assert int(port) > 1023 and env == {
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": ME.pw_dir, "USER": ME.pw_name, "SHELL": env["SHELL"],
-            "LANG": "de", "OMP_NUM_THREADS": "1", "MINE": "x=y", "GATE": str(gate(d)), "GACC_TEST": str(d.dir), "RANK": str(rank), "WORLD_SIZE": "3",
+            "LANG": "de", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MINE": "x=y", "GATE": str(gate(d)), "GACC_TEST": str(d.dir), "RANK": str(rank), "WORLD_SIZE": "3",
             "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": str(job), "GACC_JOB_ID": str(job),
             "GACC_RANK": str(rank), "GACC_WORLD_SIZE": "3", "GACC_ENDPOINT": d.endpoint, "GACC_MICRO_SIZE": "4",
@@ -87,10 +87,10 @@ class AsNobody(Daemon):
         return ["setpriv", "--reuid=65534", "--regid=65534", "--groups=4", *drop, *super().command()]
 
 
-def submit_as(daemon, user, spec):
+def submit_as(daemon, user, spec, *request_id):
     """What trainers/submit_as.py prints: the job's id, or the error."""
     return subprocess.run([sys.executable, pathlib.Path(__file__).parent / "trainers/submit_as.py", daemon.endpoint, user,
-                           json.dumps(spec)], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
+                           json.dumps(spec), *request_id], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
 
 
 ALLOWED = [" Ended job=", " RankExited job="]
@@ -265,7 +265,7 @@ def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
     d = no_launcher_left
     job = d.submit(shell(d, 'trap "" TERM; sleep 1000 & echo $! > $GATE/child.$RANK; while :; do sleep 0.1; done', grace_ms=300))
     pids = wait_pids(d, job)
-    wait_until("children", lambda: len(list(gate(d).glob("child.*"))) == 2)
+    wait_until("children", lambda: len([p for p in gate(d).glob("child.*") if p.read_text().endswith("\n")]) == 2)
     pids += [int(p.read_text()) for p in gate(d).glob("child.*")]
     started = time.monotonic()
     d.cancel(job)
@@ -299,7 +299,7 @@ def test_a_cancel_ends_ranks_that_outlive_their_jobs_completion(no_launcher_left
     wait_state(d, job, "COMPLETED")
     time.sleep(0.3)
     [launcher] = d.launchers()
-    pids = children(launcher)
+    pids = [p for p in children(launcher) if not is_log_writer(p)]
     assert len(pids) == 2
     d.client.jobs.Cancel(job=str(job))
     wait_until("their death", lambda: not any(alive(p) for p in pids))

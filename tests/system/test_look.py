@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from harness import Daemon, GaccError, Rank, wait_until
+from harness import Daemon, GaccError, Rank, resident, wait_until
 from launching import launched
 from training import Team
 
@@ -196,11 +196,6 @@ def test_the_history_cannot_be_had():
             check_window(history(d, team.job, micros=True)[0], sent, result, 2, 3)
 
 
-def resident(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) << 10
-
-
 def test_a_slow_reader_costs_little():
     """4000 windows of 128 micro-batches: 28 MB, of which gaccd holds a part at a time."""
     with Daemon(conf={"history.windows": 10000}, allow=[" Ended job="]) as d:
@@ -276,7 +271,7 @@ def test_what_many_watch_does_not_keep_gaccd():
 
 def test_a_stall_that_many_hear_of_names_some():
     """100 streams and 299 late ranks: 200 of these are named to each; more if not all streams are there yet."""
-    with Daemon(allow=[" RankLate job="]) as d:
+    with Daemon(allow=[" RankLate job=", " NoRanks job="]) as d:
         j = d.submit({**job(300, 1), "stall_warn_ms": 1500})
         with contextlib.closing(Rank(d, j, 0, [("w", [3])], 300)) as r:
             r.start(ONES)
@@ -411,7 +406,7 @@ time.sleep(1000)
 def test_what_is_shown_outlives_gaccd():
     """In the middle of a window: ranks that compute, are lost, have flushed, have left, push in messages."""
     tensors, grads, ranks = [("w", [16])], [np.ones(16, np.float32)], 6
-    with Daemon(supervise=True, allow=["RankLost job=", "RankLate job="]) as d, contextlib.ExitStack() as stack:
+    with Daemon(supervise=True, allow=["RankLost job=", "RankLate job=", "NoRanks job="]) as d, contextlib.ExitStack() as stack:
         job = d.submit({"ranks": ranks, "micro_size": 3, "optimizer": {"type": "sgd", "lr": 0.1}, "stall_warn_ms": 100,
                         "checkpoint": {"every_steps": 2}})
         victim = subprocess.Popen([sys.executable, "-c", VICTIM, pathlib.Path(__file__).parent, d.endpoint, str(job)])

@@ -7,15 +7,52 @@ SPEC = {"optimizer": {"type": "sgd", "lr": 1}, "ranks": 2, "micro_size": 2}
 STALLED, FAILED = 4, 8
 
 
-def test_all_ranks_lost_stalls_and_ends(daemon):
-    daemon.allow += [" RankLost job=", " RankLate job=", " Ended job="]
-    job = daemon.submit({**SPEC, "stall_warn_ms": 300, "stall_abort_ms": 1200})
+def started(daemon, **timeouts):
+    """A job of two ranks that have attached and wait for nobody."""
+    job = daemon.submit({**SPEC, **timeouts})
     trainers = [Rank(daemon, job, r, [("w", [4])], 2) for r in range(2)]
     for t in trainers:
         t.start({"w": np.zeros(4)})
+    return job, trainers
+
+
+def test_all_ranks_lost_stalls_and_is_abandoned(daemon):
+    """stall_abort is for stragglers that others wait for; nobody waits here."""
+    daemon.allow += [" RankLost job=", " NoRanks job=", " Ended job="]
+    job, trainers = started(daemon, stall_warn_ms=300, stall_abort_ms=400, abandoned_ms=1500)
     for t in trainers:
         t.close()  # without a word
     wait_until("stalled", lambda: daemon.get_job(job).state == STALLED)
-    assert "rank 0" in daemon.get_job(job).reason
+    assert daemon.get_job(job).reason == "no rank is attached: without one the job ends after timeouts.abandoned (1.5 s)"
     wait_until("failed", lambda: daemon.get_job(job).state == FAILED)
-    assert "waiting for rank 0" in daemon.get_job(job).reason
+    assert daemon.get_job(job).reason == "abandoned: no rank was attached for 1.5 s (timeouts.abandoned)"
+
+
+def test_a_rank_that_is_back_saves_the_job(daemon):
+    daemon.allow += [" RankLost job=", " NoRanks job="]
+    job, trainers = started(daemon, stall_warn_ms=300, abandoned_ms=60000)
+    for t in trainers:
+        t.close()
+    wait_until("stalled", lambda: daemon.get_job(job).state == STALLED)
+    again = [Rank(daemon, job, r, [("w", [4])], 2) for r in range(2)]
+    for t in again:
+        t.start({"w": np.zeros(4)})
+    wait_until("running", lambda: daemon.state(job) == "RUNNING")
+    assert [e for e in daemon.events("RanksBack") if "a rank is attached again after" in e]
+    for t in again:
+        t.detach()
+        t.close()
+
+
+def test_ranks_that_never_come(daemon):
+    """A job that gaccd initialises runs without them; one that waits for their tensors does not. Both are abandoned."""
+    daemon.allow += [" NoRanks job=", " Ended job="]
+    times = {"stall_warn_ms": 300, "abandoned_ms": 1500}
+    tensors = {"tensors": [{"name": "w", "dtype": 1, "shape": [4]}], "init": [{"pattern": "*", "type": "zeros"}]}
+    jobs = [daemon.submit({**SPEC, **times}), daemon.submit({**SPEC, **times, **tensors})]
+    for job, waiting in zip(jobs, ("PENDING", "STALLED")):
+        wait_until("told", lambda: "no rank is attached" in daemon.get_job(job).reason)
+        assert daemon.state(job) == waiting
+    for job in jobs:
+        wait_until("failed", lambda: daemon.get_job(job).state == FAILED)
+        assert daemon.get_job(job).reason.startswith("abandoned: no rank was attached for 1.5 s")

@@ -93,6 +93,8 @@ def test_nonfinite_skip_step(node, value, gradient):
             if window == 1:
                 assert {n: p.tobytes() for n, p in team.params().items()} == before
                 assert result.applied_step == 1
+                [event] = [e for e in node.get_job(team.job).events if e.reason == "StepSkipped"]
+                assert event.message == "window 1 is skipped: gradients that are not finite came from rank 1 (micro-batch 1)"
                 continue
             reference.step(Reduced(spec, team.sent, team.shapes).grads)
             for name, p in reference.params.items():

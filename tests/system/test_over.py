@@ -33,20 +33,24 @@ class Stream:
 
 
 def slot_is_busy(rank):
-    try:
-        rank.gacc.PushInline(lambda: iter([rank.client.types.PushInlineRequest(header=rank.push_request(), data=b"")]), timeout=5, retry=False)
-    except GaccError as e:
-        return e.reason == "SLOT_BUSY"
+    """Asked with the next micro-batch: another try of the same one would end the stream."""
+    header = rank.push_request()
+    header.micro += 1
+    with pytest.raises(GaccError) as e:
+        rank.gacc.PushInline(lambda: iter([rank.client.types.PushInlineRequest(header=header, data=b"")]), timeout=5, retry=False)
+    return e.value.reason == "SLOT_BUSY"
 
 
 def half_pushed(rank):
-    """A stream that has the rank's only slot, and half of the bytes in it."""
+    """A stream that has the rank's only slot, and half of the bytes in it. If the question whether it has was first in the slot, it is begun
+    again."""
     while True:
         stream = Stream(rank)
         stream.send(0, bytes(2 * N), rank.push_request())
         wait_until("the stream has begun", lambda: slot_is_busy(rank) or stream.answer.done())
         if not stream.answer.done():
             return stream
+        assert stream.error().reason == "SLOT_BUSY"
 
 
 def memory_of(daemon, job):

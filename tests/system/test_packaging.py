@@ -337,6 +337,24 @@ def chroot(tmp_path):
     shutil.rmtree(tmp_path / "root")
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_purge_keeps_checkpoints_and_says_so(tmp_path, saved):
+    """The package's own script, with another directory in the place of /var/lib/gaccd."""
+    state = tmp_path / "gaccd"
+    (state / "logs/1").mkdir(parents=True)
+    (state / "checkpoints/1").mkdir(parents=True)
+    for name in ("journal.sqlite", "history.db", "logs/1/worker_0.log"):
+        (state / name).write_text("x")
+    if saved:
+        (state / "checkpoints/1/manifest.json").write_text("{}")
+    script = (ROOT / "deploy/debian/gaccd.postrm").read_text().replace("/var/lib/gaccd", str(state)).replace("deb-systemd-helper", "none")
+    done = subprocess.run(["sh", "-c", script, "postrm", "purge"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert [str(f.relative_to(state)) for f in state.rglob("*") if f.is_file()] == (["checkpoints/1/manifest.json"] if saved else [])
+    assert state.exists() == saved
+    assert (f"checkpoints are kept in {state}/checkpoints" in done.stderr) == saved
+
+
 SESSION = """
 set -e
 test "$(id -gn gacc)" = gacc
@@ -375,7 +393,12 @@ def test_packages_install_run_and_go(debs, chroot):
     chroot.apt("install", "--reinstall", *files)
     assert wants.is_symlink()
 
+    kept = state / "checkpoints/1/step-5-1-0f0f0f0f"
+    kept.mkdir(parents=True)
+    (kept / "manifest.json").write_text("{}")
     chroot.apt("purge", *PACKAGES)
+    assert [str(p.relative_to(state)) for p in state.rglob("*") if p.is_file()] == ["checkpoints/1/step-5-1-0f0f0f0f/manifest.json"]
+    shutil.rmtree(state)
     assert chroot.traces() == [] and not wants.is_symlink()
     assert chroot("dpkg", "--audit") == ""
     chroot("getent", "passwd", "gacc")  # files elsewhere may be its own

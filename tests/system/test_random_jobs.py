@@ -1,7 +1,7 @@
 """Random jobs: whatever is drawn, every number that leaves the daemon is that of exact.py.
 
 GACC_SEEDS: how many (20); GACC_SEED: the first one (1). GACC_OFF: features that are left out (random_draw.FEATURES), by commas.
-GACC_SHRINK: how long a failing job is made smaller (120 s). tests/random.sh runs thousands.
+GACC_SHRINK: how long a failing job is made smaller (120 s). tests/long.sh random runs thousands.
 """
 import os
 import time

@@ -189,6 +189,7 @@ def test_reflection_is_enough_to_make_a_call(types, channel, version):
     listed, found, no_file, no_symbol = call(iter(asked), timeout=10)
     names = [s.name for s in listed.list_services_response.service]
     assert {"gacc.v1.GradientService", "gacc.v1.JobService", "gacc.v1.NodeService", "grpc.health.v1.Health"} <= set(names)
+    assert sorted(names) == sorted(set(names))
     assert no_file.error_response.error_code == no_symbol.error_response.error_code == 5
     files = [descriptor_pb2.FileDescriptorProto.FromString(b)
              for b in found.file_descriptor_response.file_descriptor_proto]

@@ -392,6 +392,7 @@ def test_a_stolen_session_is_of_no_use_to_another_user():
 def test_a_stall_names_who_is_late(daemon):
     """By rank, pid, micro-batches and seconds: in the answer, in the log, in the job's state."""
     daemon.allow += [" RankLate job=", " Ended job=.*rank 1"]
+    daemon.allow.append(" NoRanks job=")  # they come late on a busy machine
     job_id = daemon.submit({**SGD, "ranks": 2, "micro_size": 2, "stall_warn_ms": 400, "stall_abort_ms": 3000})
     first, second = (Rank(daemon, job_id, r, TENSORS, 2) for r in range(2))
     for r in (first, second):
@@ -420,6 +421,7 @@ def test_a_stall_names_who_is_late(daemon):
 
 def test_a_stall_that_is_over(daemon):
     daemon.allow.append(" RankLate job=")
+    daemon.allow.append(" NoRanks job=")
     job_id = daemon.submit({**SGD, "ranks": 2, "micro_size": 1, "stall_warn_ms": 200})
     first, second = (Rank(daemon, job_id, r, TENSORS, 2) for r in range(2))
     for r in (first, second):
@@ -431,9 +433,22 @@ def test_a_stall_that_is_over(daemon):
     assert step.last_rank == 1 and step.last_lag_ns > 2e8
     second.wait_step()
     wait_until("the stall's end", lambda: daemon.state(job_id) == "RUNNING")
+    [back] = daemon.events("RankBack")
+    assert re.search(r"rank=1 .*nobody waits any longer for rank 1 in window 0; others had waited for [\d.]+ s", back), back
     for r in (first, second):
         r.detach()
         r.close()
+
+
+def test_an_attach_beyond_the_limit_of_jobs_says_what_to_do():
+    """The jobs before it are abandoned ones, so its specification is not what has to be corrected."""
+    with Daemon(conf={"limits.jobs_per_user": 1}) as d:
+        d.submit({**SGD, "ranks": 1, "micro_size": 1})
+        with refused("RESOURCE_EXHAUSTED") as e:
+            d.client.gradient.Attach(job="another", rank=0, world_size=1, nonce=os.urandom(16), protocol_min=1, protocol_max=1,
+                                     create_if_missing=d.client.types.spec(name="another", ranks=1, micro_size=1, **SGD))
+        assert "limits.jobs_per_user is 1" in e["text"]
+        assert "gaccctl cancel JOB" in e["detail"].hint and "create_if_missing" not in e["detail"].hint
 
 
 def test_a_rank_that_never_came(daemon):

@@ -1,6 +1,6 @@
 """A long life in small: jobs come and go, trainers and engines die now and then, and gaccd's memory and descriptors stay what they were.
 
-GACC_SOAK_S: seconds (45) after the warm-up. tests/soak.sh runs half an hour. The warm-up lasts until as much is held as ever will be: an ended
+GACC_SOAK_S: seconds (45) after the warm-up. tests/long.sh soak runs half an hour. The warm-up lasts until as much is held as ever will be: an ended
 job keeps its memory for 10 s (live_retire.c), then a short record of it stays until `history.jobs` newer ones have ended; and caches, the
 allocator's arenas and the history's files grow to their size.
 """
@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, build_dir, wait_until
+from harness import Daemon, build_dir, descriptors, sanitized, wait_until
 from test_campaign import LOUD
 
 SECONDS = float(os.environ.get("GACC_SOAK_S", "45"))
@@ -29,16 +29,6 @@ SPECS = [dict(ranks=2, micro_size=4, steps=20, optimizer={"type": "sgd", "lr": 1
 def private_bytes(pid):
     fields = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     return sum(int(fields[k].split()[0]) * 1024 for k in ("Private_Clean", "Private_Dirty"))
-
-
-def sanitized():
-    """A sanitizer's allocator keeps what is freed."""
-    cache = (build_dir() / "CMakeCache.txt").read_text()
-    return any(line.startswith("GACC_SANITIZE:") and line.partition("=")[2] for line in cache.splitlines())
-
-
-def descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 class Soak:

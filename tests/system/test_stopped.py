@@ -57,7 +57,7 @@ def test_gaccd_that_is_stopped_is_replaced_by_the_service_manager():
 
 
 def test_trainer_that_is_stopped_is_named_and_goes_on():
-    with Daemon(allow=["RankLate"]) as d:
+    with Daemon(allow=["RankLate", "NoRanks"]) as d:
         job = d.submit(LATE.spec)
         trainers = [Trainer(d, job, 0, LATE), Trainer(d, job, 1, LATE, "--at", "sent:1:1")]
         trainers[1].wait_stopped()
@@ -70,7 +70,7 @@ def test_trainer_that_is_stopped_is_named_and_goes_on():
 
 
 def test_trainer_that_is_stopped_for_too_long_fails_the_job_by_name():
-    with Daemon(allow=["RankLate", " Ended job=", RANK_LOST]) as d:
+    with Daemon(allow=["RankLate", "NoRanks", " Ended job=", RANK_LOST]) as d:
         work = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=200, stall_abort_ms=3000)
         job = d.submit(work.spec)
         trainers = [Trainer(d, job, 0, work), Trainer(d, job, 1, work, "--at", "sent:1:1")]

@@ -114,6 +114,8 @@ typedef struct gacc_push_opts {
 	                             that needs the slot, gacc_flush or gacc_wait, which then report its error and do
 	                             nothing else: go on with gacc_next. After an
 	                             asynchronous push the next gacc_grad_buffer is another slot if there is one */
+	double lr;                /* learning rate of this window, instead of the schedule's; 0 = the schedule's. All pushes of
+	                             a window give the same one, on all ranks: another is refused (LR_MISMATCH) */
 } gacc_push_opts;
 
 typedef struct gacc_push_info {
@@ -144,7 +146,7 @@ typedef struct gacc_step {
 GACC_API const char *gacc_version(void);
 GACC_API const char *gacc_strerror(gacc_status);
 
-/* endpoint: "unix:/path", "/path", "host:port"; NULL: GACC_ENDPOINT, else unix:/run/gaccd/gaccd.sock. Over TCP the token comes
+/* endpoint: "/path", "unix:/path", "unix:///path", "host:port"; NULL: GACC_ENDPOINT, else unix:/run/gaccd/gaccd.sock. Over TCP the token comes
  * from the file GACC_TOKEN_FILE, certificates from GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA. Does not connect yet. */
 GACC_API gacc_status gacc_open(const char *endpoint, gacc_client **out);
 /* All its jobs must be detached. NULL is fine. */

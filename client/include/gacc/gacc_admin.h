@@ -183,6 +183,8 @@ GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out
 /* grace_ms: what ranks that gaccd has started get between SIGTERM and SIGKILL; 0: what the job says. A second cancel can only make
  * it shorter. */
 GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms, gacc_jobs **out);
+/* For whoever has started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the rank. */
+GACC_API gacc_status gacc_job_fail(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
 GACC_API gacc_status gacc_job_flush(gacc_client *, const char *job, uint64_t *out_window);
 /* Holds the job at the next window boundary, until it is resumed. */
@@ -308,8 +310,13 @@ typedef struct gacc_node_info {
 	uint32_t protocol, jobs, cpus;
 	uint64_t host_bytes_used, host_bytes_limit;
 	int draining;
+	/* bytes of the disk of gaccd's state_dir; total 0: gaccd is older than this */
+	uint64_t disk_total, disk_free, journal_reserve, journal_reserve_limit;
+	uint64_t user_checkpoints, user_logs, user_limit; /* the caller's there, and the limit of both together; 0: none */
+	int disk_full;
 	int64_t round_trip_ns;        /* of this call */
 	const char *json;
+	int64_t longest_turn_ns, recent_turn_ns; /* of the event loop: since the start; in the last one to two seconds */
 } gacc_node_info;
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);

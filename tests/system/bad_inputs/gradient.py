@@ -173,7 +173,7 @@ PARAMETERS = [
     Row("get-sum-wraps-around", get(offset=8, bytes=MAX64), INVALID, "INVALID_ARGUMENT", f"bytes {MAX64}", "correct"),
     Row("get-reduced-of-a-daemon-optimizer", get(reduced_gradients=True), PRECONDITION, "NOT_SUPPORTED", "optimizer is sgd", "client"),
     Row("wait-ready-in-vain", rpc("GradientService/WaitReady", session="unfilled", timeout_ms=20), "DEADLINE_EXCEEDED", "STALLED",
-        "waiting for the job to start", "gaccctl status"),
+        "the job has not started: it waits for the initial parameters: no rank has given all of them", "gaccctl status"),
 ]
 
 
@@ -216,6 +216,10 @@ WINDOW = [
     Row("push-weight-nan", push(weight=NAN), INVALID, "BAD_WEIGHT", "weight is -?nan", "samples or tokens"),
     Row("push-weight-inf", push(weight=INF), INVALID, "BAD_WEIGHT", "weight is inf", "samples or tokens"),
     Row("push-weight-minus-inf", push(weight=-INF), INVALID, "BAD_WEIGHT", "weight is -inf", "samples or tokens"),
+    Row("push-lr-negative", push(lr=-0.1), INVALID, "INVALID_ARGUMENT", "lr is -0.1", "learning rate"),
+    Row("push-lr-nan", push(lr=NAN), INVALID, "INVALID_ARGUMENT", "lr is -?nan", "learning rate"),
+    Row("push-lr-inf", push(lr=INF), INVALID, "INVALID_ARGUMENT", "lr is inf", "learning rate"),
+    Row("push-lr-beyond-f32", push(lr=1e39), INVALID, "INVALID_ARGUMENT", "lr is 1e\\+39", "learning rate"),
     Row("push-scale-2", push(loss_scale=2), PRECONDITION, "LOSS_SCALE_MISMATCH", "scale 2, the window's is 1", "WaitReady or WaitStep"),
     Row("push-scale-nan", push(loss_scale=NAN), PRECONDITION, "LOSS_SCALE_MISMATCH", "scale -?nan", "WaitReady or WaitStep"),
     Row("push-scale-inf", push(loss_scale=INF), PRECONDITION, "LOSS_SCALE_MISMATCH", "scale inf", "WaitReady or WaitStep"),

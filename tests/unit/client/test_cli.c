@@ -446,7 +446,54 @@ START_TEST(words_of_others_are_only_shown)
 	ck_assert_ptr_nonnull(strstr(out, "Root cause:       \\x1b[31mred\n  | \\x1b]0;x\\x07\n"));
 	ck_assert_ptr_null(strchr(out, '\033'));
 	ck_assert_ptr_null(strchr(out, '\007'));
-	ck_assert_str_eq(err, "error: \\xc2\\x9b \302\251\tfine\nboth\n  \\x1b[0m\n");
+	ck_assert_str_eq(err, "error: \\u009b \302\251\tfine\nboth\n  \\x1b[0m\n");
+}
+END_TEST
+
+#define RLO "\342\200\256" /* U+202E: what follows is shown from right to left */
+#define CSI "\302\233"     /* U+009B: ESC [ in one character */
+
+static bool has_none(const char *text)
+{
+	return !strstr(text, RLO) && !strstr(text, CSI);
+}
+
+START_TEST(format_characters_are_only_shown)
+{
+	static const char *const lines[] = { "log" RLO CSI };
+	static const gacc_root_cause cause = { .message = "cause" RLO, .log_line = lines, .n_log_line = 1 };
+	gacc_job_info job = sample();
+
+	job.name = "a" RLO "b";
+	job.reason = "why" CSI;
+	job.root_cause = &cause;
+	view_job(&inv, &job);
+	view_status(&inv, &job);
+	view_jobs(&inv, &(gacc_jobs){ 1, &job });
+	fail_with(&inv, EXIT_FAILED, "X", "hint" RLO, "text" CSI);
+	fflush(inv.out);
+	fflush(inv.err);
+	ck_assert_ptr_nonnull(strstr(out, "cause\\u202e\n  | log\\u202e\\u009b\n"));
+	ck_assert_ptr_nonnull(strstr(out, "a\\u202eb ")); /* in a table */
+	ck_assert(has_none(out));
+	ck_assert_str_eq(err, "error: text\\u009b\n  hint\\u202e\n");
+}
+END_TEST
+
+START_TEST(format_characters_in_data_are_escaped)
+{
+	static const enum format formats[] = { FORMAT_JSON, FORMAT_JSONL, FORMAT_YAML };
+	inv.format = formats[_i];
+	ck_assert_int_eq(print_json(&inv, "{\"name\":\"a" RLO "b" CSI "\303\251\177\"}"), EXIT_OK);
+	fflush(inv.out);
+	ck_assert_msg(has_none(out) && !strchr(out, '\177'), "%s", out);
+	ck_assert_ptr_nonnull(strstr(out, "\303\251")); /* text stays text */
+	ck_assert_ptr_nonnull(strstr(out, "a\\u202eb"));
+	if (_i == 2)
+		return;
+	json_t *read = json_loads(out, 0, NULL); /* and means the same */
+	ck_assert_str_eq(json_string_value(json_object_get(read, "name")), "a" RLO "b" CSI "\303\251\177");
+	json_decref(read);
 }
 END_TEST
 
@@ -536,6 +583,8 @@ int main(void)
 	tcase_add_test(tc, jobs_table);
 	tcase_add_test(tc, describe_ends_with_the_story);
 	tcase_add_test(tc, words_of_others_are_only_shown);
+	tcase_add_test(tc, format_characters_are_only_shown);
+	tcase_add_loop_test(tc, format_characters_in_data_are_escaped, 0, 3);
 	tcase_add_test(tc, lists_as_json);
 	tcase_add_test(tc, data_as_yaml);
 	tcase_add_test(tc, states_by_name);

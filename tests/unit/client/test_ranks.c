@@ -50,6 +50,7 @@ START_TEST(environment_is_torchruns)
 	ck_assert_str_eq(find(list, "GACC_ENDPOINT"), "unix:/s");
 	ck_assert_str_eq(find(list, "GACC_LOG_DIR"), "/logs");
 	ck_assert_str_eq(find(list, "OMP_NUM_THREADS"), "1");
+	ck_assert_str_eq(find(list, "PYTHONUNBUFFERED"), "1");
 	rank_environment_free(list);
 	rank_variables(3, 2, variables);
 	ck_assert_str_eq(variables[0], "RANK=3");
@@ -59,12 +60,13 @@ START_TEST(environment_is_torchruns)
 }
 END_TEST
 
-START_TEST(omp_num_threads_is_kept)
+START_TEST(what_is_set_is_kept)
 {
-	char *ours[] = { (char[]){ "OMP_NUM_THREADS=6" }, NULL };
+	char *ours[] = { (char[]){ "OMP_NUM_THREADS=6" }, (char[]){ "PYTHONUNBUFFERED=" }, NULL };
 	char **list = rank_environment(ours, &e);
 
 	ck_assert_str_eq(find(list, "OMP_NUM_THREADS"), "6");
+	ck_assert_str_eq(find(list, "PYTHONUNBUFFERED"), "");
 	rank_environment_free(list);
 }
 END_TEST
@@ -116,6 +118,29 @@ static void start(uint32_t rank, const char *script)
 	ranks.argv = argv;
 	ck_assert_int_eq(ranks_start(&ranks, rank), 0);
 }
+
+/* As gaccctl logs shows it on a terminal. */
+START_TEST(an_escaped_log_is_only_shown)
+{
+	char path[256], text[256] = "";
+	struct follower f;
+	FILE *out = fmemopen(text, sizeof(text), "w"), *log;
+
+	snprintf(path, sizeof(path), "%s/worker_7.log", dir);
+	log = fopen(path, "w");
+	fputs("a\tb\033[2J\302\233\342\200\256c\303\251\n", log);
+	fclose(log);
+	follower_init(&f, dir, 7, false, FOLLOW_ALL);
+	f.escaped = true;
+	follower_pump(&f, out, true);
+	follower_fini(&f);
+	fclose(out);
+	ck_assert_str_eq(text, "a\tb\\x1b[2J\\u009b\\u202ec\303\251\n");
+	read_log(7, text, sizeof(text));
+	ck_assert_str_eq(text, "a\tb\033[2J\302\233\342\200\256c\303\251\n");
+	unlink(path);
+}
+END_TEST
 
 START_TEST(runs_with_output_and_status)
 {
@@ -279,7 +304,8 @@ int main(int argc, char **argv)
 	tc = tcase_create("all");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, environment_is_torchruns);
-	tcase_add_test(tc, omp_num_threads_is_kept);
+	tcase_add_test(tc, what_is_set_is_kept);
+	tcase_add_test(tc, an_escaped_log_is_only_shown);
 	tcase_add_test(tc, runs_with_output_and_status);
 	tcase_add_test(tc, signals_reach_the_group);
 	tcase_add_test(tc, a_program_that_is_not_there);

@@ -56,7 +56,7 @@ START_TEST(a_whole_file)
 				     "  seed: 18446744073709551615\n"
 				     "  deterministic: false\n"
 				     "  slots_per_rank: 1\n"
-				     "  timeouts: { stall_warn: 1500ms, stall_abort: 1h }\n"
+				     "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
 				     "  launch:\n"
 				     "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
 				     "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s }\n"
@@ -122,6 +122,7 @@ START_TEST(a_whole_file)
 	ck_assert_uint_eq(m->slots_per_rank, 1);
 	ck_assert_uint_eq(m->stall_warn_ms, 1500);
 	ck_assert_uint_eq(m->stall_abort_ms, 3600000);
+	ck_assert_uint_eq(m->abandoned_ms, 7200000);
 	ck_assert_int_eq(m->launch, GACC__V1__LAUNCH_MODE__LAUNCH_MODE_DAEMON);
 	ck_assert_uint_eq(m->launch_command->n_command, 4);
 	ck_assert_str_eq(m->launch_command->command[3], "0.1");
@@ -154,7 +155,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 36);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 37);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);

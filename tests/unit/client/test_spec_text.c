@@ -29,7 +29,7 @@ static const char *const files[] = {
 	"fixed_divisor: 1000.1, grad_of: sum, uneven: drop, accumulate_dtype: f64, clip_norm: 0.1, clip_value: 0.5, "
 	"nonfinite: reject_micro, loss_scale: 1024, seed: 18446744073709551615, deterministic: false, slots_per_rank: 1, "
 	"optimizer: { type: sgd, lr: 0, momentum: 0.9, nesterov: true }, host_memory: 1.5GiB, "
-	"timeouts: { stall_warn: 1500ms, stall_abort: 1h }, output: { log_dir: /var/log/gacc/%j-%x } }",
+	"timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 90s }, output: { log_dir: /var/log/gacc/%j-%x } }",
 	"spec: { optimizer: { type: adam, betas: [0.8, 0.99], eps: 1e-7 }, schedule: { type: step, warmup_steps: 3, "
 	"warmup_start_factor: 0, step_size: 10 }, init: [ { pattern: '*.b', type: zeros }, { pattern: '*', type: normal, a: -1, "
 	"b: 0.02 } ], param_groups: [ { pattern: '*.bias', weight_decay: 0 }, { pattern: 'emb*', lr_scale: 0.1, "

@@ -1,6 +1,8 @@
 /* What operators change: a coordinator with one fake node, message by message. */
 #include "control/coordinator.h"
 
+#include "engine/control_page.h"
+
 #include "support/suite.h"
 
 #include <check.h>
@@ -247,6 +249,159 @@ START_TEST(who_never_comes_is_named)
 }
 END_TEST
 
+/* A second goes by in ticks. */
+static void tick_for(int64_t seconds)
+{
+	for (int64_t i = 0; i < seconds; i++) {
+		now.mono_ns += SECOND;
+		coord_tick(coord, now);
+	}
+}
+
+static void set_attached(uint8_t attached)
+{
+	for (int i = 0; i < 2; i++) {
+		rank[i].attached = attached;
+		rank[i].known = 1;
+		rank[i].lost = !attached;
+		rank[i].lost_ns = attached ? 0 : now.mono_ns;
+	}
+	tell();
+}
+
+/* Whether its ranks have never come (_i 0), or have gone. Neither is a straggler's case: nobody waits. */
+START_TEST(a_job_without_ranks_stalls_and_is_abandoned)
+{
+	const char *reason;
+	spec.abandoned_ns = 900 * SECOND; /* longer than stall_abort, which has no say here */
+	set_attached(_i != 0);
+	coord_tick(coord, now);
+	if (_i)
+		set_attached(0);
+	tick_for(60);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), _i ? JOB_RUNNING : JOB_STALLED);
+	tick_for(1);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	ck_assert_str_eq(reason, "no rank is attached: without one the job ends after timeouts.abandoned (900 s)");
+	ck_assert_str_eq(last_event, "NoRanks");
+	last_event[0] = '\0';
+	tick_for(838);
+	ck_assert_str_eq(last_event, ""); /* once */
+	ck_assert_str_eq(end_reason, "");
+	tick_for(2);
+	ck_assert_str_eq(end_reason, "STALLED: abandoned: no rank was attached for 900 s (timeouts.abandoned)");
+	coord_on_ended(coord, ST_OK, now);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_FAILED);
+}
+END_TEST
+
+START_TEST(a_rank_that_comes_back_ends_the_time_without_ranks)
+{
+	const char *reason;
+	set_attached(0);
+	tick_for(500);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_STALLED);
+	set_attached(1);
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_RUNNING);
+	ck_assert_str_eq(reason, "");
+	ck_assert_str_eq(last_event, "RanksBack");
+	ck_assert_str_eq(last_text, "a rank is attached again after 499 s without any");
+	set_attached(0);
+	tick_for(599); /* counted anew */
+	ck_assert_str_eq(end_reason, "");
+}
+END_TEST
+
+/* Nobody can come while the engine is down, and nobody has to while the job is paused or waits for its turn. */
+START_TEST(time_without_ranks_does_not_count_while_none_could_help)
+{
+	set_attached(0);
+	tick_for(500);
+	if (_i)
+		coord_pause(coord, "by me", now);
+	else
+		coord_hinder(coord, "no room", now);
+	tick_for(1000);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), _i ? JOB_PAUSED : JOB_STALLED);
+	ck_assert_str_eq(end_reason, "");
+	if (_i)
+		coord_resume(coord, "by me", now);
+	else
+		coord_hinder(coord, "", now);
+	tick_for(599);
+	ck_assert_str_eq(end_reason, "");
+	tick_for(2);
+	ck_assert_str_eq(end_reason, "STALLED: abandoned: no rank was attached for 600 s (timeouts.abandoned)");
+}
+END_TEST
+
+START_TEST(a_start_without_ranks_says_so_and_is_abandoned)
+{
+	const char *reason;
+	coord_free(coord);
+	spec.stall_abort_ns = 70 * SECOND; /* is for ranks that come later than others */
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	node.start = START_ALLOCATED;
+	set_attached(0);
+	tick_for(61);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
+	ck_assert_str_eq(reason, "no rank is attached: without one the job ends after timeouts.abandoned (600 s)");
+	tick_for(539);
+	ck_assert_str_eq(end_reason, "");
+	set_attached(1);
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
+	ck_assert_str_eq(reason, "");
+	tick_for(69); /* it has its whole time to give the parameters */
+	ck_assert_str_eq(end_reason, "");
+	tick_for(2);
+	ck_assert_str_eq(end_reason, "STALLED: did not start within 70 s: no rank gave the initial parameters");
+}
+END_TEST
+
+/* nonfinite: skip_step. In _i 1 nobody has sent any: the sum has overflowed, or gaccd has restarted since. */
+START_TEST(a_skipped_step_names_who_sent_what_is_not_finite)
+{
+	if (!_i) {
+		rank[0].nonfinite = 1;
+		rank[0].first_nonfinite = 1;
+		rank[1].nonfinite = 2;
+	}
+	fill();
+	node.nonfinite = 7;
+	finish();
+	ck_assert_int_eq(stored.outcome, OUTCOME_SKIPPED);
+	ck_assert_str_eq(last_event, "StepSkipped");
+	ck_assert_str_eq(last_text, _i ? "window 0 is skipped: its gradient or the norm of it is not finite (norm 1)" :
+					 "window 0 is skipped: gradients that are not finite came from rank 0 (micro-batch 1), "
+					 "rank 1 (micro-batch 0 and 1 more)");
+}
+END_TEST
+
+/* Rank 0 has given all, rank 1 comes after 62 s; _i: only because an operator closes the window without it. */
+START_TEST(a_straggler_that_is_back_is_told)
+{
+	rank[0].counted = 2;
+	rank[0].waiting_ns = rank[0].ready_ns = now.mono_ns;
+	tell();
+	tick_for(62);
+	ck_assert_str_eq(last_event, "RankLate");
+	if (_i) {
+		uint64_t w;
+		ck_assert_int_eq(coord_flush(coord, &w, now), ST_OK);
+	} else {
+		fill();
+	}
+	finish();
+	ck_assert_uint_eq(coord_window(coord), 1);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+	ck_assert_str_eq(last_event, _i ? "RankLate" : "RankBack");
+	if (!_i)
+		ck_assert_str_eq(last_text, "nobody waits any longer for rank 1 in window 0; others had waited for 62.0 s");
+}
+END_TEST
+
 START_TEST(a_held_window_fills_but_does_not_close)
 {
 	ck_assert_int_eq(coord_pause(coord, "paused by ana", now), ST_OK);
@@ -316,6 +471,34 @@ START_TEST(two_nodes_are_closed_before_they_vote)
 	}
 	ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
 	ck_assert_uint_eq(stored.micro_count, 4);
+}
+END_TEST
+
+/* A node refuses a second learning rate, but knows its own ranks alone. Who has counted nothing has given none. */
+START_TEST(two_nodes_give_a_window_one_learning_rate)
+{
+	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 }, { .rank = 1, .attached = 1, .flushed = 1 } };
+	uint64_t bits[2][2] = { { 3, 0 }, { 0, _i ? 0 : 3 } };
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
+	for (uint32_t phase = 0; phase < 4; phase++)
+		for (uint32_t i = 0; i < 2 && phase != 1; i++) {
+			struct report r = { .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .rank = &full[i], .n_ranks = 1,
+					    .complete = true, .counted = bits[i], .n_words = 2, .count = i && _i ? 0 : 2, .sum_weight = 2,
+					    .lr = i ? 0.25 : 0.5, .lr_rank = i };
+			r.phase = phase == 0 ? WINDOW_OPEN : phase == 2 ? WINDOW_CLOSED : WINDOW_PREPARED;
+			r.vote_term = phase == 3 ? order.term : 0;
+			r.vote_attempt = phase == 3 ? order.attempt : 0;
+			r.sumsq = 1;
+			coord_on_report(coord, i, &r, now);
+		}
+	if (_i) {
+		ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
+		ck_assert(stored.lr == 0.5 && stored.outcome == OUTCOME_APPLIED);
+		return;
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_ENDING);
+	ck_assert_str_eq(end_reason, "LR_MISMATCH: ranks 0 and 1 give window 0 different learning rates: 0.5 and 0.25");
 }
 END_TEST
 
@@ -432,6 +615,116 @@ START_TEST(a_restart_keeps_the_hold)
 	finish();
 	ck_assert_uint_eq(stored.window, 1);
 	ck_assert_double_eq(stored.wait_fraction, 1); /* of the time since the resume */
+}
+END_TEST
+
+/* A coordinator that has just started, and has a commit or none, is a window behind the first report: that window is judged by all
+ * that the report says. */
+static void begin_behind(bool has_commit)
+{
+	fill();
+	finish();
+	struct commit last = stored;
+	coord_free(coord);
+	n_stored = 0;
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, &ports), ST_OK);
+	node = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 2, .start = START_PARAMS };
+	if (!has_commit)
+		return;
+	coord_restore(coord, &last);
+	node.window = 1;
+}
+
+START_TEST(ranks_that_have_left_leave_what_they_gave)
+{
+	begin_behind(_i);
+	for (int i = 0; i < 2; i++)
+		rank[i] = (struct rank_progress){ .rank = (uint32_t)i, .counted = 1, .flushed = RANK_LEFT, .known = 1 };
+	node.complete = node.all_left = true;
+	tell();
+	ck_assert_str_eq(end_reason, "");
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+	ck_assert_uint_eq(coord_ranks(coord, &(uint32_t){ 0 })[1].counted, 1);
+	uint64_t bits[2] = { 1, 1 };
+	node.phase = WINDOW_PREPARED;
+	node.count = node.sum_weight = 2;
+	node.counted = bits;
+	node.n_words = 2;
+	node.vote_term = order.term;
+	node.vote_attempt = order.attempt;
+	tell();
+	ck_assert_uint_eq(stored.micro_count, 2);
+	ck_assert(stored.final);
+}
+END_TEST
+
+START_TEST(a_void_micro_batch_of_a_window_not_open_yet_ends_the_job)
+{
+	spec.nonfinite = NONFINITE_ERROR;
+	begin_behind(_i);
+	rank[0].voided = 1;
+	rank[0].counted = 0;
+	tell();
+	ck_assert_str_eq(end_reason, _i ? "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 1 has a non-finite gradient (nonfinite: error)" :
+					  "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 0 has a non-finite gradient (nonfinite: error)");
+}
+END_TEST
+
+/* A vote that counts `count` micro-batches for each of two ranks. */
+static void vote(uint32_t count)
+{
+	static uint64_t bits[2];
+	bits[0] = bits[1] = (1u << count) - 1;
+	node.phase = WINDOW_PREPARED;
+	node.count = 2 * count;
+	node.sum_weight = 2 * count;
+	node.counted = bits;
+	node.n_words = 2;
+	node.vote_term = order.term;
+	node.vote_attempt = order.attempt;
+	tell();
+}
+
+/* What was refused is not missing. */
+START_TEST(void_micro_batches_are_not_missing)
+{
+	static const enum uneven policy[] = { UNEVEN_DROP, UNEVEN_ERROR };
+	spec.uneven = policy[_i % 2];
+	bool missing = _i >= 2;
+	for (int i = 0; i < 2; i++) {
+		rank[i].counted = 1;
+		rank[i].voided = !missing;
+	}
+	node.complete = true;
+	tell();
+	vote(1);
+	bool ends = missing && spec.uneven == UNEVEN_ERROR;
+	ck_assert_int_eq(coord_phase(coord), ends ? COORD_ENDING : COORD_PERSIST);
+	if (ends)
+		ck_assert_str_eq(end_reason, "WINDOW_CLOSED: window 0 closed with 2 micro-batches missing (uneven: error): "
+					     "rank 0 (pid 0) at 1/2, rank 1 (pid 0) at 1/2");
+	else
+		ck_assert_uint_eq(stored.outcome, missing ? OUTCOME_DROPPED : OUTCOME_APPLIED);
+}
+END_TEST
+
+/* A node that is a window ahead: of two, the other one has not applied the commit yet. */
+START_TEST(a_node_that_is_ahead_is_heard_when_its_window_opens)
+{
+	struct commit last = { .window = 4, .term = 1, .attempt = 1, .applied_step = 5, .outcome = OUTCOME_APPLIED,
+			       .next = *coord_carry(coord) };
+	struct rank_progress p = { .rank = 0, .counted = 1, .flushed = RANK_LEFT, .known = 1 };
+	struct report r = { .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = 5, .rank = &p, .n_ranks = 1,
+			    .complete = true, .all_left = true };
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 2, &ports), ST_OK);
+	coord_restore(coord, &last);
+	coord_on_report(coord, 0, &r, now);
+	ck_assert_int_eq(coord_phase(coord), COORD_COMMIT);
+	p = (struct rank_progress){ .rank = 1, .flushed = RANK_LEFT, .known = 1 };
+	coord_on_report(coord, 1, &r, now);
+	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
+	ck_assert_uint_eq(coord_ranks(coord, &(uint32_t){ 0 })[0].counted, 1);
 }
 END_TEST
 
@@ -570,11 +863,22 @@ static Suite *suite(void)
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);
+	tcase_add_loop_test(c, two_nodes_give_a_window_one_learning_rate, 0, 2);
 	tcase_add_loop_test(c, who_is_late_is_named, 0, 3);
+	tcase_add_loop_test(c, a_job_without_ranks_stalls_and_is_abandoned, 0, 2);
+	tcase_add_test(c, a_rank_that_comes_back_ends_the_time_without_ranks);
+	tcase_add_loop_test(c, time_without_ranks_does_not_count_while_none_could_help, 0, 2);
+	tcase_add_test(c, a_start_without_ranks_says_so_and_is_abandoned);
+	tcase_add_loop_test(c, a_straggler_that_is_back_is_told, 0, 2);
+	tcase_add_loop_test(c, a_skipped_step_names_who_sent_what_is_not_finite, 0, 2);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
 	tcase_add_test(c, a_pause_is_nobodys_waiting);
 	tcase_add_test(c, ranks_that_get_ready_in_a_pause_wait_from_its_end);
 	tcase_add_test(c, a_restart_keeps_the_hold);
+	tcase_add_loop_test(c, ranks_that_have_left_leave_what_they_gave, 0, 2);
+	tcase_add_loop_test(c, a_void_micro_batch_of_a_window_not_open_yet_ends_the_job, 0, 2);
+	tcase_add_loop_test(c, void_micro_batches_are_not_missing, 0, 4);
+	tcase_add_test(c, a_node_that_is_ahead_is_heard_when_its_window_opens);
 	tcase_add_test(c, an_update_holds_from_exactly_its_window);
 	tcase_add_test(c, a_window_that_has_begun_is_refused);
 	tcase_add_test(c, a_restart_keeps_the_updates);

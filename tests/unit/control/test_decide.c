@@ -178,11 +178,11 @@ static const struct {
 	{ { 1, 0, { 0 } }, "values", "values is empty: set micro_size, lr, clip_norm or clip_value" },
 	{ { 1, VALUE_MICRO_SIZE, { .micro_size = 65 } }, "values.micro_size",
 	  "micro_size is 65, must be 1..64 (max_micro_size of the job)" },
-	{ { 1, VALUE_LR, { .lr = -1 } }, "values.lr", "lr is -1, must be finite and >= 0" },
-	{ { 1, VALUE_LR, { .lr = INFINITY } }, "values.lr", "lr is inf, must be finite and >= 0" },
+	{ { 1, VALUE_LR, { .lr = -1 } }, "values.lr", "lr is -1, must be 0..3.40282e+38" },
+	{ { 1, VALUE_LR, { .lr = INFINITY } }, "values.lr", "lr is inf, must be 0..3.40282e+38" },
 	{ { 1, VALUE_CLIP_NORM, { .clip_norm = NAN } }, "values.clip_norm", "clip_norm is nan, must be finite and >= 0 (0: off)" },
 	{ { 1, VALUE_CLIP_VALUE, { .clip_value = -2 } }, "values.clip_value",
-	  "clip_value is -2, must be finite and >= 0 (0: off)" },
+	  "clip_value is -2, must be 0 (off) or 1.17549e-38..3.40282e+38, where f32 is normal" },
 };
 
 START_TEST(values_are_checked_as_the_specs)
@@ -245,6 +245,42 @@ START_TEST(the_window_is_divided_by_its_own_scale)
 	ck_assert_uint_eq(k.applied_step, 4);
 	ck_assert_double_eq(k.mean_loss, 2);
 	ck_assert_double_eq(k.lr, 0.1);
+}
+END_TEST
+
+/* It takes the schedule's place for its window, also in the warm-up's first step, whose own is 0. */
+START_TEST(pushes_may_give_the_learning_rate)
+{
+	struct carry c = carry_first(&spec);
+	struct window_sums in = full(1);
+	spec.schedule = (struct schedule){ .type = SCHEDULE_LINEAR_WARMUP, .warmup_steps = 100 };
+	double own = decide(in, &c).lr;
+	ck_assert(own < 0.1);
+	in.lr = 0.7;
+	ck_assert_double_eq(decide(in, &c).lr, 0.7);
+	in.lr = 0;
+	ck_assert_double_eq(decide(in, &c).lr, own);
+	in.lr = 0.7;
+	in.nonfinite = 1;
+	ck_assert_double_eq(decide(in, &c).lr, 0); /* no step */
+}
+END_TEST
+
+START_TEST(a_partial_window_is_divided_by_what_it_has)
+{
+	struct carry c = carry_first(&spec);
+	spec.reduction = REDUCE_MEAN;
+	struct window_sums in = full(1);
+	in.count = 5;
+	ck_assert_double_eq(decide(in, &c).divisor, 5);
+}
+END_TEST
+
+START_TEST(the_schedule_follows_applied_steps)
+{
+	struct carry c = carry_first(&spec);
+	spec.schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 4, .gamma = 0.5 };
+	ck_assert_double_eq(decide(full(1), &c).lr, 0.1); /* window 5, but only 3 steps were applied before it */
 }
 END_TEST
 
@@ -422,6 +458,9 @@ static Suite *suite(void)
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
 	tcase_add_test(c, a_change_says_old_and_new);
 	tcase_add_test(c, the_window_is_divided_by_its_own_scale);
+	tcase_add_test(c, a_partial_window_is_divided_by_what_it_has);
+	tcase_add_test(c, pushes_may_give_the_learning_rate);
+	tcase_add_test(c, the_schedule_follows_applied_steps);
 	tcase_add_test(c, a_factor_beyond_f32_is_no_step);
 	tcase_add_test(c, the_windows_values_count_not_the_specs);
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);

@@ -23,6 +23,8 @@ static bool replied[16];
 static char last_event[32];
 static struct rank_progress shown; /* by the last report */
 static bool alive;                /* all processes */
+static int64_t dead_pid;          /* but this one */
+static uint32_t ranks = 1;
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
@@ -49,7 +51,7 @@ static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, i
 }
 static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
-	return alive;
+	return alive && pid != dead_pid;
 }
 static void on_random(void *ctx, uint8_t out[16])
 {
@@ -71,19 +73,20 @@ static void answer(uint32_t op, uint32_t result)
 static void setup(void)
 {
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
-	struct attach_args attach = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true };
+	struct attach_args attach = { .world_size = ranks, .uid = 7, .pid = 42, .shared_memory = true };
 	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
 	const char *field;
 	char why[200];
-	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true };
+	spec = (struct job_spec){ .name = "t", .ranks = ranks, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true };
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
 	memset(replied, 0, sizeof replied);
 	n_sent = 0;
 	alive = true;
+	dead_pid = 0;
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
-	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
+	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;
 	record.r.params_ready = 1;
@@ -93,12 +96,37 @@ static void setup(void)
 	answer(ENGINE_ATTACH, 0);
 	ck_assert(replied[15] && !reply_to[15].status);
 	memcpy(key.token, reply_to[15].attach.token, 16);
+	job_on_mapped(job, 0, 1);
 }
 
 static void teardown(void)
 {
 	job_free(job);
 	control_state_fini(&record);
+}
+
+static void setup_two(void)
+{
+	ranks = 2;
+	setup();
+}
+
+static void teardown_two(void)
+{
+	teardown();
+	ranks = 1;
+}
+
+/* pid 0: it maps nothing. */
+static enum status attach_as(uint64_t call, uint32_t rank, int64_t pid)
+{
+	struct attach_args a = { .world_size = 2, .rank = rank, .uid = 7, .pid = pid, .shared_memory = pid != 0, .nonce = { (uint8_t)(call + 1) } };
+	job_attach(job, call, &a, now);
+	if (!replied[call])
+		answer(ENGINE_ATTACH, 0);
+	if (!reply_to[call].status)
+		job_on_mapped(job, rank, job_generation(job, rank));
+	return reply_to[call].status;
 }
 
 static void push(uint64_t call, uint32_t micro, uint32_t slot)
@@ -131,6 +159,77 @@ START_TEST(a_repeat_under_judgement_is_in_nobodys_way)
 	sent[n_sent - 1] = repeat;
 	answer(ENGINE_ADD, _i ? VOIDED : DUPLICATE);
 	expect(1, ST_OK, _i ? VOIDED : DUPLICATE);
+}
+END_TEST
+
+/* Its last push may still be on its way, whether its process lives or not, and whether it maps the slots or streams into them. */
+START_TEST(the_spare_slots_are_one_ranks_until_it_attaches_anew)
+{
+	int64_t second = _i ? 0 : 43;
+	ck_assert_int_eq(attach_as(0, 0, second), ST_OK); /* pid 42 lives and has the rank's own */
+	ck_assert_int_eq(attach_as(1, 1, 50), ST_OK);
+	ck_assert_int_eq(attach_as(2, 1, 51), ST_NO_SLOT);
+	dead_pid = 43;
+	ck_assert_int_eq(attach_as(3, 1, 51), ST_NO_SLOT);
+	dead_pid = 42;
+	ck_assert_int_eq(attach_as(4, 0, 44), ST_OK); /* its own are free again */
+	ck_assert_int_eq(attach_as(5, 1, 51), ST_OK);
+}
+END_TEST
+
+static enum status judged(const struct session_key *k)
+{
+	struct reply why = { 0 };
+	return job_session_ok(job, k, &why) ? ST_OK : why.status;
+}
+
+START_TEST(every_byte_of_the_token_counts)
+{
+	ck_assert_int_eq(judged(&key), ST_OK);
+	struct session_key other = key;
+	other.token[_i] ^= 0x10;
+	ck_assert_int_eq(judged(&other), ST_SESSION_UNKNOWN);
+}
+END_TEST
+
+START_TEST(a_session_belongs_to_its_user)
+{
+	struct session_key other = key;
+	other.uid = 8;
+	ck_assert_int_eq(judged(&other), ST_PERMISSION_DENIED);
+	other.uid = 0;
+	ck_assert_int_eq(judged(&other), ST_OK);
+}
+END_TEST
+
+/* Its request was on its way when it died; somebody else has attached as this rank meanwhile. */
+START_TEST(an_attach_of_a_dead_process_fences_nobody)
+{
+	struct attach_args attach = { .world_size = 1, .uid = 7, .pid = 41, .shared_memory = true, .nonce = { 1 } };
+	int before = n_sent;
+	alive = false;
+	job_attach(job, 0, &attach, now);
+	expect(0, ST_CANCELLED, 0);
+	ck_assert_int_eq(n_sent, before);
+	ck_assert_int_eq(judged(&key), ST_OK);
+}
+END_TEST
+
+/* The first copy was answered, and the process was fenced; the second one had been on its way all the time. */
+START_TEST(a_late_copy_of_an_attach_fences_nobody)
+{
+	struct attach_args first = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true, .nonce = { 1 } };
+	struct attach_args second = { .world_size = 1, .uid = 7, .pid = 43, .shared_memory = true, .nonce = { 2 } };
+	job_attach(job, 0, &first, now);
+	answer(ENGINE_ATTACH, 0);
+	ck_assert(replied[0] && !reply_to[0].status);
+	job_attach(job, 1, &second, now);
+	answer(ENGINE_ATTACH, 0);
+	ck_assert(replied[1] && !reply_to[1].status);
+	job_attach(job, 2, &first, now);
+	expect(2, ST_SESSION_FENCED, 0);
+	memcpy(key.token, reply_to[1].attach.token, 16);
+	ck_assert_int_eq(judged(&key), ST_OK);
 }
 END_TEST
 
@@ -221,11 +320,95 @@ START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
 }
 END_TEST
 
+static void push_lr(uint64_t call, uint32_t micro, uint32_t slot, double lr)
+{
+	struct push_args a = { .micro = micro, .slot = slot, .weight = 1, .data_key = 100 + micro, .lr = lr };
+	job_push(job, call, &key, &a, now);
+}
+
+/* The window's learning rate is that of its first counted push: before that nobody is refused, after it all others are; the same on an engine
+ * that knows the window from its record. */
+START_TEST(a_window_has_one_learning_rate)
+{
+	push_lr(0, 0, 0, 0.5);
+	ck_assert_double_eq(sent[n_sent - 1].window_lr, 0.5);
+	push_lr(1, 0, 0, 0.6); /* a repeat of the one that is under way, with another */
+	expect(1, ST_LR_MISMATCH, 0);
+	answer(ENGINE_ADD, VOIDED);
+	push_lr(2, 1, 0, 0.25); /* a void one gives nothing */
+	answer(ENGINE_ADD, COUNTED);
+	expect(2, ST_OK, COUNTED);
+	if (_i) {
+		record.r.count = 1;
+		record.r.window_lr = 0.25;
+		control_set_bit(record.voided, spec.max_micro_size, 0, 0);
+		control_set_bit(record.counted, spec.max_micro_size, 0, 1);
+		record.rank[0].counted = 1;
+		record.rank[0].sgen = 1;
+		memcpy(record.rank[0].session.token, key.token, 16);
+		job_on_engine_down(job, now);
+		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	}
+	push_lr(3, 2, 0, 0);
+	expect(3, ST_LR_MISMATCH, 0);
+	push_lr(4, 2, 0, 0.5);
+	expect(4, ST_LR_MISMATCH, 0);
+	ck_assert_msg(strstr(reply_to[4].text, "rank 0 gives window 0 the learning rate 0.5; rank 0, whose push was counted first, gave it 0.25"),
+		      "%s", reply_to[4].text);
+	push_lr(5, 2, 0, 0.25);
+	answer(ENGINE_ADD, COUNTED);
+	expect(5, ST_OK, COUNTED);
+}
+END_TEST
+
+START_TEST(a_learning_rate_is_a_number)
+{
+	static const double bad[] = { -0.1, -INFINITY, INFINITY, NAN, 1e39 };
+	push_lr(0, 0, 0, bad[_i]);
+	expect(0, ST_INVALID_ARGUMENT, 0);
+	ck_assert(strstr(reply_to[0].text, "lr is "));
+}
+END_TEST
+
 START_TEST(a_wait_may_be_longer_than_the_clock_can_tell)
 {
 	job_wait_step(job, 1, &key, 0, INT64_MAX - 1, now);
 	job_tick(job, now);
 	ck_assert(!replied[1]);
+}
+END_TEST
+
+/* A job of its own that has come this far: no tensors, no engine, no parameters, which come from a rank or from rules. */
+START_TEST(who_waits_for_the_start_hears_what_it_lacks)
+{
+	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
+	static const char *const said[] = { "its tensors: no rank has called RegisterTensors", "its memory and its engine",
+					    "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)",
+					    "the initial parameters to be drawn by the rules of init", "the coordinator" };
+	struct attach_args attach = { .world_size = 1, .uid = 7, .pid = 42 };
+	struct spec_init zeros = { (char *)(uintptr_t)"*", { INIT_ZEROS, 0, 0 } };
+	char why[200], want[200];
+	job_free(job);
+	spec.init = &zeros;
+	spec.n_init = _i == 3;
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
+	job_attach(job, 14, &attach, now);
+	memcpy(key.token, reply_to[14].attach.token, 16);
+	if (_i > 0)
+		ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	record.r.params_ready = _i == 4;
+	if (_i > 1) {
+		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+		for (int k = 0; k < n_sent && sent[n_sent - 1].op != ENGINE_ATTACH; k++)
+			n_sent--;
+		answer(ENGINE_ATTACH, 0); /* the session is in force again */
+	}
+	job_wait_ready(job, 1, &key, 1, now);
+	job_tick(job, (struct now){ now.mono_ns + 2, now.unix_ns });
+	expect(1, ST_STALLED, 0);
+	snprintf(want, sizeof want, "the job has not started: it waits for %s", said[_i]);
+	ck_assert_str_eq(reply_to[1].text, want);
+	spec.n_init = 0;
 }
 END_TEST
 
@@ -346,15 +529,26 @@ START_TEST(the_last_commit_is_the_engines)
 }
 END_TEST
 
-START_TEST(inline_bytes_go_into_a_slot_without_a_push)
+/* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push before. */
+START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
 {
-	uint32_t slot = 9;
-	push(0, 0, 1);
-	ck_assert(job_free_slot(job, 0, 0, &slot) && slot == 0);
-	ck_assert(!job_free_slot(job, 0, 1, &slot)); /* the push is in it */
+	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 42, .nonce = { 1 }, .shared_memory = true };
+	push(0, 0, 0); /* the fixture's session has mapped its slots */
 	answer(ENGINE_ADD, COUNTED);
-	ck_assert(job_free_slot(job, 0, 1, &slot) && slot == 1);
-	ck_assert(!job_free_slot(job, 0, 2, &slot));
+	job_attach(job, 1, &again, now);
+	answer(ENGINE_ATTACH, 0);
+	push(2, 1, 0);
+	expect(2, ST_BAD_SLOT, 0);
+	job_on_mapped(job, 0, job_generation(job, 0) - 1); /* by the session before it */
+	push(3, 1, 0);
+	expect(3, ST_BAD_SLOT, 0);
+	push(4, 0, 0); /* a repeat is only compared */
+	answer(ENGINE_ADD, DUPLICATE);
+	expect(4, ST_OK, DUPLICATE);
+	job_on_mapped(job, 0, job_generation(job, 0));
+	push(5, 1, 0);
+	answer(ENGINE_ADD, COUNTED);
+	expect(5, ST_OK, COUNTED);
 }
 END_TEST
 
@@ -382,6 +576,60 @@ START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 }
 END_TEST
 
+/* It has mapped its slots twice, or has a watch stream beside the socket: the older one's end says nothing. */
+START_TEST(a_trainer_is_lost_with_its_last_lifeline)
+{
+	last_event[0] = '\0';
+	job_on_link(job, 0, 1, true, now);
+	job_on_link(job, 0, 1, true, now);
+	job_on_link(job, 0, 1, false, now);
+	ck_assert(shown.attached && !shown.lost);
+	ck_assert_str_eq(last_event, "");
+	job_on_link(job, 0, 1, false, now);
+	ck_assert(!shown.attached && shown.lost);
+	ck_assert_str_eq(last_event, "RankLost");
+}
+END_TEST
+
+/* A call with the token of a lost session: of its living process, or the delayed last word of a dead one. */
+START_TEST(a_lost_trainer_that_is_heard_is_attached)
+{
+	job_on_link(job, 0, 1, true, now);
+	job_on_link(job, 0, 1, false, now);
+	alive = _i == 0;
+	push(0, 0, 0);
+	answer(ENGINE_ADD, COUNTED);
+	job_tick(job, now);
+	ck_assert(shown.lost == !alive && shown.attached == alive);
+	ck_assert_str_eq(last_event, alive ? "RankHeard" : "RankLost");
+	if (!alive)
+		return;
+	alive = false; /* without a lifeline, it is looked at */
+	job_tick(job, (struct now){ now.mono_ns + INT64_C(2000000000), now.unix_ns });
+	ck_assert(shown.lost && shown.lost_ns);
+}
+END_TEST
+
+/* Without memory: of this machine (its process is known), or of another one (its pid is only shown). */
+START_TEST(an_inline_session_shows_its_process)
+{
+	struct attach_args inl = { .world_size = 1, .uid = 7, .nonce = { 9 }, .pid = _i ? 0 : 77, .start_time = _i ? 0 : 5, .shown_pid = 77 };
+	job_attach(job, 0, &inl, now);
+	ck_assert(sent[n_sent - 1].session.no_memory && sent[n_sent - 1].session.pid == 77);
+	answer(ENGINE_ATTACH, 0);
+	ck_assert(shown.pid == 77 && shown.unwatched);
+	alive = false;
+	job_tick(job, (struct now){ now.mono_ns + INT64_C(2000000000), now.unix_ns });
+	ck_assert(shown.lost == !_i);
+	memcpy(key.token, reply_to[0].attach.token, 16);
+	key.pid = 78; /* another process goes on with the session */
+	job_flush(job, 1, &key, 0, now);
+	job_tick(job, (struct now){ now.mono_ns + INT64_C(4000000000), now.unix_ns });
+	key.pid = 0;
+	ck_assert(!shown.lost && shown.attached);
+}
+END_TEST
+
 START_TEST(what_is_shown_of_pushes_is_restored)
 {
 	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 43, .shared_memory = true };
@@ -406,13 +654,23 @@ int main(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	suite_add_tcase(s, c);
 	tcase_add_loop_test(c, a_repeat_under_judgement_is_in_nobodys_way, 0, 2);
+	tcase_add_loop_test(c, every_byte_of_the_token_counts, 0, 16);
+	tcase_add_test(c, a_session_belongs_to_its_user);
+	tcase_add_test(c, an_attach_of_a_dead_process_fences_nobody);
+	tcase_add_test(c, a_late_copy_of_an_attach_fences_nobody);
 	tcase_add_test(c, micro_batches_come_in_ascending_order);
 	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
 	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
+	tcase_add_loop_test(c, a_window_has_one_learning_rate, 0, 2);
+	tcase_add_loop_test(c, a_learning_rate_is_a_number, 0, 5);
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
+	tcase_add_loop_test(c, who_waits_for_the_start_hears_what_it_lacks, 0, 5);
 	tcase_add_loop_test(c, a_trainer_that_dies_before_it_is_back_is_lost, 0, 2);
+	tcase_add_test(c, a_trainer_is_lost_with_its_last_lifeline);
+	tcase_add_loop_test(c, a_lost_trainer_that_is_heard_is_attached, 0, 2);
+	tcase_add_loop_test(c, an_inline_session_shows_its_process, 0, 2);
 	tcase_add_test(c, what_is_shown_of_pushes_is_restored);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
@@ -420,6 +678,10 @@ int main(void)
 	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
 	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
 	tcase_add_test(c, the_last_commit_is_the_engines);
-	tcase_add_test(c, inline_bytes_go_into_a_slot_without_a_push);
+	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
+	c = tcase_create("two ranks");
+	tcase_add_checked_fixture(c, setup_two, teardown_two);
+	tcase_add_loop_test(c, the_spare_slots_are_one_ranks_until_it_attaches_anew, 0, 2);
+	suite_add_tcase(s, c);
 	return suite_run(s);
 }

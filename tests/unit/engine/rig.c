@@ -366,7 +366,7 @@ struct engine_answer rig_step(struct rig *r, uint32_t outcome, double scale, dou
 
 void rig_zero_params(struct rig *r)
 {
-	struct engine_answer a = rig_call(r, (struct engine_command){ .op = ENGINE_PUT_PARAMS, .last = 1 });
+	struct engine_answer a = rig_call(r, (struct engine_command){ .op = ENGINE_PUT_PARAMS, .sgen = 1, .last = 1 });
 	ck_assert_uint_eq(a.status, ST_OK);
 }
 

@@ -109,6 +109,33 @@ START_TEST(a_new_page_is_empty_and_a_damaged_one_corrupt)
 }
 END_TEST
 
+/* A sound checksum around a state that no engine writes: as good as no record. */
+static const struct {
+	size_t offset;
+	uint32_t value;
+} absurd[] = {
+	{ offsetof(struct control_record, micro_size), MAX_MICRO + 1 },
+	{ offsetof(struct control_record, commit_micro_size), MAX_MICRO + 1 },
+	{ offsetof(struct control_record, phase), WINDOW_APPLYING + 1 },
+	{ offsetof(struct control_record, x), 2 },
+	{ offsetof(struct control_record, n_zero), SEGMENT_MAX_ZERO + 1 },
+	{ offsetof(struct control_record, last_rank), RANKS },
+	{ offsetof(struct control_record, ranks), RANKS + 1 },
+};
+
+START_TEST(a_record_that_points_outside_is_refused)
+{
+	publish_next();
+	struct control_record good = state.r;
+	memcpy((unsigned char *)&state.r + absurd[_i].offset, &absurd[_i].value, sizeof(uint32_t));
+	control_page_publish(&page, &state);
+	state.r = good;
+	ck_assert(read_page()); /* the one before it */
+	ck_assert_uint_eq(seen.r.seq, 1);
+	assert_seen(&state);
+}
+END_TEST
+
 START_TEST(the_last_record_is_in_force)
 {
 	for (int i = 0; i < 5; i++) {
@@ -359,6 +386,40 @@ START_TEST(stale_entries_are_found_and_bitmaps_freed)
 }
 END_TEST
 
+static enum status offer_lr(uint32_t rank, uint32_t micro, double lr)
+{
+	bool voided;
+	struct accum_entry e = { .rank = rank, .micro = micro, .slot = 100 + rank, .sgen = state.rank[rank].sgen, .window_lr = lr };
+	return accum_offer(&queue, &state, control_page_ledger(&page, rank, micro), &e, &voided);
+}
+
+/* The first that is counted gives the window its learning rate; which one that is, the order says, not the arrival. */
+START_TEST(a_window_has_one_learning_rate)
+{
+	struct accum_entry *e[8];
+	state.r.micro_size = 2;
+	queue.canonical = _i;
+	ck_assert_int_eq(offer_lr(_i ? 1 : 0, 0, _i ? 0.2 : 0.1), ST_OK);
+	ck_assert_int_eq(offer_lr(_i ? 0 : 1, 0, _i ? 0.1 : 0.2), ST_OK);
+	ck_assert_int_eq(offer_lr(2, 0, 0.1), ST_OK);
+	ck_assert_ptr_null(accum_find_other_lr(&queue, &state)); /* nothing is counted yet */
+	ck_assert_uint_eq(accum_next(&queue, &state, e, 8), 1);
+	ck_assert_uint_eq(e[0]->rank, 0);
+	state.r.count = 1;
+	state.r.window_lr = 0.1;
+	control_set_bit(state.counted, MAX_MICRO, 0, 0);
+	accum_remove(&queue, e[0]);
+	ck_assert_uint_eq(accum_find_other_lr(&queue, &state)->rank, 1);
+	accum_remove(&queue, accum_find_other_lr(&queue, &state));
+	ck_assert_ptr_null(accum_find_other_lr(&queue, &state));
+	ck_assert_int_eq(offer_lr(1, 0, 0.2), ST_LR_MISMATCH);
+	ck_assert_int_eq(offer_lr(1, 0, 0), ST_LR_MISMATCH);
+	ck_assert_int_eq(offer_lr(0, 0, 0.2), ST_ALREADY_EXISTS);
+	ck_assert_int_eq(offer_lr(1, 0, 0.1), ST_OK);
+	ck_assert_uint_eq(accum_next(&queue, &state, e, 8), 2);
+}
+END_TEST
+
 START_TEST(completeness_counts_what_is_missing)
 {
 	struct accum_entry *e[8];
@@ -386,6 +447,7 @@ Suite *control_suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, parts_are_aligned_and_do_not_overlap);
 	tcase_add_test(t, a_new_page_is_empty_and_a_damaged_one_corrupt);
+	tcase_add_loop_test(t, a_record_that_points_outside_is_refused, 0, sizeof(absurd) / sizeof(absurd[0]));
 	tcase_add_test(t, the_last_record_is_in_force);
 	tcase_add_test(t, a_record_of_another_job_shape_is_corrupt);
 	tcase_add_test(t, bits_of_a_rank_are_counted);
@@ -401,6 +463,7 @@ Suite *control_suite(void)
 	tcase_add_test(t, pushes_are_judged_before_they_queue);
 	tcase_add_test(t, a_slot_and_a_micro_batch_queue_once);
 	tcase_add_test(t, stale_entries_are_found_and_bitmaps_freed);
+	tcase_add_loop_test(t, a_window_has_one_learning_rate, 0, 2);
 	tcase_add_test(t, completeness_counts_what_is_missing);
 	suite_add_tcase(s, t);
 	return s;

@@ -53,6 +53,18 @@ START_TEST(a_new_segment_is_zero_sealed_and_private)
 }
 END_TEST
 
+/* Mapping a segment would allocate its pages, too; nobody has mapped this one. */
+START_TEST(all_pages_are_allocated_before_anybody_maps_them)
+{
+	struct segment s;
+	struct stat info;
+	ck_assert_int_eq(segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, 1 << 20, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(fstat(s.fd, &info), 0);
+	ck_assert_uint_ge((uint64_t)info.st_blocks * 512, (1 << 20) + SEGMENT_DATA_OFFSET);
+	segment_close(&s);
+}
+END_TEST
+
 START_TEST(more_than_the_machine_has_is_refused_with_numbers)
 {
 	struct segment s = SEGMENT_NONE;
@@ -287,6 +299,7 @@ Suite *segment_suite(void)
 	Suite *s = suite_create("segment");
 	TCase *t = tcase_create("segment");
 	tcase_add_test(t, a_new_segment_is_zero_sealed_and_private);
+	tcase_add_test(t, all_pages_are_allocated_before_anybody_maps_them);
 	tcase_add_test(t, more_than_the_machine_has_is_refused_with_numbers);
 	tcase_add_test(t, a_second_mapping_sees_the_same_memory);
 	tcase_add_loop_test(t, a_foreign_segment_is_refused, 0, sizeof(others) / sizeof(others[0]));

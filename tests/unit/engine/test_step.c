@@ -373,7 +373,7 @@ START_TEST(parameters_are_uploaded_through_slots)
 	for (int k = 7; k-- > 0;) {
 		uint64_t at = (uint64_t)k * piece, bytes = at + piece < n ? piece : n - at;
 		memcpy(rig_data(&rig, SEG_SLOT, 1), sent + at, bytes);
-		struct engine_command put = { .op = ENGINE_PUT_PARAMS, .slot = 1, .offset = at, .bytes = bytes,
+		struct engine_command put = { .op = ENGINE_PUT_PARAMS, .sgen = 1, .slot = 1, .offset = at, .bytes = bytes,
 					      .last = k == 0 };
 		a = rig_call(&rig, put);
 		ck_assert_uint_eq(a.status, ST_OK);
@@ -392,6 +392,8 @@ START_TEST(parameters_are_uploaded_through_slots)
 	}
 	memset(rig_data(&rig, SEG_SLOT, 1), 0, 100);
 	a = rig_call(&rig, (struct engine_command){ .op = ENGINE_PUT_PARAMS, .slot = 1, .bytes = 100 });
+	ck_assert_uint_eq(a.status, ST_SESSION_FENCED); /* of a session before the one that is stored */
+	a = rig_call(&rig, (struct engine_command){ .op = ENGINE_PUT_PARAMS, .sgen = 1, .slot = 1, .bytes = 100 });
 	ck_assert_uint_eq(a.status, ST_OK);
 	ck_assert_uint_eq(a.result, 1); /* too late: they are ready */
 	ck_assert_mem_eq(rig_data(&rig, SEG_PARAMS, 0), want, n);

@@ -9,11 +9,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -25,7 +27,7 @@ static uv_loop_t loop;
 static struct attach *server;
 
 /* What the edge was told, in order: "r1 c1". */
-static char story[512];
+static char story[4096];
 static uint64_t last_conn;
 static char request[ATTACH_MAX_REQUEST];
 static size_t n_request;
@@ -49,10 +51,10 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		ck_assert_int_eq(attach_reply(server, conn, "x", 1, &answer_with, 1), ST_OK);
 }
 
-static char refusal[128];
-static void on_refused(void *arg, uint64_t conn, const char *why)
+static char refusal[256];
+static void on_refused(void *arg, uint64_t conn, enum status st, const char *why)
 {
-	told('x', conn);
+	told(st == ST_RESOURCE_EXHAUSTED ? 'f' : 'x', conn);
 	snprintf(refusal, sizeof refusal, "%s", why);
 	ck_assert_int_eq(attach_reply(server, conn, "no", 2, NULL, 0), ST_OK);
 }
@@ -70,6 +72,13 @@ static void spin(void)
 		uv_run(&loop, UV_RUN_NOWAIT);
 }
 
+/* For what no event of the loop tells of. */
+static void turn(void)
+{
+	uv_run(&loop, UV_RUN_NOWAIT);
+	poll(NULL, 0, 1);
+}
+
 static void wait_for(const char *what)
 {
 	while (!strstr(story, what))
@@ -82,7 +91,7 @@ static void setup(void)
 	snprintf(path, sizeof path, "%s/sock", dir);
 	snprintf(lock, sizeof lock, "%s.lock", path);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
-	struct listen_opts o = { .path = path, .mode = 0600, .max_per_uid = 4 };
+	struct listen_opts o = { .path = path, .mode = 0600, .max_per_uid = 4 * ATTACH_IN_FLIGHT };
 	ck_assert_int_eq(attach_open(&loop, &o, &events, NULL, &server), ST_OK);
 }
 
@@ -313,42 +322,150 @@ START_TEST(a_process_may_map_over_and_over)
 }
 END_TEST
 
-/* Maps and leaves the answer where it is, in one of two ways, until it is refused. */
-static pid_t abandoning_client(bool by_shutdown)
+/* The descriptors of `n` requests that are refused or granted and never received, each from a process that hands its connection on to `keeper`
+ * and dies. */
+static void ask_and_die(int n, int keeper)
 {
-	pid_t pid = fork();
-	if (pid)
-		return pid;
-	for (;;) {
+	for (int i = 0; i < n; i++) {
+		pid_t pid = fork();
+		if (pid)
+			continue;
 		int c = client();
 		char first;
+		struct iovec iov = { &first, 1 };
+		union {
+			struct cmsghdr align;
+			char bytes[CMSG_SPACE(sizeof(int))];
+		} control = { 0 };
+		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
 		if (send(c, "map", 3, 0) != 3 || recv(c, &first, 1, MSG_PEEK) != 1)
-			pause();
-		if (by_shutdown)
-			shutdown(c, SHUT_RDWR);
-		else
-			send(c, "map", 3, 0);
+			_exit(1);
+		struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+		h->cmsg_level = SOL_SOCKET;
+		h->cmsg_type = SCM_RIGHTS;
+		h->cmsg_len = CMSG_LEN(sizeof c);
+		memcpy(CMSG_DATA(h), &c, sizeof c);
+		_exit(sendmsg(keeper, &m, 0) != 1);
+	}
+	for (int left = n; left;) {
+		left -= waitpid(-1, NULL, WNOHANG) > 0;
+		turn();
 	}
 }
 
-/* Descriptors in flight are few, for all users together. */
-START_TEST(descriptors_are_not_left_in_connections_for_ever)
+static int granted(void)
 {
-	int before = open_fds();
+	int n = 0;
+	for (const char *at = story; (at = strchr(at, 'r')); at++)
+		n++;
+	return n;
+}
+
+/* Descriptors in flight are few, for all users together: also while nobody but a socket's queue has the connection. */
+START_TEST(descriptors_that_nobody_receives_are_charged)
+{
+	int before = open_fds(), keeper[2];
+	const int most = ATTACH_IN_FLIGHT / 2 - ATTACH_FDS_PER_MAP + 1; /* of one descriptor each */
+	struct rlimit limit;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	ck_assert_uint_ge(limit.rlim_cur, 8 * ATTACH_IN_FLIGHT);
 	answer_with = memfd_create("m", MFD_CLOEXEC);
-	pid_t pid = abandoning_client(_i);
-	wait_for("c16"); /* 4 connections at a time, 4 such for each */
-	spin();
-	ck_assert(is_over(asking_client()));
-	ck_assert_uint_eq(last_conn, 16);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
-	spin();
-	ck_assert(!is_over(asking_client()));
-	ck_assert_uint_eq(last_conn, 17);
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, keeper), 0);
+	ask_and_die(most, keeper[0]);
+	ck_assert_int_eq(granted(), most);
+	ask_and_die(2, keeper[0]);
+	ck_assert_int_eq(granted(), most);
+	ck_assert_ptr_nonnull(strchr(story, 'f'));
+	ck_assert_msg(!!strstr(refusal, "descriptors that uid"), "%s", refusal);
+	close(keeper[0]); /* with it all the connections that are on their way through it */
+	close(keeper[1]);
+	int c = asking_client(), fds[1];
+	char text[8];
+	while (granted() == most)
+		turn();
+	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 1), 1);
+	close(c);
+	close(fds[0]);
 	close(answer_with);
 	answer_with = -1;
-	ck_assert_int_eq(open_fds(), before + 4); /* both ends, the listener's duplicate; the refused client */
+	while (open_fds() > before)
+		turn();
+}
+END_TEST
+
+/* An honest client receives: what is too much at one moment waits for that, and is not refused. */
+START_TEST(a_burst_of_requests_waits_for_its_turn)
+{
+	pid_t pid[2 * ATTACH_IN_FLIGHT];
+	answer_with = memfd_create("m", MFD_CLOEXEC);
+	for (int i = 0; i < 2 * ATTACH_IN_FLIGHT; i++)
+		if ((pid[i] = fork()) == 0) {
+			int c = client(), fds[1];
+			char text[8];
+			_exit(send(c, "map", 3, 0) != 3 || receive(c, text, sizeof text, fds, 1) != 1);
+		}
+	for (int i = 0; i < 2 * ATTACH_IN_FLIGHT; i++) {
+		int status;
+		while (!waitpid(pid[i], &status, WNOHANG))
+			turn();
+		ck_assert_int_eq(status, 0);
+	}
+	ck_assert_int_eq(granted(), 2 * ATTACH_IN_FLIGHT);
+	close(answer_with);
+	answer_with = -1;
+}
+END_TEST
+
+/* Its end of a connection says nothing of what is unread in the peer's. */
+START_TEST(a_connection_that_was_shut_down_is_charged)
+{
+	int before = open_fds(), c[ATTACH_IN_FLIGHT], n = ATTACH_IN_FLIGHT / 2 - ATTACH_FDS_PER_MAP + 1;
+	answer_with = memfd_create("m", MFD_CLOEXEC);
+	for (int i = 0; i < n; i++) {
+		c[i] = asking_client();
+		shutdown(c[i], SHUT_RDWR);
+		spin();
+	}
+	ck_assert_int_eq(granted(), n);
+	int waiting = asking_client();
+	for (int i = 0; i < 200; i++) /* longer than between two looks */
+		turn();
+	ck_assert_int_eq(granted(), n);
+	for (int i = 0; i < n; i++)
+		close(c[i]);
+	while (granted() == n)
+		turn();
+	close(waiting);
+	close(answer_with);
+	answer_with = -1;
+	while (open_fds() > before)
+		turn();
+}
+END_TEST
+
+/* One that leaves while its request waits. */
+START_TEST(a_request_that_waits_ends_with_its_connection)
+{
+	int before = open_fds(), c[ATTACH_IN_FLIGHT], n = ATTACH_IN_FLIGHT / 2 - ATTACH_FDS_PER_MAP + 1;
+	answer_with = memfd_create("m", MFD_CLOEXEC);
+	for (int i = 0; i < n; i++)
+		c[i] = asking_client();
+	ck_assert_int_eq(granted(), n);
+	close(asking_client());
+	spin();
+	ck_assert_int_eq(granted(), n);
+	int waiting = asking_client();
+	ck_assert_int_eq(granted(), n);
+	close(c[0]);
+	while (granted() == n)
+		turn();
+	for (int i = 1; i < n; i++)
+		close(c[i]);
+	close(waiting);
+	close(answer_with);
+	answer_with = -1;
+	while (open_fds() > before)
+		turn();
 }
 END_TEST
 
@@ -358,6 +475,7 @@ int main(void)
 	Suite *s = suite_create("attach");
 	TCase *c = tcase_create("attach");
 	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 60); /* refusals come after 2 s */
 	suite_add_tcase(s, c);
 	tcase_add_test(c, memory_is_handed_over);
 	tcase_add_test(c, as_many_descriptors_as_a_message_carries);
@@ -368,6 +486,9 @@ int main(void)
 	tcase_add_test(c, a_client_that_does_not_read_is_dropped);
 	tcase_add_test(c, a_killed_process_closes_its_connection);
 	tcase_add_test(c, a_process_may_map_over_and_over);
-	tcase_add_loop_test(c, descriptors_are_not_left_in_connections_for_ever, 0, 2);
+	tcase_add_test(c, descriptors_that_nobody_receives_are_charged);
+	tcase_add_test(c, a_connection_that_was_shut_down_is_charged);
+	tcase_add_test(c, a_burst_of_requests_waits_for_its_turn);
+	tcase_add_test(c, a_request_that_waits_ends_with_its_connection);
 	return suite_run(s);
 }

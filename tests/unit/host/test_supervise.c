@@ -10,7 +10,6 @@
 
 #include <check.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <uv.h>
 
 #define REPORT_FD 500
 #define MANY 200
@@ -32,6 +32,7 @@ static char *self;
 static struct fdstore *store;
 static struct fdstore_fd *fds;
 static size_t n_fds;
+static uv_loop_t loop;
 
 static void report(const char *text)
 {
@@ -47,7 +48,7 @@ static _Noreturn void last_report(const char *text)
 
 static void open_store(void)
 {
-	if (fdstore_open(&store, &fds, &n_fds))
+	if (fdstore_open(&store, &fds, &n_fds) || uv_loop_init(&loop) || fdstore_start(store, &loop))
 		_exit(91);
 }
 
@@ -58,12 +59,38 @@ static bool first_life(void)
 	return n_fds == 0;
 }
 
+static void on_kept(void *arg, enum status st)
+{
+	if (st)
+		_exit(92);
+}
+
+static struct fdstore_fd new_item(const char *name, const char *content)
+{
+	struct fdstore_fd item = { .fd = memfd_create(name, MFD_CLOEXEC) };
+	snprintf(item.name, sizeof item.name, "%s", name);
+	if (pwrite(item.fd, content, strlen(content), 0) < 0)
+		_exit(92);
+	return item;
+}
+
+/* Sent when this returns. */
+static void begin_to_keep(const struct fdstore_fd *item, size_t n, struct fdstore_request **request)
+{
+	struct fdstore_fd *copy = calloc(n, sizeof *copy);
+	memcpy(copy, item, n * sizeof *copy);
+	fdstore_keep(store, copy, n, on_kept, NULL, request);
+}
+
+/* The supervisor has it. */
 static void put_new(const char *name, const char *content)
 {
-	int fd = memfd_create(name, MFD_CLOEXEC);
-	if (pwrite(fd, content, strlen(content), 0) < 0 || fdstore_put(store, name, fd))
-		_exit(92);
-	close(fd);
+	struct fdstore_request *request;
+	struct fdstore_fd item = new_item(name, content);
+	begin_to_keep(&item, 1, &request);
+	while (request)
+		uv_run(&loop, UV_RUN_ONCE);
+	close(item.fd);
 }
 
 static void read_stored(size_t i, char *out, size_t n)
@@ -73,16 +100,6 @@ static void read_stored(size_t i, char *out, size_t n)
 		_exit(95);
 }
 
-static void barrier(void)
-{
-	int fd;
-	if (fdstore_barrier(store, &fd))
-		_exit(93);
-	struct pollfd p = { fd, POLLIN, 0 };
-	poll(&p, 1, -1);
-	close(fd);
-}
-
 /* Counts its lives in a memfd and tells them, until it is killed. */
 static void role_count(void)
 {
@@ -90,7 +107,6 @@ static void role_count(void)
 	char text[32];
 	if (first_life()) {
 		put_new("j1.control.0.1", "");
-		barrier();
 		kill(getpid(), SIGKILL); /* at the earliest instant that is safe */
 	}
 	if (n_fds != 1 || strcmp(fds[0].name, "j1.control.0.1") != 0)
@@ -110,12 +126,12 @@ static void role_names(void)
 {
 	char text[96], content[16];
 	if (first_life()) {
-		put_new("a", "A");
-		put_new("b", "B");
-		put_new("c", "C");
+		struct fdstore_fd item[] = { new_item("a", "A"), new_item("b", "B"), new_item("c", "C") };
+		struct fdstore_request *request;
+		begin_to_keep(item, 3, &request);
 		if (fdstore_remove(store, "b"))
 			_exit(94);
-		raise(SIGKILL); /* without a barrier: what was sent is read all the same */
+		raise(SIGKILL); /* without an answer: what was sent is read all the same */
 	}
 	for (size_t i = 0; i < n_fds; i++) {
 		read_stored(i, content, sizeof content);

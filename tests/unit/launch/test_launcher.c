@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +70,7 @@ START_TEST(an_order_becomes_an_environment)
 	ck_assert_str_eq(value(e, "RANK"), "1"); /* ours wins */
 	ck_assert_str_eq(value(e, "PATH"), "/mine"); /* theirs wins */
 	ck_assert_str_eq(value(e, "A"), "b=c");
+	ck_assert_str_eq(value(e, "PYTHONUNBUFFERED"), "1");
 	ck_assert_str_eq(value(e, "WORLD_SIZE"), "2");
 	ck_assert_str_eq(value(e, "GACC_ENDPOINT"), "unix:/run/g.sock");
 	ck_assert_str_eq(value(e, "GACC_RESTART_COUNT"), "3");
@@ -130,9 +132,9 @@ START_TEST(the_last_note_of_a_rank_counts)
 	struct launch_note first;
 	int fd;
 	ck_assert_uint_eq(open_state(&fd, &first), 0);
-	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 0, 4000001, 5, 0, 0 }), ST_OK);
-	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 1, 4000002, 6, 0, 0 }), ST_OK);
-	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 0, 4000003, 7, 1, 2 }), ST_OK);
+	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 0, 4000001, 5, 0, 0, 9, 1 }), ST_OK);
+	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 1, 4000002, 6, 0, 0, 9, 1 }), ST_OK);
+	ck_assert_int_eq(launch_state_note(fd, &(struct launch_note){ 0, 4000003, 7, 1, 2, 4000000, 65534 }), ST_OK);
 	ck_assert_int_eq(write(fd, "0 40", 4), 4); /* killed in the middle of it */
 	close(fd);
 	for (int i = 0; i < 2; i++) { /* and it is handed on from launcher to launcher */
@@ -142,6 +144,8 @@ START_TEST(the_last_note_of_a_rank_counts)
 		ck_assert_uint_eq(first.start_time, 7);
 		ck_assert_uint_eq(first.restarts, 1);
 		ck_assert_uint_eq(first.charged, 2);
+		ck_assert_int_eq(first.session, 4000000);
+		ck_assert_uint_eq(first.uid, 65534);
 		close(fd);
 	}
 }
@@ -159,6 +163,22 @@ START_TEST(notes_of_another_boot_are_forgotten)
 }
 END_TEST
 
+/* Of a launcher before it noted session and user. */
+START_TEST(a_shorter_note_is_read)
+{
+	struct launch_note first;
+	int fd;
+	ck_assert_uint_eq(open_state(&fd, &first), 0);
+	ck_assert_int_eq(write(fd, "0 4000001 5 1 2\n0 4000001 5 1 2 4000", 36), 36);
+	close(fd);
+	ck_assert_uint_eq(open_state(&fd, &first), 1);
+	ck_assert_int_eq(first.pid, 4000001);
+	ck_assert_uint_eq(first.charged, 2);
+	ck_assert_int_eq(first.session, 0);
+	close(fd);
+}
+END_TEST
+
 START_TEST(a_directory_that_is_not_there)
 {
 	struct launch_note *note;
@@ -168,11 +188,12 @@ START_TEST(a_directory_that_is_not_there)
 }
 END_TEST
 
-/* A process that leads a group with one more in it; its number. */
+/* A process that leads a group with one more in it; its number. What loses its parent becomes a child of the test. */
 static pid_t start_group(bool leader_ends)
 {
 	int ready[2];
 	char byte;
+	ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
 	ck_assert_int_eq(pipe(ready), 0);
 	pid_t pid = fork();
 	if (pid == 0) {
@@ -199,24 +220,76 @@ START_TEST(groups_are_killed_with_or_without_their_leader)
 {
 	pid_t a = start_group(false), b = start_group(true);
 	int status;
-	struct launch_note note[] = { { 0, a, process_start_time(a), 0, 0 }, { 1, b, 1, 0, 0 } };
+	struct launch_note note[] = { { 0, a, process_start_time(a), 0, 0, 0, 0 }, { 1, b, 1, 0, 0, getsid(0), getuid() } };
 	waitpid(b, &status, 0); /* its pid is free but for the group */
 	launch_state_kill(note, 2);
 	waitpid(a, &status, 0);
 	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	ck_assert_uint_eq(process_start_time(a), 0);
+	ck_assert_int_gt(waitpid(-b, &status, 0), 0);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	ck_assert_int_eq(waitpid(-a, NULL, WNOHANG), 0); /* without a session only the leader is known for sure */
+	kill(-a, SIGKILL);
 }
 END_TEST
 
 START_TEST(a_stranger_with_an_old_pid_lives)
 {
 	pid_t a = start_group(false);
-	struct launch_note note = { 0, a, process_start_time(a) - 1, 0, 0 };
+	struct launch_note note = { 0, a, process_start_time(a) - 1, 0, 0, getsid(0) + 1, getuid() };
 	ck_assert_uint_ne(process_start_time(a), 0);
 	launch_state_kill(&note, 1);
 	ck_assert_int_eq(waitpid(a, NULL, WNOHANG), 0);
 	ck_assert_int_eq(kill(-a, SIGKILL), 0);
 	waitpid(a, NULL, 0);
+}
+END_TEST
+
+/* The number of a rank's group was given out again, and the process that had it has ended, too: what it started is in that group. */
+START_TEST(a_strangers_group_without_its_leader_lives)
+{
+	pid_t group = start_group(true);
+	uint64_t now = process_start_time(getpid());
+	const struct launch_note wrong[] = {
+		{ 0, group, 1, 0, 0, getsid(0) + 1, getuid() },       /* of another session */
+		{ 0, group, now + 1000000, 0, 0, getsid(0), getuid() }, /* started before the rank */
+		{ 0, group, 1, 0, 0, getsid(0), getuid() + 1 },       /* of another user */
+		{ 0, group, 1, 0, 0, 0, 0 },                          /* nothing known */
+	};
+	waitpid(group, NULL, 0);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		launch_state_kill(&wrong[i], 1);
+		ck_assert_msg(!waitpid(-group, NULL, WNOHANG), "note %zu", i);
+	}
+	struct launch_note right = { 0, group, 1, 0, 0, getsid(0), 0 };
+	launch_state_kill(&right, 1); /* ranks of root may change their user */
+	ck_assert_int_gt(waitpid(-group, NULL, 0), 0);
+}
+END_TEST
+
+static bool is_any(const void *arg, int64_t pid)
+{
+	return true;
+}
+
+static bool is_none(const void *arg, int64_t pid)
+{
+	return false;
+}
+
+START_TEST(signals_reach_the_process_that_is_meant)
+{
+	pid_t a = start_group(false);
+	int status;
+	ck_assert(!process_signal_if(a, SIGKILL, is_none, NULL));
+	ck_assert(process_signal_child(a, 0));
+	ck_assert(!process_signal_child(getppid(), 0)); /* no child of ours */
+	ck_assert(!process_is_gaccd(a, "--launcher", "1"));
+	ck_assert(process_signal_if(a, SIGKILL, is_any, NULL));
+	ck_assert_int_eq(waitpid(a, &status, 0), a);
+	ck_assert(!process_signal_if(a, 0, is_any, NULL));
+	ck_assert(!process_signal_child(a, 0));
+	kill(-a, SIGKILL);
 }
 END_TEST
 
@@ -244,6 +317,7 @@ START_TEST(last_lines)
 	expect_tail("one\ntwo", 1, "two");
 	expect_tail("a\tb\033[1mc\x7f", 1, "a\tb?[1mc?");
 	expect_tail("caf\xc3\xa9 \xff\xc3", 1, "caf\xc3\xa9 ??");
+	expect_tail("a\xe2\x80\xae" "b\xc2\x9b" "c", 1, "a?b?c");
 }
 END_TEST
 
@@ -269,9 +343,12 @@ int main(void)
 	tcase_add_test(c, every_cut_order_is_refused);
 	tcase_add_test(c, the_last_note_of_a_rank_counts);
 	tcase_add_test(c, notes_of_another_boot_are_forgotten);
+	tcase_add_test(c, a_shorter_note_is_read);
 	tcase_add_test(c, a_directory_that_is_not_there);
 	tcase_add_test(c, groups_are_killed_with_or_without_their_leader);
 	tcase_add_test(c, a_stranger_with_an_old_pid_lives);
+	tcase_add_test(c, a_strangers_group_without_its_leader_lives);
+	tcase_add_test(c, signals_reach_the_process_that_is_meant);
 	tcase_add_test(c, last_lines);
 	tcase_add_test(c, a_long_line_is_cut_between_characters);
 	return suite_run(s);

@@ -7,6 +7,7 @@
 
 static sqlite3_vfs *real_vfs;
 static int calls, syncs, fail_at, fail_code;
+static bool disk_full;
 
 /* The real file follows this struct in the memory that SQLite gives us (szOsFile). */
 struct faulty_file {
@@ -33,8 +34,16 @@ static int f_read(sqlite3_file *f, void *buf, int n, sqlite3_int64 at)
 	return real(f)->pMethods->xRead(real(f), buf, n, at);
 }
 
+static bool has_room(sqlite3_file *f, sqlite3_int64 end)
+{
+	sqlite3_int64 size = 0;
+	return !disk_full || (real(f)->pMethods->xFileSize(real(f), &size) == SQLITE_OK && end <= size);
+}
+
 static int f_write(sqlite3_file *f, const void *buf, int n, sqlite3_int64 at)
 {
+	if (!has_room(f, at + n))
+		return SQLITE_FULL;
 	if (!fault())
 		return real(f)->pMethods->xWrite(real(f), buf, n, at);
 	real(f)->pMethods->xWrite(real(f), buf, n / 2, at); /* torn */
@@ -74,6 +83,8 @@ static int f_reserved(sqlite3_file *f, int *out)
 
 static int f_control(sqlite3_file *f, int op, void *arg)
 {
+	if (op == SQLITE_FCNTL_SIZE_HINT && !has_room(f, *(sqlite3_int64 *)arg))
+		return SQLITE_IOERR_WRITE;
 	return real(f)->pMethods->xFileControl(real(f), op, arg);
 }
 
@@ -124,6 +135,11 @@ void faulty_vfs_install(void)
 	vfs.szOsFile = (int)sizeof(struct faulty_file) + real_vfs->szOsFile;
 	if (sqlite3_vfs_register(&vfs, 1))
 		abort();
+}
+
+void faulty_vfs_fill(bool full)
+{
+	disk_full = full;
 }
 
 void faulty_vfs_arm(int n, int code)

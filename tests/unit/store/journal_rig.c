@@ -18,12 +18,19 @@ void journal_setup(void)
 
 void journal_remove_files(void)
 {
-	static const char *const names[] = { "", "-wal", "-shm", "-journal" };
+	static const char *const names[] = { "", "-wal", "-shm", "-journal", ".anchor" };
 	char file[128];
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		snprintf(file, sizeof file, "%s%s", journal_path, names[i]);
 		unlink(file);
 	}
+}
+
+void journal_remove_anchor(void)
+{
+	char file[128];
+	snprintf(file, sizeof file, "%s.anchor", journal_path);
+	unlink(file);
 }
 
 void journal_teardown(void)

@@ -11,6 +11,7 @@ void journal_setup(void);
 void journal_teardown(void);
 /* As if there had been no journal. */
 void journal_remove_files(void);
+void journal_remove_anchor(void);
 
 struct journal *open_ok(void);
 uint64_t term_of(struct journal *);

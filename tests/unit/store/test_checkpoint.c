@@ -56,7 +56,7 @@ static struct manifest example(void)
 	struct manifest m = { .id = 3, .job = 7, .name = "n \"x\"", .uid = 1000, .created_unix_ns = 5, .window = 20,
 			      .applied_step = 12, .inside_window = true, .ranks = 4, .micro_size = 2, .optimizer = "adamw",
 			      .accumulate_dtype = "f32", .loss_scale = 1024, .params_digest = UINT64_MAX, .count = 3,
-			      .sum_weight = 0.1, .sum_loss = NAN, .last_rank = 1, .spec = "spec", .n_spec = 4, .n_last = 4 };
+			      .sum_weight = 0.1, .sum_loss = NAN, .last_rank = 1, .lr = 0.3, .lr_rank = 2, .spec = "spec", .n_spec = 4, .n_last = 4 };
 	memcpy(m.uuid, uuid, 16);
 	m.last[0] = (struct manifest_value){ .name = "window", .whole = 19 };
 	m.last[1] = (struct manifest_value){ .name = "digest", .whole = UINT64_C(1) << 63 };
@@ -87,6 +87,7 @@ START_TEST(a_checkpoint_is_read_as_it_was_sealed)
 	ck_assert_uint_eq(r->n_spec, 4);
 	ck_assert(r->window == 20 && r->applied_step == 12 && r->inside_window && r->ranks == 4 && r->micro_size == 2);
 	ck_assert(r->params_digest == UINT64_MAX && r->count == 3 && r->sum_weight == 0.1 && isnan(r->sum_loss));
+	ck_assert(r->lr == 0.3 && r->lr_rank == 2);
 	ck_assert_uint_eq(r->n_last, 4);
 	ck_assert(!r->last[1].is_real && r->last[1].whole == UINT64_C(1) << 63);
 	ck_assert(r->last[2].is_real && r->last[2].real == 1.0 / 3 && r->last[3].real == -INFINITY);

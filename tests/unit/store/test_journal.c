@@ -129,6 +129,9 @@ START_TEST(wrong_records_are_refused)
 	struct journal_record same_request = job(2);
 	memcpy(same_request.job.request_id, job(1).job.request_id, 16);
 	ck_assert_int_eq(write1(j, term, same_request), ST_ALREADY_EXISTS);
+	struct journal_record of_another_user = same_request;
+	of_another_user.job.uid++;
+	ck_assert_int_eq(write1(j, term, of_another_user), ST_OK);
 	ck_assert_int_eq(write1(j, term, job(1)), ST_ALREADY_EXISTS);
 	ck_assert_int_eq(write1(j, term, job(0)), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(write1(j, term, commit(5, 1, 0, term)), ST_JOB_NOT_FOUND);

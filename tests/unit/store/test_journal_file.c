@@ -27,7 +27,8 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	journal_close(j);
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
+	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN sum; DELETE FROM meta WHERE key NOT IN ('term', 'incarnation', 'last_job');"
+				      "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
 				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; ALTER TABLE jobs DROP COLUMN view;"
 				      "ALTER TABLE jobs ADD COLUMN spec BLOB; ALTER TABLE jobs ADD COLUMN tensors BLOB;"
 				      "UPDATE jobs SET spec = (SELECT spec FROM specs); DROP TABLE specs;"
@@ -37,12 +38,17 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 				      "PRAGMA user_version = 1",
 				      NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
+	journal_remove_anchor();
 	j = open_ok();
 	ck_assert_int_eq(write1(j, term_of(j), hold(1, "by ana")), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, false, check_hold, (void *)"by ana"), ST_OK);
 	struct journal_job b[8] = { { 0 } };
 	ck_assert_int_eq(journal_each_job(j, false, copy_job, b), ST_OK);
 	ck_assert_uint_eq(b[1].spec.n, 4);
+	struct journal_record of_another_user = job(2); /* a request id was unique across users once */
+	memcpy(of_another_user.job.request_id, job(1).job.request_id, 16);
+	of_another_user.job.uid++;
+	ck_assert_int_eq(write1(j, term_of(j), of_another_user), ST_OK);
 	struct seen_windows seen = windows(j, 1, UINT64_MAX);
 	ck_assert_uint_eq(seen.n, 21);
 	ck_assert_uint_eq(seen.with_payload, JOURNAL_KEEP_PAYLOADS);
@@ -100,7 +106,7 @@ START_TEST(damage_and_newer_schemas_are_refused)
 	memset(junk, 0x5a, sizeof junk);
 	ck_assert_int_eq(pwrite(fd, junk, sizeof junk, 4096), (ssize_t)sizeof junk);
 	close(fd);
-	ck_assert_int_eq(journal_open(journal_path, &bad), ST_STORE_FAILED);
+	ck_assert_int_eq(journal_open(journal_path, &bad), ST_MALFORMED);
 	ck_assert_int_eq(journal_open("/nonexistent/journal", &bad), ST_STORE_FAILED);
 	ck_assert_ptr_null(bad);
 }

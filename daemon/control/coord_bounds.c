@@ -1,0 +1,85 @@
+/* Phases that wait for nodes or for the journal: none lasts for ever, or in silence. Lateness of ranks is coord_look.c's. Pure, like the
+ * rest of the coordinator; called from its tick and its steps. */
+#include "control/coord_impl.h"
+
+#include "engine/control_page.h"
+
+#include <stdio.h>
+
+/* A node that this phase waits for; n_peers: none. */
+static uint32_t awaited(const struct coord *c)
+{
+	for (uint32_t i = 0; i < c->n_peers; i++) {
+		const struct peer *p = &c->peer[i];
+		bool there = p->known && p->last.window == c->window;
+		if (c->phase == COORD_CLOSE && (!there || p->last.phase < WINDOW_CLOSED || !p->has_bitmap))
+			return i;
+		if (c->phase == COORD_COMMIT && (!p->known || p->last.window <= c->commit.window))
+			return i;
+	}
+	return c->n_peers;
+}
+
+static void describe(const struct coord *c, char *text, size_t n, double seconds)
+{
+	unsigned long long window = c->window;
+	uint32_t i = awaited(c);
+	const struct report *r = i < c->n_peers && c->peer[i].known ? &c->peer[i].last : NULL;
+	if (c->phase == COORD_PERSIST)
+		snprintf(text, n, "window %llu: the journal has not answered for %.0f s", window, seconds);
+	else if (c->phase == COORD_CLOSE)
+		snprintf(text, n, "window %llu: node %u has not closed it for %.0f s", window, i, seconds);
+	else if (!r)
+		snprintf(text, n, "window %llu has its outcome, but node %u has not reported for %.0f s", window, i, seconds);
+	else if (r->refused)
+		snprintf(text, n, "window %llu has its outcome, but it has not been applied for %.0f s: %s", window, seconds, r->refusal);
+	else
+		snprintf(text, n, "window %llu has its outcome, but node %u has not applied it for %.0f s; it is in window %llu, phase %u",
+			 window, i, seconds, (unsigned long long)r->window, r->phase);
+}
+
+void coord_watch_phase(struct coord *c, struct now now)
+{
+	char text[256];
+	if (c->phase != COORD_CLOSE && c->phase != COORD_PERSIST && c->phase != COORD_COMMIT)
+		return;
+	if (!c->phase_since_ns || c->held || *c->hindrance) /* the engine has a bound of its own: control/restarts.h */
+		c->phase_since_ns = now.mono_ns;
+	int64_t ns = now.mono_ns - c->phase_since_ns;
+	if (ns < c->spec->stall_warn_ns)
+		return;
+	describe(c, text, sizeof text, (double)ns / 1e9);
+	/* PERSIST: the outcome may be durable, and END would have to go the same way */
+	if (ns >= c->spec->stall_abort_ns && c->phase != COORD_PERSIST) {
+		coord_end(c, ST_STALLED, text, now);
+	} else if (c->state != JOB_STALLED) {
+		coord_event(c, true, "WindowStuck", -1, text);
+		coord_set_state(c, JOB_STALLED, text, now);
+		coord_broadcast(c, now);
+	}
+}
+
+bool coord_end_on_refusal(struct coord *c, struct now now)
+{
+	char text[256];
+	for (uint32_t i = 0; i < c->n_peers && c->phase < COORD_ENDING; i++) {
+		const struct report *r = &c->peer[i].last;
+		uint64_t newest = c->window + (c->phase == COORD_COMMIT);
+		if (!c->peer[i].known || r->start < START_PARAMS)
+			continue;
+		if (r->window > newest) {
+			snprintf(text, sizeof text,
+				 "the journal is older than the job's memory: node %u is in window %llu, the journal's next is %llu",
+				 i, (unsigned long long)r->window, (unsigned long long)newest);
+			coord_end(c, ST_STORE_FAILED, text, now);
+			return true;
+		}
+		if (c->phase == COORD_COMMIT && r->window == c->commit.window && r->refused && r->refused != ST_NOT_READY) {
+			snprintf(text, sizeof text, "the engine refuses the outcome of window %llu: %s",
+				 (unsigned long long)c->commit.window, r->refusal);
+			coord_end(c, ST_INTERNAL, text, now);
+			return true;
+		}
+	}
+	return c->phase >= COORD_ENDING;
+}

@@ -1,0 +1,68 @@
+/* Builds and frees a job's tensor set, for the edge in the pool and for job.c. */
+#include "control/tensor_set.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t bytes_of(const struct tensor_spec *t)
+{
+	return strlen(t->name) + 1 + (t->alias_of ? strlen(t->alias_of) + 1 : 0);
+}
+
+static const char *keep(char **at, const char *text)
+{
+	char *kept = *at;
+	*at = stpcpy(kept, text) + 1;
+	return kept;
+}
+
+static enum status copy(struct tensor_set *s, const struct tensor_spec *t, uint64_t n)
+{
+	size_t bytes = 1;
+	for (uint64_t i = 0; i < n; i++)
+		bytes += bytes_of(&t[i]);
+	s->tensor = calloc(n, sizeof *s->tensor);
+	s->names = malloc(bytes);
+	if (!s->tensor || !s->names)
+		return ST_NO_MEMORY;
+	char *at = s->names;
+	for (uint64_t i = 0; i < n; i++) {
+		s->tensor[i] = t[i];
+		s->tensor[i].name = keep(&at, t[i].name);
+		if (t[i].alias_of)
+			s->tensor[i].alias_of = keep(&at, t[i].alias_of);
+	}
+	return ST_OK;
+}
+
+enum status tensor_set_init(struct tensor_set *out, const struct job_spec *spec, const struct tensor_spec *t, uint64_t n, char *why,
+			    size_t n_why)
+{
+	struct tensor_set s = { .n = n };
+	enum status st = arena_init(&s.arena, t, n, spec->gradient_dtype, why, n_why);
+	if (st)
+		return st;
+	st = copy(&s, t, n);
+	if (st)
+		tensor_set_fini(&s);
+	else
+		*out = s;
+	return st;
+}
+
+enum status tensor_set_match(struct tensor_set *s, const struct job_spec *spec, char *why, size_t n_why)
+{
+	enum status st = s->matched ? ST_OK : spec_match(spec, s->tensor, s->n, &s->match, why, n_why);
+	if (!st)
+		s->matched = true;
+	return st;
+}
+
+void tensor_set_fini(struct tensor_set *s)
+{
+	arena_fini(&s->arena);
+	spec_match_fini(&s->match);
+	free(s->tensor);
+	free(s->names);
+	*s = (struct tensor_set){ 0 };
+}

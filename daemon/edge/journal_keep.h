@@ -1,0 +1,15 @@
+/* The journal as gaccd opens it: with the memory in which the service manager keeps where it stands, and against the jobs' memory. */
+#ifndef GACC_EDGE_JOURNAL_KEEP_H
+#define GACC_EDGE_JOURNAL_KEEP_H
+
+#include "edge/daemon.h"
+
+#define JOURNAL_KEEP_NAME "journal" /* in the descriptor store */
+
+/* Opens d->journal. As journal_open_kept; ST_MALFORMED sets d->journal_lost. */
+enum status journal_keep_open(struct daemon *d, const char *path);
+/* After live_restore: no job's memory is ahead of the journal, and none is of a job that the journal has never had. ST_MALFORMED
+ * (logged) sets d->journal_lost; when the operator has accepted a loss, such jobs end instead. */
+enum status journal_keep_check(struct daemon *d);
+
+#endif

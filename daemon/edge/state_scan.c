@@ -1,0 +1,188 @@
+/* What lies in state_dir/logs and state_dir/checkpoints, by owner. A pool thread of gaccd. */
+#include "edge/state_scan.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_ENTRIES 200000 /* some tenths of a second */
+#define MAX_DEPTH 6
+
+struct walk {
+	struct state_scan *s;
+	bool logs, running;
+};
+
+static struct state_user *user_of(struct state_scan *s, uint32_t uid)
+{
+	for (size_t i = 0; i < s->n_users; i++)
+		if (s->user[i].uid == uid)
+			return &s->user[i];
+	struct state_user *more = realloc(s->user, (s->n_users + 1) * sizeof *more);
+	if (!more)
+		return NULL;
+	s->user = more;
+	more[s->n_users] = (struct state_user){ .uid = uid };
+	return &more[s->n_users++];
+}
+
+static void count(const struct walk *w, const struct stat *st)
+{
+	struct state_user *u = user_of(w->s, st->st_uid);
+	uint64_t bytes = (uint64_t)st->st_blocks * 512;
+	if (!u)
+		return;
+	if (w->logs)
+		u->logs += bytes;
+	else
+		u->checkpoints += bytes;
+	if (w->logs && w->running)
+		u->running_logs += bytes;
+}
+
+/* The directory, with its owner's rights where ours are not enough; *as: whose rights this thread has from now on. */
+static DIR *enter(int at, const char *name, const struct stat *st, bool *as)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	int fd = openat(at, name, flags);
+	*as = false;
+	if (fd < 0 && errno == EACCES && st->st_uid != geteuid()) {
+		setfsuid(st->st_uid);
+		*as = true;
+		fd = openat(at, name, flags);
+	}
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	if (fd >= 0 && !dir)
+		close(fd);
+	return dir;
+}
+
+static void leave(DIR *dir, bool as)
+{
+	if (dir)
+		closedir(dir);
+	if (as)
+		setfsuid(geteuid());
+}
+
+static bool is_dots(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+static void walk(const struct walk *w, int at, const char *name, const struct stat *st, int depth)
+{
+	struct stat in;
+	bool as;
+	DIR *dir = enter(at, name, st, &as);
+	for (const struct dirent *e; dir && (e = readdir(dir));) {
+		if (is_dots(e->d_name) || fstatat(dirfd(dir), e->d_name, &in, AT_SYMLINK_NOFOLLOW))
+			continue;
+		if (++w->s->n_entries > MAX_ENTRIES) {
+			w->s->cut = true;
+			break;
+		}
+		count(w, &in);
+		if (S_ISDIR(in.st_mode) && depth < MAX_DEPTH)
+			walk(w, dirfd(dir), e->d_name, &in, depth + 1);
+	}
+	leave(dir, as);
+}
+
+/* ---- logs of forgotten jobs ---- */
+
+/* "worker_12.log", ".log.1", ".log.new": what the writer of logs makes. */
+static bool is_ours(const char *name)
+{
+	unsigned rank;
+	int n = 0;
+	if (sscanf(name, "worker_%u.log%n", &rank, &n) != 1 || !n)
+		return false;
+	return !strcmp(name + n, "") || !strcmp(name + n, ".1") || !strcmp(name + n, ".new");
+}
+
+/* What else its user has put there stays, and with it the directory. */
+static void delete_logs(struct state_scan *s, int at, const char *name, const struct stat *st)
+{
+	bool as;
+	DIR *dir = enter(at, name, st, &as);
+	for (const struct dirent *e; dir && (e = readdir(dir));)
+		if (is_ours(e->d_name) && !unlinkat(dirfd(dir), e->d_name, 0))
+			s->n_deleted++;
+	leave(dir, as);
+	unlinkat(at, name, AT_REMOVEDIR);
+}
+
+static bool is_in(const uint64_t *sorted, size_t n, uint64_t id)
+{
+	size_t lo = 0;
+	while (n) {
+		size_t half = n / 2;
+		if (sorted[lo + half] == id)
+			return true;
+		if (sorted[lo + half] < id) {
+			lo += half + 1;
+			n -= half + 1;
+		} else {
+			n = half;
+		}
+	}
+	return false;
+}
+
+/* The number of a job as gaccd writes it; 0: none. */
+static uint64_t job_of(const char *name)
+{
+	char again[24];
+	unsigned long long id = strtoull(name, NULL, 10);
+	snprintf(again, sizeof again, "%llu", id);
+	return strcmp(again, name) ? 0 : id;
+}
+
+static void look_at_job(struct state_scan *s, int at, const char *name, bool logs)
+{
+	struct walk w = { .s = s, .logs = logs };
+	uint64_t id = job_of(name);
+	struct stat st;
+	if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode))
+		return;
+	if (logs && id && id < s->first_new && !is_in(s->known, s->n_known, id)) {
+		delete_logs(s, at, name, &st);
+		if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW))
+			return;
+	}
+	w.running = is_in(s->running, s->n_running, id);
+	count(&w, &st);
+	walk(&w, at, name, &st, 0);
+}
+
+static void look_in(struct state_scan *s, const char *what, bool logs)
+{
+	char path[4200];
+	snprintf(path, sizeof path, "%s/%s", s->state_dir, what);
+	DIR *dir = opendir(path);
+	for (const struct dirent *e; dir && !s->cut && (e = readdir(dir));)
+		if (!is_dots(e->d_name))
+			look_at_job(s, dirfd(dir), e->d_name, logs);
+	if (dir)
+		closedir(dir);
+}
+
+void state_scan_run(struct state_scan *s)
+{
+	look_in(s, "logs", true);
+	look_in(s, "checkpoints", false);
+}
+
+void state_scan_fini(struct state_scan *s)
+{
+	free(s->known);
+	free(s->running);
+	free(s->user);
+}

@@ -1,0 +1,36 @@
+/* Counts the files below state_dir by owner, and deletes the logs of jobs that nobody knows any more. Blocks: for a pool thread.
+ *
+ * What lies in directories of other users is looked at with their rights (setfsuid), which hold for the calling thread alone.
+ */
+#ifndef GACC_EDGE_STATE_SCAN_H
+#define GACC_EDGE_STATE_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct state_user {
+	uint32_t uid;
+	uint64_t checkpoints, logs; /* bytes on the disk */
+	uint64_t running_logs;      /* of these, of jobs that run */
+};
+
+struct state_scan {
+	const char *state_dir;
+	/* ascending ids; logs of another job below `first_new` are deleted: of it those files that the writer of logs made */
+	uint64_t *known;
+	size_t n_known;
+	uint64_t first_new;
+	uint64_t *running;          /* ascending */
+	size_t n_running;
+	/* found; free() */
+	struct state_user *user;
+	size_t n_users;
+	uint32_t n_entries, n_deleted;
+	bool cut;                   /* there were too many files to count them all */
+};
+
+void state_scan_run(struct state_scan *);
+void state_scan_fini(struct state_scan *);
+
+#endif

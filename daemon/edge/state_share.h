@@ -1,0 +1,33 @@
+/* Each user's share of state_dir: logs and checkpoints there are counted for whoever owns the files. Loop thread; a pool thread looks.
+ *
+ * Every ten seconds, sooner after a checkpoint or when a job is forgotten, the files are counted. A checkpoint that would exceed its
+ * user's share is refused; logs get what checkpoints leave. The same look deletes the logs of jobs that are forgotten.
+ */
+#ifndef GACC_EDGE_STATE_SHARE_H
+#define GACC_EDGE_STATE_SHARE_H
+
+#include "edge/daemon.h"
+
+struct state_share;
+
+struct state_use {
+	uint64_t checkpoints, logs; /* bytes; as of the last look, and checkpoints begun since */
+	uint64_t limit;             /* of both together */
+};
+
+enum status state_share_new(struct daemon *); /* ST_NO_MEMORY */
+void state_share_tick(struct daemon *, struct now);
+/* The pool must not look at what is gone: called until it says false, while the loop runs. */
+bool state_share_busy(const struct daemon *);
+void state_share_free(struct state_share *); /* NULL is fine */
+
+struct state_use state_share_of(const struct daemon *, uint32_t uid);
+/* Something was deleted or added: the next look is due. */
+void state_share_changed(struct daemon *);
+
+/* May this job write a checkpoint of so many bytes into `dir` (resolved)? Counts them if it may. ST_RESOURCE_EXHAUSTED with `why`. */
+enum status state_share_admit(struct live_job *, const char *dir, uint64_t bytes, char *why, size_t n_why);
+/* Bytes that a log of the job's ranks may have. */
+uint64_t state_share_log_max(const struct live_job *);
+
+#endif

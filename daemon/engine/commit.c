@@ -1,0 +1,38 @@
+/* Which numbers a COMMIT may carry: one rule for the coordinator, which decides them, and the engine, which applies them. */
+#include "engine/commit.h"
+
+#include <stddef.h>
+
+enum { FIRST_OUTCOME = 1, APPLIED = 1, LAST_OUTCOME = 4 }; /* gacc.v1.StepOutcome */
+
+bool commit_is_factor(double x)
+{
+	return x >= COMMIT_MIN && x <= COMMIT_MAX;
+}
+
+bool commit_is_limit(double x)
+{
+	return x == 0 || commit_is_factor(x);
+}
+
+bool commit_is_lr(double x)
+{
+	return x >= 0 && x <= COMMIT_MAX;
+}
+
+const char *commit_wrong_number(const struct engine_command *c, uint32_t max_micro_size)
+{
+	if (c->outcome < FIRST_OUTCOME || c->outcome > LAST_OUTCOME)
+		return "outcome";
+	if (c->next_micro_size == 0 || c->next_micro_size > max_micro_size)
+		return "next_micro_size";
+	if (!commit_is_factor(c->next_loss_scale))
+		return "next_loss_scale";
+	if (c->outcome != APPLIED)
+		return NULL;
+	if (!commit_is_factor(c->scale))
+		return "scale";
+	if (!commit_is_lr(c->lr))
+		return "lr";
+	return commit_is_limit(c->clip_value) ? NULL : "clip_value";
+}

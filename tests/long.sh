@@ -1,0 +1,104 @@
+#!/bin/sh
+# The tests of tests/run.sh at their full size, part by part. Each takes less than half an hour on two cores unless its size says otherwise.
+#
+#   tests/long.sh PART [SIZE]
+#
+#   campaign [KILLS]   10,000 SIGKILLs of trainers, engine, gaccd and launcher: each micro-batch counted once, the bits of a run without deaths
+#   soak [MINUTES]     30 minutes of jobs that come and go while their processes die: gaccd's memory and descriptors stay flat
+#   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit (SEED=n is the first)
+#   sim [RUNS]         200,000 simulated runs of the control code
+#   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations
+#   models             the protocol models with their large bounds
+#   mutants            all mutants
+#   asan, tsan         all system tests under ASan+UBSan, under TSan
+#   fuzz [HOURS]       all fuzz targets, going on from what earlier runs found (1)
+#   bench              each benchmark runs and prints its rows; their figures are not judged
+#
+# Builds what it needs in build/test-*. Closes with "N passed, N failed". JOBS, SLOW, OFFLINE, GACC_SAMPLE as for tests/run.sh;
+# each part's output is in build/long-logs/PART.
+set -eu
+
+cd "$(dirname "$0")/.."
+usage() {
+	sed -n '2,/^$/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+part=${1:-} size=${2:-}
+case $part in '' | */* | -*) usage ;; esac
+logs=$(pwd)/build/long-logs/$part
+hours() { # of a stage that takes so many minutes
+	echo $(($1 * 60 * 2 + 1800))
+}
+
+on_gcc() {
+	build gcc gcc "" || { summary; exit 1; }
+}
+
+begin() {
+	. tests/stages.sh
+	echo "gacc $part on $JOBS of $(nproc) cores, drawn by $GACC_SAMPLE; logs in $logs"
+	stage "packages" 900 one 'deploy/install-packages.sh build run test' || { summary; exit 1; }
+	python_packages
+}
+
+case $part in
+campaign)
+	begin
+	on_gcc
+	system gcc 36000 campaign "${size:-10000} kills" "env GACC_KILLS=${size:-10000}" tests/system/test_campaign.py || true
+	;;
+soak)
+	begin
+	on_gcc
+	system gcc "$(hours "${size:-30}")" campaign "soak of ${size:-30} minutes" "env GACC_SOAK_S=$((${size:-30} * 60))" tests/system/test_soak.py || true
+	;;
+random)
+	begin
+	on_gcc
+	system gcc 36000 "not alone" "${size:-3000} random jobs" "env GACC_SEEDS=${size:-3000} GACC_SEED=${SEED:-1}" \
+		tests/system/test_random_jobs.py || true
+	;;
+sim)
+	begin
+	on_gcc
+	stage "simulation, ${size:-200000} runs" 7200 one "build/test-gcc/bin/sim -n ${size:-200000}" || true
+	;;
+torture)
+	begin
+	on_gcc
+	for program in build/test-gcc/bin/torture_*; do
+		stage "${program##*/}, every n" 1800 one "TORTURE_EVERY=1 $program" || true
+	done
+	;;
+models)
+	begin
+	stage "protocol models, large bounds" 7200 lines 'sh tests/model/run.sh --full' || true
+	;;
+mutants)
+	begin
+	stage "all mutants" 14400 lines 'tests/mutants/run.py' || true
+	;;
+asan)
+	begin
+	build asan clang "-DGACC_SANITIZE=address,undefined" || { summary; exit 1; }
+	system asan 7200 'not campaign and not failpoints' "all system tests, ASan+UBSan" || true
+	;;
+tsan)
+	begin
+	build tsan clang "-DGACC_SANITIZE=thread" || { summary; exit 1; }
+	system tsan 7200 'not campaign and not failpoints' "all system tests, TSan" "$(tsan_prefix)" || true
+	;;
+fuzz)
+	begin
+	stage "fuzzing for ${size:-1} hours" $((${size:-1} * 3600 + 3600)) lines "sh tests/fuzz/long.sh ${size:-1}" || true
+	;;
+bench)
+	begin
+	build release gcc "-DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
+	stage "benchmarks, quick" 1800 one 'tests/bench/run.sh --quick --out "$TMPDIR/bench.txt" build/test-release && [ -s "$TMPDIR/bench.txt" ]' || true
+	;;
+*)
+	usage
+	;;
+esac
+summary

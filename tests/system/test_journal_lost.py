@@ -1,0 +1,135 @@
+"""A gaccd whose journal lacks what was acknowledged, or whose configuration is wrong, does not start, and costs no job: its memory is
+kept until the cause is mended, or the operator says that it may go on without."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+
+from harness import Daemon, Rank, alive, wait_until
+
+SPEC = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}}
+FAILED = 8
+
+
+def train(rank, windows):
+    for _ in range(windows):
+        rank.push([np.ones(4, np.float32)], weight=1)
+        step = rank.wait_step()
+    return step.result.applied_step
+
+
+def start_rank(daemon, job):
+    rank = Rank(daemon, job, 0, [("w", [4])])
+    rank.start({"w": np.zeros(4, np.float32)})
+    return rank
+
+
+def accept_loss(daemon):
+    command = [str(word) for word in daemon.command() if word != "--supervise"]
+    return subprocess.run([*command, "--accept-journal-loss"], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def daemon():
+    with Daemon(supervise=True, allow=[" journal .*: ", "gaccd does not start with it", "cannot start: its journal", "keeps the jobs' memory",
+                                       "exited with (74|78); starting it again", " Rank(Lost|Late) ", " Ended job="]) as d:
+        yield d
+
+
+def kill_and(daemon, change):
+    """SIGKILL, and a change before the next gaccd looks: the supervisor is stopped meanwhile."""
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    pid = daemon.pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until("death", lambda: not alive(pid))
+    daemon.killed += 1
+    change()
+    os.kill(daemon.process.pid, signal.SIGCONT)
+
+
+def test_a_lost_log_costs_nothing_when_it_comes_back(daemon):
+    job = daemon.submit(SPEC)
+    rank = start_rank(daemon, job)
+    train(rank, 3)
+    wal, aside = daemon.dir / "state/journal.sqlite-wal", daemon.dir / "wal"
+    kill_and(daemon, lambda: wal.rename(aside))
+    wait_until("refusal", lambda: "exited with 74" in daemon.log(), 30)
+    assert f"job {job} (of user {os.getuid()}) is missing whole" in daemon.log()
+    assert "gaccd --accept-journal-loss" in daemon.log()
+    assert not daemon.engine_pids()
+    shutil.move(aside, wal)
+    daemon.wait_ready(60)
+    assert train(rank, 1) == 4
+    rank.close()
+    daemon.cancel(job)
+
+
+def test_the_operator_goes_on_without_it(daemon):
+    old, other = daemon.submit(SPEC), daemon.submit(SPEC)
+    rank = start_rank(daemon, old)
+    train(rank, 2)
+    kill_and(daemon, lambda: None)  # what was written so far is known to the journal that follows
+    daemon.wait_ready()
+    state = daemon.dir / "state"
+    train(rank, 1)
+
+    def lose():
+        (state / "journal.sqlite-wal").unlink()
+    kill_and(daemon, lose)
+    wait_until("refusal", lambda: "exited with 74" in daemon.log(), 30)
+    told = accept_loss(daemon)
+    assert told.returncode == 0, told
+    assert f"job {old} is lost whole" in told.stdout and f"job {other} is lost whole" in told.stdout
+    aside, = state.glob("journal.sqlite.damaged-*")
+    assert (aside / "journal.sqlite").exists() and (aside / "journal.sqlite.anchor").exists()
+    daemon.wait_ready(60)
+    rank.close()
+    new = daemon.submit(SPEC)
+    assert new == other + 1  # ids are never given out twice
+    assert "(incarnation 3, term 3, " in daemon.log()
+    assert accept_loss(daemon).returncode == 1  # a gaccd runs
+    daemon.cancel(new)
+
+
+def test_a_wrong_configuration_costs_no_job(daemon):
+    job = daemon.submit(SPEC)
+    rank = start_rank(daemon, job)
+    train(rank, 1)
+    conf = daemon.dir / "gaccd.yaml"
+    kill_and(daemon, lambda: conf.write_text("no_such_key: 1\n"))
+    wait_until("refusal", lambda: "exited with 78; starting it again" in daemon.log(), 30)
+    assert "no_such_key" in daemon.log()
+    conf.write_text("")
+    daemon.wait_ready(60)
+    assert train(rank, 1) == 2
+    rank.close()
+    daemon.cancel(job)
+
+
+def test_without_anything_to_keep_it_stops():
+    d = Daemon(supervise=True, start=False)
+    command = d.command()
+    pathlib.Path(d.dir / "gaccd.yaml").write_text("no_such_key: 1\n")
+    done = subprocess.run([str(w) for w in command], capture_output=True, text=True, timeout=30, env={**os.environ, "TMPDIR": str(d.dir)})
+    shutil.rmtree(d.dir)
+    assert done.returncode == 2 and "no_such_key" in done.stderr
+
+
+def test_a_new_job_never_gets_the_id_of_a_launcher_that_lives():
+    """Without a service manager, and with all of state_dir gone: the launcher and its ranks are still there."""
+    with Daemon(allow=["has traces of a launcher of job 1"]) as d:
+        old = d.submit({**SPEC, "launch": "daemon", "tensors": [{"name": "w", "dtype": "f32", "shape": [4]}],
+                        "launch_command": {"command": ["sleep", "600"], "environment": [{"key": "GACC_TEST", "value": str(d.dir)}]}})
+        wait_until("the launcher", lambda: d.get_job(old).launcher_pid)
+        d.kill_gaccd()
+        assert d.launchers()
+        shutil.rmtree(d.dir / "state")
+        d.start()
+        assert d.submit({**SPEC}) > old
+        for pid in d.launchers():
+            os.kill(pid, signal.SIGTERM)
+        wait_until("the launcher's end", lambda: not d.launchers())

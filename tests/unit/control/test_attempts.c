@@ -1,0 +1,561 @@
+/* Attempts: the coordinator with two fake nodes, whose votes fail, differ, or come from another time; a job whose engine answers late
+ * or refuses; and the bounds of the phases. */
+#include "control/coordinator.h"
+#include "control/job.h"
+#include "engine/control_page.h"
+
+#include "support/suite.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SECOND INT64_C(1000000000)
+
+static struct job_spec spec;
+static struct now now;
+static char end_reason[300], last_event[32];
+
+static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	snprintf(last_event, sizeof last_event, "%s", reason);
+}
+
+static void make_spec(uint32_t ranks)
+{
+	const char *field;
+	char why[200];
+	spec = (struct job_spec){ .name = "t", .ranks = ranks, .micro_size = 2, .master_f32 = true };
+	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
+	end_reason[0] = last_event[0] = '\0';
+}
+
+/* ---- the coordinator and two nodes ---- */
+
+static struct coord *coord;
+static struct order order;
+static struct commit stored;
+static int n_stored, n_orders;
+static struct report node[2];
+static struct rank_progress rank[2];
+static uint64_t bits[2][2];
+
+static void on_order(void *ctx, uint32_t n, const struct order *o)
+{
+	order = *o;
+	n_orders++;
+}
+static void on_persist(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n)
+{
+	stored = *k;
+	n_stored++;
+}
+static void on_end(void *ctx, uint64_t job, enum status st, const char *reason)
+{
+	snprintf(end_reason, sizeof end_reason, "%s: %s", status_info(st)->name, reason);
+}
+static void on_changed(void *ctx, uint64_t job)
+{
+}
+static void on_norms(void *ctx, const struct commit *k)
+{
+}
+static const struct coord_ports coord_ports = { .order = on_order, .persist_commit = on_persist, .persist_end = on_end,
+						.event = on_event, .changed = on_changed, .norms = on_norms };
+
+static void tell(uint32_t i)
+{
+	node[i].rank = &rank[i];
+	node[i].n_ranks = 1;
+	node[i].counted = node[i].phase >= WINDOW_CLOSED ? bits[i] : NULL;
+	node[i].n_words = 2;
+	coord_on_report(coord, i, &node[i], now);
+}
+
+static void open_coord(void)
+{
+	make_spec(2);
+	n_stored = n_orders = 0;
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, &coord_ports), ST_OK);
+	for (uint32_t i = 0; i < 2; i++) {
+		rank[i] = (struct rank_progress){ .rank = i, .attached = 1 };
+		node[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS };
+		bits[i][0] = bits[i][1] = 0;
+		bits[i][i] = 3;
+		tell(i);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
+}
+
+static void close_coord(void)
+{
+	coord_free(coord);
+}
+
+static void fill_and_close(void)
+{
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i].complete = true;
+		rank[i].counted = 2;
+		tell(i);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i].phase = WINDOW_CLOSED;
+		node[i].count = 2;
+		node[i].sum_weight = 2;
+		tell(i);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+}
+
+static void vote(uint32_t i, enum status st)
+{
+	node[i].phase = st ? node[i].phase : WINDOW_PREPARED;
+	node[i].vote_term = order.term;
+	node[i].vote_attempt = order.attempt;
+	node[i].vote_status = st;
+	node[i].sumsq = 1;
+	node[i].digest = 77;
+	tell(i);
+}
+
+START_TEST(a_failed_vote_raises_the_attempt)
+{
+	fill_and_close();
+	uint64_t first = order.attempt;
+	vote(0, ST_OK);
+	vote(1, ST_IO_ERROR);
+	ck_assert_str_eq(last_event, "AttemptFailed");
+	now.mono_ns += SECOND;
+	coord_tick(coord, now);
+	ck_assert_int_eq(order.want, WANT_GO);
+	ck_assert_uint_eq(order.attempt, first + 1);
+	tell(0); /* its vote is for the attempt that failed */
+	tell(1);
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+	ck_assert_uint_eq(order.attempt, first + 1);
+	vote(0, ST_OK);
+	ck_assert_int_eq(n_stored, 0);
+	vote(1, ST_OK);
+	ck_assert_int_eq(n_stored, 1);
+	ck_assert_uint_eq(stored.attempt, first + 1);
+}
+END_TEST
+
+START_TEST(a_job_whose_attempts_all_fail_ends)
+{
+	fill_and_close();
+	int n = 0;
+	for (; n < 100 && coord_phase(coord) == COORD_GO; n++) {
+		vote(1, ST_IO_ERROR);
+		now.mono_ns += SECOND;
+		coord_tick(coord, now);
+	}
+	ck_assert_int_eq(n, 16);
+	ck_assert_msg(strstr(end_reason, "attempt 16 of window 0 failed"), "%s", end_reason);
+}
+END_TEST
+
+START_TEST(nodes_that_disagree_on_the_sum_try_again)
+{
+	fill_and_close();
+	uint64_t first = order.attempt;
+	vote(0, ST_OK);
+	node[1].phase = WINDOW_PREPARED;
+	node[1].vote_term = order.term;
+	node[1].vote_attempt = order.attempt;
+	node[1].digest = 78;
+	tell(1);
+	ck_assert_int_eq(n_stored, 0);
+	ck_assert_str_eq(last_event, "AttemptFailed");
+	now.mono_ns += SECOND;
+	coord_tick(coord, now);
+	ck_assert_uint_eq(order.attempt, first + 1);
+}
+END_TEST
+
+static void commit(void)
+{
+	fill_and_close();
+	vote(0, ST_OK);
+	vote(1, ST_OK);
+	ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
+	coord_on_persisted(coord, 0, ST_OK, now);
+	ck_assert_int_eq(order.want, WANT_COMMIT);
+}
+
+static void apply(uint32_t i, uint64_t digest)
+{
+	node[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = 1,
+				   .params_digest = digest };
+	rank[i].counted = 0;
+	tell(i);
+}
+
+START_TEST(nodes_that_disagree_on_the_parameters_end_the_job)
+{
+	commit();
+	apply(0, 5);
+	apply(1, 5 + (uint64_t)_i);
+	if (_i)
+		ck_assert_str_eq(end_reason, "CHECKSUM: nodes disagree on the parameters (digest)");
+	else
+		ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
+}
+END_TEST
+
+START_TEST(counts_and_bits_that_differ_end_the_job)
+{
+	bits[1][1] = 1; /* one bit, two counted */
+	fill_and_close();
+	vote(0, ST_OK);
+	vote(1, ST_OK);
+	ck_assert_int_eq(n_stored, 0);
+	ck_assert_str_eq(end_reason, "INTERNAL: audit: counted micro-batches and bitmap disagree");
+}
+END_TEST
+
+/* Another coordinator has taken over: this one says nothing any more, to nodes or journal. */
+static void expect_silence(void)
+{
+	int orders = n_orders, commits = n_stored;
+	now.mono_ns += 3600 * SECOND;
+	coord_tick(coord, now);
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i].complete = true;
+		node[i].term = 0;
+		tell(i);
+	}
+	coord_tick(coord, now);
+	ck_assert_int_eq(n_orders, orders);
+	ck_assert_int_eq(n_stored, commits);
+	ck_assert_str_eq(end_reason, "");
+}
+
+START_TEST(a_report_of_a_later_term_silences)
+{
+	node[0].term = 6;
+	tell(0);
+	expect_silence();
+}
+END_TEST
+
+START_TEST(a_refused_write_silences)
+{
+	fill_and_close();
+	vote(0, ST_OK);
+	vote(1, ST_OK);
+	coord_on_persisted(coord, 0, ST_STALE_TERM, now);
+	expect_silence();
+}
+END_TEST
+
+START_TEST(a_refused_end_silences)
+{
+	coord_end(coord, ST_CANCELLED, "by ana", now);
+	ck_assert_str_eq(end_reason, "CANCELLED: by ana");
+	end_reason[0] = '\0';
+	coord_on_ended(coord, ST_STALE_TERM, now);
+	ck_assert_int_ne(coord_phase(coord), COORD_ENDED);
+	expect_silence();
+}
+END_TEST
+
+/* ---- bounds ---- */
+
+static void expect_stalled(const char *part)
+{
+	const char *reason;
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	ck_assert_msg(strstr(reason, part), "%s", reason);
+}
+
+START_TEST(a_node_that_does_not_close_is_named_and_ends_the_job)
+{
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i].complete = true;
+		tell(i);
+	}
+	node[0].phase = WINDOW_CLOSED;
+	tell(0);
+	now.mono_ns += spec.stall_warn_ns - 1;
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+	now.mono_ns += 1;
+	coord_tick(coord, now);
+	expect_stalled("node 1 has not closed it for 60 s");
+	now.mono_ns += spec.stall_abort_ns;
+	coord_tick(coord, now);
+	ck_assert_str_eq(end_reason, "STALLED: window 0: node 1 has not closed it for 660 s");
+}
+END_TEST
+
+START_TEST(a_commit_that_is_not_applied_ends_the_job)
+{
+	static const struct {
+		enum status refused;
+		const char *refusal, *end;
+	} cases[] = {
+		{ ST_OK, "", "STALLED: window 0 has its outcome, but node 1 has not applied it for 660 s; it is in window 0, phase 2" },
+		{ ST_NOT_READY, "still read", "STALLED: window 0 has its outcome, but it has not been applied for 660 s: still read" },
+		{ ST_INVALID_ARGUMENT, "lr", "INTERNAL: the engine refuses the outcome of window 0: lr" },
+	};
+	commit();
+	apply(0, 5);
+	node[1].refused = cases[_i].refused;
+	snprintf(node[1].refusal, sizeof node[1].refusal, "%s", cases[_i].refusal);
+	tell(1);
+	now.mono_ns += spec.stall_warn_ns;
+	coord_tick(coord, now);
+	if (_i < 2)
+		expect_stalled("for 60 s");
+	now.mono_ns += spec.stall_abort_ns;
+	coord_tick(coord, now);
+	ck_assert_str_eq(end_reason, cases[_i].end);
+}
+END_TEST
+
+START_TEST(a_journal_that_does_not_answer_is_said_and_waited_for)
+{
+	fill_and_close();
+	vote(0, ST_OK);
+	vote(1, ST_OK);
+	now.mono_ns += 10 * spec.stall_abort_ns;
+	coord_tick(coord, now);
+	expect_stalled("the journal has not answered for 6000 s");
+	ck_assert_str_eq(end_reason, "");
+	coord_on_persisted(coord, 0, ST_OK, now);
+	apply(0, 5);
+	apply(1, 5);
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
+}
+END_TEST
+
+START_TEST(a_journal_behind_the_memory_ends_the_job)
+{
+	struct commit last = { .window = 3, .applied_step = 4, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord) };
+	coord_free(coord);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, &coord_ports), ST_OK);
+	if (_i)
+		coord_restore(coord, &last);
+	node[0].window = _i ? 5 : 1;
+	tell(0);
+	ck_assert_str_eq(end_reason, _i ? "STORE_FAILED: the journal is older than the job's memory: node 0 is in window 5, the journal's next is 4" :
+					  "STORE_FAILED: the journal is older than the job's memory: node 0 is in window 1, the journal's next is 0");
+}
+END_TEST
+
+START_TEST(a_number_that_no_engine_takes_is_not_written)
+{
+	spec.schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 1, .gamma = 1e39 };
+	coord_start_at(coord, 0, 2, NULL); /* the third step */
+	fill_and_close();
+	vote(0, ST_OK);
+	vote(1, ST_OK);
+	ck_assert_int_eq(n_stored, 0);
+	ck_assert_msg(!strncmp(end_reason, "INVALID_SPEC: window 0 cannot be applied: its lr is out of range (scale 0.25, lr 1e+77", 72), "%s",
+		      end_reason);
+}
+END_TEST
+
+/* What an engine will refuse, or would take for something else, is refused before a job begins. */
+static const struct {
+	double loss_scale, clip_value, lr, gamma;
+	uint64_t steps;
+	const char *field;
+} numbers[] = {
+	{ 1, 0, 0.1, 2, 0, NULL },
+	{ 1e-310, 0, 0.1, 2, 0, "loss_scale" },
+	{ 1e39, 0, 0.1, 2, 0, "loss_scale" },
+	{ 1, 1e-310, 0.1, 2, 0, "clip_value" },
+	{ 1, 1e39, 0.1, 2, 0, "clip_value" },
+	{ 1, 0, 1e39, 2, 0, "optimizer.lr" },
+	{ 1, 0, 0.1, 1e308, 0, "schedule.gamma" },
+	{ 1, 0, 0.1, 2, 4000, "schedule.gamma" },
+	{ 1, 0, 0.1, 2, 400, NULL },
+	{ 1, 0, 0, 1e38, 3, NULL },
+	{ 1, 0, 0.1, 1e-300, 4000, NULL }, /* a learning rate that falls to 0 is good */
+};
+
+START_TEST(numbers_that_no_engine_takes_are_refused)
+{
+	const char *field = NULL;
+	char why[200] = "";
+	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .loss_scale = numbers[_i].loss_scale,
+			      .clip_value = numbers[_i].clip_value, .steps = numbers[_i].steps };
+	s.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = numbers[_i].lr };
+	s.schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 10, .gamma = numbers[_i].gamma };
+	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	ck_assert_msg(st == (numbers[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
+	if (numbers[_i].field)
+		ck_assert_str_eq(field, numbers[_i].field);
+}
+END_TEST
+
+/* ---- a job and its engine ---- */
+
+static struct job *job;
+static struct control_state record;
+static struct engine_command sent[16];
+static int n_sent;
+static struct report last_report;
+
+static void on_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+}
+static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
+{
+	ck_assert_int_lt(n_sent, 16);
+	sent[n_sent++] = *c;
+	return true;
+}
+static void on_report(void *ctx, const struct report *r)
+{
+	last_report = *r;
+}
+static void on_allocate(void *ctx, uint64_t id)
+{
+}
+static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	return true;
+}
+static void on_random(void *ctx, uint8_t out[16])
+{
+	memset(out, 0x5a, 16);
+}
+static const struct job_ports job_ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
+					    .event = on_event, .process_alive = is_alive, .random16 = on_random };
+
+static void open_job(void)
+{
+	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
+	char why[200];
+	make_spec(1);
+	n_sent = 0;
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &job_ports), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
+	record.r.micro_size = 2;
+	record.r.loss_scale = 1;
+	record.r.params_ready = 1;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+}
+
+static void close_job(void)
+{
+	job_free(job);
+	control_state_fini(&record);
+}
+
+static void go(uint64_t term, uint64_t attempt)
+{
+	struct order o = { .job_id = 1, .epoch = 1, .term = term, .run = true, .want = WANT_GO, .attempt = attempt };
+	job_on_order(job, &o, now);
+}
+
+static void answer(const struct engine_command *c, enum status st)
+{
+	struct engine_answer a = { .op = c->op, .id = c->id, .window = c->window, .attempt = c->attempt, .status = st, .digest = 9 };
+	job_on_answer(job, &a, now);
+}
+
+/* Among several nodes a GO waits for all of them, and may do so for ever when one of them has died. */
+START_TEST(a_go_that_is_out_does_not_hold_back_a_later_one)
+{
+	static const struct {
+		uint64_t term, attempt;
+	} later[] = { { 1, 2 }, { 2, 1 } };
+	go(1, 1);
+	ck_assert_int_eq(n_sent, 1);
+	go(1, 1);
+	ck_assert_int_eq(n_sent, 1); /* the same one goes out once */
+	go(later[_i].term, later[_i].attempt);
+	ck_assert_int_eq(n_sent, 2);
+	ck_assert_uint_eq(sent[1].op, ENGINE_GO);
+	ck_assert_uint_eq(sent[1].term, later[_i].term);
+	ck_assert_uint_eq(sent[1].attempt, later[_i].attempt);
+	answer(&sent[0], ST_ATTEMPT_FAILED); /* given up: this is no vote for the later one */
+	ck_assert_int_eq(last_report.vote_status, ST_OK);
+	ck_assert_uint_eq(last_report.vote_attempt, 0);
+	answer(&sent[1], ST_OK);
+	ck_assert_uint_eq(last_report.vote_term, later[_i].term);
+	ck_assert_uint_eq(last_report.vote_attempt, later[_i].attempt);
+	ck_assert_int_eq(last_report.phase, WINDOW_PREPARED);
+}
+END_TEST
+
+/* Attempt 1 failed; the engine prepared attempt 2 and died before it could say so. Its successor's record says it. */
+START_TEST(a_failed_vote_does_not_hide_a_later_prepared_record)
+{
+	go(1, 1);
+	answer(&sent[0], ST_ATTEMPT_FAILED);
+	ck_assert_int_eq(last_report.vote_status, ST_ATTEMPT_FAILED);
+	go(1, 2);
+	ck_assert_uint_eq(sent[1].attempt, 2);
+	job_on_engine_down(job, now);
+	record.r.phase = WINDOW_PREPARED;
+	record.r.prepared_term = 1;
+	record.r.prepared_attempt = 2;
+	record.r.prepared_digest = 9;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(last_report.vote_status, ST_OK);
+	ck_assert_uint_eq(last_report.vote_attempt, 2);
+	ck_assert_uint_eq(last_report.digest, 9);
+}
+END_TEST
+
+static void order_commit(void)
+{
+	struct order o = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_COMMIT };
+	o.commit = (struct commit){ .term = 1, .attempt = 1, .applied_step = 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 2 };
+	job_on_order(job, &o, now);
+}
+
+START_TEST(a_refused_commit_is_reported)
+{
+	go(1, 1);
+	answer(&sent[0], ST_OK);
+	order_commit();
+	ck_assert_uint_eq(sent[1].op, ENGINE_COMMIT);
+	answer(&sent[1], _i ? ST_NOT_READY : ST_INVALID_ARGUMENT); /* not ready for what? no rank reads a gradient */
+	ck_assert_int_eq(last_report.refused, _i ? ST_INTERNAL : ST_INVALID_ARGUMENT);
+	ck_assert(*last_report.refusal);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("attempts");
+	TCase *c = tcase_create("coordinator"), *j = tcase_create("job");
+	tcase_add_checked_fixture(c, open_coord, close_coord);
+	tcase_add_checked_fixture(j, open_job, close_job);
+	tcase_add_test(c, a_failed_vote_raises_the_attempt);
+	tcase_add_test(c, a_job_whose_attempts_all_fail_ends);
+	tcase_add_test(c, nodes_that_disagree_on_the_sum_try_again);
+	tcase_add_loop_test(c, nodes_that_disagree_on_the_parameters_end_the_job, 0, 2);
+	tcase_add_test(c, counts_and_bits_that_differ_end_the_job);
+	tcase_add_test(c, a_report_of_a_later_term_silences);
+	tcase_add_test(c, a_refused_write_silences);
+	tcase_add_test(c, a_refused_end_silences);
+	tcase_add_test(c, a_node_that_does_not_close_is_named_and_ends_the_job);
+	tcase_add_loop_test(c, a_commit_that_is_not_applied_ends_the_job, 0, 3);
+	tcase_add_test(c, a_journal_that_does_not_answer_is_said_and_waited_for);
+	tcase_add_loop_test(c, a_journal_behind_the_memory_ends_the_job, 0, 2);
+	tcase_add_test(c, a_number_that_no_engine_takes_is_not_written);
+	tcase_add_loop_test(c, numbers_that_no_engine_takes_are_refused, 0, sizeof numbers / sizeof *numbers);
+	tcase_add_loop_test(j, a_go_that_is_out_does_not_hold_back_a_later_one, 0, 2);
+	tcase_add_test(j, a_failed_vote_does_not_hide_a_later_prepared_record);
+	tcase_add_loop_test(j, a_refused_commit_is_reported, 0, 2);
+	suite_add_tcase(s, c);
+	suite_add_tcase(s, j);
+	return s;
+}
+
+int main(void)
+{
+	return suite_run(suite());
+}

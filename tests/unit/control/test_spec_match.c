@@ -1,0 +1,188 @@
+/* Rules of a specification and tensors: the first that matches wins, and the work has bounds. */
+#include "control/job.h"
+
+#include "support/suite.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct job_spec spec;
+static struct spec_match match;
+static char why[300];
+
+static void setup(void)
+{
+	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 1, .optim = { .type = OPTIM_SGD, .lr = 0.1 } };
+	spec.group = calloc(SPEC_MAX_RULES, sizeof *spec.group);
+	spec.init = calloc(SPEC_MAX_RULES, sizeof *spec.init);
+	why[0] = '\0';
+}
+
+static void teardown(void)
+{
+	job_spec_fini(&spec);
+}
+
+static void add_group(const char *pattern)
+{
+	spec.group[spec.n_groups++] = (struct spec_group){ .pattern = strdup(pattern), .values = { .lr_scale = 1 } };
+}
+
+static void add_init(const char *pattern)
+{
+	uint32_t i = spec.n_init++;
+	spec.init[i] = (struct spec_init){ .pattern = strdup(pattern), .rule = { .type = INIT_ZEROS, .a = i } };
+}
+
+static struct tensor_spec *tensors(uint64_t n, const char *name)
+{
+	struct tensor_spec *t = calloc(n, sizeof *t);
+	for (uint64_t i = 0; i < n; i++)
+		t[i] = (struct tensor_spec){ .name = name, .dtype = DTYPE_F32 };
+	return t;
+}
+
+START_TEST(the_first_rule_wins)
+{
+	const struct tensor_spec t[] = { { .name = "a.bias" }, { .name = "b" }, { .name = "c.bias" } };
+	add_group("a*");
+	add_group("*.bias");
+	add_init("b");
+	add_init("*");
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match_group(&match, 0), 0);
+	ck_assert_int_eq(spec_match_group(&match, 1), -1);
+	ck_assert_int_eq(spec_match_group(&match, 2), 1);
+	ck_assert_ptr_eq(spec_match_init(&match, &spec, 0), &spec.init[1].rule);
+	ck_assert_ptr_eq(spec_match_init(&match, &spec, 1), &spec.init[0].rule);
+	spec_match_fini(&match);
+}
+END_TEST
+
+START_TEST(without_rules_there_is_nothing_to_match)
+{
+	const struct tensor_spec t = { .name = "a" };
+	ck_assert_int_eq(spec_match(&spec, &t, 1, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match_group(&match, 0), -1);
+	ck_assert_ptr_null(spec_match_init(&match, &spec, 0));
+	spec_match_fini(&match);
+}
+END_TEST
+
+/* An alias has its target's values. */
+START_TEST(each_tensor_with_storage_needs_an_init_rule)
+{
+	const struct tensor_spec t[] = { { .name = "a" }, { .name = "tied", .alias_of = "a" }, { .name = "b", .alias_of = "" } };
+	add_init("a");
+	ck_assert_int_eq(spec_match(&spec, t, 2, &match, why, sizeof why), ST_OK);
+	spec_match_fini(&match);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_str_eq(why, "no init rule matches tensor \"b\": add one with pattern \"*\"");
+}
+END_TEST
+
+START_TEST(rules_times_tensors_are_bounded)
+{
+	const uint64_t most = SPEC_MAX_MATCHES / 128;
+	struct tensor_spec *t = tensors(most + 1, "a");
+	for (int i = 0; i < 64; i++) {
+		add_group("a");
+		add_init("a");
+	}
+	ck_assert_int_eq(spec_match(&spec, t, most, &match, why, sizeof why), ST_OK);
+	spec_match_fini(&match);
+	ck_assert_int_eq(spec_match(&spec, t, most + 1, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_msg(strstr(why, "128 rules for 524289 tensors") && strstr(why, "use fewer rules"), "%s", why);
+	free(t);
+}
+END_TEST
+
+/* As many steps as a pattern and a name of 255 bytes can cost, for each of the pairs. */
+START_TEST(steps_are_bounded)
+{
+	char pattern[256] = "*", name[256];
+	memset(name, 'a', 255);
+	name[255] = '\0';
+	memset(pattern + 1, 'a', 127);
+	strcpy(pattern + 128, "b");
+	struct tensor_spec *t = tensors(100000, name);
+	for (int i = 0; i < 256; i++)
+		add_group(pattern);
+	ck_assert_int_eq(spec_match(&spec, t, 50, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match_group(&match, 49), -1);
+	spec_match_fini(&match);
+	ck_assert_int_eq(spec_match(&spec, t, 100000, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_msg(strstr(why, "param_groups: ") && strstr(why, "use fewer patterns"), "%s", why);
+	free(t);
+}
+END_TEST
+
+START_TEST(patterns_are_as_long_as_names_at_most)
+{
+	char pattern[SPEC_MAX_PATTERN + 2];
+	const char *field;
+	memset(pattern, 'a', sizeof pattern - 2);
+	pattern[sizeof pattern - 2] = '\0';
+	add_group(pattern);
+	add_init(pattern);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	strcpy(pattern + SPEC_MAX_PATTERN, "a");
+	add_init(pattern);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_str_eq(field, "init.pattern");
+	ck_assert_msg(strstr(why, "init[1].pattern has 256 bytes"), "%s", why);
+	spec.n_init--;
+	free(spec.init[1].pattern);
+	add_group(pattern);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_str_eq(field, "param_groups.pattern");
+}
+END_TEST
+
+/* What the engine gets of it. */
+START_TEST(the_plan_has_the_rules_of_each_tensor)
+{
+	const struct tensor_spec t[] = { { .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 40 } },
+					 { .name = "b.bias", .dtype = DTYPE_F32 },
+					 { .name = "tied", .dtype = DTYPE_F32, .alias_of = "b.bias" } };
+	struct tensor_set set;
+	struct plan *plan, head;
+	add_group("*.bias");
+	add_init("b*");
+	add_init("a");
+	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 3, why, sizeof why), ST_OK);
+	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof why), ST_OK);
+	ck_assert_int_eq(plan_build(&spec, &set, 5, 2, 1, &plan), ST_OK);
+	ck_assert_int_eq((int)plan_tensors(plan)[0].init.a, 1);
+	ck_assert_int_eq((int)plan_tensors(plan)[1].init.a, 0);
+	ck_assert_int_eq(plan_tensors(plan)[2].init.type, 0);
+	ck_assert_str_eq(plan_name(plan, &plan_tensors(plan)[2]), "tied");
+	ck_assert_uint_eq(plan->n_ranges, 2);
+	ck_assert_uint_eq(plan_ranges(plan)[0].optim_group, 0);
+	ck_assert_uint_eq(plan_ranges(plan)[1].optim_group, 1);
+	plan_head(&head, &spec, &set.arena, 5, 2, 1);
+	ck_assert_int_eq(plan_segments(&head, NULL, 0), plan_segments(plan, NULL, 0));
+	ck_assert_uint_eq(head.n_tensors, 3);
+	free(plan);
+	tensor_set_fini(&set);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("spec_match");
+	TCase *tc = tcase_create("spec_match");
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, the_first_rule_wins);
+	tcase_add_test(tc, without_rules_there_is_nothing_to_match);
+	tcase_add_test(tc, each_tensor_with_storage_needs_an_init_rule);
+	tcase_add_test(tc, rules_times_tensors_are_bounded);
+	tcase_add_test(tc, steps_are_bounded);
+	tcase_add_test(tc, patterns_are_as_long_as_names_at_most);
+	tcase_add_test(tc, the_plan_has_the_rules_of_each_tensor);
+	suite_add_tcase(suite, tc);
+	return suite_run(suite);
+}
