@@ -169,6 +169,10 @@ static void live(struct rank *r)
 	if (st)
 		failed(r, st, r->client ? gacc_client_error(r->client) : "");
 	st = work_enter(&run.work, r->job, r->values, r->values + run.work.n_ledger, NULL);
+	if (st == GACC_EDONE) { /* the last step needed nothing more of this rank */
+		r->code = ENDED;
+		return;
+	}
 	if (!st)
 		st = train(r);
 	if (st)

@@ -23,7 +23,7 @@ static bool replied[16];
 static char last_event[32];
 static struct rank_progress shown; /* by the last report */
 static bool alive;                /* all processes */
-static int64_t dead_pid;          /* but this one */
+static int64_t dead_pid[2];       /* but these */
 static uint32_t ranks = 1;
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
@@ -51,7 +51,7 @@ static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, i
 }
 static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
-	return alive && pid != dead_pid;
+	return alive && pid != dead_pid[0] && pid != dead_pid[1];
 }
 static void on_random(void *ctx, uint8_t out[16])
 {
@@ -83,7 +83,7 @@ static void setup(void)
 	memset(replied, 0, sizeof replied);
 	n_sent = 0;
 	alive = true;
-	dead_pid = 0;
+	memset(dead_pid, 0, sizeof dead_pid);
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
@@ -169,9 +169,9 @@ START_TEST(the_spare_slots_are_one_ranks_until_it_attaches_anew)
 	ck_assert_int_eq(attach_as(0, 0, second), ST_OK); /* pid 42 lives and has the rank's own */
 	ck_assert_int_eq(attach_as(1, 1, 50), ST_OK);
 	ck_assert_int_eq(attach_as(2, 1, 51), ST_NO_SLOT);
-	dead_pid = 43;
+	dead_pid[0] = 43;
 	ck_assert_int_eq(attach_as(3, 1, 51), ST_NO_SLOT);
-	dead_pid = 42;
+	dead_pid[1] = 42;
 	ck_assert_int_eq(attach_as(4, 0, 44), ST_OK); /* its own are free again */
 	ck_assert_int_eq(attach_as(5, 1, 51), ST_OK);
 }

@@ -188,7 +188,8 @@ START_TEST(a_directory_that_is_not_there)
 }
 END_TEST
 
-/* A process that leads a group with one more in it; its number. What loses its parent becomes a child of the test. */
+/* A process that leads a session and a group with one more process in it; its number is both's. What loses its parent becomes
+ * a child of the test. The test's own session would not do: in a container its leader may be outside, and it is 0. */
 static pid_t start_group(bool leader_ends)
 {
 	int ready[2];
@@ -197,7 +198,8 @@ static pid_t start_group(bool leader_ends)
 	ck_assert_int_eq(pipe(ready), 0);
 	pid_t pid = fork();
 	if (pid == 0) {
-		setpgid(0, 0);
+		if (setsid() < 0)
+			_exit(1);
 		if (fork() == 0) {
 			if (write(ready[1], "", 1) != 1)
 				_exit(1);
@@ -220,7 +222,7 @@ START_TEST(groups_are_killed_with_or_without_their_leader)
 {
 	pid_t a = start_group(false), b = start_group(true);
 	int status;
-	struct launch_note note[] = { { 0, a, process_start_time(a), 0, 0, 0, 0 }, { 1, b, 1, 0, 0, getsid(0), getuid() } };
+	struct launch_note note[] = { { 0, a, process_start_time(a), 0, 0, 0, 0 }, { 1, b, 1, 0, 0, b, getuid() } };
 	waitpid(b, &status, 0); /* its pid is free but for the group */
 	launch_state_kill(note, 2);
 	waitpid(a, &status, 0);
@@ -236,7 +238,7 @@ END_TEST
 START_TEST(a_stranger_with_an_old_pid_lives)
 {
 	pid_t a = start_group(false);
-	struct launch_note note = { 0, a, process_start_time(a) - 1, 0, 0, getsid(0) + 1, getuid() };
+	struct launch_note note = { 0, a, process_start_time(a) - 1, 0, 0, a, getuid() };
 	ck_assert_uint_ne(process_start_time(a), 0);
 	launch_state_kill(&note, 1);
 	ck_assert_int_eq(waitpid(a, NULL, WNOHANG), 0);
@@ -251,9 +253,9 @@ START_TEST(a_strangers_group_without_its_leader_lives)
 	pid_t group = start_group(true);
 	uint64_t now = process_start_time(getpid());
 	const struct launch_note wrong[] = {
-		{ 0, group, 1, 0, 0, getsid(0) + 1, getuid() },       /* of another session */
-		{ 0, group, now + 1000000, 0, 0, getsid(0), getuid() }, /* started before the rank */
-		{ 0, group, 1, 0, 0, getsid(0), getuid() + 1 },       /* of another user */
+		{ 0, group, 1, 0, 0, group + 1, getuid() },       /* of another session */
+		{ 0, group, now + 1000000, 0, 0, group, getuid() }, /* started before the rank */
+		{ 0, group, 1, 0, 0, group, getuid() + 1 },       /* of another user */
 		{ 0, group, 1, 0, 0, 0, 0 },                          /* nothing known */
 	};
 	waitpid(group, NULL, 0);
@@ -261,7 +263,7 @@ START_TEST(a_strangers_group_without_its_leader_lives)
 		launch_state_kill(&wrong[i], 1);
 		ck_assert_msg(!waitpid(-group, NULL, WNOHANG), "note %zu", i);
 	}
-	struct launch_note right = { 0, group, 1, 0, 0, getsid(0), 0 };
+	struct launch_note right = { 0, group, 1, 0, 0, group, 0 };
 	launch_state_kill(&right, 1); /* ranks of root may change their user */
 	ck_assert_int_gt(waitpid(-group, NULL, 0), 0);
 }
