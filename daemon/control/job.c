@@ -10,6 +10,7 @@
 
 #define REPORT_EVERY_NS (INT64_C(200) * 1000000)
 #define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
+#define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
 
 /* ---- parked calls ---- */
 
@@ -330,9 +331,10 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 	job_reconcile(j, now); /* answers ranks that brought parameters meanwhile */
 }
 
-/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. */
+/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. Which of many are dead shows later. */
 static void restore_sessions(struct job *j)
 {
+	int n = 0;
 	EACH_RANK (j, r) {
 		const struct control_rank *c = &j->mirror.rank[r->rank];
 		if (c->sgen <= r->sgen)
@@ -342,7 +344,7 @@ static void restore_sessions(struct job *j)
 		r->has_session = true;
 		r->watched = true;
 		r->mapped = r->session.pid && !r->session.no_memory; /* it may have mapped them by way of an earlier gaccd: nobody else knows */
-		r->lost = session_is_dead(j, &r->session);
+		r->lost = n++ < LOOKS_AT_ONCE && session_is_dead(j, &r->session);
 		r->lost_ns = j->clock_ns;
 	}
 }
@@ -546,14 +548,19 @@ static void time_out(struct job *j, struct waiter *w)
  * before, nothing breaks. */
 static void watch_unlinked(struct job *j, struct now now)
 {
-	if (!j->engine_up || now.mono_ns - j->looked_ns < LOOK_EVERY_NS)
+	if (!j->engine_up || (!j->look_at && now.mono_ns - j->looked_ns < LOOK_EVERY_NS))
 		return;
-	j->looked_ns = now.mono_ns;
-	EACH_RANK (j, r) {
+	if (!j->look_at)
+		j->looked_ns = now.mono_ns;
+	for (int n = 0; j->look_at < j->spec->ranks && n < LOOKS_AT_ONCE; j->look_at++) {
+		struct rank *r = &j->rank[j->look_at];
 		bool unlinked = r->watched && r->has_session && !r->n_links && !r->lost && !r->detached;
+		n += unlinked;
 		if (unlinked && session_is_dead(j, &r->session))
 			job_on_link(j, r->rank, r->sgen, false, now);
 	}
+	if (j->look_at == j->spec->ranks)
+		j->look_at = 0;
 }
 
 void job_tick(struct job *j, struct now now)

@@ -125,7 +125,8 @@ struct job {
 	struct tensor_set set;
 	bool has_tensors, allocating;
 	bool taken_over;             /* from an earlier gaccd */
-	int64_t looked_ns;           /* for processes that have not come back to it */
+	int64_t looked_ns;           /* for processes that have not come back to it: when that began */
+	uint32_t look_at;            /* the rank to look at next; 0: all have been looked at */
 	/* engine */
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */

@@ -466,7 +466,7 @@ int daemon_run(const struct conf *conf)
 	if (live_queue_check_held(stored, 0) != ST_OK)
 		return 1;
 	struct daemon *d = calloc(1, sizeof *d);
-	if (!d || uv_loop_init(&d->loop))
+	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->loop))
 		return 1;
 	d->conf = conf;
 	d->descriptors_before = descriptors_before;

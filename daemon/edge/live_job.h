@@ -307,6 +307,8 @@ void live_keeping_tick(struct live_job *, struct now);
 void live_let_go(struct live_job *);
 /* The tensor set as a packed JobSpec with nothing else in it: makes l->tensors_packed, unless that is there. */
 enum status live_pack_tensors(struct live_job *);
+
+/* ---- live_maps.c ---- */
 /* A copy of the control record in force; free it with control_state_fini. */
 enum status live_read_control(struct live_job *, struct control_state *out);
 struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);

@@ -8,6 +8,7 @@
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "engine/engine.h"
+#include "engine/portions.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
 
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #define KEEP_TELL_NS (INT64_C(5) * 1000000000)
+#define PORTION_BYTES (UINT64_C(256) << 20) /* of memory that is taken in one piece of work: some 0.1 s */
 
 /* ---- names in the fd store ---- */
 
@@ -154,7 +156,7 @@ static void forget_segments(struct live_job *l)
 	}
 	f->segment = l->segment;
 	f->n = l->n_segments;
-	rpc_pool_put(rpc_server_pool(l->d->rpc), &f->work, l->uid, close_segments, on_segments_closed);
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_RELEASE, &f->work, l->uid, close_segments, on_segments_closed);
 }
 
 static void forget_memory(struct live_job *l)
@@ -211,6 +213,7 @@ struct allocation {
 	struct rpc_work work;
 	struct live_job *l;
 	bool adopted; /* the segments are there */
+	struct portions portions;
 	enum status status;
 	char why[320];
 };
@@ -230,17 +233,22 @@ static enum status make_plan(struct allocation *a)
 	return l->plan_fd < 0 ? ST_NO_MEMORY : ST_OK;
 }
 
-/* In the pool. What it touches of the job is nobody else's while l->allocating. */
-static void allocate_segments(struct rpc_work *w)
+static bool allocated(const struct allocation *a)
+{
+	return a->adopted || portions_done(&a->portions);
+}
+
+/* In the pool: the next portion. What it touches of the job is nobody else's while l->allocating. */
+static void allocate_some(struct rpc_work *w)
 {
 	struct allocation *a = (struct allocation *)w;
-	struct live_job *l = a->l;
-	a->status = a->adopted ? ST_OK : FAILPOINT_ERROR(gaccd_allocate_before);
-	if (!a->status)
-		a->status = make_plan(a);
-	for (int i = 0; i < l->n_segments && !a->status && !a->adopted; i++)
-		a->status = segment_create(&l->segment[i], l->id, LIVE_GENERATION, l->plan->fingerprint, l->wanted[i].role,
-					   l->wanted[i].index, l->wanted[i].bytes, false, a->why, sizeof a->why);
+	if (a->l->plan_fd < 0) {
+		a->status = a->adopted ? ST_OK : FAILPOINT_ERROR(gaccd_allocate_before);
+		if (!a->status)
+			a->status = make_plan(a);
+	}
+	if (!a->status && !a->adopted)
+		a->status = portions_take(&a->portions, PORTION_BYTES, a->why, sizeof a->why);
 }
 
 /* The engine starts when the manager has all descriptors: what a trainer is told to be safe is safe from then on. */
@@ -291,9 +299,8 @@ static void fail_plan(struct live_job *l, enum status st, const char *why)
 		coord_end(l->coord, st, why, daemon_now(l->d));
 }
 
-static void on_allocated(struct rpc_work *w)
+static void finish_allocation(struct allocation *a)
 {
-	struct allocation *a = (struct allocation *)w;
 	struct live_job *l = a->l;
 	const char *why = a->why[0] ? a->why : status_info(a->status)->text;
 	if (a->status && a->adopted)
@@ -307,6 +314,34 @@ static void on_allocated(struct rpc_work *w)
 	free(a);
 }
 
+static void put_allocation(struct allocation *a);
+
+/* Nobody needs the memory of a job that is over, and a gaccd that ends does not wait for it. */
+static void on_allocated(struct rpc_work *w)
+{
+	struct allocation *a = (struct allocation *)w;
+	struct live_job *l = a->l;
+	bool more = !a->status && !allocated(a);
+	if (more && l->d->stopping) {
+		forget_memory(l);
+		l->allocating = false;
+		free(a);
+	} else if (more && coord_phase(l->coord) < COORD_ENDING) {
+		put_allocation(a);
+	} else {
+		a->status = more ? ST_JOB_ENDED : a->status;
+		finish_allocation(a);
+	}
+}
+
+/* The pages of many jobs are taken in turns, one portion of each user after the other. */
+static void put_allocation(struct allocation *a)
+{
+	struct live_job *l = a->l;
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), a->adopted ? RPC_POOL_COMPUTE : RPC_POOL_ALLOCATE, &a->work, l->uid, allocate_some,
+			  on_allocated);
+}
+
 static void allocate(struct live_job *l, bool adopted)
 {
 	struct allocation *a = calloc(1, sizeof *a);
@@ -316,7 +351,9 @@ static void allocate(struct live_job *l, bool adopted)
 	}
 	a->l = l;
 	a->adopted = adopted;
-	rpc_pool_put(rpc_server_pool(l->d->rpc), &a->work, l->uid, allocate_segments, on_allocated);
+	a->portions = (struct portions){ .wanted = l->wanted, .segment = l->segment, .n = l->n_segments, .job_id = l->id,
+					 .generation = LIVE_GENERATION, .fingerprint = l->plan->fingerprint };
+	put_allocation(a);
 }
 
 void live_memory_tick(struct live_job *l)
@@ -416,53 +453,6 @@ void live_allocate(struct live_job *l)
 		allocate(l, false);
 	else if (persist_tensors(l))
 		fail_allocation(l, ST_NO_MEMORY, "no memory");
-}
-
-/* ---- looking into it ---- */
-
-struct segment *live_segment(struct live_job *l, uint32_t role, uint32_t index)
-{
-	for (int i = 0; i < l->n_segments; i++)
-		if (l->wanted[i].role == role && l->wanted[i].index == index)
-			return &l->segment[i];
-	return NULL;
-}
-
-void *live_map(struct live_job *l, uint32_t role, uint32_t index, bool writable)
-{
-	struct segment *s = live_segment(l, role, index);
-	char why[256];
-	if (!s || s->fd < 0)
-		return NULL;
-	if (s->header)
-		return s->data;
-	struct segment m = SEGMENT_NONE;
-	if (segment_adopt(&m, s->fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof why)) {
-		log_job(l->id, LOG_ERROR, "MapFailed", "segment %u.%u: %s", role, index, why);
-		return NULL;
-	}
-	*s = m; /* under the same number, which an engine that is being started may still be sent */
-	return s->data;
-}
-
-bool live_control_page(struct live_job *l, struct control_page *out)
-{
-	void *data = live_map(l, SEG_CONTROL, 0, false);
-	if (data)
-		control_page_view(out, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads, l->plan->n_tensors);
-	return data != NULL;
-}
-
-enum status live_read_control(struct live_job *l, struct control_state *out)
-{
-	struct control_page page;
-	bool corrupt;
-	if (!live_control_page(l, &page) || control_state_init(out, l->spec.ranks, l->spec.max_micro_size))
-		return ST_NO_MEMORY;
-	if (control_page_read(&page, out, &corrupt))
-		return ST_OK;
-	control_state_fini(out);
-	return ST_SEGMENT_CORRUPT;
 }
 
 /* ---- the end ---- */

@@ -464,7 +464,7 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->allowed = l->d->conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof r->wanted, "%s", l->spec_pb->restore_from);
 	r->known = job_tensor_set(l->job);
-	rpc_pool_put(rpc_server_pool(l->d->rpc), &r->work, l->uid, read_manifest, on_read);
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, read_manifest, on_read);
 }
 
 enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)

@@ -108,7 +108,7 @@ static void start_work(struct live_job *l, struct disk_work *w)
 {
 	l->saving->n_working++;
 	live_hold(l);
-	disk_start(&l->d->loop, w);
+	disk_start(rpc_server_pool(l->d->rpc), w);
 }
 
 static void saving_dir(const struct live_job *l, char *out, size_t n)

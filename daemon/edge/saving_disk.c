@@ -96,9 +96,9 @@ static void run_prune(struct disk_work *w)
 		w->status = checkpoint_remove(w->path[w->n_done], w->why, sizeof w->why);
 }
 
-static void run(uv_work_t *u)
+static void run(struct rpc_work *u)
 {
-	struct disk_work *w = u->data;
+	struct disk_work *w = (struct disk_work *)u;
 	switch (w->kind) {
 	case DISK_SWEEP:
 		run_sweep(w);
@@ -131,9 +131,9 @@ void disk_free(struct disk_work *w)
 	free(w);
 }
 
-static void after(uv_work_t *u, int canceled)
+static void after(struct rpc_work *u)
 {
-	struct disk_work *w = u->data;
+	struct disk_work *w = (struct disk_work *)u;
 	w->done(w);
 	disk_free(w);
 }
@@ -143,14 +143,13 @@ struct disk_work *disk_new(enum disk_kind kind, void (*done)(struct disk_work *)
 	struct disk_work *w = calloc(1, sizeof *w);
 	if (!w)
 		return NULL;
-	w->work.data = w;
 	w->kind = kind;
 	w->done = done;
 	w->arg = arg;
 	return w;
 }
 
-void disk_start(uv_loop_t *loop, struct disk_work *w)
+void disk_start(struct rpc_pool *pool, struct disk_work *w)
 {
-	uv_queue_work(loop, &w->work, run, after);
+	rpc_pool_put_kind(pool, RPC_POOL_DISK, &w->work, w->uid, run, after);
 }

@@ -4,15 +4,14 @@
 #ifndef GACC_EDGE_SAVING_DISK_H
 #define GACC_EDGE_SAVING_DISK_H
 
+#include "rpc/pool.h"
 #include "store/checkpoint.h"
-
-#include <uv.h>
 
 enum disk_kind { DISK_SWEEP, DISK_SEAL, DISK_PRUNE, DISK_DISCARD };
 
 /* Zeroed, then filled in by who starts it. Freed when `done` has returned. */
 struct disk_work {
-	uv_work_t work;
+	struct rpc_work work;
 	void (*done)(struct disk_work *);
 	void *arg;
 	enum disk_kind kind;
@@ -41,7 +40,7 @@ struct disk_work {
 };
 
 struct disk_work *disk_new(enum disk_kind, void (*done)(struct disk_work *), void *arg); /* NULL: no memory */
-void disk_start(uv_loop_t *, struct disk_work *);
+void disk_start(struct rpc_pool *, struct disk_work *); /* for w->uid's turn */
 void disk_free(struct disk_work *); /* of one that was not started; NULL is fine */
 
 /* Where somebody's checkpoints may lie: his own user's gaccd goes anywhere, others beneath state_dir/checkpoints or one of

@@ -34,8 +34,7 @@ static enum status failed(const char *what, uint64_t bytes, int error, char *why
 	return error == ENOMEM || error == ENOSPC || error == EFBIG ? ST_NO_MEMORY : ST_IO_ERROR;
 }
 
-/* The descriptor with all its pages, its header and its seals. fallocate before anyone maps it: a page that cannot be
- * had is an error here, and would be a SIGBUS later. */
+/* The descriptor with its header; pages and seals are to come. */
 static enum status make_memfd(int *out, const struct segment_header *h, char *why, size_t n_why)
 {
 	char name[64];
@@ -49,12 +48,8 @@ static enum status make_memfd(int *out, const struct segment_header *h, char *wh
 		error = errno;
 	else if (what = "ftruncate", ftruncate(fd, (off_t)h->bytes) < 0)
 		error = errno;
-	else if (what = "allocation", fallocate(fd, 0, 0, (off_t)h->bytes) < 0)
-		error = errno;
 	else if (what = "header", pwrite(fd, h, sizeof(*h), 0) != (ssize_t)sizeof(*h))
 		error = errno ? errno : EIO;
-	else if (what = "sealing", fcntl(fd, F_ADD_SEALS, SEALS) < 0)
-		error = errno;
 	if (error) {
 		close(fd);
 		return failed(what, h->bytes, error, why, n_why);
@@ -74,15 +69,22 @@ static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable,
 	return ST_OK;
 }
 
-enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
-			   uint32_t role, uint32_t index, uint64_t data_bytes, bool want_map, char *why, size_t n_why)
+/* Whether the machine has that much beyond what the segment has taken. */
+static enum status check_available(uint64_t data_bytes, uint64_t taken, char *why, size_t n_why)
 {
 	uint64_t available = segment_memory_available();
-	if (data_bytes > INT64_MAX - SEGMENT_DATA_OFFSET || data_bytes + SEGMENT_DATA_OFFSET > available) {
-		snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available",
-			 data_bytes, available);
-		return ST_NO_MEMORY;
-	}
+	if (data_bytes <= INT64_MAX - SEGMENT_DATA_OFFSET && data_bytes + SEGMENT_DATA_OFFSET - taken <= available)
+		return ST_OK;
+	snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available", data_bytes, available);
+	return ST_NO_MEMORY;
+}
+
+enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint, uint32_t role, uint32_t index,
+			  uint64_t data_bytes, char *why, size_t n_why)
+{
+	enum status st = check_available(data_bytes, 0, why, n_why);
+	if (st)
+		return st;
 	struct segment_header h = { .magic = SEGMENT_MAGIC,
 				    .version = SEGMENT_VERSION,
 				    .role = role,
@@ -94,10 +96,39 @@ enum status segment_create(struct segment *out, uint64_t job_id, uint64_t genera
 				    .fingerprint = fingerprint };
 	h.crc = header_crc(&h);
 	struct segment s = { .data_bytes = data_bytes };
-	enum status st = make_memfd(&s.fd, &h, why, n_why);
+	st = make_memfd(&s.fd, &h, why, n_why);
+	if (!st)
+		*out = s;
+	return st;
+}
+
+/* By fallocate before anyone maps it: a page that cannot be had is an error here, and would be a SIGBUS later. */
+enum status segment_take(struct segment *s, uint64_t *taken, uint64_t most, char *why, size_t n_why)
+{
+	uint64_t bytes = SEGMENT_DATA_OFFSET + s->data_bytes, left = bytes - *taken, n = left < most ? left : most;
+	enum status st = *taken ? check_available(s->data_bytes, *taken, why, n_why) : ST_OK; /* others may have taken some meanwhile */
 	if (st)
 		return st;
-	if (want_map && (st = map(&s, s.fd, h.bytes, true, why, n_why))) {
+	if (n && fallocate(s->fd, 0, (off_t)*taken, (off_t)n) < 0)
+		return failed("allocation", bytes, errno, why, n_why);
+	*taken += n;
+	if (*taken == bytes && fcntl(s->fd, F_ADD_SEALS, SEALS) < 0)
+		return failed("sealing", bytes, errno, why, n_why);
+	return ST_OK;
+}
+
+enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			   uint32_t role, uint32_t index, uint64_t data_bytes, bool want_map, char *why, size_t n_why)
+{
+	struct segment s;
+	uint64_t taken = 0;
+	enum status st = segment_begin(&s, job_id, generation, fingerprint, role, index, data_bytes, why, n_why);
+	if (st)
+		return st;
+	st = segment_take(&s, &taken, UINT64_MAX, why, n_why);
+	if (!st && want_map)
+		st = map(&s, s.fd, SEGMENT_DATA_OFFSET + data_bytes, true, why, n_why);
+	if (st) {
 		close(s.fd);
 		return st;
 	}

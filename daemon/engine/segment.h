@@ -24,6 +24,12 @@ struct segment {
  * 0600. `map` keeps a writable mapping. ST_NO_MEMORY with the numbers in `why`, or ST_IO_ERROR. */
 enum status segment_create(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
 			   uint32_t role, uint32_t index, uint64_t data_bytes, bool map, char *why, size_t n_why);
+/* The same in portions, for whoever must not work for long at a time: begin makes the descriptor, without pages; each take allocates at most
+ * `most` bytes, from *taken on (0 at first), and the last one seals it. The segment is there when *taken is SEGMENT_DATA_OFFSET +
+ * data_bytes. After an error the caller closes it. */
+enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint, uint32_t role, uint32_t index,
+			  uint64_t data_bytes, char *why, size_t n_why);
+enum status segment_take(struct segment *, uint64_t *taken, uint64_t most, char *why, size_t n_why);
 /* Maps an existing descriptor (taken on success) and checks seals, size and header. Fields that the caller knows
  * are compared: job_id, role, index, fingerprint. ST_SEGMENT_CORRUPT says in `why` what differs. */
 enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t fingerprint, uint32_t role,

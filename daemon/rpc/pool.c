@@ -1,9 +1,23 @@
-/* Work whose size users choose, for the RPC layer (large messages) and for the edge (specifications, tensor sets, plans): on the
- * threads of libuv's pool, started and ended on the loop. */
+/* Work whose size users choose, for the RPC layer (large messages) and for the edge (specifications, tensor sets, plans, memory, files): on
+ * libuv's threads, started and ended on the loop. */
 #include "rpc/pool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <uv.h>
+
+#define MAX_WORKERS 2
+#define OWN_THREADS 4 /* the journal, the history, the look at state_dir, memory that a user has left */
+
+static const struct kind {
+	int workers;
+	bool one_each; /* of a user, one piece at a time */
+} kinds[RPC_POOL_KINDS] = {
+	[RPC_POOL_COMPUTE] = { 2, false },
+	[RPC_POOL_ALLOCATE] = { 1, false },
+	[RPC_POOL_RELEASE] = { 1, false },
+	[RPC_POOL_DISK] = { 2, true },
+};
 
 struct worker {
 	uv_work_t work;
@@ -11,14 +25,18 @@ struct worker {
 	struct rpc_work *of; /* NULL: idle */
 };
 
-struct rpc_pool {
-	uv_loop_t *loop;
-	struct worker worker[RPC_POOL_WORKERS];
+struct lane { /* the work of one kind */
+	struct worker worker[MAX_WORKERS];
 	struct rpc_work *first, **tail;
 	int64_t last; /* whose work was started last */
 };
 
-static void start(struct rpc_pool *p);
+struct rpc_pool {
+	uv_loop_t *loop;
+	struct lane lane[RPC_POOL_KINDS];
+};
+
+static void start(struct rpc_pool *p, enum rpc_pool_kind kind);
 
 static void run(uv_work_t *w)
 {
@@ -31,35 +49,68 @@ static void end(uv_work_t *w, int canceled)
 	struct worker *worker = w->data;
 	struct rpc_work *done = worker->of;
 	worker->of = NULL;
-	start(worker->pool);
+	start(worker->pool, done->kind);
 	done->done(done);
 }
 
-/* The oldest of another user than the last one's, else the oldest. */
-static struct rpc_work *take(struct rpc_pool *p)
+static bool at_work(const struct lane *lane, int64_t who)
 {
-	struct rpc_work **at = &p->first;
-	while (*at && (*at)->who == p->last)
-		at = &(*at)->next;
-	if (!*at)
-		at = &p->first;
+	for (int i = 0; i < MAX_WORKERS; i++)
+		if (lane->worker[i].of && lane->worker[i].of->who == who)
+			return true;
+	return false;
+}
+
+/* Where the oldest stands that may start; of another user than the last one's, if there is one. NULL: none may. */
+static struct rpc_work **find(struct lane *lane, bool one_each)
+{
+	struct rpc_work **oldest = NULL;
+	for (struct rpc_work **at = &lane->first; *at; at = &(*at)->next) {
+		if (one_each && at_work(lane, (*at)->who))
+			continue;
+		if ((*at)->who != lane->last)
+			return at;
+		if (!oldest)
+			oldest = at;
+	}
+	return oldest;
+}
+
+static struct rpc_work *take(struct lane *lane, bool one_each)
+{
+	struct rpc_work **at = find(lane, one_each);
+	if (!at)
+		return NULL;
 	struct rpc_work *w = *at;
 	*at = w->next;
-	if (p->tail == &w->next)
-		p->tail = at;
-	p->last = w->who;
+	if (lane->tail == &w->next)
+		lane->tail = at;
+	lane->last = w->who;
 	return w;
 }
 
-static void start(struct rpc_pool *p)
+static void start(struct rpc_pool *p, enum rpc_pool_kind kind)
 {
-	for (int i = 0; i < RPC_POOL_WORKERS && p->first; i++) {
-		struct worker *w = &p->worker[i];
+	struct lane *lane = &p->lane[kind];
+	for (int i = 0; i < kinds[kind].workers; i++) {
+		struct worker *w = &lane->worker[i];
 		if (w->of)
 			continue;
-		w->of = take(p);
+		w->of = take(lane, kinds[kind].one_each);
+		if (!w->of)
+			return;
 		uv_queue_work(p->loop, &w->work, run, end);
 	}
+}
+
+enum status rpc_pool_make_threads(void)
+{
+	int n = OWN_THREADS;
+	char text[16];
+	for (int k = 0; k < RPC_POOL_KINDS; k++)
+		n += kinds[k].workers;
+	snprintf(text, sizeof text, "%d", n);
+	return uv_os_setenv("UV_THREADPOOL_SIZE", text) ? ST_NO_MEMORY : ST_OK;
 }
 
 enum status rpc_pool_new(void *loop, struct rpc_pool **out)
@@ -68,11 +119,14 @@ enum status rpc_pool_new(void *loop, struct rpc_pool **out)
 	if (!p)
 		return ST_NO_MEMORY;
 	p->loop = loop;
-	p->tail = &p->first;
-	p->last = INT64_MIN;
-	for (int i = 0; i < RPC_POOL_WORKERS; i++) {
-		p->worker[i].pool = p;
-		p->worker[i].work.data = &p->worker[i];
+	for (int k = 0; k < RPC_POOL_KINDS; k++) {
+		struct lane *lane = &p->lane[k];
+		lane->tail = &lane->first;
+		lane->last = INT64_MIN;
+		for (int i = 0; i < MAX_WORKERS; i++) {
+			lane->worker[i].pool = p;
+			lane->worker[i].work.data = &lane->worker[i];
+		}
 	}
 	*out = p;
 	return ST_OK;
@@ -83,18 +137,33 @@ void rpc_pool_free(struct rpc_pool *p)
 	free(p);
 }
 
+void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *),
+		       void (*done)(struct rpc_work *))
+{
+	struct lane *lane = &p->lane[kind];
+	*w = (struct rpc_work){ .who = who, .kind = kind, .run = run_it, .done = done };
+	*lane->tail = w;
+	lane->tail = &w->next;
+	start(p, kind);
+}
+
 void rpc_pool_put(struct rpc_pool *p, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *), void (*done)(struct rpc_work *))
 {
-	*w = (struct rpc_work){ .who = who, .run = run_it, .done = done };
-	*p->tail = w;
-	p->tail = &w->next;
-	start(p);
+	rpc_pool_put_kind(p, RPC_POOL_COMPUTE, w, who, run_it, done);
+}
+
+int rpc_pool_running(const struct rpc_pool *p, enum rpc_pool_kind kind)
+{
+	int n = 0;
+	for (int i = 0; i < MAX_WORKERS; i++)
+		n += p->lane[kind].worker[i].of != NULL;
+	return n;
 }
 
 bool rpc_pool_busy(const struct rpc_pool *p)
 {
-	for (int i = 0; i < RPC_POOL_WORKERS; i++)
-		if (p->worker[i].of)
+	for (int k = 0; k < RPC_POOL_KINDS; k++)
+		if (rpc_pool_running(p, (enum rpc_pool_kind)k) || p->lane[k].first)
 			return true;
-	return p->first != NULL;
+	return false;
 }

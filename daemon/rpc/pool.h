@@ -1,7 +1,8 @@
-/* Work in libuv's pool whose size users choose: few pieces at a time, users in turn.
+/* Work in libuv's threads whose size users choose: few pieces of each kind at a time, users in turn.
  *
- * The pool has four threads and the journal is written in it. So at most RPC_POOL_WORKERS of them do such work; the rest waits here,
- * and nobody's work waits behind more than one piece of another user at a time. Loop thread.
+ * The journal is written on the same threads. So each kind of work has so many of them at most; the rest waits here, and nobody's work waits
+ * behind more than one piece of another user at a time. Kinds differ in what can make a piece slow, and do not wait for each other. Loop
+ * thread.
  */
 #ifndef GACC_RPC_POOL_H
 #define GACC_RPC_POOL_H
@@ -11,7 +12,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RPC_POOL_WORKERS 2
+enum rpc_pool_kind {
+	RPC_POOL_COMPUTE,  /* decoding, matching, packing: bounded by the size of a message */
+	RPC_POOL_ALLOCATE, /* pages of memory, one portion a piece */
+	RPC_POOL_RELEASE,  /* the same given back, which the kernel does in one go for a segment: 100 GiB take most of a minute */
+	RPC_POOL_DISK,     /* files where users say, on file systems that may not answer: one piece of a user at a time */
+	RPC_POOL_KINDS,
+};
 
 struct rpc_pool;
 
@@ -19,15 +26,24 @@ struct rpc_pool;
 struct rpc_work {
 	struct rpc_work *next;
 	int64_t who;
+	enum rpc_pool_kind kind;
 	void (*run)(struct rpc_work *);  /* in the pool */
 	void (*done)(struct rpc_work *); /* on the loop; the work may be freed or put again there */
 };
 
+/* Has libuv start a thread for each of the workers and some for what is gaccd's own: the journal, the history. Once, before anything runs
+ * in libuv's threads; without it there are four for all. ST_NO_MEMORY. */
+enum status rpc_pool_make_threads(void);
+
 /* loop: uv_loop_t. */
 enum status rpc_pool_new(void *loop, struct rpc_pool **out);
 void rpc_pool_free(struct rpc_pool *); /* when nothing is busy; takes NULL */
-/* who: the user whose turn it takes. */
+/* Work of the kind COMPUTE. who: the user whose turn it takes. */
 void rpc_pool_put(struct rpc_pool *, struct rpc_work *, int64_t who, void (*run)(struct rpc_work *), void (*done)(struct rpc_work *));
-bool rpc_pool_busy(const struct rpc_pool *);
+void rpc_pool_put_kind(struct rpc_pool *, enum rpc_pool_kind, struct rpc_work *, int64_t who, void (*run)(struct rpc_work *),
+		       void (*done)(struct rpc_work *));
+bool rpc_pool_busy(const struct rpc_pool *); /* with work of any kind */
+/* How many pieces of a kind run now. */
+int rpc_pool_running(const struct rpc_pool *, enum rpc_pool_kind);
 
 #endif

@@ -550,3 +550,25 @@ def test_a_cancel_is_answered_when_it_is_durable(point, holds):
         control.close()
         assert (d.state(job) == "CANCELLED") == holds
         d.cancel(job)
+
+
+def test_memory_and_disks_of_some_hold_up_nobody_else():
+    """While gaccd takes memory for two jobs, and reads what two others restore from a disk that does not answer, it takes a third one's job."""
+    slow_s = 6
+    tensor = {"tensors": [{"name": "w", "dtype": 1, "shape": [1]}], "init": [{"pattern": "*", "type": 1}]}
+    with Daemon(allow=["RestoreFailed", "AllocationFailed", r"^.* Ended job="]) as d, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        control = Control(d.dir / "run/failpoints.sock")
+        for point in ("gaccd_allocate_before", "gaccd_load_manifest_before", "gaccd_save_sweep_before"):
+            control.do(f"arm {point} sleep {slow_s * 1000} count 2")
+        some = [pool.submit(d.submit, {**spec(False), "name": f"some{i}", **tensor, **more})
+                for i, more in enumerate([{}, {}, {"restore_from": "/none"}, {"restore_from": "/none"}])]
+        wait_until("memory is taken, a disk is read", lambda: sum(hits[0] for name, hits in control.hits().items()
+                                                                  if name in ("gaccd_allocate_before", "gaccd_load_manifest_before")) >= 2)
+        start = time.monotonic()
+        job = d.submit({**spec(False), "labels": [{"key": "k" * 1000, "value": "v" * 8000}] * 10})
+        assert d.get_job(job).spec.labels[0].value == "v" * 8000
+        assert time.monotonic() - start < slow_s / 2, "others' memory and disks hold it up"
+        concurrent.futures.wait(some)
+        control.close()
+        for j in d.client.jobs.List(all=False).jobs:
+            d.cancel(j.id)

@@ -49,8 +49,10 @@ static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, i
 {
 	snprintf(last_event, sizeof last_event, "%s", reason);
 }
+static int looks; /* at processes */
 static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
+	looks++;
 	return alive && pid != dead_pid[0] && pid != dead_pid[1];
 }
 static void on_random(void *ctx, uint8_t out[16])
@@ -116,6 +118,40 @@ static void teardown_two(void)
 	teardown();
 	ranks = 1;
 }
+
+static void setup_many(void)
+{
+	ranks = 1000;
+	setup();
+}
+
+/* To look at a process takes time, and a job may have 65,536: some a tick, until all have been looked at. */
+START_TEST(processes_are_looked_at_a_few_at_a_time)
+{
+	struct now later = now;
+	for (uint32_t r = 0; r < ranks; r++) {
+		record.rank[r].sgen = 5;
+		record.rank[r].session.pid = 1000 + r;
+		record.rank[r].session.start_time = 1;
+	}
+	dead_pid[0] = 1000 + 700;
+	job_on_engine_down(job, now);
+	looks = 0;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_le(looks, 64);
+	int ticks = 0;
+	for (looks = 0; looks < (int)ranks; ticks++) {
+		int before = looks;
+		later.mono_ns += INT64_C(1000000000);
+		last_event[0] = '\0';
+		job_tick(job, later);
+		ck_assert(looks - before >= 1 && looks - before <= 64);
+		ck_assert((before <= 700 && looks > 700) == !strcmp(last_event, "RankLost"));
+	}
+	ck_assert_int_eq(ticks, 16);
+	ck_assert_int_eq(looks, ranks);
+}
+END_TEST
 
 /* pid 0: it maps nothing. */
 static enum status attach_as(uint64_t call, uint32_t rank, int64_t pid)
@@ -682,6 +718,10 @@ int main(void)
 	c = tcase_create("two ranks");
 	tcase_add_checked_fixture(c, setup_two, teardown_two);
 	tcase_add_loop_test(c, the_spare_slots_are_one_ranks_until_it_attaches_anew, 0, 2);
+	suite_add_tcase(s, c);
+	c = tcase_create("many ranks");
+	tcase_add_checked_fixture(c, setup_many, teardown_two);
+	tcase_add_test(c, processes_are_looked_at_a_few_at_a_time);
 	suite_add_tcase(s, c);
 	return suite_run(s);
 }

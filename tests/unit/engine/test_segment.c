@@ -1,5 +1,6 @@
 /* Segments and channel: what the kernel must guarantee to us, and what we must refuse. */
 #include "engine/channel.h"
+#include "engine/portions.h"
 #include "engine/segment.h"
 
 #include <check.h>
@@ -74,6 +75,58 @@ START_TEST(more_than_the_machine_has_is_refused_with_numbers)
 	ck_assert_int_eq(s.fd, -1);
 	st = segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, UINT64_MAX, false, why, sizeof(why));
 	ck_assert_int_eq(st, ST_NO_MEMORY);
+}
+END_TEST
+
+/* Bytes of memory that the descriptors have. */
+static uint64_t pages_of(const struct segment *s, int n)
+{
+	uint64_t sum = 0;
+	for (int i = 0; i < n; i++) {
+		struct stat info;
+		if (s[i].fd >= 0 && !fstat(s[i].fd, &info))
+			sum += (uint64_t)info.st_blocks * 512;
+	}
+	return sum;
+}
+
+START_TEST(portions_take_no_more_than_they_may)
+{
+	enum { N = 40, PORTION = 1 << 20 };
+	struct plan_segment wanted[N];
+	struct segment segment[N], again = SEGMENT_NONE;
+	for (uint32_t i = 0; i < N; i++) {
+		wanted[i] = (struct plan_segment){ .role = SEG_SLOT, .index = i, .bytes = i ? 8192 : 5 << 20 };
+		segment[i] = SEGMENT_NONE;
+	}
+	struct portions p = { .wanted = wanted, .segment = segment, .n = N, .job_id = JOB, .generation = 5, .fingerprint = LAYOUT };
+	int pieces = 0;
+	for (uint64_t before = 0; !portions_done(&p); pieces++) {
+		int at = p.at;
+		ck_assert_msg(portions_take(&p, PORTION, why, sizeof(why)) == ST_OK, "%s", why);
+		uint64_t now = pages_of(segment, N);
+		ck_assert(now > before && now - before <= PORTION + 2 * SEGMENT_DATA_OFFSET); /* a header's page is there at once */
+		ck_assert_int_le(p.at - at, PORTION / PORTION_SEGMENT_COST);
+		before = now;
+	}
+	ck_assert_int_ge(pieces, 5 + N * 65536 / PORTION);
+	for (uint32_t i = 0; i < N; i++) { /* whole and sealed */
+		ck_assert_uint_ge(pages_of(&segment[i], 1), SEGMENT_DATA_OFFSET + wanted[i].bytes);
+		ck_assert_msg(segment_adopt(&again, segment[i].fd, JOB, LAYOUT, SEG_SLOT, i, true, why, sizeof(why)) == ST_OK, "%s", why);
+		ck_assert_uint_eq(again.data_bytes, wanted[i].bytes);
+		segment_close(&again);
+	}
+}
+END_TEST
+
+START_TEST(a_portion_that_cannot_be_had_says_so)
+{
+	struct plan_segment wanted = { .role = SEG_SLOT, .bytes = UINT64_C(1) << 60 };
+	struct segment segment = SEGMENT_NONE;
+	struct portions p = { .wanted = &wanted, .segment = &segment, .n = 1, .job_id = JOB };
+	ck_assert_int_eq(portions_take(&p, 1 << 20, why, sizeof(why)), ST_NO_MEMORY);
+	ck_assert_ptr_nonnull(strstr(why, "1152921504606846976"));
+	ck_assert(!portions_done(&p) && segment.fd == -1);
 }
 END_TEST
 
@@ -301,6 +354,8 @@ Suite *segment_suite(void)
 	tcase_add_test(t, a_new_segment_is_zero_sealed_and_private);
 	tcase_add_test(t, all_pages_are_allocated_before_anybody_maps_them);
 	tcase_add_test(t, more_than_the_machine_has_is_refused_with_numbers);
+	tcase_add_test(t, portions_take_no_more_than_they_may);
+	tcase_add_test(t, a_portion_that_cannot_be_had_says_so);
 	tcase_add_test(t, a_second_mapping_sees_the_same_memory);
 	tcase_add_loop_test(t, a_foreign_segment_is_refused, 0, sizeof(others) / sizeof(others[0]));
 	tcase_add_test(t, a_changed_header_is_refused);

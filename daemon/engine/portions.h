@@ -1,0 +1,24 @@
+/* The segments of a job, made in portions: so much memory takes time, and nobody works for long at a time. Any thread, one at a time. */
+#ifndef GACC_ENGINE_PORTIONS_H
+#define GACC_ENGINE_PORTIONS_H
+
+#include "engine/plan.h"
+#include "engine/segment.h"
+
+#define PORTION_SEGMENT_COST (UINT64_C(64) << 10) /* what making a segment costs besides its pages, as bytes */
+
+struct portions {
+	const struct plan_segment *wanted; /* [n], of the caller */
+	struct segment *segment;           /* [n], of the caller, who closes them, also after an error; SEGMENT_NONE at first */
+	int n;
+	uint64_t job_id, generation, fingerprint;
+	/* 0 at first */
+	int at;         /* which is being made */
+	uint64_t taken; /* of its bytes */
+};
+
+/* Makes segments, or goes on with one, until about `bytes` are taken, never more, or all are there. ST_NO_MEMORY, ST_IO_ERROR with why. */
+enum status portions_take(struct portions *, uint64_t bytes, char *why, size_t n_why);
+bool portions_done(const struct portions *);
+
+#endif
