@@ -29,61 +29,6 @@ bool call_in_window(struct job *j, uint64_t call, const struct session_key *k)
 	return false;
 }
 
-void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
-		    uint64_t bytes, bool last, struct now now)
-{
-	if (!call_allowed(j, call, k))
-		return;
-	if (!j->engine_seen) {
-		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
-		return;
-	}
-	if (j->mirror.r.params_ready) {
-		struct reply rep = { .kind = REPLY_PUT };
-		rep.put.ready = true;
-		j->ports.reply(j->ports.ctx, call, &rep);
-		return;
-	}
-	struct rank *r = &j->rank[k->rank];
-	if (slot >= j->spec->slots_per_rank || bytes > j->set.arena.slot_bytes || offset > j->set.arena.param_bytes ||
-	    bytes > j->set.arena.param_bytes - offset) {
-		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
-			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
-			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->set.arena.slot_bytes,
-			    (unsigned long long)j->set.arena.param_bytes);
-		return;
-	}
-	if (!r->mapped) {
-		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the parameters with PutParametersInline",
-			    "slot %u: this session of rank %u has not mapped its slots", slot, k->rank);
-		return;
-	}
-	if (r->stream[slot].state) {
-		reply_error(j, call, ST_SLOT_BUSY, "use the other slot, or wait for the stream's end",
-			    "slot %u of rank %u is filled by an inline stream", slot, k->rank);
-		return;
-	}
-	struct put_args a = { .slot = slot, .offset = offset, .bytes = bytes, .last = last };
-	put_begin(j, call, r, &a, now);
-}
-
-void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
-{
-	uint32_t n, first = job_session_slots(j, r->rank, &n);
-	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->rank);
-	struct stream *s = w ? NULL : stream_of(r, call);
-	if (s)
-		stream_free(s); /* answered: no memory */
-	if (!w)
-		return;
-	w->slot = first + a->slot;
-	w->offset = a->offset;
-	w->bytes = a->bytes;
-	w->last = a->last;
-	w->streamed = a->streamed;
-	job_reconcile(j, now);
-}
-
 /* 0: none, which is also what a time beyond the clock's end comes to. */
 static int64_t deadline(int64_t timeout_ns, struct now now)
 {

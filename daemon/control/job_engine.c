@@ -8,7 +8,7 @@
 
 /* ---- sending ---- */
 
-static bool send(struct job *j, struct engine_command *c, uint64_t *out_id, const void *present)
+bool job_send(struct job *j, struct engine_command *c, uint64_t *out_id, const void *present)
 {
 	c->id = ++j->next_command;
 	c->job_id = j->id;
@@ -21,7 +21,7 @@ static bool send(struct job *j, struct engine_command *c, uint64_t *out_id, cons
 static void send_attach(struct job *j, struct rank *r)
 {
 	struct engine_command c = { .op = ENGINE_ATTACH, .rank = r->rank, .sgen = r->next_sgen, .session = r->next };
-	r->attach_sent = send(j, &c, &r->attach_command, NULL);
+	r->attach_sent = job_send(j, &c, &r->attach_command, NULL);
 }
 
 static void send_add(struct job *j, struct rank *r, struct parked_push *p)
@@ -33,7 +33,7 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 				    .unix_nanos = p->unix_ns, .zero_after = p->zero_after, .n_present = p->n_present,
 				    .window_lr = p->lr };
 	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);
-	p->sent = send(j, &c, &p->command_id, p->present);
+	p->sent = job_send(j, &c, &p->command_id, p->present);
 }
 
 static void send_flush(struct job *j, struct rank *r)
@@ -41,25 +41,7 @@ static void send_flush(struct job *j, struct rank *r)
 	struct engine_command c = { .op = ENGINE_FLUSH, .rank = r->rank, .sgen = r->sgen,
 				    .window = j->mirror.r.window, .leave = r->leave_wanted };
 	r->leave_sent = r->leave_wanted;
-	r->flush_sent = send(j, &c, &r->flush_command, NULL);
-}
-
-/* Its piece has been taken, or is not wanted: the stream behind it, if there is one, may go on or is over. */
-static void put_over(struct job *j, struct waiter *w, bool done)
-{
-	struct stream *s = stream_of(&j->rank[w->rank], w->call);
-	if (s && done)
-		stream_free(s);
-	else if (s)
-		s->state = STREAM_FILLING;
-	waiter_remove(j, w);
-}
-
-static void send_put(struct job *j, struct waiter *w)
-{
-	struct engine_command c = { .op = ENGINE_PUT_PARAMS, .rank = w->rank, .sgen = j->rank[w->rank].sgen, .slot = w->slot, .offset = w->offset,
-				    .bytes = w->bytes, .last = w->last };
-	w->sent = send(j, &c, &w->command_id, NULL);
+	r->flush_sent = job_send(j, &c, &r->flush_command, NULL);
 }
 
 static void send_commit(struct job *j)
@@ -67,7 +49,7 @@ static void send_commit(struct job *j)
 	const struct commit *k = &j->order.commit;
 	struct engine_command c = { .op = ENGINE_COMMIT, .window = k->window, .term = k->term, .attempt = k->attempt };
 	commit_fill_command(k, &c);
-	send(j, &c, &j->commit_command, NULL);
+	job_send(j, &c, &j->commit_command, NULL);
 }
 
 /* ---- reconcile: everything that is wanted and not yet under way ---- */
@@ -99,80 +81,23 @@ static void reconcile_rank(struct job *j, struct rank *r)
 		send_flush(j, r);
 }
 
-/* Parameters that are there already; also those of a call whose engine died between taking them and saying so. */
-static void answer_puts(struct job *j)
-{
-	struct reply rep = { .kind = REPLY_PUT };
-	rep.put.ready = true;
-	for (uint32_t i = j->n_waiters; i-- > 0;)
-		if (j->waiter[i].kind == WAIT_PUT && !j->waiter[i].sent) {
-			struct waiter w = j->waiter[i];
-			put_over(j, &j->waiter[i], true);
-			j->ports.reply(j->ports.ctx, w.call, &rep);
-		}
-}
-
-static bool has_earlier_pieces(const struct job *j, const struct waiter *last)
-{
-	for (uint32_t i = 0; i < j->n_waiters; i++) {
-		const struct waiter *w = &j->waiter[i];
-		if (w->kind == WAIT_PUT && w->rank == last->rank && !w->last)
-			return true;
-	}
-	return false;
-}
-
-/* The last piece of PutParameters: with it, all must have come. */
-static bool put_is_whole(struct job *j, struct waiter *w)
-{
-	const struct coverage *given = &j->rank[w->rank].given;
-	struct coverage with = { 0 };
-	char text[256];
-	enum status st = coverage_add(&with, w->offset, w->offset + w->bytes);
-	for (uint32_t i = 0; i < given->n && !st; i++)
-		st = coverage_add(&with, given->piece[i].start, given->piece[i].end);
-	bool missing = !st && params_missing(j, &with, text, sizeof text);
-	coverage_fini(&with);
-	if (!st && !missing)
-		return true;
-	if (st)
-		snprintf(text, sizeof text, "%s", status_info(st)->text);
-	uint64_t call = w->call;
-	waiter_remove(j, w);
-	reply_error(j, call, st ? st : ST_INVALID_ARGUMENT, "give the missing bytes before `last`; after a restart of gaccd, all of them",
-		    "%s", text);
-	return false;
-}
-
-/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing more. */
-static void send_puts(struct job *j)
-{
-	for (uint32_t i = j->n_waiters; i-- > 0;) {
-		struct waiter *w = &j->waiter[i];
-		if (w->kind != WAIT_PUT || w->sent || j->rank[w->rank].attaching)
-			continue;
-		if (!w->last || (!has_earlier_pieces(j, w) && (w->streamed || put_is_whole(j, w))))
-			send_put(j, w);
-	}
-}
-
 static void reconcile_start(struct job *j)
 {
 	if (j->mirror.r.params_ready) {
-		answer_puts(j);
+		puts_answer(j);
 		return;
 	}
 	if (j->restore) {
 		struct engine_command c = { .op = ENGINE_RESTORE, .n_present = j->n_restore };
 		if (!j->restore_command)
-			send(j, &c, &j->restore_command, j->restore);
+			job_send(j, &c, &j->restore_command, j->restore);
 		return;
 	}
 	if (j->spec->n_init && !j->init_command) {
 		struct engine_command c = { .op = ENGINE_INIT_PARAMS };
-		send(j, &c, &j->init_command, NULL);
+		job_send(j, &c, &j->init_command, NULL);
 	}
-	send_puts(j);
+	puts_send(j);
 }
 
 static bool attempt_at_least(const struct job *j, uint64_t term, uint64_t attempt)
@@ -189,7 +114,7 @@ static void reconcile_order(struct job *j, struct now now)
 		return;
 	if (o->want == WANT_CLOSE && r->phase == WINDOW_OPEN && !j->close_command) {
 		struct engine_command c = { .op = ENGINE_CLOSE, .window = o->window };
-		send(j, &c, &j->close_command, NULL);
+		job_send(j, &c, &j->close_command, NULL);
 	}
 	bool can_go = r->phase < WINDOW_PREPARED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
@@ -200,7 +125,7 @@ static void reconcile_order(struct job *j, struct now now)
 					    .close = r->phase == WINDOW_OPEN, .want_norms = o->norms };
 		j->go_term = o->term;
 		j->go_attempt = o->attempt;
-		send(j, &c, &j->go_command, NULL);
+		job_send(j, &c, &j->go_command, NULL);
 	}
 	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&
 	    r->prepared_term == o->commit.term && r->prepared_attempt == o->commit.attempt)
@@ -210,9 +135,10 @@ static void reconcile_order(struct job *j, struct now now)
 /* Who has read the reduced gradient is in the record before it is answered: a trainer says it once. */
 static void send_ack(struct job *j, struct waiter *w)
 {
-	struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .window = w->window };
-	if (w->kind == WAIT_ACK && !w->sent)
-		w->sent = send(j, &c, &w->command_id, NULL);
+	const struct rank *r = &j->rank[w->rank];
+	struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .sgen = r->sgen, .window = w->window };
+	if (w->kind == WAIT_ACK && !w->sent && !r->attaching) /* behind the fence, it would be the successor's */
+		w->sent = job_send(j, &c, &w->command_id, NULL);
 }
 
 void job_reconcile_ack(struct job *j)
@@ -220,7 +146,7 @@ void job_reconcile_ack(struct job *j)
 	if (!j->engine_up || !j->mirror.r.client_pending || j->ack_command || j->n_reading)
 		return;
 	struct engine_command c = { .op = ENGINE_ACK_STEP, .window = j->mirror.r.client_window, .last = true };
-	send(j, &c, &j->ack_command, NULL);
+	job_send(j, &c, &j->ack_command, NULL);
 }
 
 void job_reconcile_waiter(struct job *j, struct waiter *w)
@@ -543,39 +469,6 @@ static void on_commit(struct job *j, const struct engine_answer *a, struct now n
 	job_window_changed(j, now);
 }
 
-static struct waiter *put_of(const struct job *j, const struct engine_answer *a)
-{
-	for (uint32_t i = 0; i < j->n_waiters; i++) {
-		struct waiter *w = &j->waiter[i];
-		if (w->kind == WAIT_PUT && w->sent && w->command_id == a->id)
-			return w;
-	}
-	return NULL;
-}
-
-static void on_put(struct job *j, const struct engine_answer *a, struct now now)
-{
-	struct waiter *found = put_of(j, a);
-	if (!found)
-		return;
-	struct waiter w = *found;
-	struct reply rep = { .kind = REPLY_PUT };
-	enum status st = a->status;
-	if (!st && (w.last || a->result))
-		j->mirror.r.params_ready = 1;
-	if (!st && !w.streamed && !j->mirror.r.params_ready)
-		st = coverage_add(&j->rank[w.rank].given, w.offset, w.offset + w.bytes);
-	rep.put.ready = j->mirror.r.params_ready;
-	put_over(j, found, st || rep.put.ready);
-	job_params_changed(j, now);
-	job_reconcile(j, now); /* a `last` may have waited for this piece */
-	if (st)
-		reply_error(j, w.call, st, NULL, "parameters at byte %llu: %s", (unsigned long long)w.offset,
-			    a->status ? a->text : status_info(st)->text);
-	else
-		j->ports.reply(j->ports.ctx, w.call, &rep); /* a stream brings its next piece from in here */
-}
-
 static void on_init(struct job *j, const struct engine_answer *a, struct now now)
 {
 	if (a->id != j->init_command)
@@ -605,7 +498,10 @@ static void on_ack(struct job *j, const struct engine_answer *a)
 		if (!a->status && w->window == j->mirror.r.client_window)
 			j->mirror.rank[w->rank].session.step_acked = 1;
 		rank_changed(j, &j->rank[w->rank]);
-		j->ports.reply(j->ports.ctx, w->call, &rep);
+		if (a->status)
+			reply_error(j, w->call, a->status, NULL, "window %llu of rank %u: %s", (unsigned long long)w->window, w->rank, a->text);
+		else
+			j->ports.reply(j->ports.ctx, w->call, &rep);
 		waiter_remove(j, w);
 		break;
 	}
@@ -641,7 +537,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 		on_commit(j, a, now);
 		break;
 	case ENGINE_PUT_PARAMS:
-		on_put(j, a, now);
+		put_answered(j, a, now);
 		break;
 	case ENGINE_INIT_PARAMS:
 		on_init(j, a, now);

@@ -160,6 +160,7 @@ struct job {
 	struct rank *rank;
 	struct waiter *waiter;
 	uint32_t n_waiters, waiters_capacity;
+	struct rank *giver;          /* of the initial parameters (puts.c); NULL: none has begun */
 	struct past_window past[JOB_HISTORY];
 	uint32_t n_past;             /* oldest first */
 };
@@ -213,9 +214,17 @@ void streams_end(struct job *, struct rank *, enum status, const char *hint, con
 /* What has come lacks a tensor of the parameters: `why` names it. */
 bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
 
-/* job_calls.c */
-/* Gives a checked piece to the engine; answered when it has taken it. */
+/* puts.c */
+/* Gives a checked piece to the engine, when it is the rank's turn; answered when the engine has taken it. */
 void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args *, struct now);
+/* Sends the engine the pieces that may go now. */
+void puts_send(struct job *);
+/* The parameters are there: answers all that wait with more. */
+void puts_answer(struct job *);
+/* The engine's answer to a piece. */
+void put_answered(struct job *, const struct engine_answer *, struct now);
+
+/* job_calls.c */
 /* The session is good and the job has not ended, and for call_in_window that it runs and the open window will close: else the call is
  * answered. */
 bool call_allowed(struct job *, uint64_t call, const struct session_key *);
@@ -224,6 +233,8 @@ bool call_in_window(struct job *, uint64_t call, const struct session_key *);
 uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
 
 /* job_engine.c */
+/* A command with the next id, which is in *out_id then, and `present` behind it. false: there is no engine to send it to. */
+bool job_send(struct job *, struct engine_command *, uint64_t *out_id, const void *present);
 /* Sends the engine what is wanted and not yet under way. */
 void job_reconcile(struct job *, struct now);
 /* The same for what one rank wants. */

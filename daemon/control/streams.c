@@ -24,7 +24,10 @@ void stream_free(struct stream *s)
 static void end(struct job *j, struct stream *s, enum status st, const char *hint, const char *text)
 {
 	uint64_t call = s->call;
+	bool parked = s->state == STREAM_TAKEN;
 	stream_free(s);
+	if (parked)
+		job_on_call_gone(j, call); /* a piece that waits for its rank's turn is not wanted any more */
 	reply_error(j, call, st, hint, "%s", text);
 }
 

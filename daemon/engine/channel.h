@@ -28,9 +28,9 @@ enum engine_op {
 	ENGINE_GO,         /* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open.
 			    * want_norms: answered OK, the rows of control_page_norms are those of this vote */
 	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
-	ENGINE_PUT_PARAMS, /* slot, offset, bytes, last */
+	ENGINE_PUT_PARAMS, /* rank, sgen, slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
-	ENGINE_ACK_STEP,   /* rank, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a
+	ENGINE_ACK_STEP,   /* rank, sgen, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a
 			    * rank: all have, half P[1-x] is free again */
 	ENGINE_STOP,       /* leave cleanly */
 	ENGINE_PING,       /* answered when its turn comes: the engine lives and moves */

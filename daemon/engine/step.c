@@ -247,6 +247,10 @@ void step_ack(struct engine *e, const struct engine_command *c)
 		engine_reply(e, c, c->rank >= r->ranks ? ST_RANK_OUT_OF_RANGE : ST_NOT_CURRENT_WINDOW, NULL);
 		return;
 	}
+	if (!c->last && c->sgen < e->state.rank[c->rank].sgen) { /* what its successor reads is not acknowledged by that */
+		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
+		return;
+	}
 	if (r->client_pending && c->window == r->client_window) {
 		if (c->last)
 			r->client_pending = 0;

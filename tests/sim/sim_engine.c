@@ -294,7 +294,8 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 static void on_ack(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
-	struct engine_answer a = answer_to(c, c->window < r->window ? ST_OK : ST_NOT_CURRENT_WINDOW);
+	bool fenced = !c->last && c->sgen < s->d.rank[c->rank].sgen;
+	struct engine_answer a = answer_to(c, c->window >= r->window ? ST_NOT_CURRENT_WINDOW : fenced ? ST_SESSION_FENCED : ST_OK);
 	if (!a.status && r->client_pending && c->window == r->client_window) {
 		if (c->last)
 			r->client_pending = 0;

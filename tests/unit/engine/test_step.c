@@ -317,7 +317,7 @@ START_TEST(client_gradients_stay_until_acknowledged)
 		ck_assert_uint_eq(rig.state.r.client_window, rig.window - 1);
 		ck_assert_uint_eq(1 - rig.state.r.x, half);
 		if (w) /* an acknowledgement of the step before changes nothing */
-			ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP,
+			ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .sgen = 1,
 										  .window = rig.window - 3 }).status, ST_OK);
 		rig_send(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = rig.window - 1, .last = true });
 		ck_assert(rig_receive(&rig, &a) && a.op == ENGINE_ACK_STEP && a.status == ST_OK);
@@ -349,6 +349,27 @@ START_TEST(a_client_commit_waits_for_the_last_acknowledgement)
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_NOT_READY);
 	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = 0, .last = true }).status, ST_OK);
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_OK);
+	rig_close(&rig);
+}
+END_TEST
+
+/* Sent before its successor attached, and read behind that: the successor may not have read the gradient. */
+START_TEST(a_fenced_session_acknowledges_nothing)
+{
+	struct engine_command ack = { .op = ENGINE_ACK_STEP, .rank = 1, .sgen = 1 };
+	struct rig_config c = rig_small();
+	c.optim = (struct optim_config){ .type = OPTIM_CLIENT, .lr = 1 };
+	rig_begin(&rig, c);
+	rig_add_all(&rig, NULL);
+	rig_step(&rig, APPLIED, 1, 1);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 2 }).status, ST_OK);
+	ck_assert_uint_eq(rig_call(&rig, ack).status, ST_SESSION_FENCED);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 0);
+	ack.sgen = 2;
+	ck_assert_uint_eq(rig_call(&rig, ack).status, ST_OK);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 1);
 	rig_close(&rig);
 }
 END_TEST
@@ -455,6 +476,7 @@ Suite *step_suite(void)
 	tcase_add_loop_test(t, steps_are_those_of_the_optimizer, 0, 6);
 	tcase_add_test(t, client_gradients_stay_until_acknowledged);
 	tcase_add_test(t, a_client_commit_waits_for_the_last_acknowledgement);
+	tcase_add_test(t, a_fenced_session_acknowledges_nothing);
 	tcase_add_loop_test(t, parameters_are_uploaded_through_slots, 0, 3);
 	tcase_add_loop_test(t, parameters_are_drawn, 0, 2);
 	suite_add_tcase(s, t);

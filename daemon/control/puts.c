@@ -1,0 +1,202 @@
+/* Initial parameters: which rank's count, and how their pieces go to the engine. Part of struct job; loop thread.
+ *
+ * Those of one rank, the giver: the first whose piece the engine is sent. Pieces of other ranks wait meanwhile, so that the parameters are never
+ * those of two; when the giver's are complete, they are answered without having been written. A giver that stops before its last piece gives the
+ * place to one that waits, which has written nothing yet. docs/protocol.md, "Initial parameters".
+ */
+#include "control/job_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- whose ---- */
+
+static bool gives(const struct job *j, struct rank *r)
+{
+	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++) {
+		const struct stream *s = &r->stream[i];
+		if (s->state && s->is_put && s->came.n)
+			return true;
+	}
+	return r->n_puts || (r->given.n && !r->lost && !r->detached);
+}
+
+/* What the earlier giver has given will be written over: should it begin again, it gives all. */
+static struct rank *give(struct job *j, struct rank *r)
+{
+	if (j->giver && j->giver != r)
+		coverage_fini(&j->giver->given);
+	j->giver = r;
+	return r;
+}
+
+/* ---- pieces ---- */
+
+/* Its piece has been taken, or is not wanted: the stream behind it, if there is one, may go on or is over. */
+static void put_over(struct job *j, struct waiter *w, bool done)
+{
+	struct stream *s = stream_of(&j->rank[w->rank], w->call);
+	if (s && done)
+		stream_free(s);
+	else if (s)
+		s->state = STREAM_FILLING;
+	waiter_remove(j, w);
+}
+
+static void send_put(struct job *j, struct waiter *w)
+{
+	struct engine_command c = { .op = ENGINE_PUT_PARAMS, .rank = w->rank, .sgen = j->rank[w->rank].sgen, .slot = w->slot, .offset = w->offset,
+				    .bytes = w->bytes, .last = w->last };
+	w->sent = job_send(j, &c, &w->command_id, NULL);
+}
+
+/* Parameters that are there already; also those of a call whose engine died between taking them and saying so. */
+void puts_answer(struct job *j)
+{
+	struct reply rep = { .kind = REPLY_PUT };
+	rep.put.ready = true;
+	for (uint32_t i = j->n_waiters; i-- > 0;)
+		if (j->waiter[i].kind == WAIT_PUT && !j->waiter[i].sent) {
+			struct waiter w = j->waiter[i];
+			put_over(j, &j->waiter[i], true);
+			j->ports.reply(j->ports.ctx, w.call, &rep);
+		}
+}
+
+static bool has_earlier_pieces(const struct job *j, const struct waiter *last)
+{
+	for (uint32_t i = 0; i < j->n_waiters; i++) {
+		const struct waiter *w = &j->waiter[i];
+		if (w->kind == WAIT_PUT && w->rank == last->rank && !w->last)
+			return true;
+	}
+	return false;
+}
+
+/* The last piece of PutParameters: with it, all must have come. */
+static bool put_is_whole(struct job *j, struct waiter *w)
+{
+	const struct coverage *given = &j->rank[w->rank].given;
+	struct coverage with = { 0 };
+	char text[256];
+	enum status st = coverage_add(&with, w->offset, w->offset + w->bytes);
+	for (uint32_t i = 0; i < given->n && !st; i++)
+		st = coverage_add(&with, given->piece[i].start, given->piece[i].end);
+	bool missing = !st && params_missing(j, &with, text, sizeof text);
+	coverage_fini(&with);
+	if (!st && !missing)
+		return true;
+	if (st)
+		snprintf(text, sizeof text, "%s", status_info(st)->text);
+	uint64_t call = w->call;
+	waiter_remove(j, w);
+	reply_error(j, call, st ? st : ST_INVALID_ARGUMENT, "give the missing bytes before `last`; after a restart of gaccd, all of them",
+		    "%s", text);
+	return false;
+}
+
+/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing more. */
+void puts_send(struct job *j)
+{
+	struct rank *busy = j->giver && gives(j, j->giver) ? j->giver : NULL;
+	for (uint32_t i = j->n_waiters; i-- > 0;) {
+		struct waiter *w = &j->waiter[i];
+		struct rank *r = &j->rank[w->rank];
+		if (w->kind != WAIT_PUT || w->sent || r->attaching || (busy && r != busy))
+			continue;
+		busy = give(j, r);
+		if (!w->last || (!has_earlier_pieces(j, w) && (w->streamed || put_is_whole(j, w))))
+			send_put(j, w);
+	}
+}
+
+static struct waiter *put_of(const struct job *j, const struct engine_answer *a)
+{
+	for (uint32_t i = 0; i < j->n_waiters; i++) {
+		struct waiter *w = &j->waiter[i];
+		if (w->kind == WAIT_PUT && w->sent && w->command_id == a->id)
+			return w;
+	}
+	return NULL;
+}
+
+void put_answered(struct job *j, const struct engine_answer *a, struct now now)
+{
+	struct waiter *found = put_of(j, a);
+	if (!found)
+		return;
+	struct waiter w = *found;
+	bool answered = w.streamed && !stream_of(&j->rank[w.rank], w.call); /* the stream has ended meanwhile */
+	struct reply rep = { .kind = REPLY_PUT };
+	enum status st = a->status;
+	if (!st && (w.last || a->result))
+		j->mirror.r.params_ready = 1;
+	if (!st && !w.streamed && !j->mirror.r.params_ready)
+		st = coverage_add(&j->rank[w.rank].given, w.offset, w.offset + w.bytes);
+	rep.put.ready = j->mirror.r.params_ready;
+	put_over(j, found, st || rep.put.ready);
+	job_params_changed(j, now);
+	job_reconcile(j, now); /* a `last` may have waited for this piece */
+	if (answered)
+		return;
+	if (st)
+		reply_error(j, w.call, st, NULL, "parameters at byte %llu: %s", (unsigned long long)w.offset,
+			    a->status ? a->text : status_info(st)->text);
+	else
+		j->ports.reply(j->ports.ctx, w.call, &rep); /* a stream brings its next piece from in here */
+}
+
+void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
+		    uint64_t bytes, bool last, struct now now)
+{
+	if (!call_allowed(j, call, k))
+		return;
+	if (!j->engine_seen) {
+		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
+		return;
+	}
+	if (j->mirror.r.params_ready) {
+		struct reply rep = { .kind = REPLY_PUT };
+		rep.put.ready = true;
+		j->ports.reply(j->ports.ctx, call, &rep);
+		return;
+	}
+	struct rank *r = &j->rank[k->rank];
+	if (slot >= j->spec->slots_per_rank || bytes > j->set.arena.slot_bytes || offset > j->set.arena.param_bytes ||
+	    bytes > j->set.arena.param_bytes - offset) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
+			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
+			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->set.arena.slot_bytes,
+			    (unsigned long long)j->set.arena.param_bytes);
+		return;
+	}
+	if (!r->mapped) {
+		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the parameters with PutParametersInline",
+			    "slot %u: this session of rank %u has not mapped its slots", slot, k->rank);
+		return;
+	}
+	if (r->stream[slot].state) {
+		reply_error(j, call, ST_SLOT_BUSY, "use the other slot, or wait for the stream's end",
+			    "slot %u of rank %u is filled by an inline stream", slot, k->rank);
+		return;
+	}
+	struct put_args a = { .slot = slot, .offset = offset, .bytes = bytes, .last = last };
+	put_begin(j, call, r, &a, now);
+}
+
+void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
+{
+	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->rank);
+	struct stream *s = w ? NULL : stream_of(r, call);
+	if (s)
+		stream_free(s); /* answered: no memory */
+	if (!w)
+		return;
+	w->slot = first + a->slot;
+	w->offset = a->offset;
+	w->bytes = a->bytes;
+	w->last = a->last;
+	w->streamed = a->streamed;
+	job_reconcile(j, now);
+}
