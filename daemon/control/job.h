@@ -160,6 +160,8 @@ void job_stream_gone(struct job *, uint64_t call, uint32_t rank);
 /* ---- sessions, for the edge ---- */
 /* Checks a session's key; on failure fills *why as the reply to give. */
 bool job_session_ok(struct job *, const struct session_key *, struct reply *why);
+/* The same, and the session has asked for shared memory. */
+bool job_may_map(struct job *, const struct session_key *, struct reply *why);
 /* First of the n consecutive slots of this rank's session. */
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
 /* The session has been given its slots over the attach socket: from now on it may push what is in them. */

@@ -86,6 +86,19 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 	return false;
 }
 
+/* One without has no part in what keeps slots from two processes: its own would be given to its successor while it maps them. */
+bool job_may_map(struct job *j, const struct session_key *k, struct reply *why)
+{
+	if (!job_session_ok(j, k, why))
+		return false;
+	if (!j->rank[k->rank].session.no_memory)
+		return true;
+	*why = (struct reply){ .status = ST_INVALID_ARGUMENT };
+	snprintf(why->text, sizeof why->text, "the session of rank %u of job %llu has no shared memory", k->rank, (unsigned long long)j->id);
+	snprintf(why->hint, sizeof why->hint, "attach again with wants_shared_memory, over the unix socket");
+	return false;
+}
+
 static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
 {
 	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);

@@ -123,7 +123,7 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		snprintf(why.text, sizeof why.text, "session %llu is of no job here: attach again",
 			 (unsigned long long)q.session);
 		refuse(d, conn, ST_SESSION_UNKNOWN, why.text);
-	} else if (!job_session_ok(l->job, &k, &why)) {
+	} else if (!job_may_map(l->job, &k, &why)) {
 		char text[sizeof why.text + sizeof why.hint + 2];
 		snprintf(text, sizeof text, "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);

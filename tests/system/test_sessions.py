@@ -461,3 +461,12 @@ def test_a_rank_that_never_came(daemon):
     assert "rank 1 (not attached" in e["text"], e["text"]
     daemon.cancel(job_id)
     first.close()
+
+
+def test_a_session_without_shared_memory_maps_nothing(job):
+    """Its slots could be another process's next: nobody counts it among those that map them."""
+    [r] = job(inline=True)
+    with pytest.raises(GaccError) as e:
+        r.map()
+    assert e.value.reason == "INVALID_ARGUMENT" and "wants_shared_memory" in e.value.text and not r.memory
+    assert r.push(grads(1)).result == COUNTED
