@@ -151,7 +151,7 @@ static void on_tick(uv_timer_t *h)
 static void on_connection(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct daemon *d = arg;
-	rpc_server_add_fd(d->rpc, fd, peer->uid, peer->pid);
+	rpc_server_add_fd(d->rpc, fd, peer->uid, peer->pid, peer->start_time);
 }
 
 static void on_connection_gone(void *arg, uid_t uid)

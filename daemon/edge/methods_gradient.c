@@ -3,7 +3,6 @@
 
 #include "edge/convert.h"
 #include "edge/registering.h"
-#include "host/process.h"
 
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/version.h"
@@ -195,6 +194,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	const struct rpc_peer *peer = rpc_peer(call);
 	struct attach_args a = { .rank = q->rank, .world_size = q->world_size, .uid = caller_uid(call),
 				 .pid = peer->is_unix ? peer->pid : 0,
+				 .start_time = peer->start_time,
 				 .shown_pid = q->pid > 0 ? q->pid : 0,
 				 .shared_memory = q->wants_shared_memory && peer->is_unix,
 				 .resume_generation = q->resume_generation };
@@ -207,7 +207,6 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		rpc_failf(call, ST_INVALID_ARGUMENT, "nonce has %zu bytes, must have 16", q->nonce.len);
 		return;
 	}
-	a.start_time = a.pid ? process_start_time(a.pid) : 0;
 	memcpy(a.nonce, q->nonce.data, 16);
 	struct live_job *l = live_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
 	if (q->create_if_missing && (!l || (l->uid == a.uid && live_ended(l)))) {

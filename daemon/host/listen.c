@@ -1,6 +1,7 @@
 #include "host/listen.h"
 
 #include "base/log.h"
+#include "host/process.h"
 
 #include <uv.h>
 
@@ -15,6 +16,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#ifndef SO_PEERPIDFD /* Linux 6.5 */
+#define SO_PEERPIDFD 77
+#endif
 
 #define BACKLOG 128
 #define ACCEPTS_PER_WAKE 64 /* then others have their turn */
@@ -105,6 +110,21 @@ static bool start_counting(struct listener *l, int fd, uid_t uid)
 
 /* --- accepting --- */
 
+/* When the process that connected was started. SO_PEERCRED has its number, which may be another's by now: since Linux 6.5 a pidfd tells. An older
+ * kernel is believed, as connections are taken soon after they are made. */
+static uint64_t start_of(int fd, pid_t pid)
+{
+	int process = -1;
+	socklen_t n = sizeof process;
+	uint64_t start = pid ? process_start_time(pid) : 0;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process, &n))
+		return errno == ESRCH || errno == EINVAL || errno == ENODATA ? 0 : start;
+	if (!process_lives(process))
+		start = 0;
+	close(process);
+	return start;
+}
+
 static void greet(struct listener *l, int fd)
 {
 	struct ucred who;
@@ -128,7 +148,7 @@ static void greet(struct listener *l, int fd)
 		close(fd);
 		return;
 	}
-	struct listen_peer peer = { who.uid, who.gid, who.pid };
+	struct listen_peer peer = { who.uid, who.gid, who.pid, start_of(fd, who.pid) };
 	l->cb(l->arg, fd, &peer);
 }
 

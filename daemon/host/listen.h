@@ -36,6 +36,7 @@ struct listen_peer {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid;  /* 0: lives in a pid namespace that we cannot see */
+	uint64_t start_time; /* of that process; 0: it was gone already, and its number may be another's */
 };
 
 /* A new connection: `fd` (non-blocking, close-on-exec) is the callee's now. */

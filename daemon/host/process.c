@@ -1,6 +1,7 @@
 /* Other processes, as /proc shows them, and signals that reach the process that is meant or none. Any thread; blocks only for /proc. */
 #include "host/process.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +60,11 @@ bool process_is_gaccd(int64_t pid, const char *role, const char *argument)
 	fclose(f);
 	int length = snprintf(want, sizeof want, "gaccd%c%s%c%s", 0, role, 0, argument);
 	return length > 0 && (size_t)length < sizeof want && n > (size_t)length && !memcmp(words, want, (size_t)length + 1);
+}
+
+bool process_lives(int pidfd)
+{
+	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
 }
 
 bool process_signal_if(int64_t pid, int signal, process_test *is_meant, const void *arg)

@@ -27,6 +27,9 @@ bool process_uid(int64_t pid, uint32_t *out);
 /* Was it started as `gaccd ROLE ARGUMENT ..`? */
 bool process_is_gaccd(int64_t pid, const char *role, const char *argument);
 
+/* The process of a pidfd has not ended. */
+bool process_lives(int pidfd);
+
 /* Is this the process that is meant? */
 typedef bool process_test(const void *arg, int64_t pid);
 /* false: there is no such process, it is not the one that is meant, or it may not be signalled. */

@@ -162,7 +162,7 @@ enum status rpc_server_start(struct rpc_server *server)
 
 /* Connections */
 
-static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t pid)
+static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time)
 {
 	if ((size_t)fd >= server->n_peers) {
 		size_t n = (size_t)fd + 64;
@@ -174,12 +174,12 @@ static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t 
 		server->n_peers = n;
 	}
 	struct rpc_peer *peer = &server->peers[fd];
-	*peer = (struct rpc_peer){ .is_unix = true, .uid = uid, .pid = pid };
+	*peer = (struct rpc_peer){ .is_unix = true, .uid = uid, .pid = pid, .start_time = start_time };
 	snprintf(peer->address, sizeof peer->address, "unix:pid=%d", (int)pid);
 	return ST_OK;
 }
 
-enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid)
+enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time)
 {
 	struct rpc_tenant *tenant;
 	enum status st = !server->pump || server->stopping ? ST_UNAVAILABLE : rpc_tenant_enter(server, uid, &tenant);
@@ -189,7 +189,7 @@ enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_
 		st = ST_IO_ERROR;
 	}
 	if (st == ST_OK)
-		st = set_peer(server, fd, uid, pid);
+		st = set_peer(server, fd, uid, pid, start_time);
 	if (st == ST_OK)
 		st = rpc_guard_watch(&server->guards, fd, uid, pid);
 	if (st != ST_OK) {

@@ -67,6 +67,7 @@ struct rpc_peer {
 	bool is_unix; /* uid and pid are the kernel's word (SO_PEERCRED) */
 	uid_t uid; /* TCP: (uid_t)-1 */
 	pid_t pid; /* TCP: 0 */
+	uint64_t start_time; /* of that process, as the listener saw it; 0: it was gone already */
 	char name[128]; /* TCP: the certificate's common name, or "token"; unix: "" */
 	char address[64]; /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
 };
@@ -115,7 +116,7 @@ enum status rpc_server_start(struct rpc_server *server);
 
 /* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR,
  * NO_MEMORY. */
-enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid);
+enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time);
 
 /* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps for it. */
 void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);

@@ -303,7 +303,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 	int fd = accept4(fixture->private->listener, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0);
 	fixture->counts.last_fd = fd;
-	rpc_server_add_fd(fixture->server, fd, peer.uid, peer.pid);
+	rpc_server_add_fd(fixture->server, fd, peer.uid, peer.pid, 0);
 }
 
 static void listen_unix(struct fixture *fixture, const char *path)

@@ -1,4 +1,5 @@
 """Several users of one gaccd: what one of them names, keeps or sends never means another's."""
+import contextlib
 import json
 import os
 import pathlib
@@ -6,13 +7,15 @@ import pty
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
-from harness import Daemon, Rank, build_dir, descriptors, wait_until
+from harness import Client, Daemon, GaccError, Rank, build_dir, descriptors, wait_until
 from launching import launched, log_of, wait_state
 
 TRAINERS = pathlib.Path(__file__).parent / "trainers"
@@ -152,3 +155,62 @@ def test_text_of_a_user_does_not_act_on_a_terminal(shared):
     assert run_on_terminal([gaccctl, "logs", str(job), "--raw"], env).decode() == acts + "\n"
     assert subprocess.run([gaccctl, "logs", str(job)], env=env, stdout=subprocess.PIPE, check=True).stdout.decode() == acts + "\n"
     assert not set(d.log()) & {"\x1b", "\x9b", "\u202e"}
+
+
+HAND_OVER = """
+import socket, sys
+c = socket.socket(socket.AF_UNIX)
+c.connect(sys.argv[1])
+socket.send_fds(socket.socket(fileno=0), [b"x"], [c.fileno()])
+sys.stdin.read()
+"""
+
+
+def carry(a, b):
+    """Bytes from a to b until the end."""
+    with contextlib.suppress(OSError):
+        while data := a.recv(65536):
+            b.sendall(data)
+
+
+def relay_one(listener, there):
+    here = listener.accept()[0]
+    threading.Thread(target=carry, args=(there, here), daemon=True).start()
+    carry(here, there)
+
+
+def process_with(pid):
+    """A process with this number, which is free."""
+    for _ in range(200):
+        p = subprocess.Popen(["sh", "-c", f"echo {pid - 1} >/proc/sys/kernel/ns_last_pid; sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE,
+                             text=True, start_new_session=True)
+        if int(p.stdout.readline()) == pid:
+            return p
+        os.killpg(p.pid, signal.SIGKILL)
+        p.wait()
+    pytest.fail(f"no process gets the number {pid}")
+
+
+def test_who_has_a_dead_callers_number_is_not_its_trainer(shared, tmp_path):
+    """A process connects, hands the connection on and dies; another gets its number; then Attach comes by the connection."""
+    job = shared.submit(SPEC)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    caller = subprocess.Popen([sys.executable, "-c", HAND_OVER, shared.endpoint.removeprefix("unix:")], stdin=theirs)
+    _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+    with socket.socket(socket.AF_UNIX) as relay, socket.socket(fileno=fd) as there:
+        relay.bind(str(tmp_path / "relay"))
+        relay.listen()
+        client = Client(f"unix:{tmp_path}/relay")
+        threading.Thread(target=relay_one, args=(relay, there), daemon=True).start()
+        assert [j.id for j in client.jobs.List().jobs] == [job]  # gaccd has taken the connection
+        caller.kill()
+        caller.wait()
+        other = process_with(caller.pid)
+        try:
+            with pytest.raises(GaccError) as e:
+                client.gradient.Attach(job=str(job), rank=0, world_size=1, nonce=os.urandom(16), protocol_min=1, protocol_max=1)
+            assert e.value.reason == "CANCELLED" and f"process {caller.pid} is gone" in e.value.text
+        finally:
+            os.killpg(other.pid, signal.SIGKILL)
+            other.wait()
+            client.close()

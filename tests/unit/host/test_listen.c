@@ -1,6 +1,7 @@
 #include "host/listen.h"
 
 #include "base/log.h"
+#include "host/process.h"
 
 #include "support/scratch.h"
 #include "support/suite.h"
@@ -108,6 +109,8 @@ START_TEST(the_caller_is_known)
 	ck_assert_int_eq(got.n, 1);
 	ck_assert_uint_eq(got.peer[0].uid, getuid());
 	ck_assert_uint_eq(got.peer[0].gid, getgid());
+	ck_assert_uint_ne(got.peer[0].start_time, 0);
+	ck_assert_uint_eq(got.peer[0].start_time, process_start_time(getpid()));
 	ck_assert_int_eq(got.peer[0].pid, getpid());
 	ck_assert_int_eq(fcntl(got.fd[0], F_GETFD), FD_CLOEXEC);
 	ck_assert(fcntl(got.fd[0], F_GETFL) & O_NONBLOCK);
@@ -115,6 +118,51 @@ START_TEST(the_caller_is_known)
 	ck_assert(!is_over(c));
 	finish(0);
 	close(c);
+}
+END_TEST
+
+/* Makes a process that waits; with this number, if that can be had. */
+static pid_t process_with(pid_t wanted)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		FILE *f = fopen("/proc/sys/kernel/ns_last_pid", "we");
+		if (f) {
+			fprintf(f, "%d", (int)wanted - 1);
+			fclose(f);
+		}
+		pid_t pid = fork();
+		if (pid == 0) {
+			pause();
+			_exit(0);
+		}
+		if (pid == wanted || !f)
+			return pid;
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+	return 0;
+}
+
+/* It connects and dies, and another process has its number when the connection is taken. */
+START_TEST(a_caller_that_is_gone_is_not_the_process_with_its_number)
+{
+	open_listener();
+	pid_t pid = fork();
+	if (pid == 0) {
+		client();
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	pid_t other = process_with(pid);
+	spin();
+	ck_assert_int_eq(got.n, 1);
+	ck_assert_int_eq(got.peer[0].pid, pid);
+	ck_assert_uint_eq(got.peer[0].start_time, 0);
+	if (other > 0) {
+		kill(other, SIGKILL);
+		waitpid(other, NULL, 0);
+	}
+	finish(0);
 }
 END_TEST
 
@@ -330,6 +378,7 @@ int main(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	suite_add_tcase(s, c);
 	tcase_add_test(c, the_caller_is_known);
+	tcase_add_test(c, a_caller_that_is_gone_is_not_the_process_with_its_number);
 	tcase_add_test(c, a_user_has_so_many_connections);
 	tcase_add_test(c, running_out_of_descriptors_is_survived);
 	tcase_add_test(c, a_path_is_one_daemons);
