@@ -34,10 +34,10 @@ def first_params():
 class Job:
     """A job and its ranks; all ranks in this process."""
 
-    def __init__(self, daemon, ranks=2, start=True, **spec):
+    def __init__(self, daemon, ranks=2, start=True, submit=None, **spec):
         self.d, self.n, self.ranks = daemon, ranks, []
         self.spec = {"ranks": ranks, "micro_size": 2, "optimizer": OPTIMIZERS["adamw"], **spec}
-        self.id = daemon.submit(self.spec)
+        self.id = (submit or daemon.submit)(self.spec)
         if start:
             self.attach()
 

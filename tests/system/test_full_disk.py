@@ -1,11 +1,13 @@
 """A file system that is really full, for checkpoints and for the journal: an error that says so, the job goes on or waits, and what was
 acknowledged is there when there is room again. gaccd runs in a mount namespace of its own with a small tmpfs."""
 import contextlib
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -217,6 +219,33 @@ def test_a_checkpoint_beyond_its_users_share_is_refused():
         wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
         assert job.save().state == COMPLETE
         job.leave()
+
+
+def submit_as_nobody(d, spec):
+    return int(subprocess.run([sys.executable, pathlib.Path(__file__).parent / "trainers/submit_as.py", d.endpoint, "nobody", json.dumps(spec)],
+                              stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_a_users_share_is_its_own():
+    """Two users with checkpoints: what one has used up is missing to nobody else."""
+    with SmallDisk("state", 160, supervise=True, conf={**RESERVE, "limits.state_per_user": "48MiB", "listen.mode": "0666"}) as d:
+        d.dir.chmod(0o755)
+        d.allow += ["CheckpointFailed job="]
+        theirs = start_big(d, name="theirs", submit=lambda spec: submit_as_nobody(d, spec))
+        ours = start_big(d)
+        for job in theirs, ours:  # root may attach to every job
+            job.step(1, 1)
+            assert job.save().state == COMPLETE
+        for job in theirs, ours:
+            job.step(1, 1)
+            k = job.save()
+            assert k.state == FAILED and "32.0 MiB, and limits.state_per_user is 48.0 MiB" in k.message, k
+        wait_until("it is counted", lambda: 32 << 20 <= d.client.node.GetNode().state_disk.user_checkpoints < 40 << 20)
+        shutil.rmtree(d.disk / "checkpoints" / str(ours.id))
+        wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
+        assert ours.save().state == COMPLETE and theirs.save().state == FAILED
+        theirs.leave(), ours.leave()
 
 
 def test_logs_keep_to_what_their_users_share_leaves():
