@@ -37,7 +37,7 @@ const struct command commands[] = {
 			    "gaccctl run -n 2 -f job.yaml --set optimizer.lr=0.01 -- python3 train.py",
 		.details = "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, "
 			   "MASTER_PORT, GACC_JOB_ID, GACC_RANK, GACC_WORLD_SIZE, GACC_ENDPOINT, GACC_MICRO_SIZE, "
-			   "GACC_RESTART_COUNT and GACC_LOG_DIR, and OMP_NUM_THREADS=1 unless that is set. Its output goes "
+			   "GACC_RESTART_COUNT and GACC_LOG_DIR, and OMP_NUM_THREADS=1 and PYTHONUNBUFFERED=1 unless they are set. Its output goes "
 			   "to worker_RANK.log in the log directory. Ctrl-C cancels the job and asks the ranks to end; a "
 			   "second one kills them. Ends with the highest status of a rank (128 + signal for a killed one).",
 		.options = OPTIONS(
@@ -293,7 +293,7 @@ const struct command commands[] = {
 		.details = "restore submits a new job with restore_from set: with the specification of the job, or, for a "
 			   "directory, the one that was saved in it. Without --id, from the newest complete checkpoint.",
 		.options = OPTIONS(
-			{ "inside-window", 0, NULL, "save: now, with the open window's sum; else at the next boundary" },
+			{ "inside-window", 0, NULL, "save: with the sum of the open window; else as the last step left the job" },
 			{ "no-wait", 0, NULL, "save: return when it has begun" },
 			{ "id", 0, "N", "restore: that checkpoint (the newest complete one)" },
 			{ "file", 'f', "FILE", "restore: job file (the specification that was saved)" },

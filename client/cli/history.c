@@ -105,6 +105,8 @@ int cmd_history(struct invocation *inv)
 	else if (inv->format == FORMAT_NAME)
 		for (size_t i = 0; i < h->n; i++)
 			fprintf(inv->out, "window/%" PRIu64 "\n", h->window[i].window);
+	else if (!h->n)
+		tell(inv->err, "no window of job %s has closed yet\n", inv->operand[0]);
 	else if (micros)
 		view_micros(inv, h);
 	else

@@ -164,8 +164,27 @@ static bool log_dir(struct invocation *inv, gacc_spec *spec, bool theirs, int *s
 	return ok;
 }
 
+static bool is_word(json_t *o, const char *key, const char *word)
+{
+	const char *v = json_string_value(json_object_get(o, key));
+
+	return v && !strcmp(v, word);
+}
+
+/* Keys that say nothing without another one, which was probably forgotten. */
+static void warn_of_unused(struct invocation *inv, json_t *spec)
+{
+	json_t *command = json_object_get(json_object_get(spec, "launch_command"), "command");
+
+	if (json_array_size(command) && is_word(spec, "launch", "EXTERNAL"))
+		tell(inv->err, "warning: launch.command is not used: launch.mode is external, so others start the ranks; "
+			       "gaccd does with launch.mode=daemon\n");
+	if (json_number_value(json_object_get(spec, "fixed_divisor")) != 0 && !is_word(spec, "reduction", "FIXED_DIVISOR"))
+		tell(inv->err, "warning: fixed_divisor is not used: reduction is not fixed_divisor\n");
+}
+
 /* It may be meant, so it is no error. */
-static void warn_of_zero_lr(struct invocation *inv, gacc_spec *spec)
+static void warn_of_what_is_odd(struct invocation *inv, gacc_spec *spec)
 {
 	const char *json = gacc_spec_json(spec);
 	json_t *all = json ? json_loads(json, 0, NULL) : NULL, *optimizer = json_object_get(all, "optimizer");
@@ -174,6 +193,7 @@ static void warn_of_zero_lr(struct invocation *inv, gacc_spec *spec)
 
 	if (type && strcmp(type, "CLIENT") != 0 && (!lr || json_number_value(lr) == 0))
 		tell(inv->err, "warning: optimizer.lr is 0: no step changes the parameters\n");
+	warn_of_unused(inv, all);
 	json_decref(all);
 }
 
@@ -186,7 +206,7 @@ gacc_spec *run_spec(struct invocation *inv, int *st)
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
 	    default_name(inv, spec, last_part(inv->operand[0]), st) && log_dir(inv, spec, false, st) &&
 	    spec_set(inv, spec, "launch.mode", "client", st)) {
-		warn_of_zero_lr(inv, spec);
+		warn_of_what_is_odd(inv, spec);
 		return spec;
 	}
 	gacc_spec_free(spec);
@@ -217,7 +237,7 @@ gacc_spec *submit_spec(struct invocation *inv, int *st)
 	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
 	    name_of_file(inv, spec, path, st) && log_dir(inv, spec, true, st) &&
 	    working_dir(inv, spec, st)) {
-		warn_of_zero_lr(inv, spec);
+		warn_of_what_is_odd(inv, spec);
 		return spec;
 	}
 	gacc_spec_free(spec);

@@ -224,6 +224,20 @@ bool open_client(struct invocation *inv, int *exit_status)
 	return open_client_for(inv, TIMEOUT_MS, exit_status);
 }
 
+/* gacc_open does not say whether it is the endpoint, or a file that goes with it. */
+static int fail_endpoint(struct invocation *inv, gacc_status st)
+{
+	static const char *const files[] = { "GACC_TOKEN_FILE", "GACC_TLS_CERT", "GACC_TLS_KEY", "GACC_TLS_CA" };
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		const char *path = getenv(files[i]);
+
+		if (path && *path && access(path, R_OK))
+			return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "%s: %s: %s", files[i], path, strerror(errno));
+	}
+	return fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port", "endpoint: %s", gacc_strerror(st));
+}
+
 bool open_client_for(struct invocation *inv, int default_ms, int *exit_status)
 {
 	int64_t timeout_ms;
@@ -233,8 +247,7 @@ bool open_client_for(struct invocation *inv, int default_ms, int *exit_status)
 		return false;
 	st = gacc_open(opt(inv, "endpoint"), &inv->client);
 	if (st) {
-		*exit_status = fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port",
-				    "endpoint: %s", gacc_strerror(st));
+		*exit_status = fail_endpoint(inv, st);
 		return false;
 	}
 	gacc_set_timeout(inv->client, (int)timeout_ms);

@@ -171,10 +171,22 @@ static void view_ranks(struct invocation *inv, const gacc_job_info *job)
 	sheet_print(s);
 }
 
+static bool any_is_here(const gacc_job_info *job)
+{
+	for (size_t i = 0; i < job->n_rank; i++)
+		if (is_here(&job->rank[i]))
+			return true;
+	return false;
+}
+
 static void hint(struct invocation *inv, const gacc_job_info *job)
 {
 	char when[SHORT];
 
+	if (!job->ended && job->state == GACC_JOB_STALLED && job->n_rank && !any_is_here(job)) { /* nobody waits for anybody */
+		tell(inv->out, "hint: start its ranks, and it goes on where it was; more time: timeouts.abandoned of its job file\n");
+		return;
+	}
 	for (size_t i = 0; i < job->n_rank; i++) {
 		if (!is_late(&job->rank[i]))
 			continue;

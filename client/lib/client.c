@@ -217,6 +217,18 @@ static void explain_no_answer(const char *endpoint, struct rpc_failure *rpc)
 		 "it may have been restarted just now: repeat; if it stays so: systemctl status gaccd");
 }
 
+/* gRPC says why, in many words, of which the last are the cause. */
+static void explain_no_network(const char *endpoint, struct rpc_failure *rpc)
+{
+	char why[sizeof(rpc->message)];
+
+	if (*rpc->hint) /* gaccd's own words */
+		return;
+	snprintf(why, sizeof(why), "%s", rpc->message);
+	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s%s%.250s", endpoint, *why ? ": " : "", why);
+	snprintf(rpc->hint, sizeof(rpc->hint), "is gaccd running there, with listen.tcp? for a socket file GACC_ENDPOINT is its path");
+}
+
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 {
 	int err;
@@ -231,7 +243,7 @@ void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 	if (rpc->status != ST_UNAVAILABLE)
 		return;
 	if (strncmp(endpoint, "unix:", 5) != 0) {
-		snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s", endpoint);
+		explain_no_network(endpoint, rpc);
 		return;
 	}
 	err = probe(endpoint + 5);

@@ -336,6 +336,47 @@ def test_a_learning_rate_of_0_is_told(cluster):
     cluster.run("cancel", job)
 
 
+def test_keys_that_do_nothing_are_told(cluster, tmp_path):
+    """Each of them needs another key, which is easily forgotten."""
+    file = tmp_path / "job.yaml"
+    file.write_text("spec: { optimizer: { type: sgd }, fixed_divisor: 3, launch: { command: [ls] } }")
+    job = cluster.run("submit", "-f", file).strip()
+    assert "warning: launch.command is not used: launch.mode is external" in cluster.err
+    assert "warning: fixed_divisor is not used: reduction is not fixed_divisor" in cluster.err
+    cluster.run("cancel", job)
+    job = cluster.run("submit", "-f", file, "--set", "reduction=fixed_divisor", "--set", "launch.mode=daemon").strip()
+    assert "warning" not in cluster.err, cluster.err
+    cluster.run("cancel", job)
+
+
+def test_empty_lists_are_told(cluster):
+    job = cluster.submit()
+    assert cluster.run("history", job) == "" and cluster.err == f"no window of job {job} has closed yet\n"
+    assert cluster.run("checkpoint", "list", job) == ""
+    assert cluster.err == f"job {job} has no checkpoints; save one: gaccctl checkpoint save {job}\n"
+    assert cluster.json("checkpoint", "list", job)["checkpoints"] == [] and cluster.err == ""
+    cluster.run("cancel", job)
+
+
+def test_status_of_a_job_without_ranks_names_what_ends_it(cluster, tmp_path):
+    """Not stall_abort, which is for ranks that others wait for."""
+    file = tmp_path / "job.yaml"
+    file.write_text("spec: { optimizer: { type: sgd }, timeouts: { stall_warn: 100ms }, tensors: [ { name: w, shape: [4] } ], "
+                    "init: [ { pattern: '*', type: zeros } ] }")
+    job = cluster.run("submit", "-f", file).strip()
+    cluster.run("wait", job, "--for", "state=stalled")
+    out = cluster.run("status", job)
+    assert "ends after timeouts.abandoned" in out and "hint: start its ranks" in out and "stall_abort" not in out, out
+    cluster.run("cancel", job)
+
+
+def test_a_token_file_that_cannot_be_read_is_named(folder):
+    cli = Cli(folder, "127.0.0.1:1")
+    cli.env["GACC_TOKEN_FILE"] = str(folder / "none")
+    cli.run("jobs", code=1)
+    assert cli.err == f"error: GACC_TOKEN_FILE: {folder}/none: No such file or directory\n"
+
+
 def test_what_was_left_out_is_shown_as_the_default(cluster):
     """A trainer's own JobSpec may leave enums at 0."""
     client = Client(cluster.endpoint)

@@ -87,6 +87,20 @@ START_TEST(names_the_cause)
 }
 END_TEST
 
+START_TEST(names_the_cause_over_tcp)
+{
+	struct rpc_failure rpc = { .status = ST_UNAVAILABLE, .message = "Connection refused" };
+
+	explain_unreachable("dns:localhost:1", &rpc);
+	ck_assert_str_eq(rpc.message, "cannot reach gaccd at dns:localhost:1: Connection refused");
+	ck_assert_msg(strstr(rpc.hint, "listen.tcp"), "%s", rpc.hint);
+	rpc = (struct rpc_failure){ .status = ST_UNAVAILABLE, .message = "own", .hint = "words" };
+	explain_unreachable("dns:localhost:1", &rpc);
+	ck_assert_str_eq(rpc.message, "own");
+	ck_assert_str_eq(rpc.hint, "words");
+}
+END_TEST
+
 START_TEST(long_words_are_cut)
 {
 	struct rpc_failure rpc = { .status = ST_UNAVAILABLE };
@@ -169,6 +183,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, names_the_cause, 0, sizeof(cases) / sizeof(cases[0]));
 	tcase_add_test(tc, long_words_are_cut);
+	tcase_add_test(tc, names_the_cause_over_tcp);
 	tcase_add_loop_test(tc, a_watch_ends_before_the_first_answer, 0, 2);
 	tcase_add_test(tc, a_watch_waits_for_who_has_answered);
 	tcase_add_loop_test(tc, no_job_no_cancelled, 0, sizeof(ends) / sizeof(ends[0]));
