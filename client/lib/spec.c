@@ -147,9 +147,9 @@ static const struct yaml_field tensor_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field timeout_keys[] = {
-	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s"),
-	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m"),
-	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m"),
+	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s", .min = 1, .max = HUGE_VAL),
+	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m", .min = 1, .max = HUGE_VAL),
+	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m", .min = 1, .max = HUGE_VAL),
 	{ .name = NULL }
 };
 static const struct yaml_field launch_keys[] = {

@@ -382,6 +382,8 @@ static enum status syntax_error(struct reader *r, const yaml_parser_t *p)
 	const char *what = p->problem ? p->problem : "cannot be read";
 	if (p->error == YAML_MEMORY_ERROR)
 		return ST_NO_MEMORY;
+	if (!strcmp(what, "found character that cannot start any token"))
+		what = "found character that cannot start any token: YAML is indented with spaces, not tabs, and @, ` and % need quotes";
 	if (p->error == YAML_READER_ERROR) /* it knows no line */
 		return bad(r, NULL, "byte %zu: %s: 0x%02x", p->problem_offset, what, (unsigned)p->problem_value);
 	return bad(r, &p->problem_mark, "%s", what);

@@ -40,7 +40,7 @@ JOBS = [
     job("no-mapping", "- a\n- b\n", ":1:1:", "must be a mapping of keys"),
     job("scalar", "just text\n", ":1:1:", "must be a mapping of keys"),
     job("open-brace", "spec: { ranks: 2\n", ":2:1:", r"did not find expected ',' or '\}'"),
-    job("tab", "spec:\n\tranks: 2\n", ":2:1:", "found character that cannot start any token"),
+    job("tab", "spec:\n\tranks: 2\n", ":2:1:", "found character that cannot start any token", "with spaces, not tabs"),
     job("control-character", "spec:\n  ranks: \x01\n", "", "byte 15: control characters", "are not allowed: 0x01"),
     job("not-utf-8", b"spec:\n  ranks: \xff\xfe\n", "", "byte 15: invalid leading UTF-8 octet: 0xff"),
     job("utf-16", "spec:\n  ranks: x\n".encode("utf-16"), "", "byte 0x00", "this is no text"),

@@ -303,7 +303,7 @@ static const struct {
 	{ "spec: { timeouts: { stall_warn: 60 } }",
 	  "job.yaml:1:33: spec.timeouts.stall_warn: \"60\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "spec: { tensors: [ { name: w, shape: [0] } ] }",
-	  "job.yaml:1:39: spec.tensors.shape: \"0\" must be in 1..4.61168601842739e+18" },
+	  "job.yaml:1:39: spec.tensors.shape: \"0\" must be at least 1" },
 };
 
 START_TEST(mistakes_are_named_with_their_place)
