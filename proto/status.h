@@ -17,7 +17,7 @@
 	X(INVALID_ARGUMENT, 3, false, "invalid argument",                                                              \
 	  "correct what the message names, then repeat the call")                                                      \
 	X(INVALID_SPEC, 3, false, "invalid job specification",                                                         \
-	  "correct the specification; check a job file with: gaccctl config validate FILE")                            \
+	  "correct what the message names; all keys of a job file: gaccctl config schema")                               \
 	X(INVALID_CONFIG, 3, false, "invalid configuration",                                                           \
 	  "correct it, then check with: gaccd --check-config --config FILE")                                           \
 	X(MALFORMED, 3, false, "malformed message",                                                                    \
@@ -81,7 +81,7 @@
 	X(CHECKSUM, 15, true, "checksum does not match",                                                               \
 	  "send it again")                                                                                             \
 	X(UNAUTHENTICATED, 16, false, "no identity",                                                                   \
-	  "use the unix socket, a client certificate, or send authorization: Bearer <token>")                          \
+	  "use the unix socket, a client certificate, or a token (GACC_TOKEN_FILE; header authorization: Bearer TOKEN)") \
 	X(PERMISSION_DENIED, 7, false, "permission denied",                                                            \
 	  "call as the owner, or have the administrator allow what the message names")                                 \
 	X(CANCELLED, 1, false, "cancelled",                                                                            \

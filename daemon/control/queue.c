@@ -215,7 +215,7 @@ static bool never_fits_memory(const struct queue_limits *l, const struct queue_j
 		return false;
 	queue_bytes(c->bytes, need);
 	queue_bytes(mine ? l->host_memory_per_user : l->host_memory, limit);
-	snprintf(why, n_why, "needs %s and can never run here: %s is %s", need,
+	snprintf(why, n_why, "needs %s and " QUEUE_NEVER ": %s is %s", need,
 		 mine ? "limits.host_memory_per_user" : "limits.host_memory", limit);
 	return true;
 }
@@ -223,15 +223,15 @@ static bool never_fits_memory(const struct queue_limits *l, const struct queue_j
 static bool never_fits_descriptors(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
 {
 	if (c->descriptors > l->descriptors)
-		snprintf(why, n_why, "needs %" PRIu64 " descriptors and can never run here: gaccd has %" PRIu64 " for jobs (RLIMIT_NOFILE less %d); "
+		snprintf(why, n_why, "needs %" PRIu64 " descriptors and " QUEUE_NEVER ": gaccd has %" PRIu64 " for jobs (RLIMIT_NOFILE less %d); "
 			 "raise LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks", c->descriptors, l->descriptors,
 			 QUEUE_OWN_DESCRIPTORS);
 	else if (c->stored > l->stored)
-		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and can never run here: it has %" PRIu64
+		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and " QUEUE_NEVER ": it has %" PRIu64
 			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for "
 			 "slots_per_rank: 1 or fewer ranks", c->stored, l->stored);
 	else if (c->stored > l->mapped)
-		snprintf(why, n_why, "needs %" PRIu64 " mappings and can never run here: a process has %" PRIu64 " for jobs (vm.max_map_count "
+		snprintf(why, n_why, "needs %" PRIu64 " mappings and " QUEUE_NEVER ": a process has %" PRIu64 " for jobs (vm.max_map_count "
 			 "less %d); raise it with sysctl, or ask for slots_per_rank: 1 or fewer ranks", c->stored, l->mapped,
 			 QUEUE_OWN_MAPPINGS);
 	else

@@ -21,6 +21,7 @@
 #define QUEUE_OWN_MAPPINGS 2048   /* of each process of ours: libraries, heaps, stacks of threads */
 #define QUEUE_NONE UINT32_MAX
 #define QUEUE_WHY 384
+#define QUEUE_NEVER "can never run here" /* is in the words about a job that is over a limit alone */
 
 struct queue_limits {
 	uint64_t host_memory;           /* bytes, all jobs together */

@@ -194,7 +194,8 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 		      "init[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i, strlen(r->pattern),
 		      SPEC_MAX_PATTERN);
 		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
-		      "init[%u].type %d is unknown", i, r->rule.type);
+		      "init[%u].type %d is unknown: zeros, ones, normal, uniform, kaiming_uniform, kaiming_normal, xavier_uniform "
+		      "or xavier_normal", i, r->rule.type);
 		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a is %g and b is %g, both must be finite", i,
 		      r->rule.a, r->rule.b);
 	}
@@ -219,14 +220,14 @@ static enum status check_launch(struct job_spec *s, const char **field, char *wh
 	bool here = s->launch_mode == LAUNCH_DAEMON;
 	CHECK("launch", s->launch_mode >= LAUNCH_EXTERNAL && s->launch_mode <= LAUNCH_DAEMON,
 	      "launch %d is unknown: external, client or daemon", s->launch_mode);
-	CHECK("launch_command.command", !here || l->n_command, "launch is daemon: launch_command.command must name the program");
+	CHECK("launch_command.command", !here || l->n_command, "launch is daemon: launch_command.command (launch.command in a job file) must name the program");
 	CHECK("launch_command", !here || l->bytes <= SPEC_MAX_LAUNCH_BYTES,
 	      "launch_command has %llu bytes of command and environment, at most %d are allowed", (unsigned long long)l->bytes,
 	      SPEC_MAX_LAUNCH_BYTES);
 	CHECK("launch_command.working_dir", !here || l->dirs_absolute,
 	      "launch is daemon: working_dir and log_dir must be absolute, or be left out");
 	CHECK("launch_command.environment", !here || l->names_ok,
-	      "launch_command.environment: a variable's name must not be empty and must not contain =");
+	      "launch_command.environment (launch.environment in a job file): a variable's name must not be empty and must not contain =");
 	CHECK("launch_command.grace_ms", !here || l->grace_ns <= SPEC_MAX_GRACE_NS,
 	      "launch_command.grace is %lld ms, at most an hour is allowed", (long long)(l->grace_ns / 1000000));
 	return ST_OK;

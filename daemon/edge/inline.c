@@ -142,7 +142,8 @@ static void push_end(struct rpc_call *call)
 {
 	struct inline_call *c = rpc_data(call);
 	if (!c)
-		rpc_failf(call, ST_INVALID_ARGUMENT, "PushInline without a message");
+		rpc_fail(call, &(struct rpc_error){ .status = ST_INVALID_ARGUMENT, .message = "PushInline without a message",
+						    .hint = "a repeated PushInline needs a new iterator of messages: gRPC has used the first one up" });
 	else
 		job_stream_push(c->l->job, c->call, &c->key, &c->args, now_of(call));
 }

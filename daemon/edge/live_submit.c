@@ -86,7 +86,8 @@ void live_submit_done(struct live_job *l, enum status st, const char *why)
 		p = p->next;
 	if (!p)
 		return;
-	pending_end(l->d, p, st, why, st && st != ST_ENGINE_FAILED ? "tensors" : NULL);
+	bool not_its_checkpoint = !l->spec.restores || st == ST_RESOURCE_EXHAUSTED;
+	pending_end(l->d, p, st, why, !st || st == ST_ENGINE_FAILED ? NULL : not_its_checkpoint ? "tensors" : "restore_from");
 	if (st)
 		coord_end(l->coord, st, why, daemon_now(l->d));
 }

@@ -55,7 +55,7 @@ extern const struct rpc_method checkpoint_methods[], node_methods[], look_method
 extern const size_t n_gradient_methods, n_inline_methods, n_job_methods, n_wait_methods, n_control_methods;
 extern const size_t n_checkpoint_methods, n_node_methods, n_look_methods;
 
-/* A new job does not fit: jobs that nobody needs any longer may have the room, such as those that all ranks have left. */
-#define SUBMIT_HINT_FULL "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the limit"
+/* What to do about a new job that does not fit, by the words that say why. */
+const char *submit_hint_full(const char *why);
 
 #endif

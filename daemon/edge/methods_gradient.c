@@ -143,10 +143,10 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
 }
 
-static const char *create_hint(enum status st)
+static const char *create_hint(enum status st, const char *why)
 {
 	if (st == ST_RESOURCE_EXHAUSTED)
-		return SUBMIT_HINT_FULL;
+		return submit_hint_full(why);
 	return st == ST_INVALID_SPEC || st == ST_INVALID_ARGUMENT || st == ST_ALREADY_EXISTS ?
 		       "correct create_if_missing, or leave it out and submit the job" :
 		       NULL;
@@ -160,7 +160,7 @@ static void on_created(void *arg, struct live_job *l, bool existed, enum status 
 		do_attach(call, l, &p->args);
 	else if (call) {
 		struct rpc_error e = { .status = st, .message = why, .field = field,
-				       .hint = create_hint(st) };
+				       .hint = create_hint(st, why) };
 		rpc_fail(call, &e);
 	}
 	free(p);

@@ -1,6 +1,7 @@
 /* gacc.v1.JobService and NodeService. */
 #include "edge/methods.h"
 
+#include "control/queue.h"
 #include "edge/disk_watch.h"
 #include "edge/prepared.h"
 #include "edge/state_share.h"
@@ -36,14 +37,19 @@ struct pending {
 	bool restores;
 };
 
-static const char *submit_hint(enum status st, bool restores)
+/* Jobs that nobody needs any longer may have the room, such as those that all ranks have left; but not that of a job which never fits. */
+const char *submit_hint_full(const char *why)
+{
+	return why && strstr(why, QUEUE_NEVER) ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors" :
+						 "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the limit";
+}
+
+static const char *submit_hint(enum status st, const char *why, bool restores)
 {
 	if (st == ST_RESOURCE_EXHAUSTED)
-		return SUBMIT_HINT_FULL;
-	if (st == ST_INVALID_SPEC)
-		return "check the file with: gaccctl config validate FILE";
+		return submit_hint_full(why);
 	if (restores && (st == ST_INVALID_ARGUMENT || st == ST_MALFORMED || st == ST_LAYOUT_MISMATCH || st == ST_VERSION_SKEW))
-		return "begin with a whole checkpoint of such a job; its job's are listed by: gaccctl checkpoint list JOB";
+		return "restore_from needs a whole checkpoint of a job with the same tensors and optimizer; see: gaccctl checkpoint list JOB";
 	return NULL;
 }
 
@@ -64,7 +70,7 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 	if (!call)
 		return;
 	if (!l) {
-		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = submit_hint(st, restores) };
+		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = submit_hint(st, why, restores) };
 		rpc_fail(call, &e);
 		return;
 	}

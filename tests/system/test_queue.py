@@ -65,6 +65,7 @@ def test_what_may_not_wait_is_refused_with_the_numbers(small_node):
         with pytest.raises(GaccError) as e:
             d.submit(spec)
         assert "needs 5.0 GiB and can never run here: limits.host_memory is 4.0 GiB" in e.value.text
+        assert e.value.detail.hint.startswith("raise the limit, or make the job smaller")  # to end others would not help
     with pytest.raises(GaccError) as e:  # the same for tensors: 3 GiB of parameters, twice that for slots, ...
         d.submit({**SPEC, "tensors": [{"name": "w", "dtype": "f32", "shape": [3 << 28]}]})
     assert "can never run here" in e.value.text

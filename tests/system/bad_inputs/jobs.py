@@ -14,7 +14,7 @@ def submit(**fields):
 
 
 def spec(what, value, /, **fields):
-    return Row(f"spec-{what}", submit(**fields), "INVALID_ARGUMENT", "INVALID_SPEC", value, "gaccctl config validate FILE")
+    return Row(f"spec-{what}", submit(**fields), "INVALID_ARGUMENT", "INVALID_SPEC", value, "gaccctl config schema")
 
 
 def sgd(**fields):

@@ -113,7 +113,7 @@ CALLS += [
         "bytes of small elements", "."),
     Row("no-message", of_kind("GradientService/Flush", "stream_unary"), REFUSED, MALFORMED, "no request message", HINT),
     Row("no-message-of-a-stream", of_kind("GradientService/PushInline", "stream_unary"), REFUSED, "INVALID_ARGUMENT", "PushInline without a message",
-        "correct"),
+        "needs a new iterator"),
     Row("no-such-method", lambda s: s.caller.call("/gacc.v1.GradientService/Nope", "unary_unary", [b""]), "UNIMPLEMENTED", "UNIMPLEMENTED",
         "gacc.v1.GradientService/Nope", "reflection"),
     Row("no-such-service", lambda s: s.caller.call("/gacc.v9.GradientService/Push", "unary_unary", [b""]), "UNIMPLEMENTED", "UNIMPLEMENTED",
