@@ -20,7 +20,7 @@
 #define MAX_MESSAGE 2048
 #define MAX_LINE (6 * MAX_MESSAGE + 512) /* JSON writes a byte as up to six */
 
-static const char *log_ident = "gacc";
+static const char *log_ident = "gaccd";
 static enum log_format log_format = LOG_TEXT;
 static atomic_int log_level = LOG_INFO;
 

@@ -99,10 +99,11 @@ static void stop(struct daemon *d)
 	if (d->stopping)
 		return;
 	d->stopping = true;
-	daemon_event(d, false, "Stopping", fdstore_active(d->fdstore) ? "stopping: jobs keep their memory while the service manager runs" :
-						"stopping: jobs lose their memory, as there is no service manager to keep it");
+	bool manager = fdstore_active(d->fdstore), gone = fdstore_stopping(d->fdstore) != ST_OK;
+	daemon_event(d, false, "Stopping", gone ? "stopping: jobs lose their memory, as the service manager does not answer any more" :
+					   manager ? "stopping: jobs keep their memory while the service manager runs" :
+						     "stopping: jobs lose their memory, as there is no service manager to keep it");
 	FAILPOINT(gaccd_drain);
-	fdstore_stopping(d->fdstore);
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
 

@@ -1,5 +1,6 @@
 """SIGSTOP beyond every timeout, then SIGCONT: what hangs is named, killed where that helps, and what wakes up later does no harm."""
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -54,6 +55,17 @@ def test_gaccd_that_is_stopped_is_replaced_by_the_service_manager():
         wait_until("the watchdog", lambda: not alive(first), 10)
         d.wait_ready()
         check_all(WORK, run.params())
+
+
+def test_a_gaccd_without_its_service_manager_says_that_the_memory_is_lost():
+    with Daemon(supervise=True, allow=["service manager: STOPPING=1: Connection refused"]) as d:
+        pid = d.pid
+        d.process.kill()
+        d.process.wait()
+        wait_until("the end of gaccd", lambda: not alive(pid))
+        d.process = None
+        shutil.rmtree(next(d.dir.glob("gaccd-notify*")))  # the supervisor's own
+        assert "stopping: jobs lose their memory, as the service manager does not answer any more" in d.log()
 
 
 def test_trainer_that_is_stopped_is_named_and_goes_on():
