@@ -19,7 +19,7 @@ int cmd_health(struct invocation *inv)
 		print_json(inv, node->json);
 	else
 		tell(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
-			node->draining ? "stopping" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
+			node->draining ? "stopping" : node->disk_full ? "disk full" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
 			node->jobs, bytes(used, node->host_bytes_used));
 	if (node->disk_full)
 		tell(inv->err, "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are refused\n",

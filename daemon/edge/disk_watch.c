@@ -10,7 +10,8 @@
 #include <sys/statvfs.h>
 #include <time.h>
 
-#define WATCH_NS (INT64_C(1) * 1000000000)
+#define NS INT64_C(1000000000)
+#define WATCH_NS NS
 #define FILL_NS (INT64_C(1) * 100000000) /* while the reserve is being filled up */
 #define MIB (UINT64_C(1) << 20)
 #define WAIT_TRIES 20
@@ -20,7 +21,7 @@ struct disk_watch {
 	struct persist_read read;    /* first */
 	struct daemon *d;
 	bool reading;
-	int64_t due_ns;
+	int64_t due_ns, full_since_ns;
 	struct disk_state is;
 	/* the journal's thread's while reading */
 	bool known, may_fill;
@@ -55,12 +56,14 @@ static void judge(struct disk_watch *w)
 	w->is.full = w->free < (was ? 2 * low : low);
 	if (w->is.full == was)
 		return;
-	if (w->is.full)
+	if (w->is.full) {
+		w->full_since_ns = daemon_now(w->d).mono_ns;
 		snprintf(text, sizeof text, "the disk of %.200s is full (%.1f MiB are free): new jobs and checkpoints there are refused, jobs "
 			 "that run go on; make room", w->d->conf->state_dir, (double)w->free / MIB);
-	else
-		snprintf(text, sizeof text, "the disk of %.200s has room again (%.1f MiB are free)", w->d->conf->state_dir,
-			 (double)w->free / MIB);
+	} else { /* the history had no room for the other event */
+		snprintf(text, sizeof text, "the disk of %.200s has room again (%.1f MiB are free); it was full for %lld s",
+			 w->d->conf->state_dir, (double)w->free / MIB, (long long)((daemon_now(w->d).mono_ns - w->full_since_ns) / NS));
+	}
 	daemon_event(w->d, w->is.full, w->is.full ? "DiskFull" : "DiskHasRoom", text);
 }
 
@@ -129,7 +132,7 @@ enum status disk_watch_admit(const struct daemon *d, const char *what, uint64_t 
 	const struct disk_state *is = &d->disk->is;
 	if (!is->full && bytes <= is->free)
 		return ST_OK;
-	snprintf(why, n_why, "no room for %s: %.1f MiB are free on the disk of %.100s, %.1f MiB are needed; make room there", what,
+	snprintf(why, n_why, "no room for %s: %.1f " DISK_WATCH_FULL " %.100s, %.1f MiB are needed; make room there", what,
 		 (double)is->free / MIB, d->conf->state_dir, (double)(bytes > 2 * low_mark(d) ? bytes : 2 * low_mark(d)) / MIB);
 	return ST_RESOURCE_EXHAUSTED;
 }

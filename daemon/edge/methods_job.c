@@ -40,6 +40,8 @@ struct pending {
 /* Jobs that nobody needs any longer may have the room, such as those that all ranks have left; but not that of a job which never fits. */
 const char *submit_hint_full(const char *why)
 {
+	if (why && strstr(why, DISK_WATCH_FULL))
+		return "delete what is not needed on that disk; jobs that run go on: gaccctl describe node";
 	return why && strstr(why, QUEUE_NEVER) ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors" :
 						 "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the limit";
 }

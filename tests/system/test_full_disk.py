@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from harness import Daemon, GaccError, wait_until
+from harness import Daemon, GaccError, build_dir, wait_until
 from launching import launched, wait_state
 from saving_job import COMPLETE, FAILED, Job, read_safetensors, start_big
 
@@ -127,11 +127,15 @@ def test_jobs_go_on_when_the_disk_is_full_and_new_ones_are_refused():
             d.submit(job.spec)
         assert e.value.code == "RESOURCE_EXHAUSTED"
         assert "no room for a new job: " in str(e.value) and "MiB are free on the disk of" in str(e.value)
+        assert e.value.detail.hint.startswith("delete what is not needed on that disk")
+        health = subprocess.run([build_dir() / "bin/gaccctl", "health", "--endpoint", d.endpoint], capture_output=True, text=True)
+        assert health.returncode == 8 and health.stdout.startswith("disk full: gaccd"), health
         assert d.submit(job.spec, request_id=again) == other  # it is there already
         assert "Checkpoint" not in d.log() and job.save().state == FAILED
         d.allow += ["CheckpointFailed job=", "checkpoint: "]
         d.make_room()
         wait_until("it is noticed", lambda: "DiskHasRoom" in d.log())
+        assert re.search(r"DiskHasRoom.* it was full for \d+ s", d.log())  # event DiskFull itself may be lost with the history
         d.submit({**job.spec, "name": "new"})
         assert job.save().state == COMPLETE
         job.leave()

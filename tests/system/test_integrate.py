@@ -1,5 +1,7 @@
 """What docs/integrate.md says of the protocol, where no other test does."""
 import os
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -57,3 +59,21 @@ def test_what_lies_in_the_gaps_counts_for_nothing(daemon):
             r.client.gradient.WaitReady(session=r.session)
             digests.add([e for e in daemon.log().splitlines() if f"ParamsReady job={job}:" in e][0].rpartition(" ")[2])
     assert len(digests) == 1
+
+
+def test_the_table_of_divisors(daemon):
+    """Each cell of section 5: g = 6 with weight 2 and g = 9 with weight 4; of one element, so that the norm is the gradient."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/integrate.md").read_text()
+    rows = re.findall(r"^\| (weighted_mean|mean|sum|fixed_divisor: 8) \| .* = ([\d.]+) \| (?:.* = ([\d.]+)|the same) \|$", text, re.M)
+    assert len(rows) == 4
+    for name, of_mean, of_sum in rows:
+        reduction, _, divisor = name.partition(": ")
+        for grad_of, wanted in (("mean", of_mean), ("sum", of_sum or of_mean)):
+            job = daemon.submit({**SGD, "ranks": 1, "micro_size": 2, "reduction": reduction, "fixed_divisor": float(divisor or 0),
+                                 "grad_of": grad_of})
+            with Rank(daemon, job, 0, [("w", [1])]) as r:
+                r.start({"w": np.zeros(1)})
+                for g, weight in ((6, 2), (9, 4)):
+                    r.push([np.full(1, g, np.float32)], weight=weight)
+                assert r.wait_step().result.grad_norm == float(wanted), (name, grad_of)
+                r.detach()
