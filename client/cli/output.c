@@ -228,13 +228,18 @@ bool open_client(struct invocation *inv, int *exit_status)
 static int fail_endpoint(struct invocation *inv, gacc_status st)
 {
 	static const char *const files[] = { "GACC_TOKEN_FILE", "GACC_TLS_CERT", "GACC_TLS_KEY", "GACC_TLS_CA" };
+	int tls = 0;
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		const char *path = getenv(files[i]);
 
 		if (path && *path && access(path, R_OK))
 			return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "%s: %s: %s", files[i], path, strerror(errno));
+		tls += i && path && *path;
 	}
+	if (tls && tls < 3)
+		return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA go together, but %d "
+				 "of them %s set", tls, tls == 1 ? "is" : "are");
 	return fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port", "endpoint: %s", gacc_strerror(st));
 }
 

@@ -226,7 +226,8 @@ static void explain_no_network(const char *endpoint, struct rpc_failure *rpc)
 		return;
 	snprintf(why, sizeof(why), "%s", rpc->message);
 	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s%s%.250s", endpoint, *why ? ": " : "", why);
-	snprintf(rpc->hint, sizeof(rpc->hint), "is gaccd running there, with listen.tcp? for a socket file GACC_ENDPOINT is its path");
+	snprintf(rpc->hint, sizeof(rpc->hint), "is gaccd running there with listen.tcp, and GACC_TLS_CERT, _KEY and _CA set if it has tls? "
+		 "a socket file is named by its path");
 }
 
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)

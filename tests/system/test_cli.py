@@ -375,6 +375,9 @@ def test_a_token_file_that_cannot_be_read_is_named(folder):
     cli.env["GACC_TOKEN_FILE"] = str(folder / "none")
     cli.run("jobs", code=1)
     assert cli.err == f"error: GACC_TOKEN_FILE: {folder}/none: No such file or directory\n"
+    cli.env.update(GACC_TOKEN_FILE="", GACC_TLS_CERT="/dev/null")
+    cli.run("jobs", code=2)
+    assert cli.err == "error: GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA go together, but 1 of them is set\n"
 
 
 def test_what_was_left_out_is_shown_as_the_default(cluster):
