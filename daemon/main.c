@@ -109,10 +109,11 @@ static int parse(int argc, char **argv, struct options *o)
 			return 2;
 		}
 	}
-	if (o->launch && argc - optind == 4) {
+	if (o->launch && argc - optind == 5) {
 		o->launcher = (struct launcher_args){ .job_id = strtoull(argv[optind], NULL, 10), .runtime_dir = argv[optind + 1],
 						      .orphan_ms = strtoull(argv[optind + 2], NULL, 10),
-						      .descriptors = strtoull(argv[optind + 3], NULL, 10) };
+						      .descriptors = strtoull(argv[optind + 3], NULL, 10),
+						      .uuid = argv[optind + 4] };
 		return -1;
 	}
 	if (optind == argc && !o->launch)
@@ -158,7 +159,7 @@ static int engine(void)
 	return engine_main(ENGINE_CHANNEL_FD);
 }
 
-/* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS */
+/* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS UUID */
 static int launcher(const struct launcher_args *args)
 {
 	signal(SIGPIPE, SIG_IGN);

@@ -45,6 +45,14 @@ struct segment_header {
 };
 _Static_assert(sizeof(struct segment_header) == 72, "segment_header is a format");
 
+/* Whose the memory is, right behind the header: a job's id can be given out again by another journal, its uuid cannot. All zeros: written
+ * by a gaccd that did not know of it. */
+struct segment_owner {
+	uint8_t uuid[16];
+	uint64_t crc; /* XXH3-64 of the header's crc and the uuid */
+};
+_Static_assert(sizeof(struct segment_owner) == 24, "segment_owner is a format");
+
 /* Phase of the window on this engine; docs/protocol.md has the state table. */
 enum window_phase {
 	WINDOW_OPEN = 0,      /* adds micro-batches */

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "edge/live_job.h"
 #include "engine/control_page.h"
+#include "launch/launcher.h"
+#include "proto/path.h"
 
 #include <dirent.h>
 #include <stdint.h>
@@ -59,6 +61,15 @@ enum status journal_keep_open(struct daemon *d, const char *path)
 	return st;
 }
 
+static enum status refuse(struct daemon *d)
+{
+	d->journal_lost = true;
+	log_error("this journal (%s/journal.sqlite) is not the newest: gaccd does not start with it, and the jobs' memory is kept. Bring the "
+		  "newest files back; or go on without what is lost: gaccd --accept-journal-loss with the same configuration",
+		  d->conf->state_dir);
+	return ST_MALFORMED;
+}
+
 /* Job of a stored segment; 0: it is none. */
 static uint64_t job_of(const struct fdstore_fd *s)
 {
@@ -66,20 +77,43 @@ static uint64_t job_of(const struct fdstore_fd *s)
 	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 ? id : 0;
 }
 
+/* live_launch_adopt looks for the job's own files alone: here it is told what that passes over. */
+static void check_launcher(const struct daemon *d, uint64_t id, const char *digits)
+{
+	const struct live_job *l = live_find(d, id);
+	char uuid[UUID_TEXT], mine[LAUNCHER_DIGITS + 1];
+	if (!l || !*digits)
+		return;
+	uuid_text(l->uuid, uuid);
+	launcher_digits(uuid, mine);
+	if (!strcmp(digits, mine))
+		return;
+	log_job(id, LOG_WARN, "NotAdopted", "%s/launch-%llu.%s.sock is the launcher of another job of this id: it is left alone, and ends its ranks when "
+		"nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher %llu .* %.8s-%.4s-%.4s-'",
+		d->conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8, digits + 12);
+}
+
 /* Launchers outlive gaccd, and their ranks with them: where the journal is new, no job gets the id of one that may still live. */
 static void pass_launchers(struct daemon *d)
 {
 	DIR *dir = opendir(d->conf->runtime_dir);
-	unsigned long long id, highest = d->last_job;
-	for (const struct dirent *e; dir && (e = readdir(dir));)
-		if (sscanf(e->d_name, "launch-%llu.", &id) == 1 && id > highest)
+	uint64_t id, highest = d->last_job;
+	char digits[LAUNCHER_DIGITS + 1];
+	bool is_socket;
+	for (const struct dirent *e; dir && (e = readdir(dir));) {
+		if (!launcher_is_file(e->d_name, &id, digits, &is_socket))
+			continue;
+		if (id > highest)
 			highest = id;
+		if (is_socket)
+			check_launcher(d, id, digits);
+	}
 	if (dir)
 		closedir(dir);
 	if (highest == d->last_job || highest > INT64_MAX)
 		return;
 	log_warn("%s has traces of a launcher of job %llu, and the journal has never had a job above %llu: ids go on behind it",
-		 d->conf->runtime_dir, highest, (unsigned long long)d->last_job);
+		 d->conf->runtime_dir, (unsigned long long)highest, (unsigned long long)d->last_job);
 	d->last_job = highest;
 }
 
@@ -99,6 +133,65 @@ static enum status check_ids(struct daemon *d, bool accepted)
 	log_error("the service manager keeps memory of job %llu, and the journal has never had a job above %llu", (unsigned long long)highest,
 		  (unsigned long long)d->last_job);
 	return ST_MALFORMED;
+}
+
+static const struct live_job *owner_of(const struct daemon *d, const struct fdstore_fd *s)
+{
+	uint64_t id = job_of(s);
+	return id ? live_find(d, id) : NULL;
+}
+
+/* Not the job's: the manager need not keep it, unless another descriptor of this name is the job's. */
+static void drop_stored(struct daemon *d, struct fdstore_fd *s)
+{
+	bool twin = false;
+	for (size_t i = 0; i < d->n_stored; i++)
+		twin |= &d->stored[i] != s && d->stored[i].fd >= 0 && !strcmp(d->stored[i].name, s->name);
+	if (!twin)
+		fdstore_remove(d->fdstore, s->name);
+	close(s->fd);
+	s->fd = -1;
+}
+
+/* By its name, which gaccd has given it: a trainer can write to its slots, and to the headers of these. */
+static bool is_control(const struct fdstore_fd *s)
+{
+	unsigned long long id;
+	unsigned role = 0;
+	return sscanf(s->name, "j%llu.r%u.", &id, &role) == 2 && role == SEG_CONTROL;
+}
+
+/* false: this is not the journal of the job that has this memory. */
+static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct live_job *l, bool accepted)
+{
+	char uuid[UUID_TEXT], mine[UUID_TEXT];
+	struct segment_owner o;
+	enum segment_owned owned = segment_read_owner(s->fd, l->uuid, &o);
+	if (owned == SEGMENT_OWN || owned == SEGMENT_UNNAMED)
+		return true;
+	uuid_text(o.uuid, uuid);
+	uuid_text(l->uuid, mine);
+	bool known = owned == SEGMENT_OTHERS;
+	if (known && is_control(s) && !accepted) {
+		log_error("the service manager keeps memory of job %llu with uuid %s (%s), and job %llu of this journal has uuid %s",
+			  (unsigned long long)l->id, uuid, s->name, (unsigned long long)l->id, mine);
+		return false;
+	}
+	log_job(l->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it", s->name,
+		known ? "of another job of this id, with uuid " : "damaged where it says whose it is", known ? uuid : "");
+	drop_stored(d, s);
+	return true;
+}
+
+enum status journal_keep_owners(struct daemon *d)
+{
+	bool accepted = journal_was_accepted(d->journal), ours = true;
+	for (size_t i = 0; i < d->n_stored; i++) {
+		const struct live_job *l = owner_of(d, &d->stored[i]);
+		if (l && !check_owner(d, &d->stored[i], l, accepted))
+			ours = false;
+	}
+	return ours ? ST_OK : refuse(d);
 }
 
 /* An engine applies what the journal has, and nothing else. */
@@ -130,12 +223,7 @@ enum status journal_keep_check(struct daemon *d)
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		if (check_window(d->job[i], accepted))
 			st = ST_MALFORMED;
-	d->journal_lost = st == ST_MALFORMED;
-	if (d->journal_lost)
-		log_error("this journal (%s/journal.sqlite) is not the newest: gaccd does not start with it, and the jobs' memory is kept. Bring the "
-			  "newest files back; or go on without what is lost: gaccd --accept-journal-loss with the same configuration",
-			  d->conf->state_dir);
-	return st;
+	return st == ST_MALFORMED ? refuse(d) : st;
 }
 
 static void print_line(void *arg, const char *line)

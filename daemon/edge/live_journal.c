@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "edge/convert.h"
+#include "edge/journal_keep.h"
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
@@ -296,6 +297,8 @@ enum status live_restore(struct daemon *d)
 		live_forget_unknown(d);
 	if (!st)
 		st = check_held(d);
+	if (!st)
+		st = journal_keep_owners(d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
 		struct live_job *l = d->job[i];
 		live_history_load(l);

@@ -315,6 +315,18 @@ static void note_death(struct live_job *l, struct now now)
 		fail_job(l, text, now);
 }
 
+static struct launcher_args args_of(const struct live_job *l, const char *uuid)
+{
+	return (struct launcher_args){ .job_id = l->id, .uuid = uuid, .runtime_dir = l->d->conf->runtime_dir,
+				       .orphan_ms = l->d->conf->launch.orphan_timeout_ms, .descriptors = l->d->descriptors_before };
+}
+
+static bool left_traces(const struct live_job *l, const char *uuid)
+{
+	struct launcher_args a = args_of(l, uuid);
+	return launcher_left_traces(&a);
+}
+
 static void on_gone(void *arg)
 {
 	struct live_job *l = arg;
@@ -322,7 +334,7 @@ static void on_gone(void *arg)
 	struct now now = daemon_now(l->d);
 	int64_t pid = launch_proc_pid(g->proc);
 	bool ordered = g->asked >= ASKED_DRAIN;
-	bool left = launcher_left_traces(l->d->conf->runtime_dir, l->id);
+	bool left = left_traces(l, g->uuid);
 	g->proc = NULL;
 	g->heard = false;
 	g->asked = ASKED_NOTHING;
@@ -342,8 +354,7 @@ static void on_gone(void *arg)
 static enum status open_launcher(struct live_job *l, bool start)
 {
 	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
-	struct launcher_args a = { .job_id = l->id, .runtime_dir = l->d->conf->runtime_dir,
-				   .orphan_ms = l->d->conf->launch.orphan_timeout_ms, .descriptors = l->d->descriptors_before };
+	struct launcher_args a = args_of(l, l->launch->uuid);
 	struct now now = daemon_now(l->d);
 	enum status st = launch_proc_open(&l->d->loop, &a, start, &events, l, &l->launch->proc);
 	l->launch->opened_ns = now.mono_ns;
@@ -351,6 +362,14 @@ static enum status open_launcher(struct live_job *l, bool start)
 	if (st && start)
 		note_death(l, now);
 	return st;
+}
+
+/* An update of gaccd keeps the ranks of a job whose launcher an older one has started, and reads the notes of such a launcher. */
+static void choose_name(struct live_job *l)
+{
+	uuid_text(l->uuid, l->launch->uuid);
+	if (!l->submitted_here && !left_traces(l, l->launch->uuid) && left_traces(l, ""))
+		l->launch->uuid[0] = '\0';
 }
 
 bool live_launch_make(struct live_job *l)
@@ -365,6 +384,7 @@ bool live_launch_make(struct live_job *l)
 	for (uint32_t i = 0; i < l->spec.ranks; i++)
 		g->rank[i].exit_status = LAUNCH_NO_STATUS;
 	l->launch = g;
+	choose_name(l);
 	return true;
 }
 
@@ -379,9 +399,9 @@ void live_launch_begin(struct live_job *l)
 bool live_launch_adopt(struct live_job *l)
 {
 	bool known = l->launch != NULL; /* how its ranks ended: live_exits.c */
-	bool clean_up = !l->job && launcher_left_traces(l->d->conf->runtime_dir, l->id);
 	if (!known && !live_launch_make(l))
 		return false;
+	bool clean_up = !l->job && left_traces(l, l->launch->uuid);
 	if (!open_launcher(l, clean_up) || clean_up) {
 		l->launch->done = false;
 		return true;

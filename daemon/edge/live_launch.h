@@ -4,10 +4,12 @@
 #define GACC_EDGE_LIVE_LAUNCH_H
 
 #include "launch/proc.h"
+#include "proto/path.h"
 
 enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_END };
 
 struct live_launch {
+	char uuid[UUID_TEXT];          /* after which its files are named; "": after the id alone, by an older gaccd */
 	struct launch_proc *proc;      /* NULL: not connected */
 	struct launch_rank *rank;      /* as last told; spec.ranks */
 	struct launch_summary summary;

@@ -238,6 +238,14 @@ static bool allocated(const struct allocation *a)
 	return a->adopted || portions_done(&a->portions);
 }
 
+static enum status name_owner(struct allocation *a)
+{
+	enum status st = ST_OK;
+	for (int i = 0; i < a->l->n_segments && !st; i++)
+		st = segment_set_owner(&a->l->segment[i], a->l->uuid, a->why, sizeof a->why);
+	return st;
+}
+
 /* In the pool: the next portion. What it touches of the job is nobody else's while l->allocating. */
 static void allocate_some(struct rpc_work *w)
 {
@@ -249,6 +257,8 @@ static void allocate_some(struct rpc_work *w)
 	}
 	if (!a->status && !a->adopted)
 		a->status = portions_take(&a->portions, PORTION_BYTES, a->why, sizeof a->why);
+	if (!a->status && !a->adopted && portions_done(&a->portions))
+		a->status = name_owner(a);
 }
 
 /* The engine starts when the manager has all descriptors: what a trainer is told to be safe is safe from then on. */

@@ -188,6 +188,47 @@ enum status segment_peek(int fd, struct segment_header *out)
 	return judge(fd, out, why, sizeof(why));
 }
 
+/* ---- the owner ---- */
+
+static uint64_t owner_crc(uint64_t header_crc, const uint8_t uuid[16])
+{
+	unsigned char both[sizeof(header_crc) + 16];
+	memcpy(both, &header_crc, sizeof(header_crc));
+	memcpy(both + sizeof(header_crc), uuid, 16);
+	return XXH3_64bits(both, sizeof(both));
+}
+
+enum status segment_set_owner(const struct segment *s, const uint8_t uuid[16], char *why, size_t n_why)
+{
+	struct segment_header h;
+	struct segment_owner o;
+	ssize_t n = pread(s->fd, &h, sizeof(h), 0);
+	memcpy(o.uuid, uuid, sizeof(o.uuid));
+	o.crc = owner_crc(h.crc, uuid);
+	if (n == (ssize_t)sizeof(h) && pwrite(s->fd, &o, sizeof(o), sizeof(h)) == (ssize_t)sizeof(o))
+		return ST_OK;
+	return failed("the owner", SEGMENT_DATA_OFFSET + s->data_bytes, errno ? errno : EIO, why, n_why);
+}
+
+enum segment_owned segment_judge_owner(const struct segment_owner *o, uint64_t header_crc, const uint8_t uuid[16])
+{
+	static const struct segment_owner unnamed;
+	if (!memcmp(o, &unnamed, sizeof(unnamed)))
+		return SEGMENT_UNNAMED;
+	if (o->crc != owner_crc(header_crc, o->uuid))
+		return SEGMENT_DAMAGED;
+	return memcmp(o->uuid, uuid, sizeof(o->uuid)) ? SEGMENT_OTHERS : SEGMENT_OWN;
+}
+
+enum segment_owned segment_read_owner(int fd, const uint8_t uuid[16], struct segment_owner *out)
+{
+	struct segment_header h;
+	*out = (struct segment_owner){ .crc = 0 };
+	if (segment_peek(fd, &h) || pread(fd, out, sizeof(*out), sizeof(h)) != (ssize_t)sizeof(*out))
+		return SEGMENT_UNNAMED;
+	return segment_judge_owner(out, h.crc, uuid);
+}
+
 int segment_readonly_fd(int fd)
 {
 	char path[40];

@@ -34,6 +34,22 @@ enum status segment_take(struct segment *, uint64_t *taken, uint64_t most, char 
  * are compared: job_id, role, index, fingerprint. ST_SEGMENT_CORRUPT says in `why` what differs. */
 enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t fingerprint, uint32_t role,
 			  uint32_t index, bool writable, char *why, size_t n_why);
+/* Notes in a segment that nobody else has yet which job it is of. ST_IO_ERROR with `why`. */
+enum status segment_set_owner(const struct segment *, const uint8_t uuid[16], char *why, size_t n_why);
+
+/* Is it this job's? */
+enum segment_owned {
+	SEGMENT_OWN,
+	SEGMENT_UNNAMED, /* all zeros: of a gaccd that did not name the owner */
+	SEGMENT_OTHERS,  /* another job's */
+	SEGMENT_DAMAGED  /* neither zeros nor what was written: nobody can say */
+};
+/* `header_crc`: of the segment's header. Pure. */
+enum segment_owned segment_judge_owner(const struct segment_owner *, uint64_t header_crc, const uint8_t uuid[16]);
+/* The same of a descriptor, which is not taken; *out is what it says. SEGMENT_UNNAMED also where the header cannot be read: whoever
+ * maps it says what is wrong. */
+enum segment_owned segment_read_owner(int fd, const uint8_t uuid[16], struct segment_owner *out);
+
 /* Reads the header only, for whoever finds a descriptor in the fd store; fd is not taken. */
 enum status segment_peek(int fd, struct segment_header *out);
 /* New descriptor of the same memory opened O_RDONLY: cannot be mapped writable. -errno on failure. */

@@ -1,4 +1,4 @@
-/* What gaccd and a job's launcher say to each other, over a SOCK_SEQPACKET socket at <runtime_dir>/launch-<job>.sock; one packet is one
+/* What gaccd and a job's launcher say to each other, over a SOCK_SEQPACKET socket at <runtime_dir>/launch-<job>.<uuid>.sock; one packet is one
  * message (engine/channel.h sends and receives them).
  *
  * Messages are plain structs, as both ends are one binary; but a launcher outlives gaccd and may meet a newer one, so every message

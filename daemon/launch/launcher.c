@@ -50,26 +50,6 @@ struct launcher {
 	bool have_tail;
 };
 
-bool launcher_socket_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
-{
-	struct sockaddr_un at;
-	int length = snprintf(out, n, "%s/launch-%llu.sock", runtime_dir, (unsigned long long)job_id);
-	return length > 0 && (size_t)length < n && (size_t)length < sizeof at.sun_path;
-}
-
-static void state_path(const char *runtime_dir, uint64_t job_id, char *out, size_t n)
-{
-	snprintf(out, n, "%s/launch-%llu.state", runtime_dir, (unsigned long long)job_id);
-}
-
-bool launcher_left_traces(const char *runtime_dir, uint64_t job_id)
-{
-	char path[4096];
-	if (launcher_socket_path(runtime_dir, job_id, path, sizeof path) && !access(path, F_OK))
-		return true;
-	state_path(runtime_dir, job_id, path, sizeof path);
-	return !access(path, F_OK);
-}
 
 static struct now clock_now(void)
 {
@@ -479,8 +459,8 @@ int launcher_run(const struct launcher_args *args)
 	descriptors_raise();
 	if (!orphans_adopt())
 		log_job(args->job_id, LOG_WARN, "OrphansUnseen", "processes that leave their rank's session will outlive the job: %s", strerror(errno));
-	state_path(args->runtime_dir, args->job_id, l.state_path, sizeof l.state_path);
-	if (!launcher_socket_path(args->runtime_dir, args->job_id, l.socket_path, sizeof l.socket_path))
+	launcher_state_path(args, l.state_path, sizeof l.state_path);
+	if (!launcher_socket_path(args, l.socket_path, sizeof l.socket_path))
 		return 2;
 	l.signals = open_signals();
 	l.alone_since_ns = clock_now().mono_ns;

@@ -173,7 +173,7 @@ static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_a
 	snprintf(job, sizeof job, "%llu", (unsigned long long)a->job_id);
 	snprintf(orphan, sizeof orphan, "%llu", (unsigned long long)a->orphan_ms);
 	snprintf(descriptors, sizeof descriptors, "%llu", (unsigned long long)a->descriptors);
-	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, descriptors, NULL };
+	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, descriptors, (char *)a->uuid, NULL };
 	char *env[] = { failpoint_environment(), NULL };
 	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
@@ -224,7 +224,7 @@ enum status launch_proc_open(void *loop, const struct launcher_args *a, bool sta
 	if (!p)
 		return ST_NO_MEMORY;
 	int fd = -ENAMETOOLONG;
-	if (launcher_socket_path(a->runtime_dir, a->job_id, at.sun_path, sizeof at.sun_path))
+	if (launcher_socket_path(a, at.sun_path, sizeof at.sun_path))
 		fd = connect_to(&at);
 	bool absent = fd == -ENOENT || fd == -ECONNREFUSED;
 	if (absent && start)

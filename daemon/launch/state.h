@@ -1,4 +1,4 @@
-/* The file in which a launcher notes each process it starts, <runtime_dir>/launch-<job>.state: so that whoever comes after a
+/* The file in which a launcher notes each process it starts, <runtime_dir>/launch-<job>.<uuid>.state: so that whoever comes after a
  * launcher that was killed can end what is left of the ranks' process groups.
  *
  * Lines of text: "boot ID", then "RANK PID START RESTARTS CHARGED SESSION UID" for each start, the last of a rank counts. START is the

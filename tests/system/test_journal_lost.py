@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import tempfile
 
 import numpy as np
 import pytest
@@ -133,3 +134,56 @@ def test_a_new_job_never_gets_the_id_of_a_launcher_that_lives():
         for pid in d.launchers():
             os.kill(pid, signal.SIGTERM)
         wait_until("the launcher's end", lambda: not d.launchers())
+
+
+LAUNCHED = {**SPEC, "launch": "daemon", "tensors": [{"name": "w", "dtype": "f32", "shape": [4]}]}
+
+
+def launched(daemon):
+    """Job 1 of this gaccd: memory, a launcher and a rank that sleeps."""
+    job = daemon.submit({**LAUNCHED, "launch_command": {"command": ["sleep", "600"], "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}})
+    assert job == 1
+    wait_until("the rank", lambda: daemon.get_job(job).ranks[0].pid)
+    return daemon.get_job(job).ranks[0].pid
+
+
+def test_another_jobs_memory_and_ranks_are_not_adopted():
+    """A state_dir takes the place of another one, and both have a job 1: ids say nothing, uuids do."""
+    with Daemon(supervise=True) as other:
+        launched(other)
+        taken = other.dir / "state"
+        kill_and(other, lambda: shutil.copytree(taken, other.dir / "copy"))
+        other.wait_ready()
+        aside = pathlib.Path(shutil.copytree(other.dir / "copy", pathlib.Path(tempfile.mkdtemp(prefix="gacc-")) / "state"))
+        other.cancel(1)
+    allow = [" journal .*: ", "gaccd does not start with it", "cannot start: its journal", "keeps the jobs' memory", "exited with 74; starting",
+             " NotAdopted ", "the service manager keeps memory of job 1 with uuid"]
+    with Daemon(supervise=True, allow=allow) as daemon:
+        rank = launched(daemon)
+        old = daemon.get_job(1).uuid
+        launcher, = daemon.launchers()
+        state = daemon.dir / "state"
+
+        def swap():
+            shutil.rmtree(state)
+            shutil.move(aside, state)
+        kill_and(daemon, swap)
+        wait_until("refusal", lambda: "exited with 74" in daemon.log(), 30)
+        assert accept_loss(daemon).returncode == 0
+        daemon.wait_ready(60)
+        job = daemon.get_job(1)
+        assert job.uuid != old
+        wait_until("its own launcher", lambda: daemon.get_job(1).launcher_pid)
+        wait_until("its own rank", lambda: daemon.get_job(1).ranks[0].pid)
+        job = daemon.get_job(1)
+        assert job.launcher_pid != launcher and job.ranks[0].pid != rank
+        assert alive(launcher) and alive(rank)  # left alone
+        told = [line for line in daemon.log().splitlines() if " NotAdopted " in line]
+        assert any(f"j1.r1.0.1 is of another job of this id, with uuid {old}" in line for line in told), told
+        assert any("is the launcher of another job of this id" in line for line in told), told
+        command, = {line.split("at once: ")[1] for line in told if "at once: " in line}
+        subprocess.run(command, shell=True, check=True)
+        wait_until("their end", lambda: not alive(launcher) and not alive(rank))
+        assert alive(job.launcher_pid) and alive(job.ranks[0].pid)
+        daemon.cancel(1)
+        wait_until("its ranks' end", lambda: not daemon.launchers())

@@ -183,6 +183,39 @@ START_TEST(a_changed_header_is_refused)
 }
 END_TEST
 
+/* A job's id can be given out again by another journal. Bytes that are neither zero nor what was written are nobody's; the
+ * owner's checksum is of this header, so that it cannot be copied from another segment. */
+START_TEST(the_owner_is_judged_by_its_uuid)
+{
+	static const uint8_t none[16], mine[16] = "0123456789abcdef", other[16] = "0123456789abcdeF";
+	struct segment a = create(100), b = create(200);
+	struct segment_owner o, of_b;
+	ck_assert_int_eq(segment_read_owner(a.fd, mine, &o), SEGMENT_UNNAMED);
+	ck_assert_int_eq(segment_read_owner(a.fd, none, &o), SEGMENT_UNNAMED);
+	ck_assert_int_eq(segment_set_owner(&a, mine, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(segment_set_owner(&b, mine, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(segment_read_owner(a.fd, mine, &o), SEGMENT_OWN);
+	ck_assert_mem_eq(o.uuid, mine, 16);
+	ck_assert_int_eq(segment_read_owner(a.fd, other, &o), SEGMENT_OTHERS);
+	ck_assert_int_eq(segment_read_owner(a.fd, none, &o), SEGMENT_OTHERS);
+	ck_assert_int_eq(segment_read_owner(b.fd, mine, &of_b), SEGMENT_OWN);
+	ck_assert_int_eq(segment_judge_owner(&of_b, a.header->crc, mine), SEGMENT_DAMAGED);
+	for (size_t i = 0; i < sizeof(o); i++) {
+		((unsigned char *)&o)[i] ^= 4;
+		ck_assert_int_eq(segment_judge_owner(&o, a.header->crc, mine), SEGMENT_DAMAGED);
+		((unsigned char *)&o)[i] ^= 4;
+	}
+	ck_assert_int_eq(segment_set_owner(&b, none, why, sizeof(why)), ST_OK); /* of a journal without uuids: named, and not by zeros alone */
+	ck_assert_int_eq(segment_read_owner(b.fd, none, &o), SEGMENT_OWN);
+	ck_assert_int_eq(segment_read_owner(b.fd, mine, &o), SEGMENT_OTHERS);
+	struct segment moved;
+	ck_assert_int_eq(segment_adopt(&moved, a.fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK); /* an older gaccd reads it, too */
+	a.fd = -1;
+	segment_close(&moved);
+	segment_close(&b);
+}
+END_TEST
+
 START_TEST(an_unsealed_or_short_descriptor_is_refused)
 {
 	struct segment a = create(100), b;
@@ -359,6 +392,7 @@ Suite *segment_suite(void)
 	tcase_add_test(t, a_second_mapping_sees_the_same_memory);
 	tcase_add_loop_test(t, a_foreign_segment_is_refused, 0, sizeof(others) / sizeof(others[0]));
 	tcase_add_test(t, a_changed_header_is_refused);
+	tcase_add_test(t, the_owner_is_judged_by_its_uuid);
 	tcase_add_test(t, an_unsealed_or_short_descriptor_is_refused);
 	tcase_add_test(t, a_trainer_cannot_write_a_read_only_segment);
 	suite_add_tcase(s, t);

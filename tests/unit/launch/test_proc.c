@@ -15,6 +15,7 @@
 #include <uv.h>
 
 #define JOB 7
+#define UUID "d5e15a60-9e46-49e1-090b-f59ce3da2a4b"
 #define ANOTHER_VERSION (LAUNCH_CHANNEL_VERSION + 98)
 
 static char dir[64];
@@ -33,7 +34,8 @@ static void setup(void)
 {
 	strcpy(dir, "/tmp/gacc-proc-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
-	ck_assert(launcher_socket_path(dir, JOB, at.sun_path, sizeof at.sun_path));
+	const struct launcher_args named = { .job_id = JOB, .uuid = UUID, .runtime_dir = dir };
+	ck_assert(launcher_socket_path(&named, at.sun_path, sizeof at.sun_path));
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
 	ck_assert_int_eq(listen(listener, 1), 0);
@@ -89,7 +91,7 @@ static pid_t start_process(const char *role, const char *job)
 static void hear_of(pid_t pid)
 {
 	static const struct launch_proc_events events = { on_rank, on_summary, on_gone };
-	struct launcher_args args = { .job_id = JOB, .runtime_dir = dir };
+	struct launcher_args args = { .job_id = JOB, .uuid = UUID, .runtime_dir = dir };
 	struct launch_word word = { .version = ANOTHER_VERSION, .kind = LAUNCH_WORD_SUMMARY, .pid = pid };
 	struct launch_proc *p;
 	ck_assert_int_eq(launch_proc_open(&loop, &args, false, &events, NULL, &p), ST_OK);
@@ -122,6 +124,47 @@ START_TEST(a_process_that_is_no_launcher_of_this_job_lives)
 }
 END_TEST
 
+START_TEST(files_are_named_after_the_uuid)
+{
+	const struct launcher_args own = { .job_id = JOB, .uuid = UUID, .runtime_dir = "/r" },
+				   other = { .job_id = JOB, .uuid = "d5e15a60-9e46-49e2-090b-f59ce3da2a4b", .runtime_dir = dir },
+				   older = { .job_id = JOB, .uuid = "", .runtime_dir = "/r" };
+	char path[200];
+	ck_assert(launcher_socket_path(&own, path, sizeof path));
+	ck_assert_str_eq(path, "/r/launch-7.d5e15a609e4649e1.sock");
+	launcher_state_path(&own, path, sizeof path);
+	ck_assert_str_eq(path, "/r/launch-7.d5e15a609e4649e1.state");
+	ck_assert(launcher_socket_path(&older, path, sizeof path));
+	ck_assert_str_eq(path, "/r/launch-7.sock");
+	ck_assert(!launcher_left_traces(&other)); /* dir has this job's socket */
+	const struct launcher_args here = { .job_id = JOB, .uuid = UUID, .runtime_dir = dir };
+	ck_assert(launcher_left_traces(&here));
+}
+END_TEST
+
+static const struct {
+	const char *name, *digits;
+	bool file, socket;
+} entries[] = { { "launch-7.d5e15a609e4649e1.sock", "d5e15a609e4649e1", true, true },
+		{ "launch-7.d5e15a609e4649e1.state", "d5e15a609e4649e1", true, false },
+		{ "launch-7.sock", "", true, true }, { "launch-7.state", "", true, false },
+		{ "launch-7.d5e15a609e4649e1.state.new", "", false, false },
+		{ "launch-7.d5e15a60.sock", "", false, false }, { "gaccd.sock", "", false, false }, { "launch-7", "", false, false } };
+
+START_TEST(a_launchers_file_says_whose_it_is)
+{
+	uint64_t job = 0;
+	char digits[LAUNCHER_DIGITS + 1] = "";
+	bool socket = false;
+	ck_assert_int_eq(launcher_is_file(entries[_i].name, &job, digits, &socket), entries[_i].file);
+	if (!entries[_i].file)
+		return;
+	ck_assert_uint_eq(job, 7);
+	ck_assert_str_eq(digits, entries[_i].digits);
+	ck_assert_int_eq(socket, entries[_i].socket);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	if (argc == 4)
@@ -134,5 +177,7 @@ int main(int argc, char **argv)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_launcher_of_another_version_is_killed);
 	tcase_add_loop_test(c, a_process_that_is_no_launcher_of_this_job_lives, 0, 3);
+	tcase_add_test(c, files_are_named_after_the_uuid);
+	tcase_add_loop_test(c, a_launchers_file_says_whose_it_is, 0, (int)(sizeof entries / sizeof *entries));
 	return suite_run(s);
 }
