@@ -206,11 +206,21 @@ static int probe(const char *path)
 
 #define SILENT "it is stopped, hangs or has too much to do: systemctl status gaccd"
 
+static void explain_silence(const char *endpoint, struct rpc_failure *rpc)
+{
+	snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s does not answer", endpoint);
+	snprintf(rpc->hint, sizeof(rpc->hint), "%s", SILENT);
+}
+
 /* gaccd listens now: what gRPC says is about the moment before, or about one that gaccd did not survive. */
 static void explain_no_answer(const char *endpoint, struct rpc_failure *rpc)
 {
 	char why[sizeof(rpc->message)];
 
+	if (strstr(rpc->message, "before receiving SETTINGS")) { /* the kernel has accepted, gaccd has not */
+		explain_silence(endpoint, rpc);
+		return;
+	}
 	snprintf(why, sizeof(why), "%s", rpc->message);
 	snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer%s%.250s", endpoint, *why ? ": " : "", why);
 	snprintf(rpc->hint, sizeof(rpc->hint),
@@ -254,8 +264,7 @@ void explain_unreachable(const char *endpoint, struct rpc_failure *rpc)
 		return;
 	}
 	if (err == EAGAIN) {
-		snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s does not answer", endpoint);
-		snprintf(rpc->hint, sizeof(rpc->hint), "%s", SILENT);
+		explain_silence(endpoint, rpc);
 		return;
 	}
 	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s: %s", endpoint, strerror(err));

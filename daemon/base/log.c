@@ -151,7 +151,7 @@ static void format_json(struct line *l, enum log_level level, struct log_fields 
 {
 	put(l, "{\"ts\":\"");
 	put_time(l);
-	put(l, "\",\"level\":\"%s\"", level_name(level));
+	put(l, "\",\"process\":\"%s\",\"level\":\"%s\"", log_ident, level_name(level));
 	if (f.event)
 		put(l, ",\"event\":\"%s\"", f.event);
 	put(l, ",\"msg\":\"");

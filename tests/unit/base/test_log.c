@@ -80,7 +80,7 @@ START_TEST(json_line_is_one_object)
 	log_init("gaccd", LOG_JSON, LOG_INFO);
 	capture();
 	log_line(LOG_ERROR, (struct log_fields){ 7, 3, 12, "RankLate" }, "a \"b\" \\ \n \xff ü");
-	assert_matches(captured(), "^\\{\"ts\":\"" TS "\",\"level\":\"ERROR\",\"event\":\"RankLate\","
+	assert_matches(captured(), "^\\{\"ts\":\"" TS "\",\"process\":\"gaccd\",\"level\":\"ERROR\",\"event\":\"RankLate\","
 				   "\"msg\":\"a \\\\\"b\\\\\" \\\\\\\\ \\\\u000a \\\\ufffd ü\","
 				   "\"job\":7,\"rank\":3,\"window\":12\\}\n$");
 }

@@ -67,6 +67,8 @@ static const struct {
 	  "it is stopped, hangs" },
 	{ 0, { .status = ST_UNAVAILABLE, .message = "Socket closed" }, ST_UNAVAILABLE,
 	  "gaccd at " ENDPOINT " did not answer: Socket closed", "it may have been restarted just now: repeat" },
+	{ 0, { .status = ST_UNAVAILABLE, .message = "connection attempt timed out before receiving SETTINGS frame" }, ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " does not answer", "it is stopped, hangs" },
 	{ 0, { .status = ST_UNAVAILABLE }, ST_UNAVAILABLE, "gaccd at " ENDPOINT " did not answer", "it may have been restarted" },
 	{ 0, { .status = ST_UNAVAILABLE, .message = "own", .hint = "words" }, ST_UNAVAILABLE, "own", "words" },
 	{ 0, { .status = ST_CANCELLED, .message = "Cancelled" }, ST_UNAVAILABLE, "gaccd at " ENDPOINT " did not answer: Cancelled",
