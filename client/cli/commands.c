@@ -207,7 +207,7 @@ const struct command commands[] = {
 	{
 		.name = "wait",
 		.group = "Control",
-		.summary = "wait until a job has ended, or got somewhere",
+		.summary = "wait until a job has ended, or has reached a state or step",
 		.usage = "JOB [--for state=completed|step=100] [--timeout 10m]",
 		.examples = "gaccctl wait 42\ngaccctl wait 42 --for step=100 --timeout 10m",
 		.details = "Ends with 0 when it is there, 7 when the job has failed or cannot get there any more, 5 when the "
