@@ -87,6 +87,26 @@ def test_reasons_are_in_the_table_of_statuses():
     assert len(named) > 20 and not {r for r in named if r != "(no reason)"} - statuses
 
 
+# of the C library, the kernel and SQLite
+FOREIGN_MESSAGES = {"No such file or directory", "Connection refused", "Permission denied", "Too many open files", "Cannot allocate memory",
+                    "disk I/O error", "Segmentation fault"}
+
+
+def test_messages_that_troubleshooting_quotes_are_those_of_the_code():
+    """Their fixed parts: what lies between numbers, names and paths."""
+    sources = [p for top in ("client", "daemon", "proto") for p in (ROOT / top).rglob("*") if p.suffix in (".c", ".h")]
+    literal = re.sub(r'"\s*(?:(?:PRI|QUEUE_|DISK_WATCH_)\w+\s*)?"', " ", "\n".join(p.read_text(errors="replace") for p in sources))
+    literal = " ".join(literal.split())
+    unknown = set()
+    for cell in first_column(section((ROOT / "docs/operations.md").read_text(), "Troubleshooting")):
+        for message in re.findall(r"`([^`]+)`", cell):
+            parts = re.split(r'\.\.\.?|\b\d[\d.]*|"[^"]*"|\([^)]*\)|[:,;]|\S*[/@]\S*|\b(?:[KMGT]iB|unix|alice|gacc|fails)\b|\S+\.sock\S*', message)
+            parts = [" ".join(p.split()) for p in parts]
+            unknown |= {p for p in parts if len(p) > 12 and p not in literal and p not in FOREIGN_MESSAGES}
+    composed = {"and can never run here", "descriptors and can never run here", "mappings and can never run here", "no room for a new job"}
+    assert not unknown - composed
+
+
 def test_job_files_are_valid(tmp_path):
     """Those of the documents, which begin with spec:, and the examples."""
     files = list((ROOT / "client/examples").glob("*.yaml"))
