@@ -176,13 +176,18 @@ static void forget_memory(struct live_job *l)
 	l->host_bytes = 0;
 }
 
-static void fail_allocation(struct live_job *l, enum status st, const char *why)
+static void fail_beginning(struct live_job *l, const char *event, enum status st, const char *why)
 {
-	live_event(l, st != ST_JOB_ENDED, "AllocationFailed", -1, why); /* no fault when it was cancelled meanwhile */
+	live_event(l, st != ST_JOB_ENDED, event, -1, why); /* no fault when it was cancelled meanwhile */
 	forget_memory(l);
 	l->allocating = false;
 	job_on_allocate_failed(l->job, st, why, daemon_now(l->d));
 	live_submit_done(l, st, why);
+}
+
+static void fail_allocation(struct live_job *l, enum status st, const char *why)
+{
+	fail_beginning(l, "AllocationFailed", st, why);
 }
 
 /* ---- adopting what an earlier life stored ---- */
@@ -422,7 +427,7 @@ static void on_restore_read(struct live_job *l, enum status st, const char *why)
 		live_allocate(l);
 		return;
 	}
-	fail_allocation(l, st, why);
+	fail_beginning(l, "RestoreFailed", st, why);
 	coord_end(l->coord, st, why, daemon_now(l->d));
 }
 

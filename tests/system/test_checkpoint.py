@@ -148,7 +148,7 @@ def test_a_new_specification_wins_over_the_updates(d):
     assert j.micro_size == 3 and not j.updates  # what it leaves alone is as it was
     [line] = d.events("UpdatesDropped")
     assert "(lr 0.01 -> 0.5)" in line
-    d.allow += ["AllocationFailed job=", " Ended job="]
+    d.allow += ["RestoreFailed job=", " Ended job="]
     refused(d, "INVALID_SPEC", "micro_size is 3, must be 1..2", name="b", restore_from=path, max_micro_size=2)
     job.leave()
 

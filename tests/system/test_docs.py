@@ -81,6 +81,15 @@ def test_operations_has_every_command_and_every_key():
     assert sorted(keys) == sorted(real)
 
 
+def test_operations_explains_every_event():
+    """Those that gaccctl shows; what is only logged speaks for itself."""
+    source = "\n".join(p.read_text() for p in (ROOT / "daemon").rglob("*.c"))
+    events = set(re.findall(r'(?:\w+_event|ports\.event)\([^";]*"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"', source))
+    assert len(events) > 20
+    explained = set(re.findall(r"\w+", (ROOT / "docs/operations.md").read_text()))
+    assert not events - explained
+
+
 def test_reasons_are_in_the_table_of_statuses():
     statuses = set(re.findall(r"^\s*X\((\w+),", (ROOT / "proto/status.h").read_text(), re.M)) or WORDS
     named = [r for cell in first_column(section((ROOT / "docs/integrate.md").read_text(), "Errors")) for r in cell.split(", ")]
