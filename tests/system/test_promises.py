@@ -5,9 +5,10 @@ import signal
 import stat
 import subprocess
 
-from cli import Cli
-from harness import Daemon, alive, build_dir, wait_until
+import numpy as np
 
+from cli import Cli
+from harness import Daemon, Rank, alive, build_dir, wait_until
 
 
 def mode_of(path):
@@ -76,3 +77,25 @@ def test_exit_statuses_of_gaccd():
         assert code == 2 and "a token alone is allowed on 127.0.0.1 and [::1] only" in err
         for left in ("o.sock", "o.sock.attach"):
             assert not (d.dir / left).exists()
+
+
+def test_a_window_with_nothing_in_it_is_told(daemon):
+    """Section 10: event StepEmpty; the step does not count."""
+    job = daemon.submit({"optimizer": {"type": "sgd", "lr": 1}, "ranks": 1, "micro_size": 2})
+    with Rank(daemon, job, 0, [("w", [4])]) as r:
+        r.start({"w": np.zeros(4)})
+        daemon.client.jobs.Flush(job=str(job))
+        assert r.wait_step().result.applied_step == 0
+        assert ["window 0 closed with nothing in it" in line for line in daemon.events("StepEmpty")] == [True]
+        r.detach()
+
+
+def test_a_saved_checkpoint_is_told(daemon):
+    """Section 7: event CheckpointSaved, with path and bytes."""
+    job = daemon.submit({"optimizer": {"type": "sgd", "lr": 1}, "ranks": 1, "micro_size": 1, "init": [{"pattern": "*", "type": "zeros"}],
+                         "tensors": [{"name": "w", "dtype": "f32", "shape": [4]}]})
+    wait_until("it runs", lambda: daemon.state(job) == "RUNNING")
+    saved = daemon.client.jobs.SaveCheckpoint(job=str(job), wait=True, request_id=os.urandom(16)).checkpoint
+    told, = wait_until("the event", lambda: daemon.events("CheckpointSaved"))
+    assert saved.path in told and f"{saved.bytes} bytes" in told
+    daemon.cancel(job)
