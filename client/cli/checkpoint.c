@@ -99,7 +99,7 @@ static int list(struct invocation *inv, const char *job)
 		for (size_t i = 0; i < all->n; i++)
 			tell(inv->out, "%s\n", all->checkpoint[i].path);
 	else if (!all->n)
-		tell(inv->err, "job %s has no checkpoints; save one: gaccctl checkpoint save %s\n", job, job);
+		tell(inv->err, "job %s has no checkpoints\n", job);
 	else
 		view_checkpoints(inv, all);
 	gacc_checkpoints_free(all);
