@@ -210,8 +210,8 @@ const struct command commands[] = {
 		.summary = "wait until a job has ended, or has reached a state or step",
 		.usage = "JOB [--for state=completed|step=100] [--timeout 10m]",
 		.examples = "gaccctl wait 42\ngaccctl wait 42 --for step=100 --timeout 10m",
-		.details = "Ends with 0 when it is there, 7 when the job has failed or cannot get there any more, 5 when the "
-			   "time is up (without --timeout: never). A gaccd that is away is waited for.",
+		.details = "Ends with 0 when the goal is reached, 7 when the job has failed or cannot reach it any more, 5 when the "
+			   "time is up (without --timeout it waits for ever). It also waits for a gaccd that cannot be reached.",
 		.options = OPTIONS(
 			{ "for", 0, "GOAL", "state=NAME or step=N (any end)" }),
 		.min_operands = 1,
@@ -224,7 +224,7 @@ const struct command commands[] = {
 		.summary = "end jobs",
 		.usage = "JOB... [--reason TEXT] [--grace 30s]",
 		.examples = "gaccctl cancel 42\ngaccctl cancel 42 43 --grace 1m",
-		.details = "Ranks of gaccctl run are ended by it. A second cancel can make the grace shorter, not longer.",
+		.details = "Ranks that gaccctl run has started are ended by gaccctl run. A second cancel can make the grace shorter, not longer.",
 		.options = OPTIONS(
 			OPTION_REASON,
 			{ "grace", 0, "TIME", "what ranks that gaccd has started get between SIGTERM and SIGKILL (the job's own)" }),
@@ -345,6 +345,7 @@ const struct command commands[] = {
 		.summary = "ask gaccd whether it is well",
 		.usage = "",
 		.examples = "gaccctl health && echo well",
+		.details = "Ends with 0 when it is, 8 when it is stopping or the disk of its state_dir is full, 3 when it cannot be reached.",
 		.options = no_options,
 		.run = cmd_health,
 	},
@@ -355,7 +356,8 @@ const struct command commands[] = {
 		.usage = "validate FILE | show | schema",
 		.words = "validate show schema",
 		.examples = "gaccctl config validate job.yaml\ngaccctl config validate job.yaml -o json\ngaccctl config show",
-		.details = "FILE may be - for the standard input. The daemon's own file is checked by gaccd --check-config.",
+		.details = "validate checks keys, types and ranges; what several keys must fulfil together, gaccd checks when the job is "
+			   "submitted. FILE may be - for the standard input. The daemon's own file is checked by gaccd --check-config.",
 		.options = no_options,
 		.min_operands = 1,
 		.max_operands = 2,

@@ -93,8 +93,10 @@ void print_command_help(FILE *out, const struct command *c)
 		fputc('\n', out);
 	}
 	fprintf(out, "Usage: gaccctl %s%s%s\n\n%s", c->name, *c->usage ? " " : "", c->usage, c->summary);
+	for (const char *alias = c->aliases; alias && *alias; alias += strcspn(alias, " "), alias += strspn(alias, " "))
+		fprintf(out, "%s%.*s", alias == c->aliases ? " (also: " : ", ", (int)strcspn(alias, " "), alias);
 	if (c->aliases)
-		fprintf(out, " (also: %s)", c->aliases);
+		fputs(")", out);
 	fputs("\n", out);
 	if (c->details) {
 		fputc('\n', out);
