@@ -345,7 +345,7 @@ const struct command commands[] = {
 		.summary = "ask gaccd whether it is well",
 		.usage = "",
 		.examples = "gaccctl health && echo well",
-		.details = "Ends with 0 when it is, 8 when it is stopping or the disk of its state_dir is full, 3 when it cannot be reached.",
+		.details = "Ends with 0 when gaccd is well, 8 when it is stopping or the disk of its state_dir is full, 3 when it cannot be reached.",
 		.options = no_options,
 		.run = cmd_health,
 	},
