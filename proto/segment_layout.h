@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 3
+#define SEGMENT_VERSION 4
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
@@ -110,6 +110,9 @@ struct control_record {
 	double commit_lr;
 	double commit_next_loss_scale;
 	double window_lr;             /* of the open window, given by its first counted push; 0: the schedule's */
+	/* what the last update has left of the parameters and their state: see engine/finite.h */
+	uint64_t params_nonfinite;    /* elements that are inf or NaN; 0: all is well */
+	uint64_t nonfinite_tensor;    /* index of the tensor that the first of them is in */
 };
 
 /* A rank's session as it must survive gaccd: the engine stores it, only gaccd reads it. */

@@ -59,12 +59,34 @@ void coord_watch_phase(struct coord *c, struct now now)
 	}
 }
 
+bool coord_end_on_lost(struct coord *c, struct now now)
+{
+	char text[256], saved[160] = "";
+	for (uint32_t i = 0; i < c->n_peers; i++) {
+		const char *lost = c->peer[i].last.params_lost;
+		if (!*lost)
+			continue;
+		if (c->ports.saved)
+			c->ports.saved(c->ports.ctx, saved, sizeof saved);
+		snprintf(text, sizeof text, "window %llu, step %llu: %s%s", (unsigned long long)c->commit.window,
+			 (unsigned long long)c->applied_step, lost, saved);
+		coord_end(c, ST_NONFINITE, text, now);
+		return true;
+	}
+	return false;
+}
+
 bool coord_end_on_refusal(struct coord *c, struct now now)
 {
 	char text[256];
 	for (uint32_t i = 0; i < c->n_peers && c->phase < COORD_ENDING; i++) {
 		const struct report *r = &c->peer[i].last;
 		uint64_t newest = c->window + (c->phase == COORD_COMMIT);
+		if (c->phase == COORD_START && c->peer[i].known && r->refused && r->refused != ST_NOT_READY) {
+			snprintf(text, sizeof text, "the initial parameters: %s", r->refusal);
+			coord_end(c, r->refused, text, now);
+			return true;
+		}
 		if (!c->peer[i].known || r->start < START_PARAMS)
 			continue;
 		if (r->window > newest) {

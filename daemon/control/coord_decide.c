@@ -74,6 +74,27 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 	c->sent_ns = now.mono_ns + RETRY_NS - COORD_RESEND_NS; /* the next tick after RETRY_NS sends it */
 }
 
+/* What the optimizer makes of the learning rate, for each group of parameters. */
+static bool scalars_fit(struct coord *c, const struct engine_command *command, struct now now)
+{
+	char text[256], who[40] = "";
+	for (uint32_t i = 0; i <= c->spec->n_groups; i++) {
+		const struct optim_group g = job_spec_group(c->spec, i);
+		const char *wrong = commit_wrong_scalar(command, &c->spec->optim, &g);
+		if (!wrong)
+			continue;
+		if (i)
+			snprintf(who, sizeof who, " of param_groups[%u]", i - 1);
+		snprintf(text, sizeof text,
+			 "window %llu cannot be applied: %s%s is out of the range of f32 in step %llu (lr %g, lr_scale %g, weight_decay %g)",
+			 (unsigned long long)c->window, wrong, who, (unsigned long long)command->applied_step, command->lr, g.lr_scale,
+			 g.weight_decay);
+		coord_end(c, ST_INVALID_SPEC, text, now);
+		return false;
+	}
+	return true;
+}
+
 /* What no engine would take must not become durable: the job ends, and says which number it is. */
 static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 {
@@ -82,7 +103,7 @@ static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 	commit_fill_command(k, &command);
 	const char *number = commit_wrong_number(&command, c->spec->max_micro_size);
 	if (!number)
-		return true;
+		return scalars_fit(c, &command, now);
 	snprintf(text, sizeof text,
 		 "window %llu cannot be applied: its %s is out of range (scale %g, lr %g with the schedule, clip_value %g, next loss scale %g; "
 		 "engines take %g to %g)",
@@ -135,6 +156,7 @@ void coord_decide(struct coord *c, struct now now)
 	struct commit k = { .job_id = c->job_id, .epoch = c->epoch, .term = c->term, .attempt = c->attempt };
 	struct window_base base = { c->applied_step, c->values, c->carry };
 	commit_decide(c->spec, &sums, &base, &k);
+	k.params_before = c->peer[0].last.params_digest;
 	k.next_micro_size = updates_at(&c->updates, c->values, c->window + 1).micro_size;
 	find_last(c, &k, now);
 	k.unix_nanos = now.unix_ns;

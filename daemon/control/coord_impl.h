@@ -95,6 +95,8 @@ void coord_find_waiting(struct coord *);
 void coord_watch_phase(struct coord *, struct now);
 /* What a node has reported cannot be waited for: the job ends. True: it does. */
 bool coord_end_on_refusal(struct coord *, struct now);
+/* A window's update has left parameters that are inf or NaN on some node: the job ends. True: it does. */
+bool coord_end_on_lost(struct coord *, struct now);
 /* Finds late ranks; warns, marks the job STALLED or ends it. */
 void coord_watch_late(struct coord *, struct now);
 /* The job does not wait for a straggler any more; `back`: because that has caught up, which is told. */

@@ -264,6 +264,8 @@ static void step_commit(struct coord *c, struct now now)
 		if (!c->peer[i].known || c->peer[i].last.window <= c->commit.window)
 			return;
 	c->commit.params_digest = c->peer[0].last.params_digest;
+	if (coord_end_on_lost(c, now))
+		return;
 	for (uint32_t i = 1; i < c->n_peers; i++)
 		if (c->peer[i].last.params_digest != c->commit.params_digest) {
 			coord_end(c, ST_CHECKSUM, "nodes disagree on the parameters (digest)", now);

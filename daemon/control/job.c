@@ -85,12 +85,13 @@ void step_reply(struct job *j, uint64_t call, const struct commit *k)
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
+/* Nobody is told of a step whose parameters are lost as if it were one: the job's end, which is on its way, says it. */
 static void answer_steps(struct job *j)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
 		const struct past_window *p = w->kind == WAIT_STEP ? past_find(j, w->window) : NULL;
-		if (!p || w->window >= j->mirror.r.window)
+		if (!p || w->window >= j->mirror.r.window || is_lost(j, w->window))
 			continue;
 		step_reply(j, w->call, &p->commit);
 		waiter_remove(j, w);
@@ -114,7 +115,7 @@ static bool must_apply(const struct job *j, const struct rank *r)
  * may wait for it: the half that it reads is needed. */
 bool ready_now(const struct job *j, const struct rank *r)
 {
-	if (!j->run || !j->engine_up || !j->mirror.r.params_ready)
+	if (!j->run || !j->engine_up || !j->mirror.r.params_ready || j->mirror.r.params_nonfinite)
 		return false;
 	if (must_apply(j, r))
 		return true;
@@ -169,7 +170,7 @@ void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 	memcpy(p->counted, counted, j->mirror.n_words * sizeof *counted);
 }
 
-/* The journal does not have it; after a restart the engine's record has, of the last window. */
+/* The journal has it in the commit after; of the newest window the engine's record tells. */
 static void learn_digest(struct job *j)
 {
 	for (uint32_t i = 0; i < j->n_past; i++)

@@ -199,7 +199,7 @@ uint64_t job_window(const struct job *);
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event. */
 const struct control_state *job_record(const struct job *);
 bool job_params_ready(const struct job *);
-/* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. */
+/* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. Not if they are lost. */
 bool job_can_checkpoint(const struct job *);
 /* The outcome of the window before the open one; NULL: there is none, or it is not known any more. */
 const struct commit *job_last_commit(const struct job *);

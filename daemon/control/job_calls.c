@@ -89,13 +89,13 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 	if (!session_check(j, k, call))
 		return;
 	const struct past_window *p = past_find(j, window);
-	if (p && window < j->mirror.r.window) {
+	if (p && window < j->mirror.r.window && !is_lost(j, window)) {
 		step_reply(j, call, &p->commit);
 		return;
 	}
 	if (!call_in_window(j, call, k))
 		return;
-	if (window != j->mirror.r.window) {
+	if (window != j->mirror.r.window && !is_lost(j, window)) {
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window", "window %llu is open, not %llu%s",
 			    (unsigned long long)j->mirror.r.window, (unsigned long long)window,
 			    window < j->mirror.r.window ? "; its outcome is no longer kept" : "");

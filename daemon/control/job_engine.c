@@ -240,6 +240,7 @@ void job_report(struct job *j, struct now now)
 		r.nonfinite = m->prepared_nonfinite;
 		r.digest = m->prepared_digest;
 	}
+	describe_lost(j, r.params_lost, sizeof r.params_lost);
 	r.refused = j->refused;
 	memcpy(r.refusal, j->refusal, sizeof r.refusal);
 	j->reported_ns = now.mono_ns;
@@ -426,6 +427,8 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	m->micro_size = k->next_micro_size;
 	m->loss_scale = k->next.scale.scale;
 	m->params_digest = a->digest;
+	m->params_nonfinite = a->nonfinite;
+	m->nonfinite_tensor = a->nonfinite_tensor;
 	m->x = a->x;
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
 		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
@@ -475,6 +478,7 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 		return;
 	if (a->status) {
 		j->ports.event(j->ports.ctx, j->id, true, "InitFailed", -1, a->text);
+		note_refusal(j, a, now);
 		return;
 	}
 	j->init_command = 0;

@@ -183,6 +183,16 @@ bool push_settle(struct job *, struct rank *, struct parked_push *);
 /* NULL: the window is not over, or no longer remembered. */
 const struct past_window *past_find(const struct job *, uint64_t window);
 
+/* job_state.c */
+/* What the update before the open window has left that is inf or NaN; "": nothing, and the window may be used. */
+void describe_lost(const struct job *, char *text, size_t n);
+
+/* The parameters after this window are lost. */
+static inline bool is_lost(const struct job *j, uint64_t window)
+{
+	return j->mirror.r.params_nonfinite && window + 1 == j->mirror.r.window;
+}
+
 /* job_counts.c */
 /* Every loop over all ranks goes through this: what is done for each push must not. */
 #define EACH_RANK(j, r) for (struct rank *r = (j)->rank; r < (j)->rank + (j)->spec->ranks && ++*(j)->visited; r++)

@@ -1,6 +1,7 @@
 /* A job's life, and what others may see of it. */
 #include "control/job_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +77,19 @@ void job_restore_window(struct job *j, const struct commit *k, const uint64_t *c
 {
 	if (n_words != j->mirror.n_words)
 		return;
+	if (j->n_past && j->past[j->n_past - 1].commit.window + 1 == k->window)
+		j->past[j->n_past - 1].commit.params_digest = k->params_before;
 	past_add(j, k, counted);
+}
+
+void describe_lost(const struct job *j, char *text, size_t n)
+{
+	const struct control_record *m = &j->mirror.r;
+	unsigned long long count = m->params_nonfinite;
+	text[0] = '\0';
+	if (count)
+		snprintf(text, n, "%llu value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", count, count == 1 ? "" : "s",
+			 count == 1 ? "is" : "are", m->nonfinite_tensor < j->set.n ? j->set.tensor[m->nonfinite_tensor].name : "");
 }
 
 uint64_t job_id(const struct job *j)
@@ -140,7 +153,7 @@ bool job_params_ready(const struct job *j)
 
 bool job_can_checkpoint(const struct job *j)
 {
-	return j->engine_up && j->mirror.r.params_ready && !j->commit_command;
+	return j->engine_up && j->mirror.r.params_ready && !j->mirror.r.params_nonfinite && !j->commit_command;
 }
 
 const struct commit *job_last_commit(const struct job *j)

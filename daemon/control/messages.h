@@ -60,7 +60,8 @@ struct commit {
 	int64_t last_lag_ns, unix_nanos;
 	double wait_fraction;      /* of the window's time, averaged over ranks, that a rank had given all and waited; pauses left out */
 	uint64_t digest;           /* of the reduced sum */
-	uint64_t params_digest;    /* after the update; known once applied, not durable */
+	uint64_t params_before;    /* digest of the parameters that this window found: those after the window before */
+	uint64_t params_digest;    /* after the update; known once applied, durable in the next commit only */
 	struct carry next;         /* next.scale is that of the next window */
 };
 
@@ -115,8 +116,9 @@ struct report {
 	/* the engine has refused the COMMIT of this window: ST_NOT_READY: not yet, it is sent again; else for good. ST_OK: it has not */
 	enum status refused;
 	char refusal[160];
-	/* of the window before */
+	/* of the window before; params_lost: its update has left values that are inf or NaN, and which, as a sentence; "": none */
 	uint64_t params_digest;
+	char params_lost[160];
 	/* borrowed for the call */
 	const struct rank_progress *rank;
 	uint32_t n_ranks;

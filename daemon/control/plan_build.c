@@ -72,12 +72,8 @@ static uint64_t merge(struct piece *p, uint64_t n, uint64_t n_elements, bool per
 
 static void fill_groups(const struct job_spec *spec, struct optim_group *out)
 {
-	out[0] = (struct optim_group){ .lr_scale = 1, .weight_decay = spec->optim.weight_decay };
-	for (uint32_t i = 0; i < spec->n_groups; i++) {
-		out[i + 1] = spec->group[i].values;
-		if (!spec->group[i].override_weight_decay)
-			out[i + 1].weight_decay = spec->optim.weight_decay;
-	}
+	for (uint32_t i = 0; i <= spec->n_groups; i++)
+		out[i] = job_spec_group(spec, i);
 }
 
 void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id, uint32_t slots, uint32_t threads)

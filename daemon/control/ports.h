@@ -8,6 +8,8 @@
 #include "control/messages.h"
 #include "engine/channel.h"
 
+#include <stddef.h>
+
 struct reply;
 
 /* Of a job on a node. */
@@ -42,6 +44,8 @@ struct coord_ports {
 	void (*norms)(void *ctx, const struct commit *);
 	/* The job's state as users see it has changed. */
 	void (*changed)(void *ctx, uint64_t job);
+	/* What to go back to, behind a reason: "; restore PATH (step N)" or "; there is no checkpoint". NULL: nothing is known of that. */
+	void (*saved)(void *ctx, char *text, size_t n);
 };
 
 #endif

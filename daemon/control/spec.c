@@ -1,5 +1,6 @@
 #include "control/spec.h"
 
+#include "control/messages.h"
 #include "engine/commit.h"
 
 #include <math.h>
@@ -233,6 +234,34 @@ static enum status check_launch(struct job_spec *s, const char **field, char *wh
 	return ST_OK;
 }
 
+struct optim_group job_spec_group(const struct job_spec *s, uint32_t i)
+{
+	struct optim_group g = { .lr_scale = 1, .weight_decay = s->optim.weight_decay };
+	if (i) {
+		g = s->group[i - 1].values;
+		if (!s->group[i - 1].override_weight_decay)
+			g.weight_decay = s->optim.weight_decay;
+	}
+	return g;
+}
+
+/* Of the first step, with the learning rate that a schedule comes to: no later one has larger factors. */
+static enum status check_scalars(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	const struct engine_command first = { .outcome = OUTCOME_APPLIED, .applied_step = 1, .scale = 1, .lr = s->optim.lr };
+	for (uint32_t i = 0; i <= s->n_groups; i++) {
+		const struct optim_group g = job_spec_group(s, i);
+		const char *wrong = commit_wrong_scalar(&first, &s->optim, &g);
+		char who[40] = "optimizer";
+		if (i)
+			snprintf(who, sizeof who, "param_groups[%u]", i - 1);
+		CHECK(i ? "param_groups" : "optimizer", !wrong,
+		      "%s: %s is out of the range of f32 (lr %g, lr_scale %g, weight_decay %g): every step would end in inf or NaN", who, wrong,
+		      s->optim.lr, g.lr_scale, g.weight_decay);
+	}
+	return ST_OK;
+}
+
 enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	fill_defaults(s);
@@ -243,6 +272,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_scale_and_outliers(s, field, why, n_why);
 	if (!st)
 		st = check_rules(s, field, why, n_why);
+	if (!st)
+		st = check_scalars(s, field, why, n_why);
 	if (!st)
 		st = check_launch(s, field, why, n_why);
 	if (!st)

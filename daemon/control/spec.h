@@ -97,6 +97,8 @@ struct job_spec {
 /* Puts defaults where a field is zero ("unspecified"), then checks every field; nothing in *s is trusted. On error
  * `field` names the offending one (static storage) and `why` says what is wrong and what is allowed. */
 enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why);
+/* Group i of n_groups + 1, as the optimizer has it: 0 for the tensors that no rule of param_groups matches, then the rules in their order. */
+struct optim_group job_spec_group(const struct job_spec *, uint32_t i);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
 
 #endif

@@ -76,6 +76,8 @@ int64_t live_history_when(const struct live_job *l, const char *reason)
 struct live_window {
 	uint64_t window;
 	bool durable;
+	bool restored;         /* from the journal: the history may have it, and then knows more */
+	struct commit commit;  /* of a restored one */
 	struct history_micro *micro;
 	uint64_t n_micros;
 	uint32_t *short_ranks;
@@ -170,23 +172,22 @@ void live_history_durable(struct live_job *l, uint64_t window)
 		l->deciding->durable = true;
 }
 
-/* Takes w, which may be NULL. */
+/* Takes w. */
 static void put_window(struct live_job *l, const struct commit *k, struct live_window *w)
 {
 	Gacc__V1__HistoryResponse m = GACC__V1__HISTORY_RESPONSE__INIT;
 	Gacc__V1__StepResult step = GACC__V1__STEP_RESULT__INIT;
 	convert_step(k, &step);
 	m.result = &step;
-	m.n_short_ranks = w ? w->n_short : 0;
-	m.short_ranks = w ? w->short_ranks : NULL;
+	m.n_short_ranks = w->n_short;
+	m.short_ranks = w->short_ranks;
 	size_t n;
 	void *bytes = bytes_pack(&m.base, &n);
 	if (bytes) {
 		struct history_window h = { .job = l->id, .window = k->window, .unix_ns = k->unix_nanos, .result = bytes,
-					    .n_result = n, .n_micros = w ? w->n_micros : 0, .if_missing = !w };
-		recorder_put_window(l->d->recorder, &h, w ? w->micro : NULL);
-		if (w)
-			w->micro = NULL;
+					    .n_result = n, .n_micros = w->n_micros, .if_missing = w->restored };
+		recorder_put_window(l->d->recorder, &h, w->micro);
+		w->micro = NULL;
 	}
 	free(bytes);
 	window_free(w);
@@ -203,9 +204,21 @@ void live_history_applied(struct live_job *l)
 	put_window(l, k, w);
 }
 
+/* The digest after a window is in the journal's next one; that after the newest comes with the engine's record. */
 void live_history_restored(struct live_job *l, const struct commit *k)
 {
-	put_window(l, k, NULL);
+	struct live_window *before = l->deciding, *w = calloc(1, sizeof *w);
+	l->deciding = w;
+	if (w) {
+		w->window = k->window;
+		w->durable = w->restored = true;
+		w->commit = *k;
+	}
+	if (!before)
+		return;
+	if (before->window + 1 == k->window)
+		before->commit.params_digest = k->params_before;
+	put_window(l, &before->commit, before);
 }
 
 void live_history_fini(struct live_job *l)

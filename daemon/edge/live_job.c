@@ -223,6 +223,18 @@ static bool keep_packed(struct live_job *l, const struct prepared *p)
 	return true;
 }
 
+static void on_saved(void *ctx, char *text, size_t n)
+{
+	const struct live_job *l = ctx;
+	const struct saved *k = saved_newest(&l->saved);
+	if (k)
+		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step, k->path);
+	else if (l->spec.restores)
+		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", l->spec_pb->restore_from);
+	else
+		snprintf(text, n, "; there is no checkpoint to restore");
+}
+
 enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p, struct live_job **out)
 {
 	if (p->status)
@@ -240,7 +252,7 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 				.random16 = live_random16 };
 	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
 				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed,
-				  .norms = live_norms };
+				  .norms = live_norms, .saved = on_saved };
 	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
 	if (!st)
 		st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);

@@ -20,7 +20,7 @@ struct commit_payload {
 	uint32_t version, n_words;
 	struct commit commit;
 };
-#define COMMIT_PAYLOAD_VERSION 2
+#define COMMIT_PAYLOAD_VERSION 3
 
 /* ---- the journal ---- */
 

@@ -59,6 +59,14 @@ size_t saved_complete(const struct saved_list *s)
 	return n;
 }
 
+const struct saved *saved_newest(const struct saved_list *l)
+{
+	for (size_t i = l->n; i-- > 0;)
+		if (l->saved[i].state == SAVED_COMPLETE)
+			return &l->saved[i];
+	return NULL;
+}
+
 void saved_fini(struct saved_list *s)
 {
 	while (s->n)

@@ -31,6 +31,7 @@ void saved_remove(struct saved_list *, uint64_t id);
 /* The last failure is kept for whoever asks; earlier ones are in the log. */
 void saved_forget_failures(struct saved_list *, uint64_t but);
 size_t saved_complete(const struct saved_list *);
+const struct saved *saved_newest(const struct saved_list *); /* complete; NULL: none */
 void saved_set_text(char **to, const char *text);
 void saved_fini(struct saved_list *);
 

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 7
+#define ENGINE_CHANNEL_VERSION 8
 #define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
 #define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 
@@ -110,11 +110,12 @@ struct engine_answer {
 	uint32_t rank;
 	uint32_t result;      /* ADD: enum push_result */
 	uint64_t attempt;
-	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest */
+	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest, and nonfinite is the record's params_nonfinite */
 	uint64_t count;
 	double sum_weight, sum_loss, sumsq;
 	double window_lr;
 	uint64_t nonfinite, digest;
+	uint64_t nonfinite_tensor; /* COMMIT: as in the record */
 	uint32_t lr_rank;
 	uint32_t last_rank;
 	uint32_t x;               /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */

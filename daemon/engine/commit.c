@@ -36,3 +36,12 @@ const char *commit_wrong_number(const struct engine_command *c, uint32_t max_mic
 		return "lr";
 	return commit_is_limit(c->clip_value) ? NULL : "clip_value";
 }
+
+const char *commit_wrong_scalar(const struct engine_command *c, const struct optim_config *optim, const struct optim_group *group)
+{
+	struct kernel_update u;
+	if (c->outcome != APPLIED || group->frozen)
+		return NULL;
+	optim_step(optim, group, c->applied_step, c->lr, c->scale, c->clip_value, &u);
+	return optim_wrong_scalar(optim, &u);
+}

@@ -8,6 +8,8 @@
 
 #include "engine/channel.h"
 
+#include "math/optim.h"
+
 #include <float.h>
 #include <stdbool.h>
 
@@ -23,5 +25,8 @@ bool commit_is_limit(double x);
 bool commit_is_lr(double x);
 /* NULL, or the name of the first member of the COMMIT that no engine takes. Window, term, attempt and applied_step are not looked at. */
 const char *commit_wrong_number(const struct engine_command *, uint32_t max_micro_size);
+/* The same for the scalars that the optimizer makes of an APPLIED one for a group of parameters: learning rate times lr_scale, its product with
+ * the weight decay and so on. Only for a command that commit_wrong_number likes. */
+const char *commit_wrong_scalar(const struct engine_command *, const struct optim_config *, const struct optim_group *);
 
 #endif

@@ -76,7 +76,7 @@ void step_put_params(struct engine *, const struct engine_command *);
 void step_init_params(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
-/* The parameters are whole: digest, record, and trainers may see them. */
-void step_params_ready(struct engine *);
+/* The parameters are whole: digest, record, and trainers may see them. ST_NONFINITE with why: some are inf or NaN, and nothing has changed. */
+enum status step_params_ready(struct engine *, char *why, size_t n_why);
 
 #endif

@@ -27,7 +27,10 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 		snprintf(why, sizeof(why), "no path");
 	else if (!r->params_ready)
 		st = ST_NOT_READY;
-	else
+	else if (r->params_nonfinite) {
+		st = ST_NONFINITE;
+		snprintf(why, sizeof(why), "the parameters are not finite");
+	} else
 		st = snapshot_begin(e->snapshot, &e->state, path, c->inside_window, why, sizeof(why));
 	if (st) {
 		engine_reply(e, c, st, why);
@@ -81,7 +84,9 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 		st = check_digest(e, &r, why, sizeof(why));
 	if (!st) {
 		FAILPOINT(engine_load_done);
-		step_params_ready(e);
+		st = step_params_ready(e, why, sizeof(why));
+	}
+	if (!st) {
 		engine_show_status(e);
 		log_job(e->mem.plan->job_id, LOG_INFO, "Restored", "window %" PRIu64 ", applied step %" PRIu64 ", from %s",
 			r.window, r.applied_step, path);

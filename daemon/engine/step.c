@@ -1,6 +1,7 @@
 #include "engine/process.h"
 
 #include "engine/commit.h"
+#include "engine/finite.h"
 #include "engine/params.h"
 
 #include "base/log.h"
@@ -98,7 +99,9 @@ static const char *commit_wrong(const struct engine *e, const struct engine_comm
 		return "applied_step";
 	if (applied && !r->filled)
 		return "outcome: nothing was added";
-	return NULL;
+	for (uint64_t i = 0; i < e->mem.plan->n_optim_groups && !number; i++)
+		number = commit_wrong_scalar(c, &e->mem.plan->optim, &plan_optim_groups(e->mem.plan)[i]);
+	return number;
 }
 
 static enum status check_commit(const struct engine *e, const struct engine_command *c, const char **why)
@@ -154,6 +157,22 @@ static void protect_update(struct engine *e)
 		snapshot_protect(e->snapshot, roles[i]);
 }
 
+/* What the update has left; gaccd ends the job, as there is no way back but a checkpoint. */
+static void note_nonfinite(struct engine *e)
+{
+	struct control_record *r = &e->state.r;
+	struct nonfinite found = { 0, 0 };
+	char text[200];
+	if (update_is_suspect(e->update))
+		found = finite_find(&e->mem, e->kernels, e->workers);
+	r->params_nonfinite = found.count;
+	r->nonfinite_tensor = found.tensor;
+	if (!found.count)
+		return;
+	finite_describe(e->mem.plan, &found, text, sizeof(text));
+	log_line(LOG_ERROR, (struct log_fields){ e->mem.plan->job_id, -1, r->window, "ParamsNonfinite" }, "after the update: %s", text);
+}
+
 static void apply(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
@@ -173,6 +192,7 @@ static void apply(struct engine *e)
 	/* odd before the first store to a parameter; a predecessor may have set it already */
 	atomic_fetch_or(&page->seq, 1);
 	r->params_digest = update_run(e->update, r, e->mem.accum[r->x]);
+	note_nonfinite(e);
 }
 
 static void open_window(struct engine *e)
@@ -237,6 +257,8 @@ void step_commit(struct engine *e, const struct engine_command *c)
 	}
 	struct engine_answer a = engine_answer_to(e, c, ST_OK);
 	a.digest = e->state.r.params_digest;
+	a.nonfinite = e->state.r.params_nonfinite;
+	a.nonfinite_tensor = e->state.r.nonfinite_tensor;
 	engine_send(e, &a);
 }
 
@@ -261,14 +283,19 @@ void step_ack(struct engine *e, const struct engine_command *c)
 	engine_reply(e, c, ST_OK, NULL);
 }
 
-/* Parameters are whole: their digest is known from the first window on. */
-void step_params_ready(struct engine *e)
+enum status step_params_ready(struct engine *e, char *why, size_t n_why)
 {
+	const struct nonfinite found = finite_find(&e->mem, e->kernels, e->workers);
+	if (found.count) {
+		finite_describe(e->mem.plan, &found, why, n_why);
+		return ST_NONFINITE;
+	}
 	e->state.r.params_digest = update_digest(e->update);
 	e->state.r.params_ready = 1;
 	engine_publish(e);
 	log_job(e->mem.plan->job_id, LOG_INFO, "ParamsReady", "parameters are ready, digest %016" PRIx64,
 		e->state.r.params_digest);
+	return ST_OK;
 }
 
 static void answer_params(struct engine *e, const struct engine_command *c, bool were_ready)
@@ -281,6 +308,7 @@ static void answer_params(struct engine *e, const struct engine_command *c, bool
 
 void step_put_params(struct engine *e, const struct engine_command *c)
 {
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool were_ready = e->state.r.params_ready;
 	if (c->rank < e->state.r.ranks && c->sgen < e->state.rank[c->rank].sgen) {
 		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
@@ -294,8 +322,12 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 		}
 		FAILPOINT(engine_params_put);
 		if (c->last) {
-			step_params_ready(e);
+			st = step_params_ready(e, why, sizeof(why));
 			FAILPOINT(engine_params_ready);
+		}
+		if (st) {
+			engine_reply(e, c, st, why);
+			return;
 		}
 	}
 	answer_params(e, c, were_ready);
@@ -303,10 +335,15 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 
 void step_init_params(struct engine *e, const struct engine_command *c)
 {
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool were_ready = e->state.r.params_ready;
 	if (!were_ready) {
 		params_init(&e->mem, e->kernels, e->workers);
-		step_params_ready(e);
+		enum status st = step_params_ready(e, why, sizeof(why));
+		if (st) {
+			engine_reply(e, c, st, why);
+			return;
+		}
 	}
 	answer_params(e, c, were_ready);
 }

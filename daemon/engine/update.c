@@ -14,6 +14,7 @@ _Static_assert(UNDO_HELD == 1, "kernels write stamps, too");
 
 struct share_digest {
 	_Alignas(64) uint64_t sum;
+	uint64_t nonfinite;
 };
 
 struct update {
@@ -26,6 +27,7 @@ struct update {
 	struct share_digest *digest;   /* [shares] */
 	const unsigned char *sum;
 	bool resumed;                  /* some of it was done in an earlier life */
+	bool suspect;
 	unsigned phase, n_phases;      /* 2: LAMB */
 	struct kernel_lamb_norms norms; /* LAMB: [n_chunks] */
 	float *step;                   /* LAMB: [n_ranges], lr times trust ratio */
@@ -199,14 +201,14 @@ static void move_moments(const struct update *u, const struct piece *c, const st
 }
 
 static void move_params(const struct update *u, const struct piece *c, const struct kernel_params *p,
-			const struct kernel_undo *undo, uint64_t *digest)
+			const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	const struct plan *plan = u->m->plan;
 	struct kernel_update scalars = u->scalars[c->range->optim_group];
 	if (u->step)
 		scalars.lr = u->step[c->range - plan_ranges(plan)];
 	optim_apply(u->kernels, &plan->optim, p, sum_at(u, c), (enum dtype)plan->acc_dtype, c->count, &scalars, undo,
-		    digest);
+		    out);
 }
 
 static bool is_last_phase(const struct update *u)
@@ -214,24 +216,36 @@ static bool is_last_phase(const struct update *u)
 	return u->phase + 1 == u->n_phases;
 }
 
-/* Digest of the parameters that it wrote; 0 when resumed: a piece may then begin inside a chunk. */
-static uint64_t apply_piece(const struct update *u, uint32_t share, const struct piece *c)
+static uint64_t add_counts(const uint32_t *count, uint64_t n)
+{
+	uint64_t sum = 0;
+	for (uint64_t i = 0; i < n; i++)
+		sum += count[i];
+	return sum;
+}
+
+/* Adds digest and non-finite count of what it wrote; nothing when resumed: a piece may then begin inside a chunk. */
+static void apply_piece(const struct update *u, uint32_t share, const struct piece *c, struct share_digest *sum)
 {
 	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
 	const uint64_t first = phase_begin(u, u->phase);
 	const struct kernel_undo undo = { control_page_undo(&u->m->page, share), &stamp->state, first + c->unit };
-	const bool want_digest = is_last_phase(u) && !u->resumed;
+	const bool wanted = is_last_phase(u) && !u->resumed;
 	uint64_t block[CALL_CHUNKS];
+	uint32_t nonfinite[CALL_CHUNKS];
 	struct kernel_params p;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
 	if (is_last_phase(u))
-		move_params(u, c, &p, &undo, want_digest ? block : NULL);
+		move_params(u, c, &p, &undo, wanted ? &(struct kernel_partials){ .digest = block, .nonfinite = nonfinite } : NULL);
 	else
 		move_moments(u, c, &p, &undo);
 	FAILPOINT(engine_chunk_updated);
 	set_stamp(stamp, first + c->end);
 	FAILPOINT(engine_chunk_done);
-	return want_digest ? combine(c, block) : 0;
+	if (!wanted)
+		return;
+	sum->sum += combine(c, block);
+	sum->nonfinite += add_counts(nonfinite, (c->count + KERNEL_BLOCK - 1) / KERNEL_BLOCK);
 }
 
 /* state: of the share's stamp, in this phase. */
@@ -253,19 +267,20 @@ static bool is_frozen(const struct update *u, const struct piece *c)
 static void run_share(void *arg, uint32_t share, uint32_t worker)
 {
 	struct update *u = arg;
-	uint64_t state = atomic_load(&control_page_stamp(&u->m->page, share)->state), sum = 0;
+	struct share_digest sum = { 0 };
+	uint64_t state = atomic_load(&control_page_stamp(&u->m->page, share)->state);
 	if (state & UNDO_HELD)
 		restore_held(u, share, state);
 	uint64_t unit = (state >> 1) - phase_begin(u, u->phase);
 	for (uint64_t end = share_begin(u, share + 1); unit < end;) {
 		struct piece c = locate(u, unit, end);
 		if (!is_frozen(u, &c))
-			sum += apply_piece(u, share, &c);
+			apply_piece(u, share, &c, &sum);
 		else if (is_last_phase(u) && !u->resumed)
-			sum += inspect_piece(u, &c);
+			sum.sum += inspect_piece(u, &c);
 		unit = c.end;
 	}
-	u->digest[share].sum = sum;
+	u->digest[share] = sum;
 }
 
 static bool has_progress(const struct update *u)
@@ -370,7 +385,15 @@ uint64_t update_run(struct update *u, const struct control_record *r, const void
 		run_lamb(u, r->commit_lr);
 	else
 		run_phase(u, 0);
+	u->suspect = u->resumed;
+	for (uint32_t i = 0; i < u->m->page.shares; i++)
+		u->suspect |= u->digest[i].nonfinite != 0;
 	return u->resumed ? update_digest(u) : add_up(u);
+}
+
+bool update_is_suspect(const struct update *u)
+{
+	return u->suspect;
 }
 
 static void inspect_share(void *arg, uint32_t share, uint32_t worker)

@@ -62,6 +62,8 @@ bool update_can_resume(const struct update *, uint64_t window);
 /* Runs the update of record r (commit_*) with the sum in `sum`, or what is left of it. Digest of the parameters after
  * it. */
 uint64_t update_run(struct update *, const struct control_record *r, const void *sum);
+/* The last update_run has written values that are inf or NaN, or cannot know, because an earlier life has written some: finite_find tells. */
+bool update_is_suspect(const struct update *);
 /* Digest of the parameters as they are: of the master where there is one. The same number as update_run's. */
 uint64_t update_digest(struct update *);
 

@@ -87,7 +87,7 @@ typedef void kernel_accumulate_fn(void *dst, const void *src, bool first, enum d
 				  const struct kernel_src *s, int k, enum dtype g_dtype, size_t n,
 				  uint64_t *src_nonfinite, const struct kernel_partials *out);
 typedef void kernel_update_fn(const struct kernel_params *, const void *g, enum dtype acc_dtype, size_t n,
-			      const struct kernel_update *, const struct kernel_undo *, uint64_t *digest);
+			      const struct kernel_update *, const struct kernel_undo *, const struct kernel_partials *out);
 
 struct kernels {
 	const char *name; /* "reference", "sse2", "avx2", "avx512" */
@@ -108,8 +108,9 @@ struct kernels {
 	/* dst(f32 or f64, same dtype) = scale * src, out of place; reduced gradients for the client optimizer. */
 	void (*scale)(void *dst, const void *src, enum dtype dtype, double scale, float clip_value, size_t n);
 
-	/* Optimizer updates in place. g: the summed gradients (acc_dtype). undo: NULL, or where to save. digest: NULL or
-	 * per-block digests of the parameters written (of p16 where it is the only copy, else of p). Formulas:
+	/* Optimizer updates in place. g: the summed gradients (acc_dtype). undo: NULL, or where to save. out: NULL, or digests
+	 * of the parameters written (of p16 where it is the only copy, else of p), and how many elements have a p, p16 or v that is
+	 * inf or NaN after it; no sumsq. (m is not looked at: no finite p comes from an m that is not.) Formulas:
 	 * optim.h, with the weight decay always added, also when it is 0. A p16 beside p is written past the cache, and
 	 * not saved. */
 	kernel_update_fn *sgd;

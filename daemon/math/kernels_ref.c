@@ -213,11 +213,20 @@ static void save(const struct kernel_undo *undo, const struct kernel_params *a, 
 	undo_hold(undo, k);
 }
 
+/* What element i has become is inf or NaN in one of its copies, or in v. */
+static bool is_lost(const struct kernel_params *a, size_t i, float p)
+{
+	return (f32_bits(p) & 0x7fffffffu) >= overflow_bits(a->p16 ? a->p16_dtype : DTYPE_F32) || (a->v && f32_nonfinite(a->v[i]));
+}
+
 static void update(enum rule rule, const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		   const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		   const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	enum dtype t;
 	void *param = values_of(a, &t);
+	uint32_t *nonfinite = out ? out->nonfinite : NULL;
+	if (nonfinite)
+		memset(nonfinite, 0, N_BLOCKS(n) * sizeof *nonfinite);
 	for (size_t i = 0; i < n; i++) {
 		if (undo && i % KERNEL_UNIT == 0)
 			save(undo, a, i, min_size(n - i, KERNEL_UNIT));
@@ -225,33 +234,35 @@ static void update(enum rule rule, const struct kernel_params *a, const void *g,
 		store_f32(param, t, i, p);
 		if (a->p && a->p16)
 			store_f32(a->p16, a->p16_dtype, i, p);
+		if (nonfinite)
+			nonfinite[i / KERNEL_BLOCK] += is_lost(a, i, p);
 	}
-	if (digest)
-		ref_inspect(param, t, n, &(struct kernel_partials){ .digest = digest });
+	if (out && out->digest)
+		ref_inspect(param, t, n, &(struct kernel_partials){ .digest = out->digest });
 }
 
 static void ref_sgd(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		    const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		    const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_SGD, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_SGD, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void ref_adam(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		     const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_ADAM, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_ADAM, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void ref_adamw(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		      const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_ADAMW, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_ADAMW, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void ref_lamb(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		     const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_LAMB, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_LAMB, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void ref_lamb_moments(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,

@@ -39,6 +39,12 @@ static inline uint32_t f32_nonfinite(float x)
 	return (f32_bits(x) & 0x7f800000u) == 0x7f800000u;
 }
 
+/* Bits of the smallest |x| that becomes inf when it is rounded to this dtype; NaNs are above it. */
+static inline uint32_t overflow_bits(enum dtype t)
+{
+	return t == DTYPE_F16 ? 0x477ff000u : t == DTYPE_BF16 ? 0x7f7f8000u : 0x7f800000u;
+}
+
 static inline float bf16_to_f32(uint16_t h)
 {
 	return f32_from_bits((uint32_t)h << 16);

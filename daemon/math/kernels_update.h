@@ -160,83 +160,105 @@ static struct kernel_undo undo_from(const struct kernel_undo *undo, size_t i)
 	return (struct kernel_undo){ undo->area, undo->stamp, undo->first + i / UNIT };
 }
 
-/* The last n < UNIT elements of a range, from element i on; g belongs to element i. */
-static void update_rest(enum rule rule, const struct kernel_params *a, const float *g, size_t i, size_t n,
+/* The last n < UNIT elements of a range, from element i on; g belongs to element i. How many are not finite. */
+static uint32_t update_rest(enum rule rule, const struct kernel_params *a, const float *g, size_t i, size_t n,
 			const struct kernel_update *u, const struct kernel_undo *undo)
 {
 	const struct kernel_params rest = params_from(a, i);
 	const struct kernel_undo rest_undo = undo ? undo_from(undo, i) : (struct kernel_undo){ NULL, NULL, 0 };
-	reference_update(rule)(&rest, g, DTYPE_F32, n, u, undo ? &rest_undo : NULL, NULL);
+	uint32_t lost;
+	reference_update(rule)(&rest, g, DTYPE_F32, n, u, undo ? &rest_undo : NULL, &(struct kernel_partials){ .nonfinite = &lost });
+	return lost;
+}
+
+/* Adds how many elements of a unit have a p (from `overflow` on, as bits without the sign) or a v that is not finite. */
+INLINE vi count_lost(struct shape is, vi lost, const struct unit *x, int32_t overflow)
+{
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
+		vi bad = (vi)((vi)((vu)x->p[r] & 0x7fffffff) >= overflow);
+		if (is.has_v)
+			bad |= v_nonfinite(x->v[r]);
+		lost -= bad;
+	}
+	return lost;
 }
 
 INLINE void update_range(struct shape is, const struct kernel_params *a, const float *g, size_t n,
-			 const struct kernel_update *u_at, const struct kernel_undo *undo, uint64_t *digest)
+			 const struct kernel_update *u_at, const struct kernel_undo *undo, const struct kernel_partials *wanted)
 {
-	const struct kernel_partials out = { .digest = is.t == DTYPE_F32 ? digest : NULL };
+	const struct kernel_partials out = { .digest = is.t == DTYPE_F32 ? wanted->digest : NULL };
 	const struct kernel_update u = *u_at; /* a copy that no store can alias */
+	const int32_t overflow = (int32_t)overflow_bits(a->p16 ? a->p16_dtype : DTYPE_F32);
 	float limit = u.clip_value > 0 ? u.clip_value : __builtin_inff();
 	for (size_t start = 0; start < n; start += KERNEL_BLOCK) {
 		struct tally tally = { 0 };
+		vi lost = { 0 };
+		uint32_t n_lost = 0;
 		size_t end = start + min_size(n - start, KERNEL_BLOCK), i = start;
 		for (; end - i >= UNIT; i += UNIT) {
 			struct unit x;
 			update_unit(is, a, g, i, &u, undo, limit, &x);
 			tally_unit(&tally, x.p, i - start, &out);
+			lost = count_lost(is, lost, &x, overflow);
 		}
 		if (i < end)
-			update_rest(is.rule, a, g ? g + i : NULL, i, end - i, u_at, undo);
+			n_lost = update_rest(is.rule, a, g ? g + i : NULL, i, end - i, u_at, undo);
 		if (i < end && is.t == DTYPE_F32)
 			tally = tally_rest(tally, a->p + i, end - i, i - start, &out);
 		tally_finish(&tally, start / KERNEL_BLOCK, &out);
-		if (digest && is.t != DTYPE_F32)
-			digest[start / KERNEL_BLOCK] = digest16((const uint16_t *)a->p16 + start, end - start);
+		if (wanted->digest && is.t != DTYPE_F32)
+			wanted->digest[start / KERNEL_BLOCK] = digest16((const uint16_t *)a->p16 + start, end - start);
+		if (wanted->nonfinite)
+			wanted->nonfinite[start / KERNEL_BLOCK] = add_lanes(lost) + n_lost;
 	}
 	if (a->p16)
 		_mm_sfence();
 }
 
 INLINE void update(enum rule rule, const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		   const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		   const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
+	if (!out)
+		out = &no_partials;
 	bool has_m = rule != RULE_SGD || a->m, has_v = rule != RULE_SGD;
 	if (acc_dtype == DTYPE_F64)
-		reference_update(rule)(a, g, acc_dtype, n, u, undo, digest);
+		reference_update(rule)(a, g, acc_dtype, n, u, undo, out);
 	else if (a->p && has_m)
-		update_range((struct shape){ rule, DTYPE_F32, true, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_F32, true, has_v }, a, g, n, u, undo, out);
 	else if (a->p)
-		update_range((struct shape){ rule, DTYPE_F32, false, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_F32, false, has_v }, a, g, n, u, undo, out);
 	else if (a->p16_dtype == DTYPE_BF16 && has_m)
-		update_range((struct shape){ rule, DTYPE_BF16, true, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_BF16, true, has_v }, a, g, n, u, undo, out);
 	else if (a->p16_dtype == DTYPE_BF16)
-		update_range((struct shape){ rule, DTYPE_BF16, false, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_BF16, false, has_v }, a, g, n, u, undo, out);
 	else if (has_m)
-		update_range((struct shape){ rule, DTYPE_F16, true, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_F16, true, has_v }, a, g, n, u, undo, out);
 	else
-		update_range((struct shape){ rule, DTYPE_F16, false, has_v }, a, g, n, u, undo, digest);
+		update_range((struct shape){ rule, DTYPE_F16, false, has_v }, a, g, n, u, undo, out);
 }
 
 static void fast_sgd(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		     const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		     const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_SGD, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_SGD, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void fast_adam(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		      const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_ADAM, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_ADAM, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void fast_adamw(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		       const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		       const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_ADAMW, a, g, acc_dtype, n, u, undo, digest);
+	update(RULE_ADAMW, a, g, acc_dtype, n, u, undo, out);
 }
 
 static void fast_lamb(const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
-		      const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		      const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	update(RULE_LAMB, a, NULL, DTYPE_F32, n, u, undo, digest);
+	update(RULE_LAMB, a, NULL, DTYPE_F32, n, u, undo, out);
 }
 
 /* --- LAMB, first phase ------------------------------------------------------------------------------------------ */

@@ -109,6 +109,30 @@ void optim_step(const struct optim_config *c, const struct optim_group *group, u
 	};
 }
 
+const char *optim_wrong_scalar(const struct optim_config *c, const struct kernel_update *u)
+{
+	const bool sgd = c->type == OPTIM_SGD, lamb = c->type == OPTIM_LAMB;
+	const bool adam = c->type == OPTIM_ADAM || c->type == OPTIM_ADAMW;
+	const struct {
+		const char *name;
+		bool used;
+		float value;
+	} scalars[] = {
+		{ "lr", sgd || lamb, u->lr },
+		{ "weight_decay", sgd || lamb || adam, u->weight_decay },
+		{ "momentum", sgd, u->momentum },
+		{ "1 - dampening", sgd, u->one_minus_dampening },
+		{ "lr / (1 - beta1^t)", adam, u->step_size },
+		{ "1 - lr * weight_decay", c->type == OPTIM_ADAMW, u->decay },
+		{ "1 / (1 - beta1^t)", lamb, u->inv_bias1 },
+		{ "1 / sqrt(1 - beta2^t)", lamb || adam, u->inv_bias2_sqrt },
+	};
+	for (size_t i = 0; i < sizeof scalars / sizeof scalars[0]; i++)
+		if (scalars[i].used && !isfinite(scalars[i].value))
+			return scalars[i].name;
+	return NULL;
+}
+
 double optim_trust_ratio(const struct optim_group *group, double param_sumsq, double direction_sumsq)
 {
 	double ratio = sqrt(param_sumsq) / sqrt(direction_sumsq);
@@ -117,16 +141,16 @@ double optim_trust_ratio(const struct optim_group *group, double param_sumsq, do
 
 void optim_apply(const struct kernels *k, const struct optim_config *c, const struct kernel_params *params,
 		 const void *g, enum dtype acc_dtype, size_t n, const struct kernel_update *u,
-		 const struct kernel_undo *undo, uint64_t *digest)
+		 const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	if (c->type == OPTIM_SGD)
-		k->sgd(params, g, acc_dtype, n, u, undo, digest);
+		k->sgd(params, g, acc_dtype, n, u, undo, out);
 	else if (c->type == OPTIM_ADAM)
-		k->adam(params, g, acc_dtype, n, u, undo, digest);
+		k->adam(params, g, acc_dtype, n, u, undo, out);
 	else if (c->type == OPTIM_ADAMW)
-		k->adamw(params, g, acc_dtype, n, u, undo, digest);
+		k->adamw(params, g, acc_dtype, n, u, undo, out);
 	else if (c->type == OPTIM_LAMB)
-		k->lamb(params, g, acc_dtype, n, u, undo, digest);
+		k->lamb(params, g, acc_dtype, n, u, undo, out);
 }
 
 double reduce_coefficient(enum reduction reduction, enum grad_of of, double w)

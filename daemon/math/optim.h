@@ -51,6 +51,9 @@ struct optim_group {
 void optim_step(const struct optim_config *, const struct optim_group *, uint64_t t, double step_lr, double scale,
 		double clip_value, struct kernel_update *out);
 
+/* The first of the scalars that this optimizer uses and that f32 cannot hold, or NULL: with it every update would give inf or NaN. */
+const char *optim_wrong_scalar(const struct optim_config *, const struct kernel_update *);
+
 /* LAMB: |p| / |d| of a tensor from sums of squares; 1 without weight decay, or where a norm is 0 or not finite. The
  * second phase takes scalars whose lr is multiplied by it. */
 double optim_trust_ratio(const struct optim_group *, double param_sumsq, double direction_sumsq);
@@ -58,7 +61,7 @@ double optim_trust_ratio(const struct optim_group *, double param_sumsq, double 
 /* Runs the optimizer's kernel, LAMB's second phase; CLIENT has none and nothing happens. */
 void optim_apply(const struct kernels *, const struct optim_config *, const struct kernel_params *, const void *g,
 		 enum dtype acc_dtype, size_t n, const struct kernel_update *, const struct kernel_undo *,
-		 uint64_t *digest);
+		 const struct kernel_partials *out);
 
 /* Numbers are those of gacc.v1.ScheduleType. */
 enum schedule_type { SCHEDULE_CONSTANT = 1, SCHEDULE_LINEAR_WARMUP = 2, SCHEDULE_COSINE = 3, SCHEDULE_STEP = 4 };

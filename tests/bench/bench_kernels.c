@@ -226,8 +226,8 @@ static void run_sgd(struct arena *a, size_t start, size_t n, int thread, int arg
 	for (size_t i = start; i < start + n; i += UPDATE_CHUNK) {
 		struct kernel_params p = { .p = a->f[0] + i, .m = arg / SLOTS ? a->f[1] + i : NULL };
 		struct kernel_undo undo = undo_at(a, i, thread);
-		a->k->sgd(&p, a->f[2] + i, DTYPE_F32, UPDATE_CHUNK, &update, arg & UNDO ? &undo : NULL,
-			  partials_of(a, i, arg).digest);
+		struct kernel_partials out = partials_of(a, i, arg);
+		a->k->sgd(&p, a->f[2] + i, DTYPE_F32, UPDATE_CHUNK, &update, arg & UNDO ? &undo : NULL, &out);
 	}
 }
 
@@ -242,8 +242,9 @@ static void run_adamw(struct arena *a, size_t start, size_t n, int thread, int a
 		struct kernel_params p = { .p = a->f[0] + i, .m = state[0] + i, .v = state[1] + i,
 					   .p16 = arg & BF16 ? a->h[1] + i : NULL, .p16_dtype = DTYPE_BF16 };
 		struct kernel_undo undo = undo_at(a, i, thread);
+		struct kernel_partials out = partials_of(a, i, arg);
 		a->k->adamw(&p, state[2] + i, DTYPE_F32, end - i < UPDATE_CHUNK ? end - i : UPDATE_CHUNK, &update,
-			    arg & UNDO ? &undo : NULL, partials_of(a, i, arg).digest);
+			    arg & UNDO ? &undo : NULL, &out);
 	}
 	_mm_setcsr(mode);
 }
@@ -383,10 +384,10 @@ static void passes(const struct kernels *k, size_t n, int rounds)
 		IN_PLACE("adamw", run_adamw, 0, 16, 12),
 		IN_PLACE("adamw, digest", run_adamw, DIGEST, 16, 12),
 		IN_PLACE("adamw, bf16 out", run_adamw, BF16, 16, 14),
-		IN_PLACE("sgd, digest, undo", run_sgd, DIGEST | UNDO, 8, 4),
-		IN_PLACE("momentum, digest, undo", run_sgd, SLOTS | DIGEST | UNDO, 12, 8),
-		IN_PLACE("adamw, digest, undo", run_adamw, DIGEST | UNDO, 16, 12),
-		IN_PLACE("adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | UNDO, 16, 14),
+		IN_PLACE("sgd, digest, undo", run_sgd, DIGEST | NONFINITE | UNDO, 8, 4),
+		IN_PLACE("momentum, digest, undo", run_sgd, SLOTS | DIGEST | NONFINITE | UNDO, 12, 8),
+		IN_PLACE("adamw, digest, undo", run_adamw, DIGEST | NONFINITE | UNDO, 16, 12),
+		IN_PLACE("adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | NONFINITE | UNDO, 16, 14),
 	};
 	struct arena a;
 	arena_open(&a, k, n, 6, false);

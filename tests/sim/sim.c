@@ -538,6 +538,7 @@ static void setup(struct sim *s)
 	k->stall_abort_ns = 30000 * MS; /* longer than stopped trainers hold the job up */
 	k->ordering = sim_chance(s, 200) ? ORDER_ARRIVAL : ORDER_CANONICAL;
 	k->slots_per_rank = sim_chance(s, 200) ? 1 : 2;
+	s->lost_window = sim_chance(s, 100) && k->optim.type != OPTIM_CLIENT ? sim_random(s, 6) : UINT64_MAX;
 	s->operators = sim_chance(s, 300);
 	s->restless = sim_chance(s, 500);
 	if (sim_chance(s, 200))

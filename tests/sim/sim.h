@@ -134,6 +134,7 @@ struct sim {
 	struct sim_slot acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
 	uint32_t n_acc;
 	struct sim_slot slot[(SIM_MAX_RANKS + 1) * 2];
+	uint64_t lost_window;     /* whose update leaves parameters that are not finite; UINT64_MAX: none does */
 	uint64_t n_void;          /* micro-batches refused in windows that are over */
 	/* store */
 	uint64_t term;

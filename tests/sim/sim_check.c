@@ -91,6 +91,8 @@ void sim_check(struct sim *s)
 /* I1, I2, I3: what the engine applies now is durable, is this window, and holds what its bitmap says. */
 void sim_check_apply(struct sim *s, const struct commit *k)
 {
+	if (s->d.r.params_nonfinite)
+		sim_fail(s, "I17: window %llu is applied to parameters that are lost", (unsigned long long)k->window);
 	const struct store_window *w = stored(s, k->window);
 	if (!w || w->commit.term != k->term || w->commit.attempt != k->attempt || w->commit.outcome != k->outcome) {
 		sim_fail(s, "I3: window %llu is applied without its durable commit", (unsigned long long)k->window);
@@ -214,6 +216,8 @@ void sim_check_end(struct sim *s, enum status st, const char *reason)
 	uint64_t voids = sim_count_void(s);
 	switch (st) {
 	case ST_OK:
+		if (s->d.r.params_nonfinite)
+			sim_fail(s, "I17: the job is complete (%s), and its parameters are lost", reason);
 		if (s->n_applied != s->n_windows || s->n_acc || voids)
 			sim_fail(s, "I14: the job is complete (%s) with %u counted and %llu refused micro-batches in window %llu",
 				 reason, s->n_acc, (unsigned long long)voids, (unsigned long long)s->d.r.window);
@@ -223,7 +227,7 @@ void sim_check_end(struct sim *s, enum status st, const char *reason)
 			sim_fail(s, "I15: the job ends: %s", reason);
 		break;
 	case ST_NONFINITE:
-		if (s->spec.nonfinite != NONFINITE_ERROR || !voids)
+		if (!s->d.r.params_nonfinite && (s->spec.nonfinite != NONFINITE_ERROR || !voids))
 			sim_fail(s, "I15: the job ends: %s", reason);
 		break;
 	case ST_INVALID_SPEC: /* the decision has a number that no engine takes */

@@ -241,6 +241,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	struct engine_answer a = answer_to(c, ST_OK);
 	if (c->window + 1 == r->window) {
 		a.digest = r->params_digest;
+		a.nonfinite = r->params_nonfinite;
 		answer(s, &a);
 		return;
 	}
@@ -251,6 +252,10 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 		return;
 	}
 	const char *wrong = commit_wrong_number(c, s->spec.max_micro_size);
+	for (uint32_t i = 0; i <= s->spec.n_groups && !wrong; i++) {
+		const struct optim_group g = job_spec_group(&s->spec, i);
+		wrong = commit_wrong_scalar(c, &s->spec.optim, &g);
+	}
 	if (wrong)
 		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes", (unsigned long long)c->window, wrong);
 	bool reads = s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
@@ -263,6 +268,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 			    .applied_step = c->applied_step };
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
+	r->params_nonfinite = k.outcome == OUTCOME_APPLIED && k.window == s->lost_window;
 	if (reads) {
 		r->client_pending = 1;
 		r->client_window = r->window;
@@ -288,6 +294,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	}
 	s->n_acc = 0;
 	a.digest = r->params_digest;
+	a.nonfinite = r->params_nonfinite;
 	answer(s, &a);
 }
 

@@ -223,6 +223,9 @@ static void after_flush(struct sim *s, struct proc *p)
 static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
 {
 	p->ack_window = p->window;
+	if (s->d.r.params_nonfinite && r->step.commit.window == s->lost_window)
+		sim_fail(s, "I17: rank %u is told that window %llu is a step, and its parameters are lost", p->rank,
+			 (unsigned long long)s->lost_window);
 	if (r->step.done && s->restless && sim_chance(s, 300)) { /* it does not listen, and goes on */
 		p->window++;
 		p->loss_scale = r->step.commit.next.scale.scale;

@@ -267,7 +267,7 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 	c->add = calloc(ranks, sizeof *c->add);
 	need(c->add, "no memory");
 	struct job_ports ports = { c, on_reply, on_engine_send, on_report, on_allocate, on_event, is_alive, on_random };
-	struct coord_ports coord_ports = { c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed };
+	struct coord_ports coord_ports = { c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL };
 	need(!job_new(&c->job, 1, &c->spec, 1000, 1, &ports), "no memory");
 	need(!coord_new(&c->coord, 1, &c->spec, 1, 1, &coord_ports), "no memory");
 	start(c);

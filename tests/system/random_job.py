@@ -434,9 +434,6 @@ class RandomJob(Checks):
         if self.results:
             window = self.draw.rng("old").choice(sorted(self.results)[-14:])  # 16 are remembered
             got, want = self.ranks[r].gacc.WaitStep(session=self.ranks[r].session, window=window).result, self.results[window]
-            if not got.params_digest:
-                assert self.gaccd_died, f"no digest in {got}"
-                got.params_digest = want.params_digest  # the journal has none; the engine, of the last window
             assert str(got) == str(want), f"rank {r} is told\n{got}it was\n{want}"
 
     def do_flush(self, r):

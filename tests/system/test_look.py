@@ -162,9 +162,24 @@ def test_what_the_history_lost_comes_from_the_journal():
             spoil(d, remove)
             got = history(d, team.job, micros=True, limit=100)[::-1]
             assert [h.result.window for h in got] == list(range(4, 20)) and not any(h.micros for h in got)
+            got[-1].result.params_digest = results[-1].params_digest  # the engine had it, whose memory is gone
             for h, result in zip(got, results[4:]):
-                h.result.params_digest = result.params_digest  # known when it is applied, which the journal comes before
-                assert str(h.result) == str(result)
+                assert str(h.result) == str(result) and h.result.params_digest
+
+
+def test_digests_survive_a_kill():
+    """Right behind the last outcome: what the history had not written yet comes from the journal, the newest digest from the engine."""
+    with Daemon(supervise=True) as d:
+        with Team(d, job(), [("w", [3])]) as team:
+            for life in range(3):
+                results = [push_window(team, (3, 3), seed)[1] for seed in range(4)]
+                d.kill_gaccd()
+                d.wait_ready()
+                told = [team.ranks[0].wait_step(window=r.window).result for r in results]
+                assert [str(r) for r in told] == [str(r) for r in results]
+                wait_until("the newest window", lambda: history(d, team.job, limit=1)[0].result.window == results[-1].window)
+                got = history(d, team.job, limit=4)[::-1]
+                assert [h.result.params_digest for h in got] == [r.params_digest for r in results] and results[-1].params_digest, life
 
 
 def test_a_damaged_history_stops_nothing():

@@ -850,6 +850,35 @@ START_TEST(norms_are_asked_of_one_window)
 }
 END_TEST
 
+/* Durable with the next window: after a restart the history has it. */
+START_TEST(a_commit_carries_the_digest_before_it)
+{
+	node.params_digest = 77;
+	fill();
+	finish();
+	ck_assert_uint_eq(stored.window, 0);
+	ck_assert_uint_eq(stored.params_before, 77);
+}
+END_TEST
+
+/* The specification's learning rate is in order; one that a push gave, times a group's factor, is not. */
+START_TEST(a_learning_rate_that_overflows_in_a_group_ends_the_job)
+{
+	char pattern[] = "*";
+	struct spec_group group = { pattern, { .lr_scale = 4 }, false };
+	spec.group = &group;
+	spec.n_groups = 1;
+	node.lr = _i ? 1e38 : 8e37;
+	fill();
+	finish();
+	if (_i)
+		ck_assert_str_eq(end_reason, "INVALID_SPEC: window 0 cannot be applied: lr of param_groups[0] is out of the range of f32 in step 1 "
+					     "(lr 1e+38, lr_scale 4, weight_decay 0)");
+	else
+		ck_assert_uint_eq(coord_window(coord), 1);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("coord");
@@ -864,6 +893,8 @@ static Suite *suite(void)
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);
 	tcase_add_loop_test(c, two_nodes_give_a_window_one_learning_rate, 0, 2);
+	tcase_add_test(c, a_commit_carries_the_digest_before_it);
+	tcase_add_loop_test(c, a_learning_rate_that_overflows_in_a_group_ends_the_job, 0, 2);
 	tcase_add_loop_test(c, who_is_late_is_named, 0, 3);
 	tcase_add_loop_test(c, a_job_without_ranks_stalls_and_is_abandoned, 0, 2);
 	tcase_add_test(c, a_rank_that_comes_back_ends_the_time_without_ranks);

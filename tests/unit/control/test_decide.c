@@ -302,6 +302,36 @@ START_TEST(a_factor_beyond_f32_is_no_step)
 }
 END_TEST
 
+/* The sum is finite, and what the optimizer would make of it is not: the gradient itself, or its square in v. */
+static const struct {
+	enum optim_type type;
+	double norm, clip_norm, clip_value;
+	enum outcome outcome;
+} large[] = {
+	{ OPTIM_SGD, 3.4e38, 0, 0, OUTCOME_APPLIED },   { OPTIM_SGD, 3.5e38, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_SGD, 3.5e38, 1, 0, OUTCOME_APPLIED },   { OPTIM_SGD, 3.5e38, 0, 1, OUTCOME_APPLIED },
+	{ OPTIM_CLIENT, 3.4e38, 0, 0, OUTCOME_APPLIED }, { OPTIM_CLIENT, 3.5e38, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAM, 1.8e19, 0, 0, OUTCOME_APPLIED },  { OPTIM_ADAM, 1.9e19, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAMW, 1.9e19, 0, 0, OUTCOME_SKIPPED }, { OPTIM_LAMB, 1.9e19, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAMW, 1.9e19, 1, 0, OUTCOME_APPLIED }, { OPTIM_ADAMW, 1.9e19, 0, 1, OUTCOME_APPLIED },
+	{ OPTIM_ADAMW, 1.9e19, 0, 1e20, OUTCOME_SKIPPED },
+};
+
+START_TEST(a_gradient_that_overflows_is_no_step)
+{
+	struct carry c = carry_first(&spec);
+	struct window_sums in = full(large[_i].norm * 1e-30);
+	in.sum_weight = 8e-30;
+	spec.optim.type = large[_i].type;
+	spec.clip_norm = large[_i].clip_norm;
+	spec.clip_value = large[_i].clip_value;
+	struct commit k = decide(in, &c);
+	ck_assert_double_eq_tol(k.grad_norm / large[_i].norm, 1, 1e-9);
+	ck_assert_int_eq(k.outcome, large[_i].outcome);
+	ck_assert_int_eq(k.skip_reason, large[_i].outcome == OUTCOME_SKIPPED ? SKIP_NONFINITE : SKIP_NONE);
+}
+END_TEST
+
 START_TEST(the_windows_values_count_not_the_specs)
 {
 	struct carry c = carry_first(&spec);
@@ -442,6 +472,40 @@ START_TEST(rules_are_checked)
 }
 END_TEST
 
+/* Scalars that f32 cannot hold, of whichever group. */
+static const struct {
+	struct optim_config optim;
+	struct optim_group group;
+	const char *field;
+} scalars[] = {
+	{ { .type = OPTIM_SGD, .lr = 1e38 }, { .lr_scale = 10 }, "param_groups" },
+	{ { .type = OPTIM_SGD, .lr = 1e38 }, { .lr_scale = 3 }, NULL },
+	{ { .type = OPTIM_SGD, .lr = 1e38 }, { .lr_scale = 10, .frozen = true }, NULL },
+	{ { .type = OPTIM_SGD, .lr = 1, .momentum = 1e39 }, { .lr_scale = 1 }, "optimizer" },
+	{ { .type = OPTIM_SGD, .lr = 1, .dampening = 1e39 }, { .lr_scale = 1 }, "optimizer" },
+	{ { .type = OPTIM_SGD, .lr = 1, .weight_decay = 1e39 }, { .lr_scale = 1 }, "optimizer" },
+	{ { .type = OPTIM_SGD, .lr = 1 }, { .lr_scale = 1, .weight_decay = 1e39 }, "param_groups" },
+	{ { .type = OPTIM_ADAM, .lr = 1e37, .beta1 = 0.99, .eps = 1 }, { .lr_scale = 1 }, "optimizer" },
+	{ { .type = OPTIM_ADAM, .lr = 1e36, .beta1 = 0.99, .eps = 1 }, { .lr_scale = 1 }, NULL },
+	{ { .type = OPTIM_ADAMW, .lr = 1e20, .eps = 1 }, { .lr_scale = 1, .weight_decay = 1e20 }, "param_groups" },
+	{ { .type = OPTIM_ADAM, .lr = 1e20, .eps = 1 }, { .lr_scale = 1, .weight_decay = 1e20 }, NULL },
+	{ { .type = OPTIM_LAMB, .lr = 1e38, .eps = 1 }, { .lr_scale = 10 }, "param_groups" },
+};
+
+START_TEST(scalars_beyond_f32_are_refused)
+{
+	const char *field = NULL;
+	char why[256] = "", pattern[] = "*";
+	struct spec_group group = { pattern, scalars[_i].group, scalars[_i].group.weight_decay != 0 };
+	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .optim = scalars[_i].optim, .group = &group,
+			      .n_groups = 1 };
+	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	ck_assert_msg(st == (scalars[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
+	if (scalars[_i].field)
+		ck_assert_str_eq(field, scalars[_i].field);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("decide");
@@ -462,6 +526,8 @@ static Suite *suite(void)
 	tcase_add_test(c, pushes_may_give_the_learning_rate);
 	tcase_add_test(c, the_schedule_follows_applied_steps);
 	tcase_add_test(c, a_factor_beyond_f32_is_no_step);
+	tcase_add_loop_test(c, a_gradient_that_overflows_is_no_step, 0, sizeof large / sizeof *large);
+	tcase_add_loop_test(c, scalars_beyond_f32_are_refused, 0, sizeof scalars / sizeof *scalars);
 	tcase_add_test(c, the_windows_values_count_not_the_specs);
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
 	tcase_add_test(c, outliers_in_a_row_are_a_new_level);

@@ -1,10 +1,12 @@
 /* The update: what it computes, and that an engine may die in it between any two instructions, any number of times. */
+#include "engine/finite.h"
 #include "engine/update.h"
 #include "rig.h"
 
 #include "support/suite.h"
 
 #include <check.h>
+#include <float.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -208,39 +210,39 @@ static bool is_last_call(void)
 }
 
 static void dying(kernel_update_fn *apply, const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-		  const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		  const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	if (!is_last_call()) {
-		apply(p, g, acc, n, u, undo, digest);
+		apply(p, g, acc, n, u, undo, out);
 		return;
 	}
 	if (where)
-		apply(p, g, acc, where == 1 ? n / 2 / KERNEL_UNIT * KERNEL_UNIT : n, u, undo, digest);
+		apply(p, g, acc, where == 1 ? n / 2 / KERNEL_UNIT * KERNEL_UNIT : n, u, undo, out);
 	raise(SIGKILL);
 }
 
 static void dying_sgd(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-		      const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		      const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	dying(real->sgd, p, g, acc, n, u, undo, digest);
+	dying(real->sgd, p, g, acc, n, u, undo, out);
 }
 
 static void dying_adam(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-		       const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		       const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	dying(real->adam, p, g, acc, n, u, undo, digest);
+	dying(real->adam, p, g, acc, n, u, undo, out);
 }
 
 static void dying_adamw(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-			const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+			const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	dying(real->adamw, p, g, acc, n, u, undo, digest);
+	dying(real->adamw, p, g, acc, n, u, undo, out);
 }
 
 static void dying_lamb(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-		       const struct kernel_update *u, const struct kernel_undo *undo, uint64_t *digest)
+		       const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
 {
-	dying(real->lamb, p, g, acc, n, u, undo, digest);
+	dying(real->lamb, p, g, acc, n, u, undo, out);
 }
 
 static void dying_lamb_moments(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
@@ -321,6 +323,72 @@ START_TEST(an_update_survives_a_death_in_any_call)
 	ck_assert_int_ge(deaths, 9);
 	free_image(&before);
 	free_image(&want);
+	close_update();
+}
+END_TEST
+
+/* Values that are not finite after the update, in each way: in the parameter, in its 16-bit copy alone, in v. A frozen tensor may have them.
+ * How many elements, and the tensor of the first. */
+static struct nonfinite plant(void)
+{
+	struct nonfinite n = { 0, UINT64_MAX };
+	for (uint64_t i = 0; i < rig.plan->n_ranges; i++) {
+		const struct plan_range *r = &plan_ranges(rig.plan)[i];
+		bool frozen = plan_optim_groups(rig.plan)[r->optim_group].frozen;
+		struct kernel_params p;
+		if (n.count > 3 && !frozen)
+			continue;
+		memory_params(&mem, r->dtype_group, r->start, &p);
+		if (p.p)
+			p.p[3] = !p.p16 ? NAN : p.p16_dtype == DTYPE_F16 ? 1e6f : FLT_MAX;
+		else
+			((uint16_t *)p.p16)[3] = p.p16_dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
+		if (p.v)
+			p.v[5] = INFINITY;
+		for (uint64_t t = 0; !frozen && !n.count && t < rig.plan->n_tensors; t++)
+			if (plan_tensors(rig.plan)[t].alias < 0 && plan_tensors(rig.plan)[t].start == r->start)
+				n.tensor = t;
+		n.count += frozen ? 0 : p.v ? 2 : 1;
+	}
+	ck_assert_uint_ne(n.tensor, UINT64_MAX);
+	return n;
+}
+
+static void check_found(const struct nonfinite *want)
+{
+	ck_assert(update_is_suspect(update));
+	const struct nonfinite found = finite_find(&mem, kernels_get(NULL), workers);
+	ck_assert_uint_eq(found.count, want->count);
+	ck_assert_uint_eq(found.tensor, want->tensor);
+}
+
+/* The same whether the update ran once, or was resumed after a death anywhere. */
+START_TEST(lost_values_are_found_however_the_update_ran)
+{
+	struct rig_config c = rig_small();
+	c.optim = optimizer(_i % N_OPTIMIZERS);
+	c.no_master = _i / N_OPTIMIZERS % 2;
+	c.threads = 1 + (uint32_t)_i / N_OPTIMIZERS % 3;
+	c.frozen = 1u << 19 | (_i % 2 ? 1u << 5 : 0);
+	open_update(c, 1);
+	record.commit_clip_value = 0;
+	update_begin(update, WINDOW);
+	update_run(update, &record, mem.accum[0]);
+	ck_assert(!update_is_suspect(update));
+	ck_assert_uint_eq(finite_find(&mem, kernels_get(NULL), workers).count, 0);
+	const struct nonfinite want = plant();
+	struct image before = save_image();
+	update_begin(update, WINDOW);
+	update_run(update, &record, mem.accum[0]);
+	check_found(&want);
+	for (int n = 1; n < 40; n += 1 + n / 4)
+		for (int at = 0; at < 3; at++) {
+			begin_again(&before);
+			live(n, at);
+			update_run(update, &record, mem.accum[0]);
+			check_found(&want);
+		}
+	free_image(&before);
 	close_update();
 }
 END_TEST
@@ -533,6 +601,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, an_update_is_the_optimizer_over_all_ranges, 0, 4 * N_OPTIMIZERS);
 	tcase_add_loop_test(t, an_update_survives_a_death_in_any_call, 0, 3 * N_OPTIMIZERS);
+	tcase_add_loop_test(t, lost_values_are_found_however_the_update_ran, 0, 3 * N_OPTIMIZERS);
 	tcase_add_loop_test(t, an_update_survives_many_deaths, 0, 12);
 	if (!SANITIZED) /* whose instructions are twenty times as many, and none of ours */
 		tcase_add_loop_test(t, an_update_survives_a_death_between_any_two_instructions, 0, 2 * N_OPTIMIZERS);
