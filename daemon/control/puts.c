@@ -134,6 +134,8 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 	if (!st && !w.streamed && !j->mirror.r.params_ready)
 		st = coverage_add(&j->rank[w.rank].given, w.offset, w.offset + w.bytes);
 	rep.put.ready = j->mirror.r.params_ready;
+	if (st == ST_NONFINITE) /* all of them anew, or another rank's */
+		coverage_fini(&j->rank[w.rank].given);
 	put_over(j, found, st || rep.put.ready);
 	job_params_changed(j, now);
 	job_reconcile(j, now); /* a `last` may have waited for this piece */
