@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/channel.h"
+#include "proto/utf8.h"
 
 gacc_status gacc_status_of(enum status st)
 {
@@ -58,10 +59,34 @@ gacc_status gacc_status_of(enum status st)
 	}
 }
 
+/* Names and paths of others are in there, and programs print it: what would act on a terminal is escaped, as gaccctl and gaccd do. */
+static void escape(char *text, size_t size)
+{
+	char shown[sizeof(((struct failure *)0)->text)], as[UTF8_ESCAPE_MAX];
+	const char *end = text + strlen(text);
+	size_t n = 0, one;
+
+	for (const char *at = text; at < end; at += one) {
+		one = utf8_escape(at, end, UTF8_TEXT, as);
+		const char *from = *as ? as : at;
+		size_t length = *as ? strlen(as) : one;
+		if (n + length >= size)
+			break;
+		memcpy(shown + n, from, length);
+		n += length;
+	}
+	memcpy(text, shown, n);
+	text[n] = '\0';
+}
+
 static void compose(struct failure *f, const char *what)
 {
+	escape(f->reason, sizeof(f->reason));
+	escape(f->message, sizeof(f->message));
+	escape(f->hint, sizeof(f->hint));
 	snprintf(f->text, sizeof(f->text), "%s%s%s%s%s", what, *what ? ": " : "", f->message, *f->hint ? "; " : "",
 		 f->hint);
+	escape(f->text, sizeof(f->text));
 }
 
 gacc_status failure_set(struct failure *f, enum status st, const char *hint, const char *fmt, ...)

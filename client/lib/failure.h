@@ -18,6 +18,7 @@ struct failure {
 	gacc_status code;
 	enum status st;
 	char reason[64];   /* name of the status table */
+	/* all of them with what would act on a terminal escaped (proto/utf8.h) */
 	char text[1024];   /* the sentence, hint included */
 	char message[512]; /* what went wrong, alone */
 	char hint[256];    /* what to do next; "" */

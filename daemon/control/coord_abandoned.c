@@ -7,7 +7,7 @@
 static bool any_attached(const struct coord *c)
 {
 	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		if (c->rank[r].attached)
+		if (c->rank[r].attached && !c->rank[r].silent)
 			return true;
 	return false;
 }

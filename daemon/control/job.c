@@ -344,6 +344,7 @@ static void restore_sessions(struct job *j)
 		r->session = c->session;
 		r->has_session = true;
 		r->watched = true;
+		r->heard_ns = j->clock_ns;
 		r->mapped = r->session.pid && !r->session.no_memory; /* it may have mapped them by way of an earlier gaccd: nobody else knows */
 		r->lost = n++ < LOOKS_AT_ONCE && session_is_dead(j, &r->session);
 		r->lost_ns = j->clock_ns;

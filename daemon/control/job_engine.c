@@ -190,6 +190,8 @@ static bool is_blocked(const struct job *j, const struct rank *r, int64_t *since
 
 static void fill_progress(struct job *j)
 {
+	for (uint32_t i = 0; i < j->n_waiters; i++) /* who waits for an answer is there */
+		j->rank[j->waiter[i].rank].heard_ns = j->clock_ns;
 	EACH_RANK (j, r) {
 		const struct control_rank *c = &j->mirror.rank[r->rank];
 		struct rank_progress *p = &j->progress[r->rank];
@@ -197,7 +199,7 @@ static void fill_progress(struct job *j)
 					     .first_void = r->first_void, .nonfinite = r->nonfinite,
 					     .first_nonfinite = r->first_nonfinite, .flushed = (uint8_t)c->flushed,
 					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
-					     .unwatched = r->session.no_memory && !r->n_links,
+					     .unwatched = r->session.no_memory && !r->n_links, .silent = session_is_silent(j, r),
 					     .lost_ns = r->lost ? r->lost_ns : 0,
 					     .pid = r->session.pid, .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };

@@ -52,6 +52,7 @@ struct rank {
 	uint32_t n_links;               /* lifelines that are up */
 	bool lost, detached;            /* the last lifeline broke without a detach; said good-bye */
 	bool watched;                   /* while it has no lifeline, its process is looked at once a second */
+	int64_t heard_ns;               /* its last call, or the last answer to one */
 	bool mapped;                    /* the session has had its slots over the attach socket */
 	/* an attach that the engine has not stored yet */
 	bool attaching, attach_sent;
@@ -173,6 +174,9 @@ void reply_error(struct job *, uint64_t call, enum status, const char *hint, con
 bool session_check(struct job *, const struct session_key *, uint64_t call);
 /* Its process was on this machine and is gone, as far as that can be known. */
 bool session_is_dead(const struct job *, const struct session_record *);
+/* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked at), and there has been
+ * none for stall_warn, nor is one open. */
+bool session_is_silent(const struct job *, const struct rank *);
 /* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
 void attach_done(struct job *, struct rank *, struct now);
 /* Ends a push: answers its calls and frees it. */

@@ -80,6 +80,7 @@ struct rank_progress {
 	uint8_t lost;         /* had one, and it broke */
 	uint8_t known;        /* has or had one, however that ended */
 	uint8_t unwatched;    /* it maps no memory and has no lifeline: nothing would tell its end */
+	uint8_t silent;       /* such a one, whose process cannot be looked at either, and which has not called for stall_warn */
 	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
 	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
 	int64_t pid;          /* 0: not known */

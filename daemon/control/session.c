@@ -104,9 +104,27 @@ static bool alive(const struct job *j, int64_t pid, uint64_t start_time)
 	return pid && j->ports.process_alive(j->ports.ctx, pid, start_time);
 }
 
+static bool can_be_looked_at(const struct session_record *s)
+{
+	return s->pid && (s->start_time || !s->no_memory);
+}
+
 bool session_is_dead(const struct job *j, const struct session_record *s)
 {
-	return s->pid && (s->start_time || !s->no_memory) && !alive(j, s->pid, s->start_time);
+	return can_be_looked_at(s) && !alive(j, s->pid, s->start_time);
+}
+
+bool session_is_silent(const struct job *j, const struct rank *r)
+{
+	if (!r->session.no_memory || r->n_links || (r->watched && can_be_looked_at(&r->session)))
+		return false;
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (r->push[i].used)
+			return false;
+	for (int i = 0; i < RANK_MAX_SLOTS; i++)
+		if (r->stream[i].state)
+			return false;
+	return j->clock_ns - r->heard_ns >= j->spec->stall_warn_ns;
 }
 
 /* Somebody calls with the token of a session whose lifelines are gone. It may be the last word of a dead process, delayed. A session without
@@ -128,6 +146,7 @@ bool session_check(struct job *j, const struct session_key *k, uint64_t call)
 {
 	struct reply why;
 	if (job_session_ok(j, k, &why)) {
+		j->rank[k->rank].heard_ns = j->clock_ns;
 		hear(j, &j->rank[k->rank], k);
 		return true;
 	}
@@ -308,6 +327,7 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 	r->has_session = true;
 	r->attaching = r->lost = r->detached = r->mapped = false;
 	r->watched = true; /* it may die before it has a lifeline */
+	r->heard_ns = now.mono_ns;
 	r->n_links = 0;
 	if (!r->next_resumes)
 		coverage_fini(&r->given);

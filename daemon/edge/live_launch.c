@@ -60,7 +60,7 @@ static void make_dir_of(const char *path, mode_t mode)
 	log_error("cannot make %s: %s", path, strerror(errno));
 }
 
-/* <state_dir>/logs/<job>, the submitter's; others may pass through what lies above. Failures show when a rank opens its log. */
+/* <state_dir>/logs/<job>-<uuid>, the submitter's; others may pass through what lies above. Failures show when a rank opens its log. */
 static void make_default_log_dir(const struct live_job *l, const char *dir)
 {
 	char logs[4200];

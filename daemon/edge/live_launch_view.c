@@ -37,7 +37,9 @@ char *live_log_dir(const struct live_job *l)
 	char standard[CHECKPOINT_MAX_PATH];
 	if (*pattern || l->spec.launch_mode != LAUNCH_DAEMON)
 		return live_path(l, pattern);
-	snprintf(standard, sizeof standard, "%.4000s/logs/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
+	char uuid[UUID_TEXT];
+	uuid_text(l->uuid, uuid); /* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
+	snprintf(standard, sizeof standard, "%.4000s/logs/%llu-%s", l->d->conf->state_dir, (unsigned long long)l->id, uuid);
 	return strdup(standard);
 }
 

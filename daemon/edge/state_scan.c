@@ -1,6 +1,8 @@
 /* What lies in state_dir/logs and state_dir/checkpoints, by owner. A pool thread of gaccd. */
 #include "edge/state_scan.h"
 
+#include "proto/path.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -136,13 +138,17 @@ static bool is_in(const uint64_t *sorted, size_t n, uint64_t id)
 	return false;
 }
 
-/* The number of a job as gaccd writes it; 0: none. */
+/* The number of a job as gaccd writes it: ID, or ID-UUID for logs; 0: none. */
 static uint64_t job_of(const char *name)
 {
 	char again[24];
 	unsigned long long id = strtoull(name, NULL, 10);
-	snprintf(again, sizeof again, "%llu", id);
-	return strcmp(again, name) ? 0 : id;
+	const size_t n = (size_t)snprintf(again, sizeof again, "%llu", id);
+	const char *uuid = name + n + 1;
+	if (strncmp(again, name, n))
+		return 0;
+	bool whole = name[n] == '-' && strlen(uuid) == UUID_TEXT - 1 && strspn(uuid, "0123456789abcdef-") == UUID_TEXT - 1;
+	return !name[n] || whole ? id : 0;
 }
 
 static void look_at_job(struct state_scan *s, int at, const char *name, bool logs)

@@ -190,7 +190,7 @@ class Launched:
         return self.daemon.launchers()
 
     def heard(self):
-        return "\n".join(log.read_text() for log in (self.daemon.dir / f"state/logs/{self.job}").glob("*.log"))
+        return "\n".join(log.read_text() for log in (self.daemon.dir / "state/logs").glob(f"{self.job}-*/*.log"))
 
     def poll(self, retry):
         """True when the job has ended and no launcher is left."""

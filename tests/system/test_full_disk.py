@@ -197,7 +197,7 @@ def test_a_rank_that_prints_for_ever_disturbs_nobody():
         seen = [job.step().params_digest for _ in range(200)]
         assert seen == wanted and not d.client.node.GetNode().state_disk.full
         assert job.save().state == COMPLETE and not d.events("CheckpointFailed")
-        logs = d.disk / "logs" / str(hog)
+        logs = pathlib.Path(d.get_job(hog).log_dir)
         sizes = {f.name: f.stat().st_size for f in logs.iterdir()}
         assert sizes["worker_0.log.1"] > 1 << 20 and max(sizes.values()) <= 2 << 20, sizes
         assert all(r.pid for r in d.get_job(hog).ranks)  # it prints still
@@ -262,7 +262,7 @@ def test_logs_keep_to_what_their_users_share_leaves():
         def sizes():
             found = []
             for hog in hogs:
-                for f in (d.disk / "logs" / str(hog)).glob("worker_*"):
+                for f in (d.disk / "logs").glob(f"{hog}-*/worker_*"):
                     with contextlib.suppress(FileNotFoundError):
                         found.append(f.stat().st_size)
             return found
@@ -280,7 +280,7 @@ def test_logs_of_forgotten_jobs_go_and_nothing_else():
         jobs = [d.submit(launched("sh", "-c", "echo words; exit 3", ranks=1)) for _ in range(3)]
         for job in jobs:
             wait_state(d, job, "FAILED")
-        folders = [d.disk / "logs" / str(job) for job in jobs]
+        folders = [next((d.disk / "logs").glob(f"{job}-*")) for job in jobs]
         assert all((f / "worker_0.log").read_text() == "words\n" for f in folders)
         (folders[0] / "results.txt").write_text("mine")
         wait_until("the second one's end", lambda: not folders[1].exists(), 60)

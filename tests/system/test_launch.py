@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 
 import pytest
 
@@ -35,6 +36,20 @@ def expected():
 # ---- what a rank is given ----
 
 
+def test_logs_of_an_earlier_state_stay(no_launcher_left):
+    """The journal is gone, or another gaccd had this state_dir: ids begin anew, and what is in logs is another job's."""
+    d = no_launcher_left
+    old = d.dir / "state/logs/1"
+    old.mkdir(parents=True)
+    (old / "worker_0.log").write_text("of another job")
+    job = d.submit(launched("echo", "mine", ranks=1))
+    d.allow += [" Ended job=", "RankExited"]
+    wait_until("the job's end", lambda: d.get_job(job).state in (7, 8))
+    assert job == 1 and d.get_job(job).log_dir != str(old)
+    assert (old / "worker_0.log").read_text() == "of another job" and len(list(old.iterdir())) == 1
+    assert log_of(d, job, 0) == "mine\n"
+
+
 def test_trains_to_the_same_bits(no_launcher_left, expected):
     d = no_launcher_left
     job = d.submit(launched(LINEAR))
@@ -43,7 +58,7 @@ def test_trains_to_the_same_bits(no_launcher_left, expected):
     j = d.get_job(job)
     assert [(r.exit_status, r.restarts) for r in j.ranks] == [(0, 0), (0, 0)]
     assert not j.HasField("root_cause") and j.applied_step == 40
-    assert j.log_dir == str(d.dir / f"state/logs/{job}")
+    assert j.log_dir == str(d.dir / f"state/logs/{job}-{uuid.UUID(bytes=j.uuid)}")
     for rank in range(2):
         assert parameters(log_of(d, job, rank)) == [expected]
         assert os.stat(f"{j.log_dir}/worker_{rank}.log").st_mode & 0o777 == 0o644

@@ -1,7 +1,7 @@
 """A job whose trainers are all gone does not stay for ever."""
 import numpy as np
 
-from harness import Rank, wait_until
+from harness import Client, Daemon, Rank, free_port, wait_until
 
 SPEC = {"optimizer": {"type": "sgd", "lr": 1}, "ranks": 2, "micro_size": 2}
 STALLED, FAILED = 4, 8
@@ -56,3 +56,23 @@ def test_ranks_that_never_come(daemon):
     for job in jobs:
         wait_until("failed", lambda: daemon.get_job(job).state == FAILED)
         assert daemon.get_job(job).reason.startswith("abandoned: no rank was attached for 1.5 s")
+
+
+def test_silent_trainers_far_away_do_not_keep_a_job(tmp_path):
+    """Over TCP, in messages, without a WatchSession stream: nothing breaks when they die, and nobody can look at their processes."""
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    conf = {"listen.tcp": f"127.0.0.1:{free_port()}", "listen.token_file": token}
+    with Daemon(conf=conf, allow=[" NoRanks job=", " Ended job="]) as d:
+        client = Client(conf["listen.tcp"], metadata=[("authorization", "Bearer 0123456789abcdef")])
+        job = d.submit({**SPEC, "stall_warn_ms": 300, "abandoned_ms": 2000})
+        trainers = [Rank(d, job, r, [("w", [4])], 2, inline=True, client=client) for r in range(2)]
+        for t in trainers:
+            t.start({"w": np.zeros(4)})
+        wait_until("stalled", lambda: d.get_job(job).state == STALLED)
+        trainers[1].push({"w": np.zeros(4)})  # one is heard
+        wait_until("running", lambda: d.state(job) == "RUNNING")
+        wait_until("failed", lambda: d.get_job(job).state == FAILED)
+        assert d.get_job(job).reason == "abandoned: no rank was attached for 2 s (timeouts.abandoned)"
+        client.close()

@@ -225,6 +225,24 @@ static gacc_status run(struct script *s, int timeout_ms)
 	return session_run(&job, "something", timeout_ms, scripted, s);
 }
 
+/* Names and paths are others' words, and a program prints the sentence. */
+START_TEST(failures_act_on_no_terminal)
+{
+	struct failure f;
+	char name[2000];
+
+	failure_set(&f, ST_INVALID_ARGUMENT, "rename \x1b]0;x\a", "tensor \"a\x1b[2Jb\xc2\x9b%s\xff\"", "\xe2\x80\xae");
+	ck_assert_str_eq(f.message, "tensor \"a\\x1b[2Jb\\x9b\\u202e\\xff\"");
+	ck_assert_str_eq(f.hint, "rename \\x1b]0;x\\x07");
+	ck_assert_str_eq(f.text, "tensor \"a\\x1b[2Jb\\x9b\\u202e\\xff\"; rename \\x1b]0;x\\x07");
+	memset(name, '\x1b', sizeof(name) - 1); /* grows, and is cut between characters */
+	name[sizeof(name) - 1] = '\0';
+	failure_set(&f, ST_INVALID_ARGUMENT, NULL, "%s", name);
+	ck_assert_uint_eq(strlen(f.message), 508);
+	ck_assert_str_eq(f.message + 504, "\\x1b");
+}
+END_TEST
+
 START_TEST(outages_are_repeated)
 {
 	struct script s = { { ST_UNAVAILABLE, ST_DRAINING, ST_ENGINE_DOWN, ST_STALLED, ST_CANCELLED, ST_OK }, 0 };
@@ -353,6 +371,7 @@ int main(void)
 	tcase_add_test(tc, window_refuses_nonsense);
 	tcase_add_test(tc, every_status_has_a_code);
 	tcase_add_test(tc, failure_says_what_who_and_what_next);
+	tcase_add_test(tc, failures_act_on_no_terminal);
 	tcase_add_test(tc, outages_are_repeated);
 	tcase_add_test(tc, refusals_are_not);
 	tcase_add_test(tc, not_ready_passes_once_it_ran);

@@ -295,6 +295,27 @@ START_TEST(a_job_without_ranks_stalls_and_is_abandoned)
 }
 END_TEST
 
+/* Nothing tells whether they live but their calls, and there are none. */
+START_TEST(silent_ranks_do_not_keep_a_job)
+{
+	set_attached(1);
+	rank[0].silent = rank[1].silent = 1;
+	tell();
+	tick_for(61);
+	ck_assert_str_eq(last_event, "NoRanks");
+	rank[1].silent = 0; /* one is heard */
+	tell();
+	coord_tick(coord, now);
+	ck_assert_str_eq(last_event, "RanksBack");
+	tick_for(1000);
+	ck_assert_str_eq(end_reason, "");
+	rank[1].silent = 1;
+	tell();
+	tick_for(602);
+	ck_assert_str_eq(end_reason, "STALLED: abandoned: no rank was attached for 600 s (timeouts.abandoned)");
+}
+END_TEST
+
 START_TEST(a_rank_that_comes_back_ends_the_time_without_ranks)
 {
 	const char *reason;
@@ -898,6 +919,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, who_is_late_is_named, 0, 3);
 	tcase_add_loop_test(c, a_job_without_ranks_stalls_and_is_abandoned, 0, 2);
 	tcase_add_test(c, a_rank_that_comes_back_ends_the_time_without_ranks);
+	tcase_add_test(c, silent_ranks_do_not_keep_a_job);
 	tcase_add_loop_test(c, time_without_ranks_does_not_count_while_none_could_help, 0, 2);
 	tcase_add_test(c, a_start_without_ranks_says_so_and_is_abandoned);
 	tcase_add_loop_test(c, a_straggler_that_is_back_is_told, 0, 2);

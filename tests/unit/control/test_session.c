@@ -646,6 +646,34 @@ START_TEST(a_lost_trainer_that_is_heard_is_attached)
 }
 END_TEST
 
+/* It has no lifeline, and its process is not of this machine: only its calls tell that it lives. */
+START_TEST(an_inline_trainer_far_away_is_silent_without_calls)
+{
+	struct attach_args inl = { .world_size = 1, .uid = 7, .nonce = { 9 }, .pid = _i == 2 ? 77 : 0, .start_time = _i == 2 ? 5 : 0, .shown_pid = 77 };
+	const int64_t warn = spec.stall_warn_ns;
+	job_attach(job, 0, &inl, now);
+	answer(ENGINE_ATTACH, 0);
+	memcpy(key.token, reply_to[0].attach.token, 16);
+	key.pid = 0;
+	if (_i == 1)
+		job_on_link(job, 0, job_generation(job, 0), true, now);
+	job_tick(job, (struct now){ now.mono_ns + warn - 1, now.unix_ns });
+	ck_assert(!shown.silent);
+	job_tick(job, (struct now){ now.mono_ns + warn + 1000000000, now.unix_ns });
+	ck_assert(shown.attached && shown.silent == !_i); /* else its stream, or its process, would have ended */
+	if (_i)
+		return;
+	job_wait_step(job, 1, &key, 0, 0, now); /* heard, and there while it waits */
+	job_tick(job, (struct now){ now.mono_ns + 3 * warn, now.unix_ns });
+	ck_assert(!shown.silent);
+	job_on_call_gone(job, 1);
+	job_tick(job, (struct now){ now.mono_ns + 3 * warn + warn / 2, now.unix_ns });
+	ck_assert(!shown.silent);
+	job_tick(job, (struct now){ now.mono_ns + 5 * warn, now.unix_ns });
+	ck_assert(shown.silent);
+}
+END_TEST
+
 /* Without memory: of this machine (its process is known), or of another one (its pid is only shown). */
 START_TEST(an_inline_session_shows_its_process)
 {
@@ -707,6 +735,7 @@ int main(void)
 	tcase_add_test(c, a_trainer_is_lost_with_its_last_lifeline);
 	tcase_add_loop_test(c, a_lost_trainer_that_is_heard_is_attached, 0, 2);
 	tcase_add_loop_test(c, an_inline_session_shows_its_process, 0, 2);
+	tcase_add_loop_test(c, an_inline_trainer_far_away_is_silent_without_calls, 0, 3);
 	tcase_add_test(c, what_is_shown_of_pushes_is_restored);
 	tcase_add_test(c, a_detach_behind_a_flush_has_an_answer_of_its_own);
 	tcase_add_loop_test(c, an_acknowledgement_is_stored_before_it_is_answered, 0, 2);
