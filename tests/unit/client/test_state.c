@@ -232,9 +232,9 @@ START_TEST(failures_act_on_no_terminal)
 	char name[2000];
 
 	failure_set(&f, ST_INVALID_ARGUMENT, "rename \x1b]0;x\a", "tensor \"a\x1b[2Jb\xc2\x9b%s\xff\"", "\xe2\x80\xae");
-	ck_assert_str_eq(f.message, "tensor \"a\\x1b[2Jb\\x9b\\u202e\\xff\"");
+	ck_assert_str_eq(f.message, "tensor \"a\\x1b[2Jb\\u009b\\u202e\\xff\"");
 	ck_assert_str_eq(f.hint, "rename \\x1b]0;x\\x07");
-	ck_assert_str_eq(f.text, "tensor \"a\\x1b[2Jb\\x9b\\u202e\\xff\"; rename \\x1b]0;x\\x07");
+	ck_assert_str_eq(f.text, "tensor \"a\\x1b[2Jb\\u009b\\u202e\\xff\"; rename \\x1b]0;x\\x07");
 	memset(name, '\x1b', sizeof(name) - 1); /* grows, and is cut between characters */
 	name[sizeof(name) - 1] = '\0';
 	failure_set(&f, ST_INVALID_ARGUMENT, NULL, "%s", name);
