@@ -71,7 +71,7 @@ def test_silent_trainers_far_away_do_not_keep_a_job(tmp_path):
         for t in trainers:
             t.start({"w": np.zeros(4)})
         wait_until("stalled", lambda: d.get_job(job).state == STALLED)
-        trainers[1].push({"w": np.zeros(4)})  # one is heard
+        trainers[0].push({"w": np.zeros(4)})  # one is heard
         wait_until("running", lambda: d.state(job) == "RUNNING")
         wait_until("failed", lambda: d.get_job(job).state == FAILED)
         assert d.get_job(job).reason == "abandoned: no rank was attached for 2 s (timeouts.abandoned)"
