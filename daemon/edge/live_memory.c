@@ -182,7 +182,7 @@ static void fail_beginning(struct live_job *l, const char *event, enum status st
 	forget_memory(l);
 	l->allocating = false;
 	job_on_allocate_failed(l->job, st, why, daemon_now(l->d));
-	live_submit_done(l, st, why);
+	live_submit_done(l, st == ST_JOB_ENDED ? ST_OK : st, why); /* there is a job: how it ended is in its state */
 }
 
 static void fail_allocation(struct live_job *l, enum status st, const char *why)

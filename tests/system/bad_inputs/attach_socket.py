@@ -55,6 +55,7 @@ SESSIONS = [
     row("highest-id", session("highest id"), "REFUSED", "SESSION_UNKNOWN", f"session {2**64 - 1}", "attach again"),
     row("fenced", session("fenced"), "REFUSED", "SESSION_FENCED", r"rank 1 of job \d+ \(pid", "end this process"),
     row("ended", session("ended"), "REFUSED", "JOB_ENDED|NOT_READY", r"job", "submit a new job|RegisterTensors"),
+    row("without-shared-memory", session("unfilled"), "REFUSED", "INVALID_ARGUMENT", r"rank 0 of job \d+ has no shared memory", "wants_shared_memory"),
     row("before-there-is-memory", session("fresh"), "REFUSED", "NOT_READY", "no memory yet", "RegisterTensors"),
 ]
 PACKETS = [

@@ -89,7 +89,7 @@ JOBS = [
     job("time-without-a-unit", "spec:\n  timeouts: { stall_warn: 10 }\n", ":2:27:", r'spec\.timeouts\.stall_warn: "10"', "is not a time: a number and ms, s, m, h "),
     job("time-with-a-wrong-unit", "spec:\n  timeouts: { stall_warn: 10 years }\n", ":2:27:", r'spec\.timeouts\.stall_warn: "10 years"', "is not a time: a number and ms, s, m, h "),
     job("time-negative", "spec:\n  timeouts: { stall_warn: -1s }\n", ":2:27:", r'spec\.timeouts\.stall_warn: "-1s"', "is not a time: a number and ms, s, m, h "),
-    job("tensor-shape-0", "spec:\n" + SGD + "  tensors:\n  - { name: w, shape: [0] }\n", ":4:24:", r'spec\.tensors\.shape: "0"', r"must be in 1\.\.4\.61168601842739e\+18"),
+    job("tensor-shape-0", "spec:\n" + SGD + "  tensors:\n  - { name: w, shape: [0] }\n", ":4:24:", r'spec\.tensors\.shape: "0"', "must be at least 1"),
     job("tensor-shape-word", "spec:\n" + SGD + "  tensors:\n  - { name: w, shape: [two] }\n", ":4:24:", r'spec\.tensors\.shape: "two"', "is not a whole number"),
     job("tensor-dtype", "spec:\n" + SGD + "  tensors:\n  - { name: w, dtype: bf61 }\n", ":4:23:", r'spec\.tensors\.dtype: "bf61"', 'did you mean "f64"'),
     job("init-type", "spec:\n" + SGD + "  init:\n  - { pattern: '*', type: xavier }\n", ":4:27:", r'spec\.init\.type: "xavier"', "is none of zeros, ones, normal, uniform,"),

@@ -79,6 +79,8 @@ class Stage:
                 Rank(self.daemon, self.jobs[name], 0, [("w", [3000])], 2, inline=True, client=self.client)))
             if name == "unfilled":
                 rank.register()
+            else:
+                rank.attach(2, wants_shared_memory=True)
             self.sessions[name] = rank.session
         self.daemon.cancel(self.jobs["ended"])
 
