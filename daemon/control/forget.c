@@ -25,17 +25,21 @@ static size_t lower_bound(const uint32_t *sorted, size_t n, uint64_t uid)
 	return lo;
 }
 
-size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *scratch)
+size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *scratch, size_t *out_lead)
 {
-	size_t most = 0;
+	size_t most = 0, second = 0;
 	memcpy(scratch, uid, n * sizeof *uid);
 	qsort(scratch, n, sizeof *scratch, compare);
 	for (size_t i = 0, from = 0; i < n; i++) {
 		if (scratch[i] != scratch[from])
 			from = i;
-		if (i + 1 - from > most)
-			most = i + 1 - from;
+		if (i + 1 < n && scratch[i + 1] == scratch[from])
+			continue;
+		size_t count = i + 1 - from;
+		second = count > most ? most : count > second ? count : second;
+		most = count > most ? count : most;
 	}
+	*out_lead = most > second ? most - second : 1;
 	size_t i = 0;
 	while (lower_bound(scratch, n, (uint64_t)uid[i] + 1) - lower_bound(scratch, n, uid[i]) < most)
 		i++;

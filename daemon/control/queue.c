@@ -19,7 +19,7 @@ void queue_bytes(uint64_t bytes, char out[24])
 /* What runs: of one user, or of all. */
 struct usage {
 	uint64_t bytes, descriptors, stored;
-	uint32_t jobs;
+	uint32_t jobs, leaving; /* leaving: of these */
 };
 
 static struct usage usage_of(const struct queue_job *j, size_t n, const uint32_t *uid)
@@ -31,6 +31,7 @@ static struct usage usage_of(const struct queue_job *j, size_t n, const uint32_t
 			u.descriptors += j[i].descriptors;
 			u.stored += j[i].stored;
 			u.jobs += !j[i].ended;
+			u.leaving += j[i].leaving;
 		}
 	return u;
 }
@@ -178,22 +179,32 @@ static bool say_descriptors(const struct queue_limits *l, const struct usage *ot
 	return true;
 }
 
+/* " (2 of them over, but with ranks that have not ended)", or nothing. */
+static void say_leaving(const struct usage *u, char *out, size_t n)
+{
+	out[0] = '\0';
+	if (u->leaving)
+		snprintf(out, n, " (%u of them over, but with ranks that have not ended)", u->leaving);
+}
+
 /* Why it does not start now, whatever waits before it; false: it fits. */
 static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c, char *why,
 			 size_t n_why)
 {
 	struct usage mine = usage_of(j, n, &c->uid), all = usage_of(j, n, NULL);
-	char need[24], left[24], limit[24];
+	char need[24], left[24], limit[24], over[64];
 	queue_bytes(c->bytes, need);
 	if (mine.jobs >= l->jobs_per_user) {
-		snprintf(why, n_why, "%.32s has %u jobs running, limits.jobs_per_user is %u", c->user, mine.jobs, l->jobs_per_user);
+		say_leaving(&mine, over, sizeof over);
+		snprintf(why, n_why, "%.32s has %u jobs running%s, limits.jobs_per_user is %u", c->user, mine.jobs, over, l->jobs_per_user);
 	} else if (!user_allows(l, j, n, c)) {
 		queue_bytes(rest(l->host_memory_per_user, mine.bytes), left);
 		queue_bytes(l->host_memory_per_user, limit);
 		snprintf(why, n_why, "needs %s, %s of limits.host_memory_per_user (%s) are free for %.32s", need, left, limit,
 			 c->user);
 	} else if (all.jobs >= l->jobs) {
-		snprintf(why, n_why, "%u jobs are running, limits.jobs is %u", all.jobs, l->jobs);
+		say_leaving(&all, over, sizeof over);
+		snprintf(why, n_why, "%u jobs are running%s, limits.jobs is %u", all.jobs, over, l->jobs);
 	} else if (c->bytes > node_free(l, j, n)) {
 		queue_bytes(node_free(l, j, n), left);
 		queue_bytes(l->host_memory, limit);

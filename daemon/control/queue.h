@@ -43,6 +43,7 @@ struct queue_job {
 	uint64_t stored;       /* of these, its segments': with the service manager, and mapped */
 	bool waiting;
 	bool ended;            /* its memory is not given back yet: that counts, the job does not */
+	bool leaving;          /* over, but ranks that gaccd has launched live on: it counts as one that runs */
 	uint32_t overtaken;
 	/* by queue_judge */
 	uint64_t user_bytes;   /* that its user has in use */

@@ -100,6 +100,7 @@ struct live_job {
 	int64_t keeping_since_ns;           /* 0: it was told that this takes long */
 	bool kept;                          /* the service manager may have its descriptors */
 	int64_t released_ns;                /* ended and idle since */
+	bool hurried;                       /* it is not kept for late trainers: its user has ended many since */
 	bool released, renewed;             /* renewed: the journal's view has its last sessions */
 	uint32_t n_holders;                 /* calls and messages under way that point here */
 	/* what people see */

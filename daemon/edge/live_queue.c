@@ -36,6 +36,8 @@ static uint64_t less(uint64_t limit, uint64_t part)
 
 static uint64_t in_use(const struct live_job *l)
 {
+	if (live_ended(l))
+		return l->host_bytes;
 	return l->host_bytes ? l->host_bytes : l->reserved;
 }
 
@@ -57,16 +59,26 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 					   .queued_per_user = d->conf->limits.queued_per_user };
 }
 
+/* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
+static uint64_t left_descriptors(const struct live_job *l)
+{
+	uint64_t left = l->host_bytes ? l->descriptors : less(l->descriptors, l->stored);
+	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
+}
+
 static void add(struct queue_list *q, struct live_job *l, const struct live_job *without)
 {
-	bool ended = live_ended(l);
-	if (l == without || (ended && !l->host_bytes))
+	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile: the job counts, else
+	 * cancelling is a way round the limits. */
+	bool ended = live_ended(l), leaving = ended && !live_launch_over(l);
+	if (l == without || (ended && !leaving && !l->host_bytes))
 		return;
 	q->live[q->n] = l;
 	q->job[q->n++] = (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .waiting = l->queued && !ended,
-					     .ended = ended, .overtaken = l->overtaken,
-					     .bytes = l->queued ? l->need : in_use(l), .descriptors = l->descriptors,
-					     .stored = l->stored };
+					     .ended = ended && !leaving, .leaving = leaving, .overtaken = l->overtaken,
+					     .bytes = l->queued ? l->need : in_use(l),
+					     .descriptors = leaving ? left_descriptors(l) : l->descriptors,
+					     .stored = leaving && !l->host_bytes ? 0 : l->stored };
 }
 
 static int by_id(const void *a, const void *b)

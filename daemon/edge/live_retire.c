@@ -14,6 +14,7 @@
 
 #define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* so long a trainer whose last answer was lost is told all */
+#define MAX_WHOLE 16 /* jobs of a user that are over and still whole; who ends more, one after the other, has the older ones retired at once */
 
 void live_hold(struct live_job *l)
 {
@@ -73,15 +74,28 @@ static void retire(struct live_job *l, struct now now)
 	l->watchers_capacity = l->links_capacity = 0;
 }
 
+/* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's memory. */
+static void hurry_older(const struct daemon *d, uint32_t uid)
+{
+	uint32_t n = 0;
+	for (uint32_t i = d->n_jobs; i--;) {
+		struct live_job *l = d->job[i];
+		if (l->uid == uid && l->job && live_ended(l) && ++n > MAX_WHOLE)
+			l->hurried = true;
+	}
+}
+
 /* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left of the job goes when
  * nobody holds on to it. */
 void live_end_tick(struct live_job *l, struct now now)
 {
 	if (!live_ended(l) || !job_ended(l->job) || l->allocating)
 		return;
-	if (!l->released_ns)
+	if (!l->released_ns) {
 		l->released_ns = now.mono_ns;
-	if (!l->released && (job_idle(l->job) || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
+		hurry_older(l->d, l->uid);
+	}
+	if (!l->released && (job_idle(l->job) || l->hurried || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
 		live_release(l);
 		l->released = true;
 	} else if (l->released && !l->renewed) { /* a tick later: what the last sessions did has been reported */
@@ -89,11 +103,14 @@ void live_end_tick(struct live_job *l, struct now now)
 		l->renewed = true;
 	}
 	bool told = !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls && !l->changed;
-	if (l->released && now.mono_ns - l->released_ns > RETIRE_AFTER_NS && told && !l->n_holders && !l->deciding && live_launch_over(l))
+	bool due = l->renewed && (l->hurried || now.mono_ns - l->released_ns > RETIRE_AFTER_NS);
+	if (due && told && !l->n_holders && !l->deciding && live_launch_over(l))
 		retire(l, now);
 }
 
 /* ---- forgetting ---- */
+
+#define FORGET_AT_ONCE 256 /* in a tick */
 
 /* A job that leaves the journal, some of its windows at a time, so that no commit waits long behind it. */
 struct forgetting {
@@ -127,40 +144,49 @@ static bool may_be_forgotten(const struct live_job *l)
 	return !l->job && !l->n_holders;
 }
 
-/* NULL: all are remembered. */
-static struct live_job *one_too_many(const struct daemon *d)
+/* How many jobs of *out_uid, the oldest of them, are to be forgotten now. */
+static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 {
 	uint32_t *uid = calloc(d->n_jobs + 1, 2 * sizeof *uid);
-	struct live_job *found = NULL;
-	size_t n = 0, nth;
+	size_t n = 0, lead = 0, over = 0;
 	for (uint32_t i = 0; i < d->n_jobs && uid; i++)
 		if (may_be_forgotten(d->job[i]))
 			uid[n++] = d->job[i]->uid;
 	if (n > d->conf->history.jobs) {
-		nth = forget_choose(uid, n, uid + n);
-		for (uint32_t i = 0; !found; i++)
-			if (may_be_forgotten(d->job[i]) && !nth--)
-				found = d->job[i];
+		over = n - d->conf->history.jobs;
+		*out_uid = uid[forget_choose(uid, n, uid + n, &lead)];
 	}
 	free(uid);
-	return found;
+	over = over < lead ? over : lead;
+	return over < FORGET_AT_ONCE ? over : FORGET_AT_ONCE;
 }
 
-void live_forget_old(struct daemon *d)
+static void forget(struct daemon *d, struct live_job *l)
 {
-	struct live_job *l = d->n_jobs > d->conf->history.jobs ? one_too_many(d) : NULL;
-	uint32_t at = 0;
-	if (!l)
-		return;
-	while (d->job[at] != l)
-		at++;
 	struct forgetting f = { d, l->id, l->end_window / JOURNAL_FORGET_WINDOWS };
-	memmove(&d->job[at], &d->job[at + 1], (d->n_jobs - at - 1) * sizeof *d->job);
-	d->n_jobs--;
 	live_free(l);
 	recorder_forget(d->recorder, f.job);
-	state_share_changed(d); /* which deletes its logs */
 	forget_some(f);
+}
+
+/* As many in a tick as can end in one, whoever ends them: else they pile up. */
+void live_forget_old(struct daemon *d)
+{
+	uint32_t uid = 0, kept = 0;
+	size_t n = d->n_jobs > d->conf->history.jobs ? too_many(d, &uid) : 0;
+	if (!n)
+		return;
+	for (uint32_t i = 0; i < d->n_jobs; i++) {
+		struct live_job *l = d->job[i];
+		if (n && l->uid == uid && may_be_forgotten(l)) {
+			forget(d, l);
+			n--;
+		} else {
+			d->job[kept++] = l;
+		}
+	}
+	d->n_jobs = kept;
+	state_share_changed(d); /* which deletes their logs */
 }
 
 void live_forget_unknown(struct daemon *d)

@@ -5,7 +5,7 @@ import queue
 import numpy as np
 import pytest
 
-from harness import ME, Client, GaccError, Rank, wait_until
+from harness import ME, Client, Daemon, GaccError, Rank, resident, sanitized, wait_until
 
 SPEC = {"ranks": 1, "micro_size": 4, "slots_per_rank": 1, "optimizer": {"type": "sgd", "lr": 1}}
 N = 1000
@@ -92,3 +92,18 @@ def test_a_job_that_is_cancelled_while_its_memory_is_made_answers_its_submitter(
                 assert (daemon.state(job), j.reason) == ("CANCELLED", f"cancelled by {ME.pw_name}")
                 return
     pytest.fail("no cancel came in time")
+
+
+@pytest.mark.skipif(sanitized(), reason="its allocator keeps what is freed")
+@pytest.mark.parametrize("attached", [False, True])
+def test_jobs_that_are_over_do_not_pile_up(attached):
+    """An ended job is whole for ten seconds, and a minute while it has sessions. Who ends many in that time has only the newest kept."""
+    with Daemon(conf={"history.jobs": 20}) as d:
+        pid, at_rest = d.pid, resident(d.pid)
+        for i in range(250):
+            job = d.submit({**SPEC, "ranks": 1000})
+            if attached:
+                Rank(d, job, 0, [("w", [1])], 1000, inline=True, client=d.client)
+            d.cancel(job)
+        wait_until(lambda: f"{(resident(pid) - at_rest) >> 20} MiB for 250 jobs that are over", lambda: resident(pid) - at_rest < 60 << 20, 4)
+        wait_until("the rest is forgotten", lambda: len(d.client.jobs.List(all=True).jobs) <= 20 + 16, 9)  # history.jobs, and those that are whole

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from harness import ME, Daemon, GaccError, alive, wait_until
-from launching import SPEC, launched
+from launching import SPEC, gate, launched, shell
 
 GIB = 1 << 30
 
@@ -87,3 +87,30 @@ def test_the_queue_outlives_gaccd(request):
         wait_until("its turn", lambda: d.state(second) == "STARTING")
         d.cancel(second)
         wait_until("the launchers' end", lambda: not d.launchers())
+
+
+STUBBORN = "trap '' TERM; touch $GATE/$GACC_JOB_ID; while :; do sleep 1; done"
+
+
+def test_ranks_that_take_their_time_to_end_are_no_way_round_the_limits():
+    """A cancelled job whose ranks live on for its grace has a launcher and processes: it counts until they are gone, also after a restart."""
+    with Daemon(supervise=True, conf={"limits.jobs_per_user": 2}) as d:
+        jobs = [d.submit(shell(d, STUBBORN, ranks=1, grace_ms=3600000)) for _ in range(2)]
+        for job in jobs:
+            wait_until("its rank has said that it stays", lambda: (gate(d) / str(job)).exists())
+            d.cancel(job)
+        waits = d.submit(shell(d, "exit 0", ranks=1))
+        for restart in (False, True):
+            if restart:
+                d.kill_gaccd()
+                d.wait_ready()
+                wait_until("the launchers are found", lambda: d.get_job(jobs[0]).launcher_pid)
+            with pytest.raises(GaccError) as e:
+                d.submit(SPEC)
+            assert e.value.reason == "RESOURCE_EXHAUSTED" and "2 jobs running (2 of them over, but with ranks" in e.value.text
+            assert d.state(waits) == "PENDING"
+        for job in jobs:
+            d.client.jobs.Cancel(job=str(job), grace_ms=1)
+        wait_until("its turn", lambda: d.state(waits) != "PENDING")
+        wait_until("the launchers' end", lambda: not d.launchers())
+        d.allow.append(f" (RankExited|Ended) job={waits} ")

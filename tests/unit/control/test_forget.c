@@ -6,11 +6,13 @@
 
 #define CHOOSE(...) choose((uint32_t[]){ __VA_ARGS__ }, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
+static size_t lead;
+
 static size_t choose(const uint32_t *uid, size_t n)
 {
 	uint32_t *room = calloc(n, sizeof *room); /* of just that size, for the sanitizer */
 	ck_assert_ptr_nonnull(room);
-	size_t i = forget_choose(uid, n, room);
+	size_t i = forget_choose(uid, n, room, &lead);
 	free(room);
 	return i;
 }
@@ -30,6 +32,23 @@ START_TEST(of_two_with_as_many_it_is_the_oldest)
 {
 	ck_assert_uint_eq(CHOOSE(7, 5, 5, 7), 0);
 	ck_assert_uint_eq(CHOOSE(1, 7, 5, 5, 7), 1);
+}
+END_TEST
+
+START_TEST(how_many_of_the_same_user_may_go)
+{
+	CHOOSE(5);
+	ck_assert_uint_eq(lead, 1);
+	CHOOSE(5, 5, 5);
+	ck_assert_uint_eq(lead, 3);
+	CHOOSE(7, 5, 5, 7);
+	ck_assert_uint_eq(lead, 1);
+	CHOOSE(9, 5, 5, 9, 5, 5, 5, 3);
+	ck_assert_uint_eq(lead, 3);
+	CHOOSE(1, 2, 2, 3, 3, 3, 3, 3);
+	ck_assert_uint_eq(lead, 3);
+	CHOOSE(1, 1, 1, 1, 1, 2, 2, 3, 3, 3);
+	ck_assert_uint_eq(lead, 2);
 }
 END_TEST
 
@@ -60,6 +79,7 @@ int main(void)
 	Suite *s = suite_create("forget");
 	TCase *c = tcase_create("forget");
 	tcase_add_test(c, the_oldest_of_who_has_most);
+	tcase_add_test(c, how_many_of_the_same_user_may_go);
 	tcase_add_test(c, of_two_with_as_many_it_is_the_oldest);
 	tcase_add_test(c, nobody_is_pushed_out_by_who_has_more);
 	suite_add_tcase(s, c);

@@ -377,6 +377,24 @@ START_TEST(an_ended_job_counts_until_its_memory_is_back)
 }
 END_TEST
 
+/* Else who cancels has ranks beyond every limit, for as long as they take to end. */
+START_TEST(an_ended_job_whose_ranks_live_counts_as_one_that_runs)
+{
+	for (int i = 0; i < 4; i++)
+		add(1, 0, false);
+	job[0].leaving = job[1].leaving = true;
+	ck_assert_str_eq(submit(1, 1, false), "alice has 4 jobs running (2 of them over, but with ranks that have not ended), limits.jobs_per_user "
+					      "is 4; in use: alice 0 B (4 jobs)");
+	uint64_t waits = add(1, 1, true);
+	ck_assert_uint_eq(start(), 0);
+	end(1);
+	ck_assert_uint_eq(start(), waits);
+	limits.jobs = 4;
+	ck_assert_str_eq(submit(2, 1, false), "4 jobs are running (1 of them over, but with ranks that have not ended), limits.jobs is 4; in use: "
+					      "alice 1 B (4 jobs)");
+}
+END_TEST
+
 START_TEST(sizes_are_written_for_people)
 {
 	char out[24];
@@ -411,6 +429,7 @@ int main(void)
 	tcase_add_test(c, mappings_are_limited);
 	tcase_add_test(c, who_waits_for_descriptors_starts_when_they_are_free);
 	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
+	tcase_add_test(c, an_ended_job_whose_ranks_live_counts_as_one_that_runs);
 	tcase_add_test(c, sizes_are_written_for_people);
 	return suite_run(s);
 }
