@@ -78,7 +78,7 @@ struct live_job {
 	uint64_t end_window, end_step;
 	struct commit end_commit;           /* of its last window; outcome 0: not known */
 	void *end_view;                     /* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
-	size_t n_end_view;
+	size_t n_end_view, n_end_view_head; /* head: without the ranks */
 	bool end_view_whole;                /* it has the ranks */
 	bool end_settled;                   /* the journal's view is the last */
 	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */

@@ -116,3 +116,19 @@ def test_a_large_specification_is_whole_in_every_answer_and_holds_nobody():
             assert [n.name for n in norms.result(20).norms] == [t.name for t in sent.tensors]
         wait_until("the end", lambda: d.state(job) == "COMPLETED")
         assert d.get_job(job).spec == sent and longest_turn_s(d) < HELD_S
+
+
+def test_a_list_of_jobs_that_are_over_costs_what_it_shows():
+    """Their ranks, of which a list has 20000, are in memory beside the rest: those that are not shown are not unpacked."""
+    with Daemon(conf={"history.jobs": 500}) as d:
+        d.allow.append(r" Ended job=\d+ .*cancelled by")
+        for i in range(500):
+            d.client.jobs.Cancel(job=str(d.submit({**SGD, "ranks": 1000, "slots_per_rank": 1})))
+        times = []
+        for i in range(5):
+            time.sleep(0.3)  # they become what a job is that is over
+            start = time.monotonic()
+            jobs = d.client.jobs.List(all=True).jobs
+            times.append(time.monotonic() - start)
+        assert len(jobs) == 500 and 10000 < sum(len(j.ranks) for j in jobs) <= 20000
+        assert min(times) < 0.1, times
