@@ -1,4 +1,4 @@
-/* Attach, register, recover, detach: the life of a session. */
+/* Attach, recover, detach: the life of a session. */
 #include "lib/internal.h"
 
 #include <inttypes.h>
@@ -18,7 +18,6 @@
 #define SETUP_TIMEOUT_MS 60000
 #define OUTAGE_MS 600000
 #define DETACH_TIMEOUT_MS 5000
-#define NDIM_MAX 8
 
 /* --- attach */
 
@@ -206,134 +205,6 @@ gacc_status gacc_attach(gacc_client *client, const gacc_attach_opts *opts, gacc_
 	return GACC_OK;
 }
 
-/* --- register */
-
-static gacc_status check_tensors(struct gacc_job *job, const gacc_tensor *t, size_t n)
-{
-	if (!t || !n)
-		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no tensors");
-	for (size_t i = 0; i < n; i++)
-		if (!t[i].name || t[i].ndim < 0 || t[i].ndim > NDIM_MAX)
-			return job_fail(job, ST_INVALID_ARGUMENT, NULL, "tensor %zu: no name, or %d dimensions", i,
-					t[i].ndim);
-	return GACC_OK;
-}
-
-static void describe(const gacc_tensor *t, size_t n, Gacc__V1__TensorSpec *spec, Gacc__V1__TensorSpec **list)
-{
-	for (size_t i = 0; i < n; i++) {
-		gacc__v1__tensor_spec__init(&spec[i]);
-		spec[i].name = (char *)(uintptr_t)t[i].name;
-		spec[i].dtype = (Gacc__V1__DataType)t[i].dtype;
-		spec[i].n_shape = (size_t)t[i].ndim;
-		spec[i].shape = (int64_t *)(uintptr_t)t[i].shape;
-		if (t[i].alias_of)
-			spec[i].alias_of = (char *)(uintptr_t)t[i].alias_of;
-		list[i] = &spec[i];
-	}
-}
-
-/* Every tensor must lie inside, or a later copy would write past the end. */
-static bool fits(size_t offset, size_t count, size_t size, size_t limit)
-{
-	size_t bytes;
-
-	return !__builtin_mul_overflow(count, size, &bytes) && offset <= limit && bytes <= limit - offset;
-}
-
-static bool layout_ok(const Gacc__V1__RegisterTensorsResponse *r, size_t n)
-{
-	if (r->n_layout != n || !r->slots || r->slots > SLOTS_MAX)
-		return false;
-	for (size_t i = 0; i < n; i++) {
-		const Gacc__V1__TensorLayout *l = r->layout[i];
-
-		if (!fits(l->slot_offset, l->count, dtype_bytes((gacc_dtype)l->grad_dtype), r->slot_bytes) ||
-		    !fits(l->param_offset, l->count, dtype_bytes((gacc_dtype)l->param_dtype), r->param_bytes) ||
-		    !fits(l->accum_offset, l->count, dtype_bytes((gacc_dtype)r->accumulate_dtype), r->accum_bytes))
-			return false;
-	}
-	return true;
-}
-
-static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTensorsResponse *r,
-			       const gacc_tensor *t, size_t n)
-{
-	struct layout *l = &job->layout;
-
-	if (!layout_ok(r, n))
-		return job_fail(job, ST_MALFORMED, NULL, "gaccd's layout does not fit the tensor set");
-	l->tensors = calloc(n, sizeof(*l->tensors));
-	if (!l->tensors)
-		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for %zu tensors", n);
-	for (size_t i = 0; i < n; i++)
-		l->tensors[i] = (struct tensor){ .slot_offset = r->layout[i]->slot_offset,
-						 .param_offset = r->layout[i]->param_offset,
-						 .reduced_offset = r->layout[i]->accum_offset,
-						 .count = r->layout[i]->count,
-						 .grad_dtype = (gacc_dtype)r->layout[i]->grad_dtype,
-						 .param_dtype = (gacc_dtype)r->layout[i]->param_dtype,
-						 .alias = t[i].alias_of && *t[i].alias_of };
-	l->n = n;
-	l->slot_bytes = r->slot_bytes;
-	l->param_bytes = r->param_bytes;
-	l->accum_bytes = r->accum_bytes;
-	l->slots = r->slots;
-	l->fingerprint = r->fingerprint;
-	l->params_needed = r->params_needed;
-	l->accum_dtype = (gacc_dtype)r->accumulate_dtype;
-	return GACC_OK;
-}
-
-static enum status map_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *f)
-{
-	/* after a recovery the memory is there already */
-	return job->memory.params.base ? ST_OK : memory_map(&job->memory, job, f);
-}
-
-static gacc_status get_memory(struct gacc_job *job)
-{
-	if (job->wants_memory && *job->attach_socket)
-		return session_run(job, "map memory", job->timeout_ms, map_attempt, NULL);
-	if (memory_inline(&job->memory, &job->layout, job->client_optimizer))
-		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for gradients and parameters");
-	return GACC_OK;
-}
-
-gacc_status gacc_register(gacc_job *job, const gacc_tensor *tensors, size_t n)
-{
-	Gacc__V1__RegisterTensorsRequest request = GACC__V1__REGISTER_TENSORS_REQUEST__INIT;
-	struct unary call = { .method = "RegisterTensors", .request = &request.base };
-	gacc_status st = job_enter(job);
-
-	if (st)
-		return st;
-	if (job->registered)
-		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "the tensors are registered already");
-	st = check_tensors(job, tensors, n);
-	if (st)
-		return st;
-	request.tensors = calloc(n, sizeof(*request.tensors) + sizeof(**request.tensors));
-	if (!request.tensors)
-		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for %zu tensors", n);
-	describe(tensors, n, (Gacc__V1__TensorSpec *)(request.tensors + n), request.tensors);
-	request.n_tensors = n;
-	request.session = job->session;
-	st = session_run(job, "register tensors", job->timeout_ms, session_unary, &call);
-	free(request.tensors);
-	if (st)
-		return st;
-	st = take_layout(job, (Gacc__V1__RegisterTensorsResponse *)call.reply, tensors, n);
-	bytes_free(call.reply);
-	if (st)
-		return st;
-	job->registered = true;
-	st = get_memory(job);
-	if (st)
-		job->registered = false;
-	return st;
-}
-
 /* --- recover */
 
 static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
@@ -344,6 +215,7 @@ static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct 
 	enum status st;
 
 	request.session = job->session;
+	request.layout_limit = 1; /* the fingerprint speaks for the rest */
 	st = session_unary(job, &call, timeout_ms, f);
 	if (st)
 		return st;

@@ -208,11 +208,12 @@ void job_window_changed(struct job *j, struct now now)
 
 /* ---- start ---- */
 
-static void registered_reply(struct job *j, uint64_t call)
+static void registered_reply(struct job *j, uint64_t call, struct layout_part part)
 {
 	struct reply rep = { .kind = REPLY_REGISTER };
 	rep.registered.params_needed = !j->mirror.r.params_ready && !j->spec->n_init && !j->restore;
 	rep.registered.slots = j->spec->slots_per_rank;
+	rep.registered.part = part;
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
@@ -222,7 +223,7 @@ static void answer_registered(struct job *j)
 		struct waiter *w = &j->waiter[i];
 		if (w->kind != WAIT_REGISTER)
 			continue;
-		registered_reply(j, w->call);
+		registered_reply(j, w->call, w->part);
 		waiter_remove(j, w);
 	}
 }
@@ -232,22 +233,6 @@ void job_params_changed(struct job *j, struct now now)
 	if (j->mirror.r.params_ready)
 		job_report(j, now);
 	answer_ready(j);
-}
-
-void job_take_tensors(struct job *j, struct tensor_set *set)
-{
-	j->set = *set;
-	j->has_tensors = true;
-	*set = (struct tensor_set){ 0 };
-}
-
-enum status job_set_tensors(struct job *j, const struct tensor_spec *t, uint64_t n, char *why, size_t n_why)
-{
-	struct tensor_set set;
-	enum status st = tensor_set_init(&set, j->spec, t, n, why, n_why);
-	if (!st)
-		job_take_tensors(j, &set);
-	return st;
 }
 
 /* false: the call is answered. Equal sets have equal fingerprints. */
@@ -268,7 +253,8 @@ static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, stru
 	return true;
 }
 
-void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set, struct now now)
+void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set, struct layout_part part,
+		  struct now now)
 {
 	bool ok = call_allowed(j, call, k) && declare_or_compare(j, call, k->rank, set);
 	if (set)
@@ -276,11 +262,14 @@ void job_register(struct job *j, uint64_t call, const struct session_key *k, str
 	if (!ok)
 		return;
 	if (j->engine_seen) {
-		registered_reply(j, call);
+		registered_reply(j, call, part);
 		return;
 	}
-	if (waiter_add(j, call, WAIT_REGISTER, k->rank))
-		job_allocate(j);
+	struct waiter *w = waiter_add(j, call, WAIT_REGISTER, k->rank);
+	if (!w)
+		return;
+	w->part = part;
+	job_allocate(j);
 }
 
 void job_allocate(struct job *j)

@@ -49,6 +49,11 @@ struct push_args {
 	bool streamed;          /* the slot was filled by an inline stream (job_stream_push sets it) */
 };
 
+/* Which tensors' layout a RegisterTensors wants to hear. */
+struct layout_part {
+	uint64_t first, limit;  /* limit 0: all from first on */
+};
+
 enum reply_kind {
 	REPLY_EMPTY, REPLY_ATTACH, REPLY_REGISTER, REPLY_PUT, REPLY_READY, REPLY_PUSH, REPLY_FLUSH, REPLY_STEP
 };
@@ -69,6 +74,7 @@ struct reply {
 		struct {
 			bool params_needed;
 			uint32_t slots;
+			struct layout_part part; /* that the call asked for */
 		} registered;
 		struct {
 			bool ready;
@@ -107,7 +113,9 @@ void job_free(struct job *); /* parked calls are not answered: end the job first
 void job_restore_window(struct job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
 /* The tensor set of a job that has none; *set is emptied. (job_register does that itself.) */
 void job_take_tensors(struct job *, struct tensor_set *set);
-/* The same for one that is yet to be built; linear in n. ST_INVALID_ARGUMENT with why. */
+/* The set of a job that only has to be freed is *out's, to be freed elsewhere: that takes long. */
+void job_give_tensors(struct job *, struct tensor_set *out);
+/* job_take_tensors for one that is yet to be built; linear in n. ST_INVALID_ARGUMENT with why. */
 enum status job_set_tensors(struct job *, const struct tensor_spec *, uint64_t n, char *why, size_t n_why);
 
 /* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec. */
@@ -124,7 +132,7 @@ void job_on_restored(struct job *, const struct control_state *state, struct now
 /* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
 void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);
 /* set: of this job's specification, emptied here, also on an error; NULL: the caller only asks for the layout. */
-void job_register(struct job *, uint64_t call, const struct session_key *, struct tensor_set *set, struct now);
+void job_register(struct job *, uint64_t call, const struct session_key *, struct tensor_set *set, struct layout_part, struct now);
 #define JOB_SAME_TENSORS "all ranks must register the same tensors in the same order" /* the hint for LAYOUT_MISMATCH */
 void job_put_params(struct job *, uint64_t call, const struct session_key *, uint32_t slot, uint64_t offset,
 		    uint64_t bytes, bool last, struct now);
@@ -204,6 +212,8 @@ bool job_can_checkpoint(const struct job *);
 /* The outcome of the window before the open one; NULL: there is none, or it is not known any more. */
 const struct commit *job_last_commit(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
+/* The rank's session is still this one, and has not said good-bye. */
+bool job_session_is(const struct job *, uint32_t rank, uint64_t generation);
 /* Number of slots of the engine, spare ones included. */
 uint32_t job_slots(const struct job *);
 /* Half of the accumulator pair that holds the reduced gradients of the last window (optimizer CLIENT). */

@@ -95,6 +95,7 @@ struct waiter {
 	uint32_t slot;
 	uint64_t offset, bytes;
 	bool last, streamed;
+	struct layout_part part; /* WAIT_REGISTER */
 };
 
 /* A piece of the parameters, at the start of a slot of the rank's session. */

@@ -73,6 +73,29 @@ void job_free(struct job *j)
 	free(j);
 }
 
+void job_take_tensors(struct job *j, struct tensor_set *set)
+{
+	j->set = *set;
+	j->has_tensors = true;
+	*set = (struct tensor_set){ 0 };
+}
+
+void job_give_tensors(struct job *j, struct tensor_set *out)
+{
+	*out = j->set;
+	j->set = (struct tensor_set){ 0 };
+	j->has_tensors = false;
+}
+
+enum status job_set_tensors(struct job *j, const struct tensor_spec *t, uint64_t n, char *why, size_t n_why)
+{
+	struct tensor_set set;
+	enum status st = tensor_set_init(&set, j->spec, t, n, why, n_why);
+	if (!st)
+		job_take_tensors(j, &set);
+	return st;
+}
+
 void job_restore_window(struct job *j, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
 	if (n_words != j->mirror.n_words)
@@ -166,6 +189,11 @@ const struct commit *job_last_commit(const struct job *j)
 uint64_t job_generation(const struct job *j, uint32_t rank)
 {
 	return rank < j->spec->ranks ? j->rank[rank].sgen : 0;
+}
+
+bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)
+{
+	return job_generation(j, rank) == generation && j->rank[rank].has_session && !j->rank[rank].detached;
 }
 
 uint32_t job_slots(const struct job *j)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t bytes_of(const struct tensor_spec *t)
+size_t tensor_text_bytes(const struct tensor_spec *t)
 {
 	return strlen(t->name) + 1 + (t->alias_of ? strlen(t->alias_of) + 1 : 0);
 }
@@ -16,22 +16,26 @@ static const char *keep(char **at, const char *text)
 	return kept;
 }
 
-static enum status copy(struct tensor_set *s, const struct tensor_spec *t, uint64_t n)
+enum status tensors_copy(const struct tensor_spec *t, uint64_t n, struct tensor_spec **out, char **out_names)
 {
 	size_t bytes = 1;
 	for (uint64_t i = 0; i < n; i++)
-		bytes += bytes_of(&t[i]);
-	s->tensor = calloc(n, sizeof *s->tensor);
-	s->names = malloc(bytes);
-	if (!s->tensor || !s->names)
+		bytes += tensor_text_bytes(&t[i]);
+	struct tensor_spec *all = calloc(n, sizeof *all);
+	char *names = malloc(bytes), *at = names;
+	if (!all || !names) {
+		free(all);
+		free(names);
 		return ST_NO_MEMORY;
-	char *at = s->names;
-	for (uint64_t i = 0; i < n; i++) {
-		s->tensor[i] = t[i];
-		s->tensor[i].name = keep(&at, t[i].name);
-		if (t[i].alias_of)
-			s->tensor[i].alias_of = keep(&at, t[i].alias_of);
 	}
+	for (uint64_t i = 0; i < n; i++) {
+		all[i] = t[i];
+		all[i].name = keep(&at, t[i].name);
+		if (t[i].alias_of)
+			all[i].alias_of = keep(&at, t[i].alias_of);
+	}
+	*out = all;
+	*out_names = names;
 	return ST_OK;
 }
 
@@ -42,7 +46,7 @@ enum status tensor_set_init(struct tensor_set *out, const struct job_spec *spec,
 	enum status st = arena_init(&s.arena, t, n, spec->gradient_dtype, why, n_why);
 	if (st)
 		return st;
-	st = copy(&s, t, n);
+	st = tensors_copy(t, n, &s.tensor, &s.names);
 	if (st)
 		tensor_set_fini(&s);
 	else

@@ -24,4 +24,9 @@ enum status tensor_set_init(struct tensor_set *out, const struct job_spec *, con
 enum status tensor_set_match(struct tensor_set *, const struct job_spec *, char *why, size_t n_why);
 void tensor_set_fini(struct tensor_set *);
 
+/* Bytes that the tensor's strings take in *names below. */
+size_t tensor_text_bytes(const struct tensor_spec *);
+/* Copies of n > 0 tensors, and of their strings; two blocks for free(). ST_NO_MEMORY. Any thread. */
+enum status tensors_copy(const struct tensor_spec *, uint64_t n, struct tensor_spec **out, char **out_names);
+
 #endif

@@ -261,6 +261,7 @@ static enum status open_rpc(struct daemon *d)
 {
 	struct rpc_config c = { .loop = &d->loop, .max_unread_bytes = d->conf->limits.request_memory,
 				.max_held_bytes = d->conf->limits.request_memory / 4 };
+	d->collected.most = d->conf->limits.request_memory / 2;
 	enum status st = rpc_server_new(&c, &d->rpc);
 	if (!st)
 		st = methods_add(d);
@@ -418,6 +419,7 @@ static void finish(struct daemon *d)
 	history_close(d->history);
 	rpc_health_free(d->health);
 	rpc_server_free(d->rpc);
+	rpc_shares_fini(&d->collected);
 	persist_free(d->persist);
 	disk_watch_free(d->disk);
 	state_share_free(d->share);

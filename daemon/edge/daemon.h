@@ -12,6 +12,7 @@
 #include "edge/recorder.h"
 #include "edge/turns.h"
 #include "rpc/rpc.h"
+#include "rpc/shares.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,6 +60,7 @@ struct daemon {
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
 	uint64_t host_bytes;          /* of all jobs' segments */
+	struct rpc_shares collected;  /* bytes of tensor sets that ranks register in portions, and of those that came so */
 	uint32_t n_queued;            /* jobs that wait for their turn */
 	int64_t queue_told_ns;        /* when they heard why, last */
 	int64_t started_unix_ns;

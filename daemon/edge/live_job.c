@@ -164,6 +164,8 @@ void live_free(struct live_job *l)
 	if (!l)
 		return;
 	live_let_go(l);
+	registering_drop(l);
+	registering_set_gone(l);
 	live_launch_free(l);
 	live_history_fini(l);
 	saving_free(l);
@@ -174,7 +176,7 @@ void live_free(struct live_job *l)
 	if (l->spec_pb)
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 	free(l->spec_field);
-	free(l->tensors_packed);
+	shared_drop(l->tensors_packed);
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_view);
@@ -400,6 +402,7 @@ void live_tick(struct live_job *l, struct now now)
 		live_past_tick(l, now);
 		return;
 	}
+	registering_tick(l, now);
 	live_memory_tick(l);
 	live_keeping_tick(l, now);
 	live_engine_due(l, now);

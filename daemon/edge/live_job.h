@@ -6,6 +6,7 @@
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
 
+#include "base/shared.h"
 #include "control/coordinator.h"
 #include "control/job.h"
 #include "control/restarts.h"
@@ -25,6 +26,7 @@ struct engine_proc;
 struct live_window;
 struct pending_submit;
 struct prepared;
+struct collecting;
 
 /* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
  * inline stream. */
@@ -68,8 +70,9 @@ struct live_job {
 	uint8_t spec_sum[16];               /* of its bytes */
 	uint8_t *spec_field;                /* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
 	size_t n_spec_field, spec_at;       /* spec_at: where the length ends */
-	void *tensors_packed;               /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
-	size_t n_tensors_packed;
+	struct shared *tensors_packed;      /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
+	struct collecting *collecting;      /* portions of the tensor set (registering.c); NULL: none */
+	size_t tensor_bytes;                /* memory of a set that came in portions, of daemon.collected */
 	struct job_spec spec;
 	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */
 	struct coord *coord;
@@ -178,6 +181,12 @@ void live_unwatch(struct live_job *, uint64_t call);
 void live_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
 /* The name of uid, or its number. */
 void live_user_name(uint32_t uid, char *out, size_t n);
+
+/* ---- registering.c ---- */
+/* Portions of a tensor set that nobody completes are dropped. */
+void registering_tick(struct live_job *, struct now);
+void registering_drop(struct live_job *); /* not while the pool works for it */
+void registering_set_gone(struct live_job *); /* the job has given up its tensor set */
 
 /* ---- live_retire.c ---- */
 /* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */

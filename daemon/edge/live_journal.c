@@ -167,9 +167,12 @@ static enum status restore_tensors(struct live_job *l, const struct journal_byte
 		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
 	else
 		l->tensors_durable = true;
-	if (!st && (l->tensors_packed = malloc(b->n))) {
-		memcpy(l->tensors_packed, b->data, b->n);
-		l->n_tensors_packed = b->n;
+	void *copy = st ? NULL : malloc(b->n); /* without it: live_pack_tensors */
+	if (copy) {
+		memcpy(copy, b->data, b->n);
+		l->tensors_packed = shared_new(copy, b->n);
+		if (!l->tensors_packed)
+			free(copy);
 	}
 	free(t);
 	if (set)

@@ -408,17 +408,25 @@ static void on_tensors_durable(void *arg, enum status st)
 enum status live_pack_tensors(struct live_job *l)
 {
 	uint64_t n;
+	size_t n_packed;
 	const struct tensor_spec *t = job_tensors(l->job, &n);
+	if (l->tensors_packed)
+		return ST_OK;
+	void *packed = convert_pack_tensors(t, n, &n_packed);
+	l->tensors_packed = packed ? shared_new(packed, n_packed) : NULL;
 	if (!l->tensors_packed)
-		l->tensors_packed = convert_pack_tensors(t, n, &l->n_tensors_packed);
+		free(packed);
 	return l->tensors_packed ? ST_OK : ST_NO_MEMORY;
 }
 
 static enum status persist_tensors(struct live_job *l)
 {
 	enum status st = live_pack_tensors(l);
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { l->tensors_packed, l->n_tensors_packed } } };
-	return st ? st : persist_put(l->d->persist, &r, on_tensors_durable, l);
+	if (st)
+		return st;
+	struct shared *set = l->tensors_packed;
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { set->data, set->n } } };
+	return persist_put_shared(l->d->persist, &r, set, on_tensors_durable, l);
 }
 
 static void on_restore_read(struct live_job *l, enum status st, const char *why)

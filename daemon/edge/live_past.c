@@ -131,11 +131,16 @@ static bool keep(struct live_job *l, Gacc__V1__Job *j)
 struct dropped {
 	struct rpc_work work;
 	Gacc__V1__JobSpec *spec;
+	struct shared *packed;
+	struct tensor_set tensors;
 };
 
 static void drop_it(struct rpc_work *w)
 {
-	gacc__v1__job_spec__free_unpacked(((struct dropped *)w)->spec, NULL);
+	struct dropped *d = (struct dropped *)w;
+	gacc__v1__job_spec__free_unpacked(d->spec, NULL);
+	shared_drop(d->packed);
+	tensor_set_fini(&d->tensors);
 	machine_memory_trim(KEPT_BYTES);
 }
 
@@ -151,16 +156,21 @@ static void drop_spec(struct live_job *l)
 	struct dropped *w = calloc(1, sizeof *w);
 	job_spec_fini(&l->spec);
 	free(l->spec_field);
-	free(l->tensors_packed);
-	l->spec_field = l->tensors_packed = NULL;
-	l->n_spec_field = l->n_tensors_packed = 0;
+	l->spec_field = NULL;
+	l->n_spec_field = 0;
 	if (w) {
 		w->spec = l->spec_pb;
+		w->packed = l->tensors_packed;
+		if (l->job)
+			job_give_tensors(l->job, &w->tensors);
 		rpc_pool_put(rpc_server_pool(l->d->rpc), &w->work, l->uid, drop_it, on_dropped);
 	} else {
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+		shared_drop(l->tensors_packed);
 	}
 	l->spec_pb = NULL;
+	l->tensors_packed = NULL;
+	registering_set_gone(l);
 }
 
 bool live_past_keep(struct live_job *l, struct now now)

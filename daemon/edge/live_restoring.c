@@ -184,9 +184,9 @@ static enum status take_tensors(struct reading *r)
 	char text[256];
 	if (!now) {
 		job_take_tensors(l->job, &r->set);
-		l->tensors_packed = r->packed;
-		l->n_tensors_packed = r->n_packed;
-		r->packed = NULL;
+		l->tensors_packed = shared_new(r->packed, r->n_packed);
+		if (l->tensors_packed)
+			r->packed = NULL;
 	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) { /* a rank has declared it meanwhile */
 		tensor_set_differs(now->tensor, now->n, r->set.tensor, r->set.n, text, sizeof text);
 		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);

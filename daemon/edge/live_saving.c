@@ -219,22 +219,20 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	return true;
 }
 
-/* The spec with the tensor set, as a restore needs it: the bytes of two messages behind each other are one message. */
+/* The spec, without tensors that did not come with it: disk_work.tensors. */
 static void *pack_spec(struct live_job *l, size_t *out_n)
 {
 	size_t n = l->spec_field ? l->n_spec_field - l->spec_at : gacc__v1__job_spec__get_packed_size(l->spec_pb);
 	if (!l->spec_pb->n_tensors && live_pack_tensors(l))
 		return NULL;
-	uint8_t *bytes = malloc(n + l->n_tensors_packed + 1);
+	uint8_t *bytes = malloc(n + 1);
 	if (!bytes)
 		return NULL;
 	if (l->spec_field)
 		memcpy(bytes, l->spec_field + l->spec_at, n);
 	else
 		gacc__v1__job_spec__pack(l->spec_pb, bytes);
-	if (l->n_tensors_packed)
-		memcpy(bytes + n, l->tensors_packed, l->n_tensors_packed);
-	*out_n = n + l->n_tensors_packed;
+	*out_n = n;
 	return bytes;
 }
 
@@ -282,8 +280,8 @@ static void on_seal(void *ctx, const struct save_want *want)
 	}
 	size_t n_spec = w->manifest.n_spec;
 	fill_manifest(l, want, &w->manifest);
-	w->manifest.spec = w->spec;
 	w->manifest.n_spec = n_spec;
+	w->tensors = l->tensors_packed ? shared_hold(l->tensors_packed) : NULL;
 	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
 	checkpoint_final_path(w->final, s->dir, l->uuid, s->answer.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof s->final);

@@ -232,12 +232,8 @@ static void register_tensors(struct rpc_call *call, const struct ProtobufCMessag
 	const Gacc__V1__RegisterTensorsRequest *q = (const Gacc__V1__RegisterTensorsRequest *)m;
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
-	if (!l)
-		return;
-	if (q->n_tensors)
-		registering_begin(call, l, &k);
-	else
-		job_register(l->job, rpc_id(call), &k, NULL, now_of(call));
+	if (l)
+		registering_begin(call, q, l, &k);
 }
 
 static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)

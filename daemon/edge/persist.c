@@ -12,6 +12,7 @@ struct item {
 	struct item *next;
 	struct journal_record record;
 	void *owned[3];        /* copies of its bytes and texts */
+	struct shared *shared; /* held: what its bytes are, if they are not copied */
 	enum status status;
 	void (*cb)(void *arg, enum status); /* NULL: nobody waits, or it is muted */
 	void *arg, *own_arg;   /* own_arg: to be freed */
@@ -38,12 +39,13 @@ static void item_free(struct item *i)
 	for (int k = 0; k < 3; k++)
 		free(i->owned[k]);
 	free(i->own_arg);
+	shared_drop(i->shared);
 	free(i);
 }
 
 static bool own_bytes(struct item *i, int k, struct journal_bytes *b)
 {
-	if (!b->n)
+	if (!b->n || i->shared)
 		return true;
 	i->owned[k] = malloc(b->n);
 	if (!i->owned[k])
@@ -261,14 +263,16 @@ void persist_free(struct persist *p)
 	free(p);
 }
 
-static enum status put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg, void *own_arg)
+static enum status put(struct persist *p, const struct journal_record *r, struct shared *bytes, void (*cb)(void *arg, enum status), void *arg,
+		       void *own_arg)
 {
 	struct item *i = calloc(1, sizeof *i);
 	if (!i) {
 		free(own_arg);
 		return ST_NO_MEMORY;
 	}
-	*i = (struct item){ .record = *r, .cb = cb, .arg = arg, .own_arg = own_arg };
+	*i = (struct item){ .record = *r, .cb = cb, .arg = arg, .own_arg = own_arg,
+			     .shared = bytes ? shared_hold(bytes) : NULL };
 	if (!own(i)) {
 		item_free(i);
 		return ST_NO_MEMORY;
@@ -283,12 +287,18 @@ static enum status put(struct persist *p, const struct journal_record *r, void (
 
 enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
 {
-	return put(p, r, cb, arg, NULL);
+	return put(p, r, NULL, cb, arg, NULL);
+}
+
+enum status persist_put_shared(struct persist *p, const struct journal_record *r, struct shared *bytes, void (*cb)(void *arg, enum status),
+			       void *arg)
+{
+	return put(p, r, bytes, cb, arg, NULL);
 }
 
 enum status persist_put_own(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
 {
-	return put(p, r, cb, arg, arg);
+	return put(p, r, NULL, cb, arg, arg);
 }
 
 void persist_read(struct persist *p, struct persist_read *r)

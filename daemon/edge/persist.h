@@ -6,6 +6,7 @@
 #ifndef GACC_EDGE_PERSIST_H
 #define GACC_EDGE_PERSIST_H
 
+#include "base/shared.h"
 #include "store/journal.h"
 
 struct persist;
@@ -19,7 +20,10 @@ void persist_free(struct persist *);
 
 /* ST_NO_MEMORY at once (cb is not called), else cb(arg, outcome) later on the loop; cb may be NULL. */
 enum status persist_put(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
-/* The same, and arg, malloc'ed, is given away: it is freed when cb has returned, or when it will not be called. */
+/* The same for a record whose bytes are those of `bytes`, which is held instead of copied. */
+enum status persist_put_shared(struct persist *, const struct journal_record *, struct shared *bytes, void (*cb)(void *arg, enum status),
+			       void *arg);
+/* persist_put, and arg, malloc'ed, is given away: it is freed when cb has returned, or when it will not be called. */
 enum status persist_put_own(struct persist *, const struct journal_record *, void (*cb)(void *arg, enum status), void *arg);
 
 /* To be called several times a second: about a second after a batch, what is noted outside the journal becomes durable, too. */

@@ -4,7 +4,9 @@
 
 #include "edge/methods.h"
 
-/* Takes the call's request, which has tensors. The call keeps the job (keep_job); it is answered sooner or later. */
-void registering_begin(struct rpc_call *, struct live_job *, const struct session_key *);
+struct Gacc__V1__RegisterTensorsRequest;
+
+/* RegisterTensors with its session's job. The call keeps the job (keep_job); it is answered sooner or later. */
+void registering_begin(struct rpc_call *, const struct Gacc__V1__RegisterTensorsRequest *, struct live_job *, const struct session_key *);
 
 #endif

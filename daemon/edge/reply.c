@@ -46,9 +46,12 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	rpc_finish(call, &m.base);
 }
 
-/* The layout of all tensors; filled in and packed in the pool, which may read the arena as it does not change. */
+#define LAYOUT_MOST 65536 /* tensors of one answer that has a limit: at most 3.5 MB */
+
+/* The layout of all tensors, or of a part of them; filled in and packed in the pool, which may read the arena as it does not change. */
 struct layout_reply {
 	struct live_job *l; /* held */
+	struct layout_part part; /* limit: as many as there are */
 	Gacc__V1__RegisterTensorsResponse m;
 	Gacc__V1__TensorLayout *layout, **list;
 };
@@ -58,12 +61,13 @@ static const ProtobufCMessage *make_layout(void *arg)
 	struct layout_reply *r = arg;
 	const struct arena *a = job_arena(r->l->job);
 	size_t acc = dtype_size(r->l->spec.accumulate_dtype);
-	r->layout = calloc(a->n_tensors, sizeof *r->layout);
-	r->list = calloc(a->n_tensors, sizeof *r->list);
+	uint64_t n = r->part.limit;
+	r->layout = calloc(n + 1, sizeof *r->layout);
+	r->list = calloc(n + 1, sizeof *r->list);
 	if (!r->layout || !r->list)
 		return NULL;
-	for (uint64_t i = 0; i < a->n_tensors; i++) {
-		const struct arena_tensor *at = &a->tensor[i];
+	for (uint64_t i = 0; i < n; i++) {
+		const struct arena_tensor *at = &a->tensor[r->part.first + i];
 		Gacc__V1__TensorLayout *t = r->list[i] = &r->layout[i];
 		gacc__v1__tensor_layout__init(t);
 		t->slot_offset = at->slot_offset;
@@ -73,7 +77,7 @@ static const ProtobufCMessage *make_layout(void *arg)
 		t->param_dtype = (Gacc__V1__DataType)a->group[at->group].param_dtype;
 		t->accum_offset = at->start * acc;
 	}
-	r->m.n_layout = a->n_tensors;
+	r->m.n_layout = n;
 	r->m.layout = r->list;
 	return &r->m.base;
 }
@@ -87,6 +91,13 @@ static void release_layout(void *arg)
 	free(r);
 }
 
+static struct layout_part part_of(struct layout_part asked, uint64_t n)
+{
+	uint64_t first = asked.first < n ? asked.first : n, left = n - first;
+	uint64_t limit = asked.limit < LAYOUT_MOST ? asked.limit : LAYOUT_MOST;
+	return (struct layout_part){ first, !limit || limit > left ? left : limit };
+}
+
 static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
 {
 	const struct arena *a = job_arena(l->job);
@@ -97,7 +108,9 @@ static void send_registered(struct live_job *l, struct rpc_call *call, const str
 	}
 	p->l = l;
 	live_hold(l);
+	p->part = part_of(r->registered.part, a->n_tensors);
 	gacc__v1__register_tensors_response__init(&p->m);
+	p->m.received = a->n_tensors;
 	p->m.slot_bytes = a->slot_bytes;
 	p->m.param_bytes = a->param_bytes;
 	p->m.accum_bytes = a->n_elements * dtype_size(l->spec.accumulate_dtype);

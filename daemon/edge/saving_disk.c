@@ -75,6 +75,20 @@ static void run_sweep(struct disk_work *w)
 		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof w->why);
 }
 
+/* The spec with the tensor set, as a restore needs it: the bytes of two messages behind each other are one message. */
+static enum status join_spec(struct disk_work *w)
+{
+	size_t n = w->manifest.n_spec, more = w->tensors ? w->tensors->n : 0;
+	uint8_t *whole = more ? realloc(w->spec, n + more) : w->spec;
+	if (!whole)
+		return ST_NO_MEMORY;
+	if (more)
+		memcpy(whole + n, w->tensors->data, more);
+	w->manifest.spec = w->spec = whole;
+	w->manifest.n_spec = n + more;
+	return ST_OK;
+}
+
 static void run_seal(struct disk_work *w)
 {
 	struct passwd p, *found = NULL;
@@ -82,7 +96,9 @@ static void run_seal(struct disk_work *w)
 	uint32_t gid = getegid();
 	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof buf, &found) && found)
 		gid = p.pw_gid;
-	w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
+	w->status = join_spec(w);
+	if (!w->status)
+		w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
 	if (w->status) {
 		char ignored[320];
 		checkpoint_remove(w->partial, ignored, sizeof ignored);
@@ -128,6 +144,7 @@ void disk_free(struct disk_work *w)
 	free(w->path);
 	free(w->id);
 	free(w->spec);
+	shared_drop(w->tensors);
 	free(w);
 }
 

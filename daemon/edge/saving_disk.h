@@ -4,6 +4,7 @@
 #ifndef GACC_EDGE_SAVING_DISK_H
 #define GACC_EDGE_SAVING_DISK_H
 
+#include "base/shared.h"
 #include "rpc/pool.h"
 #include "store/checkpoint.h"
 
@@ -26,7 +27,8 @@ struct disk_work {
 	/* SEAL */
 	struct checkpoint_dir made; /* what the engine has written into */
 	struct manifest manifest;
-	void *spec;                 /* owned: what manifest.spec points to */
+	void *spec;                 /* owned; of manifest.n_spec bytes */
+	struct shared *tensors;     /* held: what belongs behind it; NULL: nothing */
 	/* PRUNE: owned; oldest first */
 	char **path;
 	uint64_t *id;

@@ -287,13 +287,20 @@ static bool tensor_differs(const struct tensor_spec *a, const struct tensor_spec
 	return true;
 }
 
+bool tensors_differ(const struct tensor_spec *a, const struct tensor_spec *b, uint64_t n, uint64_t first, char *why, size_t n_why)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (tensor_differs(&a[i], &b[i], first + i, why, n_why))
+			return true;
+	return false;
+}
+
 bool tensor_set_differs(const struct tensor_spec *a, uint64_t n_a, const struct tensor_spec *b, uint64_t n_b, char *why,
 			size_t n_why)
 {
 	uint64_t both = n_a < n_b ? n_a : n_b;
-	for (uint64_t i = 0; i < both; i++)
-		if (tensor_differs(&a[i], &b[i], i, why, n_why))
-			return true;
+	if (tensors_differ(a, b, both, 0, why, n_why))
+		return true;
 	if (n_a == n_b)
 		return false;
 	const struct tensor_spec *extra = n_a > n_b ? &a[both] : &b[both];

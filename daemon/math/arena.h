@@ -66,5 +66,7 @@ void arena_fini(struct arena *); /* NULL or zeroed is fine */
 /* First difference between two tensor sets, as a sentence into `why`; true if there is one. */
 bool tensor_set_differs(const struct tensor_spec *a, uint64_t n_a, const struct tensor_spec *b, uint64_t n_b,
 			char *why, size_t n_why);
+/* The same of n tensors that stand from `first` on in both sets. */
+bool tensors_differ(const struct tensor_spec *a, const struct tensor_spec *b, uint64_t n, uint64_t first, char *why, size_t n_why);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum rpc_pool_kind {
-	RPC_POOL_COMPUTE,  /* decoding, matching, packing: bounded by the size of a message */
+	RPC_POOL_COMPUTE,  /* decoding, matching, packing: bounded by the size of a message, or of a tensor set */
 	RPC_POOL_ALLOCATE, /* pages of memory, one portion a piece */
 	RPC_POOL_RELEASE,  /* the same given back, which the kernel does in one go for a segment: 100 GiB take most of a minute */
 	RPC_POOL_DISK,     /* files where users say, on file systems that may not answer: one piece of a user at a time */

@@ -268,6 +268,11 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 	int fd = -1;
 	struct sha256 *sum = sha256_new();
 	enum status st = sum ? manifest_encode(m, &text, &n) : ST_NO_MEMORY;
+	if (!st && n > MANIFEST_MAX_BYTES) {
+		snprintf(why, n_why, "the manifest would have %zu bytes, at most %" PRIu64 " can be read: the tensors' names are too long", n,
+			 MANIFEST_MAX_BYTES);
+		st = ST_RESOURCE_EXHAUSTED;
+	}
 	if (!st)
 		st = open_made(partial, made, m, &fd, why, n_why);
 	if (!st)

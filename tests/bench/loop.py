@@ -122,6 +122,45 @@ class Bench:
         yield "RegisterTensors", "250,000 tensors", lambda: r.gacc.RegisterTensors(message)
         r.map()
         r.ready()
+        yield from self.norms(job, r)
+        r.close()
+
+    def portions(self):
+        """The promised million, in ten portions of each rank."""
+        n = self.small(1000000)
+        jobs, ranks = [], []
+
+        def give(r):
+            for at in range(0, n, n // 10):
+                r.gacc.RegisterTensors(session=r.session, first=at, total=n, layout_limit=1, timeout=300,
+                                       tensors=[{"name": f"model.layers.{i}.bias", "dtype": 1} for i in range(at, at + n // 10)])
+
+        def first_rank():
+            jobs.append(self.d.submit({**SGD, "ranks": 2, "init": [{"pattern": "*", "type": 1}], "slots_per_rank": 1}))
+            ranks[:] = [Rank(self.d, jobs[-1], i, [("w", [1])], 2) for i in range(2)]
+            give(ranks[0])
+        yield "RegisterTensors", f"{n:,} tensors in ten portions; the job starts", first_rank
+        a, b = ranks
+        yield "RegisterTensors", "the same of another rank", lambda: give(b)
+        yield "RegisterTensors", f"asks for the layout of 65,536 of {n:,}", lambda: a.gacc.RegisterTensors(
+            session=a.session, layout_limit=65536)
+        for r in (a, b):
+            r.map()
+            r.ready()
+
+        def step():
+            window = a.ready().window
+            for r in (a, b):
+                r.gacc.Push(session=r.session, window=window, micro=0, slot=0, weight=1)
+            for r in (a, b):
+                r.gacc.WaitStep(session=r.session, window=window)
+        yield "Push, WaitStep", f"{n:,} tensors", step
+        yield "Get", f"{n:,} tensors", lambda: self.d.get_job(jobs[-1])
+        yield "SaveCheckpoint", f"{n:,} tensors", lambda: self.jobs.SaveCheckpoint(
+            job=str(jobs[-1]), request_id=os.urandom(16), wait=True, timeout=300)
+        yield "Cancel", f"{n:,} tensors", lambda: self.d.cancel(jobs.pop())
+
+    def norms(self, job, r):
         at = [0]
 
         def norms():
@@ -133,7 +172,6 @@ class Bench:
                 at[0] += 1
                 return answer.result()
         yield "TensorNorms", "250,000 tensors", norms
-        r.close()
 
     def small_fields(self):
         job = self.d.submit({**SGD, "name": "small"})
@@ -315,7 +353,7 @@ class Bench:
         yield "-", f"a restart with {n} jobs of 120,000 tensors", again
 
 
-PARTS = ("idle", "submit_tensors", "submit_rules", "submit_labels", "submit_ranks", "looks", "register", "small_fields", "events", "launch",
+PARTS = ("idle", "submit_tensors", "submit_rules", "submit_labels", "submit_ranks", "looks", "register", "portions", "small_fields", "events", "launch",
          "updates", "checkpoints", "restore", "fan_out", "wide", "attach_storm", "restart")
 
 

@@ -88,7 +88,7 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 	bool is_put = d[3] & 64;
 	switch (d[0] % 22) {
 	case 0: job_attach(j, call, &a, now); break;
-	case 1: job_register(j, call, &k, set_of(&t, &set), now); break;
+	case 1: job_register(j, call, &k, set_of(&t, &set), (struct layout_part){ 0, 0 }, now); break;
 	case 2: job_wait_ready(j, call, &k, d[2] * 1000000, now); break;
 	case 3: job_push(j, call, &k, &p, now); break;
 	case 4: job_flush(j, call, &k, d[2] & 3, now); break;

@@ -164,7 +164,7 @@ GACC_API int gacc_rank(const gacc_job *);
 GACC_API int gacc_size(const gacc_job *);
 GACC_API const char *gacc_rank_source(const gacc_job *); /* "RANK", "SLURM_PROCID", "argument", ... */
 
-/* Returns when the job's memory is there and mapped. */
+/* Up to 1,000,000 tensors. Returns when the job's memory is there and mapped. */
 GACC_API gacc_status gacc_register(gacc_job *, const gacc_tensor *, size_t n);
 /* Of tensor 0..n-1; an index outside gives 0. An alias has the offsets of the tensor whose storage it shares. */
 GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);         /* bytes, in a slot */
