@@ -227,7 +227,7 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 	return st;
 }
 
-static enum status make_header(const struct snapshot_list *l, void **out, size_t *out_n)
+static enum status make_header(const struct snapshot_list *l, void **out, size_t *out_n, char *why, size_t n_why)
 {
 	static const struct safe_pair format = { "format", "pt" }; /* what loaders of PyTorch models look for */
 	struct safe_tensor *t = calloc(l->n + 1, sizeof(*t));
@@ -238,6 +238,9 @@ static enum status make_header(const struct snapshot_list *l, void **out, size_t
 	enum status st = safetensors_header(t, l->n, &format, 1, out, out_n);
 	for (uint64_t i = 0; i < l->n && !st; i++)
 		l->entry[i].safe = t[i];
+	if (st == ST_RESOURCE_EXHAUSTED)
+		snprintf(why, n_why, "the names, shapes and places of %" PRIu64 " tensors take more than the 100 MB that a safetensors file has for them",
+			 l->n);
 	free(t);
 	return st;
 }
@@ -269,7 +272,7 @@ static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_
 	size_t n_header;
 	enum status st = snapshot_list_init(&l, s->m, part, s->x);
 	if (!st && l.n)
-		st = make_header(&l, &header, &n_header);
+		st = make_header(&l, &header, &n_header, s->why, sizeof(s->why));
 	if (!st && l.n)
 		st = checkpoint_create(dir_fd, part, &w, s->why, sizeof(s->why));
 	if (!st && l.n)

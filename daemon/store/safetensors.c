@@ -331,7 +331,7 @@ static enum status frame(const json_t *root, void **out, size_t *out_n)
 {
 	size_t n = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = (n + 7) / 8 * 8;
 	if (n == 0 || padded > SAFETENSORS_MAX_HEADER)
-		return n ? ST_INVALID_ARGUMENT : ST_NO_MEMORY;
+		return n ? ST_RESOURCE_EXHAUSTED : ST_NO_MEMORY;
 	char *bytes = malloc(8 + padded);
 	if (!bytes)
 		return ST_NO_MEMORY;

@@ -60,8 +60,8 @@ const char *safe_dtype_name(enum safe_dtype);
 
 /* The header of a file whose data holds these tensors in this order, as the first *out_n bytes of the file (free it);
  * sets their begin and end. The data begins at a multiple of 8 bytes; give tensors in descending size of their elements, so that
- * each is aligned to its own. ST_NO_MEMORY; ST_INVALID_ARGUMENT: a name that is no UTF-8, is
- * __metadata__ or comes twice, or sizes that overflow. */
+ * each is aligned to its own. ST_NO_MEMORY; ST_RESOURCE_EXHAUSTED: more than SAFETENSORS_MAX_HEADER; ST_INVALID_ARGUMENT: a name that is
+ * no UTF-8, is __metadata__ or comes twice, or sizes that overflow. */
 enum status safetensors_header(struct safe_tensor *, size_t n, const struct safe_pair *, size_t n_pairs, void **out,
 			       size_t *out_n);
 

@@ -380,7 +380,8 @@ def main():
     good = True
     print("| method | request | longest turn, ms | CPU of the loop, ms | answer |\n|---|---|---|---|---|")
     for part in a.parts or PARTS:
-        conf = {"limits.jobs": 500, "limits.jobs_per_user": 500, "limits.queued_per_user": 500}
+        conf = {"limits.jobs": 500, "limits.jobs_per_user": 500, "limits.queued_per_user": 500,
+                "limits.request_memory": "8GiB"}
         with Daemon(conf=conf, allow=[".*"], supervise=part == "restart") as d:
             for row, made in rows(Bench(d, 1 if a.quick else RUNS, a.quick), part):
                 print(row, flush=True)

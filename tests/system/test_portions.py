@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from gacc_client import BF16, from_bf16, to_bf16
+from gacc_client import F32
 from harness import Daemon, GaccError, Rank, wait_until
 
 SGD = {"ranks": 2, "micro_size": 1, "init": [{"pattern": "*", "type": 2}], "optimizer": {"type": "sgd", "lr": 0.5}}
@@ -198,7 +198,7 @@ def portions(r, from_):
     at = from_
     while at < N:
         yield types.RegisterTensorsRequest(session=r.session, first=at, total=N, layout_limit=1, tensors=[
-            types.TensorSpec(name=f"model.layers.{i // 1000}.experts.{i % 1000}.bias", dtype=BF16, shape=[1])
+            types.TensorSpec(name=f"t{i}", dtype=F32, shape=[1])  # with longer names they would be too many for a safetensors file
             for i in range(at, at + PORTION)])
         at += PORTION
 
@@ -212,7 +212,7 @@ def declare(r):
 
 def test_a_million_tensors():
     """Two ranks, a restart of gaccd in between, a step with the right bits, and a checkpoint from which another job goes on."""
-    spec = {**SGD, "gradient_dtype": BF16, "slots_per_rank": 1}
+    spec = {**SGD, "slots_per_rank": 1}
     with Daemon(supervise=True) as d:
         job = d.submit(spec)
         a = Rank(d, job, 0, [], 2)
@@ -232,36 +232,34 @@ def test_a_million_tensors():
             while len(layout) < N:
                 layout += a.gacc.RegisterTensors(session=a.session, layout_first=len(layout), layout_limit=N).layout
             at = np.array([t.slot_offset for t in layout])
-            assert (np.diff(at) == 64).all() and at[-1] + 2 <= a.registered.slot_bytes
-            where = at // 2
+            assert (np.diff(at) == 128).all() and at[-1] + 4 <= a.registered.slot_bytes
+            where = at // 4
 
             def step(ranks):
                 for i, r in enumerate(ranks):
-                    slot = np.frombuffer(r.memory[1, 0], np.uint16)
-                    slot[where] = to_bf16((np.arange(N) % 64 + i).astype(np.float32))
+                    slot = np.frombuffer(r.memory[1, 0], np.float32)
+                    slot[where] = np.arange(N) % 64 + i
                     r.push()
                 for r in ranks:
                     assert r.wait_step(timeout=120).result.outcome == 1
-                    yield from_bf16(np.frombuffer(r.memory[2, 0], np.uint16)[where])
+                    yield np.frombuffer(r.memory[2, 0], np.float32)[where]
 
             for r in (a, b):
                 r.map()
                 r.ready(timeout=120)
             mean = (np.arange(N) % 64 + 0.5).astype(np.float32)
-            for params in step([a, b]):
-                assert (params == from_bf16(to_bf16(1 - np.float32(0.5) * mean))).all()
+            assert all((p == 1 - np.float32(0.5) * mean).all() for p in step([a, b]))
             k = d.client.jobs.SaveCheckpoint(job=str(job), request_id=os.urandom(16), wait=True, timeout=300).checkpoint
+            assert not k.message, k
             d.kill_gaccd()
             d.wait_ready(120)
-            assert all((p == from_bf16(to_bf16(1 - mean))).all() for p in step([a, b]))
+            assert all((p == 1 - mean).all() for p in step([a, b]))
             print(f"longest turn of the second gaccd {d.client.node.GetNode().longest_turn_ns / 1e6:.1f} ms")
-        d.cancel(job)
         job = d.submit({**spec, "restore_from": k.path})
         with Rank(d, job, 0, [], 2) as a, Rank(d, job, 1, [], 2) as b:
             for r in (a, b):
                 r.registered = declare(r)
                 r.map()
                 r.ready(timeout=120)
-            assert all((p == from_bf16(to_bf16(1 - mean))).all() for p in step([a, b]))
+            assert all((p == 1 - mean).all() for p in step([a, b]))
             print(f"longest turn, with the restored job {d.client.node.GetNode().longest_turn_ns / 1e6:.1f} ms")
-        d.cancel(job)

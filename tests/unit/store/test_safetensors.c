@@ -143,6 +143,21 @@ START_TEST(what_cannot_be_read_is_not_written)
 }
 END_TEST
 
+/* Readers take 100 MB of it at most. */
+START_TEST(a_header_that_nobody_would_read_is_not_written)
+{
+	size_t half = SAFETENSORS_MAX_HEADER / 2;
+	char *name = malloc(half + 1);
+	memset(name, 'a', half);
+	name[half] = '\0';
+	struct safe_tensor t[] = { { .name = name, .dtype = SAFE_U8 }, { .name = name + 1, .dtype = SAFE_U8 } };
+	void *head;
+	size_t n_head;
+	ck_assert_int_eq(safetensors_header(t, 2, NULL, 0, &head, &n_head), ST_RESOURCE_EXHAUSTED);
+	free(name);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("safetensors");
@@ -152,5 +167,6 @@ int main(void)
 	tcase_add_loop_test(c, lengths_are_judged, 0, 7);
 	tcase_add_test(c, what_is_written_is_read);
 	tcase_add_loop_test(c, what_cannot_be_read_is_not_written, 0, 4);
+	tcase_add_test(c, a_header_that_nobody_would_read_is_not_written);
 	return suite_run(s);
 }
