@@ -315,7 +315,10 @@ static void drop_strangers(struct daemon *d)
 		if (d->stored[i].fd < 0)
 			continue;
 		unsigned long long id = 0;
-		bool known = sscanf(d->stored[i].name, "j%llu.", &id) == 1 && live_find(d, id);
+		const struct live_job *l = sscanf(d->stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
+		bool known = l != NULL;
+		if (known && l->aside)
+			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s", d->stored[i].name,
 			 known ? "its job is over" : "its job is no longer in the journal");
 		fdstore_remove(d->fdstore, d->stored[i].name);

@@ -1,7 +1,7 @@
 /* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
  *
- * Loop thread. The functions below stand under the name of the file that has them; live_launch.h, live_past.h, live_restoring.h and
- * live_saving.h have the rest.
+ * Loop thread. The functions below stand under the name of the file that has them; live_aside.h, live_launch.h, live_past.h, live_restoring.h
+ * and live_saving.h have the rest.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
@@ -84,6 +84,7 @@ struct live_job {
 	size_t n_end_view, n_end_view_head; /* head: without the ranks */
 	bool end_view_whole;                /* it has the ranks */
 	bool end_settled;                   /* the journal's view is the last */
+	bool aside, giving_up;              /* live_aside.h: not over in the journal; its END is being written */
 	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
 	struct plan *plan;                  /* its head; the engine has the whole */

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "edge/convert.h"
 #include "edge/journal_keep.h"
+#include "edge/live_aside.h"
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
@@ -115,6 +116,23 @@ void live_write_end(struct live_job *l, enum status end, const char *reason)
 
 /* ---- after a restart ---- */
 
+/* One job's rows as they are read; `record` and `why`: the one that cannot be. */
+struct rows {
+	struct live_job *l;
+	const char *record;
+	char why[200];
+};
+
+static enum status unreadable(struct rows *r, const char *record, uint64_t window, const char *why)
+{
+	r->record = record;
+	if (window == UINT64_MAX)
+		snprintf(r->why, sizeof r->why, "%s", why);
+	else
+		snprintf(r->why, sizeof r->why, "that of window %llu %s", (unsigned long long)window, why);
+	return ST_VERSION_SKEW;
+}
+
 /* NULL: it is gone, or of another version; the window is history only. */
 static const struct commit_payload *payload_of(const struct journal_window *w)
 {
@@ -126,14 +144,11 @@ static const struct commit_payload *payload_of(const struct journal_window *w)
 
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
-	struct live_job *l = arg;
+	struct rows *r = arg;
+	struct live_job *l = r->l;
 	const struct commit_payload *p = payload_of(w);
-	if (!p && w->window + 1 == l->end_window) { /* where the job stands is not known */
-		log_job(l->id, LOG_ERROR, "RestoreFailed",
-			"the journal has the outcome of window %llu in a form that this gaccd cannot read: start the version that wrote it",
-			(unsigned long long)w->window);
-		return ST_VERSION_SKEW;
-	}
+	if (!p && w->window + 1 == l->end_window) /* where the job stands is not known */
+		return unreadable(r, "COMMIT", w->window, "has another form");
 	if (!p)
 		return ST_OK;
 	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
@@ -146,26 +161,24 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 /* Comes before the windows: what holds in the last of them follows from all updates. */
 static enum status restore_update(void *arg, const struct journal_update *u)
 {
-	struct live_job *l = arg;
+	struct rows *r = arg;
 	const struct update_payload *p = u->payload.data;
-	if (u->payload.n == sizeof *p && p->version == UPDATE_PAYLOAD_VERSION)
-		return coord_restore_update(l->coord, &p->update);
-	log_job(l->id, LOG_ERROR, "RestoreFailed", "the journal has an update for window %llu that this gaccd cannot read",
-		(unsigned long long)u->window);
-	return ST_VERSION_SKEW;
+	if (u->payload.n != sizeof *p || p->version != UPDATE_PAYLOAD_VERSION)
+		return unreadable(r, "UPDATE", u->window, "has another form");
+	enum status st = coord_restore_update(r->l->coord, &p->update);
+	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, "is refused") : st;
 }
 
-static enum status restore_tensors(struct live_job *l, const struct journal_bytes *b)
+static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
+	struct live_job *l = r->l;
 	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
 	struct tensor_spec *t = NULL;
-	char why[256] = "";
+	char why[256] = "it is no tensor set";
 	enum status st = set ? convert_tensors(set->tensors, set->n_tensors, &t, why, sizeof why) : ST_MALFORMED;
 	if (!st)
 		st = job_set_tensors(l->job, t, set->n_tensors, why, sizeof why);
-	if (st)
-		log_job(l->id, LOG_ERROR, "RestoreFailed", "tensor set in the journal: %s", why);
-	else
+	if (!st)
 		l->tensors_durable = true;
 	void *copy = st ? NULL : malloc(b->n); /* without it: live_pack_tensors */
 	if (copy) {
@@ -177,23 +190,20 @@ static enum status restore_tensors(struct live_job *l, const struct journal_byte
 	free(t);
 	if (set)
 		gacc__v1__job_spec__free_unpacked(set, NULL);
-	return st;
+	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
-struct restoring {
-	struct daemon *d;
-	bool passed_over; /* a job that cannot be read */
-};
-
-/* Ended: from its view, or the old way when it has none. */
+/* Ended: from its view, or the old way when it has none. *why: set where this gaccd cannot read it; the job has then no machines. */
 static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
 {
-	if (j->ended && live_past_readable(&j->view))
-		return live_past_new(d, j, out);
+	if (j->ended && live_past_readable(&j->view) && !live_past_new(d, j, out))
+		return ST_OK;
 	struct prepared *p = prepared_from_journal(j->spec.data, j->spec.n);
 	enum status st = p ? live_new(d, j->id, j->uid, j->user, p, out) : ST_NO_MEMORY;
-	if (p)
-		snprintf(why, n_why, "%.250s", p->why);
+	if (st && st != ST_NO_MEMORY) {
+		snprintf(why, n_why, "%.250s", p->why[0] ? p->why : status_info(st)->text);
+		st = live_aside_new(d, j, p, out);
+	}
 	prepared_free(p);
 	return st;
 }
@@ -214,44 +224,58 @@ static enum status take_end(struct live_job *l, const struct journal_job *j)
 }
 
 /* What it had been given before. */
-static enum status take_state(struct live_job *l, const struct journal_job *j, char *why, size_t n_why)
+static enum status take_state(struct rows *r, const struct journal_job *j)
 {
+	struct live_job *l = r->l;
+	char why[256] = "";
 	enum status st = ST_OK;
 	if (l->spec_pb->n_tensors)
-		st = live_declare_spec_tensors(l, why, n_why);
-	else if (j->tensors.n)
-		st = restore_tensors(l, &j->tensors);
+		st = live_declare_spec_tensors(l, why, sizeof why);
+	if (st && st != ST_NO_MEMORY)
+		return unreadable(r, "JOB", UINT64_MAX, why);
+	if (!st && !l->spec_pb->n_tensors && j->tensors.n)
+		st = restore_tensors(r, &j->tensors);
 	if (!st && j->base.n)
 		st = restoring_from_journal(l, &j->base);
-	if (j->hold_reason)
+	if (st == ST_VERSION_SKEW && !r->record)
+		unreadable(r, "RESTORED", UINT64_MAX, "it has another form");
+	if (!st && j->hold_reason)
 		coord_restore_hold(l->coord, j->hold_reason);
 	return st;
 }
 
+static bool is_fatal(enum status st)
+{
+	return st == ST_NO_MEMORY || st == ST_STORE_FAILED;
+}
+
 static enum status restore_job(void *arg, const struct journal_job *j)
 {
-	struct restoring *r = arg;
+	struct daemon *d = arg;
 	struct live_job *l = NULL;
 	char why[256] = "";
-	enum status st = new_of(r->d, j, &l, why, sizeof why);
-	if (st) {
-		log_job(j->id, LOG_ERROR, "RestoreFailed", "spec in the journal: %s", why[0] ? why : status_info(st)->text);
-		r->passed_over = true;
-		return st == ST_NO_MEMORY ? st : ST_OK; /* a job that is passed over loses its memory */
-	}
+	enum status st = new_of(d, j, &l, why, sizeof why);
+	if (st)
+		return st;
+	struct rows r = { .l = l };
 	memcpy(l->uuid, j->uuid, 16);
 	memcpy(l->request_id, j->request_id, 16);
 	l->created_unix_ns = j->created_unix_ns;
 	l->params_durable = j->params_ready;
 	l->end_window = j->next_window;
-	st = j->ended ? take_end(l, j) : take_state(l, j, why, sizeof why);
-	enum status added = live_add(r->d, l);
-	return st == ST_NO_MEMORY || st == ST_VERSION_SKEW ? st : added;
+	if (j->ended)
+		st = take_end(l, j);
+	else if (why[0])
+		st = live_set_aside(l, "JOB", why);
+	else if ((st = take_state(&r, j)) && !is_fatal(st))
+		st = live_set_aside(l, r.record, r.why);
+	enum status added = live_add(d, l);
+	return st ? st : added;
 }
 
 static enum status last_window(void *arg, const struct journal_window *w)
 {
-	struct live_job *l = arg;
+	struct live_job *l = ((struct rows *)arg)->l;
 	const struct commit_payload *p = payload_of(w);
 	l->end_step = w->applied_step;
 	if (!p)
@@ -270,7 +294,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
 /* A job that gaccd is to launch waits again, unless it had begun: then it has a launcher, or at least parameters. */
 static void take_up(struct live_job *l)
 {
-	bool launch = l->spec.launch_mode == LAUNCH_DAEMON, found = launch && live_launch_adopt(l);
+	bool launch = l->spec.launch_mode == LAUNCH_DAEMON && !l->aside, found = launch && live_launch_adopt(l);
 	if (!l->job)
 		return; /* its tick makes the view that stays */
 	live_queue_restore(l, launch && !found && !l->params_durable);
@@ -290,33 +314,40 @@ static enum status check_held(const struct daemon *d)
 	return live_queue_check_held(d->n_stored, n);
 }
 
+/* Windows, updates and checkpoints of a job. What cannot be read sets this job aside, and no other. */
+static enum status restore_rows(struct live_job *l)
+{
+	struct rows r = { .l = l };
+	enum status st = ST_OK;
+	live_history_load(l);
+	if (!l->job)
+		live_shrink_events(l);
+	if (l->coord)
+		st = journal_each_update(l->d->journal, l->id, restore_update, &r);
+	if (!st && !l->aside)
+		st = journal_each_window(l->d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window, &r);
+	if (!st)
+		st = saving_from_journal(l);
+	if (st && !is_fatal(st))
+		st = live_set_aside(l, r.record ? r.record : "CHECKPOINT", r.record ? r.why : status_info(st)->text);
+	if (l->coord && coord_held(l->coord))
+		coord_restore_since(l->coord, live_history_when(l, "Paused"));
+	return st;
+}
+
 enum status live_restore(struct daemon *d)
 {
-	struct restoring r = { d, false };
 	enum status st = journal_last_job(d->journal, &d->last_job);
 	if (!st)
-		st = journal_each_job(d->journal, true, restore_job, &r);
-	if (!st && !r.passed_over)
+		st = journal_each_job(d->journal, true, restore_job, d);
+	if (!st)
 		live_forget_unknown(d);
 	if (!st)
 		st = check_held(d);
 	if (!st)
 		st = journal_keep_owners(d);
-	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
-		struct live_job *l = d->job[i];
-		live_history_load(l);
-		if (!l->job)
-			live_shrink_events(l);
-		if (l->coord)
-			st = journal_each_update(d->journal, l->id, restore_update, l);
-		if (!st)
-			st = journal_each_window(d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window,
-					 l);
-		if (!st)
-			st = saving_from_journal(l);
-		if (l->coord && coord_held(l->coord))
-			coord_restore_since(l->coord, live_history_when(l, "Paused"));
-	}
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++)
+		st = restore_rows(d->job[i]);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
 		take_up(d->job[i]);
 	if (!st)

@@ -474,10 +474,8 @@ enum status restoring_from_journal(struct live_job *l, const struct journal_byte
 	memset(&b, 0, sizeof b);
 	memcpy(&b, bytes->data, bytes->n < sizeof b ? bytes->n : sizeof b);
 	if (!(bytes->n == old && b.version == 1) &&
-	    !(b.version == BASE_VERSION && b.n_updates <= MANIFEST_MAX_UPDATES && bytes->n == base_bytes(&b))) {
-		log_job(l->id, LOG_ERROR, "RestoreFailed", "the journal has a beginning that this gaccd cannot read");
+	    !(b.version == BASE_VERSION && b.n_updates <= MANIFEST_MAX_UPDATES && bytes->n == base_bytes(&b)))
 		return ST_VERSION_SKEW;
-	}
 	return stand_at(l, &b);
 }
 

@@ -141,7 +141,7 @@ static void on_forgotten(void *arg, enum status st)
 
 static bool may_be_forgotten(const struct live_job *l)
 {
-	return !l->job && !l->n_holders;
+	return !l->job && !l->aside && !l->n_holders;
 }
 
 /* How many jobs of *out_uid, the oldest of them, are to be forgotten now. */

@@ -262,6 +262,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	j->uid = l->uid;
 	j->window = l->end_window;
 	j->applied_step = l->end_step;
+	j->host_bytes = l->host_bytes;
 	j->reason = strdup(reason);
 	j->uuid = format_uuid(l->uuid);
 	j->user = strdup(l->user);

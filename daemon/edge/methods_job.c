@@ -3,6 +3,7 @@
 
 #include "control/queue.h"
 #include "edge/disk_watch.h"
+#include "edge/live_aside.h"
 #include "edge/prepared.h"
 #include "edge/state_share.h"
 #include "math/kernels.h"
@@ -246,6 +247,11 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		return;
 	}
 	live_launch_cancel(l, (int64_t)q->grace_ms * 1000000);
+	if (l->aside) {
+		char reason[256];
+		describe_cancel(q, caller_uid(call), reason, sizeof reason);
+		live_aside_give_up(l, reason);
+	}
 	if (!live_ended(l)) {
 		enum status end = q->failed ? ST_RANK_FAILED : ST_CANCELLED;
 		char reason[256];

@@ -6,7 +6,7 @@ that gaccd is tested against the protocol and not against its own supervisor.
     systemd_player.py WATCHDOG_MS PROGRAM ARGUMENT...
 
 SIGTERM ends the program, then this. Ends with the program's status if that refuses to start (exit status 2; 1, unless $PLAYER_LIMIT is set).
-A file $PLAYER_LIMIT with a number is the LimitNOFILE= of the next start.
+A file $PLAYER_LIMIT with a number is the LimitNOFILE= of the next start; a file $PLAYER_FORGETS with a name: what is stored under it is dropped.
 """
 import os
 import pathlib
@@ -23,6 +23,7 @@ RESTART_S = 0.2
 STORE_MAX = 4096
 MAX_FDS = 253  # of one message: SCM_MAX_FD
 LIMIT = os.environ.get("PLAYER_LIMIT")
+FORGETS = os.environ.get("PLAYER_FORGETS")
 
 
 class Player:
@@ -46,6 +47,8 @@ class Player:
             os.kill(self.pid, signal.SIGTERM)
 
     def start(self):
+        if FORGETS and pathlib.Path(FORGETS).exists():
+            self.remove(pathlib.Path(FORGETS).read_text())
         pid = os.fork()
         if pid:
             self.pid, self.fed = pid, time.monotonic()

@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from harness import Daemon, Rank, alive, wait_until
+from harness import Daemon, Rank, alive, children, wait_until
 
 SPEC = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}}
 FAILED = 8
@@ -31,6 +31,7 @@ def start_rank(daemon, job):
 
 def accept_loss(daemon):
     command = [str(word) for word in daemon.command() if word != "--supervise"]
+    command = command[command.index(str(daemon.program)):]  # without who plays the service manager
     return subprocess.run([*command, "--accept-journal-loss"], capture_output=True, text=True, timeout=60)
 
 
@@ -187,3 +188,40 @@ def test_another_jobs_memory_and_ranks_are_not_adopted():
         assert alive(job.launcher_pid) and alive(job.ranks[0].pid)
         daemon.cancel(1)
         wait_until("its ranks' end", lambda: not daemon.launchers())
+
+
+def test_memory_ahead_of_the_journal_is_kept():
+    """An older copy of state_dir, and nothing but the job's own memory says so: the service manager does not keep where the journal stands."""
+    daemon = Daemon(systemd_ms=30000, start=False, allow=[
+        " journal .*: ", "commits are missing in it", "gaccd does not start with it", "cannot start: its journal", "keeps the jobs' memory",
+        " Rank(Lost|Late) ", " Ended job="])
+    daemon.env["PLAYER_FORGETS"] = str(daemon.dir / "forget")
+    with daemon:
+        daemon.start()
+        job, state, older, newer = daemon.submit(SPEC), daemon.dir / "state", daemon.dir / "older", daemon.dir / "newer"
+        rank = start_rank(daemon, job)
+        train(rank, 2)
+        kill_and(daemon, lambda: shutil.copytree(state, older))
+        daemon.wait_ready()
+        assert train(rank, 3) == 5
+        (daemon.dir / "forget").write_text("journal")
+
+        def bring_back(copy):
+            shutil.rmtree(state)
+            shutil.copytree(copy, state)
+        kill_and(daemon, lambda: (shutil.copytree(state, newer), bring_back(older)))
+        missing = f"job {job}: the job's memory is at window 5, and the journal at window 2: commits are missing in it"
+        wait_until("refusal", lambda: daemon.log().count(missing) >= 2, 30)  # at each start: nothing has been changed by the first
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        wait_until("the end of this try", lambda: not any(alive(pid) for pid in children(daemon.process.pid)))
+        bring_back(newer)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.wait_ready(60)
+        assert train(rank, 1) == 6  # nothing was lost
+        kill_and(daemon, lambda: bring_back(older))
+        wait_until("refusal", lambda: "the job's memory is at window 6, and the journal at window 2" in daemon.log(), 30)
+        assert accept_loss(daemon).returncode == 0
+        daemon.wait_ready(60)
+        wait_until("the job's end", lambda: daemon.state(job) == "NODE_FAIL")
+        assert "commits are missing in it" in daemon.get_job(job).reason
+        rank.close()

@@ -1,0 +1,130 @@
+/* Jobs whose records cannot be read: shown, kept, and given up when somebody says so. */
+#include "edge/live_aside.h"
+
+#include "base/log.h"
+#include "edge/live_saving.h"
+#include "edge/prepared.h"
+
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What can be shown of a specification: its name at least, or nothing. */
+static Gacc__V1__JobSpec *take_spec(struct prepared *p)
+{
+	Gacc__V1__JobSpec *spec = p->pb;
+	p->pb = NULL;
+	if (!spec && (spec = malloc(sizeof *spec)))
+		gacc__v1__job_spec__init(spec);
+	return spec;
+}
+
+enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct prepared *p, struct live_job **out)
+{
+	struct live_job *l = live_make(d, j->id, j->uid, j->user, LIVE_EVENTS);
+	if (l && !(l->spec_pb = take_spec(p))) {
+		live_free(l);
+		l = NULL;
+	}
+	if (!l)
+		return ST_NO_MEMORY;
+	if (strlen(l->spec_pb->name) < sizeof l->spec.name)
+		strcpy(l->spec.name, l->spec_pb->name);
+	memcpy(l->spec_sum, p->sum, sizeof l->spec_sum);
+	l->end_settled = true; /* nothing is written of it */
+	*out = l;
+	return ST_OK;
+}
+
+static bool is_memory_of(const struct live_job *l, const struct fdstore_fd *s)
+{
+	unsigned long long id = 0;
+	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 && id == l->id;
+}
+
+/* It is its user's memory, and it stays in d->stored until the job is given up. */
+static void count_memory(struct live_job *l)
+{
+	struct stat info;
+	for (size_t i = 0; i < l->d->n_stored; i++)
+		if (is_memory_of(l, &l->d->stored[i]) && !fstat(l->d->stored[i].fd, &info)) {
+			l->host_bytes += (uint64_t)info.st_size;
+			l->stored++;
+			l->descriptors++;
+		}
+	l->d->host_bytes += l->host_bytes;
+}
+
+enum status live_set_aside(struct live_job *l, const char *record, const char *why)
+{
+	char *reason;
+	if (asprintf(&reason, "set aside: gaccd %s cannot read its record %s in the journal: %s. Its records and its memory are kept: start the gaccd that "
+		     "wrote them, or give it up: gaccctl cancel %llu", GACC_VERSION, record, why, (unsigned long long)l->id) < 0)
+		return ST_NO_MEMORY;
+	log_job(l->id, LOG_ERROR, "SetAside", "%s", reason);
+	free(l->end_reason);
+	l->end_reason = reason;
+	l->end_state = JOB_FAILED;
+	l->ended_unix_ns = daemon_now(l->d).unix_ns;
+	job_free(l->job);
+	coord_free(l->coord);
+	saving_free(l);
+	l->job = NULL;
+	l->coord = NULL;
+	l->aside = l->end_settled = true;
+	count_memory(l);
+	return ST_OK;
+}
+
+/* As of any job that is over: in the pool. Without memory the next start drops it. */
+static void drop_memory(struct live_job *l)
+{
+	struct daemon *d = l->d;
+	l->segment = calloc(l->stored + 1, sizeof *l->segment);
+	for (size_t i = 0; i < d->n_stored && l->segment; i++)
+		if (is_memory_of(l, &d->stored[i]) && (uint64_t)l->n_segments < l->stored) {
+			fdstore_remove(d->fdstore, d->stored[i].name);
+			l->segment[l->n_segments++] = (struct segment){ .fd = d->stored[i].fd };
+			d->stored[i].fd = -1;
+		}
+	l->stored = l->descriptors = 0;
+	if (!l->n_segments) { /* it had none */
+		free(l->segment);
+		l->segment = NULL;
+	}
+	live_let_go(l);
+}
+
+static void on_given_up(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(st);
+	live_drop(l);
+	if (st && st != ST_JOB_ENDED) {
+		l->giving_up = false; /* it can be tried again */
+		return;
+	}
+	l->aside = false;
+	drop_memory(l);
+}
+
+void live_aside_give_up(struct live_job *l, const char *reason)
+{
+	char *text;
+	if (l->giving_up || asprintf(&text, "%s; it had been %s", reason, l->end_reason) < 0)
+		return;
+	l->ended_unix_ns = daemon_now(l->d).unix_ns;
+	struct journal_record r = { .kind = JOURNAL_END,
+				    .end = { .job = l->id, .state = JOB_FAILED, .reason = text, .unix_ns = l->ended_unix_ns } };
+	if (persist_put(l->d->persist, &r, on_given_up, l)) {
+		free(text);
+		return;
+	}
+	live_hold(l);
+	l->giving_up = true;
+	free(l->end_reason);
+	l->end_reason = text;
+}

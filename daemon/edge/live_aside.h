@@ -1,0 +1,24 @@
+/* Jobs that are set aside: the journal is whole, and this gaccd cannot read what it has of them, or refuses it by its checks. Private to the edge;
+ * loop thread.
+ *
+ * Such a job is shown as FAILED, with the record and the reason. It has neither machines nor an engine. Its rows stay as they are, and the service
+ * manager keeps its memory, so that the gaccd that wrote them takes it up again. It counts against its user's limits. Cancel gives it up: only
+ * then END is written, and its memory goes. The ranks that gaccd has launched end after launch.orphan_timeout, as nobody speaks to their launcher.
+ */
+#ifndef GACC_EDGE_LIVE_ASIDE_H
+#define GACC_EDGE_LIVE_ASIDE_H
+
+#include "edge/live_job.h"
+#include "store/journal.h"
+
+struct prepared;
+
+/* One whose specification cannot be read, with what can be read of it, which is taken. Also of a job that has ended: then it is not set aside,
+ * and this is all there is to show. ST_NO_MEMORY. */
+enum status live_aside_new(struct daemon *, const struct journal_job *, struct prepared *, struct live_job **out);
+/* Sets it aside. `record`: its name in the journal. ST_NO_MEMORY. */
+enum status live_set_aside(struct live_job *, const char *record, const char *why);
+/* The job is given up, with this reason: END is written, then its memory goes. */
+void live_aside_give_up(struct live_job *, const char *reason);
+
+#endif
