@@ -11,6 +11,7 @@ fails. A mutant that no longer applies, or does not compile, is a failure, and s
 checked in any case. JOBS sets how many compilers run at once.
 """
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -80,7 +81,7 @@ def read(path):
             mutant = None
             continue
         mutant = mutant or Mutant(f"{path.name}:{n}")
-        if line[0] in "-+" and line[1:2] in ("", " ", "\t"):
+        if line[0] in "-+":
             if line[0] == "-" and new:
                 end_edit()
             (old if line[0] == "-" else new).append(line[2:] if line[1:2] == " " else line[1:])
@@ -101,8 +102,22 @@ def read_all():
     return mutants
 
 
+def adopt():
+    """What a command leaves behind becomes a child of this process: a test's processes have groups of their own."""
+    PR_SET_CHILD_SUBREAPER = 36
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_leftovers():
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
+    while pids := [int(p) for p in children.read_text().split()]:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def run(command, limit, **how):
-    """Exit status and output. A command that takes longer than the limit has status 124; all of its processes are killed."""
+    """Exit status and output. A command that takes longer than the limit has status 124. None of its processes is left."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True, **how)
     try:
@@ -110,8 +125,11 @@ def run(command, limit, **how):
         return process.returncode, out.decode(errors="replace")
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
+        end_leftovers()
         out, _ = process.communicate()
         return 124, out.decode(errors="replace")
+    finally:
+        end_leftovers()
 
 
 def copy_tree():
@@ -237,6 +255,7 @@ def main():
     if o.list:
         print("\n".join(f"{m.name:40} {m.file}  {m.test}" for m in mutants))
         return 0
+    adopt()
     runner, failed = Runner(), len(gone)
     for mutant in sorted(mutants, key=lambda m: m.test):
         wrong = runner.judge(mutant)
