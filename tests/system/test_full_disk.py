@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -139,6 +140,27 @@ def test_jobs_go_on_when_the_disk_is_full_and_new_ones_are_refused():
         d.submit({**job.spec, "name": "new"})
         assert job.save().state == COMPLETE
         job.leave()
+
+
+def test_a_full_disk_has_room_again_at_twice_what_made_it_full():
+    """A quarter of the reserve, and at least 1 MiB; or it would be full and not full all the time."""
+    with SmallDisk("state", 32, conf=RESERVE) as d:
+        d.allow += ["DiskFull", "history"]
+        reserve_of(d, 4)
+
+        def is_full():
+            return d.client.node.GetNode().state_disk.full
+
+        def give_back(n):
+            os.truncate(d.disk / "filler", (d.disk / "filler").stat().st_size - n)
+        d.fill()
+        wait_until("it is noticed", is_full)
+        give_back(3 << 19)
+        time.sleep(2.5)  # it is looked at once a second
+        assert is_full()
+        give_back(1 << 20)
+        wait_until("it is noticed", lambda: not is_full())
+        assert d.log().count(" DiskHasRoom") == 1
 
 
 def test_a_gaccd_that_is_killed_while_the_disk_is_full_comes_back():

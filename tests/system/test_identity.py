@@ -157,6 +157,31 @@ def test_text_of_a_user_does_not_act_on_a_terminal(shared):
     assert not set(d.log()) & {"\x1b", "\x9b", "\u202e"}
 
 
+ASK_LAUNCHER = """
+import socket, sys
+c = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+c.settimeout(10)
+c.connect(sys.argv[1])
+print("closed" if not c.recv(65536) else "answered")
+"""
+
+
+def test_a_launcher_hears_gaccds_user_only(shared):
+    """Even where the modes of its directory and socket let others in."""
+    shared.allow += [" Ended job="]
+    job = shared.submit(launched("sleep", "1000", ranks=1))
+    wait_until("the rank", lambda: shared.get_job(job).ranks[0].pid)
+    pid, sock = shared.get_job(job).ranks[0].pid, shared.dir / f"run/launch-{job}.sock"
+    sock.parent.chmod(0o755)
+    sock.chmod(0o666)
+    asked = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", ASK_LAUNCHER, sock],
+                           capture_output=True, text=True, timeout=60)
+    assert asked.stdout == "closed\n", asked.stderr
+    assert shared.get_job(job).ranks[0].pid == pid
+    shared.cancel(job, grace_ms=100)
+    wait_until("the launcher's end", lambda: not shared.launchers())
+
+
 HAND_OVER = """
 import socket, sys
 c = socket.socket(socket.AF_UNIX)

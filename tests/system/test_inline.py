@@ -237,7 +237,56 @@ def test_parameters_are_complete_when_all_have_come(daemon, inline):
         r.detach()
 
 
+def test_a_chunk_of_parameters_may_be_larger_than_a_slot(daemon):
+    """Gradients of 16 bits: a slot holds half of the parameters, which come in one chunk."""
+    with ranks(daemon, gradient_dtype="bf16") as start:
+        r = start(inline=True)
+        n = r.registered.param_bytes
+        assert r.registered.slot_bytes == n // 2
+        stream = Stream(r, "PutParametersInline")
+        stream.send(np.arange(n // 4, dtype=np.float32).tobytes(), last=True)
+        stream.close()
+        assert stream.result().ready
+        r.ready()
+        assert list(r.params()["w"].flat) == list(range(6)) and r.params()["b"] == r.layout["b"].param_offset // 4
+
+
+def test_a_part_of_the_parameters(daemon):
+    with ranks(daemon) as start:
+        r = start(inline=True)
+        r.put_params({"w": np.arange(6), "b": np.full(1, 9)})
+        r.ready()
+        whole = r.get_bytes()
+        assert len(whole) == r.registered.param_bytes
+        for offset, n in ((0, 8), (4, 12), (len(whole) - 4, 4), (8, 0)):
+            assert r.get_bytes(offset=offset, bytes=n) == whole[offset:offset + n if n else None]
+        with pytest.raises(GaccError) as e:
+            r.get_bytes(offset=8, bytes=len(whole) - 4)
+        assert e.value.reason == "INVALID_ARGUMENT"
+
+
 # ---- whether its trainer lives ----
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["whole", "cut"])
+def test_parameters_are_those_of_one_rank(daemon, goes_on):
+    """The other's wait for them; when they are cut, the other's count, whole."""
+    with ranks(daemon, ranks=2) as start:
+        a, b = start(0, inline=True), start(1, inline=True)
+        n = a.registered.param_bytes
+        first, second = begun(a, "PutParametersInline"), Stream(b, "PutParametersInline")
+        second.send(full_slot(b, 2)[:n], last=True)
+        second.close()
+        with pytest.raises(grpc.FutureTimeoutError):
+            second.future.result(0.3)
+        if goes_on:
+            first.send(full_slot(a, 777)[64:n], 64, last=True)
+            assert first.result().ready
+        else:
+            first.future.cancel()
+        first.close()
+        assert second.result().ready
+        assert {name: set(v.flat) for name, v in b.params().items()} == {name: {777 if goes_on else 2} for name in ("w", "b")}
 
 
 def shown(daemon, rank):

@@ -120,9 +120,15 @@ END_TEST
 START_TEST(numbers)
 {
 	static const char *const bad[] = { "0", "-1", "5", "x", "1x", "", " 1", "99999999999999999999" };
+	static const char *const good[] = { "1", "4" }; /* the ends of the range */
 	uint64_t n;
 	int st = 0;
 
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		ck_assert_int_eq(PARSE("run", "--ranks", good[i], "x"), -1);
+		ck_assert(opt_uint(&inv, "ranks", 1, 4, 1, &n, &st) && n == (uint64_t)(*good[i] - '0'));
+		inv.n_given = 0;
+	}
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		ck_assert_int_eq(PARSE("run", "--ranks", bad[i], "x"), -1);
 		ck_assert_msg(!opt_uint(&inv, "ranks", 1, 4, 1, &n, &st), "%s was taken", bad[i]);

@@ -1,8 +1,10 @@
 /* The rank processes of `gaccctl run` and their log files. This program is also what is executed for a rank. */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,6 +183,27 @@ START_TEST(signals_reach_the_group)
 }
 END_TEST
 
+/* It exits and leaves a process behind: that goes with it. */
+START_TEST(what_a_rank_leaves_behind_ends_with_it)
+{
+	int status = 0, found = 0;
+	uint32_t rank;
+	pid_t group;
+
+	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+	start(0, "sleep 1000 & exit 3");
+	group = processes[0].pid;
+	await(group);
+	ck_assert(ranks_reap(&ranks, &rank) && processes[0].status == 3);
+	for (int i = 0; i < 200 && !found; i++) {
+		found = waitpid(-group, &status, WNOHANG);
+		poll(NULL, 0, 10);
+	}
+	kill(-group, SIGKILL);
+	ck_assert(found > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+END_TEST
+
 START_TEST(a_program_that_is_not_there)
 {
 	char *argv[] = { (char[]){ "/nonexistent/program" }, NULL };
@@ -308,6 +331,7 @@ int main(int argc, char **argv)
 	tcase_add_test(tc, an_escaped_log_is_only_shown);
 	tcase_add_test(tc, runs_with_output_and_status);
 	tcase_add_test(tc, signals_reach_the_group);
+	tcase_add_test(tc, what_a_rank_leaves_behind_ends_with_it);
 	tcase_add_test(tc, a_program_that_is_not_there);
 	tcase_add_test(tc, follows_whole_lines);
 	tcase_add_test(tc, tails);

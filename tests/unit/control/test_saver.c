@@ -121,6 +121,8 @@ START_TEST(the_policy_counts_applied_steps)
 	finish();
 	ASKED("sr+p");
 	ck_assert_uint_eq(ended_id, 8);
+	saver_on_boundary(&s, 9, false); /* nor when nothing is under way */
+	ASKED("");
 }
 END_TEST
 

@@ -370,6 +370,9 @@ START_TEST(a_fenced_session_acknowledges_nothing)
 	ck_assert_uint_eq(rig_call(&rig, ack).status, ST_OK);
 	rig_read(&rig);
 	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 1);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 3 }).status, ST_OK);
+	rig_read(&rig);
+	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 1); /* it is said once, whichever session goes on */
 	rig_close(&rig);
 }
 END_TEST

@@ -222,6 +222,11 @@ START_TEST(non_finite_micro_batches_become_void)
 	a = rig_close_window(&rig);
 	ck_assert_uint_eq(a.count, 2);
 	ck_assert_uint_eq(rig_go(&rig, 1).nonfinite, 0);
+	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, DROPPED, 0, 0)).status, ST_OK);
+	rig.window++;
+	rig_fill_all(&rig, 3, true); /* what was void is not so in the next window */
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_uint_eq(rig_add(&rig, i, 0, 1).result, COUNTED);
 	rig_close(&rig);
 }
 END_TEST

@@ -353,12 +353,26 @@ static void ask_and_die(int n, int keeper)
 	}
 }
 
-static int granted(void)
+static int times(char what)
 {
 	int n = 0;
-	for (const char *at = story; (at = strchr(at, 'r')); at++)
+	for (const char *at = story; (at = strchr(at, what)); at++)
 		n++;
 	return n;
+}
+
+static int granted(void)
+{
+	return times('r');
+}
+
+/* Until one more request is granted; that it is refused first is an error. */
+static void wait_for_grant(int before, int refused)
+{
+	while (granted() == before) {
+		ck_assert_int_eq(times('f'), refused);
+		turn();
+	}
 }
 
 /* Descriptors in flight are few, for all users together: also while nobody but a socket's queue has the connection. */
@@ -379,10 +393,9 @@ START_TEST(descriptors_that_nobody_receives_are_charged)
 	ck_assert_msg(!!strstr(refusal, "descriptors that uid"), "%s", refusal);
 	close(keeper[0]); /* with it all the connections that are on their way through it */
 	close(keeper[1]);
-	int c = asking_client(), fds[1];
+	int refused = times('f'), c = asking_client(), fds[1];
 	char text[8];
-	while (granted() == most)
-		turn();
+	wait_for_grant(most, refused);
 	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 1), 1);
 	close(c);
 	close(fds[0]);
@@ -433,8 +446,7 @@ START_TEST(a_connection_that_was_shut_down_is_charged)
 	ck_assert_int_eq(granted(), n);
 	for (int i = 0; i < n; i++)
 		close(c[i]);
-	while (granted() == n)
-		turn();
+	wait_for_grant(n, 0);
 	close(waiting);
 	close(answer_with);
 	answer_with = -1;
@@ -457,11 +469,43 @@ START_TEST(a_request_that_waits_ends_with_its_connection)
 	int waiting = asking_client();
 	ck_assert_int_eq(granted(), n);
 	close(c[0]);
-	while (granted() == n)
-		turn();
+	wait_for_grant(n, 0);
 	for (int i = 1; i < n; i++)
 		close(c[i]);
 	close(waiting);
+	close(answer_with);
+	answer_with = -1;
+	while (open_fds() > before)
+		turn();
+}
+END_TEST
+
+/* A connection may ask again when it was granted nothing: how long its first request waited is forgotten. */
+START_TEST(each_request_may_wait_as_long)
+{
+	int before = open_fds(), c[ATTACH_IN_FLIGHT], n = ATTACH_IN_FLIGHT / 2 - ATTACH_FDS_PER_MAP + 1;
+	int memory = answer_with = memfd_create("m", MFD_CLOEXEC);
+	for (int i = 0; i < n; i++)
+		c[i] = asking_client();
+	int twice = asking_client();
+	uint64_t asked = uv_now(&loop);
+	answer_with = -1;
+	close(c[0]);
+	wait_for_grant(n, 0);
+	ck_assert_int_eq(attach_reply(server, last_conn, "no", 2, NULL, 0), ST_OK);
+	answer_with = memory;
+	c[0] = asking_client();
+	ck_assert_int_eq(granted(), n + 2);
+	while (uv_now(&loop) < asked + 2100)
+		turn();
+	ck_assert_int_eq(send(twice, "map", 3, 0), 3);
+	for (int i = 0; i < 50; i++)
+		turn();
+	ck_assert_int_eq(times('f'), 0);
+	for (int i = 0; i < n; i++)
+		close(c[i]);
+	wait_for_grant(n + 2, 0);
+	close(twice);
 	close(answer_with);
 	answer_with = -1;
 	while (open_fds() > before)
@@ -490,5 +534,6 @@ int main(void)
 	tcase_add_test(c, a_connection_that_was_shut_down_is_charged);
 	tcase_add_test(c, a_burst_of_requests_waits_for_its_turn);
 	tcase_add_test(c, a_request_that_waits_ends_with_its_connection);
+	tcase_add_test(c, each_request_may_wait_as_long);
 	return suite_run(s);
 }

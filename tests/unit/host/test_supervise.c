@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -240,19 +241,42 @@ static void role_exit_2(void)
 	_exit(2);
 }
 
+/* Wrong usage, but for what is kept: a configuration that was changed while jobs run. */
+static void role_exit_2_with_memory(void)
+{
+	if (!first_life())
+		last_report("again");
+	put_new("x", "");
+	role_exit_2();
+}
+
+/* Six lives. */
+static void role_killed(void)
+{
+	uint64_t lives = 0;
+	if (first_life())
+		put_new("lives", "\1\0\0\0\0\0\0\0");
+	else if (pread(fds[0].fd, &lives, sizeof lives, 0) < 0 || (lives++, pwrite(fds[0].fd, &lives, sizeof lives, 0) < 0))
+		_exit(95);
+	if (lives < 6)
+		raise(SIGKILL);
+	last_report("six");
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } roles[] = { { "count", role_count }, { "names", role_names },		{ "many", role_many },	{ "fill", role_fill },
 	      { "stranger", role_stranger }, { "stop", role_stop },	{ "die_of_term", role_die_of_term },
-	      { "silent", role_silent }, { "exit_2", role_exit_2 } };
+	      { "silent", role_silent }, { "exit_2", role_exit_2 },
+	      { "exit_2_with_memory", role_exit_2_with_memory }, { "killed", role_killed } };
 
 /* --- tests --- */
 
 static pid_t supervisor;
 static int reports;
 
-static void start(const char *role, uint32_t watchdog_ms)
+static void start_with(const char *role, uint32_t backoff_ms, uint32_t watchdog_ms)
 {
 	int p[2];
 	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
@@ -260,11 +284,16 @@ static void start(const char *role, uint32_t watchdog_ms)
 	if (supervisor == 0) {
 		dup2(p[1], REPORT_FD);
 		char *argv[] = { self, (char *)(uintptr_t) "--role", (char *)(uintptr_t)role, NULL };
-		struct supervise_opts o = { argv, 0, watchdog_ms };
+		struct supervise_opts o = { argv, backoff_ms, watchdog_ms };
 		_exit(supervise_run(&o));
 	}
 	close(p[1]);
 	reports = p[0];
+}
+
+static void start(const char *role, uint32_t watchdog_ms)
+{
+	start_with(role, 0, watchdog_ms);
 }
 
 /* What the children say, until all have ended. */
@@ -389,6 +418,25 @@ START_TEST(wrong_usage_is_final)
 }
 END_TEST
 
+START_TEST(wrong_usage_is_not_final_while_memory_is_kept)
+{
+	start("exit_2_with_memory", 0);
+	expect_end("xagain", 0);
+}
+END_TEST
+
+/* The pause grows only for what ends by itself: 100 ms each, and not 100, 200, 400 and so on. */
+START_TEST(what_was_killed_comes_back_at_once)
+{
+	struct timespec from, to;
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	start_with("killed", 100, 0);
+	expect_end("six", 0);
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	ck_assert_int_lt(to.tv_sec - from.tv_sec, 3);
+}
+END_TEST
+
 START_TEST(a_program_that_is_not_there_is_final)
 {
 	char *argv[] = { (char *)(uintptr_t) "/nonexistent/gaccd", NULL };
@@ -433,6 +481,8 @@ int main(int argc, char **argv)
 	tcase_add_test(c, a_child_that_dies_of_the_stop_is_not_started_again);
 	tcase_add_test(c, a_silent_child_is_killed_and_started_again);
 	tcase_add_test(c, wrong_usage_is_final);
+	tcase_add_test(c, wrong_usage_is_not_final_while_memory_is_kept);
+	tcase_add_test(c, what_was_killed_comes_back_at_once);
 	tcase_add_test(c, a_program_that_is_not_there_is_final);
 	int code = suite_run(s);
 	free(self);
