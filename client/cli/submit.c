@@ -99,8 +99,8 @@ static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 	if (wants_data(inv))
 		return print_json(inv, job->json);
 	fprintf(inv->out, inv->format == FORMAT_NAME ? "job/%" PRIu64 "\n" : "%" PRIu64 "\n", job->id);
-	tell(inv->err, "job %" PRIu64 " (%s) is %s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
-		job->state_name, job->id);
+	tell(inv->err, "job %" PRIu64 " (%s) is %s%s%s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
+		job->state_name, *job->reason ? ": " : "", job->reason, job->id);
 	return EXIT_OK;
 }
 

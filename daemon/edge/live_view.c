@@ -256,6 +256,8 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	j->id = l->id;
 	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = l->created_unix_ns;
+	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
+		reason = l->allocating || job_has_tensors(l->job) ? "its memory is being made" : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = l->created_unix_ns;
 	j->ended_unix_nanos = l->ended_unix_ns;

@@ -90,6 +90,17 @@ def test_a_window_with_nothing_in_it_is_told(daemon):
         r.detach()
 
 
+def test_a_job_without_tensors_says_what_it_waits_for(daemon):
+    """Section 4: a job that is PENDING says why, also when it is not in the queue."""
+    job = daemon.submit({"optimizer": {"type": "sgd", "lr": 1}, "ranks": 1, "micro_size": 2})
+    assert (daemon.state(job), daemon.get_job(job).reason) == ("PENDING", "waits for a rank to register its tensors")
+    with Rank(daemon, job, 0, [("w", [4])]) as r:
+        r.start({"w": np.zeros(4)})
+        wait_until("it runs", lambda: daemon.state(job) == "RUNNING")
+        assert daemon.get_job(job).reason == ""
+        r.detach()
+
+
 def test_a_saved_checkpoint_is_told(daemon):
     """Section 7: event CheckpointSaved, with path and bytes."""
     job = daemon.submit({"optimizer": {"type": "sgd", "lr": 1}, "ranks": 1, "micro_size": 1, "init": [{"pattern": "*", "type": "zeros"}],
