@@ -106,10 +106,25 @@ static void run_seal(struct disk_work *w)
 	FAILPOINT(gaccd_save_sealed);
 }
 
+/* All that can be deleted, whichever cannot: else one that its user has moved away would keep all later ones on the disk. Those that are gone come
+ * first then. */
 static void run_prune(struct disk_work *w)
 {
-	for (; w->n_done < w->n && !w->status; w->n_done += !w->status)
-		w->status = checkpoint_remove(w->path[w->n_done], w->why, sizeof w->why);
+	for (size_t i = 0; i < w->n; i++) {
+		char why[sizeof w->why] = "", *path = w->path[i];
+		uint64_t id = w->id[i];
+		enum status st = checkpoint_remove(path, why, sizeof why);
+		if (st) {
+			if (!w->status)
+				memcpy(w->why, why, sizeof why);
+			w->status = st;
+			continue;
+		}
+		w->path[i] = w->path[w->n_done];
+		w->id[i] = w->id[w->n_done];
+		w->path[w->n_done] = path;
+		w->id[w->n_done++] = id;
+	}
 }
 
 static void run(struct rpc_work *u)

@@ -245,6 +245,23 @@ def test_the_policy(d):
     assert e.value.reason == "JOB_ENDED"
 
 
+def test_a_checkpoint_that_cannot_be_deleted_keeps_no_others(d):
+    """Its user has put a link in its place."""
+    d.allow += ["CheckpointNotDeleted job=", "checkpoint: deleting"]
+    job = Job(d, checkpoint={"keep": 2})
+    paths = []
+    for step in range(6):
+        job.step()
+        paths.append(pathlib.Path(job.save().path))
+        if step == 1:
+            paths[0].rename(d.dir / "moved")
+            paths[0].symlink_to(d.dir / "moved")
+    wait_until(lambda: f"{job.saved()}", lambda: [k.path for k in job.saved()] == [str(paths[i]) for i in (0, 4, 5)])
+    assert [p.exists() for p in paths] == [True, False, False, False, True, True]
+    assert (d.dir / "moved/manifest.json").exists()
+    assert "symbolic link" in d.events("CheckpointNotDeleted")[0]
+
+
 def test_requests_are_idempotent(d):
     job = Job(d)
     job.step()
