@@ -12,7 +12,7 @@
 #   mutants            all mutants
 #   asan, tsan         all system tests under ASan+UBSan, under TSan
 #   fuzz [HOURS]       all fuzz targets, going on from what earlier runs found (1)
-#   bench              each benchmark runs and prints its rows; their figures are not judged
+#   bench              each benchmark runs and prints its rows, in its quick form, and the PyTorch example; figures are not judged
 #
 # Builds what it needs in build/test-*. Closes with "N passed, N failed". JOBS, SLOW, OFFLINE, GACC_SAMPLE as for tests/run.sh;
 # each part's output is in build/long-logs/PART.
@@ -96,6 +96,16 @@ bench)
 	begin
 	build release gcc "-DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
 	stage "benchmarks, quick" 1800 one 'tests/bench/run.sh --quick --out "$TMPDIR/bench.txt" build/test-release && [ -s "$TMPDIR/bench.txt" ]' || true
+	stage "bench_rpc, quick" 300 one 'build/test-release/bin/bench_rpc 0.2' || true
+	stage "event loop, quick" 1800 one 'GACC_BUILD_DIR=build/test-release tests/bench/loop.py --quick' || true
+	torch_package
+	if [ -n "$torch" ]; then
+		stage "beside PyTorch, quick" 1800 one "$torch tests/bench/torch/compare.py --quick --models S --ranks 2 build/test-release" || true
+		stage "the PyTorch example" 300 pytest "GACC_BUILD_DIR=$root/build/test-release PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest \
+			-v -ra -p no:cacheprovider tests/system/test_examples.py -k torch" || true
+	else
+		skip "beside PyTorch" "PyTorch cannot be had, or OFFLINE=1"
+	fi
 	;;
 *)
 	usage

@@ -121,6 +121,17 @@ python_packages() {
 	fi
 }
 
+# Sets `torch`: a command for a Python that has PyTorch, which is downloaded into build/python-torch (some GB) if there is none. "": there is
+# none. Never needed: the benchmarks beside PyTorch and its example are passed over without it.
+torch_package() {
+	torch="env PYTHONPATH=$root/build/python-torch /usr/bin/python3"
+	if ! $torch -c 'import torch' 2>/dev/null && { [ "${OFFLINE:-0}" = 1 ] || ! stage "PyTorch" 1800 one "
+		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+			--retries 1 --timeout 20 --only-binary :all: --target '$root/build/python-torch' torch==2.13.0"; }; then
+		torch=
+	fi
+}
+
 # The closing line; returns whether nothing failed.
 summary() {
 	seconds=$(($(date +%s) - started))

@@ -1,4 +1,4 @@
-/* A job's start, the ends of its windows, its engine's life, the coordinator's orders, time. */
+/* A job's start, the ends of its windows, its engine's life, the coordinator's orders. */
 #include "control/job_impl.h"
 
 #include "base/array.h"
@@ -7,10 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define REPORT_EVERY_NS (INT64_C(200) * 1000000)
-#define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
-#define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
 
 /* ---- parked calls ---- */
 
@@ -486,85 +482,5 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	if (!repeated || o->want != WANT_NOTHING)
 		j->report_due = true; /* the coordinator may have missed ours; the tick repeats it */
 	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
-		job_report(j, now);
-}
-
-/* ---- time ---- */
-
-/* What the job's start waits for. */
-static const char *missing_for_start(const struct job *j)
-{
-	if (!j->has_tensors)
-		return "its tensors: no rank has called RegisterTensors";
-	if (!j->engine_seen)
-		return "its memory and its engine";
-	if (j->mirror.r.params_ready)
-		return "the coordinator";
-	return j->restore ? "the parameters to be read from the checkpoint" :
-	       j->spec->n_init ? "the initial parameters to be drawn by the rules of init" :
-				 "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)";
-}
-
-static void time_out(struct job *j, struct waiter *w)
-{
-	struct reply rep = { .status = ST_STALLED };
-	size_t at = 0;
-	if (j->run)
-		at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
-				      (unsigned long long)j->mirror.r.window);
-	else
-		at = (size_t)snprintf(rep.text, sizeof rep.text, "the job has not started: it waits for");
-	for (uint32_t i = 0; i < j->n_late && at < sizeof rep.text; i++) {
-		const struct late_rank *l = &j->late[i];
-		rep.missing[rep.n_missing++] = l->rank;
-		at += (size_t)snprintf(rep.text + at, sizeof rep.text - at, "%s rank %u (%spid %lld) at %u/%u for %.1f s",
-				       i ? "," : "", l->rank, l->lost ? "lost, " : l->attached ? "" : "not attached, ",
-				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
-	}
-	const struct rank *self = w->rank < j->spec->ranks ? &j->rank[w->rank] : NULL;
-	if (!j->n_late && self && j->run && j->engine_up && rank_owes(j, self))
-		snprintf(rep.text + at, sizeof rep.text - at, " this rank itself, at %u/%u micro-batches",
-			 rank_progress_count(j, self), job_micro_size(j));
-	else if (!j->n_late && at < sizeof rep.text)
-		snprintf(rep.text + at, sizeof rep.text - at, " %s",
-			 !j->run ? missing_for_start(j) :
-			 j->order.paused ? "the operator: the job is paused" :
-			 !j->engine_up ? "the engine to restart" : "the coordinator");
-	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);
-	j->ports.reply(j->ports.ctx, w->call, &rep);
-	waiter_remove(j, w);
-}
-
-/* A session has no lifeline until its trainer makes one: at first, after a restart of gaccd, or when it was lost and is heard again. If it dies
- * before, nothing breaks. */
-static void watch_unlinked(struct job *j, struct now now)
-{
-	if (!j->engine_up || (!j->look_at && now.mono_ns - j->looked_ns < LOOK_EVERY_NS))
-		return;
-	if (!j->look_at)
-		j->looked_ns = now.mono_ns;
-	for (int n = 0; j->look_at < j->spec->ranks && n < LOOKS_AT_ONCE; j->look_at++) {
-		struct rank *r = &j->rank[j->look_at];
-		bool unlinked = r->watched && r->has_session && !r->n_links && !r->lost && !r->detached;
-		n += unlinked;
-		if (unlinked && session_is_dead(j, &r->session))
-			job_on_link(j, r->rank, r->sgen, false, now);
-	}
-	if (j->look_at == j->spec->ranks)
-		j->look_at = 0;
-}
-
-void job_tick(struct job *j, struct now now)
-{
-	char why[160];
-	assert(!job_counts_wrong(j, why, sizeof why));
-	(void)why;
-	j->clock_ns = now.mono_ns;
-	watch_unlinked(j, now);
-	for (uint32_t i = j->n_waiters; i-- > 0;)
-		if (j->waiter[i].deadline_ns && j->waiter[i].deadline_ns <= now.mono_ns)
-			time_out(j, &j->waiter[i]);
-	job_reconcile(j, now);
-	if (j->report_due || now.mono_ns - j->reported_ns >= REPORT_EVERY_NS)
 		job_report(j, now);
 }

@@ -198,6 +198,8 @@ static inline bool is_lost(const struct job *j, uint64_t window)
 	return j->mirror.r.params_nonfinite && window + 1 == j->mirror.r.window;
 }
 
+#define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
+
 /* job_counts.c */
 /* Every loop over all ranks goes through this: what is done for each push must not. */
 #define EACH_RANK(j, r) for (struct rank *r = (j)->rank; r < (j)->rank + (j)->spec->ranks && ++*(j)->visited; r++)

@@ -304,7 +304,7 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 	if (!j->engine_seen && !j->allocating)
 		attach_done(j, r, now); /* no engine yet: there is nothing to fence */
 	else
-		job_reconcile(j, now);
+		job_reconcile_rank(j, r);
 }
 
 void attach_done(struct job *j, struct rank *r, struct now now)
@@ -340,7 +340,7 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 		attach_reply(j, r, w->call);
 		waiter_remove(j, w);
 	}
-	job_report(j, now);
+	j->report_due = true; /* with the tick: a report costs a look at every rank, and all ranks may attach at once */
 }
 
 uint32_t job_session_slots(const struct job *j, uint32_t rank, uint32_t *n)

@@ -258,6 +258,7 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	if (st)
 		return st;
 	struct rows r = { .l = l };
+	fdstore_starting(d->fdstore, daemon_now(d).mono_ns); /* there may be many, of 4 MB each */
 	memcpy(l->uuid, j->uuid, 16);
 	memcpy(l->request_id, j->request_id, 16);
 	l->created_unix_ns = j->created_unix_ns;
@@ -346,8 +347,10 @@ enum status live_restore(struct daemon *d)
 		st = check_held(d);
 	if (!st)
 		st = journal_keep_owners(d);
-	for (uint32_t i = 0; i < d->n_jobs && !st; i++)
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
+		fdstore_starting(d->fdstore, daemon_now(d).mono_ns);
 		st = restore_rows(d->job[i]);
+	}
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
 		take_up(d->job[i]);
 	if (!st)

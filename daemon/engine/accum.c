@@ -8,7 +8,7 @@ enum status accum_init(struct accum *a, uint32_t capacity, bool canonical)
 	struct accum_entry *entry = calloc(capacity ? capacity : 1, sizeof(*entry));
 	if (!entry)
 		return ST_NO_MEMORY;
-	*a = (struct accum){ .entry = entry, .capacity = capacity, .canonical = canonical };
+	*a = (struct accum){ .entry = entry, .capacity = capacity, .canonical = canonical, .window = UINT64_MAX };
 	return ST_OK;
 }
 
@@ -75,7 +75,47 @@ struct accum_entry *accum_find(const struct accum *a, uint32_t rank, uint32_t mi
 	return NULL;
 }
 
-uint32_t accum_next(const struct accum *a, const struct control_state *s, struct accum_entry **out, uint32_t max)
+void accum_restart(struct accum *a)
+{
+	a->window = UINT64_MAX;
+}
+
+/* A pair, in canonical order. */
+struct pair {
+	uint32_t micro, rank;
+};
+
+static bool is_pair(const struct control_state *s, struct pair p)
+{
+	return p.micro < s->r.micro_size;
+}
+
+static struct pair behind(const struct control_state *s, struct pair p)
+{
+	return p.rank + 1 < s->r.ranks ? (struct pair){ p.micro, p.rank + 1 } : (struct pair){ p.micro + 1, 0 };
+}
+
+/* The first pair from p on of which something is expected; none: behind the last. */
+static struct pair skip_done(struct accum *a, const struct control_state *s, struct pair p)
+{
+	while (is_pair(s, p) && ++a->visited && is_done(s, p.rank, p.micro))
+		p = behind(s, p);
+	return p;
+}
+
+static struct pair first_missing(struct accum *a, const struct control_state *s)
+{
+	struct pair p = { a->first_micro, a->first_rank };
+	if (a->window != s->r.window)
+		p = (struct pair){ 0, 0 };
+	p = skip_done(a, s, p);
+	a->window = s->r.window;
+	a->first_micro = p.micro;
+	a->first_rank = p.rank;
+	return p;
+}
+
+uint32_t accum_next(struct accum *a, const struct control_state *s, struct accum_entry **out, uint32_t max)
 {
 	uint32_t n = 0;
 	if (!a->canonical) {
@@ -83,15 +123,14 @@ uint32_t accum_next(const struct accum *a, const struct control_state *s, struct
 			out[n] = &a->entry[n];
 		return n;
 	}
-	for (uint32_t micro = 0; a->n && micro < s->r.micro_size; micro++)
-		for (uint32_t rank = 0; rank < s->r.ranks; rank++) {
-			if (is_done(s, rank, micro))
-				continue;
-			struct accum_entry *e = accum_find(a, rank, micro);
-			if (!e || n == max || (n && e->window_lr != out[0]->window_lr))
-				return n;
-			out[n++] = e;
-		}
+	if (!a->n)
+		return 0;
+	for (struct pair p = first_missing(a, s); is_pair(s, p) && n < max; p = skip_done(a, s, behind(s, p))) {
+		struct accum_entry *e = accum_find(a, p.rank, p.micro);
+		if (!e || (n && e->window_lr != out[0]->window_lr))
+			return n;
+		out[n++] = e;
+	}
 	return n;
 }
 
@@ -119,24 +158,18 @@ struct accum_entry *accum_find_other_lr(const struct accum *a, const struct cont
 	return NULL;
 }
 
-static uint64_t n_missing(const struct control_state *s)
+static bool is_among(struct pair p, struct accum_entry *const *e, uint32_t n)
 {
-	uint64_t n = 0;
-	for (uint32_t rank = 0; rank < s->r.ranks; rank++)
-		for (uint32_t micro = 0; micro < s->r.micro_size; micro++)
-			n += !is_done(s, rank, micro);
-	return n;
-}
-
-bool accum_complete(const struct control_state *s)
-{
-	return n_missing(s) == 0;
-}
-
-bool accum_completes(const struct control_state *s, struct accum_entry *const *e, uint32_t n)
-{
-	uint64_t missing = n_missing(s);
 	for (uint32_t i = 0; i < n; i++)
-		missing -= !is_done(s, e[i]->rank, e[i]->micro);
-	return missing == 0;
+		if (e[i]->rank == p.rank && e[i]->micro == p.micro)
+			return true;
+	return false;
+}
+
+bool accum_completes(struct accum *a, const struct control_state *s, struct accum_entry *const *e, uint32_t n)
+{
+	struct pair p = first_missing(a, s);
+	while (is_pair(s, p) && is_among(p, e, n))
+		p = skip_done(a, s, behind(s, p));
+	return !is_pair(s, p);
 }

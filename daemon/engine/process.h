@@ -56,7 +56,7 @@ void window_freeze(struct engine *);
 /* One pass with the pushes whose turn it is. */
 void window_pass(struct engine *);
 /* window_pass would do something. */
-bool window_has_work(const struct engine *);
+bool window_has_work(struct engine *);
 /* Answers all queued pushes with this status. */
 void window_refuse_all(struct engine *, enum status);
 /* Zeroes the slots that the record in force names, and clears the list in the next record. */

@@ -80,6 +80,7 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	}
 	memcpy(&r, tail, sizeof(r));
 	enum status st = snapshot_restore(&e->mem, &r, path, &e->state, why, sizeof(why));
+	accum_restart(&e->accum);
 	if (!st)
 		st = check_digest(e, &r, why, sizeof(why));
 	if (!st) {

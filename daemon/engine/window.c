@@ -224,7 +224,7 @@ void window_close(struct engine *e, const struct engine_command *c)
 	engine_reply(e, c, st, NULL);
 }
 
-static uint32_t next_entries(const struct engine *e, struct accum_entry **out, uint32_t max)
+static uint32_t next_entries(struct engine *e, struct accum_entry **out, uint32_t max)
 {
 	const struct control_record *r = &e->state.r;
 	if (r->phase != WINDOW_OPEN || (r->client_pending && r->filled))
@@ -232,7 +232,7 @@ static uint32_t next_entries(const struct engine *e, struct accum_entry **out, u
 	return accum_next(&e->accum, &e->state, out, max);
 }
 
-bool window_has_work(const struct engine *e)
+bool window_has_work(struct engine *e)
 {
 	struct accum_entry *one;
 	return next_entries(e, &one, 1) > 0;
@@ -243,7 +243,7 @@ static void take_batch(struct engine *e, struct batch *b)
 	struct accum_entry *entry[KERNEL_MAX_SLOTS] = { NULL };
 	memset(b, 0, sizeof(*b));
 	b->n = b->n_good = next_entries(e, entry, KERNEL_MAX_SLOTS);
-	b->completes = accum_completes(&e->state, entry, b->n);
+	b->completes = accum_completes(&e->accum, &e->state, entry, b->n);
 	for (uint32_t i = 0; i < b->n; i++)
 		b->entry[i] = *entry[i];
 }

@@ -47,6 +47,9 @@ uint64_t fdstore_room(const struct fdstore *);
 /* How often to call fdstore_watchdog at least; 0: no watchdog. */
 uint64_t fdstore_watchdog_us(const struct fdstore *);
 
+/* Before fdstore_ready, after each part of the work of starting: the manager's limit for a start begins anew, with a minute. Tells it at most
+ * once a second, and not at all when it has no room. */
+void fdstore_starting(struct fdstore *, int64_t now_ns);
 /* ST_OK: told, or will be when the manager has room, or there is none. ST_UNAVAILABLE: it is gone. ST_NO_MEMORY. */
 enum status fdstore_ready(struct fdstore *);
 enum status fdstore_stopping(struct fdstore *);

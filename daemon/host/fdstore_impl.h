@@ -18,6 +18,7 @@ struct fdstore {
 	uv_poll_t writable;
 	bool started, watching;         /* `writable` is open; is active */
 	bool watchdog_due;
+	int64_t next_starting_ns; /* when fdstore_starting tells the manager again */
 	struct fdstore_text *text, **text_tail;
 	struct fdstore_request *request, **request_tail;
 	int64_t stuck_since_ns;         /* 0: something was taken since the last look */

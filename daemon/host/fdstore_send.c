@@ -123,6 +123,14 @@ static bool send_texts(struct fdstore *f)
 	return true;
 }
 
+void fdstore_starting(struct fdstore *f, int64_t now_ns)
+{
+	if (f->fd < 0 || now_ns < f->next_starting_ns)
+		return;
+	f->next_starting_ns = now_ns + INT64_C(1000000000);
+	send_now(f, "EXTEND_TIMEOUT_USEC=60000000\n", -1);
+}
+
 enum status fdstore_ready(struct fdstore *f)
 {
 	return tell(f, "READY=1\n");

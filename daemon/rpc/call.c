@@ -234,6 +234,7 @@ void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
 	call->close.run = on_close;
 	call->recv.run = rpc_call_on_recv;
 	call->send.run = rpc_call_on_sent;
+	call->turn.run = rpc_call_on_turn;
 	call->finish.run = rpc_call_on_finish;
 	rpc_queue_init(&call->queue);
 	call->text = grpc_empty_slice();

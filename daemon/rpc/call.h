@@ -24,7 +24,7 @@ struct rpc_call {
 	void *data;
 	struct rpc_peer peer;
 	int64_t who; /* whose shares it has, as rpc/shares.h has it */
-	struct rpc_tag accept, close, recv, send, finish;
+	struct rpc_tag accept, close, recv, send, finish, turn;
 	unsigned pending; /* batches that are out */
 	int cancelled; /* written by gRPC when `close` comes back */
 	bool read_ahead; /* unary: gRPC has read the request already, and batches come back on server->ends */
@@ -36,6 +36,7 @@ struct rpc_call {
 	bool receiving;
 	bool wants_next; /* rpc_recv inside of on_message */
 	bool sending;
+	bool waits; /* for a turn in which it may send; `pending` counts that */
 	bool sent_metadata;
 	bool sent_status;
 
@@ -69,6 +70,7 @@ void rpc_call_on_recv(struct rpc_tag *tag, bool ok);
 void rpc_call_take_message(struct rpc_call *call);
 void rpc_call_drop_message(struct rpc_call *call);
 
+void rpc_call_on_turn(struct rpc_tag *tag, bool ok);
 void rpc_call_on_sent(struct rpc_tag *tag, bool ok);
 void rpc_call_on_finish(struct rpc_tag *tag, bool ok);
 /* What waits to be sent; the message in flight stays. */

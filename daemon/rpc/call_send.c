@@ -69,11 +69,9 @@ void rpc_call_on_finish(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-/* Sends what is next: a queued message, or the status once the queue is empty. */
-static void send_next(struct rpc_call *call)
+/* A queued message, or the status once the queue is empty. */
+static void send_now(struct rpc_call *call)
 {
-	if (call->sending || call->closed)
-		return;
 	grpc_byte_buffer *message = rpc_queue_next(&call->queue);
 	if (!message) {
 		if (call->answered && !call->sent_status)
@@ -86,6 +84,32 @@ static void send_next(struct rpc_call *call)
 	ops[n].data.send_message.send_message = message;
 	call->sending = true;
 	rpc_call_start(call, ops, n + 1, &call->send);
+}
+
+void rpc_call_on_turn(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_call *call = CALL_OF(tag, turn);
+	call->pending--;
+	call->waits = false;
+	if (!call->sending && !call->closed)
+		send_now(call);
+	rpc_call_end_if_over(call);
+}
+
+/* Sends what is next, if there is something. gRPC writes to the socket at once, and thousands of calls may be answered by one event: then some
+ * wait for a later turn of the loop. */
+static void send_next(struct rpc_call *call)
+{
+	bool anything = call->queue.first || (call->answered && !call->sent_status);
+	if (call->sending || call->closed || call->waits || !anything)
+		return;
+	if (rpc_turns_take(call->server->sends)) {
+		send_now(call);
+		return;
+	}
+	call->waits = true;
+	call->pending++;
+	rpc_turns_put(call->server->sends, &call->turn);
 }
 
 void rpc_call_on_sent(struct rpc_tag *tag, bool ok)

@@ -7,6 +7,7 @@
 #include "rpc/pool.h"
 #include "rpc/pump.h"
 #include "rpc/shares.h"
+#include "rpc/turns.h"
 
 struct ProtobufCMessageDescriptor;
 struct grpc_call;
@@ -37,6 +38,7 @@ struct rpc_server {
 	struct rpc_guards guards;
 	struct rpc_pump *pump; /* from the start to the stop */
 	struct rpc_ends *ends; /* likewise */
+	struct rpc_turns *sends; /* likewise: answers and messages that many calls get at once */
 	struct rpc_pool *pool;
 	struct rpc_row *rows;
 	size_t n_rows;

@@ -13,19 +13,23 @@
 #include "base/log.h"
 #include "proto/handoff.h"
 
+#define TAGS_PER_TURN 64 /* in a turn of the loop, and no more after so long: */
+#define TURN_NS UINT64_C(5000000)
+
 struct rpc_pump {
 	grpc_completion_queue *queue;
 	pthread_t thread;
 	int wake[2]; /* a pipe: the loop's end and the wakers' */
 	uv_poll_t poll;
 	_Atomic(struct rpc_tag *) inbox; /* newest first */
+	struct rpc_tag *oldest, *newest; /* out of it and not run yet; the loop's. oldest NULL: none */
 	atomic_int posting; /* threads inside rpc_pump_post */
 	struct rpc_tag last; /* posted by the thread as its last act */
 	void (*on_stopped)(void *context);
 	void *context;
 };
 
-/* Only the push on empty wakes the loop: the loop takes the whole inbox at once. */
+/* Only the push on empty wakes the loop: the loop takes the whole inbox out at once, and wakes itself until all has run. */
 void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
 {
 	atomic_fetch_add(&pump->posting, 1);
@@ -39,24 +43,45 @@ void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
 	atomic_fetch_sub(&pump->posting, 1);
 }
 
+static void take_inbox(struct rpc_pump *pump)
+{
+	struct rpc_tag *at = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *last = at, *first = NULL;
+	while (at) {
+		struct rpc_tag *next = at->next;
+		at->next = first;
+		first = at;
+		at = next;
+	}
+	if (!first)
+		return;
+	if (pump->oldest)
+		pump->newest->next = first;
+	else
+		pump->oldest = first;
+	pump->newest = last;
+}
+
+/* Users may send any number of requests at once, and each may take some time: others are served between the parts. */
+static void run_some(struct rpc_pump *pump)
+{
+	uint64_t begun_ns = uv_hrtime();
+	for (int n = 0; pump->oldest && n < TAGS_PER_TURN && (!n || uv_hrtime() - begun_ns < TURN_NS); n++) {
+		struct rpc_tag *tag = pump->oldest;
+		pump->oldest = tag->next; /* the tag may be gone after run */
+		tag->run(tag, tag->ok);
+	}
+}
+
 static void on_inbox(uv_poll_t *poll, int status, int events)
 {
 	struct rpc_pump *pump = poll->data;
 	char wakes[64];
 	while (read(pump->wake[0], wakes, sizeof wakes) < 0 && errno == EINTR)
 		;
-	struct rpc_tag *newest = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *oldest = NULL;
-	while (newest) {
-		struct rpc_tag *next = newest->next;
-		newest->next = oldest;
-		oldest = newest;
-		newest = next;
-	}
-	while (oldest) {
-		struct rpc_tag *tag = oldest;
-		oldest = tag->next; /* the tag may be gone after run */
-		tag->run(tag, tag->ok);
-	}
+	take_inbox(pump);
+	run_some(pump);
+	if (pump->oldest && write(pump->wake[1], "", 1) < 0 && errno != EAGAIN)
+		log_error("cannot wake the loop: %s", strerror(errno));
 }
 
 static void *pump_main(void *arg)

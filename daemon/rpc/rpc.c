@@ -16,6 +16,7 @@
 #include "rpc/tenant.h"
 #include "proto/handoff.h"
 
+#define SENDS_PER_TURN 256 /* each takes gRPC ten to twenty microseconds */
 #define STRANGERS_CALLS 64
 #define STRANGERS_BYTES (1 << 20) /* of requests, and of answers */
 
@@ -150,8 +151,12 @@ enum status rpc_server_start(struct rpc_server *server)
 		st = rpc_ends_start(server->config.loop, &server->ends);
 	if (st != ST_OK)
 		return st;
-	st = rpc_pump_start(server->config.loop, &server->pump);
+	st = rpc_turns_new(server->config.loop, SENDS_PER_TURN, &server->sends);
+	if (st == ST_OK)
+		st = rpc_pump_start(server->config.loop, &server->pump);
 	if (st != ST_OK) {
+		rpc_turns_free(server->sends);
+		server->sends = NULL;
 		rpc_ends_stop(server->ends, ignore, NULL);
 		server->ends = NULL;
 		return st;
@@ -338,6 +343,8 @@ static void on_pump_stopped(void *context)
 {
 	struct rpc_stop *stop = context;
 	stop->server->pump = NULL;
+	rpc_turns_free(stop->server->sends);
+	stop->server->sends = NULL;
 	rpc_ends_stop(stop->server->ends, on_ends_stopped, stop);
 }
 

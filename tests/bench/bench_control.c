@@ -1,5 +1,5 @@
 /* What control costs on gaccd's loop: goal C13. A window of many ranks on struct job and struct coord, with an engine that answers at once and
- * no process, socket or disk.
+ * no process, socket or disk. Then what it costs the engine, besides the passes: its choice of the next push, and the record.
  *
  *   bench_control [-r rounds, 5..101] [-R ranks]
  *
@@ -7,6 +7,7 @@
  * call and every answer a turn of the loop. What is left of the ratio is the cache: the state of so many ranks does not fit.
  */
 #include "bench.h"
+#include "engine/accum.h"
 #include "support/crowd.h"
 
 #include <stdio.h>
@@ -59,6 +60,77 @@ static double measure(enum crowd_order order, const char *what)
 	return bench_median(row.ours, rounds) * 1e3;
 }
 
+/* ---- the engine ---- */
+
+struct side { /* of an engine: a window of many ranks */
+	struct control_state state;
+	struct control_page page;
+	struct accum accum;
+	void *data;
+};
+
+static void side_new(struct side *e, uint32_t ranks)
+{
+	e->data = calloc(1, control_page_bytes(ranks, MICRO_SIZE, 1, 1));
+	if (!e->data || control_state_init(&e->state, ranks, MICRO_SIZE) || accum_init(&e->accum, 16, true))
+		bench_die("no memory");
+	control_page_view(&e->page, e->data, ranks, MICRO_SIZE, 1, 1);
+	e->state.r.phase = WINDOW_OPEN;
+	e->state.r.micro_size = MICRO_SIZE;
+}
+
+static void side_free(struct side *e)
+{
+	accum_fini(&e->accum);
+	control_state_fini(&e->state);
+	free(e->data);
+}
+
+/* As engine/window.c has it, for pushes that come one by one. */
+static void count(struct side *e, uint32_t rank, uint32_t micro)
+{
+	static const struct ledger_cell empty;
+	struct accum_entry push = { .rank = rank, .micro = micro }, *next[4];
+	bool is_void;
+	if (accum_offer(&e->accum, &e->state, &empty, &push, &is_void) || accum_next(&e->accum, &e->state, next, 1) != 1)
+		bench_die("a push was not taken");
+	uint32_t n = accum_next(&e->accum, &e->state, next, 4);
+	accum_completes(&e->accum, &e->state, next, n);
+	control_set_bit(e->state.counted, MICRO_SIZE, rank, micro);
+	e->state.r.count++;
+	accum_remove(&e->accum, next[0]);
+}
+
+/* us of a push: the choice, or the record. */
+static double push_us(uint32_t ranks, bool record)
+{
+	double best = 1e9;
+	for (size_t i = 0; i < rounds; i++) {
+		struct side e;
+		side_new(&e, ranks);
+		double start = cpu_seconds();
+		for (uint32_t micro = 0; micro < MICRO_SIZE; micro++)
+			for (uint32_t rank = 0; rank < ranks; rank++)
+				if (record)
+					control_page_publish(&e.page, &e.state);
+				else
+					count(&e, rank, micro);
+		double took = (cpu_seconds() - start) / (ranks * MICRO_SIZE) * 1e6;
+		best = took < best ? took : best;
+		side_free(&e);
+	}
+	return best;
+}
+
+static void measure_engine(uint32_t ranks)
+{
+	char what[80];
+	snprintf(what, sizeof what, "engine, %u ranks: a push, its choice, us", ranks);
+	bench_value_print("-", what, push_us(ranks, false), "us", 20);
+	snprintf(what, sizeof what, "engine, %u ranks: a push, its record, us", ranks);
+	bench_value_print("-", what, push_us(ranks, true), "us", 20);
+}
+
 int main(int argc, char **argv)
 {
 	for (int opt; (opt = getopt(argc, argv, "r:R:")) != -1;)
@@ -74,5 +146,8 @@ int main(int argc, char **argv)
 	double ms = measure(CROWD_IN_TURN, "");
 	double worst = measure(CROWD_BACKWARDS, ", last rank first");
 	bench_value_print("C13", "control, CPU ms of the loop a window", ms > worst ? ms : worst, "ms", GOAL_MS);
+	measure_engine(many);
+	if (rounds > 5)
+		measure_engine(10000);
 	return 0;
 }

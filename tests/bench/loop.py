@@ -116,10 +116,17 @@ class Bench:
         r.close()
 
     def register(self):
+        def first():  # the set is built, and written to the journal
+            job = self.d.submit({**SGD, "name": "first"})
+            r = Rank(self.d, job, 0, [("w", [1])], 1)
+            r.gacc.RegisterTensors(self.t.RegisterTensorsRequest(session=r.session, tensors=tensors(250000)))
+            self.d.cancel(job)
+            r.close()
+        yield "RegisterTensors", "250,000 tensors, the first rank", first
         job = self.d.submit({**SGD, "name": "register", "init": [{"pattern": "*", "type": 1}]})
         r = Rank(self.d, job, 0, [("w", [1])], 1)
         message = self.t.RegisterTensorsRequest(session=r.session, tensors=tensors(250000))
-        yield "RegisterTensors", "250,000 tensors", lambda: r.gacc.RegisterTensors(message)
+        yield "RegisterTensors", "250,000 tensors, the next ranks", lambda: r.gacc.RegisterTensors(message)
         r.map()
         r.ready()
         yield from self.norms(job, r)
@@ -282,6 +289,7 @@ class Bench:
             with concurrent.futures.ThreadPoolExecutor(ranks) as pool:
                 list(pool.map(lambda r: r.push([np.ones(1, np.float32)]), all_ranks))
                 list(pool.map(lambda r: r.wait_step(), all_ranks))
+            time.sleep(0.3)  # the streams are told with the tick
         yield "Watch", f"{many} streams hear of a window of {ranks} ranks", window
         yield "Cancel", f"of a job with {many} streams", lambda: self.d.cancel(job)
         for stream in streams:
@@ -343,14 +351,14 @@ class Bench:
         """Of gaccd with many large jobs: the time until it serves, not a turn."""
         n = self.small(40)
         for i in range(n):
-            self.d.submit({**self.big_spec(), "name": f"job{i}", "launch": "daemon", "launch_command": {"command": ["/bin/true"]}})
+            self.d.submit({**SGD, "name": f"job{i}", "labels": [{"key": "k" * 8000, "value": "v" * 8000}] * 256})
 
         def again():
             self.d.kill_gaccd()
             start = time.monotonic()
             self.d.wait_ready(120)
             return f"ready after {time.monotonic() - start:.2f} s"
-        yield "-", f"a restart with {n} jobs of 120,000 tensors", again
+        yield "-", f"a restart with {n} jobs of 4 MB", again
 
 
 PARTS = ("idle", "submit_tensors", "submit_rules", "submit_labels", "submit_ranks", "looks", "register", "portions", "small_fields", "events", "launch",
@@ -369,7 +377,8 @@ def rows(b, part):
             yield f"| {part} | - | - | - | {e} |", False
             return
         turn, cpu, answer = b.longest(what)
-        yield f"| {method} | {request} | {turn:.1f} | {cpu:.1f} | {answer} |", True
+        times = "- | -" if cpu < 0 else f"{turn:.1f} | {cpu:.1f}"  # of two processes: it was started again
+        yield f"| {method} | {request} | {times} | {answer} |", True
 
 
 def main():

@@ -38,8 +38,7 @@ static void use(struct control_state *s)
 			control_count(s->counted, s->r.max_micro_size, rank, s->r.micro_size);
 		}
 	uint32_t n = accum_next(&accum, s, next, RANKS * MICRO);
-	accum_completes(s, next, n);
-	accum_complete(s);
+	accum_completes(&accum, s, next, n);
 	accum_fini(&accum);
 	for (uint32_t i = 0; i < s->r.n_zero; i++)
 		next[0] = s->r.zero_slot[i] ? next[0] : NULL;

@@ -23,6 +23,8 @@ DATA = pathlib.Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.g
 LINEAR = {"name": "linear", "ranks": 2, "micro_size": 4, "steps": 40, "batch": 8,
           "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}  # as linear.yaml
 
+TORCH = pathlib.Path(__file__).resolve().parents[2] / "build/python-torch"  # tests/long.sh bench installs it
+needs_torch = pytest.mark.skipif(not (TORCH / "torch").exists() and not importlib.util.find_spec("torch"), reason="no PyTorch")
 needs_mlp = pytest.mark.skipif(not (BIN / "mlp").exists() or not DATA.exists(),
                                reason="needs mlp (OpenBLAS at the build) and the package dataset-fashion-mnist")
 
@@ -248,3 +250,39 @@ def test_mlp_started_by_gaccd(daemon, tmp_path):
     assert (daemon.state(1), job.applied_step, job.last.micro_count, job.last.total_weight) == ("COMPLETED", 3, 16, 512)
     assert [p.name for p in (daemon.dir / "state/checkpoints/1").glob("step-*")] == [f"step-3-1-{job.uuid[:8]}"]
     wait_until("the launcher's end", lambda: not daemon.launchers())
+
+
+PLAIN_TORCH = """
+import sys, warnings
+sys.path.insert(0, sys.argv[1])
+import torch, linear
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(linear.FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+X, Y = torch.tensor(linear.X, dtype=torch.float32), torch.tensor(linear.Y, dtype=torch.float32)[:, None]
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for window in range(20):
+    optimizer.zero_grad()
+    for micro in range(4):
+        for rank in range(2):
+            block = linear.block_of(window, micro, 4, rank, 2)
+            rows = slice(block * linear.BLOCK, (block + 1) * linear.BLOCK)
+            (torch.nn.functional.mse_loss(model(X[rows]), Y[rows]) / 8).backward()
+    optimizer.step()
+print("parameters", torch.cat([p.detach().flatten() for p in model.parameters()]).double().norm().item())
+"""
+
+
+@needs_torch
+def test_torch_loop(daemon):
+    """The PyTorch example with two ranks: the parameters of torch.optim.AdamW in one process, but for the order of additions."""
+    path = os.pathsep.join(filter(None, [str(TORCH), os.environ.get("PYTHONPATH")]))
+    env = {**environment(daemon), "PYTHONPATH": path}
+    adamw = ["--set", "optimizer.type=adamw", "--set", "optimizer.lr=0.01"]
+    out = run([BIN / "gaccctl", "run", "-n", 2, "--micro-size", 4, "--steps", 20, *adamw, "--", "/usr/bin/python3", EXAMPLES / "torch_loop.py",
+               PROTOSET], env, timeout=240)
+    assert re.findall(r"step (\d+) ", out) == ["10", "20"], out
+    norms = [float(n) for n in re.findall(r"parameters ([0-9.]+)", out)]
+    assert len(norms) == 1, out  # of rank 0: the others' output is in their logs
+    plain = run(["/usr/bin/python3", "-c", PLAIN_TORCH, EXAMPLES], env)
+    assert norms[0] == pytest.approx(float(plain.split()[-1]), rel=1e-5)
+    assert (daemon.state(1), daemon.get_job(1).applied_step) == ("COMPLETED", 20)

@@ -1,10 +1,11 @@
 """A gaccd that cannot start says why and ends; what it has made at its start and loses, it makes again."""
 import os
+import socket
 import subprocess
 
 import numpy as np
 
-from harness import Rank, build_dir, wait_until
+from harness import Daemon, Rank, build_dir, wait_until
 
 
 def test_socket_of_a_running_gaccd(daemon, tmp_path):
@@ -41,3 +42,19 @@ def test_folder_that_cannot_be_made(tmp_path):
                            capture_output=True, text=True, timeout=20)
     assert gaccd.returncode == 1
     assert f"cannot make {tmp_path}/file/run (runtime_dir): Not a directory" in gaccd.stderr
+
+
+def test_a_start_with_jobs_puts_off_the_managers_limit(tmp_path):
+    """What the journal has may take longer than TimeoutStartSec=."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, Daemon() as d:
+        d.submit({"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}})
+        d.stop()
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        d.start(env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        said = []
+        while not said or said[-1] != b"READY=1\n":
+            said.append(manager.recv(4096))
+        assert b"EXTEND_TIMEOUT_USEC=60000000\n" in said
+        for job in d.client.jobs.List(all=False).jobs:
+            d.cancel(job.id)

@@ -34,6 +34,17 @@ START_TEST(ranks_visited_per_push)
 }
 END_TEST
 
+/* All ranks may attach in one moment. */
+START_TEST(ranks_visited_per_attach)
+{
+	struct crowd *c = crowd_new(1024, MICRO_SIZE);
+	double visits = (double)job_ranks_visited(crowd_job(c)) / 1024;
+	ck_assert_msg(visits <= 16, "%.1f ranks for each attach", visits);
+	ck_assert_uint_le(crowd_reports(c), 16);
+	crowd_free(c);
+}
+END_TEST
+
 /* The same by the clock, for loops that count no visits. A walk over 1,024 ranks would be 30 to 1,000 times a push. */
 static double seconds_per_push(uint32_t ranks, uint32_t windows, enum crowd_order order)
 {
@@ -96,6 +107,7 @@ int main(void)
 	TCase *t = tcase_create("job_cost");
 	suite_add_tcase(s, t);
 	tcase_add_loop_test(t, ranks_visited_per_push, CROWD_IN_TURN, CROWD_BACKWARDS + 1);
+	tcase_add_test(t, ranks_visited_per_attach);
 	tcase_add_loop_test(t, time_per_push, CROWD_IN_TURN, CROWD_BACKWARDS + 1);
 	tcase_add_test(t, reports_of_a_window);
 	tcase_add_loop_test(t, counts_are_those_of_the_bitmaps, 0, 20);

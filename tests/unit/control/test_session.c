@@ -26,8 +26,15 @@ static bool alive;                /* all processes */
 static int64_t dead_pid[2];       /* but these */
 static uint32_t ranks = 1;
 
+#define ANONYMOUS 99 /* calls of which only the number counts */
+static int n_anonymous;
+
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
+	if (call == ANONYMOUS) {
+		n_anonymous++;
+		return;
+	}
 	ck_assert(call < 16 && !replied[call]);
 	reply_to[call] = *r;
 	replied[call] = true;
@@ -150,6 +157,21 @@ START_TEST(processes_are_looked_at_a_few_at_a_time)
 	}
 	ck_assert_int_eq(ticks, 16);
 	ck_assert_int_eq(looks, ranks);
+}
+END_TEST
+
+/* A message for each, which thousands may be due in one tick. */
+START_TEST(calls_time_out_some_at_a_time)
+{
+	struct now later = { now.mono_ns + 2, now.unix_ns };
+	for (int i = 0; i < 1000; i++)
+		job_wait_step(job, ANONYMOUS, &key, 0, 1, now);
+	n_anonymous = 0;
+	for (int before = 0; n_anonymous < 1000; before = n_anonymous) {
+		job_tick(job, later);
+		ck_assert(n_anonymous > before && n_anonymous - before <= 256);
+	}
+	ck_assert_int_eq(n_anonymous, 1000);
 }
 END_TEST
 
@@ -681,6 +703,7 @@ START_TEST(an_inline_session_shows_its_process)
 	job_attach(job, 0, &inl, now);
 	ck_assert(sent[n_sent - 1].session.no_memory && sent[n_sent - 1].session.pid == 77);
 	answer(ENGINE_ATTACH, 0);
+	job_tick(job, now);
 	ck_assert(shown.pid == 77 && shown.unwatched);
 	alive = false;
 	job_tick(job, (struct now){ now.mono_ns + INT64_C(2000000000), now.unix_ns });
@@ -750,6 +773,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	c = tcase_create("many ranks");
 	tcase_add_checked_fixture(c, setup_many, teardown_two);
+	tcase_add_test(c, calls_time_out_some_at_a_time);
 	tcase_add_test(c, processes_are_looked_at_a_few_at_a_time);
 	suite_add_tcase(s, c);
 	return suite_run(s);

@@ -115,6 +115,19 @@ START_TEST(messages_are_those_of_sd_notify)
 }
 END_TEST
 
+/* A start may take long: the manager's limit is put off, once a second. */
+START_TEST(a_start_that_gets_on_is_not_ended)
+{
+	int fd;
+	open_store();
+	for (int64_t now_ns = 5; now_ns < INT64_C(3000000000); now_ns += 400000000) {
+		fdstore_starting(store, now_ns);
+		bool due = now_ns == 5 || now_ns == 1200000005 || now_ns == 2400000005;
+		ck_assert_str_eq(message(&fd), due ? "EXTEND_TIMEOUT_USEC=60000000\n" : "");
+	}
+}
+END_TEST
+
 /* Reads all there is; counts descriptors of FDSTORE, answers barriers, notes removals. */
 static struct {
 	int stored, removed, barriers, watchdogs;
@@ -387,6 +400,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	suite_add_tcase(s, child);
 	tcase_add_test(c, messages_are_those_of_sd_notify);
+	tcase_add_test(c, a_start_that_gets_on_is_not_ended);
 	tcase_add_test(c, a_request_sends_descriptors_and_waits_for_the_manager);
 	tcase_add_test(c, names_are_checked);
 	tcase_add_test(c, few_descriptors_are_in_flight_at_a_time);
