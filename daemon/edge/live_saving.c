@@ -544,7 +544,7 @@ enum status saving_request(struct live_job *l, const uint8_t request_id[16], boo
 
 static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 {
-	if (access(k->path, F_OK)) /* deleted, and gaccd died before the record */
+	if (!checkpoint_exists(k->path)) /* deleted, or half of it, and gaccd died before the record */
 		return ST_OK;
 	struct saved *to = saved_add(arg, k->id, k->request_id);
 	if (!to)

@@ -184,7 +184,7 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 	return error ? checkpoint_failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
-/* One that we have made, and nobody has linked elsewhere. */
+/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too. */
 static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
 {
 	struct stat s;
@@ -192,7 +192,7 @@ static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
 	if (fd < 0)
 		return errno == ENOENT;
 	bool ok = fstat(fd, &s) == 0 && (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
-		  fchown(fd, uid, gid) == 0;
+		  fchown(fd, uid, gid) == 0 && fsync(fd) == 0;
 	int error = errno;
 	close(fd);
 	errno = error;
@@ -224,7 +224,7 @@ static enum status publish(const char *partial, const char *final, char *why, si
 	to = strrchr(final, '/') + 1;
 	if (!passes(FAILPOINT_ERROR(gaccd_save_rename_before)) || renameat2(fd, from, fd, to, RENAME_NOREPLACE) < 0) {
 		st = checkpoint_failed("renaming to", final, errno, why, n_why);
-	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0) {
+	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0 || !checkpoint_sync_way(fd)) {
 		st = checkpoint_failed("syncing the directory of", final, errno, why, n_why);
 		if (renameat(fd, to, fd, from) < 0) /* what has this name is never deleted, though nobody may hear of it */
 			log_error("checkpoint: %s stays, and in no list: %s", final, strerror(errno));
@@ -355,6 +355,13 @@ enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t
 	return ST_OK;
 }
 
+bool checkpoint_exists(const char *path)
+{
+	char name[CHECKPOINT_MAX_PATH + 32];
+	snprintf(name, sizeof(name), "%s/" MANIFEST, path);
+	return access(name, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 /* --- deleting */
 
 static bool unlink_one(int dir_fd, const char *name)
@@ -372,17 +379,28 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	fd = checkpoint_open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
 	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) && fsync(fd) == 0 &&
 				    passes(FAILPOINT_ERROR(gaccd_save_delete_files)) && unlink_one(fd, MANIFEST_PARTIAL) :
-			    errno == ENOENT;
+			    errno == ENOENT && fsync(parent) == 0; /* deleted by a process that was killed before it had synced that */
 	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
 		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
 	if (ok && fd >= 0)
-		ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOTEMPTY;
+		ok = (unlinkat(parent, name, AT_REMOVEDIR) == 0 && fsync(parent) == 0) || errno == ENOTEMPTY;
 	if (!ok)
 		st = checkpoint_failed("deleting", path, errno, why, n_why);
 	if (fd >= 0)
 		close(fd);
 	close(parent);
 	return st;
+}
+
+/* Of a checkpoint of this job, which was being deleted: its manifest went first. */
+static bool is_remnant(const char *path, const char *dir, const uint8_t uuid[16])
+{
+	char name[CHECKPOINT_MAX_PATH];
+	uint64_t step, id;
+	if (sscanf(path + strlen(dir), "/step-%" SCNu64 "-%" SCNu64, &step, &id) != 2)
+		return false;
+	checkpoint_final_path(name, dir, uuid, step, id);
+	return !strcmp(path, name) && !checkpoint_exists(path);
 }
 
 enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *out_last_id, char *why, size_t n_why)
@@ -403,10 +421,10 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 		uint64_t step, id;
 		if (sscanf(e->d_name, "step-%" SCNu64 "-%" SCNu64, &step, &id) == 2 && id > *out_last_id && id < MAX_ID)
 			*out_last_id = id;
-		if (strncmp(e->d_name, mine + 1, n_mine - 1) || !strstr(e->d_name, CHECKPOINT_PARTIAL))
-			continue;
+		bool partial = !strncmp(e->d_name, mine + 1, n_mine - 1) && strstr(e->d_name, CHECKPOINT_PARTIAL);
 		snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
-		st = checkpoint_remove(path, why, n_why);
+		if (partial || is_remnant(path, dir, uuid))
+			st = checkpoint_remove(path, why, n_why);
 	}
 	closedir(d);
 	return st;

@@ -63,9 +63,13 @@ enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *o
 /* Opens a regular file of a checkpoint for reading; it must still be of this owner. ST_INVALID_ARGUMENT, ST_MALFORMED, ST_IO_ERROR. */
 enum status checkpoint_open_file(int dir_fd, enum checkpoint_part, uint32_t owner, int *out_fd, char *why, size_t n_why);
 
-/* Deletes a checkpoint, its manifest first; one that is not there is fine. What others have put into it stays. */
+/* False: there is none, or it was being deleted. */
+bool checkpoint_exists(const char *path);
+
+/* Deletes a checkpoint, its manifest first; one that is not there is fine. What others have put into it stays. Durable when it returns
+ * ST_OK. */
 enum status checkpoint_remove(const char *path, char *why, size_t n_why);
-/* Deletes what writers of this job have left in `dir`, and finds the highest id of the checkpoints there. */
+/* Deletes what writers of this job, or a deletion that was cut short, have left in `dir`, and finds the highest id of the checkpoints there. */
 enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *out_last_id, char *why, size_t n_why);
 
 #endif

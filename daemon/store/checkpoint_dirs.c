@@ -140,10 +140,8 @@ static int make_one(int parent_fd, const char *name, mode_t mode, bool empty)
 		errno = ok ? 0 : EEXIST;
 		ok = ok && ((s.st_mode & 0777) == mode || fchmod(fd, mode) == 0);
 	}
-	if (ok) {
-		fsync(parent_fd); /* a name that is lost with the power takes no checkpoint with it: its record is later */
+	if (ok) /* checkpoint_sync_way comes later */
 		return fd;
-	}
 	int error = errno;
 	unlinkat(parent_fd, name, AT_REMOVEDIR);
 	if (fd >= 0)
@@ -181,6 +179,31 @@ enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char
 		return create ? checkpoint_failed("cannot open directory", path, errno, why, n_why) : checkpoint_refused(path, errno, why, n_why);
 	*out_fd = fd;
 	return ST_OK;
+}
+
+bool checkpoint_sync_way(int dir_fd)
+{
+	struct stat here, above;
+	bool ok = fstat(dir_fd, &here) == 0;
+	for (int fd = dir_fd, up; ok; fd = up) {
+		up = openat(fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		bool may_sync = up >= 0;
+		if (up < 0 && errno == EACCES)
+			up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+		ok = up >= 0 && fstat(up, &above) == 0;
+		bool end = ok && (above.st_dev != here.st_dev || above.st_ino == here.st_ino);
+		ok = ok && (end || !may_sync || fsync(up) == 0);
+		int error = errno;
+		if (fd != dir_fd)
+			close(fd);
+		if (up >= 0 && (end || !ok))
+			close(up);
+		errno = error;
+		if (end)
+			break;
+		here = above;
+	}
+	return ok;
 }
 
 enum status checkpoint_open_parent(const char *path, bool create, int *out_fd, const char **name, char *why, size_t n_why)

@@ -80,7 +80,8 @@ enum status journal_copy_aside(const struct journal *j, char *dir, size_t n_dir)
 		if (copy_file(from, to) < 0)
 			return failed(to);
 	}
-	return sync_dir(dir);
+	enum status st = sync_dir(dir);
+	return st || !fsync(j->lock) ? st : failed(dir); /* its name: the files that it is a copy of may be deleted next */
 }
 
 /* Whoever gives the word may be root: the files are to be those of the directory's owner. */

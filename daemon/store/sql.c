@@ -244,6 +244,22 @@ done:
 	sqlite3_free(name);
 }
 
+/* A process that was killed may have written commits to the log and not synced them. They have been read now, and count. */
+static enum status sync_log(struct sql *s, const char *path)
+{
+	char *name = sqlite3_mprintf("%s-wal", path);
+	int fd = name ? open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+	bool ok = name && (fd >= 0 ? fdatasync(fd) == 0 : errno == ENOENT);
+	if (!ok) {
+		complain(s, "%s %s: syncing its log: %s", s->file->kind, path, strerror(errno));
+		s->failed = true;
+	}
+	if (fd >= 0)
+		close(fd);
+	sqlite3_free(name);
+	return ok ? ST_OK : ST_STORE_FAILED;
+}
+
 /* Not the disk, nor the machine: what SQLite has read cannot be right. */
 static bool is_damage(int code)
 {
@@ -276,10 +292,12 @@ enum status sql_open(struct sql *s, const struct sql_file *file, const char *pat
 	if (!st)
 		st = prepare(s);
 	s->damaged |= st == ST_STORE_FAILED && is_damage(s->code);
+	if (!st && file->full_sync) {
+		lay_log(file->kind, path);
+		st = sync_log(s, path);
+	}
 	if (st)
 		sql_close(s);
-	else if (file->full_sync)
-		lay_log(file->kind, path);
 	return st;
 }
 
