@@ -1,11 +1,12 @@
 #include "torture.h"
 
+#include "script.h"
+
 #include "base/log.h"
 
 #include "support/nth.h"
 #include "support/scratch.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,27 +21,17 @@ static const char *const kind_name[NTH_KINDS] = { "eio", "enospc", "short", "all
 void torture_note(struct torture_log *log, enum status st)
 {
 	if (log->n == TORTURE_MAX_STEPS)
-		torture_fail("more than %d operations", TORTURE_MAX_STEPS);
+		script_fail("more than %d operations", TORTURE_MAX_STEPS);
 	if (!log->lost[0])
 		log->lost_at = log->n;
 	log->status[log->n++] = st;
 	snprintf(log->lost, sizeof log->lost, "%s", nth_io_lost()); /* what fails later, on closing, is nobody's */
 }
 
-void torture_fail(const char *fmt, ...)
-{
-	va_list ap;
-	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	fputc('\n', stderr);
-	_exit(1);
-}
-
 static void make_dir(char dir[SCRATCH_PATH])
 {
 	if (!scratch_make(dir))
-		torture_fail("mkdtemp");
+		script_fail("mkdtemp");
 }
 
 static void remove_dir(const char *dir)
@@ -48,7 +39,7 @@ static void remove_dir(const char *dir)
 	char command[96];
 	snprintf(command, sizeof command, "rm -rf %s", dir);
 	if (system(command))
-		torture_fail("%s", command);
+		script_fail("%s", command);
 }
 
 static void prepare(const struct torture *t)
@@ -67,7 +58,7 @@ static void check_told(const struct torture *t, const struct torture_log *log)
 	for (int i = 0; i < log->n; i++)
 		told |= log->status[i] != ST_OK;
 	if (log->lost[0] && !told)
-		torture_fail("%s could not be synced, and all operations were fine", log->lost);
+		script_fail("%s could not be synced, and all operations were fine", log->lost);
 }
 
 static void arm(const char *dir, enum nth_kind kind, unsigned n)
@@ -125,7 +116,7 @@ static int sweep(const struct torture *t, enum nth_kind kind, unsigned every, st
 	for (unsigned n = 1; n <= total && bad < 20; n += every, runs++) {
 		bad += !once(t, kind, n, log);
 		if (!log->fired && log->n)
-			torture_fail("%s: %s %u of %u did not fire", t->name, kind_name[kind], n, total);
+			script_fail("%s: %s %u of %u did not fire", t->name, kind_name[kind], n, total);
 	}
 	printf("%s: %s: %u of %u calls failed, one at a time: %d runs went wrong\n", t->name, kind_name[kind], runs, total, bad);
 	return bad + !total;
@@ -137,7 +128,7 @@ static int run_all(int argc, char **argv, const struct torture *t, int every_io,
 	const char *every = getenv("TORTURE_EVERY");
 	int bad = 0;
 	if (log == MAP_FAILED)
-		torture_fail("mmap");
+		script_fail("mmap");
 	prepare(t);
 	for (int k = 0; k < NTH_KINDS; k++) {
 		if (argc > 1 && strcmp(argv[1], kind_name[k]) != 0)
@@ -150,12 +141,12 @@ static int run_all(int argc, char **argv, const struct torture *t, int every_io,
 	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* In a child, so that its files are removed wherever torture_fail ends it. */
+/* In a child, so that its files are removed wherever script_fail ends it. */
 int torture_main(int argc, char **argv, const struct torture *t, int every_io, int every_alloc)
 {
 	int ws = 0;
 	if (!scratch_begin())
-		torture_fail("no folder for the files");
+		script_fail("no folder for the files");
 	pid_t pid = fork();
 	if (pid == 0)
 		exit(run_all(argc, argv, t, every_io, every_alloc));

@@ -28,12 +28,11 @@ struct torture {
 	void (*script)(const char *dir, struct torture_log *);
 	/* A file whose sync may fail in the first operation without anybody being told; NULL: none. */
 	const char *may_lose;
-	/* In another child, without faults: exits (torture_fail) unless `dir` is as the log says. */
+	/* In another child, without faults: exits (script_fail) unless `dir` is as the log says. */
 	void (*judge)(const char *dir, const struct torture_log *);
 };
 
 void torture_note(struct torture_log *, enum status);
-_Noreturn void torture_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* main: `PROGRAM [KIND [N]]` with KIND eio, enospc, short or alloc runs that alone. TORTURE_EVERY=k in the environment: every k-th n. */
 int torture_main(int argc, char **argv, const struct torture *, int every_io, int every_alloc);

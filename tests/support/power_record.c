@@ -1,0 +1,541 @@
+/* Each function passes the call on and notes what it has changed. Functions that libc has under two names (open, open64) are here under both,
+ * because libraries use either. */
+#include "support/power.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAX_OPS 100000
+#define MAX_NODES 4096
+#define MAX_DATA ((size_t)512 << 20)
+
+struct power_log {
+	size_t n_ops, n_data;
+	int n_nodes;
+	struct {
+		dev_t dev;
+		ino_t ino;
+	} node[MAX_NODES]; /* the newest of an inode counts: numbers are used again */
+	struct power_op op[MAX_OPS];
+	unsigned char data[MAX_DATA];
+};
+
+static struct power_log *rec; /* NULL: nothing is noted */
+static uint64_t left;         /* operations until this process ends; 0: it does not */
+
+static _Noreturn void die(const char *what)
+{
+	fprintf(stderr, "power: %s: %s\n", what, strerror(errno));
+	_exit(1);
+}
+
+/* ---- the log ---- */
+
+struct power_log *power_new(void)
+{
+	struct power_log *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (l == MAP_FAILED)
+		die("mmap");
+	return l;
+}
+
+size_t power_ops(const struct power_log *l, const struct power_op **out)
+{
+	*out = l->op;
+	return l->n_ops;
+}
+
+const unsigned char *power_data(const struct power_log *l, const struct power_op *op)
+{
+	return l->data + op->data;
+}
+
+static void add(struct power_log *l, const struct power_op *op, const void *data)
+{
+	size_t n = data ? op->n : 0;
+	if (l->n_ops == MAX_OPS || n > MAX_DATA - l->n_data)
+		die("the log is full");
+	l->op[l->n_ops] = *op;
+	l->op[l->n_ops].data = l->n_data;
+	if (n)
+		memcpy(l->data + l->n_data, data, n);
+	l->n_data += n;
+	l->n_ops++;
+}
+
+static void set_name(char to[POWER_NAME], const char *name)
+{
+	if (strlen(name) >= POWER_NAME)
+		die(name);
+	memset(to, 0, POWER_NAME);
+	strcpy(to, name);
+}
+
+static int node_of(const struct power_log *l, const struct stat *s)
+{
+	for (int i = l->n_nodes - 1; i >= 0; i--)
+		if (l->node[i].ino == s->st_ino && l->node[i].dev == s->st_dev)
+			return i;
+	return -1;
+}
+
+static int new_node(struct power_log *l, const struct stat *s)
+{
+	if (l->n_nodes == MAX_NODES)
+		die("too many files");
+	l->node[l->n_nodes].dev = s->st_dev;
+	l->node[l->n_nodes].ino = s->st_ino;
+	return l->n_nodes++;
+}
+
+static int add_create(struct power_log *l, int dir, const char *name, const struct stat *s)
+{
+	struct power_op op = { .kind = POWER_CREATE, .is_dir = S_ISDIR(s->st_mode), .node = new_node(l, s), .dir = dir, .mode = s->st_mode & 07777,
+			       .uid = s->st_uid, .gid = s->st_gid };
+	set_name(op.name, name);
+	add(l, &op, NULL);
+	return op.node;
+}
+
+static void scan(struct power_log *l, int dir_fd, int dir);
+
+static void scan_one(struct power_log *l, int dir_fd, int dir, const char *name)
+{
+	struct stat s;
+	int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &s) || (!S_ISDIR(s.st_mode) && !S_ISREG(s.st_mode)))
+		die(name);
+	int node = add_create(l, dir, name, &s);
+	if (S_ISDIR(s.st_mode)) {
+		scan(l, fd, node);
+		return;
+	}
+	struct power_op op = { .kind = POWER_WRITE, .node = node, .n = (uint64_t)s.st_size };
+	unsigned char *data = s.st_size ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+	if (data == MAP_FAILED)
+		die(name);
+	if (data) {
+		add(l, &op, data);
+		munmap(data, (size_t)s.st_size);
+	}
+	close(fd);
+	op = (struct power_op){ .kind = POWER_SYNC, .node = node };
+	add(l, &op, NULL);
+}
+
+/* Takes the descriptor. */
+static void scan(struct power_log *l, int dir_fd, int dir)
+{
+	DIR *d = fdopendir(dir_fd);
+	if (!d)
+		die("fdopendir");
+	for (struct dirent *e; (e = readdir(d));)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+			scan_one(l, dir_fd, dir, e->d_name);
+	closedir(d);
+	struct power_op op = { .kind = POWER_SYNC, .node = dir };
+	add(l, &op, NULL);
+}
+
+void power_begin(struct power_log *l, const char *dir)
+{
+	struct stat s;
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &s))
+		die(dir);
+	madvise(l, sizeof *l, MADV_REMOVE); /* all zeros */
+	new_node(l, &s);
+	scan(l, fd, 0);
+}
+
+void power_record(struct power_log *l, uint64_t stop_at)
+{
+	rec = l;
+	left = stop_at;
+}
+
+void power_note(uint64_t value)
+{
+	struct power_op op = { .kind = POWER_NOTE, .at = value };
+	if (rec)
+		add(rec, &op, NULL);
+}
+
+/* ---- what a call has changed ---- */
+
+static void note(const struct power_op *op, const void *data)
+{
+	add(rec, op, data);
+	if (left && --left == 0)
+		_exit(0);
+}
+
+/* -1: not one of ours. */
+static int node_of_fd(int fd)
+{
+	struct stat s;
+	int error = errno;
+	int node = rec && fstat(fd, &s) == 0 ? node_of(rec, &s) : -1;
+	errno = error;
+	return node;
+}
+
+/* A path's directory and last name. */
+struct place {
+	int dir; /* -1: not one of ours */
+	char name[POWER_NAME];
+};
+
+static struct place place_of(int dir_fd, const char *path)
+{
+	struct place p = { .dir = -1 };
+	char dir[PATH_MAX];
+	struct stat s;
+	int error = errno;
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	if (rec && strlen(name) < POWER_NAME && fstatat(dir_fd, dir, &s, 0) == 0) {
+		p.dir = node_of(rec, &s);
+		set_name(p.name, name);
+	}
+	errno = error;
+	return p;
+}
+
+static bool exists(int dir_fd, const char *path)
+{
+	struct stat s;
+	int error = errno;
+	bool is = fstatat(dir_fd, path, &s, AT_SYMLINK_NOFOLLOW) == 0;
+	errno = error;
+	return is;
+}
+
+/* Where something new is about to come; dir -1: nowhere, or it is there already. */
+static struct place place_of_new(int dir_fd, const char *path)
+{
+	struct place p = place_of(dir_fd, path);
+	if (p.dir >= 0 && exists(dir_fd, path))
+		p.dir = -1;
+	return p;
+}
+
+static void note_new(const struct place *p, int dir_fd, const char *path)
+{
+	struct stat s;
+	int error = errno;
+	if (p->dir < 0 || fstatat(dir_fd, path, &s, AT_SYMLINK_NOFOLLOW))
+		return;
+	add_create(rec, p->dir, p->name, &s);
+	if (left && --left == 0)
+		_exit(0);
+	errno = error;
+}
+
+static void note_open(const struct place *p, int dir_fd, const char *path, int flags, int fd)
+{
+	if (fd < 0 || !rec)
+		return;
+	if (flags & O_CREAT)
+		note_new(p, dir_fd, path);
+	struct power_op op = { .kind = POWER_SIZE, .node = flags & O_TRUNC ? node_of_fd(fd) : -1 };
+	if (op.node >= 0)
+		note(&op, NULL);
+}
+
+static void note_write(int fd, const void *data, ssize_t n, off_t at)
+{
+	struct power_op op = { .kind = POWER_WRITE, .node = n > 0 ? node_of_fd(fd) : -1, .at = (uint64_t)at, .n = (uint64_t)n };
+	if (op.node >= 0)
+		note(&op, data);
+}
+
+static void note_fd(enum power_kind kind, int fd)
+{
+	struct stat s;
+	int error = errno;
+	struct power_op op = { .kind = kind, .node = node_of_fd(fd) };
+	if (op.node >= 0 && fstat(fd, &s) == 0) {
+		op.at = (uint64_t)s.st_size;
+		op.mode = s.st_mode & 07777;
+		op.uid = s.st_uid;
+		op.gid = s.st_gid;
+		note(&op, NULL);
+	}
+	errno = error;
+}
+
+static void note_unlink(const struct place *p)
+{
+	struct power_op op = { .kind = POWER_UNLINK, .dir = p->dir };
+	set_name(op.name, p->name);
+	if (p->dir >= 0)
+		note(&op, NULL);
+}
+
+static void note_rename(const struct place *from, const struct place *to, int dir_fd, const char *path)
+{
+	struct stat s;
+	struct power_op op = { .kind = POWER_RENAME, .dir = from->dir, .dir2 = to->dir };
+	if (from->dir < 0 && to->dir < 0)
+		return;
+	if (from->dir < 0 || to->dir < 0 || fstatat(dir_fd, path, &s, AT_SYMLINK_NOFOLLOW))
+		die("a rename into the directory, or out of it");
+	op.node = node_of(rec, &s);
+	set_name(op.name, from->name);
+	set_name(op.name2, to->name);
+	note(&op, NULL);
+}
+
+/* ---- the calls ---- */
+
+/* The libc function behind this one. */
+#define REAL(type, name) ((union { void *object; type *function; }){ dlsym(RTLD_NEXT, #name) }.function)
+
+typedef int open_fn(const char *, int, ...);
+typedef int openat_fn(int, const char *, int, ...);
+typedef ssize_t write_fn(int, const void *, size_t);
+typedef ssize_t pwrite_fn(int, const void *, size_t, off_t);
+typedef ssize_t sendfile_fn(int, int, off_t *, size_t);
+typedef int fd_fn(int);
+typedef int truncate_fn(int, off_t);
+typedef int fallocate_fn(int, int, off_t, off_t);
+typedef int posix_fallocate_fn(int, off_t, off_t);
+typedef int fchmod_fn(int, mode_t);
+typedef int fchown_fn(int, uid_t, gid_t);
+typedef int path_fn(const char *);
+typedef int unlinkat_fn(int, const char *, int);
+typedef int rename_fn(const char *, const char *);
+typedef int renameat_fn(int, const char *, int, const char *);
+typedef int renameat2_fn(int, const char *, int, const char *, unsigned);
+typedef int mkdir_fn(const char *, mode_t);
+typedef int mkdirat_fn(int, const char *, mode_t);
+typedef long syscall_fn(long, ...);
+
+#define OPEN(name)                                                                                                     \
+	open_fn name;                                                                                                  \
+	int name(const char *path, int flags, ...)                                                                     \
+	{                                                                                                              \
+		va_list ap;                                                                                            \
+		va_start(ap, flags);                                                                                   \
+		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(ap, int) : 0;                           \
+		va_end(ap);                                                                                            \
+		struct place p = { .dir = -1 };                                                                        \
+		if (flags & O_CREAT)                                                                                   \
+			p = place_of_new(AT_FDCWD, path);                                                              \
+		int fd = REAL(open_fn, name)(path, flags, mode);                                                       \
+		note_open(&p, AT_FDCWD, path, flags, fd);                                                              \
+		return fd;                                                                                             \
+	}
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name)                                                                                                   \
+	openat_fn name;                                                                                                \
+	int name(int dir, const char *path, int flags, ...)                                                            \
+	{                                                                                                              \
+		va_list ap;                                                                                            \
+		va_start(ap, flags);                                                                                   \
+		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(ap, int) : 0;                           \
+		va_end(ap);                                                                                            \
+		struct place p = { .dir = -1 };                                                                        \
+		if (flags & O_CREAT)                                                                                   \
+			p = place_of_new(dir, path);                                                                   \
+		int fd = REAL(openat_fn, name)(dir, path, flags, mode);                                                \
+		note_open(&p, dir, path, flags, fd);                                                                   \
+		return fd;                                                                                             \
+	}
+OPENAT(openat)
+OPENAT(openat64)
+
+write_fn write;
+ssize_t write(int fd, const void *data, size_t n)
+{
+	ssize_t done = REAL(write_fn, write)(fd, data, n);
+	if (rec && done > 0)
+		note_write(fd, data, done, lseek(fd, 0, SEEK_CUR) - done);
+	return done;
+}
+
+#define PWRITE(name)                                                                                                   \
+	pwrite_fn name;                                                                                                \
+	ssize_t name(int fd, const void *data, size_t n, off_t at)                                                     \
+	{                                                                                                              \
+		ssize_t done = REAL(pwrite_fn, name)(fd, data, n, at);                                                 \
+		note_write(fd, data, done, at);                                                                        \
+		return done;                                                                                           \
+	}
+PWRITE(pwrite)
+PWRITE(pwrite64)
+
+/* Of files that can be read: what it has copied is read again. */
+sendfile_fn sendfile;
+ssize_t sendfile(int out, int in, off_t *at, size_t n)
+{
+	static unsigned char buf[1 << 16];
+	ssize_t done = REAL(sendfile_fn, sendfile)(out, in, at, n < sizeof buf ? n : sizeof buf);
+	if (rec && done > 0 && !at && pread(in, buf, (size_t)done, lseek(in, 0, SEEK_CUR) - done) == done)
+		note_write(out, buf, done, lseek(out, 0, SEEK_CUR) - done);
+	return done;
+}
+
+/* Not passed on: they would only take time. */
+#define SYNC(name, kind)                                                                                               \
+	fd_fn name;                                                                                                    \
+	int name(int fd)                                                                                               \
+	{                                                                                                              \
+		if (!rec)                                                                                              \
+			return REAL(fd_fn, name)(fd);                                                                  \
+		note_fd(kind, fd);                                                                                     \
+		return 0;                                                                                              \
+	}
+SYNC(fsync, POWER_SYNC)
+SYNC(fdatasync, POWER_DATASYNC)
+
+#define TRUNCATE(name)                                                                                                 \
+	truncate_fn name;                                                                                              \
+	int name(int fd, off_t n)                                                                                      \
+	{                                                                                                              \
+		int r = REAL(truncate_fn, name)(fd, n);                                                                \
+		if (r == 0)                                                                                            \
+			note_fd(POWER_SIZE, fd);                                                                       \
+		return r;                                                                                              \
+	}
+TRUNCATE(ftruncate)
+TRUNCATE(ftruncate64)
+
+#define FALLOCATE(name)                                                                                                \
+	fallocate_fn name;                                                                                             \
+	int name(int fd, int how, off_t at, off_t n)                                                                   \
+	{                                                                                                              \
+		int r = REAL(fallocate_fn, name)(fd, how, at, n);                                                      \
+		if (r == 0 && !(how & FALLOC_FL_KEEP_SIZE))                                                            \
+			note_fd(POWER_SIZE, fd);                                                                       \
+		return r;                                                                                              \
+	}
+FALLOCATE(fallocate)
+FALLOCATE(fallocate64)
+
+#define POSIX_FALLOCATE(name)                                                                                          \
+	posix_fallocate_fn name;                                                                                       \
+	int name(int fd, off_t at, off_t n)                                                                            \
+	{                                                                                                              \
+		int r = REAL(posix_fallocate_fn, name)(fd, at, n);                                                     \
+		if (r == 0)                                                                                            \
+			note_fd(POWER_SIZE, fd);                                                                       \
+		return r;                                                                                              \
+	}
+POSIX_FALLOCATE(posix_fallocate)
+POSIX_FALLOCATE(posix_fallocate64)
+
+fchmod_fn fchmod;
+int fchmod(int fd, mode_t mode)
+{
+	int r = REAL(fchmod_fn, fchmod)(fd, mode);
+	if (r == 0)
+		note_fd(POWER_META, fd);
+	return r;
+}
+
+fchown_fn fchown;
+int fchown(int fd, uid_t uid, gid_t gid)
+{
+	int r = REAL(fchown_fn, fchown)(fd, uid, gid);
+	if (r == 0)
+		note_fd(POWER_META, fd);
+	return r;
+}
+
+#define UNLINK(name)                                                                                                   \
+	path_fn name;                                                                                                  \
+	int name(const char *path)                                                                                     \
+	{                                                                                                              \
+		struct place p = place_of(AT_FDCWD, path);                                                             \
+		int r = REAL(path_fn, name)(path);                                                                     \
+		if (r == 0)                                                                                            \
+			note_unlink(&p);                                                                               \
+		return r;                                                                                              \
+	}
+UNLINK(unlink)
+UNLINK(rmdir)
+
+unlinkat_fn unlinkat;
+int unlinkat(int dir, const char *path, int flags)
+{
+	struct place p = place_of(dir, path);
+	int r = REAL(unlinkat_fn, unlinkat)(dir, path, flags);
+	if (r == 0)
+		note_unlink(&p);
+	return r;
+}
+
+renameat2_fn renameat2;
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+	struct place p = place_of(from_dir, from), q = place_of(to_dir, to);
+	int r = REAL(renameat2_fn, renameat2)(from_dir, from, to_dir, to, flags);
+	if (r == 0)
+		note_rename(&p, &q, to_dir, to);
+	return r;
+}
+
+renameat_fn renameat;
+int renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+	return renameat2(from_dir, from, to_dir, to, 0);
+}
+
+rename_fn rename;
+int rename(const char *from, const char *to)
+{
+	return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+mkdirat_fn mkdirat;
+int mkdirat(int dir, const char *path, mode_t mode)
+{
+	struct place p = place_of_new(dir, path);
+	int r = REAL(mkdirat_fn, mkdirat)(dir, path, mode);
+	if (r == 0)
+		note_new(&p, dir, path);
+	return r;
+}
+
+mkdir_fn mkdir;
+int mkdir(const char *path, mode_t mode)
+{
+	return mkdirat(AT_FDCWD, path, mode);
+}
+
+/* openat2 has no function of its own in libc. */
+syscall_fn syscall;
+long syscall(long number, ...)
+{
+	long a[6];
+	va_list ap;
+	va_start(ap, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(ap, long);
+	va_end(ap);
+	bool opens = number == SYS_openat2 && rec;
+	int flags = opens ? (int)*(const uint64_t *)a[2] : 0; /* struct open_how begins with them */
+	struct place p = { .dir = -1 };
+	if (flags & O_CREAT)
+		p = place_of_new((int)a[0], (const char *)a[1]);
+	long r = REAL(syscall_fn, syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+	if (opens)
+		note_open(&p, (int)a[0], (const char *)a[1], flags, (int)r);
+	return r;
+}
