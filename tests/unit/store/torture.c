@@ -115,7 +115,8 @@ static int sweep(const struct torture *t, enum nth_kind kind, unsigned every, st
 	total = log->calls;
 	for (unsigned n = 1; n <= total && bad < 20; n += every, runs++) {
 		bad += !once(t, kind, n, log);
-		if (!log->fired && log->n)
+		/* Threads differ in what they meet: the run that was counted may have had some allocations more. */
+		if (!log->fired && log->n && (kind != NTH_ALLOC || n + total / 1000 < total))
 			script_fail("%s: %s %u of %u did not fire", t->name, kind_name[kind], n, total);
 	}
 	printf("%s: %s: %u of %u calls failed, one at a time: %d runs went wrong\n", t->name, kind_name[kind], runs, total, bad);
