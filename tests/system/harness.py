@@ -245,6 +245,7 @@ class Daemon:
         pids = [self.process.pid] + children(self.process.pid)
         for pid in pids[1:]:
             os.kill(pid, signal.SIGSTOP)  # it has no time to miss its supervisor
+            wait_until("it has stopped", lambda pid=pid: re.search(r"\) [TZ] ", pathlib.Path(f"/proc/{pid}/stat").read_text()))
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()

@@ -219,7 +219,7 @@ def test_a_rank_that_prints_for_ever_disturbs_nobody():
         seen = [job.step().params_digest for _ in range(200)]
         assert seen == wanted and not d.client.node.GetNode().state_disk.full
         assert job.save().state == COMPLETE and not d.events("CheckpointFailed")
-        logs = pathlib.Path(d.get_job(hog).log_dir)
+        logs = d.disk / "logs" / pathlib.Path(d.get_job(hog).log_dir).name
         sizes = {f.name: f.stat().st_size for f in logs.iterdir()}
         assert sizes["worker_0.log.1"] > 1 << 20 and max(sizes.values()) <= 2 << 20, sizes
         assert all(r.pid for r in d.get_job(hog).ranks)  # it prints still

@@ -326,27 +326,6 @@ def test_gaccd_killed_around_the_sync_of_a_commit(when, work):
         work.check(params)
 
 
-def test_an_outcome_of_another_version_is_no_beginning():
-    """Without its last outcome a job would begin with window 0, against the memory that stands somewhere else."""
-    with Daemon(allow=[" RankLost job="]) as d:
-        job = d.submit({"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}})
-        r = Rank(d, job, 0, [("w", [10])])
-        r.start({"w": np.zeros(10, np.float32)})
-        for _ in range(2):
-            r.push([np.ones(10, np.float32)])
-            r.wait_step()
-        r.close()
-        d.stop()
-        journal = sqlite3.connect(d.dir / "state/journal.sqlite")
-        with journal:
-            journal.execute("UPDATE recent SET data = x'63000000' || substr(data, 5) WHERE window = 1")
-            journal.execute("UPDATE meta SET value = 0 WHERE key IN ('identity', 'records', 'sealed')")  # it gets new sums
-        (d.dir / "state/journal.sqlite.anchor").unlink()
-        journal.close()
-        again = subprocess.run(d.command(), capture_output=True, text=True, timeout=30)
-        assert again.returncode and f"job={job}: the journal has the outcome of window 1" in again.stderr, again.stderr
-
-
 def test_gaccd_and_engine_killed_together(supervised):
     work, rng, kills = Workload(ranks=2, micro_size=3, steps=20, elements=1 << 19, optimizer="adamw"), random.Random(5), 0
     run = Threads(supervised, work, pause=0.02)
