@@ -72,11 +72,23 @@ static bool has_begun_anew(const struct follower *f)
 	return mine.st_ino != now.st_ino || mine.st_dev != now.st_dev || now.st_size < lseek(f->fd, 0, SEEK_CUR);
 }
 
+/* Anybody may have put a FIFO in the log's place, which would wait for its writer: only a regular file is a log. */
+static int open_log(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || (!fstat(fd, &st) && S_ISREG(st.st_mode)))
+		return fd;
+	close(fd);
+	return -1;
+}
+
 static bool is_open(struct follower *f)
 {
 	if (f->fd >= 0)
 		return true;
-	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	f->fd = open_log(f->path);
 	if (f->fd < 0)
 		return false;
 	lseek(f->fd, tail_offset(f->fd, f->tail), SEEK_SET);
@@ -133,7 +145,7 @@ static bool begins_anew(struct follower *f)
 	if (!has_begun_anew(f))
 		return false;
 	close(f->fd);
-	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	f->fd = open_log(f->path);
 	return f->fd >= 0;
 }
 
@@ -157,7 +169,9 @@ void follower_pump(struct follower *f, FILE *out, bool at_end)
 
 bool follower_exists(const struct follower *f)
 {
-	return f->fd >= 0 || !access(f->path, F_OK);
+	struct stat st;
+
+	return f->fd >= 0 || (!stat(f->path, &st) && S_ISREG(st.st_mode));
 }
 
 /* --- lists of ranks */

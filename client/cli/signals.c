@@ -10,6 +10,7 @@ static void ours(sigset_t *set)
 	sigaddset(set, SIGINT);
 	sigaddset(set, SIGTERM);
 	sigaddset(set, SIGHUP);
+	sigaddset(set, SIGQUIT);
 	sigaddset(set, SIGCHLD);
 }
 

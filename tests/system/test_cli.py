@@ -320,6 +320,15 @@ def test_a_python_rank_is_heard_at_once(cluster):
     running.communicate(timeout=30)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_a_run_that_is_interrupted_cancels_its_job(cluster, name):
+    running = cluster.start("run", *SGD, "--", "sh", "-c", "echo here; exec sleep 1000")
+    assert any("here" in line for line in iter(running.stdout.readline, ""))
+    running.send_signal(signal.Signals[name])
+    said = "".join(running.communicate(timeout=30))
+    assert re.search(r"cancelling job \d+; once more kills the ranks", said), said
+
+
 def test_a_name_that_looks_like_an_id_is_refused(cluster):
     for name in ("123", "job/7"):
         cluster.run("submit", *SGD, "--name", name, code=2)

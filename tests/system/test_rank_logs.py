@@ -139,6 +139,18 @@ def test_gaccctl_follows_a_log_into_the_next(d):
         out.stdout.close()
 
 
+def test_a_fifo_in_the_place_of_a_log_is_no_log(d):
+    """To open it would wait for its writer."""
+    job = d.submit(shell(d, "echo printed; exec sleep 1000", ranks=1))
+    wait_pids(d, job, 1)
+    wait_until("its log", lambda: logs(d, job))
+    log = pathlib.Path(d.get_job(job).log_dir) / "worker_0.log"
+    log.rename(log.with_suffix(".was"))
+    os.mkfifo(log)
+    out = subprocess.run([build_dir() / "bin/gaccctl", "--endpoint", d.endpoint, "logs", str(job)], capture_output=True, text=True, timeout=20)
+    assert "printed" not in out.stdout and str(log.parent) in out.stderr, (out.stdout, out.stderr)
+
+
 def test_an_older_log_goes_with_the_log_of_an_earlier_job(d):
     where = d.dir / "mine"
     job = d.submit(shell(d, "seq 1 20000; exit 3", ranks=1, log_dir=str(where)))
