@@ -167,11 +167,9 @@ void follower_pump(struct follower *f, FILE *out, bool at_end)
 	fflush(out);
 }
 
-bool follower_exists(const struct follower *f)
+bool follower_exists(struct follower *f)
 {
-	struct stat st;
-
-	return f->fd >= 0 || (!stat(f->path, &st) && S_ISREG(st.st_mode));
+	return is_open(f);
 }
 
 /* --- lists of ranks */

@@ -23,7 +23,7 @@ void follower_init(struct follower *f, const char *dir, uint32_t rank, bool pref
 /* Prints the lines that came since the last call; at_end: also an unfinished one. */
 void follower_pump(struct follower *f, FILE *out, bool at_end);
 /* There is, or was, such a file. */
-bool follower_exists(const struct follower *f);
+bool follower_exists(struct follower *f);
 void follower_fini(struct follower *f);
 
 /* Is `rank` in a list such as "0,2"? "all" and "none" are lists too. */
