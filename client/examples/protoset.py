@@ -41,23 +41,31 @@ class Outage(threading.Thread):
     def __init__(self, target):
         super().__init__(daemon=True)
         self._target, self.since = target, None  # since when a call has been waiting for its answer
+        self._told, self._lock = False, threading.Lock()
         self.start()
 
+    def over(self):
+        """gaccd can be reached."""
+        with self._lock:
+            if self._told:
+                print(f"gaccd at {self._target} answers again", file=sys.stderr, flush=True)
+            self._told = False
+
     def run(self):
-        told, asked = False, None
+        asked = None
         while True:
             time.sleep(PATIENCE_S / 4)
             since = self.since
-            if told and reachable(self._target):
-                told = False
-                print(f"gaccd at {self._target} answers again", file=sys.stderr, flush=True)
-            if told or since is None or since == asked or time.monotonic() - since < PATIENCE_S:
+            if self._told and reachable(self._target):
+                self.over()
+            if self._told or since is None or since == asked or time.monotonic() - since < PATIENCE_S:
                 continue
             asked = since  # once for each call: many wait for other ranks, not for gaccd
             if not reachable(self._target):
-                told = True
-                print(f"cannot reach gaccd at {self._target}: waiting for it. Is it running? Else set GACC_ENDPOINT",
-                      file=sys.stderr, flush=True)
+                with self._lock:
+                    self._told = True
+                    print(f"cannot reach gaccd at {self._target}: waiting for it. Is it running? Else set GACC_ENDPOINT",
+                          file=sys.stderr, flush=True)
 
 
 class Service:
@@ -93,8 +101,11 @@ class Service:
         def invoke(stream=None, timeout=600, **fields):
             self._outage.since = time.monotonic()
             try:
-                return call(stream if m.client_streaming else self._class(m.input_type)(**fields), timeout=timeout,
-                            wait_for_ready=True)
+                answer = call(stream if m.client_streaming else self._class(m.input_type)(**fields), timeout=timeout,
+                              wait_for_ready=True)
+                if not m.server_streaming:
+                    self._outage.over()
+                return answer
             finally:
                 self._outage.since = None
         return invoke
