@@ -34,7 +34,6 @@ enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct
 	if (strlen(l->spec_pb->name) < sizeof l->spec.name)
 		strcpy(l->spec.name, l->spec_pb->name);
 	memcpy(l->spec_sum, p->sum, sizeof l->spec_sum);
-	l->end_settled = true; /* nothing is written of it */
 	*out = l;
 	return ST_OK;
 }
@@ -74,7 +73,7 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 	saving_free(l);
 	l->job = NULL;
 	l->coord = NULL;
-	l->aside = l->end_settled = true;
+	l->aside = l->end_settled = true; /* nothing is written of it */
 	count_memory(l);
 	return ST_OK;
 }

@@ -391,7 +391,7 @@ static void set_meta(struct disk *d, const struct node *f, const char *path)
 
 static void make_file(struct disk *d, const struct node *f, const char *path)
 {
-	struct content c = { NULL };
+	struct content c = { 0 };
 	draw_content(d, f, &c);
 	size_t zeros = c.size;
 	while (zeros && !c.data[zeros - 1])
