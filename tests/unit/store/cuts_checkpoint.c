@@ -27,16 +27,16 @@ static uint64_t drops(int at)
 	return at % 2 && at / 2 + 1 > KEEP ? (uint64_t)(at / 2 + 1 - KEEP) : 0;
 }
 
-/* Whose files they become: another user's, where this process may do that. */
-static uint32_t owner(void)
+/* Whose files they become: every other one another user's, where this process may do that. Giving them away syncs them once more. */
+static uint32_t owner(uint64_t id)
 {
-	return geteuid() ? geteuid() : 12345;
+	return geteuid() || id % 2 ? geteuid() : 12345;
 }
 
 static enum status operation(const char *dir, int at)
 {
 	if (makes(at))
-		return script_make(dir, makes(at), owner());
+		return script_make(dir, makes(at), owner(makes(at)));
 	return drops(at) ? script_drop(dir, drops(at)) : ST_OK;
 }
 
