@@ -14,6 +14,7 @@ from reference import coefficient, divisor, group_of, schedule_factor
 
 f32 = np.float32
 TINY = f32(2.0 ** -126)
+HUGE = float(np.finfo(f32).max)
 BLOCK, LANES, ALIGN = 1024, 16, 32
 APPLIED, SKIPPED, EMPTY, DROPPED = 1, 2, 3, 4
 NONFINITE, OUTLIER = 1, 2
@@ -172,6 +173,12 @@ class Exact:
         """name -> array of the wire, flat."""
         return {n: narrow(p, self.dtype[n]) for n, p in self.p.items()}
 
+    def is_lost(self):
+        """Parameters, or v, that are inf or NaN where the optimizer writes."""
+        def finite(name):
+            return all(np.isfinite(x).all() for x in (self.p[name], widen(narrow(self.p[name], self.dtype[name]), self.dtype[name]), self.v[name]))
+        return not self.is_client and not all(finite(name) or self.group(name).get("frozen") for name in self.p)
+
     # -- the sum --
 
     def products(self, micro):
@@ -216,8 +223,9 @@ class Exact:
             r["divisor"] = divisor(self.spec, weight, len(counted))
             unit = 1 / (r["divisor"] * self.scale["scale"])
             r["grad_norm"] = math.sqrt(self.sumsq(total)) * unit if self.sumsq(total) >= 0 else math.nan
-            factor = unit * (min(1.0, v["clip_norm"] / (r["grad_norm"] + 1e-6)) if v["clip_norm"] else 1.0)
-            r["outcome"], r["skip_reason"] = self._judge(len(counted) + n_void < expected, total, r["grad_norm"], factor)
+            clip = min(1.0, v["clip_norm"] / (r["grad_norm"] + 1e-6)) if v["clip_norm"] else 1.0
+            factor = unit * clip
+            r["outcome"], r["skip_reason"] = self._judge(len(counted) + n_void < expected, total, r["grad_norm"], factor, clip, v["clip_value"])
         if r["outcome"] == APPLIED:
             r["lr"] = v["lr"] * schedule_factor(self.spec.get("schedule", {}), self.applied)
             self.applied += 1
@@ -235,10 +243,13 @@ class Exact:
         self.window += 1
         return r
 
-    def _judge(self, short, total, norm, factor):
+    def _judge(self, short, total, norm, factor, clip, clip_value):
         if short and self.spec.get("uneven") == "drop":
             return DROPPED, 0
-        if not math.isfinite(norm) or not np.isfinite(f32(factor)) or any(not np.isfinite(x).all() for x in total.values()):
+        if not math.isfinite(norm) or not TINY <= factor <= HUGE or any(not np.isfinite(x).all() for x in total.values()):
+            return SKIPPED, NONFINITE
+        limit = math.sqrt(HUGE) if self.optimizer["type"] in ("adam", "adamw", "lamb") else HUGE
+        if norm * clip > limit and not 0 < clip_value <= limit:
             return SKIPPED, NONFINITE
         outlier = self.spec.get("outlier_skip", {})
         mean = self.norms["sum"] / self.norms["weight"] if self.norms["weight"] else 0.0

@@ -31,6 +31,7 @@ class Checks:
             assert str(other.result) == str(steps[0].result), f"one rank was told\n{steps[0].result}another\n{other.result}"
         result, window = steps[0].result, model.window
         want = model.close(self.counted(), list(self.answers.values()).count(VOID))
+        assert not model.is_lost(), f"window {window}: the job should have failed, its parameters are not finite"
         self.results[window], self.micros_of[window] = result, dict(self.answers)
         self.states[window].updates = list(model.updates)
         self.states[model.window] = model.copy()

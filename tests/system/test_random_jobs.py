@@ -32,7 +32,7 @@ def run(daemon, seed, off=OFF):
 
 
 def in_a_daemon_of_its_own(seed, off):
-    with Daemon(supervise=True, conf=CONF, allow=[" WARN"]) as d:
+    with Daemon(supervise=True, conf=CONF, allow=["ParamsNonfinite", " WARN"]) as d:
         d.test_failed = True
         return run(d, seed, off)
 
@@ -58,7 +58,7 @@ def report(seed, what):
 
 def test_random_jobs():
     failed = []
-    with Daemon(supervise=True, conf=CONF, allow=[" WARN"]) as d:
+    with Daemon(supervise=True, conf=CONF, allow=["ParamsNonfinite", " WARN"]) as d:
         d.engines_killed = True
         for seed in range(FIRST, FIRST + SEEDS):
             what = run(d, seed)
