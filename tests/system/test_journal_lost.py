@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 
 import numpy as np
 import pytest
@@ -148,14 +147,14 @@ def launched(daemon):
     return daemon.get_job(job).ranks[0].pid
 
 
-def test_another_jobs_memory_and_ranks_are_not_adopted():
+def test_another_jobs_memory_and_ranks_are_not_adopted(tmp_path):
     """A state_dir takes the place of another one, and both have a job 1: ids say nothing, uuids do."""
     with Daemon(supervise=True) as other:
         launched(other)
         taken = other.dir / "state"
         kill_and(other, lambda: shutil.copytree(taken, other.dir / "copy"))
         other.wait_ready()
-        aside = pathlib.Path(shutil.copytree(other.dir / "copy", pathlib.Path(tempfile.mkdtemp(prefix="gacc-")) / "state"))
+        aside = shutil.copytree(other.dir / "copy", tmp_path / "state")
         other.cancel(1)
     allow = [" journal .*: ", "gaccd does not start with it", "cannot start: its journal", "keeps the jobs' memory", "exited with 74; starting",
              " NotAdopted ", "the service manager keeps memory of job 1 with uuid"]
