@@ -298,12 +298,17 @@ class Rank:
             return self.gacc.PutParametersInline(
                 lambda: (message(session=self.session if at == 0 else None, offset=at, data=piece, last=last)
                          for at, piece, last in pieces))
-        for at, piece, last in pieces:
-            self.memory[1, 0][:len(piece)] = piece
-            answer = self.gacc.PutParameters(session=self.session, slot=0, offset=at, bytes=len(piece), last=last)
-            if answer.ready:
-                break
-        return answer
+        for attempt in range(5):
+            try:
+                for at, piece, last in pieces:
+                    self.memory[1, 0][:len(piece)] = piece
+                    answer = self.gacc.PutParameters(session=self.session, slot=0, offset=at, bytes=len(piece), last=last)
+                    if answer.ready:
+                        break
+                return answer
+            except GaccError as e:  # a gaccd that died took with it what had come
+                if "do not cover" not in e.text or len(pieces) == 1 or attempt == 4:
+                    raise
 
     def ready(self, timeout=CALL_S):
         """Where this rank resumes."""
