@@ -313,8 +313,8 @@ enum status live_past_read(struct live_past_whole *w, const struct journal_job *
 	struct past_head h;
 	if (read_head(&b->view, &h))
 		w->job = unpack(&b->view);
-	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data);
-	return w->spec ? ST_OK : ST_NO_MEMORY;
+	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data); /* NULL, too, where it cannot be read: a job that was set aside */
+	return ST_OK;
 }
 
 void live_past_free(struct live_past_whole *w)
@@ -335,8 +335,8 @@ Gacc__V1__Job *live_past_whole(const struct live_job *l, struct live_past_whole 
 		j = complete(l, w->job, parts);
 		w->job = NULL;
 	}
-	if (!j)
-		return NULL;
+	if (!j || !w->spec)
+		return j;
 	if (j->spec)
 		gacc__v1__job_spec__free_unpacked(j->spec, NULL);
 	j->spec = w->spec;
