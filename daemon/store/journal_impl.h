@@ -28,6 +28,13 @@ struct journal {
  * unless that is NULL. */
 enum status journal_force(const char *path, char *aside, size_t n_aside, struct journal **out);
 
+/* journal_records.c */
+
+/* Puts the record into the tables, within a transaction; the status is journal_commit's. */
+enum status journal_add(struct journal *, uint64_t term, const struct journal_record *);
+/* The job that the record is of. */
+uint64_t journal_job_of(const struct journal_record *);
+
 /* journal_accept.c. ST_STORE_FAILED (logged). */
 enum status journal_copy_aside(const struct journal *, char *dir, size_t n_dir);
 /* Brings the journal's counters up to what was noted there. Seals it. ST_STORE_FAILED (logged). */
