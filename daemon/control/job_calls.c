@@ -1,4 +1,4 @@
-/* What a session's trainer asks of its job, attach and pushes (session.c) and register (job.c) excepted. */
+/* What a session's trainer asks of its job, attach (session.c), pushes (pushes.c) and register (job.c) excepted. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
@@ -46,6 +46,14 @@ void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, i
 	struct waiter *w = waiter_add(j, call, WAIT_READY, k->rank);
 	if (w)
 		w->deadline_ns = deadline(timeout_ns, now);
+}
+
+const struct past_window *past_find(const struct job *j, uint64_t window)
+{
+	for (uint32_t i = 0; i < j->n_past; i++)
+		if (j->past[i].commit.window == window)
+			return &j->past[i];
+	return NULL;
 }
 
 uint32_t rank_counted_in(const struct job *j, const struct rank *r, uint64_t window)

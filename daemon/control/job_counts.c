@@ -1,5 +1,5 @@
 /* What each rank has given to the open window and what it owes: kept as it changes, so that a push looks at its own rank alone.
- * For job*.c and session.c, on the loop's thread. The bitmaps of the mirror stay the truth; job_counts_wrong compares.
+ * For the job's own files, on the loop's thread. The bitmaps of the mirror stay the truth; job_counts_wrong compares.
  */
 #include "control/job_impl.h"
 

@@ -1,4 +1,4 @@
-/* Inside of struct job, shared by job*.c and session.c alone. */
+/* Inside of struct job, shared by its files alone: job*.c, session.c, pushes.c, streams.c, puts.c. */
 #ifndef GACC_CONTROL_JOB_IMPL_H
 #define GACC_CONTROL_JOB_IMPL_H
 
@@ -180,13 +180,15 @@ bool session_is_dead(const struct job *, const struct session_record *);
 bool session_is_silent(const struct job *, const struct rank *);
 /* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
 void attach_done(struct job *, struct rank *, struct now);
+/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
+bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
+
+/* pushes.c */
 /* Ends a push: answers its calls and frees it. */
 void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t result);
 void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
 /* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
 bool push_settle(struct job *, struct rank *, struct parked_push *);
-/* NULL: the window is not over, or no longer remembered. */
-const struct past_window *past_find(const struct job *, uint64_t window);
 
 /* job_state.c */
 /* What the update before the open window has left that is inf or NaN; "": nothing, and the window may be used. */
@@ -218,9 +220,6 @@ void rank_changed(struct job *, struct rank *);
 /* The same of all ranks: the mirror is another one, or of another window. */
 void job_recount(struct job *);
 
-/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
-bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
-
 /* streams.c */
 /* The rank's stream of this call, or NULL. */
 struct stream *stream_of(struct rank *, uint64_t call);
@@ -246,6 +245,8 @@ void put_answered(struct job *, const struct engine_answer *, struct now);
  * answered. */
 bool call_allowed(struct job *, uint64_t call, const struct session_key *);
 bool call_in_window(struct job *, uint64_t call, const struct session_key *);
+/* NULL: the window is not over, or no longer remembered. */
+const struct past_window *past_find(const struct job *, uint64_t window);
 /* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
 uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
 
@@ -260,6 +261,8 @@ void job_reconcile_waiter(struct job *, struct waiter *);
 /* All that take part have read the reduced gradient: tells the engine. */
 void job_reconcile_ack(struct job *);
 void job_report(struct job *, struct now);
+
+/* job_answers.c */
 /* Answers the rank's Flush and Detach calls. */
 void answer_flush(struct job *, struct rank *, enum status, const char *why);
 
