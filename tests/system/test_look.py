@@ -7,6 +7,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -39,8 +40,8 @@ def key(m):
 
 def push_window(team, counts, seed, late=None, bad=()):
     """One window; what was pushed, (rank, micro) -> (weight, loss, data_key), and its outcome as the trainers heard it.
-    `late`: this rank waits before its last one. `bad`: these are not finite."""
-    random, sent = np.random.default_rng(seed), {}
+    `late`: this rank, the last one, gives its last micro-batch 0.1 s after the others have given theirs. `bad`: these are not finite."""
+    random, sent, others = np.random.default_rng(seed), {}, threading.Semaphore(0)
     for r, n in enumerate(counts):
         for m in range(n):
             sent[r, m] = (float(random.uniform(0.5, 9)), float(random.normal()), int(random.integers(1, 2 ** 63)))
@@ -49,10 +50,13 @@ def push_window(team, counts, seed, late=None, bad=()):
         n = counts[rank.rank]
         for m in range(n):
             if rank.rank == late and m == n - 1:
+                for _ in counts[1:]:
+                    assert others.acquire(timeout=60)
                 time.sleep(0.1)
             weight, loss, data_key = sent[rank.rank, m]
             grad = np.full(3, np.nan) if (rank.rank, m) in bad else np.full(3, m + 1.0)
             rank.push([grad], weight=weight, loss=loss, data_key=data_key)
+        others.release()
         if n < team.spec["micro_size"]:
             rank.flush()
         return rank.wait_step()
