@@ -1,48 +1,15 @@
-#include "edge/live_saving.h"
+/* Checkpoints of a live job, as the rest of gaccd sees them: wanted, waited for, begun by the engine, recorded in the journal, over. */
+#include "edge/live_saving_impl.h"
 
 #include "base/array.h"
-#include "base/log.h"
-#include "control/saver.h"
-#include "edge/live_launch.h"
-#include "edge/manifest_commit.h"
-#include "edge/manifest_updates.h"
-#include "edge/saved_list.h"
 #include "edge/saving_disk.h"
 #include "edge/state_share.h"
-#include "math/optim.h"
 
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-struct saving_call {
-	uint64_t call, id;
-	bool wait;
-};
-
-struct saving {
-	struct saver saver;
-	char dir[CHECKPOINT_MAX_PATH];  /* "": not known, nothing can be saved there */
-	uint32_t n_working;             /* of the pool */
-	uint64_t command;               /* CHECKPOINT under way; 0: none */
-	bool have_last;
-	struct commit last;             /* the outcome before the window of the checkpoint under way */
-	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
-	uint32_t n_updates;
-	struct engine_answer answer;
-	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
-	uint8_t sha256[SHA256_BYTES];
-	bool refused;                   /* the one under way; on_refused follows */
-	bool end_held;
-	enum status end;
-	char end_reason[256];
-	struct saving_call *call;
-	size_t n_calls;
-	uint32_t calls_capacity;
-};
 
 /* ---- what was saved ---- */
 
@@ -84,53 +51,14 @@ static void answer_calls(struct live_job *l, uint64_t id, bool over)
 	}
 }
 
-/* ---- the machine's ports ---- */
+/* ---- the machine's ports (those of the disk: live_saving_disk.c) ---- */
 
-static void on_disk(struct disk_work *w);
-
-static struct disk_work *new_work(struct live_job *l, enum disk_kind kind)
+void saving_set_why(struct live_job *l, const char *why)
 {
 	struct saving *s = l->saving;
-	struct disk_work *w = disk_new(kind, on_disk, l);
-	if (!w)
-		return NULL;
-	memcpy(w->uuid, l->uuid, 16);
-	w->uid = l->uid;
-	w->state_dir = l->d->conf->state_dir;
-	w->allowed = l->d->conf->checkpoint.allowed_dirs;
-	memcpy(w->dir, s->dir, sizeof w->dir);
-	if (s->saver.n_wants)
-		checkpoint_partial_path(w->partial, s->dir, l->uuid, s->saver.want[0].id);
-	return w;
-}
-
-static void start_work(struct live_job *l, struct disk_work *w)
-{
-	l->saving->n_working++;
-	live_hold(l);
-	disk_start(rpc_server_pool(l->d->rpc), w);
-}
-
-static void saving_dir(const struct live_job *l, char *out, size_t n)
-{
-	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
-	if (!c || !*c->dir) {
-		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
-		return;
-	}
-	char *dir = live_path(l, c->dir);
-	snprintf(out, n, "%s", dir ? dir : "");
-	free(dir);
-}
-
-static void on_sweep(void *ctx)
-{
-	struct live_job *l = ctx;
-	struct disk_work *w = new_work(l, DISK_SWEEP);
-	if (!w)
-		return; /* the tick asks again */
-	saving_dir(l, w->wanted, sizeof w->wanted);
-	start_work(l, w);
+	struct saved *k = s->saver.n_wants ? saved_find(&l->saved, s->saver.want[0].id) : NULL;
+	if (k)
+		saved_set_text(&k->message, why);
 }
 
 /* What the engine would write of it. */
@@ -150,8 +78,6 @@ struct refused {
 	struct daemon *d;
 	uint64_t job;
 };
-
-static void fail_under_way(struct live_job *l, const char *why);
 
 /* Behind the call that began it. */
 static void on_refused(struct posted *p)
@@ -175,7 +101,7 @@ static bool refuse(struct live_job *l, const struct save_want *w)
 	if (!r)
 		return false;
 	*r = (struct refused){ .d = l->d, .job = l->id };
-	fail_under_way(l, why);
+	saving_set_why(l, why);
 	s->refused = true;
 	daemon_post(l->d, &r->posted, on_refused);
 	return true;
@@ -219,81 +145,6 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	return true;
 }
 
-/* The spec, without tensors that did not come with it: disk_work.tensors. */
-static void *pack_spec(struct live_job *l, size_t *out_n)
-{
-	size_t n = l->spec_field ? l->n_spec_field - l->spec_at : gacc__v1__job_spec__get_packed_size(l->spec_pb);
-	if (!l->spec_pb->n_tensors && live_pack_tensors(l))
-		return NULL;
-	uint8_t *bytes = malloc(n + 1);
-	if (!bytes)
-		return NULL;
-	if (l->spec_field)
-		memcpy(bytes, l->spec_field + l->spec_at, n);
-	else
-		gacc__v1__job_spec__pack(l->spec_pb, bytes);
-	*out_n = n;
-	return bytes;
-}
-
-static void fill_manifest(const struct live_job *l, const struct save_want *want, struct manifest *m)
-{
-	const struct saving *s = l->saving;
-	const struct engine_answer *a = &s->answer;
-	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
-	*m = (struct manifest){ .id = want->id, .job = l->id, .name = l->spec.name, .uid = l->uid,
-				.created_unix_ns = daemon_now(l->d).unix_ns, .window = a->window,
-				.applied_step = a->applied_step, .inside_window = inside, .ranks = l->spec.ranks,
-				.micro_size = a->micro_size, .optimizer = optim_info(l->spec.optim.type)->name,
-				.accumulate_dtype = dtype_name(l->spec.accumulate_dtype), .loss_scale = a->loss_scale,
-				.params_digest = a->digest };
-	memcpy(m->uuid, l->uuid, 16);
-	if (inside) {
-		m->count = a->count;
-		m->sum_weight = a->sum_weight;
-		m->sum_loss = a->sum_loss;
-		m->last_rank = a->last_rank;
-		m->lr = a->window_lr;
-		m->lr_rank = a->lr_rank;
-	}
-	if (s->have_last)
-		manifest_put_commit(m, &s->last);
-	manifest_put_updates(m, s->update, s->n_updates);
-	for (int i = 0; i < ENGINE_FILES; i++) {
-		m->file[i].bytes = a->file[i].bytes;
-		memcpy(m->file[i].sha256, a->file[i].sha256, SHA256_BYTES);
-	}
-}
-
-static void on_seal(void *ctx, const struct save_want *want)
-{
-	struct live_job *l = ctx;
-	struct saving *s = l->saving;
-	struct disk_work *w = new_work(l, DISK_SEAL);
-	struct saved *k = saved_find(&l->saved, want->id);
-	if (w)
-		w->spec = pack_spec(l, &w->manifest.n_spec);
-	if (!w || !w->spec || !k) {
-		disk_free(w);
-		saver_on_sealed(&s->saver, ST_NO_MEMORY); /* the next sweep takes the files */
-		return;
-	}
-	size_t n_spec = w->manifest.n_spec;
-	fill_manifest(l, want, &w->manifest);
-	w->manifest.n_spec = n_spec;
-	w->tensors = l->tensors_packed ? shared_hold(l->tensors_packed) : NULL;
-	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
-	checkpoint_final_path(w->final, s->dir, l->uuid, s->answer.applied_step, want->id);
-	memcpy(s->final, w->final, sizeof s->final);
-	saved_set_text(&k->path, w->final);
-	k->window = s->answer.window;
-	k->applied_step = s->answer.applied_step;
-	k->carried = w->manifest.count;
-	for (int i = 0; i < ENGINE_FILES; i++)
-		k->bytes += s->answer.file[i].bytes;
-	start_work(l, w);
-}
-
 static void on_recorded(void *arg, enum status st)
 {
 	struct live_job *l = arg;
@@ -319,49 +170,6 @@ static void on_record(void *ctx, const struct save_want *want)
 		saver_on_recorded(&s->saver, ST_NO_MEMORY);
 	else
 		live_hold(l);
-}
-
-static bool list_old(const struct live_job *l, struct disk_work *w)
-{
-	size_t n = saved_complete(&l->saved), keep = l->spec.checkpoint.keep;
-	w->path = calloc(n + 1, sizeof *w->path);
-	w->id = calloc(n + 1, sizeof *w->id);
-	for (size_t i = 0; w->path && w->id && i < l->saved.n && n - w->n > keep; i++) {
-		const struct saved *k = &l->saved.saved[i];
-		if (k->state != SAVED_COMPLETE || !k->path)
-			continue;
-		w->id[w->n] = k->id;
-		w->path[w->n] = strdup(k->path);
-		if (!w->path[w->n])
-			return false;
-		w->n++;
-	}
-	return w->path && w->id;
-}
-
-static void on_prune(void *ctx)
-{
-	struct live_job *l = ctx;
-	struct saving *s = l->saving;
-	struct disk_work *w = NULL;
-	if (l->spec.checkpoint.keep && saved_complete(&l->saved) > l->spec.checkpoint.keep)
-		w = new_work(l, DISK_PRUNE);
-	if (w && list_old(l, w)) {
-		start_work(l, w);
-		return;
-	}
-	disk_free(w);
-	saver_on_pruned(&s->saver); /* nothing to do, or no memory: next time */
-}
-
-static void on_discard(void *ctx)
-{
-	struct live_job *l = ctx;
-	struct disk_work *w = new_work(l, DISK_DISCARD);
-	if (!w)
-		return; /* without a record nobody is offered it */
-	memcpy(w->final, l->saving->final, sizeof w->final);
-	start_work(l, w);
 }
 
 static void on_ended(void *ctx, const struct save_want *want, enum status st)
@@ -399,68 +207,7 @@ static void on_end_ready(void *ctx)
 		live_write_end(l, l->saving->end, l->saving->end_reason);
 }
 
-/* ---- what comes back ---- */
-
-static void fail_under_way(struct live_job *l, const char *why)
-{
-	struct saving *s = l->saving;
-	struct saved *k = s->saver.n_wants ? saved_find(&l->saved, s->saver.want[0].id) : NULL;
-	if (k)
-		saved_set_text(&k->message, why);
-}
-
-static void swept(struct live_job *l, const struct disk_work *w)
-{
-	struct saving *s = l->saving;
-	char text[400];
-	if (w->status) {
-		s->dir[0] = '\0';
-		snprintf(text, sizeof text, "checkpoints of this job cannot be saved: %.320s", w->why);
-		live_event(l, true, "CheckpointFailed", -1, text);
-		saver_on_swept(&s->saver, w->last_id);
-		saver_switch_off(&s->saver, w->status);
-		return;
-	}
-	memcpy(s->dir, w->dir, sizeof s->dir);
-	saver_on_swept(&s->saver, w->last_id);
-}
-
-static void pruned(struct live_job *l, const struct disk_work *w)
-{
-	struct saving *s = l->saving;
-	for (size_t i = 0; i < w->n_done; i++) {
-		struct journal_record r = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { l->id, w->id[i] } };
-		persist_put(l->d->persist, &r, NULL, NULL); /* a row without its directory is dropped at the next start */
-		saved_remove(&l->saved, w->id[i]);
-	}
-	if (w->status)
-		live_event(l, true, "CheckpointNotDeleted", -1, w->why);
-	saver_on_pruned(&s->saver);
-}
-
-static void on_disk(struct disk_work *w)
-{
-	struct live_job *l = w->arg;
-	struct saving *s = l->saving;
-	s->n_working--;
-	live_drop(l);
-	switch (w->kind) {
-	case DISK_SWEEP:
-		swept(l, w);
-		break;
-	case DISK_SEAL:
-		memcpy(s->sha256, w->sha256, sizeof s->sha256);
-		if (w->status)
-			fail_under_way(l, w->why);
-		saver_on_sealed(&s->saver, w->status);
-		break;
-	case DISK_PRUNE:
-		pruned(l, w);
-		break;
-	case DISK_DISCARD:
-		break;
-	}
-}
+/* ---- events ---- */
 
 void saving_on_answer(struct live_job *l, const struct engine_answer *a)
 {
@@ -473,11 +220,9 @@ void saving_on_answer(struct live_job *l, const struct engine_answer *a)
 	if (!st && s->have_last && s->last.window + 1 != a->window)
 		st = ST_INTERNAL; /* it may begin only when no COMMIT is on its way */
 	if (st)
-		fail_under_way(l, a->text);
+		saving_set_why(l, a->text);
 	saver_on_written(&s->saver, st);
 }
-
-/* ---- events ---- */
 
 void saving_on_engine_up(struct live_job *l)
 {
@@ -506,7 +251,7 @@ void saving_tick(struct live_job *l)
 {
 	struct saving *s = l->saving;
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
-		on_sweep(l);
+		saving_sweep(l);
 	saver_kick(&s->saver);
 	if (s->end_held && !l->engine && !l->restarts.due_ns)
 		saver_give_up(&s->saver, ST_ENGINE_DOWN);
@@ -567,8 +312,8 @@ enum status saving_from_journal(struct live_job *l)
 
 enum status saving_new(struct live_job *l)
 {
-	static const struct saver_ports ports = { .sweep = on_sweep, .begin = on_begin, .seal = on_seal, .record = on_record,
-						  .prune = on_prune, .discard = on_discard, .ended = on_ended,
+	static const struct saver_ports ports = { .sweep = saving_sweep, .begin = on_begin, .seal = saving_seal, .record = on_record,
+						  .prune = saving_prune, .discard = saving_discard, .ended = on_ended,
 						  .end_ready = on_end_ready };
 	struct saver_ports mine = ports;
 	l->saving = calloc(1, sizeof *l->saving);

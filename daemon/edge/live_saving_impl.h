@@ -1,0 +1,46 @@
+/* Inside of a live job's checkpoints: shared by live_saving.c and live_saving_disk.c alone. Loop thread. */
+#ifndef GACC_EDGE_LIVE_SAVING_IMPL_H
+#define GACC_EDGE_LIVE_SAVING_IMPL_H
+
+#include "edge/live_saving.h"
+
+#include "control/saver.h"
+#include "control/updates.h"
+#include "store/checkpoint.h"
+
+struct saving_call {
+	uint64_t call, id;
+	bool wait;
+};
+
+struct saving {
+	struct saver saver;
+	char dir[CHECKPOINT_MAX_PATH];  /* "": not known, nothing can be saved there */
+	uint32_t n_working;             /* of the pool */
+	uint64_t command;               /* CHECKPOINT under way; 0: none */
+	bool have_last;
+	struct commit last;             /* the outcome before the window of the checkpoint under way */
+	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
+	uint32_t n_updates;
+	struct engine_answer answer;
+	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
+	uint8_t sha256[SHA256_BYTES];
+	bool refused;                   /* the one under way; on_refused follows */
+	bool end_held;
+	enum status end;
+	char end_reason[256];
+	struct saving_call *call;
+	size_t n_calls;
+	uint32_t calls_capacity;
+};
+
+/* Why the checkpoint under way fails, for people. The saver is told by the caller. */
+void saving_set_why(struct live_job *, const char *why);
+
+/* live_saving_disk.c: ports of the saver; ctx is the live_job. Each is answered by the saver_on_* of its name. */
+void saving_sweep(void *ctx);
+void saving_seal(void *ctx, const struct save_want *);
+void saving_prune(void *ctx);
+void saving_discard(void *ctx);
+
+#endif
