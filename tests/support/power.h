@@ -67,6 +67,10 @@ extern const char *const power_image_name[];
 /* Makes in the empty directory `to` what may be left after the first `ops` operations. The same seed makes the same. */
 void power_cut(const struct power_log *, size_t ops, enum power_image, uint64_t seed, const char *to);
 
+/* Whether the image after the first `ops` operations need not be looked at: it is the one after `ops - 1`, or one of the images before it in the
+ * enum is the same. Not for POWER_ALL and POWER_RANDOM. */
+bool power_repeats(const struct power_log *, size_t ops, enum power_image);
+
 /* splitmix64: the next number of a sequence. */
 uint64_t power_draw(uint64_t *state);
 

@@ -233,7 +233,8 @@ static void try_fixed(struct campaign *k, bool each)
 		bool done = op[i].kind == POWER_NOTE && op[i].at % 2 == 0;
 		noted += done;
 		for (size_t image = 0; image < POWER_ALL && (each || done); image++) {
-			if (!each && image && image != 1 + noted % (POWER_ALL - 1))
+			bool seen = op[i].kind != POWER_NOTE && power_repeats(k->log, i + 1, (enum power_image)image);
+			if (each ? seen : image && image != 1 + noted % (POWER_ALL - 1))
 				continue;
 			try(k, (struct cut){ i + 1, (enum power_image)image, 0 });
 			k->fixed++;
