@@ -150,29 +150,30 @@ static bool lay_out(int fd)
 	return ok;
 }
 
-static enum status begin_file(struct anchor *a, const char *path, const struct anchor_mark *mark, uint64_t flags)
+static enum status begin_file(struct anchor *a, const char *path, const struct anchor_mark *mark, const struct anchor_entry *last, uint64_t flags)
 {
 	if (a->file.fd < 0)
 		a->file.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (a->file.fd < 0 || !lay_out(a->file.fd) || !write_slot(&a->file, mark, flags) || fdatasync(a->file.fd) || !sync_parent(path))
+	if (a->file.fd < 0 || !lay_out(a->file.fd) || (last && !write_entries(&a->file, last, 1)) || !write_slot(&a->file, mark, flags) ||
+	    fdatasync(a->file.fd) || !sync_parent(path))
 		return failed(path);
 	return ST_OK;
 }
 
-static enum status begin_memory(struct anchor *a, const struct anchor_mark *mark)
+static enum status begin_memory(struct anchor *a, const struct anchor_mark *mark, const struct anchor_entry *last)
 {
 	if (a->kept.fd < 0)
 		a->kept.fd = memfd_create("gacc-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (a->kept.fd < 0 || !lay_out(a->kept.fd) || !write_slot(&a->kept, mark, 0))
+	if (a->kept.fd < 0 || !lay_out(a->kept.fd) || (last && !write_entries(&a->kept, last, 1)) || !write_slot(&a->kept, mark, 0))
 		return failed("memory for the service manager");
 	return ST_OK;
 }
 
-enum status anchor_begin(struct anchor *a, const char *path, bool keep, const struct anchor_mark *mark)
+enum status anchor_begin(struct anchor *a, const char *path, bool keep, const struct anchor_mark *mark, const struct anchor_entry *last)
 {
-	enum status st = keep ? begin_memory(a, mark) : ST_OK;
+	enum status st = keep ? begin_memory(a, mark, last) : ST_OK;
 	if (!st)
-		st = begin_file(a, path, mark, 0); /* last: it has the operator's word, which counts once */
+		st = begin_file(a, path, mark, last, 0); /* last: it has the operator's word, which counts once */
 	if (!st)
 		a->accepted = false;
 	return st;
@@ -180,7 +181,7 @@ enum status anchor_begin(struct anchor *a, const char *path, bool keep, const st
 
 enum status anchor_accept(struct anchor *a, const char *path, const struct anchor_mark *mark)
 {
-	return begin_file(a, path, mark, ACCEPTED);
+	return begin_file(a, path, mark, NULL, ACCEPTED);
 }
 
 enum status anchor_note(struct anchor *a, const struct anchor_mark *mark, const struct anchor_entry *e, size_t n)

@@ -54,8 +54,9 @@ const struct anchor_copy *anchor_newest(const struct anchor *);
 /* The entry of that record; false: it is not there any more. */
 bool anchor_entry(const struct anchor_copy *, uint64_t number, struct anchor_entry *out);
 
-/* Makes the file if there is none, durably, and with `keep` the memory; notes the mark in both. ST_IO_ERROR (logged). */
-enum status anchor_begin(struct anchor *, const char *path, bool keep, const struct anchor_mark *);
+/* Makes the file if there is none, durably, and with `keep` the memory; notes the mark in both, and its last record if that is not NULL.
+ * ST_IO_ERROR (logged). */
+enum status anchor_begin(struct anchor *, const char *path, bool keep, const struct anchor_mark *, const struct anchor_entry *last);
 /* The journal now stands at the mark; the entries are its last n records. ST_IO_ERROR (logged). */
 enum status anchor_note(struct anchor *, const struct anchor_mark *, const struct anchor_entry *, size_t n);
 /* Makes the file's last note durable, if it is not. ST_IO_ERROR (logged). */

@@ -57,7 +57,8 @@ static enum status open_files(struct journal *j, const char *anchor)
 		st = accept(j);
 	if (!st && !j->forced)
 		st = reserve_open(&j->reserve, &j->sql);
-	if (!st && !j->forced && anchor_begin(&j->anchor, anchor, j->keep, &j->mark))
+	const struct anchor_entry last = { .number = j->mark.records };
+	if (!st && !j->forced && anchor_begin(&j->anchor, anchor, j->keep, &j->mark, j->resealed ? &last : NULL))
 		st = ST_STORE_FAILED;
 	j->sql.full_is_quiet = true;
 	return st;

@@ -20,6 +20,7 @@ struct journal {
 	int lock;                /* on the directory; -1: none */
 	bool keep;               /* the mark is kept in memory, too */
 	bool sealed;             /* the file has sums that hold */
+	bool resealed;           /* a step of the schema came at this opening: a record of its own, and the last one */
 	bool forced;             /* neither judged nor noted: it is being mended */
 	bool accepted;           /* at this opening the operator's word counted */
 };

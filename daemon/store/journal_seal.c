@@ -117,7 +117,14 @@ enum status journal_begin(struct sql *s)
 	bool sealed = false;
 	if (!st)
 		st = journal_read_mark(j, &j->mark, &sealed);
-	if (!st && !sealed)
+	if (st)
+		return st;
+	if (!sealed && j->mark.identity && !j->forced) {
+		/* the sum becomes another one: under the same number it would look like damage to whoever dies before it is noted */
+		j->mark.records++;
+		j->resealed = true;
+	}
+	if (!sealed)
 		st = journal_seal(j);
 	return st ? st : journal_sum_watch(&j->sum, s);
 }

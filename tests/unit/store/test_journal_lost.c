@@ -314,6 +314,36 @@ START_TEST(a_journal_without_sums_is_taken)
 }
 END_TEST
 
+/* As a step of the schema leaves it: with a column more, and not sealed since. */
+static void add_a_column(void)
+{
+	sqlite3 *db;
+	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE windows ADD COLUMN newer INTEGER DEFAULT 5;"
+				      "UPDATE meta SET value = value - 1 WHERE key = 'sealed'", NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(db);
+}
+
+/* Death between the sealing and the first note of it: the notes are those of before. */
+START_TEST(a_death_behind_a_schema_step_is_no_loss)
+{
+	struct image before;
+	bool whole;
+	char old[8192];
+	int kept = memfd_create("kept", MFD_CLOEXEC);
+	live_and_die(kept, _i, 0, WINDOWS);
+	image_take(&before);
+	ssize_t n = pread(kept, old, sizeof old, 0);
+	add_a_column();
+	ck_assert(open_again(kept, &whole) == ST_OK && whole);
+	image_put(&before, ANCHOR);
+	ck_assert_int_eq(pwrite(kept, old, (size_t)n, 0), n);
+	ck_assert(open_again(kept, &whole) == ST_OK && whole);
+	close(kept);
+	image_free(&before);
+}
+END_TEST
+
 /* ---- the operator's word ---- */
 
 static char told[4096];
@@ -366,6 +396,30 @@ START_TEST(jobs_without_a_loss_go_on)
 	ck_assert(!journal_was_accepted(j)); /* once */
 	journal_close(j);
 	close(kept);
+	image_free(&m);
+}
+END_TEST
+
+/* All files but the notes are of before the step. What it has written is of no job, so that no job ends. */
+START_TEST(a_lost_schema_step_ends_no_job)
+{
+	struct image m;
+	struct journal_job b[8] = { { 0 } };
+	bool whole;
+	log_init("test", LOG_TEXT, LOG_ERROR - 1);
+	live_and_die(-1, true, 0, WINDOWS);
+	image_take(&m);
+	add_a_column();
+	ck_assert(open_again(-1, &whole) == ST_OK && whole);
+	image_put(&m, MAIN);
+	image_put(&m, WAL);
+	ck_assert_int_eq(open_again(-1, &whole), ST_MALFORMED);
+	accept_loss();
+	ck_assert_ptr_nonnull(strstr(told, "the last 1 records are missing"));
+	struct journal *j = open_ok();
+	ck_assert_int_eq(journal_each_job(j, true, copy_job, b), ST_OK);
+	ck_assert(b[0].id == 3 && !b[1].ended && b[2].ended && !b[3].ended);
+	journal_close(j);
 	image_free(&m);
 }
 END_TEST
@@ -425,7 +479,9 @@ int main(void)
 	tcase_add_loop_test(c, a_row_that_was_changed_is_noticed, 0, 7);
 	tcase_add_test(c, a_death_is_no_loss);
 	tcase_add_test(c, a_journal_without_sums_is_taken);
+	tcase_add_loop_test(c, a_death_behind_a_schema_step_is_no_loss, 0, 2);
 	tcase_add_test(c, jobs_without_a_loss_go_on);
+	tcase_add_test(c, a_lost_schema_step_ends_no_job);
 	tcase_add_loop_test(c, numbers_go_on_in_a_new_journal, 0, 2);
 	tcase_add_test(c, an_altered_job_ends_alone);
 	return suite_run(s);
