@@ -47,7 +47,13 @@ void coord_tick(struct coord *c, struct now now)
 	if (c->phase == COORD_GO && !*c->hindrance && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
 		coord_fail_attempt(c, "timed out", now);
 	coord_watch_phase(c, now);
-	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS && c->phase != COORD_ENDING)
+	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS)
+		coord_resend(c, now);
+}
+
+void coord_resend(struct coord *c, struct now now)
+{
+	if (!c->superseded && c->phase != COORD_ENDING)
 		coord_broadcast(c, now);
 }
 

@@ -51,6 +51,8 @@ void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now
 void coord_on_ended(struct coord *, enum status, struct now);
 /* Repeats orders that have not arrived, watches for late ranks. Call it every 100 ms or so. */
 void coord_tick(struct coord *, struct now);
+/* Repeats them at once. */
+void coord_resend(struct coord *, struct now);
 
 /* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_PAUSED while it is held, ST_OK otherwise
  * (also when it is closing already); *out_window says which. */

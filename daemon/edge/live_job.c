@@ -73,9 +73,31 @@ static void deliver_order(struct posted *p)
 	free(o);
 }
 
+static void on_params_durable(void *arg, enum status st)
+{
+	struct live_job *l = arg;
+	live_check_store(st);
+	l->params_noted = false;
+	l->params_durable = st == ST_OK;
+	if (l->params_durable && l->coord)
+		coord_resend(l->coord, daemon_now(l->d));
+}
+
+/* The journal knows that the job has its parameters. If its memory is lost before that, it begins anew, as no push can have been
+ * acknowledged. */
+static bool params_are_durable(struct live_job *l)
+{
+	struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
+	if (!l->params_durable && !l->params_noted)
+		l->params_noted = persist_put(l->d->persist, &r, on_params_durable, l) == ST_OK;
+	return l->params_durable;
+}
+
 static void on_order(void *ctx, uint32_t node, const struct order *o)
 {
 	struct live_job *l = ctx;
+	if (o->run && o->want != WANT_END && !params_are_durable(l))
+		return; /* sent again when they are */
 	size_t n_late = o->n_late * sizeof *o->late;
 	struct posted_order *p = FAILPOINT_ERROR(coord_order_before) ? NULL : malloc(sizeof *p + n_late);
 	if (!p)
@@ -89,14 +111,6 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 }
 
 /* ---- other ports ---- */
-
-/* Asked for again when the job changes next. */
-static void on_params_durable(void *arg, enum status st)
-{
-	struct live_job *l = arg;
-	live_check_store(st);
-	l->params_durable = st == ST_OK;
-}
 
 void live_note_step(struct live_job *l, const struct commit *k)
 {
@@ -114,10 +128,6 @@ static void on_changed(void *ctx, uint64_t job)
 	const struct commit *k = coord_last_commit(l->coord);
 	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord))
 		live_note_step(l, k);
-	if (!l->params_durable && coord_phase(l->coord) == COORD_COLLECT) {
-		struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
-		l->params_durable = persist_put(l->d->persist, &r, on_params_durable, l) == ST_OK;
-	}
 }
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)

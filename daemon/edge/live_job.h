@@ -95,6 +95,7 @@ struct live_job {
 	int n_segments;
 	uint64_t host_bytes;
 	bool tensors_durable, params_durable;
+	bool params_noted;                  /* the record of that is being written */
 	struct engine_proc *engine;
 	uint32_t engine_starts;             /* ever */
 	struct restarts restarts;

@@ -241,12 +241,11 @@ class Daemon:
         return pid
 
     def kill_supervisor(self):
-        """The memory is lost with it. gaccd lives on without: this kills it, too."""
-        pids = [self.process.pid] + children(self.process.pid)
-        for pid in pids[1:]:
-            os.kill(pid, signal.SIGSTOP)  # it has no time to miss its supervisor
-            wait_until("it has stopped", lambda pid=pid: re.search(r"\) [TZ] ", pathlib.Path(f"/proc/{pid}/stat").read_text()))
-        for pid in pids:
+        """The memory is lost with it, and gaccd is killed first: the supervisor is stopped, so that it does not start another."""
+        supervisor, gaccds = self.process.pid, children(self.process.pid)
+        os.kill(supervisor, signal.SIGSTOP)
+        wait_until("it has stopped", lambda: re.search(r"\) [TZ] ", pathlib.Path(f"/proc/{supervisor}/stat").read_text()))
+        for pid in [*gaccds, supervisor]:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.process = None

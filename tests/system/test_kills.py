@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from harness import Daemon, GaccError, Rank, alive, build_dir, parent_and_state, wait_until
+from test_failpoints import Control
 from workload import Workload, run_in_order, train
 
 TRAINERS = pathlib.Path(__file__).parent / "trainers"
@@ -382,6 +383,25 @@ def test_memory_that_is_lost_ends_the_job_and_says_so():
             trainer.ready(timeout=5)
         assert e.value.reason == "JOB_ENDED" and "memory is gone" in e.value.text
         trainer.close()
+
+
+@pytest.mark.failpoints
+def test_no_rank_begins_before_the_journal_knows_of_the_parameters(daemon):
+    """A job without that record begins anew when its memory is lost: what it had counted would be lost without a word."""
+    control = Control(daemon.dir / "run/failpoints.sock")
+    control.do("arm coord_params_before sleep 1500")
+    job = daemon.submit({**SGD.spec, "ranks": 1})
+    trainer = Rank(daemon, job, 0, SGD.tensors, 1)
+    trainer.register()
+    trainer.put_params(SGD.initial())
+    begin = time.monotonic()
+    trainer.ready()
+    assert time.monotonic() - begin > 1
+    control.do("disarm all")
+    control.close()
+    daemon.cancel(job)
+    trainer.close()
+
 
 def test_one_jobs_deaths_do_not_touch_another(daemon):
     """Its engine dies again and again; the neighbour's engine, sessions and bits are those of a quiet node."""
