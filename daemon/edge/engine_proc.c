@@ -1,6 +1,7 @@
 #include "edge/engine_proc.h"
 
 #include "host/process.h"
+#include "host/spawn.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -26,16 +27,16 @@ struct starting {
 };
 
 struct engine_proc {
-	uv_process_t process;
+	struct spawned *process; /* NULL: not started, or gone */
 	uv_poll_t poll;
 	int fd;
 	struct engine_events events;
 	void *arg;
 	struct starting starting;
 	struct packet *queue, **queue_tail;
-	bool polling_write, exited, let_go;
+	bool polling_write, exited, closed, let_go; /* closed: the poll handle */
 	uint32_t silent_ticks; /* since it was heard */
-	int n_handles; /* still open */
+	int64_t pid;
 	struct engine_exit end;
 	char why[160];
 };
@@ -133,10 +134,9 @@ bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, con
 
 /* ---- the end ---- */
 
-static void on_closed(uv_handle_t *h)
+static void free_if_over(struct engine_proc *e)
 {
-	struct engine_proc *e = h->data;
-	if (--e->n_handles)
+	if (!e->exited || !e->closed)
 		return;
 	while (e->queue) {
 		struct packet *p = e->queue;
@@ -151,14 +151,23 @@ static void on_closed(uv_handle_t *h)
 	free(e);
 }
 
-static void on_process_exit(uv_process_t *h, int64_t exit_status, int term_signal)
+static void on_closed(uv_handle_t *h)
 {
 	struct engine_proc *e = h->data;
+	e->closed = true;
+	free_if_over(e);
+}
+
+static void on_process_exit(void *arg, int64_t exit_status, int term_signal)
+{
+	struct engine_proc *e = arg;
 	e->exited = true;
+	e->process = NULL;
 	e->end = (struct engine_exit){ exit_status, term_signal, e->why };
-	uv_close((uv_handle_t *)&e->process, on_closed);
 	if (!uv_is_closing((uv_handle_t *)&e->poll))
 		uv_close((uv_handle_t *)&e->poll, on_closed);
+	else
+		free_if_over(e);
 }
 
 static void read_answers(struct engine_proc *e)
@@ -215,8 +224,8 @@ void engine_proc_kill(struct engine_proc *e, const char *why)
 {
 	if (!*e->why)
 		snprintf(e->why, sizeof e->why, "%s", why);
-	if (!e->exited) /* libuv reaps all children before it tells of the first: this one may be gone already */
-		process_signal_child(uv_process_get_pid(&e->process), SIGKILL);
+	if (!e->exited)
+		process_signal_child(e->pid, SIGKILL);
 }
 
 void engine_proc_close(struct engine_proc *e)
@@ -234,7 +243,7 @@ void engine_proc_close(struct engine_proc *e)
 
 int64_t engine_proc_pid(const struct engine_proc *e)
 {
-	return e->process.pid;
+	return e->pid;
 }
 
 /* ---- the beginning ---- */
@@ -243,16 +252,12 @@ static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 {
 	char name[] = "gaccd", flag[] = "--engine";
 	char *args[] = { name, flag, NULL }, *env[] = { failpoint_environment(), NULL };
-	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
-					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
-					  { .flags = UV_INHERIT_FD, .data.fd = child_fd } };
 	/* the child's own link, before it executes: right even when the file was replaced by an upgrade */
-	uv_process_options_t o = { .exit_cb = on_process_exit, .file = "/proc/self/exe", .args = args, .env = env, .stdio_count = 4,
-				   .stdio = stdio };
+	struct spawn_opts o = { .file = "/proc/self/exe", .args = args, .env = env, .fd = child_fd, .exited = on_process_exit, .arg = e };
 	if (FAILPOINT_ERROR(gaccd_spawn_before))
-		o.file = ""; /* so that it is libuv that fails */
-	_Static_assert(ENGINE_CHANNEL_FD == 3, "stdio[3] is the channel");
-	return uv_spawn(loop, &e->process, &o);
+		o.file = ""; /* so that it is the kernel that fails */
+	_Static_assert(ENGINE_CHANNEL_FD == SPAWN_FD, "the channel");
+	return spawn_child(loop, &o, &e->process);
 }
 
 static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
@@ -278,11 +283,6 @@ static void free_unstarted(struct engine_proc *e)
 	free(e);
 }
 
-static void on_never_started(uv_handle_t *h)
-{
-	free_unstarted(h->data);
-}
-
 static struct engine_proc *make(const struct engine_start *s, int fd, const struct engine_events *events, void *arg)
 {
 	struct engine_proc *e = calloc(1, sizeof *e);
@@ -292,7 +292,7 @@ static struct engine_proc *make(const struct engine_start *s, int fd, const stru
 	e->events = *events;
 	e->arg = arg;
 	e->queue_tail = &e->queue;
-	e->process.data = e->poll.data = e;
+	e->poll.data = e;
 	if (prepare_start(e, s))
 		return e;
 	free(e);
@@ -318,10 +318,10 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 	close(fds[1]);
 	if (r) {
 		snprintf(why, n_why, "no process: %s", uv_strerror(r));
-		uv_close((uv_handle_t *)&e->process, on_never_started);
+		free_unstarted(e);
 		return ST_IO_ERROR;
 	}
-	e->n_handles = 2;
+	e->pid = spawned_pid(e->process);
 	uv_poll_init(loop, &e->poll, e->fd);
 	uv_poll_start(&e->poll, UV_READABLE, on_poll);
 	if (FAILPOINT_ERROR(gaccd_spawned))

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "engine/channel.h"
 #include "host/process.h"
+#include "host/spawn.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -17,29 +18,34 @@
 
 struct launch_proc {
 	uv_poll_t poll;
-	uv_process_t process;   /* only when this gaccd has started it */
+	struct spawned *process; /* NULL: it has ended, or another gaccd has started it */
 	int fd;
 	uint64_t job_id;
 	int64_t pid;
 	struct launch_proc_events events;
 	void *arg;
-	bool started, let_go;
-	int n_handles;          /* still open */
+	bool closed, let_go;     /* closed: the poll handle */
 };
 
 static void on_poll(uv_poll_t *h, int status, int events);
 
 /* ---- the end ---- */
 
-static void on_closed(uv_handle_t *h)
+static void free_if_over(struct launch_proc *p)
 {
-	struct launch_proc *p = h->data;
-	if (--p->n_handles)
+	if (!p->closed || p->process)
 		return;
 	close(p->fd);
 	if (!p->let_go)
 		p->events.gone(p->arg);
 	free(p);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+	struct launch_proc *p = h->data;
+	p->closed = true;
+	free_if_over(p);
 }
 
 static void close_poll(struct launch_proc *p)
@@ -48,14 +54,16 @@ static void close_poll(struct launch_proc *p)
 		uv_close((uv_handle_t *)&p->poll, on_closed);
 }
 
-static void on_process_exit(uv_process_t *h, int64_t exit_status, int term_signal)
+static void on_process_exit(void *arg, int64_t exit_status, int term_signal)
 {
-	struct launch_proc *p = h->data;
+	struct launch_proc *p = arg;
 	if (!uv_is_closing((uv_handle_t *)&p->poll))
 		on_poll(&p->poll, 0, UV_READABLE); /* its last words, up to the end of file */
-	if (!uv_is_closing((uv_handle_t *)h))
-		uv_close((uv_handle_t *)h, on_closed);
+	if (!p->process)
+		return; /* they have let go of it, and on_closed follows */
+	p->process = NULL;
 	close_poll(p);
+	free_if_over(p);
 }
 
 void launch_proc_close(struct launch_proc *p)
@@ -63,9 +71,9 @@ void launch_proc_close(struct launch_proc *p)
 	if (!p)
 		return;
 	p->let_go = true;
+	spawned_let_go(p->process);
+	p->process = NULL;
 	close_poll(p);
-	if (p->started && !uv_is_closing((uv_handle_t *)&p->process))
-		uv_close((uv_handle_t *)&p->process, on_closed);
 }
 
 /* ---- words ---- */
@@ -175,19 +183,12 @@ static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_a
 	snprintf(descriptors, sizeof descriptors, "%llu", (unsigned long long)a->descriptors);
 	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, descriptors, (char *)a->uuid, NULL };
 	char *env[] = { failpoint_environment(), NULL };
-	uv_stdio_container_t stdio[4] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
-					  { .flags = UV_INHERIT_FD, .data.fd = 2 },
-					  { .flags = UV_INHERIT_FD, .data.fd = listener } };
-	_Static_assert(LAUNCH_LISTEN_FD == 3, "stdio[3] is the socket");
-	uv_process_options_t o = { .exit_cb = on_process_exit, .file = "/proc/self/exe", .args = args, .env = env, .stdio_count = 4,
-				   .stdio = stdio, .flags = UV_PROCESS_DETACHED };
+	struct spawn_opts o = { .file = "/proc/self/exe", .args = args, .env = env, .fd = listener, .detached = true,
+				.exited = on_process_exit, .arg = p };
 	if (FAILPOINT_ERROR(gaccd_launcher_before))
-		o.file = ""; /* so that it is libuv that fails */
-	p->started = true;
-	p->process.data = p;
-	p->n_handles++;
-	int r = uv_spawn(loop, &p->process, &o);
-	uv_unref((uv_handle_t *)&p->process); /* gaccd does not wait for it */
+		o.file = ""; /* so that it is the kernel that fails */
+	_Static_assert(LAUNCH_LISTEN_FD == SPAWN_FD, "the socket");
+	int r = spawn_child(loop, &o, &p->process);
 	FAILPOINT(gaccd_launcher_started);
 	return r;
 }
@@ -201,19 +202,6 @@ static int start_one(uv_loop_t *loop, struct launch_proc *p, const struct launch
 	int r = spawn(loop, p, a, listener), fd = r ? r : connect_to(at);
 	close(listener); /* not before: should the launcher be dead already, its socket's end says so like any other */
 	return fd;
-}
-
-static void on_never_opened(uv_handle_t *h)
-{
-	free(h->data);
-}
-
-static void give_up(struct launch_proc *p)
-{
-	if (p->started)
-		uv_close((uv_handle_t *)&p->process, on_never_opened);
-	else
-		free(p);
 }
 
 enum status launch_proc_open(void *loop, const struct launcher_args *a, bool start, const struct launch_proc_events *events,
@@ -230,7 +218,8 @@ enum status launch_proc_open(void *loop, const struct launcher_args *a, bool sta
 	if (absent && start)
 		fd = start_one(loop, p, a, &at);
 	if (fd < 0) {
-		give_up(p);
+		spawned_let_go(p->process);
+		free(p);
 		if (absent && !start)
 			return ST_UNAVAILABLE;
 		log_job(a->job_id, LOG_ERROR, "LauncherStart", "cannot reach a launcher at %s: %s", at.sun_path, strerror(-fd));
@@ -241,7 +230,6 @@ enum status launch_proc_open(void *loop, const struct launcher_args *a, bool sta
 	p->events = *events;
 	p->arg = arg;
 	p->poll.data = p;
-	p->n_handles++;
 	uv_poll_init(loop, &p->poll, fd);
 	uv_poll_start(&p->poll, UV_READABLE, on_poll);
 	uv_unref((uv_handle_t *)&p->poll);
