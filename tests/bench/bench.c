@@ -202,12 +202,17 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
+void bench_remove(const char *dir)
+{
+	if (nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT))
+		fprintf(stderr, "%s: left behind: %s: %s\n", program_invocation_short_name, dir, strerror(errno));
+}
+
 void bench_daemon_stop(struct bench_daemon *d)
 {
 	kill(d->pid, SIGTERM);
 	waitpid(d->pid, NULL, 0);
-	if (nftw(d->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT))
-		fprintf(stderr, "%s: left behind: %s: %s\n", program_invocation_short_name, d->dir, strerror(errno));
+	bench_remove(d->dir);
 }
 
 struct bench_group bench_daemon_group(const struct bench_daemon *d)

@@ -58,6 +58,8 @@ void bench_program(const char *name, char *out, size_t n);
 void bench_daemon_start(struct bench_daemon *daemon, unsigned threads);
 /* Ends it and removes its directory. */
 void bench_daemon_stop(struct bench_daemon *daemon);
+/* Removes a directory with all that is in it. */
+void bench_remove(const char *dir);
 /* This process, the daemon and its engines as they are now. */
 struct bench_group bench_daemon_group(const struct bench_daemon *daemon);
 

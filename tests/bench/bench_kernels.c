@@ -1,174 +1,25 @@
 /* Kernels against the memory: goals C1, C2, C9 and C12 of docs/performance.md.
  *
- *   bench_kernels [-m MB] [-t threads] [-r rounds] [-k table] [passes | scaling | cliffs]
+ *   bench_kernels [-m MB] [-t threads] [-r rounds] [-k table] [passes | updates | scaling | cliffs]
  *
  * Every pass is timed right after its rival, round after round, and the ratio of the two is taken within the round, so that a
  * busy neighbour disturbs both. Printed are medians over the rounds. The rivals of `passes`: for passes out of place
- * a non-temporal triad of the same bytes; for updates in place a plain read of the bytes that the update
- * reads; for a pass with partials the same pass without. Work is handed out as the engine does it: 64Ki elements at a
- * time from a counter, updates in calls of 16384 elements, FTZ and DAZ on. Values are normal floats unless a line
- * says otherwise; arrays are touched and one round is run before anything is timed.
+ * a non-temporal triad of the same bytes; for a pass that only reads a plain read of the same bytes; for a pass with partials the
+ * same pass without. Those of `updates`: reading, reading as many arrays, and the same loads and stores with next to no arithmetic.
+ * Work is handed out as the engine does it: 64Ki elements at a time from a counter, updates in calls of 16384 elements, FTZ
+ * and DAZ on. Values are normal floats unless a line says otherwise; arrays are touched and one round is run before anything
+ * is timed.
  */
-#include "math/kernels.h"
+#include "arena.h"
 
 #include <immintrin.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-#define CHUNK 65536
 #define UPDATE_CHUNK 16384
-#define MAX_THREADS 256
 #define MAX_ROUNDS 101
-#define N_ARRAYS 7
-#define FTZ_DAZ 0x8040
-#define AVX2 __attribute__((target("avx2")))
-
-/* All that a pass may touch. */
-struct arena {
-	const struct kernels *k;
-	float *f[N_ARRAYS];        /* destination or p; source or m; v or gradient; gradients; 4..6 subnormal in `cliffs` */
-	uint16_t *h[2];            /* 16-bit gradient, 16-bit parameters */
-	double *sumsq;             /* one per block */
-	uint64_t *digest;
-	uint32_t *nonfinite;
-	struct {
-		_Alignas(64) unsigned char area[KERNEL_UNDO_BYTES];
-		_Alignas(64) _Atomic uint64_t stamp;
-	} undo[MAX_THREADS];
-	uint64_t counts[MAX_THREADS][16]; /* a cache line and more for each thread */
-};
-
-typedef void range_fn(struct arena *, size_t start, size_t n, int thread, int arg);
-
-struct pass {
-	const char *name;
-	range_fn *run;
-	int arg;
-	int read, written;         /* bytes per element */
-};
-
-/* --- threads ---------------------------------------------------------------------------------------------------- */
-
-static struct {
-	int threads;
-	pthread_t thread[MAX_THREADS];
-	pthread_barrier_t start, end;
-	struct arena *arena;
-	const struct pass *pass; /* NULL: the threads return */
-	size_t n;
-	atomic_size_t next;
-} pool;
-
-static void work(int thread)
-{
-	for (;;) {
-		size_t at = atomic_fetch_add_explicit(&pool.next, CHUNK, memory_order_relaxed);
-		if (at >= pool.n)
-			return;
-		size_t n = pool.n - at < CHUNK ? pool.n - at : CHUNK;
-		pool.pass->run(pool.arena, at, n, thread, pool.pass->arg);
-	}
-}
-
-static void *worker(void *arg)
-{
-	_mm_setcsr(_mm_getcsr() | FTZ_DAZ);
-	for (;;) {
-		pthread_barrier_wait(&pool.start);
-		if (!pool.pass)
-			return NULL;
-		work((int)(intptr_t)arg);
-		pthread_barrier_wait(&pool.end);
-	}
-}
-
-static void die(const char *what)
-{
-	fprintf(stderr, "bench_kernels: %s\n", what);
-	exit(1);
-}
-
-static void pool_start(int threads)
-{
-	_mm_setcsr(_mm_getcsr() | FTZ_DAZ);
-	pool.threads = threads;
-	pthread_barrier_init(&pool.start, NULL, (unsigned)threads);
-	pthread_barrier_init(&pool.end, NULL, (unsigned)threads);
-	for (int i = 1; i < threads; i++)
-		if (pthread_create(&pool.thread[i], NULL, worker, (void *)(intptr_t)i) != 0)
-			die("cannot start a thread");
-}
-
-static void pool_stop(void)
-{
-	pool.pass = NULL;
-	pthread_barrier_wait(&pool.start);
-	for (int i = 1; i < pool.threads; i++)
-		pthread_join(pool.thread[i], NULL);
-	pthread_barrier_destroy(&pool.start);
-	pthread_barrier_destroy(&pool.end);
-}
-
-static double seconds(clockid_t clock)
-{
-	struct timespec t;
-	clock_gettime(clock, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-struct timing {
-	double wall, cpu; /* seconds; cpu of all threads together */
-};
-
-static struct timing run_pass(struct arena *a, const struct pass *p, size_t n)
-{
-	pool.arena = a;
-	pool.pass = p;
-	pool.n = n;
-	atomic_store(&pool.next, 0);
-	struct timing t = { -seconds(CLOCK_MONOTONIC), -seconds(CLOCK_PROCESS_CPUTIME_ID) };
-	pthread_barrier_wait(&pool.start);
-	work(0);
-	pthread_barrier_wait(&pool.end);
-	t.wall += seconds(CLOCK_MONOTONIC);
-	t.cpu += seconds(CLOCK_PROCESS_CPUTIME_ID);
-	return t;
-}
-
-/* --- rivals ----------------------------------------------------------------------------------------------------- */
-
-AVX2 static void run_read(struct arena *a, size_t start, size_t n, int thread, int arg)
-{
-	__m256i x[8] = { 0 };
-	for (size_t i = start; i < start + n; i += 64)
-		for (int j = 0; j < 8; j++) {
-			const float *p = a->f[1] + i + j * 8;
-			_mm_prefetch((const char *)p + 2048, _MM_HINT_T0);
-			x[j] = _mm256_or_si256(x[j], _mm256_load_si256((const __m256i *)p));
-		}
-	for (int j = 1; j < 8; j++)
-		x[0] = _mm256_or_si256(x[0], x[j]);
-	a->counts[thread][15] += (uint64_t)_mm256_movemask_epi8(x[0]);
-}
-
-AVX2 static void run_triad(struct arena *a, size_t start, size_t n, int thread, int arg)
-{
-	__m256 s = _mm256_set1_ps(0.25f);
-	for (size_t i = start; i < start + n; i += 8) {
-		__m256 product = _mm256_mul_ps(s, _mm256_load_ps(a->f[2] + i));
-		_mm256_stream_ps(a->f[0] + i, _mm256_add_ps(_mm256_load_ps(a->f[1] + i), product));
-	}
-	_mm_sfence();
-}
-
-static const struct pass read_pass = { "read", run_read, 0, 4, 0 };
-static const struct pass triad_pass = { "triad", run_triad, 0, 8, 4 };
 
 /* --- kernels ---------------------------------------------------------------------------------------------------- */
 
@@ -309,45 +160,7 @@ static void print_duels(const struct duel *d, size_t n_duels, size_t n, int roun
 	}
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------- */
-
-/* Room for n elements and for the prefetches and shifts past them. */
-static void *map(size_t n, size_t element_bytes)
-{
-	void *p = mmap(NULL, (n + CHUNK) * element_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
-		die("not enough memory for the arrays; use a smaller -m");
-	return p;
-}
-
-/* Values in [scale, 2 scale). */
-static void fill(float *a, size_t n, float scale)
-{
-	uint32_t x = 12345;
-	for (size_t i = 0; i < n + CHUNK; i++) {
-		x = x * 1664525u + 1013904223u;
-		a[i] = scale * (1 + (float)(x >> 8) * 0x1p-24f);
-	}
-}
-
-/* The first `arrays` f32 arrays; those from 4 on are subnormal when `tiny`. */
-static void arena_open(struct arena *a, const struct kernels *k, size_t n, int arrays, bool tiny)
-{
-	*a = (struct arena){ .k = k };
-	for (int i = 0; i < arrays; i++) {
-		a->f[i] = map(n, sizeof *a->f[i]);
-		fill(a->f[i], n, tiny && i >= 4 ? 1e-40f : 1e-3f);
-	}
-	for (int i = 0; i < 2; i++) {
-		a->h[i] = map(n, sizeof *a->h[i]);
-		k->from_f32(a->h[i], DTYPE_F16, a->f[0], n);
-	}
-	a->sumsq = map(n / KERNEL_BLOCK, sizeof *a->sumsq);
-	a->digest = map(n / KERNEL_BLOCK, sizeof *a->digest);
-	a->nonfinite = map(n / KERNEL_BLOCK, sizeof *a->nonfinite);
-}
-
-/* --- the three tables ------------------------------------------------------------------------------------------- */
+/* --- the tables ------------------------------------------------------------------------------------------- */
 
 #define OUT_OF_PLACE(name_, run_, arg_, read_) \
 	{ .pass = { name_, run_, arg_, read_, 4 }, .rival = { "triad, non-temporal", run_triad, 0, 8, 4 }, .measure = BY_BYTES }
@@ -379,20 +192,65 @@ static void passes(const struct kernels *k, size_t n, int rounds)
 		FUSED("first f32, norm", SLOTS | FIRST | SUMSQ, SLOTS | FIRST, 4),
 		IN_PLACE("norm", run_inspect, SUMSQ, 4, 0),
 		IN_PLACE("digest", run_inspect, DIGEST, 4, 0),
-		IN_PLACE("sgd", run_sgd, 0, 8, 4),
-		IN_PLACE("momentum", run_sgd, SLOTS, 12, 8),
-		IN_PLACE("adamw", run_adamw, 0, 16, 12),
-		IN_PLACE("adamw, digest", run_adamw, DIGEST, 16, 12),
-		IN_PLACE("adamw, bf16 out", run_adamw, BF16, 16, 14),
-		IN_PLACE("sgd, digest, undo", run_sgd, DIGEST | NONFINITE | UNDO, 8, 4),
-		IN_PLACE("momentum, digest, undo", run_sgd, SLOTS | DIGEST | NONFINITE | UNDO, 12, 8),
-		IN_PLACE("adamw, digest, undo", run_adamw, DIGEST | NONFINITE | UNDO, 16, 12),
-		IN_PLACE("adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | NONFINITE | UNDO, 16, 14),
 	};
 	struct arena a;
 	arena_open(&a, k, n, 6, false);
 	fight(&a, d, sizeof d / sizeof d[0], n, rounds);
 	print_duels(d, sizeof d / sizeof d[0], n, rounds);
+}
+
+/* C2: an update, and what the memory allows it. `limit`: how many arrays it changes in place, and bits. */
+struct contest {
+	struct pass pass;
+	int limit;
+	double wall[MAX_ROUNDS], of_read[MAX_ROUNDS], reads[MAX_ROUNDS], streams[MAX_ROUNDS], share[MAX_ROUNDS], cpu_share[MAX_ROUNDS];
+};
+
+static void contend(struct arena *a, struct contest *c, size_t n, int slot)
+{
+	const struct pass reads = { "", run_streams, c->limit | STREAMS_READ, 0, 0 }, streams = { "", run_streams, c->limit, 0, 0 };
+	struct timing read = run_pass(a, &read_pass, n), all_read = run_pass(a, &reads, n), limit = run_pass(a, &streams, n);
+	struct timing ours = run_pass(a, &c->pass, n);
+	double floor = read.wall * c->pass.read / read_pass.read;
+	c->wall[slot] = ours.wall;
+	c->of_read[slot] = floor / ours.wall;
+	c->reads[slot] = floor / all_read.wall;
+	c->streams[slot] = floor / limit.wall;
+	c->share[slot] = limit.wall / ours.wall;
+	c->cpu_share[slot] = limit.cpu / ours.cpu;
+}
+
+/* The floor of an update is to read its bytes at the speed of reading one array. Shown are the shares of that speed which reading all its arrays
+ * at once has, which the same loads and stores have, and which the update has; then the update beside the same loads and stores. */
+static void updates(const struct kernels *k, size_t n, int rounds)
+{
+	static struct contest all[] = {
+		{ .pass = { "sgd", run_sgd, 0, 8, 4 }, .limit = 1 },
+		{ .pass = { "momentum", run_sgd, SLOTS, 12, 8 }, .limit = 2 },
+		{ .pass = { "adamw", run_adamw, 0, 16, 12 }, .limit = 3 },
+		{ .pass = { "adamw, bf16 out", run_adamw, BF16, 16, 14 }, .limit = 3 | STREAMS_OUT16 },
+		{ .pass = { "sgd, digest, undo", run_sgd, DIGEST | NONFINITE | UNDO, 8, 4 }, .limit = 1 },
+		{ .pass = { "momentum, digest, undo", run_sgd, SLOTS | DIGEST | NONFINITE | UNDO, 12, 8 }, .limit = 2 },
+		{ .pass = { "adamw, digest, undo", run_adamw, DIGEST | NONFINITE | UNDO, 16, 12 }, .limit = 3 },
+		{ .pass = { "adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | NONFINITE | UNDO, 16, 14 }, .limit = 3 | STREAMS_OUT16 },
+	};
+	const size_t count = sizeof all / sizeof *all;
+	struct arena a;
+	arena_open(&a, k, n, 4, false);
+	for (int round = -1; round < rounds; round++) /* the first warms up */
+		for (size_t i = 0; i < count; i++)
+			contend(&a, &all[i], n, round < 0 ? 0 : round);
+	printf("%-32s %3s %8s %7s  %-28s  %6s %15s %6s\n%52s  %8s %8s %8s\n", "update", "B", "ns/el", "GB/s", "shares of reading one array:",
+	       "ratio", "middle half", "by cpu", "", "reads", "stores", "ours");
+	for (size_t i = 0; i < count; i++) {
+		const struct contest *c = &all[i];
+		double t = quantile(c->wall, rounds, 0.5);
+		int bytes = c->pass.read + c->pass.written;
+		printf("%-32s %3d %8.4f %7.2f  %8.3f %8.3f %8.3f    %6.3f   %.3f .. %.3f %6.3f\n", c->pass.name, bytes, t / (double)n * 1e9,
+		       (double)n * bytes / t * 1e-9, quantile(c->reads, rounds, 0.5), quantile(c->streams, rounds, 0.5),
+		       quantile(c->of_read, rounds, 0.5), quantile(c->share, rounds, 0.5), quantile(c->share, rounds, 0.25),
+		       quantile(c->share, rounds, 0.75), quantile(c->cpu_share, rounds, 0.5));
+	}
 }
 
 /* C9: the cost of an element as arrays grow from 1M elements to those of -m. */
@@ -432,7 +290,7 @@ static void cliffs(const struct kernels *k, size_t n, int rounds)
 	print_duels(d, sizeof d / sizeof d[0], n, rounds);
 }
 
-static void print_limits(const struct kernels *k, size_t n, int rounds)
+static void print_limits(const struct kernels *k, int threads, size_t n, int rounds)
 {
 	struct arena a;
 	double read[MAX_ROUNDS], triad[MAX_ROUNDS], load[1] = { 0 };
@@ -444,15 +302,14 @@ static void print_limits(const struct kernels *k, size_t n, int rounds)
 	if (getloadavg(load, 1) < 1)
 		load[0] = -1;
 	printf("table %s, %d threads, %zu elements, %d rounds, load %.2f; read %.1f GB/s, triad %.1f GB/s\n", k->name,
-	       pool.threads, n, rounds, load[0], quantile(read, rounds, 0.5), quantile(triad, rounds, 0.5));
-	for (int i = 0; i < 3; i++)
-		munmap(a.f[i], (n + CHUNK) * sizeof *a.f[i]);
+	       threads, n, rounds, load[0], quantile(read, rounds, 0.5), quantile(triad, rounds, 0.5));
+	arena_close(&a, n, 3);
 }
 
 static _Noreturn void usage(void)
 {
 	fprintf(stderr, "usage: bench_kernels [-m MB of an f32 array] [-t threads] [-r rounds, 5..%d] [-k table]\n"
-			"                     [passes | scaling | cliffs]\n", MAX_ROUNDS);
+			"                     [passes | updates | scaling | cliffs]\n", MAX_ROUNDS);
 	exit(2);
 }
 
@@ -461,7 +318,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(const struct kernels *, size_t n, int rounds);
-	} tables[] = { { "passes", passes }, { "scaling", scaling }, { "cliffs", cliffs } };
+	} tables[] = { { "passes", passes }, { "updates", updates }, { "scaling", scaling }, { "cliffs", cliffs } };
 	long megabytes = 400, threads = sysconf(_SC_NPROCESSORS_ONLN), rounds = 9;
 	const char *name = NULL;
 	for (int option; (option = getopt(argc, argv, "m:t:r:k:")) != -1;) {
@@ -479,7 +336,7 @@ int main(int argc, char **argv)
 	if (!k || n == 0 || threads < 1 || threads > MAX_THREADS || rounds < 5 || rounds > MAX_ROUNDS)
 		usage();
 	pool_start((int)threads);
-	print_limits(k, n, (int)rounds);
+	print_limits(k, (int)threads, n, (int)rounds);
 	for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
 		if (strcmp(what, tables[i].name) == 0) {
 			tables[i].run(k, n, (int)rounds);

@@ -8,7 +8,13 @@
 #   --out      the table also goes there (BUILD_DIR/bench.txt)
 #   --torch    a Python that has PyTorch: compares with DistributedDataParallel, too (some twenty minutes more)
 #
-# Build first, with optimisation: cmake -DCMAKE_BUILD_TYPE=Release.
+# Build first, with optimisation: cmake -DCMAKE_BUILD_TYPE=Release. Parts, each alone, B being BUILD_DIR/bin and PYTHON one with PyTorch:
+#
+#   C2   the updates against reading and against their loads and stores: B/bench_kernels -m 400 -r 15 updates
+#        beside PyTorch: PYTHON tests/bench/torch/compare.py --only update BUILD_DIR
+#   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
+#   C4   B/bench_push -r 15 push
+#   C7   B/bench_push -r 15 commit; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
 set -eu
 
 usage()
@@ -75,6 +81,7 @@ service()
 {
 	headed=
 	step bench_push -r "$rounds"
+	step bench_commit -r "$rounds"
 	step bench_inline -r "$rounds"
 	step bench_control -r "$rounds"
 	for p in $sizes; do
@@ -89,6 +96,8 @@ kernels()
 	for mb in $arrays; do
 		printf '\n'
 		"$bin/bench_kernels" -m "$mb" -r "$rounds" passes
+		printf '\n'
+		"$bin/bench_kernels" -m "$mb" -r "$rounds" updates
 	done
 	printf '\n'
 	"$bin/bench_kernels" -m "$scale" -r "$rounds" scaling
