@@ -11,28 +11,42 @@
 
 /* ---- time ---- */
 
-/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is attached
- * coord_watch_abandoned() watches it instead. */
-static void watch_start(struct coord *c, bool alone, struct now now)
+static void describe_start(const struct coord *c, char *text, size_t n)
 {
-	if (!c->phase_since_ns || alone || c->queued || c->held || *c->hindrance)
-		c->phase_since_ns = now.mono_ns;
-	if (now.mono_ns - c->phase_since_ns < c->spec->stall_abort_ns)
-		return;
-	char text[200];
 	uint32_t there = 0, first = c->spec->ranks;
 	for (uint32_t r = c->spec->ranks; r-- > 0;) {
 		there += c->rank[r].attached;
 		if (!c->rank[r].attached)
 			first = r;
 	}
+	const char *waits = c->n_peers && c->peer[0].known ? c->peer[0].last.start_waits : "";
 	if (first < c->spec->ranks)
-		snprintf(text, sizeof text, "did not start within %g s: %u of %u ranks attached, rank %u did not",
-			 (double)c->spec->stall_abort_ns / 1e9, there, c->spec->ranks, first);
+		snprintf(text, n, "%u of %u ranks attached, rank %u did not", there, c->spec->ranks, first);
+	else if (*waits)
+		snprintf(text, n, "it waits for %s", waits);
 	else
-		snprintf(text, sizeof text, "did not start within %g s: no rank gave the initial parameters",
-			 (double)c->spec->stall_abort_ns / 1e9);
-	coord_end(c, ST_STALLED, text, now);
+		snprintf(text, n, "no rank gave the initial parameters");
+}
+
+/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is attached
+ * coord_watch_abandoned() watches it instead. */
+static void watch_start(struct coord *c, bool alone, struct now now)
+{
+	char text[256], what[200];
+	if (!c->phase_since_ns || alone || c->queued || c->held || *c->hindrance)
+		c->phase_since_ns = now.mono_ns;
+	int64_t ns = now.mono_ns - c->phase_since_ns;
+	if (ns < c->spec->stall_warn_ns && ns < c->spec->stall_abort_ns)
+		return;
+	describe_start(c, what, sizeof what);
+	if (ns >= c->spec->stall_abort_ns) {
+		snprintf(text, sizeof text, "did not start within %g s: %s", (double)c->spec->stall_abort_ns / 1e9, what);
+		coord_end(c, ST_STALLED, text, now);
+		return;
+	}
+	snprintf(text, sizeof text, "has not started: %s", what);
+	if (c->state == JOB_STARTING)
+		coord_set_state(c, c->state, text, now);
 }
 
 void coord_tick(struct coord *c, struct now now)

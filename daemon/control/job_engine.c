@@ -217,6 +217,8 @@ void job_report(struct job *j, struct now now)
 			    .term = j->have_order ? j->order.term : 0, .window = m->window, .phase = m->phase,
 			    .rank = j->progress, .n_ranks = j->spec->ranks, .params_digest = m->params_digest };
 	r.start = !j->engine_seen ? START_DECLARED : m->params_ready ? START_PARAMS : START_ALLOCATED;
+	if (r.start < START_PARAMS)
+		job_start_waits(j, r.start_waits, sizeof r.start_waits);
 	r.complete = j->engine_seen && !j->n_owing;
 	r.all_left = j->engine_seen && j->n_left == j->spec->ranks;
 	if (m->phase >= WINDOW_CLOSED) {

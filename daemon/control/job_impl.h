@@ -237,6 +237,8 @@ void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args
 void puts_send(struct job *);
 /* The parameters are there: answers all that wait with more. */
 void puts_answer(struct job *);
+/* The rank whose parameters have begun to come and are not complete; NULL: there is none. */
+const struct rank *puts_giver(const struct job *);
 /* The engine's answer to a piece. */
 void put_answered(struct job *, const struct engine_answer *, struct now);
 
@@ -261,6 +263,10 @@ void job_reconcile_waiter(struct job *, struct waiter *);
 /* All that take part have read the reduced gradient: tells the engine. */
 void job_reconcile_ack(struct job *);
 void job_report(struct job *, struct now);
+
+/* job_tick.c */
+/* What the job's start waits for, as a part of a sentence; and the rank among it, or NULL. */
+const struct rank *job_start_waits(const struct job *, char *text, size_t n);
 
 /* job_answers.c */
 /* Answers the rank's Flush and Detach calls. */

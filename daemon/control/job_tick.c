@@ -8,7 +8,6 @@
 #define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
 #define TIME_OUTS_AT_ONCE 256 /* each is told of ten late ranks and takes some ten microseconds */
 
-/* What the job's start waits for. */
 static const char *missing_for_start(const struct job *j)
 {
 	if (!j->has_tensors)
@@ -22,9 +21,22 @@ static const char *missing_for_start(const struct job *j)
 				 "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)";
 }
 
+const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
+{
+	const struct rank *giver = j->mirror.r.params_ready ? NULL : puts_giver(j);
+	if (giver)
+		snprintf(text, n, "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part", giver->rank,
+			 (long long)giver->session.pid);
+	else
+		snprintf(text, n, "%s", missing_for_start(j));
+	return giver;
+}
+
 static void time_out(struct job *j, struct waiter *w)
 {
 	struct reply rep = { .status = ST_STALLED };
+	char start[160] = "";
+	const struct rank *giver = j->run ? NULL : job_start_waits(j, start, sizeof start);
 	size_t at = 0;
 	if (j->run)
 		at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
@@ -38,13 +50,15 @@ static void time_out(struct job *j, struct waiter *w)
 				       i ? "," : "", l->rank, l->lost ? "lost, " : l->attached ? "" : "not attached, ",
 				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
+	if (!j->n_late && giver)
+		rep.missing[rep.n_missing++] = giver->rank;
 	const struct rank *self = w->rank < j->spec->ranks ? &j->rank[w->rank] : NULL;
 	if (!j->n_late && self && j->run && j->engine_up && rank_owes(j, self))
 		snprintf(rep.text + at, sizeof rep.text - at, " this rank itself, at %u/%u micro-batches",
 			 rank_progress_count(j, self), job_micro_size(j));
 	else if (!j->n_late && at < sizeof rep.text)
 		snprintf(rep.text + at, sizeof rep.text - at, " %s",
-			 !j->run ? missing_for_start(j) :
+			 !j->run ? start :
 			 j->order.paused ? "the operator: the job is paused" :
 			 !j->engine_up ? "the engine to restart" : "the coordinator");
 	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);

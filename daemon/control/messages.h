@@ -102,6 +102,7 @@ struct report {
 	uint64_t window;
 	uint32_t phase;            /* enum window_phase */
 	uint32_t start;            /* enum start_phase */
+	char start_waits[160];     /* before START_PARAMS: what the start waits for, for people */
 	bool complete;             /* nothing is missing on this node (monotone within a window) */
 	bool all_left;             /* all ranks of this node have left for good */
 	/* from CLOSED on */

@@ -21,6 +21,11 @@ static bool gives(const struct job *j, struct rank *r)
 	return r->n_puts || (r->given.n && !r->lost && !r->detached);
 }
 
+const struct rank *puts_giver(const struct job *j)
+{
+	return j->giver && gives(j, j->giver) ? j->giver : NULL;
+}
+
 /* What the earlier giver has given will be written over: should it begin again, it gives all. */
 static struct rank *give(struct job *j, struct rank *r)
 {

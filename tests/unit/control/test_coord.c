@@ -249,6 +249,35 @@ START_TEST(who_never_comes_is_named)
 }
 END_TEST
 
+/* While it starts the reason is shown, from stall_warn on. */
+START_TEST(a_start_that_takes_long_says_why)
+{
+	const char *reason;
+	static const char *const said[] = { "it waits for rank 1's parameters", "1 of 2 ranks attached, rank 1 did not" };
+	char want[100];
+	coord_free(coord);
+	spec.stall_warn_ns = SECOND;
+	spec.stall_abort_ns = 3 * SECOND;
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	node.start = START_ALLOCATED;
+	snprintf(node.start_waits, sizeof node.start_waits, "rank 1's parameters");
+	rank[1].attached = !_i;
+	tell();
+	coord_tick(coord, now);
+	coord_state(coord, &reason, NULL);
+	ck_assert_str_eq(reason, "");
+	now.mono_ns += SECOND;
+	coord_tick(coord, now);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
+	snprintf(want, sizeof want, "has not started: %s", said[_i]);
+	ck_assert_str_eq(reason, want);
+	now.mono_ns += 2 * SECOND;
+	coord_tick(coord, now);
+	snprintf(want, sizeof want, "STALLED: did not start within 3 s: %s", said[_i]);
+	ck_assert_str_eq(end_reason, want);
+}
+END_TEST
+
 /* A second goes by in ticks. */
 static void tick_for(int64_t seconds)
 {
@@ -910,6 +939,7 @@ static Suite *suite(void)
 	tcase_add_test(c, an_attempt_does_not_time_out_without_an_engine);
 	tcase_add_test(c, an_engine_that_never_came_up_is_the_reason_of_starting);
 	tcase_add_loop_test(c, who_never_comes_is_named, 0, 2);
+	tcase_add_loop_test(c, a_start_that_takes_long_says_why, 0, 2);
 	tcase_add_test(c, a_held_window_fills_but_does_not_close);
 	tcase_add_test(c, a_window_that_is_closing_commits_first);
 	tcase_add_test(c, two_nodes_are_closed_before_they_vote);

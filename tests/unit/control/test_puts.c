@@ -32,8 +32,10 @@ static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, cons
 	sent[n_sent++] = *c;
 	return true;
 }
+static struct report last_report;
 static void on_report(void *ctx, const struct report *r)
 {
+	last_report = *r;
 }
 static void on_allocate(void *ctx, uint64_t id)
 {
@@ -355,6 +357,28 @@ START_TEST(a_refused_acknowledgement_is_an_error)
 }
 END_TEST
 
+/* Its parameters have begun to come, and do not go on: all who wait for the start hear whose they are, until it is gone. */
+START_TEST(who_waits_for_the_start_hears_who_gives)
+{
+	struct now later = { now.mono_ns + INT64_C(1000000000), now.unix_ns };
+	streamed = _i;
+	begin(1, 0);
+	taken();
+	job_wait_ready(job, 2, &key[0], 1, now);
+	job_tick(job, later);
+	ck_assert_int_eq(reply_to[2].status, ST_STALLED);
+	ck_assert_str_eq(reply_to[2].text, "the job has not started: it waits for the initial parameters: rank 1 (pid 51) has given some of "
+					   "them, and not yet the last part");
+	ck_assert(reply_to[2].n_missing == 1 && reply_to[2].missing[0] == 1);
+	ck_assert_str_eq(last_report.start_waits, "the initial parameters: rank 1 (pid 51) has given some of them, and not yet the last part");
+	job_on_link(job, 1, job_generation(job, 1), false, now);
+	job_wait_ready(job, 3, &key[0], 1, now);
+	job_tick(job, later);
+	ck_assert_ptr_nonnull(strstr(reply_to[3].text, _i ? "rank 1" : "no rank has given all of them"));
+	ck_assert_uint_eq(reply_to[3].n_missing, _i ? 1 : 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("puts");
@@ -370,6 +394,7 @@ int main(void)
 	tcase_add_loop_test(p, a_giver_that_stops_gives_its_place_away, 0, 6);
 	tcase_add_test(p, a_giver_that_attaches_again_goes_on);
 	tcase_add_test(p, a_stream_is_answered_once);
+	tcase_add_loop_test(p, who_waits_for_the_start_hears_who_gives, 0, 2);
 	tcase_add_loop_test(o, a_stream_that_waits_may_end, 0, 3);
 	tcase_add_test(a, an_acknowledgement_does_not_pass_the_fence);
 	tcase_add_test(a, a_refused_acknowledgement_is_an_error);
