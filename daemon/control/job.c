@@ -27,21 +27,21 @@ struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, u
 void waiter_remove(struct job *j, struct waiter *w)
 {
 	j->rank[w->rank].n_puts -= w->kind == WAIT_PUT;
+	j->rank[w->rank].n_last_puts -= w->last;
 	*w = j->waiter[--j->n_waiters];
 }
 
-void job_on_call_gone(struct job *j, uint64_t call)
+void job_on_call_gone(struct job *j, uint64_t call, uint32_t rank)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;)
 		if (j->waiter[i].call == call && !j->waiter[i].sent)
 			waiter_remove(j, &j->waiter[i]);
-	EACH_RANK (j, r)
-		for (int i = 0; i < RANK_MAX_PUSHES; i++) {
-			struct parked_push *p = &r->push[i];
-			for (int k = 0; k < p->n_calls; k++)
-				if (p->call[k] == call)
-					p->call[k] = p->call[--p->n_calls];
-		}
+	for (int i = 0; i < RANK_MAX_PUSHES && rank < j->spec->ranks; i++) {
+		struct parked_push *p = &j->rank[rank].push[i];
+		for (int k = 0; k < p->n_calls; k++)
+			if (p->call[k] == call)
+				p->call[k] = p->call[--p->n_calls];
+	}
 }
 
 /* The job is over: answers every parked call with an error, pushes too. A rank that wanted to leave has left. */

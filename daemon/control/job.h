@@ -143,8 +143,8 @@ void job_wait_step(struct job *, uint64_t call, const struct session_key *, uint
 		   struct now);
 void job_ack_step(struct job *, uint64_t call, const struct session_key *, uint64_t window, struct now);
 void job_detach(struct job *, uint64_t call, const struct session_key *, bool done, struct now);
-/* The call's client is gone: it will get no answer. What it asked for still happens. */
-void job_on_call_gone(struct job *, uint64_t call);
+/* The client of a call for this rank is gone: it will get no answer. What it asked for still happens. */
+void job_on_call_gone(struct job *, uint64_t call, uint32_t rank);
 
 /* ---- inline streams: docs/protocol.md, "Inline stream" ----
  * A stream is known by its call and its rank. It belongs to the session that opened it and may be ended at any time, by a successor's

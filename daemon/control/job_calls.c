@@ -170,5 +170,5 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 	if (lost && !r->lost)
 		r->lost_ns = now.mono_ns;
 	r->lost = lost;
-	job_report(j, now);
+	j->report_due = true; /* with the tick, as of an attach: a node that dies breaks the lifelines of all its ranks */
 }

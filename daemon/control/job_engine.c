@@ -148,6 +148,12 @@ void job_reconcile_ack(struct job *j)
 	job_send(j, &c, &j->ack_command, NULL);
 }
 
+void job_reconcile_start(struct job *j)
+{
+	if (j->engine_up)
+		reconcile_start(j);
+}
+
 void job_reconcile_waiter(struct job *j, struct waiter *w)
 {
 	if (j->engine_up)

@@ -38,6 +38,7 @@ struct stream {
 	enum stream_state state;
 	bool is_put;            /* PutParametersInline; else PushInline */
 	uint64_t call;
+	uint32_t rank;
 	uint64_t sgen;          /* of the session that it belongs to */
 	uint64_t window;        /* of a push, with micro: a repeat ends the earlier try */
 	uint32_t micro;
@@ -61,7 +62,7 @@ struct rank {
 	bool next_resumes;              /* the process that attaches had a session before: it goes on giving parameters */
 	/* gradients and parameters in messages, by slot of the session */
 	struct stream stream[RANK_MAX_SLOTS];
-	uint32_t n_puts;                /* of its waiters, WAIT_PUT */
+	uint32_t n_puts, n_last_puts;   /* of its waiters, WAIT_PUT; those with `last` */
 	struct coverage given;          /* of the parameters, by PutParameters: pieces that the engine has taken */
 	/* the open window */
 	struct parked_push push[RANK_MAX_PUSHES];
@@ -257,6 +258,8 @@ uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t windo
 bool job_send(struct job *, struct engine_command *, uint64_t *out_id, const void *present);
 /* Sends the engine what is wanted and not yet under way. */
 void job_reconcile(struct job *, struct now);
+/* The same for the initial parameters alone. */
+void job_reconcile_start(struct job *);
 /* The same for what one rank wants. */
 void job_reconcile_rank(struct job *, struct rank *);
 void job_reconcile_waiter(struct job *, struct waiter *);

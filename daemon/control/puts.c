@@ -68,16 +68,6 @@ void puts_answer(struct job *j)
 		}
 }
 
-static bool has_earlier_pieces(const struct job *j, const struct waiter *last)
-{
-	for (uint32_t i = 0; i < j->n_waiters; i++) {
-		const struct waiter *w = &j->waiter[i];
-		if (w->kind == WAIT_PUT && w->rank == last->rank && !w->last)
-			return true;
-	}
-	return false;
-}
-
 /* The last piece of PutParameters: with it, all must have come. */
 static bool put_is_whole(struct job *j, struct waiter *w)
 {
@@ -110,7 +100,7 @@ void puts_send(struct job *j)
 		if (w->kind != WAIT_PUT || w->sent || r->attaching || (busy && r != busy))
 			continue;
 		busy = give(j, r);
-		if (!w->last || (!has_earlier_pieces(j, w) && (w->streamed || put_is_whole(j, w))))
+		if (!w->last || (r->n_puts == r->n_last_puts && (w->streamed || put_is_whole(j, w))))
 			send_put(j, w);
 	}
 }
@@ -142,8 +132,9 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 	if (st == ST_NONFINITE) /* all of them anew, or another rank's */
 		coverage_fini(&j->rank[w.rank].given);
 	put_over(j, found, st || rep.put.ready);
-	job_params_changed(j, now);
-	job_reconcile(j, now); /* a `last` may have waited for this piece */
+	if (rep.put.ready)
+		job_params_changed(j, now);
+	job_reconcile_start(j); /* a `last` may have waited for this piece */
 	if (answered)
 		return;
 	if (st)
@@ -204,6 +195,7 @@ void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_ar
 	w->offset = a->offset;
 	w->bytes = a->bytes;
 	w->last = a->last;
+	r->n_last_puts += a->last;
 	w->streamed = a->streamed;
-	job_reconcile(j, now);
+	job_reconcile_start(j);
 }

@@ -24,10 +24,11 @@ void stream_free(struct stream *s)
 static void end(struct job *j, struct stream *s, enum status st, const char *hint, const char *text)
 {
 	uint64_t call = s->call;
+	uint32_t rank = s->rank;
 	bool parked = s->state == STREAM_TAKEN;
 	stream_free(s);
 	if (parked)
-		job_on_call_gone(j, call); /* a piece that waits for its rank's turn is not wanted any more */
+		job_on_call_gone(j, call, rank); /* a piece that waits for its rank's turn is not wanted any more */
 	reply_error(j, call, st, hint, "%s", text);
 }
 
@@ -113,7 +114,7 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots", r->rank);
 		return false;
 	}
-	r->stream[slot] = (struct stream){ .state = STREAM_FILLING, .is_put = !push, .call = call, .sgen = r->sgen };
+	r->stream[slot] = (struct stream){ .state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->rank, .sgen = r->sgen };
 	if (push) {
 		r->stream[slot].window = push->window;
 		r->stream[slot].micro = push->micro;

@@ -40,7 +40,7 @@ static void over(struct rpc_call *call, bool completed)
 	if (!c)
 		return;
 	job_stream_gone(c->l->job, c->call, c->key.rank);
-	job_on_call_gone(c->l->job, c->call);
+	job_on_call_gone(c->l->job, c->call, c->key.rank);
 	live_drop(c->l);
 	free(c->present);
 	free(c);

@@ -99,12 +99,14 @@ void keep_job(struct rpc_call *call, struct live_job *l)
 	rpc_set_data(call, l);
 }
 
-/* find_session for a unary call, which then keeps the job. */
+/* find_session for a unary call, which then keeps the job, and the rank as its number. */
 static struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct live_job *l = find_session(call, s, out);
-	if (l)
-		keep_job(call, l);
+	if (!l)
+		return NULL;
+	keep_job(call, l);
+	rpc_set_number(call, out->rank);
 	return l;
 }
 
@@ -115,7 +117,7 @@ static void forget_call(struct rpc_call *call, bool completed)
 	if (!l)
 		return;
 	if (!completed)
-		job_on_call_gone(l->job, rpc_id(call));
+		job_on_call_gone(l->job, rpc_id(call), rpc_number(call));
 	live_drop(l);
 }
 
@@ -140,6 +142,7 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 		return;
 	}
 	keep_job(call, l);
+	rpc_set_number(call, a->rank);
 	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
 }
 

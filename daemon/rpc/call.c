@@ -286,6 +286,16 @@ void *rpc_data(const struct rpc_call *call)
 	return call->data;
 }
 
+void rpc_set_number(struct rpc_call *call, uint32_t number)
+{
+	call->number = number;
+}
+
+uint32_t rpc_number(const struct rpc_call *call)
+{
+	return call->number;
+}
+
 const struct rpc_peer *rpc_peer(const struct rpc_call *call)
 {
 	return &call->peer;

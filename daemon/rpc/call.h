@@ -22,6 +22,7 @@ struct rpc_call {
 	const struct rpc_row *row; /* NULL: no such method */
 	uint64_t id; /* 0: refused before it got a slot */
 	void *data;
+	uint32_t number;
 	struct rpc_peer peer;
 	int64_t who; /* whose shares it has, as rpc/shares.h has it */
 	struct rpc_tag accept, close, recv, send, finish, turn;

@@ -142,6 +142,8 @@ struct ProtobufCMessage *rpc_take_request(struct rpc_call *call);
 struct rpc_pool *rpc_server_pool(const struct rpc_server *server);
 void rpc_set_data(struct rpc_call *call, void *data); /* the handler's own; NULL at first */
 void *rpc_data(const struct rpc_call *call);
+void rpc_set_number(struct rpc_call *call, uint32_t number); /* likewise; 0 at first */
+uint32_t rpc_number(const struct rpc_call *call);
 const struct rpc_peer *rpc_peer(const struct rpc_call *call);
 /* INT64_MAX without a deadline; 0 when it has passed. */
 int64_t rpc_deadline_left_ns(const struct rpc_call *call);

@@ -95,7 +95,7 @@ static void one(struct job *j, const uint8_t *d, uint64_t call, struct now now)
 	case 5: job_wait_step(j, call, &k, d[2] & 3, d[3] * 1000000, now); break;
 	case 6: job_ack_step(j, call, &k, d[2] & 3, now); break;
 	case 7: job_detach(j, call, &k, d[2] & 1, now); break;
-	case 8: job_on_call_gone(j, d[1] | (uint64_t)(d[2] & 15) << 8); break;
+	case 8: job_on_call_gone(j, d[1] | (uint64_t)(d[2] & 15) << 8, k.rank); break;
 	case 9: up(j, now); break;
 	case 10: job_on_engine_down(j, now); break;
 	case 11: job_on_answer(j, &e, now); break;

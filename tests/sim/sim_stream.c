@@ -79,7 +79,7 @@ void stream_event(struct sim *s, const struct event *e)
 	const struct sim_stream *t = &s->stream[e->call % SIM_STREAMS];
 	if (e->coord == CHUNK_GONE) {
 		job_stream_gone(s->job, call, p->rank);
-		job_on_call_gone(s->job, call);
+		job_on_call_gone(s->job, call, p->rank);
 	} else if (t->call == e->call && e->coord == CHUNK_END) {
 		job_stream_push(s->job, call, &k, &a, sim_now(s));
 	} else if (t->call == e->call && job_stream_admits(s->job, call, p->rank, 8 * e->coord, 8)) {

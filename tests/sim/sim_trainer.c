@@ -38,7 +38,7 @@ static struct sim_slot *slot_of(struct sim *s, const struct proc *p, uint32_t sl
 static void send(struct sim *s, struct proc *p)
 {
 	if (p->call && p->server_call && s->gaccd_up && sim_chance(s, 700))
-		job_on_call_gone(s->job, p->server_call); /* the deadline of the call before has passed */
+		job_on_call_gone(s->job, p->server_call, p->rank); /* the deadline of the call before has passed */
 	p->server_call = 0;
 	p->call = ++s->last_call;
 	p->retry_at = s->now + RETRY_NS;

@@ -184,6 +184,18 @@ void crowd_push(struct crowd *c, uint32_t rank, uint32_t micro)
 	deliver(c);
 }
 
+void crowd_gone(struct crowd *c, uint32_t rank)
+{
+	job_on_call_gone(c->job, CALL_PUSH, rank);
+	deliver(c);
+}
+
+void crowd_link(struct crowd *c, uint32_t rank, bool up)
+{
+	job_on_link(c->job, rank, job_generation(c->job, rank), up, c->now);
+	deliver(c);
+}
+
 bool crowd_waits(const struct crowd *c, uint32_t rank)
 {
 	return c->add[rank].id != 0;

@@ -22,6 +22,10 @@ struct coord *crowd_coord(struct crowd *);
 void crowd_window(struct crowd *, enum crowd_order);
 /* One rank's part of that: it pushes `micro`; nothing is answered. */
 void crowd_push(struct crowd *, uint32_t rank, uint32_t micro);
+/* The client of that call is gone. */
+void crowd_gone(struct crowd *, uint32_t rank);
+/* The rank's lifeline comes, or breaks. */
+void crowd_link(struct crowd *, uint32_t rank, bool up);
 bool crowd_waits(const struct crowd *, uint32_t rank); /* for the answer of its push */
 /* The engine answers all pushes whose turn has come. */
 void crowd_answer(struct crowd *);

@@ -3,6 +3,7 @@
 
 #include "support/suite.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,36 @@ START_TEST(gaps_need_not_come_and_tied_tensors_have_one_place)
 }
 END_TEST
 
+/* The search goes on from the piece before, which may lie behind the tensor. */
+START_TEST(the_first_missing_tensor_is_found)
+{
+	struct tensor_spec t[60];
+	static char name[60][8];
+	struct arena a;
+	char why[200];
+	uint64_t from, to;
+	uint32_t seed = 11 + (uint32_t)_i;
+	for (int i = 0; i < 60; i++) { /* two groups, so that places do not ascend with the tensors' numbers */
+		snprintf(name[i], sizeof name[i], "t%d", i);
+		t[i] = (struct tensor_spec){ .name = name[i], .dtype = i % 3 ? DTYPE_F32 : DTYPE_BF16, .n_dims = 1, .shape = { 1 + i } };
+	}
+	ck_assert_int_eq(arena_init(&a, t, 60, DTYPE_NONE, why, sizeof why), ST_OK);
+	for (int n = 0; n < 400; n++) {
+		uint64_t expected = 0;
+		seed = seed * 1664525 + 1013904223;
+		uint64_t start = (seed >> 8) % a.param_bytes, end = start + (seed >> 4) % 512;
+		ck_assert_int_eq(coverage_add(&c, start, end < a.param_bytes ? end : a.param_bytes), ST_OK);
+		for (; expected < 60; expected++) {
+			const struct arena_tensor *at = &a.tensor[expected];
+			if (!coverage_has(&c, at->param_offset, at->param_offset + at->count * dtype_size(t[expected].dtype)))
+				break;
+		}
+		ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_PARAMS, NULL, &from, &to), expected);
+	}
+	arena_fini(&a);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("coverage");
@@ -98,5 +129,6 @@ int main(void)
 	tcase_add_loop_test(t, it_says_what_a_flag_for_each_byte_says, 0, 5);
 	tcase_add_test(t, pieces_are_bounded);
 	tcase_add_test(t, gaps_need_not_come_and_tied_tensors_have_one_place);
+	tcase_add_loop_test(t, the_first_missing_tensor_is_found, 0, 5);
 	return suite_run(s);
 }

@@ -45,6 +45,33 @@ START_TEST(ranks_visited_per_attach)
 }
 END_TEST
 
+/* All ranks may be cut off in one moment, while each waits for the window; and all may come back. */
+START_TEST(ranks_visited_per_link)
+{
+	struct crowd *c = crowd_new(1024, MICRO_SIZE);
+	for (int up = 0; up < 2; up++) {
+		uint64_t before = job_ranks_visited(crowd_job(c)), reports = crowd_reports(c);
+		for (uint32_t r = 0; r < 1024; r++)
+			crowd_link(c, r, up);
+		ck_assert_uint_le(job_ranks_visited(crowd_job(c)) - before, 1024);
+		ck_assert_uint_le(crowd_reports(c) - reports, 16);
+	}
+	crowd_free(c);
+}
+END_TEST
+START_TEST(ranks_visited_per_call_that_is_gone)
+{
+	struct crowd *c = crowd_new(1024, MICRO_SIZE);
+	uint64_t before = job_ranks_visited(crowd_job(c));
+	for (uint32_t r = 1; r < 1024; r++) { /* rank 0 holds them up */
+		crowd_push(c, r, 0);
+		crowd_gone(c, r);
+	}
+	ck_assert_uint_le(job_ranks_visited(crowd_job(c)) - before, 8 * 1024);
+	crowd_free(c);
+}
+END_TEST
+
 /* The same by the clock, for loops that count no visits. A walk over 1,024 ranks would be 30 to 1,000 times a push. */
 static double seconds_per_push(uint32_t ranks, uint32_t windows, enum crowd_order order)
 {
@@ -108,6 +135,8 @@ int main(void)
 	suite_add_tcase(s, t);
 	tcase_add_loop_test(t, ranks_visited_per_push, CROWD_IN_TURN, CROWD_BACKWARDS + 1);
 	tcase_add_test(t, ranks_visited_per_attach);
+	tcase_add_test(t, ranks_visited_per_link);
+	tcase_add_test(t, ranks_visited_per_call_that_is_gone);
 	tcase_add_loop_test(t, time_per_push, CROWD_IN_TURN, CROWD_BACKWARDS + 1);
 	tcase_add_test(t, reports_of_a_window);
 	tcase_add_loop_test(t, counts_are_those_of_the_bitmaps, 0, 20);

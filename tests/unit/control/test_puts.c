@@ -221,6 +221,33 @@ START_TEST(the_giver_stays_over_a_death_of_the_engine)
 }
 END_TEST
 
+/* The engine may take pieces in any order, but with the last one it must have all. */
+START_TEST(the_last_piece_waits_for_those_before_it)
+{
+	put(0, 0, 0, 0, 16, false);
+	put(0, 1, 1, 16, 16, true);
+	sent_to_engine(1, 0);
+	ck_assert(!replies[1]);
+	taken();
+	expect(0, ST_OK, false);
+	sent_to_engine(2, 0);
+	ck_assert(sent[1].last);
+	taken();
+	expect(1, ST_OK, true);
+}
+END_TEST
+
+/* There may be thousands of both. */
+START_TEST(a_piece_looks_at_no_rank)
+{
+	uint64_t before = job_ranks_visited(job);
+	streamed = _i;
+	begin(0, 0);
+	taken();
+	ck_assert_uint_eq(job_ranks_visited(job), before);
+}
+END_TEST
+
 static void by_detach(void)
 {
 	job_detach(job, 30, &key[0], false, now);
@@ -229,7 +256,7 @@ static void by_loss(void)
 {
 	if (streamed) { /* its calls end with the process */
 		job_stream_gone(job, 0, 0);
-		job_on_call_gone(job, 0);
+		job_on_call_gone(job, 0, 0);
 	}
 	job_on_link(job, 0, job_generation(job, 0), false, now);
 }
@@ -257,7 +284,7 @@ START_TEST(a_giver_that_stops_gives_its_place_away)
 	ck_assert_int_eq(n_sent, n); /* it is rank 1's turn */
 	if (streamed) {
 		job_stream_gone(job, 10, 1);
-		job_on_call_gone(job, 10);
+		job_on_call_gone(job, 10, 1);
 	}
 	job_detach(job, 31, &key[1], false, now);
 	job_tick(job, now);
@@ -299,7 +326,7 @@ START_TEST(a_stream_that_waits_may_end)
 		expect(10, ST_CANCELLED, false);
 	} else {
 		job_stream_gone(job, 10, 1);
-		job_on_call_gone(job, 10);
+		job_on_call_gone(job, 10, 1);
 		ck_assert(job_stream_open(job, 11, &key[1], NULL, &slot, now));
 	}
 	taken();
@@ -390,6 +417,8 @@ int main(void)
 	suite_add_tcase(s, o);
 	suite_add_tcase(s, a);
 	tcase_add_loop_test(p, parameters_are_those_of_one_rank, 0, 4);
+	tcase_add_test(p, the_last_piece_waits_for_those_before_it);
+	tcase_add_loop_test(p, a_piece_looks_at_no_rank, 0, 2);
 	tcase_add_loop_test(p, the_giver_stays_over_a_death_of_the_engine, 0, 2);
 	tcase_add_loop_test(p, a_giver_that_stops_gives_its_place_away, 0, 6);
 	tcase_add_test(p, a_giver_that_attaches_again_goes_on);

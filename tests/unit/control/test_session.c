@@ -641,9 +641,11 @@ START_TEST(a_trainer_is_lost_with_its_last_lifeline)
 	job_on_link(job, 0, 1, true, now);
 	job_on_link(job, 0, 1, true, now);
 	job_on_link(job, 0, 1, false, now);
+	job_tick(job, now);
 	ck_assert(shown.attached && !shown.lost);
 	ck_assert_str_eq(last_event, "");
 	job_on_link(job, 0, 1, false, now);
+	job_tick(job, now);
 	ck_assert(!shown.attached && shown.lost);
 	ck_assert_str_eq(last_event, "RankLost");
 }
@@ -688,7 +690,7 @@ START_TEST(an_inline_trainer_far_away_is_silent_without_calls)
 	job_wait_step(job, 1, &key, 0, 0, now); /* heard, and there while it waits */
 	job_tick(job, (struct now){ now.mono_ns + 3 * warn, now.unix_ns });
 	ck_assert(!shown.silent);
-	job_on_call_gone(job, 1);
+	job_on_call_gone(job, 1, 0);
 	job_tick(job, (struct now){ now.mono_ns + 3 * warn + warn / 2, now.unix_ns });
 	ck_assert(!shown.silent);
 	job_tick(job, (struct now){ now.mono_ns + 5 * warn, now.unix_ns });

@@ -360,7 +360,7 @@ START_TEST(a_slot_that_the_engine_reads_is_busy)
 	job_stream_put(job, 0, &key, 0, 16, false, now);
 	struct engine_command piece = *put();
 	job_stream_gone(job, 0, 0);
-	job_on_call_gone(job, 0);
+	job_on_call_gone(job, 0, 0);
 	ck_assert(job_stream_open(job, 1, &key, NULL, &slot, now) && slot == 1);
 	job_stream_gone(job, 1, 0);
 	answer_to(&piece, ENGINE_PUT_PARAMS, 0);
