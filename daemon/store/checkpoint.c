@@ -184,15 +184,18 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 	return error ? checkpoint_failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
-/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too. */
-static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
+/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too. *given: it has become
+ * theirs, perhaps not durably. */
+static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid, bool *given)
 {
 	struct stat s;
 	int fd = checkpoint_open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
 	if (fd < 0)
 		return errno == ENOENT;
 	bool ok = fstat(fd, &s) == 0 && (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
-		  fchown(fd, uid, gid) == 0 && fsync(fd) == 0;
+		  fchown(fd, uid, gid) == 0;
+	*given |= ok;
+	ok = ok && fsync(fd) == 0;
 	int error = errno;
 	close(fd);
 	errno = error;
@@ -200,18 +203,24 @@ static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid)
 }
 
 /* Without the right to give files away they stay ours; the submitter may not read them then. The directory comes last: from then on
- * its files may be others. One that is not ours alone gets nothing: whoever may write in it could have others' files given away. */
-static void give_to(int dir_fd, uint32_t uid, uint32_t gid)
+ * its files may be others. One that is not ours alone gets nothing: whoever may write in it could have others' files given away.
+ * ST_IO_ERROR: some have been given and others not (a user's quota, for example), or not durably, and nobody could read them. */
+static enum status give_to(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, uint32_t gid, char *why, size_t n_why)
 {
 	struct stat s;
+	bool given = false;
 	if (geteuid() == uid)
-		return;
+		return ST_OK;
 	bool ok = fstat(dir_fd, &s) == 0 && (errno = EPERM, s.st_uid == geteuid() && !(s.st_mode & 022));
-	ok = ok && give_file(dir_fd, MANIFEST, uid, gid);
+	ok = ok && give_file(dir_fd, MANIFEST, uid, gid, &given);
 	for (int i = 0; ok && i < CHECKPOINT_PARTS; i++)
-		ok = give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid);
-	if (!ok || fchown(dir_fd, uid, gid) < 0)
-		log_info("checkpoint: its files stay with uid %u: %s", (unsigned)geteuid(), strerror(errno));
+		ok = !m->file[i].bytes || give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, &given);
+	if (ok && fchown(dir_fd, uid, gid) == 0)
+		return ST_OK;
+	if (given)
+		return checkpoint_failed("giving its user the files of", path, errno, why, n_why);
+	log_info("checkpoint: its files stay with uid %u: %s", (unsigned)geteuid(), strerror(errno));
+	return ST_OK;
 }
 
 static enum status publish(const char *partial, const char *final, char *why, size_t n_why)
@@ -277,11 +286,10 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 		st = open_made(partial, made, m, &fd, why, n_why);
 	if (!st)
 		st = write_manifest(fd, text, n, why, n_why);
-	if (!st) {
-		give_to(fd, uid, gid);
-		if (fsync(fd) < 0)
-			st = checkpoint_failed("syncing", partial, errno, why, n_why);
-	}
+	if (!st)
+		st = give_to(fd, partial, m, uid, gid, why, n_why);
+	if (!st && fsync(fd) < 0)
+		st = checkpoint_failed("syncing", partial, errno, why, n_why);
 	if (fd >= 0)
 		close(fd);
 	if (!st)

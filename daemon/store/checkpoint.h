@@ -53,8 +53,8 @@ void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, con
 void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t applied_step, uint64_t id);
 
 /* Writes the manifest into `partial`, gives all to uid:gid when this process may, renames it to `final`, which must not
- * exist. Durable when it returns ST_OK; on errors `partial` is there, without the other name. ST_IO_ERROR, and nothing is
- * written or given: `partial` is not the directory `made`, or does not hold the manifest's files. */
+ * exist. Durable when it returns ST_OK, the owners too: all files have the same one. On errors `partial` is there, without the other
+ * name. ST_IO_ERROR, and nothing is written or given: `partial` is not the directory `made`, or does not hold the manifest's files. */
 enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *made, const char *final, const struct manifest *,
 			    uint32_t uid, uint32_t gid, uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why);
 /* Reads and judges the manifest, and that the files it names are there, regular, of its owner and of its sizes; their sums

@@ -113,6 +113,7 @@ typedef ssize_t pwrite_fn(int, const void *, size_t, off_t);
 typedef int fd_fn(int);
 typedef int truncate_fn(int, off_t);
 typedef int fallocate_fn(int, int, off_t, off_t);
+typedef int fchown_fn(int, uid_t, gid_t);
 typedef int path_fn(const char *);
 typedef int unlinkat_fn(int, const char *, int);
 typedef int rename_fn(const char *, const char *);
@@ -195,6 +196,12 @@ TRUNCATE(ftruncate64)
 	}
 FALLOCATE(fallocate)
 FALLOCATE(fallocate64)
+
+fchown_fn fchown;
+int fchown(int fd, uid_t uid, gid_t gid)
+{
+	return armed && fails(fd_beneath(fd)) ? -1 : REAL(fchown_fn, fchown)(fd, uid, gid);
+}
 
 path_fn unlink;
 int unlink(const char *path)

@@ -200,13 +200,13 @@ START_TEST(what_others_put_under_our_names_is_left_alone)
 	ck_assert_int_eq(checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), ST_IO_ERROR);
 	ck_assert(stat(theirs, &s) == 0 && s.st_size == 8);
 	unlink(name);
-	snprintf(name, sizeof name, "%s/window.safetensors", partial); /* given away last, so all before it are */
+	snprintf(name, sizeof name, "%s/window.safetensors", partial); /* the manifest does not name it */
 	ck_assert_int_eq(link(theirs, name), 0);
 	ck_assert_msg(!checkpoint_seal(partial, &made, final, &m, 65534, 65534, sum, why, sizeof why), "%s", why);
 	ck_assert(stat(theirs, &s) == 0 && s.st_uid == geteuid());
 	if (geteuid() != 0)
 		return;
-	ck_assert(stat(final, &s) == 0 && s.st_uid == 0);
+	ck_assert(stat(final, &s) == 0 && s.st_uid == 65534);
 	snprintf(name, sizeof name, "%s/model.safetensors", final);
 	ck_assert(stat(name, &s) == 0 && s.st_uid == 65534);
 	ck_assert_int_eq(checkpoint_open_dir(final, false, &fd, why, sizeof why), ST_OK);
