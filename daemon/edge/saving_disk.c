@@ -52,6 +52,14 @@ static void let_others_through(const struct disk_work *w, const char *state_dir)
 		log_error("chmod a+x %s: %s", state_dir, strerror(errno));
 }
 
+/* Its names tell of all users' jobs. An older gaccd has made it so that everybody could list it. */
+static void close_to_listing(int fd)
+{
+	struct stat s;
+	if (!fstat(fd, &s) && s.st_uid == geteuid() && (s.st_mode & 0044) && fchmod(fd, s.st_mode & 07777 & ~0044u))
+		log_error("chmod go-r of the checkpoints' directory: %s", strerror(errno));
+}
+
 /* state_dir/checkpoints is ours to make; what else is missing on the way is made when the first checkpoint is written. */
 static void run_sweep(struct disk_work *w)
 {
@@ -59,8 +67,10 @@ static void run_sweep(struct disk_work *w)
 	int fd;
 	if (realpath(w->state_dir, root)) {
 		snprintf(ours, sizeof ours, "%s/checkpoints", root);
-		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why))
+		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why)) {
+			close_to_listing(fd);
 			close(fd);
+		}
 	}
 	w->status = FAILPOINT_ERROR(gaccd_save_sweep_before);
 	if (!w->status)

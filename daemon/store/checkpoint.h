@@ -16,7 +16,8 @@
 #define CHECKPOINT_MAX_PATH 4096
 #define CHECKPOINT_FILE_MODE 0640
 #define CHECKPOINT_DIR_MODE 0750 /* of a checkpoint */
-#define CHECKPOINT_WAY_MODE 0755 /* of what is made on the way to it, so that its owner can reach it */
+/* Of what is made on the way to it, so that its owner can reach it; without the right to list it where the directory around it has none. */
+#define CHECKPOINT_WAY_MODE 0755
 
 /* The path with the links of its existing part followed, without "//" or "."; what is missing behind it must have no "..".
  * ST_INVALID_ARGUMENT: not absolute, too long. ST_IO_ERROR. */

@@ -159,7 +159,9 @@ static int make_dirs(const char *path)
 		size_t n = strcspn(at, "/");
 		snprintf(part, sizeof(part), "%.*s", (int)n, at);
 		at += n;
-		int next = make_one(fd, part, CHECKPOINT_WAY_MODE, false);
+		struct stat s;
+		mode_t list = fstat(fd, &s) == 0 ? s.st_mode & 0044 : 0;
+		int next = make_one(fd, part, (CHECKPOINT_WAY_MODE & ~0044) | list, false);
 		if (next < 0 && errno == EEXIST)
 			next = checkpoint_open_at(fd, part, O_RDONLY | O_DIRECTORY, 0);
 		int error = errno;

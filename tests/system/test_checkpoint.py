@@ -535,6 +535,8 @@ def test_nobody_writes_or_reads_where_he_could_not(tmp_path):
             k = d.client.jobs.SaveCheckpoint(job=there_too[1], request_id=os.urandom(16), wait=True).checkpoint
             read = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sha256sum", f"{k.path}/model.safetensors"]
             assert subprocess.run(read, capture_output=True).returncode == 0
+            for p in (d.dir / "state/checkpoints", pathlib.Path(k.path).parent):  # whose names tell of other users' jobs
+                assert subprocess.run([*read[:4], "ls", p], capture_output=True).returncode == 2, p
             r.detach()
         with Rank(d, int(answers[-1][1]), 0, [("w", [3])], 1) as r:  # root may; what is saved belongs to the job's user
             r.start({"w": np.zeros(3)})
