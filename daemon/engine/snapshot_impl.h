@@ -1,0 +1,75 @@
+/* Inside of a snapshot: shared by snapshot.c, on the engine's main thread, and snapshot_writer.c, which is the writer's thread. */
+#ifndef GACC_ENGINE_SNAPSHOT_IMPL_H
+#define GACC_ENGINE_SNAPSHOT_IMPL_H
+
+#include "engine/snapshot.h"
+
+#include "engine/snapshot_files.h"
+#include "store/checkpoint.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SNAPSHOT_OUT_BYTES (4u << 20)         /* of one write */
+#define SNAPSHOT_MARGIN (UINT64_C(256) << 20) /* bytes of memory that are left to the rest of the node when chunks are staged */
+
+enum chunk_state { CHUNK_PENDING, CHUNK_TAKEN, CHUNK_STAGED, CHUNK_DONE };
+
+/* A role's memory, cut into chunks. */
+struct area {
+	enum segment_role role;
+	const unsigned char *base;
+	uint64_t bytes;
+	uint32_t n_chunks;
+	_Atomic int *chunk;      /* enum chunk_state of each */
+	unsigned char *staging;  /* where chunks are staged, as in `base`; NULL: there is no room for it */
+	_Atomic uint32_t n_warm; /* the first ones of `staging` have their memory, as long as they are PENDING */
+};
+
+struct snapshot {
+	const struct memory *m;
+	struct workers *workers;
+	uint64_t (*available)(void);
+	int fd;
+	bool active;
+	pthread_t thread;
+	pthread_mutex_t lock;    /* for `moved` alone */
+	pthread_cond_t moved;    /* the writer has taken a chunk, or has finished */
+	_Atomic bool stop, finished;
+	struct area area[SNAPSHOT_MAX_SECTIONS + 1];
+	uint32_t n_areas;
+	char *path;
+	uint32_t x;
+	bool inside_window;
+	uint32_t ranks, micro_size;
+	unsigned char *window;   /* data of CHECKPOINT_WINDOW */
+	/* the writer's, until `finished` */
+	unsigned char *held;     /* a chunk that it has taken */
+	unsigned char *out;
+	size_t n_out;
+	enum status status;
+	char why[sizeof(((struct engine_answer *)0)->text)];
+	struct checkpoint_dir dir;
+	struct checkpoint_file file[CHECKPOINT_PARTS];
+};
+
+static inline uint64_t snapshot_chunk_bytes(const struct area *a, uint32_t i)
+{
+	uint64_t left = a->bytes - (uint64_t)i * SNAPSHOT_CHUNK;
+	return left < SNAPSHOT_CHUNK ? left : SNAPSHOT_CHUNK;
+}
+
+/* NULL: the snapshot does not hold this role. */
+static inline struct area *snapshot_area(struct snapshot *s, enum segment_role role)
+{
+	for (uint32_t i = 0; i < s->n_areas; i++)
+		if (s->area[i].role == role)
+			return &s->area[i];
+	return NULL;
+}
+
+/* The thread; arg is the snapshot, which it reads and whose part "the writer's" it fills. At its end `finished` is set and the
+ * descriptor readable. */
+void *snapshot_writer(void *arg);
+
+#endif
