@@ -1,6 +1,6 @@
-#include "rpc/guard.h"
+/* Connections below gRPC: what each sends is looked at, counted for its user, and cut off when it goes too far. */
+#include "rpc/guard_impl.h"
 #include <errno.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,51 +13,16 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "rpc/frames.h"
 
-#define IDLE_PER_S 10000 /* frames that nobody needs, of all connections of a user */
-#define IDLE_AT_ONCE 20000
-#define OWN_PER_S 20 /* what each may have of them even so: other connections of its user may have used up all */
+#define OWN_PER_S 20 /* idle frames that each connection may have even so: others of its user may have used up all */
 #define OWN_AT_ONCE 500
 #define TCP_CONNECTIONS 1024
-#define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait, and how soon one more may be */
-#define CUT_NS NS_PER_S
 #define TURN_BYTES (4u << 20) /* that gRPC reads from a connection before others have their turn */
 #define CALL_BYTES (64u << 10) /* what a call counts for in that, beside its bytes */
 #define FRAME_BYTES 512 /* likewise, a frame */
-#define SAID_AGAIN_NS (60 * NS_PER_S)
-#define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
 #define WHO 48
 #define PAGE 256
 #define PAGES 4096 /* descriptors beyond have no guard and are refused */
-
-/* What comes back with time. */
-struct bucket {
-	int64_t left, at_ns;
-};
-
-/* A log line that many may cause. */
-struct said {
-	int64_t again_ns; /* not before */
-	unsigned unsaid;
-};
-
-/* A user. It outlives its connections for a while: who comes back has used up what it had. */
-struct rpc_guard {
-	struct rpc_guard *next;
-	uid_t uid; /* (uid_t)-1: all who come over TCP */
-	int64_t asked_ns; /* when its newest connection came */
-	size_t max_call_bytes;
-	unsigned max_streams, max_connections;
-
-	pthread_mutex_t lock; /* of what follows */
-	unsigned refs; /* connections, the list, `tcp` */
-	unsigned connections;
-	size_t call_bytes;
-	struct bucket idle;
-	int64_t cuts_ns; /* when all cuts are forgiven */
-	struct said cut, squeezed;
-};
 
 /* A connection, by the number of its descriptor. `guard` is set and taken away by whoever owns the descriptor; the rest is `lock`'s. */
 struct watched {
@@ -108,98 +73,6 @@ static bool take(struct bucket *b, int64_t n)
 	return false;
 }
 
-/* Users */
-
-static void unref(struct rpc_guard *guard)
-{
-	pthread_mutex_lock(&guard->lock);
-	bool last = --guard->refs == 0;
-	pthread_mutex_unlock(&guard->lock);
-	if (!last)
-		return;
-	pthread_mutex_destroy(&guard->lock);
-	free(guard);
-}
-
-static bool is_over(struct rpc_guard *guard, int64_t now)
-{
-	pthread_mutex_lock(&guard->lock);
-	bool alone = guard->refs == 1;
-	pthread_mutex_unlock(&guard->lock);
-	return alone && now - guard->asked_ns > KEPT_NS;
-}
-
-static void drop_old(struct rpc_guards *all, int64_t now)
-{
-	for (struct rpc_guard **at = &all->first; *at;) {
-		struct rpc_guard *guard = *at;
-		if (!is_over(guard, now)) {
-			at = &guard->next;
-			continue;
-		}
-		*at = guard->next;
-		unref(guard);
-	}
-}
-
-/* NULL without memory. */
-static struct rpc_guard *new_guard(struct rpc_guards *all, uid_t uid, int64_t now)
-{
-	struct rpc_guard *guard = calloc(1, sizeof *guard);
-	if (!guard)
-		return NULL;
-	pthread_mutex_init(&guard->lock, NULL);
-	guard->uid = uid;
-	guard->max_call_bytes = all->max_call_bytes;
-	guard->max_streams = all->max_streams;
-	guard->max_connections = UINT_MAX;
-	guard->refs = 1;
-	guard->idle = (struct bucket){ IDLE_AT_ONCE, now };
-	guard->next = all->first;
-	all->first = guard;
-	return guard;
-}
-
-static struct rpc_guard *guard_of(struct rpc_guards *all, uid_t uid, int64_t now)
-{
-	struct rpc_guard *guard = all->first;
-	while (guard && guard->uid != uid)
-		guard = guard->next;
-	if (!guard) {
-		drop_old(all, now);
-		guard = new_guard(all, uid, now);
-	}
-	if (guard)
-		guard->asked_ns = now;
-	return guard;
-}
-
-void rpc_guards_fini(struct rpc_guards *all)
-{
-	struct rpc_guard *listening = atomic_load(&tcp.guard);
-	while (all->first) {
-		struct rpc_guard *guard = all->first;
-		if (guard == listening) {
-			atomic_store(&tcp.guard, NULL);
-			unref(guard);
-		}
-		all->first = guard->next;
-		unref(guard);
-	}
-}
-
-/* Is it time to say this again? *unsaid are those since the last time. */
-static bool may_say(struct said *said, int64_t now, unsigned *unsaid)
-{
-	*unsaid = said->unsaid;
-	if (now < said->again_ns) {
-		said->unsaid++;
-		return false;
-	}
-	*said = (struct said){ .again_ns = now + SAID_AGAIN_NS };
-	return true;
-}
-
 /* What this connection has come to, for its user. NULL, or why it should end. */
 static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t now)
 {
@@ -209,7 +82,7 @@ static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t no
 	if (w->frames.bytes > w->bytes && guard->call_bytes > guard->max_call_bytes)
 		why = "your calls and their headers take more memory than a user may have";
 	w->bytes = w->frames.bytes;
-	fill(&guard->idle, IDLE_AT_ONCE, IDLE_PER_S, now);
+	fill(&guard->idle, GUARD_IDLE_AT_ONCE, GUARD_IDLE_PER_S, now);
 	fill(&w->idle, OWN_AT_ONCE, OWN_PER_S, now);
 	bool own = take(&w->idle, w->frames.idle), all = take(&guard->idle, w->frames.idle);
 	if (!own && !all && !why)
@@ -266,30 +139,13 @@ static void send_goaway(int fd, uint32_t last, const char *why)
 		return; /* it does not read */
 }
 
-/* One more connection of this user. NULL, or why not. */
-static const char *enter(struct rpc_guard *guard, int64_t now)
-{
-	const char *why = NULL;
-	pthread_mutex_lock(&guard->lock);
-	if (guard->cuts_ns - now > CUTS_AT_ONCE * CUT_NS)
-		why = "too many of your connections were closed: wait a second";
-	else if (guard->connections >= guard->max_connections)
-		why = "too many connections over TCP";
-	if (!why) {
-		guard->connections++;
-		guard->refs++;
-	}
-	pthread_mutex_unlock(&guard->lock);
-	return why;
-}
-
 static enum status watch(struct rpc_guard *guard, int fd, pid_t pid, bool plain)
 {
 	int64_t now = now_ns();
 	struct watched *w = place_of(fd);
 	if (!w)
 		return ST_NO_MEMORY;
-	const char *why = enter(guard, now);
+	const char *why = guard_enter(guard, now);
 	if (why) {
 		if (plain)
 			send_goaway(fd, 0, why);
@@ -325,8 +181,22 @@ enum status rpc_guard_listen(struct rpc_guards *all, int port, bool plain)
 	tcp.plain = plain;
 	struct rpc_guard *before = atomic_exchange(&tcp.guard, guard);
 	if (before)
-		unref(before);
+		guard_unref(before);
 	return ST_OK;
+}
+
+void rpc_guards_fini(struct rpc_guards *all)
+{
+	struct rpc_guard *listening = atomic_load(&tcp.guard);
+	while (all->first) {
+		struct rpc_guard *guard = all->first;
+		if (guard == listening) {
+			atomic_store(&tcp.guard, NULL);
+			guard_unref(guard);
+		}
+		all->first = guard->next;
+		guard_unref(guard);
+	}
 }
 
 static void forget(struct watched *w)
@@ -339,7 +209,7 @@ static void forget(struct watched *w)
 	guard->connections--;
 	pthread_mutex_unlock(&guard->lock);
 	pthread_mutex_unlock(&w->lock);
-	unref(guard);
+	guard_unref(guard);
 }
 
 /* For log lines; returns `out`. */
@@ -360,8 +230,8 @@ static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *
 	send_goaway(fd, w->frames.last, why);
 	shutdown(fd, SHUT_RDWR);
 	pthread_mutex_lock(&guard->lock);
-	guard->cuts_ns = (guard->cuts_ns > now ? guard->cuts_ns : now) + CUT_NS;
-	bool say = may_say(&guard->cut, now, &unsaid);
+	guard->cuts_ns = (guard->cuts_ns > now ? guard->cuts_ns : now) + GUARD_CUT_NS;
+	bool say = guard_may_say(&guard->cut, now, &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
 		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, who), why, unsaid);
@@ -375,7 +245,7 @@ static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
 		return;
 	w->frames.squeezed = 0;
 	pthread_mutex_lock(&guard->lock);
-	bool say = may_say(&guard->squeezed, now_ns(), &unsaid);
+	bool say = guard_may_say(&guard->squeezed, now_ns(), &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
 		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended (RESOURCE_EXHAUSTED, %u more "
