@@ -1,14 +1,8 @@
-#include "edge/live_restoring.h"
+/* A job that begins with a checkpoint: whether what was read of it fits the job, and where the job stands then. */
+#include "edge/live_restoring_impl.h"
 
-#include "base/log.h"
-#include "edge/convert.h"
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
-#include "edge/saving_disk.h"
-#include "math/optim.h"
-#include "proto/bytes.h"
-#include "proto/failpoint.h"
-#include "rpc/pool.h"
 
 #include "gacc/v1/common.pb-c.h"
 
@@ -16,164 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* What the journal keeps of the checkpoint that a job began with. Version 1 ends before n_updates. */
-struct base {
-	uint32_t version, has_last;
-	uint64_t window, applied_step;
-	struct commit last;
-	uint64_t n_updates;
-	struct update update[MANIFEST_MAX_UPDATES]; /* the journal has the first n_updates */
-};
-#define BASE_VERSION 2
-
-struct reading {
-	struct rpc_work work;
-	struct live_job *l;
-	void (*done)(struct live_job *, enum status, const char *why);
-	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
-	const char *state_dir, *allowed;
-	uint32_t uid, owner;                 /* of the submitter; of the files */
-	struct manifest *m;
-	struct job_spec was;                 /* of the checkpoint's job */
-	const struct tensor_set *known;      /* the job's, when this began; NULL: it had none */
-	struct tensor_set set;               /* the checkpoint's, matched with the job's rules */
-	void *packed;                        /* the set, for the journal, if the job had none */
-	size_t n_packed;
-	struct base base;
-	enum status status;
-	char why[320];
-	const char *other_sum;               /* what makes the job's sum another than the checkpoint's; NULL: nothing */
-	bool was_dynamic;                    /* the checkpoint's loss scale was adapted */
-	bool same_ranges;                    /* of the update */
-	bool same_frozen;
-};
-
-/* ---- in the pool ---- */
-
-/* Readable by the submitter: his own files, or those that gaccd has written for a job of his. */
-static bool may_read(const struct reading *r)
-{
-	return r->uid == 0 || r->uid == geteuid() || r->owner == r->uid ||
-	       (r->owner == geteuid() && r->m->uid == r->uid);
-}
-
-static int n_states(const struct job_spec *s)
-{
-	return optim_info(s->optim.type)->n_state(&s->optim);
-}
-
-static enum status compare(const struct live_job *l, const struct job_spec *was, char *why, size_t n_why)
-{
-	if (was->optim.type != l->spec.optim.type || n_states(was) != n_states(&l->spec)) {
-		snprintf(why, n_why, "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use the same "
-			 "type, momentum with momentum", optim_info(was->optim.type)->name, n_states(was),
-			 optim_info(l->spec.optim.type)->name, n_states(&l->spec));
-		return ST_INVALID_SPEC;
-	}
-	if (was->master_f32 != l->spec.master_f32) {
-		snprintf(why, n_why, "restore_from: the checkpoint is of a job with master: %s", was->master_f32 ? "f32" : "none");
-		return ST_INVALID_SPEC;
-	}
-	return ST_OK;
-}
-
-static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
-{
-	char text[256] = "";
-	const char *field;
-	enum status st = convert_spec(pb, &r->was, &field, text, sizeof text);
-	if (st)
-		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, text[0] ? text : status_info(st)->text);
-	return st ? ST_MALFORMED : ST_OK;
-}
-
-/* What the rules of both specifications make of the tensors. Ranges of the update end where the group changes. */
-static enum status compare_rules(struct reading *r, char *why, size_t n_why)
-{
-	struct spec_match was;
-	enum status st = tensor_set_match(&r->set, &r->l->spec, why, n_why);
-	if (!st)
-		st = spec_match(&r->was, r->set.tensor, r->set.n, &was, why, n_why);
-	if (st)
-		return st;
-	r->same_ranges = r->same_frozen = true;
-	for (uint64_t i = 0; i < r->set.n; i++) {
-		int a = spec_match_group(&was, i), b = spec_match_group(&r->set.match, i);
-		r->same_ranges &= a == b;
-		r->same_frozen &= (a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->l->spec.group[b].values.frozen);
-	}
-	spec_match_fini(&was);
-	return ST_OK;
-}
-
-static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
-{
-	struct tensor_spec *t = NULL;
-	char text[256] = "";
-	enum status st = convert_tensors(pb->tensors, pb->n_tensors, &t, text, sizeof text);
-	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof text))
-		st = ST_LAYOUT_MISMATCH;
-	if (!st)
-		st = tensor_set_init(&r->set, &r->l->spec, t, pb->n_tensors, text, sizeof text);
-	if (!st)
-		st = compare_rules(r, text, sizeof text);
-	if (!st && !r->known && !(r->packed = convert_pack_tensors(r->set.tensor, r->set.n, &r->n_packed)))
-		st = ST_NO_MEMORY;
-	if (st)
-		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);
-	free(t);
-	return st;
-}
-
-static enum status take_was(struct reading *r)
-{
-	struct ProtobufCMessage *m = NULL;
-	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
-	if (st) {
-		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, status_info(st)->text);
-		return ST_MALFORMED;
-	}
-	st = convert_was(r, (Gacc__V1__JobSpec *)m);
-	if (!st)
-		st = compare(r->l, &r->was, r->why, sizeof r->why);
-	if (!st)
-		st = take_set(r, (Gacc__V1__JobSpec *)m);
-	bytes_free(m);
-	return st;
-}
-
-static enum status check_numbers(struct reading *r)
-{
-	if (r->m->window <= INT64_MAX / 2 && r->m->applied_step <= r->m->window)
-		return ST_OK;
-	snprintf(r->why, sizeof r->why, "%.200s: window or applied_step is out of range", r->path);
-	return ST_MALFORMED;
-}
-
-static void read_manifest(struct rpc_work *w)
-{
-	struct reading *r = (struct reading *)w;
-	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
-	if (!r->status)
-		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
-	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
-		r->status = ST_PERMISSION_DENIED;
-	}
-	if (!r->status)
-		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof r->why);
-	if (!r->status && !may_read(r)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, r->owner);
-		r->status = ST_PERMISSION_DENIED;
-	}
-	if (!r->status)
-		r->status = check_numbers(r);
-	if (!r->status)
-		r->status = take_was(r);
-	FAILPOINT(gaccd_load_manifest_after);
-}
 
 /* ---- does it fit the job? ---- */
 
@@ -464,7 +300,7 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->allowed = l->d->conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof r->wanted, "%s", l->spec_pb->restore_from);
 	r->known = job_tensor_set(l->job);
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, read_manifest, on_read);
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
 enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
