@@ -1,4 +1,5 @@
-#include "lib/spec.h"
+/* Job files into messages: PyTorch's defaults, the lists, and a gacc_spec that is changed key by key. */
+#include "lib/spec_impl.h"
 
 #include <gacc/v1/common.pb-c.h>
 
@@ -13,242 +14,6 @@
 #include "lib/json.h"
 #include "proto/bytes.h"
 #include "text/yaml_table.h"
-
-/* --- the keys */
-
-/* A file as it was written: the messages' own fields, and lists that become messages in build. */
-struct spec_file {
-	int api_version, kind;
-	Gacc__V1__JobSpec spec;
-	Gacc__V1__Optimizer optimizer;
-	Gacc__V1__Schedule schedule;
-	Gacc__V1__DynamicLossScale loss_scale;
-	Gacc__V1__CheckpointPolicy checkpoint;
-	Gacc__V1__OutlierSkip outlier;
-	double betas[2];
-	Gacc__V1__Launch launch;
-	struct yaml_list labels, groups, init, tensors, command, environment;
-	struct yaml_origins origins;
-	struct yaml_error error;
-};
-
-struct group_item {
-	char *pattern;
-	double lr_scale, weight_decay;
-	int frozen;
-};
-struct init_item {
-	char *pattern;
-	int type;
-	double a, b;
-};
-struct tensor_item {
-	char *name, *alias_of;
-	int dtype;
-	struct yaml_list shape;
-};
-
-#define NAME(prefix, upper, lower) { lower, GACC__V1__##prefix##upper }
-#define END { NULL, 0 }
-static const struct yaml_name api_versions[] = { { "gacc/v1", 1 }, END };
-static const struct yaml_name kinds[] = { { "Job", 1 }, END };
-static const struct yaml_name reductions[] = {
-	NAME(REDUCTION__REDUCTION_, WEIGHTED_MEAN, "weighted_mean"), NAME(REDUCTION__REDUCTION_, MEAN, "mean"),
-	NAME(REDUCTION__REDUCTION_, SUM, "sum"), NAME(REDUCTION__REDUCTION_, FIXED_DIVISOR, "fixed_divisor"), END
-};
-static const struct yaml_name grads_of[] = { NAME(GRAD_OF__GRAD_OF_, MEAN, "mean"), NAME(GRAD_OF__GRAD_OF_, SUM, "sum"),
-					     END };
-static const struct yaml_name unevens[] = { NAME(UNEVEN__UNEVEN_, FLUSH, "flush"), NAME(UNEVEN__UNEVEN_, DROP, "drop"),
-					    NAME(UNEVEN__UNEVEN_, ERROR, "error"), END };
-static const struct yaml_name dtypes[] = { NAME(DATA_TYPE__DATA_TYPE_, F32, "f32"), NAME(DATA_TYPE__DATA_TYPE_, F64, "f64"),
-					   NAME(DATA_TYPE__DATA_TYPE_, F16, "f16"),
-					   NAME(DATA_TYPE__DATA_TYPE_, BF16, "bf16"), END };
-static const struct yaml_name masters[] = { NAME(MASTER__MASTER_, F32, "f32"), NAME(MASTER__MASTER_, NONE, "none"), END };
-static const struct yaml_name nonfinites[] = { NAME(NON_FINITE__NON_FINITE_, SKIP_STEP, "skip_step"),
-					       NAME(NON_FINITE__NON_FINITE_, REJECT_MICRO, "reject_micro"),
-					       NAME(NON_FINITE__NON_FINITE_, ERROR, "error"), END };
-static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICAL, "canonical"),
-					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
-static const struct yaml_name determinisms[] = { NAME(ORDERING__ORDERING_, CANONICAL, "true"),
-						 NAME(ORDERING__ORDERING_, ARRIVAL, "false"), END };
-static const struct yaml_name optimizers[] = { NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, CLIENT, "client"),
-					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, SGD, "sgd"),
-					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAM, "adam"),
-					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"),
-					       NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, LAMB, "lamb"), END };
-static const struct yaml_name schedules[] = { NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, CONSTANT, "constant"),
-					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, LINEAR_WARMUP, "linear_warmup"),
-					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, COSINE, "cosine"),
-					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, STEP, "step"), END };
-static const struct yaml_name inits[] = { NAME(INIT_TYPE__INIT_TYPE_, ZEROS, "zeros"),
-					  NAME(INIT_TYPE__INIT_TYPE_, ONES, "ones"),
-					  NAME(INIT_TYPE__INIT_TYPE_, NORMAL, "normal"),
-					  NAME(INIT_TYPE__INIT_TYPE_, UNIFORM, "uniform"),
-					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_UNIFORM, "kaiming_uniform"),
-					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_NORMAL, "kaiming_normal"),
-					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_UNIFORM, "xavier_uniform"),
-					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_NORMAL, "xavier_normal"), END };
-static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXTERNAL, "external"),
-					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"),
-					     NAME(LAUNCH_MODE__LAUNCH_MODE_, DAEMON, "daemon"), END };
-
-/* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is of spec_file. */
-#define KEY(name_, type_, at, doc_, ...) \
-	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct spec_file, at), .doc = doc_, __VA_ARGS__ }
-#define ITEM(name_, type_, item, doc_, ...) \
-	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct item, name_), .doc = doc_, __VA_ARGS__ }
-#define LIST(name_, at, table, item, doc_) \
-	KEY(name_, LIST, at, doc_, .fields = table, .item_bytes = sizeof(struct item))
-#define SECTION(name_, table, doc_) { .name = #name_, .type = YAML_SECTION, .fields = table, .doc = doc_ }
-#define UNSET .initial = "nan"
-#define POSITIVE .min = 0, .max = HUGE_VAL
-
-static const struct yaml_field optimizer_keys[] = {
-	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam, adamw or lamb.", .names = optimizers),
-	KEY(lr, F64, optimizer.lr, "Learning rate; 1e-3 unless given.", UNSET, POSITIVE),
-	KEY(momentum, F64, optimizer.momentum, "sgd: 0 unless given.", UNSET, POSITIVE),
-	KEY(dampening, F64, optimizer.dampening, "sgd: 0 unless given.", UNSET),
-	KEY(nesterov, BOOL, optimizer.nesterov, "sgd: Nesterov's momentum."),
-	KEY(weight_decay, F64, optimizer.weight_decay, "0 unless given; adamw, lamb: 0.01.", UNSET, POSITIVE),
-	KEY(betas, F64, betas, "adam, adamw, lamb: [0.9, 0.999] unless given.", UNSET, .n = 2, .min = 0, .max = 1),
-	KEY(eps, F64, optimizer.eps, "adam, adamw: 1e-8 unless given; lamb: 1e-6.", UNSET, POSITIVE),
-	{ .name = NULL }
-};
-static const struct yaml_field schedule_keys[] = {
-	KEY(type, ENUM, schedule.type, "constant, linear_warmup, cosine or step.", .names = schedules, .initial = "constant"),
-	KEY(warmup_steps, U64, schedule.warmup_steps, "Steps of linear warm-up before the rest."),
-	KEY(warmup_start_factor, F64, schedule.warmup_start_factor, "Factor at the warm-up's start; 1/3 unless given.", UNSET,
-	    .min = 0, .max = 1),
-	KEY(total_steps, U64, schedule.total_steps, "cosine: where min_factor is reached."),
-	KEY(min_factor, F64, schedule.min_factor, "cosine: the last factor.", .min = 0, .max = 1),
-	KEY(step_size, U64, schedule.step_size, "step: steps between two falls."),
-	KEY(gamma, F64, schedule.gamma, "step: factor of a fall; 0.1 unless given.", UNSET, POSITIVE),
-	{ .name = NULL }
-};
-static const struct yaml_field group_keys[] = {
-	ITEM(pattern, STRING, group_item, "Tensor names: * ? [..]; the first group that matches wins.", .min = 1, .max = 255),
-	ITEM(lr_scale, F64, group_item, "Multiplies the learning rate.", .initial = "1", POSITIVE),
-	ITEM(weight_decay, F64, group_item, "In place of the optimizer's.", UNSET, POSITIVE),
-	ITEM(frozen, BOOL, group_item, "Never updated."),
-	{ .name = NULL }
-};
-static const struct yaml_field init_keys[] = {
-	ITEM(pattern, STRING, init_item, "Tensor names: * ? [..]; the first rule that matches wins.", .min = 1, .max = 255),
-	ITEM(type, ENUM, init_item, "Distribution.", .names = inits),
-	ITEM(a, F64, init_item, "normal: mean; uniform: lower end; kaiming, xavier: gain."),
-	ITEM(b, F64, init_item, "normal: standard deviation; uniform: upper end."),
-	{ .name = NULL }
-};
-static const struct yaml_field tensor_keys[] = {
-	ITEM(name, STRING, tensor_item, "Unique in the job.", .min = 1, .max = 255),
-	ITEM(dtype, ENUM, tensor_item, "Of the parameter: f32, bf16 or f16.", .names = dtypes, .initial = "f32"),
-	ITEM(shape, I64S, tensor_item, "Sizes, slowest first; none: a scalar.", .min = 1, .max = 0x1p62),
-	ITEM(alias_of, STRING, tensor_item, "The earlier tensor whose storage this one shares.", .max = 255),
-	{ .name = NULL }
-};
-static const struct yaml_field timeout_keys[] = {
-	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s", .min = 1, .max = HUGE_VAL),
-	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m", .min = 1, .max = HUGE_VAL),
-	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m", .min = 1, .max = HUGE_VAL),
-	{ .name = NULL }
-};
-static const struct yaml_field launch_keys[] = {
-	KEY(mode, ENUM, spec.launch, "external (ranks come and attach), client (gaccctl run starts them) or daemon (gaccd does).",
-	    .names = launches, .initial = "external"),
-	KEY(command, STRINGS, command, "daemon: program, looked up in PATH, and arguments.", .max = 32768),
-	KEY(working_dir, STRING, launch.working_dir, "daemon: absolute; / unless given.", .max = 4095),
-	KEY(environment, MAP, environment, "daemon: variables beside those that gaccd sets.", .max = 32768),
-	KEY(max_restarts, U32, launch.max_restarts, "daemon: how often ranks are started again, all together."),
-	KEY(grace, MS, launch.grace_ms, "daemon: from SIGTERM to SIGKILL; 10 s unless given."),
-	{ .name = NULL }
-};
-static const struct yaml_field loss_scale_keys[] = {
-	KEY(enabled, BOOL, loss_scale.enabled, "The daemon adapts the loss scale; spec.loss_scale is the first one."),
-	KEY(growth_factor, F64, loss_scale.growth_factor, "2 unless given.", POSITIVE),
-	KEY(backoff_factor, F64, loss_scale.backoff_factor, "0.5 unless given.", .min = 0, .max = 1),
-	KEY(growth_interval, U32, loss_scale.growth_interval, "Applied windows in a row before it grows; 2000 unless given."),
-	KEY(hysteresis, U32, loss_scale.hysteresis, "Non-finite windows that it takes to shrink; 1 unless given."),
-	KEY(min_scale, F64, loss_scale.min_scale, "1 unless given.", POSITIVE),
-	KEY(max_scale, F64, loss_scale.max_scale, "2^24 unless given.", POSITIVE),
-	{ .name = NULL }
-};
-static const struct yaml_field outlier_keys[] = {
-	KEY(factor, F64, outlier.factor, "A norm above factor times the usual one skips the step; 0: off.", POSITIVE),
-	KEY(decay, F64, outlier.decay, "Weight of the past in the moving average; 0.99 unless given.", .min = 0, .max = 1),
-	KEY(warmup_steps, U32, outlier.warmup_steps, "Applied steps before the first skip; as many skips in a row are a new level; 20 unless given."),
-	{ .name = NULL }
-};
-static const struct yaml_field output_keys[] = {
-	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name, %u its uuid.", .max = 4096),
-	{ .name = NULL }
-};
-static const struct yaml_field checkpoint_keys[] = {
-	KEY(dir, STRING, checkpoint.dir, "Where they go, absolute; %j, %x and %u as in log_dir. Unless given, in gaccd's state_dir.",
-	    .max = 4000),
-	KEY(every_steps, U64, checkpoint.every_steps, "After every so many applied steps; 0: never by itself."),
-	KEY(keep, U32, checkpoint.keep, "The newest so many are kept; 0: all."),
-	KEY(at_end, BOOL, checkpoint.at_end, "One more when the job completes."),
-	{ .name = NULL }
-};
-static const struct yaml_field spec_keys[] = {
-	KEY(ranks, U32, spec.ranks, "Trainer processes.", .initial = "1", .min = 1, .max = 65536),
-	KEY(micro_size, U32, spec.micro_size, "Micro-batches of each rank in one step.", .initial = "1", .min = 1, .max = 65536),
-	{ .name = "gradient_accumulation_steps", .type = YAML_ALIAS, .alias_of = "micro_size", .doc = "Is micro_size." },
-	KEY(max_micro_size, U32, spec.max_micro_size, "What micro_size may grow to; 0: max(micro_size, 64)."),
-	KEY(steps, U64, spec.steps, "Applied steps after which the job is complete; 0: until all ranks have left."),
-	KEY(batch, U64, spec.batch, "Samples in one micro-batch, for display."),
-	KEY(reduction, ENUM, spec.reduction, "What the gradients' sum is divided by.", .names = reductions,
-	    .initial = "weighted_mean"),
-	KEY(fixed_divisor, F64, spec.fixed_divisor, "With reduction: fixed_divisor.", POSITIVE),
-	KEY(grad_of, ENUM, spec.grad_of, "A pushed gradient is of the mean or the sum of its samples' losses.",
-	    .names = grads_of, .initial = "mean"),
-	KEY(uneven, ENUM, spec.uneven, "What a window does that is closed before it is full.", .names = unevens,
-	    .initial = "flush"),
-	KEY(accumulate_dtype, ENUM, spec.accumulate_dtype, "f32 or f64.", .names = dtypes, .initial = "f32"),
-	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.", .names = dtypes),
-	KEY(master, ENUM, spec.master, "Of 16-bit parameters: f32 or none.", .names = masters, .initial = "f32"),
-	KEY(clip_norm, F64, spec.clip_norm, "Clips the averaged gradient's 2-norm; 0: off.", POSITIVE),
-	KEY(clip_value, F64, spec.clip_value, "Clips each element; 0: off.", POSITIVE),
-	KEY(nonfinite, ENUM, spec.nonfinite, "What a NaN or infinity does.", .names = nonfinites, .initial = "skip_step"),
-	KEY(loss_scale, F64, spec.loss_scale, "What the pushed gradients were multiplied by.", .initial = "1", POSITIVE),
-	SECTION(dynamic_loss_scale, loss_scale_keys, "As torch.amp.GradScaler, in the daemon."),
-	SECTION(outlier_skip, outlier_keys, "Skips steps whose gradient norm is far above the usual."),
-	SECTION(optimizer, optimizer_keys, "Names and defaults are PyTorch's."),
-	SECTION(schedule, schedule_keys, "Learning-rate factor by applied steps."),
-	LIST(param_groups, groups, group_keys, group_item, "Tensors with other values than the optimizer's."),
-	LIST(init, init, init_keys, init_item, "Initial values drawn in the daemon; none: a rank uploads them."),
-	KEY(host_memory, SIZE, spec.host_memory, "Memory to reserve while the tensors are not known; 0: none."),
-	KEY(seed, U64, spec.seed, "Of the initial values."),
-	KEY(ordering, ENUM, spec.ordering, "canonical (same inputs, same bits) or arrival.", .names = orderings,
-	    .initial = "canonical"),
-	KEY(deterministic, ENUM, spec.ordering, "true is ordering: canonical, false is ordering: arrival.",
-	    .names = determinisms),
-	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1, .max = 2),
-	SECTION(timeouts, timeout_keys, "When a late rank matters."),
-	SECTION(launch, launch_keys, "Who starts the ranks."),
-	SECTION(checkpoint, checkpoint_keys, "What is saved, in safetensors files."),
-	KEY(restore_from, STRING, spec.restore_from, "Path of a checkpoint: the job goes on from it.", .max = 4000),
-	SECTION(output, output_keys, "What ranks write."),
-	LIST(tensors, tensors, tensor_keys, tensor_item, "The tensor set; none: the first rank declares it."),
-	{ .name = NULL }
-};
-static const struct yaml_field metadata_keys[] = {
-	KEY(name, STRING, spec.name, "The job's name.", .max = 127),
-	KEY(labels, MAP, labels, "Free keys and values.", .min = 0, .max = 255),
-	{ .name = NULL }
-};
-static const struct yaml_field keys[] = {
-	KEY(api_version, ENUM, api_version, "gacc/v1.", .names = api_versions, .initial = "gacc/v1"),
-	KEY(kind, ENUM, kind, "Job.", .names = kinds, .initial = "Job"),
-	SECTION(metadata, metadata_keys, "What the job is called."),
-	SECTION(spec, spec_keys, "What it does."),
-	{ .name = NULL }
-};
-
-const struct yaml_field *spec_table(void)
-{
-	return keys;
-}
 
 /* --- PyTorch's defaults */
 
@@ -267,7 +32,7 @@ static const struct yaml_field *key_of(const struct yaml_field *table, const cha
 /* True if the key was given; then `error` says that this optimizer has no such thing. */
 static bool strange(struct spec_file *f, const char *name, const char *type)
 {
-	const char *origin = yaml_origin(&f->origins, key_of(optimizer_keys, name));
+	const char *origin = yaml_origin(&f->origins, key_of(spec_optimizer_keys, name));
 	if (!*origin || strcmp(origin, "default") == 0)
 		return false;
 	snprintf(f->error.text, sizeof(f->error.text), "%s: spec.optimizer.%s: %s has no %s", origin, name, type, name);
@@ -282,7 +47,7 @@ static bool check_optimizer(struct spec_file *f)
 	const char *name = "client";
 	if (type == 0)
 		return true;
-	for (const struct yaml_name *o = optimizers; o->name; o++)
+	for (const struct yaml_name *o = spec_optimizers; o->name; o++)
 		if (o->value == type)
 			name = o->name;
 	bool client = type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
@@ -477,9 +242,9 @@ static enum status explain(const struct spec_file *f, enum status st, char *why,
 static enum status read_file(struct spec_file *f, const char *text, size_t n, const char *name, Gacc__V1__JobSpec **out,
 			     char *why, size_t n_why)
 {
-	enum status st = yaml_init(keys, f, &f->origins, &f->error);
+	enum status st = yaml_init(spec_table(), f, &f->origins, &f->error);
 	if (!st && text)
-		st = yaml_read(keys, f, name, text, n, &f->origins, &f->error);
+		st = yaml_read(spec_table(), f, name, text, n, &f->origins, &f->error);
 	if (!st)
 		st = build(f, out);
 	return explain(f, st, why, n_why);
@@ -491,7 +256,7 @@ enum status spec_parse(const char *text, size_t n, const char *name, struct Gacc
 	if (!f)
 		return ST_NO_MEMORY;
 	enum status st = read_file(f, text, n, name, out, why, n_why);
-	yaml_fini(keys, f);
+	yaml_fini(spec_table(), f);
 	free(f);
 	return st;
 }
@@ -539,7 +304,7 @@ gacc_status gacc_spec_set(gacc_spec *s, const char *key, const char *value, char
 	for (size_t i = 0; i < sizeof(tops) / sizeof(*tops); i++)
 		whole |= strcspn(key, ".") == strlen(tops[i]) && strncmp(key, tops[i], strlen(tops[i])) == 0;
 	snprintf(path, sizeof(path), "%s%s", whole ? "" : "spec.", key); /* "optimizer.lr" is "spec.optimizer.lr" */
-	enum status st = yaml_set(keys, &s->file, path, value, "--set", &s->file.origins, &s->file.error);
+	enum status st = yaml_set(spec_table(), &s->file, path, value, "--set", &s->file.origins, &s->file.error);
 	if (!st)
 		st = build(&s->file, &message);
 	if (!st) {
@@ -559,7 +324,7 @@ void gacc_spec_free(gacc_spec *s)
 {
 	if (!s)
 		return;
-	yaml_fini(keys, &s->file);
+	yaml_fini(spec_table(), &s->file);
 	spec_free(s->message);
 	free(s->json);
 	free(s);

@@ -1,4 +1,4 @@
-/* Job files: YAML (or JSON) into gacc.v1.JobSpec, by one table of keys in spec.c.
+/* Job files: YAML (or JSON) into gacc.v1.JobSpec, by one table of keys in spec_keys.c.
  *
  *     api_version: gacc/v1
  *     kind: Job
