@@ -1,73 +1,26 @@
 /* `gaccctl run`: a job and its ranks, from the terminal. One poll() loop: signals, the job's changes, the ranks' output. */
+#include "run_impl.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "follow.h"
-#include "output.h"
-#include "ranks.h"
 #include "job_file.h"
+#include "output.h"
 #include "signals.h"
 #include "view.h"
 
-#define LAST_LINES 20
 #define RANKS_MAX 4096
 #define LAST_STATE_MS 3000
-#define LOOK_MS 200
-#define EARLY_MS 1000 /* what a rank has said last is with gaccd, and its end has been noticed */
-
-extern char **environ;
-
-struct run {
-	struct invocation *inv;
-	FILE *say;                /* what is for people */
-	gacc_jobs *job;           /* as last seen: what it points to lives until the next change */
-	char id[24];
-	char *log_dir;
-	uint32_t n_ranks;
-	uint64_t max_restarts, restarts;
-	int64_t grace_ms;
-	const char *tee;
-	struct ranks ranks;
-	struct follower *follower; /* of each rank; only those that are shown are read */
-	gacc_watch *watch;
-	struct pollfd poll[3];    /* signals, job, output */
-	int64_t started_ms;
-	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
-	bool stopping;            /* ranks have been asked to end */
-	bool interrupted, params_said;
-	bool has_run;             /* the job, once: if it is STARTING after that, gaccd is */
-	uint32_t n_well;          /* ranks that have ended with 0 */
-	int64_t look_ms, early_ms; /* next look at these; since when one is owing */
-	char end_reason[128];     /* "": nobody wants the job ended */
-	bool failed;              /* the reason is a rank's failure, not a wish */
-	bool end_told;            /* gaccd knows */
-	bool lost_job;            /* its end will not be seen */
-	int worst;                /* status of the ranks that ended by themselves */
-};
 
 enum { POLL_SIGNALS, POLL_JOB, POLL_OUTPUT };
 
-static const gacc_job_info *info(const struct run *r)
-{
-	return &r->job->job[0];
-}
-
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
+extern char **environ;
 
 /* --- start */
 
@@ -98,7 +51,7 @@ static bool prepare_logs(struct run *r, int *st)
 
 static void say_header(struct run *r)
 {
-	const gacc_job_info *j = info(r);
+	const gacc_job_info *j = run_info(r);
 
 	tell(r->say, "job %s (%s) registered   ranks %u   micro_size %u", r->id, j->name, j->ranks, j->micro_size);
 	if (j->batch)
@@ -123,9 +76,9 @@ static bool register_job(struct run *r, int *st)
 		*st = fail_client(r->inv);
 		return false;
 	}
-	snprintf(r->id, sizeof(r->id), "%" PRIu64, info(r)->id);
-	r->n_ranks = info(r)->ranks;
-	r->log_dir = strdup(info(r)->log_dir);
+	snprintf(r->id, sizeof(r->id), "%" PRIu64, run_info(r)->id);
+	r->n_ranks = run_info(r)->ranks;
+	r->log_dir = strdup(run_info(r)->log_dir);
 	if (!r->log_dir)
 		*st = fail_with(r->inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 	return r->log_dir != NULL;
@@ -133,7 +86,7 @@ static bool register_job(struct run *r, int *st)
 
 static bool start_ranks(struct run *r, int *st)
 {
-	struct rank_environment e = { .job_id = info(r)->id, .ranks = r->n_ranks, .micro_size = info(r)->micro_size,
+	struct rank_environment e = { .job_id = run_info(r)->id, .ranks = r->n_ranks, .micro_size = run_info(r)->micro_size,
 				      .endpoint = gacc_endpoint(r->inv->client), .log_dir = r->log_dir,
 				      .master_port = free_port() };
 	int err = 0;
@@ -168,202 +121,6 @@ static bool open_polls(struct run *r, int *st)
 	return false;
 }
 
-/* --- the end of ranks */
-
-/* Until gaccd has taken it: it may be restarting just now. */
-static void try_end(struct run *r)
-{
-	gacc_client *client = r->inv->client;
-	gacc_status st;
-	gacc_jobs *jobs;
-
-	if (!*r->end_reason || r->end_told || info(r)->ended)
-		return;
-	st = r->failed ? gacc_job_fail(client, r->id, r->end_reason, &jobs) : gacc_job_cancel(client, r->id, r->end_reason, 0, &jobs);
-	if (st)
-		return;
-	gacc_jobs_free(jobs);
-	r->end_told = true;
-}
-
-/* The first reason counts. */
-static void end_job(struct run *r, bool failed, const char *reason)
-{
-	if (!*r->end_reason) {
-		snprintf(r->end_reason, sizeof(r->end_reason), "%s", reason);
-		r->failed = failed;
-	}
-	try_end(r);
-}
-
-static void cancel_job(struct run *r, const char *reason)
-{
-	end_job(r, false, reason);
-}
-
-/* It becomes FAILED, as with ranks that gaccd starts: nobody has asked for this end. */
-static void fail_job(struct run *r, const char *reason)
-{
-	end_job(r, true, reason);
-}
-
-static void stop_ranks(struct run *r, int signal)
-{
-	r->stopping = true;
-	r->deadline_ms = now_ms() + r->grace_ms;
-	ranks_signal(&r->ranks, signal);
-}
-
-/* Why it all ended: who, how, and its last words. */
-static void say_root_cause(struct run *r, uint32_t rank)
-{
-	const struct rank_process *p = &r->ranks.rank[rank];
-	struct follower last;
-
-	fprintf(r->inv->err, "--- rank %u (pid %d) ", rank, (int)p->last_pid);
-	if (p->signal)
-		tell(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
-	else
-		fprintf(r->inv->err, "exited with %d%s", p->status, p->status ? "" : " before the job was complete");
-	tell(r->inv->err, "; last lines of %s/worker_%u.log:\n", r->log_dir, rank);
-	follower_init(&last, r->log_dir, rank, false, LAST_LINES);
-	follower_pump(&last, r->inv->err, true);
-	follower_fini(&last);
-	fprintf(r->inv->err, "---\n");
-}
-
-static void take_job(struct run *r, gacc_jobs *jobs)
-{
-	gacc_jobs_free(r->job);
-	r->job = jobs;
-	r->has_run |= info(r)->state >= GACC_JOB_RUNNING;
-}
-
-static bool refresh(struct run *r)
-{
-	gacc_jobs *jobs;
-
-	if (gacc_job_get(r->inv->client, r->id, &jobs))
-		return false;
-	take_job(r, jobs);
-	return true;
-}
-
-/* As of now: a rank often hears of its job's end before we do. */
-static bool is_ending(struct run *r)
-{
-	refresh(r);
-	return info(r)->state >= GACC_JOB_COMPLETING;
-}
-
-static void describe_end(char *text, size_t n, uint32_t rank, const struct rank_process *p)
-{
-	if (p->signal)
-		snprintf(text, n, "rank %u (pid %d) was killed by signal %d (%s)", rank, (int)p->last_pid, p->signal,
-			 strsignal(p->signal));
-	else
-		snprintf(text, n, "rank %u (pid %d) exited with code %d", rank, (int)p->last_pid, p->status);
-}
-
-static void on_rank_failed(struct run *r, uint32_t rank)
-{
-	struct rank_process *p = &r->ranks.rank[rank];
-	char reason[128];
-	int err;
-
-	if (r->restarts < r->max_restarts && !is_ending(r)) {
-		r->restarts++;
-		p->restarts++;
-		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
-			r->restarts, r->max_restarts);
-		err = ranks_start(&r->ranks, rank);
-		if (!err)
-			return;
-		tell(r->inv->err, "rank %u cannot be started: %s\n", rank, strerror(err));
-	}
-	say_root_cause(r, rank);
-	describe_end(reason, sizeof(reason), rank, p);
-	fail_job(r, reason);
-	stop_ranks(r, SIGTERM);
-}
-
-static void on_child(struct run *r)
-{
-	uint32_t rank;
-
-	while (ranks_reap(&r->ranks, &rank)) {
-		const struct rank_process *p = &r->ranks.rank[rank];
-		bool by_itself = !r->stopping;
-
-		r->n_well += by_itself && !p->status;
-		if (by_itself && p->status)
-			on_rank_failed(r, rank);
-		if (by_itself && p->ended && p->status > r->worst)
-			r->worst = p->status;
-	}
-}
-
-static bool is_missing(const gacc_job_info *j, uint32_t rank)
-{
-	for (size_t i = 0; i < j->n_missing; i++)
-		if (j->missing[i] == rank)
-			return true;
-	return false;
-}
-
-/* Nobody has attached in the place of this process, and it cannot be the parent of a trainer that lives. */
-static bool is_gone(const gacc_rank_info *seen, const struct rank_process *p)
-{
-	if (!strcmp(seen->state, "ABSENT") || !strcmp(seen->state, "LOST") || !seen->pid || seen->pid == p->last_pid)
-		return true;
-	return kill((pid_t)seen->pid, 0) && errno == ESRCH;
-}
-
-/* It has ended well, and the job still needs it; unless somebody else has attached in its place. */
-static bool owes(const struct run *r, uint32_t rank)
-{
-	const struct rank_process *p = &r->ranks.rank[rank];
-	const gacc_job_info *j = info(r);
-	const gacc_rank_info *seen = &j->rank[rank];
-
-	if (!p->ended || p->status || !is_gone(seen, p))
-		return false;
-	return j->state == GACC_JOB_STARTING ? !r->has_run && strcmp(seen->state, "DONE") != 0 : is_missing(j, rank);
-}
-
-static uint32_t first_owing(const struct run *r)
-{
-	uint32_t rank = 0;
-
-	while (rank < r->n_ranks && (rank >= info(r)->n_rank || !owes(r, rank)))
-		rank++;
-	return rank;
-}
-
-/* A rank that ends with 0 before its job does: the others would wait for it until stall_abort. */
-static void watch_early_ends(struct run *r)
-{
-	uint32_t rank = r->n_ranks;
-	char reason[128];
-
-	if (!r->n_well || r->stopping || *r->end_reason || info(r)->ended || now_ms() < r->look_ms)
-		return;
-	if (refresh(r))
-		rank = first_owing(r);
-	r->look_ms = now_ms() + LOOK_MS;
-	if (rank == r->n_ranks)
-		r->early_ms = 0;
-	else if (!r->early_ms)
-		r->early_ms = now_ms();
-	if (!r->early_ms || now_ms() - r->early_ms < EARLY_MS)
-		return;
-	say_root_cause(r, rank);
-	snprintf(reason, sizeof(reason), "rank %u (pid %d) exited with 0 before the job was complete", rank,
-		 (int)r->ranks.rank[rank].last_pid);
-	fail_job(r, reason);
-	stop_ranks(r, SIGTERM);
-}
-
 static void on_interrupt(struct run *r)
 {
 	if (r->interrupted) {
@@ -372,8 +129,8 @@ static void on_interrupt(struct run *r)
 	}
 	r->interrupted = true;
 	tell(r->inv->err, "\ncancelling job %s; once more kills the ranks\n", r->id);
-	cancel_job(r, "interrupted in gaccctl run");
-	stop_ranks(r, SIGTERM);
+	run_cancel_job(r, "interrupted in gaccctl run");
+	run_stop_ranks(r, SIGTERM);
 }
 
 static void on_signals(struct run *r)
@@ -383,17 +140,17 @@ static void on_signals(struct run *r)
 	while ((signal = signals_next(r->poll[POLL_SIGNALS].fd)))
 		if (signal != SIGCHLD)
 			on_interrupt(r);
-	on_child(r);
+	run_reap(r);
 }
 
 /* --- the job's changes */
 
 static void say_params(struct run *r)
 {
-	if (r->params_said || !info(r)->parameters)
+	if (r->params_said || !run_info(r)->parameters)
 		return;
 	r->params_said = true;
-	fprintf(r->say, "params %" PRIu64 " in %" PRIu64 " tensors\n", info(r)->parameters, info(r)->tensors);
+	fprintf(r->say, "params %" PRIu64 " in %" PRIu64 " tensors\n", run_info(r)->parameters, run_info(r)->tensors);
 	fflush(r->say);
 }
 
@@ -403,18 +160,18 @@ static void on_job(struct run *r)
 	gacc_status st = gacc_watch_next(r->watch, &jobs);
 
 	if (st == GACC_OK) {
-		bool was_ended = info(r)->ended;
+		bool was_ended = run_info(r)->ended;
 
-		take_job(r, jobs);
+		run_take_job(r, jobs);
 		say_params(r);
-		if (!was_ended && info(r)->ended && !r->deadline_ms)
-			r->deadline_ms = now_ms() + r->grace_ms; /* ranks see it too, and should end */
+		if (!was_ended && run_info(r)->ended && !r->deadline_ms)
+			r->deadline_ms = run_now_ms() + r->grace_ms; /* ranks see it too, and should end */
 	} else if (st != GACC_EAGAIN) {
 		r->poll[POLL_JOB].fd = -1; /* told all */
 		if (st != GACC_EDONE) {
 			r->lost_job = true;
 			fail_client(r->inv);
-			stop_ranks(r, SIGTERM);
+			run_stop_ranks(r, SIGTERM);
 		}
 	}
 }
@@ -436,25 +193,25 @@ static void on_deadline(struct run *r)
 		if (r->stopping)
 			ranks_signal(&r->ranks, SIGKILL);
 		else
-			stop_ranks(r, SIGTERM);
+			run_stop_ranks(r, SIGTERM);
 		return;
 	}
 	if (*r->end_reason) {
 		r->lost_job = true; /* nor does it end when it is told to */
 		return;
 	}
-	fail_job(r, "all ranks have ended before the job was complete");
-	r->deadline_ms = now_ms() + r->grace_ms;
+	run_fail_job(r, "all ranks have ended before the job was complete");
+	r->deadline_ms = run_now_ms() + r->grace_ms;
 }
 
 static int patience_ms(const struct run *r)
 {
-	int64_t left = r->deadline_ms ? r->deadline_ms - now_ms() : 1000;
+	int64_t left = r->deadline_ms ? r->deadline_ms - run_now_ms() : 1000;
 
 	if (r->poll[POLL_OUTPUT].fd < 0 && left > 500)
 		left = 500;
-	if (r->n_well && left > LOOK_MS)
-		left = LOOK_MS;
+	if (r->n_well && left > RUN_LOOK_MS)
+		left = RUN_LOOK_MS;
 	return left < 0 ? 0 : (int)left;
 }
 
@@ -462,9 +219,9 @@ static bool finished(struct run *r)
 {
 	if (ranks_running(&r->ranks))
 		return false;
-	if (!info(r)->ended && !r->lost_job && !r->deadline_ms)
-		r->deadline_ms = now_ms() + r->grace_ms;
-	return info(r)->ended || r->lost_job;
+	if (!run_info(r)->ended && !r->lost_job && !r->deadline_ms)
+		r->deadline_ms = run_now_ms() + r->grace_ms;
+	return run_info(r)->ended || r->lost_job;
 }
 
 static void loop(struct run *r)
@@ -474,12 +231,12 @@ static void loop(struct run *r)
 		if (r->poll[POLL_OUTPUT].revents)
 			follow_changes_seen(r->poll[POLL_OUTPUT].fd);
 		show_output(r, false);
-		try_end(r);
+		run_try_end(r);
 		on_signals(r);
 		if (r->poll[POLL_JOB].fd >= 0 && r->poll[POLL_JOB].revents)
 			on_job(r);
-		watch_early_ends(r);
-		if (r->deadline_ms && now_ms() >= r->deadline_ms)
+		run_watch_early_ends(r);
+		if (r->deadline_ms && run_now_ms() >= r->deadline_ms)
 			on_deadline(r);
 	}
 	show_output(r, true);
@@ -490,12 +247,12 @@ static void loop(struct run *r)
 /* The last state, which a job that was cancelled reaches a little after its ranks. */
 static void await_end(struct run *r)
 {
-	int64_t until = now_ms() + LAST_STATE_MS;
+	int64_t until = run_now_ms() + LAST_STATE_MS;
 
-	refresh(r);
-	while (info(r)->state == GACC_JOB_COMPLETING && now_ms() < until) {
+	run_refresh(r);
+	while (run_info(r)->state == GACC_JOB_COMPLETING && run_now_ms() < until) {
 		poll(NULL, 0, 20);
-		refresh(r);
+		run_refresh(r);
 	}
 }
 
@@ -505,9 +262,9 @@ static int conclude(struct run *r)
 	char steps[64];
 
 	await_end(r);
-	j = info(r);
+	j = run_info(r);
 	tell(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
-		(double)(now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
+		(double)(run_now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
 		j->reason, j->log_dir);
 	if (wants_data(r->inv))
 		print_json(r->inv, j->json);
@@ -550,7 +307,7 @@ static bool read_options(struct run *r, int *st)
 
 int cmd_run(struct invocation *inv)
 {
-	struct run r = { .inv = inv, .say = wants_data(inv) ? inv->err : inv->out, .started_ms = now_ms(),
+	struct run r = { .inv = inv, .say = wants_data(inv) ? inv->err : inv->out, .started_ms = run_now_ms(),
 			 .poll = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } } };
 	int st = EXIT_FAILED;
 
@@ -566,7 +323,7 @@ int cmd_run(struct invocation *inv)
 			st = conclude(&r);
 		}
 	}
-	cancel_job(&r, "gaccctl run could not go on"); /* does nothing to a job that has ended */
+	run_cancel_job(&r, "gaccctl run could not go on"); /* does nothing to a job that has ended */
 	run_fini(&r);
 	return st;
 }
