@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <uv.h>
 
+#define TURN_NS UINT64_C(5000000) /* none more in a turn after so long: an answer may be 1 MiB, which gRPC copies into the socket */
+
 struct rpc_turns {
 	uv_prepare_t prepare; /* a turn ends: runs what was put */
 	uv_idle_t idle;       /* active while something is put, so that the loop does not wait before the next turn */
@@ -19,8 +21,9 @@ static void do_nothing(uv_idle_t *idle)
 static void on_prepare(uv_prepare_t *prepare)
 {
 	struct rpc_turns *t = prepare->data;
+	uint64_t begun_ns = uv_hrtime();
 	t->done = 0;
-	while (t->first && t->done < t->most) {
+	while (t->first && t->done < t->most && (!t->done || uv_hrtime() - begun_ns < TURN_NS)) {
 		struct rpc_tag *tag = t->first;
 		t->first = tag->next;
 		if (!t->first)

@@ -9,7 +9,7 @@
 
 struct rpc_turns;
 
-/* `most` in one turn of the loop, a uv_loop_t. ST_NO_MEMORY. */
+/* `most` in one turn of the loop, a uv_loop_t, and of those that wait none more after 5 ms. ST_NO_MEMORY. */
 enum status rpc_turns_new(void *loop, unsigned most, struct rpc_turns **out);
 /* Whether one more may be done in this turn, which it then counts as; else it is to be put. */
 bool rpc_turns_take(struct rpc_turns *);

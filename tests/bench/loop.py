@@ -299,6 +299,22 @@ class Bench:
         for r in all_ranks:
             r.close()
 
+    def unread(self):
+        n, many = 4 << 20, self.small(900)
+        job = self.d.submit({**SGD, "name": "unread", "init": [{"pattern": "*", "type": 1}]})
+        with Rank(self.d, job, 0, [("w", [n])], 1) as r:
+            r.start()
+
+            def read():
+                clients = [Client(self.d.endpoint) for _ in range(many // 90 + 1)]  # a connection has 100 streams at most
+                streams = [clients[i % len(clients)].gradient.GetParameters.stream(session=r.session, timeout=600) for i in range(many)]
+                time.sleep(2)
+                for stream in streams:
+                    stream.cancel()
+                for c in clients:
+                    c.close()
+            yield "GetParameters", f"{many} of 16 MiB that nobody reads", read
+
     def wide(self):
         n = min(self.small(65536), (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 3000) // 2)
         one = lambda: self.d.submit({**SGD, "ranks": n, "name": "widest"})  # noqa: E731
@@ -362,7 +378,7 @@ class Bench:
 
 
 PARTS = ("idle", "submit_tensors", "submit_rules", "submit_labels", "submit_ranks", "looks", "register", "portions", "small_fields", "events", "launch",
-         "updates", "checkpoints", "restore", "fan_out", "wide", "attach_storm", "restart")
+         "updates", "checkpoints", "restore", "fan_out", "unread", "wide", "attach_storm", "restart")
 
 
 def rows(b, part):

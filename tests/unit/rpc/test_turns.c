@@ -90,6 +90,19 @@ START_TEST(so_many_in_a_turn)
 }
 END_TEST
 
+START_TEST(few_that_take_long_in_a_turn)
+{
+	struct rpc_turns *t;
+	ck_assert_int_eq(rpc_turns_new(&loop, 100, &t), ST_OK);
+	slow_us = 2000;
+	for (int i = 0; i < 20; i++)
+		rpc_turns_put(t, &item[i].tag);
+	run_until(20);
+	ck_assert_int_le(most_in_turn, 3);
+	rpc_turns_free(t);
+}
+END_TEST
+
 /* Requests that many calls make at once. */
 START_TEST(a_pump_runs_some_in_a_turn)
 {
@@ -130,6 +143,7 @@ int main(void)
 	TCase *t = tcase_create("turns");
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, so_many_in_a_turn);
+	tcase_add_test(t, few_that_take_long_in_a_turn);
 	tcase_add_test(t, a_pump_runs_some_in_a_turn);
 	tcase_add_test(t, a_pump_runs_few_that_take_long);
 	suite_add_tcase(s, t);
