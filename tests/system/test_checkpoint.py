@@ -289,6 +289,20 @@ def test_the_list_survives_gaccd():
         job.leave()
 
 
+def test_a_half_deleted_checkpoint_is_not_listed():
+    """The manifest goes first. gaccd died before it had deleted the rest and recorded that."""
+    with Daemon(supervise=True) as d:
+        job = Job(d)
+        job.step()
+        half, whole = job.save(), job.save()
+        (pathlib.Path(half.path) / "manifest.json").unlink()
+        d.kill_gaccd()
+        d.wait_ready()
+        assert job.saved() == [whole]
+        wait_until("the rest is deleted", lambda: not pathlib.Path(half.path).exists())
+        job.leave()
+
+
 # ---- faults ----
 
 

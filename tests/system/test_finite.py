@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from harness import Daemon, GaccError, Rank, wait_until
+from test_kills import Aim
 from training import Team
 
 F32, F16, BF16 = "f32", "f16", "bf16"
@@ -58,6 +59,27 @@ def test_an_update_that_overflows_ends_the_job(node, case, last):
                       "there is no checkpoint to restore")
     assert node.get_job(team.job).counters.applied == windows
     team.close()
+
+
+def test_an_engine_killed_while_parameters_overflow(one_thread):
+    """The first values overflow, and the engine is killed later in the update: the next one finishes it, and finds them."""
+    one_thread.allow += ALLOW
+    n, aim = 1 << 23, Aim(3, 0.004)
+    while aim.goes_on(3):
+        job = one_thread.submit({"optimizer": {"type": "sgd", "lr": 1e38}, "ranks": 1, "micro_size": 1, "slots_per_rank": 1})
+        rank = Rank(one_thread, job, 0, [("a", [1000]), ("b", [n])], 1)
+        rank.start({"a": np.zeros(1000, np.float32), "b": np.zeros(n, np.float32)})
+        engine = one_thread.engine_pid(job)
+        rank.push({"a": np.full(1000, 10.0), "b": np.zeros(n)})
+        while not rank.status().seq & 1 and rank.status().window == 0:
+            pass
+        aim.wait()
+        one_thread.kill_engine(job, engine)
+        aim.note(rank.status().seq & 1)
+        assert ended(one_thread, job) == (
+            "FAILED", "window 0, step 1: 1000 values of the parameters are inf or NaN, the first in tensor \"a\"; there is no checkpoint to restore")
+        rank.close()
+    assert aim.hits >= 3, aim.shots
 
 
 def test_the_checkpoint_to_go_back_to_is_named(node, tmp_path):

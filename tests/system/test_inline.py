@@ -62,12 +62,12 @@ def full_slot(rank, value):
 
 
 @contextlib.contextmanager
-def ranks(daemon, **spec):
+def ranks(daemon, tensors=TENSORS, **spec):
     """start(inline=..) attaches rank 0 anew, and registers the tensors."""
     made, job = [], daemon.submit({**SGD, **spec})
 
     def start(rank=0, inline=False, **fields):
-        made.append(Rank(daemon, job, rank, TENSORS, {**SGD, **spec}["ranks"], inline=inline, **fields))
+        made.append(Rank(daemon, job, rank, tensors, {**SGD, **spec}["ranks"], inline=inline, **fields))
         made[-1].register()
         return made[-1]
 
@@ -238,8 +238,8 @@ def test_parameters_are_complete_when_all_have_come(daemon, inline):
 
 
 def test_a_chunk_of_parameters_may_be_larger_than_a_slot(daemon):
-    """Gradients of 16 bits: a slot holds half of the parameters, which come in one chunk."""
-    with ranks(daemon, gradient_dtype="bf16") as start:
+    """Gradients of 16 bits: a slot holds half of the parameters, which come in one chunk. The second tensor lies in both halves."""
+    with ranks(daemon, [("w", [2, 3]), ("b", [900])], gradient_dtype="bf16") as start:
         r = start(inline=True)
         n = r.registered.param_bytes
         assert r.registered.slot_bytes == n // 2
@@ -248,7 +248,8 @@ def test_a_chunk_of_parameters_may_be_larger_than_a_slot(daemon):
         stream.close()
         assert stream.result().ready
         r.ready()
-        assert list(r.params()["w"].flat) == list(range(6)) and r.params()["b"] == r.layout["b"].param_offset // 4
+        b = r.layout["b"].param_offset // 4
+        assert list(r.params()["w"].flat) == list(range(6)) and list(r.params()["b"]) == list(range(b, b + 900))
 
 
 def test_a_part_of_the_parameters(daemon):

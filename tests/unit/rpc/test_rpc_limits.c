@@ -59,6 +59,34 @@ START_TEST(limit_of_queued_bytes)
 }
 END_TEST
 
+static unsigned wanted; /* calls that have begun */
+
+static bool all_begun(const struct fixture_counts *counts)
+{
+	return counts->begun >= wanted;
+}
+
+/* What was queued for a stream is dropped when the stream fails, and not when its client has read the end. */
+START_TEST(a_failed_stream_keeps_no_room)
+{
+	struct rpc_stream *unread[3];
+	tear_down();
+	start_with((struct fixture_options){ .config = { .max_queued_all = 2u << 20 } });
+	for (wanted = 1; wanted <= 3; wanted++) {
+		unread[wanted - 1] = watch(100000);
+		fixture_wait(server, all_begun);
+	}
+	for (int i = 0; i < 3; i++) {
+		unsigned sent = 0;
+		read_all(unread[i]);
+		ck_assert_int_eq(rpc_stream_finish(unread[i], &failure), ST_RESOURCE_EXHAUSTED);
+		ck_assert_int_eq(sscanf(failure.message, "slow reader after %u", &sent), 1);
+		ck_assert_msg(sent > 900, "stream %d: %u", i, sent);
+		rpc_stream_free(unread[i]);
+	}
+}
+END_TEST
+
 static struct rpc_stream *get(const char *bytes)
 {
 	Gacc__V1__GetRequest request = GACC__V1__GET_REQUEST__INIT;
@@ -144,6 +172,7 @@ int main(void)
 	tcase_add_test(tc, limit_of_calls);
 	tcase_add_test(tc, limit_of_held_bytes);
 	tcase_add_test(tc, limit_of_queued_bytes);
+	tcase_add_test(tc, a_failed_stream_keeps_no_room);
 	tcase_add_test(tc, limit_of_unread_replies);
 	tcase_add_test(tc, small_replies_need_no_room);
 	tcase_add_test(tc, a_stream_goes_on_without_room);
