@@ -1,11 +1,13 @@
 """A gaccd that cannot start says why and ends; what it has made at its start and loses, it makes again."""
 import os
+import shutil
 import socket
 import subprocess
 
 import numpy as np
 
 from harness import Daemon, Rank, build_dir, wait_until
+from launching import open_gate, shell, wait_pids, wait_state
 
 
 def test_socket_of_a_running_gaccd(daemon, tmp_path):
@@ -58,3 +60,22 @@ def test_a_start_with_jobs_puts_off_the_managers_limit(tmp_path):
         assert b"EXTEND_TIMEOUT_USEC=60000000\n" in said
         for job in d.client.jobs.List(all=False).jobs:
             d.cancel(job.id)
+
+
+def test_a_newer_program_goes_on_with_the_launchers_of_an_older_one(tmp_path):
+    """As a package does it: the file is replaced, and gaccd started again. The launcher and its ranks run the file that is gone."""
+    program = tmp_path / "gaccd"
+    shutil.copy(build_dir() / "bin/gaccd", program)
+    with Daemon(supervise=True, program=program, allow=[" RankLost job="]) as d:
+        job = d.submit(shell(d, 'while [ ! -e "$GATE/go" ]; do sleep 0.02; done; exec "$1"', build_dir() / "bin/linear"))
+        pids, [launcher] = wait_pids(d, job), d.launchers()
+        shutil.copy(program, tmp_path / "new")
+        (tmp_path / "new").rename(program)
+        d.kill_gaccd()
+        d.wait_ready()
+        assert os.readlink(f"/proc/{launcher}/exe") == f"{program} (deleted)" and os.readlink(f"/proc/{d.pid}/exe") == str(program)
+        wait_until("the launcher's pid", lambda: d.get_job(job).launcher_pid == launcher)
+        assert wait_pids(d, job) == pids and d.launchers() == [launcher]
+        open_gate(d)
+        wait_state(d, job, "COMPLETED")
+        wait_until("the launcher's end", lambda: not d.launchers())
