@@ -1,118 +1,11 @@
-/* What trainers ask of a job, call by call, with an engine that answers when it is told to. */
-#include "control/job.h"
+/* Sessions of trainers: attach, fence, what is waited for and acknowledged, who is lost; call by call, with an engine that answers when it
+ * is told to. */
+#include "session_rig.h"
 
 #include "support/suite.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define COUNTED 1
-#define DUPLICATE 2
-#define VOIDED 4
-
-static struct job_spec spec;
-static struct job *job;
-static struct control_state record;
-static const struct now now = { 1000, 5000 };
-static struct session_key key = { .uid = 7 };
-/* the last words of the job */
-static struct engine_command sent[16];
-static int n_sent;
-static struct reply reply_to[16]; /* by call */
-static bool replied[16];
-static char last_event[32];
-static struct rank_progress shown; /* by the last report */
-static bool alive;                /* all processes */
-static int64_t dead_pid[2];       /* but these */
-static uint32_t ranks = 1;
-
-#define ANONYMOUS 99 /* calls of which only the number counts */
-static int n_anonymous;
-
-static void on_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	if (call == ANONYMOUS) {
-		n_anonymous++;
-		return;
-	}
-	ck_assert(call < 16 && !replied[call]);
-	reply_to[call] = *r;
-	replied[call] = true;
-}
-static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
-{
-	ck_assert_int_lt(n_sent, 16);
-	sent[n_sent++] = *c;
-	return true;
-}
-static void on_report(void *ctx, const struct report *r)
-{
-	shown = r->rank[0];
-}
-static void on_allocate(void *ctx, uint64_t id)
-{
-}
-static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
-{
-	snprintf(last_event, sizeof last_event, "%s", reason);
-}
-static int looks; /* at processes */
-static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	looks++;
-	return alive && pid != dead_pid[0] && pid != dead_pid[1];
-}
-static void on_random(void *ctx, uint8_t out[16])
-{
-	memset(out, 0x5a, 16);
-}
-
-static const struct job_ports ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
-					.event = on_event, .process_alive = is_alive, .random16 = on_random };
-
-/* The engine's answer to the newest command. */
-static void answer(uint32_t op, uint32_t result)
-{
-	const struct engine_command *c = &sent[n_sent - 1];
-	ck_assert_uint_eq(c->op, op);
-	struct engine_answer a = { .op = c->op, .id = c->id, .rank = c->rank, .result = result };
-	job_on_answer(job, &a, now);
-}
-
-static void setup(void)
-{
-	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
-	struct attach_args attach = { .world_size = ranks, .uid = 7, .pid = 42, .shared_memory = true };
-	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
-	const char *field;
-	char why[200];
-	spec = (struct job_spec){ .name = "t", .ranks = ranks, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true };
-	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
-	memset(replied, 0, sizeof replied);
-	n_sent = 0;
-	alive = true;
-	memset(dead_pid, 0, sizeof dead_pid);
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
-	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
-	record.r.micro_size = 4;
-	record.r.loss_scale = 1;
-	record.r.params_ready = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-	job_on_order(job, &run, now);
-	job_attach(job, 15, &attach, now);
-	answer(ENGINE_ATTACH, 0);
-	ck_assert(replied[15] && !reply_to[15].status);
-	memcpy(key.token, reply_to[15].attach.token, 16);
-	job_on_mapped(job, 0, 1);
-}
-
-static void teardown(void)
-{
-	job_free(job);
-	control_state_fini(&record);
-}
 
 static void setup_two(void)
 {
@@ -187,39 +80,6 @@ static enum status attach_as(uint64_t call, uint32_t rank, int64_t pid)
 	return reply_to[call].status;
 }
 
-static void push(uint64_t call, uint32_t micro, uint32_t slot)
-{
-	struct push_args a = { .micro = micro, .slot = slot, .weight = 1, .data_key = 100 + micro };
-	job_push(job, call, &key, &a, now);
-}
-
-static void expect(uint64_t call, enum status st, uint32_t result)
-{
-	ck_assert_msg(replied[call], "call %d has no answer", (int)call);
-	ck_assert_msg(reply_to[call].status == st, "call %d: %s", (int)call, reply_to[call].text);
-	if (!st)
-		ck_assert_uint_eq(reply_to[call].push.result, result);
-}
-
-/* The answer was lost, so the trainer repeats the push, while its next one goes on in the other slot. */
-START_TEST(a_repeat_under_judgement_is_in_nobodys_way)
-{
-	uint32_t first = _i ? VOIDED : COUNTED;
-	push(0, 0, 0);
-	answer(ENGINE_ADD, first);
-	expect(0, ST_OK, first);
-	push(1, 0, 0);
-	ck_assert(!replied[1]); /* the engine compares the data_key */
-	struct engine_command repeat = sent[n_sent - 1];
-	push(2, 1, 1);
-	answer(ENGINE_ADD, COUNTED);
-	expect(2, ST_OK, COUNTED);
-	sent[n_sent - 1] = repeat;
-	answer(ENGINE_ADD, _i ? VOIDED : DUPLICATE);
-	expect(1, ST_OK, _i ? VOIDED : DUPLICATE);
-}
-END_TEST
-
 /* Its last push may still be on its way, whether its process lives or not, and whether it maps the slots or streams into them. */
 START_TEST(the_spare_slots_are_one_ranks_until_it_attaches_anew)
 {
@@ -291,143 +151,6 @@ START_TEST(a_late_copy_of_an_attach_fences_nobody)
 }
 END_TEST
 
-START_TEST(micro_batches_come_in_ascending_order)
-{
-	push(0, 1, 0);
-	expect(0, ST_OUT_OF_ORDER, 0);
-	push(1, 0, 0);
-	push(2, 1, 0);
-	expect(2, ST_SLOT_BUSY, 0);
-	push(3, 2, 1);
-	expect(3, ST_OUT_OF_ORDER, 0);
-	push(4, 1, 1); /* while 0 is under way */
-	answer(ENGINE_ADD, COUNTED);
-	expect(4, ST_OK, COUNTED);
-	ck_assert(!replied[1]);
-	push(5, 4, 0);
-	expect(5, ST_WINDOW_FULL, 0);
-}
-END_TEST
-
-START_TEST(a_repeat_joins_the_one_that_is_under_way)
-{
-	push(0, 0, 0);
-	int before = n_sent;
-	push(1, 0, 0);
-	ck_assert_int_eq(n_sent, before);
-	answer(ENGINE_ADD, COUNTED);
-	expect(0, ST_OK, COUNTED);
-	expect(1, ST_OK, DUPLICATE);
-}
-END_TEST
-
-/* The flush goes to the engine behind the pushes before it, and is answered when it is durable. */
-START_TEST(a_flush_waits_for_pushes)
-{
-	push(0, 0, 0);
-	job_flush(job, 1, &key, 0, now);
-	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_ADD);
-	answer(ENGINE_ADD, COUNTED);
-	ck_assert(!replied[1]);
-	answer(ENGINE_FLUSH, 0);
-	ck_assert(replied[1] && !reply_to[1].status && reply_to[1].flush.counted == 1);
-	push(2, 1, 0);
-	expect(2, ST_FLUSHED, 0);
-	job_flush(job, 3, &key, 0, now);
-	ck_assert(replied[3] && !reply_to[3].status && reply_to[3].flush.counted == 1);
-}
-END_TEST
-
-/* Its window has closed before the engine heard of the flush: nobody waits for what cannot come any more. */
-START_TEST(a_flush_of_a_window_that_is_over_is_answered)
-{
-	job_on_engine_down(job, now);
-	job_flush(job, 0, &key, 0, now);
-	ck_assert(!replied[0]);
-	record.r.window = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-	ck_assert(replied[0] && !reply_to[0].status);
-}
-END_TEST
-
-/* The answer says what the rank has in that window, not in the one that is open by now. */
-START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
-{
-	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 }, commit = go;
-	commit.want = WANT_COMMIT;
-	commit.commit = (struct commit){ .epoch = 1, .term = 1, .attempt = 1, .next_micro_size = 4 };
-	for (uint32_t m = 0; m < 2; m++) {
-		push(m, m, 0);
-		answer(ENGINE_ADD, COUNTED);
-	}
-	job_flush(job, 2, &key, 0, now);
-	struct engine_answer late = { .op = ENGINE_FLUSH, .id = sent[n_sent - 1].id, .status = ST_WINDOW_CLOSED };
-	job_on_order(job, &go, now);
-	struct engine_answer vote = { .op = ENGINE_GO, .id = sent[n_sent - 1].id, .attempt = 1 };
-	job_on_answer(job, &vote, now);
-	if (_i) /* the engine has heard of the flush behind GO; else not at all */
-		job_on_answer(job, &late, now);
-	ck_assert_int_eq(replied[2], _i);
-	job_on_order(job, &commit, now);
-	answer(ENGINE_COMMIT, 0);
-	ck_assert(replied[2] && !reply_to[2].status);
-	ck_assert_uint_eq(reply_to[2].flush.counted, 2);
-	job_flush(job, 3, &key, 0, now);
-	ck_assert(replied[3] && !reply_to[3].status);
-	ck_assert_uint_eq(reply_to[3].flush.counted, 2);
-}
-END_TEST
-
-static void push_lr(uint64_t call, uint32_t micro, uint32_t slot, double lr)
-{
-	struct push_args a = { .micro = micro, .slot = slot, .weight = 1, .data_key = 100 + micro, .lr = lr };
-	job_push(job, call, &key, &a, now);
-}
-
-/* The window's learning rate is that of its first counted push: before that nobody is refused, after it all others are; the same on an engine
- * that knows the window from its record. */
-START_TEST(a_window_has_one_learning_rate)
-{
-	push_lr(0, 0, 0, 0.5);
-	ck_assert_double_eq(sent[n_sent - 1].window_lr, 0.5);
-	push_lr(1, 0, 0, 0.6); /* a repeat of the one that is under way, with another */
-	expect(1, ST_LR_MISMATCH, 0);
-	answer(ENGINE_ADD, VOIDED);
-	push_lr(2, 1, 0, 0.25); /* a void one gives nothing */
-	answer(ENGINE_ADD, COUNTED);
-	expect(2, ST_OK, COUNTED);
-	if (_i) {
-		record.r.count = 1;
-		record.r.window_lr = 0.25;
-		control_set_bit(record.voided, spec.max_micro_size, 0, 0);
-		control_set_bit(record.counted, spec.max_micro_size, 0, 1);
-		record.rank[0].counted = 1;
-		record.rank[0].sgen = 1;
-		memcpy(record.rank[0].session.token, key.token, 16);
-		job_on_engine_down(job, now);
-		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-	}
-	push_lr(3, 2, 0, 0);
-	expect(3, ST_LR_MISMATCH, 0);
-	push_lr(4, 2, 0, 0.5);
-	expect(4, ST_LR_MISMATCH, 0);
-	ck_assert_msg(strstr(reply_to[4].text, "rank 0 gives window 0 the learning rate 0.5; rank 0, whose push was counted first, gave it 0.25"),
-		      "%s", reply_to[4].text);
-	push_lr(5, 2, 0, 0.25);
-	answer(ENGINE_ADD, COUNTED);
-	expect(5, ST_OK, COUNTED);
-}
-END_TEST
-
-START_TEST(a_learning_rate_is_a_number)
-{
-	static const double bad[] = { -0.1, -INFINITY, INFINITY, NAN, 1e39 };
-	push_lr(0, 0, 0, bad[_i]);
-	expect(0, ST_INVALID_ARGUMENT, 0);
-	ck_assert(strstr(reply_to[0].text, "lr is "));
-}
-END_TEST
-
 START_TEST(a_wait_may_be_longer_than_the_clock_can_tell)
 {
 	job_wait_step(job, 1, &key, 0, INT64_MAX - 1, now);
@@ -449,7 +172,7 @@ START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 	job_free(job);
 	spec.init = &zeros;
 	spec.n_init = _i == 3;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &session_ports), ST_OK);
 	job_attach(job, 14, &attach, now);
 	memcpy(key.token, reply_to[14].attach.token, 16);
 	if (_i > 0)
@@ -544,7 +267,7 @@ START_TEST(acknowledgements_outlive_gaccd)
 	n_sent = 0;
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	char why[200];
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
 	ck_assert_int_eq(n_sent, _i < 2);
@@ -587,36 +310,13 @@ START_TEST(the_last_commit_is_the_engines)
 }
 END_TEST
 
-/* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push before. */
-START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
-{
-	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 42, .nonce = { 1 }, .shared_memory = true };
-	push(0, 0, 0); /* the fixture's session has mapped its slots */
-	answer(ENGINE_ADD, COUNTED);
-	job_attach(job, 1, &again, now);
-	answer(ENGINE_ATTACH, 0);
-	push(2, 1, 0);
-	expect(2, ST_BAD_SLOT, 0);
-	job_on_mapped(job, 0, job_generation(job, 0) - 1); /* by the session before it */
-	push(3, 1, 0);
-	expect(3, ST_BAD_SLOT, 0);
-	push(4, 0, 0); /* a repeat is only compared */
-	answer(ENGINE_ADD, DUPLICATE);
-	expect(4, ST_OK, DUPLICATE);
-	job_on_mapped(job, 0, job_generation(job, 0));
-	push(5, 1, 0);
-	answer(ENGINE_ADD, COUNTED);
-	expect(5, ST_OK, COUNTED);
-}
-END_TEST
-
 /* gaccd has been started again, and the trainer has not found it yet. */
 START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 {
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	char why[200];
 	job_free(job);
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
 	record.rank[0] = (struct control_rank){ .sgen = 1, .session = { .pid = 42 } };
 	job_take_over(job);
@@ -736,24 +436,18 @@ START_TEST(what_is_shown_of_pushes_is_restored)
 }
 END_TEST
 
+Suite *pushes_suite(void); /* test_pushes.c */
+
 int main(void)
 {
 	Suite *s = suite_create("session");
 	TCase *c = tcase_create("session");
 	tcase_add_checked_fixture(c, setup, teardown);
 	suite_add_tcase(s, c);
-	tcase_add_loop_test(c, a_repeat_under_judgement_is_in_nobodys_way, 0, 2);
 	tcase_add_loop_test(c, every_byte_of_the_token_counts, 0, 16);
 	tcase_add_test(c, a_session_belongs_to_its_user);
 	tcase_add_test(c, an_attach_of_a_dead_process_fences_nobody);
 	tcase_add_test(c, a_late_copy_of_an_attach_fences_nobody);
-	tcase_add_test(c, micro_batches_come_in_ascending_order);
-	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
-	tcase_add_test(c, a_flush_waits_for_pushes);
-	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
-	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
-	tcase_add_loop_test(c, a_window_has_one_learning_rate, 0, 2);
-	tcase_add_loop_test(c, a_learning_rate_is_a_number, 0, 5);
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
 	tcase_add_loop_test(c, who_waits_for_the_start_hears_what_it_lacks, 0, 5);
 	tcase_add_loop_test(c, a_trainer_that_dies_before_it_is_back_is_lost, 0, 2);
@@ -768,7 +462,6 @@ int main(void)
 	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
 	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
 	tcase_add_test(c, the_last_commit_is_the_engines);
-	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	c = tcase_create("two ranks");
 	tcase_add_checked_fixture(c, setup_two, teardown_two);
 	tcase_add_loop_test(c, the_spare_slots_are_one_ranks_until_it_attaches_anew, 0, 2);
@@ -778,5 +471,5 @@ int main(void)
 	tcase_add_test(c, calls_time_out_some_at_a_time);
 	tcase_add_test(c, processes_are_looked_at_a_few_at_a_time);
 	suite_add_tcase(s, c);
-	return suite_run(s);
+	return suite_run(s, pushes_suite());
 }

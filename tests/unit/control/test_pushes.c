@@ -1,0 +1,206 @@
+/* Pushes of a rank, and what closes a window for it, with an engine that answers when it is told to. */
+#include "session_rig.h"
+
+#include "support/suite.h"
+
+#include <math.h>
+#include <string.h>
+
+Suite *pushes_suite(void);
+
+/* The answer was lost, so the trainer repeats the push, while its next one goes on in the other slot. */
+START_TEST(a_repeat_under_judgement_is_in_nobodys_way)
+{
+	uint32_t first = _i ? VOIDED : COUNTED;
+	push(0, 0, 0);
+	answer(ENGINE_ADD, first);
+	expect(0, ST_OK, first);
+	push(1, 0, 0);
+	ck_assert(!replied[1]); /* the engine compares the data_key */
+	struct engine_command repeat = sent[n_sent - 1];
+	push(2, 1, 1);
+	answer(ENGINE_ADD, COUNTED);
+	expect(2, ST_OK, COUNTED);
+	sent[n_sent - 1] = repeat;
+	answer(ENGINE_ADD, _i ? VOIDED : DUPLICATE);
+	expect(1, ST_OK, _i ? VOIDED : DUPLICATE);
+}
+END_TEST
+
+START_TEST(micro_batches_come_in_ascending_order)
+{
+	push(0, 1, 0);
+	expect(0, ST_OUT_OF_ORDER, 0);
+	push(1, 0, 0);
+	push(2, 1, 0);
+	expect(2, ST_SLOT_BUSY, 0);
+	push(3, 2, 1);
+	expect(3, ST_OUT_OF_ORDER, 0);
+	push(4, 1, 1); /* while 0 is under way */
+	answer(ENGINE_ADD, COUNTED);
+	expect(4, ST_OK, COUNTED);
+	ck_assert(!replied[1]);
+	push(5, 4, 0);
+	expect(5, ST_WINDOW_FULL, 0);
+}
+END_TEST
+
+START_TEST(a_repeat_joins_the_one_that_is_under_way)
+{
+	push(0, 0, 0);
+	int before = n_sent;
+	push(1, 0, 0);
+	ck_assert_int_eq(n_sent, before);
+	answer(ENGINE_ADD, COUNTED);
+	expect(0, ST_OK, COUNTED);
+	expect(1, ST_OK, DUPLICATE);
+}
+END_TEST
+
+/* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push before. */
+START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
+{
+	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 42, .nonce = { 1 }, .shared_memory = true };
+	push(0, 0, 0); /* the fixture's session has mapped its slots */
+	answer(ENGINE_ADD, COUNTED);
+	job_attach(job, 1, &again, now);
+	answer(ENGINE_ATTACH, 0);
+	push(2, 1, 0);
+	expect(2, ST_BAD_SLOT, 0);
+	job_on_mapped(job, 0, job_generation(job, 0) - 1); /* by the session before it */
+	push(3, 1, 0);
+	expect(3, ST_BAD_SLOT, 0);
+	push(4, 0, 0); /* a repeat is only compared */
+	answer(ENGINE_ADD, DUPLICATE);
+	expect(4, ST_OK, DUPLICATE);
+	job_on_mapped(job, 0, job_generation(job, 0));
+	push(5, 1, 0);
+	answer(ENGINE_ADD, COUNTED);
+	expect(5, ST_OK, COUNTED);
+}
+END_TEST
+
+static void push_lr(uint64_t call, uint32_t micro, uint32_t slot, double lr)
+{
+	struct push_args a = { .micro = micro, .slot = slot, .weight = 1, .data_key = 100 + micro, .lr = lr };
+	job_push(job, call, &key, &a, now);
+}
+
+/* The window's learning rate is that of its first counted push: before that nobody is refused, after it all others are; the same on an engine
+ * that knows the window from its record. */
+START_TEST(a_window_has_one_learning_rate)
+{
+	push_lr(0, 0, 0, 0.5);
+	ck_assert_double_eq(sent[n_sent - 1].window_lr, 0.5);
+	push_lr(1, 0, 0, 0.6); /* a repeat of the one that is under way, with another */
+	expect(1, ST_LR_MISMATCH, 0);
+	answer(ENGINE_ADD, VOIDED);
+	push_lr(2, 1, 0, 0.25); /* a void one gives nothing */
+	answer(ENGINE_ADD, COUNTED);
+	expect(2, ST_OK, COUNTED);
+	if (_i) {
+		record.r.count = 1;
+		record.r.window_lr = 0.25;
+		control_set_bit(record.voided, spec.max_micro_size, 0, 0);
+		control_set_bit(record.counted, spec.max_micro_size, 0, 1);
+		record.rank[0].counted = 1;
+		record.rank[0].sgen = 1;
+		memcpy(record.rank[0].session.token, key.token, 16);
+		job_on_engine_down(job, now);
+		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	}
+	push_lr(3, 2, 0, 0);
+	expect(3, ST_LR_MISMATCH, 0);
+	push_lr(4, 2, 0, 0.5);
+	expect(4, ST_LR_MISMATCH, 0);
+	ck_assert_msg(strstr(reply_to[4].text, "rank 0 gives window 0 the learning rate 0.5; rank 0, whose push was counted first, gave it 0.25"),
+		      "%s", reply_to[4].text);
+	push_lr(5, 2, 0, 0.25);
+	answer(ENGINE_ADD, COUNTED);
+	expect(5, ST_OK, COUNTED);
+}
+END_TEST
+
+START_TEST(a_learning_rate_is_a_number)
+{
+	static const double bad[] = { -0.1, -INFINITY, INFINITY, NAN, 1e39 };
+	push_lr(0, 0, 0, bad[_i]);
+	expect(0, ST_INVALID_ARGUMENT, 0);
+	ck_assert(strstr(reply_to[0].text, "lr is "));
+}
+END_TEST
+
+/* The flush goes to the engine behind the pushes before it, and is answered when it is durable. */
+START_TEST(a_flush_waits_for_pushes)
+{
+	push(0, 0, 0);
+	job_flush(job, 1, &key, 0, now);
+	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_ADD);
+	answer(ENGINE_ADD, COUNTED);
+	ck_assert(!replied[1]);
+	answer(ENGINE_FLUSH, 0);
+	ck_assert(replied[1] && !reply_to[1].status && reply_to[1].flush.counted == 1);
+	push(2, 1, 0);
+	expect(2, ST_FLUSHED, 0);
+	job_flush(job, 3, &key, 0, now);
+	ck_assert(replied[3] && !reply_to[3].status && reply_to[3].flush.counted == 1);
+}
+END_TEST
+
+/* Its window has closed before the engine heard of the flush: nobody waits for what cannot come any more. */
+START_TEST(a_flush_of_a_window_that_is_over_is_answered)
+{
+	job_on_engine_down(job, now);
+	job_flush(job, 0, &key, 0, now);
+	ck_assert(!replied[0]);
+	record.r.window = 1;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert(replied[0] && !reply_to[0].status);
+}
+END_TEST
+
+/* The answer says what the rank has in that window, not in the one that is open by now. */
+START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
+{
+	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 }, commit = go;
+	commit.want = WANT_COMMIT;
+	commit.commit = (struct commit){ .epoch = 1, .term = 1, .attempt = 1, .next_micro_size = 4 };
+	for (uint32_t m = 0; m < 2; m++) {
+		push(m, m, 0);
+		answer(ENGINE_ADD, COUNTED);
+	}
+	job_flush(job, 2, &key, 0, now);
+	struct engine_answer late = { .op = ENGINE_FLUSH, .id = sent[n_sent - 1].id, .status = ST_WINDOW_CLOSED };
+	job_on_order(job, &go, now);
+	struct engine_answer vote = { .op = ENGINE_GO, .id = sent[n_sent - 1].id, .attempt = 1 };
+	job_on_answer(job, &vote, now);
+	if (_i) /* the engine has heard of the flush behind GO; else not at all */
+		job_on_answer(job, &late, now);
+	ck_assert_int_eq(replied[2], _i);
+	job_on_order(job, &commit, now);
+	answer(ENGINE_COMMIT, 0);
+	ck_assert(replied[2] && !reply_to[2].status);
+	ck_assert_uint_eq(reply_to[2].flush.counted, 2);
+	job_flush(job, 3, &key, 0, now);
+	ck_assert(replied[3] && !reply_to[3].status);
+	ck_assert_uint_eq(reply_to[3].flush.counted, 2);
+}
+END_TEST
+
+Suite *pushes_suite(void)
+{
+	Suite *s = suite_create("pushes");
+	TCase *c = tcase_create("pushes");
+	tcase_add_checked_fixture(c, setup, teardown);
+	suite_add_tcase(s, c);
+	tcase_add_loop_test(c, a_repeat_under_judgement_is_in_nobodys_way, 0, 2);
+	tcase_add_test(c, micro_batches_come_in_ascending_order);
+	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
+	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
+	tcase_add_loop_test(c, a_window_has_one_learning_rate, 0, 2);
+	tcase_add_loop_test(c, a_learning_rate_is_a_number, 0, 5);
+	tcase_add_test(c, a_flush_waits_for_pushes);
+	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
+	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
+	return s;
+}
