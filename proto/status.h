@@ -24,7 +24,7 @@
 	  "send the message that proto/gacc/v1 describes; update the older side if versions differ")                   \
 	X(LAYOUT_MISMATCH, 3, false, "tensor set differs from the declared one",                                       \
 	  "declare the same tensors in the same order on all ranks")                                                   \
-	X(BAD_WEIGHT, 3, false, "weight must be finite and > 0",                                                       \
+	X(BAD_WEIGHT, 3, false, "weight must be 2.3e-308..1.7e308",                                                      \
 	  "send the number of samples or tokens of the micro-batch")                                                   \
 	X(BAD_SLOT, 3, false, "not a slot of this session",                                                            \
 	  "slots are numbered from 0 to below `slots` of RegisterTensors' answer")                                     \

@@ -2,6 +2,7 @@
 #include "lib/internal.h"
 
 #include <inttypes.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,11 +94,12 @@ static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gac
 		memcpy(o, in, in->struct_size < sizeof(*o) ? in->struct_size : sizeof(*o));
 	if (o->weight == 0)
 		o->weight = 1;
-	if (!isfinite(o->weight) || o->weight < 0)
-		return job_fail(job, ST_BAD_WEIGHT, NULL, "weight %g: it must be finite and > 0", o->weight);
-	if (!isfinite(o->lr) || o->lr < 0)
+	if (!isfinite(o->weight) || o->weight < DBL_MIN)
+		return job_fail(job, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
+				"weight is %g: it must be %g..%g", o->weight, DBL_MIN, DBL_MAX);
+	if (!(o->lr >= 0 && o->lr <= FLT_MAX))
 		return job_fail(job, ST_INVALID_ARGUMENT, "give the window's learning rate, or 0 for the schedule's",
-				"lr is %g: it must be finite and >= 0", o->lr);
+				"lr is %g: it must be 0..%g", o->lr, (double)FLT_MAX);
 	return GACC_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "engine/commit.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,14 +99,14 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 static bool push_well_formed(struct job *j, uint64_t call, const struct push_args *a)
 {
 	uint32_t n_bytes = (uint32_t)((j->set.n + 7) / 8);
-	if (!isfinite(a->weight) || a->weight <= 0) {
+	if (!isfinite(a->weight) || a->weight < DBL_MIN) { /* engines take subnormal numbers for 0 */
 		reply_error(j, call, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
-			    "weight is %g: it must be finite and > 0", a->weight);
+			    "weight is %g: it must be %g..%g", a->weight, DBL_MIN, DBL_MAX);
 		return false;
 	}
 	if (!commit_is_lr(a->lr)) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "send the window's learning rate, or 0 for the schedule's",
-			    "lr is %g: it must be finite and >= 0", a->lr);
+			    "lr is %g: it must be 0..%g", a->lr, COMMIT_MAX);
 		return false;
 	}
 	if (a->n_present && a->n_present != n_bytes) {

@@ -256,8 +256,8 @@ static enum status check_scalars(struct job_spec *s, const char **field, char *w
 		if (i)
 			snprintf(who, sizeof who, "param_groups[%u]", i - 1);
 		CHECK(i ? "param_groups" : "optimizer", !wrong,
-		      "%s: %s is out of the range of f32 (lr %g, lr_scale %g, weight_decay %g): every step would end in inf or NaN", who, wrong,
-		      s->optim.lr, g.lr_scale, g.weight_decay);
+		      "%s: %s is beyond f32's largest number, %g (lr %g, lr_scale %g, weight_decay %g): every step would end in inf or NaN",
+		      who, wrong, COMMIT_MAX, s->optim.lr, g.lr_scale, g.weight_decay);
 	}
 	return ST_OK;
 }

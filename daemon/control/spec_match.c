@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The rules of one field of the specification, in order. */
 struct patterns {
@@ -104,6 +105,47 @@ enum status spec_match(const struct job_spec *s, const struct tensor_spec *t, ui
 	else
 		*out = m;
 	return st;
+}
+
+#define UNUSED_NAMED 2 /* in the sentence, which is to fit into an event */
+
+struct unused {
+	char *text;
+	size_t at, n;
+	uint32_t rules;
+};
+
+static void add_unused(struct unused *u, const char *field, uint32_t rule, const char *pattern)
+{
+	const char *before = u->rules ? "," : "rules without effect, as no tensor's name matches them, or an earlier rule matches first:";
+	if (u->rules++ < UNUSED_NAMED && u->at < u->n)
+		u->at += (size_t)snprintf(u->text + u->at, u->n - u->at, "%s %s[%u] (pattern \"%.40s\")", before, field, rule, pattern);
+}
+
+static void mark_used(const uint16_t *rule, uint64_t n, bool used[SPEC_MAX_RULES + 1])
+{
+	memset(used, 0, (SPEC_MAX_RULES + 1) * sizeof used[0]);
+	for (uint64_t i = 0; i < n; i++)
+		used[rule[i]] = true;
+}
+
+void spec_match_unused(const struct spec_match *m, const struct job_spec *s, char *text, size_t n_text)
+{
+	struct unused u = { text, 0, n_text, 0 };
+	bool used[SPEC_MAX_RULES + 1];
+	text[0] = '\0';
+	if (m->group)
+		mark_used(m->group, m->n, used);
+	for (uint32_t i = 0; m->group && i < s->n_groups; i++)
+		if (!used[i + 1])
+			add_unused(&u, "param_groups", i, s->group[i].pattern);
+	if (m->init)
+		mark_used(m->init, m->n, used);
+	for (uint32_t i = 0; m->init && i < s->n_init; i++)
+		if (!used[i + 1])
+			add_unused(&u, "init", i, s->init[i].pattern);
+	if (u.rules > UNUSED_NAMED && u.at < n_text)
+		snprintf(text + u.at, n_text - u.at, " and %u more", u.rules - UNUSED_NAMED);
 }
 
 void spec_match_fini(struct spec_match *m)

@@ -22,6 +22,8 @@ struct spec_match {
  * spec has some), ST_NO_MEMORY. */
 enum status spec_match(const struct job_spec *, const struct tensor_spec *, uint64_t n, struct spec_match *out, char *why,
 		       size_t n_why);
+/* Rules of the spec that hold for no tensor, as a sentence: a mistyped pattern, or one behind a wider one; "": each holds for some. */
+void spec_match_unused(const struct spec_match *, const struct job_spec *, char *text, size_t n_text);
 void spec_match_fini(struct spec_match *);
 
 /* Index into spec->group, or -1. */

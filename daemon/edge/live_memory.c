@@ -220,7 +220,7 @@ struct allocation {
 	bool adopted; /* the segments are there */
 	struct portions portions;
 	enum status status;
-	char why[320];
+	char why[320], unused[256]; /* unused: what spec_match_unused says */
 };
 
 static enum status make_plan(struct allocation *a)
@@ -233,6 +233,7 @@ static enum status make_plan(struct allocation *a)
 		st = plan_build(&l->spec, set, l->id, l->plan->slots, l->plan->threads, &plan);
 	if (st)
 		return st;
+	spec_match_unused(&set->match, &l->spec, a->unused, sizeof a->unused);
 	l->plan_fd = make_plan_fd(plan);
 	free(plan);
 	return l->plan_fd < 0 ? ST_NO_MEMORY : ST_OK;
@@ -318,6 +319,8 @@ static void finish_allocation(struct allocation *a)
 {
 	struct live_job *l = a->l;
 	const char *why = a->why[0] ? a->why : status_info(a->status)->text;
+	if (!a->status && !a->adopted && *a->unused) /* once in a job's life */
+		live_event(l, true, "UnusedRules", -1, a->unused);
 	if (a->status && a->adopted)
 		fail_plan(l, a->status, why);
 	else if (a->status)

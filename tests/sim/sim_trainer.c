@@ -70,7 +70,7 @@ double sim_lr_of(const struct sim *s, uint64_t window)
 
 static double weight_of(const struct sim *s, uint32_t micro)
 {
-	static const double extreme[] = { 1, 1e-310, 1e300, 1e-30 };
+	static const double extreme[] = { 1, 1e-300, 1e300, 1e-30 };
 	return s->extreme ? extreme[micro % 4] : 1 + micro;
 }
 

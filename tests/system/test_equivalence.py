@@ -23,7 +23,7 @@ MANY = {"limits.jobs": 64, "limits.jobs_per_user": 64}
 
 @pytest.fixture(scope="module")
 def node():
-    with Daemon(conf=MANY) as d:
+    with Daemon(conf=MANY, allow=["UnusedRules"]) as d:
         yield d
 
 

@@ -304,6 +304,26 @@ def test_a_stall_that_many_hear_of_names_some():
                 list(s)
 
 
+def test_rules_without_effect_are_told_once():
+    """A mistyped pattern is no error, as tensors may be missing from a model on purpose; but nobody should look for it for days."""
+    rules = {"init": [{"pattern": "*", "type": 1}, {"pattern": "w", "type": 1}],
+             "param_groups": [{"pattern": "w", "lr_scale": 2}, {"pattern": "wieght", "lr_scale": 2}]}
+    said = [f"rules without effect, as no tensor's name matches them, or an earlier rule matches first: {rules}" for rules in (
+        'param_groups[1] (pattern "wieght"), init[1] (pattern "w")', 'param_groups[1] (pattern "wieght")')]
+    with Daemon(supervise=True, allow=["UnusedRules"]) as d:
+        ranks_register = d.submit(job(1, **rules))
+        in_the_spec = d.submit(job(1, tensors=[{"name": "w", "dtype": 1, "shape": [3]}], **{**rules, "init": rules["init"][:1]}))
+        with Rank(d, ranks_register, 0, [("w", [3])]) as r:
+            r.register()
+            r.ready()
+            d.kill_gaccd()
+            d.wait_ready()
+            for j, text in zip((ranks_register, in_the_spec), said):
+                wait_until("the job", lambda j=j: d.get_job(j).state != 1)
+                assert [e.message for e in events(d, j) if e.reason == "UnusedRules"] == [text]
+        d.cancel(in_the_spec)
+
+
 def test_a_list_has_no_tensors():
     """Hundreds of jobs may have hundreds of thousands each."""
     long = {"tensors": [{"name": f"w{i}", "dtype": 1, "shape": [3]} for i in range(100)], "init": [{"pattern": "*", "type": 1}],

@@ -28,7 +28,7 @@ def heavy(n_tensors, n_rules, **more):
 
 def test_stars_take_no_time():
     """The pattern that fnmatch never comes to the end of, in a job that trains and in one that draws its parameters."""
-    with Daemon() as d:
+    with Daemon(allow=["UnusedRules"]) as d:
         start = time.monotonic()
         job = d.submit({**SGD, "init": [{"pattern": STARS, "type": 1}, {"pattern": "*", "type": 2}],
                         "param_groups": [{"pattern": STARS, "lr_scale": 9}, {"pattern": "?" * 240, "lr_scale": 2}]})
@@ -41,7 +41,7 @@ def test_stars_take_no_time():
 
 
 def test_matching_has_bounds():
-    with Daemon() as d:
+    with Daemon(allow=["UnusedRules"]) as d:
         for spec, text in ((heavy(2000, 256), "more than 536870912 steps"),
                            ({**SGD, "param_groups": [{"pattern": "a" * 256, "lr_scale": 1}]}, r"param_groups\[0\].pattern has 256 bytes"),
                            ({**SGD, "init": [{"pattern": "a" * 256, "type": 1}]}, r"init\[0\].pattern has 256 bytes"),
@@ -65,7 +65,7 @@ def test_matching_has_bounds():
 
 def test_the_work_is_not_done_again_on_the_loop_after_a_restart():
     """Jobs that are as expensive as they may be: gaccd is there again at once, and they go on."""
-    with Daemon(supervise=True) as d:
+    with Daemon(supervise=True, allow=["UnusedRules"]) as d:
         jobs = [d.submit(heavy(60, 200, name=f"heavy{i}", init=[{"pattern": "*", "type": 2}])) for i in range(3)]
         for job in jobs:
             d.engine_pid(job)

@@ -19,7 +19,7 @@ _names = iter(range(10 ** 6))
 
 @pytest.fixture(scope="module")
 def node():
-    with Daemon(conf={"limits.jobs": 64, "limits.jobs_per_user": 64}) as d:
+    with Daemon(conf={"limits.jobs": 64, "limits.jobs_per_user": 64}, allow=["UnusedRules"]) as d:
         yield d
 
 

@@ -61,6 +61,43 @@ START_TEST(the_first_rule_wins)
 }
 END_TEST
 
+#define SAID "rules without effect, as no tensor's name matches them, or an earlier rule matches first:"
+
+/* A mistyped pattern, and one that an earlier rule hides, are named; a rule of a tied tensor alone is in use. */
+START_TEST(rules_that_hold_for_no_tensor_are_named)
+{
+	const struct tensor_spec t[] = { { .name = "a.bias" }, { .name = "b" }, { .name = "tied", .alias_of = "b" } };
+	char text[256];
+	add_group("*.bias");
+	add_group("a.*");
+	add_init("tied");
+	add_init("*");
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\")");
+	spec_match_fini(&match);
+	add_init("wieght");
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\"), init[2] (pattern \"wieght\")");
+	spec_match_fini(&match);
+	for (int i = 0; i < 9; i++)
+		add_group("x");
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\"), param_groups[2] (pattern \"x\") and 9 more");
+	spec_match_unused(&match, &spec, text, 60); /* ends where the room does */
+	ck_assert_uint_eq(strlen(text), 59);
+	spec_match_fini(&match);
+	spec.n_groups = 1;
+	spec.n_init = 2;
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_str_eq(text, "");
+	spec_match_fini(&match);
+}
+END_TEST
+
 START_TEST(without_rules_there_is_nothing_to_match)
 {
 	const struct tensor_spec t = { .name = "a" };
@@ -177,6 +214,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, the_first_rule_wins);
+	tcase_add_test(tc, rules_that_hold_for_no_tensor_are_named);
 	tcase_add_test(tc, without_rules_there_is_nothing_to_match);
 	tcase_add_test(tc, each_tensor_with_storage_needs_an_init_rule);
 	tcase_add_test(tc, rules_times_tensors_are_bounded);
