@@ -8,7 +8,7 @@
 #   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit (SEED=n is the first)
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations
-#   cuts [N]           1,000 power cuts of journal and checkpoints, and the worst images after each call (SEED=n is the first)
+#   cuts [N]           1,000 power cuts of what the store writes, and the worst images after each call (SEED=n is the first)
 #   models             the protocol models with their large bounds
 #   mutants            all mutants
 #   asan, tsan         all system tests under ASan+UBSan, under TSan
@@ -75,7 +75,7 @@ cuts)
 	begin
 	on_gcc
 	for program in build/test-gcc/bin/cuts_*; do
-		stage "${program##*/}, $((${size:-1000} / 2)) cuts" 3600 one "$program -a -n $((${size:-1000} / 2)) ${SEED:+-s $SEED}" || true
+		stage "${program##*/}, $((${size:-1000} / 4)) cuts" 3600 one "$program -a -n $((${size:-1000} / 4)) ${SEED:+-s $SEED}" || true
 	done
 	;;
 models)

@@ -84,8 +84,19 @@ enum status journal_copy_aside(const struct journal *j, char *dir, size_t n_dir)
 	return st || !fsync(j->lock) ? st : failed(dir); /* its name: the files that it is a copy of may be deleted next */
 }
 
-/* Whoever gives the word may be root: the files are to be those of the directory's owner. */
-static void give_to_owner(const char *path, const char *aside)
+/* Durably; a file that is not there is fine. */
+static enum status give(const char *name, const struct stat *to)
+{
+	int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? ST_OK : failed(name);
+	enum status st = fchown(fd, to->st_uid, to->st_gid) || fsync(fd) ? failed(name) : ST_OK;
+	close(fd);
+	return st;
+}
+
+/* Whoever gives the word may be root: the files are to be those of the directory's owner, who else could not open them. */
+static enum status give_to_owner(const char *path, const char *aside)
 {
 	char name[MAX_PATH];
 	struct stat st;
@@ -93,18 +104,19 @@ static void give_to_owner(const char *path, const char *aside)
 	char *slash = strrchr(name, '/');
 	if (slash)
 		slash[slash == name] = '\0';
-	if (stat(slash ? name : ".", &st) || st.st_uid == geteuid())
-		return;
-	for (int i = 0; i < 2 * SUFFIXES; i++) {
+	if (stat(slash ? name : ".", &st))
+		return failed(name);
+	if (st.st_uid == geteuid())
+		return ST_OK;
+	enum status given = ST_OK;
+	for (int i = 0; i < 2 * SUFFIXES && !given; i++) {
 		if (i < SUFFIXES)
 			snprintf(name, sizeof name, "%s%s", path, suffix[i]);
 		else
 			snprintf(name, sizeof name, "%.4000s/%.200s%s", aside, strrchr(path, '/') ? strrchr(path, '/') + 1 : path, suffix[i - SUFFIXES]);
-		if (lchown(name, st.st_uid, st.st_gid) && errno != ENOENT)
-			log_error("chown %s: %s", name, strerror(errno));
+		given = give(name, &st);
 	}
-	if (lchown(aside, st.st_uid, st.st_gid))
-		log_error("chown %s: %s", aside, strerror(errno));
+	return given ? given : give(aside, &st);
 }
 
 /* ---- jobs that have lost something ---- */
@@ -277,7 +289,5 @@ enum status journal_accept(const char *path, uint32_t end_state, int64_t unix_ns
 	if (!st && anchor_accept(&a.j->anchor, anchor, &a.j->mark))
 		st = ST_STORE_FAILED;
 	journal_close(a.j);
-	if (!st)
-		give_to_owner(path, aside);
-	return st;
+	return st ? st : give_to_owner(path, aside);
 }

@@ -448,11 +448,23 @@ static bool is_sync(const struct power_op *op)
 	return op->kind == POWER_SYNC || op->kind == POWER_DATASYNC;
 }
 
+/* Owner and mode are the ones that the file had anyway. */
+static bool changes_nothing(const struct power_op *op, size_t at)
+{
+	const struct power_op *was = &op[at];
+	for (size_t i = at; i-- > 0 && was == &op[at];)
+		if ((op[i].kind == POWER_CREATE || op[i].kind == POWER_META) && op[i].node == was->node)
+			was = &op[i];
+	return was != &op[at] && was->mode == op[at].mode && was->uid == op[at].uid && was->gid == op[at].gid;
+}
+
 /* Whether what an operation has changed of names, owners or modes was synced before the end-th operation; true for all others. */
 static bool is_kept(const struct power_op *op, size_t at, size_t end)
 {
 	const struct power_op *of = &op[at];
 	bool is_meta = of->kind == POWER_META;
+	if (is_meta && changes_nothing(op, at))
+		return true;
 	if (!is_meta && of->kind != POWER_CREATE && of->kind != POWER_UNLINK && of->kind != POWER_RENAME)
 		return true;
 	for (size_t i = at + 1; i < end; i++)

@@ -72,6 +72,14 @@ static void make_dir(char dir[SCRATCH_PATH])
 		script_fail("mkdtemp");
 }
 
+/* What the first life finds. */
+static void make_first_dir(const struct campaign *k, char dir[SCRATCH_PATH])
+{
+	make_dir(dir);
+	if (k->c->begin)
+		k->c->begin(dir);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st, (void)type, (void)ftw;
@@ -187,7 +195,7 @@ static void try_killed(struct campaign *k, uint64_t stop)
 {
 	const struct power_op *op;
 	char dir[SCRATCH_PATH];
-	make_dir(dir);
+	make_first_dir(k, dir);
 	k->low = k->high = 0;
 	power_begin(k->log, dir);
 	k->base = power_ops(k->log, &op);
@@ -225,7 +233,7 @@ static void try_fixed(struct campaign *k, bool each)
 	const struct power_op *op;
 	char dir[SCRATCH_PATH];
 	uint64_t stop[MAX_SYNCS];
-	make_dir(dir);
+	make_first_dir(k, dir);
 	k->low = k->high = 0;
 	record(k, dir, true);
 	size_t n = power_ops(k->log, &op), noted = 0, n_stops = before_syncs(k, stop, MAX_SYNCS);
@@ -266,7 +274,7 @@ static void try_random(struct campaign *k, int cuts)
 {
 	while (cuts > 0 && !k->wrong) {
 		char dir[SCRATCH_PATH];
-		make_dir(dir);
+		make_first_dir(k, dir);
 		k->low = k->high = 0;
 		k->rng = k->seed;
 		for (int i = 0; i < GENERATIONS && cuts > 0 && k->low < k->c->operations && !k->wrong; i++) {
@@ -312,6 +320,7 @@ int cuts_main(int argc, char **argv, const struct cuts *c)
 	uint64_t seed = seed_of(sample ? sample : "");
 	int n = 25;
 	bool each = false;
+	optind = 1;
 	for (int o; (o = getopt(argc, argv, "n:s:a")) != -1;) {
 		if (o == 'n')
 			n = atoi(optarg);

@@ -15,6 +15,8 @@ struct cuts {
 	bool each; /* the fixed images are tried after each call, not only after each of the script's operations */
 	/* Once, before all; `dir` is empty. NULL: nothing to prepare. */
 	void (*prepare)(const char *dir);
+	/* Makes in an empty `dir` what the first life finds, all of it synced. NULL: nothing. */
+	void (*begin)(const char *dir);
 	/* A life: at least `from` operations have been done, and perhaps the next one. Says cuts_begins before each of its operations, and
 	 * cuts_done when it was acknowledged; ends behind the last one or sooner. */
 	void (*life)(const char *dir, int from);
@@ -26,7 +28,8 @@ struct cuts {
 void cuts_begins(int operation);
 void cuts_done(int operation);
 
-/* main: `PROGRAM [-n CUTS] [-s SEED] [-a]`; the seed is drawn from GACC_SAMPLE by default. -a: the fixed images after each call. */
+/* main: `PROGRAM [-n CUTS] [-s SEED] [-a]`; the seed is drawn from GACC_SAMPLE by default. -a: the fixed images after each call. May be called
+ * once for each of several. */
 int cuts_main(int argc, char **argv, const struct cuts *);
 
 #endif
