@@ -181,6 +181,10 @@ bool session_is_dead(const struct job *, const struct session_record *);
 bool session_is_silent(const struct job *, const struct rank *);
 /* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
 void attach_done(struct job *, struct rank *, struct now);
+/* The push's bitmap is not of the job's tensor set: `text` says how. */
+bool present_wrong(const struct job *, const struct push_args *, char *text, size_t n);
+#define PRESENT_HINT "one bit for each tensor in the order of registration"
+
 /* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
 bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
 

@@ -95,10 +95,22 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 
 /* ---- a call ---- */
 
+bool present_wrong(const struct job *j, const struct push_args *a, char *text, size_t n)
+{
+	uint32_t n_bytes = (uint32_t)((j->set.n + 7) / 8);
+	bool wrong_size = a->n_present && a->n_present != n_bytes;
+	if (wrong_size)
+		snprintf(text, n, "present has %u bytes, %llu tensors need %u", a->n_present, (unsigned long long)j->set.n, n_bytes);
+	if (wrong_size || !a->n_present || !(j->set.n % 8) || !(((const uint8_t *)a->present)[n_bytes - 1] >> j->set.n % 8))
+		return wrong_size;
+	snprintf(text, n, "present has bits past tensor %llu", (unsigned long long)j->set.n - 1);
+	return true;
+}
+
 /* Checks that need no look at the window. */
 static bool push_well_formed(struct job *j, uint64_t call, const struct push_args *a)
 {
-	uint32_t n_bytes = (uint32_t)((j->set.n + 7) / 8);
+	char text[160];
 	if (!isfinite(a->weight) || a->weight < DBL_MIN) { /* engines take subnormal numbers for 0 */
 		reply_error(j, call, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
 			    "weight is %g: it must be %g..%g", a->weight, DBL_MIN, DBL_MAX);
@@ -109,15 +121,8 @@ static bool push_well_formed(struct job *j, uint64_t call, const struct push_arg
 			    "lr is %g: it must be 0..%g", a->lr, COMMIT_MAX);
 		return false;
 	}
-	if (a->n_present && a->n_present != n_bytes) {
-		reply_error(j, call, ST_INVALID_ARGUMENT, "one bit for each tensor in the order of registration",
-			    "present has %u bytes, %llu tensors need %u", a->n_present,
-			    (unsigned long long)j->set.n, n_bytes);
-		return false;
-	}
-	if (a->n_present && j->set.n % 8 && ((const uint8_t *)a->present)[n_bytes - 1] >> j->set.n % 8) {
-		reply_error(j, call, ST_INVALID_ARGUMENT, "set only the bits of registered tensors",
-			    "present has bits past tensor %llu", (unsigned long long)j->set.n - 1);
+	if (present_wrong(j, a, text, sizeof text)) {
+		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
 		return false;
 	}
 	double scale = a->loss_scale == 0 ? 1 : a->loss_scale;

@@ -91,6 +91,7 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 		     struct now now)
 {
 	uint32_t n, slot;
+	char text[160];
 	if (!session_check(j, k, call))
 		return false;
 	struct rank *r = &j->rank[k->rank];
@@ -107,6 +108,10 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 	if (!push && j->mirror.r.params_ready) {
 		struct reply rep = { .kind = REPLY_PUT, .put = { true } };
 		j->ports.reply(j->ports.ctx, call, &rep);
+		return false;
+	}
+	if (push && present_wrong(j, push, text, sizeof text)) { /* before anybody keeps it */
+		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
 		return false;
 	}
 	end_earlier_try(j, r, push);
@@ -181,10 +186,7 @@ static bool is_whole(struct job *j, struct stream *s, const struct push_args *a)
 {
 	char text[256];
 	uint64_t from, to;
-	if (a->n_present && a->n_present != (j->set.n + 7) / 8)
-		snprintf(text, sizeof text, "present has %u bytes, %llu tensors need %llu", a->n_present, (unsigned long long)j->set.n,
-			 (unsigned long long)(j->set.n + 7) / 8);
-	else {
+	if (!present_wrong(j, a, text, sizeof text)) {
 		uint64_t i = coverage_missing(&s->came, &j->set.arena, COVERAGE_SLOT, a->n_present ? a->present : NULL, &from, &to);
 		if (i == j->set.n)
 			return true;

@@ -85,21 +85,29 @@ static unsigned char *slot_of(struct inline_call *c, struct rpc_call *call)
 
 /* ---- pushes ---- */
 
+/* Of a stream that is open: its bitmap is of the right size, and streams are as many as slots. */
+static bool keep_present(struct inline_call *c, struct rpc_call *call, const Gacc__V1__PushRequest *h)
+{
+	if (!h->present.len)
+		return true;
+	c->present = malloc(h->present.len);
+	if (!c->present) {
+		give_up(c);
+		no_memory(call);
+		return false;
+	}
+	memcpy(c->present, h->present.data, h->present.len);
+	c->args.present = c->present;
+	return true;
+}
+
 static bool begin_push(struct rpc_call *call, const Gacc__V1__PushRequest *h)
 {
 	struct inline_call *c = new_call(call, h->session);
 	if (!c)
 		return false;
 	c->args = push_args_of(h);
-	c->present = h->present.len ? malloc(h->present.len) : NULL;
-	if (h->present.len && !c->present) {
-		no_memory(call);
-		return false;
-	}
-	if (c->present)
-		memcpy(c->present, h->present.data, h->present.len);
-	c->args.present = c->present;
-	return job_stream_open(c->l->job, c->call, &c->key, &c->args, &c->slot, now_of(call));
+	return job_stream_open(c->l->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) && keep_present(c, call, h);
 }
 
 static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t offset, uint64_t xxh3, const struct bytes_view *data)

@@ -184,6 +184,20 @@ START_TEST(a_stream_that_lacks_a_byte_is_refused)
 }
 END_TEST
 
+/* A bitmap of up to 4 MB would be kept for each stream until its end. */
+START_TEST(a_stream_with_a_wrong_bitmap_does_not_begin)
+{
+	static const uint8_t bitmap[2][2] = { { 1, 0 }, { 2 } }; /* of two bytes; of a tensor that there is not */
+	uint32_t slot;
+	struct push_args a = args(0);
+	a.present = bitmap[_i];
+	a.n_present = _i ? 1 : 2;
+	ck_assert(!job_stream_open(job, 0, &key, &a, &slot, now));
+	expect(0, ST_INVALID_ARGUMENT);
+	ck_assert(open_push(1, 0));
+}
+END_TEST
+
 START_TEST(a_chunk_lies_in_the_slot)
 {
 	uint64_t all = job_arena(job)->slot_bytes;
@@ -415,6 +429,7 @@ int main(void)
 	suite_add_tcase(s, p);
 	tcase_add_test(g, a_stream_that_is_whole_becomes_a_push);
 	tcase_add_test(g, a_stream_that_lacks_a_byte_is_refused);
+	tcase_add_loop_test(g, a_stream_with_a_wrong_bitmap_does_not_begin, 0, 2);
 	tcase_add_test(g, a_chunk_lies_in_the_slot);
 	tcase_add_loop_test(g, a_fenced_stream_writes_nothing, 0, 3);
 	tcase_add_loop_test(g, a_stream_ends_with_its_session_its_client_and_its_job, 0, (int)(sizeof ENDS / sizeof *ENDS));
