@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_ENTRIES 200000 /* some tenths of a second */
 #define MAX_DEPTH 6
 
 struct walk {
@@ -73,6 +72,17 @@ static void leave(DIR *dir, bool as)
 		setfsuid(geteuid());
 }
 
+/* One entry more of a folder of this user, whoever made it: false when there have been too many. */
+static bool may_look(struct state_scan *s, uint32_t uid)
+{
+	struct state_user *u = user_of(s, uid);
+	if (!u || u->cut)
+		return false;
+	u->cut = u->n_entries == s->max_entries;
+	u->n_entries += !u->cut;
+	return !u->cut;
+}
+
 static bool is_dots(const char *name)
 {
 	return !strcmp(name, ".") || !strcmp(name, "..");
@@ -84,12 +94,12 @@ static void walk(const struct walk *w, int at, const char *name, const struct st
 	bool as;
 	DIR *dir = enter(at, name, st, &as);
 	for (const struct dirent *e; dir && (e = readdir(dir));) {
-		if (is_dots(e->d_name) || fstatat(dirfd(dir), e->d_name, &in, AT_SYMLINK_NOFOLLOW))
+		if (is_dots(e->d_name))
 			continue;
-		if (++w->s->n_entries > MAX_ENTRIES) {
-			w->s->cut = true;
+		if (!may_look(w->s, st->st_uid))
 			break;
-		}
+		if (fstatat(dirfd(dir), e->d_name, &in, AT_SYMLINK_NOFOLLOW))
+			continue;
 		count(w, &in);
 		if (S_ISDIR(in.st_mode) && depth < MAX_DEPTH)
 			walk(w, dirfd(dir), e->d_name, &in, depth + 1);
@@ -173,7 +183,7 @@ static void look_in(struct state_scan *s, const char *what, bool logs)
 	char path[4200];
 	snprintf(path, sizeof path, "%s/%s", s->state_dir, what);
 	DIR *dir = opendir(path);
-	for (const struct dirent *e; dir && !s->cut && (e = readdir(dir));)
+	for (const struct dirent *e; dir && (e = readdir(dir));)
 		if (!is_dots(e->d_name))
 			look_at_job(s, dirfd(dir), e->d_name, logs);
 	if (dir)

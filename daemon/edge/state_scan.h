@@ -13,10 +13,13 @@ struct state_user {
 	uint32_t uid;
 	uint64_t checkpoints, logs; /* bytes on the disk */
 	uint64_t running_logs;      /* of these, of jobs that run */
+	uint32_t n_entries;         /* files and folders in folders of this user */
+	bool cut;                   /* there were more than max_entries: the others are not counted */
 };
 
 struct state_scan {
 	const char *state_dir;
+	uint32_t max_entries;       /* of a user: who has more hides nobody else's */
 	/* ascending ids; logs of another job below `first_new` are deleted: of it those files that the writer of logs made */
 	uint64_t *known;
 	size_t n_known;
@@ -26,8 +29,7 @@ struct state_scan {
 	/* found; free() */
 	struct state_user *user;
 	size_t n_users;
-	uint32_t n_entries, n_deleted;
-	bool cut;                   /* there were too many files to count them all */
+	uint32_t n_deleted;
 };
 
 void state_scan_run(struct state_scan *);

@@ -19,6 +19,7 @@
 #define LOOK_NS (INT64_C(10) * 1000000000)
 #define SOON_NS (INT64_C(1) * 1000000000)
 #define MIB (UINT64_C(1) << 20)
+#define MAX_ENTRIES 100000 /* of a user; some tenths of a second */
 
 /* A checkpoint that the last look has not seen, or not whole. */
 struct begun {
@@ -58,13 +59,22 @@ static void drop_seen(struct state_share *s)
 	s->n_begun = n;
 }
 
+static void tell_cut(struct state_share *s)
+{
+	const struct state_user *cut = NULL;
+	for (size_t i = 0; i < s->scan.n_users && !cut; i++)
+		cut = s->scan.user[i].cut ? &s->scan.user[i] : NULL;
+	if (cut && !s->told_cut)
+		log_warn("uid %u has more than %d files in %s, too many to count them all: there is no room for more of this user", cut->uid,
+			 MAX_ENTRIES, s->root);
+	s->told_cut = cut != NULL;
+}
+
 static void on_looked(uv_work_t *w, int canceled)
 {
 	struct state_share *s = w->data;
 	s->looking = false;
-	if (s->scan.cut && !s->told_cut)
-		log_warn("there are too many files in %s to count them all: shares of users count a part", s->root);
-	s->told_cut = s->scan.cut;
+	tell_cut(s);
 	if (s->scan.n_deleted)
 		log_info("%u logs of forgotten jobs were deleted", s->scan.n_deleted);
 	free(s->user);
@@ -84,7 +94,7 @@ static bool list_jobs(struct state_share *s)
 {
 	struct daemon *d = s->d;
 	const struct live_job *p;
-	s->scan = (struct state_scan){ .state_dir = s->root, .first_new = d->last_job + 1 };
+	s->scan = (struct state_scan){ .state_dir = s->root, .max_entries = MAX_ENTRIES, .first_new = d->last_job + 1 };
 	s->scan.known = calloc(d->n_jobs + 1, sizeof *s->scan.known);
 	s->scan.running = calloc(d->n_jobs + 1, sizeof *s->scan.running);
 	if (!s->scan.known || !s->scan.running)
@@ -154,6 +164,11 @@ enum status state_share_admit(struct live_job *l, const char *dir, uint64_t byte
 	if (!checkpoint_beneath(dir, s->root))
 		return ST_OK;
 	struct state_use use = state_share_of(l->d, l->uid);
+	if (find(s, l->uid)->cut) {
+		snprintf(why, n_why, "%.60s has more than %d files in gaccd's state_dir, too many to count what they take: delete some", l->user,
+			 MAX_ENTRIES);
+		return ST_RESOURCE_EXHAUSTED;
+	}
 	if (use.checkpoints + bytes > use.limit) {
 		snprintf(why, n_why, "%.60s has %.1f MiB of checkpoints in gaccd's state_dir, this one takes %.1f MiB, and "
 			 "limits.state_per_user is %.1f MiB: delete old ones, or lower checkpoint.keep", l->user,
@@ -174,8 +189,8 @@ enum status state_share_admit(struct live_job *l, const char *dir, uint64_t byte
 static bool has_most(const struct state_share *s, const struct state_user *u)
 {
 	for (size_t i = 0; i < s->n_users; i++)
-		if (s->user[i].logs + s->user[i].checkpoints > u->logs + u->checkpoints)
-			return false;
+		if (s->user[i].cut || s->user[i].logs + s->user[i].checkpoints > u->logs + u->checkpoints)
+			return u->cut;
 	return u->logs > 0;
 }
 
@@ -194,7 +209,7 @@ uint64_t state_share_log_max(const struct live_job *l)
 		jobs += d->job[i]->uid == l->uid && is_running(d->job[i]);
 	struct state_use use = state_share_of(d, l->uid);
 	uint64_t taken = use.checkpoints + u->logs - u->running_logs;
-	uint64_t left = use.limit > taken ? (use.limit - taken) / (jobs ? jobs : 1) / l->spec.ranks / 2 : 0;
+	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / l->spec.ranks / 2 : 0;
 	return left < most ? left : most;
 }
 
