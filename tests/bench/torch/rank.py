@@ -8,7 +8,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_copy    libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
   gacc_direct  libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
   gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
-  bare_direct  `bare` with the products of gacc_direct, output in memory of its own
+  bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
 The first steps of each are compared: parameters and norms of gradients. Not the last ones: f32 itself goes astray on this data, as
 Adam divides what is left of a gradient by its own size (docs/performance.md has figures).
@@ -143,13 +143,14 @@ class Gacc1slot(Gacc):
 
 
 class Linear(torch.autograd.Function):
-    """torch.nn.functional.linear, but backward() writes the gradients of weight and bias into `grads`, tensors of their shapes, instead of
-    handing them on: nothing is allocated, zeroed, added or copied. Megatron-LM's gradient_accumulation_fusion does the same with a kernel."""
+    """torch.nn.functional.linear, but backward() writes the gradients of weight and bias into `grads`, tensors of their shapes: nothing is
+    allocated, zeroed, added or copied. Megatron-LM's gradient_accumulation_fusion does the same with a kernel. With hand_on autograd gets
+    them, too, to do with them what it does with any other gradient."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, grads):
+    def forward(ctx, x, weight, bias, grads, hand_on):
         ctx.save_for_backward(x, weight)
-        ctx.grads = grads
+        ctx.grads, ctx.hand_on = grads, hand_on
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
@@ -157,13 +158,14 @@ class Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         torch.mm(dy.t(), x, out=ctx.grads[0])
         torch.sum(dy, 0, out=ctx.grads[1])
-        return dy.mm(weight) if ctx.needs_input_grad[0] else None, None, None, None
+        own = ctx.grads if ctx.hand_on else (None, None)
+        return dy.mm(weight) if ctx.needs_input_grad[0] else None, *own, None, None
 
 
-def write_gradients(model, grads):
+def write_gradients(model, grads, hand_on=False):
     """backward() will write the gradients of all linear layers into grads(), two tensors for each layer."""
     for i, layer in enumerate(m for m in model if isinstance(m, torch.nn.Linear)):
-        layer.forward = lambda x, layer=layer, i=i: Linear.apply(x, layer.weight, layer.bias, grads()[2 * i:2 * i + 2])
+        layer.forward = lambda x, layer=layer, i=i: Linear.apply(x, layer.weight, layer.bias, grads()[2 * i:2 * i + 2], hand_on)
 
 
 class BareDirect(Bare):
@@ -171,6 +173,17 @@ class BareDirect(Bare):
         super().__init__(data, sizes)
         grads = [torch.zeros_like(p) for p in self.model.parameters()]
         write_gradients(self.model, lambda: grads)
+
+
+class DdpDirect(Ddp):
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        grads = [torch.zeros_like(p) for p in self.model.parameters()]
+        write_gradients(self.model.module, lambda: grads, hand_on=True)
+
+
+class DdpTunedDirect(DdpDirect):
+    tuned = True
 
 
 class GaccDirect(Gacc):
@@ -185,8 +198,9 @@ class GaccDirect1slot(GaccDirect):
     slots = 1
 
 
-VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy,
-            "gacc_direct": GaccDirect, "gacc_direct_1slot": GaccDirect1slot}
+VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "ddp_direct": DdpDirect,
+            "ddp_tuned_direct": DdpTunedDirect, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy, "gacc_direct": GaccDirect,
+            "gacc_direct_1slot": GaccDirect1slot}
 
 
 def stat_of(pid):
