@@ -70,10 +70,11 @@ head_of_report()
 	fi
 }
 
-# The head of the second and later tables is left out.
+# The head of the second and later tables is left out. Not a pipe: it would hide that a program failed.
 step()
 {
-	"$bin/$@" | if [ -n "$headed" ]; then tail -n +2; else cat; fi
+	table=$("$bin/$@")
+	printf '%s\n' "$table" | if [ -n "$headed" ]; then tail -n +2; else cat; fi
 	headed=1
 }
 
@@ -129,4 +130,6 @@ done
 		printf '\nBeside PyTorch (C3a, C3b, C10, C11): what a step adds to forward and backward.\n'
 		"$torch" "$(dirname "$0")/torch/compare.py" ${quick:+--quick --models S,M} "$build"
 	fi
+	printf '\nall measured\n'
 } | tee "$out"
+[ "$(tail -n 1 "$out")" = "all measured" ] || { echo "$0: a benchmark failed" >&2; exit 1; }
