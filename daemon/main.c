@@ -1,5 +1,6 @@
 /* gaccd: arguments, configuration, and which of its four lives this process leads. */
 #include "base/descriptors.h"
+#include "base/inherited.h"
 #include "base/log.h"
 #include "host/conf.h"
 #include "edge/daemon.h"
@@ -204,6 +205,8 @@ static bool give_up_new_privileges(void)
 int main(int argc, char **argv)
 {
 	struct options o = { .file = NULL };
+	if (!inherited_mend())
+		return EXIT_FAILURE; /* there may be nowhere to say why */
 	if (!give_up_new_privileges()) {
 		fprintf(stderr, "gaccd: PR_SET_NO_NEW_PRIVS: %s\n", strerror(errno));
 		return EXIT_FAILURE;

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +20,15 @@
 #endif
 
 #define MAX_MESSAGE 2048
+#define PATIENCE_MS 100 /* for whoever reads stderr, once: then lines are dropped until he reads on */
 #define MAX_LINE (6 * MAX_MESSAGE + 512) /* JSON writes a byte as up to six */
 
 static const char *log_ident = "gaccd";
 static enum log_format log_format = LOG_TEXT;
 static atomic_int log_level = LOG_INFO;
+static size_t log_piece = PIPE_BUF; /* bytes that a pipe with room takes at once */
+static atomic_bool log_stuck, log_cut; /* stderr has no room; the last line there has no end */
+static atomic_uint log_lost; /* lines, since the last one that was written */
 
 static const char *level_name(enum log_level level)
 {
@@ -73,7 +79,9 @@ static void journal_send(enum log_level level, struct log_fields f, const char *
 
 void log_init(const char *ident, enum log_format format, enum log_level max_level)
 {
+	struct stat st;
 	log_ident = ident;
+	log_piece = !fstat(STDERR_FILENO, &st) && S_ISREG(st.st_mode) ? MAX_LINE : PIPE_BUF; /* a file never makes us wait for a reader */
 	log_format = format == LOG_JOURNAL && !journal_present() ? LOG_TEXT : format;
 	atomic_store_explicit(&log_level, (int)max_level, memory_order_relaxed);
 }
@@ -166,6 +174,55 @@ static void format_json(struct line *l, enum log_level level, struct log_fields 
 	put(l, "}");
 }
 
+/* Whoever reads a pipe or a terminal may stop (less, ^S, a collector that hangs). The event loop must not wait for him. */
+static bool has_room(void)
+{
+	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+	int n;
+	while ((n = poll(&p, 1, atomic_load(&log_stuck) ? 0 : PATIENCE_MS)) < 0 && errno == EINTR)
+		;
+	atomic_store(&log_stuck, n == 0);
+	return n != 0;
+}
+
+/* false: not all of it was taken. */
+static bool write_text(const char *text, size_t n)
+{
+	size_t at = 0;
+	while (at < n && has_room()) {
+		ssize_t w = write(STDERR_FILENO, text + at, n - at < log_piece ? n - at : log_piece);
+		if (w < 0 && errno != EINTR)
+			break;
+		at += w > 0 ? (size_t)w : 0;
+	}
+	if (at)
+		atomic_store(&log_cut, at < n);
+	return at == n;
+}
+
+static bool write_line(enum log_level level, struct log_fields f, const char *msg)
+{
+	struct line l;
+	l.n = 0;
+	(log_format == LOG_JSON ? format_json : format_text)(&l, level, f, msg);
+	l.text[l.n++] = '\n'; /* in the place of the terminating NUL, so it always fits */
+	return write_text(l.text, l.n);
+}
+
+static void write_lines(enum log_level level, struct log_fields f, const char *msg)
+{
+	char said[80];
+	unsigned lost = atomic_exchange(&log_lost, 0);
+	bool goes_on = true;
+	if (lost) {
+		snprintf(said, sizeof said, "%u lines of this log were lost: nobody read it", lost);
+		goes_on = (!atomic_load(&log_cut) || write_text("\n", 1)) && write_line(LOG_WARN, LOG_NO_FIELDS, said);
+		lost = goes_on ? 0 : lost;
+	}
+	if (!goes_on || !write_line(level, f, msg))
+		atomic_fetch_add(&log_lost, lost + 1);
+}
+
 void log_line(enum log_level level, struct log_fields f, const char *fmt, ...)
 {
 	if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed))
@@ -180,12 +237,7 @@ void log_line(enum log_level level, struct log_fields f, const char *fmt, ...)
 	if (log_format == LOG_JOURNAL) {
 		journal_send(level, f, msg);
 	} else {
-		struct line l;
-		l.n = 0;
-		(log_format == LOG_JSON ? format_json : format_text)(&l, level, f, msg);
-		l.text[l.n++] = '\n'; /* in the place of the terminating NUL, so it always fits */
-		while (write(STDERR_FILENO, l.text, l.n) < 0 && errno == EINTR)
-			;
+		write_lines(level, f, msg);
 	}
 	errno = saved;
 }

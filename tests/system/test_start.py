@@ -1,12 +1,14 @@
 """A gaccd that cannot start says why and ends; what it has made at its start and loses, it makes again."""
 import os
 import shutil
+import signal
 import socket
 import subprocess
 
 import numpy as np
+import pytest
 
-from harness import Daemon, Rank, build_dir, wait_until
+from harness import F32, Client, Daemon, GaccError, Rank, alive, build_dir, wait_until
 from launching import open_gate, shell, wait_pids, wait_state
 
 
@@ -79,3 +81,50 @@ def test_a_newer_program_goes_on_with_the_launchers_of_an_older_one(tmp_path):
         open_gate(d)
         wait_state(d, job, "COMPLETED")
         wait_until("the launcher's end", lambda: not d.launchers())
+
+
+PARENTS = {  # what whoever starts gaccd may have done to itself
+    "closed descriptors": lambda: os.closerange(0, 3),
+    "SIGCHLD ignored": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    "signals blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)),
+}
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+def test_what_the_parent_leaves_does_not_matter(parent, tmp_path):
+    """Jobs run, gaccd is started again when it dies, and SIGTERM ends it."""
+    gaccd = subprocess.Popen([build_dir() / "bin/gaccd", "--supervise", "--set", f"runtime_dir={tmp_path}", "--set", f"state_dir={tmp_path}/state"],
+                             preexec_fn=PARENTS[parent], stderr=subprocess.DEVNULL)
+    client = Client(f"unix:{tmp_path}/gaccd.sock")
+    try:
+        first = wait_until("gaccd", lambda: client.node.GetNode().pid)
+        spec = client.types.spec(name="j", ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1})
+        job = client.jobs.Submit(spec=spec, request_id=os.urandom(16)).job.id
+        with Rank(f"unix:{tmp_path}/gaccd.sock", job, 0, [("w", [3])]) as rank:
+            rank.start({"w": np.zeros(3, np.float32)})
+            rank.push([np.ones(3, np.float32)])
+            assert rank.wait_step().result.applied_step == 1
+            os.kill(first, signal.SIGKILL)
+            wait_until("its successor", lambda: client.node.GetNode().pid != first)
+            rank.push([np.ones(3, np.float32)])
+            assert rank.wait_step().result.applied_step == 2
+    finally:
+        client.close()
+        gaccd.terminate()
+        try:
+            assert gaccd.wait(20) == 0
+        finally:
+            gaccd.kill()
+            if alive(first):
+                os.kill(first, signal.SIGKILL)
+
+
+def test_a_job_beyond_the_limit_of_files_is_refused():
+    """RLIMIT_FSIZE holds for a job's memory, too: what one user asks for must not end gaccd."""
+    d = Daemon(allow=["File too large"])
+    d.nofile = ["prlimit", "--fsize=40000000"]
+    with d:
+        with pytest.raises(GaccError) as e:
+            d.submit({"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}, "tensors": [{"name": "w", "dtype": F32, "shape": [50 << 20]}]})
+        assert "File too large" in e.value.text
+        assert d.client.node.GetNode().pid == d.pid

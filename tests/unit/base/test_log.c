@@ -172,6 +172,27 @@ START_TEST(lines_of_threads_do_not_mix)
 }
 END_TEST
 
+/* A pipe that nobody reads takes 64 KiB. */
+START_TEST(who_does_not_read_holds_nobody_up)
+{
+	static char buf[1 << 20];
+	char long_words[1500] = { 0 };
+	memset(long_words, 'x', sizeof long_words - 1);
+	log_init("gaccd", _i ? LOG_JSON : LOG_TEXT, LOG_INFO);
+	capture();
+	for (int i = 0; i < 2000; i++)
+		log_info("%s %d", long_words, i);
+	ssize_t n = read(pipe_read, buf, sizeof buf - 1);
+	ck_assert_int_gt(n, 32768);
+	log_info("here again");
+	dup2(old_stderr, STDERR_FILENO);
+	ck_assert_int_gt(read(pipe_read, buf, sizeof buf - 1), 0);
+	assert_matches(strchr(buf, '\n') == buf ? buf + 1 : buf, "[0-9]+ lines of this log were lost: nobody read it");
+	assert_matches(buf, "here again");
+	close(pipe_read);
+}
+END_TEST
+
 START_TEST(auto_format_is_text_unless_stderr_is_the_journal)
 {
 	char env[64];
@@ -203,6 +224,7 @@ int main(void)
 	tcase_add_test(c, a_long_message_is_cut_with_dots);
 	tcase_add_test(c, errno_survives);
 	tcase_add_test(c, lines_of_threads_do_not_mix);
+	tcase_add_loop_test(c, who_does_not_read_holds_nobody_up, 0, 2);
 	tcase_add_test(c, auto_format_is_text_unless_stderr_is_the_journal);
 	return suite_run(s);
 }
