@@ -1,8 +1,8 @@
 /* Like a test double of the kernel: each function passes the call on, unless it is the one that fails. Functions that libc has under
  * two names (open, open64) are here under both, because libraries use either. */
+#include "support/libc_calls.h"
 #include "support/nth.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -103,37 +103,13 @@ static bool may_write(int fd, size_t *n)
 	return kind == NTH_SHORT;
 }
 
-/* The libc function behind this one. */
-#define REAL(type, name) ((union { void *object; type *function; }){ dlsym(RTLD_NEXT, #name) }.function)
-
-typedef int open_fn(const char *, int, ...);
-typedef int openat_fn(int, const char *, int, ...);
-typedef ssize_t write_fn(int, const void *, size_t);
-typedef ssize_t pwrite_fn(int, const void *, size_t, off_t);
-typedef int fd_fn(int);
-typedef int truncate_fn(int, off_t);
-typedef int fallocate_fn(int, int, off_t, off_t);
-typedef int fchown_fn(int, uid_t, gid_t);
-typedef int path_fn(const char *);
-typedef int unlinkat_fn(int, const char *, int);
-typedef int rename_fn(const char *, const char *);
-typedef int renameat_fn(int, const char *, int, const char *);
-typedef int renameat2_fn(int, const char *, int, const char *, unsigned);
-typedef int mkdirat_fn(int, const char *, mode_t);
-typedef long syscall_fn(long, ...);
-
-static mode_t mode_of(int flags, va_list ap)
-{
-	return flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(ap, int) : 0;
-}
-
 #define OPEN(name)                                                                                                     \
 	open_fn name;                                                                                                  \
 	int name(const char *path, int flags, ...)                                                                     \
 	{                                                                                                              \
 		va_list ap;                                                                                            \
 		va_start(ap, flags);                                                                                   \
-		mode_t mode = mode_of(flags, ap);                                                                      \
+		mode_t mode = libc_mode(flags, ap);                                                                    \
 		va_end(ap);                                                                                            \
 		return fails_at(AT_FDCWD, path) ? -1 : REAL(open_fn, name)(path, flags, mode);                         \
 	}
@@ -146,7 +122,7 @@ OPEN(open64)
 	{                                                                                                              \
 		va_list ap;                                                                                            \
 		va_start(ap, flags);                                                                                   \
-		mode_t mode = mode_of(flags, ap);                                                                      \
+		mode_t mode = libc_mode(flags, ap);                                                                    \
 		va_end(ap);                                                                                            \
 		return fails_at(dir, path) ? -1 : REAL(openat_fn, name)(dir, path, flags, mode);                       \
 	}

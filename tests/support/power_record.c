@@ -1,9 +1,9 @@
 /* Each function passes the call on and notes what it has changed. Functions that libc has under two names (open, open64) are here under both,
  * because libraries use either. */
+#include "support/libc_calls.h"
 #include "support/power.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -244,15 +244,23 @@ static void note_new(const struct place *p, int dir_fd, const char *path)
 	errno = error;
 }
 
-static void note_open(const struct place *p, int dir_fd, const char *path, int flags, int fd)
+/* Where an open is about to make something; dir -1: nowhere. */
+static struct place place_of_opened(int dir_fd, const char *path, int flags)
+{
+	return flags & O_CREAT ? place_of_new(dir_fd, path) : (struct place){ .dir = -1 };
+}
+
+/* Returns fd. */
+static int note_open(const struct place *p, int dir_fd, const char *path, int flags, int fd)
 {
 	if (fd < 0 || !rec)
-		return;
+		return fd;
 	if (flags & O_CREAT)
 		note_new(p, dir_fd, path);
 	struct power_op op = { .kind = POWER_SIZE, .node = flags & O_TRUNC ? node_of_fd(fd) : -1 };
 	if (op.node >= 0)
 		note(&op, NULL);
+	return fd;
 }
 
 static void note_write(int fd, const void *data, ssize_t n, off_t at)
@@ -301,43 +309,16 @@ static void note_rename(const struct place *from, const struct place *to, int di
 
 /* ---- the calls ---- */
 
-/* The libc function behind this one. */
-#define REAL(type, name) ((union { void *object; type *function; }){ dlsym(RTLD_NEXT, #name) }.function)
-
-typedef int open_fn(const char *, int, ...);
-typedef int openat_fn(int, const char *, int, ...);
-typedef ssize_t write_fn(int, const void *, size_t);
-typedef ssize_t pwrite_fn(int, const void *, size_t, off_t);
-typedef ssize_t sendfile_fn(int, int, off_t *, size_t);
-typedef int fd_fn(int);
-typedef int truncate_fn(int, off_t);
-typedef int fallocate_fn(int, int, off_t, off_t);
-typedef int posix_fallocate_fn(int, off_t, off_t);
-typedef int fchmod_fn(int, mode_t);
-typedef int fchown_fn(int, uid_t, gid_t);
-typedef int path_fn(const char *);
-typedef int unlinkat_fn(int, const char *, int);
-typedef int rename_fn(const char *, const char *);
-typedef int renameat_fn(int, const char *, int, const char *);
-typedef int renameat2_fn(int, const char *, int, const char *, unsigned);
-typedef int mkdir_fn(const char *, mode_t);
-typedef int mkdirat_fn(int, const char *, mode_t);
-typedef long syscall_fn(long, ...);
-
 #define OPEN(name)                                                                                                     \
 	open_fn name;                                                                                                  \
 	int name(const char *path, int flags, ...)                                                                     \
 	{                                                                                                              \
 		va_list ap;                                                                                            \
 		va_start(ap, flags);                                                                                   \
-		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(ap, int) : 0;                           \
+		mode_t mode = libc_mode(flags, ap);                                                                    \
 		va_end(ap);                                                                                            \
-		struct place p = { .dir = -1 };                                                                        \
-		if (flags & O_CREAT)                                                                                   \
-			p = place_of_new(AT_FDCWD, path);                                                              \
-		int fd = REAL(open_fn, name)(path, flags, mode);                                                       \
-		note_open(&p, AT_FDCWD, path, flags, fd);                                                              \
-		return fd;                                                                                             \
+		struct place p = place_of_opened(AT_FDCWD, path, flags);                                               \
+		return note_open(&p, AT_FDCWD, path, flags, REAL(open_fn, name)(path, flags, mode));                   \
 	}
 OPEN(open)
 OPEN(open64)
@@ -348,14 +329,10 @@ OPEN(open64)
 	{                                                                                                              \
 		va_list ap;                                                                                            \
 		va_start(ap, flags);                                                                                   \
-		mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(ap, int) : 0;                           \
+		mode_t mode = libc_mode(flags, ap);                                                                    \
 		va_end(ap);                                                                                            \
-		struct place p = { .dir = -1 };                                                                        \
-		if (flags & O_CREAT)                                                                                   \
-			p = place_of_new(dir, path);                                                                   \
-		int fd = REAL(openat_fn, name)(dir, path, flags, mode);                                                \
-		note_open(&p, dir, path, flags, fd);                                                                   \
-		return fd;                                                                                             \
+		struct place p = place_of_opened(dir, path, flags);                                                    \
+		return note_open(&p, dir, path, flags, REAL(openat_fn, name)(dir, path, flags, mode));                 \
 	}
 OPENAT(openat)
 OPENAT(openat64)
@@ -531,9 +508,7 @@ long syscall(long number, ...)
 	va_end(ap);
 	bool opens = number == SYS_openat2 && rec;
 	int flags = opens ? (int)*(const uint64_t *)a[2] : 0; /* struct open_how begins with them */
-	struct place p = { .dir = -1 };
-	if (flags & O_CREAT)
-		p = place_of_new((int)a[0], (const char *)a[1]);
+	struct place p = place_of_opened((int)a[0], (const char *)a[1], flags);
 	long r = REAL(syscall_fn, syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 	if (opens)
 		note_open(&p, (int)a[0], (const char *)a[1], flags, (int)r);
