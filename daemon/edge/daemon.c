@@ -294,7 +294,8 @@ static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
 	unsigned long long id = 0;
 	const struct live_job *l = sscanf(s->name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
-	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable && !l->n_segments;
+	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable && !l->n_segments &&
+	       !l->tensors_due;
 }
 
 /* What is left in d->stored would be dropped. */
@@ -317,7 +318,7 @@ static void drop_strangers(struct daemon *d)
 		unsigned long long id = 0;
 		const struct live_job *l = sscanf(d->stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
 		bool known = l != NULL;
-		if (known && l->aside)
+		if (known && (l->aside || l->tensors_due))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s", d->stored[i].name,
 			 known ? "its job is over" : "its job is no longer in the journal");

@@ -52,7 +52,10 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	struct session_key k;
 	struct live_job *l = find_session(call, s, &k);
 	if (l && (l->allocating || l->keeping)) {
-		rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
+		if (l->params_durable)
+			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being taken over from an earlier gaccd", (unsigned long long)l->id);
+		else
+			rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;
 	}
 	struct inline_call *c = l ? calloc(1, sizeof *c) : NULL;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "edge/live_job.h"
+#include "edge/live_tensors.h"
 #include "engine/control_page.h"
 #include "launch/launcher.h"
 #include "proto/path.h"
@@ -199,10 +200,15 @@ static enum status check_window(struct live_job *l, bool accepted)
 {
 	struct control_state state;
 	char why[200];
-	if (!l->job || !l->params_durable || !l->n_segments || live_read_control(l, &state))
-		return ST_OK; /* there is none, or the engine will say what is wrong with it */
-	uint64_t window = state.r.window;
-	control_state_fini(&state);
+	uint64_t window = 0;
+	if (!l->job || !l->params_durable)
+		return ST_OK;
+	if (l->tensors_due) {
+		live_tensors_window(l, &window);
+	} else if (l->n_segments && !live_read_control(l, &state)) { /* else the engine will say what is wrong with it */
+		window = state.r.window;
+		control_state_fini(&state);
+	}
 	if (window <= l->end_window)
 		return ST_OK;
 	snprintf(why, sizeof why, "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",

@@ -6,6 +6,7 @@
 #include "edge/engine_proc.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
+#include "edge/live_tensors.h"
 #include "edge/prepared.h"
 #include "host/process.h"
 #include "edge/reply.h"
@@ -187,6 +188,7 @@ void live_free(struct live_job *l)
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 	free(l->spec_field);
 	shared_drop(l->tensors_packed);
+	free(l->tensors_wrong);
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_view);
@@ -412,6 +414,8 @@ void live_tick(struct live_job *l, struct now now)
 		live_past_tick(l, now);
 		return;
 	}
+	if (live_tensors_tick(l))
+		return;
 	registering_tick(l, now);
 	live_memory_tick(l);
 	live_keeping_tick(l, now);

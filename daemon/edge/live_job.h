@@ -95,6 +95,8 @@ struct live_job {
 	int n_segments;
 	uint64_t host_bytes;
 	bool tensors_durable, params_durable;
+	bool tensors_due;                   /* live_tensors.h: they are in tensors_packed, and not read yet */
+	char *tensors_wrong;                /* why they cannot be read */
 	bool params_noted;                  /* the record of that is being written */
 	struct engine_proc *engine;
 	uint32_t engine_starts;             /* ever */

@@ -8,6 +8,7 @@
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
+#include "edge/live_tensors.h"
 #include "edge/prepared.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -169,27 +170,12 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, "is refused") : st;
 }
 
+/* Later, if the job has begun or others start its ranks: one that waits in the queue needs to know how much memory it wants. */
 static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
-	struct live_job *l = r->l;
-	Gacc__V1__JobSpec *set = gacc__v1__job_spec__unpack(NULL, b->n, b->data);
-	struct tensor_spec *t = NULL;
-	char why[256] = "it is no tensor set";
-	enum status st = set ? convert_tensors(set->tensors, set->n_tensors, &t, why, sizeof why) : ST_MALFORMED;
-	if (!st)
-		st = job_set_tensors(l->job, t, set->n_tensors, why, sizeof why);
-	if (!st)
-		l->tensors_durable = true;
-	void *copy = st ? NULL : malloc(b->n); /* without it: live_pack_tensors */
-	if (copy) {
-		memcpy(copy, b->data, b->n);
-		l->tensors_packed = shared_new(copy, b->n);
-		if (!l->tensors_packed)
-			free(copy);
-	}
-	free(t);
-	if (set)
-		gacc__v1__job_spec__free_unpacked(set, NULL);
+	char why[200];
+	bool at_once = r->l->spec.launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
+	enum status st = live_tensors_restore(r->l, b, at_once, why, sizeof why);
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
@@ -303,7 +289,7 @@ static void take_up(struct live_job *l)
 		coord_admit(l->coord, daemon_now(l->d));
 	if (launch && !found && !l->queued)
 		live_launch_begin(l);
-	if (!l->queued && (job_has_tensors(l->job) || l->spec.restores))
+	if (!l->queued && (job_has_tensors(l->job) || l->tensors_due || l->spec.restores))
 		job_take_over(l->job);
 }
 

@@ -280,7 +280,7 @@ static uint32_t missing_rank(const struct live_job *l)
 static void watch_early_ends(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
-	bool known = g->heard && !live_ended(l) && (l->engine ? l->restarts.up : !job_has_tensors(l->job));
+	bool known = g->heard && !live_ended(l) && (l->engine ? l->restarts.up : !job_has_tensors(l->job) && !l->tensors_due);
 	uint32_t rank = known ? missing_rank(l) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;

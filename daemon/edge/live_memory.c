@@ -7,6 +7,7 @@
 #include "edge/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
+#include "edge/live_tensors.h"
 #include "engine/engine.h"
 #include "engine/portions.h"
 #include "proto/failpoint.h"
@@ -408,20 +409,6 @@ static void on_tensors_durable(void *arg, enum status st)
 	allocate(l, false);
 }
 
-enum status live_pack_tensors(struct live_job *l)
-{
-	uint64_t n;
-	size_t n_packed;
-	const struct tensor_spec *t = job_tensors(l->job, &n);
-	if (l->tensors_packed)
-		return ST_OK;
-	void *packed = convert_pack_tensors(t, n, &n_packed);
-	l->tensors_packed = packed ? shared_new(packed, n_packed) : NULL;
-	if (!l->tensors_packed)
-		free(packed);
-	return l->tensors_packed ? ST_OK : ST_NO_MEMORY;
-}
-
 static enum status persist_tensors(struct live_job *l)
 {
 	enum status st = live_pack_tensors(l);
@@ -445,6 +432,10 @@ static void on_restore_read(struct live_job *l, enum status st, const char *why)
 void live_allocate(struct live_job *l)
 {
 	char why[QUEUE_WHY] = "";
+	if (l->tensors_due) {
+		live_tensors_begin(l);
+		return;
+	}
 	l->allocating = true;
 	if (restoring_due(l)) {
 		restoring_begin(l, on_restore_read);
@@ -495,5 +486,7 @@ void live_let_go(struct live_job *l)
 void live_release(struct live_job *l)
 {
 	drop_kept(l);
+	if (l->tensors_due)
+		live_tensors_drop(l);
 	live_let_go(l);
 }

@@ -1,5 +1,5 @@
 /* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
-#include "edge/live_job.h"
+#include "edge/live_tensors.h"
 
 #include "base/log.h"
 #include "base/descriptors.h"
@@ -202,6 +202,8 @@ void live_queue_restore(struct live_job *l, bool queued)
 {
 	if (find_need(l))
 		l->need = l->spec.host_memory; /* its allocation will say what is wrong */
+	if (l->tensors_due && l->need < live_tensors_held(l))
+		l->need = live_tensors_held(l);
 	l->queued = queued;
 	l->reserved = queued ? 0 : l->need;
 	l->d->n_queued += queued;

@@ -26,7 +26,7 @@ static struct rpc_share *add(struct rpc_shares *s, int64_t who)
 
 size_t rpc_shares_room(const struct rpc_shares *s, int64_t who)
 {
-	size_t own = rpc_shares_of(s, who), left = s->most - s->used;
+	size_t own = rpc_shares_of(s, who), left = s->used < s->most ? s->most - s->used : 0;
 	size_t room = own < left ? (left - own) / 2 : 0;
 	if (who != RPC_STRANGERS || s->most_strangers == 0)
 		return room;
@@ -34,12 +34,10 @@ size_t rpc_shares_room(const struct rpc_shares *s, int64_t who)
 	return room < strangers ? room : strangers;
 }
 
-bool rpc_shares_take(struct rpc_shares *s, int64_t who, size_t n)
+bool rpc_shares_add(struct rpc_shares *s, int64_t who, size_t n)
 {
 	if (n == 0)
 		return true;
-	if (n > rpc_shares_room(s, who))
-		return false;
 	struct rpc_share *user = find(s, who);
 	if (!user)
 		user = add(s, who);
@@ -48,6 +46,11 @@ bool rpc_shares_take(struct rpc_shares *s, int64_t who, size_t n)
 	user->used += n;
 	s->used += n;
 	return true;
+}
+
+bool rpc_shares_take(struct rpc_shares *s, int64_t who, size_t n)
+{
+	return n <= rpc_shares_room(s, who) && rpc_shares_add(s, who, n);
 }
 
 void rpc_shares_give(struct rpc_shares *s, int64_t who, size_t n)

@@ -26,6 +26,8 @@ struct rpc_shares {
 
 /* false: it is too much for this user now, or there is no memory; nothing has changed. */
 bool rpc_shares_take(struct rpc_shares *, int64_t who, size_t n);
+/* The same without a bound, for what the user had before this process. false: no memory. */
+bool rpc_shares_add(struct rpc_shares *, int64_t who, size_t n);
 /* What was taken, or a part of it. */
 void rpc_shares_give(struct rpc_shares *, int64_t who, size_t n);
 /* How much of it this user could take now. */
