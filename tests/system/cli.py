@@ -6,11 +6,13 @@ import re
 import subprocess
 import tempfile
 
+import numpy as np
 import pytest
 
-from harness import build_dir
+from harness import Rank, build_dir
 
 GACCCTL = build_dir() / "bin/gaccctl"
+LINEAR = build_dir() / "bin/linear"
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
 SGD = ("--set", "optimizer.type=sgd", "--set", "optimizer.lr=0.1")
 
@@ -70,3 +72,21 @@ def folder():
 
 def json_names(descriptor):
     return {f.name.removesuffix("unix_nanos") + "time" if f.name.endswith("unix_nanos") else f.name for f in descriptor.fields}
+
+
+def one_rank(cluster, job, shape=(3,), **how):
+    r = Rank(cluster.endpoint, job, 0, [("w", list(shape))], **how)
+    r.start({"w": np.zeros(shape, np.float32)})
+    return r
+
+
+def step(rank, value, weight=1.0, loss=0.0, micros=1):
+    for _ in range(micros):
+        rank.push([np.full(3, value, np.float32)], weight=weight, loss=loss)
+    return rank.wait_step().result
+
+
+def columns(table):
+    """Rows of a table as dicts; headers are single words, cells have no spaces."""
+    head, *rows = [line.split() for line in table.splitlines()]
+    return [dict(zip(head, row)) for row in rows]

@@ -194,3 +194,19 @@ class Checks:
             compare(f"{path}: carry {name}", x, np.frombuffer(files["carry"][name][2], model.acc)) if name in files["carry"] else None
         dtype, _, data = files["window"]["flushed"]
         return carried, {int(r) for r in np.flatnonzero(np.frombuffer(data, UNSIGNED[dtype]))}
+
+    def check_end_checkpoint(self):
+        policy = self.spec.get("checkpoint")
+        if not policy:
+            return
+        kept = [k for k in self.d.client.jobs.ListCheckpoints(job=str(self.job)).checkpoints]
+        kept = [k for k in kept if not (k.state == 3 and "engine is restarting" in k.message)]  # it died twice
+        assert all(k.state == 2 for k in kept), kept
+        if policy["at_end"]:
+            assert kept and kept[-1].applied_step == self.model.applied, kept
+        if policy["keep"]:
+            assert len(kept) <= policy["keep"] + self.gaccd_died, kept  # a gaccd that dies between saving and deleting leaves one more
+        alive = {str(k.path) for k in kept}
+        self.saved = [s for s in self.saved if str(s.path) in alive]
+        self.saved += [self.read_checkpoint(pathlib.Path(k.path), k) for k in kept if str(k.path) not in {str(s.path) for s in self.saved}
+                       and (k.window in self.states or k.window == self.model.window)]

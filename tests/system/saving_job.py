@@ -5,8 +5,9 @@ import os
 import pathlib
 
 import numpy as np
+import pytest
 
-from harness import GaccError, Rank, to_bf16
+from harness import Daemon, GaccError, Rank, to_bf16
 
 COMPLETE, FAILED = 2, 3
 SHAPES = {"w": [37, 5], "b": [], "half": [33], "brain": [41]}
@@ -17,6 +18,12 @@ OPTIMIZERS = {
     "momentum": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
     "adamw": {"type": "adamw", "lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1},
 }
+
+
+@pytest.fixture
+def d():
+    with Daemon() as daemon:
+        yield daemon
 
 
 def gradients(step, rank, micro, scale=1.0):

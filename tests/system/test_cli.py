@@ -5,34 +5,13 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
-from cli import EXAMPLES, GACCCTL, SGD, Cli, cluster, folder, json_names  # noqa: F401 (fixtures)
-from harness import Client, Daemon, Rank, alive, build_dir, wait_until
-
-LINEAR = build_dir() / "bin/linear"
-
-
-def one_rank(cluster, job, shape=(3,), **how):
-    r = Rank(cluster.endpoint, job, 0, [("w", list(shape))], **how)
-    r.start({"w": np.zeros(shape, np.float32)})
-    return r
-
-
-def step(rank, value, weight=1.0, loss=0.0, micros=1):
-    for _ in range(micros):
-        rank.push([np.full(3, value, np.float32)], weight=weight, loss=loss)
-    return rank.wait_step().result
-
-
-def columns(table):
-    """Rows of a table as dicts; headers are single words, cells have no spaces."""
-    head, *rows = [line.split() for line in table.splitlines()]
-    return [dict(zip(head, row)) for row in rows]
+from cli import EXAMPLES, LINEAR, SGD, Cli, cluster, columns, folder, json_names, one_rank, step  # noqa: F401 (fixtures)
+from harness import Client, Daemon, Rank, alive, wait_until
 
 
 # ---- cluster ----
@@ -286,49 +265,6 @@ def test_norms_of_the_next_window(cluster):
     cluster.run("cancel", job)
 
 
-def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
-    running = cluster.start("run", "-n", 2, "--max-restarts", 50, "--grace", "5s", "-f", EXAMPLES / "linear.yaml", "--set",
-                            "steps=0", "--name", "endless", "--", LINEAR)
-    job = int(running.stdout.readline().split()[1])
-    cluster.run("wait", job, "--for", "step=5", "--timeout", "30s")
-    cluster.run("cancel", job)
-    out, err = running.communicate(timeout=30)
-    assert "starting it again" not in out + err
-    assert re.search(rf"^job {job} CANCELLED ", out, re.M), out + err
-    assert running.returncode != 0
-
-
-def test_two_gaccds_do_not_share_a_log_folder(cluster, tmp_path):
-    """Their jobs have the same numbers and their user the same home: by default the folders are still two."""
-    with Daemon() as other:
-        dirs = []
-        for endpoint in (cluster.endpoint, other.endpoint):
-            one = Cli(tmp_path, endpoint)
-            out = one.run("run", "-f", EXAMPLES / "linear.yaml", "-n", 1, "--set", "steps=1", "--", "sh", "-c",
-                          f"echo by {endpoint}; exec {LINEAR}")
-            dirs.append(pathlib.Path(re.search(r"^logs (\S+) ", out, re.M)[1]))
-            job, uuid = re.fullmatch(rf"{tmp_path}/state/gacc/jobs/(\d+)-([0-9a-f-]{{36}})", str(dirs[-1])).groups()
-            assert one.json("describe", f"job/{job}")["uuid"] == uuid and f"by {endpoint}" in (dirs[-1] / "worker_0.log").read_text()
-        assert dirs[0] != dirs[1]
-
-
-def test_a_python_rank_is_heard_at_once(cluster):
-    """It prints without flush and goes on for long."""
-    running = cluster.start("run", *SGD, "--", sys.executable, "-c", "print('here I am')\nimport time\ntime.sleep(1000)")
-    assert any("here I am" in line for line in iter(running.stdout.readline, ""))
-    running.send_signal(signal.SIGINT)
-    running.communicate(timeout=30)
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
-def test_a_run_that_is_interrupted_cancels_its_job(cluster, name):
-    running = cluster.start("run", *SGD, "--", "sh", "-c", "echo here; exec sleep 1000")
-    assert any("here" in line for line in iter(running.stdout.readline, ""))
-    running.send_signal(signal.Signals[name])
-    said = "".join(running.communicate(timeout=30))
-    assert re.search(r"cancelling job \d+; once more kills the ranks", said), said
-
-
 def test_a_name_that_looks_like_an_id_is_refused(cluster):
     for name in ("123", "job/7"):
         cluster.run("submit", *SGD, "--name", name, code=2)
@@ -406,43 +342,6 @@ def test_no_jobs_are_told(tmp_path):
         assert cli.run("jobs").split() == [] or cli.run("jobs").split()[0] == "ID"
         assert cli.err == "no jobs; those that have ended: gaccctl jobs -a\n"
         assert cli.json("jobs")["jobs"] == [] and cli.err == ""
-
-
-@pytest.mark.parametrize("end, said, code", [("exit 3", r"exited with code 3", 3), ("kill -9 $$", r"was killed by signal 9 \(Killed\)", 137)])
-def test_run_fails_a_job_whose_rank_crashes(cluster, end, said, code):
-    """Nobody has cancelled it, so it is not CANCELLED, and its reason names the rank."""
-    crash = ("sh", "-c", f"test $RANK = 1 && {{ sleep 0.5; echo last words; {end}; }}; exec {LINEAR}")
-    out = cluster.run("run", "-n", 2, "--grace", "5s", "-f", EXAMPLES / "linear.yaml", "--set", "steps=0", "--name", "crash", "--", *crash,
-                      code=code)
-    assert "last words" in cluster.err
-    assert re.search(rf"^job \d+ FAILED .* rank 1 \(pid \d+\) {said}", out, re.M), out
-    job, = [j for j in cluster.json("jobs", "-a")["jobs"] if j["spec"]["name"] == "crash" and re.search(said, j["reason"])]
-    assert job["state"] == "FAILED" and job["reason"].startswith("rank 1 (pid ")
-
-
-LEAVER = ("env", f"GACC_BUILD_DIR={build_dir()}", sys.executable, pathlib.Path(__file__).parent / "trainers/leaver.py")
-LEAVERS = ("run", "-n", 2, "--grace", "5s", *SGD, "--set", "micro_size=1")
-
-
-@pytest.mark.parametrize("how", ["inline", "mapped", "at once"])
-def test_run_ends_a_job_that_a_rank_has_left_early(cluster, how):
-    """It ended with 0, so nothing seems wrong; the others would wait for it until stall_abort."""
-    command = ("sh", "-c", f"test $RANK = 1 || exit 0; exec {' '.join(map(str, LEAVER))} inline 0") if how == "at once" else \
-        (*LEAVER, how, 0)
-    start = time.monotonic()
-    out = cluster.run(*LEAVERS, "--", *command, code=7)
-    assert time.monotonic() - start < 6
-    assert re.search(r"^--- rank 0 \(pid \d+\) exited with 0 before the job was complete; last lines of ", cluster.err, re.M), cluster.err
-    assert re.search(r"^job \d+ FAILED .* rank 0 \(pid \d+\) exited with 0 before the job was complete", out, re.M), out
-
-
-@pytest.mark.parametrize("how", ["inline", "mapped"])
-def test_run_lets_ranks_go_that_have_given_all(cluster, how):
-    """Of the only window, or of all: it has taken its leave."""
-    for more in ([*LEAVER, how, 1.5], [*LEAVER, how, 0.8, "done"]):
-        steps = 3 if "done" in more else 1
-        out = cluster.run(*LEAVERS, "--set", f"steps={steps}", "--", *more)
-        assert re.search(rf"^job \d+ COMPLETED .*steps {steps}/{steps}", out, re.M) and "exited" not in cluster.err, out + cluster.err
 
 
 # ---- look ----
@@ -559,101 +458,3 @@ def test_bench_is_stopped(cluster):
     bench.communicate(timeout=20)
     assert bench.returncode == 130
     wait_until("the job's end", lambda: not [j for j in cluster.json("jobs")["jobs"] if j["spec"]["name"] == "bench"])
-
-
-# ---- checkpoints ----
-
-
-def parameters_of(cluster, job):
-    return cluster.run("logs", job, "--rank", 0, "--tail", 1).split()[-1]
-
-
-def test_checkpoint_save_list_restore(cluster, tmp_path):
-    """A job restored from the middle, by id, with other steps, ends with the bits of the one that went through."""
-    path = tmp_path / "saved.yaml"
-    path.write_text("spec: {ranks: 2, steps: 20, micro_size: 4, batch: 8, optimizer: {type: sgd, lr: 0.01, momentum: 0.5}, "
-                    f"checkpoint: {{every_steps: 10}}, launch: {{mode: daemon, command: [{LINEAR}]}}}}")
-    cluster.run("submit", "-f", path, "--wait")
-    job = cluster.json("jobs", "-a")["jobs"][0]["id"]
-    saved = cluster.json("checkpoint", "list", job)["checkpoints"]
-    assert set(saved[0]) == json_names(Client(cluster.endpoint).types.Checkpoint.DESCRIPTOR)
-    middle = next(c for c in saved if c["applied_step"] == 10)
-    assert middle["state"] == "COMPLETE" and pathlib.Path(middle["path"], "manifest.json").exists()
-    row = next(x for x in columns(cluster.run("checkpoint", "list", job).replace(" s ", " ").replace(" B", "")) if x["STEP"] == "10")
-    assert (row["ID"], row["STATE"], row["PATH"]) == (str(middle["id"]), "COMPLETE", middle["path"])
-    spec = cluster.json("checkpoint", "restore", job, "--id", middle["id"], "--name", "again", "--dry-run")
-    assert spec["restore_from"] == middle["path"] and spec["name"] == "again" and spec["optimizer"]["momentum"] == 0.5
-    out = cluster.run("checkpoint", "restore", job, "--id", middle["id"], "--wait")
-    assert "step 11 " in out and "step 10 " not in out
-    again = int(re.match(r"job (\d+) ", out)[1])
-    assert parameters_of(cluster, again) == parameters_of(cluster, job)
-    cluster.run("checkpoint", "restore", middle["path"], "-f", path, "--set", "steps=11", "--wait")
-    spec = cluster.json("checkpoint", "restore", middle["path"], "--dry-run", "--set", "optimizer.lr=0.5")
-    assert spec["restore_from"] == middle["path"] and (spec["name"], spec["optimizer"]["lr"], spec["steps"]) == ("saved", 0.5, 20)
-    again = int(re.match(r"job (\d+) ", cluster.run("checkpoint", "restore", middle["path"], "--wait"))[1])
-    assert parameters_of(cluster, again) == parameters_of(cluster, job)
-    cluster.run("checkpoint", "restore", tmp_path, code=4)
-    assert f"{tmp_path} is no checkpoint: there is no manifest.json in it" in cluster.err
-    (tmp_path / "manifest.json").write_text("{}")
-    cluster.run("checkpoint", "restore", tmp_path, code=1)
-    cluster.run("checkpoint", "restore", job, "--id", 99, code=4)
-    cluster.run("checkpoint", "restore", "/nonexistent", "-f", path, code=4)
-
-
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []  # no mode keeps root from reading
-
-
-def test_what_this_user_may_not_read(cluster, folder):
-    """Exit status 6, and who it is that cannot read what: a directory on the way, the checkpoint's directory, a file."""
-    closed, there = folder / "closed", folder / "there"
-    for p in closed, there:
-        p.mkdir()
-    (closed / "job.yaml").write_text("spec: {}")
-    (there / "manifest.json").write_text("{}")
-    folder.chmod(0o755)
-    closed.chmod(0), (there / "manifest.json").chmod(0)
-    who = r"\S+ \(uid %d\) may not read it, or not enter a directory on the way" % (65534 if NOBODY else os.geteuid())
-    for words, what in ((("checkpoint", "restore", closed), f"{closed}/manifest.json"), (("checkpoint", "restore", closed / "x"), closed / "x"),
-                        (("checkpoint", "restore", there), there / "manifest.json"), (("submit", "-f", closed / "job.yaml"), closed / "job.yaml")):
-        done = subprocess.run([str(w) for w in (*NOBODY, GACCCTL, *words)], env=cluster.env, text=True, capture_output=True, timeout=30)
-        assert done.returncode == 6 and re.search(f"{re.escape(str(what))}: {who}", done.stderr), (words, done)
-    closed.chmod(0o755)
-
-
-def test_a_checkpoint_in_an_unusual_place(cluster, folder, monkeypatch):
-    """A path with spaces and quotes, given as it is, relative, and through a link: what is saved and restored is at its real place."""
-    place, link = folder / "a b  ü'\"c", folder / "link"
-    place.mkdir()
-    link.symlink_to(place)
-    monkeypatch.chdir(place)
-    job = cluster.submit("--set", f"checkpoint.dir={place}", "--set", "steps=0")
-    with one_rank(cluster, job) as r:
-        step(r, 1)
-        path = cluster.json("checkpoint", "save", job)["path"]
-    assert path.startswith(str(place))
-    name = pathlib.Path(path).name
-    for given in path, f"./{name}", f"../link/{name}/", link / name:
-        assert cluster.json("checkpoint", "restore", given, "--dry-run")["restore_from"] == path
-    again = int(cluster.run("checkpoint", "restore", f"./{name}"))
-    wait_until("the restore", lambda: cluster.json("describe", f"job/{again}")["applied_step"] == 1)
-    pathlib.Path(path, "model.safetensors").rename(folder / "gone")
-    cluster.run("checkpoint", "restore", f"./{name}", code=2)
-    assert "model.safetensors: No such file or directory" in cluster.err
-    cluster.run("cancel", job), cluster.run("cancel", again)
-
-
-def test_checkpoint_of_a_job_that_runs(cluster):
-    job = cluster.submit("--set", "steps=0", micro_size=2)
-    with one_rank(cluster, job) as r:
-        step(r, 1, micros=2)
-        r.push([np.ones(3, np.float32)])
-        out = cluster.run("checkpoint", "save", job, "--inside-window")
-        found = re.fullmatch(r"checkpoint (\d+) is COMPLETE: step 1, (\S+)\n", out)
-        one, = [c for c in cluster.json("checkpoint", "list", job)["checkpoints"] if c["id"] == int(found[1])]
-        assert one["carried_micros"] == 1 and one["path"] == found[2]
-        assert "see: gaccctl checkpoint list" in cluster.run("checkpoint", "save", job, "--no-wait")
-        r.push([np.ones(3, np.float32)])
-        r.wait_step()
-        wait_until("the second", lambda: [c for c in cluster.json("checkpoint", "list", job)["checkpoints"]
-                                          if not c["carried_micros"] and c["state"] == "COMPLETE"])
-    cluster.run("cancel", job)

@@ -5,30 +5,25 @@ Several daemons work at a time, each on one case after the other; a case that fa
 """
 import concurrent.futures
 import contextlib
-import hashlib
-import json
 import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 
-import numpy as np
 import pytest
 
-from harness import Client, Daemon, GaccError, alive, build_dir, children, parent_and_state, wait_until
+from failpoint_job import RANKS, STEPS, Control, Launched, Trainers, check_ledger, read_manifest, spec
+from harness import Client, Daemon, GaccError, alive, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKERS = 6
-RANKS, MICRO, STEPS, ELEMENTS = 4, 4, 3, 5000
-VICTIM = 1
 SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
 
 # What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
@@ -47,7 +42,6 @@ AT_CANCEL = {"launcher_stop_before"}  # of a job that gaccd has launched
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_before", "coord_exits_after"}  # and all of the process "launcher"
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
 TICK_MS = 100
-ENDED = (7, 8, 9, 10)  # COMPLETED, FAILED, CANCELLED, NODE_FAIL
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
@@ -73,164 +67,6 @@ POINTS = table()
 PROCESS = {name: process for name, process, _ in POINTS}
 CASES = [(name, action) for name, _, error in POINTS
          for action in ("crash", "error", "sleep", "stop") if action != "error" or error]
-
-
-class Control:
-    """The socket of a gaccd, or of the one that comes after it."""
-
-    def __init__(self, path):
-        self.path, self.socket = str(path), None
-
-    def _say(self, line):
-        if not self.socket:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(5)
-            self.socket.connect(self.path)
-        self.socket.sendall(line.encode() + b"\n")
-        answer = b""
-        while not re.search(rb"(^|\n)(ok|error: [^\n]*)\n$", answer):
-            more = self.socket.recv(65536)
-            if not more:
-                raise ConnectionError("closed")
-            answer += more
-        return answer.decode().splitlines()
-
-    def say(self, line):
-        """The answer's lines, the last of them "ok" or "error: ..."."""
-        def once():
-            try:
-                return self._say(line)
-            except OSError:
-                self.close()
-        return wait_until(f"failpoints: {line}", once, 20)
-
-    def do(self, line):
-        answer = self.say(line)
-        assert answer[-1] == "ok", (line, answer)
-        return answer[:-1]
-
-    def hits(self):
-        """name -> (passed, fired)"""
-        return {name: (int(hits), int(fired)) for name, hits, fired, _ in (line.split() for line in self.do("hits"))}
-
-    def close(self):
-        if self.socket:
-            self.socket.close()
-        self.socket = None
-
-
-class Trainers:
-    """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
-    own, and the only one that sees failpoints."""
-
-    def __init__(self, daemon, job, client_optimizer=False, victim=False):
-        self.daemon, self.job, self.optimizer = daemon, job, ["client"] * client_optimizer
-        self.out = daemon.dir / f"out.{job}"
-        groups = [str(VICTIM), ",".join(str(r) for r in range(RANKS) if r != VICTIM)] if victim else [",".join(map(str, range(RANKS)))]
-        self.victim = groups[0] if victim else None
-        self.logs, self.running, self.codes = {}, {}, []
-        for ranks in groups:
-            self.start(ranks)
-
-    def start(self, ranks):
-        self.logs.setdefault(ranks, self.daemon.dir / f"trainer.{self.job}.{ranks}.log")
-        env = {**os.environ, "GACC_TEST": str(self.daemon.dir)}
-        if ranks == self.victim:
-            env["GACC_FAILPOINTS_FILE"] = str(self.daemon.dir / "run/failpoints")
-        with open(self.logs[ranks], "ab") as log:
-            self.running[ranks] = subprocess.Popen(
-                [build_dir() / "bin/fault_trainer", self.daemon.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
-                 str(ELEMENTS), self.out, *self.optimizer], stdout=log, stderr=log, env=env)
-
-    def heard(self):
-        return "\n".join(log.read_text() for log in self.logs.values())
-
-    def poll(self, retry):
-        """True when all are done. `retry`: a text with which they may fail."""
-        for ranks, process in list(self.running.items()):
-            code = process.poll()
-            if code is None:
-                continue
-            del self.running[ranks]
-            self.codes.append(code)
-            if code == -signal.SIGKILL or (retry and code == 1 and re.search(retry, self.heard())):
-                self.start(ranks)
-            else:
-                assert code in (0, 3), f"trainer of ranks {ranks} ended with {code}:\n{self.heard()}"
-        return not self.running
-
-    def pids(self):
-        return [p.pid for p in self.running.values()]
-
-    def results(self):
-        """Of the ranks that saw the end: the bytes of their parameters."""
-        found = [self.out.with_name(f"{self.out.name}.{r}") for r in range(RANKS)]
-        return [path.read_bytes() for path in found if path.exists()]
-
-    def kill(self):
-        for process in self.running.values():
-            process.kill()
-            process.wait()
-
-
-class Launched:
-    """The ranks as gaccd's launcher starts them, and starts them again. The same face as Trainers."""
-
-    def __init__(self, daemon, job, out):
-        self.daemon, self.job, self.out, self.codes = daemon, job, out, []
-
-    @staticmethod
-    def spec(daemon, out):
-        command = [build_dir() / "bin/fault_trainer", daemon.endpoint, "$GACC_JOB_ID", "-", RANKS, STEPS, MICRO, ELEMENTS, out]
-        return {"launch": "daemon", "launch_command": {
-            "command": ["sh", "-c", "exec " + " ".join(map(str, command))], "max_restarts": 3, "grace_ms": 500,
-            "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}}
-
-    def pids(self):
-        return self.daemon.launchers()
-
-    def heard(self):
-        return "\n".join(log.read_text() for log in (self.daemon.dir / "state/logs").glob(f"{self.job}-*/*.log"))
-
-    def poll(self, retry):
-        """True when the job has ended and no launcher is left."""
-        try:
-            job = self.daemon.client.jobs.Get(job=str(self.job), retry=False, timeout=1).job
-        except GaccError:
-            return False
-        return job.state in ENDED and not self.daemon.launchers()
-
-    def results(self):
-        found = [self.out.with_name(f"{self.out.name}.{r}") for r in range(RANKS)]
-        return [path.read_bytes() for path in found if path.exists()]
-
-    def kill(self):
-        pass
-
-
-def check_ledger(data, client_optimizer):
-    """Micro-batch g is in it once, with its weight (what momentum makes of it is exact)."""
-    values = np.frombuffer(data, np.float32, offset=8)
-    for window in range(STEPS):
-        factor = 1 if client_optimizer else sum(0.5 ** i for i in range(STEPS - window))
-        for micro in range(MICRO):
-            for rank in range(RANKS):
-                weight = 0.5 + 0.25 * ((5 * window + 3 * micro + 7 * rank) % 12)
-                g = (window * MICRO + micro) * RANKS + rank
-                assert values[g] == -weight * factor, (window, micro, rank, float(values[g]), -weight * factor)
-
-
-def spec(client_optimizer):
-    optimizer = {"type": "client"} if client_optimizer else {"type": "sgd", "lr": 1, "momentum": 0.5}
-    return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "optimizer": optimizer}
-
-
-def read_manifest(folder):
-    """Of a checkpoint whose files have the sums that it says."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    for file in manifest["files"]:
-        assert hashlib.sha256((folder / file["name"]).read_bytes()).hexdigest() == file["sha256"], (folder, file)
-    return manifest
 
 
 class Worker:
