@@ -88,6 +88,7 @@ def test_no_line_is_lost_when_one_dies(d, victim):
     job = d.submit(shell(d, f'exec 2>&1; {COUNTING}', ranks=1))
     wait_pids(d, job, 1)
     [launcher] = d.launchers()
+    wait_until("its first line", lambda: logs(d, job))
     for _ in range(3):
         before = (folder(d, job) / "worker_0.log").stat().st_mtime_ns
         if victim == "writer":

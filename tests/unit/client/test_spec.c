@@ -297,6 +297,7 @@ static const struct {
 	{ "spec: { optimizer: { nesterov: true, type: adam } }",
 	  "job.yaml:1:32: spec.optimizer.nesterov: adam has no nesterov" },
 	{ "spec: { optimizer: { type: client, lr: 1 } }", "job.yaml:1:40: spec.optimizer.lr: client has no lr" },
+	{ "spec: { optimizer: { type: client, weight_decay: 1 } }", "job.yaml:1:50: spec.optimizer.weight_decay: client has no weight_decay" },
 	{ "spec: { optimizer: { type: adam, lr: -1 } }", "job.yaml:1:38: spec.optimizer.lr: \"-1\" must be at least 0" },
 	{ "spec: { param_groups: [ { patern: x } ] }",
 	  "job.yaml:1:27: unknown key \"patern\" in spec.param_groups; did you mean \"pattern\"?" },

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { HEADERS = 1, RST_STREAM = 3, SETTINGS = 4, PING = 6, GOAWAY = 7 };
@@ -331,6 +332,26 @@ START_TEST(others_of_the_same_user)
 }
 END_TEST
 
+/* Nor for what it had sent before: it does not owe what its user's share has paid for. */
+START_TEST(a_connection_earns_from_nothing)
+{
+	int busy[] = { ours, theirs };
+	for (int i = 0; i < 5000; i++) {
+		send_frame(PING, ACK, 0, 8);
+		ck_assert_int_gt(take(), 0);
+	}
+	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL); /* for two frames at least */
+	open_pair();
+	while (send_frame(PING, ACK, 0, 8), take() > 0)
+		;
+	close_pair();
+	ours = busy[0];
+	theirs = busy[1];
+	send_frame(PING, ACK, 0, 8);
+	ck_assert_int_gt(take(), 0);
+}
+END_TEST
+
 /* A number that is used again is not watched. */
 START_TEST(the_end_is_the_descriptors)
 {
@@ -371,6 +392,7 @@ int main(void)
 	tcase_add_test(c, callers_over_tcp);
 	tcase_add_test(c, no_descriptor_left);
 	tcase_add_test(c, others_of_the_same_user);
+	tcase_add_test(c, a_connection_earns_from_nothing);
 	tcase_add_test(c, the_end_is_the_descriptors);
 	tcase_add_test(c, a_connection_outlives_the_server);
 	return suite_run(s);
