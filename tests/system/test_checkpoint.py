@@ -141,6 +141,10 @@ def test_a_new_specification_wins_over_the_updates(d):
     assert "(lr 0.01 -> 0.5)" in line
     d.allow += ["RestoreFailed job=", " Ended job="]
     refused(d, "INVALID_SPEC", "micro_size is 3, must be 1..2", name="b", restore_from=path, max_micro_size=2)
+    manifest = pathlib.Path(path) / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "updates": content["updates"][::-1]}))
+    refused(d, "MALFORMED", "its updates are not in the order of their windows", name="c", restore_from=path)
     job.leave()
 
 

@@ -207,6 +207,22 @@ def test_a_slot_that_was_not_mapped_is_not_pushed(daemon):
         r.detach()
 
 
+def test_a_slot_that_was_not_mapped_is_not_pushed_after_a_restart(supervised):
+    """gaccd does not know what its predecessor's clients have mapped, but who has no shared memory cannot have."""
+    with ranks(supervised) as start:
+        r = start(inline=True)
+        r.put_params(ZEROS)
+        r.ready()
+        supervised.kill_gaccd()
+        supervised.wait_ready()
+        with pytest.raises(GaccError) as e:
+            r.gacc.Push(r.push_request())
+        assert e.value.reason == "BAD_SLOT", e.value
+        assert r.push(grads(1)).result == COUNTED
+        r.wait_step()
+        r.detach()
+
+
 @pytest.mark.parametrize("inline", [False, True], ids=["mapped", "inline"])
 def test_parameters_are_complete_when_all_have_come(daemon, inline):
     """w has 24 bytes, b lies behind a gap, which need not come."""
