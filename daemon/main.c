@@ -1,4 +1,4 @@
-/* gaccd: arguments, configuration, and which of its four lives this process leads. */
+/* gaccd: arguments, configuration, and the choice among its four roles. */
 #include "base/descriptors.h"
 #include "base/inherited.h"
 #include "base/log.h"

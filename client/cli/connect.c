@@ -1,4 +1,4 @@
-/* Opening a connection to gaccd, and what is said when that fails. */
+/* Opening a connection to gaccd, and the message when that fails. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* history, norms: what a job's windows were. */
+/* history, norms: the outcomes and contents of a job's windows. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

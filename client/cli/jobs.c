@@ -1,4 +1,4 @@
-/* jobs: which there are, by state and user. */
+/* jobs: the list of jobs, by state and user. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>

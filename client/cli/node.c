@@ -1,4 +1,4 @@
-/* health, buffers, version: the node that answers. */
+/* health, buffers, version: of the node that the client is connected to. */
 #include <inttypes.h>
 #include <string.h>
 

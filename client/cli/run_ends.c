@@ -1,4 +1,4 @@
-/* How the ranks of `gaccctl run` end, and what that means for the job: started again, or the job is told to end, and why. */
+/* What follows when a rank of `gaccctl run` ends: it is restarted, or the job is ended with the reason. */
 #include "run_impl.h"
 
 #include <errno.h>

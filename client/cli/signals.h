@@ -1,4 +1,4 @@
-/* SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGCHLD as something to poll(). */
+/* SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGCHLD as a descriptor for poll(). */
 #ifndef GACCCTL_SIGNALS_H
 #define GACCCTL_SIGNALS_H
 

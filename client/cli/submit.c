@@ -1,4 +1,4 @@
-/* submit, and the rest of what registers a job to be started by others. */
+/* submit, and what it shares with other commands that register a job. */
 #include "submit.h"
 
 #include <inttypes.h>

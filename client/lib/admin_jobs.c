@@ -1,4 +1,4 @@
-/* Jobs: submit, look, and what may be done to them. */
+/* Jobs: submit, query and control. */
 #include <grpc/status.h>
 #include <stdio.h>
 #include <strings.h>

@@ -1,4 +1,4 @@
-/* The node that answers: itself, its memory, its configuration. */
+/* The node of the gaccd that answers: its state, memory and configuration. */
 #include "gacc/v1/node.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"

@@ -1,4 +1,4 @@
-/* Bytes that several parts of gaccd read and nobody writes; whoever lets go of them last frees them. Any thread. */
+/* Reference-counted bytes that several parts of gaccd read and none changes; the last release frees them. Any thread. */
 #ifndef GACC_BASE_SHARED_H
 #define GACC_BASE_SHARED_H
 

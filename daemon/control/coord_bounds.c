@@ -1,5 +1,5 @@
-/* Phases that wait for nodes or for the journal: none lasts for ever, or in silence. Lateness of ranks is coord_look.c's. Pure, like the
- * rest of the coordinator; called from its tick and its steps. */
+/* Bounds for phases that wait for nodes or for the journal: after stall_warn the job is STALLED with the reason, after stall_abort it
+ * ends. Late ranks are coord_look.c's. Pure, like the rest of the coordinator; called from its tick and its steps. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"

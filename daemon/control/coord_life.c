@@ -1,4 +1,4 @@
-/* A coordinator's birth and end, and what time does to it. */
+/* A coordinator's creation and end, and its tick. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"

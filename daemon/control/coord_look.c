@@ -1,4 +1,4 @@
-/* Who is late, and what others may see of a coordinator. */
+/* Which ranks are late, and the coordinator's state for readers. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>

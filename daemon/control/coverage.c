@@ -1,4 +1,4 @@
-/* Which bytes have come: a sorted list of disjoint pieces. For inline streams and initial parameters; any thread, no state of its own. */
+/* Which bytes have arrived: a sorted list of disjoint pieces. For inline streams and initial parameters; any thread, no state of its own. */
 #include "control/coverage.h"
 
 #include "base/array.h"

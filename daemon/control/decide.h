@@ -1,4 +1,4 @@
-/* What becomes of a closed window: pure numbers. docs/gradient.md has the formulas. */
+/* The outcome of a closed window: pure numbers. docs/gradient.md has the formulas. */
 #ifndef GACC_CONTROL_DECIDE_H
 #define GACC_CONTROL_DECIDE_H
 

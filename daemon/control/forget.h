@@ -1,4 +1,4 @@
-/* Which ended jobs are forgotten when more are remembered than there is room for. Pure; any thread. */
+/* Which ended jobs are deleted when there are more than are kept. Pure; any thread. */
 #ifndef GACC_CONTROL_FORGET_H
 #define GACC_CONTROL_FORGET_H
 

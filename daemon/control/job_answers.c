@@ -1,4 +1,4 @@
-/* What a job makes of its engine's answers: the mirror follows, and who has waited for them is answered. */
+/* The engine's answers: updates the mirror of the control record, then answers the calls that waited. */
 #include "control/job_impl.h"
 
 #include "math/optim.h"

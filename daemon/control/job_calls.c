@@ -1,4 +1,4 @@
-/* What a session's trainer asks of its job, attach (session.c), pushes (pushes.c) and register (job.c) excepted. */
+/* A trainer's calls, except attach (session.c), pushes (pushes.c) and register (job.c). */
 #include "control/job_impl.h"
 
 #include <stdio.h>

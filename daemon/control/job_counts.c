@@ -1,5 +1,5 @@
-/* What each rank has given to the open window and what it owes: kept as it changes, so that a push looks at its own rank alone.
- * For the job's own files, on the loop's thread. The bitmaps of the mirror stay the truth; job_counts_wrong compares.
+/* What each rank has given to the open window and what it still owes, updated with each change, so that a push looks only at its own rank.
+ * Used only by struct job's files, on the loop thread. The bitmaps of the mirror remain the truth; job_counts_wrong compares.
  */
 #include "control/job_impl.h"
 

@@ -1,4 +1,4 @@
-/* A job and its engine: what to send next, and what to report. Answers: job_answers.c. */
+/* A job and its engine: which command to send next, and what to report. Answers: job_answers.c. */
 #include "control/job_impl.h"
 
 #include "math/optim.h"

@@ -1,4 +1,4 @@
-/* A job's life, and what others may see of it. */
+/* Creation and end of a job, and its state for readers. */
 #include "control/job_impl.h"
 
 #include <stdio.h>

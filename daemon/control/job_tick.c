@@ -1,4 +1,4 @@
-/* What time does to a job: calls whose time is over, processes that have died unseen, reports that are due. */
+/* A job's tick: calls that time out, processes that have died unnoticed, reports that are due. */
 #include "control/job_impl.h"
 
 #include <assert.h>

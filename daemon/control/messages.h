@@ -1,8 +1,8 @@
-/* What coordinator and nodes say to each other about one job, and what the coordinator makes durable.
+/* The messages between coordinator and nodes about one job, and what the coordinator makes durable.
  *
  * Both messages carry state, not events: a report says where a node's window stands, an order says what the coordinator
- * wants of it. Each may be lost, repeated, delayed or overtaken; receivers judge by term, epoch, window and
- * attempt, and both sides repeat theirs until the other's shows that it has arrived. docs/protocol.md has the tables.
+ * wants of it. Each may be lost, repeated, delayed or overtaken; receivers ignore what is older by term, epoch, window and
+ * attempt, and both sides repeat their message until the other's state shows that it has arrived. docs/protocol.md has the tables.
  */
 #ifndef GACC_CONTROL_MESSAGES_H
 #define GACC_CONTROL_MESSAGES_H

@@ -1,4 +1,4 @@
-/* What control needs from above. The edge fills these with the world, tests with fakes.
+/* The functions that control calls upwards. The edge implements them with the real world, tests with fakes.
  *
  * No port calls back into control before it has returned. `ctx` is the edge's.
  */

@@ -1,4 +1,4 @@
-/* A rank's pushes: judged by the open window, parked until the engine has counted them, answered. */
+/* A rank's pushes: checked against the open window, parked until the engine has counted them, answered. */
 #include "control/job_impl.h"
 
 #include "engine/commit.h"

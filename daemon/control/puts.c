@@ -1,8 +1,8 @@
 /* Initial parameters: which rank's count, and how their pieces go to the engine. Part of struct job; loop thread.
  *
- * Those of one rank, the giver: the first whose piece the engine is sent. Pieces of other ranks wait meanwhile, so that the parameters are never
- * those of two; when the giver's are complete, they are answered without having been written. A giver that stops before its last piece gives the
- * place to one that waits, which has written nothing yet. docs/protocol.md, "Initial parameters".
+ * They come from one rank, the giver: the rank whose piece is sent to the engine first. Pieces of other ranks wait, so that the parameters are
+ * never a mixture; when the giver's are complete, the others are answered and nothing of theirs is written. If the giver stops before its last
+ * piece, a waiting rank becomes the giver and sends all of them. docs/protocol.md, "Initial parameters".
  */
 #include "control/job_impl.h"
 

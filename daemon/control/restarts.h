@@ -1,11 +1,11 @@
-/* When the engine of a job is started again, and when no more.
+/* When a job's engine is restarted, and when gaccd gives up.
  *
  * Pure state machine; one thread; time is an argument. States and transitions: docs/protocol.md, "Engine of a job".
  *
- * A failure is an engine that cannot be started, or is gone before it was of use: before it has moved the job (a micro-batch, a step, the
- * parameters), or lived for RESTARTS_STEADY_NS after its HELLO. Failures without such a life between them are a row. After RESTARTS_ROW
- * of them a job that has nothing to lose ends; others are in trouble, which is to be told, and end when the row is as old as their
- * patience. An attach, a flush or a vote moves nothing: lives that end behind one could follow each other for ever.
+ * A failure is an engine that cannot be started, or that died before it had made progress (a micro-batch, a step, the
+ * parameters) or had lived for RESTARTS_STEADY_NS after its HELLO. Consecutive failures are a crash loop ("row" in the names). After RESTARTS_ROW
+ * of them a job that has nothing to lose ends; others report it, and end when the crash loop is as old as their
+ * patience. An attach, a flush or a vote is no progress: an engine could die after one of them for ever.
  */
 #ifndef GACC_CONTROL_RESTARTS_H
 #define GACC_CONTROL_RESTARTS_H

@@ -1,4 +1,4 @@
-/* One rank's trainer: who may speak for it (fence), who comes anew (attach), and the slots that it has. */
+/* A rank's session: who may use it (fence), attaching a new process, and its slots. */
 #include "control/job_impl.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Matches a job's tensors with its param_groups and init rules, for whoever builds its tensor set or its plan. In the pool. */
+/* Matches a job's tensors with its param_groups and init rules, when a tensor set or a plan is built. Runs in the pool. */
 #include "control/spec_match.h"
 
 #include "control/glob.h"

@@ -1,4 +1,4 @@
-/* Inline streams: which slot each one fills, how far it has come, and when it ends without its client's doing. Part of struct job; loop thread.
+/* Inline streams: which slot each one fills, how far it is, and when the daemon ends it. Part of struct job; loop thread.
  *
  * A stream belongs to one session generation and holds one slot of that session. docs/protocol.md, "Inline stream".
  */

@@ -1,4 +1,4 @@
-/* Whether state_dir has room: for submissions, checkpoints and the journal's reserve. Loop thread; reads on the journal's. */
+/* Whether state_dir has room for submissions, checkpoints and the journal's reserve. Loop thread; reads on the journal's thread. */
 #include "edge/disk_watch.h"
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* The journal, and what else knows how far it had come: memory that the service manager keeps, and the jobs' control segments. On the
- * loop's thread, at the start; and the life of `gaccd --accept-journal-loss`, which has no loop.
+/* Opens the journal and compares it with what else knows its newest record: memory that the service manager keeps, and the jobs' control
+ * segments. On the loop thread, at the start; also all of `gaccd --accept-journal-loss`, which has no loop.
  */
 #include "edge/journal_keep.h"
 

@@ -1,4 +1,4 @@
-/* The journal as gaccd opens it: with the memory in which the service manager keeps where it stands, and against the jobs' memory. */
+/* The journal as gaccd opens it: with the anchor that the service manager keeps, and checked against the jobs' memory. */
 #ifndef GACC_EDGE_JOURNAL_KEEP_H
 #define GACC_EDGE_JOURNAL_KEEP_H
 

@@ -1,4 +1,4 @@
-/* Jobs whose records cannot be read: shown, kept, and given up when somebody says so. */
+/* Jobs whose records cannot be read: shown, kept, and ended when somebody cancels them. */
 #include "edge/live_aside.h"
 
 #include "base/log.h"

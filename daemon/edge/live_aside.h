@@ -1,9 +1,9 @@
-/* Jobs that are set aside: the journal is whole, and this gaccd cannot read what it has of them, or refuses it by its checks. Private to the edge;
+/* Jobs that are set aside: the journal is intact, but this gaccd cannot read their records, or its checks refuse them. Private to the edge;
  * loop thread.
  *
- * Such a job is shown as FAILED, with the record and the reason. It has neither machines nor an engine. Its rows stay as they are, and the service
- * manager keeps its memory, so that the gaccd that wrote them takes it up again. It counts against its user's limits. Cancel gives it up: only
- * then END is written, and its memory goes. The ranks that gaccd has launched end after launch.orphan_timeout, as nobody speaks to their launcher.
+ * Such a job is shown as FAILED, with the record and the reason. It has no state machines and no engine. Its rows stay as they are, and the service
+ * manager keeps its memory, so that the gaccd that wrote them can continue it. It counts toward its user's limits. Only Cancel writes END and
+ * releases the memory. Launched ranks end after launch.orphan_timeout, because no gaccd connects to their launcher.
  */
 #ifndef GACC_EDGE_LIVE_ASIDE_H
 #define GACC_EDGE_LIVE_ASIDE_H

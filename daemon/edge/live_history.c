@@ -1,4 +1,4 @@
-/* What is kept of a job for those who look back: events, and each window with its micro-batches. */
+/* A job's events, and its windows with their micro-batches, for later queries. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

@@ -1,7 +1,7 @@
-/* A job as the daemon holds it: control's machines, the engine process, the memory, who watches. Private to the edge.
+/* A job as the daemon holds it: control's state machines, the engine process, the memory, the watchers. Private to the edge.
  *
- * Loop thread. The functions below stand under the name of the file that has them; live_aside.h, live_launch.h, live_past.h, live_restoring.h
- * and live_saving.h have the rest.
+ * Loop thread. Functions are grouped by the file that defines them; live_aside.h, live_launch.h, live_past.h, live_restoring.h
+ * and live_saving.h declare the rest.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H

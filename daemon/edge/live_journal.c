@@ -1,4 +1,4 @@
-/* A job and the journal: what is written of it, and how it comes back after a restart. */
+/* A job's records in the journal: writing them, and rebuilding the job from them after a restart. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

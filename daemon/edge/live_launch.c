@@ -1,4 +1,4 @@
-/* The ranks of a job that gaccd launches: when the launcher is started, what it is told, and what its words mean for the job. */
+/* The ranks of a job that gaccd launches: when the launcher is started, the orders to it, and what its messages mean for the job. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* A look into the memory of a job, for what gaccd itself reads or writes there. */
+/* Maps parts of a job's memory that gaccd itself reads or writes. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* The memory of a job: allocate or adopt, look into, give back. */
+/* The memory of a job: allocate or adopt, map, release. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* Norms of a job's tensors: who waits for them, and how they come out of the engine's control segment. */
+/* Norms of a job's tensors: the calls that wait for them, and reading them from the engine's control segment. */
 #include "edge/live_job.h"
 
 #include "rpc/rpc.h"

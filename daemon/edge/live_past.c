@@ -1,4 +1,4 @@
-/* What is left of a job that is over: what is shown of it, in memory without what may be large, whole in the journal. */
+/* What is kept of an ended job: its view, small in memory and whole in the journal. */
 #include "edge/live_past.h"
 
 #include "base/machine.h"

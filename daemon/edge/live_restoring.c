@@ -1,4 +1,4 @@
-/* A job that begins with a checkpoint: whether what was read of it fits the job, and where the job stands then. */
+/* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
 #include "edge/live_restoring_impl.h"
 
 #include "edge/manifest_commit.h"

@@ -1,5 +1,5 @@
-/* A checkpoint that a job is to begin with, while it is read: shared by live_restoring.c (loop thread) and live_restoring_read.c (in
- * the pool) alone. */
+/* A checkpoint that is being read for a restore: shared by live_restoring.c (loop thread) and live_restoring_read.c (in
+ * the pool) only. */
 #ifndef GACC_EDGE_LIVE_RESTORING_IMPL_H
 #define GACC_EDGE_LIVE_RESTORING_IMPL_H
 

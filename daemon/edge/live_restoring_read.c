@@ -1,5 +1,5 @@
-/* What is read of a checkpoint before a job begins with it, in the pool: may it be read, what its job was, and are tensors and
- * optimizer the same. */
+/* Reads a checkpoint in the pool before its job is restored: access, the specification of its job, and whether tensors and
+ * optimizer are the same. */
 #include "edge/live_restoring_impl.h"
 
 #include "edge/convert.h"

@@ -1,4 +1,4 @@
-/* What is left of a job when it is over: first little, then nothing. */
+/* Releases an ended job in two steps: first all but a small part, then that, too. */
 #include "edge/live_job.h"
 
 #include "base/log.h"

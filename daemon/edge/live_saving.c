@@ -1,4 +1,4 @@
-/* Checkpoints of a live job, as the rest of gaccd sees them: wanted, waited for, begun by the engine, recorded in the journal, over. */
+/* Checkpoints of a running job: requests, the engine's part, the record in the journal, answers. */
 #include "edge/live_saving_impl.h"
 
 #include "base/array.h"

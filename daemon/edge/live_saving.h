@@ -1,6 +1,6 @@
-/* Checkpoints of a live job: control/saver.h with the world behind it, and what was saved. Private to the edge; loop thread.
+/* Checkpoints of a running job: connects control/saver.h with engine, pool and journal, and keeps the list. Private to the edge; loop thread.
  *
- * Directories are made, sealed and deleted by the pool; the engine writes the files.
+ * The pool makes, seals and deletes directories; the engine writes the files.
  */
 #ifndef GACC_EDGE_LIVE_SAVING_H
 #define GACC_EDGE_LIVE_SAVING_H

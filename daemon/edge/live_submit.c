@@ -1,4 +1,4 @@
-/* A new job: looked for, checked, made durable, given its memory; then its submitters are answered. */
+/* Submit: looks for an earlier one, checks the job, makes it durable, allocates its memory, answers. */
 #include "edge/live_job.h"
 
 #include "control/queue.h"

@@ -1,4 +1,4 @@
-/* A job as a message, and the streams that hear of it. */
+/* A job as a protobuf message, and the streams that watch it. */
 #include "edge/live_job.h"
 
 #include "edge/convert.h"

@@ -1,4 +1,4 @@
-/* What the method files share: who calls, which job, which session. Private to the edge; loop thread. */
+/* What the method files share: finding the caller, the job and the session. Private to the edge; loop thread. */
 #ifndef GACC_EDGE_METHODS_H
 #define GACC_EDGE_METHODS_H
 

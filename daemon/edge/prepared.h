@@ -1,4 +1,4 @@
-/* A specification made ready to become a job: all that takes time with it, and that needs nothing of the daemon's state. Any thread.
+/* A specification prepared to become a job: all the slow work that needs nothing of the daemon's state. Any thread.
  * Private to the edge.
  */
 #ifndef GACC_EDGE_PREPARED_H

@@ -1,4 +1,4 @@
-/* The attach socket's requests: which descriptors a session gets, and what its connection's end means. */
+/* The attach socket's requests: which descriptors a session gets, and what the end of its connection means. */
 #include "host/attach.h"
 #include "host/map_request.h"
 #include "edge/methods.h"

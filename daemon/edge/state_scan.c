@@ -1,4 +1,4 @@
-/* What lies in state_dir/logs and state_dir/checkpoints, by owner. A pool thread of gaccd. */
+/* Counts the files in state_dir/logs and state_dir/checkpoints by owner. On a pool thread. */
 #include "edge/state_scan.h"
 
 #include "proto/path.h"

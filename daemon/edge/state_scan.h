@@ -1,6 +1,6 @@
-/* Counts the files below state_dir by owner, and deletes the logs of jobs that nobody knows any more. Blocks: for a pool thread.
+/* Counts the files below state_dir by owner, and deletes the logs of jobs that have been deleted. Blocks: for a pool thread.
  *
- * What lies in directories of other users is looked at with their rights (setfsuid), which hold for the calling thread alone.
+ * Directories of other users are read with their rights (setfsuid), which apply only to the calling thread.
  */
 #ifndef GACC_EDGE_STATE_SCAN_H
 #define GACC_EDGE_STATE_SCAN_H

@@ -1,7 +1,7 @@
-/* Each user's share of state_dir: logs and checkpoints there are counted for whoever owns the files. Loop thread; a pool thread looks.
+/* Each user's share of state_dir: logs and checkpoints there count for the owner of the files. Loop thread; a pool thread scans.
  *
- * Every ten seconds, sooner after a checkpoint or when a job is forgotten, the files are counted. A checkpoint that would exceed its
- * user's share is refused; logs get what checkpoints leave. The same look deletes the logs of jobs that are forgotten.
+ * The files are counted every ten seconds, and sooner after a checkpoint or when a job is deleted. A checkpoint that would exceed its
+ * user's share is refused; logs get what checkpoints leave. The same scan deletes the logs of deleted jobs.
  */
 #ifndef GACC_EDGE_STATE_SHARE_H
 #define GACC_EDGE_STATE_SHARE_H

@@ -1,8 +1,8 @@
-/* What gaccd and an engine say to each other, over a SOCK_SEQPACKET socketpair; one packet is one message.
+/* The messages between gaccd and an engine, over a SOCK_SEQPACKET socketpair; one packet is one message.
  *
  * Both ends are the same binary, so messages are plain structs; the version in HELLO guards against an old engine
- * after an upgrade. Commands are idempotent: after an engine's death gaccd looks at what the control segment says and
- * sends again what is missing. The engine answers every command exactly once, in any order, unless it dies.
+ * after an upgrade. Commands are idempotent: after an engine's death gaccd reads the control segment and
+ * repeats what is missing there. The engine answers every command exactly once, in any order, unless it dies.
  */
 #ifndef GACC_ENGINE_CHANNEL_H
 #define GACC_ENGINE_CHANNEL_H

@@ -1,7 +1,7 @@
 /* The numbers that a COMMIT may carry.
  *
- * The coordinator asks before it makes an outcome durable, the engine before it applies one, with the same function: an outcome that is
- * durable and that no engine takes would hold its job up for ever. Pure; any thread.
+ * The coordinator checks before it makes an outcome durable, the engine before it applies one, with the same function: a durable
+ * outcome that no engine accepts would stop its job for ever. Pure; any thread.
  */
 #ifndef GACC_ENGINE_COMMIT_H
 #define GACC_ENGINE_COMMIT_H

@@ -1,4 +1,4 @@
-/* The search for parameters that are inf or NaN: blocks that have none are passed over by the kernels, the others are gone through. */
+/* The search for parameters that are inf or NaN: the kernels skip blocks without any, the others are searched element by element. */
 #include "engine/finite.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Which of the parameters are lost: inf or NaN, in one of their copies, or in Adam's second moment, with which they would never move again.
+/* Which parameters are inf or NaN, in one of their copies or in Adam's second moment, with which they would never move again.
  *
  * A function of what is in memory, so that an update gives the same answer whether it ran once or was resumed. Frozen tensors
  * may hold anything. Main thread; workers inside.

@@ -1,4 +1,4 @@
-/* For gaccd, which makes the memory of jobs of any size on threads that others wait for, too. */
+/* Runs in gaccd, on pool threads that other work also waits for, and makes the memory of jobs of any size. */
 #include "engine/portions.h"
 
 /* Some pages of the segment that is being made; goes on to the next when it has all. */

@@ -1,4 +1,4 @@
-/* The segments of a job, made in portions: so much memory takes time, and nobody works for long at a time. Any thread, one at a time. */
+/* Allocates the segments of a job in portions, because much memory takes long and nothing should block for long. Any thread, one at a time. */
 #ifndef GACC_ENGINE_PORTIONS_H
 #define GACC_ENGINE_PORTIONS_H
 

@@ -1,4 +1,4 @@
-/* A checkpoint into the segments. */
+/* Reads a checkpoint into the segments. */
 #include "engine/snapshot.h"
 
 #include "engine/commit.h"

@@ -1,4 +1,4 @@
-/* The attach socket: takes requests for memory, sends descriptors, and keeps account of those that have not been received. Loop thread. */
+/* The attach socket: receives requests for memory, sends descriptors, and counts those that have not been received. Loop thread. */
 #include "host/attach.h"
 
 #include "base/descriptors.h"

@@ -1,4 +1,4 @@
-/* The service manager as gaccd finds it at its start: its socket, what it keeps for us, what it wants to hear. fdstore_send.c speaks to it. */
+/* The service manager: its socket, what it keeps for us, its watchdog. fdstore_send.c sends the messages. */
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"

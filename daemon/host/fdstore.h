@@ -1,11 +1,11 @@
-/* The service manager's side of life: readiness, watchdog, and descriptors that survive this process.
+/* The service manager: readiness, watchdog, and descriptors that survive this process.
  *
- * Speaks sd_notify(3) and sd_listen_fds(3) to whoever set NOTIFY_SOCKET: systemd, or `gaccd --supervise`. Memory segments
- * are memfds whose only durable owner is that manager: what was stored before a SIGKILL is inherited by the
- * next life under the same name.
+ * Uses sd_notify(3) and sd_listen_fds(3) with the process that set NOTIFY_SOCKET: systemd, or `gaccd --supervise`. Memory segments
+ * are memfds whose only durable owner is that manager: after a SIGKILL the next gaccd inherits what was stored, under the
+ * same name.
  *
- * Loop thread; nothing blocks. What a manager that does not read has no room for waits in a queue, descriptors at most FDSTORE_IN_FLIGHT
- * at a time: Linux counts those in flight together with all others of our user, and engines must be able to start.
+ * Loop thread; nothing blocks. Messages wait in a queue while the manager does not read; at most FDSTORE_IN_FLIGHT descriptors are sent and
+ * unread at a time, because Linux counts them together with all others of our user, and engines must be able to start.
  */
 #ifndef GACC_HOST_FDSTORE_H
 #define GACC_HOST_FDSTORE_H

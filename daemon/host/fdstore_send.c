@@ -1,5 +1,5 @@
-/* What gaccd says to the service manager: messages wait in a queue when its socket is full, and descriptors go a few at a time, so that a manager
- * that does not read holds up the jobs that begin, and neither the loop nor the engines of others. Loop thread. */
+/* Messages to the service manager: they wait in a queue while its socket is full, and descriptors are sent a few at a time. So a manager
+ * that does not read delays jobs that begin, but neither the loop nor the engines of other jobs. Loop thread. */
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"

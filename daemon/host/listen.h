@@ -1,10 +1,10 @@
-/* A unix socket that knows who calls.
+/* A unix socket that identifies its clients.
  *
- * Own accept: gRPC's dies for good when descriptors run out, and asks nobody who they are. The path is guarded by a
+ * Accepts connections itself: gRPC's listener stops for good when descriptors run out, and does not check who connects. The path is guarded by a
  * lock file beside it ("<path>.lock", never removed), so a socket left by a dead daemon is replaced and one of a live
  * daemon is not.
  *
- * Loop thread. Each connection counts against its user's limit until it is over; to notice that whoever owns it now,
+ * Loop thread. Each connection counts toward its user's limit until it is closed; to notice that whoever owns it now,
  * the listener watches a duplicate. The owner of an accepted descriptor must therefore end it with shutdown(2) before
  * close(2), as gRPC does.
  */

@@ -1,4 +1,4 @@
-/* Other processes, as /proc shows them, and signals that reach the process that is meant or none. Any thread; blocks only for /proc. */
+/* Other processes, as /proc shows them, and signals that reach the intended process or none. Any thread; blocks only for /proc. */
 #include "host/process.h"
 
 #include <errno.h>

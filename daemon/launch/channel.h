@@ -1,9 +1,9 @@
-/* What gaccd and a job's launcher say to each other, over a SOCK_SEQPACKET socket at <runtime_dir>/launch-<job>.<uuid>.sock; one packet is one
+/* The messages between gaccd and a job's launcher, over a SOCK_SEQPACKET socket at <runtime_dir>/launch-<job>.<uuid>.sock; one packet is one
  * message (engine/channel.h sends and receives them).
  *
- * Messages are plain structs, as both ends are one binary; but a launcher outlives gaccd and may meet a newer one, so every message
- * begins with a version. The launcher tells state, not events: all its ranks, then the summary, to whoever connects, and
- * afterwards what has changed. Orders are idempotent.
+ * Messages are plain structs, because both ends are one binary; but a launcher outlives gaccd and may meet a newer one, so every message
+ * begins with a version. The launcher sends state, not events: after a connect all its ranks and the summary, then every
+ * change. Orders are idempotent.
  */
 #ifndef GACC_LAUNCH_CHANNEL_H
 #define GACC_LAUNCH_CHANNEL_H

@@ -1,4 +1,4 @@
-/* What a launcher's child does before it is the user's program: nothing of it runs with the launcher's rights but the change of user.
+/* What a launcher's child does between fork and exec: of the launcher's rights it uses only that to change the user.
  *
  * All are called in a child right after fork(); two of them do not return.
  */

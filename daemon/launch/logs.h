@@ -1,9 +1,9 @@
-/* What the ranks of a job print: a pipe for each rank, and a process that writes what comes through it to <log_dir>/worker_<rank>.log.
+/* The output of a job's ranks: a pipe for each rank, and a process that writes what it reads from there to <log_dir>/worker_<rank>.log.
  *
- * The launcher holds both ends of each pipe and starts the writer, which works as the submitting user. A log grows to its limit, then
- * becomes worker_<rank>.log.1 in the place of an older one. Nothing is lost when either process dies: the launcher starts another writer,
- * which reads on; a writer without a launcher ends when it has written what the ranks had printed. A disk that hangs blocks
- * the writer alone. All calls are the launcher's, but launch_log_open.
+ * The launcher holds both ends of each pipe and starts the writer, which runs as the submitting user. A log grows to its limit, then
+ * it is renamed to worker_<rank>.log.1, replacing an older one. Nothing is lost when either process dies: the launcher starts another writer,
+ * which continues; a writer without a launcher ends when it has written what the ranks had printed. A disk that hangs blocks
+ * only the writer. Only the launcher makes these calls, except launch_log_open.
  */
 #ifndef GACC_LAUNCH_LOGS_H
 #define GACC_LAUNCH_LOGS_H

@@ -1,4 +1,4 @@
-/* Requests of calls: one RECV_MESSAGE at a time; what came is unpacked, handed to the handler, and counted until it is let go of. */
+/* Requests of calls: one RECV_MESSAGE at a time; each message is decoded, passed to the handler, and counted until it is freed. */
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <protobuf-c/protobuf-c.h>

@@ -1,4 +1,4 @@
-/* Answers of calls: one SEND_MESSAGE in flight, the others in the queue, and the status once that is empty. */
+/* Answers of calls: one SEND_MESSAGE in flight, the others queued, and the status once the queue is empty. */
 #include <assert.h>
 #include <stdlib.h>
 #include <grpc/byte_buffer.h>

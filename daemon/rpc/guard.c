@@ -1,4 +1,4 @@
-/* Connections below gRPC: what each sends is looked at, counted for its user, and cut off when it goes too far. */
+/* Connections below gRPC: inspects what each sends, counts it for its user, and closes connections that exceed the limits. */
 #include "rpc/guard_impl.h"
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-/* A user of the guard: what all of his connections together may make gRPC keep and do. Shared by guard.c and guard_users.c alone. */
+/* A user of the guard: limits for what all of the user's connections together make gRPC keep and do. Shared by guard.c and guard_users.c only. */
 #ifndef GACC_RPC_GUARD_IMPL_H
 #define GACC_RPC_GUARD_IMPL_H
 

@@ -1,7 +1,7 @@
 /* Work in libuv's threads whose size users choose: few pieces of each kind at a time, users in turn.
  *
- * The journal is written on the same threads. So each kind of work has so many of them at most; the rest waits here, and nobody's work waits
- * behind more than one piece of another user at a time. Kinds differ in what can make a piece slow, and do not wait for each other. Loop
+ * The journal is written on the same threads. So each kind of work has a maximum number of them; the rest waits here, behind at most
+ * one piece of another user at a time. Kinds differ in what can make a piece slow, and do not wait for each other. Loop
  * thread.
  */
 #ifndef GACC_RPC_POOL_H

@@ -1,8 +1,8 @@
-/* Where the journal stood when it was last acknowledged, noted outside of it: in the file PATH.anchor, and in memory that the
- * service manager may keep. Private to the room.
+/* The journal's newest acknowledged record number and sum, stored outside it: in the file PATH.anchor, and in memory that the
+ * service manager may keep. Private to the store.
  *
- * Each note is written before the acknowledgement becomes visible, without a sync: it survives the death of this process. The
- * file is synced now and then (anchor_sync), so that after a power cut it may be somewhat older than the journal, and never
+ * Each copy is written before the acknowledgement becomes visible, without a sync: it survives the death of this process. The
+ * file is synced now and then (anchor_sync), so after a power cut it may be somewhat older than the journal, but never
  * newer. Calls block, and never run two at once on one anchor.
  */
 #ifndef GACC_STORE_ANCHOR_H

@@ -1,4 +1,4 @@
-/* Opening and closing the journal: its lock, its files, and the order in which they are judged. On whatever thread calls it.
+/* Opening and closing the journal: its lock, its files, and the order in which they are checked. On the thread that calls it.
  */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"

@@ -1,5 +1,5 @@
-/* The operator's word that a damaged journal counts as it is (gaccd --accept-journal-loss): its files are copied aside, what can be read
- * stays, and jobs that have lost records end. A process of its own, one thread; blocks.
+/* gaccd --accept-journal-loss: copies the journal's files aside, keeps what can be read, and ends jobs that have lost records.
+ * A process of its own, one thread; blocks.
  */
 #include "store/journal_impl.h"
 

@@ -1,5 +1,5 @@
-/* Whether the journal has all that was acknowledged, as it was written, judged when it is opened: by the sum over its rows, which it
- * has itself, and by the anchor, which says where it stood. What is missing is named. For journal_open, on its thread. */
+/* Whether the journal has everything that was acknowledged, unaltered: checked when it is opened, by the sum over its rows, which it
+ * contains, and by the anchor, which has its newest number. Names what is missing. For journal_open, on its thread. */
 #include "store/journal_impl.h"
 
 #include "base/log.h"

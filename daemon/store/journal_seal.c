@@ -1,4 +1,4 @@
-/* What the journal says of itself: how many records it has had, and the sum over all that it holds. Read and written here, for the
+/* The journal's mark: how many records it has had, and the sum over all of its rows. Read and written here, for the
  * other parts of the journal, on their thread.
  */
 #include "store/journal_impl.h"
