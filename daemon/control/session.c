@@ -260,13 +260,14 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 	if (!attach_allowed(j, call, a))
 		return;
 	if (restoring(j)) { /* whom it would fence is not known yet */
-		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call", "job %llu is being taken over from an earlier gaccd",
+		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call", "job %llu is being recovered after a restart of gaccd",
 			    (unsigned long long)j->id);
 		return;
 	}
 	struct rank *r = &j->rank[a->rank];
 	if (a->pid && !alive(j, a->pid, a->start_time)) { /* its last words, delayed: they must not fence its successor */
-		reply_error(j, call, ST_CANCELLED, NULL, "process %lld is gone", (long long)a->pid);
+		reply_error(j, call, ST_CANCELLED, "attach from a process that lives", "rank %u: process %lld is gone", a->rank,
+			    (long long)a->pid);
 		return;
 	}
 	if (r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16)) {

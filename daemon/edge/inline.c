@@ -81,7 +81,8 @@ static unsigned char *slot_of(struct inline_call *c, struct rpc_call *call)
 	unsigned char *base = live_map(c->l, SEG_SLOT, c->slot, true);
 	if (!base) {
 		give_up(c);
-		rpc_failf(call, ST_IO_ERROR, "the slot cannot be mapped");
+		rpc_failf(call, ST_IO_ERROR, "slot segment %u of job %llu cannot be mapped: gaccd's log says why", c->slot,
+			  (unsigned long long)c->l->id);
 	}
 	return base;
 }
@@ -306,8 +307,8 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->job) : SEG_PARAMS;
 	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec.accumulate_dtype) : a->param_bytes;
 	if (q->offset > all || q->bytes > all - q->offset) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: there are %llu", (unsigned long long)q->offset,
-			  (unsigned long long)q->bytes, (unsigned long long)all);
+		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes", (unsigned long long)q->offset,
+			  (unsigned long long)q->bytes, q->reduced_gradients ? "reduced gradients" : "parameters", (unsigned long long)all);
 		return;
 	}
 	struct reading *r = calloc(1, sizeof *r);
@@ -320,7 +321,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	rpc_set_data(call, r);
 	live_hold(l);
 	if (!r->base || !r->status) {
-		rpc_failf(call, ST_IO_ERROR, "the parameters cannot be mapped");
+		rpc_failf(call, ST_IO_ERROR, "the parameters of job %llu cannot be mapped: gaccd's log says why", (unsigned long long)l->id);
 		return;
 	}
 	r->seq = atomic_load(&r->status->seq);

@@ -48,7 +48,8 @@ static void job_read(struct persist_read *r, bool muted)
 		live_check_store(p->status);
 		live_drop(p->l);
 		if (call && p->status)
-			rpc_failf(call, p->status, "job %llu cannot be read from the journal", (unsigned long long)p->job);
+			rpc_failf(call, p->status, "job %llu cannot be read from the journal: gaccd's log says why",
+				  (unsigned long long)p->job);
 		else if (call)
 			give(call, live_past_whole(p->l, &p->whole, p->parts), p->then, p->arg);
 	}

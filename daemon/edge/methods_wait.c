@@ -139,7 +139,7 @@ static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	if (!l)
 		return;
 	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown", (int)q->state);
+		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState", (int)q->state);
 		return;
 	}
 	struct now now = daemon_now(l->d);

@@ -59,7 +59,7 @@ static void tell(struct rpc_health *health, struct watcher *watcher)
 		return;
 	watcher->told = msg.status;
 	if (rpc_send(watcher->call, &msg.base) == ST_RESOURCE_EXHAUSTED)
-		rpc_failf(watcher->call, ST_RESOURCE_EXHAUSTED, "the watcher does not read");
+		rpc_failf(watcher->call, ST_RESOURCE_EXHAUSTED, "the watcher does not read its answers: watch again, and read them");
 }
 
 static void on_watch(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
@@ -68,7 +68,8 @@ static void on_watch(struct rpc_call *call, const ProtobufCMessage *request, con
 	const char *name = ((const request_msg *)request)->service;
 	struct watcher *watcher = calloc(1, sizeof *watcher);
 	if (!watcher || strlen(name) >= sizeof watcher->name) {
-		rpc_failf(call, watcher ? ST_INVALID_ARGUMENT : ST_NO_MEMORY, "cannot watch this service");
+		rpc_failf(call, watcher ? ST_INVALID_ARGUMENT : ST_NO_MEMORY, "%s",
+			  watcher ? "service: its name is too long" : "no memory for the watcher");
 		free(watcher);
 		return;
 	}
