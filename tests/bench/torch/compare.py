@@ -25,6 +25,7 @@ COPY_GOAL = 0.60
 APART = 1e-4  # of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md)
 NORMS_APART = 1e-3  # PyTorch's norm of 10M elements is 1e-4 away from that in f64; a wrong scale would be a factor
 WORK = {"S": (30, 7, 5), "M": (3, 5, 3), "L": (1, 3, 2)}  # steps in a block, rounds, first steps
+GIB_OF_A_RANK = {"L": 6}  # of all variants together, its share of gaccd's memory included
 UPDATE_GOALS = {"default": 4.5, "fused": 1.15}
 MEMORY_GOALS = {2: 0.9, 4: 0.6, 8: 0.45}
 
@@ -106,6 +107,13 @@ def pairings(what, model, rival, goal):
                     ("unequal: bare, DDP plain", ("gacc_direct", "bare"), plain, None)]
 
 
+def fits(model, n):
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return GIB_OF_A_RANK.get(model, 0) * n * 2**20 <= int(line.split()[1])
+    return True
+
+
 def show_speed(build, model, n, rival, tuned, a):
     what = "C3b" if tuned else "C3a"
     rows = pairings(what, model, rival, GOALS[rival, n])
@@ -183,6 +191,9 @@ def main():
               f"{'':37s} {'gacc, wall':>26s} {'gacc, cpu':>26s} {'DDP wall':>8s} {'DDP cpu':>8s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
         for model in models:
             for n in map(int, a.ranks.split(",")):
+                if not fits(model, n):
+                    print(f"C3  {model} {n}r left out: it needs {GIB_OF_A_RANK[model] * n} GiB of free memory", flush=True)
+                    continue
                 show_speed(a.build, model, n, "ddp", False, a)
                 show_speed(a.build, model, n, "ddp_tuned", True, a)
     if a.only in (None, "memory"):
