@@ -1,5 +1,5 @@
 /* Two ranks of a job, with an engine that answers when it is told to: whose initial parameters count, and whose acknowledgement. */
-#include "control/job.h"
+#include "job_fakes.h"
 
 #include "support/suite.h"
 
@@ -13,11 +13,8 @@ static struct job *job;
 static struct control_state record;
 static const struct now now = { 1000, 5000 };
 static struct session_key key[2];
-static struct engine_command sent[64];
-static int n_sent;
 static struct reply reply_to[CALLS];
 static int replies[CALLS];
-static uint8_t n_tokens;
 static uint32_t slots = 2;
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
@@ -26,34 +23,14 @@ static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 	reply_to[call] = *r;
 	replies[call]++;
 }
-static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
-{
-	ck_assert_int_lt(n_sent, 64);
-	sent[n_sent++] = *c;
-	return true;
-}
 static struct report last_report;
 static void on_report(void *ctx, const struct report *r)
 {
 	last_report = *r;
 }
-static void on_allocate(void *ctx, uint64_t id)
-{
-}
-static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
-{
-}
-static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	return true;
-}
-static void on_random(void *ctx, uint8_t out[16])
-{
-	memset(out, ++n_tokens, 16);
-}
 
-static const struct job_ports ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
-					.event = on_event, .process_alive = is_alive, .random16 = on_random };
+static const struct job_ports ports = { .reply = on_reply, .engine_send = fake_send, .report = on_report, .allocate = fake_allocate,
+					.event = fake_event, .process_alive = fake_alive, .random16 = fake_random };
 
 static void answer_to(struct engine_command c, enum status st)
 {

@@ -1,5 +1,5 @@
 /* Inline streams of a job: the table of docs/protocol.md, "Inline stream", with an engine that answers when it is told to. */
-#include "control/job.h"
+#include "job_fakes.h"
 
 #include "support/suite.h"
 
@@ -13,11 +13,8 @@ static struct job *job;
 static struct control_state record;
 static const struct now now = { 1000, 5000 };
 static struct session_key key, before; /* of the session in force, and of the one that it has fenced */
-static struct engine_command sent[64];
-static int n_sent;
 static struct reply reply_to[CALLS];
 static bool replied[CALLS];
-static uint8_t n_tokens;
 static bool next_piece;  /* the stream's client has its next piece at hand when it is answered */
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
@@ -31,32 +28,12 @@ static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 	replied[call] = false;
 	job_stream_put(job, call, &key, 16, 16, true, now);
 }
-static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
-{
-	ck_assert_int_lt(n_sent, 64);
-	sent[n_sent++] = *c;
-	return true;
-}
 static void on_report(void *ctx, const struct report *r)
 {
 }
-static void on_allocate(void *ctx, uint64_t id)
-{
-}
-static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
-{
-}
-static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	return true;
-}
-static void on_random(void *ctx, uint8_t out[16])
-{
-	memset(out, ++n_tokens, 16);
-}
 
-static const struct job_ports ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
-					.event = on_event, .process_alive = is_alive, .random16 = on_random };
+static const struct job_ports ports = { .reply = on_reply, .engine_send = fake_send, .report = on_report, .allocate = fake_allocate,
+					.event = fake_event, .process_alive = fake_alive, .random16 = fake_random };
 
 /* The engine's answer to the newest command, or to `c`. */
 static void answer_to(const struct engine_command *c, uint32_t op, uint32_t result)
