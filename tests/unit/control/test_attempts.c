@@ -1,7 +1,6 @@
-/* Attempts: the coordinator with two fake nodes, whose votes fail, differ, or come from another time; a job whose engine answers late
- * or refuses; and the bounds of the phases. */
+/* Attempts: the coordinator with two fake nodes, whose votes fail, differ, or come from another time; and the bounds of the
+ * phases. */
 #include "control/coordinator.h"
-#include "control/job.h"
 #include "engine/control_page.h"
 
 #include "support/suite.h"
@@ -31,8 +30,6 @@ static void make_spec(uint32_t ranks)
 	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
 	end_reason[0] = last_event[0] = '\0';
 }
-
-/* ---- the coordinator and two nodes ---- */
 
 static struct coord *coord;
 static struct order order;
@@ -395,144 +392,11 @@ START_TEST(numbers_that_no_engine_takes_are_refused)
 }
 END_TEST
 
-/* ---- a job and its engine ---- */
-
-static struct job *job;
-static struct control_state record;
-static struct engine_command sent[16];
-static int n_sent;
-static struct report last_report;
-
-static void on_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-}
-static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
-{
-	ck_assert_int_lt(n_sent, 16);
-	sent[n_sent++] = *c;
-	return true;
-}
-static void on_report(void *ctx, const struct report *r)
-{
-	last_report = *r;
-}
-static void on_allocate(void *ctx, uint64_t id)
-{
-}
-static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	return true;
-}
-static void on_random(void *ctx, uint8_t out[16])
-{
-	memset(out, 0x5a, 16);
-}
-static const struct job_ports job_ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
-					    .event = on_event, .process_alive = is_alive, .random16 = on_random };
-
-static void open_job(void)
-{
-	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
-	char why[200];
-	make_spec(1);
-	n_sent = 0;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &job_ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
-	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
-	record.r.micro_size = 2;
-	record.r.loss_scale = 1;
-	record.r.params_ready = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-}
-
-static void close_job(void)
-{
-	job_free(job);
-	control_state_fini(&record);
-}
-
-static void go(uint64_t term, uint64_t attempt)
-{
-	struct order o = { .job_id = 1, .epoch = 1, .term = term, .run = true, .want = WANT_GO, .attempt = attempt };
-	job_on_order(job, &o, now);
-}
-
-static void answer(const struct engine_command *c, enum status st)
-{
-	struct engine_answer a = { .op = c->op, .id = c->id, .window = c->window, .attempt = c->attempt, .status = st, .digest = 9 };
-	job_on_answer(job, &a, now);
-}
-
-/* Among several nodes a GO waits for all of them, and may do so for ever when one of them has died. */
-START_TEST(a_go_that_is_out_does_not_hold_back_a_later_one)
-{
-	static const struct {
-		uint64_t term, attempt;
-	} later[] = { { 1, 2 }, { 2, 1 } };
-	go(1, 1);
-	ck_assert_int_eq(n_sent, 1);
-	go(1, 1);
-	ck_assert_int_eq(n_sent, 1); /* the same one goes out once */
-	go(later[_i].term, later[_i].attempt);
-	ck_assert_int_eq(n_sent, 2);
-	ck_assert_uint_eq(sent[1].op, ENGINE_GO);
-	ck_assert_uint_eq(sent[1].term, later[_i].term);
-	ck_assert_uint_eq(sent[1].attempt, later[_i].attempt);
-	answer(&sent[0], ST_ATTEMPT_FAILED); /* given up: this is no vote for the later one */
-	ck_assert_int_eq(last_report.vote_status, ST_OK);
-	ck_assert_uint_eq(last_report.vote_attempt, 0);
-	answer(&sent[1], ST_OK);
-	ck_assert_uint_eq(last_report.vote_term, later[_i].term);
-	ck_assert_uint_eq(last_report.vote_attempt, later[_i].attempt);
-	ck_assert_int_eq(last_report.phase, WINDOW_PREPARED);
-}
-END_TEST
-
-/* Attempt 1 failed; the engine prepared attempt 2 and died before it could say so. Its successor's record says it. */
-START_TEST(a_failed_vote_does_not_hide_a_later_prepared_record)
-{
-	go(1, 1);
-	answer(&sent[0], ST_ATTEMPT_FAILED);
-	ck_assert_int_eq(last_report.vote_status, ST_ATTEMPT_FAILED);
-	go(1, 2);
-	ck_assert_uint_eq(sent[1].attempt, 2);
-	job_on_engine_down(job, now);
-	record.r.phase = WINDOW_PREPARED;
-	record.r.prepared_term = 1;
-	record.r.prepared_attempt = 2;
-	record.r.prepared_digest = 9;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-	ck_assert_int_eq(last_report.vote_status, ST_OK);
-	ck_assert_uint_eq(last_report.vote_attempt, 2);
-	ck_assert_uint_eq(last_report.digest, 9);
-}
-END_TEST
-
-static void order_commit(void)
-{
-	struct order o = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_COMMIT };
-	o.commit = (struct commit){ .term = 1, .attempt = 1, .applied_step = 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 2 };
-	job_on_order(job, &o, now);
-}
-
-START_TEST(a_refused_commit_is_reported)
-{
-	go(1, 1);
-	answer(&sent[0], ST_OK);
-	order_commit();
-	ck_assert_uint_eq(sent[1].op, ENGINE_COMMIT);
-	answer(&sent[1], _i ? ST_NOT_READY : ST_INVALID_ARGUMENT); /* not ready for what? no rank reads a gradient */
-	ck_assert_int_eq(last_report.refused, _i ? ST_INTERNAL : ST_INVALID_ARGUMENT);
-	ck_assert(*last_report.refusal);
-}
-END_TEST
-
 static Suite *suite(void)
 {
 	Suite *s = suite_create("attempts");
-	TCase *c = tcase_create("coordinator"), *j = tcase_create("job");
+	TCase *c = tcase_create("coordinator");
 	tcase_add_checked_fixture(c, open_coord, close_coord);
-	tcase_add_checked_fixture(j, open_job, close_job);
 	tcase_add_test(c, a_failed_vote_raises_the_attempt);
 	tcase_add_test(c, a_job_whose_attempts_all_fail_ends);
 	tcase_add_test(c, nodes_that_disagree_on_the_sum_try_again);
@@ -547,15 +411,13 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_journal_behind_the_memory_ends_the_job, 0, 2);
 	tcase_add_test(c, a_number_that_no_engine_takes_is_not_written);
 	tcase_add_loop_test(c, numbers_that_no_engine_takes_are_refused, 0, sizeof numbers / sizeof *numbers);
-	tcase_add_loop_test(j, a_go_that_is_out_does_not_hold_back_a_later_one, 0, 2);
-	tcase_add_test(j, a_failed_vote_does_not_hide_a_later_prepared_record);
-	tcase_add_loop_test(j, a_refused_commit_is_reported, 0, 2);
 	suite_add_tcase(s, c);
-	suite_add_tcase(s, j);
 	return s;
 }
 
+Suite *late_answers_suite(void); /* test_late_answers.c */
+
 int main(void)
 {
-	return suite_run(suite());
+	return suite_run(suite(), late_answers_suite());
 }
