@@ -5,6 +5,7 @@
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
 #include "host/listen.h"
+#include "host/own_dir.h"
 #include "edge/disk_watch.h"
 #include "edge/journal_keep.h"
 #include "edge/state_share.h"
@@ -215,20 +216,12 @@ static enum status listen_tcp(struct daemon *d)
 
 /* ---- start ---- */
 
-static enum status make_dir(const char *path, mode_t mode, const char *key)
-{
-	if (!mkdir(path, mode) || errno == EEXIST)
-		return ST_OK;
-	log_error("cannot make %s (%s): %s", path, key, strerror(errno));
-	return ST_IO_ERROR;
-}
-
 static enum status open_store(struct daemon *d)
 {
 	char path[4096];
-	enum status st = make_dir(d->conf->runtime_dir, 0755, "runtime_dir");
+	enum status st = own_dir_make(d->conf->runtime_dir, 0755, "runtime_dir");
 	if (!st)
-		st = make_dir(d->conf->state_dir, 0700, "state_dir");
+		st = own_dir_make(d->conf->state_dir, 0700, "state_dir");
 	if (!st && (st = failpoint_make(d->conf->runtime_dir)))
 		log_error("cannot make the file of failpoints in %s: %s", d->conf->runtime_dir, strerror(errno));
 	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);

@@ -48,6 +48,29 @@ def test_folder_that_cannot_be_made(tmp_path):
     assert f"cannot make {tmp_path}/file/run (runtime_dir): Not a directory" in gaccd.stderr
 
 
+@pytest.mark.parametrize("key", ["runtime_dir", "state_dir"])
+@pytest.mark.parametrize("owner, mode, runs", [(65534, 0o755, False), (0, 0o777, False), (0, 0o1777, True), (0, 0o755, True)])
+def test_a_folder_that_others_can_change(tmp_path, key, owner, mode, runs):
+    """Whoever may rename in it can put a socket or a journal of their own there."""
+    other = {"runtime_dir": "state_dir", "state_dir": "runtime_dir"}[key]
+    folder = tmp_path / key
+    folder.mkdir()
+    os.chown(folder, owner, -1)
+    folder.chmod(mode)
+    gaccd = subprocess.Popen([build_dir() / "bin/gaccd", "--set", f"{key}={folder}", "--set", f"{other}={tmp_path}/{other}"],
+                             stderr=subprocess.PIPE, text=True)
+    try:
+        if runs:
+            wait_until("the socket", (tmp_path / "runtime_dir/gaccd.sock").exists)
+            return
+        assert gaccd.wait(20) == 1
+        assert f"{folder} ({key}) belongs to user {owner} and has mode {mode:04o}: its files could be replaced" in gaccd.stderr.read()
+        assert not list(folder.iterdir())
+    finally:
+        gaccd.terminate()
+        gaccd.communicate()
+
+
 def test_a_start_with_jobs_puts_off_the_managers_limit(tmp_path):
     """What the journal has may take longer than TimeoutStartSec=."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, Daemon() as d:
