@@ -17,7 +17,7 @@ def mode_of(path):
 
 def test_ranks_end_with_gaccctl_run_and_the_job_goes_on(tmp_path):
     """Section 3: what survives the death of `gaccctl run`."""
-    with Daemon(allow=["RankLost", "NoRanks"]) as d:
+    with Daemon(allow=["RankLost", "RankLate job=", "NoRanks"]) as d:
         cli = Cli(tmp_path, d.endpoint)
         run = cli.start("run", "-n", "2", "--micro-size", "1000", "--set", "optimizer.type=sgd", "--set", "timeouts.stall_warn=300ms", "--",
                         build_dir() / "bin/mlp", "--batch", "8", "--epochs", "9")
