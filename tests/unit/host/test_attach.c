@@ -366,6 +366,15 @@ static int granted(void)
 	return times('r');
 }
 
+/* The end of a test: returns when no more descriptors are open than `before` it. */
+static void close_answers(int before)
+{
+	close(answer_with);
+	answer_with = -1;
+	while (open_fds() > before)
+		turn();
+}
+
 /* Until one more request is granted; that it is refused first is an error. */
 static void wait_for_grant(int before, int refused)
 {
@@ -399,10 +408,7 @@ START_TEST(descriptors_that_nobody_receives_are_charged)
 	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 1), 1);
 	close(c);
 	close(fds[0]);
-	close(answer_with);
-	answer_with = -1;
-	while (open_fds() > before)
-		turn();
+	close_answers(before);
 }
 END_TEST
 
@@ -448,10 +454,7 @@ START_TEST(a_connection_that_was_shut_down_is_charged)
 		close(c[i]);
 	wait_for_grant(n, 0);
 	close(waiting);
-	close(answer_with);
-	answer_with = -1;
-	while (open_fds() > before)
-		turn();
+	close_answers(before);
 }
 END_TEST
 
@@ -473,10 +476,7 @@ START_TEST(a_request_that_waits_ends_with_its_connection)
 	for (int i = 1; i < n; i++)
 		close(c[i]);
 	close(waiting);
-	close(answer_with);
-	answer_with = -1;
-	while (open_fds() > before)
-		turn();
+	close_answers(before);
 }
 END_TEST
 
@@ -506,10 +506,7 @@ START_TEST(each_request_may_wait_as_long)
 		close(c[i]);
 	wait_for_grant(n + 2, 0);
 	close(twice);
-	close(answer_with);
-	answer_with = -1;
-	while (open_fds() > before)
-		turn();
+	close_answers(before);
 }
 END_TEST
 
