@@ -2,14 +2,27 @@
 import os
 import time
 
+from harness import wait_until
+
+COMPLETED = 7  # JobState; those behind it are ends, too
+
 
 class Actions:
     """The part of RandomJob that disturbs it."""
 
     # ---- faults ----
 
+    def engine(self):
+        """Its pid; 0 when the job is over and has none any more."""
+        def pid():
+            job = self.d.get_job(self.job)
+            return [job.engine_pid] if job.engine_pid or job.state >= COMPLETED else None
+        return wait_until("an engine, or the job's end", pid)[0]
+
     def do_kill_engine(self, r):
-        self.d.kill_engine(self.job)
+        pid = self.engine()
+        if pid:
+            self.d.kill_engine(self.job, pid)
 
     def do_kill_gaccd(self, r):
         with self.lock:
@@ -19,10 +32,11 @@ class Actions:
 
     def do_kill_both(self, r):
         with self.lock:
-            pid = self.d.engine_pid(self.job)
+            pid = self.engine()
             self.gaccd_died = True
             self.d.kill_gaccd()
-            self.d.kill_engine(self.job, pid)
+            if pid:
+                self.d.kill_engine(self.job, pid)
             self.d.wait_ready()
 
     def do_reattach(self, r):

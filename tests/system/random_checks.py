@@ -55,6 +55,8 @@ class Checks:
 
     def check_parameters(self, want, job_done):
         for r, t in enumerate(self.ranks):
+            if r in self.fenced:
+                continue
             if not self.here[r] or (job_done and not t.memory):  # who has them mapped reads them when the job is over, too
                 continue
             if self.model.is_client:

@@ -111,16 +111,17 @@ class RandomJob(Checks, Actions):
     def attach(self, r, first=None):
         while True:
             t = Rank(self.d, self.job, r, self.tensors, ranks=self.n, inline=self.inline[r])
-            self.ranks[r] = t
             try:
                 t.start(first)
+                self.ranks[r] = t
                 break
             except OSError:  # gaccd has died
                 t.close()
             except GaccError as e:
+                t.close()
                 if e.reason not in ("SESSION_UNKNOWN", "ENGINE_DOWN"):
                     raise
-                t.close()  # it died before there was an engine to keep sessions; or again, before the memory was mapped
+                # it died before there was an engine to keep sessions; or again, before the memory was mapped
         last = self.results.get(t.window - 1)
         assert not last or str(t.resumed.last) == str(last), f"rank {r} was told\n{t.resumed.last}not\n{last}"
         return t
@@ -176,7 +177,7 @@ class RandomJob(Checks, Actions):
         self.batches[model.window] = batch
         self.batch, self.operator_flush, self.flush_next = batch, self.flush_next, False
         self.answers = {k: answer for k, (_, answer) in self.settled.items()}
-        self.closed_for, self.flight = set(), {}
+        self.closed_for, self.fenced, self.flight = set(), set(), {}
         carried = [max([0] + [m + 1 for r2, m in self.settled if r2 == r]) for r in range(self.n)]
         counts = [carried[r] if r in self.flushed else max(c, carried[r]) for r, c in enumerate(counts)]
         plans = [[] if r in self.flushed else self.plan(r, counts[r], size) for r in range(self.n)]
@@ -251,7 +252,7 @@ class RandomJob(Checks, Actions):
 
     def play_rank(self, r, plan, size):
         self.flight[r] = []  # (micro, future, slot)
-        t = self.ranks[r]
+        t, over = self.ranks[r], False
         if not self.here[r] and not plan:
             return None
         for action, *args in plan + [("last",)]:
@@ -260,13 +261,21 @@ class RandomJob(Checks, Actions):
             try:
                 getattr(self, "do_" + action)(r, *args)
             except GaccError as e:
-                if e.reason != "JOB_ENDED" or action in ("push", "flush", "leave"):
+                if e.reason != "JOB_ENDED" or (action in ("push", "flush", "leave") and not self.is_last_by_operator(e)):
                     raise  # else the window's outcome tells whether it should have
+                over = True
+                break
         self.drain(r)
         t = self.ranks[r]
         if not self.here[r]:
             return None
-        step = t.wait_step(self.model.window)
+        try:
+            step = t.wait_step(self.model.window)
+        except GaccError as e:
+            if not over or e.reason != "SESSION_FENCED":
+                raise
+            self.fenced.add(r)  # by its successor, who was told only that the job had ended
+            return None
         if t.window == self.model.window:  # pushes do not move it
             t.window += 1
         return step
@@ -380,6 +389,10 @@ class RandomJob(Checks, Actions):
         for name, g in t.slot(slot).items():
             assert not g.any(), f"zero_after: {name} in slot {slot} is not zero"
 
+    def is_last_by_operator(self, e):
+        """The job is over because an operator has flushed its last window: what had not come by then is not in it."""
+        return self.operator_flush and e.reason == "JOB_ENDED" and ("all steps are applied" in e.text or "was its last" in e.text)
+
     def closed(self, r):
         return r in self.closed_for
 
@@ -399,7 +412,7 @@ class RandomJob(Checks, Actions):
         except GaccError as e:
             if abandoned and e.reason in ("SESSION_FENCED", "SESSION_UNKNOWN"):
                 return
-            if e.reason in NOT_COUNTED and self.operator_flush:
+            if (e.reason in NOT_COUNTED and self.operator_flush) or self.is_last_by_operator(e):
                 self.closed_for.add(r)
                 return
             if e.reason in ("NONFINITE", "WINDOW_CLOSED") and self.verdict((r, m)) == VOID:  # in no sum, so it was not counted
