@@ -228,7 +228,7 @@ WINDOW = [
     Row("push-scale-negative", push(loss_scale=-1), PRECONDITION, "LOSS_SCALE_MISMATCH", "scale -1", "WaitReady or WaitStep"),
     Row("push-present-long", push(present=b"\1\0"), INVALID, "INVALID_ARGUMENT", "present has 2 bytes, 2 tensors need 1", "one bit"),
     Row("push-present-huge", push(present=b"\1" * 100000), INVALID, "INVALID_ARGUMENT", "present has 100000 bytes", "one bit"),
-    Row("push-present-strange-bit", push(present=b"\4"), INVALID, "INVALID_ARGUMENT", "bits past tensor 1", "registered tensors"),
+    Row("push-present-strange-bit", push(present=b"\4"), INVALID, "INVALID_ARGUMENT", "bits past tensor 1", "order of registration"),
     Row("push-before-the-job-runs", rpc("GradientService/Push", session="unfilled", weight=1), PRECONDITION, "NOT_READY", r"job \d+ is not running",
         "WaitReady"),
     Row("flush-next-window", in_window("Flush", window=at(1)), PRECONDITION, "NOT_CURRENT_WINDOW", r"is open, not \d", "open window"),
