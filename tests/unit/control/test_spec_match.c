@@ -89,8 +89,10 @@ START_TEST(rules_that_hold_for_no_tensor_are_named)
 	spec_match_unused(&match, &spec, text, 60); /* ends where the room does */
 	ck_assert_uint_eq(strlen(text), 59);
 	spec_match_fini(&match);
-	spec.n_groups = 1;
-	spec.n_init = 2;
+	while (spec.n_groups > 1)
+		free(spec.group[--spec.n_groups].pattern);
+	while (spec.n_init > 2)
+		free(spec.init[--spec.n_init].pattern);
 	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
 	spec_match_unused(&match, &spec, text, sizeof text);
 	ck_assert_str_eq(text, "");
