@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -82,6 +83,12 @@ class Job:
                 r.detach()
             r.close()
         self.ranks = []
+
+
+def delete_checkpoint(path):
+    """As `rm -r` does. A sweep of gaccd that meets it half deleted deletes the rest, so that a file may be gone before it is unlinked here."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert not pathlib.Path(path).exists()
 
 
 def read_safetensors(path):

@@ -11,7 +11,7 @@ import pytest
 
 from harness import Daemon, GaccError, Rank, to_bf16, wait_until
 from launching import launched
-from saving_job import COMPLETE, OPTIMIZERS, SHAPES, Job, d, gradients, read_safetensors  # noqa: F401 (fixture)
+from saving_job import COMPLETE, OPTIMIZERS, SHAPES, Job, d, delete_checkpoint, gradients, read_safetensors  # noqa: F401 (fixture)
 
 pytestmark = pytest.mark.sanitize
 
@@ -110,7 +110,7 @@ def test_updates_go_on_with_the_checkpoint():
         again = Job(d, name="again", restore_from=k.path, **spec)
         assert [r.missing for r in again.ranks] == [[2], [1, 2]]
         d.kill_gaccd()  # the updates are in its journal, not only in the manifest
-        shutil.rmtree(k.path)
+        delete_checkpoint(k.path)
         d.wait_ready()
         again.ranks[0].gacc.WaitReady(session=again.ranks[0].session)
         assert len(d.get_job(again.id).updates) == 4 and d.get_job(again.id).micro_size == 3

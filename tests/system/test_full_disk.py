@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from harness import Daemon, GaccError, build_dir, wait_until
 from launching import launched, wait_state
-from saving_job import COMPLETE, FAILED, Job, read_safetensors, start_big
+from saving_job import COMPLETE, FAILED, Job, delete_checkpoint, read_safetensors, start_big
 
 UNSHARE = ["unshare", "--mount", "--propagation", "private", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 may_mount = subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0
@@ -241,7 +240,7 @@ def test_a_checkpoint_beyond_its_users_share_is_refused():
         wait_until("it is counted", lambda: 32 << 20 <= d.client.node.GetNode().state_disk.user_checkpoints < 40 << 20)
         folder = d.disk / "checkpoints" / str(job.id)
         assert [p.name for p in folder.iterdir()] == [pathlib.Path(first.path).name]
-        shutil.rmtree(folder / pathlib.Path(first.path).name)
+        delete_checkpoint(folder / pathlib.Path(first.path).name)
         wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
         assert job.save().state == COMPLETE
         job.leave()
@@ -268,7 +267,7 @@ def test_a_users_share_is_its_own():
             k = job.save()
             assert k.state == FAILED and "32.0 MiB, and limits.state_per_user is 48.0 MiB" in k.message, k
         wait_until("it is counted", lambda: 32 << 20 <= d.client.node.GetNode().state_disk.user_checkpoints < 40 << 20)
-        shutil.rmtree(d.disk / "checkpoints" / str(ours.id))
+        delete_checkpoint(d.disk / "checkpoints" / str(ours.id))
         wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
         assert ours.save().state == COMPLETE and theirs.save().state == FAILED
         theirs.leave(), ours.leave()
