@@ -1,4 +1,7 @@
 /* Checkpoints of a job. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"
@@ -45,13 +48,6 @@ static bool fill_saved(void *public, const ProtobufCMessage *reply)
 	return fill_all(public, &r->checkpoint, r->checkpoint != NULL);
 }
 
-static bool fill_listed(void *public, const ProtobufCMessage *reply)
-{
-	const Gacc__V1__ListCheckpointsResponse *r = (const Gacc__V1__ListCheckpointsResponse *)reply;
-
-	return fill_all(public, r->checkpoints, r->n_checkpoints);
-}
-
 gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int inside_window, int wait, gacc_checkpoints **out)
 {
 	Gacc__V1__SaveCheckpointRequest request = GACC__V1__SAVE_CHECKPOINT_REQUEST__INIT;
@@ -79,15 +75,73 @@ gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int insid
 	return GACC_OK;
 }
 
+/* --- the list, which comes in pages, the newest one first */
+
+#define PAGE 1000
+
+struct listed {
+	Gacc__V1__Checkpoint **item; /* of kept replies, oldest first */
+	size_t n;
+};
+
+static bool prepend(struct listed *all, Gacc__V1__Checkpoint *const *page, size_t n)
+{
+	Gacc__V1__Checkpoint **item = malloc((n + all->n) * sizeof(Gacc__V1__Checkpoint *));
+
+	if (!item)
+		return false;
+	memcpy(item, page, n * sizeof(*item));
+	if (all->n)
+		memcpy(item + n, all->item, all->n * sizeof(*item));
+	free(all->item);
+	*all = (struct listed){ item, n + all->n };
+	return true;
+}
+
+/* Adds what one page has, and sets the request to the next one; *out_more is false when there is none. */
+static gacc_status add_page(gacc_client *client, void *public, Gacc__V1__ListCheckpointsRequest *request, struct listed *all,
+			    bool *out_more)
+{
+	const Gacc__V1__ListCheckpointsResponse *r;
+	ProtobufCMessage *reply;
+	gacc_status st = admin_call(client, JOBS, "ListCheckpoints", &request->base, &reply);
+	size_t n;
+
+	*out_more = false;
+	if (st)
+		return st;
+	if (!answer_keep(public, reply))
+		return admin_no_memory(client);
+	r = (const Gacc__V1__ListCheckpointsResponse *)reply;
+	n = r->n_checkpoints;
+	if (!n || (request->before_id && r->checkpoints[n - 1]->id >= request->before_id)) /* a gaccd without pages gives all again */
+		return GACC_OK;
+	if (!prepend(all, r->checkpoints, n))
+		return admin_no_memory(client);
+	request->before_id = r->checkpoints[0]->id;
+	*out_more = n >= PAGE;
+	return GACC_OK;
+}
+
 gacc_status gacc_checkpoint_list(gacc_client *client, const char *job, gacc_checkpoints **out)
 {
 	Gacc__V1__ListCheckpointsRequest request = GACC__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-	gacc_status st;
-	void *answer;
+	gacc_checkpoints *answer = answer_new(sizeof(*answer));
+	struct listed all = { NULL, 0 };
+	gacc_status st = GACC_OK;
 
+	if (!answer)
+		return admin_no_memory(client);
 	request.job = unconst(job);
-	st = admin_answer(client, JOBS, "ListCheckpoints", &request.base, sizeof(**out), fill_listed, &answer);
-	if (!st)
+	request.limit = PAGE;
+	for (bool more = true; more && !st;)
+		st = add_page(client, answer, &request, &all, &more);
+	if (!st && !fill_all(answer, all.item, all.n))
+		st = admin_no_memory(client);
+	free(all.item);
+	if (st)
+		gacc_checkpoints_free(answer);
+	else
 		*out = answer;
 	return st;
 }

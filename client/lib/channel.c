@@ -7,7 +7,7 @@
 #include <grpc/grpc_security.h>
 #include "lib/call.h"
 
-#define REPLY_MAX (64 << 20)
+#define REPLY_MAX (320 << 20) /* TensorNorms of 1,000,000 tensors with names of 255 bytes */
 #define CONNECT_MS 2000 /* gRPC gives up an attempt when gaccd, perhaps on a busy machine, has not answered by then */
 #define KEEPALIVE_MS 20000
 #define KEEPALIVE_TIMEOUT_MS 10000

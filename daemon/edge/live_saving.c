@@ -18,9 +18,10 @@ const struct saved *saving_find(const struct live_job *l, uint64_t id)
 	return saved_find(&l->saved, id);
 }
 
-const struct saved *saving_at(const struct live_job *l, size_t i)
+const struct saved *saving_page(const struct live_job *l, uint64_t before_id, uint32_t limit, size_t *out_n)
 {
-	return i < l->saved.n ? &l->saved.saved[i] : NULL;
+	size_t first = saved_page(&l->saved, before_id, limit, out_n);
+	return *out_n ? &l->saved.saved[first] : NULL;
 }
 
 /* ---- who waits ---- */

@@ -30,7 +30,8 @@ bool saving_hold_end(struct live_job *, enum status end, const char *reason);
 enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
 /* NULL: no such one. Valid until the loop turns. */
 const struct saved *saving_find(const struct live_job *, uint64_t id);
-const struct saved *saving_at(const struct live_job *, size_t i); /* oldest first; NULL behind the last */
+/* A page of its checkpoints (edge/saved_list.h). */
+const struct saved *saving_page(const struct live_job *, uint64_t before_id, uint32_t limit, size_t *out_n);
 /* A checkpoint of it is being written. */
 bool live_is_saving(const struct live_job *);
 /* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. */

@@ -91,14 +91,13 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	const Gacc__V1__ListCheckpointsRequest *q = (const Gacc__V1__ListCheckpointsRequest *)m;
 	struct live_job *l = named_job(call, q->job);
 	Gacc__V1__ListCheckpointsResponse r = GACC__V1__LIST_CHECKPOINTS_RESPONSE__INIT;
-	size_t n = 0;
+	size_t n;
 	if (!l)
 		return;
-	while (saving_at(l, n))
-		n++;
+	const struct saved *page = saving_page(l, q->before_id, q->limit, &n);
 	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof *k), **list_of = calloc(n + 1, sizeof *list_of);
 	for (size_t i = 0; k && list_of && i < n; i++) {
-		k[i] = message_of(saving_at(l, i));
+		k[i] = message_of(&page[i]);
 		list_of[i] = &k[i];
 	}
 	r.n_checkpoints = n;

@@ -51,6 +51,28 @@ void saved_forget_failures(struct saved_list *s, uint64_t but)
 			saved_remove(s, s->saved[i].id);
 }
 
+/* How many have a smaller id. */
+static size_t below(const struct saved_list *s, uint64_t id)
+{
+	size_t lo = 0, hi = s->n;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (s->saved[mid].id < id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+size_t saved_page(const struct saved_list *s, uint64_t before_id, uint32_t limit, size_t *out_n)
+{
+	size_t end = before_id ? below(s, before_id) : s->n;
+	size_t n = limit && limit < SAVED_MAX_PAGE ? limit : SAVED_MAX_PAGE;
+	*out_n = n < end ? n : end;
+	return end - *out_n;
+}
+
 size_t saved_complete(const struct saved_list *s)
 {
 	size_t n = 0;

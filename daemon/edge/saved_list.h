@@ -30,6 +30,10 @@ struct saved *saved_find(const struct saved_list *, uint64_t id);               
 void saved_remove(struct saved_list *, uint64_t id);
 /* The last failure is kept for whoever asks; earlier ones are in the log. */
 void saved_forget_failures(struct saved_list *, uint64_t but);
+#define SAVED_MAX_PAGE 1000
+/* The newest `limit` (0: SAVED_MAX_PAGE, which is also the most) of those with an id below before_id (0: of all), oldest first: where
+ * the first one is, and in *out_n how many there are. */
+size_t saved_page(const struct saved_list *, uint64_t before_id, uint32_t limit, size_t *out_n);
 size_t saved_complete(const struct saved_list *);
 const struct saved *saved_newest(const struct saved_list *); /* complete; NULL: none */
 void saved_set_text(char **to, const char *text);

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, Rank, to_bf16, wait_until
+from harness import Daemon, GaccError, Rank, build_dir, to_bf16, wait_until
 from launching import launched
 from saving_job import COMPLETE, OPTIMIZERS, SHAPES, Job, d, delete_checkpoint, gradients, read_safetensors  # noqa: F401 (fixture)
 
@@ -282,6 +282,24 @@ def test_the_list_survives_gaccd():
         assert job.save(request_id=request) == k
         assert job.save().id == k.id + 1
         job.leave()
+
+
+def test_a_list_comes_in_pages(d):
+    """Whoever keeps every checkpoint gets them all, and no answer is larger than a page."""
+    job = Job(d, ranks=1)
+    for _ in range(1003):
+        assert job.save().state == COMPLETE
+
+    def ids(**page):
+        return [k.id for k in d.client.jobs.ListCheckpoints(job=str(job.id), **page).checkpoints]
+
+    assert ids() == ids(limit=2000) == list(range(4, 1004))
+    assert ids(before_id=4) == [1, 2, 3] and ids(before_id=1) == []
+    assert ids(limit=2) == [1002, 1003] and ids(before_id=1002, limit=3) == [999, 1000, 1001]
+    listed = subprocess.run([build_dir() / "bin/gaccctl", "--endpoint", d.endpoint, "checkpoint", "list", str(job.id), "-o", "json"],
+                            capture_output=True, text=True, check=True).stdout
+    assert [k["id"] for k in json.loads(listed)["checkpoints"]] == list(range(1, 1004))
+    job.leave()
 
 
 def test_a_half_deleted_checkpoint_is_not_listed():
