@@ -53,7 +53,7 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	struct live_job *l = find_session(call, s, &k);
 	if (l && (l->allocating || l->keeping)) {
 		if (l->params_durable)
-			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being taken over from an earlier gaccd", (unsigned long long)l->id);
+			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd", (unsigned long long)l->id);
 		else
 			rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;

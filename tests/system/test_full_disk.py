@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -270,6 +271,36 @@ def test_a_users_share_is_its_own():
         delete_checkpoint(d.disk / "checkpoints" / str(ours.id))
         wait_until("it is seen", lambda: d.client.node.GetNode().state_disk.user_checkpoints < 1 << 20)
         assert ours.save().state == COMPLETE and theirs.save().state == FAILED
+        theirs.leave(), ours.leave()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_a_user_with_too_many_files_gets_no_more_and_nobody_else_notices():
+    """Files that are not counted any more might take anything: no room is left for that user's checkpoints and logs until some are deleted."""
+    with Daemon(supervise=True, conf={"listen.mode": "0666"}) as d:
+        d.dir.chmod(0o755)
+        d.allow += [" Ended job=", "RankExited", "CheckpointFailed job=", "too many to count them all"]
+        state = d.dir / "state"
+        theirs = Job(d, name="theirs", submit=lambda spec: submit_as_nobody(d, spec))
+        ours = Job(d)
+        for job in theirs, ours:
+            job.step(), job.save()
+        hog = d.submit(launched("yes", "a line that is printed for ever", ranks=1))
+        log = lambda: sum(f.stat().st_size for f in (state / "logs").glob(f"{hog}-*/worker_0.log*"))  # noqa: E731
+        wait_until("a long log", lambda: log() > 1 << 20)
+        junk = state / "checkpoints" / str(ours.id) / "junk"
+        junk.mkdir()
+        for i in range(100_000):
+            os.close(os.open(junk / str(i), os.O_CREAT | os.O_WRONLY))
+        wait_until("it is told", lambda: "uid 0 has more than 100000 files" in d.log())
+        wait_until(lambda: f"a short log, it has {log()} bytes", lambda: log() < 1 << 18)
+        k = ours.save()
+        assert k.state == FAILED and "root has more than 100000 files in gaccd's state_dir, too many to count" in k.message, k
+        assert theirs.save().state == COMPLETE
+        shutil.rmtree(junk)
+        wait_until("there is room again", lambda: ours.save().state == COMPLETE)
+        wait_until("a long log again", lambda: log() > 1 << 20)
+        d.cancel(hog, grace_ms=100)
         theirs.leave(), ours.leave()
 
 
