@@ -340,7 +340,7 @@ START_TEST(a_connection_earns_from_nothing)
 		send_frame(PING, ACK, 0, 8);
 		ck_assert_int_gt(take(), 0);
 	}
-	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL); /* for four frames */
+	nanosleep(&(struct timespec){ .tv_nsec = 800000000 }, NULL); /* for four pings */
 	for (int i = 0; i < 3; i++) { /* one frame might be paid by what the user's share has earned since it was used up */
 		open_pair();
 		while (send_frame(PING, ACK, 0, 8), take() > 0)
