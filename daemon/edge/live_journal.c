@@ -2,6 +2,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
+#include "edge/commit_bytes.h"
 #include "edge/convert.h"
 #include "edge/journal_keep.h"
 #include "edge/live_aside.h"
@@ -13,6 +14,7 @@
 
 #include "gacc/v1/common.pb-c.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@ struct commit_payload {
 	struct commit commit;
 };
 #define COMMIT_PAYLOAD_VERSION 3
+#define COMMIT_PAYLOAD_OLDER 2 /* the commit in its older form */
 
 /* ---- the journal ---- */
 
@@ -134,28 +137,45 @@ static enum status unreadable(struct rows *r, const char *record, uint64_t windo
 	return ST_VERSION_SKEW;
 }
 
-/* NULL: it is gone, or of another version; the window is history only. */
-static const struct commit_payload *payload_of(const struct journal_window *w)
+/* One that was read; the words are the journal's, for as long as the row is. */
+struct read_commit {
+	struct commit commit;
+	const uint64_t *counted;
+	uint32_t n_words;
+};
+
+/* false: it is gone, or of another version; the window is history only. */
+static bool read_payload(const struct journal_window *w, struct read_commit *out)
 {
-	const struct commit_payload *p = w->payload.data;
-	bool ok = w->payload.n >= sizeof *p && p->version == COMMIT_PAYLOAD_VERSION &&
-		  w->payload.n == sizeof *p + p->n_words * sizeof(uint64_t);
-	return ok ? p : NULL;
+	const size_t at = offsetof(struct commit_payload, commit);
+	struct commit_payload head;
+	if (w->payload.n < at)
+		return false;
+	memcpy(&head, w->payload.data, at);
+	bool older = head.version == COMMIT_PAYLOAD_OLDER;
+	size_t words = at + commit_bytes(older);
+	if ((!older && head.version != COMMIT_PAYLOAD_VERSION) || w->payload.n != words + head.n_words * sizeof *out->counted)
+		return false;
+	commit_read(&out->commit, (const char *)w->payload.data + at, older);
+	out->counted = (const void *)((const char *)w->payload.data + words);
+	out->n_words = head.n_words;
+	return true;
 }
 
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct rows *r = arg;
 	struct live_job *l = r->l;
-	const struct commit_payload *p = payload_of(w);
-	if (!p && w->window + 1 == l->end_window) /* where the job stands is not known */
+	struct read_commit k;
+	bool ok = read_payload(w, &k);
+	if (!ok && w->window + 1 == l->end_window) /* where the job stands is not known */
 		return unreadable(r, "COMMIT", w->window, "has another form");
-	if (!p)
+	if (!ok)
 		return ST_OK;
-	job_restore_window(l->job, &p->commit, (const uint64_t *)(p + 1), p->n_words);
-	coord_restore(l->coord, &p->commit);
-	live_history_restored(l, &p->commit);
-	live_note_step(l, &p->commit);
+	job_restore_window(l->job, &k.commit, k.counted, k.n_words);
+	coord_restore(l->coord, &k.commit);
+	live_history_restored(l, &k.commit);
+	live_note_step(l, &k.commit);
 	return ST_OK;
 }
 
@@ -263,18 +283,18 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 static enum status last_window(void *arg, const struct journal_window *w)
 {
 	struct live_job *l = ((struct rows *)arg)->l;
-	const struct commit_payload *p = payload_of(w);
+	struct read_commit k;
 	l->end_step = w->applied_step;
-	if (!p)
+	if (!read_payload(w, &k))
 		return ST_OK;
-	uint64_t digest = l->end_commit.window == p->commit.window ? l->end_commit.params_digest : 0;
-	l->end_commit = p->commit;
+	uint64_t digest = l->end_commit.window == k.commit.window ? l->end_commit.params_digest : 0;
+	l->end_commit = k.commit;
 	l->end_commit.params_digest = digest; /* known from the view alone */
 	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS; /* a trainer may still ask for a lost answer */
-	if (soon && p->n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
-		l->end_counted = malloc(p->n_words * sizeof *l->end_counted);
+	if (soon && k.n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
+		l->end_counted = malloc(k.n_words * sizeof *l->end_counted);
 	if (l->end_counted)
-		memcpy(l->end_counted, p + 1, p->n_words * sizeof *l->end_counted);
+		memcpy(l->end_counted, k.counted, k.n_words * sizeof *l->end_counted);
 	return ST_OK;
 }
 

@@ -1,6 +1,7 @@
 /* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
 #include "edge/live_restoring_impl.h"
 
+#include "edge/commit_bytes.h"
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
 
@@ -303,16 +304,33 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
+/* The commit in its older form does not show in the version: in the size alone, since updates are larger than what it lacks. */
+static bool is_older(const struct base *b, size_t n)
+{
+	_Static_assert(sizeof b->update[0] > COMMIT_LACKED, "the size tells them apart");
+	return b->version == 1 || (n + COMMIT_LACKED - offsetof(struct base, update)) % sizeof b->update[0] == 0;
+}
+
+static bool read_base(const struct journal_bytes *bytes, struct base *b)
+{
+	const size_t at = offsetof(struct base, last), rest = offsetof(struct base, n_updates);
+	memset(b, 0, sizeof *b);
+	if (bytes->n < at)
+		return false;
+	memcpy(b, bytes->data, at);
+	bool older = is_older(b, bytes->n);
+	size_t lacks = older ? COMMIT_LACKED : 0;
+	if ((b->version != 1 && b->version != BASE_VERSION) || bytes->n + lacks < rest || bytes->n + lacks > sizeof *b)
+		return false;
+	commit_read(&b->last, (const char *)bytes->data + at, older);
+	memcpy((char *)b + rest, (const char *)bytes->data + rest - lacks, bytes->n + lacks - rest);
+	return b->n_updates <= MANIFEST_MAX_UPDATES && bytes->n + lacks == (b->version == 1 ? rest : base_bytes(b));
+}
+
 enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
 {
-	const size_t old = offsetof(struct base, n_updates);
 	struct base b;
-	memset(&b, 0, sizeof b);
-	memcpy(&b, bytes->data, bytes->n < sizeof b ? bytes->n : sizeof b);
-	if (!(bytes->n == old && b.version == 1) &&
-	    !(b.version == BASE_VERSION && b.n_updates <= MANIFEST_MAX_UPDATES && bytes->n == base_bytes(&b)))
-		return ST_VERSION_SKEW;
-	return stand_at(l, &b);
+	return read_base(bytes, &b) ? stand_at(l, &b) : ST_VERSION_SKEW;
 }
 
 void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
