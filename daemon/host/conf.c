@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #define IN(section, field) (offsetof(struct conf, section.field) - offsetof(struct conf, section))
+/* KEY(name, type, where it lies, options ...) */
+#define KEY(name_, type_, at, ...) { .name = name_, .type = YAML_##type_, .offset = at, __VA_ARGS__ }
 #define FORMAT_AUTO (-1)
 #define MAX_PATH_BYTES 4096
 
@@ -26,97 +28,97 @@ static const struct yaml_name formats[] = { { "auto", FORMAT_AUTO },
 					    { NULL, 0 } };
 
 static const struct yaml_field node_keys[] = {
-	{ .name = "name", .type = YAML_STRING, .offset = IN(node, name), .initial = "%H", .min = 1, .max = 255,
-	  .doc = "This node's name in every message; %H is the host name." },
+	KEY("name", STRING, IN(node, name), .initial = "%H", .min = 1, .max = 255,
+	  .doc = "This node's name in every message; %H is the host name."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field listen_keys[] = {
-	{ .name = "socket", .type = YAML_STRING, .offset = IN(listen, socket), .initial = "%t/gaccd.sock", .min = 1, .max = 100,
-	  .doc = "Path of the gRPC socket; %t is runtime_dir. Trainers get their memory at <socket>.attach." },
-	{ .name = "mode", .type = YAML_OCTAL, .offset = IN(listen, mode), .initial = "0660",
-	  .doc = "File mode of both sockets: who may connect." },
-	{ .name = "group", .type = YAML_STRING, .offset = IN(listen, group), .initial = "",
-	  .doc = "Group of both sockets; empty: the daemon's own." },
-	{ .name = "tcp", .type = YAML_STRING, .offset = IN(listen, tcp), .initial = "",
-	  .doc = "HOST:PORT for gRPC over TCP; empty: off. Needs tls or listen.token_file." },
-	{ .name = "token_file", .type = YAML_STRING, .offset = IN(listen, token_file), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "File with the token that TCP callers without a certificate must show." },
-	{ .name = "connections_per_user", .type = YAML_U32, .offset = IN(listen, connections_per_user), .initial = "256",
-	  .min = 1, .max = 65536, .doc = "Connections that one user may have at a time on each unix socket." },
+	KEY("socket", STRING, IN(listen, socket), .initial = "%t/gaccd.sock", .min = 1, .max = 100,
+	  .doc = "Path of the gRPC socket; %t is runtime_dir. Trainers get their memory at <socket>.attach."),
+	KEY("mode", OCTAL, IN(listen, mode), .initial = "0660",
+	  .doc = "File mode of both sockets: who may connect."),
+	KEY("group", STRING, IN(listen, group), .initial = "",
+	  .doc = "Group of both sockets; empty: the daemon's own."),
+	KEY("tcp", STRING, IN(listen, tcp), .initial = "",
+	  .doc = "HOST:PORT for gRPC over TCP; empty: off. Needs tls or listen.token_file."),
+	KEY("token_file", STRING, IN(listen, token_file), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "File with the token that TCP callers without a certificate must show."),
+	KEY("connections_per_user", U32, IN(listen, connections_per_user), .initial = "256",
+	  .min = 1, .max = 65536, .doc = "Connections that one user may have at a time on each unix socket."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field tls_keys[] = {
-	{ .name = "cert", .type = YAML_STRING, .offset = IN(tls, cert), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with this daemon's certificate chain." },
-	{ .name = "key", .type = YAML_STRING, .offset = IN(tls, key), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with its private key." },
-	{ .name = "ca", .type = YAML_STRING, .offset = IN(tls, ca), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with the authorities whose certificates callers must have." },
+	KEY("cert", STRING, IN(tls, cert), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with this daemon's certificate chain."),
+	KEY("key", STRING, IN(tls, key), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with its private key."),
+	KEY("ca", STRING, IN(tls, ca), .initial = "", .max = MAX_PATH_BYTES,
+	  .doc = "PEM file with the authorities whose certificates callers must have."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field limits_keys[] = {
-	{ .name = "host_memory", .type = YAML_SIZE, .offset = IN(limits, host_memory), .initial = "0",
-	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's." },
-	{ .name = "jobs", .type = YAML_U32, .offset = IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
-	  .doc = "Jobs that may run at a time; those that wait in the queue do not count." },
-	{ .name = "jobs_per_user", .type = YAML_U32, .offset = IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
-	  .doc = "Of these, jobs of one user." },
-	{ .name = "host_memory_per_user", .type = YAML_SIZE, .offset = IN(limits, host_memory_per_user), .initial = "0",
-	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own." },
-	{ .name = "queued_per_user", .type = YAML_U32, .offset = IN(limits, queued_per_user), .initial = "100", .max = 4096,
-	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)." },
-	{ .name = "state_per_user", .type = YAML_SIZE, .offset = IN(limits, state_per_user), .initial = "0",
-	  .doc = "Logs and checkpoints that one user may have in state_dir; 0: half of its file system." },
-	{ .name = "journal_reserve", .type = YAML_SIZE, .offset = IN(limits, journal_reserve), .initial = "16MiB", .min = 1 << 20, .max = 1 << 30,
-	  .doc = "Disk space that the journal keeps for itself, so that running jobs go on when the disk of state_dir is full." },
-	{ .name = "request_memory", .type = YAML_SIZE, .offset = IN(limits, request_memory), .initial = "2GiB", .min = 64 << 20, .max = 1e15,
-	  .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal part of it." },
+	KEY("host_memory", SIZE, IN(limits, host_memory), .initial = "0",
+	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's."),
+	KEY("jobs", U32, IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
+	  .doc = "Jobs that may run at a time; those that wait in the queue do not count."),
+	KEY("jobs_per_user", U32, IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
+	  .doc = "Of these, jobs of one user."),
+	KEY("host_memory_per_user", SIZE, IN(limits, host_memory_per_user), .initial = "0",
+	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own."),
+	KEY("queued_per_user", U32, IN(limits, queued_per_user), .initial = "100", .max = 4096,
+	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)."),
+	KEY("state_per_user", SIZE, IN(limits, state_per_user), .initial = "0",
+	  .doc = "Logs and checkpoints that one user may have in state_dir; 0: half of its file system."),
+	KEY("journal_reserve", SIZE, IN(limits, journal_reserve), .initial = "16MiB", .min = 1 << 20, .max = 1 << 30,
+	  .doc = "Disk space that the journal keeps for itself, so that running jobs go on when the disk of state_dir is full."),
+	KEY("request_memory", SIZE, IN(limits, request_memory), .initial = "2GiB", .min = 64 << 20, .max = 1e15,
+	  .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal part of it."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field history_keys[] = {
-	{ .name = "windows", .type = YAML_U64, .offset = IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
-	  .doc = "Closed windows that are kept of each job." },
-	{ .name = "events", .type = YAML_U64, .offset = IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
-	  .doc = "Events that are kept of each job, and of the node." },
-	{ .name = "jobs", .type = YAML_U64, .offset = IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
-	  .doc = "Ended jobs that are remembered; the user who has most of them loses his oldest first, out of list, journal and history." },
+	KEY("windows", U64, IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
+	  .doc = "Closed windows that are kept of each job."),
+	KEY("events", U64, IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
+	  .doc = "Events that are kept of each job, and of the node."),
+	KEY("jobs", U64, IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
+	  .doc = "Ended jobs that are remembered; the user who has most of them loses his oldest first, out of list, journal and history."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field log_keys[] = {
-	{ .name = "level", .type = YAML_ENUM, .offset = IN(log, level), .initial = "info", .names = levels,
-	  .doc = "The least important lines that are written: error, warn, notice, info, debug." },
-	{ .name = "format", .type = YAML_ENUM, .offset = IN(log, format_key), .initial = "auto", .names = formats,
-	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal." },
-	{ .name = "rank_max", .type = YAML_SIZE, .offset = IN(log, rank_max), .initial = "64MiB", .min = 64 << 10, .max = 1e15,
-	  .doc = "Length at which the log of a rank that gaccd has launched becomes worker_RANK.log.1, in the place of an older one." },
+	KEY("level", ENUM, IN(log, level), .initial = "info", .names = levels,
+	  .doc = "The least important lines that are written: error, warn, notice, info, debug."),
+	KEY("format", ENUM, IN(log, format_key), .initial = "auto", .names = formats,
+	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal."),
+	KEY("rank_max", SIZE, IN(log, rank_max), .initial = "64MiB", .min = 64 << 10, .max = 1e15,
+	  .doc = "Length at which the log of a rank that gaccd has launched becomes worker_RANK.log.1, in the place of an older one."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field engine_keys[] = {
-	{ .name = "threads", .type = YAML_U32, .offset = IN(engine, threads), .initial = "0", .max = 1024,
-	  .doc = "Threads of each engine; 0: one per CPU." },
-	{ .name = "kernels", .type = YAML_STRING, .offset = IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
-	  .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name." },
-	{ .name = "timeout", .type = YAML_MS, .offset = IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
-	  .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. Longer than its longest pass." },
+	KEY("threads", U32, IN(engine, threads), .initial = "0", .max = 1024,
+	  .doc = "Threads of each engine; 0: one per CPU."),
+	KEY("kernels", STRING, IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
+	  .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name."),
+	KEY("timeout", MS, IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
+	  .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. Longer than its longest pass."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field launch_keys[] = {
-	{ .name = "orphan_timeout", .type = YAML_MS, .offset = IN(launch, orphan_timeout_ms), .initial = "10m", .min = 1000, .max = 86400000,
-	  .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long." },
+	KEY("orphan_timeout", MS, IN(launch, orphan_timeout_ms), .initial = "10m", .min = 1000, .max = 86400000,
+	  .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field checkpoint_keys[] = {
-	{ .name = "allowed_dirs", .type = YAML_STRING, .offset = IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
+	KEY("allowed_dirs", STRING, IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
 	  .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and restore, absolute, "
-		 "separated by colons." },
+		 "separated by colons."),
 	{ .name = NULL }
 };
 
