@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaccd: arguments, configuration, and the choice among its four roles. */
 #include "base/descriptors.h"
 #include "base/inherited.h"
@@ -28,7 +29,8 @@ static const char usage[] =
 	"\n"
 	"  gaccd --config /etc/gacc/gaccd.yaml\n"
 	"  gaccd --supervise --config gaccd.yaml      keep memory over restarts where there is no systemd\n"
-	"  gaccd --set runtime_dir=/tmp/g --set state_dir=/tmp/g/state     as any user; GACC_ENDPOINT=/tmp/g/gaccd.sock\n"
+	"  gaccd --set runtime_dir=/tmp/g --set state_dir=/tmp/g/state     as any user; "
+	"GACC_ENDPOINT=/tmp/g/gaccd.sock\n"
 	"  gaccd --check-config --config gaccd.yaml\n"
 	"  gaccd --accept-journal-loss --config gaccd.yaml\n"
 	"\n"
@@ -37,12 +39,14 @@ static const char usage[] =
 	"      --check-config    read the configuration, say what is wrong with it, and exit\n"
 	"      --print-config    print every key, its value and where it came from, and exit\n"
 	"      --supervise       run gaccd as a child, keep its memory, restart it when it dies\n"
-	"      --accept-journal-loss    when gaccd does not start because records of its journal are missing or altered: copies the\n"
+	"      --accept-journal-loss    when gaccd does not start because records of its journal are missing or "
+	"altered: copies the\n"
 	"                        journal's files aside, ends the jobs that have lost something, says which, and exits\n"
 	"      --version\n"
 	"  -h, --help\n"
 	"\n"
-	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written, or lacks records;\n"
+	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written, or "
+	"lacks records;\n"
 	"78 as 2, and a service manager keeps memory of jobs.\n";
 
 struct options {
@@ -55,15 +59,17 @@ struct options {
 
 enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION, OPT_LAUNCHER, OPT_ACCEPT_LOSS };
 
-static const struct option long_options[] = {
-	{ "config", required_argument, NULL, 'c' },      { "set", required_argument, NULL, 's' },
-	{ "check-config", no_argument, NULL, OPT_CHECK }, { "print-config", no_argument, NULL, OPT_PRINT },
-	{ "supervise", no_argument, NULL, OPT_SUPERVISE }, { "engine", no_argument, NULL, OPT_ENGINE },
-	{ "accept-journal-loss", no_argument, NULL, OPT_ACCEPT_LOSS },
-	{ "launcher", no_argument, NULL, OPT_LAUNCHER },
-	{ "version", no_argument, NULL, OPT_VERSION },    { "help", no_argument, NULL, 'h' },
-	{ NULL, 0, NULL, 0 }
-};
+static const struct option long_options[] = { { "config", required_argument, NULL, 'c' },
+					      { "set", required_argument, NULL, 's' },
+					      { "check-config", no_argument, NULL, OPT_CHECK },
+					      { "print-config", no_argument, NULL, OPT_PRINT },
+					      { "supervise", no_argument, NULL, OPT_SUPERVISE },
+					      { "engine", no_argument, NULL, OPT_ENGINE },
+					      { "accept-journal-loss", no_argument, NULL, OPT_ACCEPT_LOSS },
+					      { "launcher", no_argument, NULL, OPT_LAUNCHER },
+					      { "version", no_argument, NULL, OPT_VERSION },
+					      { "help", no_argument, NULL, 'h' },
+					      { NULL, 0, NULL, 0 } };
 
 /* Exit code, or -1 to go on. */
 static int parse(int argc, char **argv, struct options *o)
@@ -111,7 +117,8 @@ static int parse(int argc, char **argv, struct options *o)
 		}
 	}
 	if (o->launch && argc - optind == 5) {
-		o->launcher = (struct launcher_args){ .job_id = strtoull(argv[optind], NULL, 10), .runtime_dir = argv[optind + 1],
+		o->launcher = (struct launcher_args){ .job_id = strtoull(argv[optind], NULL, 10),
+						      .runtime_dir = argv[optind + 1],
 						      .orphan_ms = strtoull(argv[optind + 2], NULL, 10),
 						      .descriptors = strtoull(argv[optind + 3], NULL, 10),
 						      .uuid = argv[optind + 4] };
@@ -130,7 +137,7 @@ static int parse(int argc, char **argv, struct options *o)
 /* The same command line without --supervise. */
 static int supervise(int argc, char **argv)
 {
-	char **child = calloc((size_t)argc + 1, sizeof *child);
+	char **child = calloc((size_t)argc + 1, sizeof(*child));
 	int n = 0;
 	if (!child)
 		return 1;
@@ -140,7 +147,7 @@ static int supervise(int argc, char **argv)
 		else if (strcmp(argv[i], "--supervise") != 0)
 			child[n++] = argv[i];
 	char exe[4096];
-	ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
+	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 	if (len > 0) {
 		exe[len] = '\0';
 		child[0] = exe;
@@ -173,7 +180,7 @@ static int run(const struct options *o)
 	struct conf *conf;
 	char why[512];
 	const struct conf_sources sources = { .file = o->file, .set = o->set, .environment = environ };
-	enum status st = conf_load(&sources, &conf, why, sizeof why);
+	enum status st = conf_load(&sources, &conf, why, sizeof(why));
 	if (st) {
 		fprintf(stderr, "gaccd: %s\n", why);
 		return daemon_give_up(DAEMON_EXIT_CONFIG, fdstore_inherited());
@@ -195,8 +202,8 @@ static int run(const struct options *o)
 	return code;
 }
 
-/* For all that this process starts, too: a setuid or setcap program that a rank runs is a program like any other. The unit says so as well
- * (NoNewPrivileges=); elsewhere nobody else does. */
+/* For all that this process starts, too: a setuid or setcap program that a rank runs is a program like any other. The
+ * unit says so as well (NoNewPrivileges=); elsewhere nobody else does. */
 static bool give_up_new_privileges(void)
 {
 	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Debian packages of this tree, with Debian's hardening flags:  build-packages.sh BUILD-DIR [CMAKE-OPTIONS]
 # They lie in BUILD-DIR/packages.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian 12 to a trained model: installs packages, builds, starts a gaccd of its own in a temporary folder,
 # trains a perceptron on Fashion-MNIST with four processes, checks the result against single-process runs, and leaves
 # nothing behind. Needs root or sudo for missing packages only.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing of packages.txt, as root or with sudo. Does nothing, and needs no network, when all is there.
 #   install-packages.sh [SECTION...]   build, run, test (build and run)
 #   OFFLINE=1  install nothing; fail when something is missing

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Says what gacc's programs left behind: nothing, one hopes.
 #   leftovers.sh snapshot FILE     notes what is there before
 #   leftovers.sh check FILE DIR    lists new shared memory with gacc in its name (other programs may make some meanwhile), what lies in DIR, and processes that know DIR (from their command line

@@ -1,5 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/bytes.h"
+
 #include "proto/utf8.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -119,7 +122,7 @@ static __attribute__((format(printf, 3, 4))) bool fail(struct fault *f, const ui
 	va_list ap;
 	f->at = at;
 	va_start(ap, fmt);
-	vsnprintf(f->what, sizeof f->what, fmt, ap);
+	vsnprintf(f->what, sizeof(f->what), fmt, ap);
 	va_end(ap);
 	return false;
 }
@@ -268,12 +271,13 @@ void bytes_explain(const ProtobufCMessageDescriptor *desc, const void *data, siz
 		return;
 	}
 	if (!f.field && f.number)
-		snprintf(number, sizeof number, ".%u", f.number);
-	snprintf(why, n_why, "%s%s%s at byte %td: %s", f.desc->name, f.field ? "." : number, f.field ? f.field->name : "",
-		 f.at - p, f.what);
+		snprintf(number, sizeof(number), ".%u", f.number);
+	snprintf(why, n_why, "%s%s%s at byte %td: %s", f.desc->name, f.field ? "." : number,
+		 f.field ? f.field->name : "", f.at - p, f.what);
 }
 
-void bytes_explain_buffer(const ProtobufCMessageDescriptor *desc, const grpc_byte_buffer *buffer, char *why, size_t n_why)
+void bytes_explain_buffer(const ProtobufCMessageDescriptor *desc, const grpc_byte_buffer *buffer, char *why,
+			  size_t n_why)
 {
 	if (!buffer_ok(buffer)) {
 		snprintf(why, n_why, "%s: the message is compressed", desc->name);
@@ -418,11 +422,11 @@ enum status bytes_from_buffer_bulk(const ProtobufCMessageDescriptor *desc, uint3
 	uint8_t small[ENVELOPE_ON_STACK], *env = small;
 	struct bytes_view view;
 	size_t n;
-	if (!buffer_ok(buffer) || !split(view_of(buffer), bulk, small, sizeof small, &n, &view))
+	if (!buffer_ok(buffer) || !split(view_of(buffer), bulk, small, sizeof(small), &n, &view))
 		return ST_MALFORMED;
 	if (n > BYTES_ENVELOPE_MAX)
 		return ST_RESOURCE_EXHAUSTED;
-	if (n > sizeof small) { /* rare: walk again with room enough */
+	if (n > sizeof(small)) { /* rare: walk again with room enough */
 		env = malloc(n);
 		if (!env)
 			return ST_NO_MEMORY;
@@ -487,8 +491,8 @@ grpc_byte_buffer *bytes_to_buffer_bulk(const ProtobufCMessage *msg, uint32_t bul
 	protobuf_c_message_pack(msg, GRPC_SLICE_START_PTR(slices[0]));
 	memcpy(GRPC_SLICE_START_PTR(slices[0]) + n_env, head, n_head);
 	/* gRPC only reads it; its type has no const. */
-	slices[1] = release ? grpc_slice_new_with_user_data((void *)(uintptr_t)data, n, release, arg) :
-			      grpc_slice_from_static_buffer(data, n);
+	slices[1] = release ? grpc_slice_new_with_user_data((void *)(uintptr_t)data, n, release, arg)
+			    : grpc_slice_from_static_buffer(data, n);
 	grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(slices, 2);
 	grpc_slice_unref(slices[0]);
 	grpc_slice_unref(slices[1]);

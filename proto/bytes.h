@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The only conversion between messages and gRPC byte buffers; both sides use it.
  *
  * Decoding trusts nothing: before protobuf-c sees a message, every tag, varint, length, wire type and string of it is
@@ -13,10 +14,11 @@
 #ifndef GACC_PROTO_BYTES_H
 #define GACC_PROTO_BYTES_H
 
+#include "proto/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "proto/status.h"
 
 struct ProtobufCMessage;
 struct ProtobufCMessageDescriptor;
@@ -40,8 +42,8 @@ bool bytes_next(struct bytes_view *view, const uint8_t **out_piece, size_t *out_
 /* Copies the first n bytes of the view and takes them off; n <= view->left. */
 void bytes_copy(struct bytes_view *view, void *dst, size_t n);
 
-/* Message from n contiguous bytes, freed with bytes_free. MALFORMED; RESOURCE_EXHAUSTED when it would unpack to more than
- * 64 KiB + 16 n bytes (tiny elements in great number); NO_MEMORY. */
+/* Message from n contiguous bytes, freed with bytes_free. MALFORMED; RESOURCE_EXHAUSTED when it would unpack to more
+ * than 64 KiB + 16 n bytes (tiny elements in great number); NO_MEMORY. */
 enum status bytes_decode(const struct ProtobufCMessageDescriptor *desc, const void *data, size_t n,
 			 struct ProtobufCMessage **out_msg);
 /* The same from a byte buffer, which stays the caller's. */
@@ -59,12 +61,12 @@ void *bytes_pack(const struct ProtobufCMessage *msg, size_t *out_n);
 /* A message of its own memory, freed with bytes_free; NULL: no memory. */
 struct ProtobufCMessage *bytes_clone(const struct ProtobufCMessage *msg);
 
-/* For errors: one sentence on the first thing that makes these bytes malformed: which field, where, and the value. Text for a
- * message that is not malformed says so. */
+/* For errors: one sentence on the first thing that makes these bytes malformed: which field, where, and the value. Text
+ * for a message that is not malformed says so. */
 void bytes_explain(const struct ProtobufCMessageDescriptor *desc, const void *data, size_t n, char *why, size_t n_why);
 /* The same of a byte buffer, which stays the caller's. */
-void bytes_explain_buffer(const struct ProtobufCMessageDescriptor *desc, const struct grpc_byte_buffer *buffer, char *why,
-			  size_t n_why);
+void bytes_explain_buffer(const struct ProtobufCMessageDescriptor *desc, const struct grpc_byte_buffer *buffer,
+			  char *why, size_t n_why);
 
 /* Byte buffer with the packed message, never NULL; free it with grpc_byte_buffer_destroy. */
 struct grpc_byte_buffer *bytes_to_buffer(const struct ProtobufCMessage *msg);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -DIN=file -DOUT=file.c -DNAME=symbol -P embed.cmake: the bytes of a file as a C array.
 file(READ ${IN} hex HEX)
 string(LENGTH "${hex}" digits)

@@ -1,12 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/error_detail.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <grpc/status.h>
+
 #include "gacc/v1/common.pb-c.h"
 #include "google/rpc/status.pb-c.h"
 #include "proto/bytes.h"
 #include "proto/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <grpc/status.h>
 
 #define RANKS_MAX 400
 
@@ -48,7 +51,7 @@ static void *pack_detail(const struct rpc_error *error, size_t *out_len)
 	detail.retry_after_ms = error->retry_after_ms;
 	detail.n_missing_ranks = error->n_missing_ranks < RANKS_MAX ? error->n_missing_ranks : RANKS_MAX;
 	if (detail.n_missing_ranks > 0)
-		memcpy(ranks, error->missing_ranks, detail.n_missing_ranks * sizeof *ranks);
+		memcpy(ranks, error->missing_ranks, detail.n_missing_ranks * sizeof(*ranks));
 	detail.missing_ranks = ranks;
 	return bytes_pack(&detail.base, out_len);
 }
@@ -77,12 +80,12 @@ void error_detail_pack(const struct rpc_error *error, uint8_t **out_data, size_t
 static void copy_text(char *to, size_t cap, const char *from, size_t n)
 {
 	char text[ERROR_TEXT_MAX + 1];
-	snprintf(text, sizeof text, "%.*s", (int)n, from ? from : "");
+	snprintf(text, sizeof(text), "%.*s", (int)n, from ? from : "");
 	n = error_text_fit(text, cap - 1);
 	memcpy(to, text, n);
 	to[n] = 0;
 }
-#define COPY_TEXT(array, from) copy_text(array, sizeof array, from, strlen(from))
+#define COPY_TEXT(array, from) copy_text(array, sizeof(array), from, strlen(from))
 
 /* For errors that are not the daemon's own words: of gRPC, or of another server. */
 static enum status status_by_code(int code)
@@ -121,7 +124,8 @@ static void take_detail(const Gacc__V1__ErrorDetail *detail, struct rpc_failure 
 	COPY_TEXT(failure->hint, detail->hint);
 	COPY_TEXT(failure->field, detail->field);
 	failure->retry_after_ms = detail->retry_after_ms;
-	failure->n_missing_ranks = detail->n_missing_ranks < RPC_MISSING_MAX ? detail->n_missing_ranks : RPC_MISSING_MAX;
+	failure->n_missing_ranks =
+		detail->n_missing_ranks < RPC_MISSING_MAX ? detail->n_missing_ranks : RPC_MISSING_MAX;
 	for (size_t i = 0; i < failure->n_missing_ranks; i++)
 		failure->missing_ranks[i] = detail->missing_ranks[i];
 }
@@ -137,7 +141,8 @@ static void take_trailer(const void *data, size_t n, struct rpc_failure *failure
 	for (size_t i = 0; i < status->n_details; i++) {
 		const Google__Rpc__Status__Any *any = status->details[i];
 		if (strcmp(any->type_url, type_url) != 0 ||
-		    bytes_decode(&gacc__v1__error_detail__descriptor, any->value.data, any->value.len, &detail) != ST_OK)
+		    bytes_decode(&gacc__v1__error_detail__descriptor, any->value.data, any->value.len, &detail) !=
+			    ST_OK)
 			continue;
 		take_detail((const Gacc__V1__ErrorDetail *)detail, failure);
 		bytes_free(detail);
@@ -149,7 +154,7 @@ void error_detail_unpack(int grpc_code, const char *message, size_t n, const voi
 			 struct rpc_failure *out_failure)
 {
 	*out_failure = (struct rpc_failure){ .status = status_by_code(grpc_code), .grpc_code = grpc_code };
-	copy_text(out_failure->message, sizeof out_failure->message, message, n);
+	copy_text(out_failure->message, sizeof(out_failure->message), message, n);
 	if (grpc_code != GRPC_STATUS_OK && trailer)
 		take_trailer(trailer, n_trailer, out_failure);
 }

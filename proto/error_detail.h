@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors on the wire: the trailer grpc-status-details-bin, a google.rpc.Status with one gacc.v1.ErrorDetail.
  *
  * The server writes it from a struct rpc_error, the client reads it into a struct rpc_failure. Text is cut between two
@@ -6,19 +7,20 @@
 #ifndef GACC_PROTO_ERROR_DETAIL_H
 #define GACC_PROTO_ERROR_DETAIL_H
 
+#include "proto/status.h"
+
 #include <stddef.h>
 #include <stdint.h>
-#include "proto/status.h"
 
 #define ERROR_DETAIL_KEY "grpc-status-details-bin"
 #define ERROR_TEXT_MAX 1000 /* bytes, without the NUL */
 
 /* What the server says. Unset fields are zero. */
 struct rpc_error {
-	enum status status; /* gives the code, and the detail's reason */
+	enum status status;  /* gives the code, and the detail's reason */
 	const char *message; /* NULL: the table's text */
-	const char *hint; /* what to do next; NULL: the table's */
-	const char *field; /* the offending one */
+	const char *hint;    /* what to do next; NULL: the table's */
+	const char *field;   /* the offending one */
 	int64_t retry_after_ms;
 	const uint32_t *missing_ranks;
 	size_t n_missing_ranks;
@@ -41,8 +43,8 @@ struct rpc_failure {
 /* Length of the longest prefix of s that has at most max bytes and ends between two UTF-8 characters. */
 size_t error_text_fit(const char *s, size_t max);
 
-/* Copies s (NULL: "") into room and returns that: cut as above, with a '?' for each byte that is not UTF-8. A sentence that
- * quotes a caller's name, cut somewhere, is not UTF-8. */
+/* Copies s (NULL: "") into room and returns that: cut as above, with a '?' for each byte that is not UTF-8. A sentence
+ * that quotes a caller's name, cut somewhere, is not UTF-8. */
 char *error_text_copy(const char *s, char room[ERROR_TEXT_MAX + 1]);
 
 /* The trailer's bytes, malloc'ed; NULL and 0 without memory. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ enum status failpoint_make(const char *dir)
 	char path[4096];
 	struct stat st;
 	const char *given = getenv(VARIABLE);
-	snprintf(path, sizeof path, "%s%s", given ? given : dir, given ? "" : "/failpoints");
+	snprintf(path, sizeof(path), "%s%s", given ? given : dir, given ? "" : "/failpoints");
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	struct shared *s = NULL;
 	if (fd >= 0 && fstat(fd, &st) == 0 && (st.st_size == (off_t)SHARED_BYTES || ftruncate(fd, SHARED_BYTES) == 0))
@@ -102,11 +103,11 @@ enum status failpoint_make(const char *dir)
 
 char *failpoint_environment(void)
 {
-	static char text[4096 + sizeof VARIABLE + 1];
+	static char text[4096 + sizeof(VARIABLE) + 1];
 	const char *path = getenv(VARIABLE);
 	if (!path)
 		return NULL;
-	snprintf(text, sizeof text, VARIABLE "=%s", path);
+	snprintf(text, sizeof(text), VARIABLE "=%s", path);
 	return text;
 }
 
@@ -186,8 +187,9 @@ static void say_list(struct answer *a)
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
 		const struct shared *s = &shared[i];
 		say(a, "%s %s %s %s skip %u count %u: %s\n", point[i].name, point[i].process,
-		    point[i].error ? status_info(point[i].error)->name : "-", action_name[atomic_load(&s->action) % ACTION_COUNT],
-		    atomic_load(&s->skip), atomic_load(&s->left), point[i].where);
+		    point[i].error ? status_info(point[i].error)->name : "-",
+		    action_name[atomic_load(&s->action) % ACTION_COUNT], atomic_load(&s->skip), atomic_load(&s->left),
+		    point[i].where);
 	}
 	say(a, "ok\n");
 }
@@ -303,6 +305,8 @@ void failpoint_command(char *line, char *out, size_t n)
 	else if (word && strcmp(word, "disarm") == 0)
 		disarm(&a, &rest);
 	else
-		say(&a, "error: no command \"%.40s\": list, hits, arm NAME ACTION [MS] [skip N] [count N], disarm NAME|all\n",
+		say(&a,
+		    "error: no command \"%.40s\": list, hits, arm NAME ACTION [MS] [skip N] [count N], disarm "
+		    "NAME|all\n",
 		    word ? word : "");
 }

@@ -1,5 +1,7 @@
-/* For the thread sanitizer, which does not see gRPC (it is not instrumented): what was written before handoff_given(tag),
- * called just before gRPC takes the tag, is seen after handoff_taken(tag) where the queue gives it back. Nothing else. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For the thread sanitizer, which does not see gRPC (it is not instrumented): what was written before
+ * handoff_given(tag), called just before gRPC takes the tag, is seen after handoff_taken(tag) where the queue gives it
+ * back. Nothing else. */
 #ifndef GACC_PROTO_HANDOFF_H
 #define GACC_PROTO_HANDOFF_H
 

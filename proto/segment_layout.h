@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared memory as bytes: what two processes, or two lives of one process, must agree on.
  *
  * Every segment is a memfd sealed SHRINK|GROW|SEAL whose first page is a `struct segment_header`; its data starts at
@@ -19,34 +20,34 @@
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
-	SEG_CONTROL = 1,  /* control records, ledger, undo, norms of tensors */
-	SEG_STATUS = 2,   /* struct status_page */
-	SEG_ACCUM0 = 3,   /* P[0] */
-	SEG_ACCUM1 = 4,   /* P[1] */
-	SEG_PARAMS = 5,   /* parameters in their own dtype; trainers map it read-only */
-	SEG_MASTER = 6,   /* f32 master of 16-bit parameters */
-	SEG_STATE0 = 7,   /* optimizer state: momentum buffer, or m */
-	SEG_STATE1 = 8,   /* v */
-	SEG_SLOT = 16     /* index = slot */
+	SEG_CONTROL = 1, /* control records, ledger, undo, norms of tensors */
+	SEG_STATUS = 2,	 /* struct status_page */
+	SEG_ACCUM0 = 3,	 /* P[0] */
+	SEG_ACCUM1 = 4,	 /* P[1] */
+	SEG_PARAMS = 5,	 /* parameters in their own dtype; trainers map it read-only */
+	SEG_MASTER = 6,	 /* f32 master of 16-bit parameters */
+	SEG_STATE0 = 7,	 /* optimizer state: momentum buffer, or m */
+	SEG_STATE1 = 8,	 /* v */
+	SEG_SLOT = 16	 /* index = slot */
 };
 
 struct segment_header {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t role;        /* enum segment_role */
-	uint32_t index;       /* slot number; else 0 */
+	uint32_t role;	/* enum segment_role */
+	uint32_t index; /* slot number; else 0 */
 	uint32_t reserved;
 	uint64_t job_id;
-	uint64_t generation;  /* of the job's memory: grows when the coordinator allocates anew */
-	uint64_t bytes;       /* of the whole segment, header included */
+	uint64_t generation; /* of the job's memory: grows when the coordinator allocates anew */
+	uint64_t bytes;	     /* of the whole segment, header included */
 	uint64_t data_offset;
 	uint64_t fingerprint; /* of the tensor set and the plan: a mismatch means another layout */
-	uint64_t crc;         /* XXH3-64 of the fields above */
+	uint64_t crc;	      /* XXH3-64 of the fields above */
 };
 _Static_assert(sizeof(struct segment_header) == 72, "segment_header is a format");
 
-/* Whose the memory is, right behind the header: a job's id can be given out again by another journal, its uuid cannot. All zeros: written
- * by a gaccd that did not know of it. */
+/* Whose the memory is, right behind the header: a job's id can be given out again by another journal, its uuid cannot.
+ * All zeros: written by a gaccd that did not know of it. */
 struct segment_owner {
 	uint8_t uuid[16];
 	uint64_t crc; /* XXH3-64 of the header's crc and the uuid */
@@ -55,10 +56,10 @@ _Static_assert(sizeof(struct segment_owner) == 24, "segment_owner is a format");
 
 /* Phase of the window on this engine; docs/protocol.md has the state table. */
 enum window_phase {
-	WINDOW_OPEN = 0,      /* adds micro-batches */
-	WINDOW_CLOSED = 1,    /* frozen: nothing is added any more */
-	WINDOW_PREPARED = 2,  /* reduced and voted, attempt in `prepared_*` */
-	WINDOW_APPLYING = 3   /* COMMIT seen; chunks of the update may be done */
+	WINDOW_OPEN = 0,     /* adds micro-batches */
+	WINDOW_CLOSED = 1,   /* frozen: nothing is added any more */
+	WINDOW_PREPARED = 2, /* reduced and voted, attempt in `prepared_*` */
+	WINDOW_APPLYING = 3  /* COMMIT seen; chunks of the update may be done */
 };
 
 #define SEGMENT_MAX_ZERO 8 /* slots of one pass */
@@ -68,81 +69,84 @@ struct control_record {
 	uint64_t seq;
 	uint64_t job_id;
 	uint64_t epoch;
-	uint64_t term;          /* highest seen */
-	uint64_t incarnation;   /* of the gaccd that started the writing engine */
+	uint64_t term;	      /* highest seen */
+	uint64_t incarnation; /* of the gaccd that started the writing engine */
 	uint64_t window;
 	uint64_t applied_step;
-	uint32_t phase;         /* enum window_phase */
-	uint32_t x;             /* P[x] is the accumulator */
-	uint32_t filled;        /* P[x] holds a sum; 0: contributes zeros */
+	uint32_t phase;	 /* enum window_phase */
+	uint32_t x;	 /* P[x] is the accumulator */
+	uint32_t filled; /* P[x] holds a sum; 0: contributes zeros */
 	uint32_t ranks;
-	uint32_t micro_size;    /* of this window */
+	uint32_t micro_size; /* of this window */
 	uint32_t max_micro_size;
 	uint32_t params_ready;
 	uint32_t client_pending; /* optimizer CLIENT: half P[1-x] is still being read by trainers */
-	uint64_t client_window;  /* the window whose reduced gradient they read */
-	double sum_weight;      /* sum of w over counted micro-batches, added in canonical order */
+	uint64_t client_window;	 /* the window whose reduced gradient they read */
+	double sum_weight;	 /* sum of w over counted micro-batches, added in canonical order */
 	uint64_t count;
-	double sum_loss;        /* sum of w * loss, same order */
+	double sum_loss; /* sum of w * loss, same order */
 	double loss_scale;
 	uint64_t prepared_term; /* the attempt that was voted for */
 	uint64_t prepared_attempt;
-	double prepared_sumsq;  /* of P[x], before divisor and loss scale */
+	double prepared_sumsq; /* of P[x], before divisor and loss scale */
 	uint64_t prepared_nonfinite;
 	uint64_t prepared_digest;
-	uint64_t params_digest; /* after the last applied step */
+	uint64_t params_digest;	 /* after the last applied step */
 	uint32_t prepared_norms; /* 1: struct tensor_norm[] is of the prepared vote */
-	uint32_t lr_rank;       /* count > 0: rank whose push was counted first in this window, which gave it window_lr */
-	uint32_t last_rank;     /* of the micro-batch counted last; UINT32_MAX: none */
+	/* count > 0: rank whose push was counted first in this window, which gave it window_lr */
+	uint32_t lr_rank;
+	uint32_t last_rank; /* of the micro-batch counted last; UINT32_MAX: none */
 	/* slots of the last pass that must be zeroed before their pushes are answered: written with the flip, cleared
 	 * with the next record, so that a slot is never zeroed before its gradient counts nor after it was answered */
 	uint32_t n_zero;
 	uint32_t zero_slot[SEGMENT_MAX_ZERO];
-	uint64_t ranges_hash;   /* of the plan's ranges: undo chunks are numbered by them */
+	uint64_t ranges_hash; /* of the plan's ranges: undo chunks are numbered by them */
 	/* the COMMIT being applied, so that an engine can finish alone what it has begun */
 	uint64_t commit_window;
 	uint64_t commit_term, commit_attempt;
 	uint64_t commit_applied_step; /* t of this step: Adam's exponent, >= 1 */
 	uint32_t commit_outcome;      /* gacc.v1.StepOutcome */
 	uint32_t commit_micro_size;   /* of the next window */
-	double commit_scale;          /* multiplies the sum: clip / (divisor * loss scale) */
+	double commit_scale;	      /* multiplies the sum: clip / (divisor * loss scale) */
 	double commit_clip_value;     /* 0 = off */
 	double commit_lr;
 	double commit_next_loss_scale;
-	double window_lr;             /* of the open window, given by its first counted push; 0: the schedule's */
+	double window_lr; /* of the open window, given by its first counted push; 0: the schedule's */
 	/* what the last update has left of the parameters and their state: see engine/finite.h */
-	uint64_t params_nonfinite;    /* elements that are inf or NaN; 0: all is well */
-	uint64_t nonfinite_tensor;    /* index of the tensor that the first of them is in */
+	uint64_t params_nonfinite; /* elements that are inf or NaN; 0: all is well */
+	uint64_t nonfinite_tensor; /* index of the tensor that the first of them is in */
 };
 
 /* A rank's session as it must survive gaccd: the engine stores it, only gaccd reads it. */
 struct session_record {
 	uint8_t token[16], nonce[16];
-	uint8_t previous_token[16];  /* of the session fenced last: it gets SESSION_FENCED, not "unknown" */
-	uint8_t previous_nonce[16];  /* of its Attach: a late copy of it begins no new session */
-	int64_t pid;                 /* process of this session, which maps its slots unless no_memory; 0: not known */
-	uint64_t start_time;         /* 0: the process is on another machine, pid is only shown */
-	int64_t other_pid;           /* process that may still map the set it does not use; 0: none */
+	uint8_t previous_token[16]; /* of the session fenced last: it gets SESSION_FENCED, not "unknown" */
+	uint8_t previous_nonce[16]; /* of its Attach: a late copy of it begins no new session */
+	int64_t pid;		    /* process of this session, which maps its slots unless no_memory; 0: not known */
+	uint64_t start_time;	    /* 0: the process is on another machine, pid is only shown */
+	int64_t other_pid;	    /* process that may still map the set it does not use; 0: none */
 	uint64_t other_start_time;
 	uint32_t uid;
-	uint32_t spare;              /* 1: it has the engine's spare slots, not the rank's own */
-	uint32_t no_memory;          /* 1: it sends gradients in messages and maps nothing */
-	uint32_t step_acked;         /* optimizer CLIENT: the rank, in whatever session, has read client_window's gradient */
+	uint32_t spare;	    /* 1: it has the engine's spare slots, not the rank's own */
+	uint32_t no_memory; /* 1: it sends gradients in messages and maps nothing */
+	/* optimizer CLIENT: the rank, in whatever session, has read client_window's gradient */
+	uint32_t step_acked;
 };
 
-/* Where a rank stands in the open window; 0 means that it may still contribute. docs/protocol.md, "Rank in a window". */
+/* Where a rank stands in the open window; 0 means that it may still contribute. docs/protocol.md, "Rank in a window".
+ */
 enum rank_flushed {
 	RANK_OPEN = 0,
 	RANK_FLUSHED = 1, /* gives no more to this window */
-	RANK_LEFT = 2     /* nor to any later one, until it attaches again */
+	RANK_LEFT = 2	  /* nor to any later one, until it attaches again */
 };
 
 /* Per rank, in the record. */
 struct control_rank {
 	struct session_record session;
-	uint64_t sgen;     /* session generation: pushes of a lower one are refused */
-	uint32_t flushed;  /* enum rank_flushed */
-	uint32_t counted;  /* bits set for this rank */
+	uint64_t sgen;	  /* session generation: pushes of a lower one are refused */
+	uint32_t flushed; /* enum rank_flushed */
+	uint32_t counted; /* bits set for this rank */
 };
 
 /* One per (rank, micro), outside the records; valid only if the micro-batch's bit is set. */
@@ -153,16 +157,16 @@ struct ledger_cell {
 	int64_t unix_nanos;
 };
 
-/* Progress of one share of an update, in one word that changes by one store: unit << 1 | UNDO_HELD. daemon/engine/update.h
- * says what it means. Meaningless unless the record in force is APPLYING. */
+/* Progress of one share of an update, in one word that changes by one store: unit << 1 | UNDO_HELD.
+ * daemon/engine/update.h says what it means. Meaningless unless the record in force is APPLYING. */
 struct undo_stamp {
 	_Atomic uint64_t state;
-	uint64_t window;         /* whose update this is */
+	uint64_t window; /* whose update this is */
 };
 enum { UNDO_HELD = 1 };
 
-/* Norms of one tensor of a window, outside the records: written before the vote that prepared_norms marks. The row of a tied
- * parameter (alias) is not written: its target's is meant. */
+/* Norms of one tensor of a window, outside the records: written before the vote that prepared_norms marks. The row of a
+ * tied parameter (alias) is not written: its target's is meant. */
 struct tensor_norm {
 	double grad_sumsq;  /* of its part of P[x], before divisor and loss scale; inf or NaN when that is not finite */
 	double param_sumsq; /* of the parameter as this window's gradients saw it; of the master, where there is one */
@@ -170,11 +174,11 @@ struct tensor_norm {
 
 /* The page that trainers may poll. Readers: acquire seq, read, acquire seq again; odd or changed = torn, read again. */
 struct status_page {
-	_Atomic uint64_t seq;           /* odd while parameters are being written */
+	_Atomic uint64_t seq; /* odd while parameters are being written */
 	_Atomic uint64_t window;
 	_Atomic uint64_t applied_step;
 	_Atomic uint64_t micro_size;
-	_Atomic uint64_t counted;       /* over all ranks, in the open window */
+	_Atomic uint64_t counted; /* over all ranks, in the open window */
 	_Atomic uint64_t engine_pid;
 };
 

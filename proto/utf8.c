@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/utf8.h"
 
 #include <stdbool.h>
@@ -34,10 +35,10 @@ static bool acts(uint32_t c)
 	static const struct {
 		uint32_t first, last;
 	} range[] = {
-		{ 0, 0x1f }, { 0x7f, 0x9f }, { 0x61c, 0x61c }, { 0x180e, 0x180e }, { 0x200e, 0x200f }, { 0x2028, 0x202e }, { 0x2060, 0x206f },
-		{ 0xfeff, 0xfeff }, { 0xfff9, 0xfffb }, { 0xe0000, 0xe007f },
+		{ 0, 0x1f },	    { 0x7f, 0x9f },	{ 0x61c, 0x61c },   { 0x180e, 0x180e }, { 0x200e, 0x200f },
+		{ 0x2028, 0x202e }, { 0x2060, 0x206f }, { 0xfeff, 0xfeff }, { 0xfff9, 0xfffb }, { 0xe0000, 0xe007f },
 	};
-	for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++)
 		if (c >= range[i].first && c <= range[i].last)
 			return true;
 	return false;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Counts test cases in what `ctest --output-junit` wrote: those that a Check program reports, else one for the program.
 # Prints shell assignments: p=passed f=failed s=skipped
 /<testcase / { checks = bad = 0; ok = /status="run"/; skip = /status="disabled"/ }

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Adds up the summary lines of one or more runs of pytest: "== 1 failed, 20 passed, 2 skipped, 1 error in 3.45s ==".
 # Prints shell assignments: p=passed f=failed s=skipped
 /^=.* in [0-9.]+s/ && /(passed|failed|skipped|error)/ {

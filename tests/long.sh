@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The tests of tests/run.sh at their full size, part by part. Each takes less than half an hour on two cores unless its size says otherwise.
 #
 #   tests/long.sh PART [SIZE]
@@ -21,7 +22,7 @@ set -eu
 
 cd "$(dirname "$0")/.."
 usage() {
-	sed -n '2,/^$/s/^# \{0,1\}//p' "$0" >&2
+	sed -n '3,/^$/s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
 part=${1:-} size=${2:-}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What tests/run.sh and tests/long.sh share: stages with time limits, whose results are counted. To be sourced, from the project's root.
 # Sets `logs`, `passed`, `failed`, `skipped`, TMPDIR. Each stage's output is in $logs.
 # shellcheck shell=sh

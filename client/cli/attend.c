@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "attend.h"
+
+#include "output.h"
+#include "signals.h"
 
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "output.h"
-#include "signals.h"
 
 #define LOOK_MS 500 /* without a directory to watch */
 
@@ -25,16 +26,19 @@ void log_set_update(struct log_set *set, const gacc_job_info *job)
 		set->follower[0].prefix = false;
 }
 
-bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail, struct log_set *set,
-		  int *st)
+bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail,
+		  struct log_set *set, int *st)
 {
-	*set = (struct log_set){ .list = list, .tail = tail, .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
+	*set = (struct log_set){ .list = list,
+				 .tail = tail,
+				 .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
 	if (!set->follower) {
 		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 		return false;
 	}
 	/* of ranks that this terminal did not start: what they write may be another user's, or not meant for it */
-	set->escaped = inv->command && inv->command->run == cmd_logs && !opt_flag(inv, "raw") && isatty(fileno(inv->out)) == 1;
+	set->escaped =
+		inv->command && inv->command->run == cmd_logs && !opt_flag(inv, "raw") && isatty(fileno(inv->out)) == 1;
 	log_set_update(set, job);
 	return true;
 }
@@ -81,7 +85,8 @@ static bool take_news(struct invocation *inv, gacc_watch *watch, struct log_set 
 	return got != GACC_EAGAIN;
 }
 
-static int loop(struct invocation *inv, struct log_set *set, FILE *out, struct pollfd *p, gacc_watch *watch, gacc_jobs **last)
+static int loop(struct invocation *inv, struct log_set *set, FILE *out, struct pollfd *p, gacc_watch *watch,
+		gacc_jobs **last)
 {
 	int st = EXIT_OK;
 

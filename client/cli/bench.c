@@ -1,29 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench: what pushing, adding up and reducing cost here, in the table that nccl-tests made known. */
+#include "bench_size.h"
+#include "command.h"
+#include "output.h"
+#include "signals.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "bench_size.h"
-#include "command.h"
-#include "output.h"
-#include "signals.h"
-
 #define RANKS_MAX 256
 
 struct bench_run {
 	struct invocation *inv;
-	struct bench_size size; /* of the row being measured */
+	struct bench_size size;	      /* of the row being measured */
 	uint64_t first, last, factor; /* bytes */
 	char node[64], version[32];
 	json_t *rows;
-	double bandwidth;       /* sum over the rows */
+	double bandwidth; /* sum over the rows */
 	uint64_t wrong;
 	size_t n;
 };
 
-/* --- options */
+/* ---- options ---- */
 
 static bool parse_size(const char *text, uint64_t *out)
 {
@@ -68,7 +69,8 @@ static bool read_options(struct bench_run *b, int *st)
 	uint64_t iters, warmup, check, ranks;
 
 	if (!opt_size(inv, "begin", 1 << 20, &b->first, st) || !opt_size(inv, "end", 64 << 20, &b->last, st) ||
-	    !opt_uint(inv, "factor", 2, 1 << 20, 4, &b->factor, st) || !opt_uint(inv, "iters", 1, 1000000, 20, &iters, st) ||
+	    !opt_uint(inv, "factor", 2, 1 << 20, 4, &b->factor, st) ||
+	    !opt_uint(inv, "iters", 1, 1000000, 20, &iters, st) ||
 	    !opt_uint(inv, "warmup", 0, 1000000, 2, &warmup, st) || !opt_uint(inv, "check", 0, 1, 1, &check, st) ||
 	    !opt_uint(inv, "ranks", 1, RANKS_MAX, 2, &ranks, st) || !read_path(b, st))
 		return false;
@@ -83,7 +85,7 @@ static bool read_options(struct bench_run *b, int *st)
 	return true;
 }
 
-/* --- rows */
+/* ---- rows ---- */
 
 static void print_head(struct bench_run *b)
 {
@@ -93,10 +95,10 @@ static void print_head(struct bench_run *b)
 	     gacc_version(), b->version, b->node, b->size.inlined ? "inline" : "shm", b->size.ranks, b->size.iters,
 	     b->size.warmup, b->size.check);
 	fputs("# turn: waiting to be added in rank order; busbw: gradients of all ranks per second\n", b->inv->out);
-	fprintf(b->inv->out, "#%11s %11s %6s %9s %9s %9s %9s %8s %8s %7s\n", "size", "count", "type", "push", "turn", "reduce",
-		"total", "algbw", "busbw", "#wrong");
-	fprintf(b->inv->out, "#%11s %11s %6s %9s %9s %9s %9s %8s %8s\n", "(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)",
-		"(GB/s)", "(GB/s)");
+	fprintf(b->inv->out, "#%11s %11s %6s %9s %9s %9s %9s %8s %8s %7s\n", "size", "count", "type", "push", "turn",
+		"reduce", "total", "algbw", "busbw", "#wrong");
+	fprintf(b->inv->out, "#%11s %11s %6s %9s %9s %9s %9s %8s %8s\n", "(B)", "(elements)", "", "(us)", "(us)",
+		"(us)", "(us)", "(GB/s)", "(GB/s)");
 	fflush(b->inv->out);
 }
 
@@ -109,19 +111,19 @@ static void add_row(struct bench_run *b, const struct bench_result *r)
 	b->wrong += r->wrong;
 	b->n++;
 	json_array_append_new(b->rows, json_pack("{s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "size",
-						 (json_int_t)bytes_each, "count", (json_int_t)b->size.count, "type", "f32",
-						 "push_us", r->push_us, "turn_us", r->turn_us, "reduce_us", r->reduce_us,
-						 "total_us", r->total_us, "algbw", algbw, "busbw", busbw, "wrong",
-						 (json_int_t)r->wrong));
+						 (json_int_t)bytes_each, "count", (json_int_t)b->size.count, "type",
+						 "f32", "push_us", r->push_us, "turn_us", r->turn_us, "reduce_us",
+						 r->reduce_us, "total_us", r->total_us, "algbw", algbw, "busbw", busbw,
+						 "wrong", (json_int_t)r->wrong));
 	if (wants_data(b->inv))
 		return;
-	fprintf(b->inv->out, " %11" PRIu64 " %11" PRIu64 " %6s %9.1f %9.1f %9.1f %9.1f %8.2f %8.2f", bytes_each, b->size.count,
-		"f32", r->push_us, r->turn_us, r->reduce_us, r->total_us, algbw, busbw);
+	fprintf(b->inv->out, " %11" PRIu64 " %11" PRIu64 " %6s %9.1f %9.1f %9.1f %9.1f %8.2f %8.2f", bytes_each,
+		b->size.count, "f32", r->push_us, r->turn_us, r->reduce_us, r->total_us, algbw, busbw);
 	fprintf(b->inv->out, b->size.check ? " %7" PRIu64 "\n" : "     N/A\n", r->wrong);
 	fflush(b->inv->out);
 }
 
-/* --- the end */
+/* ---- the end ---- */
 
 static bool write_file(const char *path, const char *text)
 {
@@ -135,11 +137,11 @@ static bool write_file(const char *path, const char *text)
 static int report(struct bench_run *b, double average)
 {
 	const char *path = opt(b->inv, "json");
-	json_t *all = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:O, s:f, s:I, s:b}", "gaccctl", gacc_version(), "gaccd",
-				b->version, "node", b->node, "path", b->size.inlined ? "inline" : "shm", "ranks",
-				(int)b->size.ranks, "iters", (int)b->size.iters, "warmup", (int)b->size.warmup, "check",
-				b->size.check, "results", b->rows, "average_busbw", average, "wrong", (json_int_t)b->wrong, "ok",
-				b->wrong == 0);
+	json_t *all = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:O, s:f, s:I, s:b}", "gaccctl",
+				gacc_version(), "gaccd", b->version, "node", b->node, "path",
+				b->size.inlined ? "inline" : "shm", "ranks", (int)b->size.ranks, "iters",
+				(int)b->size.iters, "warmup", (int)b->size.warmup, "check", b->size.check, "results",
+				b->rows, "average_busbw", average, "wrong", (json_int_t)b->wrong, "ok", b->wrong == 0);
 	char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
 	int st = EXIT_OK;
 
@@ -162,8 +164,8 @@ static int conclude(struct bench_run *b)
 	if (st)
 		return st;
 	if (!wants_data(b->inv))
-		fprintf(b->inv->out, "# Out of bounds values : %" PRIu64 " %s\n# Avg bus bandwidth    : %.3f GB/s\n", b->wrong,
-			b->wrong ? "FAILED" : "OK", average);
+		fprintf(b->inv->out, "# Out of bounds values : %" PRIu64 " %s\n# Avg bus bandwidth    : %.3f GB/s\n",
+			b->wrong, b->wrong ? "FAILED" : "OK", average);
 	return b->wrong ? EXIT_FAILED : EXIT_OK;
 }
 

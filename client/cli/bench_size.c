@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "bench_size.h"
 
 #include <inttypes.h>
@@ -25,10 +26,10 @@ struct rank {
 	pthread_t thread;
 	gacc_client *client;
 	gacc_job *job;
-	double *total_us;  /* of each measured window */
+	double *total_us;		    /* of each measured window */
 	double push_us, turn_us, reduce_us; /* sums */
 	uint64_t wrong;
-	void *filled;      /* the slot that holds this rank's values already */
+	void *filled; /* the slot that holds this rank's values already */
 	gacc_status st;
 	char why[512];
 };
@@ -41,7 +42,7 @@ static double now_us(void)
 	return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
 }
 
-/* --- values */
+/* ---- values ---- */
 
 static float value_at(uint64_t i, uint64_t window)
 {
@@ -73,7 +74,7 @@ static uint64_t count_wrong(const struct rank *r, const gacc_step *step)
 	return wrong;
 }
 
-/* --- a rank */
+/* ---- a rank ---- */
 
 static gacc_status window(struct rank *r, bool measured, uint32_t index)
 {
@@ -138,16 +139,19 @@ static void *rank_main(void *arg)
 		r->st = window(r, i >= size->warmup, i - size->warmup);
 	if (r->st)
 		snprintf(r->why, sizeof(r->why), "rank %u: %s", r->number,
-			 r->job ? gacc_last_error(r->job) : r->client ? gacc_client_error(r->client) : gacc_strerror(r->st));
+			 r->job	     ? gacc_last_error(r->job)
+			 : r->client ? gacc_client_error(r->client)
+				     : gacc_strerror(r->st));
 	gacc_detach(r->job, 1);
 	gacc_close(r->client);
 	(void)!write(r->bench->ended, &one, sizeof(one));
 	return NULL;
 }
 
-/* --- all of them */
+/* ---- all of them ---- */
 
-static gacc_status make_job(gacc_client *client, const struct bench_size *size, struct bench *bench, char *why, size_t n)
+static gacc_status make_job(gacc_client *client, const struct bench_size *size, struct bench *bench, char *why,
+			    size_t n)
 {
 	char text[512];
 	gacc_jobs *jobs;
@@ -191,7 +195,8 @@ static bool one_failed(const struct rank *rank, uint32_t n)
 }
 
 /* Until all started ranks are through; the job is ended when one has failed or the user wants no more. */
-static bool await_ranks(gacc_client *client, struct bench *bench, const struct rank *rank, uint32_t started, int signals)
+static bool await_ranks(gacc_client *client, struct bench *bench, const struct rank *rank, uint32_t started,
+			int signals)
 {
 	struct pollfd p[2] = { { .fd = bench->ended, .events = POLLIN }, { .fd = signals, .events = POLLIN } };
 	bool stopped = started < bench->size->ranks, interrupted = false;

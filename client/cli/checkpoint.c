@@ -1,16 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint save, list, restore. */
+#include "command.h"
+#include "job_file.h"
+#include "output.h"
+#include "signals.h"
+#include "submit.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "command.h"
-#include "job_file.h"
-#include "output.h"
-#include "signals.h"
-#include "submit.h"
 
 #define SAVE_TIMEOUT_MS 600000
 
@@ -22,9 +23,10 @@ static const char *color_of(const gacc_checkpoint_info *c)
 static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all)
 {
 	static const struct column columns[] = {
-		{ "ID", true, false },	   { "STATE", false, false },  { "STEP", true, false },	    { "WINDOW", true, false },
-		{ "CARRIED", true, false }, { "SIZE", true, false },	{ "TOOK", true, false },    { "AGE", true, false },
-		{ "PATH", false, false },  { "MESSAGE", false, true }, { NULL, false, false },
+		{ "ID", true, false },	    { "STATE", false, false },	{ "STEP", true, false },
+		{ "WINDOW", true, false },  { "CARRIED", true, false }, { "SIZE", true, false },
+		{ "TOOK", true, false },    { "AGE", true, false },	{ "PATH", false, false },
+		{ "MESSAGE", false, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 	char size[SHORT], when[SHORT];
@@ -50,12 +52,13 @@ static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all
 	sheet_print(s);
 }
 
-/* --- save */
+/* ---- save ---- */
 
 static int say_saved(struct invocation *inv, const char *job, const gacc_checkpoint_info *c)
 {
 	if (!strcmp(c->state, "FAILED"))
-		return fail_with(inv, EXIT_FAILED, "CHECKPOINT_FAILED", NULL, "checkpoint %" PRIu64 ": %s", c->id, c->message);
+		return fail_with(inv, EXIT_FAILED, "CHECKPOINT_FAILED", NULL, "checkpoint %" PRIu64 ": %s", c->id,
+				 c->message);
 	if (wants_data(inv))
 		return print_json(inv, c->json);
 	if (inv->format == FORMAT_NAME)
@@ -64,7 +67,7 @@ static int say_saved(struct invocation *inv, const char *job, const gacc_checkpo
 		tell(inv->out, "checkpoint %" PRIu64 " is %s; see: gaccctl checkpoint list %s\n", c->id, c->state, job);
 	else
 		tell(inv->out, "checkpoint %" PRIu64 " is %s: step %" PRIu64 ", %s\n", c->id, c->state, c->applied_step,
-			c->path);
+		     c->path);
 	return EXIT_OK;
 }
 
@@ -82,7 +85,7 @@ static int save(struct invocation *inv, const char *job)
 	return st;
 }
 
-/* --- list */
+/* ---- list ---- */
 
 static int list(struct invocation *inv, const char *job)
 {
@@ -106,7 +109,7 @@ static int list(struct invocation *inv, const char *job)
 	return st;
 }
 
-/* --- restore */
+/* ---- restore ---- */
 
 /* The checkpoint with --id, else the newest complete one: its path, malloc'ed. NULL: fail_with() was called. */
 static char *choose(struct invocation *inv, const char *job, int *st)
@@ -195,7 +198,7 @@ static int restore(struct invocation *inv, const char *from)
 	int st;
 
 	if (opt_flag(inv, "wait"))
-		signals_block(); /* before the library makes threads */
+		signals_block();				       /* before the library makes threads */
 	if (!is_path && !open_client_for(inv, SUBMIT_TIMEOUT_MS, &st)) /* else submit_job does, if it submits */
 		return st;
 	path = is_path ? realpath(from, NULL) : choose(inv, from, &st);

@@ -1,5 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cluster up, down, status: a gaccd to try things with. */
 #include "cluster.h"
+
+#include "follow.h"
+#include "output.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,9 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "follow.h"
-#include "output.h"
-
 #define READY_MS 15000
 #define END_MS 15000
 #define LOOK_MS 20
@@ -25,13 +26,14 @@ static bool connect_to(struct invocation *inv, const struct cluster *c, int *st)
 	gacc_status got = gacc_open(c->endpoint, &inv->client);
 
 	if (got)
-		*st = fail_with(inv, exit_status_of(got), status_name(got), NULL, "%s: %s", c->endpoint, gacc_strerror(got));
+		*st = fail_with(inv, exit_status_of(got), status_name(got), NULL, "%s: %s", c->endpoint,
+				gacc_strerror(got));
 	else
 		gacc_set_timeout(inv->client, 2000);
 	return !got;
 }
 
-/* --- up */
+/* ---- up ---- */
 
 /* Beside this program, as it was built or installed; else by PATH. */
 static void find_gaccd(struct invocation *inv, char out[PATH_MAX])
@@ -58,7 +60,8 @@ static void find_gaccd(struct invocation *inv, char out[PATH_MAX])
 static int say_up(struct invocation *inv, const struct cluster *c, const char *how)
 {
 	if (wants_data(inv))
-		return print_jsonf(inv, "{\"endpoint\":\"%s\",\"directory\":\"%s\",\"pid\":%d}", c->endpoint, c->dir, (int)c->pid);
+		return print_jsonf(inv, "{\"endpoint\":\"%s\",\"directory\":\"%s\",\"pid\":%d}", c->endpoint, c->dir,
+				   (int)c->pid);
 	if (inv->format == FORMAT_NAME) {
 		fprintf(inv->out, "%s\n", c->endpoint);
 		return EXIT_OK;
@@ -111,8 +114,8 @@ static int start(struct invocation *inv, struct cluster *c)
 	find_gaccd(inv, gaccd);
 	err = cluster_spawn(c, gaccd);
 	if (err)
-		return fail_with(inv, EXIT_FAILED, "CLUSTER", "say where it is with --gaccd", "%s cannot be started: %s", gaccd,
-				 strerror(err));
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", "say where it is with --gaccd",
+				 "%s cannot be started: %s", gaccd, strerror(err));
 	err = cluster_save(c);
 	if (err) {
 		kill(c->pid, SIGTERM);
@@ -135,7 +138,7 @@ static int up(struct invocation *inv, struct cluster *c)
 	return start(inv, c);
 }
 
-/* --- down */
+/* ---- down ---- */
 
 /* Jobs first: their ranks may be processes of their own, that would look for a gaccd that does not come back. */
 static void end_jobs(struct invocation *inv)
@@ -167,12 +170,14 @@ static int end_process(struct invocation *inv, const struct cluster *c, int proc
 	syscall(SYS_pidfd_send_signal, process, SIGTERM, NULL, 0);
 	if (poll(&p, 1, END_MS) == 1)
 		return EXIT_OK;
-	return fail_with(inv, EXIT_TIMED_OUT, "CLUSTER", NULL, "gaccd (pid %d) does not end; its log is %s/log", (int)c->pid, c->dir);
+	return fail_with(inv, EXIT_TIMED_OUT, "CLUSTER", NULL, "gaccd (pid %d) does not end; its log is %s/log",
+			 (int)c->pid, c->dir);
 }
 
 static int no_cluster(struct invocation *inv, const struct cluster *c)
 {
-	return fail_with(inv, EXIT_NOT_FOUND, "CLUSTER_NOT_FOUND", "start one with: gaccctl cluster up", "no cluster in %s", c->dir);
+	return fail_with(inv, EXIT_NOT_FOUND, "CLUSTER_NOT_FOUND", "start one with: gaccctl cluster up",
+			 "no cluster in %s", c->dir);
 }
 
 static int down(struct invocation *inv, struct cluster *c)
@@ -197,7 +202,7 @@ static int down(struct invocation *inv, struct cluster *c)
 	return EXIT_OK;
 }
 
-/* --- status */
+/* ---- status ---- */
 
 static int status(struct invocation *inv, struct cluster *c)
 {
@@ -218,7 +223,8 @@ static int status(struct invocation *inv, struct cluster *c)
 	if (wants_data(inv) || inv->format == FORMAT_NAME)
 		st = say_up(inv, c, "");
 	else
-		tell(inv->out, "up: gaccd %s, pid %d, %u jobs, %s\n", node->version, (int)c->pid, node->jobs, c->endpoint);
+		tell(inv->out, "up: gaccd %s, pid %d, %u jobs, %s\n", node->version, (int)c->pid, node->jobs,
+		     c->endpoint);
 	gacc_node_free(node);
 	return st;
 }

@@ -1,20 +1,21 @@
-/* The throw-away gaccd of `gaccctl cluster`: a private directory with its socket, state, log, and the file cluster.json that says
- * which process it is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The throw-away gaccd of `gaccctl cluster`: a private directory with its socket, state, log, and the file cluster.json
+ * that says which process it is. */
 #ifndef GACCCTL_CLUSTER_H
 #define GACCCTL_CLUSTER_H
+
+#include "command.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "command.h"
-
 struct cluster {
-	char dir[60];      /* the sockets in it have room in a sockaddr_un, the supervisor's too */
+	char dir[60]; /* the sockets in it have room in a sockaddr_un, the supervisor's too */
 	char socket[110];
 	char endpoint[120];
-	pid_t pid;         /* 0: none is known */
-	uint64_t start;    /* of the process, in clock ticks since boot: tells it from another with the same number */
+	pid_t pid;	/* 0: none is known */
+	uint64_t start; /* of the process, in clock ticks since boot: tells it from another with the same number */
 };
 
 /* Where it is, by --dir, XDG_RUNTIME_DIR or TMPDIR. False: fail_with() was called. */

@@ -1,4 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cluster.h"
+
+#include "output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +15,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "output.h"
 
 #define STATE_FILE "cluster.json"
 #define PATH_ROOM 128
@@ -38,9 +39,11 @@ bool cluster_place(struct invocation *inv, struct cluster *c, int *st)
 	else if (runtime && *runtime == '/')
 		n = snprintf(c->dir, sizeof(c->dir), "%s/gacc-cluster", runtime);
 	else
-		n = snprintf(c->dir, sizeof(c->dir), "%s/gacc-cluster-%u", tmp && *tmp == '/' ? tmp : "/tmp", (unsigned)getuid());
+		n = snprintf(c->dir, sizeof(c->dir), "%s/gacc-cluster-%u", tmp && *tmp == '/' ? tmp : "/tmp",
+			     (unsigned)getuid());
 	if (n >= (int)sizeof(c->dir) || c->dir[0] != '/') {
-		*st = fail_usage(inv, "--dir %s: an absolute path of less than %zu bytes is needed", c->dir, sizeof(c->dir));
+		*st = fail_usage(inv, "--dir %s: an absolute path of less than %zu bytes is needed", c->dir,
+				 sizeof(c->dir));
 		return false;
 	}
 	if (!is_plain(c->dir)) {
@@ -77,8 +80,8 @@ bool cluster_load(struct cluster *c)
 
 int cluster_save(const struct cluster *c)
 {
-	json_t *state = json_pack("{s:I, s:I, s:s}", "pid", (json_int_t)c->pid, "start", (json_int_t)c->start, "endpoint",
-				  c->endpoint);
+	json_t *state = json_pack("{s:I, s:I, s:s}", "pid", (json_int_t)c->pid, "start", (json_int_t)c->start,
+				  "endpoint", c->endpoint);
 	char path[PATH_ROOM], temporary[PATH_ROOM];
 	int err = ENOMEM;
 
@@ -144,10 +147,10 @@ int cluster_remove(const struct cluster *c)
 	return nftw(c->dir, remove_one, NFTW_DESCRIPTORS, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) ? errno : 0;
 }
 
-/* --- start */
+/* ---- start ---- */
 
-/* Our environment with TMPDIR=dir: the supervisor's socket belongs there, too. NULL without memory; the last string and the list
- * are the caller's. */
+/* Our environment with TMPDIR=dir: the supervisor's socket belongs there, too. NULL without memory; the last string and
+ * the list are the caller's. */
 static char **environment_in(const char *dir)
 {
 	size_t n = 0, kept = 0;
@@ -190,8 +193,8 @@ static int spawn(char **argv, char **envp, const char *log, pid_t *out)
 int cluster_spawn(struct cluster *c, const char *gaccd)
 {
 	char config[PATH_ROOM], log[PATH_ROOM], socket[160], state[160], runtime[160];
-	const char *argv[] = { gaccd, "--supervise", "--config", config, "--set", socket, "--set", state, "--set", runtime, "--set",
-			       "log.format=text", NULL };
+	const char *argv[] = { gaccd, "--supervise", "--config", config,  "--set",	     socket, "--set",
+			       state, "--set",	     runtime,	 "--set", "log.format=text", NULL };
 	char **envp, **last;
 	FILE *f;
 	int err;

@@ -1,17 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The commands of gaccctl: one table from which parsing, help, completion and the man page come.
  *
- * A handler gets an invocation: what was given on the command line, by option name, and where to write. It returns the exit
- * status. Everything a handler prints goes to inv->out; errors go through fail_with() (output.h).
+ * A handler gets an invocation: what was given on the command line, by option name, and where to write. It returns the
+ * exit status. Everything a handler prints goes to inv->out; errors go through fail_with() (output.h).
  */
 #ifndef GACCCTL_COMMAND_H
 #define GACCCTL_COMMAND_H
+
+#include "gacc/gacc_admin.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-
-#include "gacc/gacc_admin.h"
 
 /* Exit statuses; interfaces that scripts rely on. */
 enum {
@@ -28,9 +29,9 @@ enum {
 };
 
 struct option_row {
-	const char *name;   /* "micro-size"; NULL ends a table */
-	char letter;        /* 0: none */
-	const char *value;  /* what the value is called in help; NULL: a flag */
+	const char *name;  /* "micro-size"; NULL ends a table */
+	char letter;	   /* 0: none */
+	const char *value; /* what the value is called in help; NULL: a flag */
 	const char *help;
 };
 
@@ -43,19 +44,19 @@ struct invocation {
 	struct {
 		const struct option_row *option;
 		const char *value; /* NULL for a flag */
-	} given[GIVEN_MAX];        /* in order; options may be repeated */
+	} given[GIVEN_MAX];	   /* in order; options may be repeated */
 	size_t n_given;
-	char **operand;            /* what is left */
+	char **operand; /* what is left */
 	int n_operands;
 	enum format format;
 	bool headers;
 	FILE *out, *err;
-	gacc_client *client;       /* open_client() */
+	gacc_client *client; /* open_client() */
 };
 
 struct command {
 	const char *name;
-	const char *aliases;  /* other names, separated by spaces; NULL: none */
+	const char *aliases; /* other names, separated by spaces; NULL: none */
 	const char *group;
 	const char *summary;
 	const char *usage;    /* after "gaccctl NAME " */
@@ -64,7 +65,7 @@ struct command {
 	const char *details;  /* paragraphs for help and man page; NULL: none */
 	const struct option_row *options;
 	int min_operands, max_operands; /* max -1: any */
-	bool runs_program;    /* operands are another program's command line: options end at the first one */
+	bool runs_program;		/* operands are another program's command line: options end at the first one */
 	int (*run)(struct invocation *);
 };
 
@@ -76,7 +77,7 @@ const struct command *command_find(const char *word);
 /* The nearest name by edits among `n` names, or NULL if none is near. */
 const char *nearest(const char *word, const char *const *names, size_t n);
 
-/* --- parse.c */
+/* ---- parse.c ---- */
 
 /* Reads argv[1..] into *inv. Returns -1 to go on with inv->command->run, else the exit status of what was
  * answered at once (help, version, an error). */
@@ -93,18 +94,18 @@ bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t m
 bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status);
 bool parse_duration(const char *text, int64_t *out_ms);
 
-/* --- help.c */
+/* ---- help.c ---- */
 
 void print_help(FILE *out);
 void print_command_help(FILE *out, const struct command *c);
 void print_man(FILE *out);
 
-/* --- completion.c */
+/* ---- completion.c ---- */
 
 /* shell: "bash", "zsh", "fish"; false: another. */
 bool print_completion(FILE *out, const char *shell);
 
-/* --- handlers */
+/* ---- handlers ---- */
 
 int cmd_run(struct invocation *);
 int cmd_submit(struct invocation *);

@@ -1,15 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Completion for the shells, from the table of commands. */
-#include <string.h>
-
 #include "command.h"
 #include "output.h"
+
+#include <string.h>
 
 static bool takes_job(const struct command *c)
 {
 	return strstr(c->usage, "JOB") || strstr(c->usage, "job/ID");
 }
 
-/* --- bash */
+/* ---- bash ---- */
 
 static void bash_words(FILE *out, const struct option_row *rows)
 {
@@ -52,7 +53,7 @@ static void bash(FILE *out)
 	      out);
 }
 
-/* --- zsh */
+/* ---- zsh ---- */
 
 /* In single quotes, where only they themselves end the word. */
 static void zsh_quoted(FILE *out, const char *text)
@@ -136,7 +137,7 @@ static void zsh(FILE *out)
 	      out);
 }
 
-/* --- fish */
+/* ---- fish ---- */
 
 static void fish_options(FILE *out, const char *command, const struct option_row *rows)
 {
@@ -159,10 +160,12 @@ static void fish(FILE *out)
 	for (const struct command *c = commands; c->name; c++) {
 		fish_options(out, c->name, c->options);
 		if (c->words)
-			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name, c->words);
+			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name,
+				c->words);
 		if (takes_job(c))
-			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a "
-				     "'(gaccctl jobs -a -o name 2>/dev/null)'\n",
+			fprintf(out,
+				"complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a "
+				"'(gaccctl jobs -a -o name 2>/dev/null)'\n",
 				c->name);
 	}
 }

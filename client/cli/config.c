@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config validate, show, schema. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "command.h"
 #include "job_file.h"
 #include "output.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static int say_valid(struct invocation *inv, const char *path, gacc_spec *spec)
 {
@@ -49,8 +50,9 @@ static int schema(struct invocation *inv)
 
 static void view_config(struct invocation *inv, const gacc_config *c)
 {
-	static const struct column columns[] = { { "KEY", false, false }, { "VALUE", false, false }, { "SOURCE", false, false },
-						 { NULL, false, false } };
+	static const struct column columns[] = {
+		{ "KEY", false, false }, { "VALUE", false, false }, { "SOURCE", false, false }, { NULL, false, false }
+	};
 	struct sheet *s = sheet_new(inv, columns);
 
 	for (size_t i = 0; i < c->n; i++) {

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a connection to gaccd, and the message when that fails. */
+#include "command.h"
+#include "output.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "command.h"
-#include "output.h"
 
 #define TIMEOUT_MS 10000
 
@@ -24,13 +25,17 @@ static int fail_endpoint(struct invocation *inv, gacc_status st)
 		const char *path = getenv(files[i]);
 
 		if (path && *path && access(path, R_OK))
-			return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "%s: %s: %s", files[i], path, strerror(errno));
+			return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "%s: %s: %s", files[i], path,
+					 strerror(errno));
 		tls += i && path && *path;
 	}
 	if (tls && tls < 3)
-		return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL, "GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA go together, but %d "
-				 "of them %s set", tls, tls == 1 ? "is" : "are");
-	return fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port", "endpoint: %s", gacc_strerror(st));
+		return fail_with(inv, exit_status_of(st), "ENDPOINT", NULL,
+				 "GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA go together, but %d "
+				 "of them %s set",
+				 tls, tls == 1 ? "is" : "are");
+	return fail_with(inv, exit_status_of(st), "ENDPOINT", "unix:/path, /path or host:port", "endpoint: %s",
+			 gacc_strerror(st));
 }
 
 bool open_client_for(struct invocation *inv, int default_ms, int *exit_status)

@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cancel, pause, resume, flush, update. */
+#include "command.h"
+#include "output.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "output.h"
-
-/* --- what is done to one job after the other */
+/* ---- what is done to one job after the other ---- */
 
 struct change;
 typedef gacc_status (*job_call)(struct invocation *inv, const struct change *change, const char *job, gacc_jobs **out);
@@ -60,7 +61,8 @@ static int change_one(struct invocation *inv, const struct change *change, const
 	return st;
 }
 
-/* One that fails does not keep the others from it; but without gaccd there is no use in going on. The first failure's status. */
+/* One that fails does not keep the others from it; but without gaccd there is no use in going on. The first failure's
+ * status. */
 static int for_each_job(struct invocation *inv, const struct change *change)
 {
 	int st = EXIT_OK;
@@ -121,7 +123,7 @@ int cmd_flush(struct invocation *inv)
 	return EXIT_OK;
 }
 
-/* --- update */
+/* ---- update ---- */
 
 struct update {
 	gacc_job_values values;
@@ -143,7 +145,8 @@ static bool read_value(const char *given, struct update *u)
 		const char *key;
 		double *value;
 		const double **given;
-	} numbers[] = { { "lr=", &u->lr, &u->values.lr }, { "optimizer.lr=", &u->lr, &u->values.lr },
+	} numbers[] = { { "lr=", &u->lr, &u->values.lr },
+			{ "optimizer.lr=", &u->lr, &u->values.lr },
 			{ "clip_norm=", &u->clip_norm, &u->values.clip_norm },
 			{ "clip_value=", &u->clip_value, &u->values.clip_value } };
 	double k;

@@ -1,20 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+#include "output.h"
+#include "view.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "command.h"
-#include "output.h"
-#include "view.h"
-
 #define PAGE 1000
 #define LOOK_MS 500
 
 struct look {
-	const char *job;      /* NULL: all */
+	const char *job; /* NULL: all */
 	uint64_t after_id;
-	int64_t since_nanos;  /* 0: all */
-	bool first;           /* nothing has been printed yet */
+	int64_t since_nanos; /* 0: all */
+	bool first;	     /* nothing has been printed yet */
 	struct contact contact;
 };
 

@@ -1,4 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "follow.h"
+
 #include "output.h"
 
 #include <ctype.h>
@@ -172,7 +174,7 @@ bool follower_exists(struct follower *f)
 	return is_open(f);
 }
 
-/* --- lists of ranks */
+/* ---- lists of ranks ---- */
 
 static bool next_rank(const char **list, uint32_t *out)
 {
@@ -215,7 +217,7 @@ bool rank_list_ok(const char *list, uint32_t limit)
 	return true;
 }
 
-/* --- changes */
+/* ---- changes ---- */
 
 int follow_changes(const char *dir)
 {

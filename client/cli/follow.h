@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log files of ranks, as they grow: <dir>/worker_<rank>.log, given out in whole lines. */
 #ifndef GACCCTL_FOLLOW_H
 #define GACCCTL_FOLLOW_H
@@ -11,11 +12,11 @@
 struct follower {
 	char path[4096];
 	uint32_t rank;
-	bool prefix;       /* "[rank3] " before each line */
-	bool escaped;      /* control and format characters are shown, not sent to the terminal */
-	uint64_t tail;     /* start with the last so many lines */
-	int fd;            /* -1: not there yet */
-	char *line;        /* what came after the last line break */
+	bool prefix;   /* "[rank3] " before each line */
+	bool escaped;  /* control and format characters are shown, not sent to the terminal */
+	uint64_t tail; /* start with the last so many lines */
+	int fd;	       /* -1: not there yet */
+	char *line;    /* what came after the last line break */
 	size_t n, room;
 };
 

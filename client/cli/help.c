@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Help and man page, from the table of commands. */
-#include <string.h>
-
 #include "command.h"
 #include "output.h"
+
+#include <string.h>
 
 #define WIDTH 100
 
@@ -110,7 +111,7 @@ void print_command_help(FILE *out, const struct command *c)
 	print_options(out, global_options);
 }
 
-/* --- man page */
+/* ---- man page ---- */
 
 /* Text for roff: hyphens, backslashes and leading dots must not be taken for more. */
 static void roff(FILE *out, const char *text)
@@ -160,22 +161,26 @@ static void roff_command(FILE *out, const struct command *c)
 
 void print_man(FILE *out)
 {
-	fprintf(out, ".TH GACCCTL 1 \"\" \"gacc %s\"\n.SH NAME\ngaccctl \\- submit and watch gradient-accumulation jobs\n",
+	fprintf(out,
+		".TH GACCCTL 1 \"\" \"gacc %s\"\n.SH NAME\ngaccctl \\- submit and watch gradient-accumulation jobs\n",
 		gacc_version());
-	fputs(".SH SYNOPSIS\n.B gaccctl\n[\\fIglobal options\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n.SH COMMANDS\n", out);
+	fputs(".SH SYNOPSIS\n.B gaccctl\n[\\fIglobal options\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n.SH COMMANDS\n",
+	      out);
 	for (const struct command *c = commands; c->name; c++)
 		roff_command(out, c);
 	fputs(".SH GLOBAL OPTIONS\n", out);
 	roff_options(out, global_options);
-	fputs(".SH EXIT STATUS\n0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out; "
+	fputs(".SH EXIT STATUS\n0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed "
+	      "out; "
 	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted.\n"
-	      ".B run\nends with the highest status of a rank,\n.B submit \\-\\-wait\nwith that of the rank that failed first, "
+	      ".B run\nends with the highest status of a rank,\n.B submit \\-\\-wait\nwith that of the rank that "
+	      "failed first, "
 	      "128 plus the signal for a killed one.\n"
 	      ".B GACC_EXIT_ERROR\nreplaces 1 to 6.\n.SH SEE ALSO\n.BR gaccd (8)\n",
 	      out);
 }
 
-/* --- handlers */
+/* ---- handlers ---- */
 
 int cmd_help(struct invocation *inv)
 {

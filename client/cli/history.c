@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* history, norms: the outcomes and contents of a job's windows. */
+#include "command.h"
+#include "output.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "output.h"
-
 #define NORMS_TIMEOUT_MS 600000 /* until the next window closes */
 
-/* --- windows */
+/* ---- windows ---- */
 
 /* "0,3", or "-". */
 static const char *short_ranks(char *out, size_t n, const gacc_window_info *w)
@@ -46,10 +47,11 @@ static void window_row(struct sheet *s, const gacc_window_info *w)
 static void view_windows(struct invocation *inv, const gacc_history *h)
 {
 	static const struct column columns[] = {
-		{ "WINDOW", true, false }, { "STEP", true, false },   { "OUTCOME", false, false }, { "MICROS", true, false },
-		{ "WEIGHT", true, false }, { "LOSS", true, false },   { "NORM", true, false },	   { "LR", true, false },
-		{ "LAST", true, false },   { "LATE BY", true, false }, { "SHORT", false, false },   { "AGE", true, false },
-		{ "DIVISOR", true, true }, { "SCALE", true, true },   { NULL, false, false },
+		{ "WINDOW", true, false },  { "STEP", true, false },   { "OUTCOME", false, false },
+		{ "MICROS", true, false },  { "WEIGHT", true, false }, { "LOSS", true, false },
+		{ "NORM", true, false },    { "LR", true, false },     { "LAST", true, false },
+		{ "LATE BY", true, false }, { "SHORT", false, false }, { "AGE", true, false },
+		{ "DIVISOR", true, true },  { "SCALE", true, true },   { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -78,9 +80,9 @@ static void micro_rows(struct sheet *s, const gacc_window_info *w)
 static void view_micros(struct invocation *inv, const gacc_history *h)
 {
 	static const struct column columns[] = {
-		{ "WINDOW", true, false }, { "RANK", true, false }, { "MICRO", true, false },	{ "STATE", false, false },
-		{ "WEIGHT", true, false }, { "LOSS", true, false }, { "LATE BY", true, false }, { "DATA KEY", false, true },
-		{ NULL, false, false },
+		{ "WINDOW", true, false },  { "RANK", true, false },	 { "MICRO", true, false },
+		{ "STATE", false, false },  { "WEIGHT", true, false },	 { "LOSS", true, false },
+		{ "LATE BY", true, false }, { "DATA KEY", false, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -115,13 +117,13 @@ int cmd_history(struct invocation *inv)
 	return st;
 }
 
-/* --- norms */
+/* ---- norms ---- */
 
 static void view_norms(struct invocation *inv, const gacc_norms *norms)
 {
 	static const struct column columns[] = {
-		{ "TENSOR", false, false }, { "GRADIENT", true, false }, { "PARAMETER", true, false }, { "RATIO", true, false },
-		{ NULL, false, false },
+		{ "TENSOR", false, false }, { "GRADIENT", true, false }, { "PARAMETER", true, false },
+		{ "RATIO", true, false },   { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 

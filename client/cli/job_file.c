@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "job_file.h"
+
+#include "output.h"
 
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "output.h"
 
 bool spec_set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *st)
 {
@@ -58,7 +59,10 @@ static bool apply_options(struct invocation *inv, gacc_spec *spec, int *st)
 {
 	static const struct {
 		const char *option, *key;
-	} map[] = { { "ranks", "ranks" }, { "micro-size", "micro_size" }, { "steps", "steps" }, { "batch", "batch" },
+	} map[] = { { "ranks", "ranks" },
+		    { "micro-size", "micro_size" },
+		    { "steps", "steps" },
+		    { "batch", "batch" },
 		    { "name", "metadata.name" } };
 
 	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
@@ -93,9 +97,10 @@ bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *st)
 
 	json_decref(all);
 	if (!ok)
-		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC",
-				"spec.optimizer.type in the job file, or --set optimizer.type=sgd --set optimizer.lr=0.1",
-				"no optimizer: client, sgd, adam, adamw or lamb is needed");
+		*st = fail_with(
+			inv, EXIT_USAGE, "INVALID_SPEC",
+			"spec.optimizer.type in the job file, or --set optimizer.type=sgd --set optimizer.lr=0.1",
+			"no optimizer: client, sgd, adam, adamw or lamb is needed");
 	return ok;
 }
 
@@ -128,7 +133,8 @@ static bool name_of_file(struct invocation *inv, gacc_spec *spec, const char *pa
 	return default_name(inv, spec, name, st);
 }
 
-/* With the uuid: ids are of one gaccd, and another one, or that of another node with the same home, counts from 1, too. */
+/* With the uuid: ids are of one gaccd, and another one, or that of another node with the same home, counts from 1, too.
+ */
 static void default_log_dir(char *out, size_t n)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -141,8 +147,8 @@ static void default_log_dir(char *out, size_t n)
 		snprintf(out, n, "/tmp/gacc-%u/jobs/%%j-%%u", (unsigned)getuid());
 }
 
-/* Where the logs go, as an absolute path: the job may be looked at from another directory. Without one: our own, or with
- * `theirs` the daemon's. */
+/* Where the logs go, as an absolute path: the job may be looked at from another directory. Without one: our own, or
+ * with `theirs` the daemon's. */
 static bool log_dir(struct invocation *inv, gacc_spec *spec, bool theirs, int *st)
 {
 	char *given = opt(inv, "log-dir") ? strdup(opt(inv, "log-dir")) : current(spec, "log_dir");
@@ -177,9 +183,11 @@ static void warn_of_unused(struct invocation *inv, json_t *spec)
 	json_t *command = json_object_get(json_object_get(spec, "launch_command"), "command");
 
 	if (json_array_size(command) && is_word(spec, "launch", "EXTERNAL"))
-		tell(inv->err, "warning: launch.command is not used: launch.mode is external, so others start the ranks; "
-			       "gaccd does with launch.mode=daemon\n");
-	if (json_number_value(json_object_get(spec, "fixed_divisor")) != 0 && !is_word(spec, "reduction", "FIXED_DIVISOR"))
+		tell(inv->err,
+		     "warning: launch.command is not used: launch.mode is external, so others start the ranks; "
+		     "gaccd does with launch.mode=daemon\n");
+	if (json_number_value(json_object_get(spec, "fixed_divisor")) != 0 &&
+	    !is_word(spec, "reduction", "FIXED_DIVISOR"))
 		tell(inv->err, "warning: fixed_divisor is not used: reduction is not fixed_divisor\n");
 }
 
@@ -234,9 +242,8 @@ gacc_spec *submit_spec(struct invocation *inv, int *st)
 
 	if (!spec)
 		return NULL;
-	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
-	    name_of_file(inv, spec, path, st) && log_dir(inv, spec, true, st) &&
-	    working_dir(inv, spec, st)) {
+	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) && name_of_file(inv, spec, path, st) &&
+	    log_dir(inv, spec, true, st) && working_dir(inv, spec, st)) {
 		warn_of_what_is_odd(inv, spec);
 		return spec;
 	}

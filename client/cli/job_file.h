@@ -1,5 +1,6 @@
-/* The job that a command registers: its job file (-f), then --set, then the command's own options. All return NULL or false
- * after fail_with(). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job that a command registers: its job file (-f), then --set, then the command's own options. All return NULL or
+ * false after fail_with(). */
 #ifndef GACCCTL_JOB_FILE_H
 #define GACCCTL_JOB_FILE_H
 

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jobs: the list of jobs, by state and user. */
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "command.h"
 #include "output.h"
 #include "view.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define LOOK_MS 500
 
@@ -51,8 +52,11 @@ static bool read_filter(struct invocation *inv, struct filter *f, int *st)
 	*f = (struct filter){ .any_state = !states, .ended_too = opt_flag(inv, "all"), .user = opt(inv, "user") };
 	if (!states || read_states(f, states))
 		return true;
-	*st = fail_usage(inv, "--state %s: states are pending, starting, running, stalled, paused, completing, completed, failed, "
-			 "cancelled, node_fail", states);
+	*st = fail_usage(
+		inv,
+		"--state %s: states are pending, starting, running, stalled, paused, completing, completed, failed, "
+		"cancelled, node_fail",
+		states);
 	return false;
 }
 
@@ -60,7 +64,8 @@ static bool wanted(const struct filter *f, const gacc_job_info *job)
 {
 	size_t state = (size_t)job->state; /* of a newer gaccd, maybe: a name that cannot be asked for */
 
-	return (f->any_state || (state < sizeof(f->state) && f->state[state])) && (!f->user || !strcmp(f->user, job->user));
+	return (f->any_state || (state < sizeof(f->state) && f->state[state])) &&
+	       (!f->user || !strcmp(f->user, job->user));
 }
 
 /* The wanted ones of `all`, which they borrow from, in *out: its `job` is malloc'ed, NULL without memory. */
@@ -93,7 +98,10 @@ static int print_wanted(struct invocation *inv, const struct filter *f, const ga
 
 	select_jobs(f, all, &jobs);
 	if (jobs.job && !jobs.n && inv->format != FORMAT_NAME && !wants_data(inv) && !opt_flag(inv, "watch"))
-		tell(inv->err, "no jobs%s\n", !all->n && !f->ended_too ? "; those that have ended: gaccctl jobs -a" : all->n ? " that are asked for" : "");
+		tell(inv->err, "no jobs%s\n",
+		     !all->n && !f->ended_too ? "; those that have ended: gaccctl jobs -a"
+		     : all->n		      ? " that are asked for"
+					      : "");
 	st = jobs.job ? print(inv, &jobs) : fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 	free((void *)(uintptr_t)jobs.job);
 	return st;

@@ -1,8 +1,9 @@
-#include <inttypes.h>
-
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "attend.h"
 #include "output.h"
 #include "signals.h"
+
+#include <inttypes.h>
 
 static bool open_logs(struct invocation *inv, const gacc_job_info *job, uint64_t tail, struct log_set *set, int *st)
 {
@@ -16,7 +17,7 @@ static bool open_logs(struct invocation *inv, const gacc_job_info *job, uint64_t
 	}
 	if (!*job->log_dir) {
 		*st = fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS", "its output is where its launcher put it",
-			   "job %" PRIu64 " (%s) has no log directory", job->id, job->name);
+				"job %" PRIu64 " (%s) has no log directory", job->id, job->name);
 		return false;
 	}
 	return log_set_open(inv, job, list, tail, set, st);
@@ -31,7 +32,7 @@ static int show(struct invocation *inv, const gacc_job_info *job, struct log_set
 		return attend(inv, job, set, inv->out, again, NULL);
 	if (!log_set_exists(set))
 		return fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS", "logs are on the node where the job was started",
-			    "no such file: %s", set->n ? set->follower[0].path : job->log_dir);
+				 "no such file: %s", set->n ? set->follower[0].path : job->log_dir);
 	log_set_pump(set, inv->out, true);
 	return EXIT_OK;
 }

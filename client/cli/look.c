@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status, describe. */
+#include "command.h"
+#include "output.h"
+#include "view.h"
+
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "output.h"
-#include "view.h"
-
-/* --- status */
+/* ---- status ---- */
 
 static int show_status(struct invocation *inv, const gacc_jobs *jobs)
 {
@@ -109,7 +110,7 @@ int cmd_status(struct invocation *inv)
 	return st;
 }
 
-/* --- describe */
+/* ---- describe ---- */
 
 static int describe_node(struct invocation *inv)
 {
@@ -167,7 +168,7 @@ static int describe_rank(struct invocation *inv, const char *text)
 		st = EXIT_OK;
 	} else {
 		st = fail_with(inv, EXIT_NOT_FOUND, "RANK_OUT_OF_RANGE", NULL, "job %s has ranks 0 to %u", job,
-			  jobs->job[0].ranks - 1);
+			       jobs->job[0].ranks - 1);
 	}
 	gacc_jobs_free(jobs);
 	return st;

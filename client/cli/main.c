@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+#include "ranks.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-
-#include "command.h"
-#include "ranks.h"
 
 /* `gaccctl jobs | head`: nobody wants the rest, which is no news to anybody. */
 static bool reader_has_gone(void)

@@ -1,6 +1,7 @@
-#include <string.h>
-
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "command.h"
+
+#include <string.h>
 
 #define WORD_MAX 40
 
@@ -22,7 +23,8 @@ static size_t distance(const char *a, size_t n, const char *b, size_t m)
 	for (size_t i = 1; i <= n; i++)
 		for (size_t j = 1; j <= m; j++) {
 			d[i][j] = min3(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < d[i][j])
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+			    d[i - 2][j - 2] + 1 < d[i][j])
 				d[i][j] = d[i - 2][j - 2] + 1;
 		}
 	return d[n][m];

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* health, buffers, version: of the node that the client is connected to. */
-#include <inttypes.h>
-#include <string.h>
-
 #include "command.h"
 #include "output.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 int cmd_health(struct invocation *inv)
 {
@@ -19,10 +20,15 @@ int cmd_health(struct invocation *inv)
 		print_json(inv, node->json);
 	else
 		tell(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
-			node->draining ? "stopping" : node->disk_full ? "disk full" : "ok", node->version, node->name, (double)node->round_trip_ns / 1e6,
-			node->jobs, bytes(used, node->host_bytes_used));
+		     node->draining    ? "stopping"
+		     : node->disk_full ? "disk full"
+				       : "ok",
+		     node->version, node->name, (double)node->round_trip_ns / 1e6, node->jobs,
+		     bytes(used, node->host_bytes_used));
 	if (node->disk_full)
-		tell(inv->err, "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are refused\n",
+		tell(inv->err,
+		     "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are "
+		     "refused\n",
 		     bytes(used, node->disk_free));
 	st = node->draining || node->disk_full ? EXIT_UNHEALTHY : EXIT_OK;
 	gacc_node_free(node);
@@ -43,18 +49,19 @@ int cmd_version(struct invocation *inv)
 				 node ? node->version : "null", node ? "\"" : "");
 	else
 		tell(inv->out, "gaccctl %s\ngaccd   %s\n", gacc_version(),
-			node ? node->version : gacc_failure(inv->client).message);
+		     node ? node->version : gacc_failure(inv->client).message);
 	gacc_node_free(node);
 	return st;
 }
 
-/* --- memory */
+/* ---- memory ---- */
 
 static void view_buffers(struct invocation *inv, const gacc_buffers *b)
 {
 	static const struct column columns[] = {
-		{ "JOB", true, false },	   { "KIND", false, false }, { "SEGMENTS", true, false }, { "TENSORS", true, false },
-		{ "BYTES", true, false },  { "CLIENTS", true, false }, { NULL, false, false },
+		{ "JOB", true, false },	    { "KIND", false, false }, { "SEGMENTS", true, false },
+		{ "TENSORS", true, false }, { "BYTES", true, false }, { "CLIENTS", true, false },
+		{ NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 	char used[SHORT], limit[SHORT];

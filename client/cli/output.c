@@ -1,4 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
+
+#include "proto/utf8.h"
+#include "yaml.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -9,9 +13,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "proto/utf8.h"
-#include "yaml.h"
 
 static void put_one(FILE *out, const char *at, size_t n, const char *escape)
 {
@@ -61,7 +62,7 @@ void tell(FILE *out, const char *fmt, ...)
 	free(text);
 }
 
-/* --- errors */
+/* ---- errors ---- */
 
 int exit_status_of(gacc_status st)
 {
@@ -115,7 +116,7 @@ const char *status_name(gacc_status st)
 
 static const char *exit_name(int exit_status)
 {
-	static const char *const names[] = { "OK",	  "FAILED",    "INVALID_ARGUMENT", "UNAVAILABLE",
+	static const char *const names[] = { "OK",	  "FAILED",    "INVALID_ARGUMENT",  "UNAVAILABLE",
 					     "NOT_FOUND", "TIMED_OUT", "PERMISSION_DENIED", "JOB_FAILED",
 					     "UNHEALTHY" };
 
@@ -177,8 +178,8 @@ static void print_error(struct invocation *inv, const char *code, const char *re
 			tell(inv->err, "  %s\n", hint);
 		return;
 	}
-	error = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", code, "reason", reason, "message", message, "hint",
-			  hint);
+	error = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", code, "reason", reason, "message", message,
+			  "hint", hint);
 	(void)dump(inv, error); /* there is no other place to say it */
 	json_decref(error);
 }
@@ -229,8 +230,8 @@ int fail_denied(struct invocation *inv, const char *path)
 	const struct passwd *me = getpwuid(geteuid());
 
 	return fail_with(inv, EXIT_NO_PERMISSION, "PERMISSION_DENIED", "its owner can change that",
-			 "%s: %s (uid %u) may not read it, or not enter a directory on the way", path, me ? me->pw_name : "this user",
-			 (unsigned)geteuid());
+			 "%s: %s (uid %u) may not read it, or not enter a directory on the way", path,
+			 me ? me->pw_name : "this user", (unsigned)geteuid());
 }
 
 /* The text; NULL, and in *out_wrong what is wrong with it. */
@@ -277,7 +278,7 @@ char *read_file(struct invocation *inv, const char *path, int *exit_status)
 	return text;
 }
 
-/* --- tables */
+/* ---- tables ---- */
 
 struct sheet {
 	struct libscols_table *table;
@@ -375,7 +376,7 @@ void sheet_print(struct sheet *s)
 	free(s);
 }
 
-/* --- data */
+/* ---- data ---- */
 
 static int print_value(struct invocation *inv, json_t *value)
 {
@@ -407,7 +408,8 @@ static const char *json_of_item(const void *items, size_t i, size_t item_bytes, 
 	return *(const char *const *)((const char *)items + i * item_bytes + json_at);
 }
 
-int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes, size_t json_at)
+int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes,
+		     size_t json_at)
 {
 	json_t *list;
 	int st = EXIT_OK;
@@ -426,7 +428,7 @@ int print_json_items(struct invocation *inv, const char *key, const void *items,
 	return print_value(inv, list ? json_pack("{s:o}", key, list) : NULL);
 }
 
-/* --- for people */
+/* ---- for people ---- */
 
 char *age(char out[SHORT], int64_t s)
 {

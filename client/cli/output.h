@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How gaccctl writes: tables, JSON, sizes and times as people read them, errors. */
 #ifndef GACCCTL_OUTPUT_H
 #define GACCCTL_OUTPUT_H
 
 #include "command.h"
 
-/* --- errors: one per invocation, or per job where several are named, as text on the error stream, or as JSON on the output with -o
- * json, jsonl or yaml. All return the exit status; GACC_EXIT_ERROR replaces it. */
+/* --- errors: one per invocation, or per job where several are named, as text on the error stream, or as JSON on the
+ * output with -o json, jsonl or yaml. All return the exit status; GACC_EXIT_ERROR replaces it. */
 
 /* `hint` may be NULL. */
 int fail_with(struct invocation *inv, int exit_status, const char *reason, const char *hint, const char *fmt, ...)
@@ -41,12 +42,12 @@ const char *job_operand(const char *text);
 /* The job file, "-" being the standard input; malloc'ed, NULL: fail_with() was called. */
 char *read_file(struct invocation *inv, const char *path, int *exit_status);
 
-/* --- tables */
+/* ---- tables ---- */
 
 struct column {
-	const char *name;  /* NULL ends the array */
-	bool right;        /* numbers */
-	bool wide;         /* only with -o wide */
+	const char *name; /* NULL ends the array */
+	bool right;	  /* numbers */
+	bool wide;	  /* only with -o wide */
 };
 
 #define COLUMNS_MAX 20
@@ -61,12 +62,14 @@ void sheet_cell(struct sheet *s, const char *fmt, ...) __attribute__((format(pri
 /* Prints and frees. */
 void sheet_print(struct sheet *s);
 
-/* --- data */
+/* ---- data ---- */
 
-/* Prints n structs of libgacc, each by its member `json`, as {"KEY":[...]} in JSON or YAML, or one per line with -o jsonl. */
-#define print_json_list(inv, key, items, n) \
+/* Prints n structs of libgacc, each by its member `json`, as {"KEY":[...]} in JSON or YAML, or one per line with -o
+ * jsonl. */
+#define print_json_list(inv, key, items, n)                                                                            \
 	print_json_items(inv, key, items, n, sizeof(*(items)), offsetof(__typeof__(*(items)), json))
-int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes, size_t json_at);
+int print_json_items(struct invocation *inv, const char *key, const void *items, size_t n, size_t item_bytes,
+		     size_t json_at);
 /* Prints one object, in the format that was asked for. */
 int print_json(struct invocation *inv, const char *json);
 /* The same for one that is made here. */
@@ -76,10 +79,10 @@ static inline bool wants_data(const struct invocation *inv)
 	return inv->format == FORMAT_JSON || inv->format == FORMAT_JSONL || inv->format == FORMAT_YAML;
 }
 
-/* --- for people */
+/* ---- for people ---- */
 
-/* Text of others (names, reasons, lines of logs): what would act on a terminal (proto/utf8.h) is shown as \x1b or \u202e. Line breaks and
- * tabs stay. */
+/* Text of others (names, reasons, lines of logs): what would act on a terminal (proto/utf8.h) is shown as \x1b or
+ * \u202e. Line breaks and tabs stay. */
 void put_text(FILE *out, const char *text, size_t n);
 /* fprintf in the same way. */
 void tell(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

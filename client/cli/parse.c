@@ -1,3 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+#include "output.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -5,15 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "output.h"
-
 #define ROWS_MAX 40
 #define FIRST_LONG 256 /* getopt values: index + FIRST_LONG */
 
 static const char *const format_names[] = { "table", "wide", "json", "jsonl", "yaml", "name" };
 
-/* --- the options that count here, in getopt's form */
+/* ---- the options that count here, in getopt's form ---- */
 
 struct grammar {
 	const struct option_row *row[ROWS_MAX];
@@ -101,7 +102,7 @@ static int take_options(struct invocation *inv, const struct command *c, int arg
 	return -1;
 }
 
-/* --- what was given */
+/* ---- what was given ---- */
 
 const char *opt_each(const struct invocation *inv, const char *name, size_t i)
 {
@@ -188,7 +189,7 @@ bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms,
 	return false;
 }
 
-/* --- the whole line */
+/* ---- the whole line ---- */
 
 static int read_format(struct invocation *inv)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "ranks.h"
 
 #include <arpa/inet.h>
@@ -18,13 +19,24 @@
 #define VARIABLES 13
 #define VARIABLE_MAX 4200
 
-/* --- environment */
+/* ---- environment ---- */
 
 /* The names that we set: ours of the same name are left out. */
 static const char *const set_names[] = {
-	"RANK",		 "LOCAL_RANK",	     "GACC_RANK",     "GACC_RESTART_COUNT", "WORLD_SIZE",
-	"LOCAL_WORLD_SIZE", "GACC_WORLD_SIZE", "GROUP_RANK",  "MASTER_ADDR",	    "MASTER_PORT",
-	"GACC_JOB_ID",	 "GACC_ENDPOINT",    "GACC_MICRO_SIZE", "GACC_LOG_DIR",
+	"RANK",
+	"LOCAL_RANK",
+	"GACC_RANK",
+	"GACC_RESTART_COUNT",
+	"WORLD_SIZE",
+	"LOCAL_WORLD_SIZE",
+	"GACC_WORLD_SIZE",
+	"GROUP_RANK",
+	"MASTER_ADDR",
+	"MASTER_PORT",
+	"GACC_JOB_ID",
+	"GACC_ENDPOINT",
+	"GACC_MICRO_SIZE",
+	"GACC_LOG_DIR",
 };
 
 static bool is_set_by_us(const char *variable)
@@ -102,7 +114,7 @@ void rank_variables(uint32_t rank, int restarts, char out[RANK_VARIABLES][RANK_V
 	snprintf(out[3], RANK_VARIABLE_MAX, "GACC_RESTART_COUNT=%d", restarts);
 }
 
-/* --- start */
+/* ---- start ---- */
 
 /* posix_spawn and not fork: gRPC's threads make a forked copy of this process unusable. */
 static int spawn(char **argv, char **envp, int log, pid_t *out)
@@ -198,7 +210,7 @@ int exec_rank(int argc, char **argv)
 	return errno == ENOENT ? 127 : 126;
 }
 
-/* --- end */
+/* ---- end ---- */
 
 static void note_end(struct rank_process *p, int status)
 {
@@ -217,7 +229,8 @@ bool ranks_reap(struct ranks *r, uint32_t *out_rank)
 
 		if (!pid || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
 			continue;
-		kill(-pid, SIGKILL); /* what the rank has started and left behind; while it is a zombie, its number is its own */
+		/* what the rank has started and left behind; while it is a zombie, its number is its own */
+		kill(-pid, SIGKILL);
 		waitpid(pid, &status, 0);
 		note_end(&r->rank[i], status);
 		*out_rank = i;

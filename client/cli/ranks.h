@@ -1,5 +1,6 @@
-/* The rank processes of `gaccctl run`: started, reaped, signalled. Each is the leader of a process group of its own, its output goes to
- * <log_dir>/worker_<rank>.log, and it dies with gaccctl. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rank processes of `gaccctl run`: started, reaped, signalled. Each is the leader of a process group of its own,
+ * its output goes to <log_dir>/worker_<rank>.log, and it dies with gaccctl. */
 #ifndef GACCCTL_RANKS_H
 #define GACCCTL_RANKS_H
 
@@ -8,20 +9,20 @@
 #include <sys/types.h>
 
 struct rank_process {
-	pid_t pid;      /* 0: not running */
+	pid_t pid; /* 0: not running */
 	pid_t last_pid;
 	int restarts;
 	bool ended;
-	int status;     /* of its end: exit code, or 128 + signal */
-	int signal;     /* that ended it, or 0 */
+	int status; /* of its end: exit code, or 128 + signal */
+	int signal; /* that ended it, or 0 */
 };
 
 struct ranks {
 	struct rank_process *rank;
 	uint32_t n;
-	char **argv;           /* of the program, borrowed */
-	const char *log_dir;   /* borrowed */
-	char **common;         /* environment that all ranks share, NULL-terminated, owned */
+	char **argv;	     /* of the program, borrowed */
+	const char *log_dir; /* borrowed */
+	char **common;	     /* environment that all ranks share, NULL-terminated, owned */
 };
 
 struct rank_environment {
@@ -31,8 +32,8 @@ struct rank_environment {
 	uint16_t master_port;
 };
 
-/* The environment of the ranks: ours, and what torchrun and gacc set. OMP_NUM_THREADS=1 and PYTHONUNBUFFERED=1 (output of Python goes
- * to the log at once) unless they are set. *out is a NULL-terminated list of owned strings;
+/* The environment of the ranks: ours, and what torchrun and gacc set. OMP_NUM_THREADS=1 and PYTHONUNBUFFERED=1 (output
+ * of Python goes to the log at once) unless they are set. *out is a NULL-terminated list of owned strings;
  * rank_environment_free. NULL without memory. */
 char **rank_environment(char *const *ours, const struct rank_environment *e);
 /* The variables that differ from rank to rank, to out[]; returns how many. */
@@ -51,7 +52,8 @@ uint32_t ranks_running(const struct ranks *r);
 /* Kills and reaps whatever runs. */
 void ranks_fini(struct ranks *r);
 
-/* What a rank is before it becomes its program: `gaccctl --exec-rank PARENT PROGRAM ARGUMENTS...`. Returns only on failure. */
+/* What a rank is before it becomes its program: `gaccctl --exec-rank PARENT PROGRAM ARGUMENTS...`. Returns only on
+ * failure. */
 int exec_rank(int argc, char **argv);
 /* A TCP port that is free on the loopback interface right now; 0: none. */
 uint16_t free_port(void);

@@ -1,5 +1,12 @@
-/* `gaccctl run`: a job and its ranks, from the terminal. One poll() loop: signals, the job's changes, the ranks' output. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `gaccctl run`: a job and its ranks, from the terminal. One poll() loop: signals, the job's changes, the ranks'
+ * output. */
 #include "run_impl.h"
+
+#include "job_file.h"
+#include "output.h"
+#include "signals.h"
+#include "view.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,11 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "job_file.h"
-#include "output.h"
-#include "signals.h"
-#include "view.h"
-
 #define RANKS_MAX 4096
 #define LAST_STATE_MS 3000
 
@@ -22,7 +24,7 @@ enum { POLL_SIGNALS, POLL_JOB, POLL_OUTPUT };
 
 extern char **environ;
 
-/* --- start */
+/* ---- start ---- */
 
 static bool make_directories(char *path)
 {
@@ -45,7 +47,7 @@ static bool prepare_logs(struct run *r, int *st)
 	if (*path == '/' && make_directories(path))
 		return true;
 	*st = fail_with(r->inv, EXIT_FAILED, "LOG_DIR", "choose another with --log-dir", "log directory %s: %s", path,
-		   *path == '/' ? strerror(errno) : "not an absolute path");
+			*path == '/' ? strerror(errno) : "not an absolute path");
 	return false;
 }
 
@@ -55,8 +57,8 @@ static void say_header(struct run *r)
 
 	tell(r->say, "job %s (%s) registered   ranks %u   micro_size %u", r->id, j->name, j->ranks, j->micro_size);
 	if (j->batch)
-		fprintf(r->say, "   effective batch %" PRIu64 " x %u x %u = %" PRIu64, j->batch, j->micro_size, j->ranks,
-			j->batch * j->micro_size * j->ranks);
+		fprintf(r->say, "   effective batch %" PRIu64 " x %u x %u = %" PRIu64, j->batch, j->micro_size,
+			j->ranks, j->batch * j->micro_size * j->ranks);
 	tell(r->say, "\nlogs %s   follow elsewhere: gaccctl logs %s -f\n", j->log_dir, r->id);
 	if (!getenv("OMP_NUM_THREADS"))
 		fputs("OMP_NUM_THREADS=1 for each rank, as it was not set\n", r->say);
@@ -86,8 +88,11 @@ static bool register_job(struct run *r, int *st)
 
 static bool start_ranks(struct run *r, int *st)
 {
-	struct rank_environment e = { .job_id = run_info(r)->id, .ranks = r->n_ranks, .micro_size = run_info(r)->micro_size,
-				      .endpoint = gacc_endpoint(r->inv->client), .log_dir = r->log_dir,
+	struct rank_environment e = { .job_id = run_info(r)->id,
+				      .ranks = r->n_ranks,
+				      .micro_size = run_info(r)->micro_size,
+				      .endpoint = gacc_endpoint(r->inv->client),
+				      .log_dir = r->log_dir,
 				      .master_port = free_port() };
 	int err = 0;
 
@@ -143,7 +148,7 @@ static void on_signals(struct run *r)
 	run_reap(r);
 }
 
-/* --- the job's changes */
+/* ---- the job's changes ---- */
 
 static void say_params(struct run *r)
 {
@@ -176,7 +181,7 @@ static void on_job(struct run *r)
 	}
 }
 
-/* --- the loop */
+/* ---- the loop ---- */
 
 static void show_output(struct run *r, bool at_end)
 {
@@ -242,7 +247,7 @@ static void loop(struct run *r)
 	show_output(r, true);
 }
 
-/* --- the end */
+/* ---- the end ---- */
 
 /* The last state, which a job that was cancelled reaches a little after its ranks. */
 static void await_end(struct run *r)
@@ -264,8 +269,8 @@ static int conclude(struct run *r)
 	await_end(r);
 	j = run_info(r);
 	tell(r->say, "job %s %s in %.1f s   steps %s%s%s   logs %s\n", r->id, j->state_name,
-		(double)(run_now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j), *j->reason ? "   " : "",
-		j->reason, j->log_dir);
+	     (double)(run_now_ms() - r->started_ms) / 1000, view_steps(steps, sizeof(steps), j),
+	     *j->reason ? "   " : "", j->reason, j->log_dir);
 	if (wants_data(r->inv))
 		print_json(r->inv, j->json);
 	if (r->interrupted)
@@ -307,7 +312,9 @@ static bool read_options(struct run *r, int *st)
 
 int cmd_run(struct invocation *inv)
 {
-	struct run r = { .inv = inv, .say = wants_data(inv) ? inv->err : inv->out, .started_ms = run_now_ms(),
+	struct run r = { .inv = inv,
+			 .say = wants_data(inv) ? inv->err : inv->out,
+			 .started_ms = run_now_ms(),
 			 .poll = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } } };
 	int st = EXIT_FAILED;
 

@@ -1,5 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What follows when a rank of `gaccctl run` ends: it is restarted, or the job is ended with the reason. */
 #include "run_impl.h"
+
+#include "output.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -7,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "output.h"
-
 #define LAST_LINES 20
 #define EARLY_MS 1000 /* what a rank has said last is with gaccd, and its end has been noticed */
 
-/* --- the job, as gaccd knows it */
+/* ---- the job, as gaccd knows it ---- */
 
 void run_take_job(struct run *r, gacc_jobs *jobs)
 {
@@ -46,7 +47,8 @@ void run_try_end(struct run *r)
 
 	if (!*r->end_reason || r->end_told || run_info(r)->ended)
 		return;
-	st = r->failed ? gacc_job_fail(client, r->id, r->end_reason, &jobs) : gacc_job_cancel(client, r->id, r->end_reason, 0, &jobs);
+	st = r->failed ? gacc_job_fail(client, r->id, r->end_reason, &jobs)
+		       : gacc_job_cancel(client, r->id, r->end_reason, 0, &jobs);
 	if (st)
 		return;
 	gacc_jobs_free(jobs);
@@ -73,7 +75,7 @@ void run_fail_job(struct run *r, const char *reason)
 	end_job(r, true, reason);
 }
 
-/* --- ranks that have failed */
+/* ---- ranks that have failed ---- */
 
 void run_stop_ranks(struct run *r, int signal)
 {
@@ -118,8 +120,8 @@ static void on_rank_failed(struct run *r, uint32_t rank)
 	if (r->restarts < r->max_restarts && !is_ending(r)) {
 		r->restarts++;
 		p->restarts++;
-		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
-			r->restarts, r->max_restarts);
+		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank,
+			p->status, r->restarts, r->max_restarts);
 		err = ranks_start(&r->ranks, rank);
 		if (!err)
 			return;
@@ -147,7 +149,7 @@ void run_reap(struct run *r)
 	}
 }
 
-/* --- ranks that end well, but too early */
+/* ---- ranks that end well, but too early ---- */
 
 static bool is_missing(const gacc_job_info *j, uint32_t rank)
 {

@@ -1,6 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One `gaccctl run`: shared by run.c, which has the loop, and run_ends.c alone. One thread. */
 #ifndef GACCCTL_RUN_IMPL_H
 #define GACCCTL_RUN_IMPL_H
+
+#include "command.h"
+#include "follow.h"
+#include "ranks.h"
 
 #include <poll.h>
 #include <stdbool.h>
@@ -8,16 +13,12 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "command.h"
-#include "follow.h"
-#include "ranks.h"
-
 #define RUN_LOOK_MS 200 /* between two looks at ranks that end too early */
 
 struct run {
 	struct invocation *inv;
-	FILE *say;                /* what is for people */
-	gacc_jobs *job;           /* as last seen: what it points to lives until the next change */
+	FILE *say;	/* what is for people */
+	gacc_jobs *job; /* as last seen: what it points to lives until the next change */
 	char id[24];
 	char *log_dir;
 	uint32_t n_ranks;
@@ -27,19 +28,19 @@ struct run {
 	struct ranks ranks;
 	struct follower *follower; /* of each rank; only those that are shown are read */
 	gacc_watch *watch;
-	struct pollfd poll[3];    /* signals, job, output */
+	struct pollfd poll[3]; /* signals, job, output */
 	int64_t started_ms;
-	int64_t deadline_ms;      /* when patience ends; 0: no deadline */
-	bool stopping;            /* ranks have been asked to end */
+	int64_t deadline_ms; /* when patience ends; 0: no deadline */
+	bool stopping;	     /* ranks have been asked to end */
 	bool interrupted, params_said;
-	bool has_run;             /* the job, once: if it is STARTING after that, gaccd is */
-	uint32_t n_well;          /* ranks that have ended with 0 */
+	bool has_run;		   /* the job, once: if it is STARTING after that, gaccd is */
+	uint32_t n_well;	   /* ranks that have ended with 0 */
 	int64_t look_ms, early_ms; /* next look at these; since when one is owing */
-	char end_reason[128];     /* "": nobody wants the job ended */
-	bool failed;              /* the reason is a rank's failure, not a wish */
-	bool end_told;            /* gaccd knows */
-	bool lost_job;            /* its end will not be seen */
-	int worst;                /* status of the ranks that ended by themselves */
+	char end_reason[128];	   /* "": nobody wants the job ended */
+	bool failed;		   /* the reason is a rank's failure, not a wish */
+	bool end_told;		   /* gaccd knows */
+	bool lost_job;		   /* its end will not be seen */
+	int worst;		   /* status of the ranks that ended by themselves */
 };
 
 static inline const gacc_job_info *run_info(const struct run *r)
@@ -59,17 +60,19 @@ static inline int64_t run_now_ms(void)
 void run_take_job(struct run *, gacc_jobs *jobs);
 /* Asks gaccd. false: it does not answer. */
 bool run_refresh(struct run *);
-/* Tells gaccd that the job is to end, if somebody wants that and gaccd has not taken it yet: it may be restarting just now. */
+/* Tells gaccd that the job is to end, if somebody wants that and gaccd has not taken it yet: it may be restarting just
+ * now. */
 void run_try_end(struct run *);
-/* Somebody wants the job ended; the first reason counts. Failed: nobody has asked for this end, and the job becomes FAILED, as with ranks
- * that gaccd starts. */
+/* Somebody wants the job ended; the first reason counts. Failed: nobody has asked for this end, and the job becomes
+ * FAILED, as with ranks that gaccd starts. */
 void run_cancel_job(struct run *, const char *reason);
 void run_fail_job(struct run *, const char *reason);
 /* Asks the ranks to end, by this signal; their grace begins. */
 void run_stop_ranks(struct run *, int signal);
 /* Processes of ranks that have ended: noted, started again, or the end of the job. */
 void run_reap(struct run *);
-/* A rank that ends with 0 before its job does: the others would wait for it until stall_abort. Looks every RUN_LOOK_MS. */
+/* A rank that ends with 0 before its job does: the others would wait for it until stall_abort. Looks every RUN_LOOK_MS.
+ */
 void run_watch_early_ends(struct run *);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGCHLD as a descriptor for poll(). */
 #ifndef GACCCTL_SIGNALS_H
 #define GACCCTL_SIGNALS_H

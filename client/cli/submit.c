@@ -1,8 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* submit, and what it shares with other commands that register a job. */
 #include "submit.h"
-
-#include <inttypes.h>
-#include <poll.h>
 
 #include "attend.h"
 #include "job_file.h"
@@ -10,11 +8,14 @@
 #include "signals.h"
 #include "view.h"
 
+#include <inttypes.h>
+#include <poll.h>
+
 #define LAST_WORDS_MS 15000 /* more than the grace that ranks have */
 #define LOOK_MS 20
 
-/* As `run`: of the rank that failed by itself, else the highest; 7 when no rank failed but the job did. Ranks that gaccd had to
- * end because another failed have a signal's status, which says nothing. */
+/* As `run`: of the rank that failed by itself, else the highest; 7 when no rank failed but the job did. Ranks that
+ * gaccd had to end because another failed have a signal's status, which says nothing. */
 static int status_of_ranks(const gacc_job_info *job)
 {
 	int worst = job->root_cause ? job->root_cause->exit_status : 0;
@@ -31,8 +32,9 @@ static int conclude(struct invocation *inv, FILE *say, const gacc_job_info *job)
 {
 	char steps[64];
 
-	tell(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name, view_steps(steps, sizeof(steps), job),
-		*job->reason ? "   " : "", job->reason, *job->log_dir ? "   logs " : "", job->log_dir);
+	tell(say, "job %" PRIu64 " %s   steps %s%s%s%s%s\n", job->id, job->state_name,
+	     view_steps(steps, sizeof(steps), job), *job->reason ? "   " : "", job->reason,
+	     *job->log_dir ? "   logs " : "", job->log_dir);
 	if (job->root_cause)
 		tell(inv->err, "%s; see: gaccctl describe job/%" PRIu64 "\n", job->root_cause->message, job->id);
 	if (wants_data(inv))
@@ -55,7 +57,8 @@ static void await_ranks(struct invocation *inv, struct log_set *set, FILE *say, 
 	char id[24];
 
 	snprintf(id, sizeof(id), "%" PRIu64, (*last)->job[0].id);
-	for (int ms = 0; ms < LAST_WORDS_MS && (*last)->job[0].launcher_pid && !ranks_have_ended(&(*last)->job[0]); ms += LOOK_MS) {
+	for (int ms = 0; ms < LAST_WORDS_MS && (*last)->job[0].launcher_pid && !ranks_have_ended(&(*last)->job[0]);
+	     ms += LOOK_MS) {
 		poll(NULL, 0, LOOK_MS);
 		if (gacc_job_get(inv->client, id, &jobs))
 			break;
@@ -92,7 +95,7 @@ static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 {
 	if (opt_flag(inv, "wait")) {
 		tell(wants_data(inv) ? inv->err : inv->out, "job %" PRIu64 " (%s) is %s%s%s\n", job->id, job->name,
-			job->state_name, *job->reason ? ": " : "", job->reason);
+		     job->state_name, *job->reason ? ": " : "", job->reason);
 		fflush(inv->out);
 		return EXIT_OK;
 	}
@@ -100,7 +103,7 @@ static int say_submitted(struct invocation *inv, const gacc_job_info *job)
 		return print_json(inv, job->json);
 	fprintf(inv->out, inv->format == FORMAT_NAME ? "job/%" PRIu64 "\n" : "%" PRIu64 "\n", job->id);
 	tell(inv->err, "job %" PRIu64 " (%s) is %s%s%s; see: gaccctl status %" PRIu64 " -w\n", job->id, job->name,
-		job->state_name, *job->reason ? ": " : "", job->reason, job->id);
+	     job->state_name, *job->reason ? ": " : "", job->reason, job->id);
 	return EXIT_OK;
 }
 

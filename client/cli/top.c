@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* top: jobs and ranks, again and again. */
-#include <poll.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "command.h"
 #include "output.h"
 #include "signals.h"
 #include "view.h"
+
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
 
 static void say_node(struct invocation *inv, const gacc_node_info *n)
 {

@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "view.h"
+
+#include "output.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "output.h"
 
 char *view_steps(char *out, size_t n, const gacc_job_info *job)
 {
@@ -88,12 +89,12 @@ void view_names(struct invocation *inv, const gacc_jobs *jobs)
 void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
 {
 	static const struct column columns[] = {
-		{ "ID", true, false },	    { "NAME", false, false },  { "STATE", false, false },
-		{ "RANKS", false, false },  { "STEP", false, false },  { "MICRO", true, false },
-		{ "LOSS", true, false },    { "STEP/S", true, false }, { "WAIT%", true, false },
-		{ "AGE", true, false },	    { "USER", false, false },  { "WINDOW", true, true },
-		{ "PARAMS", true, true },   { "MEMORY", true, true },  { "OPTIMIZER", false, true },
-		{ "REASON", false, true },  { NULL, false, false },
+		{ "ID", true, false },	   { "NAME", false, false },  { "STATE", false, false },
+		{ "RANKS", false, false }, { "STEP", false, false },  { "MICRO", true, false },
+		{ "LOSS", true, false },   { "STEP/S", true, false }, { "WAIT%", true, false },
+		{ "AGE", true, false },	   { "USER", false, false },  { "WINDOW", true, true },
+		{ "PARAMS", true, true },  { "MEMORY", true, true },  { "OPTIMIZER", false, true },
+		{ "REASON", false, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -102,7 +103,7 @@ void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
 	sheet_print(s);
 }
 
-/* --- status */
+/* ---- status ---- */
 
 /* Others call a rank ready that has given all; one whose push is parked behind another rank is waiting. */
 static const char *state_word(const gacc_job_info *j, const gacc_rank_info *r, char lower[SHORT])
@@ -159,10 +160,10 @@ static void rank_row(struct sheet *s, const gacc_job_info *j, const gacc_rank_in
 static void view_ranks(struct invocation *inv, const gacc_job_info *job)
 {
 	static const struct column columns[] = {
-		{ "RANK", true, false },      { "NODE", false, false },  { "PID", true, false }, { "MICRO", false, false },
-		{ "WEIGHT", true, false },    { "LAST PUSH", true, false }, { "STATE", false, false },
-		{ "VOID", true, true },	      { "EXIT", true, true },	 { "RESTARTS", true, true },
-		{ NULL, false, false },
+		{ "RANK", true, false },    { "NODE", false, false },  { "PID", true, false },
+		{ "MICRO", false, false },  { "WEIGHT", true, false }, { "LAST PUSH", true, false },
+		{ "STATE", false, false },  { "VOID", true, true },    { "EXIT", true, true },
+		{ "RESTARTS", true, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -183,8 +184,10 @@ static void hint(struct invocation *inv, const gacc_job_info *job)
 {
 	char when[SHORT];
 
-	if (!job->ended && job->state == GACC_JOB_STALLED && job->n_rank && !any_is_here(job)) { /* nobody waits for anybody */
-		tell(inv->out, "hint: start its ranks, and it goes on where it was; more time: timeouts.abandoned of its job file\n");
+	if (!job->ended && job->state == GACC_JOB_STALLED && job->n_rank && !any_is_here(job)) {
+		/* nobody waits for anybody */
+		tell(inv->out, "hint: start its ranks, and it goes on where it was; more time: timeouts.abandoned of "
+			       "its job file\n");
 		return;
 	}
 	for (size_t i = 0; i < job->n_rank; i++) {
@@ -193,7 +196,7 @@ static void hint(struct invocation *inv, const gacc_job_info *job)
 		fprintf(inv->out, "hint: gaccctl logs %" PRIu64 " --rank %u --tail 50", job->id, job->rank[i].rank);
 		if (job->stall_abort_ms)
 			tell(inv->out, "; the job aborts at stall_abort %s",
-				age(when, (int64_t)job->stall_abort_ms / 1000));
+			     age(when, (int64_t)job->stall_abort_ms / 1000));
 		fputc('\n', inv->out);
 		return;
 	}
@@ -204,12 +207,12 @@ void view_status(struct invocation *inv, const gacc_job_info *job)
 	char steps[64], when[SHORT];
 
 	tell(inv->out, "JOB %" PRIu64 "  %s  %s  step %s", job->id, job->name, job->state_name,
-		view_steps(steps, sizeof(steps), job));
+	     view_steps(steps, sizeof(steps), job));
 	if (job->ended)
 		tell(inv->out, "  %s ago", age_since(when, job->ended_unix_nanos));
 	else if (job->window_opened_unix_nanos)
 		tell(inv->out, "  window %" PRIu64 " open %s", job->window,
-			age_since(when, job->window_opened_unix_nanos));
+		     age_since(when, job->window_opened_unix_nanos));
 	if (!job->ended && job->n_missing)
 		fprintf(inv->out, "  WAITING FOR %zu OF %u RANKS", job->n_missing, job->ranks);
 	if (job->queue_position)
@@ -222,7 +225,7 @@ void view_status(struct invocation *inv, const gacc_job_info *job)
 		hint(inv, job);
 }
 
-/* --- describe */
+/* ---- describe ---- */
 
 static void line(struct invocation *inv, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
@@ -261,13 +264,14 @@ static void event_row(struct sheet *s, const gacc_job_event *e, bool jobs)
 void view_events(struct invocation *inv, const gacc_job_event *event, size_t n, bool jobs)
 {
 	static const struct column of_job[] = {
-		{ "AGE", true, false },	     { "TYPE", false, false },	  { "REASON", false, false },
-		{ "OBJECT", false, false },  { "WINDOW", true, false },	  { "MESSAGE", false, false },
+		{ "AGE", true, false },	    { "TYPE", false, false },  { "REASON", false, false },
+		{ "OBJECT", false, false }, { "WINDOW", true, false }, { "MESSAGE", false, false },
 		{ NULL, false, false },
 	};
 	static const struct column of_all[] = {
-		{ "AGE", true, false },	   { "TYPE", false, false },   { "REASON", false, false },  { "JOB", true, false },
-		{ "OBJECT", false, false }, { "WINDOW", true, false }, { "MESSAGE", false, false }, { NULL, false, false },
+		{ "AGE", true, false },	     { "TYPE", false, false },	 { "REASON", false, false },
+		{ "JOB", true, false },	     { "OBJECT", false, false }, { "WINDOW", true, false },
+		{ "MESSAGE", false, false }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, jobs ? of_all : of_job);
 
@@ -289,9 +293,10 @@ static void view_counters(struct invocation *inv, const gacc_counters *c)
 {
 	if (!c->applied && !c->skipped_nonfinite && !c->skipped_outlier && !c->dropped && !c->empty)
 		return;
-	line(inv, "Windows:", "%" PRIu64 " applied (%" PRIu64 " partial), %" PRIu64 " skipped as non-finite, %" PRIu64
-	     " as outliers, %" PRIu64 " dropped, %" PRIu64 " empty", c->applied, c->partial, c->skipped_nonfinite,
-	     c->skipped_outlier, c->dropped, c->empty);
+	line(inv, "Windows:",
+	     "%" PRIu64 " applied (%" PRIu64 " partial), %" PRIu64 " skipped as non-finite, %" PRIu64
+	     " as outliers, %" PRIu64 " dropped, %" PRIu64 " empty",
+	     c->applied, c->partial, c->skipped_nonfinite, c->skipped_outlier, c->dropped, c->empty);
 	if (c->rejected_micros)
 		line(inv, "Void:", "%" PRIu64 " micro-batches", c->rejected_micros);
 }

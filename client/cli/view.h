@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs as gaccctl shows them. Pure: a job in, text out. */
 #ifndef GACCCTL_VIEW_H
 #define GACCCTL_VIEW_H

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+#include "output.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "command.h"
-#include "output.h"
 
 #define LOOK_MS 200
 #define CALL_MS 10000 /* of each call to gaccd; --timeout is of the whole */
@@ -47,8 +48,8 @@ static int say_reached(struct invocation *inv, const struct goal *goal, const ga
 	else if (inv->format == FORMAT_NAME)
 		fprintf(inv->out, "job/%" PRIu64 "\n", job->id);
 	else
-		tell(inv->out, "job %" PRIu64 " (%s) is %s, %" PRIu64 " steps applied\n", job->id, job->name, job->state_name,
-			job->applied_step);
+		tell(inv->out, "job %" PRIu64 " (%s) is %s, %" PRIu64 " steps applied\n", job->id, job->name,
+		     job->state_name, job->applied_step);
 	return goal->state || goal->step || job->state == GACC_JOB_COMPLETED ? EXIT_OK : EXIT_JOB_FAILED;
 }
 
@@ -57,8 +58,8 @@ static int never(struct invocation *inv, const gacc_job_info *job)
 	char see[64];
 
 	snprintf(see, sizeof(see), "see: gaccctl describe job/%" PRIu64, job->id);
-	return fail_with(inv, EXIT_JOB_FAILED, "JOB_ENDED", see, "job %" PRIu64 " (%s) is %s%s%s", job->id,
-			 job->name, job->state_name, *job->reason ? ": " : "", job->reason);
+	return fail_with(inv, EXIT_JOB_FAILED, "JOB_ENDED", see, "job %" PRIu64 " (%s) is %s%s%s", job->id, job->name,
+			 job->state_name, *job->reason ? ": " : "", job->reason);
 }
 
 /* Who waits for long should know what for. */
@@ -79,11 +80,13 @@ int cmd_wait(struct invocation *inv)
 	gacc_jobs *jobs = NULL;
 	int st = EXIT_OK;
 
-	if (!read_goal(inv, &goal, &st) || !opt_duration(inv, "timeout", -1, &timeout_ms, &st) || !open_client(inv, &st))
+	if (!read_goal(inv, &goal, &st) || !opt_duration(inv, "timeout", -1, &timeout_ms, &st) ||
+	    !open_client(inv, &st))
 		return st;
 	say_if_away(inv);
 	gacc_set_timeout(inv->client, CALL_MS);
-	switch (gacc_job_wait(inv->client, job_operand(inv->operand[0]), goal.state, goal.step, (int)timeout_ms, &jobs)) {
+	switch (gacc_job_wait(inv->client, job_operand(inv->operand[0]), goal.state, goal.step, (int)timeout_ms,
+			      &jobs)) {
 	case GACC_OK:
 		st = say_reached(inv, &goal, &jobs->job[0]);
 		break;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "yaml.h"
 
 #include <jansson.h>
@@ -11,7 +12,8 @@ static bool emit_scalar(yaml_emitter_t *e, const char *text, bool quoted)
 {
 	yaml_event_t event;
 
-	return yaml_scalar_event_initialize(&event, NULL, NULL, (const yaml_char_t *)text, (int)strlen(text), !quoted, quoted,
+	return yaml_scalar_event_initialize(&event, NULL, NULL, (const yaml_char_t *)text, (int)strlen(text), !quoted,
+					    quoted,
 					    quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE) &&
 	       yaml_emitter_emit(e, &event);
 }
@@ -61,8 +63,7 @@ static bool emit_object(yaml_emitter_t *e, json_t *v)
 	bool ok = yaml_mapping_start_event_initialize(&event, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE) &&
 		  yaml_emitter_emit(e, &event);
 
-	json_object_foreach(v, key, item)
-		ok = ok && emit_scalar(e, key, !is_plain(key)) && emit_value(e, item);
+	json_object_foreach(v, key, item) ok = ok && emit_scalar(e, key, !is_plain(key)) && emit_value(e, item);
 	return ok && yaml_mapping_end_event_initialize(&event) && yaml_emitter_emit(e, &event);
 }
 

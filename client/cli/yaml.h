@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON text as YAML. */
 #ifndef GACCCTL_YAML_H
 #define GACCCTL_YAML_H

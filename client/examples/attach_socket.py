@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attach socket: how a trainer gets the descriptors of its gradient buffers (proto/gacc/v1/attach.proto)."""
 import mmap
 import os

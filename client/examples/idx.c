@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "idx.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 enum { IDX_UBYTE = 0x08, MAX_DIMS = 3 };
 
 struct idx_file {
-	gzFile gz;             /* reads plain files as they are */
+	gzFile gz; /* reads plain files as they are */
 	char path[PATH_MAX];
 	int n_dims;
 	uint32_t dim[MAX_DIMS];
@@ -89,7 +90,8 @@ static int open_file(struct idx_file *f, const char *dir, const char *prefix, co
 	if (!find_file(f, dir, prefix, what, n_dims)) {
 		snprintf(f->why, f->n_why,
 			 "no %s/%s-%s-idx%d-ubyte.gz: install Debian's package dataset-fashion-mnist, or give the "
-			 "folder of MNIST's four files with --data", dir, prefix, what, n_dims);
+			 "folder of MNIST's four files with --data",
+			 dir, prefix, what, n_dims);
 		return -1;
 	}
 	errno = 0;
@@ -140,8 +142,8 @@ static int check_labels(const struct idx_file *labels, const struct idx_set *set
 	return 0;
 }
 
-int idx_open(const char *dir, const char *prefix, uint32_t max, uint32_t pixels, uint32_t n_classes, struct idx_set *out,
-	     char *why, size_t n_why)
+int idx_open(const char *dir, const char *prefix, uint32_t max, uint32_t pixels, uint32_t n_classes,
+	     struct idx_set *out, char *why, size_t n_why)
 {
 	struct idx_file images = { .why = why, .n_why = n_why }, labels = images;
 	struct idx_set set = { .pixels = pixels };

@@ -1,12 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A linear model trained through gacc, in C: the smallest whole trainer.
  *
  *     gaccctl run -n 2 -f linear.yaml -- ./linear
  *
- * push_inline.py and map_slots.py train the same model through the protobuf API. All gradients are made of integers, so that
- * the three end with the same bits: the last line printed is the parameters in hexadecimal.
+ * push_inline.py and map_slots.py train the same model through the protobuf API. All gradients are made of integers, so
+ * that the three end with the same bits: the last line printed is the parameters in hexadecimal.
  */
 #include <gacc/gacc.h>
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -80,8 +80,9 @@ static void push(gacc_job *job, const gacc_position *at)
 	void *slot;
 
 	check(gacc_grad_buffer(job, &slot, NULL), gacc_last_error(job));
-	opts.loss = gradient(parameter(job, 0), parameter(job, 1), (int64_t)(n % (SAMPLES / BLOCK)),
-			     (float *)((char *)slot + gacc_offset(job, 0)), (float *)((char *)slot + gacc_offset(job, 1)));
+	opts.loss =
+		gradient(parameter(job, 0), parameter(job, 1), (int64_t)(n % (SAMPLES / BLOCK)),
+			 (float *)((char *)slot + gacc_offset(job, 0)), (float *)((char *)slot + gacc_offset(job, 1)));
 	st = gacc_push(job, &opts, NULL);
 	if (st != GACC_ESTALE) /* the window closed without this one, as `gaccctl flush` may do: go on */
 		check(st, gacc_last_error(job));
@@ -93,8 +94,8 @@ static void step(gacc_job *job)
 
 	check(gacc_wait(job, -1, &s), gacc_last_error(job));
 	if (gacc_rank(job) == 0)
-		printf("step %" PRIu64 "   loss %.4f   gradient norm %.4f   of %" PRIu64 " micro-batches\n", s.applied_step,
-		       s.mean_loss, s.grad_norm, s.micro_count);
+		printf("step %" PRIu64 "   loss %.4f   gradient norm %.4f   of %" PRIu64 " micro-batches\n",
+		       s.applied_step, s.mean_loss, s.grad_norm, s.micro_count);
 }
 
 static void print_parameters(gacc_job *job)

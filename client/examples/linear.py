@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of linear.c in numpy: the same data, and gradients of the same bits, because they are made of integers."""
 import numpy as np
 

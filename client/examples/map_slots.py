@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The trainer of linear.c through the protobuf API, with the node's shared memory: a push is some tens of bytes.
 
     gaccctl run -n 2 -f linear.yaml -- ./map_slots.py /usr/share/gacc/gacc.protoset

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A data-parallel trainer in C: a perceptron on Fashion-MNIST, its gradients summed and its steps taken by gaccd.
  *
  *     gaccctl run -n 4 --micro-size 4 --set optimizer.type=sgd --set optimizer.lr=0.01 -- mlp --batch 8
@@ -10,7 +11,6 @@
 #include "sampler.h"
 
 #include <gacc/gacc.h>
-
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ struct options {
 	uint32_t micro_size;
 	uint64_t steps;
 	double lr;
-	const char *spec_option;       /* an option that describes the job, if one was given */
+	const char *spec_option; /* an option that describes the job, if one was given */
 };
 
 struct trainer {
@@ -38,15 +38,15 @@ struct trainer {
 	gacc_client *client;
 	gacc_job *job;
 	int rank;
-	struct idx_set train, test;    /* test: rank 0 only */
+	struct idx_set train, test; /* test: rank 0 only */
 	struct sampler sampler;
 	struct mlp model;
 	const real *params[MLP_TENSORS];
-	FILE *log;                     /* beside stdout, or NULL */
+	FILE *log; /* beside stdout, or NULL */
 	double epoch_loss, epoch_weight;
 	uint64_t applied;
-	double counted;                /* samples in the steps that this process saw */
-	char why[512];                 /* what went wrong, if it was not gacc */
+	double counted; /* samples in the steps that this process saw */
+	char why[512];	/* what went wrong, if it was not gacc */
 };
 
 /* The job exists when GACC_JOB_ID names it; options that describe it would be ignored in silence. */
@@ -118,8 +118,10 @@ static const struct argp_option options[] = {
 	{ "optimizer", 'o', "NAME", 0, "sgd, adam, adamw or lamb (sgd)", 2 },
 	{ "lr", 'l', "LR", 0, "Learning rate (0.01)", 2 },
 	{ 0, 0, 0, 0, "Results", 3 },
-	{ "log-dir", 'L', "DIR", 0, "Also write DIR/worker_RANK.log; not when GACC_LOG_DIR is set, because then gaccctl run "
-	  "collects the standard output there", 3 },
+	{ "log-dir", 'L', "DIR", 0,
+	  "Also write DIR/worker_RANK.log; not when GACC_LOG_DIR is set, because then gaccctl run "
+	  "collects the standard output there",
+	  3 },
 	{ "dump-params", 'p', "FILE", 0, "Rank 0 writes the final parameters, as safetensors", 3 },
 	{ 0 },
 };
@@ -128,7 +130,9 @@ static struct options get_options(int argc, char **argv)
 {
 	static const struct argp_child children[] = { { &mlp_options_argp, 0, NULL, 0 }, { 0 } };
 	static const struct argp argp = {
-		.options = options, .parser = parse, .children = children,
+		.options = options,
+		.parser = parse,
+		.children = children,
 		.doc = "Train a perceptron on Fashion-MNIST or MNIST as one rank of a gacc job.",
 	};
 	struct options o;
@@ -174,8 +178,11 @@ static int attach(struct trainer *t)
 	const char *name = o->job ? o->job : run_id ? run_id : "mlp";
 	bool exists = getenv("GACC_JOB_ID") && !o->job;
 	char spec[512];
-	gacc_attach_opts opts = { .struct_size = sizeof(opts), .rank = o->rank, .world_size = o->ranks,
-				  .job = exists ? NULL : name, .spec_yaml = exists ? NULL : spec };
+	gacc_attach_opts opts = { .struct_size = sizeof(opts),
+				  .rank = o->rank,
+				  .world_size = o->ranks,
+				  .job = exists ? NULL : name,
+				  .spec_yaml = exists ? NULL : spec };
 
 	snprintf(spec, sizeof(spec),
 		 "metadata: {name: \"%s\"}\n"
@@ -240,14 +247,16 @@ static int declare_tensors(struct trainer *t)
 
 	for (int i = 0; i < MLP_TENSORS; i++) {
 		const struct mlp_tensor *x = &mlp_tensors[i];
-		tensors[i] = (gacc_tensor){ .name = x->name, .dtype = GACC_F32, .ndim = x->n_dims,
-					    .shape = { x->shape[0], x->shape[1] } };
+		tensors[i] = (gacc_tensor){
+			.name = x->name, .dtype = GACC_F32, .ndim = x->n_dims, .shape = { x->shape[0], x->shape[1] }
+		};
 	}
 	if (gacc_register(t->job, tensors, MLP_TENSORS))
 		return gacc_failed(t, "declare the tensors");
 	for (int i = 0; i < MLP_TENSORS; i++) {
 		if (gacc_grad_dtype(t->job, (size_t)i) != GACC_F32)
-			return fail(t, "the job wants gradients of another type than f32, which this program cannot give");
+			return fail(t,
+				    "the job wants gradients of another type than f32, which this program cannot give");
 	}
 	return gacc_params_needed(t->job) ? upload_params(t) : 0;
 }
@@ -320,8 +329,9 @@ static int give_micro(struct trainer *t, const gacc_position *at, const uint32_t
 	for (int i = 0; i < MLP_TENSORS; i++)
 		grads[i] = (real *)((char *)slot + gacc_offset(t->job, (size_t)i));
 	mlp_backward(&t->model, t->params, (int)n, at->loss_scale, grads);
-	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = n, .loss = loss, .async = 1,
-				.data_key = hash_ids(ids, n) };
+	gacc_push_opts opts = {
+		.struct_size = sizeof(opts), .weight = n, .loss = loss, .async = 1, .data_key = hash_ids(ids, n)
+	};
 	status = gacc_push(t->job, &opts, NULL);
 	if (status)
 		return judge(t, "push", status);
@@ -343,7 +353,8 @@ static void report_epoch(struct trainer *t, uint64_t window)
 static int await_step(struct trainer *t)
 {
 	static const char *const outcomes[] = { [GACC_STEP_SKIPPED] = "skipped, a gradient is not finite",
-						[GACC_STEP_EMPTY] = "empty", [GACC_STEP_DROPPED] = "dropped" };
+						[GACC_STEP_EMPTY] = "empty",
+						[GACC_STEP_DROPPED] = "dropped" };
 	gacc_step step;
 
 	gacc_status status = gacc_wait(t->job, -1, &step);
@@ -383,8 +394,8 @@ static void follow_size(struct trainer *t, const gacc_position *at)
 		return;
 	sampler_resize(&t->sampler, at->micro_size);
 	if (t->rank == 0)
-		say(t, "window %llu: micro_size %u, %llu steps per epoch\n", (unsigned long long)at->window, at->micro_size,
-		    (unsigned long long)sampler_windows(&t->sampler));
+		say(t, "window %llu: micro_size %u, %llu steps per epoch\n", (unsigned long long)at->window,
+		    at->micro_size, (unsigned long long)sampler_windows(&t->sampler));
 }
 
 static int train(struct trainer *t)

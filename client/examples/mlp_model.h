@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A multi-layer perceptron 784-512-512-10 with ReLU and mean cross-entropy: forward and backward on OpenBLAS.
  *
  * Compiled once per program, in f32 or, with MLP_DOUBLE, in f64. Parameters and gradients are not held here: the caller
@@ -20,19 +21,19 @@ typedef float real;
 enum { MLP_PIXELS = 784, MLP_CLASSES = 10, MLP_LAYERS = 3, MLP_TENSORS = 2 * MLP_LAYERS };
 
 struct mlp_tensor {
-	const char *name;      /* "fc1.weight" */
+	const char *name; /* "fc1.weight" */
 	int n_dims;
 	int64_t shape[2];
-	size_t count;          /* elements */
+	size_t count; /* elements */
 };
 extern const struct mlp_tensor mlp_tensors[MLP_TENSORS];
 
 struct mlp {
 	int max_batch;
-	real pixel[256];               /* normalised value of a byte */
-	real *act[MLP_LAYERS + 1];     /* [max_batch][width]: input, two hidden layers, logits or their gradient */
-	real *delta[MLP_LAYERS];       /* gradient of a hidden layer, [max_batch][width]; 0 unused */
-	uint8_t *labels;               /* [max_batch] */
+	real pixel[256];	   /* normalised value of a byte */
+	real *act[MLP_LAYERS + 1]; /* [max_batch][width]: input, two hidden layers, logits or their gradient */
+	real *delta[MLP_LAYERS];   /* gradient of a hidden layer, [max_batch][width]; 0 unused */
+	uint8_t *labels;	   /* [max_batch] */
 };
 
 /* Memory for up to max_batch samples at once. 0, or -1 when out of memory; then too mlp_fini frees. */

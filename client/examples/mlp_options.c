@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "mlp_options.h"
 
 #include "mlp_model.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What mlp and mlp_reference have in common on the command line: which samples, in which order, how often. */
 #ifndef GACC_EXAMPLES_MLP_OPTIONS_H
 #define GACC_EXAMPLES_MLP_OPTIONS_H
@@ -8,18 +9,19 @@
 #include <stdint.h>
 
 struct mlp_options {
-	const char *data;      /* folder, or a name under /usr/share/datasets */
+	const char *data; /* folder, or a name under /usr/share/datasets */
 	uint32_t batch;
 	uint64_t epochs;
 	uint64_t seed;
-	uint32_t max_samples;  /* 0 = all */
-	int threads;           /* of OpenBLAS; 0 = as the environment says, else 1 */
+	uint32_t max_samples; /* 0 = all */
+	int threads;	      /* of OpenBLAS; 0 = as the environment says, else 1 */
 };
 
 /* Child parser; its input is a struct mlp_options, which it fills with the defaults first. */
 extern const struct argp mlp_options_argp;
 
-/* Value of an option: a whole number in min..max, or a finite number >= 0. Otherwise ends the program with the usage. */
+/* Value of an option: a whole number in min..max, or a finite number >= 0. Otherwise ends the program with the usage.
+ */
 uint64_t option_number(struct argp_state *, const char *name, const char *text, uint64_t min, uint64_t max);
 double option_amount(struct argp_state *, const char *name, const char *text);
 

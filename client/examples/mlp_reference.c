@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The main program of mlp_reference and mlp_replay. */
 #include "mlp_reference.h"
 
@@ -25,7 +26,7 @@ struct options {
 struct program {
 	struct options o;
 	struct reference ref;
-	float *file[MLP_TENSORS];  /* as in a parameter file */
+	float *file[MLP_TENSORS]; /* as in a parameter file */
 	char why[512];
 };
 
@@ -78,7 +79,9 @@ static const struct argp_option options[] = {
 static struct options get_options(int argc, char **argv)
 {
 	static const struct argp_child children[] = { { &mlp_options_argp, 0, NULL, 0 }, { 0 } };
-	static const struct argp argp = { .options = options, .parser = parse, .children = children, .doc = reference_doc };
+	static const struct argp argp = {
+		.options = options, .parser = parse, .children = children, .doc = reference_doc
+	};
 	struct options o;
 
 	argp_err_exit_status = 2;

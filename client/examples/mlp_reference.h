@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a job of `mlp` must compute, by one process: the same samples in the same order, plain SGD. Two programs:
  *
  *   mlp_reference  f64, each window as one big batch: how far rounding has carried the job from the truth
@@ -15,8 +16,8 @@ struct reference {
 	struct sampler sampler;
 	struct mlp model;
 	real *params[MLP_TENSORS];
-	real *grads[MLP_TENSORS];   /* of a batch */
-	real *sums[MLP_TENSORS];    /* of the window */
+	real *grads[MLP_TENSORS]; /* of a batch */
+	real *sums[MLP_TENSORS];  /* of the window */
 };
 
 /* The program's one-line description. */

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The ranks of a job by mpirun (Open MPI): it tells each its rank, and ends all when one has failed.
 #
 #   mpirun.sh 2 linear.yaml ./linear

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages and calls of gacc from its descriptor set, share/gacc/gacc.protoset: no generated code, no library of ours."""
 import os
 import socket

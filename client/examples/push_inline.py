@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The trainer of linear.c through the protobuf API alone: gradients and parameters travel inside gRPC messages.
 
     gaccctl run -n 2 -f linear.yaml -- ./push_inline.py /usr/share/gacc/gacc.protoset

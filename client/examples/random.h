@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers by counter: draw i of a key depends on nothing else, so no generator's state has to survive a restart.
  * The mixer is that of splitmix64 (Steele, Lea, Flood 2014). */
 #ifndef GACC_EXAMPLES_RANDOM_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The ranks of a job by a loop of the shell, without any launcher: RANK, WORLD_SIZE and the job's number are all that a rank needs.
 #
 #   ranks.sh 2 linear.yaml ./linear

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "sampler.h"
 
 #include "random.h"
@@ -6,8 +7,9 @@
 
 int sampler_init(struct sampler *s, uint64_t seed, uint32_t n, uint32_t batch, uint32_t ranks, uint32_t micro_size)
 {
-	*s = (struct sampler){ .seed = seed, .n = n, .batch = batch, .ranks = ranks, .micro_size = micro_size,
-			       .epoch = UINT64_MAX };
+	*s = (struct sampler){
+		.seed = seed, .n = n, .batch = batch, .ranks = ranks, .micro_size = micro_size, .epoch = UINT64_MAX
+	};
 	s->order = malloc(n * sizeof(*s->order));
 	return s->order ? 0 : -1;
 }

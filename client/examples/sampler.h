@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which samples a micro-batch has: a pure function of (seed, window, rank, micro), so that a restarted trainer computes
  * the same gradients again, and a single process can replay what many ranks did.
  *
  * Each epoch has an order of its own, a permutation drawn from (seed, epoch). It is dealt in micro-batches of `batch`
  * samples: the g-th of an epoch goes to window g / (ranks*micro_size) and there, micro-major and rank-minor, to rank
- * g % ranks. The last window of an epoch may be short: its last micro-batch may be smaller than batch, and the ones after
- * it are empty.
+ * g % ranks. The last window of an epoch may be short: its last micro-batch may be smaller than batch, and the ones
+ * after it are empty.
  *
- * After sampler_resize the windows before count as though they had had the new size: every rank, also one that starts later, deals the
- * same, but that epoch may deal samples twice, or not at all. */
+ * After sampler_resize the windows before count as though they had had the new size: every rank, also one that starts
+ * later, deals the same, but that epoch may deal samples twice, or not at all. */
 #ifndef GACC_EXAMPLES_SAMPLER_H
 #define GACC_EXAMPLES_SAMPLER_H
 
@@ -15,10 +16,10 @@
 
 struct sampler {
 	uint64_t seed;
-	uint32_t n;            /* samples of an epoch */
+	uint32_t n; /* samples of an epoch */
 	uint32_t batch, ranks, micro_size;
-	uint64_t epoch;        /* whose order is in `order`; UINT64_MAX = none yet */
-	uint32_t *order;       /* [n] */
+	uint64_t epoch;	 /* whose order is in `order`; UINT64_MAX = none yet */
+	uint32_t *order; /* [n] */
 };
 
 /* All numbers >= 1. 0, or -1 when out of memory. */

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp_reference: a window is one batch. */
 #include "mlp_reference.h"
 
-const char reference_doc[] = "Train the perceptron of `mlp` in one process, in double precision, with one batch per step.";
+const char reference_doc[] =
+	"Train the perceptron of `mlp` in one process, in double precision, with one batch per step.";
 
 uint64_t reference_batch(const struct sampler *s)
 {

@@ -1,5 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp_replay: a window is what each rank computes, added as docs/gradient.md says that gaccd adds it: micro-major and
- * rank-minor, weight times gradient, rounded to f32 after each operation; then one division, rounded once, and the step. */
+ * rank-minor, weight times gradient, rounded to f32 after each operation; then one division, rounded once, and the
+ * step. */
 #include "mlp_reference.h"
 
 const char reference_doc[] = "Replay a job of `mlp` in one process, with the same arithmetic in the same order.";
@@ -36,7 +38,8 @@ uint64_t reference_step(struct reference *r, uint64_t window, double *loss)
 	uint64_t weight = 0;
 
 	for (uint64_t g = 0; g < (uint64_t)s->micro_size * s->ranks; g++) {
-		uint32_t n = sampler_micro(&r->sampler, window, (uint32_t)(g % s->ranks), (uint32_t)(g / s->ranks), &ids);
+		uint32_t n =
+			sampler_micro(&r->sampler, window, (uint32_t)(g % s->ranks), (uint32_t)(g / s->ranks), &ids);
 		if (n == 0)
 			break;
 		mlp_load(&r->model, &r->train, ids, (int)n);

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch with gacc in the place of the optimizer, through the protobuf API and the node's shared memory.
 
     gaccctl run -n 2 --micro-size 4 --steps 50 --set optimizer.type=adamw --set optimizer.lr=0.01 -- ./torch_loop.py gacc.protoset

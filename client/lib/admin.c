@@ -1,13 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/admin.h"
-
-#include <stdio.h>
-#include <sys/random.h>
-
-#include <protobuf-c/protobuf-c.h>
 
 #include "lib/answer.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
+
+#include <stdio.h>
+#include <sys/random.h>
+#include <protobuf-c/protobuf-c.h>
 
 gacc_failure_info gacc_failure(const gacc_client *client)
 {
@@ -42,8 +42,8 @@ gacc_status admin_rpc_failed(struct gacc_client *client, const ProtobufCServiceD
 	rpc->status = st;
 	explain_unreachable(client->endpoint, rpc);
 	if (st == ST_UNIMPLEMENTED)
-		failure_set(&f, st, "gaccctl version shows both versions", "this gaccd is older and does not know %s.%s",
-			    service->short_name, method);
+		failure_set(&f, st, "gaccctl version shows both versions",
+			    "this gaccd is older and does not know %s.%s", service->short_name, method);
 	else
 		failure_of_rpc(&f, "", rpc);
 	return client_fail(client, &f);

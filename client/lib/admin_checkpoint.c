@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a job. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"
 #include "lib/json.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #define JOBS (&gacc__v1__job_service__descriptor)
 
@@ -48,7 +49,8 @@ static bool fill_saved(void *public, const ProtobufCMessage *reply)
 	return fill_all(public, &r->checkpoint, r->checkpoint != NULL);
 }
 
-gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int inside_window, int wait, gacc_checkpoints **out)
+gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int inside_window, int wait,
+				 gacc_checkpoints **out)
 {
 	Gacc__V1__SaveCheckpointRequest request = GACC__V1__SAVE_CHECKPOINT_REQUEST__INIT;
 	uint8_t request_id[REQUEST_ID_BYTES];
@@ -75,7 +77,7 @@ gacc_status gacc_checkpoint_save(gacc_client *client, const char *job, int insid
 	return GACC_OK;
 }
 
-/* --- the list, which comes in pages, the newest one first */
+/* ---- the list, which comes in pages, the newest one first ---- */
 
 #define PAGE 1000
 
@@ -99,8 +101,8 @@ static bool prepend(struct listed *all, Gacc__V1__Checkpoint *const *page, size_
 }
 
 /* Adds what one page has, and sets the request to the next one; *out_more is false when there is none. */
-static gacc_status add_page(gacc_client *client, void *public, Gacc__V1__ListCheckpointsRequest *request, struct listed *all,
-			    bool *out_more)
+static gacc_status add_page(gacc_client *client, void *public, Gacc__V1__ListCheckpointsRequest *request,
+			    struct listed *all, bool *out_more)
 {
 	const Gacc__V1__ListCheckpointsResponse *r;
 	ProtobufCMessage *reply;
@@ -114,7 +116,8 @@ static gacc_status add_page(gacc_client *client, void *public, Gacc__V1__ListChe
 		return admin_no_memory(client);
 	r = (const Gacc__V1__ListCheckpointsResponse *)reply;
 	n = r->n_checkpoints;
-	if (!n || (request->before_id && r->checkpoints[n - 1]->id >= request->before_id)) /* a gaccd without pages gives all again */
+	if (!n || (request->before_id &&
+		   r->checkpoints[n - 1]->id >= request->before_id)) /* a gaccd without pages gives all again */
 		return GACC_OK;
 	if (!prepend(all, r->checkpoints, n))
 		return admin_no_memory(client);

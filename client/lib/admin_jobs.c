@@ -1,8 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs: submit, query and control. */
-#include <grpc/status.h>
-#include <stdio.h>
-#include <strings.h>
-
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/channel.h"
@@ -11,8 +8,12 @@
 #include "lib/json.h"
 #include "lib/spec.h"
 
+#include <grpc/status.h>
+#include <stdio.h>
+#include <strings.h>
+
 #define WAIT_SLICE_MS 30000 /* a call that lasts longer would not notice a gaccd that is gone */
-#define ANSWER_MS 1000 /* more than a slice: a gaccd that hangs does not answer in time */
+#define ANSWER_MS 1000	    /* more than a slice: a gaccd that hangs does not answer in time */
 #define RETRY_MS 200
 
 #define JOBS (&gacc__v1__job_service__descriptor)
@@ -35,7 +36,8 @@ static const void *field_of(const ProtobufCMessage *reply, const char *name)
 }
 
 /* A call that is answered with { Job job }. */
-static gacc_status call_for_job(struct gacc_client *client, const char *method, const ProtobufCMessage *request, gacc_jobs **out)
+static gacc_status call_for_job(struct gacc_client *client, const char *method, const ProtobufCMessage *request,
+				gacc_jobs **out)
 {
 	ProtobufCMessage *reply;
 	gacc_status st;
@@ -98,7 +100,8 @@ gacc_status gacc_job_list(gacc_client *client, int ended_too, gacc_jobs **out)
 	return give_jobs(client, reply, list->jobs, list->n_jobs, out);
 }
 
-gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, uint32_t grace_ms, gacc_jobs **out)
+gacc_status gacc_job_cancel(gacc_client *client, const char *job, const char *reason, uint32_t grace_ms,
+			    gacc_jobs **out)
 {
 	Gacc__V1__CancelRequest request = GACC__V1__CANCEL_REQUEST__INIT;
 
@@ -175,7 +178,7 @@ gacc_status gacc_job_update(gacc_client *client, const char *job, const gacc_job
 	return call_for_window(client, "Update", &request.base, out_window);
 }
 
-/* --- waiting */
+/* ---- waiting ---- */
 
 gacc_job_state gacc_job_state_named(const char *name)
 {
@@ -196,7 +199,8 @@ static int64_t slice_ms(int64_t end_ms)
 /* The wait is over. If the job cannot get there any more, *out is the job all the same. */
 static gacc_status give_ended(struct gacc_client *client, const char *job, struct rpc_failure *rpc, gacc_jobs **out)
 {
-	bool ended = rpc->grpc_code == GRPC_STATUS_FAILED_PRECONDITION || gacc_status_of(rpc->status) == GACC_ECANCELLED;
+	bool ended =
+		rpc->grpc_code == GRPC_STATUS_FAILED_PRECONDITION || gacc_status_of(rpc->status) == GACC_ECANCELLED;
 	gacc_status st = ended ? gacc_job_get(client, job, out) : GACC_OK;
 
 	if (st)
@@ -236,8 +240,8 @@ static gacc_status time_is_up(struct gacc_client *client, const struct rpc_failu
 	return admin_fail(client, ST_STALLED, text);
 }
 
-gacc_status gacc_job_wait(gacc_client *client, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
-			  gacc_jobs **out)
+gacc_status gacc_job_wait(gacc_client *client, const char *job, gacc_job_state state, uint64_t applied_step,
+			  int timeout_ms, gacc_jobs **out)
 {
 	Gacc__V1__WaitRequest request = GACC__V1__WAIT_REQUEST__INIT;
 	int64_t end_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms, ms;

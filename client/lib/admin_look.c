@@ -1,7 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What has happened in a job: windows, events, norms. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"
@@ -10,9 +8,12 @@
 #include "lib/job_info.h"
 #include "lib/json.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #define JOBS (&gacc__v1__job_service__descriptor)
 
-/* --- windows */
+/* ---- windows ---- */
 
 static void fill_window(gacc_window_info *out, const Gacc__V1__StepResult *s)
 {
@@ -50,7 +51,7 @@ static void fill_micro(gacc_micro_info *out, const Gacc__V1__MicroBatch *m)
 
 /* What the stream has brought: one message for each window, whole. */
 struct windows {
-	gacc_history *history;         /* keeps them */
+	gacc_history *history; /* keeps them */
 	Gacc__V1__HistoryResponse **msg;
 	size_t n, room;
 };
@@ -203,7 +204,7 @@ void gacc_history_free(gacc_history *history)
 	answer_free(history);
 }
 
-/* --- events */
+/* ---- events ---- */
 
 static bool fill_events(void *public, const ProtobufCMessage *reply)
 {
@@ -240,7 +241,7 @@ void gacc_events_free(gacc_events *events)
 	answer_free(events);
 }
 
-/* --- norms */
+/* ---- norms ---- */
 
 static bool fill_norms(void *public, const ProtobufCMessage *reply)
 {

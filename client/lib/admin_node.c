@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The node of the gaccd that answers: its state, memory and configuration. */
 #include "gacc/v1/node.pb-c.h"
 #include "lib/admin.h"
@@ -61,7 +62,7 @@ void gacc_node_free(gacc_node_info *node)
 	answer_free(node);
 }
 
-/* --- memory */
+/* ---- memory ---- */
 
 static bool fill_buffers(void *public, const ProtobufCMessage *reply)
 {
@@ -106,7 +107,7 @@ void gacc_buffers_free(gacc_buffers *buffers)
 	answer_free(buffers);
 }
 
-/* --- configuration */
+/* ---- configuration ---- */
 
 static bool fill_config(void *public, const ProtobufCMessage *reply)
 {

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/answer.h"
-
-#include <protobuf-c/protobuf-c.h>
-#include <stdlib.h>
 
 #include "lib/json.h"
 #include "proto/bytes.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdlib.h>
 
 struct kept {
 	struct kept *next;

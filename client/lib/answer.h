@@ -1,4 +1,6 @@
-/* What a call of gacc_admin.h returned: the caller's struct, and behind it all that it borrows. One thread at a time. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call of gacc_admin.h returned: the caller's struct, and behind it all that it borrows. One thread at a time.
+ */
 #ifndef GACC_CLIENT_ANSWER_H
 #define GACC_CLIENT_ANSWER_H
 

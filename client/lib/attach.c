@@ -1,12 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attach, recover, detach: the life of a session. */
 #include "lib/internal.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "lib/channel.h"
 #include "lib/env.h"
@@ -15,11 +9,18 @@
 #include "proto/version.h"
 #include "lib/spec.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
 #define SETUP_TIMEOUT_MS 60000
 #define OUTAGE_MS 600000
 #define DETACH_TIMEOUT_MS 5000
 
-/* --- attach */
+/* ---- attach ---- */
 
 static Gacc__V1__Session *session_new(void)
 {
@@ -205,7 +206,7 @@ gacc_status gacc_attach(gacc_client *client, const gacc_attach_opts *opts, gacc_
 	return GACC_OK;
 }
 
-/* --- recover */
+/* ---- recover ---- */
 
 static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
 {
@@ -232,8 +233,7 @@ static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct 
 static enum status ask_position(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
 {
 	Gacc__V1__WaitReadyRequest request = GACC__V1__WAIT_READY_REQUEST__INIT;
-	struct unary call = { .method = "WaitReady", .request = &request.base,
-			      .wire_timeout_ms = &request.timeout_ms };
+	struct unary call = { .method = "WaitReady", .request = &request.base, .wire_timeout_ms = &request.timeout_ms };
 	enum status st;
 
 	request.session = job->session;
@@ -267,7 +267,7 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
 	return st;
 }
 
-/* --- detach */
+/* ---- detach ---- */
 
 static void say_goodbye(struct gacc_job *job, int done)
 {
@@ -306,7 +306,7 @@ void gacc_detach(gacc_job *job, int done)
 	job_free(job);
 }
 
-/* --- what a job knows */
+/* ---- what a job knows ---- */
 
 uint64_t gacc_job_id(const gacc_job *job)
 {

@@ -1,5 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls on a channel, unary and streams: one batch at a time in each direction. */
 #include "lib/call.h"
+
+#include "lib/channel.h"
+#include "proto/failpoint.h"
+#include "proto/handoff.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +14,6 @@
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 #include <protobuf-c/protobuf-c.h>
-#include "lib/channel.h"
-#include "proto/failpoint.h"
-#include "proto/handoff.h"
 
 /* A call of any kind; a unary one uses the `status` batch alone. */
 struct rpc_stream {
@@ -43,14 +46,14 @@ static void fill_failure(const struct rpc_stream *stream, struct rpc_failure *fa
 			n = GRPC_SLICE_LENGTH(entry->value);
 		}
 	}
-	error_detail_unpack(stream->code, (const char *)GRPC_SLICE_START_PTR(stream->text), GRPC_SLICE_LENGTH(stream->text),
-			    trailer, n, failure);
+	error_detail_unpack(stream->code, (const char *)GRPC_SLICE_START_PTR(stream->text),
+			    GRPC_SLICE_LENGTH(stream->text), trailer, n, failure);
 }
 
 static void fill_local(struct rpc_failure *failure, enum status st, const char *message)
 {
 	*failure = (struct rpc_failure){ .status = st, .grpc_code = status_info(st)->grpc_code };
-	snprintf(failure->message, sizeof failure->message, "%s", message);
+	snprintf(failure->message, sizeof(failure->message), "%s", message);
 }
 
 static const ProtobufCMethodDescriptor *find_method(const ProtobufCServiceDescriptor *service, const char *name)
@@ -63,8 +66,9 @@ static const ProtobufCMethodDescriptor *find_method(const ProtobufCServiceDescri
 
 static gpr_timespec deadline_in(int64_t timeout_ms)
 {
-	return timeout_ms > 0 ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN)) :
-				gpr_inf_future(GPR_CLOCK_MONOTONIC);
+	return timeout_ms > 0
+		       ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN))
+		       : gpr_inf_future(GPR_CLOCK_MONOTONIC);
 }
 
 static enum status stream_new(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *name,
@@ -74,10 +78,10 @@ static enum status stream_new(struct rpc_channel *channel, const ProtobufCServic
 	char path[160];
 	if (!types)
 		return ST_UNIMPLEMENTED;
-	struct rpc_stream *stream = calloc(1, sizeof *stream);
+	struct rpc_stream *stream = calloc(1, sizeof(*stream));
 	if (!stream)
 		return ST_NO_MEMORY;
-	snprintf(path, sizeof path, "/%s/%s", service->name, name);
+	snprintf(path, sizeof(path), "/%s/%s", service->name, name);
 	stream->channel = channel;
 	stream->types = types;
 	stream->status.waiter = stream->send.waiter = stream->close.waiter = stream->recv.waiter = &stream->waiter;
@@ -86,8 +90,8 @@ static enum status stream_new(struct rpc_channel *channel, const ProtobufCServic
 	grpc_metadata_array_init(&stream->trailing);
 	waiter_init(&stream->waiter, false);
 	grpc_slice path_slice = grpc_slice_from_copied_string(path);
-	stream->call = grpc_channel_create_call(channel->grpc, NULL, GRPC_PROPAGATE_DEFAULTS, channel->queue.grpc, path_slice, NULL,
-						deadline_in(timeout_ms), NULL);
+	stream->call = grpc_channel_create_call(channel->grpc, NULL, GRPC_PROPAGATE_DEFAULTS, channel->queue.grpc,
+						path_slice, NULL, deadline_in(timeout_ms), NULL);
 	grpc_slice_unref(path_slice);
 	*out_stream = stream;
 	return ST_OK;
@@ -265,8 +269,8 @@ enum status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *m
 	return send_buffer(stream, bytes_to_buffer(msg));
 }
 
-enum status rpc_stream_send_bulk(struct rpc_stream *stream, const ProtobufCMessage *msg, uint32_t field, const void *data,
-				 size_t n, void (*release)(void *arg), void *arg)
+enum status rpc_stream_send_bulk(struct rpc_stream *stream, const ProtobufCMessage *msg, uint32_t field,
+				 const void *data, size_t n, void (*release)(void *arg), void *arg)
 {
 	return send_buffer(stream, bytes_to_buffer_bulk(msg, field, data, n, release, arg));
 }

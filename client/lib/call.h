@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a channel is to its calls. */
 #ifndef GACC_CLIENT_CALL_H
 #define GACC_CLIENT_CALL_H

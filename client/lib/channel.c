@@ -1,14 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Channels: where to, as whom, and with what settings of gRPC. Their calls are in call.c. */
 #include "lib/channel.h"
+
+#include "lib/call.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
-#include "lib/call.h"
 
 #define REPLY_MAX (320 << 20) /* TensorNorms of 1,000,000 tensors with names of 255 bytes */
-#define CONNECT_MS 2000 /* gRPC gives up an attempt when gaccd, perhaps on a busy machine, has not answered by then */
+/* gRPC gives up an attempt when gaccd, perhaps on a busy machine, has not answered by then */
+#define CONNECT_MS 2000
 #define KEEPALIVE_MS 20000
 #define KEEPALIVE_TIMEOUT_MS 10000
 
@@ -55,9 +59,9 @@ static grpc_arg int_arg(const char *key, int value)
 
 static grpc_arg string_arg(const char *key, const char *value)
 {
-	return (grpc_arg){
-		.type = GRPC_ARG_STRING, .key = (char *)(uintptr_t)key, .value.string = (char *)(uintptr_t)value
-	};
+	return (grpc_arg){ .type = GRPC_ARG_STRING,
+			   .key = (char *)(uintptr_t)key,
+			   .value.string = (char *)(uintptr_t)value };
 }
 
 /* Retries of gRPC are off because they hold lent memory after the call; a subchannel pool of its own, because channels
@@ -80,7 +84,7 @@ static grpc_channel *make_channel(const struct rpc_channel_options *options, grp
 		int_arg("grpc.compression_enabled_algorithms_bitset", 1),
 		string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, options->server_name), /* last: left out if NULL */
 	};
-	size_t n = sizeof args / sizeof args[0] - (options->server_name ? 0 : 1);
+	size_t n = sizeof(args) / sizeof(args[0]) - (options->server_name ? 0 : 1);
 	grpc_channel_args all = { .num_args = n, .args = args };
 	return grpc_channel_create(options->target, creds, &all);
 }
@@ -88,7 +92,7 @@ static grpc_channel *make_channel(const struct rpc_channel_options *options, grp
 static bool target_ok(const char *target)
 {
 	static const char *const schemes[] = { "unix:", "dns:", "ipv4:", "ipv6:" };
-	for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
 		if (strncmp(target, schemes[i], strlen(schemes[i])) == 0 && target[strlen(schemes[i])])
 			return true;
 	return false;
@@ -98,7 +102,7 @@ enum status rpc_channel_open(const struct rpc_channel_options *options, struct r
 {
 	if (!options->target || !target_ok(options->target))
 		return ST_INVALID_ARGUMENT;
-	struct rpc_channel *channel = calloc(1, sizeof *channel);
+	struct rpc_channel *channel = calloc(1, sizeof(*channel));
 	if (!channel)
 		return ST_NO_MEMORY;
 	grpc_init();

@@ -1,26 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Client half of the RPC layer: a connection to one daemon, blocking calls with deadlines.
  *
- * A channel has one pump thread, which also keeps reconnecting while nobody calls. Any thread may call; a stream belongs
- * to one thread at a time. Nothing is logged, and nothing is repeated: whoever calls knows what a repetition would mean
- * (session.c does it for trainers). Do not use a channel in a child of fork().
+ * A channel has one pump thread, which also keeps reconnecting while nobody calls. Any thread may call; a stream
+ * belongs to one thread at a time. Nothing is logged, and nothing is repeated: whoever calls knows what a repetition
+ * would mean (session.c does it for trainers). Do not use a channel in a child of fork().
  */
 #ifndef GACC_CLIENT_CHANNEL_H
 #define GACC_CLIENT_CHANNEL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include "proto/bytes.h"
 #include "proto/error_detail.h"
 #include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 struct ProtobufCServiceDescriptor;
 struct rpc_channel;
 struct rpc_stream;
 
 struct rpc_channel_options {
-	const char *target; /* "unix:/run/gacc/gaccd.sock", "ipv4:127.0.0.1:7420", "dns:host:7420" */
-	const char *token; /* sent as `authorization: Bearer <token>`; NULL: none */
+	const char *target;    /* "unix:/run/gacc/gaccd.sock", "ipv4:127.0.0.1:7420", "dns:host:7420" */
+	const char *token;     /* sent as `authorization: Bearer <token>`; NULL: none */
 	const char *cert_path; /* mutual TLS: all three paths, or none */
 	const char *key_path;
 	const char *ca_path;

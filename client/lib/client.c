@@ -1,4 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -8,8 +11,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "lib/channel.h"
 
 #define DEFAULT_ENDPOINT "unix:/run/gaccd/gaccd.sock"
 #define ADMIN_TIMEOUT_MS 10000
@@ -76,7 +77,8 @@ const char *gacc_strerror(gacc_status st)
 	return "unknown status";
 }
 
-/* gRPC's name for what people write: a path (it has a slash, host:port has none), "unix:PATH", "unix:///PATH", "host:port". */
+/* gRPC's name for what people write: a path (it has a slash, host:port has none), "unix:PATH", "unix:///PATH",
+ * "host:port". */
 static char *target_of(const char *endpoint)
 {
 	static const char *const schemes[] = { "dns:", "ipv4:", "ipv6:" };
@@ -222,7 +224,8 @@ static void explain_no_answer(const char *endpoint, struct rpc_failure *rpc)
 		return;
 	}
 	snprintf(why, sizeof(why), "%s", rpc->message);
-	snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer%s%.250s", endpoint, *why ? ": " : "", why);
+	snprintf(rpc->message, sizeof(rpc->message), "gaccd at %.200s did not answer%s%.250s", endpoint,
+		 *why ? ": " : "", why);
 	snprintf(rpc->hint, sizeof(rpc->hint),
 		 "it may have been restarted just now: repeat; if it stays so: systemctl status gaccd");
 }
@@ -235,8 +238,10 @@ static void explain_no_network(const char *endpoint, struct rpc_failure *rpc)
 	if (*rpc->hint) /* gaccd's own words */
 		return;
 	snprintf(why, sizeof(why), "%s", rpc->message);
-	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s%s%.250s", endpoint, *why ? ": " : "", why);
-	snprintf(rpc->hint, sizeof(rpc->hint), "is gaccd running there with listen.tcp, and GACC_TLS_CERT, _KEY and _CA set if it has tls? "
+	snprintf(rpc->message, sizeof(rpc->message), "cannot reach gaccd at %.200s%s%.250s", endpoint, *why ? ": " : "",
+		 why);
+	snprintf(rpc->hint, sizeof(rpc->hint),
+		 "is gaccd running there with listen.tcp, and GACC_TLS_CERT, _KEY and _CA set if it has tls? "
 		 "a socket file is named by its path");
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/clock.h"
 
 int64_t now_ns(void)

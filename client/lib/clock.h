@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Monotonic time, and waiting by it. Any thread. */
 #ifndef GACC_CLIENT_CLOCK_H
 #define GACC_CLIENT_CLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/env.h"
 
 #include <errno.h>
@@ -9,10 +10,8 @@
 static const struct {
 	const char *rank, *world;
 } pairs[] = {
-	{ "GACC_RANK", "GACC_WORLD_SIZE" },
-	{ "RANK", "WORLD_SIZE" },
-	{ "SLURM_PROCID", "SLURM_NTASKS" },
-	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+	{ "GACC_RANK", "GACC_WORLD_SIZE" }, { "RANK", "WORLD_SIZE" },
+	{ "SLURM_PROCID", "SLURM_NTASKS" }, { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
 	{ "PMI_RANK", "PMI_SIZE" },
 };
 
@@ -75,13 +74,14 @@ static enum status find_rank(struct identity *id, env_get get, void *ctx, char *
 		if (rank || world)
 			return from_pair(i, rank, world, id, err, err_size);
 	}
-	snprintf(err, err_size, "no rank: give rank and world size, set RANK and WORLD_SIZE, or start with "
-				"\"gaccctl run\", torchrun, srun or mpirun");
+	snprintf(err, err_size,
+		 "no rank: give rank and world size, set RANK and WORLD_SIZE, or start with "
+		 "\"gaccctl run\", torchrun, srun or mpirun");
 	return ST_INVALID_ARGUMENT;
 }
 
-enum status identity_find(const char *job, int rank, int world, env_get get, void *ctx, struct identity *out_id, char *err,
-			  size_t err_size)
+enum status identity_find(const char *job, int rank, int world, env_get get, void *ctx, struct identity *out_id,
+			  char *err, size_t err_size)
 {
 	struct identity id = { .job = job && *job ? job : NULL, .rank = rank, .world = world, .source = "argument" };
 	enum status st;

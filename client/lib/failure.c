@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/failure.h"
+
+#include "lib/channel.h"
+#include "proto/utf8.h"
 
 #include <grpc/status.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "lib/channel.h"
-#include "proto/utf8.h"
 
 gacc_status gacc_status_of(enum status st)
 {
@@ -59,7 +60,8 @@ gacc_status gacc_status_of(enum status st)
 	}
 }
 
-/* Names and paths of others are in there, and programs print it: what would act on a terminal is escaped, as gaccctl and gaccd do. */
+/* Names and paths of others are in there, and programs print it: what would act on a terminal is escaped, as gaccctl
+ * and gaccd do. */
 static void escape(char *text, size_t size)
 {
 	char shown[sizeof(((struct failure *)0)->text)], as[UTF8_ESCAPE_MAX];
@@ -111,7 +113,9 @@ static void append_missing(struct failure *f, const struct rpc_failure *rpc)
 
 	for (size_t i = 0; i < rpc->n_missing_ranks && n < sizeof(f->message); i++)
 		n += (size_t)snprintf(f->message + n, sizeof(f->message) - n, "%s%u",
-				      i ? ", " : rpc->n_missing_ranks > 1 ? " (missing: ranks " : " (missing: rank ",
+				      i				 ? ", "
+				      : rpc->n_missing_ranks > 1 ? " (missing: ranks "
+								 : " (missing: rank ",
 				      rpc->missing_ranks[i]);
 	if (rpc->n_missing_ranks && n < sizeof(f->message))
 		snprintf(f->message + n, sizeof(f->message) - n, ")");

@@ -1,13 +1,14 @@
-/* Without shared memory: gradients and parameters travel in streams, by reference on the way out. A stream is one attempt;
- * what is sent must not change until gRPC has let go of it, so every attempt ends by waiting for that. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Without shared memory: gradients and parameters travel in streams, by reference on the way out. A stream is one
+ * attempt; what is sent must not change until gRPC has let go of it, so every attempt ends by waiting for that. */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
 
 /* Large enough to amortise a message, small enough to stay in the cache until it is added. */
 #define CHUNK_BYTES ((size_t)1 << 20)
@@ -56,7 +57,8 @@ static void borrowed_fini(struct borrowed *b)
 static enum status open_stream(struct gacc_job *job, const char *method, int64_t timeout_ms, uint32_t bulk,
 			       struct rpc_stream **out)
 {
-	return rpc_stream_open(job->client->channel, &gacc__v1__gradient_service__descriptor, method, timeout_ms, bulk, out);
+	return rpc_stream_open(job->client->channel, &gacc__v1__gradient_service__descriptor, method, timeout_ms, bulk,
+			       out);
 }
 
 /* Why a stream ended without what was expected of it. */
@@ -70,7 +72,7 @@ static enum status stream_failed(struct rpc_stream *stream, struct rpc_failure *
 	return failure->status = ST_MALFORMED;
 }
 
-/* --- gradients */
+/* ---- gradients ---- */
 
 /* Checksums are for wires; a unix socket has none. */
 static bool over_network(const struct gacc_job *job)
@@ -125,7 +127,7 @@ enum status inline_push(struct gacc_job *job, void *arg, int64_t timeout_ms, str
 	return st;
 }
 
-/* --- initial parameters */
+/* ---- initial parameters ---- */
 
 static enum status send_params(struct gacc_job *job, const void *const *values, struct rpc_stream *stream)
 {
@@ -165,11 +167,10 @@ static enum status put_attempt(struct gacc_job *job, void *values, int64_t timeo
 
 gacc_status inline_put_params(struct gacc_job *job, const void *const *values)
 {
-	return session_run(job, "give the initial parameters", job->timeout_ms, put_attempt,
-			   (void *)(uintptr_t)values);
+	return session_run(job, "give the initial parameters", job->timeout_ms, put_attempt, (void *)(uintptr_t)values);
 }
 
-/* --- parameters and reduced gradients */
+/* ---- parameters and reduced gradients ---- */
 
 struct fetch {
 	unsigned char *dst;

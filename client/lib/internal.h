@@ -1,23 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own structs. A gacc_client is a channel and an endpoint; a gacc_job is one session of one rank.
  *
- * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the sender
- * (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced (attach.c:
- * session_recover) only while the sender is idle or halted; the watcher has its own copy of the session, under its lock.
+ * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the
+ * sender (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced
+ * (attach.c: session_recover) only while the sender is idle or halted; the watcher has its own copy of the session,
+ * under its lock.
  */
 #ifndef GACC_CLIENT_INTERNAL_H
 #define GACC_CLIENT_INTERNAL_H
-
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 
 #include "lib/clock.h"
 #include "lib/failure.h"
 #include "gacc/gacc.h"
 #include "proto/status.h"
 #include "lib/window.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 struct ProtobufCMessage;
 struct Gacc__V1__Session;
@@ -32,43 +34,43 @@ struct watcher;
 #define NONCE_BYTES 16
 #define TOKEN_BYTES 64 /* room; the protocol says 16 */
 
-/* --- client.c */
+/* ---- client.c ---- */
 
 struct gacc_client {
-	char *endpoint;         /* as a gRPC target */
+	char *endpoint; /* as a gRPC target */
 	struct rpc_channel *channel;
-	pid_t pid;              /* of the process that opened it: a forked child must keep off */
+	pid_t pid; /* of the process that opened it: a forked child must keep off */
 	int admin_timeout_ms;
-	pthread_mutex_t lock;   /* of the rest */
+	pthread_mutex_t lock; /* of the rest */
 	struct failure failure;
-	bool answered;          /* gaccd has, once: when it is out of reach now, it will be back */
+	bool answered; /* gaccd has, once: when it is out of reach now, it will be back */
 };
 
 /* Copies `f` to where gacc_client_error reads it. Returns its code. */
 gacc_status client_fail(struct gacc_client *client, const struct failure *f);
 /* A thread that takes no signals: those are the program's. */
 enum status thread_start(pthread_t *out, void *(*run)(void *), void *arg);
-/* Says better why no answer came: a deadline that gaccd did not name (then DEADLINE), a CANCELLED that nobody asked for (then
- * UNAVAILABLE), and UNAVAILABLE on a unix socket, for which the kernel is asked: no socket, nobody listens, nobody answers, no
- * permission (then PERMISSION_DENIED). */
+/* Says better why no answer came: a deadline that gaccd did not name (then DEADLINE), a CANCELLED that nobody asked for
+ * (then UNAVAILABLE), and UNAVAILABLE on a unix socket, for which the kernel is asked: no socket, nobody listens,
+ * nobody answers, no permission (then PERMISSION_DENIED). */
 void explain_unreachable(const char *endpoint, struct rpc_failure *rpc);
 
-/* --- map.c: memory of the daemon in this process */
+/* ---- map.c: memory of the daemon in this process ---- */
 
 struct mapping {
 	unsigned char *base; /* NULL: none */
 	size_t bytes;
 	size_t data_offset;
 	bool writable;
-	dev_t dev;           /* which memory it is: a daemon may offer the same again or other */
+	dev_t dev; /* which memory it is: a daemon may offer the same again or other */
 	ino_t ino;
 };
 
 struct memory {
-	int socket;          /* attach socket, -1: none; its closing tells the daemon that we are gone */
+	int socket; /* attach socket, -1: none; its closing tells the daemon that we are gone */
 	struct mapping slot[SLOTS_MAX];
 	struct mapping params, status, reduced[2];
-	bool inlined;        /* no shared memory: the mappings are private */
+	bool inlined; /* no shared memory: the mappings are private */
 };
 
 /* Bytes of an element. */
@@ -97,35 +99,36 @@ struct layout {
 struct gacc_job {
 	struct gacc_client *client;
 	/* who we are */
-	char *name;                        /* as given; for a new attach */
+	char *name; /* as given; for a new attach */
 	int rank, world;
 	const char *rank_source;
 	uint64_t id;
-	struct Gacc__V1__JobSpec *create;  /* NULL: never create */
+	struct Gacc__V1__JobSpec *create; /* NULL: never create */
 	bool wants_memory;
 	bool client_optimizer;
 	int timeout_ms, outage_ms;
 	/* the session */
 	struct Gacc__V1__Session *session; /* every request borrows it */
-	uint64_t generation;               /* of the session, so that a newer process is not fenced by us */
-	char *attach_socket;               /* "" : none */
-	bool lost;                         /* attach again before the next call */
-	bool fenced;                       /* for good */
+	uint64_t generation;		   /* of the session, so that a newer process is not fenced by us */
+	char *attach_socket;		   /* "" : none */
+	bool lost;			   /* attach again before the next call */
+	bool fenced;			   /* for good */
 	bool registered, running;
 	/* what it has */
 	struct layout layout;
 	struct memory memory;
 	struct window window;
-	bool pending_apply;                /* optimizer client: the result of pending_window is to be fetched and applied */
+	/* optimizer client: the result of pending_window is to be fetched and applied */
+	bool pending_apply;
 	uint64_t pending_window;
-	int held_slot;                     /* handed out by gacc_grad_buffer, -1: none */
-	struct sender *sender;             /* NULL until the first asynchronous push */
+	int held_slot;	       /* handed out by gacc_grad_buffer, -1: none */
+	struct sender *sender; /* NULL until the first asynchronous push */
 	struct watcher *watcher;
 	struct failure failure;
 };
 
-/* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their content. The
- * old socket is closed. *failure is filled on failure. */
+/* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their
+ * content. The old socket is closed. *failure is filled on failure. */
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
 /* Private memory in place of the daemon's. */
 enum status memory_inline(struct memory *memory, const struct layout *layout, bool reduced);
@@ -138,13 +141,13 @@ static inline unsigned char *mapping_data(const struct mapping *m)
 	return m->base ? m->base + m->data_offset : NULL;
 }
 
-/* --- session.c: calls that outlive the daemon */
+/* ---- session.c: calls that outlive the daemon ---- */
 
 /* One attempt of something; `timeout_ms` > 0. Idempotent. */
 typedef enum status (*attempt_fn)(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 
-/* Attempts until it succeeds, fails for good, or timeout_ms (-1: none) are over: over lost replies, daemon restarts and lost
- * sessions. On failure job->failure says so, beginning with `what`. */
+/* Attempts until it succeeds, fails for good, or timeout_ms (-1: none) are over: over lost replies, daemon restarts and
+ * lost sessions. On failure job->failure says so, beginning with `what`. */
 gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
 
 /* The daemon is out of reach, and will be back: what failed is to be repeated. */
@@ -164,17 +167,17 @@ gacc_status job_enter(struct gacc_job *job);
 gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* --- attach.c */
+/* ---- attach.c ---- */
 
 /* A new session for this rank with all that the old one had: memory at the same addresses, position, events. */
 enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *failure);
 
-/* --- step.c */
+/* ---- step.c ---- */
 
 /* Takes over where the daemon says this rank stands. */
 enum status position_adopt(struct gacc_job *job, const struct Gacc__V1__WaitReadyResponse *ready);
 
-/* --- push.c */
+/* ---- push.c ---- */
 
 /* One micro-batch on its way. */
 struct push {
@@ -183,7 +186,7 @@ struct push {
 	uint32_t slot;
 	double weight, loss, loss_scale, lr;
 	uint64_t data_key;
-	uint8_t *present;      /* owned; NULL = all */
+	uint8_t *present; /* owned; NULL = all */
 	size_t n_present;
 	bool zero_after;
 	/* the answer */
@@ -203,7 +206,7 @@ gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_st
 /* "push of micro-batch 3 of window 12" */
 void push_name(const struct push *push, char *out, size_t n);
 
-/* --- sender.c: asynchronous pushes, one thread per job that uses them */
+/* ---- sender.c: asynchronous pushes, one thread per job that uses them ---- */
 
 /* Queues *push and takes its `present`. There is room: a slot is free. */
 gacc_status sender_queue(struct gacc_job *job, const struct push *push);
@@ -216,19 +219,19 @@ size_t sender_queued(const struct gacc_job *job, uint32_t *out);
 /* Ends the thread, and what it is sending. Takes NULL. */
 void sender_free(struct sender *sender);
 
-/* --- inline.c: without shared memory */
+/* ---- inline.c: without shared memory ---- */
 
 enum status inline_push(struct gacc_job *job, void *push, int64_t timeout_ms, struct rpc_failure *failure);
 gacc_status inline_put_params(struct gacc_job *job, const void *const *values);
 /* Fetches the parameters, or the reduced gradients, into the private memory. */
 gacc_status inline_fetch(struct gacc_job *job, bool reduced);
 
-/* --- params.c */
+/* ---- params.c ---- */
 
 /* Bytes [offset, offset + n) of the parameter layout, gathered from the tensors; gaps are zero. */
 void params_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n);
 
-/* --- watch.c */
+/* ---- watch.c ---- */
 
 /* Starts the thread that reads events. NO_MEMORY. */
 enum status watcher_new(struct gacc_job *job, struct watcher **out);

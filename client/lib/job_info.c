@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/job_info.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gacc/v1/job.pb-c.h"
 #include "lib/answer.h"
 #include "lib/json.h"
 #include "proto/bytes.h"
 #include "proto/path.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void fill_rank(gacc_rank_info *out, const Gacc__V1__RankStatus *r)
 {
@@ -57,8 +58,10 @@ static void fill_spec(gacc_job_info *out, const Gacc__V1__JobSpec *s)
 	out->batch = s->batch;
 	out->micro_size = s->micro_size;
 	out->stall_abort_ms = s->stall_abort_ms;
-	out->reduction = name_or(&gacc__v1__reduction__descriptor, (int)s->reduction, GACC__V1__REDUCTION__REDUCTION_WEIGHTED_MEAN);
-	out->launch = name_or(&gacc__v1__launch_mode__descriptor, (int)s->launch, GACC__V1__LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
+	out->reduction = name_or(&gacc__v1__reduction__descriptor, (int)s->reduction,
+				 GACC__V1__REDUCTION__REDUCTION_WEIGHTED_MEAN);
+	out->launch = name_or(&gacc__v1__launch_mode__descriptor, (int)s->launch,
+			      GACC__V1__LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
 	if (s->optimizer)
 		out->optimizer = enum_short_name(&gacc__v1__optimizer_type__descriptor, (int)s->optimizer->type);
 }
@@ -200,7 +203,8 @@ static bool fill_log_dir(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Jo
 {
 	out->log_dir = *j->log_dir ? j->log_dir : NULL;
 	if (!out->log_dir)
-		out->log_dir = answer_text(jobs, path_expand(j->spec ? j->spec->log_dir : "", j->id, out->name, j->uuid));
+		out->log_dir =
+			answer_text(jobs, path_expand(j->spec ? j->spec->log_dir : "", j->id, out->name, j->uuid));
 	return out->log_dir != NULL;
 }
 

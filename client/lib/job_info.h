@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.Job and Event as the public structs. */
 #ifndef GACC_CLIENT_JOB_INFO_H
 #define GACC_CLIENT_JOB_INFO_H
 
-#include <stddef.h>
-
 #include "gacc/gacc_admin.h"
+
+#include <stddef.h>
 
 struct ProtobufCMessage;
 struct Gacc__V1__Event;

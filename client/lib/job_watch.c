@@ -1,10 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's changes: a thread reads the stream and keeps the newest state. */
 #include "lib/internal.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/job.pb-c.h"
@@ -14,19 +10,24 @@
 #include "lib/job_info.h"
 #include "lib/tail.h"
 
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 struct gacc_watch {
 	struct gacc_client *client;
 	char *job;
 	pthread_t thread;
-	struct tail tail;          /* its lock is of all below */
+	struct tail tail; /* its lock is of all below */
 	Gacc__V1__WatchRequest request;
-	int fd;                    /* eventfd: newest or over has something to say */
-	gacc_jobs *newest;         /* not yet taken */
-	bool over;                 /* nothing follows `newest` */
-	struct failure failure;    /* code OK: the job has ended */
+	int fd;			/* eventfd: newest or over has something to say */
+	gacc_jobs *newest;	/* not yet taken */
+	bool over;		/* nothing follows `newest` */
+	struct failure failure; /* code OK: the job has ended */
 	/* the thread's own */
-	bool contact;              /* gaccd has answered: an outage will pass */
-	bool denied;               /* the last attempt had no permission */
+	bool contact; /* gaccd has answered: an outage will pass */
+	bool denied;  /* the last attempt had no permission */
 };
 
 static void tell(struct gacc_watch *w)
@@ -62,8 +63,8 @@ static const struct ProtobufCMessage *job_request(void *arg)
 	return &w->request.base;
 }
 
-/* Before the first answer the endpoint may be wrong, and who asks wants to know. Later gaccd will be back, unless the socket is
- * not for us: twice in a row, as it has no permissions at all in the moment in which it is made. */
+/* Before the first answer the endpoint may be wrong, and who asks wants to know. Later gaccd will be back, unless the
+ * socket is not for us: twice in a row, as it has no permissions at all in the moment in which it is made. */
 static bool may_pass(struct gacc_watch *w, const struct rpc_failure *failure)
 {
 	bool denied_again = w->denied;
@@ -98,7 +99,9 @@ static bool may_wait(void *arg)
 	return true;
 }
 
-static const struct tail_source job_changes = { &gacc__v1__job_service__descriptor, "Watch", job_request, on_job, on_end, may_wait };
+static const struct tail_source job_changes = {
+	&gacc__v1__job_service__descriptor, "Watch", job_request, on_job, on_end, may_wait
+};
 
 static void *run(void *arg)
 {

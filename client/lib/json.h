@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any message as JSON, by its descriptor: gacc_admin.h has the rules. */
 #ifndef GACC_CLIENT_JSON_H
 #define GACC_CLIENT_JSON_H

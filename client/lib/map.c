@@ -1,6 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Maps the daemon's memory. The descriptors come over the attach socket (proto/gacc/v1/attach.proto) and are closed
  * once mapped; the socket stays open for as long as the session lives. */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
+#include "gacc/v1/attach.pb-c.h"
+#include "proto/failpoint.h"
+#include "proto/segment_layout.h"
+#include "proto/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +19,6 @@
 #include <sys/un.h>
 #include <poll.h>
 #include <unistd.h>
-
-#include "lib/channel.h"
-#include "gacc/v1/attach.pb-c.h"
-#include "proto/failpoint.h"
-#include "proto/segment_layout.h"
-#include "proto/version.h"
 
 #define FDS_MAX 16
 #define PACKET_MAX 8192
@@ -104,8 +105,9 @@ static enum status receive(int fd, struct answer *a, struct rpc_failure *f)
 	} control;
 	uint8_t packet[PACKET_MAX];
 	struct iovec iov = { packet, sizeof(packet) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-			      .msg_controllen = sizeof(control.bytes) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+	};
 	ssize_t n;
 
 	do
@@ -117,7 +119,8 @@ static enum status receive(int fd, struct answer *a, struct rpc_failure *f)
 	if (n == 0)
 		return fail(f, ST_UNAVAILABLE, "receive", "closed by gaccd");
 	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ||
-	    bytes_decode(&gacc__v1__map_response__descriptor, packet, (size_t)n, (struct ProtobufCMessage **)&a->message))
+	    bytes_decode(&gacc__v1__map_response__descriptor, packet, (size_t)n,
+			 (struct ProtobufCMessage **)&a->message))
 		return fail(f, ST_MALFORMED, "receive", "not a MapResponse");
 	return ST_OK;
 }
@@ -201,16 +204,18 @@ static enum status check_fresh(const struct memory *fresh, const struct memory *
 	for (int i = 0; i < 2 && ok && job->client_optimizer; i++)
 		ok = fresh->reduced[i].base &&
 		     fresh->reduced[i].bytes - fresh->reduced[i].data_offset >= l->accum_bytes;
-	ok = ok && (!fresh->status.base || fresh->status.bytes - fresh->status.data_offset >= sizeof(struct status_page));
+	ok = ok &&
+	     (!fresh->status.base || fresh->status.bytes - fresh->status.data_offset >= sizeof(struct status_page));
 	if (!ok)
 		return fail(f, ST_SEGMENT_CORRUPT, "segments", "one is missing or too small for the tensor set");
-	if (old->params.base && (old->params.bytes != fresh->params.bytes || old->slot[0].bytes != fresh->slot[0].bytes))
+	if (old->params.base &&
+	    (old->params.bytes != fresh->params.bytes || old->slot[0].bytes != fresh->slot[0].bytes))
 		return fail(f, ST_LAYOUT_MISMATCH, "segments", "sizes changed over a restart");
 	return ST_OK;
 }
 
-/* Puts new memory where the old was, so that pointers into it stay good. What a trainer had written to a slot moves along:
- * the push of it may have to be repeated. */
+/* Puts new memory where the old was, so that pointers into it stay good. What a trainer had written to a slot moves
+ * along: the push of it may have to be repeated. */
 static enum status move_in(struct mapping *old, struct mapping *fresh)
 {
 	void *at = old->base;

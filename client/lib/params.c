@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters: giving the initial ones, reading the current ones. */
 #include "lib/internal.h"
-
-#include <stdatomic.h>
-#include <string.h>
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/segment_layout.h"
+
+#include <stdatomic.h>
+#include <string.h>
 
 static size_t param_bytes(const struct tensor *t)
 {
@@ -67,7 +68,8 @@ gacc_status gacc_put_params(gacc_job *job, const void *const *values)
 	if (st)
 		return st;
 	if (!job->registered || job->running || !values)
-		return job_fail(job, ST_NOT_READY, NULL, "parameters are given after gacc_register and before gacc_ready");
+		return job_fail(job, ST_NOT_READY, NULL,
+				"parameters are given after gacc_register and before gacc_ready");
 	for (size_t i = 0; i < job->layout.n; i++)
 		if (!values[i] && !job->layout.tensors[i].alias)
 			return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no values for tensor %zu", i);
@@ -75,7 +77,9 @@ gacc_status gacc_put_params(gacc_job *job, const void *const *values)
 		st = inline_put_params(job, values);
 	} else {
 		st = put_all(job, values);
-		if (st && job->failure.st == ST_INVALID_ARGUMENT) /* a gaccd that was started meanwhile has not seen the first pieces */
+		if (st &&
+		    job->failure.st ==
+			    ST_INVALID_ARGUMENT) /* a gaccd that was started meanwhile has not seen the first pieces */
 			st = put_all(job, values);
 	}
 	if (!st)

@@ -1,5 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pushing one micro-batch. */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 #include <inttypes.h>
 #include <float.h>
@@ -7,10 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
-#include "proto/failpoint.h"
 
 void push_to_wire(const struct gacc_job *job, const struct push *push, Gacc__V1__PushRequest *out)
 {
@@ -83,7 +84,7 @@ gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_st
 	return GACC_OK;
 }
 
-/* --- what the caller says */
+/* ---- what the caller says ---- */
 
 static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gacc_push_opts *o)
 {
@@ -108,9 +109,14 @@ static gacc_status fill_push(struct gacc_job *job, const gacc_push_opts *o, stru
 	size_t n = (job->layout.n + 7) / 8;
 	bool last;
 
-	*push = (struct push){ .window = job->window.number, .slot = (uint32_t)job->held_slot, .weight = o->weight,
-			       .loss = o->loss, .loss_scale = job->window.loss_scale, .data_key = o->data_key,
-			       .zero_after = o->zero_after, .lr = o->lr };
+	*push = (struct push){ .window = job->window.number,
+			       .slot = (uint32_t)job->held_slot,
+			       .weight = o->weight,
+			       .loss = o->loss,
+			       .loss_scale = job->window.loss_scale,
+			       .data_key = o->data_key,
+			       .zero_after = o->zero_after,
+			       .lr = o->lr };
 	window_next(&job->window, &push->micro, &last);
 	if (!o->present)
 		return GACC_OK;
@@ -142,12 +148,15 @@ static gacc_status check_push(struct gacc_job *job)
 static void fill_info(const struct push *push, gacc_push_info *out)
 {
 	if (out)
-		*out = (gacc_push_info){ .window = push->window, .micro = push->micro, .count = push->count,
-					 .micro_size = push->micro_size, .duplicate = push->duplicate,
+		*out = (gacc_push_info){ .window = push->window,
+					 .micro = push->micro,
+					 .count = push->count,
+					 .micro_size = push->micro_size,
+					 .duplicate = push->duplicate,
 					 .parked_ns = push->parked_ns };
 }
 
-/* --- the public calls */
+/* ---- the public calls ---- */
 
 gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 {
@@ -217,7 +226,8 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 	if (!st)
 		st = read_opts(job, opts, &o);
 	if (!st && (!grads || o.present))
-		st = job_fail(job, ST_INVALID_ARGUMENT, NULL, "gacc_push_copy needs gradients, and no bitmap: NULL is absent");
+		st = job_fail(job, ST_INVALID_ARGUMENT, NULL,
+			      "gacc_push_copy needs gradients, and no bitmap: NULL is absent");
 	if (!st)
 		st = gacc_grad_buffer(job, &slot, NULL);
 	if (st)

@@ -1,8 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/queue.h"
-#include <grpc/grpc.h>
-#include <grpc/support/time.h>
+
 #include "lib/clock.h"
 #include "proto/handoff.h"
+
+#include <grpc/grpc.h>
+#include <grpc/support/time.h>
 
 #define PUMP_AWAY_MS 20
 
@@ -99,8 +102,9 @@ static void wait_turn(struct queue *queue, struct waiter *waiter, int64_t timeou
 		return;
 	}
 	if (!queue->taken) {
-		take_event(queue, timeout_ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC) :
-						     (gpr_timespec){ until->tv_sec, (int32_t)until->tv_nsec, GPR_CLOCK_MONOTONIC });
+		take_event(queue, timeout_ms < 0 ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+						 : (gpr_timespec){ until->tv_sec, (int32_t)until->tv_nsec,
+								   GPR_CLOCK_MONOTONIC });
 		return;
 	}
 	waiter->next = queue->followers;

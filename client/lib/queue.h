@@ -1,17 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The events of a gRPC completion queue, and who takes them.
  *
- * One thread at a time does. A caller that waits for a batch does it itself if nobody else is at it: handing the event over
- * from another thread would take longer than the call's work. The pump, a thread of the queue, does it while nobody calls; in
- * the midst of calls it looks only now and then whether they go on. Any thread may call.
+ * One thread at a time does. A caller that waits for a batch does it itself if nobody else is at it: handing the event
+ * over from another thread would take longer than the call's work. The pump, a thread of the queue, does it while
+ * nobody calls; in the midst of calls it looks only now and then whether they go on. Any thread may call.
  */
 #ifndef GACC_CLIENT_QUEUE_H
 #define GACC_CLIENT_QUEUE_H
 
+#include "proto/status.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "proto/status.h"
 
 struct grpc_completion_queue;
 
@@ -19,7 +20,8 @@ struct grpc_completion_queue;
 struct waiter {
 	pthread_cond_t changed;
 	struct waiter *next; /* in the queue's list */
-	bool patient;        /* long silences: its thread never takes events, so that the callers' need no handing over */
+	/* long silences: its thread never takes events, so that the callers' need no handing over */
+	bool patient;
 };
 
 /* A batch; its address is the tag that gRPC returns. */

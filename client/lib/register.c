@@ -1,19 +1,20 @@
-/* Registers the tensors, in one call if one message has room for them, else in portions; then fetches their layout, part by part if it is
- * large, and maps the memory. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registers the tensors, in one call if one message has room for them, else in portions; then fetches their layout,
+ * part by part if it is large, and maps the memory. */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+#include "proto/bytes.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
-#include "proto/bytes.h"
-
 #define NDIM_MAX 8
 #define PORTION_BYTES (1 << 20) /* of tensors in one message, about */
-#define LAYOUT_TENSORS 50000    /* in one answer: 2.5 MB at most */
+#define LAYOUT_TENSORS 50000	/* in one answer: 2.5 MB at most */
 
 static gacc_status check_tensors(struct gacc_job *job, const gacc_tensor *t, size_t n)
 {
@@ -40,14 +41,14 @@ static void describe(const gacc_tensor *t, size_t n, Gacc__V1__TensorSpec *spec,
 	}
 }
 
-/* --- tensors */
+/* ---- tensors ---- */
 
 /* Where we are in telling gaccd the tensors. */
 struct declaring {
 	const gacc_tensor *tensors;
 	size_t n, given;
-	bool whole;                       /* all in one call, as the first gaccd had it */
-	Gacc__V1__TensorSpec *spec;       /* of all */
+	bool whole;		    /* all in one call, as the first gaccd had it */
+	Gacc__V1__TensorSpec *spec; /* of all */
 	Gacc__V1__TensorSpec **list;
 	Gacc__V1__RegisterTensorsResponse *reply; /* of the last portion */
 };
@@ -104,7 +105,8 @@ static enum status give_portion(struct gacc_job *job, void *arg, int64_t timeout
 	bytes_free(call.reply);
 	d->reply = NULL;
 	f->status = ST_VERSION_SKEW;
-	snprintf(f->message, sizeof(f->message), "this gaccd takes no tensor sets in portions: %zu tensors are too many for one message", d->n);
+	snprintf(f->message, sizeof(f->message),
+		 "this gaccd takes no tensor sets in portions: %zu tensors are too many for one message", d->n);
 	return ST_VERSION_SKEW;
 }
 
@@ -131,7 +133,7 @@ static gacc_status declare(struct gacc_job *job, struct declaring *d, int64_t de
 	return st;
 }
 
-/* --- layout */
+/* ---- layout ---- */
 
 /* Every tensor must lie inside, or a later copy would write past the end. */
 static bool fits(size_t offset, size_t count, size_t size, size_t limit)
@@ -149,7 +151,8 @@ static bool layout_ok(const struct layout *l, const Gacc__V1__RegisterTensorsRes
 	if (l->n > LAYOUT_TENSORS ? !r->n_layout || r->n_layout > left : r->n_layout != left)
 		return false;
 	if (r->slots != l->slots || r->slot_bytes != l->slot_bytes || r->param_bytes != l->param_bytes ||
-	    r->accum_bytes != l->accum_bytes || r->fingerprint != l->fingerprint || (gacc_dtype)r->accumulate_dtype != l->accum_dtype)
+	    r->accum_bytes != l->accum_bytes || r->fingerprint != l->fingerprint ||
+	    (gacc_dtype)r->accumulate_dtype != l->accum_dtype)
 		return false;
 	for (size_t i = 0; i < r->n_layout; i++) {
 		const Gacc__V1__TensorLayout *t = r->layout[i];
@@ -162,7 +165,8 @@ static bool layout_ok(const struct layout *l, const Gacc__V1__RegisterTensorsRes
 	return true;
 }
 
-static gacc_status take_part(struct gacc_job *job, const Gacc__V1__RegisterTensorsResponse *r, const gacc_tensor *t, size_t first)
+static gacc_status take_part(struct gacc_job *job, const Gacc__V1__RegisterTensorsResponse *r, const gacc_tensor *t,
+			     size_t first)
 {
 	struct layout *l = &job->layout;
 
@@ -200,8 +204,8 @@ static gacc_status fetch_layout(struct gacc_job *job, const gacc_tensor *t, size
 	return st;
 }
 
-static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTensorsResponse *r, const gacc_tensor *t, size_t n,
-			       int64_t deadline)
+static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTensorsResponse *r, const gacc_tensor *t,
+			       size_t n, int64_t deadline)
 {
 	struct layout *l = &job->layout;
 	gacc_status st;
@@ -229,7 +233,7 @@ static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTen
 	return st;
 }
 
-/* --- memory */
+/* ---- memory ---- */
 
 static enum status map_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *f)
 {

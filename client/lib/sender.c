@@ -1,12 +1,13 @@
-/* Asynchronous pushes. One thread sends what is queued, in order. It only ever repeats a push that is parked; anything else that
- * is not a plain success halts it, and the job's thread, when it next calls in, repeats the push under session_run: only
- * that thread may replace a session, because only then nobody writes to a slot. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asynchronous pushes. One thread sends what is queued, in order. It only ever repeats a push that is parked; anything
+ * else that is not a plain success halts it, and the job's thread, when it next calls in, repeats the push under
+ * session_run: only that thread may replace a session, because only then nobody writes to a slot. */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "lib/channel.h"
 
 #define ATTEMPT_MS 60000
 
@@ -17,9 +18,9 @@ struct sender {
 	pthread_cond_t changed;
 	struct push queue[SLOTS_MAX]; /* [0] is being sent; only its owner of the moment removes it */
 	size_t n;
-	bool halted;                  /* queue[0] has failed: the job's thread takes over */
+	bool halted; /* queue[0] has failed: the job's thread takes over */
 	bool stop;
-	bool voided;                  /* a push was refused as non-finite and not yet reported */
+	bool voided; /* a push was refused as non-finite and not yet reported */
 	struct push void_push;
 };
 

@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/internal.h"
+
+#include "lib/channel.h"
+#include "gacc/v1/gradient.pb-c.h"
+#include "proto/failpoint.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
-#include "proto/failpoint.h"
 
 /* One attempt lasts at most this long, so that a hung daemon or a dead session is noticed. */
 #define SLICE_MS 60000
@@ -17,7 +18,8 @@
 #define ANSWER_MS 5000
 #define BACKOFF_MIN_MS 20
 #define BACKOFF_MAX_MS 1000
-#define OUTAGE_SILENT_MS 2000 /* an outage that lasts longer is told on stderr; a restart of gaccd takes less */
+/* an outage that lasts longer is told on stderr; a restart of gaccd takes less */
+#define OUTAGE_SILENT_MS 2000
 /* New sessions in a row without one answer on them. */
 #define RECOVERIES_MAX 5
 
@@ -29,7 +31,8 @@ struct retry {
 	bool told; /* that gaccd cannot be reached */
 };
 
-/* The only thing that the library says by itself: nobody is to wait for minutes without a word. GACC_QUIET=1: not even that. */
+/* The only thing that the library says by itself: nobody is to wait for minutes without a word. GACC_QUIET=1: not even
+ * that. */
 static bool may_say(void)
 {
 	const char *quiet = getenv("GACC_QUIET");
@@ -45,14 +48,15 @@ static void tell_outage(struct gacc_job *job, struct retry *r, const struct rpc_
 	if (!may_say())
 		return;
 	explain_unreachable(job->client->endpoint, &why);
-	fprintf(stderr, "gacc: rank %d waits for gaccd, for %d s at most: %s%s%s%s\n", job->rank, job->outage_ms / 1000, why.message,
-		*why.hint ? " (" : "", why.hint, *why.hint ? ")" : "");
+	fprintf(stderr, "gacc: rank %d waits for gaccd, for %d s at most: %s%s%s%s\n", job->rank, job->outage_ms / 1000,
+		why.message, *why.hint ? " (" : "", why.hint, *why.hint ? ")" : "");
 }
 
 static void tell_back(const struct gacc_job *job, const struct retry *r)
 {
 	if (r->told && may_say())
-		fprintf(stderr, "gacc: rank %d: gaccd answers again, after %.0f s\n", job->rank, (double)(now_ms() - r->outage_start) / 1000);
+		fprintf(stderr, "gacc: rank %d: gaccd answers again, after %.0f s\n", job->rank,
+			(double)(now_ms() - r->outage_start) / 1000);
 }
 
 gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
@@ -162,7 +166,8 @@ static enum status one_attempt(struct gacc_job *job, struct retry *r, attempt_fn
 
 gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg)
 {
-	struct retry r = { .deadline = timeout_ms < 0 ? -1 : now_ms() + timeout_ms, .outage_start = -1,
+	struct retry r = { .deadline = timeout_ms < 0 ? -1 : now_ms() + timeout_ms,
+			   .outage_start = -1,
 			   .backoff_ms = BACKOFF_MIN_MS };
 	struct rpc_failure failure;
 	char where[256];

@@ -1,13 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Job files into messages: PyTorch's defaults, the lists, and a gacc_spec that is changed key by key. */
 #include "lib/spec_impl.h"
-
-#include <gacc/v1/common.pb-c.h>
-
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gacc/gacc_admin.h"
 #include "lib/failure.h"
@@ -15,7 +8,14 @@
 #include "proto/bytes.h"
 #include "text/yaml_table.h"
 
-/* --- PyTorch's defaults */
+#include <gacc/v1/common.pb-c.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- PyTorch's defaults ---- */
 
 static double or_default(double v, double otherwise)
 {
@@ -41,7 +41,8 @@ static bool strange(struct spec_file *f, const char *name, const char *type)
 
 static bool check_optimizer(struct spec_file *f)
 {
-	static const char *const of_sgd[] = { "momentum", "dampening", "nesterov" }, *const of_adam[] = { "betas", "eps" };
+	static const char *const of_sgd[] = { "momentum", "dampening", "nesterov" }, *const of_adam[] = { "betas",
+													  "eps" };
 	int type = f->optimizer.type;
 	bool sgd = type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
 	const char *name = "client";
@@ -111,11 +112,12 @@ static void fill_launch(struct spec_file *f, Gacc__V1__Label **environment, Gacc
 	o->command = f->command.items;
 	o->n_environment = f->environment.n;
 	o->environment = environment;
-	bool any = o->n_command || o->n_environment || (o->working_dir && *o->working_dir) || o->max_restarts || o->grace_ms;
+	bool any = o->n_command || o->n_environment || (o->working_dir && *o->working_dir) || o->max_restarts ||
+		   o->grace_ms;
 	m->launch_command = any ? o : NULL;
 }
 
-/* --- the message */
+/* ---- the message ---- */
 
 /* Room for a list's messages and the pointers to them, in one block; NULL without memory. *out_msg has n messages. */
 static void *messages(size_t n, size_t bytes, void *out_msg)
@@ -229,7 +231,7 @@ static enum status build(struct spec_file *f, Gacc__V1__JobSpec **out)
 	return copy ? ST_OK : ST_NO_MEMORY;
 }
 
-/* --- reading */
+/* ---- reading ---- */
 
 static enum status explain(const struct spec_file *f, enum status st, char *why, size_t n_why)
 {
@@ -250,7 +252,8 @@ static enum status read_file(struct spec_file *f, const char *text, size_t n, co
 	return explain(f, st, why, n_why);
 }
 
-enum status spec_parse(const char *text, size_t n, const char *name, struct Gacc__V1__JobSpec **out, char *why, size_t n_why)
+enum status spec_parse(const char *text, size_t n, const char *name, struct Gacc__V1__JobSpec **out, char *why,
+		       size_t n_why)
 {
 	struct spec_file *f = calloc(1, sizeof(*f));
 	if (!f)
@@ -267,7 +270,7 @@ void spec_free(struct Gacc__V1__JobSpec *m)
 		gacc__v1__job_spec__free_unpacked(m, NULL);
 }
 
-/* --- gacc_admin.h */
+/* ---- gacc_admin.h ---- */
 
 struct gacc_spec {
 	struct spec_file file;

@@ -1,12 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job file while it is read: shared by spec.c and spec_keys.c alone. */
 #ifndef GACC_CLIENT_SPEC_IMPL_H
 #define GACC_CLIENT_SPEC_IMPL_H
 
 #include "lib/spec.h"
+#include "text/yaml_table.h"
 
 #include <gacc/v1/common.pb-c.h>
-
-#include "text/yaml_table.h"
 
 /* A file as it was written: the messages' own fields, and lists that become messages in build. */
 struct spec_file {

@@ -1,25 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of a job file, in one table: reading, defaults, ranges, errors, and the JSON Schema come from it. */
 #include "lib/spec_impl.h"
 
 #include <math.h>
 #include <stddef.h>
 
-#define NAME(prefix, upper, lower) { lower, GACC__V1__##prefix##upper }
-#define END { NULL, 0 }
+#define NAME(prefix, upper, lower)                                                                                     \
+	{                                                                                                              \
+		lower, GACC__V1__##prefix##upper                                                                       \
+	}
+#define END                                                                                                            \
+	{                                                                                                              \
+		NULL, 0                                                                                                \
+	}
 static const struct yaml_name api_versions[] = { { "gacc/v1", 1 }, END };
 static const struct yaml_name kinds[] = { { "Job", 1 }, END };
-static const struct yaml_name reductions[] = {
-	NAME(REDUCTION__REDUCTION_, WEIGHTED_MEAN, "weighted_mean"), NAME(REDUCTION__REDUCTION_, MEAN, "mean"),
-	NAME(REDUCTION__REDUCTION_, SUM, "sum"), NAME(REDUCTION__REDUCTION_, FIXED_DIVISOR, "fixed_divisor"), END
-};
+static const struct yaml_name reductions[] = { NAME(REDUCTION__REDUCTION_, WEIGHTED_MEAN, "weighted_mean"),
+					       NAME(REDUCTION__REDUCTION_, MEAN, "mean"),
+					       NAME(REDUCTION__REDUCTION_, SUM, "sum"),
+					       NAME(REDUCTION__REDUCTION_, FIXED_DIVISOR, "fixed_divisor"), END };
 static const struct yaml_name grads_of[] = { NAME(GRAD_OF__GRAD_OF_, MEAN, "mean"), NAME(GRAD_OF__GRAD_OF_, SUM, "sum"),
 					     END };
 static const struct yaml_name unevens[] = { NAME(UNEVEN__UNEVEN_, FLUSH, "flush"), NAME(UNEVEN__UNEVEN_, DROP, "drop"),
 					    NAME(UNEVEN__UNEVEN_, ERROR, "error"), END };
-static const struct yaml_name dtypes[] = { NAME(DATA_TYPE__DATA_TYPE_, F32, "f32"), NAME(DATA_TYPE__DATA_TYPE_, F64, "f64"),
+static const struct yaml_name dtypes[] = { NAME(DATA_TYPE__DATA_TYPE_, F32, "f32"),
+					   NAME(DATA_TYPE__DATA_TYPE_, F64, "f64"),
 					   NAME(DATA_TYPE__DATA_TYPE_, F16, "f16"),
 					   NAME(DATA_TYPE__DATA_TYPE_, BF16, "bf16"), END };
-static const struct yaml_name masters[] = { NAME(MASTER__MASTER_, F32, "f32"), NAME(MASTER__MASTER_, NONE, "none"), END };
+static const struct yaml_name masters[] = { NAME(MASTER__MASTER_, F32, "f32"), NAME(MASTER__MASTER_, NONE, "none"),
+					    END };
 static const struct yaml_name nonfinites[] = { NAME(NON_FINITE__NON_FINITE_, SKIP_STEP, "skip_step"),
 					       NAME(NON_FINITE__NON_FINITE_, REJECT_MICRO, "reject_micro"),
 					       NAME(NON_FINITE__NON_FINITE_, ERROR, "error"), END };
@@ -27,11 +36,11 @@ static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICA
 					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
 static const struct yaml_name determinisms[] = { NAME(ORDERING__ORDERING_, CANONICAL, "true"),
 						 NAME(ORDERING__ORDERING_, ARRIVAL, "false"), END };
-const struct yaml_name spec_optimizers[] = { NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, CLIENT, "client"),
-					     NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, SGD, "sgd"),
-					     NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAM, "adam"),
-					     NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"),
-					     NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, LAMB, "lamb"), END };
+const struct yaml_name spec_optimizers[] = {
+	NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, CLIENT, "client"), NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, SGD, "sgd"),
+	NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAM, "adam"),	 NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, ADAMW, "adamw"),
+	NAME(OPTIMIZER_TYPE__OPTIMIZER_TYPE_, LAMB, "lamb"),	 END
+};
 static const struct yaml_name schedules[] = { NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, CONSTANT, "constant"),
 					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, LINEAR_WARMUP, "linear_warmup"),
 					      NAME(SCHEDULE_TYPE__SCHEDULE_TYPE_, COSINE, "cosine"),
@@ -43,24 +52,34 @@ static const struct yaml_name inits[] = { NAME(INIT_TYPE__INIT_TYPE_, ZEROS, "ze
 					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_UNIFORM, "kaiming_uniform"),
 					  NAME(INIT_TYPE__INIT_TYPE_, KAIMING_NORMAL, "kaiming_normal"),
 					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_UNIFORM, "xavier_uniform"),
-					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_NORMAL, "xavier_normal"), END };
+					  NAME(INIT_TYPE__INIT_TYPE_, XAVIER_NORMAL, "xavier_normal"),
+					  END };
 static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXTERNAL, "external"),
 					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"),
 					     NAME(LAUNCH_MODE__LAUNCH_MODE_, DAEMON, "daemon"), END };
 
 /* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is of spec_file. */
-#define KEY(name_, type_, at, doc_, ...) \
-	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct spec_file, at), .doc = doc_, __VA_ARGS__ }
-#define ITEM(name_, type_, item, doc_, ...) \
-	{ .name = #name_, .type = YAML_##type_, .offset = offsetof(struct item, name_), .doc = doc_, __VA_ARGS__ }
-#define LIST(name_, at, table, item, doc_) \
+#define KEY(name_, type_, at, doc_, ...)                                                                               \
+	{                                                                                                              \
+		.name = #name_, .type = YAML_##type_, .offset = offsetof(struct spec_file, at), .doc = doc_,           \
+		__VA_ARGS__                                                                                            \
+	}
+#define ITEM(name_, type_, item, doc_, ...)                                                                            \
+	{                                                                                                              \
+		.name = #name_, .type = YAML_##type_, .offset = offsetof(struct item, name_), .doc = doc_, __VA_ARGS__ \
+	}
+#define LIST(name_, at, table, item, doc_)                                                                             \
 	KEY(name_, LIST, at, doc_, .fields = table, .item_bytes = sizeof(struct item))
-#define SECTION(name_, table, doc_) { .name = #name_, .type = YAML_SECTION, .fields = table, .doc = doc_ }
+#define SECTION(name_, table, doc_)                                                                                    \
+	{                                                                                                              \
+		.name = #name_, .type = YAML_SECTION, .fields = table, .doc = doc_                                     \
+	}
 #define UNSET .initial = "nan"
 #define POSITIVE .min = 0, .max = HUGE_VAL
 
 const struct yaml_field spec_optimizer_keys[] = {
-	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam, adamw or lamb.", .names = spec_optimizers),
+	KEY(type, ENUM, optimizer.type, "client (the trainers apply the step), sgd, adam, adamw or lamb.",
+	    .names = spec_optimizers),
 	KEY(lr, F64, optimizer.lr, "Learning rate; 1e-3 unless given.", UNSET, POSITIVE),
 	KEY(momentum, F64, optimizer.momentum, "sgd: 0 unless given.", UNSET, POSITIVE),
 	KEY(dampening, F64, optimizer.dampening, "sgd: 0 unless given.", UNSET),
@@ -71,10 +90,11 @@ const struct yaml_field spec_optimizer_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field schedule_keys[] = {
-	KEY(type, ENUM, schedule.type, "constant, linear_warmup, cosine or step.", .names = schedules, .initial = "constant"),
+	KEY(type, ENUM, schedule.type, "constant, linear_warmup, cosine or step.", .names = schedules,
+	    .initial = "constant"),
 	KEY(warmup_steps, U64, schedule.warmup_steps, "Steps of linear warm-up before the rest."),
-	KEY(warmup_start_factor, F64, schedule.warmup_start_factor, "Factor at the warm-up's start; 1/3 unless given.", UNSET,
-	    .min = 0, .max = 1),
+	KEY(warmup_start_factor, F64, schedule.warmup_start_factor, "Factor at the warm-up's start; 1/3 unless given.",
+	    UNSET, .min = 0, .max = 1),
 	KEY(total_steps, U64, schedule.total_steps, "cosine: where min_factor is reached."),
 	KEY(min_factor, F64, schedule.min_factor, "cosine: the last factor.", .min = 0, .max = 1),
 	KEY(step_size, U64, schedule.step_size, "step: steps between two falls."),
@@ -82,14 +102,16 @@ static const struct yaml_field schedule_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field group_keys[] = {
-	ITEM(pattern, STRING, group_item, "Tensor names: * ? [..]; the first group that matches wins.", .min = 1, .max = 255),
+	ITEM(pattern, STRING, group_item, "Tensor names: * ? [..]; the first group that matches wins.", .min = 1,
+	     .max = 255),
 	ITEM(lr_scale, F64, group_item, "Multiplies the learning rate.", .initial = "1", POSITIVE),
 	ITEM(weight_decay, F64, group_item, "In place of the optimizer's.", UNSET, POSITIVE),
 	ITEM(frozen, BOOL, group_item, "Never updated."),
 	{ .name = NULL }
 };
 static const struct yaml_field init_keys[] = {
-	ITEM(pattern, STRING, init_item, "Tensor names: * ? [..]; the first rule that matches wins.", .min = 1, .max = 255),
+	ITEM(pattern, STRING, init_item, "Tensor names: * ? [..]; the first rule that matches wins.", .min = 1,
+	     .max = 255),
 	ITEM(type, ENUM, init_item, "Distribution.", .names = inits),
 	ITEM(a, F64, init_item, "normal: mean; uniform: lower end; kaiming, xavier: gain."),
 	ITEM(b, F64, init_item, "normal: standard deviation; uniform: upper end."),
@@ -103,13 +125,17 @@ static const struct yaml_field tensor_keys[] = {
 	{ .name = NULL }
 };
 static const struct yaml_field timeout_keys[] = {
-	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s", .min = 1, .max = HUGE_VAL),
-	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m", .min = 1, .max = HUGE_VAL),
-	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m", .min = 1, .max = HUGE_VAL),
+	KEY(stall_warn, MS, spec.stall_warn_ms, "A rank later than this is named.", .initial = "60s", .min = 1,
+	    .max = HUGE_VAL),
+	KEY(stall_abort, MS, spec.stall_abort_ms, "A rank later than this ends the job.", .initial = "10m", .min = 1,
+	    .max = HUGE_VAL),
+	KEY(abandoned, MS, spec.abandoned_ms, "Without any attached rank for so long, the job ends.", .initial = "10m",
+	    .min = 1, .max = HUGE_VAL),
 	{ .name = NULL }
 };
 static const struct yaml_field launch_keys[] = {
-	KEY(mode, ENUM, spec.launch, "external (ranks come and attach), client (gaccctl run starts them) or daemon (gaccd does).",
+	KEY(mode, ENUM, spec.launch,
+	    "external (ranks come and attach), client (gaccctl run starts them) or daemon (gaccd does).",
 	    .names = launches, .initial = "external"),
 	KEY(command, STRINGS, command, "daemon: program, looked up in PATH, and arguments.", .max = 32768),
 	KEY(working_dir, STRING, launch.working_dir, "daemon: absolute; / unless given.", .max = 4095),
@@ -122,7 +148,8 @@ static const struct yaml_field loss_scale_keys[] = {
 	KEY(enabled, BOOL, loss_scale.enabled, "The daemon adapts the loss scale; spec.loss_scale is the first one."),
 	KEY(growth_factor, F64, loss_scale.growth_factor, "2 unless given.", POSITIVE),
 	KEY(backoff_factor, F64, loss_scale.backoff_factor, "0.5 unless given.", .min = 0, .max = 1),
-	KEY(growth_interval, U32, loss_scale.growth_interval, "Applied windows in a row before it grows; 2000 unless given."),
+	KEY(growth_interval, U32, loss_scale.growth_interval,
+	    "Applied windows in a row before it grows; 2000 unless given."),
 	KEY(hysteresis, U32, loss_scale.hysteresis, "Non-finite windows that it takes to shrink; 1 unless given."),
 	KEY(min_scale, F64, loss_scale.min_scale, "1 unless given.", POSITIVE),
 	KEY(max_scale, F64, loss_scale.max_scale, "2^24 unless given.", POSITIVE),
@@ -130,17 +157,20 @@ static const struct yaml_field loss_scale_keys[] = {
 };
 static const struct yaml_field outlier_keys[] = {
 	KEY(factor, F64, outlier.factor, "A norm above factor times the usual one skips the step; 0: off.", POSITIVE),
-	KEY(decay, F64, outlier.decay, "Weight of the past in the moving average; 0.99 unless given.", .min = 0, .max = 1),
-	KEY(warmup_steps, U32, outlier.warmup_steps, "Applied steps before the first skip; as many skips in a row are a new level; 20 unless given."),
+	KEY(decay, F64, outlier.decay, "Weight of the past in the moving average; 0.99 unless given.", .min = 0,
+	    .max = 1),
+	KEY(warmup_steps, U32, outlier.warmup_steps,
+	    "Applied steps before the first skip; as many skips in a row are a new level; 20 unless given."),
 	{ .name = NULL }
 };
 static const struct yaml_field output_keys[] = {
-	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name, %u its uuid.", .max = 4096),
+	KEY(log_dir, STRING, spec.log_dir, "Where ranks' output goes; %j is the job's id, %x its name, %u its uuid.",
+	    .max = 4096),
 	{ .name = NULL }
 };
 static const struct yaml_field checkpoint_keys[] = {
-	KEY(dir, STRING, checkpoint.dir, "Where they go, absolute; %j, %x and %u as in log_dir. Unless given, in gaccd's state_dir.",
-	    .max = 4000),
+	KEY(dir, STRING, checkpoint.dir,
+	    "Where they go, absolute; %j, %x and %u as in log_dir. Unless given, in gaccd's state_dir.", .max = 4000),
 	KEY(every_steps, U64, checkpoint.every_steps, "After every so many applied steps; 0: never by itself."),
 	KEY(keep, U32, checkpoint.keep, "The newest so many are kept; 0: all."),
 	KEY(at_end, BOOL, checkpoint.at_end, "One more when the job completes."),
@@ -148,8 +178,12 @@ static const struct yaml_field checkpoint_keys[] = {
 };
 static const struct yaml_field spec_keys[] = {
 	KEY(ranks, U32, spec.ranks, "Trainer processes.", .initial = "1", .min = 1, .max = 65536),
-	KEY(micro_size, U32, spec.micro_size, "Micro-batches of each rank in one step.", .initial = "1", .min = 1, .max = 65536),
-	{ .name = "gradient_accumulation_steps", .type = YAML_ALIAS, .alias_of = "micro_size", .doc = "Is micro_size." },
+	KEY(micro_size, U32, spec.micro_size, "Micro-batches of each rank in one step.", .initial = "1", .min = 1,
+	    .max = 65536),
+	{ .name = "gradient_accumulation_steps",
+	  .type = YAML_ALIAS,
+	  .alias_of = "micro_size",
+	  .doc = "Is micro_size." },
 	KEY(max_micro_size, U32, spec.max_micro_size, "What micro_size may grow to; 0: max(micro_size, 64)."),
 	KEY(steps, U64, spec.steps, "Applied steps after which the job is complete; 0: until all ranks have left."),
 	KEY(batch, U64, spec.batch, "Samples in one micro-batch, for display."),
@@ -161,12 +195,15 @@ static const struct yaml_field spec_keys[] = {
 	KEY(uneven, ENUM, spec.uneven, "What a window does that is closed before it is full.", .names = unevens,
 	    .initial = "flush"),
 	KEY(accumulate_dtype, ENUM, spec.accumulate_dtype, "f32 or f64.", .names = dtypes, .initial = "f32"),
-	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.", .names = dtypes),
+	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.",
+	    .names = dtypes),
 	KEY(master, ENUM, spec.master, "Of 16-bit parameters: f32 or none.", .names = masters, .initial = "f32"),
 	KEY(clip_norm, F64, spec.clip_norm, "Clips the averaged gradient's 2-norm; 0: off.", POSITIVE),
 	KEY(clip_value, F64, spec.clip_value, "Clips each element; 0: off.", POSITIVE),
-	KEY(nonfinite, ENUM, spec.nonfinite, "What a NaN or infinity does.", .names = nonfinites, .initial = "skip_step"),
-	KEY(loss_scale, F64, spec.loss_scale, "What the pushed gradients were multiplied by.", .initial = "1", POSITIVE),
+	KEY(nonfinite, ENUM, spec.nonfinite, "What a NaN or infinity does.", .names = nonfinites,
+	    .initial = "skip_step"),
+	KEY(loss_scale, F64, spec.loss_scale, "What the pushed gradients were multiplied by.", .initial = "1",
+	    POSITIVE),
 	SECTION(dynamic_loss_scale, loss_scale_keys, "As torch.amp.GradScaler, in the daemon."),
 	SECTION(outlier_skip, outlier_keys, "Skips steps whose gradient norm is far above the usual."),
 	SECTION(optimizer, spec_optimizer_keys, "Names and defaults are PyTorch's."),
@@ -179,7 +216,8 @@ static const struct yaml_field spec_keys[] = {
 	    .initial = "canonical"),
 	KEY(deterministic, ENUM, spec.ordering, "true is ordering: canonical, false is ordering: arrival.",
 	    .names = determinisms),
-	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1, .max = 2),
+	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1,
+	    .max = 2),
 	SECTION(timeouts, timeout_keys, "When a late rank matters."),
 	SECTION(launch, launch_keys, "Who starts the ranks."),
 	SECTION(checkpoint, checkpoint_keys, "What is saved, in safetensors files."),
@@ -188,18 +226,16 @@ static const struct yaml_field spec_keys[] = {
 	LIST(tensors, tensors, tensor_keys, tensor_item, "The tensor set; none: the first rank declares it."),
 	{ .name = NULL }
 };
-static const struct yaml_field metadata_keys[] = {
-	KEY(name, STRING, spec.name, "The job's name.", .max = 127),
-	KEY(labels, MAP, labels, "Free keys and values.", .min = 0, .max = 255),
-	{ .name = NULL }
-};
-static const struct yaml_field keys[] = {
-	KEY(api_version, ENUM, api_version, "gacc/v1.", .names = api_versions, .initial = "gacc/v1"),
-	KEY(kind, ENUM, kind, "Job.", .names = kinds, .initial = "Job"),
-	SECTION(metadata, metadata_keys, "What the job is called."),
-	SECTION(spec, spec_keys, "What it does."),
-	{ .name = NULL }
-};
+static const struct yaml_field metadata_keys[] = { KEY(name, STRING, spec.name, "The job's name.", .max = 127),
+						   KEY(labels, MAP, labels, "Free keys and values.", .min = 0,
+						       .max = 255),
+						   { .name = NULL } };
+static const struct yaml_field keys[] = { KEY(api_version, ENUM, api_version, "gacc/v1.", .names = api_versions,
+					      .initial = "gacc/v1"),
+					  KEY(kind, ENUM, kind, "Job.", .names = kinds, .initial = "Job"),
+					  SECTION(metadata, metadata_keys, "What the job is called."),
+					  SECTION(spec, spec_keys, "What it does."),
+					  { .name = NULL } };
 
 const struct yaml_field *spec_table(void)
 {

@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The specification that a checkpoint's manifest has (docs/protocol.md, "Checkpoint"). */
-#include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/common.pb-c.h"
 #include "lib/spec.h"
 #include "proto/bytes.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static int sextet(char c)
 {

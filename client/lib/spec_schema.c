@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job file's table of keys as a JSON Schema. */
+#include "gacc/gacc_admin.h"
+#include "lib/spec.h"
+#include "text/yaml_table.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "gacc/gacc_admin.h"
-#include "lib/spec.h"
-#include "text/yaml_table.h"
 
 #define SCHEMA "https://json-schema.org/draft/2020-12/schema"
 #define DURATION "^([0-9]+(ms|s|m|h|d))+$"
@@ -77,7 +78,8 @@ static json_t *list_of(json_t *items, uint32_t n)
 /* Bytes may be a bare number; of times only 0 may. */
 static json_t *size(void)
 {
-	return json_pack("{s:[{s:s, s:i}, {s:s, s:s}]}", "anyOf", "type", "integer", "minimum", 0, "type", "string", "pattern", SIZE);
+	return json_pack("{s:[{s:s, s:i}, {s:s, s:s}]}", "anyOf", "type", "integer", "minimum", 0, "type", "string",
+			 "pattern", SIZE);
 }
 
 static json_t *duration(void)

@@ -1,18 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's specification as a job file again, to be changed and submitted anew. */
-#include <ctype.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/json.h"
 #include "lib/spec.h"
 #include "proto/bytes.h"
 
+#include <ctype.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* Enum values are lower case in a job file; unset ones are left out. */
-static const char *const enum_keys[] = { "reduction", "grad_of", "uneven", "accumulate_dtype", "gradient_dtype", "master",
-					 "nonfinite", "ordering", "type", "dtype", "mode" };
+static const char *const enum_keys[] = { "reduction",	   "grad_of", "uneven",	   "accumulate_dtype",
+					 "gradient_dtype", "master",  "nonfinite", "ordering",
+					 "type",	   "dtype",   "mode" };
 
 static bool is_enum(const char *key)
 {
@@ -39,7 +41,8 @@ static void lower_enums(json_t *o)
 	json_t *v;
 	void *next;
 
-	json_object_foreach_safe(o, next, key, v) {
+	json_object_foreach_safe(o, next, key, v)
+	{
 		const char *name = json_string_value(v);
 
 		if (!name || !is_enum(key))
@@ -58,10 +61,11 @@ static void drop_unset(json_t *o)
 	json_t *v;
 	void *next;
 
-	json_object_foreach_safe(o, next, key, v)
-		if (json_is_null(v) || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) ||
-		    (json_is_string(v) && !json_string_length(v)) || (json_is_array(v) && !json_array_size(v)))
-			json_object_del(o, key);
+	json_object_foreach_safe(o, next, key, v) if (json_is_null(v) || json_is_false(v) ||
+						      (json_is_number(v) && json_number_value(v) == 0) ||
+						      (json_is_string(v) && !json_string_length(v)) ||
+						      (json_is_array(v) && !json_array_size(v)))
+		json_object_del(o, key);
 }
 
 /* Moves from[key], a number of milliseconds, to to[name] as "250ms". */
@@ -99,8 +103,7 @@ static void each_item(json_t *spec, const char *list, void (*change)(json_t *ite
 	json_t *item;
 	size_t i;
 
-	json_array_foreach(json_object_get(spec, list), i, item)
-		change(item);
+	json_array_foreach(json_object_get(spec, list), i, item) change(item);
 }
 
 /* A file may only name what its optimizer has. */
@@ -111,7 +114,8 @@ static void rewrite_optimizer(json_t *o)
 	bool sgd = type && !strcmp(type, "sgd"), client = !type || !strcmp(type, "client");
 
 	if (!sgd && !client)
-		json_object_set_new(o, "betas", json_pack("[O, O]", json_object_get(o, "beta1"), json_object_get(o, "beta2")));
+		json_object_set_new(o, "betas",
+				    json_pack("[O, O]", json_object_get(o, "beta1"), json_object_get(o, "beta2")));
 	if (sgd || client)
 		json_object_del(o, "eps");
 	for (size_t i = 0; i < 3 && !sgd; i++)
@@ -162,7 +166,8 @@ static json_t *rewrite(json_t *spec, const struct Gacc__V1__JobSpec *message)
 	lower_enums(spec);
 	lower_enums(json_object_get(spec, "optimizer"));
 	lower_enums(json_object_get(spec, "schedule"));
-	json_object_set_new(spec, "seed", json_sprintf("%llu", (unsigned long long)message->seed)); /* JSON's are signed */
+	/* JSON's are signed */
+	json_object_set_new(spec, "seed", json_sprintf("%llu", (unsigned long long)message->seed));
 	each_item(spec, "tensors", lower_enums);
 	each_item(spec, "init", lower_enums);
 	each_item(spec, "param_groups", rewrite_group);

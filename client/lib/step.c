@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where this rank stands: ready, next, flush, wait, done. */
 #include "lib/internal.h"
-
-#include <inttypes.h>
-#include <stdio.h>
 
 #include "lib/channel.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 static gacc_status running(struct gacc_job *job)
 {
@@ -40,8 +41,12 @@ static void fill_position(const struct gacc_job *job, gacc_position *out)
 	bool last = false;
 
 	window_next(w, &micro, &last);
-	*out = (gacc_position){ .window = w->number, .applied_step = w->applied_step, .micro = micro,
-				.micro_size = w->micro_size, .last_in_window = last, .loss_scale = w->loss_scale };
+	*out = (gacc_position){ .window = w->number,
+				.applied_step = w->applied_step,
+				.micro = micro,
+				.micro_size = w->micro_size,
+				.last_in_window = last,
+				.loss_scale = w->loss_scale };
 }
 
 static gacc_status take_ready(struct gacc_job *job, const Gacc__V1__WaitReadyResponse *r)
@@ -63,8 +68,7 @@ static gacc_status take_ready(struct gacc_job *job, const Gacc__V1__WaitReadyRes
 gacc_status gacc_ready(gacc_job *job, int timeout_ms, gacc_position *out)
 {
 	Gacc__V1__WaitReadyRequest request = GACC__V1__WAIT_READY_REQUEST__INIT;
-	struct unary call = { .method = "WaitReady", .request = &request.base,
-			      .wire_timeout_ms = &request.timeout_ms };
+	struct unary call = { .method = "WaitReady", .request = &request.base, .wire_timeout_ms = &request.timeout_ms };
 	gacc_status st = job_enter(job);
 
 	if (st)

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/tail.h"
-
-#include <string.h>
 
 #include "lib/channel.h"
 #include "lib/clock.h"
+
+#include <string.h>
 
 #define RETRY_MS 200
 

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A server stream that one thread reads to its end, again and again, and that other threads may cut off. */
 #ifndef GACC_CLIENT_TAIL_H
 #define GACC_CLIENT_TAIL_H
 
+#include "proto/status.h"
+
 #include <pthread.h>
 #include <stdbool.h>
-
-#include "proto/status.h"
 
 struct ProtobufCMessage;
 struct ProtobufCServiceDescriptor;
@@ -33,8 +34,8 @@ struct tail_source {
 };
 
 struct tail {
-	pthread_mutex_t lock;      /* of all below; the owner's data may lie under it, too */
-	pthread_cond_t changed;    /* by CLOCK_MONOTONIC */
+	pthread_mutex_t lock;	   /* of all below; the owner's data may lie under it, too */
+	pthread_cond_t changed;	   /* by CLOCK_MONOTONIC */
 	struct rpc_stream *stream; /* being read */
 	bool stop;
 };

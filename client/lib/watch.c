@@ -1,5 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The event stream of a session: one thread reads it, any thread takes events. */
 #include "lib/internal.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+#include "lib/channel.h"
+#include "lib/json.h"
+#include "lib/tail.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,11 +13,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "gacc/v1/gradient.pb-c.h"
-#include "lib/channel.h"
-#include "lib/json.h"
-#include "lib/tail.h"
 
 #define EVENTS_MAX 64
 #define TEXT_MAX 256
@@ -24,17 +25,17 @@ struct event {
 struct watcher {
 	struct gacc_client *client;
 	pthread_t thread;
-	struct tail tail;           /* its lock is of all below */
+	struct tail tail; /* its lock is of all below */
 	uint64_t session_id;
 	uint8_t token[TOKEN_BYTES];
 	size_t token_bytes;
-	uint64_t binding;           /* grows with each session */
-	int fd;                     /* eventfd, semaphore: one count per event */
+	uint64_t binding; /* grows with each session */
+	int fd;		  /* eventfd, semaphore: one count per event */
 	struct event event[EVENTS_MAX];
 	size_t first, n;
 };
 
-/* --- events */
+/* ---- events ---- */
 
 static void announce(struct watcher *w, gacc_event_kind kind, const char *text)
 {
@@ -61,8 +62,8 @@ static const char *outcome_name(const Gacc__V1__StepResult *s)
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_APPLIED:
 		return "applied";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_SKIPPED:
-		return s->skip_reason == GACC__V1__SKIP_REASON__SKIP_REASON_OUTLIER_NORM ? "skipped: outlier norm" :
-											   "skipped: non-finite";
+		return s->skip_reason == GACC__V1__SKIP_REASON__SKIP_REASON_OUTLIER_NORM ? "skipped: outlier norm"
+											 : "skipped: non-finite";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_EMPTY:
 		return "empty";
 	case GACC__V1__STEP_OUTCOME__STEP_OUTCOME_DROPPED:
@@ -95,8 +96,7 @@ static void on_stall(struct watcher *w, const Gacc__V1__StallWarning *s, const c
 	for (size_t i = 0; i < s->n_late && at < sizeof(text); i++)
 		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s rank %u (%s%spid %" PRId64 ") at %u",
 				       i ? "," : "", s->late[i]->rank, s->late[i]->node, *s->late[i]->node ? " " : "",
-				       s->late[i]->pid,
-				       s->late[i]->micro_count);
+				       s->late[i]->pid, s->late[i]->micro_count);
 	announce(w, GACC_EVENT_STALL, text);
 }
 
@@ -126,7 +126,7 @@ static void on_message(struct watcher *w, const Gacc__V1__WatchSessionResponse *
 	}
 }
 
-/* --- the thread */
+/* ---- the thread ---- */
 
 /* What one stream needs beside the watcher: a copy of the session, as the bound one may change while it is read. */
 struct reading {
@@ -197,8 +197,12 @@ static enum tail_next session_end(void *arg, const struct rpc_failure *failure)
 	return TAIL_REST; /* the job has ended, or this session has */
 }
 
-static const struct tail_source session_events = { &gacc__v1__gradient_service__descriptor, "WatchSession", session_request,
-						   session_message, session_end, same_binding };
+static const struct tail_source session_events = { &gacc__v1__gradient_service__descriptor,
+						   "WatchSession",
+						   session_request,
+						   session_message,
+						   session_end,
+						   same_binding };
 
 static void *run(void *arg)
 {
@@ -209,7 +213,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* --- for the job */
+/* ---- for the job ---- */
 
 static void bind_session(struct watcher *w, const Gacc__V1__Session *s)
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/window.h"
 
 #include <stdlib.h>
@@ -42,7 +43,8 @@ static void open_at(struct window *w, uint64_t number, uint64_t applied_step, ui
 	w->at = 0;
 }
 
-enum status window_begin(struct window *w, uint64_t number, uint64_t applied_step, uint32_t micro_size, double loss_scale)
+enum status window_begin(struct window *w, uint64_t number, uint64_t applied_step, uint32_t micro_size,
+			 double loss_scale)
 {
 	enum status st = reserve(w, micro_size);
 
@@ -54,8 +56,8 @@ enum status window_begin(struct window *w, uint64_t number, uint64_t applied_ste
 	return ST_OK;
 }
 
-enum status window_resume(struct window *w, uint64_t number, uint64_t applied_step, uint32_t micro_size, double loss_scale,
-			  const uint32_t *missing, size_t n, const uint32_t *queued, size_t n_queued)
+enum status window_resume(struct window *w, uint64_t number, uint64_t applied_step, uint32_t micro_size,
+			  double loss_scale, const uint32_t *missing, size_t n, const uint32_t *queued, size_t n_queued)
 {
 	enum status st;
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow by doubling. */
 #ifndef GACC_BASE_ARRAY_H
 #define GACC_BASE_ARRAY_H
@@ -8,7 +9,8 @@
 
 #define ARRAY_FIRST 8 /* elements */
 
-/* Room for element number n: the array, which may have moved, and its new *capacity. NULL: no memory, and all is as it was. */
+/* Room for element number n: the array, which may have moved, and its new *capacity. NULL: no memory, and all is as it
+ * was. */
 static inline void *array_grow(void *array, size_t n, uint32_t *capacity, size_t element_bytes)
 {
 	if (n < *capacity)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h" /* before syslog.h, whose macros have the names and values of our levels */
 
 #include "proto/utf8.h"
@@ -20,15 +21,16 @@
 #endif
 
 #define MAX_MESSAGE 2048
-#define PATIENCE_MS 100 /* for whoever reads stderr, once: then lines are dropped until he reads on */
+/* for whoever reads stderr, once: then lines are dropped until he reads on */
+#define PATIENCE_MS 100
 #define MAX_LINE (6 * MAX_MESSAGE + 512) /* JSON writes a byte as up to six */
 
 static const char *log_ident = "gaccd";
 static enum log_format log_format = LOG_TEXT;
 static atomic_int log_level = LOG_INFO;
-static size_t log_piece = PIPE_BUF; /* bytes that a pipe with room takes at once */
+static size_t log_piece = PIPE_BUF;    /* bytes that a pipe with room takes at once */
 static atomic_bool log_stuck, log_cut; /* stderr has no room; the last line there has no end */
-static atomic_uint log_lost; /* lines, since the last one that was written */
+static atomic_uint log_lost;	       /* lines, since the last one that was written */
 
 static const char *level_name(enum log_level level)
 {
@@ -81,7 +83,8 @@ void log_init(const char *ident, enum log_format format, enum log_level max_leve
 {
 	struct stat st;
 	log_ident = ident;
-	log_piece = !fstat(STDERR_FILENO, &st) && S_ISREG(st.st_mode) ? MAX_LINE : PIPE_BUF; /* a file never makes us wait for a reader */
+	/* a file never makes us wait for a reader */
+	log_piece = !fstat(STDERR_FILENO, &st) && S_ISREG(st.st_mode) ? MAX_LINE : PIPE_BUF;
 	log_format = format == LOG_JOURNAL && !journal_present() ? LOG_TEXT : format;
 	atomic_store_explicit(&log_level, (int)max_level, memory_order_relaxed);
 }
@@ -106,10 +109,10 @@ __attribute__((format(printf, 2, 3))) static void put(struct line *l, const char
 {
 	va_list ap;
 	va_start(ap, fmt);
-	int n = vsnprintf(l->text + l->n, sizeof l->text - l->n, fmt, ap);
+	int n = vsnprintf(l->text + l->n, sizeof(l->text) - l->n, fmt, ap);
 	va_end(ap);
 	if (n > 0)
-		l->n += (size_t)n < sizeof l->text - l->n ? (size_t)n : sizeof l->text - l->n - 1;
+		l->n += (size_t)n < sizeof(l->text) - l->n ? (size_t)n : sizeof(l->text) - l->n - 1;
 }
 
 static void put_time(struct line *l)
@@ -174,7 +177,8 @@ static void format_json(struct line *l, enum log_level level, struct log_fields 
 	put(l, "}");
 }
 
-/* Whoever reads a pipe or a terminal may stop (less, ^S, a collector that hangs). The event loop must not wait for him. */
+/* Whoever reads a pipe or a terminal may stop (less, ^S, a collector that hangs). The event loop must not wait for him.
+ */
 static bool has_room(void)
 {
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
@@ -215,7 +219,7 @@ static void write_lines(enum log_level level, struct log_fields f, const char *m
 	unsigned lost = atomic_exchange(&log_lost, 0);
 	bool goes_on = true;
 	if (lost) {
-		snprintf(said, sizeof said, "%u lines of this log were lost: nobody read it", lost);
+		snprintf(said, sizeof(said), "%u lines of this log were lost: nobody read it", lost);
 		goes_on = (!atomic_load(&log_cut) || write_text("\n", 1)) && write_line(LOG_WARN, LOG_NO_FIELDS, said);
 		lost = goes_on ? 0 : lost;
 	}
@@ -231,8 +235,8 @@ void log_line(enum log_level level, struct log_fields f, const char *fmt, ...)
 	char msg[MAX_MESSAGE];
 	va_list ap;
 	va_start(ap, fmt);
-	if (vsnprintf(msg, sizeof msg, fmt, ap) >= (int)sizeof msg)
-		memcpy(msg + sizeof msg - 4, "...", 4);
+	if (vsnprintf(msg, sizeof(msg), fmt, ap) >= (int)sizeof(msg))
+		memcpy(msg + sizeof(msg) - 4, "...", 4);
 	va_end(ap);
 	if (log_format == LOG_JOURNAL) {
 		journal_send(level, f, msg);

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines: one per event, levels as syslog, to stderr as text or JSON lines, or to the journal.
  *
- * Any thread. A line carries fields that the machine can search (job, rank, window); they are arguments of the line itself,
- * never global state. The format is chosen once, before threads start. An error is logged once, by the function that
- * translates the foreign error (errno, SQL, gRPC); others hand it up silently.
+ * Any thread. A line carries fields that the machine can search (job, rank, window); they are arguments of the line
+ * itself, never global state. The format is chosen once, before threads start. An error is logged once, by the function
+ * that translates the foreign error (errno, SQL, gRPC); others hand it up silently.
  */
 #ifndef GACC_BASE_LOG_H
 #define GACC_BASE_LOG_H
@@ -37,7 +38,7 @@ void log_line(enum log_level level, struct log_fields f, const char *fmt, ...) _
 #define log_info(...) log_line(LOG_INFO, LOG_NO_FIELDS, __VA_ARGS__)
 #define log_debug(...) log_line(LOG_DEBUG, LOG_NO_FIELDS, __VA_ARGS__)
 /* log_job(job, LOG_WARN, "RankLate", "rank %d is late", r) */
-#define log_job(job_, level, event_, ...) \
+#define log_job(job_, level, event_, ...)                                                                              \
 	log_line(level, ((struct log_fields){ (job_), -1, UINT64_MAX, (event_) }), __VA_ARGS__)
 
 #endif

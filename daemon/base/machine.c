@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/machine.h"
 
 #include "base/log.h"
@@ -19,7 +20,7 @@ static bool find(const char *path, const char *key, uint64_t *out)
 	char line[256];
 	size_t n = strlen(key);
 	bool found = false;
-	while (f && !found && fgets(line, sizeof line, f))
+	while (f && !found && fgets(line, sizeof(line), f))
 		found = !strncmp(line, key, n) && sscanf(line + n, "%" SCNu64, out) == 1;
 	if (f)
 		fclose(f);
@@ -31,7 +32,7 @@ static uint64_t number(const char *group, const char *name, uint64_t missing)
 {
 	char path[4352];
 	uint64_t v;
-	snprintf(path, sizeof path, "%s/%s", group, name);
+	snprintf(path, sizeof(path), "%s/%s", group, name);
 	return find(path, "", &v) ? v : missing;
 }
 
@@ -40,7 +41,7 @@ static uint64_t droppable(const char *group)
 {
 	char path[4352];
 	uint64_t v;
-	snprintf(path, sizeof path, "%s/memory.stat", group);
+	snprintf(path, sizeof(path), "%s/memory.stat", group);
 	return find(path, "inactive_file ", &v) ? v : 0;
 }
 
@@ -60,10 +61,10 @@ static void lower_by_group(const char *group, struct machine_memory *m)
 static bool own_group(const char *root, char *out, size_t n)
 {
 	char path[256], line[4096];
-	snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+	snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
 	FILE *f = fopen(path, "re");
 	bool found = false;
-	while (f && !found && fgets(line, sizeof line, f))
+	while (f && !found && fgets(line, sizeof(line), f))
 		found = !strncmp(line, "0::/", 4);
 	if (f)
 		fclose(f);
@@ -77,7 +78,7 @@ enum status machine_memory_read(const char *root, struct machine_memory *out)
 {
 	char path[256], group[4096];
 	struct machine_memory m;
-	snprintf(path, sizeof path, "%s/proc/meminfo", root);
+	snprintf(path, sizeof(path), "%s/proc/meminfo", root);
 	if (!find(path, "MemTotal:", &m.total) || !find(path, "MemAvailable:", &m.available)) {
 		log_error("%s: MemTotal and MemAvailable cannot be read: %s", path, strerror(errno));
 		return ST_IO_ERROR;
@@ -85,7 +86,7 @@ enum status machine_memory_read(const char *root, struct machine_memory *out)
 	m.total <<= 10;
 	m.available <<= 10;
 	size_t top = strlen(root) + strlen("/sys/fs/cgroup");
-	if (own_group(root, group, sizeof group))
+	if (own_group(root, group, sizeof(group)))
 		for (char *end = group + strlen(group); end; end = strrchr(group + top, '/')) {
 			*end = '\0';
 			lower_by_group(group, &m);
@@ -97,11 +98,12 @@ enum status machine_memory_read(const char *root, struct machine_memory *out)
 uint64_t machine_max_mappings(const char *root)
 {
 	char directory[256];
-	snprintf(directory, sizeof directory, "%s/proc/sys/vm", root);
+	snprintf(directory, sizeof(directory), "%s/proc/sys/vm", root);
 	return number(directory, "max_map_count", UINT64_MAX);
 }
 
-/* One at a time: where a sanitizer's allocator is in the place of glibc's, the first of these calls sets up the latter, without a lock. */
+/* One at a time: where a sanitizer's allocator is in the place of glibc's, the first of these calls sets up the latter,
+ * without a lock. */
 void machine_memory_trim(size_t keep)
 {
 	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;

@@ -1,4 +1,6 @@
-/* Reference-counted bytes that several parts of gaccd read and none changes; the last release frees them. Any thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference-counted bytes that several parts of gaccd read and none changes; the last release frees them. Any thread.
+ */
 #ifndef GACC_BASE_SHARED_H
 #define GACC_BASE_SHARED_H
 
@@ -15,7 +17,7 @@ struct shared {
 /* Takes `data`, from malloc; the caller is the first holder. NULL: no memory, and the data are still the caller's. */
 static inline struct shared *shared_new(void *data, size_t n)
 {
-	struct shared *s = malloc(sizeof *s);
+	struct shared *s = malloc(sizeof(*s));
 	if (!s)
 		return NULL;
 	atomic_init(&s->holders, 1);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collects and compares the portions in which ranks register a job's tensors. */
 #include "control/collected.h"
 
@@ -24,16 +25,19 @@ uint64_t collected_from(const struct collected *p, uint32_t rank, uint64_t gener
 	return r && r->generation == generation ? r->received : 0;
 }
 
-enum status collected_admit(const struct collected *p, const struct portion *q, const struct tensor_set *known, char *why, size_t n_why)
+enum status collected_admit(const struct collected *p, const struct portion *q, const struct tensor_set *known,
+			    char *why, size_t n_why)
 {
 	uint64_t declared = known ? known->n : p->total, received = collected_from(p, q->rank, q->generation);
 	if (q->total > ARENA_MAX_TENSORS)
 		return REFUSE(ST_INVALID_ARGUMENT, "%" PRIu64 " tensors, must be 1 to %d", q->total, ARENA_MAX_TENSORS);
 	if (q->n > q->total || q->first > q->total - q->n)
-		return REFUSE(ST_INVALID_ARGUMENT, "%" PRIu64 " tensors from tensor %" PRIu64 " on, but total is %" PRIu64, q->n, q->first,
+		return REFUSE(ST_INVALID_ARGUMENT,
+			      "%" PRIu64 " tensors from tensor %" PRIu64 " on, but total is %" PRIu64, q->n, q->first,
 			      q->total);
 	if (declared && q->total != declared)
-		return REFUSE(ST_LAYOUT_MISMATCH, "rank %u: total is %" PRIu64 ", the job's set has %" PRIu64 " tensors", q->rank, q->total,
+		return REFUSE(ST_LAYOUT_MISMATCH,
+			      "rank %u: total is %" PRIu64 ", the job's set has %" PRIu64 " tensors", q->rank, q->total,
 			      declared);
 	if (q->first > received)
 		return REFUSE(ST_OUT_OF_ORDER,
@@ -50,15 +54,16 @@ static enum status differ(const struct portion *q, const char *text, char *why, 
 	return REFUSE(ST_LAYOUT_MISMATCH, "rank %u: %s", q->rank, text);
 }
 
-static enum status compare(const struct portion *q, const struct tensor_spec *mine, const struct tensor_spec *t, uint64_t first, uint64_t n,
-			   char *why, size_t n_why)
+static enum status compare(const struct portion *q, const struct tensor_spec *mine, const struct tensor_spec *t,
+			   uint64_t first, uint64_t n, char *why, size_t n_why)
 {
 	char text[256];
-	return tensors_differ(mine, t, n, first, text, sizeof text) ? differ(q, text, why, n_why) : ST_OK;
+	return tensors_differ(mine, t, n, first, text, sizeof(text)) ? differ(q, text, why, n_why) : ST_OK;
 }
 
 /* The part of the portion that has been there before. */
-static enum status compare_blocks(const struct collected *p, const struct portion *q, const struct tensor_spec *t, char *why, size_t n_why)
+static enum status compare_blocks(const struct collected *p, const struct portion *q, const struct tensor_spec *t,
+				  char *why, size_t n_why)
 {
 	uint64_t end = q->first + q->n < p->n ? q->first + q->n : p->n, at = 0;
 	enum status st = ST_OK;
@@ -79,12 +84,12 @@ static size_t bytes_of(const struct collected_block *b)
 	size_t names = 1;
 	for (uint64_t i = 0; i < b->n; i++)
 		names += tensor_text_bytes(&b->tensor[i]);
-	return names + b->n * sizeof *b->tensor;
+	return names + b->n * sizeof(*b->tensor);
 }
 
 static enum status append(struct collected *p, const struct tensor_spec *t, uint64_t n)
 {
-	struct collected_block *all = array_grow(p->block, p->n_blocks, &p->blocks_capacity, sizeof *all);
+	struct collected_block *all = array_grow(p->block, p->n_blocks, &p->blocks_capacity, sizeof(*all));
 	struct collected_block b = { .n = n };
 	if (!all)
 		return ST_NO_MEMORY;
@@ -99,8 +104,8 @@ static enum status append(struct collected *p, const struct tensor_spec *t, uint
 	return ST_OK;
 }
 
-enum status collected_take(struct collected *p, const struct portion *q, const struct tensor_spec *t, const struct tensor_set *known,
-			  char *why, size_t n_why)
+enum status collected_take(struct collected *p, const struct portion *q, const struct tensor_spec *t,
+			   const struct tensor_set *known, char *why, size_t n_why)
 {
 	if (known)
 		return compare(q, known->tensor + q->first, t, q->first, q->n, why, n_why);
@@ -113,7 +118,7 @@ enum status collected_note(struct collected *p, const struct portion *q, int64_t
 {
 	struct collected_rank *r = find(p, q->rank);
 	if (!r) {
-		struct collected_rank *all = array_grow(p->rank, p->n_ranks, &p->ranks_capacity, sizeof *all);
+		struct collected_rank *all = array_grow(p->rank, p->n_ranks, &p->ranks_capacity, sizeof(*all));
 		if (!all)
 			return ST_NO_MEMORY;
 		p->rank = all;
@@ -131,7 +136,8 @@ enum status collected_note(struct collected *p, const struct portion *q, int64_t
 
 /* ---- dropping ---- */
 
-uint64_t collected_prune(struct collected *p, bool (*current)(const void *ctx, uint32_t rank, uint64_t generation), const void *ctx)
+uint64_t collected_prune(struct collected *p, bool (*current)(const void *ctx, uint32_t rank, uint64_t generation),
+			 const void *ctx)
 {
 	uint64_t most = 0;
 	for (uint32_t i = p->n_ranks; i-- > 0;) {
@@ -167,10 +173,10 @@ void collected_trim(struct collected *p, uint64_t n)
 
 struct tensor_spec *collected_join(const struct collected *p)
 {
-	struct tensor_spec *all = malloc(p->n * sizeof *all + 1);
+	struct tensor_spec *all = malloc(p->n * sizeof(*all) + 1);
 	uint64_t at = 0;
 	for (uint32_t i = 0; i < p->n_blocks && all; i++) {
-		memcpy(all + at, p->block[i].tensor, p->block[i].n * sizeof *all);
+		memcpy(all + at, p->block[i].tensor, p->block[i].n * sizeof(*all));
 		at += p->block[i].n;
 	}
 	return all;

@@ -1,5 +1,6 @@
-/* A job that no rank is attached to: it waits visibly, and ends after timeouts.abandoned. Stragglers, which other ranks wait for,
- * are coord_look.c's. Pure, like the rest of the coordinator; called from its tick. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that no rank is attached to: it waits visibly, and ends after timeouts.abandoned. Stragglers, which other ranks
+ * wait for, are coord_look.c's. Pure, like the rest of the coordinator; called from its tick. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ static void tell(struct coord *c, struct now now)
 {
 	char text[200];
 
-	snprintf(text, sizeof text, "no rank is attached: without one the job ends after timeouts.abandoned (%g s)",
+	snprintf(text, sizeof(text), "no rank is attached: without one the job ends after timeouts.abandoned (%g s)",
 		 (double)c->spec->abandoned_ns / 1e9);
 	if (!c->alone_told)
 		coord_event(c, true, "NoRanks", -1, text);
@@ -32,7 +33,7 @@ static void reset(struct coord *c, bool attached, struct now now)
 	char text[100];
 
 	if (c->alone_told && attached) {
-		snprintf(text, sizeof text, "a rank is attached again after %.0f s without any",
+		snprintf(text, sizeof(text), "a rank is attached again after %.0f s without any",
 			 (double)(now.mono_ns - c->alone_since_ns) / 1e9);
 		coord_event(c, false, "RanksBack", -1, text);
 		if (c->phase == COORD_START)
@@ -60,7 +61,7 @@ bool coord_watch_abandoned(struct coord *c, struct now now)
 		c->alone_since_ns = now.mono_ns;
 	int64_t alone_ns = now.mono_ns - c->alone_since_ns;
 	if (alone_ns >= c->spec->abandoned_ns) {
-		snprintf(text, sizeof text, "abandoned: no rank was attached for %g s (timeouts.abandoned)",
+		snprintf(text, sizeof(text), "abandoned: no rank was attached for %g s (timeouts.abandoned)",
 			 (double)c->spec->abandoned_ns / 1e9);
 		coord_end(c, ST_STALLED, text, now);
 	} else if (alone_ns >= c->spec->stall_warn_ns) {

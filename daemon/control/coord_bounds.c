@@ -1,5 +1,7 @@
-/* Bounds for phases that wait for nodes or for the journal: after stall_warn the job is STALLED with the reason, after stall_abort it
- * ends. Late ranks are coord_look.c's. Pure, like the rest of the coordinator; called from its tick and its steps. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bounds for phases that wait for nodes or for the journal: after stall_warn the job is STALLED with the reason, after
+ * stall_abort it ends. Late ranks are coord_look.c's. Pure, like the rest of the coordinator; called from its tick and
+ * its steps. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"
@@ -30,11 +32,15 @@ static void describe(const struct coord *c, char *text, size_t n, double seconds
 	else if (c->phase == COORD_CLOSE)
 		snprintf(text, n, "window %llu: node %u has not closed it for %.0f s", window, i, seconds);
 	else if (!r)
-		snprintf(text, n, "window %llu has its outcome, but node %u has not reported for %.0f s", window, i, seconds);
+		snprintf(text, n, "window %llu has its outcome, but node %u has not reported for %.0f s", window, i,
+			 seconds);
 	else if (r->refused)
-		snprintf(text, n, "window %llu has its outcome, but it has not been applied for %.0f s: %s", window, seconds, r->refusal);
+		snprintf(text, n, "window %llu has its outcome, but it has not been applied for %.0f s: %s", window,
+			 seconds, r->refusal);
 	else
-		snprintf(text, n, "window %llu has its outcome, but node %u has not applied it for %.0f s; it is in window %llu, phase %u",
+		snprintf(text, n,
+			 "window %llu has its outcome, but node %u has not applied it for %.0f s; it is in window "
+			 "%llu, phase %u",
 			 window, i, seconds, (unsigned long long)r->window, r->phase);
 }
 
@@ -48,7 +54,7 @@ void coord_watch_phase(struct coord *c, struct now now)
 	int64_t ns = now.mono_ns - c->phase_since_ns;
 	if (ns < c->spec->stall_warn_ns)
 		return;
-	describe(c, text, sizeof text, (double)ns / 1e9);
+	describe(c, text, sizeof(text), (double)ns / 1e9);
 	/* PERSIST: the outcome may be durable, and END would have to go the same way */
 	if (ns >= c->spec->stall_abort_ns && c->phase != COORD_PERSIST) {
 		coord_end(c, ST_STALLED, text, now);
@@ -67,8 +73,8 @@ bool coord_end_on_lost(struct coord *c, struct now now)
 		if (!*lost)
 			continue;
 		if (c->ports.saved)
-			c->ports.saved(c->ports.ctx, saved, sizeof saved);
-		snprintf(text, sizeof text, "window %llu, step %llu: %s%s", (unsigned long long)c->commit.window,
+			c->ports.saved(c->ports.ctx, saved, sizeof(saved));
+		snprintf(text, sizeof(text), "window %llu, step %llu: %s%s", (unsigned long long)c->commit.window,
 			 (unsigned long long)c->applied_step, lost, saved);
 		coord_end(c, ST_NONFINITE, text, now);
 		return true;
@@ -83,21 +89,23 @@ bool coord_end_on_refusal(struct coord *c, struct now now)
 		const struct report *r = &c->peer[i].last;
 		uint64_t newest = c->window + (c->phase == COORD_COMMIT);
 		if (c->phase == COORD_START && c->peer[i].known && r->refused && r->refused != ST_NOT_READY) {
-			snprintf(text, sizeof text, "the initial parameters: %s", r->refusal);
+			snprintf(text, sizeof(text), "the initial parameters: %s", r->refusal);
 			coord_end(c, r->refused, text, now);
 			return true;
 		}
 		if (!c->peer[i].known || r->start < START_PARAMS)
 			continue;
 		if (r->window > newest) {
-			snprintf(text, sizeof text,
-				 "the journal is older than the job's memory: node %u is in window %llu, the journal's next is %llu",
+			snprintf(text, sizeof(text),
+				 "the journal is older than the job's memory: node %u is in window %llu, the journal's "
+				 "next is %llu",
 				 i, (unsigned long long)r->window, (unsigned long long)newest);
 			coord_end(c, ST_STORE_FAILED, text, now);
 			return true;
 		}
-		if (c->phase == COORD_COMMIT && r->window == c->commit.window && r->refused && r->refused != ST_NOT_READY) {
-			snprintf(text, sizeof text, "the engine refuses the outcome of window %llu: %s",
+		if (c->phase == COORD_COMMIT && r->window == c->commit.window && r->refused &&
+		    r->refused != ST_NOT_READY) {
+			snprintf(text, sizeof(text), "the engine refuses the outcome of window %llu: %s",
 				 (unsigned long long)c->commit.window, r->refusal);
 			coord_end(c, ST_INTERNAL, text, now);
 			return true;

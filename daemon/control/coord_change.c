@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an operator changes while a job runs: pause, resume, flush, values, norms of the tensors. */
 #include "control/coord_impl.h"
 
@@ -19,7 +20,7 @@ enum status coord_pause(struct coord *c, const char *reason, struct now now)
 		c->held_since_ns = now.mono_ns;
 	c->held = true;
 	c->n_late = 0;
-	snprintf(c->hold_reason, sizeof c->hold_reason, "%s", reason);
+	snprintf(c->hold_reason, sizeof(c->hold_reason), "%s", reason);
 	coord_event(c, false, "Paused", -1, reason);
 	if (c->phase == COORD_START) /* it is not running yet; from its first window on it is held */
 		coord_set_state(c, c->state, reason, now);
@@ -74,8 +75,8 @@ enum status coord_flush(struct coord *c, uint64_t *out_window, struct now now)
 
 /* ---- values ---- */
 
-/* The commit under way has already fixed the size of the next window, and after a restart nobody knows whether that window has
- * begun. Window 0 is the spec's. */
+/* The commit under way has already fixed the size of the next window, and after a restart nobody knows whether that
+ * window has begun. Window 0 is the spec's. */
 static uint64_t earliest_window(const struct coord *c)
 {
 	bool committing = c->phase == COORD_PERSIST || c->phase == COORD_COMMIT;
@@ -111,8 +112,8 @@ enum status coord_prepare_update(struct coord *c, struct update *u, const char *
 void coord_take_update(struct coord *c, const struct update *u)
 {
 	char changes[160], text[220];
-	update_describe(u, updates_at(&c->updates, c->values, u->window), changes, sizeof changes);
-	snprintf(text, sizeof text, "from window %llu on: %s", (unsigned long long)u->window, changes);
+	update_describe(u, updates_at(&c->updates, c->values, u->window), changes, sizeof(changes));
+	snprintf(text, sizeof(text), "from window %llu on: %s", (unsigned long long)u->window, changes);
 	updates_put(&c->updates, u); /* its room is reserved */
 	coord_event(c, false, "Updated", -1, text);
 	c->ports.changed(c->ports.ctx, c->job_id);

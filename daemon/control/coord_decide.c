@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From the votes of all nodes to the commit, or to another attempt. */
 #include "control/coord_impl.h"
 
@@ -8,7 +9,8 @@
 #define RETRY_NS (INT64_C(100) * 1000000)
 #define MAX_FAILED_ATTEMPTS 16
 
-/* When the window's last two ranks became ready: who made the others wait, and for how long. Pauses count for nobody. */
+/* When the window's last two ranks became ready: who made the others wait, and for how long. Pauses count for nobody.
+ */
 static void find_last(const struct coord *c, struct commit *out, struct now now)
 {
 	int64_t opened = c->opened_ran_ns, end = coord_ran_ns(c, now.mono_ns), last = 0, before = 0;
@@ -62,7 +64,7 @@ static bool audit(const struct coord *c, uint64_t count)
 void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 {
 	char text[200];
-	snprintf(text, sizeof text, "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
+	snprintf(text, sizeof(text), "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
 		 (unsigned long long)c->window, why);
 	coord_event(c, true, "AttemptFailed", -1, text);
 	if (++c->failed_attempts >= MAX_FAILED_ATTEMPTS) {
@@ -84,11 +86,12 @@ static bool scalars_fit(struct coord *c, const struct engine_command *command, s
 		if (!wrong)
 			continue;
 		if (i)
-			snprintf(who, sizeof who, " of param_groups[%u]", i - 1);
-		snprintf(text, sizeof text,
-			 "window %llu cannot be applied: %s%s is out of the range of f32 in step %llu (lr %g, lr_scale %g, weight_decay %g)",
-			 (unsigned long long)c->window, wrong, who, (unsigned long long)command->applied_step, command->lr, g.lr_scale,
-			 g.weight_decay);
+			snprintf(who, sizeof(who), " of param_groups[%u]", i - 1);
+		snprintf(text, sizeof(text),
+			 "window %llu cannot be applied: %s%s is out of the range of f32 in step %llu (lr %g, lr_scale "
+			 "%g, weight_decay %g)",
+			 (unsigned long long)c->window, wrong, who, (unsigned long long)command->applied_step,
+			 command->lr, g.lr_scale, g.weight_decay);
 		coord_end(c, ST_INVALID_SPEC, text, now);
 		return false;
 	}
@@ -104,10 +107,12 @@ static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 	const char *number = commit_wrong_number(&command, c->spec->max_micro_size);
 	if (!number)
 		return scalars_fit(c, &command, now);
-	snprintf(text, sizeof text,
-		 "window %llu cannot be applied: its %s is out of range (scale %g, lr %g with the schedule, clip_value %g, next loss scale %g; "
+	snprintf(text, sizeof(text),
+		 "window %llu cannot be applied: its %s is out of range (scale %g, lr %g with the schedule, clip_value "
+		 "%g, next loss scale %g; "
 		 "engines take %g to %g)",
-		 (unsigned long long)k->window, number, k->scale, k->lr, k->clip_value, k->next.scale.scale, COMMIT_MIN, COMMIT_MAX);
+		 (unsigned long long)k->window, number, k->scale, k->lr, k->clip_value, k->next.scale.scale, COMMIT_MIN,
+		 COMMIT_MAX);
 	coord_end(c, ST_INVALID_SPEC, text, now);
 	return false;
 }
@@ -119,8 +124,8 @@ static bool lr_agrees(const struct coord *c, char *text, size_t n)
 	for (uint32_t i = 0; i < c->n_peers; i++) {
 		const struct report *r = &c->peer[i].last;
 		if (first && r->count && r->lr != first->lr) {
-			snprintf(text, n, "ranks %u and %u give window %llu different learning rates: %g and %g", first->lr_rank,
-				 r->lr_rank, (unsigned long long)c->window, first->lr, r->lr);
+			snprintf(text, n, "ranks %u and %u give window %llu different learning rates: %g and %g",
+				 first->lr_rank, r->lr_rank, (unsigned long long)c->window, first->lr, r->lr);
 			return false;
 		}
 		first = first || !r->count ? first : r;
@@ -143,13 +148,13 @@ void coord_decide(struct coord *c, struct now now)
 		coord_end(c, ST_INTERNAL, "audit: counted micro-batches and bitmap disagree", now);
 		return;
 	}
-	if (!lr_agrees(c, lr_text, sizeof lr_text)) {
+	if (!lr_agrees(c, lr_text, sizeof(lr_text))) {
 		coord_end(c, ST_LR_MISMATCH, lr_text, now);
 		return;
 	}
 	if (missing && c->spec->uneven == UNEVEN_ERROR && sums.count) {
 		char text[256];
-		coord_describe_missing(c, missing, text, sizeof text);
+		coord_describe_missing(c, missing, text, sizeof(text));
 		coord_end(c, ST_WINDOW_CLOSED, text, now);
 		return;
 	}

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of struct coord, shared by coordinator.c and coord_*.c alone. */
 #ifndef GACC_CONTROL_COORD_IMPL_H
 #define GACC_CONTROL_COORD_IMPL_H
@@ -26,41 +27,43 @@ struct coord {
 	struct coord_ports ports;
 	enum coord_phase phase;
 	bool superseded;
-	bool queued;                   /* waits for its turn */
+	bool queued; /* waits for its turn */
 	uint64_t window, applied_step;
-	uint64_t attempt;              /* open or last attempt of this term */
-	uint32_t failed_attempts;      /* of this window */
+	uint64_t attempt;	  /* open or last attempt of this term */
+	uint32_t failed_attempts; /* of this window */
 	int64_t phase_since_ns, sent_ns, opened_ns;
 	int64_t opened_ran_ns;
-	struct commit commit;          /* being persisted, or the last durable one */
+	struct commit commit; /* being persisted, or the last durable one */
 	bool have_commit;
 	/* what holds in `window`, and what its decision builds on besides */
 	struct values values;
-	struct updates updates;        /* of later windows */
+	struct updates updates; /* of later windows */
 	struct carry carry;
 	/* what operators want */
-	bool held;                     /* the open window is not closed */
+	bool held; /* the open window is not closed */
 	char hold_reason[256];
 	int64_t held_since_ns, held_ns; /* this pause; all earlier ones together */
-	int64_t late_from_ns;          /* lateness counts from here on: the last resume */
-	char hindrance[256];           /* why the engine does not come up; "": it does */
+	int64_t late_from_ns;		/* lateness counts from here on: the last resume */
+	char hindrance[256];		/* why the engine does not come up; "": it does */
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers;
 	struct rank_progress *rank;
-	int64_t waiting_since_ns;      /* since when any rank has been waiting in this window, 0: none is; follows from rank[] */
-	struct early_rank *early;      /* [ranks] */
-	int64_t *ready_ran_ns;         /* rank[].ready_ns on the clock of coord_ran_ns */
+	/* since when any rank has been waiting in this window, 0: none is; follows from rank[] */
+	int64_t waiting_since_ns;
+	struct early_rank *early; /* [ranks] */
+	int64_t *ready_ran_ns;	  /* rank[].ready_ns on the clock of coord_ran_ns */
 	struct late_rank *late;
 	uint32_t n_late;
 	struct {
-		int64_t since_ns;      /* others have been waiting for it since then; 0: the job is not STALLED by a straggler */
+		/* others have been waiting for it since then; 0: the job is not STALLED by a straggler */
+		int64_t since_ns;
 		uint64_t window;
 		uint32_t rank, n_more; /* the straggler that was named, and how many besides */
 	} straggler;
-	int64_t alone_since_ns;        /* no rank is attached, as far as time counts; 0: one is */
-	bool alone_told;               /* ... and people have been told */
-	uint64_t *counted;             /* of the window being committed */
+	int64_t alone_since_ns; /* no rank is attached, as far as time counts; 0: one is */
+	bool alone_told;	/* ... and people have been told */
+	uint64_t *counted;	/* of the window being committed */
 	uint32_t n_words;
 	enum job_state state;
 	char reason[256];
@@ -70,7 +73,8 @@ struct coord {
 };
 
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
-/* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to be back. */
+/* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to
+ * be back. */
 void coord_set_running(struct coord *, struct now);
 void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
@@ -90,8 +94,8 @@ void coord_fail_attempt(struct coord *, const char *why, struct now);
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
 /* rank[] has changed: who looks for late ranks must not go through all of them for each. */
 void coord_find_waiting(struct coord *);
-/* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where nothing that is
- * durable would be given up. */
+/* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where
+ * nothing that is durable would be given up. */
 void coord_watch_phase(struct coord *, struct now);
 /* What a node has reported cannot be waited for: the job ends. True: it does. */
 bool coord_end_on_refusal(struct coord *, struct now);
@@ -101,7 +105,8 @@ bool coord_end_on_lost(struct coord *, struct now);
 void coord_watch_late(struct coord *, struct now);
 /* The job does not wait for a straggler any more; `back`: because that has caught up, which is told. */
 void coord_forget_straggler(struct coord *, bool back, struct now);
-/* No rank is attached: warns, marks the job STALLED, ends it after `abandoned`. False: a rank is, or nobody has to be. */
+/* No rank is attached: warns, marks the job STALLED, ends it after `abandoned`. False: a rank is, or nobody has to be.
+ */
 bool coord_watch_abandoned(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */
 void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A coordinator's creation and end, and its tick. */
 #include "control/coord_impl.h"
 
@@ -28,8 +29,8 @@ static void describe_start(const struct coord *c, char *text, size_t n)
 		snprintf(text, n, "no rank gave the initial parameters");
 }
 
-/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is attached
- * coord_watch_abandoned() watches it instead. */
+/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is
+ * attached coord_watch_abandoned() watches it instead. */
 static void watch_start(struct coord *c, bool alone, struct now now)
 {
 	char text[256], what[200];
@@ -38,13 +39,14 @@ static void watch_start(struct coord *c, bool alone, struct now now)
 	int64_t ns = now.mono_ns - c->phase_since_ns;
 	if (ns < c->spec->stall_warn_ns && ns < c->spec->stall_abort_ns)
 		return;
-	describe_start(c, what, sizeof what);
+	describe_start(c, what, sizeof(what));
 	if (ns >= c->spec->stall_abort_ns) {
-		snprintf(text, sizeof text, "did not start within %g s: %s", (double)c->spec->stall_abort_ns / 1e9, what);
+		snprintf(text, sizeof(text), "did not start within %g s: %s", (double)c->spec->stall_abort_ns / 1e9,
+			 what);
 		coord_end(c, ST_STALLED, text, now);
 		return;
 	}
-	snprintf(text, sizeof text, "has not started: %s", what);
+	snprintf(text, sizeof(text), "has not started: %s", what);
 	if (c->state == JOB_STARTING)
 		coord_set_state(c, c->state, text, now);
 }
@@ -75,7 +77,7 @@ void coord_hinder(struct coord *c, const char *why, struct now now)
 {
 	if (c->phase >= COORD_ENDING || !strcmp(c->hindrance, why))
 		return;
-	snprintf(c->hindrance, sizeof c->hindrance, "%s", why);
+	snprintf(c->hindrance, sizeof(c->hindrance), "%s", why);
 	coord_event(c, *why, *why ? "EngineFailing" : "EngineBack", -1, *why ? why : "the engine is up again");
 	c->late_from_ns = now.mono_ns;
 	if (c->phase == COORD_GO)
@@ -89,10 +91,10 @@ void coord_hinder(struct coord *c, const char *why, struct now now)
 
 /* ---- life ---- */
 
-enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term,
-		      uint32_t n_nodes, const struct coord_ports *ports)
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_nodes,
+		      const struct coord_ports *ports)
 {
-	struct coord *c = calloc(1, sizeof *c);
+	struct coord *c = calloc(1, sizeof(*c));
 	if (!c)
 		return ST_NO_MEMORY;
 	c->job_id = job_id;
@@ -105,12 +107,12 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->state = JOB_PENDING;
 	c->values = values_of(spec);
 	c->carry = carry_first(spec);
-	c->peer = calloc(n_nodes, sizeof *c->peer);
-	c->rank = calloc(spec->ranks, sizeof *c->rank);
-	c->early = calloc(spec->ranks, sizeof *c->early);
-	c->ready_ran_ns = calloc(spec->ranks, sizeof *c->ready_ran_ns);
-	c->late = calloc(spec->ranks, sizeof *c->late);
-	c->counted = calloc(c->n_words, sizeof *c->counted);
+	c->peer = calloc(n_nodes, sizeof(*c->peer));
+	c->rank = calloc(spec->ranks, sizeof(*c->rank));
+	c->early = calloc(spec->ranks, sizeof(*c->early));
+	c->ready_ran_ns = calloc(spec->ranks, sizeof(*c->ready_ran_ns));
+	c->late = calloc(spec->ranks, sizeof(*c->late));
+	c->counted = calloc(c->n_words, sizeof(*c->counted));
 	if (!c->peer || !c->rank || !c->early || !c->ready_ran_ns || !c->late || !c->counted) {
 		coord_free(c);
 		return ST_NO_MEMORY;
@@ -162,8 +164,8 @@ void coord_start_at(struct coord *c, uint64_t window, uint64_t applied_step, con
 void coord_restore_hold(struct coord *c, const char *reason)
 {
 	c->held = true;
-	snprintf(c->hold_reason, sizeof c->hold_reason, "%s", reason);
-	snprintf(c->reason, sizeof c->reason, "%s", reason);
+	snprintf(c->hold_reason, sizeof(c->hold_reason), "%s", reason);
+	snprintf(c->reason, sizeof(c->reason), "%s", reason);
 }
 
 void coord_restore_since(struct coord *c, int64_t unix_ns)

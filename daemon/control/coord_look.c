@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks are late, and the coordinator's state for readers. */
 #include "control/coord_impl.h"
 
@@ -60,11 +61,11 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 		const struct late_rank *l = &c->late[i];
 		char who[32] = "never attached, pid 0";
 		if (l->pid)
-			snprintf(who, sizeof who, "pid %lld", (long long)l->pid);
+			snprintf(who, sizeof(who), "pid %lld", (long long)l->pid);
 		else if (l->known)
 			strcpy(who, "inline");
-		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s) at %u/%u for %.0f s", i ? "," : "", l->rank, who,
-			       l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s) at %u/%u for %.0f s", i ? "," : "", l->rank,
+			       who, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
 	if (c->n_late > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
@@ -75,8 +76,9 @@ void coord_forget_straggler(struct coord *c, bool back, struct now now)
 	char text[160], more[40] = "";
 	if (c->straggler.since_ns && back) {
 		if (c->straggler.n_more)
-			snprintf(more, sizeof more, " and %u more", c->straggler.n_more);
-		snprintf(text, sizeof text, "nobody waits any longer for rank %u%s in window %llu; others had waited for %.1f s",
+			snprintf(more, sizeof(more), " and %u more", c->straggler.n_more);
+		snprintf(text, sizeof(text),
+			 "nobody waits any longer for rank %u%s in window %llu; others had waited for %.1f s",
 			 c->straggler.rank, more, (unsigned long long)c->straggler.window,
 			 (double)(now.mono_ns - c->straggler.since_ns) / 1e9);
 		coord_event(c, false, "RankBack", c->straggler.rank, text);
@@ -95,9 +97,14 @@ void coord_watch_late(struct coord *c, struct now now)
 		if (!ns)
 			continue;
 		const struct rank_progress *p = &c->rank[r];
-		c->late[c->n_late++] = (struct late_rank){ .rank = r, .counted = p->counted + p->voided,
-							   .micro_size = c->values.micro_size, .pid = p->pid,
-							   .waiting_ns = ns, .attached = p->attached, .lost = p->lost, .known = p->known };
+		c->late[c->n_late++] = (struct late_rank){ .rank = r,
+							   .counted = p->counted + p->voided,
+							   .micro_size = c->values.micro_size,
+							   .pid = p->pid,
+							   .waiting_ns = ns,
+							   .attached = p->attached,
+							   .lost = p->lost,
+							   .known = p->known };
 		worst = ns > worst ? ns : worst;
 	}
 	if (worst < c->spec->stall_warn_ns) {
@@ -106,7 +113,7 @@ void coord_watch_late(struct coord *c, struct now now)
 		return;
 	}
 	char text[256];
-	describe_late(c, text, sizeof text, now);
+	describe_late(c, text, sizeof(text), now);
 	if (worst >= c->spec->stall_abort_ns) {
 		coord_end(c, ST_STALLED, text, now);
 		return;
@@ -134,8 +141,9 @@ static void describe_nonfinite(const struct coord *c, char *text, size_t n)
 		if (!p->nonfinite || n_ranks++ >= 4 || at >= n)
 			continue;
 		if (p->nonfinite > 1)
-			snprintf(more, sizeof more, " and %u more", p->nonfinite - 1);
-		at += (size_t)snprintf(text + at, n - at, "%srank %u (micro-batch %u%s)", at ? ", " : "", r, p->first_nonfinite, more);
+			snprintf(more, sizeof(more), " and %u more", p->nonfinite - 1);
+		at += (size_t)snprintf(text + at, n - at, "%srank %u (micro-batch %u%s)", at ? ", " : "", r,
+				       p->first_nonfinite, more);
 	}
 	if (n_ranks > 4 && at < n)
 		snprintf(text + at, n - at, " and %u more ranks", n_ranks - 4);
@@ -145,13 +153,16 @@ static void describe_skip(const struct coord *c, char *text, size_t n)
 {
 	const struct commit *k = &c->commit;
 	char who[200];
-	describe_nonfinite(c, who, sizeof who);
+	describe_nonfinite(c, who, sizeof(who));
 	if (k->skip_reason == SKIP_OUTLIER)
-		snprintf(text, n, "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): outlier_skip%s",
+		snprintf(text, n,
+			 "window %llu is skipped: its gradient norm %g is above %g times the usual one (%g): "
+			 "outlier_skip%s",
 			 (unsigned long long)k->window, k->grad_norm, c->spec->outlier_skip.factor, k->usual_norm,
 			 k->next.norms.steps ? "" : "; so many in a row are a new level, the usual norm is found anew");
 	else if (*who)
-		snprintf(text, n, "window %llu is skipped: gradients that are not finite came from %s", (unsigned long long)k->window, who);
+		snprintf(text, n, "window %llu is skipped: gradients that are not finite came from %s",
+			 (unsigned long long)k->window, who);
 	else
 		snprintf(text, n, "window %llu is skipped: its gradient or the norm of it is not finite (norm %g)",
 			 (unsigned long long)k->window, k->grad_norm);
@@ -163,17 +174,18 @@ void coord_tell_outcome(struct coord *c)
 	char text[256];
 	switch ((enum outcome)k->outcome) {
 	case OUTCOME_SKIPPED:
-		describe_skip(c, text, sizeof text);
+		describe_skip(c, text, sizeof(text));
 		coord_event(c, true, "StepSkipped", -1, text);
 		break;
 	case OUTCOME_DROPPED:
-		snprintf(text, sizeof text, "window %llu is dropped: %llu micro-batches counted, %llu wanted (uneven: drop)",
+		snprintf(text, sizeof(text),
+			 "window %llu is dropped: %llu micro-batches counted, %llu wanted (uneven: drop)",
 			 (unsigned long long)k->window, (unsigned long long)k->micro_count,
 			 (unsigned long long)c->spec->ranks * k->micro_size);
 		coord_event(c, true, "StepDropped", -1, text);
 		break;
 	case OUTCOME_EMPTY:
-		snprintf(text, sizeof text, "window %llu closed with nothing in it", (unsigned long long)k->window);
+		snprintf(text, sizeof(text), "window %llu closed with nothing in it", (unsigned long long)k->window);
 		coord_event(c, false, "StepEmpty", -1, text);
 		break;
 	case OUTCOME_APPLIED:
@@ -191,16 +203,18 @@ void coord_tell_changes(struct coord *c)
 	struct values from = c->values;
 	for (uint32_t i = 0; i < c->updates.n && c->updates.item[i].window <= k->window + 1; i++) {
 		const struct update *u = &c->updates.item[i];
-		update_describe(u, from, changes, sizeof changes);
-		snprintf(text, sizeof text, "in force with window %llu: %s", (unsigned long long)u->window, changes);
+		update_describe(u, from, changes, sizeof(changes));
+		snprintf(text, sizeof(text), "in force with window %llu: %s", (unsigned long long)u->window, changes);
 		coord_event(c, false, "Updated", -1, text);
 		update_apply(&from, u);
 	}
 	double now = k->next.scale.scale;
 	if (now == k->loss_scale)
 		return;
-	snprintf(text, sizeof text, "%g -> %g from window %llu on: %s", k->loss_scale, now, (unsigned long long)k->window + 1,
-		 now < k->loss_scale ? "gradients were not finite" : "all gradients were finite for growth_interval steps");
+	snprintf(text, sizeof(text), "%g -> %g from window %llu on: %s", k->loss_scale, now,
+		 (unsigned long long)k->window + 1,
+		 now < k->loss_scale ? "gradients were not finite"
+				     : "all gradients were finite for growth_interval steps");
 	coord_event(c, false, "LossScale", -1, text);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 		c->state_since_unix_ns = now.unix_ns;
 	c->state = state;
 	if (reason != c->reason) /* the state alone is new */
-		snprintf(c->reason, sizeof c->reason, "%s", reason);
+		snprintf(c->reason, sizeof(c->reason), "%s", reason);
 	c->ports.changed(c->ports.ctx, c->job_id);
 }
 
@@ -64,7 +65,7 @@ static void fill_order(const struct coord *c, struct order *o)
 	case COORD_ENDED:
 		o->want = WANT_END;
 		o->end_status = c->end_status;
-		memcpy(o->end_reason, c->end_reason, sizeof o->end_reason);
+		memcpy(o->end_reason, c->end_reason, sizeof(o->end_reason));
 		break;
 	case COORD_START:
 	case COORD_COLLECT:
@@ -158,8 +159,8 @@ static void take_rank(struct coord *c, const struct rank_progress *p)
 	c->rank[p->rank] = *p;
 }
 
-/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied elsewhere or not known
- * here: what it says of its ranks is kept until that window opens. */
+/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied
+ * elsewhere or not known here: what it says of its ranks is kept until that window opens. */
 static void take_ranks(struct coord *c, const struct report *r)
 {
 	bool open = r->window == c->window && c->phase != COORD_START;
@@ -216,7 +217,7 @@ static void start_go(struct coord *c, struct now now)
 
 void coord_start_close(struct coord *c, struct now now)
 {
-	memset(c->counted, 0, c->n_words * sizeof *c->counted);
+	memset(c->counted, 0, c->n_words * sizeof(*c->counted));
 	for (uint32_t i = 0; i < c->n_peers; i++)
 		c->peer[i].has_bitmap = false;
 	if (c->n_peers == 1) { /* no other node to wait for: it closes and votes in one go */
@@ -272,8 +273,9 @@ static void step_commit(struct coord *c, struct now now)
 			return;
 		}
 	if (c->commit.final) {
-		coord_end(c, ST_OK, c->spec->steps && c->applied_step >= c->spec->steps ? "all steps are applied" :
-											 "all ranks have left",
+		coord_end(c, ST_OK,
+			  c->spec->steps && c->applied_step >= c->spec->steps ? "all steps are applied"
+									      : "all ranks have left",
 			  now);
 		return;
 	}
@@ -293,9 +295,10 @@ static bool end_on_void(struct coord *c, struct now now)
 		char text[160];
 		if (!p->voided)
 			continue;
-		snprintf(text, sizeof text,
-			 "rank %u (pid %lld): micro-batch %u of window %llu has a non-finite gradient (nonfinite: error)", r,
-			 (long long)p->pid, p->first_void, (unsigned long long)c->window);
+		snprintf(text, sizeof(text),
+			 "rank %u (pid %lld): micro-batch %u of window %llu has a non-finite gradient (nonfinite: "
+			 "error)",
+			 r, (long long)p->pid, p->first_void, (unsigned long long)c->window);
 		coord_end(c, ST_NONFINITE, text, now);
 		return true;
 	}
@@ -416,7 +419,7 @@ void coord_end(struct coord *c, enum status end, const char *reason, struct now 
 	if (c->phase >= COORD_ENDING)
 		return;
 	c->end_status = end;
-	snprintf(c->end_reason, sizeof c->end_reason, "%s", reason);
+	snprintf(c->end_reason, sizeof(c->end_reason), "%s", reason);
 	coord_set_phase(c, COORD_ENDING, now);
 	coord_set_state(c, JOB_COMPLETING, reason, now);
 	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
@@ -439,9 +442,10 @@ void coord_admit(struct coord *c, struct now now)
 
 enum job_state coord_end_state(enum status end)
 {
-	return end == ST_OK ? JOB_COMPLETED :
-	       end == ST_CANCELLED ? JOB_CANCELLED :
-	       end == ST_SEGMENT_CORRUPT || end == ST_ENGINE_FAILED ? JOB_NODE_FAIL : JOB_FAILED;
+	return end == ST_OK					      ? JOB_COMPLETED
+	       : end == ST_CANCELLED				      ? JOB_CANCELLED
+	       : end == ST_SEGMENT_CORRUPT || end == ST_ENGINE_FAILED ? JOB_NODE_FAIL
+								      : JOB_FAILED;
 }
 
 void coord_on_ended(struct coord *c, enum status st, struct now now)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator of one job: collects reports, closes windows, runs attempts, decides, commits.
  *
  * Pure state machine; one thread; time is an argument. States and transitions: docs/protocol.md, "Window at the
@@ -11,34 +12,42 @@
 #include "control/ports.h"
 
 enum coord_phase {
-	COORD_START,    /* nodes allocate and get their parameters */
-	COORD_COLLECT,  /* the window is open */
-	COORD_CLOSE,    /* CLOSE sent, until all are CLOSED; passed over where there is one node */
-	COORD_GO,       /* attempt running, until all have voted for it */
-	COORD_PERSIST,  /* the commit is being written */
-	COORD_COMMIT,   /* durable; sent until all nodes have applied it */
-	COORD_ENDING,   /* the end is being written */
+	COORD_START,   /* nodes allocate and get their parameters */
+	COORD_COLLECT, /* the window is open */
+	COORD_CLOSE,   /* CLOSE sent, until all are CLOSED; passed over where there is one node */
+	COORD_GO,      /* attempt running, until all have voted for it */
+	COORD_PERSIST, /* the commit is being written */
+	COORD_COMMIT,  /* durable; sent until all nodes have applied it */
+	COORD_ENDING,  /* the end is being written */
 	COORD_ENDED
 };
 
 /* Numbers are those of gacc.v1.JobState. */
 enum job_state {
-	JOB_PENDING = 1, JOB_STARTING = 2, JOB_RUNNING = 3, JOB_STALLED = 4, JOB_PAUSED = 5, JOB_COMPLETING = 6,
-	JOB_COMPLETED = 7, JOB_FAILED = 8, JOB_CANCELLED = 9, JOB_NODE_FAIL = 10
+	JOB_PENDING = 1,
+	JOB_STARTING = 2,
+	JOB_RUNNING = 3,
+	JOB_STALLED = 4,
+	JOB_PAUSED = 5,
+	JOB_COMPLETING = 6,
+	JOB_COMPLETED = 7,
+	JOB_FAILED = 8,
+	JOB_CANCELLED = 9,
+	JOB_NODE_FAIL = 10
 };
 
 struct coord;
 
 /* `spec` is borrowed and must outlive the coordinator; n_nodes >= 1 nodes 0..n_nodes-1; ST_NO_MEMORY. */
-enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term,
-		      uint32_t n_nodes, const struct coord_ports *);
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_nodes,
+		      const struct coord_ports *);
 void coord_free(struct coord *);
 /* The last durable commit, read after the term was taken. `counted` is not kept. */
 void coord_restore(struct coord *, const struct commit *last);
 /* A new job that begins with this window, as a checkpoint left it; `last`: the outcome before, or NULL. */
 void coord_start_at(struct coord *, uint64_t window, uint64_t applied_step, const struct commit *last);
-/* Before coord_restore: the job is paused, and each update ever made, in their order; those of a checkpoint before coord_start_at.
- * ST_NO_MEMORY. */
+/* Before coord_restore: the job is paused, and each update ever made, in their order; those of a checkpoint before
+ * coord_start_at. ST_NO_MEMORY. */
 void coord_restore_hold(struct coord *, const char *reason);
 enum status coord_restore_update(struct coord *, const struct update *);
 /* After all that: since when it has been in the state that it has now. Without: since the submission. */
@@ -54,21 +63,23 @@ void coord_tick(struct coord *, struct now);
 /* Repeats them at once. */
 void coord_resend(struct coord *, struct now);
 
-/* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_PAUSED while it is held, ST_OK otherwise
- * (also when it is closing already); *out_window says which. */
+/* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_PAUSED while it is held,
+ * ST_OK otherwise (also when it is closing already); *out_window says which. */
 enum status coord_flush(struct coord *, uint64_t *out_window, struct now);
 /* The job waits for its turn: PENDING with this reason; the time in which it must start does not run. */
 void coord_enqueue(struct coord *, const char *reason, struct now);
 /* Its turn has come: STARTING. */
 void coord_admit(struct coord *, struct now);
-/* Holds the job at the window's end: the open window may fill, but is not closed; one that is closing already is committed first.
- * Nobody counts as late meanwhile. Both are durable before they are said here; `reason` says who and why. ST_JOB_ENDED. */
+/* Holds the job at the window's end: the open window may fill, but is not closed; one that is closing already is
+ * committed first. Nobody counts as late meanwhile. Both are durable before they are said here; `reason` says who and
+ * why. ST_JOB_ENDED. */
 enum status coord_pause(struct coord *, const char *reason, struct now);
 enum status coord_resume(struct coord *, const char *reason, struct now);
 bool coord_held(const struct coord *);
-/* Values from a window on; u->window 0: the earliest possible, filled in. Of the two halves the first checks and the second takes
- * effect; the caller puts the update into the journal's queue between them, in the same turn, so that it is durable before any
- * commit that it shapes. ST_INVALID_ARGUMENT, ST_WINDOW_BEGUN, ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED, ST_NO_MEMORY. */
+/* Values from a window on; u->window 0: the earliest possible, filled in. Of the two halves the first checks and the
+ * second takes effect; the caller puts the update into the journal's queue between them, in the same turn, so that it
+ * is durable before any commit that it shapes. ST_INVALID_ARGUMENT, ST_WINDOW_BEGUN, ST_RESOURCE_EXHAUSTED,
+ * ST_JOB_ENDED, ST_NO_MEMORY. */
 enum status coord_prepare_update(struct coord *, struct update *u, const char **field, char *why, size_t n_why);
 void coord_take_update(struct coord *, const struct update *u);
 /* Not in force yet. */
@@ -76,8 +87,8 @@ const struct updates *coord_updates(const struct coord *);
 /* Of the open window. */
 const struct values *coord_values(const struct coord *);
 const struct carry *coord_carry(const struct coord *);
-/* Its engine does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late, and no attempt times out,
- * until why is "". Told once for each reason; not durable. */
+/* Its engine does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late, and no
+ * attempt times out, until why is "". Told once for each reason; not durable. */
 void coord_hinder(struct coord *, const char *why, struct now);
 /* The next window that closes asks its engines for the norms of all tensors; ports.norms says when they are there.
  * ST_NOT_READY, ST_JOB_ENDED. */

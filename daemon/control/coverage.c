@@ -1,4 +1,6 @@
-/* Which bytes have arrived: a sorted list of disjoint pieces. For inline streams and initial parameters; any thread, no state of its own. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which bytes have arrived: a sorted list of disjoint pieces. For inline streams and initial parameters; any thread, no
+ * state of its own. */
 #include "control/coverage.h"
 
 #include "base/array.h"
@@ -30,11 +32,11 @@ enum status coverage_add(struct coverage *c, uint64_t start, uint64_t end)
 	if (first == last) {
 		if (c->n == COVERAGE_MAX)
 			return ST_RESOURCE_EXHAUSTED;
-		struct coverage_piece *p = array_grow(c->piece, c->n, &c->capacity, sizeof *p);
+		struct coverage_piece *p = array_grow(c->piece, c->n, &c->capacity, sizeof(*p));
 		if (!p)
 			return ST_NO_MEMORY;
 		c->piece = p;
-		memmove(&p[first + 1], &p[first], (c->n - first) * sizeof *p);
+		memmove(&p[first + 1], &p[first], (c->n - first) * sizeof(*p));
 		p[first] = (struct coverage_piece){ start, end };
 		c->n++;
 		return ST_OK;
@@ -43,7 +45,7 @@ enum status coverage_add(struct coverage *c, uint64_t start, uint64_t end)
 	if (end < c->piece[last - 1].end)
 		end = c->piece[last - 1].end;
 	*p = (struct coverage_piece){ start < p->start ? start : p->start, end };
-	memmove(p + 1, &c->piece[last], (c->n - last) * sizeof *p);
+	memmove(p + 1, &c->piece[last], (c->n - last) * sizeof(*p));
 	c->n -= last - first - 1;
 	return ST_OK;
 }
@@ -70,13 +72,15 @@ void coverage_fini(struct coverage *c)
 	*c = (struct coverage){ 0 };
 }
 
-uint64_t coverage_missing(const struct coverage *c, const struct arena *a, enum coverage_layout layout, const uint8_t *present,
-			  uint64_t *out_start, uint64_t *out_end)
+uint64_t coverage_missing(const struct coverage *c, const struct arena *a, enum coverage_layout layout,
+			  const uint8_t *present, uint64_t *out_start, uint64_t *out_end)
 {
 	bool slot = layout == COVERAGE_SLOT;
 	if (coverage_has(c, 0, slot ? a->slot_bytes : a->param_bytes))
 		return a->n_tensors; /* what most clients send: no need to look at up to a million tensors */
-	uint32_t at = 0; /* the piece that had the tensor before: the next one is mostly in it, too, and a search takes ten times as long */
+	/* the piece that had the tensor before: the next one is mostly in it, too, and a search takes ten times as long
+	 */
+	uint32_t at = 0;
 	for (uint64_t i = 0; i < a->n_tensors; i++) {
 		const struct arena_tensor *t = &a->tensor[i];
 		const struct arena_group *g = &a->group[t->group];

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/decide.h"
 
 #include "engine/commit.h"
@@ -18,7 +19,8 @@ struct carry carry_first(const struct job_spec *spec)
 	return (struct carry){ .scale = loss_scale_first(&spec->dynamic_loss_scale, spec->loss_scale) };
 }
 
-/* ---- the usual norm: sum of d^k norm over sum of d^k, k counting applied steps back; no step is favoured at the start ---- */
+/* ---- the usual norm: sum of d^k norm over sum of d^k, k counting applied steps back; no step is favoured at the start
+ * ---- */
 
 static double usual_norm(const struct norm_mean *m)
 {
@@ -53,12 +55,14 @@ static double unit(const struct commit *k)
 	return 1 / (k->divisor * k->loss_scale);
 }
 
-/* What the update reads is in range: the gradient in f32, and its square, where the optimizer has one. No element is above the norm, or clip_value;
- * an element above it would be inf, or make v inf, which never moves its parameter again. */
+/* What the update reads is in range: the gradient in f32, and its square, where the optimizer has one. No element is
+ * above the norm, or clip_value; an element above it would be inf, or make v inf, which never moves its parameter
+ * again. */
 static bool is_representable(const struct job_spec *spec, const struct window_base *base, double norm)
 {
 	const struct optim_info *o = optim_info(spec->optim.type);
-	double limit = o && o->n_state(&spec->optim) == 2 ? sqrt(COMMIT_MAX) : COMMIT_MAX, value = base->values.clip_value;
+	double limit = o && o->n_state(&spec->optim) == 2 ? sqrt(COMMIT_MAX) : COMMIT_MAX,
+	       value = base->values.clip_value;
 	return norm <= limit || (value > 0 && value <= limit);
 }
 
@@ -72,7 +76,8 @@ static enum outcome judge(const struct job_spec *spec, const struct window_sums 
 	if (in->count + in->voided < in->expected && spec->uneven == UNEVEN_DROP)
 		return OUTCOME_DROPPED;
 	double clip = clip_coefficient(base->values.clip_norm, out->grad_norm), scale = unit(out) * clip;
-	if (in->nonfinite || !isfinite(out->grad_norm) || !commit_is_factor(scale) || !is_representable(spec, base, out->grad_norm * clip))
+	if (in->nonfinite || !isfinite(out->grad_norm) || !commit_is_factor(scale) ||
+	    !is_representable(spec, base, out->grad_norm * clip))
 		out->skip_reason = SKIP_NONFINITE;
 	else if (is_outlier(&spec->outlier_skip, &base->carry.norms, out->grad_norm))
 		out->skip_reason = SKIP_OUTLIER;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The outcome of a closed window: pure numbers. docs/gradient.md has the formulas. */
 #ifndef GACC_CONTROL_DECIDE_H
 #define GACC_CONTROL_DECIDE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/forget.h"
 
 #include <stdlib.h>
@@ -28,8 +29,8 @@ static size_t lower_bound(const uint32_t *sorted, size_t n, uint64_t uid)
 size_t forget_choose(const uint32_t *uid, size_t n, uint32_t *scratch, size_t *out_lead)
 {
 	size_t most = 0, second = 0;
-	memcpy(scratch, uid, n * sizeof *uid);
-	qsort(scratch, n, sizeof *scratch, compare);
+	memcpy(scratch, uid, n * sizeof(*uid));
+	qsort(scratch, n, sizeof(*scratch), compare);
 	for (size_t i = 0, from = 0; i < n; i++) {
 		if (scratch[i] != scratch[from])
 			from = i;

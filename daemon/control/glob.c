@@ -1,5 +1,6 @@
-/* Matches names of tensors with the patterns of param_groups and init, for spec_match.c, on any thread. The work is bounded, as
- * users choose both sides (glob.h). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matches names of tensors with the patterns of param_groups and init, for spec_match.c, on any thread. The work is
+ * bounded, as users choose both sides (glob.h). */
 #include "control/glob.h"
 
 #include <ctype.h>
@@ -11,7 +12,7 @@ enum kind { ONE, ANY, STAR, SET, END };
 
 struct token {
 	uint8_t kind, c; /* c: of ONE */
-	uint16_t set;    /* of SET: index */
+	uint16_t set;	 /* of SET: index */
 };
 
 struct set {
@@ -46,7 +47,7 @@ static bool has(const struct set *s, unsigned char c)
 /* The class at p ("[:digit:]"): its length, added to the set; 0: there is none. */
 static size_t add_class(struct set *s, const char *p)
 {
-	for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
 		size_t n = strlen(classes[i].name);
 		if (strncmp(p, "[:", 2) || strncmp(p + 2, classes[i].name, n) || strncmp(p + 2 + n, ":]", 2))
 			continue;
@@ -126,10 +127,10 @@ static void parse(struct glob *g, const char *p)
 
 struct glob *glob_new(const char *pattern)
 {
-	struct glob *g = malloc(sizeof *g + (strlen(pattern) + 1) * sizeof g->token[0]);
+	struct glob *g = malloc(sizeof(*g) + (strlen(pattern) + 1) * sizeof(g->token[0]));
 	if (!g)
 		return NULL;
-	g->set = calloc(count_brackets(pattern) + 1, sizeof *g->set);
+	g->set = calloc(count_brackets(pattern) + 1, sizeof(*g->set));
 	if (!g->set) {
 		free(g);
 		return NULL;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's start, the ends of its windows, its engine's life, the coordinator's orders. */
 #include "control/job_impl.h"
 
@@ -12,7 +13,7 @@
 
 struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, uint32_t rank)
 {
-	struct waiter *w = array_grow(j->waiter, j->n_waiters, &j->waiters_capacity, sizeof *w);
+	struct waiter *w = array_grow(j->waiter, j->n_waiters, &j->waiters_capacity, sizeof(*w));
 	if (!w) {
 		reply_error(j, call, ST_NO_MEMORY, "repeat the call later", "no memory to park this call");
 		return NULL;
@@ -56,7 +57,8 @@ static void fail_all(struct job *j, enum status st, const char *hint, const char
 			reply_error(j, w->call, st, hint, "%s", text);
 		waiter_remove(j, w);
 	}
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		streams_end(j, r, st, hint, text);
 		for (int i = 0; i < RANK_MAX_PUSHES; i++)
 			if (r->push[i].used)
@@ -106,9 +108,9 @@ static bool must_apply(const struct job *j, const struct rank *r)
 	return j->mirror.r.client_pending && !j->mirror.rank[r->rank].session.step_acked;
 }
 
-/* After the last window a trainer is to hear of the job's end, not of a window that never closes; but one that applies steps itself may
- * have the last one to apply. A step that it has not applied is not put off until the next window opens, because that window
- * may wait for it: the half that it reads is needed. */
+/* After the last window a trainer is to hear of the job's end, not of a window that never closes; but one that applies
+ * steps itself may have the last one to apply. A step that it has not applied is not put off until the next window
+ * opens, because that window may wait for it: the half that it reads is needed. */
 bool ready_now(const struct job *j, const struct rank *r)
 {
 	if (!j->run || !j->engine_up || !j->mirror.r.params_ready || j->mirror.r.params_nonfinite)
@@ -156,14 +158,14 @@ void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 	struct past_window *p;
 	if (j->n_past == JOB_HISTORY) {
 		uint64_t *reuse = j->past[0].counted;
-		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof j->past[0]);
+		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof(j->past[0]));
 		p = &j->past[JOB_HISTORY - 1];
 		p->counted = reuse;
 	} else {
 		p = &j->past[j->n_past++];
 	}
 	p->commit = *k;
-	memcpy(p->counted, counted, j->mirror.n_words * sizeof *counted);
+	memcpy(p->counted, counted, j->mirror.n_words * sizeof(*counted));
 }
 
 /* The journal has it in the commit after; of the newest window the engine's record tells. */
@@ -181,7 +183,8 @@ void job_window_changed(struct job *j, struct now now)
 	    !past_find(j, k->window))
 		past_add(j, k, j->closed_counted);
 	learn_digest(j);
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		r->ready_ns = 0;
 		r->weight = 0;
 		r->nonfinite = 0;
@@ -242,15 +245,15 @@ static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, stru
 	if (!j->has_tensors) {
 		job_take_tensors(j, set);
 	} else if (set && set->arena.fingerprint != j->set.arena.fingerprint) {
-		tensor_set_differs(j->set.tensor, j->set.n, set->tensor, set->n, why, sizeof why);
+		tensor_set_differs(j->set.tensor, j->set.n, set->tensor, set->n, why, sizeof(why));
 		reply_error(j, call, ST_LAYOUT_MISMATCH, JOB_SAME_TENSORS, "rank %u: %s", rank, why);
 		return false;
 	}
 	return true;
 }
 
-void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set, struct layout_part part,
-		  struct now now)
+void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set,
+		  struct layout_part part, struct now now)
 {
 	bool ok = call_allowed(j, call, k) && declare_or_compare(j, call, k->rank, set);
 	if (set)
@@ -289,7 +292,8 @@ void job_on_allocate_failed(struct job *j, enum status st, const char *why, stru
 		struct waiter *w = &j->waiter[i];
 		if (w->kind != WAIT_REGISTER)
 			continue;
-		reply_error(j, w->call, st, "raise limits.host_memory, end other jobs, or use a smaller model", "%s", why);
+		reply_error(j, w->call, st, "raise limits.host_memory, end other jobs, or use a smaller model", "%s",
+			    why);
 		waiter_remove(j, w);
 	}
 }
@@ -306,8 +310,8 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 	struct control_state *m = &j->mirror;
 	j->clock_ns = now.mono_ns;
 	m->r = state->r;
-	memcpy(m->counted, state->counted, m->n_words * sizeof *m->counted);
-	memcpy(m->voided, state->voided, m->n_words * sizeof *m->voided);
+	memcpy(m->counted, state->counted, m->n_words * sizeof(*m->counted));
+	memcpy(m->voided, state->voided, m->n_words * sizeof(*m->voided));
 	for (uint32_t i = 0; i < j->spec->ranks; i++) { /* sessions are as they were */
 		m->rank[i].counted = state->rank[i].counted;
 		m->rank[i].flushed = state->rank[i].flushed;
@@ -317,11 +321,13 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 	job_reconcile(j, now); /* answers ranks that brought parameters meanwhile */
 }
 
-/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. Which of many are dead shows later. */
+/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. Which of many are dead
+ * shows later. */
 static void restore_sessions(struct job *j)
 {
 	int n = 0;
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		const struct control_rank *c = &j->mirror.rank[r->rank];
 		if (c->sgen <= r->sgen)
 			continue;
@@ -330,7 +336,8 @@ static void restore_sessions(struct job *j)
 		r->has_session = true;
 		r->watched = true;
 		r->heard_ns = j->clock_ns;
-		r->mapped = r->session.pid && !r->session.no_memory; /* it may have mapped them by way of an earlier gaccd: nobody else knows */
+		/* it may have mapped them by way of an earlier gaccd: nobody else knows */
+		r->mapped = r->session.pid && !r->session.no_memory;
 		r->lost = n++ < LOOKS_AT_ONCE && session_is_dead(j, &r->session);
 		r->lost_ns = j->clock_ns;
 	}
@@ -339,10 +346,12 @@ static void restore_sessions(struct job *j)
 /* Commands died with the engine; whatever is still wanted is sent again. */
 static void forget_commands(struct job *j)
 {
-	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = j->restore_command = 0;
+	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = j->restore_command =
+		0;
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		j->waiter[i].sent = false;
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		r->attach_sent = r->flush_sent = false;
 		for (int p = 0; p < RANK_MAX_PUSHES; p++)
 			r->push[p].sent = false;
@@ -352,20 +361,25 @@ static void forget_commands(struct job *j)
 static void copy_state(struct control_state *dst, const struct control_state *src)
 {
 	dst->r = src->r;
-	memcpy(dst->rank, src->rank, src->r.ranks * sizeof *src->rank);
-	memcpy(dst->counted, src->counted, src->n_words * sizeof *src->counted);
-	memcpy(dst->voided, src->voided, src->n_words * sizeof *src->voided);
+	memcpy(dst->rank, src->rank, src->r.ranks * sizeof(*src->rank));
+	memcpy(dst->counted, src->counted, src->n_words * sizeof(*src->counted));
+	memcpy(dst->voided, src->voided, src->n_words * sizeof(*src->voided));
 }
 
 /* Sessions attached before there was an engine: their generations must reach the control record. */
 static void attach_again(struct job *j)
 {
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		struct control_rank *m = &j->mirror.rank[r->rank];
 		if (!r->has_session || r->attaching || r->sgen <= m->sgen)
 			continue;
-		struct engine_command c = { .op = ENGINE_ATTACH, .id = ++j->next_command, .job_id = j->id, .rank = r->rank,
-					    .sgen = r->sgen, .session = r->session };
+		struct engine_command c = { .op = ENGINE_ATTACH,
+					    .id = ++j->next_command,
+					    .job_id = j->id,
+					    .rank = r->rank,
+					    .sgen = r->sgen,
+					    .session = r->session };
 		if (j->ports.engine_send(j->ports.ctx, j->id, &c, NULL)) {
 			m->sgen = r->sgen;
 			m->session = r->session;
@@ -373,7 +387,8 @@ static void attach_again(struct job *j)
 	}
 }
 
-/* What the engine has told before is in every later record: one without it is older, taken because the newest is damaged. */
+/* What the engine has told before is in every later record: one without it is older, taken because the newest is
+ * damaged. */
 static bool lacks_what_was_told(const struct job *j, const struct control_state *s)
 {
 	if (s->r.window != j->mirror.r.window)
@@ -397,7 +412,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	copy_state(&j->mirror, state);
 	learn_digest(j);
 	if (state->r.phase >= WINDOW_CLOSED)
-		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
+		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));
 	j->engine_up = j->engine_seen = true;
 	j->allocating = false;
 	forget_commands(j);
@@ -431,7 +446,8 @@ void job_on_engine_down(struct job *j, struct now now)
 	j->engine_up = false;
 	forget_commands(j);
 	if (!j->ended)
-		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1, "the engine has died and is being restarted");
+		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1,
+			       "the engine has died and is being restarted");
 }
 
 /* ---- orders ---- */
@@ -440,7 +456,7 @@ static void take_late(struct job *j, const struct order *o)
 {
 	j->n_late = o->n_late < REPLY_MAX_MISSING ? o->n_late : REPLY_MAX_MISSING;
 	if (j->n_late)
-		memcpy(j->late, o->late, j->n_late * sizeof *j->late);
+		memcpy(j->late, o->late, j->n_late * sizeof(*j->late));
 }
 
 static void end_job(struct job *j, const struct order *o)
@@ -449,7 +465,7 @@ static void end_job(struct job *j, const struct order *o)
 		return;
 	j->ended = true;
 	j->end_status = o->end_status;
-	snprintf(j->end_reason, sizeof j->end_reason, "%s", o->end_reason);
+	snprintf(j->end_reason, sizeof(j->end_reason), "%s", o->end_reason);
 	fail_all(j, ST_JOB_ENDED, NULL, j->end_reason);
 }
 

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job on this node: its trainers' sessions, its window, its engine.
  *
- * Pure state machine; one thread; time is an argument. It derives what to send to the engine from state ("what is wanted"
- * against "what the control record says"), so that a restarted engine or gaccd simply continues. Calls that cannot be
- * answered yet are parked under their call id and answered exactly once through ports.reply, or forgotten by
+ * Pure state machine; one thread; time is an argument. It derives what to send to the engine from state ("what is
+ * wanted" against "what the control record says"), so that a restarted engine or gaccd simply continues. Calls that
+ * cannot be answered yet are parked under their call id and answered exactly once through ports.reply, or forgotten by
  * job_on_call_gone. State tables: docs/protocol.md.
  */
 #ifndef GACC_CONTROL_JOB_H
@@ -13,7 +14,7 @@
 #include "engine/control_page.h"
 #include "engine/plan.h"
 
-#define JOB_HISTORY 16      /* windows whose outcome and bitmap are kept */
+#define JOB_HISTORY 16 /* windows whose outcome and bitmap are kept */
 #define REPLY_MAX_MISSING 16
 
 struct job;
@@ -23,15 +24,15 @@ struct session_key {
 	uint32_t rank;
 	uint8_t token[16];
 	uint32_t uid;
-	int64_t pid;            /* of the caller, if it is on this machine; 0: not known */
+	int64_t pid; /* of the caller, if it is on this machine; 0: not known */
 };
 
 struct attach_args {
 	uint32_t rank, world_size;
 	uint32_t uid;
-	int64_t pid;            /* 0: not on this machine (inline only) */
-	int64_t shown_pid;      /* what such a process says of itself */
-	uint64_t start_time;    /* of the process, to tell it from a later one with its pid */
+	int64_t pid;	     /* 0: not on this machine (inline only) */
+	int64_t shown_pid;   /* what such a process says of itself */
+	uint64_t start_time; /* of the process, to tell it from a later one with its pid */
 	uint8_t nonce[16];
 	bool shared_memory;
 	uint64_t resume_generation;
@@ -41,28 +42,35 @@ struct push_args {
 	uint64_t window;
 	uint32_t micro, slot;
 	double weight, loss, loss_scale;
-	double lr;              /* of the window; 0: the schedule's */
+	double lr; /* of the window; 0: the schedule's */
 	uint64_t data_key;
 	const void *present;
 	uint32_t n_present;
 	bool zero_after;
-	bool streamed;          /* the slot was filled by an inline stream (job_stream_push sets it) */
+	bool streamed; /* the slot was filled by an inline stream (job_stream_push sets it) */
 };
 
 /* Which tensors' layout a RegisterTensors wants to hear. */
 struct layout_part {
-	uint64_t first, limit;  /* limit 0: all from first on */
+	uint64_t first, limit; /* limit 0: all from first on */
 };
 
 enum reply_kind {
-	REPLY_EMPTY, REPLY_ATTACH, REPLY_REGISTER, REPLY_PUT, REPLY_READY, REPLY_PUSH, REPLY_FLUSH, REPLY_STEP
+	REPLY_EMPTY,
+	REPLY_ATTACH,
+	REPLY_REGISTER,
+	REPLY_PUT,
+	REPLY_READY,
+	REPLY_PUSH,
+	REPLY_FLUSH,
+	REPLY_STEP
 };
 
 struct reply {
-	enum reply_kind kind;   /* what the union holds when status is ST_OK */
+	enum reply_kind kind; /* what the union holds when status is ST_OK */
 	enum status status;
 	char text[320], hint[200];
-	const char *field;      /* static storage, or NULL */
+	const char *field;				/* static storage, or NULL */
 	uint32_t missing[REPLY_MAX_MISSING], n_missing; /* ranks that are waited for */
 	union {
 		struct {
@@ -86,10 +94,10 @@ struct reply {
 			double loss_scale;
 			bool flushed, pending_apply;
 			uint64_t pending_window; /* of pending_apply */
-			struct commit last;      /* outcome NONE: there is none */
+			struct commit last;	 /* outcome NONE: there is none */
 		} ready;
 		struct {
-			uint32_t result;         /* gacc.v1.PushResult */
+			uint32_t result; /* gacc.v1.PushResult */
 			uint64_t window;
 			uint32_t counted, micro_size, parked_for_rank;
 			int64_t parked_ns;
@@ -120,8 +128,9 @@ enum status job_set_tensors(struct job *, const struct tensor_spec *, uint64_t n
 
 /* Asks the edge for memory and an engine, unless that has happened: for a job whose tensors came with its spec. */
 void job_allocate(struct job *);
-/* The same for a job of an earlier gaccd that has its tensors. Its sessions are in the control record: until the engine has told
- * them and the coordinator has seen that the job runs, trainers are answered ENGINE_DOWN, which they repeat. */
+/* The same for a job of an earlier gaccd that has its tensors. Its sessions are in the control record: until the engine
+ * has told them and the coordinator has seen that the job runs, trainers are answered ENGINE_DOWN, which they repeat.
+ */
 void job_take_over(struct job *);
 
 /* The parameters and the first window come from a checkpoint: tail (malloc'ed, taken) is ENGINE_RESTORE's. */
@@ -132,8 +141,10 @@ void job_on_restored(struct job *, const struct control_state *state, struct now
 /* ---- from trainers: each is answered through ports.reply(call), at once or later ---- */
 void job_attach(struct job *, uint64_t call, const struct attach_args *, struct now);
 /* set: of this job's specification, emptied here, also on an error; NULL: the caller only asks for the layout. */
-void job_register(struct job *, uint64_t call, const struct session_key *, struct tensor_set *set, struct layout_part, struct now);
-#define JOB_SAME_TENSORS "all ranks must register the same tensors in the same order" /* the hint for LAYOUT_MISMATCH */
+void job_register(struct job *, uint64_t call, const struct session_key *, struct tensor_set *set, struct layout_part,
+		  struct now);
+/* the hint for LAYOUT_MISMATCH */
+#define JOB_SAME_TENSORS "all ranks must register the same tensors in the same order"
 void job_put_params(struct job *, uint64_t call, const struct session_key *, uint32_t slot, uint64_t offset,
 		    uint64_t bytes, bool last, struct now);
 void job_wait_ready(struct job *, uint64_t call, const struct session_key *, int64_t timeout_ns, struct now);
@@ -147,21 +158,25 @@ void job_detach(struct job *, uint64_t call, const struct session_key *, bool do
 void job_on_call_gone(struct job *, uint64_t call, uint32_t rank);
 
 /* ---- inline streams: docs/protocol.md, "Inline stream" ----
- * A stream is known by its call and its rank. It belongs to the session that opened it and may be ended at any time, by a successor's
- * attach for example: its call is answered then. So whatever is copied is asked for first, each time. */
-/* The first message; `push` NULL: parameters. The stream has a slot of the session: *out_slot is the engine's number of it. false: the call has
- * been answered, or will be without the stream's bytes (a repeat of a push that is counted or parked). */
-bool job_stream_open(struct job *, uint64_t call, const struct session_key *, const struct push_args *push, uint32_t *out_slot,
-		     struct now);
-/* May n bytes for `offset` of the slot's layout (or the parameters') be copied into the slot now? false: answered, or over. */
+ * A stream is known by its call and its rank. It belongs to the session that opened it and may be ended at any time, by
+ * a successor's attach for example: its call is answered then. So whatever is copied is asked for first, each time. */
+/* The first message; `push` NULL: parameters. The stream has a slot of the session: *out_slot is the engine's number of
+ * it. false: the call has been answered, or will be without the stream's bytes (a repeat of a push that is counted or
+ * parked). */
+bool job_stream_open(struct job *, uint64_t call, const struct session_key *, const struct push_args *push,
+		     uint32_t *out_slot, struct now);
+/* May n bytes for `offset` of the slot's layout (or the parameters') be copied into the slot now? false: answered, or
+ * over. */
 bool job_stream_admits(struct job *, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n);
 /* They have been copied; for pushes. false: answered. */
 bool job_stream_took(struct job *, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n);
 /* The client has sent all of a push. From here on it is an ordinary one, if no byte that counts is missing. */
 void job_stream_push(struct job *, uint64_t call, const struct session_key *, const struct push_args *, struct now);
-/* n bytes for `offset` of the parameters lie at the start of the slot. The answer says whether the parameters are ready; if not, the
- * next piece may come, and the answer is the last thing that the job does: this may be called from inside it. */
-void job_stream_put(struct job *, uint64_t call, const struct session_key *, uint64_t offset, uint64_t n, bool last, struct now);
+/* n bytes for `offset` of the parameters lie at the start of the slot. The answer says whether the parameters are
+ * ready; if not, the next piece may come, and the answer is the last thing that the job does: this may be called from
+ * inside it. */
+void job_stream_put(struct job *, uint64_t call, const struct session_key *, uint64_t offset, uint64_t n, bool last,
+		    struct now);
 /* The stream's client is gone. What the engine has been given stays with it. */
 void job_stream_gone(struct job *, uint64_t call, uint32_t rank);
 
@@ -174,14 +189,16 @@ bool job_may_map(struct job *, const struct session_key *, struct reply *why);
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
 /* The session has been given its slots over the attach socket: from now on it may push what is in them. */
 void job_on_mapped(struct job *, uint32_t rank, uint64_t generation);
-/* One of the session's lifelines (attach socket, watch stream) came or broke. It is lost when the last one breaks, until it is heard again. */
+/* One of the session's lifelines (attach socket, watch stream) came or broke. It is lost when the last one breaks,
+ * until it is heard again. */
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
 
 /* ---- from the engine and its keeper ---- */
-/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and nothing has changed: it is
- * of another job, or lacks what an engine has told before. */
+/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and
+ * nothing has changed: it is of another job, or lacks what an engine has told before. */
 enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
-/* After that, what is only shown of the rank's pushes: the sum of the weights that the open window counts, and when the newest came. */
+/* After that, what is only shown of the rank's pushes: the sum of the weights that the open window counts, and when the
+ * newest came. */
 void job_restore_pushes(struct job *, uint32_t rank, double weight, int64_t last_unix_ns);
 void job_on_engine_down(struct job *, struct now);
 void job_on_allocate_failed(struct job *, enum status, const char *why, struct now);
@@ -204,10 +221,12 @@ const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
 /* All of it, for any thread while the job lives; NULL: it has none yet. */
 struct tensor_set *job_tensor_set(struct job *);
 uint64_t job_window(const struct job *);
-/* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event. */
+/* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event.
+ */
 const struct control_state *job_record(const struct job *);
 bool job_params_ready(const struct job *);
-/* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. Not if they are lost. */
+/* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. Not if
+ * they are lost. */
 bool job_can_checkpoint(const struct job *);
 /* The outcome of the window before the open one; NULL: there is none, or it is not known any more. */
 const struct commit *job_last_commit(const struct job *);
@@ -221,14 +240,16 @@ uint32_t job_reduced_half(const struct job *);
 
 /* Ranks that this job has looked at so far: what a push costs must not grow with their number. */
 uint64_t job_ranks_visited(const struct job *);
-/* For tests: a count that is kept beside the record differs from what the record says; why names it. Looks at everything. */
+/* For tests: a count that is kept beside the record differs from what the record says; why names it. Looks at
+ * everything. */
 bool job_counts_wrong(const struct job *, char *why, size_t n);
 
 /* plan_build.c: */
 /* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
-void plan_head(struct plan *out, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots, uint32_t threads);
+void plan_head(struct plan *out, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots,
+	       uint32_t threads);
 /* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. ST_NO_MEMORY. Any thread. */
-enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, uint32_t slots, uint32_t threads,
-		       struct plan **out);
+enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, uint32_t slots,
+		       uint32_t threads, struct plan **out);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's answers: updates the mirror of the control record, then answers the calls that waited. */
 #include "control/job_impl.h"
 
@@ -24,13 +25,13 @@ static void on_attach(struct job *j, const struct engine_answer *a, struct now n
 static void on_void(struct job *j, struct rank *r, const struct parked_push *p, const struct engine_answer *a)
 {
 	char text[200];
-	snprintf(text, sizeof text, "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
+	snprintf(text, sizeof(text), "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
 		 p->micro, (unsigned long long)p->window, a->nonfinite_count);
 	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->rank, text);
 }
 
-/* A rank's part has changed. The coordinator hears at once what it acts on; the rest is for people, and goes with the tick, as a report costs
- * a look at every rank. */
+/* A rank's part has changed. The coordinator hears at once what it acts on; the rest is for people, and goes with the
+ * tick, as a report costs a look at every rank. */
 static void report_rank(struct job *j, bool at_once, struct now now)
 {
 	j->report_due = true;
@@ -134,7 +135,7 @@ static void mirror_closed(struct job *j, const struct engine_answer *a)
 	m->sum_loss = a->sum_loss;
 	m->window_lr = a->window_lr;
 	m->lr_rank = a->lr_rank;
-	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof *j->closed_counted);
+	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));
 }
 
 static void on_close(struct job *j, const struct engine_answer *a, struct now now)
@@ -189,21 +190,23 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
 		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
 		m->client_window = k->window;
-		EACH_RANK (j, r)
-			j->mirror.rank[r->rank].session.step_acked = 0;
+		EACH_RANK(j, r)
+		j->mirror.rank[r->rank].session.step_acked = 0;
 	}
 	m->count = 0;
 	m->window_lr = 0;
-	memset(j->mirror.counted, 0, j->mirror.n_words * sizeof *j->mirror.counted);
-	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof *j->mirror.voided);
-	EACH_RANK (j, r) {
+	memset(j->mirror.counted, 0, j->mirror.n_words * sizeof(*j->mirror.counted));
+	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof(*j->mirror.voided));
+	EACH_RANK(j, r)
+	{
 		struct control_rank *c = &j->mirror.rank[r->rank];
 		c->counted = 0;
 		c->flushed = c->flushed == RANK_FLUSHED ? RANK_OPEN : c->flushed;
 	}
 }
 
-/* Optimizer CLIENT: the last reduced gradients are still being read, and the COMMIT is sent again at the tick. Nothing else passes. */
+/* Optimizer CLIENT: the last reduced gradients are still being read, and the COMMIT is sent again at the tick. Nothing
+ * else passes. */
 static void note_refusal(struct job *j, const struct engine_answer *a, struct now now)
 {
 	bool waits = a->status == ST_NOT_READY && j->mirror.r.client_pending;
@@ -211,7 +214,7 @@ static void note_refusal(struct job *j, const struct engine_answer *a, struct no
 	if (j->refused == st)
 		return;
 	j->refused = st;
-	snprintf(j->refusal, sizeof j->refusal, "%s", *a->text ? a->text : status_info(st)->text);
+	snprintf(j->refusal, sizeof(j->refusal), "%s", *a->text ? a->text : status_info(st)->text);
 	job_report(j, now);
 }
 
@@ -259,7 +262,8 @@ static void on_ack(struct job *j, const struct engine_answer *a)
 			j->mirror.rank[w->rank].session.step_acked = 1;
 		rank_changed(j, &j->rank[w->rank]);
 		if (a->status)
-			reply_error(j, w->call, a->status, NULL, "window %llu of rank %u: %s", (unsigned long long)w->window, w->rank, a->text);
+			reply_error(j, w->call, a->status, NULL, "window %llu of rank %u: %s",
+				    (unsigned long long)w->window, w->rank, a->text);
 		else
 			j->ports.reply(j->ports.ctx, w->call, &rep);
 		waiter_remove(j, w);

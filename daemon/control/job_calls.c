@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer's calls, except attach (session.c), pushes (pushes.c) and register (job.c). */
 #include "control/job_impl.h"
 
@@ -19,13 +20,14 @@ bool call_in_window(struct job *j, uint64_t call, const struct session_key *k)
 	if (!call_allowed(j, call, k))
 		return false;
 	if (past_final(j)) { /* nothing that it takes now would ever be committed */
-		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu is ending: window %llu was its last", (unsigned long long)j->id,
-			    (unsigned long long)j->mirror.r.window - 1);
+		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu is ending: window %llu was its last",
+			    (unsigned long long)j->id, (unsigned long long)j->mirror.r.window - 1);
 		return false;
 	}
 	if (j->run && j->engine_seen)
 		return true;
-	reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet", (unsigned long long)j->id);
+	reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet",
+		    (unsigned long long)j->id);
 	return false;
 }
 
@@ -105,8 +107,9 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 	if (ends_it ? !call_allowed(j, call, k) : !call_in_window(j, call, k))
 		return;
 	if (window != j->mirror.r.window && !is_lost(j, window)) {
-		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window", "window %llu is open, not %llu%s",
-			    (unsigned long long)j->mirror.r.window, (unsigned long long)window,
+		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window",
+			    "window %llu is open, not %llu%s", (unsigned long long)j->mirror.r.window,
+			    (unsigned long long)window,
 			    window < j->mirror.r.window ? "; its outcome is no longer kept" : "");
 		return;
 	}
@@ -141,7 +144,8 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 	r->detached = true;
 	r->lost = false;
 	rank_changed(j, r);
-	streams_end(j, r, ST_CANCELLED, "detach when all streams have been answered", "the session has detached: the stream ends with it");
+	streams_end(j, r, ST_CANCELLED, "detach when all streams have been answered",
+		    "the session has detached: the stream ends with it");
 	j->report_due = true;
 	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == RANK_LEFT) {
 		struct reply rep = { .kind = REPLY_EMPTY };
@@ -162,7 +166,8 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 	bool lost = !r->n_links;
 	if (lost && !r->lost && !j->ended) {
 		char text[160];
-		snprintf(text, sizeof text, "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
+		snprintf(text, sizeof(text),
+			 "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
 			 (long long)r->session.pid, j->mirror.rank[rank].counted, job_micro_size(j),
 			 (unsigned long long)j->mirror.r.window);
 		j->ports.event(j->ports.ctx, j->id, true, "RankLost", rank, text);
@@ -170,5 +175,6 @@ void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, str
 	if (lost && !r->lost)
 		r->lost_ns = now.mono_ns;
 	r->lost = lost;
-	j->report_due = true; /* with the tick, as of an attach: a node that dies breaks the lifelines of all its ranks */
+	/* with the tick, as of an attach: a node that dies breaks the lifelines of all its ranks */
+	j->report_due = true;
 }

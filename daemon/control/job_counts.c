@@ -1,12 +1,15 @@
-/* What each rank has given to the open window and what it still owes, updated with each change, so that a push looks only at its own rank.
- * Used only by struct job's files, on the loop thread. The bitmaps of the mirror remain the truth; job_counts_wrong compares.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each rank has given to the open window and what it still owes, updated with each change, so that a push looks
+ * only at its own rank. Used only by struct job's files, on the loop thread. The bitmaps of the mirror remain the
+ * truth; job_counts_wrong compares.
  */
 #include "control/job_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define WALK_MAX_RANKS 64 /* beyond, job_counts_wrong does not look at the canonical order: that would take the cube of the ranks */
+/* beyond, job_counts_wrong does not look at the canonical order: that would take the cube of the ranks */
+#define WALK_MAX_RANKS 64
 
 /* ---- what the mirror says of a rank ---- */
 
@@ -87,8 +90,9 @@ static void count_voided(struct job *j, struct rank *r)
 
 void job_recount(struct job *j)
 {
-	memset(j->missing_at, 0, j->spec->max_micro_size * sizeof *j->missing_at);
-	EACH_RANK (j, r) {
+	memset(j->missing_at, 0, j->spec->max_micro_size * sizeof(*j->missing_at));
+	EACH_RANK(j, r)
+	{
 		count_voided(j, r);
 		rank_changed(j, r);
 	}
@@ -103,8 +107,8 @@ static bool is_missing(const struct job *j, uint32_t i, uint32_t micro)
 	return rank_owes(j, &j->rank[i]) && rank_progress_count(j, &j->rank[i]) <= micro;
 }
 
-/* Moves the two cursors of this micro-batch index on to the first two ranks that lack it. Within a window ranks only ever give more, so the
- * cursors never go back: together they visit each rank twice. */
+/* Moves the two cursors of this micro-batch index on to the first two ranks that lack it. Within a window ranks only
+ * ever give more, so the cursors never go back: together they visit each rank twice. */
 static const struct missing_at *find_missing(const struct job *j, uint32_t micro)
 {
 	struct missing_at *at = &j->missing_at[micro];
@@ -185,7 +189,8 @@ bool job_counts_wrong(const struct job *j, char *why, size_t n)
 	if (owing == j->n_owing && left == j->n_left && reading == j->n_reading &&
 	    (counted == j->mirror.r.count || j->mirror.r.phase != WINDOW_OPEN))
 		return false;
-	snprintf(why, n, "%u ranks owe, %u have left, %u read, %llu counted: kept are %u, %u, %u, %llu", owing, left, reading,
-		 (unsigned long long)counted, j->n_owing, j->n_left, j->n_reading, (unsigned long long)j->mirror.r.count);
+	snprintf(why, n, "%u ranks owe, %u have left, %u read, %llu counted: kept are %u, %u, %u, %llu", owing, left,
+		 reading, (unsigned long long)counted, j->n_owing, j->n_left, j->n_reading,
+		 (unsigned long long)j->mirror.r.count);
 	return true;
 }

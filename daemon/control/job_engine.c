@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job and its engine: which command to send next, and what to report. Answers: job_answers.c. */
 #include "control/job_impl.h"
 
@@ -26,10 +27,18 @@ static void send_attach(struct job *j, struct rank *r)
 static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 {
 	uint32_t n, first = job_session_slots(j, r->rank, &n);
-	struct engine_command c = { .op = ENGINE_ADD, .rank = r->rank, .sgen = r->sgen, .window = p->window,
-				    .micro = p->micro, .slot = p->slot == REPEAT ? first : p->slot,
-				    .weight = p->weight, .loss = p->loss, .data_key = p->data_key,
-				    .unix_nanos = p->unix_ns, .zero_after = p->zero_after, .n_present = p->n_present,
+	struct engine_command c = { .op = ENGINE_ADD,
+				    .rank = r->rank,
+				    .sgen = r->sgen,
+				    .window = p->window,
+				    .micro = p->micro,
+				    .slot = p->slot == REPEAT ? first : p->slot,
+				    .weight = p->weight,
+				    .loss = p->loss,
+				    .data_key = p->data_key,
+				    .unix_nanos = p->unix_ns,
+				    .zero_after = p->zero_after,
+				    .n_present = p->n_present,
 				    .window_lr = p->lr };
 	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);
 	p->sent = job_send(j, &c, &p->command_id, p->present);
@@ -37,8 +46,11 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 
 static void send_flush(struct job *j, struct rank *r)
 {
-	struct engine_command c = { .op = ENGINE_FLUSH, .rank = r->rank, .sgen = r->sgen,
-				    .window = j->mirror.r.window, .leave = r->leave_wanted };
+	struct engine_command c = { .op = ENGINE_FLUSH,
+				    .rank = r->rank,
+				    .sgen = r->sgen,
+				    .window = j->mirror.r.window,
+				    .leave = r->leave_wanted };
 	r->leave_sent = r->leave_wanted;
 	r->flush_sent = job_send(j, &c, &r->flush_command, NULL);
 }
@@ -115,13 +127,18 @@ static void reconcile_order(struct job *j, struct now now)
 		struct engine_command c = { .op = ENGINE_CLOSE, .window = o->window };
 		job_send(j, &c, &j->close_command, NULL);
 	}
-	bool can_go = r->phase < WINDOW_PREPARED || (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
+	bool can_go = r->phase < WINDOW_PREPARED ||
+		      (r->phase == WINDOW_PREPARED && !attempt_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
 	/* one that is out may wait for other nodes, and is given up for a later attempt */
 	bool superseded = o->term > j->go_term || (o->term == j->go_term && o->attempt > j->go_attempt);
 	if (o->want == WANT_GO && can_go && !failed && (!j->go_command || superseded)) {
-		struct engine_command c = { .op = ENGINE_GO, .window = o->window, .term = o->term, .attempt = o->attempt,
-					    .close = r->phase == WINDOW_OPEN, .want_norms = o->norms };
+		struct engine_command c = { .op = ENGINE_GO,
+					    .window = o->window,
+					    .term = o->term,
+					    .attempt = o->attempt,
+					    .close = r->phase == WINDOW_OPEN,
+					    .want_norms = o->norms };
 		j->go_term = o->term;
 		j->go_attempt = o->attempt;
 		job_send(j, &c, &j->go_command, NULL);
@@ -171,8 +188,8 @@ void job_reconcile(struct job *j, struct now now)
 	if (!j->engine_up)
 		return;
 	reconcile_start(j);
-	EACH_RANK (j, r)
-		reconcile_rank(j, r);
+	EACH_RANK(j, r)
+	reconcile_rank(j, r);
 	reconcile_order(j, now);
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		send_ack(j, &j->waiter[i]);
@@ -197,16 +214,25 @@ static void fill_progress(struct job *j)
 {
 	for (uint32_t i = 0; i < j->n_waiters; i++) /* who waits for an answer is there */
 		j->rank[j->waiter[i].rank].heard_ns = j->clock_ns;
-	EACH_RANK (j, r) {
+	EACH_RANK(j, r)
+	{
 		const struct control_rank *c = &j->mirror.rank[r->rank];
 		struct rank_progress *p = &j->progress[r->rank];
-		*p = (struct rank_progress){ .rank = r->rank, .counted = c->counted, .voided = r->voided,
-					     .first_void = r->first_void, .nonfinite = r->nonfinite,
-					     .first_nonfinite = r->first_nonfinite, .flushed = (uint8_t)c->flushed,
-					     .attached = r->has_session && !r->detached && !r->lost, .lost = r->lost, .known = r->has_session,
-					     .unwatched = r->session.no_memory && !r->n_links, .silent = session_is_silent(j, r),
+		*p = (struct rank_progress){ .rank = r->rank,
+					     .counted = c->counted,
+					     .voided = r->voided,
+					     .first_void = r->first_void,
+					     .nonfinite = r->nonfinite,
+					     .first_nonfinite = r->first_nonfinite,
+					     .flushed = (uint8_t)c->flushed,
+					     .attached = r->has_session && !r->detached && !r->lost,
+					     .lost = r->lost,
+					     .known = r->has_session,
+					     .unwatched = r->session.no_memory && !r->n_links,
+					     .silent = session_is_silent(j, r),
 					     .lost_ns = r->lost ? r->lost_ns : 0,
-					     .pid = r->session.pid, .weight = r->weight,
+					     .pid = r->session.pid,
+					     .weight = r->weight,
 					     .last_push_unix_ns = r->last_push_unix_ns };
 		p->ready_ns = r->ready_ns;
 		p->waiting_ns = r->ready_ns;
@@ -219,12 +245,18 @@ void job_report(struct job *j, struct now now)
 {
 	const struct control_record *m = &j->mirror.r;
 	fill_progress(j);
-	struct report r = { .job_id = j->id, .epoch = 1, .incarnation = j->incarnation,
-			    .term = j->have_order ? j->order.term : 0, .window = m->window, .phase = m->phase,
-			    .rank = j->progress, .n_ranks = j->spec->ranks, .params_digest = m->params_digest };
+	struct report r = { .job_id = j->id,
+			    .epoch = 1,
+			    .incarnation = j->incarnation,
+			    .term = j->have_order ? j->order.term : 0,
+			    .window = m->window,
+			    .phase = m->phase,
+			    .rank = j->progress,
+			    .n_ranks = j->spec->ranks,
+			    .params_digest = m->params_digest };
 	r.start = !j->engine_seen ? START_DECLARED : m->params_ready ? START_PARAMS : START_ALLOCATED;
 	if (r.start < START_PARAMS)
-		job_start_waits(j, r.start_waits, sizeof r.start_waits);
+		job_start_waits(j, r.start_waits, sizeof(r.start_waits));
 	r.complete = j->engine_seen && !j->n_owing;
 	r.all_left = j->engine_seen && j->n_left == j->spec->ranks;
 	if (m->phase >= WINDOW_CLOSED) {
@@ -249,9 +281,9 @@ void job_report(struct job *j, struct now now)
 		r.nonfinite = m->prepared_nonfinite;
 		r.digest = m->prepared_digest;
 	}
-	describe_lost(j, r.params_lost, sizeof r.params_lost);
+	describe_lost(j, r.params_lost, sizeof(r.params_lost));
 	r.refused = j->refused;
-	memcpy(r.refusal, j->refusal, sizeof r.refusal);
+	memcpy(r.refusal, j->refusal, sizeof(r.refusal));
 	j->reported_ns = now.mono_ns;
 	j->report_due = false;
 	j->ports.report(j->ports.ctx, &r);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of struct job, shared by its files alone: job*.c, session.c, pushes.c, streams.c, puts.c. */
 #ifndef GACC_CONTROL_JOB_IMPL_H
 #define GACC_CONTROL_JOB_IMPL_H
@@ -6,13 +7,15 @@
 #include "control/job.h"
 
 #define RANK_MAX_SLOTS 2
-#define RANK_MAX_PUSHES 4  /* two slots, and as many repeats of counted micro-batches under judgement */
-#define REPEAT UINT32_MAX  /* the slot of a push that is counted already: only its data_key is looked at */
-#define PUSH_MAX_CALLS 4   /* repeats that joined a parked push */
+/* two slots, and as many repeats of counted micro-batches under judgement */
+#define RANK_MAX_PUSHES 4
+/* the slot of a push that is counted already: only its data_key is looked at */
+#define REPEAT UINT32_MAX
+#define PUSH_MAX_CALLS 4 /* repeats that joined a parked push */
 
 struct parked_push {
 	bool used;
-	bool sent;              /* the engine has it */
+	bool sent; /* the engine has it */
 	uint64_t command_id;
 	uint64_t window;
 	uint32_t micro, slot;
@@ -22,7 +25,7 @@ struct parked_push {
 	unsigned char *present;
 	uint32_t n_present;
 	int64_t since_ns, unix_ns;
-	uint32_t blocked_by;    /* rank whose turn was before, when it came; own rank: nobody */
+	uint32_t blocked_by; /* rank whose turn was before, when it came; own rank: nobody */
 	uint64_t call[PUSH_MAX_CALLS];
 	int n_calls;
 };
@@ -31,56 +34,56 @@ struct parked_push {
 enum stream_state {
 	STREAM_NONE,
 	STREAM_FILLING, /* its chunks are copied into its slot */
-	STREAM_TAKEN    /* the engine takes a piece of the parameters from the slot: nothing is copied before it has answered */
+	/* the engine takes a piece of the parameters from the slot: nothing is copied before it has answered */
+	STREAM_TAKEN
 };
 
 struct stream {
 	enum stream_state state;
-	bool is_put;            /* PutParametersInline; else PushInline */
+	bool is_put; /* PutParametersInline; else PushInline */
 	uint64_t call;
 	uint32_t rank;
-	uint64_t sgen;          /* of the session that it belongs to */
-	uint64_t window;        /* of a push, with micro: a repeat ends the earlier try */
+	uint64_t sgen;	 /* of the session that it belongs to */
+	uint64_t window; /* of a push, with micro: a repeat ends the earlier try */
 	uint32_t micro;
-	struct coverage came;   /* bytes of the slot, or of the parameters */
+	struct coverage came; /* bytes of the slot, or of the parameters */
 };
 
 struct rank {
 	uint32_t rank;
 	bool has_session;
-	struct session_record session;  /* in force */
+	struct session_record session; /* in force */
 	uint64_t sgen;
-	uint32_t n_links;               /* lifelines that are up */
-	bool lost, detached;            /* the last lifeline broke without a detach; said good-bye */
-	bool watched;                   /* while it has no lifeline, its process is looked at once a second */
-	int64_t heard_ns;               /* its last call, or the last answer to one */
-	bool mapped;                    /* the session has had its slots over the attach socket */
+	uint32_t n_links;    /* lifelines that are up */
+	bool lost, detached; /* the last lifeline broke without a detach; said good-bye */
+	bool watched;	     /* while it has no lifeline, its process is looked at once a second */
+	int64_t heard_ns;    /* its last call, or the last answer to one */
+	bool mapped;	     /* the session has had its slots over the attach socket */
 	/* an attach that the engine has not stored yet */
 	bool attaching, attach_sent;
 	struct session_record next;
 	uint64_t next_sgen, attach_command;
-	bool next_resumes;              /* the process that attaches had a session before: it goes on giving parameters */
+	/* the process that attaches had a session before: it goes on giving parameters */
+	bool next_resumes;
 	/* gradients and parameters in messages, by slot of the session */
 	struct stream stream[RANK_MAX_SLOTS];
-	uint32_t n_puts, n_last_puts;   /* of its waiters, WAIT_PUT; those with `last` */
-	struct coverage given;          /* of the parameters, by PutParameters: pieces that the engine has taken */
+	uint32_t n_puts, n_last_puts; /* of its waiters, WAIT_PUT; those with `last` */
+	struct coverage given;	      /* of the parameters, by PutParameters: pieces that the engine has taken */
 	/* the open window */
 	struct parked_push push[RANK_MAX_PUSHES];
 	bool flush_wanted, leave_wanted, flush_sent;
 	bool leave_sent; /* what the FLUSH that is out says; a Detach may come while it is */
 	uint64_t flush_command;
 	int64_t ready_ns, last_push_unix_ns;
-	int64_t lost_ns;                /* when the session was seen lost */
+	int64_t lost_ns; /* when the session was seen lost */
 	double weight;
 	uint32_t nonfinite, first_nonfinite; /* as in struct rank_progress */
 	/* job_counts.c: follow from the mirror and the session, and are kept beside them */
-	uint32_t voided, first_void;    /* first_void: if any */
+	uint32_t voided, first_void; /* first_void: if any */
 	bool owes, left, reads;
 };
 
-enum waiter_kind {
-	WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT, WAIT_ACK
-};
+enum waiter_kind { WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP, WAIT_DETACH, WAIT_PUT, WAIT_ACK };
 
 /* A parked call other than a push. */
 struct waiter {
@@ -88,7 +91,7 @@ struct waiter {
 	enum waiter_kind kind;
 	uint32_t rank;
 	uint64_t window;
-	int64_t deadline_ns;  /* 0: none */
+	int64_t deadline_ns; /* 0: none */
 	/* WAIT_PUT, WAIT_ACK */
 	uint64_t command_id;
 	bool sent;
@@ -104,7 +107,7 @@ struct put_args {
 	uint32_t slot;
 	uint64_t offset, bytes;
 	bool last;
-	bool streamed;        /* by PutParametersInline, which has checked that all has come */
+	bool streamed; /* by PutParametersInline, which has checked that all has come */
 };
 
 struct past_window {
@@ -122,14 +125,14 @@ struct job {
 	const struct job_spec *spec;
 	uint32_t owner_uid;
 	uint64_t incarnation;
-	int64_t clock_ns;            /* mono time of the last event that brought one */
+	int64_t clock_ns; /* mono time of the last event that brought one */
 	struct job_ports ports;
 	/* tensors */
 	struct tensor_set set;
 	bool has_tensors, allocating;
-	bool taken_over;             /* from an earlier gaccd */
-	int64_t looked_ns;           /* for processes that have not come back to it: when that began */
-	uint32_t look_at;            /* the rank to look at next; 0: all have been looked at */
+	bool taken_over;   /* from an earlier gaccd */
+	int64_t looked_ns; /* for processes that have not come back to it: when that began */
+	uint32_t look_at;  /* the rank to look at next; 0: all have been looked at */
 	/* engine */
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */
@@ -137,12 +140,13 @@ struct job {
 	uint64_t next_command;
 	uint64_t close_command, go_command, commit_command, init_command, ack_command,
 		restore_command; /* 0: not outstanding */
-	void *restore;               /* tail of ENGINE_RESTORE; NULL: the parameters are new */
+	void *restore;		 /* tail of ENGINE_RESTORE; NULL: the parameters are new */
 	uint32_t n_restore;
 	uint64_t go_term, go_attempt; /* of go_command: the order may have changed before its answer */
-	enum status refused;         /* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
+	/* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
+	enum status refused;
 	char refusal[160];
-	enum status vote_status;     /* of the attempt in the order, when it failed here */
+	enum status vote_status; /* of the attempt in the order, when it failed here */
 	uint64_t vote_term, vote_attempt;
 	/* coordinator */
 	struct order order;
@@ -154,7 +158,7 @@ struct job {
 	int64_t reported_ns;
 	bool report_due;
 	struct rank_progress *progress;
-	uint32_t *missing;           /* scratch of max_micro_size */
+	uint32_t *missing; /* scratch of max_micro_size */
 	/* job_counts.c: kept, of all ranks */
 	uint32_t n_owing, n_left, n_reading;
 	struct missing_at *missing_at; /* [max_micro_size]; canonical order */
@@ -163,9 +167,9 @@ struct job {
 	struct rank *rank;
 	struct waiter *waiter;
 	uint32_t n_waiters, waiters_capacity;
-	struct rank *giver;          /* of the initial parameters (puts.c); NULL: none has begun */
+	struct rank *giver; /* of the initial parameters (puts.c); NULL: none has begun */
 	struct past_window past[JOB_HISTORY];
-	uint32_t n_past;             /* oldest first */
+	uint32_t n_past; /* oldest first */
 };
 
 /* session.c */
@@ -176,8 +180,8 @@ void reply_error(struct job *, uint64_t call, enum status, const char *hint, con
 bool session_check(struct job *, const struct session_key *, uint64_t call);
 /* Its process was on this machine and is gone, as far as that can be known. */
 bool session_is_dead(const struct job *, const struct session_record *);
-/* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked at), and there has been
- * none for stall_warn, nor is one open. */
+/* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked
+ * at), and there has been none for stall_warn, nor is one open. */
 bool session_is_silent(const struct job *, const struct rank *);
 /* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
 void attach_done(struct job *, struct rank *, struct now);
@@ -213,10 +217,11 @@ static inline bool is_lost(const struct job *j, uint64_t window)
 bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
 bool rank_voided(const struct job *, const struct rank *, uint32_t micro);
 bool rank_settled(const struct job *, const struct rank *, uint32_t micro); /* counted or void */
-uint32_t rank_progress_count(const struct job *, const struct rank *); /* counted + void */
+uint32_t rank_progress_count(const struct job *, const struct rank *);	    /* counted + void */
 /* It may still contribute to the window, and has not given all. */
 bool rank_owes(const struct job *, const struct rank *);
-/* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing, the lowest of them; own rank: none. */
+/* Rank whose micro-batch comes before (rank, micro) in canonical order and is missing, the lowest of them; own rank:
+ * none. */
 uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro);
 /* The micro-batch is counted, or void, from now on; nothing if it was before. */
 void rank_settle(struct job *, struct rank *, uint32_t micro, bool is_void);
@@ -248,8 +253,8 @@ const struct rank *puts_giver(const struct job *);
 void put_answered(struct job *, const struct engine_answer *, struct now);
 
 /* job_calls.c */
-/* The session is good and the job has not ended, and for call_in_window that it runs and the open window will close: else the call is
- * answered. */
+/* The session is good and the job has not ended, and for call_in_window that it runs and the open window will close:
+ * else the call is answered. */
 bool call_allowed(struct job *, uint64_t call, const struct session_key *);
 bool call_in_window(struct job *, uint64_t call, const struct session_key *);
 /* NULL: the window is not over, or no longer remembered. */
@@ -258,7 +263,8 @@ const struct past_window *past_find(const struct job *, uint64_t window);
 uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
 
 /* job_engine.c */
-/* A command with the next id, which is in *out_id then, and `present` behind it. false: there is no engine to send it to. */
+/* A command with the next id, which is in *out_id then, and `present` behind it. false: there is no engine to send it
+ * to. */
 bool job_send(struct job *, struct engine_command *, uint64_t *out_id, const void *present);
 /* Sends the engine what is wanted and not yet under way. */
 void job_reconcile(struct job *, struct now);
@@ -288,7 +294,8 @@ void job_window_changed(struct job *, struct now); /* the mirror shows a new win
 void job_params_changed(struct job *, struct now); /* start phase may have advanced */
 uint32_t job_micro_size(const struct job *);
 void step_reply(struct job *, uint64_t call, const struct commit *);
-/* The rank may compute: the job runs and the parameters stand still. Or it has a step to apply first (optimizer CLIENT). */
+/* The rank may compute: the job runs and the parameters stand still. Or it has a step to apply first (optimizer
+ * CLIENT). */
 bool ready_now(const struct job *, const struct rank *);
 bool past_final(const struct job *); /* the last window has closed, and the end is being written */
 void ready_reply(struct job *, const struct rank *, uint64_t call);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation and end of a job, and its state for readers. */
 #include "control/job_impl.h"
 
@@ -18,7 +19,7 @@ static bool alloc_history(struct job *j)
 enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
 		    uint64_t incarnation, const struct job_ports *ports)
 {
-	struct job *j = calloc(1, sizeof *j);
+	struct job *j = calloc(1, sizeof(*j));
 	if (!j)
 		return ST_NO_MEMORY;
 	j->id = id;
@@ -30,11 +31,11 @@ enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, 
 		goto fail;
 	j->mirror.r.micro_size = spec->micro_size;
 	j->mirror.r.loss_scale = spec->loss_scale;
-	j->closed_counted = calloc(j->mirror.n_words, sizeof *j->closed_counted);
-	j->rank = calloc(spec->ranks, sizeof *j->rank);
-	j->progress = calloc(spec->ranks, sizeof *j->progress);
-	j->missing = calloc(spec->max_micro_size, sizeof *j->missing);
-	j->missing_at = calloc(spec->max_micro_size, sizeof *j->missing_at);
+	j->closed_counted = calloc(j->mirror.n_words, sizeof(*j->closed_counted));
+	j->rank = calloc(spec->ranks, sizeof(*j->rank));
+	j->progress = calloc(spec->ranks, sizeof(*j->progress));
+	j->missing = calloc(spec->max_micro_size, sizeof(*j->missing));
+	j->missing_at = calloc(spec->max_micro_size, sizeof(*j->missing_at));
 	if (!j->closed_counted || !j->rank || !j->progress || !j->missing || !j->missing_at || !alloc_history(j))
 		goto fail;
 	j->visited = &j->n_visited;
@@ -111,8 +112,9 @@ void describe_lost(const struct job *j, char *text, size_t n)
 	unsigned long long count = m->params_nonfinite;
 	text[0] = '\0';
 	if (count)
-		snprintf(text, n, "%llu value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", count, count == 1 ? "" : "s",
-			 count == 1 ? "is" : "are", m->nonfinite_tensor < j->set.n ? j->set.tensor[m->nonfinite_tensor].name : "");
+		snprintf(text, n, "%llu value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", count,
+			 count == 1 ? "" : "s", count == 1 ? "is" : "are",
+			 m->nonfinite_tensor < j->set.n ? j->set.tensor[m->nonfinite_tensor].name : "");
 }
 
 uint64_t job_id(const struct job *j)

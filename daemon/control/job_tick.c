@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's tick: calls that time out, processes that have died unnoticed, reports that are due. */
 #include "control/job_impl.h"
 
@@ -16,17 +17,19 @@ static const char *missing_for_start(const struct job *j)
 		return "its memory and its engine";
 	if (j->mirror.r.params_ready)
 		return "the coordinator";
-	return j->restore ? "the parameters to be read from the checkpoint" :
-	       j->spec->n_init ? "the initial parameters to be drawn by the rules of init" :
-				 "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)";
+	return j->restore	 ? "the parameters to be read from the checkpoint"
+	       : j->spec->n_init ? "the initial parameters to be drawn by the rules of init"
+				 : "the initial parameters: no rank has given all of them (PutParameters, the last "
+				   "part with `last`)";
 }
 
 const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
 {
 	const struct rank *giver = j->mirror.r.params_ready ? NULL : puts_giver(j);
 	if (giver)
-		snprintf(text, n, "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part", giver->rank,
-			 (long long)giver->session.pid);
+		snprintf(text, n,
+			 "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part",
+			 giver->rank, (long long)giver->session.pid);
 	else
 		snprintf(text, n, "%s", missing_for_start(j));
 	return giver;
@@ -36,32 +39,36 @@ static void time_out(struct job *j, struct waiter *w)
 {
 	struct reply rep = { .status = ST_STALLED };
 	char start[160] = "";
-	const struct rank *giver = j->run ? NULL : job_start_waits(j, start, sizeof start);
+	const struct rank *giver = j->run ? NULL : job_start_waits(j, start, sizeof(start));
 	size_t at = 0;
 	if (j->run)
-		at = (size_t)snprintf(rep.text, sizeof rep.text, "window %llu: waiting for",
+		at = (size_t)snprintf(rep.text, sizeof(rep.text), "window %llu: waiting for",
 				      (unsigned long long)j->mirror.r.window);
 	else
-		at = (size_t)snprintf(rep.text, sizeof rep.text, "the job has not started: it waits for");
-	for (uint32_t i = 0; i < j->n_late && at < sizeof rep.text; i++) {
+		at = (size_t)snprintf(rep.text, sizeof(rep.text), "the job has not started: it waits for");
+	for (uint32_t i = 0; i < j->n_late && at < sizeof(rep.text); i++) {
 		const struct late_rank *l = &j->late[i];
 		rep.missing[rep.n_missing++] = l->rank;
-		at += (size_t)snprintf(rep.text + at, sizeof rep.text - at, "%s rank %u (%spid %lld) at %u/%u for %.1f s",
-				       i ? "," : "", l->rank, l->lost ? "lost, " : l->attached ? "" : "not attached, ",
+		at += (size_t)snprintf(rep.text + at, sizeof(rep.text) - at,
+				       "%s rank %u (%spid %lld) at %u/%u for %.1f s", i ? "," : "", l->rank,
+				       l->lost	     ? "lost, "
+				       : l->attached ? ""
+						     : "not attached, ",
 				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
 	if (!j->n_late && giver)
 		rep.missing[rep.n_missing++] = giver->rank;
 	const struct rank *self = w->rank < j->spec->ranks ? &j->rank[w->rank] : NULL;
 	if (!j->n_late && self && j->run && j->engine_up && rank_owes(j, self))
-		snprintf(rep.text + at, sizeof rep.text - at, " this rank itself, at %u/%u micro-batches",
+		snprintf(rep.text + at, sizeof(rep.text) - at, " this rank itself, at %u/%u micro-batches",
 			 rank_progress_count(j, self), job_micro_size(j));
-	else if (!j->n_late && at < sizeof rep.text)
-		snprintf(rep.text + at, sizeof rep.text - at, " %s",
-			 !j->run ? start :
-			 j->order.paused ? "the operator: the job is paused" :
-			 !j->engine_up ? "the engine to restart" : "the coordinator");
-	snprintf(rep.hint, sizeof rep.hint, "see: gaccctl status %llu", (unsigned long long)j->id);
+	else if (!j->n_late && at < sizeof(rep.text))
+		snprintf(rep.text + at, sizeof(rep.text) - at, " %s",
+			 !j->run	   ? start
+			 : j->order.paused ? "the operator: the job is paused"
+			 : !j->engine_up   ? "the engine to restart"
+					   : "the coordinator");
+	snprintf(rep.hint, sizeof(rep.hint), "see: gaccctl status %llu", (unsigned long long)j->id);
 	j->ports.reply(j->ports.ctx, w->call, &rep);
 	waiter_remove(j, w);
 }
@@ -80,8 +87,8 @@ static void time_out_some(struct job *j, struct now now)
 	}
 }
 
-/* A session has no lifeline until its trainer makes one: at first, after a restart of gaccd, or when it was lost and is heard again. If it dies
- * before, nothing breaks. */
+/* A session has no lifeline until its trainer makes one: at first, after a restart of gaccd, or when it was lost and is
+ * heard again. If it dies before, nothing breaks. */
 static void watch_unlinked(struct job *j, struct now now)
 {
 	if (!j->engine_up || (!j->look_at && now.mono_ns - j->looked_ns < LOOK_EVERY_NS))
@@ -102,7 +109,7 @@ static void watch_unlinked(struct job *j, struct now now)
 void job_tick(struct job *j, struct now now)
 {
 	char why[160];
-	assert(!job_counts_wrong(j, why, sizeof why));
+	assert(!job_counts_wrong(j, why, sizeof(why)));
 	(void)why;
 	j->clock_ns = now.mono_ns;
 	watch_unlinked(j, now);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/launch.h"
 
 #include <signal.h>
@@ -19,10 +20,10 @@ struct launch {
 enum status launch_new(struct launch **out, uint32_t n_ranks, uint32_t max_restarts, int64_t grace_ns,
 		       const struct launch_ports *ports)
 {
-	struct launch *l = calloc(1, sizeof *l);
+	struct launch *l = calloc(1, sizeof(*l));
 	if (!l)
 		return ST_NO_MEMORY;
-	l->rank = calloc(n_ranks, sizeof *l->rank);
+	l->rank = calloc(n_ranks, sizeof(*l->rank));
 	if (!l->rank) {
 		free(l);
 		return ST_NO_MEMORY;

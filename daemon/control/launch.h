@@ -1,11 +1,13 @@
-/* The ranks of one job as processes: when each is started, started again, asked to end and killed; whose failure came first.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of one job as processes: when each is started, started again, asked to end and killed; whose failure came
+ * first.
  *
- * Pure state machine of a launcher (`gaccd --launcher`); one thread; time is an argument; processes are its ports'. States and
- * transitions: docs/protocol.md, "Ranks under a launcher".
+ * Pure state machine of a launcher (`gaccd --launcher`); one thread; time is an argument; processes are its ports'.
+ * States and transitions: docs/protocol.md, "Ranks under a launcher".
  *
- * A failure is an exit with another status than 0 that we did not order. It costs one of max_restarts, which all ranks share; when none is
- * left, all are stopped and the result is FAILED. The cause is the first failure of the row that ended so: a failure more
- * than LAUNCH_QUIET_NS after the one before it begins a new row, as the ranks had recovered.
+ * A failure is an exit with another status than 0 that we did not order. It costs one of max_restarts, which all ranks
+ * share; when none is left, all are stopped and the result is FAILED. The cause is the first failure of the row that
+ * ended so: a failure more than LAUNCH_QUIET_NS after the one before it begins a new row, as the ranks had recovered.
  */
 #ifndef GACC_CONTROL_LAUNCH_H
 #define GACC_CONTROL_LAUNCH_H
@@ -16,11 +18,11 @@
 #define LAUNCH_NO_STATUS (-1)
 
 enum launch_phase {
-	LAUNCH_IDLE = 0,  /* not started */
+	LAUNCH_IDLE = 0, /* not started */
 	LAUNCH_RUNNING,
-	LAUNCH_DRAINING,  /* ranks end by themselves; nothing is started again and nothing is a failure */
-	LAUNCH_STOPPING,  /* SIGTERM is sent, SIGKILL comes after the grace */
-	LAUNCH_OVER       /* no process is left */
+	LAUNCH_DRAINING, /* ranks end by themselves; nothing is started again and nothing is a failure */
+	LAUNCH_STOPPING, /* SIGTERM is sent, SIGKILL comes after the grace */
+	LAUNCH_OVER	 /* no process is left */
 };
 
 enum launch_result { LAUNCH_UNDECIDED = 0, LAUNCH_SUCCEEDED, LAUNCH_FAILED, LAUNCH_STOPPED };
@@ -29,10 +31,11 @@ enum launch_rank_state { LAUNCH_RANK_WAITING = 0, LAUNCH_RANK_RUNNING, LAUNCH_RA
 
 struct launch_rank {
 	enum launch_rank_state state;
-	int64_t pid;           /* of its last process; 0: none yet */
-	int32_t exit_status;   /* of its last process that ended: exit code, or 128 + signal; LAUNCH_NO_STATUS: none yet */
-	uint32_t restarts;     /* how often it was started again */
-	int64_t due_ns;        /* WAITING: when it is to be started */
+	int64_t pid; /* of its last process; 0: none yet */
+	/* of its last process that ended: exit code, or 128 + signal; LAUNCH_NO_STATUS: none yet */
+	int32_t exit_status;
+	uint32_t restarts; /* how often it was started again */
+	int64_t due_ns;	   /* WAITING: when it is to be started */
 };
 
 struct launch_cause {
@@ -46,7 +49,7 @@ struct launch_cause {
 struct launch_summary {
 	enum launch_phase phase;
 	enum launch_result result;
-	uint32_t charged;      /* restarts that the budget has paid for */
+	uint32_t charged; /* restarts that the budget has paid for */
 	struct launch_cause cause;
 };
 
@@ -67,8 +70,8 @@ enum status launch_new(struct launch **out, uint32_t n_ranks, uint32_t max_resta
 		       const struct launch_ports *);
 void launch_free(struct launch *);
 
-/* An earlier launcher had started this rank, `restarts` times again, and had charged so much in all: this start is one more that
- * costs nothing. Before launch_start. */
+/* An earlier launcher had started this rank, `restarts` times again, and had charged so much in all: this start is one
+ * more that costs nothing. Before launch_start. */
 void launch_resume(struct launch *, uint32_t rank, uint32_t restarts, uint32_t charged);
 /* Starts all ranks. Once; later calls do nothing. */
 void launch_start(struct launch *, struct now);
@@ -76,7 +79,8 @@ void launch_start(struct launch *, struct now);
 void launch_on_exit(struct launch *, uint32_t rank, int64_t pid, int32_t status, struct now);
 /* The job is complete: what runs may end by itself. */
 void launch_drain(struct launch *, struct now);
-/* SIGTERM to all, SIGKILL after the grace. Nothing is started any more. Of several stops the one whose grace ends first counts. */
+/* SIGTERM to all, SIGKILL after the grace. Nothing is started any more. Of several stops the one whose grace ends first
+ * counts. */
 void launch_stop(struct launch *, int64_t grace_ns, struct now);
 /* Starts what is due, kills what has used up its grace. When to call it next; INT64_MAX: nothing is due. */
 int64_t launch_tick(struct launch *, struct now);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/loss_scale.h"
 
 struct loss_scale loss_scale_first(const struct loss_scale_rules *r, double scale)

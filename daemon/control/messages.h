@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The messages between coordinator and nodes about one job, and what the coordinator makes durable.
  *
  * Both messages carry state, not events: a report says where a node's window stands, an order says what the coordinator
- * wants of it. Each may be lost, repeated, delayed or overtaken; receivers ignore what is older by term, epoch, window and
- * attempt, and both sides repeat their message until the other's state shows that it has arrived. docs/protocol.md has the tables.
+ * wants of it. Each may be lost, repeated, delayed or overtaken; receivers ignore what is older by term, epoch, window
+ * and attempt, and both sides repeat their message until the other's state shows that it has arrived. docs/protocol.md
+ * has the tables.
  */
 #ifndef GACC_CONTROL_MESSAGES_H
 #define GACC_CONTROL_MESSAGES_H
 
 #include "control/loss_scale.h"
-
 #include "proto/segment_layout.h"
 #include "proto/status.h"
 
@@ -32,11 +33,12 @@ struct counters {
 /* Exponential moving average of the norms of applied steps: sum / weight. */
 struct norm_mean {
 	double sum, weight;
-	uint32_t steps;   /* applied */
+	uint32_t steps;	  /* applied */
 	uint32_t refused; /* outliers since the last of them */
 };
 
-/* What later decisions build on besides their own window. It travels with the commits, so that a restart changes nothing. */
+/* What later decisions build on besides their own window. It travels with the commits, so that a restart changes
+ * nothing. */
 struct carry {
 	struct loss_scale scale;
 	struct norm_mean norms;
@@ -46,23 +48,24 @@ struct carry {
 /* A durable decision: the record that makes a window's outcome a fact. */
 struct commit {
 	uint64_t job_id, epoch, window, term, attempt;
-	uint64_t applied_step;     /* after this window */
-	uint32_t outcome;          /* enum outcome */
-	uint32_t skip_reason;      /* enum skip_reason */
+	uint64_t applied_step; /* after this window */
+	uint32_t outcome;      /* enum outcome */
+	uint32_t skip_reason;  /* enum skip_reason */
 	uint32_t micro_size, next_micro_size;
 	double scale, clip_value, lr; /* what the engines need */
-	double loss_scale;         /* of this window's gradients */
-	double usual_norm;         /* the mean that outlier_skip compares with; 0: none yet */
+	double loss_scale;	      /* of this window's gradients */
+	double usual_norm;	      /* the mean that outlier_skip compares with; 0: none yet */
 	double total_weight, divisor, grad_norm, mean_loss;
 	uint64_t micro_count;
 	uint32_t last_rank;
-	uint32_t final;            /* no window follows: `steps` reached, or all ranks have left */
+	uint32_t final; /* no window follows: `steps` reached, or all ranks have left */
 	int64_t last_lag_ns, unix_nanos;
-	double wait_fraction;      /* of the window's time, averaged over ranks, that a rank had given all and waited; pauses left out */
-	uint64_t digest;           /* of the reduced sum */
-	uint64_t params_before;    /* digest of the parameters that this window found: those after the window before */
-	uint64_t params_digest;    /* after the update; known once applied, durable in the next commit only */
-	struct carry next;         /* next.scale is that of the next window */
+	/* of the window's time, averaged over ranks, that a rank had given all and waited; pauses left out */
+	double wait_fraction;
+	uint64_t digest;	/* of the reduced sum */
+	uint64_t params_before; /* digest of the parameters that this window found: those after the window before */
+	uint64_t params_digest; /* after the update; known once applied, durable in the next commit only */
+	struct carry next;	/* next.scale is that of the next window */
 };
 
 /* The scalars of the COMMIT that an engine is sent for it. */
@@ -72,53 +75,59 @@ void commit_fill_command(const struct commit *, struct engine_command *);
 struct rank_progress {
 	uint32_t rank;
 	uint32_t counted, voided;
-	uint32_t first_void;  /* lowest void micro-batch, if any */
-	/* counted ones with non-finite values (nonfinite: skip_step), and the first of them; what was counted before gaccd's start is not in it */
+	uint32_t first_void; /* lowest void micro-batch, if any */
+	/* counted ones with non-finite values (nonfinite: skip_step), and the first of them; what was counted before
+	 * gaccd's start is not in it */
 	uint32_t nonfinite, first_nonfinite;
-	uint8_t flushed;      /* enum rank_flushed */
-	uint8_t attached;     /* has a live session */
-	uint8_t lost;         /* had one, and it broke */
-	uint8_t known;        /* has or had one, however that ended */
-	uint8_t unwatched;    /* it maps no memory and has no lifeline: nothing would tell its end */
-	uint8_t silent;       /* such a one, whose process cannot be looked at either, and which has not called for stall_warn */
-	int64_t waiting_ns;   /* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
-	int64_t lost_ns;      /* since when it is lost (monotonic), 0: it is not */
-	int64_t pid;          /* 0: not known */
+	uint8_t flushed;   /* enum rank_flushed */
+	uint8_t attached;  /* has a live session */
+	uint8_t lost;	   /* had one, and it broke */
+	uint8_t known;	   /* has or had one, however that ended */
+	uint8_t unwatched; /* it maps no memory and has no lifeline: nothing would tell its end */
+	/* such a one, whose process cannot be looked at either, and which has not called for stall_warn */
+	uint8_t silent;
+	/* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
+	int64_t waiting_ns;
+	int64_t lost_ns; /* since when it is lost (monotonic), 0: it is not */
+	int64_t pid;	 /* 0: not known */
 	double weight;
-	int64_t ready_ns;     /* when it had given all it owes (monotonic), 0: not yet */
+	int64_t ready_ns; /* when it had given all it owes (monotonic), 0: not yet */
 	int64_t last_push_unix_ns;
 };
 
 /* How far a job's start has come on a node. */
 enum start_phase {
-	START_DECLARED = 0,   /* no tensor set, or no memory yet */
-	START_ALLOCATED = 1,  /* memory is there, the engine is up */
-	START_PARAMS = 2      /* and the initial parameters are ready */
+	START_DECLARED = 0,  /* no tensor set, or no memory yet */
+	START_ALLOCATED = 1, /* memory is there, the engine is up */
+	START_PARAMS = 2     /* and the initial parameters are ready */
 };
 
 struct report {
 	uint64_t job_id, epoch, incarnation;
-	uint64_t term;             /* highest seen */
+	uint64_t term; /* highest seen */
 	uint64_t window;
-	uint32_t phase;            /* enum window_phase */
-	uint32_t start;            /* enum start_phase */
-	char start_waits[160];     /* before START_PARAMS: what the start waits for, for people */
-	bool complete;             /* nothing is missing on this node (monotone within a window) */
-	bool all_left;             /* all ranks of this node have left for good */
+	uint32_t phase;	       /* enum window_phase */
+	uint32_t start;	       /* enum start_phase */
+	char start_waits[160]; /* before START_PARAMS: what the start waits for, for people */
+	bool complete;	       /* nothing is missing on this node (monotone within a window) */
+	bool all_left;	       /* all ranks of this node have left for good */
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
-	double lr;                 /* that this node's pushes gave the window; 0: the schedule's, or nothing is counted */
-	uint32_t lr_rank;          /* who did */
+	/* that this node's pushes gave the window; 0: the schedule's, or nothing is counted */
+	double lr;
+	uint32_t lr_rank; /* who did */
 	/* from PREPARED on: the vote */
 	uint64_t vote_term, vote_attempt;
-	enum status vote_status;   /* ST_OK, or why the attempt failed here */
+	enum status vote_status; /* ST_OK, or why the attempt failed here */
 	double sumsq;
 	uint64_t nonfinite, digest;
-	/* the engine has refused the COMMIT of this window: ST_NOT_READY: not yet, it is sent again; else for good. ST_OK: it has not */
+	/* the engine has refused the COMMIT of this window: ST_NOT_READY: not yet, it is sent again; else for good.
+	 * ST_OK: it has not */
 	enum status refused;
 	char refusal[160];
-	/* of the window before; params_lost: its update has left values that are inf or NaN, and which, as a sentence; "": none */
+	/* of the window before; params_lost: its update has left values that are inf or NaN, and which, as a sentence;
+	 * "": none */
 	uint64_t params_digest;
 	char params_lost[160];
 	/* borrowed for the call */
@@ -139,21 +148,21 @@ struct late_rank {
 struct order {
 	uint64_t job_id, epoch, term, window;
 	enum want want;
-	uint64_t attempt;          /* GO */
-	bool norms;                /* GO: the engine is to leave the norms of all tensors */
-	struct commit commit;      /* COMMIT */
-	bool run;                  /* all nodes have the parameters: trainers may push */
-	enum status end_status;    /* END: ST_OK completed, ST_CANCELLED, else failed */
+	uint64_t attempt;	/* GO */
+	bool norms;		/* GO: the engine is to leave the norms of all tensors */
+	struct commit commit;	/* COMMIT */
+	bool run;		/* all nodes have the parameters: trainers may push */
+	enum status end_status; /* END: ST_OK completed, ST_CANCELLED, else failed */
 	char end_reason[256];
 	/* who is late, for replies and stall events; borrowed for the call */
 	const struct late_rank *late;
 	uint32_t n_late;
-	bool paused;               /* the window is not closed before the operator says so */
+	bool paused; /* the window is not closed before the operator says so */
 };
 
 /* Time is an argument everywhere. */
 struct now {
-	int64_t mono_ns;  /* CLOCK_BOOTTIME */
+	int64_t mono_ns; /* CLOCK_BOOTTIME */
 	int64_t unix_ns;
 };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a spec and a tensor set to the engine's plan. */
 #include "control/job.h"
 
@@ -13,7 +14,7 @@ static void fill_names(const struct tensor_spec *t, uint64_t n, struct plan_tens
 	for (uint64_t i = 0; i < n; i++) {
 		out[i].name_offset = (uint64_t)(at - names);
 		out[i].n_dims = (uint32_t)t[i].n_dims;
-		memcpy(out[i].shape, t[i].shape, sizeof out[i].shape);
+		memcpy(out[i].shape, t[i].shape, sizeof(out[i].shape));
 		at = stpcpy(at, t[i].name) + 1;
 	}
 }
@@ -31,8 +32,11 @@ static void fill_tensors(const struct job_spec *spec, const struct tensor_set *s
 	for (uint64_t i = 0; i < s->n; i++) {
 		const struct arena_tensor *at = &s->arena.tensor[i];
 		const struct tensor_spec *t = &s->tensor[i];
-		out[i] = (struct plan_tensor){ .start = at->start, .count = at->count, .dtype_group = at->group,
-					       .alias = at->alias, .key = XXH3_64bits(t->name, strlen(t->name)) };
+		out[i] = (struct plan_tensor){ .start = at->start,
+					       .count = at->count,
+					       .dtype_group = at->group,
+					       .alias = at->alias,
+					       .key = XXH3_64bits(t->name, strlen(t->name)) };
 		init_fans(t->shape, t->n_dims, &out[i].fan_in, &out[i].fan_out);
 		const struct init_rule *rule = at->alias >= 0 ? NULL : spec_match_init(&s->match, spec, i);
 		if (rule)
@@ -76,23 +80,38 @@ static void fill_groups(const struct job_spec *spec, struct optim_group *out)
 		out[i] = job_spec_group(spec, i);
 }
 
-void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id, uint32_t slots, uint32_t threads)
+void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id, uint32_t slots,
+	       uint32_t threads)
 {
-	*p = (struct plan){ .version = PLAN_VERSION, .bytes_of_plan = sizeof *p, .job_id = job_id, .fingerprint = a->fingerprint,
-			    .ranks = spec->ranks, .max_micro_size = spec->max_micro_size, .micro_size = spec->micro_size,
-			    .slots = slots, .threads = threads, .canonical = spec->ordering == ORDER_CANONICAL,
-			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP, .master = spec->master_f32,
-			    .acc_dtype = spec->accumulate_dtype, .n_groups = (uint32_t)a->n_groups, .optim = spec->optim,
-			    .loss_scale = spec->loss_scale, .seed = spec->seed, .n_elements = a->n_elements,
-			    .slot_bytes = a->slot_bytes, .param_bytes = a->param_bytes, .n_tensors = a->n_tensors };
-	memcpy(p->group, a->group, sizeof p->group);
+	*p = (struct plan){ .version = PLAN_VERSION,
+			    .bytes_of_plan = sizeof(*p),
+			    .job_id = job_id,
+			    .fingerprint = a->fingerprint,
+			    .ranks = spec->ranks,
+			    .max_micro_size = spec->max_micro_size,
+			    .micro_size = spec->micro_size,
+			    .slots = slots,
+			    .threads = threads,
+			    .canonical = spec->ordering == ORDER_CANONICAL,
+			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP,
+			    .master = spec->master_f32,
+			    .acc_dtype = spec->accumulate_dtype,
+			    .n_groups = (uint32_t)a->n_groups,
+			    .optim = spec->optim,
+			    .loss_scale = spec->loss_scale,
+			    .seed = spec->seed,
+			    .n_elements = a->n_elements,
+			    .slot_bytes = a->slot_bytes,
+			    .param_bytes = a->param_bytes,
+			    .n_tensors = a->n_tensors };
+	memcpy(p->group, a->group, sizeof(p->group));
 }
 
 /* The ranges of the update; ST_NO_MEMORY. */
 static enum status fill_ranges(const struct job_spec *spec, const struct tensor_set *s, struct plan *p)
 {
 	const struct arena *a = &s->arena;
-	struct piece *piece = calloc(s->n, sizeof *piece);
+	struct piece *piece = calloc(s->n, sizeof(*piece));
 	uint64_t n = 0;
 	if (!piece)
 		return ST_NO_MEMORY;
@@ -100,15 +119,15 @@ static enum status fill_ranges(const struct job_spec *spec, const struct tensor_
 		if (a->tensor[i].alias < 0)
 			piece[n++] = (struct piece){ a->tensor[i].start, a->tensor[i].group,
 						     (uint32_t)(spec_match_group(&s->match, i) + 1) };
-	qsort(piece, n, sizeof *piece, by_start);
+	qsort(piece, n, sizeof(*piece), by_start);
 	p->n_ranges = merge(piece, n, a->n_elements, spec->optim.type == OPTIM_LAMB,
 			    (struct plan_range *)((char *)p + p->ranges_offset));
 	free(piece);
 	return ST_OK;
 }
 
-enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id, uint32_t slots, uint32_t threads,
-		       struct plan **out)
+enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id, uint32_t slots,
+		       uint32_t threads, struct plan **out)
 {
 	struct plan head;
 	plan_head(&head, spec, &s->arena, job_id, slots, threads);

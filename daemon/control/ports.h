@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The functions that control calls upwards. The edge implements them with the real world, tests with fakes.
  *
  * No port calls back into control before it has returned. `ctx` is the edge's.
@@ -17,7 +18,8 @@ struct job_ports {
 	void *ctx;
 	/* Answers a trainer's call; unknown (gone) calls are ignored. */
 	void (*reply)(void *ctx, uint64_t call, const struct reply *);
-	/* To the job's engine; false: it cannot take it now (down or full), control sends again after on_engine_up or tick. */
+	/* To the job's engine; false: it cannot take it now (down or full), control sends again after on_engine_up or
+	 * tick. */
 	bool (*engine_send)(void *ctx, uint64_t job, const struct engine_command *, const void *present);
 	/* To the coordinator. */
 	void (*report)(void *ctx, const struct report *);
@@ -44,7 +46,8 @@ struct coord_ports {
 	void (*norms)(void *ctx, const struct commit *);
 	/* The job's state as users see it has changed. */
 	void (*changed)(void *ctx, uint64_t job);
-	/* What to go back to, behind a reason: "; restore PATH (step N)" or "; there is no checkpoint". NULL: nothing is known of that. */
+	/* What to go back to, behind a reason: "; restore PATH (step N)" or "; there is no checkpoint". NULL: nothing
+	 * is known of that. */
 	void (*saved)(void *ctx, char *text, size_t n);
 };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's pushes: checked against the open window, parked until the engine has counted them, answered. */
 #include "control/job_impl.h"
 
@@ -47,8 +48,8 @@ void push_fail(struct job *j, struct rank *r, struct parked_push *p, enum status
 {
 	for (int i = 0; i < p->n_calls; i++)
 		reply_error(j, p->call[i], st, st == ST_WINDOW_CLOSED ? "go on with the next window" : NULL,
-			    "rank %u, window %llu, micro-batch %u: %s", r->rank, (unsigned long long)p->window, p->micro,
-			    text && *text ? text : status_info(st)->text);
+			    "rank %u, window %llu, micro-batch %u: %s", r->rank, (unsigned long long)p->window,
+			    p->micro, text && *text ? text : status_info(st)->text);
 	push_free(p);
 }
 
@@ -63,8 +64,10 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 	}
 	if (!past)
 		reply_error(j, call, ST_WINDOW_FORGOTTEN, "go on with the open window",
-			    "window %llu is too long ago (window %llu is open, %d are remembered): whether micro-batch %u of rank %u is in it is no longer known",
-			    (unsigned long long)window, (unsigned long long)j->mirror.r.window, JOB_HISTORY, micro, r->rank);
+			    "window %llu is too long ago (window %llu is open, %d are remembered): whether micro-batch "
+			    "%u of rank %u is in it is no longer known",
+			    (unsigned long long)window, (unsigned long long)j->mirror.r.window, JOB_HISTORY, micro,
+			    r->rank);
 	else
 		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the open window",
 			    "window %llu closed without micro-batch %u of rank %u: not counted (window %llu is open)",
@@ -100,8 +103,10 @@ bool present_wrong(const struct job *j, const struct push_args *a, char *text, s
 	uint32_t n_bytes = (uint32_t)((j->set.n + 7) / 8);
 	bool wrong_size = a->n_present && a->n_present != n_bytes;
 	if (wrong_size)
-		snprintf(text, n, "present has %u bytes, %llu tensors need %u", a->n_present, (unsigned long long)j->set.n, n_bytes);
-	if (wrong_size || !a->n_present || !(j->set.n % 8) || !(((const uint8_t *)a->present)[n_bytes - 1] >> j->set.n % 8))
+		snprintf(text, n, "present has %u bytes, %llu tensors need %u", a->n_present,
+			 (unsigned long long)j->set.n, n_bytes);
+	if (wrong_size || !a->n_present || !(j->set.n % 8) ||
+	    !(((const uint8_t *)a->present)[n_bytes - 1] >> j->set.n % 8))
 		return wrong_size;
 	snprintf(text, n, "present has bits past tensor %llu", (unsigned long long)j->set.n - 1);
 	return true;
@@ -121,7 +126,7 @@ static bool push_well_formed(struct job *j, uint64_t call, const struct push_arg
 			    "lr is %g: it must be 0..%g", a->lr, COMMIT_MAX);
 		return false;
 	}
-	if (present_wrong(j, a, text, sizeof text)) {
+	if (present_wrong(j, a, text, sizeof(text))) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
 		return false;
 	}
@@ -150,9 +155,9 @@ static bool push_lr_fits(struct job *j, const struct rank *r, uint64_t call, con
 	if (!m->count || a->lr == m->window_lr)
 		return true;
 	reply_error(j, call, ST_LR_MISMATCH, NULL,
-		    "rank %u gives window %llu the learning rate %s; rank %u, whose push was counted first, gave it %s", r->rank,
-		    (unsigned long long)a->window, lr_words(a->lr, said, sizeof said), m->lr_rank,
-		    lr_words(m->window_lr, is, sizeof is));
+		    "rank %u gives window %llu the learning rate %s; rank %u, whose push was counted first, gave it %s",
+		    r->rank, (unsigned long long)a->window, lr_words(a->lr, said, sizeof(said)), m->lr_rank,
+		    lr_words(m->window_lr, is, sizeof(is)));
 	return false;
 }
 
@@ -184,7 +189,8 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 		return false;
 	}
 	if (!a->streamed && !r->mapped) {
-		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the gradients with PushInline",
+		reply_error(j, call, ST_BAD_SLOT,
+			    "map the slots over the attach socket, or send the gradients with PushInline",
 			    "slot %u: this session of rank %u has not mapped its slots", a->slot, r->rank);
 		return false;
 	}
@@ -208,8 +214,9 @@ static bool push_joined(struct job *j, struct rank *r, uint64_t call, const stru
 				    "micro-batch %u is parked with data_key %016llx, this one has %016llx", a->micro,
 				    (unsigned long long)p->data_key, (unsigned long long)a->data_key);
 		else if (p->lr != a->lr)
-			reply_error(j, call, ST_LR_MISMATCH, NULL, "micro-batch %u of rank %u is parked with lr %g, this one has %g",
-				    a->micro, r->rank, p->lr, a->lr);
+			reply_error(j, call, ST_LR_MISMATCH, NULL,
+				    "micro-batch %u of rank %u is parked with lr %g, this one has %g", a->micro,
+				    r->rank, p->lr, a->lr);
 		else if (p->n_calls == PUSH_MAX_CALLS)
 			reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for the earlier calls",
 				    "micro-batch %u is parked with %d calls already", a->micro, p->n_calls);
@@ -241,11 +248,21 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 	if (present)
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = job_session_slots(j, r->rank, &n);
-	*p = (struct parked_push){ .used = true, .window = a->window, .micro = a->micro,
-				   .slot = repeat ? REPEAT : first + a->slot, .weight = a->weight, .loss = a->loss, .lr = a->lr,
-				   .data_key = a->data_key, .zero_after = a->zero_after, .present = present,
-				   .n_present = a->n_present, .since_ns = now.mono_ns, .unix_ns = now.unix_ns,
-				   .call = { call }, .n_calls = 1 };
+	*p = (struct parked_push){ .used = true,
+				   .window = a->window,
+				   .micro = a->micro,
+				   .slot = repeat ? REPEAT : first + a->slot,
+				   .weight = a->weight,
+				   .loss = a->loss,
+				   .lr = a->lr,
+				   .data_key = a->data_key,
+				   .zero_after = a->zero_after,
+				   .present = present,
+				   .n_present = a->n_present,
+				   .since_ns = now.mono_ns,
+				   .unix_ns = now.unix_ns,
+				   .call = { call },
+				   .n_calls = 1 };
 	p->blocked_by = rank_blocked_by(j, r, a->micro);
 	r->last_push_unix_ns = now.unix_ns;
 	job_reconcile_rank(j, r);
@@ -270,7 +287,8 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 		return;
 	}
 	if (a->micro >= job_micro_size(j)) {
-		reply_error(j, call, ST_WINDOW_FULL, "call WaitStep after micro_size micro-batches, then push into the next window",
+		reply_error(j, call, ST_WINDOW_FULL,
+			    "call WaitStep after micro_size micro-batches, then push into the next window",
 			    "micro-batch index %u: a rank contributes %u to a window (0..%u)", a->micro,
 			    job_micro_size(j), job_micro_size(j) - 1);
 		return;

@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Initial parameters: which rank's count, and how their pieces go to the engine. Part of struct job; loop thread.
  *
- * They come from one rank, the giver: the rank whose piece is sent to the engine first. Pieces of other ranks wait, so that the parameters are
- * never a mixture; when the giver's are complete, the others are answered and nothing of theirs is written. If the giver stops before its last
- * piece, a waiting rank becomes the giver and sends all of them. docs/protocol.md, "Initial parameters".
+ * They come from one rank, the giver: the rank whose piece is sent to the engine first. Pieces of other ranks wait, so
+ * that the parameters are never a mixture; when the giver's are complete, the others are answered and nothing of theirs
+ * is written. If the giver stops before its last piece, a waiting rank becomes the giver and sends all of them.
+ * docs/protocol.md, "Initial parameters".
  */
 #include "control/job_impl.h"
 
@@ -50,8 +52,13 @@ static void put_over(struct job *j, struct waiter *w, bool done)
 
 static void send_put(struct job *j, struct waiter *w)
 {
-	struct engine_command c = { .op = ENGINE_PUT_PARAMS, .rank = w->rank, .sgen = j->rank[w->rank].sgen, .slot = w->slot, .offset = w->offset,
-				    .bytes = w->bytes, .last = w->last };
+	struct engine_command c = { .op = ENGINE_PUT_PARAMS,
+				    .rank = w->rank,
+				    .sgen = j->rank[w->rank].sgen,
+				    .slot = w->slot,
+				    .offset = w->offset,
+				    .bytes = w->bytes,
+				    .last = w->last };
 	w->sent = job_send(j, &c, &w->command_id, NULL);
 }
 
@@ -77,20 +84,21 @@ static bool put_is_whole(struct job *j, struct waiter *w)
 	enum status st = coverage_add(&with, w->offset, w->offset + w->bytes);
 	for (uint32_t i = 0; i < given->n && !st; i++)
 		st = coverage_add(&with, given->piece[i].start, given->piece[i].end);
-	bool missing = !st && params_missing(j, &with, text, sizeof text);
+	bool missing = !st && params_missing(j, &with, text, sizeof(text));
 	coverage_fini(&with);
 	if (!st && !missing)
 		return true;
 	if (st)
-		snprintf(text, sizeof text, "%s", status_info(st)->text);
+		snprintf(text, sizeof(text), "%s", status_info(st)->text);
 	uint64_t call = w->call;
 	waiter_remove(j, w);
-	reply_error(j, call, st ? st : ST_INVALID_ARGUMENT, "give the missing bytes before `last`; after a restart of gaccd, all of them",
-		    "%s", text);
+	reply_error(j, call, st ? st : ST_INVALID_ARGUMENT,
+		    "give the missing bytes before `last`; after a restart of gaccd, all of them", "%s", text);
 	return false;
 }
 
-/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing more. */
+/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing
+ * more. */
 void puts_send(struct job *j)
 {
 	struct rank *busy = j->giver && gives(j, j->giver) ? j->giver : NULL;
@@ -164,12 +172,13 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 	    bytes > j->set.arena.param_bytes - offset) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
 			    "slot %u, offset %llu, bytes %llu: slots hold %llu bytes, parameters %llu", slot,
-			    (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)j->set.arena.slot_bytes,
-			    (unsigned long long)j->set.arena.param_bytes);
+			    (unsigned long long)offset, (unsigned long long)bytes,
+			    (unsigned long long)j->set.arena.slot_bytes, (unsigned long long)j->set.arena.param_bytes);
 		return;
 	}
 	if (!r->mapped) {
-		reply_error(j, call, ST_BAD_SLOT, "map the slots over the attach socket, or send the parameters with PutParametersInline",
+		reply_error(j, call, ST_BAD_SLOT,
+			    "map the slots over the attach socket, or send the parameters with PutParametersInline",
 			    "slot %u: this session of rank %u has not mapped its slots", slot, k->rank);
 		return;
 	}

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/queue.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@ void queue_bytes(uint64_t bytes, char out[24])
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
 	double v = (double)bytes;
 	size_t u = 0;
-	for (; v >= 1024 && u + 1 < sizeof units / sizeof *units; u++)
+	for (; v >= 1024 && u + 1 < sizeof(units) / sizeof(*units); u++)
 		v /= 1024;
 	snprintf(out, 24, u ? "%.1f %s" : "%.0f %s", v, units[u]);
 }
@@ -58,8 +59,9 @@ static bool user_allows(const struct queue_limits *l, const struct queue_job *j,
 static bool node_allows(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c)
 {
 	struct usage all = usage_of(j, n, NULL);
-	return all.jobs < l->jobs && c->bytes <= node_free(l, j, n) && c->descriptors <= rest(l->descriptors, all.descriptors) &&
-	       c->stored <= rest(l->stored, all.stored) && c->stored <= rest(l->mapped, all.stored);
+	return all.jobs < l->jobs && c->bytes <= node_free(l, j, n) &&
+	       c->descriptors <= rest(l->descriptors, all.descriptors) && c->stored <= rest(l->stored, all.stored) &&
+	       c->stored <= rest(l->mapped, all.stored);
 }
 
 /* ---- the fair order ---- */
@@ -157,23 +159,31 @@ static void say_users(const struct queue_job *j, size_t n, char *out, size_t n_o
 		struct usage u = usage_of(j, n, &j[i].uid);
 		char bytes[24];
 		queue_bytes(u.bytes, bytes);
-		at += (size_t)snprintf(out + at, n_out - at, "%s%.32s %s (%u job%s)", said++ ? ", " : "", j[i].user, bytes, u.jobs,
-				       u.jobs == 1 ? "" : "s");
+		at += (size_t)snprintf(out + at, n_out - at, "%s%.32s %s (%u job%s)", said++ ? ", " : "", j[i].user,
+				       bytes, u.jobs, u.jobs == 1 ? "" : "s");
 	}
 }
 
-static bool say_descriptors(const struct queue_limits *l, const struct usage *others, const struct queue_job *c, char *why,
-			    size_t n_why)
+static bool say_descriptors(const struct queue_limits *l, const struct usage *others, const struct queue_job *c,
+			    char *why, size_t n_why)
 {
 	if (c->descriptors > rest(l->descriptors, others->descriptors))
-		snprintf(why, n_why, "needs %" PRIu64 " descriptors, other jobs hold %" PRIu64 " of the %" PRIu64 " that gaccd has for jobs "
-			 "(LimitNOFILE= of its unit, ulimit -Hn)", c->descriptors, others->descriptors, l->descriptors);
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " descriptors, other jobs hold %" PRIu64 " of the %" PRIu64
+			 " that gaccd has for jobs "
+			 "(LimitNOFILE= of its unit, ulimit -Hn)",
+			 c->descriptors, others->descriptors, l->descriptors);
 	else if (c->stored > rest(l->stored, others->stored))
-		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store, other jobs hold %" PRIu64 " of %" PRIu64
-			 " (FileDescriptorStoreMax= of gaccd's unit)", c->stored, others->stored, l->stored);
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " places in the descriptor store, other jobs hold %" PRIu64 " of %" PRIu64
+			 " (FileDescriptorStoreMax= of gaccd's unit)",
+			 c->stored, others->stored, l->stored);
 	else if (c->stored > rest(l->mapped, others->stored))
-		snprintf(why, n_why, "needs %" PRIu64 " mappings, other jobs hold %" PRIu64 " of the %" PRIu64 " that gaccd has for jobs "
-			 "(sysctl vm.max_map_count)", c->stored, others->stored, l->mapped);
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " mappings, other jobs hold %" PRIu64 " of the %" PRIu64
+			 " that gaccd has for jobs "
+			 "(sysctl vm.max_map_count)",
+			 c->stored, others->stored, l->mapped);
 	else
 		return false;
 	return true;
@@ -188,29 +198,32 @@ static void say_leaving(const struct usage *u, char *out, size_t n)
 }
 
 /* Why it does not start now, whatever waits before it; false: it fits. */
-static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c, char *why,
-			 size_t n_why)
+static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c,
+			 char *why, size_t n_why)
 {
 	struct usage mine = usage_of(j, n, &c->uid), all = usage_of(j, n, NULL);
 	char need[24], left[24], limit[24], over[64];
 	queue_bytes(c->bytes, need);
 	if (mine.jobs >= l->jobs_per_user) {
-		say_leaving(&mine, over, sizeof over);
-		snprintf(why, n_why, "%.32s has %u jobs running%s, limits.jobs_per_user is %u", c->user, mine.jobs, over, l->jobs_per_user);
+		say_leaving(&mine, over, sizeof(over));
+		snprintf(why, n_why, "%.32s has %u jobs running%s, limits.jobs_per_user is %u", c->user, mine.jobs,
+			 over, l->jobs_per_user);
 	} else if (!user_allows(l, j, n, c)) {
 		queue_bytes(rest(l->host_memory_per_user, mine.bytes), left);
 		queue_bytes(l->host_memory_per_user, limit);
-		snprintf(why, n_why, "needs %s, %s of limits.host_memory_per_user (%s) are free for %.32s", need, left, limit,
-			 c->user);
+		snprintf(why, n_why, "needs %s, %s of limits.host_memory_per_user (%s) are free for %.32s", need, left,
+			 limit, c->user);
 	} else if (all.jobs >= l->jobs) {
-		say_leaving(&all, over, sizeof over);
+		say_leaving(&all, over, sizeof(over));
 		snprintf(why, n_why, "%u jobs are running%s, limits.jobs is %u", all.jobs, over, l->jobs);
 	} else if (c->bytes > node_free(l, j, n)) {
 		queue_bytes(node_free(l, j, n), left);
 		queue_bytes(l->host_memory, limit);
-		snprintf(why, n_why, rest(l->host_memory, all.bytes) <= l->available ?
-				 "needs %s, %s of limits.host_memory (%s) are free" :
-				 "needs %s, %s are free (limits.host_memory is %s, but the machine has no more)", need, left, limit);
+		snprintf(why, n_why,
+			 rest(l->host_memory, all.bytes) <= l->available
+				 ? "needs %s, %s of limits.host_memory (%s) are free"
+				 : "needs %s, %s are free (limits.host_memory is %s, but the machine has no more)",
+			 need, left, limit);
 	} else {
 		return say_descriptors(l, &all, c, why, n_why);
 	}
@@ -234,17 +247,23 @@ static bool never_fits_memory(const struct queue_limits *l, const struct queue_j
 static bool never_fits_descriptors(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
 {
 	if (c->descriptors > l->descriptors)
-		snprintf(why, n_why, "needs %" PRIu64 " descriptors and " QUEUE_NEVER ": gaccd has %" PRIu64 " for jobs (RLIMIT_NOFILE less %d); "
-			 "raise LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks", c->descriptors, l->descriptors,
-			 QUEUE_OWN_DESCRIPTORS);
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " descriptors and " QUEUE_NEVER ": gaccd has %" PRIu64
+			 " for jobs (RLIMIT_NOFILE less %d); "
+			 "raise LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks",
+			 c->descriptors, l->descriptors, QUEUE_OWN_DESCRIPTORS);
 	else if (c->stored > l->stored)
-		snprintf(why, n_why, "needs %" PRIu64 " places in the descriptor store and " QUEUE_NEVER ": it has %" PRIu64
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " places in the descriptor store and " QUEUE_NEVER ": it has %" PRIu64
 			 " (FileDescriptorStoreMax= of gaccd's unit, or half its supervisor's RLIMIT_NOFILE); ask for "
-			 "slots_per_rank: 1 or fewer ranks", c->stored, l->stored);
+			 "slots_per_rank: 1 or fewer ranks",
+			 c->stored, l->stored);
 	else if (c->stored > l->mapped)
-		snprintf(why, n_why, "needs %" PRIu64 " mappings and " QUEUE_NEVER ": a process has %" PRIu64 " for jobs (vm.max_map_count "
-			 "less %d); raise it with sysctl, or ask for slots_per_rank: 1 or fewer ranks", c->stored, l->mapped,
-			 QUEUE_OWN_MAPPINGS);
+		snprintf(why, n_why,
+			 "needs %" PRIu64 " mappings and " QUEUE_NEVER ": a process has %" PRIu64
+			 " for jobs (vm.max_map_count "
+			 "less %d); raise it with sysctl, or ask for slots_per_rank: 1 or fewer ranks",
+			 c->stored, l->mapped, QUEUE_OWN_MAPPINGS);
 	else
 		return false;
 	return true;
@@ -258,9 +277,9 @@ static bool never_fits(const struct queue_limits *l, const struct queue_job *c, 
 static void say_refusal(const char *obstacle, const struct queue_job *j, size_t n, struct queue_verdict *out)
 {
 	char users[160];
-	say_users(j, n, users, sizeof users);
+	say_users(j, n, users, sizeof(users));
 	out->status = ST_RESOURCE_EXHAUSTED;
-	snprintf(out->why, sizeof out->why, "%s; in use: %s", obstacle, *users ? users : "nothing");
+	snprintf(out->why, sizeof(out->why), "%s; in use: %s", obstacle, *users ? users : "nothing");
 }
 
 void queue_fits(const struct queue_limits *limits, const struct queue_job *j, size_t n, const struct queue_job *c,
@@ -271,9 +290,9 @@ void queue_fits(const struct queue_limits *limits, const struct queue_job *j, si
 	l.jobs = l.jobs_per_user = UINT32_MAX;
 	l.descriptors = l.stored = l.mapped = UINT64_MAX;
 	*out = (struct queue_verdict){ .status = ST_OK };
-	if (never_fits(&l, c, out->why, sizeof out->why))
+	if (never_fits(&l, c, out->why, sizeof(out->why)))
 		out->status = ST_RESOURCE_EXHAUSTED;
-	else if (say_obstacle(&l, j, n, c, obstacle, sizeof obstacle))
+	else if (say_obstacle(&l, j, n, c, obstacle, sizeof(obstacle)))
 		say_refusal(obstacle, j, n, out);
 }
 
@@ -283,23 +302,25 @@ void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, c
 	char obstacle[QUEUE_OBSTACLE];
 	uint32_t queued = 0;
 	*out = (struct queue_verdict){ .status = ST_RESOURCE_EXHAUSTED };
-	if (never_fits(l, c, out->why, sizeof out->why))
+	if (never_fits(l, c, out->why, sizeof(out->why)))
 		return;
 	for (size_t i = 0; i < n; i++)
 		queued += j[i].waiting && j[i].uid == c->uid;
 	if (may_wait && queued >= l->queued_per_user) {
-		snprintf(out->why, sizeof out->why, "%.32s has %u jobs waiting, limits.queued_per_user is %u", c->user, queued,
-			 l->queued_per_user);
+		snprintf(out->why, sizeof(out->why), "%.32s has %u jobs waiting, limits.queued_per_user is %u", c->user,
+			 queued, l->queued_per_user);
 		return;
 	}
-	if (!may_wait && say_obstacle(l, j, n, c, obstacle, sizeof obstacle)) {
+	if (!may_wait && say_obstacle(l, j, n, c, obstacle, sizeof(obstacle))) {
 		say_refusal(obstacle, j, n, out);
 		return;
 	}
 	uint32_t first = may_wait ? QUEUE_NONE : barrier(j, n);
 	if (first != QUEUE_NONE) {
-		snprintf(out->why, sizeof out->why, "job %" PRIu64 " of %.32s has been overtaken %u times and is next: nothing starts "
-			 "before it", j[first].id, j[first].user, j[first].overtaken);
+		snprintf(out->why, sizeof(out->why),
+			 "job %" PRIu64 " of %.32s has been overtaken %u times and is next: nothing starts "
+			 "before it",
+			 j[first].id, j[first].user, j[first].overtaken);
 		return;
 	}
 	if (!may_wait)
@@ -308,12 +329,13 @@ void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, c
 	out->wait = may_wait;
 }
 
-uint32_t queue_explain(const struct queue_limits *l, const struct queue_job *j, size_t n, size_t index, char *why, size_t n_why)
+uint32_t queue_explain(const struct queue_limits *l, const struct queue_job *j, size_t n, size_t index, char *why,
+		       size_t n_why)
 {
 	uint32_t at = place(j, n, index);
 	char obstacle[QUEUE_OBSTACLE];
-	if (!say_obstacle(l, j, n, &j[index], obstacle, sizeof obstacle))
-		snprintf(obstacle, sizeof obstacle, "its turn has not come");
+	if (!say_obstacle(l, j, n, &j[index], obstacle, sizeof(obstacle)))
+		snprintf(obstacle, sizeof(obstacle), "its turn has not come");
 	snprintf(why, n_why, "%s; %u job%s before it", obstacle, at - 1, at == 2 ? "" : "s");
 	return at;
 }

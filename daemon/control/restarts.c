@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/restarts.h"
 
 #include <stdio.h>
@@ -52,14 +53,15 @@ static bool hopeless(const struct restarts *r, int64_t patience_ns, struct now n
 	return (!r->patient && r->own >= RESTARTS_ROW) || now.mono_ns - r->since_ns >= patience_ns;
 }
 
-enum restarts_verdict restarts_on_failure(struct restarts *r, const char *cause, bool outside, int64_t patience_ns, struct now now)
+enum restarts_verdict restarts_on_failure(struct restarts *r, const char *cause, bool outside, int64_t patience_ns,
+					  struct now now)
 {
 	if (of_use(r, now))
 		end_row(r);
 	if (!r->failures)
 		r->since_ns = now.mono_ns;
-	bool news = r->up || strncmp(r->cause, cause, sizeof r->cause - 1) != 0;
-	snprintf(r->cause, sizeof r->cause, "%s", cause);
+	bool news = r->up || strncmp(r->cause, cause, sizeof(r->cause) - 1) != 0;
+	snprintf(r->cause, sizeof(r->cause), "%s", cause);
 	r->had_come_up = r->up;
 	r->up = false;
 	r->due_ns = now.mono_ns + pause_ns(r->failures++);
@@ -87,7 +89,8 @@ bool restarts_due(struct restarts *r, struct now now)
 
 bool restarts_recovered(struct restarts *r, struct now now)
 {
-	bool useful = of_use(r, now), back = useful || (r->up && now.mono_ns - r->up_ns >= RESTARTS_BACK_NS), was = r->troubled;
+	bool useful = of_use(r, now), back = useful || (r->up && now.mono_ns - r->up_ns >= RESTARTS_BACK_NS),
+	     was = r->troubled;
 	if (useful)
 		end_row(r);
 	r->troubled &= !back;

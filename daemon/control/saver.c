@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/saver.h"
 
 #include <string.h>
@@ -35,17 +36,18 @@ static void become_idle(struct saver *s)
 static void pop(struct saver *s, enum status st)
 {
 	struct save_want w = s->want[0];
-	memmove(&s->want[0], &s->want[1], --s->n_wants * sizeof s->want[0]);
+	memmove(&s->want[0], &s->want[1], --s->n_wants * sizeof(s->want[0]));
 	s->ports.ended(s->ports.ctx, &w, st);
 }
 
-static enum status push(struct saver *s, const uint8_t request_id[16], bool inside_window, bool at_end, uint64_t *out_id)
+static enum status push(struct saver *s, const uint8_t request_id[16], bool inside_window, bool at_end,
+			uint64_t *out_id)
 {
 	if (s->n_wants == SAVER_MAX_WANTS)
 		return ST_RESOURCE_EXHAUSTED;
 	struct save_want *w = &s->want[s->n_wants++];
 	*w = (struct save_want){ .id = ++s->last_id, .inside_window = inside_window, .at_end = at_end };
-	memcpy(w->request_id, request_id, sizeof w->request_id);
+	memcpy(w->request_id, request_id, sizeof(w->request_id));
 	*out_id = w->id;
 	return ST_OK;
 }
@@ -83,7 +85,7 @@ void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
 	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
 	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
 	for (uint32_t i = begun; i < s->n_wants; i++) /* one that waits for the disk saves this step, too */
-		due = due && memcmp(s->want[i].request_id, no_request, sizeof no_request);
+		due = due && memcmp(s->want[i].request_id, no_request, sizeof(no_request));
 	if (due)
 		push(s, no_request, false, false, &id);
 	saver_kick(s);
@@ -102,7 +104,7 @@ enum status saver_request(struct saver *s, const uint8_t request_id[16], bool in
 const struct save_want *saver_find(const struct saver *s, const uint8_t request_id[16])
 {
 	for (uint32_t i = 0; i < s->n_wants; i++)
-		if (!memcmp(s->want[i].request_id, request_id, sizeof s->want[i].request_id))
+		if (!memcmp(s->want[i].request_id, request_id, sizeof(s->want[i].request_id)))
 			return &s->want[i];
 	return NULL;
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When a job's checkpoints are made, one at a time: wanted, written, sealed, recorded, older ones deleted.
  *
- * Pure state machine; one thread. What it asks for through its ports is answered by the saver_on_* of the same name, later or
- * from within. States and transitions: docs/protocol.md, "Checkpoint".
+ * Pure state machine; one thread. What it asks for through its ports is answered by the saver_on_* of the same name,
+ * later or from within. States and transitions: docs/protocol.md, "Checkpoint".
  */
 #ifndef GACC_CONTROL_SAVER_H
 #define GACC_CONTROL_SAVER_H
@@ -14,14 +15,14 @@
 #define SAVER_MAX_WANTS 8
 
 enum saver_state {
-	SAVER_NEW,        /* the job has no engine yet */
-	SAVER_SWEEPING,   /* what earlier writers left is deleted */
-	SAVER_IDLE,       /* nothing is under way; the first want begins as soon as the engine can */
-	SAVER_WRITING,    /* the engine writes */
-	SAVER_SEALING,    /* the manifest is written, the directory gets its name */
-	SAVER_RECORDING,  /* the journal hears of it */
-	SAVER_PRUNING,    /* older ones are deleted */
-	SAVER_OVER        /* the job has ended */
+	SAVER_NEW,	 /* the job has no engine yet */
+	SAVER_SWEEPING,	 /* what earlier writers left is deleted */
+	SAVER_IDLE,	 /* nothing is under way; the first want begins as soon as the engine can */
+	SAVER_WRITING,	 /* the engine writes */
+	SAVER_SEALING,	 /* the manifest is written, the directory gets its name */
+	SAVER_RECORDING, /* the journal hears of it */
+	SAVER_PRUNING,	 /* older ones are deleted */
+	SAVER_OVER	 /* the job has ended */
 };
 
 /* A checkpoint that somebody waits for. */
@@ -29,9 +30,9 @@ struct save_want {
 	uint64_t id;
 	bool inside_window;
 	bool at_end;
-	bool retried;            /* its first engine died */
-	uint64_t step;           /* steps applied when the engine began with it */
-	uint8_t request_id[16];  /* zeros: the policy's */
+	bool retried;		/* its first engine died */
+	uint64_t step;		/* steps applied when the engine began with it */
+	uint8_t request_id[16]; /* zeros: the policy's */
 };
 
 struct saver_ports {
@@ -55,7 +56,8 @@ struct saver {
 	uint64_t every_steps;
 	bool save_at_end;
 	bool ending, end_told;
-	uint64_t step, saved_step; /* applied when the last window was committed; in the newest complete checkpoint; 0: not known */
+	/* applied when the last window was committed; in the newest complete checkpoint; 0: not known */
+	uint64_t step, saved_step;
 	uint64_t last_id;
 	struct save_want want[SAVER_MAX_WANTS]; /* the first is under way from WRITING to RECORDING */
 	uint32_t n_wants;
@@ -73,8 +75,8 @@ enum status saver_request(struct saver *, const uint8_t request_id[16], bool ins
 const struct save_want *saver_find(const struct saver *, const uint8_t request_id[16]);
 /* The engine may be able to begin now. */
 void saver_kick(struct saver *);
-/* The job ends. true: a checkpoint comes first, end_ready follows. After another end than completion nothing comes first and
- * all wants fail. */
+/* The job ends. true: a checkpoint comes first, end_ready follows. After another end than completion nothing comes
+ * first and all wants fail. */
 bool saver_end(struct saver *, bool completed);
 /* The engine will not come back: wants that it has not begun fail. */
 void saver_give_up(struct saver *, enum status);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's session: who may use it (fence), attaching a new process, and its slots. */
 #include "control/job_impl.h"
 
@@ -12,9 +13,9 @@ void reply_error(struct job *j, uint64_t call, enum status st, const char *hint,
 	struct reply r = { .status = st };
 	va_list ap;
 	va_start(ap, fmt);
-	vsnprintf(r.text, sizeof r.text, fmt, ap);
+	vsnprintf(r.text, sizeof(r.text), fmt, ap);
 	va_end(ap);
-	snprintf(r.hint, sizeof r.hint, "%s", hint ? hint : "");
+	snprintf(r.hint, sizeof(r.hint), "%s", hint ? hint : "");
 	j->ports.reply(j->ports.ctx, call, &r);
 }
 
@@ -59,21 +60,24 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 		return true;
 	*why = (struct reply){ .status = st };
 	if (st == ST_SESSION_FENCED)
-		snprintf(why->text, sizeof why->text, "a newer process has attached as rank %u of job %llu (pid %lld)",
+		snprintf(why->text, sizeof(why->text), "a newer process has attached as rank %u of job %llu (pid %lld)",
 			 k->rank, (unsigned long long)j->id, (long long)j->rank[k->rank].session.pid);
 	else if (st == ST_JOB_ENDED)
-		snprintf(why->text, sizeof why->text, "job %llu has ended: %.200s", (unsigned long long)j->id, j->end_reason);
+		snprintf(why->text, sizeof(why->text), "job %llu has ended: %.200s", (unsigned long long)j->id,
+			 j->end_reason);
 	else if (st == ST_PERMISSION_DENIED)
-		snprintf(why->text, sizeof why->text, "the session of rank %u of job %llu belongs to uid %u, this is uid %u",
-			 k->rank, (unsigned long long)j->id, j->rank[k->rank].session.uid, k->uid);
+		snprintf(why->text, sizeof(why->text),
+			 "the session of rank %u of job %llu belongs to uid %u, this is uid %u", k->rank,
+			 (unsigned long long)j->id, j->rank[k->rank].session.uid, k->uid);
 	else
-		snprintf(why->text, sizeof why->text, "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
+		snprintf(why->text, sizeof(why->text), "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
 			 (unsigned long long)j->id);
-	snprintf(why->hint, sizeof why->hint, "%s", status_info(st)->hint);
+	snprintf(why->hint, sizeof(why->hint), "%s", status_info(st)->hint);
 	return false;
 }
 
-/* One without has no part in what keeps slots from two processes: its own would be given to its successor while it maps them. */
+/* One without has no part in what keeps slots from two processes: its own would be given to its successor while it maps
+ * them. */
 bool job_may_map(struct job *j, const struct session_key *k, struct reply *why)
 {
 	if (!job_session_ok(j, k, why))
@@ -81,8 +85,9 @@ bool job_may_map(struct job *j, const struct session_key *k, struct reply *why)
 	if (!j->rank[k->rank].session.no_memory)
 		return true;
 	*why = (struct reply){ .status = ST_INVALID_ARGUMENT };
-	snprintf(why->text, sizeof why->text, "the session of rank %u of job %llu has no shared memory", k->rank, (unsigned long long)j->id);
-	snprintf(why->hint, sizeof why->hint, "attach again with wants_shared_memory, over the unix socket");
+	snprintf(why->text, sizeof(why->text), "the session of rank %u of job %llu has no shared memory", k->rank,
+		 (unsigned long long)j->id);
+	snprintf(why->hint, sizeof(why->hint), "attach again with wants_shared_memory, over the unix socket");
 	return false;
 }
 
@@ -114,15 +119,16 @@ bool session_is_silent(const struct job *j, const struct rank *r)
 	return j->clock_ns - r->heard_ns >= j->spec->stall_warn_ns;
 }
 
-/* Somebody calls with the token of a session whose lifelines are gone. It may be the last word of a dead process, delayed. A session without
- * memory may be of another process than the one that attached. */
+/* Somebody calls with the token of a session whose lifelines are gone. It may be the last word of a dead process,
+ * delayed. A session without memory may be of another process than the one that attached. */
 static void hear(struct job *j, struct rank *r, const struct session_key *k)
 {
 	bool other = r->session.no_memory && k->pid && k->pid != r->session.pid;
 	if (!r->lost || (!other && session_is_dead(j, &r->session)))
 		return;
 	char text[120];
-	snprintf(text, sizeof text, "the trainer (pid %lld) is heard again", (long long)(other ? k->pid : r->session.pid));
+	snprintf(text, sizeof(text), "the trainer (pid %lld) is heard again",
+		 (long long)(other ? k->pid : r->session.pid));
 	j->ports.event(j->ports.ctx, j->id, false, "RankHeard", k->rank, text);
 	r->lost = false;
 	r->watched = !other;
@@ -154,8 +160,9 @@ static int64_t set_holder(const struct job *j, const struct session_record *s, u
 	return !me && alive(j, pid, start_time) ? pid : 0;
 }
 
-/* The spare slots are one set for the whole engine. Another rank's session keeps them until that rank attaches anew, even when
- * its process is dead: its last push may still be on its way. *holder: a process to name, 0 if it is not known. */
+/* The spare slots are one set for the whole engine. Another rank's session keeps them until that rank attaches anew,
+ * even when its process is dead: its last push may still be on its way. *holder: a process to name, 0 if it is not
+ * known. */
 static bool spare_is_taken(const struct job *j, const struct rank *me, const struct attach_args *a, int64_t *holder)
 {
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
@@ -209,7 +216,8 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 	}
 	if (a->uid != j->owner_uid && a->uid != 0) {
 		reply_error(j, call, ST_PERMISSION_DENIED, "attach as the user who submitted it",
-			    "job %llu belongs to uid %u, this is uid %u", (unsigned long long)j->id, j->owner_uid, a->uid);
+			    "job %llu belongs to uid %u, this is uid %u", (unsigned long long)j->id, j->owner_uid,
+			    a->uid);
 		return false;
 	}
 	if (a->rank >= j->spec->ranks) {
@@ -225,19 +233,23 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 	return true;
 }
 
-/* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it, answered. */
+/* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it,
+ * answered. */
 static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const struct attach_args *a)
 {
-	struct session_record next = { .pid = a->pid ? a->pid : a->shown_pid, .start_time = a->start_time, .uid = a->uid,
+	struct session_record next = { .pid = a->pid ? a->pid : a->shown_pid,
+				       .start_time = a->start_time,
+				       .uid = a->uid,
 				       .no_memory = !a->shared_memory };
 	int64_t holder = 0;
 	enum status st = choose_slots(j, r, a, &next, &holder);
 	if (st) {
 		reply_error(j, call, st,
-			    alive(j, r->session.pid, r->session.start_time) ?
-				    "end the earlier processes of this rank (kill -9), then attach again" :
-				    "end or restart the process that has them, then attach again",
-			    "rank %u gets no slots: an earlier process of it still maps its own, and process %lld has the spare ones",
+			    alive(j, r->session.pid, r->session.start_time)
+				    ? "end the earlier processes of this rank (kill -9), then attach again"
+				    : "end or restart the process that has them, then attach again",
+			    "rank %u gets no slots: an earlier process of it still maps its own, and process %lld has "
+			    "the spare ones",
 			    a->rank, (long long)holder);
 		return false;
 	}
@@ -260,29 +272,33 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 	if (!attach_allowed(j, call, a))
 		return;
 	if (restoring(j)) { /* whom it would fence is not known yet */
-		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call", "job %llu is being recovered after a restart of gaccd",
-			    (unsigned long long)j->id);
+		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call",
+			    "job %llu is being recovered after a restart of gaccd", (unsigned long long)j->id);
 		return;
 	}
 	struct rank *r = &j->rank[a->rank];
-	if (a->pid && !alive(j, a->pid, a->start_time)) { /* its last words, delayed: they must not fence its successor */
-		reply_error(j, call, ST_CANCELLED, "attach from a process that lives", "rank %u: process %lld is gone", a->rank,
-			    (long long)a->pid);
+	if (a->pid && !alive(j, a->pid, a->start_time)) {
+		/* its last words, delayed: they must not fence its successor */
+		reply_error(j, call, ST_CANCELLED, "attach from a process that lives", "rank %u: process %lld is gone",
+			    a->rank, (long long)a->pid);
 		return;
 	}
 	if (r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16)) {
 		attach_reply(j, r, call); /* the reply was lost */
 		return;
 	}
-	bool again = !same_token(a->nonce, no_token) && r->has_session && same_token(a->nonce, r->session.previous_nonce);
-	if (again || (a->resume_generation && r->sgen > a->resume_generation)) { /* `again`: a copy of its first one, late */
+	bool again =
+		!same_token(a->nonce, no_token) && r->has_session && same_token(a->nonce, r->session.previous_nonce);
+	if (again || (a->resume_generation && r->sgen > a->resume_generation)) {
+		/* `again`: a copy of its first one, late */
 		reply_error(j, call, ST_SESSION_FENCED, "end this process",
 			    "a newer process has attached as rank %u of job %llu (pid %lld)", a->rank,
 			    (unsigned long long)j->id, (long long)r->session.pid);
 		return;
 	}
 	if (r->attaching && memcmp(r->next.nonce, a->nonce, 16)) {
-		reply_error(j, call, ST_UNAVAILABLE, "repeat the call", "another process is attaching as rank %u", a->rank);
+		reply_error(j, call, ST_UNAVAILABLE, "repeat the call", "another process is attaching as rank %u",
+			    a->rank);
 		return;
 	}
 	if (!r->attaching && !begin_attach(j, r, call, a))

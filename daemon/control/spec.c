@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/spec.h"
 
 #include "control/messages.h"
@@ -70,13 +71,13 @@ static void fill_defaults(struct job_spec *s)
 }
 
 /* One check a line: the field, the condition that must hold, and the sentence when it does not. */
-#define CHECK(name, ok, ...)                              \
-	do {                                              \
-		if (!(ok)) {                              \
-			*field = (name);                  \
-			snprintf(why, n_why, __VA_ARGS__); \
-			return ST_INVALID_SPEC;           \
-		}                                         \
+#define CHECK(name, ok, ...)                                                                                           \
+	do {                                                                                                           \
+		if (!(ok)) {                                                                                           \
+			*field = (name);                                                                               \
+			snprintf(why, n_why, __VA_ARGS__);                                                             \
+			return ST_INVALID_SPEC;                                                                        \
+		}                                                                                                      \
 	} while (0)
 
 static enum status check_window(struct job_spec *s, const char **field, char *why, size_t n_why)
@@ -90,8 +91,8 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	      "max_micro_size is %u, must be micro_size (%u)..%d", s->max_micro_size, s->micro_size,
 	      SPEC_MAX_MICRO_SIZE);
 	CHECK("max_micro_size", (uint64_t)s->ranks * s->max_micro_size <= SPEC_MAX_MICROS,
-	      "max_micro_size is %u for %u ranks: together they may have %d micro-batches in a window", s->max_micro_size, s->ranks,
-	      SPEC_MAX_MICROS);
+	      "max_micro_size is %u for %u ranks: together they may have %d micro-batches in a window",
+	      s->max_micro_size, s->ranks, SPEC_MAX_MICROS);
 	CHECK("slots_per_rank", s->slots_per_rank <= 2, "slots_per_rank is %u, must be 1 or 2", s->slots_per_rank);
 	CHECK("reduction", s->reduction >= REDUCE_WEIGHTED_MEAN && s->reduction <= REDUCE_FIXED,
 	      "reduction %d is unknown: weighted_mean, mean, sum or fixed_divisor", s->reduction);
@@ -108,19 +109,22 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	CHECK("stall_abort_ms", s->stall_warn_ns > 0 && s->stall_abort_ns >= s->stall_warn_ns,
 	      "stall_abort (%lld ms) must not be shorter than stall_warn (%lld ms)",
 	      (long long)(s->stall_abort_ns / 1000000), (long long)(s->stall_warn_ns / 1000000));
-	CHECK("abandoned_ms", s->abandoned_ns > 0, "abandoned is %lld ms, must be > 0", (long long)(s->abandoned_ns / 1000000));
+	CHECK("abandoned_ms", s->abandoned_ns > 0, "abandoned is %lld ms, must be > 0",
+	      (long long)(s->abandoned_ns / 1000000));
 	return ST_OK;
 }
 
-/* A schedule that grows: the learning rate of the last step, or, where there is none, of the first step after it has grown. */
+/* A schedule that grows: the learning rate of the last step, or, where there is none, of the first step after it has
+ * grown. */
 static enum status check_highest_lr(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	if (s->schedule.type != SCHEDULE_STEP || s->schedule.gamma <= 1)
 		return ST_OK;
 	uint64_t first = s->schedule.warmup_steps + s->schedule.step_size, last = s->steps ? s->steps - 1 : first;
 	double lr = s->optim.lr * schedule_factor(&s->schedule, last);
-	CHECK("schedule.gamma", commit_is_lr(lr), "schedule.gamma is %g: the learning rate is %g at step %llu, at most %g is possible",
-	      s->schedule.gamma, lr, (unsigned long long)last, COMMIT_MAX);
+	CHECK("schedule.gamma", commit_is_lr(lr),
+	      "schedule.gamma is %g: the learning rate is %g at step %llu, at most %g is possible", s->schedule.gamma,
+	      lr, (unsigned long long)last, COMMIT_MAX);
 	return ST_OK;
 }
 
@@ -135,8 +139,9 @@ static enum status check_numbers(struct job_spec *s, const char **field, char *w
 	      dtype_name(s->gradient_dtype), s->gradient_dtype);
 	CHECK("clip_norm", isfinite(s->clip_norm) && s->clip_norm >= 0, "clip_norm is %g, must be finite and >= 0",
 	      s->clip_norm);
-	CHECK("clip_value", commit_is_limit(s->clip_value), "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal",
-	      s->clip_value, COMMIT_MIN, COMMIT_MAX);
+	CHECK("clip_value", commit_is_limit(s->clip_value),
+	      "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal", s->clip_value, COMMIT_MIN,
+	      COMMIT_MAX);
 	*field = "optimizer";
 	enum status st = optim_check(&s->optim, why, n_why);
 	if (st)
@@ -151,29 +156,33 @@ static enum status check_scale_and_outliers(struct job_spec *s, const char **fie
 {
 	const struct loss_scale_rules *r = &s->dynamic_loss_scale;
 	const struct outlier_skip *o = &s->outlier_skip;
-	CHECK("loss_scale", commit_is_factor(s->loss_scale), "loss_scale is %g, must be %g..%g, where f32 is normal", s->loss_scale,
-	      COMMIT_MIN, COMMIT_MAX);
+	CHECK("loss_scale", commit_is_factor(s->loss_scale), "loss_scale is %g, must be %g..%g, where f32 is normal",
+	      s->loss_scale, COMMIT_MIN, COMMIT_MAX);
 	CHECK("dynamic_loss_scale.growth_factor", isfinite(r->growth_factor) && r->growth_factor > 1,
 	      "dynamic_loss_scale.growth_factor is %g, must be finite and > 1", r->growth_factor);
 	CHECK("dynamic_loss_scale.backoff_factor", r->backoff_factor > 0 && r->backoff_factor < 1,
 	      "dynamic_loss_scale.backoff_factor is %g, must be between 0 and 1", r->backoff_factor);
 	CHECK("dynamic_loss_scale.min_scale", commit_is_factor(r->min) && r->min <= r->max && commit_is_factor(r->max),
-	      "dynamic_loss_scale: min_scale (%g) must not be above max_scale (%g), both must be %g..%g, where f32 is normal", r->min,
-	      r->max, COMMIT_MIN, COMMIT_MAX);
+	      "dynamic_loss_scale: min_scale (%g) must not be above max_scale (%g), both must be %g..%g, where f32 is "
+	      "normal",
+	      r->min, r->max, COMMIT_MIN, COMMIT_MAX);
 	CHECK("loss_scale", !r->enabled || (s->loss_scale >= r->min && s->loss_scale <= r->max),
-	      "loss_scale is %g, must lie between dynamic_loss_scale's min_scale (%g) and max_scale (%g)", s->loss_scale,
-	      r->min, r->max);
+	      "loss_scale is %g, must lie between dynamic_loss_scale's min_scale (%g) and max_scale (%g)",
+	      s->loss_scale, r->min, r->max);
 	CHECK("dynamic_loss_scale.enabled", !r->enabled || s->nonfinite != NONFINITE_ERROR,
-	      "dynamic_loss_scale looks for the scale by overflows, nonfinite: error ends the job at the first: use skip_step");
+	      "dynamic_loss_scale looks for the scale by overflows, nonfinite: error ends the job at the first: use "
+	      "skip_step");
 	CHECK("outlier_skip.factor", o->factor == 0 || (isfinite(o->factor) && o->factor > 1),
 	      "outlier_skip.factor is %g, must be finite and > 1 (0: off)", o->factor);
-	CHECK("outlier_skip.decay", o->decay >= 0 && o->decay < 1, "outlier_skip.decay is %g, must be >= 0 and < 1", o->decay);
+	CHECK("outlier_skip.decay", o->decay >= 0 && o->decay < 1, "outlier_skip.decay is %g, must be >= 0 and < 1",
+	      o->decay);
 	return ST_OK;
 }
 
 static enum status check_rules(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
-	CHECK("param_groups", s->n_groups <= SPEC_MAX_RULES, "%u param_groups, at most %d", s->n_groups, SPEC_MAX_RULES);
+	CHECK("param_groups", s->n_groups <= SPEC_MAX_RULES, "%u param_groups, at most %d", s->n_groups,
+	      SPEC_MAX_RULES);
 	CHECK("init", s->n_init <= SPEC_MAX_RULES, "%u init rules, at most %d", s->n_init, SPEC_MAX_RULES);
 	for (uint32_t i = 0; i < s->n_groups; i++) {
 		const struct spec_group *g = &s->group[i];
@@ -192,13 +201,15 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 		const struct spec_init *r = &s->init[i];
 		CHECK("init.pattern", r->pattern && *r->pattern, "init[%u].pattern is empty", i);
 		CHECK("init.pattern", strlen(r->pattern) <= SPEC_MAX_PATTERN,
-		      "init[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i, strlen(r->pattern),
-		      SPEC_MAX_PATTERN);
+		      "init[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i,
+		      strlen(r->pattern), SPEC_MAX_PATTERN);
 		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
-		      "init[%u].type %d is unknown: zeros, ones, normal, uniform, kaiming_uniform, kaiming_normal, xavier_uniform "
-		      "or xavier_normal", i, r->rule.type);
-		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b), "init[%u]: a is %g and b is %g, both must be finite", i,
-		      r->rule.a, r->rule.b);
+		      "init[%u].type %d is unknown: zeros, ones, normal, uniform, kaiming_uniform, kaiming_normal, "
+		      "xavier_uniform "
+		      "or xavier_normal",
+		      i, r->rule.type);
+		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b),
+		      "init[%u]: a is %g and b is %g, both must be finite", i, r->rule.a, r->rule.b);
 	}
 	return ST_OK;
 }
@@ -206,10 +217,12 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 static enum status check_checkpoint(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	bool client = s->optim.type == OPTIM_CLIENT;
-	CHECK("checkpoint.dir", !s->checkpoint.bad_dir, "checkpoint.dir must be absolute and have no \"..\", or be left out");
+	CHECK("checkpoint.dir", !s->checkpoint.bad_dir,
+	      "checkpoint.dir must be absolute and have no \"..\", or be left out");
 	CHECK("checkpoint", !client || (!s->checkpoint.every_steps && !s->checkpoint.at_end),
 	      "checkpoint: with optimizer client the trainers hold the parameters and save them");
-	CHECK("restore_from", !s->bad_restore_path, "restore_from must be the absolute path of a checkpoint, without \"..\"");
+	CHECK("restore_from", !s->bad_restore_path,
+	      "restore_from must be the absolute path of a checkpoint, without \"..\"");
 	CHECK("restore_from", !client || !s->restores,
 	      "restore_from: with optimizer client the trainers hold the parameters and restore them");
 	return ST_OK;
@@ -221,14 +234,16 @@ static enum status check_launch(struct job_spec *s, const char **field, char *wh
 	bool here = s->launch_mode == LAUNCH_DAEMON;
 	CHECK("launch", s->launch_mode >= LAUNCH_EXTERNAL && s->launch_mode <= LAUNCH_DAEMON,
 	      "launch %d is unknown: external, client or daemon", s->launch_mode);
-	CHECK("launch_command.command", !here || l->n_command, "launch is daemon: launch_command.command (launch.command in a job file) must name the program");
+	CHECK("launch_command.command", !here || l->n_command,
+	      "launch is daemon: launch_command.command (launch.command in a job file) must name the program");
 	CHECK("launch_command", !here || l->bytes <= SPEC_MAX_LAUNCH_BYTES,
-	      "launch_command has %llu bytes of command and environment, at most %d are allowed", (unsigned long long)l->bytes,
-	      SPEC_MAX_LAUNCH_BYTES);
+	      "launch_command has %llu bytes of command and environment, at most %d are allowed",
+	      (unsigned long long)l->bytes, SPEC_MAX_LAUNCH_BYTES);
 	CHECK("launch_command.working_dir", !here || l->dirs_absolute,
 	      "launch is daemon: working_dir and log_dir must be absolute, or be left out");
 	CHECK("launch_command.environment", !here || l->names_ok,
-	      "launch_command.environment (launch.environment in a job file): a variable's name must not be empty and must not contain =");
+	      "launch_command.environment (launch.environment in a job file): a variable's name must not be empty and "
+	      "must not contain =");
 	CHECK("launch_command.grace_ms", !here || l->grace_ns <= SPEC_MAX_GRACE_NS,
 	      "launch_command.grace is %lld ms, at most an hour is allowed", (long long)(l->grace_ns / 1000000));
 	return ST_OK;
@@ -248,15 +263,18 @@ struct optim_group job_spec_group(const struct job_spec *s, uint32_t i)
 /* Of the first step, with the learning rate that a schedule comes to: no later one has larger factors. */
 static enum status check_scalars(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
-	const struct engine_command first = { .outcome = OUTCOME_APPLIED, .applied_step = 1, .scale = 1, .lr = s->optim.lr };
+	const struct engine_command first = {
+		.outcome = OUTCOME_APPLIED, .applied_step = 1, .scale = 1, .lr = s->optim.lr
+	};
 	for (uint32_t i = 0; i <= s->n_groups; i++) {
 		const struct optim_group g = job_spec_group(s, i);
 		const char *wrong = commit_wrong_scalar(&first, &s->optim, &g);
 		char who[40] = "optimizer";
 		if (i)
-			snprintf(who, sizeof who, "param_groups[%u]", i - 1);
+			snprintf(who, sizeof(who), "param_groups[%u]", i - 1);
 		CHECK(i ? "param_groups" : "optimizer", !wrong,
-		      "%s: %s is beyond f32's largest number, %g (lr %g, lr_scale %g, weight_decay %g): every step would end in inf or NaN",
+		      "%s: %s is beyond f32's largest number, %g (lr %g, lr_scale %g, weight_decay %g): every step "
+		      "would end in inf or NaN",
 		      who, wrong, COMMIT_MAX, s->optim.lr, g.lr_scale, g.weight_decay);
 	}
 	return ST_OK;

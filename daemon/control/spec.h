@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's specification as plain C: what gacc.v1.JobSpec says, with defaults filled in and checked.
  *
  * The edge converts from protobuf; control and the tests use only this. Numbers of the enums are those of the proto.
@@ -6,11 +7,9 @@
 #define GACC_CONTROL_SPEC_H
 
 #include "control/loss_scale.h"
-
 #include "math/arena.h"
 #include "math/init.h"
 #include "math/optim.h"
-
 #include "proto/status.h"
 
 #include <stdbool.h>
@@ -18,11 +17,13 @@
 
 #define SPEC_MAX_RANKS 65536
 #define SPEC_MAX_MICRO_SIZE 65536
-#define SPEC_MAX_MICROS (1 << 22) /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
+/* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
+#define SPEC_MAX_MICROS (1 << 22)
 #define SPEC_MAX_RULES 256
 #define SPEC_MAX_PATTERN 255 /* bytes; spec_match.h has the bounds of the matching */
 #define SPEC_MAX_NAME 128
-#define SPEC_MAX_LAUNCH_BYTES 65536 /* command, environment, directories; one packet carries them (launch/channel.h) */
+/* command, environment, directories; one packet carries them (launch/channel.h) */
+#define SPEC_MAX_LAUNCH_BYTES 65536
 #define SPEC_MAX_GRACE_NS (INT64_C(3600) * 1000000000)
 
 enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
@@ -43,7 +44,7 @@ struct spec_init {
 /* How gaccd starts ranks; the words themselves stay with the edge. */
 struct spec_launch {
 	uint32_t n_command;
-	uint64_t bytes;          /* of command, environment and directories */
+	uint64_t bytes;		      /* of command, environment and directories */
 	bool dirs_absolute, names_ok; /* directories begin with /, names of variables are not empty and have no = */
 	uint32_t max_restarts;
 	int64_t grace_ns;
@@ -85,19 +86,20 @@ struct job_spec {
 	struct spec_launch launch;
 	struct {
 		uint64_t every_steps; /* 0: never by itself */
-		uint32_t keep;        /* 0: all */
+		uint32_t keep;	      /* 0: all */
 		bool at_end;
-		bool bad_dir;         /* relative, or with ".." */
+		bool bad_dir; /* relative, or with ".." */
 	} checkpoint;
-	bool restores;        /* from a checkpoint */
+	bool restores;	       /* from a checkpoint */
 	bool bad_restore_path; /* relative, or with ".." */
-	uint64_t host_memory; /* bytes, reserved while the tensors are not known */
+	uint64_t host_memory;  /* bytes, reserved while the tensors are not known */
 };
 
 /* Puts defaults where a field is zero ("unspecified"), then checks every field; nothing in *s is trusted. On error
  * `field` names the offending one (static storage) and `why` says what is wrong and what is allowed. */
 enum status job_spec_check(struct job_spec *s, const char **field, char *why, size_t n_why);
-/* Group i of n_groups + 1, as the optimizer has it: 0 for the tensors that no rule of param_groups matches, then the rules in their order. */
+/* Group i of n_groups + 1, as the optimizer has it: 0 for the tensors that no rule of param_groups matches, then the
+ * rules in their order. */
 struct optim_group job_spec_group(const struct job_spec *, uint32_t i);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
 

@@ -1,4 +1,6 @@
-/* Matches a job's tensors with its param_groups and init rules, when a tensor set or a plan is built. Runs in the pool. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matches a job's tensors with its param_groups and init rules, when a tensor set or a plan is built. Runs in the pool.
+ */
 #include "control/spec_match.h"
 
 #include "control/glob.h"
@@ -24,7 +26,7 @@ static void patterns_fini(struct patterns *p)
 
 static bool patterns_init(struct patterns *p, const char *field, uint32_t n)
 {
-	*p = (struct patterns){ .field = field, .glob = calloc(n + 1, sizeof *p->glob), .n = n };
+	*p = (struct patterns){ .field = field, .glob = calloc(n + 1, sizeof(*p->glob)), .n = n };
 	return p->glob;
 }
 
@@ -41,8 +43,8 @@ static bool parse_patterns(const struct job_spec *s, struct patterns *groups, st
 	return true;
 }
 
-static enum status match_all(const struct patterns *p, const struct tensor_spec *t, uint64_t n, uint16_t *out, uint64_t *steps,
-			     char *why, size_t n_why)
+static enum status match_all(const struct patterns *p, const struct tensor_spec *t, uint64_t n, uint16_t *out,
+			     uint64_t *steps, char *why, size_t n_why)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t rule = 0;
@@ -51,8 +53,10 @@ static enum status match_all(const struct patterns *p, const struct tensor_spec 
 		out[i] = (uint16_t)(rule < p->n ? rule + 1 : 0);
 		if (*steps <= SPEC_MAX_MATCH_STEPS)
 			continue;
-		snprintf(why, n_why, "%s: matching the patterns takes more than %" PRIu64 " steps, reached at tensor %" PRIu64 " of %"
-			 PRIu64 ": use fewer patterns, or fewer * in them", p->field, SPEC_MAX_MATCH_STEPS, i, n);
+		snprintf(why, n_why,
+			 "%s: matching the patterns takes more than %" PRIu64 " steps, reached at tensor %" PRIu64
+			 " of %" PRIu64 ": use fewer patterns, or fewer * in them",
+			 p->field, SPEC_MAX_MATCH_STEPS, i, n);
 		return ST_INVALID_SPEC;
 	}
 	return ST_OK;
@@ -63,13 +67,15 @@ static enum status check_init(const struct spec_match *m, const struct tensor_sp
 {
 	for (uint64_t i = 0; i < m->n; i++)
 		if (!m->init[i] && !(t[i].alias_of && *t[i].alias_of)) {
-			snprintf(why, n_why, "no init rule matches tensor \"%s\": add one with pattern \"*\"", t[i].name);
+			snprintf(why, n_why, "no init rule matches tensor \"%s\": add one with pattern \"*\"",
+				 t[i].name);
 			return ST_INVALID_SPEC;
 		}
 	return ST_OK;
 }
 
-static enum status match_both(const struct job_spec *s, const struct tensor_spec *t, struct spec_match *m, char *why, size_t n_why)
+static enum status match_both(const struct job_spec *s, const struct tensor_spec *t, struct spec_match *m, char *why,
+			      size_t n_why)
 {
 	struct patterns groups = { .n = 0 }, init = { .n = 0 };
 	uint64_t steps = 0;
@@ -85,21 +91,25 @@ static enum status match_both(const struct job_spec *s, const struct tensor_spec
 	return st;
 }
 
-enum status spec_match(const struct job_spec *s, const struct tensor_spec *t, uint64_t n, struct spec_match *out, char *why,
-		       size_t n_why)
+enum status spec_match(const struct job_spec *s, const struct tensor_spec *t, uint64_t n, struct spec_match *out,
+		       char *why, size_t n_why)
 {
 	struct spec_match m = { .n = n };
 	uint64_t rules = (uint64_t)s->n_groups + s->n_init;
 	if (rules && n > SPEC_MAX_MATCHES / rules) {
-		snprintf(why, n_why, "param_groups, init: %" PRIu64 " rules for %" PRIu64 " tensors: their product must be at most %" PRIu64
-			 ": use fewer rules, with patterns that match more tensors", rules, n, SPEC_MAX_MATCHES);
+		snprintf(why, n_why,
+			 "param_groups, init: %" PRIu64 " rules for %" PRIu64
+			 " tensors: their product must be at most %" PRIu64
+			 ": use fewer rules, with patterns that match more tensors",
+			 rules, n, SPEC_MAX_MATCHES);
 		return ST_INVALID_SPEC;
 	}
 	if (s->n_groups)
-		m.group = malloc((n + 1) * sizeof *m.group);
+		m.group = malloc((n + 1) * sizeof(*m.group));
 	if (s->n_init)
-		m.init = malloc((n + 1) * sizeof *m.init);
-	enum status st = (s->n_groups && !m.group) || (s->n_init && !m.init) ? ST_NO_MEMORY : match_both(s, t, &m, why, n_why);
+		m.init = malloc((n + 1) * sizeof(*m.init));
+	enum status st =
+		(s->n_groups && !m.group) || (s->n_init && !m.init) ? ST_NO_MEMORY : match_both(s, t, &m, why, n_why);
 	if (st)
 		spec_match_fini(&m);
 	else
@@ -117,14 +127,17 @@ struct unused {
 
 static void add_unused(struct unused *u, const char *field, uint32_t rule, const char *pattern)
 {
-	const char *before = u->rules ? "," : "rules without effect, as no tensor's name matches them, or an earlier rule matches first:";
+	const char *before =
+		u->rules ? ","
+			 : "rules without effect, as no tensor's name matches them, or an earlier rule matches first:";
 	if (u->rules++ < UNUSED_NAMED && u->at < u->n)
-		u->at += (size_t)snprintf(u->text + u->at, u->n - u->at, "%s %s[%u] (pattern \"%.40s\")", before, field, rule, pattern);
+		u->at += (size_t)snprintf(u->text + u->at, u->n - u->at, "%s %s[%u] (pattern \"%.40s\")", before, field,
+					  rule, pattern);
 }
 
 static void mark_used(const uint16_t *rule, uint64_t n, bool used[SPEC_MAX_RULES + 1])
 {
-	memset(used, 0, (SPEC_MAX_RULES + 1) * sizeof used[0]);
+	memset(used, 0, (SPEC_MAX_RULES + 1) * sizeof(used[0]));
 	for (uint64_t i = 0; i < n; i++)
 		used[rule[i]] = true;
 }

@@ -1,4 +1,6 @@
-/* Inline streams: which slot each one fills, how far it is, and when the daemon ends it. Part of struct job; loop thread.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inline streams: which slot each one fills, how far it is, and when the daemon ends it. Part of struct job; loop
+ * thread.
  *
  * A stream belongs to one session generation and holds one slot of that session. docs/protocol.md, "Inline stream".
  */
@@ -66,14 +68,16 @@ static bool needs_no_bytes(const struct job *j, const struct rank *r, const stru
 	return rank_settled(j, r, a->micro);
 }
 
-/* The client has begun again: what is left of its earlier try, whose connection may have died unnoticed, would keep the slot busy. */
+/* The client has begun again: what is left of its earlier try, whose connection may have died unnoticed, would keep the
+ * slot busy. */
 static void end_earlier_try(struct job *j, struct rank *r, const struct push_args *push)
 {
 	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++) {
 		struct stream *s = &r->stream[i];
 		bool same = push ? !s->is_put && s->window == push->window && s->micro == push->micro : s->is_put;
 		if (s->state && same)
-			end(j, s, ST_UNAVAILABLE, "one stream at a time", "a newer stream of this session has begun with the same");
+			end(j, s, ST_UNAVAILABLE, "one stream at a time",
+			    "a newer stream of this session has begun with the same");
 	}
 }
 
@@ -87,8 +91,8 @@ static bool find_slot(const struct job *j, const struct rank *r, uint32_t *out)
 	return false;
 }
 
-bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *push, uint32_t *out_slot,
-		     struct now now)
+bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *push,
+		     uint32_t *out_slot, struct now now)
 {
 	uint32_t n, slot;
 	char text[160];
@@ -102,7 +106,8 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 	if (!call_allowed(j, call, k))
 		return false;
 	if (!j->engine_seen) {
-		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "call RegisterTensors first: the job has no memory yet");
+		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first",
+			    "call RegisterTensors first: the job has no memory yet");
 		return false;
 	}
 	if (!push && j->mirror.r.params_ready) {
@@ -110,16 +115,19 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return false;
 	}
-	if (push && present_wrong(j, push, text, sizeof text)) { /* before anybody keeps it */
+	if (push && present_wrong(j, push, text, sizeof(text))) { /* before anybody keeps it */
 		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
 		return false;
 	}
 	end_earlier_try(j, r, push);
 	if (!find_slot(j, r, &slot)) {
-		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots", r->rank);
+		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots",
+			    r->rank);
 		return false;
 	}
-	r->stream[slot] = (struct stream){ .state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->rank, .sgen = r->sgen };
+	r->stream[slot] = (struct stream){
+		.state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->rank, .sgen = r->sgen
+	};
 	if (push) {
 		r->stream[slot].window = push->window;
 		r->stream[slot].micro = push->micro;
@@ -130,7 +138,8 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 
 /* ---- its bytes ---- */
 
-/* Checked before every copy: the stream has not ended, its session is in force, and nobody else reads or writes the slot. */
+/* Checked before every copy: the stream has not ended, its session is in force, and nobody else reads or writes the
+ * slot. */
 static struct stream *filling(struct job *j, uint64_t call, uint32_t rank)
 {
 	struct stream *s = rank < j->spec->ranks ? stream_of(&j->rank[rank], call) : NULL;
@@ -146,7 +155,9 @@ bool job_stream_admits(struct job *j, uint64_t call, uint32_t rank, uint64_t off
 	if (offset <= all && n <= all - offset)
 		return true;
 	char text[160];
-	snprintf(text, sizeof text, s->is_put ? "offset %llu, bytes %llu: the parameters have %llu" : "offset %llu + %llu bytes: a slot holds %llu",
+	snprintf(text, sizeof(text),
+		 s->is_put ? "offset %llu, bytes %llu: the parameters have %llu"
+			   : "offset %llu + %llu bytes: a slot holds %llu",
 		 (unsigned long long)offset, (unsigned long long)n, (unsigned long long)all);
 	end(j, s, ST_INVALID_ARGUMENT, s->is_put ? "offset + bytes must lie in the parameter layout" : NULL, text);
 	return false;
@@ -157,9 +168,10 @@ static bool note(struct job *j, struct stream *s, uint64_t offset, uint64_t n)
 	char text[160];
 	enum status st = coverage_add(&s->came, offset, offset + n);
 	if (st == ST_RESOURCE_EXHAUSTED)
-		snprintf(text, sizeof text, "more than %d separate pieces: send larger or contiguous chunks", COVERAGE_MAX);
+		snprintf(text, sizeof(text), "more than %d separate pieces: send larger or contiguous chunks",
+			 COVERAGE_MAX);
 	else
-		snprintf(text, sizeof text, "%s", status_info(st)->text);
+		snprintf(text, sizeof(text), "%s", status_info(st)->text);
 	if (st)
 		end(j, s, st, NULL, text);
 	return !st;
@@ -175,7 +187,8 @@ bool params_missing(const struct job *j, const struct coverage *c, char *why, si
 {
 	uint64_t from, to, i = coverage_missing(c, &j->set.arena, COVERAGE_PARAMS, NULL, &from, &to);
 	if (i < j->set.n)
-		snprintf(why, n_why, "`last`, but the pieces do not cover tensor \"%.100s\" (bytes %llu to %llu of the parameters)",
+		snprintf(why, n_why,
+			 "`last`, but the pieces do not cover tensor \"%.100s\" (bytes %llu to %llu of the parameters)",
 			 j->set.tensor[i].name, (unsigned long long)from, (unsigned long long)to);
 	return i < j->set.n;
 }
@@ -186,18 +199,21 @@ static bool is_whole(struct job *j, struct stream *s, const struct push_args *a)
 {
 	char text[256];
 	uint64_t from, to;
-	if (!present_wrong(j, a, text, sizeof text)) {
-		uint64_t i = coverage_missing(&s->came, &j->set.arena, COVERAGE_SLOT, a->n_present ? a->present : NULL, &from, &to);
+	if (!present_wrong(j, a, text, sizeof(text))) {
+		uint64_t i = coverage_missing(&s->came, &j->set.arena, COVERAGE_SLOT, a->n_present ? a->present : NULL,
+					      &from, &to);
 		if (i == j->set.n)
 			return true;
-		snprintf(text, sizeof text, "the chunks do not cover tensor \"%.100s\" (bytes %llu to %llu of the slot)", j->set.tensor[i].name,
-			 (unsigned long long)from, (unsigned long long)to);
+		snprintf(text, sizeof(text),
+			 "the chunks do not cover tensor \"%.100s\" (bytes %llu to %llu of the slot)",
+			 j->set.tensor[i].name, (unsigned long long)from, (unsigned long long)to);
 	}
 	end(j, s, ST_INVALID_ARGUMENT, NULL, text);
 	return false;
 }
 
-void job_stream_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *args, struct now now)
+void job_stream_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *args,
+		     struct now now)
 {
 	struct stream *s = filling(j, call, k->rank);
 	if (!s || !is_whole(j, s, args))
@@ -209,18 +225,21 @@ void job_stream_push(struct job *j, uint64_t call, const struct session_key *k, 
 	job_push(j, call, k, &a, now);
 }
 
-void job_stream_put(struct job *j, uint64_t call, const struct session_key *k, uint64_t offset, uint64_t n, bool last, struct now now)
+void job_stream_put(struct job *j, uint64_t call, const struct session_key *k, uint64_t offset, uint64_t n, bool last,
+		    struct now now)
 {
 	struct stream *s = filling(j, call, k->rank);
 	struct rank *r = &j->rank[k->rank];
 	char text[256];
 	if (!s || !note(j, s, offset, n))
 		return;
-	if (last && !j->mirror.r.params_ready && params_missing(j, &s->came, text, sizeof text)) {
+	if (last && !j->mirror.r.params_ready && params_missing(j, &s->came, text, sizeof(text))) {
 		end(j, s, ST_INVALID_ARGUMENT, "send the missing bytes before `last`", text);
 		return;
 	}
 	s->state = STREAM_TAKEN;
-	struct put_args a = { .slot = (uint32_t)(s - r->stream), .offset = offset, .bytes = n, .last = last, .streamed = true };
+	struct put_args a = {
+		.slot = (uint32_t)(s - r->stream), .offset = offset, .bytes = n, .last = last, .streamed = true
+	};
 	put_begin(j, call, r, &a, now);
 }

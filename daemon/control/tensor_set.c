@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds and frees a job's tensor set, for the edge in the pool and for job.c. */
 #include "control/tensor_set.h"
 
@@ -21,7 +22,7 @@ enum status tensors_copy(const struct tensor_spec *t, uint64_t n, struct tensor_
 	size_t bytes = 1;
 	for (uint64_t i = 0; i < n; i++)
 		bytes += tensor_text_bytes(&t[i]);
-	struct tensor_spec *all = calloc(n, sizeof *all);
+	struct tensor_spec *all = calloc(n, sizeof(*all));
 	char *names = malloc(bytes), *at = names;
 	if (!all || !names) {
 		free(all);
@@ -39,8 +40,8 @@ enum status tensors_copy(const struct tensor_spec *t, uint64_t n, struct tensor_
 	return ST_OK;
 }
 
-enum status tensor_set_init(struct tensor_set *out, const struct job_spec *spec, const struct tensor_spec *t, uint64_t n, char *why,
-			    size_t n_why)
+enum status tensor_set_init(struct tensor_set *out, const struct job_spec *spec, const struct tensor_spec *t,
+			    uint64_t n, char *why, size_t n_why)
 {
 	struct tensor_set s = { .n = n };
 	enum status st = arena_init(&s.arena, t, n, spec->gradient_dtype, why, n_why);

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's tensors: checked, copied, laid out, and matched with the specification's rules.
  *
- * A set of a million tensors takes a second to build, so gaccd builds sets in the pool and hands them to the job whole. Once a job
- * has its set, that does not change while the job lives; any thread may read it then.
+ * A set of a million tensors takes a second to build, so gaccd builds sets in the pool and hands them to the job whole.
+ * Once a job has its set, that does not change while the job lives; any thread may read it then.
  */
 #ifndef GACC_CONTROL_TENSOR_SET_H
 #define GACC_CONTROL_TENSOR_SET_H
@@ -9,17 +10,17 @@
 #include "control/spec_match.h"
 
 struct tensor_set {
-	uint64_t n;                 /* 0: there is none */
+	uint64_t n; /* 0: there is none */
 	struct tensor_spec *tensor;
-	char *names;                /* storage of the tensors' strings */
+	char *names; /* storage of the tensors' strings */
 	struct arena arena;
 	bool matched;
-	struct spec_match match;    /* when `matched` */
+	struct spec_match match; /* when `matched` */
 };
 
 /* Copies t. ST_INVALID_ARGUMENT with why, ST_NO_MEMORY; *out is then as it was. Any thread. */
-enum status tensor_set_init(struct tensor_set *out, const struct job_spec *, const struct tensor_spec *t, uint64_t n, char *why,
-			    size_t n_why);
+enum status tensor_set_init(struct tensor_set *out, const struct job_spec *, const struct tensor_spec *t, uint64_t n,
+			    char *why, size_t n_why);
 /* Fills `match`, unless that has been done. Errors as spec_match. Any thread. */
 enum status tensor_set_match(struct tensor_set *, const struct job_spec *, char *why, size_t n_why);
 void tensor_set_fini(struct tensor_set *);

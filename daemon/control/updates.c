@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/updates.h"
 
 #include "base/array.h"
@@ -33,13 +34,13 @@ void update_apply(struct values *v, const struct update *u)
 		v->clip_value = u->to.clip_value;
 }
 
-#define CHECK(name, ok, ...)                               \
-	do {                                               \
-		if (!(ok)) {                               \
-			*field = (name);                   \
-			snprintf(why, n_why, __VA_ARGS__); \
-			return ST_INVALID_ARGUMENT;        \
-		}                                          \
+#define CHECK(name, ok, ...)                                                                                           \
+	do {                                                                                                           \
+		if (!(ok)) {                                                                                           \
+			*field = (name);                                                                               \
+			snprintf(why, n_why, __VA_ARGS__);                                                             \
+			return ST_INVALID_ARGUMENT;                                                                    \
+		}                                                                                                      \
 	} while (0)
 
 static bool is_amount(double v)
@@ -60,13 +61,14 @@ enum status update_check(const struct update *u, const struct job_spec *s, const
 	CHECK("values.clip_norm", !(u->set & VALUE_CLIP_NORM) || is_amount(v->clip_norm),
 	      "clip_norm is %g, must be finite and >= 0 (0: off)", v->clip_norm);
 	CHECK("values.clip_value", !(u->set & VALUE_CLIP_VALUE) || commit_is_limit(v->clip_value),
-	      "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal", v->clip_value, COMMIT_MIN, COMMIT_MAX);
+	      "clip_value is %g, must be 0 (off) or %g..%g, where f32 is normal", v->clip_value, COMMIT_MIN,
+	      COMMIT_MAX);
 	return ST_OK;
 }
 
 enum status updates_reserve(struct updates *u)
 {
-	struct update *item = array_grow(u->item, u->n, &u->capacity, sizeof *item);
+	struct update *item = array_grow(u->item, u->n, &u->capacity, sizeof(*item));
 	if (!item)
 		return ST_NO_MEMORY;
 	u->item = item;
@@ -100,7 +102,7 @@ struct values updates_take(struct updates *u, struct values now, uint64_t window
 		k++;
 	u->n -= k;
 	if (u->n)
-		memmove(u->item, u->item + k, u->n * sizeof *u->item);
+		memmove(u->item, u->item + k, u->n * sizeof(*u->item));
 	return now;
 }
 
@@ -108,7 +110,8 @@ struct values updates_take(struct updates *u, struct values now, uint64_t window
 static uint32_t difference(const struct values *a, const struct values *b)
 {
 	return (a->micro_size != b->micro_size ? VALUE_MICRO_SIZE : 0) | (a->lr != b->lr ? VALUE_LR : 0) |
-	       (a->clip_norm != b->clip_norm ? VALUE_CLIP_NORM : 0) | (a->clip_value != b->clip_value ? VALUE_CLIP_VALUE : 0);
+	       (a->clip_norm != b->clip_norm ? VALUE_CLIP_NORM : 0) |
+	       (a->clip_value != b->clip_value ? VALUE_CLIP_VALUE : 0);
 }
 
 uint32_t updates_beyond_spec(const struct updates *u, struct values now, const struct job_spec *spec, uint64_t window,
@@ -157,7 +160,7 @@ void update_describe(const struct update *u, struct values from, char *text, siz
 		    { "clip_value", from.clip_value, u->to.clip_value } };
 	int at = 0;
 	text[0] = '\0';
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		if (u->set & 1u << i && at < (int)n)
 			at += snprintf(text + at, n - (size_t)at, "%s%s %g -> %g", at ? ", " : "", all[i].name,
 				       all[i].from, all[i].to);

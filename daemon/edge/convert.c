@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/convert.h"
 
 #include "store/history.h"
-
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
 
@@ -17,7 +17,7 @@ int64_t convert_ms(uint64_t ms)
 
 static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
-	s->group = calloc(pb->n_param_groups + 1, sizeof *s->group);
+	s->group = calloc(pb->n_param_groups + 1, sizeof(*s->group));
 	if (!s->group)
 		return false;
 	for (size_t i = 0; i < pb->n_param_groups; i++) {
@@ -26,7 +26,8 @@ static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 		o->pattern = strdup(g->pattern);
 		if (!o->pattern)
 			return false;
-		o->values = (struct optim_group){ .lr_scale = g->lr_scale, .weight_decay = g->weight_decay,
+		o->values = (struct optim_group){ .lr_scale = g->lr_scale,
+						  .weight_decay = g->weight_decay,
 						  .frozen = g->frozen };
 		o->override_weight_decay = g->override_weight_decay;
 		s->n_groups++;
@@ -36,7 +37,7 @@ static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 
 static bool copy_init(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
-	s->init = calloc(pb->n_init + 1, sizeof *s->init);
+	s->init = calloc(pb->n_init + 1, sizeof(*s->init));
 	if (!s->init)
 		return false;
 	for (size_t i = 0; i < pb->n_init; i++) {
@@ -55,16 +56,24 @@ static void copy_optimizer(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	if (pb->optimizer) {
 		const Gacc__V1__Optimizer *o = pb->optimizer;
-		s->optim = (struct optim_config){ .type = (enum optim_type)o->type, .lr = o->lr, .momentum = o->momentum,
-						  .dampening = o->dampening, .weight_decay = o->weight_decay,
-						  .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+		s->optim = (struct optim_config){ .type = (enum optim_type)o->type,
+						  .lr = o->lr,
+						  .momentum = o->momentum,
+						  .dampening = o->dampening,
+						  .weight_decay = o->weight_decay,
+						  .beta1 = o->beta1,
+						  .beta2 = o->beta2,
+						  .eps = o->eps,
 						  .nesterov = o->nesterov };
 	}
 	if (pb->schedule) {
 		const Gacc__V1__Schedule *c = pb->schedule;
-		s->schedule = (struct schedule){ .type = (enum schedule_type)c->type, .warmup_steps = c->warmup_steps,
-						 .total_steps = c->total_steps, .step_size = c->step_size,
-						 .min_factor = c->min_factor, .gamma = c->gamma,
+		s->schedule = (struct schedule){ .type = (enum schedule_type)c->type,
+						 .warmup_steps = c->warmup_steps,
+						 .total_steps = c->total_steps,
+						 .step_size = c->step_size,
+						 .min_factor = c->min_factor,
+						 .gamma = c->gamma,
 						 .warmup_start_factor = c->warmup_start_factor };
 	}
 }
@@ -100,7 +109,8 @@ static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	const Gacc__V1__Launch *l = pb->launch_command;
 	s->launch_mode = (enum launch_mode)pb->launch;
 	s->host_memory = pb->host_memory;
-	s->launch = (struct spec_launch){ .names_ok = true, .bytes = strlen(pb->log_dir) + 1,
+	s->launch = (struct spec_launch){ .names_ok = true,
+					  .bytes = strlen(pb->log_dir) + 1,
 					  .dirs_absolute = absolute_or_empty(pb->log_dir) };
 	if (!l)
 		return;
@@ -123,9 +133,10 @@ static void copy_loss_scale(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	const Gacc__V1__DynamicLossScale *d = pb->dynamic_loss_scale;
 	const Gacc__V1__OutlierSkip *o = pb->outlier_skip;
 	if (d)
-		s->dynamic_loss_scale = (struct loss_scale_rules){ d->enabled, d->growth_factor, d->backoff_factor,
-								   d->growth_interval, d->hysteresis, d->min_scale,
-								   d->max_scale };
+		s->dynamic_loss_scale =
+			(struct loss_scale_rules){ d->enabled,	       d->growth_factor, d->backoff_factor,
+						   d->growth_interval, d->hysteresis,	 d->min_scale,
+						   d->max_scale };
 	if (o)
 		s->outlier_skip = (struct outlier_skip){ o->factor, o->decay, o->warmup_steps };
 }
@@ -158,7 +169,8 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 
 #define MAX_LABELS 256
 #define MAX_PATH_BYTES 4096
-#define MAX_CHECKPOINT_BYTES 3840 /* of a path, %j and %x not replaced yet; gaccd's names beneath it fit behind it */
+/* of a path, %j and %x not replaced yet; gaccd's names beneath it fit behind it */
+#define MAX_CHECKPOINT_BYTES 3840
 #define REFUSE(name, ...) (*field = (name), snprintf(why, n_why, __VA_ARGS__), ST_INVALID_SPEC)
 
 static const char *control_character(const char *s)
@@ -173,20 +185,22 @@ static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field
 {
 	const char *strange = control_character(pb->name);
 	if (strlen(pb->name) >= SPEC_MAX_NAME)
-		return REFUSE("name", "name has %zu bytes, at most %d are allowed", strlen(pb->name), SPEC_MAX_NAME - 1);
+		return REFUSE("name", "name has %zu bytes, at most %d are allowed", strlen(pb->name),
+			      SPEC_MAX_NAME - 1);
 	if (strange)
 		return REFUSE("name", "name has the control character 0x%02x at byte %td", (unsigned)*strange,
 			      strange - pb->name);
 	if (pb->master < 0 || pb->master > GACC__V1__MASTER__MASTER_NONE)
 		return REFUSE("master", "master %d is unknown: f32 or none", (int)pb->master);
 	if (strlen(pb->log_dir) > MAX_PATH_BYTES)
-		return REFUSE("log_dir", "log_dir has %zu bytes, at most %d are allowed", strlen(pb->log_dir), MAX_PATH_BYTES);
+		return REFUSE("log_dir", "log_dir has %zu bytes, at most %d are allowed", strlen(pb->log_dir),
+			      MAX_PATH_BYTES);
 	if (pb->checkpoint && strlen(pb->checkpoint->dir) > MAX_CHECKPOINT_BYTES)
-		return REFUSE("checkpoint.dir", "checkpoint.dir has %zu bytes, at most %d are allowed", strlen(pb->checkpoint->dir),
-			      MAX_CHECKPOINT_BYTES);
+		return REFUSE("checkpoint.dir", "checkpoint.dir has %zu bytes, at most %d are allowed",
+			      strlen(pb->checkpoint->dir), MAX_CHECKPOINT_BYTES);
 	if (strlen(pb->restore_from) > MAX_CHECKPOINT_BYTES)
-		return REFUSE("restore_from", "restore_from has %zu bytes, at most %d are allowed", strlen(pb->restore_from),
-			      MAX_CHECKPOINT_BYTES);
+		return REFUSE("restore_from", "restore_from has %zu bytes, at most %d are allowed",
+			      strlen(pb->restore_from), MAX_CHECKPOINT_BYTES);
 	if (pb->n_labels > MAX_LABELS)
 		return REFUSE("labels", "%zu labels, at most %d are allowed", pb->n_labels, MAX_LABELS);
 	return ST_OK;
@@ -206,8 +220,8 @@ enum status convert_spec(const Gacc__V1__JobSpec *pb, struct job_spec *out, cons
 	st = ST_NO_MEMORY;
 	if (pb->n_param_groups > SPEC_MAX_RULES || pb->n_init > SPEC_MAX_RULES) {
 		*field = pb->n_init > SPEC_MAX_RULES ? "init" : "param_groups";
-		snprintf(why, n_why, "%zu param_groups and %zu init rules, at most %d each", pb->n_param_groups, pb->n_init,
-			 SPEC_MAX_RULES);
+		snprintf(why, n_why, "%zu param_groups and %zu init rules, at most %d each", pb->n_param_groups,
+			 pb->n_init, SPEC_MAX_RULES);
 		st = ST_INVALID_SPEC;
 	} else if (copy_groups(pb, &s) && copy_init(pb, &s)) {
 		st = job_spec_check(&s, field, why, n_why);
@@ -223,7 +237,7 @@ void convert_spec_sum(const void *spec, size_t n, uint8_t out[16])
 {
 	XXH128_canonical_t sum;
 	XXH128_canonicalFromHash(&sum, XXH3_128bits(spec, n));
-	memcpy(out, sum.digest, sizeof sum.digest);
+	memcpy(out, sum.digest, sizeof(sum.digest));
 }
 
 static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struct tensor_spec *out, char *why,
@@ -234,7 +248,9 @@ static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struc
 			 t->n_shape, ARENA_MAX_DIMS);
 		return ST_INVALID_ARGUMENT;
 	}
-	*out = (struct tensor_spec){ .name = t->name, .dtype = (enum dtype)t->dtype, .n_dims = (int)t->n_shape,
+	*out = (struct tensor_spec){ .name = t->name,
+				     .dtype = (enum dtype)t->dtype,
+				     .n_dims = (int)t->n_shape,
 				     .alias_of = *t->alias_of ? t->alias_of : NULL };
 	for (size_t d = 0; d < t->n_shape; d++)
 		out->shape[d] = t->shape[d];
@@ -243,7 +259,7 @@ static enum status convert_tensor(const Gacc__V1__TensorSpec *t, size_t i, struc
 
 enum status convert_tensors(Gacc__V1__TensorSpec *const *t, size_t n, struct tensor_spec **out, char *why, size_t n_why)
 {
-	struct tensor_spec *s = calloc(n + 1, sizeof *s);
+	struct tensor_spec *s = calloc(n + 1, sizeof(*s));
 	enum status st = s ? ST_OK : ST_NO_MEMORY;
 	for (size_t i = 0; i < n && !st; i++)
 		st = convert_tensor(t[i], i, &s[i], why, n_why);
@@ -257,7 +273,7 @@ enum status convert_tensors(Gacc__V1__TensorSpec *const *t, size_t n, struct ten
 void *convert_pack_tensors(const struct tensor_spec *t, uint64_t n, size_t *out_n)
 {
 	Gacc__V1__JobSpec set = GACC__V1__JOB_SPEC__INIT;
-	Gacc__V1__TensorSpec *pb = calloc(n, sizeof *pb), **list = calloc(n, sizeof *list);
+	Gacc__V1__TensorSpec *pb = calloc(n, sizeof(*pb)), **list = calloc(n, sizeof(*list));
 	void *bytes = NULL;
 	for (uint64_t i = 0; i < n && pb && list; i++) {
 		gacc__v1__tensor_spec__init(&pb[i]);
@@ -280,7 +296,7 @@ void *convert_pack_tensors(const struct tensor_spec *t, uint64_t n, size_t *out_
 
 Gacc__V1__Event *convert_event(const struct history_event *e)
 {
-	Gacc__V1__Event *o = malloc(sizeof *o);
+	Gacc__V1__Event *o = malloc(sizeof(*o));
 	if (!o)
 		return NULL;
 	gacc__v1__event__init(o);
@@ -330,8 +346,8 @@ static Gacc__V1__RankState rank_state(const struct coord *c, const struct rank_p
 		return GACC__V1__RANK_STATE__RANK_STATE_ATTACHED;
 	if (p->waiting_ns)
 		return GACC__V1__RANK_STATE__RANK_STATE_WAITING;
-	return late_ns && coord_state(c, NULL, NULL) == JOB_STALLED ? GACC__V1__RANK_STATE__RANK_STATE_LATE :
-								      GACC__V1__RANK_STATE__RANK_STATE_COMPUTING;
+	return late_ns && coord_state(c, NULL, NULL) == JOB_STALLED ? GACC__V1__RANK_STATE__RANK_STATE_LATE
+								    : GACC__V1__RANK_STATE__RANK_STATE_COMPUTING;
 }
 
 void convert_rank(const struct coord *c, const struct rank_progress *p, struct now now, Gacc__V1__RankStatus *out,
@@ -349,7 +365,9 @@ void convert_rank(const struct coord *c, const struct rank_progress *p, struct n
 	detail[0] = '\0';
 	if (out->late_ns)
 		snprintf(detail, n, "others wait for it for %.1f s%s", (double)out->late_ns / 1e9,
-			 p->lost ? "; its process is gone" : p->attached ? "" : "; it has not attached");
+			 p->lost       ? "; its process is gone"
+			 : p->attached ? ""
+				       : "; it has not attached");
 	out->detail = detail;
 	out->exit_status = -1; /* only a launcher knows one */
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/daemon.h"
 
 #include "base/descriptors.h"
@@ -74,8 +75,12 @@ uint64_t daemon_event_id(struct daemon *d)
 
 void daemon_event(struct daemon *d, bool warning, const char *reason, const char *text)
 {
-	struct history_event e = { .id = daemon_event_id(d), .unix_ns = daemon_now(d).unix_ns, .warning = warning,
-				   .reason = reason, .object = "node", .message = text };
+	struct history_event e = { .id = daemon_event_id(d),
+				   .unix_ns = daemon_now(d).unix_ns,
+				   .warning = warning,
+				   .reason = reason,
+				   .object = "node",
+				   .message = text };
 	log_line(warning ? LOG_WARN : LOG_NOTICE, (struct log_fields){ 0, -1, UINT64_MAX, reason }, "%s", text);
 	recorder_put_event(d->recorder, &e);
 }
@@ -91,7 +96,8 @@ static void on_stopped(void *arg)
 
 void daemon_fail(void)
 {
-	log_error("the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
+	log_error(
+		"the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
 	_exit(DAEMON_EXIT_JOURNAL);
 }
 
@@ -101,9 +107,10 @@ static void stop(struct daemon *d)
 		return;
 	d->stopping = true;
 	bool manager = fdstore_active(d->fdstore), gone = fdstore_stopping(d->fdstore) != ST_OK;
-	daemon_event(d, false, "Stopping", gone ? "stopping: jobs lose their memory, as the service manager does not answer any more" :
-					   manager ? "stopping: jobs keep their memory while the service manager runs" :
-						     "stopping: jobs lose their memory, as there is no service manager to keep it");
+	daemon_event(d, false, "Stopping",
+		     gone      ? "stopping: jobs lose their memory, as the service manager does not answer any more"
+		     : manager ? "stopping: jobs keep their memory while the service manager runs"
+			       : "stopping: jobs lose their memory, as there is no service manager to keep it");
 	FAILPOINT(gaccd_drain);
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
@@ -112,7 +119,8 @@ static void on_signal(uv_signal_t *h, int signum)
 {
 	struct daemon *d = h->data;
 	if (signum == SIGHUP)
-		log_notice("SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
+		log_notice(
+			"SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
 	else
 		stop(d);
 }
@@ -176,7 +184,7 @@ static enum status read_token(struct daemon *d)
 	struct stat s;
 	const char *path = d->conf->listen.token_file;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, d->token, sizeof d->token - 1);
+	ssize_t n = fd < 0 ? -1 : read(fd, d->token, sizeof(d->token) - 1);
 	if (n < 0 || fstat(fd, &s)) {
 		log_error("listen.token_file %s: %s", path, strerror(errno));
 	} else if (s.st_mode & 077) {
@@ -201,7 +209,8 @@ static enum status listen_tcp(struct daemon *d)
 		return ST_OK;
 	struct rpc_tcp_identity id = { .cert_path = *c->tls.cert ? c->tls.cert : NULL,
 				       .key_path = *c->tls.key ? c->tls.key : NULL,
-				       .ca_path = *c->tls.ca ? c->tls.ca : NULL, .context = d };
+				       .ca_path = *c->tls.ca ? c->tls.ca : NULL,
+				       .context = d };
 	if (!id.cert_path) {
 		enum status st = *c->listen.token_file ? read_token(d) : ST_INVALID_CONFIG;
 		if (!*c->listen.token_file)
@@ -224,7 +233,7 @@ static enum status open_store(struct daemon *d)
 		st = own_dir_make(d->conf->state_dir, 0700, "state_dir");
 	if (!st && (st = failpoint_make(d->conf->runtime_dir)))
 		log_error("cannot make the file of failpoints in %s: %s", d->conf->runtime_dir, strerror(errno));
-	snprintf(path, sizeof path, "%s/journal.sqlite", d->conf->state_dir);
+	snprintf(path, sizeof(path), "%s/journal.sqlite", d->conf->state_dir);
 	if (!st)
 		st = journal_keep_open(d, path);
 	if (!st)
@@ -238,7 +247,7 @@ static enum status open_store(struct daemon *d)
 	if (!st)
 		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
 	struct history_limits limits = { .windows = d->conf->history.windows, .events = d->conf->history.events };
-	snprintf(path, sizeof path, "%s/history.db", d->conf->state_dir);
+	snprintf(path, sizeof(path), "%s/history.db", d->conf->state_dir);
 	if (!st)
 		st = history_open(path, &limits, &d->history);
 	if (!st)
@@ -252,7 +261,8 @@ static enum status open_store(struct daemon *d)
 
 static enum status open_rpc(struct daemon *d)
 {
-	struct rpc_config c = { .loop = &d->loop, .max_unread_bytes = d->conf->limits.request_memory,
+	struct rpc_config c = { .loop = &d->loop,
+				.max_unread_bytes = d->conf->limits.request_memory,
 				.max_held_bytes = d->conf->limits.request_memory / 4 };
 	d->collected.most = d->conf->limits.request_memory / 2;
 	enum status st = rpc_server_new(&c, &d->rpc);
@@ -270,8 +280,11 @@ static enum status open_rpc(struct daemon *d)
 static enum status open_sockets(struct daemon *d)
 {
 	const struct conf *c = d->conf;
-	struct listen_opts o = { .path = c->listen.socket, .group = c->listen.group, .mode = c->listen.mode,
-				 .max_per_uid = c->listen.connections_per_user, .gone = on_connection_gone };
+	struct listen_opts o = { .path = c->listen.socket,
+				 .group = c->listen.group,
+				 .mode = c->listen.mode,
+				 .max_per_uid = c->listen.connections_per_user,
+				 .gone = on_connection_gone };
 	enum status st = session_map_open(d);
 	if (!st)
 		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);
@@ -287,8 +300,8 @@ static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
 	unsigned long long id = 0;
 	const struct live_job *l = sscanf(s->name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
-	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable && !l->n_segments &&
-	       !l->tensors_due;
+	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable &&
+	       !l->n_segments && !l->tensors_due;
 }
 
 /* What is left in d->stored would be dropped. */
@@ -296,7 +309,8 @@ static enum status check_all_taken(const struct daemon *d)
 {
 	for (size_t i = 0; i < d->n_stored; i++)
 		if (is_wanted(d, &d->stored[i])) {
-			log_error("a job cannot take its memory (%s) back: gaccd starts again, as it would be lost", d->stored[i].name);
+			log_error("a job cannot take its memory (%s) back: gaccd starts again, as it would be lost",
+				  d->stored[i].name);
 			return ST_NO_MEMORY;
 		}
 	return ST_OK;
@@ -313,8 +327,8 @@ static void drop_strangers(struct daemon *d)
 		bool known = l != NULL;
 		if (known && (l->aside || l->tensors_due))
 			continue;
-		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s", d->stored[i].name,
-			 known ? "its job is over" : "its job is no longer in the journal");
+		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
+			 d->stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
 		fdstore_remove(d->fdstore, d->stored[i].name);
 		close(d->stored[i].fd);
 		d->stored[i].fd = -1;
@@ -361,7 +375,7 @@ static enum status start(struct daemon *d)
 	d->watchdog_us = fdstore_watchdog_us(d->fdstore);
 	fdstore_ready(d->fdstore);
 	char text[256];
-	snprintf(text, sizeof text, "gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION,
+	snprintf(text, sizeof(text), "gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION,
 		 d->conf->listen.socket, (unsigned long long)d->incarnation, (unsigned long long)d->term, d->n_jobs);
 	daemon_event(d, false, "Ready", text);
 	return ST_OK;
@@ -443,7 +457,8 @@ int daemon_give_up(int code, size_t stored)
 	if (code == DAEMON_EXIT_CONFIG)
 		code = DAEMON_EXIT_CONFIG_KEPT;
 	if (code == DAEMON_EXIT_CONFIG_KEPT || code == DAEMON_EXIT_JOURNAL) {
-		log_error("the service manager keeps the jobs' memory (%zu descriptors) meanwhile; next try in %d s", stored, REST_S);
+		log_error("the service manager keeps the jobs' memory (%zu descriptors) meanwhile; next try in %d s",
+			  stored, REST_S);
 		sleep(REST_S);
 	}
 	return code;
@@ -465,7 +480,7 @@ int daemon_run(const struct conf *conf)
 	size_t stored = fdstore_inherited();
 	if (live_queue_check_held(stored, 0) != ST_OK)
 		return 1;
-	struct daemon *d = calloc(1, sizeof *d);
+	struct daemon *d = calloc(1, sizeof(*d));
 	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->loop))
 		return 1;
 	d->conf = conf;
@@ -479,9 +494,9 @@ int daemon_run(const struct conf *conf)
 	if (!st)
 		uv_run(&d->loop, UV_RUN_DEFAULT);
 	else
-		log_error("cannot start: %s", d->journal_lost		? "its journal lacks what was acknowledged" :
-					      st == ST_ALREADY_EXISTS ? "its socket is in use" :
-									status_info(st)->text);
+		log_error("cannot start: %s", d->journal_lost		? "its journal lacks what was acknowledged"
+					      : st == ST_ALREADY_EXISTS ? "its socket is in use"
+									: status_info(st)->text);
 	d->stopping = true; /* no tick for what is half restored, or half gone */
 	if (st == ST_STORE_FAILED)
 		disk_watch_wait(conf->state_dir);

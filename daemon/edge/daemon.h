@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaccd: the loop, and everything that lives on it. Private to the edge: main.c uses daemon_run alone.
  *
  * One thread owns all of this. Blocking work (journal, memory) goes to libuv's pool and comes back as callbacks.
@@ -34,12 +35,12 @@ struct daemon {
 	uv_loop_t loop;
 	uv_timer_t tick;
 	struct turns turns;
-	uv_idle_t idle;               /* runs while something is posted */
+	uv_idle_t idle; /* runs while something is posted */
 	uv_signal_t on_term, on_int, on_hup;
 	struct posted *posted, **posted_tail;
 	const struct conf *conf;
 	struct fdstore *fdstore;
-	struct fdstore_fd *stored;    /* of an earlier life, fd -1 once taken */
+	struct fdstore_fd *stored; /* of an earlier life, fd -1 once taken */
 	size_t n_stored;
 	struct journal *journal;
 	struct persist *persist;
@@ -47,40 +48,44 @@ struct daemon {
 	struct state_share *share;
 	struct history *history;
 	struct recorder *recorder;
-	uint32_t n_events;            /* of this life */
+	uint32_t n_events; /* of this life */
 	struct rpc_server *rpc;
 	struct rpc_health *health;
 	struct listener *listener;
 	struct attach *attach;
 	struct failpoint_socket *failpoints; /* NULL in builds without */
 	uint64_t incarnation, term;
-	uint64_t descriptors_before;  /* soft limit that this process was started with */
+	uint64_t descriptors_before; /* soft limit that this process was started with */
 	uint64_t last_job;
-	struct live_job **job;        /* ascending ids; ended ones too, until they are forgotten (live_retire.c) */
+	struct live_job **job; /* ascending ids; ended ones too, until they are forgotten (live_retire.c) */
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
-	uint64_t host_bytes;          /* of all jobs' segments */
-	struct rpc_shares collected;  /* bytes of tensor sets that ranks register in portions, and of those that came so */
-	uint32_t n_queued;            /* jobs that wait for their turn */
-	int64_t queue_told_ns;        /* when they heard why, last */
+	uint64_t host_bytes;		   /* of all jobs' segments */
+	/* bytes of tensor sets that ranks register in portions, and of those that came so */
+	struct rpc_shares collected;
+	uint32_t n_queued;     /* jobs that wait for their turn */
+	int64_t queue_told_ns; /* when they heard why, last */
 	int64_t started_unix_ns;
-	char token[512];              /* of TCP callers; "" without */
+	char token[512]; /* of TCP callers; "" without */
 	size_t n_token;
 	uint64_t watchdog_us;
-	int64_t watchdog_ns;          /* when it was fed last */
+	int64_t watchdog_ns; /* when it was fed last */
 	bool stopping;
-	struct fdstore_request *journal_keeping; /* the service manager is getting the memory that tells where the journal stands */
-	bool journal_lost;            /* it has lost or altered records: no start with it */
+	/* the service manager is getting the memory that tells where the journal stands */
+	struct fdstore_request *journal_keeping;
+	bool journal_lost; /* it has lost or altered records: no start with it */
 };
 
 struct now daemon_now(const struct daemon *);
 /* p is freed by run(). */
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
 #define DAEMON_EXIT_JOURNAL 74 /* EX_IOERR of sysexits.h */
-#define DAEMON_EXIT_CONFIG 2       /* wrong arguments or configuration: no manager starts it again */
-#define DAEMON_EXIT_CONFIG_KEPT 78 /* the same (EX_CONFIG), and the manager keeps memory of jobs, which it would drop if it gave up */
-/* The journal cannot be written, or is another gaccd's: ends the process at once with DAEMON_EXIT_JOURNAL. Nothing that would be said
- * from here on could be relied on; what is on the disk is read at the next start. */
+/* wrong arguments or configuration: no manager starts it again */
+#define DAEMON_EXIT_CONFIG 2
+/* the same (EX_CONFIG), and the manager keeps memory of jobs, which it would drop if it gave up */
+#define DAEMON_EXIT_CONFIG_KEPT 78
+/* The journal cannot be written, or is another gaccd's: ends the process at once with DAEMON_EXIT_JOURNAL. Nothing that
+ * would be said from here on could be relied on; what is on the disk is read at the next start. */
 _Noreturn void daemon_fail(void);
 
 /* The next event's number: it grows over restarts. */
@@ -90,8 +95,8 @@ void daemon_event(struct daemon *, bool warning, const char *reason, const char 
 
 /* Runs until SIGTERM or a failure; the process's exit code. */
 int daemon_run(const struct conf *);
-/* The exit code of a start that has failed with `code`, when a service manager keeps so many descriptors: it goes on starting gaccd,
- * which rests here for some seconds first when only an operator can help. */
+/* The exit code of a start that has failed with `code`, when a service manager keeps so many descriptors: it goes on
+ * starting gaccd, which rests here for some seconds first when only an operator can help. */
 int daemon_give_up(int code, size_t stored);
 /* gaccd --accept-journal-loss: prints what is lost; the process's exit code. */
 int daemon_accept_journal_loss(const struct conf *);

@@ -1,4 +1,6 @@
-/* Whether state_dir has room for submissions, checkpoints and the journal's reserve. Loop thread; reads on the journal's thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether state_dir has room for submissions, checkpoints and the journal's reserve. Loop thread; reads on the
+ * journal's thread. */
 #include "edge/disk_watch.h"
 
 #include "base/log.h"
@@ -18,7 +20,7 @@
 #define WAIT_NS 100000000
 
 struct disk_watch {
-	struct persist_read read;    /* first */
+	struct persist_read read; /* first */
 	struct daemon *d;
 	bool reading;
 	int64_t due_ns, full_since_ns;
@@ -58,11 +60,16 @@ static void judge(struct disk_watch *w)
 		return;
 	if (w->is.full) {
 		w->full_since_ns = daemon_now(w->d).mono_ns;
-		snprintf(text, sizeof text, "the disk of %.200s is full (%.1f MiB are free): new jobs and checkpoints there are refused, jobs "
-			 "that run go on; make room", w->d->conf->state_dir, (double)w->free / MIB);
+		snprintf(text, sizeof(text),
+			 "the disk of %.200s is full (%.1f MiB are free): new jobs and checkpoints there are refused, "
+			 "jobs "
+			 "that run go on; make room",
+			 w->d->conf->state_dir, (double)w->free / MIB);
 	} else { /* the history had no room for the other event */
-		snprintf(text, sizeof text, "the disk of %.200s has room again (%.1f MiB are free); it was full for %lld s",
-			 w->d->conf->state_dir, (double)w->free / MIB, (long long)((daemon_now(w->d).mono_ns - w->full_since_ns) / NS));
+		snprintf(text, sizeof(text),
+			 "the disk of %.200s has room again (%.1f MiB are free); it was full for %lld s",
+			 w->d->conf->state_dir, (double)w->free / MIB,
+			 (long long)((daemon_now(w->d).mono_ns - w->full_since_ns) / NS));
 	}
 	daemon_event(w->d, w->is.full, w->is.full ? "DiskFull" : "DiskHasRoom", text);
 }
@@ -99,7 +106,7 @@ static void ask(struct disk_watch *w)
 
 enum status disk_watch_new(struct daemon *d)
 {
-	struct disk_watch *w = calloc(1, sizeof *w);
+	struct disk_watch *w = calloc(1, sizeof(*w));
 	if (!w)
 		return ST_NO_MEMORY;
 	w->d = d;
@@ -132,8 +139,9 @@ enum status disk_watch_admit(const struct daemon *d, const char *what, uint64_t 
 	const struct disk_state *is = &d->disk->is;
 	if (!is->full && bytes <= is->free)
 		return ST_OK;
-	snprintf(why, n_why, "no room for %s: %.1f " DISK_WATCH_FULL " %.100s, %.1f MiB are needed; make room there", what,
-		 (double)is->free / MIB, d->conf->state_dir, (double)(bytes > 2 * low_mark(d) ? bytes : 2 * low_mark(d)) / MIB);
+	snprintf(why, n_why, "no room for %s: %.1f " DISK_WATCH_FULL " %.100s, %.1f MiB are needed; make room there",
+		 what, (double)is->free / MIB, d->conf->state_dir,
+		 (double)(bytes > 2 * low_mark(d) ? bytes : 2 * low_mark(d)) / MIB);
 	return ST_RESOURCE_EXHAUSTED;
 }
 

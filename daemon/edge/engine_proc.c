@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/engine_proc.h"
 
 #include "host/process.h"
@@ -35,7 +36,7 @@ struct engine_proc {
 	struct starting starting;
 	struct packet *queue, **queue_tail;
 	bool polling_write, exited, closed, let_go; /* closed: the poll handle */
-	uint32_t silent_ticks; /* since it was heard */
+	uint32_t silent_ticks;			    /* since it was heard */
 	int64_t pid;
 	struct engine_exit end;
 	char why[160];
@@ -64,7 +65,7 @@ static int send_start(struct engine_proc *e)
 	struct starting *s = &e->starting;
 	while (s->fds) {
 		int n = s->n_fds - s->sent < CHANNEL_MAX_FDS ? s->n_fds - s->sent : CHANNEL_MAX_FDS;
-		int r = channel_send(e->fd, &s->command, sizeof s->command, NULL, 0, s->fds + s->sent, n);
+		int r = channel_send(e->fd, &s->command, sizeof(s->command), NULL, 0, s->fds + s->sent, n);
 		if (r)
 			return r;
 		s->sent += n;
@@ -81,7 +82,7 @@ static void flush_queue(struct engine_proc *e)
 	int r = send_start(e);
 	while (!r && e->queue) {
 		struct packet *p = e->queue;
-		r = channel_send(e->fd, &p->command, sizeof p->command, p->tail, p->n_tail, NULL, 0);
+		r = channel_send(e->fd, &p->command, sizeof(p->command), p->tail, p->n_tail, NULL, 0);
 		if (r)
 			break;
 		e->queue = p->next;
@@ -91,7 +92,7 @@ static void flush_queue(struct engine_proc *e)
 	}
 	if (r && r != -EAGAIN) { /* without this packet it would wait for ever */
 		char why[96];
-		snprintf(why, sizeof why, "the engine cannot be reached: %s", strerror(-r));
+		snprintf(why, sizeof(why), "the engine cannot be reached: %s", strerror(-r));
 		engine_proc_kill(e, why);
 	}
 	if (!e->exited)
@@ -100,7 +101,7 @@ static void flush_queue(struct engine_proc *e)
 
 static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail)
 {
-	struct packet *p = calloc(1, sizeof *p);
+	struct packet *p = calloc(1, sizeof(*p));
 	if (!p)
 		return false;
 	p->command = *c;
@@ -123,7 +124,7 @@ bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, con
 	if (e->exited || e->let_go)
 		return false;
 	if (!e->starting.fds && !e->queue) {
-		int r = channel_send(e->fd, c, sizeof *c, present, c->n_present, NULL, 0);
+		int r = channel_send(e->fd, c, sizeof(*c), present, c->n_present, NULL, 0);
 		if (r != -EAGAIN)
 			return r == 0;
 	}
@@ -175,10 +176,10 @@ static void read_answers(struct engine_proc *e)
 	for (;;) {
 		struct engine_answer a;
 		int n_fds = 0;
-		int n = channel_recv(e->fd, &a, sizeof a, NULL, &n_fds);
+		int n = channel_recv(e->fd, &a, sizeof(a), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
-		if (n != (int)sizeof a) { /* closed, or nonsense: its exit tells the rest */
+		if (n != (int)sizeof(a)) { /* closed, or nonsense: its exit tells the rest */
 			uv_poll_stop(&e->poll);
 			if (n > 0)
 				engine_proc_kill(e, "the engine's answer cannot be understood");
@@ -223,7 +224,7 @@ bool engine_proc_tick(struct engine_proc *e, uint32_t patience)
 void engine_proc_kill(struct engine_proc *e, const char *why)
 {
 	if (!*e->why)
-		snprintf(e->why, sizeof e->why, "%s", why);
+		snprintf(e->why, sizeof(e->why), "%s", why);
 	if (!e->exited)
 		process_signal_child(e->pid, SIGKILL);
 }
@@ -253,7 +254,9 @@ static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 	char name[] = "gaccd", flag[] = "--engine";
 	char *args[] = { name, flag, NULL }, *env[] = { failpoint_environment(), NULL };
 	/* the child's own link, before it executes: right even when the file was replaced by an upgrade */
-	struct spawn_opts o = { .file = "/proc/self/exe", .args = args, .env = env, .fd = child_fd, .exited = on_process_exit, .arg = e };
+	struct spawn_opts o = {
+		.file = "/proc/self/exe", .args = args, .env = env, .fd = child_fd, .exited = on_process_exit, .arg = e
+	};
 	if (FAILPOINT_ERROR(gaccd_spawn_before))
 		o.file = ""; /* so that it is the kernel that fails */
 	_Static_assert(ENGINE_CHANNEL_FD == SPAWN_FD, "the channel");
@@ -263,14 +266,18 @@ static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
 static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
 {
 	struct engine_command *c = &e->starting.command;
-	int *fds = calloc((size_t)s->n_fds, sizeof *fds);
+	int *fds = calloc((size_t)s->n_fds, sizeof(*fds));
 	if (!fds)
 		return false;
-	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof *fds);
-	*c = (struct engine_command){ .op = ENGINE_START, .job_id = s->job_id, .epoch = 1, .generation = s->generation,
-				      .incarnation = s->incarnation, .log_level = (uint32_t)s->log_level,
+	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof(*fds));
+	*c = (struct engine_command){ .op = ENGINE_START,
+				      .job_id = s->job_id,
+				      .epoch = 1,
+				      .generation = s->generation,
+				      .incarnation = s->incarnation,
+				      .log_level = (uint32_t)s->log_level,
 				      .log_format = (uint32_t)s->log_format };
-	snprintf(c->kernels, sizeof c->kernels, "%s", s->kernels);
+	snprintf(c->kernels, sizeof(c->kernels), "%s", s->kernels);
 	e->starting.fds = fds;
 	e->starting.n_fds = s->n_fds;
 	return true;
@@ -285,7 +292,7 @@ static void free_unstarted(struct engine_proc *e)
 
 static struct engine_proc *make(const struct engine_start *s, int fd, const struct engine_events *events, void *arg)
 {
-	struct engine_proc *e = calloc(1, sizeof *e);
+	struct engine_proc *e = calloc(1, sizeof(*e));
 	if (!e)
 		return NULL;
 	e->fd = fd;

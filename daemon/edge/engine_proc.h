@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine process as gaccd holds it: started with its memory, talked to over a socketpair, mourned when it dies.
  *
  * Loop thread. The process is this binary with `--engine`; it ends when its socket closes.
@@ -15,8 +16,8 @@ struct engine_proc;
 
 struct engine_exit {
 	int64_t status;
-	int signal;       /* 0: none */
-	const char *why;  /* engine_proc_kill's; "": it was not us */
+	int signal;	 /* 0: none */
+	const char *why; /* engine_proc_kill's; "": it was not us */
 };
 
 struct engine_events {
@@ -28,21 +29,24 @@ struct engine_events {
 
 struct engine_start {
 	uint64_t job_id, generation, incarnation;
-	const int *fds;   /* the plan, then the segments. The array is borrowed for the call; the descriptors stay open, under these
-			   * numbers, until HELLO, exited or engine_proc_close */
+	/* the plan, then the segments. The array is borrowed for the call; the descriptors stay open, under these
+	 * numbers, until HELLO, exited or engine_proc_close */
+	const int *fds;
 	int n_fds;
 	int log_level, log_format; /* base/log.h */
-	const char *kernels; /* name of a table in math/kernels.h; "" = the best of this CPU */
+	const char *kernels;	   /* name of a table in math/kernels.h; "" = the best of this CPU */
 };
 
-/* ST_IO_ERROR, ST_NO_MEMORY, with why. Not logged: who tries again for the same reason need not say so. `loop` is a uv_loop_t. */
+/* ST_IO_ERROR, ST_NO_MEMORY, with why. Not logged: who tries again for the same reason need not say so. `loop` is a
+ * uv_loop_t. */
 enum status engine_proc_start(void *loop, const struct engine_start *, const struct engine_events *, void *arg,
 			      struct engine_proc **out, char *why, size_t n_why);
 /* Queued when the socket is full. false: the process is going or gone. n_present bytes follow the command. */
 bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present);
 int64_t engine_proc_pid(const struct engine_proc *);
-/* Once a tick: asks for a sign of life when there has been none for a while. false: none has come for `patience` ticks, the engine
- * hangs or is stopped. Ticks, not time: a machine that slept, or a gaccd that was stopped, must not blame the engine. */
+/* Once a tick: asks for a sign of life when there has been none for a while. false: none has come for `patience` ticks,
+ * the engine hangs or is stopped. Ticks, not time: a machine that slept, or a gaccd that was stopped, must not blame
+ * the engine. */
 bool engine_proc_tick(struct engine_proc *, uint32_t patience);
 /* SIGKILL; exited follows, with why. */
 void engine_proc_kill(struct engine_proc *, const char *why);

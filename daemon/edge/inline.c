@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The streams of clients without shared memory: gradients and initial parameters in, parameters out. Loop thread.
  *
  * A chunk (at most 4 MiB) is copied between gRPC's slices and the segment on the loop thread: under half a millisecond,
@@ -7,7 +8,6 @@
 #include "edge/methods.h"
 
 #include "base/log.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ struct inline_call {
 	struct live_job *l;
 	struct session_key key;
 	uint64_t call;
-	uint32_t slot;                 /* of the engine */
+	uint32_t slot; /* of the engine */
 	bool is_put, done;
 	/* push */
 	struct push_args args;
@@ -53,12 +53,13 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	struct live_job *l = find_session(call, s, &k);
 	if (l && (l->allocating || l->keeping)) {
 		if (l->params_durable)
-			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd", (unsigned long long)l->id);
+			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd",
+				  (unsigned long long)l->id);
 		else
 			rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;
 	}
-	struct inline_call *c = l ? calloc(1, sizeof *c) : NULL;
+	struct inline_call *c = l ? calloc(1, sizeof(*c)) : NULL;
 	if (l && !c)
 		no_memory(call);
 	if (!c)
@@ -81,8 +82,8 @@ static unsigned char *slot_of(struct inline_call *c, struct rpc_call *call)
 	unsigned char *base = live_map(c->l, SEG_SLOT, c->slot, true);
 	if (!base) {
 		give_up(c);
-		rpc_failf(call, ST_IO_ERROR, "slot segment %u of job %llu cannot be mapped: gaccd's log says why", c->slot,
-			  (unsigned long long)c->l->id);
+		rpc_failf(call, ST_IO_ERROR, "slot segment %u of job %llu cannot be mapped: gaccd's log says why",
+			  c->slot, (unsigned long long)c->l->id);
 	}
 	return base;
 }
@@ -111,10 +112,12 @@ static bool begin_push(struct rpc_call *call, const Gacc__V1__PushRequest *h)
 	if (!c)
 		return false;
 	c->args = push_args_of(h);
-	return job_stream_open(c->l->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) && keep_present(c, call, h);
+	return job_stream_open(c->l->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
+	       keep_present(c, call, h);
 }
 
-static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t offset, uint64_t xxh3, const struct bytes_view *data)
+static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t offset, uint64_t xxh3,
+		       const struct bytes_view *data)
 {
 	uint64_t n = data ? data->left : 0;
 	if (!job_stream_admits(c->l->job, c->call, c->key.rank, offset, n))
@@ -154,8 +157,10 @@ static void push_end(struct rpc_call *call)
 {
 	struct inline_call *c = rpc_data(call);
 	if (!c)
-		rpc_fail(call, &(struct rpc_error){ .status = ST_INVALID_ARGUMENT, .message = "PushInline without a message",
-						    .hint = "a repeated PushInline needs a new iterator of messages: gRPC has used the first one up" });
+		rpc_fail(call, &(struct rpc_error){ .status = ST_INVALID_ARGUMENT,
+						    .message = "PushInline without a message",
+						    .hint = "a repeated PushInline needs a new iterator of messages: "
+							    "gRPC has used the first one up" });
 	else
 		job_stream_push(c->l->job, c->call, &c->key, &c->args, now_of(call));
 }
@@ -250,7 +255,8 @@ static void read_on(struct rpc_call *call)
 	struct reading *r = rpc_data(call);
 	while (r && r->at < r->end) {
 		if (r->l->released) { /* a stream does not keep the memory of a job that has ended */
-			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back", (unsigned long long)r->l->id);
+			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back",
+				  (unsigned long long)r->l->id);
 			return;
 		}
 		uint64_t n = rpc_room(call) < READ_CHUNK + READ_CHUNK_SHORT ? READ_CHUNK_SHORT : READ_CHUNK;
@@ -294,10 +300,13 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		return;
 	}
 	if (q->reduced_gradients && l->spec.optim.type != OPTIM_CLIENT) {
-		struct rpc_error e = { .status = ST_NOT_SUPPORTED, .field = "reduced_gradients",
-				       .hint = "reduced gradients are for trainers that apply the step: optimizer client" };
+		struct rpc_error e = {
+			.status = ST_NOT_SUPPORTED,
+			.field = "reduced_gradients",
+			.hint = "reduced gradients are for trainers that apply the step: optimizer client"
+		};
 		char text[128];
-		snprintf(text, sizeof text, "the job's optimizer is %s: its sums are not for trainers",
+		snprintf(text, sizeof(text), "the job's optimizer is %s: its sums are not for trainers",
 			 optim_info(l->spec.optim.type)->name);
 		e.message = text;
 		rpc_fail(call, &e);
@@ -307,21 +316,26 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->job) : SEG_PARAMS;
 	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec.accumulate_dtype) : a->param_bytes;
 	if (q->offset > all || q->bytes > all - q->offset) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes", (unsigned long long)q->offset,
-			  (unsigned long long)q->bytes, q->reduced_gradients ? "reduced gradients" : "parameters", (unsigned long long)all);
+		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes",
+			  (unsigned long long)q->offset, (unsigned long long)q->bytes,
+			  q->reduced_gradients ? "reduced gradients" : "parameters", (unsigned long long)all);
 		return;
 	}
-	struct reading *r = calloc(1, sizeof *r);
+	struct reading *r = calloc(1, sizeof(*r));
 	if (!r) {
 		no_memory(call);
 		return;
 	}
-	*r = (struct reading){ .l = l, .base = live_map(l, role, 0, false), .status = live_map(l, SEG_STATUS, 0, false),
-			       .at = q->offset, .end = q->bytes ? q->offset + q->bytes : all };
+	*r = (struct reading){ .l = l,
+			       .base = live_map(l, role, 0, false),
+			       .status = live_map(l, SEG_STATUS, 0, false),
+			       .at = q->offset,
+			       .end = q->bytes ? q->offset + q->bytes : all };
 	rpc_set_data(call, r);
 	live_hold(l);
 	if (!r->base || !r->status) {
-		rpc_failf(call, ST_IO_ERROR, "the parameters of job %llu cannot be mapped: gaccd's log says why", (unsigned long long)l->id);
+		rpc_failf(call, ST_IO_ERROR, "the parameters of job %llu cannot be mapped: gaccd's log says why",
+			  (unsigned long long)l->id);
 		return;
 	}
 	r->seq = atomic_load(&r->status->seq);
@@ -334,11 +348,27 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 
 #define SERVICE &gacc__v1__gradient_service__descriptor
 const struct rpc_method inline_methods[] = {
-	{ .service = SERVICE, .name = "PushInline", .kind = RPC_CLIENT_STREAM, .flags = RPC_NEEDS_DEADLINE,
-	  .bulk = BYTES_BULK_FIELD, .on_message = push_chunk, .on_half_close = push_end, .on_end = over },
-	{ .service = SERVICE, .name = "PutParametersInline", .kind = RPC_CLIENT_STREAM, .flags = RPC_NEEDS_DEADLINE,
-	  .bulk = BYTES_BULK_FIELD, .on_message = put_chunk, .on_half_close = put_end, .on_end = over },
-	{ .service = SERVICE, .name = "GetParameters", .kind = RPC_SERVER_STREAM, .on_message = get_parameters,
-	  .on_writable = read_on, .on_end = reading_over },
+	{ .service = SERVICE,
+	  .name = "PushInline",
+	  .kind = RPC_CLIENT_STREAM,
+	  .flags = RPC_NEEDS_DEADLINE,
+	  .bulk = BYTES_BULK_FIELD,
+	  .on_message = push_chunk,
+	  .on_half_close = push_end,
+	  .on_end = over },
+	{ .service = SERVICE,
+	  .name = "PutParametersInline",
+	  .kind = RPC_CLIENT_STREAM,
+	  .flags = RPC_NEEDS_DEADLINE,
+	  .bulk = BYTES_BULK_FIELD,
+	  .on_message = put_chunk,
+	  .on_half_close = put_end,
+	  .on_end = over },
+	{ .service = SERVICE,
+	  .name = "GetParameters",
+	  .kind = RPC_SERVER_STREAM,
+	  .on_message = get_parameters,
+	  .on_writable = read_on,
+	  .on_end = reading_over },
 };
-const size_t n_inline_methods = sizeof inline_methods / sizeof *inline_methods;
+const size_t n_inline_methods = sizeof(inline_methods) / sizeof(*inline_methods);

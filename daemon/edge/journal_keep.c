@@ -1,5 +1,7 @@
-/* Opens the journal and compares it with what else knows its newest record: memory that the service manager keeps, and the jobs' control
- * segments. On the loop thread, at the start; also all of `gaccd --accept-journal-loss`, which has no loop.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the journal and compares it with what else knows its newest record: memory that the service manager keeps, and
+ * the jobs' control segments. On the loop thread, at the start; also all of `gaccd --accept-journal-loss`, which has no
+ * loop.
  */
 #include "edge/journal_keep.h"
 
@@ -39,12 +41,12 @@ static void on_kept(void *arg, enum status st)
 
 static void keep(struct daemon *d)
 {
-	struct fdstore_fd *item = calloc(1, sizeof *item);
+	struct fdstore_fd *item = calloc(1, sizeof(*item));
 	if (!item) {
 		on_kept(d, ST_NO_MEMORY);
 		return;
 	}
-	snprintf(item->name, sizeof item->name, "%s", JOURNAL_KEEP_NAME);
+	snprintf(item->name, sizeof(item->name), "%s", JOURNAL_KEEP_NAME);
 	item->fd = journal_kept(d->journal);
 	fdstore_keep(d->fdstore, item, 1, on_kept, d, &d->journal_keeping);
 }
@@ -65,8 +67,10 @@ enum status journal_keep_open(struct daemon *d, const char *path)
 static enum status refuse(struct daemon *d)
 {
 	d->journal_lost = true;
-	log_error("this journal (%s/journal.sqlite) is not the newest: gaccd does not start with it, and the jobs' memory is kept. Bring the "
-		  "newest files back; or go on without what is lost: gaccd --accept-journal-loss with the same configuration",
+	log_error("this journal (%s/journal.sqlite) is not the newest: gaccd does not start with it, and the jobs' "
+		  "memory is kept. Bring the "
+		  "newest files back; or go on without what is lost: gaccd --accept-journal-loss with the same "
+		  "configuration",
 		  d->conf->state_dir);
 	return ST_MALFORMED;
 }
@@ -89,12 +93,17 @@ static void check_launcher(const struct daemon *d, uint64_t id, const char *digi
 	launcher_digits(uuid, mine);
 	if (!strcmp(digits, mine))
 		return;
-	log_job(id, LOG_WARN, "NotAdopted", "%s/launch-%llu.%s.sock is the launcher of another job of this id: it is left alone, and ends its ranks when "
-		"nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher %llu .* %.8s-%.4s-%.4s-'",
-		d->conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8, digits + 12);
+	log_job(id, LOG_WARN, "NotAdopted",
+		"%s/launch-%llu.%s.sock is the launcher of another job of this id: it is left alone, and ends its "
+		"ranks when "
+		"nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher %llu .* "
+		"%.8s-%.4s-%.4s-'",
+		d->conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8,
+		digits + 12);
 }
 
-/* Launchers outlive gaccd, and their ranks with them: where the journal is new, no job gets the id of one that may still live. */
+/* Launchers outlive gaccd, and their ranks with them: where the journal is new, no job gets the id of one that may
+ * still live. */
 static void pass_launchers(struct daemon *d)
 {
 	DIR *dir = opendir(d->conf->runtime_dir);
@@ -113,7 +122,8 @@ static void pass_launchers(struct daemon *d)
 		closedir(dir);
 	if (highest == d->last_job || highest > INT64_MAX)
 		return;
-	log_warn("%s has traces of a launcher of job %llu, and the journal has never had a job above %llu: ids go on behind it",
+	log_warn("%s has traces of a launcher of job %llu, and the journal has never had a job above %llu: ids go on "
+		 "behind it",
 		 d->conf->runtime_dir, (unsigned long long)highest, (unsigned long long)d->last_job);
 	d->last_job = highest;
 }
@@ -131,8 +141,8 @@ static enum status check_ids(struct daemon *d, bool accepted)
 		d->last_job = highest;
 		return ST_OK;
 	}
-	log_error("the service manager keeps memory of job %llu, and the journal has never had a job above %llu", (unsigned long long)highest,
-		  (unsigned long long)d->last_job);
+	log_error("the service manager keeps memory of job %llu, and the journal has never had a job above %llu",
+		  (unsigned long long)highest, (unsigned long long)d->last_job);
 	return ST_MALFORMED;
 }
 
@@ -174,12 +184,14 @@ static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct liv
 	uuid_text(l->uuid, mine);
 	bool known = owned == SEGMENT_OTHERS;
 	if (known && is_control(s) && !accepted) {
-		log_error("the service manager keeps memory of job %llu with uuid %s (%s), and job %llu of this journal has uuid %s",
+		log_error("the service manager keeps memory of job %llu with uuid %s (%s), and job %llu of this "
+			  "journal has uuid %s",
 			  (unsigned long long)l->id, uuid, s->name, (unsigned long long)l->id, mine);
 		return false;
 	}
-	log_job(l->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it", s->name,
-		known ? "of another job of this id, with uuid " : "damaged where it says whose it is", known ? uuid : "");
+	log_job(l->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it",
+		s->name, known ? "of another job of this id, with uuid " : "damaged where it says whose it is",
+		known ? uuid : "");
 	drop_stored(d, s);
 	return true;
 }
@@ -205,13 +217,15 @@ static enum status check_window(struct live_job *l, bool accepted)
 		return ST_OK;
 	if (l->tensors_due) {
 		live_tensors_window(l, &window);
-	} else if (l->n_segments && !live_read_control(l, &state)) { /* else the engine will say what is wrong with it */
+	} else if (l->n_segments && !live_read_control(l, &state)) {
+		/* else the engine will say what is wrong with it */
 		window = state.r.window;
 		control_state_fini(&state);
 	}
 	if (window <= l->end_window)
 		return ST_OK;
-	snprintf(why, sizeof why, "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
+	snprintf(why, sizeof(why),
+		 "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
 		 (unsigned long long)window, (unsigned long long)l->end_window);
 	if (accepted)
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
@@ -242,8 +256,9 @@ int daemon_accept_journal_loss(const struct conf *conf)
 	char path[4096];
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
-	snprintf(path, sizeof path, "%s/journal.sqlite", conf->state_dir);
-	enum status st = journal_accept(path, JOB_FAILED, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec, print_line, NULL);
+	snprintf(path, sizeof(path), "%s/journal.sqlite", conf->state_dir);
+	enum status st =
+		journal_accept(path, JOB_FAILED, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec, print_line, NULL);
 	if (st == ST_UNAVAILABLE)
 		fprintf(stderr, "gaccd: a gaccd runs with %s: there is nothing to accept\n", path);
 	else if (st)

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs whose records cannot be read: shown, kept, and ended when somebody cancels them. */
 #include "edge/live_aside.h"
 
 #include "base/log.h"
 #include "edge/live_saving.h"
 #include "edge/prepared.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static Gacc__V1__JobSpec *take_spec(struct prepared *p)
 {
 	Gacc__V1__JobSpec *spec = p->pb;
 	p->pb = NULL;
-	if (!spec && (spec = malloc(sizeof *spec)))
+	if (!spec && (spec = malloc(sizeof(*spec))))
 		gacc__v1__job_spec__init(spec);
 	return spec;
 }
@@ -31,9 +31,9 @@ enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct
 	}
 	if (!l)
 		return ST_NO_MEMORY;
-	if (strlen(l->spec_pb->name) < sizeof l->spec.name)
+	if (strlen(l->spec_pb->name) < sizeof(l->spec.name))
 		strcpy(l->spec.name, l->spec_pb->name);
-	memcpy(l->spec_sum, p->sum, sizeof l->spec_sum);
+	memcpy(l->spec_sum, p->sum, sizeof(l->spec_sum));
 	*out = l;
 	return ST_OK;
 }
@@ -60,8 +60,11 @@ static void count_memory(struct live_job *l)
 enum status live_set_aside(struct live_job *l, const char *record, const char *why)
 {
 	char *reason;
-	if (asprintf(&reason, "set aside: gaccd %s cannot read its record %s in the journal: %s. Its records and its memory are kept: start the gaccd that "
-		     "wrote them, or give it up: gaccctl cancel %llu", GACC_VERSION, record, why, (unsigned long long)l->id) < 0)
+	if (asprintf(&reason,
+		     "set aside: gaccd %s cannot read its record %s in the journal: %s. Its records and its memory are "
+		     "kept: start the gaccd that "
+		     "wrote them, or give it up: gaccctl cancel %llu",
+		     GACC_VERSION, record, why, (unsigned long long)l->id) < 0)
 		return ST_NO_MEMORY;
 	log_job(l->id, LOG_ERROR, "SetAside", "%s", reason);
 	free(l->end_reason);
@@ -82,7 +85,7 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 static void drop_memory(struct live_job *l)
 {
 	struct daemon *d = l->d;
-	l->segment = calloc(l->stored + 1, sizeof *l->segment);
+	l->segment = calloc(l->stored + 1, sizeof(*l->segment));
 	for (size_t i = 0; i < d->n_stored && l->segment; i++)
 		if (is_memory_of(l, &d->stored[i]) && (uint64_t)l->n_segments < l->stored) {
 			fdstore_remove(d->fdstore, d->stored[i].name);
@@ -116,8 +119,10 @@ void live_aside_give_up(struct live_job *l, const char *reason)
 	if (l->giving_up || asprintf(&text, "%s; it had been %s", reason, l->end_reason) < 0)
 		return;
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
-	struct journal_record r = { .kind = JOURNAL_END,
-				    .end = { .job = l->id, .state = JOB_FAILED, .reason = text, .unix_ns = l->ended_unix_ns } };
+	struct journal_record r = {
+		.kind = JOURNAL_END,
+		.end = { .job = l->id, .state = JOB_FAILED, .reason = text, .unix_ns = l->ended_unix_ns }
+	};
 	if (persist_put(l->d->persist, &r, on_given_up, l)) {
 		free(text);
 		return;

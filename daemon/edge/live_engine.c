@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine of a job: started, heard, started again, given up. */
 #include "edge/live_job.h"
 
@@ -23,16 +24,16 @@ static bool may_pass(const struct engine_answer *a)
 
 static void on_refusal(struct live_job *l, const struct engine_answer *a)
 {
-	snprintf(l->engine_refusal, sizeof l->engine_refusal, "%s", a->status ? a->text : "it is of another version");
+	snprintf(l->engine_refusal, sizeof(l->engine_refusal), "%s", a->status ? a->text : "it is of another version");
 	if (may_pass(a))
 		return; /* its exit follows */
 	char why[256];
-	snprintf(why, sizeof why, "the engine refuses its memory: %s", l->engine_refusal);
+	snprintf(why, sizeof(why), "the engine refuses its memory: %s", l->engine_refusal);
 	coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 }
 
-/* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the time of an earlier
- * window's push, or of one whose engine died. */
+/* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the
+ * time of an earlier window's push, or of one whose engine died. */
 static void restore_pushes(struct live_job *l, const struct control_state *s)
 {
 	struct control_page page;
@@ -63,7 +64,8 @@ static void on_hello(struct live_job *l, const struct engine_answer *a)
 		return;
 	}
 	if (st) {
-		coord_end(l->coord, st, "the control segment (role 1) is damaged: neither record is valid", daemon_now(l->d));
+		coord_end(l->coord, st, "the control segment (role 1) is damaged: neither record is valid",
+			  daemon_now(l->d));
 		return;
 	}
 	restarts_on_hello(&l->restarts, &state.r, daemon_now(l->d));
@@ -107,10 +109,12 @@ static void give_up(struct live_job *l, struct now now)
 	double age_s = (double)(now.mono_ns - r->since_ns) / 1e9;
 	char text[256];
 	if (r->had_come_up)
-		snprintf(text, sizeof text, "the engine has failed %u times in %.1f s, and nothing was counted meanwhile: %s", r->failures,
+		snprintf(text, sizeof(text),
+			 "the engine has failed %u times in %.1f s, and nothing was counted meanwhile: %s", r->failures,
 			 age_s, r->cause);
 	else
-		snprintf(text, sizeof text, "the engine cannot be started (%u tries in %.1f s): %s", r->failures, age_s, r->cause);
+		snprintf(text, sizeof(text), "the engine cannot be started (%u tries in %.1f s): %s", r->failures,
+			 age_s, r->cause);
 	live_submit_done(l, ST_ENGINE_FAILED, text);
 	coord_end(l->coord, ST_ENGINE_FAILED, text, now);
 }
@@ -127,8 +131,9 @@ static void on_failure(struct live_job *l, const char *event, const char *cause,
 	if (v == RESTARTS_GIVE_UP) {
 		give_up(l, now);
 	} else if (restarts_in_trouble(r)) {
-		snprintf(text, sizeof text, "the engine %s: %s; tried again for %lld s",
-			 r->had_come_up ? "fails again and again" : "cannot be started", cause, (long long)(patience_ns / 1000000000));
+		snprintf(text, sizeof(text), "the engine %s: %s; tried again for %lld s",
+			 r->had_come_up ? "fails again and again" : "cannot be started", cause,
+			 (long long)(patience_ns / 1000000000));
 		coord_hinder(l->coord, text, now);
 	}
 }
@@ -150,7 +155,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	struct live_job *l = arg;
 	struct now now = daemon_now(l->d);
 	char cause[192];
-	describe_exit(l, e, cause, sizeof cause);
+	describe_exit(l, e, cause, sizeof(cause));
 	l->engine = NULL;
 	job_on_engine_down(l->job, now);
 	saving_on_engine_down(l);
@@ -162,7 +167,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 static enum status start(struct live_job *l, char *why, size_t n_why)
 {
 	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
-	int *fds = calloc((size_t)l->n_segments + 1, sizeof *fds);
+	int *fds = calloc((size_t)l->n_segments + 1, sizeof(*fds));
 	if (!fds) {
 		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
 		return ST_NO_MEMORY;
@@ -170,10 +175,15 @@ static enum status start(struct live_job *l, char *why, size_t n_why)
 	fds[0] = l->plan_fd;
 	for (int i = 0; i < l->n_segments; i++)
 		fds[i + 1] = l->segment[i].fd;
-	struct engine_start s = { .job_id = l->id, .generation = LIVE_GENERATION, .incarnation = l->d->incarnation,
-				  .fds = fds, .n_fds = l->n_segments + 1, .log_level = l->d->conf->log.level,
+	struct engine_start s = { .job_id = l->id,
+				  .generation = LIVE_GENERATION,
+				  .incarnation = l->d->incarnation,
+				  .fds = fds,
+				  .n_fds = l->n_segments + 1,
+				  .log_level = l->d->conf->log.level,
 				  .log_format = l->d->conf->log.format,
-				  .kernels = strcmp(l->d->conf->engine.kernels, "auto") ? l->d->conf->engine.kernels : "" };
+				  .kernels = strcmp(l->d->conf->engine.kernels, "auto") ? l->d->conf->engine.kernels
+											: "" };
 	enum status st = engine_proc_start(&l->d->loop, &s, &events, l, &l->engine, why, n_why);
 	free(fds);
 	return st;
@@ -186,7 +196,7 @@ void live_start_engine(struct live_job *l)
 		return; /* cancelled while its memory was made */
 	l->engine_refusal[0] = '\0';
 	l->engine_starts++;
-	if (start(l, why, sizeof why))
+	if (start(l, why, sizeof(why)))
 		on_failure(l, "EngineNotStarted", why, false, daemon_now(l->d));
 }
 
@@ -199,10 +209,11 @@ static void check_engine(struct live_job *l)
 		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
 	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / DAEMON_TICK_MS)))
 		return;
-	snprintf(text, sizeof text, "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
+	snprintf(text, sizeof(text),
+		 "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
 		 (long long)engine_proc_pid(l->engine), (double)timeout_ms / 1e3);
 	live_event(l, true, "EngineHung", -1, text);
-	snprintf(text, sizeof text, "it has not answered for %.1f s (engine.timeout)", (double)timeout_ms / 1e3);
+	snprintf(text, sizeof(text), "it has not answered for %.1f s (engine.timeout)", (double)timeout_ms / 1e3);
 	engine_proc_kill(l->engine, text);
 }
 

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's events, and its windows with their micro-batches, for later queries. */
 #include "edge/live_job.h"
 
 #include "base/log.h"
 #include "edge/convert.h"
-
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
 #include "proto/utf8.h"
@@ -16,22 +16,30 @@
 
 static struct history_event event_of(const struct live_job *l, const struct live_event *e)
 {
-	return (struct history_event){ .id = e->id, .job = l->id, .uid = l->uid, .unix_ns = e->unix_ns, .warning = e->warning,
-				       .reason = e->reason, .object = e->object, .message = e->message,
+	return (struct history_event){ .id = e->id,
+				       .job = l->id,
+				       .uid = l->uid,
+				       .unix_ns = e->unix_ns,
+				       .warning = e->warning,
+				       .reason = e->reason,
+				       .object = e->object,
+				       .message = e->message,
 				       .window = e->window };
 }
 
 void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	struct live_event *e = &l->event[l->n_events++ % l->event_room];
-	*e = (struct live_event){ .id = daemon_event_id(l->d), .unix_ns = daemon_now(l->d).unix_ns, .warning = warning,
+	*e = (struct live_event){ .id = daemon_event_id(l->d),
+				  .unix_ns = daemon_now(l->d).unix_ns,
+				  .warning = warning,
 				  .window = l->job ? job_window(l->job) : 0 };
-	snprintf(e->reason, sizeof e->reason, "%s", reason);
+	snprintf(e->reason, sizeof(e->reason), "%s", reason);
 	if (rank >= 0)
-		snprintf(e->object, sizeof e->object, "rank %lld", (long long)rank);
+		snprintf(e->object, sizeof(e->object), "rank %lld", (long long)rank);
 	else
-		snprintf(e->object, sizeof e->object, "job");
-	snprintf(e->message, sizeof e->message, "%s", text);
+		snprintf(e->object, sizeof(e->object), "job");
+	snprintf(e->message, sizeof(e->message), "%s", text);
 	utf8_repair(e->message);
 	struct log_fields f = { l->id, rank, e->window, reason };
 	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
@@ -50,9 +58,9 @@ static enum status load_event(void *arg, const struct history_event *h)
 	struct live_job *l = arg;
 	struct live_event *e = &l->event[l->n_events++ % l->event_room];
 	*e = (struct live_event){ .id = h->id, .unix_ns = h->unix_ns, .warning = h->warning, .window = h->window };
-	snprintf(e->reason, sizeof e->reason, "%s", h->reason);
-	snprintf(e->object, sizeof e->object, "%s", h->object);
-	snprintf(e->message, sizeof e->message, "%s", h->message);
+	snprintf(e->reason, sizeof(e->reason), "%s", h->reason);
+	snprintf(e->object, sizeof(e->object), "%s", h->object);
+	snprintf(e->message, sizeof(e->message), "%s", h->message);
 	return ST_OK;
 }
 
@@ -76,8 +84,8 @@ int64_t live_history_when(const struct live_job *l, const char *reason)
 struct live_window {
 	uint64_t window;
 	bool durable;
-	bool restored;         /* from the journal: the history may have it, and then knows more */
-	struct commit commit;  /* of a restored one */
+	bool restored;	      /* from the journal: the history may have it, and then knows more */
+	struct commit commit; /* of a restored one */
 	struct history_micro *micro;
 	uint64_t n_micros;
 	uint32_t *short_ranks;
@@ -109,11 +117,16 @@ static void copy_cells(struct live_window *w, const struct control_page *page, c
 	for (size_t i = 0; i < n_words; i++)
 		for (uint64_t left = map[i]; left; left &= left - 1) {
 			uint64_t bit = i * 64 + (uint64_t)__builtin_ctzll(left);
-			uint32_t rank = (uint32_t)(bit / page->max_micro_size), micro = (uint32_t)(bit % page->max_micro_size);
+			uint32_t rank = (uint32_t)(bit / page->max_micro_size),
+				 micro = (uint32_t)(bit % page->max_micro_size);
 			const struct ledger_cell *c = control_page_ledger(page, rank, micro);
-			w->micro[w->n_micros++] =
-				(struct history_micro){ .rank = rank, .micro = micro, .voided = voided, .weight = c->weight,
-							.loss = c->loss, .unix_ns = c->unix_nanos, .data_key = c->data_key };
+			w->micro[w->n_micros++] = (struct history_micro){ .rank = rank,
+									  .micro = micro,
+									  .voided = voided,
+									  .weight = c->weight,
+									  .loss = c->loss,
+									  .unix_ns = c->unix_nanos,
+									  .data_key = c->data_key };
 			if (!w->first_ns[micro] || c->unix_nanos < w->first_ns[micro])
 				w->first_ns[micro] = c->unix_nanos;
 		}
@@ -121,7 +134,7 @@ static void copy_cells(struct live_window *w, const struct control_page *page, c
 
 static bool find_short(struct live_window *w, const struct control_state *s)
 {
-	uint32_t *gave = calloc(s->r.ranks, sizeof *gave); /* then the short ones, from its start on */
+	uint32_t *gave = calloc(s->r.ranks, sizeof(*gave)); /* then the short ones, from its start on */
 	if (!gave)
 		return false;
 	for (uint64_t i = 0; i < w->n_micros; i++)
@@ -137,7 +150,7 @@ static bool copy_ledger(struct live_window *w, const struct control_page *page, 
 			const uint64_t *counted)
 {
 	uint64_t n = bits_in(counted, s->n_words) + bits_in(s->voided, s->n_words);
-	w->micro = malloc((n + 1) * sizeof *w->micro);
+	w->micro = malloc((n + 1) * sizeof(*w->micro));
 	if (!w->micro)
 		return false;
 	copy_cells(w, page, counted, s->n_words, false);
@@ -151,13 +164,14 @@ void live_history_decided(struct live_job *l, const struct commit *k, const uint
 {
 	const struct control_state *s = job_record(l->job);
 	struct control_page page;
-	struct live_window *w = calloc(1, sizeof *w + l->spec.max_micro_size * sizeof *w->first_ns);
+	struct live_window *w = calloc(1, sizeof(*w) + l->spec.max_micro_size * sizeof(*w->first_ns));
 	window_free(l->deciding);
 	l->deciding = NULL;
 	if (!w)
 		return;
 	w->window = k->window;
-	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its micro-batches */
+	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its
+	 * micro-batches */
 	if (s && s->r.window == k->window && s->n_words == n_words && live_control_page(l, &page) &&
 	    !copy_ledger(w, &page, s, counted)) {
 		window_free(w);
@@ -184,8 +198,13 @@ static void put_window(struct live_job *l, const struct commit *k, struct live_w
 	size_t n;
 	void *bytes = bytes_pack(&m.base, &n);
 	if (bytes) {
-		struct history_window h = { .job = l->id, .window = k->window, .unix_ns = k->unix_nanos, .result = bytes,
-					    .n_result = n, .n_micros = w->n_micros, .if_missing = w->restored };
+		struct history_window h = { .job = l->id,
+					    .window = k->window,
+					    .unix_ns = k->unix_nanos,
+					    .result = bytes,
+					    .n_result = n,
+					    .n_micros = w->n_micros,
+					    .if_missing = w->restored };
 		recorder_put_window(l->d->recorder, &h, w->micro);
 		w->micro = NULL;
 	}
@@ -207,7 +226,7 @@ void live_history_applied(struct live_job *l)
 /* The digest after a window is in the journal's next one; that after the newest comes with the engine's record. */
 void live_history_restored(struct live_job *l, const struct commit *k)
 {
-	struct live_window *before = l->deciding, *w = calloc(1, sizeof *w);
+	struct live_window *before = l->deciding, *w = calloc(1, sizeof(*w));
 	l->deciding = w;
 	if (w) {
 		w->window = k->window;

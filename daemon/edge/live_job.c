@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/live_job.h"
 
 #include "base/array.h"
@@ -10,7 +11,6 @@
 #include "edge/prepared.h"
 #include "host/process.h"
 #include "edge/reply.h"
-
 #include "gacc/v1/common.pb-c.h"
 #include "proto/failpoint.h"
 
@@ -45,8 +45,8 @@ static void deliver_report(struct posted *p)
 static void on_report(void *ctx, const struct report *r)
 {
 	struct live_job *l = ctx;
-	size_t n_rank = r->n_ranks * sizeof *r->rank, n_map = r->counted ? r->n_words * sizeof *r->counted : 0;
-	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof *p + n_rank + n_map);
+	size_t n_rank = r->n_ranks * sizeof(*r->rank), n_map = r->counted ? r->n_words * sizeof(*r->counted) : 0;
+	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof(*p) + n_rank + n_map);
 	if (!p)
 		return; /* the tick reports again */
 	char *at = (char *)(p + 1);
@@ -84,8 +84,8 @@ static void on_params_durable(void *arg, enum status st)
 		coord_resend(l->coord, daemon_now(l->d));
 }
 
-/* The journal knows that the job has its parameters. If its memory is lost before that, it begins anew, as no push can have been
- * acknowledged. */
+/* The journal knows that the job has its parameters. If its memory is lost before that, it begins anew, as no push can
+ * have been acknowledged. */
 static bool params_are_durable(struct live_job *l)
 {
 	struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
@@ -99,8 +99,8 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 	struct live_job *l = ctx;
 	if (o->run && o->want != WANT_END && !params_are_durable(l))
 		return; /* sent again when they are */
-	size_t n_late = o->n_late * sizeof *o->late;
-	struct posted_order *p = FAILPOINT_ERROR(coord_order_before) ? NULL : malloc(sizeof *p + n_late);
+	size_t n_late = o->n_late * sizeof(*o->late);
+	struct posted_order *p = FAILPOINT_ERROR(coord_order_before) ? NULL : malloc(sizeof(*p) + n_late);
 	if (!p)
 		return; /* the tick orders again */
 	p->l = l;
@@ -162,7 +162,7 @@ void live_random16(void *ctx, uint8_t out[16])
 
 enum status live_add(struct daemon *d, struct live_job *l)
 {
-	struct live_job **j = array_grow(d->job, d->n_jobs, &d->jobs_capacity, sizeof *j);
+	struct live_job **j = array_grow(d->job, d->n_jobs, &d->jobs_capacity, sizeof(*j));
 	if (!j)
 		return ST_NO_MEMORY;
 	d->job = j;
@@ -202,7 +202,7 @@ void live_free(struct live_job *l)
 
 struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const char *user, uint32_t n_events)
 {
-	struct live_job *l = calloc(1, sizeof *l);
+	struct live_job *l = calloc(1, sizeof(*l));
 	if (!l)
 		return NULL;
 	l->d = d;
@@ -210,7 +210,7 @@ struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	l->uid = uid;
 	l->plan_fd = -1;
 	l->user = strdup(user);
-	l->event = calloc(n_events, sizeof *l->event);
+	l->event = calloc(n_events, sizeof(*l->event));
 	l->event_room = n_events;
 	if (l->user && l->event)
 		return l;
@@ -242,31 +242,43 @@ static void on_saved(void *ctx, char *text, size_t n)
 	const struct live_job *l = ctx;
 	const struct saved *k = saved_newest(&l->saved);
 	if (k)
-		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step, k->path);
+		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step,
+			 k->path);
 	else if (l->spec.restores)
 		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", l->spec_pb->restore_from);
 	else
 		snprintf(text, n, "; there is no checkpoint to restore");
 }
 
-enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p, struct live_job **out)
+enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p,
+		     struct live_job **out)
 {
 	if (p->status)
 		return p->status;
 	struct live_job *l = live_make(d, id, uid, user, LIVE_EVENTS);
 	if (!l)
 		return ST_NO_MEMORY;
-	memcpy(l->spec_sum, p->sum, sizeof l->spec_sum);
+	memcpy(l->spec_sum, p->sum, sizeof(l->spec_sum));
 	l->spec_pb = p->pb;
 	l->spec = p->spec;
 	p->pb = NULL;
 	p->spec = (struct job_spec){ 0 };
-	struct job_ports jp = { .ctx = l, .reply = on_reply, .engine_send = on_engine_send, .report = on_report,
-				.allocate = on_allocate, .event = on_event, .process_alive = on_process_alive,
+	struct job_ports jp = { .ctx = l,
+				.reply = on_reply,
+				.engine_send = on_engine_send,
+				.report = on_report,
+				.allocate = on_allocate,
+				.event = on_event,
+				.process_alive = on_process_alive,
 				.random16 = live_random16 };
-	struct coord_ports cp = { .ctx = l, .order = on_order, .persist_commit = live_persist_commit,
-				  .persist_end = live_persist_end, .event = on_event, .changed = on_changed,
-				  .norms = live_norms, .saved = on_saved };
+	struct coord_ports cp = { .ctx = l,
+				  .order = on_order,
+				  .persist_commit = live_persist_commit,
+				  .persist_end = live_persist_end,
+				  .event = on_event,
+				  .changed = on_changed,
+				  .norms = live_norms,
+				  .saved = on_saved };
 	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
 	if (!st)
 		st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
@@ -380,7 +392,7 @@ void live_user_name(uint32_t uid, char *out, size_t n)
 {
 	struct passwd p, *found = NULL;
 	char buf[4096];
-	if (!getpwuid_r(uid, &p, buf, sizeof buf, &found) && found)
+	if (!getpwuid_r(uid, &p, buf, sizeof(buf), &found) && found)
 		snprintf(out, n, "%s", p.pw_name);
 	else
 		snprintf(out, n, "%u", uid);
@@ -390,7 +402,7 @@ void live_user_name(uint32_t uid, char *out, size_t n)
 
 bool live_watch(struct live_job *l, uint64_t call, uint32_t rank)
 {
-	struct watcher *w = array_grow(l->watcher, l->n_watchers, &l->watchers_capacity, sizeof *w);
+	struct watcher *w = array_grow(l->watcher, l->n_watchers, &l->watchers_capacity, sizeof(*w));
 	if (!w)
 		return false;
 	l->watcher = w;

@@ -1,7 +1,9 @@
-/* A job as the daemon holds it: control's state machines, the engine process, the memory, the watchers. Private to the edge.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job as the daemon holds it: control's state machines, the engine process, the memory, the watchers. Private to the
+ * edge.
  *
- * Loop thread. Functions are grouped by the file that defines them; live_aside.h, live_launch.h, live_past.h, live_restoring.h
- * and live_saving.h declare the rest.
+ * Loop thread. Functions are grouped by the file that defines them; live_aside.h, live_launch.h, live_past.h,
+ * live_restoring.h and live_saving.h declare the rest.
  */
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
@@ -57,67 +59,71 @@ struct link {
 };
 
 struct live_job {
-	struct call_owner owner;            /* of the unary calls that wait for this job */
+	struct call_owner owner; /* of the unary calls that wait for this job */
 	struct daemon *d;
 	uint64_t id;
 	uint8_t uuid[16], request_id[16];
 	uint32_t uid;
 	char *user;
 	int64_t created_unix_ns, ended_unix_ns;
-	int64_t ending_unix_ns;             /* of END, while it is being written */
-	bool submitted_here;                /* to this gaccd, not one before it */
-	struct Gacc__V1__JobSpec *spec_pb;  /* as submitted; NULL: it is over, and the journal has it (live_past.h) */
-	uint8_t spec_sum[16];               /* of its bytes */
-	uint8_t *spec_field;                /* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
-	size_t n_spec_field, spec_at;       /* spec_at: where the length ends */
-	struct shared *tensors_packed;      /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
-	struct collecting *collecting;      /* portions of the tensor set (registering.c); NULL: none */
-	size_t tensor_bytes;                /* memory of a set that came in portions, of daemon.collected */
+	int64_t ending_unix_ns;		   /* of END, while it is being written */
+	bool submitted_here;		   /* to this gaccd, not one before it */
+	struct Gacc__V1__JobSpec *spec_pb; /* as submitted; NULL: it is over, and the journal has it (live_past.h) */
+	uint8_t spec_sum[16];		   /* of its bytes */
+	/* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
+	uint8_t *spec_field;
+	size_t n_spec_field, spec_at;  /* spec_at: where the length ends */
+	struct shared *tensors_packed; /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
+	struct collecting *collecting; /* portions of the tensor set (registering.c); NULL: none */
+	size_t tensor_bytes;	       /* memory of a set that came in portions, of daemon.collected */
 	struct job_spec spec;
-	struct job *job;                    /* NULL: it is over, and only this is left (live_retire.c) */
+	struct job *job; /* NULL: it is over, and only this is left (live_retire.c) */
 	struct coord *coord;
-	enum job_state end_state;           /* of such a job */
+	enum job_state end_state; /* of such a job */
 	char *end_reason;
 	uint64_t end_window, end_step;
-	struct commit end_commit;           /* of its last window; outcome 0: not known */
-	void *end_view;                     /* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
+	struct commit end_commit; /* of its last window; outcome 0: not known */
+	/* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
+	void *end_view;
 	size_t n_end_view, n_end_view_head; /* head: without the ranks */
-	bool end_view_whole;                /* it has the ranks */
-	bool end_settled;                   /* the journal's view is the last */
-	bool aside, giving_up;              /* live_aside.h: not over in the journal; its END is being written */
-	uint64_t *end_counted;              /* and its bitmap of micro-batches; NULL: not known */
+	bool end_view_whole;		    /* it has the ranks */
+	bool end_settled;		    /* the journal's view is the last */
+	bool aside, giving_up;		    /* live_aside.h: not over in the journal; its END is being written */
+	uint64_t *end_counted;		    /* and its bitmap of micro-batches; NULL: not known */
 	/* memory and engine */
-	struct plan *plan;                  /* its head; the engine has the whole */
+	struct plan *plan; /* its head; the engine has the whole */
 	int plan_fd;
-	bool plan_due;                      /* there was no memory to make it */
-	struct segment *segment;            /* in plan_segments order; mapped only where gaccd reads or writes itself */
+	bool plan_due;		 /* there was no memory to make it */
+	struct segment *segment; /* in plan_segments order; mapped only where gaccd reads or writes itself */
 	struct plan_segment *wanted;
 	int n_segments;
 	uint64_t host_bytes;
 	bool tensors_durable, params_durable;
-	bool tensors_due;                   /* live_tensors.h: they are in tensors_packed, and not read yet */
-	char *tensors_wrong;                /* why they cannot be read */
-	bool params_noted;                  /* the record of that is being written */
+	bool tensors_due;    /* live_tensors.h: they are in tensors_packed, and not read yet */
+	char *tensors_wrong; /* why they cannot be read */
+	bool params_noted;   /* the record of that is being written */
 	struct engine_proc *engine;
-	uint32_t engine_starts;             /* ever */
+	uint32_t engine_starts; /* ever */
 	struct restarts restarts;
-	char engine_refusal[192];           /* why the present engine has not taken its memory; "": it has, or has not said */
-	bool allocating;                    /* the pool works for it */
-	struct fdstore_request *keeping;    /* the service manager is getting its descriptors; nobody else has them yet */
-	int64_t keeping_since_ns;           /* 0: it was told that this takes long */
-	bool kept;                          /* the service manager may have its descriptors */
-	int64_t released_ns;                /* ended and idle since */
-	bool hurried;                       /* it is not kept for late trainers: its user has ended many since */
-	bool released, renewed;             /* renewed: the journal's view has its last sessions */
-	uint32_t n_holders;                 /* calls and messages under way that point here */
+	/* why the present engine has not taken its memory; "": it has, or has not said */
+	char engine_refusal[192];
+	bool allocating; /* the pool works for it */
+	/* the service manager is getting its descriptors; nobody else has them yet */
+	struct fdstore_request *keeping;
+	int64_t keeping_since_ns; /* 0: it was told that this takes long */
+	bool kept;		  /* the service manager may have its descriptors */
+	int64_t released_ns;	  /* ended and idle since */
+	bool hurried;		  /* it is not kept for late trainers: its user has ended many since */
+	bool released, renewed;	  /* renewed: the journal's view has its last sessions */
+	uint32_t n_holders;	  /* calls and messages under way that point here */
 	/* what people see */
-	struct live_window *deciding;       /* decided, on its way into the history */
-	struct live_event *event;           /* a ring of event_room: LIVE_EVENTS, fewer when it is over */
+	struct live_window *deciding; /* decided, on its way into the history */
+	struct live_event *event;     /* a ring of event_room: LIVE_EVENTS, fewer when it is over */
 	uint32_t event_room;
-	uint64_t n_events;                  /* ever; the last event_room are kept */
+	uint64_t n_events; /* ever; the last event_room are kept */
 	struct watcher *watcher;
 	uint32_t n_watchers, watchers_capacity;
-	bool changed;                       /* watchers have not heard yet */
+	bool changed; /* watchers have not heard yet */
 	enum job_state told_state;
 	uint64_t told_window;
 	bool told_any;
@@ -126,19 +132,19 @@ struct live_job {
 	uint64_t n_steps;
 	struct link *link;
 	uint32_t n_links, links_capacity;
-	struct wait_call *waits;            /* methods_wait.c */
-	struct saving *saving;              /* live_saving.h; NULL: it is over */
-	struct saved_list saved;            /* its checkpoints */
-	bool has_base, restore_read;        /* live_restoring.h: begins with a checkpoint; its manifest has been read */
+	struct wait_call *waits;     /* methods_wait.c */
+	struct saving *saving;	     /* live_saving.h; NULL: it is over */
+	struct saved_list saved;     /* its checkpoints */
+	bool has_base, restore_read; /* live_restoring.h: begins with a checkpoint; its manifest has been read */
 	uint64_t base_window;
 	/* admission */
-	bool queued;                        /* waits for its turn: no memory, no ranks */
+	bool queued; /* waits for its turn: no memory, no ranks */
 	uint32_t queue_position, overtaken;
-	uint64_t need;                      /* bytes, as known at submission */
-	uint64_t descriptors, stored;       /* that it needs: of this process, of these in the fd store */
-	uint64_t reserved;                  /* set aside while no memory is allocated */
-	struct live_launch *launch;         /* live_launch.c; NULL: gaccd has not launched it */
-	uint64_t *norms_call;               /* calls that wait for the norms of the next window */
+	uint64_t need;		      /* bytes, as known at submission */
+	uint64_t descriptors, stored; /* that it needs: of this process, of these in the fd store */
+	uint64_t reserved;	      /* set aside while no memory is allocated */
+	struct live_launch *launch;   /* live_launch.c; NULL: gaccd has not launched it */
+	uint64_t *norms_call;	      /* calls that wait for the norms of the next window */
 	uint32_t n_norms_calls;
 };
 
@@ -162,7 +168,8 @@ static inline uint32_t session_rank(uint64_t id)
 /* One without a specification and machines, with room for so many events; NULL: no memory. */
 struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, uint32_t n_events);
 /* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
-enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *, struct live_job **out);
+enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
+		     struct live_job **out);
 enum status live_add(struct daemon *, struct live_job *);
 enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
 void live_free(struct live_job *); /* takes NULL */
@@ -172,8 +179,8 @@ struct live_job *live_find(const struct daemon *, uint64_t id);
 bool live_is_of(const struct live_job *, uint32_t uid);
 /* "7" and "job/7" are ids, whatever jobs are called. */
 bool live_name_is_id(const char *name, uint64_t *out_id);
-/* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their newest. A name of
- * root that none of root's jobs has means a job of another user, unless `own`. */
+/* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their
+ * newest. A name of root that none of root's jobs has means a job of another user, unless `own`. */
 struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
 void live_tick(struct live_job *, struct now);
 /* For its rates. */
@@ -189,7 +196,7 @@ void live_user_name(uint32_t uid, char *out, size_t n);
 /* ---- registering.c ---- */
 /* Portions of a tensor set that nobody completes are dropped. */
 void registering_tick(struct live_job *, struct now);
-void registering_drop(struct live_job *); /* not while the pool works for it */
+void registering_drop(struct live_job *);     /* not while the pool works for it */
 void registering_set_gone(struct live_job *); /* the job has given up its tensor set */
 
 /* ---- live_retire.c ---- */
@@ -205,15 +212,15 @@ void live_forget_old(struct daemon *);
 void live_forget_unknown(struct daemon *);
 
 /* ---- live_submit.c ---- */
-/* A new job: durable, then cb. `existed`: this user has a job of this request_id, or name, with the same spec already. What the
- * job needs of `prepared` is taken. */
+/* A new job: durable, then cb. `existed`: this user has a job of this request_id, or name, with the same spec already.
+ * What the job needs of `prepared` is taken. */
 struct submit {
 	struct prepared *prepared;
 	uint8_t request_id[16];
 	uint32_t uid;
 	const char *user;
-	bool local;        /* uid is the kernel's word, not that of a token */
-	bool by_name;      /* Attach with create_if_missing: a live job of this name and user is the one meant */
+	bool local;   /* uid is the kernel's word, not that of a token */
+	bool by_name; /* Attach with create_if_missing: a live job of this name and user is the one meant */
 	void (*cb)(void *arg, struct live_job *, bool existed, enum status, const char *why, const char *field);
 	void *arg;
 };
@@ -227,7 +234,8 @@ void live_submit_give_up(struct daemon *);
 struct live_job *live_pending(const struct daemon *, size_t n);
 
 /* ---- live_queue.c ---- */
-/* Asks for a new job whether it may come in: ST_OK with l->queued, need and reserved set, or the refusal with its numbers. */
+/* Asks for a new job whether it may come in: ST_OK with l->queued, need and reserved set, or the refusal with its
+ * numbers. */
 enum status live_queue_admit(struct live_job *, char *why, size_t n_why);
 /* Whether a job that runs may allocate `bytes`. */
 enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, size_t n_why);
@@ -235,8 +243,8 @@ enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, 
 void live_queue_restore(struct live_job *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */
 void live_queue_run(struct daemon *, struct now);
-/* Whether a gaccd that starts can hold so many descriptors of so many jobs. ST_RESOURCE_EXHAUSTED, logged, if not: better no gaccd than
- * one that lets go of a job. */
+/* Whether a gaccd that starts can hold so many descriptors of so many jobs. ST_RESOURCE_EXHAUSTED, logged, if not:
+ * better no gaccd than one that lets go of a job. */
 enum status live_queue_check_held(size_t n_stored, size_t n_jobs);
 /* An event if it can, but not all ranks of its jobs could connect. */
 void live_queue_warn(struct daemon *);
@@ -246,11 +254,13 @@ void live_queue_warn(struct daemon *);
 enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
 /* Starts the job's ranks, by way of a launcher. */
 void live_launch_begin(struct live_job *);
-/* Somebody cancels the job. Ranks of one that has completed get no more time to end by themselves. grace_ns: between SIGTERM and SIGKILL
- * when its ranks are stopped, 0 being the specification's; if they are being stopped already, it can only become less. Does
- * nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them the specification's. */
+/* Somebody cancels the job. Ranks of one that has completed get no more time to end by themselves. grace_ns: between
+ * SIGTERM and SIGKILL when its ranks are stopped, 0 being the specification's; if they are being stopped already, it
+ * can only become less. Does nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them
+ * the specification's. */
 void live_launch_cancel(struct live_job *, int64_t grace_ns);
-/* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its end. */
+/* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its
+ * end. */
 bool live_launch_adopt(struct live_job *);
 void live_launch_tick(struct live_job *, struct now);
 /* Fills in what is known of processes; false: no memory. */
@@ -274,7 +284,8 @@ void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reas
 void live_write_end(struct live_job *, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
 void live_check_store(enum status);
-/* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the live_job. */
+/* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the live_job.
+ */
 void live_on_written(void *arg, enum status);
 
 /* An update as the journal keeps it. Readers check size and version. */
@@ -287,7 +298,7 @@ struct update_payload {
 /* ---- live_norms.c ---- */
 bool live_await_norms(struct live_job *, uint64_t call); /* false: no memory */
 void live_forget_norms(struct live_job *, uint64_t call);
-void live_norms(void *ctx, const struct commit *);       /* ports.norms */
+void live_norms(void *ctx, const struct commit *); /* ports.norms */
 void live_fail_norms(struct live_job *, enum status, const char *why);
 
 /* ---- live_history.c ---- */
@@ -311,7 +322,7 @@ void live_history_fini(struct live_job *);
 /* ---- live_memory.c ---- */
 /* Bytes of shared memory that a job with these tensors will have. ST_NO_MEMORY. */
 enum status live_memory_need(struct live_job *, uint64_t *out);
-void live_allocate(struct live_job *);       /* ports.allocate */
+void live_allocate(struct live_job *); /* ports.allocate */
 void live_memory_tick(struct live_job *);
 /* Ends the engine and gives the memory back. */
 void live_release(struct live_job *);
@@ -346,12 +357,13 @@ void live_waits(struct live_job *, struct now);
 /* The parts of a job of which there may be very many. */
 enum view_part {
 	VIEW_RANKS = 1,
-	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without spec_pb it
-	 * is not to be had here: methods_past.c */
+	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without
+	 * spec_pb it is not to be had here: methods_past.c */
 	VIEW_SPEC = 2,
 	VIEW_EVENTS = 4,
 };
-#define VIEW_MAX_RANKS 20000 /* in messages that are made at one go: the loop is busy with so many for 20 ms */
+/* in messages that are made at one go: the loop is busy with so many for 20 ms */
+#define VIEW_MAX_RANKS 20000
 
 /* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
 struct Gacc__V1__Job *live_view(const struct live_job *, unsigned parts, struct now);

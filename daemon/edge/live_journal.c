@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's records in the journal: writing them, and rebuilding the job from them after a restart. */
 #include "edge/live_job.h"
 
@@ -11,7 +12,6 @@
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"
 #include "edge/prepared.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stddef.h>
@@ -59,21 +59,26 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 {
 	struct live_job *l = ctx;
 	live_history_decided(l, k, counted, n_words);
-	size_t n = sizeof(struct commit_payload) + n_words * sizeof *counted;
+	size_t n = sizeof(struct commit_payload) + n_words * sizeof(*counted);
 	struct commit_payload *payload = calloc(1, n);
-	struct pending_commit *p = malloc(sizeof *p);
+	struct pending_commit *p = malloc(sizeof(*p));
 	enum status st = ST_NO_MEMORY;
 	if (payload && p) {
 		*p = (struct pending_commit){ l, k->window };
 		payload->version = COMMIT_PAYLOAD_VERSION;
 		payload->n_words = n_words;
 		payload->commit = *k;
-		memcpy(payload + 1, counted, n_words * sizeof *counted);
+		memcpy(payload + 1, counted, n_words * sizeof(*counted));
 		struct journal_record r = { .kind = JOURNAL_COMMIT,
-					    .commit = { .job = l->id, .epoch = k->epoch, .window = k->window,
-							.applied_step = k->applied_step, .term = k->term,
-							.attempt = k->attempt, .outcome = k->outcome,
-							.unix_ns = k->unix_nanos, .payload = { payload, n } } };
+					    .commit = { .job = l->id,
+							.epoch = k->epoch,
+							.window = k->window,
+							.applied_step = k->applied_step,
+							.term = k->term,
+							.attempt = k->attempt,
+							.outcome = k->outcome,
+							.unix_ns = k->unix_nanos,
+							.payload = { payload, n } } };
 		st = persist_put_own(l->d->persist, &r, on_commit_durable, p);
 	} else {
 		free(p);
@@ -108,9 +113,12 @@ void live_write_end(struct live_job *l, enum status end, const char *reason)
 {
 	enum job_state state = coord_end_state(end);
 	struct now now = daemon_now(l->d);
-	struct journal_bytes view = live_past_record(l, now); /* without memory the next gaccd shows less of it, if this one dies soon */
-	struct journal_record r = { .kind = JOURNAL_END,
-				    .end = { .job = l->id, .state = state, .reason = reason, .unix_ns = now.unix_ns, .view = view } };
+	/* without memory the next gaccd shows less of it, if this one dies soon */
+	struct journal_bytes view = live_past_record(l, now);
+	struct journal_record r = {
+		.kind = JOURNAL_END,
+		.end = { .job = l->id, .state = state, .reason = reason, .unix_ns = now.unix_ns, .view = view }
+	};
 	l->ending_unix_ns = now.unix_ns;
 	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
 	if (persist_put(l->d->persist, &r, on_end_durable, l))
@@ -131,9 +139,9 @@ static enum status unreadable(struct rows *r, const char *record, uint64_t windo
 {
 	r->record = record;
 	if (window == UINT64_MAX)
-		snprintf(r->why, sizeof r->why, "%s", why);
+		snprintf(r->why, sizeof(r->why), "%s", why);
 	else
-		snprintf(r->why, sizeof r->why, "that of window %llu %s", (unsigned long long)window, why);
+		snprintf(r->why, sizeof(r->why), "that of window %llu %s", (unsigned long long)window, why);
 	return ST_VERSION_SKEW;
 }
 
@@ -154,7 +162,8 @@ static bool read_payload(const struct journal_window *w, struct read_commit *out
 	memcpy(&head, w->payload.data, at);
 	bool older = head.version == COMMIT_PAYLOAD_OLDER;
 	size_t words = at + commit_bytes(older);
-	if ((!older && head.version != COMMIT_PAYLOAD_VERSION) || w->payload.n != words + head.n_words * sizeof *out->counted)
+	if ((!older && head.version != COMMIT_PAYLOAD_VERSION) ||
+	    w->payload.n != words + head.n_words * sizeof(*out->counted))
 		return false;
 	commit_read(&out->commit, (const char *)w->payload.data + at, older);
 	out->counted = (const void *)((const char *)w->payload.data + words);
@@ -184,22 +193,24 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 {
 	struct rows *r = arg;
 	const struct update_payload *p = u->payload.data;
-	if (u->payload.n != sizeof *p || p->version != UPDATE_PAYLOAD_VERSION)
+	if (u->payload.n != sizeof(*p) || p->version != UPDATE_PAYLOAD_VERSION)
 		return unreadable(r, "UPDATE", u->window, "has another form");
 	enum status st = coord_restore_update(r->l->coord, &p->update);
 	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, "is refused") : st;
 }
 
-/* Later, if the job has begun or others start its ranks: one that waits in the queue needs to know how much memory it wants. */
+/* Later, if the job has begun or others start its ranks: one that waits in the queue needs to know how much memory it
+ * wants. */
 static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
 	char why[200];
 	bool at_once = r->l->spec.launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
-	enum status st = live_tensors_restore(r->l, b, at_once, why, sizeof why);
+	enum status st = live_tensors_restore(r->l, b, at_once, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
-/* Ended: from its view, or the old way when it has none. *why: set where this gaccd cannot read it; the job has then no machines. */
+/* Ended: from its view, or the old way when it has none. *why: set where this gaccd cannot read it; the job has then no
+ * machines. */
 static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
 {
 	if (j->ended && live_past_readable(&j->view) && !live_past_new(d, j, out))
@@ -236,7 +247,7 @@ static enum status take_state(struct rows *r, const struct journal_job *j)
 	char why[256] = "";
 	enum status st = ST_OK;
 	if (l->spec_pb->n_tensors)
-		st = live_declare_spec_tensors(l, why, sizeof why);
+		st = live_declare_spec_tensors(l, why, sizeof(why));
 	if (st && st != ST_NO_MEMORY)
 		return unreadable(r, "JOB", UINT64_MAX, why);
 	if (!st && !l->spec_pb->n_tensors && j->tensors.n)
@@ -260,7 +271,7 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	struct daemon *d = arg;
 	struct live_job *l = NULL;
 	char why[256] = "";
-	enum status st = new_of(d, j, &l, why, sizeof why);
+	enum status st = new_of(d, j, &l, why, sizeof(why));
 	if (st)
 		return st;
 	struct rows r = { .l = l };
@@ -290,11 +301,12 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	uint64_t digest = l->end_commit.window == k.commit.window ? l->end_commit.params_digest : 0;
 	l->end_commit = k.commit;
 	l->end_commit.params_digest = digest; /* known from the view alone */
-	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS; /* a trainer may still ask for a lost answer */
+	/* a trainer may still ask for a lost answer */
+	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS;
 	if (soon && k.n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
-		l->end_counted = malloc(k.n_words * sizeof *l->end_counted);
+		l->end_counted = malloc(k.n_words * sizeof(*l->end_counted));
 	if (l->end_counted)
-		memcpy(l->end_counted, k.counted, k.n_words * sizeof *l->end_counted);
+		memcpy(l->end_counted, k.counted, k.n_words * sizeof(*l->end_counted));
 	return ST_OK;
 }
 
@@ -332,7 +344,8 @@ static enum status restore_rows(struct live_job *l)
 	if (l->coord)
 		st = journal_each_update(l->d->journal, l->id, restore_update, &r);
 	if (!st && !l->aside)
-		st = journal_each_window(l->d->journal, l->id, l->job ? JOB_HISTORY : 1, l->job ? restore_window : last_window, &r);
+		st = journal_each_window(l->d->journal, l->id, l->job ? JOB_HISTORY : 1,
+					 l->job ? restore_window : last_window, &r);
 	if (!st)
 		st = saving_from_journal(l);
 	if (st && !is_fatal(st))

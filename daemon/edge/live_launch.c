@@ -1,11 +1,12 @@
-/* The ranks of a job that gaccd launches: when the launcher is started, the orders to it, and what its messages mean for the job. */
-#include "edge/live_job.h"
-
-#include "base/log.h"
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of a job that gaccd launches: when the launcher is started, the orders to it, and what its messages mean
+ * for the job. */
 #include "edge/live_launch.h"
+
+#include "edge/live_job.h"
+#include "base/log.h"
 #include "edge/state_share.h"
 #include "host/log_tail.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <errno.h>
@@ -18,10 +19,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define RETRY_NS (INT64_C(100) * 1000000)          /* before a launcher is replaced; doubles */
-#define MAX_DEATHS 5                               /* of launchers in a row */
-#define STEADY_NS (INT64_C(60) * 1000000000)       /* a launcher that lived so long begins a new row */
-#define COMPLETED_NS (INT64_C(600) * 1000000000)   /* for ranks of a completed job to end by themselves */
+#define RETRY_NS (INT64_C(100) * 1000000) /* before a launcher is replaced; doubles */
+#define MAX_DEATHS 5			  /* of launchers in a row */
+/* a launcher that lived so long begins a new row */
+#define STEADY_NS (INT64_C(60) * 1000000000)
+#define COMPLETED_NS (INT64_C(600) * 1000000000) /* for ranks of a completed job to end by themselves */
 #define PUZZLED_NS (INT64_C(3) * 1000000000)
 
 /* ---- who may ---- */
@@ -31,21 +33,24 @@ static bool may_change_user(void)
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3];
 	const uint32_t wanted = 1u << CAP_SETUID | 1u << CAP_SETGID;
-	memset(have, 0, sizeof have);
+	memset(have, 0, sizeof(have));
 	return !syscall(SYS_capget, &head, have) && (have[0].effective & wanted) == wanted;
 }
 
 enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why)
 {
 	char self[64];
-	live_user_name(geteuid(), self, sizeof self);
+	live_user_name(geteuid(), self, sizeof(self));
 	if (!local)
 		snprintf(why, n_why, "launch: daemon needs a caller on the unix socket, whose user id is known");
 	else if (!getpwuid(uid))
 		snprintf(why, n_why, "launch: daemon: user id %u is not in this machine's user database", uid);
 	else if (uid != geteuid() && !may_change_user())
-		snprintf(why, n_why, "gaccd runs as %s and may not start processes as %s: start the ranks yourself (launch: external or "
-			 "client), or have the drop-in gaccd-launch.conf installed (docs/operations.md)", self, user);
+		snprintf(why, n_why,
+			 "gaccd runs as %s and may not start processes as %s: start the ranks yourself (launch: "
+			 "external or "
+			 "client), or have the drop-in gaccd-launch.conf installed (docs/operations.md)",
+			 self, user);
 	else
 		return ST_OK;
 	return ST_PERMISSION_DENIED;
@@ -60,14 +65,16 @@ static void make_dir_of(const char *path, mode_t mode)
 	log_error("cannot make %s: %s", path, strerror(errno));
 }
 
-/* <state_dir>/logs/<job>-<uuid>, the submitter's; others may pass through what lies above. Failures show when a rank opens its log. */
+/* <state_dir>/logs/<job>-<uuid>, the submitter's; others may pass through what lies above. Failures show when a rank
+ * opens its log. */
 static void make_default_log_dir(const struct live_job *l, const char *dir)
 {
 	char logs[4200];
 	struct stat st;
 	const struct passwd *p = getpwuid(l->uid);
-	snprintf(logs, sizeof logs, "%s/logs", l->d->conf->state_dir);
-	if (!stat(l->d->conf->state_dir, &st) && (st.st_mode & 0111) != 0111 && chmod(l->d->conf->state_dir, (st.st_mode & 07777) | 0111))
+	snprintf(logs, sizeof(logs), "%s/logs", l->d->conf->state_dir);
+	if (!stat(l->d->conf->state_dir, &st) && (st.st_mode & 0111) != 0111 &&
+	    chmod(l->d->conf->state_dir, (st.st_mode & 07777) | 0111))
 		log_error("chmod a+x %s: %s", l->d->conf->state_dir, strerror(errno));
 	make_dir_of(logs, 0711);
 	make_dir_of(dir, 0700);
@@ -110,11 +117,18 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 static bool order(struct live_job *l, enum launch_op op, const void *words, size_t n)
 {
 	bool own_grace = op == LAUNCH_OP_END && l->launch->grace_ns;
-	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION, .op = op, .job_id = l->id, .n_ranks = l->spec.ranks,
-				  .max_restarts = l->spec.launch.max_restarts, .micro_size = l->spec.micro_size, .uid = l->uid,
-				  .change_user = may_change_user(), .fresh = l->submitted_here,
+	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION,
+				  .op = op,
+				  .job_id = l->id,
+				  .n_ranks = l->spec.ranks,
+				  .max_restarts = l->spec.launch.max_restarts,
+				  .micro_size = l->spec.micro_size,
+				  .uid = l->uid,
+				  .change_user = may_change_user(),
+				  .fresh = l->submitted_here,
 				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
-				  .log_level = (uint32_t)l->d->conf->log.level, .log_format = (uint32_t)l->d->conf->log.format };
+				  .log_level = (uint32_t)l->d->conf->log.level,
+				  .log_format = (uint32_t)l->d->conf->log.format };
 	o.log_max = l->launch->log_max = state_share_log_max(l);
 	if (op == LAUNCH_OP_START) {
 		o.n_command = (uint32_t)l->spec_pb->launch_command->n_command;
@@ -154,19 +168,20 @@ static void fail_by_cause(struct live_job *l, struct now now)
 	struct live_launch *g = l->launch;
 	const struct launch_cause *c = &g->summary.cause;
 	char exit[96], text[256], *last[1] = { NULL };
-	launch_say_exit(c->rank, c->pid, c->exit_status, exit, sizeof exit);
+	launch_say_exit(c->rank, c->pid, c->exit_status, exit, sizeof(exit));
 	size_t n = log_tail(g->tail, g->n_tail, last, 1);
-	snprintf(text, sizeof text, "%s%s%.140s", exit, n ? ": " : "", n ? last[0] : "");
+	snprintf(text, sizeof(text), "%s%s%.140s", exit, n ? ": " : "", n ? last[0] : "");
 	free(last[0]);
 	fail_job(l, text, now);
 }
 
-static void say_exit_event(struct live_job *l, uint32_t rank, const struct launch_rank *was, const struct launch_rank *is)
+static void say_exit_event(struct live_job *l, uint32_t rank, const struct launch_rank *was,
+			   const struct launch_rank *is)
 {
 	char exit[96], text[200];
 	bool again = is->restarts != was->restarts;
-	launch_say_exit(rank, was->pid ? was->pid : is->pid, is->exit_status, exit, sizeof exit);
-	snprintf(text, sizeof text, "%s%s", exit, again ? "; it is started again" : "");
+	launch_say_exit(rank, was->pid ? was->pid : is->pid, is->exit_status, exit, sizeof(exit));
+	snprintf(text, sizeof(text), "%s%s", exit, again ? "; it is started again" : "");
 	live_event(l, is->exit_status != 0 && !live_ended(l), again ? "RankRestarted" : "RankExited", rank, text);
 }
 
@@ -184,7 +199,8 @@ static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 		say_exit_event(l, rank, &was, is);
 }
 
-/* A job that is over: its ranks end by themselves when it has completed and nobody cancels it even so, else now; then the launcher goes. */
+/* A job that is over: its ranks end by themselves when it has completed and nobody cancels it even so, else now; then
+ * the launcher goes. */
 static void wind_up(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
@@ -268,19 +284,22 @@ static uint32_t missing_rank(const struct live_job *l)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &l->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
-		bool gone = !p[i].attached || p[i].lost || p[i].unwatched; /* no memory, no lifeline that must have broken */
-		if (ended && gone && p[i].flushed != RANK_LEFT && !p[i].waiting_ns) /* it may have given its part of the last window */
+		/* no memory, no lifeline that must have broken */
+		bool gone = !p[i].attached || p[i].lost || p[i].unwatched;
+		if (ended && gone && p[i].flushed != RANK_LEFT &&
+		    !p[i].waiting_ns) /* it may have given its part of the last window */
 			return i;
 	}
 	return RANK_NONE;
 }
 
-/* Nobody will come in its place: the others would only wait for it until stall_abort. It is judged when the engine has had
- * time to tell of its leave. */
+/* Nobody will come in its place: the others would only wait for it until stall_abort. It is judged when the engine has
+ * had time to tell of its leave. */
 static void watch_early_ends(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
-	bool known = g->heard && !live_ended(l) && (l->engine ? l->restarts.up : !job_has_tensors(l->job) && !l->tensors_due);
+	bool known = g->heard && !live_ended(l) &&
+		     (l->engine ? l->restarts.up : !job_has_tensors(l->job) && !l->tensors_due);
 	uint32_t rank = known ? missing_rank(l) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;
@@ -293,7 +312,7 @@ static void watch_early_ends(struct live_job *l, struct now now)
 	uint32_t n;
 	char text[200];
 	const struct rank_progress *p = coord_ranks(l->coord, &n);
-	snprintf(text, sizeof text, "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
+	snprintf(text, sizeof(text), "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
 		 p[rank].known ? "without detaching: the job needs it still" : "and had never attached");
 	fail_job(l, text, now);
 }
@@ -310,15 +329,18 @@ static void note_death(struct live_job *l, struct now now)
 	if (g->deaths < MAX_DEATHS)
 		return;
 	g->done = true;
-	snprintf(text, sizeof text, "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
+	snprintf(text, sizeof(text), "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
 	if (!live_ended(l))
 		fail_job(l, text, now);
 }
 
 static struct launcher_args args_of(const struct live_job *l, const char *uuid)
 {
-	return (struct launcher_args){ .job_id = l->id, .uuid = uuid, .runtime_dir = l->d->conf->runtime_dir,
-				       .orphan_ms = l->d->conf->launch.orphan_timeout_ms, .descriptors = l->d->descriptors_before };
+	return (struct launcher_args){ .job_id = l->id,
+				       .uuid = uuid,
+				       .runtime_dir = l->d->conf->runtime_dir,
+				       .orphan_ms = l->d->conf->launch.orphan_timeout_ms,
+				       .descriptors = l->d->descriptors_before };
 }
 
 static bool left_traces(const struct live_job *l, const char *uuid)
@@ -345,7 +367,7 @@ static void on_gone(void *arg)
 	if (g->done || l->d->stopping)
 		return;
 	char text[160];
-	snprintf(text, sizeof text, "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
+	snprintf(text, sizeof(text), "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
 		 ordered ? "another one ends what they have left behind" : "they are started again");
 	live_event(l, true, "LauncherLost", -1, text);
 	note_death(l, now);
@@ -364,7 +386,8 @@ static enum status open_launcher(struct live_job *l, bool start)
 	return st;
 }
 
-/* An update of gaccd keeps the ranks of a job whose launcher an older one has started, and reads the notes of such a launcher. */
+/* An update of gaccd keeps the ranks of a job whose launcher an older one has started, and reads the notes of such a
+ * launcher. */
 static void choose_name(struct live_job *l)
 {
 	uuid_text(l->uuid, l->launch->uuid);
@@ -374,9 +397,9 @@ static void choose_name(struct live_job *l)
 
 bool live_launch_make(struct live_job *l)
 {
-	struct live_launch *g = calloc(1, sizeof *g);
+	struct live_launch *g = calloc(1, sizeof(*g));
 	if (g)
-		g->rank = calloc(l->spec.ranks, sizeof *g->rank);
+		g->rank = calloc(l->spec.ranks, sizeof(*g->rank));
 	if (!g || !g->rank) {
 		free(g);
 		return false;

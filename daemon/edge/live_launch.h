@@ -1,31 +1,34 @@
-/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c, live_launch_view.c and live_exits.c alone; loop
- * thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c, live_launch_view.c and live_exits.c alone;
+ * loop thread. */
 #ifndef GACC_EDGE_LIVE_LAUNCH_H
 #define GACC_EDGE_LIVE_LAUNCH_H
 
 #include "launch/proc.h"
 #include "proto/path.h"
 
+struct live_job;
+
 enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_END };
 
 struct live_launch {
-	char uuid[UUID_TEXT];          /* after which its files are named; "": after the id alone, by an older gaccd */
-	struct launch_proc *proc;      /* NULL: not connected */
-	struct launch_rank *rank;      /* as last told; spec.ranks */
+	char uuid[UUID_TEXT];	  /* after which its files are named; "": after the id alone, by an older gaccd */
+	struct launch_proc *proc; /* NULL: not connected */
+	struct launch_rank *rank; /* as last told; spec.ranks */
 	struct launch_summary summary;
-	bool heard;                    /* all of it, on this connection */
-	enum launch_asked asked;       /* the last order that was sent on this connection */
-	uint64_t log_max;              /* that was sent last */
-	char tail[LAUNCH_MAX_TAIL];    /* what the cause's rank wrote last */
+	bool heard;		    /* all of it, on this connection */
+	enum launch_asked asked;    /* the last order that was sent on this connection */
+	uint64_t log_max;	    /* that was sent last */
+	char tail[LAUNCH_MAX_TAIL]; /* what the cause's rank wrote last */
 	uint32_t n_tail;
-	int64_t opened_ns, retry_ns;   /* retry 0: nothing due */
-	uint32_t deaths;               /* of launchers, in a row */
-	int64_t grace_ns;              /* that a cancel has asked for; 0: the specification's */
-	int64_t stop_ns;               /* completed: when its ranks' time is over */
-	bool impatient;                /* completed: it is over now */
-	int64_t puzzled_ns;            /* since when a rank is gone that the job still needs */
-	bool done;                     /* nothing is left to do */
-	bool kept;                     /* how they ended is in the journal */
+	int64_t opened_ns, retry_ns; /* retry 0: nothing due */
+	uint32_t deaths;	     /* of launchers, in a row */
+	int64_t grace_ns;	     /* that a cancel has asked for; 0: the specification's */
+	int64_t stop_ns;	     /* completed: when its ranks' time is over */
+	bool impatient;		     /* completed: it is over now */
+	int64_t puzzled_ns;	     /* since when a rank is gone that the job still needs */
+	bool done;		     /* nothing is left to do */
+	bool kept;		     /* how they ended is in the journal */
 };
 
 /* l->launch, with no launcher. false: no memory. */

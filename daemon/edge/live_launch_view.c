@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' processes as messages. */
 #include "edge/live_job.h"
 
@@ -5,7 +6,6 @@
 #include "host/log_tail.h"
 #include "proto/path.h"
 #include "store/checkpoint.h"
-
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n)
 {
 	char who[48];
-	snprintf(who, sizeof who, "rank %u (pid %lld)", rank, (long long)pid);
+	snprintf(who, sizeof(who), "rank %u (pid %lld)", rank, (long long)pid);
 	if (!pid)
 		snprintf(out, n, "rank %u could not be started", rank);
 	else if (status > 128)
@@ -38,8 +38,10 @@ char *live_log_dir(const struct live_job *l)
 	if (*pattern || l->spec.launch_mode != LAUNCH_DAEMON)
 		return live_path(l, pattern);
 	char uuid[UUID_TEXT];
-	uuid_text(l->uuid, uuid); /* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
-	snprintf(standard, sizeof standard, "%.4000s/logs/%llu-%s", l->d->conf->state_dir, (unsigned long long)l->id, uuid);
+	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
+	uuid_text(l->uuid, uuid);
+	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", l->d->conf->state_dir, (unsigned long long)l->id,
+		 uuid);
 	return strdup(standard);
 }
 
@@ -51,17 +53,17 @@ static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
 		return true;
 	if (j->root_cause)
 		gacc__v1__root_cause__free_unpacked(j->root_cause, NULL);
-	j->root_cause = malloc(sizeof *j->root_cause);
+	j->root_cause = malloc(sizeof(*j->root_cause));
 	if (!j->root_cause)
 		return false;
 	gacc__v1__root_cause__init(j->root_cause);
-	launch_say_exit(c->rank, c->pid, c->exit_status, text, sizeof text);
+	launch_say_exit(c->rank, c->pid, c->exit_status, text, sizeof(text));
 	j->root_cause->rank = c->rank;
 	j->root_cause->pid = c->pid;
 	j->root_cause->exit_status = c->exit_status;
 	j->root_cause->unix_nanos = c->unix_ns;
 	j->root_cause->message = strdup(text);
-	j->root_cause->log_tail = calloc(LAUNCH_TAIL_LINES, sizeof *j->root_cause->log_tail);
+	j->root_cause->log_tail = calloc(LAUNCH_TAIL_LINES, sizeof(*j->root_cause->log_tail));
 	if (!j->root_cause->message || !j->root_cause->log_tail)
 		return false;
 	j->root_cause->n_log_tail = log_tail(g->tail, g->n_tail, j->root_cause->log_tail, LAUNCH_TAIL_LINES);

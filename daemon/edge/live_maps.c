@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Maps parts of a job's memory that gaccd itself reads or writes. */
 #include "edge/live_job.h"
 
@@ -20,7 +21,7 @@ void *live_map(struct live_job *l, uint32_t role, uint32_t index, bool writable)
 	if (s->header)
 		return s->data;
 	struct segment m = SEGMENT_NONE;
-	if (segment_adopt(&m, s->fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof why)) {
+	if (segment_adopt(&m, s->fd, l->id, l->plan->fingerprint, role, index, writable, why, sizeof(why))) {
 		log_job(l->id, LOG_ERROR, "MapFailed", "segment %u.%u: %s", role, index, why);
 		return NULL;
 	}
@@ -32,7 +33,8 @@ bool live_control_page(struct live_job *l, struct control_page *out)
 {
 	void *data = live_map(l, SEG_CONTROL, 0, false);
 	if (data)
-		control_page_view(out, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads, l->plan->n_tensors);
+		control_page_view(out, data, l->spec.ranks, l->spec.max_micro_size, l->plan->threads,
+				  l->plan->n_tensors);
 	return data != NULL;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of a job: allocate or adopt, map, release. */
 #include "edge/live_job.h"
 
@@ -12,7 +13,6 @@
 #include "engine/portions.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <errno.h>
@@ -30,7 +30,8 @@
 
 static void segment_name(const struct live_job *l, const struct plan_segment *w, char out[FDSTORE_MAX_NAME])
 {
-	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index, LIVE_GENERATION);
+	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)l->id, w->role, w->index,
+		 LIVE_GENERATION);
 }
 
 /* Tells the manager that it need not keep this job's memory. */
@@ -100,13 +101,14 @@ static uint32_t stored_threads(const struct live_job *l)
 static enum status head_plan(struct live_job *l)
 {
 	uint32_t threads = stored_threads(l);
-	l->plan = malloc(sizeof *l->plan);
+	l->plan = malloc(sizeof(*l->plan));
 	if (!l->plan)
 		return ST_NO_MEMORY;
-	plan_head(l->plan, &l->spec, job_arena(l->job), l->id, job_slots(l->job), threads ? threads : default_threads(l));
+	plan_head(l->plan, &l->spec, job_arena(l->job), l->id, job_slots(l->job),
+		  threads ? threads : default_threads(l));
 	l->n_segments = plan_segments(l->plan, NULL, 0);
-	l->wanted = calloc((size_t)l->n_segments, sizeof *l->wanted);
-	l->segment = calloc((size_t)l->n_segments, sizeof *l->segment);
+	l->wanted = calloc((size_t)l->n_segments, sizeof(*l->wanted));
+	l->segment = calloc((size_t)l->n_segments, sizeof(*l->segment));
 	if (!l->wanted || !l->segment)
 		return ST_NO_MEMORY;
 	for (int i = 0; i < l->n_segments; i++)
@@ -123,7 +125,8 @@ static uint64_t bytes_of(const struct plan_segment *wanted, int n)
 	return sum;
 }
 
-/* Segments on their way out: whoever closes the last descriptor of one gives its pages back, which takes half a millisecond for each MiB. */
+/* Segments on their way out: whoever closes the last descriptor of one gives its pages back, which takes half a
+ * millisecond for each MiB. */
 struct forgetting {
 	struct rpc_work work;
 	struct segment *segment;
@@ -150,14 +153,15 @@ static void on_segments_closed(struct rpc_work *w)
 
 static void forget_segments(struct live_job *l)
 {
-	struct forgetting *f = l->d->stopping ? NULL : calloc(1, sizeof *f);
+	struct forgetting *f = l->d->stopping ? NULL : calloc(1, sizeof(*f));
 	if (!f) {
 		close_all(l->segment, l->n_segments);
 		return;
 	}
 	f->segment = l->segment;
 	f->n = l->n_segments;
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_RELEASE, &f->work, l->uid, close_segments, on_segments_closed);
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_RELEASE, &f->work, l->uid, close_segments,
+			  on_segments_closed);
 }
 
 static void forget_memory(struct live_job *l)
@@ -208,8 +212,8 @@ static int adopt(struct live_job *l)
 static void memory_lost(struct live_job *l, int found)
 {
 	char why[200];
-	snprintf(why, sizeof why, "the job's memory is gone: %d of %d segments were kept by the service manager", found,
-		 l->n_segments);
+	snprintf(why, sizeof(why), "the job's memory is gone: %d of %d segments were kept by the service manager",
+		 found, l->n_segments);
 	coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 }
 
@@ -229,12 +233,12 @@ static enum status make_plan(struct allocation *a)
 	struct live_job *l = a->l;
 	struct tensor_set *set = job_tensor_set(l->job);
 	struct plan *plan;
-	enum status st = tensor_set_match(set, &l->spec, a->why, sizeof a->why);
+	enum status st = tensor_set_match(set, &l->spec, a->why, sizeof(a->why));
 	if (!st)
 		st = plan_build(&l->spec, set, l->id, l->plan->slots, l->plan->threads, &plan);
 	if (st)
 		return st;
-	spec_match_unused(&set->match, &l->spec, a->unused, sizeof a->unused);
+	spec_match_unused(&set->match, &l->spec, a->unused, sizeof(a->unused));
 	l->plan_fd = make_plan_fd(plan);
 	free(plan);
 	return l->plan_fd < 0 ? ST_NO_MEMORY : ST_OK;
@@ -249,7 +253,7 @@ static enum status name_owner(struct allocation *a)
 {
 	enum status st = ST_OK;
 	for (int i = 0; i < a->l->n_segments && !st; i++)
-		st = segment_set_owner(&a->l->segment[i], a->l->uuid, a->why, sizeof a->why);
+		st = segment_set_owner(&a->l->segment[i], a->l->uuid, a->why, sizeof(a->why));
 	return st;
 }
 
@@ -263,7 +267,7 @@ static void allocate_some(struct rpc_work *w)
 			a->status = make_plan(a);
 	}
 	if (!a->status && !a->adopted)
-		a->status = portions_take(&a->portions, PORTION_BYTES, a->why, sizeof a->why);
+		a->status = portions_take(&a->portions, PORTION_BYTES, a->why, sizeof(a->why));
 	if (!a->status && !a->adopted && portions_done(&a->portions))
 		a->status = name_owner(a);
 }
@@ -273,7 +277,8 @@ static void on_kept(void *arg, enum status st)
 {
 	struct live_job *l = arg;
 	if (st && fdstore_active(l->d->fdstore))
-		log_job(l->id, LOG_WARN, "NotStored", "the service manager does not keep this job's memory: it will not survive gaccd");
+		log_job(l->id, LOG_WARN, "NotStored",
+			"the service manager does not keep this job's memory: it will not survive gaccd");
 	l->kept = true;
 	live_start_engine(l);
 }
@@ -281,7 +286,7 @@ static void on_kept(void *arg, enum status st)
 static void store_then_start(struct live_job *l)
 {
 	size_t n = (size_t)l->n_segments;
-	struct fdstore_fd *item = calloc(n, sizeof *item);
+	struct fdstore_fd *item = calloc(n, sizeof(*item));
 	l->allocating = false;
 	if (!item) {
 		on_kept(l, ST_NO_MEMORY);
@@ -300,12 +305,13 @@ void live_keeping_tick(struct live_job *l, struct now now)
 	if (!l->keeping || !l->keeping_since_ns || now.mono_ns - l->keeping_since_ns < KEEP_TELL_NS)
 		return;
 	l->keeping_since_ns = 0; /* once */
-	live_event(l, true, "StoreWaits", -1, "the job begins when the service manager has taken its memory's descriptors: it has not read "
+	live_event(l, true, "StoreWaits", -1,
+		   "the job begins when the service manager has taken its memory's descriptors: it has not read "
 		   "its socket for some seconds");
 }
 
-/* A job of an earlier gaccd whose plan cannot be made. Without memory it is tried again, as what the job has must not be lost; what else
- * is wrong will be wrong at the next start, too. */
+/* A job of an earlier gaccd whose plan cannot be made. Without memory it is tried again, as what the job has must not
+ * be lost; what else is wrong will be wrong at the next start, too. */
 static void fail_plan(struct live_job *l, enum status st, const char *why)
 {
 	l->plan_due = st == ST_NO_MEMORY;
@@ -357,21 +363,25 @@ static void on_allocated(struct rpc_work *w)
 static void put_allocation(struct allocation *a)
 {
 	struct live_job *l = a->l;
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), a->adopted ? RPC_POOL_COMPUTE : RPC_POOL_ALLOCATE, &a->work, l->uid, allocate_some,
-			  on_allocated);
+	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), a->adopted ? RPC_POOL_COMPUTE : RPC_POOL_ALLOCATE, &a->work,
+			  l->uid, allocate_some, on_allocated);
 }
 
 static void allocate(struct live_job *l, bool adopted)
 {
-	struct allocation *a = calloc(1, sizeof *a);
+	struct allocation *a = calloc(1, sizeof(*a));
 	if (!a) {
 		(adopted ? fail_plan : fail_allocation)(l, ST_NO_MEMORY, "no memory");
 		return;
 	}
 	a->l = l;
 	a->adopted = adopted;
-	a->portions = (struct portions){ .wanted = l->wanted, .segment = l->segment, .n = l->n_segments, .job_id = l->id,
-					 .generation = LIVE_GENERATION, .fingerprint = l->plan->fingerprint };
+	a->portions = (struct portions){ .wanted = l->wanted,
+					 .segment = l->segment,
+					 .n = l->n_segments,
+					 .job_id = l->id,
+					 .generation = LIVE_GENERATION,
+					 .fingerprint = l->plan->fingerprint };
 	put_allocation(a);
 }
 
@@ -388,7 +398,7 @@ enum status live_memory_need(struct live_job *l, uint64_t *out)
 	struct plan plan;
 	plan_head(&plan, &l->spec, job_arena(l->job), l->id, job_slots(l->job), default_threads(l));
 	int n_segments = plan_segments(&plan, NULL, 0);
-	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof *wanted);
+	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));
 	if (!wanted)
 		return ST_NO_MEMORY;
 	plan_segments(&plan, wanted, n_segments);
@@ -402,7 +412,9 @@ static void on_tensors_durable(void *arg, enum status st)
 	struct live_job *l = arg;
 	live_check_store(st);
 	if (st) {
-		fail_allocation(l, st, st == ST_JOB_ENDED ? status_info(st)->text : "the tensor set cannot be written to the journal");
+		fail_allocation(l, st,
+				st == ST_JOB_ENDED ? status_info(st)->text
+						   : "the tensor set cannot be written to the journal");
 		return;
 	}
 	l->tensors_durable = true;
@@ -463,7 +475,7 @@ void live_allocate(struct live_job *l)
 	for (int i = 0; i < l->n_segments; i++) /* half an allocation: nothing was promised yet */
 		segment_close(&l->segment[i]);
 	drop_kept(l); /* or the next start would find two of each name */
-	st = live_queue_fits(l, l->host_bytes, why, sizeof why);
+	st = live_queue_fits(l, l->host_bytes, why, sizeof(why));
 	if (st)
 		fail_allocation(l, st, why);
 	else if (l->tensors_durable || l->spec_pb->n_tensors)

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Norms of a job's tensors: the calls that wait for them, and reading them from the engine's control segment. */
 #include "edge/live_job.h"
 
 #include "rpc/rpc.h"
-
 #include "gacc/v1/job.pb-c.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 bool live_await_norms(struct live_job *l, uint64_t call)
 {
-	uint64_t *list = realloc(l->norms_call, (l->n_norms_calls + 1) * sizeof *list);
+	uint64_t *list = realloc(l->norms_call, (l->n_norms_calls + 1) * sizeof(*list));
 	if (!list)
 		return false;
 	l->norms_call = list;
@@ -61,7 +61,7 @@ static const struct tensor_norm *norms_of(struct live_job *l, const struct commi
 struct norms_reply {
 	struct live_job *l; /* held by each call */
 	uint32_t calls;
-	double scale;       /* of the gradients' norms; 0: the window is empty */
+	double scale; /* of the gradients' norms; 0: the window is empty */
 	struct tensor_norm *norms;
 };
 
@@ -71,7 +71,8 @@ struct norms_call {
 	Gacc__V1__TensorNormsResponse m;
 };
 
-static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor, Gacc__V1__TensorNorm *out)
+static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor,
+		      Gacc__V1__TensorNorm *out)
 {
 	const struct arena *a = job_arena(p->l->job);
 	uint64_t row = a->tensor[tensor].alias >= 0 ? (uint64_t)a->tensor[tensor].alias : tensor;
@@ -87,8 +88,8 @@ static const ProtobufCMessage *make_norms(void *arg)
 	struct norms_call *c = arg;
 	uint64_t n;
 	const struct tensor_spec *t = job_tensors(c->reply->l->job, &n);
-	c->row = calloc(n, sizeof *c->row);
-	c->list = calloc(n, sizeof *c->list);
+	c->row = calloc(n, sizeof(*c->row));
+	c->list = calloc(n, sizeof(*c->list));
 	if (!c->row || !c->list)
 		return NULL;
 	for (uint64_t i = 0; i < n; i++) {
@@ -120,7 +121,7 @@ static void release_norms(void *arg)
 
 static void send_norms(struct norms_reply *p, struct rpc_call *call, uint64_t window)
 {
-	struct norms_call *c = calloc(1, sizeof *c);
+	struct norms_call *c = calloc(1, sizeof(*c));
 	if (!c) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the norms");
 		return;
@@ -138,10 +139,10 @@ void live_norms(void *ctx, const struct commit *k)
 	struct live_job *l = ctx;
 	const struct tensor_norm *norms = norms_of(l, k);
 	uint64_t n = job_arena(l->job)->n_tensors;
-	struct norms_reply *p = calloc(1, sizeof *p);
+	struct norms_reply *p = calloc(1, sizeof(*p));
 	struct rpc_call *call;
 	if (p && norms)
-		p->norms = malloc(n * sizeof *norms);
+		p->norms = malloc(n * sizeof(*norms));
 	if (!p || !p->norms) {
 		live_fail_norms(l, norms ? ST_NO_MEMORY : ST_ATTEMPT_FAILED,
 				norms ? "no memory for the norms" : "the engine has left no norms of this window");
@@ -151,7 +152,7 @@ void live_norms(void *ctx, const struct commit *k)
 	p->l = l;
 	p->calls = 1; /* this one */
 	p->scale = k->divisor * k->loss_scale;
-	memcpy(p->norms, norms, n * sizeof *norms); /* the next window has its own */
+	memcpy(p->norms, norms, n * sizeof(*norms)); /* the next window has its own */
 	while ((call = next_call(l)))
 		send_norms(p, call, k->window);
 	drop_reply(p);

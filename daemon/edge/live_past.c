@@ -1,24 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is kept of an ended job: its view, small in memory and whole in the journal. */
 #include "edge/live_past.h"
 
 #include "base/machine.h"
 #include "edge/convert.h"
-
 #include "gacc/v1/job.pb-c.h"
 #include "proto/utf8.h"
-
 #include "rpc/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
-#define KEPT_BYTES (32u << 20)     /* of freed memory: twice main.c's M_TOP_PAD */
+#define KEPT_BYTES (32u << 20)	   /* of freed memory: twice main.c's M_TOP_PAD */
 
 /* The journal's VIEW: this, then gacc.v1.Job with its specification as List has it. Readers check size and version. */
 struct past_head {
 	uint32_t version;
-	uint32_t settled; /* nothing can change any more; else it is as of the decision to end, and ranks and state came later */
+	/* nothing can change any more; else it is as of the decision to end, and ranks and state came later */
+	uint32_t settled;
 	uint32_t ranks, micro_size, max_micro_size, launch_mode, optimizer, reserved;
 	int64_t grace_ns;
 	uint8_t spec_sum[16];
@@ -30,22 +30,27 @@ struct past_head {
 static struct past_head head_of(const struct live_job *l, bool settled)
 {
 	const struct job_spec *s = &l->spec;
-	struct past_head h = { .version = PAST_VERSION, .settled = settled, .ranks = s->ranks, .micro_size = s->micro_size,
-			       .max_micro_size = s->max_micro_size, .launch_mode = s->launch_mode, .optimizer = s->optim.type,
+	struct past_head h = { .version = PAST_VERSION,
+			       .settled = settled,
+			       .ranks = s->ranks,
+			       .micro_size = s->micro_size,
+			       .max_micro_size = s->max_micro_size,
+			       .launch_mode = s->launch_mode,
+			       .optimizer = s->optim.type,
 			       .grace_ns = s->launch.grace_ns };
-	memcpy(h.spec_sum, l->spec_sum, sizeof h.spec_sum);
+	memcpy(h.spec_sum, l->spec_sum, sizeof(h.spec_sum));
 	return h;
 }
 
 static struct journal_bytes pack(const struct live_job *l, const Gacc__V1__Job *j, bool settled)
 {
 	struct past_head h = head_of(l, settled);
-	size_t n = sizeof h + gacc__v1__job__get_packed_size(j);
+	size_t n = sizeof(h) + gacc__v1__job__get_packed_size(j);
 	uint8_t *bytes = malloc(n);
 	if (!bytes)
 		return (struct journal_bytes){ NULL, 0 };
-	memcpy(bytes, &h, sizeof h);
-	gacc__v1__job__pack(j, bytes + sizeof h);
+	memcpy(bytes, &h, sizeof(h));
+	gacc__v1__job__pack(j, bytes + sizeof(h));
 	return (struct journal_bytes){ bytes, n };
 }
 
@@ -89,8 +94,8 @@ static void free_ranks(Gacc__V1__Job *j)
 	j->n_ranks = 0;
 }
 
-/* In memory: all but the ranks, then the ranks, which together are the message, too. So who wants no ranks unpacks none: a list of 200 jobs
- * of 1000 ranks would take the loop 60 ms. */
+/* In memory: all but the ranks, then the ranks, which together are the message, too. So who wants no ranks unpacks
+ * none: a list of 200 jobs of 1000 ranks would take the loop 60 ms. */
 static bool keep_in_memory(struct live_job *l, const Gacc__V1__Job *j, bool with_ranks)
 {
 	Gacc__V1__Job head = *j, ranks = GACC__V1__JOB__INIT;
@@ -153,7 +158,7 @@ static void drop_spec(struct live_job *l)
 {
 	if (!l->spec_pb)
 		return;
-	struct dropped *w = calloc(1, sizeof *w);
+	struct dropped *w = calloc(1, sizeof(*w));
 	job_spec_fini(&l->spec);
 	free(l->spec_field);
 	l->spec_field = NULL;
@@ -190,9 +195,9 @@ bool live_past_keep(struct live_job *l, struct now now)
 /* false: there is none, or of another version. */
 static bool read_head(const struct journal_bytes *b, struct past_head *out)
 {
-	if (b->n < sizeof *out)
+	if (b->n < sizeof(*out))
 		return false;
-	memcpy(out, b->data, sizeof *out); /* it need not be aligned */
+	memcpy(out, b->data, sizeof(*out)); /* it need not be aligned */
 	return out->version == PAST_VERSION;
 }
 
@@ -210,13 +215,16 @@ bool live_past_readable(const struct journal_bytes *b)
 
 static bool take_head(struct live_job *l, const struct past_head *h, const char *name)
 {
-	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof l->spec.name)
+	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof(l->spec.name))
 		return false;
-	l->spec = (struct job_spec){ .ranks = h->ranks, .micro_size = h->micro_size, .max_micro_size = h->max_micro_size,
-				     .launch_mode = (enum launch_mode)h->launch_mode, .launch = { .grace_ns = h->grace_ns },
+	l->spec = (struct job_spec){ .ranks = h->ranks,
+				     .micro_size = h->micro_size,
+				     .max_micro_size = h->max_micro_size,
+				     .launch_mode = (enum launch_mode)h->launch_mode,
+				     .launch = { .grace_ns = h->grace_ns },
 				     .optim = { .type = (enum optim_type)h->optimizer } };
 	strcpy(l->spec.name, name);
-	memcpy(l->spec_sum, h->spec_sum, sizeof l->spec_sum);
+	memcpy(l->spec_sum, h->spec_sum, sizeof(l->spec_sum));
 	l->end_settled = h->settled;
 	return true;
 }
@@ -263,7 +271,7 @@ static bool add_last_window(const struct live_job *l, Gacc__V1__Job *j)
 	const struct commit *k = &l->end_commit;
 	if (!k->outcome || j->window >= l->end_window)
 		return true;
-	Gacc__V1__StepResult *last = malloc(sizeof *last);
+	Gacc__V1__StepResult *last = malloc(sizeof(*last));
 	if (!last)
 		return false;
 	gacc__v1__step_result__init(last);
@@ -313,7 +321,8 @@ enum status live_past_read(struct live_past_whole *w, const struct journal_job *
 	struct past_head h;
 	if (read_head(&b->view, &h))
 		w->job = unpack(&b->view);
-	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data); /* NULL, too, where it cannot be read: a job that was set aside */
+	/* NULL, too, where it cannot be read: a job that was set aside */
+	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data);
 	return ST_OK;
 }
 

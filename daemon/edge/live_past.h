@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is left of a job that is over. Private to the edge; loop thread.
  *
- * In memory a view without tensors, rules, labels and command, and without the ranks where they are many: kilobytes, whatever
- * the job was. The journal has all of it: the specification as submitted, and a view with all ranks, written with END and again
- * when nothing can change.
+ * In memory a view without tensors, rules, labels and command, and without the ranks where they are many: kilobytes,
+ * whatever the job was. The journal has all of it: the specification as submitted, and a view with all ranks, written
+ * with END and again when nothing can change.
  */
 #ifndef GACC_EDGE_LIVE_PAST_H
 #define GACC_EDGE_LIVE_PAST_H
@@ -10,13 +11,15 @@
 #include "edge/live_job.h"
 
 #define LIVE_PAST_EVENTS 32 /* that describe shows of it; the history has all */
-#define LIVE_COUNTED_NS (INT64_C(60) * 1000000000) /* so long after its end it is known which micro-batches were in its last window */
+/* so long after its end it is known which micro-batches were in its last window */
+#define LIVE_COUNTED_NS (INT64_C(60) * 1000000000)
 
 /* For END: the view as of now, as the journal keeps it; data for free(), n = 0: no memory. */
 struct journal_bytes live_past_record(const struct live_job *, struct now);
 /* The sessions of a job that has ended are over: the journal's view is renewed. */
 void live_past_renew(struct live_job *, struct now);
-/* What is shown of the job, which has ended, is kept: small in memory, whole in the journal; its specification goes. false: no memory. */
+/* What is shown of the job, which has ended, is kept: small in memory, whole in the journal; its specification goes.
+ * false: no memory. */
 bool live_past_keep(struct live_job *, struct now);
 
 /* Can this gaccd read it? */
@@ -25,10 +28,12 @@ bool live_past_readable(const struct journal_bytes *view);
 enum status live_past_new(struct daemon *, const struct journal_job *, struct live_job **out);
 void live_past_tick(struct live_job *, struct now);
 
-/* As it is in memory; parts: VIEW_RANKS and VIEW_EVENTS; for free with gacc__v1__job__free_unpacked. NULL: no memory. */
+/* As it is in memory; parts: VIEW_RANKS and VIEW_EVENTS; for free with gacc__v1__job__free_unpacked. NULL: no memory.
+ */
 struct Gacc__V1__Job *live_past_view(const struct live_job *, unsigned parts);
 
-/* What the journal has of it. Zeroed, then filled in on a pool thread by live_past_read; live_past_free takes it half filled. */
+/* What the journal has of it. Zeroed, then filled in on a pool thread by live_past_read; live_past_free takes it half
+ * filled. */
 struct live_past_whole {
 	struct Gacc__V1__Job *job; /* NULL: not known */
 	struct Gacc__V1__JobSpec *spec;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
 #include "edge/live_tensors.h"
 
@@ -10,10 +11,11 @@
 #include <stdlib.h>
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
-#define SEGMENTS_BESIDE_SLOTS 8 /* at most: plan_segments */
-#define PER_JOB 3   /* descriptors: the plan, the engine's socket, the launcher's */
-#define PER_RANK 4  /* a call's connection, the attach socket's, a duplicate of each to count it by */
-#define TELL_NS (INT64_C(1000) * 1000000)   /* between two looks at why jobs wait */
+#define SEGMENTS_BESIDE_SLOTS 8		    /* at most: plan_segments */
+#define PER_JOB 3			    /* descriptors: the plan, the engine's socket, the launcher's */
+/* a call's connection, the attach socket's, a duplicate of each to count it by */
+#define PER_RANK 4
+#define TELL_NS (INT64_C(1000) * 1000000) /* between two looks at why jobs wait */
 
 /* All jobs that have memory or want some, oldest first. */
 struct queue_list {
@@ -55,7 +57,8 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 					   .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
 					   .stored = less(fdstore_room(d->fdstore), 1), /* where the journal stands */
 					   .mapped = less(machine_max_mappings(""), QUEUE_OWN_MAPPINGS),
-					   .jobs = d->conf->limits.jobs, .jobs_per_user = d->conf->limits.jobs_per_user,
+					   .jobs = d->conf->limits.jobs,
+					   .jobs_per_user = d->conf->limits.jobs_per_user,
 					   .queued_per_user = d->conf->limits.queued_per_user };
 }
 
@@ -68,14 +71,19 @@ static uint64_t left_descriptors(const struct live_job *l)
 
 static void add(struct queue_list *q, struct live_job *l, const struct live_job *without)
 {
-	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile: the job counts, else
-	 * cancelling is a way round the limits. */
+	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile:
+	 * the job counts, else cancelling is a way round the limits. */
 	bool ended = live_ended(l), leaving = ended && !live_launch_over(l);
 	if (l == without || (ended && !leaving && !l->host_bytes))
 		return;
 	q->live[q->n] = l;
-	q->job[q->n++] = (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .waiting = l->queued && !ended,
-					     .ended = ended && !leaving, .leaving = leaving, .overtaken = l->overtaken,
+	q->job[q->n++] = (struct queue_job){ .id = l->id,
+					     .uid = l->uid,
+					     .user = l->user,
+					     .waiting = l->queued && !ended,
+					     .ended = ended && !leaving,
+					     .leaving = leaving,
+					     .overtaken = l->overtaken,
 					     .bytes = l->queued ? l->need : in_use(l),
 					     .descriptors = leaving ? left_descriptors(l) : l->descriptors,
 					     .stored = leaving && !l->host_bytes ? 0 : l->stored };
@@ -94,10 +102,10 @@ static bool list_jobs(const struct daemon *d, const struct live_job *without, bo
 	struct live_job *all[256]; /* more submissions at one moment are counted when they are durable */
 	while (pending && n_pending < 256 && (all[n_pending] = live_pending(d, n_pending)))
 		n_pending++;
-	qsort(all, n_pending, sizeof *all, by_id);
+	qsort(all, n_pending, sizeof(*all), by_id);
 	*q = (struct queue_list){ .n = 0 };
-	q->job = calloc(d->n_jobs + n_pending + 1, sizeof *q->job);
-	q->live = calloc(d->n_jobs + n_pending + 1, sizeof *q->live);
+	q->job = calloc(d->n_jobs + n_pending + 1, sizeof(*q->job));
+	q->live = calloc(d->n_jobs + n_pending + 1, sizeof(*q->live));
 	if (!q->job || !q->live) {
 		list_free(q);
 		return false;
@@ -130,9 +138,11 @@ enum status live_queue_check_held(size_t n_stored, size_t n_jobs)
 	uint64_t limit = descriptors_limit(), need = n_stored + PER_JOB * n_jobs + QUEUE_OWN_DESCRIPTORS;
 	if (need <= limit)
 		return ST_OK;
-	log_error("RLIMIT_NOFILE is %llu, but %llu descriptors are needed for the jobs whose memory the service manager keeps. It is kept on, and "
-		  "nothing is lost: raise LimitNOFILE= of gaccd's unit, or the supervisor's limit with prlimit --nofile",
-		  (unsigned long long)limit, (unsigned long long)need);
+	log_error(
+		"RLIMIT_NOFILE is %llu, but %llu descriptors are needed for the jobs whose memory the service manager "
+		"keeps. It is kept on, and "
+		"nothing is lost: raise LimitNOFILE= of gaccd's unit, or the supervisor's limit with prlimit --nofile",
+		(unsigned long long)limit, (unsigned long long)need);
 	return ST_RESOURCE_EXHAUSTED;
 }
 
@@ -144,8 +154,11 @@ void live_queue_warn(struct daemon *d)
 		need += live_ended(d->job[i]) || d->job[i]->queued ? 0 : d->job[i]->descriptors;
 	if (need <= room)
 		return;
-	snprintf(text, sizeof text, "jobs may come to need %llu descriptors, and gaccd has %llu (RLIMIT_NOFILE less %d): not all ranks may be "
-		 "able to connect", (unsigned long long)need, (unsigned long long)room, QUEUE_OWN_DESCRIPTORS);
+	snprintf(text, sizeof(text),
+		 "jobs may come to need %llu descriptors, and gaccd has %llu (RLIMIT_NOFILE less %d): not all ranks "
+		 "may be "
+		 "able to connect",
+		 (unsigned long long)need, (unsigned long long)room, QUEUE_OWN_DESCRIPTORS);
 	daemon_event(d, true, "FewDescriptors", text);
 }
 
@@ -158,8 +171,12 @@ static enum status find_need(struct live_job *l)
 
 static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
 {
-	return (struct queue_job){ .id = l->id, .uid = l->uid, .user = l->user, .bytes = bytes,
-				   .descriptors = l->descriptors, .stored = l->stored };
+	return (struct queue_job){ .id = l->id,
+				   .uid = l->uid,
+				   .user = l->user,
+				   .bytes = bytes,
+				   .descriptors = l->descriptors,
+				   .stored = l->stored };
 }
 
 enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
@@ -233,7 +250,7 @@ static void tell(struct queue_list *q, struct now now)
 		char why[256];
 		if (!q->job[i].waiting)
 			continue;
-		q->live[i]->queue_position = queue_explain(&q->limits, q->job, q->n, i, why, sizeof why);
+		q->live[i]->queue_position = queue_explain(&q->limits, q->job, q->n, i, why, sizeof(why));
 		coord_enqueue(q->live[i]->coord, why, now);
 	}
 }

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
 #include "edge/live_restoring_impl.h"
 
 #include "edge/commit_bytes.h"
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stddef.h>
@@ -24,16 +24,17 @@ static enum status take_tensors(struct reading *r)
 		l->tensors_packed = shared_new(r->packed, r->n_packed);
 		if (l->tensors_packed)
 			r->packed = NULL;
-	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) { /* a rank has declared it meanwhile */
-		tensor_set_differs(now->tensor, now->n, r->set.tensor, r->set.n, text, sizeof text);
-		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);
+	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) {
+		/* a rank has declared it meanwhile */
+		tensor_set_differs(now->tensor, now->n, r->set.tensor, r->set.n, text, sizeof(text));
+		snprintf(r->why, sizeof(r->why), "restore_from: the job's tensors and the checkpoint's: %s", text);
 		return ST_LAYOUT_MISMATCH;
 	}
 	return ST_OK;
 }
 
-/* A sum goes on only with the coefficients and the tensors that it began with. In order of arrival a rank may have gaps, in
- * canonical order none. */
+/* A sum goes on only with the coefficients and the tensors that it began with. In order of arrival a rank may have
+ * gaps, in canonical order none. */
 static const char *find_other_sum(const struct reading *r)
 {
 	const struct job_spec *is = &r->l->spec, *was = &r->was;
@@ -49,9 +50,9 @@ static void tell_updates(struct live_job *l, const struct base *b)
 	struct values v = values_of(&l->spec);
 	char changes[160], text[256];
 	for (uint64_t i = 0; i < b->n_updates; i++) {
-		update_describe(&b->update[i], v, changes, sizeof changes);
+		update_describe(&b->update[i], v, changes, sizeof(changes));
 		update_apply(&v, &b->update[i]);
-		snprintf(text, sizeof text, "from window %llu on, as in the checkpoint's job: %s",
+		snprintf(text, sizeof(text), "from window %llu on, as in the checkpoint's job: %s",
 			 (unsigned long long)b->update[i].window, changes);
 		live_event(l, false, "Updated", -1, text);
 	}
@@ -61,8 +62,9 @@ static void tell_dropped(struct live_job *l, const struct job_spec *was, uint32_
 {
 	const struct update u = { .set = set, .to = values_of(&l->spec) };
 	char changes[160], text[256];
-	update_describe(&u, values_of(was), changes, sizeof changes);
-	snprintf(text, sizeof text, "the specification is not the checkpoint's (%s): what was updated of it there is dropped", changes);
+	update_describe(&u, values_of(was), changes, sizeof(changes));
+	snprintf(text, sizeof(text),
+		 "the specification is not the checkpoint's (%s): what was updated of it there is dropped", changes);
 	live_event(l, false, "UpdatesDropped", -1, text);
 }
 
@@ -76,17 +78,19 @@ static enum status take_updates(struct reading *r)
 	char text[200];
 	uint32_t n = manifest_take_updates(r->m, b->update, &unknown);
 	if (unknown) {
-		snprintf(r->why, sizeof r->why, "%.200s: an update of \"%.40s\", which this gaccd does not know", r->path, unknown);
+		snprintf(r->why, sizeof(r->why), "%.200s: an update of \"%.40s\", which this gaccd does not know",
+			 r->path, unknown);
 		return ST_VERSION_SKEW;
 	}
 	if (!updates_ascend(b->update, n)) {
-		snprintf(r->why, sizeof r->why, "%.200s: its updates are not in the order of their windows", r->path);
+		snprintf(r->why, sizeof(r->why), "%.200s: its updates are not in the order of their windows", r->path);
 		return ST_MALFORMED;
 	}
 	uint32_t dropped = updates_inherit(b->update, &n, was, &l->spec);
 	for (uint32_t i = 0; i < n; i++)
-		if (update_check(&b->update[i], &l->spec, &field, text, sizeof text)) {
-			snprintf(r->why, sizeof r->why, "restore_from: the update for window %llu in the checkpoint: %s",
+		if (update_check(&b->update[i], &l->spec, &field, text, sizeof(text))) {
+			snprintf(r->why, sizeof(r->why),
+				 "restore_from: the update for window %llu in the checkpoint: %s",
 				 (unsigned long long)b->update[i].window, text);
 			return ST_INVALID_SPEC;
 		}
@@ -104,7 +108,8 @@ static enum status check_steps(struct reading *r)
 	uint64_t steps = r->l->spec.steps;
 	if (r->l->has_base || !steps || r->m->applied_step < steps)
 		return ST_OK;
-	snprintf(r->why, sizeof r->why, "steps is %llu, and the checkpoint has %llu applied steps: nothing is left to do; raise steps",
+	snprintf(r->why, sizeof(r->why),
+		 "steps is %llu, and the checkpoint has %llu applied steps: nothing is left to do; raise steps",
 		 (unsigned long long)steps, (unsigned long long)r->m->applied_step);
 	return ST_INVALID_SPEC;
 }
@@ -145,15 +150,16 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 		return false;
 	if (m->ranks != l->spec.ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
 	    strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)) != 0)
-		snprintf(why, sizeof why, "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g", m->ranks,
-			 m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks, micro_size,
+		snprintf(why, sizeof(why),
+			 "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g",
+			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks, micro_size,
 			 dtype_name(l->spec.accumulate_dtype), loss_scale);
 	else if (r->other_sum)
-		snprintf(why, sizeof why, "they were added with other values of %s than the job's", r->other_sum);
+		snprintf(why, sizeof(why), "they were added with other values of %s than the job's", r->other_sum);
 	else
 		return true;
-	snprintf(text, sizeof text, "%llu micro-batches of window %llu are dropped, the window begins anew: %s", (unsigned long long)m->count,
-		 (unsigned long long)m->window, why);
+	snprintf(text, sizeof(text), "%llu micro-batches of window %llu are dropped, the window begins anew: %s",
+		 (unsigned long long)m->count, (unsigned long long)m->window, why);
 	live_event(l, true, "CarryDropped", -1, text);
 	return false;
 }
@@ -165,7 +171,7 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 		if (coord_restore_update(l->coord, &b->update[i]))
 			return ST_NO_MEMORY;
 	size_t n_words = control_words(l->spec.ranks, l->spec.max_micro_size);
-	uint64_t *none = calloc(n_words, sizeof *none);
+	uint64_t *none = calloc(n_words, sizeof(*none));
 	if (!none)
 		return ST_NO_MEMORY;
 	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
@@ -205,35 +211,44 @@ static bool give_to_job(const struct reading *r, const struct base *b)
 {
 	const struct manifest *m = r->m;
 	double scale = b->last.next.scale.scale;
-	struct engine_restore to = { .window = m->window, .applied_step = m->applied_step, .params_digest = m->params_digest,
-				     .loss_scale = scale, .micro_size = b->last.next_micro_size, .count = m->count,
-				     .sum_weight = m->sum_weight, .sum_loss = m->sum_loss, .last_rank = m->last_rank,
-				     .window_lr = m->lr, .lr_rank = m->lr_rank,
-				     .carry = takes_carry(r, &b->last), .owner = r->owner,
+	struct engine_restore to = { .window = m->window,
+				     .applied_step = m->applied_step,
+				     .params_digest = m->params_digest,
+				     .loss_scale = scale,
+				     .micro_size = b->last.next_micro_size,
+				     .count = m->count,
+				     .sum_weight = m->sum_weight,
+				     .sum_loss = m->sum_loss,
+				     .last_rank = m->last_rank,
+				     .window_lr = m->lr,
+				     .lr_rank = m->lr_rank,
+				     .carry = takes_carry(r, &b->last),
+				     .owner = r->owner,
 				     .same_ranges = r->same_ranges };
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		to.file[i].bytes = m->file[i].bytes;
-		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof to.file[i].sha256);
+		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof(to.file[i].sha256));
 	}
-	size_t n = sizeof to + strlen(r->path);
+	size_t n = sizeof(to) + strlen(r->path);
 	char *tail = malloc(n);
 	if (!tail)
 		return false;
-	memcpy(tail, &to, sizeof to);
-	memcpy(tail + sizeof to, r->path, n - sizeof to);
+	memcpy(tail, &to, sizeof(to));
+	memcpy(tail + sizeof(to), r->path, n - sizeof(to));
 	job_begin_with(r->l->job, tail, (uint32_t)n);
 	return true;
 }
 
 static size_t base_bytes(const struct base *b)
 {
-	return offsetof(struct base, update) + b->n_updates * sizeof b->update[0];
+	return offsetof(struct base, update) + b->n_updates * sizeof(b->update[0]);
 }
 
 /* Nobody waits for it: it is before every COMMIT in the journal. */
 static enum status put_base(struct live_job *l, const struct base *b)
 {
-	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { b, base_bytes(b) } } };
+	struct journal_record rec = { .kind = JOURNAL_RESTORED,
+				      .restored = { l->id, b->window, { b, base_bytes(b) } } };
 	enum status st = persist_put(l->d->persist, &rec, live_on_written, l);
 	if (!st)
 		live_hold(l);
@@ -249,7 +264,8 @@ static enum status begin(struct reading *r)
 	struct base *b = &r->base;
 	fill_base(r, b);
 	if (l->has_base && l->base_window != b->window) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
+		snprintf(r->why, sizeof(r->why),
+			 "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
 	if (!give_to_job(r, b))
@@ -267,7 +283,7 @@ static void on_read(struct rpc_work *w)
 	if (!r->status)
 		r->status = begin(r);
 	if (r->status && !r->why[0])
-		snprintf(r->why, sizeof r->why, "restore_from: %s", status_info(r->status)->text);
+		snprintf(r->why, sizeof(r->why), "restore_from: %s", status_info(r->status)->text);
 	l->restore_read = true;
 	r->done(l, r->status, r->status ? r->why : NULL);
 	manifest_free(r->m);
@@ -289,7 +305,7 @@ bool restoring_due(const struct live_job *l)
 
 void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum status, const char *why))
 {
-	struct reading *r = calloc(1, sizeof *r);
+	struct reading *r = calloc(1, sizeof(*r));
 	if (!r) {
 		done(l, ST_NO_MEMORY, "no memory");
 		return;
@@ -299,28 +315,29 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->uid = l->uid;
 	r->state_dir = l->d->conf->state_dir;
 	r->allowed = l->d->conf->checkpoint.allowed_dirs;
-	snprintf(r->wanted, sizeof r->wanted, "%s", l->spec_pb->restore_from);
+	snprintf(r->wanted, sizeof(r->wanted), "%s", l->spec_pb->restore_from);
 	r->known = job_tensor_set(l->job);
 	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
-/* The commit in its older form does not show in the version: in the size alone, since updates are larger than what it lacks. */
+/* The commit in its older form does not show in the version: in the size alone, since updates are larger than what it
+ * lacks. */
 static bool is_older(const struct base *b, size_t n)
 {
-	_Static_assert(sizeof b->update[0] > COMMIT_LACKED, "the size tells them apart");
-	return b->version == 1 || (n + COMMIT_LACKED - offsetof(struct base, update)) % sizeof b->update[0] == 0;
+	_Static_assert(sizeof(b->update[0]) > COMMIT_LACKED, "the size tells them apart");
+	return b->version == 1 || (n + COMMIT_LACKED - offsetof(struct base, update)) % sizeof(b->update[0]) == 0;
 }
 
 static bool read_base(const struct journal_bytes *bytes, struct base *b)
 {
 	const size_t at = offsetof(struct base, last), rest = offsetof(struct base, n_updates);
-	memset(b, 0, sizeof *b);
+	memset(b, 0, sizeof(*b));
 	if (bytes->n < at)
 		return false;
 	memcpy(b, bytes->data, at);
 	bool older = is_older(b, bytes->n);
 	size_t lacks = older ? COMMIT_LACKED : 0;
-	if ((b->version != 1 && b->version != BASE_VERSION) || bytes->n + lacks < rest || bytes->n + lacks > sizeof *b)
+	if ((b->version != 1 && b->version != BASE_VERSION) || bytes->n + lacks < rest || bytes->n + lacks > sizeof(*b))
 		return false;
 	commit_read(&b->last, (const char *)bytes->data + at, older);
 	memcpy((char *)b + rest, (const char *)bytes->data + rest - lacks, bytes->n + lacks - rest);
@@ -339,8 +356,8 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 	struct now now = daemon_now(l->d);
 	struct control_state state;
 	if (a->status) {
-		snprintf(why, sizeof why, "restore_from %.120s: %s; others: gaccctl checkpoint list JOB", l->spec_pb->restore_from,
-			 a->text);
+		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
+			 l->spec_pb->restore_from, a->text);
 		live_event(l, true, "RestoreFailed", -1, why);
 		coord_end(l->coord, (enum status)a->status, why, now);
 		return;
@@ -349,9 +366,9 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
 		return;
 	}
-	snprintf(why, sizeof why, "step %llu, window %llu with %llu micro-batches, from %.160s",
-		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window, (unsigned long long)state.r.count,
-		 l->spec_pb->restore_from);
+	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",
+		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
+		 (unsigned long long)state.r.count, l->spec_pb->restore_from);
 	live_event(l, false, "Restored", -1, why);
 	job_on_restored(l->job, &state, now);
 	control_state_fini(&state);

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint that is being read for a restore: shared by live_restoring.c (loop thread) and live_restoring_read.c (in
  * the pool) only. */
 #ifndef GACC_EDGE_LIVE_RESTORING_IMPL_H
 #define GACC_EDGE_LIVE_RESTORING_IMPL_H
 
 #include "edge/live_restoring.h"
-
 #include "edge/manifest_updates.h"
 #include "rpc/pool.h"
 #include "store/checkpoint.h"
@@ -26,23 +26,24 @@ struct reading {
 	void (*done)(struct live_job *, enum status, const char *why);
 	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
-	uint32_t uid, owner;                 /* of the submitter; of the files */
+	uint32_t uid, owner; /* of the submitter; of the files */
 	struct manifest *m;
-	struct job_spec was;                 /* of the checkpoint's job */
-	const struct tensor_set *known;      /* the job's, when this began; NULL: it had none */
-	struct tensor_set set;               /* the checkpoint's, matched with the job's rules */
-	void *packed;                        /* the set, for the journal, if the job had none */
+	struct job_spec was;		/* of the checkpoint's job */
+	const struct tensor_set *known; /* the job's, when this began; NULL: it had none */
+	struct tensor_set set;		/* the checkpoint's, matched with the job's rules */
+	void *packed;			/* the set, for the journal, if the job had none */
 	size_t n_packed;
 	struct base base;
 	enum status status;
 	char why[320];
-	const char *other_sum;               /* what makes the job's sum another than the checkpoint's; NULL: nothing */
-	bool was_dynamic;                    /* the checkpoint's loss scale was adapted */
-	bool same_ranges;                    /* of the update */
+	const char *other_sum; /* what makes the job's sum another than the checkpoint's; NULL: nothing */
+	bool was_dynamic;      /* the checkpoint's loss scale was adapted */
+	bool same_ranges;      /* of the update */
 	bool same_frozen;
 };
 
-/* In the pool; w is a struct reading in which l, wanted, uid, state_dir, allowed and known are set. Leaves status, why and what was read. */
+/* In the pool; w is a struct reading in which l, wanted, uid, state_dir, allowed and known are set. Leaves status, why
+ * and what was read. */
 void restoring_read(struct rpc_work *w);
 
 #endif

@@ -1,5 +1,6 @@
-/* Reads a checkpoint in the pool before its job is restored: access, the specification of its job, and whether tensors and
- * optimizer are the same. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a checkpoint in the pool before its job is restored: access, the specification of its job, and whether tensors
+ * and optimizer are the same. */
 #include "edge/live_restoring_impl.h"
 
 #include "edge/convert.h"
@@ -7,7 +8,6 @@
 #include "math/optim.h"
 #include "proto/bytes.h"
 #include "proto/failpoint.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -29,13 +29,17 @@ static int n_states(const struct job_spec *s)
 static enum status compare(const struct live_job *l, const struct job_spec *was, char *why, size_t n_why)
 {
 	if (was->optim.type != l->spec.optim.type || n_states(was) != n_states(&l->spec)) {
-		snprintf(why, n_why, "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use the same "
-			 "type, momentum with momentum", optim_info(was->optim.type)->name, n_states(was),
-			 optim_info(l->spec.optim.type)->name, n_states(&l->spec));
+		snprintf(why, n_why,
+			 "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use "
+			 "the same "
+			 "type, momentum with momentum",
+			 optim_info(was->optim.type)->name, n_states(was), optim_info(l->spec.optim.type)->name,
+			 n_states(&l->spec));
 		return ST_INVALID_SPEC;
 	}
 	if (was->master_f32 != l->spec.master_f32) {
-		snprintf(why, n_why, "restore_from: the checkpoint is of a job with master: %s", was->master_f32 ? "f32" : "none");
+		snprintf(why, n_why, "restore_from: the checkpoint is of a job with master: %s",
+			 was->master_f32 ? "f32" : "none");
 		return ST_INVALID_SPEC;
 	}
 	return ST_OK;
@@ -45,9 +49,10 @@ static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
 	char text[256] = "";
 	const char *field;
-	enum status st = convert_spec(pb, &r->was, &field, text, sizeof text);
+	enum status st = convert_spec(pb, &r->was, &field, text, sizeof(text));
 	if (st)
-		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, text[0] ? text : status_info(st)->text);
+		snprintf(r->why, sizeof(r->why), "%.200s: its spec is none: %.80s", r->path,
+			 text[0] ? text : status_info(st)->text);
 	return st ? ST_MALFORMED : ST_OK;
 }
 
@@ -64,7 +69,8 @@ static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 	for (uint64_t i = 0; i < r->set.n; i++) {
 		int a = spec_match_group(&was, i), b = spec_match_group(&r->set.match, i);
 		r->same_ranges &= a == b;
-		r->same_frozen &= (a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->l->spec.group[b].values.frozen);
+		r->same_frozen &=
+			(a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->l->spec.group[b].values.frozen);
 	}
 	spec_match_fini(&was);
 	return ST_OK;
@@ -74,17 +80,17 @@ static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
 	struct tensor_spec *t = NULL;
 	char text[256] = "";
-	enum status st = convert_tensors(pb->tensors, pb->n_tensors, &t, text, sizeof text);
-	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof text))
+	enum status st = convert_tensors(pb->tensors, pb->n_tensors, &t, text, sizeof(text));
+	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof(text)))
 		st = ST_LAYOUT_MISMATCH;
 	if (!st)
-		st = tensor_set_init(&r->set, &r->l->spec, t, pb->n_tensors, text, sizeof text);
+		st = tensor_set_init(&r->set, &r->l->spec, t, pb->n_tensors, text, sizeof(text));
 	if (!st)
-		st = compare_rules(r, text, sizeof text);
+		st = compare_rules(r, text, sizeof(text));
 	if (!st && !r->known && !(r->packed = convert_pack_tensors(r->set.tensor, r->set.n, &r->n_packed)))
 		st = ST_NO_MEMORY;
 	if (st)
-		snprintf(r->why, sizeof r->why, "restore_from: the job's tensors and the checkpoint's: %s", text);
+		snprintf(r->why, sizeof(r->why), "restore_from: the job's tensors and the checkpoint's: %s", text);
 	free(t);
 	return st;
 }
@@ -94,12 +100,12 @@ static enum status take_was(struct reading *r)
 	struct ProtobufCMessage *m = NULL;
 	enum status st = bytes_decode(&gacc__v1__job_spec__descriptor, r->m->spec, r->m->n_spec, &m);
 	if (st) {
-		snprintf(r->why, sizeof r->why, "%.200s: its spec is none: %.80s", r->path, status_info(st)->text);
+		snprintf(r->why, sizeof(r->why), "%.200s: its spec is none: %.80s", r->path, status_info(st)->text);
 		return ST_MALFORMED;
 	}
 	st = convert_was(r, (Gacc__V1__JobSpec *)m);
 	if (!st)
-		st = compare(r->l, &r->was, r->why, sizeof r->why);
+		st = compare(r->l, &r->was, r->why, sizeof(r->why));
 	if (!st)
 		st = take_set(r, (Gacc__V1__JobSpec *)m);
 	bytes_free(m);
@@ -110,7 +116,7 @@ static enum status check_numbers(struct reading *r)
 {
 	if (r->m->window <= INT64_MAX / 2 && r->m->applied_step <= r->m->window)
 		return ST_OK;
-	snprintf(r->why, sizeof r->why, "%.200s: window or applied_step is out of range", r->path);
+	snprintf(r->why, sizeof(r->why), "%.200s: window or applied_step is out of range", r->path);
 	return ST_MALFORMED;
 }
 
@@ -119,15 +125,17 @@ void restoring_read(struct rpc_work *w)
 	struct reading *r = (struct reading *)w;
 	r->status = FAILPOINT_ERROR(gaccd_load_manifest_before);
 	if (!r->status)
-		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof r->why);
+		r->status = checkpoint_resolve(r->wanted, r->path, r->why, sizeof(r->why));
 	if (!r->status && !disk_place_allowed(r->state_dir, r->allowed, r->uid, r->path)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s leads out of the directories that are allowed", r->wanted);
+		snprintf(r->why, sizeof(r->why), "restore_from %.200s leads out of the directories that are allowed",
+			 r->wanted);
 		r->status = ST_PERMISSION_DENIED;
 	}
 	if (!r->status)
-		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof r->why);
+		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof(r->why));
 	if (!r->status && !may_read(r)) {
-		snprintf(r->why, sizeof r->why, "restore_from %.200s: the checkpoint belongs to uid %u", r->path, r->owner);
+		snprintf(r->why, sizeof(r->why), "restore_from %.200s: the checkpoint belongs to uid %u", r->path,
+			 r->owner);
 		r->status = ST_PERMISSION_DENIED;
 	}
 	if (!r->status)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Releases an ended job in two steps: first all but a small part, then that, too. */
 #include "edge/live_job.h"
 
@@ -6,7 +7,6 @@
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
 #include "edge/state_share.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdlib.h>
@@ -14,7 +14,9 @@
 
 #define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* so long a trainer whose last answer was lost is told all */
-#define MAX_WHOLE 16 /* jobs of a user that are over and still whole; who ends more, one after the other, has the older ones retired at once */
+/* jobs of a user that are over and still whole; who ends more, one after the other, has the older ones retired at once
+ */
+#define MAX_WHOLE 16
 
 void live_hold(struct live_job *l)
 {
@@ -31,7 +33,7 @@ void live_shrink_events(struct live_job *l)
 {
 	uint64_t all = l->n_events < l->event_room ? l->n_events : l->event_room;
 	uint32_t n = all < LIVE_PAST_EVENTS ? (uint32_t)all : LIVE_PAST_EVENTS;
-	struct live_event *ring = n ? malloc(n * sizeof *ring) : NULL;
+	struct live_event *ring = n ? malloc(n * sizeof(*ring)) : NULL;
 	if (!ring)
 		return;
 	for (uint64_t i = l->n_events - n; i < l->n_events; i++)
@@ -74,7 +76,8 @@ static void retire(struct live_job *l, struct now now)
 	l->watchers_capacity = l->links_capacity = 0;
 }
 
-/* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's memory. */
+/* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's
+ * memory. */
 static void hurry_older(const struct daemon *d, uint32_t uid)
 {
 	uint32_t n = 0;
@@ -85,8 +88,8 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	}
 }
 
-/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left of the job goes when
- * nobody holds on to it. */
+/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left
+ * of the job goes when nobody holds on to it. */
 void live_end_tick(struct live_job *l, struct now now)
 {
 	if (!live_ended(l) || !job_ended(l->job) || l->allocating)
@@ -124,7 +127,7 @@ static void on_forgotten(void *arg, enum status st);
 static void forget_some(struct forgetting f)
 {
 	struct journal_record r = { .kind = JOURNAL_FORGET, .forget = { f.job } };
-	struct forgetting *kept = malloc(sizeof *kept);
+	struct forgetting *kept = malloc(sizeof(*kept));
 	if (!kept)
 		return;
 	*kept = f;
@@ -147,7 +150,7 @@ static bool may_be_forgotten(const struct live_job *l)
 /* How many jobs of *out_uid, the oldest of them, are to be forgotten now. */
 static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 {
-	uint32_t *uid = calloc(d->n_jobs + 1, 2 * sizeof *uid);
+	uint32_t *uid = calloc(d->n_jobs + 1, 2 * sizeof(*uid));
 	size_t n = 0, lead = 0, over = 0;
 	for (uint32_t i = 0; i < d->n_jobs && uid; i++)
 		if (may_be_forgotten(d->job[i]))
@@ -191,7 +194,7 @@ void live_forget_old(struct daemon *d)
 
 void live_forget_unknown(struct daemon *d)
 {
-	uint64_t *id = calloc(d->n_jobs + 1, sizeof *id);
+	uint64_t *id = calloc(d->n_jobs + 1, sizeof(*id));
 	for (uint32_t i = 0; i < d->n_jobs && id; i++)
 		id[i] = d->job[i]->id;
 	if (id)

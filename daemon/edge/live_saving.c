@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a running job: requests, the engine's part, the record in the journal, answers. */
 #include "edge/live_saving_impl.h"
 
 #include "base/array.h"
 #include "edge/saving_disk.h"
 #include "edge/state_share.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ const struct saved *saving_page(const struct live_job *l, uint64_t before_id, ui
 bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
 {
 	struct saving *s = l->saving;
-	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof *list);
+	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof(*list));
 	if (!list)
 		return false;
 	s->call = list;
@@ -97,8 +97,8 @@ static bool refuse(struct live_job *l, const struct save_want *w)
 {
 	struct saving *s = l->saving;
 	char why[320];
-	enum status st = state_share_admit(l, s->dir, bytes_of(l, w->inside_window), why, sizeof why);
-	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof *r) : NULL;
+	enum status st = state_share_admit(l, s->dir, bytes_of(l, w->inside_window), why, sizeof(why));
+	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof(*r)) : NULL;
 	if (!r)
 		return false;
 	*r = (struct refused){ .d = l->d, .job = l->id };
@@ -131,7 +131,9 @@ static bool on_begin(void *ctx, const struct save_want *w)
 		return true;
 	}
 	checkpoint_partial_path(path, s->dir, l->uuid, w->id);
-	struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = w->id, .inside_window = w->inside_window,
+	struct engine_command c = { .op = ENGINE_CHECKPOINT,
+				    .id = w->id,
+				    .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
 	if (!live_engine_send(l, &c, path))
 		return false;
@@ -141,7 +143,8 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	if (last)
 		s->last = *last;
 	k->window = job_window(l->job);
-	s->n_updates = updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
+	s->n_updates =
+		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
 	answer_calls(l, w->id, false);
 	return true;
 }
@@ -161,10 +164,15 @@ static void on_record(void *ctx, const struct save_want *want)
 	struct saved *k = saved_find(&l->saved, want->id);
 	k->ended_unix_ns = daemon_now(l->d).unix_ns;
 	struct journal_record r = { .kind = JOURNAL_CHECKPOINT,
-				    .checkpoint = { .job = l->id, .id = k->id, .path = k->path ? k->path : "",
-						    .sha256 = { s->sha256, SHA256_BYTES }, .window = k->window,
-						    .applied_step = k->applied_step, .carried = k->carried,
-						    .bytes = k->bytes, .started_unix_ns = k->started_unix_ns,
+				    .checkpoint = { .job = l->id,
+						    .id = k->id,
+						    .path = k->path ? k->path : "",
+						    .sha256 = { s->sha256, SHA256_BYTES },
+						    .window = k->window,
+						    .applied_step = k->applied_step,
+						    .carried = k->carried,
+						    .bytes = k->bytes,
+						    .started_unix_ns = k->started_unix_ns,
 						    .ended_unix_ns = k->ended_unix_ns } };
 	memcpy(r.checkpoint.request_id, want->request_id, 16);
 	if (persist_put(l->d->persist, &r, on_recorded, l))
@@ -190,9 +198,10 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 	if (st && !k->message)
 		saved_set_text(&k->message, status_info(st)->text);
 	if (st)
-		snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)k->id, k->message ? k->message : "");
+		snprintf(text, sizeof(text), "checkpoint %llu failed: %.300s", (unsigned long long)k->id,
+			 k->message ? k->message : "");
 	else
-		snprintf(text, sizeof text, "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
+		snprintf(text, sizeof(text), "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
 			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
 			 (unsigned long long)k->bytes);
 	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
@@ -262,7 +271,7 @@ bool saving_hold_end(struct live_job *l, enum status end, const char *reason)
 {
 	struct saving *s = l->saving;
 	s->end = end;
-	snprintf(s->end_reason, sizeof s->end_reason, "%s", reason);
+	snprintf(s->end_reason, sizeof(s->end_reason), "%s", reason);
 	s->end_held = true; /* before: end_ready may come at once */
 	s->end_held = saver_end(&s->saver, end == ST_OK);
 	return s->end_held;
@@ -313,11 +322,16 @@ enum status saving_from_journal(struct live_job *l)
 
 enum status saving_new(struct live_job *l)
 {
-	static const struct saver_ports ports = { .sweep = saving_sweep, .begin = on_begin, .seal = saving_seal, .record = on_record,
-						  .prune = saving_prune, .discard = saving_discard, .ended = on_ended,
+	static const struct saver_ports ports = { .sweep = saving_sweep,
+						  .begin = on_begin,
+						  .seal = saving_seal,
+						  .record = on_record,
+						  .prune = saving_prune,
+						  .discard = saving_discard,
+						  .ended = on_ended,
 						  .end_ready = on_end_ready };
 	struct saver_ports mine = ports;
-	l->saving = calloc(1, sizeof *l->saving);
+	l->saving = calloc(1, sizeof(*l->saving));
 	if (!l->saving)
 		return ST_NO_MEMORY;
 	mine.ctx = l;
@@ -340,15 +354,16 @@ bool saving_busy(const struct live_job *l)
 	return l->saving && l->saving->n_working;
 }
 
-static enum status check_dir(const struct live_job *l, const char *path, const char *name, const char **field, char *why,
-			     size_t n_why)
+static enum status check_dir(const struct live_job *l, const char *path, const char *name, const char **field,
+			     char *why, size_t n_why)
 {
 	const struct conf *c = l->d->conf;
 	if (!*path || disk_text_allowed(c->state_dir, c->checkpoint.allowed_dirs, l->uid, path))
 		return ST_OK;
 	*field = name;
-	snprintf(why, n_why, "%s %.150s lies neither in %.60s/checkpoints nor in a directory of checkpoint.allowed_dirs", name, path,
-		 c->state_dir);
+	snprintf(why, n_why,
+		 "%s %.150s lies neither in %.60s/checkpoints nor in a directory of checkpoint.allowed_dirs", name,
+		 path, c->state_dir);
 	return ST_PERMISSION_DENIED;
 }
 

@@ -1,4 +1,6 @@
-/* Checkpoints of a running job: connects control/saver.h with engine, pool and journal, and keeps the list. Private to the edge; loop thread.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of a running job: connects control/saver.h with engine, pool and journal, and keeps the list. Private to
+ * the edge; loop thread.
  *
  * The pool makes, seals and deletes directories; the engine writes the files.
  */
@@ -20,13 +22,13 @@ bool saving_busy(const struct live_job *);
 void saving_on_engine_up(struct live_job *);
 void saving_on_engine_down(struct live_job *);
 void saving_on_answer(struct live_job *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
-void saving_on_committed(struct live_job *);                            /* a window was committed, the next is open */
+void saving_on_committed(struct live_job *);				/* a window was committed, the next is open */
 void saving_tick(struct live_job *);
 /* The job ends: true when a checkpoint comes first, which then calls live_write_end. */
 bool saving_hold_end(struct live_job *, enum status end, const char *reason);
 
-/* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory cannot be used
- * (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
+/* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory
+ * cannot be used (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
 enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
 /* NULL: no such one. Valid until the loop turns. */
 const struct saved *saving_find(const struct live_job *, uint64_t id);
@@ -39,8 +41,8 @@ bool saving_wait(struct live_job *, uint64_t call, uint64_t id, bool wait);
 /* methods_checkpoint.c: the answer of such a call. */
 void saving_answer(struct live_job *, uint64_t call, const struct saved *);
 
-/* Are the job's directories (checkpoint.dir, restore_from) ones that its user may name? By their text; the places that they
- * lead to are judged when they are used. ST_PERMISSION_DENIED with field and why. */
+/* Are the job's directories (checkpoint.dir, restore_from) ones that its user may name? By their text; the places that
+ * they lead to are judged when they are used. ST_PERMISSION_DENIED with field and why. */
 enum status saving_check_dirs(const struct live_job *, const char **field, char *why, size_t n_why);
 
 #endif

@@ -1,5 +1,6 @@
-/* What a live job's checkpoints need of the disk besides the engine's files: asked for by control/saver.h, done by the pool
- * (saving_disk.h), and what came of it told back. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a live job's checkpoints need of the disk besides the engine's files: asked for by control/saver.h, done by the
+ * pool (saving_disk.h), and what came of it told back. */
 #include "edge/live_saving_impl.h"
 
 #include "edge/live_launch.h"
@@ -7,7 +8,6 @@
 #include "edge/manifest_updates.h"
 #include "edge/saving_disk.h"
 #include "math/optim.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static struct disk_work *new_work(struct live_job *l, enum disk_kind kind)
 	w->uid = l->uid;
 	w->state_dir = l->d->conf->state_dir;
 	w->allowed = l->d->conf->checkpoint.allowed_dirs;
-	memcpy(w->dir, s->dir, sizeof w->dir);
+	memcpy(w->dir, s->dir, sizeof(w->dir));
 	if (s->saver.n_wants)
 		checkpoint_partial_path(w->partial, s->dir, l->uuid, s->saver.want[0].id);
 	return w;
@@ -59,7 +59,7 @@ void saving_sweep(void *ctx)
 	struct disk_work *w = new_work(l, DISK_SWEEP);
 	if (!w)
 		return; /* the tick asks again */
-	saving_dir(l, w->wanted, sizeof w->wanted);
+	saving_dir(l, w->wanted, sizeof(w->wanted));
 	start_work(l, w);
 }
 
@@ -85,11 +85,19 @@ static void fill_manifest(const struct live_job *l, const struct save_want *want
 	const struct saving *s = l->saving;
 	const struct engine_answer *a = &s->answer;
 	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
-	*m = (struct manifest){ .id = want->id, .job = l->id, .name = l->spec.name, .uid = l->uid,
-				.created_unix_ns = daemon_now(l->d).unix_ns, .window = a->window,
-				.applied_step = a->applied_step, .inside_window = inside, .ranks = l->spec.ranks,
-				.micro_size = a->micro_size, .optimizer = optim_info(l->spec.optim.type)->name,
-				.accumulate_dtype = dtype_name(l->spec.accumulate_dtype), .loss_scale = a->loss_scale,
+	*m = (struct manifest){ .id = want->id,
+				.job = l->id,
+				.name = l->spec.name,
+				.uid = l->uid,
+				.created_unix_ns = daemon_now(l->d).unix_ns,
+				.window = a->window,
+				.applied_step = a->applied_step,
+				.inside_window = inside,
+				.ranks = l->spec.ranks,
+				.micro_size = a->micro_size,
+				.optimizer = optim_info(l->spec.optim.type)->name,
+				.accumulate_dtype = dtype_name(l->spec.accumulate_dtype),
+				.loss_scale = a->loss_scale,
 				.params_digest = a->digest };
 	memcpy(m->uuid, l->uuid, 16);
 	if (inside) {
@@ -128,7 +136,7 @@ void saving_seal(void *ctx, const struct save_want *want)
 	w->tensors = l->tensors_packed ? shared_hold(l->tensors_packed) : NULL;
 	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
 	checkpoint_final_path(w->final, s->dir, l->uuid, s->answer.applied_step, want->id);
-	memcpy(s->final, w->final, sizeof s->final);
+	memcpy(s->final, w->final, sizeof(s->final));
 	saved_set_text(&k->path, w->final);
 	k->window = s->answer.window;
 	k->applied_step = s->answer.applied_step;
@@ -141,8 +149,8 @@ void saving_seal(void *ctx, const struct save_want *want)
 static bool list_old(const struct live_job *l, struct disk_work *w)
 {
 	size_t n = saved_complete(&l->saved), keep = l->spec.checkpoint.keep;
-	w->path = calloc(n + 1, sizeof *w->path);
-	w->id = calloc(n + 1, sizeof *w->id);
+	w->path = calloc(n + 1, sizeof(*w->path));
+	w->id = calloc(n + 1, sizeof(*w->id));
 	for (size_t i = 0; w->path && w->id && i < l->saved.n && n - w->n > keep; i++) {
 		const struct saved *k = &l->saved.saved[i];
 		if (k->state != SAVED_COMPLETE || !k->path)
@@ -177,7 +185,7 @@ void saving_discard(void *ctx)
 	struct disk_work *w = new_work(l, DISK_DISCARD);
 	if (!w)
 		return; /* without a record nobody is offered it */
-	memcpy(w->final, l->saving->final, sizeof w->final);
+	memcpy(w->final, l->saving->final, sizeof(w->final));
 	start_work(l, w);
 }
 
@@ -189,13 +197,13 @@ static void swept(struct live_job *l, const struct disk_work *w)
 	char text[400];
 	if (w->status) {
 		s->dir[0] = '\0';
-		snprintf(text, sizeof text, "checkpoints of this job cannot be saved: %.320s", w->why);
+		snprintf(text, sizeof(text), "checkpoints of this job cannot be saved: %.320s", w->why);
 		live_event(l, true, "CheckpointFailed", -1, text);
 		saver_on_swept(&s->saver, w->last_id);
 		saver_switch_off(&s->saver, w->status);
 		return;
 	}
-	memcpy(s->dir, w->dir, sizeof s->dir);
+	memcpy(s->dir, w->dir, sizeof(s->dir));
 	saver_on_swept(&s->saver, w->last_id);
 }
 
@@ -204,7 +212,8 @@ static void pruned(struct live_job *l, const struct disk_work *w)
 	struct saving *s = l->saving;
 	for (size_t i = 0; i < w->n_done; i++) {
 		struct journal_record r = { .kind = JOURNAL_CHECKPOINT_GONE, .gone = { l->id, w->id[i] } };
-		persist_put(l->d->persist, &r, NULL, NULL); /* a row without its directory is dropped at the next start */
+		/* a row without its directory is dropped at the next start */
+		persist_put(l->d->persist, &r, NULL, NULL);
 		saved_remove(&l->saved, w->id[i]);
 	}
 	if (w->status)
@@ -223,7 +232,7 @@ static void on_disk(struct disk_work *w)
 		swept(l, w);
 		break;
 	case DISK_SEAL:
-		memcpy(s->sha256, w->sha256, sizeof s->sha256);
+		memcpy(s->sha256, w->sha256, sizeof(s->sha256));
 		if (w->status)
 			saving_set_why(l, w->why);
 		saver_on_sealed(&s->saver, w->status);

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of a live job's checkpoints: shared by live_saving.c and live_saving_disk.c alone. Loop thread. */
 #ifndef GACC_EDGE_LIVE_SAVING_IMPL_H
 #define GACC_EDGE_LIVE_SAVING_IMPL_H
 
 #include "edge/live_saving.h"
-
 #include "control/saver.h"
 #include "control/updates.h"
 #include "store/checkpoint.h"
@@ -15,17 +15,17 @@ struct saving_call {
 
 struct saving {
 	struct saver saver;
-	char dir[CHECKPOINT_MAX_PATH];  /* "": not known, nothing can be saved there */
-	uint32_t n_working;             /* of the pool */
-	uint64_t command;               /* CHECKPOINT under way; 0: none */
+	char dir[CHECKPOINT_MAX_PATH]; /* "": not known, nothing can be saved there */
+	uint32_t n_working;	       /* of the pool */
+	uint64_t command;	       /* CHECKPOINT under way; 0: none */
 	bool have_last;
-	struct commit last;             /* the outcome before the window of the checkpoint under way */
+	struct commit last;			       /* the outcome before the window of the checkpoint under way */
 	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
 	uint32_t n_updates;
 	struct engine_answer answer;
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
-	bool refused;                   /* the one under way; on_refused follows */
+	bool refused; /* the one under way; on_refused follows */
 	bool end_held;
 	enum status end;
 	char end_reason[256];

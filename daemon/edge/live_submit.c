@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: looks for an earlier one, checks the job, makes it durable, allocates its memory, answers. */
 #include "edge/live_job.h"
 
@@ -5,7 +6,6 @@
 #include "edge/disk_watch.h"
 #include "edge/live_saving.h"
 #include "edge/prepared.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ struct pending_submit {
 
 static bool pending_join(struct pending_submit *p, const struct submit *s)
 {
-	struct submit_waiter *w = malloc(sizeof *w);
+	struct submit_waiter *w = malloc(sizeof(*w));
 	if (!w)
 		return false;
 	*w = (struct submit_waiter){ NULL, s->cb, s->arg };
@@ -39,7 +39,7 @@ static bool pending_join(struct pending_submit *p, const struct submit *s)
 
 static struct pending_submit *pending_new(struct daemon *d, struct live_job *l, const struct submit *s)
 {
-	struct pending_submit *p = malloc(sizeof *p);
+	struct pending_submit *p = malloc(sizeof(*p));
 	if (!p)
 		return NULL;
 	*p = (struct pending_submit){ .next = d->submitting, .l = l, .waiter_tail = &p->waiter };
@@ -87,7 +87,10 @@ void live_submit_done(struct live_job *l, enum status st, const char *why)
 	if (!p)
 		return;
 	bool not_its_checkpoint = !l->spec.restores || st == ST_RESOURCE_EXHAUSTED;
-	pending_end(l->d, p, st, why, !st || st == ST_ENGINE_FAILED ? NULL : not_its_checkpoint ? "tensors" : "restore_from");
+	pending_end(l->d, p, st, why,
+		    !st || st == ST_ENGINE_FAILED ? NULL
+		    : not_its_checkpoint	  ? "tensors"
+						  : "restore_from");
 	if (st)
 		coord_end(l->coord, st, why, daemon_now(l->d));
 }
@@ -172,9 +175,9 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 		l = find_name(d, name_of(s), s->uid);
 	if (!l)
 		return false;
-	if (memcmp(l->spec_sum, s->prepared->sum, sizeof l->spec_sum))
-		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS, "a job with this name or request id exists with another specification",
-		      "spec");
+	if (memcmp(l->spec_sum, s->prepared->sum, sizeof(l->spec_sum)))
+		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS,
+		      "a job with this name or request id exists with another specification", "spec");
 	else if (!p)
 		s->cb(s->arg, l, true, ST_OK, NULL, NULL);
 	else if (!pending_join(p, s))
@@ -182,7 +185,8 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 	return true;
 }
 
-/* Not part of the specification's check: a job of an older gaccd may have such a name, and must not be lost for that. */
+/* Not part of the specification's check: a job of an older gaccd may have such a name, and must not be lost for that.
+ */
 static enum status check_name(const char *name, const char **field, char *why, size_t n_why)
 {
 	uint64_t id;
@@ -194,7 +198,8 @@ static enum status check_name(const char *name, const char **field, char *why, s
 }
 
 /* A new job that may come in; *field and why as for its submitter. */
-static enum status make(struct daemon *d, const struct submit *s, struct live_job **out, const char **field, char *why, size_t n_why)
+static enum status make(struct daemon *d, const struct submit *s, struct live_job **out, const char **field, char *why,
+			size_t n_why)
 {
 	struct prepared *p = s->prepared;
 	enum status st = p->status ? ST_OK : disk_watch_admit(d, "a new job", p->n, why, n_why);
@@ -219,8 +224,11 @@ static enum status make(struct daemon *d, const struct submit *s, struct live_jo
 static enum status put(struct live_job *l, const struct submit *s, struct pending_submit *p)
 {
 	struct journal_record r = { .kind = JOURNAL_JOB,
-				    .job = { .id = l->id, .uid = l->uid, .user = l->user,
-					     .created_unix_ns = l->created_unix_ns, .spec = { s->prepared->bytes, s->prepared->n } } };
+				    .job = { .id = l->id,
+					     .uid = l->uid,
+					     .user = l->user,
+					     .created_unix_ns = l->created_unix_ns,
+					     .spec = { s->prepared->bytes, s->prepared->n } } };
 	memcpy(r.job.uuid, l->uuid, 16);
 	memcpy(r.job.request_id, l->request_id, 16);
 	return persist_put(l->d->persist, &r, on_job_durable, p);
@@ -234,7 +242,7 @@ void live_submit(struct daemon *d, const struct submit *s)
 	struct pending_submit *p = NULL;
 	if (answer_existing(d, s))
 		return;
-	enum status st = make(d, s, &l, &field, why, sizeof why);
+	enum status st = make(d, s, &l, &field, why, sizeof(why));
 	if (!st) {
 		memcpy(l->request_id, s->request_id, 16);
 		l->created_unix_ns = daemon_now(d).unix_ns;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor sets from the journal: small ones at a start, large ones in the pool behind it. */
 #include "edge/live_tensors.h"
 
@@ -7,7 +8,6 @@
 #include "edge/live_saving.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -29,7 +29,8 @@ struct reading {
 };
 
 /* Any thread. */
-static enum status build(const struct job_spec *spec, const void *bytes, size_t n, struct tensor_set *out, char *why, size_t n_why)
+static enum status build(const struct job_spec *spec, const void *bytes, size_t n, struct tensor_set *out, char *why,
+			 size_t n_why)
 {
 	Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, n, bytes);
 	struct tensor_spec *t = NULL;
@@ -69,7 +70,8 @@ static bool keep_packed(struct live_job *l, const struct journal_bytes *b)
 	return l->tensors_packed != NULL;
 }
 
-enum status live_tensors_restore(struct live_job *l, const struct journal_bytes *b, bool at_once, char *why, size_t n_why)
+enum status live_tensors_restore(struct live_job *l, const struct journal_bytes *b, bool at_once, char *why,
+				 size_t n_why)
 {
 	struct tensor_set set;
 	bool kept = keep_packed(l, b); /* without it: live_pack_tensors */
@@ -89,7 +91,7 @@ enum status live_tensors_restore(struct live_job *l, const struct journal_bytes 
 
 static size_t bytes_of(const struct tensor_set *s)
 {
-	size_t n = s->n * (sizeof *s->tensor + sizeof(struct arena_tensor));
+	size_t n = s->n * (sizeof(*s->tensor) + sizeof(struct arena_tensor));
 	for (uint64_t i = 0; i < s->n; i++)
 		n += tensor_text_bytes(&s->tensor[i]);
 	return n;
@@ -99,7 +101,7 @@ static void read_set(struct rpc_work *w)
 {
 	struct reading *r = (struct reading *)w;
 	const struct shared *packed = r->l->tensors_packed;
-	r->status = build(&r->l->spec, packed->data, packed->n, &r->set, r->why, sizeof r->why);
+	r->status = build(&r->l->spec, packed->data, packed->n, &r->set, r->why, sizeof(r->why));
 	if (!r->status)
 		r->bytes = bytes_of(&r->set) + packed->n;
 }
@@ -107,7 +109,8 @@ static void read_set(struct rpc_work *w)
 static void take(struct reading *r)
 {
 	struct live_job *l = r->l;
-	log_job(l->id, LOG_INFO, "TensorsRead", "%llu tensors of an earlier gaccd have been read", (unsigned long long)r->set.n);
+	log_job(l->id, LOG_INFO, "TensorsRead", "%llu tensors of an earlier gaccd have been read",
+		(unsigned long long)r->set.n);
 	job_take_tensors(l->job, &r->set);
 	l->tensors_due = false;
 	if (rpc_shares_add(&l->d->collected, l->uid, r->bytes)) /* it was there before: it is not refused now */
@@ -132,7 +135,7 @@ static void on_read(struct rpc_work *w)
 
 void live_tensors_begin(struct live_job *l)
 {
-	struct reading *r = calloc(1, sizeof *r);
+	struct reading *r = calloc(1, sizeof(*r));
 	l->allocating = r != NULL;
 	if (!r)
 		return;
@@ -143,8 +146,8 @@ void live_tensors_begin(struct live_job *l)
 /* Nobody holds on to its machines. */
 static bool is_free(const struct live_job *l)
 {
-	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls &&
-	       !saving_busy(l);
+	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->n_links && !l->waits &&
+	       !l->n_norms_calls && !saving_busy(l);
 }
 
 bool live_tensors_tick(struct live_job *l)

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tensor set of a job that an earlier gaccd has begun, from the journal. Private to the edge; loop thread.
  *
- * A large set takes a second for a million tensors. It is read in the pool, when gaccd serves already: until then `tensors_due` is set, the
- * job's trainers hear that it is being taken over, and its memory waits in daemon.stored. Also, how the set of any job is packed.
+ * A large set takes a second for a million tensors. It is read in the pool, when gaccd serves already: until then
+ * `tensors_due` is set, the job's trainers hear that it is being taken over, and its memory waits in daemon.stored.
+ * Also, how the set of any job is packed.
  */
 #ifndef GACC_EDGE_LIVE_TENSORS_H
 #define GACC_EDGE_LIVE_TENSORS_H
@@ -9,10 +11,12 @@
 #include "edge/live_job.h"
 #include "store/journal.h"
 
-/* Reads the set now if it is small or `at_once`, else notes that it is due. ST_NO_MEMORY, or what makes it unreadable, with why. */
-enum status live_tensors_restore(struct live_job *, const struct journal_bytes *, bool at_once, char *why, size_t n_why);
-/* Reads the set that is due in the pool, then goes on with live_allocate. Without memory, the tick tries again. A set that cannot be read sets
- * the job aside. l->allocating meanwhile. */
+/* Reads the set now if it is small or `at_once`, else notes that it is due. ST_NO_MEMORY, or what makes it unreadable,
+ * with why. */
+enum status live_tensors_restore(struct live_job *, const struct journal_bytes *, bool at_once, char *why,
+				 size_t n_why);
+/* Reads the set that is due in the pool, then goes on with live_allocate. Without memory, the tick tries again. A set
+ * that cannot be read sets the job aside. l->allocating meanwhile. */
 void live_tensors_begin(struct live_job *);
 /* true: the job has been set aside. */
 bool live_tensors_tick(struct live_job *);

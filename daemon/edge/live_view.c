@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job as a protobuf message, and the streams that watch it. */
 #include "edge/live_job.h"
 
@@ -5,7 +6,6 @@
 #include "edge/engine_proc.h"
 #include "edge/live_launch.h"
 #include "edge/live_past.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
@@ -45,7 +45,7 @@ static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
 /* As a field that this program does not know, protobuf-c sends it as it is. */
 static bool add_packed_spec(const struct live_job *l, Gacc__V1__Job *j)
 {
-	ProtobufCMessageUnknownField *f = malloc(sizeof *f);
+	ProtobufCMessageUnknownField *f = malloc(sizeof(*f));
 	uint8_t *data = malloc(l->n_spec_field);
 	if (!f || !data) {
 		free(f);
@@ -71,12 +71,12 @@ static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now
 {
 	uint32_t n;
 	const struct rank_progress *p = coord_ranks(l->coord, &n);
-	j->ranks = calloc(n, sizeof *j->ranks);
-	j->missing_ranks = calloc(n, sizeof *j->missing_ranks);
+	j->ranks = calloc(n, sizeof(*j->ranks));
+	j->missing_ranks = calloc(n, sizeof(*j->missing_ranks));
 	if (!j->ranks || !j->missing_ranks)
 		return false;
 	for (uint32_t i = 0; i < n; i++) {
-		Gacc__V1__RankStatus *r = malloc(sizeof *r);
+		Gacc__V1__RankStatus *r = malloc(sizeof(*r));
 		char *detail = malloc(DETAIL_BYTES);
 		if (!r || !detail) {
 			free(r);
@@ -100,11 +100,11 @@ static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
 {
 	if (!l->launch)
 		return true;
-	j->ranks = calloc(l->spec.ranks, sizeof *j->ranks);
+	j->ranks = calloc(l->spec.ranks, sizeof(*j->ranks));
 	if (!j->ranks)
 		return false;
 	for (uint32_t i = 0; i < l->spec.ranks; i++) {
-		Gacc__V1__RankStatus *r = malloc(sizeof *r);
+		Gacc__V1__RankStatus *r = malloc(sizeof(*r));
 		if (!r)
 			return false;
 		gacc__v1__rank_status__init(r);
@@ -122,7 +122,7 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 	const struct commit *k = coord_last_commit(l->coord);
 	if (!k)
 		return true;
-	j->last = malloc(sizeof *j->last);
+	j->last = malloc(sizeof(*j->last));
 	if (!j->last)
 		return false;
 	gacc__v1__step_result__init(j->last);
@@ -133,7 +133,7 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
 {
 	uint64_t n = l->n_events < l->event_room ? l->n_events : l->event_room;
-	j->events = calloc(n + 1, sizeof *j->events);
+	j->events = calloc(n + 1, sizeof(*j->events));
 	if (!j->events)
 		return false;
 	for (uint64_t i = l->n_events - n; i < l->n_events; i++) {
@@ -171,7 +171,7 @@ void live_fill_counters(const struct counters *c, Gacc__V1__Counters *o)
 
 static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
 {
-	Gacc__V1__Counters *o = malloc(sizeof *o);
+	Gacc__V1__Counters *o = malloc(sizeof(*o));
 	if (!o)
 		return false;
 	gacc__v1__counters__init(o);
@@ -182,8 +182,8 @@ static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
 
 static Gacc__V1__PendingUpdate *new_update(const struct update *u)
 {
-	Gacc__V1__PendingUpdate *o = malloc(sizeof *o);
-	Gacc__V1__JobValues *v = malloc(sizeof *v);
+	Gacc__V1__PendingUpdate *o = malloc(sizeof(*o));
+	Gacc__V1__JobValues *v = malloc(sizeof(*v));
 	if (!o || !v) {
 		free(o);
 		free(v);
@@ -209,7 +209,7 @@ static Gacc__V1__PendingUpdate *new_update(const struct update *u)
 static bool add_updates(const struct live_job *l, Gacc__V1__Job *j)
 {
 	const struct updates *u = coord_updates(l->coord);
-	j->updates = u->n ? calloc(u->n, sizeof *j->updates) : NULL;
+	j->updates = u->n ? calloc(u->n, sizeof(*j->updates)) : NULL;
 	if (u->n && !j->updates)
 		return false;
 	for (uint32_t i = 0; i < u->n; i++) {
@@ -257,7 +257,8 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = l->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = l->allocating || job_has_tensors(l->job) ? "its memory is being made" : "waits for a rank to register its tensors";
+		reason = l->allocating || job_has_tensors(l->job) ? "its memory is being made"
+								  : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = l->created_unix_ns;
 	j->ended_unix_nanos = l->ended_unix_ns;
@@ -290,13 +291,13 @@ static bool fill_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now no
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
 static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct now now)
 {
-	Gacc__V1__Job *j = malloc(sizeof *j);
+	Gacc__V1__Job *j = malloc(sizeof(*j));
 	if (!j)
 		return NULL;
 	gacc__v1__job__init(j);
 	j->log_dir = live_log_dir(l);
-	if (j->log_dir && fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) && fill_processes(l, j) &&
-	    (!(parts & VIEW_EVENTS) || live_add_events(l, j)))
+	if (j->log_dir && fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) &&
+	    fill_processes(l, j) && (!(parts & VIEW_EVENTS) || live_add_events(l, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
@@ -320,7 +321,8 @@ static void tell_job(struct live_job *l, uint32_t n_watchers, struct now now)
 	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
 	m.job = live_view(l, fits(l->spec.ranks, n_watchers) ? VIEW_RANKS : 0, now);
 	for (uint32_t i = l->n_watchers; i-- > 0;) {
-		struct rpc_call *call = l->watcher[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+		struct rpc_call *call =
+			l->watcher[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
 		if (!call)
 			continue; /* its on_end removes it */
 		if (m.job)
@@ -355,8 +357,8 @@ static void fill_stall(const Gacc__V1__Job *all, uint32_t n_watchers, Gacc__V1__
 	}
 }
 
-static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint32_t n_watchers, Gacc__V1__WatchSessionResponse *m,
-		       Gacc__V1__StallWarning *stall)
+static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint32_t n_watchers,
+		       Gacc__V1__WatchSessionResponse *m, Gacc__V1__StallWarning *stall)
 {
 	if (stalled) {
 		m->event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STALL;
@@ -369,10 +371,12 @@ static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint3
 }
 
 /* What is not to be told is NULL. */
-static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionResponse *step, const Gacc__V1__WatchSessionResponse *state)
+static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionResponse *step,
+			  const Gacc__V1__WatchSessionResponse *state)
 {
 	for (uint32_t i = l->n_watchers; i-- > 0;) {
-		struct rpc_call *call = l->watcher[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+		struct rpc_call *call =
+			l->watcher[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
 		if (call && step)
 			rpc_send(call, &step->base);
 		if (call && state)
@@ -384,7 +388,8 @@ static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionRespon
 
 static void tell_step_and_state(struct live_job *l, uint32_t n_watchers, bool new_step, struct now now)
 {
-	Gacc__V1__WatchSessionResponse step = GACC__V1__WATCH_SESSION_RESPONSE__INIT, change = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
+	Gacc__V1__WatchSessionResponse step = GACC__V1__WATCH_SESSION_RESPONSE__INIT,
+				       change = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
 	Gacc__V1__StallWarning stall = GACC__V1__STALL_WARNING__INIT;
 	Gacc__V1__StepResult result = GACC__V1__STEP_RESULT__INIT;
 	Gacc__V1__Job *stalled = NULL;
@@ -399,7 +404,7 @@ static void tell_step_and_state(struct live_job *l, uint32_t n_watchers, bool ne
 	if (new_state && state == JOB_STALLED)
 		stalled = live_view(l, VIEW_RANKS, now);
 	fill_state(state, stalled, n_watchers, &change, &stall);
-	snprintf(text, sizeof text, "%s", reason);
+	snprintf(text, sizeof(text), "%s", reason);
 	utf8_repair(text);
 	change.message = text;
 	tell_sessions(l, new_step ? &step : NULL, new_state ? &change : NULL);

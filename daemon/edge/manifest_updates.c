@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/manifest_updates.h"
 
 #include <stddef.h>
@@ -9,7 +10,7 @@ _Static_assert(UPDATES_MAX_PENDING + 1 <= MANIFEST_MAX_UPDATES, "a manifest has 
 static const struct {
 	const char *name;
 	uint32_t bit;
-	bool is_whole;       /* uint32_t, else double */
+	bool is_whole; /* uint32_t, else double */
 	size_t offset;
 } rows[] = {
 	{ "micro_size", VALUE_MICRO_SIZE, true, offsetof(struct values, micro_size) },
@@ -17,7 +18,7 @@ static const struct {
 	{ "clip_norm", VALUE_CLIP_NORM, false, offsetof(struct values, clip_norm) },
 	{ "clip_value", VALUE_CLIP_VALUE, false, offsetof(struct values, clip_value) },
 };
-enum { N_ROWS = sizeof rows / sizeof *rows };
+enum { N_ROWS = sizeof(rows) / sizeof(*rows) };
 _Static_assert(N_ROWS <= MANIFEST_MAX_CHANGES, "an update has room for all");
 
 void manifest_put_updates(struct manifest *m, const struct update *u, uint32_t n)
@@ -34,7 +35,7 @@ void manifest_put_updates(struct manifest *m, const struct update *u, uint32_t n
 			if (rows[k].is_whole)
 				v->whole = *(const uint32_t *)from;
 			else
-				memcpy(&v->real, from, sizeof v->real);
+				memcpy(&v->real, from, sizeof(v->real));
 		}
 	}
 }
@@ -50,7 +51,7 @@ static bool take(const struct manifest_value *v, struct update *u)
 		if (rows[k].is_whole)
 			*(uint32_t *)to = v->is_real || v->whole > UINT32_MAX ? 0 : (uint32_t)v->whole;
 		else
-			memcpy(to, &v->real, sizeof v->real);
+			memcpy(to, &v->real, sizeof(v->real));
 		return true;
 	}
 	return false;

@@ -1,5 +1,6 @@
-/* Values that operators have set (control/updates.h) in a manifest: what holds in its window and is not the spec's, and what is to
- * come. Any thread.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values that operators have set (control/updates.h) in a manifest: what holds in its window and is not the spec's, and
+ * what is to come. Any thread.
  */
 #ifndef GACC_EDGE_MANIFEST_UPDATES_H
 #define GACC_EDGE_MANIFEST_UPDATES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the method files share: finding the caller, the job and the session. Private to the edge; loop thread. */
 #ifndef GACC_EDGE_METHODS_H
 #define GACC_EDGE_METHODS_H
@@ -22,18 +23,20 @@ void no_memory(struct rpc_call *);
 void keep_job(struct rpc_call *, struct live_job *);
 /* The live job of a session and the session's key; NULL: answered with an error. */
 struct live_job *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
-/* The same, and the key is that of the rank's session in force (job_session_ok): for what control does not judge itself. */
+/* The same, and the key is that of the rank's session in force (job_session_ok): for what control does not judge
+ * itself. */
 struct live_job *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
 bool may_change(struct rpc_call *, const struct live_job *);
-/* What a coordinator's refusal is to the caller: a job that has not begun to run again, but has its parameters from an earlier gaccd,
- * only waits for its engine. */
+/* What a coordinator's refusal is to the caller: a job that has not begun to run again, but has its parameters from an
+ * earlier gaccd, only waits for its engine. */
 enum status refusal_of(const struct live_job *, enum status);
 typedef void whole_job_fn(struct rpc_call *, struct Gacc__V1__Job *, int arg);
-/* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` (enum view_part) asks for: at once,
- * or later when the journal has to be read. It is not called when the call is gone, or was answered with an error. The job is lent. */
+/* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` (enum view_part)
+ * asks for: at once, or later when the journal has to be read. It is not called when the call is gone, or was answered
+ * with an error. The job is lent. */
 void with_whole_job(struct rpc_call *, struct live_job *, unsigned parts, whole_job_fn *then, int arg);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.JobService: checkpoints. */
 #include "edge/methods.h"
 
 #include "edge/live_saving.h"
-
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdlib.h>
@@ -50,7 +50,8 @@ static struct live_job *savable_job(struct rpc_call *call, const char *name)
 	if (live_ended(l) || coord_phase(l->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
 	else if (l->spec.optim.type == OPTIM_CLIENT)
-		rpc_failf(call, ST_NOT_SUPPORTED, "job %llu: with optimizer client the trainers hold the parameters and save them", id);
+		rpc_failf(call, ST_NOT_SUPPORTED,
+			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
 	else if (!job_params_ready(l->job) && l->params_durable) /* of an earlier gaccd: its engine is about to come */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
 	else if (!job_params_ready(l->job))
@@ -74,8 +75,10 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	}
 	enum status st = saving_request(l, q->request_id.data, q->inside_window, &id);
 	if (st) {
-		rpc_failf(call, st, st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events" :
-				    st == ST_RESOURCE_EXHAUSTED ? "job %llu: too many checkpoints are waited for" : "job %llu has ended",
+		rpc_failf(call, st,
+			  st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events"
+			  : st == ST_RESOURCE_EXHAUSTED ? "job %llu: too many checkpoints are waited for"
+							: "job %llu has ended",
 			  (unsigned long long)l->id);
 		return;
 	}
@@ -95,7 +98,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	if (!l)
 		return;
 	const struct saved *page = saving_page(l, q->before_id, q->limit, &n);
-	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof *k), **list_of = calloc(n + 1, sizeof *list_of);
+	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof(*k)), **list_of = calloc(n + 1, sizeof(*list_of));
 	for (size_t i = 0; k && list_of && i < n; i++) {
 		k[i] = message_of(&page[i]);
 		list_of[i] = &k[i];
@@ -111,8 +114,14 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 }
 
 const struct rpc_method checkpoint_methods[] = {
-	{ .service = &gacc__v1__job_service__descriptor, .name = "SaveCheckpoint", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "SaveCheckpoint",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE,
 	  .on_message = save },
-	{ .service = &gacc__v1__job_service__descriptor, .name = "ListCheckpoints", .kind = RPC_UNARY, .on_message = list },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "ListCheckpoints",
+	  .kind = RPC_UNARY,
+	  .on_message = list },
 };
-const size_t n_checkpoint_methods = sizeof checkpoint_methods / sizeof *checkpoint_methods;
+const size_t n_checkpoint_methods = sizeof(checkpoint_methods) / sizeof(*checkpoint_methods);

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.JobService: what changes a job that runs. */
 #include "edge/methods.h"
 
 #include "edge/live_restoring.h"
 #include "edge/persist.h"
-
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdio.h>
@@ -31,9 +31,9 @@ struct durable_call {
 	struct live_job *l;
 	uint64_t call;
 	void (*then)(struct rpc_call *, const struct durable_call *);
-	uint64_t window;  /* of an update */
-	bool pause;       /* of a hold; else it is a resume */
-	char who[256];    /* pauses or resumes, and why */
+	uint64_t window; /* of an update */
+	bool pause;	 /* of a hold; else it is a resume */
+	char who[256];	 /* pauses or resumes, and why */
 };
 
 static void on_durable(void *arg, enum status st)
@@ -51,7 +51,7 @@ static void on_durable(void *arg, enum status st)
 /* Queues the record; false: answered with an error, nothing has changed. `d` is copied. */
 static bool persist_then(struct rpc_call *call, const struct durable_call *d, const struct journal_record *r)
 {
-	struct durable_call *p = malloc(sizeof *p);
+	struct durable_call *p = malloc(sizeof(*p));
 	if (p)
 		*p = *d;
 	if (p && persist_put_own(d->l->d->persist, r, on_durable, p) == ST_OK) {
@@ -62,8 +62,8 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
 	return false;
 }
 
-/* Pauses the job, or lets it go on. In the order of the journal, and only when durable: a window that closed before its resume is on the
- * disk would have closed in a paused job, if gaccd died in between. */
+/* Pauses the job, or lets it go on. In the order of the journal, and only when durable: a window that closed before its
+ * resume is on the disk would have closed in a paused job, if gaccd died in between. */
 static void hold_now(struct rpc_call *call, const struct durable_call *d)
 {
 	struct now now = daemon_now(d->l->d);
@@ -92,8 +92,8 @@ static void hold_job(struct rpc_call *call, const char *name, bool pause, const 
 		return;
 	struct durable_call d = { .l = l, .call = rpc_id(call), .then = hold_now, .pause = pause };
 	char user[64];
-	live_user_name(caller_uid(call), user, sizeof user);
-	snprintf(d.who, sizeof d.who, "%s by %s%s%.150s", pause ? "paused" : "resumed", user, *why ? ": " : "", why);
+	live_user_name(caller_uid(call), user, sizeof(user));
+	snprintf(d.who, sizeof(d.who), "%s by %s%s%.150s", pause ? "paused" : "resumed", user, *why ? ": " : "", why);
 	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, pause ? d.who : NULL } };
 	persist_then(call, &d, &r);
 }
@@ -148,21 +148,22 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	if (!l)
 		return;
 	if (restoring_awaits_base(l)) {
-		rpc_failf(call, ST_NOT_READY, "job %llu has not read its checkpoint yet: its values can change when it is RUNNING",
+		rpc_failf(call, ST_NOT_READY,
+			  "job %llu has not read its checkpoint yet: its values can change when it is RUNNING",
 			  (unsigned long long)l->id);
 		return;
 	}
 	struct update u = update_of(q);
 	char why[256] = "";
 	const char *field;
-	enum status st = coord_prepare_update(l->coord, &u, &field, why, sizeof why);
+	enum status st = coord_prepare_update(l->coord, &u, &field, why, sizeof(why));
 	if (st) {
 		struct rpc_error e = { .status = st, .message = why[0] ? why : NULL, .field = field };
 		rpc_fail(call, &e);
 		return;
 	}
 	struct update_payload p = { UPDATE_PAYLOAD_VERSION, 0, u };
-	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { &p, sizeof p } } };
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { &p, sizeof(p) } } };
 	struct durable_call d = { .l = l, .call = rpc_id(call), .then = answer_update, .window = u.window };
 	if (persist_then(call, &d, &r))
 		coord_take_update(l->coord, &u);
@@ -194,9 +195,11 @@ static void norms_over(struct rpc_call *call, bool completed)
 	live_drop(l);
 }
 
-#define JOB(name_, handler, ...) \
-	{ .service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, \
-	  .on_message = handler, __VA_ARGS__ }
+#define JOB(name_, handler, ...)                                                                                       \
+	{                                                                                                              \
+		.service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY,                       \
+		.flags = RPC_NEEDS_DEADLINE, .on_message = handler, __VA_ARGS__                                        \
+	}
 
 const struct rpc_method control_methods[] = {
 	JOB("Pause", pause_job),
@@ -204,4 +207,4 @@ const struct rpc_method control_methods[] = {
 	JOB("Update", update_job),
 	JOB("TensorNorms", tensor_norms, .on_end = norms_over),
 };
-const size_t n_control_methods = sizeof control_methods / sizeof *control_methods;
+const size_t n_control_methods = sizeof(control_methods) / sizeof(*control_methods);

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.GradientService, except its inline streams. */
 #include "edge/methods.h"
 
 #include "edge/convert.h"
 #include "edge/registering.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/version.h"
 
@@ -37,11 +37,11 @@ static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
 	char text[128];
 	struct rpc_error e = { .status = ST_SESSION_UNKNOWN, .message = text, .field = "session" };
 	if (!s)
-		snprintf(text, sizeof text, "session is missing");
+		snprintf(text, sizeof(text), "session is missing");
 	else if (s->token.len != 16)
-		snprintf(text, sizeof text, "session.token has %zu bytes, must have 16", s->token.len);
+		snprintf(text, sizeof(text), "session.token has %zu bytes, must have 16", s->token.len);
 	else
-		snprintf(text, sizeof text, "session %llu is of no job here", (unsigned long long)s->id);
+		snprintf(text, sizeof(text), "session %llu is of no job here", (unsigned long long)s->id);
 	rpc_fail(call, &e);
 }
 
@@ -150,9 +150,9 @@ static const char *create_hint(enum status st, const char *why)
 {
 	if (st == ST_RESOURCE_EXHAUSTED)
 		return submit_hint_full(why);
-	return st == ST_INVALID_SPEC || st == ST_INVALID_ARGUMENT || st == ST_ALREADY_EXISTS ?
-		       "correct create_if_missing, or leave it out and submit the job" :
-		       NULL;
+	return st == ST_INVALID_SPEC || st == ST_INVALID_ARGUMENT || st == ST_ALREADY_EXISTS
+		       ? "correct create_if_missing, or leave it out and submit the job"
+		       : NULL;
 }
 
 static void on_created(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
@@ -162,8 +162,7 @@ static void on_created(void *arg, struct live_job *l, bool existed, enum status 
 	if (call && l)
 		do_attach(call, l, &p->args);
 	else if (call) {
-		struct rpc_error e = { .status = st, .message = why, .field = field,
-				       .hint = create_hint(st, why) };
+		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = create_hint(st, why) };
 		rpc_fail(call, &e);
 	}
 	free(p);
@@ -172,16 +171,21 @@ static void on_created(void *arg, struct live_job *l, bool existed, enum status 
 static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequest *q, const struct attach_args *a)
 {
 	struct prepared *spec = rpc_prepared(call);
-	struct pending_attach *p = spec ? malloc(sizeof *p) : NULL;
+	struct pending_attach *p = spec ? malloc(sizeof(*p)) : NULL;
 	if (!p) {
 		no_memory(call);
 		return;
 	}
 	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
 	char user[64];
-	live_user_name(a->uid, user, sizeof user);
-	struct submit s = { .prepared = spec, .uid = a->uid, .user = user, .local = rpc_peer(call)->is_unix, .by_name = true,
-			    .cb = on_created, .arg = p };
+	live_user_name(a->uid, user, sizeof(user));
+	struct submit s = { .prepared = spec,
+			    .uid = a->uid,
+			    .user = user,
+			    .local = rpc_peer(call)->is_unix,
+			    .by_name = true,
+			    .cb = on_created,
+			    .arg = p };
 	memcpy(s.request_id, a->nonce, 16);
 	live_submit(p->d, &s);
 }
@@ -195,7 +199,9 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 {
 	const Gacc__V1__AttachRequest *q = (const Gacc__V1__AttachRequest *)m;
 	const struct rpc_peer *peer = rpc_peer(call);
-	struct attach_args a = { .rank = q->rank, .world_size = q->world_size, .uid = caller_uid(call),
+	struct attach_args a = { .rank = q->rank,
+				 .world_size = q->world_size,
+				 .uid = caller_uid(call),
 				 .pid = peer->is_unix ? peer->pid : 0,
 				 .start_time = peer->start_time,
 				 .shown_pid = q->pid > 0 ? q->pid : 0,
@@ -217,10 +223,11 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		return;
 	}
 	if (!l) {
-		struct rpc_error e = { .status = ST_JOB_NOT_FOUND, .field = "job",
+		struct rpc_error e = { .status = ST_JOB_NOT_FOUND,
+				       .field = "job",
 				       .hint = "check GACC_JOB_ID, or list jobs with: gaccctl jobs -a" };
 		char text[160];
-		snprintf(text, sizeof text, "no job \"%.100s\" that you may see", q->job);
+		snprintf(text, sizeof(text), "no job \"%.100s\" that you may see", q->job);
 		e.message = text;
 		rpc_fail(call, &e);
 		return;
@@ -275,9 +282,16 @@ static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, 
 
 struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 {
-	return (struct push_args){ .window = q->window, .micro = q->micro, .slot = q->slot, .weight = q->weight,
-				   .loss = q->loss, .loss_scale = q->loss_scale, .lr = q->lr, .data_key = q->data_key,
-				   .present = q->present.data, .n_present = (uint32_t)q->present.len,
+	return (struct push_args){ .window = q->window,
+				   .micro = q->micro,
+				   .slot = q->slot,
+				   .weight = q->weight,
+				   .loss = q->loss,
+				   .loss_scale = q->loss_scale,
+				   .lr = q->lr,
+				   .data_key = q->data_key,
+				   .present = q->present.data,
+				   .n_present = (uint32_t)q->present.len,
 				   .zero_after = q->zero_after };
 }
 
@@ -375,7 +389,7 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 	struct live_job *l = checked_session(call, q->session, &k);
 	if (!l)
 		return;
-	struct session_watch *w = malloc(sizeof *w);
+	struct session_watch *w = malloc(sizeof(*w));
 	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
 		free(w);
 		no_memory(call);
@@ -400,13 +414,21 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 }
 
 #define SERVICE &gacc__v1__gradient_service__descriptor
-#define UNARY(name_, handler) \
-	{ .service = SERVICE, .name = name_, .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, .on_message = handler, \
-	  .on_end = forget_call }
+#define UNARY(name_, handler)                                                                                          \
+	{                                                                                                              \
+		.service = SERVICE, .name = name_, .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,                     \
+		.on_message = handler, .on_end = forget_call                                                           \
+	}
 
 const struct rpc_method gradient_methods[] = {
-	{ .service = SERVICE, .name = "Attach", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE, .prepare = prepare_attach,
-	  .discard = discard_spec, .on_message = attach, .on_end = forget_call },
+	{ .service = SERVICE,
+	  .name = "Attach",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE,
+	  .prepare = prepare_attach,
+	  .discard = discard_spec,
+	  .on_message = attach,
+	  .on_end = forget_call },
 	UNARY("RegisterTensors", register_tensors),
 	UNARY("PutParameters", put_parameters),
 	UNARY("WaitReady", wait_ready),
@@ -415,7 +437,11 @@ const struct rpc_method gradient_methods[] = {
 	UNARY("WaitStep", wait_step),
 	UNARY("AckStep", ack_step),
 	UNARY("Detach", detach),
-	{ .service = SERVICE, .name = "WatchSession", .kind = RPC_SERVER_STREAM, .flags = RPC_ENDS_ON_DRAIN,
-	  .on_message = watch_session, .on_end = watch_session_over },
+	{ .service = SERVICE,
+	  .name = "WatchSession",
+	  .kind = RPC_SERVER_STREAM,
+	  .flags = RPC_ENDS_ON_DRAIN,
+	  .on_message = watch_session,
+	  .on_end = watch_session_over },
 };
-const size_t n_gradient_methods = sizeof gradient_methods / sizeof *gradient_methods;
+const size_t n_gradient_methods = sizeof(gradient_methods) / sizeof(*gradient_methods);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.JobService and NodeService. */
 #include "edge/methods.h"
 
@@ -7,7 +8,6 @@
 #include "edge/prepared.h"
 #include "edge/state_share.h"
 #include "math/kernels.h"
-
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 #include "proto/version.h"
@@ -23,9 +23,10 @@ struct live_job *named_job(struct rpc_call *call, const char *name)
 	if (l)
 		return l;
 	char text[160];
-	snprintf(text, sizeof text, "no job \"%.100s\" that you may see", name);
-	struct rpc_error e = { .status = ST_JOB_NOT_FOUND, .message = text, .field = "job",
-			       .hint = "list jobs with: gaccctl jobs -a" };
+	snprintf(text, sizeof(text), "no job \"%.100s\" that you may see", name);
+	struct rpc_error e = {
+		.status = ST_JOB_NOT_FOUND, .message = text, .field = "job", .hint = "list jobs with: gaccctl jobs -a"
+	};
 	rpc_fail(call, &e);
 	return NULL;
 }
@@ -38,21 +39,26 @@ struct pending {
 	bool restores;
 };
 
-/* Jobs that nobody needs any longer may have the room, such as those that all ranks have left; but not that of a job which never fits. */
+/* Jobs that nobody needs any longer may have the room, such as those that all ranks have left; but not that of a job
+ * which never fits. */
 const char *submit_hint_full(const char *why)
 {
 	if (why && strstr(why, DISK_WATCH_FULL))
 		return "delete what is not needed on that disk; jobs that run go on: gaccctl describe node";
-	return why && strstr(why, QUEUE_NEVER) ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors" :
-						 "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the limit";
+	return why && strstr(why, QUEUE_NEVER)
+		       ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors"
+		       : "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the "
+			 "limit";
 }
 
 static const char *submit_hint(enum status st, const char *why, bool restores)
 {
 	if (st == ST_RESOURCE_EXHAUSTED)
 		return submit_hint_full(why);
-	if (restores && (st == ST_INVALID_ARGUMENT || st == ST_MALFORMED || st == ST_LAYOUT_MISMATCH || st == ST_VERSION_SKEW))
-		return "restore_from needs a whole checkpoint of a job with the same tensors and optimizer; see: gaccctl checkpoint list JOB";
+	if (restores &&
+	    (st == ST_INVALID_ARGUMENT || st == ST_MALFORMED || st == ST_LAYOUT_MISMATCH || st == ST_VERSION_SKEW))
+		return "restore_from needs a whole checkpoint of a job with the same tensors and optimizer; see: "
+		       "gaccctl checkpoint list JOB";
 	return NULL;
 }
 
@@ -64,7 +70,8 @@ static void answer_submit(struct rpc_call *call, Gacc__V1__Job *job, int existed
 	rpc_finish(call, &m.base);
 }
 
-static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
+static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why,
+			 const char *field)
 {
 	struct pending *p = arg;
 	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
@@ -73,7 +80,9 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 	if (!call)
 		return;
 	if (!l) {
-		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = submit_hint(st, why, restores) };
+		struct rpc_error e = {
+			.status = st, .message = why, .field = field, .hint = submit_hint(st, why, restores)
+		};
 		rpc_fail(call, &e);
 		return;
 	}
@@ -101,21 +110,26 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct prepared *spec = rpc_prepared(call);
 	if (!q->spec || q->request_id.len != 16) {
 		if (q->spec)
-			rpc_failf(call, ST_INVALID_ARGUMENT, "request_id has %zu bytes, must have 16", q->request_id.len);
+			rpc_failf(call, ST_INVALID_ARGUMENT, "request_id has %zu bytes, must have 16",
+				  q->request_id.len);
 		else
 			rpc_failf(call, ST_INVALID_ARGUMENT, "spec is missing");
 		return;
 	}
-	struct pending *p = spec ? malloc(sizeof *p) : NULL;
+	struct pending *p = spec ? malloc(sizeof(*p)) : NULL;
 	if (!p) {
 		no_memory(call);
 		return;
 	}
 	*p = (struct pending){ daemon_of(call), rpc_id(call), q->spec->restore_from[0] != '\0' };
 	char user[64];
-	live_user_name(caller_uid(call), user, sizeof user);
-	struct submit s = { .prepared = spec, .uid = caller_uid(call), .user = user, .local = rpc_peer(call)->is_unix,
-			    .cb = on_submitted, .arg = p };
+	live_user_name(caller_uid(call), user, sizeof(user));
+	struct submit s = { .prepared = spec,
+			    .uid = caller_uid(call),
+			    .user = user,
+			    .local = rpc_peer(call)->is_unix,
+			    .cb = on_submitted,
+			    .arg = p };
 	memcpy(s.request_id, q->request_id.data, 16);
 	live_submit(p->d, &s);
 }
@@ -145,7 +159,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	struct daemon *d = daemon_of(call);
 	uint32_t uid = caller_uid(call), ranks_left = VIEW_MAX_RANKS;
 	Gacc__V1__ListResponse r = GACC__V1__LIST_RESPONSE__INIT;
-	r.jobs = calloc(LIST_MAX, sizeof *r.jobs);
+	r.jobs = calloc(LIST_MAX, sizeof(*r.jobs));
 	for (uint32_t i = d->n_jobs; r.jobs && i-- > 0 && r.n_jobs < LIST_MAX;) {
 		struct live_job *l = d->job[i];
 		if (!live_is_of(l, uid) || (live_ended(l) && !q->all))
@@ -228,7 +242,7 @@ static void describe_cancel(const Gacc__V1__CancelRequest *q, uint32_t uid, char
 		snprintf(out, n, "%.200s", q->reason);
 		return;
 	}
-	live_user_name(uid, user, sizeof user);
+	live_user_name(uid, user, sizeof(user));
 	snprintf(out, n, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
 }
 
@@ -239,23 +253,25 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	if (!l || !may_change(call, l))
 		return;
 	if (q->grace_ms > SPEC_MAX_GRACE_NS / 1000000) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed", (unsigned long long)q->grace_ms);
+		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed",
+			  (unsigned long long)q->grace_ms);
 		return;
 	}
 	if (q->failed && !*q->reason) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "failed is set, but reason is empty: name the rank that has failed");
+		rpc_failf(call, ST_INVALID_ARGUMENT,
+			  "failed is set, but reason is empty: name the rank that has failed");
 		return;
 	}
 	live_launch_cancel(l, (int64_t)q->grace_ms * 1000000);
 	if (l->aside) {
 		char reason[256];
-		describe_cancel(q, caller_uid(call), reason, sizeof reason);
+		describe_cancel(q, caller_uid(call), reason, sizeof(reason));
 		live_aside_give_up(l, reason);
 	}
 	if (!live_ended(l)) {
 		enum status end = q->failed ? ST_RANK_FAILED : ST_CANCELLED;
 		char reason[256];
-		describe_cancel(q, caller_uid(call), reason, sizeof reason);
+		describe_cancel(q, caller_uid(call), reason, sizeof(reason));
 		coord_end(l->coord, end, reason, now_of(call));
 		if (coord_end_status(l->coord) == end) { /* else it ends anyway, after a last checkpoint perhaps */
 			answer_cancel(call, l);
@@ -322,27 +338,45 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	rpc_finish(call, &r.base);
 }
 
-#define JOB(name_, handler, flags_) \
-	{ .service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = flags_, \
-	  .on_message = handler }
+#define JOB(name_, handler, flags_)                                                                                    \
+	{                                                                                                              \
+		.service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = flags_,      \
+		.on_message = handler                                                                                  \
+	}
 
 const struct rpc_method job_methods[] = {
-	{ .service = &gacc__v1__job_service__descriptor, .name = "Submit", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
-	  .prepare = prepare_submit, .discard = discard_spec, .on_message = submit },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Submit",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE,
+	  .prepare = prepare_submit,
+	  .discard = discard_spec,
+	  .on_message = submit },
 	JOB("Get", get, 0),
 	JOB("List", list, 0),
-	{ .service = &gacc__v1__job_service__descriptor, .name = "Cancel", .kind = RPC_UNARY, .flags = RPC_NEEDS_DEADLINE,
-	  .on_message = cancel, .on_end = forget_wait },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Cancel",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE,
+	  .on_message = cancel,
+	  .on_end = forget_wait },
 	JOB("Flush", flush, RPC_NEEDS_DEADLINE),
-	{ .service = &gacc__v1__job_service__descriptor, .name = "Watch", .kind = RPC_SERVER_STREAM,
-	  .flags = RPC_ENDS_ON_DRAIN, .on_message = watch, .on_end = watch_over },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Watch",
+	  .kind = RPC_SERVER_STREAM,
+	  .flags = RPC_ENDS_ON_DRAIN,
+	  .on_message = watch,
+	  .on_end = watch_over },
 };
-const size_t n_job_methods = sizeof job_methods / sizeof *job_methods;
+const size_t n_job_methods = sizeof(job_methods) / sizeof(*job_methods);
 
 const struct rpc_method node_methods[] = {
-	{ .service = &gacc__v1__node_service__descriptor, .name = "GetNode", .kind = RPC_UNARY, .on_message = get_node },
+	{ .service = &gacc__v1__node_service__descriptor,
+	  .name = "GetNode",
+	  .kind = RPC_UNARY,
+	  .on_message = get_node },
 };
-const size_t n_node_methods = sizeof node_methods / sizeof *node_methods;
+const size_t n_node_methods = sizeof(node_methods) / sizeof(*node_methods);
 
 enum status methods_add(struct daemon *d)
 {

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looking back and into: the history, events, shared memory, the configuration. */
 #include "edge/methods.h"
 
 #include "edge/convert.h"
-
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 
@@ -18,8 +18,9 @@ static void unreadable(struct rpc_call *call)
 /* ---- History: pages are read on a pool thread and sent as fast as the client takes them ---- */
 
 #define HISTORY_LIMIT 20
-#define PAGE_BYTES (1u << 20)    /* a page is full when it has so many; one window at least */
-#define MICROS_PER_MESSAGE 4096u /* far below the 4 MiB that clients take; packed in a fraction of a millisecond */
+#define PAGE_BYTES (1u << 20) /* a page is full when it has so many; one window at least */
+/* far below the 4 MiB that clients take; packed in a fraction of a millisecond */
+#define MICROS_PER_MESSAGE 4096u
 #define MICROS_ROOM (512u << 10)      /* what so many may need */
 #define MICROS_PER_MESSAGE_SHORT 256u /* when room is short */
 
@@ -33,11 +34,11 @@ struct page_window {
 struct looking {
 	struct recorder_read read;
 	struct daemon *d;
-	uint64_t call;           /* 0: the client has left */
+	uint64_t call; /* 0: the client has left */
 	uint64_t job, before, left;
 	bool micros;
-	bool reading;            /* the pool thread has it */
-	bool over;               /* nothing is behind this page */
+	bool reading; /* the pool thread has it */
+	bool over;    /* nothing is behind this page */
 	enum status status;
 	struct page_window *page, **page_tail;
 	size_t page_bytes;
@@ -64,14 +65,14 @@ static void looking_free(struct looking *q)
 static enum status take_window(void *arg, const struct history_window *h)
 {
 	struct looking *q = arg;
-	size_t n = sizeof(struct page_window) + h->n_micros * sizeof *h->micro;
+	size_t n = sizeof(struct page_window) + h->n_micros * sizeof(*h->micro);
 	struct page_window *w = malloc(n);
 	if (!w)
 		return ST_NO_MEMORY;
 	*w = (struct page_window){ .n_micros = h->n_micros,
 				   .response = gacc__v1__history_response__unpack(NULL, h->n_result, h->result) };
 	if (h->n_micros)
-		memcpy(w->micro, h->micro, h->n_micros * sizeof *h->micro);
+		memcpy(w->micro, h->micro, h->n_micros * sizeof(*h->micro));
 	*q->page_tail = w;
 	q->page_tail = &w->next;
 	q->page_bytes += n + h->n_result;
@@ -112,7 +113,7 @@ static enum status send_some(struct rpc_call *call, struct page_window *w)
 	size_t n = rpc_room(call) < MICROS_ROOM ? MICROS_PER_MESSAGE_SHORT : MICROS_PER_MESSAGE;
 	if (n > left)
 		n = left;
-	Gacc__V1__MicroBatch *m = calloc(n + 1, sizeof *m), **list = calloc(n + 1, sizeof *list);
+	Gacc__V1__MicroBatch *m = calloc(n + 1, sizeof(*m)), **list = calloc(n + 1, sizeof(*list));
 	enum status st = m && list ? ST_OK : ST_NO_MEMORY;
 	for (size_t i = 0; i < n && !st; i++) {
 		fill_micro(&w->micro[w->n_sent + i], &m[i]);
@@ -184,13 +185,17 @@ static void history(struct rpc_call *call, const struct ProtobufCMessage *m, con
 	struct live_job *l = named_job(call, q->job);
 	if (!l)
 		return;
-	struct looking *look = malloc(sizeof *look);
+	struct looking *look = malloc(sizeof(*look));
 	if (!look) {
 		no_memory(call);
 		return;
 	}
-	*look = (struct looking){ .read = { .read = read_page, .done = page_read }, .d = l->d, .call = rpc_id(call),
-				  .job = l->id, .before = q->before_window, .left = q->limit ? q->limit : HISTORY_LIMIT,
+	*look = (struct looking){ .read = { .read = read_page, .done = page_read },
+				  .d = l->d,
+				  .call = rpc_id(call),
+				  .job = l->id,
+				  .before = q->before_window,
+				  .left = q->limit ? q->limit : HISTORY_LIMIT,
 				  .micros = q->micros };
 	look->page_tail = &look->page;
 	rpc_set_data(call, look);
@@ -252,18 +257,24 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 	struct live_job *l = *q->job ? named_job(call, q->job) : NULL;
 	if (*q->job && !l)
 		return;
-	struct event_list *list = malloc(sizeof *list);
-	Gacc__V1__Event **event = calloc(limit, sizeof *event);
+	struct event_list *list = malloc(sizeof(*list));
+	Gacc__V1__Event **event = calloc(limit, sizeof(*event));
 	if (!list || !event) {
 		free(list);
 		free(event);
 		no_memory(call);
 		return;
 	}
-	*list = (struct event_list){ .read = { .read = read_events, .done = events_read }, .d = daemon_of(call),
-				     .call = rpc_id(call), .event = event,
-				     .query = { .of_job = l != NULL, .job = l ? l->id : 0, .of_user = caller_uid(call) != 0,
-						.uid = caller_uid(call), .after_id = q->after_id, .limit = limit } };
+	*list = (struct event_list){ .read = { .read = read_events, .done = events_read },
+				     .d = daemon_of(call),
+				     .call = rpc_id(call),
+				     .event = event,
+				     .query = { .of_job = l != NULL,
+						.job = l ? l->id : 0,
+						.of_user = caller_uid(call) != 0,
+						.uid = caller_uid(call),
+						.after_id = q->after_id,
+						.limit = limit } };
 	recorder_read(list->d->recorder, &list->read);
 }
 
@@ -282,7 +293,7 @@ static const struct buffer_kind {
 	{ "slots", SEG_SLOT, SEG_SLOT, true, true, true },
 	{ "control", SEG_CONTROL, SEG_STATUS, false, true, true },
 };
-#define N_KINDS (sizeof buffer_kinds / sizeof *buffer_kinds)
+#define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
 
 static void fill_buffer(const struct live_job *l, const struct buffer_kind *k, Gacc__V1__Buffer *out)
 {
@@ -309,8 +320,8 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	if (*q->job && !only)
 		return;
 	Gacc__V1__ListBuffersResponse r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT;
-	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * N_KINDS + 1, sizeof *buffer);
-	r.buffers = calloc(d->n_jobs * N_KINDS + 1, sizeof *r.buffers);
+	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * N_KINDS + 1, sizeof(*buffer));
+	r.buffers = calloc(d->n_jobs * N_KINDS + 1, sizeof(*r.buffers));
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct live_job *l = d->job[i];
 		r.user_bytes_used += l->uid == uid ? l->host_bytes : 0;
@@ -324,7 +335,8 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	}
 	r.host_bytes_used = d->host_bytes;
 	r.host_bytes_limit = d->conf->limits.host_memory;
-	r.user_bytes_limit = d->conf->limits.host_memory_per_user ? d->conf->limits.host_memory_per_user : r.host_bytes_limit;
+	r.user_bytes_limit =
+		d->conf->limits.host_memory_per_user ? d->conf->limits.host_memory_per_user : r.host_bytes_limit;
 	if (buffer && r.buffers)
 		rpc_finish(call, &r.base);
 	else
@@ -343,8 +355,8 @@ static const char *source_of(const char *origin)
 static bool add_value(void *arg, const char *key, const char *value, const char *origin)
 {
 	Gacc__V1__GetConfigResponse *r = arg;
-	Gacc__V1__ConfigValue **list = realloc(r->values, (r->n_values + 1) * sizeof *list);
-	Gacc__V1__ConfigValue *v = malloc(sizeof *v);
+	Gacc__V1__ConfigValue **list = realloc(r->values, (r->n_values + 1) * sizeof(*list));
+	Gacc__V1__ConfigValue *v = malloc(sizeof(*v));
 	if (list)
 		r->values = list;
 	if (!list || !v) {
@@ -361,7 +373,7 @@ static bool add_value(void *arg, const char *key, const char *value, const char 
 
 static void get_config(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
-	Gacc__V1__GetConfigResponse *r = malloc(sizeof *r);
+	Gacc__V1__GetConfigResponse *r = malloc(sizeof(*r));
 	if (!r) {
 		no_memory(call);
 		return;
@@ -378,10 +390,14 @@ static void get_config(struct rpc_call *call, const struct ProtobufCMessage *m, 
 #define NODE_SERVICE &gacc__v1__node_service__descriptor
 
 const struct rpc_method look_methods[] = {
-	{ .service = JOB_SERVICE, .name = "History", .kind = RPC_SERVER_STREAM, .on_message = history,
-	  .on_writable = send_page, .on_end = history_over },
+	{ .service = JOB_SERVICE,
+	  .name = "History",
+	  .kind = RPC_SERVER_STREAM,
+	  .on_message = history,
+	  .on_writable = send_page,
+	  .on_end = history_over },
 	{ .service = JOB_SERVICE, .name = "ListEvents", .kind = RPC_UNARY, .on_message = list_events },
 	{ .service = NODE_SERVICE, .name = "ListBuffers", .kind = RPC_UNARY, .on_message = list_buffers },
 	{ .service = NODE_SERVICE, .name = "GetConfig", .kind = RPC_UNARY, .on_message = get_config },
 };
-const size_t n_look_methods = sizeof look_methods / sizeof *look_methods;
+const size_t n_look_methods = sizeof(look_methods) / sizeof(*look_methods);

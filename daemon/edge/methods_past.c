@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Answers that carry a whole job: at once, or, when it is over, with its specification from the journal. */
 #include "edge/methods.h"
 
 #include "edge/live_past.h"
 #include "edge/persist.h"
-
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdlib.h>
@@ -64,13 +64,18 @@ void with_whole_job(struct rpc_call *call, struct live_job *l, unsigned parts, w
 		give(call, live_view(l, parts, daemon_now(l->d)), then, arg);
 		return;
 	}
-	struct past_answer *p = malloc(sizeof *p);
+	struct past_answer *p = malloc(sizeof(*p));
 	if (!p) {
 		no_memory(call);
 		return;
 	}
-	*p = (struct past_answer){ .read = { .read = read_job, .done = job_read }, .l = l, .job = l->id, .call = rpc_id(call),
-				   .parts = parts, .then = then, .arg = arg };
+	*p = (struct past_answer){ .read = { .read = read_job, .done = job_read },
+				   .l = l,
+				   .job = l->id,
+				   .call = rpc_id(call),
+				   .parts = parts,
+				   .then = then,
+				   .arg = arg };
 	live_hold(l);
 	persist_read(l->d->persist, &p->read);
 }

@@ -1,4 +1,6 @@
-/* Calls that are parked until their job has come so far: gacc.v1.JobService.Wait, and Cancel until the end is durable. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that are parked until their job has come so far: gacc.v1.JobService.Wait, and Cancel until the end is durable.
+ */
 #include "edge/methods.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -10,15 +12,16 @@
 struct wait_call {
 	struct wait_call *next;
 	uint64_t call;
-	enum job_state state;   /* 0: any end, if no step is asked for either */
-	uint64_t applied_step;  /* 0: not asked for */
+	enum job_state state;  /* 0: any end, if no step is asked for either */
+	uint64_t applied_step; /* 0: not asked for */
 	int64_t until_ns;
-	bool cancel;            /* Cancel's answer, of a job that has ended */
+	bool cancel; /* Cancel's answer, of a job that has ended */
 };
 
 static const char *state_name(enum job_state state)
 {
-	const ProtobufCEnumValue *v = protobuf_c_enum_descriptor_get_value(&gacc__v1__job_state__descriptor, (int)state);
+	const ProtobufCEnumValue *v =
+		protobuf_c_enum_descriptor_get_value(&gacc__v1__job_state__descriptor, (int)state);
 	return v ? v->name + strlen("JOB_STATE_") : "UNKNOWN";
 }
 
@@ -27,8 +30,8 @@ static uint64_t step_of(const struct live_job *l)
 	return l->coord ? coord_applied_step(l->coord) : l->end_step;
 }
 
-/* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not count, and
- * of one that is COMPLETING it is not known yet. */
+/* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not
+ * count, and of one that is COMPLETING it is not known yet. */
 static bool state_reached(enum job_state asked, enum job_state now)
 {
 	bool past_start = now >= JOB_RUNNING && now <= JOB_COMPLETED && now != JOB_COMPLETING;
@@ -73,8 +76,8 @@ static bool answer(const struct wait_call *w, struct rpc_call *call, struct live
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)l->id,
 			  state_name(state), step, reason);
 	} else if (now.mono_ns >= w->until_ns) {
-		rpc_failf(call, ST_DEADLINE, "job %llu is %s at step %llu: %s", (unsigned long long)l->id, state_name(state), step,
-			  *reason ? reason : "nothing is wrong with it");
+		rpc_failf(call, ST_DEADLINE, "job %llu is %s at step %llu: %s", (unsigned long long)l->id,
+			  state_name(state), step, *reason ? reason : "nothing is wrong with it");
 	} else {
 		return false;
 	}
@@ -115,7 +118,7 @@ static void park(const struct wait_call *w, struct rpc_call *call, struct live_j
 {
 	if (answer(w, call, l, now))
 		return;
-	struct wait_call *kept = malloc(sizeof *kept);
+	struct wait_call *kept = malloc(sizeof(*kept));
 	if (!kept) {
 		no_memory(call);
 		return;
@@ -139,11 +142,14 @@ static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	if (!l)
 		return;
 	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState", (int)q->state);
+		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState",
+			  (int)q->state);
 		return;
 	}
 	struct now now = daemon_now(l->d);
-	struct wait_call w = { .call = rpc_id(call), .state = (enum job_state)q->state, .applied_step = q->applied_step,
+	struct wait_call w = { .call = rpc_id(call),
+			       .state = (enum job_state)q->state,
+			       .applied_step = q->applied_step,
 			       .until_ns = INT64_MAX };
 	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
 		w.until_ns = now.mono_ns + (int64_t)q->timeout_ms * 1000000;
@@ -151,7 +157,11 @@ static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, co
 }
 
 const struct rpc_method wait_methods[] = {
-	{ .service = &gacc__v1__job_service__descriptor, .name = "Wait", .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN, .on_message = wait_for, .on_end = forget_wait },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Wait",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN,
+	  .on_message = wait_for,
+	  .on_end = forget_wait },
 };
-const size_t n_wait_methods = sizeof wait_methods / sizeof *wait_methods;
+const size_t n_wait_methods = sizeof(wait_methods) / sizeof(*wait_methods);

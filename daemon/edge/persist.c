@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/persist.h"
 
 #include "proto/failpoint.h"
@@ -11,11 +12,11 @@
 struct item {
 	struct item *next;
 	struct journal_record record;
-	void *owned[3];        /* copies of its bytes and texts */
+	void *owned[3];	       /* copies of its bytes and texts */
 	struct shared *shared; /* held: what its bytes are, if they are not copied */
 	enum status status;
 	void (*cb)(void *arg, enum status); /* NULL: nobody waits, or it is muted */
-	void *arg, *own_arg;   /* own_arg: to be freed */
+	void *arg, *own_arg;		    /* own_arg: to be freed */
 };
 
 struct persist {
@@ -24,12 +25,12 @@ struct persist {
 	struct journal *journal;
 	uint64_t term;
 	struct item *queue, **tail; /* loop thread */
-	struct item *batch;         /* the pool thread's while busy */
+	struct item *batch;	    /* the pool thread's while busy */
 	struct persist_read *reads, **reads_tail;
 	struct persist_read *reading; /* the pool thread's while busy */
 	bool busy, muted;
-	bool settling;              /* the pool thread's while busy */
-	unsigned unsettled;         /* ticks since a batch was written that is not settled; 0: none */
+	bool settling;	    /* the pool thread's while busy */
+	unsigned unsettled; /* ticks since a batch was written that is not settled; 0: none */
 };
 
 static void item_free(struct item *i)
@@ -69,7 +70,8 @@ static bool own(struct item *i)
 	struct journal_record *r = &i->record;
 	switch (r->kind) {
 	case JOURNAL_JOB:
-		return own_bytes(i, 0, &r->job.spec) && own_bytes(i, 1, &r->job.tensors) && own_text(i, 2, &r->job.user);
+		return own_bytes(i, 0, &r->job.spec) && own_bytes(i, 1, &r->job.tensors) &&
+		       own_text(i, 2, &r->job.user);
 	case JOURNAL_TENSORS:
 		return own_bytes(i, 0, &r->tensors.set);
 	case JOURNAL_EPOCH:
@@ -132,14 +134,14 @@ static enum status point_of(enum journal_kind kind, bool durable)
 	return ST_OK;
 }
 
-/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. A journal that has
- * failed refuses everything anyway. */
+/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. A journal
+ * that has failed refuses everything anyway. */
 static void write_batch(struct persist *p)
 {
 	size_t n = 0;
 	for (struct item *i = p->batch; i; i = i->next)
 		n++;
-	struct journal_record *all = calloc(n, sizeof *all);
+	struct journal_record *all = calloc(n, sizeof(*all));
 	enum status st = all ? ST_OK : ST_NO_MEMORY;
 	n = 0;
 	for (struct item *i = p->batch; i && all; i = i->next) {
@@ -222,7 +224,7 @@ void persist_tick(struct persist *p)
 
 enum status persist_new(void *loop, struct journal *journal, uint64_t term, struct persist **out)
 {
-	struct persist *p = calloc(1, sizeof *p);
+	struct persist *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
 	p->loop = loop;
@@ -263,16 +265,17 @@ void persist_free(struct persist *p)
 	free(p);
 }
 
-static enum status put(struct persist *p, const struct journal_record *r, struct shared *bytes, void (*cb)(void *arg, enum status), void *arg,
-		       void *own_arg)
+static enum status put(struct persist *p, const struct journal_record *r, struct shared *bytes,
+		       void (*cb)(void *arg, enum status), void *arg, void *own_arg)
 {
-	struct item *i = calloc(1, sizeof *i);
+	struct item *i = calloc(1, sizeof(*i));
 	if (!i) {
 		free(own_arg);
 		return ST_NO_MEMORY;
 	}
-	*i = (struct item){ .record = *r, .cb = cb, .arg = arg, .own_arg = own_arg,
-			     .shared = bytes ? shared_hold(bytes) : NULL };
+	*i = (struct item){
+		.record = *r, .cb = cb, .arg = arg, .own_arg = own_arg, .shared = bytes ? shared_hold(bytes) : NULL
+	};
 	if (!own(i)) {
 		item_free(i);
 		return ST_NO_MEMORY;
@@ -285,18 +288,20 @@ static enum status put(struct persist *p, const struct journal_record *r, struct
 	return ST_OK;
 }
 
-enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+enum status persist_put(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status),
+			void *arg)
 {
 	return put(p, r, NULL, cb, arg, NULL);
 }
 
-enum status persist_put_shared(struct persist *p, const struct journal_record *r, struct shared *bytes, void (*cb)(void *arg, enum status),
-			       void *arg)
+enum status persist_put_shared(struct persist *p, const struct journal_record *r, struct shared *bytes,
+			       void (*cb)(void *arg, enum status), void *arg)
 {
 	return put(p, r, bytes, cb, arg, NULL);
 }
 
-enum status persist_put_own(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status), void *arg)
+enum status persist_put_own(struct persist *p, const struct journal_record *r, void (*cb)(void *arg, enum status),
+			    void *arg)
 {
 	return put(p, r, NULL, cb, arg, arg);
 }

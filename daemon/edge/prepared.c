@@ -1,9 +1,9 @@
-/* Specifications on their way to be jobs: checked, packed, and matched with their tensors, in the pool before Submit and Attach are
- * handled, or on the loop's thread at a start. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Specifications on their way to be jobs: checked, packed, and matched with their tensors, in the pool before Submit
+ * and Attach are handled, or on the loop's thread at a start. */
 #include "edge/prepared.h"
 
 #include "edge/convert.h"
-
 #include "gacc/v1/common.pb-c.h"
 #include "proto/bytes.h"
 
@@ -14,7 +14,7 @@ static enum status take_spec(struct prepared *p)
 {
 	convert_spec_sum(p->bytes, p->n, p->sum);
 	p->pb = gacc__v1__job_spec__unpack(NULL, p->n, p->bytes);
-	return p->pb ? convert_spec(p->pb, &p->spec, &p->field, p->why, sizeof p->why) : ST_MALFORMED;
+	return p->pb ? convert_spec(p->pb, &p->spec, &p->field, p->why, sizeof(p->why)) : ST_MALFORMED;
 }
 
 static enum status take_tensors(struct prepared *p)
@@ -22,18 +22,18 @@ static enum status take_tensors(struct prepared *p)
 	struct tensor_spec *t = NULL;
 	if (!p->pb->n_tensors)
 		return ST_OK;
-	enum status st = convert_tensors(p->pb->tensors, p->pb->n_tensors, &t, p->why, sizeof p->why);
+	enum status st = convert_tensors(p->pb->tensors, p->pb->n_tensors, &t, p->why, sizeof(p->why));
 	if (!st)
-		st = tensor_set_init(&p->set, &p->spec, t, p->pb->n_tensors, p->why, sizeof p->why);
+		st = tensor_set_init(&p->set, &p->spec, t, p->pb->n_tensors, p->why, sizeof(p->why));
 	if (!st)
-		st = tensor_set_match(&p->set, &p->spec, p->why, sizeof p->why);
+		st = tensor_set_match(&p->set, &p->spec, p->why, sizeof(p->why));
 	free(t);
 	return st;
 }
 
 struct prepared *prepared_new(const Gacc__V1__JobSpec *spec)
 {
-	struct prepared *p = calloc(1, sizeof *p);
+	struct prepared *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
 	p->bytes = bytes_pack(&spec->base, &p->n);
@@ -45,7 +45,7 @@ struct prepared *prepared_new(const Gacc__V1__JobSpec *spec)
 
 struct prepared *prepared_from_journal(const void *bytes, size_t n)
 {
-	struct prepared *p = calloc(1, sizeof *p);
+	struct prepared *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
 	p->bytes = malloc(n + 1);

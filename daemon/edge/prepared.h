@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A specification prepared to become a job: all the slow work that needs nothing of the daemon's state. Any thread.
  * Private to the edge.
  */
@@ -9,15 +10,15 @@
 struct Gacc__V1__JobSpec;
 
 struct prepared {
-	enum status status;            /* why it can be no job: `why`, and `field` (static) or NULL */
+	enum status status; /* why it can be no job: `why`, and `field` (static) or NULL */
 	const char *field;
 	char why[320];
-	void *bytes;                   /* packed */
+	void *bytes; /* packed */
 	size_t n;
-	uint8_t sum[16];               /* of bytes: convert_spec_sum */
-	struct Gacc__V1__JobSpec *pb;  /* unpacked from them */
+	uint8_t sum[16];	      /* of bytes: convert_spec_sum */
+	struct Gacc__V1__JobSpec *pb; /* unpacked from them */
 	struct job_spec spec;
-	struct tensor_set set;         /* matched; n == 0: the specification has no tensors */
+	struct tensor_set set; /* matched; n == 0: the specification has no tensors */
 };
 
 /* From a message, which is only read. NULL: no memory; else errors are in `status`. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/recorder.h"
 
 #include "base/log.h"
@@ -9,24 +10,24 @@
 struct item {
 	struct item *next;
 	enum { WINDOW, EVENT, FORGET } kind;
-	uint64_t forgotten;          /* FORGET: this job */
+	uint64_t forgotten; /* FORGET: this job */
 	struct history_window window;
 	struct history_event event;
 	struct history_micro *micro; /* of the window; owned */
-	size_t bytes;                /* of the item, without them */
-	char text[];                 /* what window or event point to */
+	size_t bytes;		     /* of the item, without them */
+	char text[];		     /* what window or event point to */
 };
 
 struct recorder {
 	uv_loop_t *loop;
 	uv_work_t work;
 	struct history *history;
-	struct item *queue, **tail;  /* loop thread */
-	struct item *whole;          /* the first in it that may still have micro-batches */
-	size_t bytes;                /* of the queue */
-	uint64_t stripped, dropped;  /* since the last warning */
+	struct item *queue, **tail; /* loop thread */
+	struct item *whole;	    /* the first in it that may still have micro-batches */
+	size_t bytes;		    /* of the queue */
+	uint64_t stripped, dropped; /* since the last warning */
 	struct recorder_read *reads, **reads_tail;
-	struct item *batch;          /* the pool thread's while busy */
+	struct item *batch; /* the pool thread's while busy */
 	struct recorder_read *reading;
 	bool busy;
 };
@@ -40,8 +41,8 @@ static void write_batch(struct recorder *r)
 	size_t n_windows = 0, n_events = 0, n = 0;
 	for (struct item *i = r->batch; i; i = i->next)
 		n++;
-	struct history_window *w = calloc(n + 1, sizeof *w);
-	struct history_event *e = calloc(n + 1, sizeof *e);
+	struct history_window *w = calloc(n + 1, sizeof(*w));
+	struct history_event *e = calloc(n + 1, sizeof(*e));
 	for (struct item *i = r->batch; i && w && e; i = i->next)
 		if (i->kind == EVENT)
 			e[n_events++] = i->event;
@@ -80,8 +81,10 @@ static void free_items(struct item *i)
 static void warn_of_losses(struct recorder *r)
 {
 	if (r->stripped || r->dropped)
-		log_warn("history: the disk is too slow: %llu windows were written without their micro-batches, %llu windows and events "
-			 "not at all", (unsigned long long)r->stripped, (unsigned long long)r->dropped);
+		log_warn("history: the disk is too slow: %llu windows were written without their micro-batches, %llu "
+			 "windows and events "
+			 "not at all",
+			 (unsigned long long)r->stripped, (unsigned long long)r->dropped);
 	r->stripped = r->dropped = 0;
 }
 
@@ -120,7 +123,7 @@ static void start(struct recorder *r)
 
 enum status recorder_new(void *loop, struct history *history, struct recorder **out)
 {
-	struct recorder *r = calloc(1, sizeof *r);
+	struct recorder *r = calloc(1, sizeof(*r));
 	if (!r)
 		return ST_NO_MEMORY;
 	r->loop = loop;
@@ -158,7 +161,7 @@ void recorder_read(struct recorder *r, struct recorder_read *q)
 
 static size_t micro_bytes(const struct item *i)
 {
-	return i->window.n_micros * sizeof *i->micro;
+	return i->window.n_micros * sizeof(*i->micro);
 }
 
 static void strip_oldest(struct recorder *r)
@@ -202,13 +205,13 @@ static void put(struct recorder *r, struct item *i)
 
 void recorder_put_window(struct recorder *r, const struct history_window *w, struct history_micro *take)
 {
-	struct item *i = malloc(sizeof *i + w->n_result);
+	struct item *i = malloc(sizeof(*i) + w->n_result);
 	if (!i) {
 		free(take);
 		r->dropped++;
 		return;
 	}
-	*i = (struct item){ .window = *w, .micro = take, .bytes = sizeof *i + w->n_result };
+	*i = (struct item){ .window = *w, .micro = take, .bytes = sizeof(*i) + w->n_result };
 	i->window.result = memcpy(i->text, w->result, w->n_result);
 	i->window.micro = take;
 	put(r, i);
@@ -224,12 +227,12 @@ static char *append(char **at, const char *text)
 void recorder_put_event(struct recorder *r, const struct history_event *e)
 {
 	size_t n = strlen(e->reason) + strlen(e->object) + strlen(e->message) + 3;
-	struct item *i = malloc(sizeof *i + n);
+	struct item *i = malloc(sizeof(*i) + n);
 	if (!i) {
 		r->dropped++;
 		return;
 	}
-	*i = (struct item){ .kind = EVENT, .event = *e, .bytes = sizeof *i + n };
+	*i = (struct item){ .kind = EVENT, .event = *e, .bytes = sizeof(*i) + n };
 	char *at = i->text;
 	i->event.reason = append(&at, e->reason);
 	i->event.object = append(&at, e->object);
@@ -240,9 +243,9 @@ void recorder_put_event(struct recorder *r, const struct history_event *e)
 
 void recorder_forget(struct recorder *r, uint64_t job)
 {
-	struct item *i = malloc(sizeof *i);
+	struct item *i = malloc(sizeof(*i));
 	if (!i)
 		return; /* the next start does it */
-	*i = (struct item){ .kind = FORGET, .forgotten = job, .bytes = sizeof *i };
+	*i = (struct item){ .kind = FORGET, .forgotten = job, .bytes = sizeof(*i) };
 	put(r, i);
 }

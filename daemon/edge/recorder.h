@@ -1,9 +1,11 @@
-/* The history's thread: windows and events queue up on the loop, a pool thread writes them, and reads for whoever looks back.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The history's thread: windows and events queue up on the loop, a pool thread writes them, and reads for whoever looks
+ * back.
  *
- * Nothing of a job ever waits for it. One batch is under way at most; events ask for the next at once, windows come with the next
- * recorder_flush, which the daemon's tick calls. When more than RECORDER_MAX_BYTES wait, the oldest windows lose their
- * micro-batches, then the oldest of all goes, and one warning counts them. What cannot be written is lost, and the history says why.
- * Loop thread.
+ * Nothing of a job ever waits for it. One batch is under way at most; events ask for the next at once, windows come
+ * with the next recorder_flush, which the daemon's tick calls. When more than RECORDER_MAX_BYTES wait, the oldest
+ * windows lose their micro-batches, then the oldest of all goes, and one warning counts them. What cannot be written is
+ * lost, and the history says why. Loop thread.
  */
 #ifndef GACC_EDGE_RECORDER_H
 #define GACC_EDGE_RECORDER_H
@@ -22,7 +24,7 @@ void recorder_free(struct recorder *);
 /* Copies the window but for its micro-batches: w->micro is malloc'ed and taken. Without memory the window is lost. */
 void recorder_put_window(struct recorder *, const struct history_window *w, struct history_micro *take);
 void recorder_put_event(struct recorder *, const struct history_event *); /* copied */
-void recorder_forget(struct recorder *, uint64_t job); /* of which nothing is put any more */
+void recorder_forget(struct recorder *, uint64_t job);			  /* of which nothing is put any more */
 void recorder_flush(struct recorder *);
 
 /* Embedded in the caller's own; lives until `done`. */

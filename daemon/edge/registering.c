@@ -1,13 +1,13 @@
-/* A rank's tensor set: built and matched with the specification's rules, or compared with the set that the job has, in the pool.
- * Then job_register has only to take it. Portions of a set are collected on the way (control/collected.h), those of a job one after the
- * other. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's tensor set: built and matched with the specification's rules, or compared with the set that the job has, in
+ * the pool. Then job_register has only to take it. Portions of a set are collected on the way (control/collected.h),
+ * those of a job one after the other. */
 #include "edge/registering.h"
 
 #include "control/collected.h"
 #include "edge/convert.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 
 #include <stdio.h>
@@ -15,28 +15,28 @@
 
 struct registering {
 	struct rpc_work work;
-	struct registering *next;       /* of the same job, behind this one */
+	struct registering *next; /* of the same job, behind this one */
 	struct live_job *l;
 	uint64_t call;
 	struct session_key key;
 	struct layout_part part;
-	struct portion portion;         /* total 0: the whole set in one message */
-	uint64_t keep;                  /* tensors of the portions before it that still count */
+	struct portion portion; /* total 0: the whole set in one message */
+	uint64_t keep;		/* tensors of the portions before it that still count */
 	Gacc__V1__RegisterTensorsRequest *request;
 	const struct tensor_set *known; /* the job's, when this began; NULL: it had none */
-	struct tensor_set set;          /* built, when it had none */
-	void *packed;                   /* likewise, for the journal */
+	struct tensor_set set;		/* built, when it had none */
+	void *packed;			/* likewise, for the journal */
 	size_t n_packed;
-	size_t n_set;                   /* bytes of both, when they came in portions */
+	size_t n_set; /* bytes of both, when they came in portions */
 	enum status status;
-	const char *hint;               /* NULL: the status's own */
+	const char *hint; /* NULL: the status's own */
 	char why[320];
 };
 
 /* What a job's ranks have given in portions. */
 struct collecting {
-	struct collected set;       /* the pool's while `busy`, except for what is kept of the ranks */
-	size_t charged;                 /* of its bytes, to the job's owner */
+	struct collected set; /* the pool's while `busy`, except for what is kept of the ranks */
+	size_t charged;	      /* of its bytes, to the job's owner */
 	bool busy;
 	struct registering *waiting, **tail;
 };
@@ -51,17 +51,17 @@ static bool is_whole(const struct registering *r)
 static void compare(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
 	char text[256];
-	if (!tensor_set_differs(r->known->tensor, r->known->n, t, n, text, sizeof text))
+	if (!tensor_set_differs(r->known->tensor, r->known->n, t, n, text, sizeof(text)))
 		return;
-	snprintf(r->why, sizeof r->why, "rank %u: %s", r->key.rank, text);
+	snprintf(r->why, sizeof(r->why), "rank %u: %s", r->key.rank, text);
 	r->status = ST_LAYOUT_MISMATCH;
 }
 
 static void build(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
-	r->status = tensor_set_init(&r->set, &r->l->spec, t, n, r->why, sizeof r->why);
+	r->status = tensor_set_init(&r->set, &r->l->spec, t, n, r->why, sizeof(r->why));
 	if (!r->status)
-		r->status = tensor_set_match(&r->set, &r->l->spec, r->why, sizeof r->why);
+		r->status = tensor_set_match(&r->set, &r->l->spec, r->why, sizeof(r->why));
 	if (!r->status && !(r->packed = convert_pack_tensors(t, n, &r->n_packed)))
 		r->status = ST_NO_MEMORY;
 }
@@ -83,7 +83,7 @@ static void take(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
 	struct collected *p = &r->l->collecting->set;
 	collected_trim(p, r->known ? 0 : r->keep);
-	r->status = collected_take(p, &r->portion, t, r->known, r->why, sizeof r->why);
+	r->status = collected_take(p, &r->portion, t, r->known, r->why, sizeof(r->why));
 	if (!r->status && !r->known && p->n == r->portion.total)
 		build_collected(r, p);
 }
@@ -92,7 +92,7 @@ static void work(struct registering *r)
 {
 	struct tensor_spec *t = NULL;
 	uint64_t n = r->request->n_tensors;
-	r->status = convert_tensors(r->request->tensors, n, &t, r->why, sizeof r->why);
+	r->status = convert_tensors(r->request->tensors, n, &t, r->why, sizeof(r->why));
 	if (!r->status && !is_whole(r))
 		take(r, t, n);
 	else if (!r->status && r->known)
@@ -114,10 +114,12 @@ static void run(struct rpc_work *w)
 
 static void fail(struct registering *r, struct rpc_call *call)
 {
-	const char *hint = r->hint ? r->hint :
-			   r->status == ST_LAYOUT_MISMATCH ? JOB_SAME_TENSORS :
-			   r->status == ST_OUT_OF_ORDER ? "send the portions in order, beginning with the tensor that is expected" :
-			   r->status == ST_INVALID_ARGUMENT ? "correct the tensor set" : NULL;
+	const char *hint = r->hint			     ? r->hint
+			   : r->status == ST_LAYOUT_MISMATCH ? JOB_SAME_TENSORS
+			   : r->status == ST_OUT_OF_ORDER
+				   ? "send the portions in order, beginning with the tensor that is expected"
+			   : r->status == ST_INVALID_ARGUMENT ? "correct the tensor set"
+							      : NULL;
 	rpc_fail(call, &(struct rpc_error){ .status = r->status, .message = r->why[0] ? r->why : NULL, .hint = hint });
 }
 
@@ -157,7 +159,7 @@ static void answer(struct registering *r)
 	struct rpc_call *call = rpc_find(l->d->rpc, r->call);
 	struct reply why;
 	if (!call || !l->job)
-		return; /* nobody waits for it */
+		return;				    /* nobody waits for it */
 	if (!job_session_ok(l->job, &r->key, &why)) /* the session's end comes before what is wrong with its tensors */
 		reply_fail(call, &why);
 	else if (r->status)
@@ -219,7 +221,7 @@ void registering_drop(struct live_job *l)
 		return;
 	give_back(l);
 	l->collecting = NULL;
-	struct dropping *drop = l->d->stopping ? NULL : calloc(1, sizeof *drop);
+	struct dropping *drop = l->d->stopping ? NULL : calloc(1, sizeof(*drop));
 	if (drop) {
 		drop->set = c->set;
 		rpc_pool_put(rpc_server_pool(l->d->rpc), &drop->work, l->uid, run_drop, on_dropped);
@@ -259,7 +261,7 @@ static void admit(struct registering *r)
 	}
 	r->keep = collected_prune(p, is_current, l->job);
 	r->portion.generation = job_generation(l->job, r->portion.rank);
-	r->status = collected_admit(p, &r->portion, r->known, r->why, sizeof r->why);
+	r->status = collected_admit(p, &r->portion, r->known, r->why, sizeof(r->why));
 }
 
 static void start_next(struct live_job *l);
@@ -267,9 +269,13 @@ static void start_next(struct live_job *l);
 static void too_much(struct registering *r)
 {
 	r->status = ST_RESOURCE_EXHAUSTED;
-	r->hint = "end other jobs, repeat the call when they have registered their tensors, or raise limits.request_memory";
-	snprintf(r->why, sizeof r->why, "rank %u: the tensors that this user's jobs register in portions would take more than the user's part of "
-		 "%zu MiB", r->portion.rank, r->l->d->collected.most >> 20);
+	r->hint = "end other jobs, repeat the call when they have registered their tensors, or raise "
+		  "limits.request_memory";
+	snprintf(r->why, sizeof(r->why),
+		 "rank %u: the tensors that this user's jobs register in portions would take more than the user's part "
+		 "of "
+		 "%zu MiB",
+		 r->portion.rank, r->l->d->collected.most >> 20);
 }
 
 /* What the pool has kept is the owner's to pay for: portions, then the set in their place. */
@@ -344,7 +350,7 @@ static void start_next(struct live_job *l)
 
 static struct collecting *collecting_of(struct live_job *l)
 {
-	if (!l->collecting && (l->collecting = calloc(1, sizeof *l->collecting)))
+	if (!l->collecting && (l->collecting = calloc(1, sizeof(*l->collecting))))
 		l->collecting->tail = &l->collecting->waiting;
 	return l->collecting;
 }
@@ -362,12 +368,14 @@ static void wait_turn(struct registering *r)
 
 static uint64_t received(const struct live_job *l, uint32_t rank)
 {
-	return l->collecting && !is_stale(l) ? collected_from(&l->collecting->set, rank, job_generation(l->job, rank)) : 0;
+	return l->collecting && !is_stale(l) ? collected_from(&l->collecting->set, rank, job_generation(l->job, rank))
+					     : 0;
 }
 
-static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l, const struct session_key *key)
+static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l,
+		  const struct session_key *key)
 {
-	struct registering *r = calloc(1, sizeof *r);
+	struct registering *r = calloc(1, sizeof(*r));
 	if (!r || (q->total && !collecting_of(l))) {
 		free(r);
 		no_memory(call);
@@ -387,14 +395,19 @@ static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest 
 		wait_turn(r);
 }
 
-void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l, const struct session_key *key)
+void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l,
+		       const struct session_key *key)
 {
 	struct reply why;
 	if (!job_session_ok(l->job, key, &why)) /* strangers cost nothing */
 		reply_fail(call, &why);
 	else if (q->first && !q->total)
-		rpc_fail(call, &(struct rpc_error){ .status = ST_INVALID_ARGUMENT, .field = "total",
-						    .message = "a portion of a tensor set needs total, the number of tensors in the set" });
+		rpc_fail(
+			call,
+			&(struct rpc_error){
+				.status = ST_INVALID_ARGUMENT,
+				.field = "total",
+				.message = "a portion of a tensor set needs total, the number of tensors in the set" });
 	else if (q->n_tensors)
 		begin(call, q, l, key);
 	else if (q->total)

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/reply.h"
 
 #include "edge/convert.h"
 #include "edge/live_job.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/version.h"
@@ -14,9 +14,12 @@
 
 void reply_fail(struct rpc_call *call, const struct reply *r)
 {
-	struct rpc_error e = { .status = r->status, .message = r->text[0] ? r->text : NULL,
-			       .hint = r->hint[0] ? r->hint : NULL, .field = r->field,
-			       .missing_ranks = r->missing, .n_missing_ranks = r->n_missing };
+	struct rpc_error e = { .status = r->status,
+			       .message = r->text[0] ? r->text : NULL,
+			       .hint = r->hint[0] ? r->hint : NULL,
+			       .field = r->field,
+			       .missing_ranks = r->missing,
+			       .n_missing_ranks = r->n_missing };
 	rpc_fail(call, &e);
 }
 
@@ -34,8 +37,8 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	m.ranks = l->spec.ranks;
 	m.micro_size = r->attach.micro_size;
 	m.attach_socket = rpc_peer(call)->is_unix ? l->d->conf->listen.attach_socket : (char *)"";
-	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->n_spec_field,
-						l->spec_field };
+	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
+						l->n_spec_field, l->spec_field };
 	if (l->spec_field) { /* as it is: live_view.c */
 		m.base.unknown_fields = &packed;
 		m.base.n_unknown_fields = 1;
@@ -48,9 +51,10 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 
 #define LAYOUT_MOST 65536 /* tensors of one answer that has a limit: at most 3.5 MB */
 
-/* The layout of all tensors, or of a part of them; filled in and packed in the pool, which may read the arena as it does not change. */
+/* The layout of all tensors, or of a part of them; filled in and packed in the pool, which may read the arena as it
+ * does not change. */
 struct layout_reply {
-	struct live_job *l; /* held */
+	struct live_job *l;	 /* held */
 	struct layout_part part; /* limit: as many as there are */
 	Gacc__V1__RegisterTensorsResponse m;
 	Gacc__V1__TensorLayout *layout, **list;
@@ -62,8 +66,8 @@ static const ProtobufCMessage *make_layout(void *arg)
 	const struct arena *a = job_arena(r->l->job);
 	size_t acc = dtype_size(r->l->spec.accumulate_dtype);
 	uint64_t n = r->part.limit;
-	r->layout = calloc(n + 1, sizeof *r->layout);
-	r->list = calloc(n + 1, sizeof *r->list);
+	r->layout = calloc(n + 1, sizeof(*r->layout));
+	r->list = calloc(n + 1, sizeof(*r->list));
 	if (!r->layout || !r->list)
 		return NULL;
 	for (uint64_t i = 0; i < n; i++) {
@@ -101,7 +105,7 @@ static struct layout_part part_of(struct layout_part asked, uint64_t n)
 static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
 {
 	const struct arena *a = job_arena(l->job);
-	struct layout_reply *p = calloc(1, sizeof *p);
+	struct layout_reply *p = calloc(1, sizeof(*p));
 	if (!p) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");
 		return;

@@ -1,4 +1,6 @@
-/* Control's answers as messages: what a parked call's method makes of a struct reply. Private to the edge; loop thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control's answers as messages: what a parked call's method makes of a struct reply. Private to the edge; loop thread.
+ */
 #ifndef GACC_EDGE_REPLY_H
 #define GACC_EDGE_REPLY_H
 

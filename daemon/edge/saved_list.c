@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/saved_list.h"
 
 #include "base/array.h"
@@ -16,7 +17,7 @@ struct saved *saved_find(const struct saved_list *s, uint64_t id)
 
 struct saved *saved_add(struct saved_list *s, uint64_t id, const uint8_t request_id[16])
 {
-	struct saved *list = array_grow(s->saved, s->n, &s->capacity, sizeof *list);
+	struct saved *list = array_grow(s->saved, s->n, &s->capacity, sizeof(*list));
 	if (!list)
 		return NULL;
 	s->saved = list;
@@ -41,7 +42,7 @@ void saved_remove(struct saved_list *s, uint64_t id)
 		return;
 	free(k->path);
 	free(k->message);
-	memmove(k, k + 1, (size_t)(s->saved + --s->n - k) * sizeof *k);
+	memmove(k, k + 1, (size_t)(s->saved + --s->n - k) * sizeof(*k));
 }
 
 void saved_forget_failures(struct saved_list *s, uint64_t but)

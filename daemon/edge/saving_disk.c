@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/saving_disk.h"
 
 #include "base/log.h"
@@ -18,7 +19,7 @@
 static bool beneath_any(const char *state_dir, const char *allowed, const char *path, bool really)
 {
 	char root[PATH_MAX + 16], real[PATH_MAX];
-	snprintf(root, sizeof root, "%s/checkpoints", state_dir);
+	snprintf(root, sizeof(root), "%s/checkpoints", state_dir);
 	for (const char *next = allowed;;) {
 		const char *dir = really ? realpath(root, real) : root;
 		if (dir && root[0] == '/' && checkpoint_beneath(path, dir))
@@ -26,7 +27,7 @@ static bool beneath_any(const char *state_dir, const char *allowed, const char *
 		if (!*next)
 			return false;
 		size_t n = strcspn(next, ":");
-		snprintf(root, sizeof root, "%.*s", (int)n, next);
+		snprintf(root, sizeof(root), "%.*s", (int)n, next);
 		next += n + (next[n] == ':');
 	}
 }
@@ -47,8 +48,8 @@ bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid
 static void let_others_through(const struct disk_work *w, const char *state_dir)
 {
 	struct stat s;
-	if (w->uid != geteuid() && checkpoint_beneath(w->dir, state_dir) && !stat(state_dir, &s) && (s.st_mode & 0111) != 0111 &&
-	    chmod(state_dir, (s.st_mode & 07777) | 0111) < 0)
+	if (w->uid != geteuid() && checkpoint_beneath(w->dir, state_dir) && !stat(state_dir, &s) &&
+	    (s.st_mode & 0111) != 0111 && chmod(state_dir, (s.st_mode & 07777) | 0111) < 0)
 		log_error("chmod a+x %s: %s", state_dir, strerror(errno));
 }
 
@@ -60,29 +61,31 @@ static void close_to_listing(int fd)
 		log_error("chmod go-r of the checkpoints' directory: %s", strerror(errno));
 }
 
-/* state_dir/checkpoints is ours to make; what else is missing on the way is made when the first checkpoint is written. */
+/* state_dir/checkpoints is ours to make; what else is missing on the way is made when the first checkpoint is written.
+ */
 static void run_sweep(struct disk_work *w)
 {
 	char root[PATH_MAX] = "", ours[PATH_MAX + 16];
 	int fd;
 	if (realpath(w->state_dir, root)) {
-		snprintf(ours, sizeof ours, "%s/checkpoints", root);
-		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof w->why)) {
+		snprintf(ours, sizeof(ours), "%s/checkpoints", root);
+		if (!checkpoint_open_dir(ours, true, &fd, w->why, sizeof(w->why))) {
 			close_to_listing(fd);
 			close(fd);
 		}
 	}
 	w->status = FAILPOINT_ERROR(gaccd_save_sweep_before);
 	if (!w->status)
-		w->status = checkpoint_resolve(w->wanted, w->dir, w->why, sizeof w->why);
+		w->status = checkpoint_resolve(w->wanted, w->dir, w->why, sizeof(w->why));
 	if (!w->status && !disk_place_allowed(w->state_dir, w->allowed, w->uid, w->dir)) {
-		snprintf(w->why, sizeof w->why, "%.200s is in none of the directories of checkpoint.allowed_dirs", w->dir);
+		snprintf(w->why, sizeof(w->why), "%.200s is in none of the directories of checkpoint.allowed_dirs",
+			 w->dir);
 		w->status = ST_PERMISSION_DENIED;
 	}
 	if (!w->status && *root)
 		let_others_through(w, root);
 	if (!w->status && !access(w->dir, F_OK))
-		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof w->why);
+		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof(w->why));
 }
 
 /* The spec with the tensor set, as a restore needs it: the bytes of two messages behind each other are one message. */
@@ -104,29 +107,30 @@ static void run_seal(struct disk_work *w)
 	struct passwd p, *found = NULL;
 	char buf[4096];
 	uint32_t gid = getegid();
-	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof buf, &found) && found)
+	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof(buf), &found) && found)
 		gid = p.pw_gid;
 	w->status = join_spec(w);
 	if (!w->status)
-		w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256, w->why, sizeof w->why);
+		w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256,
+					    w->why, sizeof(w->why));
 	if (w->status) {
 		char ignored[320];
-		checkpoint_remove(w->partial, ignored, sizeof ignored);
+		checkpoint_remove(w->partial, ignored, sizeof(ignored));
 	}
 	FAILPOINT(gaccd_save_sealed);
 }
 
-/* All that can be deleted, whichever cannot: else one that its user has moved away would keep all later ones on the disk. Those that are gone come
- * first then. */
+/* All that can be deleted, whichever cannot: else one that its user has moved away would keep all later ones on the
+ * disk. Those that are gone come first then. */
 static void run_prune(struct disk_work *w)
 {
 	for (size_t i = 0; i < w->n; i++) {
-		char why[sizeof w->why] = "", *path = w->path[i];
+		char why[sizeof(w->why)] = "", *path = w->path[i];
 		uint64_t id = w->id[i];
-		enum status st = checkpoint_remove(path, why, sizeof why);
+		enum status st = checkpoint_remove(path, why, sizeof(why));
 		if (st) {
 			if (!w->status)
-				memcpy(w->why, why, sizeof why);
+				memcpy(w->why, why, sizeof(why));
 			w->status = st;
 			continue;
 		}
@@ -151,11 +155,11 @@ static void run(struct rpc_work *u)
 		run_prune(w);
 		break;
 	case DISK_DISCARD:
-		w->status = checkpoint_remove(w->final, w->why, sizeof w->why);
+		w->status = checkpoint_remove(w->final, w->why, sizeof(w->why));
 		break;
 	}
 	if (w->status && !w->why[0])
-		snprintf(w->why, sizeof w->why, "%s", status_info(w->status)->text);
+		snprintf(w->why, sizeof(w->why), "%s", status_info(w->status)->text);
 }
 
 /* ---- on the loop ---- */
@@ -182,7 +186,7 @@ static void after(struct rpc_work *u)
 
 struct disk_work *disk_new(enum disk_kind kind, void (*done)(struct disk_work *), void *arg)
 {
-	struct disk_work *w = calloc(1, sizeof *w);
+	struct disk_work *w = calloc(1, sizeof(*w));
 	if (!w)
 		return NULL;
 	w->kind = kind;

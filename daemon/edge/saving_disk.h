@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a job's checkpoints need of the disk besides the engine's writing: the pool does it, one call back on the loop.
  * Private to the edge.
  */
@@ -17,7 +18,7 @@ struct disk_work {
 	void *arg;
 	enum disk_kind kind;
 	uint8_t uuid[16];
-	uint32_t uid;               /* of the submitter */
+	uint32_t uid; /* of the submitter */
 	/* SWEEP: the directory as asked for; where others than gaccd's user may go */
 	char wanted[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
@@ -27,8 +28,8 @@ struct disk_work {
 	/* SEAL */
 	struct checkpoint_dir made; /* what the engine has written into */
 	struct manifest manifest;
-	void *spec;                 /* owned; of manifest.n_spec bytes */
-	struct shared *tensors;     /* held: what belongs behind it; NULL: nothing */
+	void *spec;		/* owned; of manifest.n_spec bytes */
+	struct shared *tensors; /* held: what belongs behind it; NULL: nothing */
 	/* PRUNE: owned; oldest first */
 	char **path;
 	uint64_t *id;
@@ -36,17 +37,17 @@ struct disk_work {
 	/* what came of it */
 	enum status status;
 	char why[320];
-	uint64_t last_id;           /* SWEEP */
+	uint64_t last_id;	      /* SWEEP */
 	uint8_t sha256[SHA256_BYTES]; /* SEAL */
-	size_t n_done;              /* PRUNE */
+	size_t n_done;		      /* PRUNE */
 };
 
 struct disk_work *disk_new(enum disk_kind, void (*done)(struct disk_work *), void *arg); /* NULL: no memory */
-void disk_start(struct rpc_pool *, struct disk_work *); /* for w->uid's turn */
+void disk_start(struct rpc_pool *, struct disk_work *);					 /* for w->uid's turn */
 void disk_free(struct disk_work *); /* of one that was not started; NULL is fine */
 
-/* Where somebody's checkpoints may lie: his own user's gaccd goes anywhere, others beneath state_dir/checkpoints or one of
- * `allowed` (colon-separated). By the text alone, then by the place that it leads to (in the pool). */
+/* Where somebody's checkpoints may lie: his own user's gaccd goes anywhere, others beneath state_dir/checkpoints or one
+ * of `allowed` (colon-separated). By the text alone, then by the place that it leads to (in the pool). */
 bool disk_text_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *path);
 bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *resolved);
 

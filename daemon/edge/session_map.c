@@ -1,10 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The attach socket's requests: which descriptors a session gets, and what the end of its connection means. */
 #include "host/attach.h"
 #include "host/map_request.h"
 #include "edge/methods.h"
-
 #include "base/array.h"
-
 #include "gacc/v1/attach.pb-c.h"
 #include "proto/version.h"
 
@@ -29,7 +28,7 @@ static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *
 	m.version = MAP_VERSION;
 	m.reason = (char *)status_info(st)->name;
 	m.message = (char *)text;
-	if (gacc__v1__map_response__get_packed_size(&m) <= sizeof bytes)
+	if (gacc__v1__map_response__get_packed_size(&m) <= sizeof(bytes))
 		attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), NULL, 0);
 }
 
@@ -71,7 +70,7 @@ static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 /* Room for one more link, before its trainer gets memory: its end must not go unseen. false: no memory. */
 static bool reserve_link(struct live_job *l)
 {
-	struct link *p = array_grow(l->link, l->n_links, &l->links_capacity, sizeof *p);
+	struct link *p = array_grow(l->link, l->n_links, &l->links_capacity, sizeof(*p));
 	if (p)
 		l->link = p;
 	return p != NULL;
@@ -89,7 +88,8 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (l->allocating || l->keeping || !collect(&a, l, rank)) { /* the pool is at work on the segments, or nobody keeps them yet */
+	if (l->allocating || l->keeping || !collect(&a, l, rank)) {
+		/* the pool is at work on the segments, or nobody keeps them yet */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else if (!reserve_link(l)) {
 		refuse(d, conn, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text);
@@ -111,21 +111,21 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 	struct daemon *d = arg;
 	struct map_request q;
 	struct reply why = { 0 };
-	enum status st = map_request_parse(bytes, n, &q, why.text, sizeof why.text);
+	enum status st = map_request_parse(bytes, n, &q, why.text, sizeof(why.text));
 	if (st) {
 		refuse(d, conn, st, why.text);
 		return;
 	}
 	struct live_job *l = live_find(d, session_job_id(q.session));
 	struct session_key k = { .uid = peer->uid, .rank = session_rank(q.session) };
-	memcpy(k.token, q.token, sizeof k.token);
+	memcpy(k.token, q.token, sizeof(k.token));
 	if (!l || !l->job) {
-		snprintf(why.text, sizeof why.text, "session %llu is of no job here: attach again",
+		snprintf(why.text, sizeof(why.text), "session %llu is of no job here: attach again",
 			 (unsigned long long)q.session);
 		refuse(d, conn, ST_SESSION_UNKNOWN, why.text);
 	} else if (!job_may_map(l->job, &k, &why)) {
-		char text[sizeof why.text + sizeof why.hint + 2];
-		snprintf(text, sizeof text, "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
+		char text[sizeof(why.text) + sizeof(why.hint) + 2];
+		snprintf(text, sizeof(text), "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);
 	} else {
 		answer(d, conn, l, k.rank);
@@ -158,7 +158,9 @@ static void on_closed(void *arg, uint64_t conn)
 enum status session_map_open(struct daemon *d)
 {
 	static const struct attach_events events = { on_request, on_refused, on_closed };
-	struct listen_opts o = { .path = d->conf->listen.attach_socket, .group = d->conf->listen.group,
-				 .mode = d->conf->listen.mode, .max_per_uid = d->conf->listen.connections_per_user };
+	struct listen_opts o = { .path = d->conf->listen.attach_socket,
+				 .group = d->conf->listen.group,
+				 .mode = d->conf->listen.mode,
+				 .max_per_uid = d->conf->listen.connections_per_user };
 	return attach_open(&d->loop, &o, &events, d, &d->attach);
 }

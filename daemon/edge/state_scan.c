@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts the files in state_dir/logs and state_dir/checkpoints by owner. On a pool thread. */
 #include "edge/state_scan.h"
 
@@ -25,7 +26,7 @@ static struct state_user *user_of(struct state_scan *s, uint32_t uid)
 	for (size_t i = 0; i < s->n_users; i++)
 		if (s->user[i].uid == uid)
 			return &s->user[i];
-	struct state_user *more = realloc(s->user, (s->n_users + 1) * sizeof *more);
+	struct state_user *more = realloc(s->user, (s->n_users + 1) * sizeof(*more));
 	if (!more)
 		return NULL;
 	s->user = more;
@@ -153,11 +154,12 @@ static uint64_t job_of(const char *name)
 {
 	char again[24];
 	unsigned long long id = strtoull(name, NULL, 10);
-	const size_t n = (size_t)snprintf(again, sizeof again, "%llu", id);
+	const size_t n = (size_t)snprintf(again, sizeof(again), "%llu", id);
 	const char *uuid = name + n + 1;
 	if (strncmp(again, name, n))
 		return 0;
-	bool whole = name[n] == '-' && strlen(uuid) == UUID_TEXT - 1 && strspn(uuid, "0123456789abcdef-") == UUID_TEXT - 1;
+	bool whole =
+		name[n] == '-' && strlen(uuid) == UUID_TEXT - 1 && strspn(uuid, "0123456789abcdef-") == UUID_TEXT - 1;
 	return !name[n] || whole ? id : 0;
 }
 
@@ -181,7 +183,7 @@ static void look_at_job(struct state_scan *s, int at, const char *name, bool log
 static void look_in(struct state_scan *s, const char *what, bool logs)
 {
 	char path[4200];
-	snprintf(path, sizeof path, "%s/%s", s->state_dir, what);
+	snprintf(path, sizeof(path), "%s/%s", s->state_dir, what);
 	DIR *dir = opendir(path);
 	for (const struct dirent *e; dir && (e = readdir(dir));)
 		if (!is_dots(e->d_name))

@@ -1,4 +1,6 @@
-/* What each user has in state_dir, and what that allows: for checkpoints, logs and GetNode. Loop thread; state_scan.c in the pool. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each user has in state_dir, and what that allows: for checkpoints, logs and GetNode. Loop thread; state_scan.c
+ * in the pool. */
 #include "edge/state_share.h"
 
 #include "base/log.h"
@@ -8,7 +10,6 @@
 #include "edge/live_saving.h"
 #include "edge/state_scan.h"
 #include "store/checkpoint.h"
-
 #include "gacc/v1/common.pb-c.h"
 
 #include <limits.h>
@@ -25,7 +26,7 @@
 struct begun {
 	uint32_t uid;
 	uint64_t job, bytes;
-	bool seen;                  /* it was over before the look that is under way */
+	bool seen; /* it was over before the look that is under way */
 };
 
 struct state_share {
@@ -33,8 +34,8 @@ struct state_share {
 	struct daemon *d;
 	bool looking, told_cut;
 	int64_t due_ns, limits_due_ns;
-	char root[PATH_MAX];        /* state_dir, resolved */
-	struct state_scan scan;     /* the pool's while looking */
+	char root[PATH_MAX];	/* state_dir, resolved */
+	struct state_scan scan; /* the pool's while looking */
 	struct state_user *user;
 	size_t n_users;
 	struct begun *begun;
@@ -65,8 +66,9 @@ static void tell_cut(struct state_share *s)
 	for (size_t i = 0; i < s->scan.n_users && !cut; i++)
 		cut = s->scan.user[i].cut ? &s->scan.user[i] : NULL;
 	if (cut && !s->told_cut)
-		log_warn("uid %u has more than %d files in %s, too many to count them all: there is no room for more of this user", cut->uid,
-			 MAX_ENTRIES, s->root);
+		log_warn("uid %u has more than %d files in %s, too many to count them all: there is no room for more "
+			 "of this user",
+			 cut->uid, MAX_ENTRIES, s->root);
 	s->told_cut = cut != NULL;
 }
 
@@ -95,8 +97,8 @@ static bool list_jobs(struct state_share *s)
 	struct daemon *d = s->d;
 	const struct live_job *p;
 	s->scan = (struct state_scan){ .state_dir = s->root, .max_entries = MAX_ENTRIES, .first_new = d->last_job + 1 };
-	s->scan.known = calloc(d->n_jobs + 1, sizeof *s->scan.known);
-	s->scan.running = calloc(d->n_jobs + 1, sizeof *s->scan.running);
+	s->scan.known = calloc(d->n_jobs + 1, sizeof(*s->scan.known));
+	s->scan.running = calloc(d->n_jobs + 1, sizeof(*s->scan.running));
 	if (!s->scan.known || !s->scan.running)
 		return false;
 	for (uint32_t i = 0; i < d->n_jobs; i++) {
@@ -147,7 +149,9 @@ struct state_use state_share_of(const struct daemon *d, uint32_t uid)
 {
 	const struct state_share *s = d->share;
 	const struct state_user *u = find(s, uid);
-	struct state_use use = { .checkpoints = u->checkpoints, .logs = u->logs, .limit = d->conf->limits.state_per_user };
+	struct state_use use = { .checkpoints = u->checkpoints,
+				 .logs = u->logs,
+				 .limit = d->conf->limits.state_per_user };
 	if (!use.limit)
 		use.limit = disk_watch_state(d).total / 2;
 	for (size_t i = 0; i < s->n_begun; i++)
@@ -165,18 +169,21 @@ enum status state_share_admit(struct live_job *l, const char *dir, uint64_t byte
 		return ST_OK;
 	struct state_use use = state_share_of(l->d, l->uid);
 	if (find(s, l->uid)->cut) {
-		snprintf(why, n_why, "%.60s has more than %d files in gaccd's state_dir, too many to count what they take: delete some", l->user,
-			 MAX_ENTRIES);
+		snprintf(why, n_why,
+			 "%.60s has more than %d files in gaccd's state_dir, too many to count what they take: delete "
+			 "some",
+			 l->user, MAX_ENTRIES);
 		return ST_RESOURCE_EXHAUSTED;
 	}
 	if (use.checkpoints + bytes > use.limit) {
-		snprintf(why, n_why, "%.60s has %.1f MiB of checkpoints in gaccd's state_dir, this one takes %.1f MiB, and "
-			 "limits.state_per_user is %.1f MiB: delete old ones, or lower checkpoint.keep", l->user,
-			 (double)use.checkpoints / MIB, (double)bytes / MIB, (double)use.limit / MIB);
+		snprintf(why, n_why,
+			 "%.60s has %.1f MiB of checkpoints in gaccd's state_dir, this one takes %.1f MiB, and "
+			 "limits.state_per_user is %.1f MiB: delete old ones, or lower checkpoint.keep",
+			 l->user, (double)use.checkpoints / MIB, (double)bytes / MIB, (double)use.limit / MIB);
 		return ST_RESOURCE_EXHAUSTED;
 	}
 	enum status st = disk_watch_admit(l->d, "a checkpoint", bytes, why, n_why);
-	struct begun *more = st ? NULL : realloc(s->begun, (s->n_begun + 1) * sizeof *more);
+	struct begun *more = st ? NULL : realloc(s->begun, (s->n_begun + 1) * sizeof(*more));
 	if (st || !more)
 		return st ? st : ST_NO_MEMORY;
 	s->begun = more;
@@ -194,8 +201,8 @@ static bool has_most(const struct state_share *s, const struct state_user *u)
 	return u->logs > 0;
 }
 
-/* What checkpoints and the logs of earlier jobs leave of the share, in equal parts for the user's jobs and their ranks. While the disk is
- * full the user who has most in it gets the least. */
+/* What checkpoints and the logs of earlier jobs leave of the share, in equal parts for the user's jobs and their ranks.
+ * While the disk is full the user who has most in it gets the least. */
 uint64_t state_share_log_max(const struct live_job *l)
 {
 	const struct daemon *d = l->d;
@@ -217,13 +224,13 @@ uint64_t state_share_log_max(const struct live_job *l)
 
 enum status state_share_new(struct daemon *d)
 {
-	struct state_share *s = calloc(1, sizeof *s);
+	struct state_share *s = calloc(1, sizeof(*s));
 	if (!s)
 		return ST_NO_MEMORY;
 	s->d = d;
 	s->work.data = s;
 	if (!realpath(d->conf->state_dir, s->root))
-		snprintf(s->root, sizeof s->root, "%.4000s", d->conf->state_dir);
+		snprintf(s->root, sizeof(s->root), "%.4000s", d->conf->state_dir);
 	d->share = s;
 	return ST_OK;
 }

@@ -1,7 +1,10 @@
-/* Each user's share of state_dir: logs and checkpoints there count for the owner of the files. Loop thread; a pool thread scans.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each user's share of state_dir: logs and checkpoints there count for the owner of the files. Loop thread; a pool
+ * thread scans.
  *
- * The files are counted every ten seconds, and sooner after a checkpoint or when a job is deleted. A checkpoint that would exceed its
- * user's share is refused; logs get what checkpoints leave. The same scan deletes the logs of deleted jobs.
+ * The files are counted every ten seconds, and sooner after a checkpoint or when a job is deleted. A checkpoint that
+ * would exceed its user's share is refused; logs get what checkpoints leave. The same scan deletes the logs of deleted
+ * jobs.
  */
 #ifndef GACC_EDGE_STATE_SHARE_H
 #define GACC_EDGE_STATE_SHARE_H
@@ -12,7 +15,7 @@ struct state_share;
 
 struct state_use {
 	uint64_t checkpoints, logs; /* bytes; as of the last look, and checkpoints begun since */
-	uint64_t limit;             /* of both together */
+	uint64_t limit;		    /* of both together */
 };
 
 enum status state_share_new(struct daemon *); /* ST_NO_MEMORY */
@@ -25,7 +28,8 @@ struct state_use state_share_of(const struct daemon *, uint32_t uid);
 /* Something was deleted or added: the next look is due. */
 void state_share_changed(struct daemon *);
 
-/* May this job write a checkpoint of so many bytes into `dir` (resolved)? Counts them if it may. ST_RESOURCE_EXHAUSTED with `why`. */
+/* May this job write a checkpoint of so many bytes into `dir` (resolved)? Counts them if it may. ST_RESOURCE_EXHAUSTED
+ * with `why`. */
 enum status state_share_admit(struct live_job *, const char *dir, uint64_t bytes, char *why, size_t n_why);
 /* Bytes that a log of the job's ranks may have. */
 uint64_t state_share_log_max(const struct live_job *);

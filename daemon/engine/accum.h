@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which (rank, micro) is in, and which ready slots to add next: pure, no memory of tensors, no clock.
  *
  * Canonical order is micro-major, rank-minor: (0,0) (1,0) .. (R-1,0) (0,1) ..; a pair is passed over when it is
@@ -24,10 +25,11 @@ struct accum_entry {
 };
 
 struct accum {
-	struct accum_entry *entry;  /* [capacity], in order of arrival */
+	struct accum_entry *entry; /* [capacity], in order of arrival */
 	uint32_t n, capacity;
 	bool canonical;
-	/* Of `window`, all pairs before this one are done: within a window pairs only become done, so nobody has to look at them again. */
+	/* Of `window`, all pairs before this one are done: within a window pairs only become done, so nobody has to
+	 * look at them again. */
 	uint64_t window; /* UINT64_MAX: of none yet */
 	uint32_t first_micro, first_rank;
 	uint64_t visited; /* pairs that were looked at; for tests */
@@ -44,8 +46,8 @@ void accum_fini(struct accum *);
  * command replaces nothing), ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
 enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
 			struct accum_entry *take, bool *voided);
-/* The next entries that may be added in one pass, at most max, in order, all with one learning rate; returns how many. They stay queued until
- * accum_remove. */
+/* The next entries that may be added in one pass, at most max, in order, all with one learning rate; returns how many.
+ * They stay queued until accum_remove. */
 uint32_t accum_next(struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
 /* The queued entry of this pair, or NULL. */
 struct accum_entry *accum_find(const struct accum *, uint32_t rank, uint32_t micro);
@@ -54,8 +56,8 @@ void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; inv
 struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);
 /* First queued entry with a learning rate that is not the window's; NULL: none, or nothing is counted yet. */
 struct accum_entry *accum_find_other_lr(const struct accum *, const struct control_state *);
-/* True when adding exactly these queued entries completes the window: nothing else is missing then, as all other pairs are counted, void or of
- * a flushed rank. The pass may then compute the norm as it goes. */
+/* True when adding exactly these queued entries completes the window: nothing else is missing then, as all other pairs
+ * are counted, void or of a flushed rank. The pass may then compute the norm as it goes. */
 bool accum_completes(struct accum *, const struct control_state *, struct accum_entry *const *e, uint32_t n);
 /* The state is another one than before, not what follows from it: a checkpoint was read. */
 void accum_restart(struct accum *);

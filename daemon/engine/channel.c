@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/channel.h"
 
 #include <errno.h>
@@ -59,8 +60,9 @@ int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
 		char buf[CMSG_SPACE(CHANNEL_MAX_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = { buf, n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
-			    .msg_controllen = sizeof(control.buf) };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof(control.buf)
+	};
 	int max = n_fds ? *n_fds : 0;
 	ssize_t got;
 	if (n_fds)
@@ -74,7 +76,8 @@ int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
 	if (k > max || m.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
 		for (int i = 0; i < k && i < max; i++)
 			close(fds[i]);
-		return m.msg_flags & MSG_CTRUNC ? -EMFILE : -EMSGSIZE; /* nobody sends more than `control` has room for */
+		/* nobody sends more than `control` has room for */
+		return m.msg_flags & MSG_CTRUNC ? -EMFILE : -EMSGSIZE;
 	}
 	if (n_fds)
 		*n_fds = k;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The messages between gaccd and an engine, over a SOCK_SEQPACKET socketpair; one packet is one message.
  *
  * Both ends are the same binary, so messages are plain structs; the version in HELLO guards against an old engine
@@ -13,32 +14,40 @@
 #include <stdint.h>
 
 #define ENGINE_CHANNEL_VERSION 8
-#define ENGINE_CHANNEL_FD 3            /* the engine's end, inherited */
-#define ENGINE_MAX_PRESENT 131072      /* bytes of present bitmap that a packet can carry: 2^20 tensors */
+#define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
+/* bytes of present bitmap that a packet can carry: 2^20 tensors */
+#define ENGINE_MAX_PRESENT 131072
 
 enum engine_op {
-	ENGINE_START = 1,  /* the first command, with the descriptors: the plan, then plan_segments() in order. What one
-			    * packet cannot carry follows in further STARTs; the last is answered, by HELLO */
-	ENGINE_ATTACH,     /* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from
-			    * the next window on */
-	ENGINE_ADD,        /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
-	ENGINE_FLUSH,      /* rank, sgen, window, leave. leave: also of all later windows, until it attaches again;
-			    * accepted in a frozen window too, where it holds from the next one on */
-	ENGINE_CLOSE,      /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
-	ENGINE_GO,         /* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open.
-			    * want_norms: answered OK, the rows of control_page_norms are those of this vote */
-	ENGINE_COMMIT,     /* window, term, attempt, outcome, scalars: update and open window+1 */
-	ENGINE_PUT_PARAMS, /* rank, sgen, slot, offset, bytes, last */
-	ENGINE_INIT_PARAMS,/* draw the initial parameters from the plan's rules */
-	ENGINE_ACK_STEP,   /* rank, sgen, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a
-			    * rank: all have, half P[1-x] is free again */
-	ENGINE_STOP,       /* leave cleanly */
-	ENGINE_PING,       /* answered when its turn comes: the engine lives and moves */
-	ENGINE_CHECKPOINT, /* inside_window; behind the struct, the path of a directory to make. The files hold the state as the
-			    * command found it: parameters and optimizer state, and inside_window the sum and who is in it.
-			    * Answered when they are on the disk, or not going to be; one at a time */
-	ENGINE_RESTORE     /* behind the struct, struct engine_restore and the path of a checkpoint: instead of PUT_PARAMS or
-			    * INIT_PARAMS. Answered when the parameters are ready, as of the checkpoint's window */
+	/* the first command, with the descriptors: the plan, then plan_segments() in order. What one packet cannot
+	   carry follows in further STARTs; the last is answered, by HELLO */
+	ENGINE_START = 1,
+	/* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next
+	   window on */
+	ENGINE_ATTACH,
+	ENGINE_ADD, /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
+	/* rank, sgen, window, leave. leave: also of all later windows, until it attaches again; accepted in a frozen
+	   window too, where it holds from the next one on */
+	ENGINE_FLUSH,
+	ENGINE_CLOSE, /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
+	/* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open. want_norms:
+	   answered OK, the rows of control_page_norms are those of this vote */
+	ENGINE_GO,
+	ENGINE_COMMIT,	    /* window, term, attempt, outcome, scalars: update and open window+1 */
+	ENGINE_PUT_PARAMS,  /* rank, sgen, slot, offset, bytes, last */
+	ENGINE_INIT_PARAMS, /* draw the initial parameters from the plan's rules */
+	/* rank, sgen, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a rank:
+	   all have, half P[1-x] is free again */
+	ENGINE_ACK_STEP,
+	ENGINE_STOP, /* leave cleanly */
+	ENGINE_PING, /* answered when its turn comes: the engine lives and moves */
+	/* inside_window; behind the struct, the path of a directory to make. The files hold the state as the command
+	   found it: parameters and optimizer state, and inside_window the sum and who is in it. Answered when they are
+	   on the disk, or not going to be; one at a time */
+	ENGINE_CHECKPOINT,
+	/* behind the struct, struct engine_restore and the path of a checkpoint: instead of PUT_PARAMS or INIT_PARAMS.
+	   Answered when the parameters are ready, as of the checkpoint's window */
+	ENGINE_RESTORE
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */
@@ -57,8 +66,8 @@ struct engine_dir {
 	uint64_t dev, ino;
 };
 
-/* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`; the digest is of this
- * job's ranges when `same_ranges`. */
+/* What RESTORE takes from the manifest. The sum is for this job's ranks and micro_size when `carry`; the digest is of
+ * this job's ranges when `same_ranges`. */
 struct engine_restore {
 	uint64_t window, applied_step, count, params_digest;
 	double loss_scale, sum_weight, sum_loss;
@@ -69,48 +78,49 @@ struct engine_restore {
 };
 
 struct engine_command {
-	uint32_t op;          /* enum engine_op */
+	uint32_t op; /* enum engine_op */
 	uint32_t rank;
-	uint64_t id;          /* echoed in the answer */
+	uint64_t id; /* echoed in the answer */
 	uint64_t sgen;
 	uint64_t window;
 	uint64_t term, attempt;
 	uint32_t micro;
 	uint32_t slot;
-	double coefficient;   /* of the sum; from the job's reduction and the weight */
+	double coefficient; /* of the sum; from the job's reduction and the weight */
 	double weight;
 	double loss;
-	double window_lr;     /* ADD: of the window, 0 = the schedule's; LR_MISMATCH if a counted push gave another */
+	double window_lr; /* ADD: of the window, 0 = the schedule's; LR_MISMATCH if a counted push gave another */
 	uint64_t data_key;
-	int64_t unix_nanos;   /* when it was pushed */
+	int64_t unix_nanos; /* when it was pushed */
 	uint32_t zero_after;
-	uint32_t leave;       /* FLUSH: this rank has left for good */
-	uint32_t n_present;   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
-	uint32_t last;        /* PUT_PARAMS, ACK_STEP */
-	uint32_t want_norms, close; /* GO */
+	uint32_t leave;			  /* FLUSH: this rank has left for good */
+	uint32_t n_present;		  /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
+	uint32_t last;			  /* PUT_PARAMS, ACK_STEP */
+	uint32_t want_norms, close;	  /* GO */
 	uint32_t inside_window, reserved; /* inside_window: CHECKPOINT */
 	uint64_t offset, bytes;
 	/* COMMIT */
-	uint64_t applied_step;      /* after this step */
-	uint32_t outcome;           /* gacc.v1.StepOutcome */
+	uint64_t applied_step; /* after this step */
+	uint32_t outcome;      /* gacc.v1.StepOutcome */
 	uint32_t next_micro_size;
 	double scale, clip_value, lr, next_loss_scale;
 	struct session_record session; /* ATTACH: stored with sgen in the control record */
 	/* START */
 	uint64_t job_id, epoch, generation, incarnation;
 	uint32_t log_level, log_format; /* base/log.h */
-	char kernels[16];               /* table to use (math/kernels.h); "" = the best of this CPU */
+	char kernels[16];		/* table to use (math/kernels.h); "" = the best of this CPU */
 };
 
 struct engine_answer {
-	uint32_t op;          /* of the command; ENGINE_START: this is the HELLO */
-	uint32_t status;      /* enum status */
+	uint32_t op;	 /* of the command; ENGINE_START: this is the HELLO */
+	uint32_t status; /* enum status */
 	uint64_t id;
 	uint64_t window;
 	uint32_t rank;
-	uint32_t result;      /* ADD: enum push_result */
+	uint32_t result; /* ADD: enum push_result */
 	uint64_t attempt;
-	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest, and nonfinite is the record's params_nonfinite */
+	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest, and nonfinite is the record's
+	 * params_nonfinite */
 	uint64_t count;
 	double sum_weight, sum_loss, sumsq;
 	double window_lr;
@@ -118,8 +128,8 @@ struct engine_answer {
 	uint64_t nonfinite_tensor; /* COMMIT: as in the record */
 	uint32_t lr_rank;
 	uint32_t last_rank;
-	uint32_t x;               /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
-	uint32_t version;     /* HELLO */
+	uint32_t x;		  /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
+	uint32_t version;	  /* HELLO */
 	uint32_t nonfinite_count; /* ADD, counted or void: non-finite elements; NaN counts */
 	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */
 	uint64_t applied_step;
@@ -127,7 +137,7 @@ struct engine_answer {
 	uint32_t micro_size, reserved;
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
-	char text[160];       /* why, when status is not OK */
+	char text[160]; /* why, when status is not OK */
 };
 
 #define CHANNEL_MAX_FDS 64

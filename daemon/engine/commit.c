@@ -1,4 +1,6 @@
-/* Which numbers a COMMIT may carry: one rule for the coordinator, which decides them, and the engine, which applies them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which numbers a COMMIT may carry: one rule for the coordinator, which decides them, and the engine, which applies
+ * them. */
 #include "engine/commit.h"
 
 #include <stddef.h>
@@ -37,7 +39,8 @@ const char *commit_wrong_number(const struct engine_command *c, uint32_t max_mic
 	return commit_is_limit(c->clip_value) ? NULL : "clip_value";
 }
 
-const char *commit_wrong_scalar(const struct engine_command *c, const struct optim_config *optim, const struct optim_group *group)
+const char *commit_wrong_scalar(const struct engine_command *c, const struct optim_config *optim,
+				const struct optim_group *group)
 {
 	struct kernel_update u;
 	if (c->outcome != APPLIED || group->frozen)

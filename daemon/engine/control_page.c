@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/control_page.h"
 
 #include "proto/failpoint.h"
@@ -36,16 +37,17 @@ uint64_t control_page_bytes(uint32_t ranks, uint32_t max_micro_size, uint32_t th
 	if (pairs > UINT64_C(1) << 48 || n_tensors > UINT64_C(1) << 48)
 		return 0;
 	return 2 * record_bytes(ranks, max_micro_size) + align(pairs * sizeof(struct ledger_cell)) +
-	       (uint64_t)threads * UNDO_SHARES * (ALIGN + UNDO_AREA_BYTES) + align(n_tensors * sizeof(struct tensor_norm)) +
-	       align(n_tensors * sizeof(double));
+	       (uint64_t)threads * UNDO_SHARES * (ALIGN + UNDO_AREA_BYTES) +
+	       align(n_tensors * sizeof(struct tensor_norm)) + align(n_tensors * sizeof(double));
 }
 
 void control_page_view(struct control_page *p, void *data, uint32_t ranks, uint32_t max_micro_size, uint32_t threads,
 		       uint64_t n_tensors)
 {
 	uint64_t pairs = (uint64_t)ranks * max_micro_size;
-	*p = (struct control_page){ .base = data, .ranks = ranks, .max_micro_size = max_micro_size,
-				    .shares = threads * UNDO_SHARES };
+	*p = (struct control_page){
+		.base = data, .ranks = ranks, .max_micro_size = max_micro_size, .shares = threads * UNDO_SHARES
+	};
 	p->record_bytes = record_bytes(ranks, max_micro_size);
 	p->ledger_offset = 2 * p->record_bytes;
 	p->stamps_offset = p->ledger_offset + align(pairs * sizeof(struct ledger_cell));
@@ -96,8 +98,8 @@ static uint64_t compute(const struct control_page *p, const unsigned char *recor
 	return XXH3_64bits_withSeed(record + n, p->record_bytes - 2 * n, seq);
 }
 
-/* Whether all that serves as an index or as the end of a loop is in its range. A checksum shows damage; it does not show that
- * the writer was sound. */
+/* Whether all that serves as an index or as the end of a loop is in its range. A checksum shows damage; it does not
+ * show that the writer was sound. */
 static bool in_range(const struct control_page *p, const struct control_state *s)
 {
 	const struct control_record *r = &s->r;

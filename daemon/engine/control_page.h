@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control segment: two CRC'd records that flip, the ledger, and the undo areas.
  *
- * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo stamps[shares], undo
- * areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record, control_rank[ranks], three bitmaps (counted,
- * void, and the counted one of the window before), zeros, and in its last 8 bytes XXH3-64 of all between seq and itself, seeded
- * with seq. The bit of a micro-batch is number rank * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main
- * thread is the only writer; control_page_publish is the only place that flips. Readers in other processes use
- * control_page_read.
+ * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
+ * stamps[shares], undo areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record,
+ * control_rank[ranks], three bitmaps (counted, void, and the counted one of the window before), zeros, and in its last
+ * 8 bytes XXH3-64 of all between seq and itself, seeded with seq. The bit of a micro-batch is number rank *
+ * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the only writer;
+ * control_page_publish is the only place that flips. Readers in other processes use control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
 #define GACC_ENGINE_CONTROL_PAGE_H
@@ -17,16 +18,16 @@
 #include <stddef.h>
 
 #define UNDO_AREA_BYTES 1536 /* KERNEL_UNDO_BYTES */
-#define UNDO_SHARES 8        /* of an update, for each thread: who is slow takes fewer */
+#define UNDO_SHARES 8	     /* of an update, for each thread: who is slow takes fewer */
 
 /* A record in private memory: pointers into one block that control_state_init allocates. */
 struct control_state {
 	struct control_record r;
-	struct control_rank *rank;   /* [ranks] */
-	uint64_t *counted, *voided;  /* bitmaps of ranks * max_micro_size bits */
-	uint64_t *last_counted;      /* of window - 1: a late push learns from it that it is in */
-	size_t n_words;              /* of each bitmap */
-	unsigned char *image;        /* the block: a record as in the page; r goes to its start to publish */
+	struct control_rank *rank;  /* [ranks] */
+	uint64_t *counted, *voided; /* bitmaps of ranks * max_micro_size bits */
+	uint64_t *last_counted;	    /* of window - 1: a late push learns from it that it is in */
+	size_t n_words;		    /* of each bitmap */
+	unsigned char *image;	    /* the block: a record as in the page; r goes to its start to publish */
 };
 
 struct control_page {
@@ -56,7 +57,7 @@ void control_page_publish(struct control_page *, struct control_state *);
 struct ledger_cell *control_page_ledger(const struct control_page *, uint32_t rank, uint32_t micro);
 struct undo_stamp *control_page_stamp(const struct control_page *, uint32_t share);
 void *control_page_undo(const struct control_page *, uint32_t share); /* UNDO_AREA_BYTES */
-struct tensor_norm *control_page_norms(const struct control_page *); /* [n_tensors] */
+struct tensor_norm *control_page_norms(const struct control_page *);  /* [n_tensors] */
 /* LAMB's ratios, one for each range of the plan, of which there are at most n_tensors; update.h says when they hold. */
 double *control_page_trust(const struct control_page *);
 

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
 #include "engine/process.h"
-
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -24,10 +24,19 @@ struct packet {
 struct engine_answer engine_answer_to(const struct engine *e, const struct engine_command *c, enum status st)
 {
 	const struct control_record *r = &e->state.r;
-	return (struct engine_answer){ .op = c->op, .status = st, .id = c->id, .window = r->window, .rank = c->rank,
-				       .attempt = c->attempt, .count = r->count, .sum_weight = r->sum_weight,
-				       .sum_loss = r->sum_loss, .last_rank = r->last_rank, .x = r->x,
-				       .window_lr = r->window_lr, .lr_rank = r->lr_rank,
+	return (struct engine_answer){ .op = c->op,
+				       .status = st,
+				       .id = c->id,
+				       .window = r->window,
+				       .rank = c->rank,
+				       .attempt = c->attempt,
+				       .count = r->count,
+				       .sum_weight = r->sum_weight,
+				       .sum_loss = r->sum_loss,
+				       .last_rank = r->last_rank,
+				       .x = r->x,
+				       .window_lr = r->window_lr,
+				       .lr_rank = r->lr_rank,
 				       .version = ENGINE_CHANNEL_VERSION };
 }
 
@@ -99,7 +108,8 @@ static enum status adopt_record(struct engine *e, const struct engine_command *c
 	}
 	for (uint32_t i = 0; i < r->n_zero; i++)
 		if (r->zero_slot[i] >= e->mem.plan->slots) {
-			snprintf(why, n_why, "the control record names slot %u of %u", r->zero_slot[i], e->mem.plan->slots);
+			snprintf(why, n_why, "the control record names slot %u of %u", r->zero_slot[i],
+				 e->mem.plan->slots);
 			return ST_SEGMENT_CORRUPT;
 		}
 	if (c->epoch < r->epoch) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: one process per (job, device) that holds the job's memory and does all its arithmetic.
  *
  * Single-threaded in command: it reads the commands that are there, runs one pass with every push whose turn it is,
@@ -18,7 +19,8 @@
 #define GACC_ENGINE_ENGINE_H
 
 #define ENGINE_EXIT_OK 0
-#define ENGINE_EXIT_REFUSED 3 /* START was answered with an error: corrupt or foreign segments, a bad plan, no memory */
+/* START was answered with an error: corrupt or foreign segments, a bad plan, no memory */
+#define ENGINE_EXIT_REFUSED 3
 
 /* The process: takes channel_fd and returns its exit code at ENGINE_STOP or when the other end is closed. */
 int engine_main(int channel_fd);

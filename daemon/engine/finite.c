@@ -1,4 +1,6 @@
-/* The search for parameters that are inf or NaN: the kernels skip blocks without any, the others are searched element by element. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for parameters that are inf or NaN: the kernels skip blocks without any, the others are searched element
+ * by element. */
 #include "engine/finite.h"
 
 #include <inttypes.h>
@@ -53,12 +55,14 @@ static bool any_lost32(const struct kernels *k, const float *x, size_t n)
 }
 
 /* n <= KERNEL_BLOCK elements from `start` on. */
-static void search_block(const struct search *s, const struct kernel_params *p, uint64_t start, size_t n, struct part *out)
+static void search_block(const struct search *s, const struct kernel_params *p, uint64_t start, size_t n,
+			 struct part *out)
 {
 	bool any = (p->p && any_lost32(s->kernels, p->p, n)) || (p->p16 && any_lost16(p->p16, p->p16_dtype, n)) ||
 		   (p->v && any_lost32(s->kernels, p->v, n));
 	for (size_t i = 0; any && i < n; i++) {
-		bool lost = (p->p && is_lost32(p->p[i])) || (p->p16 && is_lost16(((const uint16_t *)p->p16)[i], p->p16_dtype)) ||
+		bool lost = (p->p && is_lost32(p->p[i])) ||
+			    (p->p16 && is_lost16(((const uint16_t *)p->p16)[i], p->p16_dtype)) ||
 			    (p->v && is_lost32(p->v[i]));
 		if (lost && !out->count++)
 			out->first = start + i;
@@ -115,6 +119,6 @@ struct nonfinite finite_find(const struct memory *m, const struct kernels *k, st
 void finite_describe(const struct plan *p, const struct nonfinite *f, char *text, size_t n)
 {
 	const char *name = f->tensor < p->n_tensors ? plan_name(p, &plan_tensors(p)[f->tensor]) : "";
-	snprintf(text, n, "%" PRIu64 " value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", f->count,
-		 f->count == 1 ? "" : "s", f->count == 1 ? "is" : "are", name);
+	snprintf(text, n, "%" PRIu64 " value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"",
+		 f->count, f->count == 1 ? "" : "s", f->count == 1 ? "is" : "are", name);
 }

@@ -1,7 +1,9 @@
-/* Which parameters are inf or NaN, in one of their copies or in Adam's second moment, with which they would never move again.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which parameters are inf or NaN, in one of their copies or in Adam's second moment, with which they would never move
+ * again.
  *
- * A function of what is in memory, so that an update gives the same answer whether it ran once or was resumed. Frozen tensors
- * may hold anything. Main thread; workers inside.
+ * A function of what is in memory, so that an update gives the same answer whether it ran once or was resumed. Frozen
+ * tensors may hold anything. Main thread; workers inside.
  */
 #ifndef GACC_ENGINE_FINITE_H
 #define GACC_ENGINE_FINITE_H
@@ -10,7 +12,7 @@
 #include "engine/workers.h"
 
 struct nonfinite {
-	uint64_t count;  /* elements */
+	uint64_t count;	 /* elements */
 	uint64_t tensor; /* index of the first one's; n_tensors: it is in none */
 };
 

@@ -1,7 +1,8 @@
-/* What lies between the tensors of the arena: up to ARENA_ALIGN - 1 elements behind each, and the rest of a dtype group's last
- * KERNEL_BLOCK. Kernels run across it, so it must hold zeros in slots and parameters; but trainers write there what they like
- * (parameters go through a slot, whose tensors lie elsewhere when gradients have another size). The engine zeroes it
- * in what it is about to read. Any thread.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What lies between the tensors of the arena: up to ARENA_ALIGN - 1 elements behind each, and the rest of a dtype
+ * group's last KERNEL_BLOCK. Kernels run across it, so it must hold zeros in slots and parameters; but trainers write
+ * there what they like (parameters go through a slot, whose tensors lie elsewhere when gradients have another size).
+ * The engine zeroes it in what it is about to read. Any thread.
  */
 #ifndef GACC_ENGINE_GAPS_H
 #define GACC_ENGINE_GAPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All memory of one job on one device, as its engine sees it: the plan and the mapped segments.
  *
  * Filled by memory_take, one descriptor after the other as they arrive; complete when memory_missing is 0. From then on
@@ -18,15 +19,15 @@ struct memory {
 	struct plan_segment *wanted;
 	struct segment *segment; /* [n_wanted], the first n_taken are mapped */
 	int n_wanted, n_taken;
-	int lock_fd;             /* -1: not locked */
+	int lock_fd; /* -1: not locked */
 
 	struct control_page page;
 	struct status_page *status;
 	unsigned char *accum[2];
 	unsigned char *params;
-	float *master;           /* NULL: no 16-bit parameters, or no master */
-	float *state[2];         /* NULL: none; m, v */
-	unsigned char **slot;    /* [plan->slots] */
+	float *master;	      /* NULL: no 16-bit parameters, or no master */
+	float *state[2];      /* NULL: none; m, v */
+	unsigned char **slot; /* [plan->slots] */
 };
 #define MEMORY_NONE ((struct memory){ .lock_fd = -1 })
 

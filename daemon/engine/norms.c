@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/norms.h"
 
 #include <stdlib.h>
@@ -11,11 +12,12 @@ struct norms {
 	struct workers *workers;
 	uint64_t *first_block; /* [n_tensors + 1]: number of each tensor's first block; an alias has none */
 	uint64_t n_blocks;
-	double *grad, *param;  /* [n_blocks] */
+	double *grad, *param; /* [n_blocks] */
 	const unsigned char *sum;
 };
 
-enum status norms_new(struct norms **out, const struct memory *m, const struct kernels *kernels, struct workers *workers)
+enum status norms_new(struct norms **out, const struct memory *m, const struct kernels *kernels,
+		      struct workers *workers)
 {
 	const struct plan_tensor *t = plan_tensors(m->plan);
 	const uint64_t n = m->plan->n_tensors;
@@ -108,6 +110,7 @@ void norms_take(struct norms *s, const void *sum)
 	for (uint64_t i = 0; i < s->m->plan->n_tensors; i++) {
 		uint64_t first = s->first_block[i], n = s->first_block[i + 1] - first;
 		if (t[i].alias < 0)
-			row[i] = (struct tensor_norm){ kernel_sum(s->grad + first, n), kernel_sum(s->param + first, n) };
+			row[i] =
+				(struct tensor_norm){ kernel_sum(s->grad + first, n), kernel_sum(s->param + first, n) };
 	}
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Norms of single tensors, of the sum and of the parameters: computed only when somebody asks.
  *
- * Squares are summed as in the global norm, in blocks of KERNEL_BLOCK elements, but counted from the tensor's start, and
- * combined in kernel_sum's tree: the same bits for any number of threads and on every table. Main thread; workers
+ * Squares are summed as in the global norm, in blocks of KERNEL_BLOCK elements, but counted from the tensor's start,
+ * and combined in kernel_sum's tree: the same bits for any number of threads and on every table. Main thread; workers
  * inside.
  */
 #ifndef GACC_ENGINE_NORMS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/params.h"
 
 #include <string.h>
@@ -26,8 +27,8 @@ static void derive_master(const struct memory *m, const struct kernels *k, const
 	k->to_f32(m->master + g->start + first, m->params + g->param_offset + 2 * first, g->param_dtype, last - first);
 }
 
-enum status params_put(const struct memory *m, const struct gaps *g, const struct kernels *k, uint32_t slot, uint64_t offset,
-		       uint64_t bytes)
+enum status params_put(const struct memory *m, const struct gaps *g, const struct kernels *k, uint32_t slot,
+		       uint64_t offset, uint64_t bytes)
 {
 	const struct plan *p = m->plan;
 	if (slot >= p->slots || bytes > p->slot_bytes || offset > p->param_bytes || bytes > p->param_bytes - offset)

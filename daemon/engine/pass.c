@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/pass.h"
 
 #include <stdlib.h>
@@ -53,7 +54,7 @@ struct pass {
 	uint32_t n_owners;
 	struct run *whole, *mixed; /* runs with all tensors present; scratch for passes where some are absent */
 	uint32_t n_whole;
-	unsigned char *bits;       /* scratch: KERNEL_MAX_SLOTS bitmaps with aliases resolved */
+	unsigned char *bits; /* scratch: KERNEL_MAX_SLOTS bitmaps with aliases resolved */
 	size_t bits_bytes;
 	struct kernel_partials partials;
 	struct worker_count *count; /* [threads] */
@@ -261,8 +262,8 @@ static void add_span(struct pass *p, struct span at, uint32_t sources, uint32_t 
 	/* a small arena stays in the cache between passes: stores that go past it would cost more than they save */
 	bool cached = p->plan->n_elements <= KERNEL_CACHED_ELEMENTS;
 	(cached ? p->kernels->accumulate_cached : p->kernels->accumulate)(
-		now->dst + at.start * p->acc_size, now->first ? NULL : now->src + at.start * p->acc_size, now->first, p->acc, src, k,
-		g->grad_dtype, at.count, now->count_nonfinite ? nonfinite : NULL, partials);
+		now->dst + at.start * p->acc_size, now->first ? NULL : now->src + at.start * p->acc_size, now->first,
+		p->acc, src, k, g->grad_dtype, at.count, now->count_nonfinite ? nonfinite : NULL, partials);
 	for (int i = 0; i < k; i++)
 		p->count[worker].nonfinite[which[i]] += nonfinite[i];
 }
@@ -317,8 +318,13 @@ static void add_chunk(void *arg, uint32_t item, uint32_t worker)
 void pass_add(struct pass *p, void *dst, const void *src, bool first, const struct pass_source *s, uint32_t n,
 	      uint64_t *nonfinite, struct pass_norm *norm)
 {
-	p->task = (struct task){ .dst = dst, .src = src, .first = first, .count_nonfinite = nonfinite != NULL,
-			       .want_norm = norm != NULL, .source = s, .n_sources = n };
+	p->task = (struct task){ .dst = dst,
+				 .src = src,
+				 .first = first,
+				 .count_nonfinite = nonfinite != NULL,
+				 .want_norm = norm != NULL,
+				 .source = s,
+				 .n_sources = n };
 	choose_runs(p, s, n);
 	memset(p->count, 0, p->plan->threads * sizeof(*p->count));
 	workers_run(p->workers, add_chunk, p, p->n_chunks, p->alone);

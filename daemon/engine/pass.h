@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Passes over the arena: add micro-batches to the accumulator, look at a sum, scale it.
  *
  * A pass runs in chunks that the workers share; block partials (norm, non-finite count, digest) go to arrays allocated
@@ -32,7 +33,8 @@ struct pass_norm {
 };
 
 /* plan, gaps, kernels and workers are borrowed until pass_free. ST_NO_MEMORY. */
-enum status pass_new(struct pass **out, const struct plan *, const struct gaps *, const struct kernels *, struct workers *);
+enum status pass_new(struct pass **out, const struct plan *, const struct gaps *, const struct kernels *,
+		     struct workers *);
 void pass_free(struct pass *); /* NULL is fine */
 
 /* dst = (first ? 0 : src) + sum of coefficient * gradient over s[0..n), n <= KERNEL_MAX_SLOTS, left to right.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan: all that an engine must know about its job, as one flat block of memory.
  *
  * gaccd builds it from the job's spec and tensor set and passes it as the first descriptor of ENGINE_START (a sealed
@@ -16,22 +17,22 @@
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
-/* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. With LAMB it is
- * one tensor (the gap behind it is zero and stays so), because ratios are per range. */
+/* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. With LAMB it
+ * is one tensor (the gap behind it is zero and stays so), because ratios are per range. */
 struct plan_range {
-	uint64_t start, count;     /* elements; starts and ends at multiples of ARENA_ALIGN */
-	uint32_t dtype_group;      /* index into `group` */
-	uint32_t optim_group;      /* index into `optim_group` */
+	uint64_t start, count; /* elements; starts and ends at multiples of ARENA_ALIGN */
+	uint32_t dtype_group;  /* index into `group` */
+	uint32_t optim_group;  /* index into `optim_group` */
 };
 
 struct plan_tensor {
-	uint64_t start, count;     /* elements */
+	uint64_t start, count; /* elements */
 	uint32_t dtype_group;
-	int32_t alias;             /* -1: own storage */
-	struct init_rule init;     /* type 0: uploaded */
+	int32_t alias;	       /* -1: own storage */
+	struct init_rule init; /* type 0: uploaded */
 	double fan_in, fan_out;
-	uint64_t key;              /* XXH3-64 of the name */
-	uint64_t name_offset;      /* of the name, NUL-terminated, in the names */
+	uint64_t key;	      /* XXH3-64 of the name */
+	uint64_t name_offset; /* of the name, NUL-terminated, in the names */
 	uint32_t n_dims, reserved;
 	int64_t shape[ARENA_MAX_DIMS];
 };
@@ -39,27 +40,27 @@ struct plan_tensor {
 struct plan {
 	uint32_t version;
 	uint32_t bytes_of_plan;
-	uint64_t bytes;            /* of the whole block */
+	uint64_t bytes; /* of the whole block */
 	uint64_t job_id;
-	uint64_t fingerprint;      /* of the arena; equals the segment headers' */
+	uint64_t fingerprint; /* of the arena; equals the segment headers' */
 	uint32_t ranks, max_micro_size;
-	uint32_t micro_size;       /* of the first window */
-	uint32_t slots;            /* all slots of this engine, spare ones included */
-	uint32_t threads;          /* workers, the main thread included */
-	uint32_t canonical;        /* 1: add in canonical order; 0: on arrival */
+	uint32_t micro_size;	   /* of the first window */
+	uint32_t slots;		   /* all slots of this engine, spare ones included */
+	uint32_t threads;	   /* workers, the main thread included */
+	uint32_t canonical;	   /* 1: add in canonical order; 0: on arrival */
 	uint32_t reject_nonfinite; /* 1: a micro-batch with non-finite values becomes void */
-	uint32_t master;           /* 1: 16-bit parameters have an f32 master */
-	uint32_t acc_dtype;        /* enum dtype */
+	uint32_t master;	   /* 1: 16-bit parameters have an f32 master */
+	uint32_t acc_dtype;	   /* enum dtype */
 	uint32_t n_groups;
 	struct arena_group group[ARENA_MAX_GROUPS];
 	struct optim_config optim;
-	double loss_scale;         /* of the first window */
+	double loss_scale; /* of the first window */
 	uint64_t seed;
 	uint64_t n_elements, slot_bytes, param_bytes;
-	uint64_t n_tensors, tensors_offset;           /* struct plan_tensor[] */
-	uint64_t n_ranges, ranges_offset;             /* struct plan_range[], ascending, covering the arena */
+	uint64_t n_tensors, tensors_offset;	      /* struct plan_tensor[] */
+	uint64_t n_ranges, ranges_offset;	      /* struct plan_range[], ascending, covering the arena */
 	uint64_t n_optim_groups, optim_groups_offset; /* struct optim_group[] */
-	uint64_t names_bytes, names_offset;           /* char[] */
+	uint64_t names_bytes, names_offset;	      /* char[] */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -81,9 +82,9 @@ static inline const struct optim_group *plan_optim_groups(const struct plan *p)
 
 /* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */
 struct plan_segment {
-	uint32_t role;   /* enum segment_role */
+	uint32_t role; /* enum segment_role */
 	uint32_t index;
-	uint64_t bytes;  /* of data, without the header page */
+	uint64_t bytes; /* of data, without the header page */
 };
 /* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, ACCUM0, ACCUM1, PARAMS, [MASTER], [STATE0],
  * [STATE1], SLOT 0.. */

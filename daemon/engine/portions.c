@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs in gaccd, on pool threads that other work also waits for, and makes the memory of jobs of any size. */
 #include "engine/portions.h"
 
@@ -7,7 +8,9 @@ static enum status take_some(struct portions *p, uint64_t *left, char *why, size
 	struct segment *s = &p->segment[p->at];
 	const struct plan_segment *w = &p->wanted[p->at];
 	uint64_t before = p->taken;
-	enum status st = before ? ST_OK : segment_begin(s, p->job_id, p->generation, p->fingerprint, w->role, w->index, w->bytes, why, n_why);
+	enum status st = before ? ST_OK
+				: segment_begin(s, p->job_id, p->generation, p->fingerprint, w->role, w->index,
+						w->bytes, why, n_why);
 	if (!st)
 		st = segment_take(s, &p->taken, *left, why, n_why);
 	if (st)

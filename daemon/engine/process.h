@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the engine process, shared by engine.c (life), window.c (pushes) and step.c (commits). Main thread
  * only.
  *
@@ -26,11 +27,11 @@ struct engine {
 	struct pass *pass;
 	struct update *update;
 	struct norms *norms;
-	bool norm_known;       /* `norm` is that of P[x] */
+	bool norm_known; /* `norm` is that of P[x] */
 	struct pass_norm norm;
 	struct snapshot *snapshot;
-	struct engine_answer saved;   /* to the CHECKPOINT under way */
-	bool running;          /* HELLO was sent */
+	struct engine_answer saved; /* to the CHECKPOINT under way */
+	bool running;		    /* HELLO was sent */
 	bool ended;
 	int exit_code;
 };
@@ -76,7 +77,8 @@ void step_put_params(struct engine *, const struct engine_command *);
 void step_init_params(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
-/* The parameters are whole: digest, record, and trainers may see them. ST_NONFINITE with why: some are inf or NaN, and nothing has changed. */
+/* The parameters are whole: digest, record, and trainers may see them. ST_NONFINITE with why: some are inf or NaN, and
+ * nothing has changed. */
 enum status step_params_ready(struct engine *, char *why, size_t n_why);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CHECKPOINT and RESTORE. */
 #include "engine/process.h"
 
@@ -53,8 +54,8 @@ void saving_end(struct engine *e)
 	engine_send(e, &e->saved);
 }
 
-/* A digest numbers chunks by the update's ranges, which follow param_groups: under other groups the same parameters have
- * another one. Their file's SHA-256 has been compared by then. */
+/* A digest numbers chunks by the update's ranges, which follow param_groups: under other groups the same parameters
+ * have another one. Their file's SHA-256 has been compared by then. */
 static enum status check_digest(const struct engine *e, const struct engine_restore *r, char *why, size_t n_why)
 {
 	if (!r->same_ranges)
@@ -62,7 +63,8 @@ static enum status check_digest(const struct engine *e, const struct engine_rest
 	uint64_t is = update_digest(e->update);
 	if (is == r->params_digest)
 		return ST_OK;
-	snprintf(why, n_why, "the parameters' digest is %016" PRIx64 ", the manifest says %016" PRIx64, is, r->params_digest);
+	snprintf(why, n_why, "the parameters' digest is %016" PRIx64 ", the manifest says %016" PRIx64, is,
+		 r->params_digest);
 	return ST_CHECKSUM;
 }
 
@@ -89,8 +91,8 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	}
 	if (!st) {
 		engine_show_status(e);
-		log_job(e->mem.plan->job_id, LOG_INFO, "Restored", "window %" PRIu64 ", applied step %" PRIu64 ", from %s",
-			r.window, r.applied_step, path);
+		log_job(e->mem.plan->job_id, LOG_INFO, "Restored",
+			"window %" PRIu64 ", applied step %" PRIu64 ", from %s", r.window, r.applied_step, path);
 	}
 	engine_reply(e, c, st, st && !why[0] ? status_info(st)->text : why);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/segment.h"
 
 #include "base/log.h"
@@ -63,7 +64,8 @@ static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable,
 	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
 	void *p = mmap(NULL, bytes, prot, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (p == MAP_FAILED)
-		return failed(errno == ENOMEM ? "mapping (see also vm.max_map_count)" : "mapping", bytes, errno, why, n_why);
+		return failed(errno == ENOMEM ? "mapping (see also vm.max_map_count)" : "mapping", bytes, errno, why,
+			      n_why);
 	s->header = p;
 	s->data = (char *)p + SEGMENT_DATA_OFFSET;
 	return ST_OK;
@@ -75,12 +77,13 @@ static enum status check_available(uint64_t data_bytes, uint64_t taken, char *wh
 	uint64_t available = segment_memory_available();
 	if (data_bytes <= INT64_MAX - SEGMENT_DATA_OFFSET && data_bytes + SEGMENT_DATA_OFFSET - taken <= available)
 		return ST_OK;
-	snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available", data_bytes, available);
+	snprintf(why, n_why, "a segment of %" PRIu64 " bytes was asked for, %" PRIu64 " are available", data_bytes,
+		 available);
 	return ST_NO_MEMORY;
 }
 
-enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint, uint32_t role, uint32_t index,
-			  uint64_t data_bytes, char *why, size_t n_why)
+enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			  uint32_t role, uint32_t index, uint64_t data_bytes, char *why, size_t n_why)
 {
 	enum status st = check_available(data_bytes, 0, why, n_why);
 	if (st)
@@ -106,7 +109,8 @@ enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generat
 enum status segment_take(struct segment *s, uint64_t *taken, uint64_t most, char *why, size_t n_why)
 {
 	uint64_t bytes = SEGMENT_DATA_OFFSET + s->data_bytes, left = bytes - *taken, n = left < most ? left : most;
-	enum status st = *taken ? check_available(s->data_bytes, *taken, why, n_why) : ST_OK; /* others may have taken some meanwhile */
+	/* others may have taken some meanwhile */
+	enum status st = *taken ? check_available(s->data_bytes, *taken, why, n_why) : ST_OK;
 	if (st)
 		return st;
 	if (n && fallocate(s->fd, 0, (off_t)*taken, (off_t)n) < 0)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's side of a checkpoint: its beginning and end, and the copies that let training go on meanwhile. */
 #include "engine/snapshot_impl.h"
 
@@ -14,9 +15,10 @@
 
 _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names every file");
 
-/* --- life */
+/* ---- life ---- */
 
-enum status snapshot_new(struct snapshot **out, const struct memory *m, struct workers *workers, uint64_t (*available)(void))
+enum status snapshot_new(struct snapshot **out, const struct memory *m, struct workers *workers,
+			 uint64_t (*available)(void))
 {
 	struct snapshot *s = calloc(1, sizeof(*s));
 	if (!s)
@@ -78,12 +80,13 @@ int snapshot_fd(const struct snapshot *s)
 	return s->fd;
 }
 
-/* --- the beginning and the end */
+/* ---- the beginning and the end ---- */
 
 /* Address space; what is not touched costs nothing. */
 static unsigned char *map_staging(uint32_t n_chunks)
 {
-	void *p = mmap(NULL, (size_t)n_chunks * SNAPSHOT_CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p = mmap(NULL, (size_t)n_chunks * SNAPSHOT_CHUNK, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return p == MAP_FAILED ? NULL : p;
 }
 
@@ -116,8 +119,8 @@ static bool add_areas(struct snapshot *s)
 	return add_area(s, SEG_PARAMS, m->params, p->param_bytes) &&
 	       add_area(s, SEG_MASTER, m->master ? m->master + skip : NULL, 4 * (n - skip)) &&
 	       add_area(s, SEG_STATE0, m->state[0], 4 * n) && add_area(s, SEG_STATE1, m->state[1], 4 * n) &&
-	       (!s->inside_window || add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, m->accum[s->x],
-					      n * dtype_size((enum dtype)p->acc_dtype)));
+	       (!s->inside_window ||
+		add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, m->accum[s->x], n * dtype_size((enum dtype)p->acc_dtype)));
 }
 
 static bool capture_window(struct snapshot *s, const struct control_state *c)
@@ -148,8 +151,8 @@ static enum status prepare(struct snapshot *s, const struct control_state *c, co
 	return s->path && s->held && s->out && add_areas(s) && capture_window(s, c) ? ST_OK : ST_NO_MEMORY;
 }
 
-enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path, bool inside_window, char *why,
-			   size_t n_why)
+enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path, bool inside_window,
+			   char *why, size_t n_why)
 {
 	if (s->active) {
 		snprintf(why, n_why, "a checkpoint is being written already");
@@ -171,8 +174,8 @@ enum status snapshot_begin(struct snapshot *s, const struct control_state *c, co
 	return st;
 }
 
-enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES], struct engine_dir *out_dir, char *why,
-			 size_t n_why)
+enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES], struct engine_dir *out_dir,
+			 char *why, size_t n_why)
 {
 	eventfd_t n;
 	if (!s->active || !atomic_load(&s->finished))
@@ -190,7 +193,7 @@ enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES
 	return s->status;
 }
 
-/* --- copy before update */
+/* ---- copy before update ---- */
 
 static void stage_chunk(void *arg, uint32_t item, uint32_t worker)
 {

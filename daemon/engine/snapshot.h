@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints out of an engine that goes on working, and back into a new one.
  *
  * snapshot_begin takes the record as it stands and starts a thread that writes parameters, master, optimizer state and,
- * inside a window, the sum so far, straight from the segments. The memory is cut into chunks; each is read by the thread
- * once. Before the engine writes into memory that is in the snapshot, it calls snapshot_protect, which copies the chunks
- * that the thread has not come to: so training waits for copies, never for the disk, unless there is no memory to
- * copy to. A chunk:
+ * inside a window, the sum so far, straight from the segments. The memory is cut into chunks; each is read by the
+ * thread once. Before the engine writes into memory that is in the snapshot, it calls snapshot_protect, which copies
+ * the chunks that the thread has not come to: so training waits for copies, never for the disk, unless there is no
+ * memory to copy to. A chunk:
  *
  *   PENDING -> TAKEN   the thread (or a worker, in snapshot_protect) copies it; takes microseconds
  *   TAKEN -> DONE      the thread has it
@@ -30,15 +31,16 @@ enum status snapshot_new(struct snapshot **out, const struct memory *, struct wo
 void snapshot_free(struct snapshot *); /* stops a writer; NULL is fine */
 
 /* Starts writing into the directory `path`, which is made and must not exist. ST_SLOT_BUSY: one is under way. */
-enum status snapshot_begin(struct snapshot *, const struct control_state *, const char *path, bool inside_window, char *why,
-			   size_t n_why);
+enum status snapshot_begin(struct snapshot *, const struct control_state *, const char *path, bool inside_window,
+			   char *why, size_t n_why);
 /* Readable when the files are complete or have failed. */
 int snapshot_fd(const struct snapshot *);
 /* Ends what is complete or failed: ST_OK with the files, or why not (then nothing is left of them). ST_NOT_READY: still
  * being written, or none was begun. */
 enum status snapshot_end(struct snapshot *, struct engine_file out[ENGINE_FILES], struct engine_dir *out_dir, char *why,
 			 size_t n_why);
-/* This memory is about to be written: from here on it is private to the engine again. Cheap when no snapshot needs it. */
+/* This memory is about to be written: from here on it is private to the engine again. Cheap when no snapshot needs it.
+ */
 void snapshot_protect(struct snapshot *, enum segment_role);
 
 /* Reads the checkpoint at `path` into the segments and judges every byte: names, shapes, dtypes, sizes and sums must be

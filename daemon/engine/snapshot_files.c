@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/snapshot_files.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ static enum safe_dtype safe_of(enum dtype t)
 	}
 }
 
-/* --- which arrays a file has */
+/* ---- which arrays a file has ---- */
 
 static void add_section(struct snapshot_list *l, enum segment_role role, const char *suffix)
 {
@@ -41,7 +42,7 @@ static void list_sections(struct snapshot_list *l, const struct memory *m, enum 
 		add_section(l, SEG_STATE1, ".exp_avg_sq");
 }
 
-/* --- the values of a tensor in a role; NULL: it has none there */
+/* ---- the values of a tensor in a role; NULL: it has none there ---- */
 
 static const unsigned char *values(const struct memory *m, enum segment_role role, const struct plan_tensor *t,
 				   enum dtype *out_dtype)
@@ -143,22 +144,26 @@ void snapshot_list_fini(struct snapshot_list *l)
 	*l = (struct snapshot_list){ .n = 0 };
 }
 
-/* --- the open window */
+/* ---- the open window ---- */
 
 void snapshot_window_tensors(struct safe_tensor out[WINDOW_TENSORS], uint32_t ranks, uint32_t micro_size)
 {
 	static const struct {
 		const char *name;
 		enum safe_dtype dtype;
-	} rows[WINDOW_TENSORS] = { /* eight bytes first: each is aligned */
-		[WINDOW_WEIGHT] = { "weight", SAFE_F64 },	  [WINDOW_LOSS] = { "loss", SAFE_F64 },
-		[WINDOW_DATA_KEY] = { "data_key", SAFE_U64 },	  [WINDOW_UNIX_NANOS] = { "unix_nanos", SAFE_I64 },
-		[WINDOW_STATE] = { "state", SAFE_U64 },		  [WINDOW_FLUSHED] = { "flushed", SAFE_U8 },
+	} rows[WINDOW_TENSORS] = {
+		/* eight bytes first: each is aligned */
+		[WINDOW_WEIGHT] = { "weight", SAFE_F64 },     [WINDOW_LOSS] = { "loss", SAFE_F64 },
+		[WINDOW_DATA_KEY] = { "data_key", SAFE_U64 }, [WINDOW_UNIX_NANOS] = { "unix_nanos", SAFE_I64 },
+		[WINDOW_STATE] = { "state", SAFE_U64 },	      [WINDOW_FLUSHED] = { "flushed", SAFE_U8 },
 	};
 	uint64_t at = 0;
 	for (int i = 0; i < WINDOW_TENSORS; i++) {
-		out[i] = (struct safe_tensor){ .name = rows[i].name, .dtype = rows[i].dtype, .begin = at,
-					       .n_dims = i == WINDOW_FLUSHED ? 1 : 2, .shape = { ranks, micro_size } };
+		out[i] = (struct safe_tensor){ .name = rows[i].name,
+					       .dtype = rows[i].dtype,
+					       .begin = at,
+					       .n_dims = i == WINDOW_FLUSHED ? 1 : 2,
+					       .shape = { ranks, micro_size } };
 		at += ranks * (i == WINDOW_FLUSHED ? 1 : UINT64_C(8) * micro_size);
 		out[i].end = at;
 	}
@@ -175,7 +180,8 @@ void snapshot_window_save(const struct control_state *s, const struct control_pa
 			  void *out)
 {
 	unsigned char *data = out;
-	uint64_t *state = (uint64_t *)(data + t[WINDOW_STATE].begin), *key = (uint64_t *)(data + t[WINDOW_DATA_KEY].begin);
+	uint64_t *state = (uint64_t *)(data + t[WINDOW_STATE].begin),
+		 *key = (uint64_t *)(data + t[WINDOW_DATA_KEY].begin);
 	double *weight = (double *)(data + t[WINDOW_WEIGHT].begin), *loss = (double *)(data + t[WINDOW_LOSS].begin);
 	int64_t *when = (int64_t *)(data + t[WINDOW_UNIX_NANOS].begin);
 	memset(data, 0, t[WINDOW_TENSORS - 1].end);
@@ -215,7 +221,8 @@ bool snapshot_window_load(struct control_state *s, const struct control_page *pa
 			if (state[i] > MICRO_VOID || !isfinite(weight[i]) || weight[i] <= 0)
 				return false;
 			counted += state[i] == MICRO_COUNTED;
-			control_set_bit(state[i] == MICRO_COUNTED ? s->counted : s->voided, s->r.max_micro_size, rank, micro);
+			control_set_bit(state[i] == MICRO_COUNTED ? s->counted : s->voided, s->r.max_micro_size, rank,
+					micro);
 			*control_page_ledger(page, rank, micro) =
 				(struct ledger_cell){ weight[i], loss[i], key[i], when[i] };
 		}

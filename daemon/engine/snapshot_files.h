@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of a checkpoint hold, from the plan: the same list for the one that writes and the one that reads. */
 #ifndef GACC_ENGINE_SNAPSHOT_FILES_H
 #define GACC_ENGINE_SNAPSHOT_FILES_H
@@ -17,7 +18,7 @@ struct snapshot_section {
 /* A tensor of a file and where its values lie. */
 struct snapshot_entry {
 	struct safe_tensor safe;
-	uint32_t section;    /* of the file */
+	uint32_t section; /* of the file */
 	const unsigned char *live;
 };
 
@@ -42,8 +43,10 @@ void snapshot_window_tensors(struct safe_tensor out[WINDOW_TENSORS], uint32_t ra
 /* Bytes of all their data. */
 uint64_t snapshot_window_bytes(uint32_t ranks, uint32_t micro_size);
 /* Their data from the record and the ledger, and back. */
-void snapshot_window_save(const struct control_state *, const struct control_page *, const struct safe_tensor *, void *out);
+void snapshot_window_save(const struct control_state *, const struct control_page *, const struct safe_tensor *,
+			  void *out);
 /* false: a state, a weight or a mark is none. */
-bool snapshot_window_load(struct control_state *, const struct control_page *, const struct safe_tensor *, const void *data);
+bool snapshot_window_load(struct control_state *, const struct control_page *, const struct safe_tensor *,
+			  const void *data);
 
 #endif

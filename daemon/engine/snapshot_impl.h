@@ -1,17 +1,19 @@
-/* Inside of a snapshot: shared by snapshot.c, on the engine's main thread, and snapshot_writer.c, which is the writer's thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a snapshot: shared by snapshot.c, on the engine's main thread, and snapshot_writer.c, which is the writer's
+ * thread. */
 #ifndef GACC_ENGINE_SNAPSHOT_IMPL_H
 #define GACC_ENGINE_SNAPSHOT_IMPL_H
 
 #include "engine/snapshot.h"
-
 #include "engine/snapshot_files.h"
 #include "store/checkpoint.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SNAPSHOT_OUT_BYTES (4u << 20)         /* of one write */
-#define SNAPSHOT_MARGIN (UINT64_C(256) << 20) /* bytes of memory that are left to the rest of the node when chunks are staged */
+#define SNAPSHOT_OUT_BYTES (4u << 20) /* of one write */
+/* bytes of memory that are left to the rest of the node when chunks are staged */
+#define SNAPSHOT_MARGIN (UINT64_C(256) << 20)
 
 enum chunk_state { CHUNK_PENDING, CHUNK_TAKEN, CHUNK_STAGED, CHUNK_DONE };
 
@@ -21,8 +23,8 @@ struct area {
 	const unsigned char *base;
 	uint64_t bytes;
 	uint32_t n_chunks;
-	_Atomic int *chunk;      /* enum chunk_state of each */
-	unsigned char *staging;  /* where chunks are staged, as in `base`; NULL: there is no room for it */
+	_Atomic int *chunk;	 /* enum chunk_state of each */
+	unsigned char *staging;	 /* where chunks are staged, as in `base`; NULL: there is no room for it */
 	_Atomic uint32_t n_warm; /* the first ones of `staging` have their memory, as long as they are PENDING */
 };
 
@@ -33,8 +35,8 @@ struct snapshot {
 	int fd;
 	bool active;
 	pthread_t thread;
-	pthread_mutex_t lock;    /* for `moved` alone */
-	pthread_cond_t moved;    /* the writer has taken a chunk, or has finished */
+	pthread_mutex_t lock; /* for `moved` alone */
+	pthread_cond_t moved; /* the writer has taken a chunk, or has finished */
 	_Atomic bool stop, finished;
 	struct area area[SNAPSHOT_MAX_SECTIONS + 1];
 	uint32_t n_areas;
@@ -42,9 +44,9 @@ struct snapshot {
 	uint32_t x;
 	bool inside_window;
 	uint32_t ranks, micro_size;
-	unsigned char *window;   /* data of CHECKPOINT_WINDOW */
+	unsigned char *window; /* data of CHECKPOINT_WINDOW */
 	/* the writer's, until `finished` */
-	unsigned char *held;     /* a chunk that it has taken */
+	unsigned char *held; /* a chunk that it has taken */
 	unsigned char *out;
 	size_t n_out;
 	enum status status;
@@ -68,8 +70,8 @@ static inline struct area *snapshot_area(struct snapshot *s, enum segment_role r
 	return NULL;
 }
 
-/* The thread; arg is the snapshot, which it reads and whose part "the writer's" it fills. At its end `finished` is set and the
- * descriptor readable. */
+/* The thread; arg is the snapshot, which it reads and whose part "the writer's" it fills. At its end `finished` is set
+ * and the descriptor readable. */
 void *snapshot_writer(void *arg);
 
 #endif

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a checkpoint into the segments. */
 #include "engine/snapshot.h"
 
 #include "engine/commit.h"
 #include "engine/snapshot_files.h"
-
 #include "proto/failpoint.h"
 #include "store/checkpoint.h"
 
@@ -36,7 +36,8 @@ struct source {
 	unsigned char **target; /* [n] */
 };
 
-__attribute__((format(printf, 3, 4))) static enum status wrong(const struct restore *x, enum status st, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static enum status wrong(const struct restore *x, enum status st, const char *fmt,
+							       ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
@@ -45,7 +46,7 @@ __attribute__((format(printf, 3, 4))) static enum status wrong(const struct rest
 	return st;
 }
 
-/* --- is it the file that the plan wants? */
+/* ---- is it the file that the plan wants? ---- */
 
 static bool same_shape(const struct safe_tensor *a, const struct safe_tensor *b)
 {
@@ -60,8 +61,9 @@ static enum status match(const struct restore *x, const struct source *f, const 
 	if (!t)
 		return wrong(x, ST_LAYOUT_MISMATCH, "%s: tensor \"%.80s\" is missing", f->name, want->name);
 	if (!same_shape(t, want))
-		return wrong(x, ST_LAYOUT_MISMATCH, "%s: tensor \"%.80s\" is %s with %d dimensions or of another shape, not %s",
-			     f->name, want->name, safe_dtype_name(t->dtype), t->n_dims, safe_dtype_name(want->dtype));
+		return wrong(x, ST_LAYOUT_MISMATCH,
+			     "%s: tensor \"%.80s\" is %s with %d dimensions or of another shape, not %s", f->name,
+			     want->name, safe_dtype_name(t->dtype), t->n_dims, safe_dtype_name(want->dtype));
 	f->target[t - f->tensor] = target;
 	return ST_OK;
 }
@@ -95,7 +97,7 @@ static void close_source(struct source *f)
 		close(f->fd);
 }
 
-/* --- its bytes, in one pass: into the sum and into place */
+/* ---- its bytes, in one pass: into the sum and into place ---- */
 
 static void scatter(const struct source *f, size_t *tensor, uint64_t at, const unsigned char *data, size_t n)
 {
@@ -182,13 +184,14 @@ static enum status restore_window(struct restore *x, struct control_state *s)
 	if (!st)
 		st = read_source(x, CHECKPOINT_WINDOW, &f);
 	if (!st && !snapshot_window_load(s, &x->m->page, t, data))
-		st = wrong(x, ST_MALFORMED, "%s: a state, a weight or a mark is none, or they are not %" PRIu64, f.name, s->r.count);
+		st = wrong(x, ST_MALFORMED, "%s: a state, a weight or a mark is none, or they are not %" PRIu64, f.name,
+			   s->r.count);
 	close_source(&f);
 	free(data);
 	return st;
 }
 
-/* --- the record */
+/* ---- the record ---- */
 
 static void set_record(struct control_state *s, const struct engine_restore *r)
 {

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread of a checkpoint: it reads the memory chunk by chunk, each once, and writes the files. */
 #include "engine/snapshot_impl.h"
 
 #include "engine/snapshot_files.h"
-
 #include "base/log.h"
 
 #include <errno.h>
@@ -114,7 +114,9 @@ static enum status make_header(const struct snapshot_list *l, void **out, size_t
 	for (uint64_t i = 0; i < l->n && !st; i++)
 		l->entry[i].safe = t[i];
 	if (st == ST_RESOURCE_EXHAUSTED)
-		snprintf(why, n_why, "the names, shapes and places of %" PRIu64 " tensors take more than the 100 MB that a safetensors file has for them",
+		snprintf(why, n_why,
+			 "the names, shapes and places of %" PRIu64
+			 " tensors take more than the 100 MB that a safetensors file has for them",
 			 l->n);
 	free(t);
 	return st;
@@ -131,7 +133,8 @@ static enum status write_body(struct snapshot *s, struct checkpoint_writer *w, c
 	return st ? st : flush_out(s, w);
 }
 
-static enum status close_file(struct snapshot *s, enum checkpoint_part part, struct checkpoint_writer *w, enum status st)
+static enum status close_file(struct snapshot *s, enum checkpoint_part part, struct checkpoint_writer *w,
+			      enum status st)
 {
 	if (!st)
 		return checkpoint_finish(w, &s->file[part], s->why, sizeof(s->why));
@@ -209,8 +212,9 @@ static bool warm_chunk(const struct snapshot *s, const struct area *a, uint32_t 
 	return madvise(a->staging + (uint64_t)c * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_POPULATE_WRITE) == 0;
 }
 
-/* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for them here,
- * where nobody waits. Others take memory meanwhile, perhaps for the same reason: so we look again and again. */
+/* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for
+ * them here, where nobody waits. Others take memory meanwhile, perhaps for the same reason: so we look again and again.
+ */
 static void warm_staging(struct snapshot *s)
 {
 	const uint64_t batch = (uint64_t)WARM_CHUNKS * SNAPSHOT_CHUNK;

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/process.h"
 
 #include "engine/commit.h"
 #include "engine/finite.h"
 #include "engine/params.h"
-
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -170,7 +170,8 @@ static void note_nonfinite(struct engine *e)
 	if (!found.count)
 		return;
 	finite_describe(e->mem.plan, &found, text, sizeof(text));
-	log_line(LOG_ERROR, (struct log_fields){ e->mem.plan->job_id, -1, r->window, "ParamsNonfinite" }, "after the update: %s", text);
+	log_line(LOG_ERROR, (struct log_fields){ e->mem.plan->job_id, -1, r->window, "ParamsNonfinite" },
+		 "after the update: %s", text);
 }
 
 static void apply(struct engine *e)
@@ -269,7 +270,8 @@ void step_ack(struct engine *e, const struct engine_command *c)
 		engine_reply(e, c, c->rank >= r->ranks ? ST_RANK_OUT_OF_RANGE : ST_NOT_CURRENT_WINDOW, NULL);
 		return;
 	}
-	if (!c->last && c->sgen < e->state.rank[c->rank].sgen) { /* what its successor reads is not acknowledged by that */
+	if (!c->last && c->sgen < e->state.rank[c->rank].sgen) {
+		/* what its successor reads is not acknowledged by that */
 		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
 		return;
 	}

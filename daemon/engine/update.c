@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/update.h"
 
 #include "proto/failpoint.h"
@@ -7,7 +8,7 @@
 #include <xxhash.h>
 
 #define ALONE_BELOW 65536 /* elements */
-#define CALL_CHUNKS 16    /* chunks that one kernel call covers at most */
+#define CALL_CHUNKS 16	  /* chunks that one kernel call covers at most */
 
 _Static_assert(UNDO_AREA_BYTES == KERNEL_UNDO_BYTES, "the control segment has room for two units");
 _Static_assert(UNDO_HELD == 1, "kernels write stamps, too");
@@ -21,16 +22,16 @@ struct update {
 	const struct memory *m;
 	const struct kernels *kernels;
 	struct workers *workers;
-	uint64_t *first_chunk;         /* [n_ranges + 1]: number of each range's first chunk */
+	uint64_t *first_chunk; /* [n_ranges + 1]: number of each range's first chunk */
 	uint64_t n_chunks;
 	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
 	struct share_digest *digest;   /* [shares] */
 	const unsigned char *sum;
-	bool resumed;                  /* some of it was done in an earlier life */
+	bool resumed; /* some of it was done in an earlier life */
 	bool suspect;
-	unsigned phase, n_phases;      /* 2: LAMB */
+	unsigned phase, n_phases;	/* 2: LAMB */
 	struct kernel_lamb_norms norms; /* LAMB: [n_chunks] */
-	float *step;                   /* LAMB: [n_ranges], lr times trust ratio */
+	float *step;			/* LAMB: [n_ranges], lr times trust ratio */
 };
 
 /* What one kernel call covers: `count` elements from `start` on, which are units [unit, end), of one range. */
@@ -236,7 +237,8 @@ static void apply_piece(const struct update *u, uint32_t share, const struct pie
 	struct kernel_params p;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
 	if (is_last_phase(u))
-		move_params(u, c, &p, &undo, wanted ? &(struct kernel_partials){ .digest = block, .nonfinite = nonfinite } : NULL);
+		move_params(u, c, &p, &undo,
+			    wanted ? &(struct kernel_partials){ .digest = block, .nonfinite = nonfinite } : NULL);
 	else
 		move_moments(u, c, &p, &undo);
 	FAILPOINT(engine_chunk_updated);
@@ -329,9 +331,9 @@ static void take_norms(void *arg, uint32_t share, uint32_t worker)
 		struct kernel_params p;
 		memory_params(u->m, c.range->dtype_group, c.start, &p);
 		if (!is_frozen(u, &c))
-			u->kernels->lamb_moments(&p, NULL, DTYPE_F32, c.count, &u->scalars[c.range->optim_group], NULL,
-						 &(struct kernel_lamb_norms){ u->norms.param + chunk,
-									      u->norms.direction + chunk });
+			u->kernels->lamb_moments(
+				&p, NULL, DTYPE_F32, c.count, &u->scalars[c.range->optim_group], NULL,
+				&(struct kernel_lamb_norms){ u->norms.param + chunk, u->norms.direction + chunk });
 		unit = c.end;
 	}
 }
@@ -343,8 +345,9 @@ static void store_ratios(const struct update *u)
 	for (uint64_t i = 0; i < plan->n_ranges; i++) {
 		const struct optim_group *g = &plan_optim_groups(plan)[plan_ranges(plan)[i].optim_group];
 		uint64_t first = u->first_chunk[i], n = u->first_chunk[i + 1] - first;
-		trust[i] = g->frozen ? 1 : optim_trust_ratio(g, kernel_sum(u->norms.param + first, n),
-							     kernel_sum(u->norms.direction + first, n));
+		trust[i] = g->frozen ? 1
+				     : optim_trust_ratio(g, kernel_sum(u->norms.param + first, n),
+							 kernel_sum(u->norms.direction + first, n));
 	}
 }
 

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/process.h"
 
 #include "engine/commit.h"
-
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -25,8 +25,12 @@ struct batch {
 static void answer_push(struct engine *e, const struct accum_entry *p, enum status st, uint32_t result,
 			uint64_t nonfinite)
 {
-	struct engine_answer a = { .op = ENGINE_ADD, .status = st, .id = p->command_id, .rank = p->rank,
-				   .window = e->state.r.window, .result = result };
+	struct engine_answer a = { .op = ENGINE_ADD,
+				   .status = st,
+				   .id = p->command_id,
+				   .rank = p->rank,
+				   .window = e->state.r.window,
+				   .result = result };
 	a.nonfinite_count = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
 	engine_send(e, &a);
 }
@@ -34,16 +38,20 @@ static void answer_push(struct engine *e, const struct accum_entry *p, enum stat
 /* Why a push with another learning rate than the window's is refused, and by whose word. */
 static void describe_lr(const struct engine *e, double lr, char *why, size_t n)
 {
-	snprintf(why, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", lr, e->state.r.lr_rank,
-		 e->state.r.window_lr, e->state.r.window_lr == 0 ? " (the schedule's)" : "");
+	snprintf(why, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", lr,
+		 e->state.r.lr_rank, e->state.r.window_lr, e->state.r.window_lr == 0 ? " (the schedule's)" : "");
 }
 
-/* The first counted push has set the window's learning rate: who has said another one is told now, not when its turn comes. */
+/* The first counted push has set the window's learning rate: who has said another one is told now, not when its turn
+ * comes. */
 static void refuse_other_lr(struct engine *e)
 {
 	struct accum_entry *p;
 	while ((p = accum_find_other_lr(&e->accum, &e->state))) {
-		struct engine_answer a = { .op = ENGINE_ADD, .status = ST_LR_MISMATCH, .id = p->command_id, .rank = p->rank,
+		struct engine_answer a = { .op = ENGINE_ADD,
+					   .status = ST_LR_MISMATCH,
+					   .id = p->command_id,
+					   .rank = p->rank,
 					   .window = e->state.r.window };
 		describe_lr(e, p->window_lr, a.text, sizeof(a.text));
 		engine_send(e, &a);
@@ -147,9 +155,17 @@ void window_add(struct engine *e, const struct engine_command *c, const unsigned
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool voided = false;
-	struct accum_entry p = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
-				 .slot = c->slot, .coefficient = c->coefficient, .weight = c->weight, .loss = c->loss,
-				 .data_key = c->data_key, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after,
+	struct accum_entry p = { .command_id = c->id,
+				 .sgen = c->sgen,
+				 .rank = c->rank,
+				 .micro = c->micro,
+				 .slot = c->slot,
+				 .coefficient = c->coefficient,
+				 .weight = c->weight,
+				 .loss = c->loss,
+				 .data_key = c->data_key,
+				 .unix_nanos = c->unix_nanos,
+				 .zero_after = c->zero_after,
 				 .window_lr = c->window_lr };
 	if (was_committed(e, c)) {
 		answer_add(e, c, ST_OK, PUSH_ALREADY_COMMITTED);

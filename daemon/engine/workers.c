@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/workers.h"
 
 #include "base/log.h"
@@ -19,14 +20,14 @@ struct workers {
 	uint32_t n, n_started; /* threads; started ones, the caller not among them */
 	int spin;
 	pthread_t *thread;
-	workers_fn *fn;        /* the piece at hand, published by `inside` */
+	workers_fn *fn; /* the piece at hand, published by `inside` */
 	void *arg;
 	uint32_t n_items;
 	_Atomic bool stop;
-	_Alignas(64) _Atomic uint32_t piece;   /* number of the piece; futex of the idle */
+	_Alignas(64) _Atomic uint32_t piece; /* number of the piece; futex of the idle */
 	_Atomic uint32_t asleep;
-	_Alignas(64) _Atomic uint32_t next;    /* item */
-	_Alignas(64) _Atomic uint32_t inside;  /* threads that work on the piece, and CLOSED; futex of the caller */
+	_Alignas(64) _Atomic uint32_t next;   /* item */
+	_Alignas(64) _Atomic uint32_t inside; /* threads that work on the piece, and CLOSED; futex of the caller */
 	_Atomic uint32_t caller_asleep;
 };
 

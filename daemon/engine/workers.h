@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that split one piece of work: a counter hands out items, the caller works too.
  *
  * One caller at a time. Between pieces the threads spin for a few microseconds, then sleep on a futex; an idle pool

@@ -1,4 +1,6 @@
-/* The attach socket: receives requests for memory, sends descriptors, and counts those that have not been received. Loop thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The attach socket: receives requests for memory, sends descriptors, and counts those that have not been received.
+ * Loop thread. */
 #include "host/attach.h"
 
 #include "base/descriptors.h"
@@ -6,7 +8,6 @@
 #include "proto/failpoint.h"
 
 #include <uv.h>
-
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HOLD_MS 2000  /* so long a request waits for room before it is refused */
+#define HOLD_MS 2000 /* so long a request waits for room before it is refused */
 #define HELD_LOOK_MS 2
 #define WARN_MS 60000
 #define LINGER_LOOK_MS 100
@@ -27,19 +28,20 @@ struct conn {
 	uint64_t id;
 	struct listen_peer peer;
 	int fd;
-	bool requested;     /* the edge knows it */
-	bool mapped;        /* the peer was sent descriptors */
-	bool held;          /* its request waits in the socket */
+	bool requested;		/* the edge knows it */
+	bool mapped;		/* the peer was sent descriptors */
+	bool held;		/* its request waits in the socket */
 	uint64_t held_since_ms; /* 0: it has not been held */
 	struct charge *charge;
 	uv_poll_t socket;
 };
 
-/* Descriptors that were sent and not received. They are in flight until the peer has taken them or the last reference to its socket is gone,
- * whichever process has that, or none: a socket can be in flight itself. Only our end knows: SIOCOUTQ counts what is unread. */
+/* Descriptors that were sent and not received. They are in flight until the peer has taken them or the last reference
+ * to its socket is gone, whichever process has that, or none: a socket can be in flight itself. Only our end knows:
+ * SIOCOUTQ counts what is unread. */
 struct charge {
 	struct charge *next;
-	struct conn *conn;  /* NULL: it has ended, and fd is ours */
+	struct conn *conn; /* NULL: it has ended, and fd is ours */
 	uid_t uid;
 	uint32_t n;
 	int fd;
@@ -56,7 +58,7 @@ struct attach {
 	uint64_t warned_ms;
 	struct conn *conns;
 	struct charge *charges;
-	uv_timer_t timer;   /* runs while there is something that no event tells of */
+	uv_timer_t timer; /* runs while there is something that no event tells of */
 };
 
 /* ---- what was sent and not received ---- */
@@ -109,7 +111,7 @@ static bool has_room(struct attach *a, uid_t uid)
 
 static bool add_charge(struct conn *c, uint32_t n)
 {
-	struct charge *g = c->charge ? c->charge : calloc(1, sizeof *g);
+	struct charge *g = c->charge ? c->charge : calloc(1, sizeof(*g));
 	if (!g)
 		return false;
 	if (!c->charge) {
@@ -169,11 +171,13 @@ static void end_conn(struct conn *c)
 static bool is_refused(const struct conn *c, ssize_t n, int flags, char *why, size_t n_why)
 {
 	if (flags & MSG_TRUNC)
-		snprintf(why, n_why, "a packet of %zd bytes, at most %d are allowed: send one MapRequest", n, ATTACH_MAX_REQUEST);
+		snprintf(why, n_why, "a packet of %zd bytes, at most %d are allowed: send one MapRequest", n,
+			 ATTACH_MAX_REQUEST);
 	else if (flags & MSG_CTRUNC)
 		snprintf(why, n_why, "a packet of %zd bytes with ancillary data: send the MapRequest alone", n);
 	else if (c->mapped)
-		snprintf(why, n_why, "a packet behind a MapRequest that was granted: make a new connection for another");
+		snprintf(why, n_why,
+			 "a packet behind a MapRequest that was granted: make a new connection for another");
 	else
 		return false;
 	return true;
@@ -199,8 +203,8 @@ static void warn(struct attach *a, const char *why)
 	log_warn("attach socket: %s", why);
 }
 
-/* The request stays in the socket until those before it have been received, which honest clients do at once. false: it has waited long
- * enough. */
+/* The request stays in the socket until those before it have been received, which honest clients do at once. false: it
+ * has waited long enough. */
 static bool hold(struct conn *c)
 {
 	uint64_t now = uv_now(c->attach->loop);
@@ -223,20 +227,23 @@ static void release(struct conn *c)
 static void read_packet(struct conn *c, bool room)
 {
 	char bytes[ATTACH_MAX_REQUEST], why[256];
-	struct iovec iov = { bytes, sizeof bytes };
-	/* No room for ancillary data: descriptors that a client sends are dropped by the kernel and show as MSG_CTRUNC. */
+	struct iovec iov = { bytes, sizeof(bytes) };
+	/* No room for ancillary data: descriptors that a client sends are dropped by the kernel and show as MSG_CTRUNC.
+	 */
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
 		end_conn(c);
-	} else if (is_refused(c, n, m.msg_flags, why, sizeof why)) {
+	} else if (is_refused(c, n, m.msg_flags, why, sizeof(why))) {
 		refuse_packet(c, ST_MALFORMED, why);
 	} else if (!room) {
-		snprintf(why, sizeof why, "%u descriptors that uid %u was sent have not been received, of %u that it may have now: end the processes "
-			 "that have connections to the attach socket and do not read them", charged(c->attach, c->peer.uid),
-			 (unsigned)c->peer.uid, share_of(c->attach, c->peer.uid));
+		snprintf(why, sizeof(why),
+			 "%u descriptors that uid %u was sent have not been received, of %u that it may have now: end "
+			 "the processes "
+			 "that have connections to the attach socket and do not read them",
+			 charged(c->attach, c->peer.uid), (unsigned)c->peer.uid, share_of(c->attach, c->peer.uid));
 		warn(c->attach, why);
 		refuse_packet(c, ST_RESOURCE_EXHAUSTED, why);
 	} else {
@@ -275,7 +282,7 @@ static void on_time(uv_timer_t *t)
 static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct attach *a = arg;
-	struct conn *c = calloc(1, sizeof *c);
+	struct conn *c = calloc(1, sizeof(*c));
 	if (!c || uv_poll_init(a->loop, &c->socket, fd)) {
 		free(c);
 		shutdown(fd, SHUT_RDWR);
@@ -330,9 +337,10 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 		while ((sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR)
 			;
 	if (sent < 0) {
-		enum log_level level = errno == EPIPE || errno == ECONNRESET ? LOG_INFO : LOG_WARN; /* it has died: its lease says so */
-		log_line(level, LOG_NO_FIELDS, "attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid, (int)c->peer.pid,
-			 strerror(errno));
+		/* it has died: its lease says so */
+		enum log_level level = errno == EPIPE || errno == ECONNRESET ? LOG_INFO : LOG_WARN;
+		log_line(level, LOG_NO_FIELDS, "attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid,
+			 (int)c->peer.pid, strerror(errno));
 		shutdown(c->fd, SHUT_RDWR); /* closed follows from the loop, not from inside this call */
 		return ST_UNAVAILABLE;
 	}
@@ -344,7 +352,7 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 enum status attach_open(void *loop, const struct listen_opts *o, const struct attach_events *events, void *arg,
 			struct attach **out)
 {
-	struct attach *a = calloc(1, sizeof *a);
+	struct attach *a = calloc(1, sizeof(*a));
 	if (!a)
 		return ST_NO_MEMORY;
 	struct listen_opts packets = *o;

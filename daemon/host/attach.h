@@ -1,13 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The attach socket: hands shared memory to trainers as descriptors (proto/gacc/v1/attach.proto).
  *
- * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is too long, carries
- * descriptors or comes when memory has been handed out already is refused and ends its connection. That a connection is
- * over says that its session is lost, not that its process is dead: who maps memory may have closed its socket.
+ * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is too
+ * long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. That a
+ * connection is over says that its session is lost, not that its process is dead: who maps memory may have closed its
+ * socket.
  *
- * Linux counts descriptors that were sent and not received for all processes of gaccd's user together, up to RLIMIT_NOFILE; beyond that
- * nothing that has descriptors can be sent, to engines neither. So what is in flight here is charged to the user it was sent to until it
- * has been received, or the socket is gone, and ATTACH_IN_FLIGHT is all that users may have in flight together. A request beyond a user's share
- * of it waits in its socket, and is refused (RESOURCE_EXHAUSTED) after two seconds.
+ * Linux counts descriptors that were sent and not received for all processes of gaccd's user together, up to
+ * RLIMIT_NOFILE; beyond that nothing that has descriptors can be sent, to engines neither. So what is in flight here is
+ * charged to the user it was sent to until it has been received, or the socket is gone, and ATTACH_IN_FLIGHT is all
+ * that users may have in flight together. A request beyond a user's share of it waits in its socket, and is refused
+ * (RESOURCE_EXHAUSTED) after two seconds.
  *
  * Loop thread. Connections are named by numbers that are never used twice.
  */
@@ -22,8 +25,9 @@
 #define ATTACH_MAX_FDS 253 /* what one message can carry (SCM_MAX_FD) */
 
 #define ATTACH_FDS_PER_MAP 8 /* at most, in a session's answer */
-/* With those of the descriptor store (host/fdstore.h) fewer than gaccd keeps of RLIMIT_NOFILE for itself (QUEUE_OWN_DESCRIPTORS), so that what
- * engines are sent always fits: it is no more than what is counted for jobs. An eighth of RLIMIT_NOFILE if that is less. */
+/* With those of the descriptor store (host/fdstore.h) fewer than gaccd keeps of RLIMIT_NOFILE for itself
+ * (QUEUE_OWN_DESCRIPTORS), so that what engines are sent always fits: it is no more than what is counted for jobs. An
+ * eighth of RLIMIT_NOFILE if that is less. */
 #define ATTACH_IN_FLIGHT 88
 
 struct attach;
@@ -31,8 +35,8 @@ struct attach;
 struct attach_events {
 	/* A MapRequest; bytes live until the return. */
 	void (*request)(void *arg, uint64_t conn, const struct listen_peer *, const void *bytes, size_t n);
-	/* Not a MapRequest (ST_MALFORMED), or one too many, for the reason given. It may be answered in here; then the connection ends, as by the
-	 * client. */
+	/* Not a MapRequest (ST_MALFORMED), or one too many, for the reason given. It may be answered in here; then the
+	 * connection ends, as by the client. */
 	void (*refused)(void *arg, uint64_t conn, enum status, const char *why);
 	/* The connection is over. Comes once for each that made a request. */
 	void (*closed)(void *arg, uint64_t conn);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/conf.h"
 
 #include "base/machine.h"
@@ -15,110 +16,115 @@
 
 #define IN(section, field) (offsetof(struct conf, section.field) - offsetof(struct conf, section))
 /* KEY(name, type, where it lies, options ...) */
-#define KEY(name_, type_, at, ...) { .name = name_, .type = YAML_##type_, .offset = at, __VA_ARGS__ }
+#define KEY(name_, type_, at, ...)                                                                                     \
+	{                                                                                                              \
+		.name = name_, .type = YAML_##type_, .offset = at, __VA_ARGS__                                         \
+	}
 #define FORMAT_AUTO (-1)
 #define MAX_PATH_BYTES 4096
 
 static const struct yaml_name levels[] = { { "error", LOG_ERROR }, { "warn", LOG_WARN },   { "notice", LOG_NOTICE },
 					   { "info", LOG_INFO },   { "debug", LOG_DEBUG }, { NULL, 0 } };
-static const struct yaml_name formats[] = { { "auto", FORMAT_AUTO },
-					    { "text", LOG_TEXT },
-					    { "json", LOG_JSON },
-					    { "journal", LOG_JOURNAL },
-					    { NULL, 0 } };
-
-static const struct yaml_field node_keys[] = {
-	KEY("name", STRING, IN(node, name), .initial = "%H", .min = 1, .max = 255,
-	  .doc = "This node's name in every message; %H is the host name."),
-	{ .name = NULL }
+static const struct yaml_name formats[] = {
+	{ "auto", FORMAT_AUTO }, { "text", LOG_TEXT }, { "json", LOG_JSON }, { "journal", LOG_JOURNAL }, { NULL, 0 }
 };
+
+static const struct yaml_field node_keys[] = { KEY("name", STRING, IN(node, name), .initial = "%H", .min = 1,
+						   .max = 255,
+						   .doc = "This node's name in every message; %H is the host name."),
+					       { .name = NULL } };
 
 static const struct yaml_field listen_keys[] = {
 	KEY("socket", STRING, IN(listen, socket), .initial = "%t/gaccd.sock", .min = 1, .max = 100,
-	  .doc = "Path of the gRPC socket; %t is runtime_dir. Trainers get their memory at <socket>.attach."),
-	KEY("mode", OCTAL, IN(listen, mode), .initial = "0660",
-	  .doc = "File mode of both sockets: who may connect."),
+	    .doc = "Path of the gRPC socket; %t is runtime_dir. Trainers get their memory at <socket>.attach."),
+	KEY("mode", OCTAL, IN(listen, mode), .initial = "0660", .doc = "File mode of both sockets: who may connect."),
 	KEY("group", STRING, IN(listen, group), .initial = "",
-	  .doc = "Group of both sockets; empty: the daemon's own."),
+	    .doc = "Group of both sockets; empty: the daemon's own."),
 	KEY("tcp", STRING, IN(listen, tcp), .initial = "",
-	  .doc = "HOST:PORT for gRPC over TCP; empty: off. Needs tls or listen.token_file."),
+	    .doc = "HOST:PORT for gRPC over TCP; empty: off. Needs tls or listen.token_file."),
 	KEY("token_file", STRING, IN(listen, token_file), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "File with the token that TCP callers without a certificate must show."),
-	KEY("connections_per_user", U32, IN(listen, connections_per_user), .initial = "256",
-	  .min = 1, .max = 65536, .doc = "Connections that one user may have at a time on each unix socket."),
+	    .doc = "File with the token that TCP callers without a certificate must show."),
+	KEY("connections_per_user", U32, IN(listen, connections_per_user), .initial = "256", .min = 1, .max = 65536,
+	    .doc = "Connections that one user may have at a time on each unix socket."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field tls_keys[] = {
 	KEY("cert", STRING, IN(tls, cert), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with this daemon's certificate chain."),
-	KEY("key", STRING, IN(tls, key), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with its private key."),
+	    .doc = "PEM file with this daemon's certificate chain."),
+	KEY("key", STRING, IN(tls, key), .initial = "", .max = MAX_PATH_BYTES, .doc = "PEM file with its private key."),
 	KEY("ca", STRING, IN(tls, ca), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "PEM file with the authorities whose certificates callers must have."),
+	    .doc = "PEM file with the authorities whose certificates callers must have."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field limits_keys[] = {
 	KEY("host_memory", SIZE, IN(limits, host_memory), .initial = "0",
-	  .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is less, its cgroup's."),
+	    .doc = "Shared memory that all jobs together may have; 0: three quarters of the machine's or, if that is "
+		   "less, its cgroup's."),
 	KEY("jobs", U32, IN(limits, jobs), .initial = "32", .min = 1, .max = 4096,
-	  .doc = "Jobs that may run at a time; those that wait in the queue do not count."),
+	    .doc = "Jobs that may run at a time; those that wait in the queue do not count."),
 	KEY("jobs_per_user", U32, IN(limits, jobs_per_user), .initial = "8", .min = 1, .max = 4096,
-	  .doc = "Of these, jobs of one user."),
+	    .doc = "Of these, jobs of one user."),
 	KEY("host_memory_per_user", SIZE, IN(limits, host_memory_per_user), .initial = "0",
-	  .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own."),
+	    .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own."),
 	KEY("queued_per_user", U32, IN(limits, queued_per_user), .initial = "100", .max = 4096,
-	  .doc = "Jobs of one user that may wait for their turn (launch: daemon)."),
+	    .doc = "Jobs of one user that may wait for their turn (launch: daemon)."),
 	KEY("state_per_user", SIZE, IN(limits, state_per_user), .initial = "0",
-	  .doc = "Logs and checkpoints that one user may have in state_dir; 0: half of its file system."),
+	    .doc = "Logs and checkpoints that one user may have in state_dir; 0: half of its file system."),
 	KEY("journal_reserve", SIZE, IN(limits, journal_reserve), .initial = "16MiB", .min = 1 << 20, .max = 1 << 30,
-	  .doc = "Disk space that the journal keeps for itself, so that running jobs go on when the disk of state_dir is full."),
+	    .doc = "Disk space that the journal keeps for itself, so that running jobs go on when the disk of "
+		   "state_dir is full."),
 	KEY("request_memory", SIZE, IN(limits, request_memory), .initial = "2GiB", .min = 64 << 20, .max = 1e15,
-	  .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal part of it."),
+	    .doc = "Memory of gaccd for requests that are being received, of all users together; each has an equal "
+		   "part of it."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field history_keys[] = {
 	KEY("windows", U64, IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
-	  .doc = "Closed windows that are kept of each job."),
+	    .doc = "Closed windows that are kept of each job."),
 	KEY("events", U64, IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
-	  .doc = "Events that are kept of each job, and of the node."),
+	    .doc = "Events that are kept of each job, and of the node."),
 	KEY("jobs", U64, IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,
-	  .doc = "Ended jobs that are remembered; the user who has most of them loses his oldest first, out of list, journal and history."),
+	    .doc = "Ended jobs that are remembered; the user who has most of them loses his oldest first, out of list, "
+		   "journal and history."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field log_keys[] = {
 	KEY("level", ENUM, IN(log, level), .initial = "info", .names = levels,
-	  .doc = "The least important lines that are written: error, warn, notice, info, debug."),
+	    .doc = "The least important lines that are written: error, warn, notice, info, debug."),
 	KEY("format", ENUM, IN(log, format_key), .initial = "auto", .names = formats,
-	  .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal."),
+	    .doc = "auto (journal when systemd reads our stderr, else text), text, json, journal."),
 	KEY("rank_max", SIZE, IN(log, rank_max), .initial = "64MiB", .min = 64 << 10, .max = 1e15,
-	  .doc = "Length at which the log of a rank that gaccd has launched becomes worker_RANK.log.1, in the place of an older one."),
+	    .doc = "Length at which the log of a rank that gaccd has launched becomes worker_RANK.log.1, in the place "
+		   "of an older one."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field engine_keys[] = {
 	KEY("threads", U32, IN(engine, threads), .initial = "0", .max = 1024,
-	  .doc = "Threads of each engine; 0: one per CPU."),
+	    .doc = "Threads of each engine; 0: one per CPU."),
 	KEY("kernels", STRING, IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
-	  .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name."),
+	    .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name."),
 	KEY("timeout", MS, IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
-	  .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. Longer than its longest pass."),
+	    .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. "
+		   "Longer than its longest pass."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field launch_keys[] = {
 	KEY("orphan_timeout", MS, IN(launch, orphan_timeout_ms), .initial = "10m", .min = 1000, .max = 86400000,
-	  .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long."),
+	    .doc = "Ranks that gaccd has launched are stopped when no gaccd has asked for them for so long."),
 	{ .name = NULL }
 };
 
 static const struct yaml_field checkpoint_keys[] = {
 	KEY("allowed_dirs", STRING, IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
-	  .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and restore, absolute, "
-		 "separated by colons."),
+	    .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and "
+		   "restore, absolute, "
+		   "separated by colons."),
 	{ .name = NULL }
 };
 
@@ -137,10 +143,20 @@ static const struct yaml_field keys[] = {
 	SECTION(engine, "Engines."),
 	SECTION(launch, "Ranks that gaccd starts."),
 	SECTION(checkpoint, "Checkpoints."),
-	{ .name = "state_dir", .type = YAML_STRING, .offset = offsetof(struct conf, state_dir), .initial = "/var/lib/gaccd",
-	  .min = 1, .max = MAX_PATH_BYTES, .doc = "Directory of what must survive a reboot: journal, history, checkpoints, logs." },
-	{ .name = "runtime_dir", .type = YAML_STRING, .offset = offsetof(struct conf, runtime_dir), .initial = "/run/gaccd",
-	  .min = 1, .max = 90, .doc = "Directory of sockets and locks." },
+	{ .name = "state_dir",
+	  .type = YAML_STRING,
+	  .offset = offsetof(struct conf, state_dir),
+	  .initial = "/var/lib/gaccd",
+	  .min = 1,
+	  .max = MAX_PATH_BYTES,
+	  .doc = "Directory of what must survive a reboot: journal, history, checkpoints, logs." },
+	{ .name = "runtime_dir",
+	  .type = YAML_STRING,
+	  .offset = offsetof(struct conf, runtime_dir),
+	  .initial = "/run/gaccd",
+	  .min = 1,
+	  .max = 90,
+	  .doc = "Directory of sockets and locks." },
 	{ .name = NULL }
 };
 
@@ -150,7 +166,7 @@ struct loaded {
 	struct yaml_error error;
 };
 
-/* --- sources --- */
+/* ---- sources ---- */
 
 /* The whole file, malloc'ed. */
 static int read_file(const char *path, char **out, size_t *out_n)
@@ -191,7 +207,8 @@ static enum status from_file(struct loaded *l, const char *file)
 	if (err == ENOENT && !file)
 		return ST_OK;
 	if (err) {
-		snprintf(l->error.text, sizeof l->error.text, "%s: %s", file ? file : CONF_DEFAULT_FILE, strerror(err));
+		snprintf(l->error.text, sizeof(l->error.text), "%s: %s", file ? file : CONF_DEFAULT_FILE,
+			 strerror(err));
 		return ST_IO_ERROR;
 	}
 	enum status st = yaml_read(keys, &l->conf, file ? file : CONF_DEFAULT_FILE, text, n, &l->origins, &l->error);
@@ -211,12 +228,13 @@ static const char *from_environment(char *const *env, const char *path, char nam
 	return NULL;
 }
 
-static enum status set_from_environment(struct loaded *l, const struct yaml_field *table, const char *prefix, char *const *env)
+static enum status set_from_environment(struct loaded *l, const struct yaml_field *table, const char *prefix,
+					char *const *env)
 {
 	enum status st = ST_OK;
 	for (const struct yaml_field *f = table; f->name && st == ST_OK; f++) {
 		char path[64], name[128];
-		snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", f->name);
+		snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", f->name);
 		if (f->type == YAML_SECTION) {
 			st = set_from_environment(l, f->fields, path, env);
 			continue;
@@ -234,17 +252,17 @@ static enum status set_from_arguments(struct loaded *l, const char *const *set)
 	for (; set && *set && st == ST_OK; set++) {
 		char key[64];
 		const char *eq = strchr(*set, '=');
-		if (!eq || (size_t)(eq - *set) >= sizeof key) {
-			snprintf(l->error.text, sizeof l->error.text, "--set: \"%.100s\" is not KEY=VALUE", *set);
+		if (!eq || (size_t)(eq - *set) >= sizeof(key)) {
+			snprintf(l->error.text, sizeof(l->error.text), "--set: \"%.100s\" is not KEY=VALUE", *set);
 			return ST_INVALID_ARGUMENT;
 		}
-		snprintf(key, sizeof key, "%.*s", (int)(eq - *set), *set);
+		snprintf(key, sizeof(key), "%.*s", (int)(eq - *set), *set);
 		st = yaml_set(keys, &l->conf, key, eq + 1, "--set", &l->origins, &l->error);
 	}
 	return st;
 }
 
-/* --- what follows from the values --- */
+/* ---- what follows from the values ---- */
 
 /* Replaces *s by a copy with each `%c` replaced. */
 static enum status expand(char **s, char c, const char *by)
@@ -273,7 +291,7 @@ static enum status expand(char **s, char c, const char *by)
 static enum status fill_in(struct conf *c)
 {
 	char host[256] = "localhost";
-	gethostname(host, sizeof host - 1);
+	gethostname(host, sizeof(host) - 1);
 	enum status st = expand(&c->node.name, 'H', host);
 	if (st == ST_OK)
 		st = expand(&c->listen.socket, 't', c->runtime_dir);
@@ -288,10 +306,11 @@ static enum status fill_in(struct conf *c)
 	return st;
 }
 
-__attribute__((format(printf, 3, 4))) static enum status refuse(struct loaded *l, const struct yaml_field *f, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static enum status refuse(struct loaded *l, const struct yaml_field *f,
+								const char *fmt, ...)
 {
 	char *to = l->error.text;
-	size_t size = sizeof l->error.text;
+	size_t size = sizeof(l->error.text);
 	size_t n = (size_t)snprintf(to, size, "%s: ", yaml_origin(&l->origins, f));
 	va_list ap;
 	va_start(ap, fmt);
@@ -324,20 +343,27 @@ static enum status check(struct loaded *l)
 		return refuse(l, key(listen_keys, "tcp"), "listen.tcp: \"%.100s\" must be HOST:PORT", c->listen.tcp);
 	if (*c->listen.tcp && !*c->tls.cert && !*c->listen.token_file)
 		return refuse(l, key(listen_keys, "tcp"),
-			      "listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca, or listen.token_file", c->listen.tcp);
+			      "listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca, or listen.token_file",
+			      c->listen.tcp);
 	if (!*c->tls.cert != !*c->tls.key || !*c->tls.cert != !*c->tls.ca)
-		return refuse(l, key(tls_keys, *c->tls.cert ? "cert" : *c->tls.key ? "key" : "ca"),
+		return refuse(l,
+			      key(tls_keys, *c->tls.cert  ? "cert"
+					    : *c->tls.key ? "key"
+							  : "ca"),
 			      "tls: cert, key and ca belong together: %s is missing",
-			      !*c->tls.cert ? "cert" : !*c->tls.key ? "key" : "ca");
+			      !*c->tls.cert  ? "cert"
+			      : !*c->tls.key ? "key"
+					     : "ca");
 	if (c->limits.jobs_per_user > c->limits.jobs)
-		return refuse(l, key(limits_keys, "jobs_per_user"), "limits.jobs_per_user: %u must not exceed limits.jobs (%u)",
-			      c->limits.jobs_per_user, c->limits.jobs);
+		return refuse(l, key(limits_keys, "jobs_per_user"),
+			      "limits.jobs_per_user: %u must not exceed limits.jobs (%u)", c->limits.jobs_per_user,
+			      c->limits.jobs);
 	return ST_OK;
 }
 
 enum status conf_load(const struct conf_sources *from, struct conf **out, char *why, size_t n_why)
 {
-	struct loaded *l = calloc(1, sizeof *l);
+	struct loaded *l = calloc(1, sizeof(*l));
 	if (!l)
 		return ST_NO_MEMORY;
 	enum status st = yaml_init(keys, &l->conf, &l->origins, &l->error);
@@ -376,7 +402,8 @@ void conf_print(const struct conf *c, FILE *to)
 	yaml_print(keys, c, &((const struct loaded *)c)->origins, to);
 }
 
-bool conf_each(const struct conf *c, bool (*fn)(void *arg, const char *key, const char *value, const char *origin), void *arg)
+bool conf_each(const struct conf *c, bool (*fn)(void *arg, const char *key, const char *value, const char *origin),
+	       void *arg)
 {
 	return yaml_each(keys, c, &((const struct loaded *)c)->origins, fn, arg);
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaccd's configuration: one table of keys in conf.c gives names, types, ranges, defaults and documentation.
  *
- * A value comes from the command line, else from the environment (GACC_LISTEN_SOCKET is listen.socket), else from the file (YAML;
- * JSON is YAML), else it is the default. Unknown keys are errors.
+ * A value comes from the command line, else from the environment (GACC_LISTEN_SOCKET is listen.socket), else from the
+ * file (YAML; JSON is YAML), else it is the default. Unknown keys are errors.
  */
 #ifndef GACC_HOST_CONF_H
 #define GACC_HOST_CONF_H
@@ -25,7 +26,7 @@ struct conf {
 		char *attach_socket; /* not a key: <socket>.attach */
 		uint32_t mode;
 		char *group;
-		char *tcp;        /* host:port; off when "" */
+		char *tcp; /* host:port; off when "" */
 		char *token_file;
 		uint32_t connections_per_user;
 	} listen;
@@ -33,20 +34,20 @@ struct conf {
 		char *cert, *key, *ca;
 	} tls;
 	struct {
-		uint64_t host_memory; /* bytes */
+		uint64_t host_memory;	       /* bytes */
 		uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
 		uint32_t jobs, jobs_per_user, queued_per_user;
-		uint64_t request_memory; /* bytes */
+		uint64_t request_memory;  /* bytes */
 		uint64_t journal_reserve; /* bytes */
-		uint64_t state_per_user; /* bytes; 0: half of the file system */
+		uint64_t state_per_user;  /* bytes; 0: half of the file system */
 	} limits;
 	struct {
 		uint64_t windows, events, jobs; /* how many are kept */
 	} history;
 	struct {
-		int level;        /* enum log_level */
-		int format_key;   /* as written: enum log_format, or -1 for auto */
-		int format;       /* not a key: enum log_format */
+		int level;	   /* enum log_level */
+		int format_key;	   /* as written: enum log_format, or -1 for auto */
+		int format;	   /* not a key: enum log_format */
 		uint64_t rank_max; /* bytes */
 	} log;
 	struct {
@@ -57,16 +58,16 @@ struct conf {
 	} checkpoint;
 	char *state_dir, *runtime_dir;
 	struct {
-		uint32_t threads; /* 0: one per CPU */
-		char *kernels;    /* "auto" or a kernel table's name */
+		uint32_t threads;    /* 0: one per CPU */
+		char *kernels;	     /* "auto" or a kernel table's name */
 		uint64_t timeout_ms; /* without a sign of life; then it is killed */
 	} engine;
 };
 
 struct conf_sources {
-	const char *file;            /* NULL: CONF_DEFAULT_FILE if it is there */
-	const char *const *set;      /* command line: "listen.socket=/tmp/s", NULL-terminated; NULL: none */
-	char *const *environment;    /* "NAME=value", NULL-terminated; NULL: none */
+	const char *file;	  /* NULL: CONF_DEFAULT_FILE if it is there */
+	const char *const *set;	  /* command line: "listen.socket=/tmp/s", NULL-terminated; NULL: none */
+	char *const *environment; /* "NAME=value", NULL-terminated; NULL: none */
 };
 
 /* Reads, checks and fills in. On ST_INVALID_CONFIG or ST_IO_ERROR `why` is one line for the user:
@@ -74,10 +75,13 @@ struct conf_sources {
 enum status conf_load(const struct conf_sources *, struct conf **out, char *why, size_t n_why);
 void conf_free(struct conf *);
 
-/* Calls `fn` for each key, "listen.socket", its value and where it came from, until it returns false; false: it did, or no memory. */
-bool conf_each(const struct conf *, bool (*fn)(void *arg, const char *key, const char *value, const char *origin), void *arg);
+/* Calls `fn` for each key, "listen.socket", its value and where it came from, until it returns false; false: it did, or
+ * no memory. */
+bool conf_each(const struct conf *, bool (*fn)(void *arg, const char *key, const char *value, const char *origin),
+	       void *arg);
 
-/* The effective configuration as a YAML file, with the documentation of each key above it and where it came from behind it. */
+/* The effective configuration as a YAML file, with the documentation of each key above it and where it came from behind
+ * it. */
 void conf_print(const struct conf *, FILE *);
 
 #endif

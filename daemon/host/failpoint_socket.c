@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/failpoint_socket.h"
 
 #include "base/log.h"
@@ -55,20 +56,20 @@ static bool answer_lines(struct tester *t)
 	while ((end = memchr(t->line, '\n', t->n))) {
 		size_t used = (size_t)(end - t->line) + 1;
 		*end = '\0';
-		failpoint_command(t->line, answer, sizeof answer);
+		failpoint_command(t->line, answer, sizeof(answer));
 		size_t n = strlen(answer);
 		if (send(t->fd, answer, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
 			return false;
 		t->n -= used;
 		memmove(t->line, t->line + used, t->n);
 	}
-	return t->n < sizeof t->line;
+	return t->n < sizeof(t->line);
 }
 
 static void on_readable(uv_poll_t *h, int status, int events)
 {
 	struct tester *t = h->data;
-	ssize_t n = recv(t->fd, t->line + t->n, sizeof t->line - t->n, MSG_DONTWAIT);
+	ssize_t n = recv(t->fd, t->line + t->n, sizeof(t->line) - t->n, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n > 0)
@@ -81,7 +82,7 @@ static void on_connection(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct failpoint_socket *s = arg;
 	bool allowed = peer->uid == 0 || peer->uid == geteuid();
-	struct tester *t = allowed ? calloc(1, sizeof *t) : NULL;
+	struct tester *t = allowed ? calloc(1, sizeof(*t)) : NULL;
 	if (!allowed)
 		log_warn("failpoints: uid %u (pid %d) may not arm them", (unsigned)peer->uid, (int)peer->pid);
 	if (!t || uv_poll_init(s->loop, &t->poll, fd)) {
@@ -102,11 +103,11 @@ enum status failpoint_socket_open(void *loop, const char *runtime_dir, struct fa
 {
 	char path[4096];
 	struct listen_opts o = { .path = path, .mode = 0600 };
-	struct failpoint_socket *s = calloc(1, sizeof *s);
+	struct failpoint_socket *s = calloc(1, sizeof(*s));
 	if (!s)
 		return ST_NO_MEMORY;
 	s->loop = loop;
-	snprintf(path, sizeof path, "%s/failpoints.sock", runtime_dir);
+	snprintf(path, sizeof(path), "%s/failpoints.sock", runtime_dir);
 	enum status st = listener_open(loop, &o, on_connection, s, &s->listener);
 	if (st) {
 		free(s);

@@ -1,5 +1,7 @@
-/* <runtime_dir>/failpoints.sock: where a tester arms failpoints (proto/failpoint.h). Only in builds with GACC_FAILPOINTS; mode 0600, and
- * open to root and gaccd's own user alone. A line is a command, answered by lines that end with "ok" or "error: ...".
+/* SPDX-License-Identifier: Apache-2.0 */
+/* <runtime_dir>/failpoints.sock: where a tester arms failpoints (proto/failpoint.h). Only in builds with
+ * GACC_FAILPOINTS; mode 0600, and open to root and gaccd's own user alone. A line is a command, answered by lines that
+ * end with "ok" or "error: ...".
  *
  * Loop thread.
  */

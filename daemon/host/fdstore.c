@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The service manager: its socket, what it keeps for us, its watchdog. fdstore_send.c sends the messages. */
 #include "host/fdstore_impl.h"
 
@@ -42,7 +43,7 @@ static enum status inherit(struct fdstore_fd **out, size_t *out_n)
 {
 	uint64_t n = fdstore_inherited();
 	const char *names = getenv("LISTEN_FDNAMES");
-	struct fdstore_fd *fds = n && n < INT32_MAX ? calloc(n, sizeof *fds) : NULL;
+	struct fdstore_fd *fds = n && n < INT32_MAX ? calloc(n, sizeof(*fds)) : NULL;
 	size_t used = 0;
 	*out = NULL;
 	*out_n = 0;
@@ -73,7 +74,7 @@ static enum status connect_manager(const char *path, int *out)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	size_t n = strlen(path);
-	if (n < 2 || n >= sizeof to.sun_path || !strchr("/@", path[0])) {
+	if (n < 2 || n >= sizeof(to.sun_path) || !strchr("/@", path[0])) {
 		log_error("NOTIFY_SOCKET=%s is no address", path);
 		return ST_INVALID_CONFIG;
 	}
@@ -97,7 +98,7 @@ enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size
 					    "LISTEN_FDNAMES", "LISTEN_PID",    "FDSTORE" };
 	struct fdstore_fd *fds = NULL;
 	size_t n = 0;
-	struct fdstore *f = calloc(1, sizeof *f);
+	struct fdstore *f = calloc(1, sizeof(*f));
 	if (!f)
 		return ST_NO_MEMORY;
 	f->fd = -1;
@@ -113,7 +114,7 @@ enum status fdstore_open(struct fdstore **out, struct fdstore_fd **out_fds, size
 	const char *room = getenv("FDSTORE"); /* systemd 254 and later, and --supervise */
 	f->room = path && room ? strtoull(room, NULL, 10) : UINT64_MAX;
 	f->watchdog_us = own_number("WATCHDOG_USEC", "WATCHDOG_PID");
-	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+	for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
 		unsetenv(ours[i]);
 	*out = f;
 	*out_fds = fds;

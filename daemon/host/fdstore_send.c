@@ -1,5 +1,7 @@
-/* Messages to the service manager: they wait in a queue while its socket is full, and descriptors are sent a few at a time. So a manager
- * that does not read delays jobs that begin, but neither the loop nor the engines of other jobs. Loop thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages to the service manager: they wait in a queue while its socket is full, and descriptors are sent a few at a
+ * time. So a manager that does not read delays jobs that begin, but neither the loop nor the engines of other jobs.
+ * Loop thread. */
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"
@@ -15,18 +17,19 @@
 
 #define STUCK_NS (INT64_C(5) * 1000000000)
 
-/* Descriptors that go to the store together. At the head of the queue some of them are on their way, with a barrier behind them. */
+/* Descriptors that go to the store together. At the head of the queue some of them are on their way, with a barrier
+ * behind them. */
 struct fdstore_request {
 	struct fdstore_request *next;
 	struct fdstore *store;
 	struct fdstore_request **handle; /* the owner's; NULL: cancelled */
 	struct fdstore_fd *item;
-	size_t n, sent, settled;         /* the manager has read `settled` */
+	size_t n, sent, settled; /* the manager has read `settled` */
 	fdstore_done *done;
 	void *arg;
 	uv_poll_t barrier;
-	int barrier_fd;                  /* -1: none is on its way */
-	bool dropped;                    /* by fdstore_close */
+	int barrier_fd; /* -1: none is on its way */
+	bool dropped;	/* by fdstore_close */
 };
 
 /* ---- one message ---- */
@@ -42,7 +45,8 @@ static void watch(struct fdstore *f)
 	f->watching = f->started;
 }
 
-/* LATER without a watch: too many descriptors of our user are in flight, or the kernel has no memory. fdstore_tick tries again. */
+/* LATER without a watch: too many descriptors of our user are in flight, or the kernel has no memory. fdstore_tick
+ * tries again. */
 static enum sent after_error(struct fdstore *f, const char *text)
 {
 	if (errno == EAGAIN) {
@@ -67,12 +71,12 @@ static enum sent send_now(struct fdstore *f, const char *text, int fd)
 	ssize_t n;
 	if (fd >= 0) {
 		m.msg_control = control.bytes;
-		m.msg_controllen = sizeof control.bytes;
+		m.msg_controllen = sizeof(control.bytes);
 		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof fd);
-		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+		c->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
 	}
 	do
 		n = sendmsg(f->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -87,7 +91,7 @@ static enum sent send_now(struct fdstore *f, const char *text, int fd)
 
 static enum status queue_text(struct fdstore *f, const char *text)
 {
-	struct fdstore_text *t = malloc(sizeof *t + strlen(text) + 1);
+	struct fdstore_text *t = malloc(sizeof(*t) + strlen(text) + 1);
 	if (!t)
 		return ST_NO_MEMORY;
 	t->next = NULL;
@@ -156,7 +160,7 @@ enum status fdstore_remove(struct fdstore *f, const char *name)
 	char text[128];
 	if (!fdstore_valid_name(name, strlen(name)))
 		return ST_INVALID_ARGUMENT;
-	snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s\n", name);
+	snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s\n", name);
 	return tell(f, text);
 }
 
@@ -249,7 +253,7 @@ static enum sent send_item(struct fdstore_request *r)
 	if (FAILPOINT_ERROR(gaccd_fdstore_before))
 		return FAILED;
 	/* FDPOLL=0: systemd would drop a descriptor that polls as hung up. */
-	snprintf(text, sizeof text, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0\n", item->name);
+	snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0\n", item->name);
 	enum sent s = send_now(r->store, text, item->fd);
 	FAILPOINT(gaccd_fdstore_after);
 	r->sent += s == SENT;
@@ -283,19 +287,22 @@ static void on_writable(uv_poll_t *h, int status, int events)
 	pump(f);
 }
 
-void fdstore_keep(struct fdstore *f, struct fdstore_fd *item, size_t n, fdstore_done *done, void *arg, struct fdstore_request **handle)
+void fdstore_keep(struct fdstore *f, struct fdstore_fd *item, size_t n, fdstore_done *done, void *arg,
+		  struct fdstore_request **handle)
 {
 	bool ok = f->started;
 	for (size_t i = 0; i < n && ok; i++)
 		ok = fdstore_valid_name(item[i].name, strlen(item[i].name));
-	struct fdstore_request *r = ok ? calloc(1, sizeof *r) : NULL;
+	struct fdstore_request *r = ok ? calloc(1, sizeof(*r)) : NULL;
 	*handle = r;
 	if (!r) {
 		free(item);
 		done(arg, !f->started ? ST_UNAVAILABLE : ok ? ST_NO_MEMORY : ST_INVALID_ARGUMENT);
 		return;
 	}
-	*r = (struct fdstore_request){ .store = f, .handle = handle, .item = item, .n = n, .done = done, .arg = arg, .barrier_fd = -1 };
+	*r = (struct fdstore_request){
+		.store = f, .handle = handle, .item = item, .n = n, .done = done, .arg = arg, .barrier_fd = -1
+	};
 	r->barrier.data = r;
 	*f->request_tail = r;
 	f->request_tail = &r->next;
@@ -343,7 +350,8 @@ void fdstore_tick(struct fdstore *f, int64_t now_ns)
 	}
 	bool stuck = f->stuck_since_ns && now_ns - f->stuck_since_ns > STUCK_NS;
 	if (stuck && !f->told)
-		log_warn("the service manager has not read its socket for 5 s: jobs that begin wait until it has their memory, others go on");
+		log_warn("the service manager has not read its socket for 5 s: jobs that begin wait until it has their "
+			 "memory, others go on");
 	else if (f->told && !f->stuck_since_ns)
 		log_notice("the service manager reads its socket again");
 	f->told = stuck || (f->told && f->stuck_since_ns);

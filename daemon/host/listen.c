@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/listen.h"
 
 #include "base/log.h"
 #include "host/process.h"
 
 #include <uv.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -41,18 +41,18 @@ struct listener {
 	void *arg;
 	char path[sizeof((struct sockaddr_un *)0)->sun_path];
 	int fd, lock;
-	int reserve;        /* given up to accept and refuse when descriptors run out */
+	int reserve; /* given up to accept and refuse when descriptors run out */
 	uint32_t max_per_uid;
 	uint32_t mode;
-	gid_t gid;          /* (gid_t)-1: the process's own */
+	gid_t gid; /* (gid_t)-1: the process's own */
 	bool packets;
-	bool open;          /* until listener_close, which a callback may call */
-	bool lost;          /* the path was removed and cannot be made again */
+	bool open;		 /* until listener_close, which a callback may call */
+	bool lost;		 /* the path was removed and cannot be made again */
 	bool starving, refusing; /* said so already: a flood of connections is one line */
 	struct counted *connections;
 };
 
-/* --- counting connections --- */
+/* ---- counting connections ---- */
 
 static uint32_t count_of(const struct listener *l, uid_t uid)
 {
@@ -89,7 +89,7 @@ static void on_hangup(uv_poll_t *h, int status, int events)
 
 static bool start_counting(struct listener *l, int fd, uid_t uid)
 {
-	struct counted *c = calloc(1, sizeof *c);
+	struct counted *c = calloc(1, sizeof(*c));
 	if (!c)
 		return false;
 	c->listener = l;
@@ -108,14 +108,14 @@ static bool start_counting(struct listener *l, int fd, uid_t uid)
 	return true;
 }
 
-/* --- accepting --- */
+/* ---- accepting ---- */
 
-/* When the process that connected was started. SO_PEERCRED has its number, which may be another's by now: since Linux 6.5 a pidfd tells. An older
- * kernel is believed, as connections are taken soon after they are made. */
+/* When the process that connected was started. SO_PEERCRED has its number, which may be another's by now: since
+ * Linux 6.5 a pidfd tells. An older kernel is believed, as connections are taken soon after they are made. */
 static uint64_t start_of(int fd, pid_t pid)
 {
 	int process = -1;
-	socklen_t n = sizeof process;
+	socklen_t n = sizeof(process);
 	uint64_t start = pid ? process_start_time(pid) : 0;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process, &n))
 		return errno == ESRCH || errno == EINVAL || errno == ENODATA ? 0 : start;
@@ -128,7 +128,7 @@ static uint64_t start_of(int fd, pid_t pid)
 static void greet(struct listener *l, int fd)
 {
 	struct ucred who;
-	socklen_t n = sizeof who;
+	socklen_t n = sizeof(who);
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n)) {
 		log_error("%s: SO_PEERCRED: %s", l->path, strerror(errno));
 		close(fd);
@@ -136,7 +136,8 @@ static void greet(struct listener *l, int fd)
 	}
 	if (count_of(l, who.uid) >= l->max_per_uid) {
 		if (!l->refusing)
-			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): refused",
+			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): "
+				 "refused",
 				 l->path, (unsigned)who.uid, (int)who.pid, l->max_per_uid);
 		l->refusing = true;
 		close(fd);
@@ -152,7 +153,8 @@ static void greet(struct listener *l, int fd)
 	l->cb(l->arg, fd, &peer);
 }
 
-/* Without this, a listener whose process has no descriptor left would be woken for ever by a connection that it cannot take. */
+/* Without this, a listener whose process has no descriptor left would be woken for ever by a connection that it cannot
+ * take. */
 static void refuse_one(struct listener *l)
 {
 	if (!l->starving)
@@ -185,16 +187,16 @@ static void on_connection(uv_poll_t *h, int status, int events)
 	}
 }
 
-/* --- the path --- */
+/* ---- the path ---- */
 
-static void lock_name(const struct listener *l, char out[sizeof l->path + 8])
+static void lock_name(const struct listener *l, char out[sizeof(l->path) + 8])
 {
-	snprintf(out, sizeof l->path + 8, "%s.lock", l->path);
+	snprintf(out, sizeof(l->path) + 8, "%s.lock", l->path);
 }
 
 static enum status take_lock(struct listener *l)
 {
-	char name[sizeof l->path + 8];
+	char name[sizeof(l->path) + 8];
 	lock_name(l, name);
 	l->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (l->lock < 0) {
@@ -243,12 +245,13 @@ static enum status bind_path(const struct listener *l, int *out_fd)
 {
 	bool bound = false;
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	memcpy(at.sun_path, l->path, sizeof l->path);
+	memcpy(at.sun_path, l->path, sizeof(l->path));
 	int fd = socket(AF_UNIX, (l->packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || fchmod(fd, 0) || bind(fd, (struct sockaddr *)&at, sizeof at))
+	if (fd < 0 || fchmod(fd, 0) || bind(fd, (struct sockaddr *)&at, sizeof(at)))
 		goto fail;
 	bound = true;
-	if ((l->gid != (gid_t)-1 && chown(l->path, (uid_t)-1, l->gid)) || chmod(l->path, l->mode) || listen(fd, BACKLOG))
+	if ((l->gid != (gid_t)-1 && chown(l->path, (uid_t)-1, l->gid)) || chmod(l->path, l->mode) ||
+	    listen(fd, BACKLOG))
 		goto fail;
 	*out_fd = fd;
 	return ST_OK;
@@ -261,7 +264,7 @@ fail:
 	return ST_IO_ERROR;
 }
 
-/* --- life --- */
+/* ---- life ---- */
 
 static void free_listener(struct listener *l)
 {
@@ -281,7 +284,7 @@ static void on_listener_closed(uv_handle_t *h)
 
 enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb, void *arg, struct listener **out)
 {
-	struct listener *l = calloc(1, sizeof *l);
+	struct listener *l = calloc(1, sizeof(*l));
 	if (!l)
 		return ST_NO_MEMORY;
 	l->loop = loop;
@@ -293,8 +296,8 @@ enum status listener_open(void *loop, const struct listen_opts *o, listen_cb *cb
 	l->mode = o->mode;
 	l->packets = o->packets;
 	enum status st = ST_INVALID_CONFIG;
-	if (strlen(o->path) >= sizeof l->path) {
-		log_error("%s: longer than the %zu bytes that a socket's path may have", o->path, sizeof l->path - 1);
+	if (strlen(o->path) >= sizeof(l->path)) {
+		log_error("%s: longer than the %zu bytes that a socket's path may have", o->path, sizeof(l->path) - 1);
 		goto fail;
 	}
 	strcpy(l->path, o->path);
@@ -328,10 +331,11 @@ static bool is_removed(const char *path)
 /* The lock file may be gone as well: who made another one may think that the path is free. */
 static enum status keep_lock(struct listener *l)
 {
-	char name[sizeof l->path + 8];
+	char name[sizeof(l->path) + 8];
 	struct stat ours, there;
 	lock_name(l, name);
-	if (!fstat(l->lock, &ours) && !lstat(name, &there) && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+	if (!fstat(l->lock, &ours) && !lstat(name, &there) && ours.st_dev == there.st_dev &&
+	    ours.st_ino == there.st_ino)
 		return ST_OK;
 	close(l->lock);
 	return take_lock(l);

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/map_request.h"
 
 #include "proto/bytes.h"
 #include "proto/version.h"
-
 #include "gacc/v1/attach.pb-c.h"
 
 #include <stdio.h>
@@ -11,7 +11,8 @@
 static enum status check(const Gacc__V1__MapRequest *q, char *why, size_t n_why)
 {
 	if (q->version != MAP_VERSION) {
-		snprintf(why, n_why, "version %u of the attach socket's messages; this daemon speaks %d: update the older side",
+		snprintf(why, n_why,
+			 "version %u of the attach socket's messages; this daemon speaks %d: update the older side",
 			 q->version, MAP_VERSION);
 		return ST_VERSION_SKEW;
 	}
@@ -39,7 +40,7 @@ enum status map_request_parse(const void *bytes, size_t n, struct map_request *o
 	st = check(q, why, n_why);
 	if (!st) {
 		out->session = q->session->id;
-		memcpy(out->token, q->session->token.data, sizeof out->token);
+		memcpy(out->token, q->session->token.data, sizeof(out->token));
 	}
 	bytes_free(msg);
 	return st;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A packet of the attach socket, as a trainer sends it: which session wants its memory. Pure. */
 #ifndef GACC_HOST_MAP_REQUEST_H
 #define GACC_HOST_MAP_REQUEST_H
@@ -12,7 +13,8 @@ struct map_request {
 	uint8_t token[16];
 };
 
-/* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence in `why`. */
+/* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence
+ * in `why`. */
 enum status map_request_parse(const void *bytes, size_t n, struct map_request *out, char *why, size_t n_why);
 
 #endif

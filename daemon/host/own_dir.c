@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The folders in which gaccd keeps its sockets and its journal. */
 #include "host/own_dir.h"
+
+#include "base/log.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "base/log.h"
 
 enum status own_dir_make(const char *path, mode_t mode, const char *key)
 {
@@ -19,8 +20,10 @@ enum status own_dir_make(const char *path, mode_t mode, const char *key)
 		return ST_IO_ERROR;
 	}
 	if ((s.st_uid && s.st_uid != geteuid()) || (s.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH) {
-		log_error("%s (%s) belongs to user %u and has mode %04o: its files could be replaced; give it to user %u with chown, "
-			  "with mode 0755 at most, or set another %s", path, key, s.st_uid, s.st_mode & 07777, geteuid(), key);
+		log_error("%s (%s) belongs to user %u and has mode %04o: its files could be replaced; give it to user "
+			  "%u with chown, "
+			  "with mode 0755 at most, or set another %s",
+			  path, key, s.st_uid, s.st_mode & 07777, geteuid(), key);
 		return ST_PERMISSION_DENIED;
 	}
 	return ST_OK;

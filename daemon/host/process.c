@@ -1,4 +1,6 @@
-/* Other processes, as /proc shows them, and signals that reach the intended process or none. Any thread; blocks only for /proc. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Other processes, as /proc shows them, and signals that reach the intended process or none. Any thread; blocks only
+ * for /proc. */
 #include "host/process.h"
 
 #include <errno.h>
@@ -12,19 +14,21 @@
 bool process_look(int64_t pid, struct process_info *out)
 {
 	char path[64], text[1024];
-	snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+	snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
 	FILE *f = fopen(path, "re");
 	if (!f)
 		return false;
-	size_t n = fread(text, 1, sizeof text - 1, f);
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
 	fclose(f);
 	text[n] = '\0';
 	const char *at = strrchr(text, ')'); /* the name may hold anything */
 	unsigned long long start;
 	long long parent, group, session;
 	char state;
-	if (!at || sscanf(at + 1, " %c %lld %lld %lld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-			  &parent, &group, &session, &start) != 5 || state == 'Z' || state == 'X')
+	if (!at ||
+	    sscanf(at + 1, " %c %lld %lld %lld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		   &state, &parent, &group, &session, &start) != 5 ||
+	    state == 'Z' || state == 'X')
 		return false;
 	*out = (struct process_info){ parent, group, session, start };
 	return true;
@@ -40,9 +44,9 @@ bool process_uid(int64_t pid, uint32_t *out)
 {
 	char path[64], line[256];
 	bool found = false;
-	snprintf(path, sizeof path, "/proc/%lld/status", (long long)pid);
+	snprintf(path, sizeof(path), "/proc/%lld/status", (long long)pid);
 	FILE *f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof line, f))
+	while (f && !found && fgets(line, sizeof(line), f))
 		found = sscanf(line, "Uid: %u", out) == 1;
 	if (f)
 		fclose(f);
@@ -52,14 +56,15 @@ bool process_uid(int64_t pid, uint32_t *out)
 bool process_is_gaccd(int64_t pid, const char *role, const char *argument)
 {
 	char path[64], words[512], want[128];
-	snprintf(path, sizeof path, "/proc/%lld/cmdline", (long long)pid);
+	snprintf(path, sizeof(path), "/proc/%lld/cmdline", (long long)pid);
 	FILE *f = fopen(path, "re");
 	if (!f)
 		return false;
-	size_t n = fread(words, 1, sizeof words, f);
+	size_t n = fread(words, 1, sizeof(words), f);
 	fclose(f);
-	int length = snprintf(want, sizeof want, "gaccd%c%s%c%s", 0, role, 0, argument);
-	return length > 0 && (size_t)length < sizeof want && n > (size_t)length && !memcmp(words, want, (size_t)length + 1);
+	int length = snprintf(want, sizeof(want), "gaccd%c%s%c%s", 0, role, 0, argument);
+	return length > 0 && (size_t)length < sizeof(want) && n > (size_t)length &&
+	       !memcmp(words, want, (size_t)length + 1);
 }
 
 bool process_lives(int pidfd)
@@ -73,7 +78,8 @@ bool process_signal_if(int64_t pid, int signal, process_test *is_meant, const vo
 	if (fd < 0)
 		return false;
 	/* The number cannot have changed hands before the look if the process still has it afterwards. */
-	bool ok = is_meant(arg, pid) && !syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) && !syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0);
+	bool ok = is_meant(arg, pid) && !syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) &&
+		  !syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0);
 	close(fd);
 	return ok;
 }

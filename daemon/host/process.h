@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Other processes, as /proc shows them, and signals to them.
  *
- * A process number may be given out again as soon as its process has been reaped. A signal therefore goes either to a child of the caller
- * that is not reaped yet, or through a pidfd to a process that was looked at while the pidfd was held.
+ * A process number may be given out again as soon as its process has been reaped. A signal therefore goes either to a
+ * child of the caller that is not reaped yet, or through a pidfd to a process that was looked at while the pidfd was
+ * held.
  *
  * Any thread. Reading /proc blocks for microseconds.
  */
@@ -13,9 +15,9 @@
 
 struct process_info {
 	int64_t parent;
-	int64_t group;         /* process group */
-	int64_t session;       /* all processes of a group are of one session, for as long as the group exists */
-	uint64_t start_time;   /* clock ticks after the boot */
+	int64_t group;	     /* process group */
+	int64_t session;     /* all processes of a group are of one session, for as long as the group exists */
+	uint64_t start_time; /* clock ticks after the boot */
 };
 
 /* Fields 4, 5, 6 and 22 of proc(5)'s stat. false: no such process, or a zombie. */
@@ -34,7 +36,8 @@ bool process_lives(int pidfd);
 typedef bool process_test(const void *arg, int64_t pid);
 /* false: there is no such process, it is not the one that is meant, or it may not be signalled. */
 bool process_signal_if(int64_t pid, int signal, process_test *is_meant, const void *arg);
-/* The same for a child of this process, which nobody but the calling thread reaps: until then the number is its own. false: it was reaped. */
+/* The same for a child of this process, which nobody but the calling thread reaps: until then the number is its own.
+ * false: it was reaped. */
 bool process_signal_child(int64_t pid, int signal);
 
 #endif

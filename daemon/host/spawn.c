@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starts children without a copy of the page tables, and waits for each by SIGCHLD. */
 #include "host/spawn.h"
 
@@ -87,14 +88,15 @@ static int start(struct spawned *s, const struct spawn_opts *o)
 
 int spawn_child(void *loop, const struct spawn_opts *o, struct spawned **out)
 {
-	struct spawned *s = calloc(1, sizeof *s);
+	struct spawned *s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->exited = o->exited;
 	s->arg = o->arg;
 	uv_signal_init(loop, &s->on_child);
 	s->on_child.data = s;
-	int err = -uv_signal_start(&s->on_child, on_sigchld, SIGCHLD); /* before there is a child: its end must not be missed */
+	/* before there is a child: its end must not be missed */
+	int err = -uv_signal_start(&s->on_child, on_sigchld, SIGCHLD);
 	if (!err)
 		err = start(s, o);
 	if (err) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/supervise.h"
 
 #include "base/descriptors.h"
@@ -40,11 +41,11 @@ struct supervisor {
 	char dir[80], address[90]; /* NOTIFY_SOCKET */
 	sigset_t caller_mask;
 	uint64_t descriptors_before;
-	size_t room;           /* descriptors that can be kept */
-	pid_t child;           /* 0: none now */
+	size_t room; /* descriptors that can be kept */
+	pid_t child; /* 0: none now */
 	bool ready, stopping;
 	int64_t start_at, started_at, heard_at; /* ms, CLOCK_BOOTTIME */
-	uint32_t failures;     /* children in a row that have ended by themselves soon after their start */
+	uint32_t failures; /* children in a row that have ended by themselves soon after their start */
 	size_t n_stored;
 	struct stored stored[SUPERVISE_MAX_FDS];
 };
@@ -56,7 +57,7 @@ static int64_t now_ms(void)
 	return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
 }
 
-/* --- the store --- */
+/* ---- the store ---- */
 
 static void forget(struct supervisor *s, const char *name)
 {
@@ -79,11 +80,11 @@ static void keep(struct supervisor *s, const char *name, int fd)
 		return;
 	}
 	struct stored *at = &s->stored[s->n_stored++];
-	snprintf(at->name, sizeof at->name, "%s", name);
+	snprintf(at->name, sizeof(at->name), "%s", name);
 	at->fd = fd;
 }
 
-/* --- messages of the child --- */
+/* ---- messages of the child ---- */
 
 struct message {
 	char text[MAX_MESSAGE];
@@ -102,7 +103,7 @@ static void take_control(struct message *m, struct msghdr *h)
 			memcpy(m->fd, CMSG_DATA(c), m->n_fds * sizeof(int));
 		} else if (c->cmsg_type == SCM_CREDENTIALS) {
 			struct ucred who;
-			memcpy(&who, CMSG_DATA(c), sizeof who);
+			memcpy(&who, CMSG_DATA(c), sizeof(who));
 			m->sender = who.pid;
 		}
 	}
@@ -115,9 +116,10 @@ static bool receive(struct supervisor *s, struct message *m)
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(int) * MAX_MESSAGE_FDS) + CMSG_SPACE(sizeof(struct ucred))];
 	} control;
-	struct iovec iov = { m->text, sizeof m->text - 1 };
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-			    .msg_controllen = sizeof control.bytes };
+	struct iovec iov = { m->text, sizeof(m->text) - 1 };
+	struct msghdr h = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+	};
 	m->n_fds = 0;
 	m->sender = 0;
 	ssize_t n = recvmsg(s->notify, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -159,7 +161,8 @@ static void handle(struct supervisor *s, struct message *m)
 			keep(s, fdname, m->fd[--m->n_fds]);
 }
 
-/* A barrier's descriptor is answered by being closed, which must come after the messages before it: they came in order. */
+/* A barrier's descriptor is answered by being closed, which must come after the messages before it: they came in order.
+ */
 static void drain_messages(struct supervisor *s)
 {
 	struct message m;
@@ -170,18 +173,19 @@ static void drain_messages(struct supervisor *s)
 	}
 }
 
-/* --- the child --- */
+/* ---- the child ---- */
 
 __attribute__((noreturn)) static void fail_to_place(int n)
 {
-	log_error("%d descriptors of jobs cannot be handed to gaccd: %s (RLIMIT_NOFILE of the supervisor is %llu, %d are needed: raise it with "
-		  "prlimit); the supervisor keeps them and tries again", n, strerror(errno), (unsigned long long)descriptors_limit(),
-		  2 * n + OWN_FDS);
+	log_error("%d descriptors of jobs cannot be handed to gaccd: %s (RLIMIT_NOFILE of the supervisor is %llu, %d "
+		  "are needed: raise it with "
+		  "prlimit); the supervisor keeps them and tries again",
+		  n, strerror(errno), (unsigned long long)descriptors_limit(), 2 * n + OWN_FDS);
 	_exit(EXIT_FAILURE);
 }
 
-/* In the child, between fork and exec: descriptors go to 3, 4, ... where sd_listen_fds looks for them. They are moved up
- * first, so that none is overwritten before its turn. */
+/* In the child, between fork and exec: descriptors go to 3, 4, ... where sd_listen_fds looks for them. They are moved
+ * up first, so that none is overwritten before its turn. */
 static void place_fds(const struct supervisor *s)
 {
 	int n = (int)s->n_stored;
@@ -197,7 +201,7 @@ static void place_fds(const struct supervisor *s)
 static void set_number(const char *name, uint64_t v)
 {
 	char text[24];
-	snprintf(text, sizeof text, "%llu", (unsigned long long)v);
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
 	setenv(name, text, 1);
 }
 
@@ -254,8 +258,8 @@ static void start_child(struct supervisor *s)
 	log_debug("started %s, pid %d, with %zu descriptors", s->opts->argv[0], (int)pid, s->n_stored);
 }
 
-/* Before the next start. What was killed comes back at once. What ends by itself, soon after it was started, lacks something, a disk
- * with room for example: it is tried less and less often. */
+/* Before the next start. What was killed comes back at once. What ends by itself, soon after it was started, lacks
+ * something, a disk with room for example: it is tried less and less often. */
 static uint32_t next_backoff(struct supervisor *s, bool exited)
 {
 	uint64_t ms = s->opts->backoff_ms;
@@ -297,7 +301,7 @@ static bool reap(struct supervisor *s, int *code)
 static bool take_signals(struct supervisor *s, int *code)
 {
 	struct signalfd_siginfo i;
-	while (read(s->signals, &i, sizeof i) == sizeof i) {
+	while (read(s->signals, &i, sizeof(i)) == sizeof(i)) {
 		if (i.ssi_signo == SIGCHLD)
 			continue;
 		if (i.ssi_signo != SIGHUP)
@@ -309,7 +313,7 @@ static bool take_signals(struct supervisor *s, int *code)
 	return reap(s, code) || (s->stopping && s->child == 0);
 }
 
-/* --- the loop --- */
+/* ---- the loop ---- */
 
 static bool watched(const struct supervisor *s)
 {
@@ -354,7 +358,8 @@ static int open_notify(struct supervisor *s)
 	const char *tmp = getenv("TMPDIR");
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	int on = 1;
-	if (snprintf(s->dir, sizeof s->dir, "%s/gaccd-notify.XXXXXX", tmp && *tmp ? tmp : "/tmp") >= (int)sizeof s->dir) {
+	if (snprintf(s->dir, sizeof(s->dir), "%s/gaccd-notify.XXXXXX", tmp && *tmp ? tmp : "/tmp") >=
+	    (int)sizeof(s->dir)) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
@@ -362,12 +367,12 @@ static int open_notify(struct supervisor *s)
 		s->dir[0] = 0;
 		return -1;
 	}
-	snprintf(s->address, sizeof s->address, "%s/socket", s->dir);
-	memcpy(at.sun_path, s->address, sizeof s->address);
+	snprintf(s->address, sizeof(s->address), "%s/socket", s->dir);
+	memcpy(at.sun_path, s->address, sizeof(s->address));
 	s->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (s->notify < 0 || setsockopt(s->notify, SOL_SOCKET, SO_PASSCRED, &on, sizeof on))
+	if (s->notify < 0 || setsockopt(s->notify, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)))
 		return -1;
-	return bind(s->notify, (struct sockaddr *)&at, sizeof at);
+	return bind(s->notify, (struct sockaddr *)&at, sizeof(at));
 }
 
 static void close_notify(struct supervisor *s)
@@ -391,14 +396,14 @@ int supervise_run(const struct supervise_opts *opts)
 	static const int handled[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP };
 	int code = EXIT_FAILURE;
 	sigset_t set;
-	struct supervisor *s = calloc(1, sizeof *s);
+	struct supervisor *s = calloc(1, sizeof(*s));
 	if (!s)
 		return code;
 	s->opts = opts;
 	s->descriptors_before = descriptors_raise();
 	s->room = find_room();
 	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof handled / sizeof *handled; i++)
+	for (size_t i = 0; i < sizeof(handled) / sizeof(*handled); i++)
 		sigaddset(&set, handled[i]);
 	sigprocmask(SIG_BLOCK, &set, &s->caller_mask);
 	s->notify = -1;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/child.h"
 
 #include "base/descriptors.h"
@@ -34,17 +35,17 @@ _Noreturn static void fail(const struct launch_start *s, uint32_t rank, int code
 	_exit(code);
 }
 
-/* A process that changes from one user other than root to another keeps its capabilities, and ambient ones would pass into the
- * program. Who has none need not be allowed to call capset: gaccd's unit does not allow it. */
+/* A process that changes from one user other than root to another keeps its capabilities, and ambient ones would pass
+ * into the program. Who has none need not be allowed to call capset: gaccd's unit does not allow it. */
 static bool drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3], none[_LINUX_CAPABILITY_U32S_3];
-	memset(have, 0, sizeof have);
-	memset(none, 0, sizeof none);
+	memset(have, 0, sizeof(have));
+	memset(none, 0, sizeof(none));
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) || syscall(SYS_capget, &head, have))
 		return false;
-	return !memcmp(have, none, sizeof none) || !syscall(SYS_capset, &head, none);
+	return !memcmp(have, none, sizeof(none)) || !syscall(SYS_capset, &head, none);
 }
 
 /* gaccd is the last to be killed when memory is short; its ranks are not. */
@@ -59,9 +60,8 @@ static void be_killed_like_others(void)
 
 bool launch_become_user(const struct launch_start *s)
 {
-	if (s->order.change_user &&
-	    (setgroups((size_t)s->n_groups, s->group) || setresgid(s->gid, s->gid, s->gid) ||
-	     setresuid(s->order.uid, s->order.uid, s->order.uid)))
+	if (s->order.change_user && (setgroups((size_t)s->n_groups, s->group) || setresgid(s->gid, s->gid, s->gid) ||
+				     setresuid(s->order.uid, s->order.uid, s->order.uid)))
 		return false;
 	return getuid() == s->order.uid && geteuid() == s->order.uid && (s->order.uid == 0 || drop_capabilities());
 }
@@ -81,7 +81,7 @@ static void reset_signals(void)
 static bool make_directories(const char *path)
 {
 	char part[PATH_MAX];
-	if (strlen(path) >= sizeof part) {
+	if (strlen(path) >= sizeof(part)) {
 		errno = ENAMETOOLONG;
 		return false;
 	}
@@ -101,7 +101,9 @@ static void redirect(const struct launch_start *s, uint32_t rank, uint32_t resta
 {
 	bool fresh = s->order.fresh && !restarts;
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), log = -1;
-	const char *why = make_directories(s->log_dir) ? launch_log_open(s, rank, false, O_WRONLY | O_APPEND | O_CREAT, &log) : strerror(errno);
+	const char *why = make_directories(s->log_dir)
+				  ? launch_log_open(s, rank, false, O_WRONLY | O_APPEND | O_CREAT, &log)
+				  : strerror(errno);
 	if (!why && fresh && ftruncate(log, 0))
 		why = strerror(errno);
 	if (!why && fresh)
@@ -126,7 +128,8 @@ static void wait_for_go(int go)
 		_exit(CANNOT_RUN);
 }
 
-_Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, pid_t parent, int go, int output)
+_Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, pid_t parent, int go,
+				 int output)
 {
 	setpgid(0, 0);
 	reset_signals();
@@ -147,7 +150,8 @@ _Noreturn void launch_child_rank(const struct launch_start *s, uint32_t rank, ui
 	if (!environ)
 		fail(s, rank, CANNOT_RUN, "no memory for its environment");
 	execvp(s->command[0], s->command);
-	fail(s, rank, errno == ENOENT ? NOT_FOUND : CANNOT_RUN, "cannot run %.120s: %s", s->command[0], strerror(errno));
+	fail(s, rank, errno == ENOENT ? NOT_FOUND : CANNOT_RUN, "cannot run %.120s: %s", s->command[0],
+	     strerror(errno));
 }
 
 /* Up to n bytes of the end of a log, or of the older one behind it. */
@@ -172,7 +176,8 @@ _Noreturn void launch_child_tail(const struct launch_start *s, uint32_t rank, in
 	size_t n = read_end(s, rank, false, half, LAUNCH_MAX_TAIL), older = 0;
 	if (n < LAUNCH_MAX_TAIL)
 		older = read_end(s, rank, true, half - (LAUNCH_MAX_TAIL - n), LAUNCH_MAX_TAIL - n);
-	char *from = half - (LAUNCH_MAX_TAIL - n); /* the older log is there, if it is long enough to reach the newer one */
+	/* the older log is there, if it is long enough to reach the newer one */
+	char *from = half - (LAUNCH_MAX_TAIL - n);
 	if (older < LAUNCH_MAX_TAIL - n)
 		memmove(half - older, from, older);
 	_exit(write(out, half - older, older + n) != (ssize_t)(older + n));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/launcher.h"
 
 #include "base/descriptors.h"
@@ -34,22 +35,21 @@ struct launcher {
 	const struct launcher_args *args;
 	char socket_path[sizeof(struct sockaddr_un)], state_path[4096];
 	int listener, gaccd, signals, state; /* gaccd: -1 while nobody is connected */
-	struct launch_note *old;             /* of the launcher before us */
+	struct launch_note *old;	     /* of the launcher before us */
 	uint32_t n_old;
 	struct launch_start start;
-	struct launch *launch;               /* NULL: not started */
+	struct launch *launch; /* NULL: not started */
 	struct launch_logs *logs;
-	bool *dirty;                         /* ranks that gaccd has not heard of */
-	uint32_t first_dirty;                /* none below */
+	bool *dirty;	      /* ranks that gaccd has not heard of */
+	uint32_t first_dirty; /* none below */
 	bool summary_dirty;
 	int64_t alone_since_ns;
-	bool leaving;                        /* ends when no rank is left */
+	bool leaving; /* ends when no rank is left */
 	bool more_to_reap;
 	char tail[LAUNCH_MAX_TAIL];
 	uint32_t n_tail;
 	bool have_tail;
 };
-
 
 static struct now clock_now(void)
 {
@@ -89,14 +89,20 @@ static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
 	}
 	close(go[0]);
 	if (pid > 0) {
-		struct launch_note note = { rank, pid, process_start_time(pid), restarts, launch_summary(l->launch)->charged, getsid(0),
+		struct launch_note note = { rank,
+					    pid,
+					    process_start_time(pid),
+					    restarts,
+					    launch_summary(l->launch)->charged,
+					    getsid(0),
 					    l->start.order.uid };
 		setpgid(pid, pid);
 		FAILPOINT(launcher_spawned);
 		if (note_pid(l, &note) || write(go[1], "", 1) != 1) {
 			close(go[1]); /* it ends by itself */
 			waitpid(pid, NULL, 0);
-			snprintf(l->start.reason[rank], LAUNCH_REASON, "its pid cannot be noted in %.120s", l->state_path);
+			snprintf(l->start.reason[rank], LAUNCH_REASON, "its pid cannot be noted in %.120s",
+				 l->state_path);
 			return 0;
 		}
 	} else {
@@ -137,7 +143,8 @@ static void reap_rank(struct launcher *l, uint32_t rank, pid_t pid)
 	kill(-pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	launch_logs_drain(l->logs, rank); /* its last words are in the log before anybody hears of its end */
-	launch_on_exit(l->launch, rank, pid, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), clock_now());
+	launch_on_exit(l->launch, rank, pid, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
+		       clock_now());
 }
 
 /* Not more at a time: who makes orphans faster than they are reaped must not keep orders from being heard. */
@@ -163,8 +170,8 @@ static void reap(struct launcher *l)
 static void read_tail(struct launcher *l, int from)
 {
 	struct pollfd p = { from, POLLIN, 0 };
-	while (l->n_tail < sizeof l->tail && poll(&p, 1, TAIL_MS) == 1) {
-		ssize_t n = read(from, l->tail + l->n_tail, sizeof l->tail - l->n_tail);
+	while (l->n_tail < sizeof(l->tail) && poll(&p, 1, TAIL_MS) == 1) {
+		ssize_t n = read(from, l->tail + l->n_tail, sizeof(l->tail) - l->n_tail);
 		if (n <= 0)
 			break;
 		l->n_tail += (uint32_t)n;
@@ -181,7 +188,7 @@ static void take_tail(struct launcher *l)
 	l->have_tail = true;
 	const char *reason = l->start.reason[s->cause.rank];
 	if (*reason) {
-		l->n_tail = (uint32_t)snprintf(l->tail, sizeof l->tail, "%.*s", LAUNCH_REASON, reason);
+		l->n_tail = (uint32_t)snprintf(l->tail, sizeof(l->tail), "%.*s", LAUNCH_REASON, reason);
 		return;
 	}
 	if (pipe2(out, O_CLOEXEC))
@@ -210,7 +217,7 @@ static void lose_gaccd(struct launcher *l)
 /* false: the socket is full, or nobody is there any more. */
 static bool say(struct launcher *l, const struct launch_word *w, const void *tail)
 {
-	int r = channel_send(l->gaccd, w, sizeof *w, tail, w->n_tail, NULL, 0);
+	int r = channel_send(l->gaccd, w, sizeof(*w), tail, w->n_tail, NULL, 0);
 	if (r && r != -EAGAIN)
 		lose_gaccd(l);
 	return r == 0;
@@ -220,7 +227,9 @@ static bool say_ranks(struct launcher *l)
 {
 	for (; l->launch && l->first_dirty < l->start.order.n_ranks; l->first_dirty++) {
 		uint32_t i = l->first_dirty;
-		struct launch_word w = { .version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_RANK, .pid = getpid(), .rank = i };
+		struct launch_word w = {
+			.version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_RANK, .pid = getpid(), .rank = i
+		};
 		if (!l->dirty[i])
 			continue;
 		w.state = *launch_rank(l->launch, i);
@@ -235,8 +244,9 @@ static void say_all(struct launcher *l)
 {
 	if (l->gaccd < 0 || !say_ranks(l) || !l->summary_dirty)
 		return;
-	struct launch_word w = { .version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_SUMMARY, .pid = getpid(),
-				 .n_tail = l->n_tail };
+	struct launch_word w = {
+		.version = LAUNCH_CHANNEL_VERSION, .kind = LAUNCH_WORD_SUMMARY, .pid = getpid(), .n_tail = l->n_tail
+	};
 	if (l->launch)
 		w.summary = *launch_summary(l->launch);
 	if (say(l, &w, l->tail))
@@ -266,14 +276,16 @@ static void close_own(void *arg)
 
 static enum status begin(struct launcher *l, const void *packet, size_t n)
 {
-	const struct launch_ports ports = { .ctx = l, .start = start_rank, .signal = signal_rank, .changed = on_changed };
+	const struct launch_ports ports = {
+		.ctx = l, .start = start_rank, .signal = signal_rank, .changed = on_changed
+	};
 	enum status st = launch_start_parse(packet, n, &l->start);
 	const struct launch_order *o = &l->start.order;
 	l->start.descriptors = l->args->descriptors;
 	if (!st)
 		st = launch_logs_new(&l->start, close_own, l, &l->logs);
 	if (!st)
-		l->dirty = calloc(o->n_ranks, sizeof *l->dirty);
+		l->dirty = calloc(o->n_ranks, sizeof(*l->dirty));
 	if (!st)
 		st = l->dirty ? launch_new(&l->launch, o->n_ranks, o->max_restarts, o->grace_ns, &ports) : ST_NO_MEMORY;
 	if (st)
@@ -326,13 +338,13 @@ static void read_orders(struct launcher *l)
 	} packet;
 	while (l->gaccd >= 0) {
 		int n_fds = 0;
-		int n = channel_recv(l->gaccd, &packet, sizeof packet, NULL, &n_fds);
+		int n = channel_recv(l->gaccd, &packet, sizeof(packet), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
-		if (n < (int)sizeof packet.order || packet.order.version != LAUNCH_CHANNEL_VERSION) {
+		if (n < (int)sizeof(packet.order) || packet.order.version != LAUNCH_CHANNEL_VERSION) {
 			if (n > 0)
-				log_error("launcher of job %llu: an order of %d bytes, version %u", (unsigned long long)l->args->job_id, n,
-					  packet.order.version);
+				log_error("launcher of job %llu: an order of %d bytes, version %u",
+					  (unsigned long long)l->args->job_id, n, packet.order.version);
 			lose_gaccd(l);
 			return;
 		}
@@ -343,7 +355,7 @@ static void read_orders(struct launcher *l)
 static void take_connection(struct launcher *l)
 {
 	struct ucred peer;
-	socklen_t n = sizeof peer;
+	socklen_t n = sizeof(peer);
 	int fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0)
 		return;
@@ -362,7 +374,7 @@ static void take_connection(struct launcher *l)
 static void read_signals(struct launcher *l)
 {
 	struct signalfd_siginfo s;
-	for (int n = 0; n < REAP_AT_ONCE && read(l->signals, &s, sizeof s) == sizeof s; n++)
+	for (int n = 0; n < REAP_AT_ONCE && read(l->signals, &s, sizeof(s)) == sizeof(s); n++)
 		if (s.ssi_signo != SIGCHLD) {
 			l->leaving = true;
 			stop(l, l->start.order.grace_ns);
@@ -438,7 +450,8 @@ static void finish(struct launcher *l)
 {
 	FAILPOINT(launcher_end);
 	if (!orphans_end())
-		log_job(l->args->job_id, LOG_WARN, "OrphansLeft", "processes that its ranks have left behind could not be killed: their parent "
+		log_job(l->args->job_id, LOG_WARN, "OrphansLeft",
+			"processes that its ranks have left behind could not be killed: their parent "
 			"is init now");
 	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
 	unlink(l->state_path);
@@ -458,9 +471,10 @@ int launcher_run(const struct launcher_args *args)
 	prctl(PR_SET_NAME, "gacc-launcher");
 	descriptors_raise();
 	if (!orphans_adopt())
-		log_job(args->job_id, LOG_WARN, "OrphansUnseen", "processes that leave their rank's session will outlive the job: %s", strerror(errno));
-	launcher_state_path(args, l.state_path, sizeof l.state_path);
-	if (!launcher_socket_path(args, l.socket_path, sizeof l.socket_path))
+		log_job(args->job_id, LOG_WARN, "OrphansUnseen",
+			"processes that leave their rank's session will outlive the job: %s", strerror(errno));
+	launcher_state_path(args, l.state_path, sizeof(l.state_path));
+	if (!launcher_socket_path(args, l.socket_path, sizeof(l.socket_path)))
 		return 2;
 	l.signals = open_signals();
 	l.alone_since_ns = clock_now().mono_ns;

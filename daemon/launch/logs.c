@@ -1,4 +1,6 @@
-/* The writer of ranks' logs, and the launcher's end of it. The launcher's thread; the writer is a child process of one thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer of ranks' logs, and the launcher's end of it. The launcher's thread; the writer is a child process of one
+ * thread. */
 #include "launch/logs.h"
 
 #include "base/log.h"
@@ -21,29 +23,30 @@
 
 #define PIECE 65536
 #define BURST (8u << 20)
-#define LOOK_MS 1000                    /* between looks at the limit */
+#define LOOK_MS 1000 /* between looks at the limit */
 #define DRAIN_TRIES 500
 #define DRAIN_NS 1000000
-#define AGAIN_NS 100000000              /* between the starts of two writers */
+#define AGAIN_NS 100000000 /* between the starts of two writers */
 #define AT_ONCE 64
-#define LINE_BYTES 4096                 /* a longer line may be cut where a log ends */
+#define LINE_BYTES 4096 /* a longer line may be cut where a log ends */
 
-/* Memory of the launcher and its writers: what one that was killed had read and not yet written is here for the next. */
+/* Memory of the launcher and its writers: what one that was killed had read and not yet written is here for the next.
+ */
 struct shared {
 	_Atomic uint64_t limit;
-	_Atomic uint32_t working;       /* bytes are on their way from a pipe to a log */
-	_Atomic uint32_t n, at;         /* so many in the buffer, of which so many are written */
+	_Atomic uint32_t working; /* bytes are on their way from a pipe to a log */
+	_Atomic uint32_t n, at;	  /* so many in the buffer, of which so many are written */
 	uint32_t rank;
 	char buffer[PIECE];
 };
 
 /* Of one rank. */
 struct pipe {
-	int in, out;                    /* -1: closed */
+	int in, out; /* -1: closed */
 	/* the writer's */
-	int log;                        /* -1: not open */
-	bool in_line;                   /* its last byte is no line break */
-	uint64_t lost;                  /* bytes since the last line that was written */
+	int log;       /* -1: not open */
+	bool in_line;  /* its last byte is no line break */
+	uint64_t lost; /* bytes since the last line that was written */
 	const char *why;
 };
 
@@ -56,11 +59,11 @@ struct launch_logs {
 	uint32_t n;
 	pid_t writer;
 	int64_t started_ns;
-	bool slow;                      /* the last drain took too long */
+	bool slow; /* the last drain took too long */
 	/* the writer's */
 	int poll;
 	uint32_t n_open;
-	uint64_t limit;                 /* that all logs keep to */
+	uint64_t limit; /* that all logs keep to */
 	int64_t allowance, allowance_ns;
 };
 
@@ -91,7 +94,8 @@ const char *launch_log_open(const struct launch_start *s, uint32_t rank, bool ol
 	}
 	if (fd >= 0)
 		close(fd);
-	return fd < 0 && err != ENXIO ? strerror(err) : "it is not a regular file"; /* ENXIO: a FIFO that nobody reads, a socket */
+	/* ENXIO: a FIFO that nobody reads, a socket */
+	return fd < 0 && err != ENXIO ? strerror(err) : "it is not a regular file";
 }
 
 void launch_log_drop_older(const struct launch_start *s, uint32_t rank)
@@ -153,7 +157,8 @@ static void rotate(struct launch_logs *l, uint32_t rank)
 		if (!is_open(l, rank))
 			return;
 	}
-	int n = snprintf(text, sizeof text, "[gacc: earlier lines were dropped, a log has %llu bytes and as many in %s]\n",
+	int n = snprintf(text, sizeof(text),
+			 "[gacc: earlier lines were dropped, a log has %llu bytes and as many in %s]\n",
 			 (unsigned long long)l->limit, "its .1");
 	p->in_line = false;
 	if (drops)
@@ -179,7 +184,8 @@ static bool tell_lost(struct pipe *p)
 {
 	char text[160];
 	uint64_t lost = p->lost;
-	int n = snprintf(text, sizeof text, "[gacc: %llu bytes of output were lost: %s]\n", (unsigned long long)lost, p->why);
+	int n = snprintf(text, sizeof(text), "[gacc: %llu bytes of output were lost: %s]\n", (unsigned long long)lost,
+			 p->why);
 	p->lost = 0;
 	if (write_all(p, text, (size_t)n))
 		return true;
@@ -210,7 +216,8 @@ static void put(struct launch_logs *l)
 	m->n = m->at = 0;
 }
 
-/* Copies the newest bytes of a log that has too many into a new file, which takes its place; without room the log is emptied. */
+/* Copies the newest bytes of a log that has too many into a new file, which takes its place; without room the log is
+ * emptied. */
 static void cut(struct launch_logs *l, uint32_t rank, uint64_t size)
 {
 	char path[PATH_MAX + 32], new[PATH_MAX + 32], piece[PIECE];
@@ -222,7 +229,7 @@ static void cut(struct launch_logs *l, uint32_t rank, uint64_t size)
 	int from = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	int to = open(new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
 	bool ok = from >= 0 && to >= 0;
-	while (ok && (n = pread(from, piece, sizeof piece, at)) > 0) {
+	while (ok && (n = pread(from, piece, sizeof(piece), at)) > 0) {
 		ok = write(to, piece, (size_t)n) == n;
 		at += n;
 	}
@@ -338,7 +345,8 @@ static bool start_writer(struct launch_logs *l)
 	}
 	l->writer = pid;
 	if (pid < 0)
-		log_job(l->start->order.job_id, LOG_ERROR, "LogWriter", "no process to write the ranks' logs: %s", strerror(errno));
+		log_job(l->start->order.job_id, LOG_ERROR, "LogWriter", "no process to write the ranks' logs: %s",
+			strerror(errno));
 	return pid > 0;
 }
 
@@ -355,14 +363,15 @@ static bool make_pipes(struct launch_logs *l)
 	return true;
 }
 
-enum status launch_logs_new(const struct launch_start *start, void (*in_child)(void *arg), void *arg, struct launch_logs **out)
+enum status launch_logs_new(const struct launch_start *start, void (*in_child)(void *arg), void *arg,
+			    struct launch_logs **out)
 {
-	struct launch_logs *l = calloc(1, sizeof *l);
+	struct launch_logs *l = calloc(1, sizeof(*l));
 	if (!l)
 		return ST_NO_MEMORY;
 	*l = (struct launch_logs){ .start = start, .in_child = in_child, .arg = arg, .n = start->order.n_ranks };
-	l->pipe = calloc(l->n, sizeof *l->pipe);
-	l->shared = mmap(NULL, sizeof *l->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	l->pipe = calloc(l->n, sizeof(*l->pipe));
+	l->shared = mmap(NULL, sizeof(*l->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (!l->pipe || l->shared == MAP_FAILED) {
 		free(l->pipe);
 		free(l);
@@ -375,7 +384,8 @@ enum status launch_logs_new(const struct launch_start *start, void (*in_child)(v
 		*out = l;
 		return ST_OK;
 	}
-	log_job(start->order.job_id, LOG_ERROR, "LogWriter", "no pipes for the output of %u ranks: %s", l->n, strerror(errno));
+	log_job(start->order.job_id, LOG_ERROR, "LogWriter", "no pipes for the output of %u ranks: %s", l->n,
+		strerror(errno));
 	launch_logs_free(l);
 	return ST_IO_ERROR;
 }
@@ -424,7 +434,7 @@ void launch_logs_free(struct launch_logs *l)
 		if (l->pipe[i].out >= 0)
 			close(l->pipe[i].out);
 	}
-	munmap(l->shared, sizeof *l->shared);
+	munmap(l->shared, sizeof(*l->shared));
 	free(l->pipe);
 	free(l);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a launcher's files are called, and whose they are (launch/launcher.h). */
 #include "launch/launcher.h"
 
@@ -20,14 +21,15 @@ static int path_of(const struct launcher_args *a, const char *suffix, char *out,
 {
 	char digits[LAUNCHER_DIGITS + 1];
 	launcher_digits(a->uuid, digits);
-	return snprintf(out, n, "%s/launch-%llu%s%s%s", a->runtime_dir, (unsigned long long)a->job_id, *digits ? "." : "", digits, suffix);
+	return snprintf(out, n, "%s/launch-%llu%s%s%s", a->runtime_dir, (unsigned long long)a->job_id,
+			*digits ? "." : "", digits, suffix);
 }
 
 bool launcher_socket_path(const struct launcher_args *a, char *out, size_t n)
 {
 	struct sockaddr_un at;
 	int length = path_of(a, ".sock", out, n);
-	return length > 0 && (size_t)length < n && (size_t)length < sizeof at.sun_path;
+	return length > 0 && (size_t)length < n && (size_t)length < sizeof(at.sun_path);
 }
 
 void launcher_state_path(const struct launcher_args *a, char *out, size_t n)
@@ -38,9 +40,9 @@ void launcher_state_path(const struct launcher_args *a, char *out, size_t n)
 bool launcher_left_traces(const struct launcher_args *a)
 {
 	char path[4096];
-	if (launcher_socket_path(a, path, sizeof path) && !access(path, F_OK))
+	if (launcher_socket_path(a, path, sizeof(path)) && !access(path, F_OK))
 		return true;
-	launcher_state_path(a, path, sizeof path);
+	launcher_state_path(a, path, sizeof(path));
 	return !access(path, F_OK);
 }
 

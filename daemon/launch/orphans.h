@@ -1,6 +1,9 @@
-/* What ranks have started and left behind: processes that left the rank's group and session, and then lost their parent.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks have started and left behind: processes that left the rank's group and session, and then lost their
+ * parent.
  *
- * The launcher is their parent in its place, as it is a child subreaper (prctl(2)): none gets out of its sight while it lives.
+ * The launcher is their parent in its place, as it is a child subreaper (prctl(2)): none gets out of its sight while it
+ * lives.
  */
 #ifndef GACC_LAUNCH_ORPHANS_H
 #define GACC_LAUNCH_ORPHANS_H
@@ -9,8 +12,8 @@
 
 /* Orphans below this process become its children from now on. false: errno. */
 bool orphans_adopt(void);
-/* Kills and reaps all children of this process, then those that have become its children by that, until none is left; for some seconds
- * at most. Blocks. false: some live on, as they cannot be killed or multiply faster than that. */
+/* Kills and reaps all children of this process, then those that have become its children by that, until none is left;
+ * for some seconds at most. Blocks. false: some live on, as they cannot be killed or multiply faster than that. */
 bool orphans_end(void);
 
 #endif

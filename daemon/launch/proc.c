@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/proc.h"
 
 #include "base/log.h"
@@ -24,7 +25,7 @@ struct launch_proc {
 	int64_t pid;
 	struct launch_proc_events events;
 	void *arg;
-	bool closed, let_go;     /* closed: the poll handle */
+	bool closed, let_go; /* closed: the poll handle */
 };
 
 static void on_poll(uv_poll_t *h, int status, int events);
@@ -81,7 +82,7 @@ void launch_proc_close(struct launch_proc *p)
 /* false: it is not one that we understand. */
 static bool hear(struct launch_proc *p, const struct launch_word *w, size_t n)
 {
-	if (n < sizeof *w || w->version != LAUNCH_CHANNEL_VERSION || n - sizeof *w != w->n_tail)
+	if (n < sizeof(*w) || w->version != LAUNCH_CHANNEL_VERSION || n - sizeof(*w) != w->n_tail)
 		return false;
 	p->pid = w->pid;
 	if (w->kind == LAUNCH_WORD_RANK)
@@ -96,16 +97,18 @@ static bool is_launcher_of(const void *job, int64_t pid)
 	return process_is_gaccd(pid, "--launcher", job);
 }
 
-/* A launcher of another version is killed, and its ranks with it: its successor starts them again. Its number is a message of a version
- * that we do not speak, and it may have ended since: only what is a launcher of this job is killed. */
+/* A launcher of another version is killed, and its ranks with it: its successor starts them again. Its number is a
+ * message of a version that we do not speak, and it may have ended since: only what is a launcher of this job is
+ * killed. */
 static void refuse(struct launch_proc *p, const struct launch_word *w, int n)
 {
-	bool has_pid = n >= (int)(offsetof(struct launch_word, pid) + sizeof w->pid) && w->pid > 1;
+	bool has_pid = n >= (int)(offsetof(struct launch_word, pid) + sizeof(w->pid)) && w->pid > 1;
 	char job[24];
-	snprintf(job, sizeof job, "%llu", (unsigned long long)p->job_id);
+	snprintf(job, sizeof(job), "%llu", (unsigned long long)p->job_id);
 	bool killed = has_pid && process_signal_if(w->pid, SIGKILL, is_launcher_of, job);
-	log_job(p->job_id, LOG_WARN, "LauncherReplaced", "the job's launcher speaks version %u, not %d: it is replaced%s",
-		n >= (int)sizeof w->version ? w->version : 0, LAUNCH_CHANNEL_VERSION,
+	log_job(p->job_id, LOG_WARN, "LauncherReplaced",
+		"the job's launcher speaks version %u, not %d: it is replaced%s",
+		n >= (int)sizeof(w->version) ? w->version : 0, LAUNCH_CHANNEL_VERSION,
 		killed ? "" : "; the process that it names is not a launcher of this job and was not killed");
 }
 
@@ -118,7 +121,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 	} packet;
 	for (;;) {
 		int n_fds = 0;
-		int n = channel_recv(p->fd, &packet, sizeof packet, NULL, &n_fds);
+		int n = channel_recv(p->fd, &packet, sizeof(packet), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
 		if (n > 0 && hear(p, &packet.word, (size_t)n)) {
@@ -135,7 +138,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 
 bool launch_proc_order(struct launch_proc *p, const struct launch_order *o, const void *words, uint32_t n)
 {
-	return channel_send(p->fd, o, sizeof *o, words, n, NULL, 0) == 0;
+	return channel_send(p->fd, o, sizeof(*o), words, n, NULL, 0) == 0;
 }
 
 int64_t launch_proc_pid(const struct launch_proc *p)
@@ -154,7 +157,7 @@ static int new_socket(int flags)
 static int connect_to(const struct sockaddr_un *at)
 {
 	int fd = new_socket(SOCK_NONBLOCK);
-	if (fd >= 0 && !connect(fd, (const struct sockaddr *)at, sizeof *at))
+	if (fd >= 0 && !connect(fd, (const struct sockaddr *)at, sizeof(*at)))
 		return fd;
 	int err = errno;
 	if (fd >= 0)
@@ -167,7 +170,7 @@ static int listen_at(const struct sockaddr_un *at)
 {
 	int fd = new_socket(0);
 	unlink(at->sun_path);
-	if (fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (const struct sockaddr *)at, sizeof *at) && !listen(fd, 4))
+	if (fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (const struct sockaddr *)at, sizeof(*at)) && !listen(fd, 4))
 		return fd;
 	int err = errno;
 	if (fd >= 0)
@@ -178,13 +181,18 @@ static int listen_at(const struct sockaddr_un *at)
 static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_args *a, int listener)
 {
 	char name[] = "gaccd", flag[] = "--launcher", job[24], orphan[24], descriptors[24];
-	snprintf(job, sizeof job, "%llu", (unsigned long long)a->job_id);
-	snprintf(orphan, sizeof orphan, "%llu", (unsigned long long)a->orphan_ms);
-	snprintf(descriptors, sizeof descriptors, "%llu", (unsigned long long)a->descriptors);
+	snprintf(job, sizeof(job), "%llu", (unsigned long long)a->job_id);
+	snprintf(orphan, sizeof(orphan), "%llu", (unsigned long long)a->orphan_ms);
+	snprintf(descriptors, sizeof(descriptors), "%llu", (unsigned long long)a->descriptors);
 	char *args[] = { name, flag, job, (char *)a->runtime_dir, orphan, descriptors, (char *)a->uuid, NULL };
 	char *env[] = { failpoint_environment(), NULL };
-	struct spawn_opts o = { .file = "/proc/self/exe", .args = args, .env = env, .fd = listener, .detached = true,
-				.exited = on_process_exit, .arg = p };
+	struct spawn_opts o = { .file = "/proc/self/exe",
+				.args = args,
+				.env = env,
+				.fd = listener,
+				.detached = true,
+				.exited = on_process_exit,
+				.arg = p };
 	if (FAILPOINT_ERROR(gaccd_launcher_before))
 		o.file = ""; /* so that it is the kernel that fails */
 	_Static_assert(LAUNCH_LISTEN_FD == SPAWN_FD, "the socket");
@@ -194,7 +202,8 @@ static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_a
 }
 
 /* A connected socket of a launcher that was started for it, or -errno. */
-static int start_one(uv_loop_t *loop, struct launch_proc *p, const struct launcher_args *a, const struct sockaddr_un *at)
+static int start_one(uv_loop_t *loop, struct launch_proc *p, const struct launcher_args *a,
+		     const struct sockaddr_un *at)
 {
 	int listener = listen_at(at);
 	if (listener < 0)
@@ -204,15 +213,15 @@ static int start_one(uv_loop_t *loop, struct launch_proc *p, const struct launch
 	return fd;
 }
 
-enum status launch_proc_open(void *loop, const struct launcher_args *a, bool start, const struct launch_proc_events *events,
-			     void *arg, struct launch_proc **out)
+enum status launch_proc_open(void *loop, const struct launcher_args *a, bool start,
+			     const struct launch_proc_events *events, void *arg, struct launch_proc **out)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	struct launch_proc *p = calloc(1, sizeof *p);
+	struct launch_proc *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
 	int fd = -ENAMETOOLONG;
-	if (launcher_socket_path(a, at.sun_path, sizeof at.sun_path))
+	if (launcher_socket_path(a, at.sun_path, sizeof(at.sun_path)))
 		fd = connect_to(&at);
 	bool absent = fd == -ENOENT || fd == -ECONNREFUSED;
 	if (absent && start)
@@ -222,7 +231,8 @@ enum status launch_proc_open(void *loop, const struct launcher_args *a, bool sta
 		free(p);
 		if (absent && !start)
 			return ST_UNAVAILABLE;
-		log_job(a->job_id, LOG_ERROR, "LauncherStart", "cannot reach a launcher at %s: %s", at.sun_path, strerror(-fd));
+		log_job(a->job_id, LOG_ERROR, "LauncherStart", "cannot reach a launcher at %s: %s", at.sun_path,
+			strerror(-fd));
 		return ST_IO_ERROR;
 	}
 	p->fd = fd;

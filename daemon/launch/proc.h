@@ -1,6 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's launcher as gaccd holds it: found or started, talked to over its socket, mourned when it goes.
  *
- * Loop thread. The process is this binary with `--launcher` (launch/launcher.h). It outlives gaccd; launch_proc_open finds it again.
+ * Loop thread. The process is this binary with `--launcher` (launch/launcher.h). It outlives gaccd; launch_proc_open
+ * finds it again.
  */
 #ifndef GACC_LAUNCH_PROC_H
 #define GACC_LAUNCH_PROC_H
@@ -20,10 +22,10 @@ struct launch_proc_events {
 	void (*gone)(void *arg);
 };
 
-/* Connects to the job's launcher; starts one when there is none and `start`. ST_UNAVAILABLE: there is none; ST_IO_ERROR (logged),
- * ST_NO_MEMORY. `loop` is a uv_loop_t. */
-enum status launch_proc_open(void *loop, const struct launcher_args *, bool start, const struct launch_proc_events *, void *arg,
-			     struct launch_proc **out);
+/* Connects to the job's launcher; starts one when there is none and `start`. ST_UNAVAILABLE: there is none; ST_IO_ERROR
+ * (logged), ST_NO_MEMORY. `loop` is a uv_loop_t. */
+enum status launch_proc_open(void *loop, const struct launcher_args *, bool start, const struct launch_proc_events *,
+			     void *arg, struct launch_proc **out);
 /* n bytes follow the order. false: the launcher cannot take it now. */
 bool launch_proc_order(struct launch_proc *, const struct launch_order *, const void *words, uint32_t n);
 /* 0: not known yet. */

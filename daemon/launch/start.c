@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/start.h"
 
 #include "base/log.h"
@@ -33,7 +34,7 @@ static char *next_word(char **at, const char *end)
 
 static bool take_list(char **at, const char *end, uint32_t n, char ***out)
 {
-	char **list = *out = calloc((size_t)n + 1, sizeof *list);
+	char **list = *out = calloc((size_t)n + 1, sizeof(*list));
 	for (uint32_t i = 0; list && i < n; i++)
 		if (!(list[i] = next_word(at, end)))
 			return false;
@@ -61,8 +62,8 @@ static enum status find_user(struct launch_start *s)
 	errno = 0;
 	const struct passwd *p = getpwuid(s->order.uid);
 	if (!p) {
-		log_job(s->order.job_id, LOG_ERROR, "LaunchUser", "uid %u is not in the user database%s%s", s->order.uid,
-			errno ? ": " : "", errno ? strerror(errno) : "");
+		log_job(s->order.job_id, LOG_ERROR, "LaunchUser", "uid %u is not in the user database%s%s",
+			s->order.uid, errno ? ": " : "", errno ? strerror(errno) : "");
 		return ST_PERMISSION_DENIED;
 	}
 	s->user = strdup(p->pw_name);
@@ -75,11 +76,12 @@ static enum status find_user(struct launch_start *s)
 	return s->user && s->home && s->shell ? ST_OK : ST_NO_MEMORY;
 }
 
-/* A TCP port of the loopback interface that is free right now, for what the ranks may want to say to each other; 0: none. */
+/* A TCP port of the loopback interface that is free right now, for what the ranks may want to say to each other; 0:
+ * none. */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof at;
+	socklen_t n = sizeof(at);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	bool ok = fd >= 0 && !bind(fd, (struct sockaddr *)&at, n) && !getsockname(fd, (struct sockaddr *)&at, &n);
 	if (fd >= 0)
@@ -91,17 +93,18 @@ enum status launch_start_parse(const void *packet, size_t n, struct launch_start
 {
 	struct launch_start s = { .order = { .version = 0 } };
 	enum status st = ST_MALFORMED;
-	if (n >= sizeof s.order)
-		memcpy(&s.order, packet, sizeof s.order);
-	if (n < sizeof s.order || !s.order.n_ranks || s.order.n_ranks > SPEC_MAX_RANKS ||
-	    !take_words(&s, (const char *)packet + sizeof s.order, n - sizeof s.order)) {
+	if (n >= sizeof(s.order))
+		memcpy(&s.order, packet, sizeof(s.order));
+	if (n < sizeof(s.order) || !s.order.n_ranks || s.order.n_ranks > SPEC_MAX_RANKS ||
+	    !take_words(&s, (const char *)packet + sizeof(s.order), n - sizeof(s.order))) {
 		log_error("an order to start ranks that cannot be read (%zu bytes)", n);
 		goto fail;
 	}
 	st = find_user(&s);
 	if (st)
 		goto fail;
-	void *shared = mmap(NULL, s.order.n_ranks * sizeof *s.reason, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *shared = mmap(NULL, s.order.n_ranks * sizeof(*s.reason), PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	st = shared == MAP_FAILED ? ST_NO_MEMORY : ST_OK;
 	if (st)
 		goto fail;
@@ -117,7 +120,7 @@ fail:
 void launch_start_fini(struct launch_start *s)
 {
 	if (s->reason)
-		munmap(s->reason, s->order.n_ranks * sizeof *s->reason);
+		munmap(s->reason, s->order.n_ranks * sizeof(*s->reason));
 	free(s->words);
 	free(s->command);
 	free(s->environment);
@@ -164,8 +167,9 @@ static bool putf(char **list, size_t *n, const char *fmt, ...)
 
 static bool put_user(const struct launch_start *s, char **list, size_t *n)
 {
-	return putf(list, n, "PATH=" DEFAULT_PATH) && putf(list, n, "HOME=%s", s->home) && putf(list, n, "USER=%s", s->user) &&
-	       putf(list, n, "SHELL=%s", s->shell) && putf(list, n, "LANG=C.UTF-8") && putf(list, n, "OMP_NUM_THREADS=1") &&
+	return putf(list, n, "PATH=" DEFAULT_PATH) && putf(list, n, "HOME=%s", s->home) &&
+	       putf(list, n, "USER=%s", s->user) && putf(list, n, "SHELL=%s", s->shell) &&
+	       putf(list, n, "LANG=C.UTF-8") && putf(list, n, "OMP_NUM_THREADS=1") &&
 	       putf(list, n, "PYTHONUNBUFFERED=1"); /* output of Python goes to the log at once */
 }
 
@@ -176,23 +180,24 @@ static bool put_rank(const struct launch_start *s, uint32_t rank, uint32_t resta
 	return putf(list, n, "RANK=%u", rank) && putf(list, n, "WORLD_SIZE=%u", o->n_ranks) &&
 	       putf(list, n, "LOCAL_RANK=%u", rank) && putf(list, n, "LOCAL_WORLD_SIZE=%u", o->n_ranks) &&
 	       putf(list, n, "GROUP_RANK=0") && putf(list, n, "MASTER_ADDR=127.0.0.1") &&
-	       putf(list, n, "MASTER_PORT=%u", s->master_port) && putf(list, n, "TORCHELASTIC_RESTART_COUNT=%u", restarts) &&
+	       putf(list, n, "MASTER_PORT=%u", s->master_port) &&
+	       putf(list, n, "TORCHELASTIC_RESTART_COUNT=%u", restarts) &&
 	       putf(list, n, "TORCHELASTIC_RUN_ID=%llu", (unsigned long long)o->job_id);
 }
 
 static bool put_gacc(const struct launch_start *s, uint32_t rank, uint32_t restarts, char **list, size_t *n)
 {
 	const struct launch_order *o = &s->order;
-	return putf(list, n, "GACC_JOB_ID=%llu", (unsigned long long)o->job_id) && putf(list, n, "GACC_RANK=%u", rank) &&
-	       putf(list, n, "GACC_WORLD_SIZE=%u", o->n_ranks) && putf(list, n, "GACC_ENDPOINT=%s", s->endpoint) &&
-	       putf(list, n, "GACC_MICRO_SIZE=%u", o->micro_size) && putf(list, n, "GACC_RESTART_COUNT=%u", restarts) &&
-	       putf(list, n, "GACC_LOG_DIR=%s", s->log_dir);
+	return putf(list, n, "GACC_JOB_ID=%llu", (unsigned long long)o->job_id) &&
+	       putf(list, n, "GACC_RANK=%u", rank) && putf(list, n, "GACC_WORLD_SIZE=%u", o->n_ranks) &&
+	       putf(list, n, "GACC_ENDPOINT=%s", s->endpoint) && putf(list, n, "GACC_MICRO_SIZE=%u", o->micro_size) &&
+	       putf(list, n, "GACC_RESTART_COUNT=%u", restarts) && putf(list, n, "GACC_LOG_DIR=%s", s->log_dir);
 }
 
 char **launch_environment(const struct launch_start *s, uint32_t rank, uint32_t restarts)
 {
 	size_t n = 0;
-	char **list = calloc((size_t)s->order.n_environment + OUR_VARIABLES, sizeof *list);
+	char **list = calloc((size_t)s->order.n_environment + OUR_VARIABLES, sizeof(*list));
 	bool ok = list && put_user(s, list, &n);
 	for (uint32_t i = 0; ok && i < s->order.n_environment; i++)
 		ok = put(list, &n, strdup(s->environment[i]));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A START order as its launcher keeps it: whose ranks they are, and what each is told.
  *
  * Owned by the launcher; its children read it in their copy of the memory.
@@ -15,15 +16,15 @@
 
 struct launch_start {
 	struct launch_order order;
-	char *words;                   /* what was behind the order */
+	char *words; /* what was behind the order */
 	const char *endpoint, *working_dir, *log_dir;
-	char **command;                /* NULL-terminated */
-	char **environment;            /* NAME=value, NULL-terminated */
+	char **command;	    /* NULL-terminated */
+	char **environment; /* NAME=value, NULL-terminated */
 	char *user, *home, *shell;
 	gid_t gid, group[LAUNCH_MAX_GROUPS];
 	int n_groups;
 	uint16_t master_port;
-	uint64_t descriptors;          /* soft limit that the ranks get; set by the launcher */
+	uint64_t descriptors; /* soft limit that the ranks get; set by the launcher */
 	/* Why a rank's process ended before it was its program; "" otherwise. Memory that the children share. */
 	char (*reason)[LAUNCH_REASON];
 };

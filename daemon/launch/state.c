@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/state.h"
 
 #include "base/log.h"
@@ -34,7 +35,7 @@ static bool keep(struct launch_note **note, uint32_t *n, const struct launch_not
 			(*note)[i] = *new;
 			return true;
 		}
-	struct launch_note *more = realloc(*note, (*n + 1) * sizeof *more);
+	struct launch_note *more = realloc(*note, (*n + 1) * sizeof(*more));
 	if (!more)
 		return false;
 	more[(*n)++] = *new;
@@ -45,15 +46,17 @@ static bool keep(struct launch_note **note, uint32_t *n, const struct launch_not
 static enum status read_notes(FILE *f, const char *boot, struct launch_note **out, uint32_t *out_n)
 {
 	char line[128], want[BOOT_BYTES + 8];
-	snprintf(want, sizeof want, "boot %s", boot);
-	if (!fgets(line, sizeof line, f) || strcmp(line, want) != 0)
+	snprintf(want, sizeof(want), "boot %s", boot);
+	if (!fgets(line, sizeof(line), f) || strcmp(line, want) != 0)
 		return ST_OK;
-	while (fgets(line, sizeof line, f)) {
+	while (fgets(line, sizeof(line), f)) {
 		struct launch_note n;
 		unsigned long long start;
 		long long pid, session = 0;
-		int fields = sscanf(line, "%u %lld %llu %u %u %lld %u", &n.rank, &pid, &start, &n.restarts, &n.charged, &session, &n.uid);
-		bool whole = strchr(line, '\n') && (fields == 7 || fields == 5); /* 5: of a launcher before these fields */
+		int fields = sscanf(line, "%u %lld %llu %u %u %lld %u", &n.rank, &pid, &start, &n.restarts, &n.charged,
+				    &session, &n.uid);
+		/* 5: of a launcher before these fields */
+		bool whole = strchr(line, '\n') && (fields == 7 || fields == 5);
 		if (!whole || pid <= 1)
 			break; /* the launcher died in the middle of it: that rank did not get its go */
 		n.pid = pid;
@@ -78,7 +81,7 @@ static bool write_notes(int fd, const char *boot, const struct launch_note *note
 static int replace(const char *path, const char *boot, const struct launch_note *note, uint32_t n)
 {
 	char new[4096];
-	snprintf(new, sizeof new, "%s.new", path);
+	snprintf(new, sizeof(new), "%s.new", path);
 	int fd = open(new, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd >= 0 && write_notes(fd, boot, note, n) && !rename(new, path))
 		return fd;
@@ -112,8 +115,9 @@ enum status launch_state_open(const char *path, int *out_fd, struct launch_note 
 enum status launch_state_note(int fd, const struct launch_note *n)
 {
 	char line[128];
-	int length = snprintf(line, sizeof line, "%u %lld %llu %u %u %lld %u\n", n->rank, (long long)n->pid,
-			      (unsigned long long)n->start_time, n->restarts, n->charged, (long long)n->session, n->uid);
+	int length =
+		snprintf(line, sizeof(line), "%u %lld %llu %u %u %lld %u\n", n->rank, (long long)n->pid,
+			 (unsigned long long)n->start_time, n->restarts, n->charged, (long long)n->session, n->uid);
 	if (write(fd, line, (size_t)length) == length)
 		return ST_OK;
 	log_error("cannot note the process of rank %u: %s", n->rank, strerror(errno));
@@ -141,8 +145,8 @@ static bool is_noted(const void *arg, int64_t pid)
 		return false;
 	if (pid == note->pid)
 		return p.start_time == note->start_time;
-	return note->session && p.session == note->session && p.start_time >= note->start_time && process_uid(pid, &uid) &&
-	       (!note->uid || uid == note->uid);
+	return note->session && p.session == note->session && p.start_time >= note->start_time &&
+	       process_uid(pid, &uid) && (!note->uid || uid == note->uid);
 }
 
 /* How many were killed. Zombies do not count: who should reap them may be slow. */

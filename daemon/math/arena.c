@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/arena.h"
 
 #include "math/kernels.h"
@@ -13,7 +14,7 @@
 #define MAX_ELEMENTS ((uint64_t)INT64_MAX / 8)
 
 static const enum dtype group_order[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
-#define N_GROUP_ORDER (sizeof group_order / sizeof group_order[0])
+#define N_GROUP_ORDER (sizeof(group_order) / sizeof(group_order[0]))
 _Static_assert(N_GROUP_ORDER <= ARENA_MAX_GROUPS, "one group per parameter dtype");
 _Static_assert(KERNEL_BLOCK % ARENA_ALIGN == 0, "group starts are aligned for tensors");
 
@@ -47,7 +48,7 @@ static const char *shape_text(const struct tensor_spec *t, char *text, size_t n)
 
 static bool same_shape(const struct tensor_spec *a, const struct tensor_spec *b)
 {
-	return a->n_dims == b->n_dims && memcmp(a->shape, b->shape, sizeof a->shape[0] * (size_t)a->n_dims) == 0;
+	return a->n_dims == b->n_dims && memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->n_dims) == 0;
 }
 
 static enum status count_elements(const struct tensor_spec *t, uint64_t index, uint64_t *out, char *why, size_t n_why)
@@ -98,7 +99,7 @@ static int compare_to_name(const void *key, const void *element)
 static enum status resolve_alias(const struct tensor_spec *t, uint64_t index, const struct name_ref *sorted, uint64_t n,
 				 struct arena_tensor *out, char *why, size_t n_why)
 {
-	const struct name_ref *target = bsearch(alias_of(&t[index]), sorted, n, sizeof *sorted, compare_to_name);
+	const struct name_ref *target = bsearch(alias_of(&t[index]), sorted, n, sizeof(*sorted), compare_to_name);
 	char mine[SHAPE_TEXT_MAX], theirs[SHAPE_TEXT_MAX];
 	if (!target || target->index >= index)
 		return REFUSE("tensor %" PRIu64 " '%s': alias_of '%s' names no earlier tensor", index, t[index].name,
@@ -106,8 +107,8 @@ static enum status resolve_alias(const struct tensor_spec *t, uint64_t index, co
 	const struct tensor_spec *other = &t[target->index];
 	if (other->dtype != t[index].dtype || !same_shape(other, &t[index]))
 		return REFUSE("tensor %" PRIu64 " '%s': is %s %s but its alias_of '%s' is %s %s", index, t[index].name,
-			      dtype_name(t[index].dtype), shape_text(&t[index], mine, sizeof mine), other->name,
-			      dtype_name(other->dtype), shape_text(other, theirs, sizeof theirs));
+			      dtype_name(t[index].dtype), shape_text(&t[index], mine, sizeof(mine)), other->name,
+			      dtype_name(other->dtype), shape_text(other, theirs, sizeof(theirs)));
 	int32_t root = out[target->index].alias;
 	out[index].alias = root < 0 ? (int32_t)target->index : root;
 	return ST_OK;
@@ -117,12 +118,12 @@ static enum status resolve_alias(const struct tensor_spec *t, uint64_t index, co
 static enum status resolve_names(const struct tensor_spec *t, uint64_t n, struct arena_tensor *out, char *why,
 				 size_t n_why)
 {
-	struct name_ref *sorted = malloc(n * sizeof *sorted);
+	struct name_ref *sorted = malloc(n * sizeof(*sorted));
 	if (!sorted)
 		return snprintf(why, n_why, "no memory for %" PRIu64 " tensors", n), ST_NO_MEMORY;
 	for (uint64_t i = 0; i < n; i++)
 		sorted[i] = (struct name_ref){ t[i].name, i };
-	qsort(sorted, n, sizeof *sorted, compare_names);
+	qsort(sorted, n, sizeof(*sorted), compare_names);
 	enum status st = ST_OK;
 	for (uint64_t i = 1; i < n && st == ST_OK; i++)
 		if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
@@ -189,7 +190,7 @@ static void hash_u64(XXH3_state_t *h, uint64_t x)
 	uint8_t bytes[8];
 	for (int i = 0; i < 8; i++)
 		bytes[i] = (uint8_t)(x >> 8 * i);
-	XXH3_64bits_update(h, bytes, sizeof bytes);
+	XXH3_64bits_update(h, bytes, sizeof(bytes));
 }
 
 static void hash_text(XXH3_state_t *h, const char *s)
@@ -246,7 +247,7 @@ enum status arena_init(struct arena *out, const struct tensor_spec *t, uint64_t 
 		return REFUSE("%" PRIu64 " tensors, must be 1 to %d", n, ARENA_MAX_TENSORS);
 	if ((unsigned)grad_dtype > DTYPE_BF16)
 		return REFUSE("gradient dtype %d is unknown", (int)grad_dtype);
-	struct arena a = { .n_tensors = n, .tensor = calloc(n, sizeof *a.tensor) };
+	struct arena a = { .n_tensors = n, .tensor = calloc(n, sizeof(*a.tensor)) };
 	if (!a.tensor)
 		return snprintf(why, n_why, "no memory for %" PRIu64 " tensors", n), ST_NO_MEMORY;
 	enum status st = build(&a, t, grad_dtype, why, n_why);
@@ -278,7 +279,7 @@ static bool tensor_differs(const struct tensor_spec *a, const struct tensor_spec
 			 dtype_name(b->dtype));
 	else if (!same_shape(a, b))
 		snprintf(why, n_why, "tensor %" PRIu64 " '%s': shape %s against %s", i, a->name,
-			 shape_text(a, left, sizeof left), shape_text(b, right, sizeof right));
+			 shape_text(a, left, sizeof(left)), shape_text(b, right, sizeof(right)));
 	else if (strcmp(alias_of(a), alias_of(b)) != 0)
 		snprintf(why, n_why, "tensor %" PRIu64 " '%s': alias_of '%s' against '%s'", i, a->name, alias_of(a),
 			 alias_of(b));
@@ -287,7 +288,8 @@ static bool tensor_differs(const struct tensor_spec *a, const struct tensor_spec
 	return true;
 }
 
-bool tensors_differ(const struct tensor_spec *a, const struct tensor_spec *b, uint64_t n, uint64_t first, char *why, size_t n_why)
+bool tensors_differ(const struct tensor_spec *a, const struct tensor_spec *b, uint64_t n, uint64_t first, char *why,
+		    size_t n_why)
 {
 	for (uint64_t i = 0; i < n; i++)
 		if (tensor_differs(&a[i], &b[i], first + i, why, n_why))

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types of the arenas. The numbers are those of gacc.v1.DataType. */
 #ifndef GACC_MATH_DTYPE_H
 #define GACC_MATH_DTYPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Only + - * / and sqrt are used, whose results IEEE 754 fixes: the same seed gives the same bits on every machine,
  * which libm's log and cos do not promise. */
 #include "math/init.h"

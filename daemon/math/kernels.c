@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/kernels_scalar.h"
 
 #ifdef __x86_64__
@@ -72,9 +73,9 @@ void kernel_undo_restore(const void *area, uint64_t number, const struct kernel_
 {
 	memcpy(a->p ? (void *)a->p : a->p16, undo_place(area, number, 0), n * (a->p ? 4 : 2));
 	if (a->m)
-		memcpy(a->m, undo_place(area, number, 1), n * sizeof *a->m);
+		memcpy(a->m, undo_place(area, number, 1), n * sizeof(*a->m));
 	if (a->v)
-		memcpy(a->v, undo_place(area, number, 2), n * sizeof *a->v);
+		memcpy(a->v, undo_place(area, number, 2), n * sizeof(*a->v));
 }
 
 /* Splits at the largest power of two below n, so that the tree over [0, 2^k) is a subtree of every longer one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* x86-64-v3: AVX2 with F16C. FMA is there too and must not be used: it rounds once where the others round twice. */
 #define VBYTES 32
 #include "math/kernels_vector.h"

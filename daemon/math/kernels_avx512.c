@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* x86-64-v4: AVX-512 F, BW, CD, DQ, VL. */
 #define VBYTES 64
 #include "math/kernels_vector.h"

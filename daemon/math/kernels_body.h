@@ -1,17 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fast kernels, once for every instruction set: bit for bit what kernels_ref.c defines. Included by
  * kernels_<isa>.c after VBYTES, KERNELS_TABLE, KERNELS_NAME and the v_* operations. Private to math.
  *
- * All loops go by units of 64 elements, in which every stream moves whole cache lines: one unit reads, computes, tallies
- * and writes before the next begins, so nothing is read twice and the partials ride along in registers. What is left
- * of a range after its last whole unit goes through the reference.
+ * All loops go by units of 64 elements, in which every stream moves whole cache lines: one unit reads, computes,
+ * tallies and writes before the next begins, so nothing is read twice and the partials ride along in registers. What is
+ * left of a range after its last whole unit goes through the reference.
  */
 #define UNIT KERNEL_UNIT
 #define UNIT_ROWS (UNIT / ROW)
 #define LANE_ROWS (KERNEL_LANES / ROW)
 #define UNROLL _Pragma("GCC unroll 16")
-/* How far ahead of the loads the next lines are asked for. Worth up to a tenth with few streams of f32, and a twentieth in
- * passes that read one stream of 16 bits and nothing else. Beside non-temporal stores it costs as much with other 16-bit
- * sources, and up to a third with more than PREFETCH_SOURCES (Zen 5). */
+/* How far ahead of the loads the next lines are asked for. Worth up to a tenth with few streams of f32, and a twentieth
+ * in passes that read one stream of 16 bits and nothing else. Beside non-temporal stores it costs as much with other
+ * 16-bit sources, and up to a third with more than PREFETCH_SOURCES (Zen 5). */
 #define AHEAD_BYTES 2048
 #define PREFETCH_SOURCES 2
 _Static_assert(KERNEL_BLOCK % UNIT == 0 && UNIT % KERNEL_LANES == 0, "units tile blocks, lanes tile units");
@@ -23,8 +24,7 @@ INLINE size_t min_size(size_t a, size_t b)
 
 INLINE void prefetch(const void *p, size_t bytes)
 {
-	UNROLL for (size_t at = 0; at < bytes; at += 64)
-		__builtin_prefetch((const char *)p + at + AHEAD_BYTES);
+	UNROLL for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)p + at + AHEAD_BYTES);
 }
 
 /* Partials of the block in work. */
@@ -66,14 +66,12 @@ INLINE uint32_t add_lanes(vi x)
 INLINE void tally_unit(struct tally *t, const vf x[UNIT_ROWS], size_t at, const struct kernel_partials *out)
 {
 	if (out->sumsq)
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-			t->sumsq[r % LANE_ROWS] += x[r] * x[r];
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++) t->sumsq[r % LANE_ROWS] += x[r] * x[r];
 	if (out->nonfinite)
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-			t->nonfinite -= v_nonfinite(x[r]);
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++) t->nonfinite -= v_nonfinite(x[r]);
 	if (out->digest)
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-			t->digest += digest_row((vu)x[r], digest_key + at + (size_t)r * ROW);
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++) t->digest +=
+			digest_row((vu)x[r], digest_key + at + (size_t)r * ROW);
 }
 
 /* Adds the last n < UNIT elements of a range. */
@@ -81,11 +79,11 @@ static struct tally tally_rest(struct tally t, const float *a, size_t n, size_t 
 {
 	float padded[UNIT] = { 0 };
 	vf x[UNIT_ROWS];
-	memcpy(padded, a, n * sizeof *a);
+	memcpy(padded, a, n * sizeof(*a));
 	for (int r = 0; r < UNIT_ROWS; r++)
 		x[r] = v_load(padded + r * ROW);
 	tally_unit(&t, x, at, &(struct kernel_partials){ .sumsq = out->sumsq, .nonfinite = out->nonfinite });
-	t.digest[0] += digest_pairs(a, n * sizeof *a, digest_key + at);
+	t.digest[0] += digest_pairs(a, n * sizeof(*a), digest_key + at);
 	return t;
 }
 
@@ -93,7 +91,7 @@ INLINE void tally_finish(const struct tally *t, size_t block, const struct kerne
 {
 	if (out->sumsq) {
 		float lane[KERNEL_LANES];
-		memcpy(lane, t->sumsq, sizeof lane);
+		memcpy(lane, t->sumsq, sizeof(lane));
 		for (int half = KERNEL_LANES / 2; half; half /= 2)
 			for (int j = 0; j < half; j++)
 				lane[j] += lane[j + half];
@@ -107,7 +105,7 @@ INLINE void tally_finish(const struct tally *t, size_t block, const struct kerne
 
 static const struct kernel_partials no_partials;
 
-/* --- accumulate ------------------------------------------------------------------------------------------------- */
+/* ---- accumulate ---- */
 
 /* The sources of a pass, coefficients rounded, and the non-finite products of the block in work. */
 struct sources {
@@ -129,15 +127,15 @@ INLINE void accumulate_unit(float *dst, const float *src, struct sources *s, enu
 {
 	bool ahead = t == DTYPE_F32 ? s->k <= PREFETCH_SOURCES : s->k == 1 && !src;
 	if (src && ahead)
-		prefetch(src + i, UNIT * sizeof *src);
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		x[r] = src ? v_load(src + i + (size_t)r * ROW) : (vf){ 0 };
+		prefetch(src + i, UNIT * sizeof(*src));
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) x[r] = src ? v_load(src + i + (size_t)r * ROW) : (vf){ 0 };
 	for (int j = 0; j < s->k; j++) {
 		const char *g = s->g[j] + i * dtype_size(t);
 		vi bad = { 0 };
 		if (ahead)
 			prefetch(g, UNIT * dtype_size(t));
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
+		{
 			vf product = s->coef[j] * load_row(g + (size_t)r * ROW * dtype_size(t), t);
 			if (count)
 				bad -= v_nonfinite(product);
@@ -146,11 +144,8 @@ INLINE void accumulate_unit(float *dst, const float *src, struct sources *s, enu
 		if (count)
 			s->nonfinite[j] += bad;
 	}
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		if (s->stream)
-			v_stream(dst + i + (size_t)r * ROW, x[r]);
-		else
-			v_store(dst + i + (size_t)r * ROW, x[r]);
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) if (s->stream) v_stream(dst + i + (size_t)r * ROW, x[r]);
+	else v_store(dst + i + (size_t)r * ROW, x[r]);
 }
 
 /* The last n < UNIT elements of a range, from element i on. */
@@ -187,8 +182,8 @@ INLINE void accumulate_range(float *dst, const float *src, struct sources *s, en
 	}
 }
 
-static void accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *src_g, int k,
-		       enum dtype g_dtype, size_t n, uint64_t *src_nonfinite, const struct kernel_partials *out,
+static void accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *src_g,
+		       int k, enum dtype g_dtype, size_t n, uint64_t *src_nonfinite, const struct kernel_partials *out,
 		       bool stream)
 {
 	if (acc_dtype == DTYPE_F64) {
@@ -212,8 +207,9 @@ static void accumulate(void *dst, const void *src, bool first, enum dtype acc_dt
 	_mm_sfence();
 }
 
-static void fast_accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *s, int k,
-			    enum dtype g_dtype, size_t n, uint64_t *src_nonfinite, const struct kernel_partials *out)
+static void fast_accumulate(void *dst, const void *src, bool first, enum dtype acc_dtype, const struct kernel_src *s,
+			    int k, enum dtype g_dtype, size_t n, uint64_t *src_nonfinite,
+			    const struct kernel_partials *out)
 {
 	accumulate(dst, src, first, acc_dtype, s, k, g_dtype, n, src_nonfinite, out, true);
 }
@@ -225,7 +221,7 @@ static void fast_accumulate_cached(void *dst, const void *src, bool first, enum 
 	accumulate(dst, src, first, acc_dtype, s, k, g_dtype, n, src_nonfinite, out, false);
 }
 
-/* --- inspect, scale, conversions -------------------------------------------------------------------------------- */
+/* ---- inspect, scale, conversions ---- */
 
 /* Digest of n 16-bit elements, n <= KERNEL_BLOCK. */
 static uint64_t digest16(const uint16_t *a, size_t n)
@@ -234,7 +230,7 @@ static uint64_t digest16(const uint16_t *a, size_t n)
 	size_t i = 0;
 	for (; n - i >= 2 * ROW; i += 2 * ROW)
 		sum += digest_row((vu)v_load((const void *)(a + i)), digest_key + i / 2);
-	return add_lanes64(sum) + digest_pairs(a + i, (n - i) * sizeof *a, digest_key + i / 2);
+	return add_lanes64(sum) + digest_pairs(a + i, (n - i) * sizeof(*a), digest_key + i / 2);
 }
 
 static void inspect_f32(const float *a, size_t n, const struct kernel_partials *out)
@@ -244,9 +240,8 @@ static void inspect_f32(const float *a, size_t n, const struct kernel_partials *
 		size_t end = start + min_size(n - start, KERNEL_BLOCK), i = start;
 		for (; end - i >= UNIT; i += UNIT) {
 			vf x[UNIT_ROWS];
-			prefetch(a + i, UNIT * sizeof *a);
-			UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-				x[r] = v_load(a + i + (size_t)r * ROW);
+			prefetch(a + i, UNIT * sizeof(*a));
+			UNROLL for (int r = 0; r < UNIT_ROWS; r++) x[r] = v_load(a + i + (size_t)r * ROW);
 			tally_unit(&tally, x, i - start, out);
 		}
 		if (i < end)
@@ -279,7 +274,7 @@ static void fast_scale(void *dst, const void *src, enum dtype dtype, double scal
 	size_t i = 0;
 	for (; dtype == DTYPE_F32 && n - i >= UNIT; i += UNIT) {
 		const float *from = (const float *)src + i;
-		prefetch(from, UNIT * sizeof *from);
+		prefetch(from, UNIT * sizeof(*from));
 		UNROLL for (size_t r = 0; r < UNIT; r += ROW)
 			v_stream((float *)dst + i + r, v_gradient(v_load(from + r), (float)scale, limit));
 	}
@@ -306,7 +301,7 @@ static void fast_from_f32(void *dst, enum dtype t, const float *src, size_t n)
 	size_t i = 0;
 	for (; t != DTYPE_F32 && n - i >= ROW; i += ROW) {
 		vu16 h = to_row16(t, v_load(src + i));
-		memcpy((uint16_t *)dst + i, &h, sizeof h);
+		memcpy((uint16_t *)dst + i, &h, sizeof(h));
 	}
 	kernels_reference.from_f32((char *)dst + i * dtype_size(t), t, src + i, n - i);
 }

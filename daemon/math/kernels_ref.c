@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The definition: every table must give these bits. Written to be read, one element at a time.
  *
- * The formulas are not shared with kernels_body.h: tests compare the two, and a mistake in common code would be in both. Shared is
- * only what works on bits (kernels_scalar.h), which has tests of its own against all 65536 halves and against torch. */
+ * The formulas are not shared with kernels_body.h: tests compare the two, and a mistake in common code would be in
+ * both. Shared is only what works on bits (kernels_scalar.h), which has tests of its own against all 65536 halves and
+ * against torch. */
 #include "math/kernels_scalar.h"
 
 #include <math.h>
@@ -84,8 +86,8 @@ static void ref_inspect(const void *a, enum dtype t, size_t n, const struct kern
 	}
 }
 
-static void accumulate_f32(float *dst, const float *src, bool first, const struct kernel_src *s, int k, enum dtype g_dtype,
-			   size_t n, uint64_t *src_nonfinite)
+static void accumulate_f32(float *dst, const float *src, bool first, const struct kernel_src *s, int k,
+			   enum dtype g_dtype, size_t n, uint64_t *src_nonfinite)
 {
 	for (size_t i = 0; i < n; i++) {
 		float sum = first ? 0 : src[i];
@@ -130,8 +132,8 @@ static void ref_scale(void *dst, const void *src, enum dtype dtype, double scale
 {
 	double limit = clip_value > 0 ? clip_value : INFINITY;
 	for (size_t i = 0; i < n; i++) {
-		double x = dtype == DTYPE_F64 ? scale * ((const double *)src)[i]
-					      : (float)scale * ((const float *)src)[i];
+		double x =
+			dtype == DTYPE_F64 ? scale * ((const double *)src)[i] : (float)scale * ((const float *)src)[i];
 		x = x < -limit ? -limit : x > limit ? limit : x;
 		if (dtype == DTYPE_F64)
 			((double *)dst)[i] = x;
@@ -207,16 +209,17 @@ static void save(const struct kernel_undo *undo, const struct kernel_params *a, 
 	const char *p = values_of(a, &t);
 	memcpy(undo_place(undo->area, number, 0), p + i * dtype_size(t), n * dtype_size(t));
 	if (a->m)
-		memcpy(undo_place(undo->area, number, 1), a->m + i, n * sizeof *a->m);
+		memcpy(undo_place(undo->area, number, 1), a->m + i, n * sizeof(*a->m));
 	if (a->v)
-		memcpy(undo_place(undo->area, number, 2), a->v + i, n * sizeof *a->v);
+		memcpy(undo_place(undo->area, number, 2), a->v + i, n * sizeof(*a->v));
 	undo_hold(undo, k);
 }
 
 /* What element i has become is inf or NaN in one of its copies, or in v. */
 static bool is_lost(const struct kernel_params *a, size_t i, float p)
 {
-	return (f32_bits(p) & 0x7fffffffu) >= overflow_bits(a->p16 ? a->p16_dtype : DTYPE_F32) || (a->v && f32_nonfinite(a->v[i]));
+	return (f32_bits(p) & 0x7fffffffu) >= overflow_bits(a->p16 ? a->p16_dtype : DTYPE_F32) ||
+	       (a->v && f32_nonfinite(a->v[i]));
 }
 
 static void update(enum rule rule, const struct kernel_params *a, const void *g, enum dtype acc_dtype, size_t n,
@@ -226,7 +229,7 @@ static void update(enum rule rule, const struct kernel_params *a, const void *g,
 	void *param = values_of(a, &t);
 	uint32_t *nonfinite = out ? out->nonfinite : NULL;
 	if (nonfinite)
-		memset(nonfinite, 0, N_BLOCKS(n) * sizeof *nonfinite);
+		memset(nonfinite, 0, N_BLOCKS(n) * sizeof(*nonfinite));
 	for (size_t i = 0; i < n; i++) {
 		if (undo && i % KERNEL_UNIT == 0)
 			save(undo, a, i, min_size(n - i, KERNEL_UNIT));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One element at a time: what the reference and the fast kernels share so that they cannot differ. Private to math.
  *
  * Everything here is free of branches that matter to the result, so that compilers vectorise loops over it, and works
@@ -7,7 +8,6 @@
 #define GACC_MATH_KERNELS_SCALAR_H
 
 #include "math/kernels.h"
-
 #include "proto/failpoint.h"
 
 #include <string.h>
@@ -22,14 +22,14 @@ extern const struct kernels kernels_reference;
 static inline uint32_t f32_bits(float x)
 {
 	uint32_t u;
-	memcpy(&u, &x, sizeof u);
+	memcpy(&u, &x, sizeof(u));
 	return u;
 }
 
 static inline float f32_from_bits(uint32_t u)
 {
 	float x;
-	memcpy(&x, &u, sizeof x);
+	memcpy(&x, &u, sizeof(x));
 	return x;
 }
 

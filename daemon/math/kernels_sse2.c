@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every x86-64 CPU can run. */
 #define VBYTES 16
 #include "math/kernels_vector.h"
@@ -40,7 +41,7 @@ INLINE vu64 v_mul32(vu a, vu b)
 INLINE vf v_load_f16(const uint16_t *p)
 {
 	vu16 h;
-	memcpy(&h, p, sizeof h);
+	memcpy(&h, p, sizeof(h));
 	vu u = __builtin_convertvector(h, vu), em = u & 0x7fff, normal = (em << 13) + (112u << 23);
 	vu tiny = (vu)(__builtin_convertvector((vi)em, vf) * 0x1p-24f);
 	vu value = v_select((vi)em < 0x400, tiny, v_select((vi)em >= 0x7c00, normal + (112u << 23), normal));

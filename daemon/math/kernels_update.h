@@ -1,15 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer updates of the fast kernels. Part of kernels_body.h, which includes it once for every instruction set.
  *
- * A unit is loaded, saved (struct kernel_undo), computed and stored before the next begins. The formulas stand here a second time,
- * in vectors: kernels_ref.c says why.
+ * A unit is loaded, saved (struct kernel_undo), computed and stored before the next begins. The formulas stand here a
+ * second time, in vectors: kernels_ref.c says why.
  */
 enum rule { RULE_SGD, RULE_ADAM, RULE_ADAMW, RULE_LAMB };
 
 INLINE kernel_update_fn *reference_update(enum rule rule)
 {
-	return rule == RULE_SGD ? kernels_reference.sgd :
-	       rule == RULE_ADAM ? kernels_reference.adam :
-	       rule == RULE_ADAMW ? kernels_reference.adamw : kernels_reference.lamb;
+	return rule == RULE_SGD	    ? kernels_reference.sgd
+	       : rule == RULE_ADAM  ? kernels_reference.adam
+	       : rule == RULE_ADAMW ? kernels_reference.adamw
+				    : kernels_reference.lamb;
 }
 
 /* One unit of p, m and v in registers, or where the compiler keeps them. */
@@ -33,24 +35,20 @@ INLINE void load_unit(struct shape is, const struct kernel_params *a, size_t i, 
 {
 	const char *p = values_of(a, is.t) + i * dtype_size(is.t);
 	prefetch(p, UNIT * dtype_size(is.t));
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		x->p[r] = load_row(p + (size_t)r * ROW * dtype_size(is.t), is.t);
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) x->p[r] = load_row(p + (size_t)r * ROW * dtype_size(is.t), is.t);
 	if (is.has_m) {
-		prefetch(a->m + i, UNIT * sizeof *a->m);
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-			x->m[r] = v_load(a->m + i + (size_t)r * ROW);
+		prefetch(a->m + i, UNIT * sizeof(*a->m));
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++) x->m[r] = v_load(a->m + i + (size_t)r * ROW);
 	}
 	if (is.has_v) {
-		prefetch(a->v + i, UNIT * sizeof *a->v);
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-			x->v[r] = v_load(a->v + i + (size_t)r * ROW);
+		prefetch(a->v + i, UNIT * sizeof(*a->v));
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++) x->v[r] = v_load(a->v + i + (size_t)r * ROW);
 	}
 }
 
 INLINE void store_rows(float *to, const vf x[UNIT_ROWS])
 {
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		v_store(to + (size_t)r * ROW, x[r]);
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) v_store(to + (size_t)r * ROW, x[r]);
 }
 
 INLINE void store_values(void *to, enum dtype t, const vf x[UNIT_ROWS])
@@ -59,13 +57,15 @@ INLINE void store_values(void *to, enum dtype t, const vf x[UNIT_ROWS])
 		store_rows(to, x);
 		return;
 	}
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
+	{
 		vu16 h = to_row16(t, x[r]);
-		memcpy((uint16_t *)to + (size_t)r * ROW, &h, sizeof h);
+		memcpy((uint16_t *)to + (size_t)r * ROW, &h, sizeof(h));
 	}
 }
 
-/* Saves what load_unit has loaded as unit k of the call. 16-bit values are copied: a NaN would not come back the same. */
+/* Saves what load_unit has loaded as unit k of the call. 16-bit values are copied: a NaN would not come back the same.
+ */
 INLINE void save_unit(struct shape is, const struct kernel_undo *undo, uint64_t k, const struct unit *x, const char *p)
 {
 	const uint64_t number = undo->first + k;
@@ -130,10 +130,11 @@ INLINE void update_unit(struct shape is, const struct kernel_params *a, const fl
 	if (undo)
 		save_unit(is, undo, i / UNIT, x, p);
 	if (is.rule != RULE_LAMB)
-		prefetch(g + i, UNIT * sizeof *g);
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
-		vf gradient = is.rule == RULE_LAMB ? (vf){ 0 } :
-						     v_gradient(v_load(g + i + (size_t)r * ROW), u->scale, limit);
+		prefetch(g + i, UNIT * sizeof(*g));
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
+	{
+		vf gradient =
+			is.rule == RULE_LAMB ? (vf){ 0 } : v_gradient(v_load(g + i + (size_t)r * ROW), u->scale, limit);
 		x->p[r] = update_row(is, x->p[r], &x->m[r], &x->v[r], gradient, u);
 	}
 	store_values(p, is.t, x->p);
@@ -162,19 +163,22 @@ static struct kernel_undo undo_from(const struct kernel_undo *undo, size_t i)
 
 /* The last n < UNIT elements of a range, from element i on; g belongs to element i. How many are not finite. */
 static uint32_t update_rest(enum rule rule, const struct kernel_params *a, const float *g, size_t i, size_t n,
-			const struct kernel_update *u, const struct kernel_undo *undo)
+			    const struct kernel_update *u, const struct kernel_undo *undo)
 {
 	const struct kernel_params rest = params_from(a, i);
 	const struct kernel_undo rest_undo = undo ? undo_from(undo, i) : (struct kernel_undo){ NULL, NULL, 0 };
 	uint32_t lost;
-	reference_update(rule)(&rest, g, DTYPE_F32, n, u, undo ? &rest_undo : NULL, &(struct kernel_partials){ .nonfinite = &lost });
+	reference_update(rule)(&rest, g, DTYPE_F32, n, u, undo ? &rest_undo : NULL,
+			       &(struct kernel_partials){ .nonfinite = &lost });
 	return lost;
 }
 
-/* Adds how many elements of a unit have a p (from `overflow` on, as bits without the sign) or a v that is not finite. */
+/* Adds how many elements of a unit have a p (from `overflow` on, as bits without the sign) or a v that is not finite.
+ */
 INLINE vi count_lost(struct shape is, vi lost, const struct unit *x, int32_t overflow)
 {
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
+	{
 		vi bad = (vi)((vi)((vu)x->p[r] & 0x7fffffff) >= overflow);
 		if (is.has_v)
 			bad |= v_nonfinite(x->v[r]);
@@ -184,7 +188,8 @@ INLINE vi count_lost(struct shape is, vi lost, const struct unit *x, int32_t ove
 }
 
 INLINE void update_range(struct shape is, const struct kernel_params *a, const float *g, size_t n,
-			 const struct kernel_update *u_at, const struct kernel_undo *undo, const struct kernel_partials *wanted)
+			 const struct kernel_update *u_at, const struct kernel_undo *undo,
+			 const struct kernel_partials *wanted)
 {
 	const struct kernel_partials out = { .digest = is.t == DTYPE_F32 ? wanted->digest : NULL };
 	const struct kernel_update u = *u_at; /* a copy that no store can alias */
@@ -261,7 +266,7 @@ static void fast_lamb(const struct kernel_params *a, const void *g, enum dtype a
 	update(RULE_LAMB, a, NULL, DTYPE_F32, n, u, undo, out);
 }
 
-/* --- LAMB, first phase ------------------------------------------------------------------------------------------ */
+/* ---- LAMB, first phase ---- */
 
 /* A block's parameters and directions, of which only sums of squares are wanted. */
 struct lamb_tally {
@@ -272,8 +277,7 @@ static const struct kernel_partials only_sumsq = { .sumsq = (double[1]){ 0 } };
 
 INLINE void lamb_directions(const struct unit *x, const struct kernel_update *u, vf out[UNIT_ROWS])
 {
-	UNROLL for (int r = 0; r < UNIT_ROWS; r++)
-		out[r] = lamb_row(x->p[r], x->m[r], x->v[r], u);
+	UNROLL for (int r = 0; r < UNIT_ROWS; r++) out[r] = lamb_row(x->p[r], x->m[r], x->v[r], u);
 }
 
 /* Elements i .. i + UNIT - 1 of a range, of the block that began `at` elements before. */
@@ -287,8 +291,9 @@ INLINE void lamb_unit(struct shape is, const struct kernel_params *a, const floa
 	if (g) {
 		if (undo)
 			save_unit(is, undo, i / UNIT, &x, values_of(a, is.t) + i * dtype_size(is.t));
-		prefetch(g + i, UNIT * sizeof *g);
-		UNROLL for (int r = 0; r < UNIT_ROWS; r++) {
+		prefetch(g + i, UNIT * sizeof(*g));
+		UNROLL for (int r = 0; r < UNIT_ROWS; r++)
+		{
 			vf gradient = v_gradient(v_load(g + i + (size_t)r * ROW), u->scale, limit);
 			moments_row(&x.m[r], &x.v[r], gradient, u);
 		}
@@ -307,8 +312,8 @@ static void lamb_tally_rest(const struct kernel_params *a, size_t n, size_t at, 
 	struct unit x = { 0 };
 	vf direction[UNIT_ROWS];
 	kernels_reference.to_f32((float *)x.p, a->p ? (const void *)a->p : a->p16, a->p ? DTYPE_F32 : a->p16_dtype, n);
-	memcpy(x.m, a->m, n * sizeof *a->m);
-	memcpy(x.v, a->v, n * sizeof *a->v);
+	memcpy(x.m, a->m, n * sizeof(*a->m));
+	memcpy(x.v, a->v, n * sizeof(*a->v));
 	lamb_directions(&x, u, direction);
 	tally->param = tally_rest(tally->param, (const float *)x.p, n, at, &only_sumsq);
 	tally->direction = tally_rest(tally->direction, (const float *)direction, n, at, &only_sumsq);
@@ -341,7 +346,8 @@ INLINE void lamb_range(enum dtype t, const struct kernel_params *a, const float 
 		if (i < end)
 			lamb_rest(a, g, i, end - i, i - start, u_at, undo, &tally);
 		tally_finish(&tally.param, start / KERNEL_BLOCK, &(struct kernel_partials){ .sumsq = out->param });
-		tally_finish(&tally.direction, start / KERNEL_BLOCK, &(struct kernel_partials){ .sumsq = out->direction });
+		tally_finish(&tally.direction, start / KERNEL_BLOCK,
+			     &(struct kernel_partials){ .sumsq = out->direction });
 	}
 }
 

@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of VBYTES bytes for the fast kernels, as compilers extend C by them: operators work lane by lane. Included by
- * one .c per instruction set, which defines VBYTES before and the v_* operations after it, then includes kernels_body.h.
- * Private to math.
+ * one .c per instruction set, which defines VBYTES before and the v_* operations after it, then includes
+ * kernels_body.h. Private to math.
  */
 #include "math/kernels_scalar.h"
 
@@ -19,13 +20,13 @@ typedef uint16_t vu16 __attribute__((vector_size(VBYTES / 2)));
 INLINE vf v_load(const float *p)
 {
 	vf x;
-	memcpy(&x, p, sizeof x);
+	memcpy(&x, p, sizeof(x));
 	return x;
 }
 
 INLINE void v_store(float *p, vf x)
 {
-	memcpy(p, &x, sizeof x);
+	memcpy(p, &x, sizeof(x));
 }
 
 /* Lanes of `yes` where mask is all ones, of `no` where it is zero. */
@@ -37,7 +38,7 @@ INLINE vu v_select(vi mask, vu yes, vu no)
 INLINE vf v_load_bf16(const uint16_t *p)
 {
 	vu16 h;
-	memcpy(&h, p, sizeof h);
+	memcpy(&h, p, sizeof(h));
 	return (vf)(__builtin_convertvector(h, vu) << 16);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/optim.h"
 
 #include <float.h>
@@ -23,13 +24,10 @@ static int adam_state(const struct optim_config *c)
 }
 
 static const struct optim_info optimizers[] = {
-	{ OPTIM_CLIENT, "client", no_state },
-	{ OPTIM_SGD, "sgd", sgd_state },
-	{ OPTIM_ADAM, "adam", adam_state },
-	{ OPTIM_ADAMW, "adamw", adam_state },
-	{ OPTIM_LAMB, "lamb", adam_state },
+	{ OPTIM_CLIENT, "client", no_state }, { OPTIM_SGD, "sgd", sgd_state },	  { OPTIM_ADAM, "adam", adam_state },
+	{ OPTIM_ADAMW, "adamw", adam_state }, { OPTIM_LAMB, "lamb", adam_state },
 };
-#define N_OPTIMIZERS (sizeof optimizers / sizeof optimizers[0])
+#define N_OPTIMIZERS (sizeof(optimizers) / sizeof(optimizers[0]))
 
 const struct optim_info *optim_info(enum optim_type type)
 {
@@ -127,7 +125,7 @@ const char *optim_wrong_scalar(const struct optim_config *c, const struct kernel
 		{ "1 / (1 - beta1^t)", lamb, u->inv_bias1 },
 		{ "1 / sqrt(1 - beta2^t)", lamb || adam, u->inv_bias2_sqrt },
 	};
-	for (size_t i = 0; i < sizeof scalars / sizeof scalars[0]; i++)
+	for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
 		if (scalars[i].used && !isfinite(scalars[i].value))
 			return scalars[i].name;
 	return NULL;

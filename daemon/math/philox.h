@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Philox4x32-10, a counter-based random generator (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
  * 1, 2, 3", SC'11): four 32-bit words from a 128-bit counter and a 64-bit key. Private to math. */
 #ifndef GACC_MATH_PHILOX_H

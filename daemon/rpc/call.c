@@ -1,13 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls. The order that gRPC asks for: one batch of each kind at a time, one SEND_MESSAGE in flight and the status only
  * after the last of them has come back, the call freed when every batch has. */
+#include "rpc/call.h"
+
+#include "base/log.h"
+#include "rpc/tenant.h"
+#include "proto/handoff.h"
+
 #include <stdlib.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
-#include "base/log.h"
-#include "rpc/call.h"
-#include "rpc/tenant.h"
-#include "proto/handoff.h"
 
 /* Life */
 
@@ -74,7 +77,8 @@ void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct 
 	if (err == GRPC_CALL_OK)
 		return;
 	call->pending--;
-	log_error("%s: batch refused: %s", call->row ? call->row->path : "unknown method", grpc_call_error_to_string(err));
+	log_error("%s: batch refused: %s", call->row ? call->row->path : "unknown method",
+		  grpc_call_error_to_string(err));
 	grpc_call_cancel(call->grpc, NULL);
 }
 
@@ -154,13 +158,13 @@ static void refuse(struct rpc_call *call, enum status st)
 {
 	grpc_slice path = call->details.method;
 	char text[256];
-	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path),
-					   call->who, st, text, sizeof text);
+	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
+					   GRPC_SLICE_LENGTH(path), call->who, st, text, sizeof(text));
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 
-/* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the call
- * alive here: who looks at the ends of other calls may find its own. */
+/* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the
+ * call alive here: who looks at the ends of other calls may find its own. */
 static void begin(struct rpc_call *call)
 {
 	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
@@ -210,18 +214,19 @@ static grpc_call_error request(struct rpc_call *call)
 	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
 	handoff_given(&call->accept);
 	if (!call->read_ahead)
-		return grpc_server_request_call(call->tenant->grpc, &call->grpc, &call->details, &call->metadata, queue, queue,
-						&call->accept);
-	return grpc_server_request_registered_call(call->tenant->grpc, call->tenant->registered[call->row - server->rows], &call->grpc,
-						   &call->details.deadline, &call->metadata, &call->in, rpc_ends_queue(server->ends), queue,
-						   &call->accept);
+		return grpc_server_request_call(call->tenant->grpc, &call->grpc, &call->details, &call->metadata, queue,
+						queue, &call->accept);
+	return grpc_server_request_registered_call(call->tenant->grpc,
+						   call->tenant->registered[call->row - server->rows], &call->grpc,
+						   &call->details.deadline, &call->metadata, &call->in,
+						   rpc_ends_queue(server->ends), queue, &call->accept);
 }
 
 void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
 {
 	if (tenant->closing)
 		return;
-	struct rpc_call *call = calloc(1, sizeof *call);
+	struct rpc_call *call = calloc(1, sizeof(*call));
 	if (!call) {
 		log_error("out of memory: one call less can be accepted at a time");
 		return;

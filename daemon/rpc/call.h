@@ -1,15 +1,17 @@
-/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of this room
- * that includes gRPC's, as a call holds some of gRPC's structs. Loop thread.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of
+ * this room that includes gRPC's, as a call holds some of gRPC's structs. Loop thread.
  *
  * call.c: its life. call_recv.c: the request, or the messages of a stream. call_send.c: what goes back.
  */
 #ifndef GACC_RPC_CALL_H
 #define GACC_RPC_CALL_H
 
-#include <grpc/grpc.h>
-#include <grpc/slice.h>
 #include "rpc/private.h"
 #include "rpc/queue.h"
+
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
 
 #define CALL_OF(tag_, member) ((struct rpc_call *)((char *)(tag_)-offsetof(struct rpc_call, member)))
 
@@ -20,16 +22,16 @@ struct rpc_call {
 	struct rpc_server *server;
 	struct rpc_tenant *tenant; /* through whose gRPC server it came */
 	const struct rpc_row *row; /* NULL: no such method */
-	uint64_t id; /* 0: refused before it got a slot */
+	uint64_t id;		   /* 0: refused before it got a slot */
 	void *data;
 	uint32_t number;
 	struct rpc_peer peer;
 	int64_t who; /* whose shares it has, as rpc/shares.h has it */
 	struct rpc_tag accept, close, recv, send, finish, turn;
 	unsigned pending; /* batches that are out */
-	int cancelled; /* written by gRPC when `close` comes back */
-	bool read_ahead; /* unary: gRPC has read the request already, and batches come back on server->ends */
-	bool seen; /* by a handler, which is therefore owed on_end */
+	int cancelled;	  /* written by gRPC when `close` comes back */
+	bool read_ahead;  /* unary: gRPC has read the request already, and batches come back on server->ends */
+	bool seen;	  /* by a handler, which is therefore owed on_end */
 	bool closed;
 	bool answered; /* rpc_finish or rpc_fail */
 	bool in_handler;
@@ -42,7 +44,7 @@ struct rpc_call {
 	bool sent_status;
 
 	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
-	size_t held_bytes; /* of it, in server->held */
+	size_t held_bytes;    /* of it, in server->held */
 	struct ProtobufCMessage *request;
 	void *prepared;
 	struct bytes_view bulk;
@@ -57,7 +59,8 @@ struct rpc_call {
 	grpc_slice detail;
 };
 
-/* Gives a batch to gRPC; `tag` comes back. One that gRPC refuses is our own fault: logged, and the call is cancelled. */
+/* Gives a batch to gRPC; `tag` comes back. One that gRPC refuses is our own fault: logged, and the call is cancelled.
+ */
 void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag);
 /* Every on_*: the end, if gRPC is through with the call and every batch has come back. The call may be gone then. */
 void rpc_call_end_if_over(struct rpc_call *call);

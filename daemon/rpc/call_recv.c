@@ -1,9 +1,12 @@
-/* Requests of calls: one RECV_MESSAGE at a time; each message is decoded, passed to the handler, and counted until it is freed. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of calls: one RECV_MESSAGE at a time; each message is decoded, passed to the handler, and counted until it
+ * is freed. */
+#include "rpc/call.h"
+
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdlib.h>
-#include "rpc/call.h"
 
 /* Decoding these takes longer than a hop to the pool and back; freeing them, too. */
 #define LARGE_BYTES (64u << 10)
@@ -157,7 +160,7 @@ static void hand_over(struct rpc_call *call)
 static void decode_large(struct rpc_work *w)
 {
 	struct rpc_large *large = (struct rpc_large *)w;
-	large->status = decode(large->call, large->why, sizeof large->why);
+	large->status = decode(large->call, large->why, sizeof(large->why));
 }
 
 static void on_large_decoded(struct rpc_work *w)
@@ -179,12 +182,13 @@ static void on_large_decoded(struct rpc_work *w)
 static bool is_large(const struct rpc_call *call, size_t n)
 {
 	const struct rpc_method *m = call->row->method;
-	return !m->bulk && (m->kind == RPC_UNARY || m->kind == RPC_SERVER_STREAM) && n > (m->prepare ? LARGE_PREPARE_BYTES : LARGE_BYTES);
+	return !m->bulk && (m->kind == RPC_UNARY || m->kind == RPC_SERVER_STREAM) &&
+	       n > (m->prepare ? LARGE_PREPARE_BYTES : LARGE_BYTES);
 }
 
 static bool put_large(struct rpc_call *call)
 {
-	struct rpc_large *large = calloc(1, sizeof *large);
+	struct rpc_large *large = calloc(1, sizeof(*large));
 	if (!large)
 		return false;
 	large->server = call->server;
@@ -203,7 +207,7 @@ static void deliver(struct rpc_call *call)
 	struct rpc_server *server = call->server;
 	size_t n = grpc_byte_buffer_length(call->in);
 	if (!rpc_call_take_share(server, &server->held, call->who, n)) {
-		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, sizeof why);
+		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, sizeof(why));
 		refuse(call, ST_RESOURCE_EXHAUSTED, why);
 		return;
 	}
@@ -213,7 +217,7 @@ static void deliver(struct rpc_call *call)
 			refuse(call, ST_NO_MEMORY, "no memory for the call");
 		return;
 	}
-	enum status st = decode(call, why, sizeof why);
+	enum status st = decode(call, why, sizeof(why));
 	if (st)
 		refuse(call, st, why);
 	else

@@ -1,11 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Answers of calls: one SEND_MESSAGE in flight, the others queued, and the status once the queue is empty. */
+#include "rpc/call.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
 #include <protobuf-c/protobuf-c.h>
-#include "rpc/call.h"
 
 /* What has left does not count any more. */
 static void give_queued(struct rpc_call *call)
@@ -96,8 +98,8 @@ void rpc_call_on_turn(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-/* Sends what is next, if there is something. gRPC writes to the socket at once, and thousands of calls may be answered by one event: then some
- * wait for a later turn of the loop. */
+/* Sends what is next, if there is something. gRPC writes to the socket at once, and thousands of calls may be answered
+ * by one event: then some wait for a later turn of the loop. */
 static void send_next(struct rpc_call *call)
 {
 	bool anything = call->queue.first || (call->answered && !call->sent_status);
@@ -127,7 +129,8 @@ void rpc_call_on_sent(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-/* Counts n bytes more that wait for the client. The first ones may wait uncounted if they are few: every call can be answered. */
+/* Counts n bytes more that wait for the client. The first ones may wait uncounted if they are few: every call can be
+ * answered. */
 static bool take_queued(struct rpc_call *call, size_t n)
 {
 	bool first = call->queue.bytes + call->reply_bytes == 0;
@@ -140,9 +143,11 @@ static bool take_queued(struct rpc_call *call, size_t n)
 static void fail_without_room(struct rpc_call *call, size_t n)
 {
 	char text[256];
-	rpc_why_no_room(&call->server->queued, "answers that nobody has read yet", call->who, n, text, sizeof text);
-	rpc_fail(call, &(struct rpc_error){ .status = ST_RESOURCE_EXHAUSTED, .message = text,
-					    .hint = "read the answers of the calls that are open, then repeat this one" });
+	rpc_why_no_room(&call->server->queued, "answers that nobody has read yet", call->who, n, text, sizeof(text));
+	rpc_fail(call,
+		 &(struct rpc_error){ .status = ST_RESOURCE_EXHAUSTED,
+				      .message = text,
+				      .hint = "read the answers of the calls that are open, then repeat this one" });
 }
 
 /* Takes the buffer. A call with nothing on the way is ended if there is no room: on_writable would never come. */
@@ -266,9 +271,10 @@ static void on_made(struct rpc_work *w)
 	rpc_call_end_if_over(call);
 }
 
-void rpc_finish_made(struct rpc_call *call, const ProtobufCMessage *(*make)(void *arg), void (*release)(void *arg), void *arg)
+void rpc_finish_made(struct rpc_call *call, const ProtobufCMessage *(*make)(void *arg), void (*release)(void *arg),
+		     void *arg)
 {
-	struct made *m = calloc(1, sizeof *m);
+	struct made *m = calloc(1, sizeof(*m));
 	if (!m) {
 		rpc_fail(call, &(struct rpc_error){ .status = ST_NO_MEMORY, .message = "no memory for the answer" });
 		release(arg);

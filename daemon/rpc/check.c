@@ -1,10 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* protobuf-c's service descriptors do not say which methods stream; the linked descriptor set does. */
-#include <stdio.h>
-#include <string.h>
 #include "base/log.h"
 #include "rpc/private.h"
 #include "google/protobuf/descriptor.pb-c.h"
 #include "proto/protoset.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static const char our_package[] = "gacc.v1";
 
@@ -45,11 +47,11 @@ static bool service_ok(const struct rpc_server *server, const char *package,
 {
 	char name[128], path[256];
 	bool ok = true;
-	snprintf(name, sizeof name, "%s.%s", package, service->name);
+	snprintf(name, sizeof(name), "%s.%s", package, service->name);
 	if (strcmp(package, our_package) != 0 && !served(server, name))
 		return true;
 	for (size_t i = 0; i < service->n_method; i++) {
-		snprintf(path, sizeof path, "/%s/%s", name, service->method[i]->name);
+		snprintf(path, sizeof(path), "/%s/%s", name, service->method[i]->name);
 		const struct rpc_row *row = rpc_row_find(server, path, strlen(path));
 		if (!row)
 			log_error("%s has no row", path);
@@ -72,7 +74,8 @@ enum status rpc_check_rows(const struct rpc_server *server)
 			ok = service_ok(server, set->file[i]->package, set->file[i]->service[k], &n_found) && ok;
 	google__protobuf__file_descriptor_set__free_unpacked(set, NULL);
 	if (n_found != server->n_rows) {
-		log_error("%zu of %zu rows are in the descriptor set: one is double or unknown", n_found, server->n_rows);
+		log_error("%zu of %zu rows are in the descriptor set: one is double or unknown", n_found,
+			  server->n_rows);
 		ok = false;
 	}
 	return ok ? ST_OK : ST_INTERNAL;

@@ -1,16 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/private.h"
+#include "proto/handoff.h"
+
 #include <stdlib.h>
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
 #include <uv.h>
-#include "rpc/private.h"
-#include "proto/handoff.h"
 
 #define LOOK_MS 50
 #define LOOK_CALLS 64
 
 struct rpc_ends {
 	grpc_completion_queue *queue;
-	uv_timer_t timer; /* runs while calls are open */
+	uv_timer_t timer;      /* runs while calls are open */
 	unsigned open, unseen; /* calls; those that came since the last look */
 	void (*on_stopped)(void *context);
 	void *context;
@@ -52,7 +54,7 @@ void rpc_ends_expect(struct rpc_ends *ends, int calls)
 
 enum status rpc_ends_start(void *loop, struct rpc_ends **out_ends)
 {
-	struct rpc_ends *ends = calloc(1, sizeof *ends);
+	struct rpc_ends *ends = calloc(1, sizeof(*ends));
 	if (!ends)
 		return ST_NO_MEMORY;
 	ends->queue = grpc_completion_queue_create_for_next(NULL);
@@ -77,7 +79,8 @@ void rpc_ends_stop(struct rpc_ends *ends, void (*on_stopped)(void *context), voi
 	ends->on_stopped = on_stopped;
 	ends->context = context;
 	grpc_completion_queue_shutdown(ends->queue);
-	while (grpc_completion_queue_next(ends->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN)
+	while (grpc_completion_queue_next(ends->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+	       GRPC_QUEUE_SHUTDOWN)
 		;
 	uv_close((uv_handle_t *)&ends->timer, on_closed);
 }

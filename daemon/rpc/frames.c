@@ -1,4 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/frames.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,10 +16,11 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 #define RESET_COST 10 /* a call is made and ended for it */
 #define SETTING_BYTES 6
 #define PING_COST 4 /* an answer each */
-#define CONTINUATION_COST 100 /* gRPC's limit for headers is one for each frame; headers within it need none */
-#define EARNED_BY_DATA 8 /* clients open windows, and ping to measure them, as answers come */
+/* gRPC's limit for headers is one for each frame; headers within it need none */
+#define CONTINUATION_COST 100
+#define EARNED_BY_DATA 8   /* clients open windows, and ping to measure them, as answers come */
 #define EARNING_BYTES 4096 /* one more for so many of them */
-#define KEPT_PER_BYTE 2 /* of headers: Huffman codes, and what each header costs */
+#define KEPT_PER_BYTE 2	   /* of headers: Huffman codes, and what each header costs */
 
 struct frame {
 	uint8_t kind, flags;
@@ -64,7 +67,7 @@ static void close_stream(struct frames *f, uint32_t id)
 		return;
 	f->bytes -= s->bytes;
 	f->n_streams--;
-	memmove(s, s + 1, (size_t)(f->stream + f->n_streams - s) * sizeof *s);
+	memmove(s, s + 1, (size_t)(f->stream + f->n_streams - s) * sizeof(*s));
 }
 
 /* gRPC takes ids in their order and overlooks others. */
@@ -76,7 +79,7 @@ static const char *open_stream(struct frames *f, uint32_t id)
 		return "more calls at a time than SETTINGS_MAX_CONCURRENT_STREAMS says";
 	if (f->n_streams == f->room) {
 		unsigned room = f->room ? 2 * f->room : 8;
-		struct frames_stream *all = realloc(f->stream, room * sizeof *all);
+		struct frames_stream *all = realloc(f->stream, room * sizeof(*all));
 		if (!all)
 			return "out of memory";
 		f->stream = all;
@@ -187,15 +190,15 @@ static size_t take(struct frames_side *side, const uint8_t *data, size_t n, stru
 	*whole = false;
 	if (side->left > 0) {
 		size_t k = n < side->left ? n : side->left;
-		if (side->left <= sizeof side->code) /* whole if it is all of the payload */
-			memcpy(side->code + sizeof side->code - side->left, data, k);
+		if (side->left <= sizeof(side->code)) /* whole if it is all of the payload */
+			memcpy(side->code + sizeof(side->code) - side->left, data, k);
 		side->left -= (uint32_t)k;
 		return k;
 	}
-	size_t k = sizeof side->head - side->have < n ? sizeof side->head - side->have : n;
+	size_t k = sizeof(side->head) - side->have < n ? sizeof(side->head) - side->have : n;
 	memcpy(side->head + side->have, data, k);
 	side->have += (uint32_t)k;
-	if (side->have < sizeof side->head)
+	if (side->have < sizeof(side->head))
 		return k;
 	const uint8_t *head = side->head;
 	*frame = (struct frame){ head[3], head[4], number(head + 5) & INT32_MAX, number(head) >> 8 };

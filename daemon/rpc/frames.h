@@ -1,8 +1,9 @@
-/* The frames of one HTTP/2 connection as they pass by, in both directions: what its client makes gRPC keep and do. Pure; whoever owns
- * it locks.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The frames of one HTTP/2 connection as they pass by, in both directions: what its client makes gRPC keep and do.
+ * Pure; whoever owns it locks.
  *
- * Bytes come in any pieces. Nothing is looked at but the nine that each frame begins with (RFC 9113, 4.1) and the code of
- * RST_STREAM; whether the frames make sense is gRPC's business.
+ * Bytes come in any pieces. Nothing is looked at but the nine that each frame begins with (RFC 9113, 4.1) and the code
+ * of RST_STREAM; whether the frames make sense is gRPC's business.
  */
 #ifndef GACC_RPC_FRAMES_H
 #define GACC_RPC_FRAMES_H
@@ -12,11 +13,15 @@
 #include <stdint.h>
 
 #define NS_PER_S 1000000000ll
-#define FRAMES_BLOCK_MAX (32u << 10) /* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
-#define FRAMES_EARLY_CALLS 100 /* before gaccd's SETTINGS are acknowledged: until then gRPC's own limits do not hold */
+/* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
+#define FRAMES_BLOCK_MAX (32u << 10)
+#define FRAMES_EARLY_CALLS                                                                                             \
+	100 /* before gaccd's SETTINGS are acknowledged: until then gRPC's own limits do not hold                      \
+	     */
 #define FRAMES_EARLY_BYTES (16u << 10) /* of their headers */
-#define FRAMES_WHOLE_S 30 /* until they are complete; until gaccd's SETTINGS are acknowledged */
-#define FRAMES_CALL_BYTES (12u << 10) /* what gRPC keeps for a call besides its headers and messages */
+#define FRAMES_WHOLE_S 30	       /* until they are complete; until gaccd's SETTINGS are acknowledged */
+/* what gRPC keeps for a call besides its headers and messages */
+#define FRAMES_CALL_BYTES (12u << 10)
 
 struct frames_side {
 	uint8_t head[9], code[4];
@@ -32,16 +37,18 @@ struct frames {
 	struct frames_stream *stream; /* that are open, by rising id */
 	unsigned n_streams, room, max_streams;
 	uint32_t preface; /* bytes of it still to come */
-	uint32_t last; /* id of the newest stream */
-	uint32_t early; /* bytes of headers before the acknowledgement */
-	uint32_t block; /* bytes of the headers that are coming; `in_block` */
+	uint32_t last;	  /* id of the newest stream */
+	uint32_t early;	  /* bytes of headers before the acknowledgement */
+	uint32_t block;	  /* bytes of the headers that are coming; `in_block` */
 	bool in_block, acknowledged;
 	int64_t began_ns, block_ns;
 
 	/* For the caller. */
 	uint64_t begun, frames; /* streams; frames that came */
-	size_t bytes; /* that gRPC keeps for the streams, about */
-	int64_t idle; /* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to 0 */
+	size_t bytes;		/* that gRPC keeps for the streams, about */
+	/* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to
+	 * 0 */
+	int64_t idle;
 	unsigned squeezed; /* streams that gRPC has ended for want of memory; likewise */
 };
 

@@ -1,5 +1,9 @@
-/* Connections below gRPC: inspects what each sends, counts it for its user, and closes connections that exceed the limits. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections below gRPC: inspects what each sends, counts it for its user, and closes connections that exceed the
+ * limits. */
 #include "rpc/guard_impl.h"
+#include "base/log.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -12,19 +16,20 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/log.h"
 
-#define OWN_PER_S 20 /* idle frames that each connection may have even so: others of its user may have used up all */
+/* idle frames that each connection may have even so: others of its user may have used up all */
+#define OWN_PER_S 20
 #define OWN_AT_ONCE 500
 #define TCP_CONNECTIONS 1024
-#define TURN_BYTES (4u << 20) /* that gRPC reads from a connection before others have their turn */
+#define TURN_BYTES (4u << 20)  /* that gRPC reads from a connection before others have their turn */
 #define CALL_BYTES (64u << 10) /* what a call counts for in that, beside its bytes */
-#define FRAME_BYTES 512 /* likewise, a frame */
+#define FRAME_BYTES 512	       /* likewise, a frame */
 #define WHO 48
 #define PAGE 256
 #define PAGES 4096 /* descriptors beyond have no guard and are refused */
 
-/* A connection, by the number of its descriptor. `guard` is set and taken away by whoever owns the descriptor; the rest is `lock`'s. */
+/* A connection, by the number of its descriptor. `guard` is set and taken away by whoever owns the descriptor; the rest
+ * is `lock`'s. */
 struct watched {
 	pthread_mutex_t lock;
 	_Atomic(struct rpc_guard *) guard;
@@ -32,7 +37,7 @@ struct watched {
 	size_t bytes; /* of guard->call_bytes */
 	struct bucket idle;
 	size_t turn; /* bytes since others had theirs */
-	int epoll; /* gRPC's, which has `event` for it; -1: not yet */
+	int epoll;   /* gRPC's, which has `event` for it; -1: not yet */
 	struct epoll_event event;
 	pid_t pid;
 	bool plain; /* not TLS, which hides the frames */
@@ -105,7 +110,7 @@ static struct watched *find(int fd)
 
 static struct watched *make_page(void)
 {
-	struct watched *page = calloc(PAGE, sizeof *page);
+	struct watched *page = calloc(PAGE, sizeof(*page));
 	for (int i = 0; page && i < PAGE; i++)
 		pthread_mutex_init(&page[i].lock, NULL);
 	return page;
@@ -126,14 +131,16 @@ static struct watched *place_of(int fd)
 	return page ? &page[fd % PAGE] : NULL;
 }
 
-/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable; then the
- * client hears the end alone. */
+/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable;
+ * then the client hears the end alone. */
 static void send_goaway(int fd, uint32_t last, const char *why)
 {
 	enum { GOAWAY = 7, ENHANCE_YOUR_CALM = 11 };
 	size_t n = strlen(why);
-	uint8_t frame[9 + 8 + 128] = { [2] = (uint8_t)(8 + n), [3] = GOAWAY, [9] = (uint8_t)(last >> 24), (uint8_t)(last >> 16),
-				       (uint8_t)(last >> 8), (uint8_t)last, [16] = ENHANCE_YOUR_CALM };
+	uint8_t frame[9 + 8 + 128] = {
+		[2] = (uint8_t)(8 + n), [3] = GOAWAY,  [9] = (uint8_t)(last >> 24), (uint8_t)(last >> 16),
+		(uint8_t)(last >> 8),	(uint8_t)last, [16] = ENHANCE_YOUR_CALM
+	};
 	memcpy(frame + 17, why, n);
 	if (send(fd, frame, 17 + n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return; /* it does not read */
@@ -234,7 +241,8 @@ static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *
 	bool say = guard_may_say(&guard->cut, now, &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, who), why, unsaid);
+		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, who),
+			 why, unsaid);
 }
 
 static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
@@ -248,8 +256,10 @@ static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
 	bool say = guard_may_say(&guard->squeezed, now_ns(), &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended (RESOURCE_EXHAUSTED, %u more "
-			 "since this was said last)", name(guard, w, who), unsaid);
+		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended "
+			 "(RESOURCE_EXHAUSTED, %u more "
+			 "since this was said last)",
+			 name(guard, w, who), unsaid);
 }
 
 static size_t piece(const struct iovec *iov, size_t n)
@@ -282,8 +292,8 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 	return goes_on;
 }
 
-/* gRPC reads a connection until it is empty, and the thread that does so serves all. So after a while it hears that this one is; the
- * event that it then waits for is there at once, behind those of others. */
+/* gRPC reads a connection until it is empty, and the thread that does so serves all. So after a while it hears that
+ * this one is; the event that it then waits for is there at once, behind those of others. */
 static bool give_way(struct watched *w, int fd)
 {
 	pthread_mutex_lock(&w->lock);
@@ -296,7 +306,8 @@ static bool give_way(struct watched *w, int fd)
 	return gives;
 }
 
-/* In the place of the C library's. They are not called through our headers, and so have no other declaration than the system's. */
+/* In the place of the C library's. They are not called through our headers, and so have no other declaration than the
+ * system's. */
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -351,7 +362,7 @@ EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 static bool is_ours(int listener)
 {
 	struct sockaddr_storage at;
-	socklen_t n = sizeof at;
+	socklen_t n = sizeof(at);
 	if (getsockname(listener, (struct sockaddr *)&at, &n))
 		return false;
 	if (at.ss_family == AF_INET)

@@ -1,5 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Users of the guard: found by uid, counted, kept for a while without connections, and dropped. */
 #include "rpc/guard_impl.h"
+
 #include <limits.h>
 #include <stdlib.h>
 
@@ -42,7 +44,7 @@ static void drop_old(struct rpc_guards *all, int64_t now)
 /* NULL without memory. */
 static struct rpc_guard *new_guard(struct rpc_guards *all, uid_t uid, int64_t now)
 {
-	struct rpc_guard *guard = calloc(1, sizeof *guard);
+	struct rpc_guard *guard = calloc(1, sizeof(*guard));
 	if (!guard)
 		return NULL;
 	pthread_mutex_init(&guard->lock, NULL);

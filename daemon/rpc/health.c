@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/rpc.h"
+#include "grpc/health/v1/health.pb-c.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <grpc/status.h>
-#include "rpc/rpc.h"
-#include "grpc/health/v1/health.pb-c.h"
 
 typedef Grpc__Health__V1__HealthCheckRequest request_msg;
 typedef Grpc__Health__V1__HealthCheckResponse response_msg;
@@ -59,15 +61,16 @@ static void tell(struct rpc_health *health, struct watcher *watcher)
 		return;
 	watcher->told = msg.status;
 	if (rpc_send(watcher->call, &msg.base) == ST_RESOURCE_EXHAUSTED)
-		rpc_failf(watcher->call, ST_RESOURCE_EXHAUSTED, "the watcher does not read its answers: watch again, and read them");
+		rpc_failf(watcher->call, ST_RESOURCE_EXHAUSTED,
+			  "the watcher does not read its answers: watch again, and read them");
 }
 
 static void on_watch(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
 {
 	struct rpc_health *health = rpc_context(call);
 	const char *name = ((const request_msg *)request)->service;
-	struct watcher *watcher = calloc(1, sizeof *watcher);
-	if (!watcher || strlen(name) >= sizeof watcher->name) {
+	struct watcher *watcher = calloc(1, sizeof(*watcher));
+	if (!watcher || strlen(name) >= sizeof(watcher->name)) {
 		rpc_failf(call, watcher ? ST_INVALID_ARGUMENT : ST_NO_MEMORY, "%s",
 			  watcher ? "service: its name is too long" : "no memory for the watcher");
 		free(watcher);
@@ -112,11 +115,11 @@ static const struct rpc_method rows[] = {
 
 enum status rpc_health_new(struct rpc_server *server, struct rpc_health **out_health)
 {
-	struct rpc_health *health = calloc(1, sizeof *health);
+	struct rpc_health *health = calloc(1, sizeof(*health));
 	if (!health)
 		return ST_NO_MEMORY;
 	rpc_health_set(health, "", false);
-	enum status st = rpc_server_add(server, rows, sizeof rows / sizeof rows[0], health);
+	enum status st = rpc_server_add(server, rows, sizeof(rows) / sizeof(rows[0]), health);
 	if (st != ST_OK)
 		goto fail;
 	*out_health = health;
@@ -135,7 +138,7 @@ enum status rpc_health_set(struct rpc_health *health, const char *name, bool ser
 {
 	struct service *service = find(health, name);
 	if (!service) {
-		if (health->n_services == SERVICES_MAX || strlen(name) >= sizeof service->name)
+		if (health->n_services == SERVICES_MAX || strlen(name) >= sizeof(service->name))
 			return ST_RESOURCE_EXHAUSTED;
 		service = &health->services[health->n_services++];
 		strcpy(service->name, name);

@@ -1,3 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/private.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,11 +8,10 @@
 #include <grpc/grpc_security.h>
 #include <grpc/grpc_security_constants.h>
 #include <grpc/support/alloc.h>
-#include "rpc/private.h"
 
-/* The peer of a connection that was handed over as a descriptor is "fd:<number>". The number cannot have gone to another
- * connection while this call exists: a call holds its stream, the stream the transport, and gRPC (1.51) closes the
- * descriptor only when it destroys the transport. test_rpc.c has a test for it. */
+/* The peer of a connection that was handed over as a descriptor is "fd:<number>". The number cannot have gone to
+ * another connection while this call exists: a call holds its stream, the stream the transport, and gRPC (1.51) closes
+ * the descriptor only when it destroys the transport. test_rpc.c has a test for it. */
 static bool peer_by_descriptor(const struct rpc_server *server, const char *uri, struct rpc_peer *out_peer)
 {
 	char *end;
@@ -26,8 +28,7 @@ static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 	grpc_auth_context *context = grpc_call_auth_context(call);
 	if (!context)
 		return false;
-	grpc_auth_property_iterator it =
-		grpc_auth_context_find_properties_by_name(context, GRPC_X509_CN_PROPERTY_NAME);
+	grpc_auth_property_iterator it = grpc_auth_context_find_properties_by_name(context, GRPC_X509_CN_PROPERTY_NAME);
 	const grpc_auth_property *property = grpc_auth_property_iterator_next(&it);
 	if (!property) {
 		it = grpc_auth_context_peer_identity(context);
@@ -36,7 +37,7 @@ static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 	bool known = property && grpc_auth_context_peer_is_authenticated(context) &&
 		     !memchr(property->value, 0, property->value_length);
 	if (known)
-		snprintf(out_peer->name, sizeof out_peer->name, "%.*s", (int)property->value_length, property->value);
+		snprintf(out_peer->name, sizeof(out_peer->name), "%.*s", (int)property->value_length, property->value);
 	grpc_auth_context_release(context);
 	return known;
 }
@@ -44,7 +45,7 @@ static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 static bool token_ok(const struct rpc_server *server, const char *authorization, size_t len)
 {
 	static const char bearer[] = "Bearer ";
-	const size_t n = sizeof bearer - 1;
+	const size_t n = sizeof(bearer) - 1;
 	return server->token_ok && len > n && memcmp(authorization, bearer, n) == 0 &&
 	       server->token_ok(server->token_context, authorization + n, len - n);
 }
@@ -54,11 +55,12 @@ enum status rpc_peer_find(const struct rpc_server *server, grpc_call *call, cons
 {
 	struct rpc_peer peer = { .uid = (uid_t)-1 };
 	char *uri = grpc_call_get_peer(call);
-	snprintf(peer.address, sizeof peer.address, "%s", uri);
-	bool known = strncmp(uri, "fd:", 3) == 0 ? peer_by_descriptor(server, uri, &peer) : peer_by_certificate(call, &peer);
+	snprintf(peer.address, sizeof(peer.address), "%s", uri);
+	bool known =
+		strncmp(uri, "fd:", 3) == 0 ? peer_by_descriptor(server, uri, &peer) : peer_by_certificate(call, &peer);
 	gpr_free(uri);
 	if (!known && token_ok(server, authorization, authorization_len)) {
-		snprintf(peer.name, sizeof peer.name, "token");
+		snprintf(peer.name, sizeof(peer.name), "token");
 		known = true;
 	}
 	*out_peer = peer;

@@ -1,5 +1,6 @@
-/* Work whose size users choose, for the RPC layer (large messages) and for the edge (specifications, tensor sets, plans, memory, files): on
- * libuv's threads, started and ended on the loop. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work whose size users choose, for the RPC layer (large messages) and for the edge (specifications, tensor sets,
+ * plans, memory, files): on libuv's threads, started and ended on the loop. */
 #include "rpc/pool.h"
 
 #include <stdio.h>
@@ -7,7 +8,8 @@
 #include <uv.h>
 
 #define MAX_WORKERS 2
-#define OWN_THREADS 4 /* the journal, the history, the look at state_dir, memory that a user has left */
+/* the journal, the history, the look at state_dir, memory that a user has left */
+#define OWN_THREADS 4
 
 static const struct kind {
 	int workers;
@@ -109,13 +111,13 @@ enum status rpc_pool_make_threads(void)
 	char text[16];
 	for (int k = 0; k < RPC_POOL_KINDS; k++)
 		n += kinds[k].workers;
-	snprintf(text, sizeof text, "%d", n);
+	snprintf(text, sizeof(text), "%d", n);
 	return uv_os_setenv("UV_THREADPOOL_SIZE", text) ? ST_NO_MEMORY : ST_OK;
 }
 
 enum status rpc_pool_new(void *loop, struct rpc_pool **out)
 {
-	struct rpc_pool *p = calloc(1, sizeof *p);
+	struct rpc_pool *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
 	p->loop = loop;
@@ -137,8 +139,8 @@ void rpc_pool_free(struct rpc_pool *p)
 	free(p);
 }
 
-void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *),
-		       void (*done)(struct rpc_work *))
+void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_work *w, int64_t who,
+		       void (*run_it)(struct rpc_work *), void (*done)(struct rpc_work *))
 {
 	struct lane *lane = &p->lane[kind];
 	*w = (struct rpc_work){ .who = who, .kind = kind, .run = run_it, .done = done };
@@ -147,7 +149,8 @@ void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_w
 	start(p, kind);
 }
 
-void rpc_pool_put(struct rpc_pool *p, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *), void (*done)(struct rpc_work *))
+void rpc_pool_put(struct rpc_pool *p, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *),
+		  void (*done)(struct rpc_work *))
 {
 	rpc_pool_put_kind(p, RPC_POOL_COMPUTE, w, who, run_it, done);
 }

@@ -1,4 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/pump.h"
+
+#include "base/log.h"
+#include "proto/handoff.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,8 +15,6 @@
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
 #include <uv.h>
-#include "base/log.h"
-#include "proto/handoff.h"
 
 #define TAGS_PER_TURN 64 /* in a turn of the loop, and no more after so long: */
 #define TURN_NS UINT64_C(5000000)
@@ -23,13 +26,14 @@ struct rpc_pump {
 	uv_poll_t poll;
 	_Atomic(struct rpc_tag *) inbox; /* newest first */
 	struct rpc_tag *oldest, *newest; /* out of it and not run yet; the loop's. oldest NULL: none */
-	atomic_int posting; /* threads inside rpc_pump_post */
-	struct rpc_tag last; /* posted by the thread as its last act */
+	atomic_int posting;		 /* threads inside rpc_pump_post */
+	struct rpc_tag last;		 /* posted by the thread as its last act */
 	void (*on_stopped)(void *context);
 	void *context;
 };
 
-/* Only the push on empty wakes the loop: the loop takes the whole inbox out at once, and wakes itself until all has run. */
+/* Only the push on empty wakes the loop: the loop takes the whole inbox out at once, and wakes itself until all has
+ * run. */
 void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
 {
 	atomic_fetch_add(&pump->posting, 1);
@@ -45,7 +49,8 @@ void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag)
 
 static void take_inbox(struct rpc_pump *pump)
 {
-	struct rpc_tag *at = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *last = at, *first = NULL;
+	struct rpc_tag *at = atomic_exchange_explicit(&pump->inbox, NULL, memory_order_acquire), *last = at,
+		       *first = NULL;
 	while (at) {
 		struct rpc_tag *next = at->next;
 		at->next = first;
@@ -76,7 +81,7 @@ static void on_inbox(uv_poll_t *poll, int status, int events)
 {
 	struct rpc_pump *pump = poll->data;
 	char wakes[64];
-	while (read(pump->wake[0], wakes, sizeof wakes) < 0 && errno == EINTR)
+	while (read(pump->wake[0], wakes, sizeof(wakes)) < 0 && errno == EINTR)
 		;
 	take_inbox(pump);
 	run_some(pump);
@@ -88,8 +93,7 @@ static void *pump_main(void *arg)
 {
 	struct rpc_pump *pump = arg;
 	for (;;) {
-		grpc_event event =
-			grpc_completion_queue_next(pump->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		grpc_event event = grpc_completion_queue_next(pump->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 		if (event.type == GRPC_QUEUE_SHUTDOWN)
 			break;
 		struct rpc_tag *tag = event.tag;
@@ -150,7 +154,7 @@ static enum status open_wake(struct rpc_pump *pump, uv_loop_t *loop)
 
 enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump)
 {
-	struct rpc_pump *pump = calloc(1, sizeof *pump);
+	struct rpc_pump *pump = calloc(1, sizeof(*pump));
 	if (!pump)
 		return ST_NO_MEMORY;
 	enum status st = open_wake(pump, loop);

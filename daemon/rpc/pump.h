@@ -1,14 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A gRPC completion queue whose completions run on the libuv loop.
  *
- * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag comes back exactly
- * once; handoff_given(tag) goes before the gRPC call that takes it. Other threads of gRPC may post tags of their own. At most 64 run in one
- * turn of the loop, and none more when they have taken 5 ms.
+ * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag comes back
+ * exactly once; handoff_given(tag) goes before the gRPC call that takes it. Other threads of gRPC may post tags of
+ * their own. At most 64 run in one turn of the loop, and none more when they have taken 5 ms.
  */
 #ifndef GACC_RPC_PUMP_H
 #define GACC_RPC_PUMP_H
 
-#include <stdbool.h>
 #include "proto/status.h"
+
+#include <stdbool.h>
 
 struct grpc_completion_queue;
 struct rpc_pump;

@@ -1,6 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/queue.h"
+
 #include <stdlib.h>
 #include <grpc/byte_buffer.h>
-#include "rpc/queue.h"
 
 struct rpc_queued {
 	struct rpc_queued *next;
@@ -15,7 +17,7 @@ void rpc_queue_init(struct rpc_queue *q)
 
 enum status rpc_queue_add(struct rpc_queue *q, grpc_byte_buffer *buffer)
 {
-	struct rpc_queued *m = malloc(sizeof *m);
+	struct rpc_queued *m = malloc(sizeof(*m));
 	if (!m) {
 		grpc_byte_buffer_destroy(buffer);
 		return ST_NO_MEMORY;

@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The messages of one call that wait to be sent, in their order, and the one that gRPC has. Loop thread. */
 #ifndef GACC_RPC_QUEUE_H
 #define GACC_RPC_QUEUE_H
 
-#include <stddef.h>
 #include "proto/status.h"
+
+#include <stddef.h>
 
 struct grpc_byte_buffer;
 struct rpc_queued;

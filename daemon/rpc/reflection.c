@@ -1,12 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The v1alpha service has v1's messages, so one set of handlers serves both. */
-#include <stdlib.h>
-#include <string.h>
-#include <grpc/status.h>
 #include "rpc/private.h"
 #include "google/protobuf/descriptor.pb-c.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "grpc/reflection/v1alpha/reflection.pb-c.h"
 #include "proto/protoset.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <grpc/status.h>
 
 typedef Google__Protobuf__FileDescriptorSet file_set;
 typedef Google__Protobuf__FileDescriptorProto file_desc;
@@ -19,7 +21,8 @@ typedef Grpc__Reflection__V1__ServerReflectionResponse response_msg;
 #define FILES_MAX 32
 #define SERVICES_MAX 32
 
-/* If `symbol` is `name` or lies within it, what follows the name ("" for itself), else NULL. An empty name holds all. */
+/* If `symbol` is `name` or lies within it, what follows the name ("" for itself), else NULL. An empty name holds all.
+ */
 static const char *within(const char *symbol, const char *name)
 {
 	size_t n = strlen(name);
@@ -230,10 +233,10 @@ static void on_end(struct rpc_call *call, bool completed)
 	google__protobuf__file_descriptor_set__free_unpacked(rpc_data(call), NULL);
 }
 
-#define ROW(version)                                                                                            \
-	{                                                                                                       \
-		.service = &grpc__reflection__##version##__server_reflection__descriptor,                       \
-		.name = "ServerReflectionInfo", .kind = RPC_BIDI, .flags = RPC_ENDS_ON_DRAIN,                   \
+#define ROW(version)                                                                                                   \
+	{                                                                                                              \
+		.service = &grpc__reflection__##version##__server_reflection__descriptor,                              \
+		.name = "ServerReflectionInfo", .kind = RPC_BIDI, .flags = RPC_ENDS_ON_DRAIN,                          \
 		.on_message = on_request, .on_half_close = on_half_close, .on_writable = on_writable, .on_end = on_end \
 	}
 
@@ -241,5 +244,5 @@ static const struct rpc_method rows[] = { ROW(v1), ROW(v1alpha) };
 
 enum status rpc_reflection_add(struct rpc_server *server)
 {
-	return rpc_server_add(server, rows, sizeof rows / sizeof rows[0], NULL);
+	return rpc_server_add(server, rows, sizeof(rows) / sizeof(rows[0]), NULL);
 }

@@ -1,4 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/rpc.h"
+
+#include "base/log.h"
+#include "rpc/tenant.h"
+#include "proto/handoff.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +18,6 @@
 #include <grpc/grpc_security.h>
 #include <protobuf-c/protobuf-c.h>
 #include <uv.h>
-#include "base/log.h"
-#include "rpc/tenant.h"
-#include "proto/handoff.h"
 
 #define SENDS_PER_TURN 256 /* each takes gRPC ten to twenty microseconds */
 #define STRANGERS_CALLS 64
@@ -52,7 +55,7 @@ static void set_defaults(struct rpc_config *config)
 
 enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **out_server)
 {
-	struct rpc_server *server = calloc(1, sizeof *server);
+	struct rpc_server *server = calloc(1, sizeof(*server));
 	if (!server)
 		return ST_NO_MEMORY;
 	grpc_init();
@@ -67,8 +70,8 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	server->guards.max_call_bytes = server->config.max_call_bytes;
 	server->calls.most_strangers = STRANGERS_CALLS;
 	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
-	server->slots = calloc(server->config.max_calls, sizeof *server->slots);
-	server->stop = calloc(1, sizeof *server->stop);
+	server->slots = calloc(server->config.max_calls, sizeof(*server->slots));
+	server->stop = calloc(1, sizeof(*server->stop));
 	if (!server->slots || !server->stop || rpc_pool_new(server->config.loop, &server->pool))
 		goto fail;
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
@@ -111,7 +114,7 @@ static const ProtobufCMethodDescriptor *find_method(const struct rpc_method *row
 
 enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context)
 {
-	struct rpc_row *all = realloc(server->rows, (server->n_rows + n) * sizeof *all);
+	struct rpc_row *all = realloc(server->rows, (server->n_rows + n) * sizeof(*all));
 	if (!all)
 		return ST_NO_MEMORY;
 	server->rows = all;
@@ -125,7 +128,7 @@ enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *r
 		*row = (struct rpc_row){
 			.method = &rows[i], .input = types->input, .output = types->output, .context = context
 		};
-		snprintf(row->path, sizeof row->path, "/%s/%s", rows[i].service->name, rows[i].name);
+		snprintf(row->path, sizeof(row->path), "/%s/%s", rows[i].service->name, rows[i].name);
 	}
 	return ST_OK;
 }
@@ -171,16 +174,16 @@ static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t 
 {
 	if ((size_t)fd >= server->n_peers) {
 		size_t n = (size_t)fd + 64;
-		struct rpc_peer *all = realloc(server->peers, n * sizeof *all);
+		struct rpc_peer *all = realloc(server->peers, n * sizeof(*all));
 		if (!all)
 			return ST_NO_MEMORY;
-		memset(all + server->n_peers, 0, (n - server->n_peers) * sizeof *all);
+		memset(all + server->n_peers, 0, (n - server->n_peers) * sizeof(*all));
 		server->peers = all;
 		server->n_peers = n;
 	}
 	struct rpc_peer *peer = &server->peers[fd];
 	*peer = (struct rpc_peer){ .is_unix = true, .uid = uid, .pid = pid, .start_time = start_time };
-	snprintf(peer->address, sizeof peer->address, "unix:pid=%d", (int)pid);
+	snprintf(peer->address, sizeof(peer->address), "unix:pid=%d", (int)pid);
 	return ST_OK;
 }
 
@@ -219,9 +222,9 @@ static bool is_loopback(const char *address)
 	char host[64];
 	struct in_addr v4;
 	const char *colon = strrchr(address, ':');
-	if (!colon || (size_t)(colon - address) >= sizeof host)
+	if (!colon || (size_t)(colon - address) >= sizeof(host))
 		return false;
-	snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
 	if (strcmp(host, "[::1]") == 0)
 		return true;
 	return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
@@ -246,7 +249,8 @@ static char *read_pem(const char *path)
 static grpc_server_credentials *tls_credentials(const struct rpc_tcp_identity *identity)
 {
 	grpc_server_credentials *creds = NULL;
-	char *cert = read_pem(identity->cert_path), *key = read_pem(identity->key_path), *ca = read_pem(identity->ca_path);
+	char *cert = read_pem(identity->cert_path), *key = read_pem(identity->key_path),
+	     *ca = read_pem(identity->ca_path);
 	grpc_ssl_pem_key_cert_pair pair = { .private_key = key, .cert_chain = cert };
 	if (cert && key && ca)
 		creds = grpc_ssl_server_credentials_create_ex(
@@ -262,7 +266,8 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 {
 	bool tls = identity->cert_path && identity->key_path && identity->ca_path;
 	if (!tls && (!identity->token_ok || !is_loopback(address))) {
-		log_error("%s: needs certificate, key and ca; a token alone is allowed on 127.0.0.1 and [::1] only", address);
+		log_error("%s: needs certificate, key and ca; a token alone is allowed on 127.0.0.1 and [::1] only",
+			  address);
 		return ST_INVALID_CONFIG;
 	}
 	grpc_server_credentials *creds = tls ? tls_credentials(identity) : grpc_insecure_server_credentials_create();
@@ -311,7 +316,7 @@ void rpc_loan_end(void *loan)
 
 void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg)
 {
-	struct loan *loan = malloc(sizeof *loan);
+	struct loan *loan = malloc(sizeof(*loan));
 	if (!loan)
 		return NULL;
 	*loan = (struct loan){ .tag.run = on_loan_ended, .server = server, .release = release, .arg = arg };
@@ -399,7 +404,7 @@ void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
 	char text[512];
 	va_list args;
 	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
+	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }

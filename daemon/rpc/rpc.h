@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gRPC server: a table of methods, and calls whose handlers all run on the loop thread.
  *
  * One completion-queue thread (the pump) only moves completions to the loop (an inbox and uv_async); so all that is
@@ -18,13 +19,14 @@
 #ifndef GACC_RPC_RPC_H
 #define GACC_RPC_RPC_H
 
+#include "proto/bytes.h"
+#include "proto/error_detail.h"
+#include "proto/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "proto/bytes.h"
-#include "proto/error_detail.h"
-#include "proto/status.h"
 
 struct ProtobufCServiceDescriptor;
 struct rpc_server;
@@ -34,9 +36,9 @@ struct rpc_call;
 enum rpc_kind { RPC_UNARY, RPC_CLIENT_STREAM, RPC_SERVER_STREAM, RPC_BIDI };
 
 enum rpc_flags {
-	RPC_NEEDS_DEADLINE = 1 << 0, /* a call without one is refused: INVALID_ARGUMENT */
+	RPC_NEEDS_DEADLINE = 1 << 0,	/* a call without one is refused: INVALID_ARGUMENT */
 	RPC_NEEDS_NO_IDENTITY = 1 << 1, /* health */
-	RPC_ENDS_ON_DRAIN = 1 << 2, /* rpc_server_stop answers open calls of this method with DRAINING */
+	RPC_ENDS_ON_DRAIN = 1 << 2,	/* rpc_server_stop answers open calls of this method with DRAINING */
 };
 
 /* One row. Static storage. Handlers other than on_message may be NULL. */
@@ -46,14 +48,16 @@ struct rpc_method {
 	enum rpc_kind kind;
 	unsigned flags;
 	uint32_t bulk; /* number of the request's bytes field that is not copied; 0 = none */
-	/* What there is to do with a request before on_message, if that may take long: it runs in the pool (rpc/pool.h) when the
-	 * message is large, else on the loop. UNARY without bulk only. What it returns is rpc_prepared's; NULL is no error. */
+	/* What there is to do with a request before on_message, if that may take long: it runs in the pool (rpc/pool.h)
+	 * when the message is large, else on the loop. UNARY without bulk only. What it returns is rpc_prepared's; NULL
+	 * is no error. */
 	void *(*prepare)(const struct ProtobufCMessage *request);
 	void (*discard)(void *prepared); /* required with prepare; not for NULL; where prepare ran, or on the loop */
-	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv (or,
-	 * if that is called in here, until this returns) and at most until on_end returns. Streams: the next message is
-	 * read only after rpc_recv, which is the back-pressure. */
-	void (*on_message)(struct rpc_call *call, const struct ProtobufCMessage *request, const struct bytes_view *bulk);
+	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv
+	 * (or, if that is called in here, until this returns) and at most until on_end returns. Streams: the next
+	 * message is read only after rpc_recv, which is the back-pressure. */
+	void (*on_message)(struct rpc_call *call, const struct ProtobufCMessage *request,
+			   const struct bytes_view *bulk);
 	/* CLIENT_STREAM, BIDI (required there): the client has sent its last message; comes in answer to rpc_recv. Not
 	 * called when the call died. */
 	void (*on_half_close)(struct rpc_call *call);
@@ -64,26 +68,30 @@ struct rpc_method {
 };
 
 struct rpc_peer {
-	bool is_unix; /* uid and pid are the kernel's word (SO_PEERCRED) */
-	uid_t uid; /* TCP: (uid_t)-1 */
-	pid_t pid; /* TCP: 0 */
+	bool is_unix;	     /* uid and pid are the kernel's word (SO_PEERCRED) */
+	uid_t uid;	     /* TCP: (uid_t)-1 */
+	pid_t pid;	     /* TCP: 0 */
 	uint64_t start_time; /* of that process, as the listener saw it; 0: it was gone already */
-	char name[128]; /* TCP: the certificate's common name, or "token"; unix: "" */
-	char address[64]; /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
+	char name[128];	     /* TCP: the certificate's common name, or "token"; unix: "" */
+	char address[64];    /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
 };
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	unsigned max_calls; /* live calls, shared as rpc/shares.h has it, 64 of them for callers that have not proved who they
-			     * are; more are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
-	unsigned max_streams; /* per connection; more wait in the client. 0 = 1024 */
+	/* live calls, shared as rpc/shares.h has it, 64 of them for callers that have not proved who they are; more are
+	 * refused: RESOURCE_EXHAUSTED. 0 = 16384 */
+	unsigned max_calls;
+	unsigned max_streams;	 /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
 	size_t max_queued_all; /* of all calls, replies included, shared likewise; RPC_ROOM_MIN is for all. 0 = 1 GiB */
-	size_t max_held_bytes; /* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
-	size_t max_unread_bytes; /* of all requests that gRPC has read, or is reading, the held ones included: equal parts for all
-				  * users with connections, and one for all callers over TCP; a user that needs more has calls
-				  * cancelled and connections closed. 0 = 2 GiB */
-	size_t max_call_bytes; /* of a user's calls that gRPC has, and their headers, about; a connection beyond is closed. 0 = 256 MiB */
+	/* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
+	size_t max_held_bytes;
+	/* of all requests that gRPC has read, or is reading, the held ones included: equal parts for all users with
+	 * connections, and one for all callers over TCP; a user that needs more has calls cancelled and connections
+	 * closed. 0 = 2 GiB */
+	size_t max_unread_bytes;
+	/* of a user's calls that gRPC has, and their headers, about; a connection beyond is closed. 0 = 256 MiB */
+	size_t max_call_bytes;
 	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 
@@ -118,19 +126,20 @@ enum status rpc_server_start(struct rpc_server *server);
  * NO_MEMORY. */
 enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time);
 
-/* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps for it. */
+/* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps
+ * for it. */
 void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);
 
-/* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then waits up to
- * grace_ms for the calls to end, then cancels them; on_stopped(context) on the loop when no call, thread or borrowed memory
- * is left and rpc_server_free is allowed. Once, after the start. Without the
- * drain, gRPC answers calls that arrive during the stop with CANCELLED; with it, only a client that goes on calling
- * without a pause can still hear that. */
+/* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then
+ * waits up to grace_ms for the calls to end, then cancels them; on_stopped(context) on the loop when no call, thread or
+ * borrowed memory is left and rpc_server_free is allowed. Once, after the start. Without the drain, gRPC answers calls
+ * that arrive during the stop with CANCELLED; with it, only a client that goes on calling without a pause can still
+ * hear that. */
 void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
 		     void *context);
 
 /* Calls. */
-uint64_t rpc_id(const struct rpc_call *call); /* never 0, never used twice */
+uint64_t rpc_id(const struct rpc_call *call);			   /* never 0, never used twice */
 struct rpc_call *rpc_find(struct rpc_server *server, uint64_t id); /* NULL when it is over or answered */
 struct rpc_server *rpc_server_of(const struct rpc_call *call);
 void *rpc_context(const struct rpc_call *call); /* of rpc_server_add */
@@ -154,8 +163,8 @@ void rpc_recv(struct rpc_call *call);
 #define RPC_ROOM_MIN (64u << 10)
 size_t rpc_room(const struct rpc_call *call);
 /* Queues a message of a server or bidi stream; packed before it returns. RESOURCE_EXHAUSTED when max_queued_bytes are
- * waiting, or max_queued_all (nothing was queued: the reader is slow; wait for on_writable or rpc_fail), CANCELLED after
- * rpc_finish or rpc_fail, or if the message is larger than rpc_room and nothing waits: that ends the call with
+ * waiting, or max_queued_all (nothing was queued: the reader is slow; wait for on_writable or rpc_fail), CANCELLED
+ * after rpc_finish or rpc_fail, or if the message is larger than rpc_room and nothing waits: that ends the call with
  * RESOURCE_EXHAUSTED. */
 enum status rpc_send(struct rpc_call *call, const struct ProtobufCMessage *msg);
 /* The same with n bytes by reference as field `bulk`. release(arg) runs on the loop when gRPC no longer reads them, and
@@ -168,9 +177,10 @@ enum status rpc_send_bulk(struct rpc_call *call, const struct ProtobufCMessage *
  * RESOURCE_EXHAUSTED. */
 void rpc_finish(struct rpc_call *call, const struct ProtobufCMessage *reply);
 
-/* rpc_finish for large replies: make(arg) builds the reply and it is packed in the pool, then release(arg) runs on the loop, whatever
- * became of the call. make may return NULL: NO_MEMORY. Nothing else must answer the call. */
-void rpc_finish_made(struct rpc_call *call, const struct ProtobufCMessage *(*make)(void *arg), void (*release)(void *arg), void *arg);
+/* rpc_finish for large replies: make(arg) builds the reply and it is packed in the pool, then release(arg) runs on the
+ * loop, whatever became of the call. make may return NULL: NO_MEMORY. Nothing else must answer the call. */
+void rpc_finish_made(struct rpc_call *call, const struct ProtobufCMessage *(*make)(void *arg),
+		     void (*release)(void *arg), void *arg);
 
 /* Ends the call with an error; messages still queued are dropped. */
 void rpc_fail(struct rpc_call *call, const struct rpc_error *error);

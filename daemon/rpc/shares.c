@@ -1,4 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/shares.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -14,7 +16,7 @@ static struct rpc_share *add(struct rpc_shares *s, int64_t who)
 {
 	if (s->n_users == s->room) {
 		size_t room = s->room ? 2 * s->room : 8;
-		struct rpc_share *all = realloc(s->user, room * sizeof *all);
+		struct rpc_share *all = realloc(s->user, room * sizeof(*all));
 		if (!all)
 			return NULL;
 		s->user = all;

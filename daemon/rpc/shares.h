@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Something that all users share and that can run out: calls, bytes of requests, bytes of answers.
  *
- * A user may have as much as is left. So one alone gets half of it at most, and whoever comes next still gets half of the rest: nobody
- * can take it from the others. A user is a uid; all who have not proved who they are count as one, RPC_STRANGERS. Loop thread.
+ * A user may have as much as is left. So one alone gets half of it at most, and whoever comes next still gets half of
+ * the rest: nobody can take it from the others. A user is a uid; all who have not proved who they are count as one,
+ * RPC_STRANGERS. Loop thread.
  */
 #ifndef GACC_RPC_SHARES_H
 #define GACC_RPC_SHARES_H
@@ -19,7 +21,7 @@ struct rpc_share {
 
 struct rpc_shares {
 	size_t most, used;
-	size_t most_strangers; /* of RPC_STRANGERS; 0: as of anybody */
+	size_t most_strangers;	/* of RPC_STRANGERS; 0: as of anybody */
 	struct rpc_share *user; /* who has some of it, in no order */
 	size_t n_users, room;
 };

@@ -1,17 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/tenant.h"
+
+#include "base/log.h"
+#include "base/machine.h"
+#include "proto/handoff.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
 #include <uv.h>
-#include "base/log.h"
-#include "base/machine.h"
-#include "proto/handoff.h"
 
-#define ARMED 16 /* calls that may arrive between two rounds of the loop */
-#define ARMED_UNARY 4 /* the same, of each unary method */
-#define MIN_PING_MS 5000 /* clients may ping this often */
+#define ARMED 16	       /* calls that may arrive between two rounds of the loop */
+#define ARMED_UNARY 4	       /* the same, of each unary method */
+#define MIN_PING_MS 5000       /* clients may ping this often */
 #define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
 #define KEPT_BYTES (64u << 20) /* free memory, as in main.c for the heap of the loop */
 
@@ -26,13 +29,14 @@ static grpc_arg int_arg(const char *key, int value)
 static grpc_arg quota_arg(grpc_resource_quota *quota)
 {
 	const void *vtable = grpc_resource_quota_arg_vtable();
-	return (grpc_arg){ .type = GRPC_ARG_POINTER, .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
+	return (grpc_arg){ .type = GRPC_ARG_POINTER,
+			   .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
 			   .value.pointer = { .p = quota, .vtable = (void *)(uintptr_t)vtable } };
 }
 
-/* BDP probing is off because its windows let each stalled stream hold 5 MiB; frames may be as large as the window instead,
- * because in 16 KiB pieces a chunk costs a fifth more; so_reuseport because a second daemon would
- * share the port in silence; compression because a small message could inflate to any size. */
+/* BDP probing is off because its windows let each stalled stream hold 5 MiB; frames may be as large as the window
+ * instead, because in 16 KiB pieces a chunk costs a fifth more; so_reuseport because a second daemon would share the
+ * port in silence; compression because a small message could inflate to any size. */
 static grpc_server *make_grpc(const struct rpc_config *config, grpc_resource_quota *quota)
 {
 	grpc_arg args[] = {
@@ -51,7 +55,7 @@ static grpc_server *make_grpc(const struct rpc_config *config, grpc_resource_quo
 		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
 		int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
 	};
-	grpc_channel_args all = { .num_args = sizeof args / sizeof args[0], .args = args };
+	grpc_channel_args all = { .num_args = sizeof(args) / sizeof(args[0]), .args = args };
 	return grpc_server_create(&all, NULL);
 }
 
@@ -100,11 +104,11 @@ static void on_shut(struct rpc_tag *tag, bool ok)
 
 static enum status tenant_new(struct rpc_server *server, int64_t who, struct rpc_tenant **out_tenant)
 {
-	struct rpc_tenant *tenant = calloc(1, sizeof *tenant);
+	struct rpc_tenant *tenant = calloc(1, sizeof(*tenant));
 	if (!tenant)
 		return ST_NO_MEMORY;
 	char name[32];
-	snprintf(name, sizeof name, "user %lld", (long long)who);
+	snprintf(name, sizeof(name), "user %lld", (long long)who);
 	tenant->server = server;
 	tenant->who = who;
 	tenant->tag.run = on_shut;
@@ -125,7 +129,7 @@ static enum status tenant_new(struct rpc_server *server, int64_t who, struct rpc
 static enum status register_unary(struct rpc_tenant *tenant)
 {
 	const struct rpc_server *server = tenant->server;
-	tenant->registered = calloc(server->n_rows + 1, sizeof *tenant->registered);
+	tenant->registered = calloc(server->n_rows + 1, sizeof(*tenant->registered));
 	if (!tenant->registered)
 		return ST_NO_MEMORY;
 	for (size_t i = 0; i < server->n_rows; i++)
@@ -163,7 +167,8 @@ static void unlink_tenant(struct rpc_tenant *tenant)
 	*at = tenant->next;
 }
 
-/* The end of a user: what its requests had taken goes back to the system. A little is kept: the next requests would have to fault it in again. */
+/* The end of a user: what its requests had taken goes back to the system. A little is kept: the next requests would
+ * have to fault it in again. */
 
 static void trim(uv_work_t *work)
 {
@@ -180,7 +185,7 @@ static void on_trimmed(uv_work_t *work, int status)
 
 static void start_trim(struct rpc_server *server)
 {
-	uv_work_t *work = malloc(sizeof *work);
+	uv_work_t *work = malloc(sizeof(*work));
 	if (!work)
 		return;
 	work->data = server;
@@ -249,8 +254,8 @@ enum status rpc_tenant_enter(struct rpc_server *server, uid_t uid, struct rpc_te
 	return ST_OK;
 }
 
-/* A connection that never entered, for want of memory, leaves all the same: then a tenant closes early, which costs its clients
- * no call, as gRPC finishes those that are under way and they connect anew. */
+/* A connection that never entered, for want of memory, leaves all the same: then a tenant closes early, which costs its
+ * clients no call, as gRPC finishes those that are under way and they connect anew. */
 void rpc_tenant_leave(struct rpc_server *server, uid_t uid)
 {
 	if (rpc_shares_of(&server->guests, uid) > 0) {

@@ -1,13 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The users of an RPC server, each with a gRPC server of its own.
  *
- * gRPC reads requests before it hands a call over, and nothing that we may set for a connection bounds what it holds then: a window is
- * a stream's, and for a message that is being read it opens until the message is whole, however large it says it is. What bounds it
- * is a resource quota; but one that is exhausted ends whatever calls it meets first and closes idle connections, for all of its gRPC
- * server. So every user has a server, and what it does costs its own calls. All have equal parts of config.max_unread_bytes.
+ * gRPC reads requests before it hands a call over, and nothing that we may set for a connection bounds what it holds
+ * then: a window is a stream's, and for a message that is being read it opens until the message is whole, however large
+ * it says it is. What bounds it is a resource quota; but one that is exhausted ends whatever calls it meets first and
+ * closes idle connections, for all of its gRPC server. So every user has a server, and what it does costs its own
+ * calls. All have equal parts of config.max_unread_bytes.
  *
- * A tenant serves while its user has connections; then it is closing: gRPC takes no more calls of it, and when those under way have
- * come back it is freed. A new connection makes a new one. `common` serves from the start to the stop: whoever comes over TCP, and
- * users beyond TENANTS_MAX. Loop thread.
+ * A tenant serves while its user has connections; then it is closing: gRPC takes no more calls of it, and when those
+ * under way have come back it is freed. A new connection makes a new one. `common` serves from the start to the stop:
+ * whoever comes over TCP, and users beyond TENANTS_MAX. Loop thread.
  */
 #ifndef GACC_RPC_TENANT_H
 #define GACC_RPC_TENANT_H
@@ -24,12 +26,13 @@ struct rpc_tenant {
 	int64_t who; /* as rpc/shares.h has it; RPC_STRANGERS: `common` */
 	struct grpc_server *grpc;
 	struct grpc_resource_quota *quota;
-	void **registered; /* by number of row, UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
+	/* by number of row, UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
+	void **registered;
 	unsigned connections;
-	unsigned armed; /* calls waiting to be accepted */
-	unsigned open; /* accepted and not yet freed, the refused ones included */
-	bool closing; /* gRPC accepts no more calls */
-	bool shut; /* gRPC's word that the closing is over */
+	unsigned armed;	    /* calls waiting to be accepted */
+	unsigned open;	    /* accepted and not yet freed, the refused ones included */
+	bool closing;	    /* gRPC accepts no more calls */
+	bool shut;	    /* gRPC's word that the closing is over */
 	struct rpc_tag tag; /* of that word */
 };
 

@@ -1,14 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For the answers and messages of call_send.c. */
 #include "rpc/turns.h"
 
 #include <stdlib.h>
 #include <uv.h>
 
-#define TURN_NS UINT64_C(5000000) /* none more in a turn after so long: an answer may be 1 MiB, which gRPC copies into the socket */
+/* none more in a turn after so long: an answer may be 1 MiB, which gRPC copies into the socket */
+#define TURN_NS UINT64_C(5000000)
 
 struct rpc_turns {
 	uv_prepare_t prepare; /* a turn ends: runs what was put */
-	uv_idle_t idle;       /* active while something is put, so that the loop does not wait before the next turn */
+	uv_idle_t idle;	      /* active while something is put, so that the loop does not wait before the next turn */
 	unsigned most, done;
 	int open; /* handles */
 	struct rpc_tag *first, **tail;
@@ -37,7 +39,7 @@ static void on_prepare(uv_prepare_t *prepare)
 
 enum status rpc_turns_new(void *loop, unsigned most, struct rpc_turns **out)
 {
-	struct rpc_turns *t = calloc(1, sizeof *t);
+	struct rpc_turns *t = calloc(1, sizeof(*t));
 	if (!t)
 		return ST_NO_MEMORY;
 	t->most = most;

@@ -1,6 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Spreads work that arrives at once over several turns of the loop, so that others are served in between.
  *
- * FIFO. For messages and answers that one event causes for many calls, each of which gRPC writes to a socket at once. Loop thread.
+ * FIFO. For messages and answers that one event causes for many calls, each of which gRPC writes to a socket at once.
+ * Loop thread.
  */
 #ifndef GACC_RPC_TURNS_H
 #define GACC_RPC_TURNS_H

@@ -1,12 +1,14 @@
-/* What gRPC says. By itself it writes to stderr what clients have sent as it is, a line for each bad header: so anybody could forge lines,
- * and fill the disk. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gRPC says. By itself it writes to stderr what clients have sent as it is, a line for each bad header: so anybody
+ * could forge lines, and fill the disk. */
+#include "base/log.h"
+#include "rpc/private.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
 #include <grpc/support/log.h>
-#include "base/log.h"
-#include "rpc/private.h"
 
 #define AT_ONCE 20 /* lines; then one a second */
 

@@ -1,4 +1,6 @@
-/* The journal's last acknowledged state, outside the journal: see anchor.h. Used by the journal alone, on whatever thread calls it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The journal's last acknowledged state, outside the journal: see anchor.h. Used by the journal alone, on whatever
+ * thread calls it. */
 #include "store/anchor.h"
 
 #include "base/log.h"
@@ -13,7 +15,7 @@
 #include <xxhash.h>
 
 #define MAGIC UINT64_C(0x31434e4143434147) /* "GACCANC1", little-endian */
-#define SLOT_BYTES 512                     /* a disk writes it whole or not at all */
+#define SLOT_BYTES 512			   /* a disk writes it whole or not at all */
 #define RING_OFFSET 4096
 #define TOTAL_BYTES (RING_OFFSET + ANCHOR_ENTRIES * sizeof(struct anchor_entry))
 #define ACCEPTED 1u
@@ -53,8 +55,8 @@ static bool read_copy(struct anchor_copy *c)
 	bool accepted = false;
 	for (int i = 0; i < 2 && c->fd >= 0; i++) {
 		struct slot s;
-		if (pread(c->fd, &s, sizeof s, i * SLOT_BYTES) != sizeof s || s.magic != MAGIC || s.crc != crc_of(&s) ||
-		    (c->found && s.seq < c->seq))
+		if (pread(c->fd, &s, sizeof(s), i * SLOT_BYTES) != sizeof(s) || s.magic != MAGIC ||
+		    s.crc != crc_of(&s) || (c->found && s.seq < c->seq))
 			continue;
 		c->found = true;
 		c->seq = s.seq;
@@ -68,7 +70,7 @@ static bool write_slot(struct anchor_copy *c, const struct anchor_mark *mark, ui
 {
 	struct slot s = { .magic = MAGIC, .seq = c->seq + 1, .flags = flags, .mark = *mark };
 	s.crc = crc_of(&s);
-	if (!put(c->fd, &s, sizeof s, (s.seq & 1) * SLOT_BYTES))
+	if (!put(c->fd, &s, sizeof(s), (s.seq & 1) * SLOT_BYTES))
 		return false;
 	c->seq = s.seq;
 	c->mark = *mark;
@@ -91,7 +93,7 @@ static bool write_entries(const struct anchor_copy *c, const struct anchor_entry
 	for (size_t i = 0, run; i < n; i += run) {
 		size_t room = ANCHOR_ENTRIES - e[i].number % ANCHOR_ENTRIES;
 		run = n - i < room ? n - i : room;
-		if (!put(c->fd, &e[i], run * sizeof *e, place_of(e[i].number)))
+		if (!put(c->fd, &e[i], run * sizeof(*e), place_of(e[i].number)))
 			return false;
 	}
 	return true;
@@ -99,7 +101,8 @@ static bool write_entries(const struct anchor_copy *c, const struct anchor_entry
 
 bool anchor_entry(const struct anchor_copy *c, uint64_t number, struct anchor_entry *out)
 {
-	return c->fd >= 0 && pread(c->fd, out, sizeof *out, (off_t)place_of(number)) == sizeof *out && out->number == number;
+	return c->fd >= 0 && pread(c->fd, out, sizeof(*out), (off_t)place_of(number)) == sizeof(*out) &&
+	       out->number == number;
 }
 
 /* ---- both ---- */
@@ -150,12 +153,13 @@ static bool lay_out(int fd)
 	return ok;
 }
 
-static enum status begin_file(struct anchor *a, const char *path, const struct anchor_mark *mark, const struct anchor_entry *last, uint64_t flags)
+static enum status begin_file(struct anchor *a, const char *path, const struct anchor_mark *mark,
+			      const struct anchor_entry *last, uint64_t flags)
 {
 	if (a->file.fd < 0)
 		a->file.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (a->file.fd < 0 || !lay_out(a->file.fd) || (last && !write_entries(&a->file, last, 1)) || !write_slot(&a->file, mark, flags) ||
-	    fdatasync(a->file.fd) || !sync_parent(path))
+	if (a->file.fd < 0 || !lay_out(a->file.fd) || (last && !write_entries(&a->file, last, 1)) ||
+	    !write_slot(&a->file, mark, flags) || fdatasync(a->file.fd) || !sync_parent(path))
 		return failed(path);
 	return ST_OK;
 }
@@ -164,12 +168,14 @@ static enum status begin_memory(struct anchor *a, const struct anchor_mark *mark
 {
 	if (a->kept.fd < 0)
 		a->kept.fd = memfd_create("gacc-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (a->kept.fd < 0 || !lay_out(a->kept.fd) || (last && !write_entries(&a->kept, last, 1)) || !write_slot(&a->kept, mark, 0))
+	if (a->kept.fd < 0 || !lay_out(a->kept.fd) || (last && !write_entries(&a->kept, last, 1)) ||
+	    !write_slot(&a->kept, mark, 0))
 		return failed("memory for the service manager");
 	return ST_OK;
 }
 
-enum status anchor_begin(struct anchor *a, const char *path, bool keep, const struct anchor_mark *mark, const struct anchor_entry *last)
+enum status anchor_begin(struct anchor *a, const char *path, bool keep, const struct anchor_mark *mark,
+			 const struct anchor_entry *last)
 {
 	enum status st = keep ? begin_memory(a, mark, last) : ST_OK;
 	if (!st)

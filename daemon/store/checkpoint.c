@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/checkpoint_dirs.h"
 
 #include "base/log.h"
@@ -15,7 +16,8 @@
 
 #define MANIFEST "manifest.json"
 #define MANIFEST_PARTIAL "manifest.json.partial"
-#define MAX_ID (UINT64_C(1) << 48) /* names with higher ones are not of a writer, whose next id would overflow */
+/* names with higher ones are not of a writer, whose next id would overflow */
+#define MAX_ID (UINT64_C(1) << 48)
 
 /* What a failpoint says, in the manner of a system call. */
 static bool passes(enum status st)
@@ -25,7 +27,7 @@ static bool passes(enum status st)
 	return !st;
 }
 
-/* --- one file */
+/* ---- one file ---- */
 
 struct checkpoint_writer {
 	int fd;
@@ -43,7 +45,8 @@ static int create_file(int dir_fd, const char *name)
 	return fd;
 }
 
-enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why, size_t n_why)
+enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why,
+			      size_t n_why)
 {
 	struct checkpoint_writer *w = calloc(1, sizeof(*w));
 	if (!w)
@@ -119,7 +122,7 @@ void checkpoint_abandon(struct checkpoint_writer *w)
 	free(w);
 }
 
-/* --- judging */
+/* ---- judging ---- */
 
 /* A regular file of this owner and size; uid and bytes are set on the first look. */
 static int open_checked(int dir_fd, const char *name, uint32_t *uid, bool know_uid, uint64_t *bytes, bool know_bytes)
@@ -157,7 +160,8 @@ static enum status check_files(int dir_fd, const char *path, const struct manife
 			continue;
 		int fd = open_checked(dir_fd, name, &uid, true, &bytes, true);
 		if (fd < 0 && errno == EBADMSG) {
-			snprintf(why, n_why, "%s/%s: its size or owner is not that of the manifest (%" PRIu64 " bytes, uid %u)",
+			snprintf(why, n_why,
+				 "%s/%s: its size or owner is not that of the manifest (%" PRIu64 " bytes, uid %u)",
 				 path, name, bytes, uid);
 			return ST_MALFORMED;
 		}
@@ -168,7 +172,7 @@ static enum status check_files(int dir_fd, const char *path, const struct manife
 	return ST_OK;
 }
 
-/* --- sealing */
+/* ---- sealing ---- */
 
 static enum status write_manifest(int dir_fd, const char *text, size_t n, char *why, size_t n_why)
 {
@@ -184,15 +188,16 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 	return error ? checkpoint_failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
-/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too. *given: it has become
- * theirs, perhaps not durably. */
+/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too.
+ * *given: it has become theirs, perhaps not durably. */
 static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid, bool *given)
 {
 	struct stat s;
 	int fd = checkpoint_open_at(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
 	if (fd < 0)
 		return errno == ENOENT;
-	bool ok = fstat(fd, &s) == 0 && (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
+	bool ok = fstat(fd, &s) == 0 &&
+		  (errno = EPERM, S_ISREG(s.st_mode) && s.st_nlink == 1 && s.st_uid == geteuid()) &&
 		  fchown(fd, uid, gid) == 0;
 	*given |= ok;
 	ok = ok && fsync(fd) == 0;
@@ -202,10 +207,12 @@ static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid, 
 	return ok;
 }
 
-/* Without the right to give files away they stay ours; the submitter may not read them then. The directory comes last: from then on
- * its files may be others. One that is not ours alone gets nothing: whoever may write in it could have others' files given away.
- * ST_IO_ERROR: some have been given and others not (a user's quota, for example), or not durably, and nobody could read them. */
-static enum status give_to(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, uint32_t gid, char *why, size_t n_why)
+/* Without the right to give files away they stay ours; the submitter may not read them then. The directory comes last:
+ * from then on its files may be others. One that is not ours alone gets nothing: whoever may write in it could have
+ * others' files given away. ST_IO_ERROR: some have been given and others not (a user's quota, for example), or not
+ * durably, and nobody could read them. */
+static enum status give_to(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, uint32_t gid,
+			   char *why, size_t n_why)
 {
 	struct stat s;
 	bool given = false;
@@ -214,7 +221,8 @@ static enum status give_to(int dir_fd, const char *path, const struct manifest *
 	bool ok = fstat(dir_fd, &s) == 0 && (errno = EPERM, s.st_uid == geteuid() && !(s.st_mode & 022));
 	ok = ok && give_file(dir_fd, MANIFEST, uid, gid, &given);
 	for (int i = 0; ok && i < CHECKPOINT_PARTS; i++)
-		ok = !m->file[i].bytes || give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, &given);
+		ok = !m->file[i].bytes ||
+		     give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, &given);
 	if (ok && fchown(dir_fd, uid, gid) == 0)
 		return ST_OK;
 	if (given)
@@ -235,7 +243,8 @@ static enum status publish(const char *partial, const char *final, char *why, si
 		st = checkpoint_failed("renaming to", final, errno, why, n_why);
 	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0 || !checkpoint_sync_way(fd)) {
 		st = checkpoint_failed("syncing the directory of", final, errno, why, n_why);
-		if (renameat(fd, to, fd, from) < 0) /* what has this name is never deleted, though nobody may hear of it */
+		if (renameat(fd, to, fd, from) <
+		    0) /* what has this name is never deleted, though nobody may hear of it */
 			log_error("checkpoint: %s stays, and in no list: %s", final, strerror(errno));
 	}
 	close(fd);
@@ -250,8 +259,8 @@ static void hash(const void *data, size_t n, struct sha256 *s, uint8_t out[SHA25
 }
 
 /* The directory that the files were written into, and no other that has been given its name since. */
-static enum status open_made(const char *partial, const struct checkpoint_dir *made, const struct manifest *m, int *out_fd,
-			     char *why, size_t n_why)
+static enum status open_made(const char *partial, const struct checkpoint_dir *made, const struct manifest *m,
+			     int *out_fd, char *why, size_t n_why)
 {
 	struct stat s;
 	int fd;
@@ -269,8 +278,9 @@ static enum status open_made(const char *partial, const struct checkpoint_dir *m
 	return ST_IO_ERROR;
 }
 
-enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *made, const char *final, const struct manifest *m,
-			    uint32_t uid, uint32_t gid, uint8_t out_sha256[SHA256_BYTES], char *why, size_t n_why)
+enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *made, const char *final,
+			    const struct manifest *m, uint32_t uid, uint32_t gid, uint8_t out_sha256[SHA256_BYTES],
+			    char *why, size_t n_why)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -278,8 +288,10 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 	struct sha256 *sum = sha256_new();
 	enum status st = sum ? manifest_encode(m, &text, &n) : ST_NO_MEMORY;
 	if (!st && n > MANIFEST_MAX_BYTES) {
-		snprintf(why, n_why, "the manifest would have %zu bytes, at most %" PRIu64 " can be read: the tensors' names are too long", n,
-			 MANIFEST_MAX_BYTES);
+		snprintf(why, n_why,
+			 "the manifest would have %zu bytes, at most %" PRIu64
+			 " can be read: the tensors' names are too long",
+			 n, MANIFEST_MAX_BYTES);
 		st = ST_RESOURCE_EXHAUSTED;
 	}
 	if (!st)
@@ -302,7 +314,7 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 	return st;
 }
 
-/* --- reading */
+/* ---- reading ---- */
 
 static enum status read_manifest(int dir_fd, const char *path, struct manifest **out, uint32_t *uid, char *why,
 				 size_t n_why)
@@ -348,7 +360,8 @@ enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *o
 	return ST_OK;
 }
 
-enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t owner, int *out_fd, char *why, size_t n_why)
+enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t owner, int *out_fd, char *why,
+				 size_t n_why)
 {
 	const char *name = checkpoint_part_name(part);
 	uint64_t bytes;
@@ -370,7 +383,7 @@ bool checkpoint_exists(const char *path)
 	return access(name, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* --- deleting */
+/* ---- deleting ---- */
 
 static bool unlink_one(int dir_fd, const char *name)
 {
@@ -385,9 +398,12 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	if (st)
 		return st;
 	fd = checkpoint_open_at(parent, name, O_RDONLY | O_DIRECTORY, 0);
-	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) && fsync(fd) == 0 &&
-				    passes(FAILPOINT_ERROR(gaccd_save_delete_files)) && unlink_one(fd, MANIFEST_PARTIAL) :
-			    errno == ENOENT && fsync(parent) == 0; /* deleted by a process that was killed before it had synced that */
+	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) &&
+				    fsync(fd) == 0 && passes(FAILPOINT_ERROR(gaccd_save_delete_files)) &&
+				    unlink_one(fd, MANIFEST_PARTIAL)
+			  :
+			  /* deleted by a process that was killed before it had synced that */
+			  errno == ENOENT && fsync(parent) == 0;
 	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
 		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
 	if (ok && fd >= 0)

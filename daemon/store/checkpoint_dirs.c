@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The directories of checkpoints: paths without symbolic links, opened and made name by name. */
 #include "store/checkpoint_dirs.h"
 
@@ -30,7 +31,9 @@ enum status checkpoint_failed(const char *what, const char *name, int error, cha
 enum status checkpoint_refused(const char *path, int error, char *why, size_t n_why)
 {
 	if (error == EACCES || error == EPERM) {
-		snprintf(why, n_why, "%s: uid %u, as which gaccd runs, may not read it, or not enter a directory on the way", path, (unsigned)geteuid());
+		snprintf(why, n_why,
+			 "%s: uid %u, as which gaccd runs, may not read it, or not enter a directory on the way", path,
+			 (unsigned)geteuid());
 		return ST_PERMISSION_DENIED;
 	}
 	snprintf(why, n_why, "%s: %s", path, text_of(error));
@@ -39,7 +42,8 @@ enum status checkpoint_refused(const char *path, int error, char *why, size_t n_
 }
 
 /* The names of `rest` behind the path in `out`. */
-static enum status append_names(char out[CHECKPOINT_MAX_PATH], const char *rest, const char *path, char *why, size_t n_why)
+static enum status append_names(char out[CHECKPOINT_MAX_PATH], const char *rest, const char *path, char *why,
+				size_t n_why)
 {
 	size_t at = strlen(out);
 	if (at >= CHECKPOINT_MAX_PATH - 64) /* a link may lead to a longer path */
@@ -63,8 +67,8 @@ enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], 
 	char head[CHECKPOINT_MAX_PATH];
 	size_t n = strlen(path), cut = n;
 	if (path[0] != '/' || n >= sizeof(head) - 64) {
-		snprintf(why, n_why, "%.200s: a checkpoint's directory must be absolute and shorter than %zu bytes", path,
-			 sizeof(head) - 64);
+		snprintf(why, n_why, "%.200s: a checkpoint's directory must be absolute and shorter than %zu bytes",
+			 path, sizeof(head) - 64);
 		return ST_INVALID_ARGUMENT;
 	}
 	memcpy(head, path, n + 1);
@@ -126,8 +130,9 @@ static bool is_empty(int dir_fd)
 	return n == 0;
 }
 
-/* Makes and opens a directory with this mode, whatever the umask. Who owns the one around it may rename between our calls:
- * nobody's directory with something in it gets another mode, or is taken for a new one when it must be `empty`. */
+/* Makes and opens a directory with this mode, whatever the umask. Who owns the one around it may rename between our
+ * calls: nobody's directory with something in it gets another mode, or is taken for a new one when it must be `empty`.
+ */
 static int make_one(int parent_fd, const char *name, mode_t mode, bool empty)
 {
 	struct stat s;
@@ -178,7 +183,8 @@ enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char
 	if (fd < 0 && errno == ENOENT && create)
 		fd = make_dirs(path);
 	if (fd < 0)
-		return create ? checkpoint_failed("cannot open directory", path, errno, why, n_why) : checkpoint_refused(path, errno, why, n_why);
+		return create ? checkpoint_failed("cannot open directory", path, errno, why, n_why)
+			      : checkpoint_refused(path, errno, why, n_why);
 	*out_fd = fd;
 	return ST_OK;
 }
@@ -208,7 +214,8 @@ bool checkpoint_sync_way(int dir_fd)
 	return ok;
 }
 
-enum status checkpoint_open_parent(const char *path, bool create, int *out_fd, const char **name, char *why, size_t n_why)
+enum status checkpoint_open_parent(const char *path, bool create, int *out_fd, const char **name, char *why,
+				   size_t n_why)
 {
 	char parent[CHECKPOINT_MAX_PATH];
 	const char *slash = strrchr(path, '/');

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/checkpoint.h"
 
 #include <inttypes.h>
@@ -24,7 +25,8 @@ void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, con
 	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 CHECKPOINT_PARTIAL, id);
 }
 
-void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16], uint64_t applied_step, uint64_t id)
+void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16],
+			   uint64_t applied_step, uint64_t id)
 {
 	int at = snprintf(out, CHECKPOINT_MAX_PATH, "%s/step-%" PRIu64 "-%" PRIu64 "-", dir, applied_step, id);
 	put_hex(out, at, uuid, 4);

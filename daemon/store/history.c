@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/history.h"
 
 #include "base/log.h"
 #include "store/sql.h"
 
 #include <sqlite3.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +14,18 @@
 
 _Static_assert(sizeof(struct history_micro) == 56, "history_micro is a format");
 
-/* Micro-batches lie apart, so that a look at a thousand windows does not read past them. `jobs` is what pruning needs to know. */
+/* Micro-batches lie apart, so that a look at a thousand windows does not read past them. `jobs` is what pruning needs
+ * to know. */
 static const char *const schema_steps[] = {
 	"CREATE TABLE jobs (job INTEGER PRIMARY KEY, events INTEGER NOT NULL, last INTEGER NOT NULL);"
-	"CREATE TABLE windows (job INTEGER, window INTEGER, result BLOB NOT NULL, PRIMARY KEY (job, window)) WITHOUT ROWID;"
-	"CREATE TABLE micros (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT NULL,"
+	"CREATE TABLE windows (job INTEGER, window INTEGER, result BLOB NOT NULL, PRIMARY KEY (job, window)) WITHOUT "
+	"ROWID;"
+	"CREATE TABLE micros (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL, data BLOB NOT "
+	"NULL,"
 	" UNIQUE (job, window));"
 	"CREATE TABLE events (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, uid INTEGER NOT NULL, at INTEGER NOT NULL,"
-	" warning INTEGER NOT NULL, reason TEXT NOT NULL, object TEXT NOT NULL, message TEXT NOT NULL, window INTEGER NOT NULL);"
+	" warning INTEGER NOT NULL, reason TEXT NOT NULL, object TEXT NOT NULL, message TEXT NOT NULL, window INTEGER "
+	"NOT NULL);"
 	"CREATE INDEX events_of_job ON events (job, id);",
 };
 
@@ -58,7 +62,7 @@ enum {
 #define X(name, text) SQL_##name,
 	STATEMENTS(X)
 #undef X
-	SQL_COUNT
+		SQL_COUNT
 };
 
 static const char *const sql_text[SQL_COUNT] = {
@@ -67,8 +71,10 @@ static const char *const sql_text[SQL_COUNT] = {
 #undef X
 };
 
-static const struct sql_file file = { .kind = "history", .schema_steps = schema_steps,
-				      .version = sizeof schema_steps / sizeof *schema_steps, .text = sql_text,
+static const struct sql_file file = { .kind = "history",
+				      .schema_steps = schema_steps,
+				      .version = sizeof(schema_steps) / sizeof(*schema_steps),
+				      .text = sql_text,
 				      .n = SQL_COUNT };
 
 struct history {
@@ -88,10 +94,10 @@ static bool is_damaged(int code)
 static void move_aside(const struct history *h)
 {
 	static const char *const parts[] = { "", "-wal", "-journal" };
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
 		char from[4200], to[4224];
-		snprintf(from, sizeof from, "%s%s", h->path, parts[i]);
-		snprintf(to, sizeof to, "%s.damaged%s", h->path, parts[i]);
+		snprintf(from, sizeof(from), "%s%s", h->path, parts[i]);
+		snprintf(to, sizeof(to), "%s.damaged%s", h->path, parts[i]);
 		if (rename(from, to) && errno != ENOENT)
 			log_error("history: cannot move %s aside: %s", from, strerror(errno));
 	}
@@ -146,7 +152,7 @@ static void worked(struct history *h)
 
 enum status history_open(const char *path, const struct history_limits *limits, struct history **out)
 {
-	struct history *h = calloc(1, sizeof *h);
+	struct history *h = calloc(1, sizeof(*h));
 	if (!h)
 		return ST_NO_MEMORY;
 	h->limits = *limits;
@@ -243,7 +249,7 @@ static int64_t before_last(uint64_t last, uint64_t keep)
 
 static enum status write_window(struct history *h, const struct history_window *w)
 {
-	int64_t events, bytes = (int64_t)(w->n_micros * sizeof *w->micro);
+	int64_t events, bytes = (int64_t)(w->n_micros * sizeof(*w->micro));
 	int q = w->if_missing ? SQL_WINDOW_IF_MISSING : SQL_WINDOW;
 	enum status st = touch_job(h, w->job, 0, w->unix_ns, &events);
 	if (!st)
@@ -263,8 +269,8 @@ static enum status write_event(struct history *h, const struct history_event *e)
 	int64_t events = 0, keep = (int64_t)h->limits.events;
 	enum status st = touch_job(h, e->job, 1, e->unix_ns, &events);
 	if (!st)
-		st = sql_run(&h->sql, SQL_EVENT, "iiiiittti", (int64_t)e->id, (int64_t)e->job, (int64_t)e->uid, e->unix_ns,
-			     (int64_t)e->warning, e->reason, e->object, e->message, (int64_t)e->window);
+		st = sql_run(&h->sql, SQL_EVENT, "iiiiittti", (int64_t)e->id, (int64_t)e->job, (int64_t)e->uid,
+			     e->unix_ns, (int64_t)e->warning, e->reason, e->object, e->message, (int64_t)e->window);
 	if (st || events <= keep + keep / 8)
 		return st;
 	st = sql_run(&h->sql, SQL_OLD_EVENTS, "ii", (int64_t)e->job, keep);
@@ -282,8 +288,8 @@ static enum status write_all(struct history *h, const struct history_window *w, 
 	return st ? st : sql_run(&h->sql, SQL_COMMIT, "");
 }
 
-enum status history_write(struct history *h, const struct history_window *w, size_t n_windows, const struct history_event *e,
-			  size_t n_events)
+enum status history_write(struct history *h, const struct history_window *w, size_t n_windows,
+			  const struct history_event *e, size_t n_events)
 {
 	enum status st = be_open(h);
 	if (st)
@@ -342,12 +348,12 @@ static enum status read_micros(struct history *h, struct history_window *w, stru
 		return ST_OK;
 	}
 	const void *data = rc == SQLITE_ROW ? sqlite3_column_blob(s, 0) : NULL;
-	size_t n = data ? (size_t)sqlite3_column_bytes(s, 0) / sizeof **out : 0;
+	size_t n = data ? (size_t)sqlite3_column_bytes(s, 0) / sizeof(**out) : 0;
 	if (!n)
 		return read_failed(h, SQL_MICROS_OF);
-	*out = malloc(n * sizeof **out); /* a blob is not aligned */
+	*out = malloc(n * sizeof(**out)); /* a blob is not aligned */
 	if (*out)
-		memcpy(*out, data, n * sizeof **out);
+		memcpy(*out, data, n * sizeof(**out));
 	sql_done(&h->sql, SQL_MICROS_OF);
 	w->micro = *out;
 	w->n_micros = *out ? n : 0;
@@ -405,8 +411,8 @@ static struct history_event read_event(sqlite3_stmt *s)
 	};
 }
 
-static enum status each_event(struct history *h, int q, int rc, enum status (*fn)(void *arg, const struct history_event *),
-			      void *arg)
+static enum status each_event(struct history *h, int q, int rc,
+			      enum status (*fn)(void *arg, const struct history_event *), void *arg)
 {
 	sqlite3_stmt *s = h->sql.stmt[q];
 	enum status st = ST_OK;
@@ -429,8 +435,8 @@ enum status history_each_event(struct history *h, const struct history_query *k,
 	int q = k->of_job ? SQL_EACH_OF_JOB : SQL_EACH_EVENT;
 	int64_t after = k->after_id < INT64_MAX ? (int64_t)k->after_id : INT64_MAX;
 	int64_t n = k->limit < INT64_MAX ? (int64_t)k->limit : INT64_MAX;
-	int rc = k->of_job ? sql_step(&h->sql, q, "iii", (int64_t)k->job, after, n) :
-			     sql_step(&h->sql, q, "iiii", after, (int64_t)!k->of_user, (int64_t)k->uid, n);
+	int rc = k->of_job ? sql_step(&h->sql, q, "iii", (int64_t)k->job, after, n)
+			   : sql_step(&h->sql, q, "iiii", after, (int64_t)!k->of_user, (int64_t)k->uid, n);
 	return each_event(h, q, rc, fn, arg);
 }
 
@@ -438,6 +444,7 @@ enum status history_last_events(struct history *h, uint64_t job, uint64_t n,
 				enum status (*fn)(void *arg, const struct history_event *), void *arg)
 {
 	enum status st = be_open(h);
-	return st ? st : each_event(h, SQL_LAST_OF_JOB, sql_step(&h->sql, SQL_LAST_OF_JOB, "ii", (int64_t)job, (int64_t)n), fn,
-				    arg);
+	return st ? st
+		  : each_event(h, SQL_LAST_OF_JOB, sql_step(&h->sql, SQL_LAST_OF_JOB, "ii", (int64_t)job, (int64_t)n),
+			       fn, arg);
 }

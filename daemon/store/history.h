@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What operators look back at: the windows of jobs with their micro-batches, and events. Kept in one SQLite file.
  *
- * Nothing depends on it. What was written last may be missing after a power loss, but what is there is whole. A damaged file is
- * moved aside (`PATH.damaged`, one is kept) and a new one is begun, by the call that notices. When the disk is full, or cannot be
- * written, calls fail with ST_STORE_FAILED until it can be again; the first failure is logged, and that it works again.
+ * Nothing depends on it. What was written last may be missing after a power loss, but what is there is whole. A damaged
+ * file is moved aside (`PATH.damaged`, one is kept) and a new one is begun, by the call that notices. When the disk is
+ * full, or cannot be written, calls fail with ST_STORE_FAILED until it can be again; the first failure is logged, and
+ * that it works again.
  *
  * Calls block (disk); they never run two at once on one history.
  */
@@ -15,7 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HISTORY_MICRO_BYTES (64u << 20) /* of micro-batches per job: the oldest windows lose theirs */
+/* of micro-batches per job: the oldest windows lose theirs */
+#define HISTORY_MICRO_BYTES (64u << 20)
 
 struct history;
 
@@ -28,11 +31,11 @@ struct history_limits {
 /* One micro-batch; the file has them as they are here. */
 struct history_micro {
 	uint32_t rank, micro;
-	uint32_t voided;  /* 1: not in the sum */
+	uint32_t voided; /* 1: not in the sum */
 	uint32_t reserved;
 	double weight, loss;
-	int64_t unix_ns;  /* when it was pushed */
-	int64_t lag_ns;   /* after the first push of its index by any rank */
+	int64_t unix_ns; /* when it was pushed */
+	int64_t lag_ns;	 /* after the first push of its index by any rank */
 	uint64_t data_key;
 };
 
@@ -42,43 +45,45 @@ struct history_window {
 	const void *result; /* the caller's; not empty */
 	size_t n_result;
 	const struct history_micro *micro;
-	uint64_t n_micros;  /* 0: not known */
-	bool if_missing;    /* does not replace what is there of this window */
+	uint64_t n_micros; /* 0: not known */
+	bool if_missing;   /* does not replace what is there of this window */
 };
 
 struct history_event {
-	uint64_t id;        /* ascending, by the caller */
-	uint64_t job;       /* 0: the node */
-	uint32_t uid;       /* of the job's owner */
+	uint64_t id;  /* ascending, by the caller */
+	uint64_t job; /* 0: the node */
+	uint32_t uid; /* of the job's owner */
 	int64_t unix_ns;
 	bool warning;
 	const char *reason, *object, *message;
 	uint64_t window;
 };
 
-/* Opens or creates the file (mode 0600). Only ST_NO_MEMORY is an error: a file that cannot be had now is tried again by every call
- * below, which return ST_STORE_FAILED until then. */
+/* Opens or creates the file (mode 0600). Only ST_NO_MEMORY is an error: a file that cannot be had now is tried again by
+ * every call below, which return ST_STORE_FAILED until then. */
 enum status history_open(const char *path, const struct history_limits *, struct history **out);
 void history_close(struct history *);
 
 /* Writes all, or nothing: ST_STORE_FAILED. */
-enum status history_write(struct history *, const struct history_window *, size_t n_windows, const struct history_event *,
-			  size_t n_events);
+enum status history_write(struct history *, const struct history_window *, size_t n_windows,
+			  const struct history_event *, size_t n_events);
 
-/* Calls `fn` for the windows of a job below `before` (0: all), newest first, at most `limit`; stops at the first status other
- * than ST_OK and returns it. Pointers live until `fn` returns, which must not call the history. Without `micros`, n_micros is 0. */
+/* Calls `fn` for the windows of a job below `before` (0: all), newest first, at most `limit`; stops at the first status
+ * other than ST_OK and returns it. Pointers live until `fn` returns, which must not call the history. Without `micros`,
+ * n_micros is 0. */
 enum status history_each_window(struct history *, uint64_t job, uint64_t before, uint64_t limit, bool micros,
 				enum status (*fn)(void *arg, const struct history_window *), void *arg);
 
-/* Nothing of this job is kept any more. ST_STORE_FAILED: it is still there; history_forget_others of a later start takes it. */
+/* Nothing of this job is kept any more. ST_STORE_FAILED: it is still there; history_forget_others of a later start
+ * takes it. */
 enum status history_forget(struct history *, uint64_t job);
 /* The same for all jobs but these; ascending. */
 enum status history_forget_others(struct history *, const uint64_t *job, size_t n);
 
 struct history_query {
-	bool of_job;        /* only of `job` */
+	bool of_job; /* only of `job` */
 	uint64_t job;
-	bool of_user;       /* only of jobs of `uid`, and the node's */
+	bool of_user; /* only of jobs of `uid`, and the node's */
 	uint32_t uid;
 	uint64_t after_id, limit;
 };

@@ -1,12 +1,12 @@
-/* Opening and closing the journal: its lock, its files, and the order in which they are checked. On the thread that calls it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing the journal: its lock, its files, and the order in which they are checked. On the thread that
+ * calls it.
  */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
-
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -67,13 +67,15 @@ static enum status open_files(struct journal *j, const char *anchor)
 /* With its lock, and what was noted of it. */
 static enum status lock_and_read(const char *path, const char *anchor, int kept, struct journal **out)
 {
-	struct journal *j = calloc(1, sizeof *j);
+	struct journal *j = calloc(1, sizeof(*j));
 	if (!j) {
 		if (kept >= 0)
 			close(kept);
 		return ST_NO_MEMORY;
 	}
-	*j = (struct journal){ .path = strdup(path), .lock = -1, .anchor = { .file = { .fd = -1 }, .kept = { .fd = kept } } };
+	*j = (struct journal){ .path = strdup(path),
+			       .lock = -1,
+			       .anchor = { .file = { .fd = -1 }, .kept = { .fd = kept } } };
 	enum status st = j->path && anchor ? take_lock(j) : ST_NO_MEMORY;
 	if (!st && anchor_read(&j->anchor, anchor, kept))
 		st = ST_STORE_FAILED;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator's durable records: what must be true after every death. Kept in one SQLite file.
  *
  * A record is durable when journal_commit has returned ST_OK, and not before; a batch is durable as a whole or not at
@@ -5,9 +6,9 @@
  * a newer coordinator has taken the journal, an older one can write nothing.
  *
  * Calls block (disk); they are meant for a pool thread and never run two at once on one journal. A failed write is
- * final: after ST_STORE_FAILED the journal refuses everything, nobody can tell whether the last batch is on the disk, and the
- * process is to exit with code 74 and read the journal anew. Trying an fsync again would lie (it may succeed without
- * the lost pages).
+ * final: after ST_STORE_FAILED the journal refuses everything, nobody can tell whether the last batch is on the disk,
+ * and the process is to exit with code 74 and read the journal anew. Trying an fsync again would lie (it may succeed
+ * without the lost pages).
  */
 #ifndef GACC_STORE_JOURNAL_H
 #define GACC_STORE_JOURNAL_H
@@ -18,9 +19,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define JOURNAL_KEEP_PAYLOADS 16           /* windows per job whose payload is kept */
+#define JOURNAL_KEEP_PAYLOADS 16 /* windows per job whose payload is kept */
 #define JOURNAL_FORGET_WINDOWS 4096
-#define JOURNAL_MAX_BYTES (64u << 20)      /* of a spec, a tensor set or a payload */
+#define JOURNAL_MAX_BYTES (64u << 20) /* of a spec, a tensor set or a payload */
 
 struct journal;
 
@@ -31,9 +32,9 @@ struct journal_bytes {
 
 /* A job as it stands: written in parts by the records below. When read, pointers live until the callback returns. */
 struct journal_job {
-	uint64_t id;               /* > 0, chosen by the caller, unique for ever */
+	uint64_t id; /* > 0, chosen by the caller, unique for ever */
 	uint8_t uuid[16];
-	uint8_t request_id[16];    /* unique among the jobs of this uid */
+	uint8_t request_id[16]; /* unique among the jobs of this uid */
 	uint32_t uid;
 	const char *user;
 	int64_t created_unix_ns;
@@ -41,14 +42,14 @@ struct journal_job {
 	/* not part of JOURNAL_JOB: */
 	struct journal_bytes tensors; /* n = 0: not declared yet */
 	bool params_ready;
-	uint64_t epoch;            /* 1 for a new job */
-	uint64_t next_window;      /* windows committed so far */
+	uint64_t epoch;	      /* 1 for a new job */
+	uint64_t next_window; /* windows committed so far */
 	bool ended;
-	uint32_t end_state;        /* gacc.v1.JobState */
+	uint32_t end_state; /* gacc.v1.JobState */
 	const char *end_reason;
 	int64_t ended_unix_ns;
-	const char *hold_reason;   /* why it is paused; NULL: it is not */
-	struct journal_bytes base; /* the caller's: of the checkpoint that it began with; n = 0: it began anew */
+	const char *hold_reason;    /* why it is paused; NULL: it is not */
+	struct journal_bytes base;  /* the caller's: of the checkpoint that it began with; n = 0: it began anew */
 	struct journal_bytes exits; /* the caller's: how its ranks' processes ended; n = 0: not known */
 	struct journal_bytes view;  /* the caller's: what is shown of it when it has ended; n = 0: not known */
 };
@@ -57,7 +58,7 @@ struct journal_job {
 struct journal_window {
 	uint64_t job, epoch, window;
 	uint64_t applied_step, term, attempt;
-	uint32_t outcome;          /* gacc.v1.StepOutcome */
+	uint32_t outcome; /* gacc.v1.StepOutcome */
 	int64_t unix_ns;
 	struct journal_bytes payload; /* the caller's; n = 0 when read later than JOURNAL_KEEP_PAYLOADS windows after */
 };
@@ -82,17 +83,18 @@ enum journal_kind {
 	JOURNAL_JOB = 1,      /* .job: a new job */
 	JOURNAL_TENSORS,      /* .tensors: the tensor set is declared */
 	JOURNAL_PARAMS_READY, /* .params_ready: initial parameters are complete on all nodes */
-	JOURNAL_EPOCH,        /* .epoch: windows >= base_window are void */
-	JOURNAL_COMMIT,       /* .commit */
-	JOURNAL_END,          /* .end: terminal; only EXITS, VIEW and FORGET follow for this job */
-	JOURNAL_FORGET,       /* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
-	JOURNAL_HOLD,         /* .hold: the job is paused, or goes on */
-	JOURNAL_UPDATE,       /* .update */
-	JOURNAL_RESTORED,     /* .restored: the job begins with this window, not with 0; before its first COMMIT */
-	JOURNAL_CHECKPOINT,   /* .checkpoint: it may be offered */
+	JOURNAL_EPOCH,	      /* .epoch: windows >= base_window are void */
+	JOURNAL_COMMIT,	      /* .commit */
+	JOURNAL_END,	      /* .end: terminal; only EXITS, VIEW and FORGET follow for this job */
+	/* .forget: an ended job leaves, at most JOURNAL_FORGET_WINDOWS windows of it at a time, itself with the last */
+	JOURNAL_FORGET,
+	JOURNAL_HOLD,		 /* .hold: the job is paused, or goes on */
+	JOURNAL_UPDATE,		 /* .update */
+	JOURNAL_RESTORED,	 /* .restored: the job begins with this window, not with 0; before its first COMMIT */
+	JOURNAL_CHECKPOINT,	 /* .checkpoint: it may be offered */
 	JOURNAL_CHECKPOINT_GONE, /* .gone: it was deleted */
-	JOURNAL_EXITS,        /* .exits: takes the place of an earlier one; also of an ended job */
-	JOURNAL_VIEW          /* .view: takes the place of that of END */
+	JOURNAL_EXITS,		 /* .exits: takes the place of an earlier one; also of an ended job */
+	JOURNAL_VIEW		 /* .view: takes the place of that of END */
 };
 
 struct journal_record {
@@ -146,29 +148,29 @@ struct journal_record {
 	};
 };
 
-/* Opens or creates the file (mode 0600), checks it and takes it for this process alone. Where it stands is noted a second time, in
- * PATH.anchor: what was acknowledged and is missing or altered is found.
- * ST_UNAVAILABLE: another process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: it cannot be read or written.
+/* Opens or creates the file (mode 0600), checks it and takes it for this process alone. Where it stands is noted a
+ * second time, in PATH.anchor: what was acknowledged and is missing or altered is found. ST_UNAVAILABLE: another
+ * process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: it cannot be read or written.
  * ST_MALFORMED: it is damaged, or something is missing; the log says what, and nothing has been changed. */
 enum status journal_open(const char *path, struct journal **out);
-/* The same, and it is noted a third time, in memory that whoever keeps descriptors for this process can keep. `kept`: what an
- * earlier life had (taken), or -1. */
+/* The same, and it is noted a third time, in memory that whoever keeps descriptors for this process can keep. `kept`:
+ * what an earlier life had (taken), or -1. */
 enum status journal_open_kept(const char *path, int kept, struct journal **out);
 /* The operator has said that it counts as it is (journal_accept): for this opening, and not for the next. */
 bool journal_was_accepted(const struct journal *);
 int journal_kept(const struct journal *); /* that memory's descriptor, borrowed; -1: none */
 void journal_close(struct journal *);
 
-/* What has been noted outside of the file becomes durable, too: to be called some time after a commit, for the case that the power
- * fails. ST_STORE_FAILED. */
+/* What has been noted outside of the file becomes durable, too: to be called some time after a commit, for the case
+ * that the power fails. ST_STORE_FAILED. */
 enum status journal_settle(struct journal *);
 
 /* What journal_accept has to tell, one line at a time. */
 typedef void (*journal_tell)(void *arg, const char *line);
-/* The operator's word that a journal which journal_open refuses counts as it is. Copies its files to a new folder beside it,
- * PATH.damaged-TIME, and makes a journal of what can be read: jobs that have lost records, and are not over, end with `end_state` and a
- * reason; terms, incarnations and job ids never start again. journal_open_kept then takes it whatever it is told by `kept`.
- * ST_UNAVAILABLE: a gaccd runs with it. ST_STORE_FAILED (logged). */
+/* The operator's word that a journal which journal_open refuses counts as it is. Copies its files to a new folder
+ * beside it, PATH.damaged-TIME, and makes a journal of what can be read: jobs that have lost records, and are not over,
+ * end with `end_state` and a reason; terms, incarnations and job ids never start again. journal_open_kept then takes it
+ * whatever it is told by `kept`. ST_UNAVAILABLE: a gaccd runs with it. ST_STORE_FAILED (logged). */
 enum status journal_accept(const char *path, uint32_t end_state, int64_t unix_ns, journal_tell, void *arg);
 
 /* This daemon's start counter, one more than ever before. */
@@ -177,15 +179,15 @@ enum status journal_take_incarnation(struct journal *, uint64_t *out_incarnation
 /* A new coordinator's first act, before it reads anything: fences every earlier term. */
 enum status journal_take_term(struct journal *, uint64_t *out_term);
 
-/* Makes all records durable in their order, or none. ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of another
- * epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or request_id is in
- * use. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the batch's, a RESTORED after
- * a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_RESOURCE_EXHAUSTED: the disk is full, nothing was written, and the batch has a JOB or
- * TENSORS, for which the reserve is not used. ST_STORE_FAILED: see above. */
+/* Makes all records durable in their order, or none. ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of
+ * another epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or
+ * request_id is in use. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the
+ * batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_RESOURCE_EXHAUSTED: the disk is full, nothing
+ * was written, and the batch has a JOB or TENSORS, for which the reserve is not used. ST_STORE_FAILED: see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
 
-/* The journal's reserve, in MiB: room inside its file that commits use when the disk is full (store/reserve.h). Adds one MiB if there
- * are fewer than `wanted_mib` and the disk has room; returns how many there are now. */
+/* The journal's reserve, in MiB: room inside its file that commits use when the disk is full (store/reserve.h). Adds
+ * one MiB if there are fewer than `wanted_mib` and the disk has room; returns how many there are now. */
 uint32_t journal_reserve(struct journal *, uint32_t wanted_mib);
 
 /* The highest job id ever given out; 0: none. */
@@ -197,7 +199,8 @@ enum status journal_each_job(struct journal *, bool all, enum status (*fn)(void 
 			     void *arg);
 
 /* Calls `fn` once for this job, with its spec; ST_JOB_NOT_FOUND without. */
-enum status journal_read_job(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *), void *arg);
+enum status journal_read_job(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *),
+			     void *arg);
 
 /* The same for the last `last` windows of a job, oldest first. */
 enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,
@@ -208,7 +211,7 @@ enum status journal_each_checkpoint(struct journal *, uint64_t job,
 				    enum status (*fn)(void *arg, const struct journal_checkpoint *), void *arg);
 
 /* The same for all updates of a job, in the order in which they were made. */
-enum status journal_each_update(struct journal *, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
-				void *arg);
+enum status journal_each_update(struct journal *, uint64_t job,
+				enum status (*fn)(void *arg, const struct journal_update *), void *arg);
 
 #endif

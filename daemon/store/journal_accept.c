@@ -1,12 +1,12 @@
-/* gaccd --accept-journal-loss: copies the journal's files aside, keeps what can be read, and ends jobs that have lost records.
- * A process of its own, one thread; blocks.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gaccd --accept-journal-loss: copies the journal's files aside, keeps what can be read, and ends jobs that have lost
+ * records. A process of its own, one thread; blocks.
  */
 #include "store/journal_impl.h"
 
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 #define MAX_PATH 4300
 
 static const char *const suffix[] = { "", "-wal", "-shm", ".anchor" };
-enum { SUFFIXES = sizeof suffix / sizeof *suffix };
+enum { SUFFIXES = sizeof(suffix) / sizeof(*suffix) };
 
 /* ---- the copy ---- */
 
@@ -67,7 +67,7 @@ enum status journal_copy_aside(const struct journal *j, char *dir, size_t n_dir)
 	const char *slash = strrchr(j->path, '/'), *name = slash ? slash + 1 : j->path;
 	time_t now = time(NULL);
 	struct tm t;
-	strftime(when, sizeof when, "%Y%m%dT%H%M%SZ", gmtime_r(&now, &t));
+	strftime(when, sizeof(when), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &t));
 	snprintf(dir, n_dir, "%s.damaged-%s", j->path, when);
 	for (int i = 2; mkdir(dir, 0700); i++) {
 		if (errno != EEXIST || i > 99)
@@ -75,13 +75,14 @@ enum status journal_copy_aside(const struct journal *j, char *dir, size_t n_dir)
 		snprintf(dir, n_dir, "%s.damaged-%s.%d", j->path, when, i);
 	}
 	for (int i = 0; i < SUFFIXES; i++) {
-		snprintf(from, sizeof from, "%s%s", j->path, suffix[i]);
-		snprintf(to, sizeof to, "%.4000s/%.200s%s", dir, name, suffix[i]);
+		snprintf(from, sizeof(from), "%s%s", j->path, suffix[i]);
+		snprintf(to, sizeof(to), "%.4000s/%.200s%s", dir, name, suffix[i]);
 		if (copy_file(from, to) < 0)
 			return failed(to);
 	}
 	enum status st = sync_dir(dir);
-	return st || !fsync(j->lock) ? st : failed(dir); /* its name: the files that it is a copy of may be deleted next */
+	/* its name: the files that it is a copy of may be deleted next */
+	return st || !fsync(j->lock) ? st : failed(dir);
 }
 
 /* Durably; a file that is not there is fine. */
@@ -95,12 +96,13 @@ static enum status give(const char *name, const struct stat *to)
 	return st;
 }
 
-/* Whoever gives the word may be root: the files are to be those of the directory's owner, who else could not open them. */
+/* Whoever gives the word may be root: the files are to be those of the directory's owner, who else could not open them.
+ */
 static enum status give_to_owner(const char *path, const char *aside)
 {
 	char name[MAX_PATH];
 	struct stat st;
-	snprintf(name, sizeof name, "%s", path);
+	snprintf(name, sizeof(name), "%s", path);
 	char *slash = strrchr(name, '/');
 	if (slash)
 		slash[slash == name] = '\0';
@@ -111,9 +113,10 @@ static enum status give_to_owner(const char *path, const char *aside)
 	enum status given = ST_OK;
 	for (int i = 0; i < 2 * SUFFIXES && !given; i++) {
 		if (i < SUFFIXES)
-			snprintf(name, sizeof name, "%s%s", path, suffix[i]);
+			snprintf(name, sizeof(name), "%s%s", path, suffix[i]);
 		else
-			snprintf(name, sizeof name, "%.4000s/%.200s%s", aside, strrchr(path, '/') ? strrchr(path, '/') + 1 : path, suffix[i - SUFFIXES]);
+			snprintf(name, sizeof(name), "%.4000s/%.200s%s", aside,
+				 strrchr(path, '/') ? strrchr(path, '/') + 1 : path, suffix[i - SUFFIXES]);
 		given = give(name, &st);
 	}
 	return given ? given : give(aside, &st);
@@ -136,7 +139,7 @@ static void tell(const struct acceptance *a, const char *fmt, ...)
 	char line[1024];
 	va_list ap;
 	va_start(ap, fmt);
-	vsnprintf(line, sizeof line, fmt, ap);
+	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	a->tell(a->arg, line);
 }
@@ -153,8 +156,9 @@ static int end_jobs(struct acceptance *a, uint64_t job, const char *reason)
 {
 	char one[48] = "";
 	if (job)
-		snprintf(one, sizeof one, " AND id = %" PRId64, (int64_t)job);
-	if (run(a->j, sqlite3_mprintf("UPDATE jobs SET end_state = %u, end_reason = %Q, ended = %lld, view = NULL WHERE ended IS NULL%s",
+		snprintf(one, sizeof(one), " AND id = %" PRId64, (int64_t)job);
+	if (run(a->j, sqlite3_mprintf("UPDATE jobs SET end_state = %u, end_reason = %Q, ended = %lld, view = NULL "
+				      "WHERE ended IS NULL%s",
 				      a->end_state, reason, (long long)a->unix_ns, one)))
 		return -1;
 	return sqlite3_changes(a->j->sql.db);
@@ -172,7 +176,8 @@ static bool is_there(struct journal *j, uint64_t job)
 static void lose(struct acceptance *a, uint64_t job, const char *what)
 {
 	char reason[300];
-	snprintf(reason, sizeof reason, "records of this job in the journal %s, and the operator has accepted the loss", what);
+	snprintf(reason, sizeof(reason),
+		 "records of this job in the journal %s, and the operator has accepted the loss", what);
 	int ended = job ? end_jobs(a, job, reason) : 0;
 	if (ended > 0)
 		tell(a, "job %" PRIu64 ": records %s: it ends", job, what);
@@ -189,7 +194,7 @@ static void lose_missing(struct acceptance *a, const struct anchor_copy *of)
 	if (!of || of->mark.records <= have)
 		return;
 	tell(a, "the last %" PRIu64 " records are missing", of->mark.records - have);
-	bool all_named = of->mark.records - have <= sizeof told / sizeof *told;
+	bool all_named = of->mark.records - have <= sizeof(told) / sizeof(*told);
 	for (uint64_t number = have + 1; all_named && number <= of->mark.records; number++) {
 		struct anchor_entry e;
 		all_named = anchor_entry(of, number, &e);
@@ -202,7 +207,9 @@ static void lose_missing(struct acceptance *a, const struct anchor_copy *of)
 		lose(a, e.job, "are missing");
 	}
 	if (!all_named) {
-		int ended = end_jobs(a, 0, "records in the journal are missing, perhaps of this job, and the operator has accepted the loss");
+		int ended = end_jobs(a, 0,
+				     "records in the journal are missing, perhaps of this job, and the operator has "
+				     "accepted the loss");
 		tell(a, "of which jobs all of them were is not known: the %d jobs that were not over end", ended);
 	}
 }
@@ -216,7 +223,7 @@ static enum status lose_altered(struct acceptance *a)
 	for (size_t i = 0; i < n && !st; i++)
 		lose(a, job[i], "have been altered or are missing");
 	free(job);
-	for (size_t i = 0; i < sizeof of_job / sizeof *of_job && !st; i++)
+	for (size_t i = 0; i < sizeof(of_job) / sizeof(*of_job) && !st; i++)
 		st = run(a->j, sqlite3_mprintf("DELETE FROM %s WHERE job NOT IN (SELECT id FROM jobs)", of_job[i]));
 	return st;
 }
@@ -257,7 +264,7 @@ static enum status make_anew(const char *path, struct journal **out)
 {
 	char name[MAX_PATH];
 	for (int i = 0; i < SUFFIXES; i++) {
-		snprintf(name, sizeof name, "%s%s", path, suffix[i]);
+		snprintf(name, sizeof(name), "%s%s", path, suffix[i]);
 		if (strcmp(suffix[i], ".anchor") != 0 && unlink(name) && errno != ENOENT)
 			return failed(name);
 	}
@@ -268,7 +275,7 @@ enum status journal_accept(const char *path, uint32_t end_state, int64_t unix_ns
 {
 	struct acceptance a = { .end_state = end_state, .unix_ns = unix_ns, .tell = to, .arg = arg };
 	char aside[MAX_PATH] = "", anchor[MAX_PATH];
-	enum status st = make(path, aside, sizeof aside, &a.j);
+	enum status st = make(path, aside, sizeof(aside), &a.j);
 	bool anew = st == ST_MALFORMED;
 	if (*aside)
 		tell(&a, "the files as they were are in %s", aside);
@@ -278,14 +285,15 @@ enum status journal_accept(const char *path, uint32_t end_state, int64_t unix_ns
 		return st;
 	const struct anchor_copy *newest = anchor_newest(&a.j->anchor);
 	if (anew || !a.j->mark.records)
-		tell(&a, "nothing of the journal can be read: all jobs that it had are lost%s", newest ? "" : ", and so are their numbers");
+		tell(&a, "nothing of the journal can be read: all jobs that it had are lost%s",
+		     newest ? "" : ", and so are their numbers");
 	else
 		st = lose_altered(&a);
 	if (!st && !anew)
 		lose_missing(&a, newest);
 	if (!st)
 		st = a.j->sql.failed ? ST_STORE_FAILED : newest ? journal_raise(a.j, newest) : journal_seal(a.j);
-	snprintf(anchor, sizeof anchor, "%s.anchor", path);
+	snprintf(anchor, sizeof(anchor), "%s.anchor", path);
 	if (!st && anchor_accept(&a.j->anchor, anchor, &a.j->mark))
 		st = ST_STORE_FAILED;
 	journal_close(a.j);

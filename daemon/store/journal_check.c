@@ -1,11 +1,12 @@
-/* Whether the journal has everything that was acknowledged, unaltered: checked when it is opened, by the sum over its rows, which it
- * contains, and by the anchor, which has its newest number. Names what is missing. For journal_open, on its thread. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether the journal has everything that was acknowledged, unaltered: checked when it is opened, by the sum over its
+ * rows, which it contains, and by the anchor, which has its newest number. Names what is missing. For journal_open, on
+ * its thread. */
 #include "store/journal_impl.h"
 
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +17,20 @@
 
 const char *journal_kind_name(uint32_t kind)
 {
-	static const char *const name[] = { "TERM",   "JOB",	  "TENSORS",	"PARAMS_READY",	   "EPOCH", "COMMIT", "END", "FORGET", "HOLD",
-					    "UPDATE", "RESTORED", "CHECKPOINT", "CHECKPOINT_GONE", "EXITS", "VIEW" };
-	return kind < sizeof name / sizeof *name ? name[kind] : "record";
+	static const char *const name[] = { "TERM",	"JOB",	      "TENSORS",	 "PARAMS_READY", "EPOCH",
+					    "COMMIT",	"END",	      "FORGET",		 "HOLD",	 "UPDATE",
+					    "RESTORED", "CHECKPOINT", "CHECKPOINT_GONE", "EXITS",	 "VIEW" };
+	return kind < sizeof(name) / sizeof(*name) ? name[kind] : "record";
 }
 
 void journal_say_remedy(const struct journal *j)
 {
-	log_error("gaccd does not start with it: what was acknowledged may be missing. The jobs' memory is kept. Bring the newest files of %s* back; "
-		  "or go on without what is lost: gaccd --accept-journal-loss with the same configuration moves a copy of the damaged files "
-		  "aside and says which jobs are lost", j->path);
+	log_error("gaccd does not start with it: what was acknowledged may be missing. The jobs' memory is kept. Bring "
+		  "the newest files of %s* back; "
+		  "or go on without what is lost: gaccd --accept-journal-loss with the same configuration moves a copy "
+		  "of the damaged files "
+		  "aside and says which jobs are lost",
+		  j->path);
 }
 
 /* ---- before it is opened ---- */
@@ -34,7 +39,7 @@ static uint64_t size_of(const char *path, const char *suffix)
 {
 	char name[4200];
 	struct stat st;
-	snprintf(name, sizeof name, "%s%s", path, suffix);
+	snprintf(name, sizeof(name), "%s%s", path, suffix);
 	return stat(name, &st) ? 0 : (uint64_t)st.st_size;
 }
 
@@ -44,7 +49,8 @@ enum status journal_check_files(struct journal *j)
 	if (size_of(j->path, "") || j->anchor.accepted)
 		return ST_OK;
 	if (a && a->mark.records)
-		log_error("journal %s is missing: %" PRIu64 " records had been written to it", j->path, a->mark.records);
+		log_error("journal %s is missing: %" PRIu64 " records had been written to it", j->path,
+			  a->mark.records);
 	else if (size_of(j->path, "-wal"))
 		log_error("journal %s is missing, and its log %s-wal is there", j->path, j->path);
 	else
@@ -60,8 +66,9 @@ enum status journal_altered_jobs(struct journal *j, uint64_t **out, size_t *out_
 	const struct journal_sum *is = &j->sum;
 	sqlite3_stmt *s = NULL;
 	size_t n = 0, at = 0;
-	uint64_t *job = calloc(is->n + 1, sizeof *job);
-	int rc = job ? sqlite3_prepare_v2(j->sql.db, "SELECT id, sum FROM main.jobs ORDER BY id", -1, &s, NULL) : SQLITE_NOMEM;
+	uint64_t *job = calloc(is->n + 1, sizeof(*job));
+	int rc = job ? sqlite3_prepare_v2(j->sql.db, "SELECT id, sum FROM main.jobs ORDER BY id", -1, &s, NULL)
+		     : SQLITE_NOMEM;
 	while (!rc && sqlite3_step(s) == SQLITE_ROW) {
 		uint64_t id = (uint64_t)sqlite3_column_int64(s, 0);
 		for (; at < is->n && is->of[at].job < id; at++) /* rows of a job without a row of its own */
@@ -98,7 +105,9 @@ static void say_altered(struct journal *j)
 	if (n > MAX_NAMED)
 		log_error("journal %s: and those of %zu more jobs", j->path, n - MAX_NAMED);
 	if (!n)
-		log_error("journal %s: no job's own records: a whole job is missing, or what concerns all of them was altered", j->path);
+		log_error("journal %s: no job's own records: a whole job is missing, or what concerns all of them was "
+			  "altered",
+			  j->path);
 	free(job);
 }
 
@@ -137,11 +146,14 @@ static void say_missing(const struct journal *j, const struct missing *m)
 {
 	char commits[100] = "";
 	if (m->commits)
-		snprintf(commits, sizeof commits, ", with the commits of windows %" PRIu64 " to %" PRIu64, m->first_window, m->last_window);
+		snprintf(commits, sizeof(commits), ", with the commits of windows %" PRIu64 " to %" PRIu64,
+			 m->first_window, m->last_window);
 	if (m->whole)
-		log_error("journal %s: job %" PRIu64 " (of user %u) is missing whole: %" PRIu64 " records%s", j->path, m->job, m->uid, m->records, commits);
+		log_error("journal %s: job %" PRIu64 " (of user %u) is missing whole: %" PRIu64 " records%s", j->path,
+			  m->job, m->uid, m->records, commits);
 	else if (m->job)
-		log_error("journal %s: the last %" PRIu64 " records of job %" PRIu64 " are missing%s", j->path, m->records, m->job, commits);
+		log_error("journal %s: the last %" PRIu64 " records of job %" PRIu64 " are missing%s", j->path,
+			  m->records, m->job, commits);
 	else
 		log_error("journal %s: %" PRIu64 " starts of gaccd are missing", j->path, m->records);
 }
@@ -153,7 +165,8 @@ static void say_lost(const struct journal *j, const struct anchor_copy *a)
 	uint64_t first = j->mark.records + 1, named = 0;
 	if (a->mark.records - j->mark.records > ANCHOR_ENTRIES)
 		first = a->mark.records - ANCHOR_ENTRIES + 1;
-	log_error("journal %s: its last %" PRIu64 " records are missing: it ends with record %" PRIu64 ", and record %" PRIu64 " had been written",
+	log_error("journal %s: its last %" PRIu64 " records are missing: it ends with record %" PRIu64
+		  ", and record %" PRIu64 " had been written",
 		  j->path, a->mark.records - j->mark.records, j->mark.records, a->mark.records);
 	for (uint64_t number = first; number <= a->mark.records; number++) {
 		struct anchor_entry e;
@@ -166,7 +179,8 @@ static void say_lost(const struct journal *j, const struct anchor_copy *a)
 	for (size_t i = 0; i < n; i++)
 		say_missing(j, &m[i]);
 	if (named < a->mark.records - j->mark.records)
-		log_error("journal %s: of which jobs the other %" PRIu64 " were is not known", j->path, a->mark.records - j->mark.records - named);
+		log_error("journal %s: of which jobs the other %" PRIu64 " were is not known", j->path,
+			  a->mark.records - j->mark.records - named);
 }
 
 /* ---- the judgement ---- */
@@ -176,12 +190,13 @@ static bool agrees(const struct journal *j, const struct anchor_copy *a, const c
 	if (!a->found)
 		return true;
 	if (a->mark.identity != j->mark.identity)
-		log_error("journal %s: %s is of another journal (%016" PRIx64 ", this one is %016" PRIx64 ")", j->path, where, a->mark.identity,
-			  j->mark.identity);
+		log_error("journal %s: %s is of another journal (%016" PRIx64 ", this one is %016" PRIx64 ")", j->path,
+			  where, a->mark.identity, j->mark.identity);
 	else if (a->mark.records > j->mark.records)
 		say_lost(j, a);
 	else if (a->mark.records == j->mark.records && a->mark.sum != j->mark.sum)
-		log_error("journal %s: record %" PRIu64 " is not the one that was written: %s says so", j->path, j->mark.records, where);
+		log_error("journal %s: record %" PRIu64 " is not the one that was written: %s says so", j->path,
+			  j->mark.records, where);
 	else
 		return true;
 	return false;
@@ -200,8 +215,11 @@ static enum status judge(struct journal *j)
 	else if (!j->mark.identity)
 		return ST_OK; /* new, or of a gaccd that kept no sums */
 	else if (j->mark.records && !j->anchor.file.found && !j->anchor.kept.found)
-		log_error("journal %s: its file %s.anchor is missing or damaged, which says whether all its records are there", j->path, j->path);
-	else if (agrees(j, &j->anchor.kept, "what the service manager keeps") && agrees(j, &j->anchor.file, "its .anchor file"))
+		log_error("journal %s: its file %s.anchor is missing or damaged, which says whether all its records "
+			  "are there",
+			  j->path, j->path);
+	else if (agrees(j, &j->anchor.kept, "what the service manager keeps") &&
+		 agrees(j, &j->anchor.file, "its .anchor file"))
 		return ST_OK;
 	journal_say_remedy(j);
 	j->sql.failed = true; /* so that closing it changes nothing */

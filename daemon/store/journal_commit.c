@@ -1,9 +1,9 @@
-/* Batches of records and the two counters, each in one transaction; what the transaction makes of the mark, and the room that it
- * needs on the disk. On the thread that calls the journal.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batches of records and the two counters, each in one transaction; what the transaction makes of the mark, and the
+ * room that it needs on the disk. On the thread that calls the journal.
  */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
-
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -25,11 +25,13 @@ static enum status write_mark(struct journal *j, struct anchor_mark *m)
 	for (size_t i = 0; i < j->sum.n && !st; i++)
 		st = sql_run(&j->sql, SQL_JOB_SUM, "ii", (int64_t)j->sum.of[i].sum, (int64_t)j->sum.of[i].job);
 	m->sum = journal_mark_sum(m, j->rows + journal_sum_total(&j->sum));
-	return st ? st : sql_run(&j->sql, SQL_MARK, "iiiii", (int64_t)m->records, (int64_t)m->sum, (int64_t)m->term,
-				 (int64_t)m->incarnation, (int64_t)m->last_job);
+	return st ? st
+		  : sql_run(&j->sql, SQL_MARK, "iiiii", (int64_t)m->records, (int64_t)m->sum, (int64_t)m->term,
+			    (int64_t)m->incarnation, (int64_t)m->last_job);
 }
 
-/* Ends a transaction as `st` says: it leads to the mark, whose last n records are the entries. Noted outside before anybody hears of it. */
+/* Ends a transaction as `st` says: it leads to the mark, whose last n records are the entries. Noted outside before
+ * anybody hears of it. */
 static enum status end(struct journal *j, enum status st, struct anchor_mark *m, struct anchor_entry *e, size_t n)
 {
 	if (!st) {
@@ -104,7 +106,8 @@ static struct anchor_entry entry_of(const struct journal_record *r)
 	return e;
 }
 
-static enum status commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n, struct anchor_entry *e)
+static enum status commit(struct journal *j, uint64_t term, const struct journal_record *records, size_t n,
+			  struct anchor_entry *e)
 {
 	struct anchor_mark m = j->mark;
 	enum status st = begin(j);
@@ -120,7 +123,8 @@ static enum status commit(struct journal *j, uint64_t term, const struct journal
 	return end(j, st, &m, e, n);
 }
 
-/* New jobs and their tensors are as large as users make them: these wait for room, what is left is for jobs that run. */
+/* New jobs and their tensors are as large as users make them: these wait for room, what is left is for jobs that run.
+ */
 static bool may_use_reserve(const struct journal_record *records, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -189,7 +193,7 @@ enum status journal_commit(struct journal *j, uint64_t term, const struct journa
 {
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
-	struct anchor_entry few[16], *e = n > sizeof few / sizeof *few ? calloc(n, sizeof *e) : few;
+	struct anchor_entry few[16], *e = n > sizeof(few) / sizeof(*few) ? calloc(n, sizeof(*e)) : few;
 	if (!e)
 		return ST_NO_MEMORY;
 	enum status st = commit_with_room(j, term, records, n, e);

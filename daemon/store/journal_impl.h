@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside the store: what the parts of the journal share. */
 #ifndef GACC_STORE_JOURNAL_IMPL_H
 #define GACC_STORE_JOURNAL_IMPL_H
@@ -10,23 +11,23 @@
 #define JOURNAL_SUMS_VERSION 8 /* of the schema: from it on the journal has sums */
 
 struct journal {
-	struct sql sql;          /* first: SQLite's callbacks get it */
+	struct sql sql; /* first: SQLite's callbacks get it */
 	struct journal_sum sum;
 	struct reserve reserve;
 	struct anchor anchor;
 	struct anchor_mark mark; /* as of the last commit */
-	uint64_t rows;           /* the part of mark.sum that is the rows' */
+	uint64_t rows;		 /* the part of mark.sum that is the rows' */
 	char *path;
-	int lock;                /* on the directory; -1: none */
-	bool keep;               /* the mark is kept in memory, too */
-	bool sealed;             /* the file has sums that hold */
-	bool resealed;           /* a step of the schema came at this opening: a record of its own, and the last one */
-	bool forced;             /* neither judged nor noted: it is being mended */
-	bool accepted;           /* at this opening the operator's word counted */
+	int lock;      /* on the directory; -1: none */
+	bool keep;     /* the mark is kept in memory, too */
+	bool sealed;   /* the file has sums that hold */
+	bool resealed; /* a step of the schema came at this opening: a record of its own, and the last one */
+	bool forced;   /* neither judged nor noted: it is being mended */
+	bool accepted; /* at this opening the operator's word counted */
 };
 
-/* journal.c: as journal_open, but neither judged nor noted. Its files are copied to a new folder first, whose name goes to `aside`,
- * unless that is NULL. */
+/* journal.c: as journal_open, but neither judged nor noted. Its files are copied to a new folder first, whose name goes
+ * to `aside`, unless that is NULL. */
 enum status journal_force(const char *path, char *aside, size_t n_aside, struct journal **out);
 
 /* journal_records.c */
@@ -47,7 +48,8 @@ enum status journal_raise(struct journal *, const struct anchor_copy *to);
 enum status journal_check_files(struct journal *);
 /* As sql_file's `look`: reads mark and rows. ST_MALFORMED, ST_STORE_FAILED (logged). */
 enum status journal_check_content(struct sql *, int version);
-/* Jobs whose rows are not those of their sum, ascending, for free(). journal_sum_read must have been called. ST_NO_MEMORY. */
+/* Jobs whose rows are not those of their sum, ascending, for free(). journal_sum_read must have been called.
+ * ST_NO_MEMORY. */
 enum status journal_altered_jobs(struct journal *, uint64_t **out, size_t *out_n);
 /* Logs how to go on without what is lost. */
 void journal_say_remedy(const struct journal *);
@@ -61,7 +63,8 @@ const char *journal_kind_name(uint32_t kind);
 enum status journal_read_mark(struct journal *, struct anchor_mark *out, bool *sealed);
 /* The sum over rows and mark. */
 uint64_t journal_mark_sum(const struct anchor_mark *, uint64_t rows);
-/* The sums of all jobs and the mark, anew from the rows that are there, in one transaction. ST_STORE_FAILED (logged). */
+/* The sums of all jobs and the mark, anew from the rows that are there, in one transaction. ST_STORE_FAILED (logged).
+ */
 enum status journal_seal(struct journal *);
 /* As sql_file's `begin`: the journal is sealed if it is not yet, and every change is watched from here on. */
 enum status journal_begin(struct sql *);

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading the journal: rows of the tables as the structs of journal.h. On the thread that calls it.
  */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 
 #include <sqlite3.h>
-
 #include <string.h>
 
 static struct journal_bytes column_bytes(sqlite3_stmt *s, int i)
@@ -138,7 +138,8 @@ enum status journal_each_job(struct journal *j, bool all, enum status (*fn)(void
 	return each(j, SQL_EACH_JOB, sql_step(&j->sql, SQL_EACH_JOB, "i", (int64_t)all), &v);
 }
 
-enum status journal_read_job(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *), void *arg)
+enum status journal_read_job(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_job *),
+			     void *arg)
 {
 	const struct visitor v = { .job = fn, .arg = arg };
 	if (j->sql.failed)
@@ -167,8 +168,8 @@ enum status journal_each_checkpoint(struct journal *j, uint64_t job,
 	return each(j, SQL_EACH_CHECKPOINT, sql_step(&j->sql, SQL_EACH_CHECKPOINT, "i", (int64_t)job), &v);
 }
 
-enum status journal_each_update(struct journal *j, uint64_t job, enum status (*fn)(void *arg, const struct journal_update *),
-				void *arg)
+enum status journal_each_update(struct journal *j, uint64_t job,
+				enum status (*fn)(void *arg, const struct journal_update *), void *arg)
 {
 	const struct visitor v = { .update = fn, .arg = arg };
 	if (j->sql.failed)

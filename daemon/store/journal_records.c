@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What each kind of record does to the tables, within the transaction that journal_commit.c has begun. On its thread.
  */
 #include "store/journal_impl.h"
@@ -30,7 +31,7 @@ static enum status add_job(struct journal *j, const struct journal_job *b)
 	if (b->id == 0 || b->id > INT64_MAX || b->spec.n > JOURNAL_MAX_BYTES)
 		return ST_INVALID_ARGUMENT;
 	int rc = sql_step(&j->sql, SQL_JOB, "iuuiti", (int64_t)b->id, b->uuid, b->request_id, (int64_t)b->uid, b->user,
-		      b->created_unix_ns);
+			  b->created_unix_ns);
 	enum status st = rc == SQLITE_DONE		    ? ST_OK
 			 : (rc & 0xff) == SQLITE_CONSTRAINT ? ST_ALREADY_EXISTS
 							    : sql_fail(&j->sql, journal_sql_text[SQL_JOB]);
@@ -47,7 +48,8 @@ static enum status add_epoch(struct journal *j, uint64_t term, const struct jour
 		return ST_STALE_EPOCH;
 	if (r->epoch.base_window > is.next_window)
 		return ST_INVALID_ARGUMENT;
-	enum status st = sql_run(&j->sql, SQL_EPOCH, "iiiiti", job, epoch, base, (int64_t)term, r->epoch.reason, r->epoch.unix_ns);
+	enum status st = sql_run(&j->sql, SQL_EPOCH, "iiiiti", job, epoch, base, (int64_t)term, r->epoch.reason,
+				 r->epoch.unix_ns);
 	if (st == ST_OK)
 		st = sql_run(&j->sql, SQL_EPOCH_JOB, "iii", epoch, base, job);
 	if (st == ST_OK)
@@ -62,8 +64,9 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 		return ST_STALE_EPOCH;
 	if (w->window != is.next_window || w->term != term || w->payload.n > JOURNAL_MAX_BYTES)
 		return ST_INVALID_ARGUMENT;
-	enum status st = sql_run(&j->sql, SQL_WINDOW, "iiiiiiii", job, window, (int64_t)w->epoch, (int64_t)w->applied_step,
-			     (int64_t)w->term, (int64_t)w->attempt, (int64_t)w->outcome, w->unix_ns);
+	enum status st =
+		sql_run(&j->sql, SQL_WINDOW, "iiiiiiii", job, window, (int64_t)w->epoch, (int64_t)w->applied_step,
+			(int64_t)w->term, (int64_t)w->attempt, (int64_t)w->outcome, w->unix_ns);
 	if (st == ST_OK)
 		st = sql_run(&j->sql, SQL_PAYLOAD, "iiib", job, window % JOURNAL_KEEP_PAYLOADS, window, w->payload.data,
 			     w->payload.n);
@@ -73,13 +76,13 @@ static enum status add_window(struct journal *j, uint64_t term, const struct jou
 static enum status forget(struct journal *j, uint64_t id)
 {
 	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_CHECKPOINTS,
-				      SQL_FORGET_EPOCHS, SQL_FORGET_JOB, SQL_FORGET_SPEC };
+				      SQL_FORGET_EPOCHS,   SQL_FORGET_JOB,     SQL_FORGET_SPEC };
 	struct job_state is;
 	enum status st = live_job(j, id, &is);
 	if (st != ST_JOB_ENDED)
 		return st ? st : ST_NOT_READY;
 	st = sql_run(&j->sql, SQL_FORGET_WINDOWS, "ii", (int64_t)id, (int64_t)JOURNAL_FORGET_WINDOWS);
-	for (size_t i = 0; i < sizeof of_job / sizeof *of_job && !st; i++)
+	for (size_t i = 0; i < sizeof(of_job) / sizeof(*of_job) && !st; i++)
 		st = sql_run(&j->sql, of_job[i], "i", (int64_t)id);
 	return st;
 }
@@ -100,9 +103,9 @@ static enum status add_restored(struct journal *j, const struct journal_record *
 
 static enum status add_checkpoint(struct journal *j, const struct journal_checkpoint *k)
 {
-	int rc = sql_step(&j->sql, SQL_CHECKPOINT, "iiutbiiiiii", (int64_t)k->job, (int64_t)k->id, k->request_id, k->path,
-			  k->sha256.data, k->sha256.n, (int64_t)k->window, (int64_t)k->applied_step, (int64_t)k->carried,
-			  (int64_t)k->bytes, k->started_unix_ns, k->ended_unix_ns);
+	int rc = sql_step(&j->sql, SQL_CHECKPOINT, "iiutbiiiiii", (int64_t)k->job, (int64_t)k->id, k->request_id,
+			  k->path, k->sha256.data, k->sha256.n, (int64_t)k->window, (int64_t)k->applied_step,
+			  (int64_t)k->carried, (int64_t)k->bytes, k->started_unix_ns, k->ended_unix_ns);
 	enum status st = rc == SQLITE_DONE		    ? ST_OK
 			 : (rc & 0xff) == SQLITE_CONSTRAINT ? ST_ALREADY_EXISTS
 							    : sql_fail(&j->sql, journal_sql_text[SQL_CHECKPOINT]);
@@ -126,9 +129,9 @@ static enum status add_update(struct journal *j, const struct journal_update *u)
 static enum status add_end(struct journal *j, const struct journal_record *r)
 {
 	const struct journal_bytes *v = &r->end.view;
-	return v->n > JOURNAL_MAX_BYTES ? ST_INVALID_ARGUMENT :
-					  sql_run(&j->sql, SQL_END, "itibi", (int64_t)r->end.state, r->end.reason, r->end.unix_ns,
-						  v->data, v->n, (int64_t)r->end.job);
+	return v->n > JOURNAL_MAX_BYTES ? ST_INVALID_ARGUMENT
+					: sql_run(&j->sql, SQL_END, "itibi", (int64_t)r->end.state, r->end.reason,
+						  r->end.unix_ns, v->data, v->n, (int64_t)r->end.job);
 }
 
 uint64_t journal_job_of(const struct journal_record *r)

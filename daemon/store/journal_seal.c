@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The journal's mark: how many records it has had, and the sum over all of its rows. Read and written here, for the
  * other parts of the journal, on their thread.
  */
@@ -6,7 +7,6 @@
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -15,7 +15,7 @@
 uint64_t journal_mark_sum(const struct anchor_mark *m, uint64_t rows)
 {
 	const uint64_t fields[] = { m->identity, m->records, m->term, m->incarnation, m->last_job };
-	return rows + XXH3_64bits(fields, sizeof fields);
+	return rows + XXH3_64bits(fields, sizeof(fields));
 }
 
 static enum status read_value(struct journal *j, const char *key, uint64_t *out)
@@ -42,14 +42,17 @@ enum status journal_read_mark(struct journal *j, struct anchor_mark *out, bool *
 	const struct {
 		const char *key;
 		uint64_t *to;
-	} all[] = { { "identity", &out->identity }, { "records", &out->records },	 { "sum", &out->sum },
-		    { "term", &out->term },	    { "incarnation", &out->incarnation }, { "last_job", &out->last_job },
-		    { "sealed", &for_version } };
+	} all[] = {
+		{ "identity", &out->identity }, { "records", &out->records },	      { "sum", &out->sum },
+		{ "term", &out->term },		{ "incarnation", &out->incarnation }, { "last_job", &out->last_job },
+		{ "sealed", &for_version }
+	};
 	enum status st = ST_OK;
-	for (size_t i = 0; i < sizeof all / sizeof *all && !st; i++)
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && !st; i++)
 		st = read_value(j, all[i].key, all[i].to);
 	sqlite3_stmt *s = NULL;
-	if (!st && !sqlite3_prepare_v2(j->sql.db, "PRAGMA main.user_version", -1, &s, NULL) && sqlite3_step(s) == SQLITE_ROW)
+	if (!st && !sqlite3_prepare_v2(j->sql.db, "PRAGMA main.user_version", -1, &s, NULL) &&
+	    sqlite3_step(s) == SQLITE_ROW)
 		version = (uint64_t)sqlite3_column_int64(s, 0);
 	sqlite3_finalize(s);
 	*sealed = version && version == for_version;
@@ -67,8 +70,8 @@ static enum status write_sums(struct journal *j)
 {
 	enum status st = ST_OK;
 	for (size_t i = 0; i < j->sum.n && !st; i++)
-		st = run_text(j, sqlite3_mprintf("UPDATE jobs SET sum = %lld WHERE id = %lld", (long long)j->sum.of[i].sum,
-						 (long long)j->sum.of[i].job));
+		st = run_text(j, sqlite3_mprintf("UPDATE jobs SET sum = %lld WHERE id = %lld",
+						 (long long)j->sum.of[i].sum, (long long)j->sum.of[i].job));
 	return st;
 }
 
@@ -83,16 +86,19 @@ static enum status write_mark(struct journal *j, struct anchor_mark *m)
 	} all[] = { { "identity", m->identity }, { "records", m->records },	    { "sum", m->sum },
 		    { "term", m->term },	 { "incarnation", m->incarnation }, { "last_job", m->last_job } };
 	enum status st = ST_OK;
-	for (size_t i = 0; i < sizeof all / sizeof *all && !st; i++)
-		st = run_text(j, sqlite3_mprintf("INSERT OR REPLACE INTO meta VALUES (%Q, %lld)", all[i].key, (long long)all[i].value));
-	return st ? st : run_text(j, sqlite3_mprintf("INSERT OR REPLACE INTO meta SELECT 'sealed', user_version FROM pragma_user_version"));
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && !st; i++)
+		st = run_text(j, sqlite3_mprintf("INSERT OR REPLACE INTO meta VALUES (%Q, %lld)", all[i].key,
+						 (long long)all[i].value));
+	return st ? st
+		  : run_text(j, sqlite3_mprintf("INSERT OR REPLACE INTO meta SELECT 'sealed', user_version FROM "
+						"pragma_user_version"));
 }
 
 enum status journal_seal(struct journal *j)
 {
 	struct anchor_mark m = j->mark;
 	while (!m.identity)
-		if (getrandom(&m.identity, sizeof m.identity, 0) != sizeof m.identity)
+		if (getrandom(&m.identity, sizeof(m.identity), 0) != sizeof(m.identity))
 			abort(); /* Linux always has these */
 	enum status st = run_text(j, sqlite3_mprintf("BEGIN IMMEDIATE"));
 	if (!st)
@@ -120,7 +126,8 @@ enum status journal_begin(struct sql *s)
 	if (st)
 		return st;
 	if (!sealed && j->mark.identity && !j->forced) {
-		/* the sum becomes another one: under the same number it would look like damage to whoever dies before it is noted */
+		/* the sum becomes another one: under the same number it would look like damage to whoever dies before
+		 * it is noted */
 		j->mark.records++;
 		j->resealed = true;
 	}

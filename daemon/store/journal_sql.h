@@ -1,4 +1,6 @@
-/* Inside the journal: its statements, by name. Their numbers are the places in journal_sql_text and in struct sql's `stmt`. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the journal: its statements, by name. Their numbers are the places in journal_sql_text and in struct sql's
+ * `stmt`. */
 #ifndef GACC_STORE_JOURNAL_SQL_H
 #define GACC_STORE_JOURNAL_SQL_H
 
@@ -13,8 +15,8 @@
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                                    \
 	X(COMMIT, "COMMIT")                                                                                            \
 	X(ROLLBACK, "ROLLBACK")                                                                                        \
-	X(MARK, "UPDATE meta SET value = CASE key WHEN 'records' THEN ?1 WHEN 'sum' THEN ?2 WHEN 'term' THEN ?3"        \
-		" WHEN 'incarnation' THEN ?4 ELSE ?5 END"                                                               \
+	X(MARK, "UPDATE meta SET value = CASE key WHEN 'records' THEN ?1 WHEN 'sum' THEN ?2 WHEN 'term' THEN ?3"       \
+		" WHEN 'incarnation' THEN ?4 ELSE ?5 END"                                                              \
 		" WHERE key IN ('records', 'sum', 'term', 'incarnation', 'last_job')")                                 \
 	X(JOB_SUM, "UPDATE jobs SET sum = gacc_plus(sum, ?) WHERE id = ?")                                             \
 	X(JOB, "INSERT INTO jobs (id, uuid, request_id, uid, user, created) VALUES (?, ?, ?, ?, ?, ?)")                \
@@ -48,11 +50,12 @@
 	X(EXITS, "UPDATE jobs SET exits = ? WHERE id = ?")                                                             \
 	X(VIEW, "UPDATE jobs SET view = ? WHERE id = ?")                                                               \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ?, view = nullif(?, x'') WHERE id = ?")         \
-	X(EACH_JOB, "SELECT " JOB_COLUMNS " FROM jobs LEFT JOIN specs s ON s.job = id AND (ended IS NULL OR view IS NULL)" \
-		    " WHERE ? OR ended IS NULL ORDER BY id")                                                           \
+	X(EACH_JOB,                                                                                                    \
+	  "SELECT " JOB_COLUMNS " FROM jobs LEFT JOIN specs s ON s.job = id AND (ended IS NULL OR view IS NULL)"       \
+	  " WHERE ? OR ended IS NULL ORDER BY id")                                                                     \
 	X(ONE_JOB, "SELECT " JOB_COLUMNS " FROM jobs JOIN specs s ON s.job = id WHERE id = ?")                         \
 	X(EACH_WINDOW, "SELECT w.job, w.window, w.epoch, applied_step, term, attempt, outcome, at, data"               \
-		       " FROM windows w LEFT JOIN recent p"                                                             \
+		       " FROM windows w LEFT JOIN recent p"                                                            \
 		       " ON p.job = w.job AND p.place = w.window % 16 AND p.window = w.window"                         \
 		       " WHERE w.job = ?1 AND w.window >= (SELECT next_window - ?2 FROM jobs WHERE id = ?1)"           \
 		       " ORDER BY w.window")                                                                           \
@@ -64,7 +67,7 @@ enum {
 #define X(name, text) SQL_##name,
 	STATEMENTS(X)
 #undef X
-	SQL_COUNT
+		SQL_COUNT
 };
 
 extern const char *const journal_sql_text[SQL_COUNT];

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sum over the journal's rows: see journal_sum.h. Used by the journal alone, on its thread. */
 #include "store/journal_sum.h"
 
 #include "base/array.h"
 
 #include <sqlite3.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -44,11 +44,11 @@ static bool find(struct journal_sum *s, uint64_t job)
 static bool add(struct journal_sum *s, uint64_t job, uint64_t hash)
 {
 	if (!find(s, job)) {
-		struct job_sum *of = array_grow(s->of, s->n, &s->capacity, sizeof *of);
+		struct job_sum *of = array_grow(s->of, s->n, &s->capacity, sizeof(*of));
 		if (!of)
 			return false;
 		s->of = of;
-		memmove(&s->of[s->at + 1], &s->of[s->at], (s->n - s->at) * sizeof *s->of);
+		memmove(&s->of[s->at + 1], &s->of[s->at], (s->n - s->at) * sizeof(*s->of));
 		s->of[s->at] = (struct job_sum){ job, 0 };
 		s->n++;
 	}
@@ -67,15 +67,16 @@ static bool hash_value(XXH3_state_t *h, sqlite3_value *v)
 		head[1] = sqlite3_value_int64(v);
 	} else if (head[0] == SQLITE_FLOAT) {
 		double real = sqlite3_value_double(v);
-		memcpy(&head[1], &real, sizeof real);
+		memcpy(&head[1], &real, sizeof(real));
 	} else if (text || head[0] == SQLITE_BLOB) {
-		const void *data = text ? (const void *)sqlite3_value_text(v) : sqlite3_value_blob(v); /* before the length: SQLite's rule */
+		/* before the length: SQLite's rule */
+		const void *data = text ? (const void *)sqlite3_value_text(v) : sqlite3_value_blob(v);
 		head[1] = sqlite3_value_bytes(v);
 		if (!data && (text || head[1]))
 			return false;
 		XXH3_64bits_update(h, data, (size_t)head[1]);
 	}
-	XXH3_64bits_update(h, head, sizeof head);
+	XXH3_64bits_update(h, head, sizeof(head));
 	return true;
 }
 
@@ -122,7 +123,7 @@ void journal_sum_close(struct journal_sum *s)
 struct builder {
 	sqlite3_str *text;
 	sqlite3_stmt *columns; /* of a table, without those that do not count */
-	int rc;                /* SQLite's code of the first failure */
+	int rc;		       /* SQLite's code of the first failure */
 };
 
 /* ", PREFIXa, PREFIXb", quoted. */
@@ -142,7 +143,8 @@ static void append_columns(struct builder *b, sqlite3_str *to, const char *table
 
 static void append_row(struct builder *b, const char *table, const char *prefix, int sign)
 {
-	sqlite3_str_appendf(b->text, "SELECT gacc_row(%d, %s%s, %Q", sign, prefix, strcmp(table, "jobs") ? "job" : "id", table);
+	sqlite3_str_appendf(b->text, "SELECT gacc_row(%d, %s%s, %Q", sign, prefix, strcmp(table, "jobs") ? "job" : "id",
+			    table);
 	append_columns(b, b->text, table, prefix);
 	sqlite3_str_appendall(b->text, ")");
 }
@@ -190,10 +192,14 @@ static void append_triggers(struct builder *b, const char *table)
 static int build(struct builder *b, struct sql *q, void (*append)(struct builder *, const char *table))
 {
 	sqlite3_stmt *tables = NULL;
-	int rc = sqlite3_prepare_v2(q->db, "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT IN ('meta', 'reserve')"
-				    " AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name", -1, &tables, NULL);
+	int rc = sqlite3_prepare_v2(
+		q->db,
+		"SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT IN ('meta', 'reserve')"
+		" AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
+		-1, &tables, NULL);
 	if (!rc)
-		rc = sqlite3_prepare_v2(q->db, "SELECT name FROM pragma_table_info(?) WHERE name <> 'sum' ORDER BY cid", -1, &b->columns, NULL);
+		rc = sqlite3_prepare_v2(q->db, "SELECT name FROM pragma_table_info(?) WHERE name <> 'sum' ORDER BY cid",
+					-1, &b->columns, NULL);
 	while (!rc && (rc = sqlite3_step(tables)) == SQLITE_ROW) {
 		const char *table = (const char *)sqlite3_column_text(tables, 0);
 		if (table)
@@ -222,7 +228,8 @@ enum status journal_sum_read(struct journal_sum *s, struct sql *q)
 	return for_all(q, append_query);
 }
 
-/* A row that takes another's place deletes it: with recursive triggers that shows. In memory, for nothing of this is to be kept. */
+/* A row that takes another's place deletes it: with recursive triggers that shows. In memory, for nothing of this is to
+ * be kept. */
 enum status journal_sum_watch(struct journal_sum *s, struct sql *q)
 {
 	if (sqlite3_exec(q->db, "PRAGMA recursive_triggers = ON; PRAGMA temp_store = MEMORY", NULL, NULL, NULL))

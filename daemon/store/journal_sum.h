@@ -1,8 +1,10 @@
-/* A sum over all rows of the journal's tables, for each job: every row adds its hash, so that what changes a row changes the sum
- * by the difference. It tells whether what is read at a start is what was written. Private to the room.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A sum over all rows of the journal's tables, for each job: every row adds its hash, so that what changes a row
+ * changes the sum by the difference. It tells whether what is read at a start is what was written. Private to the room.
  *
- * The rows' hashes are computed inside SQLite: by triggers for changes, by queries for all that is there. They cover all columns of
- * all tables but `meta` and `reserve`, and but the column `sum` itself, whatever the schema's version. Same thread as the connection.
+ * The rows' hashes are computed inside SQLite: by triggers for changes, by queries for all that is there. They cover
+ * all columns of all tables but `meta` and `reserve`, and but the column `sum` itself, whatever the schema's version.
+ * Same thread as the connection.
  */
 #ifndef GACC_STORE_JOURNAL_SUM_H
 #define GACC_STORE_JOURNAL_SUM_H
@@ -19,7 +21,7 @@ struct journal_sum {
 	struct job_sum *of; /* ascending jobs: since the last journal_sum_clear */
 	size_t n, at;
 	uint32_t capacity;
-	void *state;        /* of the hash */
+	void *state; /* of the hash */
 };
 
 /* Gives the connection its functions gacc_row and gacc_plus. ST_NO_MEMORY. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/manifest.h"
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ const char *checkpoint_part_name(enum checkpoint_part p)
 	return names[p];
 }
 
-/* --- writing */
+/* ---- writing ---- */
 
 static json_t *of_whole(uint64_t v)
 {
@@ -80,8 +81,8 @@ static json_t *of_files(const struct checkpoint_file *f)
 			continue;
 		sha256_to_hex(f[i].sha256, hex);
 		failures |= json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name",
-								  checkpoint_part_name((enum checkpoint_part)i), "bytes",
-								  of_whole(f[i].bytes), "sha256", hex));
+								  checkpoint_part_name((enum checkpoint_part)i),
+								  "bytes", of_whole(f[i].bytes), "sha256", hex));
 	}
 	return whole_or_none(list, failures);
 }
@@ -100,16 +101,17 @@ static json_t *of_updates(const struct manifest *m)
 	json_t *list = json_array();
 	int failures = 0;
 	for (size_t i = 0; list && i < m->n_updates; i++)
-		failures |= json_array_append_new(list, json_pack("{s:o, s:o}", "window", of_whole(m->update[i].window), "values",
-								  of_values(m->update[i].to, m->update[i].n)));
+		failures |=
+			json_array_append_new(list, json_pack("{s:o, s:o}", "window", of_whole(m->update[i].window),
+							      "values", of_values(m->update[i].to, m->update[i].n)));
 	return whole_or_none(list, failures);
 }
 
 static json_t *of_carry(const struct manifest *m)
 {
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", of_whole(m->count), "sum_weight", of_real(m->sum_weight),
-			 "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank), "lr", of_real(m->lr), "lr_rank",
-			 of_whole(m->lr_rank));
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", of_whole(m->count), "sum_weight",
+			 of_real(m->sum_weight), "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank),
+			 "lr", of_real(m->lr), "lr_rank", of_whole(m->lr_rank));
 }
 
 /* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
@@ -129,16 +131,17 @@ static char *dump(const json_t *root, size_t *out_n)
 enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 {
 	json_error_t error;
-	json_t *job = json_pack_ex(&error, 0, "{s:o, s:o, s:s, s:o}", "id", of_whole(m->job), "uuid", of_uuid(m->uuid), "name",
-				   m->name, "uid", of_whole(m->uid));
+	json_t *job = json_pack_ex(&error, 0, "{s:o, s:o, s:s, s:o}", "id", of_whole(m->job), "uuid", of_uuid(m->uuid),
+				   "name", m->name, "uid", of_whole(m->uid));
 	json_t *root = json_pack(
-		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-		FORMAT, "version", m->n_updates ? MANIFEST_VERSION : 1, "gacc", GACC_VERSION, "id", of_whole(m->id), "job", job,
-		"created_unix_nanos", of_whole((uint64_t)m->created_unix_ns), "window", of_whole(m->window), "applied_step",
-		of_whole(m->applied_step), "inside_window", (int)m->inside_window, "ranks", of_whole(m->ranks),
-		"micro_size", of_whole(m->micro_size), "optimizer", m->optimizer, "accumulate_dtype", m->accumulate_dtype,
-		"loss_scale", of_real(m->loss_scale), "params_digest", of_whole(m->params_digest), "carry", of_carry(m),
-		"last", of_values(m->last, m->n_last), "updates", of_updates(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
+		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+		"format", FORMAT, "version", m->n_updates ? MANIFEST_VERSION : 1, "gacc", GACC_VERSION, "id",
+		of_whole(m->id), "job", job, "created_unix_nanos", of_whole((uint64_t)m->created_unix_ns), "window",
+		of_whole(m->window), "applied_step", of_whole(m->applied_step), "inside_window", (int)m->inside_window,
+		"ranks", of_whole(m->ranks), "micro_size", of_whole(m->micro_size), "optimizer", m->optimizer,
+		"accumulate_dtype", m->accumulate_dtype, "loss_scale", of_real(m->loss_scale), "params_digest",
+		of_whole(m->params_digest), "carry", of_carry(m), "last", of_values(m->last, m->n_last), "updates",
+		of_updates(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
 	if (!root)
 		return !job && json_error_code(&error) == json_error_invalid_utf8 ? ST_INVALID_ARGUMENT : ST_NO_MEMORY;
 	char *text = dump(root, out_n);
@@ -149,7 +152,7 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 	return ST_OK;
 }
 
-/* --- reading: each reader says whether the key is there and has a value that fits */
+/* ---- reading: each reader says whether the key is there and has a value that fits ---- */
 
 static bool whole(const json_t *v, uint64_t *out)
 {
@@ -211,7 +214,8 @@ static bool values(json_t *v, struct manifest_value *out, size_t max, size_t *n)
 	json_t *value;
 	if (!json_is_object(v) || json_object_size(v) > max)
 		return false;
-	json_object_foreach(v, name, value) {
+	json_object_foreach(v, name, value)
+	{
 		struct manifest_value *to = &out[(*n)++];
 		to->name = name;
 		to->is_real = !whole(value, &to->whole);
@@ -237,7 +241,8 @@ static bool updates(json_t *v, struct manifest *m)
 		return true;
 	if (!json_is_array(v) || json_array_size(v) > MANIFEST_MAX_UPDATES)
 		return false;
-	json_array_foreach(v, i, item) {
+	json_array_foreach(v, i, item)
+	{
 		struct manifest_update *u = &m->update[m->n_updates++];
 		if (!whole(json_object_get(item, "window"), &u->window) ||
 		    !values(json_object_get(item, "values"), u->to, MANIFEST_MAX_CHANGES, &u->n))
@@ -264,7 +269,8 @@ static bool spec(const json_t *v, struct decoded *d)
 
 static bool file(const json_t *v, struct manifest *m)
 {
-	const char *name = json_string_value(json_object_get(v, "name")), *hex = json_string_value(json_object_get(v, "sha256"));
+	const char *name = json_string_value(json_object_get(v, "name")),
+		   *hex = json_string_value(json_object_get(v, "sha256"));
 	for (int i = 0; name && hex && i < CHECKPOINT_PARTS; i++) {
 		struct checkpoint_file *f = &m->file[i];
 		if (!strcmp(name, checkpoint_part_name((enum checkpoint_part)i)))
@@ -280,9 +286,7 @@ static bool files(const json_t *v, struct manifest *m)
 	size_t i;
 	if (!json_is_array(v))
 		return false;
-	json_array_foreach(v, i, item)
-		if (!file(item, m))
-			return false;
+	json_array_foreach(v, i, item) if (!file(item, m)) return false;
 	return m->file[CHECKPOINT_MODEL].bytes && !m->file[CHECKPOINT_CARRY].bytes == !m->inside_window &&
 	       !m->file[CHECKPOINT_WINDOW].bytes == !m->inside_window;
 }
@@ -293,10 +297,10 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 	struct manifest *m = &d->m;
 	const json_t *job = json_object_get(o, "job"), *carry = json_object_get(o, "carry");
 	uint64_t created = 0;
-#define NEED(reader, of, key, out)                            \
-	do {                                                  \
-		if (!reader(json_object_get((of), (key)), out)) \
-			return (key);                         \
+#define NEED(reader, of, key, out)                                                                                     \
+	do {                                                                                                           \
+		if (!reader(json_object_get((of), (key)), out))                                                        \
+			return (key);                                                                                  \
 	} while (0)
 	NEED(whole, o, "id", &m->id);
 	NEED(whole, job, "id", &m->job);
@@ -339,7 +343,8 @@ static enum status judge(const char *path, struct decoded *d, char *why, size_t 
 		return ST_MALFORMED;
 	}
 	if (version < 1 || version > MANIFEST_VERSION) {
-		snprintf(why, n_why, "%s: version %" PRIu64 ", this gaccd knows 1 to %d", path, version, MANIFEST_VERSION);
+		snprintf(why, n_why, "%s: version %" PRIu64 ", this gaccd knows 1 to %d", path, version,
+			 MANIFEST_VERSION);
 		return ST_VERSION_SKEW;
 	}
 	const char *key = wrong_key(d->root, d);
@@ -348,7 +353,8 @@ static enum status judge(const char *path, struct decoded *d, char *why, size_t 
 	return key ? ST_MALFORMED : ST_OK;
 }
 
-enum status manifest_decode(const char *path, const char *text, size_t n, struct manifest **out, char *why, size_t n_why)
+enum status manifest_decode(const char *path, const char *text, size_t n, struct manifest **out, char *why,
+			    size_t n_why)
 {
 	json_error_t error;
 	struct decoded *d = calloc(1, sizeof(*d));

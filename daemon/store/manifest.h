@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* manifest.json: what a checkpoint holds and of which job it is. docs/protocol.md, "Checkpoint", has the keys.
  *
  * A checkpoint is what its manifest says: it is written last, and files that no manifest names mean nothing. Integers
@@ -21,10 +22,10 @@
 #define MANIFEST_MAX_CHANGES 8
 
 enum checkpoint_part {
-	CHECKPOINT_MODEL,      /* the parameters, by the tensors' names, in their dtype */
-	CHECKPOINT_OPTIMIZER,  /* f32: NAME.master, NAME.exp_avg, NAME.exp_avg_sq, NAME.momentum_buffer */
-	CHECKPOINT_CARRY,      /* inside a window: the sum so far, by the tensors' names */
-	CHECKPOINT_WINDOW,     /* inside a window: who is in that sum */
+	CHECKPOINT_MODEL,     /* the parameters, by the tensors' names, in their dtype */
+	CHECKPOINT_OPTIMIZER, /* f32: NAME.master, NAME.exp_avg, NAME.exp_avg_sq, NAME.momentum_buffer */
+	CHECKPOINT_CARRY,     /* inside a window: the sum so far, by the tensors' names */
+	CHECKPOINT_WINDOW,    /* inside a window: who is in that sum */
 	CHECKPOINT_PARTS
 };
 const char *checkpoint_part_name(enum checkpoint_part); /* "model.safetensors" */
@@ -51,15 +52,15 @@ struct manifest_update {
 };
 
 struct manifest {
-	uint64_t id;           /* of the checkpoint in its job */
+	uint64_t id; /* of the checkpoint in its job */
 	uint64_t job;
-	uint8_t uuid[16];      /* of the job */
-	const char *name;      /* of the job */
-	uint32_t uid;          /* of its owner */
+	uint8_t uuid[16]; /* of the job */
+	const char *name; /* of the job */
+	uint32_t uid;	  /* of its owner */
 	int64_t created_unix_ns;
-	uint64_t window;       /* that was open */
+	uint64_t window; /* that was open */
 	uint64_t applied_step;
-	bool inside_window;    /* there is a carry */
+	bool inside_window; /* there is a carry */
 	uint32_t ranks, micro_size;
 	const char *optimizer, *accumulate_dtype;
 	double loss_scale;
@@ -68,14 +69,14 @@ struct manifest {
 	uint64_t count;
 	double sum_weight, sum_loss;
 	uint32_t last_rank;
-	double lr;             /* that its pushes gave it; 0: the schedule's */
+	double lr; /* that its pushes gave it; 0: the schedule's */
 	uint32_t lr_rank;
 	/* the last outcome; none before the first */
 	struct manifest_value last[MANIFEST_MAX_VALUES];
 	size_t n_last;
 	struct manifest_update update[MANIFEST_MAX_UPDATES];
 	size_t n_updates;
-	const void *spec;      /* packed gacc.v1.JobSpec, with the tensor set */
+	const void *spec; /* packed gacc.v1.JobSpec, with the tensor set */
 	size_t n_spec;
 	struct checkpoint_file file[CHECKPOINT_PARTS];
 };
@@ -84,7 +85,8 @@ struct manifest {
 enum status manifest_encode(const struct manifest *, char **out, size_t *out_n);
 /* Judges a text of any origin. `path` begins every sentence in `why`, which names the key. *out owns what it points to.
  * ST_MALFORMED, ST_VERSION_SKEW, ST_NO_MEMORY. */
-enum status manifest_decode(const char *path, const char *text, size_t n, struct manifest **out, char *why, size_t n_why);
+enum status manifest_decode(const char *path, const char *text, size_t n, struct manifest **out, char *why,
+			    size_t n_why);
 void manifest_free(struct manifest *); /* of manifest_decode; NULL is fine */
 
 #endif

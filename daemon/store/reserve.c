@@ -1,16 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The journal's own reserve of disk space: pages of the file itself. Called by journal.c on the journal's thread. */
 #include "store/reserve.h"
 
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <stdio.h>
 
 #define PAGE 4096u
-#define CHUNK_BYTES (256u << 10)  /* by which the file grows, and to which SQLite shortens it */
-#define AHEAD_PAGES 64u           /* beyond what is in use: so many new pages cost no repeated commit */
-#define ESTIMATE_OFF 8u           /* a batch may take so many times its payload before the reserve is touched */
+#define CHUNK_BYTES (256u << 10) /* by which the file grows, and to which SQLite shortens it */
+/* beyond what is in use: so many new pages cost no repeated commit */
+#define AHEAD_PAGES 64u
+/* a batch may take so many times its payload before the reserve is touched */
+#define ESTIMATE_OFF 8u
 #define ROW_PAGES (RESERVE_ROW_BYTES / PAGE + 8)
 
 static enum status number(struct sql *s, const char *text, uint64_t *out)
@@ -29,11 +31,12 @@ static enum status number(struct sql *s, const char *text, uint64_t *out)
 static enum status pin(struct reserve *r, uint64_t pages)
 {
 	char text[64];
-	snprintf(text, sizeof text, "PRAGMA max_page_count = %llu", (unsigned long long)(pages ? pages : 1));
+	snprintf(text, sizeof(text), "PRAGMA max_page_count = %llu", (unsigned long long)(pages ? pages : 1));
 	return number(r->sql, text, &r->pinned);
 }
 
-/* Lets SQLite use `more` pages than are in use, when the file has them on the disk. Whatever fails, the pin stays true. */
+/* Lets SQLite use `more` pages than are in use, when the file has them on the disk. Whatever fails, the pin stays true.
+ */
 static bool extend(struct reserve *r, uint64_t more)
 {
 	uint64_t used = 0;
@@ -77,10 +80,12 @@ static bool run(struct reserve *r, const char *text)
 
 bool reserve_more(struct reserve *r, uint64_t bytes, bool release)
 {
-	uint64_t pages = bytes / PAGE + bytes / PAGE / 4 + AHEAD_PAGES, most = pages * ESTIMATE_OFF, had = r->pinned, used = 0;
+	uint64_t pages = bytes / PAGE + bytes / PAGE / 4 + AHEAD_PAGES, most = pages * ESTIMATE_OFF, had = r->pinned,
+		 used = 0;
 	if (number(r->sql, "PRAGMA page_count", &used))
 		return false;
-	while (used + pages <= had && pages < most) /* they were not enough: a row may be written anew with all that is in it */
+	while (used + pages <= had &&
+	       pages < most) /* they were not enough: a row may be written anew with all that is in it */
 		pages *= 2;
 	if (used + pages > had && extend(r, pages))
 		return true;
@@ -103,9 +108,10 @@ bool reserve_fill(struct reserve *r, uint32_t wanted)
 	char text[160];
 	if (r->rows >= wanted || r->sql->failed || !extend(r, AHEAD_PAGES + ROW_PAGES))
 		return false;
-	snprintf(text, sizeof text,
+	snprintf(text, sizeof(text),
 		 "BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS reserve (id INTEGER PRIMARY KEY, room BLOB NOT NULL);"
-		 "INSERT INTO reserve (room) VALUES (zeroblob(%u)); COMMIT", RESERVE_ROW_BYTES - PAGE);
+		 "INSERT INTO reserve (room) VALUES (zeroblob(%u)); COMMIT",
+		 RESERVE_ROW_BYTES - PAGE);
 	if (!run(r, text))
 		return false;
 	r->rows++;

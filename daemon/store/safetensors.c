@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/safetensors.h"
 
 #include "base/log.h"
@@ -26,7 +27,7 @@ static const struct {
 };
 
 struct safetensors {
-	json_t *root;               /* owns the names */
+	json_t *root;		    /* owns the names */
 	struct safe_tensor *tensor; /* ascending begin */
 	const struct safe_tensor **by_name;
 	size_t n;
@@ -56,7 +57,7 @@ __attribute__((format(printf, 2, 3))) static enum status wrong(const struct repo
 	return ST_MALFORMED;
 }
 
-/* --- reading */
+/* ---- reading ---- */
 
 static enum status read_dtype(const struct report *r, struct safe_tensor *t, const json_t *v)
 {
@@ -80,7 +81,8 @@ static enum status read_shape(const struct report *r, struct safe_tensor *t, con
 {
 	size_t n = json_array_size(v);
 	if (!json_is_array(v) || n > SAFETENSORS_MAX_DIMS)
-		return wrong(r, "tensor \"%.80s\": shape is no list of at most %d sizes", t->name, SAFETENSORS_MAX_DIMS);
+		return wrong(r, "tensor \"%.80s\": shape is no list of at most %d sizes", t->name,
+			     SAFETENSORS_MAX_DIMS);
 	for (size_t i = 0; i < n; i++)
 		if (!read_u64(json_array_get(v, i), &t->shape[i]))
 			return wrong(r, "tensor \"%.80s\": shape[%zu] is no size", t->name, i);
@@ -107,7 +109,9 @@ static enum status read_offsets(const struct report *r, struct safe_tensor *t, c
 	if (!tensor_bytes(t, &bytes))
 		return wrong(r, "tensor \"%.80s\": the product of its shape overflows", t->name);
 	if (t->begin > t->end || t->end - t->begin != bytes)
-		return wrong(r, "tensor \"%.80s\": data_offsets [%" PRIu64 ", %" PRIu64 "], its shape needs %" PRIu64 " bytes",
+		return wrong(r,
+			     "tensor \"%.80s\": data_offsets [%" PRIu64 ", %" PRIu64 "], its shape needs %" PRIu64
+			     " bytes",
 			     t->name, t->begin, t->end, bytes);
 	return ST_OK;
 }
@@ -115,9 +119,8 @@ static enum status read_offsets(const struct report *r, struct safe_tensor *t, c
 static enum status read_tensor(const struct report *r, struct safe_tensor *t, const json_t *v)
 {
 	static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-	static enum status (*const read[])(const struct report *, struct safe_tensor *, const json_t *) = {
-		read_dtype, read_shape, read_offsets
-	};
+	static enum status (*const read[])(const struct report *, struct safe_tensor *,
+					   const json_t *) = { read_dtype, read_shape, read_offsets };
 	if (!json_is_object(v) || json_object_size(v) != 3)
 		return wrong(r, "tensor \"%.80s\": must have dtype, shape and data_offsets, and nothing else", t->name);
 	enum status st = ST_OK;
@@ -134,9 +137,8 @@ static enum status check_metadata(const struct report *r, json_t *v)
 	json_t *value;
 	if (!json_is_object(v))
 		return wrong(r, METADATA " is no map");
-	json_object_foreach(v, key, value)
-		if (!json_is_string(value))
-			return wrong(r, METADATA ": the value of \"%.80s\" is no string", key);
+	json_object_foreach(v, key, value) if (!json_is_string(value)) return wrong(
+		r, METADATA ": the value of \"%.80s\" is no string", key);
 	return ST_OK;
 }
 
@@ -175,7 +177,8 @@ static enum status read_all(const struct report *r, struct safetensors *s, uint6
 	s->by_name = calloc(json_object_size(s->root) + 1, sizeof(*s->by_name));
 	if (!s->tensor || !s->by_name)
 		return ST_NO_MEMORY;
-	json_object_foreach(s->root, name, value) {
+	json_object_foreach(s->root, name, value)
+	{
 		if (!strcmp(name, METADATA)) {
 			st = check_metadata(r, value);
 		} else {
@@ -224,8 +227,8 @@ enum status safetensors_parse(const char *file, const void *head, size_t n_head,
 		return ST_NO_MEMORY;
 	s->data_offset = 8 + n;
 	s->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-	st = s->root ? read_all(&r, s, file_bytes - s->data_offset) :
-		       wrong(&r, "the header is no JSON: %s (byte %d)", error.text, error.position);
+	st = s->root ? read_all(&r, s, file_bytes - s->data_offset)
+		     : wrong(&r, "the header is no JSON: %s (byte %d)", error.text, error.position);
 	if (st)
 		safetensors_free(s);
 	else
@@ -257,8 +260,8 @@ enum status safetensors_read(const char *file, int fd, struct safetensors **out,
 	size_t got = 0;
 	for (ssize_t r = 1; got < 8 + n && r > 0; got += r > 0 ? (size_t)r : 0)
 		r = pread(fd, head + got, 8 + n - got, (off_t)got);
-	st = got < 8 + n ? read_failed(file, why, n_why) :
-			   safetensors_parse(file, head, 8 + n, (uint64_t)info.st_size, out, why, n_why);
+	st = got < 8 + n ? read_failed(file, why, n_why)
+			 : safetensors_parse(file, head, 8 + n, (uint64_t)info.st_size, out, why, n_why);
 	free(head);
 	return st;
 }
@@ -296,7 +299,7 @@ uint64_t safetensors_data_offset(const struct safetensors *s)
 	return s->data_offset;
 }
 
-/* --- writing */
+/* ---- writing ---- */
 
 static json_t *describe(const struct safe_tensor *t)
 {
@@ -347,8 +350,8 @@ static enum status frame(const json_t *root, void **out, size_t *out_n)
 	return ST_OK;
 }
 
-enum status safetensors_header(struct safe_tensor *t, size_t n, const struct safe_pair *pair, size_t n_pairs, void **out,
-			       size_t *out_n)
+enum status safetensors_header(struct safe_tensor *t, size_t n, const struct safe_pair *pair, size_t n_pairs,
+			       void **out, size_t *out_n)
 {
 	enum status st = place(t, n);
 	if (st)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors files: named arrays behind a JSON header, exactly as Hugging Face's reference reads and writes them.
  *
  * Layout: u64 little-endian N (at most SAFETENSORS_MAX_HEADER), N bytes of JSON that begin with '{' and may end with
@@ -18,22 +19,35 @@
 
 /* X(name, bytes of an element) */
 #define SAFETENSORS_DTYPES(X)                                                                                          \
-	X(BOOL, 1) X(U8, 1) X(I8, 1) X(F8_E5M2, 1) X(F8_E4M3, 1) X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2) X(I32, 4)    \
-		X(U32, 4) X(F32, 4) X(F64, 8) X(I64, 8) X(U64, 8)
+	X(BOOL, 1)                                                                                                     \
+	X(U8, 1)                                                                                                       \
+	X(I8, 1)                                                                                                       \
+	X(F8_E5M2, 1)                                                                                                  \
+	X(F8_E4M3, 1)                                                                                                  \
+	X(I16, 2)                                                                                                      \
+	X(U16, 2)                                                                                                      \
+	X(F16, 2)                                                                                                      \
+	X(BF16, 2)                                                                                                     \
+	X(I32, 4)                                                                                                      \
+	X(U32, 4)                                                                                                      \
+	X(F32, 4)                                                                                                      \
+	X(F64, 8)                                                                                                      \
+	X(I64, 8)                                                                                                      \
+	X(U64, 8)
 
 enum safe_dtype {
 #define X(name, bytes) SAFE_##name,
 	SAFETENSORS_DTYPES(X)
 #undef X
-	SAFE_DTYPES
+		SAFE_DTYPES
 };
 
 struct safe_tensor {
-	const char *name;      /* UTF-8 */
+	const char *name; /* UTF-8 */
 	enum safe_dtype dtype;
 	int n_dims;
 	uint64_t shape[SAFETENSORS_MAX_DIMS];
-	uint64_t begin, end;   /* bytes, from the start of the data; a writer leaves them to safetensors_header */
+	uint64_t begin, end; /* bytes, from the start of the data; a writer leaves them to safetensors_header */
 };
 
 struct safe_pair {
@@ -53,15 +67,15 @@ void safetensors_free(struct safetensors *); /* NULL is fine */
 /* In the order of their data. */
 const struct safe_tensor *safetensors_all(const struct safetensors *, size_t *n);
 const struct safe_tensor *safetensors_find(const struct safetensors *, const char *name); /* NULL: none */
-const char *safetensors_metadata(const struct safetensors *, const char *key);           /* NULL: none */
-uint64_t safetensors_data_offset(const struct safetensors *);                            /* bytes, in the file */
+const char *safetensors_metadata(const struct safetensors *, const char *key);		  /* NULL: none */
+uint64_t safetensors_data_offset(const struct safetensors *);				  /* bytes, in the file */
 
 const char *safe_dtype_name(enum safe_dtype);
 
 /* The header of a file whose data holds these tensors in this order, as the first *out_n bytes of the file (free it);
- * sets their begin and end. The data begins at a multiple of 8 bytes; give tensors in descending size of their elements, so that
- * each is aligned to its own. ST_NO_MEMORY; ST_RESOURCE_EXHAUSTED: more than SAFETENSORS_MAX_HEADER; ST_INVALID_ARGUMENT: a name that is
- * no UTF-8, is __metadata__ or comes twice, or sizes that overflow. */
+ * sets their begin and end. The data begins at a multiple of 8 bytes; give tensors in descending size of their
+ * elements, so that each is aligned to its own. ST_NO_MEMORY; ST_RESOURCE_EXHAUSTED: more than SAFETENSORS_MAX_HEADER;
+ * ST_INVALID_ARGUMENT: a name that is no UTF-8, is __metadata__ or comes twice, or sizes that overflow. */
 enum status safetensors_header(struct safe_tensor *, size_t n, const struct safe_pair *, size_t n_pairs, void **out,
 			       size_t *out_n);
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SHA-256 of bytes that come in pieces (FIPS 180-4, by libcrypto). One thread at a time. */
 #ifndef GACC_STORE_SHA256_H
 #define GACC_STORE_SHA256_H
@@ -11,7 +12,7 @@
 
 struct sha256;
 
-struct sha256 *sha256_new(void); /* NULL: no memory */
+struct sha256 *sha256_new(void);   /* NULL: no memory */
 void sha256_free(struct sha256 *); /* NULL is fine */
 void sha256_add(struct sha256 *, const void *, size_t n);
 void sha256_end(struct sha256 *, uint8_t out[SHA256_BYTES]); /* once, and last */

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/sql.h"
 
 #include "base/log.h"
 
 #include <sqlite3.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #define APPLICATION_ID 0x67616363 /* "gacc" */
-#define CHECKPOINT_PAGES 1024     /* of the write-ahead log: 4 MiB, some 250 commits of a step */
-#define LAST_COMMIT_PAGES 1024    /* what one commit may add to that without needing room on the disk */
+#define CHECKPOINT_PAGES 1024	  /* of the write-ahead log: 4 MiB, some 250 commits of a step */
+/* what one commit may add to that without needing room on the disk */
+#define LAST_COMMIT_PAGES 1024
 
-#define complain(s_, ...)                   \
-	do {                                \
-		if (!(s_)->quiet)           \
-			log_error(__VA_ARGS__); \
+#define complain(s_, ...)                                                                                              \
+	do {                                                                                                           \
+		if (!(s_)->quiet)                                                                                      \
+			log_error(__VA_ARGS__);                                                                        \
 	} while (0)
 
 enum status sql_fail(struct sql *s, const char *what)
@@ -31,7 +32,8 @@ enum status sql_fail(struct sql *s, const char *what)
 	return ST_STORE_FAILED;
 }
 
-/* A write that found no room has not written the frame that makes a transaction count; a failed sync has another code. */
+/* A write that found no room has not written the frame that makes a transaction count; a failed sync has another code.
+ */
 bool sql_undo_full(struct sql *s)
 {
 	if (!s->failed || (s->code & 0xff) != SQLITE_FULL)
@@ -154,7 +156,7 @@ static enum status configure(struct sql *s, const char *path)
 	char text[128] = "";
 	int rc = exec(s, "PRAGMA locking_mode = EXCLUSIVE");
 	if (rc == SQLITE_OK)
-		rc = pragma(s, "PRAGMA journal_mode = WAL", text, sizeof text);
+		rc = pragma(s, "PRAGMA journal_mode = WAL", text, sizeof(text));
 	if (rc == SQLITE_OK && strcmp(text, "wal") != 0) {
 		complain(s, "%s %s: no write-ahead log (%s): is this a local file system?", s->file->kind, path, text);
 		return ST_STORE_FAILED;
@@ -168,7 +170,7 @@ static enum status configure(struct sql *s, const char *path)
 		return ST_UNAVAILABLE;
 	}
 	if (rc == SQLITE_OK && s->file->check)
-		rc = check_all(s, text, sizeof text);
+		rc = check_all(s, text, sizeof(text));
 	if (rc == SQLITE_OK && s->file->check && strcmp(text, "ok") != 0) {
 		complain(s, "%s %s is damaged: %s", s->file->kind, path, text);
 		s->failed = s->damaged = true;
@@ -183,20 +185,21 @@ static enum status configure(struct sql *s, const char *path)
 static enum status update_schema(struct sql *s, const char *path)
 {
 	char text[32];
-	if (pragma(s, "PRAGMA user_version", text, sizeof text) != SQLITE_OK)
+	if (pragma(s, "PRAGMA user_version", text, sizeof(text)) != SQLITE_OK)
 		return sql_fail(s, path);
 	int version = atoi(text), rc = SQLITE_OK;
 	if (version > s->file->version) {
-		complain(s, "%s %s has schema %d, this gaccd knows %d: it was written by a newer one", s->file->kind, path, version,
-			  s->file->version);
+		complain(s, "%s %s has schema %d, this gaccd knows %d: it was written by a newer one", s->file->kind,
+			 path, version, s->file->version);
 		return ST_VERSION_SKEW;
 	}
 	enum status st = s->file->look ? s->file->look(s, version) : ST_OK;
 	if (st)
 		return st;
 	for (; version < s->file->version && rc == SQLITE_OK; version++) {
-		char *sql = sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
-					    s->file->schema_steps[version], APPLICATION_ID, version + 1);
+		char *sql = sqlite3_mprintf(
+			"BEGIN IMMEDIATE; %s PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
+			s->file->schema_steps[version], APPLICATION_ID, version + 1);
 		rc = sql ? exec(s, sql) : SQLITE_NOMEM;
 		sqlite3_free(sql);
 	}
@@ -214,9 +217,9 @@ static enum status prepare(struct sql *s)
 	return ST_OK;
 }
 
-/* Lays the write-ahead log out to the length it will have: while a file grows, each fdatasync writes its size, too, and takes twice
- * as long; and commits need no room on the disk then. SQLite reads a log up to the first frame whose checksum is wrong, so zeros
- * behind the last one mean nothing. */
+/* Lays the write-ahead log out to the length it will have: while a file grows, each fdatasync writes its size, too, and
+ * takes twice as long; and commits need no room on the disk then. SQLite reads a log up to the first frame whose
+ * checksum is wrong, so zeros behind the last one mean nothing. */
 static void lay_log(const char *kind, const char *path)
 {
 	const size_t frame_header = 24, log_header = 32, page = 4096;
@@ -232,8 +235,9 @@ static void lay_log(const char *kind, const char *path)
 	if (n == (ssize_t)size)
 		posix_fallocate(fd, (off_t)(st.st_size + n), LAST_COMMIT_PAGES * (frame_header + page));
 	if (n != (ssize_t)size || fdatasync(fd)) {
-		log_warn("%s %s: its log cannot be laid out in advance (%s): commits need room on the disk, and are slower at first", kind, path,
-			 strerror(n >= 0 && n < (ssize_t)size ? ENOSPC : errno));
+		log_warn("%s %s: its log cannot be laid out in advance (%s): commits need room on the disk, and are "
+			 "slower at first",
+			 kind, path, strerror(n >= 0 && n < (ssize_t)size ? ENOSPC : errno));
 		if (n > 0 && ftruncate(fd, st.st_size) < 0) /* the little that there is belongs to commits */
 			log_error("%s %s: shortening its log: %s", kind, path, strerror(errno));
 	}
@@ -244,7 +248,8 @@ done:
 	sqlite3_free(name);
 }
 
-/* A process that was killed may have written commits to the log and not synced them. They have been read now, and count. */
+/* A process that was killed may have written commits to the log and not synced them. They have been read now, and
+ * count. */
 static enum status sync_log(struct sql *s, const char *path)
 {
 	char *name = sqlite3_mprintf("%s-wal", path);
@@ -264,8 +269,8 @@ static enum status sync_log(struct sql *s, const char *path)
 static bool is_damage(int code)
 {
 	int rc = code & 0xff;
-	return rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB || rc == SQLITE_ERROR || rc == SQLITE_CONSTRAINT || rc == SQLITE_MISMATCH ||
-	       rc == SQLITE_FORMAT || rc == SQLITE_RANGE || rc == SQLITE_TOOBIG;
+	return rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB || rc == SQLITE_ERROR || rc == SQLITE_CONSTRAINT ||
+	       rc == SQLITE_MISMATCH || rc == SQLITE_FORMAT || rc == SQLITE_RANGE || rc == SQLITE_TOOBIG;
 }
 
 enum status sql_open(struct sql *s, const struct sql_file *file, const char *path)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Run by CPack before it makes the packages: what Debian's policy wants in each, and only there.
 set(packages gaccd:gaccd tools:gacc-tools library:libgacc0 development:libgacc-dev)
 foreach(pair ${packages})

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What is installed beside the programs, and the Debian packages: deploy/build-packages.sh makes them.
 include(GNUInstallDirs)
 set(deploy ${PROJECT_SOURCE_DIR}/deploy)

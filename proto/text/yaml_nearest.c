@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of some words was meant. */
 #include "text/yaml_table.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A struct by its table as text: with documentation for people, value by value for programs. */
 #include "text/yaml_table.h"
 
@@ -6,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void print_fields(const struct yaml_field *table, const void *obj, const struct yaml_origins *o, int indent, FILE *to)
+static void print_fields(const struct yaml_field *table, const void *obj, const struct yaml_origins *o, int indent,
+			 FILE *to)
 {
 	for (const struct yaml_field *f = table; f->name; f++) {
 		const void *at = (const char *)obj + f->offset;
@@ -57,7 +59,7 @@ static bool each_field(const struct each *e, const struct yaml_field *table, con
 	for (const struct yaml_field *f = table; f->name && ok; f++) {
 		const void *at = (const char *)obj + f->offset;
 		char path[128];
-		snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", f->name);
+		snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", f->name);
 		if (f->type == YAML_SECTION)
 			ok = each_field(e, f->fields, path, at);
 		else if (yaml_is_scalar(f))

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* YAML into a struct by its table: from a file, or one key. */
 #include "text/yaml_table.h"
 
 #include "text/yaml_value.h"
 
 #include <yaml.h>
-
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,18 +15,19 @@
 
 /* One reading: a document, or one value (doc NULL until it is parsed). */
 struct reader {
-	const char *name;  /* of the file, or the origin of a single value */
+	const char *name;	       /* of the file, or the origin of a single value */
 	const struct yaml_field *root; /* the whole table */
-	bool marks;        /* say line and column */
+	bool marks;		       /* say line and column */
 	yaml_document_t *doc;
 	struct yaml_origins *origins;
 	struct yaml_error *error;
 };
 
-__attribute__((format(printf, 3, 4))) static enum status bad(struct reader *r, const yaml_mark_t *at, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static enum status bad(struct reader *r, const yaml_mark_t *at, const char *fmt,
+							     ...)
 {
 	char *to = r->error->text;
-	size_t size = sizeof r->error->text;
+	size_t size = sizeof(r->error->text);
 	int n = r->marks && at ? snprintf(to, size, "%s:%zu:%zu: ", r->name, at->line + 1, at->column + 1)
 			       : snprintf(to, size, "%s: ", r->name);
 	va_list ap;
@@ -37,7 +38,7 @@ __attribute__((format(printf, 3, 4))) static enum status bad(struct reader *r, c
 	return ST_INVALID_ARGUMENT;
 }
 
-/* --- names --- */
+/* ---- names ---- */
 
 static const struct yaml_field *find(const struct yaml_field *table, const char *name)
 {
@@ -59,7 +60,7 @@ static bool elsewhere(char out[MAX_PATH], const struct yaml_field *table, const 
 		join(out, path, f->name);
 		if (f->type == YAML_SECTION) {
 			char in[MAX_PATH];
-			memcpy(in, out, sizeof in);
+			memcpy(in, out, sizeof(in));
 			if (elsewhere(out, f->fields, in, name))
 				return true;
 		} else if (strcmp(f->name, name) == 0) {
@@ -88,7 +89,7 @@ static enum status unknown(struct reader *r, const yaml_mark_t *at, const struct
 		return bad(r, at, "unknown key \"%.100s\"%s%s; did you mean \"%s\"?", name, in, path, near);
 	char all[300] = "", last[] = ", ...";
 	for (size_t i = 0, used = 0; i < n; i++) {
-		if (used + strlen(words[i]) + sizeof ", " + sizeof last > sizeof all) {
+		if (used + strlen(words[i]) + sizeof ", " + sizeof(last) > sizeof(all)) {
 			strcpy(all + used, last);
 			break;
 		}
@@ -105,13 +106,13 @@ static void remember(struct reader *r, const yaml_mark_t *at, const struct yaml_
 	size_t i = 0;
 	while (i < o->n && o->at[i].field != f)
 		i++;
-	assert(i < sizeof o->at / sizeof *o->at);
+	assert(i < sizeof(o->at) / sizeof(*o->at));
 	o->n += i == o->n;
 	o->at[i].field = f;
 	if (r->marks && at)
-		snprintf(o->at[i].text, sizeof o->at[i].text, "%.90s:%zu:%zu", r->name, at->line + 1, at->column + 1);
+		snprintf(o->at[i].text, sizeof(o->at[i].text), "%.90s:%zu:%zu", r->name, at->line + 1, at->column + 1);
 	else
-		snprintf(o->at[i].text, sizeof o->at[i].text, "%.120s", r->name);
+		snprintf(o->at[i].text, sizeof(o->at[i].text), "%.120s", r->name);
 }
 
 const char *yaml_origin(const struct yaml_origins *o, const struct yaml_field *f)
@@ -122,7 +123,7 @@ const char *yaml_origin(const struct yaml_origins *o, const struct yaml_field *f
 	return "";
 }
 
-/* --- from nodes --- */
+/* ---- from nodes ---- */
 
 static const char *text_of(const yaml_node_t *n)
 {
@@ -134,7 +135,8 @@ static const char *text_of(const yaml_node_t *n)
 /* "key:" with nothing behind it stands for an empty section or list. */
 static bool is_empty(const yaml_node_t *n)
 {
-	return n->type == YAML_SCALAR_NODE && n->data.scalar.length == 0 && n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+	return n->type == YAML_SCALAR_NODE && n->data.scalar.length == 0 &&
+	       n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
 static enum status apply_section(struct reader *, const struct yaml_field *table, const yaml_node_t *, void *obj,
@@ -167,8 +169,8 @@ static void free_list(const struct yaml_field *f, struct yaml_list *l)
 }
 
 /* An empty list for up to n items; it grows by l->n++, so that a half-read one can be freed. */
-static enum status new_list(struct reader *r, const yaml_node_t *node, const struct yaml_field *f, const char *path, size_t n,
-			    size_t most, size_t bytes, struct yaml_list *l)
+static enum status new_list(struct reader *r, const yaml_node_t *node, const struct yaml_field *f, const char *path,
+			    size_t n, size_t most, size_t bytes, struct yaml_list *l)
 {
 	if (n > most)
 		return bad(r, &node->start_mark, "%s: %zu items, the most is %zu", path, n, most);
@@ -178,8 +180,8 @@ static enum status new_list(struct reader *r, const yaml_node_t *node, const str
 	return ST_OK;
 }
 
-static enum status apply_list(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, struct yaml_list *l,
-			      const char *path)
+static enum status apply_list(struct reader *r, const struct yaml_field *f, const yaml_node_t *node,
+			      struct yaml_list *l, const char *path)
 {
 	if (node->type != YAML_SEQUENCE_NODE && !is_empty(node))
 		return bad(r, &node->start_mark, "%s: must be a list", path);
@@ -196,8 +198,8 @@ static enum status apply_list(struct reader *r, const struct yaml_field *f, cons
 	return st;
 }
 
-static enum status apply_i64s(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, struct yaml_list *l,
-			      const char *path)
+static enum status apply_i64s(struct reader *r, const struct yaml_field *f, const yaml_node_t *node,
+			      struct yaml_list *l, const char *path)
 {
 	char why[256];
 	if (node->type != YAML_SEQUENCE_NODE)
@@ -207,15 +209,15 @@ static enum status apply_i64s(struct reader *r, const struct yaml_field *f, cons
 		const yaml_node_t *v = item(r, node, i);
 		if (!text_of(v))
 			return bad(r, &v->start_mark, "%s: must be a list of numbers", path);
-		if (!yaml_parse_i64(f, text_of(v), (int64_t *)l->items + l->n, why, sizeof why))
+		if (!yaml_parse_i64(f, text_of(v), (int64_t *)l->items + l->n, why, sizeof(why)))
 			return bad(r, &v->start_mark, "%s: %s", path, why);
 		l->n++;
 	}
 	return st;
 }
 
-static enum status apply_strings(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, struct yaml_list *l,
-				 const char *path)
+static enum status apply_strings(struct reader *r, const struct yaml_field *f, const yaml_node_t *node,
+				 struct yaml_list *l, const char *path)
 {
 	char why[256];
 	if (node->type != YAML_SEQUENCE_NODE)
@@ -225,7 +227,7 @@ static enum status apply_strings(struct reader *r, const struct yaml_field *f, c
 		const yaml_node_t *v = item(r, node, i);
 		if (!text_of(v))
 			return bad(r, &v->start_mark, "%s: must be a list of words", path);
-		if (!yaml_parse_string(f, text_of(v), (char **)l->items + l->n, why, sizeof why))
+		if (!yaml_parse_string(f, text_of(v), (char **)l->items + l->n, why, sizeof(why)))
 			return bad(r, &v->start_mark, "%s: %s", path, why);
 		l->n++;
 	}
@@ -242,7 +244,7 @@ static enum status apply_f64s(struct reader *r, const struct yaml_field *f, cons
 		const yaml_node_t *v = item(r, node, i);
 		if (!text_of(v))
 			return bad(r, &v->start_mark, "%s: must be a list of %u numbers", path, (unsigned)f->n);
-		if (!yaml_parse_f64(f, text_of(v), &out[i], why, sizeof why))
+		if (!yaml_parse_f64(f, text_of(v), &out[i], why, sizeof(why)))
 			return bad(r, &v->start_mark, "%s: %s", path, why);
 	}
 	return ST_OK;
@@ -266,15 +268,16 @@ static enum status apply_map(struct reader *r, const struct yaml_field *f, const
 			if (strcmp(pairs[j].key, text_of(k)) == 0)
 				return bad(r, &k->start_mark, "%s: \"%.100s\" is given twice", path, text_of(k));
 		l->n++;
-		if (!yaml_parse_string(f, text_of(k), &pairs[i].key, why, sizeof why))
+		if (!yaml_parse_string(f, text_of(k), &pairs[i].key, why, sizeof(why)))
 			return bad(r, &k->start_mark, "%s: %s", path, why);
-		if (!yaml_parse_string(f, text_of(v), &pairs[i].value, why, sizeof why))
+		if (!yaml_parse_string(f, text_of(v), &pairs[i].value, why, sizeof(why)))
 			return bad(r, &v->start_mark, "%s: %s", path, why);
 	}
 	return st;
 }
 
-static enum status apply(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, void *at, const char *path)
+static enum status apply(struct reader *r, const struct yaml_field *f, const yaml_node_t *node, void *at,
+			 const char *path)
 {
 	char why[256];
 	enum status st = ST_OK;
@@ -300,7 +303,7 @@ static enum status apply(struct reader *r, const struct yaml_field *f, const yam
 		}
 		if (!text_of(node))
 			return bad(r, &node->start_mark, "%s: must be one value", path);
-		if (!yaml_parse_value(f, text_of(node), false, at, why, sizeof why))
+		if (!yaml_parse_value(f, text_of(node), false, at, why, sizeof(why)))
 			return bad(r, &node->start_mark, "%s: %s", path, why);
 	}
 	if (st == ST_OK)
@@ -336,7 +339,7 @@ static enum status apply_section(struct reader *r, const struct yaml_field *tabl
 	return ST_OK;
 }
 
-/* --- documents --- */
+/* ---- documents ---- */
 
 static enum status syntax_error(struct reader *r, const yaml_parser_t *p)
 {
@@ -344,7 +347,8 @@ static enum status syntax_error(struct reader *r, const yaml_parser_t *p)
 	if (p->error == YAML_MEMORY_ERROR)
 		return ST_NO_MEMORY;
 	if (!strcmp(what, "found character that cannot start any token"))
-		what = "found character that cannot start any token: YAML is indented with spaces, not tabs, and @, ` and % need quotes";
+		what = "found character that cannot start any token: YAML is indented with spaces, not tabs, and @, ` "
+		       "and % need quotes";
 	if (p->error == YAML_READER_ERROR) /* it knows no line */
 		return bad(r, NULL, "byte %zu: %s: 0x%02x", p->problem_offset, what, (unsigned)p->problem_value);
 	return bad(r, &p->problem_mark, "%s", what);
@@ -352,7 +356,8 @@ static enum status syntax_error(struct reader *r, const yaml_parser_t *p)
 
 #define MAX_BRACKETS 256
 
-/* libyaml takes time with the square of the depth of nested brackets: where they are too deep, if they are. Quoted ones count, too. */
+/* libyaml takes time with the square of the depth of nested brackets: where they are too deep, if they are. Quoted ones
+ * count, too. */
 static bool too_deep(const char *text, size_t n, yaml_mark_t *at)
 {
 	size_t depth = 0;
@@ -374,8 +379,8 @@ static bool too_deep(const char *text, size_t n, yaml_mark_t *at)
 }
 
 /* Parses one document and gives its root to `f`, or to the table if f is NULL. */
-static enum status read_document(struct reader *r, const struct yaml_field *table, const struct yaml_field *f, void *obj,
-				 const char *path, const char *text, size_t n)
+static enum status read_document(struct reader *r, const struct yaml_field *table, const struct yaml_field *f,
+				 void *obj, const char *path, const char *text, size_t n)
 {
 	yaml_parser_t p;
 	yaml_document_t doc, more;
@@ -428,7 +433,7 @@ enum status yaml_set(const struct yaml_field *table, void *obj, const char *path
 	const struct yaml_field *f = NULL;
 	for (const char *c = path;; c++) {
 		size_t n = strcspn(c, ".");
-		snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name), c);
+		snprintf(name, sizeof(name), "%.*s", (int)(n < sizeof(name) ? n : sizeof(name)), c);
 		if (f && f->type != YAML_SECTION)
 			return bad(&r, NULL, "%s has no keys below it", seen);
 		if (f)
@@ -437,7 +442,7 @@ enum status yaml_set(const struct yaml_field *table, void *obj, const char *path
 			return unknown(&r, NULL, table, seen, name);
 		char longer[MAX_PATH];
 		join(longer, seen, f->name);
-		memcpy(seen, longer, sizeof seen);
+		memcpy(seen, longer, sizeof(seen));
 		obj = (char *)obj + f->offset;
 		c += n;
 		if (!*c)
@@ -445,7 +450,7 @@ enum status yaml_set(const struct yaml_field *table, void *obj, const char *path
 	}
 	if (!yaml_is_scalar(f))
 		return read_document(&r, NULL, f, obj, seen, text, strlen(text));
-	if (!yaml_parse_value(f, text, false, obj, why, sizeof why))
+	if (!yaml_parse_value(f, text, false, obj, why, sizeof(why)))
 		return bad(&r, NULL, "%s: %s", seen, why);
 	remember(&r, NULL, f);
 	return ST_OK;
@@ -462,7 +467,7 @@ enum status yaml_init(const struct yaml_field *table, void *obj, struct yaml_ori
 			if (st)
 				return st;
 		} else if (f->initial) {
-			if (!yaml_parse_value(f, f->initial, true, at, why, sizeof why))
+			if (!yaml_parse_value(f, f->initial, true, at, why, sizeof(why)))
 				return bad(&r, NULL, "%s: %s", f->name, why);
 			remember(&r, NULL, f);
 		}
@@ -479,7 +484,8 @@ void yaml_fini(const struct yaml_field *table, void *obj)
 		} else if (f->type == YAML_STRING) {
 			free(*(char **)at);
 			*(char **)at = NULL;
-		} else if (f->type == YAML_LIST || f->type == YAML_MAP || f->type == YAML_I64S || f->type == YAML_STRINGS) {
+		} else if (f->type == YAML_LIST || f->type == YAML_MAP || f->type == YAML_I64S ||
+			   f->type == YAML_STRINGS) {
 			free_list(f, at);
 		}
 	}

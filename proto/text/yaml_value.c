@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "text/yaml_value.h"
 
 #include <ctype.h>
@@ -12,11 +13,12 @@ struct unit {
 	double factor;
 };
 
-static const struct unit sizes[] = { { "B", 1 },	 { "K", 0x1p10 },  { "KiB", 0x1p10 }, { "kB", 1e3 },   { "KB", 1e3 },
-				     { "M", 0x1p20 },	 { "MiB", 0x1p20 }, { "MB", 1e6 },    { "G", 0x1p30 }, { "GiB", 0x1p30 },
-				     { "GB", 1e9 },	 { "T", 0x1p40 },  { "TiB", 0x1p40 }, { "TB", 1e12 },  { NULL, 0 } };
-static const struct unit times[] = { { "ms", 1 },	{ "s", 1e3 },	   { "m", 60e3 },
-				     { "h", 3600e3 },	{ "d", 86400e3 }, { NULL, 0 } };
+static const struct unit sizes[] = { { "B", 1 },	{ "K", 0x1p10 },   { "KiB", 0x1p10 }, { "kB", 1e3 },
+				     { "KB", 1e3 },	{ "M", 0x1p20 },   { "MiB", 0x1p20 }, { "MB", 1e6 },
+				     { "G", 0x1p30 },	{ "GiB", 0x1p30 }, { "GB", 1e9 },     { "T", 0x1p40 },
+				     { "TiB", 0x1p40 }, { "TB", 1e12 },	   { NULL, 0 } };
+static const struct unit times[] = { { "ms", 1 },     { "s", 1e3 },	{ "m", 60e3 },
+				     { "h", 3600e3 }, { "d", 86400e3 }, { NULL, 0 } };
 
 bool yaml_is_scalar(const struct yaml_field *f)
 {
@@ -34,7 +36,8 @@ static bool in_range(const struct yaml_field *f, const char *text, double v, cha
 	return false;
 }
 
-static bool parse_u64(const struct yaml_field *f, const char *text, uint64_t most, uint64_t *out, char *why, size_t n_why)
+static bool parse_u64(const struct yaml_field *f, const char *text, uint64_t most, uint64_t *out, char *why,
+		      size_t n_why)
 {
 	char *end;
 	errno = 0;
@@ -83,8 +86,8 @@ bool yaml_parse_f64(const struct yaml_field *f, const char *text, double *out, c
 }
 
 /* A sum of numbers with units, "1h30m"; the unit may be left out when `bare`, and of a zero always. */
-static bool parse_units(const struct yaml_field *f, const char *text, const struct unit *units, bool bare, uint64_t *out,
-			char *why, size_t n_why)
+static bool parse_units(const struct yaml_field *f, const char *text, const struct unit *units, bool bare,
+			uint64_t *out, char *why, size_t n_why)
 {
 	double sum = 0;
 	for (const char *c = text; c == text || *c;) {
@@ -115,8 +118,10 @@ static bool parse_units(const struct yaml_field *f, const char *text, const stru
 	*out = (uint64_t)(sum + 0.5);
 	return true;
 bad:
-	snprintf(why, n_why, units == times ? "\"%s\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m"
-					    : "\"%s\" is not a size: a number and B, KiB, MiB, GiB or TiB, as 64GiB", text);
+	snprintf(why, n_why,
+		 units == times ? "\"%s\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m"
+				: "\"%s\" is not a size: a number and B, KiB, MiB, GiB or TiB, as 64GiB",
+		 text);
 	return false;
 }
 
@@ -151,7 +156,7 @@ static bool parse_enum(const struct yaml_field *f, const char *text, int *out, c
 			*out = e->value;
 			return true;
 		}
-		if (n < sizeof words / sizeof *words - 1)
+		if (n < sizeof(words) / sizeof(*words) - 1)
 			words[n++] = e->name;
 	}
 	words[n] = NULL;
@@ -169,7 +174,8 @@ bool yaml_parse_string(const struct yaml_field *f, const char *text, char **out,
 	size_t n = strlen(text);
 	for (const char *c = text; *c; c++)
 		if ((unsigned char)*c < 0x20 || *c == 0x7f) {
-			snprintf(why, n_why, "control characters are not allowed: 0x%02x at byte %td", (unsigned)*c, c - text);
+			snprintf(why, n_why, "control characters are not allowed: 0x%02x at byte %td", (unsigned)*c,
+				 c - text);
 			return false;
 		}
 	if ((f->min != 0 || f->max != 0) && ((double)n < f->min || (double)n > f->max)) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See arena.h. Values are normal floats unless asked otherwise; work is handed out from a counter. */
 #include "arena.h"
 
@@ -10,7 +11,7 @@
 
 #define AVX2 __attribute__((target("avx2")))
 
-/* --- threads ---------------------------------------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 static struct {
 	int threads;
@@ -94,7 +95,7 @@ struct timing run_pass(struct arena *a, const struct pass *p, size_t n)
 	return t;
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 /* Room for n elements and for the prefetches and shifts past them. */
 static void *map(size_t n, size_t element_bytes)
@@ -119,16 +120,16 @@ void arena_open(struct arena *a, const struct kernels *k, size_t n, int arrays, 
 {
 	*a = (struct arena){ .k = k };
 	for (int i = 0; i < arrays; i++) {
-		a->f[i] = map(n, sizeof *a->f[i]);
+		a->f[i] = map(n, sizeof(*a->f[i]));
 		fill(a->f[i], n, tiny && i >= 4 ? 1e-40f : 1e-3f);
 	}
 	for (int i = 0; i < 2; i++) {
-		a->h[i] = map(n, sizeof *a->h[i]);
+		a->h[i] = map(n, sizeof(*a->h[i]));
 		k->from_f32(a->h[i], DTYPE_F16, a->f[0], n);
 	}
-	a->sumsq = map(n / KERNEL_BLOCK, sizeof *a->sumsq);
-	a->digest = map(n / KERNEL_BLOCK, sizeof *a->digest);
-	a->nonfinite = map(n / KERNEL_BLOCK, sizeof *a->nonfinite);
+	a->sumsq = map(n / KERNEL_BLOCK, sizeof(*a->sumsq));
+	a->digest = map(n / KERNEL_BLOCK, sizeof(*a->digest));
+	a->nonfinite = map(n / KERNEL_BLOCK, sizeof(*a->nonfinite));
 }
 
 static void unmap(void *p, size_t n, size_t element_bytes)
@@ -139,15 +140,15 @@ static void unmap(void *p, size_t n, size_t element_bytes)
 void arena_close(struct arena *a, size_t n, int arrays)
 {
 	for (int i = 0; i < arrays; i++)
-		unmap(a->f[i], n, sizeof *a->f[i]);
+		unmap(a->f[i], n, sizeof(*a->f[i]));
 	for (int i = 0; i < 2; i++)
-		unmap(a->h[i], n, sizeof *a->h[i]);
-	unmap(a->sumsq, n / KERNEL_BLOCK, sizeof *a->sumsq);
-	unmap(a->digest, n / KERNEL_BLOCK, sizeof *a->digest);
-	unmap(a->nonfinite, n / KERNEL_BLOCK, sizeof *a->nonfinite);
+		unmap(a->h[i], n, sizeof(*a->h[i]));
+	unmap(a->sumsq, n / KERNEL_BLOCK, sizeof(*a->sumsq));
+	unmap(a->digest, n / KERNEL_BLOCK, sizeof(*a->digest));
+	unmap(a->nonfinite, n / KERNEL_BLOCK, sizeof(*a->nonfinite));
 }
 
-/* --- rivals ----------------------------------------------------------------------------------------------------- */
+/* ---- rivals ---- */
 
 AVX2 void run_read(struct arena *a, size_t start, size_t n, int thread, int arg)
 {
@@ -176,7 +177,8 @@ AVX2 void run_triad(struct arena *a, size_t start, size_t n, int thread, int arg
 const struct pass read_pass = { "read", run_read, 0, 4, 0 };
 const struct pass triad_pass = { "triad", run_triad, 0, 8, 4 };
 
-/* 64 elements of the in-place arrays x[0] .. x[count - 1], from element i on. Too little is added to change a value, but the compiler cannot know. */
+/* 64 elements of the in-place arrays x[0] .. x[count - 1], from element i on. Too little is added to change a value,
+ * but the compiler cannot know. */
 AVX2 static inline void stream_unit(float *const *x, int count, size_t i, const __m256 g[8])
 {
 	__m256 tiny = _mm256_set1_ps(1e-12f);

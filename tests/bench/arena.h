@@ -1,5 +1,6 @@
-/* What bench_kernels runs its passes with: arrays, threads that share a pass as the engine's do, and the rivals, which say what the memory
- * allows. Failures end the program with a message.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What bench_kernels runs its passes with: arrays, threads that share a pass as the engine's do, and the rivals, which
+ * say what the memory allows. Failures end the program with a message.
  */
 #ifndef GACC_TESTS_BENCH_ARENA_H
 #define GACC_TESTS_BENCH_ARENA_H
@@ -19,9 +20,10 @@
 /* All that a pass may touch. */
 struct arena {
 	const struct kernels *k;
-	float *f[N_ARRAYS];        /* destination or p; source or m; v or gradient; gradients; 4..6 subnormal in `cliffs` */
-	uint16_t *h[2];            /* 16-bit gradient, 16-bit parameters */
-	double *sumsq;             /* one per block */
+	/* destination or p; source or m; v or gradient; gradients; 4..6 subnormal in `cliffs` */
+	float *f[N_ARRAYS];
+	uint16_t *h[2]; /* 16-bit gradient, 16-bit parameters */
+	double *sumsq;	/* one per block */
 	uint64_t *digest;
 	uint32_t *nonfinite;
 	struct {
@@ -37,15 +39,15 @@ struct pass {
 	const char *name;
 	range_fn *run;
 	int arg;
-	int read, written;         /* bytes per element */
+	int read, written; /* bytes per element */
 };
 
 _Noreturn void die(const char *what);
 
 /* ---- arrays ---- */
 
-/* The first `arrays` f32 arrays of n elements, and room for the prefetches and shifts past them; those from 4 on are subnormal when `tiny`. All
- * values are touched. */
+/* The first `arrays` f32 arrays of n elements, and room for the prefetches and shifts past them; those from 4 on are
+ * subnormal when `tiny`. All values are touched. */
 void arena_open(struct arena *, const struct kernels *, size_t n, int arrays, bool tiny);
 void arena_close(struct arena *, size_t n, int arrays);
 
@@ -67,8 +69,8 @@ struct timing run_pass(struct arena *, const struct pass *, size_t n);
 range_fn run_read, run_triad;
 extern const struct pass read_pass, triad_pass;
 
-/* The loads and stores of an update with next to no arithmetic: f[0] to f[count - 1] are changed in place, f[count] is read. With
- * STREAMS_OUT16, 16 bits of each f[0] go to h[1], too, non-temporal. With STREAMS_READ nothing is stored. */
+/* The loads and stores of an update with next to no arithmetic: f[0] to f[count - 1] are changed in place, f[count] is
+ * read. With STREAMS_OUT16, 16 bits of each f[0] go to h[1], too, non-temporal. With STREAMS_READ nothing is stored. */
 enum { STREAMS_OUT16 = 256, STREAMS_READ = 512 };
 range_fn run_streams;
 

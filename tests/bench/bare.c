@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "bare.h"
 
 #include "bench.h"
@@ -13,7 +14,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -65,7 +65,7 @@ struct call {
 
 static void arm(grpc_server *server, grpc_completion_queue *queue)
 {
-	struct call *c = calloc(1, sizeof *c);
+	struct call *c = calloc(1, sizeof(*c));
 	c->accept = (struct tag){ ACCEPTED, c };
 	c->receive = (struct tag){ RECEIVED, c };
 	c->answer = (struct tag){ ANSWERED, c };
@@ -85,8 +85,10 @@ static void receive(struct call *c)
 static void answer(struct call *c)
 {
 	grpc_byte_buffer *out = c->in ? c->in : grpc_raw_byte_buffer_create(NULL, 0);
-	grpc_op ops[4] = { { .op = GRPC_OP_SEND_INITIAL_METADATA }, { .op = GRPC_OP_SEND_MESSAGE },
-			   { .op = GRPC_OP_SEND_STATUS_FROM_SERVER }, { .op = GRPC_OP_RECV_CLOSE_ON_SERVER } };
+	grpc_op ops[4] = { { .op = GRPC_OP_SEND_INITIAL_METADATA },
+			   { .op = GRPC_OP_SEND_MESSAGE },
+			   { .op = GRPC_OP_SEND_STATUS_FROM_SERVER },
+			   { .op = GRPC_OP_RECV_CLOSE_ON_SERVER } };
 	ops[1].data.send_message.send_message = out;
 	ops[2].data.send_status_from_server.status = GRPC_STATUS_OK;
 	ops[3].data.recv_close_on_server.cancelled = &c->cancelled;
@@ -116,7 +118,8 @@ static void call_free(struct call *c)
 static _Noreturn void serve(const char *path)
 {
 	char address[80];
-	grpc_arg args[] = { int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, CHUNK_MAX), int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0) };
+	grpc_arg args[] = { int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, CHUNK_MAX),
+			    int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0) };
 	grpc_channel_args all = { .num_args = 2, .args = args };
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -126,7 +129,7 @@ static _Noreturn void serve(const char *path)
 	grpc_completion_queue *queue = grpc_completion_queue_create_for_next(NULL);
 	grpc_server *server = grpc_server_create(&all, NULL);
 	grpc_server_register_completion_queue(server, queue, NULL);
-	snprintf(address, sizeof address, "unix:%s", path);
+	snprintf(address, sizeof(address), "unix:%s", path);
 	grpc_server_credentials *insecure = grpc_insecure_server_credentials_create();
 	if (!grpc_server_add_http2_port(server, address, insecure))
 		_exit(1);
@@ -175,12 +178,15 @@ static void wait_for(struct client *c, void *tag)
 static void client_open(struct client *c, const char *path)
 {
 	char target[80];
-	grpc_arg args[] = { int_arg(GRPC_ARG_ENABLE_RETRIES, 0), int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-			    int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+	grpc_arg args[] = { int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+			    int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+			    int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+			    int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
 			    int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
-			    int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100), int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0) };
-	grpc_channel_args all = { .num_args = sizeof args / sizeof args[0], .args = args };
-	snprintf(target, sizeof target, "unix:%s", path);
+			    int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100),
+			    int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0) };
+	grpc_channel_args all = { .num_args = sizeof(args) / sizeof(args[0]), .args = args };
+	snprintf(target, sizeof(target), "unix:%s", path);
 	grpc_init();
 	grpc_channel_credentials *insecure = grpc_insecure_credentials_create();
 	c->channel = grpc_channel_create(target, insecure, &all);
@@ -311,7 +317,7 @@ static _Noreturn void obey(const char *path, int in, int out)
 	struct order o;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	client_open(&c, path);
-	while (read(in, &o, sizeof o) == sizeof o) {
+	while (read(in, &o, sizeof(o)) == sizeof(o)) {
 		struct bare_times t = { 0, 0 };
 		if (o.calls) {
 			t = run_unary(&c, &o, took);
@@ -321,7 +327,7 @@ static _Noreturn void obey(const char *path, int in, int out)
 			call_stream(&c, data, o.total, o.chunk);
 			t.p50 = bench_seconds() - start;
 		}
-		if (write(out, &t, sizeof t) != sizeof t)
+		if (write(out, &t, sizeof(t)) != sizeof(t))
 			break;
 	}
 	_exit(0);
@@ -340,7 +346,7 @@ static pid_t fork_or_die(void)
 void bare_start(struct bare *b)
 {
 	int to[2], from[2];
-	snprintf(b->path, sizeof b->path, "/tmp/gacc-bare-%d.sock", (int)getpid());
+	snprintf(b->path, sizeof(b->path), "/tmp/gacc-bare-%d.sock", (int)getpid());
 	unlink(b->path);
 	b->server = fork_or_die();
 	if (b->server == 0)
@@ -371,7 +377,7 @@ void bare_stop(struct bare *b)
 static struct bare_times order(struct bare *b, const struct order *o)
 {
 	struct bare_times t;
-	if (write(b->to_client, o, sizeof *o) != sizeof *o || read(b->from_client, &t, sizeof t) != sizeof t)
+	if (write(b->to_client, o, sizeof(*o)) != sizeof(*o) || read(b->from_client, &t, sizeof(t)) != sizeof(t))
 		bench_die("the bare client has ended");
 	return t;
 }

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gRPC core with nothing around it: the limit that calls and streams are compared with.
  *
- * The server has one thread, which waits on the completion queue and answers right there; the client has one, too. Both use the arguments that are best for them: flow-control windows that grow
- * (gRPC's default), no retries, no channelz, the heap never trimmed.
+ * The server has one thread, which waits on the completion queue and answers right there; the client has one, too. Both
+ * use the arguments that are best for them: flow-control windows that grow (gRPC's default), no retries, no channelz,
+ * the heap never trimmed.
  */
 #ifndef GACC_TESTS_BARE_H
 #define GACC_TESTS_BARE_H
@@ -24,8 +26,8 @@ struct bare_times {
 	double p50, p99;
 };
 struct bare_times bare_unary(struct bare *bare, size_t calls, size_t n);
-/* A client stream of `total` bytes in messages of `chunk`, by reference; the server discards them and answers at the end.
- * Seconds. */
+/* A client stream of `total` bytes in messages of `chunk`, by reference; the server discards them and answers at the
+ * end. Seconds. */
 double bare_stream(struct bare *bare, size_t total, size_t chunk);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "bench.h"
 
 #include <dirent.h>
@@ -51,14 +52,14 @@ static int by_value(const void *a, const void *b)
 
 double bench_quantile(double *v, size_t n, double part)
 {
-	qsort(v, n, sizeof *v, by_value);
+	qsort(v, n, sizeof(*v), by_value);
 	return v[(size_t)(part * (double)(n - 1) + 0.5)];
 }
 
 double bench_median(const double *v, size_t n)
 {
 	double copy[BENCH_MAX_ROUNDS];
-	memcpy(copy, v, n * sizeof *v);
+	memcpy(copy, v, n * sizeof(*v));
 	return bench_quantile(copy, n, 0.5);
 }
 
@@ -74,11 +75,11 @@ double bench_cpu(pid_t pid)
 static bool read_stat(pid_t pid, char *state, int *parent, uint64_t *minor, uint64_t *major)
 {
 	char path[40], text[1024];
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	FILE *f = fopen(path, "re");
 	if (!f)
 		return false;
-	size_t n = fread(text, 1, sizeof text - 1, f);
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
 	fclose(f);
 	text[n] = '\0';
 	const char *at = strrchr(text, ')'); /* the name may hold anything */
@@ -107,7 +108,8 @@ int bench_children(pid_t parent, pid_t *out, int max)
 		int its_parent;
 		uint64_t minor, major;
 		pid_t pid = atoi(e->d_name);
-		if (pid > 0 && read_stat(pid, &state, &its_parent, &minor, &major) && its_parent == parent && state != 'Z')
+		if (pid > 0 && read_stat(pid, &state, &its_parent, &minor, &major) && its_parent == parent &&
+		    state != 'Z')
 			out[n++] = pid;
 	}
 	if (dir)
@@ -127,8 +129,9 @@ double bench_machine_cpu(void)
 {
 	unsigned long long user, nice, system, idle, iowait, irq, softirq, steal;
 	FILE *f = fopen("/proc/stat", "re");
-	int n = f ? fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq,
-			   &softirq, &steal) : 0;
+	int n = f ? fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait,
+			   &irq, &softirq, &steal)
+		  : 0;
 	if (f)
 		fclose(f);
 	if (n != 8)
@@ -141,7 +144,7 @@ double bench_machine_cpu(void)
 void bench_program(const char *name, char *out, size_t n)
 {
 	char self[PATH_MAX];
-	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	if (len < 0)
 		bench_die("cannot find this program: %s", strerror(errno));
 	self[len] = '\0';
@@ -154,8 +157,8 @@ static bool listens(const char *path)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0;
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0;
 	if (fd >= 0)
 		close(fd);
 	return ok;
@@ -165,10 +168,10 @@ static void run_daemon(const char *dir, unsigned threads)
 {
 	char program[PATH_MAX], state[96], runtime[96], n[48];
 	char set[] = "--set", level[] = "log.level=error", name[] = "gaccd";
-	bench_program("gaccd", program, sizeof program);
-	snprintf(state, sizeof state, "state_dir=%s/state", dir);
-	snprintf(runtime, sizeof runtime, "runtime_dir=%s", dir);
-	snprintf(n, sizeof n, "engine.threads=%u", threads);
+	bench_program("gaccd", program, sizeof(program));
+	snprintf(state, sizeof(state), "state_dir=%s/state", dir);
+	snprintf(runtime, sizeof(runtime), "runtime_dir=%s", dir);
+	snprintf(n, sizeof(n), "engine.threads=%u", threads);
 	char *argv[] = { name, set, state, set, runtime, set, n, set, level, NULL };
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	execv(program, argv);
@@ -178,10 +181,10 @@ static void run_daemon(const char *dir, unsigned threads)
 
 void bench_daemon_start(struct bench_daemon *d, unsigned threads)
 {
-	snprintf(d->dir, sizeof d->dir, "/tmp/gacc-bench-XXXXXX");
+	snprintf(d->dir, sizeof(d->dir), "/tmp/gacc-bench-XXXXXX");
 	if (!mkdtemp(d->dir))
 		bench_die("cannot make a directory in /tmp: %s", strerror(errno));
-	snprintf(d->endpoint, sizeof d->endpoint, "unix:%s/gaccd.sock", d->dir);
+	snprintf(d->endpoint, sizeof(d->endpoint), "unix:%s/gaccd.sock", d->dir);
 	d->pid = fork();
 	if (d->pid < 0)
 		bench_die("cannot fork: %s", strerror(errno));
@@ -238,8 +241,8 @@ double bench_watch_foreign(const struct bench_watch *since, const struct bench_g
 
 void bench_table_head(void)
 {
-	printf("%-4s %-42s %10s %10s %-5s %-24s %6s %15s %6s %7s %-8s %s\n", "id", "what", "ours", "limit", "", "limit is",
-	       "ratio", "middle half", "by cpu", "foreign", "goal", "met");
+	printf("%-4s %-42s %10s %10s %-5s %-24s %6s %15s %6s %7s %-8s %s\n", "id", "what", "ours", "limit", "",
+	       "limit is", "ratio", "middle half", "by cpu", "foreign", "goal", "met");
 }
 
 void bench_row_print(const struct bench_row *r)
@@ -252,9 +255,9 @@ void bench_row_print(const struct bench_row *r)
 	}
 	double m = bench_quantile(ratio, r->rounds, 0.5);
 	if (r->ours_cpu[0] > 0 && r->limit_cpu[0] > 0)
-		snprintf(by_cpu, sizeof by_cpu, "%.2f", bench_quantile(cpu, r->rounds, 0.5));
+		snprintf(by_cpu, sizeof(by_cpu), "%.2f", bench_quantile(cpu, r->rounds, 0.5));
 	if (r->goal > 0)
-		snprintf(goal, sizeof goal, "%s %.2f", r->goal_is_floor ? ">=" : "<=", r->goal);
+		snprintf(goal, sizeof(goal), "%s %.2f", r->goal_is_floor ? ">=" : "<=", r->goal);
 	bool met = r->goal_is_floor ? m >= r->goal : m <= r->goal;
 	printf("%-4s %-42s %10.2f %10.2f %-5s %-24s %6.2f %7.2f..%6.2f %6s %7.2f %-8s %s\n", r->id, r->what,
 	       bench_median(r->ours, r->rounds) * r->factor, bench_median(r->limit, r->rounds) * r->factor, r->unit,
@@ -266,8 +269,8 @@ void bench_row_print(const struct bench_row *r)
 void bench_value_print(const char *id, const char *what, double value, const char *unit, double goal)
 {
 	char limit[24];
-	snprintf(limit, sizeof limit, "<= %.2f", goal);
-	printf("%-4s %-42s %10.2f %10s %-5s %-24s %6s %15s %6s %7s %-8s %s\n", id, what, value, "", unit, "", "", "", "", "", limit,
-	       value <= goal ? "yes" : "no");
+	snprintf(limit, sizeof(limit), "<= %.2f", goal);
+	printf("%-4s %-42s %10.2f %10s %-5s %-24s %6s %15s %6s %7s %-8s %s\n", id, what, value, "", unit, "", "", "",
+	       "", "", limit, value <= goal ? "yes" : "no");
 	fflush(stdout);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the benchmarks of the running service share: clocks, rounds, the table, a gaccd of their own.
  *
  * A measurement is a ratio: ours and its limit are timed one after the other in the same round, round after round, and
@@ -70,13 +71,13 @@ struct bench_row {
 	char what[64];
 	char limit_name[40];
 	const char *unit;
-	double factor; /* unit = seconds * factor, or 1 */
-	double goal; /* 0: none, only reported */
+	double factor;	    /* unit = seconds * factor, or 1 */
+	double goal;	    /* 0: none, only reported */
 	bool goal_is_floor; /* the ratio must be at least the goal, else at most */
 	size_t rounds;
 	double ours[BENCH_MAX_ROUNDS], limit[BENCH_MAX_ROUNDS];
 	double ours_cpu[BENCH_MAX_ROUNDS], limit_cpu[BENCH_MAX_ROUNDS]; /* seconds of all processes; 0: not taken */
-	double foreign[BENCH_MAX_ROUNDS]; /* CPUs */
+	double foreign[BENCH_MAX_ROUNDS];				/* CPUs */
 };
 /* Which way the ratio goes: cost = ours / limit (goal_is_floor false), share of the limit = limit / ours (true). */
 void bench_table_head(void);

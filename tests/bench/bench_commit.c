@@ -1,11 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the journal's sums and its anchor cost a commit: a part of goal C7. The journal alone, no gaccd.
  *
  *   bench_commit [-r rounds, 5..101] [-n commits in a round] [-d DIR, default /tmp]
  *
- * A round is n commits of one job by the journal, and n times the same rows in a second file, through the same layer over SQLite but
- * without sums and anchor (the limit), in turn. Both sync each commit. Rows: wall-clock time and CPU time of a commit; the same against
- * one fdatasync of a page in such a file; and the anchor's note alone. With DIR in memory (/dev/shm) a sync costs nothing: what is left is
- * the CPU time of SQLite, sums and anchor, which differs least from run to run.
+ * A round is n commits of one job by the journal, and n times the same rows in a second file, through the same layer
+ * over SQLite but without sums and anchor (the limit), in turn. Both sync each commit. Rows: wall-clock time and CPU
+ * time of a commit; the same against one fdatasync of a page in such a file; and the anchor's note alone. With DIR in
+ * memory (/dev/shm) a sync costs nothing: what is left is the CPU time of SQLite, sums and anchor, which differs least
+ * from run to run.
  */
 #include "bench.h"
 
@@ -42,16 +44,17 @@ static void need(enum status st, const char *what)
 
 struct side {
 	struct journal *journal; /* ours, or NULL */
-	struct sql rows;         /* the rows alone */
+	struct sql rows;	 /* the rows alone */
 	struct journal_sum none; /* its statements name functions of the sums; nobody calls them */
-	int page;                /* a file as the journal's: only a page is written and synced */
+	int page;		 /* a file as the journal's: only a page is written and synced */
 	uint64_t term, window;
 };
 
 static struct journal *open_with_job(const char *path, uint64_t *term)
 {
 	struct journal *j;
-	struct journal_record r = { .kind = JOURNAL_JOB, .job = { .id = JOB, .user = "bench", .spec = { payload, sizeof payload } } };
+	struct journal_record r = { .kind = JOURNAL_JOB,
+				    .job = { .id = JOB, .user = "bench", .spec = { payload, sizeof(payload) } } };
 	need(journal_open(path, &j), path);
 	need(journal_take_term(j, term), "journal_take_term");
 	need(journal_commit(j, *term, &r, 1), "the job");
@@ -66,8 +69,15 @@ static enum status add_functions(struct sql *s)
 static void commit_journal(struct side *s)
 {
 	struct journal_record r = { .kind = JOURNAL_COMMIT,
-				    .commit = { .job = JOB, .epoch = 1, .window = s->window, .applied_step = s->window + 1, .term = s->term,
-						.attempt = 1, .outcome = 1, .unix_ns = 1, .payload = { payload, sizeof payload } } };
+				    .commit = { .job = JOB,
+						.epoch = 1,
+						.window = s->window,
+						.applied_step = s->window + 1,
+						.term = s->term,
+						.attempt = 1,
+						.outcome = 1,
+						.unix_ns = 1,
+						.payload = { payload, sizeof(payload) } } };
 	need(journal_commit(s->journal, s->term, &r, 1), "journal_commit");
 	s->window++;
 }
@@ -80,8 +90,11 @@ static void commit_rows(struct side *s)
 	need(sql_run(q, SQL_BEGIN, ""), "BEGIN");
 	sql_step(q, SQL_JOB_STATE, "i", (int64_t)JOB);
 	sql_done(q, SQL_JOB_STATE);
-	need(sql_run(q, SQL_WINDOW, "iiiiiiii", (int64_t)JOB, w, (int64_t)1, w + 1, (int64_t)s->term, (int64_t)1, (int64_t)1, (int64_t)1), "row");
-	need(sql_run(q, SQL_PAYLOAD, "iiib", (int64_t)JOB, w % JOURNAL_KEEP_PAYLOADS, w, payload, sizeof payload), "payload");
+	need(sql_run(q, SQL_WINDOW, "iiiiiiii", (int64_t)JOB, w, (int64_t)1, w + 1, (int64_t)s->term, (int64_t)1,
+		     (int64_t)1, (int64_t)1),
+	     "row");
+	need(sql_run(q, SQL_PAYLOAD, "iiib", (int64_t)JOB, w % JOURNAL_KEEP_PAYLOADS, w, payload, sizeof(payload)),
+	     "payload");
 	need(sql_run(q, SQL_NEXT_WINDOW, "ii", w + 1, (int64_t)JOB), "next window");
 	need(sql_run(q, SQL_COMMIT, ""), "COMMIT");
 	need(sql_checkpoint(q), "checkpoint");
@@ -92,7 +105,8 @@ static void sync_page(struct side *s)
 {
 	static char page[4096];
 	page[0]++;
-	if (pwrite(s->page, page, sizeof page, (off_t)(s->window * sizeof page % LOG_BYTES)) != sizeof page || fdatasync(s->page))
+	if (pwrite(s->page, page, sizeof(page), (off_t)(s->window * sizeof(page) % LOG_BYTES)) != sizeof(page) ||
+	    fdatasync(s->page))
 		bench_die("cannot write beside the journal");
 	s->window++;
 }
@@ -122,7 +136,8 @@ static struct cost block(void (*commit)(struct side *), struct side *s)
 	return (struct cost){ bench_quantile(took, commits, 0.5), cpu };
 }
 
-static void put(struct bench_row *row, size_t i, double ours, double limit, struct cost c, struct cost l, double foreign)
+static void put(struct bench_row *row, size_t i, double ours, double limit, struct cost c, struct cost l,
+		double foreign)
 {
 	row->rounds = i + 1;
 	row->ours[i] = ours;
@@ -134,9 +149,15 @@ static void put(struct bench_row *row, size_t i, double ours, double limit, stru
 
 static void measure(struct side *ours, struct side *rows, struct side *page)
 {
-	static struct bench_row wall = { .id = "C7", .what = "commit in the journal alone, p50", .limit_name = "no sums, no anchor" };
-	static struct bench_row cpu = { .id = "C7", .what = "commit in the journal alone, CPU", .limit_name = "no sums, no anchor" };
-	static struct bench_row sync = { .id = "C7", .what = "commit in the journal alone, p50", .limit_name = "one fdatasync" };
+	static struct bench_row wall = { .id = "C7",
+					 .what = "commit in the journal alone, p50",
+					 .limit_name = "no sums, no anchor" };
+	static struct bench_row cpu = { .id = "C7",
+					.what = "commit in the journal alone, CPU",
+					.limit_name = "no sums, no anchor" };
+	static struct bench_row sync = { .id = "C7",
+					 .what = "commit in the journal alone, p50",
+					 .limit_name = "one fdatasync" };
 	struct bench_row *const all[] = { &wall, &cpu, &sync };
 	struct bench_group self = { .pid = { getpid() }, .n = 1 };
 	for (size_t i = 0; i < 3; i++) {
@@ -180,7 +201,7 @@ static int open_page_file(const char *path)
 {
 	static const char zeros[LOG_BYTES];
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || write(fd, zeros, sizeof zeros) != sizeof zeros || fsync(fd))
+	if (fd < 0 || write(fd, zeros, sizeof(zeros)) != sizeof(zeros) || fsync(fd))
 		bench_die("cannot write %s", path);
 	return fd;
 }
@@ -202,10 +223,10 @@ int main(int argc, char **argv)
 	}
 	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || commits < 10 || commits > COMMITS_MAX)
 		bench_die("rounds 5..%d, commits 10..%d", BENCH_MAX_ROUNDS, COMMITS_MAX);
-	if (snprintf(dir, sizeof dir, "%s/gacc-bench-XXXXXX", parent) >= (int)sizeof dir || !mkdtemp(dir))
+	if (snprintf(dir, sizeof(dir), "%s/gacc-bench-XXXXXX", parent) >= (int)sizeof(dir) || !mkdtemp(dir))
 		bench_die("cannot make a directory in %s", parent);
 	for (int i = 0; i < 4; i++)
-		snprintf(path[i], sizeof path[i], "%s/%c", dir, 'a' + i);
+		snprintf(path[i], sizeof(path[i]), "%s/%c", dir, 'a' + i);
 	/* The journal takes its directory for itself: one after the other. */
 	journal_close(open_with_job(path[1], &rows.term));
 	struct sql_file plain = journal_file;

@@ -1,10 +1,13 @@
-/* What control costs on gaccd's loop: goal C13. A window of many ranks on struct job and struct coord, with an engine that answers at once and
- * no process, socket or disk. Then what it costs the engine, besides the passes: its choice of the next push, and the record.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What control costs on gaccd's loop: goal C13. A window of many ranks on struct job and struct coord, with an engine
+ * that answers at once and no process, socket or disk. Then what it costs the engine, besides the passes: its choice of
+ * the next push, and the record.
  *
  *   bench_control [-r rounds, 5..101] [-R ranks]
  *
- * A round is one window of the many ranks and as many pushes in windows of 8 ranks (the limit), in turn; micro_size 4, canonical order, every
- * call and every answer a turn of the loop. What is left of the ratio is the cache: the state of so many ranks does not fit.
+ * A round is one window of the many ranks and as many pushes in windows of 8 ranks (the limit), in turn; micro_size 4,
+ * canonical order, every call and every answer a turn of the loop. What is left of the ratio is the cache: the state of
+ * so many ranks does not fit.
  */
 #include "bench.h"
 #include "engine/accum.h"
@@ -44,8 +47,8 @@ static double measure(enum crowd_order order, const char *what)
 	struct crowd *big = crowd_new(many, MICRO_SIZE), *small = crowd_new(FEW, MICRO_SIZE);
 	struct bench_row row = { .id = "C13", .unit = "ms", .factor = 1e3, .goal = GOAL_RATIO, .rounds = rounds };
 	struct bench_group self = { .pid = { getpid() }, .n = 1 };
-	snprintf(row.what, sizeof row.what, "a window of %u ranks%s", many, what);
-	snprintf(row.limit_name, sizeof row.limit_name, "%u windows of %d ranks", many / FEW, FEW);
+	snprintf(row.what, sizeof(row.what), "a window of %u ranks%s", many, what);
+	snprintf(row.limit_name, sizeof(row.limit_name), "%u windows of %d ranks", many / FEW, FEW);
 	windows(big, 1, order);
 	windows(small, many / FEW, order);
 	for (size_t i = 0; i < rounds; i++) {
@@ -92,7 +95,8 @@ static void count(struct side *e, uint32_t rank, uint32_t micro)
 	static const struct ledger_cell empty;
 	struct accum_entry push = { .rank = rank, .micro = micro }, *next[4];
 	bool is_void;
-	if (accum_offer(&e->accum, &e->state, &empty, &push, &is_void) || accum_next(&e->accum, &e->state, next, 1) != 1)
+	if (accum_offer(&e->accum, &e->state, &empty, &push, &is_void) ||
+	    accum_next(&e->accum, &e->state, next, 1) != 1)
 		bench_die("a push was not taken");
 	uint32_t n = accum_next(&e->accum, &e->state, next, 4);
 	accum_completes(&e->accum, &e->state, next, n);
@@ -125,9 +129,9 @@ static double push_us(uint32_t ranks, bool record)
 static void measure_engine(uint32_t ranks)
 {
 	char what[80];
-	snprintf(what, sizeof what, "engine, %u ranks: a push, its choice, us", ranks);
+	snprintf(what, sizeof(what), "engine, %u ranks: a push, its choice, us", ranks);
 	bench_value_print("-", what, push_us(ranks, false), "us", 20);
-	snprintf(what, sizeof what, "engine, %u ranks: a push, its record, us", ranks);
+	snprintf(what, sizeof(what), "engine, %u ranks: a push, its record, us", ranks);
 	bench_value_print("-", what, push_us(ranks, true), "us", 20);
 }
 

@@ -1,16 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A gradient that travels inline: goal C5.
  *
  *   bench_inline [-r rounds, 5..101] [-m MB of the gradient, default 64]
  *
  * A push of one rank in chunks of 1, 2 and 4 MB, by reference, acknowledged once it is added, against the same bytes
- * through a client stream of gRPC core that discards them, plus one copy of them by one thread, plus one add of them by the
- * engine's kernels and threads. A round measures all four, one after the other.
+ * through a client stream of gRPC core that discards them, plus one copy of them by one thread, plus one add of them by
+ * the engine's kernels and threads. A round measures all four, one after the other.
  */
 #include "bare.h"
 #include "bench.h"
 #include "memory.h"
 #include "trainer.h"
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
@@ -49,7 +49,10 @@ static void must(enum status st, const char *what)
 static void push(struct setup *s, size_t chunk)
 {
 	const struct gacc_job *job = s->trainer.job;
-	struct push header = { .window = job->window.number, .micro = s->micro++, .weight = 8, .loss = 1,
+	struct push header = { .window = job->window.number,
+			       .micro = s->micro++,
+			       .weight = 8,
+			       .loss = 1,
 			       .loss_scale = job->window.loss_scale };
 	Gacc__V1__PushInlineRequest msg = GACC__V1__PUSH_INLINE_REQUEST__INIT;
 	Gacc__V1__PushRequest request;
@@ -58,13 +61,15 @@ static void push(struct setup *s, size_t chunk)
 	struct rpc_stream *stream;
 	push_to_wire(job, &header, &request);
 	msg.header = &request;
-	must(rpc_stream_open(job->client->channel, &gacc__v1__gradient_service__descriptor, "PushInline", 60000, 0, &stream),
+	must(rpc_stream_open(job->client->channel, &gacc__v1__gradient_service__descriptor, "PushInline", 60000, 0,
+			     &stream),
 	     "PushInline");
 	for (size_t at = 0; at < s->bytes; at += chunk) {
 		size_t left = s->bytes - at;
 		msg.offset = at;
-		must(rpc_stream_send_bulk(stream, &msg.base, BYTES_BULK_FIELD, s->data + at, left < chunk ? left : chunk,
-					  nothing, NULL), "send");
+		must(rpc_stream_send_bulk(stream, &msg.base, BYTES_BULK_FIELD, s->data + at,
+					  left < chunk ? left : chunk, nothing, NULL),
+		     "send");
 		msg.header = NULL;
 	}
 	must(rpc_stream_close_send(stream), "close");
@@ -96,14 +101,23 @@ static void copy_and_add(struct setup *s, size_t chunk)
 static void measure(struct setup *s, size_t chunk, size_t rounds)
 {
 	static const char format[] = "inline push of %zu MB, chunks of %zu MB";
-	struct bench_row *row = calloc(1, sizeof *row);
-	struct bench_row *alone = calloc(1, sizeof *row);
-	*row = (struct bench_row){ .id = "C5", .limit_name = "bare stream, copy, add", .unit = "ms", .factor = 1e3, .goal = 0.85,
-				   .goal_is_floor = true, .rounds = rounds };
-	*alone = (struct bench_row){ .id = "C5", .limit_name = "bare stream alone", .unit = "ms", .factor = 1e3,
-				     .goal_is_floor = true, .rounds = rounds };
-	snprintf(row->what, sizeof row->what, format, s->bytes / MB, chunk / MB);
-	snprintf(alone->what, sizeof alone->what, format, s->bytes / MB, chunk / MB);
+	struct bench_row *row = calloc(1, sizeof(*row));
+	struct bench_row *alone = calloc(1, sizeof(*row));
+	*row = (struct bench_row){ .id = "C5",
+				   .limit_name = "bare stream, copy, add",
+				   .unit = "ms",
+				   .factor = 1e3,
+				   .goal = 0.85,
+				   .goal_is_floor = true,
+				   .rounds = rounds };
+	*alone = (struct bench_row){ .id = "C5",
+				     .limit_name = "bare stream alone",
+				     .unit = "ms",
+				     .factor = 1e3,
+				     .goal_is_floor = true,
+				     .rounds = rounds };
+	snprintf(row->what, sizeof(row->what), format, s->bytes / MB, chunk / MB);
+	snprintf(alone->what, sizeof(alone->what), format, s->bytes / MB, chunk / MB);
 	for (size_t i = 0; i <= rounds; i++) {
 		size_t at = i ? i - 1 : 0; /* the first round warms up */
 		struct bench_watch watch = bench_watch_start(&s->group);
@@ -143,9 +157,14 @@ int main(int argc, char **argv)
 	bench_daemon_start(&s.daemon, threads);
 	s.limits = memory_limits_new(s.bytes / sizeof(float), threads);
 	s.data = memory_limits_data(s.limits);
-	trainer_open(&s.trainer, &(struct trainer_options){ .endpoint = s.daemon.endpoint, .name = "inline", .optimizer = "sgd",
-							    .ranks = 1, .micro_size = MICRO_SIZE, .inlined = true,
-							    .n_elements = s.bytes / sizeof(float), .n_tensors = 1 });
+	trainer_open(&s.trainer, &(struct trainer_options){ .endpoint = s.daemon.endpoint,
+							    .name = "inline",
+							    .optimizer = "sgd",
+							    .ranks = 1,
+							    .micro_size = MICRO_SIZE,
+							    .inlined = true,
+							    .n_elements = s.bytes / sizeof(float),
+							    .n_tensors = 1 });
 	s.group = bench_daemon_group(&s.daemon);
 	s.group.pid[s.group.n++] = s.bare.server;
 	s.group.pid[s.group.n++] = s.bare.client;

@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels against the memory: goals C1, C2, C9 and C12 of docs/performance.md.
  *
  *   bench_kernels [-m MB] [-t threads] [-r rounds] [-k table] [passes | updates | scaling | cliffs]
  *
- * Every pass is timed right after its rival, round after round, and the ratio of the two is taken within the round, so that a
- * busy neighbour disturbs both. Printed are medians over the rounds. The rivals of `passes`: for passes out of place
- * a non-temporal triad of the same bytes; for a pass that only reads a plain read of the same bytes; for a pass with partials the
- * same pass without. Those of `updates`: reading, reading as many arrays, and the same loads and stores with next to no arithmetic.
- * Work is handed out as the engine does it: 64Ki elements at a time from a counter, updates in calls of 16384 elements, FTZ
- * and DAZ on. Values are normal floats unless a line says otherwise; arrays are touched and one round is run before anything
- * is timed.
+ * Every pass is timed right after its rival, round after round, and the ratio of the two is taken within the round, so
+ * that a busy neighbour disturbs both. Printed are medians over the rounds. The rivals of `passes`: for passes out of
+ * place a non-temporal triad of the same bytes; for a pass that only reads a plain read of the same bytes; for a pass
+ * with partials the same pass without. Those of `updates`: reading, reading as many arrays, and the same loads and
+ * stores with next to no arithmetic. Work is handed out as the engine does it: 64Ki elements at a time from a counter,
+ * updates in calls of 16384 elements, FTZ and DAZ on. Values are normal floats unless a line says otherwise; arrays are
+ * touched and one round is run before anything is timed.
  */
 #include "arena.h"
 
@@ -21,11 +22,24 @@
 #define UPDATE_CHUNK 16384
 #define MAX_ROUNDS 101
 
-/* --- kernels ---------------------------------------------------------------------------------------------------- */
+/* ---- kernels ---- */
 
 /* Bits of `arg`; the number of slots is above them. */
-enum { SUMSQ = 1, NONFINITE = 2, DIGEST = 4, FIRST = 8, BF16 = 16, F16 = 32, COUNT = 64, TINY = 128, ODD = 256,
-       UNALIGNED = 512, NO_FTZ = 1024, UNDO = 2048, SLOTS = 4096 };
+enum {
+	SUMSQ = 1,
+	NONFINITE = 2,
+	DIGEST = 4,
+	FIRST = 8,
+	BF16 = 16,
+	F16 = 32,
+	COUNT = 64,
+	TINY = 128,
+	ODD = 256,
+	UNALIGNED = 512,
+	NO_FTZ = 1024,
+	UNDO = 2048,
+	SLOTS = 4096
+};
 #define ALL (SUMSQ | NONFINITE | DIGEST | COUNT)
 
 static struct kernel_partials partials_of(struct arena *a, size_t start, int arg)
@@ -43,7 +57,8 @@ static void run_accumulate(struct arena *a, size_t start, size_t n, int thread, 
 	size_t shift = arg & UNALIGNED ? 1 : 0;
 	for (int j = 0; j < 4; j++) {
 		const float *f = a->f[arg & TINY ? 4 : 2 + j];
-		s[j] = (struct kernel_src){ t == DTYPE_F32 ? (const void *)(f + start + shift) : a->h[0] + start, 0.25 };
+		s[j] = (struct kernel_src){ t == DTYPE_F32 ? (const void *)(f + start + shift) : a->h[0] + start,
+					    0.25 };
 	}
 	struct kernel_partials out = partials_of(a, start, arg);
 	a->k->accumulate(a->f[0] + start, a->f[1] + start, arg & FIRST, DTYPE_F32, s, arg / SLOTS, t,
@@ -62,10 +77,18 @@ static void run_scale(struct arena *a, size_t start, size_t n, int thread, int a
 }
 
 /* Small steps, so that the parameters stay where they are however often it runs. */
-static const struct kernel_update update = { .scale = 0.5f, .lr = 1e-7f, .weight_decay = 0.01f, .momentum = 0.9f,
-					     .one_minus_dampening = 1, .one_minus_beta1 = 0.1f, .beta2 = 0.999f,
-					     .one_minus_beta2 = 0.001f, .eps = 1e-8f, .step_size = 1e-7f,
-					     .inv_bias2_sqrt = 1.5f, .decay = 1 };
+static const struct kernel_update update = { .scale = 0.5f,
+					     .lr = 1e-7f,
+					     .weight_decay = 0.01f,
+					     .momentum = 0.9f,
+					     .one_minus_dampening = 1,
+					     .one_minus_beta1 = 0.1f,
+					     .beta2 = 0.999f,
+					     .one_minus_beta2 = 0.001f,
+					     .eps = 1e-8f,
+					     .step_size = 1e-7f,
+					     .inv_bias2_sqrt = 1.5f,
+					     .decay = 1 };
 
 static struct kernel_undo undo_at(struct arena *a, size_t start, int thread)
 {
@@ -90,8 +113,11 @@ static void run_adamw(struct arena *a, size_t start, size_t n, int thread, int a
 	if (arg & NO_FTZ)
 		_mm_setcsr(mode & ~(unsigned)FTZ_DAZ);
 	for (size_t i = start; i < end; i += UPDATE_CHUNK) {
-		struct kernel_params p = { .p = a->f[0] + i, .m = state[0] + i, .v = state[1] + i,
-					   .p16 = arg & BF16 ? a->h[1] + i : NULL, .p16_dtype = DTYPE_BF16 };
+		struct kernel_params p = { .p = a->f[0] + i,
+					   .m = state[0] + i,
+					   .v = state[1] + i,
+					   .p16 = arg & BF16 ? a->h[1] + i : NULL,
+					   .p16_dtype = DTYPE_BF16 };
 		struct kernel_undo undo = undo_at(a, i, thread);
 		struct kernel_partials out = partials_of(a, i, arg);
 		a->k->adamw(&p, state[2] + i, DTYPE_F32, end - i < UPDATE_CHUNK ? end - i : UPDATE_CHUNK, &update,
@@ -100,7 +126,7 @@ static void run_adamw(struct arena *a, size_t start, size_t n, int thread, int a
 	_mm_setcsr(mode);
 }
 
-/* --- measuring -------------------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
 /* A pass, what it is compared with, and what came out. */
 struct duel {
@@ -119,8 +145,8 @@ static int compare(const void *a, const void *b)
 static double quantile(const double *v, int n, double part)
 {
 	double sorted[MAX_ROUNDS];
-	memcpy(sorted, v, sizeof *v * (size_t)n);
-	qsort(sorted, (size_t)n, sizeof *v, compare);
+	memcpy(sorted, v, sizeof(*v) * (size_t)n);
+	qsort(sorted, (size_t)n, sizeof(*v), compare);
 	return sorted[(int)(part * (n - 1) + 0.5)];
 }
 
@@ -148,27 +174,35 @@ static void fight(struct arena *a, struct duel *d, size_t n_duels, size_t n, int
 
 static void print_duels(const struct duel *d, size_t n_duels, size_t n, int rounds)
 {
-	printf("%-32s %3s %8s %7s  %-22s %6s %15s %6s\n", "pass", "B", "ns/el", "GB/s", "against", "ratio", "middle half",
-	       "by cpu");
+	printf("%-32s %3s %8s %7s  %-22s %6s %15s %6s\n", "pass", "B", "ns/el", "GB/s", "against", "ratio",
+	       "middle half", "by cpu");
 	for (size_t i = 0; i < n_duels; i++, d++) {
 		double t = quantile(d->wall, rounds, 0.5);
 		int bytes = d->pass.read + d->pass.written;
-		printf("%-32s %3d %8.4f %7.2f  %-22s %6.3f   %.3f .. %.3f %6.3f\n", d->pass.name, bytes, t / (double)n * 1e9,
-		       (double)n * bytes / t * 1e-9, d->rival.name, quantile(d->ratio, rounds, 0.5),
-		       quantile(d->ratio, rounds, 0.25), quantile(d->ratio, rounds, 0.75),
-		       quantile(d->cpu_ratio, rounds, 0.5));
+		printf("%-32s %3d %8.4f %7.2f  %-22s %6.3f   %.3f .. %.3f %6.3f\n", d->pass.name, bytes,
+		       t / (double)n * 1e9, (double)n * bytes / t * 1e-9, d->rival.name,
+		       quantile(d->ratio, rounds, 0.5), quantile(d->ratio, rounds, 0.25),
+		       quantile(d->ratio, rounds, 0.75), quantile(d->cpu_ratio, rounds, 0.5));
 	}
 }
 
-/* --- the tables ------------------------------------------------------------------------------------------- */
+/* ---- the tables ---- */
 
-#define OUT_OF_PLACE(name_, run_, arg_, read_) \
-	{ .pass = { name_, run_, arg_, read_, 4 }, .rival = { "triad, non-temporal", run_triad, 0, 8, 4 }, .measure = BY_BYTES }
-#define IN_PLACE(name_, run_, arg_, read_, written_) \
-	{ .pass = { name_, run_, arg_, read_, written_ }, .rival = { "read", run_read, 0, 4, 0 }, .measure = BY_READ }
-#define FUSED(name_, arg_, without_, read_)                                                                        \
-	{ .pass = { name_, run_accumulate, arg_, read_, 4 }, .rival = { "without (time)", run_accumulate, without_, read_, 4 }, \
-	  .measure = BY_TIME }
+#define OUT_OF_PLACE(name_, run_, arg_, read_)                                                                         \
+	{                                                                                                              \
+		.pass = { name_, run_, arg_, read_, 4 }, .rival = { "triad, non-temporal", run_triad, 0, 8, 4 },       \
+		.measure = BY_BYTES                                                                                    \
+	}
+#define IN_PLACE(name_, run_, arg_, read_, written_)                                                                   \
+	{                                                                                                              \
+		.pass = { name_, run_, arg_, read_, written_ }, .rival = { "read", run_read, 0, 4, 0 },                \
+		.measure = BY_READ                                                                                     \
+	}
+#define FUSED(name_, arg_, without_, read_)                                                                            \
+	{                                                                                                              \
+		.pass = { name_, run_accumulate, arg_, read_, 4 },                                                     \
+		.rival = { "without (time)", run_accumulate, without_, read_, 4 }, .measure = BY_TIME                  \
+	}
 
 static void passes(const struct kernels *k, size_t n, int rounds)
 {
@@ -195,21 +229,24 @@ static void passes(const struct kernels *k, size_t n, int rounds)
 	};
 	struct arena a;
 	arena_open(&a, k, n, 6, false);
-	fight(&a, d, sizeof d / sizeof d[0], n, rounds);
-	print_duels(d, sizeof d / sizeof d[0], n, rounds);
+	fight(&a, d, sizeof(d) / sizeof(d[0]), n, rounds);
+	print_duels(d, sizeof(d) / sizeof(d[0]), n, rounds);
 }
 
 /* C2: an update, and what the memory allows it. `limit`: how many arrays it changes in place, and bits. */
 struct contest {
 	struct pass pass;
 	int limit;
-	double wall[MAX_ROUNDS], of_read[MAX_ROUNDS], reads[MAX_ROUNDS], streams[MAX_ROUNDS], share[MAX_ROUNDS], cpu_share[MAX_ROUNDS];
+	double wall[MAX_ROUNDS], of_read[MAX_ROUNDS], reads[MAX_ROUNDS], streams[MAX_ROUNDS], share[MAX_ROUNDS],
+		cpu_share[MAX_ROUNDS];
 };
 
 static void contend(struct arena *a, struct contest *c, size_t n, int slot)
 {
-	const struct pass reads = { "", run_streams, c->limit | STREAMS_READ, 0, 0 }, streams = { "", run_streams, c->limit, 0, 0 };
-	struct timing read = run_pass(a, &read_pass, n), all_read = run_pass(a, &reads, n), limit = run_pass(a, &streams, n);
+	const struct pass reads = { "", run_streams, c->limit | STREAMS_READ, 0, 0 },
+			  streams = { "", run_streams, c->limit, 0, 0 };
+	struct timing read = run_pass(a, &read_pass, n), all_read = run_pass(a, &reads, n),
+		      limit = run_pass(a, &streams, n);
 	struct timing ours = run_pass(a, &c->pass, n);
 	double floor = read.wall * c->pass.read / read_pass.read;
 	c->wall[slot] = ours.wall;
@@ -220,8 +257,9 @@ static void contend(struct arena *a, struct contest *c, size_t n, int slot)
 	c->cpu_share[slot] = limit.cpu / ours.cpu;
 }
 
-/* The floor of an update is to read its bytes at the speed of reading one array. Shown are the shares of that speed which reading all its arrays
- * at once has, which the same loads and stores have, and which the update has; then the update beside the same loads and stores. */
+/* The floor of an update is to read its bytes at the speed of reading one array. Shown are the shares of that speed
+ * which reading all its arrays at once has, which the same loads and stores have, and which the update has; then the
+ * update beside the same loads and stores. */
 static void updates(const struct kernels *k, size_t n, int rounds)
 {
 	static struct contest all[] = {
@@ -232,23 +270,25 @@ static void updates(const struct kernels *k, size_t n, int rounds)
 		{ .pass = { "sgd, digest, undo", run_sgd, DIGEST | NONFINITE | UNDO, 8, 4 }, .limit = 1 },
 		{ .pass = { "momentum, digest, undo", run_sgd, SLOTS | DIGEST | NONFINITE | UNDO, 12, 8 }, .limit = 2 },
 		{ .pass = { "adamw, digest, undo", run_adamw, DIGEST | NONFINITE | UNDO, 16, 12 }, .limit = 3 },
-		{ .pass = { "adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | NONFINITE | UNDO, 16, 14 }, .limit = 3 | STREAMS_OUT16 },
+		{ .pass = { "adamw, bf16 out, digest, undo", run_adamw, BF16 | DIGEST | NONFINITE | UNDO, 16, 14 },
+		  .limit = 3 | STREAMS_OUT16 },
 	};
-	const size_t count = sizeof all / sizeof *all;
+	const size_t count = sizeof(all) / sizeof(*all);
 	struct arena a;
 	arena_open(&a, k, n, 4, false);
 	for (int round = -1; round < rounds; round++) /* the first warms up */
 		for (size_t i = 0; i < count; i++)
 			contend(&a, &all[i], n, round < 0 ? 0 : round);
-	printf("%-32s %3s %8s %7s  %-28s  %6s %15s %6s\n%52s  %8s %8s %8s\n", "update", "B", "ns/el", "GB/s", "shares of reading one array:",
-	       "ratio", "middle half", "by cpu", "", "reads", "stores", "ours");
+	printf("%-32s %3s %8s %7s  %-28s  %6s %15s %6s\n%52s  %8s %8s %8s\n", "update", "B", "ns/el", "GB/s",
+	       "shares of reading one array:", "ratio", "middle half", "by cpu", "", "reads", "stores", "ours");
 	for (size_t i = 0; i < count; i++) {
 		const struct contest *c = &all[i];
 		double t = quantile(c->wall, rounds, 0.5);
 		int bytes = c->pass.read + c->pass.written;
-		printf("%-32s %3d %8.4f %7.2f  %8.3f %8.3f %8.3f    %6.3f   %.3f .. %.3f %6.3f\n", c->pass.name, bytes, t / (double)n * 1e9,
-		       (double)n * bytes / t * 1e-9, quantile(c->reads, rounds, 0.5), quantile(c->streams, rounds, 0.5),
-		       quantile(c->of_read, rounds, 0.5), quantile(c->share, rounds, 0.5), quantile(c->share, rounds, 0.25),
+		printf("%-32s %3d %8.4f %7.2f  %8.3f %8.3f %8.3f    %6.3f   %.3f .. %.3f %6.3f\n", c->pass.name, bytes,
+		       t / (double)n * 1e9, (double)n * bytes / t * 1e-9, quantile(c->reads, rounds, 0.5),
+		       quantile(c->streams, rounds, 0.5), quantile(c->of_read, rounds, 0.5),
+		       quantile(c->share, rounds, 0.5), quantile(c->share, rounds, 0.25),
 		       quantile(c->share, rounds, 0.75), quantile(c->cpu_share, rounds, 0.5));
 	}
 }
@@ -270,12 +310,16 @@ static void scaling(const struct kernels *k, size_t n, int rounds)
 /* C12: subnormal values, odd sizes and unaligned gradients against the normal case, in time. */
 static void cliffs(const struct kernels *k, size_t n, int rounds)
 {
-#define ACCUMULATE(name_, arg_)                                                                                          \
-	{ .pass = { name_, run_accumulate, SLOTS | ALL | arg_, 8, 4 },                                                   \
-	  .rival = { "normal case (time)", run_accumulate, SLOTS | ALL, 8, 4 }, .measure = BY_TIME }
-#define UPDATE(name_, arg_)                                                                                              \
-	{ .pass = { name_, run_adamw, arg_, 16, 12 }, .rival = { "normal case (time)", run_adamw, 0, 16, 12 },           \
-	  .measure = BY_TIME }
+#define ACCUMULATE(name_, arg_)                                                                                        \
+	{                                                                                                              \
+		.pass = { name_, run_accumulate, SLOTS | ALL | arg_, 8, 4 },                                           \
+		.rival = { "normal case (time)", run_accumulate, SLOTS | ALL, 8, 4 }, .measure = BY_TIME               \
+	}
+#define UPDATE(name_, arg_)                                                                                            \
+	{                                                                                                              \
+		.pass = { name_, run_adamw, arg_, 16, 12 }, .rival = { "normal case (time)", run_adamw, 0, 16, 12 },   \
+		.measure = BY_TIME                                                                                     \
+	}
 	static struct duel d[] = {
 		ACCUMULATE("accumulate, subnormal gradients", TINY),
 		ACCUMULATE("accumulate, odd sizes", ODD),
@@ -286,8 +330,8 @@ static void cliffs(const struct kernels *k, size_t n, int rounds)
 	};
 	struct arena a;
 	arena_open(&a, k, n, N_ARRAYS, true);
-	fight(&a, d, sizeof d / sizeof d[0], n, rounds);
-	print_duels(d, sizeof d / sizeof d[0], n, rounds);
+	fight(&a, d, sizeof(d) / sizeof(d[0]), n, rounds);
+	print_duels(d, sizeof(d) / sizeof(d[0]), n, rounds);
 }
 
 static void print_limits(const struct kernels *k, int threads, size_t n, int rounds)
@@ -308,8 +352,10 @@ static void print_limits(const struct kernels *k, int threads, size_t n, int rou
 
 static _Noreturn void usage(void)
 {
-	fprintf(stderr, "usage: bench_kernels [-m MB of an f32 array] [-t threads] [-r rounds, 5..%d] [-k table]\n"
-			"                     [passes | updates | scaling | cliffs]\n", MAX_ROUNDS);
+	fprintf(stderr,
+		"usage: bench_kernels [-m MB of an f32 array] [-t threads] [-r rounds, 5..%d] [-k table]\n"
+		"                     [passes | updates | scaling | cliffs]\n",
+		MAX_ROUNDS);
 	exit(2);
 }
 
@@ -323,11 +369,20 @@ int main(int argc, char **argv)
 	const char *name = NULL;
 	for (int option; (option = getopt(argc, argv, "m:t:r:k:")) != -1;) {
 		switch (option) {
-		case 'm': megabytes = strtol(optarg, NULL, 10); break;
-		case 't': threads = strtol(optarg, NULL, 10); break;
-		case 'r': rounds = strtol(optarg, NULL, 10); break;
-		case 'k': name = optarg; break;
-		default: usage();
+		case 'm':
+			megabytes = strtol(optarg, NULL, 10);
+			break;
+		case 't':
+			threads = strtol(optarg, NULL, 10);
+			break;
+		case 'r':
+			rounds = strtol(optarg, NULL, 10);
+			break;
+		case 'k':
+			name = optarg;
+			break;
+		default:
+			usage();
 		}
 	}
 	const struct kernels *k = kernels_get(name);
@@ -337,7 +392,7 @@ int main(int argc, char **argv)
 		usage();
 	pool_start((int)threads);
 	print_limits(k, (int)threads, n, (int)rounds);
-	for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
 		if (strcmp(what, tables[i].name) == 0) {
 			tables[i].run(k, n, (int)rounds);
 			pool_stop();

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an acknowledged push costs when there is nearly nothing to add: goal C4, and the commit of a step: goal C7.
  *
  *   bench_push [-r rounds, 5..101] [-n calls in a round] [push | commit]
  *
- * C4: gacc_push of a small arena (one rank, zero-copy slot) against a unary call of gRPC core with as many bytes over a unix
- * socket, in blocks of n calls, ours, limit, ours, limit; a block of pushes is one window. A round's figure is the
+ * C4: gacc_push of a small arena (one rank, zero-copy slot) against a unary call of gRPC core with as many bytes over a
+ * unix socket, in blocks of n calls, ours, limit, ours, limit; a block of pushes is one window. A round's figure is the
  * block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, against two such
  * calls and one fdatasync of a page beside gaccd's journal. Both unless one is named.
  */
@@ -78,13 +79,25 @@ static struct bench_group group_of(const struct bench_daemon *daemon, const stru
 
 static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
 {
-	static struct bench_row p50 = { .id = "C4", .what = "push acknowledged, 1024 floats, p50", .limit_name = "bare unary call",
-					.unit = "us", .factor = 1e6, .goal = 2 };
-	static struct bench_row p99 = { .id = "C4", .what = "push acknowledged, 1024 floats, p99", .limit_name = "bare unary call",
-					.unit = "us", .factor = 1e6 };
+	static struct bench_row p50 = { .id = "C4",
+					.what = "push acknowledged, 1024 floats, p50",
+					.limit_name = "bare unary call",
+					.unit = "us",
+					.factor = 1e6,
+					.goal = 2 };
+	static struct bench_row p99 = { .id = "C4",
+					.what = "push acknowledged, 1024 floats, p99",
+					.limit_name = "bare unary call",
+					.unit = "us",
+					.factor = 1e6 };
 	struct trainer t;
-	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "push", .optimizer = "sgd",
-						    .ranks = 1, .micro_size = (unsigned)calls, .n_elements = ELEMENTS, .n_tensors = 1 });
+	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint,
+						    .name = "push",
+						    .optimizer = "sgd",
+						    .ranks = 1,
+						    .micro_size = (unsigned)calls,
+						    .n_elements = ELEMENTS,
+						    .n_tensors = 1 });
 	struct bench_group group = group_of(daemon, bare);
 	time_bare(&group, bare);
 	time_block(&group, call_push, &t);
@@ -109,7 +122,7 @@ static int open_log(const char *path)
 {
 	static const char zeros[LOG_BYTES];
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || write(fd, zeros, sizeof zeros) != sizeof zeros || fsync(fd))
+	if (fd < 0 || write(fd, zeros, sizeof(zeros)) != sizeof(zeros) || fsync(fd))
 		bench_die("cannot write %s", path);
 	return fd;
 }
@@ -119,9 +132,9 @@ static void call_sync(void *fd)
 	static char page[4096];
 	static off_t at;
 	page[0]++;
-	if (pwrite(*(int *)fd, page, sizeof page, at) != sizeof page || fdatasync(*(int *)fd))
+	if (pwrite(*(int *)fd, page, sizeof(page), at) != sizeof(page) || fdatasync(*(int *)fd))
 		bench_die("cannot write beside the journal");
-	at = (at + (off_t)sizeof page) % LOG_BYTES;
+	at = (at + (off_t)sizeof(page)) % LOG_BYTES;
 }
 
 /* One sync and two calls; their medians are added. */
@@ -140,14 +153,23 @@ static void call_step(void *arg)
 
 static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 {
-	static struct bench_row row = { .id = "C7", .what = "step of 1024 floats, K = 1: push and wait, p50",
-					.limit_name = "fdatasync and 2 bare calls", .unit = "us", .factor = 1e6, .goal = 2.2 };
+	static struct bench_row row = { .id = "C7",
+					.what = "step of 1024 floats, K = 1: push and wait, p50",
+					.limit_name = "fdatasync and 2 bare calls",
+					.unit = "us",
+					.factor = 1e6,
+					.goal = 2.2 };
 	char path[128];
 	struct trainer t;
-	snprintf(path, sizeof path, "%s/state/bench.log", daemon->dir);
+	snprintf(path, sizeof(path), "%s/state/bench.log", daemon->dir);
 	int fd = open_log(path);
-	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint, .name = "commit", .optimizer = "sgd",
-						    .ranks = 1, .micro_size = 1, .n_elements = ELEMENTS, .n_tensors = 1 });
+	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint,
+						    .name = "commit",
+						    .optimizer = "sgd",
+						    .ranks = 1,
+						    .micro_size = 1,
+						    .n_elements = ELEMENTS,
+						    .n_tensors = 1 });
 	struct bench_group group = group_of(daemon, bare);
 	time_commit(&group, fd, bare);
 	time_block(&group, call_step, &t);

@@ -1,15 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Latency and throughput of the RPC layer over a unix socket, server and client in one process.
  *   bench_rpc [seconds per line, default 1]
  */
+#include "gacc/v1/gradient.pb-c.h"
+#include "lib/channel.h"
+#include "support/rpc_fixture.h"
+
 #include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <protobuf-c/protobuf-c.h>
-#include "gacc/v1/gradient.pb-c.h"
-#include "lib/channel.h"
-#include "support/rpc_fixture.h"
 
 #define GRADIENT (&gacc__v1__gradient_service__descriptor)
 #define CALLS_MAX 1000000
@@ -55,8 +57,9 @@ static void unary(struct rpc_channel *channel, double budget)
 		took[n] = seconds() - start;
 		bytes_free(reply);
 	}
-	qsort(took, n, sizeof took[0], by_value);
-	printf("unary Push           n %7zu   p50 %6.1f us   p99 %6.1f us\n", n, took[n / 2] * 1e6, took[n * 99 / 100] * 1e6);
+	qsort(took, n, sizeof(took[0]), by_value);
+	printf("unary Push           n %7zu   p50 %6.1f us   p99 %6.1f us\n", n, took[n / 2] * 1e6,
+	       took[n * 99 / 100] * 1e6);
 }
 
 static void report(const char *what, size_t chunk, double bytes, double wall, double cpu)
@@ -98,7 +101,8 @@ static void get(struct rpc_channel *channel, size_t chunk, double budget)
 		struct rpc_stream *stream;
 		request.bytes = 32u << 20;
 		request.offset = chunk;
-		need(rpc_stream_open(channel, GRADIENT, "GetParameters", 60000, BYTES_BULK_FIELD, &stream), "GetParameters");
+		need(rpc_stream_open(channel, GRADIENT, "GetParameters", 60000, BYTES_BULK_FIELD, &stream),
+		     "GetParameters");
 		need(rpc_stream_send(stream, &request.base), "send");
 		for (;;) {
 			need(rpc_stream_next(stream, -1, &msg, &view), "next");

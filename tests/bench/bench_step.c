@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a step costs end to end when the trainers compute nothing.
  *
  *   bench_step [-r rounds, 5..101] [-p parameters, default 10000000] [-R ranks, 1 or 2] [-t]
  *
  * K = 4 zero-copy pushes of each rank, clip by norm, AdamW, parameters readable. Rows:
- *   C3c  the step against its floor: each pass's bytes at the bandwidth of a triad, AdamW's reads at that of plain reading
- *   C3d  the tail, from the last push's call to the parameters, against the last pass and AdamW of the same floor
+ *   C3c  the step against its floor: each pass's bytes at the bandwidth of a triad, AdamW's reads at that of plain
+ * reading C3d  the tail, from the last push's call to the parameters, against the last pass and AdamW of the same floor
  *   C9   with -t, in place of the others: 300 tensors against one of the same bytes
  *   C12  99th percentile of the steps against their median; the engine's page faults after the first steps
  *   C10  private memory of gaccd and engine beyond the arenas
@@ -66,8 +67,13 @@ static struct step_time step(struct running *r)
 
 static struct trainer_options options_of(const struct setup *s, const char *endpoint, int rank)
 {
-	return (struct trainer_options){ .endpoint = endpoint, .name = "step", .optimizer = "adamw", .rank = rank,
-					 .ranks = s->ranks, .micro_size = K, .n_elements = s->n_elements,
+	return (struct trainer_options){ .endpoint = endpoint,
+					 .name = "step",
+					 .optimizer = "adamw",
+					 .rank = rank,
+					 .ranks = s->ranks,
+					 .micro_size = K,
+					 .n_elements = s->n_elements,
 					 .n_tensors = s->n_tensors };
 }
 
@@ -90,10 +96,10 @@ static pid_t start_other(const struct setup *s, const char *endpoint)
 {
 	char name[] = "bench_step", p[] = "-p", R[] = "-R", o[] = "-o", program[4096], n[24], ranks[12], at[96];
 	char *argv[] = { name, p, n, R, ranks, o, at, NULL };
-	snprintf(n, sizeof n, "%zu", s->n_elements);
-	snprintf(ranks, sizeof ranks, "%d", s->ranks);
-	snprintf(at, sizeof at, "%s", endpoint);
-	bench_program(name, program, sizeof program);
+	snprintf(n, sizeof(n), "%zu", s->n_elements);
+	snprintf(ranks, sizeof(ranks), "%d", s->ranks);
+	snprintf(at, sizeof(at), "%s", endpoint);
+	bench_program(name, program, sizeof(program));
 	pid_t pid = fork();
 	if (pid < 0)
 		bench_die("cannot fork: %s", strerror(errno));
@@ -158,8 +164,8 @@ static struct floor measure_floor(struct memory_limits *limits, int ranks)
 static void name_row(struct bench_row *row, const char *id, const struct setup *s, const char *what)
 {
 	row->id = id;
-	snprintf(row->what, sizeof row->what, "%s, %.2fM parameters, %d rank%s", what, (double)s->n_elements * 1e-6, s->ranks,
-		 s->ranks > 1 ? "s" : "");
+	snprintf(row->what, sizeof(row->what), "%s, %.2fM parameters, %d rank%s", what, (double)s->n_elements * 1e-6,
+		 s->ranks, s->ranks > 1 ? "s" : "");
 	row->unit = "ms";
 	row->factor = 1e3;
 }
@@ -169,9 +175,9 @@ static double private_mib(pid_t pid)
 {
 	char path[40], line[128];
 	unsigned long kib = 0;
-	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
 	FILE *f = fopen(path, "re");
-	while (f && fgets(line, sizeof line, f))
+	while (f && fgets(line, sizeof(line), f))
 		if (sscanf(line, "RssAnon: %lu kB", &kib) == 1)
 			break;
 	if (f)
@@ -231,9 +237,9 @@ static void measure_steps(const struct setup *s)
 	bench_row_print(&whole);
 	bench_row_print(&tail);
 	double p99 = bench_quantile(steps.all, steps.n, 0.99), median = bench_quantile(steps.all, steps.n, 0.5);
-	snprintf(what, sizeof what, "p99 of %zu steps / median", steps.n);
+	snprintf(what, sizeof(what), "p99 of %zu steps / median", steps.n);
 	bench_value_print("C12", what, p99 / median, "", 1.5);
-	snprintf(what, sizeof what, "page faults of the engine in %zu steps", steps.n);
+	snprintf(what, sizeof(what), "page faults of the engine in %zu steps", steps.n);
 	bench_value_print("C12", what, (double)faults, "", 0);
 	bench_value_print("C10", "private memory of gaccd", private_mib(r.daemon.pid), "MiB", 64);
 	bench_value_print("C10", "private memory of the engine", private_mib(r.engine), "MiB", 64);
@@ -265,7 +271,8 @@ static void measure_many_tensors(const struct setup *s)
 			double cpu = bench_group_cpu(&r->group);
 			for (size_t j = 0; j < s->steps; j++)
 				times[j] = step(r).all;
-			(which ? row.limit_cpu : row.ours_cpu)[i] = (bench_group_cpu(&r->group) - cpu) / (double)s->steps;
+			(which ? row.limit_cpu : row.ours_cpu)[i] =
+				(bench_group_cpu(&r->group) - cpu) / (double)s->steps;
 			(which ? row.limit : row.ours)[i] = bench_quantile(times, s->steps, 0.5);
 		}
 		row.rounds++;
@@ -278,18 +285,32 @@ static void measure_many_tensors(const struct setup *s)
 
 int main(int argc, char **argv)
 {
-	struct setup s = { .rounds = 9, .n_elements = 10000000, .n_tensors = 6, .ranks = 1,
+	struct setup s = { .rounds = 9,
+			   .n_elements = 10000000,
+			   .n_tensors = 6,
+			   .ranks = 1,
 			   .threads = (unsigned)sysconf(_SC_NPROCESSORS_ONLN) };
 	const char *other = NULL;
 	bool many = false;
 	for (int o; (o = getopt(argc, argv, "r:p:R:to:")) != -1;) {
 		switch (o) {
-		case 'r': s.rounds = strtoul(optarg, NULL, 10); break;
-		case 'p': s.n_elements = strtoul(optarg, NULL, 10); break;
-		case 'R': s.ranks = atoi(optarg); break;
-		case 't': many = true; break;
-		case 'o': other = optarg; break; /* used by start_other */
-		default: return 2;
+		case 'r':
+			s.rounds = strtoul(optarg, NULL, 10);
+			break;
+		case 'p':
+			s.n_elements = strtoul(optarg, NULL, 10);
+			break;
+		case 'R':
+			s.ranks = atoi(optarg);
+			break;
+		case 't':
+			many = true;
+			break;
+		case 'o':
+			other = optarg;
+			break; /* used by start_other */
+		default:
+			return 2;
 		}
 	}
 	if (s.rounds < 5 || s.rounds > BENCH_MAX_ROUNDS || s.n_elements < TENSORS_MANY || s.ranks < 1 || s.ranks > 2)

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """How long the worst accepted request of each method holds gaccd's event loop.
 
     GACC_BUILD_DIR=build tests/bench/loop.py [--quick] [PART ..]

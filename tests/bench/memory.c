@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "memory.h"
 
 #include "bench.h"
-
 #include "engine/pass.h"
 #include "engine/workers.h"
 #include "math/kernels.h"
@@ -42,7 +42,8 @@ AVX2 static void run_triad(struct memory_limits *m, size_t at, size_t n)
 	__m256 s = _mm256_set1_ps(0.25f);
 	bool past_cache = m->n > KERNEL_CACHED_ELEMENTS;
 	for (size_t i = at; i + 8 <= at + n; i += 8) {
-		__m256 sum = _mm256_add_ps(_mm256_load_ps(m->src + i), _mm256_mul_ps(s, _mm256_load_ps(m->gradient + i)));
+		__m256 sum =
+			_mm256_add_ps(_mm256_load_ps(m->src + i), _mm256_mul_ps(s, _mm256_load_ps(m->gradient + i)));
 		if (past_cache)
 			_mm256_stream_ps(m->dst + i, sum);
 		else
@@ -70,7 +71,7 @@ static void run_item(void *arg, uint32_t item, uint32_t worker)
 static float *new_array(size_t n)
 {
 	uint32_t x = 12345;
-	float *a = mmap(NULL, n * sizeof *a + PAD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	float *a = mmap(NULL, n * sizeof(*a) + PAD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (a == MAP_FAILED)
 		bench_die("not enough memory for arrays of %zu floats", n);
 	for (size_t i = 0; i < n; i++) {
@@ -82,7 +83,7 @@ static float *new_array(size_t n)
 
 struct memory_limits *memory_limits_new(size_t n, unsigned threads)
 {
-	struct memory_limits *m = calloc(1, sizeof *m);
+	struct memory_limits *m = calloc(1, sizeof(*m));
 	if (!m || workers_new(&m->workers, threads))
 		bench_die("cannot start %u threads", threads);
 	m->n = n;

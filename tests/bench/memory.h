@@ -1,4 +1,6 @@
-/* What the memory allows, measured in the run: plain reading, a triad, a copy by one thread, an add by the product's kernels.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the memory allows, measured in the run: plain reading, a triad, a copy by one thread, an add by the product's
+ * kernels.
  *
  * Work is split as the engine does it, over as many threads. Arrays hold normal floats and are touched before.
  */
@@ -8,10 +10,10 @@
 #include <stddef.h>
 
 enum memory_pass {
-	MEMORY_READ,   /* 4 B per element */
-	MEMORY_TRIAD,  /* 8 read, 4 written; non-temporal stores for arrays that leave the cache */
-	MEMORY_COPY,   /* 4 and 4, one thread */
-	MEMORY_ADD     /* the engine's pass with one slot: 8 and 4 */
+	MEMORY_READ,  /* 4 B per element */
+	MEMORY_TRIAD, /* 8 read, 4 written; non-temporal stores for arrays that leave the cache */
+	MEMORY_COPY,  /* 4 and 4, one thread */
+	MEMORY_ADD    /* the engine's pass with one slot: 8 and 4 */
 };
 
 struct memory_limits;

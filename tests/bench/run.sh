@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # All benchmarks, one table. Figures are ratios taken inside one run; docs/performance.md says what they mean.
 #
 #   tests/bench/run.sh [--quick] [--wait SECONDS] [--out FILE] [--torch PYTHON] BUILD_DIR
@@ -19,7 +20,7 @@ set -eu
 
 usage()
 {
-	sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+	sed -n '3,12s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
 

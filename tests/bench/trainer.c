@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer.h"
 
 #include "bench.h"
@@ -20,12 +21,13 @@ static size_t elements_of(const struct trainer *t, size_t tensor)
 
 static void declare(struct trainer *t)
 {
-	gacc_tensor *tensor = calloc(t->n_tensors, sizeof *tensor);
-	char(*name)[32] = calloc(t->n_tensors, sizeof *name);
+	gacc_tensor *tensor = calloc(t->n_tensors, sizeof(*tensor));
+	char(*name)[32] = calloc(t->n_tensors, sizeof(*name));
 	for (size_t i = 0; i < t->n_tensors; i++) {
-		snprintf(name[i], sizeof name[i], "t%zu", i);
-		tensor[i] = (gacc_tensor){ .name = name[i], .dtype = GACC_F32, .ndim = 1,
-					   .shape = { (int64_t)elements_of(t, i) } };
+		snprintf(name[i], sizeof(name[i]), "t%zu", i);
+		tensor[i] = (gacc_tensor){
+			.name = name[i], .dtype = GACC_F32, .ndim = 1, .shape = { (int64_t)elements_of(t, i) }
+		};
 	}
 	trainer_need(t, gacc_register(t->job, tensor, t->n_tensors));
 	free(name);
@@ -35,9 +37,13 @@ static void declare(struct trainer *t)
 void trainer_open(struct trainer *t, const struct trainer_options *o)
 {
 	char spec[512];
-	gacc_attach_opts opts = { .struct_size = sizeof opts, .job = o->name, .rank = o->rank, .world_size = o->ranks,
-				  .spec_yaml = spec, .no_shared_memory = o->inlined };
-	snprintf(spec, sizeof spec,
+	gacc_attach_opts opts = { .struct_size = sizeof(opts),
+				  .job = o->name,
+				  .rank = o->rank,
+				  .world_size = o->ranks,
+				  .spec_yaml = spec,
+				  .no_shared_memory = o->inlined };
+	snprintf(spec, sizeof(spec),
 		 "metadata: {name: %s}\n"
 		 "spec: {micro_size: %u, clip_norm: 1, optimizer: {type: %s, lr: 1.0e-6}, "
 		 "init: [{pattern: \"*\", type: uniform, a: 0.001, b: 0.002}]}\n",
@@ -75,7 +81,7 @@ static void fill(struct trainer *t, unsigned char *slot)
 
 void trainer_push(struct trainer *t)
 {
-	gacc_push_opts opts = { .struct_size = sizeof opts, .weight = 8, .loss = 1 };
+	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = 8, .loss = 1 };
 	void *slot;
 	trainer_need(t, gacc_grad_buffer(t->job, &slot, NULL));
 	if (slot != t->filled[0] && slot != t->filled[1]) {

@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that computes nothing: it attaches, fills its slots once with normal floats, and pushes. */
 #ifndef GACC_TESTS_TRAINER_H
 #define GACC_TESTS_TRAINER_H
 
 #include <gacc/gacc.h>
-
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -12,12 +12,12 @@ struct trainer {
 	gacc_job *job;
 	size_t n_elements, n_tensors;
 	const void *filled[2]; /* slots that hold values */
-	double norm; /* of what it pushes, computed in f64 */
+	double norm;	       /* of what it pushes, computed in f64 */
 };
 
 struct trainer_options {
 	const char *endpoint;
-	const char *name; /* of the job */
+	const char *name;      /* of the job */
 	const char *optimizer; /* "sgd", "adamw" */
 	int rank, ranks;
 	unsigned micro_size;

@@ -1,5 +1,6 @@
-/* A control segment with any bytes in it: read by gaccd after a crash, and by an engine. Its checksum is repaired, or else nothing
- * behind it would ever be reached. What is accepted must be usable, and be written and read back the same.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A control segment with any bytes in it: read by gaccd after a crash, and by an engine. Its checksum is repaired, or
+ * else nothing behind it would ever be reached. What is accepted must be usable, and be written and read back the same.
  */
 #include "engine/accum.h"
 #include "engine/control_page.h"

@@ -1,10 +1,11 @@
-/* Every message of our services, as gaccd and its clients decode it: requests and responses. The first byte chooses the type, the second
- * where the buffer is cut in two, the rest is the wire. Contiguous and in slices it comes to the same; what was accepted packs again to
- * the same message; what was refused is explained; and a specification or a tensor set is judged as gaccd does it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every message of our services, as gaccd and its clients decode it: requests and responses. The first byte chooses the
+ * type, the second where the buffer is cut in two, the rest is the wire. Contiguous and in slices it comes to the same;
+ * what was accepted packs again to the same message; what was refused is explained; and a specification or a tensor set
+ * is judged as gaccd does it. */
 #include "edge/convert.h"
 #include "math/arena.h"
 #include "proto/bytes.h"
-
 #include "gacc/v1/common.pb-c.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
@@ -12,7 +13,6 @@
 
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static const ProtobufCServiceDescriptor *const services[] = { &gacc__v1__gradien
 /* Number `k` of: each method's input and output, service after service. make_corpus.py counts the same way. */
 static const ProtobufCMessageDescriptor *type_of(unsigned k)
 {
-	for (size_t i = 0; i < sizeof services / sizeof *services; i++) {
+	for (size_t i = 0; i < sizeof(services) / sizeof(*services); i++) {
 		unsigned n = 2 * services[i]->n_methods;
 		if (k < n)
 			return k % 2 ? services[i]->methods[k / 2].output : services[i]->methods[k / 2].input;
@@ -45,7 +45,7 @@ static void judge_spec(const Gacc__V1__JobSpec *pb)
 	char why[256] = "";
 	if (!pb)
 		return;
-	enum status st = convert_spec(pb, &s, &field, why, sizeof why);
+	enum status st = convert_spec(pb, &s, &field, why, sizeof(why));
 	must(!st || (*why && field) || st == ST_NO_MEMORY);
 	if (!st)
 		job_spec_fini(&s);
@@ -56,9 +56,9 @@ static void judge_tensors(Gacc__V1__TensorSpec *const *t, size_t n)
 	struct tensor_spec *s = NULL;
 	struct arena a;
 	char why[256] = "";
-	enum status st = convert_tensors(t, n, &s, why, sizeof why);
+	enum status st = convert_tensors(t, n, &s, why, sizeof(why));
 	if (!st)
-		st = arena_init(&a, s, n, DTYPE_NONE, why, sizeof why);
+		st = arena_init(&a, s, n, DTYPE_NONE, why, sizeof(why));
 	must(!st || *why || st == ST_NO_MEMORY);
 	if (!st)
 		arena_fini(&a);
@@ -113,7 +113,8 @@ static grpc_byte_buffer *in_slices(const uint8_t *data, size_t n, size_t cut)
 }
 
 /* The same from a buffer; then with its data left out, if it has any. */
-static void from_buffer(const ProtobufCMessageDescriptor *type, grpc_byte_buffer *b, enum status st, const ProtobufCMessage *m)
+static void from_buffer(const ProtobufCMessageDescriptor *type, grpc_byte_buffer *b, enum status st,
+			const ProtobufCMessage *m)
 {
 	const ProtobufCFieldDescriptor *data = protobuf_c_message_descriptor_get_field(type, BYTES_BULK_FIELD);
 	ProtobufCMessage *other = NULL;
@@ -121,7 +122,8 @@ static void from_buffer(const ProtobufCMessageDescriptor *type, grpc_byte_buffer
 	must(bytes_from_buffer(type, b, &other) == st && (st || same(m, other)));
 	bytes_free(other);
 	other = NULL;
-	if (!data || data->type != PROTOBUF_C_TYPE_BYTES || bytes_from_buffer_bulk(type, BYTES_BULK_FIELD, b, &other, &view))
+	if (!data || data->type != PROTOBUF_C_TYPE_BYTES ||
+	    bytes_from_buffer_bulk(type, BYTES_BULK_FIELD, b, &other, &view))
 		return;
 	const uint8_t *piece;
 	size_t n, sum = 0, all = view.left;
@@ -143,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	grpc_byte_buffer *b = in_slices(data + 2, n - 2, cut);
 	from_buffer(type, b, st, m);
 	if (st == ST_MALFORMED) {
-		bytes_explain_buffer(type, b, why, sizeof why);
+		bytes_explain_buffer(type, b, why, sizeof(why));
 		must(strstr(why, " at byte ") != NULL);
 	}
 	grpc_byte_buffer_destroy(b);

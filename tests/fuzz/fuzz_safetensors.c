@@ -1,5 +1,7 @@
-/* A safetensors file with any bytes in it: as it is, and as the header of a file whose data has as many bytes as the first two
- * say, because no mutation finds a length that fits. What is accepted covers its data and is written back the same. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A safetensors file with any bytes in it: as it is, and as the header of a file whose data has as many bytes as the
+ * first two say, because no mutation finds a length that fits. What is accepted covers its data and is written back the
+ * same. */
 #include "store/safetensors.h"
 
 #include <stdlib.h>

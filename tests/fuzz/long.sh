@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A night of fuzzing: tests/fuzz/long.sh HOURS [TARGET...]. All targets run at once, nicely, and go on from what earlier nights found in
 # build/fuzz-corpus; at the end that is reduced to the inputs that matter. An input that breaks something is left as build/fuzz-TARGET-*:
 # it belongs into tests/fuzz/corpus, with a unit test.

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the seeds of fuzz_messages and fuzz_attach anew, from the descriptor set of a build: one file for each request and response,
 with a value in every field.
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Builds the fuzz targets with clang and runs each for SECONDS_EACH (60) from its corpus, JOBS (all cores) at a time. Inputs that reach
 # new code go to CORPUS, a folder that is kept, or to a temporary one. tests/long.sh fuzz runs for hours.
 set -eu

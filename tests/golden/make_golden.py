@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes golden.bin: what PyTorch computes, for tests/unit/math/test_golden.c.
 
     python3 tests/golden/make_golden.py        # PyTorch 2.13; the output is committed

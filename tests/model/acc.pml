@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Accumulation: one engine, its ranks' trainers, and everything between them that may die, be late or be repeated.
  *
  * Model A of the protocol's appendix, extended by flush, reject, leave and return, CLOSE, and an old trainer that lives on.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Checks the protocol's models with spin: every base must hold, every mutant must be caught by the property named here.
 #
 #   run.sh           small bounds, a minute or two on two cores, under 1 GB

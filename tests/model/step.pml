@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The step across engines: CLOSE, GO, reduce, vote, COMMIT, epoch bump, with old coordinators that go on.
  *
  * Models B and E of the protocol's appendix, extended by CLOSE before GO, communicators that stay warm, and the all-gather

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Applies small wrong changes to the product, one at a time, and checks that a test notices each.
 
     tests/mutants/run.py [--sample N] [--seed TEXT] [--list] [NAME...]

@@ -1,7 +1,10 @@
-/* sim_alloc [-n seeds] [-s first seed] [-a allocation]: each seeded run again and again, and in each one allocation of daemon/control fails, the first, the
- * second, ... until there is no further one, or that of -a alone, with all its events. What cannot be had is refused or tried again; all invariants hold, and the job ends.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim_alloc [-n seeds] [-s first seed] [-a allocation]: each seeded run again and again, and in each one allocation of
+ * daemon/control fails, the first, the second, ... until there is no further one, or that of -a alone, with all its
+ * events. What cannot be had is refused or tried again; all invariants hold, and the job ends.
  *
- * The sources of control are compiled with malloc and its family renamed, so that it is theirs alone that are counted. */
+ * The sources of control are compiled with malloc and its family renamed, so that it is theirs alone that are counted.
+ */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -39,7 +42,7 @@ static bool run(struct sim *s, uint64_t seed, unsigned n)
 	char why[512];
 	calls = 0;
 	fail_at = n;
-	if (sim_run(seed, s, why, sizeof why))
+	if (sim_run(seed, s, why, sizeof(why)))
 		return true;
 	printf("FAILED %s, allocation %u\n", why, n);
 	return false;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim [-n runs] [-s first seed] [-v]: seeded runs; prints the first failing seed and exits 1. */
 #include "sim.h"
 
@@ -21,7 +22,7 @@ int main(int argc, char **argv)
 	}
 	for (uint64_t seed = first; seed < first + runs; seed++) {
 		char why[512];
-		if (!sim_run(seed, &s, why, sizeof why)) {
+		if (!sim_run(seed, &s, why, sizeof(why))) {
 			printf("FAILED %s\n", why);
 			return 1;
 		}
@@ -30,6 +31,7 @@ int main(int argc, char **argv)
 		windows += s.n_windows;
 	}
 	printf("%llu runs, %llu events, %llu faults, %llu windows committed: all invariants held\n",
-	       (unsigned long long)runs, (unsigned long long)events, (unsigned long long)kills, (unsigned long long)windows);
+	       (unsigned long long)runs, (unsigned long long)events, (unsigned long long)kills,
+	       (unsigned long long)windows);
 	return 0;
 }

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "sim.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FAULTY_NS (3000 * MS)   /* then the faults stop, and the job must end */
+#define FAULTY_NS (3000 * MS)	 /* then the faults stop, and the job must end */
 #define CONTINUE_NS (10000 * MS) /* then stopped trainers go on */
 #define LIMIT_NS (60000 * MS)
 
@@ -38,11 +39,12 @@ void sim_fail(struct sim *s, const char *fmt, ...)
 {
 	if (s->failure[0])
 		return;
-	int at = snprintf(s->failure, sizeof s->failure, "seed %llu, event %llu, %.3f s: ", (unsigned long long)s->seed,
-			  (unsigned long long)s->n_handled, (double)s->now / 1e9);
+	int at =
+		snprintf(s->failure, sizeof(s->failure), "seed %llu, event %llu, %.3f s: ", (unsigned long long)s->seed,
+			 (unsigned long long)s->n_handled, (double)s->now / 1e9);
 	va_list ap;
 	va_start(ap, fmt);
-	vsnprintf(s->failure + at, sizeof s->failure - (size_t)at, fmt, ap);
+	vsnprintf(s->failure + at, sizeof(s->failure) - (size_t)at, fmt, ap);
 	va_end(ap);
 }
 
@@ -57,9 +59,9 @@ struct event *sim_event(struct sim *s, int64_t delay, enum event_type type)
 {
 	if (s->n_events == s->events_capacity) {
 		s->events_capacity = s->events_capacity ? 2 * s->events_capacity : 256;
-		s->heap = realloc(s->heap, s->events_capacity * sizeof *s->heap);
+		s->heap = realloc(s->heap, s->events_capacity * sizeof(*s->heap));
 	}
-	struct event *e = calloc(1, sizeof *e);
+	struct event *e = calloc(1, sizeof(*e));
 	e->at = s->now + delay;
 	e->n = s->n_created++;
 	e->type = type;
@@ -142,15 +144,19 @@ static void port_report(void *ctx, const struct report *r)
 			struct event *e = sim_event(s, sim_net_delay(s), EV_REPORT);
 			e->coord = c;
 			e->report = *r;
-			memcpy(e->progress, r->rank, r->n_ranks * sizeof *r->rank);
+			memcpy(e->progress, r->rank, r->n_ranks * sizeof(*r->rank));
 			if (r->counted)
 				memcpy(e->counted, r->counted, r->n_words * 8);
 		}
 }
 
-static const struct job_ports job_ports = { .reply = port_reply, .engine_send = port_engine_send, .report = port_report,
-					    .allocate = port_allocate, .event = port_event,
-					    .process_alive = port_process_alive, .random16 = port_random16 };
+static const struct job_ports job_ports = { .reply = port_reply,
+					    .engine_send = port_engine_send,
+					    .report = port_report,
+					    .allocate = port_allocate,
+					    .event = port_event,
+					    .process_alive = port_process_alive,
+					    .random16 = port_random16 };
 
 /* A coordinator's ports know which coordinator they serve. */
 struct coord_ctx {
@@ -171,7 +177,8 @@ static void port_order(void *ctx, uint32_t node, const struct order *o)
 	}
 }
 
-/* The store: a write takes time; it counts at one instant, if the term is still the writer's. Writes keep their order. */
+/* The store: a write takes time; it counts at one instant, if the term is still the writer's. Writes keep their order.
+ */
 static struct event *store_event(const struct coord_ctx *c, enum event_type type)
 {
 	struct sim *s = c->s;
@@ -197,7 +204,7 @@ static void port_persist_end(void *ctx, uint64_t job, enum status st, const char
 	struct coord_ctx *c = ctx;
 	struct event *e = store_event(c, EV_ENDED);
 	e->status = st;
-	snprintf(e->reply.text, sizeof e->reply.text, "%s", reason);
+	snprintf(e->reply.text, sizeof(e->reply.text), "%s", reason);
 }
 
 static void port_changed(void *ctx, uint64_t job)
@@ -222,9 +229,13 @@ static bool start_coordinator(struct sim *s)
 		return true;
 	uint32_t i = s->n_coords;
 	coord_ctx[i] = (struct coord_ctx){ s, i, ++s->term };
-	struct coord_ports ports = { .ctx = &coord_ctx[i], .order = port_order, .persist_commit = port_persist,
-				     .persist_end = port_persist_end, .event = port_coord_event,
-				     .changed = port_changed, .norms = port_norms };
+	struct coord_ports ports = { .ctx = &coord_ctx[i],
+				     .order = port_order,
+				     .persist_commit = port_persist,
+				     .persist_end = port_persist_end,
+				     .event = port_coord_event,
+				     .changed = port_changed,
+				     .norms = port_norms };
 	if (coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
 		return false;
 	s->n_coords++;
@@ -261,7 +272,7 @@ static void start_gaccd(struct sim *s)
 	s->gaccd_life++;
 	enum status st = job_new(&s->job, 1, &s->spec, 1000, s->gaccd_life, &ports);
 	if (!st)
-		st = job_set_tensors(s->job, &tensor, 1, why, sizeof why);
+		st = job_set_tensors(s->job, &tensor, 1, why, sizeof(why));
 	if (st) {
 		if (st != ST_NO_MEMORY)
 			sim_fail(s, "cannot make the job");
@@ -306,7 +317,7 @@ static void operator_updates(struct sim *s)
 		u.window = coord_window(s->coord[i]) + sim_random(s, 5);
 	if (s->spec.optim.type == OPTIM_CLIENT)
 		u.set = u.set & ~(uint32_t)VALUE_LR ? u.set & ~(uint32_t)VALUE_LR : VALUE_MICRO_SIZE;
-	enum status st = coord_prepare_update(s->coord[i], &u, &field, why, sizeof why);
+	enum status st = coord_prepare_update(s->coord[i], &u, &field, why, sizeof(why));
 	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED || st == ST_NO_MEMORY)
 		return;
 	if (st) {
@@ -379,7 +390,7 @@ static void on_persisted(struct sim *s, const struct event *e)
 		sim_check_commit(s, &e->commit);
 		struct store_window *w = &s->window[s->n_windows++];
 		w->commit = e->commit;
-		memcpy(w->counted, e->counted, sizeof w->counted);
+		memcpy(w->counted, e->counted, sizeof(w->counted));
 	}
 	if (s->gaccd_up && e->coord < s->n_coords && coord_ctx[e->coord].term == e->life)
 		coord_on_persisted(s->coord[e->coord], e->commit.window, st, sim_now(s));
@@ -437,7 +448,8 @@ static void on_tick(struct sim *s)
 		trainer_continue_all(s);
 	if (s->gaccd_up) {
 		job_tick(s->job, sim_now(s));
-		if (s->n_coords && s->now >= s->hold_until && s->now >= s->store_at && coord_held(s->coord[s->n_coords - 1]))
+		if (s->n_coords && s->now >= s->hold_until && s->now >= s->store_at &&
+		    coord_held(s->coord[s->n_coords - 1]))
 			operator_holds(s, false);
 		for (uint32_t i = 0; i < s->n_coords; i++)
 			coord_tick(s->coord[i], sim_now(s));
@@ -510,15 +522,16 @@ static void draw_extremes(struct sim *s)
 	do {
 		double n[6];
 		for (int i = 0; i < 6; i++)
-			n[i] = some[sim_random(s, sizeof some / sizeof *some)];
+			n[i] = some[sim_random(s, sizeof(some) / sizeof(*some))];
 		k->optim.lr = n[0];
 		k->loss_scale = n[1];
 		k->clip_norm = n[2];
 		k->clip_value = n[3];
-		k->schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 1 + sim_random(s, 3), .gamma = n[4] };
+		k->schedule =
+			(struct schedule){ .type = SCHEDULE_STEP, .step_size = 1 + sim_random(s, 3), .gamma = n[4] };
 		k->reduction = REDUCE_WEIGHTED_MEAN + (enum reduction)sim_random(s, 4);
 		k->fixed_divisor = k->reduction == REDUCE_FIXED ? n[5] : 0;
-	} while (job_spec_check(k, &field, why, sizeof why));
+	} while (job_spec_check(k, &field, why, sizeof(why)));
 }
 
 static void setup(struct sim *s)
@@ -526,11 +539,13 @@ static void setup(struct sim *s)
 	struct job_spec *k = &s->spec;
 	const char *field;
 	char why[128];
-	snprintf(k->name, sizeof k->name, "sim");
+	snprintf(k->name, sizeof(k->name), "sim");
 	k->ranks = 1 + (uint32_t)sim_random(s, SIM_MAX_RANKS);
 	k->micro_size = 1 + (uint32_t)sim_random(s, SIM_MAX_MICRO);
 	k->steps = sim_chance(s, 500) ? 3 + sim_random(s, 6) : 0;
-	k->nonfinite = sim_chance(s, 300) ? NONFINITE_REJECT_MICRO : sim_chance(s, 100) ? NONFINITE_ERROR : NONFINITE_SKIP_STEP;
+	k->nonfinite = sim_chance(s, 300)   ? NONFINITE_REJECT_MICRO
+		       : sim_chance(s, 100) ? NONFINITE_ERROR
+					    : NONFINITE_SKIP_STEP;
 	k->uneven = sim_chance(s, 200) ? UNEVEN_DROP : sim_chance(s, 100) ? UNEVEN_ERROR : UNEVEN_FLUSH;
 	k->optim = (struct optim_config){ .type = sim_chance(s, 200) ? OPTIM_CLIENT : OPTIM_SGD, .lr = 0.1 };
 	k->abandoned_ns = 5000 * MS; /* longer than faults keep all ranks away */
@@ -544,17 +559,20 @@ static void setup(struct sim *s)
 	if (sim_chance(s, 200))
 		draw_extremes(s);
 	else if (k->nonfinite != NONFINITE_ERROR && sim_chance(s, 400)) {
-		k->dynamic_loss_scale = (struct loss_scale_rules){ .enabled = true, .growth_interval = 2, .min = 4, .max = 64 };
+		k->dynamic_loss_scale =
+			(struct loss_scale_rules){ .enabled = true, .growth_interval = 2, .min = 4, .max = 64 };
 		k->dynamic_loss_scale.hysteresis = 1 + (uint32_t)sim_random(s, 2);
 		k->loss_scale = 16;
 	}
 	if (sim_chance(s, 300))
-		k->outlier_skip = (struct outlier_skip){ .factor = 5, .decay = 0.5, .warmup_steps = 1 + (uint32_t)sim_random(s, 3) };
+		k->outlier_skip = (struct outlier_skip){ .factor = 5,
+							 .decay = 0.5,
+							 .warmup_steps = 1 + (uint32_t)sim_random(s, 3) };
 	s->level_window = sim_chance(s, 300) ? 1 + sim_random(s, 4) : UINT64_MAX;
 	s->init_rule = (struct spec_init){ (char *)"*", { INIT_ZEROS, 0, 0 } };
 	k->init = &s->init_rule;
 	k->n_init = 1;
-	if (job_spec_check(k, &field, why, sizeof why))
+	if (job_spec_check(k, &field, why, sizeof(why)))
 		sim_fail(s, "spec: %s", why);
 	s->deserted = sim_chance(s, 50);
 	s->serial.scale = k->loss_scale;
@@ -565,8 +583,8 @@ static void setup(struct sim *s)
 static void dump(const struct sim *s)
 {
 	fprintf(stderr, "window %llu phase %u, term %llu, %u commits, engine %d, gaccd %d, coordinators %u",
-		(unsigned long long)s->d.r.window, s->d.r.phase, (unsigned long long)s->term, s->n_windows, s->engine_up,
-		s->gaccd_up, s->n_coords);
+		(unsigned long long)s->d.r.window, s->d.r.phase, (unsigned long long)s->term, s->n_windows,
+		s->engine_up, s->gaccd_up, s->n_coords);
 	if (s->n_coords)
 		fprintf(stderr, ", phase %d", coord_phase(s->coord[s->n_coords - 1]));
 	fprintf(stderr, "\n");
@@ -575,7 +593,8 @@ static void dump(const struct sim *s)
 			(unsigned long long)s->d.rank[r].sgen, s->d.rank[r].flushed, s->d.rank[r].counted,
 			s->spec.micro_size);
 	for (uint32_t i = 0; i < s->n_procs; i++)
-		fprintf(stderr, "process %u: rank %u state %d stopped %d window %llu at %u of %u call %llu, session %llu\n", i,
+		fprintf(stderr,
+			"process %u: rank %u state %d stopped %d window %llu at %u of %u call %llu, session %llu\n", i,
 			s->proc[i].rank, s->proc[i].state, s->proc[i].stopped, (unsigned long long)s->proc[i].window,
 			s->proc[i].at, s->proc[i].n_todo, (unsigned long long)s->proc[i].call,
 			(unsigned long long)s->proc[i].generation);
@@ -599,7 +618,7 @@ static void teardown(struct sim *s)
 bool sim_run(uint64_t seed, struct sim *s, char *why, size_t n_why)
 {
 	bool verbose = s->verbose;
-	memset(s, 0, sizeof *s);
+	memset(s, 0, sizeof(*s));
 	s->verbose = verbose;
 	s->seed = s->rng = seed;
 	s->faults = true;

@@ -1,8 +1,11 @@
-/* A whole node in one process: the real state machines of daemon/control, with a fake clock, engine, store and trainers.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole node in one process: the real state machines of daemon/control, with a fake clock, engine, store and
+ * trainers.
  *
- * Everything random comes from one seed, so that a failure is reproduced by its number. Between coordinator and job, and
- * between trainers and job, messages are lost, repeated, delayed and overtaken; the engine, gaccd, trainers and the coordinator
- * die or are superseded at any event. After every event sim_check.c looks at the invariants of docs/protocol.md.
+ * Everything random comes from one seed, so that a failure is reproduced by its number. Between coordinator and job,
+ * and between trainers and job, messages are lost, repeated, delayed and overtaken; the engine, gaccd, trainers and the
+ * coordinator die or are superseded at any event. After every event sim_check.c looks at the invariants of
+ * docs/protocol.md.
  */
 #ifndef GACC_TESTS_SIM_H
 #define GACC_TESTS_SIM_H
@@ -18,7 +21,7 @@
 #define SIM_MAX_RANKS 3
 #define SIM_MAX_MICRO 4
 #define SIM_MAX_WINDOWS 64
-#define SIM_MAX_PROCS 64   /* trainer processes, dead ones included */
+#define SIM_MAX_PROCS 64 /* trainer processes, dead ones included */
 #define SIM_MAX_COORDS 8
 #define SIM_MAX_UPDATES 64
 #define SIM_STREAMS 256
@@ -39,15 +42,31 @@ struct sim_slot {
 
 /* ---- events ---- */
 enum event_type {
-	EV_ENGINE_COMMAND, EV_ENGINE_ANSWER, EV_ENGINE_UP, EV_PASS, EV_REPORT, EV_ORDER, EV_PERSISTED, EV_ENDED, EV_UPDATED, EV_HELD,
-	EV_REQUEST, EV_CHUNK, EV_REPLY, EV_PROC, EV_TICK, EV_FAULT, EV_GACCD_UP, EV_START_PROC
+	EV_ENGINE_COMMAND,
+	EV_ENGINE_ANSWER,
+	EV_ENGINE_UP,
+	EV_PASS,
+	EV_REPORT,
+	EV_ORDER,
+	EV_PERSISTED,
+	EV_ENDED,
+	EV_UPDATED,
+	EV_HELD,
+	EV_REQUEST,
+	EV_CHUNK,
+	EV_REPLY,
+	EV_PROC,
+	EV_TICK,
+	EV_FAULT,
+	EV_GACCD_UP,
+	EV_START_PROC
 };
 
 struct event {
 	int64_t at;
-	uint64_t n;               /* tie-break: order of creation */
+	uint64_t n; /* tie-break: order of creation */
 	enum event_type type;
-	uint64_t life;            /* of gaccd or engine it belongs to; stale ones are dropped */
+	uint64_t life; /* of gaccd or engine it belongs to; stale ones are dropped */
 	uint32_t proc, coord;
 	uint64_t call;
 	struct engine_command command;
@@ -61,36 +80,44 @@ struct event {
 	struct commit commit;
 	enum status status;
 	struct update update;
-	bool hold;                /* EV_HELD: paused, or resumed */
+	bool hold; /* EV_HELD: paused, or resumed */
 };
 
 /* ---- trainers ---- */
 enum proc_state {
-	PROC_DEAD, PROC_ATTACH, PROC_READY, PROC_COMPUTE, PROC_PUSH, PROC_FLUSH, PROC_WAIT, PROC_DETACH, PROC_DONE,
+	PROC_DEAD,
+	PROC_ATTACH,
+	PROC_READY,
+	PROC_COMPUTE,
+	PROC_PUSH,
+	PROC_FLUSH,
+	PROC_WAIT,
+	PROC_DETACH,
+	PROC_DONE,
 	PROC_OTHER_KEY, /* pushes a micro-batch that is counted once more, with the data key of another one */
-	PROC_PAUSE,     /* Detach, not done: another process goes on in its place */
-	PROC_ACK        /* optimizer client: it has read the reduced gradient */
+	PROC_PAUSE,	/* Detach, not done: another process goes on in its place */
+	PROC_ACK	/* optimizer client: it has read the reduced gradient */
 };
 
 struct proc {
 	enum proc_state state;
-	bool stopped;             /* SIGSTOP */
+	bool stopped; /* SIGSTOP */
 	uint32_t rank;
 	uint8_t nonce[16], token[16];
 	uint64_t generation;
 	uint64_t window;
-	double loss_scale;        /* of that window, as it was told */
-	uint64_t ack_window;      /* whose reduced gradient it has read */
+	double loss_scale;			  /* of that window, as it was told */
+	uint64_t ack_window;			  /* whose reduced gradient it has read */
 	uint32_t todo[SIM_MAX_MICRO], n_todo, at; /* micro-batches owed */
-	uint64_t call;            /* under way */
+	uint64_t call;				  /* under way */
 	int64_t retry_at;
-	uint64_t server_call;     /* the newest copy of it that gaccd has */
-	uint32_t spare;           /* its slots */
-	bool streams;             /* it maps nothing: its gradients go in streams */
-	uint32_t chunk;           /* of the stream, the next one */
-	int64_t stream_at;        /* when the newest chunk arrives */
-	uint64_t stream_life;     /* of the gaccd that it is connected to */
-	int windows_left;         /* until it leaves */
+	uint64_t server_call; /* the newest copy of it that gaccd has */
+	uint32_t spare;	      /* its slots */
+	bool streams;	      /* it maps nothing: its gradients go in streams */
+	uint32_t chunk;	      /* of the stream, the next one */
+	int64_t stream_at;    /* when the newest chunk arrives */
+	uint64_t stream_life; /* of the gaccd that it is connected to */
+	int windows_left;     /* until it leaves */
 };
 
 struct store_window {
@@ -101,14 +128,14 @@ struct store_window {
 struct sim {
 	uint64_t rng, seed;
 	int64_t now;
-	bool faults;              /* the faulty part of the run */
-	bool deserted;            /* when the faults end, all trainers die for good */
-	bool extreme;             /* the spec's numbers and the weights are as large and as small as they may be */
-	bool operators;           /* who pause and change values */
-	bool restless;            /* trainers leave, flush and repeat themselves at any point of a window */
-	uint64_t level_window;    /* from here on norms are 50 times as high */
+	bool faults;	       /* the faulty part of the run */
+	bool deserted;	       /* when the faults end, all trainers die for good */
+	bool extreme;	       /* the spec's numbers and the weights are as large and as small as they may be */
+	bool operators;	       /* who pause and change values */
+	bool restless;	       /* trainers leave, flush and repeat themselves at any point of a window */
+	uint64_t level_window; /* from here on norms are 50 times as high */
 	bool verbose;
-	char failure[512];        /* "" while all invariants hold */
+	char failure[512]; /* "" while all invariants hold */
 	struct job_spec spec;
 	struct spec_init init_rule;
 	/* event heap */
@@ -125,7 +152,7 @@ struct sim {
 	bool engine_up, engine_starting, pass_scheduled;
 	uint64_t engine_life;
 	struct accum accum;
-	int64_t command_at;       /* the channel keeps order */
+	int64_t command_at; /* the channel keeps order */
 	int64_t answer_at;
 	/* engine: durable part (the control segment and the accumulator) */
 	bool durable;
@@ -134,18 +161,18 @@ struct sim {
 	struct sim_slot acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
 	uint32_t n_acc;
 	struct sim_slot slot[(SIM_MAX_RANKS + 1) * 2];
-	uint64_t lost_window;     /* whose update leaves parameters that are not finite; UINT64_MAX: none does */
-	uint64_t n_void;          /* micro-batches refused in windows that are over */
+	uint64_t lost_window; /* whose update leaves parameters that are not finite; UINT64_MAX: none does */
+	uint64_t n_void;      /* micro-batches refused in windows that are over */
 	/* store */
 	uint64_t term;
 	struct store_window window[SIM_MAX_WINDOWS];
 	uint32_t n_windows;
-	int64_t store_at;         /* the journal keeps order */
+	int64_t store_at; /* the journal keeps order */
 	struct update update[SIM_MAX_UPDATES];
 	uint32_t n_updates;
 	bool held;
-	uint64_t held_bound;      /* the last window that may still commit; UINT64_MAX: none */
-	int64_t hold_until;       /* then the operator resumes */
+	uint64_t held_bound; /* the last window that may still commit; UINT64_MAX: none */
+	int64_t hold_until;  /* then the operator resumes */
 	bool ended;
 	enum status end_status;
 	/* what the log must say next: a serial reading of it */
@@ -166,7 +193,7 @@ struct sim {
 	struct sim_stream {
 		uint64_t call;
 		uint32_t slot;
-	} stream[SIM_STREAMS];    /* those that gaccd has let in, by call */
+	} stream[SIM_STREAMS]; /* those that gaccd has let in, by call */
 	struct proc proc[SIM_MAX_PROCS];
 	uint32_t n_procs;
 	uint64_t last_call;

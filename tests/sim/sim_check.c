@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The invariants of docs/protocol.md, looked at after every event. */
 #include "sim.h"
 
@@ -20,9 +21,9 @@ static void check_accumulator(struct sim *s)
 		else
 			seen[t->rank][t->micro]++;
 		for (uint32_t k = 1; k < SIM_PIECES; k++)
-			if (memcmp(t, &t[k], sizeof *t))
-				sim_fail(s, "I8: torn payload of rank %u micro %u: piece %u is of process %u, micro %u", t->rank, t->micro, k,
-					 t[k].proc, t[k].micro);
+			if (memcmp(t, &t[k], sizeof(*t)))
+				sim_fail(s, "I8: torn payload of rank %u micro %u: piece %u is of process %u, micro %u",
+					 t->rank, t->micro, k, t[k].proc, t[k].micro);
 	}
 	for (uint32_t r = 0; r < s->spec.ranks; r++)
 		for (uint32_t m = 0; m < SIM_MAX_MICRO; m++)
@@ -74,7 +75,7 @@ static void check_monotone(struct sim *s)
 static void check_counts(struct sim *s)
 {
 	char why[200];
-	if (s->job && job_counts_wrong(s->job, why, sizeof why))
+	if (s->job && job_counts_wrong(s->job, why, sizeof(why)))
 		sim_fail(s, "I13: %s", why);
 }
 
@@ -120,7 +121,8 @@ static struct values values_in(const struct sim *s, uint64_t window)
 	return v;
 }
 
-/* I10: each window has exactly the values that the updates before it in the log say, and the learning rate that its pushes gave. */
+/* I10: each window has exactly the values that the updates before it in the log say, and the learning rate that its
+ * pushes gave. */
 static void check_values(struct sim *s, const struct commit *k)
 {
 	double given = sim_lr_of(s, k->window);
@@ -141,13 +143,14 @@ static void check_serial(struct sim *s, const struct commit *k)
 	const struct outlier_skip *o = &s->spec.outlier_skip;
 	bool voids = k->next.counters.rejected_micros != s->serial.rejected, applied = k->outcome == OUTCOME_APPLIED;
 	double mean = s->serial.weight > 0 ? s->serial.sum / s->serial.weight : 0;
-	bool outlier = o->factor > 0 && s->serial.steps >= o->warmup_steps && k->grad_norm > o->factor * mean && mean > 0;
+	bool outlier =
+		o->factor > 0 && s->serial.steps >= o->warmup_steps && k->grad_norm > o->factor * mean && mean > 0;
 	if (k->loss_scale != s->serial.scale)
 		sim_fail(s, "I12: window %llu has loss scale %g, not %g", (unsigned long long)k->window, k->loss_scale,
 			 s->serial.scale);
 	if ((applied && outlier) || (k->skip_reason == SKIP_OUTLIER && !outlier))
-		sim_fail(s, "I12: window %llu, norm %g, mean %g: outcome %u", (unsigned long long)k->window, k->grad_norm,
-			 mean, k->outcome);
+		sim_fail(s, "I12: window %llu, norm %g, mean %g: outcome %u", (unsigned long long)k->window,
+			 k->grad_norm, mean, k->outcome);
 	if (applied) {
 		s->serial.sum = s->serial.sum * o->decay + k->grad_norm;
 		s->serial.weight = s->serial.weight * o->decay + 1;
@@ -200,8 +203,8 @@ static void check_policies(struct sim *s, const struct commit *k)
 			 (unsigned long long)k->window, (unsigned long long)k->next.counters.rejected_micros,
 			 (unsigned long long)(s->n_void + voids));
 	if ((k->outcome == OUTCOME_DROPPED) != drops)
-		sim_fail(s, "I15: window %llu has outcome %u with %u counted and %llu refused", (unsigned long long)k->window,
-			 k->outcome, s->n_acc, (unsigned long long)voids);
+		sim_fail(s, "I15: window %llu has outcome %u with %u counted and %llu refused",
+			 (unsigned long long)k->window, k->outcome, s->n_acc, (unsigned long long)voids);
 	if (s->spec.uneven == UNEVEN_ERROR && s->n_acc && is_short(s))
 		sim_fail(s, "I15: window %llu is short and commits (uneven: error)", (unsigned long long)k->window);
 	if (s->spec.nonfinite == NONFINITE_ERROR && voids)
@@ -209,8 +212,8 @@ static void check_policies(struct sim *s, const struct commit *k)
 			 (unsigned long long)k->window);
 }
 
-/* I14: an acknowledged micro-batch is in a commit, in the open window, or announced as void; and a job completes only when its
- * open window is empty. A job that fails says what it failed of. */
+/* I14: an acknowledged micro-batch is in a commit, in the open window, or announced as void; and a job completes only
+ * when its open window is empty. A job that fails says what it failed of. */
 void sim_check_end(struct sim *s, enum status st, const char *reason)
 {
 	uint64_t voids = sim_count_void(s);
@@ -219,7 +222,9 @@ void sim_check_end(struct sim *s, enum status st, const char *reason)
 		if (s->d.r.params_nonfinite)
 			sim_fail(s, "I17: the job is complete (%s), and its parameters are lost", reason);
 		if (s->n_applied != s->n_windows || s->n_acc || voids)
-			sim_fail(s, "I14: the job is complete (%s) with %u counted and %llu refused micro-batches in window %llu",
+			sim_fail(s,
+				 "I14: the job is complete (%s) with %u counted and %llu refused micro-batches in "
+				 "window %llu",
 				 reason, s->n_acc, (unsigned long long)voids, (unsigned long long)s->d.r.window);
 		break;
 	case ST_WINDOW_CLOSED:
@@ -247,8 +252,8 @@ void sim_check_commit(struct sim *s, const struct commit *k)
 {
 	check_policies(s, k);
 	if (s->held && k->window > s->held_bound && s->held_bound != UINT64_MAX)
-		sim_fail(s, "I11: window %llu commits while the job is paused since window %llu", (unsigned long long)k->window,
-			 (unsigned long long)s->held_bound);
+		sim_fail(s, "I11: window %llu commits while the job is paused since window %llu",
+			 (unsigned long long)k->window, (unsigned long long)s->held_bound);
 	check_values(s, k);
 	check_serial(s, k);
 }

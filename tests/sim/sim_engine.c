@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fake engine: the real accum.c and control_state, a multiset instead of arenas, and death at any event. */
 #include "sim.h"
 
 #include "engine/commit.h"
 
 #include <math.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,9 @@ static void answer(struct sim *s, const struct engine_answer *a)
 
 static struct engine_answer answer_to(const struct engine_command *c, enum status st)
 {
-	return (struct engine_answer){ .op = c->op, .id = c->id, .rank = c->rank, .window = c->window,
-				       .attempt = c->attempt, .status = st };
+	return (struct engine_answer){
+		.op = c->op, .id = c->id, .rank = c->rank, .window = c->window, .attempt = c->attempt, .status = st
+	};
 }
 
 static void start_durable(struct sim *s)
@@ -86,8 +87,13 @@ static void on_add(struct sim *s, const struct engine_command *c)
 		answer(s, &a);
 		return;
 	}
-	struct accum_entry e = { .command_id = c->id, .sgen = c->sgen, .rank = c->rank, .micro = c->micro,
-				 .slot = c->slot, .weight = c->weight, .data_key = c->data_key,
+	struct accum_entry e = { .command_id = c->id,
+				 .sgen = c->sgen,
+				 .rank = c->rank,
+				 .micro = c->micro,
+				 .slot = c->slot,
+				 .weight = c->weight,
+				 .data_key = c->data_key,
 				 .window_lr = c->window_lr };
 	bool voided = false;
 	enum status st = accum_offer(&s->accum, &s->d, cell(s, c->rank, c->micro), &e, &voided);
@@ -112,7 +118,10 @@ static void on_pass(struct sim *s)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct accum_entry *p = &pass[i];
 		bool reject = s->spec.nonfinite != NONFINITE_SKIP_STEP && (p->data_key % 30) == 7;
-		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window,
+		struct engine_answer a = { .op = ENGINE_ADD,
+					   .id = p->command_id,
+					   .rank = p->rank,
+					   .window = s->d.r.window,
 					   .result = reject ? 4 : 1 };
 		if (p->sgen != s->d.rank[p->rank].sgen)
 			sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
@@ -127,7 +136,8 @@ static void on_pass(struct sim *s)
 				s->d.r.window_lr = p->window_lr;
 			s->d.r.count++;
 			s->d.r.sum_weight += p->weight;
-			*cell(s, p->rank, p->micro) = (struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
+			*cell(s, p->rank, p->micro) =
+				(struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
 		}
 		s->d.r.seq++;
 		answer(s, &a);
@@ -142,8 +152,9 @@ static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum s
 {
 	struct accum_entry *p;
 	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
-		struct engine_answer a = { .op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window,
-					   .status = st };
+		struct engine_answer a = {
+			.op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window, .status = st
+		};
 		answer(s, &a);
 		accum_remove(&s->accum, p);
 	}
@@ -257,14 +268,18 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 		wrong = commit_wrong_scalar(c, &s->spec.optim, &g);
 	}
 	if (wrong)
-		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes", (unsigned long long)c->window, wrong);
+		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes",
+			 (unsigned long long)c->window, wrong);
 	bool reads = s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
 	if (reads && r->client_pending) {
 		a.status = ST_NOT_READY;
 		answer(s, &a);
 		return;
 	}
-	struct commit k = { .window = c->window, .term = c->term, .attempt = c->attempt, .outcome = c->outcome,
+	struct commit k = { .window = c->window,
+			    .term = c->term,
+			    .attempt = c->attempt,
+			    .outcome = c->outcome,
 			    .applied_step = c->applied_step };
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
@@ -302,7 +317,9 @@ static void on_ack(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
 	bool fenced = !c->last && c->sgen < s->d.rank[c->rank].sgen;
-	struct engine_answer a = answer_to(c, c->window >= r->window ? ST_NOT_CURRENT_WINDOW : fenced ? ST_SESSION_FENCED : ST_OK);
+	struct engine_answer a = answer_to(c, c->window >= r->window ? ST_NOT_CURRENT_WINDOW
+					      : fenced		     ? ST_SESSION_FENCED
+								     : ST_OK);
 	if (!a.status && r->client_pending && c->window == r->client_window) {
 		if (c->last)
 			r->client_pending = 0;

@@ -1,5 +1,6 @@
-/* Trainers that send their gradients in streams: in pieces that are delayed, cut off between any two, and arrive after their session
- * was fenced. A connection keeps order; that its client is gone may be noticed much later. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trainers that send their gradients in streams: in pieces that are delayed, cut off between any two, and arrive after
+ * their session was fenced. A connection keeps order; that its client is gone may be noticed much later. */
 #include "sim.h"
 
 #include <string.h>
@@ -55,7 +56,8 @@ void stream_act(struct sim *s, struct proc *p)
 	sim_event(s, next, EV_PROC)->proc = (uint32_t)(p - s->proc);
 }
 
-static void open_stream(struct sim *s, const struct event *e, uint64_t call, const struct session_key *k, const struct push_args *a)
+static void open_stream(struct sim *s, const struct event *e, uint64_t call, const struct session_key *k,
+			const struct push_args *a)
 {
 	uint32_t slot;
 	if (job_stream_open(s->job, call, k, a, &slot, sim_now(s)))
@@ -68,8 +70,11 @@ void stream_event(struct sim *s, const struct event *e)
 	const struct proc *p = &s->proc[e->proc];
 	uint64_t call = e->call << 8;
 	struct session_key k = { .rank = p->rank, .uid = 1000 };
-	struct push_args a = { .window = e->order.window, .micro = (uint32_t)e->order.attempt, .weight = 1 + (double)e->order.attempt,
-			       .loss_scale = p->loss_scale, .lr = sim_lr_of(s, e->order.window) };
+	struct push_args a = { .window = e->order.window,
+			       .micro = (uint32_t)e->order.attempt,
+			       .weight = 1 + (double)e->order.attempt,
+			       .loss_scale = p->loss_scale,
+			       .lr = sim_lr_of(s, e->order.window) };
 	if (!s->gaccd_up || e->life != s->gaccd_life)
 		return;
 	memcpy(k.token, e->missing, 16);

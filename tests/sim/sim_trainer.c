@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fake trainers: what libgacc does, over a network that loses, repeats and delays, with processes that die or stop. */
 #include "sim.h"
 
@@ -87,8 +88,12 @@ void trainer_request(struct sim *s, const struct event *e)
 	uint64_t window = e->order.window;
 	switch ((enum proc_state)e->order.want) {
 	case PROC_ATTACH: {
-		struct attach_args a = { .rank = p->rank, .world_size = s->spec.ranks, .uid = 1000,
-					 .pid = e->proc + 1, .start_time = 1, .shared_memory = !p->streams };
+		struct attach_args a = { .rank = p->rank,
+					 .world_size = s->spec.ranks,
+					 .uid = 1000,
+					 .pid = e->proc + 1,
+					 .start_time = 1,
+					 .shared_memory = !p->streams };
 		memcpy(a.nonce, p->nonce, 16);
 		job_attach(s->job, call, &a, now);
 		break;
@@ -99,8 +104,12 @@ void trainer_request(struct sim *s, const struct event *e)
 	case PROC_PUSH:
 	case PROC_OTHER_KEY: {
 		uint32_t micro = (uint32_t)e->order.attempt;
-		struct push_args a = { .window = window, .micro = micro, .slot = micro % s->spec.slots_per_rank,
-				       .weight = weight_of(s, micro), .loss_scale = p->loss_scale, .lr = sim_lr_of(s, window),
+		struct push_args a = { .window = window,
+				       .micro = micro,
+				       .slot = micro % s->spec.slots_per_rank,
+				       .weight = weight_of(s, micro),
+				       .loss_scale = p->loss_scale,
+				       .lr = sim_lr_of(s, window),
 				       .data_key = 1 + window * 1000 + p->rank * 100 + micro };
 		if ((enum proc_state)e->order.want == PROC_OTHER_KEY)
 			a.data_key += 50;
@@ -144,15 +153,16 @@ void trainer_reply(struct sim *s, uint64_t call, const struct reply *r)
 	struct event *e = sim_event(s, sim_net_delay(s), EV_REPLY);
 	e->call = call >> 8;
 	e->reply = *r;
-	if (r->status == ST_OK && r->kind == REPLY_ATTACH) /* the slots are mapped under this session, not a later one */
+	if (r->status == ST_OK &&
+	    r->kind == REPLY_ATTACH) /* the slots are mapped under this session, not a later one */
 		e->coord = slots_of_call(s, e->call) == s->spec.ranks;
 	if (r->status == ST_OK && r->kind == REPLY_READY)
-		memcpy(e->missing, r->ready.missing, r->ready.n_missing * sizeof *e->missing);
+		memcpy(e->missing, r->ready.missing, r->ready.n_missing * sizeof(*e->missing));
 }
 
 static void told(struct sim *s, const struct proc *p, uint32_t result)
 {
-	if (s->n_told < sizeof s->told / sizeof *s->told) {
+	if (s->n_told < sizeof(s->told) / sizeof(*s->told)) {
 		s->told[s->n_told].window = p->window;
 		s->told[s->n_told].rank = p->rank;
 		s->told[s->n_told].micro = p->todo[p->at];
@@ -192,7 +202,7 @@ static void begin_window(struct sim *s, struct proc *p, const struct event *e)
 	p->window = e->reply.ready.window;
 	p->loss_scale = e->reply.ready.loss_scale;
 	p->n_todo = e->reply.ready.n_missing;
-	memcpy(p->todo, e->missing, p->n_todo * sizeof *p->todo);
+	memcpy(p->todo, e->missing, p->n_todo * sizeof(*p->todo));
 	p->at = 0;
 	shuffle(s, p);
 	if (e->reply.ready.pending_apply) { /* an earlier process of this rank has not read it, or has not said so */
@@ -285,7 +295,8 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 		break;
 	case ST_DATA_KEY_MISMATCH:
 		if (p->state != PROC_OTHER_KEY)
-			sim_fail(s, "rank %u has one key for micro-batch %u, and is told that it has two", p->rank, p->todo[p->at]);
+			sim_fail(s, "rank %u has one key for micro-batch %u, and is told that it has two", p->rank,
+				 p->todo[p->at]);
 		after_push(s, p);
 		break;
 	case ST_NONFINITE: /* the job ends */
@@ -388,7 +399,7 @@ static void act(struct sim *s, struct proc *p)
 		/* half written, then whole, then pushed: three events, so that deaths and passes fall between */
 		struct tag *t = slot_of(s, p, p->todo[p->at] % s->spec.slots_per_rank)->piece;
 		const struct tag mine = { p->window, p->rank, p->todo[p->at], (uint32_t)(p - s->proc), 1 };
-		bool half = !memcmp(&t[SIM_PIECES / 2 - 1], &mine, sizeof mine);
+		bool half = !memcmp(&t[SIM_PIECES / 2 - 1], &mine, sizeof(mine));
 		for (uint32_t i = half ? SIM_PIECES / 2 : 0; i < (half ? SIM_PIECES : SIM_PIECES / 2); i++)
 			t[i] = mine;
 		if (!half) {

@@ -1,21 +1,22 @@
-/* One rank of the fault campaign, which does the work of support/work.h: starts in a millisecond, knows at any time what its next
- * micro-batch must be, and can be killed anywhere.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank of the fault campaign, which does the work of support/work.h: starts in a millisecond, knows at any time
+ * what its next micro-batch must be, and can be killed anywhere.
  *
  *     campaign_trainer OUT_DIR STEPS ELEMENTS PAUSE_US
  *
- * Prints a line when it can go on after it was started: {"window", "micro", "ready_ms"}. At the job's end it writes its parameters, as
- * they lie in memory, to OUT_DIR/params_RANK.bin. Exit status 0 also when the job had ended before it came.
+ * Prints a line when it can go on after it was started: {"window", "micro", "ready_ms"}. At the job's end it writes its
+ * parameters, as they lie in memory, to OUT_DIR/params_RANK.bin. Exit status 0 also when the job had ended before it
+ * came.
  */
-#include <gacc/gacc.h>
+#include "support/work.h"
 
+#include <gacc/gacc.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "support/work.h"
 
 struct trainer {
 	gacc_client *client;
@@ -56,8 +57,11 @@ static const float *params(struct trainer *t, size_t tensor)
 static void push(struct trainer *t, const gacc_position *at)
 {
 	uint64_t g = work_number(&t->work, at, gacc_rank(t->job));
-	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = work_weight(at, gacc_rank(t->job)), .loss = (double)g,
-				.data_key = g + 1, .lr = t->lr };
+	gacc_push_opts opts = { .struct_size = sizeof(opts),
+				.weight = work_weight(at, gacc_rank(t->job)),
+				.loss = (double)g,
+				.data_key = g + 1,
+				.lr = t->lr };
 	const float *p = params(t, 1);
 	void *slot;
 	gacc_status st;

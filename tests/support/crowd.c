@@ -1,4 +1,6 @@
-/* The crowd of crowd.h. Messages between job and coordinator are copied and delivered when their sender has returned, as gaccd does it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The crowd of crowd.h. Messages between job and coordinator are copied and delivered when their sender has returned,
+ * as gaccd does it. */
 #include "support/crowd.h"
 
 #include <stdio.h>
@@ -21,9 +23,9 @@ struct crowd {
 	struct coord *coord;
 	struct now now;
 	struct message *first, **last;
-	struct engine_command *add; /* [ranks]: the push of each that is not answered; id 0: none */
+	struct engine_command *add;	/* [ranks]: the push of each that is not answered; id 0: none */
 	uint32_t next_rank, next_micro; /* whose turn it is */
-	struct engine_command command; /* the newest that is no ADD; op 0: answered */
+	struct engine_command command;	/* the newest that is no ADD; op 0: answered */
 	uint64_t n_reports, n_counted, n_stepped;
 	double sum_weight;
 };
@@ -71,8 +73,8 @@ static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command 
 static void on_report(void *ctx, const struct report *r)
 {
 	struct crowd *c = ctx;
-	size_t n_rank = r->n_ranks * sizeof *r->rank, n_map = r->counted ? r->n_words * sizeof *r->counted : 0;
-	struct message *m = malloc(sizeof *m + n_rank + n_map);
+	size_t n_rank = r->n_ranks * sizeof(*r->rank), n_map = r->counted ? r->n_words * sizeof(*r->counted) : 0;
+	struct message *m = malloc(sizeof(*m) + n_rank + n_map);
 	need(m, "no memory");
 	char *at = (char *)(m + 1);
 	*m = (struct message){ .is_report = true, .report = *r };
@@ -85,7 +87,7 @@ static void on_report(void *ctx, const struct report *r)
 
 static void on_order(void *ctx, uint32_t node, const struct order *o)
 {
-	struct message *m = malloc(sizeof *m);
+	struct message *m = malloc(sizeof(*m));
 	need(m, "no memory");
 	*m = (struct message){ .order = *o };
 	m->order.late = NULL;
@@ -95,7 +97,7 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 
 static void on_persist(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
-	struct message *m = malloc(sizeof *m);
+	struct message *m = malloc(sizeof(*m));
 	need(m, "no memory");
 	*m = (struct message){ .is_persist = true, .window = k->window };
 	post(ctx, m);
@@ -136,8 +138,15 @@ static void on_random(void *ctx, uint8_t out[16])
 
 static struct engine_answer answer_to(const struct crowd *c, const struct engine_command *k)
 {
-	return (struct engine_answer){ .op = k->op, .id = k->id, .rank = k->rank, .window = k->window, .attempt = k->attempt,
-				       .result = PUSH_COUNTED, .count = c->n_counted, .sum_weight = c->sum_weight, .sumsq = 1 };
+	return (struct engine_answer){ .op = k->op,
+				       .id = k->id,
+				       .rank = k->rank,
+				       .window = k->window,
+				       .attempt = k->attempt,
+				       .result = PUSH_COUNTED,
+				       .count = c->n_counted,
+				       .sum_weight = c->sum_weight,
+				       .sumsq = 1 };
 }
 
 static void deliver(struct crowd *c)
@@ -249,7 +258,7 @@ static void start(struct crowd *c)
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	struct control_state record;
 	char why[200];
-	need(!job_set_tensors(c->job, &tensor, 1, why, sizeof why), "no tensors");
+	need(!job_set_tensors(c->job, &tensor, 1, why, sizeof(why)), "no tensors");
 	need(!control_state_init(&record, c->spec.ranks, c->spec.max_micro_size), "no memory");
 	record.r.micro_size = c->spec.micro_size;
 	record.r.loss_scale = 1;
@@ -258,7 +267,12 @@ static void start(struct crowd *c)
 	control_state_fini(&record);
 	deliver(c);
 	for (uint32_t r = 0; r < c->spec.ranks; r++) {
-		struct attach_args a = { .rank = r, .world_size = c->spec.ranks, .uid = 1000, .pid = 1 + r, .start_time = 1, .shared_memory = true };
+		struct attach_args a = { .rank = r,
+					 .world_size = c->spec.ranks,
+					 .uid = 1000,
+					 .pid = 1 + r,
+					 .start_time = 1,
+					 .shared_memory = true };
 		job_attach(c->job, CALL_OTHER, &a, c->now);
 		answer_command(c);
 		job_on_mapped(c->job, a.rank, job_generation(c->job, a.rank));
@@ -267,7 +281,7 @@ static void start(struct crowd *c)
 
 struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 {
-	struct crowd *c = calloc(1, sizeof *c);
+	struct crowd *c = calloc(1, sizeof(*c));
 	const char *field;
 	char why[200];
 	need(c, "no memory");
@@ -275,11 +289,13 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 	c->now = (struct now){ 1000, 1000 };
 	c->spec = (struct job_spec){ .name = "crowd", .ranks = ranks, .micro_size = micro_size, .master_f32 = true };
 	c->spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	need(!job_spec_check(&c->spec, &field, why, sizeof why), why);
-	c->add = calloc(ranks, sizeof *c->add);
+	need(!job_spec_check(&c->spec, &field, why, sizeof(why)), why);
+	c->add = calloc(ranks, sizeof(*c->add));
 	need(c->add, "no memory");
 	struct job_ports ports = { c, on_reply, on_engine_send, on_report, on_allocate, on_event, is_alive, on_random };
-	struct coord_ports coord_ports = { c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL };
+	struct coord_ports coord_ports = {
+		c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL
+	};
 	need(!job_new(&c->job, 1, &c->spec, 1000, 1, &ports), "no memory");
 	need(!coord_new(&c->coord, 1, &c->spec, 1, 1, &coord_ports), "no memory");
 	start(c);

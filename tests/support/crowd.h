@@ -1,5 +1,7 @@
-/* A job with many ranks in one process: the real state machines of gaccd, an engine that answers in canonical order, and trainers that push
- * windows through it. For what control costs: nothing here waits, sleeps or depends on the clock. Not for wrong inputs: those end the program.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job with many ranks in one process: the real state machines of gaccd, an engine that answers in canonical order,
+ * and trainers that push windows through it. For what control costs: nothing here waits, sleeps or depends on the
+ * clock. Not for wrong inputs: those end the program.
  */
 #ifndef TESTS_SUPPORT_CROWD_H
 #define TESTS_SUPPORT_CROWD_H
@@ -17,8 +19,9 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size);
 void crowd_free(struct crowd *);
 struct job *crowd_job(struct crowd *);
 struct coord *crowd_coord(struct crowd *);
-/* One window: every rank pushes micro_size micro-batches, then calls WaitStep; it returns when all have their outcome. Every call and every
- * answer of the engine is a turn of its own: what the job and the coordinator say to each other is delivered at its end. */
+/* One window: every rank pushes micro_size micro-batches, then calls WaitStep; it returns when all have their outcome.
+ * Every call and every answer of the engine is a turn of its own: what the job and the coordinator say to each other is
+ * delivered at its end. */
 void crowd_window(struct crowd *, enum crowd_order);
 /* One rank's part of that: it pushes `micro`; nothing is answered. */
 void crowd_push(struct crowd *, uint32_t rank, uint32_t micro);

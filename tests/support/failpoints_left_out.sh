@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # failpoints_left_out.sh ON GACCD LIBGACC: nothing of proto/failpoint.h is in these files, or, in a build with failpoints (ON is 1), it is.
 set -eu
 found=0

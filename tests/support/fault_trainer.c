@@ -1,13 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Some ranks of a small job that does the work of support/work.h, for tests that break things around it
  * (tests/system/test_failpoints.py).
  *
  *     fault_trainer ENDPOINT JOB RANKS WORLD STEPS MICRO-SIZE ELEMENTS OUT [client]
  *
- * RANKS: "0,2,3", a thread each; "-": the one of GACC_RANK. Each writes its final parameters to OUT.<rank>. With `client` it applies the
- * reduced gradients itself and keeps its parameters in OUT.<rank>.state, from which a new process goes on. Exit status: 0 done; 3 the
- * job had ended when it came; 1 failed, with the reason on stderr. */
-#include <gacc/gacc.h>
+ * RANKS: "0,2,3", a thread each; "-": the one of GACC_RANK. Each writes its final parameters to OUT.<rank>. With
+ * `client` it applies the reduced gradients itself and keeps its parameters in OUT.<rank>.state, from which a new
+ * process goes on. Exit status: 0 done; 3 the job had ended when it came; 1 failed, with the reason on stderr. */
+#include "support/work.h"
 
+#include <gacc/gacc.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "support/work.h"
 
 #define MAX_RANKS 16
 #define ENDED 3
@@ -32,8 +32,8 @@ struct rank {
 	int number, code;
 	gacc_client *client;
 	gacc_job *job;
-	float *values;         /* ledger, then body: initial ones, later those of optimizer client */
-	uint64_t next;         /* optimizer client: first window that is not in `values` */
+	float *values; /* ledger, then body: initial ones, later those of optimizer client */
+	uint64_t next; /* optimizer client: first window that is not in `values` */
 };
 
 static _Noreturn void failed(struct rank *r, gacc_status st, const char *text)
@@ -49,15 +49,17 @@ static float *part(void *base, size_t offset)
 
 static void fill(struct rank *r, const gacc_position *at, void *slot, const void *params)
 {
-	const float *now = run.is_client ? r->values + run.work.n_ledger :
-					   (const float *)((const char *)params + gacc_param_offset(r->job, 1));
+	const float *now = run.is_client ? r->values + run.work.n_ledger
+					 : (const float *)((const char *)params + gacc_param_offset(r->job, 1));
 	work_gradient(&run.work, work_number(&run.work, at, r->number), now, part(slot, gacc_offset(r->job, 0)),
 		      part(slot, gacc_offset(r->job, 1)));
 }
 
 static gacc_status push(struct rank *r, const gacc_position *at)
 {
-	gacc_push_opts o = { .struct_size = sizeof o, .zero_after = at->micro & 1, .weight = work_weight(at, r->number),
+	gacc_push_opts o = { .struct_size = sizeof(o),
+			     .zero_after = at->micro & 1,
+			     .weight = work_weight(at, r->number),
 			     .data_key = 1 + work_number(&run.work, at, r->number) };
 	const void *params = NULL;
 	void *slot;
@@ -82,7 +84,7 @@ static size_t n_values(void)
 
 static bool save(struct rank *r, const char *end, float *values)
 {
-	const struct iovec part[] = { { &r->next, sizeof r->next }, { values, n_values() * sizeof *values } };
+	const struct iovec part[] = { { &r->next, sizeof(r->next) }, { values, n_values() * sizeof(*values) } };
 	char path[4096];
 	path_of(r, end, path);
 	return work_write(path, part, 2);
@@ -96,7 +98,7 @@ static void load(struct rank *r)
 	FILE *f = fopen(path, "re");
 	if (!f)
 		return;
-	if (fread(&r->next, sizeof r->next, 1, f) != 1 || fread(r->values, sizeof *r->values, n, f) != n)
+	if (fread(&r->next, sizeof(r->next), 1, f) != 1 || fread(r->values, sizeof(*r->values), n, f) != n)
 		abort(); /* it was saved whole */
 	fclose(f);
 }
@@ -146,11 +148,12 @@ static bool save_result(struct rank *r)
 		return save(r, "", r->values);
 	if (gacc_params(r->job, &params, NULL))
 		return false;
-	copy = malloc(n_values() * sizeof *copy);
+	copy = malloc(n_values() * sizeof(*copy));
 	if (!copy)
 		failed(r, GACC_ENOMEM, "no memory for a copy");
-	memcpy(copy, (const char *)params + gacc_param_offset(r->job, 0), run.work.n_ledger * sizeof *copy);
-	memcpy(copy + run.work.n_ledger, (const char *)params + gacc_param_offset(r->job, 1), run.work.n_body * sizeof *copy);
+	memcpy(copy, (const char *)params + gacc_param_offset(r->job, 0), run.work.n_ledger * sizeof(*copy));
+	memcpy(copy + run.work.n_ledger, (const char *)params + gacc_param_offset(r->job, 1),
+	       run.work.n_body * sizeof(*copy));
 	ok = save(r, "", copy);
 	free(copy);
 	return ok;
@@ -158,7 +161,9 @@ static bool save_result(struct rank *r)
 
 static void live(struct rank *r)
 {
-	gacc_attach_opts o = { .struct_size = sizeof o, .job = run.job, .rank = r->number, .world_size = (int)run.work.ranks };
+	gacc_attach_opts o = {
+		.struct_size = sizeof(o), .job = run.job, .rank = r->number, .world_size = (int)run.work.ranks
+	};
 	gacc_status st = gacc_open(run.endpoint, &r->client);
 	if (!st)
 		st = gacc_attach(r->client, &o, &r->job);
@@ -184,7 +189,7 @@ static void live(struct rank *r)
 static void *thread(void *arg)
 {
 	struct rank *r = arg;
-	r->values = malloc(n_values() * sizeof *r->values);
+	r->values = malloc(n_values() * sizeof(*r->values));
 	if (!r->values)
 		failed(r, GACC_ENOMEM, "no memory for the values");
 	work_initial(&run.work, r->values, r->values + run.work.n_ledger);

@@ -1,8 +1,10 @@
-/* LD_PRELOAD: kills the process right before or after it syncs the journal, so that a test can die between COMMIT and its broadcast.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LD_PRELOAD: kills the process right before or after it syncs the journal, so that a test can die between COMMIT and
+ * its broadcast.
  *
- * GACC_KILL_FILE names a file. While it is not there, nothing happens. When it holds "before N\n" or "after N\n", the N-th sync
- * (fsync or fdatasync) of a file whose path has "journal.sqlite" in it is the process's last act; the file is removed first,
- * so that the next life is spared. One thread of gaccd writes the journal, hence no lock. */
+ * GACC_KILL_FILE names a file. While it is not there, nothing happens. When it holds "before N\n" or "after N\n", the
+ * N-th sync (fsync or fdatasync) of a file whose path has "journal.sqlite" in it is the process's last act; the file is
+ * removed first, so that the next life is spared. One thread of gaccd writes the journal, hence no lock. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,8 +18,8 @@ int fdatasync(int fd);
 static int is_journal(int fd)
 {
 	char link[64], path[4096];
-	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, path, sizeof path - 1);
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
 	if (n < 0)
 		return 0;
 	path[n] = '\0';

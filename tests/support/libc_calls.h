@@ -1,5 +1,6 @@
-/* For test programs that put functions of their own before libc's: the one behind, and its type. Each .c file that includes it uses what it
- * needs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For test programs that put functions of their own before libc's: the one behind, and its type. Each .c file that
+ * includes it uses what it needs. */
 #ifndef GACC_TESTS_LIBC_CALLS_H
 #define GACC_TESTS_LIBC_CALLS_H
 
@@ -9,7 +10,12 @@
 #include <sys/types.h>
 
 /* The libc function behind this one. */
-#define REAL(type, name) ((union { void *object; type *function; }){ dlsym(RTLD_NEXT, #name) }.function)
+#define REAL(type, name)                                                                                               \
+	((union {                                                                                                      \
+		 void *object;                                                                                         \
+		 type *function;                                                                                       \
+	 }){ dlsym(RTLD_NEXT, #name) }                                                                                 \
+		 .function)
 
 typedef int open_fn(const char *, int, ...);
 typedef int openat_fn(int, const char *, int, ...);

@@ -1,5 +1,6 @@
-/* malloc and its family before libc's, which is called by the names it has for that purpose. Not with a sanitizer, which does the
- * same. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* malloc and its family before libc's, which is called by the names it has for that purpose. Not with a sanitizer,
+ * which does the same. */
 #include "support/nth.h"
 
 #include <errno.h>
@@ -52,7 +53,8 @@ unsigned nth_alloc_disarm(void)
 	return calls;
 }
 
-/* In a program that knows nothing of this: NTH_ALLOC=n in the environment, and at the end how many there were on stderr. */
+/* In a program that knows nothing of this: NTH_ALLOC=n in the environment, and at the end how many there were on
+ * stderr. */
 __attribute__((constructor)) static void arm_by_environment(void)
 {
 	const char *n = getenv("NTH_ALLOC");

@@ -1,5 +1,6 @@
-/* Like a test double of the kernel: each function passes the call on, unless it is the one that fails. Functions that libc has under
- * two names (open, open64) are here under both, because libraries use either. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Like a test double of the kernel: each function passes the call on, unless it is the one that fails. Functions that
+ * libc has under two names (open, open64) are here under both, because libraries use either. */
 #include "support/libc_calls.h"
 #include "support/nth.h"
 
@@ -21,7 +22,7 @@ static bool armed;
 
 void nth_io_arm(const char *dir, enum nth_kind k, unsigned n)
 {
-	snprintf(root, sizeof root, "%s", dir);
+	snprintf(root, sizeof(root), "%s", dir);
 	kind = k;
 	fail_at = n;
 	calls = 0;
@@ -49,8 +50,8 @@ static bool beneath(const char *path)
 static bool fd_beneath(int fd)
 {
 	char link[64], path[PATH_MAX];
-	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, path, sizeof path - 1);
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
 	if (n < 0)
 		return false;
 	path[n] = '\0';
@@ -78,8 +79,8 @@ static bool sync_fails(int fd)
 	if (!fails(true))
 		return false;
 	int error = errno;
-	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t n = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) ? readlink(link, lost, sizeof lost - 1) : 0;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) ? readlink(link, lost, sizeof(lost) - 1) : 0;
 	lost[n > 0 ? n : 0] = '\0';
 	errno = error;
 	return true;

@@ -1,4 +1,6 @@
-/* The disk after a power cut: replays what was noted, syncs included, and draws of what was not synced what has reached the disk. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The disk after a power cut: replays what was noted, syncs included, and draws of what was not synced what has reached
+ * the disk. */
 #include "support/power.h"
 
 #include <errno.h>
@@ -9,8 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *const power_image_name[] = { "nothing unsynced is left", "names without bytes", "bytes without names", "each directory's first change is lost",
-					 "all is left", "drawn" };
+const char *const power_image_name[] = { "nothing unsynced is left",
+					 "names without bytes",
+					 "bytes without names",
+					 "each directory's first change is lost",
+					 "all is left",
+					 "drawn" };
 
 struct content {
 	unsigned char *data; /* zeros behind `size` */
@@ -29,8 +35,8 @@ struct pending {
 struct node {
 	bool is_dir;
 	struct meta meta, later; /* on the disk; and as last changed */
-	struct content content;  /* on the disk */
-	struct pending pending;  /* of a file */
+	struct content content;	 /* on the disk */
+	struct pending pending;	 /* of a file */
 };
 
 struct entry {
@@ -48,7 +54,7 @@ struct disk {
 	const struct power_op *op;
 	struct node *node;
 	int n_nodes;
-	struct names names;     /* on the disk */
+	struct names names;	/* on the disk */
 	struct pending changed; /* names, in all directories */
 	enum power_image image;
 	uint64_t rng;
@@ -88,7 +94,7 @@ static size_t draw(struct disk *d, size_t n)
 static void push(struct pending *p, size_t op)
 {
 	if (p->n == p->room)
-		p->op = grown(p->op, &p->room, p->n + 1, sizeof *p->op);
+		p->op = grown(p->op, &p->room, p->n + 1, sizeof(*p->op));
 	p->op[p->n++] = op;
 }
 
@@ -148,14 +154,15 @@ static size_t size_after(const struct disk *d, const struct node *f, size_t n)
 	return size;
 }
 
-/* Each sector as one of the writes has left it, or as it was: how many of the operations on it have reached the disk. */
+/* Each sector as one of the writes has left it, or as it was: how many of the operations on it have reached the disk.
+ */
 static void draw_sectors(struct disk *d, const struct node *f, struct content *out)
 {
 	size_t most = f->content.size, n = f->pending.n, first, end;
 	for (size_t i = 1; i <= n; i++)
 		most = size_after(d, f, i) > most ? size_after(d, f, i) : most;
 	size_t n_sectors = most / POWER_SECTOR + 1, size = size_after(d, f, draw(d, 2) ? n : draw(d, n + 1));
-	uint32_t *reach = calloc(n_sectors, sizeof *reach);
+	uint32_t *reach = calloc(n_sectors, sizeof(*reach));
 	bool garbage = draw(d, 4) == 0;
 	size_t odds = 1 + draw(d, 9); /* of ten: that a sector is as new as can be */
 	resize(out, n_sectors * POWER_SECTOR);
@@ -225,7 +232,7 @@ static void set_entry(struct names *t, int dir, const char *name, int node)
 		return;
 	}
 	if (i == t->room)
-		t->e = grown(t->e, &t->room, i + 1, sizeof *t->e);
+		t->e = grown(t->e, &t->room, i + 1, sizeof(*t->e));
 	t->e[i] = (struct entry){ dir, node, name };
 	t->n += i == t->n;
 }
@@ -278,13 +285,13 @@ static struct choice choose(struct disk *d, size_t total)
 
 static void draw_names(struct disk *d, struct names *out)
 {
-	struct choice *c = calloc((size_t)d->n_nodes, sizeof *c);
+	struct choice *c = calloc((size_t)d->n_nodes, sizeof(*c));
 	*out = (struct names){ .n = d->names.n };
-	out->e = grown(NULL, &out->room, d->names.n + 1, sizeof *out->e);
+	out->e = grown(NULL, &out->room, d->names.n + 1, sizeof(*out->e));
 	if (!c)
 		die("calloc");
 	if (d->names.n)
-		memcpy(out->e, d->names.e, d->names.n * sizeof *out->e);
+		memcpy(out->e, d->names.e, d->names.n * sizeof(*out->e));
 	for (size_t i = 0; i < d->changed.n; i++)
 		c[d->op[d->changed.op[i]].dir].total++;
 	for (int i = 0; i < d->n_nodes; i++)
@@ -323,7 +330,7 @@ static void create(struct disk *d, const struct power_op *op)
 {
 	struct meta m = { op->mode, op->uid, op->gid };
 	if (op->node >= d->n_nodes) {
-		d->node = realloc(d->node, (size_t)(op->node + 1) * sizeof *d->node);
+		d->node = realloc(d->node, (size_t)(op->node + 1) * sizeof(*d->node));
 		if (!d->node)
 			die("realloc");
 		d->n_nodes = op->node + 1;
@@ -410,7 +417,7 @@ static void make_dir(struct disk *d, const struct names *t, int dir, const char 
 		if (t->e[i].dir != dir)
 			continue;
 		const struct node *f = &d->node[t->e[i].node];
-		if ((size_t)snprintf(name, sizeof name, "%s/%s", path, t->e[i].name) >= sizeof name)
+		if ((size_t)snprintf(name, sizeof(name), "%s/%s", path, t->e[i].name) >= sizeof(name))
 			die(path);
 		if (f->is_dir && mkdir(name, 0700))
 			die(name);
@@ -458,7 +465,8 @@ static bool changes_nothing(const struct power_op *op, size_t at)
 	return was != &op[at] && was->mode == op[at].mode && was->uid == op[at].uid && was->gid == op[at].gid;
 }
 
-/* Whether what an operation has changed of names, owners or modes was synced before the end-th operation; true for all others. */
+/* Whether what an operation has changed of names, owners or modes was synced before the end-th operation; true for all
+ * others. */
 static bool is_kept(const struct power_op *op, size_t at, size_t end)
 {
 	const struct power_op *of = &op[at];

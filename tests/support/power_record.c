@@ -1,5 +1,6 @@
-/* Each function passes the call on and notes what it has changed. Functions that libc has under two names (open, open64) are here under both,
- * because libraries use either. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each function passes the call on and notes what it has changed. Functions that libc has under two names (open,
+ * open64) are here under both, because libraries use either. */
 #include "support/libc_calls.h"
 #include "support/power.h"
 
@@ -33,7 +34,7 @@ struct power_log {
 };
 
 static struct power_log *rec; /* NULL: nothing is noted */
-static uint64_t left;         /* operations until this process ends; 0: it does not */
+static uint64_t left;	      /* operations until this process ends; 0: it does not */
 
 static _Noreturn void die(const char *what)
 {
@@ -45,7 +46,8 @@ static _Noreturn void die(const char *what)
 
 struct power_log *power_new(void)
 {
-	struct power_log *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct power_log *l =
+		mmap(NULL, sizeof(*l), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (l == MAP_FAILED)
 		die("mmap");
 	return l;
@@ -102,8 +104,13 @@ static int new_node(struct power_log *l, const struct stat *s)
 
 static int add_create(struct power_log *l, int dir, const char *name, const struct stat *s)
 {
-	struct power_op op = { .kind = POWER_CREATE, .is_dir = S_ISDIR(s->st_mode), .node = new_node(l, s), .dir = dir, .mode = s->st_mode & 07777,
-			       .uid = s->st_uid, .gid = s->st_gid };
+	struct power_op op = { .kind = POWER_CREATE,
+			       .is_dir = S_ISDIR(s->st_mode),
+			       .node = new_node(l, s),
+			       .dir = dir,
+			       .mode = s->st_mode & 07777,
+			       .uid = s->st_uid,
+			       .gid = s->st_gid };
 	set_name(op.name, name);
 	add(l, &op, NULL);
 	return op.node;
@@ -155,7 +162,7 @@ void power_begin(struct power_log *l, const char *dir)
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &s))
 		die(dir);
-	madvise(l, sizeof *l, MADV_REMOVE); /* all zeros */
+	madvise(l, sizeof(*l), MADV_REMOVE); /* all zeros */
 	new_node(l, &s);
 	scan(l, fd, 0);
 }
@@ -205,7 +212,7 @@ static struct place place_of(int dir_fd, const char *path)
 	struct stat s;
 	int error = errno;
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
 	if (rec && strlen(name) < POWER_NAME && fstatat(dir_fd, dir, &s, 0) == 0) {
 		p.dir = node_of(rec, &s);
 		set_name(p.name, name);
@@ -265,7 +272,9 @@ static int note_open(const struct place *p, int dir_fd, const char *path, int fl
 
 static void note_write(int fd, const void *data, ssize_t n, off_t at)
 {
-	struct power_op op = { .kind = POWER_WRITE, .node = n > 0 ? node_of_fd(fd) : -1, .at = (uint64_t)at, .n = (uint64_t)n };
+	struct power_op op = {
+		.kind = POWER_WRITE, .node = n > 0 ? node_of_fd(fd) : -1, .at = (uint64_t)at, .n = (uint64_t)n
+	};
 	if (op.node >= 0)
 		note(&op, data);
 }
@@ -362,7 +371,7 @@ sendfile_fn sendfile;
 ssize_t sendfile(int out, int in, off_t *at, size_t n)
 {
 	static unsigned char buf[1 << 16];
-	ssize_t done = REAL(sendfile_fn, sendfile)(out, in, at, n < sizeof buf ? n : sizeof buf);
+	ssize_t done = REAL(sendfile_fn, sendfile)(out, in, at, n < sizeof(buf) ? n : sizeof(buf));
 	if (rec && done > 0 && !at && pread(in, buf, (size_t)done, lseek(in, 0, SEEK_CUR) - done) == done)
 		note_write(out, buf, done, lseek(out, 0, SEEK_CUR) - done);
 	return done;

@@ -1,4 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/rpc_fixture.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+#include "gacc/v1/job.pb-c.h"
+#include "gacc/v1/node.pb-c.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,16 +17,13 @@
 #include <unistd.h>
 #include <protobuf-c/protobuf-c.h>
 #include <uv.h>
-#include "gacc/v1/gradient.pb-c.h"
-#include "gacc/v1/job.pb-c.h"
-#include "gacc/v1/node.pb-c.h"
 
-#define CHECK(cond)                                                             \
-	do {                                                                    \
-		if (!(cond)) {                                                  \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-			abort();                                                \
-		}                                                               \
+#define CHECK(cond)                                                                                                    \
+	do {                                                                                                           \
+		if (!(cond)) {                                                                                         \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                     \
+			abort();                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
 struct fixture_private {
@@ -81,7 +84,10 @@ static void fail_long(struct rpc_call *call)
 	text[0] = 'x'; /* so that a cut at an even number of bytes is inside of a character */
 	memmove(text + 1, text + 2, 5998);
 	text[5999] = 0;
-	rpc_fail(call, &(struct rpc_error){ .status = ST_STALLED, .message = text, .hint = text, .missing_ranks = ranks,
+	rpc_fail(call, &(struct rpc_error){ .status = ST_STALLED,
+					    .message = text,
+					    .hint = text,
+					    .missing_ranks = ranks,
 					    .n_missing_ranks = 2000 });
 }
 
@@ -94,9 +100,13 @@ static void on_flush(struct rpc_call *call, const ProtobufCMessage *request, con
 	case FIXTURE_PARK:
 		return;
 	case FIXTURE_FAIL:
-		rpc_fail(call, &(struct rpc_error){ .status = ST_WINDOW_CLOSED, .message = "window 7 closed", .hint = "go on",
-						    .field = "window", .retry_after_ms = 5,
-						    .missing_ranks = (uint32_t[]){ 3, 5 }, .n_missing_ranks = 2 });
+		rpc_fail(call, &(struct rpc_error){ .status = ST_WINDOW_CLOSED,
+						    .message = "window 7 closed",
+						    .hint = "go on",
+						    .field = "window",
+						    .retry_after_ms = 5,
+						    .missing_ranks = (uint32_t[]){ 3, 5 },
+						    .n_missing_ranks = 2 });
 		return;
 	case FIXTURE_LONG_ERROR:
 		fail_long(call);
@@ -133,7 +143,7 @@ static void on_push_inline(struct rpc_call *call, const ProtobufCMessage *reques
 	size_t n;
 	if (!p) {
 		begin(call);
-		p = calloc(1, sizeof *p);
+		p = calloc(1, sizeof(*p));
 		CHECK(p);
 		rpc_set_data(call, p);
 	} else {
@@ -176,8 +186,8 @@ static void send_parameters(struct rpc_call *call)
 		msg.offset = p->offset;
 		msg.window = 9;
 		p->messages++;
-		enum status st = rpc_send_bulk(call, &msg.base, BYTES_BULK_FIELD, fixture->private->parameters + p->offset, n,
-					       on_released, fixture);
+		enum status st = rpc_send_bulk(call, &msg.base, BYTES_BULK_FIELD,
+					       fixture->private->parameters + p->offset, n, on_released, fixture);
 		if (st != ST_OK)
 			return; /* goes on in on_writable */
 		p->offset += n;
@@ -188,7 +198,7 @@ static void send_parameters(struct rpc_call *call)
 static void on_get_parameters(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
 {
 	const Gacc__V1__GetParametersRequest *asked = (const void *)request;
-	struct progress *p = calloc(1, sizeof *p);
+	struct progress *p = calloc(1, sizeof(*p));
 	CHECK(p && asked->bytes <= PARAMETERS && asked->offset > 0);
 	begin(call);
 	*p = (struct progress){ .end = asked->bytes, .chunk = asked->offset };
@@ -202,7 +212,7 @@ static void on_watch(struct rpc_call *call, const ProtobufCMessage *request, con
 	static char text[1025];
 	Gacc__V1__WatchSessionResponse msg = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
 	begin(call);
-	memset(text, 'x', sizeof text - 1);
+	memset(text, 'x', sizeof(text) - 1);
 	msg.message = text;
 	for (uint64_t i = 0; i < asked->session->id; i++)
 		if (rpc_send(call, &msg.base) != ST_OK) {
@@ -237,20 +247,20 @@ static void on_other(struct rpc_call *call, const ProtobufCMessage *request, con
 	rpc_fail(call, &(struct rpc_error){ .status = ST_NOT_SUPPORTED });
 }
 
-#define GRADIENT(name_, kind_, ...)                                                                                \
-	{                                                                                                          \
-		.service = &gacc__v1__gradient_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end, \
-		__VA_ARGS__                                                                                        \
+#define GRADIENT(name_, kind_, ...)                                                                                    \
+	{                                                                                                              \
+		.service = &gacc__v1__gradient_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end,   \
+		__VA_ARGS__                                                                                            \
 	}
-#define JOB(name_, kind_)                                                                                     \
-	{                                                                                                     \
-		.service = &gacc__v1__job_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end, \
-		.on_message = on_other                                                                        \
+#define JOB(name_, kind_)                                                                                              \
+	{                                                                                                              \
+		.service = &gacc__v1__job_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end,        \
+		.on_message = on_other                                                                                 \
 	}
-#define NODE(name_, kind_)                                                                                     \
-	{                                                                                                      \
-		.service = &gacc__v1__node_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end, \
-		.on_message = on_other                                                                         \
+#define NODE(name_, kind_)                                                                                             \
+	{                                                                                                              \
+		.service = &gacc__v1__node_service__descriptor, .name = #name_, .kind = kind_, .on_end = on_end,       \
+		.on_message = on_other                                                                                 \
 	}
 
 static const struct rpc_method rows[FIXTURE_ROWS] = {
@@ -260,8 +270,8 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 		 .bulk = BYTES_BULK_FIELD),
 	GRADIENT(GetParameters, RPC_SERVER_STREAM, .on_message = on_get_parameters, .on_writable = send_parameters),
 	GRADIENT(WatchSession, RPC_SERVER_STREAM, .on_message = on_watch, .flags = RPC_ENDS_ON_DRAIN),
-	GRADIENT(PutParametersInline, RPC_CLIENT_STREAM, .on_message = on_put_inline, .on_half_close = on_push_inline_sent,
-		 .bulk = BYTES_BULK_FIELD),
+	GRADIENT(PutParametersInline, RPC_CLIENT_STREAM, .on_message = on_put_inline,
+		 .on_half_close = on_push_inline_sent, .bulk = BYTES_BULK_FIELD),
 	GRADIENT(Attach, RPC_UNARY, .on_message = on_other),
 	GRADIENT(RegisterTensors, RPC_UNARY, .on_message = on_other),
 	GRADIENT(PutParameters, RPC_UNARY, .on_message = on_other),
@@ -270,7 +280,11 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	GRADIENT(AckStep, RPC_UNARY, .on_message = on_other),
 	GRADIENT(Detach, RPC_UNARY, .on_message = on_other),
 	JOB(Submit, RPC_UNARY),
-	{ .service = &gacc__v1__job_service__descriptor, .name = "Get", .kind = RPC_UNARY, .on_message = on_get, .on_end = on_end },
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Get",
+	  .kind = RPC_UNARY,
+	  .on_message = on_get,
+	  .on_end = on_end },
 	JOB(List, RPC_UNARY),
 	JOB(Cancel, RPC_UNARY),
 	JOB(Flush, RPC_UNARY),
@@ -291,7 +305,7 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 
 void fixture_rows(struct rpc_method *out_rows)
 {
-	memcpy(out_rows, rows, sizeof rows);
+	memcpy(out_rows, rows, sizeof(rows));
 }
 
 /* What the daemon's listener does. */
@@ -299,7 +313,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 {
 	struct fixture *fixture = poll->data;
 	struct ucred peer;
-	socklen_t n = sizeof peer;
+	socklen_t n = sizeof(peer);
 	int fd = accept4(fixture->private->listener, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0);
 	fixture->counts.last_fd = fd;
@@ -311,22 +325,22 @@ static void listen_unix(struct fixture *fixture, const char *path)
 	struct fixture_private *private = fixture->private;
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	if (path) {
-		snprintf(private->path, sizeof private->path, "%s", path);
+		snprintf(private->path, sizeof(private->path), "%s", path);
 	} else {
 		const char *tmp = getenv("TMPDIR");
-		snprintf(private->dir, sizeof private->dir, "%s/rpc-XXXXXX", tmp ? tmp : "/tmp");
+		snprintf(private->dir, sizeof(private->dir), "%s/rpc-XXXXXX", tmp ? tmp : "/tmp");
 		CHECK(mkdtemp(private->dir));
-		snprintf(private->path, sizeof private->path, "%s/s", private->dir);
+		snprintf(private->path, sizeof(private->path), "%s/s", private->dir);
 	}
 	strcpy(address.sun_path, private->path);
 	unlink(private->path);
 	private->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	CHECK(bind(private->listener, (struct sockaddr *)&address, sizeof address) == 0);
+	CHECK(bind(private->listener, (struct sockaddr *)&address, sizeof(address)) == 0);
 	CHECK(listen(private->listener, 64) == 0);
 	uv_poll_init(&private->loop, &private->poll, private->listener);
 	private->poll.data = fixture;
 	uv_poll_start(&private->poll, UV_READABLE, on_connection);
-	snprintf(fixture->target, sizeof fixture->target, "unix:%s", private->path);
+	snprintf(fixture->target, sizeof(fixture->target), "unix:%s", private->path);
 }
 
 static void on_wake(uv_async_t *wake)
@@ -335,7 +349,7 @@ static void on_wake(uv_async_t *wake)
 	struct fixture_private *private = fixture->private;
 	pthread_mutex_lock(&private->mutex);
 	if (private->fn)
-		private->fn(fixture, private->arg);
+	private->fn(fixture, private->arg);
 	private->fn = NULL;
 	pthread_cond_broadcast(&private->done);
 	pthread_mutex_unlock(&private->mutex);
@@ -350,14 +364,14 @@ static void *loop_main(void *arg)
 
 struct fixture *fixture_start(const struct fixture_options *options)
 {
-	struct fixture *fixture = calloc(1, sizeof *fixture);
-	struct fixture_private *private = calloc(1, sizeof *private);
+	struct fixture *fixture = calloc(1, sizeof(*fixture));
+	struct fixture_private *private = calloc(1, sizeof(*private));
 	CHECK(fixture && private);
 	fixture->private = private;
 	private->parameters = malloc(PARAMETERS);
 	CHECK(private->parameters);
 	for (size_t i = 0; i < PARAMETERS; i++)
-		private->parameters[i] = (uint8_t)(i % 251);
+	private->parameters[i] = (uint8_t)(i % 251);
 	private->drain_ms = options->drain_ms;
 	private->grace_ms = options->grace_ms;
 	pthread_mutex_init(&private->mutex, NULL);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An RPC server in a thread of its own, behind a unix socket in a temporary directory, with a row for every method of
  * gacc.v1 and simple answers. For test_rpc.c and, as a program, for test_rpc_interop.py.
  *
@@ -18,30 +19,31 @@
 
 #define FIXTURE_PARK 1001 /* never answered */
 #define FIXTURE_FAIL 1002 /* WINDOW_CLOSED with hint, field and ranks 3, 5 missing */
-#define FIXTURE_UID 1003 /* micro_count = the peer's uid */
+#define FIXTURE_UID 1003  /* micro_count = the peer's uid */
 #define FIXTURE_PID 1004
-#define FIXTURE_LONG_ERROR 1005 /* a message of 6000 bytes of 2-byte characters and 2000 missing ranks */
+/* a message of 6000 bytes of 2-byte characters and 2000 missing ranks */
+#define FIXTURE_LONG_ERROR 1005
 #define FIXTURE_NAME 1006 /* NOT_READY, with the peer's name as message */
 #define FIXTURE_HOLD 2000
 
 struct fixture_options {
-	struct rpc_config config; /* `loop` is set by the fixture */
-	const char *socket; /* NULL: in a directory of the fixture's own */
+	struct rpc_config config;	    /* `loop` is set by the fixture */
+	const char *socket;		    /* NULL: in a directory of the fixture's own */
 	const struct rpc_tcp_identity *tcp; /* listen on 127.0.0.1 too */
-	const char *tcp_address; /* NULL: "127.0.0.1:0" */
+	const char *tcp_address;	    /* NULL: "127.0.0.1:0" */
 	int drain_ms;
 	int grace_ms;
 };
 
 /* Counters of the loop thread; read them in fixture_do. */
 struct fixture_counts {
-	unsigned messages; /* on_message ran */
-	unsigned begun; /* calls that a handler has seen */
+	unsigned messages;  /* on_message ran */
+	unsigned begun;	    /* calls that a handler has seen */
 	unsigned completed; /* on_end(true) */
-	unsigned broken; /* on_end(false) */
-	unsigned released; /* rpc_send_bulk memory given back */
+	unsigned broken;    /* on_end(false) */
+	unsigned released;  /* rpc_send_bulk memory given back */
 	uint64_t last_id;
-	int last_fd; /* of the newest connection */
+	int last_fd;	     /* of the newest connection */
 	bool fd_open_at_end; /* was it open in the last on_end? */
 };
 

@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fixture's server as a program: rpc_test_server TOKEN. Prints the unix target and a loopback target that takes the
  * token, and ends when its standard input does. */
+#include "support/rpc_fixture.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "support/rpc_fixture.h"
 
 static bool token_ok(void *context, const char *token, size_t len)
 {

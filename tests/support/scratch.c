@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/scratch.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@ bool scratch_begin(void)
 	struct statvfs fs;
 	char name[32];
 	const char *tmp = getenv("TMPDIR");
-	snprintf(name, sizeof name, "gacc-%s", program_invocation_short_name);
+	snprintf(name, sizeof(name), "gacc-%s", program_invocation_short_name);
 	if (statvfs("/dev/shm", &fs) == 0 && fs.f_bavail * fs.f_frsize >= FREE_BYTES)
 		tmp = "/dev/shm";
 	/* a test that opens its own folder to another user means it */

@@ -1,5 +1,6 @@
-/* Folders for the files of tests: in memory where there is room, for some tests sync them thousands of times and none cuts
- * the power; else in TMPDIR. All lie in one of the program, which the process that runs the tests removes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders for the files of tests: in memory where there is room, for some tests sync them thousands of times and none
+ * cuts the power; else in TMPDIR. All lie in one of the program, which the process that runs the tests removes. */
 #ifndef GACC_TESTS_SCRATCH_H
 #define GACC_TESTS_SCRATCH_H
 

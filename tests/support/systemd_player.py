@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Plays the service manager to a program, as systemd does with Type=notify, NotifyAccess=main, Restart=always, WatchdogSec= and
 FileDescriptorStoreMax=: sd_notify(3), sd_pid_notify_with_fds(3), sd_listen_fds_with_names(3). Written from these manual pages alone, so
 that gaccd is tested against the protocol and not against its own supervisor.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a test leaves behind is removed, even when nothing of its own could do so. */
 #include "support/scratch.h"
 #include "support/suite.h"
@@ -17,11 +18,11 @@ static void leave_files(void)
 	char path[SCRATCH_PATH + 16];
 	ck_assert(scratch_make(left));
 	for (int i = 0; i < 2; i++) {
-		snprintf(path, sizeof path, "%s/file%d", left, i);
+		snprintf(path, sizeof(path), "%s/file%d", left, i);
 		FILE *f = fopen(path, "w");
 		ck_assert(f && fclose(f) == 0);
 	}
-	snprintf(path, sizeof path, "%s/link", left);
+	snprintf(path, sizeof(path), "%s/link", left);
 	ck_assert_int_eq(symlink("/nonexistent", path), 0);
 }
 

@@ -1,16 +1,18 @@
-/* The work of a job whose result tells of every micro-batch that was lost, doubled or mixed up, whatever was broken around it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The work of a job whose result tells of every micro-batch that was lost, doubled or mixed up, whatever was broken
+ * around it.
  *
- * Tensors: `ledger` has one element for each micro-batch of the whole job; number g = (window * micro_size + micro) * ranks + rank has a
- * gradient of 1 there and of 0 elsewhere. With SGD, learning rate 1, reduction sum and no momentum the element ends as minus g's weight: 0
- * is a loss, twice the weight is a micro-batch that counted twice. `body` is the training proper: its gradient depends on the
- * parameters, so that an error anywhere spreads. Everything follows from (window, micro, rank) and the parameters, so that a run with
- * faults ends in the bits of one without. No state; any thread.
+ * Tensors: `ledger` has one element for each micro-batch of the whole job; number g = (window * micro_size + micro) *
+ * ranks + rank has a gradient of 1 there and of 0 elsewhere. With SGD, learning rate 1, reduction sum and no momentum
+ * the element ends as minus g's weight: 0 is a loss, twice the weight is a micro-batch that counted twice. `body` is
+ * the training proper: its gradient depends on the parameters, so that an error anywhere spreads. Everything follows
+ * from (window, micro, rank) and the parameters, so that a run with faults ends in the bits of one without. No state;
+ * any thread.
  */
 #ifndef TESTS_SUPPORT_WORK_H
 #define TESTS_SUPPORT_WORK_H
 
 #include <gacc/gacc.h>
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs, micro-batches and checks that the tests of the steps' numbers share."""
 import numpy as np
 import pytest

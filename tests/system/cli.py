@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gaccctl as its users type it, against the gaccd of `gaccctl cluster up`: for the tests of its commands and of what it prints."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which build is tested: --build DIR, else $GACC_BUILD_DIR or $GACC_BUILD, else build/test-gcc."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job must compute, bit for bit: docs/gradient.md and docs/protocol.md as a numpy program of one process.
 
 reference.py computes arrays in f64, with bounds on the distance; the scalars (coefficients, divisors, schedules) are shared. Here every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job that fault_trainer trains for test_failpoints.py: its trainers, started by the test or by gaccd, and what its ledger must say; the
 socket that arms the points."""
 import hashlib

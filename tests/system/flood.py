@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that are never whole, as fast as a socket takes them: floods a gaccd in a process of its own.
 
     python3 flood.py SOCKET BYTES CONNECTIONS STREAMS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Python client of gacc, the one that the tests use: what libgacc does, in the order of proto/gacc/v1/gradient.proto.
 
 Messages and calls come from the build's descriptor set; nothing is generated and no library of ours is used. Every call has

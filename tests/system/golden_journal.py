@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For the maker of the golden journals (tests/golden/journals/make.py) and for their test: a gaccd whose state_dir is always /mnt, the
 jobs' gradients, and what gaccd says of a job.
 

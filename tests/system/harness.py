@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A gaccd to test.
 
     with Daemon() as d:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hostile client of gaccd's gRPC socket, in a process (and as a user) of its own.
 
     python3 hostile.py SOCKET KIND CONNECTIONS SECONDS CLOSED

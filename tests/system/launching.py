@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that gaccd launches, for the tests of launcher and queue."""
 import pathlib
 

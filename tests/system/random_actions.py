@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a random job besides its trainers' pushes: processes die, and operators change their minds."""
 import os
 import time

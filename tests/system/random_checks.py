@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must be equal in a random job: results, parameters, status, norms, history and the files of checkpoints."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random jobs: specification, tensors, parameters and what happens in each window, all from one seed.
 
 Each feature draws from a stream of its own, so that one can be turned off (`off`) and the rest stays as it was: this is how a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one random job on a real daemon and compares every number that leaves it with exact.py.
 
 Every rank is a thread with a list of actions for each window; faults and operators' requests are actions among its pushes. Which

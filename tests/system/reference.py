@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job must compute, in float64 numpy: the sums of decision 1, torch.optim's formulas, and how far f32 may be from them.
 
 Nothing here looks at how the daemon does it. The bounds are of two kinds:

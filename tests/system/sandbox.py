@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program under what a unit file demands of the kernel, without systemd:
 
     sandbox.py UNIT WRITABLE-DIR PROGRAM ARGUMENTS...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs whose checkpoints are looked at, with all ranks in this process, and a reader of safetensors that is not ours."""
 import contextlib
 import json

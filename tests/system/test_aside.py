@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One job whose records gaccd cannot read is set aside and costs no other job anything: it is shown as FAILED with the record and what to do, its
 rows and its memory are kept, and it goes on when they can be read again, or ends when it is given up."""
 import sqlite3

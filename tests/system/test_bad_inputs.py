@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every row of bad_inputs/ against one gaccd in which a job trains on: what comes back, and that nothing else changed.
 
 The job has two ranks; the attacker's rows go out between its own pushes. After each group the window's outcome and the parameters are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes in the shared segments that nobody should have written: by a trainer in its slots, by anything else in the engine's.
 
 Each row changes bytes while two of three micro-batches are counted, then kills the engine, so that the next one has only what lies in

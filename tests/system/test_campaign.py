@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fault campaign: 8 ranks, micro_size 16, started by gaccd; trainers, the engine, gaccd, the launcher and pairs of them are killed by
 SIGKILL at random, 1 to 20 a second. Each micro-batch must be in the result once, with its weight, and the parameters must have the bits of a run in
 which nothing died.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: what is saved, when, what a job makes of it, and what is refused."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints while the writer is slow or dies, or the disk is full."""
 import contextlib
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of gaccctl. Ranks are played by gacc_client's Rank, or are linear."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gaccctl checkpoint: what is saved, listed and restored, where, and by whom."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What gaccctl prints for programs: JSON, YAML, the job file's schema, proposals of completion."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gaccctl run: ranks that crash, end early or are interrupted."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizer `client`: the reduced gradients stay readable until every trainer has said that it has them."""
 import numpy as np
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What operators and policies do to a job that runs: pause, new values, loss scale, outliers, norms; over deaths of gaccd."""
 import time
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same micro-batches give the same bits however they are dealt: 1 rank of 8, 2 of 4, 4 of 2, 8 of 1.
 
 docs/gradient.md, section 6, has the promise and its conditions. Micro-batch g of a window goes to rank g mod ranks as its number

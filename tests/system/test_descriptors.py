@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RLIMIT_NOFILE: what a job needs of it, that a job for which it is too small is refused with the numbers, and who gets which limit."""
 import os
 import pathlib

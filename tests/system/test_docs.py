@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What README.md and docs/ name exists: files, commands, keys, events, statuses, variables; and their job files are valid."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that have ended: what is kept of them, for whom, and over a restart of gaccd."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines that cannot be started, for real reasons, or die again and again: what a job loses by it, and what is said."""
 import contextlib
 import os

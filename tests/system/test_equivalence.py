@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job equals one process with the big batch.
 
 The reference is float64 numpy (reference.py). A reduced gradient may differ by 4 eps32 sum|c g| / divisor per element; it is

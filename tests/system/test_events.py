@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gacc_event: what a trainer with libgacc hears while others work."""
 import ctypes
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples as a user runs them: the C program, the two Python programs that use the protobuf API alone, and mlp.
 
 linear's gradients are made of integers, so that all its versions, alone or together in one job, must end with the bits that

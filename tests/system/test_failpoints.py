@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every failpoint (proto/failpoint.h) with every action, in a build with -DGACC_FAILPOINTS: four ranks train while the point fires once in
 the middle of it. The job must come through with the bits of a run without faults, and the point must have fired.
 

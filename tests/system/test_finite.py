@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that become inf or NaN end the job, which says where, when and what to go back to; they are not trained on."""
 import numpy as np
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users who fill gaccd's memory with requests that are never whole, beside one who trains."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file system that is really full, for checkpoints and for the journal: an error that says so, the job goes on or waits, and what was
 acknowledged is there when there is room again. gaccd runs in a mount namespace of its own with a small tmpfs."""
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Journals of earlier versions are read by this gaccd. Their gaccd was killed and the jobs' memory is gone, as after a crash of the node: all
 jobs are there with what had been told of them, those that had begun end with NODE_FAIL, the others go on, and checkpoints can be restored.
 

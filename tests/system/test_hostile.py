@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users whose clients speak HTTP/2 to harm (hostile.py), beside one who trains: gaccd's memory and descriptors, and his steps."""
 import os
 import pathlib

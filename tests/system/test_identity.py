@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several users of one gaccd: what one of them names, keeps or sends never means another's."""
 import contextlib
 import json

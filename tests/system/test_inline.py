@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of gradients and parameters: what is left of one when its session is fenced, its client stops, or bytes are missing."""
 import concurrent.futures
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/integrate.md says of the protocol, where no other test does."""
 import os
 import pathlib

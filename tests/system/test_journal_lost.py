@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A gaccd whose journal lacks what was acknowledged, or whose configuration is wrong, does not start, and costs no job: its memory is
 kept until the cause is mended, or the operator says that it may go on without."""
 import os

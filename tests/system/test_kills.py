@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real processes and real SIGKILLs: trainers, engines, gaccd, all of them. Whatever dies, the job ends with the bits of a run in
 which nothing died, and each micro-batch is in it once, with its weight (workload.py)."""
 import concurrent.futures

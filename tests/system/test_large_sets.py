@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs with a large tensor set after a restart of gaccd: the set is read when gaccd serves already, and counts against its user."""
 import numpy as np
 import pytest

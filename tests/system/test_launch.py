@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """launch: daemon. Ranks that gaccd starts: what they are given, how they end, and who outlives whom."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """launch: daemon, for other users than gaccd's own: ranks run as their submitter, and only what he could do is done for him."""
 import json
 import os

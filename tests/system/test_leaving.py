@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainers that leave in the middle of a window, die before they have acknowledged a step, or go on after the last window: what
 they were told is counted is in an outcome, and the job ends."""
 import os

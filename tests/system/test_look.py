@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking back and into: history, events, shared memory, configuration; over restarts, for another user, with a broken disk."""
 import contextlib
 import json

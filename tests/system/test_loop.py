@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What users choose is bounded, and does not hold gaccd's event loop: patterns, large messages, many tensors."""
 import time
 

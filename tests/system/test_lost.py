@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job whose trainers are all gone does not stay for ever."""
 import numpy as np
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The n-th allocation of libgacc fails, once: the call goes on or says that there is no memory, and a trainer that is started again finishes
 the job with the bits of a run without faults. NTH_EVERY=k in the environment: every k-th n."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a window: which are applied, skipped, dropped or refused, and what they do to counters, schedules and parameters.
 """
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that are over while somebody still wants something of them: streams, submitters, a gaccd that stops."""
 import concurrent.futures
 import queue

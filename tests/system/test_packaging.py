@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed: the unit and what it demands of gaccd, the tree of `cmake --install`, the Debian packages. systemd itself is
 not run: its file is checked by systemd-analyze, its sandbox rebuilt (sandbox.py), its descriptor store played by --supervise."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor sets that come in several calls: order, repeats, other ranks, what ends them, what they may cost, and a million tensors."""
 import itertools
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/operations.md promises, where no other test does."""
 import os
 import pathlib

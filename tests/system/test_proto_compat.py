@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protos of gacc.v1 only grow, and keep the rules that common.proto states.
 
 tests/golden/gacc_v1.protoset is what has been published. After a release that adds something:

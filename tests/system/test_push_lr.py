@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Push.lr: a window's learning rate that its trainers give; durable with the window, refused when two ranks differ."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """launch: daemon. Whose turn it is when not all jobs have room."""
 import os
 import pathlib

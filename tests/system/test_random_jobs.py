@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random jobs: whatever is drawn, every number that leaves the daemon is that of exact.py.
 
 GACC_SEEDS: how many (20); GACC_SEED: the first one (1). GACC_OFF: features that are left out (random_draw.FEATURES), by commas.

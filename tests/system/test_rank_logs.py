@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The logs of ranks that gaccd launches: what is printed is there, whoever dies, and no log gets longer than its limit."""
 import contextlib
 import os

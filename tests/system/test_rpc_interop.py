@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Python gRPC client against the RPC layer, with messages made from the published descriptor set alone."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints and the safetensors library itself: it reads what gacc writes, and gacc what it writes. tests/run.sh gets the library
 (tests/requirements.txt) into build/python."""
 import hashlib

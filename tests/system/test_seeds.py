@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the projects that gacc learns from show or promise about accumulation, shown with gacc.
 
 Accelerate's self-contained example, Colossal-AI's "parameters change at the boundary only", MindSpore's Accumulator (with a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a trainer may say and when: every rule of the session, by its reason in the error."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A long life in small: jobs come and go, trainers and engines die now and then, and gaccd's memory and descriptors stay what they were.
 
 GACC_SOAK_S: seconds (45) after the warm-up. tests/long.sh soak runs half an hour. The warm-up lasts until as much is held as ever will be: an ended

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A gaccd that cannot start says why and ends; what it has made at its start and loses, it makes again."""
 import os
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGSTOP beyond every timeout, then SIGCONT: what hangs is named, killed where that helps, and what wakes up later does no harm."""
 import os
 import shutil

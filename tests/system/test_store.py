@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service manager that keeps descriptors: one that does not read its socket, and what gaccd finds again of a job that was being stored."""
 import concurrent.futures
 import os

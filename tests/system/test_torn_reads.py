@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that are read by messages while a step changes them: a whole set, or an error that says so, never half of each."""
 import numpy as np
 import pytest

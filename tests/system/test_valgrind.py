@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libgacc under valgrind, in the C trainer and in gaccctl, against a gaccd that is not: no access outside of memory, nothing lost."""
 import shutil
 import subprocess

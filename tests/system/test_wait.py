@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JobService.Wait: parked until the job has come so far, cannot any more, or the time is over."""
 import threading
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All ranks of a job in one test: each a trainer with a session of its own, its calls in a thread of its own."""
 import concurrent.futures
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job of the fault tests: a small training whose result tells of every micro-batch that was lost, doubled or mixed up.
 
 Tensors: `ledger` has one element per micro-batch of the whole job, and micro-batch g has a gradient of 1 at element g and of 0 at the

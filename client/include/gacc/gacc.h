@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc for trainers: push micro-batch gradients to the node's gaccd, and step together.
  *
  * A loop:
@@ -19,19 +20,20 @@
  *     }
  *     gacc_detach(job, 1);
  *
- * This loop is also right after a restart: a rank whose micro-batches were all counted before it died starts at gacc_wait.
+ * This loop is also right after a restart: a rank whose micro-batches were all counted before it died starts at
+ * gacc_wait.
  *
  * Contract. A push that returned GACC_OK is counted exactly once, whatever dies afterwards. After a restart,
- * gacc_next hands out only what is missing. Calls retry by themselves over lost replies and daemon restarts, until their
- * time is up; a call without a time of its own gives up with GACC_EUNAVAIL when the daemon has been out of reach for
- * outage_ms. The daemon owns all memory that is mapped here; pointers stay valid until gacc_detach, over restarts of the
- * daemon too.
+ * gacc_next hands out only what is missing. Calls retry by themselves over lost replies and daemon restarts, until
+ * their time is up; a call without a time of its own gives up with GACC_EUNAVAIL when the daemon has been out of reach
+ * for outage_ms. The daemon owns all memory that is mapped here; pointers stay valid until gacc_detach, over restarts
+ * of the daemon too.
  *
  * The library keeps no globals, prints nothing, never exits. A gacc_client may be shared between threads; a gacc_job
  * belongs to one thread at a time, except gacc_event_fd and gacc_event. After fork only the parent may use them: in the
  * child every call fails, and gacc_detach and gacc_close do nothing. Structs that callers fill start with their
- * size, so that they can grow. Timeouts are in milliseconds, -1 = no limit. Every call that can fail leaves a sentence in
- * gacc_last_error: what, where, what to do next.
+ * size, so that they can grow. Timeouts are in milliseconds, -1 = no limit. Every call that can fail leaves a sentence
+ * in gacc_last_error: what, where, what to do next.
  */
 #ifndef GACC_GACC_H
 #define GACC_GACC_H
@@ -52,82 +54,88 @@ typedef struct gacc_job gacc_job;
 
 typedef enum gacc_status {
 	GACC_OK = 0,
-	GACC_EAGAIN = -1,     /* not now: gacc_next when nothing is left in the window, a read crossed by an update */
-	GACC_ETIMEOUT = -2,   /* gacc_last_error names whom it waited for */
-	GACC_EUNAVAIL = -3,   /* the daemon cannot be reached */
+	GACC_EAGAIN = -1,   /* not now: gacc_next when nothing is left in the window, a read crossed by an update */
+	GACC_ETIMEOUT = -2, /* gacc_last_error names whom it waited for */
+	GACC_EUNAVAIL = -3, /* the daemon cannot be reached */
 	GACC_EINVAL = -4,
 	GACC_ENOTFOUND = -5,
 	GACC_EPERM = -6,
-	GACC_ENOMEM = -7,     /* a limit or memory */
-	GACC_ESTALE = -8,     /* from a push: the window closed without this micro-batch, go on with gacc_next; from
-	                         gacc_next: a newer process has taken this rank, for good */
-	GACC_ECANCELLED = -9, /* the job was cancelled or failed */
-	GACC_ELAYOUT = -10,   /* the tensor set differs from the declared one */
-	GACC_EDONE = -11,     /* the job has completed: no further window */
-	GACC_ENONFINITE = -12,/* refused: non-finite gradient */
+	GACC_ENOMEM = -7, /* a limit or memory */
+	/* from a push: the window closed without this micro-batch, go on with gacc_next; from gacc_next: a newer
+	   process has taken this rank, for good */
+	GACC_ESTALE = -8,
+	GACC_ECANCELLED = -9,  /* the job was cancelled or failed */
+	GACC_ELAYOUT = -10,    /* the tensor set differs from the declared one */
+	GACC_EDONE = -11,      /* the job has completed: no further window */
+	GACC_ENONFINITE = -12, /* refused: non-finite gradient */
 	GACC_EINTERNAL = -13,
-	GACC_ENOSYS = -14     /* this gaccd is older and has no such call */
+	GACC_ENOSYS = -14 /* this gaccd is older and has no such call */
 } gacc_status;
 
 typedef enum gacc_dtype { GACC_F32 = 1, GACC_F64 = 2, GACC_F16 = 3, GACC_BF16 = 4 } gacc_dtype;
 
 typedef struct gacc_tensor {
 	const char *name;
-	gacc_dtype dtype;      /* of the parameter: F32, F16 or BF16 */
-	int ndim;              /* 0..8 */
+	gacc_dtype dtype; /* of the parameter: F32, F16 or BF16 */
+	int ndim;	  /* 0..8 */
 	int64_t shape[8];
-	const char *alias_of;  /* NULL: own storage */
+	const char *alias_of; /* NULL: own storage */
 } gacc_tensor;
 
-/* What is NULL, 0 or -1 is taken from the environment: job from GACC_JOB_ID (or TORCHELASTIC_RUN_ID); rank and world from
- * the first pair that is set of GACC_RANK/GACC_WORLD_SIZE, RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS,
+/* What is NULL, 0 or -1 is taken from the environment: job from GACC_JOB_ID (or TORCHELASTIC_RUN_ID); rank and world
+ * from the first pair that is set of GACC_RANK/GACC_WORLD_SIZE, RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS,
  * OMPI_COMM_WORLD_RANK/_SIZE, PMI_RANK/PMI_SIZE; half a pair is an error. gacc_rank_source says which won. */
 typedef struct gacc_attach_opts {
 	size_t struct_size;
-	const char *job;          /* id or name; NULL with spec_yaml: the name in the specification */
-	int rank, world_size;     /* -1: environment; world_size 0: both from the environment */
-	const char *spec_yaml;    /* create the job from this text if no job of its name exists; NULL: never. Without
-	                             ranks in it, the job has world_size of them */
-	int no_shared_memory;     /* 1: everything travels inline */
-	int timeout_ms;           /* of gacc_attach, gacc_register and gacc_put_params; 0: 60 s */
-	int outage_ms;            /* give up after the daemon was out of reach this long; 0: 10 min */
+	const char *job;      /* id or name; NULL with spec_yaml: the name in the specification */
+	int rank, world_size; /* -1: environment; world_size 0: both from the environment */
+	/* create the job from this text if no job of its name exists; NULL: never. Without ranks in it, the job has
+	 * world_size of them */
+	const char *spec_yaml;
+	int no_shared_memory; /* 1: everything travels inline */
+	int timeout_ms;	      /* of gacc_attach, gacc_register and gacc_put_params; 0: 60 s */
+	int outage_ms;	      /* give up after the daemon was out of reach this long; 0: 10 min */
 } gacc_attach_opts;
 
 /* A micro-batch to compute. */
 typedef struct gacc_position {
-	uint64_t window;          /* windows closed before: key of a resumable sampler, with micro and rank */
+	uint64_t window; /* windows closed before: key of a resumable sampler, with micro and rank */
 	uint64_t applied_step;
-	uint32_t micro;           /* 0..micro_size-1 */
+	uint32_t micro; /* 0..micro_size-1 */
 	uint32_t micro_size;
-	int last_in_window;       /* of this rank: gacc_wait comes after it */
-	double loss_scale;        /* multiply the loss by this before backward (1 = none) */
+	int last_in_window; /* of this rank: gacc_wait comes after it */
+	double loss_scale;  /* multiply the loss by this before backward (1 = none) */
 } gacc_position;
 
 typedef struct gacc_push_opts {
 	size_t struct_size;
-	double weight;            /* samples or tokens; 0 means 1 */
-	double loss;              /* for display and mean_loss */
-	uint64_t data_key;        /* hash of the sample ids; 0 = none */
+	double weight;		      /* samples or tokens; 0 means 1 */
+	double loss;		      /* for display and mean_loss */
+	uint64_t data_key;	      /* hash of the sample ids; 0 = none */
 	const unsigned char *present; /* bit t (LSB first) = tensor t was touched; NULL = all */
-	int zero_after;           /* the daemon zeroes the slot as it adds it */
-	int async;                /* return once it is queued; the acknowledgement is awaited by the next gacc_grad_buffer
-	                             that needs the slot, gacc_flush or gacc_wait, which then report its error and do
-	                             nothing else: go on with gacc_next. After an
-	                             asynchronous push the next gacc_grad_buffer is another slot if there is one */
-	double lr;                /* learning rate of this window, instead of the schedule's; 0 = the schedule's. All pushes of
-	                             a window give the same one, on all ranks: another is refused (LR_MISMATCH) */
+	int zero_after;		      /* the daemon zeroes the slot as it adds it */
+	/* return once it is queued; the acknowledgement is awaited by the next gacc_grad_buffer that needs the slot,
+	 * gacc_flush or gacc_wait, which then report its error and do nothing else: go on with gacc_next. After an
+	 * asynchronous push the next gacc_grad_buffer is another slot if there is one */
+	int async;
+	/* learning rate of this window, instead of the schedule's; 0 = the schedule's. All pushes of a window give the
+	 * same one, on all ranks: another is refused (LR_MISMATCH) */
+	double lr;
 } gacc_push_opts;
 
 typedef struct gacc_push_info {
 	uint64_t window;
 	uint32_t micro;
-	uint32_t count, micro_size;  /* counted of this rank, of */
-	int duplicate;               /* it had been counted before */
-	int64_t parked_ns;           /* waited for its turn behind other ranks */
+	uint32_t count, micro_size; /* counted of this rank, of */
+	int duplicate;		    /* it had been counted before */
+	int64_t parked_ns;	    /* waited for its turn behind other ranks */
 } gacc_push_info;
 
 typedef enum gacc_outcome {
-	GACC_STEP_APPLIED = 1, GACC_STEP_SKIPPED = 2, GACC_STEP_EMPTY = 3, GACC_STEP_DROPPED = 4
+	GACC_STEP_APPLIED = 1,
+	GACC_STEP_SKIPPED = 2,
+	GACC_STEP_EMPTY = 3,
+	GACC_STEP_DROPPED = 4
 } gacc_outcome;
 
 typedef struct gacc_step {
@@ -136,18 +144,19 @@ typedef struct gacc_step {
 	double total_weight, divisor;
 	uint64_t micro_count;
 	double grad_norm, lr, mean_loss;
-	uint32_t last_rank;       /* who completed the window, and by how much after the one before */
+	uint32_t last_rank; /* who completed the window, and by how much after the one before */
 	int64_t last_lag_ns;
 	uint64_t params_digest;
-	const void *reduced;      /* optimizer client: the reduced gradients (gacc_reduced_offset); else NULL */
-	int job_done;             /* no further window */
+	const void *reduced; /* optimizer client: the reduced gradients (gacc_reduced_offset); else NULL */
+	int job_done;	     /* no further window */
 } gacc_step;
 
 GACC_API const char *gacc_version(void);
 GACC_API const char *gacc_strerror(gacc_status);
 
-/* endpoint: "/path", "unix:/path", "unix:///path", "host:port"; NULL: GACC_ENDPOINT, else unix:/run/gaccd/gaccd.sock. Over TCP the token comes
- * from the file GACC_TOKEN_FILE, certificates from GACC_TLS_CERT, GACC_TLS_KEY and GACC_TLS_CA. Does not connect yet. */
+/* endpoint: "/path", "unix:/path", "unix:///path", "host:port"; NULL: GACC_ENDPOINT, else unix:/run/gaccd/gaccd.sock.
+ * Over TCP the token comes from the file GACC_TOKEN_FILE, certificates from GACC_TLS_CERT, GACC_TLS_KEY and
+ * GACC_TLS_CA. Does not connect yet. */
 GACC_API gacc_status gacc_open(const char *endpoint, gacc_client **out);
 /* All its jobs must be detached. NULL is fine. */
 GACC_API void gacc_close(gacc_client *);
@@ -167,11 +176,11 @@ GACC_API const char *gacc_rank_source(const gacc_job *); /* "RANK", "SLURM_PROCI
 /* Up to 1,000,000 tensors. Returns when the job's memory is there and mapped. */
 GACC_API gacc_status gacc_register(gacc_job *, const gacc_tensor *, size_t n);
 /* Of tensor 0..n-1; an index outside gives 0. An alias has the offsets of the tensor whose storage it shares. */
-GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);         /* bytes, in a slot */
+GACC_API size_t gacc_offset(const gacc_job *, size_t tensor);	      /* bytes, in a slot */
 GACC_API size_t gacc_param_offset(const gacc_job *, size_t tensor);   /* bytes, in the parameters */
 GACC_API size_t gacc_reduced_offset(const gacc_job *, size_t tensor); /* bytes, in the reduced gradients */
 GACC_API gacc_dtype gacc_grad_dtype(const gacc_job *, size_t tensor);
-GACC_API gacc_dtype gacc_reduced_dtype(const gacc_job *);             /* the job's accumulate_dtype */
+GACC_API gacc_dtype gacc_reduced_dtype(const gacc_job *); /* the job's accumulate_dtype */
 
 GACC_API int gacc_params_needed(const gacc_job *);
 /* values[t]: tensor t in its dtype, C order; those of aliases are ignored. Any rank may call it; the first complete
@@ -188,11 +197,11 @@ GACC_API gacc_status gacc_params(gacc_job *, const void **base, size_t *bytes);
 /* Next micro-batch that this rank owes; the same one until it is pushed. GACC_EAGAIN: none is left in this window, call
  * gacc_wait; GACC_EDONE: the job is done. Sends nothing. */
 GACC_API gacc_status gacc_next(gacc_job *, gacc_position *out);
-/* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all. Holds old bytes. The same one until it
- * is pushed. */
+/* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all. Holds old bytes. The same one until
+ * it is pushed. */
 GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
-/* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async: queued).
- * GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */
+/* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async:
+ * queued). GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */
 GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_info *out);
 /* Copies grads[t] (C order, gradient dtype; NULL = absent; those of aliases are ignored) into a slot and pushes it. */
 GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
@@ -204,14 +213,14 @@ GACC_API gacc_status gacc_wait(gacc_job *, int timeout_ms, gacc_step *out);
 GACC_API gacc_status gacc_done(gacc_job *, uint64_t window);
 
 typedef enum gacc_event_kind {
-	GACC_EVENT_STEP = 1,       /* a window closed */
-	GACC_EVENT_STALL = 2,      /* the text names whom the window waits for */
-	GACC_EVENT_STATE = 3,      /* the job's state changed */
-	GACC_EVENT_CONNECTION = 4  /* the daemon went away, came back, or ended the session */
+	GACC_EVENT_STEP = 1,	  /* a window closed */
+	GACC_EVENT_STALL = 2,	  /* the text names whom the window waits for */
+	GACC_EVENT_STATE = 3,	  /* the job's state changed */
+	GACC_EVENT_CONNECTION = 4 /* the daemon went away, came back, or ended the session */
 } gacc_event_kind;
 
-/* For poll(): readable while events wait. Both from any thread. gacc_event takes the oldest (GACC_EAGAIN: none); of more than
- * 64 the oldest are dropped. -1: no descriptor could be made. */
+/* For poll(): readable while events wait. Both from any thread. gacc_event takes the oldest (GACC_EAGAIN: none); of
+ * more than 64 the oldest are dropped. -1: no descriptor could be made. */
 GACC_API int gacc_event_fd(gacc_job *);
 GACC_API gacc_status gacc_event(gacc_job *, gacc_event_kind *kind, char *text, size_t n);
 

@@ -1,15 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gacc for those who run jobs: submit, look, cancel, and the state of the node. gaccctl uses this and nothing else.
  *
- * All calls may be made from any thread; each lasts at most the client's timeout (gacc_set_timeout) and fails at once when the
- * daemon is not there, but for gacc_job_wait, which has its own timeout and waits for the daemon, too. gacc_failure tells a
- * failure's parts; threads that call at the same time have a client each, or do not ask it. GACC_ENOSYS: this gaccd is older
- * and has no such call.
+ * All calls may be made from any thread; each lasts at most the client's timeout (gacc_set_timeout) and fails at once
+ * when the daemon is not there, but for gacc_job_wait, which has its own timeout and waits for the daemon, too.
+ * gacc_failure tells a failure's parts; threads that call at the same time have a client each, or do not ask it.
+ * GACC_ENOSYS: this gaccd is older and has no such call.
  *
- * What a call returns is one block that is freed as a whole; strings in it live as long, and are never NULL. Each message also
- * comes as JSON with the field names of proto/gacc/v1: enum values without their prefix, times (fields that end in
- * _unix_nanos) as RFC 3339 strings with the ending replaced by _time, digests, data keys and other bytes in hexadecimal, all
- * other integers as numbers (from 2^63 on, which many readers cannot hold, as decimal strings), fields at their default
- * included.
+ * What a call returns is one block that is freed as a whole; strings in it live as long, and are never NULL. Each
+ * message also comes as JSON with the field names of proto/gacc/v1: enum values without their prefix, times (fields
+ * that end in _unix_nanos) as RFC 3339 strings with the ending replaced by _time, digests, data keys and other bytes in
+ * hexadecimal, all other integers as numbers (from 2^63 on, which many readers cannot hold, as decimal strings), fields
+ * at their default included.
  */
 #ifndef GACC_GACC_ADMIN_H
 #define GACC_GACC_ADMIN_H
@@ -22,9 +23,9 @@ extern "C" {
 
 typedef struct gacc_failure_info {
 	gacc_status status;
-	const char *reason;   /* stable name, "JOB_NOT_FOUND" */
+	const char *reason; /* stable name, "JOB_NOT_FOUND" */
 	const char *message;
-	const char *hint;     /* what to do next, or "" */
+	const char *hint; /* what to do next, or "" */
 } gacc_failure_info;
 
 /* Parts of the last failure on this client; valid until the next call on it. */
@@ -32,17 +33,17 @@ GACC_API gacc_failure_info gacc_failure(const gacc_client *);
 /* Of every call in this header that has none of its own; 10 s unless set. */
 GACC_API void gacc_set_timeout(gacc_client *, int timeout_ms);
 
-/* --- job specifications */
+/* ---- job specifications ---- */
 
 typedef struct gacc_spec gacc_spec;
 
-/* From YAML (or JSON) text; `name` is what errors call it. GACC_EINVAL: why[n] has FILE:LINE:COLUMN, what, and the nearest valid
- * key. text NULL: all defaults. */
+/* From YAML (or JSON) text; `name` is what errors call it. GACC_EINVAL: why[n] has FILE:LINE:COLUMN, what, and the
+ * nearest valid key. text NULL: all defaults. */
 GACC_API gacc_status gacc_spec_parse(const char *text, const char *name, gacc_spec **out, char *why, size_t n);
 /* Overrides one key, "optimizer.lr", as the command line does. */
 GACC_API gacc_status gacc_spec_set(gacc_spec *, const char *key, const char *value, char *why, size_t n);
-/* From the text of a checkpoint's manifest.json: of the job that was saved, without its tensors, which are the checkpoint's.
- * GACC_EINVAL as above. */
+/* From the text of a checkpoint's manifest.json: of the job that was saved, without its tensors, which are the
+ * checkpoint's. GACC_EINVAL as above. */
 GACC_API gacc_status gacc_spec_of_manifest(const char *text, const char *name, gacc_spec **out, char *why, size_t n);
 /* The whole specification as JSON; valid until the next call on the spec, NULL without memory. */
 GACC_API const char *gacc_spec_json(gacc_spec *);
@@ -50,7 +51,7 @@ GACC_API void gacc_spec_free(gacc_spec *);
 /* A JSON Schema (draft 2020-12) of job files, malloc'ed; NULL without memory. */
 GACC_API char *gacc_spec_schema(void);
 
-/* --- jobs */
+/* ---- jobs ---- */
 
 typedef enum gacc_job_state {
 	GACC_JOB_PENDING = 1,
@@ -68,27 +69,27 @@ typedef enum gacc_job_state {
 typedef struct gacc_rank_info {
 	uint32_t rank;
 	const char *node;
-	int64_t pid;                  /* 0: not attached */
-	const char *state;            /* "COMPUTING", "LATE", ... */
+	int64_t pid;	   /* 0: not attached */
+	const char *state; /* "COMPUTING", "LATE", ... */
 	uint32_t micro_count, void_count;
 	int flushed;
 	double weight;
 	int64_t last_push_unix_nanos; /* 0: none yet */
 	int64_t late_ns;
 	const char *detail;
-	int exit_status;              /* of its last process that gaccd started: exit code, or 128 + signal; -1: none */
-	uint32_t restarts;            /* how often gaccd started it again */
+	int exit_status;   /* of its last process that gaccd started: exit code, or 128 + signal; -1: none */
+	uint32_t restarts; /* how often gaccd started it again */
 } gacc_rank_info;
 
 typedef struct gacc_job_event {
 	int64_t unix_nanos;
 	int warning;
-	const char *reason;           /* CamelCase, stable */
-	const char *object;           /* "job", "rank 3", "engine" */
+	const char *reason; /* CamelCase, stable */
+	const char *object; /* "job", "rank 3", "engine" */
 	const char *message;
 	uint64_t window;
-	uint64_t id;                  /* ascending on a node, over restarts; 0: not numbered */
-	uint64_t job;                 /* 0: the node's, or the job that was asked for */
+	uint64_t id;  /* ascending on a node, over restarts; 0: not numbered */
+	uint64_t job; /* 0: the node's, or the job that was asked for */
 	const char *json;
 } gacc_job_event;
 
@@ -96,31 +97,31 @@ typedef struct gacc_job_event {
 typedef struct gacc_root_cause {
 	uint32_t rank;
 	int64_t pid;
-	int exit_status;              /* exit code, or 128 + signal */
+	int exit_status; /* exit code, or 128 + signal */
 	int64_t unix_nanos;
-	const char *message;          /* one sentence */
-	const char *const *log_line;  /* n_log_line of them: the last of its log */
+	const char *message;	     /* one sentence */
+	const char *const *log_line; /* n_log_line of them: the last of its log */
 	size_t n_log_line;
 } gacc_root_cause;
 
 /* What has happened in a job since its start. */
 typedef struct gacc_counters {
 	uint64_t applied, skipped_nonfinite, skipped_outlier, dropped, empty;
-	uint64_t rejected_micros;     /* void micro-batches */
-	uint64_t partial;             /* steps with fewer than ranks * micro_size micro-batches */
+	uint64_t rejected_micros; /* void micro-batches */
+	uint64_t partial;	  /* steps with fewer than ranks * micro_size micro-batches */
 } gacc_counters;
 
 /* Values that may change while a job runs. NULL and 0: stays as it is. */
 typedef struct gacc_job_values {
 	size_t struct_size;
 	uint32_t micro_size;
-	const double *lr;             /* the optimizer's base rate; the schedule goes on */
+	const double *lr;		      /* the optimizer's base rate; the schedule goes on */
 	const double *clip_norm, *clip_value; /* to 0: off */
 } gacc_job_values;
 
 /* An update that was accepted and is not yet in force. */
 typedef struct gacc_pending_update {
-	uint64_t window;              /* the first window it holds for */
+	uint64_t window; /* the first window it holds for */
 	gacc_job_values values;
 } gacc_pending_update;
 
@@ -128,24 +129,24 @@ typedef struct gacc_job_info {
 	uint64_t id;
 	const char *uuid, *name;
 	gacc_job_state state;
-	const char *state_name;       /* "RUNNING" */
+	const char *state_name; /* "RUNNING" */
 	int ended;
-	const char *reason;           /* why it is in this state */
+	const char *reason;		      /* why it is in this state */
 	uint64_t window, applied_step, steps; /* steps 0: until all ranks detach */
 	uint32_t ranks, micro_size;
-	uint64_t batch;               /* samples in a micro-batch, 0: unknown */
-	const char *log_dir;          /* %j and %x replaced; "": none */
+	uint64_t batch;			   /* samples in a micro-batch, 0: unknown */
+	const char *log_dir;		   /* %j and %x replaced; "": none */
 	const char *optimizer, *reduction; /* "ADAMW", "WEIGHTED_MEAN" */
-	const char *launch;           /* who starts the ranks: "EXTERNAL", "CLIENT", "DAEMON" */
-	const gacc_rank_info *rank;   /* n_rank of them, by rank */
+	const char *launch;		   /* who starts the ranks: "EXTERNAL", "CLIENT", "DAEMON" */
+	const gacc_rank_info *rank;	   /* n_rank of them, by rank */
 	size_t n_rank;
-	const uint32_t *missing;      /* the open window waits for these */
+	const uint32_t *missing; /* the open window waits for these */
 	size_t n_missing;
-	const gacc_job_event *event;  /* newest last; gacc_job_get only */
+	const gacc_job_event *event; /* newest last; gacc_job_get only */
 	size_t n_event;
 	int64_t created_unix_nanos, state_since_unix_nanos, window_opened_unix_nanos, ended_unix_nanos;
 	const char *user;
-	int has_last;                 /* a window has closed: last_* hold */
+	int has_last; /* a window has closed: last_* hold */
 	const char *last_outcome;
 	double last_loss, last_grad_norm, last_lr, last_weight;
 	uint32_t last_rank;
@@ -156,9 +157,9 @@ typedef struct gacc_job_info {
 	int64_t engine_pid;
 	uint32_t engine_restarts;
 	gacc_counters counters;
-	double loss_scale;            /* of the open window; 0 or 1: none */
-	uint32_t queue_position;      /* 1: next; 0: not queued */
-	int64_t launcher_pid;         /* 0: none */
+	double loss_scale;		   /* of the open window; 0 or 1: none */
+	uint32_t queue_position;	   /* 1: next; 0: not queued */
+	int64_t launcher_pid;		   /* 0: none */
 	const gacc_root_cause *root_cause; /* NULL: no rank that gaccd started has failed */
 	const gacc_pending_update *update; /* n_update of them */
 	size_t n_update;
@@ -177,12 +178,13 @@ GACC_API gacc_status gacc_job_submit(gacc_client *, const gacc_spec *, gacc_jobs
 GACC_API gacc_status gacc_job_get(gacc_client *, const char *job, gacc_jobs **out);
 /* Its specification, to be changed and submitted again. */
 GACC_API gacc_status gacc_spec_of_job(gacc_client *, const char *job, gacc_spec **out);
-/* The specifications in `json` are without tensors, param_groups, init, labels and launch_command; jobs that would bring the ranks
- * of all above 20000 have n_rank 0. */
+/* The specifications in `json` are without tensors, param_groups, init, labels and launch_command; jobs that would
+ * bring the ranks of all above 20000 have n_rank 0. */
 GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out);
-/* grace_ms: what ranks that gaccd has started get between SIGTERM and SIGKILL; 0: what the job says. A second cancel can only make
- * it shorter. */
-GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms, gacc_jobs **out);
+/* grace_ms: what ranks that gaccd has started get between SIGTERM and SIGKILL; 0: what the job says. A second cancel
+ * can only make it shorter. */
+GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms,
+				     gacc_jobs **out);
 /* For whoever has started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the rank. */
 GACC_API gacc_status gacc_job_fail(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
@@ -193,47 +195,49 @@ GACC_API gacc_status gacc_job_resume(gacc_client *, const char *job, gacc_jobs *
 /* From that window on (0: as soon as possible). *out_window is the first that it holds for, whatever dies. */
 GACC_API gacc_status gacc_job_update(gacc_client *, const char *job, const gacc_job_values *, uint64_t window,
 				     uint64_t *out_window);
-/* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), for at most timeout_ms (-1: for
- * ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more, *out is the job all
- * the same. */
-GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_state state, uint64_t applied_step, int timeout_ms,
-				   gacc_jobs **out);
+/* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), for at most timeout_ms
+ * (-1: for ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more,
+ * *out is the job all the same. */
+GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_state state, uint64_t applied_step,
+				   int timeout_ms, gacc_jobs **out);
 /* "completed" or "COMPLETED"; 0: there is no such state. */
 GACC_API gacc_job_state gacc_job_state_named(const char *name);
 
-/* A job as it changes. A thread of the library reads it, over restarts of the daemon; states in between may be skipped, the
- * last one is not. A daemon that has not answered this client yet is not waited for, nor one that the caller may not reach. The
- * first state is as gacc_job_get has it, later ones are as gacc_job_list does: n_rank is 0 when the ranks times those who watch the
- * job are more than 20000. */
+/* A job as it changes. A thread of the library reads it, over restarts of the daemon; states in between may be skipped,
+ * the last one is not. A daemon that has not answered this client yet is not waited for, nor one that the caller may
+ * not reach. The first state is as gacc_job_get has it, later ones are as gacc_job_list does: n_rank is 0 when the
+ * ranks times those who watch the job are more than 20000. */
 typedef struct gacc_watch gacc_watch;
 GACC_API gacc_status gacc_job_watch(gacc_client *, const char *job, gacc_watch **out);
 /* For poll(): readable when gacc_watch_next has something. */
 GACC_API int gacc_watch_fd(const gacc_watch *);
-/* The newest state. GACC_EAGAIN: nothing new; GACC_EDONE: the job has ended and all was told; else why it cannot go on. */
+/* The newest state. GACC_EAGAIN: nothing new; GACC_EDONE: the job has ended and all was told; else why it cannot go on.
+ */
 GACC_API gacc_status gacc_watch_next(gacc_watch *, gacc_jobs **out);
 GACC_API void gacc_watch_close(gacc_watch *);
 
-/* --- what has happened in a job */
+/* ---- what has happened in a job ---- */
 
 typedef struct gacc_micro_info {
 	uint32_t rank, micro;
 	double weight, loss;
 	int64_t pushed_unix_nanos;
-	int64_t lag_ns;               /* after the first push of its index by any rank */
-	int rejected;                 /* void: non-finite */
+	int64_t lag_ns; /* after the first push of its index by any rank */
+	int rejected;	/* void: non-finite */
 	uint64_t data_key;
 } gacc_micro_info;
 
 typedef struct gacc_window_info {
 	uint64_t window, applied_step;
-	const char *outcome, *skip_reason; /* "APPLIED", "SKIPPED", "EMPTY", "DROPPED"; "NONFINITE", "OUTLIER_NORM", "UNSPECIFIED" */
+	/* "APPLIED", "SKIPPED", "EMPTY", "DROPPED"; "NONFINITE", "OUTLIER_NORM", "UNSPECIFIED" */
+	const char *outcome, *skip_reason;
 	double total_weight, divisor;
 	uint64_t micro_count;
 	double grad_norm, lr, mean_loss, loss_scale;
-	uint32_t last_rank;           /* whose contribution completed it, and by how much after the one before */
+	uint32_t last_rank; /* whose contribution completed it, and by how much after the one before */
 	int64_t last_lag_ns;
 	int64_t closed_unix_nanos;
-	const uint32_t *short_rank;   /* n_short of them gave fewer than micro_size */
+	const uint32_t *short_rank; /* n_short of them gave fewer than micro_size */
 	size_t n_short;
 	const gacc_micro_info *micro; /* n_micro of them, if asked for */
 	size_t n_micro;
@@ -246,23 +250,24 @@ typedef struct gacc_history {
 } gacc_history;
 
 /* Windows that have closed, newest first: at most `limit` (0: 20), only those before `before_window` (0: all). */
-GACC_API gacc_status gacc_job_history(gacc_client *, const char *job, uint64_t before_window, uint32_t limit, int micros,
-				      gacc_history **out);
+GACC_API gacc_status gacc_job_history(gacc_client *, const char *job, uint64_t before_window, uint32_t limit,
+				      int micros, gacc_history **out);
 GACC_API void gacc_history_free(gacc_history *);
 
 typedef struct gacc_events {
 	size_t n;
-	const gacc_job_event *event;  /* oldest first */
+	const gacc_job_event *event; /* oldest first */
 } gacc_events;
 
 /* Those with a greater id than after_id, at most `limit` (0: 1000). job NULL: of the node and all jobs. */
-GACC_API gacc_status gacc_job_events(gacc_client *, const char *job, uint64_t after_id, uint32_t limit, gacc_events **out);
+GACC_API gacc_status gacc_job_events(gacc_client *, const char *job, uint64_t after_id, uint32_t limit,
+				     gacc_events **out);
 GACC_API void gacc_events_free(gacc_events *);
 
 typedef struct gacc_tensor_norm {
 	const char *name;
-	double grad_norm;             /* 2-norm of the averaged, unscaled gradient, before clipping */
-	double param_norm;            /* of the parameter before the step */
+	double grad_norm;  /* 2-norm of the averaged, unscaled gradient, before clipping */
+	double param_norm; /* of the parameter before the step */
 } gacc_tensor_norm;
 
 typedef struct gacc_norms {
@@ -276,17 +281,17 @@ typedef struct gacc_norms {
 GACC_API gacc_status gacc_job_norms(gacc_client *, const char *job, gacc_norms **out);
 GACC_API void gacc_norms_free(gacc_norms *);
 
-/* --- checkpoints */
+/* ---- checkpoints ---- */
 
 typedef struct gacc_checkpoint_info {
-	uint64_t id;                  /* ascending in a job */
-	const char *path;             /* directory with manifest.json */
-	const char *state;            /* "WRITING", "COMPLETE", "FAILED" */
+	uint64_t id;	   /* ascending in a job */
+	const char *path;  /* directory with manifest.json */
+	const char *state; /* "WRITING", "COMPLETE", "FAILED" */
 	uint64_t window, applied_step;
-	uint64_t carried_micros;      /* micro-batches of the open window that it has */
+	uint64_t carried_micros; /* micro-batches of the open window that it has */
 	uint64_t bytes;
 	int64_t started_unix_nanos, ended_unix_nanos;
-	const char *message;          /* why it failed */
+	const char *message; /* why it failed */
 	const char *json;
 } gacc_checkpoint_info;
 
@@ -295,13 +300,14 @@ typedef struct gacc_checkpoints {
 	const gacc_checkpoint_info *checkpoint; /* oldest first */
 } gacc_checkpoints;
 
-/* At the next window boundary, or now, with the open window's sum. wait: returns when it is complete, else when it has begun.
- * *out is one checkpoint. */
-GACC_API gacc_status gacc_checkpoint_save(gacc_client *, const char *job, int inside_window, int wait, gacc_checkpoints **out);
+/* At the next window boundary, or now, with the open window's sum. wait: returns when it is complete, else when it has
+ * begun. *out is one checkpoint. */
+GACC_API gacc_status gacc_checkpoint_save(gacc_client *, const char *job, int inside_window, int wait,
+					  gacc_checkpoints **out);
 GACC_API gacc_status gacc_checkpoint_list(gacc_client *, const char *job, gacc_checkpoints **out);
 GACC_API void gacc_checkpoints_free(gacc_checkpoints *);
 
-/* --- the node */
+/* ---- the node ---- */
 
 typedef struct gacc_node_info {
 	const char *name, *version, *kernels;
@@ -312,20 +318,22 @@ typedef struct gacc_node_info {
 	int draining;
 	/* bytes of the disk of gaccd's state_dir; total 0: gaccd is older than this */
 	uint64_t disk_total, disk_free, journal_reserve, journal_reserve_limit;
-	uint64_t user_checkpoints, user_logs, user_limit; /* the caller's there, and the limit of both together; 0: none */
+	/* the caller's there, and the limit of both together; 0: none */
+	uint64_t user_checkpoints, user_logs, user_limit;
 	int disk_full;
-	int64_t round_trip_ns;        /* of this call */
+	int64_t round_trip_ns; /* of this call */
 	const char *json;
-	int64_t longest_turn_ns, recent_turn_ns; /* of the event loop: since the start; in the last one to two seconds */
+	/* of the event loop: since the start; in the last one to two seconds */
+	int64_t longest_turn_ns, recent_turn_ns;
 } gacc_node_info;
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);
 GACC_API void gacc_node_free(gacc_node_info *);
 
 typedef struct gacc_buffer_info {
-	uint64_t job;                 /* 0: of a job that is being restored */
-	const char *kind;             /* "accumulator", "slots", ... */
-	uint32_t segments, clients;   /* trainers that map it */
+	uint64_t job;		    /* 0: of a job that is being restored */
+	const char *kind;	    /* "accumulator", "slots", ... */
+	uint32_t segments, clients; /* trainers that map it */
 	uint64_t tensors, bytes;
 } gacc_buffer_info;
 
@@ -342,8 +350,8 @@ GACC_API gacc_status gacc_node_buffers(gacc_client *, const char *job, gacc_buff
 GACC_API void gacc_buffers_free(gacc_buffers *);
 
 typedef struct gacc_config_value {
-	const char *key, *value;      /* "limits.jobs" */
-	const char *source;           /* "default", "file:line", "environment", "command line" */
+	const char *key, *value; /* "limits.jobs" */
+	const char *source;	 /* "default", "file:line", "environment", "command line" */
 } gacc_config_value;
 
 typedef struct gacc_config {

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """gacc beside PyTorch on one node: AdamW and DistributedDataParallel; C2, C3a, C3b, C10, C11 of docs/performance.md.
 
     compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--only update|speed|memory|restart] BUILD_DIR

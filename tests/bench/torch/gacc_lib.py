@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libgacc for these benchmarks: the public C API by ctypes, gradients and parameters as torch tensors on the shared memory."""
 import ctypes as c
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of the comparison with DDP, started by compare.py: runs blocks of steps of each variant in turn and reports their cost.
 
 Every variant sees the same batches and the same initial parameters:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C11: a trainer is killed in the middle of a window and started again. Prints, as JSON, how long its process took to its first line
 of work and how long attaching took until it could go on; compare.py starts it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C2: PyTorch's AdamW on the CPU. Prints, as JSON, ns per element of its default and of its fused implementation; compare.py starts it.
 
     update.py ELEMENTS REPEATS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a golden journal: the state_dir of a gaccd that was killed while it had jobs of every kind, and what it had said of them.
 
     git worktree add /tmp/old COMMIT           # any version; build its gaccd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad inputs, in tables: what is sent, how, and what must come back. tests/system/test_bad_inputs.py sends them all to one gaccd
 in which a job trains on, and compares that job's numbers bit for bit with an undisturbed run.
 

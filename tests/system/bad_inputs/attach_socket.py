@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attach socket: packets that are no request, sessions of others, descriptors that nobody asked for, floods; and a gaccd that has no
 descriptors left."""
 import contextlib

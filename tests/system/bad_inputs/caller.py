@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls with any bytes as messages, as this user or another.
 
 As a program: caller.py ENDPOINT ATTACH-SOCKET UID reads a JSON request a line ({"path", "kind", "messages" in hex, "timeout"}, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are not what gaccd wrote, as restore_from of a job. What the manifest shows refuses Submit; what only the files show ends
 the job (code FAILED). `resealed` files have the size and the sum that the manifest then says: somebody meant it."""
 import hashlib

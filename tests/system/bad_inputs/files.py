@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files: job files (gaccctl config validate) and gaccd's configuration (gaccd --check-config). Each error begins with FILE:LINE:COLUMN, or
 names the argument, and says what would be right, often the nearest key."""
 from bad_inputs import Row

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GradientService: what a trainer may say wrong. The attacker has pushed micro-batch 0 of three into the open window."""
 import os
 

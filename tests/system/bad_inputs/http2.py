@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP/2 by hand, as no gRPC library would speak it.
 
 Each row opens a connection of its own to gaccd's socket, does something wrong, and says what became of it: GOAWAY or RST_STREAM with

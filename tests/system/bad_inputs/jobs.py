@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JobService: specifications that make no sense, jobs that are not there."""
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the rows are sent to: a gaccd with a job of two ranks, of which one is the attacker and one the victim, and other jobs in the
 states that rows need."""
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that are no message, and messages that are no call: for every method of our services, by what the descriptors say."""
 import grpc
 

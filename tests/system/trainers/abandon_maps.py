@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """A user whose descriptors are never received: abandon_maps.py ENDPOINT USER CONNECTIONS, as root, which it gives up.
 
 One process asks for the memory of one session over many connections, then forks and dies: the connections live on in the child, which receives

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """A rank of a launched job of two: rank 0 gives its part of one window, then its process ends with 0 without a word, or with
 `done` after it has taken its leave; rank 1 begins after a pause and trains to the end, with as long a pause in the second window.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Another user who looks around: a JSON object of what gaccd tells.
 
     onlooker.py ENDPOINT JOB     as root, which it gives up for `nobody`

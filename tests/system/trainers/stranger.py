@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Another user with a stolen session: what can it do? Prints a line per attempt: what, then OK or the error's reason.
 
     stranger.py ENDPOINT ATTACH-SOCKET JOB SESSION-ID TOKEN-HEX     as root, which it gives up for `nobody`

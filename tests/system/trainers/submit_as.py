@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Submits a job as another user: submit_as.py ENDPOINT USER SPEC-JSON [REQUEST-ID-HEX], as root, which it gives up. Prints the job's id, or
 the error."""
 import json

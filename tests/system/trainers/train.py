@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a Workload as a process of its own, which can be told to die or to stop at a certain point.
 
     train.py ENDPOINT JOB RANK WORKLOAD-JSON OUT.npz [--at WHAT:WINDOW:MICRO]

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """A trainer that is stopped while it has a session and goes on when another process has taken its rank.
 
     zombie.py ENDPOINT JOB RANK WORKLOAD-JSON

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every line goes to stderr; a test puts a pipe there and reads what arrived. */
 #include "base/log.h"
 
@@ -31,7 +32,7 @@ static const char *captured(void)
 	static char buf[65536];
 	size_t n = 0;
 	dup2(old_stderr, STDERR_FILENO);
-	for (ssize_t r; (r = read(pipe_read, buf + n, sizeof buf - 1 - n)) > 0;)
+	for (ssize_t r; (r = read(pipe_read, buf + n, sizeof(buf) - 1 - n)) > 0;)
 		n += (size_t)r;
 	buf[n] = 0;
 	close(pipe_read);
@@ -80,9 +81,10 @@ START_TEST(json_line_is_one_object)
 	log_init("gaccd", LOG_JSON, LOG_INFO);
 	capture();
 	log_line(LOG_ERROR, (struct log_fields){ 7, 3, 12, "RankLate" }, "a \"b\" \\ \n \xff ü");
-	assert_matches(captured(), "^\\{\"ts\":\"" TS "\",\"process\":\"gaccd\",\"level\":\"ERROR\",\"event\":\"RankLate\","
-				   "\"msg\":\"a \\\\\"b\\\\\" \\\\\\\\ \\\\u000a \\\\ufffd ü\","
-				   "\"job\":7,\"rank\":3,\"window\":12\\}\n$");
+	assert_matches(captured(),
+		       "^\\{\"ts\":\"" TS "\",\"process\":\"gaccd\",\"level\":\"ERROR\",\"event\":\"RankLate\","
+		       "\"msg\":\"a \\\\\"b\\\\\" \\\\\\\\ \\\\u000a \\\\ufffd ü\","
+		       "\"job\":7,\"rank\":3,\"window\":12\\}\n$");
 }
 END_TEST
 
@@ -110,7 +112,9 @@ START_TEST(format_characters_are_escaped)
 {
 	log_init("gaccd", _i ? LOG_JSON : LOG_TEXT, LOG_INFO);
 	capture();
-	log_info("name a\xe2\x80\xae" "b\xc2\x9b" "c");
+	log_info("name a\xe2\x80\xae"
+		 "b\xc2\x9b"
+		 "c");
 	assert_matches(captured(), "name a\\\\u202eb\\\\u009bc");
 }
 END_TEST
@@ -130,7 +134,7 @@ END_TEST
 START_TEST(a_long_message_is_cut_with_dots)
 {
 	static char big[8000];
-	memset(big, 1, sizeof big - 1); /* the worst case: every byte becomes six */
+	memset(big, 1, sizeof(big) - 1); /* the worst case: every byte becomes six */
 	log_init("gaccd", LOG_JSON, LOG_INFO);
 	capture();
 	log_info("%s", big);
@@ -177,16 +181,16 @@ START_TEST(who_does_not_read_holds_nobody_up)
 {
 	static char buf[1 << 20];
 	char long_words[1500] = { 0 };
-	memset(long_words, 'x', sizeof long_words - 1);
+	memset(long_words, 'x', sizeof(long_words) - 1);
 	log_init("gaccd", _i ? LOG_JSON : LOG_TEXT, LOG_INFO);
 	capture();
 	for (int i = 0; i < 2000; i++)
 		log_info("%s %d", long_words, i);
-	ssize_t n = read(pipe_read, buf, sizeof buf - 1);
+	ssize_t n = read(pipe_read, buf, sizeof(buf) - 1);
 	ck_assert_int_gt(n, 32768);
 	log_info("here again");
 	dup2(old_stderr, STDERR_FILENO);
-	ck_assert_int_gt(read(pipe_read, buf, sizeof buf - 1), 0);
+	ck_assert_int_gt(read(pipe_read, buf, sizeof(buf) - 1), 0);
 	assert_matches(strchr(buf, '\n') == buf ? buf + 1 : buf, "[0-9]+ lines of this log were lost: nobody read it");
 	assert_matches(buf, "here again");
 	close(pipe_read);
@@ -200,7 +204,7 @@ START_TEST(auto_format_is_text_unless_stderr_is_the_journal)
 	unsetenv("JOURNAL_STREAM");
 	ck_assert_int_eq(log_auto_format(), LOG_TEXT);
 	ck_assert_int_eq(fstat(STDERR_FILENO, &st), 0);
-	snprintf(env, sizeof env, "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+	snprintf(env, sizeof(env), "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
 	setenv("JOURNAL_STREAM", env, 1);
 	ck_assert_int_eq(log_auto_format(), LOG_JOURNAL);
 	setenv("JOURNAL_STREAM", "1:1", 1); /* inherited, but stderr was redirected since */

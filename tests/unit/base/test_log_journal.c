@@ -1,5 +1,6 @@
-/* Lines to systemd's journal. Its socket has a fixed path, so this program has a /run of its own. Where no user may have that, the test
- * counts as skipped; root may.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines to systemd's journal. Its socket has a fixed path, so this program has a /run of its own. Where no user may
+ * have that, the test counts as skipped; root may.
  */
 #include "base/log.h"
 
@@ -40,7 +41,7 @@ static void capture(void)
 static const char *captured(void)
 {
 	static char line[4096];
-	ssize_t n = pread(text, line, sizeof line - 1, 0);
+	ssize_t n = pread(text, line, sizeof(line) - 1, 0);
 	ck_assert_int_ge(n, 0);
 	line[n] = 0;
 	return line;
@@ -62,22 +63,23 @@ START_TEST(the_journal_gets_fields)
 	mkdir("/run/systemd", 0755);
 	mkdir("/run/systemd/journal", 0755);
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
 	capture();
 	log_init("gaccd", LOG_JOURNAL, LOG_INFO);
 	log_line(LOG_WARN, (struct log_fields){ 7, 3, 12, "RankLate" }, "late");
-	ssize_t n = recv(fd, got, sizeof got - 1, 0);
+	ssize_t n = recv(fd, got, sizeof(got) - 1, 0);
 #ifdef GACC_SYSTEMD
-	static const char *const want[] = { "MESSAGE=late\n", "PRIORITY=4\n", "SYSLOG_IDENTIFIER=gaccd\n",
+	static const char *const want[] = { "MESSAGE=late\n",	     "PRIORITY=4\n", "SYSLOG_IDENTIFIER=gaccd\n",
 					    "GACC_EVENT=RankLate\n", "GACC_JOB=7\n", "GACC_RANK=3\n",
 					    "GACC_WINDOW=12\n" };
 	ck_assert_str_eq(captured(), "");
 	ck_assert_int_gt(n, 0);
-	for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+	for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++)
 		ck_assert_msg(strstr(got, want[i]) != NULL, "no %s in %s", want[i], got);
 #else
 	ck_assert_int_lt(n, 0);
-	ck_assert_msg(strstr(captured(), "gaccd WARN RankLate job=7 rank=3 window=12: late\n") != NULL, "%s", captured());
+	ck_assert_msg(strstr(captured(), "gaccd WARN RankLate job=7 rank=3 window=12: late\n") != NULL, "%s",
+		      captured());
 #endif
 }
 END_TEST

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "base/machine.h"
 
 #include "support/scratch.h"
@@ -24,14 +25,14 @@ static void setup(void)
 static void teardown(void)
 {
 	char command[128];
-	snprintf(command, sizeof command, "rm -r %s", root);
+	snprintf(command, sizeof(command), "rm -r %s", root);
 	ck_assert_int_eq(system(command), 0);
 }
 
 static void put(const char *path, const char *text)
 {
 	char full[256];
-	snprintf(full, sizeof full, "%s%s", root, path);
+	snprintf(full, sizeof(full), "%s%s", root, path);
 	for (char *c = full + strlen(root) + 1; (c = strchr(c, '/')); c++) {
 		*c = '\0';
 		mkdir(full, 0700);
@@ -81,7 +82,7 @@ START_TEST(the_tightest_group_counts)
 	put("/sys/fs/cgroup/system.slice/gaccd.service/memory.max", "max\n");
 	is(4 * GIB, 3 * GIB);
 	put("/sys/fs/cgroup/system.slice/gaccd.service/memory.max", "2147483648\n");
-	is(2 * GIB, 2 * GIB); /* nothing is said to be used */
+	is(2 * GIB, 2 * GIB);				  /* nothing is said to be used */
 	put("/sys/fs/cgroup/memory.max", "1073741824\n"); /* a container's root has one, too */
 	put("/sys/fs/cgroup/memory.current", "2147483648\n");
 	is(GIB, 0);
@@ -151,7 +152,8 @@ START_TEST(what_is_freed_goes_back)
 	for (int i = 0; i < PIECES - 1; i++)
 		free(piece[i]);
 	long before = resident_mb();
-	bool glibc = mallinfo2().fordblks >= (PIECES - 1) * PIECE; /* no other allocator, as sanitizers have, is in its place */
+	/* no other allocator, as sanitizers have, is in its place */
+	bool glibc = mallinfo2().fordblks >= (PIECES - 1) * PIECE;
 	machine_memory_trim(128u << 20);
 	ck_assert(!glibc || resident_mb() >= before - 8);
 	machine_memory_trim(1u << 20);

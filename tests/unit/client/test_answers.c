@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaccctl with the answers of a gaccd that is a script (-Wl,--wrap): another version of it, or one with other users. */
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cli/bench_size.h"
 #include "cli/command.h"
 #include "cli/output.h"
 #include "support/suite.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define ODD "a\x1b[2Jb"
 #define ODD_SHOWN "a\\x1b[2Jb"
@@ -19,8 +20,8 @@ gacc_status __wrap_gacc_node_config(gacc_client *client, gacc_config **out);
 void __wrap_gacc_config_free(gacc_config *config);
 gacc_status __wrap_gacc_node_get(gacc_client *client, gacc_node_info **out);
 void __wrap_gacc_node_free(gacc_node_info *node);
-gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals, struct bench_result *out,
-				  char *why, size_t n_why);
+gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals,
+				  struct bench_result *out, char *why, size_t n_why);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
 
 static gacc_jobs *lists; /* what List says, one after the other; then no permission */
@@ -69,8 +70,8 @@ void __wrap_gacc_node_free(gacc_node_info *node)
 {
 }
 
-gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals, struct bench_result *out,
-				  char *why, size_t n_why)
+gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals,
+				  struct bench_result *out, char *why, size_t n_why)
 {
 	return GACC_EAGAIN;
 }
@@ -127,7 +128,10 @@ static void say(gacc_jobs *list, size_t n)
 	n_lists = n;
 }
 
-#define JOB(number, who, how, text) { .id = number, .user = who, .state = how, .json = text }
+#define JOB(number, who, how, text)                                                                                    \
+	{                                                                                                              \
+		.id = number, .user = who, .state = how, .json = text                                                  \
+	}
 
 START_TEST(what_changes_elsewhere_is_not_news)
 {
@@ -135,19 +139,22 @@ START_TEST(what_changes_elsewhere_is_not_news)
 	gacc_job_info other = JOB(2, "bob", GACC_JOB_RUNNING, "3"), changed = JOB(2, "bob", GACC_JOB_PAUSED, "4");
 	gacc_job_info second = JOB(3, "ann", GACC_JOB_PENDING, "5");
 	gacc_jobs script[] = {
-		{ 2, (gacc_job_info[]){ ours, other } },          /* first */
+		{ 2, (gacc_job_info[]){ ours, other } }, /* first */
 		{ 2, (gacc_job_info[]){ ours, changed } },
 		{ 1, (gacc_job_info[]){ ours } },
-		{ 2, (gacc_job_info[]){ other, later } },         /* ours has changed */
+		{ 2, (gacc_job_info[]){ other, later } },	    /* ours has changed */
 		{ 3, (gacc_job_info[]){ changed, later, second } }, /* there is one more */
 		{ 2, (gacc_job_info[]){ later, second } },
-		{ 1, (gacc_job_info[]){ second } },               /* there is one less */
-		{ 1, (gacc_job_info[]){ other } },                /* none is left */
+		{ 1, (gacc_job_info[]){ second } }, /* there is one less */
+		{ 1, (gacc_job_info[]){ other } },  /* none is left */
 	};
 
 	say(script, 8);
 	ck_assert_int_eq(COMMAND("jobs", "-w", "--user", "ann", "-o", "name"), EXIT_NO_PERMISSION);
-	ck_assert_str_eq(out, "job/1\n" "job/1\n" "job/1\njob/3\n" "job/3\n");
+	ck_assert_str_eq(out, "job/1\n"
+			      "job/1\n"
+			      "job/1\njob/3\n"
+			      "job/3\n");
 	ck_assert_uint_eq(listed, 8);
 	ck_assert_uint_eq(freed, 8);
 }

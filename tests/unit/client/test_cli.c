@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gaccctl without a daemon: its command line, its help, its tables, its errors. */
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/view.h"
 #include "support/suite.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
 
 static struct invocation inv;
 static char *out, *err;
@@ -52,7 +53,7 @@ static int parse_words(const char *const *words)
 
 #define PARSE(...) parse_words((const char *const[]){ "gaccctl", __VA_ARGS__, NULL })
 
-/* --- the command line */
+/* ---- the command line ---- */
 
 START_TEST(options_and_operands)
 {
@@ -74,7 +75,8 @@ START_TEST(run_stops_at_the_program)
 	uint64_t n;
 	int st;
 
-	ck_assert_int_eq(PARSE("run", "-n4", "--set", "a=1", "--set=b=2", "--", "./mlp", "--batch", "3", "-n", "9"), -1);
+	ck_assert_int_eq(PARSE("run", "-n4", "--set", "a=1", "--set=b=2", "--", "./mlp", "--batch", "3", "-n", "9"),
+			 -1);
 	ck_assert_int_eq(inv.n_operands, 5);
 	ck_assert_str_eq(inv.operand[1], "--batch");
 	ck_assert(opt_uint(&inv, "ranks", 1, 100, 1, &n, &st) && n == 4);
@@ -99,7 +101,10 @@ static const struct {
 } mistakes[] = {
 	{ { "gaccctl", "stauts" }, "did you mean \"status\"" },
 	{ { "gaccctl", "xyzzy" }, "unknown command \"xyzzy\"\n" },
-	{ { "gaccctl", "jobs", "--al" "x" }, "did you mean --all" },
+	{ { "gaccctl", "jobs",
+	    "--al"
+	    "x" },
+	  "did you mean --all" },
 	{ { "gaccctl", "jobs", "-q" }, "unknown option -q" },
 	{ { "gaccctl", "jobs", "extra" }, "usage: gaccctl jobs" },
 	{ { "gaccctl", "logs" }, "usage: gaccctl logs JOB" },
@@ -143,9 +148,18 @@ START_TEST(durations)
 	static const struct {
 		const char *text;
 		int64_t ms; /* -1: refused */
-	} cases[] = { { "10s", 10000 }, { "250ms", 250 }, { "1h30m", 5400000 }, { "2d", 172800000 }, { "5m", 300000 },
-		      { "10", -1 },	{ "", -1 },	  { "s", -1 },		{ "-1s", -1 },	     { "1y", -1 },
-		      { "1.5s", -1 },	{ "100d", -1 },
+	} cases[] = { { "10s", 10000 },
+		      { "250ms", 250 },
+		      { "1h30m", 5400000 },
+		      { "2d", 172800000 },
+		      { "5m", 300000 },
+		      { "10", -1 },
+		      { "", -1 },
+		      { "s", -1 },
+		      { "-1s", -1 },
+		      { "1y", -1 },
+		      { "1.5s", -1 },
+		      { "100d", -1 },
 		      { "2147483647d2147483647d", -1 } };
 	int64_t ms;
 
@@ -229,7 +243,7 @@ START_TEST(dry_run_prints_the_whole_specification)
 }
 END_TEST
 
-/* --- help: whatever the table has must be in all that is made from it */
+/* ---- help: whatever the table has must be in all that is made from it ---- */
 
 static void check_mentions(const char *text, const char *word)
 {
@@ -306,7 +320,7 @@ START_TEST(the_table_is_sound)
 }
 END_TEST
 
-/* --- errors and exit statuses */
+/* ---- errors and exit statuses ---- */
 
 START_TEST(exit_statuses)
 {
@@ -357,30 +371,67 @@ START_TEST(nobody_there)
 }
 END_TEST
 
-/* --- what people see */
+/* ---- what people see ---- */
 
 static gacc_rank_info ranks[] = {
-	{ .rank = 0, .node = "gpu-01", .pid = 81422, .state = "WAITING", .micro_count = 8, .weight = 16384, .detail = "" },
-	{ .rank = 1, .node = "gpu-01", .pid = 81423, .state = "LATE", .micro_count = 6, .weight = 12288,
-	  .late_ns = INT64_C(41000000000), .detail = "pid alive, 0% CPU" },
+	{ .rank = 0,
+	  .node = "gpu-01",
+	  .pid = 81422,
+	  .state = "WAITING",
+	  .micro_count = 8,
+	  .weight = 16384,
+	  .detail = "" },
+	{ .rank = 1,
+	  .node = "gpu-01",
+	  .pid = 81423,
+	  .state = "LATE",
+	  .micro_count = 6,
+	  .weight = 12288,
+	  .late_ns = INT64_C(41000000000),
+	  .detail = "pid alive, 0% CPU" },
 	{ .rank = 2, .node = "", .state = "ABSENT", .detail = "" },
 	{ .rank = 3, .node = "gpu-02", .pid = 7, .state = "WAITING", .micro_count = 2, .detail = "" },
 	{ .rank = 4, .node = "gpu-02", .pid = 8, .state = "LOST", .late_ns = INT64_C(5000000000), .detail = "" },
 	{ .rank = 5, .node = "gpu-02", .pid = 9, .state = "WAITING", .micro_count = 1, .flushed = 1, .detail = "" },
 };
 static const uint32_t missing[] = { 1, 2 };
-static const gacc_job_event events[] = { { .warning = 1, .reason = "RankLate", .object = "rank 1", .message = "6/8",
-					   .window = 1203 } };
+static const gacc_job_event events[] = {
+	{ .warning = 1, .reason = "RankLate", .object = "rank 1", .message = "6/8", .window = 1203 }
+};
 
 static gacc_job_info sample(void)
 {
 	return (gacc_job_info){
-		.id = 42, .uuid = "u", .name = "gpt2-124m", .state = GACC_JOB_STALLED, .state_name = "STALLED",
-		.reason = "", .window = 1203, .applied_step = 1200, .steps = 5000, .ranks = 6, .micro_size = 8, .batch = 32,
-		.log_dir = "/logs/42", .optimizer = "ADAMW", .reduction = "WEIGHTED_MEAN", .launch = "EXTERNAL", .rank = ranks, .n_rank = 6,
-		.missing = missing, .n_missing = 2, .event = events, .n_event = 1,
-		.window_opened_unix_nanos = unix_nanos_now(), .user = "ana", .has_last = 1, .last_outcome = "APPLIED",
-		.last_loss = 3.2914, .steps_per_second = 0.2, .wait_fraction = 0.06, .stall_abort_ms = 600000,
+		.id = 42,
+		.uuid = "u",
+		.name = "gpt2-124m",
+		.state = GACC_JOB_STALLED,
+		.state_name = "STALLED",
+		.reason = "",
+		.window = 1203,
+		.applied_step = 1200,
+		.steps = 5000,
+		.ranks = 6,
+		.micro_size = 8,
+		.batch = 32,
+		.log_dir = "/logs/42",
+		.optimizer = "ADAMW",
+		.reduction = "WEIGHTED_MEAN",
+		.launch = "EXTERNAL",
+		.rank = ranks,
+		.n_rank = 6,
+		.missing = missing,
+		.n_missing = 2,
+		.event = events,
+		.n_event = 1,
+		.window_opened_unix_nanos = unix_nanos_now(),
+		.user = "ana",
+		.has_last = 1,
+		.last_outcome = "APPLIED",
+		.last_loss = 3.2914,
+		.steps_per_second = 0.2,
+		.wait_fraction = 0.06,
+		.stall_abort_ms = 600000,
 		.json = "{\"id\":42}",
 	};
 }
@@ -391,15 +442,16 @@ START_TEST(status_names_who_is_late)
 
 	view_status(&inv, &job);
 	fflush(inv.out);
-	ck_assert_str_eq(out, "JOB 42  gpt2-124m  STALLED  step 1200/5000  window 1203 open 0s  WAITING FOR 2 OF 6 RANKS\n"
-			      "RANK NODE     PID MICRO WEIGHT LAST PUSH STATE\n"
-			      "   0 gpu-01 81422 8/8    16384         - ready\n"
-			      "   1 gpu-01 81423 6/8    12288         - LATE (pid alive, 0% CPU)\n"
-			      "   2 -          - 0/8        0         - absent\n"
-			      "   3 gpu-02     7 2/8        0         - waiting\n"
-			      "   4 gpu-02     8 0/8        0         - LOST 5s\n"
-			      "   5 gpu-02     9 1/8        0         - flushed\n"
-			      "hint: gaccctl logs 42 --rank 1 --tail 50; the job aborts at stall_abort 10m\n");
+	ck_assert_str_eq(out,
+			 "JOB 42  gpt2-124m  STALLED  step 1200/5000  window 1203 open 0s  WAITING FOR 2 OF 6 RANKS\n"
+			 "RANK NODE     PID MICRO WEIGHT LAST PUSH STATE\n"
+			 "   0 gpu-01 81422 8/8    16384         - ready\n"
+			 "   1 gpu-01 81423 6/8    12288         - LATE (pid alive, 0% CPU)\n"
+			 "   2 -          - 0/8        0         - absent\n"
+			 "   3 gpu-02     7 2/8        0         - waiting\n"
+			 "   4 gpu-02     8 0/8        0         - LOST 5s\n"
+			 "   5 gpu-02     9 1/8        0         - flushed\n"
+			 "hint: gaccctl logs 42 --rank 1 --tail 50; the job aborts at stall_abort 10m\n");
 }
 END_TEST
 
@@ -457,7 +509,7 @@ START_TEST(words_of_others_are_only_shown)
 END_TEST
 
 #define RLO "\342\200\256" /* U+202E: what follows is shown from right to left */
-#define CSI "\302\233"     /* U+009B: ESC [ in one character */
+#define CSI "\302\233"	   /* U+009B: ESC [ in one character */
 
 static bool has_none(const char *text)
 {
@@ -525,12 +577,16 @@ END_TEST
 START_TEST(data_as_yaml)
 {
 	inv.format = FORMAT_YAML;
-	ck_assert_int_eq(print_json(&inv, "{\"id\":42,\"name\":\"gpt2\",\"on\":true,\"x\":null,\"f\":0.5,\"s\":\"true\",\"n\":\"12\","
-					  "\"e\":\"\",\"c\":\"a: b\",\"l\":[1,{\"a\":[]}],\"o\":{}}"),
-			 EXIT_OK);
+	ck_assert_int_eq(
+		print_json(&inv,
+			   "{\"id\":42,\"name\":\"gpt2\",\"on\":true,\"x\":null,\"f\":0.5,\"s\":\"true\",\"n\":\"12\","
+			   "\"e\":\"\",\"c\":\"a: b\",\"l\":[1,{\"a\":[]}],\"o\":{}}"),
+		EXIT_OK);
 	fflush(inv.out);
-	ck_assert_str_eq(out, "id: 42\nname: gpt2\n\"on\": true\nx: null\nf: 0.5\ns: \"true\"\n\"n\": \"12\"\ne: \"\"\nc: \"a: b\"\n"
-			      "l:\n- 1\n- a: []\no: {}\n");
+	ck_assert_str_eq(
+		out,
+		"id: 42\nname: gpt2\n\"on\": true\nx: null\nf: 0.5\ns: \"true\"\n\"n\": \"12\"\ne: \"\"\nc: \"a: b\"\n"
+		"l:\n- 1\n- a: []\no: {}\n");
 	rewind(inv.out);
 	fail_with(&inv, EXIT_NOT_FOUND, "JOB_NOT_FOUND", "h", "no \"job\"");
 	fflush(inv.out);

@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages as JSON, and jobs as the public struct. */
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "gacc/v1/job.pb-c.h"
 #include "lib/job_info.h"
 #include "lib/json.h"
 #include "proto/bytes.h"
 #include "support/suite.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 static json_t *as_json(const ProtobufCMessage *m)
 {

@@ -1,15 +1,16 @@
-/* What libgacc believes of the layout that gaccd tells it: nothing that would lead outside its memory, and no other one after a new
- * session. gaccd's answers are a script (-Wl,--wrap).
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What libgacc believes of the layout that gaccd tells it: nothing that would lead outside its memory, and no other one
+ * after a new session. gaccd's answers are a script (-Wl,--wrap).
  */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
 #include "proto/bytes.h"
 #include "support/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define N_TENSORS 2
 #define COUNT 8
@@ -38,7 +39,7 @@ enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct Pr
 	Gacc__V1__JobSpec spec = GACC__V1__JOB_SPEC__INIT;
 	Gacc__V1__Optimizer optimizer = GACC__V1__OPTIMIZER__INIT;
 
-	session.token = (ProtobufCBinaryData){ 16, (uint8_t *)(uintptr_t)"0123456789abcdef" };
+	session.token = (ProtobufCBinaryData){ 16, (uint8_t *)(uintptr_t) "0123456789abcdef" };
 	spec.optimizer = &optimizer;
 	attached.session = &session;
 	attached.spec = &spec;
@@ -81,8 +82,10 @@ static void setup(void)
 
 static gacc_status register_tensors(void)
 {
-	static const gacc_tensor tensors[N_TENSORS] = { { .name = "a", .dtype = GACC_F32, .ndim = 1, .shape = { COUNT } },
-							{ .name = "b", .dtype = GACC_F32, .ndim = 1, .shape = { COUNT } } };
+	static const gacc_tensor tensors[N_TENSORS] = {
+		{ .name = "a", .dtype = GACC_F32, .ndim = 1, .shape = { COUNT } },
+		{ .name = "b", .dtype = GACC_F32, .ndim = 1, .shape = { COUNT } }
+	};
 	return gacc_register(job, tensors, N_TENSORS);
 }
 
@@ -97,15 +100,33 @@ END_TEST
 START_TEST(a_layout_that_leads_outside_is_refused)
 {
 	switch (_i) {
-	case 0: layout[1].slot_offset += 4; break;
-	case 1: layout[1].param_offset += 4; break;
-	case 2: layout[1].accum_offset += 4; break;
-	case 3: layout[1].count = COUNT + 1; break;
-	case 4: layout[1].count = UINT64_MAX / 2; break;
-	case 5: layout[1].slot_offset = UINT64_MAX; break;
-	case 6: answer.slots = 0; break;
-	case 7: answer.slots = SLOTS_MAX + 1; break;
-	case 8: answer.n_layout = 1; break;
+	case 0:
+		layout[1].slot_offset += 4;
+		break;
+	case 1:
+		layout[1].param_offset += 4;
+		break;
+	case 2:
+		layout[1].accum_offset += 4;
+		break;
+	case 3:
+		layout[1].count = COUNT + 1;
+		break;
+	case 4:
+		layout[1].count = UINT64_MAX / 2;
+		break;
+	case 5:
+		layout[1].slot_offset = UINT64_MAX;
+		break;
+	case 6:
+		answer.slots = 0;
+		break;
+	case 7:
+		answer.slots = SLOTS_MAX + 1;
+		break;
+	case 8:
+		answer.n_layout = 1;
+		break;
 	}
 	ck_assert_int_ne(register_tensors(), GACC_OK);
 	ck_assert_str_eq(job->failure.reason, "MALFORMED");
@@ -119,10 +140,18 @@ START_TEST(a_new_session_must_have_the_same_layout)
 	ck_assert_int_eq(register_tensors(), GACC_OK);
 	ck_assert_int_eq(session_recover(job, 100, &f), ST_OK);
 	switch (_i) {
-	case 0: answer.fingerprint++; break;
-	case 1: answer.slot_bytes += 4; break;
-	case 2: answer.param_bytes += 4; break;
-	case 3: answer.slots = 1; break;
+	case 0:
+		answer.fingerprint++;
+		break;
+	case 1:
+		answer.slot_bytes += 4;
+		break;
+	case 2:
+		answer.param_bytes += 4;
+		break;
+	case 3:
+		answer.slots = 1;
+		break;
 	}
 	ck_assert_int_eq(session_recover(job, 100, &f), ST_LAYOUT_MISMATCH);
 	ck_assert(job->lost);

@@ -1,4 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mapping memory over an attach socket whose other end is this test. */
+#include "gacc/v1/attach.pb-c.h"
+#include "gacc/v1/gradient.pb-c.h"
+#include "lib/channel.h"
+#include "lib/internal.h"
+#include "support/suite.h"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -8,12 +15,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "gacc/v1/attach.pb-c.h"
-#include "gacc/v1/gradient.pb-c.h"
-#include "lib/channel.h"
-#include "lib/internal.h"
-#include "support/suite.h"
 
 #define PAGE 4096
 #define N_SEGMENTS 4
@@ -27,7 +28,7 @@ struct daemon {
 	pthread_t thread;
 	int fds[N_SEGMENTS];
 	Gacc__V1__Segment segment[N_SEGMENTS];
-	size_t n_fds;           /* how many are really sent */
+	size_t n_fds; /* how many are really sent */
 	const char *reason;
 	uint64_t asked_session;
 };
@@ -150,7 +151,9 @@ static void setup(void)
 	snprintf(path, sizeof(path), "%s/attach", dir);
 	gacc__v1__session__init(&session);
 	session.id = 42;
-	job = (struct gacc_job){ .session = &session, .attach_socket = path, .memory.socket = -1,
+	job = (struct gacc_job){ .session = &session,
+				 .attach_socket = path,
+				 .memory.socket = -1,
 				 .layout = { .slots = 2, .slot_bytes = 2 * PAGE, .param_bytes = 2 * PAGE } };
 }
 

@@ -1,4 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rank processes of `gaccctl run` and their log files. This program is also what is executed for a rank. */
+#include "cli/follow.h"
+#include "cli/ranks.h"
+#include "support/suite.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,15 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/follow.h"
-#include "cli/ranks.h"
-#include "support/suite.h"
-
 static char dir[] = "/tmp/gacc-ranks-XXXXXX";
 static struct ranks ranks;
 static struct rank_process processes[2];
 
-/* --- environment */
+/* ---- environment ---- */
 
 static const char *find(char *const *environment, const char *name)
 {
@@ -31,8 +32,9 @@ static const char *find(char *const *environment, const char *name)
 	return found;
 }
 
-static const struct rank_environment e = { .job_id = 7, .ranks = 4, .micro_size = 8, .endpoint = "unix:/s",
-					   .log_dir = "/logs", .master_port = 1234 };
+static const struct rank_environment e = {
+	.job_id = 7, .ranks = 4, .micro_size = 8, .endpoint = "unix:/s", .log_dir = "/logs", .master_port = 1234
+};
 
 START_TEST(environment_is_torchruns)
 {
@@ -73,7 +75,7 @@ START_TEST(what_is_set_is_kept)
 }
 END_TEST
 
-/* --- processes */
+/* ---- processes ---- */
 
 static void setup(void)
 {
@@ -220,7 +222,7 @@ START_TEST(a_program_that_is_not_there)
 }
 END_TEST
 
-/* --- following */
+/* ---- following ---- */
 
 static void write_log(const char *text)
 {

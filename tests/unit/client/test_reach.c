@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What libgacc says and does when gaccd cannot be reached: connect() and the calls are a script (-Wl,--wrap). */
+#include "gacc/gacc_admin.h"
+#include "lib/channel.h"
+#include "lib/internal.h"
+#include "support/suite.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#include "gacc/gacc_admin.h"
-#include "lib/channel.h"
-#include "lib/internal.h"
-#include "support/suite.h"
 
 #define ENDPOINT "unix:/nonexistent/gaccd.sock"
 
@@ -51,7 +52,7 @@ static void teardown(void)
 	gacc_close(client);
 }
 
-/* --- words */
+/* ---- words ---- */
 
 static const struct {
 	int error; /* of connect() */
@@ -59,22 +60,48 @@ static const struct {
 	enum status status;
 	const char *message, *hint;
 } cases[] = {
-	{ ENOENT, { .status = ST_UNAVAILABLE, .message = "failed" }, ST_UNAVAILABLE,
-	  "cannot reach gaccd at " ENDPOINT ": No such file", "is gaccd running?" },
-	{ EACCES, { .status = ST_UNAVAILABLE }, ST_PERMISSION_DENIED, "cannot reach gaccd at " ENDPOINT ": Permission denied",
+	{ ENOENT,
+	  { .status = ST_UNAVAILABLE, .message = "failed" },
+	  ST_UNAVAILABLE,
+	  "cannot reach gaccd at " ENDPOINT ": No such file",
+	  "is gaccd running?" },
+	{ EACCES,
+	  { .status = ST_UNAVAILABLE },
+	  ST_PERMISSION_DENIED,
+	  "cannot reach gaccd at " ENDPOINT ": Permission denied",
 	  "you are not in the socket's group" },
-	{ EAGAIN, { .status = ST_UNAVAILABLE, .message = "failed" }, ST_UNAVAILABLE, "gaccd at " ENDPOINT " does not answer",
+	{ EAGAIN,
+	  { .status = ST_UNAVAILABLE, .message = "failed" },
+	  ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " does not answer",
 	  "it is stopped, hangs" },
-	{ 0, { .status = ST_UNAVAILABLE, .message = "Socket closed" }, ST_UNAVAILABLE,
-	  "gaccd at " ENDPOINT " did not answer: Socket closed", "it may have been restarted just now: repeat" },
-	{ 0, { .status = ST_UNAVAILABLE, .message = "connection attempt timed out before receiving SETTINGS frame" }, ST_UNAVAILABLE,
-	  "gaccd at " ENDPOINT " does not answer", "it is stopped, hangs" },
-	{ 0, { .status = ST_UNAVAILABLE }, ST_UNAVAILABLE, "gaccd at " ENDPOINT " did not answer", "it may have been restarted" },
+	{ 0,
+	  { .status = ST_UNAVAILABLE, .message = "Socket closed" },
+	  ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " did not answer: Socket closed",
+	  "it may have been restarted just now: repeat" },
+	{ 0,
+	  { .status = ST_UNAVAILABLE, .message = "connection attempt timed out before receiving SETTINGS frame" },
+	  ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " does not answer",
+	  "it is stopped, hangs" },
+	{ 0,
+	  { .status = ST_UNAVAILABLE },
+	  ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " did not answer",
+	  "it may have been restarted" },
 	{ 0, { .status = ST_UNAVAILABLE, .message = "own", .hint = "words" }, ST_UNAVAILABLE, "own", "words" },
-	{ 0, { .status = ST_CANCELLED, .message = "Cancelled" }, ST_UNAVAILABLE, "gaccd at " ENDPOINT " did not answer: Cancelled",
+	{ 0,
+	  { .status = ST_CANCELLED, .message = "Cancelled" },
+	  ST_UNAVAILABLE,
+	  "gaccd at " ENDPOINT " did not answer: Cancelled",
 	  "it may have been restarted" },
 	{ 0, { .status = ST_CANCELLED, .reason = "CANCELLED", .message = "own" }, ST_CANCELLED, "own", "" },
-	{ 0, { .status = ST_STALLED }, ST_DEADLINE, "gaccd at " ENDPOINT " did not answer in time", "it is stopped, hangs" },
+	{ 0,
+	  { .status = ST_STALLED },
+	  ST_DEADLINE,
+	  "gaccd at " ENDPOINT " did not answer in time",
+	  "it is stopped, hangs" },
 };
 
 START_TEST(names_the_cause)
@@ -115,7 +142,7 @@ START_TEST(long_words_are_cut)
 }
 END_TEST
 
-/* --- watching */
+/* ---- watching ---- */
 
 static gacc_status first_news(gacc_watch *w)
 {
@@ -152,7 +179,7 @@ START_TEST(a_watch_waits_for_who_has_answered)
 }
 END_TEST
 
-/* --- waiting for a job that has ended: Get fails. *out stays as it was, and the status says so. */
+/* ---- waiting for a job that has ended: Get fails. *out stays as it was, and the status says so. ---- */
 
 static const struct {
 	struct rpc_failure wait, get;
@@ -161,7 +188,8 @@ static const struct {
 	{ { .status = ST_JOB_ENDED, .grpc_code = 9 }, { .status = ST_JOB_NOT_FOUND, .grpc_code = 5 }, GACC_ENOTFOUND },
 	{ { .status = ST_JOB_ENDED, .grpc_code = 9 }, { .status = ST_UNAVAILABLE, .grpc_code = 14 }, GACC_EUNAVAIL },
 	{ { .status = ST_JOB_ENDED, .grpc_code = 9 }, { .status = ST_CANCELLED, .grpc_code = 1 }, GACC_EUNAVAIL },
-	{ { .status = ST_CANCELLED, .grpc_code = 1, .reason = "CANCELLED" }, { .status = ST_JOB_NOT_FOUND, .grpc_code = 5 },
+	{ { .status = ST_CANCELLED, .grpc_code = 1, .reason = "CANCELLED" },
+	  { .status = ST_JOB_NOT_FOUND, .grpc_code = 5 },
 	  GACC_ENOTFOUND },
 	{ { .status = ST_JOB_NOT_FOUND, .grpc_code = 5 }, { .status = ST_OK }, GACC_ENOTFOUND },
 };

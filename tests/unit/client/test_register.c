@@ -1,16 +1,17 @@
-/* How libgacc registers many tensors: portions in order, again from the start when gaccd has lost them, and the layout in parts. gaccd is a
- * script (-Wl,--wrap).
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How libgacc registers many tensors: portions in order, again from the start when gaccd has lost them, and the layout
+ * in parts. gaccd is a script (-Wl,--wrap).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
 #include "lib/internal.h"
 #include "proto/bytes.h"
 #include "support/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define MANY 120000 /* 3 MB of names and numbers */
 
@@ -21,10 +22,10 @@ enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct Pr
 /* The script. */
 static uint64_t n_tensors, received;
 static unsigned n_portions, n_parts;
-static unsigned lose_at;   /* portion before which gaccd loses all; 0: none */
-static bool old;           /* it knows no portions */
-static bool stingy;        /* parts of the layout are smaller than asked for */
-static bool swapped;       /* a later part is of another layout */
+static unsigned lose_at; /* portion before which gaccd loses all; 0: none */
+static bool old;	 /* it knows no portions */
+static bool stingy;	 /* parts of the layout are smaller than asked for */
+static bool swapped;	 /* a later part is of another layout */
 
 static void attach(struct ProtobufCMessage **out)
 {
@@ -33,7 +34,7 @@ static void attach(struct ProtobufCMessage **out)
 	Gacc__V1__JobSpec spec = GACC__V1__JOB_SPEC__INIT;
 	Gacc__V1__Optimizer optimizer = GACC__V1__OPTIMIZER__INIT;
 
-	session.token = (ProtobufCBinaryData){ 16, (uint8_t *)(uintptr_t)"0123456789abcdef" };
+	session.token = (ProtobufCBinaryData){ 16, (uint8_t *)(uintptr_t) "0123456789abcdef" };
 	spec.optimizer = &optimizer;
 	attached.session = &session;
 	attached.spec = &spec;
@@ -119,7 +120,9 @@ static void setup(void)
 	old = stingy = swapped = false;
 	client = (struct gacc_client){ .pid = getpid() };
 	job = calloc(1, sizeof(*job));
-	*job = (struct gacc_job){ .client = &client, .timeout_ms = 60000, .outage_ms = 100, .world = 1, .held_slot = -1 };
+	*job = (struct gacc_job){
+		.client = &client, .timeout_ms = 60000, .outage_ms = 100, .world = 1, .held_slot = -1
+	};
 	job->name = strdup("1");
 	job->memory.socket = -1;
 	ck_assert_int_eq(session_recover(job, 100, &f), ST_OK);
@@ -128,7 +131,7 @@ static void setup(void)
 static gacc_status declare(uint64_t n)
 {
 	gacc_tensor *t = calloc(n, sizeof(*t));
-	char (*name)[16] = malloc(n * sizeof(*name));
+	char(*name)[16] = malloc(n * sizeof(*name));
 	gacc_status st;
 
 	n_tensors = n;

@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous pushes, with push_attempt replaced (-Wl,--wrap) by a script. */
+#include "lib/channel.h"
+#include "lib/internal.h"
+#include "support/suite.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "lib/channel.h"
-#include "lib/internal.h"
-#include "support/suite.h"
 
 enum status __wrap_push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 
@@ -22,9 +23,9 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct answer answers[8];
 static uint32_t order[32]; /* micro-batches in the order of attempts */
 static int n_attempts;
-static bool held;          /* attempts wait */
+static bool held; /* attempts wait */
 static pthread_t job_thread;
-static int by_sender;      /* attempts that came from its thread */
+static int by_sender; /* attempts that came from its thread */
 
 enum status __wrap_push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
 {
@@ -65,7 +66,11 @@ static void setup(void)
 	by_sender = 0;
 	job_thread = pthread_self();
 	client = (struct gacc_client){ .endpoint = endpoint, .pid = getpid() };
-	job = (struct gacc_job){ .client = &client, .outage_ms = 0, .memory.socket = -1, .held_slot = -1, .running = true,
+	job = (struct gacc_job){ .client = &client,
+				 .outage_ms = 0,
+				 .memory.socket = -1,
+				 .held_slot = -1,
+				 .running = true,
 				 .layout.slots = 2 };
 	ck_assert_int_eq(window_begin(&job.window, 5, 5, 8, 1), ST_OK);
 }

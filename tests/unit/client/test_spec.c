@@ -1,14 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/spec.h"
 
-#include <gacc/v1/common.pb-c.h>
+#include "gacc/gacc_admin.h"
+#include "support/suite.h"
 
+#include <gacc/v1/common.pb-c.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "gacc/gacc_admin.h"
-#include "support/suite.h"
 
 static char why[512];
 
@@ -22,51 +22,52 @@ static Gacc__V1__JobSpec *parse(const char *text)
 
 START_TEST(a_whole_file)
 {
-	Gacc__V1__JobSpec *m = parse("api_version: gacc/v1\n"
-				     "kind: Job\n"
-				     "metadata: { name: mlp, labels: { team: vision } }\n"
-				     "spec:\n"
-				     "  ranks: 4\n"
-				     "  micro_size: 8                 # per rank and step\n"
-				     "  max_micro_size: 128\n"
-				     "  steps: 177\n"
-				     "  batch: 32\n"
-				     "  reduction: fixed_divisor\n"
-				     "  fixed_divisor: 1000\n"
-				     "  grad_of: sum\n"
-				     "  uneven: drop\n"
-				     "  accumulate_dtype: f64\n"
-				     "  gradient_dtype: bf16\n"
-				     "  master: none\n"
-				     "  clip_norm: 1.0\n"
-				     "  clip_value: 0.5\n"
-				     "  nonfinite: reject_micro\n"
-				     "  loss_scale: 1024\n"
-				     "  dynamic_loss_scale: { enabled: true, growth_factor: 4, backoff_factor: 0.25,\n"
-				     "    growth_interval: 100, hysteresis: 2, min_scale: 8, max_scale: 65536 }\n"
-				     "  outlier_skip: { factor: 5, decay: 0.9, warmup_steps: 30 }\n"
-				     "  optimizer: { type: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-4 }\n"
-				     "  schedule: { type: cosine, warmup_steps: 10, total_steps: 177, min_factor: 0.1 }\n"
-				     "  param_groups:\n"
-				     "  - { pattern: '*.bias', weight_decay: 0 }\n"
-				     "  - { pattern: 'emb*', lr_scale: 0.1, frozen: true }\n"
-				     "  init:\n"
-				     "  - { pattern: '*.bias', type: zeros }\n"
-				     "  - { pattern: '*', type: normal, a: -1, b: 0.02 }\n"
-				     "  seed: 18446744073709551615\n"
-				     "  deterministic: false\n"
-				     "  slots_per_rank: 1\n"
-				     "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
-				     "  launch:\n"
-				     "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
-				     "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s }\n"
-				     "  host_memory: 1.5GiB\n"
-				     "  checkpoint: { dir: /data/%j, every_steps: 100, keep: 3, at_end: true }\n"
-				     "  restore_from: /data/1/step-5-2\n"
-				     "  output: { log_dir: /var/log/gacc/%j-%x }\n"
-				     "  tensors:\n"
-				     "  - { name: w, shape: [784, 10] }\n"
-				     "  - { name: tied, dtype: bf16, shape: [784, 10], alias_of: w }\n");
+	Gacc__V1__JobSpec *m =
+		parse("api_version: gacc/v1\n"
+		      "kind: Job\n"
+		      "metadata: { name: mlp, labels: { team: vision } }\n"
+		      "spec:\n"
+		      "  ranks: 4\n"
+		      "  micro_size: 8                 # per rank and step\n"
+		      "  max_micro_size: 128\n"
+		      "  steps: 177\n"
+		      "  batch: 32\n"
+		      "  reduction: fixed_divisor\n"
+		      "  fixed_divisor: 1000\n"
+		      "  grad_of: sum\n"
+		      "  uneven: drop\n"
+		      "  accumulate_dtype: f64\n"
+		      "  gradient_dtype: bf16\n"
+		      "  master: none\n"
+		      "  clip_norm: 1.0\n"
+		      "  clip_value: 0.5\n"
+		      "  nonfinite: reject_micro\n"
+		      "  loss_scale: 1024\n"
+		      "  dynamic_loss_scale: { enabled: true, growth_factor: 4, backoff_factor: 0.25,\n"
+		      "    growth_interval: 100, hysteresis: 2, min_scale: 8, max_scale: 65536 }\n"
+		      "  outlier_skip: { factor: 5, decay: 0.9, warmup_steps: 30 }\n"
+		      "  optimizer: { type: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-4 }\n"
+		      "  schedule: { type: cosine, warmup_steps: 10, total_steps: 177, min_factor: 0.1 }\n"
+		      "  param_groups:\n"
+		      "  - { pattern: '*.bias', weight_decay: 0 }\n"
+		      "  - { pattern: 'emb*', lr_scale: 0.1, frozen: true }\n"
+		      "  init:\n"
+		      "  - { pattern: '*.bias', type: zeros }\n"
+		      "  - { pattern: '*', type: normal, a: -1, b: 0.02 }\n"
+		      "  seed: 18446744073709551615\n"
+		      "  deterministic: false\n"
+		      "  slots_per_rank: 1\n"
+		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
+		      "  launch:\n"
+		      "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
+		      "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s }\n"
+		      "  host_memory: 1.5GiB\n"
+		      "  checkpoint: { dir: /data/%j, every_steps: 100, keep: 3, at_end: true }\n"
+		      "  restore_from: /data/1/step-5-2\n"
+		      "  output: { log_dir: /var/log/gacc/%j-%x }\n"
+		      "  tensors:\n"
+		      "  - { name: w, shape: [784, 10] }\n"
+		      "  - { name: tied, dtype: bf16, shape: [784, 10], alias_of: w }\n");
 	ck_assert_str_eq(m->name, "mlp");
 	ck_assert_uint_eq(m->n_labels, 1);
 	ck_assert_str_eq(m->labels[0]->key, "team");
@@ -202,7 +203,8 @@ END_TEST
 
 START_TEST(what_is_given_is_kept)
 {
-	Gacc__V1__JobSpec *m = parse("spec: { optimizer: { type: adamw, betas: [0.8, 0.95], weight_decay: 0, lr: 0 } }");
+	Gacc__V1__JobSpec *m =
+		parse("spec: { optimizer: { type: adamw, betas: [0.8, 0.95], weight_decay: 0, lr: 0 } }");
 	ck_assert_double_eq(m->optimizer->beta1, 0.8);
 	ck_assert_double_eq(m->optimizer->beta2, 0.95);
 	ck_assert_double_eq(m->optimizer->weight_decay, 0);
@@ -279,30 +281,35 @@ static const struct {
 } wrong[] = {
 	{ "name: mlp", "job.yaml:1:1: unknown key \"name\"; there is metadata.name" },
 	{ "spec: { lr: 1 }", "job.yaml:1:9: unknown key \"lr\" in spec; there is spec.optimizer.lr" },
-	{ "spec: { zzzzzzzz: 1 }",
-	  "job.yaml:1:9: unknown key \"zzzzzzzz\" in spec; there are ranks, micro_size, "
-	  "gradient_accumulation_steps, max_micro_size, steps, batch, reduction, fixed_divisor, grad_of, uneven, accumulate_dtype, "
-	  "gradient_dtype, master, clip_norm, clip_value, nonfinite, loss_scale, dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, init, ..." },
-	{ "spec:\n  micro_sise: 8\n", "job.yaml:2:3: unknown key \"micro_sise\" in spec; did you mean \"micro_size\"?" },
+	{ "spec: { zzzzzzzz: 1 }", "job.yaml:1:9: unknown key \"zzzzzzzz\" in spec; there are ranks, micro_size, "
+				   "gradient_accumulation_steps, max_micro_size, steps, batch, reduction, "
+				   "fixed_divisor, grad_of, uneven, accumulate_dtype, "
+				   "gradient_dtype, master, clip_norm, clip_value, nonfinite, loss_scale, "
+				   "dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, init, ..." },
+	{ "spec:\n  micro_sise: 8\n",
+	  "job.yaml:2:3: unknown key \"micro_sise\" in spec; did you mean \"micro_size\"?" },
 	{ "spec:\n  reduction: weighted_men\n",
 	  "job.yaml:2:14: spec.reduction: \"weighted_men\" is none of weighted_mean, mean, sum, fixed_divisor;"
 	  " did you mean \"weighted_mean\"?" },
 	{ "spec: { micro_size: 8, gradient_accumulation_steps: 8 }",
 	  "job.yaml:1:24: \"gradient_accumulation_steps\" sets micro_size a second time" },
 	{ "spec: { ranks: 0 }", "job.yaml:1:16: spec.ranks: \"0\" must be in 1..65536" },
-	{ "api_version: gacc/v2", "job.yaml:1:14: api_version: \"gacc/v2\" is none of gacc/v1; did you mean \"gacc/v1\"?" },
+	{ "api_version: gacc/v2",
+	  "job.yaml:1:14: api_version: \"gacc/v2\" is none of gacc/v1; did you mean \"gacc/v1\"?" },
 	{ "kind: Pod", "job.yaml:1:7: kind: \"Pod\" is none of Job" },
 	{ "spec: { optimizer: { type: sgd, betas: [0.9, 0.9] } }",
 	  "job.yaml:1:40: spec.optimizer.betas: sgd has no betas" },
 	{ "spec: { optimizer: { nesterov: true, type: adam } }",
 	  "job.yaml:1:32: spec.optimizer.nesterov: adam has no nesterov" },
 	{ "spec: { optimizer: { type: client, lr: 1 } }", "job.yaml:1:40: spec.optimizer.lr: client has no lr" },
-	{ "spec: { optimizer: { type: client, weight_decay: 1 } }", "job.yaml:1:50: spec.optimizer.weight_decay: client has no weight_decay" },
-	{ "spec: { optimizer: { type: adam, lr: -1 } }", "job.yaml:1:38: spec.optimizer.lr: \"-1\" must be at least 0" },
+	{ "spec: { optimizer: { type: client, weight_decay: 1 } }",
+	  "job.yaml:1:50: spec.optimizer.weight_decay: client has no weight_decay" },
+	{ "spec: { optimizer: { type: adam, lr: -1 } }",
+	  "job.yaml:1:38: spec.optimizer.lr: \"-1\" must be at least 0" },
 	{ "spec: { param_groups: [ { patern: x } ] }",
 	  "job.yaml:1:27: unknown key \"patern\" in spec.param_groups; did you mean \"pattern\"?" },
-	{ "spec: { timeouts: { stall_warn: 60 } }",
-	  "job.yaml:1:33: spec.timeouts.stall_warn: \"60\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
+	{ "spec: { timeouts: { stall_warn: 60 } }", "job.yaml:1:33: spec.timeouts.stall_warn: \"60\" is not a time: a "
+						    "number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "spec: { tensors: [ { name: w, shape: [0] } ] }",
 	  "job.yaml:1:39: spec.tensors.shape: \"0\" must be at least 1" },
 };

@@ -1,14 +1,15 @@
-/* Job files made from what the library knows: the JSON Schema of its table, and a job's specification as a file again. */
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <gacc/v1/common.pb-c.h>
-
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Job files made from what the library knows: the JSON Schema of its table, and a job's specification as a file again.
+ */
 #include "gacc/gacc_admin.h"
 #include "lib/spec.h"
 #include "text/yaml_table.h"
 #include "support/suite.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <gacc/v1/common.pb-c.h>
 
 static Gacc__V1__JobSpec *parse(const char *text)
 {
@@ -22,18 +23,22 @@ static Gacc__V1__JobSpec *parse(const char *text)
 
 static const char *const files[] = {
 	"{}",
-	"spec: { optimizer: { type: client }, gradient_dtype: bf16, master: none, tensors: [ { name: w, shape: [784, 10] }, "
+	"spec: { optimizer: { type: client }, gradient_dtype: bf16, master: none, tensors: [ { name: w, shape: [784, "
+	"10] }, "
 	"{ name: tied, dtype: bf16, shape: [784, 10], alias_of: w }, { name: scalar } ] }",
 	"metadata: { name: 'a: b', labels: { team: vision, '1': '' } }\n"
 	"spec: { ranks: 4, micro_size: 8, max_micro_size: 128, steps: 177, batch: 32, reduction: fixed_divisor, "
 	"fixed_divisor: 1000.1, grad_of: sum, uneven: drop, accumulate_dtype: f64, clip_norm: 0.1, clip_value: 0.5, "
-	"nonfinite: reject_micro, loss_scale: 1024, seed: 18446744073709551615, deterministic: false, slots_per_rank: 1, "
+	"nonfinite: reject_micro, loss_scale: 1024, seed: 18446744073709551615, deterministic: false, slots_per_rank: "
+	"1, "
 	"optimizer: { type: sgd, lr: 0, momentum: 0.9, nesterov: true }, host_memory: 1.5GiB, "
 	"timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 90s }, output: { log_dir: /var/log/gacc/%j-%x } }",
 	"spec: { optimizer: { type: adam, betas: [0.8, 0.99], eps: 1e-7 }, schedule: { type: step, warmup_steps: 3, "
-	"warmup_start_factor: 0, step_size: 10 }, init: [ { pattern: '*.b', type: zeros }, { pattern: '*', type: normal, a: -1, "
+	"warmup_start_factor: 0, step_size: 10 }, init: [ { pattern: '*.b', type: zeros }, { pattern: '*', type: "
+	"normal, a: -1, "
 	"b: 0.02 } ], param_groups: [ { pattern: '*.bias', weight_decay: 0 }, { pattern: 'emb*', lr_scale: 0.1, "
-	"frozen: true } ], dynamic_loss_scale: { enabled: true, growth_factor: 4, hysteresis: 2 }, outlier_skip: { factor: 5 } }",
+	"frozen: true } ], dynamic_loss_scale: { enabled: true, growth_factor: 4, hysteresis: 2 }, outlier_skip: { "
+	"factor: 5 } }",
 	"spec: { optimizer: { type: adamw, weight_decay: 0 }, launch: { mode: daemon, command: [sh, -c, 'a \"b\"'], "
 	"working_dir: /tmp, environment: { A: '1', B: '' }, max_restarts: 2, grace: 250ms } }",
 };
@@ -54,7 +59,7 @@ START_TEST(a_file_made_from_a_job_gives_the_same_job)
 }
 END_TEST
 
-/* --- a checkpoint's manifest */
+/* ---- a checkpoint's manifest ---- */
 
 static gacc_status of_manifest(const char *packed, const char *format, gacc_spec **out, char *why, size_t n)
 {
@@ -67,7 +72,8 @@ static gacc_status of_manifest(const char *packed, const char *format, gacc_spec
 START_TEST(a_manifest_gives_the_saved_job_without_its_tensors)
 {
 	static const char *const packed[] = { "CgFhEAMYAg==", "CgJhYhADGAI=", "CgNhYmMQAxgC",
-					      "CgNhYmMQAxgC6gEHCgF3GgICAw==" }; /* a, ab, abc of 3 ranks; abc with tensor w[2][3] */
+					      /* a, ab, abc of 3 ranks; abc with tensor w[2][3] */
+					      "CgNhYmMQAxgC6gEHCgF3GgICAw==" };
 	static const char *const names[] = { "a", "ab", "abc", "abc" };
 	char why[256] = "";
 	gacc_spec *spec = NULL;
@@ -99,7 +105,7 @@ START_TEST(what_is_no_manifest_is_refused)
 }
 END_TEST
 
-/* --- the schema */
+/* ---- the schema ---- */
 
 static const json_t *at(const json_t *schema, const char *const *path)
 {

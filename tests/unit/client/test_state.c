@@ -1,9 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What libgacc decides without a daemon: who this process is, what it owes, when a call is repeated. */
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "lib/channel.h"
 #include "lib/env.h"
 #include "lib/failure.h"
@@ -11,7 +7,12 @@
 #include "lib/window.h"
 #include "support/suite.h"
 
-/* --- identity */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- identity ---- */
 
 static const char *get(void *ctx, const char *name)
 {
@@ -25,14 +26,23 @@ static const char *get(void *ctx, const char *name)
 
 static const struct {
 	const char *env[12];
-	int rank, world;        /* arguments; -1: none */
+	int rank, world; /* arguments; -1: none */
 	int want_rank, want_world;
-	const char *want;       /* source, or a word of the error when want_rank is -1 */
+	const char *want; /* source, or a word of the error when want_rank is -1 */
 } identities[] = {
 	{ { "RANK", "1", "WORLD_SIZE", "4" }, -1, -1, 1, 4, "RANK" },
 	{ { "RANK", "1", "WORLD_SIZE", "4", "GACC_RANK", "2", "GACC_WORLD_SIZE", "3" }, -1, -1, 2, 3, "GACC_RANK" },
-	{ { "SLURM_PROCID", "5", "SLURM_NTASKS", "6", "PMI_RANK", "0", "PMI_SIZE", "1" }, -1, -1, 5, 6, "SLURM_PROCID" },
-	{ { "OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "7", "PMI_SIZE", "8" }, -1, -1, 0, 2,
+	{ { "SLURM_PROCID", "5", "SLURM_NTASKS", "6", "PMI_RANK", "0", "PMI_SIZE", "1" },
+	  -1,
+	  -1,
+	  5,
+	  6,
+	  "SLURM_PROCID" },
+	{ { "OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "7", "PMI_SIZE", "8" },
+	  -1,
+	  -1,
+	  0,
+	  2,
 	  "OMPI_COMM_WORLD_RANK" },
 	{ { "PMI_RANK", "7", "PMI_SIZE", "8" }, -1, -1, 7, 8, "PMI_RANK" },
 	{ { "RANK", "1", "WORLD_SIZE", "4" }, 0, 2, 0, 2, "argument" },
@@ -81,12 +91,13 @@ START_TEST(identity_job)
 	ck_assert_str_eq(id.job, "mine");
 	ck_assert_int_eq(identity_find("", 0, 1, get, (void *)(uintptr_t)elastic, &id, err, sizeof(err)), ST_OK);
 	ck_assert_str_eq(id.job, "r1");
-	ck_assert_int_eq(identity_find(NULL, 0, 1, get, (void *)(uintptr_t)(elastic + 2), &id, err, sizeof(err)), ST_OK);
+	ck_assert_int_eq(identity_find(NULL, 0, 1, get, (void *)(uintptr_t)(elastic + 2), &id, err, sizeof(err)),
+			 ST_OK);
 	ck_assert_ptr_null(id.job);
 }
 END_TEST
 
-/* --- window */
+/* ---- window ---- */
 
 START_TEST(window_hands_out_in_order)
 {
@@ -163,7 +174,7 @@ START_TEST(window_refuses_nonsense)
 }
 END_TEST
 
-/* --- failures */
+/* ---- failures ---- */
 
 START_TEST(every_status_has_a_code)
 {
@@ -182,13 +193,17 @@ END_TEST
 
 START_TEST(failure_says_what_who_and_what_next)
 {
-	struct rpc_failure rpc = { .status = ST_STALLED, .message = "waiting for rank 3 (gpu-02 pid 55121) at 6/8 for 41 s",
-				   .hint = "see: gaccctl status 7", .missing_ranks = { 3, 5 }, .n_missing_ranks = 2 };
+	struct rpc_failure rpc = { .status = ST_STALLED,
+				   .message = "waiting for rank 3 (gpu-02 pid 55121) at 6/8 for 41 s",
+				   .hint = "see: gaccctl status 7",
+				   .missing_ranks = { 3, 5 },
+				   .n_missing_ranks = 2 };
 	struct failure f;
 
 	ck_assert_int_eq(failure_of_rpc(&f, "wait for window 12 (job 7, rank 2)", &rpc), GACC_ETIMEOUT);
-	ck_assert_str_eq(f.text, "wait for window 12 (job 7, rank 2): waiting for rank 3 (gpu-02 pid 55121) at 6/8 for 41 s "
-				 "(missing: ranks 3, 5); see: gaccctl status 7");
+	ck_assert_str_eq(f.text,
+			 "wait for window 12 (job 7, rank 2): waiting for rank 3 (gpu-02 pid 55121) at 6/8 for 41 s "
+			 "(missing: ranks 3, 5); see: gaccctl status 7");
 	ck_assert_str_eq(f.reason, "STALLED");
 	rpc = (struct rpc_failure){ .status = ST_INTERNAL, .reason = "FROM_LATER" };
 	failure_of_rpc(&f, "", &rpc);
@@ -197,7 +212,7 @@ START_TEST(failure_says_what_who_and_what_next)
 }
 END_TEST
 
-/* --- repeating calls */
+/* ---- repeating calls ---- */
 
 static struct gacc_client client;
 static struct gacc_job job;
@@ -326,7 +341,7 @@ START_TEST(a_forked_child_keeps_off)
 }
 END_TEST
 
-/* --- parameters in pieces */
+/* ---- parameters in pieces ---- */
 
 START_TEST(params_gather_any_piece)
 {

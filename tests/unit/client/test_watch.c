@@ -1,22 +1,23 @@
-/* A session's event stream follows the session: what is read when the process attaches again ends, and the next stream asks for the new
- * session. The streams are a script (-Wl,--wrap). */
-#include <pthread.h>
-#include <string.h>
-
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A session's event stream follows the session: what is read when the process attaches again ends, and the next stream
+ * asks for the new session. The streams are a script (-Wl,--wrap). */
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
 #include "lib/clock.h"
 #include "lib/internal.h"
 #include "support/suite.h"
 
+#include <pthread.h>
+#include <string.h>
+
 #define SOON_MS 10000
 
-enum status __wrap_rpc_stream_open(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service, const char *method,
-				   int64_t timeout_ms, uint32_t bulk, struct rpc_stream **out);
+enum status __wrap_rpc_stream_open(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service,
+				   const char *method, int64_t timeout_ms, uint32_t bulk, struct rpc_stream **out);
 enum status __wrap_rpc_stream_send(struct rpc_stream *stream, const struct ProtobufCMessage *msg);
 enum status __wrap_rpc_stream_close_send(struct rpc_stream *stream);
-enum status __wrap_rpc_stream_next(struct rpc_stream *stream, int64_t timeout_ms, const struct ProtobufCMessage **out_msg,
-				   struct bytes_view *out_bulk);
+enum status __wrap_rpc_stream_next(struct rpc_stream *stream, int64_t timeout_ms,
+				   const struct ProtobufCMessage **out_msg, struct bytes_view *out_bulk);
 enum status __wrap_rpc_stream_finish(struct rpc_stream *stream, struct rpc_failure *failure);
 void __wrap_rpc_stream_cancel(struct rpc_stream *stream);
 void __wrap_rpc_stream_free(struct rpc_stream *stream);
@@ -28,13 +29,13 @@ struct rpc_stream {
 /* The script, under the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
-static struct rpc_stream stream;  /* there is one at a time */
-static uint64_t session;          /* that the last stream has asked for; 0: none */
-static bool first_is_over;        /* gaccd has ended the stream of session 1 */
+static struct rpc_stream stream; /* there is one at a time */
+static uint64_t session;	 /* that the last stream has asked for; 0: none */
+static bool first_is_over;	 /* gaccd has ended the stream of session 1 */
 static unsigned finished;
 
-enum status __wrap_rpc_stream_open(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service, const char *method,
-				   int64_t timeout_ms, uint32_t bulk, struct rpc_stream **out)
+enum status __wrap_rpc_stream_open(struct rpc_channel *channel, const struct ProtobufCServiceDescriptor *service,
+				   const char *method, int64_t timeout_ms, uint32_t bulk, struct rpc_stream **out)
 {
 	stream.cancelled = false;
 	*out = &stream;

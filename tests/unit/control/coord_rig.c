@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator of coord_rig.h, its fake node and store. */
 #include "coord_rig.h"
 
@@ -25,12 +26,12 @@ static void on_persist(void *ctx, const struct commit *k, const uint64_t *counte
 }
 static void on_end(void *ctx, uint64_t job, enum status st, const char *reason)
 {
-	snprintf(end_reason, sizeof end_reason, "%s: %s", status_info(st)->name, reason);
+	snprintf(end_reason, sizeof(end_reason), "%s: %s", status_info(st)->name, reason);
 }
 static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t r, const char *text)
 {
-	snprintf(last_event, sizeof last_event, "%s", reason);
-	snprintf(last_text, sizeof last_text, "%s", text);
+	snprintf(last_event, sizeof(last_event), "%s", reason);
+	snprintf(last_text, sizeof(last_text), "%s", text);
 }
 static void on_changed(void *ctx, uint64_t job)
 {
@@ -40,8 +41,12 @@ static void on_norms(void *ctx, const struct commit *k)
 	norms_window = k->window;
 }
 
-const struct coord_ports ports = { .order = on_order, .persist_commit = on_persist, .persist_end = on_end,
-					  .event = on_event, .changed = on_changed, .norms = on_norms };
+const struct coord_ports ports = { .order = on_order,
+				   .persist_commit = on_persist,
+				   .persist_end = on_end,
+				   .event = on_event,
+				   .changed = on_changed,
+				   .norms = on_norms };
 
 void tell(void)
 {
@@ -56,7 +61,7 @@ void setup(void)
 	char why[200];
 	spec = (struct job_spec){ .name = "t", .ranks = 2, .micro_size = 2, .master_f32 = true };
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
 	n_stored = norms_window = 0;
 	last_event[0] = end_reason[0] = '\0';
@@ -104,8 +109,9 @@ void finish(void)
 			coord_on_persisted(coord, window, ST_OK, now);
 			continue;
 		} else if (order.want == WANT_COMMIT) {
-			node = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS,
-						.window = window + 1 };
+			node = (struct report){
+				.job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = window + 1
+			};
 			rank[0].counted = rank[1].counted = 0;
 			rank[0].waiting_ns = rank[1].waiting_ns = rank[0].ready_ns = rank[1].ready_ns = 0;
 		}

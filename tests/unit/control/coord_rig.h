@@ -1,5 +1,6 @@
-/* A coordinator of two ranks with one fake node and a fake store, message by message. The state is that of the running test; setup makes it
- * anew. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A coordinator of two ranks with one fake node and a fake store, message by message. The state is that of the running
+ * test; setup makes it anew. */
 #ifndef GACC_TESTS_COORD_RIG_H
 #define GACC_TESTS_COORD_RIG_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ports of job_fakes.h. */
 #include "job_fakes.h"
 

@@ -1,4 +1,6 @@
-/* Ports of a job for its tests: an engine that takes every command and answers nothing by itself, processes that live, tokens by counting. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ports of a job for its tests: an engine that takes every command and answers nothing by itself, processes that live,
+ * tokens by counting. */
 #ifndef GACC_TESTS_JOB_FAKES_H
 #define GACC_TESTS_JOB_FAKES_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job of session_rig.h and the fakes behind it. */
 #include "session_rig.h"
 
@@ -46,7 +47,7 @@ static void on_allocate(void *ctx, uint64_t id)
 }
 static void on_event(void *ctx, uint64_t id, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	snprintf(last_event, sizeof last_event, "%s", reason);
+	snprintf(last_event, sizeof(last_event), "%s", reason);
 }
 static bool is_alive(void *ctx, int64_t pid, uint64_t start_time)
 {
@@ -58,8 +59,13 @@ static void on_random(void *ctx, uint8_t out[16])
 	memset(out, 0x5a, 16);
 }
 
-const struct job_ports session_ports = { .reply = on_reply, .engine_send = on_send, .report = on_report, .allocate = on_allocate,
-						.event = on_event, .process_alive = is_alive, .random16 = on_random };
+const struct job_ports session_ports = { .reply = on_reply,
+					 .engine_send = on_send,
+					 .report = on_report,
+					 .allocate = on_allocate,
+					 .event = on_event,
+					 .process_alive = is_alive,
+					 .random16 = on_random };
 
 void answer(uint32_t op, uint32_t result)
 {
@@ -76,15 +82,17 @@ void setup(void)
 	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
 	const char *field;
 	char why[200];
-	spec = (struct job_spec){ .name = "t", .ranks = ranks, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true };
+	spec = (struct job_spec){
+		.name = "t", .ranks = ranks, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true
+	};
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
-	memset(replied, 0, sizeof replied);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
+	memset(replied, 0, sizeof(replied));
 	n_sent = 0;
 	alive = true;
-	memset(dead_pid, 0, sizeof dead_pid);
+	memset(dead_pid, 0, sizeof(dead_pid));
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &session_ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;

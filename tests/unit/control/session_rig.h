@@ -1,5 +1,6 @@
-/* A job as its trainers see it, with fakes for the rest: an engine that answers when it is told to, processes that live or not. The
- * state is that of the running test; setup makes it anew. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job as its trainers see it, with fakes for the rest: an engine that answers when it is told to, processes that live
+ * or not. The state is that of the running test; setup makes it anew. */
 #ifndef GACC_TESTS_SESSION_RIG_H
 #define GACC_TESTS_SESSION_RIG_H
 
@@ -25,10 +26,10 @@ extern int n_anonymous;
 extern char last_event[32];
 extern struct rank_progress shown; /* by the last report */
 /* what it is told */
-extern bool alive;          /* all processes */
+extern bool alive;	    /* all processes */
 extern int64_t dead_pid[2]; /* but these */
-extern int looks;           /* at processes */
-extern uint32_t ranks;      /* of the job that setup makes */
+extern int looks;	    /* at processes */
+extern uint32_t ranks;	    /* of the job that setup makes */
 
 /* A job that runs with parameters, in window 0, micro_size 4; rank 0 has attached. */
 void setup(void);

@@ -1,8 +1,8 @@
-/* Attempts: the coordinator with two fake nodes, whose votes fail, differ, or come from another time; and the bounds of the
- * phases. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attempts: the coordinator with two fake nodes, whose votes fail, differ, or come from another time; and the bounds of
+ * the phases. */
 #include "control/coordinator.h"
 #include "engine/control_page.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -17,7 +17,7 @@ static char end_reason[300], last_event[32];
 
 static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	snprintf(last_event, sizeof last_event, "%s", reason);
+	snprintf(last_event, sizeof(last_event), "%s", reason);
 }
 
 static void make_spec(uint32_t ranks)
@@ -26,7 +26,7 @@ static void make_spec(uint32_t ranks)
 	char why[200];
 	spec = (struct job_spec){ .name = "t", .ranks = ranks, .micro_size = 2, .master_f32 = true };
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
 	end_reason[0] = last_event[0] = '\0';
 }
@@ -51,7 +51,7 @@ static void on_persist(void *ctx, const struct commit *k, const uint64_t *counte
 }
 static void on_end(void *ctx, uint64_t job, enum status st, const char *reason)
 {
-	snprintf(end_reason, sizeof end_reason, "%s: %s", status_info(st)->name, reason);
+	snprintf(end_reason, sizeof(end_reason), "%s: %s", status_info(st)->name, reason);
 }
 static void on_changed(void *ctx, uint64_t job)
 {
@@ -59,8 +59,12 @@ static void on_changed(void *ctx, uint64_t job)
 static void on_norms(void *ctx, const struct commit *k)
 {
 }
-static const struct coord_ports coord_ports = { .order = on_order, .persist_commit = on_persist, .persist_end = on_end,
-						.event = on_event, .changed = on_changed, .norms = on_norms };
+static const struct coord_ports coord_ports = { .order = on_order,
+						.persist_commit = on_persist,
+						.persist_end = on_end,
+						.event = on_event,
+						.changed = on_changed,
+						.norms = on_norms };
 
 static void tell(uint32_t i)
 {
@@ -186,8 +190,9 @@ static void commit(void)
 
 static void apply(uint32_t i, uint64_t digest)
 {
-	node[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = 1,
-				   .params_digest = digest };
+	node[i] = (struct report){
+		.job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = 1, .params_digest = digest
+	};
 	rank[i].counted = 0;
 	tell(i);
 }
@@ -296,14 +301,17 @@ START_TEST(a_commit_that_is_not_applied_ends_the_job)
 		enum status refused;
 		const char *refusal, *end;
 	} cases[] = {
-		{ ST_OK, "", "STALLED: window 0 has its outcome, but node 1 has not applied it for 660 s; it is in window 0, phase 2" },
-		{ ST_NOT_READY, "still read", "STALLED: window 0 has its outcome, but it has not been applied for 660 s: still read" },
+		{ ST_OK, "",
+		  "STALLED: window 0 has its outcome, but node 1 has not applied it for 660 s; it is in window 0, "
+		  "phase 2" },
+		{ ST_NOT_READY, "still read",
+		  "STALLED: window 0 has its outcome, but it has not been applied for 660 s: still read" },
 		{ ST_INVALID_ARGUMENT, "lr", "INTERNAL: the engine refuses the outcome of window 0: lr" },
 	};
 	commit();
 	apply(0, 5);
 	node[1].refused = cases[_i].refused;
-	snprintf(node[1].refusal, sizeof node[1].refusal, "%s", cases[_i].refusal);
+	snprintf(node[1].refusal, sizeof(node[1].refusal), "%s", cases[_i].refusal);
 	tell(1);
 	now.mono_ns += spec.stall_warn_ns;
 	coord_tick(coord, now);
@@ -333,15 +341,19 @@ END_TEST
 
 START_TEST(a_journal_behind_the_memory_ends_the_job)
 {
-	struct commit last = { .window = 3, .applied_step = 4, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord) };
+	struct commit last = {
+		.window = 3, .applied_step = 4, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord)
+	};
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, &coord_ports), ST_OK);
 	if (_i)
 		coord_restore(coord, &last);
 	node[0].window = _i ? 5 : 1;
 	tell(0);
-	ck_assert_str_eq(end_reason, _i ? "STORE_FAILED: the journal is older than the job's memory: node 0 is in window 5, the journal's next is 4" :
-					  "STORE_FAILED: the journal is older than the job's memory: node 0 is in window 1, the journal's next is 0");
+	ck_assert_str_eq(end_reason, _i ? "STORE_FAILED: the journal is older than the job's memory: node 0 is in "
+					  "window 5, the journal's next is 4"
+					: "STORE_FAILED: the journal is older than the job's memory: node 0 is in "
+					  "window 1, the journal's next is 0");
 }
 END_TEST
 
@@ -353,8 +365,10 @@ START_TEST(a_number_that_no_engine_takes_is_not_written)
 	vote(0, ST_OK);
 	vote(1, ST_OK);
 	ck_assert_int_eq(n_stored, 0);
-	ck_assert_msg(!strncmp(end_reason, "INVALID_SPEC: window 0 cannot be applied: its lr is out of range (scale 0.25, lr 1e+77", 72), "%s",
-		      end_reason);
+	ck_assert_msg(!strncmp(end_reason,
+			       "INVALID_SPEC: window 0 cannot be applied: its lr is out of range (scale 0.25, lr 1e+77",
+			       72),
+		      "%s", end_reason);
 }
 END_TEST
 
@@ -381,11 +395,16 @@ START_TEST(numbers_that_no_engine_takes_are_refused)
 {
 	const char *field = NULL;
 	char why[200] = "";
-	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .loss_scale = numbers[_i].loss_scale,
-			      .clip_value = numbers[_i].clip_value, .steps = numbers[_i].steps };
+	struct job_spec s = { .name = "t",
+			      .ranks = 1,
+			      .micro_size = 1,
+			      .master_f32 = true,
+			      .loss_scale = numbers[_i].loss_scale,
+			      .clip_value = numbers[_i].clip_value,
+			      .steps = numbers[_i].steps };
 	s.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = numbers[_i].lr };
 	s.schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 10, .gamma = numbers[_i].gamma };
-	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	enum status st = job_spec_check(&s, &field, why, sizeof(why));
 	ck_assert_msg(st == (numbers[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
 	if (numbers[_i].field)
 		ck_assert_str_eq(field, numbers[_i].field);
@@ -410,7 +429,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_journal_that_does_not_answer_is_said_and_waited_for);
 	tcase_add_loop_test(c, a_journal_behind_the_memory_ends_the_job, 0, 2);
 	tcase_add_test(c, a_number_that_no_engine_takes_is_not_written);
-	tcase_add_loop_test(c, numbers_that_no_engine_takes_are_refused, 0, sizeof numbers / sizeof *numbers);
+	tcase_add_loop_test(c, numbers_that_no_engine_takes_are_refused, 0, sizeof(numbers) / sizeof(*numbers));
 	suite_add_tcase(s, c);
 	return s;
 }

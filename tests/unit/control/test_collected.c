@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor sets in portions: order, repeats, other ranks, sessions that end, and what is kept. */
 #include "control/collected.h"
 
@@ -15,7 +16,7 @@ static struct tensor_set known;
 static char why[320];
 static struct tensor_spec set[MANY]; /* "t0", "t1", .. */
 static char name[MANY][8];
-static uint64_t generation[4];       /* of the ranks' sessions */
+static uint64_t generation[4]; /* of the ranks' sessions */
 
 static void setup(void)
 {
@@ -23,7 +24,7 @@ static void setup(void)
 	known = (struct tensor_set){ .n = MANY, .tensor = set };
 	why[0] = '\0';
 	for (int i = 0; i < MANY; i++) {
-		snprintf(name[i], sizeof name[i], "t%d", i);
+		snprintf(name[i], sizeof(name[i]), "t%d", i);
 		set[i] = (struct tensor_spec){ .name = name[i], .dtype = DTYPE_F32, .n_dims = 1, .shape = { i + 1 } };
 	}
 	set[7].alias_of = name[6];
@@ -43,15 +44,16 @@ static bool is_current(const void *ctx, uint32_t rank, uint64_t g)
 }
 
 /* As the edge does it. */
-static enum status give_of(uint32_t rank, const struct tensor_spec *t, uint64_t first, uint64_t n, uint64_t total, const struct tensor_set *of)
+static enum status give_of(uint32_t rank, const struct tensor_spec *t, uint64_t first, uint64_t n, uint64_t total,
+			   const struct tensor_set *of)
 {
 	struct portion q = { .rank = rank, .generation = generation[rank], .first = first, .n = n, .total = total };
 	uint64_t keep = collected_prune(&p, is_current, NULL);
-	enum status st = collected_admit(&p, &q, of, why, sizeof why);
+	enum status st = collected_admit(&p, &q, of, why, sizeof(why));
 	if (st)
 		return st;
 	collected_trim(&p, of ? 0 : keep);
-	st = collected_take(&p, &q, t, of, why, sizeof why);
+	st = collected_take(&p, &q, t, of, why, sizeof(why));
 	return st ? st : collected_note(&p, &q, 5);
 }
 
@@ -112,7 +114,7 @@ END_TEST
 START_TEST(a_repeat_with_another_tensor_is_refused)
 {
 	struct tensor_spec other[5];
-	memcpy(other, set + 3, sizeof other);
+	memcpy(other, set + 3, sizeof(other));
 	other[3].shape[0] = 99;
 	ck_assert_int_eq(give(0, 0, 5), ST_OK);
 	ck_assert_int_eq(give(0, 5, 5), ST_OK);
@@ -139,7 +141,7 @@ END_TEST
 START_TEST(another_ranks_tensor_that_differs_is_named)
 {
 	struct tensor_spec other[10];
-	memcpy(other, set, sizeof other);
+	memcpy(other, set, sizeof(other));
 	other[8].name = "x";
 	ck_assert_int_eq(give(0, 0, 3), ST_OK);
 	ck_assert_int_eq(give(0, 3, 9), ST_OK);
@@ -164,7 +166,7 @@ END_TEST
 START_TEST(a_new_session_of_the_rank_begins_again)
 {
 	struct tensor_spec other[5];
-	memcpy(other, set, sizeof other);
+	memcpy(other, set, sizeof(other));
 	other[0].name = "x";
 	ck_assert_int_eq(give(0, 0, 10), ST_OK);
 	generation[0] = 2;
@@ -195,7 +197,7 @@ END_TEST
 START_TEST(a_portion_that_was_not_noted_is_dropped)
 {
 	struct portion q = { .rank = 0, .generation = 1, .first = 0, .n = 10, .total = MANY };
-	ck_assert_int_eq(collected_take(&p, &q, set, NULL, why, sizeof why), ST_OK);
+	ck_assert_int_eq(collected_take(&p, &q, set, NULL, why, sizeof(why)), ST_OK);
 	ck_assert(collected_over(&p, 5));
 	ck_assert_int_eq(give(1, 0, 3), ST_OK);
 	has_first(3);
@@ -205,7 +207,7 @@ END_TEST
 START_TEST(a_known_set_is_only_compared_with)
 {
 	struct tensor_spec other[5];
-	memcpy(other, set + 10, sizeof other);
+	memcpy(other, set + 10, sizeof(other));
 	other[4].dtype = DTYPE_BF16;
 	ck_assert_int_eq(give_of(0, set, 0, 10, MANY, &known), ST_OK);
 	ck_assert_int_eq(give_of(0, other, 10, 5, MANY, &known), ST_LAYOUT_MISMATCH);
@@ -231,7 +233,7 @@ END_TEST
 START_TEST(memory_is_counted)
 {
 	ck_assert_int_eq(give(0, 0, 10), ST_OK);
-	ck_assert_uint_ge(p.bytes, 10 * sizeof *set + 10 * 3 + 3);
+	ck_assert_uint_ge(p.bytes, 10 * sizeof(*set) + 10 * 3 + 3);
 	size_t ten = p.bytes;
 	ck_assert_int_eq(give(0, 10, 10), ST_OK);
 	ck_assert_uint_gt(p.bytes, 2 * ten - 20);

@@ -1,8 +1,9 @@
-/* What becomes of a window, by reports and votes, and what operators change: a coordinator with one fake node, message by message. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of a window, by reports and votes, and what operators change: a coordinator with one fake node, message
+ * by message. */
 #include "coord_rig.h"
 
 #include "engine/control_page.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -22,9 +23,10 @@ START_TEST(a_skipped_step_names_who_sent_what_is_not_finite)
 	finish();
 	ck_assert_int_eq(stored.outcome, OUTCOME_SKIPPED);
 	ck_assert_str_eq(last_event, "StepSkipped");
-	ck_assert_str_eq(last_text, _i ? "window 0 is skipped: its gradient or the norm of it is not finite (norm 1)" :
-					 "window 0 is skipped: gradients that are not finite came from rank 0 (micro-batch 1), "
-					 "rank 1 (micro-batch 0 and 1 more)");
+	ck_assert_str_eq(last_text,
+			 _i ? "window 0 is skipped: its gradient or the norm of it is not finite (norm 1)"
+			    : "window 0 is skipped: gradients that are not finite came from rank 0 (micro-batch 1), "
+			      "rank 1 (micro-batch 0 and 1 more)");
 }
 END_TEST
 
@@ -67,13 +69,19 @@ END_TEST
 /* Where there are two, neither begins to reduce before both are frozen. */
 START_TEST(two_nodes_are_closed_before_they_vote)
 {
-	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 }, { .rank = 1, .attached = 1, .counted = 2 } };
+	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 },
+					 { .rank = 1, .attached = 1, .counted = 2 } };
 	uint64_t bits[2][2] = { { 3, 0 }, { 0, 3 } };
 	struct report two[2];
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
 	for (uint32_t i = 0; i < 2; i++) {
-		two[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .rank = &full[i], .n_ranks = 1,
+		two[i] = (struct report){ .job_id = 1,
+					  .epoch = 1,
+					  .incarnation = 1,
+					  .start = START_PARAMS,
+					  .rank = &full[i],
+					  .n_ranks = 1,
 					  .complete = true };
 		coord_on_report(coord, i, &two[i], now);
 	}
@@ -103,15 +111,26 @@ END_TEST
 /* A node refuses a second learning rate, but knows its own ranks alone. Who has counted nothing has given none. */
 START_TEST(two_nodes_give_a_window_one_learning_rate)
 {
-	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 }, { .rank = 1, .attached = 1, .flushed = 1 } };
+	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 },
+					 { .rank = 1, .attached = 1, .flushed = 1 } };
 	uint64_t bits[2][2] = { { 3, 0 }, { 0, _i ? 0 : 3 } };
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
 	for (uint32_t phase = 0; phase < 4; phase++)
 		for (uint32_t i = 0; i < 2 && phase != 1; i++) {
-			struct report r = { .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .rank = &full[i], .n_ranks = 1,
-					    .complete = true, .counted = bits[i], .n_words = 2, .count = i && _i ? 0 : 2, .sum_weight = 2,
-					    .lr = i ? 0.25 : 0.5, .lr_rank = i };
+			struct report r = { .job_id = 1,
+					    .epoch = 1,
+					    .incarnation = 1,
+					    .start = START_PARAMS,
+					    .rank = &full[i],
+					    .n_ranks = 1,
+					    .complete = true,
+					    .counted = bits[i],
+					    .n_words = 2,
+					    .count = i && _i ? 0 : 2,
+					    .sum_weight = 2,
+					    .lr = i ? 0.25 : 0.5,
+					    .lr_rank = i };
 			r.phase = phase == 0 ? WINDOW_OPEN : phase == 2 ? WINDOW_CLOSED : WINDOW_PREPARED;
 			r.vote_term = phase == 3 ? order.term : 0;
 			r.vote_attempt = phase == 3 ? order.attempt : 0;
@@ -128,8 +147,8 @@ START_TEST(two_nodes_give_a_window_one_learning_rate)
 }
 END_TEST
 
-/* A coordinator that has just started, and has a commit or none, is a window behind the first report: that window is judged by all
- * that the report says. */
+/* A coordinator that has just started, and has a commit or none, is a window behind the first report: that window is
+ * judged by all that the report says. */
 static void begin_behind(bool has_commit)
 {
 	fill();
@@ -175,8 +194,11 @@ START_TEST(a_void_micro_batch_of_a_window_not_open_yet_ends_the_job)
 	rank[0].voided = 1;
 	rank[0].counted = 0;
 	tell();
-	ck_assert_str_eq(end_reason, _i ? "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 1 has a non-finite gradient (nonfinite: error)" :
-					  "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 0 has a non-finite gradient (nonfinite: error)");
+	ck_assert_str_eq(
+		end_reason,
+		_i ? "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 1 has a non-finite gradient (nonfinite: error)"
+		   : "NONFINITE: rank 0 (pid 0): micro-batch 0 of window 0 has a non-finite gradient (nonfinite: "
+		     "error)");
 }
 END_TEST
 
@@ -211,8 +233,9 @@ START_TEST(void_micro_batches_are_not_missing)
 	bool ends = missing && spec.uneven == UNEVEN_ERROR;
 	ck_assert_int_eq(coord_phase(coord), ends ? COORD_ENDING : COORD_PERSIST);
 	if (ends)
-		ck_assert_str_eq(end_reason, "WINDOW_CLOSED: window 0 closed with 2 micro-batches missing (uneven: error): "
-					     "rank 0 (pid 0) at 1/2, rank 1 (pid 0) at 1/2");
+		ck_assert_str_eq(end_reason,
+				 "WINDOW_CLOSED: window 0 closed with 2 micro-batches missing (uneven: error): "
+				 "rank 0 (pid 0) at 1/2, rank 1 (pid 0) at 1/2");
 	else
 		ck_assert_uint_eq(stored.outcome, missing ? OUTCOME_DROPPED : OUTCOME_APPLIED);
 }
@@ -221,11 +244,22 @@ END_TEST
 /* A node that is a window ahead: of two, the other one has not applied the commit yet. */
 START_TEST(a_node_that_is_ahead_is_heard_when_its_window_opens)
 {
-	struct commit last = { .window = 4, .term = 1, .attempt = 1, .applied_step = 5, .outcome = OUTCOME_APPLIED,
+	struct commit last = { .window = 4,
+			       .term = 1,
+			       .attempt = 1,
+			       .applied_step = 5,
+			       .outcome = OUTCOME_APPLIED,
 			       .next = *coord_carry(coord) };
 	struct rank_progress p = { .rank = 0, .counted = 1, .flushed = RANK_LEFT, .known = 1 };
-	struct report r = { .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS, .window = 5, .rank = &p, .n_ranks = 1,
-			    .complete = true, .all_left = true };
+	struct report r = { .job_id = 1,
+			    .epoch = 1,
+			    .incarnation = 1,
+			    .start = START_PARAMS,
+			    .window = 5,
+			    .rank = &p,
+			    .n_ranks = 1,
+			    .complete = true,
+			    .all_left = true };
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 2, &ports), ST_OK);
 	coord_restore(coord, &last);
@@ -242,11 +276,11 @@ static enum status update(struct update *u)
 {
 	const char *field;
 	char why[256] = "";
-	enum status st = coord_prepare_update(coord, u, &field, why, sizeof why);
+	enum status st = coord_prepare_update(coord, u, &field, why, sizeof(why));
 	if (!st)
 		coord_take_update(coord, u);
 	else
-		snprintf(last_text, sizeof last_text, "%s", why);
+		snprintf(last_text, sizeof(last_text), "%s", why);
 	return st;
 }
 
@@ -306,8 +340,12 @@ END_TEST
 
 START_TEST(a_start_from_a_checkpoint_has_its_updates)
 {
-	struct update made[] = { { 7, VALUE_LR, { .lr = 0.3 } }, { 8, VALUE_LR, { .lr = 0.4 } }, { 0, VALUE_LR, { .lr = 0.5 } } };
-	struct commit before = { .window = 6, .applied_step = 5, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord) };
+	struct update made[] = { { 7, VALUE_LR, { .lr = 0.3 } },
+				 { 8, VALUE_LR, { .lr = 0.4 } },
+				 { 0, VALUE_LR, { .lr = 0.5 } } };
+	struct commit before = {
+		.window = 6, .applied_step = 5, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord)
+	};
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
 	for (int i = 0; i < 2; i++)
@@ -317,7 +355,8 @@ START_TEST(a_start_from_a_checkpoint_has_its_updates)
 	ck_assert_int_eq(update(&made[2]), ST_OK);
 	ck_assert_uint_eq(made[2].window, 8);
 	ck_assert_uint_eq(coord_updates(coord)->n, 2);
-	ck_assert_double_eq(updates_at(coord_updates(coord), *coord_values(coord), 8).lr, 0.5); /* the later of two for one window */
+	/* the later of two for one window */
+	ck_assert_double_eq(updates_at(coord_updates(coord), *coord_values(coord), 8).lr, 0.5);
 }
 END_TEST
 
@@ -330,7 +369,8 @@ START_TEST(a_restart_keeps_the_updates)
 	struct commit last = stored; /* of window 1 */
 	coord_free(coord);
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, &ports), ST_OK);
-	struct update made[] = { { 3, VALUE_LR, { .lr = 0.3 } }, { 1, VALUE_LR | VALUE_CLIP_NORM, { .lr = 0.2, .clip_norm = 9 } } };
+	struct update made[] = { { 3, VALUE_LR, { .lr = 0.3 } },
+				 { 1, VALUE_LR | VALUE_CLIP_NORM, { .lr = 0.2, .clip_norm = 9 } } };
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(coord_restore_update(coord, &made[i]), ST_OK);
 	coord_restore(coord, &last);
@@ -382,7 +422,8 @@ START_TEST(a_learning_rate_that_overflows_in_a_group_ends_the_job)
 	fill();
 	finish();
 	if (_i)
-		ck_assert_str_eq(end_reason, "INVALID_SPEC: window 0 cannot be applied: lr of param_groups[0] is out of the range of f32 in step 1 "
+		ck_assert_str_eq(end_reason, "INVALID_SPEC: window 0 cannot be applied: lr of param_groups[0] is out "
+					     "of the range of f32 in step 1 "
 					     "(lr 1e+38, lr_scale 4, weight_decay 0)");
 	else
 		ck_assert_uint_eq(coord_window(coord), 1);

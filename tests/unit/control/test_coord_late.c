@@ -1,4 +1,6 @@
-/* Who is late, missing or gone, and since when that counts: a coordinator with one fake node and a clock that the test moves. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is late, missing or gone, and since when that counts: a coordinator with one fake node and a clock that the test
+ * moves. */
 #include "coord_rig.h"
 
 #include "support/suite.h"
@@ -129,9 +131,8 @@ START_TEST(who_never_comes_is_named)
 	ck_assert_str_eq(end_reason, "");
 	now.mono_ns += SECOND / 2;
 	coord_tick(coord, now);
-	ck_assert_str_eq(end_reason,
-			 _i ? "STALLED: did not start within 1.5 s: no rank gave the initial parameters" :
-			      "STALLED: did not start within 1.5 s: 1 of 2 ranks attached, rank 1 did not");
+	ck_assert_str_eq(end_reason, _i ? "STALLED: did not start within 1.5 s: no rank gave the initial parameters"
+					: "STALLED: did not start within 1.5 s: 1 of 2 ranks attached, rank 1 did not");
 }
 END_TEST
 
@@ -139,14 +140,15 @@ END_TEST
 START_TEST(a_start_that_takes_long_says_why)
 {
 	const char *reason;
-	static const char *const said[] = { "it waits for rank 1's parameters", "1 of 2 ranks attached, rank 1 did not" };
+	static const char *const said[] = { "it waits for rank 1's parameters",
+					    "1 of 2 ranks attached, rank 1 did not" };
 	char want[100];
 	coord_free(coord);
 	spec.stall_warn_ns = SECOND;
 	spec.stall_abort_ns = 3 * SECOND;
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
 	node.start = START_ALLOCATED;
-	snprintf(node.start_waits, sizeof node.start_waits, "rank 1's parameters");
+	snprintf(node.start_waits, sizeof(node.start_waits), "rank 1's parameters");
 	rank[1].attached = !_i;
 	tell();
 	coord_tick(coord, now);
@@ -155,11 +157,11 @@ START_TEST(a_start_that_takes_long_says_why)
 	now.mono_ns += SECOND;
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
-	snprintf(want, sizeof want, "has not started: %s", said[_i]);
+	snprintf(want, sizeof(want), "has not started: %s", said[_i]);
 	ck_assert_str_eq(reason, want);
 	now.mono_ns += 2 * SECOND;
 	coord_tick(coord, now);
-	snprintf(want, sizeof want, "STALLED: did not start within 3 s: %s", said[_i]);
+	snprintf(want, sizeof(want), "STALLED: did not start within 3 s: %s", said[_i]);
 	ck_assert_str_eq(end_reason, want);
 }
 END_TEST
@@ -315,7 +317,8 @@ START_TEST(a_straggler_that_is_back_is_told)
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
 	ck_assert_str_eq(last_event, _i ? "RankLate" : "RankBack");
 	if (!_i)
-		ck_assert_str_eq(last_text, "nobody waits any longer for rank 1 in window 0; others had waited for 62.0 s");
+		ck_assert_str_eq(last_text,
+				 "nobody waits any longer for rank 1 in window 0; others had waited for 62.0 s");
 }
 END_TEST
 
@@ -336,7 +339,7 @@ START_TEST(who_is_late_is_named)
 	now.mono_ns += 61 * SECOND;
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
-	snprintf(want, sizeof want, "window 0: waiting for rank 1 (%s) at 0/2 for 61 s", cases[_i].who);
+	snprintf(want, sizeof(want), "window 0: waiting for rank 1 (%s) at 0/2 for 61 s", cases[_i].who);
 	ck_assert_str_eq(reason, want);
 }
 END_TEST

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which bytes have come, compared with one flag for each byte. */
 #include "control/coverage.h"
 
@@ -30,7 +31,8 @@ START_TEST(it_says_what_a_flag_for_each_byte_says)
 	for (int round = 0; round < 40; round++) {
 		bool came[BYTES] = { false };
 		for (int piece = 0; piece < 25; piece++) {
-			uint64_t from = (uint64_t)rand() % BYTES, n = (uint64_t)rand() % 12, to = from + n < BYTES ? from + n : BYTES;
+			uint64_t from = (uint64_t)rand() % BYTES, n = (uint64_t)rand() % 12,
+				 to = from + n < BYTES ? from + n : BYTES;
 			ck_assert_int_eq(coverage_add(&c, from, to), ST_OK);
 			for (uint64_t i = from; i < to; i++)
 				came[i] = true;
@@ -62,17 +64,21 @@ END_TEST
 /* f32 parameters with bf16 gradients: the two layouts differ. Tensor 2 is tied to tensor 0. */
 START_TEST(gaps_need_not_come_and_tied_tensors_have_one_place)
 {
-	static const struct tensor_spec t[] = { { .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 3 } },
-						{ .name = "b", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 5 } },
-						{ .name = "tied", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 3 }, .alias_of = "a" } };
+	static const struct tensor_spec t[] = {
+		{ .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 3 } },
+		{ .name = "b", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 5 } },
+		{ .name = "tied", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 3 }, .alias_of = "a" }
+	};
 	struct arena a;
 	char why[200];
 	uint64_t from, to;
-	ck_assert_int_eq(arena_init(&a, t, 3, DTYPE_BF16, why, sizeof why), ST_OK);
-	const uint64_t slot_a = a.tensor[0].slot_offset, slot_b = a.tensor[1].slot_offset, param_b = a.tensor[1].param_offset;
+	ck_assert_int_eq(arena_init(&a, t, 3, DTYPE_BF16, why, sizeof(why)), ST_OK);
+	const uint64_t slot_a = a.tensor[0].slot_offset, slot_b = a.tensor[1].slot_offset,
+		       param_b = a.tensor[1].param_offset;
 	ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_SLOT, NULL, &from, &to), 0);
 	ck_assert(from == slot_a && to == slot_a + 6);
-	ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_SLOT, (const uint8_t *)"\4", &from, &to), 2); /* "tied" alone is there */
+	/* "tied" alone is there */
+	ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_SLOT, (const uint8_t *)"\4", &from, &to), 2);
 	ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_SLOT, (const uint8_t *)"\2", &from, &to), 1);
 	coverage_add(&c, slot_a, slot_a + 6);
 	ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_SLOT, (const uint8_t *)"\5", &from, &to), 3);
@@ -100,10 +106,12 @@ START_TEST(the_first_missing_tensor_is_found)
 	uint64_t from, to;
 	uint32_t seed = 11 + (uint32_t)_i;
 	for (int i = 0; i < 60; i++) { /* two groups, so that places do not ascend with the tensors' numbers */
-		snprintf(name[i], sizeof name[i], "t%d", i);
-		t[i] = (struct tensor_spec){ .name = name[i], .dtype = i % 3 ? DTYPE_F32 : DTYPE_BF16, .n_dims = 1, .shape = { 1 + i } };
+		snprintf(name[i], sizeof(name[i]), "t%d", i);
+		t[i] = (struct tensor_spec){
+			.name = name[i], .dtype = i % 3 ? DTYPE_F32 : DTYPE_BF16, .n_dims = 1, .shape = { 1 + i }
+		};
 	}
-	ck_assert_int_eq(arena_init(&a, t, 60, DTYPE_NONE, why, sizeof why), ST_OK);
+	ck_assert_int_eq(arena_init(&a, t, 60, DTYPE_NONE, why, sizeof(why)), ST_OK);
 	for (int n = 0; n < 400; n++) {
 		uint64_t expected = 0;
 		seed = seed * 1664525 + 1013904223;
@@ -111,7 +119,8 @@ START_TEST(the_first_missing_tensor_is_found)
 		ck_assert_int_eq(coverage_add(&c, start, end < a.param_bytes ? end : a.param_bytes), ST_OK);
 		for (; expected < 60; expected++) {
 			const struct arena_tensor *at = &a.tensor[expected];
-			if (!coverage_has(&c, at->param_offset, at->param_offset + at->count * dtype_size(t[expected].dtype)))
+			if (!coverage_has(&c, at->param_offset,
+					  at->param_offset + at->count * dtype_size(t[expected].dtype)))
 				break;
 		}
 		ck_assert_uint_eq(coverage_missing(&c, &a, COVERAGE_PARAMS, NULL, &from, &to), expected);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a window. */
 #include "decide_rig.h"
 
@@ -11,8 +12,9 @@
 static struct window_sums full(double norm)
 {
 	/* weighted mean, all weights 1: divisor 8 */
-	return (struct window_sums){ .window = 5, .count = 8, .expected = 8, .sum_weight = 8, .sum_loss = 16,
-				     .sumsq = norm * norm * 64 };
+	return (struct window_sums){
+		.window = 5, .count = 8, .expected = 8, .sum_weight = 8, .sum_loss = 16, .sumsq = norm * norm * 64
+	};
 }
 
 static struct commit decide(struct window_sums in, const struct carry *carry)
@@ -75,7 +77,8 @@ START_TEST(the_schedule_follows_applied_steps)
 }
 END_TEST
 
-/* Weights that f32 does not have: the sum is of zeros, and what multiplies it infinite. Unless the clipping brings it back. */
+/* Weights that f32 does not have: the sum is of zeros, and what multiplies it infinite. Unless the clipping brings it
+ * back. */
 START_TEST(a_factor_beyond_f32_is_no_step)
 {
 	struct carry c = carry_first(&spec);
@@ -99,12 +102,12 @@ static const struct {
 	double norm, clip_norm, clip_value;
 	enum outcome outcome;
 } large[] = {
-	{ OPTIM_SGD, 3.4e38, 0, 0, OUTCOME_APPLIED },   { OPTIM_SGD, 3.5e38, 0, 0, OUTCOME_SKIPPED },
-	{ OPTIM_SGD, 3.5e38, 1, 0, OUTCOME_APPLIED },   { OPTIM_SGD, 3.5e38, 0, 1, OUTCOME_APPLIED },
-	{ OPTIM_CLIENT, 3.4e38, 0, 0, OUTCOME_APPLIED }, { OPTIM_CLIENT, 3.5e38, 0, 0, OUTCOME_SKIPPED },
-	{ OPTIM_ADAM, 1.8e19, 0, 0, OUTCOME_APPLIED },  { OPTIM_ADAM, 1.9e19, 0, 0, OUTCOME_SKIPPED },
-	{ OPTIM_ADAMW, 1.9e19, 0, 0, OUTCOME_SKIPPED }, { OPTIM_LAMB, 1.9e19, 0, 0, OUTCOME_SKIPPED },
-	{ OPTIM_ADAMW, 1.9e19, 1, 0, OUTCOME_APPLIED }, { OPTIM_ADAMW, 1.9e19, 0, 1, OUTCOME_APPLIED },
+	{ OPTIM_SGD, 3.4e38, 0, 0, OUTCOME_APPLIED },	   { OPTIM_SGD, 3.5e38, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_SGD, 3.5e38, 1, 0, OUTCOME_APPLIED },	   { OPTIM_SGD, 3.5e38, 0, 1, OUTCOME_APPLIED },
+	{ OPTIM_CLIENT, 3.4e38, 0, 0, OUTCOME_APPLIED },   { OPTIM_CLIENT, 3.5e38, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAM, 1.8e19, 0, 0, OUTCOME_APPLIED },	   { OPTIM_ADAM, 1.9e19, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAMW, 1.9e19, 0, 0, OUTCOME_SKIPPED },	   { OPTIM_LAMB, 1.9e19, 0, 0, OUTCOME_SKIPPED },
+	{ OPTIM_ADAMW, 1.9e19, 1, 0, OUTCOME_APPLIED },	   { OPTIM_ADAMW, 1.9e19, 0, 1, OUTCOME_APPLIED },
 	{ OPTIM_ADAMW, 1.9e19, 0, 1e20, OUTCOME_SKIPPED },
 };
 
@@ -162,7 +165,8 @@ START_TEST(outliers_are_skipped_and_do_not_move_the_mean)
 }
 END_TEST
 
-/* One letter for a window: 1 the usual norm, X ten times that, n not finite; what becomes of it: A applied, S skipped. */
+/* One letter for a window: 1 the usual norm, X ten times that, n not finite; what becomes of it: A applied, S skipped.
+ */
 static void check_run(const char *windows, const char *outcomes)
 {
 	spec.outlier_skip = (struct outlier_skip){ .factor = 3, .decay = 0.5, .warmup_steps = 3 };
@@ -171,8 +175,8 @@ static void check_run(const char *windows, const char *outcomes)
 		struct window_sums in = full(windows[i] == 'X' ? 10 : 1);
 		in.nonfinite = windows[i] == 'n';
 		struct commit k = decide(in, &c);
-		ck_assert_msg(k.outcome == (outcomes[i] == 'A' ? OUTCOME_APPLIED : OUTCOME_SKIPPED), "%s, %s: window %d", windows,
-			      outcomes, i);
+		ck_assert_msg(k.outcome == (outcomes[i] == 'A' ? OUTCOME_APPLIED : OUTCOME_SKIPPED),
+			      "%s, %s: window %d", windows, outcomes, i);
 		c = k.next;
 	}
 }
@@ -202,9 +206,10 @@ START_TEST(counters_count_each_outcome)
 	spec.uneven = UNEVEN_DROP;
 	struct commit k = decide(partial, &c);
 	ck_assert_int_eq(k.outcome, OUTCOME_DROPPED);
-	struct counters want = { .applied = 3, .partial = 2, .skipped_nonfinite = 1, .empty = 1, .rejected_micros = 3,
-				 .dropped = 1 };
-	ck_assert_mem_eq(&k.next.counters, &want, sizeof want);
+	struct counters want = {
+		.applied = 3, .partial = 2, .skipped_nonfinite = 1, .empty = 1, .rejected_micros = 3, .dropped = 1
+	};
+	ck_assert_mem_eq(&k.next.counters, &want, sizeof(want));
 }
 END_TEST
 
@@ -252,11 +257,16 @@ START_TEST(rules_are_checked)
 {
 	const char *field = NULL;
 	char why[256] = "";
-	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .loss_scale = specs[_i].first,
-			      .dynamic_loss_scale = specs[_i].rules, .outlier_skip = specs[_i].outlier,
+	struct job_spec s = { .name = "t",
+			      .ranks = 1,
+			      .micro_size = 1,
+			      .master_f32 = true,
+			      .loss_scale = specs[_i].first,
+			      .dynamic_loss_scale = specs[_i].rules,
+			      .outlier_skip = specs[_i].outlier,
 			      .nonfinite = specs[_i].nonfinite };
 	s.optim = spec.optim;
-	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	enum status st = job_spec_check(&s, &field, why, sizeof(why));
 	ck_assert_msg(st == (specs[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
 	if (specs[_i].field)
 		ck_assert_str_eq(field, specs[_i].field);
@@ -288,9 +298,14 @@ START_TEST(scalars_beyond_f32_are_refused)
 	const char *field = NULL;
 	char why[256] = "", pattern[] = "*";
 	struct spec_group group = { pattern, scalars[_i].group, scalars[_i].group.weight_decay != 0 };
-	struct job_spec s = { .name = "t", .ranks = 1, .micro_size = 1, .master_f32 = true, .optim = scalars[_i].optim, .group = &group,
+	struct job_spec s = { .name = "t",
+			      .ranks = 1,
+			      .micro_size = 1,
+			      .master_f32 = true,
+			      .optim = scalars[_i].optim,
+			      .group = &group,
 			      .n_groups = 1 };
-	enum status st = job_spec_check(&s, &field, why, sizeof why);
+	enum status st = job_spec_check(&s, &field, why, sizeof(why));
 	ck_assert_msg(st == (scalars[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
 	if (scalars[_i].field)
 		ck_assert_str_eq(field, scalars[_i].field);
@@ -307,14 +322,14 @@ static Suite *suite(void)
 	tcase_add_test(c, pushes_may_give_the_learning_rate);
 	tcase_add_test(c, the_schedule_follows_applied_steps);
 	tcase_add_test(c, a_factor_beyond_f32_is_no_step);
-	tcase_add_loop_test(c, a_gradient_that_overflows_is_no_step, 0, sizeof large / sizeof *large);
-	tcase_add_loop_test(c, scalars_beyond_f32_are_refused, 0, sizeof scalars / sizeof *scalars);
+	tcase_add_loop_test(c, a_gradient_that_overflows_is_no_step, 0, sizeof(large) / sizeof(*large));
+	tcase_add_loop_test(c, scalars_beyond_f32_are_refused, 0, sizeof(scalars) / sizeof(*scalars));
 	tcase_add_test(c, the_windows_values_count_not_the_specs);
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
 	tcase_add_test(c, outliers_in_a_row_are_a_new_level);
 	tcase_add_test(c, counters_count_each_outcome);
 	tcase_add_test(c, void_micro_batches_speak_against_the_scale);
-	tcase_add_loop_test(c, rules_are_checked, 0, sizeof specs / sizeof *specs);
+	tcase_add_loop_test(c, rules_are_checked, 0, sizeof(specs) / sizeof(*specs));
 	suite_add_tcase(s, c);
 	return s;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/forget.h"
 
 #include "support/suite.h"
@@ -10,7 +11,7 @@ static size_t lead;
 
 static size_t choose(const uint32_t *uid, size_t n)
 {
-	uint32_t *room = calloc(n, sizeof *room); /* of just that size, for the sanitizer */
+	uint32_t *room = calloc(n, sizeof(*room)); /* of just that size, for the sanitizer */
 	ck_assert_ptr_nonnull(room);
 	size_t i = forget_choose(uid, n, room, &lead);
 	free(room);

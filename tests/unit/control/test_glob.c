@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Patterns of tensors' names: they mean what fnmatch says, and cost what glob.h says. */
 #include "control/glob.h"
 
@@ -23,38 +24,77 @@ static bool matches(const char *pattern, const char *text)
 static void assert_as_fnmatch(const char *pattern, const char *text)
 {
 	bool want = !fnmatch(pattern, text, 0);
-	ck_assert_msg(matches(pattern, text) == want, "\"%s\" %s \"%s\"", pattern, want ? "must match" : "must not match", text);
+	ck_assert_msg(matches(pattern, text) == want, "\"%s\" %s \"%s\"", pattern,
+		      want ? "must match" : "must not match", text);
 }
 
 START_TEST(patterns_mean_what_fnmatch_says)
 {
 	static const char *const patterns[] = {
-		"", "*", "**", "?", "*.bias", "a*b*c", "[ab]", "[!ab]", "[^ab]", "[a-c]?", "[]a]", "[!]a]", "[a", "[", "[]", "[!",
-		"a[", "*[", "\\*", "\\", "a\\", "[\\]]", "[a\\-c]", "[a-]", "[-a]", "[[:digit:]]", "[[:alpha:][:digit:]_]*", "[![:upper:]]",
-		"x[[:nothing]", "*a", "a*", "*a*", "*a*a*a", "h*.[0-9]*.w?", "\\[a]", "?*?", "[z-a]", "*\\?",
+		"",
+		"*",
+		"**",
+		"?",
+		"*.bias",
+		"a*b*c",
+		"[ab]",
+		"[!ab]",
+		"[^ab]",
+		"[a-c]?",
+		"[]a]",
+		"[!]a]",
+		"[a",
+		"[",
+		"[]",
+		"[!",
+		"a[",
+		"*[",
+		"\\*",
+		"\\",
+		"a\\",
+		"[\\]]",
+		"[a\\-c]",
+		"[a-]",
+		"[-a]",
+		"[[:digit:]]",
+		"[[:alpha:][:digit:]_]*",
+		"[![:upper:]]",
+		"x[[:nothing]",
+		"*a",
+		"a*",
+		"*a*",
+		"*a*a*a",
+		"h*.[0-9]*.w?",
+		"\\[a]",
+		"?*?",
+		"[z-a]",
+		"*\\?",
 	};
-	static const char *const texts[] = { "", "a", "b", "c", "ab", "abc", "aab", "]", "[", "[a", "-", "*", "\\", "x:", "A", "7",
-					     "layer.bias", "h.3.w1", "a]", "[a]", "é", "aXbXcXc", "aaa", "_9z", "a?" };
-	for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
-		for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++)
+	static const char *const texts[] = { "",   "a",	  "b", "c",	  "ab",	 "abc", "aab", "]",	     "[",
+					     "[a", "-",	  "*", "\\",	  "x:",	 "A",	"7",   "layer.bias", "h.3.w1",
+					     "a]", "[a]", "é", "aXbXcXc", "aaa", "_9z", "a?" };
+	for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
+		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
 			assert_as_fnmatch(patterns[i], texts[k]);
 }
 END_TEST
 
-/* Few different characters, so that many pairs match. Not a - in a [ without its ], of which fnmatch has ideas of its own. */
+/* Few different characters, so that many pairs match. Not a - in a [ without its ], of which fnmatch has ideas of its
+ * own. */
 START_TEST(random_patterns_mean_what_fnmatch_says)
 {
-	static const char *const parts[] = { "a", "b", "*", "?", "[ab]", "[!a]", "[a-c]", "[]a]", "\\a", "\\*", "[", "]", "*a", "a*" };
+	static const char *const parts[] = { "a",    "b",   "*",   "?", "[ab]", "[!a]", "[a-c]",
+					     "[]a]", "\\a", "\\*", "[", "]",	"*a",	"a*" };
 	static const char in_text[] = "ab]-[";
 	char pattern[64], text[10];
 	srand(1);
 	for (int i = 0; i < 200000; i++) {
-		int n = rand() % 8, m = rand() % (int)sizeof text;
+		int n = rand() % 8, m = rand() % (int)sizeof(text);
 		pattern[0] = '\0';
 		for (int k = 0; k < n; k++)
-			strcat(pattern, parts[(size_t)rand() % (sizeof parts / sizeof parts[0])]);
+			strcat(pattern, parts[(size_t)rand() % (sizeof(parts) / sizeof(parts[0]))]);
 		for (int k = 0; k < m; k++)
-			text[k] = in_text[(size_t)rand() % (sizeof in_text - 1)];
+			text[k] = in_text[(size_t)rand() % (sizeof(in_text) - 1)];
 		text[m] = '\0';
 		assert_as_fnmatch(pattern, text);
 	}

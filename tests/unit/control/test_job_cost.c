@@ -1,4 +1,6 @@
-/* What a push costs the loop does not grow with the number of ranks, and the counts that make it so are those of the bitmaps. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a push costs the loop does not grow with the number of ranks, and the counts that make it so are those of the
+ * bitmaps. */
 #include "support/crowd.h"
 #include "support/suite.h"
 
@@ -14,7 +16,8 @@ static double cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Ranks that the job looks at for each push, on average over a window; what opens and closes the window is part of it. */
+/* Ranks that the job looks at for each push, on average over a window; what opens and closes the window is part of it.
+ */
 static double visits_per_push(uint32_t ranks, enum crowd_order order)
 {
 	struct crowd *c = crowd_new(ranks, MICRO_SIZE);
@@ -107,7 +110,8 @@ START_TEST(reports_of_a_window)
 }
 END_TEST
 
-/* Any rank may be ahead by a slot: who is first to block it is found without a walk, and is the one that a walk finds. */
+/* Any rank may be ahead by a slot: who is first to block it is found without a walk, and is the one that a walk finds.
+ */
 START_TEST(counts_are_those_of_the_bitmaps)
 {
 	struct crowd *c = crowd_new(24, MICRO_SIZE);
@@ -122,7 +126,7 @@ START_TEST(counts_are_those_of_the_bitmaps)
 			crowd_push(c, r, given[r]++);
 			n++;
 		}
-		ck_assert_msg(!job_counts_wrong(crowd_job(c), why, sizeof why), "after push %u: %s", n, why);
+		ck_assert_msg(!job_counts_wrong(crowd_job(c), why, sizeof(why)), "after push %u: %s", n, why);
 	}
 	crowd_free(c);
 }

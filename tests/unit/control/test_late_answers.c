@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job whose engine answers late, refuses, or dies between an answer and the next order. */
 #include "job_fakes.h"
 
@@ -20,8 +21,13 @@ static void on_report(void *ctx, const struct report *r)
 {
 	last_report = *r;
 }
-static const struct job_ports job_ports = { .reply = on_reply, .engine_send = fake_send, .report = on_report, .allocate = fake_allocate,
-					    .event = fake_event, .process_alive = fake_alive, .random16 = fake_random };
+static const struct job_ports job_ports = { .reply = on_reply,
+					    .engine_send = fake_send,
+					    .report = on_report,
+					    .allocate = fake_allocate,
+					    .event = fake_event,
+					    .process_alive = fake_alive,
+					    .random16 = fake_random };
 
 static void open_job(void)
 {
@@ -30,10 +36,10 @@ static void open_job(void)
 	char why[200];
 	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 2, .master_f32 = true };
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	n_sent = 0;
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &job_ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 2;
 	record.r.loss_scale = 1;
@@ -55,7 +61,9 @@ static void go(uint64_t term, uint64_t attempt)
 
 static void answer(const struct engine_command *c, enum status st)
 {
-	struct engine_answer a = { .op = c->op, .id = c->id, .window = c->window, .attempt = c->attempt, .status = st, .digest = 9 };
+	struct engine_answer a = {
+		.op = c->op, .id = c->id, .window = c->window, .attempt = c->attempt, .status = st, .digest = 9
+	};
 	job_on_answer(job, &a, now);
 }
 
@@ -107,7 +115,9 @@ END_TEST
 static void order_commit(void)
 {
 	struct order o = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_COMMIT };
-	o.commit = (struct commit){ .term = 1, .attempt = 1, .applied_step = 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 2 };
+	o.commit = (struct commit){
+		.term = 1, .attempt = 1, .applied_step = 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 2
+	};
 	job_on_order(job, &o, now);
 }
 

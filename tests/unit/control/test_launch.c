@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/launch.h"
 
 #include "support/suite.h"
@@ -13,10 +14,10 @@
 static struct launch *l;
 static struct now now;
 static int64_t last_pid;
-static int fail_starts;                       /* as many starts fail */
-static uint32_t starts[RANKS], told[RANKS];   /* how often */
+static int fail_starts;			    /* as many starts fail */
+static uint32_t starts[RANKS], told[RANKS]; /* how often */
 static uint32_t restarts_said[RANKS];
-static int signals[RANKS];                    /* the last one */
+static int signals[RANKS]; /* the last one */
 static uint32_t n_signals;
 
 static int64_t fake_start(void *ctx, uint32_t rank, uint32_t restarts)
@@ -46,9 +47,9 @@ static void make(uint32_t max_restarts)
 	last_pid = 100;
 	fail_starts = 0;
 	n_signals = 0;
-	memset(starts, 0, sizeof starts);
-	memset(told, 0, sizeof told);
-	memset(signals, 0, sizeof signals);
+	memset(starts, 0, sizeof(starts));
+	memset(told, 0, sizeof(told));
+	memset(signals, 0, sizeof(signals));
 	launch_free(l);
 	ck_assert_int_eq(launch_new(&l, RANKS, max_restarts, GRACE, &p), ST_OK);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pushes of a rank, and what closes a window for it, with an engine that answers when it is told to. */
 #include "session_rig.h"
 
@@ -57,7 +58,8 @@ START_TEST(a_repeat_joins_the_one_that_is_under_way)
 }
 END_TEST
 
-/* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push before. */
+/* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push
+ * before. */
 START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
 {
 	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 42, .nonce = { 1 }, .shared_memory = true };
@@ -86,8 +88,8 @@ static void push_lr(uint64_t call, uint32_t micro, uint32_t slot, double lr)
 	job_push(job, call, &key, &a, now);
 }
 
-/* The window's learning rate is that of its first counted push: before that nobody is refused, after it all others are; the same on an engine
- * that knows the window from its record. */
+/* The window's learning rate is that of its first counted push: before that nobody is refused, after it all others are;
+ * the same on an engine that knows the window from its record. */
 START_TEST(a_window_has_one_learning_rate)
 {
 	push_lr(0, 0, 0, 0.5);
@@ -113,7 +115,8 @@ START_TEST(a_window_has_one_learning_rate)
 	expect(3, ST_LR_MISMATCH, 0);
 	push_lr(4, 2, 0, 0.5);
 	expect(4, ST_LR_MISMATCH, 0);
-	ck_assert_msg(strstr(reply_to[4].text, "rank 0 gives window 0 the learning rate 0.5; rank 0, whose push was counted first, gave it 0.25"),
+	ck_assert_msg(strstr(reply_to[4].text, "rank 0 gives window 0 the learning rate 0.5; rank 0, whose push was "
+					       "counted first, gave it 0.25"),
 		      "%s", reply_to[4].text);
 	push_lr(5, 2, 0, 0.25);
 	answer(ENGINE_ADD, COUNTED);
@@ -162,7 +165,8 @@ END_TEST
 /* The answer says what the rank has in that window, not in the one that is open by now. */
 START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
 {
-	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 }, commit = go;
+	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 },
+		     commit = go;
 	commit.want = WANT_COMMIT;
 	commit.commit = (struct commit){ .epoch = 1, .term = 1, .attempt = 1, .next_micro_size = 4 };
 	for (uint32_t m = 0; m < 2; m++) {

@@ -1,4 +1,6 @@
-/* Two ranks of a job, with an engine that answers when it is told to: whose initial parameters count, and whose acknowledgement. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two ranks of a job, with an engine that answers when it is told to: whose initial parameters count, and whose
+ * acknowledgement. */
 #include "job_fakes.h"
 
 #include "support/suite.h"
@@ -29,8 +31,13 @@ static void on_report(void *ctx, const struct report *r)
 	last_report = *r;
 }
 
-static const struct job_ports ports = { .reply = on_reply, .engine_send = fake_send, .report = on_report, .allocate = fake_allocate,
-					.event = fake_event, .process_alive = fake_alive, .random16 = fake_random };
+static const struct job_ports ports = { .reply = on_reply,
+					.engine_send = fake_send,
+					.report = on_report,
+					.allocate = fake_allocate,
+					.event = fake_event,
+					.process_alive = fake_alive,
+					.random16 = fake_random };
 
 static void answer_to(struct engine_command c, enum status st)
 {
@@ -41,8 +48,14 @@ static void answer_to(struct engine_command c, enum status st)
 /* Calls from 40 on are attaches. */
 static void attach_call(uint32_t rank, uint64_t call, uint64_t resume)
 {
-	struct attach_args a = { .rank = rank, .world_size = 2, .uid = 7, .pid = 50 + (int64_t)rank, .start_time = 1, .shared_memory = true,
-				 .nonce = { (uint8_t)call }, .resume_generation = resume };
+	struct attach_args a = { .rank = rank,
+				 .world_size = 2,
+				 .uid = 7,
+				 .pid = 50 + (int64_t)rank,
+				 .start_time = 1,
+				 .shared_memory = true,
+				 .nonce = { (uint8_t)call },
+				 .resume_generation = resume };
 	job_attach(job, call, &a, now);
 }
 static void attached(uint32_t rank, uint64_t call)
@@ -66,13 +79,15 @@ static void start(void)
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { ALL / 4 }, .dtype = DTYPE_F32 };
 	const char *field;
 	char why[200];
-	spec = (struct job_spec){ .name = "t", .ranks = 2, .micro_size = 4, .slots_per_rank = slots, .master_f32 = true };
+	spec = (struct job_spec){
+		.name = "t", .ranks = 2, .micro_size = 4, .slots_per_rank = slots, .master_f32 = true
+	};
 	spec.optim = (struct optim_config){ .type = OPTIM_CLIENT, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
-	memset(replies, 0, sizeof replies);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
+	memset(replies, 0, sizeof(replies));
 	n_sent = n_tokens = 0;
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 2, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;
@@ -361,7 +376,8 @@ START_TEST(a_refused_acknowledgement_is_an_error)
 }
 END_TEST
 
-/* Its parameters have begun to come, and do not go on: all who wait for the start hear whose they are, until it is gone. */
+/* Its parameters have begun to come, and do not go on: all who wait for the start hear whose they are, until it is
+ * gone. */
 START_TEST(who_waits_for_the_start_hears_who_gives)
 {
 	struct now later = { now.mono_ns + INT64_C(1000000000), now.unix_ns };
@@ -371,10 +387,13 @@ START_TEST(who_waits_for_the_start_hears_who_gives)
 	job_wait_ready(job, 2, &key[0], 1, now);
 	job_tick(job, later);
 	ck_assert_int_eq(reply_to[2].status, ST_STALLED);
-	ck_assert_str_eq(reply_to[2].text, "the job has not started: it waits for the initial parameters: rank 1 (pid 51) has given some of "
-					   "them, and not yet the last part");
+	ck_assert_str_eq(
+		reply_to[2].text,
+		"the job has not started: it waits for the initial parameters: rank 1 (pid 51) has given some of "
+		"them, and not yet the last part");
 	ck_assert(reply_to[2].n_missing == 1 && reply_to[2].missing[0] == 1);
-	ck_assert_str_eq(last_report.start_waits, "the initial parameters: rank 1 (pid 51) has given some of them, and not yet the last part");
+	ck_assert_str_eq(last_report.start_waits,
+			 "the initial parameters: rank 1 (pid 51) has given some of them, and not yet the last part");
 	job_on_link(job, 1, job_generation(job, 1), false, now);
 	job_wait_ready(job, 3, &key[0], 1, now);
 	job_tick(job, later);

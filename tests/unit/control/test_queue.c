@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/queue.h"
 
 #include "support/suite.h"
@@ -14,7 +15,11 @@ static uint64_t last_id;
 
 static void setup(void)
 {
-	limits = (struct queue_limits){ .host_memory = 10 * GIB, .available = UINT64_MAX, .jobs = 8, .jobs_per_user = 4, .mapped = 1000,
+	limits = (struct queue_limits){ .host_memory = 10 * GIB,
+					.available = UINT64_MAX,
+					.jobs = 8,
+					.jobs_per_user = 4,
+					.mapped = 1000,
 					.queued_per_user = 10 };
 	n_jobs = 0;
 	last_id = 0;
@@ -23,7 +28,9 @@ static void setup(void)
 static struct queue_job make(uint32_t uid, uint64_t bytes, bool waiting)
 {
 	static const char *const names[] = { "root", "alice", "bob", "carol" };
-	return (struct queue_job){ .id = ++last_id, .uid = uid, .user = names[uid], .bytes = bytes, .waiting = waiting };
+	return (struct queue_job){
+		.id = ++last_id, .uid = uid, .user = names[uid], .bytes = bytes, .waiting = waiting
+	};
 }
 
 static uint64_t add(uint32_t uid, uint64_t bytes, bool waiting)
@@ -48,7 +55,7 @@ static void end(uint64_t id)
 {
 	for (size_t i = 0; i < n_jobs; i++)
 		if (job[i].id == id) {
-			memmove(&job[i], &job[i + 1], (--n_jobs - i) * sizeof *job);
+			memmove(&job[i], &job[i + 1], (--n_jobs - i) * sizeof(*job));
 			return;
 		}
 	ck_abort_msg("no job %d", (int)id);
@@ -71,7 +78,7 @@ static const char *explain(uint64_t id, uint32_t *place)
 	queue_judge(&limits, job, n_jobs);
 	for (size_t i = 0; i < n_jobs; i++)
 		if (job[i].id == id)
-			*place = queue_explain(&limits, job, n_jobs, i, why, sizeof why);
+			*place = queue_explain(&limits, job, n_jobs, i, why, sizeof(why));
 	return why;
 }
 
@@ -94,19 +101,22 @@ START_TEST(what_may_not_wait_is_refused_with_the_numbers)
 	add(1, 6 * GIB, false);
 	add(2, 1 * GIB, false);
 	add(1, 1 * GIB, false);
-	ck_assert_str_eq(submit(2, 3 * GIB, false), "needs 3.0 GiB, 2.0 GiB of limits.host_memory (10.0 GiB) are free; in use: "
-						    "alice 7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
+	ck_assert_str_eq(submit(2, 3 * GIB, false),
+			 "needs 3.0 GiB, 2.0 GiB of limits.host_memory (10.0 GiB) are free; in use: "
+			 "alice 7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
 	ck_assert_str_eq(submit(2, 3 * GIB, true), "");
 	ck_assert_str_eq(submit(2, 2 * GIB, false), "");
 	limits.available = GIB / 2;
-	ck_assert_str_eq(submit(2, 1 * GIB, false),
-			 "needs 1.0 GiB, 512.0 MiB are free (limits.host_memory is 10.0 GiB, but the machine has no more); in "
-			 "use: alice 7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
+	ck_assert_str_eq(
+		submit(2, 1 * GIB, false),
+		"needs 1.0 GiB, 512.0 MiB are free (limits.host_memory is 10.0 GiB, but the machine has no more); in "
+		"use: alice 7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
 	limits.host_memory_per_user = 8 * GIB;
 	limits.available = UINT64_MAX;
-	ck_assert_str_eq(submit(1, 2 * GIB, false),
-			 "needs 2.0 GiB, 1.0 GiB of limits.host_memory_per_user (8.0 GiB) are free for alice; in use: alice "
-			 "7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
+	ck_assert_str_eq(
+		submit(1, 2 * GIB, false),
+		"needs 2.0 GiB, 1.0 GiB of limits.host_memory_per_user (8.0 GiB) are free for alice; in use: alice "
+		"7.0 GiB (2 jobs), bob 1.0 GiB (1 job)");
 }
 END_TEST
 
@@ -114,7 +124,8 @@ START_TEST(numbers_of_jobs_are_limited)
 {
 	for (int i = 0; i < 4; i++)
 		add(1, 0, false);
-	ck_assert_str_eq(submit(1, 0, false), "alice has 4 jobs running, limits.jobs_per_user is 4; in use: alice 0 B (4 jobs)");
+	ck_assert_str_eq(submit(1, 0, false),
+			 "alice has 4 jobs running, limits.jobs_per_user is 4; in use: alice 0 B (4 jobs)");
 	ck_assert_str_eq(submit(2, 0, false), "");
 	for (int i = 0; i < 4; i++)
 		add(2, 0, false);
@@ -160,7 +171,8 @@ START_TEST(a_small_job_passes_a_big_one_that_does_not_fit)
 	add(1, 8 * GIB, false);
 	uint64_t big = add(2, 5 * GIB, true), small = add(2, 2 * GIB, true);
 	uint32_t place;
-	ck_assert_str_eq(explain(big, &place), "needs 5.0 GiB, 2.0 GiB of limits.host_memory (10.0 GiB) are free; 0 jobs before it");
+	ck_assert_str_eq(explain(big, &place),
+			 "needs 5.0 GiB, 2.0 GiB of limits.host_memory (10.0 GiB) are free; 0 jobs before it");
 	ck_assert_str_eq(explain(small, &place), "its turn has not come; 1 job before it");
 	ck_assert_uint_eq(place, 2);
 	ck_assert_uint_eq(start(), small);
@@ -180,7 +192,8 @@ START_TEST(a_big_job_is_not_starved)
 	end(running);
 	add(3, 1 * GIB, true);
 	ck_assert_uint_eq(start(), 0); /* it would fit, and waits */
-	ck_assert_str_eq(submit(1, 1 * GIB, false), "job 3 of bob has been overtaken 8 times and is next: nothing starts before it");
+	ck_assert_str_eq(submit(1, 1 * GIB, false),
+			 "job 3 of bob has been overtaken 8 times and is next: nothing starts before it");
 	end(first);
 	ck_assert_uint_eq(start(), big);
 	ck_assert_uint_ne(start(), 0);
@@ -216,7 +229,8 @@ START_TEST(who_is_held_by_limits_of_its_own_is_passed_without_end)
 		end(other);
 	}
 	uint32_t place;
-	ck_assert_str_eq(explain(held, &place), "alice has 1 jobs running, limits.jobs_per_user is 1; 0 jobs before it");
+	ck_assert_str_eq(explain(held, &place),
+			 "alice has 1 jobs running, limits.jobs_per_user is 1; 0 jobs before it");
 	end(running);
 	ck_assert_uint_eq(start(), held);
 }
@@ -253,7 +267,8 @@ START_TEST(a_running_job_may_take_what_is_left)
 	c.bytes++;
 	queue_fits(&limits, job, n_jobs, &c, &v);
 	ck_assert_int_eq(v.status, ST_RESOURCE_EXHAUSTED);
-	ck_assert_str_eq(v.why, "needs 3.0 GiB, 3.0 GiB of limits.host_memory (10.0 GiB) are free; in use: bob 7.0 GiB (1 job)");
+	ck_assert_str_eq(
+		v.why, "needs 3.0 GiB, 3.0 GiB of limits.host_memory (10.0 GiB) are free; in use: bob 7.0 GiB (1 job)");
 	limits.host_memory_per_user = GIB;
 	queue_fits(&limits, job, n_jobs, &c, &v);
 	ck_assert_str_eq(v.why, "needs 3.0 GiB and can never run here: limits.host_memory_per_user is 1.0 GiB");
@@ -285,14 +300,15 @@ START_TEST(descriptors_are_limited)
 	limits.stored = UINT64_MAX;
 	for (int may_wait = 0; may_wait < 2; may_wait++)
 		ck_assert_str_eq(submit_with(101, 1, may_wait),
-				 "needs 101 descriptors and can never run here: gaccd has 100 for jobs (RLIMIT_NOFILE less 128); raise "
+				 "needs 101 descriptors and can never run here: gaccd has 100 for jobs (RLIMIT_NOFILE "
+				 "less 128); raise "
 				 "LimitNOFILE= of its unit (ulimit -Hn), or ask for fewer ranks");
 	ck_assert_str_eq(submit_with(100, 100, false), "");
 	job[n_jobs++] = with_descriptors(60, 0, false);
 	ck_assert_str_eq(submit_with(40, 0, false), "");
-	ck_assert_str_eq(submit_with(41, 0, false),
-			 "needs 41 descriptors, other jobs hold 60 of the 100 that gaccd has for jobs (LimitNOFILE= of its unit, ulimit "
-			 "-Hn); in use: alice 0 B (1 job)");
+	ck_assert_str_eq(submit_with(41, 0, false), "needs 41 descriptors, other jobs hold 60 of the 100 that gaccd "
+						    "has for jobs (LimitNOFILE= of its unit, ulimit "
+						    "-Hn); in use: alice 0 B (1 job)");
 	ck_assert_str_eq(submit_with(41, 0, true), "");
 	limits.descriptors = 50; /* gaccd was started anew with less: what runs goes on */
 	struct queue_verdict v;
@@ -306,13 +322,14 @@ START_TEST(places_with_the_service_manager_are_limited)
 	limits.descriptors = 1000;
 	limits.stored = 100;
 	ck_assert_str_eq(submit_with(101, 101, true),
-			 "needs 101 places in the descriptor store and can never run here: it has 100 (FileDescriptorStoreMax= of gaccd's "
+			 "needs 101 places in the descriptor store and can never run here: it has 100 "
+			 "(FileDescriptorStoreMax= of gaccd's "
 			 "unit, or half its supervisor's RLIMIT_NOFILE); ask for slots_per_rank: 1 or fewer ranks");
 	job[n_jobs++] = with_descriptors(60, 60, false);
 	ck_assert_str_eq(submit_with(900, 40, false), "");
-	ck_assert_str_eq(submit_with(41, 41, false),
-			 "needs 41 places in the descriptor store, other jobs hold 60 of 100 (FileDescriptorStoreMax= of gaccd's unit); in "
-			 "use: alice 0 B (1 job)");
+	ck_assert_str_eq(submit_with(41, 41, false), "needs 41 places in the descriptor store, other jobs hold 60 of "
+						     "100 (FileDescriptorStoreMax= of gaccd's unit); in "
+						     "use: alice 0 B (1 job)");
 }
 END_TEST
 
@@ -322,13 +339,14 @@ START_TEST(mappings_are_limited)
 	limits.mapped = 100;
 	for (int may_wait = 0; may_wait < 2; may_wait++)
 		ck_assert_str_eq(submit_with(101, 101, may_wait),
-				 "needs 101 mappings and can never run here: a process has 100 for jobs (vm.max_map_count less 2048); raise it with "
+				 "needs 101 mappings and can never run here: a process has 100 for jobs "
+				 "(vm.max_map_count less 2048); raise it with "
 				 "sysctl, or ask for slots_per_rank: 1 or fewer ranks");
 	job[n_jobs++] = with_descriptors(60, 60, false);
 	ck_assert_str_eq(submit_with(900, 40, false), "");
-	ck_assert_str_eq(submit_with(41, 41, false),
-			 "needs 41 mappings, other jobs hold 60 of the 100 that gaccd has for jobs (sysctl vm.max_map_count); in use: alice 0 B "
-			 "(1 job)");
+	ck_assert_str_eq(submit_with(41, 41, false), "needs 41 mappings, other jobs hold 60 of the 100 that gaccd has "
+						     "for jobs (sysctl vm.max_map_count); in use: alice 0 B "
+						     "(1 job)");
 	job[n_jobs++] = with_descriptors(41, 41, true);
 	ck_assert_uint_eq(start(), 0);
 	limits.mapped = 101;
@@ -350,9 +368,9 @@ START_TEST(who_waits_for_descriptors_starts_when_they_are_free)
 	uint64_t waiting = last_id;
 	limits.stored = UINT64_MAX;
 	ck_assert_uint_eq(start(), 0);
-	ck_assert_str_eq(explain(waiting, &place),
-			 "needs 50 descriptors, other jobs hold 60 of the 100 that gaccd has for jobs (LimitNOFILE= of its unit, ulimit "
-			 "-Hn); 0 jobs before it");
+	ck_assert_str_eq(explain(waiting, &place), "needs 50 descriptors, other jobs hold 60 of the 100 that gaccd has "
+						   "for jobs (LimitNOFILE= of its unit, ulimit "
+						   "-Hn); 0 jobs before it");
 	limits.descriptors = 110;
 	limits.stored = 99;
 	ck_assert_uint_eq(start(), 0);
@@ -383,15 +401,19 @@ START_TEST(an_ended_job_whose_ranks_live_counts_as_one_that_runs)
 	for (int i = 0; i < 4; i++)
 		add(1, 0, false);
 	job[0].leaving = job[1].leaving = true;
-	ck_assert_str_eq(submit(1, 1, false), "alice has 4 jobs running (2 of them over, but with ranks that have not ended), limits.jobs_per_user "
-					      "is 4; in use: alice 0 B (4 jobs)");
+	ck_assert_str_eq(
+		submit(1, 1, false),
+		"alice has 4 jobs running (2 of them over, but with ranks that have not ended), limits.jobs_per_user "
+		"is 4; in use: alice 0 B (4 jobs)");
 	uint64_t waits = add(1, 1, true);
 	ck_assert_uint_eq(start(), 0);
 	end(1);
 	ck_assert_uint_eq(start(), waits);
 	limits.jobs = 4;
-	ck_assert_str_eq(submit(2, 1, false), "4 jobs are running (1 of them over, but with ranks that have not ended), limits.jobs is 4; in use: "
-					      "alice 1 B (4 jobs)");
+	ck_assert_str_eq(
+		submit(2, 1, false),
+		"4 jobs are running (1 of them over, but with ranks that have not ended), limits.jobs is 4; in use: "
+		"alice 1 B (4 jobs)");
 }
 END_TEST
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/restarts.h"
 
 #include "support/suite.h"
@@ -121,8 +122,8 @@ START_TEST(each_new_cause_is_news)
 	ck_assert_int_eq(break_down("b"), RESTARTS_AS_BEFORE);
 	ck_assert_int_eq(break_down("a"), RESTARTS_NEWS);
 	char longer[400];
-	memset(longer, 'x', sizeof longer - 1);
-	longer[sizeof longer - 1] = '\0';
+	memset(longer, 'x', sizeof(longer) - 1);
+	longer[sizeof(longer) - 1] = '\0';
 	ck_assert_int_eq(break_down(longer), RESTARTS_NEWS);
 	ck_assert_int_eq(break_down(longer), RESTARTS_AS_BEFORE);
 }
@@ -178,9 +179,9 @@ END_TEST
 /* Answers that any number of lives can give. */
 static void answer_in_vain(void)
 {
-	static const enum engine_op ops[] = { ENGINE_START, ENGINE_ATTACH, ENGINE_FLUSH, ENGINE_CLOSE, ENGINE_GO, ENGINE_PUT_PARAMS,
-					      ENGINE_CHECKPOINT };
-	for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+	static const enum engine_op ops[] = { ENGINE_START, ENGINE_ATTACH,     ENGINE_FLUSH,	 ENGINE_CLOSE,
+					      ENGINE_GO,    ENGINE_PUT_PARAMS, ENGINE_CHECKPOINT };
+	for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
 		answer(ops[i], 0, ST_OK);
 	answer(ENGINE_ADD, PUSH_DUPLICATE, ST_OK);
 	answer(ENGINE_ADD, PUSH_ALREADY_COMMITTED, ST_OK);
@@ -241,7 +242,8 @@ START_TEST(what_was_not_told_is_found)
 		come_up();
 		ck_assert_uint_eq(r.failures, 1);
 	}
-	record = (struct control_record){ .window = record.window + 1, .params_ready = 1 }; /* a new window begins with nothing */
+	/* a new window begins with nothing */
+	record = (struct control_record){ .window = record.window + 1, .params_ready = 1 };
 	come_up();
 	ck_assert_uint_eq(r.failures, 0);
 }

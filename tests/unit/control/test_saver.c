@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "control/saver.h"
 
 #include "support/suite.h"
@@ -5,7 +6,8 @@
 #include <check.h>
 #include <string.h>
 
-/* What the machine asked for, as letters: w sweep, b begin, s seal, r record, p prune, d discard, + and - ended, E end. */
+/* What the machine asked for, as letters: w sweep, b begin, s seal, r record, p prune, d discard, + and - ended, E end.
+ */
 static char asked[64];
 static bool can_begin;
 static uint64_t ended_id;
@@ -14,7 +16,7 @@ static struct saver s;
 static void note(char c)
 {
 	size_t n = strlen(asked);
-	ck_assert_uint_lt(n, sizeof asked - 1);
+	ck_assert_uint_lt(n, sizeof(asked) - 1);
 	asked[n] = c;
 }
 static void sweep(void *ctx)
@@ -57,7 +59,7 @@ static void open_saver(uint64_t every, bool at_end)
 {
 	const struct saver_ports ports = { NULL, sweep, begin, seal, record, prune, discard, ended, end_ready };
 	can_begin = true;
-	memset(asked, 0, sizeof asked);
+	memset(asked, 0, sizeof(asked));
 	saver_init(&s, every, at_end, &ports);
 	saver_start(&s, 4);
 	saver_on_swept(&s, 6);
@@ -71,10 +73,10 @@ static void finish(void)
 	saver_on_pruned(&s);
 }
 
-#define ASKED(text)                       \
-	do {                              \
-		ck_assert_str_eq(asked, text); \
-		memset(asked, 0, sizeof asked); \
+#define ASKED(text)                                                                                                    \
+	do {                                                                                                           \
+		ck_assert_str_eq(asked, text);                                                                         \
+		memset(asked, 0, sizeof(asked));                                                                       \
 	} while (0)
 
 static const uint8_t request[16] = { 1 }, another[16] = { 2 };
@@ -113,8 +115,8 @@ START_TEST(the_policy_counts_applied_steps)
 		saver_on_boundary(&s, step, true);
 	ASKED("b");
 	saver_on_boundary(&s, 3, false); /* a window without a step */
-	saver_on_boundary(&s, 6, true);  /* due while the first is being written: waits */
-	saver_on_boundary(&s, 9, true);  /* the same one saves this, too */
+	saver_on_boundary(&s, 6, true);	 /* due while the first is being written: waits */
+	saver_on_boundary(&s, 9, true);	 /* the same one saves this, too */
 	ck_assert_uint_eq(s.n_wants, 2);
 	finish();
 	ASKED("sr+pb");

@@ -1,5 +1,6 @@
-/* Sessions of trainers: attach, fence, what is waited for and acknowledged, who is lost; call by call, with an engine that answers when it
- * is told to. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions of trainers: attach, fence, what is waited for and acknowledged, who is lost; call by call, with an engine
+ * that answers when it is told to. */
 #include "session_rig.h"
 
 #include "support/suite.h"
@@ -71,7 +72,12 @@ END_TEST
 /* pid 0: it maps nothing. */
 static enum status attach_as(uint64_t call, uint32_t rank, int64_t pid)
 {
-	struct attach_args a = { .world_size = 2, .rank = rank, .uid = 7, .pid = pid, .shared_memory = pid != 0, .nonce = { (uint8_t)(call + 1) } };
+	struct attach_args a = { .world_size = 2,
+				 .rank = rank,
+				 .uid = 7,
+				 .pid = pid,
+				 .shared_memory = pid != 0,
+				 .nonce = { (uint8_t)(call + 1) } };
 	job_attach(job, call, &a, now);
 	if (!replied[call])
 		answer(ENGINE_ATTACH, 0);
@@ -80,7 +86,8 @@ static enum status attach_as(uint64_t call, uint32_t rank, int64_t pid)
 	return reply_to[call].status;
 }
 
-/* Its last push may still be on its way, whether its process lives or not, and whether it maps the slots or streams into them. */
+/* Its last push may still be on its way, whether its process lives or not, and whether it maps the slots or streams
+ * into them. */
 START_TEST(the_spare_slots_are_one_ranks_until_it_attaches_anew)
 {
 	int64_t second = _i ? 0 : 43;
@@ -159,15 +166,18 @@ START_TEST(a_wait_may_be_longer_than_the_clock_can_tell)
 }
 END_TEST
 
-/* A job of its own that has come this far: no tensors, no engine, no parameters, which come from a rank or from rules. */
+/* A job of its own that has come this far: no tensors, no engine, no parameters, which come from a rank or from rules.
+ */
 START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 {
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
-	static const char *const said[] = { "its tensors: no rank has called RegisterTensors", "its memory and its engine",
-					    "the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)",
-					    "the initial parameters to be drawn by the rules of init", "the coordinator" };
+	static const char *const said[] = {
+		"its tensors: no rank has called RegisterTensors", "its memory and its engine",
+		"the initial parameters: no rank has given all of them (PutParameters, the last part with `last`)",
+		"the initial parameters to be drawn by the rules of init", "the coordinator"
+	};
 	struct attach_args attach = { .world_size = 1, .uid = 7, .pid = 42 };
-	struct spec_init zeros = { (char *)(uintptr_t)"*", { INIT_ZEROS, 0, 0 } };
+	struct spec_init zeros = { (char *)(uintptr_t) "*", { INIT_ZEROS, 0, 0 } };
 	char why[200], want[200];
 	job_free(job);
 	spec.init = &zeros;
@@ -176,7 +186,7 @@ START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 	job_attach(job, 14, &attach, now);
 	memcpy(key.token, reply_to[14].attach.token, 16);
 	if (_i > 0)
-		ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+		ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	record.r.params_ready = _i == 4;
 	if (_i > 1) {
 		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
@@ -187,7 +197,7 @@ START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 	job_wait_ready(job, 1, &key, 1, now);
 	job_tick(job, (struct now){ now.mono_ns + 2, now.unix_ns });
 	expect(1, ST_STALLED, 0);
-	snprintf(want, sizeof want, "the job has not started: it waits for %s", said[_i]);
+	snprintf(want, sizeof(want), "the job has not started: it waits for %s", said[_i]);
 	ck_assert_str_eq(reply_to[1].text, want);
 	spec.n_init = 0;
 }
@@ -235,7 +245,8 @@ START_TEST(an_acknowledgement_is_stored_before_it_is_answered)
 	}
 	answer(ENGINE_ACK_STEP, 0);
 	ck_assert(replied[0] && !reply_to[0].status);
-	ck_assert(sent[n_sent - 1].op == ENGINE_ACK_STEP && sent[n_sent - 1].last); /* the only rank: all have read them */
+	/* the only rank: all have read them */
+	ck_assert(sent[n_sent - 1].op == ENGINE_ACK_STEP && sent[n_sent - 1].last);
 	answer(ENGINE_ACK_STEP, 0);
 	before = n_sent;
 	job_ack_step(job, 1, &key, 0, now);
@@ -258,7 +269,8 @@ START_TEST(an_acknowledgement_of_a_job_that_ends_is_well)
 }
 END_TEST
 
-/* gaccd has died between a rank's acknowledgement and the last one's; and a rank that has left for good has nothing to read. */
+/* gaccd has died between a rank's acknowledgement and the last one's; and a rank that has left for good has nothing to
+ * read. */
 START_TEST(acknowledgements_outlive_gaccd)
 {
 	read_gradients(_i == 0);
@@ -268,7 +280,7 @@ START_TEST(acknowledgements_outlive_gaccd)
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	char why[200];
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
 	ck_assert_int_eq(n_sent, _i < 2);
 	ck_assert(_i == 2 || (sent[0].op == ENGINE_ACK_STEP && sent[0].last));
@@ -297,7 +309,9 @@ START_TEST(the_last_commit_is_the_engines)
 {
 	const uint64_t counted[4] = { 0 };
 	for (uint64_t w = 0; w < 2; w++) {
-		const struct commit k = { .window = w, .applied_step = w + 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 4 };
+		const struct commit k = {
+			.window = w, .applied_step = w + 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 4
+		};
 		job_restore_window(job, &k, counted, (uint32_t)record.n_words);
 	}
 	ck_assert_ptr_null(job_last_commit(job));
@@ -317,7 +331,7 @@ START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 	char why[200];
 	job_free(job);
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	record.rank[0] = (struct control_rank){ .sgen = 1, .session = { .pid = 42 } };
 	job_take_over(job);
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
@@ -373,7 +387,12 @@ END_TEST
 /* It has no lifeline, and its process is not of this machine: only its calls tell that it lives. */
 START_TEST(an_inline_trainer_far_away_is_silent_without_calls)
 {
-	struct attach_args inl = { .world_size = 1, .uid = 7, .nonce = { 9 }, .pid = _i == 2 ? 77 : 0, .start_time = _i == 2 ? 5 : 0, .shown_pid = 77 };
+	struct attach_args inl = { .world_size = 1,
+				   .uid = 7,
+				   .nonce = { 9 },
+				   .pid = _i == 2 ? 77 : 0,
+				   .start_time = _i == 2 ? 5 : 0,
+				   .shown_pid = 77 };
 	const int64_t warn = spec.stall_warn_ns;
 	job_attach(job, 0, &inl, now);
 	answer(ENGINE_ATTACH, 0);
@@ -401,7 +420,9 @@ END_TEST
 /* Without memory: of this machine (its process is known), or of another one (its pid is only shown). */
 START_TEST(an_inline_session_shows_its_process)
 {
-	struct attach_args inl = { .world_size = 1, .uid = 7, .nonce = { 9 }, .pid = _i ? 0 : 77, .start_time = _i ? 0 : 5, .shown_pid = 77 };
+	struct attach_args inl = {
+		.world_size = 1, .uid = 7, .nonce = { 9 }, .pid = _i ? 0 : 77, .start_time = _i ? 0 : 5, .shown_pid = 77
+	};
 	job_attach(job, 0, &inl, now);
 	ck_assert(sent[n_sent - 1].session.no_memory && sent[n_sent - 1].session.pid == 77);
 	answer(ENGINE_ATTACH, 0);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of a specification and tensors: the first that matches wins, and the work has bounds. */
 #include "control/job.h"
 
@@ -15,8 +16,8 @@ static char why[300];
 static void setup(void)
 {
 	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 1, .optim = { .type = OPTIM_SGD, .lr = 0.1 } };
-	spec.group = calloc(SPEC_MAX_RULES, sizeof *spec.group);
-	spec.init = calloc(SPEC_MAX_RULES, sizeof *spec.init);
+	spec.group = calloc(SPEC_MAX_RULES, sizeof(*spec.group));
+	spec.init = calloc(SPEC_MAX_RULES, sizeof(*spec.init));
 	why[0] = '\0';
 }
 
@@ -38,7 +39,7 @@ static void add_init(const char *pattern)
 
 static struct tensor_spec *tensors(uint64_t n, const char *name)
 {
-	struct tensor_spec *t = calloc(n, sizeof *t);
+	struct tensor_spec *t = calloc(n, sizeof(*t));
 	for (uint64_t i = 0; i < n; i++)
 		t[i] = (struct tensor_spec){ .name = name, .dtype = DTYPE_F32 };
 	return t;
@@ -51,7 +52,7 @@ START_TEST(the_first_rule_wins)
 	add_group("*.bias");
 	add_init("b");
 	add_init("*");
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(spec_match_group(&match, 0), 0);
 	ck_assert_int_eq(spec_match_group(&match, 1), -1);
 	ck_assert_int_eq(spec_match_group(&match, 2), 1);
@@ -72,19 +73,19 @@ START_TEST(rules_that_hold_for_no_tensor_are_named)
 	add_group("a.*");
 	add_init("tied");
 	add_init("*");
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
-	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof(text));
 	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\")");
 	spec_match_fini(&match);
 	add_init("wieght");
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
-	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof(text));
 	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\"), init[2] (pattern \"wieght\")");
 	spec_match_fini(&match);
 	for (int i = 0; i < 9; i++)
 		add_group("x");
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
-	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof(text));
 	ck_assert_str_eq(text, SAID " param_groups[1] (pattern \"a.*\"), param_groups[2] (pattern \"x\") and 9 more");
 	spec_match_unused(&match, &spec, text, 60); /* ends where the room does */
 	ck_assert_uint_eq(strlen(text), 59);
@@ -93,8 +94,8 @@ START_TEST(rules_that_hold_for_no_tensor_are_named)
 		free(spec.group[--spec.n_groups].pattern);
 	while (spec.n_init > 2)
 		free(spec.init[--spec.n_init].pattern);
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_OK);
-	spec_match_unused(&match, &spec, text, sizeof text);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof(text));
 	ck_assert_str_eq(text, "");
 	spec_match_fini(&match);
 }
@@ -103,7 +104,7 @@ END_TEST
 START_TEST(without_rules_there_is_nothing_to_match)
 {
 	const struct tensor_spec t = { .name = "a" };
-	ck_assert_int_eq(spec_match(&spec, &t, 1, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match(&spec, &t, 1, &match, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(spec_match_group(&match, 0), -1);
 	ck_assert_ptr_null(spec_match_init(&match, &spec, 0));
 	spec_match_fini(&match);
@@ -113,11 +114,13 @@ END_TEST
 /* An alias has its target's values. */
 START_TEST(each_tensor_with_storage_needs_an_init_rule)
 {
-	const struct tensor_spec t[] = { { .name = "a" }, { .name = "tied", .alias_of = "a" }, { .name = "b", .alias_of = "" } };
+	const struct tensor_spec t[] = { { .name = "a" },
+					 { .name = "tied", .alias_of = "a" },
+					 { .name = "b", .alias_of = "" } };
 	add_init("a");
-	ck_assert_int_eq(spec_match(&spec, t, 2, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match(&spec, t, 2, &match, why, sizeof(why)), ST_OK);
 	spec_match_fini(&match);
-	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_str_eq(why, "no init rule matches tensor \"b\": add one with pattern \"*\"");
 }
 END_TEST
@@ -130,9 +133,9 @@ START_TEST(rules_times_tensors_are_bounded)
 		add_group("a");
 		add_init("a");
 	}
-	ck_assert_int_eq(spec_match(&spec, t, most, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match(&spec, t, most, &match, why, sizeof(why)), ST_OK);
 	spec_match_fini(&match);
-	ck_assert_int_eq(spec_match(&spec, t, most + 1, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(spec_match(&spec, t, most + 1, &match, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_msg(strstr(why, "128 rules for 524289 tensors") && strstr(why, "use fewer rules"), "%s", why);
 	free(t);
 }
@@ -149,10 +152,10 @@ START_TEST(steps_are_bounded)
 	struct tensor_spec *t = tensors(500, name);
 	for (int i = 0; i < 256; i++)
 		add_group(pattern);
-	ck_assert_int_eq(spec_match(&spec, t, 50, &match, why, sizeof why), ST_OK);
+	ck_assert_int_eq(spec_match(&spec, t, 50, &match, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(spec_match_group(&match, 49), -1);
 	spec_match_fini(&match);
-	ck_assert_int_eq(spec_match(&spec, t, 500, &match, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(spec_match(&spec, t, 500, &match, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_msg(strstr(why, "param_groups: ") && strstr(why, "use fewer patterns"), "%s", why);
 	free(t);
 }
@@ -162,20 +165,20 @@ START_TEST(patterns_are_as_long_as_names_at_most)
 {
 	char pattern[SPEC_MAX_PATTERN + 2];
 	const char *field;
-	memset(pattern, 'a', sizeof pattern - 2);
-	pattern[sizeof pattern - 2] = '\0';
+	memset(pattern, 'a', sizeof(pattern) - 2);
+	pattern[sizeof(pattern) - 2] = '\0';
 	add_group(pattern);
 	add_init(pattern);
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	strcpy(pattern + SPEC_MAX_PATTERN, "a");
 	add_init(pattern);
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_str_eq(field, "init.pattern");
 	ck_assert_msg(strstr(why, "init[1].pattern has 256 bytes"), "%s", why);
 	spec.n_init--;
 	free(spec.init[1].pattern);
 	add_group(pattern);
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_str_eq(field, "param_groups.pattern");
 }
 END_TEST
@@ -191,8 +194,8 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	add_group("*.bias");
 	add_init("b*");
 	add_init("a");
-	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 3, why, sizeof why), ST_OK);
-	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof why), ST_OK);
+	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 3, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(plan_build(&spec, &set, 5, 2, 1, &plan), ST_OK);
 	ck_assert_int_eq((int)plan_tensors(plan)[0].init.a, 1);
 	ck_assert_int_eq((int)plan_tensors(plan)[1].init.a, 0);

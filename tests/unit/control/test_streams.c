@@ -1,4 +1,6 @@
-/* Inline streams of a job: the table of docs/protocol.md, "Inline stream", with an engine that answers when it is told to. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inline streams of a job: the table of docs/protocol.md, "Inline stream", with an engine that answers when it is told
+ * to. */
 #include "job_fakes.h"
 
 #include "support/suite.h"
@@ -15,7 +17,7 @@ static const struct now now = { 1000, 5000 };
 static struct session_key key, before; /* of the session in force, and of the one that it has fenced */
 static struct reply reply_to[CALLS];
 static bool replied[CALLS];
-static bool next_piece;  /* the stream's client has its next piece at hand when it is answered */
+static bool next_piece; /* the stream's client has its next piece at hand when it is answered */
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
@@ -32,8 +34,13 @@ static void on_report(void *ctx, const struct report *r)
 {
 }
 
-static const struct job_ports ports = { .reply = on_reply, .engine_send = fake_send, .report = on_report, .allocate = fake_allocate,
-					.event = fake_event, .process_alive = fake_alive, .random16 = fake_random };
+static const struct job_ports ports = { .reply = on_reply,
+					.engine_send = fake_send,
+					.report = on_report,
+					.allocate = fake_allocate,
+					.event = fake_event,
+					.process_alive = fake_alive,
+					.random16 = fake_random };
 
 /* The engine's answer to the newest command, or to `c`. */
 static void answer_to(const struct engine_command *c, uint32_t op, uint32_t result)
@@ -73,14 +80,16 @@ static void start(bool params_ready, uint32_t slots)
 	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
 	const char *field;
 	char why[200];
-	spec = (struct job_spec){ .name = "t", .ranks = 1, .micro_size = 4, .slots_per_rank = slots, .master_f32 = true };
+	spec = (struct job_spec){
+		.name = "t", .ranks = 1, .micro_size = 4, .slots_per_rank = slots, .master_f32 = true
+	};
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof why), ST_OK);
-	memset(replied, 0, sizeof replied);
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
+	memset(replied, 0, sizeof(replied));
 	n_sent = n_tokens = 0;
 	next_piece = false;
 	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
-	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof why), ST_OK);
+	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;
@@ -178,7 +187,8 @@ END_TEST
 START_TEST(a_chunk_lies_in_the_slot)
 {
 	uint64_t all = job_arena(job)->slot_bytes;
-	static const uint64_t past[][2] = { { 1, 0 }, { 0, 1 }, { UINT64_MAX, 2 } }; /* offset and bytes, beyond the slot's end */
+	/* offset and bytes, beyond the slot's end */
+	static const uint64_t past[][2] = { { 1, 0 }, { 0, 1 }, { UINT64_MAX, 2 } };
 	ck_assert(open_push(0, 0) && chunk(0, all, 0) && chunk(0, 0, all));
 	job_stream_gone(job, 0, 0);
 	for (uint64_t i = 0; i < 3; i++) {
@@ -227,13 +237,17 @@ static void end_gone(void)
 }
 static void end_job(void)
 {
-	struct order end = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_END, .end_reason = "cancelled" };
+	struct order end = {
+		.job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_END, .end_reason = "cancelled"
+	};
 	job_on_order(job, &end, now);
 }
 static const struct {
 	void (*end)(void);
 	enum status st; /* ST_OK: nobody is there to be answered */
-} ENDS[] = { { end_detach, ST_CANCELLED }, { end_leave, ST_CANCELLED }, { end_gone, ST_OK }, { end_job, ST_JOB_ENDED } };
+} ENDS[] = {
+	{ end_detach, ST_CANCELLED }, { end_leave, ST_CANCELLED }, { end_gone, ST_OK }, { end_job, ST_JOB_ENDED }
+};
 
 START_TEST(a_stream_ends_with_its_session_its_client_and_its_job)
 {
@@ -316,7 +330,8 @@ START_TEST(parameters_that_lack_a_byte_are_not_complete)
 }
 END_TEST
 
-/* The engine takes the piece before it hears of the successor, or refuses it: either way, the slot is not read any more. */
+/* The engine takes the piece before it hears of the successor, or refuses it: either way, the slot is not read any
+ * more. */
 START_TEST(a_fenced_stream_gives_no_parameters)
 {
 	ck_assert(open_put(0));
@@ -383,7 +398,9 @@ END_TEST
 
 START_TEST(what_another_process_has_given_does_not_count)
 {
-	struct attach_args again = { .world_size = 1, .uid = 7, .pid = 9, .nonce = { 77 }, .resume_generation = _i ? 1 : 0 };
+	struct attach_args again = {
+		.world_size = 1, .uid = 7, .pid = 9, .nonce = { 77 }, .resume_generation = _i ? 1 : 0
+	};
 	job_on_mapped(job, 0, job_generation(job, 0));
 	job_put_params(job, 0, &key, 0, 0, 16, false, now);
 	answer(ENGINE_PUT_PARAMS, 0);
@@ -409,7 +426,8 @@ int main(void)
 	tcase_add_loop_test(g, a_stream_with_a_wrong_bitmap_does_not_begin, 0, 2);
 	tcase_add_test(g, a_chunk_lies_in_the_slot);
 	tcase_add_loop_test(g, a_fenced_stream_writes_nothing, 0, 3);
-	tcase_add_loop_test(g, a_stream_ends_with_its_session_its_client_and_its_job, 0, (int)(sizeof ENDS / sizeof *ENDS));
+	tcase_add_loop_test(g, a_stream_ends_with_its_session_its_client_and_its_job, 0,
+			    (int)(sizeof(ENDS) / sizeof(*ENDS)));
 	tcase_add_test(g, a_repeat_takes_the_place_of_the_earlier_try);
 	tcase_add_test(g, nobody_pushes_a_slot_that_a_stream_fills);
 	tcase_add_test(p, parameters_go_to_the_engine_piece_by_piece);

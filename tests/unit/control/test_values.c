@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss scale, and values that change while a job runs. */
 #include "decide_rig.h"
 
@@ -17,7 +18,8 @@ Suite *values_suite(void);
 /* ---- loss scale ---- */
 
 /* torch.amp.GradScaler (2.13) on the CPU: after each of these steps (1: an infinite gradient), get_scale() and
- * _get_growth_tracker(). First with init_scale 1024, growth_interval 3, then with init_scale 96, factors 4 and 0.25, interval 2. */
+ * _get_growth_tracker(). First with init_scale 1024, growth_interval 3, then with init_scale 96, factors 4 and 0.25,
+ * interval 2. */
 static const int torch_steps[] = { 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0 };
 static const struct {
 	struct loss_scale_rules rules;
@@ -27,14 +29,16 @@ static const struct {
 		uint32_t tracker;
 	} after[20];
 } torch[] = {
-	{ { true, 2, 0.5, 3, 1, 1, 1 << 24 }, 1024,
-	  { { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 2048, 1 }, { 1024, 0 },
-	    { 512, 0 }, { 512, 1 }, { 512, 2 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 },
-	    { 1024, 2 }, { 2048, 0 } } },
-	{ { true, 4, 0.25, 2, 1, 1, 1 << 24 }, 96,
-	  { { 96, 1 }, { 384, 0 }, { 384, 1 }, { 96, 0 }, { 96, 1 }, { 384, 0 }, { 384, 1 }, { 1536, 0 }, { 384, 0 }, { 96, 0 },
-	    { 96, 1 }, { 384, 0 }, { 384, 1 }, { 1536, 0 }, { 1536, 1 }, { 6144, 0 }, { 1536, 0 }, { 1536, 1 }, { 6144, 0 },
-	    { 6144, 1 } } },
+	{ { true, 2, 0.5, 3, 1, 1, 1 << 24 },
+	  1024,
+	  { { 1024, 1 }, { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 },
+	    { 2048, 1 }, { 1024, 0 }, { 512, 0 },  { 512, 1 },	{ 512, 2 },  { 1024, 0 }, { 1024, 1 },
+	    { 1024, 2 }, { 2048, 0 }, { 1024, 0 }, { 1024, 1 }, { 1024, 2 }, { 2048, 0 } } },
+	{ { true, 4, 0.25, 2, 1, 1, 1 << 24 },
+	  96,
+	  { { 96, 1 },	 { 384, 0 },  { 384, 1 },  { 96, 0 },	{ 96, 1 },   { 384, 0 }, { 384, 1 },
+	    { 1536, 0 }, { 384, 0 },  { 96, 0 },   { 96, 1 },	{ 384, 0 },  { 384, 1 }, { 1536, 0 },
+	    { 1536, 1 }, { 6144, 0 }, { 1536, 0 }, { 1536, 1 }, { 6144, 0 }, { 6144, 1 } } },
 };
 
 START_TEST(the_scale_goes_as_pytorchs)
@@ -54,18 +58,26 @@ static const struct {
 	double scale;
 	uint32_t good, allowance;
 } by_hand[] = {
-	{ BAD, 8, 0, 1 },  /* one is forgiven */
-	{ FIN, 8, 1, 1 },  { NO, 8, 1, 1 },   { BAD, 4, 0, 0 }, /* the second shrinks, and so does every further one */
-	{ BAD, 4, 0, 0 },  /* not below min */
-	{ FIN, 4, 1, 0 },  { FIN, 8, 0, 2 },  /* growth fills the hysteresis */
-	{ BAD, 8, 0, 1 },  { FIN, 8, 1, 1 },  { FIN, 16, 0, 2 }, { FIN, 16, 1, 2 }, { FIN, 16, 0, 2 }, /* not above max */
+	{ BAD, 8, 0, 1 }, /* one is forgiven */
+	{ FIN, 8, 1, 1 },
+	{ NO, 8, 1, 1 },
+	{ BAD, 4, 0, 0 }, /* the second shrinks, and so does every further one */
+	{ BAD, 4, 0, 0 }, /* not below min */
+	{ FIN, 4, 1, 0 },
+	{ FIN, 8, 0, 2 }, /* growth fills the hysteresis */
+	/* not above max */
+	{ BAD, 8, 0, 1 },
+	{ FIN, 8, 1, 1 },
+	{ FIN, 16, 0, 2 },
+	{ FIN, 16, 1, 2 },
+	{ FIN, 16, 0, 2 },
 };
 
 START_TEST(hysteresis_forgives)
 {
 	const struct loss_scale_rules rules = { true, 2, 0.5, 2, 2, 4, 16 };
 	struct loss_scale s = loss_scale_first(&rules, 8);
-	for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+	for (size_t i = 0; i < sizeof(by_hand) / sizeof(*by_hand); i++) {
 		s = loss_scale_next(&rules, s, by_hand[i].what);
 		ck_assert_msg(s.scale == by_hand[i].scale && s.good == by_hand[i].good &&
 				      s.allowance == by_hand[i].allowance,
@@ -93,8 +105,11 @@ static struct update change(uint64_t window, uint32_t set, uint32_t micro_size, 
 START_TEST(each_change_holds_from_its_window)
 {
 	struct updates u = { 0 };
-	struct update made[] = { change(20, VALUE_LR, 0, 0.3), change(10, VALUE_LR, 0, 0.2), change(10, VALUE_MICRO_SIZE, 8, 0),
-				 change(10, VALUE_LR, 0, 0.25), change(30, VALUE_CLIP_NORM | VALUE_CLIP_VALUE, 0, 0),
+	struct update made[] = { change(20, VALUE_LR, 0, 0.3),
+				 change(10, VALUE_LR, 0, 0.2),
+				 change(10, VALUE_MICRO_SIZE, 8, 0),
+				 change(10, VALUE_LR, 0, 0.25),
+				 change(30, VALUE_CLIP_NORM | VALUE_CLIP_VALUE, 0, 0),
 				 change(15, VALUE_MICRO_SIZE, 2, 0) };
 	for (size_t i = 0; i < 6; i++)
 		ck_assert_int_eq(updates_put(&u, &made[i]), ST_OK);
@@ -123,7 +138,8 @@ START_TEST(a_checkpoint_has_what_is_not_the_specs)
 	struct update out[UPDATES_MAX_PENDING + 1];
 	struct values v = values_of(&spec);
 	ck_assert_uint_eq(updates_beyond_spec(&u, v, &spec, 5, out), 0);
-	struct update made[] = { change(5, VALUE_LR, 0, 0.2), change(6, VALUE_LR, 0, 0.3), change(6, VALUE_LR, 0, 0.4) };
+	struct update made[] = { change(5, VALUE_LR, 0, 0.2), change(6, VALUE_LR, 0, 0.3),
+				 change(6, VALUE_LR, 0, 0.4) };
 	for (size_t i = 0; i < 3; i++)
 		ck_assert_int_eq(updates_put(&u, &made[i]), ST_OK);
 	v.clip_norm = 5; /* of an update that is in force already */
@@ -137,8 +153,8 @@ END_TEST
 
 START_TEST(updates_stand_in_the_order_of_their_windows)
 {
-	struct update list[] = { change(5, VALUE_LR, 0, 0.2), change(9, VALUE_LR, 0, 0.3), change(9, VALUE_CLIP_VALUE, 0, 0),
-				 change(8, VALUE_LR, 0, 0.1) };
+	struct update list[] = { change(5, VALUE_LR, 0, 0.2), change(9, VALUE_LR, 0, 0.3),
+				 change(9, VALUE_CLIP_VALUE, 0, 0), change(8, VALUE_LR, 0, 0.1) };
 	ck_assert(updates_ascend(list, 0) && updates_ascend(list, 1) && updates_ascend(list, 3));
 	ck_assert(!updates_ascend(list, 4));
 }
@@ -166,12 +182,16 @@ static const struct {
 	const char *field, *why;
 } refused[] = {
 	{ { 1, 0, { 0 } }, "values", "values is empty: set micro_size, lr, clip_norm or clip_value" },
-	{ { 1, VALUE_MICRO_SIZE, { .micro_size = 65 } }, "values.micro_size",
+	{ { 1, VALUE_MICRO_SIZE, { .micro_size = 65 } },
+	  "values.micro_size",
 	  "micro_size is 65, must be 1..64 (max_micro_size of the job)" },
 	{ { 1, VALUE_LR, { .lr = -1 } }, "values.lr", "lr is -1, must be 0..3.40282e+38" },
 	{ { 1, VALUE_LR, { .lr = INFINITY } }, "values.lr", "lr is inf, must be 0..3.40282e+38" },
-	{ { 1, VALUE_CLIP_NORM, { .clip_norm = NAN } }, "values.clip_norm", "clip_norm is nan, must be finite and >= 0 (0: off)" },
-	{ { 1, VALUE_CLIP_VALUE, { .clip_value = -2 } }, "values.clip_value",
+	{ { 1, VALUE_CLIP_NORM, { .clip_norm = NAN } },
+	  "values.clip_norm",
+	  "clip_norm is nan, must be finite and >= 0 (0: off)" },
+	{ { 1, VALUE_CLIP_VALUE, { .clip_value = -2 } },
+	  "values.clip_value",
 	  "clip_value is -2, must be 0 (off) or 1.17549e-38..3.40282e+38, where f32 is normal" },
 };
 
@@ -179,7 +199,7 @@ START_TEST(values_are_checked_as_the_specs)
 {
 	const char *field = NULL;
 	char why[200] = "";
-	ck_assert_int_eq(update_check(&refused[_i].u, &spec, &field, why, sizeof why), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(update_check(&refused[_i].u, &spec, &field, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	ck_assert_str_eq(field, refused[_i].field);
 	ck_assert_str_eq(why, refused[_i].why);
 }
@@ -190,9 +210,9 @@ START_TEST(a_job_whose_trainers_step_has_no_lr)
 	const char *field;
 	char why[200];
 	struct update u = change(3, VALUE_LR, 0, 0.1);
-	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof why), ST_OK);
+	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof(why)), ST_OK);
 	spec.optim.type = OPTIM_CLIENT;
-	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof why), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(update_check(&u, &spec, &field, why, sizeof(why)), ST_INVALID_ARGUMENT);
 }
 END_TEST
 
@@ -200,7 +220,7 @@ START_TEST(a_change_says_old_and_new)
 {
 	char text[160];
 	struct update u = change(3, VALUE_LR | VALUE_MICRO_SIZE, 8, 0.05);
-	update_describe(&u, values_of(&spec), text, sizeof text);
+	update_describe(&u, values_of(&spec), text, sizeof(text));
 	ck_assert_str_eq(text, "micro_size 4 -> 8, lr 0.1 -> 0.05");
 }
 END_TEST
@@ -217,7 +237,7 @@ Suite *values_suite(void)
 	tcase_add_test(c, a_checkpoint_has_what_is_not_the_specs);
 	tcase_add_test(c, updates_stand_in_the_order_of_their_windows);
 	tcase_add_test(c, a_new_specification_wins_over_old_updates);
-	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof refused / sizeof *refused);
+	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof(refused) / sizeof(*refused));
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
 	tcase_add_test(c, a_change_says_old_and_new);
 	suite_add_tcase(s, c);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/manifest_commit.h"
 #include "edge/manifest_updates.h"
 #include "support/suite.h"
@@ -9,9 +10,9 @@
 static struct commit full(void)
 {
 	struct commit k;
-	memset(&k, 0, sizeof k);
+	memset(&k, 0, sizeof(k));
 	uint8_t *next = (uint8_t *)&k.next;
-	for (size_t i = 0; i < sizeof k.next; i++)
+	for (size_t i = 0; i < sizeof(k.next); i++)
 		next[i] = (uint8_t)(1 + i % 60); /* 60 keeps doubles finite, > 0 */
 	k.window = 41;
 	k.applied_step = 40;
@@ -25,7 +26,11 @@ static struct commit full(void)
 
 static void write_manifest(const struct commit *k, const struct update *u, uint32_t n_updates, char **text, size_t *n)
 {
-	struct manifest m = { .name = "n", .optimizer = "sgd", .accumulate_dtype = "f32", .spec = "x", .n_spec = 1,
+	struct manifest m = { .name = "n",
+			      .optimizer = "sgd",
+			      .accumulate_dtype = "f32",
+			      .spec = "x",
+			      .n_spec = 1,
 			      .file = { [CHECKPOINT_MODEL] = { .bytes = 1 } } };
 	manifest_put_commit(&m, k);
 	manifest_put_updates(&m, u, n_updates);
@@ -39,11 +44,11 @@ START_TEST(an_outcome_goes_through_a_manifest)
 	char *text, why[200];
 	size_t n;
 	write_manifest(&k, NULL, 0, &text, &n);
-	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof why), "%s", why);
+	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof(why)), "%s", why);
 	ck_assert(manifest_take_commit(m, &back));
-	ck_assert_mem_eq(&back.next, &k.next, sizeof k.next);
-	ck_assert(back.window == 41 && back.applied_step == 40 && back.outcome == OUTCOME_APPLIED && back.loss_scale == 0.1 &&
-		  back.lr == 1e-3 && back.digest == UINT64_MAX && back.next_micro_size == 3);
+	ck_assert_mem_eq(&back.next, &k.next, sizeof(k.next));
+	ck_assert(back.window == 41 && back.applied_step == 40 && back.outcome == OUTCOME_APPLIED &&
+		  back.loss_scale == 0.1 && back.lr == 1e-3 && back.digest == UINT64_MAX && back.next_micro_size == 3);
 	manifest_free(m);
 	free(text);
 }
@@ -84,7 +89,7 @@ START_TEST(updates_go_through_a_manifest)
 		u[i] = (struct update){ i == 3 ? UINT64_MAX : i, 1 + i % 15, { 4 + i, 0.1 * i, 2, 0 } };
 	write_manifest(&k, u, UPDATES_MAX_PENDING + 1, &text, &n);
 	ck_assert(strstr(text, "\"version\": 2"));
-	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof why), "%s", why);
+	ck_assert_msg(!manifest_decode("m", text, n, &m, why, sizeof(why)), "%s", why);
 	ck_assert_uint_eq(manifest_take_updates(m, back, &unknown), UPDATES_MAX_PENDING + 1);
 	ck_assert_ptr_null(unknown);
 	for (uint32_t i = 0; i <= UPDATES_MAX_PENDING; i++) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The journal's thread: order, errors of one record, and what becomes of callbacks when gaccd ends. */
 #include "edge/persist.h"
 
@@ -19,7 +20,7 @@ static void setup(void)
 {
 	uint64_t term;
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/journal.sqlite", dir);
+	snprintf(path, sizeof(path), "%s/journal.sqlite", dir);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	ck_assert_int_eq(journal_open(path, &journal), ST_OK);
 	ck_assert_int_eq(journal_take_term(journal, &term), ST_OK);
@@ -36,7 +37,7 @@ static void teardown(void)
 static struct journal_record job(uint64_t id)
 {
 	struct journal_record r = { .kind = JOURNAL_JOB, .job = { .id = id, .user = "ana", .spec = { "spec", 4 } } };
-	memcpy(r.job.request_id, &id, sizeof id);
+	memcpy(r.job.request_id, &id, sizeof(id));
 	return r;
 }
 
@@ -56,7 +57,7 @@ static void hear(void *arg, enum status st)
 
 static void *number(int i)
 {
-	int *n = malloc(sizeof *n);
+	int *n = malloc(sizeof(*n));
 	*n = i;
 	return n;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/recorder.h"
 
 #include "support/scratch.h"
@@ -20,7 +21,7 @@ static void setup(void)
 {
 	static const struct history_limits limits = { 100000, 100000 };
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/history.db", dir);
+	snprintf(path, sizeof(path), "%s/history.db", dir);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	ck_assert_int_eq(history_open(path, &limits, &history), ST_OK);
 	ck_assert_int_eq(recorder_new(&loop, history, &recorder), ST_OK);
@@ -37,7 +38,7 @@ static void teardown(void)
 
 static void put(uint64_t window, uint64_t n_micros)
 {
-	struct history_micro *m = calloc(n_micros, sizeof *m);
+	struct history_micro *m = calloc(n_micros, sizeof(*m));
 	struct history_window w = { .job = 1, .window = window, .result = "r", .n_result = 1, .n_micros = n_micros };
 	if (n_micros)
 		m[0].data_key = window;
@@ -74,7 +75,7 @@ static enum status see_window(void *arg, const struct history_window *w)
 static enum status see_event(void *arg, const struct history_event *e)
 {
 	char want[32];
-	snprintf(want, sizeof want, "message %d", (int)e->id);
+	snprintf(want, sizeof(want), "message %d", (int)e->id);
 	ck_assert_str_eq(e->message, want);
 	ck_assert_str_eq(e->reason, "Why");
 	((struct look *)arg)->events++;
@@ -190,12 +191,12 @@ END_TEST
 START_TEST(then_the_oldest_go)
 {
 	static char large[64 << 10];
-	const uint64_t fit = RECORDER_MAX_BYTES / sizeof large;
+	const uint64_t fit = RECORDER_MAX_BYTES / sizeof(large);
 	struct hold h;
 	hold(&h);
 	put_event(1, "message 1");
 	for (uint64_t i = 0; i < 2 * fit; i++) {
-		struct history_window w = { .job = 1, .window = i, .result = large, .n_result = sizeof large };
+		struct history_window w = { .job = 1, .window = i, .result = large, .n_result = sizeof(large) };
 		recorder_put_window(recorder, &w, NULL);
 	}
 	let_go(&h);

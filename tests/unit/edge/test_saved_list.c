@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of a job's checkpoints: pages of it by id, while ids are missing and checkpoints are deleted. */
 #include "edge/saved_list.h"
 

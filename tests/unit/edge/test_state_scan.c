@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is counted in state_dir, and whose it is. */
 #include "edge/state_scan.h"
 
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX 40      /* files of a user that are counted */
+#define MAX 40	    /* files of a user that are counted */
 #define OTHER 12345 /* another user, where we may make files of him */
 
 static char dir[SCRATCH_PATH];
@@ -23,7 +24,7 @@ static void setup(void)
 static void make_dir(const char *name, uint32_t uid)
 {
 	char path[200];
-	snprintf(path, sizeof path, "%s/%s", dir, name);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	ck_assert_int_eq(mkdir(path, 0700), 0);
 	ck_assert(uid == geteuid() || !chown(path, uid, uid));
 }
@@ -33,7 +34,7 @@ static void make_files(const char *name, int n, uint32_t uid)
 {
 	char path[200];
 	for (int i = 0; i < n; i++) {
-		snprintf(path, sizeof path, "%s/%s/%d", dir, name, i);
+		snprintf(path, sizeof(path), "%s/%s/%d", dir, name, i);
 		FILE *f = fopen(path, "w");
 		ck_assert(f && fprintf(f, "%5000d", i) == 5000 && !fclose(f));
 		ck_assert(uid == geteuid() || !chown(path, uid, uid));
@@ -61,7 +62,7 @@ START_TEST(too_many_files_of_a_user_hide_nobody_elses)
 	make_dir("logs", geteuid());
 	make_dir("checkpoints", geteuid());
 	for (int i = 1; i <= 6; i++) { /* every second one of the user who has too many */
-		snprintf(name, sizeof name, "checkpoints/%d", i);
+		snprintf(name, sizeof(name), "checkpoints/%d", i);
 		make_dir(name, i % 2 ? other() : geteuid());
 		make_files(name, i % 2 ? MAX : 4, i % 2 ? other() : geteuid());
 	}

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rig.h"
 
 #include "engine/engine.h"
@@ -18,7 +19,10 @@
 
 static struct rig_config base(void)
 {
-	return (struct rig_config){ .acc_dtype = DTYPE_F32, .ranks = 2, .micro_size = 2, .threads = 2,
+	return (struct rig_config){ .acc_dtype = DTYPE_F32,
+				    .ranks = 2,
+				    .micro_size = 2,
+				    .threads = 2,
 				    .optim = { .type = OPTIM_SGD, .lr = 1 } };
 }
 
@@ -96,8 +100,12 @@ static void list_tensors(const struct rig *r, struct plan_tensor *out, char *nam
 	char *name = names;
 	for (uint64_t i = 0; i < r->arena.n_tensors; i++) {
 		const struct arena_tensor *t = &r->arena.tensor[i];
-		out[i] = (struct plan_tensor){ .start = t->start, .count = t->count, .dtype_group = t->group,
-					       .alias = t->alias, .init = r->config.init, .key = rig_mix(i) };
+		out[i] = (struct plan_tensor){ .start = t->start,
+					       .count = t->count,
+					       .dtype_group = t->group,
+					       .alias = t->alias,
+					       .init = r->config.init,
+					       .key = rig_mix(i) };
 		init_fans(r->config.tensor[i].shape, r->config.tensor[i].n_dims, &out[i].fan_in, &out[i].fan_out);
 		out[i].name_offset = (uint64_t)(name - names);
 		out[i].n_dims = (uint32_t)r->config.tensor[i].n_dims;
@@ -117,16 +125,35 @@ static void build_plan(struct rig *r)
 	size_t bytes = names + n * (ARENA_MAX_NAME + 1);
 	struct plan *p = calloc(1, bytes);
 	ck_assert_ptr_nonnull(p);
-	*p = (struct plan){ .version = PLAN_VERSION, .bytes_of_plan = sizeof(*p), .bytes = bytes, .job_id = RIG_JOB,
-			    .fingerprint = r->arena.fingerprint, .ranks = c->ranks, .max_micro_size = c->micro_size + 3,
-			    .micro_size = c->micro_size, .slots = c->ranks * c->micro_size, .threads = c->threads,
-			    .canonical = !c->arrival, .reject_nonfinite = c->reject_nonfinite, .master = !c->no_master,
-			    .acc_dtype = c->acc_dtype, .n_groups = (uint32_t)r->arena.n_groups, .optim = c->optim,
-			    .loss_scale = 1, .seed = 42, .n_elements = r->arena.n_elements,
-			    .slot_bytes = r->arena.slot_bytes, .param_bytes = r->arena.param_bytes, .n_tensors = n,
-			    .tensors_offset = tensors, .n_ranges = n_ranges, .ranges_offset = ranges,
-			    .n_optim_groups = 3, .optim_groups_offset = optim,
-			    .names_offset = names, .names_bytes = n * (ARENA_MAX_NAME + 1) };
+	*p = (struct plan){ .version = PLAN_VERSION,
+			    .bytes_of_plan = sizeof(*p),
+			    .bytes = bytes,
+			    .job_id = RIG_JOB,
+			    .fingerprint = r->arena.fingerprint,
+			    .ranks = c->ranks,
+			    .max_micro_size = c->micro_size + 3,
+			    .micro_size = c->micro_size,
+			    .slots = c->ranks * c->micro_size,
+			    .threads = c->threads,
+			    .canonical = !c->arrival,
+			    .reject_nonfinite = c->reject_nonfinite,
+			    .master = !c->no_master,
+			    .acc_dtype = c->acc_dtype,
+			    .n_groups = (uint32_t)r->arena.n_groups,
+			    .optim = c->optim,
+			    .loss_scale = 1,
+			    .seed = 42,
+			    .n_elements = r->arena.n_elements,
+			    .slot_bytes = r->arena.slot_bytes,
+			    .param_bytes = r->arena.param_bytes,
+			    .n_tensors = n,
+			    .tensors_offset = tensors,
+			    .n_ranges = n_ranges,
+			    .ranges_offset = ranges,
+			    .n_optim_groups = 3,
+			    .optim_groups_offset = optim,
+			    .names_offset = names,
+			    .names_bytes = n * (ARENA_MAX_NAME + 1) };
 	memcpy(p->group, r->arena.group, sizeof(p->group));
 	list_tensors(r, (struct plan_tensor *)((char *)p + tensors), (char *)p + names);
 	memcpy((char *)p + ranges, range, n_ranges * sizeof(struct plan_range));
@@ -142,7 +169,8 @@ void rig_open(struct rig *r, const struct rig_config *c)
 	memset(r, 0, sizeof(*r));
 	r->config = *c;
 	r->fd = -1;
-	ck_assert_msg(arena_init(&r->arena, c->tensor, (uint64_t)c->n_tensors, c->grad_dtype, why, sizeof(why)) == ST_OK,
+	ck_assert_msg(arena_init(&r->arena, c->tensor, (uint64_t)c->n_tensors, c->grad_dtype, why, sizeof(why)) ==
+			      ST_OK,
 		      "%s", why);
 	build_plan(r);
 	ck_assert_msg(plan_check(r->plan, r->plan->bytes, why, sizeof(why)) == ST_OK, "%s", why);
@@ -151,8 +179,10 @@ void rig_open(struct rig *r, const struct rig_config *c)
 	ck_assert_int_le(r->n_segments, 8 + 64);
 	r->segment = calloc((size_t)r->n_segments, sizeof(*r->segment));
 	for (int i = 0; i < r->n_segments; i++)
-		ck_assert_msg(segment_create(&r->segment[i], RIG_JOB, RIG_GENERATION, r->plan->fingerprint, want[i].role,
-					     want[i].index, want[i].bytes, true, why, sizeof(why)) == ST_OK, "%s", why);
+		ck_assert_msg(segment_create(&r->segment[i], RIG_JOB, RIG_GENERATION, r->plan->fingerprint,
+					     want[i].role, want[i].index, want[i].bytes, true, why,
+					     sizeof(why)) == ST_OK,
+			      "%s", why);
 	control_page_view(&r->page, rig_data(r, SEG_CONTROL, 0), r->plan->ranks, r->plan->max_micro_size,
 			  r->plan->threads, r->plan->n_tensors);
 	ck_assert_int_eq(control_state_init(&r->state, r->plan->ranks, r->plan->max_micro_size), ST_OK);
@@ -174,8 +204,12 @@ void rig_close(struct rig *r)
 /* In packets as gaccd sends them: the plan first, then as many as a packet carries. */
 static void send_start(struct rig *r, const int *fds, int n)
 {
-	struct engine_command c = { .op = ENGINE_START, .id = ++r->next_id, .job_id = RIG_JOB,
-				    .generation = RIG_GENERATION, .epoch = 1, .incarnation = 1 };
+	struct engine_command c = { .op = ENGINE_START,
+				    .id = ++r->next_id,
+				    .job_id = RIG_JOB,
+				    .generation = RIG_GENERATION,
+				    .epoch = 1,
+				    .incarnation = 1 };
 	int packet[CHANNEL_MAX_FDS] = { r->plan_fd }, k = 1;
 	for (int i = 0; i < n; i++) {
 		packet[k++] = fds[i];
@@ -310,9 +344,15 @@ struct engine_answer rig_call(struct rig *r, struct engine_command c)
 
 struct engine_command rig_add_command(const struct rig *r, uint32_t rank, uint32_t micro, double weight)
 {
-	return (struct engine_command){ .op = ENGINE_ADD, .rank = rank, .sgen = 1, .window = r->window, .micro = micro,
-					.slot = rank * r->config.micro_size + micro, .coefficient = weight,
-					.weight = weight, .loss = 1.5 };
+	return (struct engine_command){ .op = ENGINE_ADD,
+					.rank = rank,
+					.sgen = 1,
+					.window = r->window,
+					.micro = micro,
+					.slot = rank * r->config.micro_size + micro,
+					.coefficient = weight,
+					.weight = weight,
+					.loss = 1.5 };
 }
 
 struct engine_answer rig_add(struct rig *r, uint32_t rank, uint32_t micro, double weight)
@@ -323,14 +363,15 @@ struct engine_answer rig_add(struct rig *r, uint32_t rank, uint32_t micro, doubl
 void rig_attach_all(struct rig *r)
 {
 	for (uint32_t i = 0; i < r->config.ranks; i++)
-		ck_assert_uint_eq(rig_call(r, (struct engine_command){ .op = ENGINE_ATTACH, .rank = i, .sgen = 1 }).status,
-				  ST_OK);
+		ck_assert_uint_eq(
+			rig_call(r, (struct engine_command){ .op = ENGINE_ATTACH, .rank = i, .sgen = 1 }).status,
+			ST_OK);
 }
 
 struct engine_answer rig_flush(struct rig *r, uint32_t rank, bool leave)
 {
-	return rig_call(r, (struct engine_command){ .op = ENGINE_FLUSH, .rank = rank, .sgen = 1, .window = r->window,
-						    .leave = leave });
+	return rig_call(r, (struct engine_command){
+				   .op = ENGINE_FLUSH, .rank = rank, .sgen = 1, .window = r->window, .leave = leave });
 }
 
 struct engine_answer rig_close_window(struct rig *r)
@@ -340,14 +381,21 @@ struct engine_answer rig_close_window(struct rig *r)
 
 struct engine_answer rig_go(struct rig *r, uint64_t attempt)
 {
-	return rig_call(r, (struct engine_command){ .op = ENGINE_GO, .window = r->window, .term = 1, .attempt = attempt });
+	return rig_call(r,
+			(struct engine_command){ .op = ENGINE_GO, .window = r->window, .term = 1, .attempt = attempt });
 }
 
 struct engine_command rig_commit_command(const struct rig *r, uint32_t outcome, double scale, double lr)
 {
-	return (struct engine_command){ .op = ENGINE_COMMIT, .window = r->window, .term = 1, .attempt = 1,
-					.applied_step = r->applied_step + (outcome == 1), .outcome = outcome,
-					.next_micro_size = r->config.micro_size, .scale = scale, .lr = lr,
+	return (struct engine_command){ .op = ENGINE_COMMIT,
+					.window = r->window,
+					.term = 1,
+					.attempt = 1,
+					.applied_step = r->applied_step + (outcome == 1),
+					.outcome = outcome,
+					.next_micro_size = r->config.micro_size,
+					.scale = scale,
+					.lr = lr,
 					.next_loss_scale = 1 };
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job without gaccd: plan, segments and a real engine process on the other end of a socketpair. */
 #ifndef GACC_TEST_ENGINE_RIG_H
 #define GACC_TEST_ENGINE_RIG_H
@@ -8,7 +9,7 @@
 #include <sys/types.h>
 
 enum { COUNTED = 1, DUPLICATE = 2, ALREADY_COMMITTED = 3, VOID = 4 }; /* gacc.v1.PushResult */
-enum { APPLIED = 1, SKIPPED = 2, EMPTY = 3, DROPPED = 4 };             /* gacc.v1.StepOutcome */
+enum { APPLIED = 1, SKIPPED = 2, EMPTY = 3, DROPPED = 4 };	      /* gacc.v1.StepOutcome */
 
 #define RIG_JOB 7
 #define RIG_GENERATION 3
@@ -21,8 +22,8 @@ struct rig_config {
 	uint32_t ranks, micro_size, threads;
 	bool arrival, reject_nonfinite, no_master;
 	struct optim_config optim;
-	unsigned frozen;                  /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
-	struct init_rule init;            /* of every tensor */
+	unsigned frozen;       /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
+	struct init_rule init; /* of every tensor */
 };
 
 struct rig {
@@ -34,10 +35,10 @@ struct rig {
 	int n_segments;
 	struct control_page page;
 	struct control_state state; /* as of the last rig_read */
-	int fd;                     /* our end of the channel; -1: no engine */
+	int fd;			    /* our end of the channel; -1: no engine */
 	pid_t pid;
-	long cpu_us;                /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
-	bool few_fds;               /* the next engine may have fewer descriptors than there are segments */
+	long cpu_us;  /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
+	bool few_fds; /* the next engine may have fewer descriptors than there are segments */
 	uint64_t next_id;
 	uint64_t window, applied_step;
 };
@@ -56,8 +57,8 @@ struct engine_answer rig_start(struct rig *);
 struct engine_answer rig_start_with(struct rig *, const int *fds, int n);
 /* Starts an engine and sends START, without waiting for HELLO. */
 void rig_spawn(struct rig *);
-void rig_kill(struct rig *);           /* SIGKILL, and waits */
-int rig_wait(struct rig *);            /* closes our end unless closed; exit code, or -signal */
+void rig_kill(struct rig *); /* SIGKILL, and waits */
+int rig_wait(struct rig *);  /* closes our end unless closed; exit code, or -signal */
 
 void *rig_data(const struct rig *, uint32_t role, uint32_t index);
 uint64_t rig_bytes(const struct rig *, uint32_t role, uint32_t index);
@@ -103,11 +104,11 @@ void rig_fill_slot_exact(struct rig *, uint32_t slot, uint64_t seed);
 uint64_t rig_mix(uint64_t x);
 
 /* `good`, changed, is answered with status `want`. */
-#define REFUSED(change, want)                                           \
-	do {                                                            \
-		struct engine_command c = good;                         \
-		change;                                                 \
-		ck_assert_uint_eq(rig_call(&rig, c).status, ST_##want); \
+#define REFUSED(change, want)                                                                                          \
+	do {                                                                                                           \
+		struct engine_command c = good;                                                                        \
+		change;                                                                                                \
+		ck_assert_uint_eq(rig_call(&rig, c).status, ST_##want);                                                \
 	} while (0)
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The queue of pushes that wait to be added: what is taken in, and in which order it comes out. */
 #include "engine/accum.h"
 
@@ -163,7 +164,9 @@ END_TEST
 static enum status offer_lr(uint32_t rank, uint32_t micro, double lr)
 {
 	bool voided;
-	struct accum_entry e = { .rank = rank, .micro = micro, .slot = 100 + rank, .sgen = state.rank[rank].sgen, .window_lr = lr };
+	struct accum_entry e = {
+		.rank = rank, .micro = micro, .slot = 100 + rank, .sgen = state.rank[rank].sgen, .window_lr = lr
+	};
 	return accum_offer(&queue, &state, control_page_ledger(&page, rank, micro), &e, &voided);
 }
 
@@ -213,12 +216,13 @@ START_TEST(a_window_is_complete_when_nothing_is_missing)
 	ck_assert(accum_completes(&queue, &state, NULL, 0));
 	state.rank[1].flushed = 0; /* the next one: what is known of this one says nothing of it */
 	state.r.window++;
-	memset(state.counted, 0, state.n_words * sizeof *state.counted);
+	memset(state.counted, 0, state.n_words * sizeof(*state.counted));
 	ck_assert(!accum_completes(&queue, &state, NULL, 0));
 }
 END_TEST
 
-/* Whatever the order in which pairs become done: what is next and whether that is all are what a look at all pairs says. */
+/* Whatever the order in which pairs become done: what is next and whether that is all are what a look at all pairs
+ * says. */
 START_TEST(where_the_next_push_is_found_needs_no_look_at_all_pairs)
 {
 	enum { R = 300, K = 4 };
@@ -233,8 +237,8 @@ START_TEST(where_the_next_push_is_found_needs_no_look_at_all_pairs)
 	s.r.phase = WINDOW_OPEN;
 	s.r.micro_size = K;
 	for (s.r.window = 0; s.r.window < 3; s.r.window++) {
-		memset(s.counted, 0, s.n_words * sizeof *s.counted);
-		memset(s.voided, 0, s.n_words * sizeof *s.voided);
+		memset(s.counted, 0, s.n_words * sizeof(*s.counted));
+		memset(s.voided, 0, s.n_words * sizeof(*s.voided));
 		uint64_t before = a.visited, n_left = R * K, n_pushes = 0;
 		for (uint32_t i = 0; i < R * K; i++) { /* canonical order; some later ones have become void before */
 			uint32_t rank = i % R, micro = i / R;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Death at any moment, in passes, flips, updates and between: a successor over the same descriptors, to which the
  * unanswered commands are sent again, ends with the very bits of an undisturbed run. */
 #include "rig.h"
@@ -20,7 +21,7 @@ struct driver {
 	int n_open;
 	uint64_t random;
 	enum { SPARE, KILL, EXHAUST } how; /* SIGKILL from outside, or CPU time that runs out inside */
-	long cpu_us;     /* of a life, at most: more with every death, so that slow builds get on */
+	long cpu_us;			   /* of a life, at most: more with every death, so that slow builds get on */
 	int kills, in_update, in_update_held, in_pass, after_flip; /* where the deaths were */
 };
 
@@ -107,8 +108,8 @@ static void lie_in_wait(struct driver *d, bool for_update)
 		 before[2] = { sum[0][at], sum[1][at] };
 	uint64_t stamp = stamps(r), seq = newest(r);
 	for (int i = 0; i < 100000; i++)
-		if ((what == 0 && stamps(r) != stamp) ||                           /* an update moves */
-		    (what == 1 && newest(r) != seq) ||                             /* a record was published */
+		if ((what == 0 && stamps(r) != stamp) ||				   /* an update moves */
+		    (what == 1 && newest(r) != seq) ||					   /* a record was published */
 		    (what == 2 && (sum[0][at] != before[0] || sum[1][at] != before[1])) || /* a pass came by */
 		    (what == 3 && i == 1000))
 			break;
@@ -288,12 +289,18 @@ static const struct {
 	uint32_t threads;
 } cases[] = {
 	{ { .type = OPTIM_ADAMW, .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 },
-	  false, false, DTYPE_F32, 2 },
+	  false,
+	  false,
+	  DTYPE_F32,
+	  2 },
 	{ { .type = OPTIM_SGD, .lr = 1, .momentum = 0.9 }, true, true, DTYPE_F32, 3 },
 	{ { .type = OPTIM_ADAM, .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8 }, true, false, DTYPE_F64, 1 },
 	{ { .type = OPTIM_CLIENT, .lr = 1 }, false, false, DTYPE_F32, 2 },
 	{ { .type = OPTIM_LAMB, .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.1 },
-	  false, false, DTYPE_F32, 2 },
+	  false,
+	  false,
+	  DTYPE_F32,
+	  2 },
 };
 #define N_CASES 5
 #define DEATHS(how) ((how) == KILL ? 150 : 60) /* of a case */
@@ -318,8 +325,8 @@ START_TEST(any_death_leaves_the_bits_of_an_undisturbed_run)
 		assert_same(&want, &got);
 		free_trace(&got);
 	}
-	printf("case %d: %d deaths, %d with open pushes, %d in updates (%d with a held chunk), %d before zeroing\n",
-	       _i, d.kills, d.in_pass, d.in_update, d.in_update_held, d.after_flip);
+	printf("case %d: %d deaths, %d with open pushes, %d in updates (%d with a held chunk), %d before zeroing\n", _i,
+	       d.kills, d.in_pass, d.in_update, d.in_update_held, d.after_flip);
 	free_trace(&want);
 }
 END_TEST

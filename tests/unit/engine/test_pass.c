@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plan, workers and passes; main of the parts' test program. */
 #include "engine/pass.h"
 #include "rig.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -57,7 +57,7 @@ START_TEST(segments_of_a_plan_come_in_a_fixed_order)
 	c.optim = (struct optim_config){ .type = OPTIM_ADAMW, .lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 };
 	rig_open(&rig, &c);
 	static const uint32_t roles[] = { SEG_CONTROL, SEG_STATUS, SEG_ACCUM0, SEG_ACCUM1, SEG_PARAMS, SEG_MASTER,
-					  SEG_STATE0, SEG_STATE1, SEG_SLOT, SEG_SLOT, SEG_SLOT, SEG_SLOT };
+					  SEG_STATE0,  SEG_STATE1, SEG_SLOT,   SEG_SLOT,   SEG_SLOT,   SEG_SLOT };
 	ck_assert_int_eq(plan_segments(rig.plan, s, 16), 12);
 	for (int i = 0; i < 12; i++)
 		ck_assert_uint_eq(s[i].role, roles[i]);
@@ -83,12 +83,12 @@ START_TEST(a_plan_that_reaches_outside_is_refused)
 	memcpy(good, p, p->bytes);
 	struct plan_range *range = (struct plan_range *)((char *)p + p->ranges_offset);
 	struct plan_tensor *tensor = (struct plan_tensor *)((char *)p + p->tensors_offset);
-#define BAD(change)                                                                           \
-	do {                                                                                  \
-		change;                                                                       \
-		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_INVALID_ARGUMENT); \
-		memcpy(p, good, good->bytes);                                                 \
-		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_OK);        \
+#define BAD(change)                                                                                                    \
+	do {                                                                                                           \
+		change;                                                                                                \
+		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_INVALID_ARGUMENT);                   \
+		memcpy(p, good, good->bytes);                                                                          \
+		ck_assert_int_eq(plan_check(p, good->bytes, why, sizeof(why)), ST_OK);                                 \
 	} while (0)
 	BAD(p->version++);
 	BAD(p->bytes_of_plan--);

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine as gaccd sees it, a real process behind a socketpair: how it begins and ends, and what it refuses. */
 #include "engine/engine.h"
 #include "rig.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -75,8 +75,9 @@ START_TEST(damaged_or_foreign_segments_are_refused)
 		fds[n - 2] = rig.segment[n - 1].fd;
 		break;
 	case 2: /* another generation */
-		ck_assert_int_eq(segment_create(&other, RIG_JOB, RIG_GENERATION + 1, rig.plan->fingerprint, SEG_STATUS, 0,
-						sizeof(struct status_page), false, why, sizeof(why)), ST_OK);
+		ck_assert_int_eq(segment_create(&other, RIG_JOB, RIG_GENERATION + 1, rig.plan->fingerprint, SEG_STATUS,
+						0, sizeof(struct status_page), false, why, sizeof(why)),
+				 ST_OK);
 		fds[1] = other.fd;
 		break;
 	case 3: /* other threads: another number of undo areas */

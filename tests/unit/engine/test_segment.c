@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Segments and channel: what the kernel must guarantee to us, and what we must refuse. */
 #include "engine/channel.h"
 #include "engine/portions.h"
@@ -26,7 +27,8 @@ static char why[200];
 static struct segment create(uint64_t bytes)
 {
 	struct segment s;
-	ck_assert_msg(segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, bytes, true, why, sizeof(why)) == ST_OK, "%s", why);
+	ck_assert_msg(segment_create(&s, JOB, 5, LAYOUT, SEG_SLOT, 3, bytes, true, why, sizeof(why)) == ST_OK, "%s",
+		      why);
 	return s;
 }
 
@@ -99,20 +101,25 @@ START_TEST(portions_take_no_more_than_they_may)
 		wanted[i] = (struct plan_segment){ .role = SEG_SLOT, .index = i, .bytes = i ? 8192 : 5 << 20 };
 		segment[i] = SEGMENT_NONE;
 	}
-	struct portions p = { .wanted = wanted, .segment = segment, .n = N, .job_id = JOB, .generation = 5, .fingerprint = LAYOUT };
+	struct portions p = {
+		.wanted = wanted, .segment = segment, .n = N, .job_id = JOB, .generation = 5, .fingerprint = LAYOUT
+	};
 	int pieces = 0;
 	for (uint64_t before = 0; !portions_done(&p); pieces++) {
 		int at = p.at;
 		ck_assert_msg(portions_take(&p, PORTION, why, sizeof(why)) == ST_OK, "%s", why);
 		uint64_t now = pages_of(segment, N);
-		ck_assert(now > before && now - before <= PORTION + 2 * SEGMENT_DATA_OFFSET); /* a header's page is there at once */
+		/* a header's page is there at once */
+		ck_assert(now > before && now - before <= PORTION + 2 * SEGMENT_DATA_OFFSET);
 		ck_assert_int_le(p.at - at, PORTION / PORTION_SEGMENT_COST);
 		before = now;
 	}
 	ck_assert_int_ge(pieces, 5 + N * 65536 / PORTION);
 	for (uint32_t i = 0; i < N; i++) { /* whole and sealed */
 		ck_assert_uint_ge(pages_of(&segment[i], 1), SEGMENT_DATA_OFFSET + wanted[i].bytes);
-		ck_assert_msg(segment_adopt(&again, segment[i].fd, JOB, LAYOUT, SEG_SLOT, i, true, why, sizeof(why)) == ST_OK, "%s", why);
+		ck_assert_msg(segment_adopt(&again, segment[i].fd, JOB, LAYOUT, SEG_SLOT, i, true, why, sizeof(why)) ==
+				      ST_OK,
+			      "%s", why);
 		ck_assert_uint_eq(again.data_bytes, wanted[i].bytes);
 		segment_close(&again);
 	}
@@ -151,7 +158,9 @@ END_TEST
 static const struct {
 	uint64_t job, layout;
 	uint32_t role, index;
-} others[] = { { JOB + 1, LAYOUT, SEG_SLOT, 3 }, { JOB, LAYOUT + 1, SEG_SLOT, 3 }, { JOB, LAYOUT, SEG_PARAMS, 3 },
+} others[] = { { JOB + 1, LAYOUT, SEG_SLOT, 3 },
+	       { JOB, LAYOUT + 1, SEG_SLOT, 3 },
+	       { JOB, LAYOUT, SEG_PARAMS, 3 },
 	       { JOB, LAYOUT, SEG_SLOT, 2 } };
 
 START_TEST(a_foreign_segment_is_refused)
@@ -183,8 +192,8 @@ START_TEST(a_changed_header_is_refused)
 }
 END_TEST
 
-/* A job's id can be given out again by another journal. Bytes that are neither zero nor what was written are nobody's; the
- * owner's checksum is of this header, so that it cannot be copied from another segment. */
+/* A job's id can be given out again by another journal. Bytes that are neither zero nor what was written are nobody's;
+ * the owner's checksum is of this header, so that it cannot be copied from another segment. */
 START_TEST(the_owner_is_judged_by_its_uuid)
 {
 	static const uint8_t none[16], mine[16] = "0123456789abcdef", other[16] = "0123456789abcdeF";
@@ -205,11 +214,13 @@ START_TEST(the_owner_is_judged_by_its_uuid)
 		ck_assert_int_eq(segment_judge_owner(&o, a.header->crc, mine), SEGMENT_DAMAGED);
 		((unsigned char *)&o)[i] ^= 4;
 	}
-	ck_assert_int_eq(segment_set_owner(&b, none, why, sizeof(why)), ST_OK); /* of a journal without uuids: named, and not by zeros alone */
+	/* of a journal without uuids: named, and not by zeros alone */
+	ck_assert_int_eq(segment_set_owner(&b, none, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(segment_read_owner(b.fd, none, &o), SEGMENT_OWN);
 	ck_assert_int_eq(segment_read_owner(b.fd, mine, &o), SEGMENT_OTHERS);
 	struct segment moved;
-	ck_assert_int_eq(segment_adopt(&moved, a.fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK); /* an older gaccd reads it, too */
+	/* an older gaccd reads it, too */
+	ck_assert_int_eq(segment_adopt(&moved, a.fd, JOB, LAYOUT, SEG_SLOT, 3, true, why, sizeof(why)), ST_OK);
 	a.fd = -1;
 	segment_close(&moved);
 	segment_close(&b);

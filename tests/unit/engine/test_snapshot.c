@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: what a real engine writes while it goes on, and what another makes of it. */
 #include "rig.h"
 
@@ -6,7 +7,6 @@
 #include "engine/snapshot.h"
 #include "engine/snapshot_files.h"
 #include "store/checkpoint.h"
-
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -25,13 +25,13 @@ static struct rig rig, other; /* the second one ends first: its engine, a child,
 static void setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/saved", dir);
+	snprintf(path, sizeof(path), "%s/saved", dir);
 }
 
 static void teardown(void)
 {
 	char command[96];
-	snprintf(command, sizeof command, "rm -rf %s", dir);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	ck_assert_int_eq(system(command), 0);
 }
 
@@ -39,7 +39,7 @@ static uint64_t send_tail(struct rig *r, struct engine_command c, const void *ta
 {
 	c.id = ++r->next_id;
 	c.n_present = (uint32_t)n;
-	ck_assert_int_eq(channel_send(r->fd, &c, sizeof c, tail, (uint32_t)n, NULL, 0), 0);
+	ck_assert_int_eq(channel_send(r->fd, &c, sizeof(c), tail, (uint32_t)n, NULL, 0), 0);
 	return c.id;
 }
 
@@ -54,29 +54,40 @@ static struct engine_answer answer_to(struct rig *r, uint64_t id)
 
 static uint64_t send_save(struct rig *r, bool inside)
 {
-	return send_tail(r, (struct engine_command){ .op = ENGINE_CHECKPOINT, .inside_window = inside }, path, strlen(path));
+	return send_tail(r, (struct engine_command){ .op = ENGINE_CHECKPOINT, .inside_window = inside }, path,
+			 strlen(path));
 }
 
 static struct engine_restore restore_of(const struct engine_answer *a)
 {
-	struct engine_restore r = { .window = a->window, .applied_step = a->applied_step, .count = a->count,
-				    .params_digest = a->digest, .loss_scale = a->loss_scale, .sum_weight = a->sum_weight,
-				    .sum_loss = a->sum_loss, .micro_size = a->micro_size, .last_rank = a->last_rank,
-				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0, .owner = geteuid(), .same_ranges = 1 };
-	memcpy(r.file, a->file, sizeof r.file);
+	struct engine_restore r = { .window = a->window,
+				    .applied_step = a->applied_step,
+				    .count = a->count,
+				    .params_digest = a->digest,
+				    .loss_scale = a->loss_scale,
+				    .sum_weight = a->sum_weight,
+				    .sum_loss = a->sum_loss,
+				    .micro_size = a->micro_size,
+				    .last_rank = a->last_rank,
+				    .carry = a->file[CHECKPOINT_CARRY].bytes != 0,
+				    .owner = geteuid(),
+				    .same_ranges = 1 };
+	memcpy(r.file, a->file, sizeof(r.file));
 	return r;
 }
 
 static struct engine_answer restore(struct rig *r, const struct engine_restore *from)
 {
-	char tail[sizeof *from + sizeof path];
-	memcpy(tail, from, sizeof *from);
-	memcpy(tail + sizeof *from, path, strlen(path));
-	return answer_to(r, send_tail(r, (struct engine_command){ .op = ENGINE_RESTORE }, tail, sizeof *from + strlen(path)));
+	char tail[sizeof(*from) + sizeof(path)];
+	memcpy(tail, from, sizeof(*from));
+	memcpy(tail + sizeof(*from), path, strlen(path));
+	return answer_to(
+		r, send_tail(r, (struct engine_command){ .op = ENGINE_RESTORE }, tail, sizeof(*from) + strlen(path)));
 }
 
-static const struct optim_config adamw = { .type = OPTIM_ADAMW, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8,
-					   .weight_decay = 0.1 };
+static const struct optim_config adamw = {
+	.type = OPTIM_ADAMW, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1
+};
 static const struct optim_config momentum = { .type = OPTIM_SGD, .lr = 0.1, .momentum = 0.9 };
 
 static struct rig_config config(int i)
@@ -140,7 +151,8 @@ START_TEST(training_goes_on_from_a_checkpoint_as_it_did)
 	ck_assert(a.window == 2 && a.applied_step == 2 && a.count == 2 && a.file[CHECKPOINT_CARRY].bytes);
 	struct stat st;
 	ck_assert(stat(path, &st) == 0 && a.dir.dev == st.st_dev && a.dir.ino == st.st_ino);
-	struct engine_answer again = answer_to(&rig, send_save(&rig, true)); /* a directory that is there: not ours, left alone */
+	/* a directory that is there: not ours, left alone */
+	struct engine_answer again = answer_to(&rig, send_save(&rig, true));
 	ck_assert_uint_eq(again.status, ST_IO_ERROR);
 	ck_assert_msg(strstr(again.text, "File exists"), "%s", again.text);
 	rig_open(&other, &c);
@@ -153,11 +165,13 @@ START_TEST(training_goes_on_from_a_checkpoint_as_it_did)
 	other.window = other.state.r.window;
 	other.applied_step = other.state.r.applied_step;
 	assert_equal_memory(&rig, &other, true);
-	ck_assert(other.state.r.window == 2 && other.state.r.params_ready && other.state.r.count == 2 && other.state.r.filled);
+	ck_assert(other.state.r.window == 2 && other.state.r.params_ready && other.state.r.count == 2 &&
+		  other.state.r.filled);
 	ck_assert(other.state.rank[0].counted == 1 && other.state.rank[1].counted == 1);
 	ck_assert(other.state.r.sum_weight == 3 && other.state.r.params_digest == rig.state.r.params_digest);
 	ck_assert_mem_eq(rig.state.counted, other.state.counted, 8 * rig.state.n_words);
-	ck_assert_mem_eq(control_page_ledger(&rig.page, 1, 0), control_page_ledger(&other.page, 1, 0), sizeof(struct ledger_cell));
+	ck_assert_mem_eq(control_page_ledger(&rig.page, 1, 0), control_page_ledger(&other.page, 1, 0),
+			 sizeof(struct ledger_cell));
 	ck_assert_uint_eq(restore(&other, &from).status, ST_OK); /* again changes nothing */
 	rig_attach_all(&other);
 	ck_assert_uint_eq(rig_add(&other, 0, 0, 1.5).result, DUPLICATE);
@@ -178,14 +192,16 @@ START_TEST(a_checkpoint_holds_the_state_of_its_command)
 	memcpy(params, rig_data(&rig, SEG_PARAMS, 0), n);
 	memcpy(state, rig_data(&rig, SEG_STATE1, 0), rig_bytes(&rig, SEG_STATE1, 0));
 	uint64_t id = send_save(&rig, false);
-	struct engine_command close = { .op = ENGINE_CLOSE, .window = 2 }, go = { .op = ENGINE_GO, .window = 2, .term = 1, .attempt = 1 };
+	struct engine_command close = { .op = ENGINE_CLOSE, .window = 2 },
+			      go = { .op = ENGINE_GO, .window = 2, .term = 1, .attempt = 1 };
 	struct engine_command commit = rig_commit_command(&rig, APPLIED, 1, 0.5);
 	rig_send(&rig, close);
 	rig_send(&rig, go);
 	rig_send(&rig, commit);
 	struct engine_answer a = answer_to(&rig, id);
 	ck_assert_msg(!a.status, "%s", a.text);
-	ck_assert(a.window == 2 && a.applied_step == 2 && !a.file[CHECKPOINT_CARRY].bytes && !a.file[CHECKPOINT_WINDOW].bytes);
+	ck_assert(a.window == 2 && a.applied_step == 2 && !a.file[CHECKPOINT_CARRY].bytes &&
+		  !a.file[CHECKPOINT_WINDOW].bytes);
 	while (rig_read(&rig), rig.state.r.window < 3)
 		usleep(1000);
 	ck_assert(memcmp(params, rig_data(&rig, SEG_PARAMS, 0), n));
@@ -206,9 +222,9 @@ END_TEST
 /* The rig's memory, mapped once more. */
 static void take_memory(struct memory *m)
 {
-	ck_assert_int_eq(memory_take(m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	ck_assert_int_eq(memory_take(m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 	for (int i = 0; i < rig.n_segments; i++)
-		ck_assert_int_eq(memory_take(m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+		ck_assert_int_eq(memory_take(m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 }
 
 static uint64_t none(void)
@@ -216,8 +232,8 @@ static uint64_t none(void)
 	return 0;
 }
 
-/* The memory is overwritten as soon as it is protected, wherever the writer is. Each second time there is no memory for copies: it waits
- * for the writer. */
+/* The memory is overwritten as soon as it is protected, wherever the writer is. Each second time there is no memory for
+ * copies: it waits for the writer. */
 START_TEST(protected_memory_may_be_written)
 {
 	struct rig_config c = rig_small();
@@ -238,23 +254,23 @@ START_TEST(protected_memory_may_be_written)
 		memset(rig_data(&rig, roles[i], 0), 0x40 + i, rig_bytes(&rig, roles[i], 0));
 	rig.state.r.x = rig.state.r.filled = 1;
 	rig.state.r.micro_size = 2;
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof why), ST_OK);
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof why), ST_SLOT_BUSY);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof(why)), ST_SLOT_BUSY);
 	for (int i = 0; i < 5; i++) {
 		snapshot_protect(s, roles[i]);
 		memset(rig_data(&rig, roles[i], 0), 0, rig_bytes(&rig, roles[i], 0));
 	}
 	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
-	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof why), ST_OK);
-	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof why), ST_NOT_READY);
+	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(snapshot_end(s, files, &made, why, sizeof(why)), ST_NOT_READY);
 	static const unsigned char first[] = { 0x42, 0x43, 0x44 }; /* model, optimizer (master), carry */
 	for (int i = 0; i < 3; i++) {
 		char name[160];
-		snprintf(name, sizeof name, "%s/%s", path, checkpoint_part_name((enum checkpoint_part)i));
+		snprintf(name, sizeof(name), "%s/%s", path, checkpoint_part_name((enum checkpoint_part)i));
 		int fd = open(name, O_RDONLY);
 		struct safetensors *t;
 		size_t n;
-		ck_assert_msg(!safetensors_read(name, fd, &t, why, sizeof why), "%s", why);
+		ck_assert_msg(!safetensors_read(name, fd, &t, why, sizeof(why)), "%s", why);
 		const struct safe_tensor *all = safetensors_all(t, &n);
 		uint64_t end = all[n - 1].end;
 		unsigned char *data = malloc(end);
@@ -264,8 +280,9 @@ START_TEST(protected_memory_may_be_written)
 			same++;
 		ck_assert(i == 1 || same == end);
 		for (size_t k = 0; i == 1 && k < n; k++)
-			ck_assert_uint_eq(data[all[k].begin], strstr(all[k].name, ".master")     ? 0x43 :
-							      strstr(all[k].name, ".exp_avg_sq") ? 0x40 : 0x41);
+			ck_assert_uint_eq(data[all[k].begin], strstr(all[k].name, ".master")	   ? 0x43
+							      : strstr(all[k].name, ".exp_avg_sq") ? 0x40
+												   : 0x41);
 		free(data);
 		safetensors_free(t);
 		close(fd);
@@ -288,7 +305,8 @@ static uint64_t soon_gone(void)
 START_TEST(copies_leave_memory_that_others_need)
 {
 	struct rig_config c = rig_small();
-	c.tensor[0].shape[0] = c.tensor[4].shape[0] = 57 * 6300; /* 45 MiB of f32, and as much for each state: three looks, if it went on */
+	/* 45 MiB of f32, and as much for each state: three looks, if it went on */
+	c.tensor[0].shape[0] = c.tensor[4].shape[0] = 57 * 6300;
 	c.optim = adamw;
 	rig_open(&rig, &c);
 	struct memory m = MEMORY_NONE;
@@ -300,9 +318,9 @@ START_TEST(copies_leave_memory_that_others_need)
 	ck_assert_uint_gt(rig_bytes(&rig, SEG_PARAMS, 0) + 2 * rig_bytes(&rig, SEG_STATE0, 0), UINT64_C(128) << 20);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	ck_assert_int_eq(snapshot_new(&s, &m, w, soon_gone), ST_OK);
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, false, why, sizeof why), ST_OK);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, false, why, sizeof(why)), ST_OK);
 	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
-	ck_assert_msg(!snapshot_end(s, files, &made, why, sizeof why), "%s", why);
+	ck_assert_msg(!snapshot_end(s, files, &made, why, sizeof(why)), "%s", why);
 	ck_assert_int_eq(n_looks, 2); /* before, and after 64 chunks: there it stopped */
 	snapshot_free(s);
 	workers_free(w);
@@ -314,7 +332,7 @@ END_TEST
 static void damage(const char *name, off_t at)
 {
 	char file[160], byte;
-	snprintf(file, sizeof file, "%s/%s", path, name);
+	snprintf(file, sizeof(file), "%s/%s", path, name);
 	int fd = open(file, O_RDWR);
 	at = at < 0 ? lseek(fd, 0, SEEK_END) + at : at;
 	ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
@@ -406,7 +424,11 @@ START_TEST(another_model_is_refused)
 	struct engine_restore from = restore_of(&a);
 	struct engine_answer b = restore(&other, &from);
 	ck_assert_uint_eq(b.status, ST_LAYOUT_MISMATCH);
-	ck_assert_msg(strstr(b.text, _i == 3 ? "4 tensors" : _i == 4 ? "optimizer.safetensors" : "\"brain") || _i == 3, "%s", b.text);
+	ck_assert_msg(strstr(b.text, _i == 3   ? "4 tensors"
+				     : _i == 4 ? "optimizer.safetensors"
+					       : "\"brain") ||
+			      _i == 3,
+		      "%s", b.text);
 	rig_close(&other);
 	rig_close(&rig);
 }
@@ -416,14 +438,14 @@ START_TEST(a_disk_that_fails_stops_no_training)
 {
 	struct rig_config c = config(0);
 	open_trained(&rig, &c);
-	snprintf(path, sizeof path, "/proc/self/none");
+	snprintf(path, sizeof(path), "/proc/self/none");
 	struct engine_answer a = answer_to(&rig, send_save(&rig, false));
 	ck_assert_uint_eq(a.status, ST_IO_ERROR);
 	ck_assert_msg(strstr(a.text, "cannot open directory /proc/self"), "%s", a.text);
 	rig_fill_all(&rig, 3, false);
 	rig_add_all(&rig, NULL);
 	rig_step(&rig, APPLIED, 1, 1);
-	snprintf(path, sizeof path, "%s/saved", dir);
+	snprintf(path, sizeof(path), "%s/saved", dir);
 	ck_assert_uint_eq(answer_to(&rig, send_save(&rig, false)).status, ST_OK);
 	rig_close(&rig);
 }

@@ -1,9 +1,10 @@
-/* The n-th allocation of a checkpoint fails, the writer's thread included: it is refused or fails as a whole, and leaves nothing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The n-th allocation of a checkpoint fails, the writer's thread included: it is refused or fails as a whole, and
+ * leaves nothing. */
 #include "rig.h"
 
 #include "base/log.h"
 #include "engine/snapshot.h"
-
 #include "support/nth.h"
 #include "support/scratch.h"
 #include "support/suite.h"
@@ -22,18 +23,19 @@ static uint64_t plenty(void)
 }
 
 /* A whole checkpoint, whose memory is wanted before it is written. */
-static enum status save(const struct rig *rig, const struct memory *m, struct workers *w, struct engine_file files[ENGINE_FILES])
+static enum status save(const struct rig *rig, const struct memory *m, struct workers *w,
+			struct engine_file files[ENGINE_FILES])
 {
 	struct snapshot *s = NULL;
 	struct engine_dir made;
 	enum status st = snapshot_new(&s, m, w, plenty);
 	if (!st)
-		st = snapshot_begin(s, &rig->state, path, true, why, sizeof why);
+		st = snapshot_begin(s, &rig->state, path, true, why, sizeof(why));
 	if (!st) {
 		snapshot_protect(s, SEG_STATE1);
 		snapshot_protect(s, SEG_PARAMS);
 		poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
-		st = snapshot_end(s, files, &made, why, sizeof why);
+		st = snapshot_end(s, files, &made, why, sizeof(why));
 	}
 	snapshot_free(s);
 	return st;
@@ -41,7 +43,9 @@ static enum status save(const struct rig *rig, const struct memory *m, struct wo
 
 START_TEST(any_allocation_may_fail)
 {
-	static const struct optim_config adamw = { .type = OPTIM_ADAMW, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8 };
+	static const struct optim_config adamw = {
+		.type = OPTIM_ADAMW, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8
+	};
 	struct rig rig;
 	struct rig_config c = rig_small();
 	struct memory m = MEMORY_NONE;
@@ -51,15 +55,15 @@ START_TEST(any_allocation_may_fail)
 	unsigned n_failed = 0;
 	c.optim = adamw;
 	rig_open(&rig, &c);
-	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof why), ST_OK);
+	ck_assert_int_eq(memory_take(&m, dup(rig.plan_fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 	for (int i = 0; i < rig.n_segments; i++)
-		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof why), ST_OK);
+		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	rig.state.r.filled = 1;
 	rig.state.r.micro_size = 2;
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/saved", dir);
-	snprintf(command, sizeof command, "rm -r %s", path);
+	snprintf(path, sizeof(path), "%s/saved", dir);
+	snprintf(command, sizeof(command), "rm -r %s", path);
 	for (unsigned n = 0, calls = 0; n <= calls; n++) {
 		nth_alloc_arm(n, false);
 		enum status st = save(&rig, &m, w, files);
@@ -67,12 +71,12 @@ START_TEST(any_allocation_may_fail)
 		if (n == 0) {
 			ck_assert_int_eq(st, ST_OK);
 			calls = made + 20; /* the two threads do not always share the work alike */
-			memcpy(whole, files, sizeof whole);
+			memcpy(whole, files, sizeof(whole));
 		}
 		ck_assert_msg((access(path, F_OK) == 0) == !st, "allocation %u: %s, and the files are %s", n, why,
 			      st ? "still there" : "not there");
 		n_failed += st != ST_OK;
-		ck_assert_msg(st || !memcmp(whole, files, sizeof whole), "allocation %u: other files", n);
+		ck_assert_msg(st || !memcmp(whole, files, sizeof(whole)), "allocation %u: other files", n);
 		if (!st)
 			ck_assert_int_eq(system(command), 0);
 	}

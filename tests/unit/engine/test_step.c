@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Votes, commits and parameters. */
 #include "rig.h"
 
@@ -41,7 +42,8 @@ START_TEST(close_freezes_and_go_repeats)
 	ck_assert_uint_eq(b.status, ST_OK);
 	ck_assert_uint_eq(a.digest, b.digest);
 	ck_assert_uint_eq(rig_close_window(&rig).status, ST_OK);
-	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_GO, .term = 2, .attempt = 1 }).status, ST_OK);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_GO, .term = 2, .attempt = 1 }).status,
+			  ST_OK);
 	ck_assert_uint_eq(rig_go(&rig, 9).status, ST_STALE_TERM);
 	rig_kill(&rig);
 	rig_start(&rig);
@@ -92,7 +94,8 @@ static void check_norms(bool filled)
 		const float *master = has_master(t) ? (float *)rig_data(&rig, SEG_MASTER, 0) + at->start : NULL;
 		double grad = 0, param = 0;
 		for (uint64_t i = 0; i < at->count; i++) {
-			double g = filled ? rig_sum(&rig, rig.state.r.x, t, i) : 0, p = master ? master[i] : rig_param(&rig, t, i);
+			double g = filled ? rig_sum(&rig, rig.state.r.x, t, i) : 0,
+			       p = master ? master[i] : rig_param(&rig, t, i);
 			grad += g * g;
 			param += p * p;
 		}
@@ -108,8 +111,9 @@ static void check_norms(bool filled)
 
 static struct engine_command go_with_norms(uint64_t attempt)
 {
-	return (struct engine_command){ .op = ENGINE_GO, .window = rig.window, .term = 1, .attempt = attempt,
-					.want_norms = 1 };
+	return (struct engine_command){
+		.op = ENGINE_GO, .window = rig.window, .term = 1, .attempt = attempt, .want_norms = 1
+	};
 }
 
 /* Of every tensor, with the vote or after it, from one thread or more, in f32 or f64, with a master or without. */
@@ -310,16 +314,21 @@ START_TEST(client_gradients_stay_until_acknowledged)
 		rig_fill_all(&rig, w + 50, true);
 		ck_assert_uint_eq(rig_add(&rig, 0, 0, 1).result, COUNTED);
 		uint64_t second = rig_send(&rig, rig_add_command(&rig, 0, 1, 2));
-		ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .sgen = 1 }).status, ST_OK);
+		ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .sgen = 1 }).status,
+				  ST_OK);
 		ck_assert_mem_eq(rig_data(&rig, SEG_ACCUM0 + half, 0), kept, rig_bytes(&rig, SEG_ACCUM0, 0));
 		rig_read(&rig);
 		ck_assert_uint_eq(rig.state.r.client_pending, 1);
 		ck_assert_uint_eq(rig.state.r.client_window, rig.window - 1);
 		ck_assert_uint_eq(1 - rig.state.r.x, half);
 		if (w) /* an acknowledgement of the step before changes nothing */
-			ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .sgen = 1,
-										  .window = rig.window - 3 }).status, ST_OK);
-		rig_send(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = rig.window - 1, .last = true });
+			ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP,
+										  .sgen = 1,
+										  .window = rig.window - 3 })
+						  .status,
+					  ST_OK);
+		rig_send(&rig,
+			 (struct engine_command){ .op = ENGINE_ACK_STEP, .window = rig.window - 1, .last = true });
 		ck_assert(rig_receive(&rig, &a) && a.op == ENGINE_ACK_STEP && a.status == ST_OK);
 		ck_assert(rig_receive(&rig, &a) && a.id == second && a.result == COUNTED);
 		rig_read(&rig);
@@ -347,7 +356,9 @@ START_TEST(a_client_commit_waits_for_the_last_acknowledgement)
 	rig_kill(&rig);
 	rig_start(&rig);
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_NOT_READY);
-	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = 0, .last = true }).status, ST_OK);
+	ck_assert_uint_eq(
+		rig_call(&rig, (struct engine_command){ .op = ENGINE_ACK_STEP, .window = 0, .last = true }).status,
+		ST_OK);
 	ck_assert_uint_eq(rig_call(&rig, rig_commit_command(&rig, APPLIED, 1, 1)).status, ST_OK);
 	rig_close(&rig);
 }
@@ -362,7 +373,8 @@ START_TEST(a_fenced_session_acknowledges_nothing)
 	rig_begin(&rig, c);
 	rig_add_all(&rig, NULL);
 	rig_step(&rig, APPLIED, 1, 1);
-	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 2 }).status, ST_OK);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 2 }).status,
+			  ST_OK);
 	ck_assert_uint_eq(rig_call(&rig, ack).status, ST_SESSION_FENCED);
 	rig_read(&rig);
 	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 0);
@@ -370,7 +382,8 @@ START_TEST(a_fenced_session_acknowledges_nothing)
 	ck_assert_uint_eq(rig_call(&rig, ack).status, ST_OK);
 	rig_read(&rig);
 	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 1);
-	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 3 }).status, ST_OK);
+	ck_assert_uint_eq(rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = 3 }).status,
+			  ST_OK);
 	rig_read(&rig);
 	ck_assert_uint_eq(rig.state.rank[1].session.step_acked, 1); /* it is said once, whichever session goes on */
 	rig_close(&rig);
@@ -397,8 +410,9 @@ START_TEST(parameters_are_uploaded_through_slots)
 	for (int k = 7; k-- > 0;) {
 		uint64_t at = (uint64_t)k * piece, bytes = at + piece < n ? piece : n - at;
 		memcpy(rig_data(&rig, SEG_SLOT, 1), sent + at, bytes);
-		struct engine_command put = { .op = ENGINE_PUT_PARAMS, .sgen = 1, .slot = 1, .offset = at, .bytes = bytes,
-					      .last = k == 0 };
+		struct engine_command put = {
+			.op = ENGINE_PUT_PARAMS, .sgen = 1, .slot = 1, .offset = at, .bytes = bytes, .last = k == 0
+		};
 		a = rig_call(&rig, put);
 		ck_assert_uint_eq(a.status, ST_OK);
 		ck_assert_uint_eq(a.result, 0);
@@ -411,7 +425,8 @@ START_TEST(parameters_are_uploaded_through_slots)
 			continue;
 		float *f = aligned_alloc(64, group->count * sizeof(float));
 		kernels_get("reference")->to_f32(f, want + group->param_offset, group->param_dtype, group->count);
-		ck_assert_mem_eq((float *)rig_data(&rig, SEG_MASTER, 0) + group->start, f, group->count * sizeof(float));
+		ck_assert_mem_eq((float *)rig_data(&rig, SEG_MASTER, 0) + group->start, f,
+				 group->count * sizeof(float));
 		free(f);
 	}
 	memset(rig_data(&rig, SEG_SLOT, 1), 0, 100);

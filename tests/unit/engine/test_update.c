@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The update: what it computes, and that an engine may die in it between any two instructions, any number of times. */
 #include "engine/finite.h"
 #include "engine/update.h"
 #include "rig.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -118,11 +118,16 @@ static void open_update(struct rig_config c, uint32_t n)
 		if (group->param_dtype == DTYPE_F32)
 			memcpy(mem.params + group->param_offset, value, group->count * sizeof(float));
 		else
-			kernels_get(NULL)->from_f32(mem.params + group->param_offset, group->param_dtype, value, group->count);
+			kernels_get(NULL)->from_f32(mem.params + group->param_offset, group->param_dtype, value,
+						    group->count);
 		free(value);
 	}
-	record = (struct control_record){ .window = WINDOW, .commit_window = WINDOW, .commit_applied_step = 3,
-					  .commit_scale = 0.25, .commit_lr = 0.1, .commit_clip_value = 0.2 };
+	record = (struct control_record){ .window = WINDOW,
+					  .commit_window = WINDOW,
+					  .commit_applied_step = 3,
+					  .commit_scale = 0.25,
+					  .commit_lr = 0.1,
+					  .commit_clip_value = 0.2 };
 }
 
 static void close_update(void)
@@ -162,8 +167,8 @@ static void apply_by_hand(void)
 		optim_step(&rig.plan->optim, g, 3, 0.1, 0.25, 0.2, &u);
 		if (rig.plan->optim.type == OPTIM_LAMB)
 			lamb_by_hand(r, g, &p, &u);
-		optim_apply(kernels_get(NULL), &rig.plan->optim, &p, (float *)mem.accum[0] + r->start, DTYPE_F32, r->count,
-			    &u, NULL, NULL);
+		optim_apply(kernels_get(NULL), &rig.plan->optim, &p, (float *)mem.accum[0] + r->start, DTYPE_F32,
+			    r->count, &u, NULL, NULL);
 	}
 }
 
@@ -234,7 +239,8 @@ static void dying_adam(const struct kernel_params *p, const void *g, enum dtype 
 }
 
 static void dying_adamw(const struct kernel_params *p, const void *g, enum dtype acc, size_t n,
-			const struct kernel_update *u, const struct kernel_undo *undo, const struct kernel_partials *out)
+			const struct kernel_update *u, const struct kernel_undo *undo,
+			const struct kernel_partials *out)
 {
 	dying(real->adamw, p, g, acc, n, u, undo, out);
 }
@@ -327,8 +333,8 @@ START_TEST(an_update_survives_a_death_in_any_call)
 }
 END_TEST
 
-/* Values that are not finite after the update, in each way: in the parameter, in its 16-bit copy alone, in v. A frozen tensor may have them.
- * How many elements, and the tensor of the first. */
+/* Values that are not finite after the update, in each way: in the parameter, in its 16-bit copy alone, in v. A frozen
+ * tensor may have them. How many elements, and the tensor of the first. */
 static struct nonfinite plant(void)
 {
 	struct nonfinite n = { 0, UINT64_MAX };
@@ -393,8 +399,8 @@ START_TEST(lost_values_are_found_however_the_update_ran)
 }
 END_TEST
 
-/* Life after life dies in one of its first calls. A life that dies in its second has finished one; one of LAMB takes the
- * norms of all that is done before it can go on. */
+/* Life after life dies in one of its first calls. A life that dies in its second has finished one; one of LAMB takes
+ * the norms of all that is done before it can go on. */
 START_TEST(an_update_survives_many_deaths)
 {
 	struct rig_config c = _i % 2 ? rig_large() : rig_small();
@@ -537,7 +543,8 @@ static struct rig_config tiny(void)
 	c.tensor[n++] = (struct tensor_spec){ .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 131 } };
 	for (int i = 0; i < SHORT; i++) {
 		c.frozen |= i % 2 ? 0 : 1u << (16 + n);
-		c.tensor[n++] = (struct tensor_spec){ .name = names[i], .dtype = DTYPE_F32, .n_dims = 1, .shape = { 33 } };
+		c.tensor[n++] =
+			(struct tensor_spec){ .name = names[i], .dtype = DTYPE_F32, .n_dims = 1, .shape = { 33 } };
 	}
 	c.tensor[n++] = (struct tensor_spec){ .name = "x", .dtype = DTYPE_F16, .n_dims = 1, .shape = { 90 } };
 	c.frozen |= 1u << n;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pushes, flushes and what they leave in the accumulator. */
 #include "rig.h"
 
@@ -215,7 +216,8 @@ START_TEST(non_finite_micro_batches_become_void)
 	ck_assert_uint_eq(rig.state.r.last_rank, 2);
 	uint64_t wrong = 0;
 	for (uint64_t i = 0; i < 3001; i++)
-		wrong += rig_sum(&rig, rig.state.r.x, 3, i) != rig_gradient(&rig, 0, 3, i) + 3 * rig_gradient(&rig, 2, 3, i);
+		wrong += rig_sum(&rig, rig.state.r.x, 3, i) !=
+			 rig_gradient(&rig, 0, 3, i) + 3 * rig_gradient(&rig, 2, 3, i);
 	ck_assert_uint_eq(wrong, 0);
 	ck_assert_uint_eq(rig_add(&rig, 1, 0, 1).result, VOID);
 	ck_assert_uint_eq(rig_add(&rig, 0, 0, 1).result, DUPLICATE);

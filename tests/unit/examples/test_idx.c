@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reader of IDX files, on files made here: whole, damaged in every way that its checks name, cut at every byte. */
 #include "idx.h"
 #include "support/suite.h"
@@ -11,8 +12,8 @@
 enum { N = 3, PIXELS = 4, CLASSES = 10 };
 
 static char dir[64];
-static unsigned char images[16 + N * PIXELS] = { 0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8,
-						 9, 10, 11, 255 };
+static unsigned char images[16 + N * PIXELS] = { 0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, 2,  0,  0,
+						 0, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 255 };
 static unsigned char labels[8 + N] = { 0, 0, 8, 1, 0, 0, 0, N, 7, 0, 9 };
 
 static const char *path_of(const char *name)

@@ -1,5 +1,6 @@
-/* The perceptron's gradients against differences of its loss, and its parameter file against a reader's rules. Built twice, for
- * f32 and f64. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The perceptron's gradients against differences of its loss, and its parameter file against a reader's rules. Built
+ * twice, for f32 and f64. */
 #include "mlp_model.h"
 #include "params_file.h"
 #include "support/suite.h"
@@ -72,8 +73,8 @@ START_TEST(gradients_are_the_slopes_of_the_loss)
 			params[t][i] = was - (real)h;
 			double slope = (up - loss()) / (2 * h);
 			params[t][i] = was;
-			ck_assert_msg(fabs(slope - grads[t][i]) <= tolerance, "%s[%zu]: %g, not %g", mlp_tensors[t].name, i,
-				      (double)grads[t][i], slope);
+			ck_assert_msg(fabs(slope - grads[t][i]) <= tolerance, "%s[%zu]: %g, not %g",
+				      mlp_tensors[t].name, i, (double)grads[t][i], slope);
 		}
 	}
 }
@@ -184,8 +185,10 @@ START_TEST(a_parameter_file_is_safetensors)
 	fseek(f, 0, SEEK_END);
 	ck_assert_uint_eq((uint64_t)ftell(f), 8 + length + 4 * count);
 	fclose(f);
-	ck_assert_msg(strncmp(json, "{\"fc1.weight\":{\"dtype\":\"F32\",\"shape\":[512,784],\"data_offsets\":[0,1605632]},"
-				    "\"fc1.bias\":{\"dtype\":\"F32\",\"shape\":[512],\"data_offsets\":[1605632,1607680]},", 132) == 0,
+	ck_assert_msg(strncmp(json,
+			      "{\"fc1.weight\":{\"dtype\":\"F32\",\"shape\":[512,784],\"data_offsets\":[0,1605632]},"
+			      "\"fc1.bias\":{\"dtype\":\"F32\",\"shape\":[512],\"data_offsets\":[1605632,1607680]},",
+			      132) == 0,
 		      "%s", json);
 	unlink(path);
 }

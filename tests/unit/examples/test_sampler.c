@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each sample of an epoch is dealt exactly once, whatever the shape, and by nothing but the arguments. */
 #include "sampler.h"
 #include "support/suite.h"
@@ -9,8 +10,8 @@ struct shape {
 	uint32_t n, batch, ranks, micro_size;
 };
 static const struct shape shapes[] = {
-	{ 1, 1, 1, 1 },   { 96, 8, 3, 4 },  { 97, 8, 3, 4 },   { 100, 8, 3, 4 },
-	{ 5, 8, 3, 4 },   { 191, 1, 4, 2 }, { 60000, 8, 4, 4 }, { 1000, 7, 2, 16 },
+	{ 1, 1, 1, 1 }, { 96, 8, 3, 4 },  { 97, 8, 3, 4 },    { 100, 8, 3, 4 },
+	{ 5, 8, 3, 4 }, { 191, 1, 4, 2 }, { 60000, 8, 4, 4 }, { 1000, 7, 2, 16 },
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(*shapes) };
 

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/attach.h"
 
 #include "base/log.h"
-
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -37,7 +37,7 @@ static int answer_with = -1; /* what each request gets at once */
 static void told(char what, uint64_t conn)
 {
 	size_t n = strlen(story);
-	snprintf(story + n, sizeof story - n, "%s%c%d", n ? " " : "", what, (int)conn);
+	snprintf(story + n, sizeof(story) - n, "%s%c%d", n ? " " : "", what, (int)conn);
 }
 
 static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer, const void *bytes, size_t n)
@@ -55,7 +55,7 @@ static char refusal[256];
 static void on_refused(void *arg, uint64_t conn, enum status st, const char *why)
 {
 	told(st == ST_RESOURCE_EXHAUSTED ? 'f' : 'x', conn);
-	snprintf(refusal, sizeof refusal, "%s", why);
+	snprintf(refusal, sizeof(refusal), "%s", why);
 	ck_assert_int_eq(attach_reply(server, conn, "no", 2, NULL, 0), ST_OK);
 }
 
@@ -88,8 +88,8 @@ static void wait_for(const char *what)
 static void setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/sock", dir);
-	snprintf(lock, sizeof lock, "%s.lock", path);
+	snprintf(path, sizeof(path), "%s/sock", dir);
+	snprintf(lock, sizeof(lock), "%s.lock", path);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	struct listen_opts o = { .path = path, .mode = 0600, .max_per_uid = 4 * ATTACH_IN_FLIGHT };
 	ck_assert_int_eq(attach_open(&loop, &o, &events, NULL, &server), ST_OK);
@@ -109,7 +109,7 @@ static int client(void)
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	strcpy(at.sun_path, path);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
 	return fd;
 }
 
@@ -146,7 +146,9 @@ static size_t receive(int c, char *text, size_t n_text, int *fds, size_t most)
 {
 	static char control[CMSG_SPACE(sizeof(int) * ATTACH_MAX_FDS)];
 	struct iovec iov = { text, n_text - 1 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)
+	};
 	ssize_t n = recvmsg(c, &m, MSG_CMSG_CLOEXEC);
 	ck_assert_int_ge(n, 0);
 	text[n] = 0;
@@ -171,7 +173,7 @@ START_TEST(memory_is_handed_over)
 		ck_assert_int_eq(pwrite(mem[i], i ? "two" : "one", 3, 0), 3);
 	}
 	ck_assert_int_eq(attach_reply(server, 1, "here", 4, mem, 2), ST_OK);
-	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 2);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, 2), 2);
 	ck_assert_str_eq(text, "here");
 	ck_assert_int_eq(pread(fds[1], got, 3, 0), 3);
 	ck_assert_str_eq(got, "two");
@@ -196,7 +198,7 @@ START_TEST(as_many_descriptors_as_a_message_carries)
 		mem[i] = 0;
 	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS + 1), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS), ST_OK);
-	ck_assert_uint_eq(receive(c, text, sizeof text, fds, ATTACH_MAX_FDS), ATTACH_MAX_FDS);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, ATTACH_MAX_FDS), ATTACH_MAX_FDS);
 	close(c);
 }
 END_TEST
@@ -204,14 +206,16 @@ END_TEST
 START_TEST(descriptors_of_a_client_are_not_taken)
 {
 	int before = open_fds(), c = client(), fd = 0;
-	char control[CMSG_SPACE(sizeof fd)] = { 0 };
+	char control[CMSG_SPACE(sizeof(fd))] = { 0 };
 	struct iovec iov = { (void *)(uintptr_t) "map", 3 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)
+	};
 	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
 	h->cmsg_level = SOL_SOCKET;
 	h->cmsg_type = SCM_RIGHTS;
-	h->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(h), &fd, sizeof fd);
+	h->cmsg_len = CMSG_LEN(sizeof(fd));
+	memcpy(CMSG_DATA(h), &fd, sizeof(fd));
 	ck_assert_int_eq(sendmsg(c, &m, 0), 3);
 	spin();
 	ck_assert(is_over(c));
@@ -227,14 +231,14 @@ START_TEST(a_long_packet_ends_the_connection)
 {
 	static char big[ATTACH_MAX_REQUEST + 1];
 	int c = client();
-	ck_assert_int_eq(send(c, big, sizeof big - 1, 0), (ssize_t)sizeof big - 1);
+	ck_assert_int_eq(send(c, big, sizeof(big) - 1, 0), (ssize_t)sizeof(big) - 1);
 	spin();
 	ck_assert_uint_eq(n_request, ATTACH_MAX_REQUEST);
 	ck_assert(!is_over(c));
-	ck_assert_int_eq(send(c, big, sizeof big, 0), (ssize_t)sizeof big);
+	ck_assert_int_eq(send(c, big, sizeof(big), 0), (ssize_t)sizeof(big));
 	spin();
 	char text[8];
-	ck_assert_int_eq(recv(c, text, sizeof text, MSG_DONTWAIT), 2); /* the answer arrives before the end */
+	ck_assert_int_eq(recv(c, text, sizeof(text), MSG_DONTWAIT), 2); /* the answer arrives before the end */
 	ck_assert(is_over(c));
 	ck_assert_str_eq(story, "r1 x1 c1");
 	ck_assert_str_eq(refusal, "a packet of 4097 bytes, at most 4096 are allowed: send one MapRequest");
@@ -253,8 +257,8 @@ START_TEST(a_connection_maps_once)
 	ck_assert_int_eq(send(c, "map", 3, 0), 3);
 	spin();
 	ck_assert_str_eq(story, "r1 r1 x1 c1");
-	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 0);
-	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 2), 1);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, 2), 0);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, 2), 1);
 	ck_assert(is_over(c));
 	close(fds[0]);
 	close(mem);
@@ -276,7 +280,7 @@ START_TEST(a_client_that_does_not_read_is_dropped)
 	enum status st = ST_OK;
 	int c = asking_client();
 	for (int i = 0; i < 1000 && st == ST_OK; i++)
-		st = attach_reply(server, 1, big, sizeof big, NULL, 0);
+		st = attach_reply(server, 1, big, sizeof(big), NULL, 0);
 	ck_assert_int_eq(st, ST_UNAVAILABLE);
 	ck_assert_str_eq(story, "r1"); /* not from inside the call */
 	spin();
@@ -310,7 +314,7 @@ START_TEST(a_process_may_map_over_and_over)
 		int c = asking_client();
 		ck_assert_int_eq(attach_reply(server, last_conn, "x", 1, &mem, 1), ST_OK);
 		if (i % 2)
-			ck_assert_uint_eq(receive(c, text, sizeof text, fds, 1), 1);
+			ck_assert_uint_eq(receive(c, text, sizeof(text), fds, 1), 1);
 		close(c);
 		spin();
 		if (i % 2)
@@ -322,8 +326,8 @@ START_TEST(a_process_may_map_over_and_over)
 }
 END_TEST
 
-/* The descriptors of `n` requests that are refused or granted and never received, each from a process that hands its connection on to `keeper`
- * and dies. */
+/* The descriptors of `n` requests that are refused or granted and never received, each from a process that hands its
+ * connection on to `keeper` and dies. */
 static void ask_and_die(int n, int keeper)
 {
 	for (int i = 0; i < n; i++) {
@@ -337,14 +341,17 @@ static void ask_and_die(int n, int keeper)
 			struct cmsghdr align;
 			char bytes[CMSG_SPACE(sizeof(int))];
 		} control = { 0 };
-		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
+		struct msghdr m = { .msg_iov = &iov,
+				    .msg_iovlen = 1,
+				    .msg_control = control.bytes,
+				    .msg_controllen = sizeof(control.bytes) };
 		if (send(c, "map", 3, 0) != 3 || recv(c, &first, 1, MSG_PEEK) != 1)
 			_exit(1);
 		struct cmsghdr *h = CMSG_FIRSTHDR(&m);
 		h->cmsg_level = SOL_SOCKET;
 		h->cmsg_type = SCM_RIGHTS;
-		h->cmsg_len = CMSG_LEN(sizeof c);
-		memcpy(CMSG_DATA(h), &c, sizeof c);
+		h->cmsg_len = CMSG_LEN(sizeof(c));
+		memcpy(CMSG_DATA(h), &c, sizeof(c));
 		_exit(sendmsg(keeper, &m, 0) != 1);
 	}
 	for (int left = n; left;) {
@@ -405,7 +412,7 @@ START_TEST(descriptors_that_nobody_receives_are_charged)
 	int refused = times('f'), c = asking_client(), fds[1];
 	char text[8];
 	wait_for_grant(most, refused);
-	ck_assert_uint_eq(receive(c, text, sizeof text, fds, 1), 1);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, 1), 1);
 	close(c);
 	close(fds[0]);
 	close_answers(before);
@@ -421,7 +428,7 @@ START_TEST(a_burst_of_requests_waits_for_its_turn)
 		if ((pid[i] = fork()) == 0) {
 			int c = client(), fds[1];
 			char text[8];
-			_exit(send(c, "map", 3, 0) != 3 || receive(c, text, sizeof text, fds, 1) != 1);
+			_exit(send(c, "map", 3, 0) != 3 || receive(c, text, sizeof(text), fds, 1) != 1);
 		}
 	for (int i = 0; i < 2 * ATTACH_IN_FLIGHT; i++) {
 		int status;

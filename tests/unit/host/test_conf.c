@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/conf.h"
 
 #include "support/suite.h"
@@ -24,7 +25,7 @@ static struct conf *load(const char *text, const char *const *set, const char *c
 	struct conf *c = NULL;
 	write_file(text);
 	struct conf_sources from = { file, set, (char *const *)env };
-	enum status st = conf_load(&from, &c, why, sizeof why);
+	enum status st = conf_load(&from, &c, why, sizeof(why));
 	unlink(file);
 	ck_assert_msg(st == ST_OK, "%s", why);
 	return c;
@@ -36,10 +37,10 @@ static void refused(const char *text, const char *const *set, const char *const 
 	char full[600];
 	write_file(text);
 	struct conf_sources from = { file, set, (char *const *)env };
-	ck_assert_int_eq(conf_load(&from, &c, why, sizeof why), ST_INVALID_CONFIG);
+	ck_assert_int_eq(conf_load(&from, &c, why, sizeof(why)), ST_INVALID_CONFIG);
 	ck_assert_ptr_null(c);
 	unlink(file);
-	snprintf(full, sizeof full, "%s%s", *want == ':' ? file : "", want);
+	snprintf(full, sizeof(full), "%s%s", *want == ':' ? file : "", want);
 	ck_assert_str_eq(why, full);
 }
 
@@ -47,7 +48,7 @@ START_TEST(defaults_make_a_daemon)
 {
 	char host[256];
 	struct conf *c = load("", NULL, NULL);
-	gethostname(host, sizeof host);
+	gethostname(host, sizeof(host));
 	ck_assert_str_eq(c->node.name, host);
 	ck_assert_str_eq(c->listen.socket, "/run/gaccd/gaccd.sock");
 	ck_assert_str_eq(c->listen.attach_socket, "/run/gaccd/gaccd.sock.attach");
@@ -98,7 +99,7 @@ START_TEST(command_line_over_environment_over_file)
 	fclose(f);
 	ck_assert_ptr_nonnull(strstr(out, "  jobs: 12  # --set\n"));
 	ck_assert_ptr_nonnull(strstr(out, "  jobs_per_user: 4  # GACC_LIMITS_JOBS_PER_USER\n"));
-	snprintf(want, sizeof want, "  level: debug  # %s:2:15\n", file);
+	snprintf(want, sizeof(want), "  level: debug  # %s:2:15\n", file);
 	ck_assert_ptr_nonnull(strstr(out, want));
 	ck_assert_ptr_nonnull(strstr(out, "  socket: \"/tmp/x/gaccd.sock\"  # default\n"));
 	ck_assert_ptr_nonnull(strstr(out, "  format: json  # --set\n"));
@@ -152,10 +153,10 @@ START_TEST(a_missing_file_is_an_error_only_if_it_was_named)
 {
 	struct conf *c = NULL;
 	struct conf_sources from = { "/nonexistent/gaccd.yaml", NULL, NULL };
-	ck_assert_int_eq(conf_load(&from, &c, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(conf_load(&from, &c, why, sizeof(why)), ST_IO_ERROR);
 	ck_assert_str_eq(why, "/nonexistent/gaccd.yaml: No such file or directory");
 	from.file = "/";
-	ck_assert_int_eq(conf_load(&from, &c, why, sizeof why), ST_IO_ERROR);
+	ck_assert_int_eq(conf_load(&from, &c, why, sizeof(why)), ST_IO_ERROR);
 	ck_assert_ptr_null(c);
 }
 END_TEST
@@ -165,14 +166,16 @@ START_TEST(mistakes_are_named_with_their_place)
 	static const char *const bad_env[] = { "GACC_LIMITS_JOBS=many", NULL };
 	static const char *const bad_set[] = { "limit.jobs=1", NULL }, *const no_value[] = { "limits.jobs", NULL };
 	static const char *const tcp[] = { "GACC_LISTEN_TCP=127.0.0.1:7420", NULL };
-	refused("listen:\n  sokcet: x\n", NULL, NULL, ":2:3: unknown key \"sokcet\" in listen; did you mean \"socket\"?");
+	refused("listen:\n  sokcet: x\n", NULL, NULL,
+		":2:3: unknown key \"sokcet\" in listen; did you mean \"socket\"?");
 	refused("", NULL, bad_env, "GACC_LIMITS_JOBS: limits.jobs: \"many\" is not a whole number >= 0");
 	refused("", bad_set, NULL, "--set: unknown key \"limit\"; did you mean \"limits\"?");
 	refused("", no_value, NULL, "--set: \"limits.jobs\" is not KEY=VALUE");
 	refused("listen:\n  tcp: 0.0.0.0:1\n", NULL, NULL,
 		":2:8: listen.tcp: TCP on 0.0.0.0:1 needs tls.cert, tls.key and tls.ca, or listen.token_file");
 	refused("", NULL, tcp,
-		"GACC_LISTEN_TCP: listen.tcp: TCP on 127.0.0.1:7420 needs tls.cert, tls.key and tls.ca, or listen.token_file");
+		"GACC_LISTEN_TCP: listen.tcp: TCP on 127.0.0.1:7420 needs tls.cert, tls.key and tls.ca, or "
+		"listen.token_file");
 	refused("listen: { tcp: here, token_file: /t }", NULL, NULL, ":1:16: listen.tcp: \"here\" must be HOST:PORT");
 	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together: key is missing");
 	refused("tls: { ca: b }", NULL, NULL, ":1:12: tls: cert, key and ca belong together: cert is missing");

@@ -1,4 +1,6 @@
-/* The protocol's bytes, and what happens when they are not read, against a service manager that is a socket of the test. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The protocol's bytes, and what happens when they are not read, against a service manager that is a socket of the
+ * test. */
 #include "host/fdstore.h"
 
 #include "support/scratch.h"
@@ -27,10 +29,10 @@ static void setup(void)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	ck_assert(scratch_make(dir));
-	snprintf(address, sizeof address, "%s/notify", dir);
+	snprintf(address, sizeof(address), "%s/notify", dir);
 	strcpy(at.sun_path, address);
 	manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	ck_assert_int_eq(bind(manager, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(bind(manager, (struct sockaddr *)&at, sizeof(at)), 0);
 	setenv("NOTIFY_SOCKET", address, 1);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 }
@@ -64,7 +66,7 @@ static char story[256]; /* "a0": request "a" was answered with status 0 */
 static void on_kept(void *arg, enum status st)
 {
 	size_t n = strlen(story);
-	snprintf(story + n, sizeof story - n, "%s%s%d", n ? " " : "", (const char *)arg, (int)st);
+	snprintf(story + n, sizeof(story) - n, "%s%s%d", n ? " " : "", (const char *)arg, (int)st);
 }
 
 /* n duplicates of fd as NAME.0, NAME.1, .. */
@@ -72,9 +74,9 @@ static struct fdstore_request *begin_to_keep(const char *name, int fd, size_t n)
 {
 	static struct fdstore_request *request[8];
 	static int used;
-	struct fdstore_fd *item = calloc(n, sizeof *item);
+	struct fdstore_fd *item = calloc(n, sizeof(*item));
 	for (size_t i = 0; i < n; i++) {
-		snprintf(item[i].name, sizeof item[i].name, "%s.%zu", name, i);
+		snprintf(item[i].name, sizeof(item[i].name), "%s.%zu", name, i);
 		item[i].fd = fd;
 	}
 	struct fdstore_request **handle = &request[used++ % 8];
@@ -87,13 +89,15 @@ static const char *message(int *fd)
 {
 	static char text[1024];
 	char control[CMSG_SPACE(sizeof(int))];
-	struct iovec iov = { text, sizeof text - 1 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct iovec iov = { text, sizeof(text) - 1 };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)
+	};
 	ssize_t n = recvmsg(manager, &m, 0);
 	struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
 	*fd = -1;
 	if (c)
-		memcpy(fd, CMSG_DATA(c), sizeof *fd);
+		memcpy(fd, CMSG_DATA(c), sizeof(*fd));
 	text[n > 0 ? n : 0] = 0;
 	return text;
 }
@@ -142,7 +146,7 @@ static void read_all(void)
 		seen.removed += !strncmp(text, "FDSTOREREMOVE=1", 15);
 		seen.barriers += !strcmp(text, "BARRIER=1");
 		seen.watchdogs += !strcmp(text, "WATCHDOG=1\n");
-		snprintf(seen.last, sizeof seen.last, "%.63s", text);
+		snprintf(seen.last, sizeof(seen.last), "%.63s", text);
 		if (fd >= 0)
 			close(fd);
 	}
@@ -179,20 +183,21 @@ START_TEST(names_are_checked)
 	open_store();
 	for (size_t i = 0; i < 3; i++) {
 		struct fdstore_request *request = NULL;
-		struct fdstore_fd *item = calloc(1, sizeof *item);
+		struct fdstore_fd *item = calloc(1, sizeof(*item));
 		strcpy(item->name, wrong[i]);
 		fdstore_keep(store, item, 1, on_kept, (void *)(uintptr_t) "w", &request);
 		ck_assert_ptr_null(request);
 	}
 	ck_assert_int_eq(fdstore_remove(store, "a\nb"), ST_INVALID_ARGUMENT);
 	char want[32];
-	snprintf(want, sizeof want, "w%d w%d w%d", ST_INVALID_ARGUMENT, ST_INVALID_ARGUMENT, ST_INVALID_ARGUMENT);
+	snprintf(want, sizeof(want), "w%d w%d w%d", ST_INVALID_ARGUMENT, ST_INVALID_ARGUMENT, ST_INVALID_ARGUMENT);
 	ck_assert_str_eq(story, want);
 	ck_assert_str_eq(message(&fd), "");
 }
 END_TEST
 
-/* Linux counts descriptors in flight together for all of a user's processes: a large job must not use them up, however slow the manager is. */
+/* Linux counts descriptors in flight together for all of a user's processes: a large job must not use them up, however
+ * slow the manager is. */
 START_TEST(few_descriptors_are_in_flight_at_a_time)
 {
 	open_store();
@@ -222,7 +227,7 @@ static int fill(void)
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	strcpy(at.sun_path, address);
-	ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
 	while (send(fd, "X", 1, 0) == 1)
 		n++;
 	close(fd);
@@ -311,7 +316,7 @@ END_TEST
 START_TEST(children_do_not_speak_for_us)
 {
 	char pid[16];
-	snprintf(pid, sizeof pid, "%d", (int)getpid());
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
 	setenv("WATCHDOG_USEC", "30000000", 1);
 	setenv("WATCHDOG_PID", pid, 1);
 	open_store();
@@ -343,7 +348,7 @@ START_TEST(without_a_manager_nothing_is_kept)
 	ck_assert_int_eq(fdstore_ready(store), ST_OK);
 	ck_assert_int_eq(fdstore_remove(store, "a"), ST_OK);
 	char want[16];
-	snprintf(want, sizeof want, "a%d", ST_UNAVAILABLE);
+	snprintf(want, sizeof(want), "a%d", ST_UNAVAILABLE);
 	ck_assert_ptr_null(begin_to_keep("a", 0, 1));
 	ck_assert_str_eq(story, want);
 }
@@ -372,7 +377,7 @@ static void inherit_in_child(void)
 		if (pwrite(mem, &"abc"[fd - 3], 1, 0) != 1 || (mem != fd && dup2(mem, fd) != fd))
 			_exit(1);
 	}
-	snprintf(pid, sizeof pid, "%d", (int)getpid());
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
 	unsetenv("NOTIFY_SOCKET");
 	setenv("LISTEN_PID", pid, 1);
 	setenv("LISTEN_FDS", "3", 1);

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "host/listen.h"
 
 #include "base/log.h"
 #include "host/process.h"
-
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -42,8 +42,8 @@ static void on_accept(void *arg, int fd, const struct listen_peer *peer)
 static void setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/sock", dir);
-	snprintf(lock, sizeof lock, "%s.lock", path);
+	snprintf(path, sizeof(path), "%s/sock", dir);
+	snprintf(lock, sizeof(lock), "%s.lock", path);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 }
 
@@ -84,7 +84,7 @@ static int connect_with(int fd)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	strcpy(at.sun_path, path);
-	return connect(fd, (struct sockaddr *)&at, sizeof at);
+	return connect(fd, (struct sockaddr *)&at, sizeof(at));
 }
 
 static int client(void)
@@ -269,7 +269,7 @@ START_TEST(other_files_are_not_removed)
 	o.group = "no-such-group-here";
 	ck_assert_int_eq(listener_open(&loop, &o, on_accept, &got, &none), ST_INVALID_CONFIG);
 	char longer[200];
-	memset(longer, 'a', sizeof longer);
+	memset(longer, 'a', sizeof(longer));
 	longer[199] = 0;
 	longer[0] = '/';
 	o = opts();

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Children of the loop: what they are given, how their end is told, and that no fork makes them. */
 #include "host/spawn.h"
 
@@ -44,7 +45,9 @@ static int run(const char *line, bool detached, struct spawned **out)
 	char sh[] = "sh", flag[] = "-c", word[] = "WORD=given";
 	char *const args[] = { sh, flag, (char *)line, NULL }, *const env[] = { word, NULL };
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-	struct spawn_opts o = { .file = "/bin/sh", .args = args, .env = env, .fd = fds[1], .detached = detached, .exited = on_exit_of };
+	struct spawn_opts o = {
+		.file = "/bin/sh", .args = args, .env = env, .fd = fds[1], .detached = detached, .exited = on_exit_of
+	};
 	ck_assert_int_eq(spawn_child(&loop, &o, out), 0);
 	close(fds[1]);
 	return fds[0];
@@ -54,7 +57,7 @@ static void expect_words(int fd, const char *expected)
 {
 	char text[512];
 	size_t n = 0;
-	for (ssize_t r; n < sizeof text - 1 && (r = read(fd, text + n, sizeof text - 1 - n)) > 0;)
+	for (ssize_t r; n < sizeof(text) - 1 && (r = read(fd, text + n, sizeof(text) - 1 - n)) > 0;)
 		n += (size_t)r;
 	text[n] = '\0';
 	ck_assert_str_eq(text, expected);
@@ -66,7 +69,7 @@ START_TEST(a_child_has_its_descriptor_and_its_environment)
 	struct spawned *s;
 	char expected[64];
 	int fd = run("read x; echo \"$x $WORD $$\" >&3; echo lost; exit 3", false, &s);
-	snprintf(expected, sizeof expected, " given %lld\n", (long long)spawned_pid(s)); /* /dev/null has no word */
+	snprintf(expected, sizeof(expected), " given %lld\n", (long long)spawned_pid(s)); /* /dev/null has no word */
 	expect_words(fd, expected);
 	uv_run(&loop, UV_RUN_DEFAULT); /* which waits for it */
 	ck_assert_int_eq(ends, 1);

@@ -1,10 +1,10 @@
-/* Real processes: the child of the supervisor is this program again, in one of the roles below. It reports on a descriptor with a
- * fixed number, which the supervisor hands down like any other that is not close-on-exec. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Real processes: the child of the supervisor is this program again, in one of the roles below. It reports on a
+ * descriptor with a fixed number, which the supervisor hands down like any other that is not close-on-exec. */
 #include "host/supervise.h"
 
 #include "base/log.h"
 #include "host/fdstore.h"
-
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -28,7 +28,7 @@
 
 static char *self;
 
-/* --- roles --- */
+/* ---- roles ---- */
 
 static struct fdstore *store;
 static struct fdstore_fd *fds;
@@ -69,7 +69,7 @@ static void on_kept(void *arg, enum status st)
 static struct fdstore_fd new_item(const char *name, const char *content)
 {
 	struct fdstore_fd item = { .fd = memfd_create(name, MFD_CLOEXEC) };
-	snprintf(item.name, sizeof item.name, "%s", name);
+	snprintf(item.name, sizeof(item.name), "%s", name);
 	if (pwrite(item.fd, content, strlen(content), 0) < 0)
 		_exit(92);
 	return item;
@@ -78,8 +78,8 @@ static struct fdstore_fd new_item(const char *name, const char *content)
 /* Sent when this returns. */
 static void begin_to_keep(const struct fdstore_fd *item, size_t n, struct fdstore_request **request)
 {
-	struct fdstore_fd *copy = calloc(n, sizeof *copy);
-	memcpy(copy, item, n * sizeof *copy);
+	struct fdstore_fd *copy = calloc(n, sizeof(*copy));
+	memcpy(copy, item, n * sizeof(*copy));
 	fdstore_keep(store, copy, n, on_kept, NULL, request);
 }
 
@@ -112,12 +112,12 @@ static void role_count(void)
 	}
 	if (n_fds != 1 || strcmp(fds[0].name, "j1.control.0.1") != 0)
 		_exit(94);
-	if (pread(fds[0].fd, &lives, sizeof lives, 0) < 0)
+	if (pread(fds[0].fd, &lives, sizeof(lives), 0) < 0)
 		_exit(95);
 	lives++;
-	if (pwrite(fds[0].fd, &lives, sizeof lives, 0) != sizeof lives)
+	if (pwrite(fds[0].fd, &lives, sizeof(lives), 0) != sizeof(lives))
 		_exit(96);
-	snprintf(text, sizeof text, "%d %d\n", (int)getpid(), (int)lives);
+	snprintf(text, sizeof(text), "%d %d\n", (int)getpid(), (int)lives);
 	report(text);
 	for (;;)
 		pause();
@@ -135,8 +135,8 @@ static void role_names(void)
 		raise(SIGKILL); /* without an answer: what was sent is read all the same */
 	}
 	for (size_t i = 0; i < n_fds; i++) {
-		read_stored(i, content, sizeof content);
-		snprintf(text, sizeof text, "%s=%s ", fds[i].name, content);
+		read_stored(i, content, sizeof(content));
+		snprintf(text, sizeof(text), "%s=%s ", fds[i].name, content);
 		report(text);
 	}
 	_exit(0);
@@ -147,17 +147,17 @@ static void role_many(void)
 	char name[32], text[32];
 	if (first_life()) {
 		for (int i = 0; i < MANY; i++) {
-			snprintf(name, sizeof name, "j1.slot.%d.1", i);
+			snprintf(name, sizeof(name), "j1.slot.%d.1", i);
 			put_new(name, name);
 		}
 		raise(SIGKILL);
 	}
 	for (size_t i = 0; i < n_fds; i++) {
-		read_stored(i, text, sizeof text);
+		read_stored(i, text, sizeof(text));
 		if (strcmp(text, fds[i].name) != 0)
 			_exit(95);
 	}
-	snprintf(text, sizeof text, "%zu", n_fds);
+	snprintf(text, sizeof(text), "%zu", n_fds);
 	last_report(text);
 }
 
@@ -169,12 +169,12 @@ static void role_fill(void)
 	getrlimit(RLIMIT_NOFILE, &l);
 	if (first_life()) {
 		for (uint64_t i = 0; i < fdstore_room(store); i++) {
-			snprintf(name, sizeof name, "j1.slot.%d.1", (int)i);
+			snprintf(name, sizeof(name), "j1.slot.%d.1", (int)i);
 			put_new(name, name);
 		}
 		raise(SIGKILL);
 	}
-	snprintf(text, sizeof text, "%zu of %d, limit %d", n_fds, (int)fdstore_room(store), (int)l.rlim_cur);
+	snprintf(text, sizeof(text), "%zu of %d, limit %d", n_fds, (int)fdstore_room(store), (int)l.rlim_cur);
 	last_report(text);
 }
 
@@ -196,7 +196,7 @@ static void role_stranger(void)
 		wait(NULL);
 		raise(SIGKILL);
 	}
-	snprintf(text, sizeof text, "%zu %s", n_fds, fds[0].name);
+	snprintf(text, sizeof(text), "%zu %s", n_fds, fds[0].name);
 	last_report(text);
 }
 
@@ -256,7 +256,8 @@ static void role_killed(void)
 	uint64_t lives = 0;
 	if (first_life())
 		put_new("lives", "\1\0\0\0\0\0\0\0");
-	else if (pread(fds[0].fd, &lives, sizeof lives, 0) < 0 || (lives++, pwrite(fds[0].fd, &lives, sizeof lives, 0) < 0))
+	else if (pread(fds[0].fd, &lives, sizeof(lives), 0) < 0 ||
+		 (lives++, pwrite(fds[0].fd, &lives, sizeof(lives), 0) < 0))
 		_exit(95);
 	if (lives < 6)
 		raise(SIGKILL);
@@ -266,12 +267,19 @@ static void role_killed(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
-} roles[] = { { "count", role_count }, { "names", role_names },		{ "many", role_many },	{ "fill", role_fill },
-	      { "stranger", role_stranger }, { "stop", role_stop },	{ "die_of_term", role_die_of_term },
-	      { "silent", role_silent }, { "exit_2", role_exit_2 },
-	      { "exit_2_with_memory", role_exit_2_with_memory }, { "killed", role_killed } };
+} roles[] = { { "count", role_count },
+	      { "names", role_names },
+	      { "many", role_many },
+	      { "fill", role_fill },
+	      { "stranger", role_stranger },
+	      { "stop", role_stop },
+	      { "die_of_term", role_die_of_term },
+	      { "silent", role_silent },
+	      { "exit_2", role_exit_2 },
+	      { "exit_2_with_memory", role_exit_2_with_memory },
+	      { "killed", role_killed } };
 
-/* --- tests --- */
+/* ---- tests ---- */
 
 static pid_t supervisor;
 static int reports;
@@ -301,7 +309,7 @@ static const char *all_reports(void)
 {
 	static char text[4096];
 	size_t n = 0;
-	for (ssize_t r; (r = read(reports, text + n, sizeof text - 1 - n)) > 0;)
+	for (ssize_t r; (r = read(reports, text + n, sizeof(text) - 1 - n)) > 0;)
 		n += (size_t)r;
 	text[n] = 0;
 	return text;
@@ -363,7 +371,7 @@ START_TEST(many_descriptors_are_not_mixed_up)
 {
 	char want[16];
 	start("many", 0);
-	snprintf(want, sizeof want, "%d", MANY);
+	snprintf(want, sizeof(want), "%d", MANY);
 	expect_end(want, 0);
 }
 END_TEST
@@ -462,7 +470,7 @@ static void teardown(void)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "--role") == 0)
-		for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+		for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
 			if (strcmp(argv[2], roles[i].name) == 0)
 				roles[i].run();
 	log_init("test", LOG_TEXT, LOG_ERROR);

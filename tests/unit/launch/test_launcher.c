@@ -1,9 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What launchers read and note: orders, the state file, the ends of logs. Real files and processes. */
 #include "host/log_tail.h"
 #include "host/process.h"
 #include "launch/start.h"
 #include "launch/state.h"
-
 #include "base/log.h"
 #include "support/suite.h"
 
@@ -31,9 +31,15 @@ static void word(const char *text)
 
 static void make_order(void)
 {
-	packet.order = (struct launch_order){ .version = 1, .op = LAUNCH_OP_START, .job_id = 7, .n_ranks = 2, .micro_size = 8,
-					      .uid = getuid(), .n_command = 2, .n_environment = 3 };
-	n_packet = sizeof packet.order;
+	packet.order = (struct launch_order){ .version = 1,
+					      .op = LAUNCH_OP_START,
+					      .job_id = 7,
+					      .n_ranks = 2,
+					      .micro_size = 8,
+					      .uid = getuid(),
+					      .n_command = 2,
+					      .n_environment = 3 };
+	n_packet = sizeof(packet.order);
 	word("unix:/run/g.sock");
 	word("");
 	word("/logs");
@@ -67,7 +73,7 @@ START_TEST(an_order_becomes_an_environment)
 	ck_assert_ptr_null(s.command[2]);
 	ck_assert_str_eq(s.log_dir, "/logs");
 	char **e = launch_environment(&s, 1, 3);
-	ck_assert_str_eq(value(e, "RANK"), "1"); /* ours wins */
+	ck_assert_str_eq(value(e, "RANK"), "1");     /* ours wins */
 	ck_assert_str_eq(value(e, "PATH"), "/mine"); /* theirs wins */
 	ck_assert_str_eq(value(e, "A"), "b=c");
 	ck_assert_str_eq(value(e, "PYTHONUNBUFFERED"), "1");
@@ -106,7 +112,7 @@ static void setup(void)
 {
 	strcpy(dir, "/tmp/gacc-launcher-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/state", dir);
+	snprintf(path, sizeof(path), "%s/state", dir);
 }
 
 static void teardown(void)
@@ -188,8 +194,9 @@ START_TEST(a_directory_that_is_not_there)
 }
 END_TEST
 
-/* A process that leads a session and a group with one more process in it; its number is both's. What loses its parent becomes
- * a child of the test. The test's own session would not do: in a container its leader may be outside, and it is 0. */
+/* A process that leads a session and a group with one more process in it; its number is both's. What loses its parent
+ * becomes a child of the test. The test's own session would not do: in a container its leader may be outside, and it is
+ * 0. */
 static pid_t start_group(bool leader_ends)
 {
 	int ready[2];
@@ -247,19 +254,20 @@ START_TEST(a_stranger_with_an_old_pid_lives)
 }
 END_TEST
 
-/* The number of a rank's group was given out again, and the process that had it has ended, too: what it started is in that group. */
+/* The number of a rank's group was given out again, and the process that had it has ended, too: what it started is in
+ * that group. */
 START_TEST(a_strangers_group_without_its_leader_lives)
 {
 	pid_t group = start_group(true);
 	uint64_t now = process_start_time(getpid());
 	const struct launch_note wrong[] = {
-		{ 0, group, 1, 0, 0, group + 1, getuid() },       /* of another session */
+		{ 0, group, 1, 0, 0, group + 1, getuid() },	    /* of another session */
 		{ 0, group, now + 1000000, 0, 0, group, getuid() }, /* started before the rank */
-		{ 0, group, 1, 0, 0, group, getuid() + 1 },       /* of another user */
-		{ 0, group, 1, 0, 0, 0, 0 },                          /* nothing known */
+		{ 0, group, 1, 0, 0, group, getuid() + 1 },	    /* of another user */
+		{ 0, group, 1, 0, 0, 0, 0 },			    /* nothing known */
 	};
 	waitpid(group, NULL, 0);
-	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
 		launch_state_kill(&wrong[i], 1);
 		ck_assert_msg(!waitpid(-group, NULL, WNOHANG), "note %zu", i);
 	}
@@ -319,16 +327,19 @@ START_TEST(last_lines)
 	expect_tail("one\ntwo", 1, "two");
 	expect_tail("a\tb\033[1mc\x7f", 1, "a\tb?[1mc?");
 	expect_tail("caf\xc3\xa9 \xff\xc3", 1, "caf\xc3\xa9 ??");
-	expect_tail("a\xe2\x80\xae" "b\xc2\x9b" "c", 1, "a?b?c");
+	expect_tail("a\xe2\x80\xae"
+		    "b\xc2\x9b"
+		    "c",
+		    1, "a?b?c");
 }
 END_TEST
 
 START_TEST(a_long_line_is_cut_between_characters)
 {
 	char text[LOG_TAIL_LINE + 10], *line;
-	memset(text, 'x', sizeof text);
+	memset(text, 'x', sizeof(text));
 	memcpy(text + LOG_TAIL_LINE - 2, "\xc3\xa9", 2); /* across the limit */
-	ck_assert_uint_eq(log_tail(text, sizeof text, &line, 1), 1);
+	ck_assert_uint_eq(log_tail(text, sizeof(text), &line, 1), 1);
 	ck_assert_uint_eq(strlen(line), LOG_TAIL_LINE - 2);
 	free(line);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The logs of ranks when their limit becomes smaller. A real writer, and real files. */
 #include "launch/logs.h"
 
@@ -26,14 +27,14 @@ static off_t size_of(const char *name)
 {
 	char path[SCRATCH_PATH + 32];
 	struct stat st;
-	snprintf(path, sizeof path, "%s/%s", dir, name);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	return stat(path, &st) ? -1 : st.st_size;
 }
 
 static void make_older(off_t size)
 {
 	char path[SCRATCH_PATH + 32];
-	snprintf(path, sizeof path, "%s/worker_0.log.1", dir);
+	snprintf(path, sizeof(path), "%s/worker_0.log.1", dir);
 	FILE *f = fopen(path, "w");
 	ck_assert_ptr_nonnull(f);
 	ck_assert_int_eq(ftruncate(fileno(f), size), 0);
@@ -64,12 +65,13 @@ START_TEST(a_smaller_limit_holds_for_both_logs)
 	struct launch_start start = { .log_dir = dir };
 	struct launch_logs *l;
 	ck_assert(scratch_make(dir));
-	start.order = (struct launch_order){ .job_id = 1, .n_ranks = 1, .uid = getuid(), .log_max = 4 * LAUNCH_LOG_LEAST };
-	memset(text, '\n', sizeof text);
+	start.order =
+		(struct launch_order){ .job_id = 1, .n_ranks = 1, .uid = getuid(), .log_max = 4 * LAUNCH_LOG_LEAST };
+	memset(text, '\n', sizeof(text));
 	ck_assert_int_eq(launch_logs_new(&start, in_child, NULL, &l), ST_OK);
 	make_older(cases[_i].older);
-	ck_assert_int_eq(write(launch_logs_end(l, 0), text, sizeof text), sizeof text);
-	wait_for_size("worker_0.log", sizeof text, sizeof text);
+	ck_assert_int_eq(write(launch_logs_end(l, 0), text, sizeof(text)), sizeof(text));
+	wait_for_size("worker_0.log", sizeof(text), sizeof(text));
 	launch_logs_limit(l, LAUNCH_LOG_LEAST);
 	wait_for_size("worker_0.log", 1, LIMIT);
 	ck_assert_int_eq(size_of("worker_0.log.1"), cases[_i].stays ? cases[_i].older : -1);
@@ -83,7 +85,7 @@ int main(void)
 	log_init("test", LOG_TEXT, LOG_ERROR);
 	Suite *suite = suite_create("logs");
 	TCase *tc = tcase_create("limit");
-	tcase_add_loop_test(tc, a_smaller_limit_holds_for_both_logs, 0, sizeof cases / sizeof *cases);
+	tcase_add_loop_test(tc, a_smaller_limit_holds_for_both_logs, 0, sizeof(cases) / sizeof(*cases));
 	tcase_set_timeout(tc, 60);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);

@@ -1,4 +1,6 @@
-/* What a launcher does with what its ranks have left behind. Real processes; kill() may be told to fail (-Wl,--wrap). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a launcher does with what its ranks have left behind. Real processes; kill() may be told to fail (-Wl,--wrap).
+ */
 #include "launch/orphans.h"
 
 #include "support/suite.h"

@@ -1,4 +1,6 @@
-/* gaccd's end of a launcher's socket, with a test at the other: what happens to a launcher whose messages cannot be understood. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gaccd's end of a launcher's socket, with a test at the other: what happens to a launcher whose messages cannot be
+ * understood. */
 #include "launch/proc.h"
 
 #include "base/log.h"
@@ -35,9 +37,9 @@ static void setup(void)
 	strcpy(dir, "/tmp/gacc-proc-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	const struct launcher_args named = { .job_id = JOB, .uuid = UUID, .runtime_dir = dir };
-	ck_assert(launcher_socket_path(&named, at.sun_path, sizeof at.sun_path));
+	ck_assert(launcher_socket_path(&named, at.sun_path, sizeof(at.sun_path)));
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
 	ck_assert_int_eq(listen(listener, 1), 0);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	uv_timer_init(&loop, &keep_alive);
@@ -96,7 +98,7 @@ static void hear_of(pid_t pid)
 	struct launch_proc *p;
 	ck_assert_int_eq(launch_proc_open(&loop, &args, false, &events, NULL, &p), ST_OK);
 	int fd = accept(listener, NULL, NULL);
-	ck_assert_int_eq(send(fd, &word, sizeof word, 0), sizeof word);
+	ck_assert_int_eq(send(fd, &word, sizeof(word), 0), sizeof(word));
 	while (!gone)
 		uv_run(&loop, UV_RUN_ONCE);
 	close(fd);
@@ -127,14 +129,16 @@ END_TEST
 START_TEST(files_are_named_after_the_uuid)
 {
 	const struct launcher_args own = { .job_id = JOB, .uuid = UUID, .runtime_dir = "/r" },
-				   other = { .job_id = JOB, .uuid = "d5e15a60-9e46-49e2-090b-f59ce3da2a4b", .runtime_dir = dir },
+				   other = { .job_id = JOB,
+					     .uuid = "d5e15a60-9e46-49e2-090b-f59ce3da2a4b",
+					     .runtime_dir = dir },
 				   older = { .job_id = JOB, .uuid = "", .runtime_dir = "/r" };
 	char path[200];
-	ck_assert(launcher_socket_path(&own, path, sizeof path));
+	ck_assert(launcher_socket_path(&own, path, sizeof(path)));
 	ck_assert_str_eq(path, "/r/launch-7.d5e15a609e4649e1.sock");
-	launcher_state_path(&own, path, sizeof path);
+	launcher_state_path(&own, path, sizeof(path));
 	ck_assert_str_eq(path, "/r/launch-7.d5e15a609e4649e1.state");
-	ck_assert(launcher_socket_path(&older, path, sizeof path));
+	ck_assert(launcher_socket_path(&older, path, sizeof(path)));
 	ck_assert_str_eq(path, "/r/launch-7.sock");
 	ck_assert(!launcher_left_traces(&other)); /* dir has this job's socket */
 	const struct launcher_args here = { .job_id = JOB, .uuid = UUID, .runtime_dir = dir };
@@ -147,9 +151,12 @@ static const struct {
 	bool file, socket;
 } entries[] = { { "launch-7.d5e15a609e4649e1.sock", "d5e15a609e4649e1", true, true },
 		{ "launch-7.d5e15a609e4649e1.state", "d5e15a609e4649e1", true, false },
-		{ "launch-7.sock", "", true, true }, { "launch-7.state", "", true, false },
+		{ "launch-7.sock", "", true, true },
+		{ "launch-7.state", "", true, false },
 		{ "launch-7.d5e15a609e4649e1.state.new", "", false, false },
-		{ "launch-7.d5e15a60.sock", "", false, false }, { "gaccd.sock", "", false, false }, { "launch-7", "", false, false } };
+		{ "launch-7.d5e15a60.sock", "", false, false },
+		{ "gaccd.sock", "", false, false },
+		{ "launch-7", "", false, false } };
 
 START_TEST(a_launchers_file_says_whose_it_is)
 {
@@ -178,6 +185,6 @@ int main(int argc, char **argv)
 	tcase_add_test(c, a_launcher_of_another_version_is_killed);
 	tcase_add_loop_test(c, a_process_that_is_no_launcher_of_this_job_lives, 0, 3);
 	tcase_add_test(c, files_are_named_after_the_uuid);
-	tcase_add_loop_test(c, a_launchers_file_says_whose_it_is, 0, (int)(sizeof entries / sizeof *entries));
+	tcase_add_loop_test(c, a_launchers_file_says_whose_it_is, 0, (int)(sizeof(entries) / sizeof(*entries)));
 	return suite_run(s);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "golden.h"
 
 #include <stdio.h>
@@ -31,13 +32,13 @@ static int read_record(FILE *f, const char *path)
 {
 	struct record *r = &records[n_records];
 	uint32_t length;
-	if (fread(&length, sizeof length, 1, f) != 1)
+	if (fread(&length, sizeof(length), 1, f) != 1)
 		return 0;
-	if (n_records == MAX_RECORDS || length >= sizeof r->name)
+	if (n_records == MAX_RECORDS || length >= sizeof(r->name))
 		die(path, "has too many records or too long a name");
 	must_read(f, r->name, length, path);
-	must_read(f, &r->element_bytes, sizeof r->element_bytes, path);
-	must_read(f, &r->count, sizeof r->count, path);
+	must_read(f, &r->element_bytes, sizeof(r->element_bytes), path);
+	must_read(f, &r->count, sizeof(r->count), path);
 	size_t bytes = r->count * r->element_bytes;
 	r->data = aligned_alloc(64, (bytes + 127) / 64 * 64);
 	if (!r->data)
@@ -53,8 +54,8 @@ void golden_load(const char *path)
 	FILE *f = fopen(path, "rb");
 	if (!f)
 		die(path, "cannot be opened");
-	must_read(f, magic, sizeof magic, path);
-	if (memcmp(magic, "GOLDEN01", sizeof magic) != 0)
+	must_read(f, magic, sizeof(magic), path);
+	if (memcmp(magic, "GOLDEN01", sizeof(magic)) != 0)
 		die(path, "is not a golden file");
 	while (read_record(f, path))
 		;
@@ -65,7 +66,7 @@ void golden_unload(void)
 {
 	while (n_records)
 		free(records[--n_records].data);
-	memset(records, 0, sizeof records);
+	memset(records, 0, sizeof(records));
 }
 
 const void *golden_find(const char *name, size_t element_bytes, size_t *n)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
 #include <math.h>
@@ -46,7 +47,8 @@ static uint64_t get_bits(const void *a, enum dtype t, size_t i)
 /* Exponents near that of 1, any mantissa and sign. */
 static uint64_t normal_bits(enum dtype t, struct rng *r)
 {
-	uint64_t top = exponent_field(t) & ~(exponent_field(t) >> 1), one = (exponent_field(t) >> 1) & exponent_field(t);
+	uint64_t top = exponent_field(t) & ~(exponent_field(t) >> 1),
+		 one = (exponent_field(t) >> 1) & exponent_field(t);
 	uint64_t ulp = mantissa_field(t) + 1, sign = (exponent_field(t) | mantissa_field(t)) + 1;
 	uint64_t x = rng_next(r);
 	uint64_t exponent = (x & 8 ? one - (x >> 4 & 7) * ulp : top + (x >> 4 & 1) * ulp) & exponent_field(t);
@@ -62,7 +64,7 @@ static uint64_t sample_bits(enum dtype t, enum sample s, struct rng *r)
 		return (x & 1 ? sign : 0) | (x >> 1 & mantissa_field(t));
 	switch (x % 8) {
 	case 0:
-		return exponent_field(t) | (x & 8 ? sign : 0);                    /* inf */
+		return exponent_field(t) | (x & 8 ? sign : 0); /* inf */
 	case 1:
 		return exponent_field(t) | ((mantissa_field(t) + 1) >> 1) | (x >> 8 & 1); /* NaN */
 	case 2:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Seeded test data and comparisons for the kernel tests. */
 #ifndef GACC_TEST_MATH_SAMPLE_H
 #define GACC_TEST_MATH_SAMPLE_H

@@ -1,6 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/arena.h"
 #include "math/kernels.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -18,7 +18,7 @@ static struct tensor_spec tensor(const char *name, enum dtype t, int n_dims, int
 static struct arena lay_out(const struct tensor_spec *t, uint64_t n, enum dtype grad)
 {
 	struct arena a;
-	ck_assert_msg(arena_init(&a, t, n, grad, why, sizeof why) == ST_OK, "%s", why);
+	ck_assert_msg(arena_init(&a, t, n, grad, why, sizeof(why)) == ST_OK, "%s", why);
 	return a;
 }
 
@@ -27,7 +27,7 @@ static void assert_refused(const struct tensor_spec *t, uint64_t n, const char *
 {
 	struct arena a = { .n_tensors = 12345 };
 	why[0] = 0;
-	ck_assert_int_eq(arena_init(&a, t, n, DTYPE_NONE, why, sizeof why), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(arena_init(&a, t, n, DTYPE_NONE, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	ck_assert_msg(strstr(why, part) != NULL, "'%s' does not say '%s'", why, part);
 	ck_assert_uint_eq(a.n_tensors, 12345);
 }
@@ -96,7 +96,8 @@ START_TEST(indices_pass_2_to_the_32)
 	struct tensor_spec t[] = { tensor("big", DTYPE_BF16, 2, 100000, 100003), tensor("next", DTYPE_BF16, 1, 7, 0),
 				   tensor("f", DTYPE_F32, 2, 65536, 65537) };
 	struct arena a = lay_out(t, 3, DTYPE_F32);
-	const uint64_t f32 = UINT64_C(65536) * 65537, big = UINT64_C(10000300000), after = 10000300000; /* is 32 * 312509375 */
+	/* is 32 * 312509375 */
+	const uint64_t f32 = UINT64_C(65536) * 65537, big = UINT64_C(10000300000), after = 10000300000;
 	ck_assert_uint_eq(a.group[0].count, f32);
 	ck_assert_uint_eq(a.tensor[0].start, f32);
 	ck_assert_uint_eq(a.tensor[0].count, big);
@@ -130,8 +131,8 @@ END_TEST
 START_TEST(bad_tensors_are_named)
 {
 	char long_name[ARENA_MAX_NAME + 2];
-	memset(long_name, 'x', sizeof long_name - 1);
-	long_name[sizeof long_name - 1] = 0;
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = 0;
 	struct tensor_spec ok = tensor("ok", DTYPE_F32, 1, 4, 0);
 	const struct {
 		struct tensor_spec t;
@@ -148,7 +149,7 @@ START_TEST(bad_tensors_are_named)
 		{ tensor("n", DTYPE_F32, -1, 1, 1), "-1 dimensions" },
 		{ tensor("ok", DTYPE_F32, 1, 4, 0), "tensors 0 and 1 are both named 'ok'" },
 	};
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct tensor_spec t[] = { ok, cases[i].t };
 		assert_refused(t, 2, cases[i].part);
 	}
@@ -186,7 +187,7 @@ START_TEST(fingerprint_depends_on_all_that_is_declared)
 	arena_fini(&b);
 	const struct tensor_spec changes[] = { tensor("y", DTYPE_F32, 2, 3, 4), tensor("x", DTYPE_BF16, 2, 3, 4),
 					       tensor("x", DTYPE_F32, 2, 4, 3), tensor("x", DTYPE_F32, 1, 12, 0) };
-	for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
 		u[1] = changes[i];
 		b = lay_out(u, 2, DTYPE_NONE);
 		ck_assert_uint_ne(a.fingerprint, b.fingerprint);
@@ -207,7 +208,7 @@ END_TEST
 static void assert_difference(const struct tensor_spec *a, uint64_t n_a, const struct tensor_spec *b, uint64_t n_b,
 			      const char *want)
 {
-	ck_assert(tensor_set_differs(a, n_a, b, n_b, why, sizeof why));
+	ck_assert(tensor_set_differs(a, n_a, b, n_b, why, sizeof(why)));
 	ck_assert_str_eq(why, want);
 }
 
@@ -215,9 +216,9 @@ START_TEST(the_first_difference_is_a_sentence)
 {
 	struct tensor_spec a[] = { tensor("w", DTYPE_F32, 2, 3, 4), tensor("x", DTYPE_F32, 1, 4, 0) };
 	struct tensor_spec b[] = { a[0], a[1] };
-	ck_assert(!tensor_set_differs(a, 2, b, 2, why, sizeof why));
+	ck_assert(!tensor_set_differs(a, 2, b, 2, why, sizeof(why)));
 	b[1].alias_of = "";
-	ck_assert(!tensor_set_differs(a, 2, b, 2, why, sizeof why));
+	ck_assert(!tensor_set_differs(a, 2, b, 2, why, sizeof(why)));
 	assert_difference(a, 2, b, 1, "2 tensors against 1: 'x' is in one set only");
 	assert_difference(a, 1, b, 2, "1 tensors against 2: 'x' is in one set only");
 	b[1].alias_of = "w";
@@ -234,10 +235,10 @@ END_TEST
 START_TEST(many_tensors)
 {
 	enum { N = 20000 };
-	struct tensor_spec *t = calloc(N, sizeof *t);
-	char (*name)[16] = calloc(N, sizeof *name);
+	struct tensor_spec *t = calloc(N, sizeof(*t));
+	char(*name)[16] = calloc(N, sizeof(*name));
 	for (int i = 0; i < N; i++) {
-		snprintf(name[i], sizeof name[i], "layer.%d", i);
+		snprintf(name[i], sizeof(name[i]), "layer.%d", i);
 		t[i] = tensor(name[i], DTYPE_F32, 1, 33, 0);
 	}
 	struct arena a = lay_out(t, N, DTYPE_NONE);

@@ -1,15 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole windows against PyTorch: accumulate micro-batches, norm, clip, update, for ten steps, on every table.
  *
- * Bounds: after step t each f32 parameter is within t * 2 eps32 of the size that took part, |p| plus the largest move of
- * the case, since each step rounds the sum, the update and p a few times; m and v are within 8 eps32 of |m| + max|m|.
- * 16-bit parameters are within one unit in the last place (a rounding border may lie between two equal-enough f32).
+ * Bounds: after step t each f32 parameter is within t * 2 eps32 of the size that took part, |p| plus the largest move
+ * of the case, since each step rounds the sum, the update and p a few times; m and v are within 8 eps32 of |m| +
+ * max|m|. 16-bit parameters are within one unit in the last place (a rounding border may lie between two equal-enough
+ * f32).
  */
 #include "golden.h"
 #include "sample.h"
-
 #include "math/init.h"
 #include "math/optim.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -23,11 +23,13 @@
 #define STEPS 10
 #define EPS32 0x1p-23
 
-static const char *const names[] = { "sgd", "sgd_decay", "momentum", "dampening", "nesterov", "adam", "adam_decay",
-				     "adamw", "adamw_slow", "groups", "clip_norm", "clip_norm_groups", "clip_value",
-				     "micro", "micro_bf16", "micro_f16", "master_bf16", "master_f16", "no_master_bf16",
-				     "no_master_sgd_f16", "schedule", "lamb", "lamb_groups", "lamb_master_bf16" };
-#define N_NAMES (int)(sizeof names / sizeof names[0])
+static const char *const names[] = { "sgd",	    "sgd_decay",  "momentum",	    "dampening",
+				     "nesterov",    "adam",	  "adam_decay",	    "adamw",
+				     "adamw_slow",  "groups",	  "clip_norm",	    "clip_norm_groups",
+				     "clip_value",  "micro",	  "micro_bf16",	    "micro_f16",
+				     "master_bf16", "master_f16", "no_master_bf16", "no_master_sgd_f16",
+				     "schedule",    "lamb",	  "lamb_groups",    "lamb_master_bf16" };
+#define N_NAMES (int)(sizeof(names) / sizeof(names[0]))
 
 struct golden_case {
 	const char *name;
@@ -53,7 +55,7 @@ static const void *find(const char *name, const char *what, size_t element_bytes
 {
 	char key[96];
 	size_t n;
-	snprintf(key, sizeof key, "%s/%s", name, what);
+	snprintf(key, sizeof(key), "%s/%s", name, what);
 	const void *p = golden_find(key, element_bytes, &n);
 	if (p)
 		ck_assert_uint_eq(n, count);
@@ -65,12 +67,22 @@ static struct golden_case load_case(const char *name)
 	const double *c = find(name, "config", 8, 16 + 1);
 	ck_assert_ptr_nonnull(c);
 	struct golden_case g = { .name = name,
-				 .optim = { .type = (enum optim_type)c[0], .lr = c[1], .momentum = c[2],
-					    .dampening = c[3], .nesterov = c[4] != 0, .weight_decay = c[5],
-					    .beta1 = c[6], .beta2 = c[7], .eps = c[8] },
+				 .optim = { .type = (enum optim_type)c[0],
+					    .lr = c[1],
+					    .momentum = c[2],
+					    .dampening = c[3],
+					    .nesterov = c[4] != 0,
+					    .weight_decay = c[5],
+					    .beta1 = c[6],
+					    .beta2 = c[7],
+					    .eps = c[8] },
 				 .group = { { 1, c[5], false }, { c[15], c[16], false } },
-				 .clip_norm = c[9], .clip_value = c[10], .micro = (int)c[11],
-				 .grad = (enum dtype)c[12], .p16 = (enum dtype)c[13], .master = c[14] != 0 };
+				 .clip_norm = c[9],
+				 .clip_value = c[10],
+				 .micro = (int)c[11],
+				 .grad = (enum dtype)c[12],
+				 .p16 = (enum dtype)c[13],
+				 .master = c[14] != 0 };
 	size_t micros = (size_t)(STEPS * g.micro);
 	g.gradients = find(name, "gradients", dtype_size(g.grad), micros * N);
 	g.weights = find(name, "weights", 8, micros);
@@ -87,8 +99,9 @@ static struct golden_case load_case(const char *name)
 
 static struct model model_new(const struct golden_case *c, const struct kernels *k)
 {
-	struct model m = { .p = sample_alloc(DTYPE_F32, N), .sum = { sample_alloc(DTYPE_F32, N), sample_alloc(DTYPE_F32, N) } };
-	memcpy(m.p, c->start, N * sizeof *m.p);
+	struct model m = { .p = sample_alloc(DTYPE_F32, N),
+			   .sum = { sample_alloc(DTYPE_F32, N), sample_alloc(DTYPE_F32, N) } };
+	memcpy(m.p, c->start, N * sizeof(*m.p));
 	if (c->m)
 		m.m = sample_alloc(DTYPE_F32, N);
 	if (c->v)
@@ -118,7 +131,8 @@ static double accumulate(const struct golden_case *c, const struct kernels *k, s
 	for (int j = 0; j < c->micro; j++) {
 		int micro = step * c->micro + j;
 		const char *g = (const char *)c->gradients + (size_t)(micro * N) * dtype_size(c->grad);
-		s[j] = (struct kernel_src){ g, reduce_coefficient(REDUCE_WEIGHTED_MEAN, GRAD_OF_MEAN, c->weights[micro]) };
+		s[j] = (struct kernel_src){ g,
+					    reduce_coefficient(REDUCE_WEIGHTED_MEAN, GRAD_OF_MEAN, c->weights[micro]) };
 		sum_weight += c->weights[micro];
 	}
 	k->accumulate(m->sum[0], NULL, true, DTYPE_F32, s, c->micro, c->grad, N, NULL,
@@ -213,30 +227,38 @@ static void check_schedule(const char *name, const struct schedule *s)
 {
 	char key[64];
 	size_t n;
-	snprintf(key, sizeof key, "schedule/%s", name);
+	snprintf(key, sizeof(key), "schedule/%s", name);
 	const double *want = golden_find(key, 8, &n);
 	ck_assert_uint_gt(n, 15);
-	ck_assert_int_eq(schedule_check(s, key, sizeof key), ST_OK);
+	ck_assert_int_eq(schedule_check(s, key, sizeof(key)), ST_OK);
 	for (size_t i = 0; i < n; i++)
-		ck_assert_msg(fabs(schedule_factor(s, i) - want[i]) <= 1e-13, "%s: step %zu is %.17g, torch has %.17g", name,
-			      i, schedule_factor(s, i), want[i]);
+		ck_assert_msg(fabs(schedule_factor(s, i) - want[i]) <= 1e-13, "%s: step %zu is %.17g, torch has %.17g",
+			      name, i, schedule_factor(s, i), want[i]);
 }
 
 START_TEST(schedules_match_torch)
 {
-	check_schedule("warmup", &(struct schedule){ .type = SCHEDULE_LINEAR_WARMUP, .warmup_steps = 7,
-						     .warmup_start_factor = 0.1 });
+	check_schedule(
+		"warmup",
+		&(struct schedule){ .type = SCHEDULE_LINEAR_WARMUP, .warmup_steps = 7, .warmup_start_factor = 0.1 });
 	check_schedule("cosine", &(struct schedule){ .type = SCHEDULE_COSINE, .total_steps = 30, .min_factor = 0.05 });
 	check_schedule("step", &(struct schedule){ .type = SCHEDULE_STEP, .step_size = 4, .gamma = 0.3 });
-	check_schedule("warmup_cosine", &(struct schedule){ .type = SCHEDULE_COSINE, .warmup_steps = 5, .total_steps = 30,
-							    .min_factor = 0.1, .warmup_start_factor = 0.2 });
-	check_schedule("warmup_step", &(struct schedule){ .type = SCHEDULE_STEP, .warmup_steps = 3, .step_size = 5,
-							  .gamma = 0.5, .warmup_start_factor = 0.5 });
+	check_schedule("warmup_cosine", &(struct schedule){ .type = SCHEDULE_COSINE,
+							    .warmup_steps = 5,
+							    .total_steps = 30,
+							    .min_factor = 0.1,
+							    .warmup_start_factor = 0.2 });
+	check_schedule("warmup_step", &(struct schedule){ .type = SCHEDULE_STEP,
+							  .warmup_steps = 3,
+							  .step_size = 5,
+							  .gamma = 0.5,
+							  .warmup_start_factor = 0.5 });
 }
 END_TEST
 
 /* A rule with fans draws the same numbers as the plain rule with torch's bounds. */
-static void check_init(enum init_type type, double gain, const double fan[2], enum init_type plain, const double bounds[2])
+static void check_init(enum init_type type, double gain, const double fan[2], enum init_type plain,
+		       const double bounds[2])
 {
 	float got[64], want[64];
 	init_fill(got, 0, 64, &(struct init_rule){ type, gain, 0 }, fan[0], fan[1], 1, 2);

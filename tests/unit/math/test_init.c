@@ -1,6 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/init.h"
 #include "math/philox.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -22,10 +22,10 @@ START_TEST(philox_known_answers)
 		  { 0xa4093822, 0x299f31d0 },
 		  { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
 	};
-	for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		uint32_t out[4];
 		philox4x32_10(answers[i].counter, answers[i].key, out);
-		ck_assert_mem_eq(out, answers[i].out, sizeof out);
+		ck_assert_mem_eq(out, answers[i].out, sizeof(out));
 	}
 }
 END_TEST
@@ -57,7 +57,7 @@ static struct moments moments_of(const float *a, size_t n)
 
 static struct moments draw(enum init_type type, double a, double b, double fan_in, double fan_out)
 {
-	float *x = malloc(N * sizeof *x);
+	float *x = malloc(N * sizeof(*x));
 	ck_assert_ptr_nonnull(x);
 	init_fill(x, 0, N, &(struct init_rule){ type, a, b }, fan_in, fan_out, 42, 7);
 	struct moments m = moments_of(x, N);
@@ -115,19 +115,19 @@ START_TEST(a_value_depends_on_its_place_alone)
 		init_fill(whole, 0, M, &rules[r], 1, 1, 3, 4);
 		for (uint64_t first = 0; first < M; first += 37)
 			init_fill(part + first, first, M - first < 37 ? M - first : 37, &rules[r], 1, 1, 3, 4);
-		ck_assert_mem_eq(whole, part, sizeof whole);
+		ck_assert_mem_eq(whole, part, sizeof(whole));
 	}
 	float low[8], high[8];
 	init_fill(low, 0, 8, &rules[1], 1, 1, 3, 4);
 	init_fill(high, UINT64_C(4) << 32, 8, &rules[1], 1, 1, 3, 4);
-	ck_assert_mem_ne(low, high, sizeof low);
+	ck_assert_mem_ne(low, high, sizeof(low));
 }
 END_TEST
 
 START_TEST(seeds_and_tensors_are_independent)
 {
 	const struct init_rule rule = { INIT_NORMAL, 0, 1 };
-	float *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b);
+	float *a = malloc(N * sizeof(*a)), *b = malloc(N * sizeof(*b));
 	const uint64_t other[][2] = { { 2, 1 }, { 1, 2 }, { UINT64_C(1) << 32 | 1, 1 }, { 1, UINT64_C(1) << 32 | 1 } };
 	init_fill(a, 0, N, &rule, 1, 1, 1, 1);
 	for (int k = 0; k < 4; k++) {
@@ -175,7 +175,7 @@ START_TEST(bits_of_a_seed_are_fixed)
 	for (int r = 0; r < 2; r++) {
 		float x[4];
 		init_fill(x, 0, 4, &rules[r], 1, 1, 42, 7);
-		ck_assert_mem_eq(x, want[r], sizeof x);
+		ck_assert_mem_eq(x, want[r], sizeof(x));
 	}
 }
 END_TEST

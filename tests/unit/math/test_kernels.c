@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every table against the reference, bit for bit, with subnormals and with FTZ and DAZ as in the engine's threads. */
 #include "sample.h"
 
@@ -13,7 +14,7 @@
 
 #define N_MAX (3 * KERNEL_BLOCK + 77)
 static const size_t sizes[] = { 0, 1, 15, 32, 63, 64, 65, 127, 992, 1023, 1024, 1025, 2048, 2080, N_MAX };
-#define N_SIZES (sizeof sizes / sizeof sizes[0])
+#define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
 #define MAX_BLOCKS (N_MAX / KERNEL_BLOCK + 1)
 static const enum sample samples[] = { SAMPLE_NORMAL, SAMPLE_SUBNORMAL, SAMPLE_SPECIAL };
 #define N_SAMPLES 3
@@ -33,7 +34,8 @@ static void find_tables(void)
 		fast[i] = table[i + 1];
 }
 
-/* Table of loop test i, of 2 * n_fast: the second round of tables is without subnormals. Tests run in their own process. */
+/* Table of loop test i, of 2 * n_fast: the second round of tables is without subnormals. Tests run in their own
+ * process. */
 static const struct kernels *table_of(int i)
 {
 #ifdef __x86_64__
@@ -52,7 +54,7 @@ struct partials {
 
 static struct kernel_partials wanted(struct partials *p, int mask)
 {
-	memset(p, 0x5a, sizeof *p);
+	memset(p, 0x5a, sizeof(*p));
 	return (struct kernel_partials){ .sumsq = mask & 1 ? p->sumsq : NULL,
 					 .digest = mask & 2 ? p->digest : NULL,
 					 .nonfinite = mask & 4 ? p->nonfinite : NULL };
@@ -62,9 +64,9 @@ static struct kernel_partials wanted(struct partials *p, int mask)
 static void assert_partials_equal(const struct partials *a, const struct partials *b, bool nan)
 {
 	ck_assert_uint_eq(sample_differs(a->sumsq, b->sumsq, DTYPE_F64, MAX_BLOCKS), MAX_BLOCKS);
-	ck_assert_mem_eq(a->nonfinite, b->nonfinite, sizeof a->nonfinite);
+	ck_assert_mem_eq(a->nonfinite, b->nonfinite, sizeof(a->nonfinite));
 	if (!nan)
-		ck_assert_mem_eq(a->digest, b->digest, sizeof a->digest);
+		ck_assert_mem_eq(a->digest, b->digest, sizeof(a->digest));
 }
 
 /* One accumulate call by both tables. */
@@ -73,9 +75,9 @@ struct accumulate_case {
 	enum dtype acc, grad;
 	int k;
 	size_t n;
-	int partials;   /* mask of wanted(); -1: NULL */
-	bool count;     /* src_nonfinite */
-	bool cached;    /* by accumulate_cached */
+	int partials;	/* mask of wanted(); -1: NULL */
+	bool count;	/* src_nonfinite */
+	bool cached;	/* by accumulate_cached */
 	size_t g_shift; /* elements by which g is off its alignment */
 	enum sample sample;
 };
@@ -102,7 +104,7 @@ static void check_accumulate(const struct kernels *table, const struct accumulat
 	ck_assert_msg(sample_differs(want, got, c->acc, c->n) == c->n,
 		      "%s: acc %s grad %s k %d n %zu first %d sample %d: element %zu", table->name, dtype_name(c->acc),
 		      dtype_name(c->grad), c->k, c->n, c->first, c->sample, sample_differs(want, got, c->acc, c->n));
-	ck_assert_mem_eq(want_count, got_count, sizeof want_count);
+	ck_assert_mem_eq(want_count, got_count, sizeof(want_count));
 	assert_partials_equal(&want_p, &got_p, sample_has_nan(want, c->acc, c->n));
 	for (int j = 0; j < c->k; j++)
 		free(g[j]);
@@ -122,8 +124,11 @@ START_TEST(accumulate_matches_the_reference)
 					for (int s = 0; s < N_SAMPLES; s++)
 						check_accumulate(table,
 								 &(struct accumulate_case){
-									 .first = first, .acc = DTYPE_F32,
-									 .grad = grad_dtypes[t], .k = k, .n = sizes[a],
+									 .first = first,
+									 .acc = DTYPE_F32,
+									 .grad = grad_dtypes[t],
+									 .k = k,
+									 .n = sizes[a],
 									 .partials = (int)(rng_next(&rng) % 9) - 1,
 									 .count = rng_next(&rng) & 1,
 									 .cached = rng_next(&rng) & 1,
@@ -141,8 +146,12 @@ START_TEST(accumulate_into_f64_matches_the_reference)
 	for (size_t a = 0; a < N_SIZES; a++)
 		for (int t = 0; t < 4; t++)
 			check_accumulate(table,
-					 &(struct accumulate_case){ .acc = DTYPE_F64, .grad = grad[t], .k = 3,
-								    .n = sizes[a], .partials = 7, .count = true,
+					 &(struct accumulate_case){ .acc = DTYPE_F64,
+								    .grad = grad[t],
+								    .k = 3,
+								    .n = sizes[a],
+								    .partials = 7,
+								    .count = true,
 								    .sample = samples[a % N_SAMPLES] },
 					 &rng);
 }
@@ -209,8 +218,8 @@ struct update_case {
 	struct kernel_update u;
 };
 
-static void run_update(const struct kernels *table, const struct update_case *c, uint64_t seed, struct kernel_params *out,
-		       struct partials *digests)
+static void run_update(const struct kernels *table, const struct update_case *c, uint64_t seed,
+		       struct kernel_params *out, struct partials *digests)
 {
 	struct rng rng = { seed };
 	bool f32 = c->copies != ONLY_16, p16 = c->copies != F32_ONLY;
@@ -255,7 +264,8 @@ static void free_params(struct kernel_params *p)
 	free(p->v);
 }
 
-/* Elements of a block that the update has left inf or NaN in a parameter, its 16-bit copy, or v: counted by what lies there. */
+/* Elements of a block that the update has left inf or NaN in a parameter, its 16-bit copy, or v: counted by what lies
+ * there. */
 static uint32_t count_lost(const struct update_case *c, const struct kernel_params *p, size_t block)
 {
 	uint32_t n = 0, v;
@@ -263,11 +273,11 @@ static uint32_t count_lost(const struct update_case *c, const struct kernel_para
 	for (size_t i = block * KERNEL_BLOCK; i < c->n && i < (block + 1) * KERNEL_BLOCK; i++) {
 		bool lost = p->p && !isfinite(p->p[i]);
 		if (p->v) {
-			memcpy(&v, p->v + i, sizeof v);
+			memcpy(&v, p->v + i, sizeof(v));
 			lost |= (v & 0x7f800000) == 0x7f800000;
 		}
 		if (p->p16) {
-			memcpy(&h, (const uint16_t *)p->p16 + i, sizeof h);
+			memcpy(&h, (const uint16_t *)p->p16 + i, sizeof(h));
 			lost |= (h & exponent) == exponent;
 		}
 		n += lost;
@@ -322,13 +332,16 @@ START_TEST(updates_match_the_reference)
 			for (enum copies copies = F32_ONLY; copies <= ONLY_16; copies++)
 				for (uint64_t mode = 0; mode < 32; mode++)
 					check_update(table,
-						     &(struct update_case){
-							     .rule = rule, .copies = copies,
-							     .p16 = mode & 1 ? DTYPE_F16 : DTYPE_BF16,
-							     .acc = mode == 31 ? DTYPE_F64 : DTYPE_F32,
-							     .momentum = rule || mode & 16, .digest = mode & 2,
-							     .undo = mode & 4, .n = sizes[a], .sample = samples[mode % N_SAMPLES],
-							     .u = some_update(&rng, mode) },
+						     &(struct update_case){ .rule = rule,
+									    .copies = copies,
+									    .p16 = mode & 1 ? DTYPE_F16 : DTYPE_BF16,
+									    .acc = mode == 31 ? DTYPE_F64 : DTYPE_F32,
+									    .momentum = rule || mode & 16,
+									    .digest = mode & 2,
+									    .undo = mode & 4,
+									    .n = sizes[a],
+									    .sample = samples[mode % N_SAMPLES],
+									    .u = some_update(&rng, mode) },
 						     rng_next(&rng));
 }
 END_TEST
@@ -345,8 +358,8 @@ static void check_lamb_moments(const struct kernels *table, const struct update_
 	none.u.lr = 0; /* fills, and leaves as it is */
 	sample_fill(g, c->acc, c->n, c->sample, &(struct rng){ seed + 1 });
 	for (int i = 0; i < 2; i++) {
-		memset(&param[i], 0x5a, sizeof param[i]);
-		memset(&direction[i], 0x5a, sizeof direction[i]);
+		memset(&param[i], 0x5a, sizeof(param[i]));
+		memset(&direction[i], 0x5a, sizeof(direction[i]));
 		run_update(reference, &none, seed, &after[i], &digests);
 		both[i]->lamb_moments(&after[i], with_g ? g : NULL, c->acc, c->n, &c->u, NULL,
 				      &(struct kernel_lamb_norms){ param[i].sumsq, direction[i].sumsq });
@@ -370,7 +383,8 @@ START_TEST(lamb_moments_match_the_reference)
 					   &(struct update_case){ .copies = (enum copies)(mode % 3),
 								  .p16 = mode & 1 ? DTYPE_F16 : DTYPE_BF16,
 								  .acc = mode == 35 ? DTYPE_F64 : DTYPE_F32,
-								  .momentum = true, .n = sizes[a],
+								  .momentum = true,
+								  .n = sizes[a],
 								  .sample = samples[mode / 3 % N_SAMPLES],
 								  .u = some_update(&rng, mode) },
 					   mode % 4 != 0, rng_next(&rng));
@@ -399,9 +413,9 @@ START_TEST(conversions_match_the_reference)
 				float x;
 				uint32_t u;
 				reference->to_f32(&x, all + i, grad_dtypes[t], 1);
-				memcpy(&u, &x, sizeof u);
+				memcpy(&u, &x, sizeof(u));
 				u += (uint32_t)(s / 2 * (t == 1 ? 0x4000 : 0x800)) + (uint32_t)s % 2;
-				memcpy(&want[i], &u, sizeof u);
+				memcpy(&want[i], &u, sizeof(u));
 			}
 			reference->from_f32(want16, grad_dtypes[t], want, 65536);
 			table->from_f32(got16, grad_dtypes[t], want, 65536);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "math/optim.h"
 
 #include "support/suite.h"
@@ -9,8 +10,9 @@
 static char why[200];
 
 static const struct optim_config sgd = { .type = OPTIM_SGD, .lr = 0.1, .momentum = 0.9 };
-static const struct optim_config adamw = { .type = OPTIM_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .beta1 = 0.9,
-					   .beta2 = 0.999, .eps = 1e-8 };
+static const struct optim_config adamw = {
+	.type = OPTIM_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8
+};
 
 START_TEST(one_row_per_optimizer)
 {
@@ -34,23 +36,23 @@ END_TEST
 static void assert_refused(struct optim_config c, const char *field)
 {
 	why[0] = 0;
-	ck_assert_int_eq(optim_check(&c, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(optim_check(&c, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_msg(strstr(why, field) == why, "'%s' does not begin with '%s'", why, field);
 }
 
 /* Takes `base` with one field changed. */
-#define REFUSED(base, field, value)                                  \
-	do {                                                         \
-		struct optim_config c_ = base;                       \
-		c_.field = value;                                    \
-		assert_refused(c_, "optimizer." #field);             \
+#define REFUSED(base, field, value)                                                                                    \
+	do {                                                                                                           \
+		struct optim_config c_ = base;                                                                         \
+		c_.field = value;                                                                                      \
+		assert_refused(c_, "optimizer." #field);                                                               \
 	} while (0)
 
 START_TEST(impossible_values_are_refused)
 {
-	ck_assert_int_eq(optim_check(&sgd, why, sizeof why), ST_OK);
-	ck_assert_int_eq(optim_check(&adamw, why, sizeof why), ST_OK);
-	ck_assert_int_eq(optim_check(&(struct optim_config){ .type = OPTIM_CLIENT }, why, sizeof why), ST_OK);
+	ck_assert_int_eq(optim_check(&sgd, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(optim_check(&adamw, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(optim_check(&(struct optim_config){ .type = OPTIM_CLIENT }, why, sizeof(why)), ST_OK);
 	REFUSED(sgd, type, (enum optim_type)9);
 	REFUSED(sgd, lr, -1);
 	REFUSED(sgd, lr, NAN);
@@ -68,7 +70,7 @@ START_TEST(impossible_values_are_refused)
 	REFUSED(adamw, eps, INFINITY);
 	struct optim_config nesterov = sgd;
 	nesterov.nesterov = true;
-	ck_assert_int_eq(optim_check(&nesterov, why, sizeof why), ST_OK);
+	ck_assert_int_eq(optim_check(&nesterov, why, sizeof(why)), ST_OK);
 	nesterov.dampening = 0.5;
 	assert_refused(nesterov, "optimizer.nesterov");
 	nesterov.dampening = nesterov.momentum = 0;
@@ -99,12 +101,16 @@ START_TEST(coefficients_and_divisors)
 		enum grad_of of;
 		double coefficient, divisor;
 	} rows[] = {
-		{ REDUCE_WEIGHTED_MEAN, GRAD_OF_MEAN, 8, 20 }, { REDUCE_WEIGHTED_MEAN, GRAD_OF_SUM, 1, 20 },
-		{ REDUCE_MEAN, GRAD_OF_MEAN, 1, 3 },           { REDUCE_MEAN, GRAD_OF_SUM, 0.125, 3 },
-		{ REDUCE_SUM, GRAD_OF_MEAN, 8, 1 },            { REDUCE_SUM, GRAD_OF_SUM, 1, 1 },
-		{ REDUCE_FIXED, GRAD_OF_MEAN, 1, 64 },         { REDUCE_FIXED, GRAD_OF_SUM, 1, 64 },
+		{ REDUCE_WEIGHTED_MEAN, GRAD_OF_MEAN, 8, 20 },
+		{ REDUCE_WEIGHTED_MEAN, GRAD_OF_SUM, 1, 20 },
+		{ REDUCE_MEAN, GRAD_OF_MEAN, 1, 3 },
+		{ REDUCE_MEAN, GRAD_OF_SUM, 0.125, 3 },
+		{ REDUCE_SUM, GRAD_OF_MEAN, 8, 1 },
+		{ REDUCE_SUM, GRAD_OF_SUM, 1, 1 },
+		{ REDUCE_FIXED, GRAD_OF_MEAN, 1, 64 },
+		{ REDUCE_FIXED, GRAD_OF_SUM, 1, 64 },
 	};
-	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		ck_assert(reduce_coefficient(rows[i].reduction, rows[i].of, 8) == rows[i].coefficient);
 		ck_assert(reduce_divisor(rows[i].reduction, rows[i].of, 20, 3, 64) == rows[i].divisor);
 	}
@@ -118,7 +124,9 @@ START_TEST(schedule_edges)
 	const struct schedule warmup = { .type = SCHEDULE_LINEAR_WARMUP, .warmup_steps = 4 };
 	ck_assert(schedule_factor(&warmup, 0) == 0 && schedule_factor(&warmup, 1) == 0.25);
 	ck_assert(schedule_factor(&warmup, 4) == 1 && schedule_factor(&warmup, UINT64_MAX) == 1);
-	const struct schedule cosine = { .type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 12, .min_factor = 0.1 };
+	const struct schedule cosine = {
+		.type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 12, .min_factor = 0.1
+	};
 	ck_assert(schedule_factor(&cosine, 2) == 1);
 	ck_assert_double_eq_tol(schedule_factor(&cosine, 7), 0.55, 1e-15);
 	for (uint64_t applied = 12; applied < 40; applied++)
@@ -129,19 +137,22 @@ END_TEST
 static void assert_schedule_refused(struct schedule s, const char *field)
 {
 	why[0] = 0;
-	ck_assert_int_eq(schedule_check(&s, why, sizeof why), ST_INVALID_SPEC);
+	ck_assert_int_eq(schedule_check(&s, why, sizeof(why)), ST_INVALID_SPEC);
 	ck_assert_msg(strstr(why, field) == why, "'%s' does not begin with '%s'", why, field);
 }
 
 START_TEST(impossible_schedules_are_refused)
 {
-	const struct schedule cosine = { .type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 12, .min_factor = 0.1 };
+	const struct schedule cosine = {
+		.type = SCHEDULE_COSINE, .warmup_steps = 2, .total_steps = 12, .min_factor = 0.1
+	};
 	const struct schedule step = { .type = SCHEDULE_STEP, .step_size = 3, .gamma = 0.5 };
-	ck_assert_int_eq(schedule_check(&(struct schedule){ .type = SCHEDULE_CONSTANT }, why, sizeof why), ST_OK);
-	ck_assert_int_eq(schedule_check(&cosine, why, sizeof why), ST_OK);
-	ck_assert_int_eq(schedule_check(&step, why, sizeof why), ST_OK);
+	ck_assert_int_eq(schedule_check(&(struct schedule){ .type = SCHEDULE_CONSTANT }, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(schedule_check(&cosine, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(schedule_check(&step, why, sizeof(why)), ST_OK);
 	assert_schedule_refused((struct schedule){ .type = (enum schedule_type)0 }, "schedule.type");
-	assert_schedule_refused((struct schedule){ .type = SCHEDULE_CONSTANT, .warmup_steps = 5 }, "schedule.warmup_steps");
+	assert_schedule_refused((struct schedule){ .type = SCHEDULE_CONSTANT, .warmup_steps = 5 },
+				"schedule.warmup_steps");
 	assert_schedule_refused((struct schedule){ .type = SCHEDULE_LINEAR_WARMUP }, "schedule.warmup_steps");
 	struct schedule s = cosine;
 	s.total_steps = 2;

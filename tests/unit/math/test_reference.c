@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference kernels against what kernels.h says, with numbers worked out here. */
 #include "sample.h"
 
@@ -13,7 +14,7 @@ static const struct kernels *ref;
 static uint32_t bits(float x)
 {
 	uint32_t u;
-	memcpy(&u, &x, sizeof u);
+	memcpy(&u, &x, sizeof(u));
 	return u;
 }
 
@@ -44,7 +45,8 @@ START_TEST(every_16_bit_value_widens_exactly)
 }
 END_TEST
 
-/* Between neighbours a < b of a 16-bit type, the middle goes to the even one and its neighbours in f32 to the nearer. */
+/* Between neighbours a < b of a 16-bit type, the middle goes to the even one and its neighbours in f32 to the nearer.
+ */
 static void check_rounding(enum dtype t, uint16_t a, int exponent_bits)
 {
 	uint16_t b = (uint16_t)(a + 1), got[3];
@@ -136,7 +138,7 @@ START_TEST(k_slots_are_k_passes)
 		for (int j = 0; j < K; j++)
 			table[i]->accumulate(j % 2 ? b : a, j % 2 ? a : b, j == 0, DTYPE_F32, &s[j], 1, DTYPE_BF16, N,
 					     NULL, NULL);
-		ck_assert_mem_eq(once, a, N * sizeof *a);
+		ck_assert_mem_eq(once, a, N * sizeof(*a));
 	}
 	for (int j = 0; j < K; j++)
 		free((void *)(uintptr_t)s[j].g);
@@ -305,7 +307,8 @@ START_TEST(sixteen_bit_parameters)
 	float p[2] = { 1, 2 }, g[2] = { 1, 0.001f };
 	uint16_t copy[2], only[2] = { 0x3f80, 0x4000 };
 	struct kernel_update u = { .scale = 1, .lr = 0.125f };
-	ref->sgd(&(struct kernel_params){ .p = p, .p16 = copy, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL, NULL);
+	ref->sgd(&(struct kernel_params){ .p = p, .p16 = copy, .p16_dtype = DTYPE_BF16 }, g, DTYPE_F32, 2, &u, NULL,
+		 NULL);
 	ck_assert(p[0] == 0.875f && p[1] < 2);
 	ck_assert_uint_eq(copy[0], 0x3f60);
 	ck_assert_uint_eq(copy[1], 0x4000);

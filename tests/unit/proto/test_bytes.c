@@ -1,4 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/suite.h"
+
+#include "gacc/v1/gradient.pb-c.h"
+#include "proto/bytes.h"
+#include "proto/utf8.h"
+#include "proto/error_detail.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -6,10 +12,6 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
-#include "gacc/v1/gradient.pb-c.h"
-#include "proto/bytes.h"
-#include "proto/utf8.h"
-#include "proto/error_detail.h"
 
 #define PUSH (&gacc__v1__push_inline_request__descriptor)
 #define REGISTER (&gacc__v1__register_tensors_request__descriptor)
@@ -25,7 +27,7 @@ static enum status decode(const ProtobufCMessageDescriptor *desc, const char *da
 	free(copy);
 	return st;
 }
-#define DECODE(desc, literal) decode(desc, literal, sizeof literal - 1)
+#define DECODE(desc, literal) decode(desc, literal, sizeof(literal) - 1)
 
 static Gacc__V1__Session session = GACC__V1__SESSION__INIT;
 static Gacc__V1__PushRequest header = GACC__V1__PUSH_REQUEST__INIT;
@@ -120,17 +122,18 @@ START_TEST(bulk_goes_by_reference)
 	static uint8_t payload[3000];
 	Gacc__V1__PushInlineRequest msg = sample();
 	int released = 0;
-	grpc_byte_buffer *buffer = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof payload, count_release, &released);
+	grpc_byte_buffer *buffer =
+		bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof(payload), count_release, &released);
 	ProtobufCMessage *back;
 	struct bytes_view view;
 	const uint8_t *piece;
 	size_t len;
 	ck_assert_int_eq(bytes_from_buffer_bulk(PUSH, 15, buffer, &back, &view), ST_OK);
 	check_sample(back);
-	ck_assert_uint_eq(view.left, sizeof payload);
+	ck_assert_uint_eq(view.left, sizeof(payload));
 	ck_assert(bytes_next(&view, &piece, &len));
 	ck_assert_ptr_eq(piece, payload);
-	ck_assert_uint_eq(len, sizeof payload);
+	ck_assert_uint_eq(len, sizeof(payload));
 	ck_assert(!bytes_next(&view, &piece, &len));
 	bytes_free(back);
 	ck_assert_int_eq(released, 0);
@@ -143,10 +146,10 @@ END_TEST
 START_TEST(every_split)
 {
 	uint8_t payload[37], got[37], *flat;
-	for (size_t i = 0; i < sizeof payload; i++)
+	for (size_t i = 0; i < sizeof(payload); i++)
 		payload[i] = (uint8_t)(i * 7 + 1);
 	Gacc__V1__PushInlineRequest msg = sample();
-	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof payload, NULL, NULL);
+	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof(payload), NULL, NULL);
 	size_t n;
 	flat = flatten(whole, &n);
 	for (size_t a = 0; a <= n; a++)
@@ -156,12 +159,12 @@ START_TEST(every_split)
 			struct bytes_view view;
 			ck_assert_int_eq(bytes_from_buffer_bulk(PUSH, 15, buffer, &back, &view), ST_OK);
 			check_sample(back);
-			ck_assert_uint_eq(view.left, sizeof payload);
-			bytes_copy(&view, got, sizeof got);
-			ck_assert_mem_eq(got, payload, sizeof payload);
+			ck_assert_uint_eq(view.left, sizeof(payload));
+			bytes_copy(&view, got, sizeof(got));
+			ck_assert_mem_eq(got, payload, sizeof(payload));
 			bytes_free(back);
 			ck_assert_int_eq(bytes_from_buffer(PUSH, buffer, &back), ST_OK);
-			ck_assert_mem_eq(((Gacc__V1__PushInlineRequest *)back)->data.data, payload, sizeof payload);
+			ck_assert_mem_eq(((Gacc__V1__PushInlineRequest *)back)->data.data, payload, sizeof(payload));
 			bytes_free(back);
 			grpc_byte_buffer_destroy(buffer);
 		}
@@ -175,7 +178,7 @@ START_TEST(every_truncation)
 {
 	uint8_t payload[20] = { 1 };
 	Gacc__V1__PushInlineRequest msg = sample();
-	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof payload, NULL, NULL);
+	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof(payload), NULL, NULL);
 	size_t n, valid = 0;
 	uint8_t *flat = flatten(whole, &n);
 	for (size_t k = 0; k < n; k++) {
@@ -200,7 +203,7 @@ END_TEST
 START_TEST(last_bulk_wins)
 {
 	static const char data[] = "\x7a\x03old\x10\x05\x7a\x05newer";
-	grpc_byte_buffer *buffer = cut((const uint8_t *)data, sizeof data - 1, (size_t[]){ 12 }, 1);
+	grpc_byte_buffer *buffer = cut((const uint8_t *)data, sizeof(data) - 1, (size_t[]){ 12 }, 1);
 	ProtobufCMessage *back;
 	struct bytes_view view;
 	char got[5];
@@ -245,18 +248,19 @@ END_TEST
 START_TEST(malformed)
 {
 	ck_assert_int_eq(DECODE(PUSH, "\x10\x05"), ST_OK);
-	ck_assert_int_eq(DECODE(PUSH, "\xa8\x06\x05"), ST_OK); /* unknown field 101 */
-	ck_assert_int_eq(DECODE(PUSH, "\x10"), ST_MALFORMED); /* no value */
+	ck_assert_int_eq(DECODE(PUSH, "\xa8\x06\x05"), ST_OK);				       /* unknown field 101 */
+	ck_assert_int_eq(DECODE(PUSH, "\x10"), ST_MALFORMED);				       /* no value */
 	ck_assert_int_eq(DECODE(PUSH, "\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"), ST_OK); /* 10-byte varint */
 	ck_assert_int_eq(DECODE(PUSH, "\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"), ST_MALFORMED);
-	ck_assert_int_eq(DECODE(PUSH, "\x00\x05"), ST_MALFORMED); /* field 0 */
-	ck_assert_int_eq(DECODE(PUSH, "\x13\x14"), ST_MALFORMED); /* group */
-	ck_assert_int_eq(DECODE(PUSH, "\x16"), ST_MALFORMED); /* wire type 6 */
-	ck_assert_int_eq(DECODE(PUSH, "\x12\x01\x05"), ST_MALFORMED); /* offset as bytes */
-	ck_assert_int_eq(DECODE(PUSH, "\x08\x01"), ST_MALFORMED); /* header as varint */
+	ck_assert_int_eq(DECODE(PUSH, "\x00\x05"), ST_MALFORMED);	  /* field 0 */
+	ck_assert_int_eq(DECODE(PUSH, "\x13\x14"), ST_MALFORMED);	  /* group */
+	ck_assert_int_eq(DECODE(PUSH, "\x16"), ST_MALFORMED);		  /* wire type 6 */
+	ck_assert_int_eq(DECODE(PUSH, "\x12\x01\x05"), ST_MALFORMED);	  /* offset as bytes */
+	ck_assert_int_eq(DECODE(PUSH, "\x08\x01"), ST_MALFORMED);	  /* header as varint */
 	ck_assert_int_eq(DECODE(PUSH, "\x0a\x05\x10\x01"), ST_MALFORMED); /* length past the end */
 	ck_assert_int_eq(DECODE(PUSH, "\x0a\x02\x10\x80"), ST_MALFORMED); /* inside the submessage */
-	ck_assert_int_eq(DECODE(PUSH, "\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), ST_MALFORMED); /* length 2^64-1 */
+	/* length 2^64-1 */
+	ck_assert_int_eq(DECODE(PUSH, "\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), ST_MALFORMED);
 	ck_assert_int_eq(DECODE(PUSH, "\x90\x80\x80\x80\x80\x00\x05"), ST_MALFORMED); /* 6-byte tag */
 }
 END_TEST
@@ -269,15 +273,18 @@ START_TEST(strings_and_packed)
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x0a\x02\xc3\xa4")), ST_OK);
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x06", "\x0a\x04\xf0\x9f\x98\x80")), ST_OK);
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x0a\x02\xc3\x28")), ST_MALFORMED);
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x03", "\x0a\x01\xc3")), ST_MALFORMED); /* cut short */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x0a\x02\xc0\xaf")), ST_MALFORMED); /* overlong */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03\xe0\x9f\xbf")), ST_MALFORMED); /* overlong */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03\xed\xa0\x80")), ST_MALFORMED); /* surrogate */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x03", "\x0a\x01\xc3")), ST_MALFORMED);	      /* cut short */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x0a\x02\xc0\xaf")), ST_MALFORMED);	      /* overlong */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03\xe0\x9f\xbf")), ST_MALFORMED);     /* overlong */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03\xed\xa0\x80")), ST_MALFORMED);     /* surrogate */
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x06", "\x0a\x04\xf0\x8f\xbf\xbf")), ST_MALFORMED); /* overlong */
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x06", "\x0a\x04\xf4\x90\x80\x80")), ST_MALFORMED); /* > U+10FFFF */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03" "a\x00" "b")), ST_MALFORMED); /* NUL */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x1a\x03\x05\x80\x01")), ST_OK); /* packed 5, 128 */
-	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x18\x05\x18\x07")), ST_OK); /* unpacked */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x0a\x03"
+							 "a\x00"
+							 "b")),
+			 ST_MALFORMED);							      /* NUL */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x05", "\x1a\x03\x05\x80\x01")), ST_OK);    /* packed 5, 128 */
+	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x18\x05\x18\x07")), ST_OK);	      /* unpacked */
 	ck_assert_int_eq(DECODE(REGISTER, TENSOR("\x04", "\x1a\x02\x05\x80")), ST_MALFORMED); /* packed, cut short */
 }
 END_TEST
@@ -332,7 +339,7 @@ START_TEST(every_bit_flip)
 {
 	Gacc__V1__PushInlineRequest msg = sample();
 	uint8_t payload[5] = { 9, 9, 9, 9, 9 };
-	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof payload, NULL, NULL);
+	grpc_byte_buffer *whole = bytes_to_buffer_bulk(&msg.base, 15, payload, sizeof(payload), NULL, NULL);
 	size_t n, refused = 0;
 	uint8_t *flat = flatten(whole, &n);
 	for (size_t bit = 0; bit < 8 * n; bit++) {
@@ -352,15 +359,21 @@ static const struct {
 	size_t n;
 	const char *why;
 } explained[] = {
-#define BAD(bytes, why) { bytes, sizeof bytes - 1, why }
+#define BAD(bytes, why)                                                                                                \
+	{                                                                                                              \
+		bytes, sizeof(bytes) - 1, why                                                                          \
+	}
 	BAD("\x08\x80", "gacc.v1.RegisterTensorsRequest.session at byte 1: wire type 0 does not belong to this field"),
 	BAD("\x00", "gacc.v1.RegisterTensorsRequest at byte 0: no field begins with tag 0"),
 	BAD("\x80", "gacc.v1.RegisterTensorsRequest at byte 0: no field begins with tag 0"),
 	BAD("\x0a\x7f", "gacc.v1.RegisterTensorsRequest.session at byte 1: 127 bytes are announced, 0 are left"),
-	BAD("\x0a\x80", "gacc.v1.RegisterTensorsRequest.session at byte 1: a length does not end within the 1 bytes left"),
+	BAD("\x0a\x80",
+	    "gacc.v1.RegisterTensorsRequest.session at byte 1: a length does not end within the 1 bytes left"),
 	BAD("\x0a\x02\x09\x01", "gacc.v1.Session.id at byte 3: 8 bytes are announced, 1 are left"),
 	BAD("\x12\x03\x0a\x01\xff", "gacc.v1.TensorSpec.name at byte 4: byte 0xff is not UTF-8"),
-	BAD("\x12\x04\x0a\x02" "a\0", "gacc.v1.TensorSpec.name at byte 5: byte 0x00 is not allowed in text"),
+	BAD("\x12\x04\x0a\x02"
+	    "a\0",
+	    "gacc.v1.TensorSpec.name at byte 5: byte 0x00 is not allowed in text"),
 	BAD("\x12\x04\x1a\x02\x01\x80",
 	    "gacc.v1.TensorSpec.shape at byte 5: a number does not end within the 1 bytes left"),
 	BAD("\x12\x03\x12\x01\x01", "gacc.v1.TensorSpec.dtype at byte 4: wire type 2 does not belong to this field"),
@@ -375,11 +388,11 @@ START_TEST(what_is_wrong_is_said)
 	const uint8_t *bytes = (const uint8_t *)explained[_i].bytes;
 	size_t n = explained[_i].n, middle = n / 2;
 	ck_assert(decode(REGISTER, explained[_i].bytes, n) == (n ? ST_MALFORMED : ST_OK));
-	bytes_explain(REGISTER, bytes, n, why, sizeof why);
+	bytes_explain(REGISTER, bytes, n, why, sizeof(why));
 	ck_assert_str_eq(why, explained[_i].why);
 	grpc_byte_buffer *buffer = cut(bytes, n, &middle, 1);
 	strcpy(why, "");
-	bytes_explain_buffer(REGISTER, buffer, why, sizeof why);
+	bytes_explain_buffer(REGISTER, buffer, why, sizeof(why));
 	ck_assert_str_eq(why, explained[_i].why);
 	grpc_byte_buffer_destroy(buffer);
 }
@@ -423,7 +436,7 @@ int main(void)
 	tcase_add_test(tc, amplification_is_bounded);
 	tcase_add_test(tc, large_registration);
 	tcase_add_test(tc, every_bit_flip);
-	tcase_add_loop_test(tc, what_is_wrong_is_said, 0, sizeof explained / sizeof *explained);
+	tcase_add_loop_test(tc, what_is_wrong_is_said, 0, sizeof(explained) / sizeof(*explained));
 	tcase_add_test(tc, text_that_was_cut_is_repaired);
 	tcase_add_test(tc, error_text_is_utf8);
 	tcase_set_timeout(tc, 60);

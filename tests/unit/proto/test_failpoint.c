@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/failpoint.h"
 
 #include "support/scratch.h"
@@ -18,7 +19,7 @@ static char dir[SCRATCH_PATH], path[96], answer[32768];
 static void setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/failpoints", dir);
+	snprintf(path, sizeof(path), "%s/failpoints", dir);
 	unsetenv("GACC_FAILPOINTS_FILE");
 	ck_assert_int_eq(failpoint_make(dir), ST_OK);
 }
@@ -32,8 +33,8 @@ static void teardown(void)
 static const char *say(const char *text)
 {
 	char line[256];
-	snprintf(line, sizeof line, "%s", text);
-	failpoint_command(line, answer, sizeof answer);
+	snprintf(line, sizeof(line), "%s", text);
+	failpoint_command(line, answer, sizeof(answer));
 	return answer;
 }
 
@@ -42,7 +43,7 @@ static void check_hits(const char *name, unsigned passed, unsigned fired)
 {
 	char start[64];
 	unsigned p = 0, f = 0;
-	snprintf(start, sizeof start, "%s ", name);
+	snprintf(start, sizeof(start), "%s ", name);
 	const char *at = strstr(say("hits"), start);
 	ck_assert_ptr_nonnull(at);
 	ck_assert_int_eq(sscanf(at + strlen(start), "%u %u", &p, &f), 2);
@@ -98,7 +99,8 @@ START_TEST(what_is_armed_outlives_the_process_and_fires_once)
 			_exit(5);
 		}
 		ck_assert_int_eq(waitpid(pid, &ws, 0), pid);
-		ck_assert(life == 0 ? WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL : WIFEXITED(ws) && WEXITSTATUS(ws) == 5);
+		ck_assert(life == 0 ? WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL
+				    : WIFEXITED(ws) && WEXITSTATUS(ws) == 5);
 	}
 	check_hits("gaccd_tick", 2, 1);
 }
@@ -140,7 +142,7 @@ START_TEST(the_file_is_private_and_its_path_goes_to_children)
 	char expected[160];
 	ck_assert_int_eq(stat(path, &st), 0);
 	ck_assert_int_eq(st.st_mode & 0777, 0600);
-	snprintf(expected, sizeof expected, "GACC_FAILPOINTS_FILE=%s", path);
+	snprintf(expected, sizeof(expected), "GACC_FAILPOINTS_FILE=%s", path);
 	ck_assert_str_eq(failpoint_environment(), expected);
 	unsetenv("GACC_FAILPOINTS_FILE");
 	ck_assert_ptr_null(failpoint_environment());
@@ -163,9 +165,9 @@ START_TEST(wrong_words_are_told_apart)
 		{ "arm gaccd_tick sleep count 99999999999", "error: count needs a number" },
 		{ "disarm", "error: no failpoint \"\"" },
 	};
-	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-		ck_assert_msg(strncmp(say(wrong[i].line), wrong[i].answer, strlen(wrong[i].answer)) == 0, "%s: %s", wrong[i].line,
-			      answer);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
+		ck_assert_msg(strncmp(say(wrong[i].line), wrong[i].answer, strlen(wrong[i].answer)) == 0, "%s: %s",
+			      wrong[i].line, answer);
 	FAILPOINT(gaccd_tick);
 	check_hits("gaccd_tick", 1, 0);
 }
@@ -174,7 +176,7 @@ END_TEST
 START_TEST(a_short_buffer_is_not_overrun)
 {
 	char line[] = "list", out[65];
-	memset(out, 'x', sizeof out);
+	memset(out, 'x', sizeof(out));
 	failpoint_command(line, out, 64);
 	ck_assert_uint_eq(strlen(out), 63);
 	ck_assert_int_eq(out[64], 'x');
@@ -185,7 +187,7 @@ static int live_without_file(void)
 {
 	char line[] = "list";
 	FAILPOINT(gaccd_tick);
-	failpoint_command(line, answer, sizeof answer);
+	failpoint_command(line, answer, sizeof(answer));
 	return FAILPOINT_ERROR(coord_commit_before) == ST_OK && strncmp(answer, "error: no file", 14) == 0 ? 0 : 2;
 }
 

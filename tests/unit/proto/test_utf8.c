@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What may be shown of text that others have written, and what stands for the rest. */
 #include "proto/utf8.h"
 
@@ -24,7 +25,8 @@ static const struct {
 	const char *text, *shown, *json; /* NULL: as it is */
 } row[] = {
 	{ "plain ~ \"\\", NULL, NULL },
-	{ "\xc2\xa0\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xe2\x80\x8d \xe2\x80\x8c \xcc\x81", NULL, NULL }, /* a no-break space, joiners, an accent */
+	/* a no-break space, joiners, an accent */
+	{ "\xc2\xa0\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xe2\x80\x8d \xe2\x80\x8c \xcc\x81", NULL, NULL },
 	{ "\x1b[2J\r\n\t\x7f", "\\x1b[2J\\x0d\\x0a\\x09\\x7f", "\\u001b[2J\\u000d\\u000a\\u0009\\u007f" },
 	{ "\xc2\x80-\xc2\x9b-\xc2\x9f", "\\u0080-\\u009b-\\u009f", "\\u0080-\\u009b-\\u009f" }, /* C1: CSI and others */
 	{ "\xe2\x80\xaa\xe2\x80\xae", "\\u202a\\u202e", "\\u202a\\u202e" }, /* embeddings and overrides */
@@ -55,7 +57,7 @@ int main(void)
 	Suite *s = suite_create("utf8");
 	TCase *c = tcase_create("utf8");
 	suite_add_tcase(s, c);
-	tcase_add_loop_test(c, what_acts_is_escaped, 0, sizeof row / sizeof *row);
+	tcase_add_loop_test(c, what_acts_is_escaped, 0, sizeof(row) / sizeof(*row));
 	tcase_add_test(c, a_nul_is_a_character);
 	return suite_run(s);
 }

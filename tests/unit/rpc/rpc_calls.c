@@ -1,4 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc_calls.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,8 @@ struct rpc_failure failure;
 struct rpc_channel *open_channel(const char *target, const char *token)
 {
 	struct rpc_channel *opened;
-	ck_assert_int_eq(rpc_channel_open(&(struct rpc_channel_options){ .target = target, .token = token }, &opened), ST_OK);
+	ck_assert_int_eq(rpc_channel_open(&(struct rpc_channel_options){ .target = target, .token = token }, &opened),
+			 ST_OK);
 	return opened;
 }
 
@@ -77,7 +80,8 @@ struct rpc_stream *get_parameters(uint64_t bytes, uint64_t chunk)
 	struct rpc_stream *stream;
 	request.bytes = bytes;
 	request.offset = chunk;
-	ck_assert_int_eq(rpc_stream_open(channel, GRADIENT, "GetParameters", 60 * SECONDS, BYTES_BULK_FIELD, &stream), ST_OK);
+	ck_assert_int_eq(rpc_stream_open(channel, GRADIENT, "GetParameters", 60 * SECONDS, BYTES_BULK_FIELD, &stream),
+			 ST_OK);
 	ck_assert_int_eq(rpc_stream_send(stream, &request.base), ST_OK);
 	ck_assert_int_eq(rpc_stream_close_send(stream), ST_OK);
 	return stream;

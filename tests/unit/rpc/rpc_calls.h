@@ -1,14 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the RPC layer share: a server and a channel to it, and calls to the fixture's methods. */
 #ifndef GACC_TESTS_RPC_CALLS_H
 #define GACC_TESTS_RPC_CALLS_H
+
+#include "gacc/v1/gradient.pb-c.h"
+#include "lib/channel.h"
+#include "support/rpc_fixture.h"
 
 #include <check.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <protobuf-c/protobuf-c.h>
-#include "gacc/v1/gradient.pb-c.h"
-#include "lib/channel.h"
-#include "support/rpc_fixture.h"
 
 #define GRADIENT (&gacc__v1__gradient_service__descriptor)
 #define SECONDS 1000

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the frames of a connection make gRPC keep and do. */
 #include "rpc/frames.h"
 
@@ -19,13 +20,14 @@ static struct frames f;
 
 static void put(unsigned kind, unsigned flags, uint32_t id, uint32_t length, uint32_t code)
 {
-	uint8_t head[9] = { (uint8_t)(length >> 16), (uint8_t)(length >> 8), (uint8_t)length, (uint8_t)kind, (uint8_t)flags,
-			    (uint8_t)(id >> 24), (uint8_t)(id >> 16), (uint8_t)(id >> 8), (uint8_t)id };
-	memcpy(bytes + n_bytes, head, sizeof head);
-	memset(bytes + n_bytes + sizeof head, 0, length);
+	uint8_t head[9] = { (uint8_t)(length >> 16), (uint8_t)(length >> 8), (uint8_t)length,
+			    (uint8_t)kind,	     (uint8_t)flags,	     (uint8_t)(id >> 24),
+			    (uint8_t)(id >> 16),     (uint8_t)(id >> 8),     (uint8_t)id };
+	memcpy(bytes + n_bytes, head, sizeof(head));
+	memset(bytes + n_bytes + sizeof(head), 0, length);
 	if (length == 4)
 		bytes[n_bytes + 12] = (uint8_t)code;
-	n_bytes += sizeof head + length;
+	n_bytes += sizeof(head) + length;
 }
 
 static void start(void)
@@ -228,7 +230,7 @@ END_TEST
 START_TEST(any_pieces)
 {
 	static const size_t sizes[] = { 1, 2, 3, 5, 8, 9, 10, 13, 64, 1000 };
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		n_bytes = 24;
 		memcpy(bytes, PREFACE, 24);
 		for (uint32_t id = 1; id < 61; id += 2) {
@@ -239,7 +241,8 @@ START_TEST(any_pieces)
 		}
 		frames_init(&f, STREAMS, 0);
 		for (size_t at = 0; at < n_bytes; at += sizes[i])
-			ck_assert_ptr_null(frames_received(&f, bytes + at, n_bytes - at < sizes[i] ? n_bytes - at : sizes[i], 0));
+			ck_assert_ptr_null(
+				frames_received(&f, bytes + at, n_bytes - at < sizes[i] ? n_bytes - at : sizes[i], 0));
 		ck_assert(f.n_streams == 30 && f.idle == 30 && !f.in_block);
 		ck_assert_uint_eq(f.bytes, 30 * (FRAMES_CALL_BYTES + 14 + 128) + 20 * 30 * 30);
 		n_bytes = 0;

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections that are watched, with the sockets' other ends here. */
 #include "rpc/guard.h"
 #include "rpc/frames.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -18,7 +18,7 @@ enum { HEADERS = 1, RST_STREAM = 3, SETTINGS = 4, PING = 6, GOAWAY = 7 };
 enum { ACK = 1, END_HEADERS = 4 };
 #define STREAMS 10
 #define SETTINGS_BYTES 1800 /* 300 of them */
-#define CALLS 25 /* that fit into max_call_bytes */
+#define CALLS 25	    /* that fit into max_call_bytes */
 
 static struct rpc_guards guards;
 static int ours, theirs;
@@ -30,8 +30,13 @@ static void send_bytes(const void *data, size_t n)
 
 static void send_frame(unsigned kind, unsigned flags, uint32_t id, size_t length)
 {
-	uint8_t frame[9 + SETTINGS_BYTES] = { 0, (uint8_t)(length >> 8), (uint8_t)length, (uint8_t)kind, (uint8_t)flags,
-				   [7] = (uint8_t)(id >> 8), (uint8_t)id };
+	uint8_t frame[9 + SETTINGS_BYTES] = { 0,
+					      (uint8_t)(length >> 8),
+					      (uint8_t)length,
+					      (uint8_t)kind,
+					      (uint8_t)flags,
+					      [7] = (uint8_t)(id >> 8),
+					      (uint8_t)id };
 	send_bytes(frame, 9 + length);
 }
 
@@ -39,7 +44,7 @@ static void send_frame(unsigned kind, unsigned flags, uint32_t id, size_t length
 static ssize_t take(void)
 {
 	char first[5], rest[65536];
-	struct iovec iov[] = { { first, sizeof first }, { rest, sizeof rest } };
+	struct iovec iov[] = { { first, sizeof(first) }, { rest, sizeof(rest) } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	return recvmsg(ours, &msg, 0);
 }
@@ -91,13 +96,13 @@ static void call(uint32_t id)
 static void expect_goaway(const char *why)
 {
 	uint8_t sent[1024], *frame = sent;
-	ssize_t n = read(theirs, sent, sizeof sent);
+	ssize_t n = read(theirs, sent, sizeof(sent));
 	for (; n >= 9 && frame[3] != GOAWAY; n -= 9) /* answers */
 		frame += 9;
 	ck_assert_int_gt(n, 17);
 	ck_assert(frame[2] == n - 9 && frame[16] == 11);
 	ck_assert_ptr_nonnull(memmem(frame + 17, (size_t)n - 17, why, strlen(why)));
-	ck_assert_int_eq(read(theirs, sent, sizeof sent), 0);
+	ck_assert_int_eq(read(theirs, sent, sizeof(sent)), 0);
 }
 
 static void expect_cut(const char *why)
@@ -226,11 +231,11 @@ START_TEST(one_gives_way_to_others)
 	struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.u32 = 77 };
 	int epoll = epoll_create1(0), turns = 0;
 	ck_assert_int_eq(epoll_ctl(epoll, EPOLL_CTL_ADD, ours, &event), 0);
-	for (size_t length = sizeof data - 9, taken = 0; taken < 256 * sizeof data;) {
+	for (size_t length = sizeof(data) - 9, taken = 0; taken < 256 * sizeof(data);) {
 		uint8_t head[9] = { (uint8_t)(length >> 16), (uint8_t)(length >> 8), (uint8_t)length, 0, 0, [8] = 1 };
-		memcpy(data, head, sizeof head);
-		if (taken % sizeof data == 0)
-			send_bytes(data, sizeof data);
+		memcpy(data, head, sizeof(head));
+		if (taken % sizeof(data) == 0)
+			send_bytes(data, sizeof(data));
 		ssize_t n = take();
 		if (n > 0) {
 			taken += (size_t)n;
@@ -249,9 +254,10 @@ END_TEST
 static int listen_tcp(int *out_port)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t n = sizeof at;
+	socklen_t n = sizeof(at);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-	ck_assert(!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, 10) && !getsockname(fd, (struct sockaddr *)&at, &n));
+	ck_assert(!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, 10) &&
+		  !getsockname(fd, (struct sockaddr *)&at, &n));
 	*out_port = ntohs(at.sin_port);
 	return fd;
 }
@@ -259,9 +265,11 @@ static int listen_tcp(int *out_port)
 /* As gRPC accepts. */
 static void connect_to(int listener, int port)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port) };
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+				  .sin_port = htons((uint16_t)port) };
 	theirs = socket(AF_INET, SOCK_STREAM, 0);
-	ck_assert_int_eq(connect(theirs, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(connect(theirs, (struct sockaddr *)&at, sizeof(at)), 0);
 	ours = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	ck_assert_int_ge(ours, 0);
 	send_bytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
@@ -300,9 +308,11 @@ START_TEST(no_descriptor_left)
 	int port, listener = listen_tcp(&port);
 	struct rlimit limit;
 	ck_assert_int_eq(rpc_guard_listen(&guards, port, true), ST_OK);
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port) };
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+				  .sin_port = htons((uint16_t)port) };
 	int caller = socket(AF_INET, SOCK_STREAM, 0);
-	ck_assert_int_eq(connect(caller, (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(connect(caller, (struct sockaddr *)&at, sizeof(at)), 0);
 	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 3, limit.rlim_max }), 0);
 	int fd = accept4(listener, NULL, NULL, 0), error = errno;
@@ -341,7 +351,8 @@ START_TEST(a_connection_earns_from_nothing)
 		ck_assert_int_gt(take(), 0);
 	}
 	nanosleep(&(struct timespec){ .tv_nsec = 800000000 }, NULL); /* for four pings */
-	for (int i = 0; i < 3; i++) { /* one frame might be paid by what the user's share has earned since it was used up */
+	for (int i = 0; i < 3; i++) {
+		/* one frame might be paid by what the user's share has earned since it was used up */
 		open_pair();
 		while (send_frame(PING, ACK, 0, 8), take() > 0)
 			;

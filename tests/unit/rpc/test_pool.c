@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work that takes long waits for its like, and nobody waits for it. */
 #include "rpc/pool.h"
 
@@ -36,7 +37,7 @@ static void setup(void)
 	ck_assert_int_eq(rpc_pool_make_threads(), ST_OK);
 	ck_assert_int_eq(uv_loop_init(&loop), 0);
 	ck_assert_int_eq(rpc_pool_new(&loop, &pool), ST_OK);
-	memset(order, 0, sizeof order);
+	memset(order, 0, sizeof(order));
 	for (int i = 0; i < MANY; i++) {
 		job[i] = (struct job){ .name = (char)('a' + i) };
 		sem_init(&job[i].go, 0, 0);

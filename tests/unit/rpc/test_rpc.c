@@ -1,11 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls and streams between the two halves of the RPC layer. */
+#include "rpc_calls.h"
+#include "support/suite.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <grpc/status.h>
-#include "rpc_calls.h"
-#include "support/suite.h"
 
 START_TEST(unary)
 {
@@ -52,7 +54,7 @@ START_TEST(long_error_is_cut)
 	ck_assert_str_eq(failure.reason, "STALLED");
 	ck_assert_uint_eq(failure.n_missing_ranks, RPC_MISSING_MAX);
 	size_t n = strlen(failure.message);
-	ck_assert_uint_ge(n, sizeof failure.message - 4);
+	ck_assert_uint_ge(n, sizeof(failure.message) - 4);
 	ck_assert_uint_eq((uint8_t)failure.message[n - 2], 0xc3);
 	ck_assert_uint_eq((uint8_t)failure.message[n - 1], 0xa4);
 }
@@ -60,7 +62,8 @@ END_TEST
 
 START_TEST(unknown_method)
 {
-	ProtobufCMethodDescriptor method = { "Nope", &gacc__v1__flush_request__descriptor, &gacc__v1__flush_response__descriptor };
+	ProtobufCMethodDescriptor method = { "Nope", &gacc__v1__flush_request__descriptor,
+					     &gacc__v1__flush_response__descriptor };
 	ProtobufCServiceDescriptor service = gacc__v1__gradient_service__descriptor;
 	Gacc__V1__FlushRequest request = GACC__V1__FLUSH_REQUEST__INIT;
 	ProtobufCMessage *reply;
@@ -125,7 +128,8 @@ START_TEST(mutating_method_needs_a_deadline)
 	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_INVALID_ARGUMENT);
 	ck_assert_ptr_nonnull(strstr(failure.hint, "deadline"));
 	rpc_stream_free(stream);
-	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10 * SECONDS, &reply, &failure), ST_OK);
+	ck_assert_int_eq(rpc_channel_call(channel, GRADIENT, "Push", &request.base, 10 * SECONDS, &reply, &failure),
+			 ST_OK);
 	bytes_free(reply);
 }
 END_TEST
@@ -231,7 +235,8 @@ START_TEST(client_stream_of_bulk)
 	enum { CHUNK = 3 << 20, N = 8 };
 	uint8_t *data = malloc(CHUNK * N);
 	uint64_t sum = 0;
-	static atomic_int released; /* written by threads of gRPC, which the thread sanitizer does not see being started */
+	/* written by threads of gRPC, which the thread sanitizer does not see being started */
+	static atomic_int released;
 	size_t sent;
 	struct rpc_stream *stream;
 	const ProtobufCMessage *msg;
@@ -269,10 +274,12 @@ START_TEST(back_pressure)
 {
 	enum { CHUNK = 1 << 20, N = 64 };
 	uint8_t *data = calloc(1, (size_t)CHUNK * N);
-	static atomic_int released; /* written by threads of gRPC, which the thread sanitizer does not see being started */
+	/* written by threads of gRPC, which the thread sanitizer does not see being started */
+	static atomic_int released;
 	size_t sent;
 	struct rpc_stream *stream;
-	ck_assert_int_eq(push_chunks(FIXTURE_HOLD, 1 * SECONDS, N, data, CHUNK, &released, &sent, &stream), ST_UNAVAILABLE);
+	ck_assert_int_eq(push_chunks(FIXTURE_HOLD, 1 * SECONDS, N, data, CHUNK, &released, &sent, &stream),
+			 ST_UNAVAILABLE);
 	ck_assert_uint_le(sent, 8);
 	ck_assert_int_eq(rpc_stream_finish(stream, &failure), ST_STALLED);
 	rpc_stream_free(stream);

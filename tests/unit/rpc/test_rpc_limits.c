@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a user may have of the server's calls, of whole requests, and of replies that nobody reads. */
-#include <stdio.h>
-#include <string.h>
 #include "gacc/v1/job.pb-c.h"
 #include "rpc_calls.h"
 #include "support/suite.h"
+
+#include <stdio.h>
+#include <string.h>
 
 /* One user has half of them at most. */
 START_TEST(limit_of_calls)
@@ -93,7 +95,8 @@ static struct rpc_stream *get(const char *bytes)
 	struct rpc_stream *stream;
 	char text[16];
 	request.job = strcpy(text, bytes);
-	ck_assert_int_eq(rpc_stream_open(channel, &gacc__v1__job_service__descriptor, "Get", 60 * SECONDS, 0, &stream), ST_OK);
+	ck_assert_int_eq(rpc_stream_open(channel, &gacc__v1__job_service__descriptor, "Get", 60 * SECONDS, 0, &stream),
+			 ST_OK);
 	ck_assert_int_eq(rpc_stream_send(stream, &request.base), ST_OK);
 	return stream;
 }
@@ -113,8 +116,8 @@ static bool all_over(const struct fixture_counts *counts)
 	return counts->begun == counts->completed + counts->broken;
 }
 
-/* Replies that clients do not read count, too; small ones are never refused. What was read or cancelled is given back. A client takes up
- * to 16 MiB of a reply that nobody reads, as soon as gRPC has measured the connection. */
+/* Replies that clients do not read count, too; small ones are never refused. What was read or cancelled is given back.
+ * A client takes up to 16 MiB of a reply that nobody reads, as soon as gRPC has measured the connection. */
 START_TEST(limit_of_unread_replies)
 {
 	struct rpc_stream *unread[2];
@@ -148,7 +151,8 @@ START_TEST(small_replies_need_no_room)
 }
 END_TEST
 
-/* A call whose queue is empty always has room for a small message; with a larger one it ends: nobody would wake it up again. */
+/* A call whose queue is empty always has room for a small message; with a larger one it ends: nobody would wake it up
+ * again. */
 START_TEST(a_stream_goes_on_without_room)
 {
 	tear_down();

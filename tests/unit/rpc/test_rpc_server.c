@@ -1,4 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The RPC server as a whole: stopping, identity, health, reflection, the check at the start. */
+#include "gacc/v1/job.pb-c.h"
+#include "grpc/health/v1/health.pb-c.h"
+#include "grpc/reflection/v1/reflection.pb-c.h"
+#include "grpc/reflection/v1alpha/reflection.pb-c.h"
+#include "rpc_calls.h"
+#include "support/suite.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -6,12 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <grpc/status.h>
-#include "gacc/v1/job.pb-c.h"
-#include "grpc/health/v1/health.pb-c.h"
-#include "grpc/reflection/v1/reflection.pb-c.h"
-#include "grpc/reflection/v1alpha/reflection.pb-c.h"
-#include "rpc_calls.h"
-#include "support/suite.h"
 
 static atomic_int n_ok, n_bad;
 
@@ -130,7 +132,7 @@ START_TEST(restart)
 	enum status st;
 	tear_down();
 	temp_dir(dir);
-	snprintf(path, sizeof path, "%s/s", dir);
+	snprintf(path, sizeof(path), "%s/s", dir);
 	start_with((struct fixture_options){ .socket = path });
 	ck_assert_int_eq(flush(1, 10 * SECONDS, &count), ST_OK);
 	fixture_stop(server);
@@ -156,8 +158,8 @@ static enum status health_on(struct rpc_channel *on, const char *name, int *out_
 	ProtobufCMessage *reply;
 	char service[64];
 	request.service = strcpy(service, name);
-	enum status st = rpc_channel_call(on, &grpc__health__v1__health__descriptor, "Check", &request.base, 10 * SECONDS, &reply,
-					  &failure);
+	enum status st = rpc_channel_call(on, &grpc__health__v1__health__descriptor, "Check", &request.base,
+					  10 * SECONDS, &reply, &failure);
 	if (st == ST_OK) {
 		*out_state = (int)((Grpc__Health__V1__HealthCheckResponse *)reply)->status;
 		bytes_free(reply);
@@ -176,7 +178,7 @@ START_TEST(tcp_needs_the_token)
 	int state;
 	tear_down();
 	start_with((struct fixture_options){ .tcp = &identity });
-	snprintf(target, sizeof target, "ipv4:127.0.0.1:%d", server->tcp_port);
+	snprintf(target, sizeof(target), "ipv4:127.0.0.1:%d", server->tcp_port);
 	for (int i = 0; i < 3; i++) {
 		struct rpc_channel *tcp = open_channel(target, tokens[i]);
 		ck_assert_int_eq(flush_on(tcp, 8, 10 * SECONDS, &count, &failure), expected[i]);
@@ -191,11 +193,13 @@ END_TEST
 static void make_certificates(const char *dir)
 {
 	char command[2048];
-	snprintf(command, sizeof command,
-		 "cd %s && exec >/dev/null 2>&1 && new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes' && "
+	snprintf(command, sizeof(command),
+		 "cd %s && exec >/dev/null 2>&1 && new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 "
+		 "-nodes' && "
 		 "$new -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.pem && "
 		 "$new -subj /CN=node-a -addext subjectAltName=DNS:node-a -keyout a.key -out a.csr && "
-		 "openssl x509 -req -in a.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out a.pem && "
+		 "openssl x509 -req -in a.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy "
+		 "-out a.pem && "
 		 "$new -x509 -days 2 -subj /CN=mallory -keyout m.key -out m.pem",
 		 dir);
 	ck_assert_int_eq(system(command), 0);
@@ -206,9 +210,9 @@ static enum status name_over_tls(const char *target, const char *dir, const char
 	char cert[96], key[96], ca[96];
 	uint32_t count;
 	struct rpc_channel *tcp;
-	snprintf(cert, sizeof cert, "%s/%s.pem", dir, who);
-	snprintf(key, sizeof key, "%s/%s.key", dir, who);
-	snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+	snprintf(cert, sizeof(cert), "%s/%s.pem", dir, who);
+	snprintf(key, sizeof(key), "%s/%s.key", dir, who);
+	snprintf(ca, sizeof(ca), "%s/ca.pem", dir);
 	struct rpc_channel_options options = {
 		.target = target, .cert_path = cert, .key_path = key, .ca_path = ca, .server_name = "node-a"
 	};
@@ -224,20 +228,20 @@ START_TEST(mutual_tls)
 	uint32_t count;
 	temp_dir(dir);
 	make_certificates(dir);
-	snprintf(cert, sizeof cert, "%s/a.pem", dir);
-	snprintf(key, sizeof key, "%s/a.key", dir);
-	snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+	snprintf(cert, sizeof(cert), "%s/a.pem", dir);
+	snprintf(key, sizeof(key), "%s/a.key", dir);
+	snprintf(ca, sizeof(ca), "%s/ca.pem", dir);
 	struct rpc_tcp_identity identity = { .cert_path = cert, .key_path = key, .ca_path = ca };
 	tear_down();
 	start_with((struct fixture_options){ .tcp = &identity });
-	snprintf(target, sizeof target, "ipv4:127.0.0.1:%d", server->tcp_port);
+	snprintf(target, sizeof(target), "ipv4:127.0.0.1:%d", server->tcp_port);
 	ck_assert_int_eq(name_over_tls(target, dir, "a"), ST_NOT_READY);
 	ck_assert_str_eq(failure.message, "node-a");
 	ck_assert_int_eq(name_over_tls(target, dir, "m"), ST_UNAVAILABLE);
 	struct rpc_channel *plain = open_channel(target, "token");
 	ck_assert_int_eq(flush_on(plain, 1, 20 * SECONDS, &count, &failure), ST_UNAVAILABLE);
 	rpc_channel_close(plain);
-	snprintf(command, sizeof command, "rm -r %s", dir);
+	snprintf(command, sizeof(command), "rm -r %s", dir);
 	ck_assert_int_eq(system(command), 0);
 }
 END_TEST
@@ -267,7 +271,8 @@ START_TEST(health)
 	ck_assert_int_eq(failure.grpc_code, GRPC_STATUS_NOT_FOUND);
 
 	request.service = name;
-	ck_assert_int_eq(rpc_stream_open(channel, &grpc__health__v1__health__descriptor, "Watch", 0, 0, &stream), ST_OK);
+	ck_assert_int_eq(rpc_stream_open(channel, &grpc__health__v1__health__descriptor, "Watch", 0, 0, &stream),
+			 ST_OK);
 	ck_assert_int_eq(rpc_stream_send(stream, &request.base), ST_OK);
 	ck_assert_int_eq(next_state(stream), 3);
 	fixture_do(server, set_serving, &(bool){ true });
@@ -302,7 +307,7 @@ START_TEST(strangers_have_few_calls)
 	int state;
 	tear_down();
 	start_with((struct fixture_options){ .tcp = &identity });
-	snprintf(target, sizeof target, "ipv4:127.0.0.1:%d", server->tcp_port);
+	snprintf(target, sizeof(target), "ipv4:127.0.0.1:%d", server->tcp_port);
 	struct rpc_channel *strange = open_channel(target, "wrong"), *known = open_channel(target, secret);
 	for (int i = 0; i < STRANGERS; i++) {
 		watching[i] = watch_health(strange);
@@ -346,7 +351,8 @@ static void reflect(const ProtobufCServiceDescriptor *service)
 	struct rpc_stream *stream;
 	const char *found[] = { "gacc.v1.GradientService", "gacc.v1.GradientService.Push", "gacc.v1.PushRequest",
 				"gacc.v1.PushRequest.micro", "gacc.v1.PushResult" };
-	const char *absent[] = { "gacc.v1.Nope", "gacc.v1.GradientService.Nope", "gacc.v1.PushRequest.nope", "gacc.v1", "x" };
+	const char *absent[] = { "gacc.v1.Nope", "gacc.v1.GradientService.Nope", "gacc.v1.PushRequest.nope", "gacc.v1",
+				 "x" };
 	ck_assert_int_eq(rpc_stream_open(channel, service, "ServerReflectionInfo", 10 * SECONDS, 0, &stream), ST_OK);
 	const reflection_reply *reply = ask(stream, ASK(LIST_SERVICES), "");
 	ck_assert_int_eq(reply->message_response_case, GOT(LIST_SERVICES_RESPONSE));
@@ -392,7 +398,7 @@ START_TEST(rows_must_match_the_protos)
 	struct rpc_method rows[FIXTURE_ROWS + 1];
 	fixture_rows(rows);
 	ck_assert_int_eq(start_with_rows(rows, FIXTURE_ROWS - 1), ST_INTERNAL); /* GetNode is missing */
-	ck_assert_int_eq(start_with_rows(rows, 13), ST_INTERNAL); /* two services are */
+	ck_assert_int_eq(start_with_rows(rows, 13), ST_INTERNAL);		/* two services are */
 	rows[0].kind = RPC_CLIENT_STREAM;
 	rows[0].on_half_close = rows[2].on_half_close;
 	ck_assert_int_eq(start_with_rows(rows, FIXTURE_ROWS), ST_INTERNAL);
@@ -411,7 +417,9 @@ START_TEST(tcp_without_identity_is_refused)
 {
 	static char secret[] = "x";
 	struct rpc_tcp_identity token = { .token_ok = token_is_right, .context = secret }, none = { 0 };
-	struct rpc_tcp_identity files = { .cert_path = "/nonexistent", .key_path = "/nonexistent", .ca_path = "/nonexistent" };
+	struct rpc_tcp_identity files = { .cert_path = "/nonexistent",
+					  .key_path = "/nonexistent",
+					  .ca_path = "/nonexistent" };
 	struct rpc_server *own;
 	int port;
 	ck_assert_int_eq(rpc_server_new(&(struct rpc_config){ 0 }, &own), ST_OK);
@@ -429,11 +437,10 @@ END_TEST
 START_TEST(channel_options_are_checked)
 {
 	struct rpc_channel *opened;
-	struct rpc_channel_options bad[] = { { 0 },
-					     { .target = "127.0.0.1:1" },
-					     { .target = "unix:" },
-					     { .target = "unix:/x", .cert_path = "/x" } };
-	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+	struct rpc_channel_options bad[] = {
+		{ 0 }, { .target = "127.0.0.1:1" }, { .target = "unix:" }, { .target = "unix:/x", .cert_path = "/x" }
+	};
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ck_assert_int_eq(rpc_channel_open(&bad[i], &opened), ST_INVALID_ARGUMENT);
 	struct rpc_channel_options files = {
 		.target = "unix:/x", .cert_path = "/nonexistent", .key_path = "/nonexistent", .ca_path = "/nonexistent"

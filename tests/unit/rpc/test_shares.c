@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all users share: nobody gets all of it. */
 #include "rpc/shares.h"
 

@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Users of the RPC server come and go. What their quotas do is tests/system/test_flood.py's. */
-#include <time.h>
-#include <unistd.h>
 #include "rpc/tenant.h"
 #include "rpc_calls.h"
 #include "support/suite.h"
+
+#include <time.h>
+#include <unistd.h>
 
 #define OTHERS 60000 /* uids from here on */
 

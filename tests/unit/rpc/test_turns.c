@@ -1,7 +1,8 @@
-/* What comes all at once is done in parts: so many in a turn of the loop, in order, and the loop does not wait between. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What comes all at once is done in parts: so many in a turn of the loop, in order, and the loop does not wait between.
+ */
 #include "rpc/pump.h"
 #include "rpc/turns.h"
-
 #include "support/suite.h"
 
 #include <check.h>

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cuts.h"
 
 #include "script.h"
-
 #include "base/log.h"
 #include "support/power.h"
 #include "support/scratch.h"
@@ -26,8 +26,8 @@ struct campaign {
 	const struct cuts *c;
 	struct power_log *log;
 	uint64_t seed, rng;
-	size_t base;         /* operations of the log that are what the life has found */
-	int low, high;       /* of the script's, as the life has found it */
+	size_t base;   /* operations of the log that are what the life has found */
+	int low, high; /* of the script's, as the life has found it */
 	int cuts, fixed, wrong;
 };
 
@@ -111,7 +111,8 @@ static pid_t child(void)
 
 static const char *kind_name(enum power_kind kind)
 {
-	static const char *const name[] = { "create", "write", "size", "meta", "sync", "datasync", "unlink", "rename", "note" };
+	static const char *const name[] = { "create",	"write",  "size",   "meta", "sync",
+					    "datasync", "unlink", "rename", "note" };
 	return name[kind];
 }
 
@@ -130,7 +131,8 @@ static void live(struct campaign *k, const char *dir, uint64_t stop_at)
 		_exit(0);
 	}
 	if (!ended_well(pid))
-		script_fail("%s: seed %llu: a life that began with %d to %d operations has failed", k->c->name, (unsigned long long)k->seed, low, high);
+		script_fail("%s: seed %llu: a life that began with %d to %d operations has failed", k->c->name,
+			    (unsigned long long)k->seed, low, high);
 }
 
 /* Everything that the life has done was noted. */
@@ -140,7 +142,7 @@ static void check_recorder(struct campaign *k, const char *dir)
 	const struct power_op *op;
 	make_dir(copy);
 	power_cut(k->log, power_ops(k->log, &op), POWER_ALL, 0, copy);
-	snprintf(command, sizeof command, "diff -r %s %s", dir, copy);
+	snprintf(command, sizeof(command), "diff -r %s %s", dir, copy);
 	if (system(command))
 		script_fail("%s: the recorder has missed something", k->c->name);
 	remove_dir(copy);
@@ -182,15 +184,18 @@ static void try(struct campaign *k, struct cut cut)
 	if (!ended_well(pid)) {
 		const struct power_op *last = &op[cut.ops - 1];
 		k->wrong++;
-		fprintf(stderr, "%s: seed %llu: cut behind call %zu (%s %s%s%s, node %d), %d to %d operations done, %s (%#llx): judged wrong\n", k->c->name,
-			(unsigned long long)k->seed, cut.ops - k->base, kind_name(last->kind), last->name, *last->name2 ? " to " : "", last->name2, last->node,
-			low, high, power_image_name[cut.image], (unsigned long long)cut.seed);
+		fprintf(stderr,
+			"%s: seed %llu: cut behind call %zu (%s %s%s%s, node %d), %d to %d operations done, %s "
+			"(%#llx): judged wrong\n",
+			k->c->name, (unsigned long long)k->seed, cut.ops - k->base, kind_name(last->kind), last->name,
+			*last->name2 ? " to " : "", last->name2, last->node, low, high, power_image_name[cut.image],
+			(unsigned long long)cut.seed);
 	}
 	remove_dir(dir);
 }
 
-/* A life that is killed before its stop-th call has synced something, and the beginning of the next one: what it has read and goes on from may
- * not be lost any more when it tells anybody. */
+/* A life that is killed before its stop-th call has synced something, and the beginning of the next one: what it has
+ * read and goes on from may not be lost any more when it tells anybody. */
 static void try_killed(struct campaign *k, uint64_t stop)
 {
 	const struct power_op *op;
@@ -261,7 +266,8 @@ static void try_life(struct campaign *k, char dir[SCRATCH_PATH], int cuts)
 	record(k, dir, false);
 	size_t n = power_ops(k->log, &op);
 	for (int i = 0; i < cuts; i++, k->cuts++) {
-		cut = (struct cut){ k->base + (n > k->base ? 1 + draw(k, n - k->base) : 0), POWER_RANDOM, power_draw(&k->rng) };
+		cut = (struct cut){ k->base + (n > k->base ? 1 + draw(k, n - k->base) : 0), POWER_RANDOM,
+				    power_draw(&k->rng) };
 		try(k, cut);
 	}
 	remove_dir(dir);
@@ -309,7 +315,8 @@ static int run(const struct cuts *c, int cuts, uint64_t seed, bool each)
 	}
 	try_fixed(&k, each || c->each);
 	try_random(&k, cuts);
-	printf("%s: %d cuts with fixed images, %d drawn from seed %llu on: %d judged wrong\n", c->name, k.fixed, k.cuts, (unsigned long long)seed, k.wrong);
+	printf("%s: %d cuts with fixed images, %d drawn from seed %llu on: %d judged wrong\n", c->name, k.fixed, k.cuts,
+	       (unsigned long long)seed, k.wrong);
 	return k.wrong ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

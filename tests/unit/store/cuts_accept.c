@@ -1,10 +1,10 @@
-/* The operator's word under power cuts: a journal that is refused is accepted whole or is refused as before, the damaged files are never lost
- * before there is a complete copy of them, and numbers never start again. The folder belongs to another user, as gaccd's does where root gives
- * the word. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operator's word under power cuts: a journal that is refused is accepted whole or is refused as before, the
+ * damaged files are never lost before there is a complete copy of them, and numbers never start again. The folder
+ * belongs to another user, as gaccd's does where root gives the word. */
 #include "store/journal.h"
 
 #include "base/log.h"
-
 #include "cuts.h"
 #include "script.h"
 #include "script_journal.h"
@@ -46,7 +46,7 @@ static uint32_t owner(void)
 static const char *name_of(const char *path, int p)
 {
 	static char name[400];
-	snprintf(name, sizeof name, "%s%s", path, part[p]);
+	snprintf(name, sizeof(name), "%s%s", path, part[p]);
 	return name;
 }
 
@@ -85,9 +85,9 @@ static bool has_copy(const char *path)
 	char pattern[200], copy[300];
 	glob_t g;
 	bool has = false;
-	snprintf(pattern, sizeof pattern, "%s.damaged-*", path);
+	snprintf(pattern, sizeof(pattern), "%s.damaged-*", path);
 	for (size_t i = 0; !glob(pattern, 0, NULL, &g) && i < g.gl_pathc && !has; i++, globfree(&g)) {
-		snprintf(copy, sizeof copy, "%s/journal.sqlite", g.gl_pathv[i]);
+		snprintf(copy, sizeof(copy), "%s/journal.sqlite", g.gl_pathv[i]);
 		has = is_same(copy, MAIN) && is_same(copy, WAL) && is_same(copy, ANCHOR);
 	}
 	return has;
@@ -207,9 +207,11 @@ static void check_content(struct journal *j, int low)
 	uint64_t incarnation, term, last;
 	if (journal_each_job(j, true, count, &jobs) || jobs.n != !unreadable || jobs.going_on)
 		script_fail("%d jobs, of which %d go on", jobs.n, jobs.going_on);
-	if (journal_last_job(j, &last) || last != 1 || journal_take_incarnation(j, &incarnation) || journal_take_term(j, &term))
+	if (journal_last_job(j, &last) || last != 1 || journal_take_incarnation(j, &incarnation) ||
+	    journal_take_term(j, &term))
 		script_fail("it cannot be written, or its last job is not 1");
-	if (term < 2u + (low > TERM) || incarnation < 2u + (low > INCARNATION)) /* a life that was killed may have taken some */
+	if (term < 2u + (low > TERM) ||
+	    incarnation < 2u + (low > INCARNATION)) /* a life that was killed may have taken some */
 		script_fail("term %" PRIu64 ", incarnation %" PRIu64, term, incarnation);
 }
 
@@ -241,8 +243,18 @@ static void judge(const char *dir, int low, int high)
 
 int main(int argc, char **argv)
 {
-	static const struct cuts c = { .name = "accept", .operations = OPERATIONS, .prepare = prepare, .begin = begin, .life = life, .judge = judge };
-	static const struct cuts d = { .name = "accept anew", .operations = OPERATIONS, .prepare = prepare, .begin = begin, .life = life, .judge = judge };
+	static const struct cuts c = { .name = "accept",
+				       .operations = OPERATIONS,
+				       .prepare = prepare,
+				       .begin = begin,
+				       .life = life,
+				       .judge = judge };
+	static const struct cuts d = { .name = "accept anew",
+				       .operations = OPERATIONS,
+				       .prepare = prepare,
+				       .begin = begin,
+				       .life = life,
+				       .judge = judge };
 	int ended = cuts_main(argc, argv, &c);
 	unreadable = true;
 	return ended ? ended : cuts_main(argc, argv, &d);

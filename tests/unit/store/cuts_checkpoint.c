@@ -1,5 +1,6 @@
-/* Checkpoints after power cuts: one that was acknowledged is there whole, one that was deleted is gone whole, one under way is there whole or
- * not at all, and what a cut leaves behind is swept away by the next life. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints after power cuts: one that was acknowledged is there whole, one that was deleted is gone whole, one under
+ * way is there whole or not at all, and what a cut leaves behind is swept away by the next life. */
 #include "store/checkpoint.h"
 
 #include "cuts.h"
@@ -27,7 +28,8 @@ static uint64_t drops(int at)
 	return at % 2 && at / 2 + 1 > KEEP ? (uint64_t)(at / 2 + 1 - KEEP) : 0;
 }
 
-/* Whose files they become: every other one another user's, where this process may do that. Giving them away syncs them once more. */
+/* Whose files they become: every other one another user's, where this process may do that. Giving them away syncs them
+ * once more. */
 static uint32_t owner(uint64_t id)
 {
 	return geteuid() || id % 2 ? geteuid() : 12345;
@@ -102,6 +104,8 @@ static void judge(const char *root, int low, int high)
 
 int main(int argc, char **argv)
 {
-	static const struct cuts c = { .name = "checkpoint", .operations = OPERATIONS, .each = true, .life = life, .judge = judge };
+	static const struct cuts c = {
+		.name = "checkpoint", .operations = OPERATIONS, .each = true, .life = life, .judge = judge
+	};
 	return cuts_main(argc, argv, &c);
 }

@@ -1,5 +1,6 @@
-/* The history after power cuts: what was written last may be missing, but what is there is whole, a window has its event, nothing is missing
- * in between, and it is never taken for damaged. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The history after power cuts: what was written last may be missing, but what is there is whole, a window has its
+ * event, nothing is missing in between, and it is never taken for damaged. */
 #include "store/history.h"
 
 #include "cuts.h"
@@ -29,7 +30,7 @@ static struct history *open_it(const char *dir)
 	path_of(dir, path);
 	if (history_open(path, &roomy, &h))
 		script_fail("it cannot be opened");
-	snprintf(aside, sizeof aside, "%s.damaged", path);
+	snprintf(aside, sizeof(aside), "%s.damaged", path);
 	if (!access(aside, F_OK))
 		script_fail("it was taken for damaged");
 	return h;
@@ -39,7 +40,11 @@ static struct history *open_it(const char *dir)
 
 static struct history_micro micro_of(uint64_t window, uint32_t i)
 {
-	return (struct history_micro){ .rank = i / 4, .micro = i % 4, .weight = 0.25 * i, .loss = (double)window + 1.0 / (i + 1), .data_key = window << 32 | i };
+	return (struct history_micro){ .rank = i / 4,
+				       .micro = i % 4,
+				       .weight = 0.25 * i,
+				       .loss = (double)window + 1.0 / (i + 1),
+				       .data_key = window << 32 | i };
 }
 
 static enum status write_window(struct history *h, uint64_t number)
@@ -47,8 +52,15 @@ static enum status write_window(struct history *h, uint64_t number)
 	static struct history_micro micro[MICROS];
 	for (uint32_t i = 0; i < MICROS; i++)
 		micro[i] = micro_of(number, i);
-	struct history_window w = { .job = 1, .window = number, .result = "result", .n_result = 6, .micro = micro, .n_micros = MICROS };
-	struct history_event e = { .id = number + 1, .job = 1, .reason = "Applied", .object = "job/1", .message = "a message", .window = number };
+	struct history_window w = {
+		.job = 1, .window = number, .result = "result", .n_result = 6, .micro = micro, .n_micros = MICROS
+	};
+	struct history_event e = { .id = number + 1,
+				   .job = 1,
+				   .reason = "Applied",
+				   .object = "job/1",
+				   .message = "a message",
+				   .window = number };
 	return history_write(h, &w, 1, &e, 1);
 }
 
@@ -70,7 +82,7 @@ static enum status take_window(void *arg, const struct history_window *w)
 		script_fail("window %" PRIu64 " is not whole", w->window);
 	for (uint32_t i = 0; i < MICROS; i++) {
 		struct history_micro want = micro_of(w->window, i);
-		if (memcmp(&w->micro[i], &want, sizeof want) != 0)
+		if (memcmp(&w->micro[i], &want, sizeof(want)) != 0)
 			script_fail("window %" PRIu64 ": micro-batch %u is not what was written", w->window, i);
 	}
 	return ST_OK;
@@ -90,7 +102,8 @@ static uint64_t windows_in(struct history *h)
 	const struct history_query all = { .limit = OPERATIONS };
 	struct found f = { 0, 0 };
 	uint64_t events = 0;
-	if (history_each_window(h, 1, 0, OPERATIONS, true, take_window, &f) || history_each_event(h, &all, take_event, &events))
+	if (history_each_window(h, 1, 0, OPERATIONS, true, take_window, &f) ||
+	    history_each_event(h, &all, take_event, &events))
 		script_fail("it cannot be read");
 	if (f.windows != f.events || events != f.windows)
 		script_fail("%" PRIu64 " windows up to %" PRIu64 ", %" PRIu64 " events", f.windows, f.events, events);

@@ -1,8 +1,8 @@
-/* The journal after power cuts: it opens, it has what was acknowledged and nothing but perhaps the batch that was under way, it can be
- * written, and it is never taken for damaged. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The journal after power cuts: it opens, it has what was acknowledged and nothing but perhaps the batch that was under
+ * way, it can be written, and it is never taken for damaged. */
 #include "store/anchor.h"
 #include "store/journal.h"
-
 #include "cuts.h"
 #include "script.h"
 #include "script_journal.h"
@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the operations: the script's, with larger ones between, so that the log is moved into the file on the way ---- */
+/* ---- the operations: the script's, with larger ones between, so that the log is moved into the file on the way ----
+ */
 
 #define LARGE_EVERY 3 /* windows */
 #define LARGE_BYTES 700000
@@ -26,14 +27,15 @@ static int of_script(int at)
 		return at;
 	if (window >= LARGE * (LARGE_EVERY + 1))
 		return at - LARGE;
-	return window % (LARGE_EVERY + 1) == LARGE_EVERY ? -1 : SCRIPT_FIRST_WINDOW + window - window / (LARGE_EVERY + 1);
+	return window % (LARGE_EVERY + 1) == LARGE_EVERY ? -1
+							 : SCRIPT_FIRST_WINDOW + window - window / (LARGE_EVERY + 1);
 }
 
 static enum status large(struct journal *j, uint64_t term, int at)
 {
 	static char data[LARGE_BYTES];
-	memset(data, 'a' + at % 26, sizeof data);
-	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { 1, (uint64_t)at, { data, sizeof data } } };
+	memset(data, 'a' + at % 26, sizeof(data));
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { 1, (uint64_t)at, { data, sizeof(data) } } };
 	return journal_commit(j, term, &r, 1);
 }
 
@@ -50,7 +52,8 @@ static uint64_t records_of(int at)
 
 /* ---- what is expected ---- */
 
-static struct script_text after[OPERATIONS + 1]; /* what the journal says after so many operations of an undisturbed run */
+/* what the journal says after so many operations of an undisturbed run */
+static struct script_text after[OPERATIONS + 1];
 static uint64_t records_after[OPERATIONS + 1];
 
 static void path_of(const char *dir, char out[128])
@@ -78,7 +81,7 @@ static uint64_t noted(const char *path)
 {
 	char name[140];
 	struct anchor a;
-	snprintf(name, sizeof name, "%s.anchor", path);
+	snprintf(name, sizeof(name), "%s.anchor", path);
 	if (anchor_read(&a, name, -1))
 		script_fail("its anchor cannot be read");
 	uint64_t records = a.file.found ? a.file.mark.records : 0;
@@ -134,7 +137,8 @@ static void judge(const char *dir, int low, int high)
 	for (int at = low - 1, settled = 0; at >= 0 && !settled; at--) {
 		settled = settles(at);
 		if (settled && noted(path) < records_after[at + 1])
-			script_fail("the anchor has %" PRIu64 " records, and %" PRIu64 " had been settled", noted(path), records_after[at + 1]);
+			script_fail("the anchor has %" PRIu64 " records, and %" PRIu64 " had been settled", noted(path),
+				    records_after[at + 1]);
 	}
 	if (journal_open(path, &j))
 		script_fail("it cannot be opened again");
@@ -151,6 +155,8 @@ static void judge(const char *dir, int low, int high)
 
 int main(int argc, char **argv)
 {
-	static const struct cuts c = { .name = "journal", .operations = OPERATIONS, .prepare = prepare, .life = life, .judge = judge };
+	static const struct cuts c = {
+		.name = "journal", .operations = OPERATIONS, .prepare = prepare, .life = life, .judge = judge
+	};
 	return cuts_main(argc, argv, &c);
 }

@@ -1,7 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "faulty_vfs.h"
 
 #include <sqlite3.h>
-
 #include <stdbool.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SQLite's default VFS with one fault: the n-th write, truncate or sync fails, once. */
 #ifndef FAULTY_VFS_H
 #define FAULTY_VFS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "journal_rig.h"
 
 #include "support/scratch.h"
@@ -13,15 +14,15 @@ static char dir[SCRATCH_PATH];
 void journal_setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(journal_path, sizeof journal_path, "%s/journal", dir);
+	snprintf(journal_path, sizeof(journal_path), "%s/journal", dir);
 }
 
 void journal_remove_files(void)
 {
 	static const char *const names[] = { "", "-wal", "-shm", "-journal", ".anchor" };
 	char file[128];
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		snprintf(file, sizeof file, "%s%s", journal_path, names[i]);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(file, sizeof(file), "%s%s", journal_path, names[i]);
 		unlink(file);
 	}
 }
@@ -29,7 +30,7 @@ void journal_remove_files(void)
 void journal_remove_anchor(void)
 {
 	char file[128];
-	snprintf(file, sizeof file, "%s.anchor", journal_path);
+	snprintf(file, sizeof(file), "%s.anchor", journal_path);
 	unlink(file);
 }
 
@@ -56,7 +57,9 @@ uint64_t term_of(struct journal *j)
 struct journal_record job(uint64_t id)
 {
 	struct journal_record r = { .kind = JOURNAL_JOB };
-	r.job = (struct journal_job){ .id = id, .uid = 1000, .user = "ana", .created_unix_ns = 5, .spec = { "spec", 4 } };
+	r.job = (struct journal_job){
+		.id = id, .uid = 1000, .user = "ana", .created_unix_ns = 5, .spec = { "spec", 4 }
+	};
 	memset(r.job.uuid, (int)id, 16);
 	memset(r.job.request_id, (int)id + 100, 16);
 	return r;
@@ -69,8 +72,8 @@ struct journal_record commit(uint64_t id, uint64_t epoch, uint64_t window, uint6
 	uint64_t *at = &payload[window % 64];
 	*at = window * 1000003;
 	struct journal_record r = { .kind = JOURNAL_COMMIT };
-	r.commit = (struct journal_window){ id,	  epoch, window, window + 1, term, window + 7, 1,
-					    1234, { at, sizeof *at } };
+	r.commit = (struct journal_window){ id,		epoch, window, window + 1,	   term,
+					    window + 7, 1,     1234,   { at, sizeof(*at) } };
 	return r;
 }
 
@@ -102,8 +105,8 @@ static enum status see_window(void *arg, const struct journal_window *w)
 	ck_assert_int_eq(w->unix_ns, 1234);
 	if (w->payload.n) {
 		uint64_t want = w->window * 1000003;
-		ck_assert_uint_eq(w->payload.n, sizeof want);
-		ck_assert_mem_eq(w->payload.data, &want, sizeof want);
+		ck_assert_uint_eq(w->payload.n, sizeof(want));
+		ck_assert_mem_eq(w->payload.data, &want, sizeof(want));
 		s->with_payload++;
 	}
 	return ST_OK;

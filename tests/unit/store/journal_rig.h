@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A journal in a scratch folder, records to write, and what is read back. All of it fails the test by itself. */
 #ifndef GACC_TESTS_JOURNAL_RIG_H
 #define GACC_TESTS_JOURNAL_RIG_H

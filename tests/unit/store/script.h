@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the programs that torture the store end when something is not as it must be. */
 #ifndef GACC_TESTS_SCRIPT_H
 #define GACC_TESTS_SCRIPT_H

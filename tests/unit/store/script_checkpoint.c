@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What torture_checkpoint.c and cuts_checkpoint.c do with checkpoints, and whether one is as it was written. */
 #include "script_checkpoint.h"
 
@@ -29,26 +30,26 @@ static enum status write_part(int dir_fd, uint64_t id, int part, struct checkpoi
 	unsigned char piece[PIECE];
 	char why[512] = "";
 	struct checkpoint_writer *w;
-	enum status st = checkpoint_create(dir_fd, (enum checkpoint_part)part, &w, why, sizeof why);
+	enum status st = checkpoint_create(dir_fd, (enum checkpoint_part)part, &w, why, sizeof(why));
 	if (st)
 		return st;
-	st = checkpoint_reserve(w, PIECE * PIECES, why, sizeof why);
+	st = checkpoint_reserve(w, PIECE * PIECES, why, sizeof(why));
 	for (int i = 0; i < PIECES && !st; i++) {
 		fill(piece, id, part, i);
-		st = checkpoint_write(w, piece, PIECE, why, sizeof why);
+		st = checkpoint_write(w, piece, PIECE, why, sizeof(why));
 	}
 	if (st) {
 		checkpoint_abandon(w);
 		return st;
 	}
-	return checkpoint_finish(w, out, why, sizeof why);
+	return checkpoint_finish(w, out, why, sizeof(why));
 }
 
 static enum status write_parts(const char *partial, uint64_t id, struct manifest *m, struct checkpoint_dir *made)
 {
 	int fd;
 	char why[512];
-	enum status st = checkpoint_make_dir(partial, made, &fd, why, sizeof why);
+	enum status st = checkpoint_make_dir(partial, made, &fd, why, sizeof(why));
 	for (int i = 0; i < 2 && !st; i++) {
 		st = write_part(fd, id, i, &m->file[i]);
 		if (st || i == 1)
@@ -59,9 +60,23 @@ static enum status write_parts(const char *partial, uint64_t id, struct manifest
 
 static struct manifest example(uint64_t id)
 {
-	struct manifest m = { .id = id, .job = 7, .name = "n", .uid = 1000, .created_unix_ns = 5, .window = 20, .applied_step = 10 + id,
-			      .ranks = 4, .micro_size = 2, .optimizer = "adamw", .accumulate_dtype = "f32", .loss_scale = 1024,
-			      .count = 8, .sum_weight = 0.5, .last_rank = 1, .spec = "spec", .n_spec = 4 };
+	struct manifest m = { .id = id,
+			      .job = 7,
+			      .name = "n",
+			      .uid = 1000,
+			      .created_unix_ns = 5,
+			      .window = 20,
+			      .applied_step = 10 + id,
+			      .ranks = 4,
+			      .micro_size = 2,
+			      .optimizer = "adamw",
+			      .accumulate_dtype = "f32",
+			      .loss_scale = 1024,
+			      .count = 8,
+			      .sum_weight = 0.5,
+			      .last_rank = 1,
+			      .spec = "spec",
+			      .n_spec = 4 };
 	memcpy(m.uuid, uuid, 16);
 	return m;
 }
@@ -81,9 +96,9 @@ enum status script_make(const char *dir, uint64_t id, uint32_t uid)
 	paths(dir, id, partial, final);
 	enum status st = write_parts(partial, id, &m, &made);
 	if (!st)
-		st = checkpoint_seal(partial, &made, final, &m, uid, getegid(), sum, why, sizeof why);
+		st = checkpoint_seal(partial, &made, final, &m, uid, getegid(), sum, why, sizeof(why));
 	if (st)
-		checkpoint_remove(partial, why, sizeof why); /* may fail, too: the sweep comes */
+		checkpoint_remove(partial, why, sizeof(why)); /* may fail, too: the sweep comes */
 	return st;
 }
 
@@ -91,7 +106,7 @@ enum status script_drop(const char *dir, uint64_t id)
 {
 	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
 	paths(dir, id, partial, final);
-	return checkpoint_remove(final, why, sizeof why);
+	return checkpoint_remove(final, why, sizeof(why));
 }
 
 enum status script_load(const char *dir, uint64_t id)
@@ -100,7 +115,7 @@ enum status script_load(const char *dir, uint64_t id)
 	struct manifest *m;
 	uint32_t uid;
 	paths(dir, id, partial, final);
-	enum status st = checkpoint_load(final, &m, &uid, why, sizeof why);
+	enum status st = checkpoint_load(final, &m, &uid, why, sizeof(why));
 	if (!st)
 		manifest_free(m);
 	return st;
@@ -110,7 +125,7 @@ enum status script_sweep(const char *dir)
 {
 	char why[512];
 	uint64_t last = 0;
-	return checkpoint_sweep(dir, uuid, &last, why, sizeof why);
+	return checkpoint_sweep(dir, uuid, &last, why, sizeof(why));
 }
 
 /* ---- reading ---- */
@@ -122,8 +137,8 @@ static void check_part(const char *final, uint64_t id, int part, const struct ma
 	char why[512];
 	int dir_fd, fd;
 	struct sha256 *s = sha256_new();
-	if (!s || checkpoint_open_dir(final, false, &dir_fd, why, sizeof why) ||
-	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, uid, &fd, why, sizeof why))
+	if (!s || checkpoint_open_dir(final, false, &dir_fd, why, sizeof(why)) ||
+	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, uid, &fd, why, sizeof(why)))
 		script_fail("checkpoint %" PRIu64 " part %d: %s", id, part, why);
 	for (int i = 0; i < PIECES; i++) {
 		fill(want, id, part, i);
@@ -145,7 +160,7 @@ bool script_is_there(const char *dir, uint64_t id)
 	struct manifest *m;
 	uint32_t uid;
 	paths(dir, id, partial, final);
-	enum status st = checkpoint_load(final, &m, &uid, why, sizeof why);
+	enum status st = checkpoint_load(final, &m, &uid, why, sizeof(why));
 	if (!checkpoint_exists(final)) {
 		if (st != ST_INVALID_ARGUMENT)
 			script_fail("checkpoint %" PRIu64 ": %s", id, st ? why : "without a manifest");

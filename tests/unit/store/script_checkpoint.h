@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of one job in one directory; what a file of one holds tells which it is. */
 #ifndef GACC_TESTS_SCRIPT_CHECKPOINT_H
 #define GACC_TESTS_SCRIPT_CHECKPOINT_H

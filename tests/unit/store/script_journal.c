@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What torture_journal.c and cuts_journal.c write into a journal, and what it says then. */
 #include "script_journal.h"
 
@@ -10,7 +11,9 @@
 static struct journal_record job(uint64_t id)
 {
 	struct journal_record r = { .kind = JOURNAL_JOB };
-	r.job = (struct journal_job){ .id = id, .uid = 1000, .user = "ana", .created_unix_ns = 5, .spec = { "spec", 4 } };
+	r.job = (struct journal_job){
+		.id = id, .uid = 1000, .user = "ana", .created_unix_ns = 5, .spec = { "spec", 4 }
+	};
 	memset(r.job.uuid, (int)id, 16);
 	memset(r.job.request_id, (int)id + 100, 16);
 	return r;
@@ -19,8 +22,8 @@ static struct journal_record job(uint64_t id)
 static enum status tensors(struct journal *j, uint64_t term)
 {
 	static char set[40000]; /* several pages */
-	memset(set, 't', sizeof set);
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { 1, { set, sizeof set } } };
+	memset(set, 't', sizeof(set));
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { 1, { set, sizeof(set) } } };
 	return journal_commit(j, term, &r, 1);
 }
 
@@ -30,20 +33,25 @@ static enum status window(struct journal *j, uint64_t term, uint64_t number)
 	for (int i = 0; i < 100; i++)
 		payload[i] = number * 1000003 + (uint64_t)i;
 	struct journal_record r = { .kind = JOURNAL_COMMIT };
-	r.commit = (struct journal_window){ 1, 1, number, number + 1, term, number + 7, 1, 1234, { payload, sizeof payload } };
+	r.commit = (struct journal_window){ 1,		1,    number,
+					    number + 1, term, number + 7,
+					    1,		1234, { payload, sizeof(payload) } };
 	return journal_commit(j, term, &r, 1);
 }
 
 static enum status batch(struct journal *j, uint64_t term)
 {
-	struct journal_record r[3] = { job(2), { .kind = JOURNAL_PARAMS_READY, .params_ready = { 2 } },
-				       { .kind = JOURNAL_END, .end = { .job = 2, .state = 7, .reason = "cancelled", .unix_ns = 99 } } };
+	struct journal_record r[3] = { job(2),
+				       { .kind = JOURNAL_PARAMS_READY, .params_ready = { 2 } },
+				       { .kind = JOURNAL_END,
+					 .end = { .job = 2, .state = 7, .reason = "cancelled", .unix_ns = 99 } } };
 	return journal_commit(j, term, r, 3);
 }
 
 static enum status end(struct journal *j, uint64_t term)
 {
-	struct journal_record r = { .kind = JOURNAL_END, .end = { .job = 1, .state = 7, .reason = "steps reached", .unix_ns = 99 } };
+	struct journal_record r = { .kind = JOURNAL_END,
+				    .end = { .job = 1, .state = 7, .reason = "steps reached", .unix_ns = 99 } };
 	return journal_commit(j, term, &r, 1);
 }
 
@@ -91,14 +99,16 @@ static void add_bytes(struct script_text *t, const char *name, struct journal_by
 	uint64_t sum = b.n;
 	for (size_t i = 0; i < b.n; i++)
 		sum = sum * 31 + ((const unsigned char *)b.data)[i];
-	t->n += (size_t)snprintf(t->s + t->n, sizeof t->s - t->n, " %s %zu:%" PRIx64, name, b.n, sum);
+	t->n += (size_t)snprintf(t->s + t->n, sizeof(t->s) - t->n, " %s %zu:%" PRIx64, name, b.n, sum);
 }
 
 static enum status add_job(void *arg, const struct journal_job *b)
 {
 	struct script_text *t = arg;
-	t->n += (size_t)snprintf(t->s + t->n, sizeof t->s - t->n, "job %" PRIu64 " user %s uuid %u ready %d next %" PRIu64 " ended %d %u %s", b->id,
-				 b->user, b->uuid[15], b->params_ready, b->next_window, b->ended, b->end_state, b->end_reason);
+	t->n += (size_t)snprintf(t->s + t->n, sizeof(t->s) - t->n,
+				 "job %" PRIu64 " user %s uuid %u ready %d next %" PRIu64 " ended %d %u %s", b->id,
+				 b->user, b->uuid[15], b->params_ready, b->next_window, b->ended, b->end_state,
+				 b->end_reason);
 	add_bytes(t, "spec", b->spec);
 	add_bytes(t, "tensors", b->tensors);
 	t->s[t->n++] = '\n';
@@ -108,8 +118,8 @@ static enum status add_job(void *arg, const struct journal_job *b)
 static enum status add_window(void *arg, const struct journal_window *w)
 {
 	struct script_text *t = arg;
-	t->n += (size_t)snprintf(t->s + t->n, sizeof t->s - t->n, "window %" PRIu64 " step %" PRIu64 " term %" PRIu64, w->window, w->applied_step,
-				 w->term);
+	t->n += (size_t)snprintf(t->s + t->n, sizeof(t->s) - t->n, "window %" PRIu64 " step %" PRIu64 " term %" PRIu64,
+				 w->window, w->applied_step, w->term);
 	add_bytes(t, "payload", w->payload);
 	t->s[t->n++] = '\n';
 	return ST_OK;
@@ -118,7 +128,7 @@ static enum status add_window(void *arg, const struct journal_window *w)
 static enum status add_update(void *arg, const struct journal_update *u)
 {
 	struct script_text *t = arg;
-	t->n += (size_t)snprintf(t->s + t->n, sizeof t->s - t->n, "update from %" PRIu64, u->window);
+	t->n += (size_t)snprintf(t->s + t->n, sizeof(t->s) - t->n, "update from %" PRIu64, u->window);
 	add_bytes(t, "payload", u->payload);
 	t->s[t->n++] = '\n';
 	return ST_OK;
@@ -127,9 +137,9 @@ static enum status add_update(void *arg, const struct journal_update *u)
 enum status script_describe(struct journal *j, struct script_text *t)
 {
 	uint64_t last = 0;
-	memset(t, 0, sizeof *t);
+	memset(t, 0, sizeof(*t));
 	enum status st = journal_last_job(j, &last);
-	t->n = (size_t)snprintf(t->s, sizeof t->s, "last job %" PRIu64 "\n", last);
+	t->n = (size_t)snprintf(t->s, sizeof(t->s), "last job %" PRIu64 "\n", last);
 	if (!st)
 		st = journal_each_job(j, true, add_job, t);
 	if (!st)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job's records, one operation after the other, and what a journal says as a text that can be compared. */
 #ifndef GACC_TESTS_SCRIPT_JOURNAL_H
 #define GACC_TESTS_SCRIPT_JOURNAL_H
@@ -5,7 +6,7 @@
 #include "store/journal.h"
 
 #define SCRIPT_WINDOWS 20 /* more than JOURNAL_KEEP_PAYLOADS */
-#define SCRIPT_TERM 1     /* the operation that takes the term */
+#define SCRIPT_TERM 1	  /* the operation that takes the term */
 #define SCRIPT_FIRST_WINDOW 6
 #define SCRIPT_BATCH (SCRIPT_FIRST_WINDOW + SCRIPT_WINDOWS) /* of 3 records; all others write one */
 #define SCRIPT_OPERATIONS (SCRIPT_BATCH + 2)

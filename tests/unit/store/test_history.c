@@ -1,9 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/history.h"
 
 #include "base/log.h"
-
 #include "faulty_vfs.h"
-
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -22,7 +21,7 @@ static const struct history_limits roomy = { 1000, 1000 };
 static void setup(void)
 {
 	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof path, "%s/history.db", dir);
+	snprintf(path, sizeof(path), "%s/history.db", dir);
 	log_init("test", LOG_TEXT, 0); /* failures are provoked */
 }
 
@@ -30,8 +29,8 @@ static void remove_files(void)
 {
 	static const char *const names[] = { "", "-wal", "-journal", ".damaged", ".damaged-wal" };
 	char file[128];
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		snprintf(file, sizeof file, "%s%s", path, names[i]);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(file, sizeof(file), "%s%s", path, names[i]);
 		unlink(file);
 	}
 }
@@ -54,20 +53,30 @@ static struct history *open_ok(const struct history_limits *limits)
 /* What a window holds tells its job and number, so that a mix-up shows. */
 static struct history_micro micro_of(uint64_t job, uint64_t window, uint32_t i)
 {
-	return (struct history_micro){ .rank = i / 4, .micro = i % 4, .voided = i == 5, .weight = (double)job + 0.25 * i,
-				       .loss = (double)window + 1.0 / (i + 1), .unix_ns = (int64_t)(window * 1000 + i),
-				       .lag_ns = i, .data_key = job << 32 | window };
+	return (struct history_micro){ .rank = i / 4,
+				       .micro = i % 4,
+				       .voided = i == 5,
+				       .weight = (double)job + 0.25 * i,
+				       .loss = (double)window + 1.0 / (i + 1),
+				       .unix_ns = (int64_t)(window * 1000 + i),
+				       .lag_ns = i,
+				       .data_key = job << 32 | window };
 }
 
 static enum status put(struct history *h, uint64_t job, uint64_t window, uint32_t n_micros)
 {
-	struct history_micro *m = calloc(n_micros + 1, sizeof *m);
+	struct history_micro *m = calloc(n_micros + 1, sizeof(*m));
 	char result[32];
 	for (uint32_t i = 0; i < n_micros; i++)
 		m[i] = micro_of(job, window, i);
-	snprintf(result, sizeof result, "%d/%d", (int)job, (int)window);
-	struct history_window w = { .job = job, .window = window, .unix_ns = (int64_t)window, .result = result,
-				    .n_result = strlen(result), .micro = m, .n_micros = n_micros };
+	snprintf(result, sizeof(result), "%d/%d", (int)job, (int)window);
+	struct history_window w = { .job = job,
+				    .window = window,
+				    .unix_ns = (int64_t)window,
+				    .result = result,
+				    .n_result = strlen(result),
+				    .micro = m,
+				    .n_micros = n_micros };
 	enum status st = history_write(h, &w, 1, NULL, 0);
 	free(m);
 	return st;
@@ -83,12 +92,12 @@ static enum status see_window(void *arg, const struct history_window *w)
 	struct seen *s = arg;
 	char want[32];
 	ck_assert_msg(!s->n || w->window < s->last, "window %d after %d", (int)w->window, (int)s->last);
-	snprintf(want, sizeof want, "%d/%d", (int)s->job, (int)w->window);
+	snprintf(want, sizeof(want), "%d/%d", (int)s->job, (int)w->window);
 	ck_assert_uint_eq(w->n_result, strlen(want));
 	ck_assert_mem_eq(w->result, want, strlen(want));
 	for (uint32_t i = 0; i < w->n_micros; i++) {
 		struct history_micro m = micro_of(s->job, w->window, i);
-		ck_assert_mem_eq(&w->micro[i], &m, sizeof m);
+		ck_assert_mem_eq(&w->micro[i], &m, sizeof(m));
 	}
 	if (!s->n++)
 		s->first = w->window;
@@ -189,9 +198,16 @@ END_TEST
 static enum status put_event(struct history *h, uint64_t id, uint64_t job, uint32_t uid)
 {
 	char message[32];
-	snprintf(message, sizeof message, "message %d", (int)id);
-	struct history_event e = { .id = id, .job = job, .uid = uid, .unix_ns = (int64_t)id * 10, .warning = id % 2,
-				   .reason = "RankLost", .object = "rank 3", .message = message, .window = id + 5 };
+	snprintf(message, sizeof(message), "message %d", (int)id);
+	struct history_event e = { .id = id,
+				   .job = job,
+				   .uid = uid,
+				   .unix_ns = (int64_t)id * 10,
+				   .warning = id % 2,
+				   .reason = "RankLost",
+				   .object = "rank 3",
+				   .message = message,
+				   .window = id + 5 };
 	return history_write(h, NULL, 0, &e, 1);
 }
 
@@ -204,7 +220,7 @@ static enum status see_event(void *arg, const struct history_event *e)
 	struct seen_events *s = arg;
 	char want[32];
 	ck_assert(!s->n || e->id > s->last);
-	snprintf(want, sizeof want, "message %d", (int)e->id);
+	snprintf(want, sizeof(want), "message %d", (int)e->id);
 	ck_assert_str_eq(e->message, want);
 	ck_assert_str_eq(e->reason, "RankLost");
 	ck_assert_str_eq(e->object, "rank 3");
@@ -311,18 +327,18 @@ END_TEST
 static bool exists(const char *suffix)
 {
 	char file[128];
-	snprintf(file, sizeof file, "%s%s", path, suffix);
+	snprintf(file, sizeof(file), "%s%s", path, suffix);
 	return access(file, F_OK) == 0;
 }
 
 static void overwrite(off_t from, off_t to)
 {
 	char noise[512];
-	memset(noise, 0xa5, sizeof noise);
+	memset(noise, 0xa5, sizeof(noise));
 	int fd = open(path, O_WRONLY);
 	ck_assert_int_ge(fd, 0);
-	for (off_t at = from; at < to; at += (off_t)sizeof noise)
-		ck_assert_int_eq(pwrite(fd, noise, sizeof noise, at), sizeof noise);
+	for (off_t at = from; at < to; at += (off_t)sizeof(noise))
+		ck_assert_int_eq(pwrite(fd, noise, sizeof(noise), at), sizeof(noise));
 	close(fd);
 }
 

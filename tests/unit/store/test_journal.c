@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is written is read back, and what does not fit is refused. */
 #include "journal_rig.h"
 
@@ -234,8 +235,12 @@ START_TEST(holds_and_updates_read_as_written)
 {
 	struct journal *j = open_ok();
 	uint64_t term = term_of(j), n = 0;
-	struct journal_record r[] = { job(1), job(2), hold(1, "by ana"), { .kind = JOURNAL_UPDATE },
-				      { .kind = JOURNAL_UPDATE }, { .kind = JOURNAL_UPDATE } };
+	struct journal_record r[] = { job(1),
+				      job(2),
+				      hold(1, "by ana"),
+				      { .kind = JOURNAL_UPDATE },
+				      { .kind = JOURNAL_UPDATE },
+				      { .kind = JOURNAL_UPDATE } };
 	r[3].update = (struct journal_update){ 1, 10, { "a", 2 } };
 	r[4].update = (struct journal_update){ 2, 3, { "of another job", 4 } };
 	r[5].update = (struct journal_update){ 1, 9, { "b", 2 } };
@@ -266,7 +271,7 @@ static enum status see_checkpoint(void *arg, const struct journal_checkpoint *k)
 	struct seen_checkpoints *s = arg;
 	s->n++;
 	s->last = *k;
-	snprintf(s->path, sizeof s->path, "%s", k->path);
+	snprintf(s->path, sizeof(s->path), "%s", k->path);
 	ck_assert(k->sha256.n == 32 && ((const uint8_t *)k->sha256.data)[31] == 9);
 	return ST_OK;
 }
@@ -279,10 +284,17 @@ START_TEST(checkpoints_come_and_go)
 	struct seen_checkpoints seen = { 0 };
 	struct journal_record r[] = { job(1), { .kind = JOURNAL_CHECKPOINT }, { .kind = JOURNAL_CHECKPOINT } };
 	for (int i = 1; i < 3; i++)
-		r[i].checkpoint = (struct journal_checkpoint){ .job = 1, .id = (uint64_t)i, .path = i == 1 ? "/a" : "/b",
-							       .sha256 = { sum, 32 }, .window = 5, .applied_step = 4,
-							       .carried = 3, .bytes = 2, .started_unix_ns = 1,
-							       .ended_unix_ns = 6, .request_id = { 7 } };
+		r[i].checkpoint = (struct journal_checkpoint){ .job = 1,
+							       .id = (uint64_t)i,
+							       .path = i == 1 ? "/a" : "/b",
+							       .sha256 = { sum, 32 },
+							       .window = 5,
+							       .applied_step = 4,
+							       .carried = 3,
+							       .bytes = 2,
+							       .started_unix_ns = 1,
+							       .ended_unix_ns = 6,
+							       .request_id = { 7 } };
 	ck_assert_int_eq(journal_commit(j, term, r, 3), ST_OK);
 	ck_assert_int_eq(journal_commit(j, term, &r[1], 1), ST_ALREADY_EXISTS);
 	ck_assert_int_eq(journal_each_checkpoint(j, 1, see_checkpoint, &seen), ST_OK);
@@ -317,7 +329,8 @@ START_TEST(a_job_may_begin_with_a_later_window)
 	ck_assert_int_eq(journal_commit(j, term, &first, 1), ST_INVALID_ARGUMENT);
 	first.commit.window = 7;
 	ck_assert_int_eq(journal_commit(j, term, &first, 1), ST_OK);
-	ck_assert_int_eq(journal_commit(j, term, &r[1], 1), ST_INVALID_ARGUMENT); /* windows are counted from there now */
+	/* windows are counted from there now */
+	ck_assert_int_eq(journal_commit(j, term, &r[1], 1), ST_INVALID_ARGUMENT);
 	journal_close(j);
 }
 END_TEST
@@ -341,7 +354,8 @@ START_TEST(a_view_takes_the_place_of_the_spec_in_the_list)
 {
 	struct journal *j = open_ok();
 	uint64_t term = term_of(j);
-	struct journal_record end1 = { .kind = JOURNAL_END, .end = { 1, 8, "rank 0", 99, { "first", 5 } } }, end2 = end(2);
+	struct journal_record end1 = { .kind = JOURNAL_END, .end = { 1, 8, "rank 0", 99, { "first", 5 } } },
+			      end2 = end(2);
 	struct journal_record view = { .kind = JOURNAL_VIEW, .view = { 1, { "second", 6 } } };
 	struct wanted_job bare = { "spec", "", 0 }, first = { "", "first", 0 }, whole = { "spec", "second", 0 };
 	ck_assert_int_eq(write1(j, term, view), ST_JOB_NOT_FOUND);
@@ -381,7 +395,8 @@ START_TEST(exits_may_come_after_the_end)
 	struct journal *j = open_ok();
 	uint64_t term = term_of(j);
 	struct journal_record exits = { .kind = JOURNAL_EXITS, .exits = { 1, { "first", 5 } } };
-	struct journal_record end = { .kind = JOURNAL_END, .end = { .job = 1, .state = 8, .reason = "rank 0", .unix_ns = 99 } };
+	struct journal_record end = { .kind = JOURNAL_END,
+				      .end = { .job = 1, .state = 8, .reason = "rank 0", .unix_ns = 99 } };
 	ck_assert_int_eq(write1(j, term, exits), ST_JOB_NOT_FOUND);
 	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
 	ck_assert_int_eq(journal_each_job(j, true, see_exits, (void *)""), ST_OK);

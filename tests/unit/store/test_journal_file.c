@@ -1,10 +1,10 @@
-/* The journal as a file: who may open it, damage, older and newer schemas, and what is found after errors and deaths. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The journal as a file: who may open it, damage, older and newer schemas, and what is found after errors and deaths.
+ */
 #include "journal_rig.h"
 
 #include "base/log.h"
-
 #include "faulty_vfs.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -27,16 +27,22 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 	journal_close(j);
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN sum; DELETE FROM meta WHERE key NOT IN ('term', 'incarnation', 'last_job');"
-				      "ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
-				      "DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; ALTER TABLE jobs DROP COLUMN view;"
-				      "ALTER TABLE jobs ADD COLUMN spec BLOB; ALTER TABLE jobs ADD COLUMN tensors BLOB;"
-				      "UPDATE jobs SET spec = (SELECT spec FROM specs); DROP TABLE specs;"
-				      "CREATE TABLE payloads (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL,"
-				      " data BLOB NOT NULL, UNIQUE (job, window));"
-				      "INSERT INTO payloads (job, window, data) SELECT job, window, data FROM recent; DROP TABLE recent;"
-				      "PRAGMA user_version = 1",
-				      NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(
+		sqlite3_exec(
+			db,
+			"ALTER TABLE jobs DROP COLUMN sum; DELETE FROM meta WHERE key NOT IN ('term', 'incarnation', "
+			"'last_job');"
+			"ALTER TABLE jobs DROP COLUMN hold; DROP TABLE updates; ALTER TABLE jobs DROP COLUMN base;"
+			"DROP TABLE checkpoints; ALTER TABLE jobs DROP COLUMN exits; ALTER TABLE jobs DROP COLUMN view;"
+			"ALTER TABLE jobs ADD COLUMN spec BLOB; ALTER TABLE jobs ADD COLUMN tensors BLOB;"
+			"UPDATE jobs SET spec = (SELECT spec FROM specs); DROP TABLE specs;"
+			"CREATE TABLE payloads (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, window INTEGER NOT NULL,"
+			" data BLOB NOT NULL, UNIQUE (job, window));"
+			"INSERT INTO payloads (job, window, data) SELECT job, window, data FROM recent; DROP TABLE "
+			"recent;"
+			"PRAGMA user_version = 1",
+			NULL, NULL, NULL),
+		SQLITE_OK);
 	sqlite3_close(db);
 	journal_remove_anchor();
 	j = open_ok();
@@ -77,7 +83,7 @@ START_TEST(the_file_is_private)
 	struct journal *j = open_ok();
 	struct stat st;
 	char wal[128];
-	snprintf(wal, sizeof wal, "%s-wal", journal_path);
+	snprintf(wal, sizeof(wal), "%s-wal", journal_path);
 	term_of(j);
 	ck_assert_int_eq(stat(journal_path, &st), 0);
 	ck_assert_int_eq(st.st_mode & 0777, 0600);
@@ -103,8 +109,8 @@ START_TEST(damage_and_newer_schemas_are_refused)
 
 	int fd = open(journal_path, O_RDWR);
 	char junk[3000];
-	memset(junk, 0x5a, sizeof junk);
-	ck_assert_int_eq(pwrite(fd, junk, sizeof junk, 4096), (ssize_t)sizeof junk);
+	memset(junk, 0x5a, sizeof(junk));
+	ck_assert_int_eq(pwrite(fd, junk, sizeof(junk), 4096), (ssize_t)sizeof(junk));
 	close(fd);
 	ck_assert_int_eq(journal_open(journal_path, &bad), ST_MALFORMED);
 	ck_assert_int_eq(journal_open("/nonexistent/journal", &bad), ST_STORE_FAILED);
@@ -201,7 +207,7 @@ static void commit_for_ever(int tell)
 	if (b[0].id == 0 && write1(j, term, job(1)))
 		_exit(2);
 	for (uint64_t w = b[1].next_window;; w++)
-		if (write1(j, term, commit(1, 1, w, term)) || write(tell, &w, sizeof w) != sizeof w)
+		if (write1(j, term, commit(1, 1, w, term)) || write(tell, &w, sizeof(w)) != sizeof(w))
 			_exit(3);
 }
 
@@ -218,9 +224,9 @@ START_TEST(nothing_acknowledged_is_lost_when_killed)
 		}
 		close(p[1]);
 		for (int i = 0; i <= 3 * kills; i++) /* kill it at different places of its work */
-			ck_assert_int_eq(read(p[0], &acked, sizeof acked), sizeof acked);
+			ck_assert_int_eq(read(p[0], &acked, sizeof(acked)), sizeof(acked));
 		ck_assert_int_eq(kill(pid, SIGKILL), 0);
-		while (read(p[0], &acked, sizeof acked) == sizeof acked)
+		while (read(p[0], &acked, sizeof(acked)) == sizeof(acked))
 			;
 		close(p[0]);
 		ck_assert_int_eq(waitpid(pid, &ws, 0), pid);

@@ -1,11 +1,10 @@
-/* What was acknowledged and is missing or altered in the journal is found at the next opening, whatever happened to its files; an ordinary
- * death never looks like that; and the operator's word lets it go on. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was acknowledged and is missing or altered in the journal is found at the next opening, whatever happened to its
+ * files; an ordinary death never looks like that; and the operator's word lets it go on. */
 #include "journal_rig.h"
 
 #include "store/anchor.h"
-
 #include "base/log.h"
-
 #include "support/suite.h"
 
 #include <check.h>
@@ -31,7 +30,7 @@ enum { MAIN, WAL, SHM, ANCHOR, PARTS };
 static const char *path_of(int p, const char *also)
 {
 	static char path[200];
-	snprintf(path, sizeof path, "%s%s%s", journal_path, part[p], also);
+	snprintf(path, sizeof(path), "%s%s%s", journal_path, part[p], also);
 	return path;
 }
 
@@ -88,7 +87,8 @@ static void image_free(struct image *m)
 
 /* ---- lives ---- */
 
-/* Writes jobs 1 to 3, of which 2 is over and 1 has windows, and dies without a word; `moved`: the log is in the file then. */
+/* Writes jobs 1 to 3, of which 2 is over and 1 has windows, and dies without a word; `moved`: the log is in the file
+ * then. */
 static void live_and_die(int kept, bool moved, uint64_t windows_from, uint64_t windows_to)
 {
 	fflush(NULL);
@@ -96,8 +96,9 @@ static void live_and_die(int kept, bool moved, uint64_t windows_from, uint64_t w
 	if (pid == 0) {
 		struct journal *j = NULL;
 		uint64_t term;
-		bool ok = !(kept < 0 ? journal_open(journal_path, &j) : journal_open_kept(journal_path, dup(kept), &j)) &&
-			  !journal_take_term(j, &term);
+		bool ok =
+			!(kept < 0 ? journal_open(journal_path, &j) : journal_open_kept(journal_path, dup(kept), &j)) &&
+			!journal_take_term(j, &term);
 		for (uint64_t id = 1; id <= 3 && ok && windows_from == 0; id++)
 			ok = !write1(j, term, job(id));
 		ok = ok && (windows_from || !write1(j, term, end(2)));
@@ -121,7 +122,8 @@ static enum status open_again(int kept, bool *whole)
 		return st;
 	struct journal_job b[8] = { { 0 } };
 	ck_assert_int_eq(journal_each_job(j, true, copy_job, b), ST_OK);
-	*whole = b[0].id == 3 && b[1].next_window == WINDOWS && !b[1].ended && b[2].ended && windows(j, 1, UINT64_MAX).n == WINDOWS;
+	*whole = b[0].id == 3 && b[1].next_window == WINDOWS && !b[1].ended && b[2].ended &&
+		 windows(j, 1, UINT64_MAX).n == WINDOWS;
 	journal_close(j);
 	return st;
 }
@@ -130,8 +132,8 @@ static void check_noticed(int kept, const char *what, long at)
 {
 	bool whole;
 	enum status st = open_again(kept, &whole);
-	ck_assert_msg(st == ST_OK ? whole : st == ST_MALFORMED || st == ST_VERSION_SKEW, "%s, %ld: %s, %s", what, at, status_info(st)->name,
-		      whole ? "whole" : "and records are missing");
+	ck_assert_msg(st == ST_OK ? whole : st == ST_MALFORMED || st == ST_VERSION_SKEW, "%s, %ld: %s, %s", what, at,
+		      status_info(st)->name, whole ? "whole" : "and records are missing");
 }
 
 /* ---- damage ---- */
@@ -155,8 +157,8 @@ START_TEST(a_flipped_bit_loses_nothing_in_silence)
 			image_put(&m, p);
 			m.data[p][at] ^= (char)(1 << at % 8);
 			enum status st = open_again(-1, &whole);
-			ck_assert_msg(st == ST_OK ? whole : st == ST_MALFORMED || st == ST_VERSION_SKEW, "%s byte %zd: %s", part[p], at,
-				      status_info(st)->name);
+			ck_assert_msg(st == ST_OK ? whole : st == ST_MALFORMED || st == ST_VERSION_SKEW,
+				      "%s byte %zd: %s", part[p], at, status_info(st)->name);
 			noticed += st != ST_OK;
 			tried++;
 		}
@@ -181,7 +183,8 @@ START_TEST(a_file_that_is_gone_or_short_is_noticed)
 		unlink(path_of(p, ""));
 		enum status st = open_again(-1, &whole);
 		bool nothing_in_it = p == SHM || (p == WAL && _i); /* it has been moved */
-		ck_assert_msg(st == ST_MALFORMED || (nothing_in_it && whole), "%s deleted: %s", part[p], status_info(st)->name);
+		ck_assert_msg(st == ST_MALFORMED || (nothing_in_it && whole), "%s deleted: %s", part[p],
+			      status_info(st)->name);
 		for (long at = 0; p != ANCHOR && at < m.n[p]; at += at < 65536 ? 4096 - 13 : 1 << 20) {
 			image_put_all(&m);
 			ck_assert_int_eq(truncate(path_of(p, ""), at), 0);
@@ -227,9 +230,12 @@ END_TEST
 
 START_TEST(a_row_that_was_changed_is_noticed)
 {
-	static const char *const sql[] = { "UPDATE windows SET outcome = 2 WHERE job = 1 AND window = 4", "DELETE FROM jobs WHERE id = 3",
-					   "UPDATE recent SET data = x'00' WHERE window = 8", "UPDATE meta SET value = 1 WHERE key = 'last_job'",
-					   "INSERT INTO updates (job, window, data) VALUES (1, 2, x'01')", "UPDATE specs SET spec = x'00' WHERE job = 2",
+	static const char *const sql[] = { "UPDATE windows SET outcome = 2 WHERE job = 1 AND window = 4",
+					   "DELETE FROM jobs WHERE id = 3",
+					   "UPDATE recent SET data = x'00' WHERE window = 8",
+					   "UPDATE meta SET value = 1 WHERE key = 'last_job'",
+					   "INSERT INTO updates (job, window, data) VALUES (1, 2, x'01')",
+					   "UPDATE specs SET spec = x'00' WHERE job = 2",
 					   "UPDATE meta SET value = value - 1 WHERE key = 'records'" };
 	bool whole;
 	sqlite3 *db;
@@ -249,12 +255,14 @@ static void commit_for_ever(int kept, int tell)
 	struct journal *j = NULL;
 	struct journal_job b[8] = { { 0 } };
 	uint64_t term;
-	if (journal_open_kept(journal_path, dup(kept), &j) || journal_take_term(j, &term) || journal_each_job(j, true, copy_job, b))
+	if (journal_open_kept(journal_path, dup(kept), &j) || journal_take_term(j, &term) ||
+	    journal_each_job(j, true, copy_job, b))
 		_exit(1);
 	if (b[0].id == 0 && write1(j, term, job(1)))
 		_exit(2);
 	for (uint64_t w = b[1].next_window;; w++)
-		if (write1(j, term, commit(1, 1, w, term)) || (w % 7 == 0 && journal_settle(j)) || write(tell, &w, sizeof w) != sizeof w)
+		if (write1(j, term, commit(1, 1, w, term)) || (w % 7 == 0 && journal_settle(j)) ||
+		    write(tell, &w, sizeof(w)) != sizeof(w))
 			_exit(3);
 }
 
@@ -274,16 +282,18 @@ START_TEST(a_death_is_no_loss)
 		}
 		close(p[1]);
 		if (kills % 3 == 0)
-			ck_assert_int_eq(read(p[0], &acked, sizeof acked), sizeof acked);
+			ck_assert_int_eq(read(p[0], &acked, sizeof(acked)), sizeof(acked));
 		usleep((useconds_t)(rand() % 6000));
 		ck_assert_int_eq(kill(pid, SIGKILL), 0);
-		while (read(p[0], &acked, sizeof acked) == sizeof acked)
+		while (read(p[0], &acked, sizeof(acked)) == sizeof(acked))
 			any++;
 		close(p[0]);
 		ck_assert_int_eq(waitpid(pid, &ws, 0), pid);
 		ck_assert_msg(WIFSIGNALED(ws), "kill %d: it ended with %d", kills, WEXITSTATUS(ws));
 		struct journal *j = NULL;
-		ck_assert_int_eq(kills % 2 ? journal_open(journal_path, &j) : journal_open_kept(journal_path, dup(kept), &j), ST_OK);
+		ck_assert_int_eq(kills % 2 ? journal_open(journal_path, &j)
+					   : journal_open_kept(journal_path, dup(kept), &j),
+				 ST_OK);
 		ck_assert(!any || windows(j, 1, 8).last >= acked);
 		journal_close(j);
 	}
@@ -296,7 +306,8 @@ START_TEST(a_journal_without_sums_is_taken)
 {
 	char command[400];
 	struct journal_job b[8] = { { 0 } };
-	snprintf(command, sizeof command, "gzip -dc " SOURCE_DIR "/tests/golden/journal-6.sqlite.gz > %s", journal_path);
+	snprintf(command, sizeof(command), "gzip -dc " SOURCE_DIR "/tests/golden/journal-6.sqlite.gz > %s",
+		 journal_path);
 	ck_assert_int_eq(system(command), 0);
 	struct journal *j = open_ok();
 	uint64_t term = term_of(j), last;
@@ -322,8 +333,11 @@ static void add_a_column(void)
 {
 	sqlite3 *db;
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "ALTER TABLE windows ADD COLUMN newer INTEGER DEFAULT 5;"
-				      "UPDATE meta SET value = value - 1 WHERE key = 'sealed'", NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db,
+				      "ALTER TABLE windows ADD COLUMN newer INTEGER DEFAULT 5;"
+				      "UPDATE meta SET value = value - 1 WHERE key = 'sealed'",
+				      NULL, NULL, NULL),
+			 SQLITE_OK);
 	sqlite3_close(db);
 }
 
@@ -336,7 +350,7 @@ START_TEST(a_death_behind_a_schema_step_is_no_loss)
 	int kept = memfd_create("kept", MFD_CLOEXEC);
 	live_and_die(kept, _i, 0, WINDOWS);
 	image_take(&before);
-	ssize_t n = pread(kept, old, sizeof old, 0);
+	ssize_t n = pread(kept, old, sizeof(old), 0);
 	add_a_column();
 	ck_assert(open_again(kept, &whole) == ST_OK && whole);
 	image_put(&before, ANCHOR);
@@ -354,13 +368,13 @@ static char told[4096];
 static void remember(void *arg, const char *line)
 {
 	size_t n = strlen(told);
-	snprintf(told + n, sizeof told - n, "%s\n", line);
+	snprintf(told + n, sizeof(told) - n, "%s\n", line);
 }
 
 static void remove_copies(void)
 {
 	char command[200];
-	snprintf(command, sizeof command, "rm -r %s.damaged-*", journal_path);
+	snprintf(command, sizeof(command), "rm -r %s.damaged-*", journal_path);
 	ck_assert_int_eq(system(command), 0); /* there is one */
 }
 
@@ -457,7 +471,8 @@ START_TEST(an_altered_job_ends_alone)
 	log_init("test", LOG_TEXT, LOG_ERROR - 1);
 	live_and_die(-1, true, 0, WINDOWS);
 	ck_assert_int_eq(sqlite3_open(journal_path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "DELETE FROM windows WHERE job = 1 AND window = 3", NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "DELETE FROM windows WHERE job = 1 AND window = 3", NULL, NULL, NULL),
+			 SQLITE_OK);
 	sqlite3_close(db);
 	accept_loss();
 	ck_assert_ptr_nonnull(strstr(told, "job 1: records have been altered or are missing: it ends"));

@@ -1,8 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The journal on a disk that is full: its reserve, and what is refused instead of using it. */
 #include "journal_rig.h"
 
 #include "faulty_vfs.h"
-
 #include "base/log.h"
 #include "support/suite.h"
 
@@ -27,8 +27,8 @@ static struct journal *open_with_reserve(uint64_t *term)
 static struct journal_record update(uint64_t id, uint64_t window)
 {
 	static char bytes[64000];
-	memset(bytes, 'u', sizeof bytes);
-	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { id, window, { bytes, sizeof bytes } } };
+	memset(bytes, 'u', sizeof(bytes));
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { id, window, { bytes, sizeof(bytes) } } };
 	return r;
 }
 
@@ -92,14 +92,17 @@ START_TEST(large_records_leave_the_reserve_alone)
 	window.commit.payload = large;
 	over.end.view = large;
 	const struct journal_record records[] = {
-		{ .kind = JOURNAL_TENSORS, .tensors = { 1, large } },	{ .kind = JOURNAL_RESTORED, .restored = { 2, 0, large } },
-		{ .kind = JOURNAL_UPDATE, .update = { 1, 3, large } },	window,
-		over,							{ .kind = JOURNAL_VIEW, .view = { 2, large } },
+		{ .kind = JOURNAL_TENSORS, .tensors = { 1, large } },
+		{ .kind = JOURNAL_RESTORED, .restored = { 2, 0, large } },
+		{ .kind = JOURNAL_UPDATE, .update = { 1, 3, large } },
+		window,
+		over,
+		{ .kind = JOURNAL_VIEW, .view = { 2, large } },
 		{ .kind = JOURNAL_EXITS, .exits = { 2, large } },
 	};
 	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
 	ck_assert_int_eq(write1(j, term, job(2)), ST_OK);
-	for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+	for (size_t i = 0; i < sizeof(records) / sizeof(*records); i++) {
 		ck_assert_msg(write1(j, term, records[i]) == ST_OK, "record %zu", i);
 		ck_assert_msg(journal_reserve(j, 0) == RESERVE, "record %zu", i);
 	}

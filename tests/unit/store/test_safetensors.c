@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "store/safetensors.h"
 
 #include "support/suite.h"
@@ -29,13 +30,16 @@ static const struct {
 	{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}   ", 24, NULL },
 	{ "{\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]}}", 2, NULL },
 	{ "{\"a\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0, NULL },
-	{ "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-	  "\"__metadata__\":{\"format\":\"pt\"}}", 7, NULL },
+	{ "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+	  "\"data_offsets\":[0,4]},"
+	  "\"__metadata__\":{\"format\":\"pt\"}}",
+	  7, NULL },
 	{ " {}", 0, "does not begin" },
 	{ "[]", 0, "does not begin" },
 	{ "{", 0, "no JSON" },
 	{ "{}x", 0, "no JSON" },
-	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+	  "offsets\":[0,1]}}",
 	  1, "no JSON: duplicate" },
 	{ "{\"a\":7}", 0, "\"a\": must have" },
 	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "\"a\": must have" },
@@ -51,11 +55,14 @@ static const struct {
 	{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "needs 8 bytes" },
 	{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "[8, 0]" },
 	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "no pair" },
-	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, "begins at 1, the one before it ends at 0" },
-	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
-	  "\"b\" begins at 1, the one before it ends at 2" },
-	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 4,
-	  "\"b\" begins at 3" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2,
+	  "begins at 1, the one before it ends at 0" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_"
+	  "offsets\":[1,3]}}",
+	  3, "\"b\" begins at 1, the one before it ends at 2" },
+	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+	  "offsets\":[3,4]}}",
+	  4, "\"b\" begins at 3" },
 	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 2, "end at 1, the data has 2" },
 	{ "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, "end at 2, the data has 1" },
 	{ "{\"__metadata__\":{\"a\":1}}", 0, "no string" },
@@ -82,13 +89,18 @@ START_TEST(lengths_are_judged)
 	static const struct {
 		uint64_t length, file_bytes;
 		size_t n_head;
-	} heads[] = { { 0, 7, 7 }, { 1, 8, 8 }, { UINT64_MAX, 16, 16 }, { SAFETENSORS_MAX_HEADER + 1, UINT64_MAX, 16 },
-		      { 9, 16, 16 }, { 8, 100, 15 }, { 0, 8, 8 } };
+	} heads[] = { { 0, 7, 7 },
+		      { 1, 8, 8 },
+		      { UINT64_MAX, 16, 16 },
+		      { SAFETENSORS_MAX_HEADER + 1, UINT64_MAX, 16 },
+		      { 9, 16, 16 },
+		      { 8, 100, 15 },
+		      { 0, 8, 8 } };
 	char head[16] = "", why[256];
 	struct safetensors *s;
 	memset(head + 8, '{', 8);
 	memcpy(head, &heads[_i].length, 8);
-	ck_assert_int_eq(safetensors_parse("f", head, heads[_i].n_head, heads[_i].file_bytes, &s, why, sizeof why),
+	ck_assert_int_eq(safetensors_parse("f", head, heads[_i].n_head, heads[_i].file_bytes, &s, why, sizeof(why)),
 			 ST_MALFORMED);
 }
 END_TEST
@@ -107,7 +119,7 @@ START_TEST(what_is_written_is_read)
 	ck_assert_int_eq(safetensors_header(t, 4, pairs, 2, &head, &n_head), ST_OK);
 	ck_assert_uint_eq(n_head % 8, 0);
 	ck_assert_uint_eq(t[3].end, 60 + 14 + 1);
-	ck_assert_msg(!safetensors_parse("f", head, n_head, n_head + 75, &s, why, sizeof why), "%s", why);
+	ck_assert_msg(!safetensors_parse("f", head, n_head, n_head + 75, &s, why, sizeof(why)), "%s", why);
 	const struct safe_tensor *r = safetensors_all(s, &n);
 	ck_assert_uint_eq(n, 4);
 	for (size_t i = 0; i < n; i++) {
@@ -163,7 +175,7 @@ int main(void)
 	Suite *s = suite_create("safetensors");
 	TCase *c = tcase_create("safetensors");
 	suite_add_tcase(s, c);
-	tcase_add_loop_test(c, files_are_judged, 0, sizeof files / sizeof *files);
+	tcase_add_loop_test(c, files_are_judged, 0, sizeof(files) / sizeof(*files));
 	tcase_add_loop_test(c, lengths_are_judged, 0, 7);
 	tcase_add_test(c, what_is_written_is_read);
 	tcase_add_loop_test(c, what_cannot_be_read_is_not_written, 0, 4);

@@ -1,9 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "torture.h"
 
 #include "script.h"
-
 #include "base/log.h"
-
 #include "support/nth.h"
 #include "support/scratch.h"
 
@@ -25,7 +24,7 @@ void torture_note(struct torture_log *log, enum status st)
 	if (!log->lost[0])
 		log->lost_at = log->n;
 	log->status[log->n++] = st;
-	snprintf(log->lost, sizeof log->lost, "%s", nth_io_lost()); /* what fails later, on closing, is nobody's */
+	snprintf(log->lost, sizeof(log->lost), "%s", nth_io_lost()); /* what fails later, on closing, is nobody's */
 }
 
 static void make_dir(char dir[SCRATCH_PATH])
@@ -37,7 +36,7 @@ static void make_dir(char dir[SCRATCH_PATH])
 static void remove_dir(const char *dir)
 {
 	char command[96];
-	snprintf(command, sizeof command, "rm -rf %s", dir);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	if (system(command))
 		script_fail("%s", command);
 }
@@ -69,7 +68,8 @@ static void arm(const char *dir, enum nth_kind kind, unsigned n)
 }
 
 /* Exit status of a child that does one of the two. */
-static int in_child(const struct torture *t, bool judge, const char *dir, struct torture_log *log, enum nth_kind kind, unsigned n)
+static int in_child(const struct torture *t, bool judge, const char *dir, struct torture_log *log, enum nth_kind kind,
+		    unsigned n)
 {
 	int ws = 0;
 	fflush(NULL);
@@ -96,14 +96,16 @@ static int in_child(const struct torture *t, bool judge, const char *dir, struct
 static bool once(const struct torture *t, enum nth_kind kind, unsigned n, struct torture_log *log)
 {
 	char dir[SCRATCH_PATH];
-	memset(log, 0, sizeof *log);
+	memset(log, 0, sizeof(*log));
 	make_dir(dir);
 	int ran = in_child(t, false, dir, log, kind, n), judged = ran ? 0 : in_child(t, true, dir, log, kind, n);
 	remove_dir(dir);
 	if (ran)
-		fprintf(stderr, "%s: %s %u: the script died (%#x) after %d operations\n", t->name, kind_name[kind], n, (unsigned)ran, log->n);
+		fprintf(stderr, "%s: %s %u: the script died (%#x) after %d operations\n", t->name, kind_name[kind], n,
+			(unsigned)ran, log->n);
 	if (judged)
-		fprintf(stderr, "%s: %s %u: judged wrong (%#x) after %d operations\n", t->name, kind_name[kind], n, (unsigned)judged, log->n);
+		fprintf(stderr, "%s: %s %u: judged wrong (%#x) after %d operations\n", t->name, kind_name[kind], n,
+			(unsigned)judged, log->n);
 	return !ran && !judged;
 }
 
@@ -119,13 +121,14 @@ static int sweep(const struct torture *t, enum nth_kind kind, unsigned every, st
 		if (!log->fired && log->n && (kind != NTH_ALLOC || n + total / 1000 < total))
 			script_fail("%s: %s %u of %u did not fire", t->name, kind_name[kind], n, total);
 	}
-	printf("%s: %s: %u of %u calls failed, one at a time: %d runs went wrong\n", t->name, kind_name[kind], runs, total, bad);
+	printf("%s: %s: %u of %u calls failed, one at a time: %d runs went wrong\n", t->name, kind_name[kind], runs,
+	       total, bad);
 	return bad + !total;
 }
 
 static int run_all(int argc, char **argv, const struct torture *t, int every_io, int every_alloc)
 {
-	struct torture_log *log = mmap(NULL, sizeof *log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct torture_log *log = mmap(NULL, sizeof(*log), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const char *every = getenv("TORTURE_EVERY");
 	int bad = 0;
 	if (log == MAP_FAILED)
@@ -137,7 +140,11 @@ static int run_all(int argc, char **argv, const struct torture *t, int every_io,
 		if (argc > 2)
 			bad += !once(t, (enum nth_kind)k, (unsigned)atoi(argv[2]), log);
 		else
-			bad += sweep(t, (enum nth_kind)k, every ? (unsigned)atoi(every) : k == NTH_ALLOC ? (unsigned)every_alloc : (unsigned)every_io, log);
+			bad += sweep(t, (enum nth_kind)k,
+				     every	      ? (unsigned)atoi(every)
+				     : k == NTH_ALLOC ? (unsigned)every_alloc
+						      : (unsigned)every_io,
+				     log);
 	}
 	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
 }

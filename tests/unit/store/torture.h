@@ -1,5 +1,7 @@
-/* Runs a script of operations again and again, each time in a process and a directory of its own, in which the n-th system call or
- * allocation fails, n = 1, 2, ... until none fails; after each run it looks at what is left in the directory.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a script of operations again and again, each time in a process and a directory of its own, in which the n-th
+ * system call or allocation fails, n = 1, 2, ... until none fails; after each run it looks at what is left in the
+ * directory.
  */
 #ifndef GACC_TESTS_TORTURE_H
 #define GACC_TESTS_TORTURE_H
@@ -12,12 +14,12 @@
 
 /* Shared by script and judge. */
 struct torture_log {
-	int n;                                /* operations that have returned */
+	int n; /* operations that have returned */
 	enum status status[TORTURE_MAX_STEPS];
-	unsigned calls;                       /* that could have failed */
+	unsigned calls; /* that could have failed */
 	bool fired;
-	char lost[128];                       /* the file that was not synced: some operation must have failed */
-	int lost_at;                          /* in which operation */
+	char lost[128]; /* the file that was not synced: some operation must have failed */
+	int lost_at;	/* in which operation */
 };
 
 struct torture {
@@ -34,7 +36,8 @@ struct torture {
 
 void torture_note(struct torture_log *, enum status);
 
-/* main: `PROGRAM [KIND [N]]` with KIND eio, enospc, short or alloc runs that alone. TORTURE_EVERY=k in the environment: every k-th n. */
+/* main: `PROGRAM [KIND [N]]` with KIND eio, enospc, short or alloc runs that alone. TORTURE_EVERY=k in the environment:
+ * every k-th n. */
 int torture_main(int argc, char **argv, const struct torture *, int every_io, int every_alloc);
 
 #endif

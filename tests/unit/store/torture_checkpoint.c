@@ -1,5 +1,6 @@
-/* Checkpoints while calls fail: one that was acknowledged is there whole, one that was not is there whole or not at all, and what a
- * failure leaves behind is swept away. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints while calls fail: one that was acknowledged is there whole, one that was not is there whole or not at
+ * all, and what a failure leaves behind is swept away. */
 #include "store/checkpoint.h"
 
 #include "script.h"
@@ -29,7 +30,7 @@ static uint32_t other(void)
 static void script(const char *root, struct torture_log *log)
 {
 	char dir[128];
-	snprintf(dir, sizeof dir, "%s/job/here", root);
+	snprintf(dir, sizeof(dir), "%s/job/here", root);
 	for (int i = 0; i < OPERATIONS; i++)
 		torture_note(log, i == MAKE_1	? script_make(dir, 1, geteuid())
 				  : i == MAKE_2 ? script_make(dir, 2, other())
@@ -46,17 +47,18 @@ static void judge(const char *root, const struct torture_log *log)
 {
 	char dir[128], why[512];
 	int fd, failures = 0;
-	snprintf(dir, sizeof dir, "%s/job/here", root);
+	snprintf(dir, sizeof(dir), "%s/job/here", root);
 	if (log->n != OPERATIONS)
 		script_fail("%d operations", log->n);
 	for (int i = 0; i < log->n; i++) {
 		failures += log->status[i] != ST_OK;
-		if (log->status[i] && log->status[i] != ST_IO_ERROR && log->status[i] != ST_NO_MEMORY && i != LOAD_1 && i != LOAD_2)
+		if (log->status[i] && log->status[i] != ST_IO_ERROR && log->status[i] != ST_NO_MEMORY && i != LOAD_1 &&
+		    i != LOAD_2)
 			script_fail("operation %d: %s", i, status_info(log->status[i])->name);
 	}
 	if (failures > 2)
 		script_fail("one fault, %d failures", failures);
-	if (checkpoint_open_dir(dir, true, &fd, why, sizeof why))
+	if (checkpoint_open_dir(dir, true, &fd, why, sizeof(why)))
 		script_fail("%s", why);
 	close(fd);
 	if (script_is_there(dir, 1) && log->status[DROP_1] == ST_OK)

@@ -1,5 +1,6 @@
-/* The journal while calls fail: what was acknowledged is there, nothing else but perhaps the batch that failed, and the next life
- * can write. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The journal while calls fail: what was acknowledged is there, nothing else but perhaps the batch that failed, and the
+ * next life can write. */
 #include "store/journal.h"
 
 #include "script.h"
@@ -38,7 +39,8 @@ static void script(const char *dir, struct torture_log *log)
 
 /* ---- the judge ---- */
 
-static struct script_text after[SCRIPT_OPERATIONS + 1]; /* what the journal says after each operation of an undisturbed run */
+/* what the journal says after each operation of an undisturbed run */
+static struct script_text after[SCRIPT_OPERATIONS + 1];
 
 static void prepare(const char *dir)
 {
@@ -63,7 +65,9 @@ static void judge(const char *dir, const struct torture_log *log)
 	int acked = -1; /* operations after the opening */
 	while (acked + 1 < log->n && log->status[acked + 1] == ST_OK)
 		acked++;
-	bool refused = (acked == 2 || acked == 3) && acked + 1 < log->n && log->status[acked + 1] == ST_RESOURCE_EXHAUSTED; /* JOB, TENSORS */
+	/* JOB, TENSORS */
+	bool refused =
+		(acked == 2 || acked == 3) && acked + 1 < log->n && log->status[acked + 1] == ST_RESOURCE_EXHAUSTED;
 	for (int i = acked + 1 + refused; i < log->n; i++)
 		if (log->status[i] != ST_STORE_FAILED && log->status[i] != ST_NO_MEMORY)
 			script_fail("operation %d: %s", i, status_info(log->status[i])->name);
@@ -84,7 +88,10 @@ static void judge(const char *dir, const struct torture_log *log)
 
 int main(int argc, char **argv)
 {
-	static const struct torture t = { .name = "journal", .prepare = prepare, .script = script, .judge = judge,
+	static const struct torture t = { .name = "journal",
+					  .prepare = prepare,
+					  .script = script,
+					  .judge = judge,
 					  .may_lose = "-wal" /* laid out in advance: zeros */ };
 	return torture_main(argc, argv, &t, 3, 17);
 }

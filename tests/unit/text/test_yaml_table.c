@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "text/yaml_table.h"
 
 #include "support/suite.h"
@@ -35,31 +36,61 @@ static const struct yaml_field deeper[] = { { .name = "deepest", .type = YAML_U3
 					    { .name = NULL } };
 static const struct yaml_field section[] = {
 	{ .name = "inside", .type = YAML_STRING, .initial = "here", .min = 1, .max = 9, .doc = "Inside." },
-	{ .name = "deeper", .type = YAML_SECTION, .fields = deeper,
-	  .offset = AT(section.deeper) - AT(section), .doc = "Deeper." },
+	{ .name = "deeper",
+	  .type = YAML_SECTION,
+	  .fields = deeper,
+	  .offset = AT(section.deeper) - AT(section),
+	  .doc = "Deeper." },
 	{ .name = NULL }
 };
 static const struct yaml_field items[] = {
 	{ .name = "name", .type = YAML_STRING, .offset = offsetof(struct item, name), .doc = "Name." },
 	{ .name = "weight", .type = YAML_F64, .offset = offsetof(struct item, weight), .initial = "nan", .doc = "W." },
-	{ .name = "shape", .type = YAML_I64S, .offset = offsetof(struct item, shape), .min = 1, .max = 1e15, .doc = "S." },
+	{ .name = "shape",
+	  .type = YAML_I64S,
+	  .offset = offsetof(struct item, shape),
+	  .min = 1,
+	  .max = 1e15,
+	  .doc = "S." },
 	{ .name = NULL }
 };
 static const struct yaml_field table[] = {
 	{ .name = "title", .type = YAML_STRING, .offset = AT(title), .initial = "none", .doc = "A title." },
 	{ .name = "on", .type = YAML_BOOL, .offset = AT(on), .initial = "true", .doc = "On." },
-	{ .name = "color", .type = YAML_ENUM, .offset = AT(color), .initial = "green", .names = colors, .doc = "Color." },
-	{ .name = "small", .type = YAML_U32, .offset = AT(small), .min = 1, .max = 100, .initial = "7", .doc = "Small." },
+	{ .name = "color",
+	  .type = YAML_ENUM,
+	  .offset = AT(color),
+	  .initial = "green",
+	  .names = colors,
+	  .doc = "Color." },
+	{ .name = "small",
+	  .type = YAML_U32,
+	  .offset = AT(small),
+	  .min = 1,
+	  .max = 100,
+	  .initial = "7",
+	  .doc = "Small." },
 	{ .name = "little", .type = YAML_ALIAS, .alias_of = "small" },
 	{ .name = "mode", .type = YAML_OCTAL, .offset = AT(mode), .initial = "0660", .doc = "Mode." },
 	{ .name = "big", .type = YAML_U64, .offset = AT(big), .doc = "Big." },
 	{ .name = "size", .type = YAML_SIZE, .offset = AT(size), .initial = "64GiB", .doc = "Size." },
 	{ .name = "time", .type = YAML_MS, .offset = AT(time), .initial = "10s", .doc = "Time." },
 	{ .name = "ratio", .type = YAML_F64, .offset = AT(ratio), .min = 0, .max = 1, .initial = "0.25", .doc = "R." },
-	{ .name = "betas", .type = YAML_F64, .n = 2, .offset = AT(betas), .initial = "nan", .min = 0, .max = 1, .doc = "B." },
+	{ .name = "betas",
+	  .type = YAML_F64,
+	  .n = 2,
+	  .offset = AT(betas),
+	  .initial = "nan",
+	  .min = 0,
+	  .max = 1,
+	  .doc = "B." },
 	{ .name = "unset", .type = YAML_F64, .offset = AT(unset), .initial = "nan", .doc = "Unset." },
 	{ .name = "section", .type = YAML_SECTION, .fields = section, .offset = AT(section), .doc = "Section." },
-	{ .name = "items", .type = YAML_LIST, .fields = items, .item_bytes = sizeof(struct item), .offset = AT(items),
+	{ .name = "items",
+	  .type = YAML_LIST,
+	  .fields = items,
+	  .item_bytes = sizeof(struct item),
+	  .offset = AT(items),
 	  .doc = "Items." },
 	{ .name = "words", .type = YAML_STRINGS, .offset = AT(words), .min = 1, .max = 8, .doc = "Words." },
 	{ .name = "labels", .type = YAML_MAP, .offset = AT(labels), .min = 1, .max = 8, .doc = "Labels." },
@@ -72,8 +103,8 @@ static struct yaml_error error;
 
 static void setup(void)
 {
-	memset(&t, 0, sizeof t);
-	memset(&origins, 0, sizeof origins);
+	memset(&t, 0, sizeof(t));
+	memset(&origins, 0, sizeof(origins));
 	error.text[0] = 0;
 	ck_assert_int_eq(yaml_init(table, &t, &origins, &error), ST_OK);
 }
@@ -184,28 +215,32 @@ static const struct {
 	const char *text, *error;
 } wrong[] = {
 	{ "titel: x\n", "f.yaml:1:1: unknown key \"titel\"; did you mean \"title\"?" },
-	{ "on: true\nsection:\n  insid: x\n", "f.yaml:3:3: unknown key \"insid\" in section; did you mean \"inside\"?" },
+	{ "on: true\nsection:\n  insid: x\n",
+	  "f.yaml:3:3: unknown key \"insid\" in section; did you mean \"inside\"?" },
 	{ "section: { deeper: { depest: 1 } }",
 	  "f.yaml:1:22: unknown key \"depest\" in section.deeper; did you mean \"deepest\"?" },
-	{ "items: [ { name: a, wait: 1 } ]", "f.yaml:1:21: unknown key \"wait\" in items; there are name, weight, shape" },
-	{ "completely_else: 1", "f.yaml:1:1: unknown key \"completely_else\"; there are title, on, color, small, little, mode, big, size, time, "
-	  "ratio, betas, unset, section, items, words, labels" },
+	{ "items: [ { name: a, wait: 1 } ]",
+	  "f.yaml:1:21: unknown key \"wait\" in items; there are name, weight, shape" },
+	{ "completely_else: 1", "f.yaml:1:1: unknown key \"completely_else\"; there are title, on, color, small, "
+				"little, mode, big, size, time, "
+				"ratio, betas, unset, section, items, words, labels" },
 	{ "small: 101", "f.yaml:1:8: small: \"101\" must be in 1..100" },
 	{ "small: 0", "f.yaml:1:8: small: \"0\" must be in 1..100" },
 	{ "small: -1", "f.yaml:1:8: small: \"-1\" is not a whole number >= 0" },
 	{ "small: 4294967296", "f.yaml:1:8: small: 4294967296 is too big: the most is 4294967295" },
-	{ "big: 18446744073709551616", "f.yaml:1:6: big: 18446744073709551616 is too big: the most is 18446744073709551615" },
+	{ "big: 18446744073709551616",
+	  "f.yaml:1:6: big: 18446744073709551616 is too big: the most is 18446744073709551615" },
 	{ "small: eight", "f.yaml:1:8: small: \"eight\" is not a whole number >= 0" },
 	{ "small: [1]", "f.yaml:1:8: small: must be one value" },
 	{ "small: 8\nlittle: 9", "f.yaml:2:1: \"little\" sets small a second time" },
 	{ "title: a\ntitle: b", "f.yaml:2:1: \"title\" sets title a second time" },
-	{ "color: gren",
-	  "f.yaml:1:8: color: \"gren\" is none of red, green, ultra_violet; did you mean \"green\"?" },
+	{ "color: gren", "f.yaml:1:8: color: \"gren\" is none of red, green, ultra_violet; did you mean \"green\"?" },
 	{ "on: yes", "f.yaml:1:5: on: \"yes\" is neither true nor false" },
 	{ "ratio: nan", "f.yaml:1:8: ratio: \"nan\" is not a finite number" },
 	{ "ratio: 1.01", "f.yaml:1:8: ratio: \"1.01\" must be in 0..1" },
 	{ "time: 10", "f.yaml:1:7: time: \"10\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
-	{ "time: 5 weeks", "f.yaml:1:7: time: \"5 weeks\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
+	{ "time: 5 weeks",
+	  "f.yaml:1:7: time: \"5 weeks\" is not a time: a number and ms, s, m, h or d, as 10s or 1h30m" },
 	{ "size: many", "f.yaml:1:7: size: \"many\" is not a size: a number and B, KiB, MiB, GiB or TiB, as 64GiB" },
 	{ "size: 99999999TiB", "f.yaml:1:7: size: 99999999TiB is too big" },
 	{ "mode: 0888", "f.yaml:1:7: mode: \"0888\" is not a file mode, as \"0660\"" },
@@ -263,7 +298,8 @@ static const struct {
 	{ "smal", "1", "--set: unknown key \"smal\"; did you mean \"small\"?" },
 	{ "small", "0", "--set: small: \"0\" must be in 1..100" },
 	{ "title.x", "0", "--set: title has no keys below it" },
-	{ "", "0", "--set: unknown key \"\"; there are title, on, color, small, little, mode, big, size, time, "
+	{ "", "0",
+	  "--set: unknown key \"\"; there are title, on, color, small, little, mode, big, size, time, "
 	  "ratio, betas, unset, section, items, words, labels" },
 	{ "betas", "[1", "--set: did not find expected ',' or ']'" },
 };
@@ -290,7 +326,8 @@ START_TEST(what_is_printed_can_be_read)
 {
 	char *text = NULL;
 	size_t n = 0;
-	ck_assert_int_eq(read_text("title: 'say \"hi\" \\'\nbig: 12\nratio: 0.1\nsize: 1500MB\ntime: 90s\nunset: 0"), ST_OK);
+	ck_assert_int_eq(read_text("title: 'say \"hi\" \\'\nbig: 12\nratio: 0.1\nsize: 1500MB\ntime: 90s\nunset: 0"),
+			 ST_OK);
 	FILE *f = open_memstream(&text, &n);
 	yaml_print(table, &t, &origins, f);
 	fclose(f);
@@ -331,9 +368,9 @@ int main(void)
 	tcase_add_test(c, a_file_is_read);
 	tcase_add_test(c, json_and_empty_files_are_files);
 	tcase_add_test(c, too_many_brackets_are_refused_at_once);
-	tcase_add_loop_test(c, mistakes_are_named, 0, sizeof wrong / sizeof *wrong);
+	tcase_add_loop_test(c, mistakes_are_named, 0, sizeof(wrong) / sizeof(*wrong));
 	tcase_add_test(c, a_key_is_set_from_text);
-	tcase_add_loop_test(c, mistakes_in_a_set_are_named, 0, sizeof wrong_set / sizeof *wrong_set);
+	tcase_add_loop_test(c, mistakes_in_a_set_are_named, 0, sizeof(wrong_set) / sizeof(*wrong_set));
 	tcase_add_test(c, what_is_printed_can_be_read);
 	tcase_add_test(c, nearest_is_near);
 	return suite_run(s);
