@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the source tree promises about itself, checked on the sources and on the object files of a build.
+
+    tests/structure.py BUILD_DIR
+
+style    clang-format has nothing to change; every source file names its licence; no file has more than 500 lines
+headers  each header of the product compiles by itself
+layers   a room calls only the rooms that its gacc_room() names, and theirs
+circles  files that call each other in a circle are three at most
+
+What does not hold yet is in LONG and CIRCLES below, with its size: a list that may only shrink. Closes with "N passed, N failed".
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MAX_LINES, MAX_CIRCLE = 500, 3
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+CODE = (".c", ".h")
+SOURCES = (*CODE, ".py", ".sh", ".proto", ".cmake", ".awk", ".pml")
+INTERPOSED = {"accept4", "close", "epoll_ctl", "recvmsg", "sendmsg"}  # libc's; daemon/rpc/guard.c comes before it in gaccd
+PARTS = ("kernels_body.h", "kernels_update.h", "kernels_vector.h")  # included once for each instruction set, with its names defined
+
+# Files that are too long, with the lines they have.
+LONG = {
+    "daemon/control/job.c": 502,
+    "daemon/edge/daemon.c": 507,
+    "daemon/edge/live_memory.c": 504,
+    "tests/sim/sim.c": 647,
+    "tests/support/power_disk.c": 507,
+    "tests/support/power_record.c": 525,
+    "tests/system/random_job.py": 513,
+    "tests/unit/client/test_cli.c": 656,
+    "tests/unit/engine/rig.c": 541,
+    "tests/unit/engine/test_step.c": 502,
+    "tests/unit/engine/test_update.c": 618,
+    "tests/unit/host/test_attach.c": 543,
+    "tests/unit/store/test_checkpoint.c": 506,
+    "tests/unit/store/test_journal_lost.c": 506,
+}
+# Circles that are too large: a file of each, with how many it has.
+CIRCLES = {
+    "client/cli/attend.c": 23,
+    "client/lib/attach.c": 8,
+    "daemon/control/coord_bounds.c": 5,
+    "daemon/control/job.c": 11,
+    "daemon/edge/daemon.c": 33,
+    "daemon/engine/engine.c": 4,
+    "daemon/math/kernels.c": 5,
+    "daemon/rpc/call.c": 6,
+}
+
+
+class Checks:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, what, wrong):
+        """`wrong`: what is not as it should be, in words; empty if nothing."""
+        wrong = list(wrong)
+        self.passed += not wrong
+        self.failed += bool(wrong)
+        print(f"{'FAILED' if wrong else 'ok    '} {what}" + "".join(f"\n       {w}" for w in wrong))
+
+
+def sources():
+    """The project's files: git's, or in a copy without git all but what was built."""
+    git = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "-C", ROOT, "ls-files", "-z"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    files = git.stdout.split("\0") if git.returncode == 0 else (str(p.relative_to(ROOT)) for p in ROOT.glob("*/**/*") if p.parts[len(ROOT.parts)] != "build")
+    return sorted(f for f in files if (ROOT / f).is_file())
+
+
+def parallel(work, items):
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, items))
+
+
+def unformatted(path):
+    r = subprocess.run(["clang-format", "--dry-run", "-Werror", path], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    return r.stderr.split("\n")[0] if r.returncode else None
+
+
+def style(checks, files):
+    code = [f for f in files if f.endswith(CODE)]
+    checks.check(f"clang-format, {len(code)} files", filter(None, parallel(unformatted, code)))
+    named = [f for f in files if f.endswith(SOURCES) or f.endswith("CMakeLists.txt")]
+    checks.check(f"licence, {len(named)} files",
+                 (f"{f}: no {LICENCE}" for f in named if LICENCE not in "".join((ROOT / f).read_text().splitlines(True)[:2])))
+    lines = {f: len((ROOT / f).read_text().splitlines()) for f in files if f.endswith((".c", ".h", ".py"))}
+    checks.check(f"files of {MAX_LINES} lines at most",
+                 [f"{f} has {n} lines" for f, n in lines.items() if n > max(LONG.get(f, 0), MAX_LINES)] +
+                 [f"{f} has {lines.get(f, 0)} lines now: correct LONG" for f, n in LONG.items() if lines.get(f, 0) < n - 20])
+
+
+def commands(build):
+    """A compiler's command line for files of each directory."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        words = [w for w in shlex.split(entry["command"]) if w != "ccache"]
+        drop = {i + d for i, w in enumerate(words) if w in ("-o", "-MF", "-MT") for d in (0, 1)}
+        keep = [w for i, w in enumerate(words) if i not in drop and w not in ("-c", "-MD") and not w.endswith((".c", ".cc"))]
+        path = os.path.relpath(os.path.join(entry["directory"], entry["file"]), ROOT)
+        if path.endswith(".c"):
+            found.setdefault(os.path.dirname(path), (keep, entry["directory"]))
+    return found
+
+
+def headers(checks, files, build):
+    known = commands(build)
+
+    def incomplete(header):
+        command, where = known[os.path.dirname(header)]
+        r = subprocess.run([*command, "-fsyntax-only", "-x", "c", "-include", "/dev/null", ROOT / header], cwd=where, stderr=subprocess.PIPE, text=True)
+        first = next((line for line in r.stderr.split("\n") if "error" in line), None)
+        return first if r.returncode else None
+    mine = [f for f in files if f.endswith(".h") and f.startswith(("daemon/", "client/lib/", "client/cli/", "proto/")) and
+            os.path.basename(f) not in PARTS and os.path.dirname(f) in known]
+    checks.check(f"headers that compile by themselves, {len(mine)}", filter(None, parallel(incomplete, mine)))
+
+
+def rooms():
+    """Name of a room -> all rooms that it may call."""
+    direct = {}
+    for path in ROOT.glob("*/**/CMakeLists.txt"):
+        text = re.sub(r"#.*", "", path.read_text())
+        for name, words in re.findall(r"gacc_room\(\s*(\w+)(.*?)\)\n", text, re.S):
+            direct[name] = set(words.split("USES")[1].split("LIBS")[0].split()) if "USES" in words else set()
+            if "gacc::gacc" in words:
+                direct[name].add("lib")
+        for name, words in re.findall(r"target_link_libraries\(gacc_(\w+) (?:PUBLIC|PRIVATE) ([^)]*)\)", text):
+            direct.setdefault(name, set()).update(re.findall(r"\bgacc_(\w+)", words))
+
+    def reach(name, seen):
+        for below in direct.get(name, ()):
+            if below not in seen:
+                seen.add(below)
+                reach(below, seen)
+        return seen
+    return {name: reach(name, set()) for name in direct}
+
+
+class Objects:
+    """Which object file of the product uses which."""
+
+    def __init__(self, build, may):
+        self.room, defined, needed = {}, {}, {}
+        objects = [o for o in build.glob("**/*.o") if (m := re.search(r"CMakeFiles/gacc_(\w+)\.dir/", str(o))) and "tests" not in o.parts]
+        for o, text in zip(objects, parallel(lambda o: subprocess.run(["nm", "-g", o], stdout=subprocess.PIPE, text=True, check=True).stdout, objects)):
+            name = str(o.relative_to(build)).replace("CMakeFiles/", "").replace(".o", "")
+            self.room[name] = re.search(r"CMakeFiles/gacc_(\w+)\.dir/", str(o))[1]
+            needed[name] = set()
+            for line in text.splitlines():
+                kind, symbol = line.split()[-2:]
+                if kind == "U":
+                    needed[name].add(symbol)
+                elif kind not in "wv" and symbol not in INTERPOSED:
+                    defined.setdefault(symbol, []).append(name)
+
+        def rank(user, other):  # programs may have functions of one name: a room's own come first, then those below it
+            return (self.room[other] == self.room[user], self.room[other] in may.get(self.room[user], ()))
+        self.uses = {o: {max(defined[s], key=lambda d, o=o: rank(o, d)): s for s in sorted(need & defined.keys())} for o, need in needed.items()}
+
+    def circles(self):
+        """Strongly connected components with more than one file (Tarjan)."""
+        index, low, stack, found = {}, {}, [], []
+
+        def visit(v):
+            index[v] = low[v] = len(index)
+            stack.append(v)
+            for w in self.uses[v]:
+                if w not in index:
+                    visit(w)
+                    low[v] = min(low[v], low[w])
+                elif w in stack:
+                    low[v] = min(low[v], index[w])
+            if low[v] == index[v]:
+                circle = [stack.pop()]
+                while circle[-1] != v:
+                    circle.append(stack.pop())
+                if len(circle) > 1:
+                    found.append(sorted(circle))
+        for v in self.uses:
+            if v not in index:
+                visit(v)
+        return found
+
+
+def short(name):
+    return re.sub(r"gacc_\w+\.dir/", "", name)
+
+
+def arrows(checks, build):
+    may = rooms()
+    o = Objects(build, may)
+    checks.check(f"layers, {len(o.uses)} files of {len(may)} rooms",
+                 (f"{short(a)} ({o.room[a]}) uses {symbol}() of {short(b)} ({o.room[b]})" for a, uses in o.uses.items() for b, symbol in uses.items()
+                  if o.room[a] != o.room[b] and o.room[b] not in may.get(o.room[a], ())))
+    large = {short(c[0]): [short(f) for f in c] for c in o.circles() if len(c) > MAX_CIRCLE}
+    wrong = []
+    for circle in large.values():
+        known = max((n for f, n in CIRCLES.items() if f in circle), default=0)
+        if len(circle) > known:
+            wrong.append(f"{len(circle)} files use each other: {' '.join(circle)}")
+        elif len(circle) < known:
+            wrong.append(f"the circle with {circle[0]} has {len(circle)} files now: correct CIRCLES")
+    wrong += [f"{f} is in no large circle any more: take it out of CIRCLES" for f in CIRCLES if not any(f in c for c in large.values())]
+    checks.check(f"circles of {MAX_CIRCLE} files at most", wrong)
+
+
+def main():
+    sys.setrecursionlimit(10000)
+    build = pathlib.Path(sys.argv[1]).resolve()
+    checks, files = Checks(), sources()
+    style(checks, files)
+    headers(checks, files, build)
+    arrows(checks, build)
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    return checks.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
