@@ -62,8 +62,8 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 	char *reason;
 	if (asprintf(&reason,
 		     "set aside: gaccd %s cannot read its record %s in the journal: %s. Its records and its memory are "
-		     "kept: start the gaccd that "
-		     "wrote them, or give it up: gaccctl cancel %llu",
+		     "kept: start a gaccd that knows that form and this journal's schema, or give it up: gaccctl "
+		     "cancel %llu",
 		     GACC_VERSION, record, why, (unsigned long long)l->id) < 0)
 		return ST_NO_MEMORY;
 	log_job(l->id, LOG_ERROR, "SetAside", "%s", reason);
