@@ -125,11 +125,11 @@ def headers(checks, files, build):
     checks.check(f"headers that compile by themselves, {len(mine)}", filter(None, parallel(incomplete, mine)))
 
 
-def rooms():
+def rooms(files):
     """Name of a room -> all rooms that it may call."""
     direct = {}
-    for path in ROOT.glob("*/**/CMakeLists.txt"):
-        text = re.sub(r"#.*", "", path.read_text())
+    for path in (f for f in files if f.endswith("CMakeLists.txt")):
+        text = re.sub(r"#.*", "", (ROOT / path).read_text())
         for name, words in re.findall(r"gacc_room\(\s*(\w+)(.*?)\)\n", text, re.S):
             direct[name] = set(words.split("USES")[1].split("LIBS")[0].split()) if "USES" in words else set()
             if "gacc::gacc" in words:
@@ -151,7 +151,8 @@ class Objects:
 
     def __init__(self, build, may):
         self.room, defined, needed = {}, {}, {}
-        objects = [o for o in build.glob("**/*.o") if (m := re.search(r"CMakeFiles/gacc_(\w+)\.dir/", str(o))) and "tests" not in o.parts]
+        built = (build / re.search(r" -o (\S+)", e["command"])[1] for e in json.loads((build / "compile_commands.json").read_text()))
+        objects = [o for o in built if re.search(r"CMakeFiles/gacc_\w+\.dir/", str(o)) and "tests" not in o.relative_to(build).parts]
         for o, text in zip(objects, parallel(lambda o: subprocess.run(["nm", "-g", o], stdout=subprocess.PIPE, text=True, check=True).stdout, objects)):
             name = str(o.relative_to(build)).replace("CMakeFiles/", "").replace(".o", "")
             self.room[name] = re.search(r"CMakeFiles/gacc_(\w+)\.dir/", str(o))[1]
@@ -196,8 +197,8 @@ def short(name):
     return re.sub(r"gacc_\w+\.dir/", "", name)
 
 
-def arrows(checks, build):
-    may = rooms()
+def arrows(checks, files, build):
+    may = rooms(files)
     o = Objects(build, may)
     checks.check(f"layers, {len(o.uses)} files of {len(may)} rooms",
                  (f"{short(a)} ({o.room[a]}) uses {symbol}() of {short(b)} ({o.room[b]})" for a, uses in o.uses.items() for b, symbol in uses.items()
@@ -220,7 +221,7 @@ def main():
     checks, files = Checks(), sources()
     style(checks, files)
     headers(checks, files, build)
-    arrows(checks, build)
+    arrows(checks, files, build)
     print(f"{checks.passed} passed, {checks.failed} failed")
     return checks.failed != 0
 

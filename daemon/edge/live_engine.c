@@ -3,7 +3,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
-#include "edge/engine_proc.h"
+#include "runtime/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "engine/engine.h"

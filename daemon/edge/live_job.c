@@ -4,7 +4,7 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "edge/convert.h"
-#include "edge/engine_proc.h"
+#include "runtime/engine_proc.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"

@@ -13,7 +13,7 @@
 #include "control/job.h"
 #include "control/restarts.h"
 #include "edge/daemon.h"
-#include "edge/saved_list.h"
+#include "runtime/saved_list.h"
 #include "engine/segment.h"
 
 #define LIVE_EVENTS 256

@@ -3,7 +3,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
-#include "edge/commit_bytes.h"
+#include "runtime/commit_bytes.h"
 #include "edge/convert.h"
 #include "edge/journal_keep.h"
 #include "edge/live_aside.h"

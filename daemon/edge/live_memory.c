@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "control/queue.h"
 #include "edge/convert.h"
-#include "edge/engine_proc.h"
+#include "runtime/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"

@@ -5,7 +5,7 @@
 #define GACC_EDGE_LIVE_RESTORING_IMPL_H
 
 #include "edge/live_restoring.h"
-#include "edge/manifest_updates.h"
+#include "runtime/manifest_updates.h"
 #include "rpc/pool.h"
 #include "store/checkpoint.h"
 

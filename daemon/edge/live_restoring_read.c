@@ -4,7 +4,7 @@
 #include "edge/live_restoring_impl.h"
 
 #include "edge/convert.h"
-#include "edge/saving_disk.h"
+#include "runtime/saving_disk.h"
 #include "math/optim.h"
 #include "proto/bytes.h"
 #include "proto/failpoint.h"

@@ -3,7 +3,7 @@
 #include "edge/live_saving_impl.h"
 
 #include "base/array.h"
-#include "edge/saving_disk.h"
+#include "runtime/saving_disk.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 

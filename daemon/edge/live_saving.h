@@ -8,7 +8,7 @@
 #define GACC_EDGE_LIVE_SAVING_H
 
 #include "edge/live_job.h"
-#include "edge/saved_list.h"
+#include "runtime/saved_list.h"
 
 /* The machine of a new live_job. */
 enum status saving_new(struct live_job *);
@@ -32,7 +32,7 @@ bool saving_hold_end(struct live_job *, enum status end, const char *reason);
 enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
 /* NULL: no such one. Valid until the loop turns. */
 const struct saved *saving_find(const struct live_job *, uint64_t id);
-/* A page of its checkpoints (edge/saved_list.h). */
+/* A page of its checkpoints (runtime/saved_list.h). */
 const struct saved *saving_page(const struct live_job *, uint64_t before_id, uint32_t limit, size_t *out_n);
 /* A checkpoint of it is being written. */
 bool live_is_saving(const struct live_job *);

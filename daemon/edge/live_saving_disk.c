@@ -4,9 +4,9 @@
 #include "edge/live_saving_impl.h"
 
 #include "edge/live_launch.h"
-#include "edge/manifest_commit.h"
-#include "edge/manifest_updates.h"
-#include "edge/saving_disk.h"
+#include "runtime/manifest_commit.h"
+#include "runtime/manifest_updates.h"
+#include "runtime/saving_disk.h"
 #include "math/optim.h"
 #include "gacc/v1/common.pb-c.h"
 

@@ -3,7 +3,7 @@
 #include "edge/live_job.h"
 
 #include "edge/convert.h"
-#include "edge/engine_proc.h"
+#include "runtime/engine_proc.h"
 #include "edge/live_launch.h"
 #include "edge/live_past.h"
 #include "gacc/v1/gradient.pb-c.h"

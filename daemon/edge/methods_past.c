@@ -3,7 +3,7 @@
 #include "edge/methods.h"
 
 #include "edge/live_past.h"
-#include "edge/persist.h"
+#include "runtime/persist.h"
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdlib.h>

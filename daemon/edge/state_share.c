@@ -8,7 +8,7 @@
 #include "edge/live_job.h"
 #include "edge/live_launch.h"
 #include "edge/live_saving.h"
-#include "edge/state_scan.h"
+#include "runtime/state_scan.h"
 #include "store/checkpoint.h"
 #include "gacc/v1/common.pb-c.h"
 

@@ -5,8 +5,8 @@
  * Records are copied. Callbacks come in the order of the calls. Reads take their turn between the batches, one at a
  * time.
  */
-#ifndef GACC_EDGE_PERSIST_H
-#define GACC_EDGE_PERSIST_H
+#ifndef GACC_RUNTIME_PERSIST_H
+#define GACC_RUNTIME_PERSIST_H
 
 #include "base/shared.h"
 #include "store/journal.h"

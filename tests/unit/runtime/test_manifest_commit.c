@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/manifest_commit.h"
-#include "edge/manifest_updates.h"
+#include "runtime/manifest_commit.h"
+#include "runtime/manifest_updates.h"
 #include "support/suite.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /* What a job's checkpoints need of the disk besides the engine's writing: the pool does it, one call back on the loop.
  * Private to the edge.
  */
-#ifndef GACC_EDGE_SAVING_DISK_H
-#define GACC_EDGE_SAVING_DISK_H
+#ifndef GACC_RUNTIME_SAVING_DISK_H
+#define GACC_RUNTIME_SAVING_DISK_H
 
 #include "base/shared.h"
 #include "rpc/pool.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/persist.h"
+#include "runtime/persist.h"
 
 #include "proto/failpoint.h"
 

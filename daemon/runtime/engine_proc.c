@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/engine_proc.h"
+#include "runtime/engine_proc.h"
 
 #include "host/process.h"
 #include "host/spawn.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/manifest_commit.h"
+#include "runtime/manifest_commit.h"
 
 #include <math.h>
 #include <stddef.h>

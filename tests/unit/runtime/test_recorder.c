@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/recorder.h"
+#include "runtime/recorder.h"
 
 #include "support/scratch.h"
 #include "support/suite.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A struct commit inside a record of the journal: as it is, or as an older gaccd has written it. */
-#ifndef GACC_EDGE_COMMIT_BYTES_H
-#define GACC_EDGE_COMMIT_BYTES_H
+#ifndef GACC_RUNTIME_COMMIT_BYTES_H
+#define GACC_RUNTIME_COMMIT_BYTES_H
 
 #include "control/messages.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkpoints of a job as users see them, in the order of ids. Loop thread. */
-#ifndef GACC_EDGE_SAVED_LIST_H
-#define GACC_EDGE_SAVED_LIST_H
+#ifndef GACC_RUNTIME_SAVED_LIST_H
+#define GACC_RUNTIME_SAVED_LIST_H
 
 #include <stddef.h>
 #include <stdint.h>

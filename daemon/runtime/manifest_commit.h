@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A window's outcome in a manifest: every field that a restored job builds on, by name. Any thread. */
-#ifndef GACC_EDGE_MANIFEST_COMMIT_H
-#define GACC_EDGE_MANIFEST_COMMIT_H
+#ifndef GACC_RUNTIME_MANIFEST_COMMIT_H
+#define GACC_RUNTIME_MANIFEST_COMMIT_H
 
 #include "control/messages.h"
 #include "store/manifest.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/saved_list.h"
+#include "runtime/saved_list.h"
 
 #include "base/array.h"
 #include "proto/utf8.h"

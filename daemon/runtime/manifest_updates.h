@@ -2,8 +2,8 @@
 /* Values that operators have set (control/updates.h) in a manifest: what holds in its window and is not the spec's, and
  * what is to come. Any thread.
  */
-#ifndef GACC_EDGE_MANIFEST_UPDATES_H
-#define GACC_EDGE_MANIFEST_UPDATES_H
+#ifndef GACC_RUNTIME_MANIFEST_UPDATES_H
+#define GACC_RUNTIME_MANIFEST_UPDATES_H
 
 #include "control/updates.h"
 #include "store/manifest.h"

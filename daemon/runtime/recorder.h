@@ -7,8 +7,8 @@
  * windows lose their micro-batches, then the oldest of all goes, and one warning counts them. What cannot be written is
  * lost, and the history says why. Loop thread.
  */
-#ifndef GACC_EDGE_RECORDER_H
-#define GACC_EDGE_RECORDER_H
+#ifndef GACC_RUNTIME_RECORDER_H
+#define GACC_RUNTIME_RECORDER_H
 
 #include "store/history.h"
 

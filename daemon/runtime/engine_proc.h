@@ -3,8 +3,8 @@
  *
  * Loop thread. The process is this binary with `--engine`; it ends when its socket closes.
  */
-#ifndef GACC_EDGE_ENGINE_PROC_H
-#define GACC_EDGE_ENGINE_PROC_H
+#ifndef GACC_RUNTIME_ENGINE_PROC_H
+#define GACC_RUNTIME_ENGINE_PROC_H
 
 #include "engine/channel.h"
 

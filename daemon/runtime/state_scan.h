@@ -4,8 +4,8 @@
  *
  * Directories of other users are read with their rights (setfsuid), which apply only to the calling thread.
  */
-#ifndef GACC_EDGE_STATE_SCAN_H
-#define GACC_EDGE_STATE_SCAN_H
+#ifndef GACC_RUNTIME_STATE_SCAN_H
+#define GACC_RUNTIME_STATE_SCAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

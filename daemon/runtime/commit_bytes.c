@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commits as the journal has them. Until the commits got params_before, the rest was the same. */
-#include "edge/commit_bytes.h"
+#include "runtime/commit_bytes.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of a job's checkpoints: pages of it by id, while ids are missing and checkpoints are deleted. */
-#include "edge/saved_list.h"
+#include "runtime/saved_list.h"
 
 #include "support/suite.h"
 

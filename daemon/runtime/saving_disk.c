@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/saving_disk.h"
+#include "runtime/saving_disk.h"
 
 #include "base/log.h"
 #include "proto/failpoint.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts the files in state_dir/logs and state_dir/checkpoints by owner. On a pool thread. */
-#include "edge/state_scan.h"
+#include "runtime/state_scan.h"
 
 #include "proto/path.h"
 

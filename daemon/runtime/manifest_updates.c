@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "edge/manifest_updates.h"
+#include "runtime/manifest_updates.h"
 
 #include <stddef.h>
 #include <string.h>

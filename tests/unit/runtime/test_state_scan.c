@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is counted in state_dir, and whose it is. */
-#include "edge/state_scan.h"
+#include "runtime/state_scan.h"
 
 #include "support/scratch.h"
 #include "support/suite.h"

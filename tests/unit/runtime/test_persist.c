@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The journal's thread: order, errors of one record, and what becomes of callbacks when gaccd ends. */
-#include "edge/persist.h"
+#include "runtime/persist.h"
 
 #include "support/scratch.h"
 #include "support/suite.h"
