@@ -196,7 +196,6 @@ void live_free(struct live_job *l)
 	free(l->event);
 	free(l->watcher);
 	free(l->norms_call);
-	free(l->link);
 	free(l);
 }
 

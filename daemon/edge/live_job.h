@@ -51,13 +51,6 @@ struct watcher {
 };
 #define RANK_NONE UINT32_MAX
 
-/* A trainer's connection on the attach socket. */
-struct link {
-	uint64_t conn;
-	uint32_t rank;
-	uint64_t generation;
-};
-
 struct live_job {
 	struct call_owner owner; /* of the unary calls that wait for this job */
 	struct daemon *d;
@@ -130,8 +123,7 @@ struct live_job {
 	int64_t step_ns[LIVE_STEPS];
 	double step_wait[LIVE_STEPS];
 	uint64_t n_steps;
-	struct link *link;
-	uint32_t n_links, links_capacity;
+	uint32_t n_links;	     /* trainers' connections on the attach socket */
 	struct wait_call *waits;     /* methods_wait.c */
 	struct saving *saving;	     /* live_saving.h; NULL: it is over */
 	struct saved_list saved;     /* its checkpoints */

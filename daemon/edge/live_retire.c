@@ -70,10 +70,8 @@ static void retire(struct live_job *l, struct now now)
 	live_launch_free(l);
 	saving_free(l);
 	free(l->watcher);
-	free(l->link);
 	l->watcher = NULL;
-	l->link = NULL;
-	l->watchers_capacity = l->links_capacity = 0;
+	l->watchers_capacity = 0;
 }
 
 /* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's

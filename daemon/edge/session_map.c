@@ -67,21 +67,13 @@ static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 	return ok;
 }
 
-/* Room for one more link, before its trainer gets memory: its end must not go unseen. false: no memory. */
-static bool reserve_link(struct live_job *l)
-{
-	struct link *p = array_grow(l->link, l->n_links, &l->links_capacity, sizeof(*p));
-	if (p)
-		l->link = p;
-	return p != NULL;
-}
-
 static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
 {
-	uint64_t generation = job_generation(l->job, rank);
-	l->link[l->n_links++] = (struct link){ conn, rank, generation };
-	job_on_mapped(l->job, rank, generation);
-	job_on_link(l->job, rank, generation, true, daemon_now(l->d));
+	struct attach_note note = { .job = l->id, .generation = job_generation(l->job, rank), .rank = rank };
+	attach_set_note(l->d->attach, conn, &note);
+	l->n_links++;
+	job_on_mapped(l->job, rank, note.generation);
+	job_on_link(l->job, rank, note.generation, true, daemon_now(l->d));
 }
 
 static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t rank)
@@ -91,8 +83,6 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 	if (l->allocating || l->keeping || !collect(&a, l, rank)) {
 		/* the pool is at work on the segments, or nobody keeps them yet */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
-	} else if (!reserve_link(l)) {
-		refuse(d, conn, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text);
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
 		m.version = MAP_VERSION;
@@ -138,21 +128,15 @@ static void on_refused(void *arg, uint64_t conn, enum status st, const char *why
 }
 
 /* Whether its process lives is asked of /proc when its slots are wanted (job_ports.process_alive). */
-static void on_closed(void *arg, uint64_t conn)
+static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 {
 	struct daemon *d = arg;
-	for (uint32_t i = 0; i < d->n_jobs; i++) {
-		struct live_job *l = d->job[i];
-		for (uint32_t k = 0; k < l->n_links; k++) {
-			if (l->link[k].conn != conn)
-				continue;
-			struct link gone = l->link[k];
-			l->link[k] = l->link[--l->n_links];
-			if (l->job && !d->stopping)
-				job_on_link(l->job, gone.rank, gone.generation, false, daemon_now(d));
-			return;
-		}
-	}
+	struct live_job *l = note ? live_find(d, note->job) : NULL;
+	if (!l)
+		return;
+	l->n_links--;
+	if (l->job && !d->stopping)
+		job_on_link(l->job, note->rank, note->generation, false, daemon_now(d));
 }
 
 enum status session_map_open(struct daemon *d)

@@ -3,6 +3,7 @@
  * Loop thread. */
 #include "host/attach.h"
 
+#include "base/array.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "proto/failpoint.h"
@@ -24,7 +25,6 @@
 
 struct conn {
 	struct attach *attach;
-	struct conn *next;
 	uint64_t id;
 	struct listen_peer peer;
 	int fd;
@@ -32,6 +32,8 @@ struct conn {
 	bool mapped;		/* the peer was sent descriptors */
 	bool held;		/* its request waits in the socket */
 	uint64_t held_since_ms; /* 0: it has not been held */
+	bool noted;
+	struct attach_note note;
 	struct charge *charge;
 	uv_poll_t socket;
 };
@@ -56,7 +58,9 @@ struct attach {
 	uint32_t in_flight_limit;
 	bool warned;
 	uint64_t warned_ms;
-	struct conn *conns;
+	struct conn **conn; /* ascending by id: one that ends costs no walk over all others */
+	size_t n_conns;
+	uint32_t conns_capacity;
 	struct charge *charges;
 	uv_timer_t timer; /* runs while there is something that no event tells of */
 };
@@ -147,13 +151,32 @@ static void on_socket_closed(uv_handle_t *h)
 	free(c);
 }
 
+/* Where the connection with this id is, or would be. */
+static size_t place_of(const struct attach *a, uint64_t id)
+{
+	size_t lo = 0, hi = a->n_conns;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (a->conn[mid]->id < id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static struct conn *find(const struct attach *a, uint64_t id)
+{
+	size_t at = place_of(a, id);
+	return at < a->n_conns && a->conn[at]->id == id ? a->conn[at] : NULL;
+}
+
 /* Its memory lives until its handle is closed. */
 static void forget(struct conn *c)
 {
-	struct conn **at = &c->attach->conns;
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
+	struct attach *a = c->attach;
+	size_t at = place_of(a, c->id);
+	memmove(&a->conn[at], &a->conn[at + 1], (--a->n_conns - at) * sizeof(*a->conn));
 	uv_close((uv_handle_t *)&c->socket, on_socket_closed);
 }
 
@@ -161,10 +184,11 @@ static void end_conn(struct conn *c)
 {
 	struct attach *a = c->attach;
 	uint64_t id = c->id;
-	bool known = c->requested;
+	bool known = c->requested, noted = c->noted;
+	struct attach_note note = c->note;
 	forget(c);
 	if (known)
-		a->events.closed(a->arg, id);
+		a->events.closed(a->arg, id, noted ? &note : NULL);
 }
 
 /* Why a packet is not taken; false: it is. */
@@ -270,7 +294,8 @@ static void on_time(uv_timer_t *t)
 	struct attach *a = t->data;
 	bool held = false;
 	settle(a);
-	for (struct conn *c = a->conns; c; c = c->next) {
+	for (size_t i = 0; i < a->n_conns; i++) {
+		struct conn *c = a->conn[i];
 		held |= c->held;
 		if (c->held && (has_room(a, c->peer.uid) || uv_now(a->loop) - c->held_since_ms >= HOLD_MS))
 			release(c);
@@ -282,7 +307,9 @@ static void on_time(uv_timer_t *t)
 static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 {
 	struct attach *a = arg;
-	struct conn *c = calloc(1, sizeof(*c));
+	struct conn **all = array_grow(a->conn, a->n_conns, &a->conns_capacity, sizeof(struct conn *));
+	struct conn *c = all ? calloc(1, sizeof(*c)) : NULL;
+	a->conn = all ? all : a->conn;
 	if (!c || uv_poll_init(a->loop, &c->socket, fd)) {
 		free(c);
 		shutdown(fd, SHUT_RDWR);
@@ -295,16 +322,7 @@ static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 	c->peer = *peer;
 	c->socket.data = c;
 	uv_poll_start(&c->socket, UV_READABLE | UV_DISCONNECT, on_readable);
-	c->next = a->conns;
-	a->conns = c;
-}
-
-static struct conn *find(const struct attach *a, uint64_t id)
-{
-	struct conn *c = a->conns;
-	while (c && c->id != id)
-		c = c->next;
-	return c;
+	a->conn[a->n_conns++] = c;
 }
 
 enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds)
@@ -349,6 +367,15 @@ enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, siz
 	return ST_OK;
 }
 
+void attach_set_note(struct attach *a, uint64_t conn, const struct attach_note *note)
+{
+	struct conn *c = find(a, conn);
+	if (!c)
+		return;
+	c->noted = true;
+	c->note = *note;
+}
+
 enum status attach_open(void *loop, const struct listen_opts *o, const struct attach_events *events, void *arg,
 			struct attach **out)
 {
@@ -391,7 +418,8 @@ void attach_close(struct attach *a)
 	listener_close(a->listener);
 	while (a->charges)
 		end_charge(&a->charges);
-	while (a->conns)
-		forget(a->conns);
+	while (a->n_conns)
+		forget(a->conn[a->n_conns - 1]);
+	free(a->conn);
 	uv_close((uv_handle_t *)&a->timer, on_closed);
 }

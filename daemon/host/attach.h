@@ -32,14 +32,20 @@
 
 struct attach;
 
+/* What the caller wants to know again when a connection ends; nothing here reads it. */
+struct attach_note {
+	uint64_t job, generation;
+	uint32_t rank;
+};
+
 struct attach_events {
 	/* A MapRequest; bytes live until the return. */
 	void (*request)(void *arg, uint64_t conn, const struct listen_peer *, const void *bytes, size_t n);
 	/* Not a MapRequest (ST_MALFORMED), or one too many, for the reason given. It may be answered in here; then the
 	 * connection ends, as by the client. */
 	void (*refused)(void *arg, uint64_t conn, enum status, const char *why);
-	/* The connection is over. Comes once for each that made a request. */
-	void (*closed)(void *arg, uint64_t conn);
+	/* The connection is over. Comes once for each that made a request. note: its last one, NULL: it has none. */
+	void (*closed)(void *arg, uint64_t conn, const struct attach_note *note);
 };
 
 /* As listener_open; opts->packets is set here. */
@@ -53,5 +59,7 @@ void attach_close(struct attach *);
 /* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over. ST_UNAVAILABLE:
  * the client does not read; its connection ends, closed follows. ST_NO_MEMORY. */
 enum status attach_reply(struct attach *, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds);
+/* Keeps a note for `closed`. Nothing if the connection is over. */
+void attach_set_note(struct attach *, uint64_t conn, const struct attach_note *);
 
 #endif

@@ -343,7 +343,7 @@ def test_a_list_has_no_tensors():
 def test_buffers_add_up():
     kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control"},
              "client": {"accumulator", "parameters", "slots", "control"}}
-    with Daemon(conf={"limits.host_memory": "64MiB", "limits.host_memory_per_user": "48MiB"}) as d:
+    with Daemon(conf={"limits.host_memory": "64MiB", "limits.host_memory_per_user": "48MiB"}, allow=["RankLost job=1 "]) as d:
         assert not d.client.node.ListBuffers().buffers
         adam = {"type": "adamw", "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
         tensors = [("w", [300, 7]), ("b", [7], "bf16")]
@@ -363,6 +363,12 @@ def test_buffers_add_up():
                 assert mine["slots"].segments == (2 + 1) * 2 and mine["accumulator"].segments == 2
                 assert list(d.client.node.ListBuffers(job=str(j)).buffers) == list(mine.values())
             assert of[a.job]["accumulator"].clients == 0 and of[b.job]["accumulator"].clients == 1
+
+            def slots_of_a():
+                return next(x.clients for x in d.client.node.ListBuffers(job=str(a.job)).buffers if x.kind == "slots")
+            for left in (1, 0):
+                a[left].attach_socket.close()
+                wait_until(f"{left} clients", lambda left=left: slots_of_a() == left)
         wait_until("the memory's end", lambda: not d.client.node.ListBuffers().buffers)
 
 

@@ -59,7 +59,7 @@ static void on_refused(void *arg, uint64_t conn, enum status st, const char *why
 	ck_assert_int_eq(attach_reply(server, conn, "no", 2, NULL, 0), ST_OK);
 }
 
-static void on_closed(void *arg, uint64_t conn)
+static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 {
 	told('c', conn);
 }
