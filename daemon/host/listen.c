@@ -28,9 +28,16 @@
 struct counted {
 	uv_poll_t poll;
 	struct listener *listener;
-	struct counted *next;
-	uid_t uid;
+	struct counted *next, **at; /* at: what points here, so that one that ends costs no walk over the others */
+	struct tally *tally;
 	int fd; /* a duplicate */
+};
+
+/* How many a user has; those of users that have none are freed. */
+struct tally {
+	struct tally *next;
+	uid_t uid;
+	uint32_t n;
 };
 
 struct listener {
@@ -50,16 +57,33 @@ struct listener {
 	bool lost;		 /* the path was removed and cannot be made again */
 	bool starving, refusing; /* said so already: a flood of connections is one line */
 	struct counted *connections;
+	struct tally *tallies;
 };
 
 /* ---- counting connections ---- */
 
-static uint32_t count_of(const struct listener *l, uid_t uid)
+/* This user's, made if there is none; NULL: no memory. */
+static struct tally *tally_of(struct listener *l, uid_t uid)
 {
-	uint32_t n = 0;
-	for (const struct counted *c = l->connections; c; c = c->next)
-		n += c->uid == uid;
-	return n;
+	struct tally *t = l->tallies;
+	while (t && t->uid != uid)
+		t = t->next;
+	if (!t && (t = calloc(1, sizeof(*t)))) {
+		*t = (struct tally){ .next = l->tallies, .uid = uid };
+		l->tallies = t;
+	}
+	return t;
+}
+
+static void drop_if_none(struct listener *l, struct tally *t)
+{
+	struct tally **at = &l->tallies;
+	if (t->n)
+		return;
+	while (*at != t)
+		at = &(*at)->next;
+	*at = t->next;
+	free(t);
 }
 
 static void on_counted_closed(uv_handle_t *h)
@@ -75,25 +99,35 @@ static void stop_counting(struct counted *c)
 	uv_close((uv_handle_t *)&c->poll, on_counted_closed);
 }
 
-static void on_hangup(uv_poll_t *h, int status, int events)
+/* Out of the list and its user's number, which it returns. */
+static uid_t uncount(struct counted *c)
 {
-	struct counted *c = h->data, **at = &c->listener->connections;
-	struct listener *l = c->listener;
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
+	uid_t uid = c->tally->uid;
+	*c->at = c->next;
+	if (c->next)
+		c->next->at = c->at;
+	c->tally->n--;
+	drop_if_none(c->listener, c->tally);
 	stop_counting(c);
-	if (l->gone)
-		l->gone(l->arg, c->uid);
+	return uid;
 }
 
-static bool start_counting(struct listener *l, int fd, uid_t uid)
+static void on_hangup(uv_poll_t *h, int status, int events)
+{
+	struct counted *c = h->data;
+	struct listener *l = c->listener;
+	uid_t uid = uncount(c);
+	if (l->gone)
+		l->gone(l->arg, uid);
+}
+
+static bool start_counting(struct listener *l, int fd, struct tally *t)
 {
 	struct counted *c = calloc(1, sizeof(*c));
 	if (!c)
 		return false;
 	c->listener = l;
-	c->uid = uid;
+	c->tally = t;
 	c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (c->fd < 0 || uv_poll_init(l->loop, &c->poll, c->fd)) {
 		if (c->fd >= 0)
@@ -103,7 +137,11 @@ static bool start_counting(struct listener *l, int fd, uid_t uid)
 	}
 	c->poll.data = c;
 	c->next = l->connections;
+	c->at = &l->connections;
+	if (c->next)
+		c->next->at = &c->next;
 	l->connections = c;
+	t->n++;
 	uv_poll_start(&c->poll, UV_DISCONNECT, on_hangup);
 	return true;
 }
@@ -134,7 +172,8 @@ static void greet(struct listener *l, int fd)
 		close(fd);
 		return;
 	}
-	if (count_of(l, who.uid) >= l->max_per_uid) {
+	struct tally *t = tally_of(l, who.uid);
+	if (t && t->n >= l->max_per_uid) {
 		if (!l->refusing)
 			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): "
 				 "refused",
@@ -144,9 +183,11 @@ static void greet(struct listener *l, int fd)
 		return;
 	}
 	l->refusing = false;
-	if (!start_counting(l, fd, who.uid)) {
+	if (!t || !start_counting(l, fd, t)) {
 		log_error("%s: out of memory or descriptors: a connection is refused", l->path);
 		close(fd);
+		if (t)
+			drop_if_none(l, t);
 		return;
 	}
 	struct listen_peer peer = { who.uid, who.gid, who.pid, start_of(fd, who.pid) };
@@ -365,11 +406,8 @@ void listener_close(struct listener *l)
 	if (!l->lost)
 		unlink(l->path);
 	l->open = false;
-	while (l->connections) {
-		struct counted *c = l->connections;
-		l->connections = c->next;
-		stop_counting(c);
-	}
+	while (l->connections)
+		uncount(l->connections);
 	uv_poll_stop(&l->poll);
 	uv_close((uv_handle_t *)&l->poll, on_listener_closed);
 }

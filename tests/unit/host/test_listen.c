@@ -195,6 +195,56 @@ START_TEST(a_user_has_so_many_connections)
 }
 END_TEST
 
+/* A connection of that user. */
+static int client_of(uid_t uid)
+{
+	ck_assert_int_eq(seteuid(uid), 0);
+	int fd = client();
+	ck_assert_int_eq(seteuid(0), 0);
+	spin();
+	return fd;
+}
+
+START_TEST(each_user_has_its_own_number)
+{
+	uid_t user[] = { 0, 65533, 65534 };
+	int c[3][4];
+	if (geteuid() != 0)
+		return;
+	struct listen_opts o = opts();
+	o.mode = 0666;
+	ck_assert_int_eq(chmod(dir, 0755), 0);
+	ck_assert_int_eq(listener_open(&loop, &o, on_accept, &got, &listener), ST_OK);
+	for (int i = 0; i < 4; i++)
+		for (int u = 0; u < 3; u++) {
+			c[u][i] = client_of(user[u]);
+			ck_assert(is_over(c[u][i]) == (i == 3));
+		}
+	for (int u = 2; u >= 0; u--) { /* in another order than they came, the one in the middle first */
+		close(c[u][1]);
+		spin();
+		c[u][1] = client_of(user[u]);
+		ck_assert(!is_over(c[u][1]));
+		int more = client_of(user[u]);
+		ck_assert(is_over(more));
+		close(more);
+	}
+	for (int i = 0; i < 4; i++) /* all of one user: its number begins again */
+		close(c[1][i]);
+	spin();
+	for (int i = 0; i < 4; i++) {
+		c[1][i] = client_of(user[1]);
+		ck_assert(is_over(c[1][i]) == (i == 3));
+	}
+	for (int u = 0; u < 3; u++)
+		for (int i = 0; i < 4; i++)
+			close(c[u][i]);
+	spin();
+	for (int i = 0; i < got.n; i++)
+		finish(i);
+}
+END_TEST
+
 START_TEST(running_out_of_descriptors_is_survived)
 {
 	static int held[1024];
@@ -380,6 +430,7 @@ int main(void)
 	tcase_add_test(c, the_caller_is_known);
 	tcase_add_test(c, a_caller_that_is_gone_is_not_the_process_with_its_number);
 	tcase_add_test(c, a_user_has_so_many_connections);
+	tcase_add_test(c, each_user_has_its_own_number);
 	tcase_add_test(c, running_out_of_descriptors_is_survived);
 	tcase_add_test(c, a_path_is_one_daemons);
 	tcase_add_test(c, the_socket_of_a_dead_daemon_is_replaced);
