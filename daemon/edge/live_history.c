@@ -14,7 +14,7 @@
 
 /* ---- events ---- */
 
-static struct history_event event_of(const struct live_job *l, const struct live_event *e)
+static struct history_event event_of(const struct live_job *l, const struct event *e)
 {
 	return (struct history_event){ .id = e->id,
 				       .job = l->id,
@@ -29,18 +29,14 @@ static struct history_event event_of(const struct live_job *l, const struct live
 
 void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	struct live_event *e = &l->event[l->n_events++ % l->event_room];
-	*e = (struct live_event){ .id = daemon_event_id(l->d),
-				  .unix_ns = daemon_now(l->d).unix_ns,
-				  .warning = warning,
-				  .window = l->job ? job_window(l->job) : 0 };
-	snprintf(e->reason, sizeof(e->reason), "%s", reason);
+	struct event what = { .id = daemon_event_id(l->d),
+			      .unix_ns = daemon_now(l->d).unix_ns,
+			      .warning = warning,
+			      .window = l->job ? job_window(l->job) : 0 };
+	char object[32] = "job";
 	if (rank >= 0)
-		snprintf(e->object, sizeof(e->object), "rank %lld", (long long)rank);
-	else
-		snprintf(e->object, sizeof(e->object), "job");
-	snprintf(e->message, sizeof(e->message), "%s", text);
-	utf8_repair(e->message);
+		snprintf(object, sizeof(object), "rank %lld", (long long)rank);
+	const struct event *e = events_add(&l->events, &what, reason, object, text);
 	struct log_fields f = { l->id, rank, e->window, reason };
 	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
 	struct history_event h = event_of(l, e);
@@ -50,17 +46,14 @@ void live_event(struct live_job *l, bool warning, const char *reason, int64_t ra
 
 struct history_event live_history_event(const struct live_job *l, uint64_t i)
 {
-	return event_of(l, &l->event[i % l->event_room]);
+	return event_of(l, events_at(&l->events, i));
 }
 
 static enum status load_event(void *arg, const struct history_event *h)
 {
 	struct live_job *l = arg;
-	struct live_event *e = &l->event[l->n_events++ % l->event_room];
-	*e = (struct live_event){ .id = h->id, .unix_ns = h->unix_ns, .warning = h->warning, .window = h->window };
-	snprintf(e->reason, sizeof(e->reason), "%s", h->reason);
-	snprintf(e->object, sizeof(e->object), "%s", h->object);
-	snprintf(e->message, sizeof(e->message), "%s", h->message);
+	struct event what = { .id = h->id, .unix_ns = h->unix_ns, .warning = h->warning, .window = h->window };
+	events_add(&l->events, &what, h->reason, h->object, h->message);
 	return ST_OK;
 }
 
@@ -71,11 +64,7 @@ void live_history_load(struct live_job *l)
 
 int64_t live_history_when(const struct live_job *l, const char *reason)
 {
-	uint64_t first = l->n_events > l->event_room ? l->n_events - l->event_room : 0;
-	for (uint64_t i = l->n_events; i-- > first;)
-		if (!strcmp(l->event[i % l->event_room].reason, reason))
-			return l->event[i % l->event_room].unix_ns;
-	return 0;
+	return events_when(&l->events, reason);
 }
 
 /* ---- windows ---- */

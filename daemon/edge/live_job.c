@@ -115,10 +115,7 @@ static void on_order(void *ctx, uint32_t node, const struct order *o)
 
 void live_note_step(struct live_job *l, const struct commit *k)
 {
-	if (l->n_steps && l->step_ns[(l->n_steps - 1) % LIVE_STEPS] == k->unix_nanos)
-		return;
-	l->step_wait[l->n_steps % LIVE_STEPS] = k->wait_fraction;
-	l->step_ns[l->n_steps++ % LIVE_STEPS] = k->unix_nanos;
+	rate_add(&l->rate, k->unix_nanos, k->wait_fraction);
 }
 
 static void on_changed(void *ctx, uint64_t job)
@@ -193,7 +190,7 @@ void live_free(struct live_job *l)
 	free(l->end_reason);
 	free(l->end_view);
 	free(l->end_counted);
-	free(l->event);
+	events_fini(&l->events);
 	free(l->watcher);
 	free(l->norms_call);
 	free(l);
@@ -209,9 +206,7 @@ struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	l->uid = uid;
 	l->plan_fd = -1;
 	l->user = strdup(user);
-	l->event = calloc(n_events, sizeof(*l->event));
-	l->event_room = n_events;
-	if (l->user && l->event)
+	if (events_init(&l->events, n_events) && l->user)
 		return l;
 	live_free(l);
 	return NULL;

@@ -13,11 +13,12 @@
 #include "control/job.h"
 #include "control/restarts.h"
 #include "edge/daemon.h"
+#include "runtime/events.h"
+#include "runtime/rate.h"
 #include "runtime/saved_list.h"
 #include "engine/segment.h"
 
 #define LIVE_EVENTS 256
-#define LIVE_STEPS 16
 #define LIVE_GENERATION 1 /* of the segments */
 
 struct Gacc__V1__JobSpec;
@@ -34,14 +35,6 @@ struct collecting;
  * inline stream. */
 struct call_owner {
 	bool is_inline;
-};
-
-struct live_event {
-	uint64_t id;
-	int64_t unix_ns;
-	bool warning;
-	char reason[32], object[32], message[256];
-	uint64_t window;
 };
 
 /* A stream that wants to hear of the job: Watch (rank RANK_NONE) or WatchSession. */
@@ -111,18 +104,14 @@ struct live_job {
 	uint32_t n_holders;	  /* calls and messages under way that point here */
 	/* what people see */
 	struct live_window *deciding; /* decided, on its way into the history */
-	struct live_event *event;     /* a ring of event_room: LIVE_EVENTS, fewer when it is over */
-	uint32_t event_room;
-	uint64_t n_events; /* ever; the last event_room are kept */
+	struct events events;	      /* LIVE_EVENTS of them, fewer when it is over */
 	struct watcher *watcher;
 	uint32_t n_watchers, watchers_capacity;
 	bool changed; /* watchers have not heard yet */
 	enum job_state told_state;
 	uint64_t told_window;
 	bool told_any;
-	int64_t step_ns[LIVE_STEPS];
-	double step_wait[LIVE_STEPS];
-	uint64_t n_steps;
+	struct rate rate;
 	uint32_t n_links;	     /* trainers' connections on the attach socket */
 	struct wait_call *waits;     /* methods_wait.c */
 	struct saving *saving;	     /* live_saving.h; NULL: it is over */
@@ -295,7 +284,7 @@ void live_fail_norms(struct live_job *, enum status, const char *why);
 
 /* ---- live_history.c ---- */
 void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
-/* Event number i < n_events, one of the last LIVE_EVENTS, as it is kept; lent. */
+/* Event number i, one that is there (events_first), as it is kept; lent. */
 struct history_event live_history_event(const struct live_job *, uint64_t i);
 /* The last events of an earlier life. */
 void live_history_load(struct live_job *);

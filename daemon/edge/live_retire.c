@@ -31,16 +31,7 @@ void live_drop(struct live_job *l)
 /* The last LIVE_PAST_EVENTS of the ring, in one of just that size. */
 void live_shrink_events(struct live_job *l)
 {
-	uint64_t all = l->n_events < l->event_room ? l->n_events : l->event_room;
-	uint32_t n = all < LIVE_PAST_EVENTS ? (uint32_t)all : LIVE_PAST_EVENTS;
-	struct live_event *ring = n ? malloc(n * sizeof(*ring)) : NULL;
-	if (!ring)
-		return;
-	for (uint64_t i = l->n_events - n; i < l->n_events; i++)
-		ring[i % n] = l->event[i % l->event_room];
-	free(l->event);
-	l->event = ring;
-	l->event_room = n;
+	events_shrink(&l->events, LIVE_PAST_EVENTS);
 }
 
 /* Becomes what a job is that had ended before this gaccd started; what was shown of it is kept as it is. */

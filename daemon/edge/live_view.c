@@ -132,11 +132,12 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 
 bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
 {
-	uint64_t n = l->n_events < l->event_room ? l->n_events : l->event_room;
-	j->events = calloc(n + 1, sizeof(*j->events));
+	const struct events *all = &l->events;
+	uint64_t first = events_first(all);
+	j->events = calloc(all->n - first + 1, sizeof(*j->events));
 	if (!j->events)
 		return false;
-	for (uint64_t i = l->n_events - n; i < l->n_events; i++) {
+	for (uint64_t i = first; i < all->n; i++) {
 		struct history_event e = live_history_event(l, i);
 		Gacc__V1__Event *o = convert_event(&e);
 		if (!o)
@@ -144,18 +145,6 @@ bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
 		j->events[j->n_events++] = o;
 	}
 	return true;
-}
-
-static void add_rates(const struct live_job *l, Gacc__V1__Job *j)
-{
-	uint64_t n = l->n_steps < LIVE_STEPS ? l->n_steps : LIVE_STEPS;
-	for (uint64_t i = 0; i < n; i++)
-		j->wait_fraction += l->step_wait[i] / (double)n;
-	if (n < 2)
-		return;
-	int64_t last = l->step_ns[(l->n_steps - 1) % LIVE_STEPS], first = l->step_ns[(l->n_steps - n) % LIVE_STEPS];
-	if (last > first)
-		j->steps_per_second = (double)(n - 1) * 1e9 / (double)(last - first);
 }
 
 void live_fill_counters(const struct counters *c, Gacc__V1__Counters *o)
@@ -246,7 +235,8 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 		j->parameters = a->n_parameters;
 	}
 	j->loss_scale = coord_carry(l->coord)->scale.scale;
-	add_rates(l, j);
+	j->wait_fraction = rate_wait(&l->rate);
+	j->steps_per_second = rate_per_s(&l->rate);
 	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_last(l, j);
 }
 
