@@ -32,23 +32,29 @@ static void become_idle(struct saver *s)
 	tell_end(s);
 }
 
+/* Higher than any that the journal and the directory have. */
+static void give_id(struct saver *s)
+{
+	if (!s->want[0].id)
+		s->want[0].id = ++s->last_id;
+}
+
 /* The first want is over. */
 static void pop(struct saver *s, enum status st)
 {
+	give_id(s);
 	struct save_want w = s->want[0];
 	memmove(&s->want[0], &s->want[1], --s->n_wants * sizeof(s->want[0]));
 	s->ports.ended(s->ports.ctx, &w, st);
 }
 
-static enum status push(struct saver *s, const uint8_t request_id[16], bool inside_window, bool at_end,
-			uint64_t *out_id)
+static enum status push(struct saver *s, const uint8_t request_id[16], bool inside_window, bool at_end)
 {
 	if (s->n_wants == SAVER_MAX_WANTS)
 		return ST_RESOURCE_EXHAUSTED;
 	struct save_want *w = &s->want[s->n_wants++];
-	*w = (struct save_want){ .id = ++s->last_id, .inside_window = inside_window, .at_end = at_end };
+	*w = (struct save_want){ .inside_window = inside_window, .at_end = at_end };
 	memcpy(w->request_id, request_id, sizeof(w->request_id));
-	*out_id = w->id;
 	return ST_OK;
 }
 
@@ -66,36 +72,42 @@ static bool last_step_is_saved(const struct saver *s)
 	return s->step && s->saved_step == s->step;
 }
 
+static void begin(struct saver *s)
+{
+	give_id(s);
+	if (!s->ports.begin(s->ports.ctx, &s->want[0]))
+		return;
+	s->want[0].step = s->step;
+	s->state = SAVER_WRITING;
+}
+
 void saver_kick(struct saver *s)
 {
 	if (s->state != SAVER_IDLE || !s->n_wants)
 		return;
 	if (s->want[0].at_end && last_step_is_saved(s)) /* the end's is the last of all */
 		s->n_wants = 0;
-	else if (s->ports.begin(s->ports.ctx, &s->want[0])) {
-		s->want[0].step = s->step;
-		s->state = SAVER_WRITING;
-	}
+	else
+		begin(s);
 }
 
 void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
 {
-	uint64_t id;
 	s->step = applied_step;
 	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
 	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
 	for (uint32_t i = begun; i < s->n_wants; i++) /* one that waits for the disk saves this step, too */
 		due = due && memcmp(s->want[i].request_id, no_request, sizeof(no_request));
 	if (due)
-		push(s, no_request, false, false, &id);
+		push(s, no_request, false, false);
 	saver_kick(s);
 }
 
-enum status saver_request(struct saver *s, const uint8_t request_id[16], bool inside_window, uint64_t *out_id)
+enum status saver_request(struct saver *s, const uint8_t request_id[16], bool inside_window)
 {
 	if (s->ending)
 		return ST_JOB_ENDED;
-	enum status st = push(s, request_id, inside_window, false, out_id);
+	enum status st = push(s, request_id, inside_window, false);
 	if (!st)
 		saver_kick(s);
 	return st;
@@ -111,7 +123,6 @@ const struct save_want *saver_find(const struct saver *s, const uint8_t request_
 
 bool saver_end(struct saver *s, bool completed)
 {
-	uint64_t id;
 	if (s->ending)
 		return !s->end_told;
 	s->ending = true;
@@ -124,7 +135,7 @@ bool saver_end(struct saver *s, bool completed)
 		return false;
 	}
 	if (s->save_at_end && s->state != SAVER_NEW && !(s->state == SAVER_IDLE && last_step_is_saved(s)))
-		push(s, no_request, false, true, &id);
+		push(s, no_request, false, true);
 	if (!s->n_wants && s->state <= SAVER_IDLE) {
 		s->end_told = true;
 		s->state = SAVER_OVER;

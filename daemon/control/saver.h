@@ -27,7 +27,8 @@ enum saver_state {
 
 /* A checkpoint that somebody waits for. */
 struct save_want {
-	uint64_t id;
+	uint64_t id; /* from `begin`, or `ended` if that comes first: before the sweep it is not known which ones are
+			free */
 	bool inside_window;
 	bool at_end;
 	bool retried;		/* its first engine died */
@@ -70,7 +71,7 @@ void saver_start(struct saver *, uint64_t last_id);
 /* A window has been committed and the next one is open. */
 void saver_on_boundary(struct saver *, uint64_t applied_step, bool applied);
 /* A new want. ST_RESOURCE_EXHAUSTED: too many; ST_JOB_ENDED: the job ends. */
-enum status saver_request(struct saver *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
+enum status saver_request(struct saver *, const uint8_t request_id[16], bool inside_window);
 /* The want with this request id, or NULL. */
 const struct save_want *saver_find(const struct saver *, const uint8_t request_id[16]);
 /* The engine may be able to begin now. */

@@ -13,9 +13,12 @@
 
 /* ---- what was saved ---- */
 
-const struct saved *saving_find(const struct live_job *l, uint64_t id)
+const struct saved *saving_of(const struct live_job *l, const uint8_t request_id[16])
 {
-	return saved_find(&l->saved, id);
+	for (size_t i = l->saved.n; i-- > 0;)
+		if (!memcmp(l->saved.saved[i].request_id, request_id, 16))
+			return &l->saved.saved[i];
+	return NULL;
 }
 
 const struct saved *saving_page(const struct live_job *l, uint64_t before_id, uint32_t limit, size_t *out_n)
@@ -26,29 +29,29 @@ const struct saved *saving_page(const struct live_job *l, uint64_t before_id, ui
 
 /* ---- who waits ---- */
 
-bool saving_wait(struct live_job *l, uint64_t call, uint64_t id, bool wait)
+bool saving_wait(struct live_job *l, uint64_t call, const uint8_t request_id[16], bool wait)
 {
 	struct saving *s = l->saving;
 	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof(*list));
 	if (!list)
 		return false;
 	s->call = list;
-	s->call[s->n_calls++] = (struct saving_call){ call, id, wait };
+	struct saving_call *c = &s->call[s->n_calls++];
+	*c = (struct saving_call){ .call = call, .wait = wait };
+	memcpy(c->request_id, request_id, sizeof(c->request_id));
 	return true;
 }
 
 /* The checkpoint has begun, or is over: those who wait for that are answered. */
-static void answer_calls(struct live_job *l, uint64_t id, bool over)
+static void answer_calls(struct live_job *l, const struct saved *k, bool over)
 {
 	struct saving *s = l->saving;
-	const struct saved *k = saved_find(&l->saved, id);
 	for (size_t i = s->n_calls; i-- > 0;) {
 		struct saving_call c = s->call[i];
-		if (c.id != id || (c.wait && !over))
+		if (memcmp(c.request_id, k->request_id, sizeof(c.request_id)) || (c.wait && !over))
 			continue;
 		s->call[i] = s->call[--s->n_calls];
-		if (k)
-			saving_answer(l, c.call, k);
+		saving_answer(l, c.call, k);
 	}
 }
 
@@ -127,7 +130,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 		return false;
 	k->started_unix_ns = daemon_now(l->d).unix_ns;
 	if (refuse(l, w)) {
-		answer_calls(l, w->id, false);
+		answer_calls(l, k, false);
 		return true;
 	}
 	checkpoint_partial_path(path, s->dir, l->uuid, w->id);
@@ -145,7 +148,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	k->window = job_window(l->job);
 	s->n_updates =
 		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
-	answer_calls(l, w->id, false);
+	answer_calls(l, k, false);
 	return true;
 }
 
@@ -205,7 +208,7 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
 			 (unsigned long long)k->bytes);
 	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
-	answer_calls(l, want->id, true);
+	answer_calls(l, k, true);
 	if (st)
 		saved_forget_failures(&l->saved, want->id);
 }
@@ -277,22 +280,14 @@ bool saving_hold_end(struct live_job *l, enum status end, const char *reason)
 	return s->end_held;
 }
 
-enum status saving_request(struct live_job *l, const uint8_t request_id[16], bool inside_window, uint64_t *out_id)
+enum status saving_request(struct live_job *l, const uint8_t request_id[16], bool inside_window)
 {
 	struct saving *s = l->saving;
-	const struct save_want *w = saver_find(&s->saver, request_id);
-	for (size_t i = 0; i < l->saved.n; i++)
-		if (!memcmp(l->saved.saved[i].request_id, request_id, 16)) {
-			*out_id = l->saved.saved[i].id;
-			return ST_OK;
-		}
-	if (w) {
-		*out_id = w->id;
+	if (saving_of(l, request_id) || saver_find(&s->saver, request_id))
 		return ST_OK;
-	}
 	if (s->saver.state != SAVER_NEW && s->saver.state != SAVER_SWEEPING && !s->dir[0])
 		return ST_NOT_SUPPORTED;
-	return saver_request(&s->saver, request_id, inside_window, out_id);
+	return saver_request(&s->saver, request_id, inside_window);
 }
 
 /* ---- life ---- */

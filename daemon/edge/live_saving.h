@@ -29,15 +29,15 @@ bool saving_hold_end(struct live_job *, enum status end, const char *reason);
 
 /* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory
  * cannot be used (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
-enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window, uint64_t *out_id);
-/* NULL: no such one. Valid until the loop turns. */
-const struct saved *saving_find(const struct live_job *, uint64_t id);
+enum status saving_request(struct live_job *, const uint8_t request_id[16], bool inside_window);
+/* The one with this request id. NULL: none, or it has not begun. Valid until the loop turns. */
+const struct saved *saving_of(const struct live_job *, const uint8_t request_id[16]);
 /* A page of its checkpoints (runtime/saved_list.h). */
 const struct saved *saving_page(const struct live_job *, uint64_t before_id, uint32_t limit, size_t *out_n);
 /* A checkpoint of it is being written. */
 bool live_is_saving(const struct live_job *);
 /* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. */
-bool saving_wait(struct live_job *, uint64_t call, uint64_t id, bool wait);
+bool saving_wait(struct live_job *, uint64_t call, const uint8_t request_id[16], bool wait);
 /* methods_checkpoint.c: the answer of such a call. */
 void saving_answer(struct live_job *, uint64_t call, const struct saved *);
 

@@ -9,7 +9,8 @@
 #include "store/checkpoint.h"
 
 struct saving_call {
-	uint64_t call, id;
+	uint64_t call;
+	uint8_t request_id[16];
 	bool wait;
 };
 

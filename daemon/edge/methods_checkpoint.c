@@ -65,7 +65,6 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 {
 	const Gacc__V1__SaveCheckpointRequest *q = (const Gacc__V1__SaveCheckpointRequest *)m;
 	static const uint8_t none[16];
-	uint64_t id = 0;
 	struct live_job *l = savable_job(call, q->job);
 	if (!l)
 		return;
@@ -73,7 +72,7 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 		rpc_failf(call, ST_INVALID_ARGUMENT, "request_id must have 16 bytes that are not all zero");
 		return;
 	}
-	enum status st = saving_request(l, q->request_id.data, q->inside_window, &id);
+	enum status st = saving_request(l, q->request_id.data, q->inside_window);
 	if (st) {
 		rpc_failf(call, st,
 			  st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events"
@@ -82,10 +81,10 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 			  (unsigned long long)l->id);
 		return;
 	}
-	const struct saved *k = saving_find(l, id);
+	const struct saved *k = saving_of(l, q->request_id.data);
 	if (k && (k->state != SAVED_WRITING || !q->wait))
 		answer(call, k);
-	else if (!saving_wait(l, rpc_id(call), id, q->wait))
+	else if (!saving_wait(l, rpc_id(call), q->request_id.data, q->wait))
 		no_memory(call);
 }
 
