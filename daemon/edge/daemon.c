@@ -12,6 +12,7 @@
 #include "edge/state_share.h"
 #include "edge/live_job.h"
 #include "edge/live_saving.h"
+#include "edge/reply.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
 
@@ -39,31 +40,6 @@ static int64_t clock_ns(clockid_t id)
 struct now daemon_now(const struct daemon *d)
 {
 	return (struct now){ clock_ns(CLOCK_BOOTTIME), clock_ns(CLOCK_REALTIME) };
-}
-
-/* ---- posted messages ---- */
-
-static void run_posted(uv_idle_t *h)
-{
-	struct daemon *d = h->data;
-	struct posted *p = d->posted;
-	d->posted = NULL;
-	d->posted_tail = &d->posted;
-	uv_idle_stop(h);
-	while (p) {
-		struct posted *next = p->next;
-		p->run(p);
-		p = next;
-	}
-}
-
-void daemon_post(struct daemon *d, struct posted *p, void (*run)(struct posted *))
-{
-	p->next = NULL;
-	p->run = run;
-	*d->posted_tail = p;
-	d->posted_tail = &p->next;
-	uv_idle_start(&d->idle, run_posted);
 }
 
 /* ---- events ---- */
@@ -399,22 +375,13 @@ static void wait_for_allocations(struct daemon *d)
 			uv_run(&d->loop, UV_RUN_ONCE);
 }
 
-static void drop_posted(struct daemon *d)
-{
-	uv_idle_stop(&d->idle);
-	while (d->posted) {
-		struct posted *p = d->posted;
-		d->posted = p->next;
-		free(p);
-	}
-}
-
 /* Others run the loop until their work is done: what it would deliver then must not find the jobs that are gone. */
 static void free_jobs(struct daemon *d)
 {
 	persist_mute(d->persist);
 	live_submit_give_up(d);
-	drop_posted(d);
+	daemon_drop_posted(d);
+	reply_drop_late(d);
 	live_free_all(d);
 }
 

@@ -31,6 +31,16 @@ struct posted {
 	void (*run)(struct posted *);
 };
 
+struct late_reply;
+
+/* Answers of control that are put off to a later turn, because many have been given in this one (reply.c). */
+struct late_replies {
+	uint64_t turn_ms; /* the turn that `n` is of */
+	uint32_t n;
+	struct late_reply *first, *last;
+	bool posted;
+};
+
 struct daemon {
 	uv_loop_t loop;
 	uv_timer_t tick;
@@ -51,6 +61,7 @@ struct daemon {
 	uint32_t n_events; /* of this life */
 	struct rpc_server *rpc;
 	struct rpc_health *health;
+	struct late_replies late;
 	struct listener *listener;
 	struct attach *attach;
 	struct failpoint_socket *failpoints; /* NULL in builds without */
@@ -79,6 +90,8 @@ struct daemon {
 struct now daemon_now(const struct daemon *);
 /* p is freed by run(). */
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
+/* What is posted is freed and not run: gaccd ends. */
+void daemon_drop_posted(struct daemon *);
 #define DAEMON_EXIT_JOURNAL 74 /* EX_IOERR of sysexits.h */
 /* wrong arguments or configuration: no manager starts it again */
 #define DAEMON_EXIT_CONFIG 2

@@ -29,17 +29,29 @@ const struct saved *saving_page(const struct live_job *l, uint64_t before_id, ui
 
 /* ---- who waits ---- */
 
-bool saving_wait(struct live_job *l, uint64_t call, const uint8_t request_id[16], bool wait)
+static void forget_gone_calls(struct live_job *l)
 {
 	struct saving *s = l->saving;
+	for (size_t i = s->n_calls; i-- > 0;)
+		if (!rpc_find(l->d->rpc, s->call[i].call))
+			s->call[i] = s->call[--s->n_calls];
+}
+
+enum status saving_wait(struct live_job *l, uint64_t call, const uint8_t request_id[16], bool wait)
+{
+	struct saving *s = l->saving;
+	if (s->n_calls >= SAVING_MAX_CALLS)
+		forget_gone_calls(l);
+	if (s->n_calls >= SAVING_MAX_CALLS)
+		return ST_RESOURCE_EXHAUSTED;
 	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof(*list));
 	if (!list)
-		return false;
+		return ST_NO_MEMORY;
 	s->call = list;
 	struct saving_call *c = &s->call[s->n_calls++];
 	*c = (struct saving_call){ .call = call, .wait = wait };
 	memcpy(c->request_id, request_id, sizeof(c->request_id));
-	return true;
+	return ST_OK;
 }
 
 /* The checkpoint has begun, or is over: those who wait for that are answered. */

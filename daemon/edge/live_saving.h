@@ -36,8 +36,10 @@ const struct saved *saving_of(const struct live_job *, const uint8_t request_id[
 const struct saved *saving_page(const struct live_job *, uint64_t before_id, uint32_t limit, size_t *out_n);
 /* A checkpoint of it is being written. */
 bool live_is_saving(const struct live_job *);
-/* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. */
-bool saving_wait(struct live_job *, uint64_t call, const uint8_t request_id[16], bool wait);
+#define SAVING_MAX_CALLS 1024 /* that may wait for a job's checkpoints: all may be answered in one turn */
+/* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. ST_NO_MEMORY;
+ * ST_RESOURCE_EXHAUSTED. */
+enum status saving_wait(struct live_job *, uint64_t call, const uint8_t request_id[16], bool wait);
 /* methods_checkpoint.c: the answer of such a call. */
 void saving_answer(struct live_job *, uint64_t call, const struct saved *);
 

@@ -82,10 +82,14 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 		return;
 	}
 	const struct saved *k = saving_of(l, q->request_id.data);
-	if (k && (k->state != SAVED_WRITING || !q->wait))
+	if (k && (k->state != SAVED_WRITING || !q->wait)) {
 		answer(call, k);
-	else if (!saving_wait(l, rpc_id(call), q->request_id.data, q->wait))
-		no_memory(call);
+		return;
+	}
+	st = saving_wait(l, rpc_id(call), q->request_id.data, q->wait);
+	if (st)
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id,
+			  st == ST_NO_MEMORY ? status_info(st)->text : "too many calls wait for its checkpoints");
 }
 
 static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ANSWERS_NS (INT64_C(3) * 1000000) /* of one turn for the waiting calls of a job: an answer has all its ranks   \
+					   */
+
 struct wait_call {
 	struct wait_call *next;
 	uint64_t call;
@@ -95,13 +98,44 @@ static void forget(struct live_job *l, uint64_t call)
 		}
 }
 
+struct rest {
+	struct posted posted; /* first */
+	struct daemon *d;
+	uint64_t job;
+};
+
+static void answer_rest(struct posted *p)
+{
+	struct rest *r = (struct rest *)p;
+	struct live_job *l = live_find(r->d, r->job);
+	if (l)
+		live_waits(l, daemon_now(l->d));
+	free(r);
+}
+
+/* In the next turn; without memory with the next tick. */
+static void answer_later(struct live_job *l)
+{
+	struct rest *r = malloc(sizeof(*r));
+	if (!r)
+		return;
+	*r = (struct rest){ .d = l->d, .job = l->id };
+	daemon_post(l->d, &r->posted, answer_rest);
+}
+
 void live_waits(struct live_job *l, struct now now)
 {
+	int64_t until = daemon_now(l->d).mono_ns + ANSWERS_NS;
 	for (struct wait_call *w = l->waits, *next; w; w = next) {
 		struct rpc_call *call = rpc_find(l->d->rpc, w->call);
 		next = w->next;
-		if (!call || answer(w, call, l, now))
-			forget(l, w->call);
+		if (call && !answer(w, call, l, now))
+			continue;
+		forget(l, w->call);
+		if (next && daemon_now(l->d).mono_ns >= until) {
+			answer_later(l);
+			return;
+		}
 	}
 }
 

@@ -182,11 +182,8 @@ static void send_small(struct rpc_call *call, const struct reply *r)
 	rpc_finish(call, r->kind == REPLY_PUT ? &put.base : r->kind == REPLY_FLUSH ? &flush.base : &empty.base);
 }
 
-void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
+static void send_now(struct live_job *l, struct rpc_call *call, const struct reply *r)
 {
-	struct rpc_call *call = rpc_find(l->d->rpc, id);
-	if (!call)
-		return;
 	if (FAILPOINT_ERROR(gaccd_reply_before)) {
 		rpc_failf(call, ST_UNAVAILABLE, "the answer is lost");
 		return;
@@ -218,5 +215,132 @@ void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
 	case REPLY_EMPTY:
 		send_small(call, r);
 		break;
+	}
+}
+
+/* ---- many in one turn ---- */
+
+#define REPLIES_A_TURN 256 /* of those that may wait; some ten microseconds each */
+
+/* Those of one window are all the same. */
+struct late_text {
+	uint64_t users;
+	struct reply reply;
+};
+
+struct late_reply {
+	struct late_reply *next;
+	uint64_t job, call;
+	struct late_text *text;
+};
+
+struct late_turn {
+	struct posted posted; /* first */
+	struct daemon *d;
+};
+
+/* A window's end, or a job's, answers every call that waits for it, and a user chooses how many do. They have nothing
+ * borrowed, and no inline stream waits for one. */
+static bool may_wait(const struct rpc_call *call, const struct reply *r)
+{
+	const struct call_owner *owner = rpc_data(call);
+	return owner && !owner->is_inline && (r->status || r->kind == REPLY_STEP);
+}
+
+static bool is_one_too_many(struct daemon *d)
+{
+	uint64_t now = uv_now(&d->loop);
+	if (d->late.turn_ms != now)
+		d->late.n = 0;
+	d->late.turn_ms = now;
+	return d->late.first || d->late.n++ >= REPLIES_A_TURN;
+}
+
+static struct late_text *share(struct late_text *t, const struct reply *r)
+{
+	if (!t || memcmp(&t->reply, r, sizeof(*r)) != 0) {
+		t = malloc(sizeof(*t));
+		if (!t)
+			return NULL;
+		t->users = 0;
+		memcpy(&t->reply, r, sizeof(*r)); /* with its padding, which is compared, too */
+	}
+	t->users++;
+	return t;
+}
+
+static void free_late(struct late_reply *w)
+{
+	if (!--w->text->users)
+		free(w->text);
+	free(w);
+}
+
+static void send_late(struct posted *p)
+{
+	struct late_turn *t = (struct late_turn *)p;
+	struct daemon *d = t->d;
+	for (int i = 0; i < REPLIES_A_TURN && d->late.first; i++) {
+		struct late_reply *w = d->late.first;
+		struct live_job *l = live_find(d, w->job);
+		struct rpc_call *call = rpc_find(d->rpc, w->call);
+		d->late.first = w->next;
+		if (l && call)
+			send_now(l, call, &w->text->reply);
+		free_late(w);
+	}
+	if (d->late.first) {
+		daemon_post(d, p, send_late);
+	} else {
+		d->late.posted = false;
+		free(t);
+	}
+}
+
+/* false: no memory, it is sent now. */
+static bool put_off(struct live_job *l, uint64_t call, const struct reply *r)
+{
+	struct late_replies *late = &l->d->late;
+	struct late_turn *t = late->posted ? NULL : malloc(sizeof(*t));
+	struct late_reply *w = t || late->posted ? malloc(sizeof(*w)) : NULL;
+	if (!w) {
+		free(t);
+		return false;
+	}
+	*w = (struct late_reply){ .job = l->id, .call = call };
+	w->text = share(late->first ? late->last->text : NULL, r);
+	if (!w->text) {
+		free(t);
+		free(w);
+		return false;
+	}
+	if (late->first)
+		late->last->next = w;
+	else
+		late->first = w;
+	late->last = w;
+	if (t) {
+		t->d = l->d;
+		late->posted = true;
+		daemon_post(l->d, &t->posted, send_late);
+	}
+	return true;
+}
+
+void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
+{
+	struct rpc_call *call = rpc_find(l->d->rpc, id);
+	if (!call)
+		return;
+	if (!may_wait(call, r) || !is_one_too_many(l->d) || !put_off(l, id, r))
+		send_now(l, call, r);
+}
+
+void reply_drop_late(struct daemon *d)
+{
+	while (d->late.first) {
+		struct late_reply *w = d->late.first;
+		d->late.first = w->next;
+		free_late(w);
 	}
 }

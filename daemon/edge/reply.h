@@ -6,11 +6,14 @@
 
 #include "control/job.h"
 
+struct daemon;
 struct live_job;
 struct rpc_call;
 
-/* Answers the call if it still lives. */
+/* Answers the call if it still lives; one of very many in a turn in a later turn. */
 void reply_send(struct live_job *, uint64_t call, const struct reply *);
+/* Frees what has been put off. */
+void reply_drop_late(struct daemon *);
 /* rpc_fail from a reply's error part. */
 void reply_fail(struct rpc_call *, const struct reply *);
 

@@ -39,8 +39,8 @@ static const char *const files[] = {
 	"b: 0.02 } ], param_groups: [ { pattern: '*.bias', weight_decay: 0 }, { pattern: 'emb*', lr_scale: 0.1, "
 	"frozen: true } ], dynamic_loss_scale: { enabled: true, growth_factor: 4, hysteresis: 2 }, outlier_skip: { "
 	"factor: 5 } }",
-	"spec: { optimizer: { type: adamw, weight_decay: 0 }, launch: { mode: daemon, command: [sh, -c, 'a \"b\"'], "
-	"working_dir: /tmp, environment: { A: '1', B: '' }, max_restarts: 2, grace: 250ms } }",
+	("spec: { optimizer: { type: adamw, weight_decay: 0 }, launch: { mode: daemon, command: [sh, -c, 'a \"b\"'], "
+	 "working_dir: /tmp, environment: { A: '1', B: '' }, max_restarts: 2, grace: 250ms } }"),
 };
 
 START_TEST(a_file_made_from_a_job_gives_the_same_job)
