@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ANSWERS_NS                                                                                                     \
-	(INT64_C(3) * 1000000) /* of one turn for the waiting calls of a job: an answer has all its ranks              \
-				*/
+/* Of one turn, for the waiting calls of a job: an answer has all its ranks. */
+#define ANSWERS_NS (INT64_C(3) * 1000000)
 
 struct wait_call {
 	struct wait_call *next;
