@@ -277,9 +277,8 @@ struct update_payload {
 #define UPDATE_PAYLOAD_VERSION 1
 
 /* ---- live_norms.c ---- */
-#define LIVE_MAX_NORMS_CALLS                                                                                           \
-	64 /* that may wait for a job's: each is answered with all its tensors, and all at once                        \
-	    */
+/* That may wait for a job's: each is answered with all its tensors, and all at once. */
+#define LIVE_MAX_NORMS_CALLS 64
 bool live_await_norms(struct live_job *, uint64_t call); /* false: no memory */
 void live_forget_norms(struct live_job *, uint64_t call);
 void live_norms(void *ctx, const struct commit *); /* ports.norms */
