@@ -31,7 +31,7 @@ SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
 EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
             r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineNotStarted ",
             r" AllocationFailed .*out of memory",
-            r"attach socket: .*: closed", r" Checkpoint(Failed|NotDeleted) ", r"checkpoint: .*: Input/output error", r" RestoreFailed ", r" (AllocationFailed|Ended) .*restore_from.*nput/output error"]
+            r"attach socket: .*: closed", r" Checkpoint(Failed|NotDeleted) (?!.*File exists)", r"checkpoint: .*: Input/output error", r" RestoreFailed ", r" (AllocationFailed|Ended) .*restore_from.*nput/output error"]
 
 # Points that a job passes only when something else happens, too.
 AT_RESTART = {"coord_term_before", "coord_term_after", "gaccd_restore_before", "gaccd_restore_after", "gaccd_adopt_before"}
