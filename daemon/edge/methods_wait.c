@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Of one turn, for the waiting calls of a job: an answer has all its ranks. */
-#define ANSWERS_NS (INT64_C(3) * 1000000)
+#define ANSWERS_NS (INT64_C(1) * 1000000)
 
 struct wait_call {
 	struct wait_call *next;

@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "system"))
 sys.dont_write_bytecode = True
 os.environ.setdefault("GACC_BUILD_DIR", str(pathlib.Path.cwd() / "build"))
 
+import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 
 from harness import Client, Daemon, GaccError, Rank  # noqa: E402
@@ -364,6 +365,39 @@ class Bench:
             c.close()
         self.d.cancel(job)
 
+    def waits(self):
+        """Many calls that wait for one thing."""
+        many, ranks = self.small(1000), self.small(2000)
+        channels = [grpc.insecure_channel(self.d.endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(6)]
+
+        def park(method, request):
+            calls = [c.unary_unary(f"/gacc.v1.{method}", request_serializer=lambda q: q.SerializeToString(), response_deserializer=len)
+                     for c in channels]
+            waiting = [calls[i % len(calls)].future(request, timeout=120) for i in range(many if "Job" in method else 5 * many)]
+            time.sleep(QUIET_S)
+            return waiting
+
+        def end():
+            job = self.d.submit({**SGD, "ranks": ranks})
+            waiting = park("JobService/Wait", self.t.WaitRequest(job=str(job)))
+            self.d.cancel(job)
+            for w in waiting:
+                w.result()
+        yield "Wait", f"{many} calls hear of the end of a job of {ranks} ranks", end
+
+        def step():
+            job = self.d.submit({**SGD, "name": "stepped", "init": [{"pattern": "*", "type": 1}]})
+            with Rank(self.d, job, 0, [("w", [1])], 1) as r:
+                r.start()
+                waiting = park("GradientService/WaitStep", self.t.WaitStepRequest(session=r.session, window=0))
+                r.push([np.ones(1, np.float32)])
+                for w in waiting:
+                    w.result()
+                self.d.cancel(job)
+        yield "WaitStep", f"{5 * many} calls hear of a window", step
+        for c in channels:
+            c.close()
+
     def restart(self):
         """Of gaccd with many large jobs: the time until it serves, not a turn."""
         n = self.small(40)
@@ -379,7 +413,7 @@ class Bench:
 
 
 PARTS = ("idle", "submit_tensors", "submit_rules", "submit_labels", "submit_ranks", "looks", "register", "portions", "small_fields", "events", "launch",
-         "updates", "checkpoints", "restore", "fan_out", "unread", "wide", "attach_storm", "restart")
+         "updates", "checkpoints", "restore", "fan_out", "unread", "wide", "attach_storm", "waits", "restart")
 
 
 def rows(b, part):
