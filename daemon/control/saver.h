@@ -27,8 +27,8 @@ enum saver_state {
 
 /* A checkpoint that somebody waits for. */
 struct save_want {
-	uint64_t id; /* from `begin`, or `ended` if that comes first: before the sweep it is not known which ones are
-			free */
+	/* 0 until `begin`, or `ended` if that comes first: only the sweep knows which ones are free */
+	uint64_t id;
 	bool inside_window;
 	bool at_end;
 	bool retried;		/* its first engine died */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "edge/convert.h"
 
-#include "store/history.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
+#include "store/history.h"
 
 #include <stdio.h>
 #include <stdlib.h>

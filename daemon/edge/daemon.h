@@ -7,13 +7,13 @@
 #define GACC_EDGE_DAEMON_H
 
 #include "control/messages.h"
+#include "edge/turns.h"
 #include "host/conf.h"
 #include "host/fdstore.h"
-#include "runtime/persist.h"
-#include "runtime/recorder.h"
-#include "edge/turns.h"
 #include "rpc/rpc.h"
 #include "rpc/shares.h"
+#include "runtime/persist.h"
+#include "runtime/recorder.h"
 
 #include <stdbool.h>
 #include <stdint.h>

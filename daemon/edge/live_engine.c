@@ -3,11 +3,11 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
-#include "runtime/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "engine/engine.h"
 #include "proto/failpoint.h"
+#include "runtime/engine_proc.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,15 +4,15 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "edge/convert.h"
-#include "runtime/engine_proc.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"
 #include "edge/prepared.h"
-#include "host/process.h"
 #include "edge/reply.h"
 #include "gacc/v1/common.pb-c.h"
+#include "host/process.h"
 #include "proto/failpoint.h"
+#include "runtime/engine_proc.h"
 
 #include <errno.h>
 #include <pwd.h>

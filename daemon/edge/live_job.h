@@ -13,10 +13,10 @@
 #include "control/job.h"
 #include "control/restarts.h"
 #include "edge/daemon.h"
+#include "engine/segment.h"
 #include "runtime/events.h"
 #include "runtime/rate.h"
 #include "runtime/saved_list.h"
-#include "engine/segment.h"
 
 #define LIVE_EVENTS 256
 #define LIVE_GENERATION 1 /* of the segments */

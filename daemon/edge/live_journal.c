@@ -3,7 +3,6 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
-#include "runtime/commit_bytes.h"
 #include "edge/convert.h"
 #include "edge/journal_keep.h"
 #include "edge/live_aside.h"
@@ -13,6 +12,7 @@
 #include "edge/live_tensors.h"
 #include "edge/prepared.h"
 #include "gacc/v1/common.pb-c.h"
+#include "runtime/commit_bytes.h"
 
 #include <stddef.h>
 #include <stdio.h>

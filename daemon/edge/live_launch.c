@@ -3,11 +3,11 @@
  * for the job. */
 #include "edge/live_launch.h"
 
-#include "edge/live_job.h"
 #include "base/log.h"
+#include "edge/live_job.h"
 #include "edge/state_share.h"
-#include "host/log_tail.h"
 #include "gacc/v1/common.pb-c.h"
+#include "host/log_tail.h"
 
 #include <errno.h>
 #include <linux/capability.h>

@@ -3,10 +3,10 @@
 #include "edge/live_job.h"
 
 #include "edge/live_launch.h"
+#include "gacc/v1/job.pb-c.h"
 #include "host/log_tail.h"
 #include "proto/path.h"
 #include "store/checkpoint.h"
-#include "gacc/v1/job.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>

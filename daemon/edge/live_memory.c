@@ -5,15 +5,15 @@
 #include "base/log.h"
 #include "control/queue.h"
 #include "edge/convert.h"
-#include "runtime/engine_proc.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"
 #include "engine/engine.h"
 #include "engine/portions.h"
+#include "gacc/v1/common.pb-c.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
-#include "gacc/v1/common.pb-c.h"
+#include "runtime/engine_proc.h"
 
 #include <errno.h>
 #include <fcntl.h>

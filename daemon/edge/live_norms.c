@@ -2,8 +2,8 @@
 /* Norms of a job's tensors: the calls that wait for them, and reading them from the engine's control segment. */
 #include "edge/live_job.h"
 
-#include "rpc/rpc.h"
 #include "gacc/v1/job.pb-c.h"
+#include "rpc/rpc.h"
 
 #include <math.h>
 #include <stdlib.h>

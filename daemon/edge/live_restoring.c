@@ -2,10 +2,10 @@
 /* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
 #include "edge/live_restoring_impl.h"
 
+#include "gacc/v1/common.pb-c.h"
 #include "runtime/commit_bytes.h"
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
-#include "gacc/v1/common.pb-c.h"
 
 #include <stddef.h>
 #include <stdio.h>

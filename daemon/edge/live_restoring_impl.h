@@ -5,8 +5,8 @@
 #define GACC_EDGE_LIVE_RESTORING_IMPL_H
 
 #include "edge/live_restoring.h"
-#include "runtime/manifest_updates.h"
 #include "rpc/pool.h"
+#include "runtime/manifest_updates.h"
 #include "store/checkpoint.h"
 
 #define BASE_VERSION 2

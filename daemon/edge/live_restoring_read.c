@@ -4,11 +4,11 @@
 #include "edge/live_restoring_impl.h"
 
 #include "edge/convert.h"
-#include "runtime/saving_disk.h"
+#include "gacc/v1/common.pb-c.h"
 #include "math/optim.h"
 #include "proto/bytes.h"
 #include "proto/failpoint.h"
-#include "gacc/v1/common.pb-c.h"
+#include "runtime/saving_disk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

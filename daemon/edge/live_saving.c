@@ -3,9 +3,9 @@
 #include "edge/live_saving_impl.h"
 
 #include "base/array.h"
-#include "runtime/saving_disk.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
+#include "runtime/saving_disk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

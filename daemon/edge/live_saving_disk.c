@@ -4,11 +4,11 @@
 #include "edge/live_saving_impl.h"
 
 #include "edge/live_launch.h"
+#include "gacc/v1/common.pb-c.h"
+#include "math/optim.h"
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
 #include "runtime/saving_disk.h"
-#include "math/optim.h"
-#include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>

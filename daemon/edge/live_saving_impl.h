@@ -3,9 +3,9 @@
 #ifndef GACC_EDGE_LIVE_SAVING_IMPL_H
 #define GACC_EDGE_LIVE_SAVING_IMPL_H
 
-#include "edge/live_saving.h"
 #include "control/saver.h"
 #include "control/updates.h"
+#include "edge/live_saving.h"
 #include "store/checkpoint.h"
 
 struct saving_call {

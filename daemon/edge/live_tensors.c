@@ -6,9 +6,9 @@
 #include "edge/convert.h"
 #include "edge/live_aside.h"
 #include "edge/live_saving.h"
+#include "gacc/v1/common.pb-c.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
-#include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 #include "edge/live_job.h"
 
 #include "edge/convert.h"
-#include "runtime/engine_proc.h"
 #include "edge/live_launch.h"
 #include "edge/live_past.h"
 #include "gacc/v1/gradient.pb-c.h"
@@ -11,6 +10,7 @@
 #include "proto/bytes.h"
 #include "proto/path.h"
 #include "proto/utf8.h"
+#include "runtime/engine_proc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

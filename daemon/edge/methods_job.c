@@ -7,9 +7,9 @@
 #include "edge/live_aside.h"
 #include "edge/prepared.h"
 #include "edge/state_share.h"
-#include "math/kernels.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
+#include "math/kernels.h"
 #include "proto/version.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #include "edge/methods.h"
 
 #include "edge/live_past.h"
-#include "runtime/persist.h"
 #include "gacc/v1/job.pb-c.h"
+#include "runtime/persist.h"
 
 #include <stdlib.h>
 

@@ -6,9 +6,9 @@
 
 #include "control/collected.h"
 #include "edge/convert.h"
+#include "gacc/v1/gradient.pb-c.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
-#include "gacc/v1/gradient.pb-c.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The attach socket's requests: which descriptors a session gets, and what the end of its connection means. */
+#include "base/array.h"
+#include "edge/methods.h"
+#include "gacc/v1/attach.pb-c.h"
 #include "host/attach.h"
 #include "host/map_request.h"
-#include "edge/methods.h"
-#include "base/array.h"
-#include "gacc/v1/attach.pb-c.h"
 #include "proto/version.h"
 
 #include <stdio.h>

@@ -8,9 +8,9 @@
 #include "edge/live_job.h"
 #include "edge/live_launch.h"
 #include "edge/live_saving.h"
+#include "gacc/v1/common.pb-c.h"
 #include "runtime/state_scan.h"
 #include "store/checkpoint.h"
-#include "gacc/v1/common.pb-c.h"
 
 #include <limits.h>
 #include <stdio.h>
