@@ -23,30 +23,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DRAIN_MS 100
 #define GRACE_MS 1000
 #define REST_S 5 /* between starts that only an operator can help */
 
-static int64_t clock_ns(clockid_t id)
-{
-	struct timespec t;
-	clock_gettime(id, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 struct now daemon_now(const struct daemon *d)
 {
-	return (struct now){ clock_ns(CLOCK_BOOTTIME), clock_ns(CLOCK_REALTIME) };
+	return node_now();
 }
 
 /* ---- events ---- */
 
 uint64_t daemon_event_id(struct daemon *d)
 {
-	return d->incarnation << 32 | ++d->n_events;
+	return d->node.incarnation << 32 | ++d->n_events;
 }
 
 void daemon_event(struct daemon *d, bool warning, const char *reason, const char *text)
@@ -67,7 +59,7 @@ static void on_stopped(void *arg)
 {
 	struct daemon *d = arg;
 	FAILPOINT(gaccd_drained);
-	uv_stop(&d->loop);
+	uv_stop(&d->node.loop);
 }
 
 void daemon_fail(void)
@@ -79,10 +71,10 @@ void daemon_fail(void)
 
 static void stop(struct daemon *d)
 {
-	if (d->stopping)
+	if (d->node.stopping)
 		return;
-	d->stopping = true;
-	bool manager = fdstore_active(d->fdstore), gone = fdstore_stopping(d->fdstore) != ST_OK;
+	d->node.stopping = true;
+	bool manager = fdstore_active(d->node.fdstore), gone = fdstore_stopping(d->node.fdstore) != ST_OK;
 	daemon_event(d, false, "Stopping",
 		     gone      ? "stopping: jobs lose their memory, as the service manager does not answer any more"
 		     : manager ? "stopping: jobs keep their memory while the service manager runs"
@@ -108,7 +100,7 @@ static void feed_watchdog(struct daemon *d, struct now now)
 	if (!d->watchdog_us || now.mono_ns - d->watchdog_ns < (int64_t)d->watchdog_us * 1000 / 3)
 		return;
 	d->watchdog_ns = now.mono_ns;
-	fdstore_watchdog(d->fdstore);
+	fdstore_watchdog(d->node.fdstore);
 }
 
 static void on_tick(uv_timer_t *h)
@@ -117,8 +109,8 @@ static void on_tick(uv_timer_t *h)
 	struct now now = daemon_now(d);
 	FAILPOINT(gaccd_tick);
 	feed_watchdog(d, now);
-	fdstore_tick(d->fdstore, now.mono_ns);
-	if (d->stopping)
+	fdstore_tick(d->node.fdstore, now.mono_ns);
+	if (d->node.stopping)
 		return;
 	listener_heal(d->listener);
 	attach_heal(d->attach);
@@ -158,7 +150,7 @@ static bool token_ok(void *context, const char *token, size_t n)
 static enum status read_token(struct daemon *d)
 {
 	struct stat s;
-	const char *path = d->conf->listen.token_file;
+	const char *path = d->node.conf->listen.token_file;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, d->token, sizeof(d->token) - 1);
 	if (n < 0 || fstat(fd, &s)) {
@@ -180,7 +172,7 @@ static enum status read_token(struct daemon *d)
 
 static enum status listen_tcp(struct daemon *d)
 {
-	const struct conf *c = d->conf;
+	const struct conf *c = d->node.conf;
 	if (!*c->listen.tcp)
 		return ST_OK;
 	struct rpc_tcp_identity id = { .cert_path = *c->tls.cert ? c->tls.cert : NULL,
@@ -204,16 +196,16 @@ static enum status listen_tcp(struct daemon *d)
 static enum status open_store(struct daemon *d)
 {
 	char path[4096];
-	enum status st = own_dir_make(d->conf->runtime_dir, 0755, "runtime_dir");
+	enum status st = own_dir_make(d->node.conf->runtime_dir, 0755, "runtime_dir");
 	if (!st)
-		st = own_dir_make(d->conf->state_dir, 0700, "state_dir");
-	if (!st && (st = failpoint_make(d->conf->runtime_dir)))
-		log_error("cannot make the file of failpoints in %s: %s", d->conf->runtime_dir, strerror(errno));
-	snprintf(path, sizeof(path), "%s/journal.sqlite", d->conf->state_dir);
+		st = own_dir_make(d->node.conf->state_dir, 0700, "state_dir");
+	if (!st && (st = failpoint_make(d->node.conf->runtime_dir)))
+		log_error("cannot make the file of failpoints in %s: %s", d->node.conf->runtime_dir, strerror(errno));
+	snprintf(path, sizeof(path), "%s/journal.sqlite", d->node.conf->state_dir);
 	if (!st)
 		st = journal_keep_open(d, path);
 	if (!st)
-		st = journal_take_incarnation(d->journal, &d->incarnation);
+		st = journal_take_incarnation(d->journal, &d->node.incarnation);
 	if (!st)
 		st = FAILPOINT_ERROR(coord_term_before);
 	if (!st)
@@ -221,13 +213,14 @@ static enum status open_store(struct daemon *d)
 	if (!st)
 		st = FAILPOINT_ERROR(coord_term_after);
 	if (!st)
-		st = persist_new(&d->loop, d->journal, d->term, &d->persist);
-	struct history_limits limits = { .windows = d->conf->history.windows, .events = d->conf->history.events };
-	snprintf(path, sizeof(path), "%s/history.db", d->conf->state_dir);
+		st = persist_new(&d->node.loop, d->journal, d->term, &d->persist);
+	struct history_limits limits = { .windows = d->node.conf->history.windows,
+					 .events = d->node.conf->history.events };
+	snprintf(path, sizeof(path), "%s/history.db", d->node.conf->state_dir);
 	if (!st)
 		st = history_open(path, &limits, &d->history);
 	if (!st)
-		st = recorder_new(&d->loop, d->history, &d->recorder);
+		st = recorder_new(&d->node.loop, d->history, &d->recorder);
 	if (!st)
 		st = disk_watch_new(d);
 	if (!st)
@@ -237,11 +230,12 @@ static enum status open_store(struct daemon *d)
 
 static enum status open_rpc(struct daemon *d)
 {
-	struct rpc_config c = { .loop = &d->loop,
-				.max_unread_bytes = d->conf->limits.request_memory,
-				.max_held_bytes = d->conf->limits.request_memory / 4 };
-	d->collected.most = d->conf->limits.request_memory / 2;
+	struct rpc_config c = { .loop = &d->node.loop,
+				.max_unread_bytes = d->node.conf->limits.request_memory,
+				.max_held_bytes = d->node.conf->limits.request_memory / 4 };
+	d->node.collected.most = d->node.conf->limits.request_memory / 2;
 	enum status st = rpc_server_new(&c, &d->rpc);
+	d->node.pool = st ? NULL : rpc_server_pool(d->rpc);
 	if (!st)
 		st = methods_add(d);
 	if (!st)
@@ -255,7 +249,7 @@ static enum status open_rpc(struct daemon *d)
 
 static enum status open_sockets(struct daemon *d)
 {
-	const struct conf *c = d->conf;
+	const struct conf *c = d->node.conf;
 	struct listen_opts o = { .path = c->listen.socket,
 				 .group = c->listen.group,
 				 .mode = c->listen.mode,
@@ -263,9 +257,9 @@ static enum status open_sockets(struct daemon *d)
 				 .gone = on_connection_gone };
 	enum status st = session_map_open(d);
 	if (!st)
-		st = listener_open(&d->loop, &o, on_connection, d, &d->listener);
+		st = listener_open(&d->node.loop, &o, on_connection, d, &d->listener);
 	if (!st)
-		st = failpoint_socket_open(&d->loop, c->runtime_dir, &d->failpoints);
+		st = failpoint_socket_open(&d->node.loop, c->runtime_dir, &d->failpoints);
 	if (!st)
 		st = rpc_server_start(d->rpc); /* last: a server that has started cannot be freed without a stop */
 	return st;
@@ -280,13 +274,13 @@ static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 	       !l->n_segments && !l->tensors_due;
 }
 
-/* What is left in d->stored would be dropped. */
+/* What is left in d->node.stored would be dropped. */
 static enum status check_all_taken(const struct daemon *d)
 {
-	for (size_t i = 0; i < d->n_stored; i++)
-		if (is_wanted(d, &d->stored[i])) {
+	for (size_t i = 0; i < d->node.n_stored; i++)
+		if (is_wanted(d, &d->node.stored[i])) {
 			log_error("a job cannot take its memory (%s) back: gaccd starts again, as it would be lost",
-				  d->stored[i].name);
+				  d->node.stored[i].name);
 			return ST_NO_MEMORY;
 		}
 	return ST_OK;
@@ -295,32 +289,32 @@ static enum status check_all_taken(const struct daemon *d)
 /* Descriptors of jobs that are over, or of none that the journal knows. */
 static void drop_strangers(struct daemon *d)
 {
-	for (size_t i = 0; i < d->n_stored; i++) {
-		if (d->stored[i].fd < 0)
+	for (size_t i = 0; i < d->node.n_stored; i++) {
+		if (d->node.stored[i].fd < 0)
 			continue;
 		unsigned long long id = 0;
-		const struct live_job *l = sscanf(d->stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
+		const struct live_job *l = sscanf(d->node.stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
 		bool known = l != NULL;
 		if (known && (l->aside || l->tensors_due))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
-			 d->stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
-		fdstore_remove(d->fdstore, d->stored[i].name);
-		close(d->stored[i].fd);
-		d->stored[i].fd = -1;
+			 d->node.stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
+		fdstore_remove(d->node.fdstore, d->node.stored[i].name);
+		close(d->node.stored[i].fd);
+		d->node.stored[i].fd = -1;
 	}
 }
 
 static void start_handles(struct daemon *d)
 {
-	uv_idle_init(&d->loop, &d->idle);
-	uv_timer_init(&d->loop, &d->tick);
-	uv_signal_init(&d->loop, &d->on_term);
-	uv_signal_init(&d->loop, &d->on_int);
-	uv_signal_init(&d->loop, &d->on_hup);
+	uv_idle_init(&d->node.loop, &d->idle);
+	uv_timer_init(&d->node.loop, &d->tick);
+	uv_signal_init(&d->node.loop, &d->on_term);
+	uv_signal_init(&d->node.loop, &d->on_int);
+	uv_signal_init(&d->node.loop, &d->on_hup);
 	d->idle.data = d->tick.data = d->on_term.data = d->on_int.data = d->on_hup.data = d;
-	turns_start(&d->turns, &d->loop);
-	uv_timer_start(&d->tick, on_tick, DAEMON_TICK_MS, DAEMON_TICK_MS);
+	turns_start(&d->turns, &d->node.loop);
+	uv_timer_start(&d->tick, on_tick, NODE_TICK_MS, NODE_TICK_MS);
 	uv_signal_start(&d->on_term, on_signal, SIGTERM);
 	uv_signal_start(&d->on_int, on_signal, SIGINT);
 	uv_signal_start(&d->on_hup, on_signal, SIGHUP);
@@ -348,11 +342,12 @@ static enum status start(struct daemon *d)
 	rpc_health_set(d->health, "gacc.v1.GradientService", true);
 	rpc_health_set(d->health, "gacc.v1.JobService", true);
 	rpc_health_set(d->health, "gacc.v1.NodeService", true);
-	d->watchdog_us = fdstore_watchdog_us(d->fdstore);
-	fdstore_ready(d->fdstore);
+	d->watchdog_us = fdstore_watchdog_us(d->node.fdstore);
+	fdstore_ready(d->node.fdstore);
 	char text[256];
 	snprintf(text, sizeof(text), "gaccd %s ready on %s (incarnation %llu, term %llu, %u jobs)", GACC_VERSION,
-		 d->conf->listen.socket, (unsigned long long)d->incarnation, (unsigned long long)d->term, d->n_jobs);
+		 d->node.conf->listen.socket, (unsigned long long)d->node.incarnation, (unsigned long long)d->term,
+		 d->n_jobs);
 	daemon_event(d, false, "Ready", text);
 	return ST_OK;
 }
@@ -368,11 +363,11 @@ static void close_handle(uv_handle_t *h, void *arg)
 /* The pool must not work on jobs that are gone. */
 static void wait_for_allocations(struct daemon *d)
 {
-	while (state_share_busy(d) || (d->rpc && rpc_pool_busy(rpc_server_pool(d->rpc))))
-		uv_run(&d->loop, UV_RUN_ONCE);
+	while (state_share_busy(d) || (d->rpc && rpc_pool_busy(d->node.pool)))
+		uv_run(&d->node.loop, UV_RUN_ONCE);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		while (d->job[i]->allocating || saving_busy(d->job[i]))
-			uv_run(&d->loop, UV_RUN_ONCE);
+			uv_run(&d->node.loop, UV_RUN_ONCE);
 }
 
 /* Others run the loop until their work is done: what it would deliver then must not find the jobs that are gone. */
@@ -397,24 +392,24 @@ static void finish(struct daemon *d)
 	history_close(d->history);
 	rpc_health_free(d->health);
 	rpc_server_free(d->rpc);
-	rpc_shares_fini(&d->collected);
+	rpc_shares_fini(&d->node.collected);
 	persist_free(d->persist);
 	disk_watch_free(d->disk);
 	state_share_free(d->share);
 	fdstore_cancel(d->journal_keeping);
 	journal_close(d->journal);
-	fdstore_close(d->fdstore);
-	free(d->stored);
+	fdstore_close(d->node.fdstore);
+	free(d->node.stored);
 	uv_close((uv_handle_t *)&d->idle, NULL);
 	uv_close((uv_handle_t *)&d->tick, NULL);
 	uv_close((uv_handle_t *)&d->turns.prepare, NULL);
 	uv_close((uv_handle_t *)&d->on_term, NULL);
 	uv_close((uv_handle_t *)&d->on_int, NULL);
 	uv_close((uv_handle_t *)&d->on_hup, NULL);
-	uv_run(&d->loop, UV_RUN_DEFAULT);
-	uv_walk(&d->loop, close_handle, NULL); /* engines that have not exited yet: they end with their sockets */
-	uv_run(&d->loop, UV_RUN_DEFAULT);
-	uv_loop_close(&d->loop);
+	uv_run(&d->node.loop, UV_RUN_DEFAULT);
+	uv_walk(&d->node.loop, close_handle, NULL); /* engines that have not exited yet: they end with their sockets */
+	uv_run(&d->node.loop, UV_RUN_DEFAULT);
+	uv_loop_close(&d->node.loop);
 }
 
 int daemon_give_up(int code, size_t stored)
@@ -448,23 +443,24 @@ int daemon_run(const struct conf *conf)
 	if (live_queue_check_held(stored, 0) != ST_OK)
 		return 1;
 	struct daemon *d = calloc(1, sizeof(*d));
-	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->loop))
+	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->node.loop))
 		return 1;
-	d->conf = conf;
-	d->descriptors_before = descriptors_before;
+	d->node.conf = conf;
+	d->node.descriptors_before = descriptors_before;
 	d->posted_tail = &d->posted;
 	d->started_unix_ns = daemon_now(d).unix_ns;
-	if (fdstore_open(&d->fdstore, &d->stored, &d->n_stored) || fdstore_start(d->fdstore, &d->loop))
+	if (fdstore_open(&d->node.fdstore, &d->node.stored, &d->node.n_stored) ||
+	    fdstore_start(d->node.fdstore, &d->node.loop))
 		return 1;
 	start_handles(d);
 	enum status st = start(d);
 	if (!st)
-		uv_run(&d->loop, UV_RUN_DEFAULT);
+		uv_run(&d->node.loop, UV_RUN_DEFAULT);
 	else
 		log_error("cannot start: %s", d->journal_lost		? "its journal lacks what was acknowledged"
 					      : st == ST_ALREADY_EXISTS ? "its socket is in use"
 									: status_info(st)->text);
-	d->stopping = true; /* no tick for what is half restored, or half gone */
+	d->node.stopping = true; /* no tick for what is half restored, or half gone */
 	if (st == ST_STORE_FAILED)
 		disk_watch_wait(conf->state_dir);
 	finish(d);

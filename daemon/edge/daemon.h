@@ -6,20 +6,15 @@
 #ifndef GACC_EDGE_DAEMON_H
 #define GACC_EDGE_DAEMON_H
 
-#include "control/messages.h"
 #include "edge/turns.h"
-#include "host/conf.h"
-#include "host/fdstore.h"
 #include "rpc/rpc.h"
-#include "rpc/shares.h"
+#include "runtime/node.h"
 #include "runtime/persist.h"
 #include "runtime/recorder.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
-
-#define DAEMON_TICK_MS 100
 
 struct attach;
 struct listener;
@@ -42,16 +37,12 @@ struct late_replies {
 };
 
 struct daemon {
-	uv_loop_t loop;
+	struct node node;
 	uv_timer_t tick;
 	struct turns turns;
 	uv_idle_t idle; /* runs while something is posted */
 	uv_signal_t on_term, on_int, on_hup;
 	struct posted *posted, **posted_tail;
-	const struct conf *conf;
-	struct fdstore *fdstore;
-	struct fdstore_fd *stored; /* of an earlier life, fd -1 once taken */
-	size_t n_stored;
 	struct journal *journal;
 	struct persist *persist;
 	struct disk_watch *disk;
@@ -65,23 +56,18 @@ struct daemon {
 	struct listener *listener;
 	struct attach *attach;
 	struct failpoint_socket *failpoints; /* NULL in builds without */
-	uint64_t incarnation, term;
-	uint64_t descriptors_before; /* soft limit that this process was started with */
+	uint64_t term;
 	uint64_t last_job;
 	struct live_job **job; /* ascending ids; ended ones too, until they are forgotten (live_retire.c) */
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
-	uint64_t host_bytes;		   /* of all jobs' segments */
-	/* bytes of tensor sets that ranks register in portions, and of those that came so */
-	struct rpc_shares collected;
-	uint32_t n_queued;     /* jobs that wait for their turn */
-	int64_t queue_told_ns; /* when they heard why, last */
+	uint32_t n_queued;		   /* jobs that wait for their turn */
+	int64_t queue_told_ns;		   /* when they heard why, last */
 	int64_t started_unix_ns;
 	char token[512]; /* of TCP callers; "" without */
 	size_t n_token;
 	uint64_t watchdog_us;
 	int64_t watchdog_ns; /* when it was fed last */
-	bool stopping;
 	/* the service manager is getting the memory that tells where the journal stands */
 	struct fdstore_request *journal_keeping;
 	bool journal_lost; /* it has lost or altered records: no start with it */

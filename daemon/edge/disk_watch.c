@@ -44,7 +44,7 @@ static bool read_disk(const char *state_dir, uint64_t *free_bytes, uint64_t *tot
 /* Below this the disk is full; it has room again at twice as much. */
 static uint64_t low_mark(const struct daemon *d)
 {
-	uint64_t quarter = d->conf->limits.journal_reserve / 4;
+	uint64_t quarter = d->node.conf->limits.journal_reserve / 4;
 	return quarter > MIB ? quarter : MIB;
 }
 
@@ -64,11 +64,11 @@ static void judge(struct disk_watch *w)
 			 "the disk of %.200s is full (%.1f MiB are free): new jobs and checkpoints there are refused, "
 			 "jobs "
 			 "that run go on; make room",
-			 w->d->conf->state_dir, (double)w->free / MIB);
+			 w->d->node.conf->state_dir, (double)w->free / MIB);
 	} else { /* the history had no room for the other event */
 		snprintf(text, sizeof(text),
 			 "the disk of %.200s has room again (%.1f MiB are free); it was full for %lld s",
-			 w->d->conf->state_dir, (double)w->free / MIB,
+			 w->d->node.conf->state_dir, (double)w->free / MIB,
 			 (long long)((daemon_now(w->d).mono_ns - w->full_since_ns) / NS));
 	}
 	daemon_event(w->d, w->is.full, w->is.full ? "DiskFull" : "DiskHasRoom", text);
@@ -77,7 +77,7 @@ static void judge(struct disk_watch *w)
 static void on_read(struct persist_read *r, struct journal *j)
 {
 	struct disk_watch *w = (struct disk_watch *)r;
-	w->known = read_disk(w->d->conf->state_dir, &w->free, &w->total);
+	w->known = read_disk(w->d->node.conf->state_dir, &w->free, &w->total);
 	bool room = w->known && w->free > low_mark(w->d) + 4 * MIB;
 	w->rows = journal_reserve(j, w->may_fill && room ? (uint32_t)(w->is.wanted / MIB) : 0);
 }
@@ -110,10 +110,10 @@ enum status disk_watch_new(struct daemon *d)
 	if (!w)
 		return ST_NO_MEMORY;
 	w->d = d;
-	w->is.wanted = d->conf->limits.journal_reserve / MIB * MIB;
+	w->is.wanted = d->node.conf->limits.journal_reserve / MIB * MIB;
 	w->is.reserve = journal_reserve(d->journal, 0) * MIB;
 	d->disk = w;
-	if (read_disk(d->conf->state_dir, &w->free, &w->total))
+	if (read_disk(d->node.conf->state_dir, &w->free, &w->total))
 		judge(w);
 	return ST_OK;
 }
@@ -140,7 +140,7 @@ enum status disk_watch_admit(const struct daemon *d, const char *what, uint64_t 
 	if (!is->full && bytes <= is->free)
 		return ST_OK;
 	snprintf(why, n_why, "no room for %s: %.1f " DISK_WATCH_FULL " %.100s, %.1f MiB are needed; make room there",
-		 what, (double)is->free / MIB, d->conf->state_dir,
+		 what, (double)is->free / MIB, d->node.conf->state_dir,
 		 (double)(bytes > 2 * low_mark(d) ? bytes : 2 * low_mark(d)) / MIB);
 	return ST_RESOURCE_EXHAUSTED;
 }

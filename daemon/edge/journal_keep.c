@@ -23,12 +23,12 @@
 static int take_kept(struct daemon *d)
 {
 	int fd = -1;
-	for (size_t i = 0; i < d->n_stored; i++)
-		if (d->stored[i].fd >= 0 && !strcmp(d->stored[i].name, JOURNAL_KEEP_NAME)) {
+	for (size_t i = 0; i < d->node.n_stored; i++)
+		if (d->node.stored[i].fd >= 0 && !strcmp(d->node.stored[i].name, JOURNAL_KEEP_NAME)) {
 			if (fd >= 0)
 				close(fd);
-			fd = d->stored[i].fd;
-			d->stored[i].fd = -1;
+			fd = d->node.stored[i].fd;
+			d->node.stored[i].fd = -1;
 		}
 	return fd;
 }
@@ -48,12 +48,12 @@ static void keep(struct daemon *d)
 	}
 	snprintf(item->name, sizeof(item->name), "%s", JOURNAL_KEEP_NAME);
 	item->fd = journal_kept(d->journal);
-	fdstore_keep(d->fdstore, item, 1, on_kept, d, &d->journal_keeping);
+	fdstore_keep(d->node.fdstore, item, 1, on_kept, d, &d->journal_keeping);
 }
 
 enum status journal_keep_open(struct daemon *d, const char *path)
 {
-	if (!fdstore_active(d->fdstore))
+	if (!fdstore_active(d->node.fdstore))
 		return journal_open(path, &d->journal);
 	int kept = take_kept(d);
 	bool is_new = kept < 0;
@@ -71,7 +71,7 @@ static enum status refuse(struct daemon *d)
 		  "memory is kept. Bring the "
 		  "newest files back; or go on without what is lost: gaccd --accept-journal-loss with the same "
 		  "configuration",
-		  d->conf->state_dir);
+		  d->node.conf->state_dir);
 	return ST_MALFORMED;
 }
 
@@ -98,7 +98,7 @@ static void check_launcher(const struct daemon *d, uint64_t id, const char *digi
 		"ranks when "
 		"nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher %llu .* "
 		"%.8s-%.4s-%.4s-'",
-		d->conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8,
+		d->node.conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8,
 		digits + 12);
 }
 
@@ -106,7 +106,7 @@ static void check_launcher(const struct daemon *d, uint64_t id, const char *digi
  * still live. */
 static void pass_launchers(struct daemon *d)
 {
-	DIR *dir = opendir(d->conf->runtime_dir);
+	DIR *dir = opendir(d->node.conf->runtime_dir);
 	uint64_t id, highest = d->last_job;
 	char digits[LAUNCHER_DIGITS + 1];
 	bool is_socket;
@@ -124,7 +124,7 @@ static void pass_launchers(struct daemon *d)
 		return;
 	log_warn("%s has traces of a launcher of job %llu, and the journal has never had a job above %llu: ids go on "
 		 "behind it",
-		 d->conf->runtime_dir, (unsigned long long)highest, (unsigned long long)d->last_job);
+		 d->node.conf->runtime_dir, (unsigned long long)highest, (unsigned long long)d->last_job);
 	d->last_job = highest;
 }
 
@@ -132,9 +132,9 @@ static void pass_launchers(struct daemon *d)
 static enum status check_ids(struct daemon *d, bool accepted)
 {
 	uint64_t highest = 0;
-	for (size_t i = 0; i < d->n_stored; i++)
-		if (job_of(&d->stored[i]) > highest)
-			highest = job_of(&d->stored[i]);
+	for (size_t i = 0; i < d->node.n_stored; i++)
+		if (job_of(&d->node.stored[i]) > highest)
+			highest = job_of(&d->node.stored[i]);
 	if (highest <= d->last_job)
 		return ST_OK;
 	if (accepted) {
@@ -156,10 +156,11 @@ static const struct live_job *owner_of(const struct daemon *d, const struct fdst
 static void drop_stored(struct daemon *d, struct fdstore_fd *s)
 {
 	bool twin = false;
-	for (size_t i = 0; i < d->n_stored; i++)
-		twin |= &d->stored[i] != s && d->stored[i].fd >= 0 && !strcmp(d->stored[i].name, s->name);
+	for (size_t i = 0; i < d->node.n_stored; i++)
+		twin |= &d->node.stored[i] != s && d->node.stored[i].fd >= 0 &&
+			!strcmp(d->node.stored[i].name, s->name);
 	if (!twin)
-		fdstore_remove(d->fdstore, s->name);
+		fdstore_remove(d->node.fdstore, s->name);
 	close(s->fd);
 	s->fd = -1;
 }
@@ -199,9 +200,9 @@ static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct liv
 enum status journal_keep_owners(struct daemon *d)
 {
 	bool accepted = journal_was_accepted(d->journal), ours = true;
-	for (size_t i = 0; i < d->n_stored; i++) {
-		const struct live_job *l = owner_of(d, &d->stored[i]);
-		if (l && !check_owner(d, &d->stored[i], l, accepted))
+	for (size_t i = 0; i < d->node.n_stored; i++) {
+		const struct live_job *l = owner_of(d, &d->node.stored[i]);
+		if (l && !check_owner(d, &d->node.stored[i], l, accepted))
 			ours = false;
 	}
 	return ours ? ST_OK : refuse(d);

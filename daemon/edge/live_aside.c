@@ -44,17 +44,17 @@ static bool is_memory_of(const struct live_job *l, const struct fdstore_fd *s)
 	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 && id == l->id;
 }
 
-/* It is its user's memory, and it stays in d->stored until the job is given up. */
+/* It is its user's memory, and it stays in d->node.stored until the job is given up. */
 static void count_memory(struct live_job *l)
 {
 	struct stat info;
-	for (size_t i = 0; i < l->d->n_stored; i++)
-		if (is_memory_of(l, &l->d->stored[i]) && !fstat(l->d->stored[i].fd, &info)) {
+	for (size_t i = 0; i < l->d->node.n_stored; i++)
+		if (is_memory_of(l, &l->d->node.stored[i]) && !fstat(l->d->node.stored[i].fd, &info)) {
 			l->host_bytes += (uint64_t)info.st_size;
 			l->stored++;
 			l->descriptors++;
 		}
-	l->d->host_bytes += l->host_bytes;
+	l->d->node.host_bytes += l->host_bytes;
 }
 
 enum status live_set_aside(struct live_job *l, const char *record, const char *why)
@@ -86,11 +86,11 @@ static void drop_memory(struct live_job *l)
 {
 	struct daemon *d = l->d;
 	l->segment = calloc(l->stored + 1, sizeof(*l->segment));
-	for (size_t i = 0; i < d->n_stored && l->segment; i++)
-		if (is_memory_of(l, &d->stored[i]) && (uint64_t)l->n_segments < l->stored) {
-			fdstore_remove(d->fdstore, d->stored[i].name);
-			l->segment[l->n_segments++] = (struct segment){ .fd = d->stored[i].fd };
-			d->stored[i].fd = -1;
+	for (size_t i = 0; i < d->node.n_stored && l->segment; i++)
+		if (is_memory_of(l, &d->node.stored[i]) && (uint64_t)l->n_segments < l->stored) {
+			fdstore_remove(d->node.fdstore, d->node.stored[i].name);
+			l->segment[l->n_segments++] = (struct segment){ .fd = d->node.stored[i].fd };
+			d->node.stored[i].fd = -1;
 		}
 	l->stored = l->descriptors = 0;
 	if (!l->n_segments) { /* it had none */

@@ -177,14 +177,15 @@ static enum status start(struct live_job *l, char *why, size_t n_why)
 		fds[i + 1] = l->segment[i].fd;
 	struct engine_start s = { .job_id = l->id,
 				  .generation = LIVE_GENERATION,
-				  .incarnation = l->d->incarnation,
+				  .incarnation = l->d->node.incarnation,
 				  .fds = fds,
 				  .n_fds = l->n_segments + 1,
-				  .log_level = l->d->conf->log.level,
-				  .log_format = l->d->conf->log.format,
-				  .kernels = strcmp(l->d->conf->engine.kernels, "auto") ? l->d->conf->engine.kernels
-											: "" };
-	enum status st = engine_proc_start(&l->d->loop, &s, &events, l, &l->engine, why, n_why);
+				  .log_level = l->d->node.conf->log.level,
+				  .log_format = l->d->node.conf->log.format,
+				  .kernels = strcmp(l->d->node.conf->engine.kernels, "auto")
+						     ? l->d->node.conf->engine.kernels
+						     : "" };
+	enum status st = engine_proc_start(&l->d->node.loop, &s, &events, l, &l->engine, why, n_why);
 	free(fds);
 	return st;
 }
@@ -192,7 +193,7 @@ static enum status start(struct live_job *l, char *why, size_t n_why)
 void live_start_engine(struct live_job *l)
 {
 	char why[160];
-	if (live_ended(l) || l->d->stopping)
+	if (live_ended(l) || l->d->node.stopping)
 		return; /* cancelled while its memory was made */
 	l->engine_refusal[0] = '\0';
 	l->engine_starts++;
@@ -204,10 +205,10 @@ void live_start_engine(struct live_job *l)
 static void check_engine(struct live_job *l)
 {
 	char text[160];
-	int64_t timeout_ms = l->d->conf->engine.timeout_ms;
+	int64_t timeout_ms = l->d->node.conf->engine.timeout_ms;
 	if (l->spec.restores && !job_params_ready(l->job))
 		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
-	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / DAEMON_TICK_MS)))
+	if (engine_proc_tick(l->engine, (uint32_t)(timeout_ms / NODE_TICK_MS)))
 		return;
 	snprintf(text, sizeof(text),
 		 "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",

@@ -275,7 +275,7 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 				  .saved = on_saved };
 	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
 	if (!st)
-		st = job_new(&l->job, id, &l->spec, uid, d->incarnation, &jp);
+		st = job_new(&l->job, id, &l->spec, uid, d->node.incarnation, &jp);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
 	if (st) {

@@ -275,7 +275,7 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	if (st)
 		return st;
 	struct rows r = { .l = l };
-	fdstore_starting(d->fdstore, daemon_now(d).mono_ns); /* there may be many, of 4 MB each */
+	fdstore_starting(d->node.fdstore, daemon_now(d).mono_ns); /* there may be many, of 4 MB each */
 	memcpy(l->uuid, j->uuid, 16);
 	memcpy(l->request_id, j->request_id, 16);
 	l->created_unix_ns = j->created_unix_ns;
@@ -330,7 +330,7 @@ static enum status check_held(const struct daemon *d)
 	size_t n = 0;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		n += d->job[i]->job != NULL;
-	return live_queue_check_held(d->n_stored, n);
+	return live_queue_check_held(d->node.n_stored, n);
 }
 
 /* Windows, updates and checkpoints of a job. What cannot be read sets this job aside, and no other. */
@@ -367,7 +367,7 @@ enum status live_restore(struct daemon *d)
 	if (!st)
 		st = journal_keep_owners(d);
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) {
-		fdstore_starting(d->fdstore, daemon_now(d).mono_ns);
+		fdstore_starting(d->node.fdstore, daemon_now(d).mono_ns);
 		st = restore_rows(d->job[i]);
 	}
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */

@@ -72,10 +72,10 @@ static void make_default_log_dir(const struct live_job *l, const char *dir)
 	char logs[4200];
 	struct stat st;
 	const struct passwd *p = getpwuid(l->uid);
-	snprintf(logs, sizeof(logs), "%s/logs", l->d->conf->state_dir);
-	if (!stat(l->d->conf->state_dir, &st) && (st.st_mode & 0111) != 0111 &&
-	    chmod(l->d->conf->state_dir, (st.st_mode & 07777) | 0111))
-		log_error("chmod a+x %s: %s", l->d->conf->state_dir, strerror(errno));
+	snprintf(logs, sizeof(logs), "%s/logs", l->d->node.conf->state_dir);
+	if (!stat(l->d->node.conf->state_dir, &st) && (st.st_mode & 0111) != 0111 &&
+	    chmod(l->d->node.conf->state_dir, (st.st_mode & 07777) | 0111))
+		log_error("chmod a+x %s: %s", l->d->node.conf->state_dir, strerror(errno));
 	make_dir_of(logs, 0711);
 	make_dir_of(dir, 0700);
 	if (p && l->uid != geteuid() && lchown(dir, l->uid, p->pw_gid))
@@ -91,7 +91,7 @@ static void put_word(FILE *f, const char *word)
 static bool pack_words(const struct live_job *l, char **out, size_t *n)
 {
 	const Gacc__V1__Launch *c = l->spec_pb->launch_command;
-	char *here = *l->d->conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = live_log_dir(l);
+	char *here = *l->d->node.conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = live_log_dir(l);
 	FILE *f = open_memstream(out, n);
 	if (!f || !dir) {
 		free(here);
@@ -102,7 +102,7 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 	}
 	if (!*l->spec_pb->log_dir)
 		make_default_log_dir(l, dir);
-	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", l->d->conf->listen.socket, '\0');
+	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", l->d->node.conf->listen.socket, '\0');
 	put_word(f, c->working_dir);
 	put_word(f, dir);
 	for (size_t i = 0; i < c->n_command; i++)
@@ -127,8 +127,8 @@ static bool order(struct live_job *l, enum launch_op op, const void *words, size
 				  .change_user = may_change_user(),
 				  .fresh = l->submitted_here,
 				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
-				  .log_level = (uint32_t)l->d->conf->log.level,
-				  .log_format = (uint32_t)l->d->conf->log.format };
+				  .log_level = (uint32_t)l->d->node.conf->log.level,
+				  .log_format = (uint32_t)l->d->node.conf->log.format };
 	o.log_max = l->launch->log_max = state_share_log_max(l);
 	if (op == LAUNCH_OP_START) {
 		o.n_command = (uint32_t)l->spec_pb->launch_command->n_command;
@@ -338,9 +338,9 @@ static struct launcher_args args_of(const struct live_job *l, const char *uuid)
 {
 	return (struct launcher_args){ .job_id = l->id,
 				       .uuid = uuid,
-				       .runtime_dir = l->d->conf->runtime_dir,
-				       .orphan_ms = l->d->conf->launch.orphan_timeout_ms,
-				       .descriptors = l->d->descriptors_before };
+				       .runtime_dir = l->d->node.conf->runtime_dir,
+				       .orphan_ms = l->d->node.conf->launch.orphan_timeout_ms,
+				       .descriptors = l->d->node.descriptors_before };
 }
 
 static bool left_traces(const struct live_job *l, const char *uuid)
@@ -364,7 +364,7 @@ static void on_gone(void *arg)
 	l->changed = true;
 	if (ordered)
 		keep_exits(l);
-	if (g->done || l->d->stopping)
+	if (g->done || l->d->node.stopping)
 		return;
 	char text[160];
 	snprintf(text, sizeof(text), "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
@@ -378,7 +378,7 @@ static enum status open_launcher(struct live_job *l, bool start)
 	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
 	struct launcher_args a = args_of(l, l->launch->uuid);
 	struct now now = daemon_now(l->d);
-	enum status st = launch_proc_open(&l->d->loop, &a, start, &events, l, &l->launch->proc);
+	enum status st = launch_proc_open(&l->d->node.loop, &a, start, &events, l, &l->launch->proc);
 	l->launch->opened_ns = now.mono_ns;
 	l->launch->retry_ns = 0;
 	if (st && start)

@@ -40,8 +40,8 @@ char *live_log_dir(const struct live_job *l)
 	char uuid[UUID_TEXT];
 	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
 	uuid_text(l->uuid, uuid);
-	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", l->d->conf->state_dir, (unsigned long long)l->id,
-		 uuid);
+	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", l->d->node.conf->state_dir,
+		 (unsigned long long)l->id, uuid);
 	return strdup(standard);
 }
 

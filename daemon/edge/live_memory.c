@@ -40,17 +40,17 @@ static void drop_kept(struct live_job *l)
 	for (int i = 0; i < l->n_segments && l->kept; i++) {
 		char name[FDSTORE_MAX_NAME];
 		segment_name(l, &l->wanted[i], name);
-		fdstore_remove(l->d->fdstore, name);
+		fdstore_remove(l->d->node.fdstore, name);
 	}
 	l->kept = false;
 }
 
 static int take_stored(struct daemon *d, const char *name)
 {
-	for (size_t i = 0; i < d->n_stored; i++)
-		if (d->stored[i].fd >= 0 && !strcmp(d->stored[i].name, name)) {
-			int fd = d->stored[i].fd;
-			d->stored[i].fd = -1;
+	for (size_t i = 0; i < d->node.n_stored; i++)
+		if (d->node.stored[i].fd >= 0 && !strcmp(d->node.stored[i].name, name)) {
+			int fd = d->node.stored[i].fd;
+			d->node.stored[i].fd = -1;
 			return fd;
 		}
 	return -1;
@@ -73,7 +73,8 @@ static int make_plan_fd(const struct plan *p)
 
 static uint32_t default_threads(const struct live_job *l)
 {
-	long n = l->d->conf->engine.threads ? (long)l->d->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
+	long n =
+		l->d->node.conf->engine.threads ? (long)l->d->node.conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
 	return n < 1 ? 1 : n > PLAN_MAX_THREADS ? PLAN_MAX_THREADS : (uint32_t)n;
 }
 
@@ -85,9 +86,9 @@ static uint32_t stored_threads(const struct live_job *l)
 	char name[FDSTORE_MAX_NAME];
 	struct segment_header h;
 	segment_name(l, &control, name);
-	for (size_t i = 0; i < l->d->n_stored; i++) {
-		if (l->d->stored[i].fd < 0 || strcmp(l->d->stored[i].name, name) ||
-		    segment_peek(l->d->stored[i].fd, &h))
+	for (size_t i = 0; i < l->d->node.n_stored; i++) {
+		if (l->d->node.stored[i].fd < 0 || strcmp(l->d->node.stored[i].name, name) ||
+		    segment_peek(l->d->node.stored[i].fd, &h))
 			continue;
 		for (uint32_t t = 1; t <= PLAN_MAX_THREADS; t++)
 			if (control_page_bytes(l->spec.ranks, l->spec.max_micro_size, t,
@@ -153,15 +154,14 @@ static void on_segments_closed(struct rpc_work *w)
 
 static void forget_segments(struct live_job *l)
 {
-	struct forgetting *f = l->d->stopping ? NULL : calloc(1, sizeof(*f));
+	struct forgetting *f = l->d->node.stopping ? NULL : calloc(1, sizeof(*f));
 	if (!f) {
 		close_all(l->segment, l->n_segments);
 		return;
 	}
 	f->segment = l->segment;
 	f->n = l->n_segments;
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_RELEASE, &f->work, l->uid, close_segments,
-			  on_segments_closed);
+	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_RELEASE, &f->work, l->uid, close_segments, on_segments_closed);
 }
 
 static void forget_memory(struct live_job *l)
@@ -177,7 +177,7 @@ static void forget_memory(struct live_job *l)
 	l->plan = NULL;
 	l->plan_fd = -1;
 	l->n_segments = 0;
-	l->d->host_bytes -= l->host_bytes;
+	l->d->node.host_bytes -= l->host_bytes;
 	l->host_bytes = 0;
 }
 
@@ -276,7 +276,7 @@ static void allocate_some(struct rpc_work *w)
 static void on_kept(void *arg, enum status st)
 {
 	struct live_job *l = arg;
-	if (st && fdstore_active(l->d->fdstore))
+	if (st && fdstore_active(l->d->node.fdstore))
 		log_job(l->id, LOG_WARN, "NotStored",
 			"the service manager does not keep this job's memory: it will not survive gaccd");
 	l->kept = true;
@@ -297,7 +297,7 @@ static void store_then_start(struct live_job *l)
 		item[i].fd = l->segment[i].fd;
 	}
 	l->keeping_since_ns = daemon_now(l->d).mono_ns;
-	fdstore_keep(l->d->fdstore, item, n, on_kept, l, &l->keeping);
+	fdstore_keep(l->d->node.fdstore, item, n, on_kept, l, &l->keeping);
 }
 
 void live_keeping_tick(struct live_job *l, struct now now)
@@ -347,7 +347,7 @@ static void on_allocated(struct rpc_work *w)
 	struct allocation *a = (struct allocation *)w;
 	struct live_job *l = a->l;
 	bool more = !a->status && !allocated(a);
-	if (more && l->d->stopping) {
+	if (more && l->d->node.stopping) {
 		forget_memory(l);
 		l->allocating = false;
 		free(a);
@@ -363,8 +363,8 @@ static void on_allocated(struct rpc_work *w)
 static void put_allocation(struct allocation *a)
 {
 	struct live_job *l = a->l;
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), a->adopted ? RPC_POOL_COMPUTE : RPC_POOL_ALLOCATE, &a->work,
-			  l->uid, allocate_some, on_allocated);
+	rpc_pool_put_kind(l->d->node.pool, a->adopted ? RPC_POOL_COMPUTE : RPC_POOL_ALLOCATE, &a->work, l->uid,
+			  allocate_some, on_allocated);
 }
 
 static void allocate(struct live_job *l, bool adopted)
@@ -459,7 +459,7 @@ void live_allocate(struct live_job *l)
 		return;
 	}
 	l->host_bytes = bytes_of(l->wanted, l->n_segments);
-	l->d->host_bytes += l->host_bytes;
+	l->d->node.host_bytes += l->host_bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(l);
 	l->kept = found > 0;

@@ -168,7 +168,7 @@ static void drop_spec(struct live_job *l)
 		w->packed = l->tensors_packed;
 		if (l->job)
 			job_give_tensors(l->job, &w->tensors);
-		rpc_pool_put(rpc_server_pool(l->d->rpc), &w->work, l->uid, drop_it, on_dropped);
+		rpc_pool_put(l->d->node.pool, &w->work, l->uid, drop_it, on_dropped);
 	} else {
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 		shared_drop(l->tensors_packed);

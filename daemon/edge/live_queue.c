@@ -51,15 +51,16 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 	machine_memory_read("", &m);
 	for (size_t i = 0; i < q->n; i++)
 		promised += q->live[i]->allocating || !q->live[i]->host_bytes ? in_use(q->live[i]) : 0;
-	q->limits = (struct queue_limits){ .host_memory = d->conf->limits.host_memory,
-					   .host_memory_per_user = d->conf->limits.host_memory_per_user,
-					   .available = less(m.available, promised),
-					   .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
-					   .stored = less(fdstore_room(d->fdstore), 1), /* where the journal stands */
-					   .mapped = less(machine_max_mappings(""), QUEUE_OWN_MAPPINGS),
-					   .jobs = d->conf->limits.jobs,
-					   .jobs_per_user = d->conf->limits.jobs_per_user,
-					   .queued_per_user = d->conf->limits.queued_per_user };
+	q->limits =
+		(struct queue_limits){ .host_memory = d->node.conf->limits.host_memory,
+				       .host_memory_per_user = d->node.conf->limits.host_memory_per_user,
+				       .available = less(m.available, promised),
+				       .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
+				       .stored = less(fdstore_room(d->node.fdstore), 1), /* where the journal stands */
+				       .mapped = less(machine_max_mappings(""), QUEUE_OWN_MAPPINGS),
+				       .jobs = d->node.conf->limits.jobs,
+				       .jobs_per_user = d->node.conf->limits.jobs_per_user,
+				       .queued_per_user = d->node.conf->limits.queued_per_user };
 }
 
 /* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
@@ -128,7 +129,7 @@ static void note_overtaken(const struct queue_list *q)
 /* No user can have more connections than connections_per_user to each socket. */
 static void find_descriptors(struct live_job *l)
 {
-	uint64_t ranks = l->spec.ranks, connections = l->d->conf->listen.connections_per_user;
+	uint64_t ranks = l->spec.ranks, connections = l->d->node.conf->listen.connections_per_user;
 	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->job);
 	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }

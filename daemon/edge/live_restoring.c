@@ -313,11 +313,11 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->l = l;
 	r->done = done;
 	r->uid = l->uid;
-	r->state_dir = l->d->conf->state_dir;
-	r->allowed = l->d->conf->checkpoint.allowed_dirs;
+	r->state_dir = l->d->node.conf->state_dir;
+	r->allowed = l->d->node.conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof(r->wanted), "%s", l->spec_pb->restore_from);
 	r->known = job_tensor_set(l->job);
-	rpc_pool_put_kind(rpc_server_pool(l->d->rpc), RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
+	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
 /* The commit in its older form does not show in the version: in the size alone, since updates are larger than what it

@@ -144,8 +144,8 @@ static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 	for (uint32_t i = 0; i < d->n_jobs && uid; i++)
 		if (may_be_forgotten(d->job[i]))
 			uid[n++] = d->job[i]->uid;
-	if (n > d->conf->history.jobs) {
-		over = n - d->conf->history.jobs;
+	if (n > d->node.conf->history.jobs) {
+		over = n - d->node.conf->history.jobs;
 		*out_uid = uid[forget_choose(uid, n, uid + n, &lead)];
 	}
 	free(uid);
@@ -165,7 +165,7 @@ static void forget(struct daemon *d, struct live_job *l)
 void live_forget_old(struct daemon *d)
 {
 	uint32_t uid = 0, kept = 0;
-	size_t n = d->n_jobs > d->conf->history.jobs ? too_many(d, &uid) : 0;
+	size_t n = d->n_jobs > d->node.conf->history.jobs ? too_many(d, &uid) : 0;
 	if (!n)
 		return;
 	for (uint32_t i = 0; i < d->n_jobs; i++) {

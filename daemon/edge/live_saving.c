@@ -364,7 +364,7 @@ bool saving_busy(const struct live_job *l)
 static enum status check_dir(const struct live_job *l, const char *path, const char *name, const char **field,
 			     char *why, size_t n_why)
 {
-	const struct conf *c = l->d->conf;
+	const struct conf *c = l->d->node.conf;
 	if (!*path || disk_text_allowed(c->state_dir, c->checkpoint.allowed_dirs, l->uid, path))
 		return ST_OK;
 	*field = name;

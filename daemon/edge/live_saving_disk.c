@@ -24,8 +24,8 @@ static struct disk_work *new_work(struct live_job *l, enum disk_kind kind)
 		return NULL;
 	memcpy(w->uuid, l->uuid, 16);
 	w->uid = l->uid;
-	w->state_dir = l->d->conf->state_dir;
-	w->allowed = l->d->conf->checkpoint.allowed_dirs;
+	w->state_dir = l->d->node.conf->state_dir;
+	w->allowed = l->d->node.conf->checkpoint.allowed_dirs;
 	memcpy(w->dir, s->dir, sizeof(w->dir));
 	if (s->saver.n_wants)
 		checkpoint_partial_path(w->partial, s->dir, l->uuid, s->saver.want[0].id);
@@ -36,7 +36,7 @@ static void start_work(struct live_job *l, struct disk_work *w)
 {
 	l->saving->n_working++;
 	live_hold(l);
-	disk_start(rpc_server_pool(l->d->rpc), w);
+	disk_start(l->d->node.pool, w);
 }
 
 /* ---- what the machine asks for ---- */
@@ -45,7 +45,7 @@ static void saving_dir(const struct live_job *l, char *out, size_t n)
 {
 	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
 	if (!c || !*c->dir) {
-		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->conf->state_dir, (unsigned long long)l->id);
+		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->node.conf->state_dir, (unsigned long long)l->id);
 		return;
 	}
 	char *dir = live_path(l, c->dir);

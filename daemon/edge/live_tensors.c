@@ -113,7 +113,7 @@ static void take(struct reading *r)
 		(unsigned long long)r->set.n);
 	job_take_tensors(l->job, &r->set);
 	l->tensors_due = false;
-	if (rpc_shares_add(&l->d->collected, l->uid, r->bytes)) /* it was there before: it is not refused now */
+	if (rpc_shares_add(&l->d->node.collected, l->uid, r->bytes)) /* it was there before: it is not refused now */
 		l->tensor_bytes += r->bytes;
 	live_allocate(l);
 	live_tensors_drop(l);
@@ -124,7 +124,7 @@ static void on_read(struct rpc_work *w)
 	struct reading *r = (struct reading *)w;
 	struct live_job *l = r->l;
 	l->allocating = false;
-	if (l->d->stopping)
+	if (l->d->node.stopping)
 		tensor_set_fini(&r->set);
 	else if (!r->status)
 		take(r);
@@ -140,7 +140,7 @@ void live_tensors_begin(struct live_job *l)
 	if (!r)
 		return;
 	r->l = l;
-	rpc_pool_put(rpc_server_pool(l->d->rpc), &r->work, l->uid, read_set, on_read);
+	rpc_pool_put(l->d->node.pool, &r->work, l->uid, read_set, on_read);
 }
 
 /* Nobody holds on to its machines. */
@@ -178,8 +178,8 @@ uint64_t live_tensors_held(const struct live_job *l)
 	struct stat info;
 	uint64_t sum = 0;
 	unsigned role;
-	for (size_t i = 0; i < l->d->n_stored; i++)
-		if (is_of(l, &l->d->stored[i], &role) && !fstat(l->d->stored[i].fd, &info))
+	for (size_t i = 0; i < l->d->node.n_stored; i++)
+		if (is_of(l, &l->d->node.stored[i], &role) && !fstat(l->d->node.stored[i].fd, &info))
 			sum += (uint64_t)info.st_size;
 	return sum;
 }
@@ -187,11 +187,11 @@ uint64_t live_tensors_held(const struct live_job *l)
 void live_tensors_drop(struct live_job *l)
 {
 	unsigned role;
-	for (size_t i = 0; i < l->d->n_stored; i++) {
-		struct fdstore_fd *s = &l->d->stored[i];
+	for (size_t i = 0; i < l->d->node.n_stored; i++) {
+		struct fdstore_fd *s = &l->d->node.stored[i];
 		if (!is_of(l, s, &role))
 			continue;
-		fdstore_remove(l->d->fdstore, s->name);
+		fdstore_remove(l->d->node.fdstore, s->name);
 		close(s->fd);
 		s->fd = -1;
 	}
@@ -255,8 +255,8 @@ static bool look_into(const struct live_job *l, int fd, uint64_t *out)
 bool live_tensors_window(const struct live_job *l, uint64_t *out)
 {
 	unsigned role;
-	for (size_t i = 0; i < l->d->n_stored; i++)
-		if (is_of(l, &l->d->stored[i], &role) && role == SEG_CONTROL)
-			return look_into(l, l->d->stored[i].fd, out);
+	for (size_t i = 0; i < l->d->node.n_stored; i++)
+		if (is_of(l, &l->d->node.stored[i], &role) && role == SEG_CONTROL)
+			return look_into(l, l->d->node.stored[i].fd, out);
 	return false;
 }

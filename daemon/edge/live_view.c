@@ -85,7 +85,7 @@ static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now
 		}
 		gacc__v1__rank_status__init(r);
 		convert_rank(l->coord, &p[i], now, r, detail, DETAIL_BYTES);
-		r->node = strdup(l->d->conf->node.name);
+		r->node = strdup(l->d->node.conf->node.name);
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;
@@ -109,7 +109,7 @@ static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
 			return false;
 		gacc__v1__rank_status__init(r);
 		r->rank = i;
-		r->node = strdup(l->d->conf->node.name);
+		r->node = strdup(l->d->node.conf->node.name);
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;

@@ -407,7 +407,7 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	if (!w)
 		return;
 	live_unwatch(w->l, rpc_id(call));
-	if (!daemon_of(call)->stopping)
+	if (!daemon_of(call)->node.stopping)
 		job_on_link(w->l->job, w->rank, w->generation, false, now_of(call));
 	live_drop(w->l);
 	free(w);

@@ -315,20 +315,21 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 {
 	const struct daemon *d = daemon_of(call);
 	Gacc__V1__GetNodeResponse r = GACC__V1__GET_NODE_RESPONSE__INIT;
-	const struct kernels *k = kernels_get(strcmp(d->conf->engine.kernels, "auto") ? d->conf->engine.kernels : NULL);
-	r.name = d->conf->node.name;
+	const struct kernels *k =
+		kernels_get(strcmp(d->node.conf->engine.kernels, "auto") ? d->node.conf->engine.kernels : NULL);
+	r.name = d->node.conf->node.name;
 	r.version = (char *)GACC_VERSION;
 	r.protocol = PROTOCOL_VERSION;
 	r.pid = getpid();
 	r.started_unix_nanos = d->started_unix_ns;
-	r.incarnation = d->incarnation;
+	r.incarnation = d->node.incarnation;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		r.jobs += !live_ended(d->job[i]);
-	r.host_bytes_used = d->host_bytes;
-	r.host_bytes_limit = d->conf->limits.host_memory;
+	r.host_bytes_used = d->node.host_bytes;
+	r.host_bytes_limit = d->node.conf->limits.host_memory;
 	r.kernels = (char *)(k ? k->name : "none");
 	r.cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-	r.draining = d->stopping;
+	r.draining = d->node.stopping;
 	r.term = d->term;
 	Gacc__V1__StateDisk disk = GACC__V1__STATE_DISK__INIT;
 	fill_disk(d, caller_uid(call), &disk);

@@ -333,10 +333,10 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 			r.n_buffers += b->segments > 0;
 		}
 	}
-	r.host_bytes_used = d->host_bytes;
-	r.host_bytes_limit = d->conf->limits.host_memory;
-	r.user_bytes_limit =
-		d->conf->limits.host_memory_per_user ? d->conf->limits.host_memory_per_user : r.host_bytes_limit;
+	r.host_bytes_used = d->node.host_bytes;
+	r.host_bytes_limit = d->node.conf->limits.host_memory;
+	r.user_bytes_limit = d->node.conf->limits.host_memory_per_user ? d->node.conf->limits.host_memory_per_user
+								       : r.host_bytes_limit;
 	if (buffer && r.buffers)
 		rpc_finish(call, &r.base);
 	else
@@ -379,7 +379,7 @@ static void get_config(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		return;
 	}
 	gacc__v1__get_config_response__init(r);
-	if (conf_each(daemon_of(call)->conf, add_value, r))
+	if (conf_each(daemon_of(call)->node.conf, add_value, r))
 		rpc_finish(call, &r->base);
 	else
 		no_memory(call);

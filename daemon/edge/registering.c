@@ -204,13 +204,13 @@ static void on_dropped(struct rpc_work *w)
 
 void registering_set_gone(struct live_job *l)
 {
-	rpc_shares_give(&l->d->collected, l->uid, l->tensor_bytes);
+	rpc_shares_give(&l->d->node.collected, l->uid, l->tensor_bytes);
 	l->tensor_bytes = 0;
 }
 
 static void give_back(struct live_job *l)
 {
-	rpc_shares_give(&l->d->collected, l->uid, l->collecting->charged);
+	rpc_shares_give(&l->d->node.collected, l->uid, l->collecting->charged);
 	l->collecting->charged = 0;
 }
 
@@ -221,10 +221,10 @@ void registering_drop(struct live_job *l)
 		return;
 	give_back(l);
 	l->collecting = NULL;
-	struct dropping *drop = l->d->stopping ? NULL : calloc(1, sizeof(*drop));
+	struct dropping *drop = l->d->node.stopping ? NULL : calloc(1, sizeof(*drop));
 	if (drop) {
 		drop->set = c->set;
-		rpc_pool_put(rpc_server_pool(l->d->rpc), &drop->work, l->uid, run_drop, on_dropped);
+		rpc_pool_put(l->d->node.pool, &drop->work, l->uid, run_drop, on_dropped);
 	} else {
 		collected_fini(&c->set);
 	}
@@ -275,7 +275,7 @@ static void too_much(struct registering *r)
 		 "rank %u: the tensors that this user's jobs register in portions would take more than the user's part "
 		 "of "
 		 "%zu MiB",
-		 r->portion.rank, r->l->d->collected.most >> 20);
+		 r->portion.rank, r->l->d->node.collected.most >> 20);
 }
 
 /* What the pool has kept is the owner's to pay for: portions, then the set in their place. */
@@ -283,7 +283,7 @@ static void charge(struct registering *r)
 {
 	struct live_job *l = r->l;
 	struct collecting *c = l->collecting;
-	struct rpc_shares *all = &l->d->collected;
+	struct rpc_shares *all = &l->d->node.collected;
 	size_t more = c->set.bytes > c->charged ? c->set.bytes - c->charged : 0;
 	if (!rpc_shares_take(all, l->uid, more)) {
 		collected_trim(&c->set, r->keep);
@@ -345,7 +345,7 @@ static void start_next(struct live_job *l)
 		c->tail = &c->waiting;
 	c->busy = true;
 	admit(r);
-	rpc_pool_put(rpc_server_pool(l->d->rpc), &r->work, r->key.uid, run, portion_done);
+	rpc_pool_put(l->d->node.pool, &r->work, r->key.uid, run, portion_done);
 }
 
 static struct collecting *collecting_of(struct live_job *l)
@@ -390,7 +390,7 @@ static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest 
 	r->request = (Gacc__V1__RegisterTensorsRequest *)rpc_take_request(call);
 	live_hold(l);
 	if (is_whole(r))
-		rpc_pool_put(rpc_server_pool(l->d->rpc), &r->work, key->uid, run, done);
+		rpc_pool_put(l->d->node.pool, &r->work, key->uid, run, done);
 	else
 		wait_turn(r);
 }

@@ -36,7 +36,7 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	m.protocol = PROTOCOL_VERSION;
 	m.ranks = l->spec.ranks;
 	m.micro_size = r->attach.micro_size;
-	m.attach_socket = rpc_peer(call)->is_unix ? l->d->conf->listen.attach_socket : (char *)"";
+	m.attach_socket = rpc_peer(call)->is_unix ? l->d->node.conf->listen.attach_socket : (char *)"";
 	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
 						l->n_spec_field, l->spec_field };
 	if (l->spec_field) { /* as it is: live_view.c */
@@ -249,7 +249,7 @@ static bool may_wait(const struct rpc_call *call, const struct reply *r)
 
 static bool is_one_too_many(struct daemon *d)
 {
-	uint64_t now = uv_now(&d->loop);
+	uint64_t now = uv_now(&d->node.loop);
 	if (d->late.turn_ms != now)
 		d->late.n = 0;
 	d->late.turn_ms = now;

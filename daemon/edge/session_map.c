@@ -135,16 +135,16 @@ static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 	if (!l)
 		return;
 	l->n_links--;
-	if (l->job && !d->stopping)
+	if (l->job && !d->node.stopping)
 		job_on_link(l->job, note->rank, note->generation, false, daemon_now(d));
 }
 
 enum status session_map_open(struct daemon *d)
 {
 	static const struct attach_events events = { on_request, on_refused, on_closed };
-	struct listen_opts o = { .path = d->conf->listen.attach_socket,
-				 .group = d->conf->listen.group,
-				 .mode = d->conf->listen.mode,
-				 .max_per_uid = d->conf->listen.connections_per_user };
-	return attach_open(&d->loop, &o, &events, d, &d->attach);
+	struct listen_opts o = { .path = d->node.conf->listen.attach_socket,
+				 .group = d->node.conf->listen.group,
+				 .mode = d->node.conf->listen.mode,
+				 .max_per_uid = d->node.conf->listen.connections_per_user };
+	return attach_open(&d->node.loop, &o, &events, d, &d->attach);
 }

@@ -131,7 +131,7 @@ static void start_look(struct state_share *s)
 	for (size_t i = 0; i < s->n_begun; i++)
 		s->begun[i].seen = !is_under_way(s, i);
 	s->looking = true;
-	uv_queue_work(&s->d->loop, &s->work, look, on_looked);
+	uv_queue_work(&s->d->node.loop, &s->work, look, on_looked);
 }
 
 /* ---- what a user has ---- */
@@ -151,7 +151,7 @@ struct state_use state_share_of(const struct daemon *d, uint32_t uid)
 	const struct state_user *u = find(s, uid);
 	struct state_use use = { .checkpoints = u->checkpoints,
 				 .logs = u->logs,
-				 .limit = d->conf->limits.state_per_user };
+				 .limit = d->node.conf->limits.state_per_user };
 	if (!use.limit)
 		use.limit = disk_watch_state(d).total / 2;
 	for (size_t i = 0; i < s->n_begun; i++)
@@ -207,7 +207,7 @@ uint64_t state_share_log_max(const struct live_job *l)
 {
 	const struct daemon *d = l->d;
 	const struct state_user *u = find(d->share, l->uid);
-	uint64_t jobs = 0, most = d->conf->log.rank_max;
+	uint64_t jobs = 0, most = d->node.conf->log.rank_max;
 	if (!l->spec_pb || *l->spec_pb->log_dir)
 		return most;
 	if (disk_watch_state(d).full && has_most(d->share, u))
@@ -229,8 +229,8 @@ enum status state_share_new(struct daemon *d)
 		return ST_NO_MEMORY;
 	s->d = d;
 	s->work.data = s;
-	if (!realpath(d->conf->state_dir, s->root))
-		snprintf(s->root, sizeof(s->root), "%.4000s", d->conf->state_dir);
+	if (!realpath(d->node.conf->state_dir, s->root))
+		snprintf(s->root, sizeof(s->root), "%.4000s", d->node.conf->state_dir);
 	d->share = s;
 	return ST_OK;
 }
