@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "edge/live_saving.h"
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>

@@ -3,16 +3,16 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "edge/convert.h"
 #include "edge/live_past.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 #include "edge/reply.h"
 #include "gacc/v1/common.pb-c.h"
 #include "host/process.h"
 #include "proto/failpoint.h"
 #include "runtime/engine_proc.h"
+#include "runtime/spec_message.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -291,7 +291,7 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
 {
 	struct tensor_spec *t = NULL;
-	enum status st = convert_tensors(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
+	enum status st = tensors_from_message(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
 	if (!st)
 		st = job_set_tensors(l->job, t, l->spec_pb->n_tensors, why, n_why);
 	free(t);

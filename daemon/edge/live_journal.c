@@ -10,7 +10,7 @@
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "edge/live_tensors.h"
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/commit_bytes.h"
 

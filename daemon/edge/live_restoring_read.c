@@ -3,12 +3,12 @@
  * and optimizer are the same. */
 #include "edge/live_restoring_impl.h"
 
-#include "edge/convert.h"
 #include "gacc/v1/common.pb-c.h"
 #include "math/optim.h"
 #include "proto/bytes.h"
 #include "proto/failpoint.h"
 #include "runtime/saving_disk.h"
+#include "runtime/spec_message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
 	char text[256] = "";
 	const char *field;
-	enum status st = convert_spec(pb, &r->was, &field, text, sizeof(text));
+	enum status st = spec_from_message(pb, &r->was, &field, text, sizeof(text));
 	if (st)
 		snprintf(r->why, sizeof(r->why), "%.200s: its spec is none: %.80s", r->path,
 			 text[0] ? text : status_info(st)->text);
@@ -80,14 +80,14 @@ static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
 	struct tensor_spec *t = NULL;
 	char text[256] = "";
-	enum status st = convert_tensors(pb->tensors, pb->n_tensors, &t, text, sizeof(text));
+	enum status st = tensors_from_message(pb->tensors, pb->n_tensors, &t, text, sizeof(text));
 	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof(text)))
 		st = ST_LAYOUT_MISMATCH;
 	if (!st)
 		st = tensor_set_init(&r->set, &r->l->spec, t, pb->n_tensors, text, sizeof(text));
 	if (!st)
 		st = compare_rules(r, text, sizeof(text));
-	if (!st && !r->known && !(r->packed = convert_pack_tensors(r->set.tensor, r->set.n, &r->n_packed)))
+	if (!st && !r->known && !(r->packed = tensors_to_message(r->set.tensor, r->set.n, &r->n_packed)))
 		st = ST_NO_MEMORY;
 	if (st)
 		snprintf(r->why, sizeof(r->why), "restore_from: the job's tensors and the checkpoint's: %s", text);

@@ -5,7 +5,7 @@
 #include "control/queue.h"
 #include "edge/disk_watch.h"
 #include "edge/live_saving.h"
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>

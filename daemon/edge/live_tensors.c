@@ -3,12 +3,12 @@
 #include "edge/live_tensors.h"
 
 #include "base/log.h"
-#include "edge/convert.h"
 #include "edge/live_aside.h"
 #include "edge/live_saving.h"
 #include "gacc/v1/common.pb-c.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
+#include "runtime/spec_message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static enum status build(const struct job_spec *spec, const void *bytes, size_t 
 	Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, n, bytes);
 	struct tensor_spec *t = NULL;
 	snprintf(why, n_why, "it is no tensor set");
-	enum status st = pb ? convert_tensors(pb->tensors, pb->n_tensors, &t, why, n_why) : ST_MALFORMED;
+	enum status st = pb ? tensors_from_message(pb->tensors, pb->n_tensors, &t, why, n_why) : ST_MALFORMED;
 	if (!st)
 		st = tensor_set_init(out, spec, t, pb->n_tensors, why, n_why);
 	free(t);
@@ -51,7 +51,7 @@ enum status live_pack_tensors(struct live_job *l)
 	const struct tensor_spec *t = job_tensors(l->job, &n);
 	if (l->tensors_packed)
 		return ST_OK;
-	void *packed = convert_pack_tensors(t, n, &n_packed);
+	void *packed = tensors_to_message(t, n, &n_packed);
 	l->tensors_packed = packed ? shared_new(packed, n_packed) : NULL;
 	if (!l->tensors_packed)
 		free(packed);

@@ -2,10 +2,10 @@
 /* gacc.v1.GradientService, except its inline streams. */
 #include "edge/methods.h"
 
-#include "edge/convert.h"
 #include "edge/registering.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/version.h"
+#include "runtime/spec_message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -261,7 +261,7 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
  * names whom it waited for instead of a bare DEADLINE_EXCEEDED. */
 static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
 {
-	int64_t asked = ms ? convert_ms(ms) : INT64_MAX;
+	int64_t asked = ms ? spec_ms(ms) : INT64_MAX;
 	int64_t left = rpc_deadline_left_ns(call);
 	if (left != INT64_MAX)
 		left -= left / 2 < ANSWER_NS ? left / 2 : ANSWER_NS;

@@ -5,7 +5,7 @@
 #include "control/queue.h"
 #include "edge/disk_watch.h"
 #include "edge/live_aside.h"
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 #include "edge/state_share.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"

@@ -5,10 +5,10 @@
 #include "edge/registering.h"
 
 #include "control/collected.h"
-#include "edge/convert.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "rpc/pool.h"
 #include "rpc/shares.h"
+#include "runtime/spec_message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static void build(struct registering *r, const struct tensor_spec *t, uint64_t n
 	r->status = tensor_set_init(&r->set, &r->l->spec, t, n, r->why, sizeof(r->why));
 	if (!r->status)
 		r->status = tensor_set_match(&r->set, &r->l->spec, r->why, sizeof(r->why));
-	if (!r->status && !(r->packed = convert_pack_tensors(t, n, &r->n_packed)))
+	if (!r->status && !(r->packed = tensors_to_message(t, n, &r->n_packed)))
 		r->status = ST_NO_MEMORY;
 }
 
@@ -92,7 +92,7 @@ static void work(struct registering *r)
 {
 	struct tensor_spec *t = NULL;
 	uint64_t n = r->request->n_tensors;
-	r->status = convert_tensors(r->request->tensors, n, &t, r->why, sizeof(r->why));
+	r->status = tensors_from_message(r->request->tensors, n, &t, r->why, sizeof(r->why));
 	if (!r->status && !is_whole(r))
 		take(r, t, n);
 	else if (!r->status && r->known)

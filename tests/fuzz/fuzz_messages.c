@@ -3,13 +3,13 @@
  * type, the second where the buffer is cut in two, the rest is the wire. Contiguous and in slices it comes to the same;
  * what was accepted packs again to the same message; what was refused is explained; and a specification or a tensor set
  * is judged as gaccd does it. */
-#include "edge/convert.h"
 #include "math/arena.h"
 #include "proto/bytes.h"
 #include "gacc/v1/common.pb-c.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
+#include "runtime/spec_message.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
@@ -45,7 +45,7 @@ static void judge_spec(const Gacc__V1__JobSpec *pb)
 	char why[256] = "";
 	if (!pb)
 		return;
-	enum status st = convert_spec(pb, &s, &field, why, sizeof(why));
+	enum status st = spec_from_message(pb, &s, &field, why, sizeof(why));
 	must(!st || (*why && field) || st == ST_NO_MEMORY);
 	if (!st)
 		job_spec_fini(&s);
@@ -56,7 +56,7 @@ static void judge_tensors(Gacc__V1__TensorSpec *const *t, size_t n)
 	struct tensor_spec *s = NULL;
 	struct arena a;
 	char why[256] = "";
-	enum status st = convert_tensors(t, n, &s, why, sizeof(why));
+	enum status st = tensors_from_message(t, n, &s, why, sizeof(why));
 	if (!st)
 		st = arena_init(&a, s, n, DTYPE_NONE, why, sizeof(why));
 	must(!st || *why || st == ST_NO_MEMORY);

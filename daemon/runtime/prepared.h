@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A specification prepared to become a job: all the slow work that needs nothing of the daemon's state. Any thread.
- * Private to the edge.
  */
-#ifndef GACC_EDGE_PREPARED_H
-#define GACC_EDGE_PREPARED_H
+#ifndef GACC_RUNTIME_PREPARED_H
+#define GACC_RUNTIME_PREPARED_H
 
 #include "control/tensor_set.h"
+#include "runtime/spec_message.h"
 
 struct Gacc__V1__JobSpec;
 
@@ -15,7 +15,7 @@ struct prepared {
 	char why[320];
 	void *bytes; /* packed */
 	size_t n;
-	uint8_t sum[16];	      /* of bytes: convert_spec_sum */
+	uint8_t sum[16];	      /* of bytes: spec_message_sum */
 	struct Gacc__V1__JobSpec *pb; /* unpacked from them */
 	struct job_spec spec;
 	struct tensor_set set; /* matched; n == 0: the specification has no tensors */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Specifications on their way to be jobs: checked, packed, and matched with their tensors, in the pool before Submit
  * and Attach are handled, or on the loop's thread at a start. */
-#include "edge/prepared.h"
+#include "runtime/prepared.h"
 
-#include "edge/convert.h"
 #include "gacc/v1/common.pb-c.h"
 #include "proto/bytes.h"
+#include "runtime/spec_message.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static enum status take_spec(struct prepared *p)
 {
-	convert_spec_sum(p->bytes, p->n, p->sum);
+	spec_message_sum(p->bytes, p->n, p->sum);
 	p->pb = gacc__v1__job_spec__unpack(NULL, p->n, p->bytes);
-	return p->pb ? convert_spec(p->pb, &p->spec, &p->field, p->why, sizeof(p->why)) : ST_MALFORMED;
+	return p->pb ? spec_from_message(p->pb, &p->spec, &p->field, p->why, sizeof(p->why)) : ST_MALFORMED;
 }
 
 static enum status take_tensors(struct prepared *p)
@@ -22,7 +22,7 @@ static enum status take_tensors(struct prepared *p)
 	struct tensor_spec *t = NULL;
 	if (!p->pb->n_tensors)
 		return ST_OK;
-	enum status st = convert_tensors(p->pb->tensors, p->pb->n_tensors, &t, p->why, sizeof(p->why));
+	enum status st = tensors_from_message(p->pb->tensors, p->pb->n_tensors, &t, p->why, sizeof(p->why));
 	if (!st)
 		st = tensor_set_init(&p->set, &p->spec, t, p->pb->n_tensors, p->why, sizeof(p->why));
 	if (!st)
