@@ -31,7 +31,6 @@ PARTS = ("kernels_body.h", "kernels_update.h", "kernels_vector.h")  # included o
 # Files that are too long, with the lines they have.
 LONG = {
     "daemon/control/job.c": 502,
-    "daemon/edge/live_memory.c": 504,
     "tests/sim/sim.c": 647,
     "tests/support/power_disk.c": 507,
     "tests/support/power_record.c": 525,
@@ -50,7 +49,7 @@ CIRCLES = {
     "client/lib/attach.c": 8,
     "daemon/control/coord_bounds.c": 5,
     "daemon/control/job.c": 11,
-    "daemon/edge/daemon.c": 33,
+    "daemon/edge/daemon.c": 31,
     "daemon/engine/engine.c": 4,
     "daemon/math/kernels.c": 5,
     "daemon/rpc/call.c": 6,

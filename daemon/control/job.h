@@ -213,6 +213,8 @@ void job_tick(struct job *, struct now);
 uint64_t job_id(const struct job *);
 const struct job_spec *job_spec(const struct job *);
 bool job_ended(const struct job *);
+/* The coordinator's last order said that an operator holds the job. */
+bool job_is_paused(const struct job *);
 bool job_has_tensors(const struct job *);
 /* All sessions are over: its memory may go once it has ended. */
 bool job_idle(const struct job *);

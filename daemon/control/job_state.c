@@ -132,6 +132,11 @@ bool job_ended(const struct job *j)
 	return j->ended;
 }
 
+bool job_is_paused(const struct job *j)
+{
+	return j->have_order && j->order.paused;
+}
+
 bool job_has_tensors(const struct job *j)
 {
 	return j->has_tensors;

@@ -5,10 +5,10 @@
 #include "base/log.h"
 #include "edge/disk_watch.h"
 #include "edge/journal_keep.h"
-#include "edge/state_share.h"
 #include "edge/live_job.h"
 #include "edge/live_saving.h"
 #include "edge/reply.h"
+#include "edge/state_share.h"
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
 #include "host/listen.h"
@@ -271,7 +271,7 @@ static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 	unsigned long long id = 0;
 	const struct live_job *l = sscanf(s->name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
 	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable &&
-	       !l->n_segments && !l->tensors_due;
+	       !l->part->mem.n && !l->part->tensors.due;
 }
 
 /* What is left in d->node.stored would be dropped. */
@@ -295,7 +295,7 @@ static void drop_strangers(struct daemon *d)
 		unsigned long long id = 0;
 		const struct live_job *l = sscanf(d->node.stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
 		bool known = l != NULL;
-		if (known && (l->aside || l->tensors_due))
+		if (known && (l->aside || (l->part && l->part->tensors.due)))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
 			 d->node.stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
@@ -366,7 +366,7 @@ static void wait_for_allocations(struct daemon *d)
 	while (state_share_busy(d) || (d->rpc && rpc_pool_busy(d->node.pool)))
 		uv_run(&d->node.loop, UV_RUN_ONCE);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		while (d->job[i]->allocating || saving_busy(d->job[i]))
+		while ((d->job[i]->part && d->job[i]->part->mem.allocating) || saving_busy(d->job[i]))
 			uv_run(&d->node.loop, UV_RUN_ONCE);
 }
 

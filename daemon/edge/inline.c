@@ -39,8 +39,8 @@ static void over(struct rpc_call *call, bool completed)
 	struct inline_call *c = rpc_data(call);
 	if (!c)
 		return;
-	job_stream_gone(c->l->job, c->call, c->key.rank);
-	job_on_call_gone(c->l->job, c->call, c->key.rank);
+	job_stream_gone(c->l->part->job, c->call, c->key.rank);
+	job_on_call_gone(c->l->part->job, c->call, c->key.rank);
 	live_drop(c->l);
 	free(c->present);
 	free(c);
@@ -51,7 +51,7 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 {
 	struct session_key k;
 	struct live_job *l = find_session(call, s, &k);
-	if (l && (l->allocating || l->keeping)) {
+	if (l && (l->part->mem.allocating || l->part->mem.keeping)) {
 		if (l->params_durable)
 			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd",
 				  (unsigned long long)l->id);
@@ -73,13 +73,13 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 /* The stream ends here: its slot is free at once, not when the client has heard of it. */
 static void give_up(struct inline_call *c)
 {
-	job_stream_gone(c->l->job, c->call, c->key.rank);
+	job_stream_gone(c->l->part->job, c->call, c->key.rank);
 }
 
 /* The slot's memory, as it is now; NULL: answered. */
 static unsigned char *slot_of(struct inline_call *c, struct rpc_call *call)
 {
-	unsigned char *base = live_map(c->l, SEG_SLOT, c->slot, true);
+	unsigned char *base = part_map(c->l->part, SEG_SLOT, c->slot, true);
 	if (!base) {
 		give_up(c);
 		rpc_failf(call, ST_IO_ERROR, "slot segment %u of job %llu cannot be mapped: gaccd's log says why",
@@ -112,7 +112,7 @@ static bool begin_push(struct rpc_call *call, const Gacc__V1__PushRequest *h)
 	if (!c)
 		return false;
 	c->args = push_args_of(h);
-	return job_stream_open(c->l->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
+	return job_stream_open(c->l->part->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
 	       keep_present(c, call, h);
 }
 
@@ -120,7 +120,7 @@ static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t of
 		       const struct bytes_view *data)
 {
 	uint64_t n = data ? data->left : 0;
-	if (!job_stream_admits(c->l->job, c->call, c->key.rank, offset, n))
+	if (!job_stream_admits(c->l->part->job, c->call, c->key.rank, offset, n))
 		return false;
 	unsigned char *base = slot_of(c, call);
 	if (!base)
@@ -135,7 +135,7 @@ static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t of
 			  (unsigned long long)offset, (unsigned long long)n);
 		return false;
 	}
-	return job_stream_took(c->l->job, c->call, c->key.rank, offset, n);
+	return job_stream_took(c->l->part->job, c->call, c->key.rank, offset, n);
 }
 
 static void push_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *data)
@@ -162,7 +162,7 @@ static void push_end(struct rpc_call *call)
 						    .hint = "a repeated PushInline needs a new iterator of messages: "
 							    "gRPC has used the first one up" });
 	else
-		job_stream_push(c->l->job, c->call, &c->key, &c->args, now_of(call));
+		job_stream_push(c->l->part->job, c->call, &c->key, &c->args, now_of(call));
 }
 
 /* ---- initial parameters ---- */
@@ -170,16 +170,16 @@ static void push_end(struct rpc_call *call)
 /* As much of the chunk as a slot holds; its answer brings the next piece. */
 static void put_piece(struct inline_call *c, struct rpc_call *call)
 {
-	uint64_t slot_bytes = job_arena(c->l->job)->slot_bytes, offset = c->offset;
+	uint64_t slot_bytes = job_arena(c->l->part->job)->slot_bytes, offset = c->offset;
 	uint64_t n = c->rest.left < slot_bytes ? c->rest.left : slot_bytes;
-	if (!job_stream_admits(c->l->job, c->call, c->key.rank, offset, c->rest.left))
+	if (!job_stream_admits(c->l->part->job, c->call, c->key.rank, offset, c->rest.left))
 		return;
 	unsigned char *base = slot_of(c, call);
 	if (!base)
 		return;
 	bytes_copy(&c->rest, base, n);
 	c->offset += n;
-	job_stream_put(c->l->job, c->call, &c->key, offset, n, c->last && !c->rest.left, now_of(call));
+	job_stream_put(c->l->part->job, c->call, &c->key, offset, n, c->last && !c->rest.left, now_of(call));
 }
 
 static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *data)
@@ -191,7 +191,7 @@ static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, c
 		if (!c)
 			return;
 		c->is_put = true;
-		if (!job_stream_open(c->l->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
+		if (!job_stream_open(c->l->part->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
 			return;
 	}
 	c->rest = data ? *data : (struct bytes_view){ 0 };
@@ -254,7 +254,7 @@ static void read_on(struct rpc_call *call)
 {
 	struct reading *r = rpc_data(call);
 	while (r && r->at < r->end) {
-		if (r->l->released) { /* a stream does not keep the memory of a job that has ended */
+		if (r->l->part->mem.released) { /* a stream does not keep the memory of a job that has ended */
 			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back",
 				  (unsigned long long)r->l->id);
 			return;
@@ -295,7 +295,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	struct live_job *l = checked_session(call, q->session, &k);
 	if (!l)
 		return;
-	if (!l->segment || !job_params_ready(l->job)) {
+	if (!l->part->mem.segment || !job_params_ready(l->part->job)) {
 		rpc_failf(call, ST_NOT_READY, "the parameters are not there yet: call WaitReady first");
 		return;
 	}
@@ -312,8 +312,8 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		rpc_fail(call, &e);
 		return;
 	}
-	const struct arena *a = job_arena(l->job);
-	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->job) : SEG_PARAMS;
+	const struct arena *a = job_arena(l->part->job);
+	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->part->job) : SEG_PARAMS;
 	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec.accumulate_dtype) : a->param_bytes;
 	if (q->offset > all || q->bytes > all - q->offset) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes",
@@ -327,8 +327,8 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		return;
 	}
 	*r = (struct reading){ .l = l,
-			       .base = live_map(l, role, 0, false),
-			       .status = live_map(l, SEG_STATUS, 0, false),
+			       .base = part_map(l->part, role, 0, false),
+			       .status = part_map(l->part, SEG_STATUS, 0, false),
 			       .at = q->offset,
 			       .end = q->bytes ? q->offset + q->bytes : all };
 	rpc_set_data(call, r);

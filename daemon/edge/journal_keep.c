@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "edge/live_job.h"
-#include "edge/live_tensors.h"
 #include "engine/control_page.h"
 #include "launch/launcher.h"
 #include "proto/path.h"
@@ -214,11 +213,11 @@ static enum status check_window(struct live_job *l, bool accepted)
 	struct control_state state;
 	char why[200];
 	uint64_t window = 0;
-	if (!l->job || !l->params_durable)
+	if (!l->coord || !l->params_durable)
 		return ST_OK;
-	if (l->tensors_due) {
-		live_tensors_window(l, &window);
-	} else if (l->n_segments && !live_read_control(l, &state)) {
+	if (l->part->tensors.due) {
+		part_stored_window(l->part, &window);
+	} else if (l->part->mem.n && !part_read_control(l->part, &state)) {
 		/* else the engine will say what is wrong with it */
 		window = state.r.window;
 		control_state_fini(&state);

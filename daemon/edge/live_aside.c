@@ -4,13 +4,13 @@
 
 #include "base/log.h"
 #include "edge/live_saving.h"
-#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
+#include "runtime/prepared.h"
+#include "runtime/stored.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* What can be shown of a specification: its name at least, or nothing. */
 static Gacc__V1__JobSpec *take_spec(struct prepared *p)
@@ -38,23 +38,12 @@ enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct
 	return ST_OK;
 }
 
-static bool is_memory_of(const struct live_job *l, const struct fdstore_fd *s)
-{
-	unsigned long long id = 0;
-	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 && id == l->id;
-}
-
-/* It is its user's memory, and it stays in d->node.stored until the job is given up. */
+/* It is its user's memory, and it stays in node.stored until the job is given up. */
 static void count_memory(struct live_job *l)
 {
-	struct stat info;
-	for (size_t i = 0; i < l->d->node.n_stored; i++)
-		if (is_memory_of(l, &l->d->node.stored[i]) && !fstat(l->d->node.stored[i].fd, &info)) {
-			l->host_bytes += (uint64_t)info.st_size;
-			l->stored++;
-			l->descriptors++;
-		}
-	l->d->node.host_bytes += l->host_bytes;
+	l->kept_bytes = stored_bytes(&l->d->node, l->id, &l->stored);
+	l->descriptors = l->stored;
+	l->d->node.host_bytes += l->kept_bytes;
 }
 
 enum status live_set_aside(struct live_job *l, const char *record, const char *why)
@@ -71,33 +60,21 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 	l->end_reason = reason;
 	l->end_state = JOB_FAILED;
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
-	job_free(l->job);
+	part_free(l->part);
 	coord_free(l->coord);
 	saving_free(l);
-	l->job = NULL;
+	l->part = NULL;
 	l->coord = NULL;
 	l->aside = l->end_settled = true; /* nothing is written of it */
 	count_memory(l);
 	return ST_OK;
 }
 
-/* As of any job that is over: in the pool. Without memory the next start drops it. */
 static void drop_memory(struct live_job *l)
 {
-	struct daemon *d = l->d;
-	l->segment = calloc(l->stored + 1, sizeof(*l->segment));
-	for (size_t i = 0; i < d->node.n_stored && l->segment; i++)
-		if (is_memory_of(l, &d->node.stored[i]) && (uint64_t)l->n_segments < l->stored) {
-			fdstore_remove(d->node.fdstore, d->node.stored[i].name);
-			l->segment[l->n_segments++] = (struct segment){ .fd = d->node.stored[i].fd };
-			d->node.stored[i].fd = -1;
-		}
-	l->stored = l->descriptors = 0;
-	if (!l->n_segments) { /* it had none */
-		free(l->segment);
-		l->segment = NULL;
-	}
-	live_let_go(l);
+	stored_release(&l->d->node, l->id, l->uid);
+	l->d->node.host_bytes -= l->kept_bytes;
+	l->kept_bytes = l->stored = l->descriptors = 0;
 }
 
 static void on_given_up(void *arg, enum status st)

@@ -32,7 +32,7 @@ void live_event(struct live_job *l, bool warning, const char *reason, int64_t ra
 	struct event what = { .id = daemon_event_id(l->d),
 			      .unix_ns = daemon_now(l->d).unix_ns,
 			      .warning = warning,
-			      .window = l->job ? job_window(l->job) : 0 };
+			      .window = l->coord ? job_window(l->part->job) : 0 };
 	char object[32] = "job";
 	if (rank >= 0)
 		snprintf(object, sizeof(object), "rank %lld", (long long)rank);
@@ -151,7 +151,7 @@ static bool copy_ledger(struct live_window *w, const struct control_page *page, 
 
 void live_history_decided(struct live_job *l, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
-	const struct control_state *s = job_record(l->job);
+	const struct control_state *s = job_record(l->part->job);
 	struct control_page page;
 	struct live_window *w = calloc(1, sizeof(*w) + l->spec.max_micro_size * sizeof(*w->first_ns));
 	window_free(l->deciding);
@@ -161,7 +161,7 @@ void live_history_decided(struct live_job *l, const struct commit *k, const uint
 	w->window = k->window;
 	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its
 	 * micro-batches */
-	if (s && s->r.window == k->window && s->n_words == n_words && live_control_page(l, &page) &&
+	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(l->part, &page) &&
 	    !copy_ledger(w, &page, s, counted)) {
 		window_free(w);
 		return;

@@ -2,16 +2,14 @@
 #include "edge/live_job.h"
 
 #include "base/array.h"
-#include "base/log.h"
+#include "edge/live_aside.h"
 #include "edge/live_past.h"
+#include "edge/live_restoring.h"
 #include "edge/live_saving.h"
-#include "edge/live_tensors.h"
-#include "runtime/prepared.h"
 #include "edge/reply.h"
 #include "gacc/v1/common.pb-c.h"
-#include "host/process.h"
 #include "proto/failpoint.h"
-#include "runtime/engine_proc.h"
+#include "runtime/prepared.h"
 #include "runtime/spec_message.h"
 
 #include <errno.h>
@@ -19,143 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
-{
-	live_event(ctx, warning, reason, rank, text);
-}
-
-/* ---- reports and orders: delivered when the sender has returned ---- */
-
-struct posted_report {
-	struct posted post;
-	struct live_job *l;
-	struct report report;
-};
-
-static void deliver_report(struct posted *p)
-{
-	struct posted_report *r = (struct posted_report *)p;
-	live_drop(r->l);
-	coord_on_report(r->l->coord, 0, &r->report, daemon_now(r->l->d));
-	free(r);
-}
-
-static void on_report(void *ctx, const struct report *r)
-{
-	struct live_job *l = ctx;
-	size_t n_rank = r->n_ranks * sizeof(*r->rank), n_map = r->counted ? r->n_words * sizeof(*r->counted) : 0;
-	struct posted_report *p = FAILPOINT_ERROR(gaccd_report_before) ? NULL : malloc(sizeof(*p) + n_rank + n_map);
-	if (!p)
-		return; /* the tick reports again */
-	char *at = (char *)(p + 1);
-	p->l = l;
-	p->report = *r;
-	p->report.rank = memcpy(at, r->rank, n_rank);
-	if (n_map)
-		p->report.counted = memcpy(at + n_rank, r->counted, n_map);
-	live_hold(l);
-	daemon_post(l->d, &p->post, deliver_report);
-}
-
-struct posted_order {
-	struct posted post;
-	struct live_job *l;
-	struct order order;
-};
-
-static void deliver_order(struct posted *p)
-{
-	struct posted_order *o = (struct posted_order *)p;
-	live_drop(o->l);
-	job_on_order(o->l->job, &o->order, daemon_now(o->l->d));
-	FAILPOINT(coord_order_after);
-	free(o);
-}
-
-static void on_params_durable(void *arg, enum status st)
-{
-	struct live_job *l = arg;
-	live_check_store(st);
-	l->params_noted = false;
-	l->params_durable = st == ST_OK;
-	if (l->params_durable && l->coord)
-		coord_resend(l->coord, daemon_now(l->d));
-}
-
-/* The journal knows that the job has its parameters. If its memory is lost before that, it begins anew, as no push can
- * have been acknowledged. */
-static bool params_are_durable(struct live_job *l)
-{
-	struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { l->id } };
-	if (!l->params_durable && !l->params_noted)
-		l->params_noted = persist_put(l->d->persist, &r, on_params_durable, l) == ST_OK;
-	return l->params_durable;
-}
-
-static void on_order(void *ctx, uint32_t node, const struct order *o)
-{
-	struct live_job *l = ctx;
-	if (o->run && o->want != WANT_END && !params_are_durable(l))
-		return; /* sent again when they are */
-	size_t n_late = o->n_late * sizeof(*o->late);
-	struct posted_order *p = FAILPOINT_ERROR(coord_order_before) ? NULL : malloc(sizeof(*p) + n_late);
-	if (!p)
-		return; /* the tick orders again */
-	p->l = l;
-	p->order = *o;
-	if (n_late)
-		p->order.late = memcpy(p + 1, o->late, n_late);
-	live_hold(l);
-	daemon_post(l->d, &p->post, deliver_order);
-}
-
-/* ---- other ports ---- */
+/* ---- making one ---- */
 
 void live_note_step(struct live_job *l, const struct commit *k)
 {
 	rate_add(&l->rate, k->unix_nanos, k->wait_fraction);
 }
-
-static void on_changed(void *ctx, uint64_t job)
-{
-	struct live_job *l = ctx;
-	l->changed = true;
-	live_history_applied(l);
-	const struct commit *k = coord_last_commit(l->coord);
-	if (k && coord_phase(l->coord) == COORD_COLLECT && k->window + 1 == coord_window(l->coord))
-		live_note_step(l, k);
-}
-
-static void on_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	struct live_job *l = ctx;
-	reply_send(l, call, r);
-}
-
-static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
-{
-	return live_engine_send(ctx, c, present);
-}
-
-static void on_allocate(void *ctx, uint64_t job)
-{
-	live_allocate(ctx);
-}
-
-static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	return start_time && process_start_time(pid) == start_time;
-}
-
-void live_random16(void *ctx, uint8_t out[16])
-{
-	if (getrandom(out, 16, 0) != 16)
-		abort(); /* Linux always has these */
-}
-
-/* ---- making one ---- */
 
 enum status live_add(struct daemon *d, struct live_job *l)
 {
@@ -171,21 +39,17 @@ void live_free(struct live_job *l)
 {
 	if (!l)
 		return;
-	live_let_go(l);
 	registering_drop(l);
-	registering_set_gone(l);
 	live_launch_free(l);
 	live_history_fini(l);
 	saving_free(l);
 	saved_fini(&l->saved);
-	job_free(l->job);
+	part_free(l->part);
 	coord_free(l->coord);
 	job_spec_fini(&l->spec);
 	if (l->spec_pb)
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
 	free(l->spec_field);
-	shared_drop(l->tensors_packed);
-	free(l->tensors_wrong);
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_view);
@@ -204,7 +68,6 @@ struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	l->d = d;
 	l->id = id;
 	l->uid = uid;
-	l->plan_fd = -1;
 	l->user = strdup(user);
 	if (events_init(&l->events, n_events) && l->user)
 		return l;
@@ -231,19 +94,6 @@ static bool keep_packed(struct live_job *l, const struct prepared *p)
 	return true;
 }
 
-static void on_saved(void *ctx, char *text, size_t n)
-{
-	const struct live_job *l = ctx;
-	const struct saved *k = saved_newest(&l->saved);
-	if (k)
-		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step,
-			 k->path);
-	else if (l->spec.restores)
-		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", l->spec_pb->restore_from);
-	else
-		snprintf(text, n, "; there is no checkpoint to restore");
-}
-
 enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p,
 		     struct live_job **out)
 {
@@ -257,33 +107,20 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 	l->spec = p->spec;
 	p->pb = NULL;
 	p->spec = (struct job_spec){ 0 };
-	struct job_ports jp = { .ctx = l,
-				.reply = on_reply,
-				.engine_send = on_engine_send,
-				.report = on_report,
-				.allocate = on_allocate,
-				.event = on_event,
-				.process_alive = on_process_alive,
-				.random16 = live_random16 };
-	struct coord_ports cp = { .ctx = l,
-				  .order = on_order,
-				  .persist_commit = live_persist_commit,
-				  .persist_end = live_persist_end,
-				  .event = on_event,
-				  .changed = on_changed,
-				  .norms = live_norms,
-				  .saved = on_saved };
+	const struct part_ports pp = live_part_ports(l);
+	const struct coord_ports cp = live_coord_ports(l);
 	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
 	if (!st)
-		st = job_new(&l->job, id, &l->spec, uid, d->node.incarnation, &jp);
+		st = part_new(&d->node, id, uid, l->uuid, &l->spec, &pp, &l->part);
 	if (!st)
 		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
 	if (st) {
 		live_free(l);
 		return st;
 	}
+	l->part->tensors.durable = l->spec_pb->n_tensors != 0;
 	if (p->set.n)
-		job_take_tensors(l->job, &p->set);
+		job_take_tensors(l->part->job, &p->set);
 	*out = l;
 	return ST_OK;
 }
@@ -293,7 +130,7 @@ enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_wh
 	struct tensor_spec *t = NULL;
 	enum status st = tensors_from_message(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
 	if (!st)
-		st = job_set_tensors(l->job, t, l->spec_pb->n_tensors, why, n_why);
+		st = job_set_tensors(l->part->job, t, l->spec_pb->n_tensors, why, n_why);
 	free(t);
 	return st;
 }
@@ -413,21 +250,46 @@ void live_unwatch(struct live_job *l, uint64_t call)
 		}
 }
 
+uint64_t live_host_bytes(const struct live_job *l)
+{
+	return l->part ? l->part->mem.bytes : l->kept_bytes;
+}
+
+/* Nobody holds on to its machines. */
+static bool is_free(const struct live_job *l)
+{
+	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->part->n_links &&
+	       !l->waits && !l->n_norms_calls && !saving_busy(l);
+}
+
+/* A tensor set of the journal that is yet to be read. true: it cannot be, and the job has been set aside. */
+static bool tensors_tick(struct live_job *l)
+{
+	const struct part_tensors *t = &l->part->tensors;
+	if (!t->due || l->part->mem.allocating || l->queued || coord_phase(l->coord) >= COORD_ENDING)
+		return false;
+	if (!t->wrong) {
+		part_allocate(l->part);
+		return false;
+	}
+	if (!is_free(l) || live_set_aside(l, "TENSORS", t->wrong))
+		return false;
+	live_launch_free(l);
+	return true;
+}
+
 void live_tick(struct live_job *l, struct now now)
 {
 	live_launch_tick(l, now);
-	if (!l->job) {
+	if (!l->coord) {
 		live_past_tick(l, now);
 		return;
 	}
-	if (live_tensors_tick(l))
+	if (tensors_tick(l))
 		return;
 	registering_tick(l, now);
-	live_memory_tick(l);
-	live_keeping_tick(l, now);
-	live_engine_due(l, now);
+	part_tick(l->part, now);
 	saving_tick(l);
-	job_tick(l->job, now);
 	coord_tick(l->coord, now);
 	if (live_ended(l))
 		live_submit_done(l, ST_OK, NULL); /* it has ended before its memory was there: its state says how */

@@ -8,23 +8,18 @@
 #ifndef GACC_EDGE_LIVE_JOB_H
 #define GACC_EDGE_LIVE_JOB_H
 
-#include "base/shared.h"
 #include "control/coordinator.h"
-#include "control/job.h"
-#include "control/restarts.h"
 #include "edge/daemon.h"
-#include "engine/segment.h"
 #include "runtime/events.h"
+#include "runtime/part.h"
 #include "runtime/rate.h"
 #include "runtime/saved_list.h"
 
 #define LIVE_EVENTS 256
-#define LIVE_GENERATION 1 /* of the segments */
 
 struct Gacc__V1__JobSpec;
 struct Gacc__V1__Job;
 struct Gacc__V1__Counters;
-struct engine_proc;
 
 struct live_window;
 struct pending_submit;
@@ -59,12 +54,9 @@ struct live_job {
 	/* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
 	uint8_t *spec_field;
 	size_t n_spec_field, spec_at;  /* spec_at: where the length ends */
-	struct shared *tensors_packed; /* as in the journal's TENSORS; NULL: not yet, or they came with the spec */
 	struct collecting *collecting; /* portions of the tensor set (registering.c); NULL: none */
-	size_t tensor_bytes;	       /* memory of a set that came in portions, of daemon.collected */
 	struct job_spec spec;
-	struct job *job; /* NULL: it is over, and only this is left (live_retire.c) */
-	struct coord *coord;
+	struct coord *coord;	  /* NULL: it is over, and only this is left (live_retire.c) */
 	enum job_state end_state; /* of such a job */
 	char *end_reason;
 	uint64_t end_window, end_step;
@@ -76,32 +68,13 @@ struct live_job {
 	bool end_settled;		    /* the journal's view is the last */
 	bool aside, giving_up;		    /* live_aside.h: not over in the journal; its END is being written */
 	uint64_t *end_counted;		    /* and its bitmap of micro-batches; NULL: not known */
-	/* memory and engine */
-	struct plan *plan; /* its head; the engine has the whole */
-	int plan_fd;
-	bool plan_due;		 /* there was no memory to make it */
-	struct segment *segment; /* in plan_segments order; mapped only where gaccd reads or writes itself */
-	struct plan_segment *wanted;
-	int n_segments;
-	uint64_t host_bytes;
-	bool tensors_durable, params_durable;
-	bool tensors_due;    /* live_tensors.h: they are in tensors_packed, and not read yet */
-	char *tensors_wrong; /* why they cannot be read */
-	bool params_noted;   /* the record of that is being written */
-	struct engine_proc *engine;
-	uint32_t engine_starts; /* ever */
-	struct restarts restarts;
-	/* why the present engine has not taken its memory; "": it has, or has not said */
-	char engine_refusal[192];
-	bool allocating; /* the pool works for it */
-	/* the service manager is getting its descriptors; nobody else has them yet */
-	struct fdstore_request *keeping;
-	int64_t keeping_since_ns; /* 0: it was told that this takes long */
-	bool kept;		  /* the service manager may have its descriptors */
-	int64_t released_ns;	  /* ended and idle since */
-	bool hurried;		  /* it is not kept for late trainers: its user has ended many since */
-	bool released, renewed;	  /* renewed: the journal's view has its last sessions */
-	uint32_t n_holders;	  /* calls and messages under way that point here */
+	struct part *part;		    /* its share on this node; NULL: it is over */
+	uint64_t kept_bytes;		    /* of a job that is set aside: its memory at the service manager */
+	bool params_durable, params_noted;  /* in the journal; the record of that is being written */
+	int64_t released_ns;		    /* ended and idle since */
+	bool hurried;			    /* it is not kept for late trainers: its user has ended many since */
+	bool renewed;			    /* the journal's view has its last sessions */
+	uint32_t n_holders;		    /* calls and messages under way that point here */
 	/* what people see */
 	struct live_window *deciding; /* decided, on its way into the history */
 	struct events events;	      /* LIVE_EVENTS of them, fewer when it is over */
@@ -112,7 +85,6 @@ struct live_job {
 	uint64_t told_window;
 	bool told_any;
 	struct rate rate;
-	uint32_t n_links;	     /* trainers' connections on the attach socket */
 	struct wait_call *waits;     /* methods_wait.c */
 	struct saving *saving;	     /* live_saving.h; NULL: it is over */
 	struct saved_list saved;     /* its checkpoints */
@@ -170,15 +142,19 @@ bool live_ended(const struct live_job *);
 enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
 bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
 void live_unwatch(struct live_job *, uint64_t call);
-void live_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
+/* Bytes of this node's memory that are the job's. */
+uint64_t live_host_bytes(const struct live_job *);
 /* The name of uid, or its number. */
 void live_user_name(uint32_t uid, char *out, size_t n);
+
+/* ---- live_ports.c ---- */
+struct part_ports live_part_ports(struct live_job *);
+struct coord_ports live_coord_ports(struct live_job *);
 
 /* ---- registering.c ---- */
 /* Portions of a tensor set that nobody completes are dropped. */
 void registering_tick(struct live_job *, struct now);
-void registering_drop(struct live_job *);     /* not while the pool works for it */
-void registering_set_gone(struct live_job *); /* the job has given up its tensor set */
+void registering_drop(struct live_job *); /* not while the pool works for it */
 
 /* ---- live_retire.c ---- */
 /* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */
@@ -301,36 +277,6 @@ void live_history_applied(struct live_job *);
 /* A window of the journal, which the history may lack. */
 void live_history_restored(struct live_job *, const struct commit *);
 void live_history_fini(struct live_job *);
-
-/* ---- live_memory.c ---- */
-/* Bytes of shared memory that a job with these tensors will have. ST_NO_MEMORY. */
-enum status live_memory_need(struct live_job *, uint64_t *out);
-void live_allocate(struct live_job *); /* ports.allocate */
-void live_memory_tick(struct live_job *);
-/* Ends the engine and gives the memory back. */
-void live_release(struct live_job *);
-/* Says once when the service manager takes long to take its memory's descriptors. */
-void live_keeping_tick(struct live_job *, struct now);
-/* Lets go of the engine; memory stays with the service manager. */
-void live_let_go(struct live_job *);
-/* The tensor set as a packed JobSpec with nothing else in it: makes l->tensors_packed, unless that is there. */
-enum status live_pack_tensors(struct live_job *);
-
-/* ---- live_maps.c ---- */
-/* A copy of the control record in force; free it with control_state_fini. */
-enum status live_read_control(struct live_job *, struct control_state *out);
-struct segment *live_segment(struct live_job *, uint32_t role, uint32_t index);
-/* View on the job's control segment; false: it is not there. */
-bool live_control_page(struct live_job *, struct control_page *out);
-/* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
-void *live_map(struct live_job *, uint32_t role, uint32_t index, bool writable);
-
-/* ---- live_engine.c ---- */
-/* The memory is there: for the first time in this life of gaccd. */
-void live_start_engine(struct live_job *);
-bool live_engine_send(struct live_job *, const struct engine_command *, const void *present);
-/* Starts an engine that is due, and ends one that hangs. */
-void live_engine_due(struct live_job *, struct now);
 
 /* ---- methods_wait.c ---- */
 /* Answers the Wait calls whose job has come so far, has ended, or whose time is over. */

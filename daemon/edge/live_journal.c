@@ -9,10 +9,9 @@
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
-#include "edge/live_tensors.h"
-#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/commit_bytes.h"
+#include "runtime/prepared.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -181,7 +180,7 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 		return unreadable(r, "COMMIT", w->window, "has another form");
 	if (!ok)
 		return ST_OK;
-	job_restore_window(l->job, &k.commit, k.counted, k.n_words);
+	job_restore_window(l->part->job, &k.commit, k.counted, k.n_words);
 	coord_restore(l->coord, &k.commit);
 	live_history_restored(l, &k.commit);
 	live_note_step(l, &k.commit);
@@ -205,7 +204,7 @@ static enum status restore_tensors(struct rows *r, const struct journal_bytes *b
 {
 	char why[200];
 	bool at_once = r->l->spec.launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
-	enum status st = live_tensors_restore(r->l, b, at_once, why, sizeof(why));
+	enum status st = part_restore_tensors(r->l->part, b, at_once, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
@@ -230,10 +229,10 @@ static enum status take_end(struct live_job *l, const struct journal_job *j)
 	l->end_reason = strdup(j->end_reason);
 	l->end_state = (enum job_state)j->end_state;
 	l->ended_unix_ns = j->ended_unix_ns;
-	job_free(l->job);
+	part_free(l->part);
 	coord_free(l->coord);
 	saving_free(l);
-	l->job = NULL;
+	l->part = NULL;
 	l->coord = NULL;
 	if (j->exits.n && !l->end_settled)
 		live_exits_restore(l, &j->exits);
@@ -280,6 +279,8 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	memcpy(l->request_id, j->request_id, 16);
 	l->created_unix_ns = j->created_unix_ns;
 	l->params_durable = j->params_ready;
+	if (l->part)
+		l->part->begun = j->params_ready;
 	l->end_window = j->next_window;
 	if (j->ended)
 		st = take_end(l, j);
@@ -314,22 +315,22 @@ static enum status last_window(void *arg, const struct journal_window *w)
 static void take_up(struct live_job *l)
 {
 	bool launch = l->spec.launch_mode == LAUNCH_DAEMON && !l->aside, found = launch && live_launch_adopt(l);
-	if (!l->job)
+	if (!l->coord)
 		return; /* its tick makes the view that stays */
 	live_queue_restore(l, launch && !found && !l->params_durable);
 	if (launch && !l->queued)
 		coord_admit(l->coord, daemon_now(l->d));
 	if (launch && !found && !l->queued)
 		live_launch_begin(l);
-	if (!l->queued && (job_has_tensors(l->job) || l->tensors_due || l->spec.restores))
-		job_take_over(l->job);
+	if (!l->queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec.restores))
+		job_take_over(l->part->job);
 }
 
 static enum status check_held(const struct daemon *d)
 {
 	size_t n = 0;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		n += d->job[i]->job != NULL;
+		n += d->job[i]->coord != NULL;
 	return live_queue_check_held(d->node.n_stored, n);
 }
 
@@ -339,13 +340,13 @@ static enum status restore_rows(struct live_job *l)
 	struct rows r = { .l = l };
 	enum status st = ST_OK;
 	live_history_load(l);
-	if (!l->job)
+	if (!l->coord)
 		live_shrink_events(l);
 	if (l->coord)
 		st = journal_each_update(l->d->journal, l->id, restore_update, &r);
 	if (!st && !l->aside)
-		st = journal_each_window(l->d->journal, l->id, l->job ? JOB_HISTORY : 1,
-					 l->job ? restore_window : last_window, &r);
+		st = journal_each_window(l->d->journal, l->id, l->coord ? JOB_HISTORY : 1,
+					 l->coord ? restore_window : last_window, &r);
 	if (!st)
 		st = saving_from_journal(l);
 	if (st && !is_fatal(st))

@@ -299,7 +299,8 @@ static void watch_early_ends(struct live_job *l, struct now now)
 {
 	struct live_launch *g = l->launch;
 	bool known = g->heard && !live_ended(l) &&
-		     (l->engine ? l->restarts.up : !job_has_tensors(l->job) && !l->tensors_due);
+		     (l->part->engine.proc ? l->part->engine.restarts.up
+					   : !job_has_tensors(l->part->job) && !l->part->tensors.due);
 	uint32_t rank = known ? missing_rank(l) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;
@@ -424,7 +425,7 @@ bool live_launch_adopt(struct live_job *l)
 	bool known = l->launch != NULL; /* how its ranks ended: live_exits.c */
 	if (!known && !live_launch_make(l))
 		return false;
-	bool clean_up = !l->job && left_traces(l, l->launch->uuid);
+	bool clean_up = !l->coord && left_traces(l, l->launch->uuid);
 	if (!open_launcher(l, clean_up) || clean_up) {
 		l->launch->done = false;
 		return true;

@@ -49,7 +49,7 @@ static const struct tensor_norm *norms_of(struct live_job *l, const struct commi
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!live_control_page(l, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size))
+	if (!part_control_page(l->part, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size))
 		return NULL;
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;
@@ -74,7 +74,7 @@ struct norms_call {
 static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor,
 		      Gacc__V1__TensorNorm *out)
 {
-	const struct arena *a = job_arena(p->l->job);
+	const struct arena *a = job_arena(p->l->part->job);
 	uint64_t row = a->tensor[tensor].alias >= 0 ? (uint64_t)a->tensor[tensor].alias : tensor;
 	gacc__v1__tensor_norm__init(out);
 	out->name = (char *)t[tensor].name;
@@ -87,7 +87,7 @@ static const ProtobufCMessage *make_norms(void *arg)
 {
 	struct norms_call *c = arg;
 	uint64_t n;
-	const struct tensor_spec *t = job_tensors(c->reply->l->job, &n);
+	const struct tensor_spec *t = job_tensors(c->reply->l->part->job, &n);
 	c->row = calloc(n, sizeof(*c->row));
 	c->list = calloc(n, sizeof(*c->list));
 	if (!c->row || !c->list)
@@ -138,7 +138,7 @@ void live_norms(void *ctx, const struct commit *k)
 {
 	struct live_job *l = ctx;
 	const struct tensor_norm *norms = norms_of(l, k);
-	uint64_t n = job_arena(l->job)->n_tensors;
+	uint64_t n = job_arena(l->part->job)->n_tensors;
 	struct norms_reply *p = calloc(1, sizeof(*p));
 	struct rpc_call *call;
 	if (p && norms)

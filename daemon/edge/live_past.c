@@ -159,23 +159,26 @@ static void drop_spec(struct live_job *l)
 	if (!l->spec_pb)
 		return;
 	struct dropped *w = calloc(1, sizeof(*w));
+	struct shared *packed = l->part ? l->part->tensors.packed : NULL;
 	job_spec_fini(&l->spec);
 	free(l->spec_field);
 	l->spec_field = NULL;
 	l->n_spec_field = 0;
 	if (w) {
 		w->spec = l->spec_pb;
-		w->packed = l->tensors_packed;
-		if (l->job)
-			job_give_tensors(l->job, &w->tensors);
+		w->packed = packed;
+		if (l->part)
+			job_give_tensors(l->part->job, &w->tensors);
 		rpc_pool_put(l->d->node.pool, &w->work, l->uid, drop_it, on_dropped);
 	} else {
 		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
-		shared_drop(l->tensors_packed);
+		shared_drop(packed);
 	}
 	l->spec_pb = NULL;
-	l->tensors_packed = NULL;
-	registering_set_gone(l);
+	if (l->part) {
+		l->part->tensors.packed = NULL;
+		part_tensors_gone(l->part);
+	}
 }
 
 bool live_past_keep(struct live_job *l, struct now now)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
-#include "edge/live_tensors.h"
 
-#include "base/log.h"
+#include "edge/live_job.h"
+
 #include "base/descriptors.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "control/queue.h"
+#include "runtime/stored.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +41,13 @@ static uint64_t less(uint64_t limit, uint64_t part)
 static uint64_t in_use(const struct live_job *l)
 {
 	if (live_ended(l))
-		return l->host_bytes;
-	return l->host_bytes ? l->host_bytes : l->reserved;
+		return live_host_bytes(l);
+	return live_host_bytes(l) ? live_host_bytes(l) : l->reserved;
+}
+
+static bool is_promised(const struct live_job *l)
+{
+	return !live_host_bytes(l) || (l->part && l->part->mem.allocating);
 }
 
 /* What is reserved and not allocated yet is not gone from the machine's memory: it is taken off here. */
@@ -50,7 +57,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 	uint64_t promised = MEMORY_MARGIN;
 	machine_memory_read("", &m);
 	for (size_t i = 0; i < q->n; i++)
-		promised += q->live[i]->allocating || !q->live[i]->host_bytes ? in_use(q->live[i]) : 0;
+		promised += is_promised(q->live[i]) ? in_use(q->live[i]) : 0;
 	q->limits =
 		(struct queue_limits){ .host_memory = d->node.conf->limits.host_memory,
 				       .host_memory_per_user = d->node.conf->limits.host_memory_per_user,
@@ -66,7 +73,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 /* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
 static uint64_t left_descriptors(const struct live_job *l)
 {
-	uint64_t left = l->host_bytes ? l->descriptors : less(l->descriptors, l->stored);
+	uint64_t left = live_host_bytes(l) ? l->descriptors : less(l->descriptors, l->stored);
 	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
 }
 
@@ -75,7 +82,7 @@ static void add(struct queue_list *q, struct live_job *l, const struct live_job 
 	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile:
 	 * the job counts, else cancelling is a way round the limits. */
 	bool ended = live_ended(l), leaving = ended && !live_launch_over(l);
-	if (l == without || (ended && !leaving && !l->host_bytes))
+	if (l == without || (ended && !leaving && !live_host_bytes(l)))
 		return;
 	q->live[q->n] = l;
 	q->job[q->n++] = (struct queue_job){ .id = l->id,
@@ -87,7 +94,7 @@ static void add(struct queue_list *q, struct live_job *l, const struct live_job 
 					     .overtaken = l->overtaken,
 					     .bytes = l->queued ? l->need : in_use(l),
 					     .descriptors = leaving ? left_descriptors(l) : l->descriptors,
-					     .stored = leaving && !l->host_bytes ? 0 : l->stored };
+					     .stored = leaving && !live_host_bytes(l) ? 0 : l->stored };
 }
 
 static int by_id(const void *a, const void *b)
@@ -130,7 +137,7 @@ static void note_overtaken(const struct queue_list *q)
 static void find_descriptors(struct live_job *l)
 {
 	uint64_t ranks = l->spec.ranks, connections = l->d->node.conf->listen.connections_per_user;
-	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->job);
+	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->part->job);
 	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }
 
@@ -167,7 +174,7 @@ static enum status find_need(struct live_job *l)
 {
 	find_descriptors(l);
 	l->need = l->spec.host_memory;
-	return job_has_tensors(l->job) ? live_memory_need(l, &l->need) : ST_OK;
+	return job_has_tensors(l->part->job) ? part_need(l->part, &l->need) : ST_OK;
 }
 
 static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
@@ -220,8 +227,8 @@ void live_queue_restore(struct live_job *l, bool queued)
 {
 	if (find_need(l))
 		l->need = l->spec.host_memory; /* its allocation will say what is wrong */
-	if (l->tensors_due && l->need < live_tensors_held(l))
-		l->need = live_tensors_held(l);
+	if (l->part->tensors.due && l->need < stored_bytes(&l->d->node, l->id, NULL))
+		l->need = stored_bytes(&l->d->node, l->id, NULL);
 	l->queued = queued;
 	l->reserved = queued ? 0 : l->need;
 	l->d->n_queued += queued;
@@ -241,8 +248,8 @@ static void start(struct live_job *l, struct now now)
 	live_event(l, false, "Admitted", -1, "its turn has come");
 	coord_admit(l->coord, now);
 	live_launch_begin(l);
-	if (job_has_tensors(l->job) || l->spec.restores)
-		job_allocate(l->job);
+	if (job_has_tensors(l->part->job) || l->spec.restores)
+		job_allocate(l->part->job);
 }
 
 static void tell(struct queue_list *q, struct now now)

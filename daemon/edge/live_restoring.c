@@ -17,12 +17,12 @@
 static enum status take_tensors(struct reading *r)
 {
 	struct live_job *l = r->l;
-	const struct tensor_set *now = job_tensor_set(l->job);
+	const struct tensor_set *now = job_tensor_set(l->part->job);
 	char text[256];
 	if (!now) {
-		job_take_tensors(l->job, &r->set);
-		l->tensors_packed = shared_new(r->packed, r->n_packed);
-		if (l->tensors_packed)
+		job_take_tensors(l->part->job, &r->set);
+		l->part->tensors.packed = shared_new(r->packed, r->n_packed);
+		if (l->part->tensors.packed)
 			r->packed = NULL;
 	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) {
 		/* a rank has declared it meanwhile */
@@ -176,7 +176,7 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 		return ST_NO_MEMORY;
 	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
 	if (b->has_last)
-		job_restore_window(l->job, &b->last, none, (uint32_t)n_words);
+		job_restore_window(l->part->job, &b->last, none, (uint32_t)n_words);
 	free(none);
 	l->has_base = true;
 	l->base_window = b->window;
@@ -235,7 +235,7 @@ static bool give_to_job(const struct reading *r, const struct base *b)
 		return false;
 	memcpy(tail, &to, sizeof(to));
 	memcpy(tail + sizeof(to), r->path, n - sizeof(to));
-	job_begin_with(r->l->job, tail, (uint32_t)n);
+	job_begin_with(r->l->part->job, tail, (uint32_t)n);
 	return true;
 }
 
@@ -316,7 +316,7 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->state_dir = l->d->node.conf->state_dir;
 	r->allowed = l->d->node.conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof(r->wanted), "%s", l->spec_pb->restore_from);
-	r->known = job_tensor_set(l->job);
+	r->known = job_tensor_set(l->part->job);
 	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
@@ -362,7 +362,7 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 		coord_end(l->coord, (enum status)a->status, why, now);
 		return;
 	}
-	if (live_read_control(l, &state)) {
+	if (part_read_control(l->part, &state)) {
 		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
 		return;
 	}
@@ -370,6 +370,6 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
 		 (unsigned long long)state.r.count, l->spec_pb->restore_from);
 	live_event(l, false, "Restored", -1, why);
-	job_on_restored(l->job, &state, now);
+	job_on_restored(l->part->job, &state, now);
 	control_state_fini(&state);
 }

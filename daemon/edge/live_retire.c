@@ -53,9 +53,9 @@ static void retire(struct live_job *l, struct now now)
 	l->end_step = coord_applied_step(l->coord);
 	if (k)
 		l->end_commit = *k;
-	job_free(l->job);
+	part_free(l->part);
 	coord_free(l->coord);
-	l->job = NULL;
+	l->part = NULL;
 	l->coord = NULL;
 	live_shrink_events(l);
 	live_launch_free(l);
@@ -72,7 +72,7 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	uint32_t n = 0;
 	for (uint32_t i = d->n_jobs; i--;) {
 		struct live_job *l = d->job[i];
-		if (l->uid == uid && l->job && live_ended(l) && ++n > MAX_WHOLE)
+		if (l->uid == uid && l->coord && live_ended(l) && ++n > MAX_WHOLE)
 			l->hurried = true;
 	}
 }
@@ -81,20 +81,21 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
  * of the job goes when nobody holds on to it. */
 void live_end_tick(struct live_job *l, struct now now)
 {
-	if (!live_ended(l) || !job_ended(l->job) || l->allocating)
+	if (!live_ended(l) || !job_ended(l->part->job) || l->part->mem.allocating)
 		return;
 	if (!l->released_ns) {
 		l->released_ns = now.mono_ns;
 		hurry_older(l->d, l->uid);
 	}
-	if (!l->released && (job_idle(l->job) || l->hurried || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
-		live_release(l);
-		l->released = true;
-	} else if (l->released && !l->renewed) { /* a tick later: what the last sessions did has been reported */
+	if (!l->part->mem.released &&
+	    (job_idle(l->part->job) || l->hurried || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
+		part_release(l->part);
+	} else if (l->part->mem.released &&
+		   !l->renewed) { /* a tick later: what the last sessions did has been reported */
 		live_past_renew(l, now);
 		l->renewed = true;
 	}
-	bool told = !l->n_watchers && !l->n_links && !l->waits && !l->n_norms_calls && !l->changed;
+	bool told = !l->n_watchers && !l->part->n_links && !l->waits && !l->n_norms_calls && !l->changed;
 	bool due = l->renewed && (l->hurried || now.mono_ns - l->released_ns > RETIRE_AFTER_NS);
 	if (due && told && !l->n_holders && !l->deciding && live_launch_over(l))
 		retire(l, now);
@@ -133,7 +134,7 @@ static void on_forgotten(void *arg, enum status st)
 
 static bool may_be_forgotten(const struct live_job *l)
 {
-	return !l->job && !l->aside && !l->n_holders;
+	return !l->coord && !l->aside && !l->n_holders;
 }
 
 /* How many jobs of *out_uid, the oldest of them, are to be forgotten now. */

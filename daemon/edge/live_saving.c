@@ -81,10 +81,10 @@ void saving_set_why(struct live_job *l, const char *why)
 static uint64_t bytes_of(const struct live_job *l, bool inside_window)
 {
 	uint64_t bytes = 0;
-	for (int i = 0; l->wanted && i < l->n_segments; i++) {
-		uint32_t role = l->wanted[i].role;
+	for (int i = 0; l->part->mem.wanted && i < l->part->mem.n; i++) {
+		uint32_t role = l->part->mem.wanted[i].role;
 		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
-		bytes += state || (inside_window && role == SEG_ACCUM0) ? l->wanted[i].bytes : 0;
+		bytes += state || (inside_window && role == SEG_ACCUM0) ? l->part->mem.wanted[i].bytes : 0;
 	}
 	return bytes;
 }
@@ -133,7 +133,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	char path[CHECKPOINT_MAX_PATH];
-	if (!s->dir[0] || !job_can_checkpoint(l->job))
+	if (!s->dir[0] || !job_can_checkpoint(l->part->job))
 		return false;
 	struct saved *k = saved_find(&l->saved, w->id);
 	if (!k)
@@ -150,14 +150,14 @@ static bool on_begin(void *ctx, const struct save_want *w)
 				    .id = w->id,
 				    .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
-	if (!live_engine_send(l, &c, path))
+	if (!part_engine_send(l->part, &c, path))
 		return false;
 	s->command = w->id;
-	const struct commit *last = job_last_commit(l->job);
+	const struct commit *last = job_last_commit(l->part->job);
 	s->have_last = last != NULL;
 	if (last)
 		s->last = *last;
-	k->window = job_window(l->job);
+	k->window = job_window(l->part->job);
 	s->n_updates =
 		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
 	answer_calls(l, k, false);
@@ -267,7 +267,7 @@ void saving_on_engine_down(struct live_job *l)
 
 void saving_on_committed(struct live_job *l)
 {
-	const struct commit *k = job_last_commit(l->job);
+	const struct commit *k = job_last_commit(l->part->job);
 	if (k)
 		saver_on_boundary(&l->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
 }
@@ -278,7 +278,7 @@ void saving_tick(struct live_job *l)
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
 		saving_sweep(l);
 	saver_kick(&s->saver);
-	if (s->end_held && !l->engine && !l->restarts.due_ns)
+	if (s->end_held && !l->part->engine.proc && !l->part->engine.restarts.due_ns)
 		saver_give_up(&s->saver, ST_ENGINE_DOWN);
 }
 

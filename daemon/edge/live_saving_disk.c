@@ -67,7 +67,7 @@ void saving_sweep(void *ctx)
 static void *pack_spec(struct live_job *l, size_t *out_n)
 {
 	size_t n = l->spec_field ? l->n_spec_field - l->spec_at : gacc__v1__job_spec__get_packed_size(l->spec_pb);
-	if (!l->spec_pb->n_tensors && live_pack_tensors(l))
+	if (!l->spec_pb->n_tensors && part_pack_tensors(l->part))
 		return NULL;
 	uint8_t *bytes = malloc(n + 1);
 	if (!bytes)
@@ -133,7 +133,7 @@ void saving_seal(void *ctx, const struct save_want *want)
 	size_t n_spec = w->manifest.n_spec;
 	fill_manifest(l, want, &w->manifest);
 	w->manifest.n_spec = n_spec;
-	w->tensors = l->tensors_packed ? shared_hold(l->tensors_packed) : NULL;
+	w->tensors = l->part->tensors.packed ? shared_hold(l->part->tensors.packed) : NULL;
 	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
 	checkpoint_final_path(w->final, s->dir, l->uuid, s->answer.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof(s->final));

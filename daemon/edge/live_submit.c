@@ -5,8 +5,8 @@
 #include "control/queue.h"
 #include "edge/disk_watch.h"
 #include "edge/live_saving.h"
-#include "runtime/prepared.h"
 #include "gacc/v1/common.pb-c.h"
+#include "runtime/prepared.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,8 +115,8 @@ static void on_job_durable(void *arg, enum status st)
 		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
 		live_queue_run(l->d, daemon_now(l->d));
 		live_submit_done(l, ST_OK, NULL);
-	} else if (job_has_tensors(l->job) || l->spec.restores)
-		job_allocate(l->job); /* its end answers: a job that does not fit is refused */
+	} else if (job_has_tensors(l->part->job) || l->spec.restores)
+		job_allocate(l->part->job); /* its end answers: a job that does not fit is refused */
 	else
 		live_submit_done(l, ST_OK, NULL);
 }
@@ -212,7 +212,7 @@ static enum status make(struct daemon *d, const struct submit *s, struct live_jo
 		return st;
 	}
 	struct live_job *l = *out;
-	live_random16(NULL, l->uuid); /* its directories may be named after it */
+	part_random16(NULL, l->uuid); /* its directories may be named after it */
 	st = check_name(l->spec.name, field, why, n_why);
 	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
 		st = live_launch_check(s->uid, s->user, s->local, why, n_why);

@@ -226,11 +226,11 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	j->queue_position = l->queue_position;
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
 	j->epoch = 1;
-	j->host_bytes = l->host_bytes;
-	j->engine_pid = l->engine ? engine_proc_pid(l->engine) : 0;
-	j->engine_restarts = l->engine_starts ? l->engine_starts - 1 : 0;
-	if (job_has_tensors(l->job)) {
-		const struct arena *a = job_arena(l->job);
+	j->host_bytes = live_host_bytes(l);
+	j->engine_pid = l->part->engine.proc ? engine_proc_pid(l->part->engine.proc) : 0;
+	j->engine_restarts = l->part->engine.starts ? l->part->engine.starts - 1 : 0;
+	if (job_has_tensors(l->part->job)) {
+		const struct arena *a = job_arena(l->part->job);
 		j->tensors = a->n_tensors;
 		j->parameters = a->n_parameters;
 	}
@@ -247,15 +247,16 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = l->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = l->allocating || job_has_tensors(l->job) ? "its memory is being made"
-								  : "waits for a rank to register its tensors";
+		reason = l->part->mem.allocating || job_has_tensors(l->part->job)
+				 ? "its memory is being made"
+				 : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = l->created_unix_ns;
 	j->ended_unix_nanos = l->ended_unix_ns;
 	j->uid = l->uid;
 	j->window = l->end_window;
 	j->applied_step = l->end_step;
-	j->host_bytes = l->host_bytes;
+	j->host_bytes = live_host_bytes(l);
 	j->reason = strdup(reason);
 	j->uuid = format_uuid(l->uuid);
 	j->user = strdup(l->user);

@@ -52,9 +52,10 @@ static struct live_job *savable_job(struct rpc_call *call, const char *name)
 	else if (l->spec.optim.type == OPTIM_CLIENT)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
-	else if (!job_params_ready(l->job) && l->params_durable) /* of an earlier gaccd: its engine is about to come */
+	else if (!job_params_ready(l->part->job) &&
+		 l->params_durable) /* of an earlier gaccd: its engine is about to come */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
-	else if (!job_params_ready(l->job))
+	else if (!job_params_ready(l->part->job))
 		rpc_failf(call, ST_NOT_READY, "job %llu has no parameters yet", id);
 	else
 		return l;

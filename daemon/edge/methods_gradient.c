@@ -54,7 +54,7 @@ static struct live_job *find_job(struct rpc_call *call, const Gacc__V1__Session 
 static struct live_job *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct live_job *l = find_job(call, s);
-	return l && !l->job && live_is_of(l, caller_uid(call)) ? l : NULL;
+	return l && !l->coord && live_is_of(l, caller_uid(call)) ? l : NULL;
 }
 
 static void job_has_ended(struct rpc_call *call, const struct live_job *l)
@@ -72,7 +72,7 @@ struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s,
 		return NULL;
 	}
 	l = find_job(call, s);
-	if (!l || !l->job || s->token.len != 16) {
+	if (!l || !l->coord || s->token.len != 16) {
 		no_session(call, s);
 		return NULL;
 	}
@@ -87,7 +87,7 @@ struct live_job *checked_session(struct rpc_call *call, const Gacc__V1__Session 
 {
 	struct reply why;
 	struct live_job *l = find_session(call, s, out);
-	if (!l || job_session_ok(l->job, out, &why))
+	if (!l || job_session_ok(l->part->job, out, &why))
 		return l;
 	reply_fail(call, &why);
 	return NULL;
@@ -117,7 +117,7 @@ static void forget_call(struct rpc_call *call, bool completed)
 	if (!l)
 		return;
 	if (!completed)
-		job_on_call_gone(l->job, rpc_id(call), rpc_number(call));
+		job_on_call_gone(l->part->job, rpc_id(call), rpc_number(call));
 	live_drop(l);
 }
 
@@ -131,7 +131,7 @@ struct pending_attach {
 
 static void do_attach(struct rpc_call *call, struct live_job *l, const struct attach_args *a)
 {
-	if (!l->job || live_ended(l)) {
+	if (!l->coord || live_ended(l)) {
 		job_has_ended(call, l);
 		return;
 	}
@@ -143,7 +143,7 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 	}
 	keep_job(call, l);
 	rpc_set_number(call, a->rank);
-	job_attach(l->job, rpc_id(call), a, daemon_now(l->d));
+	job_attach(l->part->job, rpc_id(call), a, daemon_now(l->d));
 }
 
 static const char *create_hint(enum status st, const char *why)
@@ -252,7 +252,7 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_put_params(l->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
+		job_put_params(l->part->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
 }
 
 #define ANSWER_NS (INT64_C(200) * 1000000) /* two ticks of the daemon, which looks at deadlines */
@@ -275,7 +275,7 @@ static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_wait_ready(l->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
+		job_wait_ready(l->part->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
 }
 
 /* ---- the window ---- */
@@ -321,7 +321,7 @@ static void push(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	if (!l)
 		return;
 	struct push_args a = push_args_of(q);
-	job_push(l->job, rpc_id(call), &k, &a, now_of(call));
+	job_push(l->part->job, rpc_id(call), &k, &a, now_of(call));
 }
 
 static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -330,7 +330,7 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_flush(l->job, rpc_id(call), &k, q->window, now_of(call));
+		job_flush(l->part->job, rpc_id(call), &k, q->window, now_of(call));
 }
 
 static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -348,7 +348,7 @@ static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, c
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_wait_step(l->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
+		job_wait_step(l->part->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
 }
 
 static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -357,7 +357,7 @@ static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_ack_step(l->job, rpc_id(call), &k, q->window, now_of(call));
+		job_ack_step(l->part->job, rpc_id(call), &k, q->window, now_of(call));
 }
 
 static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -371,7 +371,7 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct session_key k;
 	struct live_job *l = session_job(call, q->session, &k);
 	if (l)
-		job_detach(l->job, rpc_id(call), &k, q->done, now_of(call));
+		job_detach(l->part->job, rpc_id(call), &k, q->done, now_of(call));
 }
 
 /* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */
@@ -395,10 +395,10 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 		no_memory(call);
 		return;
 	}
-	*w = (struct session_watch){ l, k.rank, job_generation(l->job, k.rank) };
+	*w = (struct session_watch){ l, k.rank, job_generation(l->part->job, k.rank) };
 	rpc_set_data(call, w);
 	live_hold(l);
-	job_on_link(l->job, k.rank, w->generation, true, now_of(call));
+	job_on_link(l->part->job, k.rank, w->generation, true, now_of(call));
 }
 
 static void watch_session_over(struct rpc_call *call, bool completed)
@@ -408,7 +408,7 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 		return;
 	live_unwatch(w->l, rpc_id(call));
 	if (!daemon_of(call)->node.stopping)
-		job_on_link(w->l->job, w->rank, w->generation, false, now_of(call));
+		job_on_link(w->l->part->job, w->rank, w->generation, false, now_of(call));
 	live_drop(w->l);
 	free(w);
 }

@@ -5,12 +5,12 @@
 #include "control/queue.h"
 #include "edge/disk_watch.h"
 #include "edge/live_aside.h"
-#include "runtime/prepared.h"
 #include "edge/state_share.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 #include "math/kernels.h"
 #include "proto/version.h"
+#include "runtime/prepared.h"
 
 #include <stdio.h>
 #include <stdlib.h>

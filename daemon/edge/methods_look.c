@@ -300,15 +300,15 @@ static void fill_buffer(const struct live_job *l, const struct buffer_kind *k, G
 	gacc__v1__buffer__init(out);
 	out->job = l->id;
 	out->kind = (char *)k->name;
-	for (int i = 0; i < l->n_segments; i++)
-		if (l->wanted[i].role >= k->first && l->wanted[i].role <= k->last) {
+	for (int i = 0; i < l->part->mem.n; i++)
+		if (l->part->mem.wanted[i].role >= k->first && l->part->mem.wanted[i].role <= k->last) {
 			out->segments++;
-			out->bytes += l->wanted[i].bytes + SEGMENT_DATA_OFFSET;
+			out->bytes += l->part->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
 		}
 	if (k->tensors)
-		out->tensors = job_arena(l->job)->n_tensors;
+		out->tensors = job_arena(l->part->job)->n_tensors;
 	if (k->mapped || (k->mapped_by_client_optimizers && l->spec.optim.type == OPTIM_CLIENT))
-		out->clients = l->n_links;
+		out->clients = l->part->n_links;
 }
 
 static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -324,8 +324,8 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	r.buffers = calloc(d->n_jobs * N_KINDS + 1, sizeof(*r.buffers));
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct live_job *l = d->job[i];
-		r.user_bytes_used += l->uid == uid ? l->host_bytes : 0;
-		if (!l->n_segments || !live_is_of(l, uid) || (only && l != only))
+		r.user_bytes_used += l->uid == uid ? live_host_bytes(l) : 0;
+		if (!l->part || !l->part->mem.n || !live_is_of(l, uid) || (only && l != only))
 			continue;
 		for (size_t k = 0; k < N_KINDS; k++) {
 			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];

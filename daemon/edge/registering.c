@@ -134,10 +134,10 @@ static void answer_received(struct rpc_call *call, uint64_t received)
 static void keep_packed(struct registering *r)
 {
 	struct live_job *l = r->l;
-	if (job_has_tensors(l->job) || l->tensors_packed)
+	if (job_has_tensors(l->part->job) || l->part->tensors.packed)
 		return;
-	l->tensors_packed = shared_new(r->packed, r->n_packed);
-	if (l->tensors_packed)
+	l->part->tensors.packed = shared_new(r->packed, r->n_packed);
+	if (l->part->tensors.packed)
 		r->packed = NULL;
 }
 
@@ -145,7 +145,7 @@ static void keep_packed(struct registering *r)
 static void declare(struct registering *r)
 {
 	keep_packed(r);
-	job_register(r->l->job, r->call, &r->key, r->set.n ? &r->set : NULL, r->part, daemon_now(r->l->d));
+	job_register(r->l->part->job, r->call, &r->key, r->set.n ? &r->set : NULL, r->part, daemon_now(r->l->d));
 }
 
 static bool is_last(const struct registering *r)
@@ -158,9 +158,10 @@ static void answer(struct registering *r)
 	struct live_job *l = r->l;
 	struct rpc_call *call = rpc_find(l->d->rpc, r->call);
 	struct reply why;
-	if (!call || !l->job)
-		return;				    /* nobody waits for it */
-	if (!job_session_ok(l->job, &r->key, &why)) /* the session's end comes before what is wrong with its tensors */
+	if (!call || !l->coord)
+		return; /* nobody waits for it */
+	if (!job_session_ok(l->part->job, &r->key,
+			    &why)) /* the session's end comes before what is wrong with its tensors */
 		reply_fail(call, &why);
 	else if (r->status)
 		fail(r, call);
@@ -202,12 +203,6 @@ static void on_dropped(struct rpc_work *w)
 	free(w);
 }
 
-void registering_set_gone(struct live_job *l)
-{
-	rpc_shares_give(&l->d->node.collected, l->uid, l->tensor_bytes);
-	l->tensor_bytes = 0;
-}
-
 static void give_back(struct live_job *l)
 {
 	rpc_shares_give(&l->d->node.collected, l->uid, l->collecting->charged);
@@ -247,20 +242,20 @@ static bool is_current(const void *ctx, uint32_t rank, uint64_t generation)
 static bool is_stale(const struct live_job *l)
 {
 	const struct collecting *c = l->collecting;
-	return job_has_tensors(l->job) && !c->set.declared;
+	return job_has_tensors(l->part->job) && !c->set.declared;
 }
 
 static void admit(struct registering *r)
 {
 	struct live_job *l = r->l;
 	struct collected *p = &l->collecting->set;
-	r->known = job_tensor_set(l->job);
+	r->known = job_tensor_set(l->part->job);
 	if (is_stale(l)) {
 		p->n_ranks = 0;
 		p->declared = true;
 	}
-	r->keep = collected_prune(p, is_current, l->job);
-	r->portion.generation = job_generation(l->job, r->portion.rank);
+	r->keep = collected_prune(p, is_current, l->coord);
+	r->portion.generation = job_generation(l->part->job, r->portion.rank);
 	r->status = collected_admit(p, &r->portion, r->known, r->why, sizeof(r->why));
 }
 
@@ -295,7 +290,7 @@ static void charge(struct registering *r)
 	if (!r->status && r->n_set && !rpc_shares_take(all, l->uid, r->n_set))
 		too_much(r);
 	else if (!r->status)
-		l->tensor_bytes += r->n_set;
+		l->part->tensors.bytes += r->n_set;
 }
 
 static void note(struct registering *r)
@@ -312,7 +307,7 @@ static void note(struct registering *r)
 /* The set was built and is not the job's: another came before it, or its caller has gone. */
 static void not_taken(struct registering *r)
 {
-	registering_set_gone(r->l);
+	part_tensors_gone(r->l->part);
 	r->l->collecting->set.n_ranks = 0;
 	r->l->collecting->set.declared = false;
 }
@@ -321,12 +316,12 @@ static void portion_done(struct rpc_work *w)
 {
 	struct registering *r = (struct registering *)w;
 	struct live_job *l = r->l;
-	bool had = job_has_tensors(l->job);
+	bool had = job_has_tensors(l->part->job);
 	l->collecting->busy = false;
 	charge(r);
 	note(r);
 	answer(r);
-	if (r->n_set && (had || !job_has_tensors(l->job)))
+	if (r->n_set && (had || !job_has_tensors(l->part->job)))
 		not_taken(r);
 	live_hold(l);
 	registering_free(r);
@@ -368,8 +363,9 @@ static void wait_turn(struct registering *r)
 
 static uint64_t received(const struct live_job *l, uint32_t rank)
 {
-	return l->collecting && !is_stale(l) ? collected_from(&l->collecting->set, rank, job_generation(l->job, rank))
-					     : 0;
+	return l->collecting && !is_stale(l)
+		       ? collected_from(&l->collecting->set, rank, job_generation(l->part->job, rank))
+		       : 0;
 }
 
 static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l,
@@ -386,7 +382,7 @@ static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest 
 	r->key = *key;
 	r->part = (struct layout_part){ q->layout_first, q->layout_limit };
 	r->portion = (struct portion){ .rank = key->rank, .first = q->first, .n = q->n_tensors, .total = q->total };
-	r->known = job_tensor_set(l->job);
+	r->known = job_tensor_set(l->part->job);
 	r->request = (Gacc__V1__RegisterTensorsRequest *)rpc_take_request(call);
 	live_hold(l);
 	if (is_whole(r))
@@ -399,7 +395,7 @@ void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsReq
 		       const struct session_key *key)
 {
 	struct reply why;
-	if (!job_session_ok(l->job, key, &why)) /* strangers cost nothing */
+	if (!job_session_ok(l->part->job, key, &why)) /* strangers cost nothing */
 		reply_fail(call, &why);
 	else if (q->first && !q->total)
 		rpc_fail(
@@ -413,6 +409,6 @@ void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsReq
 	else if (q->total)
 		answer_received(call, received(l, key->rank));
 	else
-		job_register(l->job, rpc_id(call), key, NULL, (struct layout_part){ q->layout_first, q->layout_limit },
-			     daemon_now(l->d));
+		job_register(l->part->job, rpc_id(call), key, NULL,
+			     (struct layout_part){ q->layout_first, q->layout_limit }, daemon_now(l->d));
 }

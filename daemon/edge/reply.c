@@ -63,7 +63,7 @@ struct layout_reply {
 static const ProtobufCMessage *make_layout(void *arg)
 {
 	struct layout_reply *r = arg;
-	const struct arena *a = job_arena(r->l->job);
+	const struct arena *a = job_arena(r->l->part->job);
 	size_t acc = dtype_size(r->l->spec.accumulate_dtype);
 	uint64_t n = r->part.limit;
 	r->layout = calloc(n + 1, sizeof(*r->layout));
@@ -104,7 +104,7 @@ static struct layout_part part_of(struct layout_part asked, uint64_t n)
 
 static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
 {
-	const struct arena *a = job_arena(l->job);
+	const struct arena *a = job_arena(l->part->job);
 	struct layout_reply *p = calloc(1, sizeof(*p));
 	if (!p) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");

@@ -35,11 +35,11 @@ static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *
 static bool add(struct answer *a, struct live_job *l, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
 		uint32_t number, bool writable)
 {
-	struct segment *s = live_segment(l, role, index);
+	struct segment *s = part_segment(l->part, role, index);
 	uint64_t bytes = 0;
-	for (int i = 0; i < l->n_segments; i++)
-		if (s == &l->segment[i])
-			bytes = l->wanted[i].bytes;
+	for (int i = 0; i < l->part->mem.n; i++)
+		if (s == &l->part->mem.segment[i])
+			bytes = l->part->mem.wanted[i].bytes;
 	int fd = !s || s->fd < 0 ? -1 : writable ? s->fd : segment_readonly_fd(s->fd);
 	if (fd < 0)
 		return false;
@@ -57,7 +57,7 @@ static bool add(struct answer *a, struct live_job *l, uint32_t role, uint32_t in
 
 static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 {
-	uint32_t n, first = job_session_slots(l->job, rank, &n);
+	uint32_t n, first = job_session_slots(l->part->job, rank, &n);
 	bool ok = add(a, l, SEG_PARAMS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_PARAMETERS, 0, false) &&
 		  add(a, l, SEG_STATUS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS, 0, false);
 	for (uint32_t i = 0; i < n && ok; i++)
@@ -69,18 +69,18 @@ static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 
 static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
 {
-	struct attach_note note = { .job = l->id, .generation = job_generation(l->job, rank), .rank = rank };
+	struct attach_note note = { .job = l->id, .generation = job_generation(l->part->job, rank), .rank = rank };
 	attach_set_note(l->d->attach, conn, &note);
-	l->n_links++;
-	job_on_mapped(l->job, rank, note.generation);
-	job_on_link(l->job, rank, note.generation, true, daemon_now(l->d));
+	l->part->n_links++;
+	job_on_mapped(l->part->job, rank, note.generation);
+	job_on_link(l->part->job, rank, note.generation, true, daemon_now(l->d));
 }
 
 static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t rank)
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (l->allocating || l->keeping || !collect(&a, l, rank)) {
+	if (l->part->mem.allocating || l->part->mem.keeping || !collect(&a, l, rank)) {
 		/* the pool is at work on the segments, or nobody keeps them yet */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else {
@@ -109,11 +109,11 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 	struct live_job *l = live_find(d, session_job_id(q.session));
 	struct session_key k = { .uid = peer->uid, .rank = session_rank(q.session) };
 	memcpy(k.token, q.token, sizeof(k.token));
-	if (!l || !l->job) {
+	if (!l || !l->coord) {
 		snprintf(why.text, sizeof(why.text), "session %llu is of no job here: attach again",
 			 (unsigned long long)q.session);
 		refuse(d, conn, ST_SESSION_UNKNOWN, why.text);
-	} else if (!job_may_map(l->job, &k, &why)) {
+	} else if (!job_may_map(l->part->job, &k, &why)) {
 		char text[sizeof(why.text) + sizeof(why.hint) + 2];
 		snprintf(text, sizeof(text), "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);
@@ -134,9 +134,11 @@ static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 	struct live_job *l = note ? live_find(d, note->job) : NULL;
 	if (!l)
 		return;
-	l->n_links--;
-	if (l->job && !d->node.stopping)
-		job_on_link(l->job, note->rank, note->generation, false, daemon_now(d));
+	if (!l->part)
+		return;
+	l->part->n_links--;
+	if (!d->node.stopping)
+		job_on_link(l->part->job, note->rank, note->generation, false, daemon_now(d));
 }
 
 enum status session_map_open(struct daemon *d)

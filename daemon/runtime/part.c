@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes and frees a part of a job, and connects its state machine with the rest of it. Loop thread. */
+#include "runtime/part.h"
+
+#include "host/process.h"
+
+#include <stdlib.h>
+#include <sys/random.h>
+
+/* ---- ports of control/job.h; ctx is the part ---- */
+
+static void on_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	struct part *p = ctx;
+	p->ports.reply(p->ports.ctx, call, r);
+}
+
+static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
+{
+	return part_engine_send(ctx, c, present);
+}
+
+static void on_report(void *ctx, const struct report *r)
+{
+	struct part *p = ctx;
+	p->ports.report(p->ports.ctx, r);
+}
+
+static void on_allocate(void *ctx, uint64_t job)
+{
+	part_allocate(ctx);
+}
+
+static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	struct part *p = ctx;
+	p->ports.event(p->ports.ctx, warning, reason, rank, text);
+}
+
+static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	return start_time && process_start_time(pid) == start_time;
+}
+
+void part_random16(void *ctx, uint8_t out[16])
+{
+	if (getrandom(out, 16, 0) != 16)
+		abort(); /* Linux always has these */
+}
+
+/* ---- life ---- */
+
+enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t *uuid, const struct job_spec *spec,
+		     const struct part_ports *ports, struct part **out)
+{
+	struct part *p = calloc(1, sizeof(*p));
+	if (!p)
+		return ST_NO_MEMORY;
+	*p = (struct part){ .node = node,
+			    .id = id,
+			    .uid = uid,
+			    .uuid = uuid,
+			    .spec = spec,
+			    .ports = *ports,
+			    .mem = { .plan_fd = -1 } };
+	struct job_ports jp = { .ctx = p,
+				.reply = on_reply,
+				.engine_send = on_engine_send,
+				.report = on_report,
+				.allocate = on_allocate,
+				.event = on_event,
+				.process_alive = on_process_alive,
+				.random16 = part_random16 };
+	enum status st = job_new(&p->job, id, spec, uid, node->incarnation, &jp);
+	if (st)
+		free(p);
+	else
+		*out = p;
+	return st;
+}
+
+void part_free(struct part *p)
+{
+	if (!p)
+		return;
+	part_let_go(p);
+	part_tensors_gone(p);
+	job_free(p->job);
+	shared_drop(p->tensors.packed);
+	free(p->tensors.wrong);
+	free(p);
+}
+
+void part_on_order(struct part *p, const struct order *o)
+{
+	p->begun |= o->run;
+	job_on_order(p->job, o, node_now());
+}
+
+void part_tick(struct part *p, struct now now)
+{
+	part_memory_tick(p, now);
+	part_engine_tick(p, now);
+	job_tick(p->job, now);
+}

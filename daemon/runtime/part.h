@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A part of a job on this node: its state machine (control/job.h), its memory, its engine process.
+ *
+ * A part knows no coordinator. What it has to say goes up through part_ports, what it is to do comes down through
+ * part_on_order and the functions below. Loop thread. The pool has a part's plan, segments and tensor set while
+ * mem.allocating is set, and nobody else touches them then.
+ */
+#ifndef GACC_RUNTIME_PART_H
+#define GACC_RUNTIME_PART_H
+
+#include "base/shared.h"
+#include "control/job.h"
+#include "control/restarts.h"
+#include "engine/segment.h"
+#include "runtime/node.h"
+
+struct engine_proc;
+struct journal_bytes;
+
+struct part_ports {
+	void *ctx;
+	/* Answers a trainer's call; a call that is gone is ignored. */
+	void (*reply)(void *ctx, uint64_t call, const struct reply *);
+	/* To the coordinator. */
+	void (*report)(void *ctx, const struct report *);
+	/* The engine cannot come up just now, for this reason; "": it can again. */
+	void (*hindered)(void *ctx, const char *why);
+	/* The job cannot go on. */
+	void (*failed)(void *ctx, enum status, const char *why);
+	/* Something that an operator wants to read; rank -1: the job. */
+	void (*event)(void *ctx, bool warning, const char *reason, int64_t rank, const char *text);
+	/* What is shown of the part has changed. */
+	void (*changed)(void *ctx);
+	/* Its memory is there and its engine is up: ST_OK; or why they will not be. May be told more than once. */
+	void (*placed)(void *ctx, enum status, const char *why);
+	/* Its tensor set is new: the coordinator makes it durable, then calls part_on_tensors_kept. ST_NO_MEMORY. */
+	enum status (*keep_tensors)(void *ctx);
+	/* May the part have so many bytes of this node? ST_RESOURCE_EXHAUSTED with why. */
+	enum status (*fits)(void *ctx, uint64_t bytes, char *why, size_t n_why);
+	/* The job begins with a checkpoint that has not been read: true, and part_allocate or part_fail_beginning
+	 * follows. */
+	bool (*restore)(void *ctx);
+	/* From the engine: it is up; it is gone; answers to CHECKPOINT, RESTORE and to a COMMIT that was carried out.
+	 */
+	void (*engine_up)(void *ctx);
+	void (*engine_down)(void *ctx);
+	void (*engine_answer)(void *ctx, const struct engine_answer *);
+};
+
+/* Segments, in the order of plan_segments. They are mapped only where gaccd reads or writes itself. */
+struct part_memory {
+	struct plan *plan; /* its head; the engine has the whole */
+	int plan_fd;
+	bool plan_due; /* there was no memory to make it */
+	struct segment *segment;
+	struct plan_segment *wanted;
+	int n;
+	uint64_t bytes;	 /* of all segments; counted in node->host_bytes */
+	bool allocating; /* the pool works for it */
+	/* the service manager is getting the descriptors; nobody else has them yet */
+	struct fdstore_request *keeping;
+	int64_t keeping_since_ns; /* 0: the part was told that this takes long */
+	bool kept;		  /* the service manager may have the descriptors */
+	bool released;		  /* given back for good */
+};
+
+struct part_engine {
+	struct engine_proc *proc; /* NULL: none runs */
+	uint32_t starts;	  /* ever */
+	struct restarts restarts;
+	/* why the present one has not taken its memory; "": it has, or has not said */
+	char refusal[192];
+};
+
+struct part_tensors {
+	struct shared *packed; /* as in the journal's TENSORS; NULL: not yet, or they came with the specification */
+	bool durable;	       /* in the journal, with the specification or after it */
+	bool due;	       /* they are in `packed`, and not read yet */
+	char *wrong;	       /* why they cannot be read */
+	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
+};
+
+struct part {
+	struct node *node;
+	uint64_t id; /* of the job */
+	uint32_t uid;
+	const uint8_t *uuid; /* of the job; lent */
+	const struct job_spec *spec;
+	struct part_ports ports;
+	struct job *job;
+	bool begun; /* its parameters are durable: what it has counted must not be lost */
+	struct part_memory mem;
+	struct part_engine engine;
+	struct part_tensors tensors;
+	uint32_t n_links; /* trainers' connections on the attach socket */
+};
+
+/* `spec` and `uuid` are lent and outlive the part; uuid is read when memory is allocated. ST_NO_MEMORY. */
+enum status part_new(struct node *, uint64_t id, uint32_t uid, const uint8_t *uuid, const struct job_spec *spec,
+		     const struct part_ports *, struct part **out);
+/* Lets go of the engine; memory stays with the service manager. Takes NULL. */
+void part_free(struct part *);
+void part_on_order(struct part *, const struct order *);
+/* Starts an engine that is due, ends one that hangs, tries again what had no memory. */
+void part_tick(struct part *, struct now);
+void part_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
+
+/* ---- part_memory.c ---- */
+/* Bytes of shared memory that a part with these tensors will have. ST_NO_MEMORY. */
+enum status part_need(struct part *, uint64_t *out);
+/* Adopts or makes the segments, then starts the engine. job_ports.allocate. */
+void part_allocate(struct part *);
+void part_on_tensors_kept(struct part *, enum status);
+void part_memory_tick(struct part *, struct now);
+/* The part cannot begin, for this reason; `event` says of what kind it is. */
+void part_fail_beginning(struct part *, const char *event, enum status, const char *why);
+/* Lets go of the engine, and of the segments here; the service manager keeps them. */
+void part_let_go(struct part *);
+/* Ends the engine and gives the memory back. */
+void part_release(struct part *);
+
+/* ---- part_maps.c ---- */
+/* A copy of the control record in force; free it with control_state_fini. ST_NO_MEMORY, ST_SEGMENT_CORRUPT. */
+enum status part_read_control(struct part *, struct control_state *out);
+/* NULL: there is none. */
+struct segment *part_segment(struct part *, uint32_t role, uint32_t index);
+/* View on the control segment; false: it is not there. */
+bool part_control_page(struct part *, struct control_page *out);
+/* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
+void *part_map(struct part *, uint32_t role, uint32_t index, bool writable);
+
+/* ---- part_engine.c ---- */
+/* The memory is there: for the first time in this life of gaccd. */
+void part_start_engine(struct part *);
+bool part_engine_send(struct part *, const struct engine_command *, const void *present);
+void part_engine_tick(struct part *, struct now);
+/* None runs, and none is about to be started. */
+bool part_engine_is_over(const struct part *);
+
+/* ---- part_tensors.c: the set, from the journal, and packed ---- */
+/* The set as a packed JobSpec with nothing else in it: makes tensors.packed, unless that is there. ST_NO_MEMORY. */
+enum status part_pack_tensors(struct part *);
+/* The set of a job that an earlier gaccd has begun. Reads it now if it is small or `at_once`, else notes that it is
+ * due: a large set takes a second for a million tensors, and is read in the pool when gaccd serves already. Until then
+ * the job's trainers hear that it is being recovered, and its memory waits in node->stored. ST_NO_MEMORY, or what makes
+ * the set unreadable, with why. */
+enum status part_restore_tensors(struct part *, const struct journal_bytes *, bool at_once, char *why, size_t n_why);
+/* Reads the set that is due in the pool, then goes on with part_allocate. Without memory it can be called again. A set
+ * that cannot be read leaves tensors.wrong. */
+void part_read_tensors(struct part *);
+/* While the set is due: the window at which the stored memory is; false: it does not say. */
+bool part_stored_window(const struct part *, uint64_t *out);
+/* The set is no longer the part's: what its user was charged for it is given back. */
+void part_tensors_gone(struct part *);
+
+#endif

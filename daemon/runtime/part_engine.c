@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine of a part: started, heard, started again, given up. Loop thread. */
+#include "engine/engine.h"
+#include "proto/failpoint.h"
+#include "runtime/engine_proc.h"
+#include "runtime/part.h"
+#include "runtime/stored.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- its first word ---- */
+
+/* Another engine may find what this one lacked; none will find other memory. */
+static bool may_pass(const struct engine_answer *a)
+{
+	return a->status == ST_NO_MEMORY || a->status == ST_IO_ERROR || a->status == ST_INVALID_CONFIG;
+}
+
+static void on_refusal(struct part *p, const struct engine_answer *a)
+{
+	snprintf(p->engine.refusal, sizeof(p->engine.refusal), "%s", a->status ? a->text : "it is of another version");
+	if (may_pass(a))
+		return; /* its exit follows */
+	char why[256];
+	snprintf(why, sizeof(why), "the engine refuses its memory: %s", p->engine.refusal);
+	p->ports.failed(p->ports.ctx, ST_SEGMENT_CORRUPT, why);
+}
+
+/* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the
+ * time of an earlier window's push, or of one whose engine died. */
+static void restore_pushes(struct part *p, const struct control_state *s)
+{
+	struct control_page page;
+	if (!part_control_page(p, &page))
+		return;
+	for (uint32_t rank = 0; rank < s->r.ranks; rank++) {
+		double weight = 0;
+		int64_t last = 0;
+		for (uint32_t micro = 0; micro < s->r.micro_size; micro++) {
+			const struct ledger_cell *c = control_page_ledger(&page, rank, micro);
+			weight += control_bit(s->counted, s->r.max_micro_size, rank, micro) ? c->weight : 0;
+			last = c->unix_nanos > last ? c->unix_nanos : last;
+		}
+		job_restore_pushes(p->job, rank, weight, last);
+	}
+}
+
+static void on_hello(struct part *p, const struct engine_answer *a)
+{
+	if (a->status || a->version != ENGINE_CHANNEL_VERSION) {
+		on_refusal(p, a);
+		return;
+	}
+	struct control_state state;
+	enum status st = part_read_control(p, &state);
+	if (st == ST_NO_MEMORY) {
+		engine_proc_kill(p->engine.proc, "gaccd has no memory to read what it has left");
+		return;
+	}
+	if (st) {
+		p->ports.failed(p->ports.ctx, st, "the control segment (role 1) is damaged: neither record is valid");
+		return;
+	}
+	restarts_on_hello(&p->engine.restarts, &state.r, node_now());
+	if (job_on_engine_up(p->job, &state, node_now()))
+		p->ports.failed(
+			p->ports.ctx, ST_SEGMENT_CORRUPT,
+			"the control segment (role 1) is damaged: its last valid record lacks what was acknowledged");
+	else
+		restore_pushes(p, &state);
+	control_state_fini(&state);
+	FAILPOINT(gaccd_hello_taken);
+	p->ports.changed(p->ports.ctx);
+	p->ports.engine_up(p->ports.ctx);
+	p->ports.placed(p->ports.ctx, ST_OK, NULL);
+}
+
+static void on_answer(void *arg, const struct engine_answer *a)
+{
+	struct part *p = arg;
+	FAILPOINT(gaccd_answer_before);
+	if (a->op == ENGINE_ATTACH)
+		FAILPOINT(gaccd_attach_stored);
+	restarts_on_answer(&p->engine.restarts, a);
+	if (a->op == ENGINE_START)
+		on_hello(p, a);
+	else if (a->op != ENGINE_CHECKPOINT && a->op != ENGINE_RESTORE)
+		job_on_answer(p->job, a, node_now());
+	if (a->op == ENGINE_CHECKPOINT || a->op == ENGINE_RESTORE || (a->op == ENGINE_COMMIT && !a->status))
+		p->ports.engine_answer(p->ports.ctx, a);
+}
+
+/* ---- its end, and what follows ---- */
+
+static void give_up(struct part *p, struct now now)
+{
+	const struct restarts *r = &p->engine.restarts;
+	double age_s = (double)(now.mono_ns - r->since_ns) / 1e9;
+	char text[256];
+	if (r->had_come_up)
+		snprintf(text, sizeof(text),
+			 "the engine has failed %u times in %.1f s, and nothing was counted meanwhile: %s", r->failures,
+			 age_s, r->cause);
+	else
+		snprintf(text, sizeof(text), "the engine cannot be started (%u tries in %.1f s): %s", r->failures,
+			 age_s, r->cause);
+	p->ports.placed(p->ports.ctx, ST_ENGINE_FAILED, text);
+	p->ports.failed(p->ports.ctx, ST_ENGINE_FAILED, text);
+}
+
+static void on_failure(struct part *p, const char *event, const char *cause, bool outside, struct now now)
+{
+	struct restarts *r = &p->engine.restarts;
+	int64_t patience_ns = p->spec->stall_abort_ns;
+	char text[256];
+	r->patient |= p->begun;
+	enum restarts_verdict v = restarts_on_failure(r, cause, outside, patience_ns, now);
+	if (v == RESTARTS_NEWS)
+		p->ports.event(p->ports.ctx, true, event, -1, cause);
+	if (v == RESTARTS_GIVE_UP) {
+		give_up(p, now);
+	} else if (restarts_in_trouble(r)) {
+		snprintf(text, sizeof(text), "the engine %s: %s; tried again for %lld s",
+			 r->had_come_up ? "fails again and again" : "cannot be started", cause,
+			 (long long)(patience_ns / 1000000000));
+		p->ports.hindered(p->ports.ctx, text);
+	}
+}
+
+static void describe_exit(const struct part *p, const struct engine_exit *e, char *out, size_t n)
+{
+	if (*p->engine.refusal)
+		snprintf(out, n, "%s", p->engine.refusal);
+	else if (*e->why)
+		snprintf(out, n, "%s", e->why);
+	else if (e->signal)
+		snprintf(out, n, "the engine was killed by signal %d (%s)", e->signal, strsignal(e->signal));
+	else
+		snprintf(out, n, "the engine exited with status %lld", (long long)e->status);
+}
+
+static void on_exited(void *arg, const struct engine_exit *e)
+{
+	struct part *p = arg;
+	struct now now = node_now();
+	char cause[192];
+	describe_exit(p, e, cause, sizeof(cause));
+	p->engine.proc = NULL;
+	job_on_engine_down(p->job, now);
+	p->ports.engine_down(p->ports.ctx);
+	on_failure(p, "EngineExited", cause, !*e->why && (e->signal == SIGKILL || e->signal == SIGTERM), now);
+}
+
+/* ---- its beginning ---- */
+
+static enum status start(struct part *p, char *why, size_t n_why)
+{
+	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
+	int *fds = calloc((size_t)p->mem.n + 1, sizeof(*fds));
+	if (!fds) {
+		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
+		return ST_NO_MEMORY;
+	}
+	fds[0] = p->mem.plan_fd;
+	for (int i = 0; i < p->mem.n; i++)
+		fds[i + 1] = p->mem.segment[i].fd;
+	struct engine_start s = { .job_id = p->id,
+				  .generation = STORED_GENERATION,
+				  .incarnation = p->node->incarnation,
+				  .fds = fds,
+				  .n_fds = p->mem.n + 1,
+				  .log_level = p->node->conf->log.level,
+				  .log_format = p->node->conf->log.format,
+				  .kernels = strcmp(p->node->conf->engine.kernels, "auto")
+						     ? p->node->conf->engine.kernels
+						     : "" };
+	enum status st = engine_proc_start(&p->node->loop, &s, &events, p, &p->engine.proc, why, n_why);
+	free(fds);
+	return st;
+}
+
+void part_start_engine(struct part *p)
+{
+	char why[160];
+	if (job_ended(p->job) || p->node->stopping)
+		return; /* cancelled while its memory was made */
+	p->engine.refusal[0] = '\0';
+	p->engine.starts++;
+	if (start(p, why, sizeof(why)))
+		on_failure(p, "EngineNotStarted", why, false, node_now());
+}
+
+/* An engine that hangs is one that died and does not know it. */
+static void check_engine(struct part *p)
+{
+	char text[160];
+	int64_t timeout_ms = p->node->conf->engine.timeout_ms;
+	if (p->spec->restores && !job_params_ready(p->job))
+		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
+	if (engine_proc_tick(p->engine.proc, (uint32_t)(timeout_ms / NODE_TICK_MS)))
+		return;
+	snprintf(text, sizeof(text),
+		 "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
+		 (long long)engine_proc_pid(p->engine.proc), (double)timeout_ms / 1e3);
+	p->ports.event(p->ports.ctx, true, "EngineHung", -1, text);
+	snprintf(text, sizeof(text), "it has not answered for %.1f s (engine.timeout)", (double)timeout_ms / 1e3);
+	engine_proc_kill(p->engine.proc, text);
+}
+
+void part_engine_tick(struct part *p, struct now now)
+{
+	if (p->engine.proc)
+		check_engine(p);
+	if (job_is_paused(p->job))
+		restarts_excuse(&p->engine.restarts, now);
+	if (restarts_recovered(&p->engine.restarts, now))
+		p->ports.hindered(p->ports.ctx, "");
+	if (!p->engine.proc && !p->mem.released && !job_ended(p->job) && restarts_due(&p->engine.restarts, now))
+		part_start_engine(p);
+}
+
+bool part_engine_send(struct part *p, const struct engine_command *c, const void *present)
+{
+	if (c->op == ENGINE_ATTACH)
+		FAILPOINT(gaccd_attach_before);
+	return p->engine.proc && !FAILPOINT_ERROR(gaccd_command_before) && engine_proc_send(p->engine.proc, c, present);
+}
+
+bool part_engine_is_over(const struct part *p)
+{
+	return !p->engine.proc && !p->engine.restarts.due_ns;
+}
