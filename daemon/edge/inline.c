@@ -299,7 +299,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		rpc_failf(call, ST_NOT_READY, "the parameters are not there yet: call WaitReady first");
 		return;
 	}
-	if (q->reduced_gradients && l->spec.optim.type != OPTIM_CLIENT) {
+	if (q->reduced_gradients && l->spec->optim.type != OPTIM_CLIENT) {
 		struct rpc_error e = {
 			.status = ST_NOT_SUPPORTED,
 			.field = "reduced_gradients",
@@ -307,14 +307,14 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		};
 		char text[128];
 		snprintf(text, sizeof(text), "the job's optimizer is %s: its sums are not for trainers",
-			 optim_info(l->spec.optim.type)->name);
+			 optim_info(l->spec->optim.type)->name);
 		e.message = text;
 		rpc_fail(call, &e);
 		return;
 	}
 	const struct arena *a = job_arena(l->part->job);
 	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->part->job) : SEG_PARAMS;
-	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec.accumulate_dtype) : a->param_bytes;
+	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec->accumulate_dtype) : a->param_bytes;
 	if (q->offset > all || q->bytes > all - q->offset) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes",
 			  (unsigned long long)q->offset, (unsigned long long)q->bytes,

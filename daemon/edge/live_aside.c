@@ -12,30 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What can be shown of a specification: its name at least, or nothing. */
-static Gacc__V1__JobSpec *take_spec(struct prepared *p)
-{
-	Gacc__V1__JobSpec *spec = p->pb;
-	p->pb = NULL;
-	if (!spec && (spec = malloc(sizeof(*spec))))
-		gacc__v1__job_spec__init(spec);
-	return spec;
-}
-
 enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct prepared *p, struct live_job **out)
 {
-	struct live_job *l = live_make(d, j->id, j->uid, j->user, LIVE_EVENTS);
-	if (l && !(l->spec_pb = take_spec(p))) {
-		live_free(l);
-		l = NULL;
+	Gacc__V1__JobSpec *pb = p->pb; /* its name at least can be shown, or nothing */
+	if (!pb) {
+		p->n = 0; /* its bytes are no message: they must not be sent as one */
+		if ((pb = malloc(sizeof(*pb))))
+			gacc__v1__job_spec__init(pb);
 	}
-	if (!l)
-		return ST_NO_MEMORY;
-	if (strlen(l->spec_pb->name) < sizeof(l->spec.name))
-		strcpy(l->spec.name, l->spec_pb->name);
-	memcpy(l->spec_sum, p->sum, sizeof(l->spec_sum));
-	*out = l;
-	return ST_OK;
+	p->pb = pb;
+	struct specification *text = pb ? specification_new(p) : NULL;
+	if (text && strlen(pb->name) < sizeof(text->spec.name))
+		strcpy(text->spec.name, pb->name);
+	*out = live_make(d, j->id, j->uid, j->user, text, LIVE_EVENTS);
+	return *out ? ST_OK : ST_NO_MEMORY;
 }
 
 /* It is its user's memory, and it stays in node.stored until the job is given up. */

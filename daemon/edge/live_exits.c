@@ -19,10 +19,10 @@ struct exits {
 void live_exits_keep(struct live_job *l)
 {
 	const struct live_launch *g = l->launch;
-	size_t n_ranks = l->spec.ranks * sizeof(*g->rank), n = sizeof(struct exits) + n_ranks + g->n_tail;
+	size_t n_ranks = l->spec->ranks * sizeof(*g->rank), n = sizeof(struct exits) + n_ranks + g->n_tail;
 	struct exits *e = calloc(1, n);
 	if (e) {
-		*e = (struct exits){ EXITS_VERSION, l->spec.ranks, g->n_tail, 0, g->summary };
+		*e = (struct exits){ EXITS_VERSION, l->spec->ranks, g->n_tail, 0, g->summary };
 		memcpy(e->rank, g->rank, n_ranks);
 		memcpy((char *)e->rank + n_ranks, g->tail, g->n_tail);
 	}
@@ -38,7 +38,7 @@ void live_exits_keep(struct live_job *l)
 void live_exits_restore(struct live_job *l, const struct journal_bytes *b)
 {
 	const struct exits *e = b->data;
-	if (b->n < sizeof(*e) || e->version != EXITS_VERSION || e->n_ranks != l->spec.ranks ||
+	if (b->n < sizeof(*e) || e->version != EXITS_VERSION || e->n_ranks != l->spec->ranks ||
 	    e->n_tail > LAUNCH_MAX_TAIL || b->n != sizeof(*e) + e->n_ranks * sizeof(*e->rank) + e->n_tail ||
 	    !live_launch_make(l))
 		return;

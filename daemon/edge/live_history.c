@@ -153,7 +153,7 @@ void live_history_decided(struct live_job *l, const struct commit *k, const uint
 {
 	const struct control_state *s = job_record(l->part->job);
 	struct control_page page;
-	struct live_window *w = calloc(1, sizeof(*w) + l->spec.max_micro_size * sizeof(*w->first_ns));
+	struct live_window *w = calloc(1, sizeof(*w) + l->spec->max_micro_size * sizeof(*w->first_ns));
 	window_free(l->deciding);
 	l->deciding = NULL;
 	if (!w)

@@ -46,10 +46,7 @@ void live_free(struct live_job *l)
 	saved_fini(&l->saved);
 	part_free(l->part);
 	coord_free(l->coord);
-	job_spec_fini(&l->spec);
-	if (l->spec_pb)
-		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
-	free(l->spec_field);
+	specification_drop(l->text);
 	free(l->user);
 	free(l->end_reason);
 	free(l->end_view);
@@ -60,11 +57,16 @@ void live_free(struct live_job *l)
 	free(l);
 }
 
-struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const char *user, uint32_t n_events)
+struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct specification *text,
+			   uint32_t n_events)
 {
-	struct live_job *l = calloc(1, sizeof(*l));
-	if (!l)
+	struct live_job *l = text ? calloc(1, sizeof(*l)) : NULL;
+	if (!l) {
+		specification_drop(text);
 		return NULL;
+	}
+	l->text = text;
+	l->spec = &text->spec;
 	l->d = d;
 	l->id = id;
 	l->uid = uid;
@@ -75,50 +77,26 @@ struct live_job *live_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	return NULL;
 }
 
-#define LARGE_SPEC (16u << 10) /* bytes: what is packed again in no time */
-
-/* A large specification is part of many answers: then it only has to be copied. */
-static bool keep_packed(struct live_job *l, const struct prepared *p)
-{
-	if (p->n < LARGE_SPEC)
-		return true;
-	l->spec_field = malloc(p->n + 10);
-	if (!l->spec_field)
-		return false;
-	uint64_t left = p->n;
-	for (; left >= 0x80; left >>= 7)
-		l->spec_field[l->spec_at++] = (uint8_t)(left | 0x80);
-	l->spec_field[l->spec_at++] = (uint8_t)left;
-	memcpy(l->spec_field + l->spec_at, p->bytes, p->n);
-	l->n_spec_field = l->spec_at + p->n;
-	return true;
-}
-
 enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p,
 		     struct live_job **out)
 {
 	if (p->status)
 		return p->status;
-	struct live_job *l = live_make(d, id, uid, user, LIVE_EVENTS);
+	struct live_job *l = live_make(d, id, uid, user, specification_new(p), LIVE_EVENTS);
 	if (!l)
 		return ST_NO_MEMORY;
-	memcpy(l->spec_sum, p->sum, sizeof(l->spec_sum));
-	l->spec_pb = p->pb;
-	l->spec = p->spec;
-	p->pb = NULL;
-	p->spec = (struct job_spec){ 0 };
 	const struct part_ports pp = live_part_ports(l);
 	const struct coord_ports cp = live_coord_ports(l);
-	enum status st = keep_packed(l, p) ? saving_new(l) : ST_NO_MEMORY;
+	enum status st = saving_new(l);
 	if (!st)
-		st = part_new(&d->node, id, uid, l->uuid, &l->spec, &pp, &l->part);
+		st = part_new(&d->node, id, uid, l->uuid, l->text, &pp, &l->part);
 	if (!st)
-		st = coord_new(&l->coord, id, &l->spec, d->term, 1, &cp);
+		st = coord_new(&l->coord, id, l->spec, d->term, 1, &cp);
 	if (st) {
 		live_free(l);
 		return st;
 	}
-	l->part->tensors.durable = l->spec_pb->n_tensors != 0;
+	l->part->tensors.durable = l->text->pb->n_tensors != 0;
 	if (p->set.n)
 		job_take_tensors(l->part->job, &p->set);
 	*out = l;
@@ -128,9 +106,9 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 enum status live_declare_spec_tensors(struct live_job *l, char *why, size_t n_why)
 {
 	struct tensor_spec *t = NULL;
-	enum status st = tensors_from_message(l->spec_pb->tensors, l->spec_pb->n_tensors, &t, why, n_why);
+	enum status st = tensors_from_message(l->text->pb->tensors, l->text->pb->n_tensors, &t, why, n_why);
 	if (!st)
-		st = job_set_tensors(l->part->job, t, l->spec_pb->n_tensors, why, n_why);
+		st = job_set_tensors(l->part->job, t, l->text->pb->n_tensors, why, n_why);
 	free(t);
 	return st;
 }
@@ -172,7 +150,7 @@ static struct live_job *find_name(const struct daemon *d, const char *name, uint
 	struct live_job *newest = NULL;
 	for (uint32_t i = d->n_jobs; i-- > 0;) {
 		struct live_job *l = d->job[i];
-		if ((l->uid == uid) != own || strcmp(l->spec.name, name))
+		if ((l->uid == uid) != own || strcmp(l->spec->name, name))
 			continue;
 		if (!live_ended(l))
 			return l;

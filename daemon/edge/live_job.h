@@ -14,6 +14,7 @@
 #include "runtime/part.h"
 #include "runtime/rate.h"
 #include "runtime/saved_list.h"
+#include "runtime/specification.h"
 
 #define LIVE_EVENTS 256
 
@@ -47,17 +48,13 @@ struct live_job {
 	uint32_t uid;
 	char *user;
 	int64_t created_unix_ns, ended_unix_ns;
-	int64_t ending_unix_ns;		   /* of END, while it is being written */
-	bool submitted_here;		   /* to this gaccd, not one before it */
-	struct Gacc__V1__JobSpec *spec_pb; /* as submitted; NULL: it is over, and the journal has it (live_past.h) */
-	uint8_t spec_sum[16];		   /* of its bytes */
-	/* a large one as the value of a field: its length, and it packed. NULL: pack spec_pb */
-	uint8_t *spec_field;
-	size_t n_spec_field, spec_at;  /* spec_at: where the length ends */
+	int64_t ending_unix_ns;	       /* of END, while it is being written */
+	bool submitted_here;	       /* to this gaccd, not one before it */
+	struct specification *text;    /* as submitted; without its message: it is over, and the journal has it */
+	const struct job_spec *spec;   /* of it */
 	struct collecting *collecting; /* portions of the tensor set (registering.c); NULL: none */
-	struct job_spec spec;
-	struct coord *coord;	  /* NULL: it is over, and only this is left (live_retire.c) */
-	enum job_state end_state; /* of such a job */
+	struct coord *coord;	       /* NULL: it is over, and only this is left (live_retire.c) */
+	enum job_state end_state;      /* of such a job */
 	char *end_reason;
 	uint64_t end_window, end_step;
 	struct commit end_commit; /* of its last window; outcome 0: not known */
@@ -118,8 +115,10 @@ static inline uint32_t session_rank(uint64_t id)
 }
 
 /* ---- live_job.c ---- */
-/* One without a specification and machines, with room for so many events; NULL: no memory. */
-struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, uint32_t n_events);
+/* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
+ * NULL: no memory. */
+struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct specification *,
+			   uint32_t n_events);
 /* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
 enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
 		     struct live_job **out);

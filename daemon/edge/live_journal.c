@@ -203,7 +203,7 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
 	char why[200];
-	bool at_once = r->l->spec.launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
+	bool at_once = r->l->spec->launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
 	enum status st = part_restore_tensors(r->l->part, b, at_once, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
@@ -245,11 +245,11 @@ static enum status take_state(struct rows *r, const struct journal_job *j)
 	struct live_job *l = r->l;
 	char why[256] = "";
 	enum status st = ST_OK;
-	if (l->spec_pb->n_tensors)
+	if (l->text->pb->n_tensors)
 		st = live_declare_spec_tensors(l, why, sizeof(why));
 	if (st && st != ST_NO_MEMORY)
 		return unreadable(r, "JOB", UINT64_MAX, why);
-	if (!st && !l->spec_pb->n_tensors && j->tensors.n)
+	if (!st && !l->text->pb->n_tensors && j->tensors.n)
 		st = restore_tensors(r, &j->tensors);
 	if (!st && j->base.n)
 		st = restoring_from_journal(l, &j->base);
@@ -304,7 +304,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	l->end_commit.params_digest = digest; /* known from the view alone */
 	/* a trainer may still ask for a lost answer */
 	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS;
-	if (soon && k.n_words == control_words(l->spec.ranks, l->spec.max_micro_size))
+	if (soon && k.n_words == control_words(l->spec->ranks, l->spec->max_micro_size))
 		l->end_counted = malloc(k.n_words * sizeof(*l->end_counted));
 	if (l->end_counted)
 		memcpy(l->end_counted, k.counted, k.n_words * sizeof(*l->end_counted));
@@ -314,7 +314,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
 /* A job that gaccd is to launch waits again, unless it had begun: then it has a launcher, or at least parameters. */
 static void take_up(struct live_job *l)
 {
-	bool launch = l->spec.launch_mode == LAUNCH_DAEMON && !l->aside, found = launch && live_launch_adopt(l);
+	bool launch = l->spec->launch_mode == LAUNCH_DAEMON && !l->aside, found = launch && live_launch_adopt(l);
 	if (!l->coord)
 		return; /* its tick makes the view that stays */
 	live_queue_restore(l, launch && !found && !l->params_durable);
@@ -322,7 +322,7 @@ static void take_up(struct live_job *l)
 		coord_admit(l->coord, daemon_now(l->d));
 	if (launch && !found && !l->queued)
 		live_launch_begin(l);
-	if (!l->queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec.restores))
+	if (!l->queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec->restores))
 		job_take_over(l->part->job);
 }
 

@@ -90,7 +90,7 @@ static void put_word(FILE *f, const char *word)
 /* What follows a START; malloc'ed. */
 static bool pack_words(const struct live_job *l, char **out, size_t *n)
 {
-	const Gacc__V1__Launch *c = l->spec_pb->launch_command;
+	const Gacc__V1__Launch *c = l->text->pb->launch_command;
 	char *here = *l->d->node.conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = live_log_dir(l);
 	FILE *f = open_memstream(out, n);
 	if (!f || !dir) {
@@ -100,7 +100,7 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 			fclose(f);
 		return false;
 	}
-	if (!*l->spec_pb->log_dir)
+	if (!*l->text->pb->log_dir)
 		make_default_log_dir(l, dir);
 	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", l->d->node.conf->listen.socket, '\0');
 	put_word(f, c->working_dir);
@@ -120,19 +120,19 @@ static bool order(struct live_job *l, enum launch_op op, const void *words, size
 	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION,
 				  .op = op,
 				  .job_id = l->id,
-				  .n_ranks = l->spec.ranks,
-				  .max_restarts = l->spec.launch.max_restarts,
-				  .micro_size = l->spec.micro_size,
+				  .n_ranks = l->spec->ranks,
+				  .max_restarts = l->spec->launch.max_restarts,
+				  .micro_size = l->spec->micro_size,
 				  .uid = l->uid,
 				  .change_user = may_change_user(),
 				  .fresh = l->submitted_here,
-				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec.launch.grace_ns,
+				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec->launch.grace_ns,
 				  .log_level = (uint32_t)l->d->node.conf->log.level,
 				  .log_format = (uint32_t)l->d->node.conf->log.format };
 	o.log_max = l->launch->log_max = state_share_log_max(l);
 	if (op == LAUNCH_OP_START) {
-		o.n_command = (uint32_t)l->spec_pb->launch_command->n_command;
-		o.n_environment = (uint32_t)l->spec_pb->launch_command->n_environment;
+		o.n_command = (uint32_t)l->text->pb->launch_command->n_command;
+		o.n_environment = (uint32_t)l->text->pb->launch_command->n_environment;
 	}
 	return launch_proc_order(l->launch->proc, &o, words, (uint32_t)n);
 }
@@ -189,7 +189,7 @@ static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 {
 	struct live_job *l = arg;
 	struct live_launch *g = l->launch;
-	if (rank >= l->spec.ranks)
+	if (rank >= l->spec->ranks)
 		return;
 	struct launch_rank was = g->rank[rank];
 	g->rank[rank] = *is;
@@ -252,7 +252,7 @@ static void keep_exits(struct live_job *l)
 static void take_summary(struct live_job *l, const struct launch_summary *s, const char *tail, uint32_t n_tail)
 {
 	struct live_launch *g = l->launch;
-	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < l->spec.ranks; i++)
+	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < l->spec->ranks; i++)
 		g->rank[i].state = LAUNCH_RANK_WAITING; /* a new launcher: the old one's processes are gone */
 	g->summary = *s;
 	g->n_tail = n_tail;
@@ -400,12 +400,12 @@ bool live_launch_make(struct live_job *l)
 {
 	struct live_launch *g = calloc(1, sizeof(*g));
 	if (g)
-		g->rank = calloc(l->spec.ranks, sizeof(*g->rank));
+		g->rank = calloc(l->spec->ranks, sizeof(*g->rank));
 	if (!g || !g->rank) {
 		free(g);
 		return false;
 	}
-	for (uint32_t i = 0; i < l->spec.ranks; i++)
+	for (uint32_t i = 0; i < l->spec->ranks; i++)
 		g->rank[i].exit_status = LAUNCH_NO_STATUS;
 	l->launch = g;
 	choose_name(l);

@@ -28,14 +28,14 @@ char *live_path(const struct live_job *l, const char *pattern)
 {
 	char uuid[UUID_TEXT];
 	uuid_text(l->uuid, uuid);
-	return path_expand(pattern, l->id, l->spec.name, uuid);
+	return path_expand(pattern, l->id, l->spec->name, uuid);
 }
 
 char *live_log_dir(const struct live_job *l)
 {
-	const char *pattern = l->spec_pb->log_dir;
+	const char *pattern = l->text->pb->log_dir;
 	char standard[CHECKPOINT_MAX_PATH];
-	if (*pattern || l->spec.launch_mode != LAUNCH_DAEMON)
+	if (*pattern || l->spec->launch_mode != LAUNCH_DAEMON)
 		return live_path(l, pattern);
 	char uuid[UUID_TEXT];
 	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */

@@ -49,7 +49,7 @@ static const struct tensor_norm *norms_of(struct live_job *l, const struct commi
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!part_control_page(l->part, &page) || control_state_init(&state, l->spec.ranks, l->spec.max_micro_size))
+	if (!part_control_page(l->part, &page) || control_state_init(&state, l->spec->ranks, l->spec->max_micro_size))
 		return NULL;
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;

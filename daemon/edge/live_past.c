@@ -29,7 +29,7 @@ struct past_head {
 
 static struct past_head head_of(const struct live_job *l, bool settled)
 {
-	const struct job_spec *s = &l->spec;
+	const struct job_spec *s = l->spec;
 	struct past_head h = { .version = PAST_VERSION,
 			       .settled = settled,
 			       .ranks = s->ranks,
@@ -38,7 +38,7 @@ static struct past_head head_of(const struct live_job *l, bool settled)
 			       .launch_mode = s->launch_mode,
 			       .optimizer = s->optim.type,
 			       .grace_ns = s->launch.grace_ns };
-	memcpy(h.spec_sum, l->spec_sum, sizeof(h.spec_sum));
+	memcpy(h.spec_sum, l->text->sum, sizeof(h.spec_sum));
 	return h;
 }
 
@@ -156,25 +156,21 @@ static void on_dropped(struct rpc_work *w)
 
 static void drop_spec(struct live_job *l)
 {
-	if (!l->spec_pb)
+	if (!l->text->pb)
 		return;
 	struct dropped *w = calloc(1, sizeof(*w));
 	struct shared *packed = l->part ? l->part->tensors.packed : NULL;
-	job_spec_fini(&l->spec);
-	free(l->spec_field);
-	l->spec_field = NULL;
-	l->n_spec_field = 0;
+	Gacc__V1__JobSpec *pb = specification_strip(l->text);
 	if (w) {
-		w->spec = l->spec_pb;
+		w->spec = pb;
 		w->packed = packed;
 		if (l->part)
 			job_give_tensors(l->part->job, &w->tensors);
 		rpc_pool_put(l->d->node.pool, &w->work, l->uid, drop_it, on_dropped);
 	} else {
-		gacc__v1__job_spec__free_unpacked(l->spec_pb, NULL);
+		gacc__v1__job_spec__free_unpacked(pb, NULL);
 		shared_drop(packed);
 	}
-	l->spec_pb = NULL;
 	if (l->part) {
 		l->part->tensors.packed = NULL;
 		part_tensors_gone(l->part);
@@ -218,16 +214,17 @@ bool live_past_readable(const struct journal_bytes *b)
 
 static bool take_head(struct live_job *l, const struct past_head *h, const char *name)
 {
-	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof(l->spec.name))
+	struct job_spec *s = &l->text->spec;
+	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof(s->name))
 		return false;
-	l->spec = (struct job_spec){ .ranks = h->ranks,
-				     .micro_size = h->micro_size,
-				     .max_micro_size = h->max_micro_size,
-				     .launch_mode = (enum launch_mode)h->launch_mode,
-				     .launch = { .grace_ns = h->grace_ns },
-				     .optim = { .type = (enum optim_type)h->optimizer } };
-	strcpy(l->spec.name, name);
-	memcpy(l->spec_sum, h->spec_sum, sizeof(l->spec_sum));
+	*s = (struct job_spec){ .ranks = h->ranks,
+				.micro_size = h->micro_size,
+				.max_micro_size = h->max_micro_size,
+				.launch_mode = (enum launch_mode)h->launch_mode,
+				.launch = { .grace_ns = h->grace_ns },
+				.optim = { .type = (enum optim_type)h->optimizer } };
+	strcpy(s->name, name);
+	memcpy(l->text->sum, h->spec_sum, sizeof(l->text->sum));
 	l->end_settled = h->settled;
 	return true;
 }
@@ -236,7 +233,7 @@ enum status live_past_new(struct daemon *d, const struct journal_job *b, struct 
 {
 	struct past_head h;
 	Gacc__V1__Job *j = read_head(&b->view, &h) ? unpack(&b->view) : NULL;
-	struct live_job *l = live_make(d, b->id, b->uid, b->user, LIVE_PAST_EVENTS);
+	struct live_job *l = live_make(d, b->id, b->uid, b->user, specification_new(NULL), LIVE_PAST_EVENTS);
 	enum status st = l ? ST_MALFORMED : ST_NO_MEMORY;
 	if (l && j && j->spec && take_head(l, &h, j->spec->name))
 		st = (h.settled ? keep_small(l, j) : keep_in_memory(l, j, true)) ? ST_OK : ST_NO_MEMORY;

@@ -218,8 +218,8 @@ static void on_saved(void *ctx, char *text, size_t n)
 	if (k)
 		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step,
 			 k->path);
-	else if (l->spec.restores)
-		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", l->spec_pb->restore_from);
+	else if (l->spec->restores)
+		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", l->text->pb->restore_from);
 	else
 		snprintf(text, n, "; there is no checkpoint to restore");
 }

@@ -136,7 +136,7 @@ static void note_overtaken(const struct queue_list *q)
 /* No user can have more connections than connections_per_user to each socket. */
 static void find_descriptors(struct live_job *l)
 {
-	uint64_t ranks = l->spec.ranks, connections = l->d->node.conf->listen.connections_per_user;
+	uint64_t ranks = l->spec->ranks, connections = l->d->node.conf->listen.connections_per_user;
 	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->part->job);
 	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }
@@ -173,7 +173,7 @@ void live_queue_warn(struct daemon *d)
 static enum status find_need(struct live_job *l)
 {
 	find_descriptors(l);
-	l->need = l->spec.host_memory;
+	l->need = l->spec->host_memory;
 	return job_has_tensors(l->part->job) ? part_need(l->part, &l->need) : ST_OK;
 }
 
@@ -197,7 +197,7 @@ enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
 	if (st)
 		return st;
 	struct queue_job c = candidate(l, l->need);
-	queue_submit(&q.limits, q.job, q.n, &c, l->spec.launch_mode == LAUNCH_DAEMON, &v);
+	queue_submit(&q.limits, q.job, q.n, &c, l->spec->launch_mode == LAUNCH_DAEMON, &v);
 	note_overtaken(&q);
 	list_free(&q);
 	if (v.status) {
@@ -226,7 +226,7 @@ enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why,
 void live_queue_restore(struct live_job *l, bool queued)
 {
 	if (find_need(l))
-		l->need = l->spec.host_memory; /* its allocation will say what is wrong */
+		l->need = l->spec->host_memory; /* its allocation will say what is wrong */
 	if (l->part->tensors.due && l->need < stored_bytes(&l->d->node, l->id, NULL))
 		l->need = stored_bytes(&l->d->node, l->id, NULL);
 	l->queued = queued;
@@ -248,7 +248,7 @@ static void start(struct live_job *l, struct now now)
 	live_event(l, false, "Admitted", -1, "its turn has come");
 	coord_admit(l->coord, now);
 	live_launch_begin(l);
-	if (job_has_tensors(l->part->job) || l->spec.restores)
+	if (job_has_tensors(l->part->job) || l->spec->restores)
 		job_allocate(l->part->job);
 }
 

@@ -37,7 +37,7 @@ static enum status take_tensors(struct reading *r)
  * gaps, in canonical order none. */
 static const char *find_other_sum(const struct reading *r)
 {
-	const struct job_spec *is = &r->l->spec, *was = &r->was;
+	const struct job_spec *is = r->l->spec, *was = &r->was;
 	if (was->reduction != is->reduction || was->grad_of != is->grad_of)
 		return "reduction or grad_of";
 	if (was->ordering == ORDER_ARRIVAL && is->ordering == ORDER_CANONICAL)
@@ -47,7 +47,7 @@ static const char *find_other_sum(const struct reading *r)
 
 static void tell_updates(struct live_job *l, const struct base *b)
 {
-	struct values v = values_of(&l->spec);
+	struct values v = values_of(l->spec);
 	char changes[160], text[256];
 	for (uint64_t i = 0; i < b->n_updates; i++) {
 		update_describe(&b->update[i], v, changes, sizeof(changes));
@@ -60,7 +60,7 @@ static void tell_updates(struct live_job *l, const struct base *b)
 
 static void tell_dropped(struct live_job *l, const struct job_spec *was, uint32_t set)
 {
-	const struct update u = { .set = set, .to = values_of(&l->spec) };
+	const struct update u = { .set = set, .to = values_of(l->spec) };
 	char changes[160], text[256];
 	update_describe(&u, values_of(was), changes, sizeof(changes));
 	snprintf(text, sizeof(text),
@@ -86,9 +86,9 @@ static enum status take_updates(struct reading *r)
 		snprintf(r->why, sizeof(r->why), "%.200s: its updates are not in the order of their windows", r->path);
 		return ST_MALFORMED;
 	}
-	uint32_t dropped = updates_inherit(b->update, &n, was, &l->spec);
+	uint32_t dropped = updates_inherit(b->update, &n, was, l->spec);
 	for (uint32_t i = 0; i < n; i++)
-		if (update_check(&b->update[i], &l->spec, &field, text, sizeof(text))) {
+		if (update_check(&b->update[i], l->spec, &field, text, sizeof(text))) {
 			snprintf(r->why, sizeof(r->why),
 				 "restore_from: the update for window %llu in the checkpoint: %s",
 				 (unsigned long long)b->update[i].window, text);
@@ -105,7 +105,7 @@ static enum status take_updates(struct reading *r)
 /* A job that is restored where it had completed would train one window too many before it noticed. */
 static enum status check_steps(struct reading *r)
 {
-	uint64_t steps = r->l->spec.steps;
+	uint64_t steps = r->l->spec->steps;
 	if (r->l->has_base || !steps || r->m->applied_step < steps)
 		return ST_OK;
 	snprintf(r->why, sizeof(r->why),
@@ -133,9 +133,9 @@ static enum status judge(struct reading *r)
 /* A scale that is not adapted, or was not, is the new job's. */
 static struct loss_scale first_scale(const struct reading *r, const struct base *b)
 {
-	const struct loss_scale_rules *rules = &r->l->spec.dynamic_loss_scale;
+	const struct loss_scale_rules *rules = &r->l->spec->dynamic_loss_scale;
 	return rules->enabled && r->was_dynamic && b->has_last ? b->last.next.scale
-							       : loss_scale_first(rules, r->l->spec.loss_scale);
+							       : loss_scale_first(rules, r->l->spec->loss_scale);
 }
 
 /* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
@@ -148,12 +148,12 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 	uint32_t micro_size = last->next_micro_size;
 	if (!m->inside_window)
 		return false;
-	if (m->ranks != l->spec.ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
-	    strcmp(m->accumulate_dtype, dtype_name(l->spec.accumulate_dtype)) != 0)
+	if (m->ranks != l->spec->ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
+	    strcmp(m->accumulate_dtype, dtype_name(l->spec->accumulate_dtype)) != 0)
 		snprintf(why, sizeof(why),
 			 "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g",
-			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec.ranks, micro_size,
-			 dtype_name(l->spec.accumulate_dtype), loss_scale);
+			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec->ranks, micro_size,
+			 dtype_name(l->spec->accumulate_dtype), loss_scale);
 	else if (r->other_sum)
 		snprintf(why, sizeof(why), "they were added with other values of %s than the job's", r->other_sum);
 	else
@@ -170,7 +170,7 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 	for (uint64_t i = 0; i < b->n_updates; i++)
 		if (coord_restore_update(l->coord, &b->update[i]))
 			return ST_NO_MEMORY;
-	size_t n_words = control_words(l->spec.ranks, l->spec.max_micro_size);
+	size_t n_words = control_words(l->spec->ranks, l->spec->max_micro_size);
 	uint64_t *none = calloc(n_words, sizeof(*none));
 	if (!none)
 		return ST_NO_MEMORY;
@@ -185,7 +185,7 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 
 static uint32_t first_micro_size(const struct live_job *l, const struct base *b)
 {
-	struct values v = values_of(&l->spec);
+	struct values v = values_of(l->spec);
 	for (uint64_t i = 0; i < b->n_updates && b->update[i].window <= b->window; i++)
 		update_apply(&v, &b->update[i]);
 	return v.micro_size;
@@ -295,12 +295,12 @@ static void on_read(struct rpc_work *w)
 
 bool restoring_awaits_base(const struct live_job *l)
 {
-	return l->spec.restores && !l->has_base;
+	return l->spec->restores && !l->has_base;
 }
 
 bool restoring_due(const struct live_job *l)
 {
-	return l->spec.restores && !l->params_durable && !l->restore_read;
+	return l->spec->restores && !l->params_durable && !l->restore_read;
 }
 
 void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum status, const char *why))
@@ -315,7 +315,7 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	r->uid = l->uid;
 	r->state_dir = l->d->node.conf->state_dir;
 	r->allowed = l->d->node.conf->checkpoint.allowed_dirs;
-	snprintf(r->wanted, sizeof(r->wanted), "%s", l->spec_pb->restore_from);
+	snprintf(r->wanted, sizeof(r->wanted), "%s", l->text->pb->restore_from);
 	r->known = job_tensor_set(l->part->job);
 	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
@@ -357,7 +357,7 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 	struct control_state state;
 	if (a->status) {
 		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
-			 l->spec_pb->restore_from, a->text);
+			 l->text->pb->restore_from, a->text);
 		live_event(l, true, "RestoreFailed", -1, why);
 		coord_end(l->coord, (enum status)a->status, why, now);
 		return;
@@ -368,7 +368,7 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 	}
 	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",
 		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
-		 (unsigned long long)state.r.count, l->spec_pb->restore_from);
+		 (unsigned long long)state.r.count, l->text->pb->restore_from);
 	live_event(l, false, "Restored", -1, why);
 	job_on_restored(l->part->job, &state, now);
 	control_state_fini(&state);

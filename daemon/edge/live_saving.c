@@ -159,7 +159,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 		s->last = *last;
 	k->window = job_window(l->part->job);
 	s->n_updates =
-		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), &l->spec, k->window, s->update);
+		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), l->spec, k->window, s->update);
 	answer_calls(l, k, false);
 	return true;
 }
@@ -342,7 +342,7 @@ enum status saving_new(struct live_job *l)
 	if (!l->saving)
 		return ST_NO_MEMORY;
 	mine.ctx = l;
-	saver_init(&l->saving->saver, l->spec.checkpoint.every_steps, l->spec.checkpoint.at_end, &mine);
+	saver_init(&l->saving->saver, l->spec->checkpoint.every_steps, l->spec->checkpoint.at_end, &mine);
 	return ST_OK;
 }
 
@@ -376,7 +376,7 @@ static enum status check_dir(const struct live_job *l, const char *path, const c
 
 enum status saving_check_dirs(const struct live_job *l, const char **field, char *why, size_t n_why)
 {
-	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
+	const Gacc__V1__CheckpointPolicy *c = l->text->pb->checkpoint;
 	enum status st = check_dir(l, c ? c->dir : "", "checkpoint.dir", field, why, n_why);
-	return st ? st : check_dir(l, l->spec_pb->restore_from, "restore_from", field, why, n_why);
+	return st ? st : check_dir(l, l->text->pb->restore_from, "restore_from", field, why, n_why);
 }

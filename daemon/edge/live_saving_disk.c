@@ -43,7 +43,7 @@ static void start_work(struct live_job *l, struct disk_work *w)
 
 static void saving_dir(const struct live_job *l, char *out, size_t n)
 {
-	const Gacc__V1__CheckpointPolicy *c = l->spec_pb->checkpoint;
+	const Gacc__V1__CheckpointPolicy *c = l->text->pb->checkpoint;
 	if (!c || !*c->dir) {
 		snprintf(out, n, "%.4000s/checkpoints/%llu", l->d->node.conf->state_dir, (unsigned long long)l->id);
 		return;
@@ -63,21 +63,12 @@ void saving_sweep(void *ctx)
 	start_work(l, w);
 }
 
-/* The spec, without tensors that did not come with it: disk_work.tensors. */
+/* The specification, without tensors that did not come with it: these are in disk_work.tensors. */
 static void *pack_spec(struct live_job *l, size_t *out_n)
 {
-	size_t n = l->spec_field ? l->n_spec_field - l->spec_at : gacc__v1__job_spec__get_packed_size(l->spec_pb);
-	if (!l->spec_pb->n_tensors && part_pack_tensors(l->part))
+	if (!l->text->pb->n_tensors && part_pack_tensors(l->part))
 		return NULL;
-	uint8_t *bytes = malloc(n + 1);
-	if (!bytes)
-		return NULL;
-	if (l->spec_field)
-		memcpy(bytes, l->spec_field + l->spec_at, n);
-	else
-		gacc__v1__job_spec__pack(l->spec_pb, bytes);
-	*out_n = n;
-	return bytes;
+	return specification_pack(l->text, out_n);
 }
 
 static void fill_manifest(const struct live_job *l, const struct save_want *want, struct manifest *m)
@@ -87,16 +78,16 @@ static void fill_manifest(const struct live_job *l, const struct save_want *want
 	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
 	*m = (struct manifest){ .id = want->id,
 				.job = l->id,
-				.name = l->spec.name,
+				.name = l->spec->name,
 				.uid = l->uid,
 				.created_unix_ns = daemon_now(l->d).unix_ns,
 				.window = a->window,
 				.applied_step = a->applied_step,
 				.inside_window = inside,
-				.ranks = l->spec.ranks,
+				.ranks = l->spec->ranks,
 				.micro_size = a->micro_size,
-				.optimizer = optim_info(l->spec.optim.type)->name,
-				.accumulate_dtype = dtype_name(l->spec.accumulate_dtype),
+				.optimizer = optim_info(l->spec->optim.type)->name,
+				.accumulate_dtype = dtype_name(l->spec->accumulate_dtype),
 				.loss_scale = a->loss_scale,
 				.params_digest = a->digest };
 	memcpy(m->uuid, l->uuid, 16);
@@ -148,7 +139,7 @@ void saving_seal(void *ctx, const struct save_want *want)
 
 static bool list_old(const struct live_job *l, struct disk_work *w)
 {
-	size_t n = saved_complete(&l->saved), keep = l->spec.checkpoint.keep;
+	size_t n = saved_complete(&l->saved), keep = l->spec->checkpoint.keep;
 	w->path = calloc(n + 1, sizeof(*w->path));
 	w->id = calloc(n + 1, sizeof(*w->id));
 	for (size_t i = 0; w->path && w->id && i < l->saved.n && n - w->n > keep; i++) {
@@ -169,7 +160,7 @@ void saving_prune(void *ctx)
 	struct live_job *l = ctx;
 	struct saving *s = l->saving;
 	struct disk_work *w = NULL;
-	if (l->spec.checkpoint.keep && saved_complete(&l->saved) > l->spec.checkpoint.keep)
+	if (l->spec->checkpoint.keep && saved_complete(&l->saved) > l->spec->checkpoint.keep)
 		w = new_work(l, DISK_PRUNE);
 	if (w && list_old(l, w)) {
 		start_work(l, w);

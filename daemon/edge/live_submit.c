@@ -86,7 +86,7 @@ void live_submit_done(struct live_job *l, enum status st, const char *why)
 		p = p->next;
 	if (!p)
 		return;
-	bool not_its_checkpoint = !l->spec.restores || st == ST_RESOURCE_EXHAUSTED;
+	bool not_its_checkpoint = !l->spec->restores || st == ST_RESOURCE_EXHAUSTED;
 	pending_end(l->d, p, st, why,
 		    !st || st == ST_ENGINE_FAILED ? NULL
 		    : not_its_checkpoint	  ? "tensors"
@@ -108,14 +108,14 @@ static void on_job_durable(void *arg, enum status st)
 		return;
 	}
 	live_event(l, false, "Submitted", -1, "the job is registered");
-	if (l->spec.optim.type != OPTIM_CLIENT && l->spec.optim.lr == 0)
+	if (l->spec->optim.type != OPTIM_CLIENT && l->spec->optim.lr == 0)
 		live_event(l, true, "NoLearningRate", -1, "optimizer.lr is 0: no step changes the parameters");
 	if (l->queued) {
 		l->d->n_queued++;
 		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
 		live_queue_run(l->d, daemon_now(l->d));
 		live_submit_done(l, ST_OK, NULL);
-	} else if (job_has_tensors(l->part->job) || l->spec.restores)
+	} else if (job_has_tensors(l->part->job) || l->spec->restores)
 		job_allocate(l->part->job); /* its end answers: a job that does not fit is refused */
 	else
 		live_submit_done(l, ST_OK, NULL);
@@ -138,7 +138,7 @@ static struct live_job *find_request(const struct daemon *d, const struct submit
 static struct live_job *find_name(const struct daemon *d, const char *name, uint32_t uid)
 {
 	for (uint32_t i = d->n_jobs; i-- > 0;)
-		if (!live_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec.name, name))
+		if (!live_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec->name, name))
 			return d->job[i];
 	return NULL;
 }
@@ -162,7 +162,7 @@ static struct pending_submit *find_pending(const struct daemon *d, const struct 
 {
 	struct pending_submit *p = d->submitting;
 	while (p && !is_request(p->l, s) &&
-	       !(s->by_name && p->l->uid == s->uid && !strcmp(p->l->spec.name, name_of(s))))
+	       !(s->by_name && p->l->uid == s->uid && !strcmp(p->l->spec->name, name_of(s))))
 		p = p->next;
 	return p;
 }
@@ -175,7 +175,7 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 		l = find_name(d, name_of(s), s->uid);
 	if (!l)
 		return false;
-	if (memcmp(l->spec_sum, s->prepared->sum, sizeof(l->spec_sum)))
+	if (memcmp(l->text->sum, s->prepared->sum, sizeof(l->text->sum)))
 		s->cb(s->arg, NULL, true, ST_ALREADY_EXISTS,
 		      "a job with this name or request id exists with another specification", "spec");
 	else if (!p)
@@ -213,8 +213,8 @@ static enum status make(struct daemon *d, const struct submit *s, struct live_jo
 	}
 	struct live_job *l = *out;
 	part_random16(NULL, l->uuid); /* its directories may be named after it */
-	st = check_name(l->spec.name, field, why, n_why);
-	if (!st && l->spec.launch_mode == LAUNCH_DAEMON)
+	st = check_name(l->spec->name, field, why, n_why);
+	if (!st && l->spec->launch_mode == LAUNCH_DAEMON)
 		st = live_launch_check(s->uid, s->user, s->local, why, n_why);
 	if (!st)
 		st = saving_check_dirs(l, field, why, n_why);

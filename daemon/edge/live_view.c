@@ -46,14 +46,14 @@ static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
 static bool add_packed_spec(const struct live_job *l, Gacc__V1__Job *j)
 {
 	ProtobufCMessageUnknownField *f = malloc(sizeof(*f));
-	uint8_t *data = malloc(l->n_spec_field);
+	uint8_t *data = malloc(l->text->n_field);
 	if (!f || !data) {
 		free(f);
 		free(data);
 		return false;
 	}
-	*f = (ProtobufCMessageUnknownField){ SPEC_FIELD_OF_JOB, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->n_spec_field,
-					     memcpy(data, l->spec_field, l->n_spec_field) };
+	*f = (ProtobufCMessageUnknownField){ SPEC_FIELD_OF_JOB, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->text->n_field,
+					     memcpy(data, l->text->field, l->text->n_field) };
 	j->base.unknown_fields = f;
 	j->base.n_unknown_fields = 1;
 	return true;
@@ -61,9 +61,9 @@ static bool add_packed_spec(const struct live_job *l, Gacc__V1__Job *j)
 
 static bool add_spec(const struct live_job *l, unsigned parts, Gacc__V1__Job *j)
 {
-	if (parts & VIEW_SPEC && l->spec_field)
+	if (parts & VIEW_SPEC && l->text->field)
 		return add_packed_spec(l, j);
-	j->spec = parts & VIEW_SPEC ? copy_spec(l->spec_pb) : copy_brief_spec(l->spec_pb);
+	j->spec = parts & VIEW_SPEC ? copy_spec(l->text->pb) : copy_brief_spec(l->text->pb);
 	return j->spec != NULL;
 }
 
@@ -100,10 +100,10 @@ static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
 {
 	if (!l->launch)
 		return true;
-	j->ranks = calloc(l->spec.ranks, sizeof(*j->ranks));
+	j->ranks = calloc(l->spec->ranks, sizeof(*j->ranks));
 	if (!j->ranks)
 		return false;
-	for (uint32_t i = 0; i < l->spec.ranks; i++) {
+	for (uint32_t i = 0; i < l->spec->ranks; i++) {
 		Gacc__V1__RankStatus *r = malloc(sizeof(*r));
 		if (!r)
 			return false;
@@ -310,7 +310,7 @@ static bool fits(uint64_t ranks, uint64_t watchers)
 static void tell_job(struct live_job *l, uint32_t n_watchers, struct now now)
 {
 	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
-	m.job = live_view(l, fits(l->spec.ranks, n_watchers) ? VIEW_RANKS : 0, now);
+	m.job = live_view(l, fits(l->spec->ranks, n_watchers) ? VIEW_RANKS : 0, now);
 	for (uint32_t i = l->n_watchers; i-- > 0;) {
 		struct rpc_call *call =
 			l->watcher[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;

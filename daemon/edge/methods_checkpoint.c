@@ -49,7 +49,7 @@ static struct live_job *savable_job(struct rpc_call *call, const char *name)
 	unsigned long long id = l->id;
 	if (live_ended(l) || coord_phase(l->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
-	else if (l->spec.optim.type == OPTIM_CLIENT)
+	else if (l->spec->optim.type == OPTIM_CLIENT)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
 	else if (!job_params_ready(l->part->job) &&

@@ -299,8 +299,9 @@ bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
 {
 	const struct live_job *l = ended_job(call, q->session);
 	uint32_t rank = q->session ? session_rank(q->session->id) : 0;
-	if (!l || !l->end_counted || q->window != l->end_commit.window || rank >= l->spec.ranks ||
-	    q->micro >= l->spec.max_micro_size || !control_bit(l->end_counted, l->spec.max_micro_size, rank, q->micro))
+	if (!l || !l->end_counted || q->window != l->end_commit.window || rank >= l->spec->ranks ||
+	    q->micro >= l->spec->max_micro_size ||
+	    !control_bit(l->end_counted, l->spec->max_micro_size, rank, q->micro))
 		return false;
 	Gacc__V1__PushResponse r = GACC__V1__PUSH_RESPONSE__INIT;
 	r.result = GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;

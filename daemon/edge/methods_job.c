@@ -164,11 +164,11 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 		struct live_job *l = d->job[i];
 		if (!live_is_of(l, uid) || (live_ended(l) && !q->all))
 			continue;
-		bool brief = l->spec.ranks > ranks_left;
+		bool brief = l->spec->ranks > ranks_left;
 		Gacc__V1__Job *j = live_view(l, brief ? 0 : VIEW_RANKS, now_of(call));
 		if (!j)
 			break;
-		ranks_left -= brief ? 0 : l->spec.ranks;
+		ranks_left -= brief ? 0 : l->spec->ranks;
 		r.jobs[r.n_jobs++] = j;
 	}
 	rpc_finish(call, &r.base);

@@ -307,7 +307,7 @@ static void fill_buffer(const struct live_job *l, const struct buffer_kind *k, G
 		}
 	if (k->tensors)
 		out->tensors = job_arena(l->part->job)->n_tensors;
-	if (k->mapped || (k->mapped_by_client_optimizers && l->spec.optim.type == OPTIM_CLIENT))
+	if (k->mapped || (k->mapped_by_client_optimizers && l->spec->optim.type == OPTIM_CLIENT))
 		out->clients = l->part->n_links;
 }
 

@@ -60,7 +60,7 @@ static void job_read(struct persist_read *r, bool muted)
 void with_whole_job(struct rpc_call *call, struct live_job *l, unsigned parts, whole_job_fn *then, int arg)
 {
 	parts |= VIEW_RANKS | VIEW_SPEC;
-	if (l->spec_pb) {
+	if (l->text->pb) {
 		give(call, live_view(l, parts, daemon_now(l->d)), then, arg);
 		return;
 	}

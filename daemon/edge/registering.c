@@ -59,9 +59,9 @@ static void compare(struct registering *r, const struct tensor_spec *t, uint64_t
 
 static void build(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
-	r->status = tensor_set_init(&r->set, &r->l->spec, t, n, r->why, sizeof(r->why));
+	r->status = tensor_set_init(&r->set, r->l->spec, t, n, r->why, sizeof(r->why));
 	if (!r->status)
-		r->status = tensor_set_match(&r->set, &r->l->spec, r->why, sizeof(r->why));
+		r->status = tensor_set_match(&r->set, r->l->spec, r->why, sizeof(r->why));
 	if (!r->status && !(r->packed = tensors_to_message(t, n, &r->n_packed)))
 		r->status = ST_NO_MEMORY;
 }

@@ -34,16 +34,16 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 	m.epoch = r->attach.epoch;
 	m.generation = r->attach.generation;
 	m.protocol = PROTOCOL_VERSION;
-	m.ranks = l->spec.ranks;
+	m.ranks = l->spec->ranks;
 	m.micro_size = r->attach.micro_size;
 	m.attach_socket = rpc_peer(call)->is_unix ? l->d->node.conf->listen.attach_socket : (char *)"";
 	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
-						l->n_spec_field, l->spec_field };
-	if (l->spec_field) { /* as it is: live_view.c */
+						l->text->n_field, l->text->field };
+	if (l->text->field) { /* as it is: live_view.c */
 		m.base.unknown_fields = &packed;
 		m.base.n_unknown_fields = 1;
 	} else {
-		m.spec = l->spec_pb;
+		m.spec = l->text->pb;
 	}
 	m.tensors_known = r->attach.tensors_known;
 	rpc_finish(call, &m.base);
@@ -64,7 +64,7 @@ static const ProtobufCMessage *make_layout(void *arg)
 {
 	struct layout_reply *r = arg;
 	const struct arena *a = job_arena(r->l->part->job);
-	size_t acc = dtype_size(r->l->spec.accumulate_dtype);
+	size_t acc = dtype_size(r->l->spec->accumulate_dtype);
 	uint64_t n = r->part.limit;
 	r->layout = calloc(n + 1, sizeof(*r->layout));
 	r->list = calloc(n + 1, sizeof(*r->list));
@@ -117,11 +117,11 @@ static void send_registered(struct live_job *l, struct rpc_call *call, const str
 	p->m.received = a->n_tensors;
 	p->m.slot_bytes = a->slot_bytes;
 	p->m.param_bytes = a->param_bytes;
-	p->m.accum_bytes = a->n_elements * dtype_size(l->spec.accumulate_dtype);
+	p->m.accum_bytes = a->n_elements * dtype_size(l->spec->accumulate_dtype);
 	p->m.fingerprint = a->fingerprint;
 	p->m.params_needed = r->registered.params_needed;
 	p->m.slots = r->registered.slots;
-	p->m.accumulate_dtype = (Gacc__V1__DataType)l->spec.accumulate_dtype;
+	p->m.accumulate_dtype = (Gacc__V1__DataType)l->spec->accumulate_dtype;
 	rpc_finish_made(call, make_layout, release_layout, p);
 }
 

@@ -62,7 +62,7 @@ static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
 		  add(a, l, SEG_STATUS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS, 0, false);
 	for (uint32_t i = 0; i < n && ok; i++)
 		ok = add(a, l, SEG_SLOT, first + i, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT, i, true);
-	for (uint32_t i = 0; i < 2 && ok && l->spec.optim.type == OPTIM_CLIENT; i++)
+	for (uint32_t i = 0; i < 2 && ok && l->spec->optim.type == OPTIM_CLIENT; i++)
 		ok = add(a, l, SEG_ACCUM0 + i, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_REDUCED, i, false);
 	return ok;
 }

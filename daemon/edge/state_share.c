@@ -89,7 +89,7 @@ static void on_looked(uv_work_t *w, int canceled)
 
 static bool is_running(const struct live_job *l)
 {
-	return l->launch && !live_ended(l) && l->spec_pb && !*l->spec_pb->log_dir;
+	return l->launch && !live_ended(l) && l->text->pb && !*l->text->pb->log_dir;
 }
 
 static bool list_jobs(struct state_share *s)
@@ -208,7 +208,7 @@ uint64_t state_share_log_max(const struct live_job *l)
 	const struct daemon *d = l->d;
 	const struct state_user *u = find(d->share, l->uid);
 	uint64_t jobs = 0, most = d->node.conf->log.rank_max;
-	if (!l->spec_pb || *l->spec_pb->log_dir)
+	if (!l->text->pb || *l->text->pb->log_dir)
 		return most;
 	if (disk_watch_state(d).full && has_most(d->share, u))
 		return 0; /* the writer of the logs knows the least */
@@ -216,7 +216,7 @@ uint64_t state_share_log_max(const struct live_job *l)
 		jobs += d->job[i]->uid == l->uid && is_running(d->job[i]);
 	struct state_use use = state_share_of(d, l->uid);
 	uint64_t taken = use.checkpoints + u->logs - u->running_logs;
-	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / l->spec.ranks / 2 : 0;
+	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / l->spec->ranks / 2 : 0;
 	return left < most ? left : most;
 }
 

@@ -50,7 +50,7 @@ void part_random16(void *ctx, uint8_t out[16])
 
 /* ---- life ---- */
 
-enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t *uuid, const struct job_spec *spec,
+enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t *uuid, struct specification *text,
 		     const struct part_ports *ports, struct part **out)
 {
 	struct part *p = calloc(1, sizeof(*p));
@@ -60,7 +60,8 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 			    .id = id,
 			    .uid = uid,
 			    .uuid = uuid,
-			    .spec = spec,
+			    .text = specification_hold(text),
+			    .spec = &text->spec,
 			    .ports = *ports,
 			    .mem = { .plan_fd = -1 } };
 	struct job_ports jp = { .ctx = p,
@@ -71,9 +72,9 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 				.event = on_event,
 				.process_alive = on_process_alive,
 				.random16 = part_random16 };
-	enum status st = job_new(&p->job, id, spec, uid, node->incarnation, &jp);
+	enum status st = job_new(&p->job, id, p->spec, uid, node->incarnation, &jp);
 	if (st)
-		free(p);
+		part_free(p);
 	else
 		*out = p;
 	return st;
@@ -88,6 +89,7 @@ void part_free(struct part *p)
 	job_free(p->job);
 	shared_drop(p->tensors.packed);
 	free(p->tensors.wrong);
+	specification_drop(p->text);
 	free(p);
 }
 

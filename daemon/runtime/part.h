@@ -13,6 +13,7 @@
 #include "control/restarts.h"
 #include "engine/segment.h"
 #include "runtime/node.h"
+#include "runtime/specification.h"
 
 struct engine_proc;
 struct journal_bytes;
@@ -84,8 +85,9 @@ struct part {
 	struct node *node;
 	uint64_t id; /* of the job */
 	uint32_t uid;
-	const uint8_t *uuid; /* of the job; lent */
-	const struct job_spec *spec;
+	const uint8_t *uuid;	     /* of the job; lent */
+	struct specification *text;  /* held */
+	const struct job_spec *spec; /* of it */
 	struct part_ports ports;
 	struct job *job;
 	bool begun; /* its parameters are durable: what it has counted must not be lost */
@@ -95,8 +97,8 @@ struct part {
 	uint32_t n_links; /* trainers' connections on the attach socket */
 };
 
-/* `spec` and `uuid` are lent and outlive the part; uuid is read when memory is allocated. ST_NO_MEMORY. */
-enum status part_new(struct node *, uint64_t id, uint32_t uid, const uint8_t *uuid, const struct job_spec *spec,
+/* The specification is held; `uuid` is lent, outlives the part and is read when memory is allocated. ST_NO_MEMORY. */
+enum status part_new(struct node *, uint64_t id, uint32_t uid, const uint8_t *uuid, struct specification *,
 		     const struct part_ports *, struct part **out);
 /* Lets go of the engine; memory stays with the service manager. Takes NULL. */
 void part_free(struct part *);
