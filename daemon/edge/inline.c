@@ -19,8 +19,8 @@
 #define READ_CHUNK_SHORT (32u << 10) /* when room is short: a message of it may always wait */
 
 struct inline_call {
-	struct call_owner owner;
-	struct live_job *l;
+	struct part_caller caller;
+	struct part *part;
 	struct session_key key;
 	uint64_t call;
 	uint32_t slot; /* of the engine */
@@ -39,9 +39,9 @@ static void over(struct rpc_call *call, bool completed)
 	struct inline_call *c = rpc_data(call);
 	if (!c)
 		return;
-	job_stream_gone(c->l->part->job, c->call, c->key.rank);
-	job_on_call_gone(c->l->part->job, c->call, c->key.rank);
-	live_drop(c->l);
+	job_stream_gone(c->part->job, c->call, c->key.rank);
+	job_on_call_gone(c->part->job, c->call, c->key.rank);
+	part_drop(c->part);
 	free(c->present);
 	free(c);
 }
@@ -50,22 +50,22 @@ static void over(struct rpc_call *call, bool completed)
 static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct session_key k;
-	struct live_job *l = find_session(call, s, &k);
-	if (l && (l->part->mem.allocating || l->part->mem.keeping)) {
-		if (l->params_durable)
+	struct part *part = find_session(call, s, &k);
+	if (part && (part->mem.allocating || part->mem.keeping)) {
+		if (part->begun)
 			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd",
-				  (unsigned long long)l->id);
+				  (unsigned long long)part->id);
 		else
 			rpc_failf(call, ST_NOT_READY, "call RegisterTensors first: the job has no memory yet");
 		return NULL;
 	}
-	struct inline_call *c = l ? calloc(1, sizeof(*c)) : NULL;
-	if (l && !c)
+	struct inline_call *c = part ? calloc(1, sizeof(*c)) : NULL;
+	if (part && !c)
 		no_memory(call);
 	if (!c)
 		return NULL;
-	*c = (struct inline_call){ .owner.is_inline = true, .l = l, .key = k, .call = rpc_id(call) };
-	live_hold(l);
+	*c = (struct inline_call){ .caller.is_stream = true, .part = part, .key = k, .call = rpc_id(call) };
+	part_hold(part);
 	rpc_set_data(call, c);
 	return c;
 }
@@ -73,17 +73,17 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 /* The stream ends here: its slot is free at once, not when the client has heard of it. */
 static void give_up(struct inline_call *c)
 {
-	job_stream_gone(c->l->part->job, c->call, c->key.rank);
+	job_stream_gone(c->part->job, c->call, c->key.rank);
 }
 
 /* The slot's memory, as it is now; NULL: answered. */
 static unsigned char *slot_of(struct inline_call *c, struct rpc_call *call)
 {
-	unsigned char *base = part_map(c->l->part, SEG_SLOT, c->slot, true);
+	unsigned char *base = part_map(c->part, SEG_SLOT, c->slot, true);
 	if (!base) {
 		give_up(c);
 		rpc_failf(call, ST_IO_ERROR, "slot segment %u of job %llu cannot be mapped: gaccd's log says why",
-			  c->slot, (unsigned long long)c->l->id);
+			  c->slot, (unsigned long long)c->part->id);
 	}
 	return base;
 }
@@ -112,7 +112,7 @@ static bool begin_push(struct rpc_call *call, const Gacc__V1__PushRequest *h)
 	if (!c)
 		return false;
 	c->args = push_args_of(h);
-	return job_stream_open(c->l->part->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
+	return job_stream_open(c->part->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
 	       keep_present(c, call, h);
 }
 
@@ -120,7 +120,7 @@ static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t of
 		       const struct bytes_view *data)
 {
 	uint64_t n = data ? data->left : 0;
-	if (!job_stream_admits(c->l->part->job, c->call, c->key.rank, offset, n))
+	if (!job_stream_admits(c->part->job, c->call, c->key.rank, offset, n))
 		return false;
 	unsigned char *base = slot_of(c, call);
 	if (!base)
@@ -135,7 +135,7 @@ static bool copy_chunk(struct inline_call *c, struct rpc_call *call, uint64_t of
 			  (unsigned long long)offset, (unsigned long long)n);
 		return false;
 	}
-	return job_stream_took(c->l->part->job, c->call, c->key.rank, offset, n);
+	return job_stream_took(c->part->job, c->call, c->key.rank, offset, n);
 }
 
 static void push_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *data)
@@ -162,7 +162,7 @@ static void push_end(struct rpc_call *call)
 						    .hint = "a repeated PushInline needs a new iterator of messages: "
 							    "gRPC has used the first one up" });
 	else
-		job_stream_push(c->l->part->job, c->call, &c->key, &c->args, now_of(call));
+		job_stream_push(c->part->job, c->call, &c->key, &c->args, now_of(call));
 }
 
 /* ---- initial parameters ---- */
@@ -170,16 +170,16 @@ static void push_end(struct rpc_call *call)
 /* As much of the chunk as a slot holds; its answer brings the next piece. */
 static void put_piece(struct inline_call *c, struct rpc_call *call)
 {
-	uint64_t slot_bytes = job_arena(c->l->part->job)->slot_bytes, offset = c->offset;
+	uint64_t slot_bytes = job_arena(c->part->job)->slot_bytes, offset = c->offset;
 	uint64_t n = c->rest.left < slot_bytes ? c->rest.left : slot_bytes;
-	if (!job_stream_admits(c->l->part->job, c->call, c->key.rank, offset, c->rest.left))
+	if (!job_stream_admits(c->part->job, c->call, c->key.rank, offset, c->rest.left))
 		return;
 	unsigned char *base = slot_of(c, call);
 	if (!base)
 		return;
 	bytes_copy(&c->rest, base, n);
 	c->offset += n;
-	job_stream_put(c->l->part->job, c->call, &c->key, offset, n, c->last && !c->rest.left, now_of(call));
+	job_stream_put(c->part->job, c->call, &c->key, offset, n, c->last && !c->rest.left, now_of(call));
 }
 
 static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *data)
@@ -191,7 +191,7 @@ static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, c
 		if (!c)
 			return;
 		c->is_put = true;
-		if (!job_stream_open(c->l->part->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
+		if (!job_stream_open(c->part->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
 			return;
 	}
 	c->rest = data ? *data : (struct bytes_view){ 0 };
@@ -212,8 +212,8 @@ static void put_end(struct rpc_call *call)
 
 bool inline_reply(struct rpc_call *call, const struct reply *r)
 {
-	const struct call_owner *o = rpc_data(call);
-	if (!o || !o->is_inline)
+	const struct part_caller *o = rpc_data(call);
+	if (!o || !o->is_stream)
 		return false;
 	struct inline_call *c = rpc_data(call);
 	if (r->status) {
@@ -236,7 +236,7 @@ bool inline_reply(struct rpc_call *call, const struct reply *r)
 /* ---- parameters out ---- */
 
 struct reading {
-	struct live_job *l;
+	struct part *part;
 	const unsigned char *base;
 	const struct status_page *status;
 	uint64_t at, end, seq, window;
@@ -246,7 +246,7 @@ static void reading_over(struct rpc_call *call, bool completed)
 {
 	struct reading *r = rpc_data(call);
 	if (r)
-		live_drop(r->l);
+		part_drop(r->part);
 	free(r);
 }
 
@@ -254,9 +254,9 @@ static void read_on(struct rpc_call *call)
 {
 	struct reading *r = rpc_data(call);
 	while (r && r->at < r->end) {
-		if (r->l->part->mem.released) { /* a stream does not keep the memory of a job that has ended */
+		if (r->part->mem.released) { /* a stream does not keep the memory of a job that has ended */
 			rpc_failf(call, ST_JOB_ENDED, "job %llu has ended, and its memory is given back",
-				  (unsigned long long)r->l->id);
+				  (unsigned long long)r->part->id);
 			return;
 		}
 		uint64_t n = rpc_room(call) < READ_CHUNK + READ_CHUNK_SHORT ? READ_CHUNK_SHORT : READ_CHUNK;
@@ -292,14 +292,14 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 {
 	const Gacc__V1__GetParametersRequest *q = (const Gacc__V1__GetParametersRequest *)m;
 	struct session_key k;
-	struct live_job *l = checked_session(call, q->session, &k);
-	if (!l)
+	struct part *part = checked_session(call, q->session, &k);
+	if (!part)
 		return;
-	if (!l->part->mem.segment || !job_params_ready(l->part->job)) {
+	if (!part->mem.segment || !job_params_ready(part->job)) {
 		rpc_failf(call, ST_NOT_READY, "the parameters are not there yet: call WaitReady first");
 		return;
 	}
-	if (q->reduced_gradients && l->spec->optim.type != OPTIM_CLIENT) {
+	if (q->reduced_gradients && part->spec->optim.type != OPTIM_CLIENT) {
 		struct rpc_error e = {
 			.status = ST_NOT_SUPPORTED,
 			.field = "reduced_gradients",
@@ -307,14 +307,14 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		};
 		char text[128];
 		snprintf(text, sizeof(text), "the job's optimizer is %s: its sums are not for trainers",
-			 optim_info(l->spec->optim.type)->name);
+			 optim_info(part->spec->optim.type)->name);
 		e.message = text;
 		rpc_fail(call, &e);
 		return;
 	}
-	const struct arena *a = job_arena(l->part->job);
-	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(l->part->job) : SEG_PARAMS;
-	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(l->spec->accumulate_dtype) : a->param_bytes;
+	const struct arena *a = job_arena(part->job);
+	uint32_t role = q->reduced_gradients ? SEG_ACCUM0 + job_reduced_half(part->job) : SEG_PARAMS;
+	uint64_t all = q->reduced_gradients ? a->n_elements * dtype_size(part->spec->accumulate_dtype) : a->param_bytes;
 	if (q->offset > all || q->bytes > all - q->offset) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "offset %llu, bytes %llu: the %s have %llu bytes",
 			  (unsigned long long)q->offset, (unsigned long long)q->bytes,
@@ -326,16 +326,16 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 		no_memory(call);
 		return;
 	}
-	*r = (struct reading){ .l = l,
-			       .base = part_map(l->part, role, 0, false),
-			       .status = part_map(l->part, SEG_STATUS, 0, false),
+	*r = (struct reading){ .part = part,
+			       .base = part_map(part, role, 0, false),
+			       .status = part_map(part, SEG_STATUS, 0, false),
 			       .at = q->offset,
 			       .end = q->bytes ? q->offset + q->bytes : all };
 	rpc_set_data(call, r);
-	live_hold(l);
+	part_hold(part);
 	if (!r->base || !r->status) {
 		rpc_failf(call, ST_IO_ERROR, "the parameters of job %llu cannot be mapped: gaccd's log says why",
-			  (unsigned long long)l->id);
+			  (unsigned long long)part->id);
 		return;
 	}
 	r->seq = atomic_load(&r->status->seq);

@@ -50,11 +50,8 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 	l->end_reason = reason;
 	l->end_state = JOB_FAILED;
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
-	part_free(l->part);
-	coord_free(l->coord);
+	live_drop_machines(l);
 	saving_free(l);
-	l->part = NULL;
-	l->coord = NULL;
 	l->aside = l->end_settled = true; /* nothing is written of it */
 	count_memory(l);
 	return ST_OK;

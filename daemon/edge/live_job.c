@@ -6,6 +6,7 @@
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
+#include "edge/registering.h"
 #include "edge/reply.h"
 #include "gacc/v1/common.pb-c.h"
 #include "proto/failpoint.h"
@@ -31,21 +32,31 @@ enum status live_add(struct daemon *d, struct live_job *l)
 	if (!j)
 		return ST_NO_MEMORY;
 	d->job = j;
+	if (l->part && part_publish(l->part))
+		return ST_NO_MEMORY;
 	d->job[d->n_jobs++] = l;
 	return ST_OK;
+}
+
+void live_drop_machines(struct live_job *l)
+{
+	if (l->part)
+		registering_drop(l->part);
+	part_free(l->part);
+	coord_free(l->coord);
+	l->part = NULL;
+	l->coord = NULL;
 }
 
 void live_free(struct live_job *l)
 {
 	if (!l)
 		return;
-	registering_drop(l);
 	live_launch_free(l);
 	live_history_fini(l);
 	saving_free(l);
 	saved_fini(&l->saved);
-	part_free(l->part);
-	coord_free(l->coord);
+	live_drop_machines(l);
 	specification_drop(l->text);
 	free(l->user);
 	free(l->end_reason);
@@ -236,8 +247,8 @@ uint64_t live_host_bytes(const struct live_job *l)
 /* Nobody holds on to its machines. */
 static bool is_free(const struct live_job *l)
 {
-	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->part->n_links &&
-	       !l->waits && !l->n_norms_calls && !saving_busy(l);
+	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->part->n_holders &&
+	       !l->part->n_links && !l->waits && !l->n_norms_calls && !saving_busy(l);
 }
 
 /* A tensor set of the journal that is yet to be read. true: it cannot be, and the job has been set aside. */
@@ -265,7 +276,7 @@ void live_tick(struct live_job *l, struct now now)
 	}
 	if (tensors_tick(l))
 		return;
-	registering_tick(l, now);
+	registering_tick(l->part, now);
 	part_tick(l->part, now);
 	saving_tick(l);
 	coord_tick(l->coord, now);

@@ -25,13 +25,6 @@ struct Gacc__V1__Counters;
 struct live_window;
 struct pending_submit;
 struct prepared;
-struct collecting;
-
-/* rpc_data of every call that waits for a job points to one of these: the live_job itself (unary calls), or an
- * inline stream. */
-struct call_owner {
-	bool is_inline;
-};
 
 /* A stream that wants to hear of the job: Watch (rank RANK_NONE) or WatchSession. */
 struct watcher {
@@ -41,20 +34,18 @@ struct watcher {
 #define RANK_NONE UINT32_MAX
 
 struct live_job {
-	struct call_owner owner; /* of the unary calls that wait for this job */
 	struct daemon *d;
 	uint64_t id;
 	uint8_t uuid[16], request_id[16];
 	uint32_t uid;
 	char *user;
 	int64_t created_unix_ns, ended_unix_ns;
-	int64_t ending_unix_ns;	       /* of END, while it is being written */
-	bool submitted_here;	       /* to this gaccd, not one before it */
-	struct specification *text;    /* as submitted; without its message: it is over, and the journal has it */
-	const struct job_spec *spec;   /* of it */
-	struct collecting *collecting; /* portions of the tensor set (registering.c); NULL: none */
-	struct coord *coord;	       /* NULL: it is over, and only this is left (live_retire.c) */
-	enum job_state end_state;      /* of such a job */
+	int64_t ending_unix_ns;	     /* of END, while it is being written */
+	bool submitted_here;	     /* to this gaccd, not one before it */
+	struct specification *text;  /* as submitted; without its message: it is over, and the journal has it */
+	const struct job_spec *spec; /* of it */
+	struct coord *coord;	     /* NULL: it is over, and only this is left (live_retire.c) */
+	enum job_state end_state;    /* of such a job */
 	char *end_reason;
 	uint64_t end_window, end_step;
 	struct commit end_commit; /* of its last window; outcome 0: not known */
@@ -125,6 +116,8 @@ enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *use
 enum status live_add(struct daemon *, struct live_job *);
 enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
 void live_free(struct live_job *); /* takes NULL */
+/* Its coordinator and its part here: it is over, or set aside. */
+void live_drop_machines(struct live_job *);
 void live_free_all(struct daemon *);
 struct live_job *live_find(const struct daemon *, uint64_t id);
 /* May this user see the job, and change it? Its owner and root may. */
@@ -149,11 +142,6 @@ void live_user_name(uint32_t uid, char *out, size_t n);
 /* ---- live_ports.c ---- */
 struct part_ports live_part_ports(struct live_job *);
 struct coord_ports live_coord_ports(struct live_job *);
-
-/* ---- registering.c ---- */
-/* Portions of a tensor set that nobody completes are dropped. */
-void registering_tick(struct live_job *, struct now);
-void registering_drop(struct live_job *); /* not while the pool works for it */
 
 /* ---- live_retire.c ---- */
 /* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */

@@ -229,11 +229,8 @@ static enum status take_end(struct live_job *l, const struct journal_job *j)
 	l->end_reason = strdup(j->end_reason);
 	l->end_state = (enum job_state)j->end_state;
 	l->ended_unix_ns = j->ended_unix_ns;
-	part_free(l->part);
-	coord_free(l->coord);
+	live_drop_machines(l);
 	saving_free(l);
-	l->part = NULL;
-	l->coord = NULL;
 	if (j->exits.n && !l->end_settled)
 		live_exits_restore(l, &j->exits);
 	return l->end_reason ? ST_OK : ST_NO_MEMORY;

@@ -117,7 +117,7 @@ static void on_changed(void *ctx, uint64_t job)
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
 	struct live_job *l = ctx;
-	reply_send(l, call, r);
+	reply_send(l->d, l->part, call, r);
 }
 
 /* ---- what the part says ---- */

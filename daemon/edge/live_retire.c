@@ -53,10 +53,7 @@ static void retire(struct live_job *l, struct now now)
 	l->end_step = coord_applied_step(l->coord);
 	if (k)
 		l->end_commit = *k;
-	part_free(l->part);
-	coord_free(l->coord);
-	l->part = NULL;
-	l->coord = NULL;
+	live_drop_machines(l);
 	live_shrink_events(l);
 	live_launch_free(l);
 	saving_free(l);
@@ -97,7 +94,7 @@ void live_end_tick(struct live_job *l, struct now now)
 	}
 	bool told = !l->n_watchers && !l->part->n_links && !l->waits && !l->n_norms_calls && !l->changed;
 	bool due = l->renewed && (l->hurried || now.mono_ns - l->released_ns > RETIRE_AFTER_NS);
-	if (due && told && !l->n_holders && !l->deciding && live_launch_over(l))
+	if (due && told && !l->n_holders && !l->part->n_holders && !l->deciding && live_launch_over(l))
 		retire(l, now);
 }
 

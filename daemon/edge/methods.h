@@ -21,11 +21,13 @@ void no_memory(struct rpc_call *);
 
 /* The call points to the job from now on; its on_end calls live_drop. */
 void keep_job(struct rpc_call *, struct live_job *);
-/* The live job of a session and the session's key; NULL: answered with an error. */
-struct live_job *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
+/* The call points to the part from now on; its on_end calls part_drop. */
+void keep_part(struct rpc_call *, struct part *);
+/* The part of a session and the session's key; NULL: answered with an error. */
+struct part *find_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The same, and the key is that of the rank's session in force (job_session_ok): for what control does not judge
  * itself. */
-struct live_job *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
+struct part *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct live_job *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */

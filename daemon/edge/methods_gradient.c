@@ -64,15 +64,15 @@ static void job_has_ended(struct rpc_call *call, const struct live_job *l)
 	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
 }
 
-struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+struct part *find_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct live_job *l = ended_job(call, s);
 	if (l) {
 		job_has_ended(call, l);
 		return NULL;
 	}
-	l = find_job(call, s);
-	if (!l || !l->coord || s->token.len != 16) {
+	struct part *part = s ? part_find(&daemon_of(call)->node, session_job_id(s->id)) : NULL;
+	if (!part || s->token.len != 16) {
 		no_session(call, s);
 		return NULL;
 	}
@@ -80,15 +80,15 @@ struct live_job *find_session(struct rpc_call *call, const Gacc__V1__Session *s,
 	out->uid = caller_uid(call);
 	out->pid = rpc_peer(call)->is_unix ? rpc_peer(call)->pid : 0;
 	memcpy(out->token, s->token.data, 16);
-	return l;
+	return part;
 }
 
-struct live_job *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+struct part *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct reply why;
-	struct live_job *l = find_session(call, s, out);
-	if (!l || job_session_ok(l->part->job, out, &why))
-		return l;
+	struct part *part = find_session(call, s, out);
+	if (!part || job_session_ok(part->job, out, &why))
+		return part;
 	reply_fail(call, &why);
 	return NULL;
 }
@@ -99,26 +99,32 @@ void keep_job(struct rpc_call *call, struct live_job *l)
 	rpc_set_data(call, l);
 }
 
-/* find_session for a unary call, which then keeps the job, and the rank as its number. */
-static struct live_job *session_job(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+void keep_part(struct rpc_call *call, struct part *part)
 {
-	struct live_job *l = find_session(call, s, out);
-	if (!l)
-		return NULL;
-	keep_job(call, l);
-	rpc_set_number(call, out->rank);
-	return l;
+	part_hold(part);
+	rpc_set_data(call, part);
 }
 
-/* on_end of a unary call: the job forgets it. */
+/* find_session for a unary call, which then keeps the part, and the rank as its number. */
+static struct part *session_part(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct part *part = find_session(call, s, out);
+	if (!part)
+		return NULL;
+	keep_part(call, part);
+	rpc_set_number(call, out->rank);
+	return part;
+}
+
+/* on_end of a unary call: the part forgets it. */
 static void forget_call(struct rpc_call *call, bool completed)
 {
-	struct live_job *l = rpc_data(call);
-	if (!l)
+	struct part *part = rpc_data(call);
+	if (!part)
 		return;
 	if (!completed)
-		job_on_call_gone(l->part->job, rpc_id(call), rpc_number(call));
-	live_drop(l);
+		job_on_call_gone(part->job, rpc_id(call), rpc_number(call));
+	part_drop(part);
 }
 
 /* ---- Attach ---- */
@@ -131,7 +137,7 @@ struct pending_attach {
 
 static void do_attach(struct rpc_call *call, struct live_job *l, const struct attach_args *a)
 {
-	if (!l->coord || live_ended(l)) {
+	if (!l->part || live_ended(l)) {
 		job_has_ended(call, l);
 		return;
 	}
@@ -141,7 +147,7 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)l->id, reason);
 		return;
 	}
-	keep_job(call, l);
+	keep_part(call, l->part);
 	rpc_set_number(call, a->rank);
 	job_attach(l->part->job, rpc_id(call), a, daemon_now(l->d));
 }
@@ -241,18 +247,18 @@ static void register_tensors(struct rpc_call *call, const struct ProtobufCMessag
 {
 	const Gacc__V1__RegisterTensorsRequest *q = (const Gacc__V1__RegisterTensorsRequest *)m;
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		registering_begin(call, q, l, &k);
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		registering_begin(call, q, part, &k);
 }
 
 static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__PutParametersRequest *q = (const Gacc__V1__PutParametersRequest *)m;
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_put_params(l->part->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_put_params(part->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
 }
 
 #define ANSWER_NS (INT64_C(200) * 1000000) /* two ticks of the daemon, which looks at deadlines */
@@ -273,9 +279,9 @@ static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, 
 {
 	const Gacc__V1__WaitReadyRequest *q = (const Gacc__V1__WaitReadyRequest *)m;
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_wait_ready(l->part->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_wait_ready(part->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
 }
 
 /* ---- the window ---- */
@@ -318,20 +324,20 @@ static void push(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	struct session_key k;
 	if (push_is_over(call, q))
 		return;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (!l)
+	struct part *part = session_part(call, q->session, &k);
+	if (!part)
 		return;
 	struct push_args a = push_args_of(q);
-	job_push(l->part->job, rpc_id(call), &k, &a, now_of(call));
+	job_push(part->job, rpc_id(call), &k, &a, now_of(call));
 }
 
 static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__FlushRequest *q = (const Gacc__V1__FlushRequest *)m;
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_flush(l->part->job, rpc_id(call), &k, q->window, now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_flush(part->job, rpc_id(call), &k, q->window, now_of(call));
 }
 
 static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -343,22 +349,22 @@ static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, c
 		r.step.commit = over->end_commit;
 		r.step.micro_size = over->end_commit.next_micro_size;
 		r.step.done = true;
-		reply_send(over, rpc_id(call), &r);
+		reply_send(over->d, NULL, rpc_id(call), &r);
 		return;
 	}
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_wait_step(l->part->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_wait_step(part->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
 }
 
 static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__AckStepRequest *q = (const Gacc__V1__AckStepRequest *)m;
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_ack_step(l->part->job, rpc_id(call), &k, q->window, now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_ack_step(part->job, rpc_id(call), &k, q->window, now_of(call));
 }
 
 static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -366,19 +372,20 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
 	struct live_job *over = ended_job(call, q->session);
 	if (over) {
-		reply_send(over, rpc_id(call), &(struct reply){ .kind = REPLY_EMPTY });
+		reply_send(over->d, NULL, rpc_id(call), &(struct reply){ .kind = REPLY_EMPTY });
 		return;
 	}
 	struct session_key k;
-	struct live_job *l = session_job(call, q->session, &k);
-	if (l)
-		job_detach(l->part->job, rpc_id(call), &k, q->done, now_of(call));
+	struct part *part = session_part(call, q->session, &k);
+	if (part)
+		job_detach(part->job, rpc_id(call), &k, q->done, now_of(call));
 }
 
 /* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */
 
 struct session_watch {
-	struct live_job *l;
+	struct live_job *l; /* whose changes it hears */
+	struct part *part;  /* which it is a lifeline of */
 	uint32_t rank;
 	uint64_t generation;
 };
@@ -387,19 +394,21 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 {
 	const Gacc__V1__WatchSessionRequest *q = (const Gacc__V1__WatchSessionRequest *)m;
 	struct session_key k;
-	struct live_job *l = checked_session(call, q->session, &k);
-	if (!l)
+	struct part *part = checked_session(call, q->session, &k);
+	if (!part)
 		return;
-	struct session_watch *w = malloc(sizeof(*w));
+	struct live_job *l = live_find(daemon_of(call), part->id);
+	struct session_watch *w = l ? malloc(sizeof(*w)) : NULL;
 	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
 		free(w);
 		no_memory(call);
 		return;
 	}
-	*w = (struct session_watch){ l, k.rank, job_generation(l->part->job, k.rank) };
+	*w = (struct session_watch){ l, part, k.rank, job_generation(part->job, k.rank) };
 	rpc_set_data(call, w);
 	live_hold(l);
-	job_on_link(l->part->job, k.rank, w->generation, true, now_of(call));
+	part_hold(part);
+	job_on_link(part->job, k.rank, w->generation, true, now_of(call));
 }
 
 static void watch_session_over(struct rpc_call *call, bool completed)
@@ -409,7 +418,8 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 		return;
 	live_unwatch(w->l, rpc_id(call));
 	if (!daemon_of(call)->node.stopping)
-		job_on_link(w->l->part->job, w->rank, w->generation, false, now_of(call));
+		job_on_link(w->part->job, w->rank, w->generation, false, now_of(call));
+	part_drop(w->part);
 	live_drop(w->l);
 	free(w);
 }

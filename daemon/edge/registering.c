@@ -16,10 +16,11 @@
 struct registering {
 	struct rpc_work work;
 	struct registering *next; /* of the same job, behind this one */
-	struct live_job *l;
+	struct rpc_server *rpc;
+	struct part *part;
 	uint64_t call;
 	struct session_key key;
-	struct layout_part part;
+	struct layout_part layout;
 	struct portion portion; /* total 0: the whole set in one message */
 	uint64_t keep;		/* tensors of the portions before it that still count */
 	Gacc__V1__RegisterTensorsRequest *request;
@@ -59,9 +60,9 @@ static void compare(struct registering *r, const struct tensor_spec *t, uint64_t
 
 static void build(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
-	r->status = tensor_set_init(&r->set, r->l->spec, t, n, r->why, sizeof(r->why));
+	r->status = tensor_set_init(&r->set, r->part->spec, t, n, r->why, sizeof(r->why));
 	if (!r->status)
-		r->status = tensor_set_match(&r->set, r->l->spec, r->why, sizeof(r->why));
+		r->status = tensor_set_match(&r->set, r->part->spec, r->why, sizeof(r->why));
 	if (!r->status && !(r->packed = tensors_to_message(t, n, &r->n_packed)))
 		r->status = ST_NO_MEMORY;
 }
@@ -81,7 +82,7 @@ static void build_collected(struct registering *r, struct collected *p)
 
 static void take(struct registering *r, const struct tensor_spec *t, uint64_t n)
 {
-	struct collected *p = &r->l->collecting->set;
+	struct collected *p = &r->part->collecting->set;
 	collected_trim(p, r->known ? 0 : r->keep);
 	r->status = collected_take(p, &r->portion, t, r->known, r->why, sizeof(r->why));
 	if (!r->status && !r->known && p->n == r->portion.total)
@@ -133,11 +134,11 @@ static void answer_received(struct rpc_call *call, uint64_t received)
 /* Of the first set that a rank declares. */
 static void keep_packed(struct registering *r)
 {
-	struct live_job *l = r->l;
-	if (job_has_tensors(l->part->job) || l->part->tensors.packed)
+	struct part *part = r->part;
+	if (job_has_tensors(part->job) || part->tensors.packed)
 		return;
-	l->part->tensors.packed = shared_new(r->packed, r->n_packed);
-	if (l->part->tensors.packed)
+	part->tensors.packed = shared_new(r->packed, r->n_packed);
+	if (part->tensors.packed)
 		r->packed = NULL;
 }
 
@@ -145,7 +146,7 @@ static void keep_packed(struct registering *r)
 static void declare(struct registering *r)
 {
 	keep_packed(r);
-	job_register(r->l->part->job, r->call, &r->key, r->set.n ? &r->set : NULL, r->part, daemon_now(r->l->d));
+	job_register(r->part->job, r->call, &r->key, r->set.n ? &r->set : NULL, r->layout, node_now());
 }
 
 static bool is_last(const struct registering *r)
@@ -155,12 +156,12 @@ static bool is_last(const struct registering *r)
 
 static void answer(struct registering *r)
 {
-	struct live_job *l = r->l;
-	struct rpc_call *call = rpc_find(l->d->rpc, r->call);
+	struct part *part = r->part;
+	struct rpc_call *call = rpc_find(r->rpc, r->call);
 	struct reply why;
-	if (!call || !l->coord)
+	if (!call || !part->job)
 		return; /* nobody waits for it */
-	if (!job_session_ok(l->part->job, &r->key,
+	if (!job_session_ok(part->job, &r->key,
 			    &why)) /* the session's end comes before what is wrong with its tensors */
 		reply_fail(call, &why);
 	else if (r->status)
@@ -173,7 +174,7 @@ static void answer(struct registering *r)
 
 static void registering_free(struct registering *r)
 {
-	live_drop(r->l);
+	part_drop(r->part);
 	tensor_set_fini(&r->set);
 	free(r->packed);
 	free(r);
@@ -203,34 +204,34 @@ static void on_dropped(struct rpc_work *w)
 	free(w);
 }
 
-static void give_back(struct live_job *l)
+static void give_back(struct part *part)
 {
-	rpc_shares_give(&l->d->node.collected, l->uid, l->collecting->charged);
-	l->collecting->charged = 0;
+	rpc_shares_give(&part->node->collected, part->uid, part->collecting->charged);
+	part->collecting->charged = 0;
 }
 
-void registering_drop(struct live_job *l)
+void registering_drop(struct part *part)
 {
-	struct collecting *c = l->collecting;
+	struct collecting *c = part->collecting;
 	if (!c)
 		return;
-	give_back(l);
-	l->collecting = NULL;
-	struct dropping *drop = l->d->node.stopping ? NULL : calloc(1, sizeof(*drop));
+	give_back(part);
+	part->collecting = NULL;
+	struct dropping *drop = part->node->stopping ? NULL : calloc(1, sizeof(*drop));
 	if (drop) {
 		drop->set = c->set;
-		rpc_pool_put(l->d->node.pool, &drop->work, l->uid, run_drop, on_dropped);
+		rpc_pool_put(part->node->pool, &drop->work, part->uid, run_drop, on_dropped);
 	} else {
 		collected_fini(&c->set);
 	}
 	free(c);
 }
 
-void registering_tick(struct live_job *l, struct now now)
+void registering_tick(struct part *part, struct now now)
 {
-	const struct collecting *c = l->collecting;
-	if (c && !c->busy && (live_ended(l) || collected_over(&c->set, now.mono_ns)))
-		registering_drop(l);
+	const struct collecting *c = part->collecting;
+	if (c && !c->busy && (job_ended(part->job) || collected_over(&c->set, now.mono_ns)))
+		registering_drop(part);
 }
 
 static bool is_current(const void *ctx, uint32_t rank, uint64_t generation)
@@ -239,27 +240,27 @@ static bool is_current(const void *ctx, uint32_t rank, uint64_t generation)
 }
 
 /* A set came from elsewhere: what is here has not been compared with it. */
-static bool is_stale(const struct live_job *l)
+static bool is_stale(const struct part *part)
 {
-	const struct collecting *c = l->collecting;
-	return job_has_tensors(l->part->job) && !c->set.declared;
+	const struct collecting *c = part->collecting;
+	return job_has_tensors(part->job) && !c->set.declared;
 }
 
 static void admit(struct registering *r)
 {
-	struct live_job *l = r->l;
-	struct collected *p = &l->collecting->set;
-	r->known = job_tensor_set(l->part->job);
-	if (is_stale(l)) {
+	struct part *part = r->part;
+	struct collected *p = &part->collecting->set;
+	r->known = job_tensor_set(part->job);
+	if (is_stale(part)) {
 		p->n_ranks = 0;
 		p->declared = true;
 	}
-	r->keep = collected_prune(p, is_current, l->coord);
-	r->portion.generation = job_generation(l->part->job, r->portion.rank);
+	r->keep = collected_prune(p, is_current, part->job);
+	r->portion.generation = job_generation(part->job, r->portion.rank);
 	r->status = collected_admit(p, &r->portion, r->known, r->why, sizeof(r->why));
 }
 
-static void start_next(struct live_job *l);
+static void start_next(struct part *part);
 
 static void too_much(struct registering *r)
 {
@@ -270,68 +271,68 @@ static void too_much(struct registering *r)
 		 "rank %u: the tensors that this user's jobs register in portions would take more than the user's part "
 		 "of "
 		 "%zu MiB",
-		 r->portion.rank, r->l->d->node.collected.most >> 20);
+		 r->portion.rank, r->part->node->collected.most >> 20);
 }
 
 /* What the pool has kept is the owner's to pay for: portions, then the set in their place. */
 static void charge(struct registering *r)
 {
-	struct live_job *l = r->l;
-	struct collecting *c = l->collecting;
-	struct rpc_shares *all = &l->d->node.collected;
+	struct part *part = r->part;
+	struct collecting *c = part->collecting;
+	struct rpc_shares *all = &part->node->collected;
 	size_t more = c->set.bytes > c->charged ? c->set.bytes - c->charged : 0;
-	if (!rpc_shares_take(all, l->uid, more)) {
+	if (!rpc_shares_take(all, part->uid, more)) {
 		collected_trim(&c->set, r->keep);
 		too_much(r);
 		more = 0;
 	}
-	rpc_shares_give(all, l->uid, c->charged + more - c->set.bytes);
+	rpc_shares_give(all, part->uid, c->charged + more - c->set.bytes);
 	c->charged = c->set.bytes;
-	if (!r->status && r->n_set && !rpc_shares_take(all, l->uid, r->n_set))
+	if (!r->status && r->n_set && !rpc_shares_take(all, part->uid, r->n_set))
 		too_much(r);
 	else if (!r->status)
-		l->part->tensors.bytes += r->n_set;
+		part->tensors.bytes += r->n_set;
 }
 
 static void note(struct registering *r)
 {
-	struct collected *p = &r->l->collecting->set;
+	struct collected *p = &r->part->collecting->set;
 	if (r->status && !r->known && !p->n)
 		p->n_ranks = 0; /* the whole set was wrong, and has been dropped */
 	if (r->status)
 		return;
 	p->declared = r->known || r->set.n;
-	r->status = collected_note(p, &r->portion, daemon_now(r->l->d).mono_ns);
+	r->status = collected_note(p, &r->portion, node_now().mono_ns);
 }
 
 /* The set was built and is not the job's: another came before it, or its caller has gone. */
 static void not_taken(struct registering *r)
 {
-	part_tensors_gone(r->l->part);
-	r->l->collecting->set.n_ranks = 0;
-	r->l->collecting->set.declared = false;
+	part_tensors_gone(r->part);
+	r->part->collecting->set.n_ranks = 0;
+	r->part->collecting->set.declared = false;
 }
 
 static void portion_done(struct rpc_work *w)
 {
 	struct registering *r = (struct registering *)w;
-	struct live_job *l = r->l;
-	bool had = job_has_tensors(l->part->job);
-	l->collecting->busy = false;
+	struct part *part = r->part;
+	bool had = job_has_tensors(part->job);
+	part->collecting->busy = false;
 	charge(r);
 	note(r);
 	answer(r);
-	if (r->n_set && (had || !job_has_tensors(l->part->job)))
+	if (r->n_set && (had || !job_has_tensors(part->job)))
 		not_taken(r);
-	live_hold(l);
+	part_hold(part);
 	registering_free(r);
-	start_next(l);
-	live_drop(l);
+	start_next(part);
+	part_drop(part);
 }
 
-static void start_next(struct live_job *l)
+static void start_next(struct part *part)
 {
-	struct collecting *c = l->collecting;
+	struct collecting *c = part->collecting;
 	struct registering *r = c->waiting;
 	if (!r)
 		return;
@@ -340,62 +341,63 @@ static void start_next(struct live_job *l)
 		c->tail = &c->waiting;
 	c->busy = true;
 	admit(r);
-	rpc_pool_put(l->d->node.pool, &r->work, r->key.uid, run, portion_done);
+	rpc_pool_put(part->node->pool, &r->work, r->key.uid, run, portion_done);
 }
 
-static struct collecting *collecting_of(struct live_job *l)
+static struct collecting *collecting_of(struct part *part)
 {
-	if (!l->collecting && (l->collecting = calloc(1, sizeof(*l->collecting))))
-		l->collecting->tail = &l->collecting->waiting;
-	return l->collecting;
+	if (!part->collecting && (part->collecting = calloc(1, sizeof(*part->collecting))))
+		part->collecting->tail = &part->collecting->waiting;
+	return part->collecting;
 }
 
 static void wait_turn(struct registering *r)
 {
-	struct collecting *c = r->l->collecting;
+	struct collecting *c = r->part->collecting;
 	*c->tail = r;
 	c->tail = &r->next;
 	if (!c->busy)
-		start_next(r->l);
+		start_next(r->part);
 }
 
 /* ---- the call ---- */
 
-static uint64_t received(const struct live_job *l, uint32_t rank)
+static uint64_t received(const struct part *part, uint32_t rank)
 {
-	return l->collecting && !is_stale(l)
-		       ? collected_from(&l->collecting->set, rank, job_generation(l->part->job, rank))
+	return part->collecting && !is_stale(part)
+		       ? collected_from(&part->collecting->set, rank, job_generation(part->job, rank))
 		       : 0;
 }
 
-static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l,
+static void begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct part *part,
 		  const struct session_key *key)
 {
 	struct registering *r = calloc(1, sizeof(*r));
-	if (!r || (q->total && !collecting_of(l))) {
+	if (!r || (q->total && !collecting_of(part))) {
 		free(r);
 		no_memory(call);
 		return;
 	}
-	r->l = l;
+	r->rpc = daemon_of(call)->rpc;
+	r->part = part;
 	r->call = rpc_id(call);
 	r->key = *key;
-	r->part = (struct layout_part){ q->layout_first, q->layout_limit };
+	r->layout = (struct layout_part){ q->layout_first, q->layout_limit };
 	r->portion = (struct portion){ .rank = key->rank, .first = q->first, .n = q->n_tensors, .total = q->total };
-	r->known = job_tensor_set(l->part->job);
+	r->known = job_tensor_set(part->job);
 	r->request = (Gacc__V1__RegisterTensorsRequest *)rpc_take_request(call);
-	live_hold(l);
+	part_hold(part);
 	if (is_whole(r))
-		rpc_pool_put(l->d->node.pool, &r->work, key->uid, run, done);
+		rpc_pool_put(part->node->pool, &r->work, key->uid, run, done);
 	else
 		wait_turn(r);
 }
 
-void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct live_job *l,
+void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsRequest *q, struct part *part,
 		       const struct session_key *key)
 {
 	struct reply why;
-	if (!job_session_ok(l->part->job, key, &why)) /* strangers cost nothing */
+	if (!job_session_ok(part->job, key, &why)) /* strangers cost nothing */
 		reply_fail(call, &why);
 	else if (q->first && !q->total)
 		rpc_fail(
@@ -405,10 +407,10 @@ void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsReq
 				.field = "total",
 				.message = "a portion of a tensor set needs total, the number of tensors in the set" });
 	else if (q->n_tensors)
-		begin(call, q, l, key);
+		begin(call, q, part, key);
 	else if (q->total)
-		answer_received(call, received(l, key->rank));
+		answer_received(call, received(part, key->rank));
 	else
-		job_register(l->part->job, rpc_id(call), key, NULL,
-			     (struct layout_part){ q->layout_first, q->layout_limit }, daemon_now(l->d));
+		job_register(part->job, rpc_id(call), key, NULL,
+			     (struct layout_part){ q->layout_first, q->layout_limit }, node_now());
 }

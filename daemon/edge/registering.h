@@ -7,8 +7,13 @@
 
 struct Gacc__V1__RegisterTensorsRequest;
 
-/* RegisterTensors with its session's job. The call keeps the job (keep_job); it is answered sooner or later. */
-void registering_begin(struct rpc_call *, const struct Gacc__V1__RegisterTensorsRequest *, struct live_job *,
+/* RegisterTensors with its session's part. The call keeps the part (keep_part); it is answered sooner or later. */
+void registering_begin(struct rpc_call *, const struct Gacc__V1__RegisterTensorsRequest *, struct part *,
 		       const struct session_key *);
+
+/* Portions of a tensor set that nobody completes are dropped. */
+void registering_tick(struct part *, struct now);
+/* All that has been collected goes; not while the pool works for the part. */
+void registering_drop(struct part *);
 
 #endif

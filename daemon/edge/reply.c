@@ -23,27 +23,27 @@ void reply_fail(struct rpc_call *call, const struct reply *r)
 	rpc_fail(call, &e);
 }
 
-static void send_attach(struct live_job *l, struct rpc_call *call, const struct reply *r)
+static void send_attach(struct part *part, struct rpc_call *call, const struct reply *r)
 {
 	Gacc__V1__AttachResponse m = GACC__V1__ATTACH_RESPONSE__INIT;
 	Gacc__V1__Session s = GACC__V1__SESSION__INIT;
-	s.id = session_id(l->id, r->attach.rank);
+	s.id = session_id(part->id, r->attach.rank);
 	s.token = (ProtobufCBinaryData){ 16, (uint8_t *)r->attach.token };
 	m.session = &s;
-	m.job_id = l->id;
+	m.job_id = part->id;
 	m.epoch = r->attach.epoch;
 	m.generation = r->attach.generation;
 	m.protocol = PROTOCOL_VERSION;
-	m.ranks = l->spec->ranks;
+	m.ranks = part->spec->ranks;
 	m.micro_size = r->attach.micro_size;
-	m.attach_socket = rpc_peer(call)->is_unix ? l->d->node.conf->listen.attach_socket : (char *)"";
+	m.attach_socket = rpc_peer(call)->is_unix ? part->node->conf->listen.attach_socket : (char *)"";
 	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
-						l->text->n_field, l->text->field };
-	if (l->text->field) { /* as it is: live_view.c */
+						part->text->n_field, part->text->field };
+	if (part->text->field) { /* as it is: live_view.c */
 		m.base.unknown_fields = &packed;
 		m.base.n_unknown_fields = 1;
 	} else {
-		m.spec = l->text->pb;
+		m.spec = part->text->pb;
 	}
 	m.tensors_known = r->attach.tensors_known;
 	rpc_finish(call, &m.base);
@@ -54,8 +54,8 @@ static void send_attach(struct live_job *l, struct rpc_call *call, const struct 
 /* The layout of all tensors, or of a part of them; filled in and packed in the pool, which may read the arena as it
  * does not change. */
 struct layout_reply {
-	struct live_job *l;	 /* held */
-	struct layout_part part; /* limit: as many as there are */
+	struct part *part;	  /* held */
+	struct layout_part asked; /* limit: as many as there are */
 	Gacc__V1__RegisterTensorsResponse m;
 	Gacc__V1__TensorLayout *layout, **list;
 };
@@ -63,15 +63,15 @@ struct layout_reply {
 static const ProtobufCMessage *make_layout(void *arg)
 {
 	struct layout_reply *r = arg;
-	const struct arena *a = job_arena(r->l->part->job);
-	size_t acc = dtype_size(r->l->spec->accumulate_dtype);
-	uint64_t n = r->part.limit;
+	const struct arena *a = job_arena(r->part->job);
+	size_t acc = dtype_size(r->part->spec->accumulate_dtype);
+	uint64_t n = r->asked.limit;
 	r->layout = calloc(n + 1, sizeof(*r->layout));
 	r->list = calloc(n + 1, sizeof(*r->list));
 	if (!r->layout || !r->list)
 		return NULL;
 	for (uint64_t i = 0; i < n; i++) {
-		const struct arena_tensor *at = &a->tensor[r->part.first + i];
+		const struct arena_tensor *at = &a->tensor[r->asked.first + i];
 		Gacc__V1__TensorLayout *t = r->list[i] = &r->layout[i];
 		gacc__v1__tensor_layout__init(t);
 		t->slot_offset = at->slot_offset;
@@ -89,39 +89,39 @@ static const ProtobufCMessage *make_layout(void *arg)
 static void release_layout(void *arg)
 {
 	struct layout_reply *r = arg;
-	live_drop(r->l);
+	part_drop(r->part);
 	free(r->list);
 	free(r->layout);
 	free(r);
 }
 
-static struct layout_part part_of(struct layout_part asked, uint64_t n)
+static struct layout_part layout_of(struct layout_part asked, uint64_t n)
 {
 	uint64_t first = asked.first < n ? asked.first : n, left = n - first;
 	uint64_t limit = asked.limit < LAYOUT_MOST ? asked.limit : LAYOUT_MOST;
 	return (struct layout_part){ first, !limit || limit > left ? left : limit };
 }
 
-static void send_registered(struct live_job *l, struct rpc_call *call, const struct reply *r)
+static void send_registered(struct part *part, struct rpc_call *call, const struct reply *r)
 {
-	const struct arena *a = job_arena(l->part->job);
+	const struct arena *a = job_arena(part->job);
 	struct layout_reply *p = calloc(1, sizeof(*p));
 	if (!p) {
 		rpc_failf(call, ST_NO_MEMORY, "no memory for the layout");
 		return;
 	}
-	p->l = l;
-	live_hold(l);
-	p->part = part_of(r->registered.part, a->n_tensors);
+	p->part = part;
+	part_hold(part);
+	p->asked = layout_of(r->registered.part, a->n_tensors);
 	gacc__v1__register_tensors_response__init(&p->m);
 	p->m.received = a->n_tensors;
 	p->m.slot_bytes = a->slot_bytes;
 	p->m.param_bytes = a->param_bytes;
-	p->m.accum_bytes = a->n_elements * dtype_size(l->spec->accumulate_dtype);
+	p->m.accum_bytes = a->n_elements * dtype_size(part->spec->accumulate_dtype);
 	p->m.fingerprint = a->fingerprint;
 	p->m.params_needed = r->registered.params_needed;
 	p->m.slots = r->registered.slots;
-	p->m.accumulate_dtype = (Gacc__V1__DataType)l->spec->accumulate_dtype;
+	p->m.accumulate_dtype = (Gacc__V1__DataType)part->spec->accumulate_dtype;
 	rpc_finish_made(call, make_layout, release_layout, p);
 }
 
@@ -182,7 +182,8 @@ static void send_small(struct rpc_call *call, const struct reply *r)
 	rpc_finish(call, r->kind == REPLY_PUT ? &put.base : r->kind == REPLY_FLUSH ? &flush.base : &empty.base);
 }
 
-static void send_now(struct live_job *l, struct rpc_call *call, const struct reply *r)
+/* Errors and steps, which are put off, need no part. */
+static void send_now(struct part *part, struct rpc_call *call, const struct reply *r)
 {
 	if (FAILPOINT_ERROR(gaccd_reply_before)) {
 		rpc_failf(call, ST_UNAVAILABLE, "the answer is lost");
@@ -196,10 +197,10 @@ static void send_now(struct live_job *l, struct rpc_call *call, const struct rep
 	}
 	switch (r->kind) {
 	case REPLY_ATTACH:
-		send_attach(l, call, r);
+		send_attach(part, call, r);
 		break;
 	case REPLY_REGISTER:
-		send_registered(l, call, r);
+		send_registered(part, call, r);
 		break;
 	case REPLY_READY:
 		send_ready(call, r);
@@ -230,7 +231,7 @@ struct late_text {
 
 struct late_reply {
 	struct late_reply *next;
-	uint64_t job, call;
+	uint64_t call;
 	struct late_text *text;
 };
 
@@ -243,8 +244,8 @@ struct late_turn {
  * borrowed, and no inline stream waits for one. */
 static bool may_wait(const struct rpc_call *call, const struct reply *r)
 {
-	const struct call_owner *owner = rpc_data(call);
-	return owner && !owner->is_inline && (r->status || r->kind == REPLY_STEP);
+	const struct part_caller *caller = rpc_data(call);
+	return caller && !caller->is_stream && (r->status || r->kind == REPLY_STEP);
 }
 
 static bool is_one_too_many(struct daemon *d)
@@ -282,11 +283,10 @@ static void send_late(struct posted *p)
 	struct daemon *d = t->d;
 	for (int i = 0; i < REPLIES_A_TURN && d->late.first; i++) {
 		struct late_reply *w = d->late.first;
-		struct live_job *l = live_find(d, w->job);
 		struct rpc_call *call = rpc_find(d->rpc, w->call);
 		d->late.first = w->next;
-		if (l && call)
-			send_now(l, call, &w->text->reply);
+		if (call)
+			send_now(NULL, call, &w->text->reply);
 		free_late(w);
 	}
 	if (d->late.first) {
@@ -298,16 +298,16 @@ static void send_late(struct posted *p)
 }
 
 /* false: no memory, it is sent now. */
-static bool put_off(struct live_job *l, uint64_t call, const struct reply *r)
+static bool put_off(struct daemon *d, uint64_t call, const struct reply *r)
 {
-	struct late_replies *late = &l->d->late;
+	struct late_replies *late = &d->late;
 	struct late_turn *t = late->posted ? NULL : malloc(sizeof(*t));
 	struct late_reply *w = t || late->posted ? malloc(sizeof(*w)) : NULL;
 	if (!w) {
 		free(t);
 		return false;
 	}
-	*w = (struct late_reply){ .job = l->id, .call = call };
+	*w = (struct late_reply){ .call = call };
 	w->text = share(late->first ? late->last->text : NULL, r);
 	if (!w->text) {
 		free(t);
@@ -320,20 +320,20 @@ static bool put_off(struct live_job *l, uint64_t call, const struct reply *r)
 		late->first = w;
 	late->last = w;
 	if (t) {
-		t->d = l->d;
+		t->d = d;
 		late->posted = true;
-		daemon_post(l->d, &t->posted, send_late);
+		daemon_post(d, &t->posted, send_late);
 	}
 	return true;
 }
 
-void reply_send(struct live_job *l, uint64_t id, const struct reply *r)
+void reply_send(struct daemon *d, struct part *part, uint64_t id, const struct reply *r)
 {
-	struct rpc_call *call = rpc_find(l->d->rpc, id);
+	struct rpc_call *call = rpc_find(d->rpc, id);
 	if (!call)
 		return;
-	if (!may_wait(call, r) || !is_one_too_many(l->d) || !put_off(l, id, r))
-		send_now(l, call, r);
+	if (!may_wait(call, r) || !is_one_too_many(d) || !put_off(d, id, r))
+		send_now(part, call, r);
 }
 
 void reply_drop_late(struct daemon *d)

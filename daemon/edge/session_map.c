@@ -32,14 +32,14 @@ static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *
 		attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), NULL, 0);
 }
 
-static bool add(struct answer *a, struct live_job *l, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
+static bool add(struct answer *a, struct part *part, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
 		uint32_t number, bool writable)
 {
-	struct segment *s = part_segment(l->part, role, index);
+	struct segment *s = part_segment(part, role, index);
 	uint64_t bytes = 0;
-	for (int i = 0; i < l->part->mem.n; i++)
-		if (s == &l->part->mem.segment[i])
-			bytes = l->part->mem.wanted[i].bytes;
+	for (int i = 0; i < part->mem.n; i++)
+		if (s == &part->mem.segment[i])
+			bytes = part->mem.wanted[i].bytes;
 	int fd = !s || s->fd < 0 ? -1 : writable ? s->fd : segment_readonly_fd(s->fd);
 	if (fd < 0)
 		return false;
@@ -55,32 +55,32 @@ static bool add(struct answer *a, struct live_job *l, uint32_t role, uint32_t in
 	return true;
 }
 
-static bool collect(struct answer *a, struct live_job *l, uint32_t rank)
+static bool collect(struct answer *a, struct part *part, uint32_t rank)
 {
-	uint32_t n, first = job_session_slots(l->part->job, rank, &n);
-	bool ok = add(a, l, SEG_PARAMS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_PARAMETERS, 0, false) &&
-		  add(a, l, SEG_STATUS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS, 0, false);
+	uint32_t n, first = job_session_slots(part->job, rank, &n);
+	bool ok = add(a, part, SEG_PARAMS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_PARAMETERS, 0, false) &&
+		  add(a, part, SEG_STATUS, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_STATUS, 0, false);
 	for (uint32_t i = 0; i < n && ok; i++)
-		ok = add(a, l, SEG_SLOT, first + i, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT, i, true);
-	for (uint32_t i = 0; i < 2 && ok && l->spec->optim.type == OPTIM_CLIENT; i++)
-		ok = add(a, l, SEG_ACCUM0 + i, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_REDUCED, i, false);
+		ok = add(a, part, SEG_SLOT, first + i, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT, i, true);
+	for (uint32_t i = 0; i < 2 && ok && part->spec->optim.type == OPTIM_CLIENT; i++)
+		ok = add(a, part, SEG_ACCUM0 + i, 0, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_REDUCED, i, false);
 	return ok;
 }
 
-static void note_link(struct live_job *l, uint64_t conn, uint32_t rank)
+static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank)
 {
-	struct attach_note note = { .job = l->id, .generation = job_generation(l->part->job, rank), .rank = rank };
-	attach_set_note(l->d->attach, conn, &note);
-	l->part->n_links++;
-	job_on_mapped(l->part->job, rank, note.generation);
-	job_on_link(l->part->job, rank, note.generation, true, daemon_now(l->d));
+	struct attach_note note = { .job = part->id, .generation = job_generation(part->job, rank), .rank = rank };
+	attach_set_note(d->attach, conn, &note);
+	part->n_links++;
+	job_on_mapped(part->job, rank, note.generation);
+	job_on_link(part->job, rank, note.generation, true, node_now());
 }
 
-static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t rank)
+static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank)
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (l->part->mem.allocating || l->part->mem.keeping || !collect(&a, l, rank)) {
+	if (part->mem.allocating || part->mem.keeping || !collect(&a, part, rank)) {
 		/* the pool is at work on the segments, or nobody keeps them yet */
 		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
 	} else {
@@ -89,7 +89,7 @@ static void answer(struct daemon *d, uint64_t conn, struct live_job *l, uint32_t
 		m.n_segments = a.n;
 		m.segments = a.list;
 		if (!attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), a.fd, a.n))
-			note_link(l, conn, rank);
+			note_link(d, conn, part, rank);
 	}
 	for (size_t i = 0; i < a.n; i++)
 		if (a.own[i])
@@ -106,19 +106,19 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		refuse(d, conn, st, why.text);
 		return;
 	}
-	struct live_job *l = live_find(d, session_job_id(q.session));
+	struct part *part = part_find(&d->node, session_job_id(q.session));
 	struct session_key k = { .uid = peer->uid, .rank = session_rank(q.session) };
 	memcpy(k.token, q.token, sizeof(k.token));
-	if (!l || !l->coord) {
+	if (!part) {
 		snprintf(why.text, sizeof(why.text), "session %llu is of no job here: attach again",
 			 (unsigned long long)q.session);
 		refuse(d, conn, ST_SESSION_UNKNOWN, why.text);
-	} else if (!job_may_map(l->part->job, &k, &why)) {
+	} else if (!job_may_map(part->job, &k, &why)) {
 		char text[sizeof(why.text) + sizeof(why.hint) + 2];
 		snprintf(text, sizeof(text), "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);
 	} else {
-		answer(d, conn, l, k.rank);
+		answer(d, conn, part, k.rank);
 	}
 }
 
@@ -131,14 +131,12 @@ static void on_refused(void *arg, uint64_t conn, enum status st, const char *why
 static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 {
 	struct daemon *d = arg;
-	struct live_job *l = note ? live_find(d, note->job) : NULL;
-	if (!l)
+	struct part *part = note ? part_find(&d->node, note->job) : NULL;
+	if (!part)
 		return;
-	if (!l->part)
-		return;
-	l->part->n_links--;
+	part->n_links--;
 	if (!d->node.stopping)
-		job_on_link(l->part->job, note->rank, note->generation, false, daemon_now(d));
+		job_on_link(part->job, note->rank, note->generation, false, daemon_now(d));
 }
 
 enum status session_map_open(struct daemon *d)

@@ -18,6 +18,7 @@
 #define NODE_TICK_MS 100
 
 struct rpc_pool;
+struct part;
 
 struct node {
 	uv_loop_t loop;
@@ -29,6 +30,8 @@ struct node {
 	uint64_t incarnation;
 	uint64_t descriptors_before; /* soft limit that this process was started with */
 	uint64_t host_bytes;	     /* of the segments of all parts */
+	struct part **part;	     /* published ones, by ascending id of their jobs */
+	uint32_t n_parts, parts_capacity;
 	/* bytes of tensor sets that ranks register in portions, and of those that came so */
 	struct rpc_shares collected;
 	bool stopping; /* gaccd ends: nothing new begins */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes and frees a part of a job, and connects its state machine with the rest of it. Loop thread. */
+#include "base/array.h"
+#include "host/process.h"
 #include "runtime/part.h"
 
-#include "host/process.h"
-
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* ---- ports of control/job.h; ctx is the part ---- */
@@ -80,10 +82,66 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 	return st;
 }
 
+/* Where the part of this job is, or would be. */
+static uint32_t place_of(const struct node *n, uint64_t job)
+{
+	uint32_t lo = 0, hi = n->n_parts;
+	while (lo < hi) {
+		uint32_t mid = (lo + hi) / 2;
+		if (n->part[mid]->id < job)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+struct part *part_find(const struct node *n, uint64_t job)
+{
+	uint32_t i = place_of(n, job);
+	return i < n->n_parts && n->part[i]->id == job ? n->part[i] : NULL;
+}
+
+enum status part_publish(struct part *p)
+{
+	struct node *n = p->node;
+	uint32_t i = place_of(n, p->id);
+	struct part **list = array_grow(n->part, n->n_parts, &n->parts_capacity, sizeof(*list));
+	if (!list)
+		return ST_NO_MEMORY;
+	n->part = list;
+	memmove(&list[i + 1], &list[i], (n->n_parts - i) * sizeof(*list));
+	list[i] = p;
+	n->n_parts++;
+	return ST_OK;
+}
+
+static void withdraw(struct part *p)
+{
+	struct node *n = p->node;
+	uint32_t i = place_of(n, p->id);
+	if (i == n->n_parts || n->part[i] != p)
+		return;
+	n->n_parts--;
+	memmove(&n->part[i], &n->part[i + 1], (n->n_parts - i) * sizeof(struct part *));
+}
+
+void part_hold(struct part *p)
+{
+	p->n_holders++;
+}
+
+void part_drop(struct part *p)
+{
+	assert(p->n_holders);
+	p->n_holders--;
+}
+
 void part_free(struct part *p)
 {
 	if (!p)
 		return;
+	withdraw(p);
 	part_let_go(p);
 	part_tensors_gone(p);
 	job_free(p->job);

@@ -81,7 +81,15 @@ struct part_tensors {
 	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
 };
 
+/* rpc_data of a trainer's call points to one of these: to the part itself (unary calls), or to a stream. */
+struct part_caller {
+	bool is_stream;
+};
+
+struct collecting;
+
 struct part {
+	struct part_caller caller;
 	struct node *node;
 	uint64_t id; /* of the job */
 	uint32_t uid;
@@ -94,14 +102,23 @@ struct part {
 	struct part_memory mem;
 	struct part_engine engine;
 	struct part_tensors tensors;
-	uint32_t n_links; /* trainers' connections on the attach socket */
+	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
+	uint32_t n_links;	       /* trainers' connections on the attach socket */
+	uint32_t n_holders;	       /* calls and messages under way that point here */
 };
 
 /* The specification is held; `uuid` is lent, outlives the part and is read when memory is allocated. ST_NO_MEMORY. */
 enum status part_new(struct node *, uint64_t id, uint32_t uid, const uint8_t *uuid, struct specification *,
 		     const struct part_ports *, struct part **out);
-/* Lets go of the engine; memory stays with the service manager. Takes NULL. */
+/* Lets go of the engine; memory stays with the service manager. No longer found. Takes NULL. */
 void part_free(struct part *);
+/* From here on part_find knows it. ST_NO_MEMORY. */
+enum status part_publish(struct part *);
+/* The part of this job on this node; NULL: there is none. */
+struct part *part_find(const struct node *, uint64_t job);
+/* Whoever keeps a pointer across the end of a handler holds the part meanwhile. */
+void part_hold(struct part *);
+void part_drop(struct part *);
 void part_on_order(struct part *, const struct order *);
 /* Starts an engine that is due, ends one that hangs, tries again what had no memory. */
 void part_tick(struct part *, struct now);
