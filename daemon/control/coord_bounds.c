@@ -30,16 +30,16 @@ static void describe(const struct coord *c, char *text, size_t n, double seconds
 	if (c->phase == COORD_PERSIST)
 		snprintf(text, n, "window %llu: the journal has not answered for %.0f s", window, seconds);
 	else if (c->phase == COORD_CLOSE)
-		snprintf(text, n, "window %llu: node %u has not closed it for %.0f s", window, i, seconds);
+		snprintf(text, n, "window %llu: part %u has not closed it for %.0f s", window, i, seconds);
 	else if (!r)
-		snprintf(text, n, "window %llu has its outcome, but node %u has not reported for %.0f s", window, i,
+		snprintf(text, n, "window %llu has its outcome, but part %u has not reported for %.0f s", window, i,
 			 seconds);
 	else if (r->refused)
 		snprintf(text, n, "window %llu has its outcome, but it has not been applied for %.0f s: %s", window,
 			 seconds, r->refusal);
 	else
 		snprintf(text, n,
-			 "window %llu has its outcome, but node %u has not applied it for %.0f s; it is in window "
+			 "window %llu has its outcome, but part %u has not applied it for %.0f s; it is in window "
 			 "%llu, phase %u",
 			 window, i, seconds, (unsigned long long)r->window, r->phase);
 }
@@ -97,7 +97,7 @@ bool coord_end_on_refusal(struct coord *c, struct now now)
 			continue;
 		if (r->window > newest) {
 			snprintf(text, sizeof(text),
-				 "the journal is older than the job's memory: node %u is in window %llu, the journal's "
+				 "the journal is older than the job's memory: part %u is in window %llu, the journal's "
 				 "next is %llu",
 				 i, (unsigned long long)r->window, (unsigned long long)newest);
 			coord_end(c, ST_STORE_FAILED, text, now);

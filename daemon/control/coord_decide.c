@@ -17,9 +17,10 @@ static void find_last(const struct coord *c, struct commit *out, struct now now)
 	double waited = 0, open = (double)(end - opened) * c->spec->ranks;
 	uint32_t n = 0;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		if (!c->rank[r].ready_ns)
+		const struct rank_times *at = &c->times[r];
+		if (!at->ready_ns)
 			continue;
-		int64_t t = c->ready_ran_ns[r] > opened ? c->ready_ran_ns[r] : opened;
+		int64_t t = at->ready_ran_ns > opened ? at->ready_ran_ns : opened;
 		waited += (double)(end - t);
 		if (n++ == 0 || t > last) {
 			before = last;

@@ -4,20 +4,29 @@
 #define GACC_CONTROL_COORD_IMPL_H
 
 #include "control/coordinator.h"
+#include "control/part.h"
 
 #define COORD_RESEND_NS (INT64_C(200) * 1000000)
 
-/* What the coordinator knows of one node: its newest report, without the borrowed arrays. */
+/* What the coordinator knows of one part: its newest report, without the borrowed arrays. */
 struct peer {
+	struct part_ranks ranks;
 	struct report last;
 	bool known;
-	bool has_bitmap; /* `counted` holds what this node had when it closed the window */
+	bool has_bitmap; /* `counted` holds what this part had when it closed the window */
+};
+
+/* The ages of a rank's progress as times of this machine's monotonic clock; 0: it does not wait, ... */
+struct rank_times {
+	int64_t waiting_ns, lost_ns;
+	int64_t ready_ns, ready_ran_ns; /* ran: on the clock of coord_ran_ns */
 };
 
 /* What a node has reported of a rank in a window that is not open here yet. */
 struct early_rank {
 	bool known;
 	uint64_t window;
+	int64_t heard_ns; /* when the report came */
 	struct rank_progress progress;
 };
 
@@ -48,11 +57,15 @@ struct coord {
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers;
-	struct rank_progress *rank;
-	/* since when any rank has been waiting in this window, 0: none is; follows from rank[] */
+	uint32_t *part_ranks; /* [ranks]: the lists of all peers */
+	uint32_t *part_of;    /* [ranks] */
+	/* [ranks], the job's numbers: */
+	struct rank_progress *rank; /* as last reported, with its ages as they were then */
+	struct rank_times *times;
+	struct early_rank *early;
+	/* since when any rank has been waiting in this window, 0: none is; of one that has stopped until the next tick
+	 */
 	int64_t waiting_since_ns;
-	struct early_rank *early; /* [ranks] */
-	int64_t *ready_ran_ns;	  /* rank[].ready_ns on the clock of coord_ran_ns */
 	struct late_rank *late;
 	uint32_t n_late;
 	struct {
@@ -78,7 +91,9 @@ void coord_set_state(struct coord *, enum job_state, const char *reason, struct 
 void coord_set_running(struct coord *, struct now);
 void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
-/* The current order to all nodes. */
+/* The current order to the node of this part. */
+void coord_send_order(struct coord *, uint32_t part);
+/* The same to all that want one. */
 void coord_broadcast(struct coord *, struct now);
 /* Takes every step that is due. */
 void coord_step(struct coord *, struct now);
@@ -92,8 +107,10 @@ void coord_decide(struct coord *, struct now);
 void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* A monotonic time without the pauses before it: it stands still while the job is held. */
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
-/* rank[] has changed: who looks for late ranks must not go through all of them for each. */
+/* Sets waiting_since_ns: who looks for late ranks must not go through all of them for each. */
 void coord_find_waiting(struct coord *);
+/* The window opens: what has been reported of its ranks before that takes effect. */
+void coord_take_early(struct coord *);
 /* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where
  * nothing that is durable would be given up. */
 void coord_watch_phase(struct coord *, struct now);

@@ -4,6 +4,7 @@
 
 #include "engine/control_page.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ void coord_tick(struct coord *c, struct now now)
 {
 	if (c->superseded)
 		return;
+	coord_find_waiting(c);
 	bool alone = coord_watch_abandoned(c, now);
 	if (c->phase == COORD_COLLECT && !alone)
 		coord_watch_late(c, now);
@@ -91,9 +93,30 @@ void coord_hinder(struct coord *c, const char *why, struct now now)
 
 /* ---- life ---- */
 
-enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_nodes,
-		      const struct coord_ports *ports)
+/* Each rank is in exactly one part. */
+static void take_parts(struct coord *c, const struct part_ranks *part)
 {
+	uint32_t at = 0;
+	for (uint32_t r = 0; r < c->spec->ranks; r++)
+		c->part_of[r] = PART_NO_RANK;
+	for (uint32_t i = 0; i < c->n_peers; i++) {
+		uint32_t n = part ? part[i].n : c->spec->ranks;
+		assert(at + n <= c->spec->ranks);
+		c->peer[i].ranks = (struct part_ranks){ n, &c->part_ranks[at] };
+		for (uint32_t k = 0; k < n; k++) {
+			uint32_t r = part && part[i].rank ? part[i].rank[k] : k;
+			assert(r < c->spec->ranks && c->part_of[r] == PART_NO_RANK);
+			c->part_of[r] = i;
+			c->part_ranks[at++] = r;
+		}
+	}
+	assert(at == c->spec->ranks);
+}
+
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_parts,
+		      const struct part_ranks *part, const struct coord_ports *ports)
+{
+	assert(n_parts && (part || n_parts == 1));
 	struct coord *c = calloc(1, sizeof(*c));
 	if (!c)
 		return ST_NO_MEMORY;
@@ -102,21 +125,25 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->term = term;
 	c->spec = spec;
 	c->ports = *ports;
-	c->n_peers = n_nodes;
+	c->n_peers = n_parts;
 	c->n_words = (uint32_t)control_words(spec->ranks, spec->max_micro_size);
 	c->state = JOB_PENDING;
 	c->values = values_of(spec);
 	c->carry = carry_first(spec);
-	c->peer = calloc(n_nodes, sizeof(*c->peer));
+	c->peer = calloc(n_parts, sizeof(*c->peer));
+	c->part_ranks = calloc(spec->ranks, sizeof(*c->part_ranks));
+	c->part_of = calloc(spec->ranks, sizeof(*c->part_of));
 	c->rank = calloc(spec->ranks, sizeof(*c->rank));
+	c->times = calloc(spec->ranks, sizeof(*c->times));
 	c->early = calloc(spec->ranks, sizeof(*c->early));
-	c->ready_ran_ns = calloc(spec->ranks, sizeof(*c->ready_ran_ns));
 	c->late = calloc(spec->ranks, sizeof(*c->late));
 	c->counted = calloc(c->n_words, sizeof(*c->counted));
-	if (!c->peer || !c->rank || !c->early || !c->ready_ran_ns || !c->late || !c->counted) {
+	if (!c->peer || !c->part_ranks || !c->part_of || !c->rank || !c->times || !c->early || !c->late ||
+	    !c->counted) {
 		coord_free(c);
 		return ST_NO_MEMORY;
 	}
+	take_parts(c, part);
 	for (uint32_t r = 0; r < spec->ranks; r++)
 		c->rank[r].rank = r;
 	*out = c;
@@ -130,7 +157,9 @@ void coord_free(struct coord *c)
 	free(c->peer);
 	free(c->rank);
 	free(c->early);
-	free(c->ready_ran_ns);
+	free(c->part_ranks);
+	free(c->part_of);
+	free(c->times);
 	free(c->late);
 	free(c->counted);
 	updates_fini(&c->updates);
@@ -141,6 +170,7 @@ void coord_restore(struct coord *c, const struct commit *last)
 {
 	c->commit = *last;
 	c->have_commit = true;
+	c->epoch = last->epoch > c->epoch ? last->epoch : c->epoch;
 	c->window = last->window;
 	c->applied_step = last->applied_step;
 	c->carry = last->next;

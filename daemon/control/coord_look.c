@@ -36,7 +36,7 @@ void coord_find_waiting(struct coord *c)
 {
 	c->waiting_since_ns = 0;
 	for (uint32_t r = 0; r < c->spec->ranks; r++) {
-		int64_t t = c->rank[r].waiting_ns;
+		int64_t t = c->times[r].waiting_ns;
 		if (t && (!c->waiting_since_ns || t < c->waiting_since_ns))
 			c->waiting_since_ns = t;
 	}
@@ -46,7 +46,7 @@ int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 {
 	if (c->phase != COORD_COLLECT || c->held || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
 		return 0;
-	int64_t since = c->waiting_since_ns, lost = c->rank[rank].lost_ns;
+	int64_t since = c->waiting_since_ns, lost = c->times[rank].lost_ns;
 	if (lost && (!since || lost < since)) /* nobody may be waiting for it: they can all be lost */
 		since = lost > c->opened_ns ? lost : c->opened_ns;
 	if (since && since < c->late_from_ns) /* from before a pause */

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator's phases and its orders: looks at what the reports say together and takes every step that is due.
+ * Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -74,18 +76,19 @@ static void fill_order(const struct coord *c, struct order *o)
 	}
 }
 
-static void send_order(struct coord *c, uint32_t node)
+void coord_send_order(struct coord *c, uint32_t part)
 {
 	struct order o;
 	fill_order(c, &o);
-	c->ports.order(c->ports.ctx, node, &o);
+	c->ports.order(c->ports.ctx, part, &o);
 }
 
 void coord_broadcast(struct coord *c, struct now now)
 {
 	c->sent_ns = now.mono_ns;
 	for (uint32_t i = 0; i < c->n_peers; i++)
-		send_order(c, i);
+		if (c->phase != COORD_ENDED || !c->peer[i].last.ended)
+			coord_send_order(c, i);
 }
 
 /* ---- what the reports say together ---- */
@@ -150,40 +153,6 @@ static uint64_t counted_so_far(const struct coord *c)
 	return n;
 }
 
-/* ---- progress of the ranks ---- */
-
-static void take_rank(struct coord *c, const struct rank_progress *p)
-{
-	if (p->ready_ns != c->rank[p->rank].ready_ns)
-		c->ready_ran_ns[p->rank] = coord_ran_ns(c, p->ready_ns);
-	c->rank[p->rank] = *p;
-}
-
-/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied
- * elsewhere or not known here: what it says of its ranks is kept until that window opens. */
-static void take_ranks(struct coord *c, const struct report *r)
-{
-	bool open = r->window == c->window && c->phase != COORD_START;
-	for (uint32_t i = 0; i < r->n_ranks; i++) {
-		const struct rank_progress *p = &r->rank[i];
-		if (p->rank >= c->spec->ranks)
-			continue;
-		if (!open)
-			c->early[p->rank] = (struct early_rank){ true, r->window, *p };
-		if (open || c->phase == COORD_START) /* START: who has attached */
-			take_rank(c, p);
-	}
-	coord_find_waiting(c);
-}
-
-static void take_early_ranks(struct coord *c)
-{
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		if (c->early[r].known && c->early[r].window == c->window)
-			take_rank(c, &c->early[r].progress);
-	coord_find_waiting(c);
-}
-
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
 /* opened_unix_ns: as people see it, which a restart must not change. */
@@ -202,8 +171,10 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 		p->flushed = p->flushed == RANK_LEFT ? RANK_LEFT : RANK_OPEN;
 		p->weight = 0;
 		p->ready_ns = p->waiting_ns = 0;
+		c->times[r].ready_ns = c->times[r].waiting_ns = 0;
 	}
-	take_early_ranks(c);
+	c->waiting_since_ns = 0;
+	coord_take_early(c);
 	coord_set_phase(c, COORD_COLLECT, now);
 }
 
@@ -338,59 +309,6 @@ void coord_step(struct coord *c, struct now now)
 }
 
 /* ---- events ---- */
-
-/* Bitmaps of the nodes are disjoint by construction (a rank lives on one node); audit() checks it by population. */
-static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
-{
-	if (!r->counted || r->n_words != c->n_words)
-		return;
-	for (uint32_t i = 0; i < c->n_words; i++)
-		c->counted[i] |= r->counted[i];
-	p->has_bitmap = true;
-}
-
-/* Within a window a node's state only moves forward; an overtaken report must not take it back. */
-static bool is_older(const struct report *a, const struct report *b)
-{
-	if (a->window != b->window)
-		return a->window < b->window;
-	if (a->phase != b->phase)
-		return a->phase < b->phase;
-	if (a->start != b->start)
-		return a->start < b->start;
-	if (a->vote_term != b->vote_term)
-		return a->vote_term < b->vote_term;
-	if (a->vote_attempt != b->vote_attempt)
-		return a->vote_attempt < b->vote_attempt;
-	return b->complete && !a->complete;
-}
-
-void coord_on_report(struct coord *c, uint32_t node, const struct report *r, struct now now)
-{
-	if (c->superseded || node >= c->n_peers || r->job_id != c->job_id || r->epoch != c->epoch)
-		return;
-	if (r->term > c->term) { /* somebody else coordinates: the store would refuse us too */
-		c->superseded = true;
-		return;
-	}
-	struct peer *p = &c->peer[node];
-	bool restarted = p->known && r->incarnation > p->last.incarnation;
-	if (p->known && (r->incarnation < p->last.incarnation || (!restarted && is_older(r, &p->last))))
-		return;
-	p->last = *r;
-	p->last.rank = NULL;
-	p->last.counted = NULL;
-	p->known = true;
-	take_ranks(c, r);
-	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
-		coord_set_state(c, JOB_STARTING, c->reason, now);
-	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;
-	if (r->window == c->window && asked && !p->has_bitmap && r->phase >= WINDOW_CLOSED)
-		take_bitmap(c, p, r);
-	coord_step(c, now);
-	if (restarted)
-		send_order(c, node);
-}
 
 void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct now now)
 {

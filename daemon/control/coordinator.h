@@ -9,6 +9,7 @@
 #define GACC_CONTROL_COORDINATOR_H
 
 #include "control/decide.h"
+#include "control/part.h"
 #include "control/ports.h"
 
 enum coord_phase {
@@ -38,9 +39,10 @@ enum job_state {
 
 struct coord;
 
-/* `spec` is borrowed and must outlive the coordinator; n_nodes >= 1 nodes 0..n_nodes-1; ST_NO_MEMORY. */
-enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_nodes,
-		      const struct coord_ports *);
+/* `spec` is the whole job's; it is borrowed and must outlive the coordinator. Of its n_parts >= 1 parts `part` names
+ * the ranks, copied; each rank is in exactly one. NULL: one part has all. ST_NO_MEMORY. */
+enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_parts,
+		      const struct part_ranks *part, const struct coord_ports *);
 void coord_free(struct coord *);
 /* The last durable commit, read after the term was taken. `counted` is not kept. */
 void coord_restore(struct coord *, const struct commit *last);
@@ -53,7 +55,8 @@ enum status coord_restore_update(struct coord *, const struct update *);
 /* After all that: since when it has been in the state that it has now. Without: since the submission. */
 void coord_restore_since(struct coord *, int64_t unix_ns);
 
-void coord_on_report(struct coord *, uint32_t node, const struct report *, struct now);
+/* Whoever passes it on has made sure that it comes from the node of its part. */
+void coord_on_report(struct coord *, const struct report *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
  * nothing was decided and the window stays prepared. */
 void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now);
@@ -87,13 +90,15 @@ const struct updates *coord_updates(const struct coord *);
 /* Of the open window. */
 const struct values *coord_values(const struct coord *);
 const struct carry *coord_carry(const struct coord *);
-/* Its engine does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late, and no
- * attempt times out, until why is "". Told once for each reason; not durable. */
+/* The engine of a part does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late,
+ * and no attempt times out, until why is "". Told once for each reason; not durable. Reports say the same by
+ * `hindrance`: where they do, this is not called. */
 void coord_hinder(struct coord *, const char *why, struct now);
 /* The next window that closes asks its engines for the norms of all tensors; ports.norms says when they are there.
  * ST_NOT_READY, ST_JOB_ENDED. */
 enum status coord_want_norms(struct coord *);
-/* Ends the job unless it has ended. `end` is ST_OK, ST_CANCELLED or what failed it. */
+/* Ends the job unless it has ended, as operators want it; nodes do that by their reports (job_fail). `end` is ST_OK,
+ * ST_CANCELLED or what failed it. */
 void coord_end(struct coord *, enum status end, const char *reason, struct now);
 /* The state of a job that has ended with this status. */
 enum job_state coord_end_state(enum status end);
@@ -106,7 +111,8 @@ uint64_t coord_window(const struct coord *);
 uint64_t coord_applied_step(const struct coord *);
 /* Last commit decided; NULL before the first. */
 const struct commit *coord_last_commit(const struct coord *);
-/* All ranks as last reported; *n ranks, indexed by rank. Ranks never reported have pid 0. */
+/* All ranks as last reported; *n ranks, indexed by rank; ages are of the time of the report. Ranks never reported have
+ * pid 0. */
 const struct rank_progress *coord_ranks(const struct coord *, uint32_t *n);
 /* For how long others have been waiting for this rank in the open window; 0: nobody waits for it. */
 int64_t coord_rank_late_ns(const struct coord *, uint32_t rank, struct now);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's start, the ends of its windows, its engine's life, the coordinator's orders. */
+/* A job's start, the ends of its windows, its engine's life. Orders: job_order.c. Part of struct job; loop thread. */
 #include "control/job_impl.h"
 
 #include "base/array.h"
@@ -37,16 +37,16 @@ void job_on_call_gone(struct job *j, uint64_t call, uint32_t rank)
 	for (uint32_t i = j->n_waiters; i-- > 0;)
 		if (j->waiter[i].call == call && !j->waiter[i].sent)
 			waiter_remove(j, &j->waiter[i]);
-	for (int i = 0; i < RANK_MAX_PUSHES && rank < j->spec->ranks; i++) {
-		struct parked_push *p = &j->rank[rank].push[i];
+	struct rank *r = job_rank(j, rank);
+	for (int i = 0; i < RANK_MAX_PUSHES && r; i++) {
+		struct parked_push *p = &r->push[i];
 		for (int k = 0; k < p->n_calls; k++)
 			if (p->call[k] == call)
 				p->call[k] = p->call[--p->n_calls];
 	}
 }
 
-/* The job is over: answers every parked call with an error, pushes too. A rank that wanted to leave has left. */
-static void fail_all(struct job *j, enum status st, const char *hint, const char *text)
+void job_end_calls(struct job *j, enum status st, const char *hint, const char *text)
 {
 	struct reply left = { .kind = REPLY_EMPTY };
 	while (j->n_waiters) {
@@ -105,7 +105,7 @@ bool past_final(const struct job *j)
 /* The rank has not acknowledged the reduced gradient of client_window. */
 static bool must_apply(const struct job *j, const struct rank *r)
 {
-	return j->mirror.r.client_pending && !j->mirror.rank[r->rank].session.step_acked;
+	return j->mirror.r.client_pending && !j->mirror.rank[r->index].session.step_acked;
 }
 
 /* After the last window a trainer is to hear of the job's end, not of a window that never closes; but one that applies
@@ -124,7 +124,7 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_READY };
 	uint32_t n = 0, size = job_micro_size(j);
-	bool flushed = j->mirror.rank[r->rank].flushed != 0, takes_more = !flushed && j->mirror.r.phase == WINDOW_OPEN;
+	bool flushed = j->mirror.rank[r->index].flushed != 0, takes_more = !flushed && j->mirror.r.phase == WINDOW_OPEN;
 	for (uint32_t m = 0; m < size && takes_more; m++)
 		if (!rank_settled(j, r, m))
 			j->missing[n++] = m;
@@ -142,7 +142,7 @@ void ready_reply(struct job *j, const struct rank *r, uint64_t call)
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
-static void answer_ready(struct job *j)
+void job_answer_ready(struct job *j)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
@@ -200,7 +200,7 @@ void job_window_changed(struct job *j, struct now now)
 	j->vote_status = j->refused = ST_OK;
 	j->vote_term = j->vote_attempt = 0;
 	answer_steps(j);
-	answer_ready(j);
+	job_answer_ready(j);
 	job_report(j, now);
 	job_reconcile(j, now);
 }
@@ -231,7 +231,7 @@ void job_params_changed(struct job *j, struct now now)
 {
 	if (j->mirror.r.params_ready)
 		job_report(j, now);
-	answer_ready(j);
+	job_answer_ready(j);
 }
 
 /* false: the call is answered. Equal sets have equal fingerprints. */
@@ -255,7 +255,8 @@ static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, stru
 void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set,
 		  struct layout_part part, struct now now)
 {
-	bool ok = call_allowed(j, call, k) && declare_or_compare(j, call, k->rank, set);
+	const struct rank *r = call_allowed(j, call, k);
+	bool ok = r && declare_or_compare(j, call, k->rank, set);
 	if (set)
 		tensor_set_fini(set);
 	if (!ok)
@@ -264,7 +265,7 @@ void job_register(struct job *j, uint64_t call, const struct session_key *k, str
 		registered_reply(j, call, part);
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_REGISTER, k->rank);
+	struct waiter *w = waiter_add(j, call, WAIT_REGISTER, r->index);
 	if (!w)
 		return;
 	w->part = part;
@@ -328,7 +329,7 @@ static void restore_sessions(struct job *j)
 	int n = 0;
 	EACH_RANK(j, r)
 	{
-		const struct control_rank *c = &j->mirror.rank[r->rank];
+		const struct control_rank *c = &j->mirror.rank[r->index];
 		if (c->sgen <= r->sgen)
 			continue;
 		r->sgen = c->sgen;
@@ -371,13 +372,13 @@ static void attach_again(struct job *j)
 {
 	EACH_RANK(j, r)
 	{
-		struct control_rank *m = &j->mirror.rank[r->rank];
+		struct control_rank *m = &j->mirror.rank[r->index];
 		if (!r->has_session || r->attaching || r->sgen <= m->sgen)
 			continue;
 		struct engine_command c = { .op = ENGINE_ATTACH,
 					    .id = ++j->next_command,
 					    .job_id = j->id,
-					    .rank = r->rank,
+					    .rank = r->index,
 					    .sgen = r->sgen,
 					    .session = r->session };
 		if (j->ports.engine_send(j->ports.ctx, j->id, &c, NULL)) {
@@ -424,7 +425,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 		job_window_changed(j, now);
 		return ST_OK;
 	}
-	answer_ready(j);
+	job_answer_ready(j);
 	job_report(j, now);
 	job_reconcile(j, now);
 	return ST_OK;
@@ -448,55 +449,4 @@ void job_on_engine_down(struct job *j, struct now now)
 	if (!j->ended)
 		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1,
 			       "the engine has died and is being restarted");
-}
-
-/* ---- orders ---- */
-
-static void take_late(struct job *j, const struct order *o)
-{
-	j->n_late = o->n_late < REPLY_MAX_MISSING ? o->n_late : REPLY_MAX_MISSING;
-	if (j->n_late)
-		memcpy(j->late, o->late, j->n_late * sizeof(*j->late));
-}
-
-static void end_job(struct job *j, const struct order *o)
-{
-	if (j->ended)
-		return;
-	j->ended = true;
-	j->end_status = o->end_status;
-	snprintf(j->end_reason, sizeof(j->end_reason), "%s", o->end_reason);
-	fail_all(j, ST_JOB_ENDED, NULL, j->end_reason);
-}
-
-void job_on_order(struct job *j, const struct order *o, struct now now)
-{
-	j->clock_ns = now.mono_ns;
-	if (o->job_id != j->id || o->epoch != 1 || (j->have_order && o->term < j->order.term))
-		return;
-	/* a message of the same coordinator that was overtaken: windows and wants only go forward */
-	if (j->have_order && o->term == j->order.term &&
-	    (o->window < j->order.window || (o->window == j->order.window && o->want < j->order.want) ||
-	     (o->window == j->order.window && o->want == WANT_GO && o->attempt < j->order.attempt)))
-		return;
-	bool repeated = j->have_order && o->term == j->order.term && o->window == j->order.window &&
-			o->want == j->order.want && o->attempt == j->order.attempt;
-	j->order = *o;
-	j->order.late = NULL;
-	j->have_order = true;
-	take_late(j, o);
-	if (o->run && !j->run) {
-		j->run = true;
-		job_recount(j); /* from now on it is known since when a rank is ready */
-		answer_ready(j);
-	}
-	if (o->want == WANT_END) {
-		end_job(j, o);
-		return;
-	}
-	job_reconcile(j, now);
-	if (!repeated || o->want != WANT_NOTHING)
-		j->report_due = true; /* the coordinator may have missed ours; the tick repeats it */
-	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
-		job_report(j, now);
 }

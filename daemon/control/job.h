@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job on this node: its trainers' sessions, its window, its engine.
+/* A part of a job on this node: its trainers' sessions, its window, its engine.
  *
  * Pure state machine; one thread; time is an argument. It derives what to send to the engine from state ("what is
  * wanted" against "what the control record says"), so that a restarted engine or gaccd simply continues. Calls that
@@ -9,6 +9,7 @@
 #ifndef GACC_CONTROL_JOB_H
 #define GACC_CONTROL_JOB_H
 
+#include "control/part.h"
 #include "control/ports.h"
 #include "control/tensor_set.h"
 #include "engine/control_page.h"
@@ -113,11 +114,13 @@ struct reply {
 	};
 };
 
-/* spec is borrowed: it must outlive the job. ST_NO_MEMORY. */
-enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
-		    uint64_t incarnation, const struct job_ports *);
+/* What `part` points to is borrowed: it must outlive the job. Ranks in all calls, replies, events and reports are the
+ * job's numbers; in engine commands and answers, in control records and bitmaps they are the part's. ST_NO_MEMORY. */
+enum status job_new(struct job **out, uint64_t id, struct part_spec part, uint32_t owner_uid, uint64_t incarnation,
+		    const struct job_ports *);
 void job_free(struct job *); /* parked calls are not answered: end the job first */
-/* A committed window from the journal, oldest first, before anything else. `counted` has the job's bitmap words. */
+/* A committed window from the journal, oldest first, before anything else. `counted` has the bits of this part
+ * (part_pick_bits). */
 void job_restore_window(struct job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
 /* The tensor set of a job that has none; *set is emptied. (job_register does that itself.) */
 void job_take_tensors(struct job *, struct tensor_set *set);
@@ -197,11 +200,17 @@ void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, stru
 /* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and
  * nothing has changed: it is of another job, or lacks what an engine has told before. */
 enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
-/* After that, what is only shown of the rank's pushes: the sum of the weights that the open window counts, and when the
- * newest came. */
+/* After that, what is only shown of the pushes of the rank with this index in the part: the sum of the weights that the
+ * open window counts, and when the newest came. */
 void job_restore_pushes(struct job *, uint32_t rank, double weight, int64_t last_unix_ns);
 void job_on_engine_down(struct job *, struct now);
 void job_on_allocate_failed(struct job *, enum status, const char *why, struct now);
+/* The engine does not come up, for this reason; "": it does. Reported at once, and in each report until it changes: the
+ * job is STALLED with that reason, and nobody counts as late. */
+void job_hinder(struct job *, const char *why, struct now);
+/* The part cannot go on: the coordinator is told at once, and in each report, to end the job with this status and this
+ * reason. The first call counts. */
+void job_fail(struct job *, enum status, const char *text, struct now);
 void job_on_answer(struct job *, const struct engine_answer *, struct now);
 
 /* ---- from the coordinator ---- */

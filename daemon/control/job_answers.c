@@ -27,7 +27,7 @@ static void on_void(struct job *j, struct rank *r, const struct parked_push *p, 
 	char text[200];
 	snprintf(text, sizeof(text), "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
 		 p->micro, (unsigned long long)p->window, a->nonfinite_count);
-	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->rank, text);
+	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->global, text);
 }
 
 /* A rank's part has changed. The coordinator hears at once what it acts on; the rest is for people, and goes with the
@@ -46,7 +46,7 @@ static void count_push(struct job *j, struct rank *r, const struct parked_push *
 	if (j->mirror.r.count)
 		return;
 	j->mirror.r.window_lr = p->lr;
-	j->mirror.r.lr_rank = r->rank;
+	j->mirror.r.lr_rank = r->index;
 }
 
 static void on_add(struct job *j, const struct engine_answer *a, struct now now)
@@ -79,7 +79,7 @@ static void answer_waiter(struct job *j, struct rank *r, struct waiter *w, enum 
 	if (w->kind == WAIT_FLUSH)
 		rep.flush.counted = rank_counted_in(j, r, w->window);
 	if (st)
-		reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->rank, why);
+		reply_error(j, w->call, st, NULL, "flush of rank %u: %s", r->global, why);
 	else
 		j->ports.reply(j->ports.ctx, w->call, &rep);
 	waiter_remove(j, w);
@@ -89,7 +89,7 @@ static void answer_waiters(struct job *j, struct rank *r, bool also_detach, enum
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
-		if (w->rank == r->rank && (w->kind == WAIT_FLUSH || (also_detach && w->kind == WAIT_DETACH)))
+		if (w->rank == r->index && (w->kind == WAIT_FLUSH || (also_detach && w->kind == WAIT_DETACH)))
 			answer_waiter(j, r, w, st, why);
 	}
 }
@@ -191,7 +191,7 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
 		m->client_window = k->window;
 		EACH_RANK(j, r)
-		j->mirror.rank[r->rank].session.step_acked = 0;
+		j->mirror.rank[r->index].session.step_acked = 0;
 	}
 	m->count = 0;
 	m->window_lr = 0;
@@ -199,7 +199,7 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	memset(j->mirror.voided, 0, j->mirror.n_words * sizeof(*j->mirror.voided));
 	EACH_RANK(j, r)
 	{
-		struct control_rank *c = &j->mirror.rank[r->rank];
+		struct control_rank *c = &j->mirror.rank[r->index];
 		c->counted = 0;
 		c->flushed = c->flushed == RANK_FLUSHED ? RANK_OPEN : c->flushed;
 	}
@@ -263,7 +263,7 @@ static void on_ack(struct job *j, const struct engine_answer *a)
 		rank_changed(j, &j->rank[w->rank]);
 		if (a->status)
 			reply_error(j, w->call, a->status, NULL, "window %llu of rank %u: %s",
-				    (unsigned long long)w->window, w->rank, a->text);
+				    (unsigned long long)w->window, j->rank[w->rank].global, a->text);
 		else
 			j->ports.reply(j->ports.ctx, w->call, &rep);
 		waiter_remove(j, w);

@@ -5,30 +5,30 @@
 #include <stdio.h>
 #include <string.h>
 
-bool call_allowed(struct job *j, uint64_t call, const struct session_key *k)
+struct rank *call_allowed(struct job *j, uint64_t call, const struct session_key *k)
 {
-	if (!session_check(j, k, call))
-		return false;
-	if (!j->ended)
-		return true;
+	struct rank *r = session_check(j, k, call);
+	if (!r || !j->ended)
+		return r;
 	reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu has ended: %s", (unsigned long long)j->id, j->end_reason);
-	return false;
+	return NULL;
 }
 
-bool call_in_window(struct job *j, uint64_t call, const struct session_key *k)
+struct rank *call_in_window(struct job *j, uint64_t call, const struct session_key *k)
 {
-	if (!call_allowed(j, call, k))
-		return false;
+	struct rank *r = call_allowed(j, call, k);
+	if (!r)
+		return NULL;
 	if (past_final(j)) { /* nothing that it takes now would ever be committed */
 		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu is ending: window %llu was its last",
 			    (unsigned long long)j->id, (unsigned long long)j->mirror.r.window - 1);
-		return false;
+		return NULL;
 	}
 	if (j->run && j->engine_seen)
-		return true;
+		return r;
 	reply_error(j, call, ST_NOT_READY, "call WaitReady first", "job %llu is not running yet",
 		    (unsigned long long)j->id);
-	return false;
+	return NULL;
 }
 
 /* 0: none, which is also what a time beyond the clock's end comes to. */
@@ -39,13 +39,14 @@ static int64_t deadline(int64_t timeout_ns, struct now now)
 
 void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, int64_t timeout_ns, struct now now)
 {
-	if (!call_allowed(j, call, k))
+	const struct rank *r = call_allowed(j, call, k);
+	if (!r)
 		return;
-	if (ready_now(j, &j->rank[k->rank])) {
-		ready_reply(j, &j->rank[k->rank], call);
+	if (ready_now(j, r)) {
+		ready_reply(j, r, call);
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_READY, k->rank);
+	struct waiter *w = waiter_add(j, call, WAIT_READY, r->index);
 	if (w)
 		w->deadline_ns = deadline(timeout_ns, now);
 }
@@ -63,29 +64,29 @@ uint32_t rank_counted_in(const struct job *j, const struct rank *r, uint64_t win
 	const struct past_window *p = past_find(j, window);
 	uint32_t n = 0, size = j->spec->max_micro_size;
 	if (window == j->mirror.r.window)
-		return j->mirror.rank[r->rank].counted;
+		return j->mirror.rank[r->index].counted;
 	for (uint32_t m = 0; p && m < size; m++)
-		n += control_bit(p->counted, size, r->rank, m);
+		n += control_bit(p->counted, size, r->index, m);
 	return n;
 }
 
 void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
 {
-	if (!call_in_window(j, call, k))
+	struct rank *r = call_in_window(j, call, k);
+	if (!r)
 		return;
-	struct rank *r = &j->rank[k->rank];
 	if (window > j->mirror.r.window) {
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "flush the open window", "window %llu is open, not %llu",
 			    (unsigned long long)j->mirror.r.window, (unsigned long long)window);
 		return;
 	}
-	if (window < j->mirror.r.window || j->mirror.rank[k->rank].flushed || j->mirror.r.phase != WINDOW_OPEN) {
+	if (window < j->mirror.r.window || j->mirror.rank[r->index].flushed || j->mirror.r.phase != WINDOW_OPEN) {
 		struct reply rep = { .kind = REPLY_FLUSH };
 		rep.flush.counted = rank_counted_in(j, r, window);
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_FLUSH, k->rank);
+	struct waiter *w = waiter_add(j, call, WAIT_FLUSH, r->index);
 	if (!w)
 		return;
 	w->window = window;
@@ -96,7 +97,8 @@ void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64
 void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, int64_t timeout_ns,
 		   struct now now)
 {
-	if (!session_check(j, k, call))
+	const struct rank *r = session_check(j, k, call);
+	if (!r)
 		return;
 	const struct past_window *p = past_find(j, window);
 	if (p && window < j->mirror.r.window && !is_lost(j, window)) {
@@ -113,7 +115,7 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 			    window < j->mirror.r.window ? "; its outcome is no longer kept" : "");
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_STEP, k->rank);
+	struct waiter *w = waiter_add(j, call, WAIT_STEP, r->index);
 	if (!w)
 		return;
 	w->window = window;
@@ -122,14 +124,15 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 
 void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uint64_t window, struct now now)
 {
-	if (!session_check(j, k, call))
+	const struct rank *r = session_check(j, k, call);
+	if (!r)
 		return;
 	if (!j->mirror.r.client_pending || window != j->mirror.r.client_window || j->ended) {
 		struct reply rep = { .kind = REPLY_EMPTY };
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return;
 	}
-	struct waiter *w = waiter_add(j, call, WAIT_ACK, k->rank);
+	struct waiter *w = waiter_add(j, call, WAIT_ACK, r->index);
 	if (!w)
 		return;
 	w->window = window;
@@ -138,19 +141,19 @@ void job_ack_step(struct job *j, uint64_t call, const struct session_key *k, uin
 
 void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool done, struct now now)
 {
-	if (!session_check(j, k, call))
+	struct rank *r = session_check(j, k, call);
+	if (!r)
 		return;
-	struct rank *r = &j->rank[k->rank];
 	r->detached = true;
 	r->lost = false;
 	rank_changed(j, r);
 	streams_end(j, r, ST_CANCELLED, "detach when all streams have been answered",
 		    "the session has detached: the stream ends with it");
 	j->report_due = true;
-	if (!done || j->ended || !j->engine_seen || j->mirror.rank[k->rank].flushed == RANK_LEFT) {
+	if (!done || j->ended || !j->engine_seen || j->mirror.rank[r->index].flushed == RANK_LEFT) {
 		struct reply rep = { .kind = REPLY_EMPTY };
 		j->ports.reply(j->ports.ctx, call, &rep);
-	} else if (waiter_add(j, call, WAIT_DETACH, k->rank)) {
+	} else if (waiter_add(j, call, WAIT_DETACH, r->index)) {
 		r->flush_wanted = r->leave_wanted = true;
 	}
 	job_reconcile_rank(j, r);
@@ -159,16 +162,16 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 
 void job_on_link(struct job *j, uint32_t rank, uint64_t generation, bool up, struct now now)
 {
-	if (rank >= j->spec->ranks || j->rank[rank].sgen != generation || j->rank[rank].detached)
+	struct rank *r = job_rank(j, rank);
+	if (!r || r->sgen != generation || r->detached)
 		return;
-	struct rank *r = &j->rank[rank];
 	r->n_links += up ? 1 : r->n_links ? -1u : 0;
 	bool lost = !r->n_links;
 	if (lost && !r->lost && !j->ended) {
 		char text[160];
 		snprintf(text, sizeof(text),
 			 "the trainer (pid %lld) is gone with %u of %u micro-batches counted in window %llu",
-			 (long long)r->session.pid, j->mirror.rank[rank].counted, job_micro_size(j),
+			 (long long)r->session.pid, j->mirror.rank[r->index].counted, job_micro_size(j),
 			 (unsigned long long)j->mirror.r.window);
 		j->ports.event(j->ports.ctx, j->id, true, "RankLost", rank, text);
 	}

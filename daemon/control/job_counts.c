@@ -15,12 +15,12 @@
 
 bool rank_counted(const struct job *j, const struct rank *r, uint32_t micro)
 {
-	return control_bit(j->mirror.counted, j->spec->max_micro_size, r->rank, micro);
+	return control_bit(j->mirror.counted, j->spec->max_micro_size, r->index, micro);
 }
 
 bool rank_voided(const struct job *j, const struct rank *r, uint32_t micro)
 {
-	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->rank, micro);
+	return control_bit(j->mirror.voided, j->spec->max_micro_size, r->index, micro);
 }
 
 bool rank_settled(const struct job *j, const struct rank *r, uint32_t micro)
@@ -30,18 +30,18 @@ bool rank_settled(const struct job *j, const struct rank *r, uint32_t micro)
 
 uint32_t rank_progress_count(const struct job *j, const struct rank *r)
 {
-	return j->mirror.rank[r->rank].counted + r->voided;
+	return j->mirror.rank[r->index].counted + r->voided;
 }
 
 bool rank_owes(const struct job *j, const struct rank *r)
 {
-	return !j->mirror.rank[r->rank].flushed && rank_progress_count(j, r) < job_micro_size(j);
+	return !j->mirror.rank[r->index].flushed && rank_progress_count(j, r) < job_micro_size(j);
 }
 
 /* Optimizer CLIENT: it still reads the reduced gradient of the last step. */
 static bool rank_reads(const struct job *j, const struct rank *r)
 {
-	const struct control_rank *c = &j->mirror.rank[r->rank];
+	const struct control_rank *c = &j->mirror.rank[r->index];
 	return r->has_session && !r->detached && c->flushed != RANK_LEFT && !c->session.step_acked;
 }
 
@@ -56,7 +56,7 @@ static void recount(bool *was, bool is, uint32_t *total)
 
 void rank_changed(struct job *j, struct rank *r)
 {
-	bool left = j->mirror.rank[r->rank].flushed == RANK_LEFT;
+	bool left = j->mirror.rank[r->index].flushed == RANK_LEFT;
 	recount(&r->owes, rank_owes(j, r), &j->n_owing);
 	recount(&r->left, left, &j->n_left);
 	recount(&r->reads, rank_reads(j, r), &j->n_reading);
@@ -68,12 +68,12 @@ void rank_settle(struct job *j, struct rank *r, uint32_t micro, bool is_void)
 {
 	if (rank_settled(j, r, micro))
 		return;
-	control_set_bit(is_void ? j->mirror.voided : j->mirror.counted, j->spec->max_micro_size, r->rank, micro);
+	control_set_bit(is_void ? j->mirror.voided : j->mirror.counted, j->spec->max_micro_size, r->index, micro);
 	if (is_void) {
 		r->first_void = !r->voided || micro < r->first_void ? micro : r->first_void;
 		r->voided++;
 	} else {
-		j->mirror.rank[r->rank].counted++;
+		j->mirror.rank[r->index].counted++;
 		j->mirror.r.count++;
 	}
 	rank_changed(j, r);
@@ -82,7 +82,7 @@ void rank_settle(struct job *j, struct rank *r, uint32_t micro, bool is_void)
 static void count_voided(struct job *j, struct rank *r)
 {
 	uint32_t size = job_micro_size(j);
-	r->voided = control_count(j->mirror.voided, j->spec->max_micro_size, r->rank, size);
+	r->voided = control_count(j->mirror.voided, j->spec->max_micro_size, r->index, size);
 	r->first_void = r->voided ? 0 : size;
 	while (r->first_void < size && !rank_voided(j, r, r->first_void))
 		r->first_void++;
@@ -124,15 +124,15 @@ static const struct missing_at *find_missing(const struct job *j, uint32_t micro
 uint32_t rank_blocked_by(const struct job *j, const struct rank *r, uint32_t micro)
 {
 	if (j->spec->ordering != ORDER_CANONICAL)
-		return r->rank;
+		return r->index;
 	const struct missing_at *at = find_missing(j, micro);
-	if (at->first < r->rank)
+	if (at->first < r->index)
 		return at->first;
 	if (!micro) /* ranks behind this one come before it with an earlier micro-batch alone */
-		return r->rank;
+		return r->index;
 	at = find_missing(j, micro - 1);
-	uint32_t other = at->first == r->rank ? at->second : at->first;
-	return other < j->spec->ranks ? other : r->rank;
+	uint32_t other = at->first == r->index ? at->second : at->first;
+	return other < j->spec->ranks ? other : r->index;
 }
 
 uint64_t job_ranks_visited(const struct job *j)
@@ -147,19 +147,19 @@ static uint32_t blocked_by_walk(const struct job *j, const struct rank *r, uint3
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
 		const struct rank *o = &j->rank[i];
 		uint32_t next = rank_progress_count(j, o);
-		if (o != r && rank_owes(j, o) && (next < micro || (next == micro && i < r->rank)))
+		if (o != r && rank_owes(j, o) && (next < micro || (next == micro && i < r->index)))
 			return i;
 	}
-	return r->rank;
+	return r->index;
 }
 
 static bool rank_counts_right(const struct job *j, const struct rank *r)
 {
 	uint32_t size = job_micro_size(j), max = j->spec->max_micro_size;
-	uint32_t counted = control_count(j->mirror.counted, max, r->rank, size);
-	uint32_t voided = control_count(j->mirror.voided, max, r->rank, size);
-	uint32_t flushed = j->mirror.rank[r->rank].flushed;
-	if (counted != j->mirror.rank[r->rank].counted || voided != r->voided ||
+	uint32_t counted = control_count(j->mirror.counted, max, r->index, size);
+	uint32_t voided = control_count(j->mirror.voided, max, r->index, size);
+	uint32_t flushed = j->mirror.rank[r->index].flushed;
+	if (counted != j->mirror.rank[r->index].counted || voided != r->voided ||
 	    (voided && !rank_voided(j, r, r->first_void)) || r->owes != (!flushed && counted + voided < size) ||
 	    r->left != (flushed == RANK_LEFT) || r->reads != rank_reads(j, r))
 		return false;

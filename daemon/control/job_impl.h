@@ -25,7 +25,7 @@ struct parked_push {
 	unsigned char *present;
 	uint32_t n_present;
 	int64_t since_ns, unix_ns;
-	uint32_t blocked_by; /* rank whose turn was before, when it came; own rank: nobody */
+	uint32_t blocked_by; /* index of the rank whose turn was before, when it came; own rank: nobody */
 	uint64_t call[PUSH_MAX_CALLS];
 	int n_calls;
 };
@@ -42,7 +42,7 @@ struct stream {
 	enum stream_state state;
 	bool is_put; /* PutParametersInline; else PushInline */
 	uint64_t call;
-	uint32_t rank;
+	uint32_t rank;	 /* the job's number */
 	uint64_t sgen;	 /* of the session that it belongs to */
 	uint64_t window; /* of a push, with micro: a repeat ends the earlier try */
 	uint32_t micro;
@@ -50,7 +50,8 @@ struct stream {
 };
 
 struct rank {
-	uint32_t rank;
+	uint32_t index;	 /* in the part: that of rank[], of the mirror and of the engine */
+	uint32_t global; /* the job's number: that of texts, events, calls and reports */
 	bool has_session;
 	struct session_record session; /* in force */
 	uint64_t sgen;
@@ -89,7 +90,7 @@ enum waiter_kind { WAIT_ATTACH, WAIT_REGISTER, WAIT_READY, WAIT_FLUSH, WAIT_STEP
 struct waiter {
 	uint64_t call;
 	enum waiter_kind kind;
-	uint32_t rank;
+	uint32_t rank; /* its index */
 	uint64_t window;
 	int64_t deadline_ns; /* 0: none */
 	/* WAIT_PUT, WAIT_ACK */
@@ -122,7 +123,9 @@ struct missing_at {
 
 struct job {
 	uint64_t id;
-	const struct job_spec *spec;
+	struct part_spec part;
+	const struct job_spec *spec; /* part.spec */
+	uint64_t epoch;		     /* the highest of part and orders */
 	uint32_t owner_uid;
 	uint64_t incarnation;
 	int64_t clock_ns; /* mono time of the last event that brought one */
@@ -156,7 +159,11 @@ struct job {
 	struct late_rank late[REPLY_MAX_MISSING];
 	uint32_t n_late;
 	int64_t reported_ns;
+	uint64_t n_reports;
 	bool report_due;
+	/* what the node has said: "" and ST_OK are nothing */
+	char hindrance[REPORT_TEXT], failure[REPORT_TEXT];
+	enum status failed;
 	struct rank_progress *progress;
 	uint32_t *missing; /* scratch of max_micro_size */
 	/* job_counts.c: kept, of all ranks */
@@ -176,8 +183,10 @@ struct job {
 /* Answers a call with an error; hint NULL: the status's own. */
 void reply_error(struct job *, uint64_t call, enum status, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
-/* The key is that of the rank's session: else the call is answered. */
-bool session_check(struct job *, const struct session_key *, uint64_t call);
+/* The rank whose session the key is of; NULL: none, and the call is answered. */
+struct rank *session_check(struct job *, const struct session_key *, uint64_t call);
+/* First of the n consecutive slots of this rank's session. */
+uint32_t session_slots(const struct job *, const struct rank *, uint32_t *n);
 /* Its process was on this machine and is gone, as far as that can be known. */
 bool session_is_dead(const struct job *, const struct session_record *);
 /* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked
@@ -200,6 +209,8 @@ void push_fail(struct job *, struct rank *, struct parked_push *, enum status, c
 bool push_settle(struct job *, struct rank *, struct parked_push *);
 
 /* job_state.c */
+/* The rank with this number in the job; NULL: it is not in this part. */
+struct rank *job_rank(const struct job *, uint32_t global);
 /* What the update before the open window has left that is inf or NaN; "": nothing, and the window may be used. */
 void describe_lost(const struct job *, char *text, size_t n);
 
@@ -207,6 +218,13 @@ void describe_lost(const struct job *, char *text, size_t n);
 static inline bool is_lost(const struct job *j, uint64_t window)
 {
 	return j->mirror.r.params_nonfinite && window + 1 == j->mirror.r.window;
+}
+
+/* The record is prepared for this attempt, or for a later one. */
+static inline bool prepared_at_least(const struct job *j, uint64_t term, uint64_t attempt)
+{
+	const struct control_record *r = &j->mirror.r;
+	return r->prepared_term > term || (r->prepared_term == term && r->prepared_attempt >= attempt);
 }
 
 #define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
@@ -253,10 +271,10 @@ const struct rank *puts_giver(const struct job *);
 void put_answered(struct job *, const struct engine_answer *, struct now);
 
 /* job_calls.c */
-/* The session is good and the job has not ended, and for call_in_window that it runs and the open window will close:
- * else the call is answered. */
-bool call_allowed(struct job *, uint64_t call, const struct session_key *);
-bool call_in_window(struct job *, uint64_t call, const struct session_key *);
+/* The rank, if the session is good and the job has not ended, and for call_in_window if it runs and the open window
+ * will close: else NULL, and the call is answered. */
+struct rank *call_allowed(struct job *, uint64_t call, const struct session_key *);
+struct rank *call_in_window(struct job *, uint64_t call, const struct session_key *);
 /* NULL: the window is not over, or no longer remembered. */
 const struct past_window *past_find(const struct job *, uint64_t window);
 /* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
@@ -275,6 +293,9 @@ void job_reconcile_rank(struct job *, struct rank *);
 void job_reconcile_waiter(struct job *, struct waiter *);
 /* All that take part have read the reduced gradient: tells the engine. */
 void job_reconcile_ack(struct job *);
+
+/* job_report.c */
+/* Says all that the coordinator wants to know, now; costs a look at every rank. */
 void job_report(struct job *, struct now);
 
 /* job_tick.c */
@@ -299,5 +320,8 @@ void step_reply(struct job *, uint64_t call, const struct commit *);
 bool ready_now(const struct job *, const struct rank *);
 bool past_final(const struct job *); /* the last window has closed, and the end is being written */
 void ready_reply(struct job *, const struct rank *, uint64_t call);
+void job_answer_ready(struct job *); /* the waiting ranks that may compute now */
+/* The job is over: answers every parked call with an error, pushes too. A rank that wanted to leave has left. */
+void job_end_calls(struct job *, enum status, const char *hint, const char *text);
 
 #endif

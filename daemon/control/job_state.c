@@ -2,6 +2,7 @@
 /* Creation and end of a job, and its state for readers. */
 #include "control/job_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,24 @@ static bool alloc_history(struct job *j)
 	return true;
 }
 
-enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, uint32_t owner_uid,
-		    uint64_t incarnation, const struct job_ports *ports)
+struct rank *job_rank(const struct job *j, uint32_t global)
 {
+	uint32_t i = part_local(&j->part, global);
+	return i == PART_NO_RANK ? NULL : &j->rank[i];
+}
+
+enum status job_new(struct job **out, uint64_t id, struct part_spec part, uint32_t owner_uid, uint64_t incarnation,
+		    const struct job_ports *ports)
+{
+	const struct job_spec *spec = part.spec;
+	assert(part.epoch && part.world >= spec->ranks);
 	struct job *j = calloc(1, sizeof(*j));
 	if (!j)
 		return ST_NO_MEMORY;
 	j->id = id;
+	j->part = part;
 	j->spec = spec;
+	j->epoch = part.epoch;
 	j->owner_uid = owner_uid;
 	j->incarnation = incarnation;
 	j->ports = *ports;
@@ -39,8 +50,10 @@ enum status job_new(struct job **out, uint64_t id, const struct job_spec *spec, 
 	if (!j->closed_counted || !j->rank || !j->progress || !j->missing || !j->missing_at || !alloc_history(j))
 		goto fail;
 	j->visited = &j->n_visited;
-	for (uint32_t i = 0; i < spec->ranks; i++)
-		j->rank[i].rank = i;
+	for (uint32_t i = 0; i < spec->ranks; i++) {
+		j->rank[i].index = i;
+		j->rank[i].global = part_global(&part, i);
+	}
 	job_recount(j);
 	*out = j;
 	return ST_OK;
@@ -195,12 +208,14 @@ const struct commit *job_last_commit(const struct job *j)
 
 uint64_t job_generation(const struct job *j, uint32_t rank)
 {
-	return rank < j->spec->ranks ? j->rank[rank].sgen : 0;
+	const struct rank *r = job_rank(j, rank);
+	return r ? r->sgen : 0;
 }
 
 bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)
 {
-	return job_generation(j, rank) == generation && j->rank[rank].has_session && !j->rank[rank].detached;
+	const struct rank *r = job_rank(j, rank);
+	return r && r->sgen == generation && r->has_session && !r->detached;
 }
 
 uint32_t job_slots(const struct job *j)

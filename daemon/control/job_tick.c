@@ -29,7 +29,7 @@ const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
 	if (giver)
 		snprintf(text, n,
 			 "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part",
-			 giver->rank, (long long)giver->session.pid);
+			 giver->global, (long long)giver->session.pid);
 	else
 		snprintf(text, n, "%s", missing_for_start(j));
 	return giver;
@@ -57,7 +57,7 @@ static void time_out(struct job *j, struct waiter *w)
 				       (long long)l->pid, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
 	}
 	if (!j->n_late && giver)
-		rep.missing[rep.n_missing++] = giver->rank;
+		rep.missing[rep.n_missing++] = giver->global;
 	const struct rank *self = w->rank < j->spec->ranks ? &j->rank[w->rank] : NULL;
 	if (!j->n_late && self && j->run && j->engine_up && rank_owes(j, self))
 		snprintf(rep.text + at, sizeof(rep.text) - at, " this rank itself, at %u/%u micro-batches",
@@ -100,7 +100,7 @@ static void watch_unlinked(struct job *j, struct now now)
 		bool unlinked = r->watched && r->has_session && !r->n_links && !r->lost && !r->detached;
 		n += unlinked;
 		if (unlinked && session_is_dead(j, &r->session))
-			job_on_link(j, r->rank, r->sgen, false, now);
+			job_on_link(j, r->global, r->sgen, false, now);
 	}
 	if (j->look_at == j->spec->ranks)
 		j->look_at = 0;
@@ -115,6 +115,6 @@ void job_tick(struct job *j, struct now now)
 	watch_unlinked(j, now);
 	time_out_some(j, now);
 	job_reconcile(j, now);
-	if (j->report_due || now.mono_ns - j->reported_ns >= REPORT_EVERY_NS)
+	if (j->report_due || (!j->ended && now.mono_ns - j->reported_ns >= REPORT_EVERY_NS))
 		job_report(j, now);
 }

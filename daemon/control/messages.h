@@ -71,9 +71,10 @@ struct commit {
 /* The scalars of the COMMIT that an engine is sent for it. */
 void commit_fill_command(const struct commit *, struct engine_command *);
 
-/* One rank as its node sees it. */
+/* One rank as its node sees it. Clocks of two machines cannot be compared, so times are given as ages: for so many ns
+ * when the report was sent, at least 1. */
 struct rank_progress {
-	uint32_t rank;
+	uint32_t rank; /* the job's number of it */
 	uint32_t counted, voided;
 	uint32_t first_void; /* lowest void micro-batch, if any */
 	/* counted ones with non-finite values (nonfinite: skip_step), and the first of them; what was counted before
@@ -86,12 +87,13 @@ struct rank_progress {
 	uint8_t unwatched; /* it maps no memory and has no lifeline: nothing would tell its end */
 	/* such a one, whose process cannot be looked at either, and which has not called for stall_warn */
 	uint8_t silent;
-	/* since when it waits for others (all given, or a push parked), monotonic; 0: it computes */
+	/* for how long it has waited for others (all given, or a push parked); 0: it computes */
 	int64_t waiting_ns;
-	int64_t lost_ns; /* since when it is lost (monotonic), 0: it is not */
+	int64_t lost_ns; /* for how long it has been lost; 0: it is not */
 	int64_t pid;	 /* 0: not known */
 	double weight;
-	int64_t ready_ns; /* when it had given all it owes (monotonic), 0: not yet */
+	/* how long ago it had given all that it owes the report's window, which happens once in a window; 0: not yet */
+	int64_t ready_ns;
 	int64_t last_push_unix_ns;
 };
 
@@ -102,21 +104,35 @@ enum start_phase {
 	START_PARAMS = 2     /* and the initial parameters are ready */
 };
 
+#define REPORT_TEXT 200
+
+/* From a node, about the part of a job that it has. */
 struct report {
 	uint64_t job_id, epoch, incarnation;
+	uint32_t part;
+	/* counts the reports of this incarnation about the part: a later one says more; 0: the sender does not count */
+	uint64_t number;
 	uint64_t term; /* highest seen */
 	uint64_t window;
 	uint32_t phase;	       /* enum window_phase */
 	uint32_t start;	       /* enum start_phase */
 	char start_waits[160]; /* before START_PARAMS: what the start waits for, for people */
-	bool complete;	       /* nothing is missing on this node (monotone within a window) */
-	bool all_left;	       /* all ranks of this node have left for good */
+	bool complete;	       /* no rank of the part owes anything (monotone within a window) */
+	bool all_left;	       /* all ranks of the part have left for good */
+	/* The part cannot go on for now, for this reason (its engine does not come up); "": it can. */
+	char hindrance[REPORT_TEXT];
+	/* It cannot go on at all: the job has to end with this status and this reason. ST_OK: nothing of that. */
+	struct {
+		enum status status;
+		char text[REPORT_TEXT];
+	} failed;
+	bool ended; /* the node knows that the job has ended: it wants no more orders */
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
 	/* that this node's pushes gave the window; 0: the schedule's, or nothing is counted */
 	double lr;
-	uint32_t lr_rank; /* who did */
+	uint32_t lr_rank; /* who did: the job's number */
 	/* from PREPARED on: the vote */
 	uint64_t vote_term, vote_attempt;
 	enum status vote_status; /* ST_OK, or why the attempt failed here */
@@ -133,18 +149,20 @@ struct report {
 	/* borrowed for the call */
 	const struct rank_progress *rank;
 	uint32_t n_ranks;
-	const uint64_t *counted; /* from CLOSED on: bitmap of ranks * max_micro_size bits */
+	/* from CLOSED on: max_micro_size bits for each rank of the part, in the part's numbering (control/part.h) */
+	const uint64_t *counted;
 	uint32_t n_words;
 };
 
 enum want { WANT_NOTHING = 0, WANT_CLOSE = 1, WANT_GO = 2, WANT_COMMIT = 3, WANT_END = 4 };
 
 struct late_rank {
-	uint32_t rank, counted, micro_size;
+	uint32_t rank, counted, micro_size; /* rank: the job's number */
 	int64_t pid, waiting_ns;
 	bool attached, lost, known;
 };
 
+/* To the node of one part; all parts get the same. A report of an epoch before this one is answered with it. */
 struct order {
 	uint64_t job_id, epoch, term, window;
 	enum want want;

@@ -36,7 +36,8 @@ struct job_ports {
 /* Of a coordinator. */
 struct coord_ports {
 	void *ctx;
-	void (*order)(void *ctx, uint32_t node, const struct order *);
+	/* To the node of this part. */
+	void (*order)(void *ctx, uint32_t part, const struct order *);
 	/* Makes a commit durable, guarded by the term; answered by coord_on_persisted. `counted` has n_words words. */
 	void (*persist_commit)(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
 	/* Makes the end of the job durable; answered by coord_on_ended. */

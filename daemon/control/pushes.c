@@ -17,17 +17,17 @@ static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint3
 {
 	if (result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR) {
 		reply_error(j, call, ST_NONFINITE, "the job fails: look at this rank's data and loss",
-			    "rank %u, window %llu: %s (nonfinite: error)", r->rank, (unsigned long long)window,
+			    "rank %u, window %llu: %s (nonfinite: error)", r->global, (unsigned long long)window,
 			    status_info(ST_NONFINITE)->text);
 		return;
 	}
 	struct reply rep = { .kind = REPLY_PUSH };
 	rep.push.result = result;
 	rep.push.window = window;
-	rep.push.counted = window == j->mirror.r.window ? j->mirror.rank[r->rank].counted : 0;
+	rep.push.counted = window == j->mirror.r.window ? j->mirror.rank[r->index].counted : 0;
 	rep.push.micro_size = job_micro_size(j);
 	rep.push.parked_ns = p ? j->clock_ns - p->since_ns : 0;
-	rep.push.parked_for_rank = p ? p->blocked_by : r->rank;
+	rep.push.parked_for_rank = j->rank[p ? p->blocked_by : r->index].global;
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
@@ -48,7 +48,7 @@ void push_fail(struct job *j, struct rank *r, struct parked_push *p, enum status
 {
 	for (int i = 0; i < p->n_calls; i++)
 		reply_error(j, p->call[i], st, st == ST_WINDOW_CLOSED ? "go on with the next window" : NULL,
-			    "rank %u, window %llu, micro-batch %u: %s", r->rank, (unsigned long long)p->window,
+			    "rank %u, window %llu, micro-batch %u: %s", r->global, (unsigned long long)p->window,
 			    p->micro, text && *text ? text : status_info(st)->text);
 	push_free(p);
 }
@@ -58,7 +58,7 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 {
 	const struct past_window *past = past_find(j, window);
 	if (past && micro < j->spec->max_micro_size &&
-	    control_bit(past->counted, j->spec->max_micro_size, r->rank, micro)) {
+	    control_bit(past->counted, j->spec->max_micro_size, r->index, micro)) {
 		push_reply(j, r, call, PUSH_ALREADY_COMMITTED, window, NULL);
 		return;
 	}
@@ -67,11 +67,11 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 			    "window %llu is too long ago (window %llu is open, %d are remembered): whether micro-batch "
 			    "%u of rank %u is in it is no longer known",
 			    (unsigned long long)window, (unsigned long long)j->mirror.r.window, JOB_HISTORY, micro,
-			    r->rank);
+			    r->global);
 	else
 		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the open window",
 			    "window %llu closed without micro-batch %u of rank %u: not counted (window %llu is open)",
-			    (unsigned long long)window, micro, r->rank, (unsigned long long)j->mirror.r.window);
+			    (unsigned long long)window, micro, r->global, (unsigned long long)j->mirror.r.window);
 }
 
 bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
@@ -156,8 +156,8 @@ static bool push_lr_fits(struct job *j, const struct rank *r, uint64_t call, con
 		return true;
 	reply_error(j, call, ST_LR_MISMATCH, NULL,
 		    "rank %u gives window %llu the learning rate %s; rank %u, whose push was counted first, gave it %s",
-		    r->rank, (unsigned long long)a->window, lr_words(a->lr, said, sizeof(said)), m->lr_rank,
-		    lr_words(m->window_lr, is, sizeof(is)));
+		    r->global, (unsigned long long)a->window, lr_words(a->lr, said, sizeof(said)),
+		    j->rank[m->lr_rank].global, lr_words(m->window_lr, is, sizeof(is)));
 	return false;
 }
 
@@ -165,22 +165,22 @@ static bool push_lr_fits(struct job *j, const struct rank *r, uint64_t call, con
 static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
 {
 	uint32_t size = job_micro_size(j), next = rank_progress_count(j, r);
-	if (j->mirror.rank[r->rank].flushed || r->flush_wanted) {
+	if (j->mirror.rank[r->index].flushed || r->flush_wanted) {
 		reply_error(j, call, ST_FLUSHED, "wait for the window's outcome, then push into the next one",
-			    "rank %u has flushed window %llu", r->rank, (unsigned long long)a->window);
+			    "rank %u has flushed window %llu", r->global, (unsigned long long)a->window);
 		return false;
 	}
 	if (j->mirror.r.phase != WINDOW_OPEN) {
 		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the next window",
 			    "window %llu closed without micro-batch %u of rank %u: not counted",
-			    (unsigned long long)a->window, a->micro, r->rank);
+			    (unsigned long long)a->window, a->micro, r->global);
 		return false;
 	}
 	for (int i = 0; i < RANK_MAX_PUSHES; i++)
 		next += r->push[i].used && !rank_settled(j, r, r->push[i].micro);
 	if (j->spec->ordering == ORDER_CANONICAL && a->micro != next) {
 		reply_error(j, call, ST_OUT_OF_ORDER, "push the micro-batches of a window in ascending order",
-			    "micro-batch %u of rank %u: %u of %u is expected next", a->micro, r->rank, next, size);
+			    "micro-batch %u of rank %u: %u of %u is expected next", a->micro, r->global, next, size);
 		return false;
 	}
 	if (a->slot >= j->spec->slots_per_rank) {
@@ -191,12 +191,12 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 	if (!a->streamed && !r->mapped) {
 		reply_error(j, call, ST_BAD_SLOT,
 			    "map the slots over the attach socket, or send the gradients with PushInline",
-			    "slot %u: this session of rank %u has not mapped its slots", a->slot, r->rank);
+			    "slot %u: this session of rank %u has not mapped its slots", a->slot, r->global);
 		return false;
 	}
 	if (slot_in_use(j, r, a->slot)) {
 		reply_error(j, call, ST_SLOT_BUSY, "wait for that push to be acknowledged, or use the other slot",
-			    "slot %u holds another micro-batch of rank %u that is not counted yet", a->slot, r->rank);
+			    "slot %u holds another micro-batch of rank %u that is not counted yet", a->slot, r->global);
 		return false;
 	}
 	return true;
@@ -216,7 +216,7 @@ static bool push_joined(struct job *j, struct rank *r, uint64_t call, const stru
 		else if (p->lr != a->lr)
 			reply_error(j, call, ST_LR_MISMATCH, NULL,
 				    "micro-batch %u of rank %u is parked with lr %g, this one has %g", a->micro,
-				    r->rank, p->lr, a->lr);
+				    r->global, p->lr, a->lr);
 		else if (p->n_calls == PUSH_MAX_CALLS)
 			reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for the earlier calls",
 				    "micro-batch %u is parked with %d calls already", a->micro, p->n_calls);
@@ -242,12 +242,12 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 	unsigned char *present = p && a->n_present ? malloc(a->n_present) : NULL;
 	if (!p || (a->n_present && !present)) {
 		reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for earlier pushes of this rank",
-			    "rank %u has %d pushes under way", r->rank, RANK_MAX_PUSHES);
+			    "rank %u has %d pushes under way", r->global, RANK_MAX_PUSHES);
 		return;
 	}
 	if (present)
 		memcpy(present, a->present, a->n_present);
-	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	uint32_t n, first = session_slots(j, r, &n);
 	*p = (struct parked_push){ .used = true,
 				   .window = a->window,
 				   .micro = a->micro,
@@ -270,9 +270,9 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 
 void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)
 {
-	if (!session_check(j, k, call))
+	struct rank *r = session_check(j, k, call);
+	if (!r)
 		return;
-	struct rank *r = &j->rank[k->rank];
 	bool known = past_find(j, a->window) && a->window < j->mirror.r.window; /* also when the job has ended since */
 	if (!known && !call_in_window(j, call, k))
 		return;

@@ -155,7 +155,8 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
 		    uint64_t bytes, bool last, struct now now)
 {
-	if (!call_allowed(j, call, k))
+	struct rank *r = call_allowed(j, call, k);
+	if (!r)
 		return;
 	if (!j->engine_seen) {
 		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
@@ -167,7 +168,6 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 		j->ports.reply(j->ports.ctx, call, &rep);
 		return;
 	}
-	struct rank *r = &j->rank[k->rank];
 	if (slot >= j->spec->slots_per_rank || bytes > j->set.arena.slot_bytes || offset > j->set.arena.param_bytes ||
 	    bytes > j->set.arena.param_bytes - offset) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "offset + bytes must lie in the parameter layout",
@@ -193,8 +193,8 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 
 void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
 {
-	uint32_t n, first = job_session_slots(j, r->rank, &n);
-	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->rank);
+	uint32_t n, first = session_slots(j, r, &n);
+	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->index);
 	struct stream *s = w ? NULL : stream_of(r, call);
 	if (s)
 		stream_free(s); /* answered: no memory */

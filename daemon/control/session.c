@@ -2,6 +2,7 @@
 /* A rank's session: who may use it (fence), attaching a new process, and its slots. */
 #include "control/job_impl.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,9 +44,9 @@ static enum status judge_session(const struct job *j, const struct session_key *
 		return ST_ENGINE_DOWN;
 	if (j->taken_over && j->ended && !j->engine_seen) /* its sessions are lost with its memory */
 		return ST_JOB_ENDED;
-	if (k->rank >= j->spec->ranks)
+	const struct rank *r = job_rank(j, k->rank);
+	if (!r)
 		return ST_SESSION_UNKNOWN;
-	const struct rank *r = &j->rank[k->rank];
 	if (r->has_session && same_token(r->session.token, k->token))
 		return r->session.uid != k->uid && k->uid != 0 ? ST_PERMISSION_DENIED : ST_OK;
 	if (!same_token(k->token, no_token) && same_token(r->session.previous_token, k->token))
@@ -56,19 +57,20 @@ static enum status judge_session(const struct job *j, const struct session_key *
 bool job_session_ok(struct job *j, const struct session_key *k, struct reply *why)
 {
 	enum status st = judge_session(j, k);
+	const struct rank *r = job_rank(j, k->rank);
 	if (!st)
 		return true;
 	*why = (struct reply){ .status = st };
 	if (st == ST_SESSION_FENCED)
 		snprintf(why->text, sizeof(why->text), "a newer process has attached as rank %u of job %llu (pid %lld)",
-			 k->rank, (unsigned long long)j->id, (long long)j->rank[k->rank].session.pid);
+			 k->rank, (unsigned long long)j->id, (long long)r->session.pid);
 	else if (st == ST_JOB_ENDED)
 		snprintf(why->text, sizeof(why->text), "job %llu has ended: %.200s", (unsigned long long)j->id,
 			 j->end_reason);
 	else if (st == ST_PERMISSION_DENIED)
 		snprintf(why->text, sizeof(why->text),
 			 "the session of rank %u of job %llu belongs to uid %u, this is uid %u", k->rank,
-			 (unsigned long long)j->id, j->rank[k->rank].session.uid, k->uid);
+			 (unsigned long long)j->id, r->session.uid, k->uid);
 	else
 		snprintf(why->text, sizeof(why->text), "%s (rank %u of job %llu)", status_info(st)->text, k->rank,
 			 (unsigned long long)j->id);
@@ -82,7 +84,7 @@ bool job_may_map(struct job *j, const struct session_key *k, struct reply *why)
 {
 	if (!job_session_ok(j, k, why))
 		return false;
-	if (!j->rank[k->rank].session.no_memory)
+	if (!job_rank(j, k->rank)->session.no_memory)
 		return true;
 	*why = (struct reply){ .status = ST_INVALID_ARGUMENT };
 	snprintf(why->text, sizeof(why->text), "the session of rank %u of job %llu has no shared memory", k->rank,
@@ -135,16 +137,17 @@ static void hear(struct job *j, struct rank *r, const struct session_key *k)
 	j->report_due = true;
 }
 
-bool session_check(struct job *j, const struct session_key *k, uint64_t call)
+struct rank *session_check(struct job *j, const struct session_key *k, uint64_t call)
 {
 	struct reply why;
-	if (job_session_ok(j, k, &why)) {
-		j->rank[k->rank].heard_ns = j->clock_ns;
-		hear(j, &j->rank[k->rank], k);
-		return true;
+	if (!job_session_ok(j, k, &why)) {
+		j->ports.reply(j->ports.ctx, call, &why);
+		return NULL;
 	}
-	j->ports.reply(j->ports.ctx, call, &why);
-	return false;
+	struct rank *r = job_rank(j, k->rank);
+	r->heard_ns = j->clock_ns;
+	hear(j, r, k);
+	return r;
 }
 
 /* ---- attach ---- */
@@ -199,9 +202,9 @@ static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
 {
 	struct reply rep = { .kind = REPLY_ATTACH };
 	memcpy(rep.attach.token, r->session.token, 16);
-	rep.attach.rank = r->rank;
+	rep.attach.rank = r->global;
 	rep.attach.generation = r->sgen;
-	rep.attach.epoch = 1;
+	rep.attach.epoch = j->epoch;
 	rep.attach.micro_size = job_micro_size(j);
 	rep.attach.tensors_known = j->has_tensors;
 	j->ports.reply(j->ports.ctx, call, &rep);
@@ -209,6 +212,7 @@ static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
 
 static bool attach_allowed(struct job *j, uint64_t call, const struct attach_args *a)
 {
+	char here[120];
 	if (j->ended) {
 		reply_error(j, call, ST_JOB_ENDED, "submit a new job", "job %llu has ended: %s",
 			    (unsigned long long)j->id, j->end_reason);
@@ -220,17 +224,23 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 			    a->uid);
 		return false;
 	}
-	if (a->rank >= j->spec->ranks) {
+	if (a->rank >= j->part.world) {
 		reply_error(j, call, ST_RANK_OUT_OF_RANGE, "check RANK, or the job's ranks",
-			    "rank %u of a job with %u ranks", a->rank, j->spec->ranks);
+			    "rank %u of a job with %u ranks", a->rank, j->part.world);
 		return false;
 	}
-	if (a->world_size != j->spec->ranks) {
+	if (a->world_size != j->part.world) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "start as many ranks as the job has",
-			    "world_size is %u, the job has %u ranks", a->world_size, j->spec->ranks);
+			    "world_size is %u, the job has %u ranks", a->world_size, j->part.world);
 		return false;
 	}
-	return true;
+	if (job_rank(j, a->rank))
+		return true;
+	part_describe_ranks(&j->part, here, sizeof(here));
+	reply_error(j, call, ST_RANK_OUT_OF_RANGE, "attach to the gaccd of the node that has this rank's part",
+		    "rank %u is not on this node: it has part %u of job %llu, with ranks %s", a->rank, j->part.number,
+		    (unsigned long long)j->id, here);
+	return false;
 }
 
 /* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it,
@@ -276,7 +286,7 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 			    "job %llu is being recovered after a restart of gaccd", (unsigned long long)j->id);
 		return;
 	}
-	struct rank *r = &j->rank[a->rank];
+	struct rank *r = job_rank(j, a->rank);
 	if (a->pid && !alive(j, a->pid, a->start_time)) {
 		/* its last words, delayed: they must not fence its successor */
 		reply_error(j, call, ST_CANCELLED, "attach from a process that lives", "rank %u: process %lld is gone",
@@ -303,7 +313,7 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 	}
 	if (!r->attaching && !begin_attach(j, r, call, a))
 		return;
-	if (!waiter_add(j, call, WAIT_ATTACH, a->rank))
+	if (!waiter_add(j, call, WAIT_ATTACH, r->index))
 		return;
 	if (!j->engine_seen && !j->allocating)
 		attach_done(j, r, now); /* no engine yet: there is nothing to fence */
@@ -318,11 +328,11 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 			push_fail(j, r, &r->push[i], ST_SESSION_FENCED, "a newer process has attached as this rank");
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
-		if (w->rank != r->rank || w->kind == WAIT_ATTACH)
+		if (w->rank != r->index || w->kind == WAIT_ATTACH)
 			continue;
 		if (!stream_of(r, w->call))
 			reply_error(j, w->call, ST_SESSION_FENCED, "end this process",
-				    "a newer process has attached as rank %u", r->rank);
+				    "a newer process has attached as rank %u", r->global);
 		waiter_remove(j, w);
 	}
 	streams_end(j, r, ST_SESSION_FENCED, "end this process", "a newer process has attached as this rank");
@@ -339,7 +349,7 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 	rank_changed(j, r);
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
-		if (w->rank != r->rank || w->kind != WAIT_ATTACH)
+		if (w->rank != r->index || w->kind != WAIT_ATTACH)
 			continue;
 		attach_reply(j, r, w->call);
 		waiter_remove(j, w);
@@ -349,23 +359,30 @@ void attach_done(struct job *j, struct rank *r, struct now now)
 
 /* ---- its slots ---- */
 
-uint32_t job_session_slots(const struct job *j, uint32_t rank, uint32_t *n)
+uint32_t session_slots(const struct job *j, const struct rank *r, uint32_t *n)
 {
 	*n = j->spec->slots_per_rank;
-	return (j->rank[rank].session.spare ? j->spec->ranks : rank) * j->spec->slots_per_rank;
+	return (r->session.spare ? j->spec->ranks : r->index) * j->spec->slots_per_rank;
+}
+
+uint32_t job_session_slots(const struct job *j, uint32_t rank, uint32_t *n)
+{
+	const struct rank *r = job_rank(j, rank);
+	assert(r);
+	return session_slots(j, r, n);
 }
 
 static bool holds_put(const struct job *j, const struct rank *r, uint32_t slot)
 {
 	for (uint32_t i = 0; i < j->n_waiters && r->n_puts; i++)
-		if (j->waiter[i].kind == WAIT_PUT && j->waiter[i].rank == r->rank && j->waiter[i].slot == slot)
+		if (j->waiter[i].kind == WAIT_PUT && j->waiter[i].rank == r->index && j->waiter[i].slot == slot)
 			return true;
 	return false;
 }
 
 bool slot_in_use(const struct job *j, const struct rank *r, uint32_t slot)
 {
-	uint32_t n, first = job_session_slots(j, r->rank, &n);
+	uint32_t n, first = session_slots(j, r, &n);
 	for (int i = 0; i < RANK_MAX_PUSHES; i++)
 		if (r->push[i].used && r->push[i].slot == first + slot)
 			return true;
@@ -374,6 +391,7 @@ bool slot_in_use(const struct job *j, const struct rank *r, uint32_t slot)
 
 void job_on_mapped(struct job *j, uint32_t rank, uint64_t generation)
 {
-	if (rank < j->spec->ranks && j->rank[rank].sgen == generation)
-		j->rank[rank].mapped = true;
+	struct rank *r = job_rank(j, rank);
+	if (r && r->sgen == generation)
+		r->mapped = true;
 }

@@ -43,7 +43,8 @@ void streams_end(struct job *j, struct rank *r, enum status st, const char *hint
 
 void job_stream_gone(struct job *j, uint64_t call, uint32_t rank)
 {
-	struct stream *s = rank < j->spec->ranks ? stream_of(&j->rank[rank], call) : NULL;
+	struct rank *r = job_rank(j, rank);
+	struct stream *s = r ? stream_of(r, call) : NULL;
 	if (s)
 		stream_free(s);
 }
@@ -96,9 +97,9 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 {
 	uint32_t n, slot;
 	char text[160];
-	if (!session_check(j, k, call))
+	struct rank *r = session_check(j, k, call);
+	if (!r)
 		return false;
-	struct rank *r = &j->rank[k->rank];
 	if (push && needs_no_bytes(j, r, push)) {
 		job_push(j, call, k, push, now);
 		return false;
@@ -122,17 +123,17 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 	end_earlier_try(j, r, push);
 	if (!find_slot(j, r, &slot)) {
 		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots",
-			    r->rank);
+			    r->index);
 		return false;
 	}
 	r->stream[slot] = (struct stream){
-		.state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->rank, .sgen = r->sgen
+		.state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->global, .sgen = r->sgen
 	};
 	if (push) {
 		r->stream[slot].window = push->window;
 		r->stream[slot].micro = push->micro;
 	}
-	*out_slot = job_session_slots(j, r->rank, &n) + slot;
+	*out_slot = session_slots(j, r, &n) + slot;
 	return true;
 }
 
@@ -142,8 +143,9 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
  * slot. */
 static struct stream *filling(struct job *j, uint64_t call, uint32_t rank)
 {
-	struct stream *s = rank < j->spec->ranks ? stream_of(&j->rank[rank], call) : NULL;
-	return s && s->state == STREAM_FILLING && s->sgen == j->rank[rank].sgen && !j->ended ? s : NULL;
+	struct rank *r = job_rank(j, rank);
+	struct stream *s = r ? stream_of(r, call) : NULL;
+	return s && s->state == STREAM_FILLING && s->sgen == r->sgen && !j->ended ? s : NULL;
 }
 
 bool job_stream_admits(struct job *j, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n)

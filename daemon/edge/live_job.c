@@ -102,7 +102,7 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 	if (!st)
 		st = part_new(&d->node, id, uid, l->uuid, l->text, &pp, &l->part);
 	if (!st)
-		st = coord_new(&l->coord, id, l->spec, d->term, 1, &cp);
+		st = coord_new(&l->coord, id, l->spec, d->term, 1, NULL, &cp);
 	if (st) {
 		live_free(l);
 		return st;

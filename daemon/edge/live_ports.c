@@ -29,7 +29,7 @@ static void deliver_report(struct posted *p)
 {
 	struct posted_report *r = (struct posted_report *)p;
 	live_drop(r->l);
-	coord_on_report(r->l->coord, 0, &r->report, daemon_now(r->l->d));
+	coord_on_report(r->l->coord, &r->report, daemon_now(r->l->d));
 	free(r);
 }
 

@@ -74,7 +74,7 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 				.event = on_event,
 				.process_alive = on_process_alive,
 				.random16 = part_random16 };
-	enum status st = job_new(&p->job, id, p->spec, uid, node->incarnation, &jp);
+	enum status st = job_new(&p->job, id, part_whole(p->spec), uid, node->incarnation, &jp);
 	if (st)
 		part_free(p);
 	else

@@ -193,7 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	memset(answered, 0, sizeof(answered));
 	memset(token, 0, sizeof(token));
 	n_sent = 0;
-	if (job_spec_check(&spec, &field, why, sizeof(why)) || job_new(&j, 1, &spec, 1000, 1, &ports))
+	if (job_spec_check(&spec, &field, why, sizeof(why)) || job_new(&j, 1, part_whole(&spec), 1000, 1, &ports))
 		abort();
 	for (size_t i = 0; i + 4 <= n && i / 4 < MAX_CALLS; i += 4)
 		one(j, data + i, i / 4, (struct now){ (int64_t)i * 1000000, (int64_t)i * 1000000 });

@@ -236,7 +236,7 @@ static bool start_coordinator(struct sim *s)
 				     .event = port_coord_event,
 				     .changed = port_changed,
 				     .norms = port_norms };
-	if (coord_new(&s->coord[i], 1, &s->spec, s->term, 1, &ports))
+	if (coord_new(&s->coord[i], 1, &s->spec, s->term, 1, NULL, &ports))
 		return false;
 	s->n_coords++;
 	if (s->held)
@@ -270,7 +270,7 @@ static void start_gaccd(struct sim *s)
 	ports.ctx = s;
 	s->gaccd_up = true;
 	s->gaccd_life++;
-	enum status st = job_new(&s->job, 1, &s->spec, 1000, s->gaccd_life, &ports);
+	enum status st = job_new(&s->job, 1, part_whole(&s->spec), 1000, s->gaccd_life, &ports);
 	if (!st)
 		st = job_set_tensors(s->job, &tensor, 1, why, sizeof(why));
 	if (st) {
@@ -439,7 +439,7 @@ static void on_report(struct sim *s, struct event *e)
 	e->report.rank = e->progress;
 	if (e->report.counted)
 		e->report.counted = e->counted;
-	coord_on_report(s->coord[e->coord], 0, &e->report, sim_now(s));
+	coord_on_report(s->coord[e->coord], &e->report, sim_now(s));
 }
 
 static void on_tick(struct sim *s)

@@ -157,7 +157,7 @@ static void deliver(struct crowd *c)
 		if (!c->first)
 			c->last = &c->first;
 		if (m->is_report)
-			coord_on_report(c->coord, 0, &m->report, c->now);
+			coord_on_report(c->coord, &m->report, c->now);
 		else if (m->is_persist)
 			coord_on_persisted(c->coord, m->window, ST_OK, c->now);
 		else
@@ -296,8 +296,8 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 	struct coord_ports coord_ports = {
 		c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL
 	};
-	need(!job_new(&c->job, 1, &c->spec, 1000, 1, &ports), "no memory");
-	need(!coord_new(&c->coord, 1, &c->spec, 1, 1, &coord_ports), "no memory");
+	need(!job_new(&c->job, 1, part_whole(&c->spec), 1000, 1, &ports), "no memory");
+	need(!coord_new(&c->coord, 1, &c->spec, 1, 1, NULL, &coord_ports), "no memory");
 	start(c);
 	return c;
 }

@@ -91,7 +91,7 @@ void setup(void)
 	n_sent = 0;
 	alive = true;
 	memset(dead_pid, 0, sizeof(dead_pid));
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &session_ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;

@@ -31,13 +31,16 @@ static void make_spec(uint32_t ranks)
 	end_reason[0] = last_event[0] = '\0';
 }
 
+/* Two ranks, each a part of its own. */
+static const struct part_ranks two_parts[2] = { { 1, (const uint32_t[]){ 0 } }, { 1, (const uint32_t[]){ 1 } } };
+
 static struct coord *coord;
 static struct order order;
 static struct commit stored;
 static int n_stored, n_orders;
 static struct report node[2];
 static struct rank_progress rank[2];
-static uint64_t bits[2][2];
+static uint64_t bits[2];
 
 static void on_order(void *ctx, uint32_t n, const struct order *o)
 {
@@ -68,23 +71,23 @@ static const struct coord_ports coord_ports = { .order = on_order,
 
 static void tell(uint32_t i)
 {
+	node[i].part = i;
 	node[i].rank = &rank[i];
 	node[i].n_ranks = 1;
-	node[i].counted = node[i].phase >= WINDOW_CLOSED ? bits[i] : NULL;
-	node[i].n_words = 2;
-	coord_on_report(coord, i, &node[i], now);
+	node[i].counted = node[i].phase >= WINDOW_CLOSED ? &bits[i] : NULL;
+	node[i].n_words = 1;
+	coord_on_report(coord, &node[i], now);
 }
 
 static void open_coord(void)
 {
 	make_spec(2);
 	n_stored = n_orders = 0;
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, &coord_ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, two_parts, &coord_ports), ST_OK);
 	for (uint32_t i = 0; i < 2; i++) {
 		rank[i] = (struct rank_progress){ .rank = i, .attached = 1 };
 		node[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .start = START_PARAMS };
-		bits[i][0] = bits[i][1] = 0;
-		bits[i][i] = 3;
+		bits[i] = 3;
 		tell(i);
 	}
 	ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
@@ -211,7 +214,7 @@ END_TEST
 
 START_TEST(counts_and_bits_that_differ_end_the_job)
 {
-	bits[1][1] = 1; /* one bit, two counted */
+	bits[1] = 1; /* one bit, two counted */
 	fill_and_close();
 	vote(0, ST_OK);
 	vote(1, ST_OK);
@@ -288,10 +291,10 @@ START_TEST(a_node_that_does_not_close_is_named_and_ends_the_job)
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_RUNNING);
 	now.mono_ns += 1;
 	coord_tick(coord, now);
-	expect_stalled("node 1 has not closed it for 60 s");
+	expect_stalled("part 1 has not closed it for 60 s");
 	now.mono_ns += spec.stall_abort_ns;
 	coord_tick(coord, now);
-	ck_assert_str_eq(end_reason, "STALLED: window 0: node 1 has not closed it for 660 s");
+	ck_assert_str_eq(end_reason, "STALLED: window 0: part 1 has not closed it for 660 s");
 }
 END_TEST
 
@@ -302,7 +305,7 @@ START_TEST(a_commit_that_is_not_applied_ends_the_job)
 		const char *refusal, *end;
 	} cases[] = {
 		{ ST_OK, "",
-		  "STALLED: window 0 has its outcome, but node 1 has not applied it for 660 s; it is in window 0, "
+		  "STALLED: window 0 has its outcome, but part 1 has not applied it for 660 s; it is in window 0, "
 		  "phase 2" },
 		{ ST_NOT_READY, "still read",
 		  "STALLED: window 0 has its outcome, but it has not been applied for 660 s: still read" },
@@ -345,14 +348,14 @@ START_TEST(a_journal_behind_the_memory_ends_the_job)
 		.window = 3, .applied_step = 4, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord)
 	};
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, &coord_ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 5, 2, two_parts, &coord_ports), ST_OK);
 	if (_i)
 		coord_restore(coord, &last);
 	node[0].window = _i ? 5 : 1;
 	tell(0);
-	ck_assert_str_eq(end_reason, _i ? "STORE_FAILED: the journal is older than the job's memory: node 0 is in "
+	ck_assert_str_eq(end_reason, _i ? "STORE_FAILED: the journal is older than the job's memory: part 0 is in "
 					  "window 5, the journal's next is 4"
-					: "STORE_FAILED: the journal is older than the job's memory: node 0 is in "
+					: "STORE_FAILED: the journal is older than the job's memory: part 0 is in "
 					  "window 1, the journal's next is 0");
 }
 END_TEST

@@ -66,24 +66,28 @@ START_TEST(a_window_that_is_closing_commits_first)
 }
 END_TEST
 
+/* Two ranks, each a part of its own. */
+static const struct part_ranks two_parts[2] = { { 1, (const uint32_t[]){ 0 } }, { 1, (const uint32_t[]){ 1 } } };
+
 /* Where there are two, neither begins to reduce before both are frozen. */
 START_TEST(two_nodes_are_closed_before_they_vote)
 {
 	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 },
 					 { .rank = 1, .attached = 1, .counted = 2 } };
-	uint64_t bits[2][2] = { { 3, 0 }, { 0, 3 } };
+	uint64_t bits[2] = { 3, 3 };
 	struct report two[2];
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, two_parts, &ports), ST_OK);
 	for (uint32_t i = 0; i < 2; i++) {
 		two[i] = (struct report){ .job_id = 1,
 					  .epoch = 1,
 					  .incarnation = 1,
+					  .part = i,
 					  .start = START_PARAMS,
 					  .rank = &full[i],
 					  .n_ranks = 1,
 					  .complete = true };
-		coord_on_report(coord, i, &two[i], now);
+		coord_on_report(coord, &two[i], now);
 	}
 	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -91,9 +95,9 @@ START_TEST(two_nodes_are_closed_before_they_vote)
 		two[i].phase = WINDOW_CLOSED;
 		two[i].count = 2;
 		two[i].sum_weight = 2;
-		two[i].counted = bits[i];
-		two[i].n_words = 2;
-		coord_on_report(coord, i, &two[i], now);
+		two[i].counted = &bits[i];
+		two[i].n_words = 1;
+		coord_on_report(coord, &two[i], now);
 	}
 	ck_assert_int_eq(order.want, WANT_GO);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -101,7 +105,7 @@ START_TEST(two_nodes_are_closed_before_they_vote)
 		two[i].phase = WINDOW_PREPARED;
 		two[i].vote_term = order.term;
 		two[i].vote_attempt = order.attempt;
-		coord_on_report(coord, i, &two[i], now);
+		coord_on_report(coord, &two[i], now);
 	}
 	ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
 	ck_assert_uint_eq(stored.micro_count, 4);
@@ -113,20 +117,21 @@ START_TEST(two_nodes_give_a_window_one_learning_rate)
 {
 	struct rank_progress full[2] = { { .rank = 0, .attached = 1, .counted = 2 },
 					 { .rank = 1, .attached = 1, .flushed = 1 } };
-	uint64_t bits[2][2] = { { 3, 0 }, { 0, _i ? 0 : 3 } };
+	uint64_t bits[2] = { 3, _i ? 0 : 3 };
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 2, two_parts, &ports), ST_OK);
 	for (uint32_t phase = 0; phase < 4; phase++)
 		for (uint32_t i = 0; i < 2 && phase != 1; i++) {
 			struct report r = { .job_id = 1,
 					    .epoch = 1,
 					    .incarnation = 1,
+					    .part = i,
 					    .start = START_PARAMS,
 					    .rank = &full[i],
 					    .n_ranks = 1,
 					    .complete = true,
-					    .counted = bits[i],
-					    .n_words = 2,
+					    .counted = &bits[i],
+					    .n_words = 1,
 					    .count = i && _i ? 0 : 2,
 					    .sum_weight = 2,
 					    .lr = i ? 0.25 : 0.5,
@@ -135,7 +140,7 @@ START_TEST(two_nodes_give_a_window_one_learning_rate)
 			r.vote_term = phase == 3 ? order.term : 0;
 			r.vote_attempt = phase == 3 ? order.attempt : 0;
 			r.sumsq = 1;
-			coord_on_report(coord, i, &r, now);
+			coord_on_report(coord, &r, now);
 		}
 	if (_i) {
 		ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
@@ -156,7 +161,7 @@ static void begin_behind(bool has_commit)
 	struct commit last = stored;
 	coord_free(coord);
 	n_stored = 0;
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, NULL, &ports), ST_OK);
 	node = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 2, .start = START_PARAMS };
 	if (!has_commit)
 		return;
@@ -261,12 +266,13 @@ START_TEST(a_node_that_is_ahead_is_heard_when_its_window_opens)
 			    .complete = true,
 			    .all_left = true };
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 2, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 2, two_parts, &ports), ST_OK);
 	coord_restore(coord, &last);
-	coord_on_report(coord, 0, &r, now);
+	coord_on_report(coord, &r, now);
 	ck_assert_int_eq(coord_phase(coord), COORD_COMMIT);
 	p = (struct rank_progress){ .rank = 1, .flushed = RANK_LEFT, .known = 1 };
-	coord_on_report(coord, 1, &r, now);
+	r.part = 1;
+	coord_on_report(coord, &r, now);
 	ck_assert_int_eq(coord_phase(coord), COORD_CLOSE);
 	ck_assert_uint_eq(coord_ranks(coord, &(uint32_t){ 0 })[0].counted, 1);
 }
@@ -347,7 +353,7 @@ START_TEST(a_start_from_a_checkpoint_has_its_updates)
 		.window = 6, .applied_step = 5, .outcome = OUTCOME_APPLIED, .next = *coord_carry(coord)
 	};
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, NULL, &ports), ST_OK);
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(coord_restore_update(coord, &made[i]), ST_OK);
 	coord_start_at(coord, 7, 5, &before);
@@ -368,7 +374,7 @@ START_TEST(a_restart_keeps_the_updates)
 	finish();
 	struct commit last = stored; /* of window 1 */
 	coord_free(coord);
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, 2, 1, NULL, &ports), ST_OK);
 	struct update made[] = { { 3, VALUE_LR, { .lr = 0.3 } },
 				 { 1, VALUE_LR | VALUE_CLIP_NORM, { .lr = 0.2, .clip_norm = 9 } } };
 	for (int i = 0; i < 2; i++)

@@ -38,7 +38,7 @@ static void open_job(void)
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	n_sent = 0;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &job_ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &job_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 2;

@@ -86,7 +86,7 @@ static void start(void)
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	memset(replies, 0, sizeof(replies));
 	n_sent = n_tokens = 0;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 2, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;

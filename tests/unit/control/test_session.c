@@ -182,7 +182,7 @@ START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 	job_free(job);
 	spec.init = &zeros;
 	spec.n_init = _i == 3;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &session_ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &session_ports), ST_OK);
 	job_attach(job, 14, &attach, now);
 	memcpy(key.token, reply_to[14].attach.token, 16);
 	if (_i > 0)
@@ -279,7 +279,7 @@ START_TEST(acknowledgements_outlive_gaccd)
 	n_sent = 0;
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	char why[200];
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 2, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
 	ck_assert_int_eq(n_sent, _i < 2);
@@ -330,7 +330,7 @@ START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	char why[200];
 	job_free(job);
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 2, &session_ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 2, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	record.rank[0] = (struct control_rank){ .sgen = 1, .session = { .pid = 42 } };
 	job_take_over(job);

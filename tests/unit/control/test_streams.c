@@ -88,7 +88,7 @@ static void start(bool params_ready, uint32_t slots)
 	memset(replied, 0, sizeof(replied));
 	n_sent = n_tokens = 0;
 	next_piece = false;
-	ck_assert_int_eq(job_new(&job, 1, &spec, 7, 1, &ports), ST_OK);
+	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, 1, spec.max_micro_size), ST_OK);
 	record.r.micro_size = 4;

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a coordinator takes from a report of one part: progress of its ranks, its bitmap, what hinders it. Pure, like
+ * the rest of the coordinator; loop thread. */
+#include "control/coord_impl.h"
+
+#include "engine/control_page.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- progress of the ranks ---- */
+
+/* The time of something that was this old when the report came; the message's way is counted in. */
+static int64_t since(int64_t heard_ns, int64_t age_ns)
+{
+	return !age_ns ? 0 : age_ns < heard_ns ? heard_ns - age_ns : 1;
+}
+
+static void take_rank(struct coord *c, const struct rank_progress *p, int64_t heard_ns)
+{
+	struct rank_times *t = &c->times[p->rank];
+	t->waiting_ns = since(heard_ns, p->waiting_ns);
+	t->lost_ns = since(heard_ns, p->lost_ns);
+	if (p->ready_ns && !t->ready_ns) { /* it gets ready once in a window, whatever later reports say of when */
+		t->ready_ns = since(heard_ns, p->ready_ns);
+		t->ready_ran_ns = coord_ran_ns(c, t->ready_ns);
+	}
+	if (t->waiting_ns && (!c->waiting_since_ns || t->waiting_ns < c->waiting_since_ns))
+		c->waiting_since_ns = t->waiting_ns;
+	c->rank[p->rank] = *p;
+}
+
+/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied
+ * elsewhere or not known here: what it says of its ranks is kept until that window opens. */
+static void take_ranks(struct coord *c, const struct report *r, int64_t heard_ns)
+{
+	bool open = r->window == c->window && c->phase != COORD_START;
+	for (uint32_t i = 0; i < r->n_ranks; i++) {
+		const struct rank_progress *p = &r->rank[i];
+		if (p->rank >= c->spec->ranks || c->part_of[p->rank] != r->part)
+			continue;
+		if (!open)
+			c->early[p->rank] = (struct early_rank){ true, r->window, heard_ns, *p };
+		if (open || c->phase == COORD_START) /* START: who has attached */
+			take_rank(c, p, heard_ns);
+	}
+}
+
+void coord_take_early(struct coord *c)
+{
+	for (uint32_t r = 0; r < c->spec->ranks; r++)
+		if (c->early[r].known && c->early[r].window == c->window)
+			take_rank(c, &c->early[r].progress, c->early[r].heard_ns);
+}
+
+/* The parts' ranks are disjoint; audit() checks the result by its population. */
+static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
+{
+	if (!r->counted || r->n_words != control_words(p->ranks.n, c->spec->max_micro_size))
+		return;
+	part_place_bits(&p->ranks, c->spec->max_micro_size, r->counted, c->counted);
+	p->has_bitmap = true;
+}
+
+/* ---- what hinders a part ---- */
+
+/* The job is hindered while any part is; the part is named where there are several. */
+static void take_hindrance(struct coord *c, struct now now)
+{
+	char text[REPORT_TEXT + 32] = "";
+	for (uint32_t i = 0; i < c->n_peers && !*text; i++) {
+		const char *why = c->peer[i].known ? c->peer[i].last.hindrance : "";
+		if (*why && c->n_peers > 1)
+			snprintf(text, sizeof(text), "part %u: %s", i, why);
+		else
+			snprintf(text, sizeof(text), "%s", why);
+	}
+	coord_hinder(c, text, now);
+}
+
+static void take_failure(struct coord *c, const struct report *r, struct now now)
+{
+	char text[REPORT_TEXT + 32];
+	if (!r->failed.status)
+		return;
+	if (c->n_peers > 1)
+		snprintf(text, sizeof(text), "part %u: %s", r->part, r->failed.text);
+	else
+		snprintf(text, sizeof(text), "%s", r->failed.text);
+	coord_end(c, r->failed.status, text, now);
+}
+
+/* ---- a report ---- */
+
+/* Within a window a node's state only moves forward; an overtaken report must not take it back. */
+static bool is_older(const struct report *a, const struct report *b)
+{
+	if (a->number && b->number)
+		return a->number < b->number;
+	if (a->window != b->window)
+		return a->window < b->window;
+	if (a->phase != b->phase)
+		return a->phase < b->phase;
+	if (a->start != b->start)
+		return a->start < b->start;
+	if (a->vote_term != b->vote_term)
+		return a->vote_term < b->vote_term;
+	if (a->vote_attempt != b->vote_attempt)
+		return a->vote_attempt < b->vote_attempt;
+	return b->complete && !a->complete;
+}
+
+/* False: it is of another job or part, or another coordinator's business, or has been overtaken. */
+static bool concerns_us(struct coord *c, const struct report *r)
+{
+	if (c->superseded || r->part >= c->n_peers || r->job_id != c->job_id || r->epoch > c->epoch)
+		return false;
+	if (r->term > c->term) { /* somebody else coordinates: the store would refuse us too */
+		c->superseded = true;
+		return false;
+	}
+	if (r->epoch < c->epoch) { /* the node has to hear of the epoch before anything that it says counts */
+		coord_send_order(c, r->part);
+		return false;
+	}
+	const struct peer *p = &c->peer[r->part];
+	return !p->known || r->incarnation > p->last.incarnation ||
+	       (r->incarnation == p->last.incarnation && !is_older(r, &p->last));
+}
+
+void coord_on_report(struct coord *c, const struct report *r, struct now now)
+{
+	if (!concerns_us(c, r))
+		return;
+	struct peer *p = &c->peer[r->part];
+	bool restarted = p->known && r->incarnation > p->last.incarnation;
+	bool hindrance_changed = strcmp(r->hindrance, p->last.hindrance) != 0;
+	p->last = *r;
+	p->last.rank = NULL;
+	p->last.counted = NULL;
+	p->known = true;
+	take_ranks(c, r, now.mono_ns);
+	if (hindrance_changed)
+		take_hindrance(c, now);
+	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
+		coord_set_state(c, JOB_STARTING, c->reason, now);
+	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;
+	if (r->window == c->window && asked && !p->has_bitmap && r->phase >= WINDOW_CLOSED)
+		take_bitmap(c, p, r);
+	take_failure(c, r, now);
+	coord_step(c, now);
+	if (restarted)
+		coord_send_order(c, r->part);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator's orders: which are taken, and what follows at once. Part of struct job; loop thread. */
+#include "control/job_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void take_late(struct job *j, const struct order *o)
+{
+	j->n_late = o->n_late < REPLY_MAX_MISSING ? o->n_late : REPLY_MAX_MISSING;
+	if (j->n_late)
+		memcpy(j->late, o->late, j->n_late * sizeof(*j->late));
+}
+
+static void end_job(struct job *j, const struct order *o)
+{
+	if (j->ended)
+		return;
+	j->ended = true;
+	j->end_status = o->end_status;
+	snprintf(j->end_reason, sizeof(j->end_reason), "%s", o->end_reason);
+	job_end_calls(j, ST_JOB_ENDED, NULL, j->end_reason);
+}
+
+/* Of an earlier epoch or coordinator, or of the same one and overtaken: windows and wants only go forward. */
+static bool is_older(const struct job *j, const struct order *o)
+{
+	const struct order *last = &j->order;
+	if (o->epoch < j->epoch || (j->have_order && o->term < last->term))
+		return true;
+	if (!j->have_order || o->epoch > last->epoch || o->term > last->term || o->window > last->window)
+		return false;
+	return o->window < last->window || o->want < last->want || (o->want == WANT_GO && o->attempt < last->attempt);
+}
+
+void job_on_order(struct job *j, const struct order *o, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	if (o->job_id != j->id || is_older(j, o))
+		return;
+	bool repeated = j->have_order && o->epoch == j->order.epoch && o->term == j->order.term &&
+			o->window == j->order.window && o->want == j->order.want && o->attempt == j->order.attempt;
+	j->order = *o;
+	j->epoch = o->epoch;
+	j->order.late = NULL;
+	j->have_order = true;
+	take_late(j, o);
+	if (o->run && !j->run) {
+		j->run = true;
+		job_recount(j); /* from now on it is known since when a rank is ready */
+		job_answer_ready(j);
+	}
+	if (o->want == WANT_END) {
+		end_job(j, o);
+		job_report(j,
+			   now); /* each time: the coordinator repeats it until it hears that the job has ended here */
+		return;
+	}
+	job_reconcile(j, now);
+	if (!repeated || o->want != WANT_NOTHING)
+		j->report_due = true; /* the coordinator may have missed ours; the tick repeats it */
+	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
+		job_report(j, now);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the coordinator is told of a part: its window, its ranks, what hinders it. Part of struct job; loop thread. */
+#include "control/job_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- ranks ---- */
+
+static bool is_blocked(const struct job *j, const struct rank *r, int64_t *since)
+{
+	int64_t oldest = 0;
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+		const struct parked_push *p = &r->push[i];
+		if (p->used && rank_blocked_by(j, r, p->micro) != r->index && (!oldest || p->since_ns < oldest))
+			oldest = p->since_ns;
+	}
+	*since = oldest;
+	return oldest != 0;
+}
+
+/* 0: `since` is none. */
+static int64_t age_of(int64_t since_ns, struct now now)
+{
+	return !since_ns ? 0 : now.mono_ns > since_ns ? now.mono_ns - since_ns : 1;
+}
+
+static void fill_progress(struct job *j, struct now now)
+{
+	for (uint32_t i = 0; i < j->n_waiters; i++) /* who waits for an answer is there */
+		j->rank[j->waiter[i].rank].heard_ns = j->clock_ns;
+	EACH_RANK(j, r)
+	{
+		const struct control_rank *c = &j->mirror.rank[r->index];
+		struct rank_progress *p = &j->progress[r->index];
+		int64_t waiting = r->ready_ns;
+		if (!waiting && j->run)
+			is_blocked(j, r, &waiting);
+		*p = (struct rank_progress){ .rank = r->global,
+					     .counted = c->counted,
+					     .voided = r->voided,
+					     .first_void = r->first_void,
+					     .nonfinite = r->nonfinite,
+					     .first_nonfinite = r->first_nonfinite,
+					     .flushed = (uint8_t)c->flushed,
+					     .attached = r->has_session && !r->detached && !r->lost,
+					     .lost = r->lost,
+					     .known = r->has_session,
+					     .unwatched = r->session.no_memory && !r->n_links,
+					     .silent = session_is_silent(j, r),
+					     .waiting_ns = age_of(waiting, now),
+					     .lost_ns = r->lost ? age_of(r->lost_ns, now) : 0,
+					     .pid = r->session.pid,
+					     .weight = r->weight,
+					     .ready_ns = age_of(r->ready_ns, now),
+					     .last_push_unix_ns = r->last_push_unix_ns };
+	}
+}
+
+/* ---- the report ---- */
+
+static void fill_vote(const struct job *j, struct report *r)
+{
+	const struct control_record *m = &j->mirror.r;
+	/* the record knows better than a vote of an attempt before the one that it is prepared for */
+	bool stale = m->phase == WINDOW_PREPARED && prepared_at_least(j, j->vote_term, j->vote_attempt);
+	if (j->vote_status && !stale) {
+		r->vote_term = j->vote_term;
+		r->vote_attempt = j->vote_attempt;
+		r->vote_status = j->vote_status;
+	} else if (m->phase >= WINDOW_PREPARED) {
+		r->vote_term = m->prepared_term;
+		r->vote_attempt = m->prepared_attempt;
+		r->sumsq = m->prepared_sumsq;
+		r->nonfinite = m->prepared_nonfinite;
+		r->digest = m->prepared_digest;
+	}
+}
+
+static void fill_window(const struct job *j, struct report *r)
+{
+	const struct control_record *m = &j->mirror.r;
+	r->window = m->window;
+	r->phase = m->phase;
+	r->params_digest = m->params_digest;
+	r->complete = j->engine_seen && !j->n_owing;
+	r->all_left = j->engine_seen && j->n_left == j->spec->ranks;
+	if (m->phase >= WINDOW_CLOSED) {
+		r->count = m->count;
+		r->sum_weight = m->sum_weight;
+		r->sum_loss = m->sum_loss;
+		r->lr = m->window_lr;
+		r->lr_rank = part_global(&j->part, m->lr_rank);
+		r->counted = j->mirror.counted;
+		r->n_words = (uint32_t)j->mirror.n_words;
+	}
+	fill_vote(j, r);
+	describe_lost(j, r->params_lost, sizeof(r->params_lost));
+	r->refused = j->refused;
+	memcpy(r->refusal, j->refusal, sizeof(r->refusal));
+}
+
+void job_report(struct job *j, struct now now)
+{
+	fill_progress(j, now);
+	struct report r = { .job_id = j->id,
+			    .epoch = j->epoch,
+			    .incarnation = j->incarnation,
+			    .part = j->part.number,
+			    .number = ++j->n_reports,
+			    .term = j->have_order ? j->order.term : 0,
+			    .ended = j->ended,
+			    .rank = j->progress,
+			    .n_ranks = j->spec->ranks };
+	r.start = !j->engine_seen ? START_DECLARED : j->mirror.r.params_ready ? START_PARAMS : START_ALLOCATED;
+	if (r.start < START_PARAMS)
+		job_start_waits(j, r.start_waits, sizeof(r.start_waits));
+	memcpy(r.hindrance, j->hindrance, sizeof(r.hindrance));
+	r.failed.status = j->failed;
+	memcpy(r.failed.text, j->failure, sizeof(r.failed.text));
+	fill_window(j, &r);
+	j->reported_ns = now.mono_ns;
+	j->report_due = false;
+	j->ports.report(j->ports.ctx, &r);
+}
+
+/* ---- what hinders the part ---- */
+
+void job_hinder(struct job *j, const char *why, struct now now)
+{
+	if (!strcmp(j->hindrance, why))
+		return;
+	snprintf(j->hindrance, sizeof(j->hindrance), "%s", why);
+	job_report(j, now);
+}
+
+void job_fail(struct job *j, enum status st, const char *text, struct now now)
+{
+	if (j->failed || j->ended)
+		return;
+	j->failed = st;
+	snprintf(j->failure, sizeof(j->failure), "%s", text);
+	job_report(j, now);
+}
