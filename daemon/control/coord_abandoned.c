@@ -7,9 +7,9 @@
 
 static bool any_attached(const struct coord *c)
 {
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		if (c->rank[r].attached && !c->rank[r].silent)
-			return true;
+	COORD_EACH_RANK(c, r)
+	if (c->rank[r].attached && !c->rank[r].silent)
+		return true;
 	return false;
 }
 

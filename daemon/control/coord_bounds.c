@@ -11,7 +11,8 @@
 /* A node that this phase waits for; n_peers: none. */
 static uint32_t awaited(const struct coord *c)
 {
-	for (uint32_t i = 0; i < c->n_peers; i++) {
+	COORD_EACH_PART(c, i)
+	{
 		const struct peer *p = &c->peer[i];
 		bool there = p->known && p->last.window == c->window;
 		if (c->phase == COORD_CLOSE && (!there || p->last.phase < WINDOW_CLOSED || !p->has_bitmap))
@@ -68,7 +69,8 @@ void coord_watch_phase(struct coord *c, struct now now)
 bool coord_end_on_lost(struct coord *c, struct now now)
 {
 	char text[256], saved[160] = "";
-	for (uint32_t i = 0; i < c->n_peers; i++) {
+	COORD_EACH_PART(c, i)
+	{
 		const char *lost = c->peer[i].last.params_lost;
 		if (!*lost)
 			continue;
@@ -85,7 +87,11 @@ bool coord_end_on_lost(struct coord *c, struct now now)
 bool coord_end_on_refusal(struct coord *c, struct now now)
 {
 	char text[256];
-	for (uint32_t i = 0; i < c->n_peers && c->phase < COORD_ENDING; i++) {
+	bool ahead = c->n_marked[MARK_FAR_AHEAD] || (c->n_marked[MARK_AHEAD] && c->phase != COORD_COMMIT);
+	if (c->phase >= COORD_ENDING || (!ahead && !c->n_marked[MARK_REFUSES]))
+		return c->phase >= COORD_ENDING;
+	COORD_EACH_PART(c, i)
+	{
 		const struct report *r = &c->peer[i].last;
 		uint64_t newest = c->window + (c->phase == COORD_COMMIT);
 		if (c->phase == COORD_START && c->peer[i].known && r->refused && r->refused != ST_NOT_READY) {
@@ -111,5 +117,5 @@ bool coord_end_on_refusal(struct coord *c, struct now now)
 			return true;
 		}
 	}
-	return c->phase >= COORD_ENDING;
+	return false;
 }

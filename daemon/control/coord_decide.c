@@ -5,9 +5,15 @@
 #include "engine/commit.h"
 
 #include <stdio.h>
+#include <string.h>
 
+/* Before the next attempt; doubled with each failure from the third in a row on. */
 #define RETRY_NS (INT64_C(100) * 1000000)
-#define MAX_FAILED_ATTEMPTS 16
+#define RETRY_MAX_NS (INT64_C(10) * 1000000000)
+/* An exchange in which no part gets on has failed. The parts themselves give up after half of it, and know why. */
+#define STUCK_NS (INT64_C(20) * 1000000000)
+/* A part that is alone exchanges nothing and reports no progress. */
+#define STUCK_ALONE_NS (INT64_C(60) * 1000000000)
 
 /* When the window's last two ranks became ready: who made the others wait, and for how long. Pauses count for nobody.
  */
@@ -16,7 +22,8 @@ static void find_last(const struct coord *c, struct commit *out, struct now now)
 	int64_t opened = c->opened_ran_ns, end = coord_ran_ns(c, now.mono_ns), last = 0, before = 0;
 	double waited = 0, open = (double)(end - opened) * c->spec->ranks;
 	uint32_t n = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		const struct rank_times *at = &c->times[r];
 		if (!at->ready_ns)
 			continue;
@@ -38,19 +45,33 @@ static void sum_votes(const struct coord *c, struct window_sums *s)
 {
 	*s = (struct window_sums){ .window = c->window };
 	s->expected = (uint64_t)c->spec->ranks * c->values.micro_size;
-	for (uint32_t i = 0; i < c->n_peers; i++) { /* in node order: the same bits on every attempt */
+	COORD_EACH_PART(c, i) /* in their order: the same bits on every attempt */
+	{
 		const struct report *r = &c->peer[i].last;
 		s->count += r->count;
 		s->sum_weight += r->sum_weight;
 		s->sum_loss += r->sum_loss;
 		s->lr = r->count ? r->lr : s->lr; /* equal on all: lr_agrees */
-		/* every node votes on the same reduced arena, so that these are equal, not partial */
-		s->sumsq = r->sumsq;
-		s->nonfinite |= r->nonfinite;
+		s->sumsq = r->sumsq;		  /* these three are equal: votes_differ */
+		s->nonfinite = r->nonfinite;
 		s->digest = r->digest;
 	}
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		s->voided += c->rank[r].voided;
+	s->voided = c->n_voided;
+}
+
+/* Every part votes on the whole reduced gradient: all must have found the same. NULL: they have. */
+static const char *votes_differ(const struct coord *c)
+{
+	const struct report *first = &c->peer[0].last;
+	COORD_EACH_PART(c, i)
+	{
+		const struct report *r = &c->peer[i].last;
+		if (r->digest != first->digest)
+			return "the parts disagree on the reduced gradient (digest)";
+		if (memcmp(&r->sumsq, &first->sumsq, sizeof(r->sumsq)) || r->nonfinite != first->nonfinite)
+			return "the parts disagree on the norm of the reduced gradient";
+	}
+	return NULL;
 }
 
 /* Exactly-once is checked in production: the bitmaps' population is the sum of the nodes' counts. */
@@ -62,19 +83,48 @@ static bool audit(const struct coord *c, uint64_t count)
 	return bits == count;
 }
 
+static int64_t pause_after(uint32_t failures)
+{
+	int64_t ns = RETRY_NS;
+	for (uint32_t i = 2; i < failures && ns < RETRY_MAX_NS; i++)
+		ns *= 2;
+	return ns < RETRY_MAX_NS ? ns : RETRY_MAX_NS;
+}
+
 void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 {
-	char text[200];
-	snprintf(text, sizeof(text), "attempt %llu of window %llu failed: %s", (unsigned long long)c->attempt,
-		 (unsigned long long)c->window, why);
-	coord_event(c, true, "AttemptFailed", -1, text);
-	if (++c->failed_attempts >= MAX_FAILED_ATTEMPTS) {
-		coord_end(c, ST_ATTEMPT_FAILED, text, now);
+	snprintf(c->failure, sizeof(c->failure), "attempt %llu of window %llu failed: %s",
+		 (unsigned long long)c->attempt, (unsigned long long)c->window, why);
+	coord_event(c, true, "AttemptFailed", -1, c->failure);
+	c->failed_attempts++;
+	if (!c->failing_ns)
+		c->failing_ns = now.mono_ns;
+	c->attempt++;
+	coord_mark_all(c);
+	coord_renew_order(c);
+	coord_set_phase(c, COORD_GO, now);
+	int64_t pause = pause_after(c->failed_attempts);
+	c->progress_ns = now.mono_ns + pause;
+	c->sent_ns = now.mono_ns + pause - COORD_RESEND_NS; /* the next tick after the pause sends it */
+}
+
+void coord_watch_attempt(struct coord *c, struct now now)
+{
+	int64_t stuck = c->n_peers > 1 ? STUCK_NS : STUCK_ALONE_NS;
+	if (c->held || *c->hindrance) { /* the engine has a bound of its own: control/restarts.h */
+		c->progress_ns = now.mono_ns > c->progress_ns ? now.mono_ns : c->progress_ns;
+		c->failing_ns = c->failing_ns ? now.mono_ns : 0;
 		return;
 	}
-	c->attempt++;
-	coord_set_phase(c, COORD_GO, now);
-	c->sent_ns = now.mono_ns + RETRY_NS - COORD_RESEND_NS; /* the next tick after RETRY_NS sends it */
+	if (now.mono_ns - c->progress_ns > stuck)
+		coord_fail_attempt(c, "no part has got on with it for long", now);
+	if (!c->failing_ns)
+		return;
+	int64_t ns = now.mono_ns - c->failing_ns;
+	if (ns >= c->spec->stall_abort_ns)
+		coord_end(c, ST_ATTEMPT_FAILED, c->failure, now);
+	else if (ns >= c->spec->stall_warn_ns)
+		coord_set_state(c, JOB_STALLED, c->failure, now);
 }
 
 /* What the optimizer makes of the learning rate, for each group of parameters. */
@@ -122,7 +172,8 @@ static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 static bool lr_agrees(const struct coord *c, char *text, size_t n)
 {
 	const struct report *first = NULL;
-	for (uint32_t i = 0; i < c->n_peers; i++) {
+	COORD_EACH_PART(c, i)
+	{
 		const struct report *r = &c->peer[i].last;
 		if (first && r->count && r->lr != first->lr) {
 			snprintf(text, n, "ranks %u and %u give window %llu different learning rates: %g and %g",
@@ -140,11 +191,11 @@ void coord_decide(struct coord *c, struct now now)
 	struct window_sums sums;
 	sum_votes(c, &sums);
 	uint64_t there = sums.count + sums.voided, missing = there < sums.expected ? sums.expected - there : 0;
-	for (uint32_t i = 1; i < c->n_peers; i++)
-		if (c->peer[i].last.digest != c->peer[0].last.digest) {
-			coord_fail_attempt(c, "nodes disagree on the reduced gradient (digest)", now);
-			return;
-		}
+	const char *differs = votes_differ(c);
+	if (differs) {
+		coord_fail_attempt(c, differs, now);
+		return;
+	}
 	if (!audit(c, sums.count)) {
 		coord_end(c, ST_INTERNAL, "audit: counted micro-batches and bitmap disagree", now);
 		return;
@@ -168,7 +219,7 @@ void coord_decide(struct coord *c, struct now now)
 	k.unix_nanos = now.unix_ns;
 	if (!can_apply(c, &k, now))
 		return;
-	k.final = coord_all_left(c) || (c->spec->steps && k.applied_step >= c->spec->steps);
+	k.final = coord_all(c, MARK_LEFT) || (c->spec->steps && k.applied_step >= c->spec->steps);
 	c->commit = k;
 	if (c->norms_asked)
 		c->ports.norms(c->ports.ctx, &c->commit);

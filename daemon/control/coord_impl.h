@@ -6,13 +6,32 @@
 #include "control/coordinator.h"
 #include "control/part.h"
 
+/* An order is repeated this often to nodes whose reports do not show that they have it. */
 #define COORD_RESEND_NS (INT64_C(200) * 1000000)
+/* Who is late is told to all nodes as often, but for each of them not more than one order in this time. */
+#define COORD_LATE_EACH_NS (INT64_C(1) * 1000000)
+
+/* What a part's newest report means to the coordinator; each is counted over all parts. */
+enum mark {
+	MARK_STARTED,	/* it has its parameters */
+	MARK_COMPLETE,	/* of the open window: nothing is missing */
+	MARK_FROZEN,	/* it is closed */
+	MARK_CLOSED,	/* ... and its bitmap is here */
+	MARK_LEFT,	/* all ranks have left */
+	MARK_VOTED,	/* for the open attempt */
+	MARK_FAILED,	/* ... against it */
+	MARK_AHEAD,	/* it is in a later window */
+	MARK_FAR_AHEAD, /* ... that no commit of this coordinator has opened */
+	MARK_REFUSES,	/* for good, what it was ordered or has drawn */
+	N_MARKS
+};
 
 /* What the coordinator knows of one part: its newest report, without the borrowed arrays. */
 struct peer {
 	struct part_ranks ranks;
 	struct report last;
 	bool known;
+	uint32_t marks;	 /* bits by enum mark */
 	bool has_bitmap; /* `counted` holds what this part had when it closed the window */
 };
 
@@ -39,7 +58,8 @@ struct coord {
 	bool queued; /* waits for its turn */
 	uint64_t window, applied_step;
 	uint64_t attempt;	  /* open or last attempt of this term */
-	uint32_t failed_attempts; /* of this window */
+	uint32_t failed_attempts; /* of this window, in a row */
+	char failure[200];	  /* of the last one */
 	int64_t phase_since_ns, sent_ns, opened_ns;
 	int64_t opened_ran_ns;
 	struct commit commit; /* being persisted, or the last durable one */
@@ -56,7 +76,11 @@ struct coord {
 	char hindrance[256];		/* why the engine does not come up; "": it does */
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
-	uint32_t n_peers;
+	uint32_t n_peers, n_marked[N_MARKS];
+	uint64_t order_number;
+	int64_t late_sent_ns; /* to all nodes; 0: they know of nobody */
+	int64_t progress_ns;  /* of the open attempt: when it began, or when a part has last got on with it */
+	int64_t failing_ns;   /* since when the attempts of this window have failed; 0: none has */
 	uint32_t *part_ranks; /* [ranks]: the lists of all peers */
 	uint32_t *part_of;    /* [ranks] */
 	/* [ranks], the job's numbers: */
@@ -66,6 +90,9 @@ struct coord {
 	/* since when any rank has been waiting in this window, 0: none is; of one that has stopped until the next tick
 	 */
 	int64_t waiting_since_ns;
+	/* micro-batches of the open window, as far as reported */
+	uint64_t n_counted, n_voided;
+	uint64_t *visited, n_visited; /* ranks and parts that were looked at: visited points to n_visited */
 	struct late_rank *late;
 	uint32_t n_late;
 	struct {
@@ -85,6 +112,18 @@ struct coord {
 	char end_reason[256];
 };
 
+/* Every loop over all ranks or all parts goes through these: what is done for each report must not. */
+#define COORD_EACH_RANK(c, r) for (uint32_t r = 0; r < (c)->spec->ranks && ++*(c)->visited; r++)
+#define COORD_EACH_PART(c, i) for (uint32_t i = 0; i < (c)->n_peers && ++*(c)->visited; i++)
+
+static inline bool coord_all(const struct coord *c, enum mark m)
+{
+	return c->n_marked[m] == c->n_peers;
+}
+
+/* The report or what it is compared with (window, attempt, bitmap) has changed. */
+void coord_mark(struct coord *, struct peer *);
+void coord_mark_all(struct coord *);
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
 /* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to
  * be back. */
@@ -93,17 +132,22 @@ void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
 /* The current order to the node of this part. */
 void coord_send_order(struct coord *, uint32_t part);
-/* The same to all that want one. */
+/* Something else is wanted from now on: to all nodes that want an order, at once, and again to those that seem not to
+ * have it. */
 void coord_broadcast(struct coord *, struct now);
+/* The same, but only from the next repetition on. */
+void coord_renew_order(struct coord *);
+/* Repeats to nodes that seem not to have the order; tells all of them of late ranks. */
+void coord_repeat(struct coord *, struct now);
 /* Takes every step that is due. */
 void coord_step(struct coord *, struct now);
 /* Asks for the frozen bitmaps anew, also of nodes that closed under an earlier coordinator. */
 void coord_start_close(struct coord *, struct now);
-/* All ranks of all nodes have left for good. */
-bool coord_all_left(const struct coord *);
 /* All nodes have voted: decides and persists, or fails the attempt. */
 void coord_decide(struct coord *, struct now);
-/* The next attempt, or the end after too many. */
+/* An attempt that no part gets on with has failed; and so have all since stall_warn or stall_abort. */
+void coord_watch_attempt(struct coord *, struct now);
+/* The next attempt, after a pause. */
 void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* A monotonic time without the pauses before it: it stands still while the job is held. */
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);

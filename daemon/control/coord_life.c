@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPT_TIMEOUT_NS (INT64_C(60) * 1000000000)
-
 /* ---- time ---- */
 
 static void describe_start(const struct coord *c, char *text, size_t n)
@@ -62,17 +60,10 @@ void coord_tick(struct coord *c, struct now now)
 		coord_watch_late(c, now);
 	if (c->phase == COORD_START)
 		watch_start(c, alone, now);
-	if (c->phase == COORD_GO && !*c->hindrance && now.mono_ns - c->phase_since_ns > ATTEMPT_TIMEOUT_NS)
-		coord_fail_attempt(c, "timed out", now);
+	if (c->phase == COORD_GO)
+		coord_watch_attempt(c, now);
 	coord_watch_phase(c, now);
-	if (now.mono_ns - c->sent_ns >= COORD_RESEND_NS)
-		coord_resend(c, now);
-}
-
-void coord_resend(struct coord *c, struct now now)
-{
-	if (!c->superseded && c->phase != COORD_ENDING)
-		coord_broadcast(c, now);
+	coord_repeat(c, now);
 }
 
 void coord_hinder(struct coord *c, const char *why, struct now now)
@@ -82,8 +73,6 @@ void coord_hinder(struct coord *c, const char *why, struct now now)
 	snprintf(c->hindrance, sizeof(c->hindrance), "%s", why);
 	coord_event(c, *why, *why ? "EngineFailing" : "EngineBack", -1, *why ? why : "the engine is up again");
 	c->late_from_ns = now.mono_ns;
-	if (c->phase == COORD_GO)
-		c->phase_since_ns = now.mono_ns;
 	if (c->phase == COORD_START)
 		coord_set_state(c, c->state, why, now);
 	else
@@ -97,9 +86,10 @@ void coord_hinder(struct coord *c, const char *why, struct now now)
 static void take_parts(struct coord *c, const struct part_ranks *part)
 {
 	uint32_t at = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		c->part_of[r] = PART_NO_RANK;
-	for (uint32_t i = 0; i < c->n_peers; i++) {
+	COORD_EACH_RANK(c, r)
+	c->part_of[r] = PART_NO_RANK;
+	COORD_EACH_PART(c, i)
+	{
 		uint32_t n = part ? part[i].n : c->spec->ranks;
 		assert(at + n <= c->spec->ranks);
 		c->peer[i].ranks = (struct part_ranks){ n, &c->part_ranks[at] };
@@ -126,6 +116,7 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	c->spec = spec;
 	c->ports = *ports;
 	c->n_peers = n_parts;
+	c->visited = &c->n_visited;
 	c->n_words = (uint32_t)control_words(spec->ranks, spec->max_micro_size);
 	c->state = JOB_PENDING;
 	c->values = values_of(spec);

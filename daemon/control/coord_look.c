@@ -15,7 +15,8 @@ void coord_describe_missing(const struct coord *c, uint64_t missing, char *text,
 	uint32_t n_short = 0;
 	int at = snprintf(text, n, "window %llu closed with %llu micro-batches missing (uneven: error):",
 			  (unsigned long long)c->window, (unsigned long long)missing);
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		const struct rank_progress *p = &c->rank[r];
 		if (!is_short(c, p) || n_short++ >= 4 || at >= (int)n)
 			continue;
@@ -35,7 +36,8 @@ static bool owes(const struct coord *c, const struct rank_progress *p)
 void coord_find_waiting(struct coord *c)
 {
 	c->waiting_since_ns = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		int64_t t = c->times[r].waiting_ns;
 		if (t && (!c->waiting_since_ns || t < c->waiting_since_ns))
 			c->waiting_since_ns = t;
@@ -92,7 +94,8 @@ void coord_watch_late(struct coord *c, struct now now)
 	c->n_late = 0;
 	if (c->held || *c->hindrance)
 		return;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		int64_t ns = coord_rank_late_ns(c, r, now);
 		if (!ns)
 			continue;
@@ -135,7 +138,8 @@ static void describe_nonfinite(const struct coord *c, char *text, size_t n)
 	uint32_t n_ranks = 0;
 	size_t at = 0;
 	text[0] = '\0';
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		const struct rank_progress *p = &c->rank[r];
 		char more[24] = "";
 		if (!p->nonfinite || n_ranks++ >= 4 || at >= n)
@@ -219,6 +223,11 @@ void coord_tell_changes(struct coord *c)
 }
 
 /* ---- looking ---- */
+
+uint64_t coord_visits(const struct coord *c)
+{
+	return *c->visited;
+}
 
 enum status coord_end_status(const struct coord *c)
 {

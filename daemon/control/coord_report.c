@@ -25,6 +25,9 @@ static void take_rank(struct coord *c, const struct rank_progress *p, int64_t he
 		t->ready_ns = since(heard_ns, p->ready_ns);
 		t->ready_ran_ns = coord_ran_ns(c, t->ready_ns);
 	}
+	const struct rank_progress *was = &c->rank[p->rank];
+	c->n_counted += (uint64_t)p->counted - was->counted;
+	c->n_voided += (uint64_t)p->voided - was->voided;
 	if (t->waiting_ns && (!c->waiting_since_ns || t->waiting_ns < c->waiting_since_ns))
 		c->waiting_since_ns = t->waiting_ns;
 	c->rank[p->rank] = *p;
@@ -35,6 +38,7 @@ static void take_rank(struct coord *c, const struct rank_progress *p, int64_t he
 static void take_ranks(struct coord *c, const struct report *r, int64_t heard_ns)
 {
 	bool open = r->window == c->window && c->phase != COORD_START;
+	*c->visited += r->n_ranks;
 	for (uint32_t i = 0; i < r->n_ranks; i++) {
 		const struct rank_progress *p = &r->rank[i];
 		if (p->rank >= c->spec->ranks || c->part_of[p->rank] != r->part)
@@ -48,9 +52,9 @@ static void take_ranks(struct coord *c, const struct report *r, int64_t heard_ns
 
 void coord_take_early(struct coord *c)
 {
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		if (c->early[r].known && c->early[r].window == c->window)
-			take_rank(c, &c->early[r].progress, c->early[r].heard_ns);
+	COORD_EACH_RANK(c, r)
+	if (c->early[r].known && c->early[r].window == c->window)
+		take_rank(c, &c->early[r].progress, c->early[r].heard_ns);
 }
 
 /* The parts' ranks are disjoint; audit() checks the result by its population. */
@@ -68,8 +72,11 @@ static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
 static void take_hindrance(struct coord *c, struct now now)
 {
 	char text[REPORT_TEXT + 32] = "";
-	for (uint32_t i = 0; i < c->n_peers && !*text; i++) {
+	COORD_EACH_PART(c, i)
+	{
 		const char *why = c->peer[i].known ? c->peer[i].last.hindrance : "";
+		if (*text)
+			break;
 		if (*why && c->n_peers > 1)
 			snprintf(text, sizeof(text), "part %u: %s", i, why);
 		else
@@ -134,6 +141,7 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 		return;
 	struct peer *p = &c->peer[r->part];
 	bool restarted = p->known && r->incarnation > p->last.incarnation;
+	bool got_on = r->connected > p->last.connected || r->pieces > p->last.pieces;
 	bool hindrance_changed = strcmp(r->hindrance, p->last.hindrance) != 0;
 	p->last = *r;
 	p->last.rank = NULL;
@@ -147,6 +155,9 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;
 	if (r->window == c->window && asked && !p->has_bitmap && r->phase >= WINDOW_CLOSED)
 		take_bitmap(c, p, r);
+	if (got_on)
+		c->progress_ns = now.mono_ns;
+	coord_mark(c, p);
 	take_failure(c, r, now);
 	coord_step(c, now);
 	if (restarted)

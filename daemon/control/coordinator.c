@@ -45,7 +45,11 @@ void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank
 
 static void fill_order(const struct coord *c, struct order *o)
 {
-	*o = (struct order){ .job_id = c->job_id, .epoch = c->epoch, .term = c->term, .window = c->window };
+	*o = (struct order){ .job_id = c->job_id,
+			     .epoch = c->epoch,
+			     .term = c->term,
+			     .window = c->window,
+			     .number = c->order_number };
 	o->run = c->phase != COORD_START;
 	o->late = c->late;
 	o->n_late = c->n_late;
@@ -83,74 +87,91 @@ void coord_send_order(struct coord *c, uint32_t part)
 	c->ports.order(c->ports.ctx, part, &o);
 }
 
+void coord_renew_order(struct coord *c)
+{
+	c->order_number++;
+}
+
 void coord_broadcast(struct coord *c, struct now now)
 {
+	coord_renew_order(c);
+	coord_resend(c, now);
+}
+
+void coord_resend(struct coord *c, struct now now)
+{
+	if (c->superseded || c->phase == COORD_ENDING)
+		return;
 	c->sent_ns = now.mono_ns;
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (c->phase != COORD_ENDED || !c->peer[i].last.ended)
-			coord_send_order(c, i);
+	c->late_sent_ns = c->n_late ? now.mono_ns : 0;
+	COORD_EACH_PART(c, i)
+	if (c->phase != COORD_ENDED || !c->peer[i].last.ended)
+		coord_send_order(c, i);
+}
+
+static bool has_order(const struct coord *c, const struct peer *p)
+{
+	if (c->phase == COORD_ENDED)
+		return p->last.ended;
+	return p->known && p->last.term == c->term && p->last.order >= c->order_number;
+}
+
+void coord_repeat(struct coord *c, struct now now)
+{
+	int64_t late_every = c->n_peers * COORD_LATE_EACH_NS;
+	if (c->superseded || c->phase == COORD_ENDING)
+		return;
+	if (late_every < COORD_RESEND_NS)
+		late_every = COORD_RESEND_NS;
+	if ((c->n_late || c->late_sent_ns) && now.mono_ns - c->late_sent_ns >= late_every) {
+		coord_resend(c, now);
+		return;
+	}
+	if (now.mono_ns - c->sent_ns < COORD_RESEND_NS)
+		return;
+	c->sent_ns = now.mono_ns;
+	COORD_EACH_PART(c, i)
+	if (!has_order(c, &c->peer[i]))
+		coord_send_order(c, i);
 }
 
 /* ---- what the reports say together ---- */
 
-/* Report of the open window; a node that is behind or ahead does not count. */
-static bool current(const struct coord *c, const struct peer *p)
+static uint32_t bit(enum mark m, bool is)
 {
-	return p->known && p->last.window == c->window;
+	return (uint32_t)is << m;
 }
 
-static bool all_complete(const struct coord *c)
+/* A node that is behind the open window, or ahead of it, says nothing about it. */
+static uint32_t marks_of(const struct coord *c, const struct peer *p)
 {
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!current(c, &c->peer[i]) || !c->peer[i].last.complete)
-			return false;
-	return true;
+	const struct report *r = &p->last;
+	bool here = r->window == c->window, frozen = here && r->phase >= WINDOW_CLOSED;
+	bool voted = here && r->vote_term == c->term && r->vote_attempt == c->attempt;
+	if (!p->known)
+		return 0;
+	return bit(MARK_STARTED, r->start >= START_PARAMS) | bit(MARK_COMPLETE, here && r->complete) |
+	       bit(MARK_FROZEN, frozen) | bit(MARK_CLOSED, frozen && p->has_bitmap) |
+	       bit(MARK_LEFT, here && r->all_left) | bit(MARK_VOTED, voted) |
+	       bit(MARK_FAILED, voted && r->vote_status) | bit(MARK_AHEAD, r->window > c->window) |
+	       bit(MARK_FAR_AHEAD, r->window > c->window + 1) |
+	       bit(MARK_REFUSES, r->refused && r->refused != ST_NOT_READY);
 }
 
-/* A node that an earlier coordinator has closed: the others must follow, complete or not. */
-static bool any_closed(const struct coord *c)
+void coord_mark(struct coord *c, struct peer *p)
 {
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (current(c, &c->peer[i]) && c->peer[i].last.phase >= WINDOW_CLOSED)
-			return true;
-	return false;
+	uint32_t is = marks_of(c, p);
+	for (uint32_t changed = is ^ p->marks; changed; changed &= changed - 1) {
+		int m = __builtin_ctz(changed);
+		c->n_marked[m] += (is >> m & 1) ? 1 : -1u;
+	}
+	p->marks = is;
 }
 
-bool coord_all_left(const struct coord *c)
+void coord_mark_all(struct coord *c)
 {
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!current(c, &c->peer[i]) || !c->peer[i].last.all_left)
-			return false;
-	return true;
-}
-
-static bool all_closed(const struct coord *c)
-{
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!current(c, &c->peer[i]) || c->peer[i].last.phase < WINDOW_CLOSED || !c->peer[i].has_bitmap)
-			return false;
-	return true;
-}
-
-static bool all_started(const struct coord *c)
-{
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!c->peer[i].known || c->peer[i].last.start < START_PARAMS)
-			return false;
-	return true;
-}
-
-static bool voted(const struct coord *c, const struct peer *p)
-{
-	return current(c, p) && p->last.vote_term == c->term && p->last.vote_attempt == c->attempt;
-}
-
-static uint64_t counted_so_far(const struct coord *c)
-{
-	uint64_t n = 0;
-	for (uint32_t r = 0; r < c->spec->ranks; r++)
-		n += c->rank[r].counted + c->rank[r].voided;
-	return n;
+	COORD_EACH_PART(c, i)
+	coord_mark(c, &c->peer[i]);
 }
 
 /* ---- the state machine: look at what is known, take every step that is due ---- */
@@ -165,7 +186,10 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 	c->window_opened_unix_ns = opened_unix_ns;
 	c->opened_ns = now.mono_ns;
 	c->opened_ran_ns = coord_ran_ns(c, now.mono_ns);
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	c->failing_ns = 0;
+	c->n_counted = c->n_voided = 0;
+	COORD_EACH_RANK(c, r)
+	{
 		struct rank_progress *p = &c->rank[r];
 		p->counted = p->voided = 0;
 		p->flushed = p->flushed == RANK_LEFT ? RANK_LEFT : RANK_OPEN;
@@ -175,6 +199,7 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 	}
 	c->waiting_since_ns = 0;
 	coord_take_early(c);
+	coord_mark_all(c);
 	coord_set_phase(c, COORD_COLLECT, now);
 }
 
@@ -182,6 +207,8 @@ static void start_go(struct coord *c, struct now now)
 {
 	c->attempt++;
 	c->norms_asked = c->norms_wanted;
+	c->progress_ns = now.mono_ns;
+	coord_mark_all(c);
 	coord_set_phase(c, COORD_GO, now);
 	coord_broadcast(c, now);
 }
@@ -189,8 +216,9 @@ static void start_go(struct coord *c, struct now now)
 void coord_start_close(struct coord *c, struct now now)
 {
 	memset(c->counted, 0, c->n_words * sizeof(*c->counted));
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		c->peer[i].has_bitmap = false;
+	COORD_EACH_PART(c, i)
+	c->peer[i].has_bitmap = false;
+	coord_mark_all(c);
 	if (c->n_peers == 1) { /* no other node to wait for: it closes and votes in one go */
 		start_go(c, now);
 		return;
@@ -201,48 +229,46 @@ void coord_start_close(struct coord *c, struct now now)
 
 static void step_collect(struct coord *c, struct now now)
 {
-	if (!c->held && coord_all_left(c) && counted_so_far(c) == 0) {
+	if (!c->held && coord_all(c, MARK_LEFT) && c->n_counted + c->n_voided == 0) {
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}
-	if ((!c->held && all_complete(c)) || any_closed(c))
+	/* one that an earlier coordinator has closed: the others must follow, complete or not */
+	if ((!c->held && coord_all(c, MARK_COMPLETE)) || c->n_marked[MARK_FROZEN])
 		coord_start_close(c, now);
 }
 
 static void step_close(struct coord *c, struct now now)
 {
-	if (all_closed(c))
+	if (coord_all(c, MARK_CLOSED))
 		start_go(c, now);
 }
 
 static void step_go(struct coord *c, struct now now)
 {
-	bool all = true;
-	for (uint32_t i = 0; i < c->n_peers; i++) {
-		if (!voted(c, &c->peer[i]))
-			all = false;
-		else if (c->peer[i].last.vote_status != ST_OK) {
-			coord_fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
-			return;
-		}
+	uint32_t i = 0;
+	if (!c->n_marked[MARK_FAILED]) {
+		if (coord_all(c, MARK_VOTED))
+			coord_decide(c, now);
+		return;
 	}
-	if (all)
-		coord_decide(c, now);
+	while (!(c->peer[i].marks & bit(MARK_FAILED, true)))
+		i++;
+	coord_fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
 }
 
 static void step_commit(struct coord *c, struct now now)
 {
-	for (uint32_t i = 0; i < c->n_peers; i++)
-		if (!c->peer[i].known || c->peer[i].last.window <= c->commit.window)
-			return;
+	if (!coord_all(c, MARK_AHEAD))
+		return;
 	c->commit.params_digest = c->peer[0].last.params_digest;
 	if (coord_end_on_lost(c, now))
 		return;
-	for (uint32_t i = 1; i < c->n_peers; i++)
-		if (c->peer[i].last.params_digest != c->commit.params_digest) {
-			coord_end(c, ST_CHECKSUM, "nodes disagree on the parameters (digest)", now);
-			return;
-		}
+	COORD_EACH_PART(c, i)
+	if (c->peer[i].last.params_digest != c->commit.params_digest) {
+		coord_end(c, ST_CHECKSUM, "nodes disagree on the parameters (digest)", now);
+		return;
+	}
 	if (c->commit.final) {
 		coord_end(c, ST_OK,
 			  c->spec->steps && c->applied_step >= c->spec->steps ? "all steps are applied"
@@ -259,9 +285,10 @@ static void step_commit(struct coord *c, struct now now)
 /* nonfinite: error. A void micro-batch stays in the reports until the window's end, so none is overlooked. */
 static bool end_on_void(struct coord *c, struct now now)
 {
-	if (c->spec->nonfinite != NONFINITE_ERROR || c->phase < COORD_COLLECT || c->phase > COORD_GO)
+	if (!c->n_voided || c->spec->nonfinite != NONFINITE_ERROR || c->phase < COORD_COLLECT || c->phase > COORD_GO)
 		return false;
-	for (uint32_t r = 0; r < c->spec->ranks; r++) {
+	COORD_EACH_RANK(c, r)
+	{
 		const struct rank_progress *p = &c->rank[r];
 		char text[160];
 		if (!p->voided)
@@ -282,7 +309,7 @@ void coord_step(struct coord *c, struct now now)
 		return;
 	switch (c->phase) {
 	case COORD_START:
-		if (all_started(c)) {
+		if (coord_all(c, MARK_STARTED)) {
 			open_window(c, c->window, now.unix_ns, now);
 			coord_set_running(c, now);
 			coord_broadcast(c, now);

@@ -61,9 +61,9 @@ void coord_on_report(struct coord *, const struct report *, struct now);
  * nothing was decided and the window stays prepared. */
 void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now);
 void coord_on_ended(struct coord *, enum status, struct now);
-/* Repeats orders that have not arrived, watches for late ranks. Call it every 100 ms or so. */
+/* Repeats orders that seem not to have arrived, watches for late ranks. Call it every 100 ms or so. */
 void coord_tick(struct coord *, struct now);
-/* Repeats them at once. */
+/* Repeats them to all nodes at once. */
 void coord_resend(struct coord *, struct now);
 
 /* Closes the open window with what is counted: ST_NOT_READY when the job does not run, ST_PAUSED while it is held,
@@ -117,5 +117,7 @@ const struct rank_progress *coord_ranks(const struct coord *, uint32_t *n);
 /* For how long others have been waiting for this rank in the open window; 0: nobody waits for it. */
 int64_t coord_rank_late_ns(const struct coord *, uint32_t rank, struct now);
 int64_t coord_window_opened_unix_ns(const struct coord *);
+/* Ranks and parts that it has looked at so far: what a report costs must not grow with their number. */
+uint64_t coord_visits(const struct coord *);
 
 #endif

@@ -197,6 +197,7 @@ void job_window_changed(struct job *j, struct now now)
 				push_settle(j, r, &r->push[p]);
 	}
 	job_recount(j);
+	j->n_late = 0;
 	j->vote_status = j->refused = ST_OK;
 	j->vote_term = j->vote_attempt = 0;
 	answer_steps(j);
@@ -445,6 +446,14 @@ void job_on_engine_down(struct job *j, struct now now)
 	if (!j->engine_up)
 		return;
 	j->engine_up = false;
+	if (j->go_command && j->spec->ranks < j->part.world) {
+		/* the other parts are in an exchange with an engine that is dead: its next life cannot go on with that
+		 */
+		j->vote_status = ST_ENGINE_DOWN;
+		j->vote_term = j->go_term;
+		j->vote_attempt = j->go_attempt;
+		job_report(j, now);
+	}
 	forget_commands(j);
 	if (!j->ended)
 		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1,

@@ -161,6 +161,8 @@ struct job {
 	int64_t reported_ns;
 	uint64_t n_reports;
 	bool report_due;
+	uint32_t connected; /* of the exchange that is under way */
+	uint64_t pieces;
 	/* what the node has said: "" and ST_OK are nothing */
 	char hindrance[REPORT_TEXT], failure[REPORT_TEXT];
 	enum status failed;

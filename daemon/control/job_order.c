@@ -30,7 +30,8 @@ static bool is_older(const struct job *j, const struct order *o)
 		return true;
 	if (!j->have_order || o->epoch > last->epoch || o->term > last->term || o->window > last->window)
 		return false;
-	return o->window < last->window || o->want < last->want || (o->want == WANT_GO && o->attempt < last->attempt);
+	return o->window < last->window || o->want < last->want || o->number < last->number ||
+	       (o->want == WANT_GO && o->attempt < last->attempt);
 }
 
 void job_on_order(struct job *j, const struct order *o, struct now now)
@@ -38,8 +39,8 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	j->clock_ns = now.mono_ns;
 	if (o->job_id != j->id || is_older(j, o))
 		return;
-	bool repeated = j->have_order && o->epoch == j->order.epoch && o->term == j->order.term &&
-			o->window == j->order.window && o->want == j->order.want && o->attempt == j->order.attempt;
+	bool repeated =
+		j->have_order && o->epoch == j->order.epoch && o->term == j->order.term && o->number == j->order.number;
 	j->order = *o;
 	j->epoch = o->epoch;
 	j->order.late = NULL;

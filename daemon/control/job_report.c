@@ -109,6 +109,9 @@ void job_report(struct job *j, struct now now)
 			    .part = j->part.number,
 			    .number = ++j->n_reports,
 			    .term = j->have_order ? j->order.term : 0,
+			    .order = j->have_order ? j->order.number : 0,
+			    .connected = j->connected,
+			    .pieces = j->pieces,
 			    .ended = j->ended,
 			    .rank = j->progress,
 			    .n_ranks = j->spec->ranks };
@@ -132,6 +135,13 @@ void job_hinder(struct job *j, const char *why, struct now now)
 		return;
 	snprintf(j->hindrance, sizeof(j->hindrance), "%s", why);
 	job_report(j, now);
+}
+
+void job_exchange(struct job *j, uint32_t connected, uint64_t pieces)
+{
+	j->report_due |= connected != j->connected || pieces != j->pieces;
+	j->connected = connected;
+	j->pieces = pieces;
 }
 
 void job_fail(struct job *j, enum status st, const char *text, struct now now)

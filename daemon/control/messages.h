@@ -112,7 +112,7 @@ struct report {
 	uint32_t part;
 	/* counts the reports of this incarnation about the part: a later one says more; 0: the sender does not count */
 	uint64_t number;
-	uint64_t term; /* highest seen */
+	uint64_t term, order; /* of the newest order that was taken; 0: none */
 	uint64_t window;
 	uint32_t phase;	       /* enum window_phase */
 	uint32_t start;	       /* enum start_phase */
@@ -126,7 +126,10 @@ struct report {
 		enum status status;
 		char text[REPORT_TEXT];
 	} failed;
-	bool ended; /* the node knows that the job has ended: it wants no more orders */
+	/* of the exchange with the other parts that is under way; the attempt goes on while either grows */
+	uint32_t connected; /* parts that it has reached */
+	uint64_t pieces;    /* of the arena, sent or received */
+	bool ended;	    /* the node knows that the job has ended: it wants no more orders */
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
@@ -165,6 +168,8 @@ struct late_rank {
 /* To the node of one part; all parts get the same. A report of an epoch before this one is answered with it. */
 struct order {
 	uint64_t job_id, epoch, term, window;
+	/* counts what this coordinator has wanted: repeated until a report says that it was taken */
+	uint64_t number;
 	enum want want;
 	uint64_t attempt;	/* GO */
 	bool norms;		/* GO: the engine is to leave the norms of all tensors */

@@ -326,6 +326,48 @@ START_TEST(the_end_is_reported_for_each_order_and_then_no_more)
 }
 END_TEST
 
+START_TEST(what_was_taken_is_acknowledged)
+{
+	struct order o = { .job_id = 1, .epoch = 3, .term = 1, .number = 7, .run = true, .paused = true };
+	job_on_order(job, &o, now);
+	job_tick(job, now);
+	ck_assert_uint_eq(said.term, 1);
+	ck_assert_uint_eq(said.order, 7);
+	int before = n_reports;
+	for (int i = 0; i < 9; i++) { /* nothing has changed */
+		now.mono_ns += INT64_C(100000000);
+		job_tick(job, now);
+	}
+	ck_assert_int_eq(n_reports, before);
+	now.mono_ns += INT64_C(100000000);
+	job_tick(job, now);
+	ck_assert_int_eq(n_reports, before + 1);
+	o.number = 6; /* overtaken */
+	o.want = WANT_NOTHING;
+	o.paused = false;
+	job_on_order(job, &o, now);
+	job_tick(job, now);
+	ck_assert_uint_eq(said.order, 7);
+	job_exchange(job, 1, 12);
+	job_tick(job, now);
+	ck_assert_uint_eq(said.connected, 1);
+	ck_assert_uint_eq(said.pieces, 12);
+}
+END_TEST
+
+/* Its peers are in an exchange with an engine that will not come back as it was. */
+START_TEST(an_engine_that_dies_in_an_exchange_votes_against_it)
+{
+	struct order close = { .job_id = 1, .epoch = 3, .term = 1, .run = true, .want = WANT_GO, .attempt = 2 };
+	job_on_order(job, &close, now);
+	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_GO);
+	job_on_engine_down(job, now);
+	ck_assert_int_eq(said.vote_status, ST_ENGINE_DOWN);
+	ck_assert_uint_eq(said.vote_term, 1);
+	ck_assert_uint_eq(said.vote_attempt, 2);
+}
+END_TEST
+
 /* The window of an earlier epoch is void: what its coordinator wants must not happen. */
 START_TEST(an_order_of_an_earlier_epoch_is_ignored)
 {
@@ -404,6 +446,8 @@ static Suite *suite(void)
 	tcase_add_test(c, what_hinders_a_part_is_reported_at_once);
 	tcase_add_test(c, the_first_failure_is_reported);
 	tcase_add_test(c, the_end_is_reported_for_each_order_and_then_no_more);
+	tcase_add_test(c, what_was_taken_is_acknowledged);
+	tcase_add_test(c, an_engine_that_dies_in_an_exchange_votes_against_it);
 	tcase_add_test(c, an_order_of_an_earlier_epoch_is_ignored);
 	tcase_add_loop_test(map, bits_go_to_their_ranks_and_back, 0, 7);
 	tcase_add_test(map, all_ranks_are_described);

@@ -237,6 +237,116 @@ START_TEST(a_part_that_has_ended_is_left_alone)
 }
 END_TEST
 
+/* ---- what is repeated ---- */
+
+/* 100 ms go by n times. */
+static void ticks(int n)
+{
+	for (int i = 0; i < n; i++) {
+		now.mono_ns += SECOND / 10;
+		coord_tick(coord, now);
+	}
+}
+
+static void take_order(uint32_t i)
+{
+	node[i].term = order.term;
+	node[i].order = order.number;
+	tell(i);
+}
+
+START_TEST(an_order_is_repeated_until_it_was_taken)
+{
+	take_order(0);
+	take_order(1);
+	int before[2] = { n_orders[0], n_orders[1] };
+	ticks(50);
+	ck_assert_int_eq(n_orders[0], before[0]);
+	ck_assert_int_eq(n_orders[1], before[1]);
+	coord_pause(coord, "by ana", now);
+	ck_assert(order.paused);
+	take_order(1);
+	ticks(10);
+	ck_assert_int_ge(n_orders[0], before[0] + 5);
+	ck_assert_int_eq(n_orders[1], before[1] + 1);
+	node[0].term = 4; /* of an earlier coordinator, which may have counted further */
+	node[0].order = 100;
+	tell(0);
+	ticks(10);
+	ck_assert_int_ge(n_orders[0], before[0] + 9);
+	take_order(0);
+	before[0] = n_orders[0];
+	ticks(10);
+	ck_assert_int_eq(n_orders[0], before[0]);
+}
+END_TEST
+
+/* Calls that time out name who is late: the nodes have to know it, and that it is over. */
+START_TEST(late_ranks_are_told_while_there_are_any)
+{
+	take_order(0);
+	take_order(1);
+	give_all(1, 1);
+	int before = n_orders[1];
+	ticks(10);
+	ck_assert_int_ge(n_orders[1], before + 4);
+	ck_assert_uint_eq(order.n_late, 3);
+	progress[1][0].waiting_ns = progress[1][1].waiting_ns = 0;
+	tell(1);
+	ticks(3);
+	ck_assert_uint_eq(order.n_late, 0);
+	before = n_orders[1];
+	ticks(10);
+	ck_assert_int_eq(n_orders[1], before);
+}
+END_TEST
+
+/* ---- attempts ---- */
+
+static void reach_go(void)
+{
+	give_all(0, 1);
+	give_all(1, 1);
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i].phase = WINDOW_CLOSED;
+		tell(i);
+	}
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+}
+
+START_TEST(an_attempt_goes_on_while_any_part_gets_on)
+{
+	reach_go();
+	uint64_t attempt = order.attempt;
+	for (int i = 0; i < 20; i++) {
+		ticks(199);
+		if (_i)
+			node[i % 2].pieces++;
+		else
+			node[i % 2].connected++;
+		tell((uint32_t)i % 2);
+	}
+	ck_assert_str_ne(last_event, "AttemptFailed");
+	ticks(199);
+	ck_assert_uint_eq(order.attempt, attempt);
+	ticks(5);
+	ck_assert_str_eq(last_event, "AttemptFailed");
+	ck_assert_uint_eq(order.attempt, attempt + 1);
+}
+END_TEST
+
+START_TEST(a_hindered_attempt_is_not_stuck)
+{
+	reach_go();
+	uint64_t attempt = order.attempt;
+	snprintf(node[1].hindrance, REPORT_TEXT, "no room");
+	tell(1);
+	ticks(36000);
+	ck_assert_uint_eq(order.attempt, attempt);
+	ck_assert_str_eq(end_reason, "");
+}
+END_TEST
+
 /* ---- which reports count ---- */
 
 START_TEST(a_report_of_an_older_epoch_is_answered_with_the_order)
@@ -293,6 +403,10 @@ Suite *of_parts_suite(void)
 	tcase_add_test(c, a_job_is_hindered_while_any_part_is);
 	tcase_add_test(c, a_part_that_fails_ends_the_job);
 	tcase_add_test(c, a_part_that_has_ended_is_left_alone);
+	tcase_add_test(c, an_order_is_repeated_until_it_was_taken);
+	tcase_add_test(c, late_ranks_are_told_while_there_are_any);
+	tcase_add_loop_test(c, an_attempt_goes_on_while_any_part_gets_on, 0, 2);
+	tcase_add_test(c, a_hindered_attempt_is_not_stuck);
 	tcase_add_test(c, a_report_of_an_older_epoch_is_answered_with_the_order);
 	tcase_add_test(c, a_report_that_was_overtaken_is_ignored);
 	suite_add_tcase(s, c);
