@@ -247,6 +247,8 @@ const struct commit *job_last_commit(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
 /* The rank's session is still this one, and has not said good-bye. */
 bool job_session_is(const struct job *, uint32_t rank, uint64_t generation);
+/* Its ranks as the last report told them; *n of them, by their index in the part. */
+const struct rank_progress *job_progress(const struct job *, uint32_t *n);
 /* Number of slots of the engine, spare ones included. */
 uint32_t job_slots(const struct job *);
 /* Half of the accumulator pair that holds the reduced gradients of the last window (optimizer CLIENT). */

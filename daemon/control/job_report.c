@@ -152,3 +152,9 @@ void job_fail(struct job *j, enum status st, const char *text, struct now now)
 	snprintf(j->failure, sizeof(j->failure), "%s", text);
 	job_report(j, now);
 }
+
+const struct rank_progress *job_progress(const struct job *j, uint32_t *n)
+{
+	*n = j->spec->ranks;
+	return j->progress;
+}

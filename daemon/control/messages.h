@@ -104,7 +104,7 @@ enum start_phase {
 	START_PARAMS = 2     /* and the initial parameters are ready */
 };
 
-#define REPORT_TEXT 200
+#define REPORT_TEXT 256 /* as order.end_reason */
 
 /* From a node, about the part of a job that it has. */
 struct report {

@@ -228,7 +228,7 @@ static enum status check_window(struct live_job *l, bool accepted)
 		 "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
 		 (unsigned long long)window, (unsigned long long)l->end_window);
 	if (accepted)
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
+		job_fail(l->part->job, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 	else
 		log_error("job %llu: %s", (unsigned long long)l->id, why);
 	return accepted ? ST_OK : ST_MALFORMED;

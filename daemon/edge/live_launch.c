@@ -158,8 +158,8 @@ void live_launch_limit_logs(struct live_job *l, uint64_t bytes)
 
 static void fail_job(struct live_job *l, const char *text, struct now now)
 {
-	if (coord_phase(l->coord) < COORD_ENDING)
-		coord_end(l->coord, ST_RANK_FAILED, text, now);
+	if (l->part)
+		job_fail(l->part->job, ST_RANK_FAILED, text, now);
 }
 
 /* The cause, and the last line of its log. */
@@ -280,7 +280,7 @@ static void on_summary(void *arg, const struct launch_summary *s, const char *ta
 static uint32_t missing_rank(const struct live_job *l)
 {
 	uint32_t n;
-	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	const struct rank_progress *p = job_progress(l->part->job, &n);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &l->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
@@ -312,7 +312,7 @@ static void watch_early_ends(struct live_job *l, struct now now)
 		return;
 	uint32_t n;
 	char text[200];
-	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	const struct rank_progress *p = job_progress(l->part->job, &n);
 	snprintf(text, sizeof(text), "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
 		 p[rank].known ? "without detaching: the job needs it still" : "and had never attached");
 	fail_job(l, text, now);
@@ -417,7 +417,7 @@ void live_launch_begin(struct live_job *l)
 	if (live_launch_make(l))
 		open_launcher(l, true);
 	else
-		coord_end(l->coord, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(l->d));
+		job_fail(l->part->job, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(l->d));
 }
 
 bool live_launch_adopt(struct live_job *l)

@@ -122,18 +122,6 @@ static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 
 /* ---- what the part says ---- */
 
-static void on_hindered(void *ctx, const char *why)
-{
-	struct live_job *l = ctx;
-	coord_hinder(l->coord, why, daemon_now(l->d));
-}
-
-static void on_failed(void *ctx, enum status st, const char *why)
-{
-	struct live_job *l = ctx;
-	coord_end(l->coord, st, why, daemon_now(l->d));
-}
-
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	live_event(ctx, warning, reason, rank, text);
@@ -180,7 +168,7 @@ static void on_restore_read(struct live_job *l, enum status st, const char *why)
 		return;
 	}
 	part_fail_beginning(l->part, "RestoreFailed", st, why);
-	coord_end(l->coord, st, why, daemon_now(l->d));
+	job_fail(l->part->job, st, why, daemon_now(l->d));
 }
 
 static bool on_restore(void *ctx)
@@ -229,8 +217,6 @@ struct part_ports live_part_ports(struct live_job *l)
 	return (struct part_ports){ .ctx = l,
 				    .reply = on_reply,
 				    .report = on_report,
-				    .hindered = on_hindered,
-				    .failed = on_failed,
 				    .event = on_part_event,
 				    .changed = on_part_changed,
 				    .placed = on_placed,

@@ -359,11 +359,11 @@ void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
 		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
 			 l->text->pb->restore_from, a->text);
 		live_event(l, true, "RestoreFailed", -1, why);
-		coord_end(l->coord, (enum status)a->status, why, now);
+		job_fail(l->part->job, (enum status)a->status, why, now);
 		return;
 	}
 	if (part_read_control(l->part, &state)) {
-		coord_end(l->coord, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
+		job_fail(l->part->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
 		return;
 	}
 	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",

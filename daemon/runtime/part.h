@@ -24,10 +24,6 @@ struct part_ports {
 	void (*reply)(void *ctx, uint64_t call, const struct reply *);
 	/* To the coordinator. */
 	void (*report)(void *ctx, const struct report *);
-	/* The engine cannot come up just now, for this reason; "": it can again. */
-	void (*hindered)(void *ctx, const char *why);
-	/* The job cannot go on. */
-	void (*failed)(void *ctx, enum status, const char *why);
 	/* Something that an operator wants to read; rank -1: the job. */
 	void (*event)(void *ctx, bool warning, const char *reason, int64_t rank, const char *text);
 	/* What is shown of the part has changed. */

@@ -26,7 +26,7 @@ static void on_refusal(struct part *p, const struct engine_answer *a)
 		return; /* its exit follows */
 	char why[256];
 	snprintf(why, sizeof(why), "the engine refuses its memory: %s", p->engine.refusal);
-	p->ports.failed(p->ports.ctx, ST_SEGMENT_CORRUPT, why);
+	job_fail(p->job, ST_SEGMENT_CORRUPT, why, node_now());
 }
 
 /* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the
@@ -61,14 +61,14 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		return;
 	}
 	if (st) {
-		p->ports.failed(p->ports.ctx, st, "the control segment (role 1) is damaged: neither record is valid");
+		job_fail(p->job, st, "the control segment (role 1) is damaged: neither record is valid", node_now());
 		return;
 	}
 	restarts_on_hello(&p->engine.restarts, &state.r, node_now());
 	if (job_on_engine_up(p->job, &state, node_now()))
-		p->ports.failed(
-			p->ports.ctx, ST_SEGMENT_CORRUPT,
-			"the control segment (role 1) is damaged: its last valid record lacks what was acknowledged");
+		job_fail(p->job, ST_SEGMENT_CORRUPT,
+			 "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
+			 node_now());
 	else
 		restore_pushes(p, &state);
 	control_state_fini(&state);
@@ -108,7 +108,7 @@ static void give_up(struct part *p, struct now now)
 		snprintf(text, sizeof(text), "the engine cannot be started (%u tries in %.1f s): %s", r->failures,
 			 age_s, r->cause);
 	p->ports.placed(p->ports.ctx, ST_ENGINE_FAILED, text);
-	p->ports.failed(p->ports.ctx, ST_ENGINE_FAILED, text);
+	job_fail(p->job, ST_ENGINE_FAILED, text, node_now());
 }
 
 static void on_failure(struct part *p, const char *event, const char *cause, bool outside, struct now now)
@@ -126,7 +126,7 @@ static void on_failure(struct part *p, const char *event, const char *cause, boo
 		snprintf(text, sizeof(text), "the engine %s: %s; tried again for %lld s",
 			 r->had_come_up ? "fails again and again" : "cannot be started", cause,
 			 (long long)(patience_ns / 1000000000));
-		p->ports.hindered(p->ports.ctx, text);
+		job_hinder(p->job, text, node_now());
 	}
 }
 
@@ -217,7 +217,7 @@ void part_engine_tick(struct part *p, struct now now)
 	if (job_is_paused(p->job))
 		restarts_excuse(&p->engine.restarts, now);
 	if (restarts_recovered(&p->engine.restarts, now))
-		p->ports.hindered(p->ports.ctx, "");
+		job_hinder(p->job, "", node_now());
 	if (!p->engine.proc && !p->mem.released && !job_ended(p->job) && restarts_due(&p->engine.restarts, now))
 		part_start_engine(p);
 }

@@ -154,7 +154,7 @@ static void memory_lost(struct part *p, int found)
 	char why[200];
 	snprintf(why, sizeof(why), "the job's memory is gone: %d of %d segments were kept by the service manager",
 		 found, p->mem.n);
-	p->ports.failed(p->ports.ctx, ST_SEGMENT_CORRUPT, why);
+	job_fail(p->job, ST_SEGMENT_CORRUPT, why, node_now());
 }
 
 /* ---- allocating anew ---- */
@@ -259,7 +259,7 @@ static void fail_plan(struct part *p, enum status st, const char *why)
 		return;
 	fail_allocation(p, st, why);
 	if (p->begun)
-		p->ports.failed(p->ports.ctx, st, why);
+		job_fail(p->job, st, why, node_now());
 }
 
 static void finish_allocation(struct allocation *a)
