@@ -52,7 +52,7 @@ static void fill_order(const struct coord *c, struct order *o)
 			     .number = c->order_number };
 	o->run = c->phase != COORD_START;
 	o->late = c->late;
-	o->n_late = c->n_late;
+	o->n_late = c->n_late < ORDER_MAX_LATE ? c->n_late : ORDER_MAX_LATE;
 	o->paused = c->held;
 	switch (c->phase) {
 	case COORD_CLOSE:

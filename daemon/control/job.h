@@ -16,7 +16,7 @@
 #include "engine/plan.h"
 
 #define JOB_HISTORY 16 /* windows whose outcome and bitmap are kept */
-#define REPLY_MAX_MISSING 16
+#define REPLY_MAX_MISSING ORDER_MAX_LATE
 
 struct job;
 

@@ -165,6 +165,8 @@ struct late_rank {
 	bool attached, lost, known;
 };
 
+#define ORDER_MAX_LATE 16
+
 /* To the node of one part; all parts get the same. A report of an epoch before this one is answered with it. */
 struct order {
 	uint64_t job_id, epoch, term, window;
@@ -177,10 +179,10 @@ struct order {
 	bool run;		/* all nodes have the parameters: trainers may push */
 	enum status end_status; /* END: ST_OK completed, ST_CANCELLED, else failed */
 	char end_reason[256];
-	/* who is late, for replies and stall events; borrowed for the call */
+	/* who is late, the first of them, for replies; borrowed for the call */
 	const struct late_rank *late;
-	uint32_t n_late;
-	bool paused; /* the window is not closed before the operator says so */
+	uint32_t n_late; /* at most ORDER_MAX_LATE */
+	bool paused;	 /* the window is not closed before the operator says so */
 };
 
 /* Time is an argument everywhere. */

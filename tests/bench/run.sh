@@ -86,6 +86,7 @@ service()
 	step bench_commit -r "$rounds"
 	step bench_inline -r "$rounds"
 	step bench_control -r "$rounds"
+	step bench_parts -r "$rounds"
 	for p in $sizes; do
 		step bench_step -r "$rounds" -p "$p"
 		step bench_step -r "$rounds" -p "$p" -R 2
