@@ -218,6 +218,7 @@ static const struct yaml_field spec_keys[] = {
 	    .names = determinisms),
 	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1,
 	    .max = 2),
+	KEY(parts, U32, spec.parts, "Engines that share the ranks; so far 1.", .initial = "1", .min = 1, .max = 64),
 	SECTION(timeouts, timeout_keys, "When a late rank matters."),
 	SECTION(launch, launch_keys, "Who starts the ranks."),
 	SECTION(checkpoint, checkpoint_keys, "What is saved, in safetensors files."),

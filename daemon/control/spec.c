@@ -56,6 +56,8 @@ static void fill_defaults(struct job_spec *s)
 		s->ordering = ORDER_CANONICAL;
 	if (!s->slots_per_rank)
 		s->slots_per_rank = 2;
+	if (!s->parts)
+		s->parts = 1;
 	if (!s->max_micro_size)
 		s->max_micro_size = s->micro_size > 64 ? s->micro_size : 64;
 	if (!s->stall_warn_ns)
@@ -85,6 +87,8 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	CHECK("name", s->name[0], "name is empty: give the job a name");
 	CHECK("ranks", s->ranks >= 1 && s->ranks <= SPEC_MAX_RANKS, "ranks is %u, must be 1..%d", s->ranks,
 	      SPEC_MAX_RANKS);
+	CHECK("parts", s->parts == 1, "parts is %u: more than 1 are refused until engines can sum over parts",
+	      s->parts);
 	CHECK("micro_size", s->micro_size >= 1 && s->micro_size <= SPEC_MAX_MICRO_SIZE,
 	      "micro_size is %u, must be 1..%d", s->micro_size, SPEC_MAX_MICRO_SIZE);
 	CHECK("max_micro_size", s->max_micro_size >= s->micro_size && s->max_micro_size <= SPEC_MAX_MICRO_SIZE,

@@ -59,6 +59,7 @@ struct outlier_skip {
 struct job_spec {
 	char name[SPEC_MAX_NAME];
 	uint32_t ranks, micro_size, max_micro_size;
+	uint32_t parts; /* control/part.h */
 	uint64_t steps;
 	enum reduction reduction;
 	double fixed_divisor;

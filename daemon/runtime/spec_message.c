@@ -146,6 +146,7 @@ static void copy_loss_scale(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	s->ranks = pb->ranks;
+	s->parts = pb->parts;
 	s->micro_size = pb->micro_size;
 	s->max_micro_size = pb->max_micro_size;
 	s->steps = pb->steps;

@@ -34,6 +34,7 @@ SPECS = [
     spec("micro-size-65537", "micro_size is 65537", micro_size=65537),
     spec("max-micro-size-below", r"max_micro_size is 1, must be micro_size \(2\)", max_micro_size=1),
     spec("max-micro-size-highest", f"max_micro_size is {MAX32}", max_micro_size=MAX32),
+    spec("parts-2", "parts is 2: more than 1 are refused until engines can sum over parts", parts=2),
     spec("slots-3", "slots_per_rank is 3", slots_per_rank=3),
     spec("reduction-9", "reduction 9 is unknown", reduction=9),
     spec("reduction-negative", "reduction -1 is unknown", reduction=-1),

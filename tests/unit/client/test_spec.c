@@ -57,6 +57,7 @@ START_TEST(a_whole_file)
 		      "  seed: 18446744073709551615\n"
 		      "  deterministic: false\n"
 		      "  slots_per_rank: 1\n"
+		      "  parts: 3\n"
 		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
 		      "  launch:\n"
 		      "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
@@ -121,6 +122,7 @@ START_TEST(a_whole_file)
 	ck_assert_uint_eq(m->seed, UINT64_MAX);
 	ck_assert_int_eq(m->ordering, GACC__V1__ORDERING__ORDERING_ARRIVAL);
 	ck_assert_uint_eq(m->slots_per_rank, 1);
+	ck_assert_uint_eq(m->parts, 3);
 	ck_assert_uint_eq(m->stall_warn_ms, 1500);
 	ck_assert_uint_eq(m->stall_abort_ms, 3600000);
 	ck_assert_uint_eq(m->abandoned_ms, 7200000);
@@ -156,7 +158,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 37);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 38);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);

@@ -386,6 +386,25 @@ START_TEST(an_order_of_an_earlier_epoch_is_ignored)
 }
 END_TEST
 
+/* ---- the specification ---- */
+
+START_TEST(more_than_one_part_is_refused)
+{
+	const char *field = "";
+	char why[200] = "";
+	spec.parts = (uint32_t)_i;
+	enum status st = job_spec_check(&spec, &field, why, sizeof(why));
+	if (_i < 2) {
+		ck_assert_int_eq(st, ST_OK);
+		ck_assert_uint_eq(spec.parts, 1);
+		return;
+	}
+	ck_assert_int_eq(st, ST_INVALID_SPEC);
+	ck_assert_str_eq(field, "parts");
+	ck_assert_str_eq(why, "parts is 2: more than 1 are refused until engines can sum over parts");
+}
+END_TEST
+
 /* ---- the map ---- */
 
 START_TEST(bits_go_to_their_ranks_and_back)
@@ -449,6 +468,7 @@ static Suite *suite(void)
 	tcase_add_test(c, what_was_taken_is_acknowledged);
 	tcase_add_test(c, an_engine_that_dies_in_an_exchange_votes_against_it);
 	tcase_add_test(c, an_order_of_an_earlier_epoch_is_ignored);
+	tcase_add_loop_test(c, more_than_one_part_is_refused, 0, 3);
 	tcase_add_loop_test(map, bits_go_to_their_ranks_and_back, 0, 7);
 	tcase_add_test(map, all_ranks_are_described);
 	suite_add_tcase(s, c);
