@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives between the engines of one job: the seam to whatever moves the bytes.
+ *
+ * A job has D parts, one engine each. A communicator connects the D engines for one attempt or for several; its name is
+ * (job, epoch, term, k), and one life of each engine belongs to it. Nothing is ever repaired: after any failure the
+ * communicator is unusable, and the members form the next one (k + 1). That one path serves deaths, cut networks,
+ * aborts and restarts alike.
+ *
+ * Implementations stand behind one table of functions: coll_local.h connects members in one process; Gloo (hosts) and
+ * NCCL (devices) can follow. What is promised here holds for all of them:
+ *
+ *   order     exchange gives the pieces of all parts to one callback, which adds them in part order. So the bits of a
+ * sum depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
+ * (NCCL) sets `ordered` to false and gives the callback one source, the sum. same      All members call the same
+ * operations in the same order, with equal bounds, piece, element, bytes and root. A difference breaks the communicator
+ * where the implementation can see it (coll_local does). failure   An operation that does not return ST_OK has broken
+ * the communicator. Every later call of this member returns the same status at once. Other members fail within a
+ * bounded time; a call of theirs that was complete already may still return ST_OK. So whether an attempt has succeeded
+ * is known only when all have voted. memory    The memory of an operation is the caller's again when the call returns,
+ * also after a failure: nobody reads or writes it any more. After a failure what was to be received is undefined, `in`
+ * is unchanged. lives     A second life of a part is refused at once: by the board (board.h) and by open and join.
+ *   stall     A member that gets nothing from those it waits for during stall_ns gives up, and names them.
+ *
+ * Operations do not synchronise, except barrier: another may return at one member before it has begun at the next.
+ *
+ * Threads: a member (struct coll) belongs to one thread, the communication thread, which makes all calls but these:
+ * coll_poll and coll_abort are for any thread from coll_open until coll_leave is called. Different members never need a
+ * lock. Callbacks run on the communication thread; they may call coll_poll and coll_abort, nothing else.
+ */
+#ifndef GACC_COLL_COLL_H
+#define GACC_COLL_COLL_H
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define COLL_MAX_PARTS 64	   /* of a communicator on hosts: connections and addresses grow with the square */
+#define COLL_MAX_BLOB 65536	   /* bytes of one member's address */
+#define COLL_MAX_PIECE (64u << 20) /* bytes */
+/* After an abort every call of the member has returned within this time. A caller that sees it exceeded ends its
+ * process: the network library hangs. */
+#define COLL_ABORT_NS (INT64_C(15) * 1000000000)
+
+/* The name of a communicator. Later ones of a job are greater: by epoch, then term, then k. */
+struct coll_id {
+	uint64_t job, epoch, term, k;
+};
+int coll_id_compare(const struct coll_id *, const struct coll_id *); /* <0, 0, >0; by job first */
+
+/* A member's address as the board gives it to all. */
+struct coll_address {
+	uint64_t life;	  /* of the engine: random bits that it drew at its start, not 0 */
+	const void *blob; /* what coll_blob has returned there */
+	size_t n_blob;
+};
+
+/* Why a communicator is unusable, as one member sees it. Members need not agree: one that gives up on part 2 names part
+ * 2, and the others, which see it go, name that one. */
+struct coll_failure {
+	/* ST_OK: nothing has failed.
+	 * CANCELLED: coll_abort here. UNAVAILABLE: a suspect has aborted, left, died or failed. STALLED: nothing came
+	 * from the suspects during stall_ns. INVALID_ARGUMENT: wrong arguments, or others than the suspect's.
+	 * ALREADY_EXISTS: another life of the suspect belongs to this communicator. MALFORMED: the suspect's address.
+	 * NO_MEMORY. Else what a callback has returned. */
+	enum status status;
+	uint32_t n_suspects,
+		suspect[COLL_MAX_PARTS]; /* parts, ascending; never this one unless its own life is refused */
+	char text[160];			 /* for a log line or an event: "part 2 has died" */
+};
+
+enum coll_phase { COLL_OPENED, COLL_JOINING, COLL_READY, COLL_BROKEN };
+
+struct coll_state {
+	enum coll_phase phase;
+	uint32_t connected; /* other members */
+	uint64_t pieces;    /* received or produced by this member, of all operations: grows while there is progress */
+	struct coll_failure failure;
+};
+
+/* A piece of this part's share: bytes [from, from + n) of the operation's memory. Pieces come in ascending order, each
+ * once. */
+struct coll_piece {
+	uint64_t from;
+	size_t n;
+	void *stream; /* devices: kernels are to be queued here, and to be finished is not waited for. NULL on hosts */
+};
+
+/* Adds: source[s] points to the n bytes of part s, for all parts in part order, this one included. They are summed left
+ * to right: ((source[0] + source[1]) + source[2]) + ... n_sources may be 1 with D > 1: the sum itself (`ordered` is
+ * false). The sources are valid during the call, on a device until the stream has passed it. Anything but ST_OK breaks
+ * the communicator. */
+typedef enum status coll_sum_fn(void *arg, const struct coll_piece *, const void *const *source, uint32_t n_sources);
+/* Writes the piece into the operation's buffer, after which it is sent. */
+typedef enum status coll_produce_fn(void *arg, const struct coll_piece *);
+
+/* Shares: part s owns the bytes [bounds[s], bounds[s + 1]) of the memory; bounds has D + 1 values that never descend. A
+ * share may be empty. The last piece of a share is as long as what is left. */
+
+struct coll_exchange { /* reduce-scatter: everybody sends share s to part s, which sums */
+	const void *in;
+	const uint64_t *bounds;
+	uint64_t piece;	  /* bytes, at most COLL_MAX_PIECE; scratch memory is D - 1 of them, or some times that */
+	uint32_t element; /* bytes: 2 (bf16), 4 (f32) or 8 (f64); bounds and piece are multiples */
+	coll_sum_fn *sum;
+	void *arg;
+};
+
+struct coll_gather { /* all-gather: everybody gets everybody's share, in place */
+	void *buffer;
+	const uint64_t *bounds;
+	uint64_t piece;
+	coll_produce_fn *produce; /* NULL: the own share is in the buffer already */
+	void *arg;
+	/* This member has all the others' shares: it gives its own, and the rest of its buffer is not written. Each
+	 * member says that for itself. */
+	bool whole;
+};
+
+/* One member. Implementations embed it. */
+struct coll {
+	const struct coll_ops *ops;
+	uint32_t part, n_parts;
+};
+
+struct coll_config {
+	struct coll_id id;
+	uint32_t part, n_parts; /* part < n_parts <= COLL_MAX_PARTS */
+	uint64_t life;		/* of this engine; not 0 */
+	int64_t stall_ns;	/* without progress; > 0 */
+	int64_t join_ns;	/* for all of coll_join; > 0 */
+};
+
+/* A transport in this process: a device of Gloo, the library of NCCL, or the members of coll_local. Any thread. */
+struct coll_net {
+	const struct coll_net_ops *ops;
+};
+
+/* A new member, which is not connected yet. A failure leaves nothing behind; *why (NULL: not wanted) tells more. */
+enum status coll_open(struct coll_net *, const struct coll_config *, struct coll **out, struct coll_failure *why);
+/* This member's address, for the board; valid until coll_leave. At most COLL_MAX_BLOB bytes. */
+const void *coll_blob(const struct coll *, size_t *n);
+/* Connects to all: `all` has n_parts addresses in part order, this member's among them. Blocks until everybody is here,
+ * at most join_ns, and at most stall_ns without a new one. */
+enum status coll_join(struct coll *, const struct coll_address *all);
+
+/* Block until done. */
+enum status coll_exchange(struct coll *, const struct coll_exchange *);
+enum status coll_gather(struct coll *, const struct coll_gather *);
+enum status coll_broadcast(struct coll *, void *buffer, size_t n, uint32_t root); /* the root's n bytes to all */
+enum status coll_barrier(struct coll *); /* returns ST_OK only after all have called it */
+
+/* Never blocks. Any thread. */
+void coll_poll(struct coll *, struct coll_state *out);
+/* Ends this member's calls, which return ST_CANCELLED, and breaks the communicator for all. Returns at once; the calls
+ * come back within COLL_ABORT_NS (coll_local: after the copy or the callback that runs). Has no effect on a
+ * communicator that is broken already. Any thread. */
+void coll_abort(struct coll *);
+/* Frees the member; NULL is fine. Breaks the communicator for the others, except in operations that are complete: after
+ * a barrier nobody notices. No other call of this member may be running. */
+void coll_leave(struct coll *);
+void coll_net_free(struct coll_net *); /* all members have left; NULL is fine */
+
+/* ---- for implementations ---- */
+
+/* The functions above have checked the arguments: shares are in order, pieces fit, n_blob is in bounds. */
+struct coll_ops {
+	bool ordered; /* sums are made in part order */
+	const void *(*blob)(const struct coll *, size_t *n);
+	enum status (*join)(struct coll *, const struct coll_address *all);
+	enum status (*exchange)(struct coll *, const struct coll_exchange *);
+	enum status (*gather)(struct coll *, const struct coll_gather *);
+	enum status (*broadcast)(struct coll *, void *buffer, size_t n, uint32_t root);
+	enum status (*barrier)(struct coll *);
+	void (*poll)(struct coll *, struct coll_state *out);
+	/* Breaks the communicator because of this member, for this reason; returns the status of its (first) failure.
+	 */
+	enum status (*fail)(struct coll *, enum status, const char *text);
+	void (*leave)(struct coll *);
+};
+
+struct coll_net_ops {
+	enum status (*open)(struct coll_net *, const struct coll_config *, struct coll **out, struct coll_failure *why);
+	void (*free)(struct coll_net *);
+};
+
+/* How many pieces a share has. */
+uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece);
+/* Piece number i of it. */
+struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t piece, uint64_t i);
+/* Fills *f; mask: bit s is set for each suspect s. `text` gets no list of parts added. */
+void coll_failure_set(struct coll_failure *f, enum status, uint64_t suspects, const char *text);
+
+#endif
