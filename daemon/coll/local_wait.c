@@ -81,7 +81,7 @@ static enum status give_up(struct local_member *m, int64_t waited_ns)
 	struct local_comm *c = m->comm;
 	char text[sizeof(m->failure.text)];
 	uint64_t silent = find_silent(m);
-	int n = snprintf(text, sizeof(text), "nothing for %" PRId64 " ms from part", waited_ns / 1000000);
+	int n = snprintf(text, sizeof(text), "waited %" PRId64 " ms for part", waited_ns / 1000000);
 	for (uint32_t s = 0; s < c->n_parts && n < (int)sizeof(text); s++)
 		if (silent >> s & 1)
 			n += snprintf(text + n, sizeof(text) - (size_t)n, " %u", s);
