@@ -4,16 +4,21 @@
  * Pure state machine; one thread. Each member puts its address (blob) with the life of its engine; when the D addresses
  * are complete they are sent to all. A board is keyed by the communicator (struct coll_id).
  *
- *   state      | event                                             | next       | answer
- *   -----------+---------------------------------------------------+------------+---------------------------------
- *   none       | open, 1 <= D <= COLL_MAX_PARTS                    | COLLECTING | OK
- *   none       | put                                               | none       | STALE_ATTEMPT
- *   COLLECTING | put of a part that is missing                     | COLLECTING | OK; COMPLETE if it was the last one
- *   any other  | put of the same part, life and bytes              | same       | OK: it was sent again
- *   any other  | put of the same part and life, other bytes        | same       | MALFORMED
- *   any other  | put of the same part, another life                | same       | ALREADY_EXISTS: it needs the next
- * communicator any other  | put of part >= D, life 0, 0 or > COLL_MAX_BLOB bytes | same    | INVALID_ARGUMENT any other
- * | open, same D / another D                          | same       | OK / INVALID_ARGUMENT any        | purge | none |
+ *   state      | event                                       | next       | answer
+ *   -----------+---------------------------------------------+------------+---------------------------------------
+ *   none       | open, 1 <= D <= COLL_MAX_PARTS              | COLLECTING | OK
+ *   none       | put                                         | none       | STALE_ATTEMPT: purged, or never opened
+ *   COLLECTING | put of a missing part                       | COLLECTING | OK
+ *              |                                             | COMPLETE   | OK, if it was the last one
+ *   both       | put of the same part, life and bytes        | same       | OK: it was sent again
+ *   both       | put of the same part and life, other bytes  | same       | MALFORMED
+ *   both       | put of the same part, another life          | same       | ALREADY_EXISTS: it needs the next one
+ *   both       | put: part >= D, life 0, 0 or too many bytes | same       | INVALID_ARGUMENT
+ *   both       | open with the same D                        | same       | OK
+ *   any        | open with another D, or one out of bounds   | same       | INVALID_ARGUMENT
+ *   both       | purge                                       | none       |
+ *
+ * "Both" are COLLECTING and COMPLETE. Without memory the answer is NO_MEMORY, and nothing has changed.
  *
  * A communicator that cannot become complete, because a member has died, stays until it is purged: whoever waits for it
  * is told by the coordinator, which opens the next one. Purge names all communicators of a job below one: addresses of
@@ -31,9 +36,8 @@ struct board;
 struct board *board_new(void);	 /* NULL: no memory */
 void board_free(struct board *); /* NULL is fine */
 
-/* Also NO_MEMORY; nothing has changed then. */
 enum status board_open(struct board *, const struct coll_id *, uint32_t n_parts);
-/* The bytes are copied. */
+/* At most COLL_MAX_BLOB bytes, which are copied. */
 enum status board_put(struct board *, const struct coll_id *, uint32_t part, uint64_t life, const void *blob, size_t n);
 
 enum board_state board_state(const struct board *, const struct coll_id *);

@@ -51,10 +51,10 @@ struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t 
 static const char *wrong_shares(const struct coll *c, const uint64_t *bounds, uint64_t piece, uint32_t element)
 {
 	if (!piece || piece > COLL_MAX_PIECE || piece % element)
-		return "the size of a piece";
+		return "the size of a piece is 0, too large or no multiple of an element";
 	for (uint32_t s = 0; s <= c->n_parts; s++)
 		if (bounds[s] % element || (s && bounds[s] < bounds[s - 1]))
-			return "the bounds of the shares";
+			return "the bounds of the shares descend, or are no multiples of an element";
 	return NULL;
 }
 
@@ -82,6 +82,11 @@ const void *coll_blob(const struct coll *c, size_t *n)
 	return blob;
 }
 
+bool coll_is_ordered(const struct coll *c)
+{
+	return c->ops->ordered;
+}
+
 enum status coll_join(struct coll *c, const struct coll_address *all)
 {
 	for (uint32_t s = 0; s < c->n_parts; s++)
@@ -93,7 +98,7 @@ enum status coll_join(struct coll *c, const struct coll_address *all)
 
 enum status coll_exchange(struct coll *c, const struct coll_exchange *x)
 {
-	const char *wrong = "the size of an element";
+	const char *wrong = "an element has 2, 4 or 8 bytes";
 	if (x->element == 2 || x->element == 4 || x->element == 8)
 		wrong = wrong_shares(c, x->bounds, x->piece, x->element);
 	return wrong ? c->ops->fail(c, ST_INVALID_ARGUMENT, wrong) : c->ops->exchange(c, x);

@@ -3,29 +3,35 @@
  *
  * A job has D parts, one engine each. A communicator connects the D engines for one attempt or for several; its name is
  * (job, epoch, term, k), and one life of each engine belongs to it. Nothing is ever repaired: after any failure the
- * communicator is unusable, and the members form the next one (k + 1). That one path serves deaths, cut networks,
- * aborts and restarts alike.
+ * communicator is unusable, and the members form the next one. That one path serves deaths, cut networks, aborts and
+ * restarts alike. A communicator of some parts of a job only numbers its members from 0; its callers translate.
  *
  * Implementations stand behind one table of functions: coll_local.h connects members in one process; Gloo (hosts) and
- * NCCL (devices) can follow. What is promised here holds for all of them:
+ * NCCL (devices) can follow. All of them promise this:
  *
- *   order     exchange gives the pieces of all parts to one callback, which adds them in part order. So the bits of a
- * sum depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
- * (NCCL) sets `ordered` to false and gives the callback one source, the sum. same      All members call the same
- * operations in the same order, with equal bounds, piece, element, bytes and root. A difference breaks the communicator
- * where the implementation can see it (coll_local does). failure   An operation that does not return ST_OK has broken
- * the communicator. Every later call of this member returns the same status at once. Other members fail within a
- * bounded time; a call of theirs that was complete already may still return ST_OK. So whether an attempt has succeeded
- * is known only when all have voted. memory    The memory of an operation is the caller's again when the call returns,
- * also after a failure: nobody reads or writes it any more. After a failure what was to be received is undefined, `in`
- * is unchanged. lives     A second life of a part is refused at once: by the board (board.h) and by open and join.
- *   stall     A member that gets nothing from those it waits for during stall_ns gives up, and names them.
+ * - Order: exchange gives the pieces of all parts to one callback, which adds them in part order. So the bits of a sum
+ *   depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
+ *   (NCCL) is not ordered (coll_is_ordered), and gives the callback one source, the sum.
+ * - Equal calls: all members call the same operations in the same order, with equal bounds, piece, element, bytes and
+ *   root. A difference breaks the communicator where the implementation can see it (coll_local does).
+ * - Failures: an operation that does not return ST_OK has broken the communicator. Every later call of this member
+ *   returns the same status at once. Other members fail within a bounded time; a call of theirs that was complete
+ *   already may still return ST_OK. So whether an attempt has succeeded is known only when all have voted.
+ * - Memory: the memory of an operation is the caller's again when the call returns, also after a failure: nobody reads
+ *   or writes it any more. After a failure the content of what was to be received is undefined; `in` is unchanged.
+ * - Lives: a second life of a part is refused at once, by the board (board.h), by open and by join.
+ * - Stalls: a member that gets nothing from those it waits for during stall_ns gives up, and names them.
+ * - Operations do not synchronise, except barrier: one may return at one member before another member has begun it.
  *
- * Operations do not synchronise, except barrier: another may return at one member before it has begun at the next.
+ * Threads. Each member (struct coll) has one communication thread. Members need no lock of the caller.
  *
- * Threads: a member (struct coll) belongs to one thread, the communication thread, which makes all calls but these:
- * coll_poll and coll_abort are for any thread from coll_open until coll_leave is called. Different members never need a
- * lock. Callbacks run on the communication thread; they may call coll_poll and coll_abort, nothing else.
+ *   coll_open                            any thread
+ *   coll_join, _exchange, _gather,       the communication thread: one call at a time; they block, and call the
+ *   _broadcast, _barrier                 callbacks on this thread
+ *   coll_poll, coll_abort                any thread, also in a callback and while another call blocks; not once
+ *                                        coll_leave has been called
+ *   coll_leave                           the communication thread, or another after it has ended
+ *   coll_blob, coll_is_ordered           any thread; what they return never changes
  */
 #ifndef GACC_COLL_COLL_H
 #define GACC_COLL_COLL_H
@@ -65,16 +71,16 @@ struct coll_failure {
 	 * ALREADY_EXISTS: another life of the suspect belongs to this communicator. MALFORMED: the suspect's address.
 	 * NO_MEMORY. Else what a callback has returned. */
 	enum status status;
-	uint32_t n_suspects,
-		suspect[COLL_MAX_PARTS]; /* parts, ascending; never this one unless its own life is refused */
-	char text[160];			 /* for a log line or an event: "part 2 has died" */
+	uint32_t n_suspects;
+	uint32_t suspect[COLL_MAX_PARTS]; /* parts, ascending; never this one unless its own life is refused */
+	char text[160];			  /* for a log line or an event: "part 2 has died" */
 };
 
 enum coll_phase { COLL_OPENED, COLL_JOINING, COLL_READY, COLL_BROKEN };
 
 struct coll_state {
 	enum coll_phase phase;
-	uint32_t connected; /* other members */
+	uint32_t connected; /* other members that have joined */
 	uint64_t pieces;    /* received or produced by this member, of all operations: grows while there is progress */
 	struct coll_failure failure;
 };
@@ -84,19 +90,27 @@ struct coll_state {
 struct coll_piece {
 	uint64_t from;
 	size_t n;
-	void *stream; /* devices: kernels are to be queued here, and to be finished is not waited for. NULL on hosts */
+	/* Devices: the callback queues its kernels here and does not wait for them; the operation does, before it
+	 * returns. NULL on hosts. */
+	void *stream;
 };
 
 /* Adds: source[s] points to the n bytes of part s, for all parts in part order, this one included. They are summed left
- * to right: ((source[0] + source[1]) + source[2]) + ... n_sources may be 1 with D > 1: the sum itself (`ordered` is
- * false). The sources are valid during the call, on a device until the stream has passed it. Anything but ST_OK breaks
- * the communicator. */
+ * to right: ((source[0] + source[1]) + source[2]) + ... n_sources may be 1 with D > 1: the sum itself (not
+ * ordered). The sources are valid during the call, on a device until its kernels have run. Anything but ST_OK breaks
+ * the communicator; so does a call that takes longer than the others' stall_ns. */
 typedef enum status coll_sum_fn(void *arg, const struct coll_piece *, const void *const *source, uint32_t n_sources);
-/* Writes the piece into the operation's buffer, after which it is sent. */
+/* Writes the piece into the operation's buffer, after which it is sent. Failures as above. */
 typedef enum status coll_produce_fn(void *arg, const struct coll_piece *);
 
 /* Shares: part s owns the bytes [bounds[s], bounds[s + 1]) of the memory; bounds has D + 1 values that never descend. A
- * share may be empty. The last piece of a share is as long as what is left. */
+ * share may be empty. The last piece of a share is as long as what is left. On a device all addresses are the device's.
+ */
+
+/* How many pieces a share has. */
+uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece);
+/* Piece number i of it. */
+struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t piece, uint64_t i);
 
 struct coll_exchange { /* reduce-scatter: everybody sends share s to part s, which sums */
 	const void *in;
@@ -141,6 +155,7 @@ struct coll_net {
 enum status coll_open(struct coll_net *, const struct coll_config *, struct coll **out, struct coll_failure *why);
 /* This member's address, for the board; valid until coll_leave. At most COLL_MAX_BLOB bytes. */
 const void *coll_blob(const struct coll *, size_t *n);
+bool coll_is_ordered(const struct coll *); /* its exchange gives the callback all parts' pieces: see Order above */
 /* Connects to all: `all` has n_parts addresses in part order, this member's among them. Blocks until everybody is here,
  * at most join_ns, and at most stall_ns without a new one. */
 enum status coll_join(struct coll *, const struct coll_address *all);
@@ -166,7 +181,7 @@ void coll_net_free(struct coll_net *); /* all members have left; NULL is fine */
 
 /* The functions above have checked the arguments: shares are in order, pieces fit, n_blob is in bounds. */
 struct coll_ops {
-	bool ordered; /* sums are made in part order */
+	bool ordered;
 	const void *(*blob)(const struct coll *, size_t *n);
 	enum status (*join)(struct coll *, const struct coll_address *all);
 	enum status (*exchange)(struct coll *, const struct coll_exchange *);
@@ -185,11 +200,7 @@ struct coll_net_ops {
 	void (*free)(struct coll_net *);
 };
 
-/* How many pieces a share has. */
-uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece);
-/* Piece number i of it. */
-struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t piece, uint64_t i);
-/* Fills *f; mask: bit s is set for each suspect s. `text` gets no list of parts added. */
+/* Fills *f; bit s of `suspects`: part s is one. */
 void coll_failure_set(struct coll_failure *f, enum status, uint64_t suspects, const char *text);
 
 #endif

@@ -8,7 +8,7 @@
  *   ready     pieces of its share that others may copy (gather, broadcast)
  *   reading   set while it copies from those parts' memory, and never begun once the communicator is broken. A call
  *             returns only when nobody reads its memory, which takes the copy of a piece at most
- *   finished  n: it needs nothing of the others any more in operation n
+ *   finished  n: its n-th operation is done, it needs nothing more from the others
  */
 #ifndef GACC_COLL_LOCAL_IMPL_H
 #define GACC_COLL_LOCAL_IMPL_H

@@ -82,7 +82,7 @@ static enum status enter(struct local_member *m, const struct local_shape *shape
 	return st;
 }
 
-/* Gives the mutex back when nobody needs this member's memory any more. `st`: how it went so far. */
+/* Gives the mutex back once nobody reads this member's memory. `st`: how the operation went so far. */
 static enum status leave(struct local_member *m, enum status st)
 {
 	struct local_comm *c = m->comm;

@@ -111,13 +111,12 @@ enum status local_wait(struct local_member *m, local_awaited_fn *awaited, int64_
 			moved = sum;
 		}
 		m->me->waits_for = left;
-		int64_t until = since + m->stall_ns;
-		if (limit_ns && begun + limit_ns < until)
-			until = begun + limit_ns;
+		bool limited = limit_ns && begun + limit_ns < since + m->stall_ns;
+		int64_t until = limited ? begun + limit_ns : since + m->stall_ns;
 		if (m->comm->broken)
 			st = local_broken(m);
 		else if (now >= until)
-			st = give_up(m, now - since);
+			st = give_up(m, now - (limited ? begun : since));
 		else
 			sleep_until(m->comm, until);
 	}

@@ -65,6 +65,8 @@ void rig_open(struct rig *r, uint32_t n)
 					      .join_ns = r->join_ns ? r->join_ns : 60 * SECOND_NS };
 		if (s == 0 && r->first_stall_ns)
 			config.stall_ns = r->first_stall_ns;
+		if (s == 0 && r->first_join_ns)
+			config.join_ns = r->first_join_ns;
 		ck_assert_int_eq(coll_open(r->net, &config, &r->member[s], NULL), ST_OK);
 		size_t n_blob;
 		const void *blob = coll_blob(r->member[s], &n_blob);

@@ -16,8 +16,8 @@ struct rig {
 	struct board *board;
 	struct coll_id id; /* of the communicator; rig_open goes on to the next k */
 	uint32_t n;
-	int64_t stall_ns, join_ns; /* 0: a minute */
-	int64_t first_stall_ns;	   /* of part 0; 0: as the others */
+	int64_t stall_ns, join_ns;	       /* 0: a minute */
+	int64_t first_stall_ns, first_join_ns; /* of part 0; 0: as the others */
 	uint64_t life[COLL_MAX_PARTS];
 	struct coll *member[COLL_MAX_PARTS];
 	const struct coll_address *all;

@@ -208,6 +208,31 @@ START_TEST(who_has_all_only_gives)
 }
 END_TEST
 
+/* ---- elements ---- */
+
+static enum status count_bytes(void *arg, const struct coll_piece *p, const void *const *source, uint32_t n)
+{
+	*(uint64_t *)arg += p->n;
+	return ST_OK;
+}
+
+START_TEST(elements_of_every_size)
+{
+	struct rig r = { 0 };
+	rig_open(&r, 1);
+	rig_join(&r);
+	ck_assert(coll_is_ordered(r.member[0]));
+	for (uint32_t element = 2; element <= 8; element *= 2) {
+		uint64_t bounds[] = { element, 11 * element }, counted = 0;
+		char in[88] = { 0 };
+		struct coll_exchange x = { in, bounds, 3 * element, element, count_bytes, &counted };
+		ck_assert_int_eq(coll_exchange(r.member[0], &x), ST_OK);
+		ck_assert_uint_eq(counted, 10 * element);
+	}
+	rig_close(&r);
+}
+END_TEST
+
 /* ---- poll ---- */
 
 struct polled {
@@ -279,7 +304,7 @@ END_TEST
 
 static void act_late(struct actor *a)
 {
-	struct timespec t = { 0, a->part ? 0 : 150 * MS };
+	struct timespec t = { 0, a->part ? 0 : 400 * MS };
 	nanosleep(&t, NULL);
 	a->status = coll_barrier(a->c);
 }
@@ -364,6 +389,7 @@ int main(void)
 	tcase_add_test(t, random_rows);
 	tcase_add_test(t, the_most_parts);
 	tcase_add_test(t, who_has_all_only_gives);
+	tcase_add_test(t, elements_of_every_size);
 	tcase_add_test(t, poll_tells_progress);
 	tcase_add_test(t, leaving_after_a_barrier_is_not_noticed);
 	tcase_add_test(t, waiting_uses_no_cpu);
