@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
+#include "engine/arith_host.h"
 #include "engine/process.h"
 #include "base/log.h"
 #include "proto/failpoint.h"
@@ -156,9 +157,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->workers, segment_memory_available);
 	if (!st)
-		st = gaps_new(&e->gaps, p);
-	if (!st)
-		st = pass_new(&e->pass, p, e->gaps, e->kernels, e->workers);
+		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
 	if (!st)
 		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
 	if (!st)
@@ -333,8 +332,8 @@ static void destroy(struct engine *e)
 	snapshot_free(e->snapshot);
 	norms_free(e->norms);
 	update_free(e->update);
-	pass_free(e->pass);
-	gaps_free(e->gaps);
+	if (e->arith)
+		e->arith->ops->close(e->arith);
 	workers_free(e->workers);
 	accum_fini(&e->accum);
 	control_state_fini(&e->state);

@@ -21,6 +21,8 @@
 #define ENGINE_EXIT_OK 0
 /* START was answered with an error: corrupt or foreign segments, a bad plan, no memory */
 #define ENGINE_EXIT_REFUSED 3
+/* the device that holds the memory has failed (arith.h): a successor may go on */
+#define ENGINE_EXIT_LOST 4
 
 /* The process: takes channel_fd and returns its exit code at ENGINE_STOP or when the other end is closed. */
 int engine_main(int channel_fd);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/params.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define INIT_CHUNK 65536 /* elements that one worker draws at a time */
@@ -27,18 +28,17 @@ static void derive_master(const struct memory *m, const struct kernels *k, const
 	k->to_f32(m->master + g->start + first, m->params + g->param_offset + 2 * first, g->param_dtype, last - first);
 }
 
-enum status params_put(const struct memory *m, const struct gaps *g, const struct kernels *k, uint32_t slot,
-		       uint64_t offset, uint64_t bytes)
+void params_put(const struct memory *m, const struct gaps *g, const struct kernels *k, uint32_t slot, uint64_t offset,
+		uint64_t bytes)
 {
 	const struct plan *p = m->plan;
-	if (slot >= p->slots || bytes > p->slot_bytes || offset > p->param_bytes || bytes > p->param_bytes - offset)
-		return ST_INVALID_ARGUMENT;
+	assert(slot < p->slots && bytes <= p->slot_bytes && offset <= p->param_bytes &&
+	       bytes <= p->param_bytes - offset);
 	memcpy(m->params + offset, m->slot[slot], bytes);
 	gaps_zero_params(g, m->params, offset, offset + bytes);
 	for (uint32_t i = 0; m->master && i < p->n_groups; i++)
 		if (dtype_size(p->group[i].param_dtype) == 2)
 			derive_master(m, k, &p->group[i], offset, offset + bytes);
-	return ST_OK;
 }
 
 struct draw {

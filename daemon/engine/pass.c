@@ -232,7 +232,7 @@ void pass_free(struct pass *p)
 	free(p);
 }
 
-static void collect_norm(const struct pass *p, struct pass_norm *out)
+static void collect_norm(const struct pass *p, struct arith_norm *out)
 {
 	size_t blocks = p->plan->n_elements / KERNEL_BLOCK;
 	out->sumsq = kernel_sum(p->partials.sumsq, blocks);
@@ -316,7 +316,7 @@ static void add_chunk(void *arg, uint32_t item, uint32_t worker)
 }
 
 void pass_add(struct pass *p, void *dst, const void *src, bool first, const struct pass_source *s, uint32_t n,
-	      uint64_t *nonfinite, struct pass_norm *norm)
+	      uint64_t *nonfinite, struct arith_norm *norm)
 {
 	p->task = (struct task){ .dst = dst,
 				 .src = src,
@@ -345,7 +345,7 @@ static void inspect_chunk(void *arg, uint32_t item, uint32_t worker)
 	p->kernels->inspect(p->task.src + c.start * p->acc_size, p->acc, c.count, &partials);
 }
 
-void pass_inspect(struct pass *p, const void *sum, struct pass_norm *out)
+void pass_inspect(struct pass *p, const void *sum, struct arith_norm *out)
 {
 	p->task = (struct task){ .src = sum };
 	workers_run(p->workers, inspect_chunk, p, p->n_chunks, p->alone);

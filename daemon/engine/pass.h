@@ -8,6 +8,7 @@
 #ifndef GACC_ENGINE_PASS_H
 #define GACC_ENGINE_PASS_H
 
+#include "engine/arith.h"
 #include "engine/gaps.h"
 #include "engine/plan.h"
 #include "engine/workers.h"
@@ -26,12 +27,6 @@ struct pass_source {
 	const unsigned char *present; /* bit i of byte i / 8: tensor i; NULL: all. An alias stands for its target */
 };
 
-/* Of a whole arena. Zeros for one that holds nothing. */
-struct pass_norm {
-	double sumsq;
-	uint64_t nonfinite, digest;
-};
-
 /* plan, gaps, kernels and workers are borrowed until pass_free. ST_NO_MEMORY. */
 enum status pass_new(struct pass **out, const struct plan *, const struct gaps *, const struct kernels *,
 		     struct workers *);
@@ -41,8 +36,8 @@ void pass_free(struct pass *); /* NULL is fine */
  * nonfinite: NULL, or n counters, set to the non-finite products of each source. norm: NULL, or what dst then holds.
  * dst may be src only when first. */
 void pass_add(struct pass *, void *dst, const void *src, bool first, const struct pass_source *s, uint32_t n,
-	      uint64_t *nonfinite, struct pass_norm *norm);
-void pass_inspect(struct pass *, const void *sum, struct pass_norm *out);
+	      uint64_t *nonfinite, struct arith_norm *norm);
+void pass_inspect(struct pass *, const void *sum, struct arith_norm *out);
 /* dst = clamp(scale * src): the reduced gradient of the client optimizer. */
 void pass_scale(struct pass *, void *dst, const void *src, double scale, double clip_value);
 /* Zeroes a slot. */

@@ -8,10 +8,10 @@
 #define GACC_ENGINE_PROCESS_H
 
 #include "engine/accum.h"
+#include "engine/arith.h"
 #include "engine/channel.h"
 #include "engine/memory.h"
 #include "engine/norms.h"
-#include "engine/pass.h"
 #include "engine/snapshot.h"
 #include "engine/update.h"
 #include "engine/workers.h"
@@ -23,12 +23,11 @@ struct engine {
 	struct accum accum;
 	const struct kernels *kernels;
 	struct workers *workers;
-	struct gaps *gaps;
-	struct pass *pass;
+	struct arith *arith;
 	struct update *update;
 	struct norms *norms;
 	bool norm_known; /* `norm` is that of P[x] */
-	struct pass_norm norm;
+	struct arith_norm norm;
 	struct snapshot *snapshot;
 	struct engine_answer saved; /* to the CHECKPOINT under way */
 	bool running;		    /* HELLO was sent */

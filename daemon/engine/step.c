@@ -3,7 +3,6 @@
 
 #include "engine/commit.h"
 #include "engine/finite.h"
-#include "engine/params.h"
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -40,9 +39,9 @@ static void know_norm(struct engine *e)
 {
 	const struct control_record *r = &e->state.r;
 	if (!r->filled)
-		e->norm = (struct pass_norm){ 0 };
+		e->norm = (struct arith_norm){ 0 };
 	else if (!e->norm_known || r->phase == WINDOW_PREPARED)
-		pass_inspect(e->pass, e->mem.accum[r->x], &e->norm);
+		arith_need("looking at the sum", e->arith->ops->inspect(e->arith, r->x, &e->norm));
 	e->norm_known = true;
 }
 
@@ -182,7 +181,8 @@ static void apply(struct engine *e)
 		return;
 	if (is_client(e)) {
 		snapshot_protect(e->snapshot, r->x ? SEG_ACCUM0 : SEG_ACCUM1);
-		pass_scale(e->pass, e->mem.accum[1 - r->x], e->mem.accum[r->x], r->commit_scale, r->commit_clip_value);
+		arith_need("scaling",
+			   e->arith->ops->scale(e->arith, 1 - r->x, r->x, r->commit_scale, r->commit_clip_value));
 		r->client_pending = 1;
 		r->client_window = r->window;
 		for (uint32_t i = 0; i < r->ranks; i++)
@@ -308,6 +308,13 @@ static void answer_params(struct engine *e, const struct engine_command *c, bool
 	engine_send(e, &a);
 }
 
+/* What a PUT_PARAMS names lies in its slot and in the parameters. */
+static bool is_inside(const struct plan *p, const struct engine_command *c)
+{
+	return c->slot < p->slots && c->bytes <= p->slot_bytes && c->offset <= p->param_bytes &&
+	       c->bytes <= p->param_bytes - c->offset;
+}
+
 void step_put_params(struct engine *e, const struct engine_command *c)
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
@@ -317,11 +324,12 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 		return;
 	}
 	if (!were_ready) {
-		enum status st = params_put(&e->mem, e->gaps, e->kernels, c->slot, c->offset, c->bytes);
-		if (st) {
-			engine_reply(e, c, st, "outside the slot or the parameters");
+		enum status st = ST_OK;
+		if (!is_inside(e->mem.plan, c)) {
+			engine_reply(e, c, ST_INVALID_ARGUMENT, "outside the slot or the parameters");
 			return;
 		}
+		arith_need("putting parameters", e->arith->ops->put(e->arith, c->slot, c->offset, c->bytes));
 		FAILPOINT(engine_params_put);
 		if (c->last) {
 			st = step_params_ready(e, why, sizeof(why));
@@ -340,7 +348,7 @@ void step_init_params(struct engine *e, const struct engine_command *c)
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool were_ready = e->state.r.params_ready;
 	if (!were_ready) {
-		params_init(&e->mem, e->kernels, e->workers);
+		arith_need("drawing parameters", e->arith->ops->init(e->arith));
 		enum status st = step_params_ready(e, why, sizeof(why));
 		if (st) {
 			engine_reply(e, c, st, why);

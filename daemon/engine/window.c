@@ -268,7 +268,7 @@ static void take_batch(struct engine *e, struct batch *b)
 static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 {
 	const struct control_record *r = &e->state.r;
-	struct pass_source source[KERNEL_MAX_SLOTS];
+	struct arith_source source[KERNEL_MAX_SLOTS];
 	uint64_t nonfinite[KERNEL_MAX_SLOTS];
 	uint32_t which[KERNEL_MAX_SLOTS], n = 0, n_bad = 0;
 	bool reject = e->mem.plan->reject_nonfinite;
@@ -276,11 +276,11 @@ static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 		const struct accum_entry *p = &b->entry[i];
 		if (b->is_void[i])
 			continue;
-		source[n] = (struct pass_source){ e->mem.slot[p->slot], p->coefficient, p->present };
+		source[n] = (struct arith_source){ p->slot, p->coefficient, p->present };
 		which[n++] = i;
 	}
-	pass_add(e->pass, e->mem.accum[dst], e->mem.accum[r->x], !r->filled, source, n, nonfinite,
-		 b->completes ? &e->norm : NULL);
+	arith_need("adding", e->arith->ops->add(e->arith, dst, r->x, !r->filled, source, n, nonfinite,
+						b->completes ? &e->norm : NULL));
 	for (uint32_t i = 0; i < n; i++) {
 		b->nonfinite[which[i]] = nonfinite[i];
 		if (nonfinite[i] && reject) {
@@ -338,7 +338,7 @@ void window_zero_slots(struct engine *e)
 		return;
 	for (uint32_t i = 0; i < r->n_zero; i++) {
 		FAILPOINT(engine_zero_before);
-		pass_zero(e->pass, e->mem.slot[r->zero_slot[i]]);
+		arith_need("zeroing a slot", e->arith->ops->zero_slot(e->arith, r->zero_slot[i]));
 	}
 	FAILPOINT(engine_zero_after);
 	r->n_zero = 0;

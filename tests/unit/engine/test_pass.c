@@ -193,7 +193,7 @@ START_TEST(one_pass_of_many_is_many_passes_of_one)
 	c.acc_dtype = _i < 4 ? DTYPE_F32 : DTYPE_F64;
 	open_pass(c);
 	struct pass_source s[4];
-	struct pass_norm together, apart, looked;
+	struct arith_norm together, apart, looked;
 	for (uint32_t i = 0; i < 4; i++) {
 		rig_fill_slot(&rig, i, i + 1);
 		s[i] = source(i, 0.3 + i);
@@ -216,7 +216,7 @@ END_TEST
 
 START_TEST(bits_do_not_depend_on_threads)
 {
-	struct pass_norm norm[2];
+	struct arith_norm norm[2];
 	void *bits[2];
 	for (int i = 0; i < 2; i++) {
 		struct rig_config c = rig_large();
@@ -244,7 +244,7 @@ START_TEST(absent_tensors_add_nothing)
 	open_pass(c);
 	unsigned char present[4];
 	struct pass_source s[4];
-	struct pass_norm fused, looked;
+	struct arith_norm fused, looked;
 	for (uint32_t k = 0; k < 4; k++) {
 		present[k] = (unsigned char)(rig_mix((uint64_t)_i * 8 + k) & ((1u << c.n_tensors) - 1));
 		rig_fill_slot_exact(&rig, k, k + (uint64_t)_i * 10);
@@ -279,7 +279,7 @@ START_TEST(bytes_between_tensors_add_nothing)
 	struct rig_config c = _i < 4 ? rig_small() : rig_large();
 	c.grad_dtype = grad_dtypes[_i % 4];
 	open_pass(c);
-	struct pass_norm norm[2];
+	struct arith_norm norm[2];
 	uint64_t nonfinite[2] = { 1, 1 };
 	for (uint32_t i = 0; i < 2; i++) {
 		memset(rig_data(&rig, SEG_SLOT, i), i ? 0xff : 0, rig.plan->slot_bytes); /* NaN in every dtype */
@@ -300,7 +300,7 @@ START_TEST(a_frozen_tensor_counts_as_zero)
 	c.frozen = 1u << 3 | 1u << 0;
 	open_pass(c);
 	uint64_t nonfinite = 1;
-	struct pass_norm norm;
+	struct arith_norm norm;
 	double want = 0;
 	uint64_t wrong = 0;
 	rig_fill_slot_exact(&rig, 0, 4);
@@ -324,7 +324,7 @@ START_TEST(non_finite_values_are_counted_per_source)
 {
 	open_pass(rig_large());
 	uint64_t nonfinite[2];
-	struct pass_norm norm;
+	struct arith_norm norm;
 	rig_fill_slot(&rig, 0, 1);
 	rig_fill_slot(&rig, 1, 2);
 	rig_set_gradient(&rig, 1, 0, 149999, NAN);

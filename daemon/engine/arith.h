@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine does with its job's arenas: the gradient slots, the two halves of the accumulator pair, parameters,
+ * masters and optimizer state.
+ *
+ * The engine's own code (engine.c, window.c, step.c, saving.c, snapshot*.c) names them by slot and half and never holds
+ * a pointer into one; only an implementation knows where they lie. There is one, arith_host.c, for arenas in shared
+ * memory. The control and the status segment are host memory in every job and are not behind this: everybody, an
+ * implementation included, reads and writes them directly.
+ *
+ * Operations have done their work when they return. Main thread. Slots and halves are below the plan's numbers: what
+ * comes from outside is checked before.
+ *
+ * Errors. An operation returns ST_OK, or another status when the device has failed. What it was to write then holds
+ * anything, and no further operation will succeed. So every result goes to arith_need, which logs the failure and ends
+ * the process with ENGINE_EXIT_LOST, at once, before anything is published or answered: the same as a SIGKILL at that
+ * point, which the control record makes good. gaccd starts a successor; it adopts the memory and finishes what the
+ * record in force says. The host's operations never fail.
+ *
+ * What will come with devices, because nothing calls it on the host: `allocate` and `adopt` (today gaccd makes all
+ * segments and memory_take maps them), and `slot_ready` (whether the trainer's stream has written what its push
+ * announces).
+ */
+#ifndef GACC_ENGINE_ARITH_H
+#define GACC_ENGINE_ARITH_H
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct arith;
+
+/* One micro-batch of a pass. */
+struct arith_source {
+	uint32_t slot; /* what of it belongs to no tensor is zeroed */
+	double coefficient;
+	const unsigned char *present; /* bit i of byte i / 8: tensor i; NULL: all. An alias stands for its target */
+};
+
+/* Of a whole half. Zeros for one that holds nothing. */
+struct arith_norm {
+	double sumsq;
+	uint64_t nonfinite, digest;
+};
+
+struct arith_ops {
+	void (*close)(struct arith *);
+
+	/* Half dst = (first ? 0 : half src) + sum of coefficient * gradient over s[0..n), n <= KERNEL_MAX_SLOTS, left
+	 * to right. nonfinite: n counters, set to the non-finite products of each source. norm: NULL, or what dst then
+	 * holds. dst may be src only when first. */
+	enum status (*add)(struct arith *, uint32_t dst, uint32_t src, bool first, const struct arith_source *s,
+			   uint32_t n, uint64_t *nonfinite, struct arith_norm *norm);
+	enum status (*inspect)(struct arith *, uint32_t half, struct arith_norm *out);
+	/* Half dst = clamp(scale * half src): the reduced gradient of the client optimizer. */
+	enum status (*scale)(struct arith *, uint32_t dst, uint32_t src, double scale, double clip_value);
+	enum status (*zero_slot)(struct arith *, uint32_t slot);
+
+	/* Parameters: copies bytes from the start of a slot to `offset` of their layout, with zeros in place of those
+	 * that belong to no tensor, and derives the masters of the 16-bit ones touched. In the slot and the parameters.
+	 */
+	enum status (*put)(struct arith *, uint32_t slot, uint64_t offset, uint64_t bytes);
+	/* Draws every tensor that has a rule; the others stay as they are, aliases follow their target. */
+	enum status (*init)(struct arith *);
+};
+
+/* What every implementation begins with. */
+struct arith {
+	const struct arith_ops *ops;
+	const char *name; /* whose arithmetic: on the host, a table's of math/kernels.h */
+};
+
+/* Returns if st is ST_OK; else ends the process. `what` was tried, for the log. Any thread. */
+void arith_need(const char *what, enum status st);
+
+#endif

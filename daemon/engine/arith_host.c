@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers of slots and halves become pointers into the mapped segments; pass.c and params.c do the work. For the
+ * engine; main thread, with the workers inside. */
+#include "engine/arith_host.h"
+
+#include "engine/params.h"
+#include "engine/pass.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct host {
+	struct arith arith;
+	const struct memory *m;
+	const struct kernels *kernels;
+	struct workers *workers;
+	struct gaps *gaps;
+	struct pass *pass;
+};
+
+static struct host *host(struct arith *a)
+{
+	return (struct host *)a;
+}
+
+static unsigned char *slot_of(const struct host *h, uint32_t slot)
+{
+	assert(slot < h->m->plan->slots);
+	return h->m->slot[slot];
+}
+
+static unsigned char *half_of(const struct host *h, uint32_t half)
+{
+	assert(half < 2);
+	return h->m->accum[half];
+}
+
+/* ---- passes ---- */
+
+static enum status add(struct arith *a, uint32_t dst, uint32_t src, bool first, const struct arith_source *s,
+		       uint32_t n, uint64_t *nonfinite, struct arith_norm *norm)
+{
+	const struct host *h = host(a);
+	struct pass_source source[KERNEL_MAX_SLOTS];
+	assert(n <= KERNEL_MAX_SLOTS);
+	for (uint32_t i = 0; i < n; i++)
+		source[i] = (struct pass_source){ slot_of(h, s[i].slot), s[i].coefficient, s[i].present };
+	pass_add(h->pass, half_of(h, dst), half_of(h, src), first, source, n, nonfinite, norm);
+	return ST_OK;
+}
+
+static enum status inspect(struct arith *a, uint32_t half, struct arith_norm *out)
+{
+	pass_inspect(host(a)->pass, half_of(host(a), half), out);
+	return ST_OK;
+}
+
+static enum status scale(struct arith *a, uint32_t dst, uint32_t src, double factor, double clip_value)
+{
+	const struct host *h = host(a);
+	pass_scale(h->pass, half_of(h, dst), half_of(h, src), factor, clip_value);
+	return ST_OK;
+}
+
+static enum status zero_slot(struct arith *a, uint32_t slot)
+{
+	pass_zero(host(a)->pass, slot_of(host(a), slot));
+	return ST_OK;
+}
+
+/* ---- the first parameters ---- */
+
+static enum status put(struct arith *a, uint32_t slot, uint64_t offset, uint64_t bytes)
+{
+	const struct host *h = host(a);
+	params_put(h->m, h->gaps, h->kernels, slot, offset, bytes);
+	return ST_OK;
+}
+
+static enum status init(struct arith *a)
+{
+	const struct host *h = host(a);
+	params_init(h->m, h->kernels, h->workers);
+	return ST_OK;
+}
+
+/* ---- life ---- */
+
+static void close_host(struct arith *a)
+{
+	struct host *h = host(a);
+	pass_free(h->pass);
+	gaps_free(h->gaps);
+	free(h);
+}
+
+static const struct arith_ops operations = {
+	.close = close_host,
+	.add = add,
+	.inspect = inspect,
+	.scale = scale,
+	.zero_slot = zero_slot,
+	.put = put,
+	.init = init,
+};
+
+enum status arith_host_open(struct arith **out, const struct memory *m, const char *kernels, struct workers *workers)
+{
+	const struct kernels *k = kernels_get(*kernels ? kernels : NULL);
+	if (!k)
+		return ST_INVALID_CONFIG;
+	struct host *h = calloc(1, sizeof(*h));
+	if (!h)
+		return ST_NO_MEMORY;
+	*h = (struct host){ .arith = { &operations, k->name }, .m = m, .kernels = k, .workers = workers };
+	enum status st = gaps_new(&h->gaps, m->plan);
+	if (!st)
+		st = pass_new(&h->pass, m->plan, h->gaps, k, workers);
+	if (st)
+		close_host(&h->arith);
+	else
+		*out = &h->arith;
+	return st;
+}
