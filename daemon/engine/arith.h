@@ -23,6 +23,7 @@
 #ifndef GACC_ENGINE_ARITH_H
 #define GACC_ENGINE_ARITH_H
 
+#include "proto/segment_layout.h"
 #include "proto/status.h"
 
 #include <stdbool.h>
@@ -43,6 +44,20 @@ struct arith_norm {
 	uint64_t nonfinite, digest;
 };
 
+/* Values of the parameters that are inf or NaN, or that Adam's second moment keeps from ever moving again. */
+struct nonfinite {
+	uint64_t count;	 /* elements */
+	uint64_t tensor; /* index of the first one's; n_tensors: it is in none */
+};
+
+/* Of all parameters. */
+struct arith_params {
+	uint64_t digest; /* of the values that count: of the master where there is one */
+	struct nonfinite nonfinite;
+};
+
+#define ARITH_NO_HALF 2u
+
 struct arith_ops {
 	void (*close)(struct arith *);
 
@@ -62,6 +77,22 @@ struct arith_ops {
 	enum status (*put)(struct arith *, uint32_t slot, uint64_t offset, uint64_t bytes);
 	/* Draws every tensor that has a rule; the others stay as they are, aliases follow their target. */
 	enum status (*init)(struct arith *);
+
+	/* The update that an engine may die in at any instant and finish in its next life (update.h). begin comes
+	 * before the record says APPLYING, and sets all stamps to "no progress" for the update of `window`. */
+	enum status (*update_begin)(struct arith *, uint64_t window);
+	/* The stamps are of this window and in range: an update may go on. */
+	enum status (*update_can_resume)(struct arith *, uint64_t window, bool *out);
+	/* The update of record r (commit_*) with the sum in `half`, or what is left of it. *out is the same however
+	 * many lives it took. */
+	enum status (*update_run)(struct arith *, const struct control_record *r, uint32_t half,
+				  struct arith_params *out);
+	/* Reads all parameters as they are. The same digest as update_run's. */
+	enum status (*inspect_params)(struct arith *, struct arith_params *out);
+
+	/* Writes the rows of control_page_norms, those of aliases excepted: of the sum in `half` (ARITH_NO_HALF: there
+	 * is none) and of the parameters. */
+	enum status (*norms)(struct arith *, uint32_t half);
 };
 
 /* What every implementation begins with. */

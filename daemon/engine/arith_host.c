@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of slots and halves become pointers into the mapped segments; pass.c and params.c do the work. For the
+/* Numbers of slots and halves become pointers into the mapped segments; pass.c, update.c, norms.c and
+ * params.c do the work. For the
  * engine; main thread, with the workers inside. */
 #include "engine/arith_host.h"
 
+#include "engine/finite.h"
+#include "engine/norms.h"
 #include "engine/params.h"
 #include "engine/pass.h"
+#include "engine/update.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -16,6 +20,8 @@ struct host {
 	struct workers *workers;
 	struct gaps *gaps;
 	struct pass *pass;
+	struct update *update;
+	struct norms *norms;
 };
 
 static struct host *host(struct arith *a)
@@ -84,11 +90,50 @@ static enum status init(struct arith *a)
 	return ST_OK;
 }
 
+/* ---- the update ---- */
+
+static enum status begin_update(struct arith *a, uint64_t window)
+{
+	update_begin(host(a)->update, window);
+	return ST_OK;
+}
+
+static enum status can_resume_update(struct arith *a, uint64_t window, bool *out)
+{
+	*out = update_can_resume(host(a)->update, window);
+	return ST_OK;
+}
+
+static enum status run_update(struct arith *a, const struct control_record *r, uint32_t half, struct arith_params *out)
+{
+	const struct host *h = host(a);
+	*out = (struct arith_params){ .digest = update_run(h->update, r, half_of(h, half)) };
+	if (update_is_suspect(h->update))
+		out->nonfinite = finite_find(h->m, h->kernels, h->workers);
+	return ST_OK;
+}
+
+static enum status inspect_params(struct arith *a, struct arith_params *out)
+{
+	const struct host *h = host(a);
+	*out = (struct arith_params){ update_digest(h->update), finite_find(h->m, h->kernels, h->workers) };
+	return ST_OK;
+}
+
+static enum status take_norms(struct arith *a, uint32_t half)
+{
+	const struct host *h = host(a);
+	norms_take(h->norms, half == ARITH_NO_HALF ? NULL : half_of(h, half));
+	return ST_OK;
+}
+
 /* ---- life ---- */
 
 static void close_host(struct arith *a)
 {
 	struct host *h = host(a);
+	norms_free(h->norms);
+	update_free(h->update);
 	pass_free(h->pass);
 	gaps_free(h->gaps);
 	free(h);
@@ -102,6 +147,11 @@ static const struct arith_ops operations = {
 	.zero_slot = zero_slot,
 	.put = put,
 	.init = init,
+	.update_begin = begin_update,
+	.update_can_resume = can_resume_update,
+	.update_run = run_update,
+	.inspect_params = inspect_params,
+	.norms = take_norms,
 };
 
 enum status arith_host_open(struct arith **out, const struct memory *m, const char *kernels, struct workers *workers)
@@ -116,6 +166,10 @@ enum status arith_host_open(struct arith **out, const struct memory *m, const ch
 	enum status st = gaps_new(&h->gaps, m->plan);
 	if (!st)
 		st = pass_new(&h->pass, m->plan, h->gaps, k, workers);
+	if (!st)
+		st = update_new(&h->update, m, k, workers);
+	if (!st)
+		st = norms_new(&h->norms, m, k, workers);
 	if (st)
 		close_host(&h->arith);
 	else

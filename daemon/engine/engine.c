@@ -97,13 +97,13 @@ static void first_record(struct engine *e)
 	r->micro_size = p->micro_size;
 	r->loss_scale = p->loss_scale;
 	r->last_rank = UINT32_MAX;
-	r->ranges_hash = update_ranges_hash(p);
+	r->ranges_hash = plan_ranges_hash(p);
 }
 
 static enum status adopt_record(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	const struct control_record *r = &e->state.r;
-	if (r->job_id != e->mem.plan->job_id || r->ranges_hash != update_ranges_hash(e->mem.plan)) {
+	if (r->job_id != e->mem.plan->job_id || r->ranges_hash != plan_ranges_hash(e->mem.plan)) {
 		snprintf(why, n_why, "the control record is of job %" PRIu64 " or of another plan", r->job_id);
 		return ST_SEGMENT_CORRUPT;
 	}
@@ -117,7 +117,11 @@ static enum status adopt_record(struct engine *e, const struct engine_command *c
 		snprintf(why, n_why, "epoch %" PRIu64 ", the record is of %" PRIu64, c->epoch, r->epoch);
 		return ST_STALE_EPOCH;
 	}
-	if (r->phase == WINDOW_APPLYING && !update_can_resume(e->update, r->commit_window)) {
+	bool resumes = true;
+	if (r->phase == WINDOW_APPLYING)
+		arith_need("reading the undo stamps",
+			   e->arith->ops->update_can_resume(e->arith, r->commit_window, &resumes));
+	if (!resumes) {
 		snprintf(why, n_why, "the undo stamps are not those of window %" PRIu64, r->commit_window);
 		return ST_SEGMENT_CORRUPT;
 	}
@@ -143,11 +147,6 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 {
 	const struct plan *p = e->mem.plan;
 	enum status st = memory_lock(&e->mem);
-	e->kernels = kernels_get(c->kernels[0] ? c->kernels : NULL);
-	if (!e->kernels) {
-		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
-		return ST_INVALID_CONFIG;
-	}
 	if (!st)
 		st = control_state_init(&e->state, p->ranks, p->max_micro_size);
 	if (!st)
@@ -158,10 +157,8 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 		st = snapshot_new(&e->snapshot, &e->mem, e->workers, segment_memory_available);
 	if (!st)
 		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
-	if (!st)
-		st = update_new(&e->update, &e->mem, e->kernels, e->workers);
-	if (!st)
-		st = norms_new(&e->norms, &e->mem, e->kernels, e->workers);
+	if (st == ST_INVALID_CONFIG)
+		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
 	return st;
 }
 
@@ -187,7 +184,7 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	engine_show_status(e);
 	e->running = true;
 	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
-		e->state.r.window, e->state.r.seq, e->kernels->name, e->mem.plan->threads);
+		e->state.r.window, e->state.r.seq, e->arith->name, e->mem.plan->threads);
 	FAILPOINT(engine_hello_before);
 	engine_reply(e, c, ST_OK, NULL);
 	return ST_OK;
@@ -330,8 +327,6 @@ static void read_commands(struct engine *e, struct packet *p)
 static void destroy(struct engine *e)
 {
 	snapshot_free(e->snapshot);
-	norms_free(e->norms);
-	update_free(e->update);
 	if (e->arith)
 		e->arith->ops->close(e->arith);
 	workers_free(e->workers);

@@ -3,9 +3,6 @@
  * by element. */
 #include "engine/finite.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #define N_PARTS 256
 #define ALONE_BELOW 65536 /* elements */
 
@@ -114,11 +111,4 @@ struct nonfinite finite_find(const struct memory *m, const struct kernels *k, st
 		found.count += s.part[i].count;
 	}
 	return found;
-}
-
-void finite_describe(const struct plan *p, const struct nonfinite *f, char *text, size_t n)
-{
-	const char *name = f->tensor < p->n_tensors ? plan_name(p, &plan_tensors(p)[f->tensor]) : "";
-	snprintf(text, n, "%" PRIu64 " value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"",
-		 f->count, f->count == 1 ? "" : "s", f->count == 1 ? "is" : "are", name);
 }

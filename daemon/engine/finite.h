@@ -8,17 +8,11 @@
 #ifndef GACC_ENGINE_FINITE_H
 #define GACC_ENGINE_FINITE_H
 
+#include "engine/arith.h"
 #include "engine/memory.h"
 #include "engine/workers.h"
 
-struct nonfinite {
-	uint64_t count;	 /* elements */
-	uint64_t tensor; /* index of the first one's; n_tensors: it is in none */
-};
-
 /* Reads all parameters. */
 struct nonfinite finite_find(const struct memory *, const struct kernels *, struct workers *);
-/* As a sentence without its end: "3 values of the parameters are inf or NaN, the first in tensor "w"". */
-void finite_describe(const struct plan *, const struct nonfinite *, char *text, size_t n);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <xxhash.h>
 
 static bool has_master(const struct plan *p)
 {
@@ -45,6 +46,11 @@ int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 		if (k < n)
 			out[k] = (struct plan_segment){ SEG_SLOT, i, p->slot_bytes };
 	return k;
+}
+
+uint64_t plan_ranges_hash(const struct plan *p)
+{
+	return XXH3_64bits(plan_ranges(p), p->n_ranges * sizeof(struct plan_range));
 }
 
 static bool fits(uint64_t offset, uint64_t n, uint64_t size, uint64_t bytes)

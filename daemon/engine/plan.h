@@ -89,6 +89,8 @@ struct plan_segment {
 /* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, ACCUM0, ACCUM1, PARAMS, [MASTER], [STATE0],
  * [STATE1], SLOT 0.. */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
+/* XXH3-64 of the ranges: goes into the control record. */
+uint64_t plan_ranges_hash(const struct plan *);
 /* Version, sizes, counts and that every index and range stays inside: what the engine relies on. bytes: of the block at
  * p. On ST_INVALID_ARGUMENT `why` says what is wrong. */
 enum status plan_check(const struct plan *p, uint64_t bytes, char *why, size_t n_why);

@@ -11,9 +11,7 @@
 #include "engine/arith.h"
 #include "engine/channel.h"
 #include "engine/memory.h"
-#include "engine/norms.h"
 #include "engine/snapshot.h"
-#include "engine/update.h"
 #include "engine/workers.h"
 
 struct engine {
@@ -21,11 +19,8 @@ struct engine {
 	struct memory mem;
 	struct control_state state;
 	struct accum accum;
-	const struct kernels *kernels;
 	struct workers *workers;
 	struct arith *arith;
-	struct update *update;
-	struct norms *norms;
 	bool norm_known; /* `norm` is that of P[x] */
 	struct arith_norm norm;
 	struct snapshot *snapshot;
@@ -76,8 +71,8 @@ void step_put_params(struct engine *, const struct engine_command *);
 void step_init_params(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
-/* The parameters are whole: digest, record, and trainers may see them. ST_NONFINITE with why: some are inf or NaN, and
- * nothing has changed. */
-enum status step_params_ready(struct engine *, char *why, size_t n_why);
+/* The parameters are whole, and what inspect_params said of them: record, and trainers may see them. ST_NONFINITE with
+ * why: some are inf or NaN, and nothing has changed. */
+enum status step_params_ready(struct engine *, const struct arith_params *, char *why, size_t n_why);
 
 #endif

@@ -56,12 +56,9 @@ void saving_end(struct engine *e)
 
 /* A digest numbers chunks by the update's ranges, which follow param_groups: under other groups the same parameters
  * have another one. Their file's SHA-256 has been compared by then. */
-static enum status check_digest(const struct engine *e, const struct engine_restore *r, char *why, size_t n_why)
+static enum status check_digest(const struct engine_restore *r, uint64_t is, char *why, size_t n_why)
 {
-	if (!r->same_ranges)
-		return ST_OK;
-	uint64_t is = update_digest(e->update);
-	if (is == r->params_digest)
+	if (!r->same_ranges || is == r->params_digest)
 		return ST_OK;
 	snprintf(why, n_why, "the parameters' digest is %016" PRIx64 ", the manifest says %016" PRIx64, is,
 		 r->params_digest);
@@ -71,6 +68,7 @@ static enum status check_digest(const struct engine *e, const struct engine_rest
 void saving_restore(struct engine *e, const struct engine_command *c, const unsigned char *tail)
 {
 	struct engine_restore r;
+	struct arith_params params;
 	char path[4096], why[sizeof(((struct engine_answer *)0)->text)] = "";
 	if (e->state.r.params_ready) { /* sent again after it was done */
 		engine_reply(e, c, ST_OK, NULL);
@@ -83,11 +81,13 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	memcpy(&r, tail, sizeof(r));
 	enum status st = snapshot_restore(&e->mem, &r, path, &e->state, why, sizeof(why));
 	accum_restart(&e->accum);
-	if (!st)
-		st = check_digest(e, &r, why, sizeof(why));
+	if (!st) {
+		arith_need("looking at the parameters", e->arith->ops->inspect_params(e->arith, &params));
+		st = check_digest(&r, params.digest, why, sizeof(why));
+	}
 	if (!st) {
 		FAILPOINT(engine_load_done);
-		st = step_params_ready(e, why, sizeof(why));
+		st = step_params_ready(e, &params, why, sizeof(why));
 	}
 	if (!st) {
 		engine_show_status(e);

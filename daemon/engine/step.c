@@ -2,7 +2,6 @@
 #include "engine/process.h"
 
 #include "engine/commit.h"
-#include "engine/finite.h"
 #include "base/log.h"
 #include "proto/failpoint.h"
 
@@ -71,7 +70,7 @@ void step_go(struct engine *e, const struct engine_command *c)
 	if (!known)
 		prepare(e, c);
 	if (c->want_norms && !r->prepared_norms) {
-		norms_take(e->norms, r->filled ? e->mem.accum[r->x] : NULL);
+		arith_need("taking norms", e->arith->ops->norms(e->arith, r->filled ? r->x : ARITH_NO_HALF));
 		r->prepared_norms = 1;
 		known = false;
 	}
@@ -133,7 +132,7 @@ static enum status check_commit(const struct engine *e, const struct engine_comm
 static void record_commit(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
-	update_begin(e->update, c->window);
+	arith_need("beginning an update", e->arith->ops->update_begin(e->arith, c->window));
 	r->phase = WINDOW_APPLYING;
 	r->commit_window = c->window;
 	r->commit_term = c->term;
@@ -156,19 +155,25 @@ static void protect_update(struct engine *e)
 		snapshot_protect(e->snapshot, roles[i]);
 }
 
+/* As a sentence without its end: "3 values of the parameters are inf or NaN, the first in tensor "w"". */
+static void describe_nonfinite(const struct plan *p, const struct nonfinite *f, char *text, size_t n)
+{
+	const char *name = f->tensor < p->n_tensors ? plan_name(p, &plan_tensors(p)[f->tensor]) : "";
+	snprintf(text, n, "%" PRIu64 " value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"",
+		 f->count, f->count == 1 ? "" : "s", f->count == 1 ? "is" : "are", name);
+}
+
 /* What the update has left; gaccd ends the job, as there is no way back but a checkpoint. */
-static void note_nonfinite(struct engine *e)
+static void note_params(struct engine *e, const struct arith_params *p)
 {
 	struct control_record *r = &e->state.r;
-	struct nonfinite found = { 0, 0 };
 	char text[200];
-	if (update_is_suspect(e->update))
-		found = finite_find(&e->mem, e->kernels, e->workers);
-	r->params_nonfinite = found.count;
-	r->nonfinite_tensor = found.tensor;
-	if (!found.count)
+	r->params_digest = p->digest;
+	r->params_nonfinite = p->nonfinite.count;
+	r->nonfinite_tensor = p->nonfinite.tensor;
+	if (!p->nonfinite.count)
 		return;
-	finite_describe(e->mem.plan, &found, text, sizeof(text));
+	describe_nonfinite(e->mem.plan, &p->nonfinite, text, sizeof(text));
 	log_line(LOG_ERROR, (struct log_fields){ e->mem.plan->job_id, -1, r->window, "ParamsNonfinite" },
 		 "after the update: %s", text);
 }
@@ -177,6 +182,7 @@ static void apply(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
 	struct status_page *page = e->mem.status;
+	struct arith_params params;
 	if (r->commit_outcome != STEP_APPLIED)
 		return;
 	if (is_client(e)) {
@@ -192,8 +198,8 @@ static void apply(struct engine *e)
 	protect_update(e);
 	/* odd before the first store to a parameter; a predecessor may have set it already */
 	atomic_fetch_or(&page->seq, 1);
-	r->params_digest = update_run(e->update, r, e->mem.accum[r->x]);
-	note_nonfinite(e);
+	arith_need("updating", e->arith->ops->update_run(e->arith, r, r->x, &params));
+	note_params(e, &params);
 }
 
 static void open_window(struct engine *e)
@@ -285,19 +291,25 @@ void step_ack(struct engine *e, const struct engine_command *c)
 	engine_reply(e, c, ST_OK, NULL);
 }
 
-enum status step_params_ready(struct engine *e, char *why, size_t n_why)
+enum status step_params_ready(struct engine *e, const struct arith_params *p, char *why, size_t n_why)
 {
-	const struct nonfinite found = finite_find(&e->mem, e->kernels, e->workers);
-	if (found.count) {
-		finite_describe(e->mem.plan, &found, why, n_why);
+	if (p->nonfinite.count) {
+		describe_nonfinite(e->mem.plan, &p->nonfinite, why, n_why);
 		return ST_NONFINITE;
 	}
-	e->state.r.params_digest = update_digest(e->update);
+	e->state.r.params_digest = p->digest;
 	e->state.r.params_ready = 1;
 	engine_publish(e);
 	log_job(e->mem.plan->job_id, LOG_INFO, "ParamsReady", "parameters are ready, digest %016" PRIx64,
 		e->state.r.params_digest);
 	return ST_OK;
+}
+
+static enum status check_and_declare(struct engine *e, char *why, size_t n_why)
+{
+	struct arith_params p;
+	arith_need("looking at the parameters", e->arith->ops->inspect_params(e->arith, &p));
+	return step_params_ready(e, &p, why, n_why);
 }
 
 static void answer_params(struct engine *e, const struct engine_command *c, bool were_ready)
@@ -332,7 +344,7 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 		arith_need("putting parameters", e->arith->ops->put(e->arith, c->slot, c->offset, c->bytes));
 		FAILPOINT(engine_params_put);
 		if (c->last) {
-			st = step_params_ready(e, why, sizeof(why));
+			st = check_and_declare(e, why, sizeof(why));
 			FAILPOINT(engine_params_ready);
 		}
 		if (st) {
@@ -349,7 +361,7 @@ void step_init_params(struct engine *e, const struct engine_command *c)
 	bool were_ready = e->state.r.params_ready;
 	if (!were_ready) {
 		arith_need("drawing parameters", e->arith->ops->init(e->arith));
-		enum status st = step_params_ready(e, why, sizeof(why));
+		enum status st = check_and_declare(e, why, sizeof(why));
 		if (st) {
 			engine_reply(e, c, st, why);
 			return;

@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define ALONE_BELOW 65536 /* elements */
 #define CALL_CHUNKS 16	  /* chunks that one kernel call covers at most */
@@ -132,11 +131,6 @@ void update_free(struct update *u)
 	free(u->norms.direction);
 	free(u->step);
 	free(u);
-}
-
-uint64_t update_ranges_hash(const struct plan *p)
-{
-	return XXH3_64bits(plan_ranges(p), p->n_ranges * sizeof(struct plan_range));
 }
 
 void update_begin(struct update *u, uint64_t window)

@@ -55,8 +55,6 @@ struct update;
 enum status update_new(struct update **out, const struct memory *, const struct kernels *, struct workers *);
 void update_free(struct update *); /* NULL is fine */
 
-/* XXH3-64 of the plan's ranges: goes into the control record. */
-uint64_t update_ranges_hash(const struct plan *);
 /* Sets all stamps to "no progress" for the update of `window`. */
 void update_begin(struct update *, uint64_t window);
 /* The stamps are of this window and inside their shares: an update may go on. */
