@@ -90,6 +90,11 @@ struct arith_ops {
 	/* Reads all parameters as they are. The same digest as update_run's. */
 	enum status (*inspect_params)(struct arith *, struct arith_params *out);
 
+	/* n bytes of a role's data from `offset` on, inside of it; a role that the job has, but no slot, CONTROL or
+	 * STATUS. read: any thread, beside any operation that does not write there. */
+	enum status (*read)(struct arith *, enum segment_role, uint64_t offset, uint64_t n, void *to);
+	enum status (*write)(struct arith *, enum segment_role, uint64_t offset, uint64_t n, const void *from);
+
 	/* Writes the rows of control_page_norms, those of aliases excepted: of the sum in `half` (ARITH_NO_HALF: there
 	 * is none) and of the parameters. */
 	enum status (*norms)(struct arith *, uint32_t half);

@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct host {
 	struct arith arith;
@@ -127,6 +128,39 @@ static enum status take_norms(struct arith *a, uint32_t half)
 	return ST_OK;
 }
 
+/* ---- bytes ---- */
+
+static unsigned char *bytes_of(const struct host *h, enum segment_role role, uint64_t offset, uint64_t n)
+{
+	const struct memory *m = h->m;
+	assert(offset <= plan_role_bytes(m->plan, role) && n <= plan_role_bytes(m->plan, role) - offset);
+	switch (role) {
+	case SEG_ACCUM0:
+	case SEG_ACCUM1:
+		return m->accum[role - SEG_ACCUM0] + offset;
+	case SEG_MASTER:
+		return (unsigned char *)m->master + offset;
+	case SEG_STATE0:
+	case SEG_STATE1:
+		return (unsigned char *)m->state[role - SEG_STATE0] + offset;
+	default:
+		assert(role == SEG_PARAMS);
+		return m->params + offset;
+	}
+}
+
+static enum status read_bytes(struct arith *a, enum segment_role role, uint64_t offset, uint64_t n, void *to)
+{
+	memcpy(to, bytes_of(host(a), role, offset, n), n);
+	return ST_OK;
+}
+
+static enum status write_bytes(struct arith *a, enum segment_role role, uint64_t offset, uint64_t n, const void *from)
+{
+	memcpy(bytes_of(host(a), role, offset, n), from, n);
+	return ST_OK;
+}
+
 /* ---- life ---- */
 
 static void close_host(struct arith *a)
@@ -151,6 +185,8 @@ static const struct arith_ops operations = {
 	.update_can_resume = can_resume_update,
 	.update_run = run_update,
 	.inspect_params = inspect_params,
+	.read = read_bytes,
+	.write = write_bytes,
 	.norms = take_norms,
 };
 

@@ -154,9 +154,9 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = workers_new(&e->workers, p->threads);
 	if (!st)
-		st = snapshot_new(&e->snapshot, &e->mem, e->workers, segment_memory_available);
-	if (!st)
 		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
+	if (!st)
+		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
 	if (st == ST_INVALID_CONFIG)
 		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
 	return st;

@@ -23,6 +23,7 @@ struct memory {
 
 	struct control_page page;
 	struct status_page *status;
+	/* the arenas: for arith_host.c and what is behind it alone */
 	unsigned char *accum[2];
 	unsigned char *params;
 	float *master;	      /* NULL: no 16-bit parameters, or no master */

@@ -21,26 +21,38 @@ static int n_state(const struct plan *p)
 	return info ? info->n_state(&p->optim) : 0;
 }
 
+uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
+{
+	const uint64_t f32 = p->n_elements * sizeof(float);
+	switch (role) {
+	case SEG_CONTROL:
+		return control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors);
+	case SEG_STATUS:
+		return sizeof(struct status_page);
+	case SEG_ACCUM0:
+	case SEG_ACCUM1:
+		return p->n_elements * dtype_size((enum dtype)p->acc_dtype);
+	case SEG_PARAMS:
+		return p->param_bytes;
+	case SEG_MASTER:
+		return has_master(p) ? f32 : 0;
+	case SEG_STATE0:
+		return n_state(p) > 0 ? f32 : 0;
+	case SEG_STATE1:
+		return n_state(p) > 1 ? f32 : 0;
+	default:
+		return 0;
+	}
+}
+
 int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 {
-	const uint64_t f32 = p->n_elements * 4, acc = p->n_elements * dtype_size((enum dtype)p->acc_dtype);
-	struct plan_segment all[] = {
-		{ SEG_CONTROL, 0, control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors) },
-		{ SEG_STATUS, 0, sizeof(struct status_page) },
-		{ SEG_ACCUM0, 0, acc },
-		{ SEG_ACCUM1, 0, acc },
-		{ SEG_PARAMS, 0, p->param_bytes },
-		{ SEG_MASTER, 0, has_master(p) ? f32 : 0 },
-		{ SEG_STATE0, 0, n_state(p) > 0 ? f32 : 0 },
-		{ SEG_STATE1, 0, n_state(p) > 1 ? f32 : 0 },
-	};
 	int k = 0;
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		if (!all[i].bytes)
-			continue;
-		if (k < n)
-			out[k] = all[i];
-		k++;
+	for (uint32_t role = SEG_CONTROL; role <= SEG_STATE1; role++) {
+		const uint64_t bytes = plan_role_bytes(p, (enum segment_role)role);
+		if (bytes && k < n)
+			out[k] = (struct plan_segment){ role, 0, bytes };
+		k += bytes != 0;
 	}
 	for (uint32_t i = 0; i < p->slots; i++, k++)
 		if (k < n)

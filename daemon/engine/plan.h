@@ -10,6 +10,7 @@
 #include "math/arena.h"
 #include "math/init.h"
 #include "math/optim.h"
+#include "proto/segment_layout.h"
 
 #include <stdint.h>
 
@@ -89,6 +90,8 @@ struct plan_segment {
 /* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, ACCUM0, ACCUM1, PARAMS, [MASTER], [STATE0],
  * [STATE1], SLOT 0.. */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
+/* Bytes of a role's data, slots excepted; 0: this job has none. */
+uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);
 /* XXH3-64 of the ranges: goes into the control record. */
 uint64_t plan_ranges_hash(const struct plan *);
 /* Version, sizes, counts and that every index and range stays inside: what the engine relies on. bytes: of the block at

@@ -79,7 +79,7 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 		return;
 	}
 	memcpy(&r, tail, sizeof(r));
-	enum status st = snapshot_restore(&e->mem, &r, path, &e->state, why, sizeof(why));
+	enum status st = snapshot_restore(&e->mem, e->arith, &r, path, &e->state, why, sizeof(why));
 	accum_restart(&e->accum);
 	if (!st) {
 		arith_need("looking at the parameters", e->arith->ops->inspect_params(e->arith, &params));

@@ -17,13 +17,14 @@ _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names ever
 
 /* ---- life ---- */
 
-enum status snapshot_new(struct snapshot **out, const struct memory *m, struct workers *workers,
+enum status snapshot_new(struct snapshot **out, const struct memory *m, struct arith *arith, struct workers *workers,
 			 uint64_t (*available)(void))
 {
 	struct snapshot *s = calloc(1, sizeof(*s));
 	if (!s)
 		return ST_NO_MEMORY;
 	s->m = m;
+	s->arith = arith;
 	s->workers = workers;
 	s->available = available;
 	s->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -90,15 +91,17 @@ static unsigned char *map_staging(uint32_t n_chunks)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-static bool add_area(struct snapshot *s, enum segment_role role, const void *base, uint64_t bytes)
+/* The role's data from `offset` on, if the job has any. */
+static bool add_area(struct snapshot *s, enum segment_role role, uint64_t offset)
 {
+	const uint64_t all = plan_role_bytes(s->m->plan, role), bytes = all > offset ? all - offset : 0;
 	uint32_t n = (uint32_t)((bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK);
-	_Atomic int *chunk = base && bytes ? calloc(n, sizeof(*chunk)) : NULL;
-	if (!base || !bytes)
+	_Atomic int *chunk = bytes ? calloc(n, sizeof(*chunk)) : NULL;
+	if (!bytes)
 		return true;
 	if (!chunk)
 		return false;
-	s->area[s->n_areas++] = (struct area){ role, base, bytes, n, chunk, map_staging(n), 0 };
+	s->area[s->n_areas++] = (struct area){ role, offset, bytes, n, chunk, map_staging(n), 0 };
 	return true;
 }
 
@@ -113,14 +116,9 @@ static uint64_t master_start(const struct plan *p)
 
 static bool add_areas(struct snapshot *s)
 {
-	const struct memory *m = s->m;
-	const struct plan *p = m->plan;
-	uint64_t n = p->n_elements, skip = master_start(p);
-	return add_area(s, SEG_PARAMS, m->params, p->param_bytes) &&
-	       add_area(s, SEG_MASTER, m->master ? m->master + skip : NULL, 4 * (n - skip)) &&
-	       add_area(s, SEG_STATE0, m->state[0], 4 * n) && add_area(s, SEG_STATE1, m->state[1], 4 * n) &&
-	       (!s->inside_window ||
-		add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, m->accum[s->x], n * dtype_size((enum dtype)p->acc_dtype)));
+	return add_area(s, SEG_PARAMS, 0) && add_area(s, SEG_MASTER, master_start(s->m->plan) * sizeof(float)) &&
+	       add_area(s, SEG_STATE0, 0) && add_area(s, SEG_STATE1, 0) &&
+	       (!s->inside_window || add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, 0));
 }
 
 static bool capture_window(struct snapshot *s, const struct control_state *c)
@@ -195,14 +193,19 @@ enum status snapshot_end(struct snapshot *s, struct engine_file out[ENGINE_FILES
 
 /* ---- copy before update ---- */
 
+struct staging {
+	const struct snapshot *s;
+	struct area *area;
+};
+
 static void stage_chunk(void *arg, uint32_t item, uint32_t worker)
 {
-	struct area *a = arg;
-	uint64_t at = (uint64_t)item * SNAPSHOT_CHUNK;
+	const struct staging *now = arg;
+	struct area *a = now->area;
 	int state = CHUNK_PENDING;
 	if (!atomic_compare_exchange_strong(&a->chunk[item], &state, CHUNK_TAKEN))
 		return;
-	memcpy(a->staging + at, a->base + at, snapshot_chunk_bytes(a, item));
+	snapshot_read_chunk(now->s, a, item, a->staging + (uint64_t)item * SNAPSHOT_CHUNK);
 	atomic_store(&a->chunk[item], CHUNK_STAGED);
 }
 
@@ -231,7 +234,7 @@ void snapshot_protect(struct snapshot *s, enum segment_role role)
 	if (!bytes)
 		return;
 	if (a->staging && (!missing || missing + SNAPSHOT_MARGIN < s->available()))
-		workers_run(s->workers, stage_chunk, a, a->n_chunks, false);
+		workers_run(s->workers, stage_chunk, &(struct staging){ s, a }, a->n_chunks, false);
 	else
 		log_job(s->m->plan->job_id, LOG_INFO, "CheckpointWaits",
 			"no memory to copy %" PRIu64 " bytes aside: the step waits for the checkpoint", bytes);

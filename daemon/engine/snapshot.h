@@ -2,7 +2,7 @@
 /* Checkpoints out of an engine that goes on working, and back into a new one.
  *
  * snapshot_begin takes the record as it stands and starts a thread that writes parameters, master, optimizer state and,
- * inside a window, the sum so far, straight from the segments. The memory is cut into chunks; each is read by the
+ * inside a window, the sum so far, straight from the arenas. They are cut into chunks; each is read by the
  * thread once. Before the engine writes into memory that is in the snapshot, it calls snapshot_protect, which copies
  * the chunks that the thread has not come to: so training waits for copies, never for the disk, unless there is no
  * memory to copy to. A chunk:
@@ -17,6 +17,7 @@
 #ifndef GACC_ENGINE_SNAPSHOT_H
 #define GACC_ENGINE_SNAPSHOT_H
 
+#include "engine/arith.h"
 #include "engine/channel.h"
 #include "engine/memory.h"
 #include "engine/workers.h"
@@ -25,9 +26,10 @@
 
 struct snapshot;
 
-/* Memory and workers are borrowed until snapshot_free. `available` says how many bytes of memory can be had now
- * (segment_memory_available); any thread. ST_NO_MEMORY, ST_IO_ERROR. */
-enum status snapshot_new(struct snapshot **out, const struct memory *, struct workers *, uint64_t (*available)(void));
+/* All borrowed until snapshot_free. Of the memory only plan and control page are used. `available` says how many bytes
+ * of memory can be had now (segment_memory_available); any thread. ST_NO_MEMORY, ST_IO_ERROR. */
+enum status snapshot_new(struct snapshot **out, const struct memory *, struct arith *, struct workers *,
+			 uint64_t (*available)(void));
 void snapshot_free(struct snapshot *); /* stops a writer; NULL is fine */
 
 /* Starts writing into the directory `path`, which is made and must not exist. ST_SLOT_BUSY: one is under way. */
@@ -43,10 +45,10 @@ enum status snapshot_end(struct snapshot *, struct engine_file out[ENGINE_FILES]
  */
 void snapshot_protect(struct snapshot *, enum segment_role);
 
-/* Reads the checkpoint at `path` into the segments and judges every byte: names, shapes, dtypes, sizes and sums must be
+/* Reads the checkpoint at `path` into the arenas and judges every byte: names, shapes, dtypes, sizes and sums must be
  * the plan's and the ones in `r`. On ST_OK *s is the record of its window, sessions as they were; else parameters and
  * state hold anything, and it may be tried again. ST_MALFORMED, ST_CHECKSUM, ST_IO_ERROR, ST_INVALID_ARGUMENT. */
-enum status snapshot_restore(const struct memory *, const struct engine_restore *r, const char *path,
+enum status snapshot_restore(const struct memory *, struct arith *, const struct engine_restore *r, const char *path,
 			     struct control_state *s, char *why, size_t n_why);
 
 #endif

@@ -26,7 +26,7 @@ static void add_section(struct snapshot_list *l, enum segment_role role, const c
 	l->section[l->n_sections++] = (struct snapshot_section){ role, suffix };
 }
 
-static void list_sections(struct snapshot_list *l, const struct memory *m, enum checkpoint_part part, uint32_t x)
+static void list_sections(struct snapshot_list *l, const struct plan *p, enum checkpoint_part part, uint32_t x)
 {
 	if (part == CHECKPOINT_MODEL)
 		add_section(l, SEG_PARAMS, "");
@@ -34,35 +34,36 @@ static void list_sections(struct snapshot_list *l, const struct memory *m, enum 
 		add_section(l, x ? SEG_ACCUM1 : SEG_ACCUM0, "");
 	if (part != CHECKPOINT_OPTIMIZER)
 		return;
-	if (m->master)
+	if (plan_role_bytes(p, SEG_MASTER))
 		add_section(l, SEG_MASTER, ".master");
-	if (m->state[0])
-		add_section(l, SEG_STATE0, m->state[1] ? ".exp_avg" : ".momentum_buffer");
-	if (m->state[1])
+	if (plan_role_bytes(p, SEG_STATE0))
+		add_section(l, SEG_STATE0, plan_role_bytes(p, SEG_STATE1) ? ".exp_avg" : ".momentum_buffer");
+	if (plan_role_bytes(p, SEG_STATE1))
 		add_section(l, SEG_STATE1, ".exp_avg_sq");
 }
 
-/* ---- the values of a tensor in a role; NULL: it has none there ---- */
+/* ---- where the values of a tensor begin in a role's data; false: it has none there ---- */
 
-static const unsigned char *values(const struct memory *m, enum segment_role role, const struct plan_tensor *t,
-				   enum dtype *out_dtype)
+static enum dtype dtype_in(const struct plan *p, enum segment_role role, const struct arena_group *g)
 {
-	const struct arena_group *g = &m->plan->group[t->dtype_group];
-	enum dtype acc = (enum dtype)m->plan->acc_dtype;
-	*out_dtype = DTYPE_F32;
 	switch (role) {
 	case SEG_PARAMS:
-		*out_dtype = g->param_dtype;
-		return m->params + g->param_offset + (t->start - g->start) * dtype_size(g->param_dtype);
-	case SEG_MASTER:
-		return g->param_dtype == DTYPE_F32 ? NULL : (unsigned char *)(m->master + t->start);
-	case SEG_STATE0:
-	case SEG_STATE1:
-		return (unsigned char *)(m->state[role - SEG_STATE0] + t->start);
+		return g->param_dtype;
+	case SEG_ACCUM0:
+	case SEG_ACCUM1:
+		return (enum dtype)p->acc_dtype;
 	default:
-		*out_dtype = acc;
-		return m->accum[role - SEG_ACCUM0] + t->start * dtype_size(acc);
+		return DTYPE_F32;
 	}
+}
+
+static bool locate(const struct plan *p, enum segment_role role, const struct plan_tensor *t, uint64_t *out_offset,
+		   enum dtype *out_dtype)
+{
+	const struct arena_group *g = &p->group[t->dtype_group];
+	const size_t size = dtype_size(*out_dtype = dtype_in(p, role, g));
+	*out_offset = role == SEG_PARAMS ? g->param_offset + (t->start - g->start) * size : t->start * size;
+	return role != SEG_MASTER || g->param_dtype != DTYPE_F32;
 }
 
 struct place {
@@ -92,35 +93,35 @@ static struct place *list_places(const struct plan *p, uint64_t *out_n, size_t *
 	return place;
 }
 
-static char *add_entry(struct snapshot_list *l, const struct memory *m, uint32_t section, uint64_t tensor, char *name)
+static char *add_entry(struct snapshot_list *l, const struct plan *p, uint32_t section, uint64_t tensor, char *name)
 {
-	const struct plan_tensor *t = &plan_tensors(m->plan)[tensor];
+	const struct plan_tensor *t = &plan_tensors(p)[tensor];
+	uint64_t offset;
 	enum dtype dtype;
-	const unsigned char *live = values(m, l->section[section].role, t, &dtype);
-	if (!live)
+	if (!locate(p, l->section[section].role, t, &offset, &dtype))
 		return name;
 	struct snapshot_entry *e = &l->entry[l->n++];
-	*e = (struct snapshot_entry){ .section = section, .live = live };
+	*e = (struct snapshot_entry){ .section = section, .offset = offset };
 	e->safe.name = name;
 	e->safe.dtype = safe_of(dtype);
 	e->safe.n_dims = (int)t->n_dims;
 	for (uint32_t i = 0; i < t->n_dims; i++)
 		e->safe.shape[i] = (uint64_t)t->shape[i];
-	name = stpcpy(name, plan_name(m->plan, t));
+	name = stpcpy(name, plan_name(p, t));
 	return stpcpy(name, l->section[section].suffix) + 1;
 }
 
-enum status snapshot_list_init(struct snapshot_list *out, const struct memory *m, enum checkpoint_part part, uint32_t x)
+enum status snapshot_list_init(struct snapshot_list *out, const struct plan *p, enum checkpoint_part part, uint32_t x)
 {
 	struct snapshot_list l = { .n = 0 };
 	size_t name_bytes = 0;
 	uint64_t n;
-	list_sections(&l, m, part, x);
+	list_sections(&l, p, part, x);
 	if (!l.n_sections) {
 		*out = l;
 		return ST_OK;
 	}
-	struct place *place = list_places(m->plan, &n, &name_bytes);
+	struct place *place = list_places(p, &n, &name_bytes);
 	l.entry = calloc(n * l.n_sections + 1, sizeof(*l.entry));
 	l.names = malloc(l.n_sections * (name_bytes + n * sizeof(".momentum_buffer")) + 1);
 	if (!place || !l.entry || !l.names) {
@@ -131,7 +132,7 @@ enum status snapshot_list_init(struct snapshot_list *out, const struct memory *m
 	char *name = l.names;
 	for (uint32_t s = 0; s < l.n_sections; s++)
 		for (uint64_t i = 0; i < n; i++)
-			name = add_entry(&l, m, s, place[i].tensor, name);
+			name = add_entry(&l, p, s, place[i].tensor, name);
 	free(place);
 	*out = l;
 	return ST_OK;

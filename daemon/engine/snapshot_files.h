@@ -3,7 +3,8 @@
 #ifndef GACC_ENGINE_SNAPSHOT_FILES_H
 #define GACC_ENGINE_SNAPSHOT_FILES_H
 
-#include "engine/memory.h"
+#include "engine/control_page.h"
+#include "engine/plan.h"
 #include "store/manifest.h"
 #include "store/safetensors.h"
 
@@ -15,11 +16,11 @@ struct snapshot_section {
 	const char *suffix;
 };
 
-/* A tensor of a file and where its values lie. */
+/* A tensor of a file and where its values lie: in the data of its section's role. */
 struct snapshot_entry {
 	struct safe_tensor safe;
 	uint32_t section; /* of the file */
-	const unsigned char *live;
+	uint64_t offset;
 };
 
 /* The tensors of one file in the order of its data, sections one after the other, each in the order of the arena. */
@@ -32,7 +33,7 @@ struct snapshot_list {
 };
 
 /* MODEL, OPTIMIZER or CARRY (whose values are those of half x). No entries: the job has no such file. ST_NO_MEMORY. */
-enum status snapshot_list_init(struct snapshot_list *out, const struct memory *, enum checkpoint_part, uint32_t x);
+enum status snapshot_list_init(struct snapshot_list *out, const struct plan *, enum checkpoint_part, uint32_t x);
 void snapshot_list_fini(struct snapshot_list *);
 
 /* The open window as tensors, for ranks * micro_size: who is in the sum, and what the ledger says of it. */

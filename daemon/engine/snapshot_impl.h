@@ -20,16 +20,17 @@ enum chunk_state { CHUNK_PENDING, CHUNK_TAKEN, CHUNK_STAGED, CHUNK_DONE };
 /* A role's memory, cut into chunks. */
 struct area {
 	enum segment_role role;
-	const unsigned char *base;
+	uint64_t offset; /* of its first byte in the role's data */
 	uint64_t bytes;
 	uint32_t n_chunks;
 	_Atomic int *chunk;	 /* enum chunk_state of each */
-	unsigned char *staging;	 /* where chunks are staged, as in `base`; NULL: there is no room for it */
+	unsigned char *staging;	 /* where chunks are staged, in the same order; NULL: there is no room for it */
 	_Atomic uint32_t n_warm; /* the first ones of `staging` have their memory, as long as they are PENDING */
 };
 
 struct snapshot {
 	const struct memory *m;
+	struct arith *arith;
 	struct workers *workers;
 	uint64_t (*available)(void);
 	int fd;
@@ -59,6 +60,14 @@ static inline uint64_t snapshot_chunk_bytes(const struct area *a, uint32_t i)
 {
 	uint64_t left = a->bytes - (uint64_t)i * SNAPSHOT_CHUNK;
 	return left < SNAPSHOT_CHUNK ? left : SNAPSHOT_CHUNK;
+}
+
+/* Copies chunk i as it is now. Any thread. */
+static inline void snapshot_read_chunk(const struct snapshot *s, const struct area *a, uint32_t i, void *to)
+{
+	const uint64_t at = a->offset + (uint64_t)i * SNAPSHOT_CHUNK;
+	arith_need("reading for a checkpoint",
+		   s->arith->ops->read(s->arith, a->role, at, snapshot_chunk_bytes(a, i), to));
 }
 
 /* NULL: the snapshot does not hold this role. */

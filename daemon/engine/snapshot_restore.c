@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a checkpoint into the segments. */
+/* Reads a checkpoint into the arenas. */
 #include "engine/snapshot.h"
 
 #include "engine/commit.h"
@@ -19,11 +19,19 @@
 
 struct restore {
 	const struct memory *m;
+	struct arith *arith;
 	const struct engine_restore *r;
 	int dir_fd;
 	char *why;
 	size_t n_why;
 	unsigned char *in;
+};
+
+/* Where a tensor goes: into an arena, or into private memory. */
+struct target {
+	enum segment_role role;
+	uint64_t offset;
+	unsigned char *at; /* not NULL: private memory */
 };
 
 /* A file under way. */
@@ -33,7 +41,7 @@ struct source {
 	struct safetensors *s;
 	const struct safe_tensor *tensor;
 	size_t n;
-	unsigned char **target; /* [n] */
+	struct target *target; /* [n] */
 };
 
 __attribute__((format(printf, 3, 4))) static enum status wrong(const struct restore *x, enum status st, const char *fmt,
@@ -55,7 +63,7 @@ static bool same_shape(const struct safe_tensor *a, const struct safe_tensor *b)
 }
 
 static enum status match(const struct restore *x, const struct source *f, const struct safe_tensor *want,
-			 unsigned char *target)
+			 struct target target)
 {
 	const struct safe_tensor *t = safetensors_find(f->s, want->name);
 	if (!t)
@@ -99,7 +107,16 @@ static void close_source(struct source *f)
 
 /* ---- its bytes, in one pass: into the sum and into place ---- */
 
-static void scatter(const struct source *f, size_t *tensor, uint64_t at, const unsigned char *data, size_t n)
+static void put(const struct restore *x, const struct target *t, uint64_t offset, const unsigned char *data, size_t n)
+{
+	if (t->at)
+		memcpy(t->at + offset, data, n);
+	else
+		arith_need("restoring", x->arith->ops->write(x->arith, t->role, t->offset + offset, n, data));
+}
+
+static void scatter(const struct restore *x, const struct source *f, size_t *tensor, uint64_t at,
+		    const unsigned char *data, size_t n)
 {
 	for (uint64_t end = at + n; at < end;) {
 		const struct safe_tensor *t = &f->tensor[*tensor];
@@ -108,7 +125,7 @@ static void scatter(const struct source *f, size_t *tensor, uint64_t at, const u
 			continue;
 		}
 		uint64_t k = (t->end < end ? t->end : end) - at;
-		memcpy(f->target[*tensor] + (at - t->begin), data, k);
+		put(x, &f->target[*tensor], at - t->begin, data, k);
 		data += k;
 		at += k;
 	}
@@ -127,7 +144,7 @@ static enum status copy_data(struct restore *x, enum checkpoint_part part, const
 			return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, n ? strerror(errno) : "it is cut off");
 		sha256_add(sum, x->in, (size_t)n);
 		if (at >= head)
-			scatter(f, &tensor, at - head, x->in, (size_t)n);
+			scatter(x, f, &tensor, at - head, x->in, (size_t)n);
 		at += (uint64_t)n;
 	}
 	return ST_OK;
@@ -157,12 +174,13 @@ static enum status restore_arrays(struct restore *x, enum checkpoint_part part)
 {
 	struct snapshot_list l;
 	struct source f = { .fd = -1 };
-	enum status st = snapshot_list_init(&l, x->m, part, 0);
+	enum status st = snapshot_list_init(&l, x->m->plan, part, 0);
 	if (st || !l.n)
 		return st;
 	st = open_source(x, part, l.n, &f);
 	for (uint64_t i = 0; i < l.n && !st; i++)
-		st = match(x, &f, &l.entry[i].safe, (unsigned char *)l.entry[i].live);
+		st = match(x, &f, &l.entry[i].safe,
+			   (struct target){ l.section[l.entry[i].section].role, l.entry[i].offset, NULL });
 	if (!st)
 		st = read_source(x, part, &f);
 	close_source(&f);
@@ -180,7 +198,7 @@ static enum status restore_window(struct restore *x, struct control_state *s)
 	if (!st)
 		st = open_source(x, CHECKPOINT_WINDOW, WINDOW_TENSORS, &f);
 	for (int i = 0; i < WINDOW_TENSORS && !st; i++)
-		st = match(x, &f, &t[i], data + t[i].begin);
+		st = match(x, &f, &t[i], (struct target){ .at = data + t[i].begin });
 	if (!st)
 		st = read_source(x, CHECKPOINT_WINDOW, &f);
 	if (!st && !snapshot_window_load(s, &x->m->page, t, data))
@@ -226,10 +244,12 @@ static enum status check(const struct restore *x, const struct control_state *s)
 	return ST_OK;
 }
 
-enum status snapshot_restore(const struct memory *m, const struct engine_restore *r, const char *path,
-			     struct control_state *s, char *why, size_t n_why)
+enum status snapshot_restore(const struct memory *m, struct arith *arith, const struct engine_restore *r,
+			     const char *path, struct control_state *s, char *why, size_t n_why)
 {
-	struct restore x = { .m = m, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES) };
+	struct restore x = {
+		.m = m, .arith = arith, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES)
+	};
 	enum status st = x.in ? check(&x, s) : ST_NO_MEMORY;
 	if (!st)
 		st = checkpoint_open_dir(path, false, &x.dir_fd, why, n_why);

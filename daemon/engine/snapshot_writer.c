@@ -36,7 +36,7 @@ static const unsigned char *take_chunk(struct snapshot *s, struct area *a, uint3
 {
 	int state = CHUNK_PENDING;
 	if (atomic_compare_exchange_strong(&a->chunk[i], &state, CHUNK_TAKEN)) {
-		memcpy(s->held, a->base + (uint64_t)i * SNAPSHOT_CHUNK, snapshot_chunk_bytes(a, i));
+		snapshot_read_chunk(s, a, i, s->held);
 		atomic_store(&a->chunk[i], CHUNK_DONE);
 		tell_moved(s);
 		give_back(a, i);
@@ -82,7 +82,7 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 	enum status st = ST_OK;
 	for (uint64_t i = 0; i < l->n && !st; i++) {
 		const struct snapshot_entry *e = &l->entry[i];
-		uint64_t at = (uint64_t)(e->live - a->base), end = at + (e->safe.end - e->safe.begin);
+		uint64_t at = e->offset - a->offset, end = at + (e->safe.end - e->safe.begin);
 		for (; e->section == section && at < end && !st;) {
 			uint32_t c = (uint32_t)(at / SNAPSHOT_CHUNK);
 			if (atomic_load_explicit(&s->stop, memory_order_relaxed))
@@ -148,7 +148,7 @@ static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_
 	struct checkpoint_writer *w;
 	void *header = NULL;
 	size_t n_header;
-	enum status st = snapshot_list_init(&l, s->m, part, s->x);
+	enum status st = snapshot_list_init(&l, s->m->plan, part, s->x);
 	if (!st && l.n)
 		st = make_header(&l, &header, &n_header, s->why, sizeof(s->why));
 	if (!st && l.n)

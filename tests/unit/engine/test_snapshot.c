@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "engine/segment.h"
+#include "engine/arith_host.h"
 #include "engine/snapshot.h"
 #include "engine/snapshot_files.h"
 #include "store/checkpoint.h"
@@ -243,12 +244,14 @@ START_TEST(protected_memory_may_be_written)
 	rig_open(&rig, &c);
 	struct memory m = MEMORY_NONE;
 	struct workers *w;
+	struct arith *arith;
 	struct snapshot *s;
 	struct engine_file files[ENGINE_FILES];
 	struct engine_dir made;
 	take_memory(&m);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
-	ck_assert_int_eq(snapshot_new(&s, &m, w, _i % 2 ? none : segment_memory_available), ST_OK);
+	ck_assert_int_eq(arith_host_open(&arith, &m, "", w), ST_OK);
+	ck_assert_int_eq(snapshot_new(&s, &m, arith, w, _i % 2 ? none : segment_memory_available), ST_OK);
 	static const enum segment_role roles[] = { SEG_STATE1, SEG_STATE0, SEG_PARAMS, SEG_MASTER, SEG_ACCUM1 };
 	for (int i = 0; i < 5; i++)
 		memset(rig_data(&rig, roles[i], 0), 0x40 + i, rig_bytes(&rig, roles[i], 0));
@@ -288,6 +291,7 @@ START_TEST(protected_memory_may_be_written)
 		close(fd);
 	}
 	snapshot_free(s);
+	arith->ops->close(arith);
 	workers_free(w);
 	memory_fini(&m);
 	rig_close(&rig);
@@ -311,18 +315,21 @@ START_TEST(copies_leave_memory_that_others_need)
 	rig_open(&rig, &c);
 	struct memory m = MEMORY_NONE;
 	struct workers *w;
+	struct arith *arith;
 	struct snapshot *s;
 	struct engine_file files[ENGINE_FILES];
 	struct engine_dir made;
 	take_memory(&m);
 	ck_assert_uint_gt(rig_bytes(&rig, SEG_PARAMS, 0) + 2 * rig_bytes(&rig, SEG_STATE0, 0), UINT64_C(128) << 20);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
-	ck_assert_int_eq(snapshot_new(&s, &m, w, soon_gone), ST_OK);
+	ck_assert_int_eq(arith_host_open(&arith, &m, "", w), ST_OK);
+	ck_assert_int_eq(snapshot_new(&s, &m, arith, w, soon_gone), ST_OK);
 	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, false, why, sizeof(why)), ST_OK);
 	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
 	ck_assert_msg(!snapshot_end(s, files, &made, why, sizeof(why)), "%s", why);
 	ck_assert_int_eq(n_looks, 2); /* before, and after 64 chunks: there it stopped */
 	snapshot_free(s);
+	arith->ops->close(arith);
 	workers_free(w);
 	memory_fini(&m);
 	rig_close(&rig);

@@ -4,6 +4,7 @@
 #include "rig.h"
 
 #include "base/log.h"
+#include "engine/arith_host.h"
 #include "engine/snapshot.h"
 #include "support/nth.h"
 #include "support/scratch.h"
@@ -23,12 +24,12 @@ static uint64_t plenty(void)
 }
 
 /* A whole checkpoint, whose memory is wanted before it is written. */
-static enum status save(const struct rig *rig, const struct memory *m, struct workers *w,
+static enum status save(const struct rig *rig, const struct memory *m, struct arith *arith, struct workers *w,
 			struct engine_file files[ENGINE_FILES])
 {
 	struct snapshot *s = NULL;
 	struct engine_dir made;
-	enum status st = snapshot_new(&s, m, w, plenty);
+	enum status st = snapshot_new(&s, m, arith, w, plenty);
 	if (!st)
 		st = snapshot_begin(s, &rig->state, path, true, why, sizeof(why));
 	if (!st) {
@@ -50,6 +51,7 @@ START_TEST(any_allocation_may_fail)
 	struct rig_config c = rig_small();
 	struct memory m = MEMORY_NONE;
 	struct workers *w;
+	struct arith *arith;
 	struct engine_file whole[ENGINE_FILES], files[ENGINE_FILES];
 	char command[128];
 	unsigned n_failed = 0;
@@ -59,6 +61,7 @@ START_TEST(any_allocation_may_fail)
 	for (int i = 0; i < rig.n_segments; i++)
 		ck_assert_int_eq(memory_take(&m, dup(rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
+	ck_assert_int_eq(arith_host_open(&arith, &m, "", w), ST_OK);
 	rig.state.r.filled = 1;
 	rig.state.r.micro_size = 2;
 	ck_assert(scratch_make(dir));
@@ -66,7 +69,7 @@ START_TEST(any_allocation_may_fail)
 	snprintf(command, sizeof(command), "rm -r %s", path);
 	for (unsigned n = 0, calls = 0; n <= calls; n++) {
 		nth_alloc_arm(n, false);
-		enum status st = save(&rig, &m, w, files);
+		enum status st = save(&rig, &m, arith, w, files);
 		unsigned made = nth_alloc_disarm();
 		if (n == 0) {
 			ck_assert_int_eq(st, ST_OK);
@@ -81,6 +84,7 @@ START_TEST(any_allocation_may_fail)
 			ck_assert_int_eq(system(command), 0);
 	}
 	ck_assert_uint_gt(n_failed, 10);
+	arith->ops->close(arith);
 	workers_free(w);
 	memory_fini(&m);
 	rig_close(&rig);
