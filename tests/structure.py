@@ -50,7 +50,6 @@ CIRCLES = {
     "daemon/control/coord_bounds.c": 5,
     "daemon/control/job.c": 11,
     "daemon/edge/daemon.c": 31,
-    "daemon/engine/engine.c": 4,
     "daemon/math/kernels.c": 5,
     "daemon/rpc/call.c": 6,
 }

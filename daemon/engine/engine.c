@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The life of the engine process: how it takes its memory, reads commands, and ends. Main thread. */
 #include "engine/engine.h"
 
 #include "engine/arith_host.h"
@@ -21,73 +22,6 @@ struct packet {
 	struct engine_command c;
 	unsigned char present[ENGINE_MAX_PRESENT];
 };
-
-struct engine_answer engine_answer_to(const struct engine *e, const struct engine_command *c, enum status st)
-{
-	const struct control_record *r = &e->state.r;
-	return (struct engine_answer){ .op = c->op,
-				       .status = st,
-				       .id = c->id,
-				       .window = r->window,
-				       .rank = c->rank,
-				       .attempt = c->attempt,
-				       .count = r->count,
-				       .sum_weight = r->sum_weight,
-				       .sum_loss = r->sum_loss,
-				       .last_rank = r->last_rank,
-				       .x = r->x,
-				       .window_lr = r->window_lr,
-				       .lr_rank = r->lr_rank,
-				       .version = ENGINE_CHANNEL_VERSION };
-}
-
-/* Waits for room when the socket is full; a closed socket ends the engine. */
-void engine_send(struct engine *e, const struct engine_answer *a)
-{
-	int rc;
-	if (FAILPOINT_ERROR(engine_answer_before)) {
-		e->ended = true;
-		return;
-	}
-	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
-		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
-		poll(&p, 1, -1);
-	}
-	if (rc < 0)
-		e->ended = true;
-}
-
-void engine_reply(struct engine *e, const struct engine_command *c, enum status st, const char *why)
-{
-	struct engine_answer a = engine_answer_to(e, c, st);
-	if (why)
-		snprintf(a.text, sizeof(a.text), "%s", why);
-	engine_send(e, &a);
-}
-
-void engine_publish(struct engine *e)
-{
-	control_page_publish(&e->mem.page, &e->state);
-}
-
-void engine_show_status(struct engine *e)
-{
-	struct status_page *p = e->mem.status;
-	const struct control_record *r = &e->state.r;
-	atomic_store(&p->window, r->window);
-	atomic_store(&p->applied_step, r->applied_step);
-	atomic_store(&p->micro_size, r->micro_size);
-	atomic_store(&p->counted, r->count);
-	atomic_store(&p->engine_pid, (uint64_t)getpid());
-	uint64_t seq = atomic_load(&p->seq);
-	atomic_store_explicit(&p->seq, seq + (seq & 1), memory_order_release);
-}
-
-enum status engine_check_window(const struct engine *e, uint64_t window)
-{
-	uint64_t now = e->state.r.window;
-	return window == now ? ST_OK : window < now ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
-}
 
 static void first_record(struct engine *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the engine process, shared by engine.c (life), window.c (pushes) and step.c (commits). Main thread
- * only.
+/* The inside of the engine process, shared by engine.c (life), window.c (pushes), step.c (commits), saving.c
+ * (checkpoints) and answers.c. Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -30,7 +30,7 @@ struct engine {
 	int exit_code;
 };
 
-/* engine.c */
+/* answers.c */
 struct engine_answer engine_answer_to(const struct engine *, const struct engine_command *, enum status);
 void engine_send(struct engine *, const struct engine_answer *);
 /* Answers with status only; `why` may be NULL. */

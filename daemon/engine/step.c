@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Votes, commits and the first parameters. For engine.c and saving.c; main thread. */
 #include "engine/process.h"
 
 #include "engine/commit.h"

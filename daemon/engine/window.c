@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pushes: which are counted, and the passes that add them. For engine.c; main thread. */
 #include "engine/process.h"
 
 #include "engine/commit.h"
