@@ -72,8 +72,10 @@ END_TEST
 START_TEST(an_empty_window_has_no_half)
 {
 	seam_begin(seam_config());
+	memset(rig_data(&rig, SEG_ACCUM0, 0), 0x3f, 4096); /* left over: no sum */
 	ck_assert(seam_command(seam_go(1, true)).sumsq == 0);
 	recorder_expect(&rec, "norms 2; ");
+	ck_assert(control_page_norms(&rig.page)[0].grad_sumsq == 0);
 	seam_command(rig_commit_command(&rig, EMPTY, 0, 0));
 	recorder_expect(&rec, "update_begin 0 in phase 2; ");
 	ck_assert_uint_eq(rec.e.state.r.window, 1);
@@ -121,10 +123,13 @@ END_TEST
 
 START_TEST(parameters_outside_the_layout_are_not_asked_for)
 {
-	seam_begin(seam_config());
+	struct rig_config c = seam_config();
+	c.grad_dtype = DTYPE_BF16; /* slots smaller than the parameters */
+	seam_begin(c);
 	const struct engine_command good = seam_put();
 	struct engine_command bad[4] = { good, good, good, good };
 	bad[0].slot = rig.plan->slots;
+	bad[1].offset = 0;
 	bad[1].bytes = rig.plan->slot_bytes + 1;
 	bad[2].offset = rig.plan->param_bytes - 127;
 	bad[3].offset = UINT64_MAX;
