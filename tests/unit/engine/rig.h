@@ -48,6 +48,8 @@ struct rig {
 struct rig_config rig_small(void);
 struct rig_config rig_large(void);
 
+/* Of r->config and r->arena, also as a descriptor. For rig_open. */
+void rig_build_plan(struct rig *);
 /* Allocates everything; there is one slot per (rank, micro): rank * micro_size + micro. Fails the test on error. */
 void rig_open(struct rig *, const struct rig_config *);
 void rig_close(struct rig *); /* ends the engine, too */

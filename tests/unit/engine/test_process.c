@@ -13,6 +13,7 @@
 
 Suite *window_suite(void);
 Suite *step_suite(void);
+Suite *params_suite(void);
 
 static struct rig rig;
 
@@ -245,5 +246,5 @@ static Suite *life_suite(void)
 
 int main(void)
 {
-	return suite_run(life_suite(), window_suite(), step_suite());
+	return suite_run(life_suite(), window_suite(), step_suite(), params_suite());
 }
