@@ -16,6 +16,8 @@
 #   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
 #   C4   B/bench_push -r 15 push
 #   C7   B/bench_push -r 15 commit; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
+#
+# No part of this: B/bench_engine OTHER_GACCD compares the engine with that of another build, of the commit before a change to it.
 set -eu
 
 usage()
