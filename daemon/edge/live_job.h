@@ -232,13 +232,6 @@ void live_check_store(enum status);
  */
 void live_on_written(void *arg, enum status);
 
-/* An update as the journal keeps it. Readers check size and version. */
-struct update_payload {
-	uint32_t version, reserved;
-	struct update update;
-};
-#define UPDATE_PAYLOAD_VERSION 1
-
 /* ---- live_norms.c ---- */
 /* That may wait for a job's: each is answered with all its tensors, and all at once. */
 #define LIVE_MAX_NORMS_CALLS 64

@@ -3,6 +3,7 @@
 #include "edge/live_job.h"
 
 #include "base/log.h"
+#include "cluster/job_records.h"
 #include "edge/convert.h"
 #include "edge/journal_keep.h"
 #include "edge/live_aside.h"
@@ -10,21 +11,11 @@
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
 #include "gacc/v1/common.pb-c.h"
-#include "runtime/commit_bytes.h"
 #include "runtime/prepared.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What is kept of a commit in the journal: the struct, then the bitmap's words. Readers check the size. */
-struct commit_payload {
-	uint32_t version, n_words;
-	struct commit commit;
-};
-#define COMMIT_PAYLOAD_VERSION 3
-#define COMMIT_PAYLOAD_OLDER 2 /* the commit in its older form */
 
 /* ---- the journal ---- */
 
@@ -58,16 +49,12 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 {
 	struct live_job *l = ctx;
 	live_history_decided(l, k, counted, n_words);
-	size_t n = sizeof(struct commit_payload) + n_words * sizeof(*counted);
-	struct commit_payload *payload = calloc(1, n);
+	size_t n = 0;
+	void *payload = commit_record_pack(k, counted, n_words, &n);
 	struct pending_commit *p = malloc(sizeof(*p));
 	enum status st = ST_NO_MEMORY;
 	if (payload && p) {
 		*p = (struct pending_commit){ l, k->window };
-		payload->version = COMMIT_PAYLOAD_VERSION;
-		payload->n_words = n_words;
-		payload->commit = *k;
-		memcpy(payload + 1, counted, n_words * sizeof(*counted));
 		struct journal_record r = { .kind = JOURNAL_COMMIT,
 					    .commit = { .job = l->id,
 							.epoch = k->epoch,
@@ -140,50 +127,34 @@ static enum status unreadable(struct rows *r, const char *record, uint64_t windo
 	if (window == UINT64_MAX)
 		snprintf(r->why, sizeof(r->why), "%s", why);
 	else
-		snprintf(r->why, sizeof(r->why), "that of window %llu %s", (unsigned long long)window, why);
+		snprintf(r->why, sizeof(r->why), "that of window %llu: %s", (unsigned long long)window, why);
 	return ST_VERSION_SKEW;
 }
 
-/* One that was read; the words are the journal's, for as long as the row is. */
-struct read_commit {
-	struct commit commit;
-	const uint64_t *counted;
-	uint32_t n_words;
-};
-
-/* false: it is gone, or of another version; the window is history only. */
-static bool read_payload(const struct journal_window *w, struct read_commit *out)
+static enum status read_commit(const struct live_job *l, const struct journal_window *w, struct decided *out, char *why,
+			       size_t n_why)
 {
-	const size_t at = offsetof(struct commit_payload, commit);
-	struct commit_payload head;
-	if (w->payload.n < at)
-		return false;
-	memcpy(&head, w->payload.data, at);
-	bool older = head.version == COMMIT_PAYLOAD_OLDER;
-	size_t words = at + commit_bytes(older);
-	if ((!older && head.version != COMMIT_PAYLOAD_VERSION) ||
-	    w->payload.n != words + head.n_words * sizeof(*out->counted))
-		return false;
-	commit_read(&out->commit, (const char *)w->payload.data + at, older);
-	out->counted = (const void *)((const char *)w->payload.data + words);
-	out->n_words = head.n_words;
-	return true;
+	const struct message_bounds b = message_bounds_of(l->spec);
+	return commit_record_read(w->payload.data, w->payload.n, &b, w->window, out, why, n_why);
 }
 
+/* One that cannot be read, or is gone, is history only, but for the newest: it says where the job stands. */
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct rows *r = arg;
 	struct live_job *l = r->l;
-	struct read_commit k;
-	bool ok = read_payload(w, &k);
-	if (!ok && w->window + 1 == l->end_window) /* where the job stands is not known */
-		return unreadable(r, "COMMIT", w->window, "has another form");
-	if (!ok)
-		return ST_OK;
+	struct decided k;
+	char why[200] = "";
+	enum status st = read_commit(l, w, &k, why, sizeof(why));
+	if (st == ST_NO_MEMORY)
+		return st;
+	if (st)
+		return w->window + 1 == l->end_window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
 	job_restore_window(l->part->job, &k.commit, k.counted, k.n_words);
 	coord_restore(l->coord, &k.commit);
 	live_history_restored(l, &k.commit);
 	live_note_step(l, &k.commit);
+	free(k.counted);
 	return ST_OK;
 }
 
@@ -191,11 +162,14 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 static enum status restore_update(void *arg, const struct journal_update *u)
 {
 	struct rows *r = arg;
-	const struct update_payload *p = u->payload.data;
-	if (u->payload.n != sizeof(*p) || p->version != UPDATE_PAYLOAD_VERSION)
-		return unreadable(r, "UPDATE", u->window, "has another form");
-	enum status st = coord_restore_update(r->l->coord, &p->update);
-	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, "is refused") : st;
+	struct update update;
+	char why[200] = "";
+	enum status st = update_record_read(u->payload.data, u->payload.n, u->window, &update, why, sizeof(why));
+	if (!st)
+		st = coord_restore_update(r->l->coord, &update);
+	if (st && !why[0])
+		snprintf(why, sizeof(why), "it is refused: %s", status_info(st)->text);
+	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, why) : st;
 }
 
 /* Later, if the job has begun or others start its ranks: one that waits in the queue needs to know how much memory it
@@ -248,10 +222,8 @@ static enum status take_state(struct rows *r, const struct journal_job *j)
 		return unreadable(r, "JOB", UINT64_MAX, why);
 	if (!st && !l->text->pb->n_tensors && j->tensors.n)
 		st = restore_tensors(r, &j->tensors);
-	if (!st && j->base.n)
-		st = restoring_from_journal(l, &j->base);
-	if (st == ST_VERSION_SKEW && !r->record)
-		unreadable(r, "RESTORED", UINT64_MAX, "it has another form");
+	if (!st && j->base.n && (st = restoring_from_journal(l, &j->base, why, sizeof(why))) == ST_VERSION_SKEW)
+		unreadable(r, "RESTORED", UINT64_MAX, why);
 	if (!st && j->hold_reason)
 		coord_restore_hold(l->coord, j->hold_reason);
 	return st;
@@ -292,19 +264,20 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 static enum status last_window(void *arg, const struct journal_window *w)
 {
 	struct live_job *l = ((struct rows *)arg)->l;
-	struct read_commit k;
+	struct decided k;
+	char why[200];
 	l->end_step = w->applied_step;
-	if (!read_payload(w, &k))
-		return ST_OK;
+	enum status st = read_commit(l, w, &k, why, sizeof(why));
+	if (st)
+		return st == ST_NO_MEMORY ? st : ST_OK;
 	uint64_t digest = l->end_commit.window == k.commit.window ? l->end_commit.params_digest : 0;
 	l->end_commit = k.commit;
 	l->end_commit.params_digest = digest; /* known from the view alone */
 	/* a trainer may still ask for a lost answer */
-	bool soon = daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS;
-	if (soon && k.n_words == control_words(l->spec->ranks, l->spec->max_micro_size))
-		l->end_counted = malloc(k.n_words * sizeof(*l->end_counted));
-	if (l->end_counted)
-		memcpy(l->end_counted, k.counted, k.n_words * sizeof(*l->end_counted));
+	if (daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS)
+		l->end_counted = k.counted;
+	else
+		free(k.counted);
 	return ST_OK;
 }
 

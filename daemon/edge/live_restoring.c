@@ -3,11 +3,9 @@
 #include "edge/live_restoring_impl.h"
 
 #include "gacc/v1/common.pb-c.h"
-#include "runtime/commit_bytes.h"
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,11 +43,11 @@ static const char *find_other_sum(const struct reading *r)
 	return r->same_frozen ? NULL : "param_groups.frozen";
 }
 
-static void tell_updates(struct live_job *l, const struct base *b)
+static void tell_updates(struct live_job *l, const struct restored *b)
 {
 	struct values v = values_of(l->spec);
 	char changes[160], text[256];
-	for (uint64_t i = 0; i < b->n_updates; i++) {
+	for (uint32_t i = 0; i < b->n_updates; i++) {
 		update_describe(&b->update[i], v, changes, sizeof(changes));
 		update_apply(&v, &b->update[i]);
 		snprintf(text, sizeof(text), "from window %llu on, as in the checkpoint's job: %s",
@@ -73,7 +71,7 @@ static enum status take_updates(struct reading *r)
 {
 	const struct job_spec *was = &r->was;
 	struct live_job *l = r->l;
-	struct base *b = &r->base;
+	struct restored *b = &r->base;
 	const char *field, *unknown;
 	char text[200];
 	uint32_t n = manifest_take_updates(r->m, b->update, &unknown);
@@ -131,7 +129,7 @@ static enum status judge(struct reading *r)
 /* ---- where the job begins ---- */
 
 /* A scale that is not adapted, or was not, is the new job's. */
-static struct loss_scale first_scale(const struct reading *r, const struct base *b)
+static struct loss_scale first_scale(const struct reading *r, const struct restored *b)
 {
 	const struct loss_scale_rules *rules = &r->l->spec->dynamic_loss_scale;
 	return rules->enabled && r->was_dynamic && b->has_last ? b->last.next.scale
@@ -165,9 +163,9 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 }
 
 /* Coordinator and job stand before the checkpoint's window. */
-static enum status stand_at(struct live_job *l, const struct base *b)
+static enum status stand_at(struct live_job *l, const struct restored *b)
 {
-	for (uint64_t i = 0; i < b->n_updates; i++)
+	for (uint32_t i = 0; i < b->n_updates; i++)
 		if (coord_restore_update(l->coord, &b->update[i]))
 			return ST_NO_MEMORY;
 	size_t n_words = control_words(l->spec->ranks, l->spec->max_micro_size);
@@ -183,20 +181,19 @@ static enum status stand_at(struct live_job *l, const struct base *b)
 	return ST_OK;
 }
 
-static uint32_t first_micro_size(const struct live_job *l, const struct base *b)
+static uint32_t first_micro_size(const struct live_job *l, const struct restored *b)
 {
 	struct values v = values_of(l->spec);
-	for (uint64_t i = 0; i < b->n_updates && b->update[i].window <= b->window; i++)
+	for (uint32_t i = 0; i < b->n_updates && b->update[i].window <= b->window; i++)
 		update_apply(&v, &b->update[i]);
 	return v.micro_size;
 }
 
 /* But for the updates, which are there. */
-static void fill_base(const struct reading *r, struct base *b)
+static void fill_base(const struct reading *r, struct restored *b)
 {
 	const struct live_job *l = r->l;
 	const struct manifest *m = r->m;
-	b->version = BASE_VERSION;
 	b->window = m->window;
 	b->applied_step = m->applied_step;
 	b->has_last = manifest_take_commit(m, &b->last) && b->last.window + 1 == m->window;
@@ -207,7 +204,7 @@ static void fill_base(const struct reading *r, struct base *b)
 	b->last.next.scale = first_scale(r, b);
 }
 
-static bool give_to_job(const struct reading *r, const struct base *b)
+static bool give_to_job(const struct reading *r, const struct restored *b)
 {
 	const struct manifest *m = r->m;
 	double scale = b->last.next.scale.scale;
@@ -239,17 +236,14 @@ static bool give_to_job(const struct reading *r, const struct base *b)
 	return true;
 }
 
-static size_t base_bytes(const struct base *b)
-{
-	return offsetof(struct base, update) + b->n_updates * sizeof(b->update[0]);
-}
-
 /* Nobody waits for it: it is before every COMMIT in the journal. */
-static enum status put_base(struct live_job *l, const struct base *b)
+static enum status put_base(struct live_job *l, const struct restored *b)
 {
-	struct journal_record rec = { .kind = JOURNAL_RESTORED,
-				      .restored = { l->id, b->window, { b, base_bytes(b) } } };
-	enum status st = persist_put(l->d->persist, &rec, live_on_written, l);
+	size_t n = 0;
+	void *bytes = restored_record_pack(b, &n);
+	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { bytes, n } } };
+	enum status st = bytes ? persist_put(l->d->persist, &rec, live_on_written, l) : ST_NO_MEMORY;
+	free(bytes);
 	if (!st)
 		live_hold(l);
 	return st;
@@ -261,7 +255,7 @@ static enum status begin(struct reading *r)
 	enum status st = judge(r);
 	if (st)
 		return st;
-	struct base *b = &r->base;
+	struct restored *b = &r->base;
 	fill_base(r, b);
 	if (l->has_base && l->base_window != b->window) {
 		snprintf(r->why, sizeof(r->why),
@@ -320,34 +314,11 @@ void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum st
 	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
 }
 
-/* The commit in its older form does not show in the version: in the size alone, since updates are larger than what it
- * lacks. */
-static bool is_older(const struct base *b, size_t n)
+enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes, char *why, size_t n_why)
 {
-	_Static_assert(sizeof(b->update[0]) > COMMIT_LACKED, "the size tells them apart");
-	return b->version == 1 || (n + COMMIT_LACKED - offsetof(struct base, update)) % sizeof(b->update[0]) == 0;
-}
-
-static bool read_base(const struct journal_bytes *bytes, struct base *b)
-{
-	const size_t at = offsetof(struct base, last), rest = offsetof(struct base, n_updates);
-	memset(b, 0, sizeof(*b));
-	if (bytes->n < at)
-		return false;
-	memcpy(b, bytes->data, at);
-	bool older = is_older(b, bytes->n);
-	size_t lacks = older ? COMMIT_LACKED : 0;
-	if ((b->version != 1 && b->version != BASE_VERSION) || bytes->n + lacks < rest || bytes->n + lacks > sizeof(*b))
-		return false;
-	commit_read(&b->last, (const char *)bytes->data + at, older);
-	memcpy((char *)b + rest, (const char *)bytes->data + rest - lacks, bytes->n + lacks - rest);
-	return b->n_updates <= MANIFEST_MAX_UPDATES && bytes->n + lacks == (b->version == 1 ? rest : base_bytes(b));
-}
-
-enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes)
-{
-	struct base b;
-	return read_base(bytes, &b) ? stand_at(l, &b) : ST_VERSION_SKEW;
+	struct restored b;
+	enum status st = restored_record_read(bytes->data, bytes->n, &b, why, n_why);
+	return st ? st : stand_at(l, &b);
 }
 
 void restoring_on_answer(struct live_job *l, const struct engine_answer *a)

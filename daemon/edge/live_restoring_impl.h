@@ -4,21 +4,11 @@
 #ifndef GACC_EDGE_LIVE_RESTORING_IMPL_H
 #define GACC_EDGE_LIVE_RESTORING_IMPL_H
 
+#include "cluster/job_records.h"
 #include "edge/live_restoring.h"
 #include "rpc/pool.h"
 #include "runtime/manifest_updates.h"
 #include "store/checkpoint.h"
-
-#define BASE_VERSION 2
-
-/* What the journal keeps of the checkpoint that a job began with. Version 1 ends before n_updates. */
-struct base {
-	uint32_t version, has_last;
-	uint64_t window, applied_step;
-	struct commit last;
-	uint64_t n_updates;
-	struct update update[MANIFEST_MAX_UPDATES]; /* the journal has the first n_updates */
-};
 
 struct reading {
 	struct rpc_work work;
@@ -33,7 +23,7 @@ struct reading {
 	struct tensor_set set;		/* the checkpoint's, matched with the job's rules */
 	void *packed;			/* the set, for the journal, if the job had none */
 	size_t n_packed;
-	struct base base;
+	struct restored base; /* what the journal keeps of it */
 	enum status status;
 	char why[320];
 	const char *other_sum; /* what makes the job's sum another than the checkpoint's; NULL: nothing */

@@ -2,6 +2,7 @@
 /* gacc.v1.JobService: what changes a job that runs. */
 #include "edge/methods.h"
 
+#include "cluster/job_records.h"
 #include "edge/live_restoring.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
@@ -162,11 +163,17 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		rpc_fail(call, &e);
 		return;
 	}
-	struct update_payload p = { UPDATE_PAYLOAD_VERSION, 0, u };
-	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { &p, sizeof(p) } } };
+	size_t n;
+	void *payload = update_record_pack(&u, &n);
+	if (!payload) {
+		no_memory(call);
+		return;
+	}
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { payload, n } } };
 	struct durable_call d = { .l = l, .call = rpc_id(call), .then = answer_update, .window = u.window };
 	if (persist_then(call, &d, &r))
 		coord_take_update(l->coord, &u);
+	free(payload);
 }
 
 /* ---- TensorNorms ---- */

@@ -45,20 +45,34 @@ def long_pattern(spec):
     return s.SerializeToString()
 
 
+def another_outcome(record):
+    """Commit.outcome, field 7, is 1 where both windows were applied."""
+    where = record.index(b"\x30\x02\x38\x01")  # applied_step 2, outcome 1
+    return record[:where + 3] + b"\x09" + record[where + 4:]
+
+
+def more_values(record):
+    """UpdateRecord{update}: a field 9 in it, as a newer gaccd may write it. record[5] is the update's length."""
+    return record[:5] + bytes([record[5] + 2]) + record[6:] + b"\x48\x01"
+
+
 # name: record, what is to be read of the reason, how its row is altered
 CASES = {
     "garbage": ("JOB", "", "specs", "spec", "job", lambda old: b"\xff" * len(old)),
     "pattern": ("JOB", "255", "specs", "spec", "job", long_pattern),
     "tensors": ("TENSORS", "no tensor set", "specs", "tensors", "job", lambda old: b"\xff" * len(old)),
-    "commit": ("COMMIT", "window 1 has another form", "recent", "data", "job", lambda old: b"\xff" + old[1:]),
-    "update": ("UPDATE", "window 5 has another form", "updates", "data", "job", lambda old: b"\xff" + old[1:]),
+    "commit": ("COMMIT", "that of window 1: it has another form", "recent", "data", "job", lambda old: b"\xff" + old[1:]),
+    "commit_cut": ("COMMIT", "that of window 1: gacc.internal.v1.CommitRecord", "recent", "data", "job", lambda old: old[:-3]),
+    "commit_value": ("COMMIT", "that of window 1: Commit.outcome is 9, and must be 1 to 4", "recent", "data", "job", another_outcome),
+    "update": ("UPDATE", "that of window 5: it has another form", "updates", "data", "job", lambda old: b"\xff" + old[1:]),
+    "update_new": ("UPDATE", "that of window 5: Update has a value that this gaccd does not know (field 9)", "updates", "data", "job", more_values),
     "base": ("RESTORED", "another form", "jobs", "base", "id", lambda old: b"\xff"),
 }
 
 
 @pytest.fixture
 def daemon():
-    with Daemon(supervise=True, allow=[" SetAside ", " journal .*: ", " Rank(Lost|Late) ", "LauncherReplaced"]) as d:
+    with Daemon(supervise=True, conf={"limits.jobs_per_user": 20}, allow=[" SetAside ", " journal .*: ", " Rank(Lost|Late) ", "LauncherReplaced"]) as d:
         yield d
 
 
@@ -68,7 +82,8 @@ def test_a_job_that_cannot_be_read_is_set_aside(daemon):
     ranks = {name: start_rank(daemon, job) for name, job in {**jobs, "good": good}.items()}
     for rank in ranks.values():
         train(rank, 2)
-    daemon.client.jobs.Update(job=str(jobs["update"]), window=5, values=daemon.client.types.JobValues(lr=0.5))
+    for name in ("update", "update_new"):
+        daemon.client.jobs.Update(job=str(jobs[name]), window=5, values=daemon.client.types.JobValues(lr=0.5))
     old = {}
 
     def alter():
