@@ -66,6 +66,16 @@ struct raw_restored {
 _Static_assert(sizeof(struct raw_restored) == 328, "as it was written");
 enum { RESTORED_BARE = 1, RESTORED_UPDATES = 2 };
 
+/* Then gacc.v1.Job. */
+struct raw_view {
+	uint32_t version, settled;
+	uint32_t ranks, micro_size, max_micro_size, launch_mode, optimizer, reserved;
+	int64_t grace_ns;
+	uint8_t spec_sum[16];
+};
+_Static_assert(sizeof(struct raw_view) == 56, "as it was written");
+enum { VIEW_VERSION = 1 };
+
 /* ---- what has become of them ---- */
 
 static void to_commit(const struct raw_commit *r, struct commit *k)
@@ -180,4 +190,22 @@ bool raw_restored_read(const void *bytes, size_t n, struct restored *out)
 	out->has_last = head.has_last;
 	take_commit((const char *)bytes + at, older, &out->last);
 	return version == RESTORED_BARE ? n == fixed : take_updates((const char *)bytes + fixed, n - fixed, out);
+}
+
+bool raw_view_read(const void *bytes, size_t n, struct view_head *h, size_t *job)
+{
+	struct raw_view r;
+	if (n < sizeof(r))
+		return false;
+	memcpy(&r, bytes, sizeof(r));
+	*h = (struct view_head){ .settled = r.settled,
+				 .ranks = r.ranks,
+				 .micro_size = r.micro_size,
+				 .max_micro_size = r.max_micro_size,
+				 .launch_mode = (enum launch_mode)r.launch_mode,
+				 .optimizer = (enum optim_type)r.optimizer,
+				 .grace_ns = r.grace_ns };
+	memcpy(h->spec_sum, r.spec_sum, sizeof(h->spec_sum));
+	*job = sizeof(r);
+	return r.version == VIEW_VERSION;
 }

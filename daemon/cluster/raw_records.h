@@ -8,6 +8,7 @@
 #define GACC_CLUSTER_RAW_RECORDS_H
 
 #include "cluster/job_records.h"
+#include "cluster/view_record.h"
 
 /* Whether the first word is the version of such a record. */
 bool raw_record_is(const void *bytes, size_t n);
@@ -18,5 +19,7 @@ bool raw_commit_read(const void *bytes, size_t n, struct commit *, const void **
 bool raw_update_read(const void *bytes, size_t n, struct update *);
 /* RESTORED: versions 1, without updates, and 2; both also with a commit without params_before. */
 bool raw_restored_read(const void *bytes, size_t n, struct restored *);
+/* VIEW: version 1. At *job begins a packed gacc.v1.Job. */
+bool raw_view_read(const void *bytes, size_t n, struct view_head *, size_t *job);
 
 #endif

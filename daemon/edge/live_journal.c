@@ -186,7 +186,7 @@ static enum status restore_tensors(struct rows *r, const struct journal_bytes *b
  * machines. */
 static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
 {
-	if (j->ended && live_past_readable(&j->view) && !live_past_new(d, j, out))
+	if (j->ended && !live_past_new(d, j, out))
 		return ST_OK;
 	struct prepared *p = prepared_from_journal(j->spec.data, j->spec.n);
 	enum status st = p ? live_new(d, j->id, j->uid, j->user, p, out) : ST_NO_MEMORY;

@@ -2,7 +2,9 @@
 /* What is kept of an ended job: its view, small in memory and whole in the journal. */
 #include "edge/live_past.h"
 
+#include "base/log.h"
 #include "base/machine.h"
+#include "cluster/view_record.h"
 #include "edge/convert.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/utf8.h"
@@ -14,44 +16,22 @@
 #define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
 #define KEPT_BYTES (32u << 20)	   /* of freed memory: twice main.c's M_TOP_PAD */
 
-/* The journal's VIEW: this, then gacc.v1.Job with its specification as List has it. Readers check size and version. */
-struct past_head {
-	uint32_t version;
-	/* nothing can change any more; else it is as of the decision to end, and ranks and state came later */
-	uint32_t settled;
-	uint32_t ranks, micro_size, max_micro_size, launch_mode, optimizer, reserved;
-	int64_t grace_ns;
-	uint8_t spec_sum[16];
-};
-#define PAST_VERSION 1
-
 /* ---- the record ---- */
 
-static struct past_head head_of(const struct live_job *l, bool settled)
+static struct journal_bytes pack(const struct live_job *l, const Gacc__V1__Job *j, bool settled)
 {
 	const struct job_spec *s = l->spec;
-	struct past_head h = { .version = PAST_VERSION,
-			       .settled = settled,
+	struct view_head h = { .settled = settled,
 			       .ranks = s->ranks,
 			       .micro_size = s->micro_size,
 			       .max_micro_size = s->max_micro_size,
 			       .launch_mode = s->launch_mode,
 			       .optimizer = s->optim.type,
 			       .grace_ns = s->launch.grace_ns };
+	struct journal_bytes b = { NULL, 0 };
 	memcpy(h.spec_sum, l->text->sum, sizeof(h.spec_sum));
-	return h;
-}
-
-static struct journal_bytes pack(const struct live_job *l, const Gacc__V1__Job *j, bool settled)
-{
-	struct past_head h = head_of(l, settled);
-	size_t n = sizeof(h) + gacc__v1__job__get_packed_size(j);
-	uint8_t *bytes = malloc(n);
-	if (!bytes)
-		return (struct journal_bytes){ NULL, 0 };
-	memcpy(bytes, &h, sizeof(h));
-	gacc__v1__job__pack(j, bytes + sizeof(h));
-	return (struct journal_bytes){ bytes, n };
+	b.data = view_record_pack(&h, j, &b.n);
+	return b;
 }
 
 /* Everything but processes and memory, which end with it. */
@@ -191,38 +171,25 @@ bool live_past_keep(struct live_job *l, struct now now)
 
 /* ---- after a restart ---- */
 
-/* false: there is none, or of another version. */
-static bool read_head(const struct journal_bytes *b, struct past_head *out)
+/* NULL: there is none, or it cannot be read, for the reason in `why`. */
+static Gacc__V1__Job *unpack(const struct journal_bytes *b, struct view_head *h, char *why, size_t n_why)
 {
-	if (b->n < sizeof(*out))
-		return false;
-	memcpy(out, b->data, sizeof(*out)); /* it need not be aligned */
-	return out->version == PAST_VERSION;
+	Gacc__V1__Job *j = NULL;
+	*why = '\0';
+	return b->n && !view_record_read(b->data, b->n, h, &j, why, n_why) ? j : NULL;
 }
 
-static Gacc__V1__Job *unpack(const struct journal_bytes *b)
-{
-	const size_t head = sizeof(struct past_head);
-	return gacc__v1__job__unpack(NULL, b->n - head, (const uint8_t *)b->data + head);
-}
-
-bool live_past_readable(const struct journal_bytes *b)
-{
-	struct past_head h;
-	return read_head(b, &h);
-}
-
-static bool take_head(struct live_job *l, const struct past_head *h, const char *name)
+static bool take_head(struct live_job *l, const struct view_head *h, const char *name)
 {
 	struct job_spec *s = &l->text->spec;
-	if (!h->ranks || h->ranks > SPEC_MAX_RANKS || strlen(name) >= sizeof(s->name))
+	if (strlen(name) >= sizeof(s->name))
 		return false;
 	*s = (struct job_spec){ .ranks = h->ranks,
 				.micro_size = h->micro_size,
 				.max_micro_size = h->max_micro_size,
-				.launch_mode = (enum launch_mode)h->launch_mode,
+				.launch_mode = h->launch_mode,
 				.launch = { .grace_ns = h->grace_ns },
-				.optim = { .type = (enum optim_type)h->optimizer } };
+				.optim = { .type = h->optimizer } };
 	strcpy(s->name, name);
 	memcpy(l->text->sum, h->spec_sum, sizeof(l->text->sum));
 	l->end_settled = h->settled;
@@ -231,11 +198,14 @@ static bool take_head(struct live_job *l, const struct past_head *h, const char 
 
 enum status live_past_new(struct daemon *d, const struct journal_job *b, struct live_job **out)
 {
-	struct past_head h;
-	Gacc__V1__Job *j = read_head(&b->view, &h) ? unpack(&b->view) : NULL;
-	struct live_job *l = live_make(d, b->id, b->uid, b->user, specification_new(NULL), LIVE_PAST_EVENTS);
-	enum status st = l ? ST_MALFORMED : ST_NO_MEMORY;
-	if (l && j && j->spec && take_head(l, &h, j->spec->name))
+	struct view_head h;
+	char why[200];
+	Gacc__V1__Job *j = unpack(&b->view, &h, why, sizeof(why));
+	struct live_job *l = j ? live_make(d, b->id, b->uid, b->user, specification_new(NULL), LIVE_PAST_EVENTS) : NULL;
+	enum status st = j && !l ? ST_NO_MEMORY : ST_MALFORMED;
+	if (*why)
+		log_job(b->id, LOG_WARN, "ViewUnreadable", "what was kept of this ended job cannot be read: %s", why);
+	if (l && j->spec && take_head(l, &h, j->spec->name))
 		st = (h.settled ? keep_small(l, j) : keep_in_memory(l, j, true)) ? ST_OK : ST_NO_MEMORY;
 	if (!st) {
 		l->end_step = j->applied_step;
@@ -318,9 +288,9 @@ Gacc__V1__Job *live_past_view(const struct live_job *l, unsigned parts)
 
 enum status live_past_read(struct live_past_whole *w, const struct journal_job *b)
 {
-	struct past_head h;
-	if (read_head(&b->view, &h))
-		w->job = unpack(&b->view);
+	struct view_head h;
+	char why[200];
+	w->job = unpack(&b->view, &h, why, sizeof(why));
 	/* NULL, too, where it cannot be read: a job that was set aside */
 	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data);
 	return ST_OK;

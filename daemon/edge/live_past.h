@@ -22,9 +22,7 @@ void live_past_renew(struct live_job *, struct now);
  * false: no memory. */
 bool live_past_keep(struct live_job *, struct now);
 
-/* Can this gaccd read it? */
-bool live_past_readable(const struct journal_bytes *view);
-/* A job that had ended, from its view. ST_MALFORMED, ST_NO_MEMORY. */
+/* A job that had ended, from its view. ST_MALFORMED: it has none, or one that cannot be read. ST_NO_MEMORY. */
 enum status live_past_new(struct daemon *, const struct journal_job *, struct live_job **out);
 void live_past_tick(struct live_job *, struct now);
 
