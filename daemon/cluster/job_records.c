@@ -41,11 +41,11 @@ void *commit_record_pack(const struct commit *k, const uint64_t *counted, uint32
 	return bytes;
 }
 
-static enum status check_counted(const struct message_bounds *b, const void *words, size_t n_words, char *why,
-				 size_t n_why)
+static enum status check_counted(uint32_t n_ranks, uint32_t max_micro_size, const void *words, size_t n_words,
+				 char *why, size_t n_why)
 {
-	const size_t want = control_words(b->ranks, b->max_micro_size);
-	const unsigned used = (uint64_t)b->ranks * b->max_micro_size % 64;
+	const size_t want = control_words(n_ranks, max_micro_size);
+	const unsigned used = (uint64_t)n_ranks * max_micro_size % 64;
 	uint64_t last;
 	if (n_words != want) {
 		snprintf(why, n_why, "CommitRecord.counted has %zu words, and the job needs %zu", n_words, want);
@@ -54,22 +54,14 @@ static enum status check_counted(const struct message_bounds *b, const void *wor
 	memcpy(&last, (const char *)words + (want - 1) * sizeof(last), sizeof(last));
 	if (!used || !(last >> used))
 		return ST_OK;
-	snprintf(why, n_why, "CommitRecord.counted has bits beyond the job's %" PRIu32 " ranks of %" PRIu32, b->ranks,
-		 b->max_micro_size);
+	snprintf(why, n_why, "CommitRecord.counted has bits beyond %" PRIu32 " ranks of %" PRIu32, n_ranks,
+		 max_micro_size);
 	return ST_VERSION_SKEW;
 }
 
-/* The commit is judged already. */
-static enum status take_decided(const struct commit *k, const void *words, size_t n_words,
-				const struct message_bounds *b, uint64_t window, struct decided *out, char *why,
-				size_t n_why)
+/* The commit is judged already, and the number of words. */
+static enum status take_decided(const struct commit *k, const void *words, size_t n_words, struct decided *out)
 {
-	if (k->window != window) {
-		snprintf(why, n_why, "Commit.window is %" PRIu64, k->window);
-		return ST_VERSION_SKEW;
-	}
-	if (check_counted(b, words, n_words, why, n_why))
-		return ST_VERSION_SKEW;
 	uint64_t *copy = malloc(n_words * sizeof(*copy));
 	if (!copy)
 		return ST_NO_MEMORY;
@@ -78,8 +70,20 @@ static enum status take_decided(const struct commit *k, const void *words, size_
 	return ST_OK;
 }
 
-static enum status read_raw_commit(const void *bytes, size_t n, const struct message_bounds *b, uint64_t window,
-				   struct decided *out, char *why, size_t n_why)
+enum status commit_record_from_message(const struct Gacc__Internal__V1__CommitRecord *r, const struct message_bounds *b,
+				       uint32_t n_ranks, struct decided *out, char *why, size_t n_why)
+{
+	struct commit k;
+	if (!r->commit)
+		return is_missing("CommitRecord.commit", why, n_why);
+	enum status st = commit_from_message(r->commit, b, &k, why, n_why);
+	if (!st)
+		st = check_counted(n_ranks, b->max_micro_size, r->counted, r->n_counted, why, n_why);
+	return st ? st : take_decided(&k, r->counted, r->n_counted, out);
+}
+
+static enum status read_raw_commit(const void *bytes, size_t n, const struct message_bounds *b, struct decided *out,
+				   char *why, size_t n_why)
 {
 	struct commit k;
 	const void *words;
@@ -87,26 +91,38 @@ static enum status read_raw_commit(const void *bytes, size_t n, const struct mes
 	if (!raw_commit_read(bytes, n, &k, &words, &n_words))
 		return no_raw_form(bytes, n, why, n_why);
 	enum status st = commit_check(&k, b, why, n_why);
-	return st ? st : take_decided(&k, words, n_words, b, window, out, why, n_why);
+	if (!st)
+		st = check_counted(b->ranks, b->max_micro_size, words, n_words, why, n_why);
+	return st ? st : take_decided(&k, words, n_words, out);
+}
+
+static enum status read_commit_message(const void *bytes, size_t n, const struct message_bounds *b, struct decided *out,
+				       char *why, size_t n_why)
+{
+	struct ProtobufCMessage *m;
+	enum status st = record_unpack(&gacc__internal__v1__commit_record__descriptor, bytes, n, &m, why, n_why);
+	if (st)
+		return st;
+	st = commit_record_from_message((const Gacc__Internal__V1__CommitRecord *)m, b, b->ranks, out, why, n_why);
+	bytes_free(m);
+	return st;
 }
 
 enum status commit_record_read(const void *bytes, size_t n, const struct message_bounds *b, uint64_t window,
 			       struct decided *out, char *why, size_t n_why)
 {
-	struct ProtobufCMessage *m;
-	struct commit k;
-	if (raw_record_is(bytes, n))
-		return read_raw_commit(bytes, n, b, window, out, why, n_why);
-	enum status st = record_unpack(&gacc__internal__v1__commit_record__descriptor, bytes, n, &m, why, n_why);
+	struct decided k;
+	enum status st = raw_record_is(bytes, n) ? read_raw_commit(bytes, n, b, &k, why, n_why)
+						 : read_commit_message(bytes, n, b, &k, why, n_why);
 	if (st)
 		return st;
-	const Gacc__Internal__V1__CommitRecord *r = (const Gacc__Internal__V1__CommitRecord *)m;
-	st = r->commit ? commit_from_message(r->commit, b, &k, why, n_why)
-		       : is_missing("CommitRecord.commit", why, n_why);
-	if (!st)
-		st = take_decided(&k, r->counted, r->n_counted, b, window, out, why, n_why);
-	bytes_free(m);
-	return st;
+	if (k.commit.window == window) {
+		*out = k;
+		return ST_OK;
+	}
+	snprintf(why, n_why, "Commit.window is %" PRIu64, k.commit.window);
+	free(k.counted);
+	return ST_VERSION_SKEW;
 }
 
 /* ---- UPDATE ---- */

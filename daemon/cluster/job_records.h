@@ -10,6 +10,8 @@
 
 #include "cluster/commit_message.h"
 
+struct Gacc__Internal__V1__CommitRecord;
+
 #define RESTORED_MAX_UPDATES (UPDATES_MAX_PENDING + 1)
 
 /* A window's outcome and what was counted in it. */
@@ -36,6 +38,9 @@ void *restored_record_pack(const struct restored *, size_t *out_n);
 /* `window`: of the journal's row, which the record must be of. COMMIT is of a job with these bounds. */
 enum status commit_record_read(const void *bytes, size_t n, const struct message_bounds *, uint64_t window,
 			       struct decided *out, char *why, size_t n_why);
+/* The same from the message. `n_ranks`: whose bits `counted` has; the job's, or those of a part. */
+enum status commit_record_from_message(const struct Gacc__Internal__V1__CommitRecord *, const struct message_bounds *,
+				       uint32_t n_ranks, struct decided *out, char *why, size_t n_why);
 enum status update_record_read(const void *bytes, size_t n, uint64_t window, struct update *out, char *why,
 			       size_t n_why);
 enum status restored_record_read(const void *bytes, size_t n, struct restored *out, char *why, size_t n_why);

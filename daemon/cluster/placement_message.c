@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Placements to messages and back, for coordinators and for the nodes of parts. On the loop thread. */
+#include "cluster/placement_message.h"
+
+#include "cluster/record.h"
+#include "gacc/internal/v1/placement.pb-c.h"
+#include "proto/bytes.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLACEMENT_FIELDS(X)                                                                                            \
+	X(job_id)                                                                                                      \
+	X(epoch)                                                                                                       \
+	X(term)                                                                                                        \
+	X(uid)                                                                                                         \
+	X(part)                                                                                                        \
+	X(n_parts)                                                                                                     \
+	X(ranks)                                                                                                       \
+	X(max_micro_size)                                                                                              \
+	X(heal_from)
+#define PLACEMENT_IDS(X) X(cluster) X(uuid)
+#define PLACEMENT_BYTES(X) X(spec) X(tensors)
+#define PLACEMENT_TEXTS(X) X(user) X(node)
+
+/* ---- packing; what the message points to is not written to ---- */
+
+static void free_windows(Gacc__Internal__V1__CommitRecord *record, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		free(record[i].commit);
+}
+
+static void *pack_with(Gacc__Internal__V1__Placement *m, const struct placement *p, size_t *out_n)
+{
+	Gacc__Internal__V1__CommitRecord record[PLACEMENT_MAX_WINDOWS], *list[PLACEMENT_MAX_WINDOWS];
+	void *bytes = NULL;
+	uint32_t n = 0;
+	for (bool ok = true; ok && n < p->n_windows; n++) {
+		gacc__internal__v1__commit_record__init(list[n] = &record[n]);
+		record[n].commit = commit_to_message(&p->window[n].commit);
+		record[n].counted = p->window[n].counted;
+		record[n].n_counted = p->window[n].n_words;
+		ok = record[n].commit != NULL;
+	}
+	m->windows = list;
+	m->n_windows = n;
+	if (!n || record[n - 1].commit)
+		bytes = bytes_pack(&m->base, out_n);
+	free_windows(record, n);
+	return bytes;
+}
+
+void *placement_pack(const struct placement *p, size_t *out_n)
+{
+	Gacc__Internal__V1__Placement m = GACC__INTERNAL__V1__PLACEMENT__INIT;
+	assert(p->n_windows <= PLACEMENT_MAX_WINDOWS);
+#define X(field) m.field = p->field;
+	PLACEMENT_FIELDS(X)
+#undef X
+#define X(field) m.field = (ProtobufCBinaryData){ sizeof(p->field), (uint8_t *)p->field };
+	PLACEMENT_IDS(X)
+#undef X
+#define X(field) m.field = (ProtobufCBinaryData){ p->field.n, (uint8_t *)p->field.data };
+	PLACEMENT_BYTES(X)
+#undef X
+#define X(field) m.field = (char *)p->field;
+	PLACEMENT_TEXTS(X)
+#undef X
+	m.begin = (Gacc__Internal__V1__Begin)p->begin;
+	m.rank = (uint32_t *)p->rank;
+	m.n_rank = p->n_ranks;
+	return pack_with(&m, p, out_n);
+}
+
+/* ---- unpacking ---- */
+
+static enum status check_ranks(const Gacc__Internal__V1__Placement *m, char *why, size_t n_why)
+{
+	for (size_t i = 0; i < m->n_rank; i++)
+		if (m->rank[i] >= m->ranks || (i && m->rank[i] <= m->rank[i - 1])) {
+			snprintf(why, n_why, "Placement.rank has %u, and must ascend below %u", m->rank[i], m->ranks);
+			return ST_VERSION_SKEW;
+		}
+	return ST_OK;
+}
+
+static enum status check_placement(const Gacc__Internal__V1__Placement *m, char *why, size_t n_why)
+{
+	if (m->cluster.len != 16 || m->uuid.len != 16)
+		snprintf(why, n_why, "Placement.cluster and uuid have %zu and %zu bytes, and must have 16",
+			 m->cluster.len, m->uuid.len);
+	else if (m->part >= m->n_parts || m->heal_from >= m->n_parts)
+		snprintf(why, n_why, "Placement.part is %u and heal_from %u, and the job has %u parts", m->part,
+			 m->heal_from, m->n_parts);
+	else if (!m->epoch || !m->spec.len)
+		snprintf(why, n_why, "Placement.%s is missing", m->epoch ? "spec" : "epoch");
+	else if (m->begin < GACC__INTERNAL__V1__BEGIN__BEGIN_NEW || m->begin > GACC__INTERNAL__V1__BEGIN__BEGIN_HEAL)
+		snprintf(why, n_why, "Placement.begin is %d", (int)m->begin);
+	else if (!m->n_rank || m->ranks > SPEC_MAX_RANKS || !m->max_micro_size)
+		snprintf(why, n_why, "Placement has %zu of %u ranks with max_micro_size %u", m->n_rank, m->ranks,
+			 m->max_micro_size);
+	else if (m->n_windows > PLACEMENT_MAX_WINDOWS)
+		snprintf(why, n_why, "Placement has %zu windows, and may have %d", m->n_windows, PLACEMENT_MAX_WINDOWS);
+	else
+		return check_ranks(m, why, n_why);
+	return ST_VERSION_SKEW;
+}
+
+/* Into h->window, as long as there are windows of this job one after the other. */
+static enum status take_windows(const Gacc__Internal__V1__Placement *m, struct held_placement *h, char *why,
+				size_t n_why)
+{
+	const struct message_bounds b = { m->ranks, m->max_micro_size };
+	uint32_t *n = &h->placement.n_windows;
+	enum status st = ST_OK;
+	while (*n < m->n_windows && !st) {
+		struct decided *k = &h->window[*n];
+		st = commit_record_from_message(m->windows[*n], &b, (uint32_t)m->n_rank, k, why, n_why);
+		if (st)
+			break;
+		++*n;
+		if (k->commit.job_id == m->job_id && (*n == 1 || k->commit.window == k[-1].commit.window + 1))
+			continue;
+		snprintf(why, n_why, "Placement.windows has window %llu of job %llu in the wrong place",
+			 (unsigned long long)k->commit.window, (unsigned long long)k->commit.job_id);
+		st = ST_VERSION_SKEW;
+	}
+	return st;
+}
+
+static void take_fields(const Gacc__Internal__V1__Placement *m, struct placement *p)
+{
+#define X(field) p->field = m->field;
+	PLACEMENT_FIELDS(X)
+	PLACEMENT_TEXTS(X)
+#undef X
+#define X(field) memcpy(p->field, m->field.data, sizeof(p->field));
+	PLACEMENT_IDS(X)
+#undef X
+#define X(field) p->field = (struct placement_bytes){ m->field.data, m->field.len };
+	PLACEMENT_BYTES(X)
+#undef X
+	p->begin = (enum placement_begin)m->begin;
+	p->rank = m->rank;
+	p->n_ranks = (uint32_t)m->n_rank;
+}
+
+enum status placement_unpack(const void *bytes, size_t n, struct held_placement *out, char *why, size_t n_why)
+{
+	struct ProtobufCMessage *base;
+	struct held_placement h = { 0 };
+	enum status st = message_unpack(&gacc__internal__v1__placement__descriptor, bytes, n, &base, why, n_why);
+	if (st)
+		return st;
+	const Gacc__Internal__V1__Placement *m = (const Gacc__Internal__V1__Placement *)base;
+	h.message = base;
+	st = check_placement(m, why, n_why);
+	if (!st)
+		st = take_windows(m, &h, why, n_why);
+	if (st) {
+		placement_release(&h);
+		return st;
+	}
+	take_fields(m, &h.placement);
+	*out = h;
+	out->placement.window = out->window;
+	return ST_OK;
+}
+
+void placement_release(struct held_placement *h)
+{
+	for (uint32_t i = 0; i < h->placement.n_windows; i++)
+		free(h->window[i].counted);
+	bytes_free(h->message);
+	*h = (struct held_placement){ 0 };
+}

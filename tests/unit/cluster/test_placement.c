@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Placements: every field goes through a message, and what is wrong with one is said, not believed. */
+#include "cluster/placement_message.h"
+#include "support/suite.h"
+#include "unit/cluster/fields.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 3, MAX_MICRO = 30, WORDS = 2 };
+static const uint32_t list[N] = { 2, 5, 9 };
+static uint64_t bits[PLACEMENT_MAX_WINDOWS][WORDS];
+static struct decided windows[PLACEMENT_MAX_WINDOWS];
+
+static struct placement full(void)
+{
+	struct placement p = { .job_id = 101,
+			       .epoch = 102,
+			       .term = 103,
+			       .uid = 104,
+			       .part = 2,
+			       .n_parts = 4,
+			       .ranks = 12,
+			       .max_micro_size = MAX_MICRO,
+			       .begin = PLACEMENT_HEAL,
+			       .heal_from = 3,
+			       .user = "ann\xc3\xa9",
+			       .node = "node-b",
+			       .rank = list,
+			       .n_ranks = N,
+			       .spec = { "the spec", 8 },
+			       .tensors = { "its tensors", 11 },
+			       .window = windows,
+			       .n_windows = PLACEMENT_MAX_WINDOWS };
+	fields_fill(p.cluster, 16, 1);
+	fields_fill(p.uuid, 16, 40);
+	for (uint32_t i = 0; i < PLACEMENT_MAX_WINDOWS; i++) {
+		struct commit *k = &windows[i].commit;
+		fields_fill(k, sizeof(*k), i);
+		k->job_id = 101;
+		k->window = 800 + i;
+		k->outcome = OUTCOME_APPLIED;
+		k->skip_reason = SKIP_NONE;
+		k->micro_size = k->next_micro_size = 4;
+		k->micro_count = 300; /* of the whole job */
+		k->last_rank = 11;
+		k->final = 0;
+		bits[i][0] = 1000 + i;
+		windows[i].counted = bits[i];
+		windows[i].n_words = WORDS;
+	}
+	return p;
+}
+
+START_TEST(a_placement_comes_back)
+{
+	struct placement p = full();
+	struct held_placement back;
+	char why[200];
+	size_t n;
+	void *bytes = placement_pack(&p, &n);
+	ck_assert_msg(!placement_unpack(bytes, n, &back, why, sizeof(why)), "%s", why);
+	free(bytes);
+	const struct placement *q = &back.placement;
+#define SAME(field) ck_assert_msg(!memcmp(&p.field, &q->field, sizeof(p.field)), "%s", #field)
+	SAME(cluster), SAME(uuid), SAME(job_id), SAME(epoch), SAME(term), SAME(uid), SAME(part), SAME(n_parts);
+	SAME(ranks), SAME(max_micro_size), SAME(begin), SAME(heal_from), SAME(n_ranks), SAME(n_windows);
+	SAME(spec.n), SAME(tensors.n);
+#undef SAME
+	ck_assert_str_eq(q->user, p.user);
+	ck_assert_str_eq(q->node, p.node);
+	ck_assert_mem_eq(q->rank, list, sizeof(list));
+	ck_assert_mem_eq(q->spec.data, "the spec", 8);
+	ck_assert_mem_eq(q->tensors.data, "its tensors", 11);
+	for (uint32_t i = 0; i < PLACEMENT_MAX_WINDOWS; i++) {
+		ck_assert_mem_eq(&q->window[i].commit, &windows[i].commit, sizeof(struct commit));
+		ck_assert_uint_eq(q->window[i].n_words, WORDS);
+		ck_assert_mem_eq(q->window[i].counted, bits[i], sizeof(bits[i]));
+	}
+	placement_release(&back);
+}
+END_TEST
+/* A member that is added and not compared above changes the size. */
+_Static_assert(sizeof(struct placement) == 168, "compared above");
+
+static void expect_refused(const struct placement *p, const char *text)
+{
+	struct held_placement back;
+	char why[200] = "";
+	size_t n;
+	void *bytes = placement_pack(p, &n);
+	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_msg(strstr(why, text) != NULL, "%s, not: %s", why, text);
+	free(bytes);
+}
+
+START_TEST(senseless_placements_are_refused)
+{
+	static const uint32_t twice[N] = { 2, 5, 5 }, high[N] = { 2, 5, 12 };
+	struct held_placement back;
+	struct placement p = full();
+	char why[200];
+	p.part = 4, expect_refused(&p, "Placement.part is 4 and heal_from 3, and the job has 4 parts"), p = full();
+	p.heal_from = 4, expect_refused(&p, "heal_from 4"), p = full();
+	p.n_parts = 0, expect_refused(&p, "the job has 0 parts"), p = full();
+	p.epoch = 0, expect_refused(&p, "Placement.epoch is missing"), p = full();
+	p.spec.n = 0, expect_refused(&p, "Placement.spec is missing"), p = full();
+	p.begin = 0, expect_refused(&p, "Placement.begin is 0"), p = full();
+	p.begin = 4, expect_refused(&p, "Placement.begin is 4"), p = full();
+	p.n_ranks = 0, expect_refused(&p, "Placement has 0 of 12 ranks"), p = full();
+	p.ranks = SPEC_MAX_RANKS + 1, expect_refused(&p, "of 65537 ranks"), p = full();
+	p.max_micro_size = 0, expect_refused(&p, "max_micro_size 0"), p = full();
+	p.rank = twice, expect_refused(&p, "Placement.rank has 5, and must ascend below 12"), p = full();
+	p.rank = high, expect_refused(&p, "Placement.rank has 12, and must ascend below 12"), p = full();
+	windows[3].n_words = 1, expect_refused(&p, "CommitRecord.counted has 1 words, and the job needs 2"), p = full();
+	windows[3].commit.outcome = 7, expect_refused(&p, "Commit.outcome is 7"), p = full();
+	windows[3].commit.window = 9, expect_refused(&p, "has window 9 of job 101 in the wrong place"), p = full();
+	windows[0].commit.job_id = 9, expect_refused(&p, "has window 800 of job 9 in the wrong place");
+	ck_assert_int_eq(placement_unpack("", 0, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_str_eq(why, "Placement.cluster and uuid have 0 and 0 bytes, and must have 16");
+}
+END_TEST
+
+START_TEST(any_bytes_are_read_or_refused)
+{
+	struct placement p = full();
+	struct held_placement back;
+	uint64_t random = 9;
+	unsigned accepted = 0;
+	char why[200];
+	size_t n;
+	p.n_windows = 2;
+	uint8_t *bytes = placement_pack(&p, &n);
+	for (unsigned round = 0; round < 6000; round++) {
+		size_t len = round < n ? round : n;
+		uint8_t *copy = malloc(len + 1);
+		memcpy(copy, bytes, len);
+		for (unsigned i = 0; round >= n && i <= fields_random(&random) % 3; i++)
+			copy[fields_random(&random) % n] ^= (uint8_t)(1u << fields_random(&random) % 8);
+		*why = '\0';
+		enum status st = placement_unpack(copy, len, &back, why, sizeof(why));
+		ck_assert(st == ST_OK || (st == ST_VERSION_SKEW && *why));
+		if (!st) {
+			accepted++;
+			ck_assert(back.placement.rank[back.placement.n_ranks - 1] < back.placement.ranks);
+			ck_assert(back.placement.part < back.placement.n_parts);
+			placement_release(&back);
+		}
+		free(copy);
+	}
+	ck_assert(accepted > 0 && accepted < 6000);
+	free(bytes);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("placements");
+	TCase *c = tcase_create("placements");
+	suite_add_tcase(s, c);
+	tcase_add_test(c, a_placement_comes_back);
+	tcase_add_test(c, senseless_placements_are_refused);
+	tcase_add_test(c, any_bytes_are_read_or_refused);
+	return suite_run(s);
+}
