@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "edge/disk_watch.h"
 #include "edge/journal_keep.h"
+#include "edge/links.h"
 #include "edge/live_job.h"
 #include "edge/live_saving.h"
 #include "edge/reply.h"
@@ -322,7 +323,9 @@ static void start_handles(struct daemon *d)
 
 static enum status start(struct daemon *d)
 {
-	enum status st = open_store(d);
+	enum status st = links_new(d);
+	if (!st)
+		st = open_store(d);
 	if (!st)
 		st = open_rpc(d);
 	FAILPOINT(gaccd_restore_before);
@@ -376,6 +379,7 @@ static void free_jobs(struct daemon *d)
 	persist_mute(d->persist);
 	live_submit_give_up(d);
 	daemon_drop_posted(d);
+	links_free(d);
 	reply_drop_late(d);
 	live_free_all(d);
 }

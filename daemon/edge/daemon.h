@@ -18,6 +18,7 @@
 
 struct attach;
 struct listener;
+struct link;
 struct live_job;
 
 /* A message to be delivered when the handler that caused it has returned. */
@@ -43,6 +44,8 @@ struct daemon {
 	uv_idle_t idle; /* runs while something is posted */
 	uv_signal_t on_term, on_int, on_hup;
 	struct posted *posted, **posted_tail;
+	struct link *link; /* to the parts and coordinators of this gaccd itself (links.h) */
+	struct posted link_post;
 	struct journal *journal;
 	struct persist *persist;
 	struct disk_watch *disk;

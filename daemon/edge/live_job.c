@@ -6,6 +6,7 @@
 #include "edge/live_past.h"
 #include "edge/live_restoring.h"
 #include "edge/live_saving.h"
+#include "edge/part_ports.h"
 #include "edge/registering.h"
 #include "edge/reply.h"
 #include "gacc/v1/common.pb-c.h"
@@ -96,7 +97,7 @@ enum status live_new(struct daemon *d, uint64_t id, uint32_t uid, const char *us
 	struct live_job *l = live_make(d, id, uid, user, specification_new(p), LIVE_EVENTS);
 	if (!l)
 		return ST_NO_MEMORY;
-	const struct part_ports pp = live_part_ports(l);
+	const struct part_ports pp = part_ports();
 	const struct coord_ports cp = live_coord_ports(l);
 	enum status st = saving_new(l);
 	if (!st)

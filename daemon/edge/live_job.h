@@ -140,7 +140,6 @@ uint64_t live_host_bytes(const struct live_job *);
 void live_user_name(uint32_t uid, char *out, size_t n);
 
 /* ---- live_ports.c ---- */
-struct part_ports live_part_ports(struct live_job *);
 struct coord_ports live_coord_ports(struct live_job *);
 
 /* ---- live_retire.c ---- */

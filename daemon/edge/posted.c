@@ -34,6 +34,7 @@ void daemon_drop_posted(struct daemon *d)
 	while (d->posted) {
 		struct posted *p = d->posted;
 		d->posted = p->next;
-		free(p);
+		if (p != &d->link_post)
+			free(p);
 	}
 }

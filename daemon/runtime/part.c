@@ -66,6 +66,8 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 			    .spec = &text->spec,
 			    .ports = *ports,
 			    .mem = { .plan_fd = -1 } };
+	if (!p->ports.ctx)
+		p->ports.ctx = p;
 	struct job_ports jp = { .ctx = p,
 				.reply = on_reply,
 				.engine_send = on_engine_send,

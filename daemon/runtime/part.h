@@ -19,7 +19,7 @@ struct engine_proc;
 struct journal_bytes;
 
 struct part_ports {
-	void *ctx;
+	void *ctx; /* NULL: the part itself */
 	/* Answers a trainer's call; a call that is gone is ignored. */
 	void (*reply)(void *ctx, uint64_t call, const struct reply *);
 	/* To the coordinator. */

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way between a coordinator and a node: packed reports go up, packed orders go down.
+ *
+ * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
+ * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is
+ * lost, as on any link: both sides repeat what has not arrived. One thread.
+ */
+#ifndef GACC_CLUSTER_LINK_H
+#define GACC_CLUSTER_LINK_H
+
+#include "proto/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct link;
+
+enum link_kind { LINK_REPORT, LINK_ORDER };
+
+struct link_message {
+	enum link_kind kind;
+	uint64_t job;
+	uint32_t part;
+	const void *bytes;
+	size_t n;
+};
+
+struct link_ends {
+	void *ctx;
+	/* The queue is no longer empty: link_run is to be called soon, and not from here. */
+	void (*wake)(void *ctx);
+	/* A message has arrived; it is lent. May send others, which the next link_run delivers. */
+	void (*arrived)(void *ctx, const struct link_message *);
+};
+
+/* ST_NO_MEMORY. */
+enum status link_new(const struct link_ends *, struct link **out);
+void link_free(struct link *); /* what is queued is dropped; takes NULL */
+/* Takes the bytes, malloc'ed, also when the message is lost for want of memory (false). bytes NULL counts as lost. */
+bool link_send(struct link *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n);
+/* Delivers what is queued now. */
+void link_run(struct link *);
+bool link_is_empty(const struct link *);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reports and orders of control as messages on links: packed by the sender, unpacked where they arrive. Private to the
+ * edge; loop thread.
+ */
+#ifndef GACC_EDGE_LINKS_H
+#define GACC_EDGE_LINKS_H
+
+#include "edge/daemon.h"
+
+/* The link of this gaccd to itself; ST_NO_MEMORY. */
+enum status links_new(struct daemon *);
+void links_free(struct daemon *);
+/* From a part here to the coordinator of its job; to the node of a part of a job that is coordinated here. What is lost
+ * for want of memory is repeated by the sender's tick. */
+void links_send_report(struct daemon *, const struct report *);
+void links_send_order(struct daemon *, uint32_t part, const struct order *);
+
+#endif
