@@ -104,9 +104,10 @@ byte events = EVENTS;
 byte acked, flush_acked; /* pairs, ranks; of the open window */
 byte wish, wish_left;    /* ranks that want to give less: in this window; in all from now on */
 bool forced;             /* the operator closed this window */
+bool was_complete;       /* the window; only a new window, or a rollback, may change that */
 
 hidden byte i, id, pair;
-hidden byte I1, I4, I5, I6, I7, I8, I9, I10, ORDER; /* README.md says what each promises */
+hidden byte I1, I4, I5, I6, I7, I8, I9, I10, ORDER, STABLE; /* README.md says what each promises */
 
 /* ---- the rules that a mutant takes away ---- */
 
@@ -169,6 +170,20 @@ hidden byte I1, I4, I5, I6, I7, I8, I9, I10, ORDER; /* README.md says what each 
 
 /* ---- checks ---- */
 
+#ifdef UNSTABLE /* lets a mutant go on until it breaks a promise to a trainer */
+#define STABLE_HOLDS skip
+#else
+#define STABLE_HOLDS assert(STABLE)
+#endif
+
+/* step.pml relies on it: GO freezes a complete window without CLOSE. */
+inline note_complete()
+{
+	STABLE = (!was_complete || COMPLETE);
+	STABLE_HOLDS;
+	was_complete = COMPLETE
+}
+
 /* Wherever no pass is half done: the accumulator is what the bitmap says, and no promise is broken. */
 inline check()
 {
@@ -176,6 +191,7 @@ inline check()
 	assert(I5);
 	I4 = ((acked & ~counted) == 0 && (flush_acked & ~flushed) == 0);
 	assert(I4);
+	note_complete()
 }
 
 /* ---- parts of rules ---- */
@@ -238,6 +254,9 @@ inline attach(r)
 #ifdef MUTANT_attach_resets_flush
 	flushed = flushed & ~BIT(r);
 #endif
+#ifdef MUTANT_return_at_once
+	flushed = flushed & ~(left & BIT(r));
+#endif
 	learn(r);
 	check()
 }
@@ -263,7 +282,8 @@ inline open_window(w)
 	acked = 0;
 	flush_acked = 0;
 	wish = wish_left;
-	forced = false
+	forced = false;
+	was_complete = COMPLETE
 }
 
 inline no_longer_owes(r, micros)
@@ -401,7 +421,8 @@ inline take_flush(g, w)
 	d_step {
 		OPEN && (flushed & BIT(r)) == 0 && g > 0 && w >= 0 && FLUSH_OK(g, w) &&
 		((flushes[r] >> WINDOW_ID(g, epoch, w)) & 1) == 1 ->
-		flushed = flushed | BIT(r)
+		flushed = flushed | BIT(r);
+		note_complete()
 	}
 }
 
@@ -412,7 +433,8 @@ inline take_leave(g)
 		(left & ~back & BIT(r)) == 0 && g > 0 && LEAVE_OK(g) && ((leaves[r] >> (g)) & 1) == 1 ->
 		left = left | BIT(r);
 		back = back & ~BIT(r);
-		flushed = flushed | (closed -> 0 : BIT(r))
+		flushed = flushed | (closed -> 0 : BIT(r));
+		note_complete()
 	}
 }
 
@@ -451,6 +473,8 @@ end:
 	:: d_step { /* not finite: refused, and the pass is done again without it */
 		(reading & BIT(r)) != 0 && events > 0 ->
 		events--;
+		STABLE = !was_complete;
+		STABLE_HOLDS;
 #ifdef MUTANT_void_is_counted
 		counted = counted | PAIR(r, MICRO_OF(queue[r] - 1));
 #else
@@ -468,6 +492,8 @@ end:
 /* The end of a pass: one record, in which x flips and the bits of all its slots are set. */
 inline flip()
 {
+	STABLE = !was_complete;
+	STABLE_HOLDS;
 	pair = PAIRS_READ;
 	i = 0;
 	do

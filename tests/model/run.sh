@@ -16,7 +16,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 #   acyclic  no cycle at all, so that I9 says what it seems to say; same as "no progress label and no non-progress cycle"
 #   caught   the mutant breaks that property
 #   cycles   the mutant has a cycle: the acyclic check can fail
-#   spare    without the rule all still holds: another fence covers it
 rows() {
 	cat <<-END
 	holds   acc  -  -  R=2 M=2 S=2 EVENTS=2
@@ -38,13 +37,14 @@ rows() {
 	caught  acc  order_of_arrival     ORDER  EVENTS=1
 	caught  acc  drain_keeps_pass     ORDER  EVENTS=1
 	caught  acc  zombie_shares_slot   I8     EVENTS=1
-	caught  acc  flush_not_durable    I4     EVENTS=2
+	caught  acc  flush_not_durable    I4     EVENTS=2 UNSTABLE=1
 	caught  acc  flush_not_fenced     I10    EVENTS=1
-	caught  acc  attach_resets_flush  I4     EVENTS=2
+	caught  acc  attach_resets_flush  I4     EVENTS=2 UNSTABLE=1
+	caught  acc  return_at_once       STABLE EVENTS=2
 	caught  acc  leave_forgotten      I9     EVENTS=1
 	caught  acc  leave_not_fenced     I10    EVENTS=2
 	caught  acc  void_is_counted      I5     EVENTS=1
-	caught  acc  void_is_forgotten    I5     EVENTS=1
+	caught  acc  void_is_forgotten    I5     EVENTS=1 UNSTABLE=1
 	caught  acc  void_blocks          I9     EVENTS=1
 	caught  acc  close_not_freezing   I1     EVENTS=1
 	caught  acc  close_not_durable    I1     EVENTS=2
@@ -55,7 +55,12 @@ rows() {
 	holds   step -  -  R=2 S=2 EVENTS=2 TERMS=3
 	holds   step -  -  R=1 S=2 EVENTS=3 EPOCHS=1
 	holds   step -  -  R=2 S=2 EVENTS=2 SHARDED=1
+	holds   step -  -  R=3 S=1 EVENTS=2
 	acyclic step -  -  R=2 S=2 EVENTS=2
+	acyclic step -  -  R=3 S=2 EVENTS=1
+	acyclic step -  -  R=2 S=2 EVENTS=2 TERMS=3
+	acyclic step -  -  R=1 S=2 EVENTS=3 EPOCHS=1
+	acyclic step -  -  R=2 S=2 EVENTS=2 SHARDED=1
 	caught  step commit_before_persist   I3  EVENTS=1
 	caught  step no_term_cas             I2  EVENTS=1
 	caught  step log_before_term         I9  EVENTS=1
@@ -66,12 +71,18 @@ rows() {
 	caught  step attempt_survives_bump   I9  EVENTS=1
 	caught  step heal_from_behind        I2  EVENTS=1
 	caught  step base_below_log          I7  EVENTS=1
-	spare   step go_without_epoch        -   EVENTS=2
-	caught  step close_without_epoch     I9  EVENTS=1
+	caught  step go_without_epoch        I10 EVENTS=1
+	caught  step close_without_epoch     I10 EVENTS=2
+	caught  step report_survives_bump    I10 EVENTS=1
+	caught  step go_before_complete      I10 EVENTS=1
 	caught  step close_not_freezing      I1  EVENTS=1
 	caught  step close_not_continued     I9  EVENTS=2
-	caught  step freeze_survives_bump    I9  EVENTS=1
+	caught  step freeze_survives_bump    I1  EVENTS=1
 	caught  step comm_reused             I9  EVENTS=1
+	caught  step second_life_joins       I9  EVENTS=1
+	caught  step refused_in_silence      I9  EVENTS=1
+	caught  step go_waits_for_go         I9  EVENTS=1
+	caught  step failed_vote_stays       I9  EVENTS=2
 	caught  step gathering_volatile      I9  EVENTS=1 SHARDED=1
 	END
 }
@@ -82,11 +93,12 @@ rows_full() {
 	holds   acc  -  -  R=1 M=3 S=2 EVENTS=5 GENS=2
 	acyclic acc  -  -  R=1 M=3 S=2 EVENTS=4 GENS=2
 	holds   step -  -  R=2 S=2 EVENTS=3
-	holds   step -  -  R=3 S=1 EVENTS=2
+	holds   step -  -  R=3 S=2 EVENTS=2
 	holds   step -  -  R=2 S=3 EVENTS=2
 	holds   step -  -  R=2 S=1 EVENTS=3 TERMS=3
 	holds   step -  -  R=2 S=2 EVENTS=3 SHARDED=1
-	acyclic step -  -  R=3 S=2 EVENTS=1
+	acyclic step -  -  R=3 S=1 EVENTS=2
+	acyclic step -  -  R=2 S=1 EVENTS=3
 	END
 }
 
@@ -108,7 +120,7 @@ row() {
 	kind=$1 model=$2 mutant=$3 property=$4
 	shift 4
 	case $kind in
-	acyclic | cycles) cflags=-DNP run=-l ;;
+	acyclic | cycles) cflags="-DNP $COMPRESS" run=-l ;;
 	*) cflags="-DSAFETY $COMPRESS" run= ;;
 	esac
 	case $kind in

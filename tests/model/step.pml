@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step across engines: CLOSE, GO, reduce, vote, COMMIT, epoch bump, with old coordinators that go on.
  *
- * Models B and E of the protocol's appendix, extended by CLOSE before GO, communicators that stay warm, and the all-gather
- * after COMMIT (SHARDED). acc.pml shows that a frozen engine holds exactly what it said; this model starts there: a rank's
- * part of a window is one bit, in or not in, that a push may set until the engine is frozen.
+ * Models B and E of the protocol's appendix, extended by CLOSE, which is skipped when all parts are complete; by communicators
+ * that stay warm and belong to engine lives; and by the all-gather after COMMIT (SHARDED). acc.pml shows that a frozen engine
+ * holds exactly what it said, and that a complete one gets nothing more; this model starts there: a rank's part of a
+ * window is one bit, in or not in, that a push may set until the engine is frozen.
  *
  * Every rule is one atomic step. Messages never leave the network while their sender lives, so they arrive late, twice or
  * never; a coordinator of an old term goes on until it ends, at any moment. Faults and the operator's wishes are paid from
@@ -60,16 +61,25 @@ byte params[R * S];  /* the attempts applied */
 byte have, frozen;   /* ranks: whose part is in P[x]; whose engine is frozen */
 byte lost;           /* ranks: nodes lost that no epoch record names yet */
 
+/* What gaccd remembers of its engine's answers. */
+byte again;          /* ranks: the engine died in the collective, so its next life gets the same GO */
+byte vote_kept;      /* ranks: the last answer was a failed vote; it is repeated until another answer comes */
+
 /* What was sent. */
+byte complete[EPOCHS * S]; /* ranks: who said that its part is complete */
 byte closes[TERMS];  /* bits AT: CLOSE by the coordinator of that term */
-byte closed[EPOCHS * S], told[EPOCHS * S]; /* ranks: who answered CLOSE; of these, whose part is in */
+byte closed[EPOCHS * S], told[EPOCHS * S]; /* ranks: who said that it is frozen; of these, whose part is in */
 int go;              /* bits of attempts; the rest of the message: */
 byte go_step[ATTEMPTS + 1], go_epoch[ATTEMPTS + 1], go_comm[ATTEMPTS + 1];
 byte ok[ATTEMPTS + 1], failed[ATTEMPTS + 1]; /* ranks: votes that count */
 
-/* The collectives. A communicator is named after the attempt that it was made for. */
+/* The collectives. */
 byte entered[ATTEMPTS + 1], summed[ATTEMPTS + 1]; /* ranks: who went in; of these, whose part is in the sum */
-int intact;          /* bits: communicators that all their members hold */
+
+/* Communicators. Each is named after the attempt that it was made for, and belongs to one life of each engine. They are
+ * connected when all have joined; only from then on do the others notice that one is gone. */
+byte joined[ATTEMPTS + 1]; /* ranks: who joined while nobody was gone */
+byte gone[ATTEMPTS + 1];   /* ranks: whose engine died after it had joined, or has left; it cannot come back */
 
 /* Coordinators, one process per term. */
 #define OFF 0
@@ -81,13 +91,16 @@ byte c_len[TERMS], c_epoch[TERMS], c_open[TERMS], c_tries[TERMS], c_comm[TERMS];
 
 byte events = EVENTS;
 
+/* For the checks only. */
+byte forced;         /* bits AT: the operator closed this window */
+
 #ifdef MUTANT_inplace_reduce
 byte dirty;
 int spoilt;
 #endif
 
 hidden byte i;
-hidden byte I1, I2, I3, I7, I9; /* README.md says what each promises */
+hidden byte I1, I2, I3, I7, I9, I10; /* README.md says what each promises */
 
 /* ---- the rules that a mutant takes away ---- */
 
@@ -122,6 +135,22 @@ hidden byte I1, I2, I3, I7, I9; /* README.md says what each promises */
 #define CAS_OK(t) (term == t && length == c_len[t] && epoch == c_epoch[t])
 #endif
 
+#ifdef MUTANT_go_waits_for_go
+#define TAKES_GO(r) (phase[r] == READY || phase[r] == PREPARED)
+#else
+#define TAKES_GO(r) (phase[r] <= PREPARED)
+#endif
+#ifdef MUTANT_second_life_joins
+#define MAY_JOIN(r, a) true
+#else
+#define MAY_JOIN(r, a) (!IS_GONE(r, a))
+#endif
+#ifdef MUTANT_failed_vote_stays
+#define SAYS_PREPARED(r) ((vote_kept & BIT(r)) == 0)
+#else
+#define SAYS_PREPARED(r) true /* a failed vote says nothing once the record is prepared for a later attempt */
+#endif
+
 #if defined(MUTANT_closed_attempt_counts) || defined(MUTANT_untagged_vote)
 #define VOTE_COUNTS(a) true
 #else
@@ -130,37 +159,81 @@ hidden byte I1, I2, I3, I7, I9; /* README.md says what each promises */
 
 /* ---- engines ---- */
 
-#define BREAK(comm) intact = intact & ~BIT(comm)
-
 #define VOTE(a, r) (VOTE_COUNTS(a) -> BIT(r) : 0)
+#define COMM(r) go_comm[att[r]]
+#define IS_GONE(r, a) ((gone[go_comm[a]] & BIT(r)) != 0)
+#define BROKEN(comm) (joined[comm] == EVERY && gone[comm] != 0)
 
+/* The engine dies or frees its communicator. A sum that was not complete never will be. */
+inline leave(r)
+{
+	if
+	:: att[r] != 0 ->
+#if R > 1 /* one engine needs no communicator */
+		gone[COMM(r)] = gone[COMM(r)] | BIT(r);
+#endif
+		if
+		:: entered[att[r]] != EVERY ->
+			entered[att[r]] = entered[att[r]] & ~BIT(r);
+			summed[att[r]] = summed[att[r]] & ~BIT(r)
+		:: else
+		fi
+	:: else
+	fi
+}
+
+inline vote_failed(r)
+{
+	phase[r] = READY;
+	vote_kept = vote_kept | BIT(r);
+	failed[att[r]] = failed[att[r]] | VOTE(att[r], r)
+}
+
+/* By CLOSE, or by GO. */
+inline freeze(r)
+{
+	I10 = ((have & BIT(r)) != 0 || ((forced >> AT(my_epoch[r], step[r])) & 1) == 1);
+	assert(I10);
+	frozen = frozen | BIT(r);
+	closed[AT(my_epoch[r], step[r])] = closed[AT(my_epoch[r], step[r])] | BIT(r);
+	told[AT(my_epoch[r], step[r])] = told[AT(my_epoch[r], step[r])] | (have & BIT(r))
+}
+
+/* A GO that is refused does not freeze. */
 inline enter(r, a)
 {
 	if
-	:: att[r] != 0 && go_comm[att[r]] != go_comm[a] -> BREAK(go_comm[att[r]]) /* frees its old communicator */
+	:: att[r] != 0 && COMM(r) != go_comm[a] -> leave(r) /* frees its old communicator */
 	:: else
 	fi;
 	att[r] = a;
+	again = again & ~BIT(r);
 	if
-	:: (intact & BIT(go_comm[a])) != 0 ->
+	:: MAY_JOIN(r, a) ->
+		if
+		:: (frozen & BIT(r)) == 0 -> freeze(r)
+		:: else
+		fi;
 		phase[r] = IN;
-		entered[a] = entered[a] | BIT(r);
-		summed[a] = summed[a] | (have & BIT(r));
+		joined[COMM(r)] = joined[COMM(r)] | (gone[COMM(r)] == 0 -> BIT(r) : 0);
+		entered[a] = entered[a] | (IS_GONE(r, a) -> 0 : BIT(r)); /* the others are connected to the first life */
+		summed[a] = summed[a] | (IS_GONE(r, a) -> 0 : have & BIT(r));
 #ifdef MUTANT_inplace_reduce
 		spoilt = spoilt | ((dirty & BIT(r)) != 0 -> BIT(a) : 0);
 		dirty = dirty | BIT(r);
 #endif
-	:: else ->
-		phase[r] = READY;
-		failed[a] = failed[a] | VOTE(a, r)
+#ifdef MUTANT_refused_in_silence
+	:: else -> phase[r] = READY
+#else
+	:: else -> vote_failed(r)
+#endif
 	fi
 }
 
 inline give_up(r)
 {
-	BREAK(go_comm[att[r]]);
-	failed[att[r]] = failed[att[r]] | VOTE(att[r], r);
-	phase[r] = READY
+	leave(r);
+	vote_failed(r)
 }
 
 inline next_window(r)
@@ -190,22 +263,22 @@ inline apply(r)
 
 #define HAS_SHARD(p) (step[p] > step[r] || (step[p] == step[r] && phase[p] == GATHERING))
 
+#define say_complete(r) complete[AT(my_epoch[r], step[r])] = complete[AT(my_epoch[r], step[r])] | (have & BIT(r))
+
 inline take_close(t, e)
 {
 	d_step {
 		mode[t] == ON && phase[r] == READY && CLOSE_EPOCH_OK(e) && step[r] < S && (frozen & BIT(r)) == 0 &&
 		((closes[t] >> AT(e, step[r])) & 1) == 1 ->
-		frozen = frozen | BIT(r);
-		closed[AT(e, step[r])] = closed[AT(e, step[r])] | BIT(r);
-		told[AT(e, step[r])] = told[AT(e, step[r])] | (have & BIT(r))
+		freeze(r)
 	}
 }
 
 inline take_go(a)
 {
 	d_step {
-		((go >> a) & 1) == 1 && mode[TERM_OF(a)] == ON && GO_EPOCH_OK(go_epoch[a]) && step[r] == go_step[a] && att[r] < a &&
-		phase[r] <= PREPARED && (frozen & BIT(r)) != 0 ->
+		((go >> a) & 1) == 1 && mode[TERM_OF(a)] == ON && GO_EPOCH_OK(go_epoch[a]) && step[r] == go_step[a] &&
+		(att[r] < a || (att[r] == a && (again & BIT(r)) != 0)) && TAKES_GO(r) ->
 		enter(r, a)
 	}
 }
@@ -248,7 +321,10 @@ proctype engine(byte r)
 end:
 	do
 	/* a window's work */
-	:: d_step { phase[r] == READY && step[r] < S && (have & BIT(r)) == 0 && !FROZEN(r) -> have = have | BIT(r) }
+	:: d_step { phase[r] == READY && step[r] < S && (have & BIT(r)) == 0 && !FROZEN(r) ->
+		have = have | BIT(r);
+		say_complete(r)
+	   }
 	CLOSE_OF_TERM(0)
 	GO_OF_TERM(0)
 #if TERMS > 1
@@ -261,9 +337,14 @@ end:
 #endif
 	:: d_step { phase[r] == IN && entered[att[r]] == EVERY ->
 		phase[r] = PREPARED;
+		vote_kept = vote_kept & ~BIT(r);
 		ok[att[r]] = ok[att[r]] | VOTE(att[r], r)
 	   }
-	:: d_step { phase[r] == IN && (intact & BIT(go_comm[att[r]])) == 0 -> give_up(r) }
+	:: d_step { /* nobody answers for an engine that died after writing its record: the next one's report says it */
+		phase[r] == PREPARED && VOTE_COUNTS(att[r]) && (ok[att[r]] & BIT(r)) == 0 && SAYS_PREPARED(r) ->
+		ok[att[r]] = ok[att[r]] | BIT(r)
+	   }
+	:: d_step { phase[r] == IN && BROKEN(COMM(r)) -> give_up(r) }
 	:: d_step { phase[r] == PREPARED && MAY_APPLY(r) -> apply(r) }
 #ifdef SHARDED
 	:: d_step { phase[r] == GATHERING && HAS_SHARD(0) && HAS_SHARD(R - 1) && HAS_SHARD(R / 2) -> next_window(r) }
@@ -277,10 +358,15 @@ end:
 		:: phase[r] == IN -> give_up(r)
 		:: else -> phase[r] = READY
 		fi;
+		again = again & ~BIT(r);
 		my_epoch[r] = epoch;
 #ifndef MUTANT_freeze_survives_bump
-		frozen = frozen & ~BIT(r)
+		frozen = frozen & ~BIT(r);
 #endif
+		if
+		:: step[r] < S -> say_complete(r)
+		:: else
+		fi
 	   }
 	:: heal(r, 0)
 	:: heal(r, (R - 1))
@@ -288,21 +374,30 @@ end:
 	:: heal(r, 1)
 #endif
 
-	/* faults: a collective fails; the engine dies; the node dies */
+	/* faults: a collective fails; the engine dies, also between its record and its answer; the node dies */
 	:: d_step { phase[r] == IN && events > 0 -> events--; give_up(r) }
 	:: d_step { phase[r] < LOST && att[r] != 0 && events > 0 ->
 		events--;
-		BREAK(go_comm[att[r]]);
+		leave(r);
 		if
-		:: phase[r] == IN -> give_up(r)
+		:: phase[r] == IN ->
+			phase[r] = READY;
+			again = again | BIT(r)
 #ifdef MUTANT_prepared_volatile
-		:: phase[r] == PREPARED -> phase[r] = READY
+		:: phase[r] == PREPARED ->
+			phase[r] = READY;
+			again = again | BIT(r)
 #endif
 #ifdef MUTANT_gathering_volatile
 		:: phase[r] == GATHERING -> phase[r] = READY
 #endif
 		:: else
 		fi
+	   }
+	:: d_step { phase[r] == IN && entered[att[r]] == EVERY && events > 0 ->
+		events--;
+		leave(r);
+		phase[r] = PREPARED
 	   }
 	:: d_step { /* one node at a time: somebody must be left to copy from */
 		phase[r] < LOST && phase[(r + 1) % R] < LOST && phase[(r + 2) % R] < LOST && lost == 0 &&
@@ -313,8 +408,10 @@ end:
 		:: i < S -> params[r * S + i] = 0; i++
 		:: else -> break
 		od;
-		BREAK(go_comm[att[r]]);
+		leave(r);
 		phase[r] = LOST;
+		again = again & ~BIT(r);
+		vote_kept = vote_kept & ~BIT(r);
 		lost = BIT(r);
 		step[r] = 0;
 		att[r] = 0;
@@ -352,9 +449,7 @@ inline open_attempt(t)
 	c_tries[t] = c_tries[t] + 1;
 	c_open[t] = ATTEMPT(t, c_tries[t]);
 	if
-	:: c_comm[t] == 0 ->
-		c_comm[t] = c_open[t];
-		intact = intact | BIT(c_comm[t])
+	:: c_comm[t] == 0 -> c_comm[t] = c_open[t]
 	:: else
 	fi;
 	go = go | BIT(c_open[t]);
@@ -380,9 +475,15 @@ inline persist(t, a)
 	c_open[t] = 0
 }
 
-#define FULL_OF(r, t) (my_epoch[r] == c_epoch[t] && step[r] == c_len[t])
-#define FULL(t) (have == EVERY && FULL_OF(0, t) && FULL_OF(R - 1, t) && FULL_OF(R / 2, t))
 #define HERE(t) AT(c_epoch[t], c_len[t])
+#if defined(MUTANT_go_before_complete)
+#define COMPLETE(t) true
+#elif defined(MUTANT_report_survives_bump)
+#define COMPLETE(t) ((complete[HERE(t)] | complete[AT(0, c_len[t])]) == EVERY)
+#else
+#define COMPLETE(t) (complete[HERE(t)] == EVERY)
+#endif
+#define CLOSING(t) (((closes[t] >> HERE(t)) & 1) == 1)
 #ifdef MUTANT_close_not_continued
 #define BEGUN(t) false
 #else
@@ -409,17 +510,20 @@ end:
 #endif
 	:: d_step { mode[t] == ON && t < term -> mode[t] = ENDED }
 
-	/* CLOSE: all are full; an engine is frozen already, by a predecessor; the operator wants it */
-	:: d_step { mode[t] == ON && c_len[t] < S && ((closes[t] >> HERE(t)) & 1) == 0 && (FULL(t) || BEGUN(t)) ->
+	/* CLOSE: an engine is frozen already, by a predecessor, and not all parts are complete; the operator wants it */
+	:: d_step { mode[t] == ON && c_len[t] < S && !CLOSING(t) && BEGUN(t) && !COMPLETE(t) ->
 		closes[t] = closes[t] | BIT(HERE(t))
 	   }
-	:: d_step { mode[t] == ON && c_len[t] < S && ((closes[t] >> HERE(t)) & 1) == 0 && events > 0 ->
+	:: d_step { mode[t] == ON && c_len[t] < S && !CLOSING(t) && events > 0 ->
 		events--;
-		closes[t] = closes[t] | BIT(HERE(t))
+		closes[t] = closes[t] | BIT(HERE(t));
+		forced = forced | BIT(HERE(t))
 	   }
 
-	/* attempts */
-	:: d_step { mode[t] == ON && c_len[t] < S && c_open[t] == 0 && closed[HERE(t)] == EVERY -> open_attempt(t) }
+	/* attempts: all parts are complete, and GO freezes what is not frozen; or all have answered CLOSE */
+	:: d_step { mode[t] == ON && c_len[t] < S && c_open[t] == 0 && (closed[HERE(t)] == EVERY || (COMPLETE(t) && !CLOSING(t))) ->
+		open_attempt(t)
+	   }
 	:: d_step { mode[t] == ON && c_open[t] != 0 && failed[c_open[t]] != 0 -> close_attempt(t) }
 	:: d_step { mode[t] == ON && c_open[t] != 0 && events > 0 -> events--; close_attempt(t) }
 	:: d_step { mode[t] == ON && c_open[t] != 0 && VOTED(c_open[t]) && CAS_OK(t) -> persist(t, c_open[t]) }
