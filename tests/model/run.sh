@@ -98,7 +98,7 @@ rows_full() {
 	holds   step -  -  R=2 S=1 EVENTS=3 TERMS=3
 	holds   step -  -  R=2 S=2 EVENTS=3 SHARDED=1
 	acyclic step -  -  R=3 S=1 EVENTS=2
-	acyclic step -  -  R=2 S=1 EVENTS=3
+	acyclic step -  -  R=2 S=2 EVENTS=3
 	END
 }
 
