@@ -6,12 +6,6 @@
 
 /* ---- pause ---- */
 
-int64_t coord_ran_ns(const struct coord *c, int64_t mono_ns)
-{
-	int64_t now_held = c->held && mono_ns > c->held_since_ns ? mono_ns - c->held_since_ns : 0;
-	return mono_ns - c->held_ns - now_held;
-}
-
 enum status coord_pause(struct coord *c, const char *reason, struct now now)
 {
 	if (c->phase >= COORD_ENDING)

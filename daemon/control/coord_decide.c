@@ -4,6 +4,7 @@
 
 #include "engine/commit.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -189,6 +190,7 @@ void coord_decide(struct coord *c, struct now now)
 {
 	char lr_text[160];
 	struct window_sums sums;
+	assert(c->phase == COORD_GO && coord_all(c, MARK_VOTED) && !c->n_marked[MARK_FAILED]);
 	sum_votes(c, &sums);
 	uint64_t there = sums.count + sums.voided, missing = there < sums.expected ? sums.expected - there : 0;
 	const char *differs = votes_differ(c);

@@ -124,6 +124,8 @@ static inline bool coord_all(const struct coord *c, enum mark m)
 /* The report or what it is compared with (window, attempt, bitmap) has changed. */
 void coord_mark(struct coord *, struct peer *);
 void coord_mark_all(struct coord *);
+/* For tests: a count that is kept differs from what the reports say; why names it. Looks at everything. */
+bool coord_counts_wrong(const struct coord *, char *why, size_t n);
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
 /* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to
  * be back. */
@@ -153,6 +155,8 @@ void coord_fail_attempt(struct coord *, const char *why, struct now);
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
 /* Sets waiting_since_ns: who looks for late ranks must not go through all of them for each. */
 void coord_find_waiting(struct coord *);
+/* The progress of the ranks in a report. */
+void coord_take_ranks(struct coord *, const struct report *, int64_t heard_ns);
 /* The window opens: what has been reported of its ranks before that takes effect. */
 void coord_take_early(struct coord *);
 /* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where

@@ -52,8 +52,11 @@ static void watch_start(struct coord *c, bool alone, struct now now)
 
 void coord_tick(struct coord *c, struct now now)
 {
+	char why[160];
 	if (c->superseded)
 		return;
+	assert(!coord_counts_wrong(c, why, sizeof(why)));
+	(void)why;
 	coord_find_waiting(c);
 	bool alone = coord_watch_abandoned(c, now);
 	if (c->phase == COORD_COLLECT && !alone)

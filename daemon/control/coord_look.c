@@ -33,17 +33,6 @@ static bool owes(const struct coord *c, const struct rank_progress *p)
 	return !p->flushed && !p->waiting_ns && is_short(c, p);
 }
 
-void coord_find_waiting(struct coord *c)
-{
-	c->waiting_since_ns = 0;
-	COORD_EACH_RANK(c, r)
-	{
-		int64_t t = c->times[r].waiting_ns;
-		if (t && (!c->waiting_since_ns || t < c->waiting_since_ns))
-			c->waiting_since_ns = t;
-	}
-}
-
 int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 {
 	if (c->phase != COORD_COLLECT || c->held || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
@@ -71,21 +60,6 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 	}
 	if (c->n_late > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
-}
-
-void coord_forget_straggler(struct coord *c, bool back, struct now now)
-{
-	char text[160], more[40] = "";
-	if (c->straggler.since_ns && back) {
-		if (c->straggler.n_more)
-			snprintf(more, sizeof(more), " and %u more", c->straggler.n_more);
-		snprintf(text, sizeof(text),
-			 "nobody waits any longer for rank %u%s in window %llu; others had waited for %.1f s",
-			 c->straggler.rank, more, (unsigned long long)c->straggler.window,
-			 (double)(now.mono_ns - c->straggler.since_ns) / 1e9);
-		coord_event(c, false, "RankBack", c->straggler.rank, text);
-	}
-	c->straggler.since_ns = 0;
 }
 
 void coord_watch_late(struct coord *c, struct now now)

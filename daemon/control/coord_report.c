@@ -8,54 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- progress of the ranks ---- */
-
-/* The time of something that was this old when the report came; the message's way is counted in. */
-static int64_t since(int64_t heard_ns, int64_t age_ns)
-{
-	return !age_ns ? 0 : age_ns < heard_ns ? heard_ns - age_ns : 1;
-}
-
-static void take_rank(struct coord *c, const struct rank_progress *p, int64_t heard_ns)
-{
-	struct rank_times *t = &c->times[p->rank];
-	t->waiting_ns = since(heard_ns, p->waiting_ns);
-	t->lost_ns = since(heard_ns, p->lost_ns);
-	if (p->ready_ns && !t->ready_ns) { /* it gets ready once in a window, whatever later reports say of when */
-		t->ready_ns = since(heard_ns, p->ready_ns);
-		t->ready_ran_ns = coord_ran_ns(c, t->ready_ns);
-	}
-	const struct rank_progress *was = &c->rank[p->rank];
-	c->n_counted += (uint64_t)p->counted - was->counted;
-	c->n_voided += (uint64_t)p->voided - was->voided;
-	if (t->waiting_ns && (!c->waiting_since_ns || t->waiting_ns < c->waiting_since_ns))
-		c->waiting_since_ns = t->waiting_ns;
-	c->rank[p->rank] = *p;
-}
-
-/* A report is taken as a whole. A node may be one window ahead, while the commit before is still being applied
- * elsewhere or not known here: what it says of its ranks is kept until that window opens. */
-static void take_ranks(struct coord *c, const struct report *r, int64_t heard_ns)
-{
-	bool open = r->window == c->window && c->phase != COORD_START;
-	*c->visited += r->n_ranks;
-	for (uint32_t i = 0; i < r->n_ranks; i++) {
-		const struct rank_progress *p = &r->rank[i];
-		if (p->rank >= c->spec->ranks || c->part_of[p->rank] != r->part)
-			continue;
-		if (!open)
-			c->early[p->rank] = (struct early_rank){ true, r->window, heard_ns, *p };
-		if (open || c->phase == COORD_START) /* START: who has attached */
-			take_rank(c, p, heard_ns);
-	}
-}
-
-void coord_take_early(struct coord *c)
-{
-	COORD_EACH_RANK(c, r)
-	if (c->early[r].known && c->early[r].window == c->window)
-		take_rank(c, &c->early[r].progress, c->early[r].heard_ns);
-}
+/* ---- bitmap ---- */
 
 /* The parts' ranks are disjoint; audit() checks the result by its population. */
 static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
@@ -147,7 +100,7 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 	p->last.rank = NULL;
 	p->last.counted = NULL;
 	p->known = true;
-	take_ranks(c, r, now.mono_ns);
+	coord_take_ranks(c, r, now.mono_ns);
 	if (hindrance_changed)
 		take_hindrance(c, now);
 	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)

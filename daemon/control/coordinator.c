@@ -3,176 +3,9 @@
  * Pure; loop thread. */
 #include "control/coord_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- small things ---- */
-
-void coord_set_state(struct coord *c, enum job_state state, const char *reason, struct now now)
-{
-	if (c->state == state && !strcmp(c->reason, reason))
-		return;
-	if (c->state != state)
-		c->state_since_unix_ns = now.unix_ns;
-	c->state = state;
-	if (reason != c->reason) /* the state alone is new */
-		snprintf(c->reason, sizeof(c->reason), "%s", reason);
-	c->ports.changed(c->ports.ctx, c->job_id);
-}
-
-void coord_set_running(struct coord *c, struct now now)
-{
-	coord_forget_straggler(c, !c->held && !*c->hindrance, now);
-	if (c->held)
-		coord_set_state(c, JOB_PAUSED, c->hold_reason, now);
-	else
-		coord_set_state(c, *c->hindrance ? JOB_STALLED : JOB_RUNNING, c->hindrance, now);
-}
-
-void coord_set_phase(struct coord *c, enum coord_phase phase, struct now now)
-{
-	c->phase = phase;
-	c->phase_since_ns = now.mono_ns;
-	c->sent_ns = 0;
-}
-
-void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank, const char *text)
-{
-	c->ports.event(c->ports.ctx, c->job_id, warning, reason, rank, text);
-}
-
-/* ---- orders ---- */
-
-static void fill_order(const struct coord *c, struct order *o)
-{
-	*o = (struct order){ .job_id = c->job_id,
-			     .epoch = c->epoch,
-			     .term = c->term,
-			     .window = c->window,
-			     .number = c->order_number };
-	o->run = c->phase != COORD_START;
-	o->late = c->late;
-	o->n_late = c->n_late < ORDER_MAX_LATE ? c->n_late : ORDER_MAX_LATE;
-	o->paused = c->held;
-	switch (c->phase) {
-	case COORD_CLOSE:
-		o->want = WANT_CLOSE;
-		break;
-	case COORD_GO:
-	case COORD_PERSIST: /* a node whose engine restarted votes again */
-		o->want = WANT_GO;
-		o->attempt = c->attempt;
-		o->norms = c->norms_asked;
-		break;
-	case COORD_COMMIT:
-		o->want = WANT_COMMIT;
-		o->commit = c->commit;
-		break;
-	case COORD_ENDED:
-		o->want = WANT_END;
-		o->end_status = c->end_status;
-		memcpy(o->end_reason, c->end_reason, sizeof(o->end_reason));
-		break;
-	case COORD_START:
-	case COORD_COLLECT:
-	case COORD_ENDING:
-		break;
-	}
-}
-
-void coord_send_order(struct coord *c, uint32_t part)
-{
-	struct order o;
-	fill_order(c, &o);
-	c->ports.order(c->ports.ctx, part, &o);
-}
-
-void coord_renew_order(struct coord *c)
-{
-	c->order_number++;
-}
-
-void coord_broadcast(struct coord *c, struct now now)
-{
-	coord_renew_order(c);
-	coord_resend(c, now);
-}
-
-void coord_resend(struct coord *c, struct now now)
-{
-	if (c->superseded || c->phase == COORD_ENDING)
-		return;
-	c->sent_ns = now.mono_ns;
-	c->late_sent_ns = c->n_late ? now.mono_ns : 0;
-	COORD_EACH_PART(c, i)
-	if (c->phase != COORD_ENDED || !c->peer[i].last.ended)
-		coord_send_order(c, i);
-}
-
-static bool has_order(const struct coord *c, const struct peer *p)
-{
-	if (c->phase == COORD_ENDED)
-		return p->last.ended;
-	return p->known && p->last.term == c->term && p->last.order >= c->order_number;
-}
-
-void coord_repeat(struct coord *c, struct now now)
-{
-	int64_t late_every = c->n_peers * COORD_LATE_EACH_NS;
-	if (c->superseded || c->phase == COORD_ENDING)
-		return;
-	if (late_every < COORD_RESEND_NS)
-		late_every = COORD_RESEND_NS;
-	if ((c->n_late || c->late_sent_ns) && now.mono_ns - c->late_sent_ns >= late_every) {
-		coord_resend(c, now);
-		return;
-	}
-	if (now.mono_ns - c->sent_ns < COORD_RESEND_NS)
-		return;
-	c->sent_ns = now.mono_ns;
-	COORD_EACH_PART(c, i)
-	if (!has_order(c, &c->peer[i]))
-		coord_send_order(c, i);
-}
-
-/* ---- what the reports say together ---- */
-
-static uint32_t bit(enum mark m, bool is)
-{
-	return (uint32_t)is << m;
-}
-
-/* A node that is behind the open window, or ahead of it, says nothing about it. */
-static uint32_t marks_of(const struct coord *c, const struct peer *p)
-{
-	const struct report *r = &p->last;
-	bool here = r->window == c->window, frozen = here && r->phase >= WINDOW_CLOSED;
-	bool voted = here && r->vote_term == c->term && r->vote_attempt == c->attempt;
-	if (!p->known)
-		return 0;
-	return bit(MARK_STARTED, r->start >= START_PARAMS) | bit(MARK_COMPLETE, here && r->complete) |
-	       bit(MARK_FROZEN, frozen) | bit(MARK_CLOSED, frozen && p->has_bitmap) |
-	       bit(MARK_LEFT, here && r->all_left) | bit(MARK_VOTED, voted) |
-	       bit(MARK_FAILED, voted && r->vote_status) | bit(MARK_AHEAD, r->window > c->window) |
-	       bit(MARK_FAR_AHEAD, r->window > c->window + 1) |
-	       bit(MARK_REFUSES, r->refused && r->refused != ST_NOT_READY);
-}
-
-void coord_mark(struct coord *c, struct peer *p)
-{
-	uint32_t is = marks_of(c, p);
-	for (uint32_t changed = is ^ p->marks; changed; changed &= changed - 1) {
-		int m = __builtin_ctz(changed);
-		c->n_marked[m] += (is >> m & 1) ? 1 : -1u;
-	}
-	p->marks = is;
-}
-
-void coord_mark_all(struct coord *c)
-{
-	COORD_EACH_PART(c, i)
-	coord_mark(c, &c->peer[i]);
-}
 
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
@@ -252,7 +85,7 @@ static void step_go(struct coord *c, struct now now)
 			coord_decide(c, now);
 		return;
 	}
-	while (!(c->peer[i].marks & bit(MARK_FAILED, true)))
+	while (!(c->peer[i].marks & 1u << MARK_FAILED))
 		i++;
 	coord_fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
 }
@@ -305,6 +138,7 @@ static bool end_on_void(struct coord *c, struct now now)
 
 void coord_step(struct coord *c, struct now now)
 {
+	assert(c->phase <= COORD_ENDED && c->n_late <= c->spec->ranks);
 	if (end_on_void(c, now) || coord_end_on_refusal(c, now))
 		return;
 	switch (c->phase) {
@@ -349,6 +183,7 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 		coord_end(c, st, "the journal cannot be written; nothing was applied", now);
 		return;
 	}
+	assert(c->commit.window == window && c->commit.term == c->term);
 	c->have_commit = true;
 	c->applied_step = c->commit.applied_step;
 	c->carry = c->commit.next;
@@ -357,17 +192,6 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	coord_set_phase(c, COORD_COMMIT, now);
 	coord_broadcast(c, now);
 	coord_step(c, now);
-}
-
-void coord_end(struct coord *c, enum status end, const char *reason, struct now now)
-{
-	if (c->phase >= COORD_ENDING)
-		return;
-	c->end_status = end;
-	snprintf(c->end_reason, sizeof(c->end_reason), "%s", reason);
-	coord_set_phase(c, COORD_ENDING, now);
-	coord_set_state(c, JOB_COMPLETING, reason, now);
-	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
 }
 
 void coord_enqueue(struct coord *c, const char *reason, struct now now)
@@ -383,14 +207,6 @@ void coord_admit(struct coord *c, struct now now)
 	c->queued = false;
 	if (c->phase == COORD_START)
 		coord_set_state(c, JOB_STARTING, "", now);
-}
-
-enum job_state coord_end_state(enum status end)
-{
-	return end == ST_OK					      ? JOB_COMPLETED
-	       : end == ST_CANCELLED				      ? JOB_CANCELLED
-	       : end == ST_SEGMENT_CORRUPT || end == ST_ENGINE_FAILED ? JOB_NODE_FAIL
-								      : JOB_FAILED;
 }
 
 void coord_on_ended(struct coord *c, enum status st, struct now now)

@@ -299,8 +299,6 @@ void job_reconcile_ack(struct job *);
 /* job_report.c */
 /* Says all that the coordinator wants to know, now; costs a look at every rank. */
 void job_report(struct job *, struct now);
-
-/* job_tick.c */
 /* What the job's start waits for, as a part of a sentence; and the rank among it, or NULL. */
 const struct rank *job_start_waits(const struct job *, char *text, size_t n);
 

@@ -2,6 +2,7 @@
 /* What the coordinator is told of a part: its window, its ranks, what hinders it. Part of struct job; loop thread. */
 #include "control/job_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +58,34 @@ static void fill_progress(struct job *j, struct now now)
 	}
 }
 
+/* ---- the start ---- */
+
+static const char *missing_for_start(const struct job *j)
+{
+	if (!j->has_tensors)
+		return "its tensors: no rank has called RegisterTensors";
+	if (!j->engine_seen)
+		return "its memory and its engine";
+	if (j->mirror.r.params_ready)
+		return "the coordinator";
+	return j->restore	 ? "the parameters to be read from the checkpoint"
+	       : j->spec->n_init ? "the initial parameters to be drawn by the rules of init"
+				 : "the initial parameters: no rank has given all of them (PutParameters, the last "
+				   "part with `last`)";
+}
+
+const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
+{
+	const struct rank *giver = j->mirror.r.params_ready ? NULL : puts_giver(j);
+	if (giver)
+		snprintf(text, n,
+			 "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part",
+			 giver->global, (long long)giver->session.pid);
+	else
+		snprintf(text, n, "%s", missing_for_start(j));
+	return giver;
+}
+
 /* ---- the report ---- */
 
 static void fill_vote(const struct job *j, struct report *r)
@@ -102,6 +131,7 @@ static void fill_window(const struct job *j, struct report *r)
 
 void job_report(struct job *j, struct now now)
 {
+	assert(j->n_owing <= j->spec->ranks && j->n_left <= j->spec->ranks && (j->engine_seen || !j->engine_up));
 	fill_progress(j, now);
 	struct report r = { .job_id = j->id,
 			    .epoch = j->epoch,

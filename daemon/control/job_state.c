@@ -27,7 +27,9 @@ enum status job_new(struct job **out, uint64_t id, struct part_spec part, uint32
 		    const struct job_ports *ports)
 {
 	const struct job_spec *spec = part.spec;
-	assert(part.epoch && part.world >= spec->ranks);
+	assert(part.epoch && spec->ranks && part.world >= spec->ranks);
+	for (uint32_t i = 0; i < spec->ranks; i++)
+		assert(part_global(&part, i) < part.world && (!i || part_global(&part, i - 1) < part_global(&part, i)));
 	struct job *j = calloc(1, sizeof(*j));
 	if (!j)
 		return ST_NO_MEMORY;

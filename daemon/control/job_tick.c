@@ -5,36 +5,11 @@
 #include <assert.h>
 #include <stdio.h>
 
-#define REPORT_EVERY_NS (INT64_C(1000) * 1000000) /* when nothing changes: the node is alive, and no report was lost   \
-						   */
+#define REPORT_EVERY_NS                                                                                                \
+	(INT64_C(1000) * 1000000) /* when nothing changes: the node is alive, and no report was lost                   \
+				   */
 #define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
 #define TIME_OUTS_AT_ONCE 256 /* each is told of ten late ranks and takes some ten microseconds */
-
-static const char *missing_for_start(const struct job *j)
-{
-	if (!j->has_tensors)
-		return "its tensors: no rank has called RegisterTensors";
-	if (!j->engine_seen)
-		return "its memory and its engine";
-	if (j->mirror.r.params_ready)
-		return "the coordinator";
-	return j->restore	 ? "the parameters to be read from the checkpoint"
-	       : j->spec->n_init ? "the initial parameters to be drawn by the rules of init"
-				 : "the initial parameters: no rank has given all of them (PutParameters, the last "
-				   "part with `last`)";
-}
-
-const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
-{
-	const struct rank *giver = j->mirror.r.params_ready ? NULL : puts_giver(j);
-	if (giver)
-		snprintf(text, n,
-			 "the initial parameters: rank %u (pid %lld) has given some of them, and not yet the last part",
-			 giver->global, (long long)giver->session.pid);
-	else
-		snprintf(text, n, "%s", missing_for_start(j));
-	return giver;
-}
 
 static void time_out(struct job *j, struct waiter *w)
 {

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A coordinator's phase, its state as users see it, its end and its clock: what every other file of it changes. Pure;
+ * loop thread. */
+#include "control/coord_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- state and phase ---- */
+
+void coord_set_state(struct coord *c, enum job_state state, const char *reason, struct now now)
+{
+	if (c->state == state && !strcmp(c->reason, reason))
+		return;
+	if (c->state != state)
+		c->state_since_unix_ns = now.unix_ns;
+	c->state = state;
+	if (reason != c->reason) /* the state alone is new */
+		snprintf(c->reason, sizeof(c->reason), "%s", reason);
+	c->ports.changed(c->ports.ctx, c->job_id);
+}
+
+void coord_set_running(struct coord *c, struct now now)
+{
+	coord_forget_straggler(c, !c->held && !*c->hindrance, now);
+	if (c->held)
+		coord_set_state(c, JOB_PAUSED, c->hold_reason, now);
+	else
+		coord_set_state(c, *c->hindrance ? JOB_STALLED : JOB_RUNNING, c->hindrance, now);
+}
+
+void coord_set_phase(struct coord *c, enum coord_phase phase, struct now now)
+{
+	c->phase = phase;
+	c->phase_since_ns = now.mono_ns;
+	c->sent_ns = 0;
+}
+
+void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	c->ports.event(c->ports.ctx, c->job_id, warning, reason, rank, text);
+}
+
+/* ---- the end ---- */
+
+void coord_end(struct coord *c, enum status end, const char *reason, struct now now)
+{
+	if (c->phase >= COORD_ENDING)
+		return;
+	c->end_status = end;
+	snprintf(c->end_reason, sizeof(c->end_reason), "%s", reason);
+	coord_set_phase(c, COORD_ENDING, now);
+	coord_set_state(c, JOB_COMPLETING, reason, now);
+	c->ports.persist_end(c->ports.ctx, c->job_id, end, c->end_reason);
+}
+
+enum job_state coord_end_state(enum status end)
+{
+	return end == ST_OK					      ? JOB_COMPLETED
+	       : end == ST_CANCELLED				      ? JOB_CANCELLED
+	       : end == ST_SEGMENT_CORRUPT || end == ST_ENGINE_FAILED ? JOB_NODE_FAIL
+								      : JOB_FAILED;
+}
+
+/* ---- stragglers ---- */
+
+void coord_forget_straggler(struct coord *c, bool back, struct now now)
+{
+	char text[160], more[40] = "";
+	if (c->straggler.since_ns && back) {
+		if (c->straggler.n_more)
+			snprintf(more, sizeof(more), " and %u more", c->straggler.n_more);
+		snprintf(text, sizeof(text),
+			 "nobody waits any longer for rank %u%s in window %llu; others had waited for %.1f s",
+			 c->straggler.rank, more, (unsigned long long)c->straggler.window,
+			 (double)(now.mono_ns - c->straggler.since_ns) / 1e9);
+		coord_event(c, false, "RankBack", c->straggler.rank, text);
+	}
+	c->straggler.since_ns = 0;
+}
+
+/* ---- the clock ---- */
+
+int64_t coord_ran_ns(const struct coord *c, int64_t mono_ns)
+{
+	int64_t now_held = c->held && mono_ns > c->held_since_ns ? mono_ns - c->held_since_ns : 0;
+	return mono_ns - c->held_ns - now_held;
+}
