@@ -222,6 +222,11 @@ enum job_state coord_state(const struct coord *c, const char **out_reason, int64
 	return c->state;
 }
 
+uint64_t coord_epoch(const struct coord *c)
+{
+	return c->epoch;
+}
+
 uint64_t coord_window(const struct coord *c)
 {
 	return c->window;

@@ -108,6 +108,7 @@ enum status coord_end_status(const struct coord *);
 enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
 uint64_t coord_window(const struct coord *);
+uint64_t coord_epoch(const struct coord *);
 uint64_t coord_applied_step(const struct coord *);
 /* Last commit decided; NULL before the first. */
 const struct commit *coord_last_commit(const struct coord *);

@@ -235,6 +235,7 @@ const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
 /* All of it, for any thread while the job lives; NULL: it has none yet. */
 struct tensor_set *job_tensor_set(struct job *);
 uint64_t job_window(const struct job *);
+uint64_t job_epoch(const struct job *); /* in force, as far as orders told */
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event.
  */
 const struct control_state *job_record(const struct job *);

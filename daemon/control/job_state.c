@@ -186,6 +186,11 @@ const struct control_state *job_record(const struct job *j)
 	return j->engine_seen ? &j->mirror : NULL;
 }
 
+uint64_t job_epoch(const struct job *j)
+{
+	return j->epoch;
+}
+
 uint64_t job_window(const struct job *j)
 {
 	return j->mirror.r.window;

@@ -225,7 +225,7 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	j->micro_size = coord_values(l->coord)->micro_size;
 	j->queue_position = l->queue_position;
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
-	j->epoch = 1;
+	j->epoch = coord_epoch(l->coord);
 	j->host_bytes = live_host_bytes(l);
 	j->engine_pid = l->part->engine.proc ? engine_proc_pid(l->part->engine.proc) : 0;
 	j->engine_restarts = l->part->engine.starts ? l->part->engine.starts - 1 : 0;

@@ -272,7 +272,7 @@ static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
 	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof(*fds));
 	*c = (struct engine_command){ .op = ENGINE_START,
 				      .job_id = s->job_id,
-				      .epoch = 1,
+				      .epoch = s->epoch,
 				      .generation = s->generation,
 				      .incarnation = s->incarnation,
 				      .log_level = (uint32_t)s->log_level,

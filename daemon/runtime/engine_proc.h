@@ -28,7 +28,7 @@ struct engine_events {
 };
 
 struct engine_start {
-	uint64_t job_id, generation, incarnation;
+	uint64_t job_id, epoch, generation, incarnation;
 	/* the plan, then the segments. The array is borrowed for the call; the descriptors stay open, under these
 	 * numbers, until HELLO, exited or engine_proc_close */
 	const int *fds;

@@ -168,6 +168,7 @@ static enum status start(struct part *p, char *why, size_t n_why)
 	for (int i = 0; i < p->mem.n; i++)
 		fds[i + 1] = p->mem.segment[i].fd;
 	struct engine_start s = { .job_id = p->id,
+				  .epoch = job_epoch(p->job),
 				  .generation = STORED_GENERATION,
 				  .incarnation = p->node->incarnation,
 				  .fds = fds,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 Suite *of_parts_suite(void); /* test_part_coord.c */
+Suite *part_map_suite(void); /* test_part_map.c */
 
 #define MICRO_SIZE 3
 #define CALLS 32
@@ -220,6 +221,29 @@ START_TEST(a_call_that_times_out_names_ranks_of_any_part)
 }
 END_TEST
 
+START_TEST(who_was_late_in_the_window_before_is_not_named)
+{
+	struct session_key k = enter(1, 1);
+	const struct late_rank late = { .rank = 7, .micro_size = 3 };
+	struct order o = { .job_id = 1, .epoch = 3, .term = 1, .run = true, .late = &late, .n_late = 1 };
+	struct control_state next;
+	job_on_order(job, &o, now);
+	ck_assert_int_eq(control_state_init(&next, 3, MICRO_SIZE), ST_OK);
+	next.r.window = 1;
+	next.r.micro_size = MICRO_SIZE;
+	next.r.loss_scale = 1;
+	next.r.params_ready = 1;
+	job_on_engine_down(job, now);
+	ck_assert_int_eq(job_on_engine_up(job, &next, now), ST_OK);
+	control_state_fini(&next);
+	job_wait_step(job, 2, &k, 1, 10, now);
+	now.mono_ns += 20;
+	job_tick(job, now);
+	ck_assert_int_eq(reply_to[2].status, ST_STALLED);
+	ck_assert_uint_eq(reply_to[2].n_missing, 0);
+}
+END_TEST
+
 /* Rank 5 gives its learning rate first, ranks 1 and 4 nothing. */
 START_TEST(a_report_has_the_jobs_ranks_and_the_parts_bits)
 {
@@ -380,86 +404,23 @@ START_TEST(an_order_of_an_earlier_epoch_is_ignored)
 	now.mono_ns += INT64_C(2000000000);
 	job_tick(job, now);
 	ck_assert_uint_eq(said.epoch, 4);
+	ck_assert_uint_eq(job_epoch(job), 4);
 	close.epoch = 4;
 	job_on_order(job, &close, now);
 	ck_assert_int_eq(n_sent, before + 1);
 }
 END_TEST
 
-/* ---- the specification ---- */
-
-START_TEST(more_than_one_part_is_refused)
-{
-	const char *field = "";
-	char why[200] = "";
-	spec.parts = (uint32_t)_i;
-	enum status st = job_spec_check(&spec, &field, why, sizeof(why));
-	if (_i < 2) {
-		ck_assert_int_eq(st, ST_OK);
-		ck_assert_uint_eq(spec.parts, 1);
-		return;
-	}
-	ck_assert_int_eq(st, ST_INVALID_SPEC);
-	ck_assert_str_eq(field, "parts");
-	ck_assert_str_eq(why, "parts is 2: more than 1 are refused until engines can sum over parts");
-}
-END_TEST
-
-/* ---- the map ---- */
-
-START_TEST(bits_go_to_their_ranks_and_back)
-{
-	static const uint32_t micros[] = { 1, 3, 7, 63, 64, 65, 200 };
-	uint32_t max = micros[_i], some[] = { 0, 2, 3, 9 };
-	uint64_t job_map[40] = { 0 }, part[40], again[40] = { 0 };
-	const struct part_ranks ranks = { 4, some };
-	for (uint32_t r = 0; r < 10; r++)
-		for (uint32_t m = 0; m < max; m++)
-			if ((r * 31 + m * 17) % 5 < 2)
-				control_set_bit(job_map, max, r, m);
-	part_pick_bits(&ranks, max, job_map, part);
-	for (uint32_t i = 0; i < 4; i++)
-		for (uint32_t m = 0; m < max; m++)
-			ck_assert_int_eq(control_bit(part, max, i, m), control_bit(job_map, max, some[i], m));
-	part_place_bits(&ranks, max, part, again);
-	for (uint32_t r = 0; r < 10; r++)
-		for (uint32_t m = 0; m < max; m++) {
-			bool here = r == 0 || r == 2 || r == 3 || r == 9;
-			ck_assert_int_eq(control_bit(again, max, r, m), here && control_bit(job_map, max, r, m));
-		}
-}
-END_TEST
-
-START_TEST(all_ranks_are_described)
-{
-	static const uint32_t few[] = { 0, 1, 2, 7 };
-	uint32_t many[100];
-	char text[60];
-	struct job_spec s = { .ranks = 4 };
-	struct part_spec p = { .spec = &s, .global = few };
-	part_describe_ranks(&p, text, sizeof(text));
-	ck_assert_str_eq(text, "0-2, 7");
-	p.global = NULL;
-	part_describe_ranks(&p, text, sizeof(text));
-	ck_assert_str_eq(text, "0-3");
-	for (uint32_t i = 0; i < 100; i++)
-		many[i] = 2 * i;
-	s.ranks = 100;
-	p.global = many;
-	part_describe_ranks(&p, text, sizeof(text));
-	ck_assert_str_eq(text, "0, 2, 4, 6, 8, 10, 12, 14, 16, ...");
-}
-END_TEST
-
 static Suite *suite(void)
 {
 	Suite *s = suite_create("part");
-	TCase *c = tcase_create("job"), *map = tcase_create("map");
+	TCase *c = tcase_create("job");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, a_rank_attaches_by_the_jobs_number);
 	tcase_add_test(c, a_rank_of_another_part_is_refused);
 	tcase_add_test(c, texts_and_events_name_the_jobs_rank);
 	tcase_add_test(c, a_call_that_times_out_names_ranks_of_any_part);
+	tcase_add_test(c, who_was_late_in_the_window_before_is_not_named);
 	tcase_add_test(c, a_report_has_the_jobs_ranks_and_the_parts_bits);
 	tcase_add_test(c, times_are_reported_as_ages);
 	tcase_add_test(c, what_hinders_a_part_is_reported_at_once);
@@ -468,15 +429,11 @@ static Suite *suite(void)
 	tcase_add_test(c, what_was_taken_is_acknowledged);
 	tcase_add_test(c, an_engine_that_dies_in_an_exchange_votes_against_it);
 	tcase_add_test(c, an_order_of_an_earlier_epoch_is_ignored);
-	tcase_add_loop_test(c, more_than_one_part_is_refused, 0, 3);
-	tcase_add_loop_test(map, bits_go_to_their_ranks_and_back, 0, 7);
-	tcase_add_test(map, all_ranks_are_described);
 	suite_add_tcase(s, c);
-	suite_add_tcase(s, map);
 	return s;
 }
 
 int main(void)
 {
-	return suite_run(suite(), of_parts_suite());
+	return suite_run(suite(), of_parts_suite(), part_map_suite());
 }

@@ -360,6 +360,7 @@ START_TEST(a_report_of_an_older_epoch_is_answered_with_the_order)
 	ck_assert_int_eq(n_orders[0], before[0]);
 	ck_assert_int_eq(n_orders[1], before[1] + 1);
 	ck_assert_uint_eq(order.epoch, 4);
+	ck_assert_uint_eq(coord_epoch(coord), 4);
 	ck_assert_int_eq(order.want, WANT_COMMIT);
 	node[1].epoch = 5; /* nobody but the journal says what the epoch is */
 	tell(1);
