@@ -123,7 +123,7 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 	end_earlier_try(j, r, push);
 	if (!find_slot(j, r, &slot)) {
 		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots",
-			    r->index);
+			    r->global);
 		return false;
 	}
 	r->stream[slot] = (struct stream){
@@ -222,7 +222,7 @@ void job_stream_push(struct job *j, uint64_t call, const struct session_key *k, 
 		return;
 	struct push_args a = *args;
 	a.streamed = true;
-	a.slot = (uint32_t)(s - j->rank[k->rank].stream);
+	a.slot = (uint32_t)(s - job_rank(j, k->rank)->stream);
 	stream_free(s); /* the slot is the push's from here on, or free */
 	job_push(j, call, k, &a, now);
 }
@@ -231,7 +231,7 @@ void job_stream_put(struct job *j, uint64_t call, const struct session_key *k, u
 		    struct now now)
 {
 	struct stream *s = filling(j, call, k->rank);
-	struct rank *r = &j->rank[k->rank];
+	struct rank *r = job_rank(j, k->rank);
 	char text[256];
 	if (!s || !note(j, s, offset, n))
 		return;
