@@ -205,6 +205,31 @@ START_TEST(texts_and_events_name_the_jobs_rank)
 }
 END_TEST
 
+START_TEST(a_stream_belongs_to_the_jobs_rank)
+{
+	struct session_key k = enter(1, 4);
+	struct push_args a = { .weight = 1 };
+	uint32_t slot[3], mine = 1 * spec.slots_per_rank;
+	for (uint32_t m = 0; m < 3; m++) {
+		a.micro = m;
+		ck_assert_int_eq(job_stream_open(job, 2 + m, &k, &a, &slot[m], now), m < 2);
+	}
+	ck_assert_uint_eq(slot[0], mine);
+	ck_assert_uint_eq(slot[1], mine + 1);
+	ck_assert_str_eq(reply_to[4].text, "rank 4 has a stream or a push in each of its slots");
+	ck_assert(!job_stream_took(job, 3, 1, 0, 16)); /* that rank has no such stream */
+	ck_assert(job_stream_took(job, 2, 4, 0, 16));
+	a.micro = 0;
+	job_stream_push(job, 2, &k, &a, now);
+	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_ADD);
+	ck_assert_uint_eq(sent[n_sent - 1].rank, 1);
+	ck_assert_uint_eq(sent[n_sent - 1].slot, mine);
+	ck_assert(job_stream_admits(job, 3, 4, 0, 16));
+	job_stream_gone(job, 3, 4);
+	ck_assert(!job_stream_admits(job, 3, 4, 0, 16));
+}
+END_TEST
+
 /* Who is late is the job's business: any rank of it. */
 START_TEST(a_call_that_times_out_names_ranks_of_any_part)
 {
@@ -419,6 +444,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_rank_attaches_by_the_jobs_number);
 	tcase_add_test(c, a_rank_of_another_part_is_refused);
 	tcase_add_test(c, texts_and_events_name_the_jobs_rank);
+	tcase_add_test(c, a_stream_belongs_to_the_jobs_rank);
 	tcase_add_test(c, a_call_that_times_out_names_ranks_of_any_part);
 	tcase_add_test(c, who_was_late_in_the_window_before_is_not_named);
 	tcase_add_test(c, a_report_has_the_jobs_ranks_and_the_parts_bits);
