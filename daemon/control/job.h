@@ -209,7 +209,7 @@ void job_on_allocate_failed(struct job *, enum status, const char *why, struct n
  * job is STALLED with that reason, and nobody counts as late. */
 void job_hinder(struct job *, const char *why, struct now);
 /* How far the exchange with the other parts has come: parts that are connected, pieces sent or received so far in the
- * life of this job. Reported with the next tick. */
+ * life of this job. Each report says it; there is one a second at least. */
 void job_exchange(struct job *, uint32_t connected, uint64_t pieces);
 /* The part cannot go on: the coordinator is told at once, and in each report, to end the job with this status and this
  * reason. The first call counts. */

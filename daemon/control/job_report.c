@@ -169,7 +169,6 @@ void job_hinder(struct job *j, const char *why, struct now now)
 
 void job_exchange(struct job *j, uint32_t connected, uint64_t pieces)
 {
-	j->report_due |= connected != j->connected || pieces != j->pieces;
 	j->connected = connected;
 	j->pieces = pieces;
 }

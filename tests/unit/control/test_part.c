@@ -416,7 +416,11 @@ START_TEST(what_was_taken_is_acknowledged)
 	job_on_order(job, &o, now);
 	job_tick(job, now);
 	ck_assert_uint_eq(said.order, 7);
-	job_exchange(job, 1, 12);
+	job_exchange(job, 1, 12); /* not for each piece */
+	before = n_reports;
+	job_tick(job, now);
+	ck_assert_int_eq(n_reports, before);
+	now.mono_ns += INT64_C(1000000000);
 	job_tick(job, now);
 	ck_assert_uint_eq(said.connected, 1);
 	ck_assert_uint_eq(said.pieces, 12);
