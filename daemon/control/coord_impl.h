@@ -124,8 +124,6 @@ static inline bool coord_all(const struct coord *c, enum mark m)
 /* The report or what it is compared with (window, attempt, bitmap) has changed. */
 void coord_mark(struct coord *, struct peer *);
 void coord_mark_all(struct coord *);
-/* For tests: a count that is kept differs from what the reports say; why names it. Looks at everything. */
-bool coord_counts_wrong(const struct coord *, char *why, size_t n);
 void coord_set_state(struct coord *, enum job_state, const char *reason, struct now);
 /* RUNNING, or PAUSED when it is held, or STALLED by its engine. A straggler that held the job up until now is told to
  * be back. */

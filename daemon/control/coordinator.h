@@ -120,5 +120,7 @@ int64_t coord_rank_late_ns(const struct coord *, uint32_t rank, struct now);
 int64_t coord_window_opened_unix_ns(const struct coord *);
 /* Ranks and parts that it has looked at so far: what a report costs must not grow with their number. */
 uint64_t coord_visits(const struct coord *);
+/* For tests: a count that is kept differs from what the reports say; why names it. Looks at everything. */
+bool coord_counts_wrong(const struct coord *, char *why, size_t n);
 
 #endif

@@ -62,6 +62,8 @@ static void tell(uint32_t i)
 	node[i].counted = node[i].phase >= WINDOW_CLOSED ? &bits[i] : NULL;
 	node[i].n_words = 1;
 	coord_on_report(coord, &node[i], now);
+	char why[200] = "";
+	ck_assert_msg(!coord_counts_wrong(coord, why, sizeof(why)), "%s", why);
 }
 
 static void setup(void)
@@ -129,6 +131,17 @@ START_TEST(the_parts_bits_become_the_jobs)
 	ck_assert_int_eq(coord_phase(coord), COORD_PERSIST);
 	ck_assert_uint_eq(stored.micro_count, 15);
 	ck_assert_uint_eq(stored_bits, 077777);
+	coord_on_persisted(coord, 0, ST_OK, now);
+	for (uint32_t i = 0; i < 2; i++) {
+		node[i] = (struct report){ .job_id = 1, .epoch = 1, .incarnation = 1, .part = i, .number = 99 };
+		node[i].start = START_PARAMS;
+		node[i].window = 1;
+		for (uint32_t k = 0; k < parts[i].n; k++)
+			progress[i][k].counted = i; /* the first of the next window */
+		tell(i);
+	}
+	ck_assert_uint_eq(coord_window(coord), 1);
+	ck_assert_uint_eq(coord_ranks(coord, &(uint32_t){ 0 })[4].counted, 1);
 }
 END_TEST
 
