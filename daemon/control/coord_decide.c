@@ -112,11 +112,10 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 void coord_watch_attempt(struct coord *c, struct now now)
 {
 	int64_t stuck = c->n_peers > 1 ? STUCK_NS : STUCK_ALONE_NS;
-	if (c->held || *c->hindrance) { /* the engine has a bound of its own: control/restarts.h */
-		c->progress_ns = now.mono_ns > c->progress_ns ? now.mono_ns : c->progress_ns;
-		c->failing_ns = c->failing_ns ? now.mono_ns : 0;
-		return;
-	}
+	if (*c->hindrance && now.mono_ns > c->progress_ns) /* the engine has a bound of its own: control/restarts.h */
+		c->progress_ns = now.mono_ns;
+	if (c->failing_ns && (c->held || *c->hindrance))
+		c->failing_ns = now.mono_ns;
 	if (now.mono_ns - c->progress_ns > stuck)
 		coord_fail_attempt(c, "no part has got on with it for long", now);
 	if (!c->failing_ns)

@@ -49,6 +49,7 @@ static void start_go(struct coord *c, struct now now)
 void coord_start_close(struct coord *c, struct now now)
 {
 	memset(c->counted, 0, c->n_words * sizeof(*c->counted));
+	c->n_late = 0; /* nobody is waited for any more */
 	COORD_EACH_PART(c, i)
 	c->peer[i].has_bitmap = false;
 	coord_mark_all(c);

@@ -314,6 +314,22 @@ START_TEST(late_ranks_are_told_while_there_are_any)
 }
 END_TEST
 
+START_TEST(nobody_is_late_for_a_window_that_closes)
+{
+	give_all(1, 1);
+	ticks(10);
+	ck_assert_uint_eq(order.n_late, 3);
+	give_all(0, 1);
+	ck_assert_int_ne(order.want, WANT_NOTHING);
+	ck_assert_uint_eq(order.n_late, 0);
+	take_order(0);
+	take_order(1);
+	int before = n_orders[1];
+	ticks(10);
+	ck_assert_int_eq(n_orders[1], before);
+}
+END_TEST
+
 /* ---- attempts ---- */
 
 static void reach_go(void)
@@ -357,6 +373,21 @@ START_TEST(a_hindered_attempt_is_not_stuck)
 	ticks(36000);
 	ck_assert_uint_eq(order.attempt, attempt);
 	ck_assert_str_eq(end_reason, "");
+}
+END_TEST
+
+/* A window that closes is committed before the pause begins: its attempts go on, and only their bound does not run. */
+START_TEST(an_attempt_that_hangs_in_a_pause_is_repeated)
+{
+	reach_go();
+	uint64_t attempt = order.attempt;
+	coord_pause(coord, "by ana", now);
+	ticks(210);
+	ck_assert_uint_eq(order.attempt, attempt + 1);
+	ticks(12000); /* 20 min, twice stall_abort */
+	ck_assert_uint_gt(order.attempt, attempt + 30);
+	ck_assert_str_eq(end_reason, "");
+	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
 }
 END_TEST
 
@@ -419,7 +450,9 @@ Suite *of_parts_suite(void)
 	tcase_add_test(c, a_part_that_has_ended_is_left_alone);
 	tcase_add_test(c, an_order_is_repeated_until_it_was_taken);
 	tcase_add_test(c, late_ranks_are_told_while_there_are_any);
+	tcase_add_test(c, nobody_is_late_for_a_window_that_closes);
 	tcase_add_loop_test(c, an_attempt_goes_on_while_any_part_gets_on, 0, 2);
+	tcase_add_test(c, an_attempt_that_hangs_in_a_pause_is_repeated);
 	tcase_add_test(c, a_hindered_attempt_is_not_stuck);
 	tcase_add_test(c, a_report_of_an_older_epoch_is_answered_with_the_order);
 	tcase_add_test(c, a_report_that_was_overtaken_is_ignored);
