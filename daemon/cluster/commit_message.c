@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct message_bounds message_bounds_of(const struct job_spec *s)
 {
@@ -68,11 +67,11 @@ struct whole_commit {
 	Gacc__V1__Counters counters;
 };
 
-struct Gacc__Internal__V1__Commit *commit_to_message(const struct commit *k)
+_Static_assert(sizeof(struct whole_commit) <= sizeof(struct commit_room), "there is room for all");
+
+struct Gacc__Internal__V1__Commit *commit_to_message(const struct commit *k, struct commit_room *room)
 {
-	struct whole_commit *w = malloc(sizeof(*w));
-	if (!w)
-		return NULL;
+	struct whole_commit *w = (struct whole_commit *)room;
 	gacc__internal__v1__commit__init(&w->m);
 	gacc__internal__v1__carry__init(&w->next);
 	gacc__internal__v1__loss_scale__init(&w->scale);

@@ -22,8 +22,12 @@ struct message_bounds {
 };
 struct message_bounds message_bounds_of(const struct job_spec *);
 
-/* One block for free(), which borrows nothing; NULL: no memory. */
-struct Gacc__Internal__V1__Commit *commit_to_message(const struct commit *);
+/* Room for a commit's message and those in it. */
+struct commit_room {
+	uint64_t words[64];
+};
+/* In `room`, where it stays; borrows nothing. */
+struct Gacc__Internal__V1__Commit *commit_to_message(const struct commit *, struct commit_room *room);
 /* `bounds` NULL: of a job with another specification, as the last outcome in a checkpoint may be. *out is written only
  * with ST_OK. */
 enum status commit_from_message(const struct Gacc__Internal__V1__Commit *, const struct message_bounds *bounds,

@@ -31,14 +31,11 @@ static enum status is_missing(const char *field, char *why, size_t n_why)
 void *commit_record_pack(const struct commit *k, const uint64_t *counted, uint32_t n_words, size_t *out_n)
 {
 	Gacc__Internal__V1__CommitRecord r = GACC__INTERNAL__V1__COMMIT_RECORD__INIT;
-	r.commit = commit_to_message(k);
-	if (!r.commit)
-		return NULL;
+	struct commit_room room;
+	r.commit = commit_to_message(k, &room);
 	r.n_counted = n_words;
 	r.counted = (uint64_t *)counted; /* not written to */
-	void *bytes = record_pack(&r.base, out_n);
-	free(r.commit);
-	return bytes;
+	return record_pack(&r.base, out_n);
 }
 
 static enum status check_counted(uint32_t n_ranks, uint32_t max_micro_size, const void *words, size_t n_words,
@@ -173,7 +170,7 @@ void *restored_record_pack(const struct restored *b, size_t *out_n)
 {
 	Gacc__Internal__V1__RestoredRecord r = GACC__INTERNAL__V1__RESTORED_RECORD__INIT;
 	Gacc__Internal__V1__Update update[RESTORED_MAX_UPDATES], *list[RESTORED_MAX_UPDATES];
-	void *bytes = NULL;
+	struct commit_room room;
 	r.window = b->window;
 	r.applied_step = b->applied_step;
 	r.n_updates = b->n_updates;
@@ -183,11 +180,8 @@ void *restored_record_pack(const struct restored *b, size_t *out_n)
 		list[i] = &update[i];
 	}
 	if (b->has_last)
-		r.last = commit_to_message(&b->last);
-	if (!b->has_last == !r.last)
-		bytes = record_pack(&r.base, out_n);
-	free(r.last);
-	return bytes;
+		r.last = commit_to_message(&b->last, &room);
+	return record_pack(&r.base, out_n);
 }
 
 static enum status check_restored(const struct restored *b, char *why, size_t n_why)

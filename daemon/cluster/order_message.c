@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ORDER_FIELDS(X) X(job_id) X(epoch) X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused)
@@ -19,6 +18,7 @@ void *order_pack(const struct order *o, size_t *out_n)
 {
 	Gacc__Internal__V1__Order m = GACC__INTERNAL__V1__ORDER__INIT;
 	Gacc__Internal__V1__LateRank late[ORDER_MAX_LATE], *list[ORDER_MAX_LATE];
+	struct commit_room room;
 	char mended[sizeof(o->end_reason)];
 	assert(o->n_late <= ORDER_MAX_LATE);
 #define X(field) m.field = o->field;
@@ -35,11 +35,9 @@ void *order_pack(const struct order *o, size_t *out_n)
 	m.want = (Gacc__Internal__V1__Want)(o->want + 1);
 	m.end_status = message_put_status(o->end_status);
 	m.end_reason = message_put_text(o->end_reason, mended);
-	if (o->want == WANT_COMMIT && !(m.commit = commit_to_message(&o->commit)))
-		return NULL;
-	void *bytes = bytes_pack(&m.base, out_n);
-	free(m.commit);
-	return bytes;
+	if (o->want == WANT_COMMIT)
+		m.commit = commit_to_message(&o->commit, &room);
+	return bytes_pack(&m.base, out_n);
 }
 
 static enum status check_order(const Gacc__Internal__V1__Order *m, const struct message_bounds *b, char *why,

@@ -27,30 +27,19 @@
 
 /* ---- packing; what the message points to is not written to ---- */
 
-static void free_windows(Gacc__Internal__V1__CommitRecord *record, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		free(record[i].commit);
-}
-
 static void *pack_with(Gacc__Internal__V1__Placement *m, const struct placement *p, size_t *out_n)
 {
 	Gacc__Internal__V1__CommitRecord record[PLACEMENT_MAX_WINDOWS], *list[PLACEMENT_MAX_WINDOWS];
-	void *bytes = NULL;
-	uint32_t n = 0;
-	for (bool ok = true; ok && n < p->n_windows; n++) {
-		gacc__internal__v1__commit_record__init(list[n] = &record[n]);
-		record[n].commit = commit_to_message(&p->window[n].commit);
-		record[n].counted = p->window[n].counted;
-		record[n].n_counted = p->window[n].n_words;
-		ok = record[n].commit != NULL;
+	struct commit_room room[PLACEMENT_MAX_WINDOWS];
+	for (uint32_t i = 0; i < p->n_windows; i++) {
+		gacc__internal__v1__commit_record__init(list[i] = &record[i]);
+		record[i].commit = commit_to_message(&p->window[i].commit, &room[i]);
+		record[i].counted = p->window[i].counted;
+		record[i].n_counted = p->window[i].n_words;
 	}
 	m->windows = list;
-	m->n_windows = n;
-	if (!n || record[n - 1].commit)
-		bytes = bytes_pack(&m->base, out_n);
-	free_windows(record, n);
-	return bytes;
+	m->n_windows = p->n_windows;
+	return bytes_pack(&m->base, out_n);
 }
 
 void *placement_pack(const struct placement *p, size_t *out_n)
