@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The queue of pushes that wait for their turn. For window.c; main thread. */
 #include "engine/accum.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Packets between gaccd and an engine, descriptors included. For both; any thread. */
 #include "engine/channel.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The control segment: where its parts lie, and how its records are read and published. For the engine, and for
+ * gaccd, which only reads. */
 #include "engine/control_page.h"
 
 #include "proto/failpoint.h"

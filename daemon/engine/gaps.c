@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What lies between tensors, as a sorted list that is searched. For pass.c and params.c; any thread. */
 #include "engine/gaps.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Takes the plan and the segments of a job, one descriptor after the other. For engine.c; main thread. */
 #include "engine/memory.h"
 
 #include "base/log.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Norms of single tensors, block by block. For arith_host.c; main thread, workers inside. */
 #include "engine/norms.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Initial parameters, uploaded or drawn. For arith_host.c; main thread, workers inside. */
 #include "engine/params.h"
 
 #include <assert.h>

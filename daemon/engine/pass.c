@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Passes over the arena, in chunks that the workers share. For arith_host.c; main thread, workers inside. */
 #include "engine/pass.h"
 
 #include <stdlib.h>

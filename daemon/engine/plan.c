@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes that follow from a plan, and the checks of one. For gaccd and the engine; any thread. */
 #include "engine/plan.h"
 
 #include "engine/control_page.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shared memory in memfds: made, sealed, adopted. For gaccd and the engine; any thread. */
 #include "engine/segment.h"
 
 #include "base/log.h"

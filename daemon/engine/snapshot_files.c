@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensors a checkpoint has, in what order, and where they lie. For the writer's thread and for
+ * snapshot_restore.c. */
 #include "engine/snapshot_files.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The update and its undo stamps, share by share. For arith_host.c; main thread, workers inside. */
 #include "engine/update.h"
 
 #include "proto/failpoint.h"

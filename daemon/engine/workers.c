@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The pool of threads: a counter hands out items. For the engine; one caller at a time. */
 #include "engine/workers.h"
 
 #include "base/log.h"
