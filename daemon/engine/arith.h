@@ -11,10 +11,10 @@
  * comes from outside is checked before.
  *
  * Errors. An operation returns ST_OK, or another status when the device has failed. What it was to write then holds
- * anything, and no further operation will succeed. So every result goes to arith_need, which logs the failure and ends
- * the process with ENGINE_EXIT_LOST, at once, before anything is published or answered: the same as a SIGKILL at that
- * point, which the control record makes good. gaccd starts a successor; it adopts the memory and finishes what the
- * record in force says. The host's operations never fail.
+ * anything that a death in the middle could leave, and no further operation will succeed. So every result goes to
+ * arith_need, which logs the failure and ends the process with ENGINE_EXIT_LOST, at once, before anything is published
+ * or answered: the same as a SIGKILL at that point, which the control record makes good. gaccd starts a successor; it
+ * adopts the memory and finishes what the record in force says. The host's operations never fail.
  *
  * What will come with devices, because nothing calls it on the host: `allocate` and `adopt` (today gaccd makes all
  * segments and memory_take maps them), and `slot_ready` (whether the trainer's stream has written what its push
@@ -56,7 +56,7 @@ struct arith_params {
 	struct nonfinite nonfinite;
 };
 
-#define ARITH_NO_HALF 2u
+#define ARITH_NO_HALF 2u /* where a half may be missing */
 
 struct arith_ops {
 	void (*close)(struct arith *);

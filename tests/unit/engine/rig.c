@@ -72,6 +72,8 @@ static void send_start(struct rig *r, const int *fds, int n)
 				    .generation = RIG_GENERATION,
 				    .epoch = 1,
 				    .incarnation = 1 };
+	if (r->kernels)
+		snprintf(c.kernels, sizeof(c.kernels), "%s", r->kernels);
 	int packet[CHANNEL_MAX_FDS] = { r->plan_fd }, k = 1;
 	for (int i = 0; i < n; i++) {
 		packet[k++] = fds[i];

@@ -37,8 +37,9 @@ struct rig {
 	struct control_state state; /* as of the last rig_read */
 	int fd;			    /* our end of the channel; -1: no engine */
 	pid_t pid;
-	long cpu_us;  /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
-	bool few_fds; /* the next engine may have fewer descriptors than there are segments */
+	long cpu_us;	     /* the next engine dies of SIGPROF when it has used so much CPU; 0: it does not */
+	const char *kernels; /* of the next engine; NULL: the best */
+	bool few_fds;	     /* the next engine may have fewer descriptors than there are segments */
 	uint64_t next_id;
 	uint64_t window, applied_step;
 };

@@ -234,6 +234,46 @@ END_TEST
 
 Suite *arith_saving_suite(void);
 
+/* An update that was begun for another window, or whose stamps are none: nobody can go on with it. */
+START_TEST(stamps_that_do_not_fit_the_record_are_refused)
+{
+	struct rig_config c = seam_config();
+	int fds[32];
+	rig_open(&rig, &c);
+	rig_fill_all(&rig, 1, true);
+	ck_assert_int_eq(seam_run_to_failure("update_run", whole_window), ENGINE_EXIT_LOST);
+	ck_assert_uint_eq(rig.state.r.phase, WINDOW_APPLYING);
+	for (int i = 0; i < rig.n_segments; i++)
+		fds[i] = rig.segment[i].fd;
+	control_page_stamp(&rig.page, 1)->window++;
+	struct engine_answer a = rig_start_with(&rig, fds, rig.n_segments);
+	ck_assert_uint_eq(a.status, ST_SEGMENT_CORRUPT);
+	ck_assert_int_eq(rig_wait(&rig), ENGINE_EXIT_REFUSED);
+	control_page_stamp(&rig.page, 1)->window--;
+	rig_start(&rig);
+	ck_assert_uint_eq(rig.window, 1);
+	rig_close(&rig);
+}
+END_TEST
+
+START_TEST(what_an_update_has_lost_is_in_the_answer)
+{
+	struct rig_config c = seam_config();
+	c.reject_nonfinite = false;
+	seam_begin(c);
+	seam_command(seam_put());
+	rig_set_gradient(&rig, 0, 5, 7, INFINITY);
+	rig_set_gradient(&rig, 0, 5, 9, INFINITY);
+	seam_fill_window();
+	seam_command(seam_go(1, false));
+	struct engine_answer a = seam_command(seam_commit(1));
+	ck_assert_uint_eq(a.nonfinite, 2);
+	ck_assert_uint_eq(a.nonfinite_tensor, 5);
+	ck_assert_uint_eq(rec.e.state.r.params_nonfinite, 2);
+	seam_end();
+}
+END_TEST
+
 int main(void)
 {
 	log_init("test", LOG_TEXT, 0); /* complaints are expected */
@@ -249,6 +289,8 @@ int main(void)
 	tcase_add_test(t, parameters_outside_the_layout_are_not_asked_for);
 	tcase_add_test(t, drawn_parameters_are_looked_at);
 	tcase_add_loop_test(t, a_failed_operation_ends_the_engine_and_a_successor_goes_on, 0, 10);
+	tcase_add_test(t, stamps_that_do_not_fit_the_record_are_refused);
+	tcase_add_test(t, what_an_update_has_lost_is_in_the_answer);
 	suite_add_tcase(s, t);
 	return suite_run(s, arith_saving_suite());
 }

@@ -52,6 +52,25 @@ START_TEST(stop_answers_what_is_queued)
 }
 END_TEST
 
+/* A table that this CPU does not have; then one that it has. */
+START_TEST(kernels_are_those_of_the_command)
+{
+	struct rig_config c = rig_small();
+	int fds[32];
+	rig_open(&rig, &c);
+	for (int i = 0; i < rig.n_segments; i++)
+		fds[i] = rig.segment[i].fd;
+	rig.kernels = "abacus";
+	struct engine_answer a = rig_start_with(&rig, fds, rig.n_segments);
+	ck_assert_uint_eq(a.status, ST_INVALID_CONFIG);
+	ck_assert_msg(strstr(a.text, "abacus"), "%s", a.text);
+	ck_assert_int_eq(rig_wait(&rig), ENGINE_EXIT_REFUSED);
+	rig.kernels = "reference";
+	rig_start(&rig);
+	rig_close(&rig);
+}
+END_TEST
+
 START_TEST(damaged_or_foreign_segments_are_refused)
 {
 	struct rig_config c = rig_small();
@@ -234,6 +253,7 @@ static Suite *life_suite(void)
 	TCase *t = tcase_create("life");
 	tcase_add_test(t, a_new_engine_says_hello_and_ends_with_its_socket);
 	tcase_add_test(t, stop_answers_what_is_queued);
+	tcase_add_test(t, kernels_are_those_of_the_command);
 	tcase_add_loop_test(t, damaged_or_foreign_segments_are_refused, 0, 6);
 	tcase_add_test(t, an_engine_without_descriptors_says_so);
 	tcase_add_test(t, a_second_engine_waits_for_the_first);
