@@ -31,10 +31,13 @@ START_TEST(silence_is_named)
 		ck_assert_int_lt(a[s].took_ns, SOON_NS);
 		stalled += a[s].status == ST_STALLED;
 		coll_poll(r.member[s], &state);
-		if (a[s].status == ST_STALLED)
-			check_failure(s, ST_STALLED, 2, " ms for part 2");
-		else
+		if (a[s].status != ST_STALLED) {
 			check_failure(s, ST_UNAVAILABLE, 1 - (int)s, "could not go on");
+			continue;
+		}
+		/* Also the other one, if its thread comes so late on a busy machine. */
+		ck_assert(has_suspect(&state.failure, 2) && !has_suspect(&state.failure, s));
+		ck_assert_ptr_nonnull(strstr(state.failure.text, " ms for part"));
 	}
 	ck_assert_uint_ge(stalled, 1);
 	r.stall_ns = 0;
@@ -124,10 +127,13 @@ START_TEST(slow_is_not_silent)
 }
 END_TEST
 
-/* New members come in time, one after the other, but not all within join_ns. */
+/* Parts 1 and 2 come in time, one after the other; parts 3 and 4 when part 0 has given up. */
 static void act_trickle(struct actor *me)
 {
-	wait_ms(150 * me->part);
+	struct coll_state first = { 0 };
+	wait_ms(me->part < 3 ? 150 * me->part : 0);
+	for (; me->part >= 3 && first.phase != COLL_BROKEN; wait_ms(1))
+		coll_poll(me->rig->member[0], &first);
 	act_join(me);
 }
 
@@ -140,7 +146,7 @@ START_TEST(a_join_has_a_limit_of_its_own)
 	coll_poll(r.member[0], &state);
 	ck_assert_int_eq(state.failure.status, ST_STALLED);
 	ck_assert_uint_ge(state.failure.n_suspects, 2);
-	ck_assert(has_suspect(&state.failure, 4) && !has_suspect(&state.failure, 0));
+	ck_assert(has_suspect(&state.failure, 3) && has_suspect(&state.failure, 4) && !has_suspect(&state.failure, 0));
 	for (uint32_t i = 1; i < state.failure.n_suspects; i++)
 		ck_assert_uint_lt(state.failure.suspect[i - 1], state.failure.suspect[i]);
 	ck_assert_int_ge(a[0].took_ns, 350 * MS);
