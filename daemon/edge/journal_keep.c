@@ -222,11 +222,11 @@ static enum status check_window(struct live_job *l, bool accepted)
 		window = state.r.window;
 		control_state_fini(&state);
 	}
-	if (window <= l->end_window)
+	if (window <= l->end.window)
 		return ST_OK;
 	snprintf(why, sizeof(why),
 		 "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
-		 (unsigned long long)window, (unsigned long long)l->end_window);
+		 (unsigned long long)window, (unsigned long long)l->end.window);
 	if (accepted)
 		job_fail(l->part->job, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
 	else

@@ -31,8 +31,8 @@ enum status live_aside_new(struct daemon *d, const struct journal_job *j, struct
 /* It is its user's memory, and it stays in node.stored until the job is given up. */
 static void count_memory(struct live_job *l)
 {
-	l->kept_bytes = stored_bytes(&l->d->node, l->id, &l->stored);
-	l->descriptors = l->stored;
+	l->kept_bytes = stored_bytes(&l->d->node, l->id, &l->admission.stored);
+	l->admission.descriptors = l->admission.stored;
 	l->d->node.host_bytes += l->kept_bytes;
 }
 
@@ -46,13 +46,13 @@ enum status live_set_aside(struct live_job *l, const char *record, const char *w
 		     GACC_VERSION, record, why, (unsigned long long)l->id) < 0)
 		return ST_NO_MEMORY;
 	log_job(l->id, LOG_ERROR, "SetAside", "%s", reason);
-	free(l->end_reason);
-	l->end_reason = reason;
-	l->end_state = JOB_FAILED;
+	free(l->end.reason);
+	l->end.reason = reason;
+	l->end.state = JOB_FAILED;
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
 	live_drop_machines(l);
 	saving_free(l);
-	l->aside = l->end_settled = true; /* nothing is written of it */
+	l->aside = l->end.settled = true; /* nothing is written of it */
 	count_memory(l);
 	return ST_OK;
 }
@@ -61,7 +61,7 @@ static void drop_memory(struct live_job *l)
 {
 	stored_release(&l->d->node, l->id, l->uid);
 	l->d->node.host_bytes -= l->kept_bytes;
-	l->kept_bytes = l->stored = l->descriptors = 0;
+	l->kept_bytes = l->admission.stored = l->admission.descriptors = 0;
 }
 
 static void on_given_up(void *arg, enum status st)
@@ -80,7 +80,7 @@ static void on_given_up(void *arg, enum status st)
 void live_aside_give_up(struct live_job *l, const char *reason)
 {
 	char *text;
-	if (l->giving_up || asprintf(&text, "%s; it had been %s", reason, l->end_reason) < 0)
+	if (l->giving_up || asprintf(&text, "%s; it had been %s", reason, l->end.reason) < 0)
 		return;
 	l->ended_unix_ns = daemon_now(l->d).unix_ns;
 	struct journal_record r = {
@@ -93,6 +93,6 @@ void live_aside_give_up(struct live_job *l, const char *reason)
 	}
 	live_hold(l);
 	l->giving_up = true;
-	free(l->end_reason);
-	l->end_reason = text;
+	free(l->end.reason);
+	l->end.reason = text;
 }

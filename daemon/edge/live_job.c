@@ -60,12 +60,12 @@ void live_free(struct live_job *l)
 	live_drop_machines(l);
 	specification_drop(l->text);
 	free(l->user);
-	free(l->end_reason);
-	free(l->end_view);
-	free(l->end_counted);
+	free(l->end.reason);
+	free(l->end.view);
+	free(l->end.counted);
 	events_fini(&l->events);
-	free(l->watcher);
-	free(l->norms_call);
+	calls_fini(&l->watchers);
+	calls_fini(&l->norms_calls);
 	free(l);
 }
 
@@ -203,10 +203,10 @@ enum job_state live_state(const struct live_job *l, const char **out_reason, int
 	if (l->coord)
 		return coord_state(l->coord, out_reason, out_since_unix_ns);
 	if (out_reason)
-		*out_reason = l->end_reason ? l->end_reason : "";
+		*out_reason = l->end.reason ? l->end.reason : "";
 	if (out_since_unix_ns)
 		*out_since_unix_ns = l->ended_unix_ns;
-	return l->end_state;
+	return l->end.state;
 }
 
 void live_user_name(uint32_t uid, char *out, size_t n)
@@ -221,25 +221,6 @@ void live_user_name(uint32_t uid, char *out, size_t n)
 
 /* ---- watchers, time ---- */
 
-bool live_watch(struct live_job *l, uint64_t call, uint32_t rank)
-{
-	struct watcher *w = array_grow(l->watcher, l->n_watchers, &l->watchers_capacity, sizeof(*w));
-	if (!w)
-		return false;
-	l->watcher = w;
-	l->watcher[l->n_watchers++] = (struct watcher){ call, rank };
-	return true;
-}
-
-void live_unwatch(struct live_job *l, uint64_t call)
-{
-	for (uint32_t i = 0; i < l->n_watchers; i++)
-		if (l->watcher[i].call == call) {
-			l->watcher[i] = l->watcher[--l->n_watchers];
-			return;
-		}
-}
-
 uint64_t live_host_bytes(const struct live_job *l)
 {
 	return l->part ? l->part->mem.bytes : l->kept_bytes;
@@ -248,15 +229,15 @@ uint64_t live_host_bytes(const struct live_job *l)
 /* Nobody holds on to its machines. */
 static bool is_free(const struct live_job *l)
 {
-	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->n_watchers && !l->part->n_holders &&
-	       !l->part->n_links && !l->waits && !l->n_norms_calls && !saving_busy(l);
+	return coord_phase(l->coord) < COORD_ENDING && !l->n_holders && !l->watchers.n && !l->part->n_holders &&
+	       !l->part->n_links && !l->waits && !l->norms_calls.n && !saving_busy(l);
 }
 
 /* A tensor set of the journal that is yet to be read. true: it cannot be, and the job has been set aside. */
 static bool tensors_tick(struct live_job *l)
 {
 	const struct part_tensors *t = &l->part->tensors;
-	if (!t->due || l->part->mem.allocating || l->queued || coord_phase(l->coord) >= COORD_ENDING)
+	if (!t->due || l->part->mem.allocating || l->admission.queued || coord_phase(l->coord) >= COORD_ENDING)
 		return false;
 	if (!t->wrong) {
 		part_allocate(l->part);
@@ -283,7 +264,7 @@ void live_tick(struct live_job *l, struct now now)
 	coord_tick(l->coord, now);
 	if (live_ended(l))
 		live_submit_done(l, ST_OK, NULL); /* it has ended before its memory was there: its state says how */
-	if (l->n_norms_calls && live_ended(l))
+	if (l->norms_calls.n && live_ended(l))
 		live_fail_norms(l, ST_JOB_ENDED, "it has ended");
 	live_tell(l, now);
 	live_waits(l, now);

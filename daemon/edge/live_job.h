@@ -10,6 +10,7 @@
 
 #include "control/coordinator.h"
 #include "edge/daemon.h"
+#include "runtime/calls.h"
 #include "runtime/events.h"
 #include "runtime/part.h"
 #include "runtime/rate.h"
@@ -26,12 +27,30 @@ struct live_window;
 struct pending_submit;
 struct prepared;
 
-/* A stream that wants to hear of the job: Watch (rank RANK_NONE) or WatchSession. */
-struct watcher {
-	uint64_t call;
-	uint32_t rank;
-};
 #define RANK_NONE UINT32_MAX
+
+/* Whether a job may have what it needs of the node (live_queue.c). */
+struct admission {
+	bool queued; /* waits for its turn: no memory, no ranks */
+	uint32_t position, overtaken;
+	uint64_t need;		      /* bytes, as known at submission */
+	uint64_t descriptors, stored; /* that it needs: of this process, of these in the fd store */
+	uint64_t reserved;	      /* set aside while no memory is allocated */
+};
+
+/* What is kept of a job that is over (live_past.c). */
+struct outcome_kept {
+	enum job_state state;
+	char *reason;
+	uint64_t window, step;
+	struct commit commit; /* of its last window; outcome 0: not known */
+	/* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
+	void *view;
+	size_t n_view, n_head; /* head: without the ranks */
+	bool whole;	       /* the view has the ranks */
+	bool settled;	       /* the journal's view is the last */
+	uint64_t *counted;     /* bitmap of the last window's micro-batches; NULL: not known */
+};
 
 struct live_job {
 	struct daemon *d;
@@ -45,30 +64,20 @@ struct live_job {
 	struct specification *text;  /* as submitted; without its message: it is over, and the journal has it */
 	const struct job_spec *spec; /* of it */
 	struct coord *coord;	     /* NULL: it is over, and only this is left (live_retire.c) */
-	enum job_state end_state;    /* of such a job */
-	char *end_reason;
-	uint64_t end_window, end_step;
-	struct commit end_commit; /* of its last window; outcome 0: not known */
-	/* gacc.v1.Job, packed, without what may be large; NULL: only the above is known */
-	void *end_view;
-	size_t n_end_view, n_end_view_head; /* head: without the ranks */
-	bool end_view_whole;		    /* it has the ranks */
-	bool end_settled;		    /* the journal's view is the last */
-	bool aside, giving_up;		    /* live_aside.h: not over in the journal; its END is being written */
-	uint64_t *end_counted;		    /* and its bitmap of micro-batches; NULL: not known */
-	struct part *part;		    /* its share on this node; NULL: it is over */
-	uint64_t kept_bytes;		    /* of a job that is set aside: its memory at the service manager */
-	bool params_durable, params_noted;  /* in the journal; the record of that is being written */
-	int64_t released_ns;		    /* ended and idle since */
-	bool hurried;			    /* it is not kept for late trainers: its user has ended many since */
-	bool renewed;			    /* the journal's view has its last sessions */
-	uint32_t n_holders;		    /* calls and messages under way that point here */
+	struct outcome_kept end;
+	bool aside, giving_up;		   /* live_aside.h: not over in the journal; its END is being written */
+	struct part *part;		   /* its share on this node; NULL: it is over */
+	uint64_t kept_bytes;		   /* of a job that is set aside: its memory at the service manager */
+	bool params_durable, params_noted; /* in the journal; the record of that is being written */
+	int64_t released_ns;		   /* ended and idle since */
+	bool hurried;			   /* it is not kept for late trainers: its user has ended many since */
+	bool renewed;			   /* the journal's view has its last sessions */
+	uint32_t n_holders;		   /* calls and messages under way that point here */
 	/* what people see */
 	struct live_window *deciding; /* decided, on its way into the history */
 	struct events events;	      /* LIVE_EVENTS of them, fewer when it is over */
-	struct watcher *watcher;
-	uint32_t n_watchers, watchers_capacity;
-	bool changed; /* watchers have not heard yet */
+	struct calls watchers;	      /* Watch (rank RANK_NONE) and WatchSession */
+	bool changed;		      /* watchers have not heard yet */
 	enum job_state told_state;
 	uint64_t told_window;
 	bool told_any;
@@ -78,15 +87,9 @@ struct live_job {
 	struct saved_list saved;     /* its checkpoints */
 	bool has_base, restore_read; /* live_restoring.h: begins with a checkpoint; its manifest has been read */
 	uint64_t base_window;
-	/* admission */
-	bool queued; /* waits for its turn: no memory, no ranks */
-	uint32_t queue_position, overtaken;
-	uint64_t need;		      /* bytes, as known at submission */
-	uint64_t descriptors, stored; /* that it needs: of this process, of these in the fd store */
-	uint64_t reserved;	      /* set aside while no memory is allocated */
-	struct live_launch *launch;   /* live_launch.c; NULL: gaccd has not launched it */
-	uint64_t *norms_call;	      /* calls that wait for the norms of the next window */
-	uint32_t n_norms_calls;
+	struct admission admission;
+	struct live_launch *launch; /* live_launch.c; NULL: gaccd has not launched it */
+	struct calls norms_calls;   /* for the norms of the next window */
 };
 
 /* Session.id on the wire: its job, and its rank. */
@@ -132,8 +135,6 @@ void live_tick(struct live_job *, struct now);
 void live_note_step(struct live_job *, const struct commit *);
 bool live_ended(const struct live_job *);
 enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
-bool live_watch(struct live_job *, uint64_t call, uint32_t rank); /* false: no memory */
-void live_unwatch(struct live_job *, uint64_t call);
 /* Bytes of this node's memory that are the job's. */
 uint64_t live_host_bytes(const struct live_job *);
 /* The name of uid, or its number. */
@@ -234,8 +235,6 @@ void live_on_written(void *arg, enum status);
 /* ---- live_norms.c ---- */
 /* That may wait for a job's: each is answered with all its tensors, and all at once. */
 #define LIVE_MAX_NORMS_CALLS 64
-bool live_await_norms(struct live_job *, uint64_t call); /* false: no memory */
-void live_forget_norms(struct live_job *, uint64_t call);
 void live_norms(void *ctx, const struct commit *); /* ports.norms */
 void live_fail_norms(struct live_job *, enum status, const char *why);
 

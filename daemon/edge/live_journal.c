@@ -149,7 +149,7 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 	if (st == ST_NO_MEMORY)
 		return st;
 	if (st)
-		return w->window + 1 == l->end_window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
+		return w->window + 1 == l->end.window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
 	job_restore_window(l->part->job, &k.commit, k.counted, k.n_words);
 	coord_restore(l->coord, &k.commit);
 	live_history_restored(l, &k.commit);
@@ -200,14 +200,14 @@ static enum status new_of(struct daemon *d, const struct journal_job *j, struct 
 
 static enum status take_end(struct live_job *l, const struct journal_job *j)
 {
-	l->end_reason = strdup(j->end_reason);
-	l->end_state = (enum job_state)j->end_state;
+	l->end.reason = strdup(j->end_reason);
+	l->end.state = (enum job_state)j->end_state;
 	l->ended_unix_ns = j->ended_unix_ns;
 	live_drop_machines(l);
 	saving_free(l);
-	if (j->exits.n && !l->end_settled)
+	if (j->exits.n && !l->end.settled)
 		live_exits_restore(l, &j->exits);
-	return l->end_reason ? ST_OK : ST_NO_MEMORY;
+	return l->end.reason ? ST_OK : ST_NO_MEMORY;
 }
 
 /* What it had been given before. */
@@ -250,7 +250,7 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	l->params_durable = j->params_ready;
 	if (l->part)
 		l->part->begun = j->params_ready;
-	l->end_window = j->next_window;
+	l->end.window = j->next_window;
 	if (j->ended)
 		st = take_end(l, j);
 	else if (why[0])
@@ -266,16 +266,16 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	struct live_job *l = ((struct rows *)arg)->l;
 	struct decided k;
 	char why[200];
-	l->end_step = w->applied_step;
+	l->end.step = w->applied_step;
 	enum status st = read_commit(l, w, &k, why, sizeof(why));
 	if (st)
 		return st == ST_NO_MEMORY ? st : ST_OK;
-	uint64_t digest = l->end_commit.window == k.commit.window ? l->end_commit.params_digest : 0;
-	l->end_commit = k.commit;
-	l->end_commit.params_digest = digest; /* known from the view alone */
+	uint64_t digest = l->end.commit.window == k.commit.window ? l->end.commit.params_digest : 0;
+	l->end.commit = k.commit;
+	l->end.commit.params_digest = digest; /* known from the view alone */
 	/* a trainer may still ask for a lost answer */
 	if (daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS)
-		l->end_counted = k.counted;
+		l->end.counted = k.counted;
 	else
 		free(k.counted);
 	return ST_OK;
@@ -288,11 +288,11 @@ static void take_up(struct live_job *l)
 	if (!l->coord)
 		return; /* its tick makes the view that stays */
 	live_queue_restore(l, launch && !found && !l->params_durable);
-	if (launch && !l->queued)
+	if (launch && !l->admission.queued)
 		coord_admit(l->coord, daemon_now(l->d));
-	if (launch && !found && !l->queued)
+	if (launch && !found && !l->admission.queued)
 		live_launch_begin(l);
-	if (!l->queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec->restores))
+	if (!l->admission.queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec->restores))
 		job_take_over(l->part->job);
 }
 

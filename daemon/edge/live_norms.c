@@ -9,30 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool live_await_norms(struct live_job *l, uint64_t call)
-{
-	uint64_t *list = realloc(l->norms_call, (l->n_norms_calls + 1) * sizeof(*list));
-	if (!list)
-		return false;
-	l->norms_call = list;
-	l->norms_call[l->n_norms_calls++] = call;
-	return true;
-}
-
-void live_forget_norms(struct live_job *l, uint64_t call)
-{
-	for (uint32_t i = 0; i < l->n_norms_calls; i++)
-		if (l->norms_call[i] == call) {
-			l->norms_call[i] = l->norms_call[--l->n_norms_calls];
-			return;
-		}
-}
-
 static struct rpc_call *next_call(struct live_job *l)
 {
 	struct rpc_call *call = NULL;
-	while (!call && l->n_norms_calls)
-		call = rpc_find(l->d->rpc, l->norms_call[--l->n_norms_calls]);
+	uint64_t id;
+	while (!call && calls_take(&l->norms_calls, &id))
+		call = rpc_find(l->d->rpc, id);
 	return call;
 }
 

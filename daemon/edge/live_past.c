@@ -89,11 +89,11 @@ static bool keep_in_memory(struct live_job *l, const Gacc__V1__Job *j, bool with
 		return false;
 	gacc__v1__job__pack(&head, view);
 	gacc__v1__job__pack(&ranks, view + n_head);
-	free(l->end_view);
-	l->end_view = view;
-	l->n_end_view_head = n_head;
-	l->n_end_view = n;
-	l->end_view_whole = with_ranks;
+	free(l->end.view);
+	l->end.view = view;
+	l->end.n_head = n_head;
+	l->end.n_view = n;
+	l->end.whole = with_ranks;
 	return true;
 }
 
@@ -165,7 +165,7 @@ bool live_past_keep(struct live_job *l, struct now now)
 		gacc__v1__job__free_unpacked(j, NULL);
 	if (kept)
 		drop_spec(l);
-	l->end_settled |= kept;
+	l->end.settled |= kept;
 	return kept;
 }
 
@@ -192,7 +192,7 @@ static bool take_head(struct live_job *l, const struct view_head *h, const char 
 				.optim = { .type = h->optimizer } };
 	strcpy(s->name, name);
 	memcpy(l->text->sum, h->spec_sum, sizeof(l->text->sum));
-	l->end_settled = h->settled;
+	l->end.settled = h->settled;
 	return true;
 }
 
@@ -208,10 +208,10 @@ enum status live_past_new(struct daemon *d, const struct journal_job *b, struct 
 	if (l && j->spec && take_head(l, &h, j->spec->name))
 		st = (h.settled ? keep_small(l, j) : keep_in_memory(l, j, true)) ? ST_OK : ST_NO_MEMORY;
 	if (!st) {
-		l->end_step = j->applied_step;
+		l->end.step = j->applied_step;
 		if (j->last) { /* of the rest the window's record tells */
-			l->end_commit.window = j->last->window;
-			l->end_commit.params_digest = j->last->params_digest;
+			l->end.commit.window = j->last->window;
+			l->end.commit.params_digest = j->last->params_digest;
 		}
 		*out = l;
 	} else {
@@ -238,8 +238,8 @@ static bool set_text(char **text, const char *to)
 /* The last window was being written when the view was made. */
 static bool add_last_window(const struct live_job *l, Gacc__V1__Job *j)
 {
-	const struct commit *k = &l->end_commit;
-	if (!k->outcome || j->window >= l->end_window)
+	const struct commit *k = &l->end.commit;
+	if (!k->outcome || j->window >= l->end.window)
 		return true;
 	Gacc__V1__StepResult *last = malloc(sizeof(*last));
 	if (!last)
@@ -249,8 +249,8 @@ static bool add_last_window(const struct live_job *l, Gacc__V1__Job *j)
 	if (j->last)
 		gacc__v1__step_result__free_unpacked(j->last, NULL);
 	j->last = last;
-	j->window = l->end_window;
-	j->applied_step = l->end_step;
+	j->window = l->end.window;
+	j->applied_step = l->end.step;
 	j->micro_size = k->next_micro_size;
 	j->loss_scale = k->next.scale.scale;
 	if (j->counters)
@@ -260,9 +260,9 @@ static bool add_last_window(const struct live_job *l, Gacc__V1__Job *j)
 
 static bool correct(const struct live_job *l, Gacc__V1__Job *j)
 {
-	j->state = (Gacc__V1__JobState)l->end_state;
+	j->state = (Gacc__V1__JobState)l->end.state;
 	j->ended_unix_nanos = j->state_since_unix_nanos = l->ended_unix_ns;
-	return set_text(&j->reason, l->end_reason) && add_last_window(l, j) && live_launch_fill(l, j);
+	return set_text(&j->reason, l->end.reason) && add_last_window(l, j) && live_launch_fill(l, j);
 }
 
 /* ---- looking ---- */
@@ -282,8 +282,8 @@ static Gacc__V1__Job *complete(const struct live_job *l, Gacc__V1__Job *j, unsig
 
 Gacc__V1__Job *live_past_view(const struct live_job *l, unsigned parts)
 {
-	size_t n = parts & VIEW_RANKS ? l->n_end_view : l->n_end_view_head;
-	return complete(l, gacc__v1__job__unpack(NULL, n, l->end_view), parts);
+	size_t n = parts & VIEW_RANKS ? l->end.n_view : l->end.n_head;
+	return complete(l, gacc__v1__job__unpack(NULL, n, l->end.view), parts);
 }
 
 enum status live_past_read(struct live_past_whole *w, const struct journal_job *b)
@@ -308,7 +308,7 @@ void live_past_free(struct live_past_whole *w)
 Gacc__V1__Job *live_past_whole(const struct live_job *l, struct live_past_whole *w, unsigned parts)
 {
 	Gacc__V1__Job *j = NULL;
-	if (l->end_view_whole || !w->job) {
+	if (l->end.whole || !w->job) {
 		j = live_past_view(l, parts);
 	} else {
 		j = complete(l, w->job, parts);
@@ -328,10 +328,10 @@ Gacc__V1__Job *live_past_whole(const struct live_job *l, struct live_past_whole 
 void live_past_tick(struct live_job *l, struct now now)
 {
 	bool old = now.unix_ns - l->ended_unix_ns > LIVE_COUNTED_NS;
-	if (l->end_counted && old) {
-		free(l->end_counted);
-		l->end_counted = NULL;
+	if (l->end.counted && old) {
+		free(l->end.counted);
+		l->end.counted = NULL;
 	}
-	if ((!l->end_settled || l->launch) && live_launch_over(l) && live_past_keep(l, now))
+	if ((!l->end.settled || l->launch) && live_launch_over(l) && live_past_keep(l, now))
 		live_launch_free(l);
 }

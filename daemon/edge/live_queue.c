@@ -42,7 +42,7 @@ static uint64_t in_use(const struct live_job *l)
 {
 	if (live_ended(l))
 		return live_host_bytes(l);
-	return live_host_bytes(l) ? live_host_bytes(l) : l->reserved;
+	return live_host_bytes(l) ? live_host_bytes(l) : l->admission.reserved;
 }
 
 static bool is_promised(const struct live_job *l)
@@ -73,7 +73,8 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 /* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
 static uint64_t left_descriptors(const struct live_job *l)
 {
-	uint64_t left = live_host_bytes(l) ? l->descriptors : less(l->descriptors, l->stored);
+	uint64_t left =
+		live_host_bytes(l) ? l->admission.descriptors : less(l->admission.descriptors, l->admission.stored);
 	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
 }
 
@@ -88,13 +89,13 @@ static void add(struct queue_list *q, struct live_job *l, const struct live_job 
 	q->job[q->n++] = (struct queue_job){ .id = l->id,
 					     .uid = l->uid,
 					     .user = l->user,
-					     .waiting = l->queued && !ended,
+					     .waiting = l->admission.queued && !ended,
 					     .ended = ended && !leaving,
 					     .leaving = leaving,
-					     .overtaken = l->overtaken,
-					     .bytes = l->queued ? l->need : in_use(l),
-					     .descriptors = leaving ? left_descriptors(l) : l->descriptors,
-					     .stored = leaving && !live_host_bytes(l) ? 0 : l->stored };
+					     .overtaken = l->admission.overtaken,
+					     .bytes = l->admission.queued ? l->admission.need : in_use(l),
+					     .descriptors = leaving ? left_descriptors(l) : l->admission.descriptors,
+					     .stored = leaving && !live_host_bytes(l) ? 0 : l->admission.stored };
 }
 
 static int by_id(const void *a, const void *b)
@@ -130,15 +131,16 @@ static bool list_jobs(const struct daemon *d, const struct live_job *without, bo
 static void note_overtaken(const struct queue_list *q)
 {
 	for (size_t i = 0; i < q->n; i++)
-		q->live[i]->overtaken = q->job[i].overtaken;
+		q->live[i]->admission.overtaken = q->job[i].overtaken;
 }
 
 /* No user can have more connections than connections_per_user to each socket. */
 static void find_descriptors(struct live_job *l)
 {
 	uint64_t ranks = l->spec->ranks, connections = l->d->node.conf->listen.connections_per_user;
-	l->stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->part->job);
-	l->descriptors = l->stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
+	l->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->part->job);
+	l->admission.descriptors =
+		l->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }
 
 enum status live_queue_check_held(size_t n_stored, size_t n_jobs)
@@ -159,7 +161,7 @@ void live_queue_warn(struct daemon *d)
 	uint64_t room = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS), need = 0;
 	char text[200];
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		need += live_ended(d->job[i]) || d->job[i]->queued ? 0 : d->job[i]->descriptors;
+		need += live_ended(d->job[i]) || d->job[i]->admission.queued ? 0 : d->job[i]->admission.descriptors;
 	if (need <= room)
 		return;
 	snprintf(text, sizeof(text),
@@ -173,8 +175,8 @@ void live_queue_warn(struct daemon *d)
 static enum status find_need(struct live_job *l)
 {
 	find_descriptors(l);
-	l->need = l->spec->host_memory;
-	return job_has_tensors(l->part->job) ? part_need(l->part, &l->need) : ST_OK;
+	l->admission.need = l->spec->host_memory;
+	return job_has_tensors(l->part->job) ? part_need(l->part, &l->admission.need) : ST_OK;
 }
 
 static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
@@ -183,8 +185,8 @@ static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
 				   .uid = l->uid,
 				   .user = l->user,
 				   .bytes = bytes,
-				   .descriptors = l->descriptors,
-				   .stored = l->stored };
+				   .descriptors = l->admission.descriptors,
+				   .stored = l->admission.stored };
 }
 
 enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
@@ -196,7 +198,7 @@ enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
 		st = ST_NO_MEMORY;
 	if (st)
 		return st;
-	struct queue_job c = candidate(l, l->need);
+	struct queue_job c = candidate(l, l->admission.need);
 	queue_submit(&q.limits, q.job, q.n, &c, l->spec->launch_mode == LAUNCH_DAEMON, &v);
 	note_overtaken(&q);
 	list_free(&q);
@@ -204,8 +206,8 @@ enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
 		snprintf(why, n_why, "%s", v.why);
 		return v.status;
 	}
-	l->queued = v.wait;
-	l->reserved = v.wait ? 0 : l->need;
+	l->admission.queued = v.wait;
+	l->admission.reserved = v.wait ? 0 : l->admission.need;
 	return ST_OK;
 }
 
@@ -226,25 +228,25 @@ enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why,
 void live_queue_restore(struct live_job *l, bool queued)
 {
 	if (find_need(l))
-		l->need = l->spec->host_memory; /* its allocation will say what is wrong */
-	if (l->part->tensors.due && l->need < stored_bytes(&l->d->node, l->id, NULL))
-		l->need = stored_bytes(&l->d->node, l->id, NULL);
-	l->queued = queued;
-	l->reserved = queued ? 0 : l->need;
+		l->admission.need = l->spec->host_memory; /* its allocation will say what is wrong */
+	if (l->part->tensors.due && l->admission.need < stored_bytes(&l->d->node, l->id, NULL))
+		l->admission.need = stored_bytes(&l->d->node, l->id, NULL);
+	l->admission.queued = queued;
+	l->admission.reserved = queued ? 0 : l->admission.need;
 	l->d->n_queued += queued;
 }
 
 static void leave_queue(struct live_job *l)
 {
-	l->queued = false;
-	l->queue_position = 0;
+	l->admission.queued = false;
+	l->admission.position = 0;
 	l->d->n_queued--;
 }
 
 static void start(struct live_job *l, struct now now)
 {
 	leave_queue(l);
-	l->reserved = l->need;
+	l->admission.reserved = l->admission.need;
 	live_event(l, false, "Admitted", -1, "its turn has come");
 	coord_admit(l->coord, now);
 	live_launch_begin(l);
@@ -258,7 +260,7 @@ static void tell(struct queue_list *q, struct now now)
 		char why[256];
 		if (!q->job[i].waiting)
 			continue;
-		q->live[i]->queue_position = queue_explain(&q->limits, q->job, q->n, i, why, sizeof(why));
+		q->live[i]->admission.position = queue_explain(&q->limits, q->job, q->n, i, why, sizeof(why));
 		coord_enqueue(q->live[i]->coord, why, now);
 	}
 }
@@ -270,7 +272,7 @@ void live_queue_run(struct daemon *d, struct now now)
 	if (!d->n_queued)
 		return;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (d->job[i]->queued && live_ended(d->job[i]))
+		if (d->job[i]->admission.queued && live_ended(d->job[i]))
 			leave_queue(d->job[i]);
 	if (!list_jobs(d, NULL, false, &q))
 		return; /* the tick tries again */

@@ -45,21 +45,19 @@ static void retire(struct live_job *l, struct now now)
 		free(copy);
 		return;
 	}
-	free(l->end_reason);
+	free(l->end.reason);
 	const struct commit *k = coord_last_commit(l->coord);
-	l->end_state = state;
-	l->end_reason = copy;
-	l->end_window = k ? k->window + 1 : coord_window(l->coord);
-	l->end_step = coord_applied_step(l->coord);
+	l->end.state = state;
+	l->end.reason = copy;
+	l->end.window = k ? k->window + 1 : coord_window(l->coord);
+	l->end.step = coord_applied_step(l->coord);
 	if (k)
-		l->end_commit = *k;
+		l->end.commit = *k;
 	live_drop_machines(l);
 	live_shrink_events(l);
 	live_launch_free(l);
 	saving_free(l);
-	free(l->watcher);
-	l->watcher = NULL;
-	l->watchers_capacity = 0;
+	calls_fini(&l->watchers);
 }
 
 /* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's
@@ -92,7 +90,7 @@ void live_end_tick(struct live_job *l, struct now now)
 		live_past_renew(l, now);
 		l->renewed = true;
 	}
-	bool told = !l->n_watchers && !l->part->n_links && !l->waits && !l->n_norms_calls && !l->changed;
+	bool told = !l->watchers.n && !l->part->n_links && !l->waits && !l->norms_calls.n && !l->changed;
 	bool due = l->renewed && (l->hurried || now.mono_ns - l->released_ns > RETIRE_AFTER_NS);
 	if (due && told && !l->n_holders && !l->part->n_holders && !l->deciding && live_launch_over(l))
 		retire(l, now);
@@ -153,7 +151,7 @@ static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 
 static void forget(struct daemon *d, struct live_job *l)
 {
-	struct forgetting f = { d, l->id, l->end_window / JOURNAL_FORGET_WINDOWS };
+	struct forgetting f = { d, l->id, l->end.window / JOURNAL_FORGET_WINDOWS };
 	live_free(l);
 	recorder_forget(d->recorder, f.job);
 	forget_some(f);

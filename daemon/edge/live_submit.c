@@ -110,7 +110,7 @@ static void on_job_durable(void *arg, enum status st)
 	live_event(l, false, "Submitted", -1, "the job is registered");
 	if (l->spec->optim.type != OPTIM_CLIENT && l->spec->optim.lr == 0)
 		live_event(l, true, "NoLearningRate", -1, "optimizer.lr is 0: no step changes the parameters");
-	if (l->queued) {
+	if (l->admission.queued) {
 		l->d->n_queued++;
 		l->d->queue_told_ns = 0; /* its submitter is to hear its place */
 		live_queue_run(l->d, daemon_now(l->d));

@@ -223,7 +223,7 @@ static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now
 	j->window = window_of(l);
 	j->applied_step = coord_applied_step(l->coord);
 	j->micro_size = coord_values(l->coord)->micro_size;
-	j->queue_position = l->queue_position;
+	j->queue_position = l->admission.position;
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
 	j->epoch = coord_epoch(l->coord);
 	j->host_bytes = live_host_bytes(l);
@@ -254,8 +254,8 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 		j->state_since_unix_nanos = l->created_unix_ns;
 	j->ended_unix_nanos = l->ended_unix_ns;
 	j->uid = l->uid;
-	j->window = l->end_window;
-	j->applied_step = l->end_step;
+	j->window = l->end.window;
+	j->applied_step = l->end.step;
 	j->host_bytes = live_host_bytes(l);
 	j->reason = strdup(reason);
 	j->uuid = format_uuid(l->uuid);
@@ -263,7 +263,7 @@ static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, str
 	if (!j->reason || !j->uuid || !j->user || !add_spec(l, parts, j))
 		return false;
 	utf8_repair(j->reason);
-	return l->coord ? fill_live(l, j, now) : add_counters(&l->end_commit.next.counters, j);
+	return l->coord ? fill_live(l, j, now) : add_counters(&l->end.commit.next.counters, j);
 }
 
 /* Of processes that gaccd has not launched no exit status is known. */
@@ -296,7 +296,7 @@ static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct 
 
 Gacc__V1__Job *live_view(const struct live_job *l, unsigned parts, struct now now)
 {
-	return l->end_view ? live_past_view(l, parts) : new_view(l, parts, now);
+	return l->end.view ? live_past_view(l, parts) : new_view(l, parts, now);
 }
 
 /* ---- watchers ---- */
@@ -311,9 +311,9 @@ static void tell_job(struct live_job *l, uint32_t n_watchers, struct now now)
 {
 	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
 	m.job = live_view(l, fits(l->spec->ranks, n_watchers) ? VIEW_RANKS : 0, now);
-	for (uint32_t i = l->n_watchers; i-- > 0;) {
+	for (uint32_t i = l->watchers.n; i-- > 0;) {
 		struct rpc_call *call =
-			l->watcher[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+			l->watchers.item[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watchers.item[i].call) : NULL;
 		if (!call)
 			continue; /* its on_end removes it */
 		if (m.job)
@@ -365,9 +365,9 @@ static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint3
 static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionResponse *step,
 			  const Gacc__V1__WatchSessionResponse *state)
 {
-	for (uint32_t i = l->n_watchers; i-- > 0;) {
+	for (uint32_t i = l->watchers.n; i-- > 0;) {
 		struct rpc_call *call =
-			l->watcher[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watcher[i].call) : NULL;
+			l->watchers.item[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watchers.item[i].call) : NULL;
 		if (call && step)
 			rpc_send(call, &step->base);
 		if (call && state)
@@ -410,12 +410,12 @@ void live_tell(struct live_job *l, struct now now)
 	const struct commit *k = coord_last_commit(l->coord);
 	bool new_step = k && (!l->told_any || k->window != l->told_window) && coord_phase(l->coord) != COORD_PERSIST;
 	uint32_t n_looking = 0;
-	for (uint32_t i = 0; i < l->n_watchers; i++)
-		n_looking += l->watcher[i].rank == RANK_NONE;
+	for (uint32_t i = 0; i < l->watchers.n; i++)
+		n_looking += l->watchers.item[i].rank == RANK_NONE;
 	if (n_looking)
 		tell_job(l, n_looking, now);
-	if (n_looking < l->n_watchers)
-		tell_step_and_state(l, l->n_watchers - n_looking, new_step, now);
+	if (n_looking < l->watchers.n)
+		tell_step_and_state(l, l->watchers.n - n_looking, new_step, now);
 	if (new_step) {
 		l->told_window = k->window;
 		l->told_any = true;

@@ -187,10 +187,10 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	enum status st = live_ended(l) ? ST_JOB_ENDED : refusal_of(l, coord_want_norms(l->coord));
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
-	else if (l->n_norms_calls >= LIVE_MAX_NORMS_CALLS)
+	else if (l->norms_calls.n >= LIVE_MAX_NORMS_CALLS)
 		rpc_failf(call, ST_RESOURCE_EXHAUSTED, "job %llu: %d calls wait for its norms already",
 			  (unsigned long long)l->id, LIVE_MAX_NORMS_CALLS);
-	else if (live_await_norms(l, rpc_id(call)))
+	else if (calls_add(&l->norms_calls, rpc_id(call), RANK_NONE))
 		keep_job(call, l);
 	else
 		no_memory(call);
@@ -201,7 +201,7 @@ static void norms_over(struct rpc_call *call, bool completed)
 	struct live_job *l = rpc_data(call);
 	if (!l)
 		return;
-	live_forget_norms(l, rpc_id(call));
+	calls_remove(&l->norms_calls, rpc_id(call));
 	live_drop(l);
 }
 

@@ -141,7 +141,7 @@ static void do_attach(struct rpc_call *call, struct live_job *l, const struct at
 		job_has_ended(call, l);
 		return;
 	}
-	if (l->queued) {
+	if (l->admission.queued) {
 		const char *reason;
 		live_state(l, &reason, NULL);
 		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)l->id, reason);
@@ -305,14 +305,14 @@ bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
 {
 	const struct live_job *l = ended_job(call, q->session);
 	uint32_t rank = q->session ? session_rank(q->session->id) : 0;
-	if (!l || !l->end_counted || q->window != l->end_commit.window || rank >= l->spec->ranks ||
+	if (!l || !l->end.counted || q->window != l->end.commit.window || rank >= l->spec->ranks ||
 	    q->micro >= l->spec->max_micro_size ||
-	    !control_bit(l->end_counted, l->spec->max_micro_size, rank, q->micro))
+	    !control_bit(l->end.counted, l->spec->max_micro_size, rank, q->micro))
 		return false;
 	Gacc__V1__PushResponse r = GACC__V1__PUSH_RESPONSE__INIT;
 	r.result = GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
 	r.window = q->window;
-	r.micro_size = l->end_commit.micro_size;
+	r.micro_size = l->end.commit.micro_size;
 	r.parked_for_rank = rank;
 	rpc_finish(call, &r.base);
 	return true;
@@ -344,10 +344,10 @@ static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, c
 {
 	const Gacc__V1__WaitStepRequest *q = (const Gacc__V1__WaitStepRequest *)m;
 	struct live_job *over = ended_job(call, q->session);
-	if (over && over->end_commit.outcome && over->end_commit.window == q->window) {
+	if (over && over->end.commit.outcome && over->end.commit.window == q->window) {
 		struct reply r = { .kind = REPLY_STEP };
-		r.step.commit = over->end_commit;
-		r.step.micro_size = over->end_commit.next_micro_size;
+		r.step.commit = over->end.commit;
+		r.step.micro_size = over->end.commit.next_micro_size;
 		r.step.done = true;
 		reply_send(over->d, NULL, rpc_id(call), &r);
 		return;
@@ -399,7 +399,7 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 		return;
 	struct live_job *l = live_find(daemon_of(call), part->id);
 	struct session_watch *w = l ? malloc(sizeof(*w)) : NULL;
-	if (!w || !live_watch(l, rpc_id(call), k.rank)) {
+	if (!w || !calls_add(&l->watchers, rpc_id(call), k.rank)) {
 		free(w);
 		no_memory(call);
 		return;
@@ -416,7 +416,7 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	struct session_watch *w = rpc_data(call);
 	if (!w)
 		return;
-	live_unwatch(w->l, rpc_id(call));
+	calls_remove(&w->l->watchers, rpc_id(call));
 	if (!daemon_of(call)->node.stopping)
 		job_on_link(w->part->job, w->rank, w->generation, false, now_of(call));
 	part_drop(w->part);

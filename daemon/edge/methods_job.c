@@ -183,7 +183,7 @@ static void watch_over(struct rpc_call *call, bool completed)
 	struct live_job *l = rpc_data(call);
 	if (!l)
 		return;
-	live_unwatch(l, rpc_id(call));
+	calls_remove(&l->watchers, rpc_id(call));
 	live_drop(l);
 }
 
@@ -203,7 +203,7 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	if (!l)
 		return;
 	bool goes_on = !live_ended(l);
-	if (goes_on && !live_watch(l, rpc_id(call), RANK_NONE)) {
+	if (goes_on && !calls_add(&l->watchers, rpc_id(call), RANK_NONE)) {
 		no_memory(call);
 		return;
 	}

@@ -30,7 +30,7 @@ static const char *state_name(enum job_state state)
 
 static uint64_t step_of(const struct live_job *l)
 {
-	return l->coord ? coord_applied_step(l->coord) : l->end_step;
+	return l->coord ? coord_applied_step(l->coord) : l->end.step;
 }
 
 /* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not
