@@ -206,6 +206,14 @@ void update_to_message(const struct update *u, struct Gacc__Internal__V1__Update
 #undef X
 }
 
+enum status update_judge(const struct update *u, char *why, size_t n_why)
+{
+	if (u->set && !(u->set & ~(uint32_t)UPDATE_SET))
+		return ST_OK;
+	snprintf(why, n_why, u->set ? "Update has a value that this gaccd does not know" : "Update sets no value");
+	return ST_VERSION_SKEW;
+}
+
 enum status update_from_message(const struct Gacc__Internal__V1__Update *m, struct update *out, char *why, size_t n_why)
 {
 	struct update u = { .window = m->window };
@@ -216,14 +224,13 @@ enum status update_from_message(const struct Gacc__Internal__V1__Update *m, stru
 	}
 	UPDATE_FIELDS(X)
 #undef X
-	if (m->base.n_unknown_fields)
+	if (m->base.n_unknown_fields) {
 		snprintf(why, n_why, "Update has a value that this gaccd does not know (field %u)",
 			 m->base.unknown_fields[0].tag);
-	else if (!u.set)
-		snprintf(why, n_why, "Update sets no value");
-	else {
-		*out = u;
-		return ST_OK;
+		return ST_VERSION_SKEW;
 	}
-	return ST_VERSION_SKEW;
+	enum status st = update_judge(&u, why, n_why);
+	if (!st)
+		*out = u;
+	return st;
 }

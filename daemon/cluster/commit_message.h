@@ -37,7 +37,9 @@ enum status commit_check(const struct commit *, const struct message_bounds *bou
 
 /* Into a message that borrows nothing. Members that `set` does not name are left out, and come back as zero. */
 void update_to_message(const struct update *, struct Gacc__Internal__V1__Update *out);
-/* Whether the values suit the job is not judged here (update_check). */
+/* The rule that an update of any origin must keep, which update_from_message includes: it sets known values, at least
+ * one. Whether they suit the job is not judged here (update_check). */
+enum status update_judge(const struct update *, char *why, size_t n_why);
 enum status update_from_message(const struct Gacc__Internal__V1__Update *, struct update *out, char *why, size_t n_why);
 
 #endif

@@ -155,6 +155,8 @@ enum status update_record_read(const void *bytes, size_t n, uint64_t window, str
 		st = read_update_message(bytes, n, &u, why, n_why);
 	else if (!raw_update_read(bytes, n, &u))
 		st = no_raw_form(bytes, n, why, n_why);
+	if (!st)
+		st = update_judge(&u, why, n_why);
 	if (!st && u.window != window) {
 		snprintf(why, n_why, "Update.window is %" PRIu64, u.window);
 		st = ST_VERSION_SKEW;
@@ -188,6 +190,9 @@ static enum status check_restored(const struct restored *b, char *why, size_t n_
 {
 	if (b->has_last && commit_check(&b->last, NULL, why, n_why))
 		return ST_VERSION_SKEW;
+	for (uint32_t i = 0; i < b->n_updates; i++)
+		if (update_judge(&b->update[i], why, n_why))
+			return ST_VERSION_SKEW;
 	if (b->has_last && b->last.window + 1 != b->window)
 		snprintf(why, n_why, "RestoredRecord.last is of window %" PRIu64 ", and the job begins with %" PRIu64,
 			 b->last.window, b->window);

@@ -47,11 +47,17 @@ static enum status check_head(const struct view_head *h, char *why, size_t n_why
 	return ST_VERSION_SKEW;
 }
 
+/* It may unpack to more than a message of others may: bytes_decode only says what is wrong with one. */
 static enum status take_job(const void *bytes, size_t n, struct Gacc__V1__Job **job, char *why, size_t n_why)
 {
+	struct ProtobufCMessage *other = NULL;
 	*job = n ? gacc__v1__job__unpack(NULL, n, bytes) : NULL;
 	if (*job)
 		return ST_OK;
+	if (n && bytes_decode(&gacc__v1__job__descriptor, bytes, n, &other) != ST_MALFORMED) {
+		bytes_free(other);
+		return ST_NO_MEMORY;
+	}
 	snprintf(why, n_why, n ? "ViewRecord.job is no gacc.v1.Job" : "ViewRecord.job is missing");
 	return ST_VERSION_SKEW;
 }

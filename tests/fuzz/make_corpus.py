@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seeds of fuzz_messages and fuzz_attach anew, from the descriptor set of a build: one file for each request and response,
+"""Makes the seeds of fuzz_messages, fuzz_attach and fuzz_cluster anew, from the descriptor set of a build: one file for each request and response,
 with a value in every field.
 
     make_corpus.py BUILD      in the repository's root
 """
+import functools
 import pathlib
+import subprocess
 import sys
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -13,6 +15,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 SERVICES = ("GradientService", "JobService", "NodeService")
 ATTACH = ("MapRequest",)
+CLUSTER = ("CommitRecord", "UpdateRecord", "RestoredRecord", "ViewRecord", "Report", "Order", "Placement")  # as fuzz_cluster.c counts them
+RECORD = b"\x10\0\0\0"  # the word before those in the journal (daemon/cluster/record.h)
 
 
 def value(f, depth):
@@ -40,6 +44,18 @@ def fill(message, depth=0):
     return message
 
 
+@functools.lru_cache(maxsize=None)
+def internal():
+    """The messages between gaccds, which no build publishes."""
+    protos = pathlib.Path(__file__).parents[2] / "proto"
+    names = [str(p.relative_to(protos)) for p in sorted(protos.glob("gacc/internal/v1/*.proto"))]
+    command = ["protoc", "-I.", "--include_imports", "--descriptor_set_out=/dev/stdout", *names]
+    pool = descriptor_pool.DescriptorPool()
+    for f in descriptor_pb2.FileDescriptorSet.FromString(subprocess.run(command, cwd=protos, stdout=subprocess.PIPE, check=True).stdout).file:
+        pool.Add(f)
+    return pool
+
+
 def main():
     files = descriptor_pb2.FileDescriptorSet.FromString((pathlib.Path(sys.argv[1]) / "proto/gacc.protoset").read_bytes()).file
     pool = descriptor_pool.DescriptorPool()
@@ -53,6 +69,10 @@ def main():
                 seed = bytes([number, 7]) + fill(factory.GetPrototype(t)()).SerializeToString()
                 (CORPUS / "messages" / t.name).write_bytes(seed)
                 number += 1
+    for number, name in enumerate(CLUSTER):
+        t = internal().FindMessageTypeByName(f"gacc.internal.v1.{name}")
+        packed = fill(message_factory.MessageFactory().GetPrototype(t)()).SerializeToString()
+        (CORPUS / "cluster" / name).write_bytes(bytes([number]) + (RECORD if name.endswith("Record") else b"") + packed)
     for name in ATTACH:
         message = fill(factory.GetPrototype(pool.FindMessageTypeByName(f"gacc.v1.{name}"))())
         (CORPUS / "attach" / name).write_bytes(message.SerializeToString())

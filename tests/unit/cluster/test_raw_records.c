@@ -123,6 +123,10 @@ START_TEST(updates_are_read)
 		  back.to.clip_norm == 0.25 && back.to.clip_value == 0.125);
 	ck_assert_int_eq(update_record_read(bytes, n - 1, 9, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	ck_assert_int_eq(update_record_read(bytes, n, 8, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	bytes[16] = 16; /* `set` */
+	ck_assert_int_eq(update_record_read(bytes, n, 9, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_str_eq(why, "Update has a value that this gaccd does not know");
+	bytes[16] = 13;
 	bytes[0] = 2;
 	ck_assert_int_eq(update_record_read(bytes, n, 9, &back, why, sizeof(why)), ST_VERSION_SKEW);
 }

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the journal keeps of a job, and what gaccds tell each other: the first byte chooses the kind, the rest is the
+ * record or the message. What is accepted keeps the rules, and packs again to something that is accepted; what is
+ * refused is explained. */
+#include "cluster/order_message.h"
+#include "cluster/placement_message.h"
+#include "cluster/report_message.h"
+#include "cluster/view_record.h"
+#include "gacc/v1/job.pb-c.h"
+
+#include <stdlib.h>
+
+enum { RANKS = 6, MAX_MICRO = 30, WINDOW = 7 };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const uint32_t list[] = { 1, 3, 4 };
+static const struct part_ranks part = { 3, list };
+static char why[200];
+
+static void must(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static bool accepted(enum status st)
+{
+	must(!st || st == ST_NO_MEMORY || (st == ST_VERSION_SKEW && *why));
+	return !st;
+}
+
+static void try_commit(const void *bytes, size_t n)
+{
+	struct decided k, again;
+	if (!accepted(commit_record_read(bytes, n, &bounds, WINDOW, &k, why, sizeof(why))))
+		return;
+	void *packed = commit_record_pack(&k.commit, k.counted, k.n_words, &n);
+	must(!commit_record_read(packed, n, &bounds, WINDOW, &again, why, sizeof(why)));
+	must(again.commit.digest == k.commit.digest &&
+	     again.commit.next.counters.partial == k.commit.next.counters.partial);
+	free(packed);
+	free(k.counted);
+	free(again.counted);
+}
+
+static void try_update(const void *bytes, size_t n)
+{
+	struct update u, again;
+	if (!accepted(update_record_read(bytes, n, WINDOW, &u, why, sizeof(why))))
+		return;
+	void *packed = update_record_pack(&u, &n);
+	must(!update_record_read(packed, n, WINDOW, &again, why, sizeof(why)));
+	free(packed);
+}
+
+static void try_restored(const void *bytes, size_t n)
+{
+	struct restored b, again;
+	if (!accepted(restored_record_read(bytes, n, &b, why, sizeof(why))))
+		return;
+	void *packed = restored_record_pack(&b, &n);
+	must(!restored_record_read(packed, n, &again, why, sizeof(why)));
+	free(packed);
+}
+
+static void try_view(const void *bytes, size_t n)
+{
+	struct view_head h;
+	struct Gacc__V1__Job *job = NULL;
+	if (!accepted(view_record_read(bytes, n, &h, &job, why, sizeof(why))))
+		return;
+	must(job && h.ranks && h.ranks <= SPEC_MAX_RANKS);
+	gacc__v1__job__free_unpacked(job, NULL);
+}
+
+static void try_report(const void *bytes, size_t n)
+{
+	struct report r, again;
+	if (!accepted(report_unpack(bytes, n, &part, MAX_MICRO, &r, why, sizeof(why))))
+		return;
+	void *packed = report_pack(&r, &n);
+	must(!report_unpack(packed, n, &part, MAX_MICRO, &again, why, sizeof(why)) && again.n_ranks == r.n_ranks);
+	free(packed);
+	report_release(&r);
+	report_release(&again);
+}
+
+static void try_order(const void *bytes, size_t n)
+{
+	struct held_order o, again;
+	if (!accepted(order_unpack(bytes, n, &bounds, &o, why, sizeof(why))))
+		return;
+	void *packed = order_pack(&o.order, &n);
+	must(!order_unpack(packed, n, &bounds, &again, why, sizeof(why)) && again.order.want == o.order.want);
+	free(packed);
+}
+
+static void try_placement(const void *bytes, size_t n)
+{
+	struct held_placement p, again;
+	if (!accepted(placement_unpack(bytes, n, &p, why, sizeof(why))))
+		return;
+	void *packed = placement_pack(&p.placement, &n);
+	must(!placement_unpack(packed, n, &again, why, sizeof(why)) && again.placement.n_ranks == p.placement.n_ranks);
+	free(packed);
+	placement_release(&p);
+	placement_release(&again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored, try_view,
+							       try_report, try_order,  try_placement };
+	*why = '\0';
+	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
+		kinds[data[0]](data + 1, n - 1);
+	return 0;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation of packing and reading fails once: the caller is told so, nothing is taken for damaged, and the next
+ * try succeeds. */
+#include "cluster/placement_message.h"
+#include "cluster/order_message.h"
+#include "cluster/report_message.h"
+#include "cluster/view_record.h"
+#include "gacc/v1/job.pb-c.h"
+#include "support/nth.h"
+#include "support/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 20, MAX_MICRO = 4, WORDS = 2 };
+static uint64_t words[WORDS] = { 1, 2 };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const struct part_ranks part = { RANKS, NULL };
+
+static struct commit some_commit(void)
+{
+	return (struct commit){ .job_id = 1,
+				.window = 7,
+				.outcome = OUTCOME_APPLIED,
+				.next_micro_size = 1,
+				.next = {
+					.scale = { 1, 0, 0 }, .norms = { 1, 1, 1, 0 }, .counters = { .applied = 1 } } };
+}
+
+static void *pack_commit(size_t *n)
+{
+	const struct commit k = some_commit();
+	return commit_record_pack(&k, words, WORDS, n);
+}
+
+static enum status read_commit(const void *bytes, size_t n, char *why)
+{
+	struct decided k;
+	enum status st = commit_record_read(bytes, n, &bounds, 7, &k, why, 200);
+	if (!st)
+		free(k.counted);
+	return st;
+}
+
+static const struct update some_update = { 9, 15, { 4, 0.1, 0.2, 0.3 } };
+
+static void *pack_update(size_t *n)
+{
+	return update_record_pack(&some_update, n);
+}
+
+static enum status read_update(const void *bytes, size_t n, char *why)
+{
+	struct update u;
+	return update_record_read(bytes, n, 9, &u, why, 200);
+}
+
+static void *pack_restored(size_t *n)
+{
+	const struct restored b = {
+		.window = 8, .has_last = true, .last = some_commit(), .n_updates = 1, .update = { some_update }
+	};
+	return restored_record_pack(&b, n);
+}
+
+static enum status read_restored(const void *bytes, size_t n, char *why)
+{
+	struct restored b;
+	return restored_record_read(bytes, n, &b, why, 200);
+}
+
+static void *pack_view(size_t *n)
+{
+	const struct view_head h = { .ranks = 1, .launch_mode = LAUNCH_CLIENT, .optimizer = OPTIM_SGD };
+	Gacc__V1__Job job = GACC__V1__JOB__INIT;
+	job.uuid = (char *)"its uuid";
+	return view_record_pack(&h, &job, n);
+}
+
+static enum status read_view(const void *bytes, size_t n, char *why)
+{
+	struct view_head h;
+	Gacc__V1__Job *job = NULL;
+	enum status st = view_record_read(bytes, n, &h, &job, why, 200);
+	if (job)
+		gacc__v1__job__free_unpacked(job, NULL);
+	return st;
+}
+
+static void *pack_report(size_t *n)
+{
+	struct rank_progress rank[RANKS] = { 0 };
+	for (uint32_t i = 0; i < RANKS; i++)
+		rank[i].rank = i;
+	const struct report r = { .rank = rank, .n_ranks = RANKS, .counted = words, .n_words = WORDS };
+	return report_pack(&r, n);
+}
+
+static enum status read_report(const void *bytes, size_t n, char *why)
+{
+	struct report r;
+	enum status st = report_unpack(bytes, n, &part, MAX_MICRO, &r, why, 200);
+	if (!st)
+		report_release(&r);
+	return st;
+}
+
+static void *pack_order(size_t *n)
+{
+	const struct late_rank late = { .rank = 1 };
+	struct order o = { .job_id = 1, .window = 7, .want = WANT_COMMIT, .late = &late, .n_late = 1 };
+	o.commit = some_commit();
+	return order_pack(&o, n);
+}
+
+static enum status read_order(const void *bytes, size_t n, char *why)
+{
+	struct held_order o;
+	return order_unpack(bytes, n, &bounds, &o, why, 200);
+}
+
+static void *pack_placement(size_t *n)
+{
+	const uint32_t rank = 3;
+	const struct decided window = { some_commit(), words, 1 };
+	const struct placement p = { .job_id = 1,
+				     .epoch = 1,
+				     .n_parts = 1,
+				     .ranks = RANKS,
+				     .max_micro_size = MAX_MICRO,
+				     .begin = PLACEMENT_NEW,
+				     .user = "ann",
+				     .node = "b",
+				     .rank = &rank,
+				     .n_ranks = 1,
+				     .spec = { "x", 1 },
+				     .window = &window,
+				     .n_windows = 1 };
+	return placement_pack(&p, n);
+}
+
+static enum status read_placement(const void *bytes, size_t n, char *why)
+{
+	struct held_placement p;
+	enum status st = placement_unpack(bytes, n, &p, why, 200);
+	if (!st)
+		placement_release(&p);
+	return st;
+}
+
+static const struct {
+	const char *name;
+	void *(*pack)(size_t *n);
+	enum status (*read)(const void *bytes, size_t n, char *why);
+} kinds[] = {
+	{ "COMMIT", pack_commit, read_commit },		 { "UPDATE", pack_update, read_update },
+	{ "RESTORED", pack_restored, read_restored },	 { "VIEW", pack_view, read_view },
+	{ "Report", pack_report, read_report },		 { "Order", pack_order, read_order },
+	{ "Placement", pack_placement, read_placement },
+};
+
+START_TEST(no_memory_is_said)
+{
+	char why[200] = "";
+	size_t n = 0;
+	unsigned k;
+	void *bytes = NULL;
+	for (k = 1; k < 10 && !bytes; k++) {
+		nth_alloc_arm(k, true);
+		bytes = kinds[_i].pack(&n);
+		nth_alloc_disarm();
+	}
+	ck_assert_msg(bytes && k > 2, "%s: packed at try %u", kinds[_i].name, k - 1);
+	enum status st = ST_NO_MEMORY;
+	for (k = 1; k < 100 && st; k++) {
+		nth_alloc_arm(k, true);
+		st = kinds[_i].read(bytes, n, why);
+		nth_alloc_disarm();
+		ck_assert_msg(!st || st == ST_NO_MEMORY, "%s: allocation %u: %s", kinds[_i].name, k, why);
+	}
+	ck_assert_msg(!st && k > 2, "%s: read at try %u", kinds[_i].name, k - 1);
+	free(bytes);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("no memory");
+	TCase *c = tcase_create("no memory");
+	suite_add_tcase(s, c);
+	tcase_add_loop_test(c, no_memory_is_said, 0, sizeof(kinds) / sizeof(*kinds));
+	return suite_run(s);
+}
