@@ -396,7 +396,7 @@ static void finish(struct daemon *d)
 	history_close(d->history);
 	rpc_health_free(d->health);
 	rpc_server_free(d->rpc);
-	rpc_shares_fini(&d->node.collected);
+	rpc_quota_fini(&d->node.collected);
 	persist_free(d->persist);
 	disk_watch_free(d->disk);
 	state_share_free(d->share);

@@ -7,7 +7,7 @@
 #include "control/collected.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "rpc/pool.h"
-#include "rpc/shares.h"
+#include "rpc/quota.h"
 #include "runtime/spec_message.h"
 
 #include <stdio.h>
@@ -206,7 +206,7 @@ static void on_dropped(struct rpc_work *w)
 
 static void give_back(struct part *part)
 {
-	rpc_shares_give(&part->node->collected, part->uid, part->collecting->charged);
+	rpc_quota_give(&part->node->collected, part->uid, part->collecting->charged);
 	part->collecting->charged = 0;
 }
 
@@ -279,16 +279,16 @@ static void charge(struct registering *r)
 {
 	struct part *part = r->part;
 	struct collecting *c = part->collecting;
-	struct rpc_shares *all = &part->node->collected;
+	struct rpc_quota *all = &part->node->collected;
 	size_t more = c->set.bytes > c->charged ? c->set.bytes - c->charged : 0;
-	if (!rpc_shares_take(all, part->uid, more)) {
+	if (!rpc_quota_take(all, part->uid, more)) {
 		collected_trim(&c->set, r->keep);
 		too_much(r);
 		more = 0;
 	}
-	rpc_shares_give(all, part->uid, c->charged + more - c->set.bytes);
+	rpc_quota_give(all, part->uid, c->charged + more - c->set.bytes);
 	c->charged = c->set.bytes;
-	if (!r->status && r->n_set && !rpc_shares_take(all, part->uid, r->n_set))
+	if (!r->status && r->n_set && !rpc_quota_take(all, part->uid, r->n_set))
 		too_much(r);
 	else if (!r->status)
 		part->tensors.bytes += r->n_set;

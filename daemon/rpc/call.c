@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls. The order that gRPC asks for: one batch of each kind at a time, one SEND_MESSAGE in flight and the status only
- * after the last of them has come back, the call freed when every batch has. */
+/* The life of a call: accepted, admitted or refused, ended. gRPC requires an order: one batch of each kind at a time,
+ * one SEND_MESSAGE in flight, the status only after the last of them has completed; a call is freed when every batch
+ * has. Loop thread. */
 #include "rpc/call.h"
 
 #include "base/log.h"
@@ -12,7 +13,7 @@
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
-/* Life */
+/* ---- life ---- */
 
 static void slot_take(struct rpc_call *call)
 {
@@ -35,7 +36,7 @@ static void slot_give_back(struct rpc_call *call)
 		slot->generation = 1;
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
-	rpc_shares_give(&server->calls, call->who, 1);
+	rpc_quota_give(&server->calls, call->user, 1);
 }
 
 static void call_free(struct rpc_call *call)
@@ -52,7 +53,6 @@ static void call_free(struct rpc_call *call)
 	free(call);
 }
 
-/* The end: gRPC is through with the call and every batch has come back. */
 void rpc_call_end_if_over(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
@@ -63,7 +63,7 @@ void rpc_call_end_if_over(struct rpc_call *call)
 		call->row->method->on_end(call, !call->cancelled);
 	slot_give_back(call);
 	if (call->read_ahead)
-		rpc_ends_expect(server->ends, -1);
+		rpc_reaper_expect(server->reaper, -1);
 	call_free(call);
 	tenant->open--;
 	rpc_tenant_check_idle(tenant);
@@ -97,15 +97,14 @@ void rpc_call_drain(struct rpc_call *call)
 		rpc_fail(call, &(struct rpc_error){ .status = ST_DRAINING });
 }
 
-/* Accepting */
+/* ---- accepting ---- */
 
-/* Calls that are over count until somebody has looked. */
-bool rpc_call_take_share(struct rpc_server *server, struct rpc_shares *shares, int64_t who, size_t n)
+bool rpc_call_take_quota(struct rpc_server *server, struct rpc_quota *shares, int64_t user, size_t n)
 {
-	if (rpc_shares_take(shares, who, n))
+	if (rpc_quota_take(shares, user, n))
 		return true;
-	rpc_ends_look(server->ends);
-	return rpc_shares_take(shares, who, n);
+	rpc_reaper_run(server->reaper);
+	return rpc_quota_take(shares, user, n);
 }
 
 static bool has_deadline(const struct rpc_call *call)
@@ -134,11 +133,11 @@ static enum status find_peer(struct rpc_call *call)
 	size_t n = 0;
 	find_header(call, "authorization", &authorization, &n);
 	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
-	call->who = st == ST_OK ? (int64_t)call->peer.uid : RPC_STRANGERS;
+	call->user = st == ST_OK ? (int64_t)call->peer.uid : RPC_UNAUTHENTICATED;
 	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
 }
 
-/* Reason to refuse the call; or OK, and it has its share of the slots. */
+/* OK: the call is counted in its user's quota of calls. Else the reason to refuse it. */
 static enum status admit(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
@@ -151,20 +150,20 @@ static enum status admit(struct rpc_call *call)
 		return st;
 	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
 		return ST_INVALID_ARGUMENT;
-	return rpc_call_take_share(server, &server->calls, call->who, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
+	return rpc_call_take_quota(server, &server->calls, call->user, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
 }
 
 static void refuse(struct rpc_call *call, enum status st)
 {
 	grpc_slice path = call->details.method;
 	char text[256];
-	const char *hint = rpc_why_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
-					   GRPC_SLICE_LENGTH(path), call->who, st, text, sizeof(text));
+	const char *hint = rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
+						  GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 
-/* RECV_CLOSE is out from the start: it tells when the client cancels, dies or is past its deadline. `pending` keeps the
- * call alive here: who looks at the ends of other calls may find its own. */
+/* RECV_CLOSE is started first: it completes when the client cancels, dies or misses its deadline. `pending` keeps the
+ * call alive in here: admit() may run the reaper, which could free it. */
 static void begin(struct rpc_call *call)
 {
 	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
@@ -203,7 +202,7 @@ static void on_accept(struct rpc_tag *tag, bool ok)
 	rpc_call_arm(tenant, call->read_ahead ? call->row : NULL);
 	tenant->open++;
 	if (call->read_ahead)
-		rpc_ends_expect(server->ends, 1);
+		rpc_reaper_expect(server->reaper, 1);
 	begin(call);
 	rpc_call_end_if_over(call);
 }
@@ -219,7 +218,7 @@ static grpc_call_error request(struct rpc_call *call)
 	return grpc_server_request_registered_call(call->tenant->grpc,
 						   call->tenant->registered[call->row - server->rows], &call->grpc,
 						   &call->details.deadline, &call->metadata, &call->in,
-						   rpc_ends_queue(server->ends), queue, &call->accept);
+						   rpc_reaper_queue(server->reaper), queue, &call->accept);
 }
 
 void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
@@ -228,7 +227,7 @@ void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
 		return;
 	struct rpc_call *call = calloc(1, sizeof(*call));
 	if (!call) {
-		log_error("out of memory: one call less can be accepted at a time");
+		log_error("out of memory: gaccd can accept one call fewer at a time");
 		return;
 	}
 	call->server = tenant->server;
@@ -255,7 +254,7 @@ void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
 	tenant->armed++;
 }
 
-/* What handlers ask */
+/* ---- what handlers ask ---- */
 
 uint64_t rpc_id(const struct rpc_call *call)
 {

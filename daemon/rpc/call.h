@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it and nobody else. The only header of
- * this room that includes gRPC's, as a call holds some of gRPC's structs. Loop thread.
+/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it; no other file includes this. It is
+ * the only header of this room that includes gRPC's, because a call holds some of gRPC's structs. Loop thread.
  *
  * call.c: its life. call_recv.c: the request, or the messages of a stream. call_send.c: what goes back.
  */
@@ -20,17 +20,17 @@ struct rpc_call {
 	grpc_call_details details; /* deadline: of every call; the rest not of unary ones */
 	grpc_metadata_array metadata;
 	struct rpc_server *server;
-	struct rpc_tenant *tenant; /* through whose gRPC server it came */
+	struct rpc_tenant *tenant; /* its gRPC server accepted the call */
 	const struct rpc_row *row; /* NULL: no such method */
 	uint64_t id;		   /* 0: refused before it got a slot */
 	void *data;
 	uint32_t number;
 	struct rpc_peer peer;
-	int64_t who; /* whose shares it has, as rpc/shares.h has it */
+	int64_t user; /* as in rpc/quota.h: its quotas pay for this call */
 	struct rpc_tag accept, close, recv, send, finish, turn;
-	unsigned pending; /* batches that are out */
+	unsigned pending; /* batches that gRPC has not completed */
 	int cancelled;	  /* written by gRPC when `close` comes back */
-	bool read_ahead;  /* unary: gRPC has read the request already, and batches come back on server->ends */
+	bool read_ahead;  /* unary: gRPC has read the request already, and batches complete on server->reaper */
 	bool seen;	  /* by a handler, which is therefore owed on_end */
 	bool closed;
 	bool answered; /* rpc_finish or rpc_fail */
@@ -39,16 +39,16 @@ struct rpc_call {
 	bool receiving;
 	bool wants_next; /* rpc_recv inside of on_message */
 	bool sending;
-	bool waits; /* for a turn in which it may send; `pending` counts that */
+	bool waits; /* for a turn in which it may send; counted in `pending` */
 	bool sent_metadata;
 	bool sent_status;
 
-	grpc_byte_buffer *in; /* the message that came; kept while the handler may look at its bulk */
+	grpc_byte_buffer *in; /* the message that arrived; kept while the handler may read its bulk */
 	size_t held_bytes;    /* of it, in server->held */
 	struct ProtobufCMessage *request;
 	void *prepared;
 	struct bytes_view bulk;
-	struct rpc_large *large; /* the request was decoded in the pool, or is just now; NULL: on the loop */
+	struct rpc_large *large; /* the request was or is being decoded in the pool; NULL: on the loop */
 
 	struct rpc_queue queue;
 	grpc_byte_buffer *reply; /* goes out with the status */
@@ -59,27 +59,27 @@ struct rpc_call {
 	grpc_slice detail;
 };
 
-/* Gives a batch to gRPC; `tag` comes back. One that gRPC refuses is our own fault: logged, and the call is cancelled.
- */
+/* Starts a batch; `tag` runs when it completes. gRPC refuses a batch only if we made a mistake: that is logged, and the
+ * call is cancelled. */
 void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag);
-/* Every on_*: the end, if gRPC is through with the call and every batch has come back. The call may be gone then. */
+/* Last in every on_*: frees the call if it is closed and every batch has completed. */
 void rpc_call_end_if_over(struct rpc_call *call);
-/* rpc_shares_take; calls that are over count until somebody has looked, so this looks before it says no. */
-bool rpc_call_take_share(struct rpc_server *server, struct rpc_shares *shares, int64_t who, size_t n);
+/* rpc_quota_take. Calls that have ended count until the reaper runs, so this runs it before it refuses. */
+bool rpc_call_take_quota(struct rpc_server *server, struct rpc_quota *shares, int64_t user, size_t n);
 
 /* Asks for the next message, or the first. */
 void rpc_call_recv(struct rpc_call *call);
 void rpc_call_on_recv(struct rpc_tag *tag, bool ok);
-/* `in` has come, or is NULL: there is none. */
+/* Handles `in`, the message that arrived; NULL: the client has sent its last. */
 void rpc_call_take_message(struct rpc_call *call);
 void rpc_call_drop_message(struct rpc_call *call);
 
 void rpc_call_on_turn(struct rpc_tag *tag, bool ok);
 void rpc_call_on_sent(struct rpc_tag *tag, bool ok);
 void rpc_call_on_finish(struct rpc_tag *tag, bool ok);
-/* What waits to be sent; the message in flight stays. */
+/* Drops what waits to be sent; a message in flight stays. */
 void rpc_call_drop_queue(struct rpc_call *call);
-/* The reply that goes with the status. */
+/* Drops the reply that would go with the status. */
 void rpc_call_drop_reply(struct rpc_call *call);
 
 #endif

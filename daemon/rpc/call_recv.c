@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of calls: one RECV_MESSAGE at a time; each message is decoded, passed to the handler, and counted until it
- * is freed. */
+/* Requests of calls: one RECV_MESSAGE at a time. Each message is decoded (large ones in the pool), passed to the
+ * handler, and counted in its user's quota until it is freed. Loop thread. */
 #include "rpc/call.h"
 
 #include <grpc/byte_buffer.h>
@@ -55,7 +55,7 @@ void rpc_call_drop_message(struct rpc_call *call)
 		large->request = call->request;
 		large->prepared = call->prepared;
 		call->server->borrowed++;
-		rpc_pool_put(call->server->pool, &large->work, call->who, free_large, on_large_freed);
+		rpc_pool_put(call->server->pool, &large->work, call->user, free_large, on_large_freed);
 	} else {
 		bytes_free(call->request);
 		if (call->prepared)
@@ -65,7 +65,7 @@ void rpc_call_drop_message(struct rpc_call *call)
 	call->request = NULL;
 	call->prepared = NULL;
 	drop_in(call);
-	rpc_shares_give(&call->server->held, call->who, call->held_bytes);
+	rpc_quota_give(&call->server->held, call->user, call->held_bytes);
 	call->held_bytes = 0;
 	call->bulk = (struct bytes_view){ 0 };
 }
@@ -131,7 +131,7 @@ static enum status decode(struct rpc_call *call, char *why, size_t n_why)
 	else
 		st = bytes_from_buffer(row->input, call->in, &call->request);
 	if (st)
-		rpc_why_unpack(row, call->in, st, why, n_why);
+		rpc_error_text_unpack(row, call->in, st, why, n_why);
 	else if (row->method->prepare)
 		call->prepared = row->method->prepare(call->request);
 	return st;
@@ -197,7 +197,7 @@ static bool put_large(struct rpc_call *call)
 	call->large = large;
 	call->receiving = true;
 	call->pending++;
-	rpc_pool_put(call->server->pool, &large->work, call->who, decode_large, on_large_decoded);
+	rpc_pool_put(call->server->pool, &large->work, call->user, decode_large, on_large_decoded);
 	return true;
 }
 
@@ -206,8 +206,8 @@ static void deliver(struct rpc_call *call)
 	char why[256];
 	struct rpc_server *server = call->server;
 	size_t n = grpc_byte_buffer_length(call->in);
-	if (!rpc_call_take_share(server, &server->held, call->who, n)) {
-		rpc_why_no_room(&server->held, "requests under way", call->who, n, why, sizeof(why));
+	if (!rpc_call_take_quota(server, &server->held, call->user, n)) {
+		rpc_error_text_quota(&server->held, "requests under way", call->user, n, why, sizeof(why));
 		refuse(call, ST_RESOURCE_EXHAUSTED, why);
 		return;
 	}

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers of calls: one SEND_MESSAGE in flight, the others queued, and the status once the queue is empty. */
+/* Answers of calls: one SEND_MESSAGE in flight, the others queued, and the status once the queue is empty. What waits
+ * is counted in its user's quota. Loop thread; large replies are packed in the pool. */
 #include "rpc/call.h"
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
 #include <protobuf-c/protobuf-c.h>
 
-/* What has left does not count any more. */
+/* Returns to the quota what gRPC has sent. */
 static void give_queued(struct rpc_call *call)
 {
 	size_t kept = call->queue.bytes + call->reply_bytes;
 	if (call->queued_bytes <= kept)
 		return;
-	rpc_shares_give(&call->server->queued, call->who, call->queued_bytes - kept);
+	rpc_quota_give(&call->server->queued, call->user, call->queued_bytes - kept);
 	call->queued_bytes = kept;
 }
 
@@ -98,8 +101,8 @@ void rpc_call_on_turn(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-/* Sends what is next, if there is something. gRPC writes to the socket at once, and thousands of calls may be answered
- * by one event: then some wait for a later turn of the loop. */
+/* Sends the next message or the status, if there is one. gRPC writes to the socket at once, and thousands of calls may
+ * be answered by one event: then some wait for a later turn of the loop. */
 static void send_next(struct rpc_call *call)
 {
 	bool anything = call->queue.first || (call->answered && !call->sent_status);
@@ -129,12 +132,12 @@ void rpc_call_on_sent(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-/* Counts n bytes more that wait for the client. The first ones may wait uncounted if they are few: every call can be
- * answered. */
+/* Counts n more bytes that wait for the client. A small first message is allowed even without quota, so that every call
+ * can be answered. */
 static bool take_queued(struct rpc_call *call, size_t n)
 {
 	bool first = call->queue.bytes + call->reply_bytes == 0;
-	if (!rpc_shares_take(&call->server->queued, call->who, n))
+	if (!rpc_quota_take(&call->server->queued, call->user, n))
 		return first && n <= RPC_ROOM_MIN;
 	call->queued_bytes += n;
 	return true;
@@ -143,7 +146,8 @@ static bool take_queued(struct rpc_call *call, size_t n)
 static void fail_without_room(struct rpc_call *call, size_t n)
 {
 	char text[256];
-	rpc_why_no_room(&call->server->queued, "answers that nobody has read yet", call->who, n, text, sizeof(text));
+	rpc_error_text_quota(&call->server->queued, "answers that nobody has read yet", call->user, n, text,
+			     sizeof(text));
 	rpc_fail(call,
 		 &(struct rpc_error){ .status = ST_RESOURCE_EXHAUSTED,
 				      .message = text,
@@ -179,7 +183,7 @@ size_t rpc_room(const struct rpc_call *call)
 {
 	if (may_send(call) != ST_OK)
 		return 0;
-	size_t room = rpc_shares_room(&call->server->queued, call->who);
+	size_t room = rpc_quota_left(&call->server->queued, call->user);
 	return call->queue.bytes == 0 && room < RPC_ROOM_MIN ? RPC_ROOM_MIN : room;
 }
 
@@ -195,17 +199,15 @@ enum status rpc_send_bulk(struct rpc_call *call, const ProtobufCMessage *msg, ui
 {
 	assert(msg->descriptor == call->row->output);
 	enum status st = may_send(call);
-	void *loan = st == ST_OK ? rpc_loan_new(call->server, release, arg) : NULL;
-	if (!loan) {
+	void *borrowed = st == ST_OK ? rpc_borrowed_new(call->server, release, arg) : NULL;
+	if (!borrowed) {
 		release(arg);
 		return st == ST_OK ? ST_NO_MEMORY : st;
 	}
-	return enqueue(call, bytes_to_buffer_bulk(msg, bulk, data, n, rpc_loan_end, loan));
+	return enqueue(call, bytes_to_buffer_bulk(msg, bulk, data, n, rpc_borrowed_end, borrowed));
 }
 
-/* Ending */
-
-/* Ending */
+/* ---- ending ---- */
 
 static void answer(struct rpc_call *call, int code, const char *text)
 {
@@ -285,7 +287,7 @@ void rpc_finish_made(struct rpc_call *call, const ProtobufCMessage *(*make)(void
 	m->release = release;
 	m->arg = arg;
 	call->pending++;
-	rpc_pool_put(call->server->pool, &m->work, call->who, make_reply, on_made);
+	rpc_pool_put(call->server->pool, &m->work, call->user, make_reply, on_made);
 }
 
 void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text)
@@ -307,4 +309,14 @@ void rpc_fail(struct rpc_call *call, const struct rpc_error *error)
 	free(detail);
 	char text[ERROR_TEXT_MAX + 1];
 	answer(call, info->grpc_code, error_text_copy(error->message ? error->message : info->text, text));
+}
+
+void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
+{
+	char text[512];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }

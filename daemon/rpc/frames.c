@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The HTTP/2 frame counter behind guard.c: which streams are open, how much gRPC keeps for each, and which frames are
+ * useless. No I/O and no locks of its own; runs on gRPC's threads. */
 #include "rpc/frames.h"
 
 #include <stdlib.h>
@@ -38,7 +40,7 @@ void frames_fini(struct frames *f)
 	*f = (struct frames){ 0 };
 }
 
-/* Streams */
+/* ---- streams ---- */
 
 /* Place of the first stream whose id is not less. */
 static unsigned place(const struct frames *f, uint32_t id)
@@ -70,7 +72,7 @@ static void close_stream(struct frames *f, uint32_t id)
 	memmove(s, s + 1, (size_t)(f->stream + f->n_streams - s) * sizeof(*s));
 }
 
-/* gRPC takes ids in their order and overlooks others. */
+/* gRPC takes ids in rising order and ignores others. */
 static const char *open_stream(struct frames *f, uint32_t id)
 {
 	if (id % 2 == 0 || id <= f->last)
@@ -92,7 +94,7 @@ static const char *open_stream(struct frames *f, uint32_t id)
 	return NULL;
 }
 
-/* gRPC keeps so much more for it. */
+/* gRPC keeps so many more bytes for this stream. */
 static void keep(struct frames *f, uint32_t id, uint32_t bytes)
 {
 	struct frames_stream *s = find(f, id);
@@ -102,7 +104,7 @@ static void keep(struct frames *f, uint32_t id, uint32_t bytes)
 	f->bytes += bytes;
 }
 
-/* What comes */
+/* ---- received ---- */
 
 static const char *on_headers(struct frames *f, const struct frame *frame, int64_t now_ns)
 {
@@ -166,7 +168,7 @@ static const char *too_late(const struct frames *f, int64_t now_ns)
 	return NULL;
 }
 
-/* What goes */
+/* ---- sent ---- */
 
 /* A server that ends its side before the client has ended the other resets the stream as well. */
 static void on_sent(struct frames *f, const struct frame *frame)
@@ -177,7 +179,7 @@ static void on_sent(struct frames *f, const struct frame *frame)
 		close_stream(f, frame->id);
 }
 
-/* Both */
+/* ---- both ---- */
 
 static uint32_t number(const uint8_t *p)
 {
@@ -235,6 +237,6 @@ void frames_sent(struct frames *f, const void *data, size_t n)
 		if (whole)
 			on_sent(f, &frame);
 		else if (reset && f->out.left == 0 && number(f->out.code) == ENHANCE_YOUR_CALM)
-			f->squeezed++;
+			f->throttled++;
 	}
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frames of one HTTP/2 connection as they pass by, in both directions: what its client makes gRPC keep and do.
- * Pure; whoever owns it locks.
+/* Follows the frames of one HTTP/2 connection in both directions, and counts the memory and work that they cause in
+ * gRPC. Pure; the owner locks.
  *
- * Bytes come in any pieces. Nothing is looked at but the nine that each frame begins with (RFC 9113, 4.1) and the code
- * of RST_STREAM; whether the frames make sense is gRPC's business.
+ * Bytes may arrive in any pieces. Only the nine bytes that begin each frame (RFC 9113, 4.1) and the code of RST_STREAM
+ * are read; whether the frames make sense is left to gRPC.
  */
 #ifndef GACC_RPC_FRAMES_H
 #define GACC_RPC_FRAMES_H
@@ -46,16 +46,15 @@ struct frames {
 	/* For the caller. */
 	uint64_t begun, frames; /* streams; frames that came */
 	size_t bytes;		/* that gRPC keeps for the streams, about */
-	/* frames that gRPC works for and nobody needs, less those that answers have earned; whoever reads it sets it to
-	 * 0 */
+	/* useless frames that cost gRPC work, less those that answers have earned; the reader resets it to 0 */
 	int64_t idle;
-	unsigned squeezed; /* streams that gRPC has ended for want of memory; likewise */
+	unsigned throttled; /* streams that gRPC has ended for lack of memory; likewise */
 };
 
-/* A connection that may have so many streams. */
+/* For a new connection, which may have max_streams open. */
 void frames_init(struct frames *f, unsigned max_streams, int64_t now_ns);
 void frames_fini(struct frames *f);
-/* Bytes that the client has sent. NULL, or why the connection is to be ended (static); then no more may be given. */
+/* Bytes that the client has sent. NULL, or the reason to close the connection (static); then no call may follow. */
 const char *frames_received(struct frames *f, const void *data, size_t n, int64_t now_ns);
 /* Bytes that were sent to the client. */
 void frames_sent(struct frames *f, const void *data, size_t n);

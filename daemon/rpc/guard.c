@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections below gRPC: inspects what each sends, counts it for its user, and closes connections that exceed the
- * limits. */
+/* Interposes the system calls through which gRPC reads and writes its connections: inspects what each client sends,
+ * counts it for its user, and closes connections that exceed the limits. gRPC's threads. */
 #include "rpc/guard_impl.h"
 #include "base/log.h"
 
@@ -17,14 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* idle frames that each connection may have even so: others of its user may have used up all */
+/* useless frames that each connection may send even when others of its user have used up the common allowance */
 #define OWN_PER_S 20
 #define OWN_AT_ONCE 500
 #define TCP_CONNECTIONS 1024
-#define TURN_BYTES (4u << 20)  /* that gRPC reads from a connection before others have their turn */
+#define TURN_BYTES (4u << 20)  /* that gRPC reads from a connection before the others get a turn */
 #define CALL_BYTES (64u << 10) /* what a call counts for in that, beside its bytes */
 #define FRAME_BYTES 512	       /* likewise, a frame */
-#define WHO 48
+#define CLIENT_NAME 48
 #define PAGE 256
 #define PAGES 4096 /* descriptors beyond have no guard and are refused */
 
@@ -36,7 +36,7 @@ struct watched {
 	struct frames frames;
 	size_t bytes; /* of guard->call_bytes */
 	struct bucket idle;
-	size_t turn; /* bytes since others had theirs */
+	size_t turn; /* bytes read since the others had a turn */
 	int epoll;   /* gRPC's, which has `event` for it; -1: not yet */
 	struct epoll_event event;
 	pid_t pid;
@@ -68,7 +68,7 @@ static void fill(struct bucket *b, int64_t most, int64_t per_s, int64_t now)
 	b->at_ns += come * one;
 }
 
-/* false: so much is not left, and now nothing is. */
+/* false: less than n was left, and now nothing is. */
 static bool take(struct bucket *b, int64_t n)
 {
 	b->left -= n;
@@ -78,7 +78,7 @@ static bool take(struct bucket *b, int64_t n)
 	return false;
 }
 
-/* What this connection has come to, for its user. NULL, or why it should end. */
+/* Charges the user for what this connection has caused since the last call. NULL, or the reason to close it. */
 static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t now)
 {
 	const char *why = NULL;
@@ -97,7 +97,7 @@ static const char *charge(struct rpc_guard *guard, struct watched *w, int64_t no
 	return why;
 }
 
-/* Connections */
+/* ---- connections ---- */
 
 static struct watched *find(int fd)
 {
@@ -116,7 +116,7 @@ static struct watched *make_page(void)
 	return page;
 }
 
-/* A page stays. NULL: no memory, or too large a number. */
+/* Pages are never freed. NULL: out of memory, or the number is too large. */
 static struct watched *place_of(int fd)
 {
 	if (fd / PAGE >= PAGES)
@@ -131,8 +131,8 @@ static struct watched *place_of(int fd)
 	return page ? &page[fd % PAGE] : NULL;
 }
 
-/* GOAWAY (RFC 9113, 6.8): last stream, code, text. What gRPC has sent of a frame that is not whole makes it unreadable;
- * then the client hears the end alone. */
+/* GOAWAY (RFC 9113, 6.8): last stream, code, text. If gRPC has sent only a part of a frame, the client cannot read this
+ * and merely sees the connection end. */
 static void send_goaway(int fd, uint32_t last, const char *why)
 {
 	enum { GOAWAY = 7, ENHANCE_YOUR_CALM = 11 };
@@ -220,19 +220,19 @@ static void forget(struct watched *w)
 }
 
 /* For log lines; returns `out`. */
-static const char *name(const struct rpc_guard *guard, const struct watched *w, char out[WHO])
+static const char *name(const struct rpc_guard *guard, const struct watched *w, char out[CLIENT_NAME])
 {
 	if (guard->uid == (uid_t)-1)
-		snprintf(out, WHO, "a caller over TCP");
+		snprintf(out, CLIENT_NAME, "a caller over TCP");
 	else
-		snprintf(out, WHO, "uid %u (pid %d)", (unsigned)guard->uid, (int)w->pid);
+		snprintf(out, CLIENT_NAME, "uid %u (pid %d)", (unsigned)guard->uid, (int)w->pid);
 	return out;
 }
 
 static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *why, int64_t now)
 {
 	unsigned unsaid;
-	char who[WHO];
+	char client[CLIENT_NAME];
 	w->cut = true;
 	send_goaway(fd, w->frames.last, why);
 	shutdown(fd, SHUT_RDWR);
@@ -241,25 +241,25 @@ static void cut(struct rpc_guard *guard, struct watched *w, int fd, const char *
 	bool say = guard_may_say(&guard->cut, now, &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
-		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, who),
+		log_warn("a connection of %s is closed: %s (%u more since this was said last)", name(guard, w, client),
 			 why, unsaid);
 }
 
-static void tell_squeezed(struct rpc_guard *guard, struct watched *w)
+static void log_throttled(struct rpc_guard *guard, struct watched *w)
 {
 	unsigned unsaid;
-	char who[WHO];
-	if (!w->frames.squeezed)
+	char client[CLIENT_NAME];
+	if (!w->frames.throttled)
 		return;
-	w->frames.squeezed = 0;
+	w->frames.throttled = 0;
 	pthread_mutex_lock(&guard->lock);
-	bool say = guard_may_say(&guard->squeezed, now_ns(), &unsaid);
+	bool say = guard_may_say(&guard->throttled, now_ns(), &unsaid);
 	pthread_mutex_unlock(&guard->lock);
 	if (say)
 		log_warn("requests of %s fill this user's part of limits.request_memory: calls are ended "
 			 "(RESOURCE_EXHAUSTED, %u more "
 			 "since this was said last)",
-			 name(guard, w, who), unsaid);
+			 name(guard, w, client), unsaid);
 }
 
 static size_t piece(const struct iovec *iov, size_t n)
@@ -267,7 +267,7 @@ static size_t piece(const struct iovec *iov, size_t n)
 	return iov->iov_len < n ? iov->iov_len : n;
 }
 
-/* false: the connection is at its end. */
+/* false: the connection has been cut. */
 static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t n)
 {
 	struct rpc_guard *guard = w->guard;
@@ -292,8 +292,8 @@ static bool received(struct watched *w, int fd, const struct msghdr *msg, size_t
 	return goes_on;
 }
 
-/* gRPC reads a connection until it is empty, and the thread that does so serves all. So after a while it hears that
- * this one is; the event that it then waits for is there at once, behind those of others. */
+/* gRPC reads a connection until it is empty, and the thread that does so serves all. So after TURN_BYTES this pretends
+ * that it is empty; re-arming epoll makes the next event arrive at once, but behind those of other connections. */
 static bool give_way(struct watched *w, int fd)
 {
 	pthread_mutex_lock(&w->lock);
@@ -306,8 +306,7 @@ static bool give_way(struct watched *w, int fd)
 	return gives;
 }
 
-/* In the place of the C library's. They are not called through our headers, and so have no other declaration than the
- * system's. */
+/* ---- in place of the C library's functions, which the system's headers declare ---- */
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -337,7 +336,7 @@ EXPORTED int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 	return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
 }
 
-/* The lock is held from before the bytes leave: who answers them is heard only after they have been looked at. */
+/* The lock is held while the bytes leave, so that an answer to them is inspected after they are. */
 EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	struct watched *w = find(fd);
@@ -353,7 +352,7 @@ EXPORTED ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		left -= k;
 	}
 	charge(w->guard, w, now_ns());
-	tell_squeezed(w->guard, w);
+	log_throttled(w->guard, w);
 	pthread_mutex_unlock(&w->lock);
 	errno = error;
 	return n;
@@ -370,7 +369,7 @@ static bool is_ours(int listener)
 	return at.ss_family == AF_INET6 && ntohs(((struct sockaddr_in6 *)&at)->sin6_port) == tcp.port;
 }
 
-/* gRPC's listener takes EINTR and EAGAIN for what they are, and every other failure for its end. */
+/* gRPC's listener retries after EINTR and EAGAIN, and stops for good after any other error. */
 EXPORTED int accept4(int listener, __SOCKADDR_ARG addr, socklen_t *restrict n, int flags)
 {
 	struct rpc_guard *guard = atomic_load(&tcp.guard);

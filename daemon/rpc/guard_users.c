@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Users of the guard: found by uid, counted, kept for a while without connections, and dropped. */
+/* One guard per user: found by uid on the loop thread, kept for a minute without connections, then dropped. gRPC's
+ * threads use them too, under their lock. */
 #include "rpc/guard_impl.h"
 
 #include <limits.h>
@@ -7,7 +8,7 @@
 
 #define CUTS_AT_ONCE 10 /* connections of a user that are cut before new ones have to wait */
 #define SAID_AGAIN_NS (60 * NS_PER_S)
-#define KEPT_NS (60 * NS_PER_S) /* without connections: longer than all is forgiven */
+#define KEPT_NS (60 * NS_PER_S) /* without connections: longer than the allowances take to refill */
 
 void guard_unref(struct rpc_guard *guard)
 {
@@ -41,7 +42,7 @@ static void drop_old(struct rpc_guards *all, int64_t now)
 	}
 }
 
-/* NULL without memory. */
+/* NULL: out of memory. */
 static struct rpc_guard *new_guard(struct rpc_guards *all, uid_t uid, int64_t now)
 {
 	struct rpc_guard *guard = calloc(1, sizeof(*guard));

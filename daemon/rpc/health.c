@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* grpc.health.v1: answers Check, and tells watchers when the state of a service changes. For supervisors and load
+ * balancers, which need no identity. Loop thread. */
 #include "rpc/rpc.h"
 #include "grpc/health/v1/health.pb-c.h"
 

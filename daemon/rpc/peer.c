@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Identifies the client of a call: by the descriptor of its unix connection, its TLS certificate or its bearer token.
+ * Loop thread. */
 #include "rpc/private.h"
 
 #include <stdio.h>
@@ -9,7 +11,7 @@
 #include <grpc/grpc_security_constants.h>
 #include <grpc/support/alloc.h>
 
-/* The peer of a connection that was handed over as a descriptor is "fd:<number>". The number cannot have gone to
+/* The peer of a connection that was handed over as a descriptor is "fd:<number>". The number cannot belong to
  * another connection while this call exists: a call holds its stream, the stream the transport, and gRPC (1.51) closes
  * the descriptor only when it destroys the transport. test_rpc.c has a test for it. */
 static bool peer_by_descriptor(const struct rpc_server *server, const char *uri, struct rpc_peer *out_peer)

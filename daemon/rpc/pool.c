@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work whose size users choose, for the RPC layer (large messages) and for the edge (specifications, tensor sets,
- * plans, memory, files): on libuv's threads, started and ended on the loop. */
+/* Runs work whose size users choose on libuv's threads, for the RPC layer (large messages) and for the edge
+ * (specifications, tensor sets, plans, memory, files). Queued and completed on the loop thread. */
 #include "rpc/pool.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <uv.h>
 
 #define MAX_WORKERS 2
-/* the journal, the history, the look at state_dir, memory that a user has left */
+/* the journal, the history, the scan of state_dir, trimming memory */
 #define OWN_THREADS 4
 
 static const struct kind {
@@ -30,7 +30,7 @@ struct worker {
 struct lane { /* the work of one kind */
 	struct worker worker[MAX_WORKERS];
 	struct rpc_work *first, **tail;
-	int64_t last; /* whose work was started last */
+	int64_t last; /* the user whose work was started last */
 };
 
 struct rpc_pool {
@@ -55,22 +55,22 @@ static void end(uv_work_t *w, int canceled)
 	done->done(done);
 }
 
-static bool at_work(const struct lane *lane, int64_t who)
+static bool at_work(const struct lane *lane, int64_t user)
 {
 	for (int i = 0; i < MAX_WORKERS; i++)
-		if (lane->worker[i].of && lane->worker[i].of->who == who)
+		if (lane->worker[i].of && lane->worker[i].of->user == user)
 			return true;
 	return false;
 }
 
-/* Where the oldest stands that may start; of another user than the last one's, if there is one. NULL: none may. */
+/* Position of the oldest work that may start, preferring other users than the last. NULL: none may. */
 static struct rpc_work **find(struct lane *lane, bool one_each)
 {
 	struct rpc_work **oldest = NULL;
 	for (struct rpc_work **at = &lane->first; *at; at = &(*at)->next) {
-		if (one_each && at_work(lane, (*at)->who))
+		if (one_each && at_work(lane, (*at)->user))
 			continue;
-		if ((*at)->who != lane->last)
+		if ((*at)->user != lane->last)
 			return at;
 		if (!oldest)
 			oldest = at;
@@ -87,7 +87,7 @@ static struct rpc_work *take(struct lane *lane, bool one_each)
 	*at = w->next;
 	if (lane->tail == &w->next)
 		lane->tail = at;
-	lane->last = w->who;
+	lane->last = w->user;
 	return w;
 }
 
@@ -139,20 +139,20 @@ void rpc_pool_free(struct rpc_pool *p)
 	free(p);
 }
 
-void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_work *w, int64_t who,
+void rpc_pool_put_kind(struct rpc_pool *p, enum rpc_pool_kind kind, struct rpc_work *w, int64_t user,
 		       void (*run_it)(struct rpc_work *), void (*done)(struct rpc_work *))
 {
 	struct lane *lane = &p->lane[kind];
-	*w = (struct rpc_work){ .who = who, .kind = kind, .run = run_it, .done = done };
+	*w = (struct rpc_work){ .user = user, .kind = kind, .run = run_it, .done = done };
 	*lane->tail = w;
 	lane->tail = &w->next;
 	start(p, kind);
 }
 
-void rpc_pool_put(struct rpc_pool *p, struct rpc_work *w, int64_t who, void (*run_it)(struct rpc_work *),
+void rpc_pool_put(struct rpc_pool *p, struct rpc_work *w, int64_t user, void (*run_it)(struct rpc_work *),
 		  void (*done)(struct rpc_work *))
 {
-	rpc_pool_put_kind(p, RPC_POOL_COMPUTE, w, who, run_it, done);
+	rpc_pool_put_kind(p, RPC_POOL_COMPUTE, w, user, run_it, done);
 }
 
 int rpc_pool_running(const struct rpc_pool *p, enum rpc_pool_kind kind)

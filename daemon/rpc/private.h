@@ -7,7 +7,7 @@
 #include "rpc/guard.h"
 #include "rpc/pool.h"
 #include "rpc/pump.h"
-#include "rpc/shares.h"
+#include "rpc/quota.h"
 #include "rpc/turns.h"
 
 struct ProtobufCMessageDescriptor;
@@ -33,13 +33,13 @@ struct rpc_slot {
 
 struct rpc_server {
 	struct rpc_config config;
-	struct rpc_tenant *tenants; /* all, the newest first; NULL only after the stop */
-	struct rpc_tenant *common;  /* one of them */
-	struct rpc_shares guests;   /* connections in `common` that have a user */
+	struct rpc_tenant *tenants;	 /* all, the newest first; NULL only after the stop */
+	struct rpc_tenant *overflow;	 /* one of them */
+	struct rpc_quota overflow_users; /* connections of users whom `overflow` serves */
 	struct rpc_guards guards;
-	struct rpc_pump *pump;	 /* from the start to the stop */
-	struct rpc_ends *ends;	 /* likewise */
-	struct rpc_turns *sends; /* likewise: answers and messages that many calls get at once */
+	struct rpc_pump *pump;	   /* from the start to the stop */
+	struct rpc_reaper *reaper; /* likewise */
+	struct rpc_turns *sends;   /* likewise: answers and messages that many calls get at once */
 	struct rpc_pool *pool;
 	struct rpc_row *rows;
 	size_t n_rows;
@@ -50,11 +50,11 @@ struct rpc_server {
 	bool (*token_ok)(void *context, const char *token, size_t len);
 	void *token_context;
 	bool draining;
-	bool stopping;		  /* gRPC accepts no more calls */
-	struct rpc_shares calls;  /* those that have slots */
-	struct rpc_shares held;	  /* bytes of requests in the hands of handlers */
-	struct rpc_shares queued; /* bytes that clients have not taken yet */
-	unsigned borrowed;	  /* releases of rpc_send_bulk that are out, and work in libuv's pool */
+	bool stopping;		 /* gRPC accepts no more calls */
+	struct rpc_quota calls;	 /* those that have slots */
+	struct rpc_quota held;	 /* bytes of requests in the hands of handlers */
+	struct rpc_quota queued; /* bytes that clients have not taken yet */
+	unsigned borrowed;	 /* buffers that gRPC has not returned (borrowed.c), and work in libuv's pool */
 	struct rpc_stop *stop;
 };
 
@@ -65,43 +65,47 @@ const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *
 void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row);
 /* Ends the call with DRAINING if its row asks for that. */
 void rpc_call_drain(struct rpc_call *call);
-/* Goes on with the stop when nothing is out any more. */
+/* State of the stop, for server->stop; free() frees it. NULL: out of memory. */
+struct rpc_stop *rpc_stop_new(void);
+/* Continues a stop that waits, if nothing is out any longer. */
 void rpc_server_check_idle(struct rpc_server *server);
 
-/* The completions of unary calls after their requests have come: answers sent, and calls that are over. Nobody waits
- * for them with a thread, because waking one costs more than the call. The loop looks when it was woken for something
- * else, and every few ten milliseconds while calls are open. */
-enum status rpc_ends_start(void *loop, struct rpc_ends **out_ends);
-struct grpc_completion_queue *rpc_ends_queue(struct rpc_ends *ends);
-/* One more call, one call less. */
-void rpc_ends_expect(struct rpc_ends *ends, int calls);
-/* Runs the tags that are there. */
-void rpc_ends_look(struct rpc_ends *ends);
-/* No call is open. on_stopped(context) on the loop, after which it is gone. */
-void rpc_ends_stop(struct rpc_ends *ends, void (*on_stopped)(void *context), void *context);
+/* The reaper: a completion queue for what unary calls complete after their requests have arrived (answers sent, calls
+ * that have ended). No thread waits on it, because waking one costs more than the call; the loop polls it after every
+ * 64 calls, and every 50 ms while calls are open. */
+enum status rpc_reaper_start(void *loop, struct rpc_reaper **out_reaper);
+struct grpc_completion_queue *rpc_reaper_queue(struct rpc_reaper *reaper);
+/* calls: +1 when a unary call begins, -1 when it is freed. */
+void rpc_reaper_expect(struct rpc_reaper *reaper, int calls);
+/* Runs the tags of all completions that have arrived. */
+void rpc_reaper_run(struct rpc_reaper *reaper);
+/* When no call is open: stops the reaper and frees it; then on_stopped(context) runs on the loop. */
+void rpc_reaper_stop(struct rpc_reaper *reaper, void (*on_stopped)(void *context), void *context);
 
-/* Memory that gRPC may read until rpc_loan_end(loan), which any thread may call; then release(arg) runs on the loop.
- * NULL without memory. */
-void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg);
-void rpc_loan_end(void *loan);
+/* Memory that gRPC borrows until rpc_borrowed_end, which any thread may call; then release(arg) runs on the loop.
+ * NULL: out of memory. */
+void *rpc_borrowed_new(struct rpc_server *server, void (*release)(void *arg), void *arg);
+void rpc_borrowed_end(void *borrowed);
 
-/* Who made this call: by descriptor, certificate or token. UNAUTHENTICATED. */
+/* The client that made this call: known by descriptor, certificate or token. UNAUTHENTICATED. */
 enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
 			  size_t authorization_len, struct rpc_peer *out_peer);
 
-/* gRPC's log lines come into ours, of which it cannot make many. */
-void rpc_words_take(void);
+/* From now on gRPC logs through base/log.h, a limited number of lines. */
+void rpc_log_hook_install(void);
 
-/* INTERNAL, each difference between rows and descriptor set logged. */
+/* Compares the rows with the descriptor set. INTERNAL; each difference is logged. */
 enum status rpc_check_rows(const struct rpc_server *server);
 
-/* Why a request cannot be unpacked; its bytes are still there. */
-void rpc_why_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *why, size_t n_why);
-/* Why `what` ("requests under way") of n bytes more is too much for this user. */
-void rpc_why_no_room(const struct rpc_shares *shares, const char *what, int64_t who, size_t n, char *why, size_t n_why);
-/* Why the layer refuses a call, by the name of its row, or by its path when there is none; the hint, or NULL: the
- * status's own. */
-const char *rpc_why_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path, size_t n_path,
-			    int64_t who, enum status st, char *why, size_t n_why);
+/* Error text for a request that cannot be unpacked. `in` must still hold its bytes. */
+void rpc_error_text_unpack(const struct rpc_row *row, struct grpc_byte_buffer *in, enum status st, char *out_text,
+			   size_t n_text);
+/* Error text: n more bytes of `what` ("requests under way") exceed the quota of this user. */
+void rpc_error_text_quota(const struct rpc_quota *shares, const char *what, int64_t user, size_t n, char *out_text,
+			  size_t n_text);
+/* Error text for a call that the RPC layer refuses; row NULL: no such method, named by `path`. Returns the hint, or
+ * NULL: the hint of the status. */
+const char *rpc_error_text_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path,
+				   size_t n_path, int64_t user, enum status st, char *out_text, size_t n_text);
 
 #endif

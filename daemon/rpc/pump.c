@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The pump thread waits for gRPC's completions and posts them to an inbox without locks; a pipe wakes the loop thread,
+ * which runs them in order, a few per turn. */
 #include "rpc/pump.h"
 
 #include "base/log.h"
@@ -25,7 +27,7 @@ struct rpc_pump {
 	int wake[2]; /* a pipe: the loop's end and the wakers' */
 	uv_poll_t poll;
 	_Atomic(struct rpc_tag *) inbox; /* newest first */
-	struct rpc_tag *oldest, *newest; /* out of it and not run yet; the loop's. oldest NULL: none */
+	struct rpc_tag *oldest, *newest; /* taken out and not run yet; loop thread. oldest NULL: none */
 	atomic_int posting;		 /* threads inside rpc_pump_post */
 	struct rpc_tag last;		 /* posted by the thread as its last act */
 	void (*on_stopped)(void *context);

@@ -3,7 +3,7 @@
  *
  * One thread waits on the queue and moves each tag to an inbox; the loop runs them in that order. A tag comes back
  * exactly once; handoff_given(tag) goes before the gRPC call that takes it. Other threads of gRPC may post tags of
- * their own. At most 64 run in one turn of the loop, and none more when they have taken 5 ms.
+ * their own. At most 64 run in one turn of the loop, for at most 5 ms.
  */
 #ifndef GACC_RPC_PUMP_H
 #define GACC_RPC_PUMP_H
@@ -26,7 +26,7 @@ enum status rpc_pump_start(void *loop, struct rpc_pump **out_pump);
 struct grpc_completion_queue *rpc_pump_queue(struct rpc_pump *pump);
 /* Any thread; before rpc_pump_stop. */
 void rpc_pump_post(struct rpc_pump *pump, struct rpc_tag *tag);
-/* Shuts the queue down when no tag is out any more; on_stopped(context) on the loop, after which the pump is gone. */
+/* When no tag is out: stops the thread and frees the pump, then runs on_stopped(context) on the loop. */
 void rpc_pump_stop(struct rpc_pump *pump, void (*on_stopped)(void *context), void *context);
 
 #endif

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The send queue of one call: a linked list of gRPC's byte buffers, and the one that gRPC is sending. Used by
+ * call_send.c on the loop thread. */
 #include "rpc/queue.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The v1alpha service has v1's messages, so one set of handlers serves both. */
+/* grpc.reflection: describes the services to tools such as grpcurl. The v1alpha service has v1's messages, so one set
+ * of handlers serves both. Loop thread. */
 #include "rpc/private.h"
 #include "google/protobuf/descriptor.pb-c.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* An RPC server from its creation to its start, and the connections that it serves: descriptors that host/listen.c has
+ * accepted, and its own TCP listener. Stopping is in stop.c. Loop thread. */
 #include "rpc/rpc.h"
 
 #include "base/log.h"
@@ -8,7 +10,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,18 +21,8 @@
 #include <uv.h>
 
 #define SENDS_PER_TURN 256 /* each takes gRPC ten to twenty microseconds */
-#define STRANGERS_CALLS 64
-#define STRANGERS_BYTES (1 << 20) /* of requests, and of answers */
-
-/* The stop, in the order of gRPC: drain, shutdown, grace, cancel; then, once nothing is out, destroy. */
-struct rpc_stop {
-	uv_timer_t timer;
-	struct rpc_server *server;
-	int grace_ms;
-	bool ending;
-	void (*on_stopped)(void *context);
-	void *context;
-};
+#define UNAUTHENTICATED_CALLS 64
+#define UNAUTHENTICATED_BYTES (1 << 20) /* of requests, and of answers */
 
 static void set_defaults(struct rpc_config *config)
 {
@@ -59,19 +50,19 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	if (!server)
 		return ST_NO_MEMORY;
 	grpc_init();
-	rpc_words_take();
+	rpc_log_hook_install();
 	server->config = *config;
 	set_defaults(&server->config);
 	server->calls.most = server->config.max_calls;
 	server->held.most = server->config.max_held_bytes;
 	server->queued.most = server->config.max_queued_all;
-	server->guests.most = SIZE_MAX;
+	server->overflow_users.most = SIZE_MAX;
 	server->guards.max_streams = server->config.max_streams;
 	server->guards.max_call_bytes = server->config.max_call_bytes;
-	server->calls.most_strangers = STRANGERS_CALLS;
-	server->held.most_strangers = server->queued.most_strangers = STRANGERS_BYTES;
+	server->calls.most_unauthenticated = UNAUTHENTICATED_CALLS;
+	server->held.most_unauthenticated = server->queued.most_unauthenticated = UNAUTHENTICATED_BYTES;
 	server->slots = calloc(server->config.max_calls, sizeof(*server->slots));
-	server->stop = calloc(1, sizeof(*server->stop));
+	server->stop = rpc_stop_new();
 	if (!server->slots || !server->stop || rpc_pool_new(server->config.loop, &server->pool))
 		goto fail;
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
@@ -95,50 +86,13 @@ void rpc_server_free(struct rpc_server *server)
 	free(server->rows);
 	free(server->slots);
 	free(server->peers);
-	rpc_shares_fini(&server->calls);
-	rpc_shares_fini(&server->held);
-	rpc_shares_fini(&server->queued);
-	rpc_shares_fini(&server->guests);
+	rpc_quota_fini(&server->calls);
+	rpc_quota_fini(&server->held);
+	rpc_quota_fini(&server->queued);
+	rpc_quota_fini(&server->overflow_users);
 	rpc_guards_fini(&server->guards);
 	free(server);
 	grpc_shutdown();
-}
-
-static const ProtobufCMethodDescriptor *find_method(const struct rpc_method *row)
-{
-	for (unsigned i = 0; i < row->service->n_methods; i++)
-		if (strcmp(row->service->methods[i].name, row->name) == 0)
-			return &row->service->methods[i];
-	return NULL;
-}
-
-enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context)
-{
-	struct rpc_row *all = realloc(server->rows, (server->n_rows + n) * sizeof(*all));
-	if (!all)
-		return ST_NO_MEMORY;
-	server->rows = all;
-	for (size_t i = 0; i < n; i++) {
-		const ProtobufCMethodDescriptor *types = find_method(&rows[i]);
-		if (!types) {
-			log_error("service %s has no method %s", rows[i].service->name, rows[i].name);
-			return ST_INTERNAL;
-		}
-		struct rpc_row *row = &server->rows[server->n_rows++];
-		*row = (struct rpc_row){
-			.method = &rows[i], .input = types->input, .output = types->output, .context = context
-		};
-		snprintf(row->path, sizeof(row->path), "/%s/%s", rows[i].service->name, rows[i].name);
-	}
-	return ST_OK;
-}
-
-const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len)
-{
-	for (size_t i = 0; i < server->n_rows; i++)
-		if (strlen(server->rows[i].path) == len && memcmp(server->rows[i].path, path, len) == 0)
-			return &server->rows[i];
-	return NULL;
 }
 
 static void ignore(void *context)
@@ -151,7 +105,7 @@ enum status rpc_server_start(struct rpc_server *server)
 	if (st == ST_OK)
 		st = rpc_tenants_register(server);
 	if (st == ST_OK)
-		st = rpc_ends_start(server->config.loop, &server->ends);
+		st = rpc_reaper_start(server->config.loop, &server->reaper);
 	if (st != ST_OK)
 		return st;
 	st = rpc_turns_new(server->config.loop, SENDS_PER_TURN, &server->sends);
@@ -160,15 +114,15 @@ enum status rpc_server_start(struct rpc_server *server)
 	if (st != ST_OK) {
 		rpc_turns_free(server->sends);
 		server->sends = NULL;
-		rpc_ends_stop(server->ends, ignore, NULL);
-		server->ends = NULL;
+		rpc_reaper_stop(server->reaper, ignore, NULL);
+		server->reaper = NULL;
 		return st;
 	}
 	rpc_tenants_start(server);
 	return ST_OK;
 }
 
-/* Connections */
+/* ---- connections ---- */
 
 static enum status set_peer(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time)
 {
@@ -273,7 +227,7 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 	grpc_server_credentials *creds = tls ? tls_credentials(identity) : grpc_insecure_server_credentials_create();
 	if (!creds)
 		return ST_IO_ERROR;
-	int port = grpc_server_add_http2_port(server->common->grpc, address, creds);
+	int port = grpc_server_add_http2_port(server->overflow->grpc, address, creds);
 	grpc_server_credentials_release(creds);
 	if (port == 0) {
 		log_error("cannot listen on %s", address);
@@ -287,124 +241,4 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 		return ST_NO_MEMORY;
 	*out_port = port;
 	return ST_OK;
-}
-
-/* Lent memory */
-
-struct loan {
-	struct rpc_tag tag;
-	struct rpc_server *server;
-	void (*release)(void *arg);
-	void *arg;
-};
-
-static void on_loan_ended(struct rpc_tag *tag, bool ok)
-{
-	struct loan *loan = (struct loan *)tag;
-	struct rpc_server *server = loan->server;
-	loan->release(loan->arg);
-	free(loan);
-	server->borrowed--;
-	rpc_server_check_idle(server);
-}
-
-void rpc_loan_end(void *loan)
-{
-	handoff_taken(loan);
-	rpc_pump_post(((struct loan *)loan)->server->pump, loan);
-}
-
-void *rpc_loan_new(struct rpc_server *server, void (*release)(void *arg), void *arg)
-{
-	struct loan *loan = malloc(sizeof(*loan));
-	if (!loan)
-		return NULL;
-	*loan = (struct loan){ .tag.run = on_loan_ended, .server = server, .release = release, .arg = arg };
-	server->borrowed++;
-	handoff_given(loan);
-	return loan;
-}
-
-/* Stopping */
-
-static void drain(struct rpc_server *server)
-{
-	server->draining = true;
-	for (uint32_t i = 0; i < server->config.max_calls; i++)
-		if (server->slots[i].call)
-			rpc_call_drain(server->slots[i].call);
-}
-
-static void on_ends_stopped(void *context)
-{
-	struct rpc_stop *stop = context;
-	void (*on_stopped)(void *) = stop->on_stopped;
-	void *user = stop->context;
-	stop->server->ends = NULL;
-	on_stopped(user);
-}
-
-static void on_pump_stopped(void *context)
-{
-	struct rpc_stop *stop = context;
-	stop->server->pump = NULL;
-	rpc_turns_free(stop->server->sends);
-	stop->server->sends = NULL;
-	rpc_ends_stop(stop->server->ends, on_ends_stopped, stop);
-}
-
-static void on_timer_closed(uv_handle_t *handle)
-{
-	struct rpc_stop *stop = handle->data;
-	rpc_pump_stop(stop->server->pump, on_pump_stopped, stop);
-}
-
-void rpc_server_check_idle(struct rpc_server *server)
-{
-	struct rpc_stop *stop = server->stop;
-	if (!server->stopping || stop->ending || server->tenants || server->borrowed)
-		return;
-	stop->ending = true;
-	uv_close((uv_handle_t *)&stop->timer, on_timer_closed);
-}
-
-static void on_grace_over(uv_timer_t *timer)
-{
-	struct rpc_stop *stop = timer->data;
-	unsigned open = rpc_tenants_open(stop->server);
-	if (open) /* else it waits for idle clients to hang up */
-		log_warn("calls that did not end in time are cancelled: %u", open);
-	rpc_tenants_cancel(stop->server);
-}
-
-static void on_drained(uv_timer_t *timer)
-{
-	struct rpc_stop *stop = timer->data;
-	struct rpc_server *server = stop->server;
-	rpc_tenants_close(server);
-	server->stopping = true;
-	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);
-}
-
-void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
-		     void *context)
-{
-	struct rpc_stop *stop = server->stop;
-	*stop = (struct rpc_stop){
-		.server = server, .grace_ms = grace_ms, .on_stopped = on_stopped, .context = context
-	};
-	uv_timer_init(server->config.loop, &stop->timer);
-	stop->timer.data = stop;
-	drain(server);
-	uv_timer_start(&stop->timer, on_drained, (uint64_t)drain_ms, 0);
-}
-
-void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
-{
-	char text[512];
-	va_list args;
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
 }

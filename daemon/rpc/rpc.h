@@ -6,10 +6,10 @@
  *
  * Life of a call: on_message (at least once, or on_half_close), then anything in any order, then on_end exactly once
  * and last. `struct rpc_call *` is valid until on_end returns; what lives longer keeps rpc_id and asks rpc_find.
- * A method that answers ends its call with rpc_finish or rpc_fail; on_end follows later by itself. When the client
- * cancels, dies or the deadline passes, on_end comes without that. The on_end of unary calls may be 50 ms late.
- * Errors of the layer itself (malformed message, no such method, draining, limits, no identity, missing deadline) are
- * answered here; the handler never sees those calls.
+ * A method that answers ends its call with rpc_finish or rpc_fail; on_end follows later. When the client cancels, dies
+ * or misses the deadline, on_end comes without an answer. The on_end of unary calls may be 50 ms late. Errors of the
+ * layer itself (malformed message, no such method, draining, limits, no identity, missing deadline) are answered here;
+ * the handler never sees those calls.
  *
  * Every error carries google.rpc.Status with one gacc.v1.ErrorDetail in the trailer grpc-status-details-bin.
  *
@@ -48,9 +48,8 @@ struct rpc_method {
 	enum rpc_kind kind;
 	unsigned flags;
 	uint32_t bulk; /* number of the request's bytes field that is not copied; 0 = none */
-	/* What there is to do with a request before on_message, if that may take long: it runs in the pool (rpc/pool.h)
-	 * when the message is large, else on the loop. UNARY without bulk only. What it returns is rpc_prepared's; NULL
-	 * is no error. */
+	/* Slow work on a request before on_message: runs in the pool (rpc/pool.h) when the message is large, else on
+	 * the loop. UNARY without bulk only. rpc_prepared returns its result; NULL is no error. */
 	void *(*prepare)(const struct ProtobufCMessage *request);
 	void (*discard)(void *prepared); /* required with prepare; not for NULL; where prepare ran, or on the loop */
 	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv
@@ -68,7 +67,7 @@ struct rpc_method {
 };
 
 struct rpc_peer {
-	bool is_unix;	     /* uid and pid are the kernel's word (SO_PEERCRED) */
+	bool is_unix;	     /* uid and pid come from the kernel (SO_PEERCRED) */
 	uid_t uid;	     /* TCP: (uid_t)-1 */
 	pid_t pid;	     /* TCP: 0 */
 	uint64_t start_time; /* of that process, as the listener saw it; 0: it was gone already */
@@ -78,13 +77,13 @@ struct rpc_peer {
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	/* live calls, shared as rpc/shares.h has it, 64 of them for callers that have not proved who they are; more are
-	 * refused: RESOURCE_EXHAUSTED. 0 = 16384 */
+	/* live calls, a quota as in rpc/quota.h, at most 64 for unauthenticated clients; more are refused:
+	 * RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_calls;
 	unsigned max_streams;	 /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
-	size_t max_queued_all; /* of all calls, replies included, shared likewise; RPC_ROOM_MIN is for all. 0 = 1 GiB */
-	/* of all requests that handlers have not let go of, shared likewise; more are refused. 0 = 512 MiB */
+	size_t max_queued_all; /* of all calls, replies included, a quota too; each call has RPC_ROOM_MIN. 0 = 1 GiB */
+	/* of all requests that handlers still hold, a quota too; more are refused. 0 = 512 MiB */
 	size_t max_held_bytes;
 	/* of all requests that gRPC has read, or is reading, the held ones included: equal parts for all users with
 	 * connections, and one for all callers over TCP; a user that needs more has calls cancelled and connections
@@ -104,7 +103,7 @@ void rpc_server_free(struct rpc_server *server);
  * its service. */
 enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context);
 
-/* How callers over TCP prove who they are. Either the three paths (mutual TLS), or token_ok, which is for loopback
+/* How clients over TCP authenticate. Either the three paths (mutual TLS), or token_ok, which is for loopback
  * addresses only: every call carries `authorization: Bearer <token>`, and token_ok compares it in constant time. */
 struct rpc_tcp_identity {
 	const char *cert_path;
@@ -126,8 +125,8 @@ enum status rpc_server_start(struct rpc_server *server);
  * NO_MEMORY. */
 enum status rpc_server_add_fd(struct rpc_server *server, int fd, uid_t uid, pid_t pid, uint64_t start_time);
 
-/* A connection of this user that rpc_server_add_fd took has ended. With a user's last one goes what the server keeps
- * for it. */
+/* A connection of this user that rpc_server_add_fd took has ended. The server frees what it keeps for the user after
+ * the last one. */
 void rpc_server_fd_gone(struct rpc_server *server, uid_t uid);
 
 /* Drains for drain_ms: new calls are answered DRAINING, and calls of RPC_ENDS_ON_DRAIN rows end so; others go on. Then
@@ -145,7 +144,7 @@ struct rpc_server *rpc_server_of(const struct rpc_call *call);
 void *rpc_context(const struct rpc_call *call); /* of rpc_server_add */
 /* In on_message: what `prepare` has returned; valid like the request. */
 void *rpc_prepared(const struct rpc_call *call);
-/* In on_message of a row without bulk: the request is the caller's from now on, who frees it with bytes_free. */
+/* In on_message of a row without bulk: the caller owns the request from now on, and frees it with bytes_free. */
 struct ProtobufCMessage *rpc_take_request(struct rpc_call *call);
 /* For work of this server's users: large messages are decoded in it. */
 struct rpc_pool *rpc_server_pool(const struct rpc_server *server);
@@ -157,9 +156,9 @@ const struct rpc_peer *rpc_peer(const struct rpc_call *call);
 /* INT64_MAX without a deadline; 0 when it has passed. */
 int64_t rpc_deadline_left_ns(const struct rpc_call *call);
 
-/* Lets the next message of a stream come. At most one call per message. */
+/* Asks for the next message of a stream. At most one call per message. */
 void rpc_recv(struct rpc_call *call);
-/* Bytes that a message may have now. At least RPC_ROOM_MIN while nothing waits, whatever other calls have queued. */
+/* How large a message may be now. At least RPC_ROOM_MIN while nothing waits, whatever other calls have queued. */
 #define RPC_ROOM_MIN (64u << 10)
 size_t rpc_room(const struct rpc_call *call);
 /* Queues a message of a server or bidi stream; packed before it returns. RESOURCE_EXHAUSTED when max_queued_bytes are

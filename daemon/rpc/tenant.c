@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One gRPC server for each user: made for a user's first connection, closed after the last, destroyed when its calls
+ * have ended. Loop thread; memory is trimmed in libuv's pool. */
 #include "rpc/tenant.h"
 
 #include "base/log.h"
@@ -12,13 +14,13 @@
 #include <grpc/support/time.h>
 #include <uv.h>
 
-#define ARMED 16	       /* calls that may arrive between two rounds of the loop */
+#define ARMED 16	       /* calls that may arrive between two turns of the loop */
 #define ARMED_UNARY 4	       /* the same, of each unary method */
 #define MIN_PING_MS 5000       /* clients may ping this often */
-#define WINDOW_BYTES (1 << 20) /* what a stream that is not read may hold here */
+#define WINDOW_BYTES (1 << 20) /* bytes that gRPC may hold for a stream that is not read */
 #define KEPT_BYTES (64u << 20) /* free memory, as in main.c for the heap of the loop */
 
-/* gRPC's server */
+/* ---- gRPC's server ---- */
 
 static grpc_arg int_arg(const char *key, int value)
 {
@@ -70,7 +72,7 @@ static void destroy_unstarted(grpc_server *grpc)
 	grpc_completion_queue_destroy(queue);
 }
 
-/* Life */
+/* ---- life ---- */
 
 static size_t count(const struct rpc_server *server)
 {
@@ -102,15 +104,15 @@ static void on_shut(struct rpc_tag *tag, bool ok)
 	rpc_tenant_check_idle(tenant);
 }
 
-static enum status tenant_new(struct rpc_server *server, int64_t who, struct rpc_tenant **out_tenant)
+static enum status tenant_new(struct rpc_server *server, int64_t user, struct rpc_tenant **out_tenant)
 {
 	struct rpc_tenant *tenant = calloc(1, sizeof(*tenant));
 	if (!tenant)
 		return ST_NO_MEMORY;
 	char name[32];
-	snprintf(name, sizeof(name), "user %lld", (long long)who);
+	snprintf(name, sizeof(name), "user %lld", (long long)user);
 	tenant->server = server;
-	tenant->who = who;
+	tenant->user = user;
 	tenant->tag.run = on_shut;
 	tenant->quota = grpc_resource_quota_create(name);
 	tenant->grpc = make_grpc(&server->config, tenant->quota);
@@ -125,7 +127,7 @@ static enum status tenant_new(struct rpc_server *server, int64_t who, struct rpc
 	return ST_OK;
 }
 
-/* Reading the request together with the call saves a round of both threads. */
+/* Reading the request together with the call saves a wake-up of both threads. */
 static enum status register_unary(struct rpc_tenant *tenant)
 {
 	const struct rpc_server *server = tenant->server;
@@ -151,7 +153,7 @@ static void serve(struct rpc_tenant *tenant)
 			rpc_call_arm(tenant, &server->rows[row]);
 }
 
-/* `closing` is set after the shutdown, so that a call that comes just before it still finds one armed. */
+/* `closing` is set after the shutdown, so that a call that arrives just before it still finds one armed. */
 static void close_tenant(struct rpc_tenant *tenant)
 {
 	handoff_given(&tenant->tag);
@@ -167,8 +169,8 @@ static void unlink_tenant(struct rpc_tenant *tenant)
 	*at = tenant->next;
 }
 
-/* The end of a user: what its requests had taken goes back to the system. A little is kept: the next requests would
- * have to fault it in again. */
+/* When a user has left, memory of its requests is returned to the system. A little is kept, because the next requests
+ * would have to fault it in again. */
 
 static void trim(uv_work_t *work)
 {
@@ -208,20 +210,20 @@ void rpc_tenant_check_idle(struct rpc_tenant *tenant)
 	rpc_server_check_idle(server);
 }
 
-/* Who comes */
+/* ---- connections ---- */
 
-static struct rpc_tenant *find(const struct rpc_server *server, int64_t who)
+static struct rpc_tenant *find(const struct rpc_server *server, int64_t user)
 {
 	for (struct rpc_tenant *t = server->tenants; t; t = t->next)
-		if (t->who == who && !t->closing)
+		if (t->user == user && !t->closing)
 			return t;
 	return NULL;
 }
 
-static enum status make(struct rpc_server *server, int64_t who, struct rpc_tenant **out_tenant)
+static enum status make(struct rpc_server *server, int64_t user, struct rpc_tenant **out_tenant)
 {
 	struct rpc_tenant *tenant;
-	enum status st = tenant_new(server, who, &tenant);
+	enum status st = tenant_new(server, user, &tenant);
 	if (st)
 		return st;
 	st = register_unary(tenant);
@@ -237,14 +239,15 @@ static enum status make(struct rpc_server *server, int64_t who, struct rpc_tenan
 	return ST_OK;
 }
 
-/* A user that has connections in `common` stays there, so that it is known where the one that ends was. */
+/* A user that has connections in `overflow` stays there: otherwise rpc_tenant_leave could not tell which tenant the
+ * connection belonged to. */
 enum status rpc_tenant_enter(struct rpc_server *server, uid_t uid, struct rpc_tenant **out_tenant)
 {
-	bool guest = rpc_shares_of(&server->guests, uid) > 0;
-	struct rpc_tenant *tenant = guest ? NULL : find(server, uid);
-	if (!tenant && (guest || count(server) >= TENANTS_MAX)) {
-		*out_tenant = server->common;
-		return rpc_shares_take(&server->guests, uid, 1) ? ST_OK : ST_NO_MEMORY;
+	bool in_overflow = rpc_quota_used(&server->overflow_users, uid) > 0;
+	struct rpc_tenant *tenant = in_overflow ? NULL : find(server, uid);
+	if (!tenant && (in_overflow || count(server) >= TENANTS_MAX)) {
+		*out_tenant = server->overflow;
+		return rpc_quota_take(&server->overflow_users, uid, 1) ? ST_OK : ST_NO_MEMORY;
 	}
 	enum status st = tenant ? ST_OK : make(server, uid, &tenant);
 	if (st)
@@ -254,12 +257,12 @@ enum status rpc_tenant_enter(struct rpc_server *server, uid_t uid, struct rpc_te
 	return ST_OK;
 }
 
-/* A connection that never entered, for want of memory, leaves all the same: then a tenant closes early, which costs its
- * clients no call, as gRPC finishes those that are under way and they connect anew. */
+/* A connection that could not enter for lack of memory still leaves. Then its tenant may close early, which fails no
+ * call: gRPC finishes those under way, and the clients connect again. */
 void rpc_tenant_leave(struct rpc_server *server, uid_t uid)
 {
-	if (rpc_shares_of(&server->guests, uid) > 0) {
-		rpc_shares_give(&server->guests, uid, 1);
+	if (rpc_quota_used(&server->overflow_users, uid) > 0) {
+		rpc_quota_give(&server->overflow_users, uid, 1);
 		return;
 	}
 	struct rpc_tenant *tenant = find(server, uid);
@@ -267,29 +270,29 @@ void rpc_tenant_leave(struct rpc_server *server, uid_t uid)
 		close_tenant(tenant);
 }
 
-/* All */
+/* ---- all tenants ---- */
 
 enum status rpc_tenants_init(struct rpc_server *server)
 {
-	return tenant_new(server, RPC_STRANGERS, &server->common);
+	return tenant_new(server, RPC_UNAUTHENTICATED, &server->overflow);
 }
 
 enum status rpc_tenants_register(struct rpc_server *server)
 {
-	return register_unary(server->common);
+	return register_unary(server->overflow);
 }
 
 void rpc_tenants_start(struct rpc_server *server)
 {
-	serve(server->common);
+	serve(server->overflow);
 }
 
 void rpc_tenants_fini(struct rpc_server *server)
 {
 	if (!server->tenants)
 		return;
-	destroy_unstarted(server->common->grpc);
-	tenant_free(server->common);
+	destroy_unstarted(server->overflow->grpc);
+	tenant_free(server->overflow);
 }
 
 void rpc_tenants_close(struct rpc_server *server)

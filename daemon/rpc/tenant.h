@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The users of an RPC server, each with a gRPC server of its own.
  *
- * gRPC reads requests before it hands a call over, and nothing that we may set for a connection bounds what it holds
- * then: a window is a stream's, and for a message that is being read it opens until the message is whole, however large
- * it says it is. What bounds it is a resource quota; but one that is exhausted ends whatever calls it meets first and
- * closes idle connections, for all of its gRPC server. So every user has a server, and what it does costs its own
- * calls. All have equal parts of config.max_unread_bytes.
+ * gRPC reads requests before it reports a call, and no setting of a connection limits how much memory they take: flow
+ * control works per stream, and gRPC opens the window of a message until all of it has arrived, however large it claims
+ * to be. A resource quota does limit it; but an exhausted quota ends any calls of its gRPC server and closes idle
+ * connections. So every user has a gRPC server, and a user that exhausts its quota harms only its own calls. All
+ * tenants have equal parts of config.max_unread_bytes.
  *
- * A tenant serves while its user has connections; then it is closing: gRPC takes no more calls of it, and when those
- * under way have come back it is freed. A new connection makes a new one. `common` serves from the start to the stop:
- * whoever comes over TCP, and users beyond TENANTS_MAX. Loop thread.
+ * A tenant serves while its user has connections. After the last it is closing: gRPC accepts no more calls for it, and
+ * when those under way have ended it is freed. A new connection makes a new tenant. One tenant, `overflow`, serves from
+ * the start to the stop: all clients over TCP, and users beyond TENANTS_MAX. Loop thread.
  */
 #ifndef GACC_RPC_TENANT_H
 #define GACC_RPC_TENANT_H
@@ -18,12 +18,12 @@
 
 struct grpc_resource_quota;
 
-#define TENANTS_MAX 32 /* `common` included, and those that are closing */
+#define TENANTS_MAX 32 /* `overflow` included, and those that are closing */
 
 struct rpc_tenant {
 	struct rpc_server *server;
 	struct rpc_tenant *next;
-	int64_t who; /* as rpc/shares.h has it; RPC_STRANGERS: `common` */
+	int64_t user; /* as in rpc/quota.h; RPC_UNAUTHENTICATED: `overflow` */
 	struct grpc_server *grpc;
 	struct grpc_resource_quota *quota;
 	/* by number of row, UNARY: gRPC's handle of the method; it reads the request before it hands the call over */
@@ -32,25 +32,25 @@ struct rpc_tenant {
 	unsigned armed;	    /* calls waiting to be accepted */
 	unsigned open;	    /* accepted and not yet freed, the refused ones included */
 	bool closing;	    /* gRPC accepts no more calls */
-	bool shut;	    /* gRPC's word that the closing is over */
-	struct rpc_tag tag; /* of that word */
+	bool shut;	    /* gRPC has reported the end of the shutdown */
+	struct rpc_tag tag; /* of that report */
 };
 
-/* server->common, before the start: it has no rows yet and does not serve. NO_MEMORY. */
+/* server->overflow, before the start: it has no rows yet and does not serve. NO_MEMORY. */
 enum status rpc_tenants_init(struct rpc_server *server);
-/* Gives `common` the rows, which are complete. NO_MEMORY. */
+/* Registers the rows, which are complete, in `overflow`. NO_MEMORY. */
 enum status rpc_tenants_register(struct rpc_server *server);
-/* Then serves it. */
+/* After that: starts serving. */
 void rpc_tenants_start(struct rpc_server *server);
-/* Frees `common`, if nothing was ever started; else all are gone already. */
+/* Frees `overflow` if the server never started; otherwise rpc_tenants_close has freed all. */
 void rpc_tenants_fini(struct rpc_server *server);
 
-/* The tenant that serves this user's next connection, which counts from now. NO_MEMORY. */
+/* The tenant for a new connection of this user; the connection counts from now on. NO_MEMORY. */
 enum status rpc_tenant_enter(struct rpc_server *server, uid_t uid, struct rpc_tenant **out_tenant);
-/* A connection of this user is over. */
+/* A connection of this user has ended. */
 void rpc_tenant_leave(struct rpc_server *server, uid_t uid);
 
-/* After armed or open became less: frees the tenant if it was the last that it waited for. */
+/* After `armed` or `open` decreased: frees a closing tenant that waits for nothing else. */
 void rpc_tenant_check_idle(struct rpc_tenant *tenant);
 
 /* The stop: closes all. server->tenants is NULL when they are gone, and rpc_server_check_idle has been called. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the answers and messages of call_send.c. */
+/* Limits how many answers and messages of call_send.c are sent in one turn of the loop; the rest is queued for the next
+ * turns. Loop thread. */
 #include "rpc/turns.h"
 
 #include <stdlib.h>
 #include <uv.h>
 
-/* none more in a turn after so long: an answer may be 1 MiB, which gRPC copies into the socket */
+/* a turn ends after so long: an answer may be 1 MiB, which gRPC copies into the socket */
 #define TURN_NS UINT64_C(5000000)
 
 struct rpc_turns {

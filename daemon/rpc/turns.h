@@ -11,13 +11,14 @@
 
 struct rpc_turns;
 
-/* `most` in one turn of the loop, a uv_loop_t, and of those that wait none more after 5 ms. ST_NO_MEMORY. */
+/* At most `most` in one turn of `loop` (a uv_loop_t), and queued ones for at most 5 ms of it. ST_NO_MEMORY. */
 enum status rpc_turns_new(void *loop, unsigned most, struct rpc_turns **out);
-/* Whether one more may be done in this turn, which it then counts as; else it is to be put. */
+/* true: one more may be done in this turn, and is counted. false: put it instead. */
 bool rpc_turns_take(struct rpc_turns *);
-/* Runs the tag in a turn that has room for it, behind those that were put before. It is taken already when it runs. */
+/* Runs the tag in a turn that has room for it, after those that were put before; it counts in that turn. */
 void rpc_turns_put(struct rpc_turns *, struct rpc_tag *tag);
-/* Nothing is put any more, and all that was has run. Gone when the loop has closed its handles; NULL is fine. */
+/* When all that was put has run and nothing more will be. Freed once the loop has closed its handles. NULL is allowed.
+ */
 void rpc_turns_free(struct rpc_turns *);
 
 #endif

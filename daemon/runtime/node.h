@@ -8,7 +8,7 @@
 #include "control/messages.h"
 #include "host/conf.h"
 #include "host/fdstore.h"
-#include "rpc/shares.h"
+#include "rpc/quota.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ struct node {
 	struct part **part;	     /* published ones, by ascending id of their jobs */
 	uint32_t n_parts, parts_capacity;
 	/* bytes of tensor sets that ranks register in portions, and of those that came so */
-	struct rpc_shares collected;
+	struct rpc_quota collected;
 	bool stopping; /* gaccd ends: nothing new begins */
 };
 

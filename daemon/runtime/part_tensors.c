@@ -110,7 +110,7 @@ static void take(struct reading *r)
 		(unsigned long long)r->set.n);
 	job_take_tensors(p->job, &r->set);
 	p->tensors.due = false;
-	if (rpc_shares_add(&p->node->collected, p->uid, r->bytes)) /* it was there before: it is not refused now */
+	if (rpc_quota_add(&p->node->collected, p->uid, r->bytes)) /* it was there before: it is not refused now */
 		p->tensors.bytes += r->bytes;
 	part_allocate(p);
 	stored_release(p->node, p->id, p->uid);
@@ -208,6 +208,6 @@ bool part_stored_window(const struct part *p, uint64_t *out)
 
 void part_tensors_gone(struct part *p)
 {
-	rpc_shares_give(&p->node->collected, p->uid, p->tensors.bytes);
+	rpc_quota_give(&p->node->collected, p->uid, p->tensors.bytes);
 	p->tensors.bytes = 0;
 }

@@ -96,9 +96,9 @@ START_TEST(a_stream_is_open_until_somebody_ends_it)
 	ck_assert_uint_eq(f.n_streams, 1);
 	ck_assert_uint_eq(f.bytes, FRAMES_CALL_BYTES + 200);
 	ck_assert_uint_eq(f.stream[0].id, 7);
-	ck_assert_uint_eq(f.squeezed, 0);
+	ck_assert_uint_eq(f.throttled, 0);
 	send_frame(RST_STREAM, 0, 7, 4, 11);
-	ck_assert_uint_eq(f.squeezed, 1);
+	ck_assert_uint_eq(f.throttled, 1);
 	ck_assert(f.n_streams == 0 && f.bytes == 0);
 	frames_fini(&f);
 }
@@ -252,7 +252,7 @@ START_TEST(any_pieces)
 		}
 		for (size_t at = 0; at < n_bytes; at += sizes[i])
 			frames_sent(&f, bytes + at, n_bytes - at < sizes[i] ? n_bytes - at : sizes[i]);
-		ck_assert(f.n_streams == 0 && f.bytes == 0 && f.squeezed == 1);
+		ck_assert(f.n_streams == 0 && f.bytes == 0 && f.throttled == 1);
 		frames_fini(&f);
 	}
 }

@@ -296,7 +296,7 @@ static struct rpc_stream *watch_health(struct rpc_channel *on)
 }
 
 /* Those without the token have 64 calls together, and take none from those who have it. */
-START_TEST(strangers_have_few_calls)
+START_TEST(unauthenticated_clients_have_few_calls)
 {
 	enum { STRANGERS = 64 };
 	static char secret[] = "s3cret";
@@ -460,7 +460,7 @@ int main(void)
 	tcase_add_test(tc, stop_does_not_wait_for_ever);
 	tcase_add_test(tc, restart);
 	tcase_add_test(tc, tcp_needs_the_token);
-	tcase_add_test(tc, strangers_have_few_calls);
+	tcase_add_test(tc, unauthenticated_clients_have_few_calls);
 	tcase_add_test(tc, mutual_tls);
 	tcase_add_test(tc, health);
 	tcase_add_test(tc, reflection);

@@ -91,12 +91,12 @@ START_TEST(users_beyond_the_most_share_one)
 	struct rpc_tenant *of[TENANTS_MAX + 2];
 	for (size_t i = 0; i < TENANTS_MAX + 2; i++) {
 		fixture_do(server, enter, &of[i]);
-		ck_assert_int_eq(of[i] == server->server->common, i >= TENANTS_MAX - 1);
+		ck_assert_int_eq(of[i] == server->server->overflow, i >= TENANTS_MAX - 1);
 		ck_assert(i == 0 || i >= TENANTS_MAX - 1 || of[i] != of[i - 1]);
 	}
 	expect_tenants(TENANTS_MAX);
 	gone(OTHERS);
-	gone(OTHERS + TENANTS_MAX); /* a guest */
+	gone(OTHERS + TENANTS_MAX); /* a user of `overflow` */
 	expect_tenants(TENANTS_MAX - 1);
 	for (uid_t i = 1; i < TENANTS_MAX + 2; i++)
 		if (i != TENANTS_MAX)

@@ -1,14 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* protobuf-c's service descriptors do not say which methods stream; the linked descriptor set does. */
+/* The table of methods: rpc.c adds its rows and checks them at the start, calls find theirs in it. protobuf-c's
+ * descriptors do not say which methods stream, so the check reads the linked descriptor set. Loop thread. */
 #include "base/log.h"
 #include "rpc/private.h"
 #include "google/protobuf/descriptor.pb-c.h"
 #include "proto/protoset.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <protobuf-c/protobuf-c.h>
 
 static const char our_package[] = "gacc.v1";
+
+/* ---- adding and finding ---- */
+
+static const ProtobufCMethodDescriptor *find_method(const struct rpc_method *row)
+{
+	for (unsigned i = 0; i < row->service->n_methods; i++)
+		if (strcmp(row->service->methods[i].name, row->name) == 0)
+			return &row->service->methods[i];
+	return NULL;
+}
+
+enum status rpc_server_add(struct rpc_server *server, const struct rpc_method *rows, size_t n, void *context)
+{
+	struct rpc_row *all = realloc(server->rows, (server->n_rows + n) * sizeof(*all));
+	if (!all)
+		return ST_NO_MEMORY;
+	server->rows = all;
+	for (size_t i = 0; i < n; i++) {
+		const ProtobufCMethodDescriptor *types = find_method(&rows[i]);
+		if (!types) {
+			log_error("service %s has no method %s", rows[i].service->name, rows[i].name);
+			return ST_INTERNAL;
+		}
+		struct rpc_row *row = &server->rows[server->n_rows++];
+		*row = (struct rpc_row){
+			.method = &rows[i], .input = types->input, .output = types->output, .context = context
+		};
+		snprintf(row->path, sizeof(row->path), "/%s/%s", rows[i].service->name, rows[i].name);
+	}
+	return ST_OK;
+}
+
+const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *path, size_t len)
+{
+	for (size_t i = 0; i < server->n_rows; i++)
+		if (strlen(server->rows[i].path) == len && memcmp(server->rows[i].path, path, len) == 0)
+			return &server->rows[i];
+	return NULL;
+}
+
+/* ---- the check ---- */
 
 static enum rpc_kind kind_of(const Google__Protobuf__MethodDescriptorProto *method)
 {

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Error texts of the RPC layer itself: for requests that cannot be decoded, exceed a quota or are refused. They tell
+ * the client which limit it met and what to do. Any thread. */
+#include "rpc/private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <grpc/byte_buffer.h>
+#include <protobuf-c/protobuf-c.h>
+
+#define PATH_SHOWN 128 /* bytes of a method's name */
+
+void rpc_error_text_unpack(const struct rpc_row *row, grpc_byte_buffer *in, enum status st, char *out_text,
+			   size_t n_text)
+{
+	size_t n = grpc_byte_buffer_length(in);
+	if (st == ST_MALFORMED)
+		bytes_explain_buffer(row->input, in, out_text, n_text);
+	else if (st == ST_RESOURCE_EXHAUSTED && row->method->bulk)
+		snprintf(out_text, n_text, "%s: %zu bytes, of which more than %u are not data", row->input->name, n,
+			 BYTES_ENVELOPE_MAX);
+	else
+		snprintf(out_text, n_text, "%s: %zu bytes of small elements: %s", row->input->name, n,
+			 status_info(st)->text);
+}
+
+void rpc_error_text_quota(const struct rpc_quota *shares, const char *what, int64_t user, size_t n, char *out_text,
+			  size_t n_text)
+{
+	snprintf(out_text, n_text,
+		 "%s hold %zu bytes, %zu of them yours, this one has %zu; nobody may have more than are left of %zu",
+		 what, shares->used, rpc_quota_used(shares, user), n, shares->most);
+}
+
+const char *rpc_error_text_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path,
+				   size_t n_path, int64_t user, enum status st, char *out_text, size_t n_text)
+{
+	if (row) {
+		path = row->path;
+		n_path = strlen(path);
+	}
+	int shown = (int)(n_path < PATH_SHOWN ? n_path : PATH_SHOWN);
+	if (st == ST_RESOURCE_EXHAUSTED && user == RPC_UNAUTHENTICATED) {
+		snprintf(out_text, n_text, "%.*s: %zu calls of callers without a token are open; there may be %zu",
+			 shown, path, rpc_quota_used(&server->calls, user), server->calls.most_unauthenticated);
+		return "send the token, or repeat this call later";
+	}
+	if (st == ST_RESOURCE_EXHAUSTED) {
+		snprintf(out_text, n_text,
+			 "%.*s: %zu calls are open, %zu of them yours; nobody may have more than are left of %zu",
+			 shown, path, server->calls.used, rpc_quota_used(&server->calls, user), server->calls.most);
+		return "end calls that wait, then repeat this one";
+	}
+	if (st == ST_INVALID_ARGUMENT) {
+		snprintf(out_text, n_text, "%.*s: the call has no deadline", shown, path);
+		return "set a deadline (grpc-timeout)";
+	}
+	snprintf(out_text, n_text, "%.*s: %s", shown, path, status_info(st)->text);
+	return NULL;
+}

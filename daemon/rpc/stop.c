@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stopping a server: drain, shut gRPC down, give calls time to end, cancel the rest; when nothing is out any longer,
+ * stop the reaper and the pump. Loop thread. */
+#include "base/log.h"
+#include "rpc/tenant.h"
+
+#include <stdlib.h>
+#include <uv.h>
+
+struct rpc_stop {
+	uv_timer_t timer;
+	struct rpc_server *server;
+	int grace_ms;
+	bool ending;
+	void (*on_stopped)(void *context);
+	void *context;
+};
+
+struct rpc_stop *rpc_stop_new(void)
+{
+	return calloc(1, sizeof(struct rpc_stop));
+}
+
+static void drain(struct rpc_server *server)
+{
+	server->draining = true;
+	for (uint32_t i = 0; i < server->config.max_calls; i++)
+		if (server->slots[i].call)
+			rpc_call_drain(server->slots[i].call);
+}
+
+static void on_reaper_stopped(void *context)
+{
+	struct rpc_stop *stop = context;
+	void (*on_stopped)(void *) = stop->on_stopped;
+	void *user = stop->context;
+	stop->server->reaper = NULL;
+	on_stopped(user);
+}
+
+static void on_pump_stopped(void *context)
+{
+	struct rpc_stop *stop = context;
+	stop->server->pump = NULL;
+	rpc_turns_free(stop->server->sends);
+	stop->server->sends = NULL;
+	rpc_reaper_stop(stop->server->reaper, on_reaper_stopped, stop);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	struct rpc_stop *stop = handle->data;
+	rpc_pump_stop(stop->server->pump, on_pump_stopped, stop);
+}
+
+void rpc_server_check_idle(struct rpc_server *server)
+{
+	struct rpc_stop *stop = server->stop;
+	if (!server->stopping || stop->ending || server->tenants || server->borrowed)
+		return;
+	stop->ending = true;
+	uv_close((uv_handle_t *)&stop->timer, on_timer_closed);
+}
+
+static void on_grace_over(uv_timer_t *timer)
+{
+	struct rpc_stop *stop = timer->data;
+	unsigned open = rpc_tenants_open(stop->server);
+	if (open) /* else it waits for idle clients to hang up */
+		log_warn("calls that did not end in time are cancelled: %u", open);
+	rpc_tenants_cancel(stop->server);
+}
+
+static void on_drained(uv_timer_t *timer)
+{
+	struct rpc_stop *stop = timer->data;
+	struct rpc_server *server = stop->server;
+	rpc_tenants_close(server);
+	server->stopping = true;
+	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);
+}
+
+void rpc_server_stop(struct rpc_server *server, int drain_ms, int grace_ms, void (*on_stopped)(void *context),
+		     void *context)
+{
+	struct rpc_stop *stop = server->stop;
+	*stop = (struct rpc_stop){
+		.server = server, .grace_ms = grace_ms, .on_stopped = on_stopped, .context = context
+	};
+	uv_timer_init(server->config.loop, &stop->timer);
+	stop->timer.data = stop;
+	drain(server);
+	uv_timer_start(&stop->timer, on_drained, (uint64_t)drain_ms, 0);
+}
