@@ -27,7 +27,7 @@ python_packages
 deploy/leftovers.sh snapshot "$logs/shm-before"
 
 if build gcc gcc ""; then
-	stage "structure and style" 300 lines "tests/structure.py build/test-gcc" || true
+	stage "structure and style" 600 lines "tests/structure.py build/test-gcc" || true
 	unit gcc 600 || true
 	system gcc 1200 'not campaign and not failpoints' "system tests" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shows a job's log files as they grow, and follows a job until it ends; for `gaccctl logs` and `gaccctl submit
+ * --wait`. gaccctl's only thread. */
 #include "attend.h"
 
 #include "output.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench: what pushing, adding up and reducing cost here, in the table that nccl-tests made known. */
+/* gaccctl bench: measures pushing, accumulating and reducing on this node for a series of sizes, and prints a table
+ * in the form of nccl-tests. gaccctl's main thread. */
 #include "bench_size.h"
 #include "command.h"
 #include "output.h"

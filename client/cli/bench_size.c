@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Runs one size of `gaccctl bench` as a job of its own: each rank is a thread that pushes and waits, the main thread
+ * collects their times. */
 #include "bench_size.h"
 
 #include <inttypes.h>

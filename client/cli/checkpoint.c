@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint save, list, restore. */
+/* gaccctl checkpoint save, list, restore: asks gaccd for a checkpoint and waits for it, or starts a job from one.
+ * gaccctl's main thread. */
 #include "command.h"
 #include "job_file.h"
 #include "output.h"

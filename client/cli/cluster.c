@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cluster up, down, status: a gaccd to try things with. */
+/* gaccctl cluster up, down, status: a private gaccd to try things with, in a directory of its own. gaccctl's main
+ * thread. */
 #include "cluster.h"
 
 #include "follow.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The directory of `gaccctl cluster`: finding it, starting its gaccd, and checking whether the process in
+ * cluster.json still is that gaccd. gaccctl's main thread. */
 #include "cluster.h"
 
 #include "output.h"
@@ -19,8 +21,6 @@
 #define STATE_FILE "cluster.json"
 #define PATH_ROOM 128
 #define NFTW_DESCRIPTORS 16
-
-extern char **environ;
 
 /* It becomes part of an endpoint, and of a line for the shell. */
 static bool is_plain(const char *path)

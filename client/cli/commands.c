@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of gaccctl's commands with their options and help texts; parsing, help, completion and the man page are
+ * derived from it. Constant data. */
 #include "command.h"
 
 #include <string.h>

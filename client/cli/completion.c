@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion for the shells, from the table of commands. */
+/* gaccctl completion: writes completion scripts for bash, zsh and fish from the table of commands. Runs at packaging
+ * time or in a user's shell. */
 #include "command.h"
 #include "output.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config validate, show, schema. */
+/* gaccctl config validate, show, schema: checks a job file without submitting it, shows gaccd's configuration, prints
+ * the JSON Schema. gaccctl's main thread. */
 #include "command.h"
 #include "job_file.h"
 #include "output.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a connection to gaccd, and the message when that fails. */
+/* Opens the connection to gaccd for a command, by --endpoint, the environment or the default socket, and explains a
+ * failure with what to try. gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cancel, pause, resume, flush, update. */
+/* gaccctl cancel, pause, resume, flush, update: one call of gacc_admin.h each, and a line that says what it changed.
+ * gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 

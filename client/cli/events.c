@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gaccctl events: prints what has happened in a job or on the node, page by page, and with --watch what happens from
+ * then on. gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 #include "view.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the log files of ranks as they grow and hands out whole lines, also when a file was renamed because it
+ * reached its limit. gaccctl's main thread. */
 #include "follow.h"
 
 #include "output.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Help and man page, from the table of commands. */
+/* Prints help and the man page from the table of commands. For `gaccctl help`, --help, and the package build.
+ * gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 

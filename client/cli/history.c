@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history, norms: the outcomes and contents of a job's windows. */
+/* gaccctl history, norms: prints the outcome of each window of a job, and the gradient norms of its tensors.
+ * gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the job that a command registers from its job file, --set and its own options, with an error that names
+ * file, line and key. gaccctl's main thread. */
 #include "job_file.h"
 
 #include "output.h"
@@ -19,18 +21,18 @@ bool spec_set(struct invocation *inv, gacc_spec *spec, const char *key, const ch
 	return false;
 }
 
-gacc_spec *spec_read(struct invocation *inv, const char *path, int *st)
+gacc_spec *spec_read(struct invocation *inv, const char *path, int *out_exit)
 {
 	char why[512] = "", *text = NULL;
 	gacc_spec *spec = NULL;
 
 	if (path) {
-		text = read_file(inv, path, st);
+		text = read_file(inv, path, out_exit);
 		if (!text)
 			return NULL;
 	}
 	if (gacc_spec_parse(text, path ? path : "defaults", &spec, why, sizeof(why)))
-		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
+		*out_exit = fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "%s", why);
 	free(text);
 	return spec;
 }
@@ -205,15 +207,15 @@ static void warn_of_what_is_odd(struct invocation *inv, gacc_spec *spec)
 	json_decref(all);
 }
 
-gacc_spec *run_spec(struct invocation *inv, int *st)
+gacc_spec *run_spec(struct invocation *inv, int *out_exit)
 {
-	gacc_spec *spec = spec_read(inv, opt(inv, "file"), st);
+	gacc_spec *spec = spec_read(inv, opt(inv, "file"), out_exit);
 
 	if (!spec)
 		return NULL;
-	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) &&
-	    default_name(inv, spec, last_part(inv->operand[0]), st) && log_dir(inv, spec, false, st) &&
-	    spec_set(inv, spec, "launch.mode", "client", st)) {
+	if (spec_apply(inv, spec, out_exit) && spec_has_optimizer(inv, spec, out_exit) &&
+	    default_name(inv, spec, last_part(inv->operand[0]), out_exit) && log_dir(inv, spec, false, out_exit) &&
+	    spec_set(inv, spec, "launch.mode", "client", out_exit)) {
 		warn_of_what_is_odd(inv, spec);
 		return spec;
 	}
@@ -235,15 +237,16 @@ static bool working_dir(struct invocation *inv, gacc_spec *spec, int *st)
 	return !wanted || !getcwd(here, sizeof(here)) || spec_set(inv, spec, "launch.working_dir", here, st);
 }
 
-gacc_spec *submit_spec(struct invocation *inv, int *st)
+gacc_spec *submit_spec(struct invocation *inv, int *out_exit)
 {
 	const char *path = opt(inv, "file");
-	gacc_spec *spec = spec_read(inv, path, st);
+	gacc_spec *spec = spec_read(inv, path, out_exit);
 
 	if (!spec)
 		return NULL;
-	if (spec_apply(inv, spec, st) && spec_has_optimizer(inv, spec, st) && name_of_file(inv, spec, path, st) &&
-	    log_dir(inv, spec, true, st) && working_dir(inv, spec, st)) {
+	if (spec_apply(inv, spec, out_exit) && spec_has_optimizer(inv, spec, out_exit) &&
+	    name_of_file(inv, spec, path, out_exit) && log_dir(inv, spec, true, out_exit) &&
+	    working_dir(inv, spec, out_exit)) {
 		warn_of_what_is_odd(inv, spec);
 		return spec;
 	}

@@ -7,15 +7,15 @@
 #include "command.h"
 
 /* For `gaccctl run`: ranks are started here. */
-gacc_spec *run_spec(struct invocation *inv, int *exit_status);
+gacc_spec *run_spec(struct invocation *inv, int *out_exit);
 /* For `gaccctl submit`. */
-gacc_spec *submit_spec(struct invocation *inv, int *exit_status);
+gacc_spec *submit_spec(struct invocation *inv, int *out_exit);
 /* --set KEY=VALUE and what other options of the command stand for. */
-bool spec_apply(struct invocation *inv, gacc_spec *spec, int *exit_status);
-bool spec_set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *exit_status);
+bool spec_apply(struct invocation *inv, gacc_spec *spec, int *out_exit);
+bool spec_set(struct invocation *inv, gacc_spec *spec, const char *key, const char *value, int *out_exit);
 /* The file, as it is; `path` NULL: all defaults. */
-gacc_spec *spec_read(struct invocation *inv, const char *path, int *exit_status);
+gacc_spec *spec_read(struct invocation *inv, const char *path, int *out_exit);
 /* The one key without a default is there. */
-bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *exit_status);
+bool spec_has_optimizer(struct invocation *inv, gacc_spec *spec, int *out_exit);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jobs: the list of jobs, by state and user. */
+/* gaccctl jobs: lists jobs by state and user as a table, names only or JSON. One call of gacc_admin.h; gaccctl's main
+ * thread. */
 #include "command.h"
 #include "output.h"
 #include "view.h"

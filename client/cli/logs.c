@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gaccctl logs: prints the log files of a job's ranks, all or some, and follows them until the job ends. gaccctl's
+ * main thread. */
 #include "attend.h"
 #include "output.h"
 #include "signals.h"

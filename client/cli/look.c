@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status, describe. */
+/* gaccctl status, describe: a job's progress, its ranks and what it waits for, as text or JSON, once or with --watch
+ * at every change. gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 #include "view.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The main program of gaccctl: finds the command in the table, runs its handler, and makes a failed write to stdout
+ * an error, except when the reader of a pipe has gone. One thread, except in `bench`. */
 #include "command.h"
 #include "ranks.h"
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the nearest known name to a misspelt one, by edit distance,
+ * for "did you mean". Pure; any thread. */
 #include "command.h"
 
 #include <string.h>

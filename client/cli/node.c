@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* health, buffers, version: of the node that the client is connected to. */
+/* gaccctl health, buffers, version: state, memory and versions of the gaccd that gaccctl is connected to. gaccctl's
+ * main thread. */
 #include "command.h"
 #include "output.h"
 

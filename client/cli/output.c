@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How every command writes: tables, JSON, sizes and times as people read them, untrusted text escaped, and errors
+ * with their exit status. gaccctl's main thread. */
 #include "output.h"
 
 #include "proto/utf8.h"

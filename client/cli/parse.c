@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses the command line by the table of commands into an invocation, and gives handlers their options as numbers,
+ * flags and durations. gaccctl's main thread, before the handler runs. */
 #include "command.h"
 #include "output.h"
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts, reaps and signals the rank processes of `gaccctl run`, each the leader of a process group, with its output
+ * in a log file that gaccctl follows. gaccctl's main thread. */
 #include "ranks.h"
 
 #include <arpa/inet.h>

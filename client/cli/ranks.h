@@ -40,7 +40,7 @@ char **rank_environment(char *const *ours, const struct rank_environment *e);
 #define RANK_VARIABLES 4
 #define RANK_VARIABLE_MAX 48
 void rank_variables(uint32_t rank, int restarts, char out[RANK_VARIABLES][RANK_VARIABLE_MAX]);
-void rank_environment_free(char **environment);
+void rank_environment_free(char **list);
 
 /* 0 or errno. */
 int ranks_start(struct ranks *r, uint32_t rank);

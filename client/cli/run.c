@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `gaccctl run`: a job and its ranks, from the terminal. One poll() loop: signals, the job's changes, the ranks'
- * output. */
+/* gaccctl run: submits a job and runs its ranks in the foreground. One poll loop on the main thread serves signals,
+ * the job's changes and the ranks' output. */
 #include "run_impl.h"
 
 #include "job_file.h"
@@ -21,8 +21,6 @@
 #define LAST_STATE_MS 3000
 
 enum { POLL_SIGNALS, POLL_JOB, POLL_OUTPUT };
-
-extern char **environ;
 
 /* ---- start ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows when a rank of `gaccctl run` ends: it is restarted, or the job is ended with the reason. */
+/* What `gaccctl run` does when one of its ranks ends: restart it, or end the job with the reason. Part of the poll
+ * loop of run.c; the main thread. */
 #include "run_impl.h"
 
 #include "output.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGCHLD into a descriptor for poll(), and restores them for child
+ * processes. gaccctl's main thread. */
 #include "signals.h"
 
 #include <signal.h>

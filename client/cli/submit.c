@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* submit, and what it shares with other commands that register a job. */
+/* gaccctl submit, and registering a job for other commands (checkpoint restore): one call, then with --wait following
+ * the job to its end. gaccctl's main thread. */
 #include "submit.h"
 
 #include "attend.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top: jobs and ranks, again and again. */
+/* gaccctl top: redraws a table of jobs and ranks at an interval until a count or a signal ends it. gaccctl's main
+ * thread. */
 #include "command.h"
 #include "output.h"
 #include "signals.h"

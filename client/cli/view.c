@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs and ranks as text: the tables and lines of `jobs`, `status`, `describe` and `top`. Pure except for writing to
+ * the invocation's output. */
 #include "view.h"
 
 #include "output.h"

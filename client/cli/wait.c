@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gaccctl wait: blocks until a job reaches a state or a step, or can never reach it, with an exit status that tells
+ * which. gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Prints JSON text as YAML, for `gaccctl describe` and `config show`. Pure except for the output stream; gaccctl's
+ * main thread. */
 #include "yaml.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
+#include <yaml.h> /* NOLINT(readability-duplicate-include): libyaml's */
 
 static bool emit_value(yaml_emitter_t *e, json_t *v);
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads MNIST's image and label files, gzipped or plain, into memory and checks everything that they claim. For the
+ * example trainer mlp; one thread. */
 #include "idx.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Forward and backward pass of the example perceptron on OpenBLAS, in f32 or (MLP_DOUBLE) f64. Used by mlp and its
+ * references; one thread. */
 #include "mlp_model.h"
 
 #include "random.h"
@@ -57,7 +59,8 @@ void mlp_fini(struct mlp *m)
 void mlp_init_tensor(int t, uint64_t seed, float *to)
 {
 	uint64_t key = random_mix(seed + (uint64_t)t);
-	double bound = 1 / sqrt(width[t / 2]);
+	int layer = t / 2;
+	double bound = 1 / sqrt(width[layer]);
 
 	for (size_t i = 0; i < mlp_tensors[t].count; i++)
 		to[i] = (float)(((double)(random_at(key, i) >> 11) * 0x1p-52 - 1) * bound);

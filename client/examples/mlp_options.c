@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Command-line options that mlp and mlp_reference share: which samples, in which order, how many epochs. At the start
+ * of both programs. */
 #include "mlp_options.h"
 
 #include "mlp_model.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The main program of mlp_reference and mlp_replay. */
+/* The main program of mlp_reference and mlp_replay: computes what a job of `mlp` must compute, in one process and one
+ * thread, so that a test can compare the parameters. */
 #include "mlp_reference.h"
 
 #include "mlp_options.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes and reads the perceptron's parameters as a safetensors file, to
+ * compare trainers and references. One thread. */
 #include "params_file.h"
 
 #include <assert.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Deals the samples of each micro-batch from (seed, window, rank, micro) alone, so that a restarted trainer repeats
+ * the same gradients. Pure after its initialisation; one thread. */
 #include "sampler.h"
 
 #include "random.h"

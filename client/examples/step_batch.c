@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mlp_reference: a window is one batch. */
+/* The step of mlp_reference: a window is one large batch in f64, to see how far rounding carries a job from exact
+ * arithmetic. One thread. */
 #include "mlp_reference.h"
 
 const char reference_doc[] =

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mlp_replay: a window is what each rank computes, added as docs/gradient.md says that gaccd adds it: micro-major and
- * rank-minor, weight times gradient, rounded to f32 after each operation; then one division, rounded once, and the
- * step. */
+/* The step of mlp_replay: adds each rank's gradients in the order of docs/gradient.md (micro-major, rank-minor,
+ * weight times gradient, rounded to f32 after each operation), divides once and steps. Bits must equal gaccd's. */
 #include "mlp_reference.h"
 
 const char reference_doc[] = "Replay a job of `mlp` in one process, with the same arithmetic in the same order.";

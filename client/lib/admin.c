@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The frame of every call of gacc_admin.h: one unary RPC, its deadline, and its failure in the caller's terms. Any
+ * thread; a client's lock guards its last failure. */
 #include "lib/admin.h"
 
 #include "lib/answer.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a job. */
+/* gacc_admin.h's calls on checkpoints of a job: save and list. For gaccctl and other tools of operators; any thread,
+ * blocking. */
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"

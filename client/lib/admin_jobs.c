@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs: submit, query and control. */
+/* gacc_admin.h's calls on jobs: submit, list, query, and control (cancel, pause, resume, flush, update). For gaccctl
+ * and other tools of operators; any thread, blocking. */
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/channel.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has happened in a job: windows, events, norms. */
+/* gacc_admin.h's calls on the past of a job: windows, events, norms. For gaccctl and other tools of operators; any
+ * thread, blocking. */
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node of the gaccd that answers: its state, memory and configuration. */
+/* gacc_admin.h's calls on the node: its state, memory, configuration and protocol version. For gaccctl and other
+ * tools of operators; any thread, blocking. */
 #include "gacc/v1/node.pb-c.h"
 #include "lib/admin.h"
 #include "lib/answer.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Owns what a call of gacc_admin.h returns: the public struct and, behind it, the message and strings that it points
+ * to; freed together. One thread at a time. */
 #include "lib/answer.h"
 
 #include "lib/json.h"

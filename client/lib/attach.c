@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attach, recover, detach: the life of a session. */
+/* The life of a session: attach as a rank, recover after gaccd was restarted, detach. Only the job's thread may
+ * replace a session. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"

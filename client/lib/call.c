@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls on a channel, unary and streams: one batch at a time in each direction. */
+/* Blocking calls and streams on a channel: one batch of gRPC operations at a time in each direction. Any thread may
+ * call; a stream belongs to one thread at a time. */
 #include "lib/call.h"
 
 #include "lib/channel.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Channels: where to, as whom, and with what settings of gRPC. Their calls are in call.c. */
+/* Opens and closes channels to gaccd: target, credentials, gRPC's settings, and the thread that keeps reconnecting.
+ * The calls are in call.c. Any thread. */
 #include "lib/channel.h"
 
 #include "lib/call.h"

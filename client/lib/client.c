@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gacc_open and gacc_close: resolves the endpoint and the token, opens the channel, and starts helper threads with
+ * all signals blocked. Also the library's version and the names of its errors. Any thread. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"

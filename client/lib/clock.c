@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Monotonic time in nanoseconds and milliseconds, sleeping, and timed waits on
+ * conditions by that clock. Any thread. */
 #include "lib/clock.h"
 
 int64_t now_ns(void)

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds out which job and rank this process is, from the environment that gaccd, mpirun, torchrun or Slurm set.
+ * Called once by gacc_attach on the caller's thread. */
 #include "lib/env.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns statuses and RPC errors into the last failure that a caller can read, one sentence with a hint. The owner of
+ * the struct locks it; called from the job's thread and the callers of gacc_admin.h. */
 #include "lib/failure.h"
 
 #include "lib/channel.h"

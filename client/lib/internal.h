@@ -160,7 +160,7 @@ struct unary {
 	uint64_t *wire_timeout_ms;
 	struct ProtobufCMessage *reply; /* out: bytes_free */
 };
-enum status session_unary(struct gacc_job *job, void *unary, int64_t timeout_ms, struct rpc_failure *failure);
+enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 
 /* Guards of the public functions: not in a forked child, not fenced. */
 gacc_status job_enter(struct gacc_job *job);
@@ -200,7 +200,7 @@ struct Gacc__V1__PushResponse;
 void push_to_wire(const struct gacc_job *job, const struct push *push, struct Gacc__V1__PushRequest *out);
 void push_take_answer(struct push *push, const struct Gacc__V1__PushResponse *answer);
 /* An attempt_fn; arg is a struct push. Also runs on the sender's thread. */
-enum status push_attempt(struct gacc_job *job, void *push, int64_t timeout_ms, struct rpc_failure *failure);
+enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 /* What a finished push means for the window. `st` is session_run's word. */
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
 /* "push of micro-batch 3 of window 12" */
@@ -221,7 +221,7 @@ void sender_free(struct sender *sender);
 
 /* ---- inline.c: without shared memory ---- */
 
-enum status inline_push(struct gacc_job *job, void *push, int64_t timeout_ms, struct rpc_failure *failure);
+enum status inline_push(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 gacc_status inline_put_params(struct gacc_job *job, const void *const *values);
 /* Fetches the parameters, or the reduced gradients, into the private memory. */
 gacc_status inline_fetch(struct gacc_job *job, bool reduced);

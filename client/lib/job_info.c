@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Converts gacc.v1.Job and Event to the public structs of gacc_admin.h; strings stay in the message. Pure; the
+ * calling thread. */
 #include "lib/job_info.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -10,6 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* gacc_job_state is a copy of gacc.v1.JobState. */
+_Static_assert((int)GACC_JOB_PENDING == (int)GACC__V1__JOB_STATE__JOB_STATE_PENDING, "as in common.proto");
+_Static_assert((int)GACC_JOB_STARTING == (int)GACC__V1__JOB_STATE__JOB_STATE_STARTING, "as in common.proto");
+_Static_assert((int)GACC_JOB_RUNNING == (int)GACC__V1__JOB_STATE__JOB_STATE_RUNNING, "as in common.proto");
+_Static_assert((int)GACC_JOB_STALLED == (int)GACC__V1__JOB_STATE__JOB_STATE_STALLED, "as in common.proto");
+_Static_assert((int)GACC_JOB_PAUSED == (int)GACC__V1__JOB_STATE__JOB_STATE_PAUSED, "as in common.proto");
+_Static_assert((int)GACC_JOB_COMPLETING == (int)GACC__V1__JOB_STATE__JOB_STATE_COMPLETING, "as in common.proto");
+_Static_assert((int)GACC_JOB_COMPLETED == (int)GACC__V1__JOB_STATE__JOB_STATE_COMPLETED, "as in common.proto");
+_Static_assert((int)GACC_JOB_FAILED == (int)GACC__V1__JOB_STATE__JOB_STATE_FAILED, "as in common.proto");
+_Static_assert((int)GACC_JOB_CANCELLED == (int)GACC__V1__JOB_STATE__JOB_STATE_CANCELLED, "as in common.proto");
+_Static_assert((int)GACC_JOB_NODE_FAIL == (int)GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL, "as in common.proto");
 
 static void fill_rank(gacc_rank_info *out, const Gacc__V1__RankStatus *r)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's changes: a thread reads the stream and keeps the newest state. */
+/* Follows a job's changes for gacc_job_watch: a thread of its own reads the stream, reconnects, and keeps the newest
+ * state for the caller's thread. */
 #include "lib/internal.h"
 
 #include "gacc/gacc_admin.h"

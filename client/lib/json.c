@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Prints any protobuf message as JSON by walking its descriptor, with enum names and times as people read them. For
+ * `gaccctl -o json` and gacc_admin.h; pure, any thread. */
 #include "lib/json.h"
 
 #include <ctype.h>

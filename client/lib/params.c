@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters: giving the initial ones, reading the current ones. */
+/* gacc_put_params and gacc_get_params: sends the initial parameters, and reads current ones from mapped memory or
+ * from a stream. The job's thread. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushing one micro-batch. */
+/* gacc_push: hands one micro-batch to gaccd, by a slot of the mapped memory or inline, and repeats it with the same
+ * attempt after an outage. The job's thread, or the sender's for asynchronous pushes. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"

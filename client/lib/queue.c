@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Lets the calling thread take its own completion from gRPC's queue, and a pump thread take what nobody waits for.
+ * For call.c and channel.c; any thread. */
 #include "lib/queue.h"
 
 #include "lib/clock.h"

@@ -16,6 +16,12 @@
 #define PORTION_BYTES (1 << 20) /* of tensors in one message, about */
 #define LAYOUT_TENSORS 50000	/* in one answer: 2.5 MB at most */
 
+/* gacc_dtype is a copy of gacc.v1.DataType. */
+_Static_assert((int)GACC_F32 == (int)GACC__V1__DATA_TYPE__DATA_TYPE_F32, "as in common.proto");
+_Static_assert((int)GACC_F64 == (int)GACC__V1__DATA_TYPE__DATA_TYPE_F64, "as in common.proto");
+_Static_assert((int)GACC_F16 == (int)GACC__V1__DATA_TYPE__DATA_TYPE_F16, "as in common.proto");
+_Static_assert((int)GACC_BF16 == (int)GACC__V1__DATA_TYPE__DATA_TYPE_BF16, "as in common.proto");
+
 static gacc_status check_tensors(struct gacc_job *job, const gacc_tensor *t, size_t n)
 {
 	if (!t || !n)

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Repeats a call until it succeeds or its time is over: waits while gaccd is away, recovers the session after a
+ * restart, and tells of the outage. For every call of a trainer; the job's thread, or the sender's for queued pushes. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Job files into messages: PyTorch's defaults, the lists, and a gacc_spec that is changed key by key. */
+/* Reads a job file into gacc.v1.JobSpec: applies defaults (PyTorch's for optimizers), fills lists, and changes single
+ * keys of a gacc_spec. For gaccctl and gacc_admin.h; no globals, any thread. */
 #include "lib/spec_impl.h"
 
 #include "gacc/gacc_admin.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of a job file, in one table: reading, defaults, ranges, errors, and the JSON Schema come from it. */
+/* The table of a job file's keys: reading, defaults, ranges, error messages and the JSON Schema all come from it.
+ * Constant data and pure functions; any thread. */
 #include "lib/spec_impl.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The specification that a checkpoint's manifest has (docs/protocol.md, "Checkpoint"). */
+/* Recovers the specification of a job from a checkpoint's manifest (gacc_spec_of_manifest; docs/protocol.md,
+ * "Checkpoint"), to start a new job with it. Any thread; reads one file. */
 #include "gacc/gacc_admin.h"
 #include "gacc/v1/common.pb-c.h"
 #include "lib/spec.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job file's table of keys as a JSON Schema. */
+/* Writes the job file's table of keys as a JSON Schema, for editors and for `gaccctl config schema`. Pure; any
+ * thread. */
 #include "gacc/gacc_admin.h"
 #include "lib/spec.h"
 #include "text/yaml_table.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's specification as a job file again, to be changed and submitted anew. */
+/* Writes a job's specification as a job file again, to be edited and submitted anew (gacc_spec_of_job). Pure; any
+ * thread. */
 #include "gacc/v1/job.pb-c.h"
 #include "lib/admin.h"
 #include "lib/json.h"

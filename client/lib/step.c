@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where this rank stands: ready, next, flush, wait, done. */
+/* Follows where this rank stands in the job: gacc_ready, gacc_next, gacc_flush, gacc_wait, and whether the job is
+ * done. The job's thread. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
@@ -8,6 +9,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+
+/* gacc_outcome is a copy of gacc.v1.StepOutcome. */
+_Static_assert((int)GACC_STEP_APPLIED == (int)GACC__V1__STEP_OUTCOME__STEP_OUTCOME_APPLIED, "as in common.proto");
+_Static_assert((int)GACC_STEP_SKIPPED == (int)GACC__V1__STEP_OUTCOME__STEP_OUTCOME_SKIPPED, "as in common.proto");
+_Static_assert((int)GACC_STEP_EMPTY == (int)GACC__V1__STEP_OUTCOME__STEP_OUTCOME_EMPTY, "as in common.proto");
+_Static_assert((int)GACC_STEP_DROPPED == (int)GACC__V1__STEP_OUTCOME__STEP_OUTCOME_DROPPED, "as in common.proto");
 
 static gacc_status running(struct gacc_job *job)
 {

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a server stream to its end again and again, with pauses between the attempts, until another thread stops it.
+ * For watch.c and job_watch.c, on their threads. */
 #include "lib/tail.h"
 
 #include "lib/channel.h"

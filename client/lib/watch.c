@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event stream of a session: one thread reads it, any thread takes events. */
+/* The event stream of a session: a thread of its own reads it into a queue, from which any thread takes events
+ * (gacc_event). */
 #include "lib/internal.h"
 
 #include "gacc/v1/gradient.pb-c.h"

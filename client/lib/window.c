@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which micro-batches of the open window this rank still owes, for
+ * gacc_next. Pure bookkeeping; the job's thread. */
 #include "lib/window.h"
 
 #include <stdlib.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Raises this process's limit of descriptors to its hard limit at the start, and restores the inherited one in the
+ * programs that it starts. Before threads start, and in children between fork and exec. */
 #include "base/descriptors.h"
 
 #include "base/log.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a parent may leave behind. Without 0, 1 and 2 the first files that are opened get these numbers, and log lines
- * go into the journal's file; where SIGCHLD is ignored the kernel forgets children that end, and nobody starts them
- * again. */
+/* Corrects what a parent may leave behind, at the start of each of our processes. With 0, 1 or 2 closed, the first
+ * files opened would get these numbers and receive log lines; with SIGCHLD ignored, the kernel would reap children
+ * before we can learn how they ended. */
 #include "base/inherited.h"
 
 #include <errno.h>

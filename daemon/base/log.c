@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes log lines for all our processes: to stderr as text or JSON lines, or to the journal with searchable fields.
+ * Any thread. */
 #include "base/log.h" /* before syslog.h, whose macros have the names and values of our levels */
 
 #include "proto/utf8.h"

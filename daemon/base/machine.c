@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads from /proc and the cgroup v2 files how much memory this process may use, and returns freed memory to the
+ * kernel. To limit what jobs may have together; any thread, blocks only for these files. */
 #include "base/machine.h"
 
 #include "base/log.h"

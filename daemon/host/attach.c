@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attach socket: receives requests for memory, sends descriptors, and counts those that have not been received.
- * Loop thread. */
+/* The attach socket: receives requests for memory from trainers, sends them descriptors, and counts those that the
+ * trainers have not received yet. Loop thread. */
 #include "host/attach.h"
 
 #include "base/array.h"

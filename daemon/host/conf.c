@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads gaccd's configuration from command line, environment and file into one table of keys, and checks it. Once at
+ * the start, before threads; also for `gaccd --check-config` and the documentation of the keys. */
 #include "host/conf.h"
 
 #include "base/machine.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Lets tests arm failpoints in a running gaccd, a text command per line. Part of builds with GACC_FAILPOINTS only.
+ * Loop thread. */
 #include "host/failpoint_socket.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service manager: its socket, what it keeps for us, its watchdog. fdstore_send.c sends the messages. */
+/* gaccd's side of the service manager: finds its socket, takes over the descriptors that it kept across a restart,
+ * and answers its watchdog. fdstore_send.c sends the messages. Loop thread. */
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"

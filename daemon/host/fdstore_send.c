@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages to the service manager: they wait in a queue while its socket is full, and descriptors are sent a few at a
- * time. So a manager that does not read delays jobs that begin, but neither the loop nor the engines of other jobs.
- * Loop thread. */
+/* Messages to the service manager. They wait in a queue while its socket is full, and only a few descriptors are in
+ * flight: a manager that does not read delays new jobs, but neither the loop nor the engines of other jobs. Loop
+ * thread. */
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"

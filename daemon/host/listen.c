@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A unix listener that knows uid and pid of each client, limits the connections per user and guards its path with a
+ * lock file; accepted descriptors go to gRPC or to host/attach.c. Loop thread. */
 #include "host/listen.h"
 
 #include "base/log.h"

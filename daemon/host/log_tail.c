@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Cuts the last lines of a log out of a buffer, as valid UTF-8 that fits into a message: a rank's last words in a
+ * failure. Pure; any thread. */
 #include "host/log_tail.h"
 
 #include "proto/utf8.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Decodes and checks the packet with which a trainer asks the attach socket for its memory; the bytes come from an
+ * untrusted process. Pure; called by host/attach.c on the loop thread, and by a fuzzer. */
 #include "host/map_request.h"
 
 #include "proto/bytes.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The folders in which gaccd keeps its sockets and its journal. */
+/* Creates and checks the directories of gaccd's sockets and its journal: they must belong to gaccd's user, and nobody
+ * else may write to them. At the start, on the main thread. */
 #include "host/own_dir.h"
 
 #include "base/log.h"

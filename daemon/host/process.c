@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other processes, as /proc shows them, and signals that reach the intended process or none. Any thread; blocks only
- * for /proc. */
+/* Looks at other processes through /proc, and sends signals that reach the intended process or none. Any thread;
+ * blocks only for /proc. */
 #include "host/process.h"
 
 #include <errno.h>

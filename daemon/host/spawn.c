@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts children without a copy of the page tables, and waits for each by SIGCHLD. */
+/* Starts child processes with posix_spawn, which does not copy gaccd's page tables, and reports the end of each from
+ * a SIGCHLD handler of the loop. For engines and launchers; loop thread. */
 #include "host/spawn.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The main program of `gaccd --supervise`: starts gaccd, stores its descriptors, and restarts it with them when it
+ * dies. For containers and tests without systemd. A process of its own with one thread. */
 #include "host/supervise.h"
 
 #include "base/descriptors.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the launcher's children do between fork and exec: change the user, drop rights, reset signals, redirect their
+ * output, and become a rank or the log writer. No other thread exists in them. */
 #include "launch/child.h"
 
 #include "base/descriptors.h"

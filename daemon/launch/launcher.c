@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The main program of `gaccd --launcher`: starts the ranks of one job, restarts them as gaccd orders, and reports how
+ * each ended. It survives a restart of gaccd. A process of its own with one thread and a poll loop. */
 #include "launch/launcher.h"
 
 #include "base/descriptors.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer of ranks' logs, and the launcher's end of it. The launcher's thread; the writer is a child process of one
- * thread. */
+/* The output of ranks: the launcher's thread makes a pipe for each rank and starts the log writer, a child process of
+ * one thread that copies the pipes into log files. */
 #include "launch/logs.h"
 
 #include "base/log.h"

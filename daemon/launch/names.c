@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a launcher's files are called, and whose they are (launch/launcher.h). */
+/* Names of a launcher's files (socket and state), and which job a file name belongs to. For the launcher that makes
+ * them and for gaccd, which looks for them after a restart. Pure; any thread. */
 #include "launch/launcher.h"
 
 #include <ctype.h>

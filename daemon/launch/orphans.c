@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds and ends processes that ranks have left behind: the launcher becomes their parent as a child subreaper, and
+ * reads /proc to find them. The launcher's only thread. */
 #include "launch/orphans.h"
 
 #include "host/process.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gaccd's handle of a job's launcher: finds or starts the process, sends it orders and receives its reports over a
+ * socket, and notices its end. Loop thread of gaccd. */
 #include "launch/proc.h"
 
 #include "base/log.h"

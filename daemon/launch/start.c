@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Decodes a START order: the program, the ranks' user, and the environment of each rank. The launcher's only thread;
+ * its children read the result after fork(). */
 #include "launch/start.h"
 
 #include "base/log.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The launcher's note of each process that it starts, in a file that its successor or gaccd reads to kill what a
+ * launcher that was killed left running. The launcher's thread, or gaccd's at a start. */
 #include "launch/state.h"
 
 #include "base/log.h"

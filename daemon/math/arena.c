@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Computes where each tensor of a job lies in its arenas: order, alignment, aliases, the digest of the layout. Pure;
+ * for the edge and the engine, on any thread. */
 #include "math/arena.h"
 
 #include "math/kernels.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Only + - * / and sqrt are used, whose results IEEE 754 fixes: the same seed gives the same bits on every machine,
- * which libm's log and cos do not promise. */
+/* Draws initial parameter values for a job without a model of its own. Only + - * / and sqrt are used, whose results
+ * IEEE 754 fixes, unlike libm's log and cos: the same seed gives the same bits on every machine. Pure; the engine's
+ * threads. */
 #include "math/init.h"
 
 #include "math/philox.h"

@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses the table of kernels for this CPU, once at the start of an engine (tests ask for each by name), and
+ * restores what an undo area has saved. The tables themselves are immutable and used by all of the engine's threads. */
 #include "math/kernels_scalar.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
-
-/* splitmix64's finaliser */
-#define MIX_A(x) (((x) ^ (x) >> 30) * UINT64_C(0xbf58476d1ce4e5b9))
-#define MIX_B(x) (((x) ^ (x) >> 27) * UINT64_C(0x94d049bb133111eb))
-#define MIX(x) (MIX_B(MIX_A(x)) ^ MIX_B(MIX_A(x)) >> 31)
-#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
-
-/* Key i is the upper half of the (i+1)-th output of splitmix64 from state 0: fixed, well mixed numbers. */
-#define K1(i) (uint32_t)(MIX(((uint64_t)(i) + 1) * GOLDEN) >> 32)
-#define K8(i) K1(i), K1(i + 1), K1(i + 2), K1(i + 3), K1(i + 4), K1(i + 5), K1(i + 6), K1(i + 7)
-#define K64(i) K8(i), K8(i + 8), K8(i + 16), K8(i + 24), K8(i + 32), K8(i + 40), K8(i + 48), K8(i + 56)
-#define K512(i) K64(i), K64(i + 64), K64(i + 128), K64(i + 192), K64(i + 256), K64(i + 320), K64(i + 384), K64(i + 448)
-const uint32_t digest_key[DIGEST_KEYS] __attribute__((aligned(64))) = { K512(0), K512(512), K512(1024), K512(1536) };
 
 #ifdef __x86_64__
 extern const struct kernels kernels_sse2, kernels_avx2, kernels_avx512;

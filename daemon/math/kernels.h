@@ -139,7 +139,7 @@ const struct kernels *kernels_get(const char *name_or_null);
 int kernels_list(const struct kernels *const **out);
 
 /* Puts the n elements of unit `number` back: params points at its first. */
-void kernel_undo_restore(const void *area, uint64_t number, const struct kernel_params *params, size_t n);
+void kernel_undo_restore(const void *area, uint64_t number, const struct kernel_params *a, size_t n);
 
 /* Sum of the block partials in a fixed pairwise tree. */
 double kernel_sum(const double *block_sumsq, size_t n_blocks);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x86-64-v3: AVX2 with F16C. FMA is there too and must not be used: it rounds once where the others round twice. */
+/* The kernels for x86-64-v3: AVX2 with F16C, 32-byte vectors. The CPU has FMA too, which must not be used: it rounds
+ * once where the other tables round twice. Pure; the engine's threads. */
 #define VBYTES 32
 #include "math/kernels_vector.h"
 

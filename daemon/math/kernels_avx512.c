@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x86-64-v4: AVX-512 F, BW, CD, DQ, VL. */
+/* The kernels for x86-64-v4: AVX-512 F, BW, CD, DQ and VL, 64-byte vectors. Pure; called through the table of
+ * math/kernels.h by the engine's threads. */
 #define VBYTES 64
 #include "math/kernels_vector.h"
 

@@ -10,6 +10,13 @@
 
 #define N_BLOCKS(n) (((n) + KERNEL_BLOCK - 1) / KERNEL_BLOCK)
 
+/* Key i is the upper half of the (i+1)-th output of splitmix64 from state 0: fixed, well mixed numbers. */
+#define K1(i) (uint32_t)(MIX(((uint64_t)(i) + 1) * GOLDEN) >> 32)
+#define K8(i) K1(i), K1(i + 1), K1(i + 2), K1(i + 3), K1(i + 4), K1(i + 5), K1(i + 6), K1(i + 7)
+#define K64(i) K8(i), K8(i + 8), K8(i + 16), K8(i + 24), K8(i + 32), K8(i + 40), K8(i + 48), K8(i + 56)
+#define K512(i) K64(i), K64(i + 64), K64(i + 128), K64(i + 192), K64(i + 256), K64(i + 320), K64(i + 384), K64(i + 448)
+const uint32_t digest_key[DIGEST_KEYS] __attribute__((aligned(64))) = { K512(0), K512(512), K512(1024), K512(1536) };
+
 static size_t min_size(size_t a, size_t b)
 {
 	return a < b ? a : b;

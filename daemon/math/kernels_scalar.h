@@ -12,6 +12,12 @@
 
 #include <string.h>
 
+/* splitmix64's finaliser */
+#define MIX_A(x) (((x) ^ (x) >> 30) * UINT64_C(0xbf58476d1ce4e5b9))
+#define MIX_B(x) (((x) ^ (x) >> 27) * UINT64_C(0x94d049bb133111eb))
+#define MIX(x) (MIX_B(MIX_A(x)) ^ MIX_B(MIX_A(x)) >> 31)
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
 /* Keys of the block digest: two 32-bit words per pair, enough for a block of f64. */
 #define DIGEST_KEYS (2 * KERNEL_BLOCK)
 extern const uint32_t digest_key[DIGEST_KEYS];

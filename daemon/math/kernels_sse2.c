@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every x86-64 CPU can run. */
+/* The kernels that every x86-64 CPU can run: SSE2, 16-byte vectors. Halves are converted lane by lane. Pure; called
+ * through the table of math/kernels.h by the engine's threads. */
 #define VBYTES 16
 #include "math/kernels_vector.h"
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of optimizers: which state each needs, which settings are valid, and the scalars of one step. For job
+ * submission (loop thread) and for steps (the engine's main thread); pure. */
 #include "math/optim.h"
 
 #include <float.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Learning-rate schedules: the factor of a step from its number. Checked at submission on the loop thread, used for
+ * each step by the engine; pure. */
 #include "math/optim.h"
 
 #include <inttypes.h>
@@ -49,7 +51,9 @@ double schedule_factor(const struct schedule *s, uint64_t applied)
 			return s->min_factor;
 		return s->min_factor + (1 - s->min_factor) * (1 + cos(M_PI * (double)t / (double)period)) / 2;
 	}
-	if (s->type == SCHEDULE_STEP)
-		return pow(s->gamma, (double)(t / s->step_size));
+	if (s->type == SCHEDULE_STEP) {
+		uint64_t steps = t / s->step_size; /* whole ones */
+		return pow(s->gamma, (double)steps);
+	}
 	return 1;
 }

@@ -193,7 +193,7 @@ void rpc_finish_code(struct rpc_call *call, int grpc_code, const char *text);
 struct rpc_health;
 enum status rpc_health_new(struct rpc_server *server, struct rpc_health **out_health);
 void rpc_health_free(struct rpc_health *health);
-enum status rpc_health_set(struct rpc_health *health, const char *service, bool serving);
+enum status rpc_health_set(struct rpc_health *health, const char *name, bool serving);
 
 /* grpc.reflection v1 and v1alpha over the linked descriptor set; lists the services that have rows. */
 enum status rpc_reflection_add(struct rpc_server *server);
