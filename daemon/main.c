@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaccd: arguments, configuration, and the choice among its four roles. */
+/* The main program of gaccd: reads arguments and configuration, prepares the process, and becomes one of four roles:
+ * daemon, engine, launcher or service manager. Single-threaded until the role starts its own threads. */
 #include "base/descriptors.h"
 #include "base/inherited.h"
 #include "base/log.h"
@@ -19,8 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-
-extern char **environ;
+#include <unistd.h>
 
 #define MAX_SET 64
 

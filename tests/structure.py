@@ -41,7 +41,6 @@ LONG = {
 }
 # Files of a room without an opening comment.
 OPENING = {
-    "daemon": 1,
     "daemon/control": 25,
     "daemon/edge": 24,
     "daemon/engine": 21,
