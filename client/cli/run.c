@@ -188,7 +188,7 @@ static void show_output(struct run *r, bool at_end)
 			follower_pump(&r->follower[i], r->say, at_end);
 }
 
-/* The grace period is over: whoever still runs is killed; a job that still runs has lost its ranks. */
+/* The grace period is over: ranks that still run are killed; a job that still runs has lost its ranks. */
 static void on_deadline(struct run *r)
 {
 	r->deadline_ms = 0;

@@ -85,7 +85,7 @@ void run_stop_ranks(struct run *r, int signal)
 	ranks_signal(&r->ranks, signal);
 }
 
-/* Why it all ended: who, how, and its last words. */
+/* Why the job ended: which rank, how, and its last output. */
 static void say_root_cause(struct run *r, uint32_t rank)
 {
 	const struct rank_process *p = &r->ranks.rank[rank];

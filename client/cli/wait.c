@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define LOOK_MS 200
-#define CALL_MS 10000 /* of each call to gaccd; --timeout is of the whole */
+#define CALL_MS 10000 /* of each call to gaccd; --timeout is for the whole wait */
 
 struct goal {
 	gacc_job_state state;

@@ -197,7 +197,7 @@ static int64_t slice_ms(int64_t end_ms)
 	return left <= 0 ? 0 : left < WAIT_SLICE_MS ? left : WAIT_SLICE_MS;
 }
 
-/* The wait is over. If the job cannot get there any more, *out is the job all the same. */
+/* The wait is over. If the job can never reach the goal, *out is the job all the same. */
 static gacc_status give_ended(struct gacc_client *client, const char *job, struct rpc_failure *rpc, gacc_jobs **out)
 {
 	bool ended =

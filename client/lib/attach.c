@@ -132,7 +132,7 @@ static gacc_status read_spec(struct gacc_job *job, const char *yaml, const char 
 	return GACC_OK;
 }
 
-/* Fills in who we are. */
+/* Fills in the job and rank of this process. */
 static gacc_status job_identify(struct gacc_job *job, const gacc_attach_opts *o, struct failure *f)
 {
 	struct identity id;

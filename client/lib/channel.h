@@ -2,7 +2,7 @@
 /* Client half of the RPC layer: a connection to one daemon, blocking calls with deadlines.
  *
  * A channel has one pump thread, which also keeps reconnecting while nobody calls. Any thread may call; a stream
- * belongs to one thread at a time. Nothing is logged, and nothing is repeated: whoever calls knows what a repetition
+ * belongs to one thread at a time. Nothing is logged, and nothing is repeated: only the caller knows what a repetition
  * would mean (session.c does it for trainers). Do not use a channel in a child of fork().
  */
 #ifndef GACC_CLIENT_CHANNEL_H

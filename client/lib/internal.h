@@ -98,7 +98,7 @@ struct layout {
 
 struct gacc_job {
 	struct gacc_client *client;
-	/* who we are */
+	/* this process: job and rank */
 	char *name; /* as given; for a new attach */
 	int rank, world;
 	const char *rank_source;

@@ -20,7 +20,7 @@ struct gacc_watch {
 	struct gacc_client *client;
 	char *job;
 	pthread_t thread;
-	struct tail tail; /* its lock is of all below */
+	struct tail tail; /* its lock guards all that follows */
 	Gacc__V1__WatchRequest request;
 	int fd;			/* eventfd: newest or over has something to say */
 	gacc_jobs *newest;	/* not yet taken */
@@ -64,7 +64,7 @@ static const struct ProtobufCMessage *job_request(void *arg)
 	return &w->request.base;
 }
 
-/* Before the first answer the endpoint may be wrong, and who asks wants to know. Later gaccd will be back, unless the
+/* Before the first answer the endpoint may be wrong, and the caller wants to know. Later gaccd will be back, unless the
  * socket is not for us: twice in a row, as it has no permissions at all in the moment in which it is made. */
 static bool may_pass(struct gacc_watch *w, const struct rpc_failure *failure)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The events of a gRPC completion queue, and who takes them.
+/* Which thread takes the events of a gRPC completion queue.
  *
  * One thread at a time does. A caller that waits for a batch does it itself if nobody else is at it: handing the event
  * over from another thread would take longer than the call's work. The pump, a thread of the queue, does it while
@@ -39,7 +39,7 @@ struct queue {
 	bool taken;  /* a thread is in grpc_completion_queue_next */
 	bool called; /* a caller has waited since the pump looked last */
 	bool closing;
-	struct waiter *followers; /* callers that will take from the queue when who does it now is through */
+	struct waiter *followers; /* callers that will take from the queue after the one that does it now */
 };
 
 /* In zeroed memory. NO_MEMORY: no thread could be made; nothing is to be undone. */

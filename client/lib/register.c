@@ -75,7 +75,7 @@ static size_t portion_of(const gacc_tensor *t, size_t first, size_t n)
 	return i > first ? i - first : 1;
 }
 
-/* One portion; after a gaccd that does not have the earlier ones any more, none. */
+/* Sends one portion; none if gaccd was restarted and has lost the earlier ones. */
 static enum status give_portion(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *f)
 {
 	struct declaring *d = arg;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Repeats a call until it succeeds or its time is over: waits while gaccd is away, recovers the session after a
- * restart, and tells of the outage. For every call of a trainer; the job's thread, or the sender's for queued pushes. */
+ * restart, and tells of the outage. For every call of a trainer; the job's thread, or the sender's for queued pushes.
+ */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
@@ -33,8 +34,8 @@ struct retry {
 	bool told; /* that gaccd cannot be reached */
 };
 
-/* The only thing that the library says by itself: nobody is to wait for minutes without a word. GACC_QUIET=1: not even
- * that. */
+/* The only output of the library itself, so that nobody waits for minutes without an explanation. GACC_QUIET=1: not
+ * even that. */
 static bool may_say(void)
 {
 	const char *quiet = getenv("GACC_QUIET");

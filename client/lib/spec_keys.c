@@ -59,7 +59,8 @@ static const struct yaml_name launches[] = { NAME(LAUNCH_MODE__LAUNCH_MODE_, EXT
 					     NAME(LAUNCH_MODE__LAUNCH_MODE_, CLIENT, "client"),
 					     NAME(LAUNCH_MODE__LAUNCH_MODE_, DAEMON, "daemon"), END };
 
-/* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is of spec_file. */
+/* KEY(type, where it lies, name, options..., documentation); all sections lie at offset 0, so `at` is an offset into
+ * spec_file. */
 #define KEY(name_, type_, at, doc_, ...)                                                                               \
 	{                                                                                                              \
 		.name = #name_, .type = YAML_##type_, .offset = offsetof(struct spec_file, at), .doc = doc_,           \

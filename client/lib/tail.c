@@ -23,7 +23,7 @@ void tail_fini(struct tail *tail)
 	pthread_mutex_destroy(&tail->lock);
 }
 
-/* Publishes the stream in the same breath in which the request is made: who changes what it asks for cuts it off. */
+/* Publishes the stream together with its request: a thread that changes the request can then cut the stream off. */
 static void begin(struct tail *tail, struct rpc_stream *stream, const struct tail_source *source, void *arg)
 {
 	const struct ProtobufCMessage *request;

@@ -26,7 +26,7 @@ struct event {
 struct watcher {
 	struct gacc_client *client;
 	pthread_t thread;
-	struct tail tail; /* its lock is of all below */
+	struct tail tail; /* its lock guards all that follows */
 	uint64_t session_id;
 	uint8_t token[TOKEN_BYTES];
 	size_t token_bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process has from whoever started it besides arguments, environment and limits, and what it must not depend on:
+/* What a process inherits from its parent besides arguments, environment and limits, and must not depend on:
  * signals that are ignored or blocked, and standard descriptors that are closed. */
 #ifndef GACC_BASE_INHERITED_H
 #define GACC_BASE_INHERITED_H

@@ -23,7 +23,7 @@
 #endif
 
 #define MAX_MESSAGE 2048
-/* for whoever reads stderr, once: then lines are dropped until he reads on */
+/* waits once for the reader of stderr; then lines are dropped until it reads again */
 #define PATIENCE_MS 100
 #define MAX_LINE (6 * MAX_MESSAGE + 512) /* JSON writes a byte as up to six */
 

@@ -97,7 +97,7 @@ static uint32_t charged(const struct attach *a, uid_t uid)
 	return n;
 }
 
-/* A user may have half of what others leave, so that something is left for whoever comes next. */
+/* A user may have half of what others leave, so that something is left for the next user. */
 static uint32_t share_of(struct attach *a, uid_t uid)
 {
 	uint32_t all = 0;
@@ -216,7 +216,7 @@ static void refuse_packet(struct conn *c, enum status st, const char *why)
 
 static void on_readable(uv_poll_t *h, int status, int events);
 
-/* Once a minute: who is refused chooses how often. */
+/* Once a minute, because a client that is refused can repeat as often as it likes. */
 static void warn(struct attach *a, const char *why)
 {
 	uint64_t now = uv_now(a->loop);

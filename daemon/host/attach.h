@@ -3,8 +3,8 @@
  *
  * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is too
  * long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. That a
- * connection is over says that its session is lost, not that its process is dead: who maps memory may have closed its
- * socket.
+ * connection is over says that its session is lost, not that its process is dead: a process that maps memory may have
+ * closed its socket.
  *
  * Linux counts descriptors that were sent and not received for all processes of gaccd's user together, up to
  * RLIMIT_NOFILE; beyond that nothing that has descriptors can be sent, to engines neither. So what is in flight here is

@@ -167,19 +167,19 @@ static uint64_t start_of(int fd, pid_t pid)
 
 static void greet(struct listener *l, int fd)
 {
-	struct ucred who;
-	socklen_t n = sizeof(who);
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n)) {
+	struct ucred peer_cred;
+	socklen_t n = sizeof(peer_cred);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer_cred, &n)) {
 		log_error("%s: SO_PEERCRED: %s", l->path, strerror(errno));
 		close(fd);
 		return;
 	}
-	struct tally *t = tally_of(l, who.uid);
+	struct tally *t = tally_of(l, peer_cred.uid);
 	if (t && t->n >= l->max_per_uid) {
 		if (!l->refusing)
 			log_warn("%s: uid %u (pid %d) has %u connections, the most (listen.connections_per_user): "
 				 "refused",
-				 l->path, (unsigned)who.uid, (int)who.pid, l->max_per_uid);
+				 l->path, (unsigned)peer_cred.uid, (int)peer_cred.pid, l->max_per_uid);
 		l->refusing = true;
 		close(fd);
 		return;
@@ -192,7 +192,7 @@ static void greet(struct listener *l, int fd)
 			drop_if_none(l, t);
 		return;
 	}
-	struct listen_peer peer = { who.uid, who.gid, who.pid, start_of(fd, who.pid) };
+	struct listen_peer peer = { peer_cred.uid, peer_cred.gid, peer_cred.pid, start_of(fd, peer_cred.pid) };
 	l->cb(l->arg, fd, &peer);
 }
 
@@ -371,7 +371,7 @@ static bool is_removed(const char *path)
 	return lstat(path, &st) && errno == ENOENT;
 }
 
-/* The lock file may be gone as well: who made another one may think that the path is free. */
+/* The lock file may be gone as well: a process that made another one may think that the path is free. */
 static enum status keep_lock(struct listener *l)
 {
 	char name[sizeof(l->path) + 8];

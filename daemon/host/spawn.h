@@ -32,7 +32,7 @@ struct spawn_opts {
  * `loop` is a uv_loop_t. */
 int spawn_child(void *loop, const struct spawn_opts *, struct spawned **out);
 int64_t spawned_pid(const struct spawned *);
-/* `exited` is not called any more. The child lives on; nobody waits for it while this process lives. NULL is fine. */
+/* From now on `exited` is not called. The child continues to run and is not reaped by us. NULL is allowed. */
 void spawned_let_go(struct spawned *);
 
 #endif

@@ -30,7 +30,7 @@
 #define OWN_FDS 16
 #define EXIT_USAGE 2 /* also of a wrong configuration */
 #define MAX_BACKOFF_MS 10000
-#define STEADY_MS 10000 /* a child that ended by itself after so long had begun well */
+#define STEADY_MS 10000 /* a child that exits on its own after so long had started well */
 
 struct stored {
 	char name[FDSTORE_MAX_NAME];
@@ -104,9 +104,9 @@ static void take_control(struct message *m, struct msghdr *h)
 			m->n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			memcpy(m->fd, CMSG_DATA(c), m->n_fds * sizeof(int));
 		} else if (c->cmsg_type == SCM_CREDENTIALS) {
-			struct ucred who;
-			memcpy(&who, CMSG_DATA(c), sizeof(who));
-			m->sender = who.pid;
+			struct ucred sender;
+			memcpy(&sender, CMSG_DATA(c), sizeof(sender));
+			m->sender = sender.pid;
 		}
 	}
 }
@@ -260,7 +260,7 @@ static void start_child(struct supervisor *s)
 	log_debug("started %s, pid %d, with %zu descriptors", s->opts->argv[0], (int)pid, s->n_stored);
 }
 
-/* Before the next start. What was killed comes back at once. What ends by itself, soon after it was started, lacks
+/* Before the next start. What was killed comes back at once. What exits on its own, soon after it was started, lacks
  * something, a disk with room for example: it is tried less and less often. */
 static uint32_t next_backoff(struct supervisor *s, bool exited)
 {

@@ -32,7 +32,7 @@ struct launch_order {
 	uint64_t job_id;
 	uint32_t n_ranks, max_restarts, micro_size;
 	uint32_t uid;	      /* whose the ranks are to be */
-	uint32_t change_user; /* 0: that is who we are already */
+	uint32_t change_user; /* 0: the launcher already runs as this user */
 	uint32_t n_command, n_environment;
 	uint32_t fresh;			/* nothing of the job has run yet: what is in its logs is another job's */
 	uint64_t log_max;		/* START, LOGS: bytes that a rank's log may have; launch/logs.h */

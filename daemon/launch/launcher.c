@@ -101,7 +101,7 @@ static int64_t start_rank(void *ctx, uint32_t rank, uint32_t restarts)
 		setpgid(pid, pid);
 		FAILPOINT(launcher_spawned);
 		if (note_pid(l, &note) || write(go[1], "", 1) != 1) {
-			close(go[1]); /* it ends by itself */
+			close(go[1]); /* the child exits when it reads nothing */
 			waitpid(pid, NULL, 0);
 			snprintf(l->start.reason[rank], LAUNCH_REASON, "its pid cannot be noted in %.120s",
 				 l->state_path);
@@ -149,7 +149,7 @@ static void reap_rank(struct launcher *l, uint32_t rank, pid_t pid)
 		       clock_now());
 }
 
-/* Not more at a time: who makes orphans faster than they are reaped must not keep orders from being heard. */
+/* Not more at a time: a rank that makes orphans faster than they are reaped must not delay orders. */
 static void reap(struct launcher *l)
 {
 	siginfo_t info = { .si_pid = 0 };
@@ -216,7 +216,7 @@ static void lose_gaccd(struct launcher *l)
 	l->alone_since_ns = clock_now().mono_ns;
 }
 
-/* false: the socket is full, or nobody is there any more. */
+/* false: the socket is full, or gaccd has gone. */
 static bool say(struct launcher *l, const struct launch_word *w, const void *tail)
 {
 	int r = channel_send(l->gaccd, w, sizeof(*w), tail, w->n_tail, NULL, 0);
@@ -308,7 +308,7 @@ static void stop(struct launcher *l, int64_t grace_ns)
 		launch_stop(l->launch, grace_ns, clock_now());
 }
 
-static void obey(struct launcher *l, const struct launch_order *o, size_t n)
+static void handle_order(struct launcher *l, const struct launch_order *o, size_t n)
 {
 	switch ((enum launch_op)o->op) {
 	case LAUNCH_OP_START:
@@ -350,7 +350,7 @@ static void read_orders(struct launcher *l)
 			lose_gaccd(l);
 			return;
 		}
-		obey(l, &packet.order, (size_t)n);
+		handle_order(l, &packet.order, (size_t)n);
 	}
 }
 
@@ -455,7 +455,7 @@ static void finish(struct launcher *l)
 		log_job(l->args->job_id, LOG_WARN, "OrphansLeft",
 			"processes that its ranks have left behind could not be killed: their parent "
 			"is init now");
-	unlink(l->socket_path); /* first: who finds no socket starts a launcher, and reads the other */
+	unlink(l->socket_path); /* first: a gaccd that finds no socket starts a launcher, which reads the state file */
 	unlink(l->state_path);
 	launch_free(l->launch);
 	launch_logs_free(l->logs);

@@ -3,9 +3,9 @@
  *
  * It is the ranks' parent, so that they keep their pids and their log files when gaccd is restarted, and it knows how
  * each ended. It is in a session of its own, holds no memory of the job, listens at
- * <runtime_dir>/launch-<job>.<uuid>.sock (launch/channel.h) and obeys whoever connects with gaccd's own uid or root's.
- * It ends when it is told to; on SIGTERM, when the ranks have ended; or when nobody has been connected for orphan_ms.
- * When it is killed, the kernel kills its ranks (PR_SET_PDEATHSIG).
+ * <runtime_dir>/launch-<job>.<uuid>.sock (launch/channel.h) and follows orders from peers with gaccd's own uid or
+ * root's. It ends when it is told to; on SIGTERM, when the ranks have ended; or when nobody has been connected for
+ * orphan_ms. When it is killed, the kernel kills its ranks (PR_SET_PDEATHSIG).
  */
 #ifndef GACC_LAUNCH_LAUNCHER_H
 #define GACC_LAUNCH_LAUNCHER_H

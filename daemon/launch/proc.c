@@ -167,7 +167,7 @@ static int connect_to(const struct sockaddr_un *at)
 	return -err;
 }
 
-/* The launcher inherits a socket that listens already: who connects to it is heard when it comes to that. */
+/* The launcher inherits a socket that is listening already, so a connection made before it runs is not lost. */
 static int listen_at(const struct sockaddr_un *at)
 {
 	int fd = new_socket(0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's launcher as gaccd holds it: found or started, talked to over its socket, mourned when it goes.
+/* A job's launcher as gaccd holds it: found or started, spoken to over its socket, reaped when it ends.
  *
  * Loop thread. The process is this binary with `--launcher` (launch/launcher.h). It outlives gaccd; launch_proc_open
  * finds it again.
@@ -30,7 +30,7 @@ enum status launch_proc_open(void *loop, const struct launcher_args *, bool star
 bool launch_proc_order(struct launch_proc *, const struct launch_order *, const void *words, uint32_t n);
 /* 0: not known yet. */
 int64_t launch_proc_pid(const struct launch_proc *);
-/* Lets go of it: it lives on, no event comes any more. NULL is fine. */
+/* Frees the handle without ending the launcher; no event follows. NULL is allowed. */
 void launch_proc_close(struct launch_proc *);
 
 #endif

@@ -151,7 +151,7 @@ static bool is_noted(const void *arg, int64_t pid)
 	       process_uid(pid, &uid) && (!note->uid || uid == note->uid);
 }
 
-/* How many were killed. Zombies do not count: who should reap them may be slow. */
+/* How many were killed. Zombies do not count: their parent may be slow to reap them. */
 static uint32_t kill_noted(const struct notes *of)
 {
 	DIR *proc = opendir("/proc");

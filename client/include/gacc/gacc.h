@@ -144,7 +144,7 @@ typedef struct gacc_step {
 	double total_weight, divisor;
 	uint64_t micro_count;
 	double grad_norm, lr, mean_loss;
-	uint32_t last_rank; /* who completed the window, and by how much after the one before */
+	uint32_t last_rank; /* the rank that completed the window, and how long after the one before */
 	int64_t last_lag_ns;
 	uint64_t params_digest;
 	const void *reduced; /* optimizer client: the reduced gradients (gacc_reduced_offset); else NULL */

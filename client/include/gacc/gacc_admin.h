@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc for those who run jobs: submit, look, cancel, and the state of the node. gaccctl uses this and nothing else.
+/* gacc for operators of jobs: submit, look, cancel, and the state of the node. gaccctl uses this and nothing else.
  *
  * All calls may be made from any thread; each lasts at most the client's timeout (gacc_set_timeout) and fails at once
  * when the daemon is not there, but for gacc_job_wait, which has its own timeout and waits for the daemon, too.
@@ -185,7 +185,7 @@ GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out
  * can only make it shorter. */
 GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms,
 				     gacc_jobs **out);
-/* For whoever has started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the rank. */
+/* For the program that started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the rank. */
 GACC_API gacc_status gacc_job_fail(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
 GACC_API gacc_status gacc_job_flush(gacc_client *, const char *job, uint64_t *out_window);
@@ -196,7 +196,7 @@ GACC_API gacc_status gacc_job_resume(gacc_client *, const char *job, gacc_jobs *
 GACC_API gacc_status gacc_job_update(gacc_client *, const char *job, const gacc_job_values *, uint64_t window,
 				     uint64_t *out_window);
 /* Until the job is in that state (0: has ended) or has applied so many steps (0: not asked), for at most timeout_ms
- * (-1: for ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it cannot get there any more,
+ * (-1: for ever); a daemon that is away is waited for. GACC_ETIMEOUT; GACC_ECANCELLED: it can never reach the goal,
  * *out is the job all the same. */
 GACC_API gacc_status gacc_job_wait(gacc_client *, const char *job, gacc_job_state state, uint64_t applied_step,
 				   int timeout_ms, gacc_jobs **out);
