@@ -142,3 +142,17 @@ gacc_status failure_copy(struct failure *to, const struct failure *from)
 	*to = *from;
 	return to->code;
 }
+
+bool is_outage(const struct rpc_failure *failure)
+{
+	switch (failure->status) {
+	case ST_UNAVAILABLE:
+	case ST_DRAINING:
+	case ST_ENGINE_DOWN:
+		return true;
+	case ST_CANCELLED:
+		return !*failure->reason; /* nobody asked for it: a server that died between accept and answer */
+	default:
+		return false;
+	}
+}

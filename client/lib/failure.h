@@ -10,6 +10,7 @@
 #include "gacc/gacc.h"
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,5 +41,8 @@ gacc_status failure_set(struct failure *f, enum status st, const char *hint, con
 gacc_status failure_of_rpc(struct failure *f, const char *what, const struct rpc_failure *rpc);
 /* A copy without looking into it. */
 gacc_status failure_copy(struct failure *to, const struct failure *from);
+
+/* gaccd is out of reach and is expected back: the caller should repeat what failed. */
+bool is_outage(const struct rpc_failure *failure);
 
 #endif

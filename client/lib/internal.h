@@ -150,9 +150,6 @@ typedef enum status (*attempt_fn)(struct gacc_job *job, void *arg, int64_t timeo
  * lost sessions. On failure job->failure says so, beginning with `what`. */
 gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
 
-/* The daemon is out of reach, and will be back: what failed is to be repeated. */
-bool is_outage(const struct rpc_failure *failure);
-
 /* A unary call. wire_timeout_ms (may be NULL) is the request's own timeout field, set for each attempt. */
 struct unary {
 	const char *method;

@@ -95,20 +95,6 @@ static void back_off(struct retry *r)
 	r->backoff_ms = r->backoff_ms * 2 < BACKOFF_MAX_MS ? r->backoff_ms * 2 : BACKOFF_MAX_MS;
 }
 
-bool is_outage(const struct rpc_failure *failure)
-{
-	switch (failure->status) {
-	case ST_UNAVAILABLE:
-	case ST_DRAINING:
-	case ST_ENGINE_DOWN:
-		return true;
-	case ST_CANCELLED:
-		return !*failure->reason; /* nobody asked for it: a server that died between accept and answer */
-	default:
-		return false;
-	}
-}
-
 /* Should the attempt be repeated? Sleeps when that makes sense. */
 static bool again(struct gacc_job *job, struct retry *r, const struct rpc_failure *failure)
 {
