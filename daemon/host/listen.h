@@ -5,9 +5,9 @@
  * The path is guarded by a lock file beside it ("<path>.lock", never removed), so a socket left by a dead daemon is
  * replaced and one of a live daemon is not.
  *
- * Loop thread. Each connection counts toward its user's limit until it is closed; to notice the end, the listener watches
- * a duplicate of the descriptor. The owner of an accepted descriptor must therefore end it with shutdown(2) before
- * close(2), as gRPC does.
+ * Loop thread. Each connection counts toward its user's limit until it is closed; to notice the end, the listener
+ * watches a duplicate of the descriptor. The owner of an accepted descriptor must therefore end it with shutdown(2)
+ * before close(2), as gRPC does.
  */
 #ifndef GACC_HOST_LISTEN_H
 #define GACC_HOST_LISTEN_H

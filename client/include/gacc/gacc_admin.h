@@ -185,7 +185,8 @@ GACC_API gacc_status gacc_job_list(gacc_client *, int ended_too, gacc_jobs **out
  * can only make it shorter. */
 GACC_API gacc_status gacc_job_cancel(gacc_client *, const char *job, const char *reason, uint32_t grace_ms,
 				     gacc_jobs **out);
-/* For the program that started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the rank. */
+/* For the program that started the ranks: one of them has failed, so the job ends as FAILED, and `reason` names the
+ * rank. */
 GACC_API gacc_status gacc_job_fail(gacc_client *, const char *job, const char *reason, gacc_jobs **out);
 /* Closes the open window with what is counted in it. */
 GACC_API gacc_status gacc_job_flush(gacc_client *, const char *job, uint64_t *out_window);
