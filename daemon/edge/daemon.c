@@ -3,11 +3,11 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted.h"
 #include "edge/journal_keep.h"
 #include "edge/links.h"
-#include "edge/live_job.h"
-#include "edge/live_saving.h"
 #include "edge/reply.h"
 #include "edge/state_share.h"
 #include "host/attach.h"
@@ -116,11 +116,11 @@ static void on_tick(uv_timer_t *h)
 	listener_heal(d->listener);
 	attach_heal(d->attach);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		live_tick(d->job[i], now);
+		hosted_tick(d->job[i], now);
 	disk_watch_tick(d, now);
 	state_share_tick(d, now);
-	live_queue_run(d, now);
-	live_forget_old(d);
+	hosted_queue_run(d, now);
+	hosted_forget_old(d);
 	recorder_flush(d->recorder);
 	persist_tick(d->persist);
 }
@@ -270,9 +270,9 @@ static enum status open_sockets(struct daemon *d)
 static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
 	unsigned long long id = 0;
-	const struct live_job *l = sscanf(s->name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
-	return s->fd >= 0 && l && l->coord && coord_phase(l->coord) < COORD_ENDING && l->params_durable &&
-	       !l->part->mem.n && !l->part->tensors.due;
+	const struct hosted *h = sscanf(s->name, "j%llu.", &id) == 1 ? hosted_find(d, id) : NULL;
+	return s->fd >= 0 && h && h->coord && coord_phase(h->coord) < COORD_ENDING && h->params_durable &&
+	       !h->part->mem.n && !h->part->tensors.due;
 }
 
 /* What is left in d->node.stored would be dropped. */
@@ -294,9 +294,9 @@ static void drop_strangers(struct daemon *d)
 		if (d->node.stored[i].fd < 0)
 			continue;
 		unsigned long long id = 0;
-		const struct live_job *l = sscanf(d->node.stored[i].name, "j%llu.", &id) == 1 ? live_find(d, id) : NULL;
-		bool known = l != NULL;
-		if (known && (l->aside || (l->part && l->part->tensors.due)))
+		const struct hosted *h = sscanf(d->node.stored[i].name, "j%llu.", &id) == 1 ? hosted_find(d, id) : NULL;
+		bool known = h != NULL;
+		if (known && (h->aside || (h->part && h->part->tensors.due)))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
 			 d->node.stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
@@ -330,7 +330,7 @@ static enum status start(struct daemon *d)
 		st = open_rpc(d);
 	FAILPOINT(gaccd_restore_before);
 	if (!st)
-		st = live_restore(d);
+		st = hosted_restore(d);
 	FAILPOINT(gaccd_restore_after);
 	if (!st)
 		st = journal_keep_check(d);
@@ -377,11 +377,11 @@ static void wait_for_allocations(struct daemon *d)
 static void free_jobs(struct daemon *d)
 {
 	persist_mute(d->persist);
-	live_submit_give_up(d);
+	hosted_submit_give_up(d);
 	daemon_drop_posted(d);
 	links_free(d);
 	reply_drop_late(d);
-	live_free_all(d);
+	hosted_free_all(d);
 }
 
 static void finish(struct daemon *d)
@@ -444,7 +444,7 @@ int daemon_run(const struct conf *conf)
 {
 	uint64_t descriptors_before = descriptors_raise();
 	size_t stored = fdstore_inherited();
-	if (live_queue_check_held(stored, 0) != ST_OK)
+	if (hosted_queue_check_held(stored, 0) != ST_OK)
 		return 1;
 	struct daemon *d = calloc(1, sizeof(*d));
 	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->node.loop))

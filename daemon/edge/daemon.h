@@ -19,7 +19,7 @@
 struct attach;
 struct listener;
 struct link;
-struct live_job;
+struct hosted;
 
 /* A message to be delivered when the handler that caused it has returned. */
 struct posted {
@@ -61,7 +61,7 @@ struct daemon {
 	struct failpoint_socket *failpoints; /* NULL in builds without */
 	uint64_t term;
 	uint64_t last_job;
-	struct live_job **job; /* ascending ids; ended ones too, until they are forgotten (live_retire.c) */
+	struct hosted **job; /* ascending ids; ended ones too, until they are forgotten (hosted_retire.c) */
 	uint32_t n_jobs, jobs_capacity;
 	struct pending_submit *submitting; /* jobs whose submitters wait: not durable, or without memory yet */
 	uint32_t n_queued;		   /* jobs that wait for their turn */

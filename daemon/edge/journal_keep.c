@@ -6,7 +6,7 @@
 #include "edge/journal_keep.h"
 
 #include "base/log.h"
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "engine/control_page.h"
 #include "launch/launcher.h"
 #include "proto/path.h"
@@ -81,14 +81,14 @@ static uint64_t job_of(const struct fdstore_fd *s)
 	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 ? id : 0;
 }
 
-/* live_launch_adopt looks for the job's own files alone: here it is told what that passes over. */
+/* launching_adopt looks for the job's own files alone: here it is told what that passes over. */
 static void check_launcher(const struct daemon *d, uint64_t id, const char *digits)
 {
-	const struct live_job *l = live_find(d, id);
+	const struct hosted *h = hosted_find(d, id);
 	char uuid[UUID_TEXT], mine[LAUNCHER_DIGITS + 1];
-	if (!l || !*digits)
+	if (!h || !*digits)
 		return;
-	uuid_text(l->uuid, uuid);
+	uuid_text(h->uuid, uuid);
 	launcher_digits(uuid, mine);
 	if (!strcmp(digits, mine))
 		return;
@@ -145,10 +145,10 @@ static enum status check_ids(struct daemon *d, bool accepted)
 	return ST_MALFORMED;
 }
 
-static const struct live_job *owner_of(const struct daemon *d, const struct fdstore_fd *s)
+static const struct hosted *owner_of(const struct daemon *d, const struct fdstore_fd *s)
 {
 	uint64_t id = job_of(s);
-	return id ? live_find(d, id) : NULL;
+	return id ? hosted_find(d, id) : NULL;
 }
 
 /* Not the job's: the manager need not keep it, unless another descriptor of this name is the job's. */
@@ -173,23 +173,23 @@ static bool is_control(const struct fdstore_fd *s)
 }
 
 /* false: this is not the journal of the job that has this memory. */
-static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct live_job *l, bool accepted)
+static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct hosted *h, bool accepted)
 {
 	char uuid[UUID_TEXT], mine[UUID_TEXT];
 	struct segment_owner o;
-	enum segment_owned owned = segment_read_owner(s->fd, l->uuid, &o);
+	enum segment_owned owned = segment_read_owner(s->fd, h->uuid, &o);
 	if (owned == SEGMENT_OWN || owned == SEGMENT_UNNAMED)
 		return true;
 	uuid_text(o.uuid, uuid);
-	uuid_text(l->uuid, mine);
+	uuid_text(h->uuid, mine);
 	bool known = owned == SEGMENT_OTHERS;
 	if (known && is_control(s) && !accepted) {
 		log_error("the service manager keeps memory of job %llu with uuid %s (%s), and job %llu of this "
 			  "journal has uuid %s",
-			  (unsigned long long)l->id, uuid, s->name, (unsigned long long)l->id, mine);
+			  (unsigned long long)h->id, uuid, s->name, (unsigned long long)h->id, mine);
 		return false;
 	}
-	log_job(l->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it",
+	log_job(h->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it",
 		s->name, known ? "of another job of this id, with uuid " : "damaged where it says whose it is",
 		known ? uuid : "");
 	drop_stored(d, s);
@@ -200,37 +200,37 @@ enum status journal_keep_owners(struct daemon *d)
 {
 	bool accepted = journal_was_accepted(d->journal), ours = true;
 	for (size_t i = 0; i < d->node.n_stored; i++) {
-		const struct live_job *l = owner_of(d, &d->node.stored[i]);
-		if (l && !check_owner(d, &d->node.stored[i], l, accepted))
+		const struct hosted *h = owner_of(d, &d->node.stored[i]);
+		if (h && !check_owner(d, &d->node.stored[i], h, accepted))
 			ours = false;
 	}
 	return ours ? ST_OK : refuse(d);
 }
 
 /* An engine applies what the journal has, and nothing else. */
-static enum status check_window(struct live_job *l, bool accepted)
+static enum status check_window(struct hosted *h, bool accepted)
 {
 	struct control_state state;
 	char why[200];
 	uint64_t window = 0;
-	if (!l->coord || !l->params_durable)
+	if (!h->coord || !h->params_durable)
 		return ST_OK;
-	if (l->part->tensors.due) {
-		part_stored_window(l->part, &window);
-	} else if (l->part->mem.n && !part_read_control(l->part, &state)) {
+	if (h->part->tensors.due) {
+		part_stored_window(h->part, &window);
+	} else if (h->part->mem.n && !part_read_control(h->part, &state)) {
 		/* else the engine will say what is wrong with it */
 		window = state.r.window;
 		control_state_fini(&state);
 	}
-	if (window <= l->end.window)
+	if (window <= h->end.window)
 		return ST_OK;
 	snprintf(why, sizeof(why),
 		 "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
-		 (unsigned long long)window, (unsigned long long)l->end.window);
+		 (unsigned long long)window, (unsigned long long)h->end.window);
 	if (accepted)
-		job_fail(l->part->job, ST_SEGMENT_CORRUPT, why, daemon_now(l->d));
+		job_fail(h->part->job, ST_SEGMENT_CORRUPT, why, daemon_now(h->d));
 	else
-		log_error("job %llu: %s", (unsigned long long)l->id, why);
+		log_error("job %llu: %s", (unsigned long long)h->id, why);
 	return accepted ? ST_OK : ST_MALFORMED;
 }
 

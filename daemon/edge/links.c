@@ -7,7 +7,7 @@
 #include "cluster/link.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "proto/failpoint.h"
 
 /* What another gaccd has sent and this one cannot read; between two of one version it does not happen. */
@@ -18,20 +18,20 @@ static void refuse(const struct link_message *m, const char *what, const char *w
 
 static void take_report(struct daemon *d, const struct link_message *m)
 {
-	struct live_job *l = live_find(d, m->job);
+	struct hosted *h = hosted_find(d, m->job);
 	struct report r;
 	char why[200];
-	if (!l || !l->coord)
+	if (!h || !h->coord)
 		return; /* it is over */
-	const struct part_ranks all = { l->spec->ranks, NULL };
-	enum status st = report_unpack(m->bytes, m->n, &all, l->spec->max_micro_size, &r, why, sizeof(why));
+	const struct part_ranks all = { h->spec->ranks, NULL };
+	enum status st = report_unpack(m->bytes, m->n, &all, h->spec->max_micro_size, &r, why, sizeof(why));
 	if (st == ST_NO_MEMORY)
 		return; /* it is repeated */
 	if (st) {
 		refuse(m, "a report", why);
 		return;
 	}
-	coord_on_report(l->coord, &r, daemon_now(d));
+	coord_on_report(h->coord, &r, daemon_now(d));
 	report_release(&r);
 }
 

@@ -3,7 +3,7 @@
 #ifndef GACC_EDGE_METHODS_H
 #define GACC_EDGE_METHODS_H
 
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "edge/reply.h"
 
 struct Gacc__V1__Job;
@@ -19,8 +19,8 @@ struct now now_of(const struct rpc_call *);
 /* Answers NO_MEMORY. */
 void no_memory(struct rpc_call *);
 
-/* The call points to the job from now on; its on_end calls live_drop. */
-void keep_job(struct rpc_call *, struct live_job *);
+/* The call points to the job from now on; its on_end calls hosted_drop. */
+void keep_job(struct rpc_call *, struct hosted *);
 /* The call points to the part from now on; its on_end calls part_drop. */
 void keep_part(struct rpc_call *, struct part *);
 /* The part of a session and the session's key; NULL: answered with an error. */
@@ -29,24 +29,25 @@ struct part *find_session(struct rpc_call *, const struct Gacc__V1__Session *, s
  * itself. */
 struct part *checked_session(struct rpc_call *, const struct Gacc__V1__Session *, struct session_key *out);
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
-struct live_job *named_job(struct rpc_call *, const char *name);
+struct hosted *named_job(struct rpc_call *, const char *name);
 /* May the caller change it? false: answered PERMISSION_DENIED. */
-bool may_change(struct rpc_call *, const struct live_job *);
+bool may_change(struct rpc_call *, const struct hosted *);
 /* What a coordinator's refusal is to the caller: a job that has not begun to run again, but has its parameters from an
  * earlier gaccd, only waits for its engine. */
-enum status refusal_of(const struct live_job *, enum status);
+enum status refusal_of(const struct hosted *, enum status);
 typedef void whole_job_fn(struct rpc_call *, struct Gacc__V1__Job *, int arg);
 /* Calls `then` with the job as it is, specification and ranks included, and with what more `parts` (enum view_part)
  * asks for: at once, or later when the journal has to be read. It is not called when the call is gone, or was answered
  * with an error. The job is lent. */
-void with_whole_job(struct rpc_call *, struct live_job *, unsigned parts, whole_job_fn *then, int arg);
+void with_whole_job(struct rpc_call *, struct hosted *, unsigned parts, whole_job_fn *then, int arg);
 /* Push arguments from the wire. `present` is borrowed. */
 struct push_args push_args_of(const struct Gacc__V1__PushRequest *);
-/* A push of the last window of a job that is over (live_retire.c): true when it is in that window, and is answered. */
+/* A push of the last window of a job that is over (hosted_retire.c): true when it is in that window, and is answered.
+ */
 bool push_is_over(struct rpc_call *, const struct Gacc__V1__PushRequest *);
 
 /* Answers Cancel when the job has ended, which is when its end is durable. */
-void answer_cancel(struct rpc_call *, struct live_job *);
+void answer_cancel(struct rpc_call *, struct hosted *);
 /* on_end of the calls that wait for something of a job. */
 void forget_wait(struct rpc_call *, bool completed);
 

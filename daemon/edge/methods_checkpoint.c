@@ -2,7 +2,7 @@
 /* gacc.v1.JobService: checkpoints. */
 #include "edge/methods.h"
 
-#include "edge/live_saving.h"
+#include "edge/checkpoints.h"
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdlib.h>
@@ -33,32 +33,32 @@ static void answer(struct rpc_call *call, const struct saved *k)
 	rpc_finish(call, &r.base);
 }
 
-void saving_answer(struct live_job *l, uint64_t id, const struct saved *k)
+void saving_answer(struct hosted *h, uint64_t id, const struct saved *k)
 {
-	struct rpc_call *call = rpc_find(l->d->rpc, id);
+	struct rpc_call *call = rpc_find(h->d->rpc, id);
 	if (call)
 		answer(call, k);
 }
 
 /* The job whose engine can save it; NULL: answered. */
-static struct live_job *savable_job(struct rpc_call *call, const char *name)
+static struct hosted *savable_job(struct rpc_call *call, const char *name)
 {
-	struct live_job *l = named_job(call, name);
-	if (!l || !may_change(call, l))
+	struct hosted *h = named_job(call, name);
+	if (!h || !may_change(call, h))
 		return NULL;
-	unsigned long long id = l->id;
-	if (live_ended(l) || coord_phase(l->coord) >= COORD_ENDING)
+	unsigned long long id = h->id;
+	if (hosted_ended(h) || coord_phase(h->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
-	else if (l->spec->optim.type == OPTIM_CLIENT)
+	else if (h->spec->optim.type == OPTIM_CLIENT)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
-	else if (!job_params_ready(l->part->job) &&
-		 l->params_durable) /* of an earlier gaccd: its engine is about to come */
+	else if (!job_params_ready(h->part->job) &&
+		 h->params_durable) /* of an earlier gaccd: its engine is about to come */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
-	else if (!job_params_ready(l->part->job))
+	else if (!job_params_ready(h->part->job))
 		rpc_failf(call, ST_NOT_READY, "job %llu has no parameters yet", id);
 	else
-		return l;
+		return h;
 	return NULL;
 }
 
@@ -66,42 +66,42 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 {
 	const Gacc__V1__SaveCheckpointRequest *q = (const Gacc__V1__SaveCheckpointRequest *)m;
 	static const uint8_t none[16];
-	struct live_job *l = savable_job(call, q->job);
-	if (!l)
+	struct hosted *h = savable_job(call, q->job);
+	if (!h)
 		return;
 	if (q->request_id.len != 16 || !memcmp(q->request_id.data, none, 16)) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "request_id must have 16 bytes that are not all zero");
 		return;
 	}
-	enum status st = saving_request(l, q->request_id.data, q->inside_window);
+	enum status st = saving_request(h, q->request_id.data, q->inside_window);
 	if (st) {
 		rpc_failf(call, st,
 			  st == ST_NOT_SUPPORTED ? "job %llu: its checkpoint directory cannot be used, see its events"
 			  : st == ST_RESOURCE_EXHAUSTED ? "job %llu: too many checkpoints are waited for"
 							: "job %llu has ended",
-			  (unsigned long long)l->id);
+			  (unsigned long long)h->id);
 		return;
 	}
-	const struct saved *k = saving_of(l, q->request_id.data);
+	const struct saved *k = saving_of(h, q->request_id.data);
 	if (k && (k->state != SAVED_WRITING || !q->wait)) {
 		answer(call, k);
 		return;
 	}
-	st = saving_wait(l, rpc_id(call), q->request_id.data, q->wait);
+	st = saving_wait(h, rpc_id(call), q->request_id.data, q->wait);
 	if (st)
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id,
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id,
 			  st == ST_NO_MEMORY ? status_info(st)->text : "too many calls wait for its checkpoints");
 }
 
 static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__ListCheckpointsRequest *q = (const Gacc__V1__ListCheckpointsRequest *)m;
-	struct live_job *l = named_job(call, q->job);
+	struct hosted *h = named_job(call, q->job);
 	Gacc__V1__ListCheckpointsResponse r = GACC__V1__LIST_CHECKPOINTS_RESPONSE__INIT;
 	size_t n;
-	if (!l)
+	if (!h)
 		return;
-	const struct saved *page = saving_page(l, q->before_id, q->limit, &n);
+	const struct saved *page = saving_page(h, q->before_id, q->limit, &n);
 	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof(*k)), **list_of = calloc(n + 1, sizeof(*list_of));
 	for (size_t i = 0; k && list_of && i < n; i++) {
 		k[i] = message_of(&page[i]);

@@ -3,7 +3,7 @@
 #include "edge/methods.h"
 
 #include "cluster/job_records.h"
-#include "edge/live_restoring.h"
+#include "edge/restoring.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
 
@@ -12,16 +12,16 @@
 #include <string.h>
 
 /* The job that this caller may change and that goes on; NULL: answered. */
-static struct live_job *running_job(struct rpc_call *call, const char *name)
+static struct hosted *running_job(struct rpc_call *call, const char *name)
 {
-	struct live_job *l = named_job(call, name);
-	if (!l || !may_change(call, l))
+	struct hosted *h = named_job(call, name);
+	if (!h || !may_change(call, h))
 		return NULL;
-	if (!live_ended(l) && coord_phase(l->coord) < COORD_ENDING)
-		return l;
+	if (!hosted_ended(h) && coord_phase(h->coord) < COORD_ENDING)
+		return h;
 	const char *reason;
-	live_state(l, &reason, NULL);
-	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+	hosted_state(h, &reason, NULL);
+	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)h->id, reason);
 	return NULL;
 }
 
@@ -29,7 +29,7 @@ static struct live_job *running_job(struct rpc_call *call, const char *name)
 
 /* A call that is answered when its record is durable. `then` gets NULL when the caller has gone meanwhile. */
 struct durable_call {
-	struct live_job *l;
+	struct hosted *h;
 	uint64_t call;
 	void (*then)(struct rpc_call *, const struct durable_call *);
 	uint64_t window; /* of an update */
@@ -40,11 +40,11 @@ struct durable_call {
 static void on_durable(void *arg, enum status st)
 {
 	const struct durable_call *p = arg;
-	live_check_store(st);
-	live_drop(p->l);
-	struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
+	hosted_check_store(st);
+	hosted_drop(p->h);
+	struct rpc_call *call = rpc_find(p->h->d->rpc, p->call);
 	if (call && st)
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->l->id, status_info(st)->text);
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)p->h->id, status_info(st)->text);
 	else if (!st)
 		p->then(call, p);
 }
@@ -55,8 +55,8 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
 	struct durable_call *p = malloc(sizeof(*p));
 	if (p)
 		*p = *d;
-	if (p && persist_put_own(d->l->d->persist, r, on_durable, p) == ST_OK) {
-		live_hold(d->l);
+	if (p && persist_put_own(d->h->d->persist, r, on_durable, p) == ST_OK) {
+		hosted_hold(d->h);
 		return true;
 	}
 	rpc_failf(call, ST_NO_MEMORY, "no memory to write to the journal");
@@ -67,16 +67,16 @@ static bool persist_then(struct rpc_call *call, const struct durable_call *d, co
  * resume is on the disk would have closed in a paused job, if gaccd died in between. */
 static void hold_now(struct rpc_call *call, const struct durable_call *d)
 {
-	struct now now = daemon_now(d->l->d);
+	struct now now = daemon_now(d->h->d);
 	if (d->pause)
-		coord_pause(d->l->coord, d->who, now);
+		coord_pause(d->h->coord, d->who, now);
 	else
-		coord_resume(d->l->coord, d->who, now);
+		coord_resume(d->h->coord, d->who, now);
 	if (!call)
 		return;
 	Gacc__V1__PauseResponse paused = GACC__V1__PAUSE_RESPONSE__INIT;
 	Gacc__V1__ResumeResponse resumed = GACC__V1__RESUME_RESPONSE__INIT;
-	Gacc__V1__Job *job = live_view(d->l, VIEW_RANKS | VIEW_SPEC, now);
+	Gacc__V1__Job *job = hosted_view(d->h, VIEW_RANKS | VIEW_SPEC, now);
 	if (!job) {
 		no_memory(call);
 		return;
@@ -88,14 +88,14 @@ static void hold_now(struct rpc_call *call, const struct durable_call *d)
 
 static void hold_job(struct rpc_call *call, const char *name, bool pause, const char *why)
 {
-	struct live_job *l = running_job(call, name);
-	if (!l)
+	struct hosted *h = running_job(call, name);
+	if (!h)
 		return;
-	struct durable_call d = { .l = l, .call = rpc_id(call), .then = hold_now, .pause = pause };
+	struct durable_call d = { .h = h, .call = rpc_id(call), .then = hold_now, .pause = pause };
 	char user[64];
-	live_user_name(caller_uid(call), user, sizeof(user));
+	hosted_user_name(caller_uid(call), user, sizeof(user));
 	snprintf(d.who, sizeof(d.who), "%s by %s%s%.150s", pause ? "paused" : "resumed", user, *why ? ": " : "", why);
-	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { l->id, pause ? d.who : NULL } };
+	struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { h->id, pause ? d.who : NULL } };
 	persist_then(call, &d, &r);
 }
 
@@ -145,19 +145,19 @@ static void answer_update(struct rpc_call *call, const struct durable_call *d)
 static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__UpdateRequest *q = (const Gacc__V1__UpdateRequest *)m;
-	struct live_job *l = running_job(call, q->job);
-	if (!l)
+	struct hosted *h = running_job(call, q->job);
+	if (!h)
 		return;
-	if (restoring_awaits_base(l)) {
+	if (restoring_awaits_base(h)) {
 		rpc_failf(call, ST_NOT_READY,
 			  "job %llu has not read its checkpoint yet: its values can change when it is RUNNING",
-			  (unsigned long long)l->id);
+			  (unsigned long long)h->id);
 		return;
 	}
 	struct update u = update_of(q);
 	char why[256] = "";
 	const char *field;
-	enum status st = coord_prepare_update(l->coord, &u, &field, why, sizeof(why));
+	enum status st = coord_prepare_update(h->coord, &u, &field, why, sizeof(why));
 	if (st) {
 		struct rpc_error e = { .status = st, .message = why[0] ? why : NULL, .field = field };
 		rpc_fail(call, &e);
@@ -169,10 +169,10 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		no_memory(call);
 		return;
 	}
-	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { l->id, u.window, { payload, n } } };
-	struct durable_call d = { .l = l, .call = rpc_id(call), .then = answer_update, .window = u.window };
+	struct journal_record r = { .kind = JOURNAL_UPDATE, .update = { h->id, u.window, { payload, n } } };
+	struct durable_call d = { .h = h, .call = rpc_id(call), .then = answer_update, .window = u.window };
 	if (persist_then(call, &d, &r))
-		coord_take_update(l->coord, &u);
+		coord_take_update(h->coord, &u);
 	free(payload);
 }
 
@@ -181,28 +181,28 @@ static void update_job(struct rpc_call *call, const struct ProtobufCMessage *m, 
 static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__TensorNormsRequest *q = (const Gacc__V1__TensorNormsRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (!l)
+	struct hosted *h = named_job(call, q->job);
+	if (!h)
 		return;
-	enum status st = live_ended(l) ? ST_JOB_ENDED : refusal_of(l, coord_want_norms(l->coord));
+	enum status st = hosted_ended(h) ? ST_JOB_ENDED : refusal_of(h, coord_want_norms(h->coord));
 	if (st)
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
-	else if (l->norms_calls.n >= LIVE_MAX_NORMS_CALLS)
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, status_info(st)->text);
+	else if (h->norms_calls.n >= HOSTED_MAX_NORMS_CALLS)
 		rpc_failf(call, ST_RESOURCE_EXHAUSTED, "job %llu: %d calls wait for its norms already",
-			  (unsigned long long)l->id, LIVE_MAX_NORMS_CALLS);
-	else if (calls_add(&l->norms_calls, rpc_id(call), RANK_NONE))
-		keep_job(call, l);
+			  (unsigned long long)h->id, HOSTED_MAX_NORMS_CALLS);
+	else if (calls_add(&h->norms_calls, rpc_id(call), RANK_NONE))
+		keep_job(call, h);
 	else
 		no_memory(call);
 }
 
 static void norms_over(struct rpc_call *call, bool completed)
 {
-	struct live_job *l = rpc_data(call);
-	if (!l)
+	struct hosted *h = rpc_data(call);
+	if (!h)
 		return;
-	calls_remove(&l->norms_calls, rpc_id(call));
-	live_drop(l);
+	calls_remove(&h->norms_calls, rpc_id(call));
+	hosted_drop(h);
 }
 
 #define JOB(name_, handler, ...)                                                                                       \

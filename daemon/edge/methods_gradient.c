@@ -45,30 +45,30 @@ static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
 	rpc_fail(call, &e);
 }
 
-static struct live_job *find_job(struct rpc_call *call, const Gacc__V1__Session *s)
+static struct hosted *find_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
-	return s ? live_find(daemon_of(call), session_job_id(s->id)) : NULL;
+	return s ? hosted_find(daemon_of(call), session_job_id(s->id)) : NULL;
 }
 
-/* A job that is over (live_retire.c). Its sessions are gone; its owner may hear how it ended. */
-static struct live_job *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
+/* A job that is over (hosted_retire.c). Its sessions are gone; its owner may hear how it ended. */
+static struct hosted *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
-	struct live_job *l = find_job(call, s);
-	return l && !l->coord && live_is_of(l, caller_uid(call)) ? l : NULL;
+	struct hosted *h = find_job(call, s);
+	return h && !h->coord && hosted_is_of(h, caller_uid(call)) ? h : NULL;
 }
 
-static void job_has_ended(struct rpc_call *call, const struct live_job *l)
+static void job_has_ended(struct rpc_call *call, const struct hosted *h)
 {
 	const char *reason;
-	live_state(l, &reason, NULL);
-	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)l->id, reason);
+	hosted_state(h, &reason, NULL);
+	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)h->id, reason);
 }
 
 struct part *find_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
-	struct live_job *l = ended_job(call, s);
-	if (l) {
-		job_has_ended(call, l);
+	struct hosted *h = ended_job(call, s);
+	if (h) {
+		job_has_ended(call, h);
 		return NULL;
 	}
 	struct part *part = s ? part_find(&daemon_of(call)->node, session_job_id(s->id)) : NULL;
@@ -93,10 +93,10 @@ struct part *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, 
 	return NULL;
 }
 
-void keep_job(struct rpc_call *call, struct live_job *l)
+void keep_job(struct rpc_call *call, struct hosted *h)
 {
-	live_hold(l);
-	rpc_set_data(call, l);
+	hosted_hold(h);
+	rpc_set_data(call, h);
 }
 
 void keep_part(struct rpc_call *call, struct part *part)
@@ -135,21 +135,21 @@ struct pending_attach {
 	struct attach_args args;
 };
 
-static void do_attach(struct rpc_call *call, struct live_job *l, const struct attach_args *a)
+static void do_attach(struct rpc_call *call, struct hosted *h, const struct attach_args *a)
 {
-	if (!l->part || live_ended(l)) {
-		job_has_ended(call, l);
+	if (!h->part || hosted_ended(h)) {
+		job_has_ended(call, h);
 		return;
 	}
-	if (l->admission.queued) {
+	if (h->admission.queued) {
 		const char *reason;
-		live_state(l, &reason, NULL);
-		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)l->id, reason);
+		hosted_state(h, &reason, NULL);
+		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)h->id, reason);
 		return;
 	}
-	keep_part(call, l->part);
+	keep_part(call, h->part);
 	rpc_set_number(call, a->rank);
-	job_attach(l->part->job, rpc_id(call), a, daemon_now(l->d));
+	job_attach(h->part->job, rpc_id(call), a, daemon_now(h->d));
 }
 
 static const char *create_hint(enum status st, const char *why)
@@ -161,12 +161,12 @@ static const char *create_hint(enum status st, const char *why)
 		       : NULL;
 }
 
-static void on_created(void *arg, struct live_job *l, bool existed, enum status st, const char *why, const char *field)
+static void on_created(void *arg, struct hosted *h, bool existed, enum status st, const char *why, const char *field)
 {
 	struct pending_attach *p = arg;
 	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
-	if (call && l)
-		do_attach(call, l, &p->args);
+	if (call && h)
+		do_attach(call, h, &p->args);
 	else if (call) {
 		struct rpc_error e = { .status = st, .message = why, .field = field, .hint = create_hint(st, why) };
 		rpc_fail(call, &e);
@@ -184,7 +184,7 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 	}
 	*p = (struct pending_attach){ daemon_of(call), rpc_id(call), *a };
 	char user[64];
-	live_user_name(a->uid, user, sizeof(user));
+	hosted_user_name(a->uid, user, sizeof(user));
 	struct submit s = { .prepared = spec,
 			    .uid = a->uid,
 			    .user = user,
@@ -193,7 +193,7 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 			    .cb = on_created,
 			    .arg = p };
 	memcpy(s.request_id, a->nonce, 16);
-	live_submit(p->d, &s);
+	hosted_submit(p->d, &s);
 }
 
 static void *prepare_attach(const struct ProtobufCMessage *m)
@@ -223,12 +223,12 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		return;
 	}
 	memcpy(a.nonce, q->nonce.data, 16);
-	struct live_job *l = live_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
-	if (q->create_if_missing && (!l || (l->uid == a.uid && live_ended(l)))) {
+	struct hosted *h = hosted_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
+	if (q->create_if_missing && (!h || (h->uid == a.uid && hosted_ended(h)))) {
 		create_then_attach(call, q, &a);
 		return;
 	}
-	if (!l) {
+	if (!h) {
 		struct rpc_error e = { .status = ST_JOB_NOT_FOUND,
 				       .field = "job",
 				       .hint = "check GACC_JOB_ID, or list jobs with: gaccctl jobs -a" };
@@ -238,7 +238,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		rpc_fail(call, &e);
 		return;
 	}
-	do_attach(call, l, &a);
+	do_attach(call, h, &a);
 }
 
 /* ---- start ---- */
@@ -303,16 +303,16 @@ struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 
 bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
 {
-	const struct live_job *l = ended_job(call, q->session);
+	const struct hosted *h = ended_job(call, q->session);
 	uint32_t rank = q->session ? session_rank(q->session->id) : 0;
-	if (!l || !l->end.counted || q->window != l->end.commit.window || rank >= l->spec->ranks ||
-	    q->micro >= l->spec->max_micro_size ||
-	    !control_bit(l->end.counted, l->spec->max_micro_size, rank, q->micro))
+	if (!h || !h->end.counted || q->window != h->end.commit.window || rank >= h->spec->ranks ||
+	    q->micro >= h->spec->max_micro_size ||
+	    !control_bit(h->end.counted, h->spec->max_micro_size, rank, q->micro))
 		return false;
 	Gacc__V1__PushResponse r = GACC__V1__PUSH_RESPONSE__INIT;
 	r.result = GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
 	r.window = q->window;
-	r.micro_size = l->end.commit.micro_size;
+	r.micro_size = h->end.commit.micro_size;
 	r.parked_for_rank = rank;
 	rpc_finish(call, &r.base);
 	return true;
@@ -343,7 +343,7 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WaitStepRequest *q = (const Gacc__V1__WaitStepRequest *)m;
-	struct live_job *over = ended_job(call, q->session);
+	struct hosted *over = ended_job(call, q->session);
 	if (over && over->end.commit.outcome && over->end.commit.window == q->window) {
 		struct reply r = { .kind = REPLY_STEP };
 		r.step.commit = over->end.commit;
@@ -370,7 +370,7 @@ static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, co
 static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
-	struct live_job *over = ended_job(call, q->session);
+	struct hosted *over = ended_job(call, q->session);
 	if (over) {
 		reply_send(over->d, NULL, rpc_id(call), &(struct reply){ .kind = REPLY_EMPTY });
 		return;
@@ -384,8 +384,8 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 /* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */
 
 struct session_watch {
-	struct live_job *l; /* whose changes it hears */
-	struct part *part;  /* which it is a lifeline of */
+	struct hosted *h;  /* whose changes it hears */
+	struct part *part; /* which it is a lifeline of */
 	uint32_t rank;
 	uint64_t generation;
 };
@@ -397,16 +397,16 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 	struct part *part = checked_session(call, q->session, &k);
 	if (!part)
 		return;
-	struct live_job *l = live_find(daemon_of(call), part->id);
-	struct session_watch *w = l ? malloc(sizeof(*w)) : NULL;
-	if (!w || !calls_add(&l->watchers, rpc_id(call), k.rank)) {
+	struct hosted *h = hosted_find(daemon_of(call), part->id);
+	struct session_watch *w = h ? malloc(sizeof(*w)) : NULL;
+	if (!w || !calls_add(&h->watchers, rpc_id(call), k.rank)) {
 		free(w);
 		no_memory(call);
 		return;
 	}
-	*w = (struct session_watch){ l, part, k.rank, job_generation(part->job, k.rank) };
+	*w = (struct session_watch){ h, part, k.rank, job_generation(part->job, k.rank) };
 	rpc_set_data(call, w);
-	live_hold(l);
+	hosted_hold(h);
 	part_hold(part);
 	job_on_link(part->job, k.rank, w->generation, true, now_of(call));
 }
@@ -416,11 +416,11 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	struct session_watch *w = rpc_data(call);
 	if (!w)
 		return;
-	calls_remove(&w->l->watchers, rpc_id(call));
+	calls_remove(&w->h->watchers, rpc_id(call));
 	if (!daemon_of(call)->node.stopping)
 		job_on_link(w->part->job, w->rank, w->generation, false, now_of(call));
 	part_drop(w->part);
-	live_drop(w->l);
+	hosted_drop(w->h);
 	free(w);
 }
 

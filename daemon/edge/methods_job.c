@@ -4,7 +4,7 @@
 
 #include "control/queue.h"
 #include "edge/disk_watch.h"
-#include "edge/live_aside.h"
+#include "edge/hosted_aside.h"
 #include "edge/state_share.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
@@ -17,11 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-struct live_job *named_job(struct rpc_call *call, const char *name)
+struct hosted *named_job(struct rpc_call *call, const char *name)
 {
-	struct live_job *l = live_find_named(daemon_of(call), name, caller_uid(call), false);
-	if (l)
-		return l;
+	struct hosted *h = hosted_find_named(daemon_of(call), name, caller_uid(call), false);
+	if (h)
+		return h;
 	char text[160];
 	snprintf(text, sizeof(text), "no job \"%.100s\" that you may see", name);
 	struct rpc_error e = {
@@ -70,8 +70,7 @@ static void answer_submit(struct rpc_call *call, Gacc__V1__Job *job, int existed
 	rpc_finish(call, &m.base);
 }
 
-static void on_submitted(void *arg, struct live_job *l, bool existed, enum status st, const char *why,
-			 const char *field)
+static void on_submitted(void *arg, struct hosted *h, bool existed, enum status st, const char *why, const char *field)
 {
 	struct pending *p = arg;
 	struct rpc_call *call = rpc_find(p->d->rpc, p->call);
@@ -79,14 +78,14 @@ static void on_submitted(void *arg, struct live_job *l, bool existed, enum statu
 	free(p);
 	if (!call)
 		return;
-	if (!l) {
+	if (!h) {
 		struct rpc_error e = {
 			.status = st, .message = why, .field = field, .hint = submit_hint(st, why, restores)
 		};
 		rpc_fail(call, &e);
 		return;
 	}
-	with_whole_job(call, l, 0, answer_submit, existed);
+	with_whole_job(call, h, 0, answer_submit, existed);
 }
 
 void *prepare_spec(const Gacc__V1__JobSpec *spec)
@@ -123,7 +122,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	}
 	*p = (struct pending){ daemon_of(call), rpc_id(call), q->spec->restore_from[0] != '\0' };
 	char user[64];
-	live_user_name(caller_uid(call), user, sizeof(user));
+	hosted_user_name(caller_uid(call), user, sizeof(user));
 	struct submit s = { .prepared = spec,
 			    .uid = caller_uid(call),
 			    .user = user,
@@ -131,7 +130,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 			    .cb = on_submitted,
 			    .arg = p };
 	memcpy(s.request_id, q->request_id.data, 16);
-	live_submit(p->d, &s);
+	hosted_submit(p->d, &s);
 }
 
 /* ---- looking ---- */
@@ -146,9 +145,9 @@ static void answer_get(struct rpc_call *call, Gacc__V1__Job *job, int arg)
 static void get(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__GetRequest *q = (const Gacc__V1__GetRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (l)
-		with_whole_job(call, l, VIEW_EVENTS, answer_get, 0);
+	struct hosted *h = named_job(call, q->job);
+	if (h)
+		with_whole_job(call, h, VIEW_EVENTS, answer_get, 0);
 }
 
 #define LIST_MAX 1000 /* newest first; a page is not worth a protocol yet */
@@ -161,14 +160,14 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	Gacc__V1__ListResponse r = GACC__V1__LIST_RESPONSE__INIT;
 	r.jobs = calloc(LIST_MAX, sizeof(*r.jobs));
 	for (uint32_t i = d->n_jobs; r.jobs && i-- > 0 && r.n_jobs < LIST_MAX;) {
-		struct live_job *l = d->job[i];
-		if (!live_is_of(l, uid) || (live_ended(l) && !q->all))
+		struct hosted *h = d->job[i];
+		if (!hosted_is_of(h, uid) || (hosted_ended(h) && !q->all))
 			continue;
-		bool brief = l->spec->ranks > ranks_left;
-		Gacc__V1__Job *j = live_view(l, brief ? 0 : VIEW_RANKS, now_of(call));
+		bool brief = h->spec->ranks > ranks_left;
+		Gacc__V1__Job *j = hosted_view(h, brief ? 0 : VIEW_RANKS, now_of(call));
 		if (!j)
 			break;
-		ranks_left -= brief ? 0 : l->spec->ranks;
+		ranks_left -= brief ? 0 : h->spec->ranks;
 		r.jobs[r.n_jobs++] = j;
 	}
 	rpc_finish(call, &r.base);
@@ -180,11 +179,11 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 /* A watch is over without its job having ended only when the client leaves. */
 static void watch_over(struct rpc_call *call, bool completed)
 {
-	struct live_job *l = rpc_data(call);
-	if (!l)
+	struct hosted *h = rpc_data(call);
+	if (!h)
 		return;
-	calls_remove(&l->watchers, rpc_id(call));
-	live_drop(l);
+	calls_remove(&h->watchers, rpc_id(call));
+	hosted_drop(h);
 }
 
 static void send_first(struct rpc_call *call, Gacc__V1__Job *job, int goes_on)
@@ -199,32 +198,32 @@ static void send_first(struct rpc_call *call, Gacc__V1__Job *job, int goes_on)
 static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WatchRequest *q = (const Gacc__V1__WatchRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (!l)
+	struct hosted *h = named_job(call, q->job);
+	if (!h)
 		return;
-	bool goes_on = !live_ended(l);
-	if (goes_on && !calls_add(&l->watchers, rpc_id(call), RANK_NONE)) {
+	bool goes_on = !hosted_ended(h);
+	if (goes_on && !calls_add(&h->watchers, rpc_id(call), RANK_NONE)) {
 		no_memory(call);
 		return;
 	}
 	if (goes_on)
-		keep_job(call, l);
-	with_whole_job(call, l, 0, send_first, goes_on);
+		keep_job(call, h);
+	with_whole_job(call, h, 0, send_first, goes_on);
 }
 
 /* ---- changing ---- */
 
-bool may_change(struct rpc_call *call, const struct live_job *l)
+bool may_change(struct rpc_call *call, const struct hosted *h)
 {
-	if (live_is_of(l, caller_uid(call)))
+	if (hosted_is_of(h, caller_uid(call)))
 		return true;
-	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)l->id, l->user);
+	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)h->id, h->user);
 	return false;
 }
 
-enum status refusal_of(const struct live_job *l, enum status st)
+enum status refusal_of(const struct hosted *h, enum status st)
 {
-	return st == ST_NOT_READY && l->params_durable ? ST_ENGINE_DOWN : st;
+	return st == ST_NOT_READY && h->params_durable ? ST_ENGINE_DOWN : st;
 }
 
 static void answer_cancelled(struct rpc_call *call, Gacc__V1__Job *job, int arg)
@@ -242,15 +241,15 @@ static void describe_cancel(const Gacc__V1__CancelRequest *q, uint32_t uid, char
 		snprintf(out, n, "%.200s", q->reason);
 		return;
 	}
-	live_user_name(uid, user, sizeof(user));
+	hosted_user_name(uid, user, sizeof(user));
 	snprintf(out, n, "cancelled by %s%s%.150s", user, *q->reason ? ": " : "", q->reason);
 }
 
 static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__CancelRequest *q = (const Gacc__V1__CancelRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (!l || !may_change(call, l))
+	struct hosted *h = named_job(call, q->job);
+	if (!h || !may_change(call, h))
 		return;
 	if (q->grace_ms > SPEC_MAX_GRACE_NS / 1000000) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "grace_ms is %llu, at most an hour is allowed",
@@ -262,35 +261,35 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 			  "failed is set, but reason is empty: name the rank that has failed");
 		return;
 	}
-	live_launch_cancel(l, (int64_t)q->grace_ms * 1000000);
-	if (l->aside) {
+	launching_cancel(h, (int64_t)q->grace_ms * 1000000);
+	if (h->aside) {
 		char reason[256];
 		describe_cancel(q, caller_uid(call), reason, sizeof(reason));
-		live_aside_give_up(l, reason);
+		hosted_aside_give_up(h, reason);
 	}
-	if (!live_ended(l)) {
+	if (!hosted_ended(h)) {
 		enum status end = q->failed ? ST_RANK_FAILED : ST_CANCELLED;
 		char reason[256];
 		describe_cancel(q, caller_uid(call), reason, sizeof(reason));
-		coord_end(l->coord, end, reason, now_of(call));
-		if (coord_end_status(l->coord) == end) { /* else it ends anyway, after a last checkpoint perhaps */
-			answer_cancel(call, l);
+		coord_end(h->coord, end, reason, now_of(call));
+		if (coord_end_status(h->coord) == end) { /* else it ends anyway, after a last checkpoint perhaps */
+			answer_cancel(call, h);
 			return;
 		}
 	}
-	with_whole_job(call, l, 0, answer_cancelled, 0);
+	with_whole_job(call, h, 0, answer_cancelled, 0);
 }
 
 static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__FlushJobRequest *q = (const Gacc__V1__FlushJobRequest *)m;
-	struct live_job *l = named_job(call, q->job);
+	struct hosted *h = named_job(call, q->job);
 	Gacc__V1__FlushJobResponse r = GACC__V1__FLUSH_JOB_RESPONSE__INIT;
-	if (!l || !may_change(call, l))
+	if (!h || !may_change(call, h))
 		return;
-	enum status st = live_ended(l) ? ST_JOB_ENDED : refusal_of(l, coord_flush(l->coord, &r.window, now_of(call)));
+	enum status st = hosted_ended(h) ? ST_JOB_ENDED : refusal_of(h, coord_flush(h->coord, &r.window, now_of(call)));
 	if (st)
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, status_info(st)->text);
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, status_info(st)->text);
 	else
 		rpc_finish(call, &r.base);
 }
@@ -324,7 +323,7 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	r.started_unix_nanos = d->started_unix_ns;
 	r.incarnation = d->node.incarnation;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		r.jobs += !live_ended(d->job[i]);
+		r.jobs += !hosted_ended(d->job[i]);
 	r.host_bytes_used = d->node.host_bytes;
 	r.host_bytes_limit = d->node.conf->limits.host_memory;
 	r.kernels = (char *)(k ? k->name : "none");

@@ -182,8 +182,8 @@ static void history_over(struct rpc_call *call, bool completed)
 static void history(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__HistoryRequest *q = (const Gacc__V1__HistoryRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (!l)
+	struct hosted *h = named_job(call, q->job);
+	if (!h)
 		return;
 	struct looking *look = malloc(sizeof(*look));
 	if (!look) {
@@ -191,9 +191,9 @@ static void history(struct rpc_call *call, const struct ProtobufCMessage *m, con
 		return;
 	}
 	*look = (struct looking){ .read = { .read = read_page, .done = page_read },
-				  .d = l->d,
+				  .d = h->d,
 				  .call = rpc_id(call),
-				  .job = l->id,
+				  .job = h->id,
 				  .before = q->before_window,
 				  .left = q->limit ? q->limit : HISTORY_LIMIT,
 				  .micros = q->micros };
@@ -254,8 +254,8 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 {
 	const Gacc__V1__ListEventsRequest *q = (const Gacc__V1__ListEventsRequest *)m;
 	uint32_t limit = q->limit == 0 ? EVENTS_LIMIT : q->limit < EVENTS_MAX ? q->limit : EVENTS_MAX;
-	struct live_job *l = *q->job ? named_job(call, q->job) : NULL;
-	if (*q->job && !l)
+	struct hosted *h = *q->job ? named_job(call, q->job) : NULL;
+	if (*q->job && !h)
 		return;
 	struct event_list *list = malloc(sizeof(*list));
 	Gacc__V1__Event **event = calloc(limit, sizeof(*event));
@@ -269,8 +269,8 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 				     .d = daemon_of(call),
 				     .call = rpc_id(call),
 				     .event = event,
-				     .query = { .of_job = l != NULL,
-						.job = l ? l->id : 0,
+				     .query = { .of_job = h != NULL,
+						.job = h ? h->id : 0,
 						.of_user = caller_uid(call) != 0,
 						.uid = caller_uid(call),
 						.after_id = q->after_id,
@@ -295,20 +295,20 @@ static const struct buffer_kind {
 };
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
 
-static void fill_buffer(const struct live_job *l, const struct buffer_kind *k, Gacc__V1__Buffer *out)
+static void fill_buffer(const struct hosted *h, const struct buffer_kind *k, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
-	out->job = l->id;
+	out->job = h->id;
 	out->kind = (char *)k->name;
-	for (int i = 0; i < l->part->mem.n; i++)
-		if (l->part->mem.wanted[i].role >= k->first && l->part->mem.wanted[i].role <= k->last) {
+	for (int i = 0; i < h->part->mem.n; i++)
+		if (h->part->mem.wanted[i].role >= k->first && h->part->mem.wanted[i].role <= k->last) {
 			out->segments++;
-			out->bytes += l->part->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
+			out->bytes += h->part->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
 		}
 	if (k->tensors)
-		out->tensors = job_arena(l->part->job)->n_tensors;
-	if (k->mapped || (k->mapped_by_client_optimizers && l->spec->optim.type == OPTIM_CLIENT))
-		out->clients = l->part->n_links;
+		out->tensors = job_arena(h->part->job)->n_tensors;
+	if (k->mapped || (k->mapped_by_client_optimizers && h->spec->optim.type == OPTIM_CLIENT))
+		out->clients = h->part->n_links;
 }
 
 static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -316,20 +316,20 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	const Gacc__V1__ListBuffersRequest *q = (const Gacc__V1__ListBuffersRequest *)m;
 	const struct daemon *d = daemon_of(call);
 	uint32_t uid = caller_uid(call);
-	struct live_job *only = *q->job ? named_job(call, q->job) : NULL;
+	struct hosted *only = *q->job ? named_job(call, q->job) : NULL;
 	if (*q->job && !only)
 		return;
 	Gacc__V1__ListBuffersResponse r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT;
 	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * N_KINDS + 1, sizeof(*buffer));
 	r.buffers = calloc(d->n_jobs * N_KINDS + 1, sizeof(*r.buffers));
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
-		const struct live_job *l = d->job[i];
-		r.user_bytes_used += l->uid == uid ? live_host_bytes(l) : 0;
-		if (!l->part || !l->part->mem.n || !live_is_of(l, uid) || (only && l != only))
+		const struct hosted *h = d->job[i];
+		r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
+		if (!h->part || !h->part->mem.n || !hosted_is_of(h, uid) || (only && h != only))
 			continue;
 		for (size_t k = 0; k < N_KINDS; k++) {
 			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];
-			fill_buffer(l, &buffer_kinds[k], b);
+			fill_buffer(h, &buffer_kinds[k], b);
 			r.n_buffers += b->segments > 0;
 		}
 	}

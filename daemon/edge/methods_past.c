@@ -2,7 +2,7 @@
 /* Answers that carry a whole job: at once, or, when it is over, with its specification from the journal. */
 #include "edge/methods.h"
 
-#include "edge/live_past.h"
+#include "edge/hosted_past.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
 
@@ -10,13 +10,13 @@
 
 struct past_answer {
 	struct persist_read read; /* first */
-	struct live_job *l;
+	struct hosted *h;
 	uint64_t job, call;
 	unsigned parts;
 	whole_job_fn *then;
 	int arg;
 	enum status status;
-	struct live_past_whole whole;
+	struct hosted_past_whole whole;
 };
 
 static void give(struct rpc_call *call, Gacc__V1__Job *j, whole_job_fn *then, int arg)
@@ -31,7 +31,7 @@ static void give(struct rpc_call *call, Gacc__V1__Job *j, whole_job_fn *then, in
 
 static enum status on_job(void *arg, const struct journal_job *b)
 {
-	return live_past_read(arg, b);
+	return hosted_past_read(arg, b);
 }
 
 static void read_job(struct persist_read *r, struct journal *journal)
@@ -44,24 +44,24 @@ static void job_read(struct persist_read *r, bool muted)
 {
 	struct past_answer *p = (struct past_answer *)r;
 	if (!muted) { /* else the job is gone */
-		struct rpc_call *call = rpc_find(p->l->d->rpc, p->call);
-		live_check_store(p->status);
-		live_drop(p->l);
+		struct rpc_call *call = rpc_find(p->h->d->rpc, p->call);
+		hosted_check_store(p->status);
+		hosted_drop(p->h);
 		if (call && p->status)
 			rpc_failf(call, p->status, "job %llu cannot be read from the journal: gaccd's log says why",
 				  (unsigned long long)p->job);
 		else if (call)
-			give(call, live_past_whole(p->l, &p->whole, p->parts), p->then, p->arg);
+			give(call, hosted_past_whole(p->h, &p->whole, p->parts), p->then, p->arg);
 	}
-	live_past_free(&p->whole);
+	hosted_past_free(&p->whole);
 	free(p);
 }
 
-void with_whole_job(struct rpc_call *call, struct live_job *l, unsigned parts, whole_job_fn *then, int arg)
+void with_whole_job(struct rpc_call *call, struct hosted *h, unsigned parts, whole_job_fn *then, int arg)
 {
 	parts |= VIEW_RANKS | VIEW_SPEC;
-	if (l->text->pb) {
-		give(call, live_view(l, parts, daemon_now(l->d)), then, arg);
+	if (h->text->pb) {
+		give(call, hosted_view(h, parts, daemon_now(h->d)), then, arg);
 		return;
 	}
 	struct past_answer *p = malloc(sizeof(*p));
@@ -70,12 +70,12 @@ void with_whole_job(struct rpc_call *call, struct live_job *l, unsigned parts, w
 		return;
 	}
 	*p = (struct past_answer){ .read = { .read = read_job, .done = job_read },
-				   .l = l,
-				   .job = l->id,
+				   .h = h,
+				   .job = h->id,
 				   .call = rpc_id(call),
 				   .parts = parts,
 				   .then = then,
 				   .arg = arg };
-	live_hold(l);
-	persist_read(l->d->persist, &p->read);
+	hosted_hold(h);
+	persist_read(h->d->persist, &p->read);
 }

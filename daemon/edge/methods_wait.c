@@ -28,9 +28,9 @@ static const char *state_name(enum job_state state)
 	return v ? v->name + strlen("JOB_STATE_") : "UNKNOWN";
 }
 
-static uint64_t step_of(const struct live_job *l)
+static uint64_t step_of(const struct hosted *h)
 {
-	return l->coord ? coord_applied_step(l->coord) : l->end.step;
+	return h->coord ? coord_applied_step(h->coord) : h->end.step;
 }
 
 /* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not
@@ -50,13 +50,13 @@ static bool state_reached(enum job_state asked, enum job_state now)
 	}
 }
 
-static bool reached(const struct wait_call *w, const struct live_job *l)
+static bool reached(const struct wait_call *w, const struct hosted *h)
 {
-	if (w->applied_step && step_of(l) >= w->applied_step)
+	if (w->applied_step && step_of(h) >= w->applied_step)
 		return true;
 	if (w->state)
-		return state_reached(w->state, live_state(l, NULL, NULL));
-	return !w->applied_step && live_ended(l);
+		return state_reached(w->state, hosted_state(h, NULL, NULL));
+	return !w->applied_step && hosted_ended(h);
 }
 
 static void answer_reached(struct rpc_call *call, Gacc__V1__Job *job, int cancel)
@@ -68,18 +68,18 @@ static void answer_reached(struct rpc_call *call, Gacc__V1__Job *job, int cancel
 }
 
 /* Answers it if there is an answer; false: it goes on waiting. */
-static bool answer(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+static bool answer(const struct wait_call *w, struct rpc_call *call, struct hosted *h, struct now now)
 {
 	const char *reason;
-	enum job_state state = live_state(l, &reason, NULL);
-	unsigned long long step = step_of(l);
-	if (reached(w, l)) {
-		with_whole_job(call, l, 0, answer_reached, w->cancel);
-	} else if (live_ended(l)) {
-		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)l->id,
+	enum job_state state = hosted_state(h, &reason, NULL);
+	unsigned long long step = step_of(h);
+	if (reached(w, h)) {
+		with_whole_job(call, h, 0, answer_reached, w->cancel);
+	} else if (hosted_ended(h)) {
+		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended as %s at step %llu: %s", (unsigned long long)h->id,
 			  state_name(state), step, reason);
 	} else if (now.mono_ns >= w->until_ns) {
-		rpc_failf(call, ST_DEADLINE, "job %llu is %s at step %llu: %s", (unsigned long long)l->id,
+		rpc_failf(call, ST_DEADLINE, "job %llu is %s at step %llu: %s", (unsigned long long)h->id,
 			  state_name(state), step, *reason ? reason : "nothing is wrong with it");
 	} else {
 		return false;
@@ -87,9 +87,9 @@ static bool answer(const struct wait_call *w, struct rpc_call *call, struct live
 	return true;
 }
 
-static void forget(struct live_job *l, uint64_t call)
+static void forget(struct hosted *h, uint64_t call)
 {
-	for (struct wait_call **at = &l->waits; *at; at = &(*at)->next)
+	for (struct wait_call **at = &h->waits; *at; at = &(*at)->next)
 		if ((*at)->call == call) {
 			struct wait_call *w = *at;
 			*at = w->next;
@@ -107,33 +107,33 @@ struct rest {
 static void answer_rest(struct posted *p)
 {
 	struct rest *r = (struct rest *)p;
-	struct live_job *l = live_find(r->d, r->job);
-	if (l)
-		live_waits(l, daemon_now(l->d));
+	struct hosted *h = hosted_find(r->d, r->job);
+	if (h)
+		hosted_waits(h, daemon_now(h->d));
 	free(r);
 }
 
 /* In the next turn; without memory with the next tick. */
-static void answer_later(struct live_job *l)
+static void answer_later(struct hosted *h)
 {
 	struct rest *r = malloc(sizeof(*r));
 	if (!r)
 		return;
-	*r = (struct rest){ .d = l->d, .job = l->id };
-	daemon_post(l->d, &r->posted, answer_rest);
+	*r = (struct rest){ .d = h->d, .job = h->id };
+	daemon_post(h->d, &r->posted, answer_rest);
 }
 
-void live_waits(struct live_job *l, struct now now)
+void hosted_waits(struct hosted *h, struct now now)
 {
-	int64_t until = daemon_now(l->d).mono_ns + ANSWERS_NS;
-	for (struct wait_call *w = l->waits, *next; w; w = next) {
-		struct rpc_call *call = rpc_find(l->d->rpc, w->call);
+	int64_t until = daemon_now(h->d).mono_ns + ANSWERS_NS;
+	for (struct wait_call *w = h->waits, *next; w; w = next) {
+		struct rpc_call *call = rpc_find(h->d->rpc, w->call);
 		next = w->next;
-		if (call && !answer(w, call, l, now))
+		if (call && !answer(w, call, h, now))
 			continue;
-		forget(l, w->call);
-		if (next && daemon_now(l->d).mono_ns >= until) {
-			answer_later(l);
+		forget(h, w->call);
+		if (next && daemon_now(h->d).mono_ns >= until) {
+			answer_later(h);
 			return;
 		}
 	}
@@ -141,16 +141,16 @@ void live_waits(struct live_job *l, struct now now)
 
 void forget_wait(struct rpc_call *call, bool completed)
 {
-	struct live_job *l = rpc_data(call);
-	if (!l)
+	struct hosted *h = rpc_data(call);
+	if (!h)
 		return;
-	forget(l, rpc_id(call));
-	live_drop(l);
+	forget(h, rpc_id(call));
+	hosted_drop(h);
 }
 
-static void park(const struct wait_call *w, struct rpc_call *call, struct live_job *l, struct now now)
+static void park(const struct wait_call *w, struct rpc_call *call, struct hosted *h, struct now now)
 {
-	if (answer(w, call, l, now))
+	if (answer(w, call, h, now))
 		return;
 	struct wait_call *kept = malloc(sizeof(*kept));
 	if (!kept) {
@@ -158,36 +158,36 @@ static void park(const struct wait_call *w, struct rpc_call *call, struct live_j
 		return;
 	}
 	*kept = *w;
-	kept->next = l->waits;
-	l->waits = kept;
-	keep_job(call, l);
+	kept->next = h->waits;
+	h->waits = kept;
+	keep_job(call, h);
 }
 
-void answer_cancel(struct rpc_call *call, struct live_job *l)
+void answer_cancel(struct rpc_call *call, struct hosted *h)
 {
 	struct wait_call w = { .call = rpc_id(call), .until_ns = INT64_MAX, .cancel = true };
-	park(&w, call, l, daemon_now(l->d));
+	park(&w, call, h, daemon_now(h->d));
 }
 
 static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WaitRequest *q = (const Gacc__V1__WaitRequest *)m;
-	struct live_job *l = named_job(call, q->job);
-	if (!l)
+	struct hosted *h = named_job(call, q->job);
+	if (!h)
 		return;
 	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
 		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState",
 			  (int)q->state);
 		return;
 	}
-	struct now now = daemon_now(l->d);
+	struct now now = daemon_now(h->d);
 	struct wait_call w = { .call = rpc_id(call),
 			       .state = (enum job_state)q->state,
 			       .applied_step = q->applied_step,
 			       .until_ns = INT64_MAX };
 	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
 		w.until_ns = now.mono_ns + (int64_t)q->timeout_ms * 1000000;
-	park(&w, call, l, now);
+	park(&w, call, h, now);
 }
 
 const struct rpc_method wait_methods[] = {

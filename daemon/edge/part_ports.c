@@ -3,11 +3,11 @@
  * the job is coordinated here, its events, its checkpoints and its records. Loop thread. */
 #include "edge/part_ports.h"
 
+#include "edge/checkpoints.h"
+#include "edge/hosted.h"
 #include "edge/links.h"
-#include "edge/live_job.h"
-#include "edge/live_restoring.h"
-#include "edge/live_saving.h"
 #include "edge/reply.h"
+#include "edge/restoring.h"
 
 static struct daemon *daemon_of_part(const struct part *p)
 {
@@ -16,9 +16,9 @@ static struct daemon *daemon_of_part(const struct part *p)
 }
 
 /* NULL: it is coordinated elsewhere, or over. */
-static struct live_job *job_of(const struct part *p)
+static struct hosted *job_of(const struct part *p)
 {
-	return live_find(daemon_of_part(p), p->id);
+	return hosted_find(daemon_of_part(p), p->id);
 }
 
 static void on_report(void *ctx, const struct report *r)
@@ -34,93 +34,93 @@ static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	struct live_job *l = job_of(ctx);
-	if (l)
-		live_event(l, warning, reason, rank, text);
+	struct hosted *h = job_of(ctx);
+	if (h)
+		hosted_event(h, warning, reason, rank, text);
 }
 
 static void on_part_changed(void *ctx)
 {
-	struct live_job *l = job_of(ctx);
-	if (l)
-		l->changed = true;
+	struct hosted *h = job_of(ctx);
+	if (h)
+		h->changed = true;
 }
 
 static void on_placed(void *ctx, enum status st, const char *why)
 {
-	struct live_job *l = job_of(ctx);
-	if (l)
-		live_submit_done(l, st, why);
+	struct hosted *h = job_of(ctx);
+	if (h)
+		hosted_submit_done(h, st, why);
 }
 
 static void on_tensors_durable(void *arg, enum status st)
 {
-	struct live_job *l = arg;
-	live_check_store(st);
-	part_on_tensors_kept(l->part, st);
+	struct hosted *h = arg;
+	hosted_check_store(st);
+	part_on_tensors_kept(h->part, st);
 }
 
 static enum status on_keep_tensors(void *ctx)
 {
-	struct live_job *l = job_of(ctx);
-	enum status st = l ? part_pack_tensors(l->part) : ST_UNAVAILABLE;
+	struct hosted *h = job_of(ctx);
+	enum status st = h ? part_pack_tensors(h->part) : ST_UNAVAILABLE;
 	if (st)
 		return st;
-	struct shared *set = l->part->tensors.packed;
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { l->id, { set->data, set->n } } };
-	return persist_put_shared(l->d->persist, &r, set, on_tensors_durable, l);
+	struct shared *set = h->part->tensors.packed;
+	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
+	return persist_put_shared(h->d->persist, &r, set, on_tensors_durable, h);
 }
 
 static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 {
-	struct live_job *l = job_of(ctx);
-	return l ? live_queue_fits(l, bytes, why, n_why) : ST_UNAVAILABLE;
+	struct hosted *h = job_of(ctx);
+	return h ? hosted_queue_fits(h, bytes, why, n_why) : ST_UNAVAILABLE;
 }
 
-static void on_restore_read(struct live_job *l, enum status st, const char *why)
+static void on_restore_read(struct hosted *h, enum status st, const char *why)
 {
 	if (!st) {
-		part_allocate(l->part);
+		part_allocate(h->part);
 		return;
 	}
-	part_fail_beginning(l->part, "RestoreFailed", st, why);
-	job_fail(l->part->job, st, why, daemon_now(l->d));
+	part_fail_beginning(h->part, "RestoreFailed", st, why);
+	job_fail(h->part->job, st, why, daemon_now(h->d));
 }
 
 static bool on_restore(void *ctx)
 {
-	struct live_job *l = job_of(ctx);
-	bool due = l && restoring_due(l);
+	struct hosted *h = job_of(ctx);
+	bool due = h && restoring_due(h);
 	if (due)
-		restoring_begin(l, on_restore_read);
+		restoring_begin(h, on_restore_read);
 	return due;
 }
 
 static void on_engine_up(void *ctx)
 {
-	struct live_job *l = job_of(ctx);
-	if (l)
-		saving_on_engine_up(l);
+	struct hosted *h = job_of(ctx);
+	if (h)
+		saving_on_engine_up(h);
 }
 
 static void on_engine_down(void *ctx)
 {
-	struct live_job *l = job_of(ctx);
-	if (l)
-		saving_on_engine_down(l);
+	struct hosted *h = job_of(ctx);
+	if (h)
+		saving_on_engine_down(h);
 }
 
 static void on_engine_answer(void *ctx, const struct engine_answer *a)
 {
-	struct live_job *l = job_of(ctx);
-	if (!l)
+	struct hosted *h = job_of(ctx);
+	if (!h)
 		return;
 	if (a->op == ENGINE_CHECKPOINT)
-		saving_on_answer(l, a);
+		saving_on_answer(h, a);
 	else if (a->op == ENGINE_RESTORE)
-		restoring_on_answer(l, a);
+		restoring_on_answer(h, a);
 	else
-		saving_on_committed(l);
+		saving_on_committed(h);
 }
 
 struct part_ports part_ports(void)

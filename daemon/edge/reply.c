@@ -2,7 +2,7 @@
 #include "edge/reply.h"
 
 #include "edge/convert.h"
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/version.h"
@@ -39,7 +39,7 @@ static void send_attach(struct part *part, struct rpc_call *call, const struct r
 	m.attach_socket = rpc_peer(call)->is_unix ? part->node->conf->listen.attach_socket : (char *)"";
 	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
 						part->text->n_field, part->text->field };
-	if (part->text->field) { /* as it is: live_view.c */
+	if (part->text->field) { /* as it is: hosted_view.c */
 		m.base.unknown_fields = &packed;
 		m.base.n_unknown_fields = 1;
 	} else {

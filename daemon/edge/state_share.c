@@ -4,10 +4,10 @@
 #include "edge/state_share.h"
 
 #include "base/log.h"
+#include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
-#include "edge/live_job.h"
-#include "edge/live_launch.h"
-#include "edge/live_saving.h"
+#include "edge/hosted.h"
+#include "edge/launching.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/state_scan.h"
 #include "store/checkpoint.h"
@@ -87,15 +87,15 @@ static void on_looked(uv_work_t *w, int canceled)
 	drop_seen(s);
 }
 
-static bool is_running(const struct live_job *l)
+static bool is_running(const struct hosted *h)
 {
-	return l->launch && !live_ended(l) && l->text->pb && !*l->text->pb->log_dir;
+	return h->launch && !hosted_ended(h) && h->text->pb && !*h->text->pb->log_dir;
 }
 
 static bool list_jobs(struct state_share *s)
 {
 	struct daemon *d = s->d;
-	const struct live_job *p;
+	const struct hosted *p;
 	s->scan = (struct state_scan){ .state_dir = s->root, .max_entries = MAX_ENTRIES, .first_new = d->last_job + 1 };
 	s->scan.known = calloc(d->n_jobs + 1, sizeof(*s->scan.known));
 	s->scan.running = calloc(d->n_jobs + 1, sizeof(*s->scan.running));
@@ -106,7 +106,7 @@ static bool list_jobs(struct state_share *s)
 		if (is_running(d->job[i]))
 			s->scan.running[s->scan.n_running++] = d->job[i]->id;
 	}
-	for (size_t i = 0; (p = live_pending(d, i)); i++)
+	for (size_t i = 0; (p = hosted_pending(d, i)); i++)
 		if (p->id < s->scan.first_new)
 			s->scan.first_new = p->id;
 	return true;
@@ -115,11 +115,11 @@ static bool list_jobs(struct state_share *s)
 /* A job writes one checkpoint at a time: the last that it began. */
 static bool is_under_way(const struct state_share *s, size_t at)
 {
-	const struct live_job *l = live_find(s->d, s->begun[at].job);
+	const struct hosted *h = hosted_find(s->d, s->begun[at].job);
 	for (size_t i = at + 1; i < s->n_begun; i++)
 		if (s->begun[i].job == s->begun[at].job)
 			return false;
-	return l && l->saving && live_is_saving(l);
+	return h && h->saving && hosted_is_saving(h);
 }
 
 static void start_look(struct state_share *s)
@@ -162,32 +162,32 @@ struct state_use state_share_of(const struct daemon *d, uint32_t uid)
 
 /* ---- checkpoints ---- */
 
-enum status state_share_admit(struct live_job *l, const char *dir, uint64_t bytes, char *why, size_t n_why)
+enum status state_share_admit(struct hosted *h, const char *dir, uint64_t bytes, char *why, size_t n_why)
 {
-	struct state_share *s = l->d->share;
+	struct state_share *s = h->d->share;
 	if (!checkpoint_beneath(dir, s->root))
 		return ST_OK;
-	struct state_use use = state_share_of(l->d, l->uid);
-	if (find(s, l->uid)->cut) {
+	struct state_use use = state_share_of(h->d, h->uid);
+	if (find(s, h->uid)->cut) {
 		snprintf(why, n_why,
 			 "%.60s has more than %d files in gaccd's state_dir, too many to count what they take: delete "
 			 "some",
-			 l->user, MAX_ENTRIES);
+			 h->user, MAX_ENTRIES);
 		return ST_RESOURCE_EXHAUSTED;
 	}
 	if (use.checkpoints + bytes > use.limit) {
 		snprintf(why, n_why,
 			 "%.60s has %.1f MiB of checkpoints in gaccd's state_dir, this one takes %.1f MiB, and "
 			 "limits.state_per_user is %.1f MiB: delete old ones, or lower checkpoint.keep",
-			 l->user, (double)use.checkpoints / MIB, (double)bytes / MIB, (double)use.limit / MIB);
+			 h->user, (double)use.checkpoints / MIB, (double)bytes / MIB, (double)use.limit / MIB);
 		return ST_RESOURCE_EXHAUSTED;
 	}
-	enum status st = disk_watch_admit(l->d, "a checkpoint", bytes, why, n_why);
+	enum status st = disk_watch_admit(h->d, "a checkpoint", bytes, why, n_why);
 	struct begun *more = st ? NULL : realloc(s->begun, (s->n_begun + 1) * sizeof(*more));
 	if (st || !more)
 		return st ? st : ST_NO_MEMORY;
 	s->begun = more;
-	s->begun[s->n_begun++] = (struct begun){ .uid = l->uid, .job = l->id, .bytes = bytes };
+	s->begun[s->n_begun++] = (struct begun){ .uid = h->uid, .job = h->id, .bytes = bytes };
 	return ST_OK;
 }
 
@@ -203,20 +203,20 @@ static bool has_most(const struct state_share *s, const struct state_user *u)
 
 /* What checkpoints and the logs of earlier jobs leave of the share, in equal parts for the user's jobs and their ranks.
  * While the disk is full the user who has most in it gets the least. */
-uint64_t state_share_log_max(const struct live_job *l)
+uint64_t state_share_log_max(const struct hosted *h)
 {
-	const struct daemon *d = l->d;
-	const struct state_user *u = find(d->share, l->uid);
+	const struct daemon *d = h->d;
+	const struct state_user *u = find(d->share, h->uid);
 	uint64_t jobs = 0, most = d->node.conf->log.rank_max;
-	if (!l->text->pb || *l->text->pb->log_dir)
+	if (!h->text->pb || *h->text->pb->log_dir)
 		return most;
 	if (disk_watch_state(d).full && has_most(d->share, u))
 		return 0; /* the writer of the logs knows the least */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		jobs += d->job[i]->uid == l->uid && is_running(d->job[i]);
-	struct state_use use = state_share_of(d, l->uid);
+		jobs += d->job[i]->uid == h->uid && is_running(d->job[i]);
+	struct state_use use = state_share_of(d, h->uid);
 	uint64_t taken = use.checkpoints + u->logs - u->running_logs;
-	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / l->spec->ranks / 2 : 0;
+	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / h->spec->ranks / 2 : 0;
 	return left < most ? left : most;
 }
 
@@ -244,7 +244,7 @@ static void limit_logs(struct daemon *d)
 {
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		if (is_running(d->job[i]))
-			live_launch_limit_logs(d->job[i], state_share_log_max(d->job[i]));
+			launching_limit_logs(d->job[i], state_share_log_max(d->job[i]));
 }
 
 void state_share_tick(struct daemon *d, struct now now)

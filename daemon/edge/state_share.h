@@ -30,8 +30,8 @@ void state_share_changed(struct daemon *);
 
 /* May this job write a checkpoint of so many bytes into `dir` (resolved)? Counts them if it may. ST_RESOURCE_EXHAUSTED
  * with `why`. */
-enum status state_share_admit(struct live_job *, const char *dir, uint64_t bytes, char *why, size_t n_why);
+enum status state_share_admit(struct hosted *, const char *dir, uint64_t bytes, char *why, size_t n_why);
 /* Bytes that a log of the job's ranks may have. */
-uint64_t state_share_log_max(const struct live_job *);
+uint64_t state_share_log_max(const struct hosted *);
 
 #endif

@@ -10,7 +10,7 @@ struct job_state {
 	uint64_t epoch, next_window;
 };
 
-static enum status live_job(struct journal *j, uint64_t id, struct job_state *out)
+static enum status hosted(struct journal *j, uint64_t id, struct job_state *out)
 {
 	sqlite3_stmt *s = j->sql.stmt[SQL_JOB_STATE];
 	enum status st = ST_OK;
@@ -78,7 +78,7 @@ static enum status forget(struct journal *j, uint64_t id)
 	static const int of_job[] = { SQL_FORGET_PAYLOADS, SQL_FORGET_UPDATES, SQL_FORGET_CHECKPOINTS,
 				      SQL_FORGET_EPOCHS,   SQL_FORGET_JOB,     SQL_FORGET_SPEC };
 	struct job_state is;
-	enum status st = live_job(j, id, &is);
+	enum status st = hosted(j, id, &is);
 	if (st != ST_JOB_ENDED)
 		return st ? st : ST_NOT_READY;
 	st = sql_run(&j->sql, SQL_FORGET_WINDOWS, "ii", (int64_t)id, (int64_t)JOURNAL_FORGET_WINDOWS);
@@ -212,7 +212,7 @@ enum status journal_add(struct journal *j, uint64_t term, const struct journal_r
 	if (r->kind == JOURNAL_FORGET)
 		return forget(j, r->forget.job);
 	struct job_state is = { 0, 0 };
-	enum status st = live_job(j, journal_job_of(r), &is);
+	enum status st = hosted(j, journal_job_of(r), &is);
 	bool late = r->kind == JOURNAL_EXITS || r->kind == JOURNAL_VIEW;
 	bool may = late ? !st || st == ST_JOB_ENDED : !st;
 	return may ? add_of_job(j, term, r, is) : st;

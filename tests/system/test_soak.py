@@ -2,7 +2,7 @@
 """A long life in small: jobs come and go, trainers and engines die now and then, and gaccd's memory and descriptors stay what they were.
 
 GACC_SOAK_S: seconds (45) after the warm-up. tests/long.sh soak runs half an hour. The warm-up lasts until as much is held as ever will be: an ended
-job keeps its memory for 10 s (live_retire.c), then a short record of it stays until `history.jobs` newer ones have ended; and caches, the
+job keeps its memory for 10 s (hosted_retire.c), then a short record of it stays until `history.jobs` newer ones have ended; and caches, the
 allocator's arenas and the history's files grow to their size.
 """
 import os

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint that is being read for a restore: shared by live_restoring.c (loop thread) and live_restoring_read.c (in
+/* A checkpoint that is being read for a restore: shared by restoring.c (loop thread) and restoring_read.c (in
  * the pool) only. */
-#ifndef GACC_EDGE_LIVE_RESTORING_IMPL_H
-#define GACC_EDGE_LIVE_RESTORING_IMPL_H
+#ifndef GACC_EDGE_RESTORING_IMPL_H
+#define GACC_EDGE_RESTORING_IMPL_H
 
 #include "cluster/job_records.h"
-#include "edge/live_restoring.h"
+#include "edge/restoring.h"
 #include "rpc/pool.h"
 #include "runtime/manifest_updates.h"
 #include "store/checkpoint.h"
 
 struct reading {
 	struct rpc_work work;
-	struct live_job *l;
-	void (*done)(struct live_job *, enum status, const char *why);
+	struct hosted *h;
+	void (*done)(struct hosted *, enum status, const char *why);
 	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
 	uint32_t uid, owner; /* of the submitter; of the files */
@@ -32,7 +32,7 @@ struct reading {
 	bool same_frozen;
 };
 
-/* In the pool; w is a struct reading in which l, wanted, uid, state_dir, allowed and known are set. Leaves status, why
+/* In the pool; w is a struct reading in which h, wanted, uid, state_dir, allowed and known are set. Leaves status, why
  * and what was read. */
 void restoring_read(struct rpc_work *w);
 

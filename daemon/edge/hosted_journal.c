@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's records in the journal: writing them, and rebuilding the job from them after a restart. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "base/log.h"
 #include "cluster/job_records.h"
+#include "edge/checkpoints.h"
 #include "edge/convert.h"
+#include "edge/hosted_aside.h"
+#include "edge/hosted_past.h"
 #include "edge/journal_keep.h"
-#include "edge/live_aside.h"
-#include "edge/live_past.h"
-#include "edge/live_restoring.h"
-#include "edge/live_saving.h"
+#include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 
@@ -19,44 +19,44 @@
 
 /* ---- the journal ---- */
 
-void live_check_store(enum status st)
+void hosted_check_store(enum status st)
 {
 	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
 		daemon_fail();
 }
 
-void live_on_written(void *arg, enum status st)
+void hosted_on_written(void *arg, enum status st)
 {
-	live_check_store(st);
-	live_drop(arg);
+	hosted_check_store(st);
+	hosted_drop(arg);
 }
 
 struct pending_commit {
-	struct live_job *l;
+	struct hosted *h;
 	uint64_t window;
 };
 
 static void on_commit_durable(void *arg, enum status st)
 {
 	const struct pending_commit *p = arg;
-	live_check_store(st);
+	hosted_check_store(st);
 	if (!st)
-		live_history_durable(p->l, p->window);
-	coord_on_persisted(p->l->coord, p->window, st, daemon_now(p->l->d));
+		hosted_history_durable(p->h, p->window);
+	coord_on_persisted(p->h->coord, p->window, st, daemon_now(p->h->d));
 }
 
-void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+void hosted_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
-	struct live_job *l = ctx;
-	live_history_decided(l, k, counted, n_words);
+	struct hosted *h = ctx;
+	hosted_history_decided(h, k, counted, n_words);
 	size_t n = 0;
 	void *payload = commit_record_pack(k, counted, n_words, &n);
 	struct pending_commit *p = malloc(sizeof(*p));
 	enum status st = ST_NO_MEMORY;
 	if (payload && p) {
-		*p = (struct pending_commit){ l, k->window };
+		*p = (struct pending_commit){ h, k->window };
 		struct journal_record r = { .kind = JOURNAL_COMMIT,
-					    .commit = { .job = l->id,
+					    .commit = { .job = h->id,
 							.epoch = k->epoch,
 							.window = k->window,
 							.applied_step = k->applied_step,
@@ -65,13 +65,13 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 							.outcome = k->outcome,
 							.unix_ns = k->unix_nanos,
 							.payload = { payload, n } } };
-		st = persist_put_own(l->d->persist, &r, on_commit_durable, p);
+		st = persist_put_own(h->d->persist, &r, on_commit_durable, p);
 	} else {
 		free(p);
 	}
 	free(payload);
 	if (st) {
-		log_job(l->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
+		log_job(h->id, LOG_ERROR, "CommitLost", "no memory to write the commit of window %llu",
 			(unsigned long long)k->window);
 		daemon_fail();
 	}
@@ -79,35 +79,35 @@ void live_persist_commit(void *ctx, const struct commit *k, const uint64_t *coun
 
 static void on_end_durable(void *arg, enum status st)
 {
-	struct live_job *l = arg;
-	live_check_store(st);
+	struct hosted *h = arg;
+	hosted_check_store(st);
 	if (st && st != ST_STALE_TERM && st != ST_JOB_ENDED) /* nobody must be told that it has ended */
 		daemon_fail();
-	struct now then = { daemon_now(l->d).mono_ns, l->ending_unix_ns }; /* as the next gaccd will see it */
-	l->ended_unix_ns = l->ending_unix_ns;
-	coord_on_ended(l->coord, st, then);
-	live_waits(l, daemon_now(l->d));
+	struct now then = { daemon_now(h->d).mono_ns, h->ending_unix_ns }; /* as the next gaccd will see it */
+	h->ended_unix_ns = h->ending_unix_ns;
+	coord_on_ended(h->coord, st, then);
+	hosted_waits(h, daemon_now(h->d));
 }
 
-void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
+void hosted_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
 {
 	if (!saving_hold_end(ctx, end, reason))
-		live_write_end(ctx, end, reason);
+		hosted_write_end(ctx, end, reason);
 }
 
-void live_write_end(struct live_job *l, enum status end, const char *reason)
+void hosted_write_end(struct hosted *h, enum status end, const char *reason)
 {
 	enum job_state state = coord_end_state(end);
-	struct now now = daemon_now(l->d);
+	struct now now = daemon_now(h->d);
 	/* without memory the next gaccd shows less of it, if this one dies soon */
-	struct journal_bytes view = live_past_record(l, now);
+	struct journal_bytes view = hosted_past_record(h, now);
 	struct journal_record r = {
 		.kind = JOURNAL_END,
-		.end = { .job = l->id, .state = state, .reason = reason, .unix_ns = now.unix_ns, .view = view }
+		.end = { .job = h->id, .state = state, .reason = reason, .unix_ns = now.unix_ns, .view = view }
 	};
-	l->ending_unix_ns = now.unix_ns;
-	live_event(l, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
-	if (persist_put(l->d->persist, &r, on_end_durable, l))
+	h->ending_unix_ns = now.unix_ns;
+	hosted_event(h, state != JOB_COMPLETED, state == JOB_COMPLETED ? "Completed" : "Ended", -1, reason);
+	if (persist_put(h->d->persist, &r, on_end_durable, h))
 		daemon_fail();
 	free((void *)view.data);
 }
@@ -116,7 +116,7 @@ void live_write_end(struct live_job *l, enum status end, const char *reason)
 
 /* One job's rows as they are read; `record` and `why`: the one that cannot be. */
 struct rows {
-	struct live_job *l;
+	struct hosted *h;
 	const char *record;
 	char why[200];
 };
@@ -131,10 +131,10 @@ static enum status unreadable(struct rows *r, const char *record, uint64_t windo
 	return ST_VERSION_SKEW;
 }
 
-static enum status read_commit(const struct live_job *l, const struct journal_window *w, struct decided *out, char *why,
+static enum status read_commit(const struct hosted *h, const struct journal_window *w, struct decided *out, char *why,
 			       size_t n_why)
 {
-	const struct message_bounds b = message_bounds_of(l->spec);
+	const struct message_bounds b = message_bounds_of(h->spec);
 	return commit_record_read(w->payload.data, w->payload.n, &b, w->window, out, why, n_why);
 }
 
@@ -142,18 +142,18 @@ static enum status read_commit(const struct live_job *l, const struct journal_wi
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct rows *r = arg;
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	struct decided k;
 	char why[200] = "";
-	enum status st = read_commit(l, w, &k, why, sizeof(why));
+	enum status st = read_commit(h, w, &k, why, sizeof(why));
 	if (st == ST_NO_MEMORY)
 		return st;
 	if (st)
-		return w->window + 1 == l->end.window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
-	job_restore_window(l->part->job, &k.commit, k.counted, k.n_words);
-	coord_restore(l->coord, &k.commit);
-	live_history_restored(l, &k.commit);
-	live_note_step(l, &k.commit);
+		return w->window + 1 == h->end.window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
+	job_restore_window(h->part->job, &k.commit, k.counted, k.n_words);
+	coord_restore(h->coord, &k.commit);
+	hosted_history_restored(h, &k.commit);
+	hosted_note_step(h, &k.commit);
 	free(k.counted);
 	return ST_OK;
 }
@@ -166,7 +166,7 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 	char why[200] = "";
 	enum status st = update_record_read(u->payload.data, u->payload.n, u->window, &update, why, sizeof(why));
 	if (!st)
-		st = coord_restore_update(r->l->coord, &update);
+		st = coord_restore_update(r->h->coord, &update);
 	if (st && !why[0])
 		snprintf(why, sizeof(why), "it is refused: %s", status_info(st)->text);
 	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, why) : st;
@@ -177,55 +177,55 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
 	char why[200];
-	bool at_once = r->l->spec->launch_mode == LAUNCH_DAEMON && !r->l->params_durable;
-	enum status st = part_restore_tensors(r->l->part, b, at_once, why, sizeof(why));
+	bool at_once = r->h->spec->launch_mode == LAUNCH_DAEMON && !r->h->params_durable;
+	enum status st = part_restore_tensors(r->h->part, b, at_once, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
 /* Ended: from its view, or the old way when it has none. *why: set where this gaccd cannot read it; the job has then no
  * machines. */
-static enum status new_of(struct daemon *d, const struct journal_job *j, struct live_job **out, char *why, size_t n_why)
+static enum status new_of(struct daemon *d, const struct journal_job *j, struct hosted **out, char *why, size_t n_why)
 {
-	if (j->ended && !live_past_new(d, j, out))
+	if (j->ended && !hosted_past_new(d, j, out))
 		return ST_OK;
 	struct prepared *p = prepared_from_journal(j->spec.data, j->spec.n);
-	enum status st = p ? live_new(d, j->id, j->uid, j->user, p, out) : ST_NO_MEMORY;
+	enum status st = p ? hosted_new(d, j->id, j->uid, j->user, p, out) : ST_NO_MEMORY;
 	if (st && st != ST_NO_MEMORY) {
 		snprintf(why, n_why, "%.250s", p->why[0] ? p->why : status_info(st)->text);
-		st = live_aside_new(d, j, p, out);
+		st = hosted_aside_new(d, j, p, out);
 	}
 	prepared_free(p);
 	return st;
 }
 
-static enum status take_end(struct live_job *l, const struct journal_job *j)
+static enum status take_end(struct hosted *h, const struct journal_job *j)
 {
-	l->end.reason = strdup(j->end_reason);
-	l->end.state = (enum job_state)j->end_state;
-	l->ended_unix_ns = j->ended_unix_ns;
-	live_drop_machines(l);
-	saving_free(l);
-	if (j->exits.n && !l->end.settled)
-		live_exits_restore(l, &j->exits);
-	return l->end.reason ? ST_OK : ST_NO_MEMORY;
+	h->end.reason = strdup(j->end_reason);
+	h->end.state = (enum job_state)j->end_state;
+	h->ended_unix_ns = j->ended_unix_ns;
+	hosted_drop_machines(h);
+	saving_free(h);
+	if (j->exits.n && !h->end.settled)
+		launching_exits_restore(h, &j->exits);
+	return h->end.reason ? ST_OK : ST_NO_MEMORY;
 }
 
 /* What it had been given before. */
 static enum status take_state(struct rows *r, const struct journal_job *j)
 {
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	char why[256] = "";
 	enum status st = ST_OK;
-	if (l->text->pb->n_tensors)
-		st = live_declare_spec_tensors(l, why, sizeof(why));
+	if (h->text->pb->n_tensors)
+		st = hosted_declare_spec_tensors(h, why, sizeof(why));
 	if (st && st != ST_NO_MEMORY)
 		return unreadable(r, "JOB", UINT64_MAX, why);
-	if (!st && !l->text->pb->n_tensors && j->tensors.n)
+	if (!st && !h->text->pb->n_tensors && j->tensors.n)
 		st = restore_tensors(r, &j->tensors);
-	if (!st && j->base.n && (st = restoring_from_journal(l, &j->base, why, sizeof(why))) == ST_VERSION_SKEW)
+	if (!st && j->base.n && (st = restoring_from_journal(h, &j->base, why, sizeof(why))) == ST_VERSION_SKEW)
 		unreadable(r, "RESTORED", UINT64_MAX, why);
 	if (!st && j->hold_reason)
-		coord_restore_hold(l->coord, j->hold_reason);
+		coord_restore_hold(h->coord, j->hold_reason);
 	return st;
 }
 
@@ -237,63 +237,63 @@ static bool is_fatal(enum status st)
 static enum status restore_job(void *arg, const struct journal_job *j)
 {
 	struct daemon *d = arg;
-	struct live_job *l = NULL;
+	struct hosted *h = NULL;
 	char why[256] = "";
-	enum status st = new_of(d, j, &l, why, sizeof(why));
+	enum status st = new_of(d, j, &h, why, sizeof(why));
 	if (st)
 		return st;
-	struct rows r = { .l = l };
+	struct rows r = { .h = h };
 	fdstore_starting(d->node.fdstore, daemon_now(d).mono_ns); /* there may be many, of 4 MB each */
-	memcpy(l->uuid, j->uuid, 16);
-	memcpy(l->request_id, j->request_id, 16);
-	l->created_unix_ns = j->created_unix_ns;
-	l->params_durable = j->params_ready;
-	if (l->part)
-		l->part->begun = j->params_ready;
-	l->end.window = j->next_window;
+	memcpy(h->uuid, j->uuid, 16);
+	memcpy(h->request_id, j->request_id, 16);
+	h->created_unix_ns = j->created_unix_ns;
+	h->params_durable = j->params_ready;
+	if (h->part)
+		h->part->begun = j->params_ready;
+	h->end.window = j->next_window;
 	if (j->ended)
-		st = take_end(l, j);
+		st = take_end(h, j);
 	else if (why[0])
-		st = live_set_aside(l, "JOB", why);
+		st = hosted_set_aside(h, "JOB", why);
 	else if ((st = take_state(&r, j)) && !is_fatal(st))
-		st = live_set_aside(l, r.record, r.why);
-	enum status added = live_add(d, l);
+		st = hosted_set_aside(h, r.record, r.why);
+	enum status added = hosted_add(d, h);
 	return st ? st : added;
 }
 
 static enum status last_window(void *arg, const struct journal_window *w)
 {
-	struct live_job *l = ((struct rows *)arg)->l;
+	struct hosted *h = ((struct rows *)arg)->h;
 	struct decided k;
 	char why[200];
-	l->end.step = w->applied_step;
-	enum status st = read_commit(l, w, &k, why, sizeof(why));
+	h->end.step = w->applied_step;
+	enum status st = read_commit(h, w, &k, why, sizeof(why));
 	if (st)
 		return st == ST_NO_MEMORY ? st : ST_OK;
-	uint64_t digest = l->end.commit.window == k.commit.window ? l->end.commit.params_digest : 0;
-	l->end.commit = k.commit;
-	l->end.commit.params_digest = digest; /* known from the view alone */
+	uint64_t digest = h->end.commit.window == k.commit.window ? h->end.commit.params_digest : 0;
+	h->end.commit = k.commit;
+	h->end.commit.params_digest = digest; /* known from the view alone */
 	/* a trainer may still ask for a lost answer */
-	if (daemon_now(l->d).unix_ns - l->ended_unix_ns < LIVE_COUNTED_NS)
-		l->end.counted = k.counted;
+	if (daemon_now(h->d).unix_ns - h->ended_unix_ns < HOSTED_COUNTED_NS)
+		h->end.counted = k.counted;
 	else
 		free(k.counted);
 	return ST_OK;
 }
 
 /* A job that gaccd is to launch waits again, unless it had begun: then it has a launcher, or at least parameters. */
-static void take_up(struct live_job *l)
+static void take_up(struct hosted *h)
 {
-	bool launch = l->spec->launch_mode == LAUNCH_DAEMON && !l->aside, found = launch && live_launch_adopt(l);
-	if (!l->coord)
+	bool launch = h->spec->launch_mode == LAUNCH_DAEMON && !h->aside, found = launch && launching_adopt(h);
+	if (!h->coord)
 		return; /* its tick makes the view that stays */
-	live_queue_restore(l, launch && !found && !l->params_durable);
-	if (launch && !l->admission.queued)
-		coord_admit(l->coord, daemon_now(l->d));
-	if (launch && !found && !l->admission.queued)
-		live_launch_begin(l);
-	if (!l->admission.queued && (job_has_tensors(l->part->job) || l->part->tensors.due || l->spec->restores))
-		job_take_over(l->part->job);
+	hosted_queue_restore(h, launch && !found && !h->params_durable);
+	if (launch && !h->admission.queued)
+		coord_admit(h->coord, daemon_now(h->d));
+	if (launch && !found && !h->admission.queued)
+		launching_begin(h);
+	if (!h->admission.queued && (job_has_tensors(h->part->job) || h->part->tensors.due || h->spec->restores))
+		job_take_over(h->part->job);
 }
 
 static enum status check_held(const struct daemon *d)
@@ -301,38 +301,38 @@ static enum status check_held(const struct daemon *d)
 	size_t n = 0;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		n += d->job[i]->coord != NULL;
-	return live_queue_check_held(d->node.n_stored, n);
+	return hosted_queue_check_held(d->node.n_stored, n);
 }
 
 /* Windows, updates and checkpoints of a job. What cannot be read sets this job aside, and no other. */
-static enum status restore_rows(struct live_job *l)
+static enum status restore_rows(struct hosted *h)
 {
-	struct rows r = { .l = l };
+	struct rows r = { .h = h };
 	enum status st = ST_OK;
-	live_history_load(l);
-	if (!l->coord)
-		live_shrink_events(l);
-	if (l->coord)
-		st = journal_each_update(l->d->journal, l->id, restore_update, &r);
-	if (!st && !l->aside)
-		st = journal_each_window(l->d->journal, l->id, l->coord ? JOB_HISTORY : 1,
-					 l->coord ? restore_window : last_window, &r);
+	hosted_history_load(h);
+	if (!h->coord)
+		hosted_shrink_events(h);
+	if (h->coord)
+		st = journal_each_update(h->d->journal, h->id, restore_update, &r);
+	if (!st && !h->aside)
+		st = journal_each_window(h->d->journal, h->id, h->coord ? JOB_HISTORY : 1,
+					 h->coord ? restore_window : last_window, &r);
 	if (!st)
-		st = saving_from_journal(l);
+		st = saving_from_journal(h);
 	if (st && !is_fatal(st))
-		st = live_set_aside(l, r.record ? r.record : "CHECKPOINT", r.record ? r.why : status_info(st)->text);
-	if (l->coord && coord_held(l->coord))
-		coord_restore_since(l->coord, live_history_when(l, "Paused"));
+		st = hosted_set_aside(h, r.record ? r.record : "CHECKPOINT", r.record ? r.why : status_info(st)->text);
+	if (h->coord && coord_held(h->coord))
+		coord_restore_since(h->coord, hosted_history_when(h, "Paused"));
 	return st;
 }
 
-enum status live_restore(struct daemon *d)
+enum status hosted_restore(struct daemon *d)
 {
 	enum status st = journal_last_job(d->journal, &d->last_job);
 	if (!st)
 		st = journal_each_job(d->journal, true, restore_job, d);
 	if (!st)
-		live_forget_unknown(d);
+		hosted_forget_unknown(d);
 	if (!st)
 		st = check_held(d);
 	if (!st)
@@ -344,6 +344,6 @@ enum status live_restore(struct daemon *d)
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
 		take_up(d->job[i]);
 	if (!st)
-		live_queue_warn(d);
+		hosted_queue_warn(d);
 	return st;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a live job's checkpoints: shared by live_saving.c and live_saving_disk.c alone. Loop thread. */
-#ifndef GACC_EDGE_LIVE_SAVING_IMPL_H
-#define GACC_EDGE_LIVE_SAVING_IMPL_H
+/* Inside of a live job's checkpoints: shared by checkpoints.c and checkpoints_disk.c alone. Loop thread. */
+#ifndef GACC_EDGE_CHECKPOINTS_IMPL_H
+#define GACC_EDGE_CHECKPOINTS_IMPL_H
 
 #include "control/saver.h"
 #include "control/updates.h"
-#include "edge/live_saving.h"
+#include "edge/checkpoints.h"
 #include "store/checkpoint.h"
 
 struct saving_call {
@@ -36,9 +36,9 @@ struct saving {
 };
 
 /* Why the checkpoint under way fails, for people. The saver is told by the caller. */
-void saving_set_why(struct live_job *, const char *why);
+void saving_set_why(struct hosted *, const char *why);
 
-/* live_saving_disk.c: ports of the saver; ctx is the live_job. Each is answered by the saver_on_* of its name. */
+/* checkpoints_disk.c: ports of the saver; ctx is the hosted. Each is answered by the saver_on_* of its name. */
 void saving_sweep(void *ctx);
 void saving_seal(void *ctx, const struct save_want *);
 void saving_prune(void *ctx);

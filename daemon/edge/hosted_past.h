@@ -5,40 +5,40 @@
  * whatever the job was. The journal has all of it: the specification as submitted, and a view with all ranks, written
  * with END and again when nothing can change.
  */
-#ifndef GACC_EDGE_LIVE_PAST_H
-#define GACC_EDGE_LIVE_PAST_H
+#ifndef GACC_EDGE_HOSTED_PAST_H
+#define GACC_EDGE_HOSTED_PAST_H
 
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
-#define LIVE_PAST_EVENTS 32 /* that describe shows of it; the history has all */
+#define HOSTED_PAST_EVENTS 32 /* that describe shows of it; the history has all */
 /* so long after its end it is known which micro-batches were in its last window */
-#define LIVE_COUNTED_NS (INT64_C(60) * 1000000000)
+#define HOSTED_COUNTED_NS (INT64_C(60) * 1000000000)
 
 /* For END: the view as of now, as the journal keeps it; data for free(), n = 0: no memory. */
-struct journal_bytes live_past_record(const struct live_job *, struct now);
+struct journal_bytes hosted_past_record(const struct hosted *, struct now);
 /* The sessions of a job that has ended are over: the journal's view is renewed. */
-void live_past_renew(struct live_job *, struct now);
+void hosted_past_renew(struct hosted *, struct now);
 /* What is shown of the job, which has ended, is kept: small in memory, whole in the journal; its specification goes.
  * false: no memory. */
-bool live_past_keep(struct live_job *, struct now);
+bool hosted_past_keep(struct hosted *, struct now);
 
 /* A job that had ended, from its view. ST_MALFORMED: it has none, or one that cannot be read. ST_NO_MEMORY. */
-enum status live_past_new(struct daemon *, const struct journal_job *, struct live_job **out);
-void live_past_tick(struct live_job *, struct now);
+enum status hosted_past_new(struct daemon *, const struct journal_job *, struct hosted **out);
+void hosted_past_tick(struct hosted *, struct now);
 
 /* As it is in memory; parts: VIEW_RANKS and VIEW_EVENTS; for free with gacc__v1__job__free_unpacked. NULL: no memory.
  */
-struct Gacc__V1__Job *live_past_view(const struct live_job *, unsigned parts);
+struct Gacc__V1__Job *hosted_past_view(const struct hosted *, unsigned parts);
 
-/* What the journal has of it. Zeroed, then filled in on a pool thread by live_past_read; live_past_free takes it half
- * filled. */
-struct live_past_whole {
+/* What the journal has of it. Zeroed, then filled in on a pool thread by hosted_past_read; hosted_past_free takes it
+ * half filled. */
+struct hosted_past_whole {
 	struct Gacc__V1__Job *job; /* NULL: not known */
 	struct Gacc__V1__JobSpec *spec;
 };
-enum status live_past_read(struct live_past_whole *, const struct journal_job *);
-void live_past_free(struct live_past_whole *);
+enum status hosted_past_read(struct hosted_past_whole *, const struct journal_job *);
+void hosted_past_free(struct hosted_past_whole *);
 /* The view with ranks and specification, which are taken, and with events if `parts` has them; NULL: no memory. */
-struct Gacc__V1__Job *live_past_whole(const struct live_job *, struct live_past_whole *, unsigned parts);
+struct Gacc__V1__Job *hosted_past_whole(const struct hosted *, struct hosted_past_whole *, unsigned parts);
 
 #endif

@@ -7,20 +7,20 @@
  * toward its user's limits. Only Cancel writes END and releases the memory. Launched ranks end after
  * launch.orphan_timeout, because no gaccd connects to their launcher.
  */
-#ifndef GACC_EDGE_LIVE_ASIDE_H
-#define GACC_EDGE_LIVE_ASIDE_H
+#ifndef GACC_EDGE_HOSTED_ASIDE_H
+#define GACC_EDGE_HOSTED_ASIDE_H
 
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "store/journal.h"
 
 struct prepared;
 
 /* One whose specification cannot be read, with what can be read of it, which is taken. Also of a job that has ended:
  * then it is not set aside, and this is all there is to show. ST_NO_MEMORY. */
-enum status live_aside_new(struct daemon *, const struct journal_job *, struct prepared *, struct live_job **out);
+enum status hosted_aside_new(struct daemon *, const struct journal_job *, struct prepared *, struct hosted **out);
 /* Sets it aside. `record`: its name in the journal. ST_NO_MEMORY. */
-enum status live_set_aside(struct live_job *, const char *record, const char *why);
+enum status hosted_set_aside(struct hosted *, const char *record, const char *why);
 /* The job is given up, with this reason: END is written, then its memory goes. */
-void live_aside_give_up(struct live_job *, const char *reason);
+void hosted_aside_give_up(struct hosted *, const char *reason);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
 
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -23,7 +23,7 @@
 struct queue_list {
 	struct queue_limits limits;
 	struct queue_job *job;
-	struct live_job **live;
+	struct hosted **live;
 	size_t n;
 };
 
@@ -38,16 +38,16 @@ static uint64_t less(uint64_t limit, uint64_t part)
 	return limit > part ? limit - part : 0;
 }
 
-static uint64_t in_use(const struct live_job *l)
+static uint64_t in_use(const struct hosted *h)
 {
-	if (live_ended(l))
-		return live_host_bytes(l);
-	return live_host_bytes(l) ? live_host_bytes(l) : l->admission.reserved;
+	if (hosted_ended(h))
+		return hosted_host_bytes(h);
+	return hosted_host_bytes(h) ? hosted_host_bytes(h) : h->admission.reserved;
 }
 
-static bool is_promised(const struct live_job *l)
+static bool is_promised(const struct hosted *h)
 {
-	return !live_host_bytes(l) || (l->part && l->part->mem.allocating);
+	return !hosted_host_bytes(h) || (h->part && h->part->mem.allocating);
 }
 
 /* What is reserved and not allocated yet is not gone from the machine's memory: it is taken off here. */
@@ -71,45 +71,45 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 }
 
 /* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
-static uint64_t left_descriptors(const struct live_job *l)
+static uint64_t left_descriptors(const struct hosted *h)
 {
 	uint64_t left =
-		live_host_bytes(l) ? l->admission.descriptors : less(l->admission.descriptors, l->admission.stored);
+		hosted_host_bytes(h) ? h->admission.descriptors : less(h->admission.descriptors, h->admission.stored);
 	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
 }
 
-static void add(struct queue_list *q, struct live_job *l, const struct live_job *without)
+static void add(struct queue_list *q, struct hosted *h, const struct hosted *without)
 {
 	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile:
 	 * the job counts, else cancelling is a way round the limits. */
-	bool ended = live_ended(l), leaving = ended && !live_launch_over(l);
-	if (l == without || (ended && !leaving && !live_host_bytes(l)))
+	bool ended = hosted_ended(h), leaving = ended && !launching_over(h);
+	if (h == without || (ended && !leaving && !hosted_host_bytes(h)))
 		return;
-	q->live[q->n] = l;
-	q->job[q->n++] = (struct queue_job){ .id = l->id,
-					     .uid = l->uid,
-					     .user = l->user,
-					     .waiting = l->admission.queued && !ended,
+	q->live[q->n] = h;
+	q->job[q->n++] = (struct queue_job){ .id = h->id,
+					     .uid = h->uid,
+					     .user = h->user,
+					     .waiting = h->admission.queued && !ended,
 					     .ended = ended && !leaving,
 					     .leaving = leaving,
-					     .overtaken = l->admission.overtaken,
-					     .bytes = l->admission.queued ? l->admission.need : in_use(l),
-					     .descriptors = leaving ? left_descriptors(l) : l->admission.descriptors,
-					     .stored = leaving && !live_host_bytes(l) ? 0 : l->admission.stored };
+					     .overtaken = h->admission.overtaken,
+					     .bytes = h->admission.queued ? h->admission.need : in_use(h),
+					     .descriptors = leaving ? left_descriptors(h) : h->admission.descriptors,
+					     .stored = leaving && !hosted_host_bytes(h) ? 0 : h->admission.stored };
 }
 
 static int by_id(const void *a, const void *b)
 {
-	uint64_t x = (*(struct live_job *const *)a)->id, y = (*(struct live_job *const *)b)->id;
+	uint64_t x = (*(struct hosted *const *)a)->id, y = (*(struct hosted *const *)b)->id;
 	return x < y ? -1 : x > y;
 }
 
 /* `pending`: those that are not durable yet, too; their ids are higher than all others'. */
-static bool list_jobs(const struct daemon *d, const struct live_job *without, bool pending, struct queue_list *q)
+static bool list_jobs(const struct daemon *d, const struct hosted *without, bool pending, struct queue_list *q)
 {
 	size_t n_pending = 0;
-	struct live_job *all[256]; /* more submissions at one moment are counted when they are durable */
-	while (pending && n_pending < 256 && (all[n_pending] = live_pending(d, n_pending)))
+	struct hosted *all[256]; /* more submissions at one moment are counted when they are durable */
+	while (pending && n_pending < 256 && (all[n_pending] = hosted_pending(d, n_pending)))
 		n_pending++;
 	qsort(all, n_pending, sizeof(*all), by_id);
 	*q = (struct queue_list){ .n = 0 };
@@ -135,15 +135,15 @@ static void note_overtaken(const struct queue_list *q)
 }
 
 /* No user can have more connections than connections_per_user to each socket. */
-static void find_descriptors(struct live_job *l)
+static void find_descriptors(struct hosted *h)
 {
-	uint64_t ranks = l->spec->ranks, connections = l->d->node.conf->listen.connections_per_user;
-	l->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(l->part->job);
-	l->admission.descriptors =
-		l->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
+	uint64_t ranks = h->spec->ranks, connections = h->d->node.conf->listen.connections_per_user;
+	h->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(h->part->job);
+	h->admission.descriptors =
+		h->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
 }
 
-enum status live_queue_check_held(size_t n_stored, size_t n_jobs)
+enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs)
 {
 	uint64_t limit = descriptors_limit(), need = n_stored + PER_JOB * n_jobs + QUEUE_OWN_DESCRIPTORS;
 	if (need <= limit)
@@ -156,12 +156,12 @@ enum status live_queue_check_held(size_t n_stored, size_t n_jobs)
 	return ST_RESOURCE_EXHAUSTED;
 }
 
-void live_queue_warn(struct daemon *d)
+void hosted_queue_warn(struct daemon *d)
 {
 	uint64_t room = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS), need = 0;
 	char text[200];
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		need += live_ended(d->job[i]) || d->job[i]->admission.queued ? 0 : d->job[i]->admission.descriptors;
+		need += hosted_ended(d->job[i]) || d->job[i]->admission.queued ? 0 : d->job[i]->admission.descriptors;
 	if (need <= room)
 		return;
 	snprintf(text, sizeof(text),
@@ -172,52 +172,52 @@ void live_queue_warn(struct daemon *d)
 	daemon_event(d, true, "FewDescriptors", text);
 }
 
-static enum status find_need(struct live_job *l)
+static enum status find_need(struct hosted *h)
 {
-	find_descriptors(l);
-	l->admission.need = l->spec->host_memory;
-	return job_has_tensors(l->part->job) ? part_need(l->part, &l->admission.need) : ST_OK;
+	find_descriptors(h);
+	h->admission.need = h->spec->host_memory;
+	return job_has_tensors(h->part->job) ? part_need(h->part, &h->admission.need) : ST_OK;
 }
 
-static struct queue_job candidate(const struct live_job *l, uint64_t bytes)
+static struct queue_job candidate(const struct hosted *h, uint64_t bytes)
 {
-	return (struct queue_job){ .id = l->id,
-				   .uid = l->uid,
-				   .user = l->user,
+	return (struct queue_job){ .id = h->id,
+				   .uid = h->uid,
+				   .user = h->user,
 				   .bytes = bytes,
-				   .descriptors = l->admission.descriptors,
-				   .stored = l->admission.stored };
+				   .descriptors = h->admission.descriptors,
+				   .stored = h->admission.stored };
 }
 
-enum status live_queue_admit(struct live_job *l, char *why, size_t n_why)
+enum status hosted_queue_admit(struct hosted *h, char *why, size_t n_why)
 {
 	struct queue_list q;
 	struct queue_verdict v;
-	enum status st = find_need(l);
-	if (!st && !list_jobs(l->d, l, true, &q))
+	enum status st = find_need(h);
+	if (!st && !list_jobs(h->d, h, true, &q))
 		st = ST_NO_MEMORY;
 	if (st)
 		return st;
-	struct queue_job c = candidate(l, l->admission.need);
-	queue_submit(&q.limits, q.job, q.n, &c, l->spec->launch_mode == LAUNCH_DAEMON, &v);
+	struct queue_job c = candidate(h, h->admission.need);
+	queue_submit(&q.limits, q.job, q.n, &c, h->spec->launch_mode == LAUNCH_DAEMON, &v);
 	note_overtaken(&q);
 	list_free(&q);
 	if (v.status) {
 		snprintf(why, n_why, "%s", v.why);
 		return v.status;
 	}
-	l->admission.queued = v.wait;
-	l->admission.reserved = v.wait ? 0 : l->admission.need;
+	h->admission.queued = v.wait;
+	h->admission.reserved = v.wait ? 0 : h->admission.need;
 	return ST_OK;
 }
 
-enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why, size_t n_why)
+enum status hosted_queue_fits(const struct hosted *h, uint64_t bytes, char *why, size_t n_why)
 {
 	struct queue_list q;
 	struct queue_verdict v;
-	if (!list_jobs(l->d, l, true, &q))
+	if (!list_jobs(h->d, h, true, &q))
 		return ST_NO_MEMORY;
-	struct queue_job c = candidate(l, bytes);
+	struct queue_job c = candidate(h, bytes);
 	queue_fits(&q.limits, q.job, q.n, &c, &v);
 	list_free(&q);
 	if (v.status)
@@ -225,33 +225,33 @@ enum status live_queue_fits(const struct live_job *l, uint64_t bytes, char *why,
 	return v.status;
 }
 
-void live_queue_restore(struct live_job *l, bool queued)
+void hosted_queue_restore(struct hosted *h, bool queued)
 {
-	if (find_need(l))
-		l->admission.need = l->spec->host_memory; /* its allocation will say what is wrong */
-	if (l->part->tensors.due && l->admission.need < stored_bytes(&l->d->node, l->id, NULL))
-		l->admission.need = stored_bytes(&l->d->node, l->id, NULL);
-	l->admission.queued = queued;
-	l->admission.reserved = queued ? 0 : l->admission.need;
-	l->d->n_queued += queued;
+	if (find_need(h))
+		h->admission.need = h->spec->host_memory; /* its allocation will say what is wrong */
+	if (h->part->tensors.due && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
+		h->admission.need = stored_bytes(&h->d->node, h->id, NULL);
+	h->admission.queued = queued;
+	h->admission.reserved = queued ? 0 : h->admission.need;
+	h->d->n_queued += queued;
 }
 
-static void leave_queue(struct live_job *l)
+static void leave_queue(struct hosted *h)
 {
-	l->admission.queued = false;
-	l->admission.position = 0;
-	l->d->n_queued--;
+	h->admission.queued = false;
+	h->admission.position = 0;
+	h->d->n_queued--;
 }
 
-static void start(struct live_job *l, struct now now)
+static void start(struct hosted *h, struct now now)
 {
-	leave_queue(l);
-	l->admission.reserved = l->admission.need;
-	live_event(l, false, "Admitted", -1, "its turn has come");
-	coord_admit(l->coord, now);
-	live_launch_begin(l);
-	if (job_has_tensors(l->part->job) || l->spec->restores)
-		job_allocate(l->part->job);
+	leave_queue(h);
+	h->admission.reserved = h->admission.need;
+	hosted_event(h, false, "Admitted", -1, "its turn has come");
+	coord_admit(h->coord, now);
+	launching_begin(h);
+	if (job_has_tensors(h->part->job) || h->spec->restores)
+		job_allocate(h->part->job);
 }
 
 static void tell(struct queue_list *q, struct now now)
@@ -265,14 +265,14 @@ static void tell(struct queue_list *q, struct now now)
 	}
 }
 
-void live_queue_run(struct daemon *d, struct now now)
+void hosted_queue_run(struct daemon *d, struct now now)
 {
 	struct queue_list q;
 	bool started = false;
 	if (!d->n_queued)
 		return;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (d->job[i]->admission.queued && live_ended(d->job[i]))
+		if (d->job[i]->admission.queued && hosted_ended(d->job[i]))
 			leave_queue(d->job[i]);
 	if (!list_jobs(d, NULL, false, &q))
 		return; /* the tick tries again */

@@ -2,11 +2,11 @@
 /* A job as the daemon holds it: control's state machines, the engine process, the memory, the watchers. Private to the
  * edge.
  *
- * Loop thread. Functions are grouped by the file that defines them; live_aside.h, live_launch.h, live_past.h,
- * live_restoring.h and live_saving.h declare the rest.
+ * Loop thread. Functions are grouped by the file that defines them; hosted_aside.h, launching.h, hosted_past.h,
+ * restoring.h and checkpoints.h declare the rest.
  */
-#ifndef GACC_EDGE_LIVE_JOB_H
-#define GACC_EDGE_LIVE_JOB_H
+#ifndef GACC_EDGE_HOSTED_H
+#define GACC_EDGE_HOSTED_H
 
 #include "control/coordinator.h"
 #include "edge/daemon.h"
@@ -17,19 +17,19 @@
 #include "runtime/saved_list.h"
 #include "runtime/specification.h"
 
-#define LIVE_EVENTS 256
+#define HOSTED_EVENTS 256
 
 struct Gacc__V1__JobSpec;
 struct Gacc__V1__Job;
 struct Gacc__V1__Counters;
 
-struct live_window;
+struct hosted_window;
 struct pending_submit;
 struct prepared;
 
 #define RANK_NONE UINT32_MAX
 
-/* Whether a job may have what it needs of the node (live_queue.c). */
+/* Whether a job may have what it needs of the node (hosted_queue.c). */
 struct admission {
 	bool queued; /* waits for its turn: no memory, no ranks */
 	uint32_t position, overtaken;
@@ -38,7 +38,7 @@ struct admission {
 	uint64_t reserved;	      /* set aside while no memory is allocated */
 };
 
-/* What is kept of a job that is over (live_past.c). */
+/* What is kept of a job that is over (hosted_past.c). */
 struct outcome_kept {
 	enum job_state state;
 	char *reason;
@@ -52,7 +52,7 @@ struct outcome_kept {
 	uint64_t *counted;     /* bitmap of the last window's micro-batches; NULL: not known */
 };
 
-struct live_job {
+struct hosted {
 	struct daemon *d;
 	uint64_t id;
 	uint8_t uuid[16], request_id[16];
@@ -63,9 +63,9 @@ struct live_job {
 	bool submitted_here;	     /* to this gaccd, not one before it */
 	struct specification *text;  /* as submitted; without its message: it is over, and the journal has it */
 	const struct job_spec *spec; /* of it */
-	struct coord *coord;	     /* NULL: it is over, and only this is left (live_retire.c) */
+	struct coord *coord;	     /* NULL: it is over, and only this is left (hosted_retire.c) */
 	struct outcome_kept end;
-	bool aside, giving_up;		   /* live_aside.h: not over in the journal; its END is being written */
+	bool aside, giving_up;		   /* hosted_aside.h: not over in the journal; its END is being written */
 	struct part *part;		   /* its share on this node; NULL: it is over */
 	uint64_t kept_bytes;		   /* of a job that is set aside: its memory at the service manager */
 	bool params_durable, params_noted; /* in the journal; the record of that is being written */
@@ -74,22 +74,22 @@ struct live_job {
 	bool renewed;			   /* the journal's view has its last sessions */
 	uint32_t n_holders;		   /* calls and messages under way that point here */
 	/* what people see */
-	struct live_window *deciding; /* decided, on its way into the history */
-	struct events events;	      /* LIVE_EVENTS of them, fewer when it is over */
-	struct calls watchers;	      /* Watch (rank RANK_NONE) and WatchSession */
-	bool changed;		      /* watchers have not heard yet */
+	struct hosted_window *deciding; /* decided, on its way into the history */
+	struct events events;		/* HOSTED_EVENTS of them, fewer when it is over */
+	struct calls watchers;		/* Watch (rank RANK_NONE) and WatchSession */
+	bool changed;			/* watchers have not heard yet */
 	enum job_state told_state;
 	uint64_t told_window;
 	bool told_any;
 	struct rate rate;
 	struct wait_call *waits;     /* methods_wait.c */
-	struct saving *saving;	     /* live_saving.h; NULL: it is over */
+	struct saving *saving;	     /* checkpoints.h; NULL: it is over */
 	struct saved_list saved;     /* its checkpoints */
-	bool has_base, restore_read; /* live_restoring.h: begins with a checkpoint; its manifest has been read */
+	bool has_base, restore_read; /* restoring.h: begins with a checkpoint; its manifest has been read */
 	uint64_t base_window;
 	struct admission admission;
-	struct live_launch *launch; /* live_launch.c; NULL: gaccd has not launched it */
-	struct calls norms_calls;   /* for the norms of the next window */
+	struct launching *launch; /* launching.c; NULL: gaccd has not launched it */
+	struct calls norms_calls; /* for the norms of the next window */
 };
 
 /* Session.id on the wire: its job, and its rank. */
@@ -108,54 +108,54 @@ static inline uint32_t session_rank(uint64_t id)
 	return (uint32_t)(id & ((1u << SESSION_RANK_BITS) - 1));
 }
 
-/* ---- live_job.c ---- */
+/* ---- hosted.c ---- */
 /* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
  * NULL: no memory. */
-struct live_job *live_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct specification *,
+struct hosted *hosted_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct specification *,
 			   uint32_t n_events);
 /* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
-enum status live_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
-		     struct live_job **out);
-enum status live_add(struct daemon *, struct live_job *);
-enum status live_declare_spec_tensors(struct live_job *, char *why, size_t n_why);
-void live_free(struct live_job *); /* takes NULL */
+enum status hosted_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
+		       struct hosted **out);
+enum status hosted_add(struct daemon *, struct hosted *);
+enum status hosted_declare_spec_tensors(struct hosted *, char *why, size_t n_why);
+void hosted_free(struct hosted *); /* takes NULL */
 /* Its coordinator and its part here: it is over, or set aside. */
-void live_drop_machines(struct live_job *);
-void live_free_all(struct daemon *);
-struct live_job *live_find(const struct daemon *, uint64_t id);
+void hosted_drop_machines(struct hosted *);
+void hosted_free_all(struct daemon *);
+struct hosted *hosted_find(const struct daemon *, uint64_t id);
 /* May this user see the job, and change it? Its owner and root may. */
-bool live_is_of(const struct live_job *, uint32_t uid);
+bool hosted_is_of(const struct hosted *, uint32_t uid);
 /* "7" and "job/7" are ids, whatever jobs are called. */
-bool live_name_is_id(const char *name, uint64_t *out_id);
+bool hosted_name_is_id(const char *name, uint64_t *out_id);
 /* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their
  * newest. A name of root that none of root's jobs has means a job of another user, unless `own`. */
-struct live_job *live_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
-void live_tick(struct live_job *, struct now);
+struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
+void hosted_tick(struct hosted *, struct now);
 /* For its rates. */
-void live_note_step(struct live_job *, const struct commit *);
-bool live_ended(const struct live_job *);
-enum job_state live_state(const struct live_job *, const char **out_reason, int64_t *out_since_unix_ns);
+void hosted_note_step(struct hosted *, const struct commit *);
+bool hosted_ended(const struct hosted *);
+enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
 /* Bytes of this node's memory that are the job's. */
-uint64_t live_host_bytes(const struct live_job *);
+uint64_t hosted_host_bytes(const struct hosted *);
 /* The name of uid, or its number. */
-void live_user_name(uint32_t uid, char *out, size_t n);
+void hosted_user_name(uint32_t uid, char *out, size_t n);
 
-/* ---- live_ports.c ---- */
-struct coord_ports live_coord_ports(struct live_job *);
+/* ---- hosted_ports.c ---- */
+struct coord_ports hosted_coord_ports(struct hosted *);
 
-/* ---- live_retire.c ---- */
+/* ---- hosted_retire.c ---- */
 /* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */
-void live_hold(struct live_job *);
-void live_drop(struct live_job *);
+void hosted_hold(struct hosted *);
+void hosted_drop(struct hosted *);
 /* A job that has ended gives back its memory, then all but what is shown of it. */
-void live_end_tick(struct live_job *, struct now);
-void live_shrink_events(struct live_job *);
+void hosted_end_tick(struct hosted *, struct now);
+void hosted_shrink_events(struct hosted *);
 /* Of the jobs that are over, more than history.jobs leave memory, journal and history; one a call. */
-void live_forget_old(struct daemon *);
+void hosted_forget_old(struct daemon *);
 /* What the history still has of jobs that the journal does not have. */
-void live_forget_unknown(struct daemon *);
+void hosted_forget_unknown(struct daemon *);
 
-/* ---- live_submit.c ---- */
+/* ---- hosted_submit.c ---- */
 /* A new job: durable, then cb. `existed`: this user has a job of this request_id, or name, with the same spec already.
  * What the job needs of `prepared` is taken. */
 struct submit {
@@ -165,102 +165,102 @@ struct submit {
 	const char *user;
 	bool local;   /* uid is the kernel's word, not that of a token */
 	bool by_name; /* Attach with create_if_missing: a live job of this name and user is the one meant */
-	void (*cb)(void *arg, struct live_job *, bool existed, enum status, const char *why, const char *field);
+	void (*cb)(void *arg, struct hosted *, bool existed, enum status, const char *why, const char *field);
 	void *arg;
 };
-void live_submit(struct daemon *, const struct submit *);
+void hosted_submit(struct daemon *, const struct submit *);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
-void live_submit_done(struct live_job *, enum status, const char *why);
+void hosted_submit_done(struct hosted *, enum status, const char *why);
 
 /* gaccd ends: nobody is waited for any more, and jobs that are not durable yet are freed. After persist_mute. */
-void live_submit_give_up(struct daemon *);
+void hosted_submit_give_up(struct daemon *);
 /* The n-th job that is not durable yet, or NULL. */
-struct live_job *live_pending(const struct daemon *, size_t n);
+struct hosted *hosted_pending(const struct daemon *, size_t n);
 
-/* ---- live_queue.c ---- */
-/* Asks for a new job whether it may come in: ST_OK with l->queued, need and reserved set, or the refusal with its
+/* ---- hosted_queue.c ---- */
+/* Asks for a new job whether it may come in: ST_OK with h->queued, need and reserved set, or the refusal with its
  * numbers. */
-enum status live_queue_admit(struct live_job *, char *why, size_t n_why);
+enum status hosted_queue_admit(struct hosted *, char *why, size_t n_why);
 /* Whether a job that runs may allocate `bytes`. */
-enum status live_queue_fits(const struct live_job *, uint64_t bytes, char *why, size_t n_why);
+enum status hosted_queue_fits(const struct hosted *, uint64_t bytes, char *why, size_t n_why);
 /* A job of an earlier gaccd: it waits again, or goes on with what it has. */
-void live_queue_restore(struct live_job *, bool queued);
+void hosted_queue_restore(struct hosted *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */
-void live_queue_run(struct daemon *, struct now);
+void hosted_queue_run(struct daemon *, struct now);
 /* Whether a gaccd that starts can hold so many descriptors of so many jobs. ST_RESOURCE_EXHAUSTED, logged, if not:
  * better no gaccd than one that lets go of a job. */
-enum status live_queue_check_held(size_t n_stored, size_t n_jobs);
+enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs);
 /* An event if it can, but not all ranks of its jobs could connect. */
-void live_queue_warn(struct daemon *);
+void hosted_queue_warn(struct daemon *);
 
-/* ---- live_launch.c ---- */
+/* ---- launching.c ---- */
 /* May this caller have ranks launched? ST_PERMISSION_DENIED with why. `local`: its uid is the kernel's word. */
-enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
+enum status launching_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
 /* Starts the job's ranks, by way of a launcher. */
-void live_launch_begin(struct live_job *);
+void launching_begin(struct hosted *);
 /* Somebody cancels the job. Ranks of one that has completed get no more time to end by themselves. grace_ns: between
  * SIGTERM and SIGKILL when its ranks are stopped, 0 being the specification's; if they are being stopped already, it
  * can only become less. Does nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them
  * the specification's. */
-void live_launch_cancel(struct live_job *, int64_t grace_ns);
+void launching_cancel(struct hosted *, int64_t grace_ns);
 /* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its
  * end. */
-bool live_launch_adopt(struct live_job *);
-void live_launch_tick(struct live_job *, struct now);
+bool launching_adopt(struct hosted *);
+void launching_tick(struct hosted *, struct now);
 /* Fills in what is known of processes; false: no memory. */
-bool live_launch_fill(const struct live_job *, struct Gacc__V1__Job *);
+bool launching_fill(const struct hosted *, struct Gacc__V1__Job *);
 /* Lets go of the launcher: it and the ranks live on. */
-void live_launch_free(struct live_job *);
+void launching_free(struct hosted *);
 /* Nothing is left to do for it. */
-bool live_launch_over(const struct live_job *);
+bool launching_over(const struct hosted *);
 
-/* ---- live_exits.c ---- */
+/* ---- launching_exits.c ---- */
 /* How the ranks of an ended job ended, from the journal; what cannot be read is left out. */
-void live_exits_restore(struct live_job *, const struct journal_bytes *);
+void launching_exits_restore(struct hosted *, const struct journal_bytes *);
 
-/* ---- live_journal.c ---- */
+/* ---- hosted_journal.c ---- */
 /* All jobs of the journal, with their memory from the fd store. */
-enum status live_restore(struct daemon *);
-/* Ports of the coordinator; ctx is the live_job. */
-void live_persist_commit(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
-void live_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
+enum status hosted_restore(struct daemon *);
+/* Ports of the coordinator; ctx is the hosted. */
+void hosted_persist_commit(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
+void hosted_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
 /* The end itself, when nothing comes before it any more. */
-void live_write_end(struct live_job *, enum status end, const char *reason);
+void hosted_write_end(struct hosted *, enum status end, const char *reason);
 /* Ends the process when a write's outcome means that the journal is not ours or not sound. */
-void live_check_store(enum status);
-/* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the live_job.
+void hosted_check_store(enum status);
+/* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the hosted.
  */
-void live_on_written(void *arg, enum status);
+void hosted_on_written(void *arg, enum status);
 
-/* ---- live_norms.c ---- */
+/* ---- hosted_norms.c ---- */
 /* That may wait for a job's: each is answered with all its tensors, and all at once. */
-#define LIVE_MAX_NORMS_CALLS 64
-void live_norms(void *ctx, const struct commit *); /* ports.norms */
-void live_fail_norms(struct live_job *, enum status, const char *why);
+#define HOSTED_MAX_NORMS_CALLS 64
+void hosted_norms(void *ctx, const struct commit *); /* ports.norms */
+void hosted_fail_norms(struct hosted *, enum status, const char *why);
 
-/* ---- live_history.c ---- */
-void live_event(struct live_job *, bool warning, const char *reason, int64_t rank, const char *text);
+/* ---- hosted_history.c ---- */
+void hosted_event(struct hosted *, bool warning, const char *reason, int64_t rank, const char *text);
 /* Event number i, one that is there (events_first), as it is kept; lent. */
-struct history_event live_history_event(const struct live_job *, uint64_t i);
+struct history_event hosted_history_event(const struct hosted *, uint64_t i);
 /* The last events of an earlier life. */
-void live_history_load(struct live_job *);
+void hosted_history_load(struct hosted *);
 /* When the newest event with this reason was, of those that are kept; 0: none. */
-int64_t live_history_when(const struct live_job *, const char *reason);
+int64_t hosted_history_when(const struct hosted *, const char *reason);
 /* The window is decided: its ledger is copied. `counted` as in ports. */
-void live_history_decided(struct live_job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
+void hosted_history_decided(struct hosted *, const struct commit *, const uint64_t *counted, uint32_t n_words);
 /* Its commit is durable. */
-void live_history_durable(struct live_job *, uint64_t window);
+void hosted_history_durable(struct hosted *, uint64_t window);
 /* It goes into the history if a durable one is applied, or the job ends before that. */
-void live_history_applied(struct live_job *);
+void hosted_history_applied(struct hosted *);
 /* A window of the journal, which the history may lack. */
-void live_history_restored(struct live_job *, const struct commit *);
-void live_history_fini(struct live_job *);
+void hosted_history_restored(struct hosted *, const struct commit *);
+void hosted_history_fini(struct hosted *);
 
 /* ---- methods_wait.c ---- */
 /* Answers the Wait calls whose job has come so far, has ended, or whose time is over. */
-void live_waits(struct live_job *, struct now);
+void hosted_waits(struct hosted *, struct now);
 
-/* ---- live_view.c ---- */
+/* ---- hosted_view.c ---- */
 /* The parts of a job of which there may be very many. */
 enum view_part {
 	VIEW_RANKS = 1,
@@ -273,11 +273,11 @@ enum view_part {
 #define VIEW_MAX_RANKS 20000
 
 /* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
-struct Gacc__V1__Job *live_view(const struct live_job *, unsigned parts, struct now);
+struct Gacc__V1__Job *hosted_view(const struct hosted *, unsigned parts, struct now);
 /* The events that are kept, into a job that has none. false: no memory. */
-bool live_add_events(const struct live_job *, struct Gacc__V1__Job *);
-void live_fill_counters(const struct counters *, struct Gacc__V1__Counters *);
+bool hosted_add_events(const struct hosted *, struct Gacc__V1__Job *);
+void hosted_fill_counters(const struct counters *, struct Gacc__V1__Counters *);
 /* Tells the watchers what changed. */
-void live_tell(struct live_job *, struct now);
+void hosted_tell(struct hosted *, struct now);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
-#include "edge/live_restoring_impl.h"
+#include "edge/restoring_impl.h"
 
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/manifest_commit.h"
@@ -14,13 +14,13 @@
 
 static enum status take_tensors(struct reading *r)
 {
-	struct live_job *l = r->l;
-	const struct tensor_set *now = job_tensor_set(l->part->job);
+	struct hosted *h = r->h;
+	const struct tensor_set *now = job_tensor_set(h->part->job);
 	char text[256];
 	if (!now) {
-		job_take_tensors(l->part->job, &r->set);
-		l->part->tensors.packed = shared_new(r->packed, r->n_packed);
-		if (l->part->tensors.packed)
+		job_take_tensors(h->part->job, &r->set);
+		h->part->tensors.packed = shared_new(r->packed, r->n_packed);
+		if (h->part->tensors.packed)
 			r->packed = NULL;
 	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) {
 		/* a rank has declared it meanwhile */
@@ -35,7 +35,7 @@ static enum status take_tensors(struct reading *r)
  * gaps, in canonical order none. */
 static const char *find_other_sum(const struct reading *r)
 {
-	const struct job_spec *is = r->l->spec, *was = &r->was;
+	const struct job_spec *is = r->h->spec, *was = &r->was;
 	if (was->reduction != is->reduction || was->grad_of != is->grad_of)
 		return "reduction or grad_of";
 	if (was->ordering == ORDER_ARRIVAL && is->ordering == ORDER_CANONICAL)
@@ -43,34 +43,34 @@ static const char *find_other_sum(const struct reading *r)
 	return r->same_frozen ? NULL : "param_groups.frozen";
 }
 
-static void tell_updates(struct live_job *l, const struct restored *b)
+static void tell_updates(struct hosted *h, const struct restored *b)
 {
-	struct values v = values_of(l->spec);
+	struct values v = values_of(h->spec);
 	char changes[160], text[256];
 	for (uint32_t i = 0; i < b->n_updates; i++) {
 		update_describe(&b->update[i], v, changes, sizeof(changes));
 		update_apply(&v, &b->update[i]);
 		snprintf(text, sizeof(text), "from window %llu on, as in the checkpoint's job: %s",
 			 (unsigned long long)b->update[i].window, changes);
-		live_event(l, false, "Updated", -1, text);
+		hosted_event(h, false, "Updated", -1, text);
 	}
 }
 
-static void tell_dropped(struct live_job *l, const struct job_spec *was, uint32_t set)
+static void tell_dropped(struct hosted *h, const struct job_spec *was, uint32_t set)
 {
-	const struct update u = { .set = set, .to = values_of(l->spec) };
+	const struct update u = { .set = set, .to = values_of(h->spec) };
 	char changes[160], text[256];
 	update_describe(&u, values_of(was), changes, sizeof(changes));
 	snprintf(text, sizeof(text),
 		 "the specification is not the checkpoint's (%s): what was updated of it there is dropped", changes);
-	live_event(l, false, "UpdatesDropped", -1, text);
+	hosted_event(h, false, "UpdatesDropped", -1, text);
 }
 
 /* The values that were set while the checkpoint's job ran, as far as this job's specification leaves them alone. */
 static enum status take_updates(struct reading *r)
 {
 	const struct job_spec *was = &r->was;
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	struct restored *b = &r->base;
 	const char *field, *unknown;
 	char text[200];
@@ -84,27 +84,27 @@ static enum status take_updates(struct reading *r)
 		snprintf(r->why, sizeof(r->why), "%.200s: its updates are not in the order of their windows", r->path);
 		return ST_MALFORMED;
 	}
-	uint32_t dropped = updates_inherit(b->update, &n, was, l->spec);
+	uint32_t dropped = updates_inherit(b->update, &n, was, h->spec);
 	for (uint32_t i = 0; i < n; i++)
-		if (update_check(&b->update[i], l->spec, &field, text, sizeof(text))) {
+		if (update_check(&b->update[i], h->spec, &field, text, sizeof(text))) {
 			snprintf(r->why, sizeof(r->why),
 				 "restore_from: the update for window %llu in the checkpoint: %s",
 				 (unsigned long long)b->update[i].window, text);
 			return ST_INVALID_SPEC;
 		}
 	b->n_updates = n;
-	if (!l->has_base)
-		tell_updates(l, b);
-	if (!l->has_base && dropped)
-		tell_dropped(l, was, dropped);
+	if (!h->has_base)
+		tell_updates(h, b);
+	if (!h->has_base && dropped)
+		tell_dropped(h, was, dropped);
 	return ST_OK;
 }
 
 /* A job that is restored where it had completed would train one window too many before it noticed. */
 static enum status check_steps(struct reading *r)
 {
-	uint64_t steps = r->l->spec->steps;
-	if (r->l->has_base || !steps || r->m->applied_step < steps)
+	uint64_t steps = r->h->spec->steps;
+	if (r->h->has_base || !steps || r->m->applied_step < steps)
 		return ST_OK;
 	snprintf(r->why, sizeof(r->why),
 		 "steps is %llu, and the checkpoint has %llu applied steps: nothing is left to do; raise steps",
@@ -131,59 +131,59 @@ static enum status judge(struct reading *r)
 /* A scale that is not adapted, or was not, is the new job's. */
 static struct loss_scale first_scale(const struct reading *r, const struct restored *b)
 {
-	const struct loss_scale_rules *rules = &r->l->spec->dynamic_loss_scale;
+	const struct loss_scale_rules *rules = &r->h->spec->dynamic_loss_scale;
 	return rules->enabled && r->was_dynamic && b->has_last ? b->last.next.scale
-							       : loss_scale_first(rules, r->l->spec->loss_scale);
+							       : loss_scale_first(rules, r->h->spec->loss_scale);
 }
 
 /* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
 static bool takes_carry(const struct reading *r, const struct commit *last)
 {
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	const struct manifest *m = r->m;
 	char why[200] = "", text[300];
 	double loss_scale = last->next.scale.scale;
 	uint32_t micro_size = last->next_micro_size;
 	if (!m->inside_window)
 		return false;
-	if (m->ranks != l->spec->ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
-	    strcmp(m->accumulate_dtype, dtype_name(l->spec->accumulate_dtype)) != 0)
+	if (m->ranks != h->spec->ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
+	    strcmp(m->accumulate_dtype, dtype_name(h->spec->accumulate_dtype)) != 0)
 		snprintf(why, sizeof(why),
 			 "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g",
-			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, l->spec->ranks, micro_size,
-			 dtype_name(l->spec->accumulate_dtype), loss_scale);
+			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, h->spec->ranks, micro_size,
+			 dtype_name(h->spec->accumulate_dtype), loss_scale);
 	else if (r->other_sum)
 		snprintf(why, sizeof(why), "they were added with other values of %s than the job's", r->other_sum);
 	else
 		return true;
 	snprintf(text, sizeof(text), "%llu micro-batches of window %llu are dropped, the window begins anew: %s",
 		 (unsigned long long)m->count, (unsigned long long)m->window, why);
-	live_event(l, true, "CarryDropped", -1, text);
+	hosted_event(h, true, "CarryDropped", -1, text);
 	return false;
 }
 
 /* Coordinator and job stand before the checkpoint's window. */
-static enum status stand_at(struct live_job *l, const struct restored *b)
+static enum status stand_at(struct hosted *h, const struct restored *b)
 {
 	for (uint32_t i = 0; i < b->n_updates; i++)
-		if (coord_restore_update(l->coord, &b->update[i]))
+		if (coord_restore_update(h->coord, &b->update[i]))
 			return ST_NO_MEMORY;
-	size_t n_words = control_words(l->spec->ranks, l->spec->max_micro_size);
+	size_t n_words = control_words(h->spec->ranks, h->spec->max_micro_size);
 	uint64_t *none = calloc(n_words, sizeof(*none));
 	if (!none)
 		return ST_NO_MEMORY;
-	coord_start_at(l->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
+	coord_start_at(h->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
 	if (b->has_last)
-		job_restore_window(l->part->job, &b->last, none, (uint32_t)n_words);
+		job_restore_window(h->part->job, &b->last, none, (uint32_t)n_words);
 	free(none);
-	l->has_base = true;
-	l->base_window = b->window;
+	h->has_base = true;
+	h->base_window = b->window;
 	return ST_OK;
 }
 
-static uint32_t first_micro_size(const struct live_job *l, const struct restored *b)
+static uint32_t first_micro_size(const struct hosted *h, const struct restored *b)
 {
-	struct values v = values_of(l->spec);
+	struct values v = values_of(h->spec);
 	for (uint32_t i = 0; i < b->n_updates && b->update[i].window <= b->window; i++)
 		update_apply(&v, &b->update[i]);
 	return v.micro_size;
@@ -192,15 +192,15 @@ static uint32_t first_micro_size(const struct live_job *l, const struct restored
 /* But for the updates, which are there. */
 static void fill_base(const struct reading *r, struct restored *b)
 {
-	const struct live_job *l = r->l;
+	const struct hosted *h = r->h;
 	const struct manifest *m = r->m;
 	b->window = m->window;
 	b->applied_step = m->applied_step;
 	b->has_last = manifest_take_commit(m, &b->last) && b->last.window + 1 == m->window;
-	b->last.job_id = l->id;
+	b->last.job_id = h->id;
 	b->last.epoch = 1;
 	b->last.final = 0;
-	b->last.next_micro_size = first_micro_size(l, b);
+	b->last.next_micro_size = first_micro_size(h, b);
 	b->last.next.scale = first_scale(r, b);
 }
 
@@ -232,54 +232,54 @@ static bool give_to_job(const struct reading *r, const struct restored *b)
 		return false;
 	memcpy(tail, &to, sizeof(to));
 	memcpy(tail + sizeof(to), r->path, n - sizeof(to));
-	job_begin_with(r->l->part->job, tail, (uint32_t)n);
+	job_begin_with(r->h->part->job, tail, (uint32_t)n);
 	return true;
 }
 
 /* Nobody waits for it: it is before every COMMIT in the journal. */
-static enum status put_base(struct live_job *l, const struct restored *b)
+static enum status put_base(struct hosted *h, const struct restored *b)
 {
 	size_t n = 0;
 	void *bytes = restored_record_pack(b, &n);
-	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { l->id, b->window, { bytes, n } } };
-	enum status st = bytes ? persist_put(l->d->persist, &rec, live_on_written, l) : ST_NO_MEMORY;
+	struct journal_record rec = { .kind = JOURNAL_RESTORED, .restored = { h->id, b->window, { bytes, n } } };
+	enum status st = bytes ? persist_put(h->d->persist, &rec, hosted_on_written, h) : ST_NO_MEMORY;
 	free(bytes);
 	if (!st)
-		live_hold(l);
+		hosted_hold(h);
 	return st;
 }
 
 static enum status begin(struct reading *r)
 {
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	enum status st = judge(r);
 	if (st)
 		return st;
 	struct restored *b = &r->base;
 	fill_base(r, b);
-	if (l->has_base && l->base_window != b->window) {
+	if (h->has_base && h->base_window != b->window) {
 		snprintf(r->why, sizeof(r->why),
 			 "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
 	if (!give_to_job(r, b))
 		return ST_NO_MEMORY;
-	if (l->has_base)
+	if (h->has_base)
 		return ST_OK;
-	st = put_base(l, b);
-	return st ? st : stand_at(l, b);
+	st = put_base(h, b);
+	return st ? st : stand_at(h, b);
 }
 
 static void on_read(struct rpc_work *w)
 {
 	struct reading *r = (struct reading *)w;
-	struct live_job *l = r->l;
+	struct hosted *h = r->h;
 	if (!r->status)
 		r->status = begin(r);
 	if (r->status && !r->why[0])
 		snprintf(r->why, sizeof(r->why), "restore_from: %s", status_info(r->status)->text);
-	l->restore_read = true;
-	r->done(l, r->status, r->status ? r->why : NULL);
+	h->restore_read = true;
+	r->done(h, r->status, r->status ? r->why : NULL);
 	manifest_free(r->m);
 	job_spec_fini(&r->was);
 	tensor_set_fini(&r->set);
@@ -287,60 +287,60 @@ static void on_read(struct rpc_work *w)
 	free(r);
 }
 
-bool restoring_awaits_base(const struct live_job *l)
+bool restoring_awaits_base(const struct hosted *h)
 {
-	return l->spec->restores && !l->has_base;
+	return h->spec->restores && !h->has_base;
 }
 
-bool restoring_due(const struct live_job *l)
+bool restoring_due(const struct hosted *h)
 {
-	return l->spec->restores && !l->params_durable && !l->restore_read;
+	return h->spec->restores && !h->params_durable && !h->restore_read;
 }
 
-void restoring_begin(struct live_job *l, void (*done)(struct live_job *, enum status, const char *why))
+void restoring_begin(struct hosted *h, void (*done)(struct hosted *, enum status, const char *why))
 {
 	struct reading *r = calloc(1, sizeof(*r));
 	if (!r) {
-		done(l, ST_NO_MEMORY, "no memory");
+		done(h, ST_NO_MEMORY, "no memory");
 		return;
 	}
-	r->l = l;
+	r->h = h;
 	r->done = done;
-	r->uid = l->uid;
-	r->state_dir = l->d->node.conf->state_dir;
-	r->allowed = l->d->node.conf->checkpoint.allowed_dirs;
-	snprintf(r->wanted, sizeof(r->wanted), "%s", l->text->pb->restore_from);
-	r->known = job_tensor_set(l->part->job);
-	rpc_pool_put_kind(l->d->node.pool, RPC_POOL_DISK, &r->work, l->uid, restoring_read, on_read);
+	r->uid = h->uid;
+	r->state_dir = h->d->node.conf->state_dir;
+	r->allowed = h->d->node.conf->checkpoint.allowed_dirs;
+	snprintf(r->wanted, sizeof(r->wanted), "%s", h->text->pb->restore_from);
+	r->known = job_tensor_set(h->part->job);
+	rpc_pool_put_kind(h->d->node.pool, RPC_POOL_DISK, &r->work, h->uid, restoring_read, on_read);
 }
 
-enum status restoring_from_journal(struct live_job *l, const struct journal_bytes *bytes, char *why, size_t n_why)
+enum status restoring_from_journal(struct hosted *h, const struct journal_bytes *bytes, char *why, size_t n_why)
 {
 	struct restored b;
 	enum status st = restored_record_read(bytes->data, bytes->n, &b, why, n_why);
-	return st ? st : stand_at(l, &b);
+	return st ? st : stand_at(h, &b);
 }
 
-void restoring_on_answer(struct live_job *l, const struct engine_answer *a)
+void restoring_on_answer(struct hosted *h, const struct engine_answer *a)
 {
 	char why[384];
-	struct now now = daemon_now(l->d);
+	struct now now = daemon_now(h->d);
 	struct control_state state;
 	if (a->status) {
 		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
-			 l->text->pb->restore_from, a->text);
-		live_event(l, true, "RestoreFailed", -1, why);
-		job_fail(l->part->job, (enum status)a->status, why, now);
+			 h->text->pb->restore_from, a->text);
+		hosted_event(h, true, "RestoreFailed", -1, why);
+		job_fail(h->part->job, (enum status)a->status, why, now);
 		return;
 	}
-	if (part_read_control(l->part, &state)) {
-		job_fail(l->part->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
+	if (part_read_control(h->part, &state)) {
+		job_fail(h->part->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
 		return;
 	}
 	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",
 		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
-		 (unsigned long long)state.r.count, l->text->pb->restore_from);
-	live_event(l, false, "Restored", -1, why);
-	job_on_restored(l->part->job, &state, now);
+		 (unsigned long long)state.r.count, h->text->pb->restore_from);
+	hosted_event(h, false, "Restored", -1, why);
+	job_on_restored(h->part->job, &state, now);
 	control_state_fini(&state);
 }

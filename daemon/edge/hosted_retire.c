@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Releases an ended job in two steps: first all but a small part, then that, too. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "base/log.h"
 #include "control/forget.h"
-#include "edge/live_past.h"
-#include "edge/live_saving.h"
+#include "edge/checkpoints.h"
+#include "edge/hosted_past.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 
@@ -18,46 +18,46 @@
  */
 #define MAX_WHOLE 16
 
-void live_hold(struct live_job *l)
+void hosted_hold(struct hosted *h)
 {
-	l->n_holders++;
+	h->n_holders++;
 }
 
-void live_drop(struct live_job *l)
+void hosted_drop(struct hosted *h)
 {
-	l->n_holders--;
+	h->n_holders--;
 }
 
-/* The last LIVE_PAST_EVENTS of the ring, in one of just that size. */
-void live_shrink_events(struct live_job *l)
+/* The last HOSTED_PAST_EVENTS of the ring, in one of just that size. */
+void hosted_shrink_events(struct hosted *h)
 {
-	events_shrink(&l->events, LIVE_PAST_EVENTS);
+	events_shrink(&h->events, HOSTED_PAST_EVENTS);
 }
 
 /* Becomes what a job is that had ended before this gaccd started; what was shown of it is kept as it is. */
-static void retire(struct live_job *l, struct now now)
+static void retire(struct hosted *h, struct now now)
 {
 	const char *reason;
 	int64_t since;
-	enum job_state state = live_state(l, &reason, &since);
+	enum job_state state = hosted_state(h, &reason, &since);
 	char *copy = strdup(reason);
-	if (!copy || !live_past_keep(l, now)) { /* the next tick tries again */
+	if (!copy || !hosted_past_keep(h, now)) { /* the next tick tries again */
 		free(copy);
 		return;
 	}
-	free(l->end.reason);
-	const struct commit *k = coord_last_commit(l->coord);
-	l->end.state = state;
-	l->end.reason = copy;
-	l->end.window = k ? k->window + 1 : coord_window(l->coord);
-	l->end.step = coord_applied_step(l->coord);
+	free(h->end.reason);
+	const struct commit *k = coord_last_commit(h->coord);
+	h->end.state = state;
+	h->end.reason = copy;
+	h->end.window = k ? k->window + 1 : coord_window(h->coord);
+	h->end.step = coord_applied_step(h->coord);
 	if (k)
-		l->end.commit = *k;
-	live_drop_machines(l);
-	live_shrink_events(l);
-	live_launch_free(l);
-	saving_free(l);
-	calls_fini(&l->watchers);
+		h->end.commit = *k;
+	hosted_drop_machines(h);
+	hosted_shrink_events(h);
+	launching_free(h);
+	saving_free(h);
+	calls_fini(&h->watchers);
 }
 
 /* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's
@@ -66,34 +66,34 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 {
 	uint32_t n = 0;
 	for (uint32_t i = d->n_jobs; i--;) {
-		struct live_job *l = d->job[i];
-		if (l->uid == uid && l->coord && live_ended(l) && ++n > MAX_WHOLE)
-			l->hurried = true;
+		struct hosted *h = d->job[i];
+		if (h->uid == uid && h->coord && hosted_ended(h) && ++n > MAX_WHOLE)
+			h->hurried = true;
 	}
 }
 
 /* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left
  * of the job goes when nobody holds on to it. */
-void live_end_tick(struct live_job *l, struct now now)
+void hosted_end_tick(struct hosted *h, struct now now)
 {
-	if (!live_ended(l) || !job_ended(l->part->job) || l->part->mem.allocating)
+	if (!hosted_ended(h) || !job_ended(h->part->job) || h->part->mem.allocating)
 		return;
-	if (!l->released_ns) {
-		l->released_ns = now.mono_ns;
-		hurry_older(l->d, l->uid);
+	if (!h->released_ns) {
+		h->released_ns = now.mono_ns;
+		hurry_older(h->d, h->uid);
 	}
-	if (!l->part->mem.released &&
-	    (job_idle(l->part->job) || l->hurried || now.mono_ns - l->released_ns > RELEASE_AFTER_NS)) {
-		part_release(l->part);
-	} else if (l->part->mem.released &&
-		   !l->renewed) { /* a tick later: what the last sessions did has been reported */
-		live_past_renew(l, now);
-		l->renewed = true;
+	if (!h->part->mem.released &&
+	    (job_idle(h->part->job) || h->hurried || now.mono_ns - h->released_ns > RELEASE_AFTER_NS)) {
+		part_release(h->part);
+	} else if (h->part->mem.released &&
+		   !h->renewed) { /* a tick later: what the last sessions did has been reported */
+		hosted_past_renew(h, now);
+		h->renewed = true;
 	}
-	bool told = !l->watchers.n && !l->part->n_links && !l->waits && !l->norms_calls.n && !l->changed;
-	bool due = l->renewed && (l->hurried || now.mono_ns - l->released_ns > RETIRE_AFTER_NS);
-	if (due && told && !l->n_holders && !l->part->n_holders && !l->deciding && live_launch_over(l))
-		retire(l, now);
+	bool told = !h->watchers.n && !h->part->n_links && !h->waits && !h->norms_calls.n && !h->changed;
+	bool due = h->renewed && (h->hurried || now.mono_ns - h->released_ns > RETIRE_AFTER_NS);
+	if (due && told && !h->n_holders && !h->part->n_holders && !h->deciding && launching_over(h))
+		retire(h, now);
 }
 
 /* ---- forgetting ---- */
@@ -122,14 +122,14 @@ static void forget_some(struct forgetting f)
 static void on_forgotten(void *arg, enum status st)
 {
 	struct forgetting f = *(const struct forgetting *)arg;
-	live_check_store(st);
+	hosted_check_store(st);
 	if (!st && f.left--)
 		forget_some(f);
 }
 
-static bool may_be_forgotten(const struct live_job *l)
+static bool may_be_forgotten(const struct hosted *h)
 {
-	return !l->coord && !l->aside && !l->n_holders;
+	return !h->coord && !h->aside && !h->n_holders;
 }
 
 /* How many jobs of *out_uid, the oldest of them, are to be forgotten now. */
@@ -149,35 +149,35 @@ static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 	return over < FORGET_AT_ONCE ? over : FORGET_AT_ONCE;
 }
 
-static void forget(struct daemon *d, struct live_job *l)
+static void forget(struct daemon *d, struct hosted *h)
 {
-	struct forgetting f = { d, l->id, l->end.window / JOURNAL_FORGET_WINDOWS };
-	live_free(l);
+	struct forgetting f = { d, h->id, h->end.window / JOURNAL_FORGET_WINDOWS };
+	hosted_free(h);
 	recorder_forget(d->recorder, f.job);
 	forget_some(f);
 }
 
 /* As many in a tick as can end in one, whoever ends them: else they pile up. */
-void live_forget_old(struct daemon *d)
+void hosted_forget_old(struct daemon *d)
 {
 	uint32_t uid = 0, kept = 0;
 	size_t n = d->n_jobs > d->node.conf->history.jobs ? too_many(d, &uid) : 0;
 	if (!n)
 		return;
 	for (uint32_t i = 0; i < d->n_jobs; i++) {
-		struct live_job *l = d->job[i];
-		if (n && l->uid == uid && may_be_forgotten(l)) {
-			forget(d, l);
+		struct hosted *h = d->job[i];
+		if (n && h->uid == uid && may_be_forgotten(h)) {
+			forget(d, h);
 			n--;
 		} else {
-			d->job[kept++] = l;
+			d->job[kept++] = h;
 		}
 	}
 	d->n_jobs = kept;
 	state_share_changed(d); /* which deletes their logs */
 }
 
-void live_forget_unknown(struct daemon *d)
+void hosted_forget_unknown(struct daemon *d)
 {
 	uint64_t *id = calloc(d->n_jobs + 1, sizeof(*id));
 	for (uint32_t i = 0; i < d->n_jobs && id; i++)

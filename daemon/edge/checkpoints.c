@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a running job: requests, the engine's part, the record in the journal, answers. */
-#include "edge/live_saving_impl.h"
+#include "edge/checkpoints_impl.h"
 
 #include "base/array.h"
 #include "edge/state_share.h"
@@ -13,35 +13,35 @@
 
 /* ---- what was saved ---- */
 
-const struct saved *saving_of(const struct live_job *l, const uint8_t request_id[16])
+const struct saved *saving_of(const struct hosted *h, const uint8_t request_id[16])
 {
-	for (size_t i = l->saved.n; i-- > 0;)
-		if (!memcmp(l->saved.saved[i].request_id, request_id, 16))
-			return &l->saved.saved[i];
+	for (size_t i = h->saved.n; i-- > 0;)
+		if (!memcmp(h->saved.saved[i].request_id, request_id, 16))
+			return &h->saved.saved[i];
 	return NULL;
 }
 
-const struct saved *saving_page(const struct live_job *l, uint64_t before_id, uint32_t limit, size_t *out_n)
+const struct saved *saving_page(const struct hosted *h, uint64_t before_id, uint32_t limit, size_t *out_n)
 {
-	size_t first = saved_page(&l->saved, before_id, limit, out_n);
-	return *out_n ? &l->saved.saved[first] : NULL;
+	size_t first = saved_page(&h->saved, before_id, limit, out_n);
+	return *out_n ? &h->saved.saved[first] : NULL;
 }
 
 /* ---- who waits ---- */
 
-static void forget_gone_calls(struct live_job *l)
+static void forget_gone_calls(struct hosted *h)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	for (size_t i = s->n_calls; i-- > 0;)
-		if (!rpc_find(l->d->rpc, s->call[i].call))
+		if (!rpc_find(h->d->rpc, s->call[i].call))
 			s->call[i] = s->call[--s->n_calls];
 }
 
-enum status saving_wait(struct live_job *l, uint64_t call, const uint8_t request_id[16], bool wait)
+enum status saving_wait(struct hosted *h, uint64_t call, const uint8_t request_id[16], bool wait)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	if (s->n_calls >= SAVING_MAX_CALLS)
-		forget_gone_calls(l);
+		forget_gone_calls(h);
 	if (s->n_calls >= SAVING_MAX_CALLS)
 		return ST_RESOURCE_EXHAUSTED;
 	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof(*list));
@@ -55,36 +55,36 @@ enum status saving_wait(struct live_job *l, uint64_t call, const uint8_t request
 }
 
 /* The checkpoint has begun, or is over: those who wait for that are answered. */
-static void answer_calls(struct live_job *l, const struct saved *k, bool over)
+static void answer_calls(struct hosted *h, const struct saved *k, bool over)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	for (size_t i = s->n_calls; i-- > 0;) {
 		struct saving_call c = s->call[i];
 		if (memcmp(c.request_id, k->request_id, sizeof(c.request_id)) || (c.wait && !over))
 			continue;
 		s->call[i] = s->call[--s->n_calls];
-		saving_answer(l, c.call, k);
+		saving_answer(h, c.call, k);
 	}
 }
 
-/* ---- the machine's ports (those of the disk: live_saving_disk.c) ---- */
+/* ---- the machine's ports (those of the disk: checkpoints_disk.c) ---- */
 
-void saving_set_why(struct live_job *l, const char *why)
+void saving_set_why(struct hosted *h, const char *why)
 {
-	struct saving *s = l->saving;
-	struct saved *k = s->saver.n_wants ? saved_find(&l->saved, s->saver.want[0].id) : NULL;
+	struct saving *s = h->saving;
+	struct saved *k = s->saver.n_wants ? saved_find(&h->saved, s->saver.want[0].id) : NULL;
 	if (k)
 		saved_set_text(&k->message, why);
 }
 
 /* What the engine would write of it. */
-static uint64_t bytes_of(const struct live_job *l, bool inside_window)
+static uint64_t bytes_of(const struct hosted *h, bool inside_window)
 {
 	uint64_t bytes = 0;
-	for (int i = 0; l->part->mem.wanted && i < l->part->mem.n; i++) {
-		uint32_t role = l->part->mem.wanted[i].role;
+	for (int i = 0; h->part->mem.wanted && i < h->part->mem.n; i++) {
+		uint32_t role = h->part->mem.wanted[i].role;
 		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
-		bytes += state || (inside_window && role == SEG_ACCUM0) ? l->part->mem.wanted[i].bytes : 0;
+		bytes += state || (inside_window && role == SEG_ACCUM0) ? h->part->mem.wanted[i].bytes : 0;
 	}
 	return bytes;
 }
@@ -99,87 +99,87 @@ struct refused {
 static void on_refused(struct posted *p)
 {
 	struct refused *r = (struct refused *)p;
-	struct live_job *l = live_find(r->d, r->job);
-	if (l && l->saving && l->saving->refused) {
-		l->saving->refused = false;
-		saver_on_written(&l->saving->saver, ST_RESOURCE_EXHAUSTED);
+	struct hosted *h = hosted_find(r->d, r->job);
+	if (h && h->saving && h->saving->refused) {
+		h->saving->refused = false;
+		saver_on_written(&h->saving->saver, ST_RESOURCE_EXHAUSTED);
 	}
 	free(r);
 }
 
 /* Without room, or beyond the user's share. false: it may begin. */
-static bool refuse(struct live_job *l, const struct save_want *w)
+static bool refuse(struct hosted *h, const struct save_want *w)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	char why[320];
-	enum status st = state_share_admit(l, s->dir, bytes_of(l, w->inside_window), why, sizeof(why));
+	enum status st = state_share_admit(h, s->dir, bytes_of(h, w->inside_window), why, sizeof(why));
 	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof(*r)) : NULL;
 	if (!r)
 		return false;
-	*r = (struct refused){ .d = l->d, .job = l->id };
-	saving_set_why(l, why);
+	*r = (struct refused){ .d = h->d, .job = h->id };
+	saving_set_why(h, why);
 	s->refused = true;
-	daemon_post(l->d, &r->posted, on_refused);
+	daemon_post(h->d, &r->posted, on_refused);
 	return true;
 }
 
-bool live_is_saving(const struct live_job *l)
+bool hosted_is_saving(const struct hosted *h)
 {
-	return l->saving->saver.state >= SAVER_WRITING && l->saving->saver.state <= SAVER_RECORDING;
+	return h->saving->saver.state >= SAVER_WRITING && h->saving->saver.state <= SAVER_RECORDING;
 }
 
 static bool on_begin(void *ctx, const struct save_want *w)
 {
-	struct live_job *l = ctx;
-	struct saving *s = l->saving;
+	struct hosted *h = ctx;
+	struct saving *s = h->saving;
 	char path[CHECKPOINT_MAX_PATH];
-	if (!s->dir[0] || !job_can_checkpoint(l->part->job))
+	if (!s->dir[0] || !job_can_checkpoint(h->part->job))
 		return false;
-	struct saved *k = saved_find(&l->saved, w->id);
+	struct saved *k = saved_find(&h->saved, w->id);
 	if (!k)
-		k = saved_add(&l->saved, w->id, w->request_id);
+		k = saved_add(&h->saved, w->id, w->request_id);
 	if (!k)
 		return false;
-	k->started_unix_ns = daemon_now(l->d).unix_ns;
-	if (refuse(l, w)) {
-		answer_calls(l, k, false);
+	k->started_unix_ns = daemon_now(h->d).unix_ns;
+	if (refuse(h, w)) {
+		answer_calls(h, k, false);
 		return true;
 	}
-	checkpoint_partial_path(path, s->dir, l->uuid, w->id);
+	checkpoint_partial_path(path, s->dir, h->uuid, w->id);
 	struct engine_command c = { .op = ENGINE_CHECKPOINT,
 				    .id = w->id,
 				    .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
-	if (!part_engine_send(l->part, &c, path))
+	if (!part_engine_send(h->part, &c, path))
 		return false;
 	s->command = w->id;
-	const struct commit *last = job_last_commit(l->part->job);
+	const struct commit *last = job_last_commit(h->part->job);
 	s->have_last = last != NULL;
 	if (last)
 		s->last = *last;
-	k->window = job_window(l->part->job);
+	k->window = job_window(h->part->job);
 	s->n_updates =
-		updates_beyond_spec(coord_updates(l->coord), *coord_values(l->coord), l->spec, k->window, s->update);
-	answer_calls(l, k, false);
+		updates_beyond_spec(coord_updates(h->coord), *coord_values(h->coord), h->spec, k->window, s->update);
+	answer_calls(h, k, false);
 	return true;
 }
 
 static void on_recorded(void *arg, enum status st)
 {
-	struct live_job *l = arg;
-	live_check_store(st);
-	live_drop(l);
-	saver_on_recorded(&l->saving->saver, st);
+	struct hosted *h = arg;
+	hosted_check_store(st);
+	hosted_drop(h);
+	saver_on_recorded(&h->saving->saver, st);
 }
 
 static void on_record(void *ctx, const struct save_want *want)
 {
-	struct live_job *l = ctx;
-	struct saving *s = l->saving;
-	struct saved *k = saved_find(&l->saved, want->id);
-	k->ended_unix_ns = daemon_now(l->d).unix_ns;
+	struct hosted *h = ctx;
+	struct saving *s = h->saving;
+	struct saved *k = saved_find(&h->saved, want->id);
+	k->ended_unix_ns = daemon_now(h->d).unix_ns;
 	struct journal_record r = { .kind = JOURNAL_CHECKPOINT,
-				    .checkpoint = { .job = l->id,
+				    .checkpoint = { .job = h->id,
 						    .id = k->id,
 						    .path = k->path ? k->path : "",
 						    .sha256 = { s->sha256, SHA256_BYTES },
@@ -190,24 +190,24 @@ static void on_record(void *ctx, const struct save_want *want)
 						    .started_unix_ns = k->started_unix_ns,
 						    .ended_unix_ns = k->ended_unix_ns } };
 	memcpy(r.checkpoint.request_id, want->request_id, 16);
-	if (persist_put(l->d->persist, &r, on_recorded, l))
+	if (persist_put(h->d->persist, &r, on_recorded, h))
 		saver_on_recorded(&s->saver, ST_NO_MEMORY);
 	else
-		live_hold(l);
+		hosted_hold(h);
 }
 
 static void on_ended(void *ctx, const struct save_want *want, enum status st)
 {
-	struct live_job *l = ctx;
-	struct saved *k = saved_find(&l->saved, want->id);
+	struct hosted *h = ctx;
+	struct saved *k = saved_find(&h->saved, want->id);
 	char text[400];
 	if (!k)
-		k = saved_add(&l->saved, want->id, want->request_id);
+		k = saved_add(&h->saved, want->id, want->request_id);
 	if (!k)
 		return;
 	k->state = st ? SAVED_FAILED : SAVED_COMPLETE;
 	if (st)
-		k->ended_unix_ns = daemon_now(l->d).unix_ns;
+		k->ended_unix_ns = daemon_now(h->d).unix_ns;
 	if (st)
 		saved_set_text(&k->path, ""); /* it was to have this name */
 	if (st && !k->message)
@@ -219,24 +219,24 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 		snprintf(text, sizeof(text), "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
 			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
 			 (unsigned long long)k->bytes);
-	live_event(l, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
-	answer_calls(l, k, true);
+	hosted_event(h, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
+	answer_calls(h, k, true);
 	if (st)
-		saved_forget_failures(&l->saved, want->id);
+		saved_forget_failures(&h->saved, want->id);
 }
 
 static void on_end_ready(void *ctx)
 {
-	struct live_job *l = ctx;
-	if (l->saving->end_held)
-		live_write_end(l, l->saving->end, l->saving->end_reason);
+	struct hosted *h = ctx;
+	if (h->saving->end_held)
+		hosted_write_end(h, h->saving->end, h->saving->end_reason);
 }
 
 /* ---- events ---- */
 
-void saving_on_answer(struct live_job *l, const struct engine_answer *a)
+void saving_on_answer(struct hosted *h, const struct engine_answer *a)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	enum status st = (enum status)a->status;
 	if (a->id != s->command)
 		return;
@@ -245,46 +245,46 @@ void saving_on_answer(struct live_job *l, const struct engine_answer *a)
 	if (!st && s->have_last && s->last.window + 1 != a->window)
 		st = ST_INTERNAL; /* it may begin only when no COMMIT is on its way */
 	if (st)
-		saving_set_why(l, a->text);
+		saving_set_why(h, a->text);
 	saver_on_written(&s->saver, st);
 }
 
-void saving_on_engine_up(struct live_job *l)
+void saving_on_engine_up(struct hosted *h)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	if (s->saver.state == SAVER_NEW) {
-		uint64_t last = l->saved.n ? l->saved.saved[l->saved.n - 1].id : 0;
+		uint64_t last = h->saved.n ? h->saved.saved[h->saved.n - 1].id : 0;
 		saver_start(&s->saver, last);
 	}
 	saver_kick(&s->saver);
 }
 
-void saving_on_engine_down(struct live_job *l)
+void saving_on_engine_down(struct hosted *h)
 {
-	l->saving->command = 0;
-	saver_on_engine_lost(&l->saving->saver);
+	h->saving->command = 0;
+	saver_on_engine_lost(&h->saving->saver);
 }
 
-void saving_on_committed(struct live_job *l)
+void saving_on_committed(struct hosted *h)
 {
-	const struct commit *k = job_last_commit(l->part->job);
+	const struct commit *k = job_last_commit(h->part->job);
 	if (k)
-		saver_on_boundary(&l->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
+		saver_on_boundary(&h->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
 }
 
-void saving_tick(struct live_job *l)
+void saving_tick(struct hosted *h)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
-		saving_sweep(l);
+		saving_sweep(h);
 	saver_kick(&s->saver);
-	if (s->end_held && !l->part->engine.proc && !l->part->engine.restarts.due_ns)
+	if (s->end_held && !h->part->engine.proc && !h->part->engine.restarts.due_ns)
 		saver_give_up(&s->saver, ST_ENGINE_DOWN);
 }
 
-bool saving_hold_end(struct live_job *l, enum status end, const char *reason)
+bool saving_hold_end(struct hosted *h, enum status end, const char *reason)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	s->end = end;
 	snprintf(s->end_reason, sizeof(s->end_reason), "%s", reason);
 	s->end_held = true; /* before: end_ready may come at once */
@@ -292,10 +292,10 @@ bool saving_hold_end(struct live_job *l, enum status end, const char *reason)
 	return s->end_held;
 }
 
-enum status saving_request(struct live_job *l, const uint8_t request_id[16], bool inside_window)
+enum status saving_request(struct hosted *h, const uint8_t request_id[16], bool inside_window)
 {
-	struct saving *s = l->saving;
-	if (saving_of(l, request_id) || saver_find(&s->saver, request_id))
+	struct saving *s = h->saving;
+	if (saving_of(h, request_id) || saver_find(&s->saver, request_id))
 		return ST_OK;
 	if (s->saver.state != SAVER_NEW && s->saver.state != SAVER_SWEEPING && !s->dir[0])
 		return ST_NOT_SUPPORTED;
@@ -322,12 +322,12 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 	return to->path ? ST_OK : ST_NO_MEMORY;
 }
 
-enum status saving_from_journal(struct live_job *l)
+enum status saving_from_journal(struct hosted *h)
 {
-	return journal_each_checkpoint(l->d->journal, l->id, restore_saved, &l->saved);
+	return journal_each_checkpoint(h->d->journal, h->id, restore_saved, &h->saved);
 }
 
-enum status saving_new(struct live_job *l)
+enum status saving_new(struct hosted *h)
 {
 	static const struct saver_ports ports = { .sweep = saving_sweep,
 						  .begin = on_begin,
@@ -338,34 +338,34 @@ enum status saving_new(struct live_job *l)
 						  .ended = on_ended,
 						  .end_ready = on_end_ready };
 	struct saver_ports mine = ports;
-	l->saving = calloc(1, sizeof(*l->saving));
-	if (!l->saving)
+	h->saving = calloc(1, sizeof(*h->saving));
+	if (!h->saving)
 		return ST_NO_MEMORY;
-	mine.ctx = l;
-	saver_init(&l->saving->saver, l->spec->checkpoint.every_steps, l->spec->checkpoint.at_end, &mine);
+	mine.ctx = h;
+	saver_init(&h->saving->saver, h->spec->checkpoint.every_steps, h->spec->checkpoint.at_end, &mine);
 	return ST_OK;
 }
 
-void saving_free(struct live_job *l)
+void saving_free(struct hosted *h)
 {
-	struct saving *s = l->saving;
+	struct saving *s = h->saving;
 	if (!s)
 		return;
 	free(s->call);
 	free(s);
-	l->saving = NULL;
+	h->saving = NULL;
 }
 
-bool saving_busy(const struct live_job *l)
+bool saving_busy(const struct hosted *h)
 {
-	return l->saving && l->saving->n_working;
+	return h->saving && h->saving->n_working;
 }
 
-static enum status check_dir(const struct live_job *l, const char *path, const char *name, const char **field,
-			     char *why, size_t n_why)
+static enum status check_dir(const struct hosted *h, const char *path, const char *name, const char **field, char *why,
+			     size_t n_why)
 {
-	const struct conf *c = l->d->node.conf;
-	if (!*path || disk_text_allowed(c->state_dir, c->checkpoint.allowed_dirs, l->uid, path))
+	const struct conf *c = h->d->node.conf;
+	if (!*path || disk_text_allowed(c->state_dir, c->checkpoint.allowed_dirs, h->uid, path))
 		return ST_OK;
 	*field = name;
 	snprintf(why, n_why,
@@ -374,9 +374,9 @@ static enum status check_dir(const struct live_job *l, const char *path, const c
 	return ST_PERMISSION_DENIED;
 }
 
-enum status saving_check_dirs(const struct live_job *l, const char **field, char *why, size_t n_why)
+enum status saving_check_dirs(const struct hosted *h, const char **field, char *why, size_t n_why)
 {
-	const Gacc__V1__CheckpointPolicy *c = l->text->pb->checkpoint;
-	enum status st = check_dir(l, c ? c->dir : "", "checkpoint.dir", field, why, n_why);
-	return st ? st : check_dir(l, l->text->pb->restore_from, "restore_from", field, why, n_why);
+	const Gacc__V1__CheckpointPolicy *c = h->text->pb->checkpoint;
+	enum status st = check_dir(h, c ? c->dir : "", "checkpoint.dir", field, why, n_why);
+	return st ? st : check_dir(h, h->text->pb->restore_from, "restore_from", field, why, n_why);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' processes as messages. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
-#include "edge/live_launch.h"
+#include "edge/launching.h"
 #include "gacc/v1/job.pb-c.h"
 #include "host/log_tail.h"
 #include "proto/path.h"
@@ -24,28 +24,28 @@ void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size
 		snprintf(out, n, "%s exited with code %d", who, status);
 }
 
-char *live_path(const struct live_job *l, const char *pattern)
+char *hosted_path(const struct hosted *h, const char *pattern)
 {
 	char uuid[UUID_TEXT];
-	uuid_text(l->uuid, uuid);
-	return path_expand(pattern, l->id, l->spec->name, uuid);
+	uuid_text(h->uuid, uuid);
+	return path_expand(pattern, h->id, h->spec->name, uuid);
 }
 
-char *live_log_dir(const struct live_job *l)
+char *hosted_log_dir(const struct hosted *h)
 {
-	const char *pattern = l->text->pb->log_dir;
+	const char *pattern = h->text->pb->log_dir;
 	char standard[CHECKPOINT_MAX_PATH];
-	if (*pattern || l->spec->launch_mode != LAUNCH_DAEMON)
-		return live_path(l, pattern);
+	if (*pattern || h->spec->launch_mode != LAUNCH_DAEMON)
+		return hosted_path(h, pattern);
 	char uuid[UUID_TEXT];
 	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
-	uuid_text(l->uuid, uuid);
-	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", l->d->node.conf->state_dir,
-		 (unsigned long long)l->id, uuid);
+	uuid_text(h->uuid, uuid);
+	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", h->d->node.conf->state_dir,
+		 (unsigned long long)h->id, uuid);
 	return strdup(standard);
 }
 
-static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
+static bool add_cause(const struct launching *g, Gacc__V1__Job *j)
 {
 	const struct launch_cause *c = &g->summary.cause;
 	char text[96];
@@ -70,9 +70,9 @@ static bool add_cause(const struct live_launch *g, Gacc__V1__Job *j)
 	return true;
 }
 
-bool live_launch_fill(const struct live_job *l, Gacc__V1__Job *j)
+bool launching_fill(const struct hosted *h, Gacc__V1__Job *j)
 {
-	const struct live_launch *g = l->launch;
+	const struct launching *g = h->launch;
 	for (size_t i = 0; i < j->n_ranks && g; i++) {
 		const struct launch_rank *r = &g->rank[i];
 		if (r->exit_status != LAUNCH_NO_STATUS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's events, and its windows with their micro-batches, for later queries. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "base/log.h"
 #include "edge/convert.h"
@@ -14,11 +14,11 @@
 
 /* ---- events ---- */
 
-static struct history_event event_of(const struct live_job *l, const struct event *e)
+static struct history_event event_of(const struct hosted *h, const struct event *e)
 {
 	return (struct history_event){ .id = e->id,
-				       .job = l->id,
-				       .uid = l->uid,
+				       .job = h->id,
+				       .uid = h->uid,
 				       .unix_ns = e->unix_ns,
 				       .warning = e->warning,
 				       .reason = e->reason,
@@ -27,50 +27,50 @@ static struct history_event event_of(const struct live_job *l, const struct even
 				       .window = e->window };
 }
 
-void live_event(struct live_job *l, bool warning, const char *reason, int64_t rank, const char *text)
+void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	struct event what = { .id = daemon_event_id(l->d),
-			      .unix_ns = daemon_now(l->d).unix_ns,
+	struct event what = { .id = daemon_event_id(h->d),
+			      .unix_ns = daemon_now(h->d).unix_ns,
 			      .warning = warning,
-			      .window = l->coord ? job_window(l->part->job) : 0 };
+			      .window = h->coord ? job_window(h->part->job) : 0 };
 	char object[32] = "job";
 	if (rank >= 0)
 		snprintf(object, sizeof(object), "rank %lld", (long long)rank);
-	const struct event *e = events_add(&l->events, &what, reason, object, text);
-	struct log_fields f = { l->id, rank, e->window, reason };
+	const struct event *e = events_add(&h->events, &what, reason, object, text);
+	struct log_fields f = { h->id, rank, e->window, reason };
 	log_line(warning ? LOG_WARN : LOG_INFO, f, "%s", text);
-	struct history_event h = event_of(l, e);
-	recorder_put_event(l->d->recorder, &h);
-	l->changed = true;
+	struct history_event row = event_of(h, e);
+	recorder_put_event(h->d->recorder, &row);
+	h->changed = true;
 }
 
-struct history_event live_history_event(const struct live_job *l, uint64_t i)
+struct history_event hosted_history_event(const struct hosted *h, uint64_t i)
 {
-	return event_of(l, events_at(&l->events, i));
+	return event_of(h, events_at(&h->events, i));
 }
 
-static enum status load_event(void *arg, const struct history_event *h)
+static enum status load_event(void *arg, const struct history_event *row)
 {
-	struct live_job *l = arg;
-	struct event what = { .id = h->id, .unix_ns = h->unix_ns, .warning = h->warning, .window = h->window };
-	events_add(&l->events, &what, h->reason, h->object, h->message);
+	struct hosted *h = arg;
+	struct event what = { .id = row->id, .unix_ns = row->unix_ns, .warning = row->warning, .window = row->window };
+	events_add(&h->events, &what, row->reason, row->object, row->message);
 	return ST_OK;
 }
 
-void live_history_load(struct live_job *l)
+void hosted_history_load(struct hosted *h)
 {
-	history_last_events(l->d->history, l->id, LIVE_EVENTS, load_event, l); /* none, if it fails */
+	history_last_events(h->d->history, h->id, HOSTED_EVENTS, load_event, h); /* none, if it fails */
 }
 
-int64_t live_history_when(const struct live_job *l, const char *reason)
+int64_t hosted_history_when(const struct hosted *h, const char *reason)
 {
-	return events_when(&l->events, reason);
+	return events_when(&h->events, reason);
 }
 
 /* ---- windows ---- */
 
 /* A window that is decided: its ledger, copied before the next window's pushes overwrite it. */
-struct live_window {
+struct hosted_window {
 	uint64_t window;
 	bool durable;
 	bool restored;	      /* from the journal: the history may have it, and then knows more */
@@ -82,7 +82,7 @@ struct live_window {
 	int64_t first_ns[]; /* of each index: its first push */
 };
 
-static void window_free(struct live_window *w)
+static void window_free(struct hosted_window *w)
 {
 	if (!w)
 		return;
@@ -100,7 +100,7 @@ static uint64_t bits_in(const uint64_t *map, size_t n_words)
 }
 
 /* The bits' micro-batches, behind those that are there. */
-static void copy_cells(struct live_window *w, const struct control_page *page, const uint64_t *map, size_t n_words,
+static void copy_cells(struct hosted_window *w, const struct control_page *page, const uint64_t *map, size_t n_words,
 		       bool voided)
 {
 	for (size_t i = 0; i < n_words; i++)
@@ -121,7 +121,7 @@ static void copy_cells(struct live_window *w, const struct control_page *page, c
 		}
 }
 
-static bool find_short(struct live_window *w, const struct control_state *s)
+static bool find_short(struct hosted_window *w, const struct control_state *s)
 {
 	uint32_t *gave = calloc(s->r.ranks, sizeof(*gave)); /* then the short ones, from its start on */
 	if (!gave)
@@ -135,7 +135,7 @@ static bool find_short(struct live_window *w, const struct control_state *s)
 	return true;
 }
 
-static bool copy_ledger(struct live_window *w, const struct control_page *page, const struct control_state *s,
+static bool copy_ledger(struct hosted_window *w, const struct control_page *page, const struct control_state *s,
 			const uint64_t *counted)
 {
 	uint64_t n = bits_in(counted, s->n_words) + bits_in(s->voided, s->n_words);
@@ -149,34 +149,34 @@ static bool copy_ledger(struct live_window *w, const struct control_page *page, 
 	return find_short(w, s);
 }
 
-void live_history_decided(struct live_job *l, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+void hosted_history_decided(struct hosted *h, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
-	const struct control_state *s = job_record(l->part->job);
+	const struct control_state *s = job_record(h->part->job);
 	struct control_page page;
-	struct live_window *w = calloc(1, sizeof(*w) + l->spec->max_micro_size * sizeof(*w->first_ns));
-	window_free(l->deciding);
-	l->deciding = NULL;
+	struct hosted_window *w = calloc(1, sizeof(*w) + h->spec->max_micro_size * sizeof(*w->first_ns));
+	window_free(h->deciding);
+	h->deciding = NULL;
 	if (!w)
 		return;
 	w->window = k->window;
 	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its
 	 * micro-batches */
-	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(l->part, &page) &&
+	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(h->part, &page) &&
 	    !copy_ledger(w, &page, s, counted)) {
 		window_free(w);
 		return;
 	}
-	l->deciding = w;
+	h->deciding = w;
 }
 
-void live_history_durable(struct live_job *l, uint64_t window)
+void hosted_history_durable(struct hosted *h, uint64_t window)
 {
-	if (l->deciding && l->deciding->window == window)
-		l->deciding->durable = true;
+	if (h->deciding && h->deciding->window == window)
+		h->deciding->durable = true;
 }
 
 /* Takes w. */
-static void put_window(struct live_job *l, const struct commit *k, struct live_window *w)
+static void put_window(struct hosted *h, const struct commit *k, struct hosted_window *w)
 {
 	Gacc__V1__HistoryResponse m = GACC__V1__HISTORY_RESPONSE__INIT;
 	Gacc__V1__StepResult step = GACC__V1__STEP_RESULT__INIT;
@@ -187,36 +187,36 @@ static void put_window(struct live_job *l, const struct commit *k, struct live_w
 	size_t n;
 	void *bytes = bytes_pack(&m.base, &n);
 	if (bytes) {
-		struct history_window h = { .job = l->id,
-					    .window = k->window,
-					    .unix_ns = k->unix_nanos,
-					    .result = bytes,
-					    .n_result = n,
-					    .n_micros = w->n_micros,
-					    .if_missing = w->restored };
-		recorder_put_window(l->d->recorder, &h, w->micro);
+		struct history_window row = { .job = h->id,
+					      .window = k->window,
+					      .unix_ns = k->unix_nanos,
+					      .result = bytes,
+					      .n_result = n,
+					      .n_micros = w->n_micros,
+					      .if_missing = w->restored };
+		recorder_put_window(h->d->recorder, &row, w->micro);
 		w->micro = NULL;
 	}
 	free(bytes);
 	window_free(w);
 }
 
-void live_history_applied(struct live_job *l)
+void hosted_history_applied(struct hosted *h)
 {
-	struct live_window *w = l->deciding;
-	const struct commit *k = coord_last_commit(l->coord);
-	enum coord_phase phase = coord_phase(l->coord);
+	struct hosted_window *w = h->deciding;
+	const struct commit *k = coord_last_commit(h->coord);
+	enum coord_phase phase = coord_phase(h->coord);
 	if (!w || !w->durable || !k || k->window != w->window || phase == COORD_PERSIST || phase == COORD_COMMIT)
 		return;
-	l->deciding = NULL;
-	put_window(l, k, w);
+	h->deciding = NULL;
+	put_window(h, k, w);
 }
 
 /* The digest after a window is in the journal's next one; that after the newest comes with the engine's record. */
-void live_history_restored(struct live_job *l, const struct commit *k)
+void hosted_history_restored(struct hosted *h, const struct commit *k)
 {
-	struct live_window *before = l->deciding, *w = calloc(1, sizeof(*w));
-	l->deciding = w;
+	struct hosted_window *before = h->deciding, *w = calloc(1, sizeof(*w));
+	h->deciding = w;
 	if (w) {
 		w->window = k->window;
 		w->durable = w->restored = true;
@@ -226,11 +226,11 @@ void live_history_restored(struct live_job *l, const struct commit *k)
 		return;
 	if (before->window + 1 == k->window)
 		before->commit.params_digest = k->params_before;
-	put_window(l, &before->commit, before);
+	put_window(h, &before->commit, before);
 }
 
-void live_history_fini(struct live_job *l)
+void hosted_history_fini(struct hosted *h)
 {
-	window_free(l->deciding);
-	l->deciding = NULL;
+	window_free(h->deciding);
+	h->deciding = NULL;
 }

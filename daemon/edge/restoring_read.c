@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a checkpoint in the pool before its job is restored: access, the specification of its job, and whether tensors
  * and optimizer are the same. */
-#include "edge/live_restoring_impl.h"
+#include "edge/restoring_impl.h"
 
 #include "gacc/v1/common.pb-c.h"
 #include "math/optim.h"
@@ -26,18 +26,18 @@ static int n_states(const struct job_spec *s)
 	return optim_info(s->optim.type)->n_state(&s->optim);
 }
 
-static enum status compare(const struct live_job *l, const struct job_spec *was, char *why, size_t n_why)
+static enum status compare(const struct hosted *h, const struct job_spec *was, char *why, size_t n_why)
 {
-	if (was->optim.type != l->spec->optim.type || n_states(was) != n_states(l->spec)) {
+	if (was->optim.type != h->spec->optim.type || n_states(was) != n_states(h->spec)) {
 		snprintf(why, n_why,
 			 "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use "
 			 "the same "
 			 "type, momentum with momentum",
-			 optim_info(was->optim.type)->name, n_states(was), optim_info(l->spec->optim.type)->name,
-			 n_states(l->spec));
+			 optim_info(was->optim.type)->name, n_states(was), optim_info(h->spec->optim.type)->name,
+			 n_states(h->spec));
 		return ST_INVALID_SPEC;
 	}
-	if (was->master_f32 != l->spec->master_f32) {
+	if (was->master_f32 != h->spec->master_f32) {
 		snprintf(why, n_why, "restore_from: the checkpoint is of a job with master: %s",
 			 was->master_f32 ? "f32" : "none");
 		return ST_INVALID_SPEC;
@@ -60,7 +60,7 @@ static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
 static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 {
 	struct spec_match was;
-	enum status st = tensor_set_match(&r->set, r->l->spec, why, n_why);
+	enum status st = tensor_set_match(&r->set, r->h->spec, why, n_why);
 	if (!st)
 		st = spec_match(&r->was, r->set.tensor, r->set.n, &was, why, n_why);
 	if (st)
@@ -70,7 +70,7 @@ static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 		int a = spec_match_group(&was, i), b = spec_match_group(&r->set.match, i);
 		r->same_ranges &= a == b;
 		r->same_frozen &=
-			(a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->l->spec->group[b].values.frozen);
+			(a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->h->spec->group[b].values.frozen);
 	}
 	spec_match_fini(&was);
 	return ST_OK;
@@ -84,7 +84,7 @@ static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
 	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof(text)))
 		st = ST_LAYOUT_MISMATCH;
 	if (!st)
-		st = tensor_set_init(&r->set, r->l->spec, t, pb->n_tensors, text, sizeof(text));
+		st = tensor_set_init(&r->set, r->h->spec, t, pb->n_tensors, text, sizeof(text));
 	if (!st)
 		st = compare_rules(r, text, sizeof(text));
 	if (!st && !r->known && !(r->packed = tensors_to_message(r->set.tensor, r->set.n, &r->n_packed)))
@@ -105,7 +105,7 @@ static enum status take_was(struct reading *r)
 	}
 	st = convert_was(r, (Gacc__V1__JobSpec *)m);
 	if (!st)
-		st = compare(r->l, &r->was, r->why, sizeof(r->why));
+		st = compare(r->h, &r->was, r->why, sizeof(r->why));
 	if (!st)
 		st = take_set(r, (Gacc__V1__JobSpec *)m);
 	bytes_free(m);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gaccd knows of a job's ranks as processes. Shared by live_launch.c, live_launch_view.c and live_exits.c alone;
+/* What gaccd knows of a job's ranks as processes. Shared by launching.c, launching_view.c and launching_exits.c alone;
  * loop thread. */
-#ifndef GACC_EDGE_LIVE_LAUNCH_H
-#define GACC_EDGE_LIVE_LAUNCH_H
+#ifndef GACC_EDGE_LAUNCHING_H
+#define GACC_EDGE_LAUNCHING_H
 
 #include "launch/proc.h"
 #include "proto/path.h"
 
-struct live_job;
+struct hosted;
 
 enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_END };
 
-struct live_launch {
+struct launching {
 	char uuid[UUID_TEXT];	  /* after which its files are named; "": after the id alone, by an older gaccd */
 	struct launch_proc *proc; /* NULL: not connected */
 	struct launch_rank *rank; /* as last told; spec.ranks */
@@ -31,18 +31,18 @@ struct live_launch {
 	bool kept;		     /* how they ended is in the journal */
 };
 
-/* l->launch, with no launcher. false: no memory. */
-bool live_launch_make(struct live_job *);
+/* h->launch, with no launcher. false: no memory. */
+bool launching_make(struct hosted *);
 /* Writes to the journal how the ranks ended. */
-void live_exits_keep(struct live_job *);
+void launching_exits_keep(struct hosted *);
 /* "rank 2 (pid 77) exited with code 3", "... was killed by signal 9 (Killed)". */
 void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n);
 /* A path of the specification with the job's id, name and uuid in it; malloc'ed, NULL without memory. */
-char *live_path(const struct live_job *, const char *pattern);
+char *hosted_path(const struct hosted *, const char *pattern);
 /* The directory of the ranks' logs, %j, %x and %u replaced; malloc'ed, "" when there is none. */
-char *live_log_dir(const struct live_job *);
+char *hosted_log_dir(const struct hosted *);
 
 /* What a rank's log may have has become this, about. */
-void live_launch_limit_logs(struct live_job *, uint64_t bytes);
+void launching_limit_logs(struct hosted *, uint64_t bytes);
 
 #endif

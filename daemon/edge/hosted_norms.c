@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Norms of a job's tensors: the calls that wait for them, and reading them from the engine's control segment. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "gacc/v1/job.pb-c.h"
 #include "rpc/rpc.h"
@@ -9,29 +9,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct rpc_call *next_call(struct live_job *l)
+static struct rpc_call *next_call(struct hosted *h)
 {
 	struct rpc_call *call = NULL;
 	uint64_t id;
-	while (!call && calls_take(&l->norms_calls, &id))
-		call = rpc_find(l->d->rpc, id);
+	while (!call && calls_take(&h->norms_calls, &id))
+		call = rpc_find(h->d->rpc, id);
 	return call;
 }
 
-void live_fail_norms(struct live_job *l, enum status st, const char *why)
+void hosted_fail_norms(struct hosted *h, enum status st, const char *why)
 {
 	struct rpc_call *call;
-	while ((call = next_call(l)))
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)l->id, why);
+	while ((call = next_call(h)))
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, why);
 }
 
 /* The rows that the engine left with the vote for this commit; NULL: it has left none. */
-static const struct tensor_norm *norms_of(struct live_job *l, const struct commit *k)
+static const struct tensor_norm *norms_of(struct hosted *h, const struct commit *k)
 {
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!part_control_page(l->part, &page) || control_state_init(&state, l->spec->ranks, l->spec->max_micro_size))
+	if (!part_control_page(h->part, &page) || control_state_init(&state, h->spec->ranks, h->spec->max_micro_size))
 		return NULL;
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;
@@ -41,7 +41,7 @@ static const struct tensor_norm *norms_of(struct live_job *l, const struct commi
 
 /* The norms of one window for all calls that wait: filled in and packed in the pool. */
 struct norms_reply {
-	struct live_job *l; /* held by each call */
+	struct hosted *h; /* held by each call */
 	uint32_t calls;
 	double scale; /* of the gradients' norms; 0: the window is empty */
 	struct tensor_norm *norms;
@@ -56,7 +56,7 @@ struct norms_call {
 static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor,
 		      Gacc__V1__TensorNorm *out)
 {
-	const struct arena *a = job_arena(p->l->part->job);
+	const struct arena *a = job_arena(p->h->part->job);
 	uint64_t row = a->tensor[tensor].alias >= 0 ? (uint64_t)a->tensor[tensor].alias : tensor;
 	gacc__v1__tensor_norm__init(out);
 	out->name = (char *)t[tensor].name;
@@ -69,7 +69,7 @@ static const ProtobufCMessage *make_norms(void *arg)
 {
 	struct norms_call *c = arg;
 	uint64_t n;
-	const struct tensor_spec *t = job_tensors(c->reply->l->part->job, &n);
+	const struct tensor_spec *t = job_tensors(c->reply->h->part->job, &n);
 	c->row = calloc(n, sizeof(*c->row));
 	c->list = calloc(n, sizeof(*c->list));
 	if (!c->row || !c->list)
@@ -94,7 +94,7 @@ static void drop_reply(struct norms_reply *p)
 static void release_norms(void *arg)
 {
 	struct norms_call *c = arg;
-	live_drop(c->reply->l);
+	hosted_drop(c->reply->h);
 	drop_reply(c->reply);
 	free(c->list);
 	free(c->row);
@@ -112,30 +112,30 @@ static void send_norms(struct norms_reply *p, struct rpc_call *call, uint64_t wi
 	c->m.window = window;
 	c->reply = p;
 	p->calls++;
-	live_hold(p->l);
+	hosted_hold(p->h);
 	rpc_finish_made(call, make_norms, release_norms, c);
 }
 
-void live_norms(void *ctx, const struct commit *k)
+void hosted_norms(void *ctx, const struct commit *k)
 {
-	struct live_job *l = ctx;
-	const struct tensor_norm *norms = norms_of(l, k);
-	uint64_t n = job_arena(l->part->job)->n_tensors;
+	struct hosted *h = ctx;
+	const struct tensor_norm *norms = norms_of(h, k);
+	uint64_t n = job_arena(h->part->job)->n_tensors;
 	struct norms_reply *p = calloc(1, sizeof(*p));
 	struct rpc_call *call;
 	if (p && norms)
 		p->norms = malloc(n * sizeof(*norms));
 	if (!p || !p->norms) {
-		live_fail_norms(l, norms ? ST_NO_MEMORY : ST_ATTEMPT_FAILED,
-				norms ? "no memory for the norms" : "the engine has left no norms of this window");
+		hosted_fail_norms(h, norms ? ST_NO_MEMORY : ST_ATTEMPT_FAILED,
+				  norms ? "no memory for the norms" : "the engine has left no norms of this window");
 		free(p);
 		return;
 	}
-	p->l = l;
+	p->h = h;
 	p->calls = 1; /* this one */
 	p->scale = k->divisor * k->loss_scale;
 	memcpy(p->norms, norms, n * sizeof(*norms)); /* the next window has its own */
-	while ((call = next_call(l)))
+	while ((call = next_call(h)))
 		send_norms(p, call, k->window);
 	drop_reply(p);
 }

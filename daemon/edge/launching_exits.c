@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a job's ranks ended, in the journal: so that who looks back after a restart of gaccd sees it, too. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "base/log.h"
-#include "edge/live_launch.h"
+#include "edge/launching.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,33 +16,33 @@ struct exits {
 };
 #define EXITS_VERSION 1
 
-void live_exits_keep(struct live_job *l)
+void launching_exits_keep(struct hosted *h)
 {
-	const struct live_launch *g = l->launch;
-	size_t n_ranks = l->spec->ranks * sizeof(*g->rank), n = sizeof(struct exits) + n_ranks + g->n_tail;
+	const struct launching *g = h->launch;
+	size_t n_ranks = h->spec->ranks * sizeof(*g->rank), n = sizeof(struct exits) + n_ranks + g->n_tail;
 	struct exits *e = calloc(1, n);
 	if (e) {
-		*e = (struct exits){ EXITS_VERSION, l->spec->ranks, g->n_tail, 0, g->summary };
+		*e = (struct exits){ EXITS_VERSION, h->spec->ranks, g->n_tail, 0, g->summary };
 		memcpy(e->rank, g->rank, n_ranks);
 		memcpy((char *)e->rank + n_ranks, g->tail, g->n_tail);
 	}
-	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { l->id, { e, n } } };
-	if (e && !persist_put(l->d->persist, &r, live_on_written, l))
-		live_hold(l);
+	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { h->id, { e, n } } };
+	if (e && !persist_put(h->d->persist, &r, hosted_on_written, h))
+		hosted_hold(h);
 	else
-		log_job(l->id, LOG_WARN, "ExitsLost",
+		log_job(h->id, LOG_WARN, "ExitsLost",
 			"no memory to write down how its ranks ended: the next gaccd will not know");
 	free(e);
 }
 
-void live_exits_restore(struct live_job *l, const struct journal_bytes *b)
+void launching_exits_restore(struct hosted *h, const struct journal_bytes *b)
 {
 	const struct exits *e = b->data;
-	if (b->n < sizeof(*e) || e->version != EXITS_VERSION || e->n_ranks != l->spec->ranks ||
+	if (b->n < sizeof(*e) || e->version != EXITS_VERSION || e->n_ranks != h->spec->ranks ||
 	    e->n_tail > LAUNCH_MAX_TAIL || b->n != sizeof(*e) + e->n_ranks * sizeof(*e->rank) + e->n_tail ||
-	    !live_launch_make(l))
+	    !launching_make(h))
 		return;
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	memcpy(g->rank, e->rank, e->n_ranks * sizeof(*e->rank));
 	memcpy(g->tail, e->rank + e->n_ranks, e->n_tail);
 	g->n_tail = e->n_tail;

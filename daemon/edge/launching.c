@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a job that gaccd launches: when the launcher is started, the orders to it, and what its messages mean
  * for the job. */
-#include "edge/live_launch.h"
+#include "edge/launching.h"
 
 #include "base/log.h"
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 #include "host/log_tail.h"
@@ -37,10 +37,10 @@ static bool may_change_user(void)
 	return !syscall(SYS_capget, &head, have) && (have[0].effective & wanted) == wanted;
 }
 
-enum status live_launch_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why)
+enum status launching_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why)
 {
 	char self[64];
-	live_user_name(geteuid(), self, sizeof(self));
+	hosted_user_name(geteuid(), self, sizeof(self));
 	if (!local)
 		snprintf(why, n_why, "launch: daemon needs a caller on the unix socket, whose user id is known");
 	else if (!getpwuid(uid))
@@ -67,18 +67,18 @@ static void make_dir_of(const char *path, mode_t mode)
 
 /* <state_dir>/logs/<job>-<uuid>, the submitter's; others may pass through what lies above. Failures show when a rank
  * opens its log. */
-static void make_default_log_dir(const struct live_job *l, const char *dir)
+static void make_default_log_dir(const struct hosted *h, const char *dir)
 {
 	char logs[4200];
 	struct stat st;
-	const struct passwd *p = getpwuid(l->uid);
-	snprintf(logs, sizeof(logs), "%s/logs", l->d->node.conf->state_dir);
-	if (!stat(l->d->node.conf->state_dir, &st) && (st.st_mode & 0111) != 0111 &&
-	    chmod(l->d->node.conf->state_dir, (st.st_mode & 07777) | 0111))
-		log_error("chmod a+x %s: %s", l->d->node.conf->state_dir, strerror(errno));
+	const struct passwd *p = getpwuid(h->uid);
+	snprintf(logs, sizeof(logs), "%s/logs", h->d->node.conf->state_dir);
+	if (!stat(h->d->node.conf->state_dir, &st) && (st.st_mode & 0111) != 0111 &&
+	    chmod(h->d->node.conf->state_dir, (st.st_mode & 07777) | 0111))
+		log_error("chmod a+x %s: %s", h->d->node.conf->state_dir, strerror(errno));
 	make_dir_of(logs, 0711);
 	make_dir_of(dir, 0700);
-	if (p && l->uid != geteuid() && lchown(dir, l->uid, p->pw_gid))
+	if (p && h->uid != geteuid() && lchown(dir, h->uid, p->pw_gid))
 		log_error("chown %s: %s", dir, strerror(errno));
 }
 
@@ -88,10 +88,10 @@ static void put_word(FILE *f, const char *word)
 }
 
 /* What follows a START; malloc'ed. */
-static bool pack_words(const struct live_job *l, char **out, size_t *n)
+static bool pack_words(const struct hosted *h, char **out, size_t *n)
 {
-	const Gacc__V1__Launch *c = l->text->pb->launch_command;
-	char *here = *l->d->node.conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = live_log_dir(l);
+	const Gacc__V1__Launch *c = h->text->pb->launch_command;
+	char *here = *h->d->node.conf->listen.socket == '/' ? NULL : getcwd(NULL, 0), *dir = hosted_log_dir(h);
 	FILE *f = open_memstream(out, n);
 	if (!f || !dir) {
 		free(here);
@@ -100,9 +100,9 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 			fclose(f);
 		return false;
 	}
-	if (!*l->text->pb->log_dir)
-		make_default_log_dir(l, dir);
-	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", l->d->node.conf->listen.socket, '\0');
+	if (!*h->text->pb->log_dir)
+		make_default_log_dir(h, dir);
+	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", h->d->node.conf->listen.socket, '\0');
 	put_word(f, c->working_dir);
 	put_word(f, dir);
 	for (size_t i = 0; i < c->n_command; i++)
@@ -114,175 +114,174 @@ static bool pack_words(const struct live_job *l, char **out, size_t *n)
 	return !fclose(f);
 }
 
-static bool order(struct live_job *l, enum launch_op op, const void *words, size_t n)
+static bool order(struct hosted *h, enum launch_op op, const void *words, size_t n)
 {
-	bool own_grace = op == LAUNCH_OP_END && l->launch->grace_ns;
+	bool own_grace = op == LAUNCH_OP_END && h->launch->grace_ns;
 	struct launch_order o = { .version = LAUNCH_CHANNEL_VERSION,
 				  .op = op,
-				  .job_id = l->id,
-				  .n_ranks = l->spec->ranks,
-				  .max_restarts = l->spec->launch.max_restarts,
-				  .micro_size = l->spec->micro_size,
-				  .uid = l->uid,
+				  .job_id = h->id,
+				  .n_ranks = h->spec->ranks,
+				  .max_restarts = h->spec->launch.max_restarts,
+				  .micro_size = h->spec->micro_size,
+				  .uid = h->uid,
 				  .change_user = may_change_user(),
-				  .fresh = l->submitted_here,
-				  .grace_ns = own_grace ? l->launch->grace_ns : l->spec->launch.grace_ns,
-				  .log_level = (uint32_t)l->d->node.conf->log.level,
-				  .log_format = (uint32_t)l->d->node.conf->log.format };
-	o.log_max = l->launch->log_max = state_share_log_max(l);
+				  .fresh = h->submitted_here,
+				  .grace_ns = own_grace ? h->launch->grace_ns : h->spec->launch.grace_ns,
+				  .log_level = (uint32_t)h->d->node.conf->log.level,
+				  .log_format = (uint32_t)h->d->node.conf->log.format };
+	o.log_max = h->launch->log_max = state_share_log_max(h);
 	if (op == LAUNCH_OP_START) {
-		o.n_command = (uint32_t)l->text->pb->launch_command->n_command;
-		o.n_environment = (uint32_t)l->text->pb->launch_command->n_environment;
+		o.n_command = (uint32_t)h->text->pb->launch_command->n_command;
+		o.n_environment = (uint32_t)h->text->pb->launch_command->n_environment;
 	}
-	return launch_proc_order(l->launch->proc, &o, words, (uint32_t)n);
+	return launch_proc_order(h->launch->proc, &o, words, (uint32_t)n);
 }
 
-static void start_ranks(struct live_job *l)
+static void start_ranks(struct hosted *h)
 {
 	char *words = NULL;
 	size_t n = 0;
-	if (pack_words(l, &words, &n) && n <= LAUNCH_MAX_WORDS && order(l, LAUNCH_OP_START, words, n))
-		l->launch->asked = ASKED_START;
+	if (pack_words(h, &words, &n) && n <= LAUNCH_MAX_WORDS && order(h, LAUNCH_OP_START, words, n))
+		h->launch->asked = ASKED_START;
 	free(words); /* the tick tries again */
 }
 
-void live_launch_limit_logs(struct live_job *l, uint64_t bytes)
+void launching_limit_logs(struct hosted *h, uint64_t bytes)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	uint64_t step = g->log_max / 8;
 	if (g->proc && g->heard && g->asked == ASKED_START && (bytes + step < g->log_max || bytes > g->log_max + step))
-		order(l, LAUNCH_OP_LOGS, NULL, 0);
+		order(h, LAUNCH_OP_LOGS, NULL, 0);
 }
 
 /* ---- what the words mean ---- */
 
-static void fail_job(struct live_job *l, const char *text, struct now now)
+static void fail_job(struct hosted *h, const char *text, struct now now)
 {
-	if (l->part)
-		job_fail(l->part->job, ST_RANK_FAILED, text, now);
+	if (h->part)
+		job_fail(h->part->job, ST_RANK_FAILED, text, now);
 }
 
 /* The cause, and the last line of its log. */
-static void fail_by_cause(struct live_job *l, struct now now)
+static void fail_by_cause(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	const struct launch_cause *c = &g->summary.cause;
 	char exit[96], text[256], *last[1] = { NULL };
 	launch_say_exit(c->rank, c->pid, c->exit_status, exit, sizeof(exit));
 	size_t n = log_tail(g->tail, g->n_tail, last, 1);
 	snprintf(text, sizeof(text), "%s%s%.140s", exit, n ? ": " : "", n ? last[0] : "");
 	free(last[0]);
-	fail_job(l, text, now);
+	fail_job(h, text, now);
 }
 
-static void say_exit_event(struct live_job *l, uint32_t rank, const struct launch_rank *was,
-			   const struct launch_rank *is)
+static void say_exit_event(struct hosted *h, uint32_t rank, const struct launch_rank *was, const struct launch_rank *is)
 {
 	char exit[96], text[200];
 	bool again = is->restarts != was->restarts;
 	launch_say_exit(rank, was->pid ? was->pid : is->pid, is->exit_status, exit, sizeof(exit));
 	snprintf(text, sizeof(text), "%s%s", exit, again ? "; it is started again" : "");
-	live_event(l, is->exit_status != 0 && !live_ended(l), again ? "RankRestarted" : "RankExited", rank, text);
+	hosted_event(h, is->exit_status != 0 && !hosted_ended(h), again ? "RankRestarted" : "RankExited", rank, text);
 }
 
 static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 {
-	struct live_job *l = arg;
-	struct live_launch *g = l->launch;
-	if (rank >= l->spec->ranks)
+	struct hosted *h = arg;
+	struct launching *g = h->launch;
+	if (rank >= h->spec->ranks)
 		return;
 	struct launch_rank was = g->rank[rank];
 	g->rank[rank] = *is;
-	l->changed = true;
+	h->changed = true;
 	bool ended = was.state == LAUNCH_RANK_RUNNING && (is->state != LAUNCH_RANK_RUNNING || is->pid != was.pid);
 	if (g->heard && ended)
-		say_exit_event(l, rank, &was, is);
+		say_exit_event(h, rank, &was, is);
 }
 
 /* A job that is over: its ranks end by themselves when it has completed and nobody cancels it even so, else now; then
  * the launcher goes. */
-static void wind_up(struct live_job *l, struct now now)
+static void wind_up(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
-	bool patient = live_state(l, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE && !g->impatient;
+	struct launching *g = h->launch;
+	bool patient = hosted_state(h, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE && !g->impatient;
 	if (patient && !g->stop_ns)
 		g->stop_ns = now.mono_ns + COMPLETED_NS;
 	if (patient && now.mono_ns < g->stop_ns) {
-		if (g->asked < ASKED_DRAIN && order(l, LAUNCH_OP_DRAIN, NULL, 0))
+		if (g->asked < ASKED_DRAIN && order(h, LAUNCH_OP_DRAIN, NULL, 0))
 			g->asked = ASKED_DRAIN;
-	} else if (g->asked < ASKED_END && order(l, LAUNCH_OP_END, NULL, 0)) {
+	} else if (g->asked < ASKED_END && order(h, LAUNCH_OP_END, NULL, 0)) {
 		g->asked = ASKED_END;
 	}
 }
 
-void live_launch_cancel(struct live_job *l, int64_t grace_ns)
+void launching_cancel(struct hosted *h, int64_t grace_ns)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	if (!g)
 		return;
-	g->impatient = live_ended(l);
+	g->impatient = hosted_ended(h);
 	if (!grace_ns)
 		return;
 	g->grace_ns = grace_ns;
 	if (g->proc && g->asked == ASKED_END)
-		order(l, LAUNCH_OP_END, NULL, 0);
+		order(h, LAUNCH_OP_END, NULL, 0);
 }
 
-static void decide(struct live_job *l, struct now now)
+static void decide(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	if (!g->proc || !g->heard)
 		return;
-	if (live_ended(l))
-		wind_up(l, now);
+	if (hosted_ended(h))
+		wind_up(h, now);
 	else if (g->summary.phase == LAUNCH_IDLE && g->asked == ASKED_NOTHING)
-		start_ranks(l);
+		start_ranks(h);
 	else if (g->summary.result == LAUNCH_FAILED)
-		fail_by_cause(l, now);
+		fail_by_cause(h, now);
 }
 
 /* Once, when no process is left. */
-static void keep_exits(struct live_job *l)
+static void keep_exits(struct hosted *h)
 {
-	if (!l->launch->kept)
-		live_exits_keep(l);
-	l->launch->kept = true;
+	if (!h->launch->kept)
+		launching_exits_keep(h);
+	h->launch->kept = true;
 }
 
-static void take_summary(struct live_job *l, const struct launch_summary *s, const char *tail, uint32_t n_tail)
+static void take_summary(struct hosted *h, const struct launch_summary *s, const char *tail, uint32_t n_tail)
 {
-	struct live_launch *g = l->launch;
-	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < l->spec->ranks; i++)
+	struct launching *g = h->launch;
+	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < h->spec->ranks; i++)
 		g->rank[i].state = LAUNCH_RANK_WAITING; /* a new launcher: the old one's processes are gone */
 	g->summary = *s;
 	g->n_tail = n_tail;
 	memcpy(g->tail, tail, n_tail);
 	if (s->phase == LAUNCH_OVER)
-		keep_exits(l);
+		keep_exits(h);
 	else
 		g->kept = false;
 }
 
 static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
 {
-	struct live_job *l = arg;
-	bool cleans_up = s->phase == LAUNCH_IDLE && live_ended(l); /* it does not know how the ranks ended; we do */
+	struct hosted *h = arg;
+	bool cleans_up = s->phase == LAUNCH_IDLE && hosted_ended(h); /* it does not know how the ranks ended; we do */
 	if (!cleans_up)
-		take_summary(l, s, tail, n_tail);
-	l->launch->heard = true;
-	l->changed = true;
-	decide(l, daemon_now(l->d));
+		take_summary(h, s, tail, n_tail);
+	h->launch->heard = true;
+	h->changed = true;
+	decide(h, daemon_now(h->d));
 }
 
 /* ---- ranks that end too early ---- */
 
 /* A rank whose process has ended well, but that has not taken leave of the job. */
-static uint32_t missing_rank(const struct live_job *l)
+static uint32_t missing_rank(const struct hosted *h)
 {
 	uint32_t n;
-	const struct rank_progress *p = job_progress(l->part->job, &n);
+	const struct rank_progress *p = job_progress(h->part->job, &n);
 	for (uint32_t i = 0; i < n; i++) {
-		const struct launch_rank *r = &l->launch->rank[i];
+		const struct launch_rank *r = &h->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
 		/* no memory, no lifeline that must have broken */
 		bool gone = !p[i].attached || p[i].lost || p[i].unwatched;
@@ -295,13 +294,13 @@ static uint32_t missing_rank(const struct live_job *l)
 
 /* Nobody will come in its place: the others would only wait for it until stall_abort. It is judged when the engine has
  * had time to tell of its leave. */
-static void watch_early_ends(struct live_job *l, struct now now)
+static void watch_early_ends(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
-	bool known = g->heard && !live_ended(l) &&
-		     (l->part->engine.proc ? l->part->engine.restarts.up
-					   : !job_has_tensors(l->part->job) && !l->part->tensors.due);
-	uint32_t rank = known ? missing_rank(l) : RANK_NONE;
+	struct launching *g = h->launch;
+	bool known = g->heard && !hosted_ended(h) &&
+		     (h->part->engine.proc ? h->part->engine.restarts.up
+					   : !job_has_tensors(h->part->job) && !h->part->tensors.due);
+	uint32_t rank = known ? missing_rank(h) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;
 		return;
@@ -312,18 +311,18 @@ static void watch_early_ends(struct live_job *l, struct now now)
 		return;
 	uint32_t n;
 	char text[200];
-	const struct rank_progress *p = job_progress(l->part->job, &n);
+	const struct rank_progress *p = job_progress(h->part->job, &n);
 	snprintf(text, sizeof(text), "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
 		 p[rank].known ? "without detaching: the job needs it still" : "and had never attached");
-	fail_job(l, text, now);
+	fail_job(h, text, now);
 }
 
 /* ---- the launcher's life ---- */
 
 /* It will be replaced, unless that has been tried too often. */
-static void note_death(struct live_job *l, struct now now)
+static void note_death(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	char text[96];
 	g->deaths = now.mono_ns - g->opened_ns > STEADY_NS ? 1 : g->deaths + 1;
 	g->retry_ns = now.mono_ns + (RETRY_NS << g->deaths);
@@ -331,134 +330,134 @@ static void note_death(struct live_job *l, struct now now)
 		return;
 	g->done = true;
 	snprintf(text, sizeof(text), "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
-	if (!live_ended(l))
-		fail_job(l, text, now);
+	if (!hosted_ended(h))
+		fail_job(h, text, now);
 }
 
-static struct launcher_args args_of(const struct live_job *l, const char *uuid)
+static struct launcher_args args_of(const struct hosted *h, const char *uuid)
 {
-	return (struct launcher_args){ .job_id = l->id,
+	return (struct launcher_args){ .job_id = h->id,
 				       .uuid = uuid,
-				       .runtime_dir = l->d->node.conf->runtime_dir,
-				       .orphan_ms = l->d->node.conf->launch.orphan_timeout_ms,
-				       .descriptors = l->d->node.descriptors_before };
+				       .runtime_dir = h->d->node.conf->runtime_dir,
+				       .orphan_ms = h->d->node.conf->launch.orphan_timeout_ms,
+				       .descriptors = h->d->node.descriptors_before };
 }
 
-static bool left_traces(const struct live_job *l, const char *uuid)
+static bool left_traces(const struct hosted *h, const char *uuid)
 {
-	struct launcher_args a = args_of(l, uuid);
+	struct launcher_args a = args_of(h, uuid);
 	return launcher_left_traces(&a);
 }
 
 static void on_gone(void *arg)
 {
-	struct live_job *l = arg;
-	struct live_launch *g = l->launch;
-	struct now now = daemon_now(l->d);
+	struct hosted *h = arg;
+	struct launching *g = h->launch;
+	struct now now = daemon_now(h->d);
 	int64_t pid = launch_proc_pid(g->proc);
 	bool ordered = g->asked >= ASKED_DRAIN;
-	bool left = left_traces(l, g->uuid);
+	bool left = left_traces(h, g->uuid);
 	g->proc = NULL;
 	g->heard = false;
 	g->asked = ASKED_NOTHING;
 	g->done = ordered && !left;
-	l->changed = true;
+	h->changed = true;
 	if (ordered)
-		keep_exits(l);
-	if (g->done || l->d->node.stopping)
+		keep_exits(h);
+	if (g->done || h->d->node.stopping)
 		return;
 	char text[160];
 	snprintf(text, sizeof(text), "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
 		 ordered ? "another one ends what they have left behind" : "they are started again");
-	live_event(l, true, "LauncherLost", -1, text);
-	note_death(l, now);
+	hosted_event(h, true, "LauncherLost", -1, text);
+	note_death(h, now);
 }
 
-static enum status open_launcher(struct live_job *l, bool start)
+static enum status open_launcher(struct hosted *h, bool start)
 {
 	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
-	struct launcher_args a = args_of(l, l->launch->uuid);
-	struct now now = daemon_now(l->d);
-	enum status st = launch_proc_open(&l->d->node.loop, &a, start, &events, l, &l->launch->proc);
-	l->launch->opened_ns = now.mono_ns;
-	l->launch->retry_ns = 0;
+	struct launcher_args a = args_of(h, h->launch->uuid);
+	struct now now = daemon_now(h->d);
+	enum status st = launch_proc_open(&h->d->node.loop, &a, start, &events, h, &h->launch->proc);
+	h->launch->opened_ns = now.mono_ns;
+	h->launch->retry_ns = 0;
 	if (st && start)
-		note_death(l, now);
+		note_death(h, now);
 	return st;
 }
 
 /* An update of gaccd keeps the ranks of a job whose launcher an older one has started, and reads the notes of such a
  * launcher. */
-static void choose_name(struct live_job *l)
+static void choose_name(struct hosted *h)
 {
-	uuid_text(l->uuid, l->launch->uuid);
-	if (!l->submitted_here && !left_traces(l, l->launch->uuid) && left_traces(l, ""))
-		l->launch->uuid[0] = '\0';
+	uuid_text(h->uuid, h->launch->uuid);
+	if (!h->submitted_here && !left_traces(h, h->launch->uuid) && left_traces(h, ""))
+		h->launch->uuid[0] = '\0';
 }
 
-bool live_launch_make(struct live_job *l)
+bool launching_make(struct hosted *h)
 {
-	struct live_launch *g = calloc(1, sizeof(*g));
+	struct launching *g = calloc(1, sizeof(*g));
 	if (g)
-		g->rank = calloc(l->spec->ranks, sizeof(*g->rank));
+		g->rank = calloc(h->spec->ranks, sizeof(*g->rank));
 	if (!g || !g->rank) {
 		free(g);
 		return false;
 	}
-	for (uint32_t i = 0; i < l->spec->ranks; i++)
+	for (uint32_t i = 0; i < h->spec->ranks; i++)
 		g->rank[i].exit_status = LAUNCH_NO_STATUS;
-	l->launch = g;
-	choose_name(l);
+	h->launch = g;
+	choose_name(h);
 	return true;
 }
 
-void live_launch_begin(struct live_job *l)
+void launching_begin(struct hosted *h)
 {
-	if (live_launch_make(l))
-		open_launcher(l, true);
+	if (launching_make(h))
+		open_launcher(h, true);
 	else
-		job_fail(l->part->job, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(l->d));
+		job_fail(h->part->job, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(h->d));
 }
 
-bool live_launch_adopt(struct live_job *l)
+bool launching_adopt(struct hosted *h)
 {
-	bool known = l->launch != NULL; /* how its ranks ended: live_exits.c */
-	if (!known && !live_launch_make(l))
+	bool known = h->launch != NULL; /* how its ranks ended: launching_exits.c */
+	if (!known && !launching_make(h))
 		return false;
-	bool clean_up = !l->coord && left_traces(l, l->launch->uuid);
-	if (!open_launcher(l, clean_up) || clean_up) {
-		l->launch->done = false;
+	bool clean_up = !h->coord && left_traces(h, h->launch->uuid);
+	if (!open_launcher(h, clean_up) || clean_up) {
+		h->launch->done = false;
 		return true;
 	}
 	if (!known)
-		live_launch_free(l);
+		launching_free(h);
 	return false;
 }
 
-bool live_launch_over(const struct live_job *l)
+bool launching_over(const struct hosted *h)
 {
-	return !l->launch || l->launch->done;
+	return !h->launch || h->launch->done;
 }
 
-void live_launch_tick(struct live_job *l, struct now now)
+void launching_tick(struct hosted *h, struct now now)
 {
-	struct live_launch *g = l->launch;
+	struct launching *g = h->launch;
 	if (!g || g->done)
 		return;
 	if (!g->proc && g->retry_ns && now.mono_ns >= g->retry_ns)
-		open_launcher(l, true);
-	decide(l, now);
-	watch_early_ends(l, now);
+		open_launcher(h, true);
+	decide(h, now);
+	watch_early_ends(h, now);
 }
 
-void live_launch_free(struct live_job *l)
+void launching_free(struct hosted *h)
 {
-	if (!l->launch)
+	if (!h->launch)
 		return;
-	if (l->launch->proc && l->launch->heard && live_ended(l))
-		wind_up(l, daemon_now(l->d)); /* it may have ended at the last moment */
-	launch_proc_close(l->launch->proc);
-	free(l->launch->rank);
-	free(l->launch);
-	l->launch = NULL;
+	if (h->launch->proc && h->launch->heard && hosted_ended(h))
+		wind_up(h, daemon_now(h->d)); /* it may have ended at the last moment */
+	launch_proc_close(h->launch->proc);
+	free(h->launch->rank);
+	free(h->launch);
+	h->launch = NULL;
 }

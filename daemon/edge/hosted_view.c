@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job as a protobuf message, and the streams that watch it. */
-#include "edge/live_job.h"
+#include "edge/hosted.h"
 
 #include "edge/convert.h"
-#include "edge/live_launch.h"
-#include "edge/live_past.h"
+#include "edge/hosted_past.h"
+#include "edge/launching.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
@@ -43,34 +43,34 @@ static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
 #define SPEC_FIELD_OF_JOB 3
 
 /* As a field that this program does not know, protobuf-c sends it as it is. */
-static bool add_packed_spec(const struct live_job *l, Gacc__V1__Job *j)
+static bool add_packed_spec(const struct hosted *h, Gacc__V1__Job *j)
 {
 	ProtobufCMessageUnknownField *f = malloc(sizeof(*f));
-	uint8_t *data = malloc(l->text->n_field);
+	uint8_t *data = malloc(h->text->n_field);
 	if (!f || !data) {
 		free(f);
 		free(data);
 		return false;
 	}
-	*f = (ProtobufCMessageUnknownField){ SPEC_FIELD_OF_JOB, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, l->text->n_field,
-					     memcpy(data, l->text->field, l->text->n_field) };
+	*f = (ProtobufCMessageUnknownField){ SPEC_FIELD_OF_JOB, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, h->text->n_field,
+					     memcpy(data, h->text->field, h->text->n_field) };
 	j->base.unknown_fields = f;
 	j->base.n_unknown_fields = 1;
 	return true;
 }
 
-static bool add_spec(const struct live_job *l, unsigned parts, Gacc__V1__Job *j)
+static bool add_spec(const struct hosted *h, unsigned parts, Gacc__V1__Job *j)
 {
-	if (parts & VIEW_SPEC && l->text->field)
-		return add_packed_spec(l, j);
-	j->spec = parts & VIEW_SPEC ? copy_spec(l->text->pb) : copy_brief_spec(l->text->pb);
+	if (parts & VIEW_SPEC && h->text->field)
+		return add_packed_spec(h, j);
+	j->spec = parts & VIEW_SPEC ? copy_spec(h->text->pb) : copy_brief_spec(h->text->pb);
 	return j->spec != NULL;
 }
 
-static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
 	uint32_t n;
-	const struct rank_progress *p = coord_ranks(l->coord, &n);
+	const struct rank_progress *p = coord_ranks(h->coord, &n);
 	j->ranks = calloc(n, sizeof(*j->ranks));
 	j->missing_ranks = calloc(n, sizeof(*j->missing_ranks));
 	if (!j->ranks || !j->missing_ranks)
@@ -84,32 +84,32 @@ static bool add_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now
 			return false;
 		}
 		gacc__v1__rank_status__init(r);
-		convert_rank(l->coord, &p[i], now, r, detail, DETAIL_BYTES);
-		r->node = strdup(l->d->node.conf->node.name);
+		convert_rank(h->coord, &p[i], now, r, detail, DETAIL_BYTES);
+		r->node = strdup(h->d->node.conf->node.name);
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;
-		if (coord_phase(l->coord) == COORD_COLLECT && !p[i].flushed && !p[i].waiting_ns)
+		if (coord_phase(h->coord) == COORD_COLLECT && !p[i].flushed && !p[i].waiting_ns)
 			j->missing_ranks[j->n_missing_ranks++] = i;
 	}
 	return true;
 }
 
-/* Of a job that had ended when this gaccd started; live_launch_view says what is known of them. */
-static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
+/* Of a job that had ended when this gaccd started; launching_view says what is known of them. */
+static bool add_past_ranks(const struct hosted *h, Gacc__V1__Job *j)
 {
-	if (!l->launch)
+	if (!h->launch)
 		return true;
-	j->ranks = calloc(l->spec->ranks, sizeof(*j->ranks));
+	j->ranks = calloc(h->spec->ranks, sizeof(*j->ranks));
 	if (!j->ranks)
 		return false;
-	for (uint32_t i = 0; i < l->spec->ranks; i++) {
+	for (uint32_t i = 0; i < h->spec->ranks; i++) {
 		Gacc__V1__RankStatus *r = malloc(sizeof(*r));
 		if (!r)
 			return false;
 		gacc__v1__rank_status__init(r);
 		r->rank = i;
-		r->node = strdup(l->d->node.conf->node.name);
+		r->node = strdup(h->d->node.conf->node.name);
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;
@@ -117,9 +117,9 @@ static bool add_past_ranks(const struct live_job *l, Gacc__V1__Job *j)
 	return true;
 }
 
-static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
+static bool add_last(const struct hosted *h, Gacc__V1__Job *j)
 {
-	const struct commit *k = coord_last_commit(l->coord);
+	const struct commit *k = coord_last_commit(h->coord);
 	if (!k)
 		return true;
 	j->last = malloc(sizeof(*j->last));
@@ -130,15 +130,15 @@ static bool add_last(const struct live_job *l, Gacc__V1__Job *j)
 	return true;
 }
 
-bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
+bool hosted_add_events(const struct hosted *h, Gacc__V1__Job *j)
 {
-	const struct events *all = &l->events;
+	const struct events *all = &h->events;
 	uint64_t first = events_first(all);
 	j->events = calloc(all->n - first + 1, sizeof(*j->events));
 	if (!j->events)
 		return false;
 	for (uint64_t i = first; i < all->n; i++) {
-		struct history_event e = live_history_event(l, i);
+		struct history_event e = hosted_history_event(h, i);
 		Gacc__V1__Event *o = convert_event(&e);
 		if (!o)
 			return false;
@@ -147,7 +147,7 @@ bool live_add_events(const struct live_job *l, Gacc__V1__Job *j)
 	return true;
 }
 
-void live_fill_counters(const struct counters *c, Gacc__V1__Counters *o)
+void hosted_fill_counters(const struct counters *c, Gacc__V1__Counters *o)
 {
 	o->applied = c->applied;
 	o->skipped_nonfinite = c->skipped_nonfinite;
@@ -164,7 +164,7 @@ static bool add_counters(const struct counters *c, Gacc__V1__Job *j)
 	if (!o)
 		return false;
 	gacc__v1__counters__init(o);
-	live_fill_counters(c, o);
+	hosted_fill_counters(c, o);
 	j->counters = o;
 	return true;
 }
@@ -195,9 +195,9 @@ static Gacc__V1__PendingUpdate *new_update(const struct update *u)
 	return o;
 }
 
-static bool add_updates(const struct live_job *l, Gacc__V1__Job *j)
+static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 {
-	const struct updates *u = coord_updates(l->coord);
+	const struct updates *u = coord_updates(h->coord);
 	j->updates = u->n ? calloc(u->n, sizeof(*j->updates)) : NULL;
 	if (u->n && !j->updates)
 		return false;
@@ -211,92 +211,92 @@ static bool add_updates(const struct live_job *l, Gacc__V1__Job *j)
 }
 
 /* No window is open any more in a job that ends: it is the one behind the last. */
-static uint64_t window_of(const struct live_job *l)
+static uint64_t window_of(const struct hosted *h)
 {
-	const struct commit *k = coord_last_commit(l->coord);
-	bool ends = coord_phase(l->coord) >= COORD_ENDING;
-	return ends && k ? k->window + 1 : coord_window(l->coord);
+	const struct commit *k = coord_last_commit(h->coord);
+	bool ends = coord_phase(h->coord) >= COORD_ENDING;
+	return ends && k ? k->window + 1 : coord_window(h->coord);
 }
 
-static bool fill_live(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
-	j->window = window_of(l);
-	j->applied_step = coord_applied_step(l->coord);
-	j->micro_size = coord_values(l->coord)->micro_size;
-	j->queue_position = l->admission.position;
-	j->window_opened_unix_nanos = coord_window_opened_unix_ns(l->coord);
-	j->epoch = coord_epoch(l->coord);
-	j->host_bytes = live_host_bytes(l);
-	j->engine_pid = l->part->engine.proc ? engine_proc_pid(l->part->engine.proc) : 0;
-	j->engine_restarts = l->part->engine.starts ? l->part->engine.starts - 1 : 0;
-	if (job_has_tensors(l->part->job)) {
-		const struct arena *a = job_arena(l->part->job);
+	j->window = window_of(h);
+	j->applied_step = coord_applied_step(h->coord);
+	j->micro_size = coord_values(h->coord)->micro_size;
+	j->queue_position = h->admission.position;
+	j->window_opened_unix_nanos = coord_window_opened_unix_ns(h->coord);
+	j->epoch = coord_epoch(h->coord);
+	j->host_bytes = hosted_host_bytes(h);
+	j->engine_pid = h->part->engine.proc ? engine_proc_pid(h->part->engine.proc) : 0;
+	j->engine_restarts = h->part->engine.starts ? h->part->engine.starts - 1 : 0;
+	if (job_has_tensors(h->part->job)) {
+		const struct arena *a = job_arena(h->part->job);
 		j->tensors = a->n_tensors;
 		j->parameters = a->n_parameters;
 	}
-	j->loss_scale = coord_carry(l->coord)->scale.scale;
-	j->wait_fraction = rate_wait(&l->rate);
-	j->steps_per_second = rate_per_s(&l->rate);
-	return add_counters(&coord_carry(l->coord)->counters, j) && add_updates(l, j) && add_last(l, j);
+	j->loss_scale = coord_carry(h->coord)->scale.scale;
+	j->wait_fraction = rate_wait(&h->rate);
+	j->steps_per_second = rate_per_s(&h->rate);
+	return add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) && add_last(h, j);
 }
 
-static bool fill(const struct live_job *l, Gacc__V1__Job *j, unsigned parts, struct now now)
+static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
-	j->id = l->id;
-	j->state = (Gacc__V1__JobState)live_state(l, &reason, &j->state_since_unix_nanos);
-	j->created_unix_nanos = l->created_unix_ns;
+	j->id = h->id;
+	j->state = (Gacc__V1__JobState)hosted_state(h, &reason, &j->state_since_unix_nanos);
+	j->created_unix_nanos = h->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = l->part->mem.allocating || job_has_tensors(l->part->job)
+		reason = h->part->mem.allocating || job_has_tensors(h->part->job)
 				 ? "its memory is being made"
 				 : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
-		j->state_since_unix_nanos = l->created_unix_ns;
-	j->ended_unix_nanos = l->ended_unix_ns;
-	j->uid = l->uid;
-	j->window = l->end.window;
-	j->applied_step = l->end.step;
-	j->host_bytes = live_host_bytes(l);
+		j->state_since_unix_nanos = h->created_unix_ns;
+	j->ended_unix_nanos = h->ended_unix_ns;
+	j->uid = h->uid;
+	j->window = h->end.window;
+	j->applied_step = h->end.step;
+	j->host_bytes = hosted_host_bytes(h);
 	j->reason = strdup(reason);
-	j->uuid = format_uuid(l->uuid);
-	j->user = strdup(l->user);
-	if (!j->reason || !j->uuid || !j->user || !add_spec(l, parts, j))
+	j->uuid = format_uuid(h->uuid);
+	j->user = strdup(h->user);
+	if (!j->reason || !j->uuid || !j->user || !add_spec(h, parts, j))
 		return false;
 	utf8_repair(j->reason);
-	return l->coord ? fill_live(l, j, now) : add_counters(&l->end.commit.next.counters, j);
+	return h->coord ? fill_live(h, j, now) : add_counters(&h->end.commit.next.counters, j);
 }
 
 /* Of processes that gaccd has not launched no exit status is known. */
-static bool fill_processes(const struct live_job *l, Gacc__V1__Job *j)
+static bool fill_processes(const struct hosted *h, Gacc__V1__Job *j)
 {
 	for (size_t i = 0; i < j->n_ranks; i++)
 		j->ranks[i]->exit_status = LAUNCH_NO_STATUS;
-	return live_launch_fill(l, j);
+	return launching_fill(h, j);
 }
 
-static bool fill_ranks(const struct live_job *l, Gacc__V1__Job *j, struct now now)
+static bool fill_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
-	return l->coord ? add_ranks(l, j, now) : add_past_ranks(l, j);
+	return h->coord ? add_ranks(h, j, now) : add_past_ranks(h, j);
 }
 
 /* protobuf-c frees strings that are not its empty default: every text here is malloc'ed. */
-static Gacc__V1__Job *new_view(const struct live_job *l, unsigned parts, struct now now)
+static Gacc__V1__Job *new_view(const struct hosted *h, unsigned parts, struct now now)
 {
 	Gacc__V1__Job *j = malloc(sizeof(*j));
 	if (!j)
 		return NULL;
 	gacc__v1__job__init(j);
-	j->log_dir = live_log_dir(l);
-	if (j->log_dir && fill(l, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(l, j, now)) &&
-	    fill_processes(l, j) && (!(parts & VIEW_EVENTS) || live_add_events(l, j)))
+	j->log_dir = hosted_log_dir(h);
+	if (j->log_dir && fill(h, j, parts, now) && (!(parts & VIEW_RANKS) || fill_ranks(h, j, now)) &&
+	    fill_processes(h, j) && (!(parts & VIEW_EVENTS) || hosted_add_events(h, j)))
 		return j;
 	gacc__v1__job__free_unpacked(j, NULL);
 	return NULL;
 }
 
-Gacc__V1__Job *live_view(const struct live_job *l, unsigned parts, struct now now)
+Gacc__V1__Job *hosted_view(const struct hosted *h, unsigned parts, struct now now)
 {
-	return l->end.view ? live_past_view(l, parts) : new_view(l, parts, now);
+	return h->end.view ? hosted_past_view(h, parts) : new_view(h, parts, now);
 }
 
 /* ---- watchers ---- */
@@ -307,27 +307,27 @@ static bool fits(uint64_t ranks, uint64_t watchers)
 	return ranks * watchers <= VIEW_MAX_RANKS;
 }
 
-static void tell_job(struct live_job *l, uint32_t n_watchers, struct now now)
+static void tell_job(struct hosted *h, uint32_t n_watchers, struct now now)
 {
 	Gacc__V1__WatchResponse m = GACC__V1__WATCH_RESPONSE__INIT;
-	m.job = live_view(l, fits(l->spec->ranks, n_watchers) ? VIEW_RANKS : 0, now);
-	for (uint32_t i = l->watchers.n; i-- > 0;) {
+	m.job = hosted_view(h, fits(h->spec->ranks, n_watchers) ? VIEW_RANKS : 0, now);
+	for (uint32_t i = h->watchers.n; i-- > 0;) {
 		struct rpc_call *call =
-			l->watchers.item[i].rank == RANK_NONE ? rpc_find(l->d->rpc, l->watchers.item[i].call) : NULL;
+			h->watchers.item[i].rank == RANK_NONE ? rpc_find(h->d->rpc, h->watchers.item[i].call) : NULL;
 		if (!call)
 			continue; /* its on_end removes it */
 		if (m.job)
 			rpc_send(call, &m.base); /* a slow reader misses this state and gets the next */
-		if (live_ended(l))
+		if (hosted_ended(h))
 			rpc_finish(call, NULL);
 	}
 	if (m.job)
 		gacc__v1__job__free_unpacked(m.job, NULL);
 }
 
-static void fill_step(struct live_job *l, Gacc__V1__WatchSessionResponse *m, Gacc__V1__StepResult *step)
+static void fill_step(struct hosted *h, Gacc__V1__WatchSessionResponse *m, Gacc__V1__StepResult *step)
 {
-	convert_step(coord_last_commit(l->coord), step);
+	convert_step(coord_last_commit(h->coord), step);
 	m->event_case = GACC__V1__WATCH_SESSION_RESPONSE__EVENT_STEP;
 	m->step = step;
 }
@@ -362,22 +362,22 @@ static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint3
 }
 
 /* What is not to be told is NULL. */
-static void tell_sessions(struct live_job *l, const Gacc__V1__WatchSessionResponse *step,
+static void tell_sessions(struct hosted *h, const Gacc__V1__WatchSessionResponse *step,
 			  const Gacc__V1__WatchSessionResponse *state)
 {
-	for (uint32_t i = l->watchers.n; i-- > 0;) {
+	for (uint32_t i = h->watchers.n; i-- > 0;) {
 		struct rpc_call *call =
-			l->watchers.item[i].rank != RANK_NONE ? rpc_find(l->d->rpc, l->watchers.item[i].call) : NULL;
+			h->watchers.item[i].rank != RANK_NONE ? rpc_find(h->d->rpc, h->watchers.item[i].call) : NULL;
 		if (call && step)
 			rpc_send(call, &step->base);
 		if (call && state)
 			rpc_send(call, &state->base);
-		if (call && state && live_ended(l))
+		if (call && state && hosted_ended(h))
 			rpc_finish(call, NULL);
 	}
 }
 
-static void tell_step_and_state(struct live_job *l, uint32_t n_watchers, bool new_step, struct now now)
+static void tell_step_and_state(struct hosted *h, uint32_t n_watchers, bool new_step, struct now now)
 {
 	Gacc__V1__WatchSessionResponse step = GACC__V1__WATCH_SESSION_RESPONSE__INIT,
 				       change = GACC__V1__WATCH_SESSION_RESPONSE__INIT;
@@ -385,41 +385,41 @@ static void tell_step_and_state(struct live_job *l, uint32_t n_watchers, bool ne
 	Gacc__V1__StepResult result = GACC__V1__STEP_RESULT__INIT;
 	Gacc__V1__Job *stalled = NULL;
 	const char *reason;
-	enum job_state state = live_state(l, &reason, NULL);
-	bool new_state = state != l->told_state;
+	enum job_state state = hosted_state(h, &reason, NULL);
+	bool new_state = state != h->told_state;
 	char text[256];
 	if (!new_step && !new_state)
 		return;
 	if (new_step)
-		fill_step(l, &step, &result);
+		fill_step(h, &step, &result);
 	if (new_state && state == JOB_STALLED)
-		stalled = live_view(l, VIEW_RANKS, now);
+		stalled = hosted_view(h, VIEW_RANKS, now);
 	fill_state(state, stalled, n_watchers, &change, &stall);
 	snprintf(text, sizeof(text), "%s", reason);
 	utf8_repair(text);
 	change.message = text;
-	tell_sessions(l, new_step ? &step : NULL, new_state ? &change : NULL);
+	tell_sessions(h, new_step ? &step : NULL, new_state ? &change : NULL);
 	if (stalled)
 		gacc__v1__job__free_unpacked(stalled, NULL);
 }
 
-void live_tell(struct live_job *l, struct now now)
+void hosted_tell(struct hosted *h, struct now now)
 {
-	if (!l->changed)
+	if (!h->changed)
 		return;
-	const struct commit *k = coord_last_commit(l->coord);
-	bool new_step = k && (!l->told_any || k->window != l->told_window) && coord_phase(l->coord) != COORD_PERSIST;
+	const struct commit *k = coord_last_commit(h->coord);
+	bool new_step = k && (!h->told_any || k->window != h->told_window) && coord_phase(h->coord) != COORD_PERSIST;
 	uint32_t n_looking = 0;
-	for (uint32_t i = 0; i < l->watchers.n; i++)
-		n_looking += l->watchers.item[i].rank == RANK_NONE;
+	for (uint32_t i = 0; i < h->watchers.n; i++)
+		n_looking += h->watchers.item[i].rank == RANK_NONE;
 	if (n_looking)
-		tell_job(l, n_looking, now);
-	if (n_looking < l->watchers.n)
-		tell_step_and_state(l, l->watchers.n - n_looking, new_step, now);
+		tell_job(h, n_looking, now);
+	if (n_looking < h->watchers.n)
+		tell_step_and_state(h, h->watchers.n - n_looking, new_step, now);
 	if (new_step) {
-		l->told_window = k->window;
-		l->told_any = true;
+		h->told_window = k->window;
+		h->told_any = true;
 	}
-	l->told_state = live_state(l, NULL, NULL);
-	l->changed = false;
+	h->told_state = hosted_state(h, NULL, NULL);
+	h->changed = false;
 }

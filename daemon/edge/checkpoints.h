@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of a running job: connects control/saver.h with engine, pool and journal, and keeps the list. Private to
+ * the edge; loop thread.
+ *
+ * The pool makes, seals and deletes directories; the engine writes the files.
+ */
+#ifndef GACC_EDGE_CHECKPOINTS_H
+#define GACC_EDGE_CHECKPOINTS_H
+
+#include "edge/hosted.h"
+#include "runtime/saved_list.h"
+
+/* The machine of a new hosted. */
+enum status saving_new(struct hosted *);
+/* Reads its checkpoints of the journal. */
+enum status saving_from_journal(struct hosted *);
+void saving_free(struct hosted *);
+/* The pool works on this job's directories. */
+bool saving_busy(const struct hosted *);
+
+/* From the engine's life. */
+void saving_on_engine_up(struct hosted *);
+void saving_on_engine_down(struct hosted *);
+void saving_on_answer(struct hosted *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
+void saving_on_committed(struct hosted *);			      /* a window was committed, the next is open */
+void saving_tick(struct hosted *);
+/* The job ends: true when a checkpoint comes first, which then calls hosted_write_end. */
+bool saving_hold_end(struct hosted *, enum status end, const char *reason);
+
+/* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory
+ * cannot be used (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
+enum status saving_request(struct hosted *, const uint8_t request_id[16], bool inside_window);
+/* The one with this request id. NULL: none, or it has not begun. Valid until the loop turns. */
+const struct saved *saving_of(const struct hosted *, const uint8_t request_id[16]);
+/* A page of its checkpoints (runtime/saved_list.h). */
+const struct saved *saving_page(const struct hosted *, uint64_t before_id, uint32_t limit, size_t *out_n);
+/* A checkpoint of it is being written. */
+bool hosted_is_saving(const struct hosted *);
+#define SAVING_MAX_CALLS 1024 /* that may wait for a job's checkpoints: all may be answered in one turn */
+/* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. ST_NO_MEMORY;
+ * ST_RESOURCE_EXHAUSTED. */
+enum status saving_wait(struct hosted *, uint64_t call, const uint8_t request_id[16], bool wait);
+/* methods_checkpoint.c: the answer of such a call. */
+void saving_answer(struct hosted *, uint64_t call, const struct saved *);
+
+/* Are the job's directories (checkpoint.dir, restore_from) ones that its user may name? By their text; the places that
+ * they lead to are judged when they are used. ST_PERMISSION_DENIED with field and why. */
+enum status saving_check_dirs(const struct hosted *, const char **field, char *why, size_t n_why);
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is kept of an ended job: its view, small in memory and whole in the journal. */
+#include "edge/hosted_past.h"
+
+#include "base/log.h"
+#include "base/machine.h"
+#include "cluster/view_record.h"
+#include "edge/convert.h"
+#include "gacc/v1/job.pb-c.h"
+#include "proto/utf8.h"
+#include "rpc/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAST_MAX_BYTES (64u << 10) /* of a view in memory; in a larger one the ranks are left out */
+#define KEPT_BYTES (32u << 20)	   /* of freed memory: twice main.c's M_TOP_PAD */
+
+/* ---- the record ---- */
+
+static struct journal_bytes pack(const struct hosted *h, const Gacc__V1__Job *j, bool settled)
+{
+	const struct job_spec *s = h->spec;
+	struct view_head head = { .settled = settled,
+				  .ranks = s->ranks,
+				  .micro_size = s->micro_size,
+				  .max_micro_size = s->max_micro_size,
+				  .launch_mode = s->launch_mode,
+				  .optimizer = s->optim.type,
+				  .grace_ns = s->launch.grace_ns };
+	struct journal_bytes b = { NULL, 0 };
+	memcpy(head.spec_sum, h->text->sum, sizeof(head.spec_sum));
+	b.data = view_record_pack(&head, j, &b.n);
+	return b;
+}
+
+/* Everything but processes and memory, which end with it. */
+static Gacc__V1__Job *final_view(const struct hosted *h, struct now now)
+{
+	Gacc__V1__Job *j = hosted_view(h, VIEW_RANKS, now);
+	if (j) {
+		j->engine_pid = j->launcher_pid = 0;
+		j->host_bytes = 0;
+	}
+	return j;
+}
+
+struct journal_bytes hosted_past_record(const struct hosted *h, struct now now)
+{
+	struct journal_bytes b = { NULL, 0 };
+	Gacc__V1__Job *j = final_view(h, now);
+	if (j) {
+		b = pack(h, j, false);
+		gacc__v1__job__free_unpacked(j, NULL);
+	}
+	return b;
+}
+
+void hosted_past_renew(struct hosted *h, struct now now)
+{
+	struct journal_bytes b = hosted_past_record(h, now);
+	struct journal_record r = { .kind = JOURNAL_VIEW, .view = { h->id, b } };
+	if (b.data)
+		persist_put(h->d->persist, &r, NULL, NULL); /* if it fails, the one of END stays */
+	free((void *)b.data);
+}
+
+static void free_ranks(Gacc__V1__Job *j)
+{
+	for (size_t i = 0; i < j->n_ranks; i++)
+		gacc__v1__rank_status__free_unpacked(j->ranks[i], NULL);
+	free(j->ranks);
+	j->ranks = NULL;
+	j->n_ranks = 0;
+}
+
+/* In memory: all but the ranks, then the ranks, which together are the message, too. So who wants no ranks unpacks
+ * none: a list of 200 jobs of 1000 ranks would take the loop 60 ms. */
+static bool keep_in_memory(struct hosted *h, const Gacc__V1__Job *j, bool with_ranks)
+{
+	Gacc__V1__Job head = *j, ranks = GACC__V1__JOB__INIT;
+	head.n_ranks = 0;
+	head.ranks = NULL;
+	ranks.n_ranks = with_ranks ? j->n_ranks : 0;
+	ranks.ranks = j->ranks;
+	size_t n_head = gacc__v1__job__get_packed_size(&head), n = n_head + gacc__v1__job__get_packed_size(&ranks);
+	uint8_t *view = malloc(n + 1);
+	if (!view)
+		return false;
+	gacc__v1__job__pack(&head, view);
+	gacc__v1__job__pack(&ranks, view + n_head);
+	free(h->end.view);
+	h->end.view = view;
+	h->end.n_head = n_head;
+	h->end.n_view = n;
+	h->end.whole = with_ranks;
+	return true;
+}
+
+/* Without the ranks if they are many. */
+static bool keep_small(struct hosted *h, const Gacc__V1__Job *j)
+{
+	return keep_in_memory(h, j, gacc__v1__job__get_packed_size(j) <= PAST_MAX_BYTES);
+}
+
+static bool keep(struct hosted *h, Gacc__V1__Job *j)
+{
+	struct journal_bytes b = pack(h, j, true);
+	struct journal_record r = { .kind = JOURNAL_VIEW, .view = { h->id, b } };
+	bool done = b.data && !persist_put(h->d->persist, &r, NULL, NULL) && keep_small(h, j);
+	free((void *)b.data);
+	return done;
+}
+
+/* What a job of its size has allocated in many small pieces is given back to the machine, which takes time. */
+struct dropped {
+	struct rpc_work work;
+	Gacc__V1__JobSpec *spec;
+	struct shared *packed;
+	struct tensor_set tensors;
+};
+
+static void drop_it(struct rpc_work *w)
+{
+	struct dropped *d = (struct dropped *)w;
+	gacc__v1__job_spec__free_unpacked(d->spec, NULL);
+	shared_drop(d->packed);
+	tensor_set_fini(&d->tensors);
+	machine_memory_trim(KEPT_BYTES);
+}
+
+static void on_dropped(struct rpc_work *w)
+{
+	free(w);
+}
+
+static void drop_spec(struct hosted *h)
+{
+	if (!h->text->pb)
+		return;
+	struct dropped *w = calloc(1, sizeof(*w));
+	struct shared *packed = h->part ? h->part->tensors.packed : NULL;
+	Gacc__V1__JobSpec *pb = specification_strip(h->text);
+	if (w) {
+		w->spec = pb;
+		w->packed = packed;
+		if (h->part)
+			job_give_tensors(h->part->job, &w->tensors);
+		rpc_pool_put(h->d->node.pool, &w->work, h->uid, drop_it, on_dropped);
+	} else {
+		gacc__v1__job_spec__free_unpacked(pb, NULL);
+		shared_drop(packed);
+	}
+	if (h->part) {
+		h->part->tensors.packed = NULL;
+		part_tensors_gone(h->part);
+	}
+}
+
+bool hosted_past_keep(struct hosted *h, struct now now)
+{
+	Gacc__V1__Job *j = final_view(h, now);
+	bool kept = j && keep(h, j);
+	if (j)
+		gacc__v1__job__free_unpacked(j, NULL);
+	if (kept)
+		drop_spec(h);
+	h->end.settled |= kept;
+	return kept;
+}
+
+/* ---- after a restart ---- */
+
+/* NULL: there is none, or it cannot be read, for the reason in `why`. */
+static Gacc__V1__Job *unpack(const struct journal_bytes *b, struct view_head *head, char *why, size_t n_why)
+{
+	Gacc__V1__Job *j = NULL;
+	*why = '\0';
+	return b->n && !view_record_read(b->data, b->n, head, &j, why, n_why) ? j : NULL;
+}
+
+static bool take_head(struct hosted *h, const struct view_head *head, const char *name)
+{
+	struct job_spec *s = &h->text->spec;
+	if (strlen(name) >= sizeof(s->name))
+		return false;
+	*s = (struct job_spec){ .ranks = head->ranks,
+				.micro_size = head->micro_size,
+				.max_micro_size = head->max_micro_size,
+				.launch_mode = head->launch_mode,
+				.launch = { .grace_ns = head->grace_ns },
+				.optim = { .type = head->optimizer } };
+	strcpy(s->name, name);
+	memcpy(h->text->sum, head->spec_sum, sizeof(h->text->sum));
+	h->end.settled = head->settled;
+	return true;
+}
+
+enum status hosted_past_new(struct daemon *d, const struct journal_job *b, struct hosted **out)
+{
+	struct view_head head;
+	char why[200];
+	Gacc__V1__Job *j = unpack(&b->view, &head, why, sizeof(why));
+	struct hosted *h =
+		j ? hosted_make(d, b->id, b->uid, b->user, specification_new(NULL), HOSTED_PAST_EVENTS) : NULL;
+	enum status st = j && !h ? ST_NO_MEMORY : ST_MALFORMED;
+	if (*why)
+		log_job(b->id, LOG_WARN, "ViewUnreadable", "what was kept of this ended job cannot be read: %s", why);
+	if (h && j->spec && take_head(h, &head, j->spec->name))
+		st = (head.settled ? keep_small(h, j) : keep_in_memory(h, j, true)) ? ST_OK : ST_NO_MEMORY;
+	if (!st) {
+		h->end.step = j->applied_step;
+		if (j->last) { /* of the rest the window's record tells */
+			h->end.commit.window = j->last->window;
+			h->end.commit.params_digest = j->last->params_digest;
+		}
+		*out = h;
+	} else {
+		hosted_free(h);
+	}
+	if (j)
+		gacc__v1__job__free_unpacked(j, NULL);
+	return st;
+}
+
+/* Replaces a text of a message. */
+static bool set_text(char **text, const char *to)
+{
+	char *copy = strdup(to);
+	if (!copy)
+		return false;
+	utf8_repair(copy);
+	if (*text != protobuf_c_empty_string)
+		free(*text);
+	*text = copy;
+	return true;
+}
+
+/* The last window was being written when the view was made. */
+static bool add_last_window(const struct hosted *h, Gacc__V1__Job *j)
+{
+	const struct commit *k = &h->end.commit;
+	if (!k->outcome || j->window >= h->end.window)
+		return true;
+	Gacc__V1__StepResult *last = malloc(sizeof(*last));
+	if (!last)
+		return false;
+	gacc__v1__step_result__init(last);
+	convert_step(k, last);
+	if (j->last)
+		gacc__v1__step_result__free_unpacked(j->last, NULL);
+	j->last = last;
+	j->window = h->end.window;
+	j->applied_step = h->end.step;
+	j->micro_size = k->next_micro_size;
+	j->loss_scale = k->next.scale.scale;
+	if (j->counters)
+		hosted_fill_counters(&k->next.counters, j->counters);
+	return true;
+}
+
+static bool correct(const struct hosted *h, Gacc__V1__Job *j)
+{
+	j->state = (Gacc__V1__JobState)h->end.state;
+	j->ended_unix_nanos = j->state_since_unix_nanos = h->ended_unix_ns;
+	return set_text(&j->reason, h->end.reason) && add_last_window(h, j) && launching_fill(h, j);
+}
+
+/* ---- looking ---- */
+
+/* Takes j, which may be NULL. */
+static Gacc__V1__Job *complete(const struct hosted *h, Gacc__V1__Job *j, unsigned parts)
+{
+	if (!j)
+		return NULL;
+	if (!(parts & VIEW_RANKS))
+		free_ranks(j);
+	if (correct(h, j) && (!(parts & VIEW_EVENTS) || hosted_add_events(h, j)))
+		return j;
+	gacc__v1__job__free_unpacked(j, NULL);
+	return NULL;
+}
+
+Gacc__V1__Job *hosted_past_view(const struct hosted *h, unsigned parts)
+{
+	size_t n = parts & VIEW_RANKS ? h->end.n_view : h->end.n_head;
+	return complete(h, gacc__v1__job__unpack(NULL, n, h->end.view), parts);
+}
+
+enum status hosted_past_read(struct hosted_past_whole *w, const struct journal_job *b)
+{
+	struct view_head head;
+	char why[200];
+	w->job = unpack(&b->view, &head, why, sizeof(why));
+	/* NULL, too, where it cannot be read: a job that was set aside */
+	w->spec = gacc__v1__job_spec__unpack(NULL, b->spec.n, b->spec.data);
+	return ST_OK;
+}
+
+void hosted_past_free(struct hosted_past_whole *w)
+{
+	if (w->job)
+		gacc__v1__job__free_unpacked(w->job, NULL);
+	if (w->spec)
+		gacc__v1__job_spec__free_unpacked(w->spec, NULL);
+	*w = (struct hosted_past_whole){ NULL, NULL };
+}
+
+Gacc__V1__Job *hosted_past_whole(const struct hosted *h, struct hosted_past_whole *w, unsigned parts)
+{
+	Gacc__V1__Job *j = NULL;
+	if (h->end.whole || !w->job) {
+		j = hosted_past_view(h, parts);
+	} else {
+		j = complete(h, w->job, parts);
+		w->job = NULL;
+	}
+	if (!j || !w->spec)
+		return j;
+	if (j->spec)
+		gacc__v1__job_spec__free_unpacked(j->spec, NULL);
+	j->spec = w->spec;
+	w->spec = NULL;
+	return j;
+}
+
+/* ---- time ---- */
+
+void hosted_past_tick(struct hosted *h, struct now now)
+{
+	bool old = now.unix_ns - h->ended_unix_ns > HOSTED_COUNTED_NS;
+	if (h->end.counted && old) {
+		free(h->end.counted);
+		h->end.counted = NULL;
+	}
+	if ((!h->end.settled || h->launch) && launching_over(h) && hosted_past_keep(h, now))
+		launching_free(h);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the coordinator of a job asks of the rest of gaccd: orders on their way to the parts, the journal, events. Loop
+ * thread. */
+#include "edge/hosted.h"
+#include "edge/links.h"
+#include "gacc/v1/common.pb-c.h"
+
+#include <stdio.h>
+
+static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	hosted_event(ctx, warning, reason, rank, text);
+}
+
+static void on_params_durable(void *arg, enum status st)
+{
+	struct hosted *h = arg;
+	hosted_check_store(st);
+	h->params_noted = false;
+	h->params_durable = st == ST_OK;
+	if (h->params_durable && h->coord)
+		coord_resend(h->coord, daemon_now(h->d));
+}
+
+/* The journal knows that the job has its parameters. If its memory is lost before that, it begins anew, as no push can
+ * have been acknowledged. */
+static bool params_are_durable(struct hosted *h)
+{
+	struct journal_record r = { .kind = JOURNAL_PARAMS_READY, .params_ready = { h->id } };
+	if (!h->params_durable && !h->params_noted)
+		h->params_noted = persist_put(h->d->persist, &r, on_params_durable, h) == ST_OK;
+	return h->params_durable;
+}
+
+static void on_order(void *ctx, uint32_t part, const struct order *o)
+{
+	struct hosted *h = ctx;
+	if (o->run && o->want != WANT_END && !params_are_durable(h))
+		return; /* sent again when they are */
+	links_send_order(h->d, part, o);
+}
+
+static void on_changed(void *ctx, uint64_t job)
+{
+	struct hosted *h = ctx;
+	h->changed = true;
+	hosted_history_applied(h);
+	const struct commit *k = coord_last_commit(h->coord);
+	if (k && coord_phase(h->coord) == COORD_COLLECT && k->window + 1 == coord_window(h->coord))
+		hosted_note_step(h, k);
+}
+
+static void on_saved(void *ctx, char *text, size_t n)
+{
+	const struct hosted *h = ctx;
+	const struct saved *k = saved_newest(&h->saved);
+	if (k)
+		snprintf(text, n, "; restore the checkpoint of step %llu: %s", (unsigned long long)k->applied_step,
+			 k->path);
+	else if (h->spec->restores)
+		snprintf(text, n, "; it has no checkpoint of its own, it began with %s", h->text->pb->restore_from);
+	else
+		snprintf(text, n, "; there is no checkpoint to restore");
+}
+
+struct coord_ports hosted_coord_ports(struct hosted *h)
+{
+	return (struct coord_ports){ .ctx = h,
+				     .order = on_order,
+				     .persist_commit = hosted_persist_commit,
+				     .persist_end = hosted_persist_end,
+				     .event = on_event,
+				     .changed = on_changed,
+				     .norms = hosted_norms,
+				     .saved = on_saved };
+}
