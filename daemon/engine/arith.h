@@ -72,7 +72,7 @@ struct arith_ops {
 	enum status (*zero_slot)(struct arith *, uint32_t slot);
 
 	/* Parameters: copies bytes from the start of a slot to `offset` of their layout, with zeros in place of those
-	 * that belong to no tensor, and derives the masters of the 16-bit ones touched. In the slot and the parameters.
+	 * that belong to no tensor, and derives the masters of the 16-bit ones touched. The bytes are inside of both.
 	 */
 	enum status (*put)(struct arith *, uint32_t slot, uint64_t offset, uint64_t bytes);
 	/* Draws every tensor that has a rule; the others stay as they are, aliases follow their target. */

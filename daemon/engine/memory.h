@@ -23,7 +23,7 @@ struct memory {
 
 	struct control_page page;
 	struct status_page *status;
-	/* the arenas: for arith_host.c and what is behind it alone */
+	/* the arenas: only arith_host.c and what it calls use these */
 	unsigned char *accum[2];
 	unsigned char *params;
 	float *master;	      /* NULL: no 16-bit parameters, or no master */
