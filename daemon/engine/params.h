@@ -8,8 +8,8 @@
 #include "engine/workers.h"
 
 /* Copies bytes from the start of `slot` to `offset` of the parameter layout, with zeros in place of those that belong
- * to no tensor, and derives the masters of the 16-bit parameters touched. The bytes are
- * inside of both. */
+ * to no tensor, and derives the masters of the 16-bit parameters touched. The bytes are inside of both.
+ */
 void params_put(const struct memory *, const struct gaps *, const struct kernels *, uint32_t slot, uint64_t offset,
 		uint64_t bytes);
 /* Draws every tensor that has a rule; the others stay as they are, aliases follow their target. */
