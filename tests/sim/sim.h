@@ -137,6 +137,9 @@ struct sim {
 	bool verbose;
 	char failure[512]; /* "" while all invariants hold */
 	struct job_spec spec;
+	struct part_spec part; /* of a job of several parts this is one, with a spec of its own */
+	struct sim *whole;     /* has chance, time and events; NULL: this one */
+	bool lost;	       /* its memory is gone for good */
 	struct spec_init init_rule;
 	/* event heap */
 	struct event **heap;
@@ -204,19 +207,48 @@ struct sim {
 
 /* sim.c */
 bool sim_run(uint64_t seed, struct sim *s, char *why, size_t n_why); /* true: all invariants held and the job ended */
+
+/* sim_base.c */
+/* Draws all of a job of so many ranks. */
+void sim_setup(struct sim *, uint32_t ranks);
+/* What an operator may want to change while this window is open. */
+void sim_draw_update(struct sim *, uint64_t window, struct update *);
+/* An event of at least sizeof(struct event) bytes, and the one that comes next. */
+struct event *sim_event_in(struct sim *, int64_t delay, enum event_type, size_t bytes);
+struct event *sim_pop(struct sim *);
 uint64_t sim_random(struct sim *, uint64_t below);
 bool sim_chance(struct sim *, int per_mille);
-struct event *sim_event(struct sim *, int64_t delay, enum event_type);
 /* delay of one message, and whether it is lost or repeated, while faults are on */
 int64_t sim_net_delay(struct sim *);
 void sim_fail(struct sim *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct now sim_now(const struct sim *);
+
+/* The job's number of the rank that it is a process of. */
+static inline uint32_t sim_rank(const struct sim *s, const struct proc *p)
+{
+	return part_global(&s->part, p->rank);
+}
+
+/* What an attempt finds: by one part, or by all of them. */
+struct sim_sums {
+	double weight;
+	uint64_t digest;
+};
+
+/* sim_one.c, or cluster.c */
+struct event *sim_event(struct sim *, int64_t delay, enum event_type);
+/* sim_one.c, or cluster_exchange.c where a job has several parts: an engine has begun with this GO, and is told by
+ * engine_exchanged() what all parts have; it has died, or goes on without that. */
+void sim_exchange(struct sim *, const struct engine_command *go);
+void sim_exchange_left(struct sim *);
 
 /* sim_engine.c */
 void engine_start(struct sim *);
 void engine_kill(struct sim *);
 bool engine_take(struct sim *, const struct engine_command *);
 void engine_event(struct sim *, const struct event *);
+struct sim_sums engine_sums(const struct sim *);
+void engine_exchanged(struct sim *, const struct engine_command *go, enum status, const struct sim_sums *);
 
 /* sim_trainer.c */
 double sim_lr_of(const struct sim *, uint64_t window); /* that all pushes give the window; 0: the schedule's */

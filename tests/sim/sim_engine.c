@@ -52,6 +52,7 @@ void engine_kill(struct sim *s)
 	s->engine_up = s->engine_starting = s->pass_scheduled = false;
 	s->engine_life++;
 	accum_fini(&s->accum);
+	sim_exchange_left(s);
 }
 
 bool engine_take(struct sim *s, const struct engine_command *c)
@@ -198,14 +199,26 @@ static void fill_sums(struct sim *s, struct engine_answer *a)
 	a->count = s->d.r.count;
 	a->sum_weight = s->d.r.sum_weight;
 	a->window_lr = s->d.r.window_lr;
+}
+
+struct sim_sums engine_sums(const struct sim *s)
+{
+	struct sim_sums own = { s->d.r.sum_weight, s->d.r.count * 77 + s->d.r.window };
+	for (uint32_t i = 0; i < s->d.n_words; i++)
+		own.digest = own.digest * 31 + s->d.counted[i];
+	return own;
+}
+
+static void fill_vote(struct sim *s, struct engine_answer *a, const struct sim_sums *all)
+{
 	/* of the window alone, so that every attempt finds the same: now and then not finite, or far out */
 	uint64_t luck = (s->seed + s->d.r.window) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
 	double norm = luck % 7 == 3 ? 100 : 1 + (double)(luck % 10) / 10;
 	if (s->d.r.window >= s->level_window)
 		norm *= 50;
-	a->sumsq = pow(norm * s->d.r.sum_weight * s->d.r.loss_scale, 2);
+	a->sumsq = pow(norm * all->weight * s->d.r.loss_scale, 2);
 	a->nonfinite = luck % 5 == 2 && s->spec.dynamic_loss_scale.enabled;
-	a->digest = s->d.r.count * 77 + s->d.r.window;
+	a->digest = all->digest;
 }
 
 static void freeze(struct sim *s)
@@ -235,12 +248,32 @@ static void on_go(struct sim *s, const struct engine_command *c)
 		a.status = ST_STALE_ATTEMPT;
 	if (!a.status)
 		freeze(s);
+	bool again = r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt == r->prepared_attempt;
+	if (!a.status && again) {
+		fill_sums(s, &a);
+		a.sumsq = r->prepared_sumsq;
+		a.nonfinite = r->prepared_nonfinite;
+		a.digest = r->prepared_digest;
+	}
+	if (a.status || again)
+		answer(s, &a);
+	else
+		sim_exchange(s, c);
+}
+
+void engine_exchanged(struct sim *s, const struct engine_command *go, enum status st, const struct sim_sums *all)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = answer_to(go, st);
 	fill_sums(s, &a);
-	if (!a.status) {
+	if (!st) {
+		fill_vote(s, &a, all);
+		r->seq++;
 		r->phase = WINDOW_PREPARED;
-		r->prepared_term = c->term;
-		r->prepared_attempt = c->attempt;
+		r->prepared_term = go->term;
+		r->prepared_attempt = go->attempt;
 		r->prepared_sumsq = a.sumsq;
+		r->prepared_nonfinite = a.nonfinite;
 		r->prepared_digest = a.digest;
 	}
 	answer(s, &a);
@@ -281,6 +314,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 			    .attempt = c->attempt,
 			    .outcome = c->outcome,
 			    .applied_step = c->applied_step };
+	sim_exchange_left(s);
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
 	r->params_nonfinite = k.outcome == OUTCOME_APPLIED && k.window == s->lost_window;
@@ -296,7 +330,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	r->micro_size = c->next_micro_size;
 	r->loss_scale = c->next_loss_scale;
 	r->phase = WINDOW_OPEN;
-	r->params_digest = r->params_digest * 31 + c->window + c->attempt;
+	r->params_digest = r->params_digest * 31 + r->prepared_digest + c->attempt;
 	r->count = 0;
 	r->window_lr = 0;
 	r->sum_weight = 0;

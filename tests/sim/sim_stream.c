@@ -69,7 +69,7 @@ void stream_event(struct sim *s, const struct event *e)
 {
 	const struct proc *p = &s->proc[e->proc];
 	uint64_t call = e->call << 8;
-	struct session_key k = { .rank = p->rank, .uid = 1000 };
+	struct session_key k = { .rank = sim_rank(s, p), .uid = 1000 };
 	struct push_args a = { .window = e->order.window,
 			       .micro = (uint32_t)e->order.attempt,
 			       .weight = 1 + (double)e->order.attempt,
@@ -83,15 +83,15 @@ void stream_event(struct sim *s, const struct event *e)
 		open_stream(s, e, call, &k, &a);
 	const struct sim_stream *t = &s->stream[e->call % SIM_STREAMS];
 	if (e->coord == CHUNK_GONE) {
-		job_stream_gone(s->job, call, p->rank);
-		job_on_call_gone(s->job, call, p->rank);
+		job_stream_gone(s->job, call, sim_rank(s, p));
+		job_on_call_gone(s->job, call, sim_rank(s, p));
 	} else if (t->call == e->call && e->coord == CHUNK_END) {
 		job_stream_push(s->job, call, &k, &a, sim_now(s));
-	} else if (t->call == e->call && job_stream_admits(s->job, call, p->rank, 8 * e->coord, 8)) {
+	} else if (t->call == e->call && job_stream_admits(s->job, call, sim_rank(s, p), 8 * e->coord, 8)) {
 		struct reply why;
 		if (!job_session_ok(s->job, &k, &why))
 			sim_fail(s, "I16: a piece of process %u is copied, and its session is fenced", e->proc);
 		s->slot[t->slot].piece[e->coord] = (struct tag){ a.window, p->rank, a.micro, e->proc, 1 };
-		job_stream_took(s->job, call, p->rank, 8 * e->coord, 8);
+		job_stream_took(s->job, call, sim_rank(s, p), 8 * e->coord, 8);
 	}
 }

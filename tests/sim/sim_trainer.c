@@ -39,7 +39,8 @@ static struct sim_slot *slot_of(struct sim *s, const struct proc *p, uint32_t sl
 static void send(struct sim *s, struct proc *p)
 {
 	if (p->call && p->server_call && s->gaccd_up && sim_chance(s, 700))
-		job_on_call_gone(s->job, p->server_call, p->rank); /* the deadline of the call before has passed */
+		job_on_call_gone(s->job, p->server_call,
+				 sim_rank(s, p)); /* the deadline of the call before has passed */
 	p->server_call = 0;
 	p->call = ++s->last_call;
 	p->retry_at = s->now + RETRY_NS;
@@ -59,7 +60,7 @@ static void send(struct sim *s, struct proc *p)
 
 static struct session_key key_of(const struct sim *s, const struct event *e)
 {
-	struct session_key k = { .rank = s->proc[e->proc].rank, .uid = 1000 };
+	struct session_key k = { .rank = sim_rank(s, &s->proc[e->proc]), .uid = 1000 };
 	memcpy(k.token, e->missing, 16);
 	return k;
 }
@@ -88,8 +89,8 @@ void trainer_request(struct sim *s, const struct event *e)
 	uint64_t window = e->order.window;
 	switch ((enum proc_state)e->order.want) {
 	case PROC_ATTACH: {
-		struct attach_args a = { .rank = p->rank,
-					 .world_size = s->spec.ranks,
+		struct attach_args a = { .rank = sim_rank(s, p),
+					 .world_size = s->part.world,
 					 .uid = 1000,
 					 .pid = e->proc + 1,
 					 .start_time = 1,
@@ -141,7 +142,7 @@ static uint32_t slots_of_call(const struct sim *s, uint64_t call)
 	uint32_t n;
 	for (uint32_t i = 0; i < s->n_procs; i++)
 		if (s->proc[i].call == call)
-			return job_session_slots(s->job, s->proc[i].rank, &n) / s->spec.slots_per_rank;
+			return job_session_slots(s->job, sim_rank(s, &s->proc[i]), &n) / s->spec.slots_per_rank;
 	return 0;
 }
 
@@ -276,7 +277,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 			sim_event(s, 20 * MS, EV_START_PROC)->proc = p->rank;
 		break;
 	case ST_SESSION_UNKNOWN:
-		if (p->generation >= s->d.rank[p->rank].sgen) /* nobody has fenced it */
+		if (p->generation >= s->d.rank[p->rank].sgen && !s->lost) /* nobody has fenced it */
 			sim_fail(s, "rank %u's session is forgotten", p->rank);
 		random16(s, p->nonce);
 		next(s, p, PROC_ATTACH);
@@ -343,7 +344,7 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		p->generation = r->attach.generation;
 		p->spare = e->coord;
 		if (!p->streams && s->gaccd_up)
-			job_on_mapped(s->job, p->rank, p->generation);
+			job_on_mapped(s->job, sim_rank(s, p), p->generation);
 		next(s, p, PROC_READY);
 		break;
 	case PROC_READY:
@@ -442,7 +443,7 @@ void trainers_desert(struct sim *s)
 			continue;
 		p->state = PROC_DEAD;
 		if (s->gaccd_up)
-			job_on_link(s->job, p->rank, p->generation, false, sim_now(s));
+			job_on_link(s->job, sim_rank(s, p), p->generation, false, sim_now(s));
 	}
 }
 
@@ -482,5 +483,5 @@ void trainer_fault(struct sim *s)
 	struct event *e = sim_event(s, (int64_t)sim_random(s, 100 * MS) + 1, EV_START_PROC);
 	e->proc = p->rank;
 	if (s->gaccd_up)
-		job_on_link(s->job, p->rank, p->generation, false, sim_now(s));
+		job_on_link(s->job, sim_rank(s, p), p->generation, false, sim_now(s));
 }

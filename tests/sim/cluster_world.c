@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes, gaccds and coordinators that live and die, and the network between them. For cluster.c. */
+#include "cluster.h"
+
+#include <string.h>
+
+/* ---- the network ---- */
+
+/* Copies of a message between a job and a coordinator: none, one or two. A node that is cut off in this direction gets,
+ * or sends, none; within a node nothing is cut. */
+static int copies(struct cluster *c, uint32_t from, uint32_t to)
+{
+	struct sim *s = &c->whole;
+	if (!s->faults)
+		return 1;
+	if (from != to && (c->node[from].mute_until > s->now || c->node[to].deaf_until > s->now))
+		return 0;
+	return sim_chance(s, 100) ? 0 : sim_chance(s, 100) ? 2 : 1;
+}
+
+static void port_report(void *ctx, const struct report *r)
+{
+	struct sim *s = ctx;
+	struct cluster *c = cluster_of(s);
+	for (uint32_t k = 0; k < CLUSTER_COORDS; k++) {
+		struct coordinator *to = &c->coord[k];
+		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--) {
+			struct event *e = sim_event(s, sim_net_delay(s), EV_REPORT);
+			e->life = to->term;
+			e->report = *r;
+			memcpy(e->progress, r->rank, r->n_ranks * sizeof(*r->rank));
+			if (r->counted)
+				memcpy(e->counted, r->counted, r->n_words * sizeof(*r->counted));
+		}
+	}
+}
+
+void cluster_on_report(struct cluster *c, struct item *i)
+{
+	struct coordinator *to = cluster_find(c, i->e.life);
+	i->e.report.rank = i->e.progress;
+	if (i->e.report.counted)
+		i->e.report.counted = i->e.counted;
+	if (to)
+		coord_on_report(to->c, &i->e.report, sim_now(&c->whole));
+}
+
+static void port_order(void *ctx, uint32_t part, const struct order *o)
+{
+	struct coordinator *k = ctx;
+	struct cluster *c = k->cluster;
+	for (int i = copies(c, k->node, c->node_of[part]); i > 0; i--) {
+		struct event *e = sim_event(&c->part[part], sim_net_delay(&c->whole), EV_ORDER);
+		e->order = *o;
+		e->order.late = NULL;
+		e->order.n_late = 0;
+	}
+}
+
+void cluster_on_order(struct cluster *c, struct item *i)
+{
+	if (i->of->gaccd_up)
+		job_on_order(i->of->job, &i->e.order, sim_now(&c->whole));
+}
+
+/* ---- the job's other ports ---- */
+
+static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
+{
+	return engine_take(ctx, c);
+}
+
+static void port_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	trainer_reply(ctx, call, r);
+}
+
+static void port_allocate(void *ctx, uint64_t job)
+{
+	engine_start(ctx);
+}
+
+static void port_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	struct sim *s = ctx;
+	cluster_say(cluster_of(s), "part %u: %s, rank %lld: %s", cluster_part(s), reason, (long long)rank, text);
+}
+
+static bool port_process_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	const struct sim *s = ctx;
+	return pid >= 1 && (uint32_t)pid <= s->n_procs && s->proc[pid - 1].state != PROC_DEAD &&
+	       s->proc[pid - 1].state != PROC_DONE;
+}
+
+static void port_random16(void *ctx, uint8_t out[16])
+{
+	for (int i = 0; i < 16; i++)
+		out[i] = (uint8_t)sim_random(ctx, 256);
+}
+
+static const struct job_ports job_ports = { .reply = port_reply,
+					    .engine_send = port_engine_send,
+					    .report = port_report,
+					    .allocate = port_allocate,
+					    .event = port_event,
+					    .process_alive = port_process_alive,
+					    .random16 = port_random16 };
+
+/* ---- coordinators ---- */
+
+static void port_changed(void *ctx, uint64_t job)
+{
+}
+
+static void port_norms(void *ctx, const struct commit *k)
+{
+}
+
+static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	const struct coordinator *k = ctx;
+	cluster_say(k->cluster, "coordinator %llu on node %u: %s, rank %lld: %s", (unsigned long long)k->term, k->node,
+		    reason, (long long)rank, text);
+}
+
+struct coordinator *cluster_find(struct cluster *c, uint64_t term)
+{
+	for (uint32_t i = 0; i < CLUSTER_COORDS; i++)
+		if (c->coord[i].c && c->coord[i].term == term)
+			return &c->coord[i];
+	return NULL;
+}
+
+struct coordinator *cluster_newest(struct cluster *c)
+{
+	return cluster_find(c, c->whole.term);
+}
+
+/* Takes a term first, then reads the log. The earlier ones go on as zombies. */
+void cluster_start_coordinator(struct cluster *c, uint32_t node)
+{
+	struct sim *s = &c->whole;
+	struct coordinator *k = c->coord;
+	while (k < c->coord + CLUSTER_COORDS && k->c)
+		k++;
+	if (k == c->coord + CLUSTER_COORDS || s->ended)
+		return;
+	*k = (struct coordinator){ .cluster = c, .term = ++s->term, .node = node };
+	struct coord_ports ports = {
+		.ctx = k, .order = port_order, .event = port_coord_event, .changed = port_changed, .norms = port_norms
+	};
+	cluster_store_ports(&ports);
+	enum status st = coord_new(&k->c, 1, &s->spec, k->term, c->n_parts, c->ranks, &ports);
+	if (!st && s->held)
+		coord_restore_hold(k->c, "held");
+	for (uint32_t i = 0; i < s->n_updates && !st; i++)
+		st = coord_restore_update(k->c, &s->update[i]);
+	if (st)
+		sim_fail(s, "cannot make a coordinator");
+	else if (s->n_windows)
+		coord_restore(k->c, &c->log[s->n_windows - 1].commit);
+	c->home = node;
+	cluster_say(c, "node %u: a coordinator starts with term %llu", node, (unsigned long long)k->term);
+}
+
+/* ---- gaccd ---- */
+
+/* What the edge does for a part of which the memory is gone: it says so, and the job ends. */
+static void begin_part(struct cluster *c, struct sim *s)
+{
+	static const struct tensor_spec tensor = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 8 } };
+	struct job_ports ports = job_ports;
+	struct sim *w = &c->whole;
+	char why[128];
+	ports.ctx = s;
+	s->gaccd_up = true;
+	s->gaccd_life++;
+	if (job_new(&s->job, 1, s->part, 1000, s->gaccd_life, &ports) ||
+	    job_set_tensors(s->job, &tensor, 1, why, sizeof(why)))
+		sim_fail(w, "cannot make a part of the job");
+	for (uint32_t i = 0; i < w->n_windows; i++)
+		job_restore_window(s->job, &c->log[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);
+	if (s->lost)
+		job_fail(s->job, ST_SEGMENT_CORRUPT, "its memory is gone", sim_now(s));
+	else if (s->gaccd_life == 1)
+		job_allocate(s->job);
+	else
+		job_take_over(s->job);
+}
+
+void cluster_start_gaccd(struct cluster *c, uint32_t node)
+{
+	struct node *n = &c->node[node];
+	if (!n->up || n->gaccd_up)
+		return;
+	n->gaccd_up = true;
+	n->gaccd_life++;
+	for (uint32_t p = 0; p < c->n_parts; p++)
+		if (c->node_of[p] == node)
+			begin_part(c, &c->part[p]);
+	if (c->home == node)
+		cluster_start_coordinator(c, node);
+}
+
+/* gaccd and the engines of its parts die; the coordinators that are in it, too. */
+static void end_gaccd(struct cluster *c, uint32_t node)
+{
+	c->node[node].gaccd_up = false;
+	for (uint32_t i = 0; i < CLUSTER_COORDS; i++)
+		if (c->coord[i].node == node) {
+			coord_free(c->coord[i].c);
+			c->coord[i].c = NULL;
+		}
+	for (uint32_t p = 0; p < c->n_parts; p++) {
+		struct sim *s = &c->part[p];
+		if (c->node_of[p] != node || !s->gaccd_up)
+			continue;
+		engine_kill(s);
+		s->engine_starting = false;
+		s->gaccd_up = false;
+		job_free(s->job);
+		s->job = NULL;
+	}
+}
+
+void cluster_kill_gaccd(struct cluster *c, uint32_t node)
+{
+	if (!c->node[node].gaccd_up)
+		return;
+	c->n.gaccds++;
+	cluster_say(c, "node %u: gaccd dies", node);
+	end_gaccd(c, node);
+	cluster_item(c, (int64_t)sim_random(&c->whole, 300 * MS) + 1, ITEM_GACCD_UP)->node = node;
+}
+
+/* ---- whole nodes ---- */
+
+/* The trainers of a part die; for each rank that had not finished one is started again when the node is back. */
+static void kill_trainers(struct sim *s, int64_t back_in)
+{
+	for (uint32_t i = 0; i < s->n_procs; i++) {
+		struct proc *p = &s->proc[i];
+		bool newest = true;
+		for (uint32_t k = i + 1; k < s->n_procs; k++)
+			newest &= s->proc[k].rank != p->rank || s->proc[k].state == PROC_DEAD ||
+				  s->proc[k].state == PROC_DONE;
+		if (p->state == PROC_DEAD || p->state == PROC_DONE)
+			continue;
+		p->state = PROC_DEAD;
+		p->stopped = false;
+		if (newest)
+			sim_event(s, back_in + (int64_t)sim_random(s, 50 * MS) + 1, EV_START_PROC)->proc = p->rank;
+	}
+}
+
+/* All that runs on it dies at once, and is back after a while. Its memory stays, or is lost for good. */
+void cluster_kill_node(struct cluster *c, uint32_t node, bool memory_too)
+{
+	struct node *n = &c->node[node];
+	int64_t back_in = (int64_t)sim_random(&c->whole, 1000 * MS) + 1;
+	if (!n->up)
+		return;
+	n->up = false;
+	end_gaccd(c, node);
+	for (uint32_t p = 0; p < c->n_parts; p++) {
+		struct sim *s = &c->part[p];
+		if (c->node_of[p] != node)
+			continue;
+		kill_trainers(s, back_in);
+		s->lost |= memory_too && s->durable;
+		c->memory_lost |= s->lost;
+	}
+	cluster_item(c, back_in, ITEM_NODE_UP)->node = node;
+}
+
+void cluster_node_up(struct cluster *c, uint32_t node)
+{
+	c->node[node].up = true;
+	cluster_start_gaccd(c, node);
+}
