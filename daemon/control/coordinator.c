@@ -53,7 +53,9 @@ void coord_start_close(struct coord *c, struct now now)
 	COORD_EACH_PART(c, i)
 	c->peer[i].has_bitmap = false;
 	coord_mark_all(c);
-	if (c->n_peers == 1) { /* no other node to wait for: it closes and votes in one go */
+	/* nothing can be added to a complete part any more, and one that is alone waits for nobody: they close and vote
+	 * in one go */
+	if (c->n_peers == 1 || coord_all(c, MARK_COMPLETE)) {
 		start_go(c, now);
 		return;
 	}
@@ -82,7 +84,7 @@ static void step_go(struct coord *c, struct now now)
 {
 	uint32_t i = 0;
 	if (!c->n_marked[MARK_FAILED]) {
-		if (coord_all(c, MARK_VOTED))
+		if (coord_all(c, MARK_VOTED) && coord_all(c, MARK_CLOSED))
 			coord_decide(c, now);
 		return;
 	}

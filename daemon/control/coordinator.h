@@ -15,7 +15,7 @@
 enum coord_phase {
 	COORD_START,   /* nodes allocate and get their parameters */
 	COORD_COLLECT, /* the window is open */
-	COORD_CLOSE,   /* CLOSE sent, until all are CLOSED; passed over where there is one node */
+	COORD_CLOSE,   /* CLOSE sent, until all are CLOSED; passed over where all parts are complete, or there is one */
 	COORD_GO,      /* attempt running, until all have voted for it */
 	COORD_PERSIST, /* the commit is being written */
 	COORD_COMMIT,  /* durable; sent until all nodes have applied it */
