@@ -8,6 +8,7 @@
 #   soak [MINUTES]     30 minutes of jobs that come and go while their processes die: gaccd's memory and descriptors stay flat
 #   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit (SEED=n is the first)
 #   sim [RUNS]         200,000 simulated runs of the control code
+#   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations
 #   cuts [N]           1,000 power cuts of what the store writes, and the worst images after each call (SEED=n is the first)
 #   models             the protocol models with their large bounds
@@ -64,6 +65,14 @@ sim)
 	begin
 	on_gcc
 	stage "simulation, ${size:-200000} runs" 7200 one "build/test-gcc/bin/sim -n ${size:-200000}" || true
+	;;
+cluster)
+	begin
+	on_gcc
+	for parts in 1 2 3 4 8 16 0; do # 0: drawn by the seed
+		stage "simulation of nodes, $((${size:-10000} / 7)) runs, parts: $parts" 7200 one "build/test-gcc/bin/sim_cluster -d $parts -n $((${size:-10000} / 7 + 1)) \
+			${SEED:+-s $SEED}" || true
+	done
 	;;
 torture)
 	begin

@@ -66,9 +66,11 @@ struct cluster {
 	struct coordinator coord[CLUSTER_COORDS];
 	struct exchange exchange[CLUSTER_EXCHANGES];
 	uint32_t n_exchanges;
-	struct {
+	struct cluster_member {
 		struct engine_command go;
-		uint32_t exchange; /* + 1; 0: it is in none */
+		uint32_t exchange;     /* + 1; 0: it is in none */
+		uint64_t said_in_life; /* its last report: of which gaccd, in which term */
+		uint64_t said_term;
 	} member[CLUSTER_MAX];
 	struct {
 		struct commit commit;
@@ -138,6 +140,7 @@ void cluster_resume(struct cluster *);
 void cluster_check(struct cluster *, struct sim *part); /* NULL: all */
 void cluster_check_commit(struct cluster *, const struct commit *, const uint64_t *counted);
 void cluster_check_end(struct cluster *, enum status, const char *reason);
+void cluster_check_report(struct cluster *, const struct sim *part, const struct report *);
 void cluster_check_entry(struct cluster *, const struct engine_command *go);
 /* What a stuck run looks like. */
 void cluster_dump(struct cluster *);

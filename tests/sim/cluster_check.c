@@ -98,6 +98,27 @@ void cluster_check_entry(struct cluster *c, const struct engine_command *go)
 	}
 }
 
+/* ---- at a report ---- */
+
+/* I7, and: who is prepared for an attempt has not failed it, nor an earlier one that anybody could still wait for. */
+void cluster_check_report(struct cluster *c, const struct sim *s, const struct report *r)
+{
+	struct cluster_member *m = &c->member[cluster_part(s)];
+	const struct control_state *d = job_record(s->job);
+	const struct control_record *is = d ? &d->r : NULL;
+	if (m->said_in_life == s->gaccd_life && r->term < m->said_term)
+		sim_fail(&c->whole, "I7: part %u goes back from term %llu to %llu", cluster_part(s),
+			 (unsigned long long)m->said_term, (unsigned long long)r->term);
+	m->said_in_life = s->gaccd_life;
+	m->said_term = r->term;
+	bool later = is && (is->prepared_term > r->vote_term ||
+			    (is->prepared_term == r->vote_term && is->prepared_attempt >= r->vote_attempt));
+	if (is && is->phase == WINDOW_PREPARED && r->vote_status && later)
+		sim_fail(&c->whole, "I21: part %u says that attempt %llu has failed, and is prepared for attempt %llu",
+			 cluster_part(s), (unsigned long long)r->vote_attempt,
+			 (unsigned long long)is->prepared_attempt);
+}
+
 /* ---- at the commit point, and at the end ---- */
 
 /* I19: only an operator, or the ranks themselves, make a window close with fewer micro-batches than micro_size. */

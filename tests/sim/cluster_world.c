@@ -22,6 +22,7 @@ static void port_report(void *ctx, const struct report *r)
 {
 	struct sim *s = ctx;
 	struct cluster *c = cluster_of(s);
+	cluster_check_report(c, s, r);
 	for (uint32_t k = 0; k < CLUSTER_COORDS; k++) {
 		struct coordinator *to = &c->coord[k];
 		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--) {
