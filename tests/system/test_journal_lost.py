@@ -145,6 +145,7 @@ def launched(daemon):
     job = daemon.submit({**LAUNCHED, "launch_command": {"command": ["sleep", "600"], "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}})
     assert job == 1
     wait_until("the rank", lambda: daemon.get_job(job).ranks[0].pid)
+    wait_until("its memory", lambda: daemon.get_job(job).engine_pid)  # starts when the service manager has all of it
     return daemon.get_job(job).ranks[0].pid
 
 
