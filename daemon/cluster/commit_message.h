@@ -36,7 +36,7 @@ enum status commit_from_message(const struct Gacc__Internal__V1__Commit *, const
 enum status commit_check(const struct commit *, const struct message_bounds *bounds, char *why, size_t n_why);
 
 /* Into a message that borrows nothing. Members that `set` does not name are left out, and come back as zero. */
-void update_to_message(const struct update *, struct Gacc__Internal__V1__Update *out);
+void update_to_message(const struct update *, struct Gacc__Internal__V1__Update *m);
 /* The rule that an update of any origin must keep, which update_from_message includes: it sets known values, at least
  * one. Whether they suit the job is not judged here (update_check). */
 enum status update_judge(const struct update *, char *why, size_t n_why);

@@ -60,6 +60,14 @@ static void sum_votes(const struct coord *c, struct window_sums *s)
 	s->voided = c->n_voided;
 }
 
+static bool same_bits(double a, double b)
+{
+	uint64_t x, y;
+	memcpy(&x, &a, sizeof(x));
+	memcpy(&y, &b, sizeof(y));
+	return x == y; /* also of NaN, which is not equal to itself */
+}
+
 /* Every part votes on the whole reduced gradient: all must have found the same. NULL: they have. */
 static const char *votes_differ(const struct coord *c)
 {
@@ -69,7 +77,7 @@ static const char *votes_differ(const struct coord *c)
 		const struct report *r = &c->peer[i].last;
 		if (r->digest != first->digest)
 			return "the parts disagree on the reduced gradient (digest)";
-		if (memcmp(&r->sumsq, &first->sumsq, sizeof(r->sumsq)) || r->nonfinite != first->nonfinite)
+		if (!same_bits(r->sumsq, first->sumsq) || r->nonfinite != first->nonfinite)
 			return "the parts disagree on the norm of the reduced gradient";
 	}
 	return NULL;

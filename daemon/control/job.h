@@ -263,7 +263,7 @@ bool job_counts_wrong(const struct job *, char *why, size_t n);
 
 /* plan_build.c: */
 /* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
-void plan_head(struct plan *out, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots,
+void plan_head(struct plan *p, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots,
 	       uint32_t threads);
 /* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. ST_NO_MEMORY. Any thread. */
 enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, uint32_t slots,

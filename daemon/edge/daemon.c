@@ -8,6 +8,7 @@
 #include "edge/hosted.h"
 #include "edge/journal_keep.h"
 #include "edge/links.h"
+#include "edge/part_ports.h"
 #include "edge/reply.h"
 #include "edge/state_share.h"
 #include "host/attach.h"
@@ -30,30 +31,6 @@
 #define GRACE_MS 1000
 #define REST_S 5 /* between starts that only an operator can help */
 
-struct now daemon_now(const struct daemon *d)
-{
-	return node_now();
-}
-
-/* ---- events ---- */
-
-uint64_t daemon_event_id(struct daemon *d)
-{
-	return d->node.incarnation << 32 | ++d->n_events;
-}
-
-void daemon_event(struct daemon *d, bool warning, const char *reason, const char *text)
-{
-	struct history_event e = { .id = daemon_event_id(d),
-				   .unix_ns = daemon_now(d).unix_ns,
-				   .warning = warning,
-				   .reason = reason,
-				   .object = "node",
-				   .message = text };
-	log_line(warning ? LOG_WARN : LOG_NOTICE, (struct log_fields){ 0, -1, UINT64_MAX, reason }, "%s", text);
-	recorder_put_event(d->recorder, &e);
-}
-
 /* ---- the end ---- */
 
 static void on_stopped(void *arg)
@@ -61,13 +38,6 @@ static void on_stopped(void *arg)
 	struct daemon *d = arg;
 	FAILPOINT(gaccd_drained);
 	uv_stop(&d->node.loop);
-}
-
-void daemon_fail(void)
-{
-	log_error(
-		"the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
-	_exit(DAEMON_EXIT_JOURNAL);
 }
 
 static void stop(struct daemon *d)
@@ -323,7 +293,7 @@ static void start_handles(struct daemon *d)
 
 static enum status start(struct daemon *d)
 {
-	enum status st = links_new(d);
+	enum status st = links_new(d, hosted_take_report, part_take_order);
 	if (!st)
 		st = open_store(d);
 	if (!st)

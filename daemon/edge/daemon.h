@@ -19,6 +19,7 @@
 struct attach;
 struct listener;
 struct link;
+struct link_message;
 struct hosted;
 
 /* A message to be delivered when the handler that caused it has returned. */
@@ -46,6 +47,8 @@ struct daemon {
 	struct posted *posted, **posted_tail;
 	struct link *link; /* to the parts and coordinators of this gaccd itself (links.h) */
 	struct posted link_post;
+	/* who takes what has arrived, by enum link_kind */
+	void (*link_takes[2])(struct daemon *, const struct link_message *);
 	struct journal *journal;
 	struct persist *persist;
 	struct disk_watch *disk;

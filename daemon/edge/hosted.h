@@ -142,6 +142,9 @@ void hosted_user_name(uint32_t uid, char *out, size_t n);
 
 /* ---- hosted_ports.c ---- */
 struct coord_ports hosted_coord_ports(struct hosted *);
+/* A report about a part of a job that is coordinated here has arrived (links.h). */
+struct link_message;
+void hosted_take_report(struct daemon *, const struct link_message *);
 
 /* ---- hosted_retire.c ---- */
 /* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */

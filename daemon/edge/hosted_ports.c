@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the coordinator of a job asks of the rest of gaccd: orders on their way to the parts, the journal, events. Loop
  * thread. */
+#include "cluster/report_message.h"
 #include "edge/hosted.h"
 #include "edge/links.h"
 #include "gacc/v1/common.pb-c.h"
@@ -11,6 +12,29 @@ static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, 
 {
 	hosted_event(ctx, warning, reason, rank, text);
 }
+
+/* ---- messages of the parts ---- */
+
+void hosted_take_report(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_find(d, m->job);
+	struct report r;
+	char why[200];
+	if (!h || !h->coord)
+		return; /* it is over */
+	const struct part_ranks all = { h->spec->ranks, NULL };
+	enum status st = report_unpack(m->bytes, m->n, &all, h->spec->max_micro_size, &r, why, sizeof(why));
+	if (st == ST_NO_MEMORY)
+		return; /* it is repeated */
+	if (st) {
+		links_refuse(m, why);
+		return;
+	}
+	coord_on_report(h->coord, &r, daemon_now(d));
+	report_release(&r);
+}
+
+/* ---- what the coordinator asks for ---- */
 
 static void on_params_durable(void *arg, enum status st)
 {

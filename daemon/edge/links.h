@@ -5,14 +5,20 @@
 #ifndef GACC_EDGE_LINKS_H
 #define GACC_EDGE_LINKS_H
 
+#include "cluster/link.h"
 #include "edge/daemon.h"
 
+/* Takes a message that has arrived. */
+typedef void links_take(struct daemon *, const struct link_message *);
 /* The link of this gaccd to itself; ST_NO_MEMORY. */
-enum status links_new(struct daemon *);
+enum status links_new(struct daemon *, links_take *report, links_take *order);
 void links_free(struct daemon *);
 /* From a part here to the coordinator of its job; to the node of a part of a job that is coordinated here. What is lost
  * for want of memory is repeated by the sender's tick. */
 void links_send_report(struct daemon *, const struct report *);
 void links_send_order(struct daemon *, uint32_t part, const struct order *);
+
+/* Logs that a message cannot be read. Between two gaccds of one version that does not happen. */
+void links_refuse(const struct link_message *, const char *why);
 
 #endif

@@ -3,11 +3,13 @@
  * the job is coordinated here, its events, its checkpoints and its records. Loop thread. */
 #include "edge/part_ports.h"
 
+#include "cluster/order_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted.h"
 #include "edge/links.h"
 #include "edge/reply.h"
 #include "edge/restoring.h"
+#include "proto/failpoint.h"
 
 static struct daemon *daemon_of_part(const struct part *p)
 {
@@ -20,6 +22,29 @@ static struct hosted *job_of(const struct part *p)
 {
 	return hosted_find(daemon_of_part(p), p->id);
 }
+
+/* ---- messages of the coordinator ---- */
+
+void part_take_order(struct daemon *d, const struct link_message *m)
+{
+	struct part *p = part_find(&d->node, m->job);
+	struct held_order o;
+	char why[200];
+	if (!p)
+		return;
+	const struct message_bounds bounds = message_bounds_of(p->spec);
+	enum status st = order_unpack(m->bytes, m->n, &bounds, &o, why, sizeof(why));
+	if (st == ST_NO_MEMORY)
+		return; /* it is repeated */
+	if (st) {
+		links_refuse(m, why);
+		return;
+	}
+	part_on_order(p, &o.order);
+	FAILPOINT(coord_order_after);
+}
+
+/* ---- what the part asks for ---- */
 
 static void on_report(void *ctx, const struct report *r)
 {

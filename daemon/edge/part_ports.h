@@ -3,8 +3,10 @@
 #ifndef GACC_EDGE_PART_PORTS_H
 #define GACC_EDGE_PART_PORTS_H
 
+#include "edge/links.h"
 #include "runtime/part.h"
 
 struct part_ports part_ports(void);
+links_take part_take_order; /* an order for a part here, whoever coordinates its job */
 
 #endif
