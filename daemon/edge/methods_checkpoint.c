@@ -33,11 +33,11 @@ static void answer(struct rpc_call *call, const struct saved *k)
 	rpc_finish(call, &r.base);
 }
 
-void saving_answer(struct hosted *h, uint64_t id, const struct saved *k)
+void saving_answer(struct hosted *h, uint64_t call, const struct saved *k)
 {
-	struct rpc_call *call = rpc_find(h->d->rpc, id);
-	if (call)
-		answer(call, k);
+	struct rpc_call *living = rpc_find(h->d->rpc, call);
+	if (living)
+		answer(living, k);
 }
 
 /* The job whose engine can save it; NULL: answered. */

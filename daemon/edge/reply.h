@@ -12,7 +12,7 @@ struct rpc_call;
 
 /* Answers the call if it still lives; one of very many in a turn in a later turn. `part`: that of the call's session;
  * NULL: the job is over, and the reply is no REPLY_ATTACH or REPLY_REGISTER. */
-void reply_send(struct daemon *, struct part *, uint64_t call, const struct reply *);
+void reply_send(struct daemon *, struct part *, uint64_t id, const struct reply *);
 /* Frees what has been put off. */
 void reply_drop_late(struct daemon *);
 /* rpc_fail from a reply's error part. */

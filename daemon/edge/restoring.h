@@ -16,7 +16,7 @@ void restoring_begin(struct hosted *, void (*done)(struct hosted *, enum status,
 bool restoring_awaits_base(const struct hosted *);
 /* From the journal: a job that has begun with a checkpoint. ST_VERSION_SKEW: this gaccd cannot read it, for the reason
  * in `why`. ST_NO_MEMORY. */
-enum status restoring_from_journal(struct hosted *, const struct journal_bytes *base, char *why, size_t n_why);
+enum status restoring_from_journal(struct hosted *, const struct journal_bytes *bytes, char *why, size_t n_why);
 /* The engine's answer to ENGINE_RESTORE. */
 void restoring_on_answer(struct hosted *, const struct engine_answer *);
 
