@@ -177,5 +177,8 @@ void coord_describe_missing(const struct coord *, uint64_t missing, char *text, 
 void coord_tell_outcome(struct coord *);
 /* Events for what is different in the next window: values, loss scale. */
 void coord_tell_changes(struct coord *);
+/* The engine of a part does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late,
+ * and no attempt times out, until why is "". Told once for each reason; not durable. */
+void coord_hinder(struct coord *, const char *why, struct now);
 
 #endif

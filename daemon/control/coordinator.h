@@ -90,10 +90,6 @@ const struct updates *coord_updates(const struct coord *);
 /* Of the open window. */
 const struct values *coord_values(const struct coord *);
 const struct carry *coord_carry(const struct coord *);
-/* The engine of a part does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late,
- * and no attempt times out, until why is "". Told once for each reason; not durable. Reports say the same by
- * `hindrance`: where they do, this is not called. */
-void coord_hinder(struct coord *, const char *why, struct now);
 /* The next window that closes asks its engines for the norms of all tensors; ports.norms says when they are there.
  * ST_NOT_READY, ST_JOB_ENDED. */
 enum status coord_want_norms(struct coord *);

@@ -198,7 +198,7 @@ static void fill_base(const struct reading *r, struct restored *b)
 	b->applied_step = m->applied_step;
 	b->has_last = manifest_take_commit(m, &b->last) && b->last.window + 1 == m->window;
 	b->last.job_id = h->id;
-	b->last.epoch = 1;
+	b->last.epoch = coord_epoch(h->coord);
 	b->last.final = 0;
 	b->last.next_micro_size = first_micro_size(h, b);
 	b->last.next.scale = first_scale(r, b);

@@ -11,6 +11,13 @@
 
 Suite *late_suite(void);
 
+/* The node reports that its engine does not come up, for this reason; "": it does. */
+static void hinder(const char *why)
+{
+	snprintf(node.hindrance, sizeof(node.hindrance), "%s", why);
+	tell();
+}
+
 /* The engine of the node does not come up: the ranks are not to blame, however long that takes. */
 START_TEST(an_engine_that_does_not_come_up_stalls_the_job_and_nobody_is_late)
 {
@@ -18,26 +25,26 @@ START_TEST(an_engine_that_does_not_come_up_stalls_the_job_and_nobody_is_late)
 	rank[0].counted = 2;
 	rank[0].waiting_ns = rank[0].ready_ns = 1; /* it waits for rank 1 */
 	tell();
-	coord_hinder(coord, "no room", now);
+	hinder("no room");
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
 	ck_assert_str_eq(reason, "no room");
 	ck_assert_str_eq(last_event, "EngineFailing");
 	last_event[0] = '\0';
 	for (int i = 0; i < 2; i++) {
 		now.mono_ns += 2 * spec.stall_abort_ns;
-		coord_hinder(coord, "no room", now);
+		hinder("no room");
 		coord_tick(coord, now);
 	}
 	ck_assert_str_eq(last_event, ""); /* once */
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_STALLED);
-	coord_hinder(coord, "no memory", now);
+	hinder("no memory");
 	ck_assert_str_eq(last_text, "no memory");
 	coord_pause(coord, "by me", now);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_PAUSED);
 	coord_resume(coord, "by me", now);
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
 	ck_assert_str_eq(reason, "no memory");
-	coord_hinder(coord, "", now);
+	hinder("");
 	ck_assert_str_eq(last_event, "EngineBack");
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_RUNNING);
@@ -54,11 +61,11 @@ START_TEST(an_attempt_does_not_time_out_without_an_engine)
 	fill();
 	ck_assert_int_eq(coord_phase(coord), COORD_GO);
 	uint64_t attempt = order.attempt;
-	coord_hinder(coord, "no room", now);
+	hinder("no room");
 	now.mono_ns += 3600 * SECOND;
 	coord_tick(coord, now);
 	ck_assert_uint_eq(order.attempt, attempt);
-	coord_hinder(coord, "", now);
+	hinder("");
 	now.mono_ns += 59 * SECOND;
 	coord_tick(coord, now);
 	ck_assert_uint_eq(order.attempt, attempt);
@@ -75,18 +82,18 @@ START_TEST(an_engine_that_never_came_up_is_the_reason_of_starting)
 	ck_assert_int_eq(coord_new(&coord, 1, &spec, 1, 1, NULL, &ports), ST_OK);
 	node.start = START_ALLOCATED;
 	tell();
-	coord_hinder(coord, "no room", now);
+	hinder("no room");
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STARTING);
 	ck_assert_str_eq(reason, "no room");
 	now.mono_ns += 2 * spec.stall_abort_ns;
 	coord_tick(coord, now);
 	ck_assert_int_eq(coord_phase(coord), COORD_START); /* ranks have their time afterwards */
-	coord_hinder(coord, "", now);
+	hinder("");
 	coord_end(coord, ST_ENGINE_FAILED, "no room", now);
 	coord_on_ended(coord, ST_OK, now);
 	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_NODE_FAIL);
 	ck_assert_str_eq(reason, "no room");
-	coord_hinder(coord, "too late", now);
+	hinder("too late");
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), JOB_NODE_FAIL);
 }
 END_TEST
@@ -259,14 +266,14 @@ START_TEST(time_without_ranks_does_not_count_while_none_could_help)
 	if (_i)
 		coord_pause(coord, "by me", now);
 	else
-		coord_hinder(coord, "no room", now);
+		hinder("no room");
 	tick_for(1000);
 	ck_assert_int_eq(coord_state(coord, NULL, NULL), _i ? JOB_PAUSED : JOB_STALLED);
 	ck_assert_str_eq(end_reason, "");
 	if (_i)
 		coord_resume(coord, "by me", now);
 	else
-		coord_hinder(coord, "", now);
+		hinder("");
 	tick_for(599);
 	ck_assert_str_eq(end_reason, "");
 	tick_for(2);
