@@ -374,6 +374,7 @@ static void finish(struct daemon *d)
 	journal_close(d->journal);
 	fdstore_close(d->node.fdstore);
 	free(d->node.stored);
+	free(d->node.part);
 	uv_close((uv_handle_t *)&d->idle, NULL);
 	uv_close((uv_handle_t *)&d->tick, NULL);
 	uv_close((uv_handle_t *)&d->turns.prepare, NULL);

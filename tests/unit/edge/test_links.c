@@ -7,6 +7,7 @@
 #include "cluster/link.h"
 #include "cluster/order_message.h"
 #include "edge/hosted.h"
+#include "edge/part_ports.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 #include "support/suite.h"
@@ -67,7 +68,7 @@ static void setup(void)
 	ck_assert_int_eq(uv_loop_init(&d.node.loop), 0);
 	uv_idle_init(&d.node.loop, &d.idle);
 	d.idle.data = &d;
-	ck_assert_int_eq(links_new(&d), ST_OK);
+	ck_assert_int_eq(links_new(&d, hosted_take_report, part_take_order), ST_OK);
 	struct prepared *p = prepare();
 	ck_assert_int_eq(hosted_new(&d, HERE, getuid(), "ana", p, &hosted), ST_OK);
 	ck_assert_int_eq(hosted_add(&d, hosted), ST_OK);
