@@ -40,7 +40,6 @@ LONG = {
 }
 # Files of a room without an opening comment.
 OPENING = {
-    "daemon/control": 25,
     "daemon/edge": 24,
     "daemon/engine": 21,
     "daemon/runtime": 14,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collects and compares the portions in which ranks register a job's tensors. */
+/* Collects the portions in which ranks register a job's tensors, and compares each with what other ranks have
+ * given. For edge/registering.c: copying and comparing run in the pool, the short steps on the loop thread.
+ * No state of its own. */
 #include "control/collected.h"
 
 #include "base/array.h"
@@ -61,7 +63,7 @@ static enum status compare(const struct portion *q, const struct tensor_spec *mi
 	return tensors_differ(mine, t, n, first, text, sizeof(text)) ? differ(q, text, why, n_why) : ST_OK;
 }
 
-/* The part of the portion that has been there before. */
+/* Compares what the portion has in common with the tensors that are kept already. */
 static enum status compare_blocks(const struct collected *p, const struct portion *q, const struct tensor_spec *t,
 				  char *why, size_t n_why)
 {

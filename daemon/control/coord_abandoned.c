@@ -13,7 +13,7 @@ static bool any_attached(const struct coord *c)
 	return false;
 }
 
-/* The text of a job that is STALLED, or still STARTING, for this reason; the event comes once. */
+/* Makes the job STALLED with this reason, or leaves it STARTING with it; the event is sent once. */
 static void tell(struct coord *c, struct now now)
 {
 	char text[200];
@@ -27,7 +27,7 @@ static void tell(struct coord *c, struct now now)
 	coord_set_state(c, c->phase == COORD_START ? c->state : JOB_STALLED, text, now);
 }
 
-/* Time without ranks counts anew from here on. */
+/* Starts counting the time without ranks from zero. */
 static void reset(struct coord *c, bool attached, struct now now)
 {
 	char text[100];
@@ -51,7 +51,7 @@ bool coord_watch_abandoned(struct coord *c, struct now now)
 	bool attached = any_attached(c);
 
 	if (c->phase != COORD_START && c->phase != COORD_COLLECT)
-		return false; /* a window that closes needs no rank, and takes a bounded time */
+		return false; /* a closing window needs no rank, and takes a bounded time */
 	if (attached || c->queued || c->held || *c->hindrance) {
 		reset(c, attached, now);
 		return false;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounds for phases that wait for nodes or for the journal: after stall_warn the job is STALLED with the reason, after
- * stall_abort it ends. Late ranks are coord_look.c's. Pure, like the rest of the coordinator; called from its tick and
- * its steps. */
+/* Bounds for phases that wait for nodes or for the journal: STALLED after stall_warn, and after stall_abort the job
+ * ends. Also ends jobs that nodes refuse to go on with, or whose parameters are lost. Stragglers are coord_look.c's.
+ * Pure, like the rest of the coordinator; called from its tick and its steps. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"
 
 #include <stdio.h>
 
-/* A node that this phase waits for; n_peers: none. */
+/* The first part that this phase waits for; n_peers: none. */
 static uint32_t awaited(const struct coord *c)
 {
 	COORD_EACH_PART(c, i)
@@ -56,7 +56,7 @@ void coord_watch_phase(struct coord *c, struct now now)
 	if (ns < c->spec->stall_warn_ns)
 		return;
 	describe(c, text, sizeof(text), (double)ns / 1e9);
-	/* PERSIST: the outcome may be durable, and END would have to go the same way */
+	/* PERSIST: the outcome may be durable already, and the end would have to be written to the same journal */
 	if (ns >= c->spec->stall_abort_ns && c->phase != COORD_PERSIST) {
 		coord_end(c, ST_STALLED, text, now);
 	} else if (c->state != JOB_STALLED) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator changes while a job runs: pause, resume, flush, values, norms of the tensors. */
+/* What an operator changes while a job runs: pause, resume, flush, values, norms of the tensors. Called by the API's
+ * methods in daemon/edge. Pure, like the rest of the coordinator; loop thread. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ enum status coord_pause(struct coord *c, const char *reason, struct now now)
 	c->n_late = 0;
 	snprintf(c->hold_reason, sizeof(c->hold_reason), "%s", reason);
 	coord_event(c, false, "Paused", -1, reason);
-	if (c->phase == COORD_START) /* it is not running yet; from its first window on it is held */
+	if (c->phase == COORD_START) /* it is not running yet, and will be held from its first window on */
 		coord_set_state(c, c->state, reason, now);
 	else
 		coord_set_running(c, now);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the votes of all nodes to the commit, or to another attempt. */
+/* Turns the votes of all parts into a commit, or starts another attempt; fails an attempt that makes no progress.
+ * Called from the coordinator's steps and its tick. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include "engine/commit.h"
@@ -8,16 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Before the next attempt; doubled with each failure from the third in a row on. */
+/* Pause before the next attempt; from the third failure in a row on, each failure doubles it. */
 #define RETRY_NS (INT64_C(100) * 1000000)
 #define RETRY_MAX_NS (INT64_C(10) * 1000000000)
-/* An exchange in which no part gets on has failed. The parts themselves give up after half of it, and know why. */
+/* An exchange in which no part makes progress for this long has failed. The parts themselves give up after half this
+ * time, and can say why. */
 #define STUCK_NS (INT64_C(20) * 1000000000)
-/* A part that is alone exchanges nothing and reports no progress. */
+/* For a job with one part, which exchanges nothing and reports no progress. */
 #define STUCK_ALONE_NS (INT64_C(60) * 1000000000)
 
-/* When the window's last two ranks became ready: who made the others wait, and for how long. Pauses count for nobody.
- */
+/* Finds when the window's last two ranks became ready: which rank made the others wait, and for how long. Pauses are
+ * left out. */
 static void find_last(const struct coord *c, struct commit *out, struct now now)
 {
 	int64_t opened = c->opened_ran_ns, end = coord_ran_ns(c, now.mono_ns), last = 0, before = 0;
@@ -83,7 +85,7 @@ static const char *votes_differ(const struct coord *c)
 	return NULL;
 }
 
-/* Exactly-once is checked in production: the bitmaps' population is the sum of the nodes' counts. */
+/* Checks exactly-once in production: the number of bits set must be the sum of the parts' counts. */
 static bool audit(const struct coord *c, uint64_t count)
 {
 	uint64_t bits = 0;
@@ -157,7 +159,7 @@ static bool scalars_fit(struct coord *c, const struct engine_command *command, s
 	return true;
 }
 
-/* What no engine would take must not become durable: the job ends, and says which number it is. */
+/* An outcome that no engine would accept must not become durable: the job ends, and the reason names the number. */
 static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 {
 	struct engine_command command = { 0 };
@@ -176,7 +178,7 @@ static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 	return false;
 }
 
-/* A node refuses a second learning rate for a window, but knows its own ranks alone. */
+/* A part refuses a second learning rate for a window, but knows only its own ranks: here the parts are compared. */
 static bool lr_agrees(const struct coord *c, char *text, size_t n)
 {
 	const struct report *first = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A coordinator's creation and end, and its tick. */
+/* Creates, restores and frees the coordinator of a job that daemon/edge hosts, and runs its tick, which bounds how
+ * long the start may take. Marks the job degraded while an engine does not come up. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"
@@ -28,8 +29,8 @@ static void describe_start(const struct coord *c, char *text, size_t n)
 		snprintf(text, n, "no rank gave the initial parameters");
 }
 
-/* A job that some of its ranks never attach to, or that gets no parameters, must not stay for ever. While none is
- * attached coord_watch_abandoned() watches it instead. */
+/* A job must not stay for ever if some of its ranks never attach, or if it gets no parameters. While no rank is
+ * attached, coord_watch_abandoned() watches it instead. */
 static void watch_start(struct coord *c, bool alone, struct now now)
 {
 	char text[256], what[200];
@@ -169,7 +170,7 @@ void coord_restore(struct coord *c, const struct commit *last)
 	c->applied_step = last->applied_step;
 	c->carry = last->next;
 	c->values = updates_take(&c->updates, c->values, last->window);
-	c->phase = COORD_COMMIT; /* some node may not have applied it: send it until all have */
+	c->phase = COORD_COMMIT; /* a node may not have applied it: send it until all have */
 	c->state = c->held ? JOB_PAUSED : JOB_RUNNING;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks are late, and the coordinator's state for readers. */
+/* Finds stragglers, for the coordinator's tick: warns, marks the job STALLED, ends it. Writes the events about a
+ * window's outcome, and shows the coordinator's state to daemon/edge. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -38,7 +39,7 @@ int64_t coord_rank_late_ns(const struct coord *c, uint32_t rank, struct now now)
 	if (c->phase != COORD_COLLECT || c->held || rank >= c->spec->ranks || !owes(c, &c->rank[rank]))
 		return 0;
 	int64_t since = c->waiting_since_ns, lost = c->times[rank].lost_ns;
-	if (lost && (!since || lost < since)) /* nobody may be waiting for it: they can all be lost */
+	if (lost && (!since || lost < since)) /* perhaps no rank waits for it: all of them can be lost */
 		since = lost > c->opened_ns ? lost : c->opened_ns;
 	if (since && since < c->late_from_ns) /* from before a pause */
 		since = c->late_from_ns;
@@ -106,7 +107,7 @@ void coord_watch_late(struct coord *c, struct now now)
 	}
 }
 
-/* "rank 1 (micro-batch 3), rank 2 (micro-batch 0 and 1 more)"; "": nobody has sent such values, as far as is known. */
+/* "rank 1 (micro-batch 3), rank 2 (micro-batch 0 and 1 more)"; "": no rank is known to have sent such values. */
 static void describe_nonfinite(const struct coord *c, char *text, size_t n)
 {
 	uint32_t n_ranks = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the newest reports say together, kept by counting: marks of the parts, progress of the ranks. A report costs
- * what it says, however many parts and ranks there are. Pure; loop thread. */
+/* Counts what the newest reports of all parts and ranks say, for the coordinator's other files. The counts are kept
+ * up to date, so a report costs only what it says, however many parts and ranks there are. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static uint32_t bit(enum mark m, bool is)
 	return (uint32_t)is << m;
 }
 
-/* A node that is behind the open window, or ahead of it, says nothing about it. */
+/* A part that is behind the open window, or ahead of it, says nothing about that window. */
 static uint32_t marks_of(const struct coord *c, const struct peer *p)
 {
 	const struct report *r = &p->last;
@@ -46,7 +46,7 @@ void coord_mark_all(struct coord *c)
 
 /* ---- ranks ---- */
 
-/* The time of something that was this old when the report came; the message's way is counted in. */
+/* The time of an event that was this old when the report was sent; how long the message took is ignored. */
 static int64_t since(int64_t heard_ns, int64_t age_ns)
 {
 	return !age_ns ? 0 : age_ns < heard_ns ? heard_ns - age_ns : 1;
@@ -57,7 +57,7 @@ static void take_rank(struct coord *c, const struct rank_progress *p, int64_t he
 	struct rank_times *t = &c->times[p->rank];
 	t->waiting_ns = since(heard_ns, p->waiting_ns);
 	t->lost_ns = since(heard_ns, p->lost_ns);
-	if (p->ready_ns && !t->ready_ns) { /* it gets ready once in a window, whatever later reports say of when */
+	if (p->ready_ns && !t->ready_ns) { /* it gets ready once in a window: later reports do not move that time */
 		t->ready_ns = since(heard_ns, p->ready_ns);
 		t->ready_ran_ns = coord_ran_ns(c, t->ready_ns);
 	}
@@ -81,7 +81,7 @@ void coord_take_ranks(struct coord *c, const struct report *r, int64_t heard_ns)
 			continue;
 		if (!open)
 			c->early[p->rank] = (struct early_rank){ true, r->window, heard_ns, *p };
-		if (open || c->phase == COORD_START) /* START: who has attached */
+		if (open || c->phase == COORD_START) /* START: which ranks have attached */
 			take_rank(c, p, heard_ns);
 	}
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a coordinator wants of the parts, from its phase, and when that is repeated. Pure; loop thread. */
+/* Builds the order that the parts get in each phase, and decides when it is repeated and to which parts. For the
+ * coordinator's other files, which change the phase. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <string.h>
@@ -18,7 +19,7 @@ static void fill_order(const struct coord *c, struct order *o)
 		o->want = WANT_CLOSE;
 		break;
 	case COORD_GO:
-	case COORD_PERSIST: /* a node whose engine restarted votes again */
+	case COORD_PERSIST: /* a part whose engine was restarted votes again */
 		o->want = WANT_GO;
 		o->attempt = c->attempt;
 		o->norms = c->norms_asked;

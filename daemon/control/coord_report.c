@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a coordinator takes from a report of one part: progress of its ranks, its bitmap, what hinders it. Pure, like
- * the rest of the coordinator; loop thread. */
+/* What a coordinator takes from a report of one part: progress of its ranks, its bitmap, whether it is degraded or
+ * has failed. Pure, like the rest of the coordinator; loop thread. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"
@@ -10,7 +10,7 @@
 
 /* ---- bitmap ---- */
 
-/* The parts' ranks are disjoint; audit() checks the result by its population. */
+/* The parts' ranks are disjoint; audit() counts the bits of the result. */
 static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
 {
 	if (!r->counted || r->n_words != control_words(p->ranks.n, c->spec->max_micro_size))
@@ -19,9 +19,9 @@ static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
 	p->has_bitmap = true;
 }
 
-/* ---- what hinders a part ---- */
+/* ---- degraded and failed parts ---- */
 
-/* The job is hindered while any part is; the part is named where there are several. */
+/* The job is degraded while any part is; the reason names the part where there are several. */
 static void take_hindrance(struct coord *c, struct now now)
 {
 	char text[REPORT_TEXT + 32] = "";
@@ -70,16 +70,16 @@ static bool is_older(const struct report *a, const struct report *b)
 	return b->complete && !a->complete;
 }
 
-/* False: it is of another job or part, or another coordinator's business, or has been overtaken. */
+/* False: the report belongs to another job, part or coordinator, or a newer one has overtaken it. */
 static bool concerns_us(struct coord *c, const struct report *r)
 {
 	if (c->superseded || r->part >= c->n_peers || r->job_id != c->job_id || r->epoch > c->epoch)
 		return false;
-	if (r->term > c->term) { /* somebody else coordinates: the store would refuse us too */
+	if (r->term > c->term) { /* another coordinator has taken over: the store would refuse us, too */
 		c->superseded = true;
 		return false;
 	}
-	if (r->epoch < c->epoch) { /* the node has to hear of the epoch before anything that it says counts */
+	if (r->epoch < c->epoch) { /* the node must learn the epoch before its reports count */
 		coord_send_order(c, r->part);
 		return false;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A coordinator's phase, its state as users see it, its end and its clock: what every other file of it changes. Pure;
- * loop thread. */
+/* A coordinator's phase, its state as users see it, its end and its clock, which the coordinator's other files change
+ * through the functions here. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ void coord_set_state(struct coord *c, enum job_state state, const char *reason, 
 	if (c->state != state)
 		c->state_since_unix_ns = now.unix_ns;
 	c->state = state;
-	if (reason != c->reason) /* the state alone is new */
+	if (reason != c->reason) /* only the state is new */
 		snprintf(c->reason, sizeof(c->reason), "%s", reason);
 	c->ports.changed(c->ports.ctx, c->job_id);
 }

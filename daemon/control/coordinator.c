@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's phases and its orders: looks at what the reports say together and takes every step that is due.
- * Pure; loop thread. */
+/* The coordinator's state machine: looks at what the reports say together and takes every step that is due. Driven by
+ * daemon/edge with reports and with the journal's answers. Pure; loop thread. */
 #include "control/coord_impl.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 
 /* ---- the state machine: look at what is known, take every step that is due ---- */
 
-/* opened_unix_ns: as people see it, which a restart must not change. */
+/* opened_unix_ns: the time that users see, which a restart must not change. */
 static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns, struct now now)
 {
 	c->window = window;
@@ -49,12 +49,12 @@ static void start_go(struct coord *c, struct now now)
 void coord_start_close(struct coord *c, struct now now)
 {
 	memset(c->counted, 0, c->n_words * sizeof(*c->counted));
-	c->n_late = 0; /* nobody is waited for any more */
+	c->n_late = 0; /* no rank is waited for from now on */
 	COORD_EACH_PART(c, i)
 	c->peer[i].has_bitmap = false;
 	coord_mark_all(c);
-	/* nothing can be added to a complete part any more, and one that is alone waits for nobody: they close and vote
-	 * in one go */
+	/* complete parts take no more pushes, a single part waits for no other: one order closes them and makes them
+	 * vote */
 	if (c->n_peers == 1 || coord_all(c, MARK_COMPLETE)) {
 		start_go(c, now);
 		return;
@@ -69,7 +69,7 @@ static void step_collect(struct coord *c, struct now now)
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}
-	/* one that an earlier coordinator has closed: the others must follow, complete or not */
+	/* an earlier coordinator has closed the window at some parts: the others must follow, complete or not */
 	if ((!c->held && coord_all(c, MARK_COMPLETE)) || c->n_marked[MARK_FROZEN])
 		coord_start_close(c, now);
 }

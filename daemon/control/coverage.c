@@ -77,9 +77,9 @@ uint64_t coverage_missing(const struct coverage *c, const struct arena *a, enum 
 {
 	bool slot = layout == COVERAGE_SLOT;
 	if (coverage_has(c, 0, slot ? a->slot_bytes : a->param_bytes))
-		return a->n_tensors; /* what most clients send: no need to look at up to a million tensors */
-	/* the piece that had the tensor before: the next one is mostly in it, too, and a search takes ten times as long
-	 */
+		return a->n_tensors; /* most clients send all bytes: no need to look at up to a million tensors */
+	/* the piece that held the tensor before: it mostly holds the next one, too, and a search takes ten times as
+	 * long */
 	uint32_t at = 0;
 	for (uint64_t i = 0; i < a->n_tensors; i++) {
 		const struct arena_tensor *t = &a->tensor[i];

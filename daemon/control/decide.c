@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Computes the outcome of a closed window from the sums of its parts: divisor, norm, clipping, outliers, learning
+ * rate, loss scale. For coord_decide.c. Pure, no state. */
 #include "control/decide.h"
 
 #include "engine/commit.h"
@@ -41,7 +43,8 @@ static void take_norm(const struct outlier_skip *o, struct norm_mean *m, double 
 	m->refused = 0;
 }
 
-/* As many in a row as make a mean are no outliers: the usual norm has changed, and is found anew. */
+/* After as many refused norms in a row as a mean needs, they are no outliers: the usual norm has changed, and is
+ * measured anew. */
 static void refuse_norm(const struct outlier_skip *o, struct norm_mean *m)
 {
 	if (++m->refused >= o->warmup_steps)
@@ -55,9 +58,9 @@ static double unit(const struct commit *k)
 	return 1 / (k->divisor * k->loss_scale);
 }
 
-/* What the update reads is in range: the gradient in f32, and its square, where the optimizer has one. No element is
- * above the norm, or clip_value; an element above it would be inf, or make v inf, which never moves its parameter
- * again. */
+/* What the update reads is in range: the gradient in f32, and its square where the optimizer keeps one. No element
+ * exceeds the norm, or clip_value. An element beyond the limit would be inf, or would make v inf, and its parameter
+ * would never move again. */
 static bool is_representable(const struct job_spec *spec, const struct window_base *base, double norm)
 {
 	const struct optim_info *o = optim_info(spec->optim.type);

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses which ended job is deleted when there are more than are kept, so that no user's jobs push out those of a
+ * user with fewer. For edge/hosted_retire.c. Pure, no state; any thread. */
 #include "control/forget.h"
 
 #include <stdlib.h>

@@ -164,7 +164,7 @@ static bool matches(const struct glob *g, const struct token *t, unsigned char c
 bool glob_match(const struct glob *g, const char *text, uint64_t *steps)
 {
 	const struct token *t = g->token, *star = NULL;
-	const char *retry = NULL; /* where what is behind the last * begins, so far */
+	const char *retry = NULL; /* where, so far, the text matched by what follows the last * begins */
 	for (;; ++*steps) {
 		if (t->kind == STAR) {
 			star = ++t;

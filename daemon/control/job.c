@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's start, the ends of its windows, its engine's life. Orders: job_order.c. Part of struct job; loop thread. */
+/* A job's parked calls, its start, the ends of its windows, and what happens when its engine comes up or dies. Orders
+ * are job_order.c's, the engine's answers job_answers.c's. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include "base/array.h"
@@ -83,7 +84,7 @@ void step_reply(struct job *j, uint64_t call, const struct commit *k)
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
-/* Nobody is told of a step whose parameters are lost as if it were one: the job's end, which is on its way, says it. */
+/* A step whose parameters are lost is not reported as a step: the end of the job, which follows, tells the trainers. */
 static void answer_steps(struct job *j)
 {
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
@@ -168,7 +169,8 @@ void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
 	memcpy(p->counted, counted, j->mirror.n_words * sizeof(*counted));
 }
 
-/* The journal has it in the commit after; of the newest window the engine's record tells. */
+/* A window's parameter digest is in the journal only with the next commit; for the newest window the engine's record
+ * has it. */
 static void learn_digest(struct job *j)
 {
 	for (uint32_t i = 0; i < j->n_past; i++)
@@ -320,11 +322,11 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 	}
 	job_recount(j);
 	job_params_changed(j, now);
-	job_reconcile(j, now); /* answers ranks that brought parameters meanwhile */
+	job_reconcile(j, now); /* answers the ranks that gave parameters meanwhile */
 }
 
-/* Sessions as the control record has them: a new gaccd takes them over, their tokens stay valid. Which of many are dead
- * shows later. */
+/* Recovers the sessions from the control record after a restart of gaccd; their tokens stay valid. If there are many,
+ * the tick finds out later which of them are dead. */
 static void restore_sessions(struct job *j)
 {
 	int n = 0;
@@ -338,7 +340,7 @@ static void restore_sessions(struct job *j)
 		r->has_session = true;
 		r->watched = true;
 		r->heard_ns = j->clock_ns;
-		/* it may have mapped them by way of an earlier gaccd: nobody else knows */
+		/* it may have mapped its slots through an earlier gaccd, which left no other trace */
 		r->mapped = r->session.pid && !r->session.no_memory;
 		r->lost = n++ < LOOKS_AT_ONCE && session_is_dead(j, &r->session);
 		r->lost_ns = j->clock_ns;
@@ -389,8 +391,8 @@ static void attach_again(struct job *j)
 	}
 }
 
-/* What the engine has told before is in every later record: one without it is older, taken because the newest is
- * damaged. */
+/* Every later record has what the engine has told before: a record without it is an older one, taken because the newest
+ * is damaged. */
 static bool lacks_what_was_told(const struct job *j, const struct control_state *s)
 {
 	if (s->r.window != j->mirror.r.window)
@@ -447,8 +449,7 @@ void job_on_engine_down(struct job *j, struct now now)
 		return;
 	j->engine_up = false;
 	if (j->go_command && j->spec->ranks < j->part.world) {
-		/* the other parts are in an exchange with an engine that is dead: its next life cannot go on with that
-		 */
+		/* the other parts are in an exchange with the dead engine, which its successor cannot continue */
 		j->vote_status = ST_ENGINE_DOWN;
 		j->vote_term = j->go_term;
 		j->vote_attempt = j->go_attempt;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's answers: updates the mirror of the control record, then answers the calls that waited. */
+/* Handles the engine's answers: updates the job's copy of the control record (the mirror), then answers the trainers'
+ * calls that waited for them. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include "math/optim.h"
@@ -30,8 +31,8 @@ static void on_void(struct job *j, struct rank *r, const struct parked_push *p, 
 	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->global, text);
 }
 
-/* A rank's part has changed. The coordinator hears at once what it acts on; the rest is for people, and goes with the
- * tick, as a report costs a look at every rank. */
+/* A rank's contribution has changed. The coordinator is told at once what it acts on; the rest is only shown to users
+ * and waits for the tick, because a report looks at every rank. */
 static void report_rank(struct job *j, bool at_once, struct now now)
 {
 	j->report_due = true;
@@ -117,7 +118,7 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	struct rank *r = &j->rank[a->rank];
 	if (!r->flush_sent || r->flush_command != a->id)
 		return;
-	bool must_leave = r->leave_wanted && !r->leave_sent; /* a Detach came while a plain FLUSH was out */
+	bool must_leave = r->leave_wanted && !r->leave_sent; /* a Detach came while a plain FLUSH was on its way */
 	r->flush_sent = false;
 	if (a->status == ST_WINDOW_CLOSED && r->leave_wanted) {
 		job_reconcile_rank(j, r); /* the window went by: leave from the one that is open */
@@ -130,7 +131,7 @@ static void on_flush(struct job *j, const struct engine_answer *a, struct now no
 	}
 	if (!must_leave)
 		r->flush_wanted = r->leave_wanted = false;
-	bool closed = a->status == ST_WINDOW_CLOSED; /* before it: the rank owes nothing any more */
+	bool closed = a->status == ST_WINDOW_CLOSED; /* the window closed before the flush: the rank owes it nothing */
 	answer_waiters(j, r, !must_leave, closed ? ST_OK : (enum status)a->status, a->text);
 	if (must_leave)
 		job_reconcile_rank(j, r);
@@ -201,7 +202,7 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	m->nonfinite_tensor = a->nonfinite_tensor;
 	m->x = a->x;
 	if (j->spec->optim.type == OPTIM_CLIENT && k->outcome == OUTCOME_APPLIED) {
-		m->client_pending = 1; /* and stays so over windows without a step, until all have read it */
+		m->client_pending = 1; /* stays set across windows without a step, until all have read it */
 		m->client_window = k->window;
 		EACH_RANK(j, r)
 		j->mirror.rank[r->index].session.step_acked = 0;
@@ -218,8 +219,8 @@ static void mirror_next_window(struct job *j, const struct engine_answer *a)
 	}
 }
 
-/* Optimizer CLIENT: the last reduced gradients are still being read, and the COMMIT is sent again at the tick. Nothing
- * else passes. */
+/* Optimizer CLIENT: while ranks still read the last reduced gradients, the COMMIT is sent again with each tick. Every
+ * other refusal is final. */
 static void note_refusal(struct job *j, const struct engine_answer *a, struct now now)
 {
 	bool waits = a->status == ST_NOT_READY && j->mirror.r.client_pending;
@@ -325,7 +326,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_START:
 	case ENGINE_STOP:
 	case ENGINE_PING:
-	case ENGINE_CHECKPOINT: /* the edge's */
+	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
 	case ENGINE_RESTORE:
 		break;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer's calls, except attach (session.c), pushes (pushes.c) and register (job.c). */
+/* A trainer's calls WaitReady, WaitStep, Flush, AckStep and Detach, and the lifelines of its session. Attach is
+ * session.c's, pushes are pushes.c's, register is job.c's. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
@@ -19,7 +20,7 @@ struct rank *call_in_window(struct job *j, uint64_t call, const struct session_k
 	struct rank *r = call_allowed(j, call, k);
 	if (!r)
 		return NULL;
-	if (past_final(j)) { /* nothing that it takes now would ever be committed */
+	if (past_final(j)) { /* nothing taken now would ever be committed */
 		reply_error(j, call, ST_JOB_ENDED, NULL, "job %llu is ending: window %llu was its last",
 			    (unsigned long long)j->id, (unsigned long long)j->mirror.r.window - 1);
 		return NULL;
@@ -31,7 +32,7 @@ struct rank *call_in_window(struct job *j, uint64_t call, const struct session_k
 	return NULL;
 }
 
-/* 0: none, which is also what a time beyond the clock's end comes to. */
+/* 0: no deadline; so is a time beyond the clock's end. */
 static int64_t deadline(int64_t timeout_ns, struct now now)
 {
 	return timeout_ns > 0 && timeout_ns <= INT64_MAX - now.mono_ns ? now.mono_ns + timeout_ns : 0;

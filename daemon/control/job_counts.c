@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each rank has given to the open window and what it still owes, updated with each change, so that a push looks
  * only at its own rank. Used only by struct job's files, on the loop thread. The bitmaps of the mirror remain the
- * truth; job_counts_wrong compares.
- */
+ * truth; job_counts_wrong compares. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* beyond, job_counts_wrong does not look at the canonical order: that would take the cube of the ranks */
+/* with more ranks job_counts_wrong does not check the canonical order, as that takes time cubic in the ranks */
 #define WALK_MAX_RANKS 64
 
 /* ---- what the mirror says of a rank ---- */
@@ -128,7 +127,7 @@ uint32_t rank_blocked_by(const struct job *j, const struct rank *r, uint32_t mic
 	const struct missing_at *at = find_missing(j, micro);
 	if (at->first < r->index)
 		return at->first;
-	if (!micro) /* ranks behind this one come before it with an earlier micro-batch alone */
+	if (!micro) /* a rank with a higher index comes before this one only with an earlier micro-batch */
 		return r->index;
 	at = find_missing(j, micro - 1);
 	uint32_t other = at->first == r->index ? at->second : at->first;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job and its engine: which command to send next. Answers: job_answers.c, reports: job_report.c. Part of struct job;
- * loop thread. */
+/* Decides which command a job's engine is sent next: compares what is wanted with what the control record says.
+ * Answers are job_answers.c's, reports job_report.c's. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include "math/optim.h"
@@ -79,7 +79,7 @@ static void reconcile_rank(struct job *j, struct rank *r)
 	if (r->attaching) {
 		if (!r->attach_sent)
 			send_attach(j, r);
-		return; /* the old session's words wait for the fence */
+		return; /* what the old session asked for waits for the fence */
 	}
 	if (!r->has_session)
 		return;
@@ -125,7 +125,7 @@ static void reconcile_order(struct job *j, struct now now)
 	bool can_go = r->phase < WINDOW_PREPARED ||
 		      (r->phase == WINDOW_PREPARED && !prepared_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
-	/* one that is out may wait for other nodes, and is given up for a later attempt */
+	/* a GO that is on its way may wait for other nodes; a later attempt replaces it */
 	bool superseded = o->term > j->go_term || (o->term == j->go_term && o->attempt > j->go_attempt);
 	if (o->want == WANT_GO && can_go && !failed && (!j->go_command || superseded)) {
 		struct engine_command c = { .op = ENGINE_GO,
@@ -143,12 +143,12 @@ static void reconcile_order(struct job *j, struct now now)
 		send_commit(j);
 }
 
-/* Who has read the reduced gradient is in the record before it is answered: a trainer says it once. */
+/* Each acknowledgement is written to the control record before the call returns: a trainer sends it only once. */
 static void send_ack(struct job *j, struct waiter *w)
 {
 	const struct rank *r = &j->rank[w->rank];
 	struct engine_command c = { .op = ENGINE_ACK_STEP, .rank = w->rank, .sgen = r->sgen, .window = w->window };
-	if (w->kind == WAIT_ACK && !w->sent && !r->attaching) /* behind the fence, it would be the successor's */
+	if (w->kind == WAIT_ACK && !w->sent && !r->attaching) /* after the fence it would count for the new session */
 		w->sent = job_send(j, &c, &w->command_id, NULL);
 }
 

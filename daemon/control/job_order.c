@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's orders: which are taken, and what follows at once. Part of struct job; loop thread. */
+/* Takes the coordinator's orders: ignores those that are older, and does at once what the others ask for. Part of
+ * struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <stdio.h>
@@ -48,7 +49,7 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	take_late(j, o);
 	if (o->run && !j->run) {
 		j->run = true;
-		job_recount(j); /* from now on it is known since when a rank is ready */
+		job_recount(j); /* from now on the time at which a rank gets ready is recorded */
 		job_answer_ready(j);
 	}
 	if (o->want == WANT_END) {
@@ -59,7 +60,7 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	}
 	job_reconcile(j, now);
 	if (!repeated || o->want != WANT_NOTHING)
-		j->report_due = true; /* the coordinator may have missed ours; the tick repeats it */
+		j->report_due = true; /* the coordinator may have missed our report; the tick repeats it */
 	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
 		job_report(j, now);
 }

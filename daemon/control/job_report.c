@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the coordinator is told of a part: its window, its ranks, what hinders it. Part of struct job; loop thread. */
+/* Builds the reports that the coordinator gets about a part: its window, its vote, its ranks, whether it is degraded
+ * or has failed. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <assert.h>
@@ -28,7 +29,7 @@ static int64_t age_of(int64_t since_ns, struct now now)
 
 static void fill_progress(struct job *j, struct now now)
 {
-	for (uint32_t i = 0; i < j->n_waiters; i++) /* who waits for an answer is there */
+	for (uint32_t i = 0; i < j->n_waiters; i++) /* a rank that waits for an answer is alive */
 		j->rank[j->waiter[i].rank].heard_ns = j->clock_ns;
 	EACH_RANK(j, r)
 	{
@@ -157,7 +158,7 @@ void job_report(struct job *j, struct now now)
 	j->ports.report(j->ports.ctx, &r);
 }
 
-/* ---- what hinders the part ---- */
+/* ---- a degraded or failed part ---- */
 
 void job_hinder(struct job *j, const char *why, struct now now)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation and end of a job, and its state for readers. */
+/* Creates and frees a struct job, gives it its tensors and the windows of the journal, and shows its state to
+ * daemon/runtime and daemon/edge. Pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's tick: calls that time out, processes that have died unnoticed, reports that are due. */
+/* A job's tick, which runtime/part.c calls: ends calls that time out, notices processes that died without breaking a
+ * lifeline, sends the reports that are due. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <assert.h>
@@ -49,7 +50,7 @@ static void time_out(struct job *j, struct waiter *w)
 	waiter_remove(j, w);
 }
 
-/* Who is left has to wait until the next tick. */
+/* The others wait until the next tick. */
 static void time_out_some(struct job *j, struct now now)
 {
 	int n = 0;
@@ -63,8 +64,8 @@ static void time_out_some(struct job *j, struct now now)
 	}
 }
 
-/* A session has no lifeline until its trainer makes one: at first, after a restart of gaccd, or when it was lost and is
- * heard again. If it dies before, nothing breaks. */
+/* Looks at the processes of sessions without a lifeline: new ones, those after a restart of gaccd, and those that were
+ * lost and are heard again. If such a process dies, no connection breaks. */
 static void watch_unlinked(struct job *j, struct now now)
 {
 	if (!j->engine_up || (!j->look_at && now.mono_ns - j->looked_ns < LOOK_EVERY_NS))

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Decides when each rank's process is started, restarted, asked to end and killed, and which failure was the cause.
+ * For launch/launcher.c: runs in the process `gaccd --launcher`, on its one thread. Pure. */
 #include "control/launch.h"
 
 #include <signal.h>
@@ -114,7 +116,7 @@ static void note_cause(struct launch *l, uint32_t rank, int32_t status, struct n
 	l->last_failure_ns = now.mono_ns;
 }
 
-/* The rank's process is gone, or could not be made. */
+/* The rank's process has failed, or could not be started. */
 static void on_failure(struct launch *l, uint32_t rank, int32_t status, struct now now)
 {
 	struct launch_rank *r = &l->rank[rank];

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Adapts the loss scale from one window to the next. For decide.c, which keeps the state in the commits.
+ * Pure, no state; any thread. */
 #include "control/loss_scale.h"
 
 struct loss_scale loss_scale_first(const struct loss_scale_rules *r, double scale)
@@ -11,7 +13,7 @@ static struct loss_scale shrink(const struct loss_scale_rules *r, struct loss_sc
 	s.good = 0;
 	if (s.allowance)
 		s.allowance--;
-	if (s.allowance == 0) { /* and so at every further one, until it has grown once */
+	if (s.allowance == 0) { /* every further one shrinks it, too, until it has grown */
 		s.scale *= r->backoff_factor;
 		s.scale = s.scale < r->min ? r->min : s.scale;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The map between a job's numbers of ranks and a part's, and between their bitmaps; for both sides of control, on any
- * thread. */
+/* Translates between a job's numbers of ranks and a part's, and between their bitmaps. For struct job and for the
+ * coordinator, on any thread; no state. */
 #include "control/part.h"
 
 #include "engine/control_page.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a spec and a tensor set to the engine's plan. */
+/* Builds the engine's plan from a job's specification and its tensor set. For runtime/part_memory.c: the head on the
+ * loop thread, the whole plan in the pool. No state. */
 #include "control/job.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Names and shapes: what files of the tensors are written with. */
+/* Names and shapes, with which the tensors are written to files. */
 static void fill_names(const struct tensor_spec *t, uint64_t n, struct plan_tensor *out, char *names)
 {
 	char *at = names;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's pushes: checked against the open window, parked until the engine has counted them, answered. */
+/* A rank's pushes: checks each against the open window, parks it until the engine has counted it, and answers it. For
+ * trainers' Push calls and for inline streams (streams.c). Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include "engine/commit.h"
@@ -53,7 +54,7 @@ void push_fail(struct job *j, struct rank *r, struct parked_push *p, enum status
 	push_free(p);
 }
 
-/* A window that is over: was this micro-batch in it? */
+/* The window is over: answers whether this micro-batch was in it. */
 static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint64_t window, uint32_t micro)
 {
 	const struct past_window *past = past_find(j, window);

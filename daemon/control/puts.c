@@ -39,7 +39,7 @@ static struct rank *give(struct job *j, struct rank *r)
 
 /* ---- pieces ---- */
 
-/* Its piece has been taken, or is not wanted: the stream behind it, if there is one, may go on or is over. */
+/* The piece has been taken, or is not wanted. If an inline stream brought it, that may go on, or ends. */
 static void put_over(struct job *j, struct waiter *w, bool done)
 {
 	struct stream *s = stream_of(&j->rank[w->rank], w->call);
@@ -62,7 +62,8 @@ static void send_put(struct job *j, struct waiter *w)
 	w->sent = job_send(j, &c, &w->command_id, NULL);
 }
 
-/* Parameters that are there already; also those of a call whose engine died between taking them and saying so. */
+/* The parameters are ready: answers the calls that bring more, also those whose engine died after taking the piece and
+ * before answering. */
 void puts_answer(struct job *j)
 {
 	struct reply rep = { .kind = REPLY_PUT };
@@ -97,8 +98,8 @@ static bool put_is_whole(struct job *j, struct waiter *w)
 	return false;
 }
 
-/* Pieces may overtake each other, but `last` is behind those of its rank. A rank that is being fenced gives nothing
- * more. */
+/* Pieces may overtake each other, but `last` is sent after all others of its rank. A rank that is being fenced gives
+ * nothing more. */
 void puts_send(struct job *j)
 {
 	struct rank *busy = j->giver && gives(j, j->giver) ? j->giver : NULL;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Admits jobs: which may have memory now, in which order the others wait, and the sentence that says why. For
+ * edge/hosted_queue.c on the loop thread. Pure, no state; any thread. */
 #include "control/queue.h"
 
 #include <inttypes.h>
@@ -17,7 +19,7 @@ void queue_bytes(uint64_t bytes, char out[24])
 
 #define QUEUE_OBSTACLE 200 /* bytes of one reason */
 
-/* What runs: of one user, or of all. */
+/* What the jobs that do not wait use: those of one user, or all. */
 struct usage {
 	uint64_t bytes, descriptors, stored;
 	uint32_t jobs, leaving; /* leaving: of these */
@@ -101,7 +103,8 @@ static uint32_t place(const struct queue_job *j, size_t n, size_t index)
 	return ahead + 1;
 }
 
-/* Every user's oldest waiting job that is older than the one that starts, and could have been meant. */
+/* Counts an overtaking for every user's oldest waiting job that is older than the one that starts and is not held back
+ * by its user's limits. */
 static void note_overtaken(struct queue_job *j, size_t started)
 {
 	for (size_t i = 0; i < started; i++) {
@@ -138,7 +141,7 @@ uint32_t queue_next(const struct queue_limits *l, struct queue_job *j, size_t n)
 	return (uint32_t)best;
 }
 
-/* ---- words ---- */
+/* ---- sentences for users ---- */
 
 /* "alice 2.0 GiB (2 jobs), bob 0.8 GiB (1 job)"; the first four users. */
 static void say_users(const struct queue_job *j, size_t n, char *out, size_t n_out)
@@ -230,7 +233,7 @@ static bool say_obstacle(const struct queue_limits *l, const struct queue_job *j
 	return true;
 }
 
-/* It alone is over a limit of bytes. */
+/* The job alone exceeds a limit of memory. */
 static bool never_fits_memory(const struct queue_limits *l, const struct queue_job *c, char *why, size_t n_why)
 {
 	char need[24], limit[24];

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Decides when a job's engine is restarted after a failure, how long the backoff is, and when a crash loop has lasted
+ * too long. For runtime/part_engine.c. Pure; loop thread. */
 #include "control/restarts.h"
 
 #include <stdio.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Decides when a job's checkpoints are made, and takes each through its steps, one checkpoint at a time. For
+ * edge/checkpoints.c and checkpoints_disk.c, which do the work. Pure; loop thread. */
 #include "control/saver.h"
 
 #include <string.h>
@@ -66,7 +68,7 @@ void saver_start(struct saver *s, uint64_t last_id)
 	sweep(s);
 }
 
-/* At the end a second copy would only push an older step's out. */
+/* At the end a second checkpoint of the same step would only push out an older step's. */
 static bool last_step_is_saved(const struct saver *s)
 {
 	return s->step && s->saved_step == s->step;
@@ -85,7 +87,7 @@ void saver_kick(struct saver *s)
 {
 	if (s->state != SAVER_IDLE || !s->n_wants)
 		return;
-	if (s->want[0].at_end && last_step_is_saved(s)) /* the end's is the last of all */
+	if (s->want[0].at_end && last_step_is_saved(s)) /* the checkpoint at the end is always the last one */
 		s->n_wants = 0;
 	else
 		begin(s);
@@ -96,7 +98,7 @@ void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
 	s->step = applied_step;
 	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
 	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
-	for (uint32_t i = begun; i < s->n_wants; i++) /* one that waits for the disk saves this step, too */
+	for (uint32_t i = begun; i < s->n_wants; i++) /* one that is still waiting will save this step, too */
 		due = due && memcmp(s->want[i].request_id, no_request, sizeof(no_request));
 	if (due)
 		push(s, no_request, false, false);
@@ -186,7 +188,7 @@ void saver_on_written(struct saver *s, enum status st)
 	sweep(s);
 }
 
-/* Tried once more, with the state that the new engine has. */
+/* The checkpoint is tried once more, with the new engine's state. */
 void saver_on_engine_lost(struct saver *s)
 {
 	if (s->state != SAVER_WRITING)

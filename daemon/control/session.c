@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's session: who may use it (fence), attaching a new process, and its slots. */
+/* A rank's session: which process may use it, how a new process attaches and fences the one before, and which slots
+ * it gets. Every trainer's call is checked here. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include <assert.h>
@@ -32,7 +33,8 @@ static bool same_token(const uint8_t *a, const uint8_t *b)
 
 static const uint8_t no_token[16];
 
-/* Of an earlier gaccd, and what its engine and its coordinator know is not here yet. */
+/* The job is being recovered after a restart of gaccd, and what its engine and its coordinator know has not arrived
+ * yet. */
 static bool restoring(const struct job *j)
 {
 	return j->taken_over && !j->ended && (j->engine_seen ? j->mirror.r.params_ready && !j->run : j->allocating);
@@ -78,8 +80,8 @@ bool job_session_ok(struct job *j, const struct session_key *k, struct reply *wh
 	return false;
 }
 
-/* One without has no part in what keeps slots from two processes: its own would be given to its successor while it maps
- * them. */
+/* The rules that keep two processes from sharing slots leave out sessions without shared memory: slots that such a
+ * session maps would be given to its successor, too. */
 bool job_may_map(struct job *j, const struct session_key *k, struct reply *why)
 {
 	if (!job_session_ok(j, k, why))
@@ -121,8 +123,8 @@ bool session_is_silent(const struct job *j, const struct rank *r)
 	return j->clock_ns - r->heard_ns >= j->spec->stall_warn_ns;
 }
 
-/* Somebody calls with the token of a session whose lifelines are gone. It may be the last word of a dead process,
- * delayed. A session without memory may be of another process than the one that attached. */
+/* A call carries the token of a session whose lifelines are gone. It may be a delayed call of a dead process. A session
+ * without shared memory may be used by another process than the one that attached. */
 static void hear(struct job *j, struct rank *r, const struct session_key *k)
 {
 	bool other = r->session.no_memory && k->pid && k->pid != r->session.pid;
@@ -152,8 +154,8 @@ struct rank *session_check(struct job *j, const struct session_key *k, uint64_t 
 
 /* ---- attach ---- */
 
-/* The process that may have this rank's own slots (spare = 0), or the spare ones by this rank's doing, mapped; 0: none
- * but the caller itself. */
+/* The process that may still map this rank's own slots (spare = 0), or the spare slots given to this rank; 0: none
+ * besides the caller. */
 static int64_t set_holder(const struct job *j, const struct session_record *s, uint32_t spare,
 			  const struct attach_args *a)
 {
@@ -163,9 +165,8 @@ static int64_t set_holder(const struct job *j, const struct session_record *s, u
 	return !me && alive(j, pid, start_time) ? pid : 0;
 }
 
-/* The spare slots are one set for the whole engine. Another rank's session keeps them until that rank attaches anew,
- * even when its process is dead: its last push may still be on its way. *holder: a process to name, 0 if it is not
- * known. */
+/* The engine has one set of spare slots. Another rank's session keeps them until that rank attaches again, even when
+ * its process is dead, because its last push may still be on its way. *holder: a process to name; 0: not known. */
 static bool spare_is_taken(const struct job *j, const struct rank *me, const struct attach_args *a, int64_t *holder)
 {
 	for (uint32_t i = 0; i < j->spec->ranks; i++) {
@@ -181,8 +182,8 @@ static bool spare_is_taken(const struct job *j, const struct rank *me, const str
 	return false;
 }
 
-/* Which slots the new session may have. A process that was stopped, not killed, keeps its mapping and may write at
- * any time: its set is not given away before it is seen dead. */
+/* Chooses the slots of the new session. A process that was stopped, not killed, keeps its mapping and may write at any
+ * time: its slots are not given away before it is seen dead. */
 static enum status choose_slots(const struct job *j, const struct rank *r, const struct attach_args *a,
 				struct session_record *next, int64_t *holder)
 {
@@ -191,7 +192,7 @@ static enum status choose_slots(const struct job *j, const struct rank *r, const
 	next->spare = at_home != 0;
 	if (next->spare && spare_is_taken(j, r, a, holder))
 		return ST_NO_SLOT;
-	/* its own zombie on the set that it does not get */
+	/* an earlier process of this rank may still map the set that the new session does not get */
 	int64_t other = next->spare ? at_home : set_holder(j, old, 1, a);
 	next->other_pid = other;
 	next->other_start_time = other == old->pid ? old->start_time : old->other_start_time;
@@ -243,8 +244,8 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 	return false;
 }
 
-/* The new session, which takes the old one's place when the engine has stored it; false: there are no slots for it,
- * answered. */
+/* Prepares the new session, which replaces the old one when the engine has stored it. False: there are no slots for it,
+ * and the call is answered. */
 static bool begin_attach(struct job *j, struct rank *r, uint64_t call, const struct attach_args *a)
 {
 	struct session_record next = { .pid = a->pid ? a->pid : a->shown_pid,
@@ -281,7 +282,7 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 {
 	if (!attach_allowed(j, call, a))
 		return;
-	if (restoring(j)) { /* whom it would fence is not known yet */
+	if (restoring(j)) { /* which session it would fence is not known yet */
 		reply_error(j, call, ST_ENGINE_DOWN, "repeat the call",
 			    "job %llu is being recovered after a restart of gaccd", (unsigned long long)j->id);
 		return;

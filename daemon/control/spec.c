@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Fills in the defaults of a job's specification and checks every field, for runtime/spec_message.c when one is
+ * submitted or read back. Pure, no state; any thread. */
 #include "control/spec.h"
 
 #include "control/messages.h"
@@ -118,8 +120,8 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	return ST_OK;
 }
 
-/* A schedule that grows: the learning rate of the last step, or, where there is none, of the first step after it has
- * grown. */
+/* Checks a schedule that grows: the learning rate of the last step or, if the job has no last step, of the first step
+ * after the growth. */
 static enum status check_highest_lr(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	if (s->schedule.type != SCHEDULE_STEP || s->schedule.gamma <= 1)
@@ -264,7 +266,7 @@ struct optim_group job_spec_group(const struct job_spec *s, uint32_t i)
 	return g;
 }
 
-/* Of the first step, with the learning rate that a schedule comes to: no later one has larger factors. */
+/* Checks the first step with the full learning rate of the schedule: no later step has larger factors. */
 static enum status check_scalars(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	const struct engine_command first = {

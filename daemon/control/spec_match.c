@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches a job's tensors with its param_groups and init rules, when a tensor set or a plan is built. Runs in the pool.
- */
+/* Matches a job's tensors with its param_groups and init rules, for tensor_set.c when a set is built or a plan is
+ * made. No state; any thread, in gaccd the pool. */
 #include "control/spec_match.h"
 
 #include "control/glob.h"

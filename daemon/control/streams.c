@@ -30,7 +30,7 @@ static void end(struct job *j, struct stream *s, enum status st, const char *hin
 	bool parked = s->state == STREAM_TAKEN;
 	stream_free(s);
 	if (parked)
-		job_on_call_gone(j, call, rank); /* a piece that waits for its rank's turn is not wanted any more */
+		job_on_call_gone(j, call, rank); /* a piece that waits for its rank's turn is dropped */
 	reply_error(j, call, st, hint, "%s", text);
 }
 
@@ -56,7 +56,7 @@ static bool same_micro(const struct parked_push *p, const struct push_args *a)
 	return p->used && p->window == a->window && p->micro == a->micro;
 }
 
-/* A push that is answered, or joins another, without its bytes. */
+/* The push can be answered, or can join another one, without its bytes. */
 static bool needs_no_bytes(const struct job *j, const struct rank *r, const struct push_args *a)
 {
 	if (j->ended || a->window < j->mirror.r.window)
@@ -69,8 +69,7 @@ static bool needs_no_bytes(const struct job *j, const struct rank *r, const stru
 	return rank_settled(j, r, a->micro);
 }
 
-/* The client has begun again: what is left of its earlier try, whose connection may have died unnoticed, would keep the
- * slot busy. */
+/* The client has started again: its earlier stream, whose connection may be dead unnoticed, must give up its slot. */
 static void end_earlier_try(struct job *j, struct rank *r, const struct push_args *push)
 {
 	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds and frees a job's tensor set, for the edge in the pool and for job.c. */
+/* Builds, matches and frees a job's tensor set, and copies tensors. daemon/runtime and daemon/edge build large sets
+ * in the pool and hand them to the job. No state; any thread. */
 #include "control/tensor_set.h"
 
 #include <stdlib.h>

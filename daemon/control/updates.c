@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Values of a job that change while it runs: checks a change, keeps the pending ones in order, says which values hold
+ * in a window. For the coordinator, and for checkpoints and restoring from them. Pure; loop thread. */
 #include "control/updates.h"
 
 #include "base/array.h"
@@ -106,7 +108,7 @@ struct values updates_take(struct updates *u, struct values now, uint64_t window
 	return now;
 }
 
-/* The members that differ. */
+/* The values in which a and b differ, as VALUE_* bits. */
 static uint32_t difference(const struct values *a, const struct values *b)
 {
 	return (a->micro_size != b->micro_size ? VALUE_MICRO_SIZE : 0) | (a->lr != b->lr ? VALUE_LR : 0) |
