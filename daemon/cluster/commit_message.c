@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decisions as messages, for the journal, for checkpoints and for the messages between gaccds. On whichever thread
- * needs it. */
+/* Converts decisions and updates to messages and back, and checks those that come in. For the journal, for
+ * checkpoints and for the messages between gaccds. Any thread; no state. */
 #include "cluster/commit_message.h"
 
 #include "gacc/internal/v1/commit.pb-c.h"

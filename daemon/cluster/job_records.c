@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMMIT, UPDATE and RESTORED, for the part of gaccd that writes the journal and reads it after a restart. On the loop
- * thread. */
+/* Packs and reads the journal's records COMMIT, UPDATE and RESTORED. For daemon/edge, which writes the journal and
+ * reads it after a restart, on the loop thread. No state. */
 #include "cluster/job_records.h"
 
 #include "cluster/raw_records.h"
@@ -56,7 +56,7 @@ static enum status check_counted(uint32_t n_ranks, uint32_t max_micro_size, cons
 	return ST_VERSION_SKEW;
 }
 
-/* The commit is judged already, and the number of words. */
+/* The commit and the number of words have been checked already. */
 static enum status take_decided(const struct commit *k, const void *words, size_t n_words, struct decided *out)
 {
 	uint64_t *copy = malloc(n_words * sizeof(*copy));

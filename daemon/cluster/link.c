@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The link of a gaccd to itself: a queue of packed messages between its coordinators and its parts. Loop thread. */
+/* Queues packed messages between the coordinators and the parts of one gaccd, and delivers them after the sender has
+ * returned. For edge/links.c, on the loop thread. */
 #include "cluster/link.h"
 
 #include <assert.h>

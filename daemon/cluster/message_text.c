@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text and statuses in messages, for the messages of this room. On whichever thread needs it. */
+/* Puts text and statuses into messages, and takes them out again. For report_message.c and order_message.c.
+ * Any thread; no state. */
 #include "cluster/message_text.h"
 
 #include "proto/utf8.h"

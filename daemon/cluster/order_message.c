@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders to messages and back, for links between gaccds. On the loop thread. */
+/* Packs a coordinator's orders, and unpacks and checks them at the part. For edge/links.c, on the
+ * loop thread; no state. */
 #include "cluster/order_message.h"
 
 #include "cluster/message_text.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements to messages and back, for coordinators and for the nodes of parts. On the loop thread. */
+/* Packs and unpacks what a node needs to have a part of a job. Nothing in gaccd calls it yet: all parts of a job are
+ * on the node that coordinates it. Any thread; no state. */
 #include "cluster/placement_message.h"
 
 #include "cluster/record.h"
@@ -98,7 +99,7 @@ static enum status check_placement(const Gacc__Internal__V1__Placement *m, char 
 	return ST_VERSION_SKEW;
 }
 
-/* Into h->window, as long as there are windows of this job one after the other. */
+/* Unpacks the windows into h->window. They must belong to this job and follow each other. */
 static enum status take_windows(const Gacc__Internal__V1__Placement *m, struct held_placement *h, char *why,
 				size_t n_why)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of earlier gaccds, for job_records.c: the structs of then, and what has become of them. On whichever thread
- * needs it. */
+/* Reads the journal's records of earlier gaccds, which were memory images of structs. For job_records.c and
+ * view_record.c. Any thread; no state. */
 #include "cluster/raw_records.h"
 
 #include "cluster/record.h"
@@ -56,7 +56,7 @@ struct raw_update_record {
 _Static_assert(sizeof(struct raw_update_record) == 56, "as it was written");
 enum { UPDATE_VERSION = 1 };
 
-/* Then the updates; version 1 ends before n_updates. */
+/* The updates follow; version 1 ends before n_updates. */
 struct raw_restored {
 	uint32_t version, has_last;
 	uint64_t window, applied_step;
@@ -66,7 +66,7 @@ struct raw_restored {
 _Static_assert(sizeof(struct raw_restored) == 328, "as it was written");
 enum { RESTORED_BARE = 1, RESTORED_UPDATES = 2 };
 
-/* Then gacc.v1.Job. */
+/* A packed gacc.v1.Job follows. */
 struct raw_view {
 	uint32_t version, settled;
 	uint32_t ranks, micro_size, max_micro_size, launch_mode, optimizer, reserved;
@@ -76,7 +76,7 @@ struct raw_view {
 _Static_assert(sizeof(struct raw_view) == 56, "as it was written");
 enum { VIEW_VERSION = 1 };
 
-/* ---- what has become of them ---- */
+/* ---- conversion ---- */
 
 static void to_commit(const struct raw_commit *r, struct commit *k)
 {
@@ -95,7 +95,8 @@ static void to_commit(const struct raw_commit *r, struct commit *k)
 #undef X
 }
 
-/* From bytes that need not be aligned: all of them, or without params_before, which is then 0. Returns their end. */
+/* Reads a commit from bytes that need not be aligned. The older form lacks params_before, which is then 0. Returns
+ * where it ends. */
 static const char *take_commit(const char *from, bool older, struct commit *k)
 {
 	struct raw_commit r;
@@ -148,8 +149,8 @@ bool raw_update_read(const void *bytes, size_t n, struct update *out)
 	return r.version == UPDATE_VERSION;
 }
 
-/* Whether its commit is the older one does not show in the version: in the size alone, since an update is larger than
- * what that lacks. */
+/* The version does not say whether the record has the older form of the commit. Only the size does, because an update
+ * is larger than the member that the older form lacks. */
 static bool is_older(uint32_t version, size_t n)
 {
 	_Static_assert(sizeof(struct raw_update) > BEFORE_BYTES, "the size tells them apart");

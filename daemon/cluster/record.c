@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the journal that hold a message, for whoever writes and reads them; messages between gaccds are unpacked
- * in the same way. On any thread. */
+/* Packs and unpacks records of the journal that hold a message, for the other files of this room; messages between
+ * gaccds are unpacked in the same way. Any thread; no state. */
 #include "cluster/record.h"
 
 #include "proto/bytes.h"

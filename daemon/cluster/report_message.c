@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports to messages and back, for links between gaccds. On the loop thread. */
+/* Packs a part's reports, and unpacks and checks them at the coordinator. For edge/links.c, on the
+ * loop thread; no state. */
 #include "cluster/report_message.h"
 
 #include "cluster/message_text.h"
@@ -73,7 +74,7 @@
 enum { COLUMN_BYTES = COLUMNS(X) sizeof(int64_t) }; /* of one rank, at most; with `rank` */
 #undef X
 
-/* Columns of which some entry is not zero, in `room` of COLUMN_BYTES for each rank. */
+/* Fills in the columns that have an entry other than zero. `room` has COLUMN_BYTES for each rank. */
 static void put_ranks(const struct report *r, Gacc__Internal__V1__RankProgress *m, int64_t *room)
 {
 	const uint32_t n = r->n_ranks;
@@ -139,7 +140,7 @@ static enum status wrong(const char *field, uint64_t is, uint64_t most, char *wh
 	return ST_VERSION_SKEW;
 }
 
-/* Every column is empty, or of all ranks. */
+/* Checks that every column is empty, or has an entry for each rank. */
 static enum status check_columns(const Gacc__Internal__V1__RankProgress *m, char *why, size_t n_why)
 {
 #define X(type, field)                                                                                                 \
@@ -153,7 +154,7 @@ static enum status check_columns(const Gacc__Internal__V1__RankProgress *m, char
 	return ST_OK;
 }
 
-/* The ranks are some of the part's, in their order. */
+/* Checks that the ranks belong to the part and are in its order. */
 static enum status check_ranks(const Gacc__Internal__V1__RankProgress *m, const struct part_ranks *p, char *why,
 			       size_t n_why)
 {
@@ -174,7 +175,7 @@ static enum status check_rank(const struct rank_progress *p, uint32_t most, char
 {
 	if ((uint64_t)p->counted + p->voided > most)
 		return wrong("RankProgress.counted with voided", (uint64_t)p->counted + p->voided, most, why, n_why);
-	if (p->first_void > most || p->first_nonfinite > most) /* as many: there is none */
+	if (p->first_void > most || p->first_nonfinite > most) /* equal to `most`: there is none */
 		return wrong("RankProgress.first_void or first_nonfinite",
 			     p->first_void > p->first_nonfinite ? p->first_void : p->first_nonfinite, most, why, n_why);
 	if (p->nonfinite > most)
@@ -242,7 +243,7 @@ static void take_fields(const Gacc__Internal__V1__Report *m, struct report *r)
 #undef X
 }
 
-/* One block has the ranks, then the words; r->rank is its address, also when there are none. */
+/* One block holds the ranks, then the words; out->rank is its address, also when there are no ranks. */
 static enum status take_report(const Gacc__Internal__V1__Report *m, uint32_t max_micro_size, struct report *out,
 			       char *why, size_t n_why)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* VIEW, for the part of gaccd that keeps what is shown of ended jobs. On the loop thread. */
+/* Packs and reads the journal's record VIEW, which has what is shown of an ended job. For edge/hosted_past.c, on the
+ * loop thread; no state. */
 #include "cluster/view_record.h"
 
 #include "cluster/raw_records.h"
@@ -47,7 +48,7 @@ static enum status check_head(const struct view_head *h, char *why, size_t n_why
 	return ST_VERSION_SKEW;
 }
 
-/* It may unpack to more than a message of others may: bytes_decode only says what is wrong with one. */
+/* A job may unpack to more memory than bytes_decode allows a message, so that is only asked what is wrong. */
 static enum status take_job(const void *bytes, size_t n, struct Gacc__V1__Job **job, char *why, size_t n_why)
 {
 	struct ProtobufCMessage *other = NULL;
