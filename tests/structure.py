@@ -42,7 +42,6 @@ LONG = {
 OPENING = {
     "daemon/edge": 24,
     "daemon/engine": 21,
-    "daemon/runtime": 14,
     "daemon/store": 10,
 }
 # Findings of clang-tidy in a room.

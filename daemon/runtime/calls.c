@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A set of calls that wait for something of a job: watchers, those that want norms. Loop thread. */
+/* A set of calls that wait for something of a job, by their ids: its watchers, and calls that want the norms of its
+ * tensors. Used by edge's methods and hosted_norms.c. Loop thread. */
 #include "base/array.h"
 #include "runtime/calls.h"
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts an engine process, sends it commands and reads its answers over a socketpair without blocking, asks a silent
+ * one whether it still answers, and reaps it. For part_engine.c, which decides when an engine is started or killed.
+ * Loop thread. */
 #include "runtime/engine_proc.h"
 
 #include "host/process.h"
@@ -23,7 +26,7 @@ struct packet {
 /* The START that is still on its way: its descriptors travel in as many packets as they need, in the plan's order. */
 struct starting {
 	struct engine_command command;
-	int *fds; /* numbers of descriptors that are the caller's; NULL: all are sent */
+	int *fds; /* the caller's descriptors, by number; NULL: all have been sent */
 	int n_fds, sent;
 };
 

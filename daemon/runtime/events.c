@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of a job's last events, for views and for answers before the history has them. */
+/* Keeps the last events of a job in a ring, so that views and describe need not read the history. For
+ * edge/hosted_history.c, which also sends each event to the recorder. Loop thread. */
 #include "runtime/events.h"
 
 #include "proto/utf8.h"

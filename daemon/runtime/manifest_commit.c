@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* What a decision is for its own job alone. */
+/* Fields of a decision that mean something in its own job only. */
 static const char *const left_out[] = { "job_id", "epoch", "term", "attempt", "final", "params_before", NULL };
 static struct manifest_fields fields;
 

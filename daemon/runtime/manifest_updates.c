@@ -71,7 +71,7 @@ uint32_t manifest_take_updates(const struct manifest *m, struct update out[MANIF
 			else
 				*unknown = v->name;
 		}
-		/* one that sets nothing stays one */
+		/* an update that sets nothing is kept */
 		update_from_message(&message, &out[i], why, sizeof(why));
 	}
 	return (uint32_t)m->n_updates;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clocks that everything on a node goes by. Any thread. */
+/* Reads the clocks that all parts of jobs on a node go by: boot time for waiting, real time for what is shown and
+ * recorded. No state; any thread. */
 #include "runtime/node.h"
 
 #include <time.h>

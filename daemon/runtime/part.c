@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and frees a part of a job, and connects its state machine with the rest of it. Loop thread. */
+/* Makes and frees a part of a job, keeps the node's sorted list of them, and connects the part's state machine
+ * (control/job.h) with its engine, its memory and the ports that edge gives it. Loop thread. */
 #include "base/array.h"
 #include "host/process.h"
 #include "runtime/part.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine of a part: started, heard, started again, given up. Loop thread. */
+/* The engine of a part: starts it, takes its answers to the state machine, replaces one that has died or hangs, and
+ * gives up after a crash loop (control's restarts decide which). For part.c and part_memory.c. Loop thread. */
 #include "engine/engine.h"
 #include "proto/failpoint.h"
 #include "runtime/engine_proc.h"
@@ -11,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- its first word ---- */
+/* ---- its first answer ---- */
 
-/* Another engine may find what this one lacked; none will find other memory. */
+/* A new engine may get what this one lacked, but it is given the same segments. */
 static bool may_pass(const struct engine_answer *a)
 {
 	return a->status == ST_NO_MEMORY || a->status == ST_IO_ERROR || a->status == ST_INVALID_CONFIG;
@@ -29,8 +30,9 @@ static void on_refusal(struct part *p, const struct engine_answer *a)
 	job_fail(p->job, ST_SEGMENT_CORRUPT, why, node_now());
 }
 
-/* What gaccd knew of pushes, and what the engine before had counted and not told. A cell that is not counted has the
- * time of an earlier window's push, or of one whose engine died. */
+/* Tells the state machine the weight of the counted pushes of each rank and the time of its last push, also of pushes
+ * that the previous engine counted but did not report. The time in a cell that is not counted is that of a push in an
+ * earlier window, or of one whose engine died. */
 static void restore_pushes(struct part *p, const struct control_state *s)
 {
 	struct control_page page;
@@ -194,7 +196,7 @@ void part_start_engine(struct part *p)
 		on_failure(p, "EngineNotStarted", why, false, node_now());
 }
 
-/* An engine that hangs is one that died and does not know it. */
+/* An engine that hangs is killed, and then replaced like one that has died. */
 static void check_engine(struct part *p)
 {
 	char text[160];

@@ -142,7 +142,7 @@ void part_read_tensors(struct part *p)
 
 /* ---- the memory that waits ---- */
 
-/* Tensors in a packed set, which has no other field; 0: it is none. */
+/* The number of tensors in a packed set, which has no other field; 0: these bytes are no such set. */
 static uint64_t count(const uint8_t *at, size_t n)
 {
 	const uint8_t *end = at + n;

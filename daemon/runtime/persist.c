@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Queues records and reads for the journal: copies each record or holds its shared bytes, writes all that wait as
+ * one batch, and calls back in the order of the calls. For all of edge that needs something durable. Loop thread;
+ * the journal itself is used on one thread of libuv's pool at a time. */
 #include "runtime/persist.h"
 
 #include "proto/failpoint.h"
@@ -134,7 +137,7 @@ static enum status point_of(enum journal_kind kind, bool durable)
 	return ST_OK;
 }
 
-/* One bad record must not take its neighbours with it: a batch that is refused is written record by record. A journal
+/* One bad record must not make the others fail: a batch that is refused is written again record by record. A journal
  * that has failed refuses everything anyway. */
 static void write_batch(struct persist *p)
 {

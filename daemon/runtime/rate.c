@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps a second and waiting time of one job, for what people are shown. */
+/* Computes steps per second and the mean waiting time of a job from its last steps, for the views that
+ * edge/hosted_view.c makes. No state but the caller's struct rate; loop thread. */
 #include "runtime/rate.h"
 
 static uint64_t n_known(const struct rate *r)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Queues windows and events for the history, drops the oldest when the disk is too slow, and passes reads on. For
+ * edge's hosted_history.c and methods_look.c. Loop thread; the history itself is used on one thread of libuv's pool
+ * at a time. */
 #include "runtime/recorder.h"
 
 #include "base/log.h"
@@ -51,7 +54,7 @@ static void write_batch(struct recorder *r)
 	if (n_windows + n_events)
 		history_write(r->history, w, n_windows, e, n_events); /* which says what is wrong */
 	for (struct item *i = r->batch; i; i = i->next)
-		if (i->kind == FORGET) /* nothing of the job is put behind it */
+		if (i->kind == FORGET) /* nothing of the job is queued after it */
 			history_forget(r->history, i->forgotten);
 	free(w);
 	free(e);

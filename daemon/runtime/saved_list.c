@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The list of a job's checkpoints, in the order of ids: finds, adds and removes them, and cuts pages for
+ * ListCheckpoints. For edge's checkpoints.c and checkpoints_disk.c. Loop thread. */
 #include "runtime/saved_list.h"
 
 #include "base/array.h"

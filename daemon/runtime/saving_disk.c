@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Does the disk work of checkpoints besides the engine's files: sweeps leftovers, seals, deletes old ones; and
+ * decides which directories a user may use. For edge's checkpoints and restores. The work runs in the pool, the
+ * question of directories on any thread, the rest on the loop thread. */
 #include "runtime/saving_disk.h"
 
 #include "base/log.h"
@@ -13,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- who may go where ---- */
+/* ---- directories that a user may use ---- */
 
 /* `path` beneath one of the directories; `really`: of what their names lead to. */
 static bool beneath_any(const char *state_dir, const char *allowed, const char *path, bool really)
@@ -44,7 +47,8 @@ bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid
 
 /* ---- in the pool ---- */
 
-/* What is gaccd's own in state_dir is closed by itself; others pass through to what is theirs. */
+/* Lets other users pass through state_dir to their own directories in it; gaccd's own files there have modes that
+ * keep them out. */
 static void let_others_through(const struct disk_work *w, const char *state_dir)
 {
 	struct stat s;
@@ -53,7 +57,7 @@ static void let_others_through(const struct disk_work *w, const char *state_dir)
 		log_error("chmod a+x %s: %s", state_dir, strerror(errno));
 }
 
-/* Its names tell of all users' jobs. An older gaccd has made it so that everybody could list it. */
+/* The names in it reveal the jobs of all users, and an older gaccd has made it so that everybody could list it. */
 static void close_to_listing(int fd)
 {
 	struct stat s;
@@ -120,8 +124,8 @@ static void run_seal(struct disk_work *w)
 	FAILPOINT(gaccd_save_sealed);
 }
 
-/* All that can be deleted, whichever cannot: else one that its user has moved away would keep all later ones on the
- * disk. Those that are gone come first then. */
+/* Deletes all that it can and skips the others: otherwise one that its user has moved away would keep all later ones
+ * on the disk. Afterwards the deleted ones are first in the list. */
 static void run_prune(struct disk_work *w)
 {
 	for (size_t i = 0; i < w->n; i++) {

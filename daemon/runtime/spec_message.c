@@ -203,7 +203,7 @@ static const char *control_character(const char *s)
 	return *s ? s : NULL;
 }
 
-/* What only the message has, and values that the plain specification cannot hold. */
+/* Checks fields that only the message has, and values that struct job_spec cannot hold. */
 static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field, char *why, size_t n_why)
 {
 	const char *strange = control_character(pb->name);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LARGE_SPEC (16u << 10) /* bytes: what is packed again in no time */
+#define LARGE_SPEC (16u << 10) /* bytes; a smaller one is packed again quickly */
 
 static bool keep_packed(struct specification *s, const struct prepared *p)
 {

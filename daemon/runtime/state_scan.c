@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts the files in state_dir/logs and state_dir/checkpoints by owner. On a pool thread. */
+/* Counts the files in state_dir/logs and state_dir/checkpoints by owner, and deletes the logs of deleted jobs. For
+ * edge/state_share.c, which runs it on a thread of libuv's pool, because it blocks. */
 #include "runtime/state_scan.h"
 
 #include "proto/path.h"
@@ -73,7 +74,7 @@ static void leave(DIR *dir, bool as)
 		setfsuid(geteuid());
 }
 
-/* One entry more of a folder of this user, whoever made it: false when there have been too many. */
+/* Counts one more entry in a directory of this user, whoever owns the entry; false: there have been too many. */
 static bool may_look(struct state_scan *s, uint32_t uid)
 {
 	struct state_user *u = user_of(s, uid);
@@ -108,7 +109,7 @@ static void walk(const struct walk *w, int at, const char *name, const struct st
 	leave(dir, as);
 }
 
-/* ---- logs of forgotten jobs ---- */
+/* ---- logs of deleted jobs ---- */
 
 /* "worker_12.log", ".log.1", ".log.new": what the writer of logs makes. */
 static bool is_ours(const char *name)
@@ -120,7 +121,7 @@ static bool is_ours(const char *name)
 	return !strcmp(name + n, "") || !strcmp(name + n, ".1") || !strcmp(name + n, ".new");
 }
 
-/* What else its user has put there stays, and with it the directory. */
+/* Other files that the user has put there stay, and then the directory stays, too. */
 static void delete_logs(struct state_scan *s, int at, const char *name, const struct stat *st)
 {
 	bool as;
