@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a running job: requests, the engine's part, the record in the journal, answers. */
+/* Checkpoints of a running job: takes requests, sends the engine its command, writes the record to the journal,
+ * answers the calls. The ports of control/saver.h, except those of the disk. For the checkpoint methods and
+ * part_ports.c. Loop thread. */
 #include "edge/checkpoints_impl.h"
 
 #include "base/array.h"
@@ -11,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what was saved ---- */
+/* ---- the list of checkpoints ---- */
 
 const struct saved *saving_of(const struct hosted *h, const uint8_t request_id[16])
 {
@@ -27,7 +29,7 @@ const struct saved *saving_page(const struct hosted *h, uint64_t before_id, uint
 	return *out_n ? &h->saved.saved[first] : NULL;
 }
 
-/* ---- who waits ---- */
+/* ---- calls that wait ---- */
 
 static void forget_gone_calls(struct hosted *h)
 {
@@ -54,7 +56,7 @@ enum status saving_wait(struct hosted *h, uint64_t call, const uint8_t request_i
 	return ST_OK;
 }
 
-/* The checkpoint has begun, or is over: those who wait for that are answered. */
+/* The checkpoint has begun, or has ended: answers the calls that wait for that. */
 static void answer_calls(struct hosted *h, const struct saved *k, bool over)
 {
 	struct saving *s = h->saving;
@@ -77,7 +79,7 @@ void saving_set_why(struct hosted *h, const char *why)
 		saved_set_text(&k->message, why);
 }
 
-/* What the engine would write of it. */
+/* How many bytes the engine would write. */
 static uint64_t bytes_of(const struct hosted *h, bool inside_window)
 {
 	uint64_t bytes = 0;
@@ -95,7 +97,7 @@ struct refused {
 	uint64_t job;
 };
 
-/* Behind the call that began it. */
+/* Runs after the call that began it has returned. */
 static void on_refused(struct posted *p)
 {
 	struct refused *r = (struct refused *)p;
@@ -107,7 +109,7 @@ static void on_refused(struct posted *p)
 	free(r);
 }
 
-/* Without room, or beyond the user's share. false: it may begin. */
+/* Refuses a checkpoint for which there is no room, or that would exceed the user's share. false: it may begin. */
 static bool refuse(struct hosted *h, const struct save_want *w)
 {
 	struct saving *s = h->saving;
@@ -306,7 +308,7 @@ enum status saving_request(struct hosted *h, const uint8_t request_id[16], bool 
 
 static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 {
-	if (!checkpoint_exists(k->path)) /* deleted, or half of it, and gaccd died before the record */
+	if (!checkpoint_exists(k->path)) /* it was deleted, wholly or in part, and gaccd died before it recorded that */
 		return ST_OK;
 	struct saved *to = saved_add(arg, k->id, k->request_id);
 	if (!to)

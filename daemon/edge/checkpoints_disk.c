@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live job's checkpoints need of the disk besides the engine's files: asked for by control/saver.h, done by the
- * pool (saving_disk.h), and what came of it told back. */
+/* The disk's side of a running job's checkpoints: prepares what control/saver.h asks for, lets the pool do it
+ * (runtime/saving_disk.h), and tells the saver what came of it. Loop thread. */
 #include "edge/checkpoints_impl.h"
 
 #include "edge/launching.h"
@@ -118,7 +118,7 @@ void saving_seal(void *ctx, const struct save_want *want)
 		w->spec = pack_spec(h, &w->manifest.n_spec);
 	if (!w || !w->spec || !k) {
 		disk_free(w);
-		saver_on_sealed(&s->saver, ST_NO_MEMORY); /* the next sweep takes the files */
+		saver_on_sealed(&s->saver, ST_NO_MEMORY); /* the next sweep deletes the files */
 		return;
 	}
 	size_t n_spec = w->manifest.n_spec;

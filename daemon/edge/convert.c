@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the API shows of a job, from control's structs: its steps, events and ranks. Loop thread. */
+/* Fills in API messages from control's structs: steps, events and ranks of a job. For the views, the history and the
+ * answers to calls. No state; loop thread, and events also on the pool thread that reads the history. */
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"

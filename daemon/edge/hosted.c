@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes, finds and frees jobs as the daemon holds them: coordinator, part, events and watchers together; and drives
+ * each of them once a tick. For all of edge. Loop thread. */
 #include "edge/hosted.h"
 
 #include "base/array.h"
@@ -226,14 +228,15 @@ uint64_t hosted_host_bytes(const struct hosted *h)
 	return h->part ? h->part->mem.bytes : h->kept_bytes;
 }
 
-/* Nobody holds on to its machines. */
+/* Nothing uses its state machines. */
 static bool is_free(const struct hosted *h)
 {
 	return coord_phase(h->coord) < COORD_ENDING && !h->n_holders && !h->watchers.n && !h->part->n_holders &&
 	       !h->part->n_links && !h->waits && !h->norms_calls.n && !saving_busy(h);
 }
 
-/* A tensor set of the journal that is yet to be read. true: it cannot be, and the job has been set aside. */
+/* Lets a part read the tensor set that it has left packed since the restart. true: the set cannot be read, and the
+ * job has been set aside. */
 static bool tensors_tick(struct hosted *h)
 {
 	const struct part_tensors *t = &h->part->tensors;

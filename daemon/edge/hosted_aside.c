@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs whose records cannot be read: shown, kept, and ended when somebody cancels them. */
+/* Jobs whose records cannot be read: they are shown as failed and kept with their memory until somebody cancels them.
+ * For the recovery after a restart (hosted_journal.c) and for Cancel. Loop thread. */
 #include "edge/hosted_aside.h"
 
 #include "base/log.h"
@@ -28,7 +29,7 @@ enum status hosted_aside_new(struct daemon *d, const struct journal_job *j, stru
 	return *out ? ST_OK : ST_NO_MEMORY;
 }
 
-/* It is its user's memory, and it stays in node.stored until the job is given up. */
+/* The memory counts for the job's user, and stays in node.stored until the job is given up. */
 static void count_memory(struct hosted *h)
 {
 	h->kept_bytes = stored_bytes(&h->d->node, h->id, &h->admission.stored);
@@ -52,7 +53,7 @@ enum status hosted_set_aside(struct hosted *h, const char *record, const char *w
 	h->ended_unix_ns = daemon_now(h->d).unix_ns;
 	hosted_drop_machines(h);
 	saving_free(h);
-	h->aside = h->end.settled = true; /* nothing is written of it */
+	h->aside = h->end.settled = true; /* no record of it is written */
 	count_memory(h);
 	return ST_OK;
 }

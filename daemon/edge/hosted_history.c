@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's events, and its windows with their micro-batches, for later queries. */
+/* Hands a job's events, and its windows with their micro-batches, to the recorder, for History and ListEvents later.
+ * Called by the coordinator's ports and by all of edge that reports an event. Loop thread. */
 #include "edge/hosted.h"
 
 #include "base/log.h"
@@ -99,7 +100,7 @@ static uint64_t bits_in(const uint64_t *map, size_t n_words)
 	return n;
 }
 
-/* The bits' micro-batches, behind those that are there. */
+/* Appends the micro-batches that these bits stand for. */
 static void copy_cells(struct hosted_window *w, const struct control_page *page, const uint64_t *map, size_t n_words,
 		       bool voided)
 {
@@ -212,7 +213,8 @@ void hosted_history_applied(struct hosted *h)
 	put_window(h, k, w);
 }
 
-/* The digest after a window is in the journal's next one; that after the newest comes with the engine's record. */
+/* The digest after a window is in the journal's record of the next one; that after the newest comes with the engine's
+ * record. */
 void hosted_history_restored(struct hosted *h, const struct commit *k)
 {
 	struct hosted_window *before = h->deciding, *w = calloc(1, sizeof(*w));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's records in the journal: writing them, and rebuilding the job from them after a restart. */
+/* Writes a job's commits and its end to the journal, for the coordinator's ports; and rebuilds all jobs from their
+ * records after a restart, for daemon.c. Loop thread; the journal's thread writes. */
 #include "edge/hosted.h"
 
 #include "base/log.h"
@@ -138,7 +139,8 @@ static enum status read_commit(const struct hosted *h, const struct journal_wind
 	return commit_record_read(w->payload.data, w->payload.n, &b, w->window, out, why, n_why);
 }
 
-/* One that cannot be read, or is gone, is history only, but for the newest: it says where the job stands. */
+/* A record that cannot be read, or is gone, only matters to the history, except the newest: it says where the job
+ * stands. */
 static enum status restore_window(void *arg, const struct journal_window *w)
 {
 	struct rows *r = arg;
@@ -172,8 +174,8 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, why) : st;
 }
 
-/* Later, if the job has begun or others start its ranks: one that waits in the queue needs to know how much memory it
- * wants. */
+/* A large set is read later, unless gaccd launches the ranks and the job has not begun: it may wait in the queue,
+ * which must know how much memory it needs. */
 static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
 {
 	char why[200];
@@ -182,8 +184,8 @@ static enum status restore_tensors(struct rows *r, const struct journal_bytes *b
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 
-/* Ended: from its view, or the old way when it has none. *why: set where this gaccd cannot read it; the job has then no
- * machines. */
+/* An ended job is made from its view, or like the others when it has none. *why: set where this gaccd cannot read the
+ * job, which then has no state machines. */
 static enum status new_of(struct daemon *d, const struct journal_job *j, struct hosted **out, char *why, size_t n_why)
 {
 	if (j->ended && !hosted_past_new(d, j, out))
@@ -210,7 +212,7 @@ static enum status take_end(struct hosted *h, const struct journal_job *j)
 	return h->end.reason ? ST_OK : ST_NO_MEMORY;
 }
 
-/* What it had been given before. */
+/* What the job had before the restart: its tensors, the checkpoint that it began with, its pause. */
 static enum status take_state(struct rows *r, const struct journal_job *j)
 {
 	struct hosted *h = r->h;

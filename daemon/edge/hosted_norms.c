@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms of a job's tensors: the calls that wait for them, and reading them from the engine's control segment. */
+/* Answers TensorNorms: reads the norms of a decided window from the engine's control segment and sends them to all
+ * calls that wait for them. For the coordinator's ports. Loop thread; the messages are made in the pool. */
 #include "edge/hosted.h"
 
 #include "gacc/v1/job.pb-c.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of an ended job: its view, small in memory and whole in the journal. */
+/* What is kept of an ended job: its view, small in memory and whole in the journal, in place of its state machines
+ * and its specification. For hosted_retire.c, for views, and for the start of gaccd. Loop thread; the journal's
+ * record is unpacked on the journal's thread, the specification is freed in the pool. */
 #include "edge/hosted_past.h"
 
 #include "base/log.h"
@@ -74,8 +76,8 @@ static void free_ranks(Gacc__V1__Job *j)
 	j->n_ranks = 0;
 }
 
-/* In memory: all but the ranks, then the ranks, which together are the message, too. So who wants no ranks unpacks
- * none: a list of 200 jobs of 1000 ranks would take the loop 60 ms. */
+/* Packs all but the ranks, then the ranks; both together are the whole message. So a view without ranks unpacks none:
+ * otherwise a list of 200 jobs of 1000 ranks would take the loop 60 ms. */
 static bool keep_in_memory(struct hosted *h, const Gacc__V1__Job *j, bool with_ranks)
 {
 	Gacc__V1__Job head = *j, ranks = GACC__V1__JOB__INIT;
@@ -112,7 +114,8 @@ static bool keep(struct hosted *h, Gacc__V1__Job *j)
 	return done;
 }
 
-/* What a job of its size has allocated in many small pieces is given back to the machine, which takes time. */
+/* What a large job has allocated in many small pieces. The pool gives it back to the machine, because that takes
+ * time. */
 struct dropped {
 	struct rpc_work work;
 	Gacc__V1__JobSpec *spec;
@@ -210,7 +213,7 @@ enum status hosted_past_new(struct daemon *d, const struct journal_job *b, struc
 		st = (head.settled ? keep_small(h, j) : keep_in_memory(h, j, true)) ? ST_OK : ST_NO_MEMORY;
 	if (!st) {
 		h->end.step = j->applied_step;
-		if (j->last) { /* of the rest the window's record tells */
+		if (j->last) { /* the rest is in the window's record */
 			h->end.commit.window = j->last->window;
 			h->end.commit.params_digest = j->last->params_digest;
 		}

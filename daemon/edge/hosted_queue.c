@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admission: what control/queue.h decides, from the jobs as they stand and the machine's memory. */
-
+/* Admission: collects the jobs as they stand and the machine's memory, lets control/queue.h decide, and starts the
+ * jobs whose turn has come. For Submit, the tick and a part that needs memory. Loop thread. */
 #include "edge/hosted.h"
 
 #include "base/descriptors.h"
@@ -50,7 +50,7 @@ static bool is_promised(const struct hosted *h)
 	return !hosted_host_bytes(h) || (h->part && h->part->mem.allocating);
 }
 
-/* What is reserved and not allocated yet is not gone from the machine's memory: it is taken off here. */
+/* Memory that is reserved but not allocated yet still counts as available to the machine, so it is subtracted here. */
 static void fill_limits(struct queue_list *q, const struct daemon *d)
 {
 	struct machine_memory m = { 0, 0 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Releases an ended job in two steps: first all but a small part, then that, too. */
+/* Releases an ended job in steps: its memory, then its state machines, and at last its records, when the history has
+ * too many jobs. Called by each tick. Loop thread; the journal's thread deletes the records. */
 #include "edge/hosted.h"
 
 #include "base/log.h"
@@ -13,9 +14,8 @@
 #include <string.h>
 
 #define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
-#define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* so long a trainer whose last answer was lost is told all */
-/* jobs of a user that are over and still whole; who ends more, one after the other, has the older ones retired at once
- */
+#define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* in which a lost last answer can be asked for again */
+/* ended jobs of one user that are still whole; when there are more, the older ones are retired at once */
 #define MAX_WHOLE 16
 
 void hosted_hold(struct hosted *h)
@@ -34,7 +34,8 @@ void hosted_shrink_events(struct hosted *h)
 	events_shrink(&h->events, HOSTED_PAST_EVENTS);
 }
 
-/* Becomes what a job is that had ended before this gaccd started; what was shown of it is kept as it is. */
+/* Reduces the job to what is kept of a job that had ended before this gaccd started. What is shown of it stays the
+ * same. */
 static void retire(struct hosted *h, struct now now)
 {
 	const char *reason;
@@ -60,8 +61,8 @@ static void retire(struct hosted *h, struct now now)
 	calls_fini(&h->watchers);
 }
 
-/* A whole job has up to megabytes. Ending is cheap, so without this a user who submits and cancels would fill gaccd's
- * memory. */
+/* A job that is not retired takes up to megabytes. Ending one is cheap, so without this a user who submits and
+ * cancels jobs would fill gaccd's memory. */
 static void hurry_older(const struct daemon *d, uint32_t uid)
 {
 	uint32_t n = 0;
@@ -72,8 +73,8 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	}
 }
 
-/* Trainers may still read the last parameters: memory goes when all sessions are over, or after a minute. What is left
- * of the job goes when nobody holds on to it. */
+/* Trainers may still read the last parameters: memory is released when all sessions have ended, or after a minute.
+ * The rest of the job is released when nothing uses it. */
 void hosted_end_tick(struct hosted *h, struct now now)
 {
 	if (!hosted_ended(h) || !job_ended(h->part->job) || h->part->mem.allocating)

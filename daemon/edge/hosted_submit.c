@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submit: looks for an earlier one, checks the job, makes it durable, allocates its memory, answers. */
+/* Submit: looks for an earlier job of the same request, checks the new one, makes it durable, allocates its memory
+ * and answers all callers that meant it. For the methods Submit and Attach. Loop thread. */
 #include "edge/hosted.h"
 
 #include "control/queue.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Who waits for a new job: the caller that made it, then those that meant the same one. */
+/* A caller that waits for a new job: the one that submitted it is first, then those that meant the same job. */
 struct submit_waiter {
 	struct submit_waiter *next;
 	void (*cb)(void *arg, struct hosted *, bool existed, enum status, const char *why, const char *field);
@@ -51,7 +52,7 @@ static struct pending_submit *pending_new(struct daemon *d, struct hosted *h, co
 	return p;
 }
 
-/* Answers all who wait. */
+/* Answers all callers that wait. */
 static void pending_end(struct daemon *d, struct pending_submit *p, enum status st, const char *why, const char *field)
 {
 	struct pending_submit **at = &d->submitting;
@@ -112,7 +113,7 @@ static void on_job_durable(void *arg, enum status st)
 		hosted_event(h, true, "NoLearningRate", -1, "optimizer.lr is 0: no step changes the parameters");
 	if (h->admission.queued) {
 		h->d->n_queued++;
-		h->d->queue_told_ns = 0; /* its submitter is to hear its place */
+		h->d->queue_told_ns = 0; /* its submitter is told its place */
 		hosted_queue_run(h->d, daemon_now(h->d));
 		hosted_submit_done(h, ST_OK, NULL);
 	} else if (job_has_tensors(h->part->job) || h->spec->restores)
@@ -151,13 +152,13 @@ struct hosted *hosted_pending(const struct daemon *d, size_t n)
 	return NULL;
 }
 
-/* Also of a specification that is refused: the job of its name comes first. */
+/* Also of a specification that is refused: a job of that name is looked for first. */
 static const char *name_of(const struct submit *s)
 {
 	return s->prepared->pb ? s->prepared->pb->name : "";
 }
 
-/* Two ranks that create their job come at the same moment, and so may a caller's second try. */
+/* Two ranks that create their job may call at the same moment, and so may a caller that tries again. */
 static struct pending_submit *find_pending(const struct daemon *d, const struct submit *s)
 {
 	struct pending_submit *p = d->submitting;
@@ -197,7 +198,7 @@ static enum status check_name(const char *name, const char **field, char *why, s
 	return ST_INVALID_SPEC;
 }
 
-/* A new job that may come in; *field and why as for its submitter. */
+/* Makes a new job that may be admitted; *field and why: the error for its submitter. */
 static enum status make(struct daemon *d, const struct submit *s, struct hosted **out, const char **field, char *why,
 			size_t n_why)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job as a protobuf message, and the streams that watch it. */
+/* Makes the protobuf message of a job from the state of its coordinator and its part, and sends changes to the
+ * streams that watch it. For the job methods and the tick. Loop thread. */
 #include "edge/hosted.h"
 
 #include "edge/convert.h"
@@ -31,7 +32,7 @@ static Gacc__V1__JobSpec *copy_spec(const Gacc__V1__JobSpec *spec)
 	return (Gacc__V1__JobSpec *)bytes_clone(&spec->base);
 }
 
-/* A spec may have as many tensors as one request can carry; what looks at many jobs, or at one often, does without. */
+/* A spec may have as many tensors as one request can carry; calls that show many jobs, or one often, leave them out. */
 static Gacc__V1__JobSpec *copy_brief_spec(const Gacc__V1__JobSpec *spec)
 {
 	Gacc__V1__JobSpec s = *spec;
@@ -95,7 +96,7 @@ static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	return true;
 }
 
-/* Of a job that had ended when this gaccd started; launching_view says what is known of them. */
+/* The ranks of a job that had ended when this gaccd started; launching_view.c fills in what is known of them. */
 static bool add_past_ranks(const struct hosted *h, Gacc__V1__Job *j)
 {
 	if (!h->launch)
@@ -210,7 +211,7 @@ static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 	return true;
 }
 
-/* No window is open any more in a job that ends: it is the one behind the last. */
+/* A job that ends has no open window: the one after its last is shown. */
 static uint64_t window_of(const struct hosted *h)
 {
 	const struct commit *k = coord_last_commit(h->coord);
@@ -266,7 +267,7 @@ static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struc
 	return h->coord ? fill_live(h, j, now) : add_counters(&h->end.commit.next.counters, j);
 }
 
-/* Of processes that gaccd has not launched no exit status is known. */
+/* Exit statuses are known only of processes that gaccd has launched. */
 static bool fill_processes(const struct hosted *h, Gacc__V1__Job *j)
 {
 	for (size_t i = 0; i < j->n_ranks; i++)
@@ -301,7 +302,7 @@ Gacc__V1__Job *hosted_view(const struct hosted *h, unsigned parts, struct now no
 
 /* ---- watchers ---- */
 
-/* The message is one for all, but it is packed for each: so much of it goes out with one change. */
+/* The message is made once but packed for each watcher, so this bounds what one change sends. */
 static bool fits(uint64_t ranks, uint64_t watchers)
 {
 	return ranks * watchers <= VIEW_MAX_RANKS;
@@ -332,7 +333,8 @@ static void fill_step(struct hosted *h, Gacc__V1__WatchSessionResponse *m, Gacc_
 	m->step = step;
 }
 
-/* Moves the late ones of `all`'s ranks to the front and lends them to `out`, as many as `n_watchers` can be told of. */
+/* Moves the stragglers among `all`'s ranks to the front and lends them to `out`, as many as can be sent to
+ * `n_watchers`. */
 static void fill_stall(const Gacc__V1__Job *all, uint32_t n_watchers, Gacc__V1__StallWarning *out)
 {
 	out->window = all->window;
@@ -361,7 +363,7 @@ static void fill_state(enum job_state state, const Gacc__V1__Job *stalled, uint3
 	}
 }
 
-/* What is not to be told is NULL. */
+/* `step` or `state` is NULL if it is not to be sent. */
 static void tell_sessions(struct hosted *h, const Gacc__V1__WatchSessionResponse *step,
 			  const Gacc__V1__WatchSessionResponse *state)
 {

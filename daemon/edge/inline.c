@@ -46,7 +46,7 @@ static void over(struct rpc_call *call, bool completed)
 	free(c);
 }
 
-/* The call points to it from here on, so that its end is told. */
+/* The call points to the stream from here on, so that `over` frees it when the call ends. */
 static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct session_key k;
@@ -70,7 +70,7 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	return c;
 }
 
-/* The stream ends here: its slot is free at once, not when the client has heard of it. */
+/* The stream ends here: its slot is free at once, not only when the client has got the answer. */
 static void give_up(struct inline_call *c)
 {
 	job_stream_gone(c->part->job, c->call, c->key.rank);

@@ -81,7 +81,7 @@ static uint64_t job_of(const struct fdstore_fd *s)
 	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 ? id : 0;
 }
 
-/* launching_adopt looks for the job's own files alone: here it is told what that passes over. */
+/* launching_adopt looks only for the job's own files; this logs the launcher of another job of the same id. */
 static void check_launcher(const struct daemon *d, uint64_t id, const char *digits)
 {
 	const struct hosted *h = hosted_find(d, id);
@@ -127,7 +127,7 @@ static void pass_launchers(struct daemon *d)
 	d->last_job = highest;
 }
 
-/* Ids are never given out twice: memory of a job that never was is of a journal that is not there. */
+/* Ids are never used twice, so memory of a job that this journal has never had belongs to another journal. */
 static enum status check_ids(struct daemon *d, bool accepted)
 {
 	uint64_t highest = 0;
@@ -164,7 +164,7 @@ static void drop_stored(struct daemon *d, struct fdstore_fd *s)
 	s->fd = -1;
 }
 
-/* By its name, which gaccd has given it: a trainer can write to its slots, and to the headers of these. */
+/* By its name, which gaccd has chosen: a trainer can write to its slots, and to their headers. */
 static bool is_control(const struct fdstore_fd *s)
 {
 	unsigned long long id;
@@ -207,7 +207,7 @@ enum status journal_keep_owners(struct daemon *d)
 	return ours ? ST_OK : refuse(d);
 }
 
-/* An engine applies what the journal has, and nothing else. */
+/* An engine applies only commits that the journal has. */
 static enum status check_window(struct hosted *h, bool accepted)
 {
 	struct control_state state;

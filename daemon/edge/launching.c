@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of a job that gaccd launches: when the launcher is started, the orders to it, and what its messages mean
- * for the job. */
+/* The ranks of a job that gaccd launches: when the launcher is started and replaced, the orders to it, and what its
+ * messages mean for the job. For admission, the recovery after a restart, Cancel and the tick. Loop thread. */
 #include "edge/launching.h"
 
 #include "base/log.h"
@@ -21,12 +21,12 @@
 
 #define RETRY_NS (INT64_C(100) * 1000000) /* before a launcher is replaced; doubles */
 #define MAX_DEATHS 5			  /* of launchers in a row */
-/* a launcher that lived so long begins a new row */
+/* a launcher that lived so long resets the count of deaths */
 #define STEADY_NS (INT64_C(60) * 1000000000)
-#define COMPLETED_NS (INT64_C(600) * 1000000000) /* for ranks of a completed job to end by themselves */
+#define COMPLETED_NS (INT64_C(600) * 1000000000) /* in which the ranks of a completed job may exit on their own */
 #define PUZZLED_NS (INT64_C(3) * 1000000000)
 
-/* ---- who may ---- */
+/* ---- users for whom gaccd may launch ---- */
 
 static bool may_change_user(void)
 {
@@ -154,7 +154,7 @@ void launching_limit_logs(struct hosted *h, uint64_t bytes)
 		order(h, LAUNCH_OP_LOGS, NULL, 0);
 }
 
-/* ---- what the words mean ---- */
+/* ---- what the launcher's messages mean ---- */
 
 static void fail_job(struct hosted *h, const char *text, struct now now)
 {
@@ -198,8 +198,8 @@ static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
 		say_exit_event(h, rank, &was, is);
 }
 
-/* A job that is over: its ranks end by themselves when it has completed and nobody cancels it even so, else now; then
- * the launcher goes. */
+/* A job that has ended. If it has completed and is not cancelled even so, its ranks have time to exit on their own;
+ * otherwise they are ended now. Then the launcher exits. */
 static void wind_up(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
@@ -275,7 +275,7 @@ static void on_summary(void *arg, const struct launch_summary *s, const char *ta
 
 /* ---- ranks that end too early ---- */
 
-/* A rank whose process has ended well, but that has not taken leave of the job. */
+/* A rank whose process exited with code 0, but that has not left the job. */
 static uint32_t missing_rank(const struct hosted *h)
 {
 	uint32_t n;
@@ -283,7 +283,7 @@ static uint32_t missing_rank(const struct hosted *h)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &h->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
-		/* no memory, no lifeline that must have broken */
+		/* unwatched: it maps no memory and has no lifeline, so nothing tells that it has ended */
 		bool gone = !p[i].attached || p[i].lost || p[i].unwatched;
 		if (ended && gone && p[i].flushed != RANK_LEFT &&
 		    !p[i].waiting_ns) /* it may have given its part of the last window */
@@ -292,8 +292,8 @@ static uint32_t missing_rank(const struct hosted *h)
 	return RANK_NONE;
 }
 
-/* Nobody will come in its place: the others would only wait for it until stall_abort. It is judged when the engine has
- * had time to tell of its leave. */
+/* No process will replace it, and the others would only wait for it until stall_abort. The job fails only after the
+ * engine has had time to report that the rank has left. */
 static void watch_early_ends(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;

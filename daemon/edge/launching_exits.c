@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a job's ranks ended, in the journal: so that who looks back after a restart of gaccd sees it, too. */
+/* Keeps in the journal how a job's ranks ended, and reads it back after a restart of gaccd, so that it can still be
+ * shown. For launching.c and hosted_journal.c. Loop thread. */
 #include "edge/hosted.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc.v1.JobService: checkpoints. */
+/* SaveCheckpoint and ListCheckpoints of gacc.v1.JobService: checks the call, lets checkpoints.c do the work, and
+ * answers. Called by the RPC server. Loop thread. */
 #include "edge/methods.h"
 
 #include "edge/checkpoints.h"
@@ -53,7 +54,7 @@ static struct hosted *savable_job(struct rpc_call *call, const char *name)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
 	else if (!job_params_ready(h->part->job) &&
-		 h->params_durable) /* of an earlier gaccd: its engine is about to come */
+		 h->params_durable) /* it is being recovered: its engine is about to start */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
 	else if (!job_params_ready(h->part->job))
 		rpc_failf(call, ST_NOT_READY, "job %llu has no parameters yet", id);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc.v1.JobService: what changes a job that runs. */
+/* Methods of gacc.v1.JobService that steer a running job or look into it: Pause, Resume, Update and TensorNorms.
+ * Called by the RPC server. Loop thread; the first three answer when the journal has their record. */
 #include "edge/methods.h"
 
 #include "cluster/job_records.h"

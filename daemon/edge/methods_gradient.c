@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc.v1.GradientService, except its inline streams. */
+/* gacc.v1.GradientService, except its inline streams: finds the session's part and passes the call to its state
+ * machine. Also what all method files share about callers and sessions. Called by the RPC server. Loop thread; a
+ * large specification in Attach is prepared in the pool. */
 #include "edge/methods.h"
 
 #include "edge/registering.h"
@@ -50,7 +52,7 @@ static struct hosted *find_job(struct rpc_call *call, const Gacc__V1__Session *s
 	return s ? hosted_find(daemon_of(call), session_job_id(s->id)) : NULL;
 }
 
-/* A job that is over (hosted_retire.c). Its sessions are gone; its owner may hear how it ended. */
+/* A job that has been retired (hosted_retire.c). Its sessions are gone; its owner may be told how it ended. */
 static struct hosted *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct hosted *h = find_job(call, s);
@@ -264,7 +266,7 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 #define ANSWER_NS (INT64_C(200) * 1000000) /* two ticks of the daemon, which looks at deadlines */
 
 /* The shorter of what the request says and what the call's deadline leaves, a little before it, so that the answer
- * names whom it waited for instead of a bare DEADLINE_EXCEEDED. */
+ * names the ranks that it waited for instead of a bare DEADLINE_EXCEEDED. */
 static int64_t timeout_of(const struct rpc_call *call, uint64_t ms)
 {
 	int64_t asked = ms ? spec_ms(ms) : INT64_MAX;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc.v1.JobService and NodeService. */
+/* gacc.v1.JobService and NodeService, as far as no other file has their methods: Submit, Get, List, Watch, Cancel,
+ * Flush and GetNode; and the registration of all methods. Called by the RPC server. Loop thread; a large
+ * specification in Submit is prepared in the pool. */
 #include "edge/methods.h"
 
 #include "control/queue.h"
@@ -39,8 +41,8 @@ struct pending {
 	bool restores;
 };
 
-/* Jobs that nobody needs any longer may have the room, such as those that all ranks have left; but not that of a job
- * which never fits. */
+/* Jobs that nobody needs may hold the room, such as those that all ranks have left; ending them does not help a job
+ * that can never fit. */
 const char *submit_hint_full(const char *why)
 {
 	if (why && strstr(why, DISK_WATCH_FULL))
@@ -176,7 +178,7 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	free(r.jobs);
 }
 
-/* A watch is over without its job having ended only when the client leaves. */
+/* A watch ends before its job only when the client leaves. */
 static void watch_over(struct rpc_call *call, bool completed)
 {
 	struct hosted *h = rpc_data(call);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking back and into: the history, events, shared memory, the configuration. */
+/* Methods that only look: the history, events, shared memory and the configuration. Called by the RPC server. Loop
+ * thread; the history's pages and events are read on a pool thread. */
 #include "edge/methods.h"
 
 #include "edge/convert.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers that carry a whole job: at once, or, when it is over, with its specification from the journal. */
+/* Answers that carry a whole job: at once, or, when the job has been retired, with its specification read from the
+ * journal. For the job methods. Loop thread; the journal's thread reads. */
 #include "edge/methods.h"
 
 #include "edge/hosted_past.h"

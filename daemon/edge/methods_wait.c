@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that are parked until their job has come so far: gacc.v1.JobService.Wait, and Cancel until the end is durable.
- */
+/* Parks calls until their job has reached what they wait for: gacc.v1.JobService.Wait a state or a step, Cancel the
+ * durable end. Called by the RPC server, the tick, and when a job's end is durable. Loop thread. */
 #include "edge/methods.h"
 
 #include "gacc/v1/job.pb-c.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one turn, for the waiting calls of a job: an answer has all its ranks. */
+/* Time in one turn for the waiting calls of a job; each answer carries all its ranks. */
 #define ANSWERS_NS (INT64_C(1) * 1000000)
 
 struct wait_call {
@@ -33,8 +33,8 @@ static uint64_t step_of(const struct hosted *h)
 	return h->coord ? coord_applied_step(h->coord) : h->end.step;
 }
 
-/* Is a job in state `now` one that has come as far as `asked`? One that has failed may never have run: it does not
- * count, and of one that is COMPLETING it is not known yet. */
+/* Has a job in state `now` come as far as `asked`? A failed one may never have run, so it does not count, and one
+ * that is COMPLETING may still fail. */
 static bool state_reached(enum job_state asked, enum job_state now)
 {
 	bool past_start = now >= JOB_RUNNING && now <= JOB_COMPLETED && now != JOB_COMPLETING;

@@ -274,7 +274,7 @@ static void too_much(struct registering *r)
 		 r->portion.rank, r->part->node->collected.most >> 20);
 }
 
-/* What the pool has kept is the owner's to pay for: portions, then the set in their place. */
+/* Charges the job's owner for what the pool has kept: portions, then the set that replaces them. */
 static void charge(struct registering *r)
 {
 	struct part *part = r->part;
@@ -397,7 +397,7 @@ void registering_begin(struct rpc_call *call, const Gacc__V1__RegisterTensorsReq
 		       const struct session_key *key)
 {
 	struct reply why;
-	if (!job_session_ok(part->job, key, &why)) /* strangers cost nothing */
+	if (!job_session_ok(part->job, key, &why)) /* a caller without a valid session costs nothing */
 		reply_fail(call, &why);
 	else if (q->first && !q->total)
 		rpc_fail(

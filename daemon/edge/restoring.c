@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job that is restored from a checkpoint: whether the checkpoint fits the job, and at which window the job begins. */
+/* Decides whether a checkpoint fits the job that is restored from it, and at which window the job begins; writes that
+ * to the journal. For part_ports.c and hosted_journal.c. Loop thread; restoring_read.c reads in the pool. */
 #include "edge/restoring_impl.h"
 
 #include "gacc/v1/common.pb-c.h"
@@ -162,7 +163,7 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 	return false;
 }
 
-/* Coordinator and job stand before the checkpoint's window. */
+/* Puts the coordinator and the job before the checkpoint's window. */
 static enum status stand_at(struct hosted *h, const struct restored *b)
 {
 	for (uint32_t i = 0; i < b->n_updates; i++)
@@ -189,7 +190,7 @@ static uint32_t first_micro_size(const struct hosted *h, const struct restored *
 	return v.micro_size;
 }
 
-/* But for the updates, which are there. */
+/* Fills in all but the updates, which are there already. */
 static void fill_base(const struct reading *r, struct restored *b)
 {
 	const struct hosted *h = r->h;

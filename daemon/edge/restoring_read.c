@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Readable by the submitter: his own files, or those that gaccd has written for a job of his. */
+/* May the submitter read it? Their own files, and those that gaccd has written for a job of theirs. */
 static bool may_read(const struct reading *r)
 {
 	return r->uid == 0 || r->uid == geteuid() || r->owner == r->uid ||

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attach socket's requests: which descriptors a session gets, and what the end of its connection means. */
+/* Serves the attach socket: which descriptors a session gets, and what the end of its connection means for its rank.
+ * Opened by daemon.c; asks the session's part. Loop thread. */
 #include "base/array.h"
 #include "edge/methods.h"
 #include "gacc/v1/attach.pb-c.h"

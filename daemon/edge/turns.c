@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the turns of gaccd's event loop, for GetNode and the log. A turn is long because of what one request costs,
- * or because many come at once; either way nobody else was served meanwhile. */
+/* Measures the turns of gaccd's event loop, for GetNode and the log. A turn is long because of what one request
+ * costs, or because many come at once; either way no other call was served meanwhile. Loop thread. */
 #include "edge/turns.h"
 
 #include "base/log.h"
