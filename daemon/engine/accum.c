@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of pushes that wait for their turn. For window.c; main thread. */
+/* Queues the pushes that wait for their turn in a window, decides which of them are accepted, and picks those that the
+ * next pass adds. For window.c; the engine's main thread. */
 #include "engine/accum.h"
 
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static bool is_in(const struct control_state *s, const uint64_t *map, uint32_t r
 	return control_bit(map, s->r.max_micro_size, rank, micro);
 }
 
-/* Nothing more is expected of this pair. */
+/* No push of this pair is expected: it is counted or void, or its rank has flushed or left. */
 static bool is_done(const struct control_state *s, uint32_t rank, uint32_t micro)
 {
 	return s->rank[rank].flushed || is_in(s, s->counted, rank, micro) || is_in(s, s->voided, rank, micro);
@@ -97,7 +98,7 @@ static struct pair behind(const struct control_state *s, struct pair p)
 	return p.rank + 1 < s->r.ranks ? (struct pair){ p.micro, p.rank + 1 } : (struct pair){ p.micro + 1, 0 };
 }
 
-/* The first pair from p on of which something is expected; none: behind the last. */
+/* The first pair from p on that may still be pushed; behind the last pair if there is none. */
 static struct pair skip_done(struct accum *a, const struct control_state *s, struct pair p)
 {
 	while (is_pair(s, p) && ++a->visited && is_done(s, p.rank, p.micro))

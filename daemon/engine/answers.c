@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine says to the outside: answers to gaccd, the record for a successor, the status page for trainers. For
- * window.c, step.c, saving.c and engine.c; main thread. */
+/* What an engine tells others: answers to gaccd, the control record for the engine's successor, the status page for
+ * trainers. For window.c, step.c, saving.c and engine.c; the engine's main thread. */
 #include "engine/process.h"
 
 #include "proto/failpoint.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of an engine whose device has failed. */
+/* Ends the engine process when an operation on its arenas has failed. For every part of the engine that calls the
+ * operations of arith.h; any thread. */
 #include "engine/arith.h"
 
 #include "engine/engine.h"
@@ -7,8 +8,7 @@
 
 #include <unistd.h>
 
-/* Not exit: it would run what others have registered, on memory that nobody can vouch for, and perhaps wait for the
- * device. */
+/* Not exit: its handlers would run on memory in an unknown state, and might wait for the device. */
 void arith_need(const char *what, enum status st)
 {
 	if (st == ST_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of slots and halves become pointers into the mapped segments; pass.c, update.c, norms.c and
- * params.c do the work. For the
- * engine; main thread, with the workers inside. */
+/* The operations of arith.h on host memory: turns the numbers of slots and halves into pointers into the mapped
+ * segments; pass.c, update.c, norms.c and params.c do the work. For the engine; main thread, with the workers; reads
+ * also on the thread that writes checkpoints. */
 #include "engine/arith_host.h"
 
 #include "engine/finite.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packets between gaccd and an engine, descriptors included. For both; any thread. */
+/* Sends and receives packets, with the descriptors in them, without blocking. Between gaccd (loop thread) and an
+ * engine (main thread), and between gaccd and a launcher; no state, any thread. */
 #include "engine/channel.h"
 
 #include <errno.h>
@@ -77,7 +78,7 @@ int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
 	if (k > max || m.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
 		for (int i = 0; i < k && i < max; i++)
 			close(fds[i]);
-		/* nobody sends more than `control` has room for */
+		/* no peer sends more than `control` has room for */
 		return m.msg_flags & MSG_CTRUNC ? -EMFILE : -EMSGSIZE;
 	}
 	if (n_fds)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which numbers a COMMIT may carry: one rule for the coordinator, which decides them, and the engine, which applies
- * them. */
+/* Which numbers a COMMIT may carry: one rule for the coordinator, which decides them, and for the engine, which
+ * applies them; gaccd also checks what users ask for with it. Pure, no state; any thread. */
 #include "engine/commit.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control segment: where its parts lie, and how its records are read and published. For the engine, and for
- * gaccd, which only reads. */
+/* The control segment: where its parts lie, and how its records are read and published. Written by the engine's main
+ * thread only; gaccd reads it, on any thread, and keeps its own copies of the record in the same form. */
 #include "engine/control_page.h"
 
 #include "proto/failpoint.h"
@@ -100,8 +100,7 @@ static uint64_t compute(const struct control_page *p, const unsigned char *recor
 	return XXH3_64bits_withSeed(record + n, p->record_bytes - 2 * n, seq);
 }
 
-/* Whether all that serves as an index or as the end of a loop is in its range. A checksum shows damage; it does not
- * show that the writer was sound. */
+/* Whether every index and every loop bound is in its range: the checksum detects damage, but not a faulty writer. */
 static bool in_range(const struct control_page *p, const struct control_state *s)
 {
 	const struct control_record *r = &s->r;
@@ -147,7 +146,8 @@ static bool all_zero(const struct control_page *p)
 bool control_page_read(const struct control_page *p, struct control_state *out, bool *corrupt)
 {
 	*corrupt = false;
-	for (int i = 0; i < READ_TRIES; i++) { /* both fail only while a writer overtakes us, or for good */
+	/* both fail only if a writer overtakes this reader, or both are damaged */
+	for (int i = 0; i < READ_TRIES; i++) {
 		unsigned newer = seq_of(p, 1) > seq_of(p, 0);
 		if (copy_valid(p, out, newer) || copy_valid(p, out, 1 - newer))
 			return true;

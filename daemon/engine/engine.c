@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of the engine process: how it takes its memory, reads commands, and ends. Main thread. */
+/* The life of the engine process: takes its memory, reads gaccd's commands and hands them to window.c, step.c and
+ * saving.c, runs the passes, and ends. Called by main.c; the engine's main thread. */
 #include "engine/engine.h"
 
 #include "engine/arith_host.h"
@@ -76,7 +77,7 @@ static enum status read_record(struct engine *e, const struct engine_command *c,
 	return ST_OK;
 }
 
-/* Everything but the memory: what START can still fail with. */
+/* Builds everything but the memory; START can still fail here. */
 static enum status build(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	const struct plan *p = e->mem.plan;
@@ -96,7 +97,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	return st;
 }
 
-/* All memory is here: becomes the job's engine, finishes what a predecessor began, says HELLO. */
+/* All memory is mapped: becomes the job's engine, finishes what a predecessor began, sends HELLO. */
 static enum status start(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	static char ident[32]; /* of the whole process: log_init keeps it */
@@ -227,7 +228,7 @@ static void on_packet(struct engine *e, const struct packet *p, size_t n, const 
 		dispatch(e, p);
 }
 
-/* Before HELLO gaccd hears why: it may pass. */
+/* Before HELLO gaccd is told why: the cause may be temporary. */
 static void on_unreadable(struct engine *e, int error)
 {
 	const struct engine_command start = { .op = ENGINE_START };
@@ -240,7 +241,7 @@ static void on_unreadable(struct engine *e, int error)
 	e->exit_code = ENGINE_EXIT_REFUSED;
 }
 
-/* Everything that is there, up to a burst. */
+/* Reads the commands that have arrived, at most a burst. */
 static void read_commands(struct engine *e, struct packet *p)
 {
 	for (int i = 0; i < BURST && !e->ended; i++) {

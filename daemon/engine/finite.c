@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search for parameters that are inf or NaN: the kernels skip blocks without any, the others are searched element
- * by element. */
+/* Searches the parameters for inf and NaN: the kernels skip blocks without any, the others are searched element by
+ * element. For arith_host.c; the engine's main thread, with the workers. */
 #include "engine/finite.h"
 
 #define N_PARTS 256

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies between tensors, as a sorted list that is searched. For pass.c and params.c; any thread. */
+/* Lists the bytes of slots and parameters that lie between tensors, in ascending order, and zeroes those in a range.
+ * For pass.c and params.c; built on the engine's main thread, then only read, by any thread. */
 #include "engine/gaps.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the plan and the segments of a job, one descriptor after the other. For engine.c; main thread. */
+/* Takes the plan and the segments of a job, one descriptor after the other, and locks them against a second engine.
+ * For engine.c, on the main thread; memory_params and memory_values also for the workers. */
 #include "engine/memory.h"
 
 #include "base/log.h"
@@ -120,8 +121,8 @@ int memory_missing(const struct memory *m)
 	return m->plan ? m->n_wanted - m->n_taken : 1;
 }
 
-/* The lock belongs to an open file description, and all who were handed the descriptor share gaccd's: hence one of our
- * own. */
+/* The lock belongs to an open file description, and every process that was handed the descriptor shares gaccd's: so
+ * the engine opens its own. */
 enum status memory_lock(struct memory *m)
 {
 	char path[40];

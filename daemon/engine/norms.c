@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms of single tensors, block by block. For arith_host.c; main thread, workers inside. */
+/* Computes the norms of each tensor's gradient and parameters, block by block. For arith_host.c; the engine's main
+ * thread, with the workers. */
 #include "engine/norms.h"
 
 #include <stdlib.h>

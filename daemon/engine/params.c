@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Initial parameters, uploaded or drawn. For arith_host.c; main thread, workers inside. */
+/* Sets initial parameters, copied from a slot or drawn at random. For arith_host.c; the engine's main thread, with the
+ * workers. */
 #include "engine/params.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes over the arena, in chunks that the workers share. For arith_host.c; main thread, workers inside. */
+/* Passes over the arena, in chunks that the workers share: adds micro-batches to the sum, inspects or scales a sum,
+ * and zeroes slots. For arith_host.c; the engine's main thread, with the workers. */
 #include "engine/pass.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes that follow from a plan, and the checks of one. For gaccd and the engine; any thread. */
+/* Computes the sizes that follow from a plan, and checks a plan. For gaccd, which makes the memory, and the engine,
+ * which maps it; no state, any thread. */
 #include "engine/plan.h"
 
 #include "engine/control_page.h"

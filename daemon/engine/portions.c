@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs in gaccd, on pool threads that other work also waits for, and makes the memory of jobs of any size. */
+/* Makes the segments of a job, however large, in portions of limited size. For runtime/part_memory.c in gaccd; runs in
+ * the pool, whose threads other work also waits for. */
 #include "engine/portions.h"
 
 /* Some pages of the segment that is being made; goes on to the next when it has all. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CHECKPOINT and RESTORE. */
+/* The engine's commands CHECKPOINT and RESTORE: begins a snapshot, answers when its files are complete, and loads a
+ * checkpoint into the memory of a new job. For engine.c; the engine's main thread. */
 #include "engine/process.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory in memfds: made, sealed, adopted. For gaccd and the engine; any thread. */
+/* Shared memory in memfds: creates, seals, checks, adopts and closes segments, and marks their owner. For gaccd, which
+ * makes and keeps them (loop thread and pool), and the engine (main thread); no state, any thread. */
 #include "engine/segment.h"
 
 #include "base/log.h"
@@ -28,7 +29,7 @@ uint64_t segment_memory_available(void)
 	return machine_memory_read("", &m) ? UINT64_MAX : m.available;
 }
 
-/* One errno into one status, one log line and one sentence. */
+/* Turns an errno into a status, a log line and a sentence. */
 static enum status failed(const char *what, uint64_t bytes, int error, char *why, size_t n_why)
 {
 	snprintf(why, n_why, "%s of a segment of %" PRIu64 " bytes: %s", what, bytes, strerror(error));
@@ -36,7 +37,7 @@ static enum status failed(const char *what, uint64_t bytes, int error, char *why
 	return error == ENOMEM || error == ENOSPC || error == EFBIG ? ST_NO_MEMORY : ST_IO_ERROR;
 }
 
-/* The descriptor with its header; pages and seals are to come. */
+/* Makes the descriptor and its header, without pages and seals. */
 static enum status make_memfd(int *out, const struct segment_header *h, char *why, size_t n_why)
 {
 	char name[64];
@@ -72,7 +73,7 @@ static enum status map(struct segment *s, int fd, uint64_t bytes, bool writable,
 	return ST_OK;
 }
 
-/* Whether the machine has that much beyond what the segment has taken. */
+/* Whether the machine has enough memory for what the segment has not taken yet. */
 static enum status check_available(uint64_t data_bytes, uint64_t taken, char *why, size_t n_why)
 {
 	uint64_t available = segment_memory_available();
@@ -106,7 +107,8 @@ enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generat
 	return st;
 }
 
-/* By fallocate before anyone maps it: a page that cannot be had is an error here, and would be a SIGBUS later. */
+/* Uses fallocate before the segment is mapped: a page that cannot be had is an error here, and would be a SIGBUS
+ * later. */
 enum status segment_take(struct segment *s, uint64_t *taken, uint64_t most, char *why, size_t n_why)
 {
 	uint64_t bytes = SEGMENT_DATA_OFFSET + s->data_bytes, left = bytes - *taken, n = left < most ? left : most;
@@ -141,7 +143,7 @@ enum status segment_create(struct segment *out, uint64_t job_id, uint64_t genera
 	return ST_OK;
 }
 
-/* Header and seals of a descriptor that anyone may have made: `why` names the first thing that is wrong. */
+/* Checks header and seals of a descriptor of unknown origin: `why` names the first thing that is wrong. */
 static enum status judge(int fd, struct segment_header *out, char *why, size_t n_why)
 {
 	struct segment_header h;

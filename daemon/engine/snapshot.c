@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's side of a checkpoint: its beginning and end, and the copies that let training go on meanwhile. */
+/* The engine's side of a checkpoint: its beginning and end, and the copies that let training go on meanwhile. For
+ * saving.c, step.c and window.c; the engine's main thread, with the workers for the copies. */
 #include "engine/snapshot_impl.h"
 
 #include "base/log.h"
@@ -83,7 +84,7 @@ int snapshot_fd(const struct snapshot *s)
 
 /* ---- the beginning and the end ---- */
 
-/* Address space; what is not touched costs nothing. */
+/* Reserves address space; pages that are not touched cost nothing. */
 static unsigned char *map_staging(uint32_t n_chunks)
 {
 	void *p = mmap(NULL, (size_t)n_chunks * SNAPSHOT_CHUNK, PROT_READ | PROT_WRITE,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors a checkpoint has, in what order, and where they lie. For the writer's thread and for
- * snapshot_restore.c. */
+/* Which tensors a checkpoint has, in what order, and where they lie; also the ledger of an open window as tensors. For
+ * snapshot.c and snapshot_restore.c (the engine's main thread) and snapshot_writer.c (its thread). */
 #include "engine/snapshot_files.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a checkpoint into the arenas. */
+/* Reads a checkpoint into the arenas and the control record, and checks each file against the plan and the manifest.
+ * For saving.c; the engine's main thread, which waits for the disk. */
 #include "engine/snapshot.h"
 
 #include "engine/commit.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread of a checkpoint: it reads the memory chunk by chunk, each once, and writes the files. */
+/* Writes a checkpoint's files: reads the memory chunk by chunk, each once. A thread of its own, which snapshot.c
+ * starts for each checkpoint and joins at its end. */
 #include "engine/snapshot_impl.h"
 
 #include "engine/snapshot_files.h"
@@ -24,7 +25,7 @@ static void tell_moved(struct snapshot *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* The memory of a copy that is not needed any more; what is left goes at the end. */
+/* Frees the memory of a copy that is no longer needed; the rest is freed at the end. */
 static void give_back(struct area *a, uint32_t i)
 {
 	if (a->staging)
@@ -96,7 +97,7 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 			at += n;
 		}
 	}
-	for (uint32_t c = 0; c < a->n_chunks; c++) /* what holds no tensor is wanted no longer */
+	for (uint32_t c = 0; c < a->n_chunks; c++) /* chunks without tensors are not needed */
 		atomic_compare_exchange_strong(&a->chunk[c], &(int){ CHUNK_PENDING }, CHUNK_DONE);
 	tell_moved(s);
 	return st;
@@ -213,8 +214,8 @@ static bool warm_chunk(const struct snapshot *s, const struct area *a, uint32_t 
 }
 
 /* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for
- * them here, where nobody waits. Others take memory meanwhile, perhaps for the same reason: so we look again and again.
- */
+ * them on this thread, for which training does not wait. Other processes take memory meanwhile, so the free memory is
+ * checked again and again. */
 static void warm_staging(struct snapshot *s)
 {
 	const uint64_t batch = (uint64_t)WARM_CHUNKS * SNAPSHOT_CHUNK;

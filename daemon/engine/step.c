@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Votes, commits and the first parameters. For engine.c and saving.c; main thread. */
+/* Votes on closed windows, applies commits, opens the next window, and sets the first parameters. For engine.c, and
+ * for saving.c after a restore; the engine's main thread. */
 #include "engine/process.h"
 
 #include "engine/commit.h"
@@ -129,7 +130,7 @@ static enum status check_commit(const struct engine *e, const struct engine_comm
 	return ST_OK;
 }
 
-/* The commit is in the record before anything moves: from here on only forward. */
+/* The commit is in the record before any parameter changes: from here on it can only be completed. */
 static void record_commit(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
@@ -164,7 +165,8 @@ static void describe_nonfinite(const struct plan *p, const struct nonfinite *f, 
 		 f->count, f->count == 1 ? "" : "s", f->count == 1 ? "is" : "are", name);
 }
 
-/* What the update has left; gaccd ends the job, as there is no way back but a checkpoint. */
+/* Records the state that the update has left. If parameters are not finite, gaccd ends the job: only a checkpoint
+ * leads back. */
 static void note_params(struct engine *e, const struct arith_params *p)
 {
 	struct control_record *r = &e->state.r;
@@ -278,7 +280,7 @@ void step_ack(struct engine *e, const struct engine_command *c)
 		return;
 	}
 	if (!c->last && c->sgen < e->state.rank[c->rank].sgen) {
-		/* what its successor reads is not acknowledged by that */
+		/* an old session cannot acknowledge for its successor */
 		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
 		return;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The update and its undo stamps, share by share. For arith_host.c; main thread, workers inside. */
+/* Updates the parameters, share by share, with stamps and undo areas from which a successor can finish an interrupted
+ * update. For arith_host.c; the engine's main thread, with the workers. */
 #include "engine/update.h"
 
 #include "proto/failpoint.h"
@@ -40,7 +41,8 @@ struct piece {
 	const struct plan_range *range;
 };
 
-/* Behind all stores so far: for a successor, not for other processors. */
+/* After all earlier stores in program order: enough for a successor, which reads the stamp when this process has
+ * ended. */
 static void set_stamp(struct undo_stamp *s, uint64_t unit)
 {
 	atomic_signal_fence(memory_order_seq_cst);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes: which are counted, and the passes that add them. For engine.c; main thread. */
+/* Pushes: checks each, runs the passes that add those whose turn it is, and answers them; also attaches sessions,
+ * flushes ranks and closes the window. For engine.c, and window_freeze for step.c; the engine's main thread. */
 #include "engine/process.h"
 
 #include "engine/commit.h"
@@ -36,15 +37,15 @@ static void answer_push(struct engine *e, const struct accum_entry *p, enum stat
 	engine_send(e, &a);
 }
 
-/* Why a push with another learning rate than the window's is refused, and by whose word. */
+/* Why a push with another learning rate than the window's is refused, and which rank set that one. */
 static void describe_lr(const struct engine *e, double lr, char *why, size_t n)
 {
 	snprintf(why, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", lr,
 		 e->state.r.lr_rank, e->state.r.window_lr, e->state.r.window_lr == 0 ? " (the schedule's)" : "");
 }
 
-/* The first counted push has set the window's learning rate: who has said another one is told now, not when its turn
- * comes. */
+/* The first counted push has set the window's learning rate: queued pushes with another one are refused now, not when
+ * their turn comes. */
 static void refuse_other_lr(struct engine *e)
 {
 	struct accum_entry *p;
@@ -127,7 +128,7 @@ static enum status check_add(const struct engine *e, const struct engine_command
 	return st;
 }
 
-/* A push of the window before whose bit was in the commit. */
+/* A push of the previous window that was counted there. */
 static bool was_committed(const struct engine *e, const struct engine_command *c)
 {
 	const struct control_record *r = &e->state.r;

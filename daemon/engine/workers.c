@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool of threads: a counter hands out items. For the engine; one caller at a time. */
+/* The engine's worker threads: a counter hands out the items of a piece of work. For the passes and updates of
+ * arith_host.c and the copies of snapshot.c; called by one thread at a time, the engine's main thread. */
 #include "engine/workers.h"
 
 #include "base/log.h"
@@ -15,7 +16,7 @@
 
 #define SPIN_ROUNDS 2000 /* some tens of microseconds: a sleeping thread takes as long to wake */
 
-#define CLOSED (UINT32_C(1) << 31) /* nobody may begin: all items are given out */
+#define CLOSED (UINT32_C(1) << 31) /* no thread may begin: all items are given out */
 
 struct workers {
 	uint32_t n, n_started; /* threads; started ones, the caller not among them */
@@ -109,7 +110,8 @@ static void leave(struct workers *w)
 		futex_wake(&w->inside);
 }
 
-/* Who comes late finds the piece closed, or a newer one: nobody waits for a thread that has no CPU. */
+/* A thread that comes late finds the piece closed, or a newer one: the caller never waits for a thread that has no
+ * CPU. */
 static void *thread_main(void *arg)
 {
 	struct start s = *(struct start *)arg;
