@@ -41,7 +41,6 @@ LONG = {
 # Files of a room without an opening comment.
 OPENING = {
     "daemon/edge": 1,
-    "daemon/store": 10,
 }
 # Findings of clang-tidy in a room.
 TIDY = {

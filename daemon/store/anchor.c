@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal's last acknowledged state, outside the journal: see anchor.h. Used by the journal alone, on whatever
- * thread calls it. */
+/* Keeps the journal's last acknowledged state outside the journal, in a file and in memory for the service manager:
+ * see anchor.h. For the journal's other files only, on whatever thread calls the journal. */
 #include "store/anchor.h"
 
 #include "base/log.h"
@@ -20,7 +20,8 @@
 #define TOTAL_BYTES (RING_OFFSET + ANCHOR_ENTRIES * sizeof(struct anchor_entry))
 #define ACCEPTED 1u
 
-/* Written in turn to the file's first two places: one of them is whole, whoever dies when. */
+/* Written in turn to the file's first two places: one of them is whole at any time, even if gaccd or the machine
+ * crashes. */
 struct slot {
 	uint64_t magic, seq, flags;
 	struct anchor_mark mark;
@@ -49,7 +50,7 @@ static bool put(int fd, const void *data, size_t n, size_t at)
 	return done == (ssize_t)n;
 }
 
-/* True: the operator's word is there. */
+/* True: the operator has accepted a loss of records. */
 static bool read_copy(struct anchor_copy *c)
 {
 	bool accepted = false;
@@ -141,7 +142,7 @@ static bool sync_parent(const char *path)
 	return ok;
 }
 
-/* All of its space is taken at once, so that a full disk cannot spoil a note later. */
+/* All of its space is taken at once, so that a full disk cannot make a later anchor_note fail. */
 static bool lay_out(int fd)
 {
 	char *zeros = calloc(1, TOTAL_BYTES);
@@ -179,7 +180,7 @@ enum status anchor_begin(struct anchor *a, const char *path, bool keep, const st
 {
 	enum status st = keep ? begin_memory(a, mark, last) : ST_OK;
 	if (!st)
-		st = begin_file(a, path, mark, last, 0); /* last: it has the operator's word, which counts once */
+		st = begin_file(a, path, mark, last, 0); /* last: it holds the operator's consent, which counts once */
 	if (!st)
 		a->accepted = false;
 	return st;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes, seals, reads and deletes checkpoints on the disk. The files are written by the engine (the thread of
+ * snapshot_writer.c) and read by its main thread; gaccd seals, loads and deletes checkpoints in the pool. No shared
+ * state, any thread; blocks. */
 #include "store/checkpoint_dirs.h"
 
 #include "base/log.h"
@@ -16,7 +19,7 @@
 
 #define MANIFEST "manifest.json"
 #define MANIFEST_PARTIAL "manifest.json.partial"
-/* names with higher ones are not of a writer, whose next id would overflow */
+/* names with higher ids were not made by gaccd, whose next id would overflow */
 #define MAX_ID (UINT64_C(1) << 48)
 
 /* What a failpoint says, in the manner of a system call. */
@@ -36,7 +39,7 @@ struct checkpoint_writer {
 	struct sha256 *sum;
 };
 
-/* Nothing may have this name: who owns the directory may have put a link or a pipe there. */
+/* Fails if the name exists: the directory's owner may have put a link or a pipe there. */
 static int create_file(int dir_fd, const char *name)
 {
 	int fd = checkpoint_open_at(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL, CHECKPOINT_FILE_MODE);
@@ -188,8 +191,8 @@ static enum status write_manifest(int dir_fd, const char *text, size_t n, char *
 	return error ? checkpoint_failed("writing", MANIFEST, error, why, n_why) : ST_OK;
 }
 
-/* One that we have made, and nobody has linked elsewhere. Its owner is judged when it is read, so it is synced, too.
- * *given: it has become theirs, perhaps not durably. */
+/* Gives away a file that this process has made and that has no other link. Its owner is checked when it is read, so
+ * the change is synced. *given: the owner was changed, perhaps not durably. */
 static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid, bool *given)
 {
 	struct stat s;
@@ -207,10 +210,10 @@ static bool give_file(int dir_fd, const char *name, uint32_t uid, uint32_t gid, 
 	return ok;
 }
 
-/* Without the right to give files away they stay ours; the submitter may not read them then. The directory comes last:
- * from then on its files may be others. One that is not ours alone gets nothing: whoever may write in it could have
- * others' files given away. ST_IO_ERROR: some have been given and others not (a user's quota, for example), or not
- * durably, and nobody could read them. */
+/* Without the right to give files away, gaccd keeps them; the submitter cannot read them then. The directory comes
+ * last: from then on its owner can replace its files. A directory in which another user may write is not given away:
+ * that user could have other files given away. ST_IO_ERROR: only some have been given (because of a user's quota, for
+ * example), or not durably, and no user could read them all. */
 static enum status give_to(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, uint32_t gid,
 			   char *why, size_t n_why)
 {
@@ -243,8 +246,8 @@ static enum status publish(const char *partial, const char *final, char *why, si
 		st = checkpoint_failed("renaming to", final, errno, why, n_why);
 	} else if (!passes(FAILPOINT_ERROR(gaccd_save_renamed)) || fsync(fd) < 0 || !checkpoint_sync_way(fd)) {
 		st = checkpoint_failed("syncing the directory of", final, errno, why, n_why);
-		if (renameat(fd, to, fd, from) <
-		    0) /* what has this name is never deleted, though nobody may hear of it */
+		/* a complete checkpoint is never deleted here, even if no list has it */
+		if (renameat(fd, to, fd, from) < 0)
 			log_error("checkpoint: %s stays, and in no list: %s", final, strerror(errno));
 	}
 	close(fd);
@@ -416,7 +419,7 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	return st;
 }
 
-/* Of a checkpoint of this job, which was being deleted: its manifest went first. */
+/* What is left of a checkpoint of this job whose deletion was interrupted: the manifest is deleted first. */
 static bool is_remnant(const char *path, const char *dir, const uint8_t uuid[16])
 {
 	char name[CHECKPOINT_MAX_PATH];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directories of checkpoints: paths without symbolic links, opened and made name by name. */
+/* The directories of checkpoints: resolves the paths that users name, and opens and makes directories name by name
+ * without following symbolic links. For checkpoint.c and its callers; no state, any thread; blocks. */
 #include "store/checkpoint_dirs.h"
 
 #include "base/log.h"
@@ -82,7 +83,7 @@ enum status checkpoint_resolve(const char *path, char out[CHECKPOINT_MAX_PATH], 
 	return append_names(out, path + strlen(head), path, why, n_why);
 }
 
-/* One name of a path. With O_DIRECTORY a link is said to be no directory: ELOOP tells what is wrong. */
+/* One name of a path. With O_DIRECTORY a link fails with ENOTDIR: ELOOP tells what is wrong. */
 static int open_part(int dir_fd, const char *name, int flags, mode_t mode)
 {
 	int fd = openat(dir_fd, name, flags | O_NOFOLLOW | O_CLOEXEC, mode);
@@ -130,9 +131,9 @@ static bool is_empty(int dir_fd)
 	return n == 0;
 }
 
-/* Makes and opens a directory with this mode, whatever the umask. Who owns the one around it may rename between our
- * calls: nobody's directory with something in it gets another mode, or is taken for a new one when it must be `empty`.
- */
+/* Makes and opens a directory with this mode, whatever the umask. The owner of the parent may rename between these
+ * calls: so a directory with something in it never gets another mode, and is not taken for a new one when it must be
+ * `empty`. */
 static int make_one(int parent_fd, const char *name, mode_t mode, bool empty)
 {
 	struct stat s;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The paths of partial and complete checkpoints, and whether a path lies beneath another. For checkpoint.c and for
+ * gaccd's runtime and edge; pure, any thread. */
 #include "store/checkpoint.h"
 
 #include <inttypes.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Records windows, micro-batches and events of jobs in an SQLite file, for display only, and prunes old ones. For
+ * gaccd: at its start on the loop thread, later in the pool through runtime/recorder.c, one call at a time. Blocks. */
 #include "store/history.h"
 
 #include "base/log.h"
@@ -208,7 +210,7 @@ static enum status forget_job(struct history *h, uint64_t job)
 	return st ? st : sql_run(&h->sql, SQL_FORGET_JOB, "i", (int64_t)job);
 }
 
-/* The first job behind this one; 0: there is none. */
+/* The first job after this one; 0: there is none. */
 static enum status next_job(struct history *h, uint64_t job, uint64_t *out)
 {
 	int64_t next = 0;
@@ -302,7 +304,7 @@ enum status history_write(struct history *h, const struct history_window *w, siz
 	return st;
 }
 
-/* `job`: this one goes; 0: all but those to keep. A damaged file is replaced by one without any. */
+/* Forgets this job, or with 0 all but those to keep. A damaged file is replaced by an empty one. */
 static enum status forget(struct history *h, uint64_t job, const uint64_t *keep, size_t n)
 {
 	enum status st = be_open(h);
@@ -330,7 +332,7 @@ enum status history_forget_others(struct history *h, const uint64_t *job, size_t
 
 /* ---- reading ---- */
 
-/* What is read of a damaged file is nothing; a new one is there afterwards. */
+/* Nothing can be read from a damaged file; it is replaced by a new one. */
 static enum status read_failed(struct history *h, int q)
 {
 	enum status st = sql_fail(&h->sql, sql_text[q]);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing the journal: its lock, its files, and the order in which they are checked. On the thread that
- * calls it.
- */
+/* Opens and closes the journal: takes its lock, opens its files, and checks them in the right order. For gaccd's start
+ * and end and for journal_accept.c; on the thread that calls it. */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 #include "base/log.h"
@@ -14,7 +13,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Of the directory: the journal's files may come and go under whoever has it. */
+/* Locks the directory: the journal's files may be replaced while the lock is held. */
 static enum status take_lock(struct journal *j)
 {
 	const char *slash = strrchr(j->path, '/');
@@ -35,7 +34,7 @@ static enum status take_lock(struct journal *j)
 	return st;
 }
 
-/* As the operator has said, whatever the copies say. */
+/* The operator has accepted the loss: the journal goes on with counters at least as high as the copies'. */
 static enum status accept(struct journal *j)
 {
 	enum status st = journal_raise(j, &j->anchor.file);
@@ -64,7 +63,7 @@ static enum status open_files(struct journal *j, const char *anchor)
 	return st;
 }
 
-/* With its lock, and what was noted of it. */
+/* Takes the lock, and reads the anchor's copies. */
 static enum status lock_and_read(const char *path, const char *anchor, int kept, struct journal **out)
 {
 	struct journal *j = calloc(1, sizeof(*j));

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaccd --accept-journal-loss: copies the journal's files aside, keeps what can be read, and ends jobs that have lost
- * records. A process of its own, one thread; blocks.
- */
+/* Copies the journal's files aside, keeps what can be read, and ends jobs that have lost records. For gaccd
+ * --accept-journal-loss, a process of its own with one thread; journal_raise also for journal.c. Blocks. */
 #include "store/journal_impl.h"
 
 #include "base/log.h"
@@ -96,8 +95,7 @@ static enum status give(const char *name, const struct stat *to)
 	return st;
 }
 
-/* Whoever gives the word may be root: the files are to be those of the directory's owner, who else could not open them.
- */
+/* The operator may be root: the files must belong to the directory's owner, which could not open them otherwise. */
 static enum status give_to_owner(const char *path, const char *aside)
 {
 	char name[MAX_PATH];
@@ -151,7 +149,7 @@ static enum status run(struct journal *j, char *text)
 	return rc ? sql_fail(&j->sql, "accepting the loss") : ST_OK;
 }
 
-/* Ends one job, or with 0 all that are not over; how many. */
+/* Ends one job, or with 0 all that have not ended; returns how many. */
 static int end_jobs(struct acceptance *a, uint64_t job, const char *reason)
 {
 	char one[48] = "";
@@ -228,7 +226,7 @@ static enum status lose_altered(struct acceptance *a)
 	return st;
 }
 
-/* Numbers never start again. */
+/* Counters never go back. */
 static void raise_counters(struct anchor_mark *m, const struct anchor_mark *to)
 {
 	uint64_t *counter[] = { &m->records, &m->term, &m->incarnation, &m->last_job };

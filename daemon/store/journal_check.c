@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the journal has everything that was acknowledged, unaltered: checked when it is opened, by the sum over its
- * rows, which it contains, and by the anchor, which has its newest number. Names what is missing. For journal_open, on
- * its thread. */
+/* Checks whether the journal has everything that was acknowledged, unaltered: by the sum over its rows, which it
+ * contains, and by the anchor, which has its newest number. Logs what is missing. For journal.c, when it opens the
+ * journal, on its thread; journal_altered_jobs also for journal_accept.c. */
 #include "store/journal_impl.h"
 
 #include "base/log.h"

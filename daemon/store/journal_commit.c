@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches of records and the two counters, each in one transaction; what the transaction makes of the mark, and the
- * room that it needs on the disk. On the thread that calls the journal.
- */
+/* Writes batches of records and the two counters, each in one transaction; brings the mark and the anchor up to date,
+ * and makes room on a full disk. For runtime/persist.c in the pool, and for gaccd's start; on the thread that calls
+ * it. */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 #include "base/log.h"
@@ -30,8 +30,8 @@ static enum status write_mark(struct journal *j, struct anchor_mark *m)
 			    (int64_t)m->incarnation, (int64_t)m->last_job);
 }
 
-/* Ends a transaction as `st` says: it leads to the mark, whose last n records are the entries. Noted outside before
- * anybody hears of it. */
+/* Ends a transaction as `st` says: it leads to the mark, whose last n records are the entries. The anchor notes it
+ * before the caller learns of it. */
 static enum status end(struct journal *j, enum status st, struct anchor_mark *m, struct anchor_entry *e, size_t n)
 {
 	if (!st) {
@@ -123,8 +123,8 @@ static enum status commit(struct journal *j, uint64_t term, const struct journal
 	return end(j, st, &m, e, n);
 }
 
-/* New jobs and their tensors are as large as users make them: these wait for room, what is left is for jobs that run.
- */
+/* New jobs and their tensors are as large as users make them: they wait for room, and the reserve is left to running
+ * jobs. */
 static bool may_use_reserve(const struct journal_record *records, size_t n)
 {
 	for (size_t i = 0; i < n; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the journal: rows of the tables as the structs of journal.h. On the thread that calls it.
- */
+/* Reads the journal: rows of the tables as the structs of journal.h, handed to the caller's functions. For gaccd, at
+ * its start and when it looks up ended jobs; on the thread that calls it. */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 
@@ -89,7 +89,7 @@ static struct journal_checkpoint read_checkpoint(sqlite3_stmt *s)
 	return k;
 }
 
-/* Who wants to see the rows: one of the functions. */
+/* What the caller does with the rows: exactly one function is set. */
 struct visitor {
 	enum status (*job)(void *arg, const struct journal_job *);
 	enum status (*window)(void *arg, const struct journal_window *);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each kind of record does to the tables, within the transaction that journal_commit.c has begun. On its thread.
- */
+/* What each kind of record changes in the tables. For journal_commit.c, within the transaction that it has begun and
+ * on its thread. */
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 
@@ -113,7 +113,7 @@ static enum status add_checkpoint(struct journal *j, const struct journal_checkp
 	return st;
 }
 
-/* A statement that files bytes under a job. */
+/* Runs a statement that stores bytes of a job. */
 static enum status put_bytes(struct journal *j, int q, const struct journal_bytes *b, uint64_t job)
 {
 	return b->n > JOURNAL_MAX_BYTES ? ST_INVALID_ARGUMENT : sql_run(&j->sql, q, "bi", b->data, b->n, (int64_t)job);
@@ -169,7 +169,7 @@ uint64_t journal_job_of(const struct journal_record *r)
 	return 0;
 }
 
-/* A record of a job that is there. */
+/* A record of a job that exists. */
 static enum status add_of_job(struct journal *j, uint64_t term, const struct journal_record *r, struct job_state is)
 {
 	const uint64_t id = journal_job_of(r);

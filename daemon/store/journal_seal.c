@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal's mark: how many records it has had, and the sum over all of its rows. Read and written here, for the
- * other parts of the journal, on their thread.
- */
+/* The journal's mark: how many records it has had, and the sum over all of its rows. For the journal's other files, on
+ * the thread that calls the journal. */
 #include "store/journal_impl.h"
 
 #include "base/log.h"
@@ -126,8 +125,8 @@ enum status journal_begin(struct sql *s)
 	if (st)
 		return st;
 	if (!sealed && j->mark.identity && !j->forced) {
-		/* the sum becomes another one: under the same number it would look like damage to whoever dies before
-		 * it is noted */
+		/* the sum changes: if gaccd died before the anchor has it, the same number would look like damage to
+		 * the next start */
 		j->mark.records++;
 		j->resealed = true;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sum over the journal's rows: see journal_sum.h. Used by the journal alone, on its thread. */
+/* Computes the sum over the journal's rows, inside SQLite: see journal_sum.h. For the journal's other files only, on
+ * the thread that calls the journal. */
 #include "store/journal_sum.h"
 
 #include "base/array.h"
@@ -228,8 +229,8 @@ enum status journal_sum_read(struct journal_sum *s, struct sql *q)
 	return for_all(q, append_query);
 }
 
-/* A row that takes another's place deletes it: with recursive triggers that shows. In memory, for nothing of this is to
- * be kept. */
+/* A row that replaces another deletes it, and only recursive triggers notice that. The triggers are kept in memory:
+ * they must not become part of the file. */
 enum status journal_sum_watch(struct journal_sum *s, struct sql *q)
 {
 	if (sqlite3_exec(q->db, "PRAGMA recursive_triggers = ON; PRAGMA temp_store = MEMORY", NULL, NULL, NULL))

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Encodes and decodes manifest.json. For checkpoint.c, when it seals and loads checkpoints (in gaccd's pool), and for
+ * edge/restoring.c, which frees a loaded one. No shared state, no I/O; any thread. */
 #include "store/manifest.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal's own reserve of disk space: pages of the file itself. Called by journal.c on the journal's thread. */
+/* Keeps room on the disk for the journal: pages of the file itself that commits may use when the disk is full. For
+ * journal.c and journal_commit.c, on the thread that calls the journal. */
 #include "store/reserve.h"
 
 #include "base/log.h"

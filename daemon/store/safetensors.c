@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads and writes the headers of safetensors files. For the engine's checkpoints: snapshot_writer.c (its thread) and
+ * snapshot_restore.c (main thread). No shared state; any thread. */
 #include "store/safetensors.h"
 
 #include "base/log.h"

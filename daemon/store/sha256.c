@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* SHA-256 by libcrypto, and its text in hexadecimal. For checkpoint.c, manifest.c and the engine's snapshot_restore.c;
+ * no shared state, one thread at a time for each context. */
 #include "store/sha256.h"
 
 #include <openssl/evp.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens, configures and closes an SQLite file, runs its prepared statements and keeps its write-ahead log in bounds.
+ * For the journal and the history, on the thread that calls them; blocks. */
 #include "store/sql.h"
 
 #include "base/log.h"
@@ -177,7 +179,7 @@ static enum status configure(struct sql *s, const char *path)
 		return ST_STORE_FAILED;
 	}
 	int keep = s->file->full_sync;
-	sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep); /* nobody else gets its room */
+	sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep); /* so that its room stays its own */
 	sqlite3_wal_hook(s->db, on_wal, s);
 	return rc == SQLITE_OK ? ST_OK : sql_fail(s, path);
 }
