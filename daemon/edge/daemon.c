@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of gaccd, for main.c: opens what it needs in order, runs the loop with its tick and its signals, and takes it
- * all down again. Loop thread. */
+/* The life of gaccd, for main.c: opens what it needs in order, runs the loop with its tick and its signals, and takes
+ * it all down again. Loop thread. */
 #include "edge/daemon.h"
 
 #include "base/descriptors.h"
