@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job as the daemon holds it: control's state machines, the engine process, the memory, the watchers. Private to the
- * edge.
+/* A job that this gaccd coordinates: its specification, its coordinator, what is shown of it, who watches it. What this
+ * node has of the job is its part (runtime/part.h). Private to the edge.
  *
  * Loop thread. Functions are grouped by the file that defines them; hosted_aside.h, launching.h, hosted_past.h,
  * restoring.h and checkpoints.h declare the rest.

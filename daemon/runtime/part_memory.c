@@ -394,12 +394,12 @@ void part_allocate(struct part *p)
 		segment_close(&p->mem.segment[i]);
 	drop_kept(p); /* or the next start would find two of each name */
 	st = p->ports.fits(p->ports.ctx, p->mem.bytes, why, sizeof(why));
-	if (st)
-		fail_allocation(p, st, why);
-	else if (p->tensors.durable)
+	if (!st && p->tensors.durable)
 		allocate(p, false);
-	else if (p->ports.keep_tensors(p->ports.ctx))
-		fail_allocation(p, ST_NO_MEMORY, "no memory");
+	else if (!st)
+		st = p->ports.keep_tensors(p->ports.ctx);
+	if (st)
+		fail_allocation(p, st, *why ? why : status_info(st)->text);
 }
 
 /* ---- the end ---- */

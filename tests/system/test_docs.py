@@ -56,7 +56,7 @@ def test_files_exist(document):
     text = document.read_text()
     named = set(re.findall(r"\]\((?!http)([^)#]+)", text))
     missing = {path for path in named if not (document.parent / path).exists()}
-    paths = set(re.findall(r"(?<![\w./-])((?:base|client|control|daemon|deploy|docs|edge|engine|host|launch|math|proto|rpc|store|tests)/[\w./-]+\.[a-z]+)\b", text))
+    paths = set(re.findall(r"(?<![\w./-])((?:base|client|cluster|coll|control|daemon|deploy|docs|edge|engine|host|launch|math|proto|rpc|runtime|store|tests)/[\w./-]+\.[a-z]+)\b", text))
     missing |= {p for p in paths if not any((top / p).exists() for top in (ROOT, ROOT / "daemon", ROOT / "proto"))}
     assert not missing
 

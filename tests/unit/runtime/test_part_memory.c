@@ -83,7 +83,7 @@ START_TEST(a_set_that_cannot_be_given_to_the_journal)
 	answers.keep = ST_NO_MEMORY;
 	struct part *p = rig_part(RIG_JOB);
 	job_allocate(p->job);
-	expect_no_beginning(p, ST_NO_MEMORY, "no memory");
+	expect_no_beginning(p, ST_NO_MEMORY, "out of memory");
 	ck_assert(!p->tensors.durable);
 }
 END_TEST
