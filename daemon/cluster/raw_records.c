@@ -5,6 +5,8 @@
 
 #include "cluster/record.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the structs, as they were ---- */
@@ -75,6 +77,28 @@ struct raw_view {
 };
 _Static_assert(sizeof(struct raw_view) == 56, "as it was written");
 enum { VIEW_VERSION = 1 };
+
+/* The ranks follow, then the tail. */
+struct raw_exits {
+	uint32_t version, n_ranks, n_tail, reserved;
+	uint32_t phase, result, charged, unused;
+	uint8_t known, unused_too[3];
+	uint32_t rank;
+	int64_t pid;
+	int32_t exit_status;
+	uint32_t unused_three;
+	int64_t unix_ns;
+};
+_Static_assert(sizeof(struct raw_exits) == 64, "as it was written");
+struct raw_exits_rank {
+	uint32_t state, unused;
+	int64_t pid;
+	int32_t exit_status;
+	uint32_t restarts;
+	int64_t due_ns;
+};
+_Static_assert(sizeof(struct raw_exits_rank) == 32, "as it was written");
+enum { EXITS_VERSION = 1 };
 
 /* ---- conversion ---- */
 
@@ -209,4 +233,40 @@ bool raw_view_read(const void *bytes, size_t n, struct view_head *h, size_t *job
 	memcpy(h->spec_sum, r.spec_sum, sizeof(h->spec_sum));
 	*job = sizeof(r);
 	return r.version == VIEW_VERSION;
+}
+
+static enum status take_exits(const struct raw_exits *r, const char *from, struct exits *e)
+{
+	e->rank = malloc(r->n_ranks * sizeof(*e->rank) + r->n_tail + 1);
+	if (!e->rank)
+		return ST_NO_MEMORY;
+	for (uint32_t i = 0; i < r->n_ranks; i++, from += sizeof(struct raw_exits_rank)) {
+		struct raw_exits_rank k;
+		memcpy(&k, from, sizeof(k));
+		e->rank[i] = (struct launch_rank){ .state = (enum launch_rank_state)k.state,
+						   .pid = k.pid,
+						   .exit_status = k.exit_status,
+						   .restarts = k.restarts };
+	}
+	memcpy(e->rank + r->n_ranks, from, r->n_tail);
+	e->n_ranks = r->n_ranks;
+	e->tail = e->rank + r->n_ranks;
+	e->n_tail = r->n_tail;
+	e->summary = (struct launch_summary){ .phase = (enum launch_phase)r->phase,
+					      .result = (enum launch_result)r->result,
+					      .charged = r->charged,
+					      .cause = { r->known != 0, r->rank, r->pid, r->exit_status, r->unix_ns } };
+	return ST_OK;
+}
+
+enum status raw_exits_read(const void *bytes, size_t n, uint32_t ranks, struct exits *e, char *why, size_t n_why)
+{
+	struct raw_exits r = { .version = record_form(bytes, n) };
+	if (n >= sizeof(r))
+		memcpy(&r, bytes, sizeof(r));
+	if (r.version == EXITS_VERSION && n >= sizeof(r) && r.n_ranks == ranks &&
+	    n == sizeof(r) + (size_t)ranks * sizeof(struct raw_exits_rank) + r.n_tail)
+		return take_exits(&r, (const char *)bytes + sizeof(r), e);
+	snprintf(why, n_why, "it has another form: %u in %zu bytes, with %u ranks", r.version, n, r.n_ranks);
+	return ST_VERSION_SKEW;
 }

@@ -7,6 +7,7 @@
 #ifndef GACC_CLUSTER_RAW_RECORDS_H
 #define GACC_CLUSTER_RAW_RECORDS_H
 
+#include "cluster/exits_record.h"
 #include "cluster/job_records.h"
 #include "cluster/view_record.h"
 
@@ -21,5 +22,7 @@ bool raw_update_read(const void *bytes, size_t n, struct update *);
 bool raw_restored_read(const void *bytes, size_t n, struct restored *);
 /* VIEW: version 1. At *job begins a packed gacc.v1.Job. */
 bool raw_view_read(const void *bytes, size_t n, struct view_head *, size_t *job);
+/* EXITS: version 1. As exits_record_read, but for the numbers' ranges. */
+enum status raw_exits_read(const void *bytes, size_t n, uint32_t ranks, struct exits *, char *why, size_t n_why);
 
 #endif

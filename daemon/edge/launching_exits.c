@@ -4,49 +4,44 @@
 #include "edge/hosted.h"
 
 #include "base/log.h"
+#include "cluster/exits_record.h"
 #include "edge/launching.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The record: this, the ranks, and what the cause's rank wrote last. Readers check the size. */
-struct exits {
-	uint32_t version, n_ranks, n_tail, reserved;
-	struct launch_summary summary;
-	struct launch_rank rank[];
-};
-#define EXITS_VERSION 1
-
 void launching_exits_keep(struct hosted *h)
 {
 	const struct launching *g = h->launch;
-	size_t n_ranks = h->spec->ranks * sizeof(*g->rank), n = sizeof(struct exits) + n_ranks + g->n_tail;
-	struct exits *e = calloc(1, n);
-	if (e) {
-		*e = (struct exits){ EXITS_VERSION, h->spec->ranks, g->n_tail, 0, g->summary };
-		memcpy(e->rank, g->rank, n_ranks);
-		memcpy((char *)e->rank + n_ranks, g->tail, g->n_tail);
-	}
-	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { h->id, { e, n } } };
-	if (e && !persist_put(h->d->persist, &r, hosted_on_written, h))
+	const struct exits e = { g->summary, g->rank, h->spec->ranks, g->tail, g->n_tail };
+	size_t n = 0;
+	void *bytes = exits_record_pack(&e, &n);
+	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { h->id, { bytes, n } } };
+	if (bytes && !persist_put(h->d->persist, &r, hosted_on_written, h))
 		hosted_hold(h);
 	else
 		log_job(h->id, LOG_WARN, "ExitsLost",
 			"no memory to write down how its ranks ended: the next gaccd will not know");
-	free(e);
+	free(bytes);
 }
 
+/* What cannot be read is not shown: the job has ended, and nothing depends on it. */
 void launching_exits_restore(struct hosted *h, const struct journal_bytes *b)
 {
-	const struct exits *e = b->data;
-	if (b->n < sizeof(*e) || e->version != EXITS_VERSION || e->n_ranks != h->spec->ranks ||
-	    e->n_tail > LAUNCH_MAX_TAIL || b->n != sizeof(*e) + e->n_ranks * sizeof(*e->rank) + e->n_tail ||
-	    !launching_make(h))
+	struct exits e;
+	char why[200] = "no memory";
+	if (exits_record_read(b->data, b->n, h->spec->ranks, &e, why, sizeof(why))) {
+		log_job(h->id, LOG_WARN, "ExitsUnreadable", "how its ranks ended is not known: its record EXITS: %s",
+			why);
 		return;
-	struct launching *g = h->launch;
-	memcpy(g->rank, e->rank, e->n_ranks * sizeof(*e->rank));
-	memcpy(g->tail, e->rank + e->n_ranks, e->n_tail);
-	g->n_tail = e->n_tail;
-	g->summary = e->summary;
-	g->done = true;
+	}
+	if (launching_make(h)) {
+		struct launching *g = h->launch;
+		memcpy(g->rank, e.rank, e.n_ranks * sizeof(*e.rank));
+		g->n_tail = e.n_tail < sizeof(g->tail) ? (uint32_t)e.n_tail : sizeof(g->tail);
+		memcpy(g->tail, e.tail, g->n_tail);
+		g->summary = e.summary;
+		g->done = true;
+	}
+	free(e.rank);
 }
