@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a live job's checkpoints: shared by checkpoints.c and checkpoints_disk.c alone. Loop thread. */
+/* Inside of a hosted job's checkpoints: shared by checkpoints.c and checkpoints_disk.c alone. Loop thread. */
 #ifndef GACC_EDGE_CHECKPOINTS_IMPL_H
 #define GACC_EDGE_CHECKPOINTS_IMPL_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the API shows of a job: messages filled in from control's structs. Loop thread. */
+/* What the API shows of a job: messages filled in from control's structs. Any thread; a struct coord is read on the
+ * loop thread alone. */
 #ifndef GACC_EDGE_CONVERT_H
 #define GACC_EDGE_CONVERT_H
 

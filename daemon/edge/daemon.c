@@ -19,6 +19,7 @@
 #include "host/own_dir.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
+#include "runtime/stored.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -241,8 +242,7 @@ static enum status open_sockets(struct daemon *d)
 /* It runs, and has not taken its memory: something was short just now, which the next start may have. */
 static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
-	unsigned long long id = 0;
-	const struct hosted *h = sscanf(s->name, "j%llu.", &id) == 1 ? hosted_find(d, id) : NULL;
+	const struct hosted *h = hosted_find(d, stored_job(s, NULL));
 	return s->fd >= 0 && h && h->coord && coord_phase(h->coord) < COORD_ENDING && h->params_durable &&
 	       !h->part->mem.n && !h->part->tensors.due;
 }
@@ -265,8 +265,7 @@ static void drop_strangers(struct daemon *d)
 	for (size_t i = 0; i < d->node.n_stored; i++) {
 		if (d->node.stored[i].fd < 0)
 			continue;
-		unsigned long long id = 0;
-		const struct hosted *h = sscanf(d->node.stored[i].name, "j%llu.", &id) == 1 ? hosted_find(d, id) : NULL;
+		const struct hosted *h = hosted_find(d, stored_job(&d->node.stored[i], NULL));
 		bool known = h != NULL;
 		if (known && (h->aside || (h->part && h->part->tensors.due)))
 			continue;

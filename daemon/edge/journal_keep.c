@@ -10,6 +10,7 @@
 #include "engine/control_page.h"
 #include "launch/launcher.h"
 #include "proto/path.h"
+#include "runtime/stored.h"
 
 #include <dirent.h>
 #include <stdint.h>
@@ -74,13 +75,6 @@ static enum status refuse(struct daemon *d)
 	return ST_MALFORMED;
 }
 
-/* Job of a stored segment; 0: it is none. */
-static uint64_t job_of(const struct fdstore_fd *s)
-{
-	unsigned long long id = 0;
-	return s->fd >= 0 && sscanf(s->name, "j%llu.", &id) == 1 ? id : 0;
-}
-
 /* launching_adopt looks only for the job's own files; this logs the launcher of another job of the same id. */
 static void check_launcher(const struct daemon *d, uint64_t id, const char *digits)
 {
@@ -132,8 +126,8 @@ static enum status check_ids(struct daemon *d, bool accepted)
 {
 	uint64_t highest = 0;
 	for (size_t i = 0; i < d->node.n_stored; i++)
-		if (job_of(&d->node.stored[i]) > highest)
-			highest = job_of(&d->node.stored[i]);
+		if (stored_job(&d->node.stored[i], NULL) > highest)
+			highest = stored_job(&d->node.stored[i], NULL);
 	if (highest <= d->last_job)
 		return ST_OK;
 	if (accepted) {
@@ -147,7 +141,7 @@ static enum status check_ids(struct daemon *d, bool accepted)
 
 static const struct hosted *owner_of(const struct daemon *d, const struct fdstore_fd *s)
 {
-	uint64_t id = job_of(s);
+	uint64_t id = stored_job(s, NULL);
 	return id ? hosted_find(d, id) : NULL;
 }
 
@@ -167,9 +161,8 @@ static void drop_stored(struct daemon *d, struct fdstore_fd *s)
 /* By its name, which gaccd has chosen: a trainer can write to its slots, and to their headers. */
 static bool is_control(const struct fdstore_fd *s)
 {
-	unsigned long long id;
 	unsigned role = 0;
-	return sscanf(s->name, "j%llu.r%u.", &id, &role) == 2 && role == SEG_CONTROL;
+	return stored_job(s, &role) && role == SEG_CONTROL;
 }
 
 /* false: this is not the journal of the job that has this memory. */

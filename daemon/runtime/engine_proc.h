@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine process as gaccd holds it: started with its memory, talked to over a socketpair, mourned when it dies.
+/* An engine process as gaccd holds it: started with its memory, talked to over a socketpair, reaped when it dies.
  *
  * Loop thread. The process is this binary with `--engine`; it ends when its socket closes.
  */

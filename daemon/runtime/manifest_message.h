@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of a message of gacc.internal.v1 in a manifest: each under the name of its field, "next.scale.scale" where
- * messages are nested. So a new field is in checkpoints by itself, and its name is promised to later versions like its
- * number. Any thread.
+ * messages are nested. So a new field is in checkpoints without a line of its own, and its name is promised to later
+ * versions like its number. Any thread.
  */
 #ifndef GACC_RUNTIME_MANIFEST_MESSAGE_H
 #define GACC_RUNTIME_MANIFEST_MESSAGE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job's checkpoints need of the disk besides the engine's writing: the pool does it, one call back on the loop.
- * Private to the edge.
+ * For the checkpoints of the edge.
  */
 #ifndef GACC_RUNTIME_SAVING_DISK_H
 #define GACC_RUNTIME_SAVING_DISK_H
