@@ -29,7 +29,7 @@ ROOT = HERE.parents[1]
 WORK = ROOT / "build/mutants"
 SOURCE, BUILD = WORK / "source", WORK / "build"
 TEST_S, BUILD_S = 300, 1800
-FOLDER = os.path.join(tempfile.gettempdir(), f"m{os.getpid()}")  # pytest's own is too long for sockets when TMPDIR is not /tmp itself
+FOLDER = os.path.join(tempfile.gettempdir(), f"m{os.getpid()}")  # a test's TMPDIR: a mutant may stop it before it removes its files. Short, for sockets
 PROGRAMS = ["gaccd", "gaccctl"]  # for system tests; `build:` names others
 
 
@@ -177,12 +177,13 @@ def test_command(test):
     if kind == "ctest":
         return ["ctest", "--test-dir", BUILD, "-R", f"^{what}$", "--output-on-failure", "--no-tests=error", "--timeout", str(TEST_S)]
     if kind == "pytest":
-        return ["/usr/bin/python3", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--basetemp={FOLDER}", *(SOURCE / w if w.startswith("tests/") else w for w in what.split())]
+        return ["/usr/bin/python3", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--basetemp={FOLDER}/p", *(SOURCE / w if w.startswith("tests/") else w for w in what.split())]
     raise SystemExit(f"a test is `ctest NAME` or `pytest FILE::TEST`, not {test}")
 
 
 def try_test(test):
-    env = {**os.environ, "GACC_BUILD_DIR": str(BUILD), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "GACC_BUILD_DIR": str(BUILD), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": FOLDER}
+    os.makedirs(FOLDER)
     try:
         return run([str(w) for w in test_command(test)], TEST_S, cwd=SOURCE, env=env)
     finally:
