@@ -49,7 +49,6 @@ TIDY = {
 CIRCLES = {
     "client/cli/attend.c": 23,
     "client/lib/attach.c": 7,
-    "daemon/control/job.c": 11,
     "daemon/edge/checkpoints.c": 28,
     "daemon/rpc/call.c": 6,
 }

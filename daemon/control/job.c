@@ -1,212 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's parked calls, its start, the ends of its windows, and what happens when its engine comes up or dies. Orders
- * are job_order.c's, the engine's answers job_answers.c's. Part of struct job; pure; loop thread. */
+/* A job's tensors and memory, and what happens when its engine comes up or dies. Part of struct job; pure; loop thread.
+ */
 #include "control/job_impl.h"
 
-#include "base/array.h"
-
-#include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* ---- parked calls ---- */
-
-struct waiter *waiter_add(struct job *j, uint64_t call, enum waiter_kind kind, uint32_t rank)
-{
-	struct waiter *w = array_grow(j->waiter, j->n_waiters, &j->waiters_capacity, sizeof(*w));
-	if (!w) {
-		reply_error(j, call, ST_NO_MEMORY, "repeat the call later", "no memory to park this call");
-		return NULL;
-	}
-	j->waiter = w;
-	w = &j->waiter[j->n_waiters++];
-	*w = (struct waiter){ .call = call, .kind = kind, .rank = rank };
-	j->rank[rank].n_puts += kind == WAIT_PUT;
-	return w;
-}
-
-void waiter_remove(struct job *j, struct waiter *w)
-{
-	j->rank[w->rank].n_puts -= w->kind == WAIT_PUT;
-	j->rank[w->rank].n_last_puts -= w->last;
-	*w = j->waiter[--j->n_waiters];
-}
-
-void job_on_call_gone(struct job *j, uint64_t call, uint32_t rank)
-{
-	for (uint32_t i = j->n_waiters; i-- > 0;)
-		if (j->waiter[i].call == call && !j->waiter[i].sent)
-			waiter_remove(j, &j->waiter[i]);
-	struct rank *r = job_rank(j, rank);
-	for (int i = 0; i < RANK_MAX_PUSHES && r; i++) {
-		struct parked_push *p = &r->push[i];
-		for (int k = 0; k < p->n_calls; k++)
-			if (p->call[k] == call)
-				p->call[k] = p->call[--p->n_calls];
-	}
-}
-
-void job_end_calls(struct job *j, enum status st, const char *hint, const char *text)
-{
-	struct reply left = { .kind = REPLY_EMPTY };
-	while (j->n_waiters) {
-		struct waiter *w = &j->waiter[j->n_waiters - 1];
-		if (w->kind == WAIT_DETACH || w->kind == WAIT_ACK)
-			j->ports.reply(j->ports.ctx, w->call, &left);
-		else if (!stream_of(&j->rank[w->rank], w->call))
-			reply_error(j, w->call, st, hint, "%s", text);
-		waiter_remove(j, w);
-	}
-	EACH_RANK(j, r)
-	{
-		streams_end(j, r, st, hint, text);
-		for (int i = 0; i < RANK_MAX_PUSHES; i++)
-			if (r->push[i].used)
-				push_fail(j, r, &r->push[i], st, text);
-	}
-}
-
-/* ---- what a window's end means to trainers ---- */
-
-uint32_t job_micro_size(const struct job *j)
-{
-	return j->engine_seen ? j->mirror.r.micro_size : j->spec->micro_size;
-}
-
-void step_reply(struct job *j, uint64_t call, const struct commit *k)
-{
-	struct reply rep = { .kind = REPLY_STEP };
-	rep.step.commit = *k;
-	rep.step.micro_size = k->next_micro_size;
-	rep.step.accum_half = job_reduced_half(j);
-	rep.step.done = k->final || j->ended;
-	j->ports.reply(j->ports.ctx, call, &rep);
-}
-
-/* A step whose parameters are lost is not reported as a step: the end of the job, which follows, tells the trainers. */
-static void answer_steps(struct job *j)
-{
-	for (uint32_t i = j->n_waiters; i-- > 0;) {
-		struct waiter *w = &j->waiter[i];
-		const struct past_window *p = w->kind == WAIT_STEP ? past_find(j, w->window) : NULL;
-		if (!p || w->window >= j->mirror.r.window || is_lost(j, w->window))
-			continue;
-		step_reply(j, w->call, &p->commit);
-		waiter_remove(j, w);
-	}
-}
-
-bool past_final(const struct job *j)
-{
-	const struct past_window *p = j->mirror.r.window ? past_find(j, j->mirror.r.window - 1) : NULL;
-	return p && p->commit.final;
-}
-
-/* The rank has not acknowledged the reduced gradient of client_window. */
-static bool must_apply(const struct job *j, const struct rank *r)
-{
-	return j->mirror.r.client_pending && !j->mirror.rank[r->index].session.step_acked;
-}
-
-/* After the last window a trainer is to hear of the job's end, not of a window that never closes; but one that applies
- * steps itself may have the last one to apply. A step that it has not applied is not put off until the next window
- * opens, because that window may wait for it: the half that it reads is needed. */
-bool ready_now(const struct job *j, const struct rank *r)
-{
-	if (!j->run || !j->engine_up || !j->mirror.r.params_ready || j->mirror.r.params_nonfinite)
-		return false;
-	if (must_apply(j, r))
-		return true;
-	return j->mirror.r.phase == WINDOW_OPEN && (!past_final(j) || j->spec->optim.type == OPTIM_CLIENT);
-}
-
-void ready_reply(struct job *j, const struct rank *r, uint64_t call)
-{
-	struct reply rep = { .kind = REPLY_READY };
-	uint32_t n = 0, size = job_micro_size(j);
-	bool flushed = j->mirror.rank[r->index].flushed != 0, takes_more = !flushed && j->mirror.r.phase == WINDOW_OPEN;
-	for (uint32_t m = 0; m < size && takes_more; m++)
-		if (!rank_settled(j, r, m))
-			j->missing[n++] = m;
-	rep.ready.window = j->mirror.r.window;
-	rep.ready.applied_step = j->mirror.r.applied_step;
-	rep.ready.micro_size = size;
-	rep.ready.missing = j->missing;
-	rep.ready.n_missing = n;
-	rep.ready.loss_scale = j->mirror.r.loss_scale;
-	rep.ready.flushed = flushed;
-	rep.ready.pending_apply = must_apply(j, r);
-	rep.ready.pending_window = j->mirror.r.client_window;
-	if (j->n_past)
-		rep.ready.last = j->past[j->n_past - 1].commit;
-	j->ports.reply(j->ports.ctx, call, &rep);
-}
-
-void job_answer_ready(struct job *j)
-{
-	for (uint32_t i = j->n_waiters; i-- > 0;) {
-		struct waiter *w = &j->waiter[i];
-		if (w->kind != WAIT_READY || !ready_now(j, &j->rank[w->rank]))
-			continue;
-		ready_reply(j, &j->rank[w->rank], w->call);
-		waiter_remove(j, w);
-	}
-}
-
-void past_add(struct job *j, const struct commit *k, const uint64_t *counted)
-{
-	struct past_window *p;
-	if (j->n_past == JOB_HISTORY) {
-		uint64_t *reuse = j->past[0].counted;
-		memmove(&j->past[0], &j->past[1], (JOB_HISTORY - 1) * sizeof(j->past[0]));
-		p = &j->past[JOB_HISTORY - 1];
-		p->counted = reuse;
-	} else {
-		p = &j->past[j->n_past++];
-	}
-	p->commit = *k;
-	memcpy(p->counted, counted, j->mirror.n_words * sizeof(*counted));
-}
-
-/* A window's parameter digest is in the journal only with the next commit; for the newest window the engine's record
- * has it. */
-static void learn_digest(struct job *j)
-{
-	for (uint32_t i = 0; i < j->n_past; i++)
-		if (j->past[i].commit.window + 1 == j->mirror.r.window)
-			j->past[i].commit.params_digest = j->mirror.r.params_digest;
-}
-
-void job_window_changed(struct job *j, struct now now)
-{
-	const struct commit *k = &j->order.commit;
-	if (j->have_order && j->order.want == WANT_COMMIT && k->window + 1 == j->mirror.r.window &&
-	    !past_find(j, k->window))
-		past_add(j, k, j->closed_counted);
-	learn_digest(j);
-	EACH_RANK(j, r)
-	{
-		r->ready_ns = 0;
-		r->weight = 0;
-		r->nonfinite = 0;
-		if (r->flush_wanted && !r->leave_wanted) { /* the window has closed without it */
-			r->flush_wanted = r->flush_sent = false;
-			answer_flush(j, r, ST_OK, NULL);
-		}
-		for (int p = 0; p < RANK_MAX_PUSHES; p++)
-			if (r->push[p].used && !r->push[p].sent)
-				push_settle(j, r, &r->push[p]);
-	}
-	job_recount(j);
-	j->n_late = 0;
-	j->vote_status = j->refused = ST_OK;
-	j->vote_term = j->vote_attempt = 0;
-	answer_steps(j);
-	job_answer_ready(j);
-	job_report(j, now);
-	job_reconcile(j, now);
-}
 
 /* ---- start ---- */
 
@@ -230,13 +27,6 @@ static void answer_registered(struct job *j)
 	}
 }
 
-void job_params_changed(struct job *j, struct now now)
-{
-	if (j->mirror.r.params_ready)
-		job_report(j, now);
-	job_answer_ready(j);
-}
-
 /* false: the call is answered. Equal sets have equal fingerprints. */
 static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, struct tensor_set *set)
 {
@@ -253,6 +43,14 @@ static bool declare_or_compare(struct job *j, uint64_t call, uint32_t rank, stru
 		return false;
 	}
 	return true;
+}
+
+void job_allocate(struct job *j)
+{
+	if (j->engine_seen || j->allocating)
+		return;
+	j->allocating = true;
+	j->ports.allocate(j->ports.ctx, j->id);
 }
 
 void job_register(struct job *j, uint64_t call, const struct session_key *k, struct tensor_set *set,
@@ -275,14 +73,6 @@ void job_register(struct job *j, uint64_t call, const struct session_key *k, str
 	job_allocate(j);
 }
 
-void job_allocate(struct job *j)
-{
-	if (j->engine_seen || j->allocating)
-		return;
-	j->allocating = true;
-	j->ports.allocate(j->ports.ctx, j->id);
-}
-
 void job_take_over(struct job *j)
 {
 	j->taken_over = true;
@@ -302,13 +92,6 @@ void job_on_allocate_failed(struct job *j, enum status st, const char *why, stru
 	}
 }
 
-void job_begin_with(struct job *j, void *tail, uint32_t n)
-{
-	free(j->restore);
-	j->restore = tail;
-	j->n_restore = n;
-}
-
 void job_on_restored(struct job *j, const struct control_state *state, struct now now)
 {
 	struct control_state *m = &j->mirror;
@@ -324,6 +107,8 @@ void job_on_restored(struct job *j, const struct control_state *state, struct no
 	job_params_changed(j, now);
 	job_reconcile(j, now); /* answers the ranks that gave parameters meanwhile */
 }
+
+/* ---- the engine comes up ---- */
 
 /* Recovers the sessions from the control record after a restart of gaccd; their tokens stay valid. If there are many,
  * the tick finds out later which of them are dead. */
@@ -414,7 +199,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	uint64_t before = j->mirror.r.window;
 	bool seen = j->engine_seen;
 	copy_state(&j->mirror, state);
-	learn_digest(j);
+	job_learn_digest(j);
 	if (state->r.phase >= WINDOW_CLOSED)
 		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));
 	j->engine_up = j->engine_seen = true;
@@ -442,6 +227,8 @@ void job_restore_pushes(struct job *j, uint32_t rank, double weight, int64_t las
 		r->last_push_unix_ns = last_unix_ns;
 	j->report_due = true;
 }
+
+/* ---- the engine dies ---- */
 
 void job_on_engine_down(struct job *j, struct now now)
 {

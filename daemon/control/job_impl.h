@@ -1,5 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of struct job, shared by its files alone: job*.c, session.c, pushes.c, streams.c, puts.c. */
+/* Inside of struct job, shared by its files alone. Each uses only those above it in this list:
+ *
+ *   job_base.c                        what all of them stand on
+ *   job_counts.c                      what each rank has given to the open window, and still owes
+ *   session.c, streams.c              sessions, inline streams
+ *   job_report.c                      reports to the coordinator
+ *   waits.c, initial.c, pushes.c      trainers' calls, each from its checks to its answer
+ *   leaving.c, attach.c, stream_calls.c
+ *   job_engine.c                      what the engine is sent when anything may have changed
+ *   job_answers.c, job_order.c        the engine's answers, the coordinator's orders
+ *   job.c, job_state.c, job_tick.c    a job's life
+ */
 #ifndef GACC_CONTROL_JOB_IMPL_H
 #define GACC_CONTROL_JOB_IMPL_H
 
@@ -176,45 +187,32 @@ struct job {
 	struct rank *rank;
 	struct waiter *waiter;
 	uint32_t n_waiters, waiters_capacity;
-	struct rank *giver; /* of the initial parameters (puts.c); NULL: none has begun */
+	struct rank *giver; /* of the initial parameters (initial.c); NULL: none has begun */
 	struct past_window past[JOB_HISTORY];
 	uint32_t n_past; /* oldest first */
 };
 
-/* session.c */
+/* ---- job_base.c ---- */
+/* The rank with this number in the job; NULL: it is not in this part. */
+struct rank *job_rank(const struct job *, uint32_t global);
+uint32_t job_micro_size(const struct job *);
 /* Answers a call with an error; hint NULL: the status's own. */
 void reply_error(struct job *, uint64_t call, enum status, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
-/* The rank whose session the key is of; NULL: none, and the call is answered. */
-struct rank *session_check(struct job *, const struct session_key *, uint64_t call);
-/* First of the n consecutive slots of this rank's session. */
-uint32_t session_slots(const struct job *, const struct rank *, uint32_t *n);
-/* Its process was on this machine and is gone, as far as that can be known. */
-bool session_is_dead(const struct job *, const struct session_record *);
-/* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked
- * at), and there has been none for stall_warn, nor is one open. */
-bool session_is_silent(const struct job *, const struct rank *);
-/* The engine has stored the rank's new session, or there is no engine yet: it is in force, and older calls end. */
-void attach_done(struct job *, struct rank *, struct now);
-/* The push's bitmap is not of the job's tensor set: `text` says how. */
-bool present_wrong(const struct job *, const struct push_args *, char *text, size_t n);
-#define PRESENT_HINT "one bit for each tensor in the order of registration"
-
-/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
-bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
-
-/* pushes.c */
-/* Ends a push: answers its calls and frees it. */
-void push_answer(struct job *, struct rank *, struct parked_push *, uint32_t result);
-void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
-/* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
-bool push_settle(struct job *, struct rank *, struct parked_push *);
-
-/* job_state.c */
-/* The rank with this number in the job; NULL: it is not in this part. */
-struct rank *job_rank(const struct job *, uint32_t global);
-/* What the update before the open window has left that is inf or NaN; "": nothing, and the window may be used. */
-void describe_lost(const struct job *, char *text, size_t n);
+struct waiter *waiter_add(struct job *, uint64_t call, enum waiter_kind, uint32_t rank); /* NULL: answered NO_MEMORY */
+void waiter_remove(struct job *, struct waiter *);
+/* NULL: the window is not over, or no longer remembered. */
+const struct past_window *past_find(const struct job *, uint64_t window);
+/* A window that is over, behind those that are remembered; the oldest gives its place. `counted` is copied. */
+void past_add(struct job *, const struct commit *, const uint64_t *counted);
+bool past_final(const struct job *); /* the last window has closed, and the end is being written */
+/* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
+uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
+/* A command with the next id, which is in *out_id then, and `present` behind it. false: there is no engine to send it
+ * to. */
+bool job_send(struct job *, struct engine_command *, uint64_t *out_id, const void *present);
+/* The rank whose parameters have begun to come and are not complete; NULL: there is none. */
+struct rank *puts_giver(const struct job *);
 
 /* The parameters after this window are lost. */
 static inline bool is_lost(const struct job *j, uint64_t window)
@@ -231,7 +229,7 @@ static inline bool prepared_at_least(const struct job *j, uint64_t term, uint64_
 
 #define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
 
-/* job_counts.c */
+/* ---- job_counts.c ---- */
 /* Every loop over all ranks goes through this: what is done for each push must not. */
 #define EACH_RANK(j, r) for (struct rank *r = (j)->rank; r < (j)->rank + (j)->spec->ranks && ++*(j)->visited; r++)
 bool rank_counted(const struct job *, const struct rank *, uint32_t micro);
@@ -250,78 +248,107 @@ void rank_changed(struct job *, struct rank *);
 /* The same of all ranks: the mirror is another one, or of another window. */
 void job_recount(struct job *);
 
-/* streams.c */
-/* The rank's stream of this call, or NULL. */
-struct stream *stream_of(struct rank *, uint64_t call);
-/* Without an answer. */
-void stream_free(struct stream *);
-/* Ends all streams of the rank's session: each is answered with this, and its slot is free. */
-void streams_end(struct job *, struct rank *, enum status, const char *hint, const char *text);
-/* What has come lacks a tensor of the parameters: `why` names it. */
-bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
-
-/* puts.c */
-/* Gives a checked piece to the engine, when it is the rank's turn; answered when the engine has taken it. */
-void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args *, struct now);
-/* Sends the engine the pieces that may go now. */
-void puts_send(struct job *);
-/* The parameters are there: answers all that wait with more. */
-void puts_answer(struct job *);
-/* The rank whose parameters have begun to come and are not complete; NULL: there is none. */
-const struct rank *puts_giver(const struct job *);
-/* The engine's answer to a piece. */
-void put_answered(struct job *, const struct engine_answer *, struct now);
-
-/* job_calls.c */
+/* ---- session.c ---- */
+/* The rank whose session the key is of; NULL: none, and the call is answered. */
+struct rank *session_check(struct job *, const struct session_key *, uint64_t call);
 /* The rank, if the session is good and the job has not ended, and for call_in_window if it runs and the open window
  * will close: else NULL, and the call is answered. */
 struct rank *call_allowed(struct job *, uint64_t call, const struct session_key *);
 struct rank *call_in_window(struct job *, uint64_t call, const struct session_key *);
-/* NULL: the window is not over, or no longer remembered. */
-const struct past_window *past_find(const struct job *, uint64_t window);
-/* Micro-batches of the rank that are in this window, the open one or one before it; 0: it is no longer remembered. */
-uint32_t rank_counted_in(const struct job *, const struct rank *, uint64_t window);
+/* In constant time. */
+bool session_token_is(const uint8_t *token, const uint8_t *other);
+/* It was taken over from an earlier gaccd, and what its engine and its coordinator know has not arrived yet. */
+bool job_is_recovering(const struct job *);
+/* pid 0: it does not. */
+bool session_process_lives(const struct job *, int64_t pid, uint64_t start_time);
+/* Its process was on this machine and is gone, as far as that can be known. */
+bool session_is_dead(const struct job *, const struct session_record *);
+/* Whether its trainer lives can only be known by its calls (no memory, no lifeline, a process that cannot be looked
+ * at), and there has been none for stall_warn, nor is one open. */
+bool session_is_silent(const struct job *, const struct rank *);
+/* First of the n consecutive slots of this rank's session. */
+uint32_t session_slots(const struct job *, const struct rank *, uint32_t *n);
+/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
+bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
 
-/* job_engine.c */
-/* A command with the next id, which is in *out_id then, and `present` behind it. false: there is no engine to send it
- * to. */
-bool job_send(struct job *, struct engine_command *, uint64_t *out_id, const void *present);
-/* Sends the engine what is wanted and not yet under way. */
-void job_reconcile(struct job *, struct now);
-/* The same for the initial parameters alone. */
-void job_reconcile_start(struct job *);
-/* The same for what one rank wants. */
-void job_reconcile_rank(struct job *, struct rank *);
-void job_reconcile_waiter(struct job *, struct waiter *);
-/* All that take part have read the reduced gradient: tells the engine. */
-void job_reconcile_ack(struct job *);
+/* ---- streams.c ---- */
+/* The rank's stream of this call, or NULL. */
+struct stream *stream_of(struct rank *, uint64_t call);
+/* Without an answer. */
+void stream_free(struct stream *);
+/* Its call is answered with this, and its slot is free. */
+void stream_end(struct job *, struct stream *, enum status, const char *hint, const char *text);
+/* The same for all streams of the rank's session. */
+void streams_end(struct job *, struct rank *, enum status, const char *hint, const char *text);
+/* To be asked before every copy: the stream of this call, if it has not ended, its session is in force, and nobody else
+ * reads or writes the slot; else NULL. */
+struct stream *stream_filling(struct job *, uint64_t call, uint32_t rank);
+/* n bytes for this offset have come. false: the stream has ended, with an answer. */
+bool stream_note(struct job *, struct stream *, uint64_t offset, uint64_t n);
+/* What has come lacks a tensor of the parameters: `why` names it. */
+bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
 
-/* job_report.c */
+/* ---- job_report.c ---- */
 /* Says all that the coordinator wants to know, now; costs a look at every rank. */
 void job_report(struct job *, struct now);
+/* A rank's contribution has changed. The coordinator is told at once what it acts on; the rest is only shown to users
+ * and waits for the tick. */
+void job_report_rank(struct job *, bool at_once, struct now);
 /* What the job's start waits for, as a part of a sentence; and the rank among it, or NULL. */
 const struct rank *job_start_waits(const struct job *, char *text, size_t n);
 
-/* job_answers.c */
+/* ---- waits.c ---- */
+void job_answer_ready(struct job *); /* the waiting ranks that may compute now */
+void job_answer_steps(struct job *); /* those that wait for a window that is over */
+
+/* ---- initial.c ---- */
+/* Sends the engine what it needs for the initial parameters and has not got: the order to draw or to read them, or the
+ * pieces that may go now. Once they are there, answers the calls that bring more. */
+void initial_send(struct job *);
+/* Gives a checked piece to the engine, when it is the rank's turn; answered when the engine has taken it. */
+void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args *, struct now);
+/* The engine's answer to a piece. */
+void put_answered(struct job *, const struct engine_answer *, struct now);
+void job_params_changed(struct job *, struct now); /* the start may go on */
+
+/* ---- pushes.c ---- */
+/* Sends the engine the rank's pushes that it has not got. */
+void pushes_send(struct job *, struct rank *);
+/* The engine's answer to a push. */
+void push_answered(struct job *, const struct engine_answer *, struct now);
+/* Ends a push: answers its calls and frees it. */
+void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
+/* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
+bool push_settle(struct job *, struct rank *, struct parked_push *);
+/* The push's bitmap is not of the job's tensor set: `text` says how. */
+bool present_wrong(const struct job *, const struct push_args *, char *text, size_t n);
+#define PRESENT_HINT "one bit for each tensor in the order of registration"
+
+/* ---- leaving.c ---- */
+/* Sends the engine the rank's flush, if it wants one and all its pushes have been answered. */
+void flush_send(struct job *, struct rank *);
+void flush_answered(struct job *, const struct engine_answer *, struct now);
 /* Answers the rank's Flush and Detach calls. */
 void answer_flush(struct job *, struct rank *, enum status, const char *why);
+/* Sends the engine a WAIT_ACK that it has not got. */
+void ack_send(struct job *, struct waiter *);
+/* All that take part have read the reduced gradient: tells the engine. */
+void ack_last_send(struct job *);
+void ack_answered(struct job *, const struct engine_answer *);
 
-/* job.c */
-struct waiter *waiter_add(struct job *, uint64_t call, enum waiter_kind, uint32_t rank); /* NULL: answered NO_MEMORY */
-void waiter_remove(struct job *, struct waiter *);
-/* A window that is over, behind those that are remembered; the oldest gives its place. `counted` is copied. */
-void past_add(struct job *, const struct commit *, const uint64_t *counted);
+/* ---- attach.c ---- */
+void attach_send(struct job *, struct rank *);
+void attach_answered(struct job *, const struct engine_answer *, struct now);
+
+/* ---- job_engine.c ---- */
+/* Sends the engine what is wanted and not yet under way: for everything, or for one rank. */
+void job_reconcile(struct job *, struct now);
+void job_reconcile_rank(struct job *, struct rank *);
+
+/* ---- job_answers.c ---- */
 void job_window_changed(struct job *, struct now); /* the mirror shows a new window: outcomes are known */
-void job_params_changed(struct job *, struct now); /* start phase may have advanced */
-uint32_t job_micro_size(const struct job *);
-void step_reply(struct job *, uint64_t call, const struct commit *);
-/* The rank may compute: the job runs and the parameters stand still. Or it has a step to apply first (optimizer
- * CLIENT). */
-bool ready_now(const struct job *, const struct rank *);
-bool past_final(const struct job *); /* the last window has closed, and the end is being written */
-void ready_reply(struct job *, const struct rank *, uint64_t call);
-void job_answer_ready(struct job *); /* the waiting ranks that may compute now */
-/* The job is over: answers every parked call with an error, pushes too. A rank that wanted to leave has left. */
-void job_end_calls(struct job *, enum status, const char *hint, const char *text);
+/* A window's parameter digest is in the journal only with the next commit; the newest window's is in the engine's
+ * record. */
+void job_learn_digest(struct job *);
 
 #endif

@@ -13,6 +13,26 @@ static void take_late(struct job *j, const struct order *o)
 		memcpy(j->late, o->late, j->n_late * sizeof(*j->late));
 }
 
+static void end_calls(struct job *j, enum status st, const char *hint, const char *text)
+{
+	struct reply left = { .kind = REPLY_EMPTY };
+	while (j->n_waiters) {
+		struct waiter *w = &j->waiter[j->n_waiters - 1];
+		if (w->kind == WAIT_DETACH || w->kind == WAIT_ACK)
+			j->ports.reply(j->ports.ctx, w->call, &left);
+		else if (!stream_of(&j->rank[w->rank], w->call))
+			reply_error(j, w->call, st, hint, "%s", text);
+		waiter_remove(j, w);
+	}
+	EACH_RANK(j, r)
+	{
+		streams_end(j, r, st, hint, text);
+		for (int i = 0; i < RANK_MAX_PUSHES; i++)
+			if (r->push[i].used)
+				push_fail(j, r, &r->push[i], st, text);
+	}
+}
+
 static void end_job(struct job *j, const struct order *o)
 {
 	if (j->ended)
@@ -20,7 +40,7 @@ static void end_job(struct job *j, const struct order *o)
 	j->ended = true;
 	j->end_status = o->end_status;
 	snprintf(j->end_reason, sizeof(j->end_reason), "%s", o->end_reason);
-	job_end_calls(j, ST_JOB_ENDED, NULL, j->end_reason);
+	end_calls(j, ST_JOB_ENDED, NULL, j->end_reason);
 }
 
 /* Of an earlier epoch or coordinator, or of the same one and overtaken: windows and wants only go forward. */

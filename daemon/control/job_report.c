@@ -89,6 +89,17 @@ const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
 
 /* ---- the report ---- */
 
+static void describe_lost(const struct job *j, char *text, size_t n)
+{
+	const struct control_record *m = &j->mirror.r;
+	unsigned long long count = m->params_nonfinite;
+	text[0] = '\0';
+	if (count)
+		snprintf(text, n, "%llu value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", count,
+			 count == 1 ? "" : "s", count == 1 ? "is" : "are",
+			 m->nonfinite_tensor < j->set.n ? j->set.tensor[m->nonfinite_tensor].name : "");
+}
+
 static void fill_vote(const struct job *j, struct report *r)
 {
 	const struct control_record *m = &j->mirror.r;
@@ -156,6 +167,15 @@ void job_report(struct job *j, struct now now)
 	j->reported_ns = now.mono_ns;
 	j->report_due = false;
 	j->ports.report(j->ports.ctx, &r);
+}
+
+/* A rank's contribution has changed. The coordinator is told at once what it acts on; the rest is only shown to users
+ * and waits for the tick, because a report looks at every rank. */
+void job_report_rank(struct job *j, bool at_once, struct now now)
+{
+	j->report_due = true;
+	if (at_once || !j->n_owing)
+		job_report(j, now);
 }
 
 /* ---- a degraded or failed part ---- */

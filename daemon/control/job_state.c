@@ -18,12 +18,6 @@ static bool alloc_history(struct job *j)
 	return true;
 }
 
-struct rank *job_rank(const struct job *j, uint32_t global)
-{
-	uint32_t i = part_local(&j->part, global);
-	return i == PART_NO_RANK ? NULL : &j->rank[i];
-}
-
 enum status job_new(struct job **out, uint64_t id, struct part_spec part, uint32_t owner_uid, uint64_t incarnation,
 		    const struct job_ports *ports)
 {
@@ -122,17 +116,6 @@ void job_restore_window(struct job *j, const struct commit *k, const uint64_t *c
 	past_add(j, k, counted);
 }
 
-void describe_lost(const struct job *j, char *text, size_t n)
-{
-	const struct control_record *m = &j->mirror.r;
-	unsigned long long count = m->params_nonfinite;
-	text[0] = '\0';
-	if (count)
-		snprintf(text, n, "%llu value%s of the parameters %s inf or NaN, the first in tensor \"%.80s\"", count,
-			 count == 1 ? "" : "s", count == 1 ? "is" : "are",
-			 m->nonfinite_tensor < j->set.n ? j->set.tensor[m->nonfinite_tensor].name : "");
-}
-
 uint64_t job_id(const struct job *j)
 {
 	return j->id;
@@ -229,9 +212,4 @@ bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)
 uint32_t job_slots(const struct job *j)
 {
 	return (j->spec->ranks + 1) * j->spec->slots_per_rank;
-}
-
-uint32_t job_reduced_half(const struct job *j)
-{
-	return 1 - j->mirror.r.x;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's pushes: checks each against the open window, parks it until the engine has counted it, and answers it. For
- * trainers' Push calls and for inline streams (streams.c). Part of struct job; pure; loop thread. */
+/* A rank's pushes from call to answer: checks each against the open window, parks it, gives it to the engine, and
+ * answers it when the engine has counted it. For trainers' Push calls and for inline streams (stream_calls.c). Part of
+ * struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 #include "engine/commit.h"
+#include "math/optim.h"
 
 #include <float.h>
 #include <math.h>
@@ -38,7 +40,7 @@ static void push_free(struct parked_push *p)
 	*p = (struct parked_push){ 0 };
 }
 
-void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
+static void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
 {
 	for (int i = 0; i < p->n_calls; i++)
 		push_reply(j, r, p->call[i], i && result == PUSH_COUNTED ? PUSH_DUPLICATE : result, p->window, p);
@@ -95,6 +97,95 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 	else
 		return false;
 	return true;
+}
+
+/* ---- to the engine, and back ---- */
+
+static void send_add(struct job *j, struct rank *r, struct parked_push *p)
+{
+	uint32_t n, first = session_slots(j, r, &n);
+	struct engine_command c = { .op = ENGINE_ADD,
+				    .rank = r->index,
+				    .sgen = r->sgen,
+				    .window = p->window,
+				    .micro = p->micro,
+				    .slot = p->slot == REPEAT ? first : p->slot,
+				    .weight = p->weight,
+				    .loss = p->loss,
+				    .data_key = p->data_key,
+				    .unix_nanos = p->unix_ns,
+				    .zero_after = p->zero_after,
+				    .n_present = p->n_present,
+				    .window_lr = p->lr };
+	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);
+	p->sent = job_send(j, &c, &p->command_id, p->present);
+}
+
+void pushes_send(struct job *j, struct rank *r)
+{
+	if (!j->engine_up || !r->has_session ||
+	    r->attaching) /* while it attaches: what the old session sent waits for the fence */
+		return;
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+		struct parked_push *p = &r->push[i];
+		if (p->used && !p->sent && !push_settle(j, r, p))
+			send_add(j, r, p);
+	}
+}
+
+static void on_void(struct job *j, struct rank *r, const struct parked_push *p, const struct engine_answer *a)
+{
+	char text[200];
+	snprintf(text, sizeof(text), "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
+		 p->micro, (unsigned long long)p->window, a->nonfinite_count);
+	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->global, text);
+}
+
+/* Answers come in the order of counting: the first one's learning rate is the window's. */
+static void count_push(struct job *j, struct rank *r, const struct parked_push *p)
+{
+	r->weight += p->weight;
+	if (j->mirror.r.count)
+		return;
+	j->mirror.r.window_lr = p->lr;
+	j->mirror.r.lr_rank = r->index;
+}
+
+/* Why the engine refuses a push; it names ranks by the part's numbers. */
+static const char *refusal_of(const struct job *j, const struct parked_push *p, const struct engine_answer *a,
+			      char *text, size_t n)
+{
+	const struct control_record *m = &j->mirror.r;
+	if (a->status != ST_LR_MISMATCH || !m->count)
+		return a->text;
+	snprintf(text, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", p->lr,
+		 j->rank[m->lr_rank].global, m->window_lr, m->window_lr == 0 ? " (the schedule's)" : "");
+	return text;
+}
+
+void push_answered(struct job *j, const struct engine_answer *a, struct now now)
+{
+	struct rank *r = &j->rank[a->rank];
+	char text[200];
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+		struct parked_push *p = &r->push[i];
+		if (!p->used || !p->sent || p->command_id != a->id)
+			continue;
+		if (a->status) {
+			push_fail(j, r, p, a->status, refusal_of(j, p, a, text, sizeof(text)));
+			break;
+		}
+		if (a->result != PUSH_VOID && !rank_settled(j, r, p->micro))
+			count_push(j, r, p);
+		if (a->result == PUSH_COUNTED && a->nonfinite_count && !r->nonfinite++)
+			r->first_nonfinite = p->micro;
+		rank_settle(j, r, p->micro, a->result == PUSH_VOID);
+		if (a->result == PUSH_VOID)
+			on_void(j, r, p, a);
+		push_answer(j, r, p, a->result);
+		break;
+	}
+	job_report_rank(j, a->result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR, now);
 }
 
 /* ---- a call ---- */
@@ -266,7 +357,7 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 				   .n_calls = 1 };
 	p->blocked_by = rank_blocked_by(j, r, a->micro);
 	r->last_push_unix_ns = now.unix_ns;
-	job_reconcile_rank(j, r);
+	pushes_send(j, r);
 }
 
 void job_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *a, struct now now)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inline streams: which slot each one fills, how far it is, and when the daemon ends it. Part of struct job; loop
- * thread.
+/* Inline streams: which slot each one fills, how far it is, and when the daemon ends it. Its calls are
+ * stream_calls.c's. Part of struct job; pure; loop thread.
  *
  * A stream belongs to one session generation and holds one slot of that session. docs/protocol.md, "Inline stream".
  */
 #include "control/job_impl.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct stream *stream_of(struct rank *r, uint64_t call)
 {
@@ -23,7 +22,7 @@ void stream_free(struct stream *s)
 	*s = (struct stream){ 0 };
 }
 
-static void end(struct job *j, struct stream *s, enum status st, const char *hint, const char *text)
+void stream_end(struct job *j, struct stream *s, enum status st, const char *hint, const char *text)
 {
 	uint64_t call = s->call;
 	uint32_t rank = s->rank;
@@ -38,7 +37,7 @@ void streams_end(struct job *j, struct rank *r, enum status st, const char *hint
 {
 	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++)
 		if (r->stream[i].state)
-			end(j, &r->stream[i], st, hint, text);
+			stream_end(j, &r->stream[i], st, hint, text);
 }
 
 void job_stream_gone(struct job *j, uint64_t call, uint32_t rank)
@@ -49,98 +48,11 @@ void job_stream_gone(struct job *j, uint64_t call, uint32_t rank)
 		stream_free(s);
 }
 
-/* ---- its first message ---- */
-
-static bool same_micro(const struct parked_push *p, const struct push_args *a)
-{
-	return p->used && p->window == a->window && p->micro == a->micro;
-}
-
-/* The push can be answered, or can join another one, without its bytes. */
-static bool needs_no_bytes(const struct job *j, const struct rank *r, const struct push_args *a)
-{
-	if (j->ended || a->window < j->mirror.r.window)
-		return true;
-	if (a->window != j->mirror.r.window || a->micro >= job_micro_size(j))
-		return false;
-	for (int i = 0; i < RANK_MAX_PUSHES; i++)
-		if (same_micro(&r->push[i], a))
-			return true;
-	return rank_settled(j, r, a->micro);
-}
-
-/* The client has started again: its earlier stream, whose connection may be dead unnoticed, must give up its slot. */
-static void end_earlier_try(struct job *j, struct rank *r, const struct push_args *push)
-{
-	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++) {
-		struct stream *s = &r->stream[i];
-		bool same = push ? !s->is_put && s->window == push->window && s->micro == push->micro : s->is_put;
-		if (s->state && same)
-			end(j, s, ST_UNAVAILABLE, "one stream at a time",
-			    "a newer stream of this session has begun with the same");
-	}
-}
-
-static bool find_slot(const struct job *j, const struct rank *r, uint32_t *out)
-{
-	for (uint32_t i = 0; i < j->spec->slots_per_rank; i++)
-		if (!slot_in_use(j, r, i)) {
-			*out = i;
-			return true;
-		}
-	return false;
-}
-
-bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *push,
-		     uint32_t *out_slot, struct now now)
-{
-	uint32_t n, slot;
-	char text[160];
-	struct rank *r = session_check(j, k, call);
-	if (!r)
-		return false;
-	if (push && needs_no_bytes(j, r, push)) {
-		job_push(j, call, k, push, now);
-		return false;
-	}
-	if (!call_allowed(j, call, k))
-		return false;
-	if (!j->engine_seen) {
-		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first",
-			    "call RegisterTensors first: the job has no memory yet");
-		return false;
-	}
-	if (!push && j->mirror.r.params_ready) {
-		struct reply rep = { .kind = REPLY_PUT, .put = { true } };
-		j->ports.reply(j->ports.ctx, call, &rep);
-		return false;
-	}
-	if (push && present_wrong(j, push, text, sizeof(text))) { /* before anybody keeps it */
-		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
-		return false;
-	}
-	end_earlier_try(j, r, push);
-	if (!find_slot(j, r, &slot)) {
-		reply_error(j, call, ST_SLOT_BUSY, NULL, "rank %u has a stream or a push in each of its slots",
-			    r->global);
-		return false;
-	}
-	r->stream[slot] = (struct stream){
-		.state = STREAM_FILLING, .is_put = !push, .call = call, .rank = r->global, .sgen = r->sgen
-	};
-	if (push) {
-		r->stream[slot].window = push->window;
-		r->stream[slot].micro = push->micro;
-	}
-	*out_slot = session_slots(j, r, &n) + slot;
-	return true;
-}
-
 /* ---- its bytes ---- */
 
 /* Checked before every copy: the stream has not ended, its session is in force, and nobody else reads or writes the
  * slot. */
-static struct stream *filling(struct job *j, uint64_t call, uint32_t rank)
+struct stream *stream_filling(struct job *j, uint64_t call, uint32_t rank)
 {
 	struct rank *r = job_rank(j, rank);
 	struct stream *s = r ? stream_of(r, call) : NULL;
@@ -149,7 +61,7 @@ static struct stream *filling(struct job *j, uint64_t call, uint32_t rank)
 
 bool job_stream_admits(struct job *j, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n)
 {
-	struct stream *s = filling(j, call, rank);
+	struct stream *s = stream_filling(j, call, rank);
 	if (!s)
 		return false;
 	uint64_t all = s->is_put ? j->set.arena.param_bytes : j->set.arena.slot_bytes;
@@ -160,11 +72,12 @@ bool job_stream_admits(struct job *j, uint64_t call, uint32_t rank, uint64_t off
 		 s->is_put ? "offset %llu, bytes %llu: the parameters have %llu"
 			   : "offset %llu + %llu bytes: a slot holds %llu",
 		 (unsigned long long)offset, (unsigned long long)n, (unsigned long long)all);
-	end(j, s, ST_INVALID_ARGUMENT, s->is_put ? "offset + bytes must lie in the parameter layout" : NULL, text);
+	stream_end(j, s, ST_INVALID_ARGUMENT, s->is_put ? "offset + bytes must lie in the parameter layout" : NULL,
+		   text);
 	return false;
 }
 
-static bool note(struct job *j, struct stream *s, uint64_t offset, uint64_t n)
+bool stream_note(struct job *j, struct stream *s, uint64_t offset, uint64_t n)
 {
 	char text[160];
 	enum status st = coverage_add(&s->came, offset, offset + n);
@@ -174,14 +87,14 @@ static bool note(struct job *j, struct stream *s, uint64_t offset, uint64_t n)
 	else
 		snprintf(text, sizeof(text), "%s", status_info(st)->text);
 	if (st)
-		end(j, s, st, NULL, text);
+		stream_end(j, s, st, NULL, text);
 	return !st;
 }
 
 bool job_stream_took(struct job *j, uint64_t call, uint32_t rank, uint64_t offset, uint64_t n)
 {
-	struct stream *s = filling(j, call, rank);
-	return s && note(j, s, offset, n);
+	struct stream *s = stream_filling(j, call, rank);
+	return s && stream_note(j, s, offset, n);
 }
 
 bool params_missing(const struct job *j, const struct coverage *c, char *why, size_t n_why)
@@ -192,55 +105,4 @@ bool params_missing(const struct job *j, const struct coverage *c, char *why, si
 			 "`last`, but the pieces do not cover tensor \"%.100s\" (bytes %llu to %llu of the parameters)",
 			 j->set.tensor[i].name, (unsigned long long)from, (unsigned long long)to);
 	return i < j->set.n;
-}
-
-/* ---- what it brings ---- */
-
-static bool is_whole(struct job *j, struct stream *s, const struct push_args *a)
-{
-	char text[256];
-	uint64_t from, to;
-	if (!present_wrong(j, a, text, sizeof(text))) {
-		uint64_t i = coverage_missing(&s->came, &j->set.arena, COVERAGE_SLOT, a->n_present ? a->present : NULL,
-					      &from, &to);
-		if (i == j->set.n)
-			return true;
-		snprintf(text, sizeof(text),
-			 "the chunks do not cover tensor \"%.100s\" (bytes %llu to %llu of the slot)",
-			 j->set.tensor[i].name, (unsigned long long)from, (unsigned long long)to);
-	}
-	end(j, s, ST_INVALID_ARGUMENT, NULL, text);
-	return false;
-}
-
-void job_stream_push(struct job *j, uint64_t call, const struct session_key *k, const struct push_args *args,
-		     struct now now)
-{
-	struct stream *s = filling(j, call, k->rank);
-	if (!s || !is_whole(j, s, args))
-		return;
-	struct push_args a = *args;
-	a.streamed = true;
-	a.slot = (uint32_t)(s - job_rank(j, k->rank)->stream);
-	stream_free(s); /* the slot is the push's from here on, or free */
-	job_push(j, call, k, &a, now);
-}
-
-void job_stream_put(struct job *j, uint64_t call, const struct session_key *k, uint64_t offset, uint64_t n, bool last,
-		    struct now now)
-{
-	struct stream *s = filling(j, call, k->rank);
-	struct rank *r = job_rank(j, k->rank);
-	char text[256];
-	if (!s || !note(j, s, offset, n))
-		return;
-	if (last && !j->mirror.r.params_ready && params_missing(j, &s->came, text, sizeof(text))) {
-		end(j, s, ST_INVALID_ARGUMENT, "send the missing bytes before `last`", text);
-		return;
-	}
-	s->state = STREAM_TAKEN;
-	struct put_args a = {
-		.slot = (uint32_t)(s - r->stream), .offset = offset, .bytes = n, .last = last, .streamed = true
-	};
-	put_begin(j, call, r, &a, now);
 }

@@ -1,32 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Initial parameters: which rank's count, and how their pieces go to the engine. Part of struct job; loop thread.
+/* Initial parameters: from a checkpoint, by the rules of init, or in pieces from a rank. Part of struct job; pure; loop
+ * thread.
  *
- * They come from one rank, the giver: the rank whose piece is sent to the engine first. Pieces of other ranks wait, so
- * that the parameters are never a mixture; when the giver's are complete, the others are answered and nothing of theirs
- * is written. If the giver stops before its last piece, a waiting rank becomes the giver and sends all of them.
+ * Pieces come from one rank, the giver: the rank whose piece is sent to the engine first. Pieces of other ranks wait,
+ * so that the parameters are never a mixture; when the giver's are complete, the others are answered and nothing of
+ * theirs is written. If the giver stops before its last piece, a waiting rank becomes the giver and sends all of them.
  * docs/protocol.md, "Initial parameters".
  */
 #include "control/job_impl.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
-/* ---- whose ---- */
-
-static bool gives(const struct job *j, struct rank *r)
-{
-	for (uint32_t i = 0; i < RANK_MAX_SLOTS; i++) {
-		const struct stream *s = &r->stream[i];
-		if (s->state && s->is_put && s->came.n)
-			return true;
-	}
-	return r->n_puts || (r->given.n && !r->lost && !r->detached);
-}
-
-const struct rank *puts_giver(const struct job *j)
-{
-	return j->giver && gives(j, j->giver) ? j->giver : NULL;
-}
+/* ---- pieces ---- */
 
 /* What the earlier giver has given will be written over: should it begin again, it gives all. */
 static struct rank *give(struct job *j, struct rank *r)
@@ -36,8 +22,6 @@ static struct rank *give(struct job *j, struct rank *r)
 	j->giver = r;
 	return r;
 }
-
-/* ---- pieces ---- */
 
 /* The piece has been taken, or is not wanted. If an inline stream brought it, that may go on, or ends. */
 static void put_over(struct job *j, struct waiter *w, bool done)
@@ -64,7 +48,7 @@ static void send_put(struct job *j, struct waiter *w)
 
 /* The parameters are ready: answers the calls that bring more, also those whose engine died after taking the piece and
  * before answering. */
-void puts_answer(struct job *j)
+static void puts_answer(struct job *j)
 {
 	struct reply rep = { .kind = REPLY_PUT };
 	rep.put.ready = true;
@@ -100,9 +84,9 @@ static bool put_is_whole(struct job *j, struct waiter *w)
 
 /* Pieces may overtake each other, but `last` is sent after all others of its rank. A rank that is being fenced gives
  * nothing more. */
-void puts_send(struct job *j)
+static void puts_send(struct job *j)
 {
-	struct rank *busy = j->giver && gives(j, j->giver) ? j->giver : NULL;
+	struct rank *busy = puts_giver(j);
 	for (uint32_t i = j->n_waiters; i-- > 0;) {
 		struct waiter *w = &j->waiter[i];
 		struct rank *r = &j->rank[w->rank];
@@ -113,6 +97,49 @@ void puts_send(struct job *j)
 			send_put(j, w);
 	}
 }
+
+/* ---- where they come from ---- */
+
+void job_begin_with(struct job *j, void *tail, uint32_t n)
+{
+	free(j->restore);
+	j->restore = tail;
+	j->n_restore = n;
+}
+
+static void reconcile_start(struct job *j)
+{
+	if (j->mirror.r.params_ready) {
+		puts_answer(j);
+		return;
+	}
+	if (j->restore) {
+		struct engine_command c = { .op = ENGINE_RESTORE, .n_present = j->n_restore };
+		if (!j->restore_command)
+			job_send(j, &c, &j->restore_command, j->restore);
+		return;
+	}
+	if (j->spec->n_init && !j->init_command) {
+		struct engine_command c = { .op = ENGINE_INIT_PARAMS };
+		job_send(j, &c, &j->init_command, NULL);
+	}
+	puts_send(j);
+}
+
+void initial_send(struct job *j)
+{
+	if (j->engine_up)
+		reconcile_start(j);
+}
+
+void job_params_changed(struct job *j, struct now now)
+{
+	if (j->mirror.r.params_ready)
+		job_report(j, now);
+	job_answer_ready(j);
+}
+
+/* ---- answers ---- */
 
 static struct waiter *put_of(const struct job *j, const struct engine_answer *a)
 {
@@ -143,7 +170,7 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 	put_over(j, found, st || rep.put.ready);
 	if (rep.put.ready)
 		job_params_changed(j, now);
-	job_reconcile_start(j); /* a `last` may have waited for this piece */
+	initial_send(j); /* a `last` may have waited for this piece */
 	if (answered)
 		return;
 	if (st)
@@ -151,6 +178,26 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 			    a->status ? a->text : status_info(st)->text);
 	else
 		j->ports.reply(j->ports.ctx, w.call, &rep); /* a stream brings its next piece from in here */
+}
+
+/* ---- calls ---- */
+
+void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
+{
+	uint32_t n, first = session_slots(j, r, &n);
+	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->index);
+	struct stream *s = w ? NULL : stream_of(r, call);
+	if (s)
+		stream_free(s); /* answered: no memory */
+	if (!w)
+		return;
+	w->slot = first + a->slot;
+	w->offset = a->offset;
+	w->bytes = a->bytes;
+	w->last = a->last;
+	r->n_last_puts += a->last;
+	w->streamed = a->streamed;
+	initial_send(j);
 }
 
 void job_put_params(struct job *j, uint64_t call, const struct session_key *k, uint32_t slot, uint64_t offset,
@@ -190,22 +237,4 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 	}
 	struct put_args a = { .slot = slot, .offset = offset, .bytes = bytes, .last = last };
 	put_begin(j, call, r, &a, now);
-}
-
-void put_begin(struct job *j, uint64_t call, struct rank *r, const struct put_args *a, struct now now)
-{
-	uint32_t n, first = session_slots(j, r, &n);
-	struct waiter *w = waiter_add(j, call, WAIT_PUT, r->index);
-	struct stream *s = w ? NULL : stream_of(r, call);
-	if (s)
-		stream_free(s); /* answered: no memory */
-	if (!w)
-		return;
-	w->slot = first + a->slot;
-	w->offset = a->offset;
-	w->bytes = a->bytes;
-	w->last = a->last;
-	r->n_last_puts += a->last;
-	w->streamed = a->streamed;
-	job_reconcile_start(j);
 }
