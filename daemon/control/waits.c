@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer's calls WaitReady and WaitStep. Part of struct job; pure; loop thread. */
+/* A trainer's calls WaitReady and WaitStep: answers them, at once or when what they wait for has happened. Part of
+ * struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
 /* 0: no deadline; so is a time beyond the clock's end. */

@@ -152,7 +152,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 				    .id = w->id,
 				    .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
-	if (!part_engine_send(h->part, &c, path))
+	if (!part_engine_send(h->part, h->id, &c, path))
 		return false;
 	s->command = w->id;
 	const struct commit *last = job_last_commit(h->part->job);

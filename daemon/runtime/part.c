@@ -12,23 +12,6 @@
 
 /* ---- ports of control/job.h; ctx is the part ---- */
 
-static void on_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	struct part *p = ctx;
-	p->ports.reply(p->ports.ctx, call, r);
-}
-
-static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
-{
-	return part_engine_send(ctx, c, present);
-}
-
-static void on_report(void *ctx, const struct report *r)
-{
-	struct part *p = ctx;
-	p->ports.report(p->ports.ctx, r);
-}
-
 static void on_allocate(void *ctx, uint64_t job)
 {
 	part_allocate(ctx);
@@ -37,7 +20,7 @@ static void on_allocate(void *ctx, uint64_t job)
 static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	struct part *p = ctx;
-	p->ports.event(p->ports.ctx, warning, reason, rank, text);
+	p->ports.event(p, warning, reason, rank, text);
 }
 
 static bool on_process_alive(void *ctx, int64_t pid, uint64_t start_time)
@@ -67,12 +50,10 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 			    .spec = &text->spec,
 			    .ports = *ports,
 			    .mem = { .plan_fd = -1 } };
-	if (!p->ports.ctx)
-		p->ports.ctx = p;
 	struct job_ports jp = { .ctx = p,
-				.reply = on_reply,
-				.engine_send = on_engine_send,
-				.report = on_report,
+				.reply = ports->reply,
+				.engine_send = part_engine_send,
+				.report = ports->report,
 				.allocate = on_allocate,
 				.event = on_event,
 				.process_alive = on_process_alive,

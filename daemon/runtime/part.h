@@ -18,30 +18,31 @@
 struct engine_proc;
 struct journal_bytes;
 
+/* What a part asks of the rest of gaccd. `part` is the struct part: the first two are given to its state machine as
+ * they are, whose ports know only a context. */
 struct part_ports {
-	void *ctx; /* NULL: the part itself */
 	/* Answers a trainer's call; a call that is gone is ignored. */
-	void (*reply)(void *ctx, uint64_t call, const struct reply *);
+	void (*reply)(void *part, uint64_t call, const struct reply *);
 	/* To the coordinator. */
-	void (*report)(void *ctx, const struct report *);
+	void (*report)(void *part, const struct report *);
 	/* Something that an operator wants to read; rank -1: the job. */
-	void (*event)(void *ctx, bool warning, const char *reason, int64_t rank, const char *text);
+	void (*event)(void *part, bool warning, const char *reason, int64_t rank, const char *text);
 	/* What is shown of the part has changed. */
-	void (*changed)(void *ctx);
+	void (*changed)(void *part);
 	/* Its memory is there and its engine is up: ST_OK; or why they will not be. May be told more than once. */
-	void (*placed)(void *ctx, enum status, const char *why);
+	void (*placed)(void *part, enum status, const char *why);
 	/* Its tensor set is new: the coordinator makes it durable, then calls part_on_tensors_kept. ST_NO_MEMORY. */
-	enum status (*keep_tensors)(void *ctx);
+	enum status (*keep_tensors)(void *part);
 	/* May the part have so many bytes of this node? ST_RESOURCE_EXHAUSTED with why. */
-	enum status (*fits)(void *ctx, uint64_t bytes, char *why, size_t n_why);
+	enum status (*fits)(void *part, uint64_t bytes, char *why, size_t n_why);
 	/* The job begins with a checkpoint that has not been read: true, and part_allocate or part_fail_beginning
 	 * follows. */
-	bool (*restore)(void *ctx);
+	bool (*restore)(void *part);
 	/* From the engine: it is up; it is gone; answers to CHECKPOINT, RESTORE and to a COMMIT that was carried out.
 	 */
-	void (*engine_up)(void *ctx);
-	void (*engine_down)(void *ctx);
-	void (*engine_answer)(void *ctx, const struct engine_answer *);
+	void (*engine_up)(void *part);
+	void (*engine_down)(void *part);
+	void (*engine_answer)(void *part, const struct engine_answer *);
 };
 
 /* Segments, in the order of plan_segments. They are mapped only where gaccd reads or writes itself. */
@@ -118,7 +119,7 @@ void part_drop(struct part *);
 void part_on_order(struct part *, const struct order *);
 /* Starts an engine that is due, ends one that hangs, tries again what had no memory. */
 void part_tick(struct part *, struct now);
-void part_random16(void *ctx, uint8_t out[16]); /* ports.random16 */
+void part_random16(void *ctx, uint8_t out[16]); /* job_ports.random16 */
 
 /* ---- part_memory.c ---- */
 /* Bytes of shared memory that a part with these tensors will have. ST_NO_MEMORY. */
@@ -147,7 +148,8 @@ void *part_map(struct part *, uint32_t role, uint32_t index, bool writable);
 /* ---- part_engine.c ---- */
 /* The memory is there: for the first time in this life of gaccd. */
 void part_start_engine(struct part *);
-bool part_engine_send(struct part *, const struct engine_command *, const void *present);
+/* job_ports.engine_send of `part`, whose job it is. false: the engine is down, or going. */
+bool part_engine_send(void *part, uint64_t job, const struct engine_command *, const void *present);
 void part_engine_tick(struct part *, struct now);
 /* None runs, and none is about to be started. */
 bool part_engine_is_over(const struct part *);

@@ -75,9 +75,9 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		restore_pushes(p, &state);
 	control_state_fini(&state);
 	FAILPOINT(gaccd_hello_taken);
-	p->ports.changed(p->ports.ctx);
-	p->ports.engine_up(p->ports.ctx);
-	p->ports.placed(p->ports.ctx, ST_OK, NULL);
+	p->ports.changed(p);
+	p->ports.engine_up(p);
+	p->ports.placed(p, ST_OK, NULL);
 }
 
 static void on_answer(void *arg, const struct engine_answer *a)
@@ -92,7 +92,7 @@ static void on_answer(void *arg, const struct engine_answer *a)
 	else if (a->op != ENGINE_CHECKPOINT && a->op != ENGINE_RESTORE)
 		job_on_answer(p->job, a, node_now());
 	if (a->op == ENGINE_CHECKPOINT || a->op == ENGINE_RESTORE || (a->op == ENGINE_COMMIT && !a->status))
-		p->ports.engine_answer(p->ports.ctx, a);
+		p->ports.engine_answer(p, a);
 }
 
 /* ---- its end, and what follows ---- */
@@ -109,7 +109,7 @@ static void give_up(struct part *p, struct now now)
 	else
 		snprintf(text, sizeof(text), "the engine cannot be started (%u tries in %.1f s): %s", r->failures,
 			 age_s, r->cause);
-	p->ports.placed(p->ports.ctx, ST_ENGINE_FAILED, text);
+	p->ports.placed(p, ST_ENGINE_FAILED, text);
 	job_fail(p->job, ST_ENGINE_FAILED, text, node_now());
 }
 
@@ -121,7 +121,7 @@ static void on_failure(struct part *p, const char *event, const char *cause, boo
 	r->patient |= p->begun;
 	enum restarts_verdict v = restarts_on_failure(r, cause, outside, patience_ns, now);
 	if (v == RESTARTS_NEWS)
-		p->ports.event(p->ports.ctx, true, event, -1, cause);
+		p->ports.event(p, true, event, -1, cause);
 	if (v == RESTARTS_GIVE_UP) {
 		give_up(p, now);
 	} else if (restarts_in_trouble(r)) {
@@ -152,7 +152,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	describe_exit(p, e, cause, sizeof(cause));
 	p->engine.proc = NULL;
 	job_on_engine_down(p->job, now);
-	p->ports.engine_down(p->ports.ctx);
+	p->ports.engine_down(p);
 	on_failure(p, "EngineExited", cause, !*e->why && (e->signal == SIGKILL || e->signal == SIGTERM), now);
 }
 
@@ -208,7 +208,7 @@ static void check_engine(struct part *p)
 	snprintf(text, sizeof(text),
 		 "the engine (pid %lld) has not answered for %.1f s (engine.timeout): it is killed and started anew",
 		 (long long)engine_proc_pid(p->engine.proc), (double)timeout_ms / 1e3);
-	p->ports.event(p->ports.ctx, true, "EngineHung", -1, text);
+	p->ports.event(p, true, "EngineHung", -1, text);
 	snprintf(text, sizeof(text), "it has not answered for %.1f s (engine.timeout)", (double)timeout_ms / 1e3);
 	engine_proc_kill(p->engine.proc, text);
 }
@@ -225,8 +225,9 @@ void part_engine_tick(struct part *p, struct now now)
 		part_start_engine(p);
 }
 
-bool part_engine_send(struct part *p, const struct engine_command *c, const void *present)
+bool part_engine_send(void *part, uint64_t job, const struct engine_command *c, const void *present)
 {
+	struct part *p = part;
 	if (c->op == ENGINE_ATTACH)
 		FAILPOINT(gaccd_attach_before);
 	return p->engine.proc && !FAILPOINT_ERROR(gaccd_command_before) && engine_proc_send(p->engine.proc, c, present);

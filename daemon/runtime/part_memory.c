@@ -122,12 +122,11 @@ static void forget_memory(struct part *p)
 
 void part_fail_beginning(struct part *p, const char *event, enum status st, const char *why)
 {
-	p->ports.event(p->ports.ctx, st != ST_JOB_ENDED, event, -1, why); /* no fault when it was cancelled meanwhile */
+	p->ports.event(p, st != ST_JOB_ENDED, event, -1, why); /* no fault when it was cancelled meanwhile */
 	forget_memory(p);
 	p->mem.allocating = false;
 	job_on_allocate_failed(p->job, st, why, node_now());
-	p->ports.placed(p->ports.ctx, st == ST_JOB_ENDED ? ST_OK : st,
-			why); /* there is a job: how it ended is in its state */
+	p->ports.placed(p, st == ST_JOB_ENDED ? ST_OK : st, why); /* there is a job: how it ended is in its state */
 }
 
 static void fail_allocation(struct part *p, enum status st, const char *why)
@@ -245,7 +244,7 @@ static void keeping_tick(struct part *p, struct now now)
 	if (!p->mem.keeping || !p->mem.keeping_since_ns || now.mono_ns - p->mem.keeping_since_ns < KEEP_TELL_NS)
 		return;
 	p->mem.keeping_since_ns = 0; /* once */
-	p->ports.event(p->ports.ctx, true, "StoreWaits", -1,
+	p->ports.event(p, true, "StoreWaits", -1,
 		       "the job begins when the service manager has taken its memory's descriptors: it has not read "
 		       "its socket for some seconds");
 }
@@ -267,7 +266,7 @@ static void finish_allocation(struct allocation *a)
 	struct part *p = a->p;
 	const char *why = a->why[0] ? a->why : status_info(a->status)->text;
 	if (!a->status && !a->adopted && *a->unused) /* once in a job's life */
-		p->ports.event(p->ports.ctx, true, "UnusedRules", -1, a->unused);
+		p->ports.event(p, true, "UnusedRules", -1, a->unused);
 	if (a->status && a->adopted)
 		fail_plan(p, a->status, why);
 	else if (a->status)
@@ -369,7 +368,7 @@ void part_allocate(struct part *p)
 		return;
 	}
 	p->mem.allocating = true;
-	if (p->ports.restore(p->ports.ctx))
+	if (p->ports.restore(p))
 		return;
 	enum status st = head_plan(p);
 	if (st) {
@@ -393,11 +392,11 @@ void part_allocate(struct part *p)
 	for (int i = 0; i < p->mem.n; i++) /* half an allocation: nothing was promised yet */
 		segment_close(&p->mem.segment[i]);
 	drop_kept(p); /* or the next start would find two of each name */
-	st = p->ports.fits(p->ports.ctx, p->mem.bytes, why, sizeof(why));
+	st = p->ports.fits(p, p->mem.bytes, why, sizeof(why));
 	if (!st && p->tensors.durable)
 		allocate(p, false);
 	else if (!st)
-		st = p->ports.keep_tensors(p->ports.ctx);
+		st = p->ports.keep_tensors(p);
 	if (st)
 		fail_allocation(p, st, *why ? why : status_info(st)->text);
 }
