@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a call: accepted, admitted or refused, ended. gRPC requires an order: one batch of each kind at a time,
- * one SEND_MESSAGE in flight, the status only after the last of them has completed; a call is freed when every batch
- * has. Loop thread. */
+/* The life of a call from its first batch to its end, what it holds until then, and what handlers ask about it. gRPC
+ * requires an order: one batch of each kind at a time, one SEND_MESSAGE in flight, the status only after the last of
+ * them has completed; a call is freed when every batch has. Loop thread. */
 #include "rpc/call.h"
 
 #include "base/log.h"
@@ -9,13 +9,31 @@
 #include "proto/handoff.h"
 
 #include <stdlib.h>
+#include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
-/* ---- life ---- */
+/* ---- quotas and slots ---- */
 
-static void slot_take(struct rpc_call *call)
+bool rpc_call_take_quota(struct rpc_server *server, struct rpc_quota *shares, int64_t user, size_t n)
+{
+	if (rpc_quota_take(shares, user, n))
+		return true;
+	rpc_reaper_run(server->reaper);
+	return rpc_quota_take(shares, user, n);
+}
+
+void rpc_call_give_queued(struct rpc_call *call)
+{
+	size_t kept = call->queue.bytes + call->reply_bytes;
+	if (call->queued_bytes <= kept)
+		return;
+	rpc_quota_give(&call->server->queued, call->user, call->queued_bytes - kept);
+	call->queued_bytes = kept;
+}
+
+void rpc_call_take_slot(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
 	uint32_t index = server->first_free;
@@ -39,7 +57,24 @@ static void slot_give_back(struct rpc_call *call)
 	rpc_quota_give(&server->calls, call->user, 1);
 }
 
-static void call_free(struct rpc_call *call)
+/* ---- life ---- */
+
+void rpc_call_drop_reply(struct rpc_call *call)
+{
+	if (call->reply)
+		grpc_byte_buffer_destroy(call->reply);
+	call->reply = NULL;
+	call->reply_bytes = 0;
+	rpc_call_give_queued(call);
+}
+
+void rpc_call_drop_queue(struct rpc_call *call)
+{
+	rpc_queue_drop(&call->queue);
+	rpc_call_give_queued(call);
+}
+
+void rpc_call_free(struct rpc_call *call)
 {
 	rpc_call_drop_message(call);
 	rpc_queue_fini(&call->queue);
@@ -64,7 +99,7 @@ void rpc_call_end_if_over(struct rpc_call *call)
 	slot_give_back(call);
 	if (call->read_ahead)
 		rpc_reaper_expect(server->reaper, -1);
-	call_free(call);
+	rpc_call_free(call);
 	tenant->open--;
 	rpc_tenant_check_idle(tenant);
 }
@@ -82,7 +117,7 @@ void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct 
 	grpc_call_cancel(call->grpc, NULL);
 }
 
-static void on_close(struct rpc_tag *tag, bool ok)
+void rpc_call_on_close(struct rpc_tag *tag, bool ok)
 {
 	struct rpc_call *call = CALL_OF(tag, close);
 	call->pending--;
@@ -91,170 +126,13 @@ static void on_close(struct rpc_tag *tag, bool ok)
 	rpc_call_end_if_over(call);
 }
 
-void rpc_call_drain(struct rpc_call *call)
-{
-	if (call->row->method->flags & RPC_ENDS_ON_DRAIN)
-		rpc_fail(call, &(struct rpc_error){ .status = ST_DRAINING });
-}
+/* ---- what handlers ask ---- */
 
-/* ---- accepting ---- */
-
-bool rpc_call_take_quota(struct rpc_server *server, struct rpc_quota *shares, int64_t user, size_t n)
-{
-	if (rpc_quota_take(shares, user, n))
-		return true;
-	rpc_reaper_run(server->reaper);
-	return rpc_quota_take(shares, user, n);
-}
-
-static bool has_deadline(const struct rpc_call *call)
+bool rpc_call_has_deadline(const struct rpc_call *call)
 {
 	gpr_timespec deadline = call->details.deadline;
 	return gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) != 0;
 }
-
-/* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
-static bool find_header(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len)
-{
-	for (size_t i = 0; i < call->metadata.count; i++) {
-		const grpc_metadata *entry = &call->metadata.metadata[i];
-		if (grpc_slice_str_cmp(entry->key, key) != 0)
-			continue;
-		*out_value = (const char *)GRPC_SLICE_START_PTR(entry->value);
-		*out_len = GRPC_SLICE_LENGTH(entry->value);
-		return true;
-	}
-	return false;
-}
-
-static enum status find_peer(struct rpc_call *call)
-{
-	const char *authorization = NULL;
-	size_t n = 0;
-	find_header(call, "authorization", &authorization, &n);
-	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
-	call->user = st == ST_OK ? (int64_t)call->peer.uid : RPC_UNAUTHENTICATED;
-	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
-}
-
-/* OK: the call is counted in its user's quota of calls. Else the reason to refuse it. */
-static enum status admit(struct rpc_call *call)
-{
-	struct rpc_server *server = call->server;
-	if (!call->row)
-		return ST_UNIMPLEMENTED;
-	if (server->draining)
-		return ST_DRAINING;
-	enum status st = find_peer(call);
-	if (st)
-		return st;
-	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !has_deadline(call))
-		return ST_INVALID_ARGUMENT;
-	return rpc_call_take_quota(server, &server->calls, call->user, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
-}
-
-static void refuse(struct rpc_call *call, enum status st)
-{
-	grpc_slice path = call->details.method;
-	char text[256];
-	const char *hint = rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
-						  GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
-	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
-}
-
-/* RECV_CLOSE is started first: it completes when the client cancels, dies or misses its deadline. `pending` keeps the
- * call alive in here: admit() may run the reaper, which could free it. */
-static void begin(struct rpc_call *call)
-{
-	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
-	op.data.recv_close_on_server.cancelled = &call->cancelled;
-	call->pending++;
-	rpc_call_start(call, &op, 1, &call->close);
-	grpc_slice path = call->details.method;
-	if (!call->read_ahead)
-		call->row =
-			rpc_row_find(call->server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
-	enum status st = admit(call);
-	if (st != ST_OK) {
-		rpc_call_drop_message(call);
-		refuse(call, st);
-	} else {
-		slot_take(call);
-		if (call->read_ahead)
-			rpc_call_take_message(call);
-		else
-			rpc_call_recv(call);
-	}
-	call->pending--;
-}
-
-static void on_accept(struct rpc_tag *tag, bool ok)
-{
-	struct rpc_call *call = CALL_OF(tag, accept);
-	struct rpc_server *server = call->server;
-	struct rpc_tenant *tenant = call->tenant;
-	tenant->armed--;
-	if (!ok) { /* the tenant is closing */
-		call_free(call);
-		rpc_tenant_check_idle(tenant);
-		return;
-	}
-	rpc_call_arm(tenant, call->read_ahead ? call->row : NULL);
-	tenant->open++;
-	if (call->read_ahead)
-		rpc_reaper_expect(server->reaper, 1);
-	begin(call);
-	rpc_call_end_if_over(call);
-}
-
-static grpc_call_error request(struct rpc_call *call)
-{
-	struct rpc_server *server = call->server;
-	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
-	handoff_given(&call->accept);
-	if (!call->read_ahead)
-		return grpc_server_request_call(call->tenant->grpc, &call->grpc, &call->details, &call->metadata, queue,
-						queue, &call->accept);
-	return grpc_server_request_registered_call(call->tenant->grpc,
-						   call->tenant->registered[call->row - server->rows], &call->grpc,
-						   &call->details.deadline, &call->metadata, &call->in,
-						   rpc_reaper_queue(server->reaper), queue, &call->accept);
-}
-
-void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
-{
-	if (tenant->closing)
-		return;
-	struct rpc_call *call = calloc(1, sizeof(*call));
-	if (!call) {
-		log_error("out of memory: gaccd can accept one call fewer at a time");
-		return;
-	}
-	call->server = tenant->server;
-	call->tenant = tenant;
-	call->row = row;
-	call->read_ahead = row != NULL;
-	call->accept.run = on_accept;
-	call->close.run = on_close;
-	call->recv.run = rpc_call_on_recv;
-	call->send.run = rpc_call_on_sent;
-	call->turn.run = rpc_call_on_turn;
-	call->finish.run = rpc_call_on_finish;
-	rpc_queue_init(&call->queue);
-	call->text = grpc_empty_slice();
-	call->detail = grpc_empty_slice();
-	grpc_call_details_init(&call->details);
-	grpc_metadata_array_init(&call->metadata);
-	grpc_call_error err = request(call);
-	if (err != GRPC_CALL_OK) {
-		log_error("cannot accept calls: %s", grpc_call_error_to_string(err));
-		call_free(call);
-		return;
-	}
-	tenant->armed++;
-}
-
-/* ---- what handlers ask ---- */
 
 uint64_t rpc_id(const struct rpc_call *call)
 {
@@ -307,7 +185,7 @@ const struct rpc_peer *rpc_peer(const struct rpc_call *call)
 
 int64_t rpc_deadline_left_ns(const struct rpc_call *call)
 {
-	if (!has_deadline(call))
+	if (!rpc_call_has_deadline(call))
 		return INT64_MAX;
 	gpr_timespec deadline = call->details.deadline;
 	gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));

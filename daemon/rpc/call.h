@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the RPC layer: one call, as call.c, call_recv.c and call_send.c share it; no other file includes this. It is
- * the only header of this room that includes gRPC's, because a call holds some of gRPC's structs. Loop thread.
+/* Inside the RPC layer: one call, as five files share it; no other file includes this. It is the only header of this
+ * room that includes gRPC's, because a call holds some of gRPC's structs. Loop thread, unless said otherwise.
  *
- * call.c: its life. call_recv.c: the request, or the messages of a stream. call_send.c: what goes back.
+ * Each file calls only those below it: accept.c (a call comes), call_recv.c (the request, or the messages of a stream),
+ * call_send.c (what goes back), call.c (its life), call_request.c (the request that it holds).
  */
 #ifndef GACC_RPC_CALL_H
 #define GACC_RPC_CALL_H
@@ -59,27 +60,56 @@ struct rpc_call {
 	grpc_slice detail;
 };
 
+/* ---- call.c ---- */
+
 /* Starts a batch; `tag` runs when it completes. gRPC refuses a batch only if we made a mistake: that is logged, and the
  * call is cancelled. */
 void rpc_call_start(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag);
 /* Last in every on_*: frees the call if it is closed and every batch has completed. */
 void rpc_call_end_if_over(struct rpc_call *call);
+/* Frees a call that gRPC has not accepted. */
+void rpc_call_free(struct rpc_call *call);
+/* Gives it an id. Its user's quota of calls has counted it; both are returned when the call ends. */
+void rpc_call_take_slot(struct rpc_call *call);
+void rpc_call_on_close(struct rpc_tag *tag, bool ok);
+bool rpc_call_has_deadline(const struct rpc_call *call);
 /* rpc_quota_take. Calls that have ended count until the reaper runs, so this runs it before it refuses. */
 bool rpc_call_take_quota(struct rpc_server *server, struct rpc_quota *shares, int64_t user, size_t n);
+
+/* Drops what waits to be sent; a message in flight stays. */
+void rpc_call_drop_queue(struct rpc_call *call);
+/* Drops the reply that would go with the status. */
+void rpc_call_drop_reply(struct rpc_call *call);
+/* Returns to the quota what is counted in `queued_bytes`, but neither queued nor the reply any longer. */
+void rpc_call_give_queued(struct rpc_call *call);
+
+/* ---- call_request.c ---- */
+
+/* Unpacks `in`, and runs the method's `prepare`. Else `why` says what is wrong with it. Any thread. */
+enum status rpc_call_decode(struct rpc_call *call, char *why, size_t n_why);
+/* Is a message of n bytes decoded in the pool? */
+bool rpc_call_is_large(const struct rpc_call *call, size_t n);
+/* rpc_call_decode in the pool; then decoded(), which must call rpc_call_end_if_over. `why` lives as long as the
+ * message. false: out of memory. */
+bool rpc_call_decode_large(struct rpc_call *call,
+			   void (*decoded)(struct rpc_call *call, enum status st, const char *why));
+/* Frees the message that the call holds, in any form, and returns its quota. */
+void rpc_call_drop_message(struct rpc_call *call);
+/* Frees `in` alone. */
+void rpc_call_drop_in(struct rpc_call *call);
+
+/* ---- call_recv.c ---- */
 
 /* Asks for the next message, or the first. */
 void rpc_call_recv(struct rpc_call *call);
 void rpc_call_on_recv(struct rpc_tag *tag, bool ok);
 /* Handles `in`, the message that arrived; NULL: the client has sent its last. */
 void rpc_call_take_message(struct rpc_call *call);
-void rpc_call_drop_message(struct rpc_call *call);
+
+/* ---- call_send.c ---- */
 
 void rpc_call_on_turn(struct rpc_tag *tag, bool ok);
 void rpc_call_on_sent(struct rpc_tag *tag, bool ok);
 void rpc_call_on_finish(struct rpc_tag *tag, bool ok);
-/* Drops what waits to be sent; a message in flight stays. */
-void rpc_call_drop_queue(struct rpc_call *call);
-/* Drops the reply that would go with the status. */
-void rpc_call_drop_reply(struct rpc_call *call);
 
 #endif

@@ -12,31 +12,6 @@
 #include <grpc/slice.h>
 #include <protobuf-c/protobuf-c.h>
 
-/* Returns to the quota what gRPC has sent. */
-static void give_queued(struct rpc_call *call)
-{
-	size_t kept = call->queue.bytes + call->reply_bytes;
-	if (call->queued_bytes <= kept)
-		return;
-	rpc_quota_give(&call->server->queued, call->user, call->queued_bytes - kept);
-	call->queued_bytes = kept;
-}
-
-void rpc_call_drop_reply(struct rpc_call *call)
-{
-	if (call->reply)
-		grpc_byte_buffer_destroy(call->reply);
-	call->reply = NULL;
-	call->reply_bytes = 0;
-	give_queued(call);
-}
-
-void rpc_call_drop_queue(struct rpc_call *call)
-{
-	rpc_queue_drop(&call->queue);
-	give_queued(call);
-}
-
 static size_t metadata_op(struct rpc_call *call, grpc_op *op)
 {
 	if (call->sent_metadata)
@@ -123,7 +98,7 @@ void rpc_call_on_sent(struct rpc_tag *tag, bool ok)
 	call->pending--;
 	call->sending = false;
 	rpc_queue_sent(&call->queue);
-	give_queued(call);
+	rpc_call_give_queued(call);
 	if (ok)
 		send_next(call);
 	if (ok && !call->answered && !call->closed && call->row->method->on_writable &&
@@ -166,7 +141,7 @@ static enum status enqueue(struct rpc_call *call, grpc_byte_buffer *buffer)
 		return ST_CANCELLED;
 	}
 	enum status st = rpc_queue_add(&call->queue, buffer);
-	give_queued(call); /* if there was no memory */
+	rpc_call_give_queued(call); /* if there was no memory */
 	if (st == ST_OK)
 		send_next(call);
 	return st;
@@ -319,4 +294,10 @@ void rpc_failf(struct rpc_call *call, enum status status, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	rpc_fail(call, &(struct rpc_error){ .status = status, .message = text });
+}
+
+void rpc_call_drain(struct rpc_call *call)
+{
+	if (call->row->method->flags & RPC_ENDS_ON_DRAIN)
+		rpc_fail(call, &(struct rpc_error){ .status = ST_DRAINING });
 }

@@ -4,7 +4,7 @@
 #include "rpc/rpc.h"
 
 #include "base/log.h"
-#include "rpc/tenant.h"
+#include "rpc/tenants.h"
 #include "proto/handoff.h"
 
 #include <arpa/inet.h>
@@ -93,6 +93,11 @@ void rpc_server_free(struct rpc_server *server)
 	rpc_guards_fini(&server->guards);
 	free(server);
 	grpc_shutdown();
+}
+
+struct rpc_pool *rpc_server_pool(const struct rpc_server *server)
+{
+	return server->pool;
 }
 
 static void ignore(void *context)

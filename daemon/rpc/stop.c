@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stopping a server: drain, shut gRPC down, give calls time to end, cancel the rest; when nothing is out any longer,
- * stop the reaper and the pump. Loop thread. */
+/* Stopping a server: drain, shut gRPC down, give calls time to end, cancel the rest. stop_end.c does what remains when
+ * all have ended. Loop thread. */
+#include "rpc/stop_impl.h"
+
 #include "base/log.h"
-#include "rpc/tenant.h"
+#include "rpc/tenants.h"
 
 #include <stdlib.h>
 #include <uv.h>
-
-struct rpc_stop {
-	uv_timer_t timer;
-	struct rpc_server *server;
-	int grace_ms;
-	bool ending;
-	void (*on_stopped)(void *context);
-	void *context;
-};
 
 struct rpc_stop *rpc_stop_new(void)
 {
@@ -27,39 +20,6 @@ static void drain(struct rpc_server *server)
 	for (uint32_t i = 0; i < server->config.max_calls; i++)
 		if (server->slots[i].call)
 			rpc_call_drain(server->slots[i].call);
-}
-
-static void on_reaper_stopped(void *context)
-{
-	struct rpc_stop *stop = context;
-	void (*on_stopped)(void *) = stop->on_stopped;
-	void *user = stop->context;
-	stop->server->reaper = NULL;
-	on_stopped(user);
-}
-
-static void on_pump_stopped(void *context)
-{
-	struct rpc_stop *stop = context;
-	stop->server->pump = NULL;
-	rpc_turns_free(stop->server->sends);
-	stop->server->sends = NULL;
-	rpc_reaper_stop(stop->server->reaper, on_reaper_stopped, stop);
-}
-
-static void on_timer_closed(uv_handle_t *handle)
-{
-	struct rpc_stop *stop = handle->data;
-	rpc_pump_stop(stop->server->pump, on_pump_stopped, stop);
-}
-
-void rpc_server_check_idle(struct rpc_server *server)
-{
-	struct rpc_stop *stop = server->stop;
-	if (!server->stopping || stop->ending || server->tenants || server->borrowed)
-		return;
-	stop->ending = true;
-	uv_close((uv_handle_t *)&stop->timer, on_timer_closed);
 }
 
 static void on_grace_over(uv_timer_t *timer)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One gRPC server for each user: made for a user's first connection, closed after the last, destroyed when its calls
- * have ended. Loop thread; memory is trimmed in libuv's pool. */
+/* One tenant: a user's gRPC server and its quota, made, closed, and destroyed when its calls have ended. Loop thread;
+ * memory is trimmed in libuv's pool. */
 #include "rpc/tenant.h"
 
 #include "base/log.h"
@@ -14,8 +14,6 @@
 #include <grpc/support/time.h>
 #include <uv.h>
 
-#define ARMED 16	       /* calls that may arrive between two turns of the loop */
-#define ARMED_UNARY 4	       /* the same, of each unary method */
 #define MIN_PING_MS 5000       /* clients may ping this often */
 #define WINDOW_BYTES (1 << 20) /* bytes that gRPC may hold for a stream that is not read */
 #define KEPT_BYTES (64u << 20) /* free memory, as in main.c for the heap of the loop */
@@ -74,7 +72,7 @@ static void destroy_unstarted(grpc_server *grpc)
 
 /* ---- life ---- */
 
-static size_t count(const struct rpc_server *server)
+size_t rpc_tenants_count(const struct rpc_server *server)
 {
 	size_t n = 0;
 	for (const struct rpc_tenant *t = server->tenants; t; t = t->next)
@@ -85,7 +83,7 @@ static size_t count(const struct rpc_server *server)
 /* A quota that shrinks below what is used ends calls of this tenant until it fits. */
 static void share_out(struct rpc_server *server)
 {
-	size_t n = count(server);
+	size_t n = rpc_tenants_count(server);
 	for (struct rpc_tenant *t = server->tenants; t; t = t->next)
 		grpc_resource_quota_resize(t->quota, server->config.max_unread_bytes / n);
 }
@@ -104,7 +102,7 @@ static void on_shut(struct rpc_tag *tag, bool ok)
 	rpc_tenant_check_idle(tenant);
 }
 
-static enum status tenant_new(struct rpc_server *server, int64_t user, struct rpc_tenant **out_tenant)
+enum status rpc_tenant_new(struct rpc_server *server, int64_t user, struct rpc_tenant **out_tenant)
 {
 	struct rpc_tenant *tenant = calloc(1, sizeof(*tenant));
 	if (!tenant)
@@ -128,7 +126,7 @@ static enum status tenant_new(struct rpc_server *server, int64_t user, struct rp
 }
 
 /* Reading the request together with the call saves a wake-up of both threads. */
-static enum status register_unary(struct rpc_tenant *tenant)
+enum status rpc_tenant_register(struct rpc_tenant *tenant)
 {
 	const struct rpc_server *server = tenant->server;
 	tenant->registered = calloc(server->n_rows + 1, sizeof(*tenant->registered));
@@ -141,20 +139,8 @@ static enum status register_unary(struct rpc_tenant *tenant)
 	return ST_OK;
 }
 
-static void serve(struct rpc_tenant *tenant)
-{
-	const struct rpc_server *server = tenant->server;
-	grpc_server_register_completion_queue(tenant->grpc, rpc_pump_queue(server->pump), NULL);
-	grpc_server_start(tenant->grpc);
-	for (int i = 0; i < ARMED; i++)
-		rpc_call_arm(tenant, NULL);
-	for (size_t row = 0; row < server->n_rows; row++)
-		for (int i = 0; tenant->registered[row] && i < ARMED_UNARY; i++)
-			rpc_call_arm(tenant, &server->rows[row]);
-}
-
 /* `closing` is set after the shutdown, so that a call that arrives just before it still finds one armed. */
-static void close_tenant(struct rpc_tenant *tenant)
+void rpc_tenant_close(struct rpc_tenant *tenant)
 {
 	handoff_given(&tenant->tag);
 	grpc_server_shutdown_and_notify(tenant->grpc, rpc_pump_queue(tenant->server->pump), &tenant->tag);
@@ -167,6 +153,15 @@ static void unlink_tenant(struct rpc_tenant *tenant)
 	while (*at != tenant)
 		at = &(*at)->next;
 	*at = tenant->next;
+}
+
+void rpc_tenant_drop(struct rpc_tenant *tenant)
+{
+	struct rpc_server *server = tenant->server;
+	unlink_tenant(tenant);
+	destroy_unstarted(tenant->grpc);
+	tenant_free(tenant);
+	share_out(server);
 }
 
 /* When a user has left, memory of its requests is returned to the system. A little is kept, because the next requests
@@ -208,110 +203,4 @@ void rpc_tenant_check_idle(struct rpc_tenant *tenant)
 		start_trim(server);
 	}
 	rpc_server_check_idle(server);
-}
-
-/* ---- connections ---- */
-
-static struct rpc_tenant *find(const struct rpc_server *server, int64_t user)
-{
-	for (struct rpc_tenant *t = server->tenants; t; t = t->next)
-		if (t->user == user && !t->closing)
-			return t;
-	return NULL;
-}
-
-static enum status make(struct rpc_server *server, int64_t user, struct rpc_tenant **out_tenant)
-{
-	struct rpc_tenant *tenant;
-	enum status st = tenant_new(server, user, &tenant);
-	if (st)
-		return st;
-	st = register_unary(tenant);
-	if (st) {
-		unlink_tenant(tenant);
-		destroy_unstarted(tenant->grpc);
-		tenant_free(tenant);
-		share_out(server);
-		return st;
-	}
-	serve(tenant);
-	*out_tenant = tenant;
-	return ST_OK;
-}
-
-/* A user that has connections in `overflow` stays there: otherwise rpc_tenant_leave could not tell which tenant the
- * connection belonged to. */
-enum status rpc_tenant_enter(struct rpc_server *server, uid_t uid, struct rpc_tenant **out_tenant)
-{
-	bool in_overflow = rpc_quota_used(&server->overflow_users, uid) > 0;
-	struct rpc_tenant *tenant = in_overflow ? NULL : find(server, uid);
-	if (!tenant && (in_overflow || count(server) >= TENANTS_MAX)) {
-		*out_tenant = server->overflow;
-		return rpc_quota_take(&server->overflow_users, uid, 1) ? ST_OK : ST_NO_MEMORY;
-	}
-	enum status st = tenant ? ST_OK : make(server, uid, &tenant);
-	if (st)
-		return st;
-	tenant->connections++;
-	*out_tenant = tenant;
-	return ST_OK;
-}
-
-/* A connection that could not enter for lack of memory still leaves. Then its tenant may close early, which fails no
- * call: gRPC finishes those under way, and the clients connect again. */
-void rpc_tenant_leave(struct rpc_server *server, uid_t uid)
-{
-	if (rpc_quota_used(&server->overflow_users, uid) > 0) {
-		rpc_quota_give(&server->overflow_users, uid, 1);
-		return;
-	}
-	struct rpc_tenant *tenant = find(server, uid);
-	if (tenant && --tenant->connections == 0)
-		close_tenant(tenant);
-}
-
-/* ---- all tenants ---- */
-
-enum status rpc_tenants_init(struct rpc_server *server)
-{
-	return tenant_new(server, RPC_UNAUTHENTICATED, &server->overflow);
-}
-
-enum status rpc_tenants_register(struct rpc_server *server)
-{
-	return register_unary(server->overflow);
-}
-
-void rpc_tenants_start(struct rpc_server *server)
-{
-	serve(server->overflow);
-}
-
-void rpc_tenants_fini(struct rpc_server *server)
-{
-	if (!server->tenants)
-		return;
-	destroy_unstarted(server->overflow->grpc);
-	tenant_free(server->overflow);
-}
-
-void rpc_tenants_close(struct rpc_server *server)
-{
-	for (struct rpc_tenant *t = server->tenants; t; t = t->next)
-		if (!t->closing)
-			close_tenant(t);
-}
-
-void rpc_tenants_cancel(struct rpc_server *server)
-{
-	for (struct rpc_tenant *t = server->tenants; t; t = t->next)
-		grpc_server_cancel_all_calls(t->grpc);
-}
-
-unsigned rpc_tenants_open(const struct rpc_server *server)
-{
-	unsigned n = 0;
-	for (const struct rpc_tenant *t = server->tenants; t; t = t->next)
-		n += t->open;
-	return n;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Users of the RPC server come and go. What their quotas do is tests/system/test_flood.py's. */
-#include "rpc/tenant.h"
+#include "rpc/tenants.h"
 #include "rpc_calls.h"
 #include "support/suite.h"
 

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accepts calls for a tenant: each is admitted, and its request is read, or it is refused with the reason. Another call
+ * is armed in its place. Loop thread. */
+#include "rpc/call.h"
+
+#include "base/log.h"
+#include "rpc/tenant.h"
+#include "proto/handoff.h"
+
+#include <stdlib.h>
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
+
+/* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
+static bool find_header(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len)
+{
+	for (size_t i = 0; i < call->metadata.count; i++) {
+		const grpc_metadata *entry = &call->metadata.metadata[i];
+		if (grpc_slice_str_cmp(entry->key, key) != 0)
+			continue;
+		*out_value = (const char *)GRPC_SLICE_START_PTR(entry->value);
+		*out_len = GRPC_SLICE_LENGTH(entry->value);
+		return true;
+	}
+	return false;
+}
+
+static enum status find_peer(struct rpc_call *call)
+{
+	const char *authorization = NULL;
+	size_t n = 0;
+	find_header(call, "authorization", &authorization, &n);
+	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
+	call->user = st == ST_OK ? (int64_t)call->peer.uid : RPC_UNAUTHENTICATED;
+	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
+}
+
+/* OK: the call is counted in its user's quota of calls. Else the reason to refuse it. */
+static enum status admit(struct rpc_call *call)
+{
+	struct rpc_server *server = call->server;
+	if (!call->row)
+		return ST_UNIMPLEMENTED;
+	if (server->draining)
+		return ST_DRAINING;
+	enum status st = find_peer(call);
+	if (st)
+		return st;
+	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !rpc_call_has_deadline(call))
+		return ST_INVALID_ARGUMENT;
+	return rpc_call_take_quota(server, &server->calls, call->user, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
+}
+
+static void refuse(struct rpc_call *call, enum status st)
+{
+	grpc_slice path = call->details.method;
+	char text[256];
+	const char *hint = rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
+						  GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
+	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
+}
+
+/* RECV_CLOSE is started first: it completes when the client cancels, dies or misses its deadline. `pending` keeps the
+ * call alive in here: admit() may run the reaper, which could free it. */
+static void begin(struct rpc_call *call)
+{
+	grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER };
+	op.data.recv_close_on_server.cancelled = &call->cancelled;
+	call->pending++;
+	rpc_call_start(call, &op, 1, &call->close);
+	grpc_slice path = call->details.method;
+	if (!call->read_ahead)
+		call->row =
+			rpc_row_find(call->server, (const char *)GRPC_SLICE_START_PTR(path), GRPC_SLICE_LENGTH(path));
+	enum status st = admit(call);
+	if (st != ST_OK) {
+		rpc_call_drop_message(call);
+		refuse(call, st);
+	} else {
+		rpc_call_take_slot(call);
+		if (call->read_ahead)
+			rpc_call_take_message(call);
+		else
+			rpc_call_recv(call);
+	}
+	call->pending--;
+}
+
+static void on_accept(struct rpc_tag *tag, bool ok)
+{
+	struct rpc_call *call = CALL_OF(tag, accept);
+	struct rpc_server *server = call->server;
+	struct rpc_tenant *tenant = call->tenant;
+	tenant->armed--;
+	if (!ok) { /* the tenant is closing */
+		rpc_call_free(call);
+		rpc_tenant_check_idle(tenant);
+		return;
+	}
+	rpc_call_arm(tenant, call->read_ahead ? call->row : NULL);
+	tenant->open++;
+	if (call->read_ahead)
+		rpc_reaper_expect(server->reaper, 1);
+	begin(call);
+	rpc_call_end_if_over(call);
+}
+
+static grpc_call_error request(struct rpc_call *call)
+{
+	struct rpc_server *server = call->server;
+	grpc_completion_queue *queue = rpc_pump_queue(server->pump);
+	handoff_given(&call->accept);
+	if (!call->read_ahead)
+		return grpc_server_request_call(call->tenant->grpc, &call->grpc, &call->details, &call->metadata, queue,
+						queue, &call->accept);
+	return grpc_server_request_registered_call(call->tenant->grpc,
+						   call->tenant->registered[call->row - server->rows], &call->grpc,
+						   &call->details.deadline, &call->metadata, &call->in,
+						   rpc_reaper_queue(server->reaper), queue, &call->accept);
+}
+
+void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row)
+{
+	if (tenant->closing)
+		return;
+	struct rpc_call *call = calloc(1, sizeof(*call));
+	if (!call) {
+		log_error("out of memory: gaccd can accept one call fewer at a time");
+		return;
+	}
+	call->server = tenant->server;
+	call->tenant = tenant;
+	call->row = row;
+	call->read_ahead = row != NULL;
+	call->accept.run = on_accept;
+	call->close.run = rpc_call_on_close;
+	call->recv.run = rpc_call_on_recv;
+	call->send.run = rpc_call_on_sent;
+	call->turn.run = rpc_call_on_turn;
+	call->finish.run = rpc_call_on_finish;
+	rpc_queue_init(&call->queue);
+	call->text = grpc_empty_slice();
+	call->detail = grpc_empty_slice();
+	grpc_call_details_init(&call->details);
+	grpc_metadata_array_init(&call->metadata);
+	grpc_call_error err = request(call);
+	if (err != GRPC_CALL_OK) {
+		log_error("cannot accept calls: %s", grpc_call_error_to_string(err));
+		rpc_call_free(call);
+		return;
+	}
+	tenant->armed++;
+}
