@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon of the edge's unit tests, opened and closed in the order of daemon.c. One thread. */
+#include "edge_rig.h"
+
+#include "base/log.h"
+#include "edge/disk_watch.h"
+#include "edge/links.h"
+#include "edge/part_ports.h"
+#include "edge/state_share.h"
+#include "gacc/v1/common.pb-c.h"
+#include "rpc/pool.h"
+#include "runtime/prepared.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct daemon d;
+struct conf *conf;
+char rig_state[SCRATCH_PATH + 16], rig_runtime[SCRATCH_PATH + 16];
+
+static void open_conf(void)
+{
+	char dir[SCRATCH_PATH], file[SCRATCH_PATH + 16], set[2][SCRATCH_PATH + 32], why[256] = "";
+	ck_assert(scratch_make(dir));
+	snprintf(rig_state, sizeof(rig_state), "%s/state", dir);
+	snprintf(rig_runtime, sizeof(rig_runtime), "%s/run", dir);
+	snprintf(file, sizeof(file), "%s/empty.yaml", dir);
+	close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)); /* else the machine's own, where it has one */
+	ck_assert(!mkdir(rig_state, 0700) && !mkdir(rig_runtime, 0700));
+	snprintf(set[0], sizeof(set[0]), "state_dir=%s", rig_state);
+	snprintf(set[1], sizeof(set[1]), "runtime_dir=%s", rig_runtime);
+	const char *const all[] = { set[0], set[1], "limits.journal_reserve=1MiB", NULL };
+	const struct conf_sources sources = { .file = file, .set = all };
+	ck_assert_msg(conf_load(&sources, &conf, why, sizeof(why)) == ST_OK, "%s", why);
+}
+
+static void open_store(void)
+{
+	const struct history_limits limits = { .windows = 100, .events = 100 };
+	char path[SCRATCH_PATH + 64];
+	snprintf(path, sizeof(path), "%s/journal.sqlite", rig_state);
+	ck_assert_int_eq(journal_open(path, &d.journal), ST_OK);
+	ck_assert_int_eq(journal_take_incarnation(d.journal, &d.node.incarnation), ST_OK);
+	ck_assert_int_eq(journal_take_term(d.journal, &d.term), ST_OK);
+	ck_assert_int_eq(persist_new(&d.node.loop, d.journal, d.term, &d.persist), ST_OK);
+	snprintf(path, sizeof(path), "%s/history.db", rig_state);
+	ck_assert_int_eq(history_open(path, &limits, &d.history), ST_OK);
+	ck_assert_int_eq(recorder_new(&d.node.loop, d.history, &d.recorder), ST_OK);
+	ck_assert_int_eq(disk_watch_new(&d), ST_OK);
+	ck_assert_int_eq(state_share_new(&d), ST_OK);
+}
+
+void rig_open(void)
+{
+	log_init("test", LOG_TEXT, LOG_ERROR);
+	unsetenv("NOTIFY_SOCKET");
+	open_conf();
+	d = (struct daemon){ .node.conf = conf };
+	d.posted_tail = &d.posted;
+	ck_assert_int_eq(uv_loop_init(&d.node.loop), 0);
+	ck_assert_int_eq(fdstore_open(&d.node.fdstore, &d.node.stored, &d.node.n_stored), ST_OK);
+	ck_assert_int_eq(fdstore_start(d.node.fdstore, &d.node.loop), ST_OK);
+	ck_assert_int_eq(rpc_pool_new(&d.node.loop, &d.node.pool), ST_OK);
+	uv_idle_init(&d.node.loop, &d.idle);
+	d.idle.data = &d;
+	ck_assert_int_eq(links_new(&d, hosted_take_report, part_take_order), ST_OK);
+	open_store();
+}
+
+void rig_close(void)
+{
+	rig_run();
+	persist_mute(d.persist);
+	daemon_drop_posted(&d);
+	links_free(&d);
+	hosted_free_all(&d);
+	recorder_free(d.recorder);
+	history_close(d.history);
+	rpc_pool_free(d.node.pool);
+	persist_free(d.persist);
+	disk_watch_free(d.disk);
+	state_share_free(d.share);
+	journal_close(d.journal);
+	fdstore_close(d.node.fdstore);
+	free(d.node.stored);
+	free(d.node.part);
+	uv_close((uv_handle_t *)&d.idle, NULL);
+	uv_run(&d.node.loop, UV_RUN_DEFAULT);
+	ck_assert_int_eq(uv_loop_close(&d.node.loop), 0);
+	conf_free(conf);
+}
+
+void rig_run(void)
+{
+	uv_run(&d.node.loop, UV_RUN_DEFAULT);
+}
+
+static struct prepared *prepare(void (*change)(Gacc__V1__JobSpec *))
+{
+	Gacc__V1__JobSpec spec = GACC__V1__JOB_SPEC__INIT;
+	Gacc__V1__Optimizer sgd = GACC__V1__OPTIMIZER__INIT;
+	Gacc__V1__InitRule ones = GACC__V1__INIT_RULE__INIT, *init[] = { &ones };
+	Gacc__V1__TensorSpec w = GACC__V1__TENSOR_SPEC__INIT, *tensors[] = { &w };
+	char name[] = "rig", any[] = "*", name_w[] = "w";
+	int64_t shape[] = { RIG_ELEMENTS };
+	w.name = name_w;
+	w.dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F32;
+	w.shape = shape;
+	w.n_shape = 1;
+	sgd.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
+	sgd.lr = 0.5;
+	ones.pattern = any;
+	ones.type = GACC__V1__INIT_TYPE__INIT_TYPE_ONES;
+	spec.name = name;
+	spec.ranks = spec.micro_size = 2;
+	spec.optimizer = &sgd;
+	spec.init = init;
+	spec.n_init = 1;
+	spec.tensors = tensors;
+	spec.n_tensors = 1;
+	if (change)
+		change(&spec);
+	return prepared_new(&spec);
+}
+
+static void on_written(void *arg, enum status st)
+{
+	*(enum status *)arg = st;
+}
+
+struct hosted *rig_job(uint64_t id, uint32_t uid, const char *user, void (*change)(Gacc__V1__JobSpec *))
+{
+	struct hosted *h;
+	enum status written = ST_INTERNAL;
+	struct prepared *p = prepare(change);
+	ck_assert_msg(p->status == ST_OK, "%s", p->why);
+	const struct journal_record r = {
+		.kind = JOURNAL_JOB,
+		.job = { .id = id, .uid = uid, .user = user, .spec = { p->bytes, p->n }, .request_id = { (uint8_t)id } }
+	};
+	ck_assert_int_eq(persist_put(d.persist, &r, on_written, &written), ST_OK);
+	rig_run();
+	ck_assert_int_eq(written, ST_OK);
+	ck_assert_int_eq(hosted_new(&d, id, uid, user, p, &h), ST_OK);
+	prepared_free(p);
+	ck_assert_int_eq(hosted_add(&d, h), ST_OK);
+	if (d.last_job < id)
+		d.last_job = id;
+	return h;
+}

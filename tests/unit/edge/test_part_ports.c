@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a part asks of the rest of gaccd: whether it may have memory, above all. The limits are small, so that a wrong
+ * answer costs some KiB and not the machine. */
+#include "edge_rig.h"
+
+#include "edge/part_ports.h"
+#include "support/suite.h"
+
+#include <check.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+enum { HERE = 7, OTHER = 8 };
+
+static struct hosted *job;
+static struct part *part;  /* of `job` */
+static struct part *alone; /* of a job that is not coordinated here */
+static char why[400];
+
+static void setup(void)
+{
+	static const uint8_t uuid[16];
+	const struct part_ports ports = part_ports();
+	rig_open();
+	conf->limits.host_memory = MIB;
+	job = rig_job(HERE, 1000, "ana", NULL);
+	part = job->part;
+	ck_assert_int_eq(part_new(&d.node, 99, 1000, uuid, job->text, &ports, &alone), ST_OK);
+	why[0] = '\0';
+}
+
+static void teardown(void)
+{
+	part_free(alone);
+	rig_close();
+}
+
+static enum status fits(struct part *p, uint64_t bytes)
+{
+	return p->ports.fits(p, bytes, why, sizeof(why));
+}
+
+/* ---- memory ---- */
+
+START_TEST(a_part_may_have_what_the_limit_allows)
+{
+	ck_assert_int_eq(fits(part, MIB), ST_OK);
+	ck_assert_str_eq(why, "");
+	ck_assert_int_eq(fits(part, MIB + 1), ST_RESOURCE_EXHAUSTED);
+	ck_assert_msg(strstr(why, "limits.host_memory is 1.0 MiB") != NULL, "%s", why);
+}
+END_TEST
+
+START_TEST(a_part_may_have_what_its_user_may)
+{
+	conf->limits.host_memory_per_user = MIB / 2;
+	ck_assert_int_eq(fits(part, MIB / 2), ST_OK);
+	ck_assert_int_eq(fits(part, MIB / 2 + 1), ST_RESOURCE_EXHAUSTED);
+	ck_assert_msg(strstr(why, "limits.host_memory_per_user is 512.0 KiB") != NULL, "%s", why);
+}
+END_TEST
+
+/* What is set aside for others counts, what is for itself does not. */
+START_TEST(a_part_may_have_what_others_leave)
+{
+	struct hosted *other = rig_job(OTHER, 1001, "bob", NULL);
+	other->admission.reserved = MIB * 3 / 4;
+	job->admission.reserved = MIB / 4;
+	ck_assert_int_eq(fits(part, MIB / 4), ST_OK);
+	ck_assert_int_eq(fits(part, MIB / 4 + 1), ST_RESOURCE_EXHAUSTED);
+	ck_assert_msg(strstr(why, "256.0 KiB of limits.host_memory (1.0 MiB) are free; in use: bob 768.0 KiB") != NULL,
+		      "%s", why);
+	hosted_drop_machines(other); /* it is over */
+	other->admission.reserved = 0;
+	ck_assert_int_eq(fits(part, MIB), ST_OK);
+}
+END_TEST
+
+START_TEST(a_part_without_its_coordinator_gets_nothing)
+{
+	ck_assert_int_eq(fits(alone, 1), ST_UNAVAILABLE);
+	ck_assert_int_eq(alone->ports.keep_tensors(alone), ST_UNAVAILABLE);
+}
+END_TEST
+
+/* As it comes to pass: the tensors are known, and there is no room for them. */
+START_TEST(a_job_without_room_takes_no_memory)
+{
+	uint64_t need;
+	ck_assert_int_eq(part_need(part, &need), ST_OK);
+	ck_assert_uint_lt(need, MIB);
+	conf->limits.host_memory = need - 1;
+	ck_assert(job_has_tensors(part->job));
+	job_allocate(part->job);
+	ck_assert(!part->mem.allocating);
+	ck_assert_int_eq(part->mem.n, 0);
+	ck_assert_uint_eq(d.node.host_bytes, 0);
+	const struct event *e = events_at(&job->events, job->events.n - 1);
+	ck_assert_str_eq(e->reason, "AllocationFailed");
+	ck_assert_msg(strstr(e->message, "can never run here: limits.host_memory is ") != NULL, "%s", e->message);
+	rig_run();
+	ck_assert(!hosted_ended(job)); /* whoever registered has heard it, and may try again */
+}
+END_TEST
+
+/* ---- what is shown ---- */
+
+START_TEST(events_of_a_part_are_its_jobs)
+{
+	const uint64_t n = job->events.n;
+	alone->ports.event(alone, true, "Elsewhere", 1, "not ours");
+	ck_assert_uint_eq(job->events.n, n);
+	part->ports.event(part, true, "Lost", 1, "its process is gone");
+	ck_assert_uint_eq(job->events.n, n + 1);
+	const struct event *e = events_at(&job->events, n);
+	ck_assert_str_eq(e->reason, "Lost");
+	ck_assert_str_eq(e->message, "its process is gone");
+	ck_assert(e->warning);
+}
+END_TEST
+
+START_TEST(a_change_of_a_part_is_one_of_its_job)
+{
+	job->changed = false;
+	alone->ports.changed(alone);
+	ck_assert(!job->changed);
+	part->ports.changed(part);
+	ck_assert(job->changed);
+}
+END_TEST
+
+START_TEST(only_a_job_with_a_base_is_restored)
+{
+	ck_assert(!part->ports.restore(part));
+	ck_assert(!alone->ports.restore(alone));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("part_ports");
+	TCase *t = tcase_create("part_ports");
+	suite_add_tcase(s, t);
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, a_part_may_have_what_the_limit_allows);
+	tcase_add_test(t, a_part_may_have_what_its_user_may);
+	tcase_add_test(t, a_part_may_have_what_others_leave);
+	tcase_add_test(t, a_part_without_its_coordinator_gets_nothing);
+	tcase_add_test(t, a_job_without_room_takes_no_memory);
+	tcase_add_test(t, events_of_a_part_are_its_jobs);
+	tcase_add_test(t, a_change_of_a_part_is_one_of_its_job);
+	tcase_add_test(t, only_a_job_with_a_base_is_restored);
+	return suite_run(s);
+}
