@@ -64,22 +64,7 @@ void cluster_on_order(struct cluster *c, struct item *i)
 		job_on_order(i->of->job, &i->e.order, sim_now(&c->whole));
 }
 
-/* ---- the job's other ports ---- */
-
-static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
-{
-	return engine_take(ctx, c);
-}
-
-static void port_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	trainer_reply(ctx, call, r);
-}
-
-static void port_allocate(void *ctx, uint64_t job)
-{
-	engine_start(ctx);
-}
+/* ---- what a part says ---- */
 
 static void port_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
@@ -87,36 +72,7 @@ static void port_event(void *ctx, uint64_t job, bool warning, const char *reason
 	cluster_say(cluster_of(s), "part %u: %s, rank %lld: %s", cluster_part(s), reason, (long long)rank, text);
 }
 
-static bool port_process_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	const struct sim *s = ctx;
-	return pid >= 1 && (uint32_t)pid <= s->n_procs && s->proc[pid - 1].state != PROC_DEAD &&
-	       s->proc[pid - 1].state != PROC_DONE;
-}
-
-static void port_random16(void *ctx, uint8_t out[16])
-{
-	for (int i = 0; i < 16; i++)
-		out[i] = (uint8_t)sim_random(ctx, 256);
-}
-
-static const struct job_ports job_ports = { .reply = port_reply,
-					    .engine_send = port_engine_send,
-					    .report = port_report,
-					    .allocate = port_allocate,
-					    .event = port_event,
-					    .process_alive = port_process_alive,
-					    .random16 = port_random16 };
-
 /* ---- coordinators ---- */
-
-static void port_changed(void *ctx, uint64_t job)
-{
-}
-
-static void port_norms(void *ctx, const struct commit *k)
-{
-}
 
 static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
@@ -148,9 +104,11 @@ void cluster_start_coordinator(struct cluster *c, uint32_t node)
 	if (k == c->coord + CLUSTER_COORDS || s->ended)
 		return;
 	*k = (struct coordinator){ .cluster = c, .term = ++s->term, .node = node };
-	struct coord_ports ports = {
-		.ctx = k, .order = port_order, .event = port_coord_event, .changed = port_changed, .norms = port_norms
-	};
+	struct coord_ports ports = { .ctx = k,
+				     .order = port_order,
+				     .event = port_coord_event,
+				     .changed = sim_port_changed,
+				     .norms = sim_port_norms };
 	cluster_store_ports(&ports);
 	enum status st = coord_new(&k->c, 1, &s->spec, k->term, c->n_parts, c->ranks, &ports);
 	if (!st && s->held)
@@ -170,15 +128,10 @@ void cluster_start_coordinator(struct cluster *c, uint32_t node)
 /* What the edge does for a part of which the memory is gone: it says so, and the job ends. */
 static void begin_part(struct cluster *c, struct sim *s)
 {
-	static const struct tensor_spec tensor = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 8 } };
-	struct job_ports ports = job_ports;
 	struct sim *w = &c->whole;
-	char why[128];
-	ports.ctx = s;
 	s->gaccd_up = true;
 	s->gaccd_life++;
-	if (job_new(&s->job, 1, s->part, 1000, s->gaccd_life, &ports) ||
-	    job_set_tensors(s->job, &tensor, 1, why, sizeof(why)))
+	if (sim_job_new(s, port_report, port_event))
 		sim_fail(w, "cannot make a part of the job");
 	for (uint32_t i = 0; i < w->n_windows; i++)
 		job_restore_window(s->job, &c->log[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One simulated node: the messages between its job and its coordinators, what is in the store, what dies and lives
+ * again; and one run from its seed to its end. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -10,39 +12,11 @@
 
 /* ---- ports ---- */
 
-static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
-{
-	return engine_take(ctx, c);
-}
-
-static void port_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	trainer_reply(ctx, call, r);
-}
-
-static void port_allocate(void *ctx, uint64_t job)
-{
-	engine_start(ctx);
-}
-
 static void port_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	struct sim *s = ctx;
 	if (s->verbose)
 		fprintf(stderr, "%9.3f %s rank %lld: %s\n", (double)s->now / 1e9, reason, (long long)rank, text);
-}
-
-static bool port_process_alive(void *ctx, int64_t pid, uint64_t start_time)
-{
-	const struct sim *s = ctx;
-	return pid >= 1 && (uint32_t)pid <= s->n_procs && s->proc[pid - 1].state != PROC_DEAD &&
-	       s->proc[pid - 1].state != PROC_DONE;
-}
-
-static void port_random16(void *ctx, uint8_t out[16])
-{
-	for (int i = 0; i < 16; i++)
-		out[i] = (uint8_t)sim_random(ctx, 256);
 }
 
 /* Copies of a message between job and coordinator: none, one or two, and to every coordinator that still runs. */
@@ -64,14 +38,6 @@ static void port_report(void *ctx, const struct report *r)
 				memcpy(e->counted, r->counted, r->n_words * 8);
 		}
 }
-
-static const struct job_ports job_ports = { .reply = port_reply,
-					    .engine_send = port_engine_send,
-					    .report = port_report,
-					    .allocate = port_allocate,
-					    .event = port_event,
-					    .process_alive = port_process_alive,
-					    .random16 = port_random16 };
 
 /* A coordinator's ports know which coordinator they serve. */
 struct coord_ctx {
@@ -121,14 +87,6 @@ static void port_persist_end(void *ctx, uint64_t job, enum status st, const char
 	snprintf(e->reply.text, sizeof(e->reply.text), "%s", reason);
 }
 
-static void port_changed(void *ctx, uint64_t job)
-{
-}
-
-static void port_norms(void *ctx, const struct commit *k)
-{
-}
-
 static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	port_event(((struct coord_ctx *)ctx)->s, job, warning, reason, rank, text);
@@ -148,8 +106,8 @@ static bool start_coordinator(struct sim *s)
 				     .persist_commit = port_persist,
 				     .persist_end = port_persist_end,
 				     .event = port_coord_event,
-				     .changed = port_changed,
-				     .norms = port_norms };
+				     .changed = sim_port_changed,
+				     .norms = sim_port_norms };
 	if (coord_new(&s->coord[i], 1, &s->spec, s->term, 1, NULL, &ports))
 		return false;
 	s->n_coords++;
@@ -178,15 +136,9 @@ static void forget_gaccd(struct sim *s)
 
 static void start_gaccd(struct sim *s)
 {
-	static const struct tensor_spec tensor = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 8 } };
-	struct job_ports ports = job_ports;
-	char why[128];
-	ports.ctx = s;
 	s->gaccd_up = true;
 	s->gaccd_life++;
-	enum status st = job_new(&s->job, 1, s->part, 1000, s->gaccd_life, &ports);
-	if (!st)
-		st = job_set_tensors(s->job, &tensor, 1, why, sizeof(why));
+	enum status st = sim_job_new(s, port_report, port_event);
 	if (st) {
 		if (st != ST_NO_MEMORY)
 			sim_fail(s, "cannot make the job");

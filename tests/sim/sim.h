@@ -222,6 +222,15 @@ bool sim_chance(struct sim *, int per_mille);
 int64_t sim_net_delay(struct sim *);
 void sim_fail(struct sim *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct now sim_now(const struct sim *);
+/* s->job, new, with its tensor. Its engine and its trainers are s's; `report` and `event` are ports with s as their
+ * ctx.
+ */
+enum status sim_job_new(struct sim *s, void (*report)(void *ctx, const struct report *),
+			void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank,
+				      const char *text));
+/* Ports of coordinators that nobody watches. */
+void sim_port_changed(void *ctx, uint64_t job);
+void sim_port_norms(void *ctx, const struct commit *);
 
 /* The job's number of the rank that it is a process of. */
 static inline uint32_t sim_rank(const struct sim *s, const struct proc *p)

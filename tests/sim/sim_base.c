@@ -180,3 +180,58 @@ void sim_draw_update(struct sim *s, uint64_t window, struct update *u)
 	if (s->spec.optim.type == OPTIM_CLIENT)
 		u->set = u->set & ~(uint32_t)VALUE_LR ? u->set & ~(uint32_t)VALUE_LR : VALUE_MICRO_SIZE;
 }
+
+/* ---- what a job and a coordinator ask of the world ---- */
+
+static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
+{
+	return engine_take(ctx, c);
+}
+
+static void port_reply(void *ctx, uint64_t call, const struct reply *r)
+{
+	trainer_reply(ctx, call, r);
+}
+
+static void port_allocate(void *ctx, uint64_t job)
+{
+	engine_start(ctx);
+}
+
+static bool port_process_alive(void *ctx, int64_t pid, uint64_t start_time)
+{
+	const struct sim *s = ctx;
+	return pid >= 1 && (uint32_t)pid <= s->n_procs && s->proc[pid - 1].state != PROC_DEAD &&
+	       s->proc[pid - 1].state != PROC_DONE;
+}
+
+static void port_random16(void *ctx, uint8_t out[16])
+{
+	for (int i = 0; i < 16; i++)
+		out[i] = (uint8_t)sim_random(ctx, 256);
+}
+
+enum status sim_job_new(struct sim *s, void (*report)(void *, const struct report *),
+			void (*event)(void *, uint64_t, bool, const char *, int64_t, const char *))
+{
+	static const struct tensor_spec tensor = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 8 } };
+	const struct job_ports ports = { .ctx = s,
+					 .reply = port_reply,
+					 .engine_send = port_engine_send,
+					 .report = report,
+					 .allocate = port_allocate,
+					 .event = event,
+					 .process_alive = port_process_alive,
+					 .random16 = port_random16 };
+	char why[128];
+	enum status st = job_new(&s->job, 1, s->part, 1000, s->gaccd_life, &ports);
+	return st ? st : job_set_tensors(s->job, &tensor, 1, why, sizeof(why));
+}
+
+void sim_port_changed(void *ctx, uint64_t job)
+{
+}
+
+void sim_port_norms(void *ctx, const struct commit *k)
+{
+}
