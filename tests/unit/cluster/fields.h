@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs in which every member has a value of its own, so that a member which a message leaves out is noticed, and
- * bytes that are cut or altered. For the tests of the room cluster. */
+/* Structs in which every member has a value of its own, so that a member which a message leaves out is noticed; and
+ * numbers to alter bytes by. For the tests of the room cluster. */
 #ifndef GACC_TESTS_CLUSTER_FIELDS_H
 #define GACC_TESTS_CLUSTER_FIELDS_H
 
