@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All tenants of a server: made for a user's first connection, closed after the last or by the stop. Loop thread. */
+/* All tenants of a server: finds or makes the one of a user for each connection, closes it after the last, and closes
+ * all in a stop. For rpc.c and stop.c. Loop thread. */
 #include "rpc/tenants.h"
 
 #include <grpc/grpc.h>
