@@ -259,9 +259,15 @@ static bool is_one_too_many(struct daemon *d)
 	return d->late.first || d->late.n++ >= REPLIES_A_TURN;
 }
 
+/* Byte by byte: what else differs is kept twice, which is safe. */
+static bool same_bytes(const void *a, const void *b, size_t n)
+{
+	return memcmp(a, b, n) == 0;
+}
+
 static struct late_text *share(struct late_text *t, const struct reply *r)
 {
-	if (!t || memcmp(&t->reply, r, sizeof(*r)) != 0) {
+	if (!t || !same_bytes(&t->reply, r, sizeof(*r))) {
 		t = malloc(sizeof(*t));
 		if (!t)
 			return NULL;
