@@ -13,6 +13,7 @@
 #include "runtime/recorder.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -79,6 +80,13 @@ struct daemon {
 	bool journal_lost; /* it has lost or altered records: no start with it */
 };
 
+/* The daemon of a node, which is its beginning. */
+static inline struct daemon *daemon_of_node(struct node *n)
+{
+	_Static_assert(offsetof(struct daemon, node) == 0, "a node is the beginning of its daemon");
+	return (struct daemon *)n;
+}
+
 struct now daemon_now(const struct daemon *);
 /* p is freed by run(). */
 void daemon_post(struct daemon *, struct posted *p, void (*run)(struct posted *));
@@ -106,7 +114,7 @@ int daemon_give_up(int code, size_t stored);
 /* gaccd --accept-journal-loss: prints what is lost; the process's exit code. */
 int daemon_accept_journal_loss(const struct conf *);
 
-/* methods_*.c: rows of the services. */
+/* methods.c: the rows of all services. */
 enum status methods_add(struct daemon *);
 /* session_map.c: the attach socket's side. */
 enum status session_map_open(struct daemon *);

@@ -7,6 +7,7 @@
 #include "edge/checkpoints.h"
 #include "edge/hosted_aside.h"
 #include "edge/hosted_past.h"
+#include "edge/hosted_waits.h"
 #include "edge/part_ports.h"
 #include "edge/registering.h"
 #include "edge/reply.h"

@@ -10,6 +10,7 @@
 
 #include "control/coordinator.h"
 #include "edge/daemon.h"
+#include "edge/session_id.h"
 #include "runtime/calls.h"
 #include "runtime/events.h"
 #include "runtime/part.h"
@@ -92,22 +93,6 @@ struct hosted {
 	struct calls norms_calls; /* for the norms of the next window */
 };
 
-/* Session.id on the wire: its job, and its rank. */
-#define SESSION_RANK_BITS 20
-_Static_assert(SPEC_MAX_RANKS <= 1 << SESSION_RANK_BITS, "a rank has room in a session's id");
-static inline uint64_t session_id(uint64_t job, uint32_t rank)
-{
-	return job << SESSION_RANK_BITS | rank;
-}
-static inline uint64_t session_job_id(uint64_t id)
-{
-	return id >> SESSION_RANK_BITS;
-}
-static inline uint32_t session_rank(uint64_t id)
-{
-	return (uint32_t)(id & ((1u << SESSION_RANK_BITS) - 1));
-}
-
 /* ---- hosted.c ---- */
 /* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
  * NULL: no memory. */
@@ -174,6 +159,13 @@ struct submit {
 void hosted_submit(struct daemon *, const struct submit *);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
 void hosted_submit_done(struct hosted *, enum status, const char *why);
+
+/* ---- hosted_submit.c, for the rows of methods with a specification ---- */
+/* rpc_method.prepare and discard: a struct prepared; NULL: there is none, or no memory. */
+void *prepare_spec(const struct Gacc__V1__JobSpec *);
+void discard_spec(void *prepared);
+/* What to do about a new job that does not fit, by the words that say why. */
+const char *submit_hint_full(const char *why);
 
 /* gaccd ends: nobody is waited for any more, and jobs that are not durable yet are freed. After persist_mute. */
 void hosted_submit_give_up(struct daemon *);
@@ -258,10 +250,6 @@ void hosted_history_applied(struct hosted *);
 /* A window of the journal, which the history may lack. */
 void hosted_history_restored(struct hosted *, const struct commit *);
 void hosted_history_fini(struct hosted *);
-
-/* ---- methods_wait.c ---- */
-/* Answers the Wait calls whose job has come so far, has ended, or whose time is over. */
-void hosted_waits(struct hosted *, struct now);
 
 /* ---- hosted_view.c ---- */
 /* The parts of a job of which there may be very many. */

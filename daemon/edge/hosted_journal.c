@@ -9,6 +9,7 @@
 #include "edge/convert.h"
 #include "edge/hosted_aside.h"
 #include "edge/hosted_past.h"
+#include "edge/hosted_waits.h"
 #include "edge/journal_keep.h"
 #include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"

@@ -264,3 +264,27 @@ void hosted_submit(struct daemon *d, const struct submit *s)
 		d->last_job = h->id; /* a refused job takes no id */
 	}
 }
+
+/* ---- for the rows of methods with a specification ---- */
+
+void *prepare_spec(const Gacc__V1__JobSpec *spec)
+{
+	return spec ? prepared_new(spec) : NULL;
+}
+
+void discard_spec(void *prepared)
+{
+	prepared_free(prepared);
+}
+
+/* Jobs that nobody needs may hold the room, such as those that all ranks have left; ending them does not help a job
+ * that can never fit. */
+const char *submit_hint_full(const char *why)
+{
+	if (why && strstr(why, DISK_WATCH_FULL))
+		return "delete what is not needed on that disk; jobs that run go on: gaccctl describe node";
+	return why && strstr(why, QUEUE_NEVER)
+		       ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors"
+		       : "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the "
+			 "limit";
+}

@@ -8,6 +8,10 @@
 #include "edge/methods.h"
 
 #include "base/log.h"
+#include "edge/caller.h"
+#include "edge/ended.h"
+#include "edge/methods_gradient.h"
+#include "edge/reply.h"
 #include "gacc/v1/gradient.pb-c.h"
 
 #include <stdio.h>
@@ -46,12 +50,16 @@ static void over(struct rpc_call *call, bool completed)
 	free(c);
 }
 
+static bool take_reply(struct rpc_call *call, const struct reply *r);
+
 /* The call points to the stream from here on, so that `over` frees it when the call ends. */
 static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Session *s)
 {
 	struct session_key k;
-	struct part *part = find_session(call, s, &k);
-	if (part && (part->mem.allocating || part->mem.keeping)) {
+	struct part *part = session_find(call, s, &k);
+	if (!part)
+		session_refuse(call, s);
+	else if (part->mem.allocating || part->mem.keeping) {
 		if (part->begun)
 			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd",
 				  (unsigned long long)part->id);
@@ -64,7 +72,7 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 		no_memory(call);
 	if (!c)
 		return NULL;
-	*c = (struct inline_call){ .caller.is_stream = true, .part = part, .key = k, .call = rpc_id(call) };
+	*c = (struct inline_call){ .caller.take_reply = take_reply, .part = part, .key = k, .call = rpc_id(call) };
 	part_hold(part);
 	rpc_set_data(call, c);
 	return c;
@@ -210,11 +218,9 @@ static void put_end(struct rpc_call *call)
 	rpc_failf(call, ST_INVALID_ARGUMENT, "the stream ended without `last`: the parameters are not complete");
 }
 
-bool inline_reply(struct rpc_call *call, const struct reply *r)
+/* part_caller.take_reply of a stream. */
+static bool take_reply(struct rpc_call *call, const struct reply *r)
 {
-	const struct part_caller *o = rpc_data(call);
-	if (!o || !o->is_stream)
-		return false;
 	struct inline_call *c = rpc_data(call);
 	if (r->status) {
 		reply_fail(call, r);

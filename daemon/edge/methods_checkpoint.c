@@ -3,6 +3,7 @@
  * answers. Called by the RPC server. Loop thread. */
 #include "edge/methods.h"
 
+#include "edge/caller.h"
 #include "edge/checkpoints.h"
 #include "gacc/v1/job.pb-c.h"
 

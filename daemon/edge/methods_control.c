@@ -4,6 +4,7 @@
 #include "edge/methods.h"
 
 #include "cluster/job_records.h"
+#include "edge/caller.h"
 #include "edge/restoring.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
@@ -20,9 +21,7 @@ static struct hosted *running_job(struct rpc_call *call, const char *name)
 		return NULL;
 	if (!hosted_ended(h) && coord_phase(h->coord) < COORD_ENDING)
 		return h;
-	const char *reason;
-	hosted_state(h, &reason, NULL);
-	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)h->id, reason);
+	job_has_ended(call, h);
 	return NULL;
 }
 

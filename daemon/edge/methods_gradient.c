@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gacc.v1.GradientService, except its inline streams: finds the session's part and passes the call to its state
- * machine. Also what all method files share about callers and sessions. Called by the RPC server. Loop thread; a
- * large specification in Attach is prepared in the pool. */
-#include "edge/methods.h"
+ * machine. Called by the RPC server. Loop thread; a large specification in Attach is prepared in the pool. */
+#include "edge/methods_gradient.h"
 
+#include "edge/caller.h"
+#include "edge/ended.h"
+#include "edge/methods.h"
 #include "edge/registering.h"
+#include "edge/reply.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/version.h"
 #include "runtime/spec_message.h"
@@ -13,71 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t caller_uid(const struct rpc_call *call)
+struct part *session_find(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
-	const struct rpc_peer *p = rpc_peer(call);
-	return p->is_unix ? p->uid : geteuid();
-}
-
-struct daemon *daemon_of(const struct rpc_call *call)
-{
-	return rpc_context(call);
-}
-
-struct now now_of(const struct rpc_call *call)
-{
-	return daemon_now(daemon_of(call));
-}
-
-void no_memory(struct rpc_call *call)
-{
-	rpc_failf(call, ST_NO_MEMORY, "no memory for the call");
-}
-
-static void no_session(struct rpc_call *call, const Gacc__V1__Session *s)
-{
-	char text[128];
-	struct rpc_error e = { .status = ST_SESSION_UNKNOWN, .message = text, .field = "session" };
-	if (!s)
-		snprintf(text, sizeof(text), "session is missing");
-	else if (s->token.len != 16)
-		snprintf(text, sizeof(text), "session.token has %zu bytes, must have 16", s->token.len);
-	else
-		snprintf(text, sizeof(text), "session %llu is of no job here", (unsigned long long)s->id);
-	rpc_fail(call, &e);
-}
-
-static struct hosted *find_job(struct rpc_call *call, const Gacc__V1__Session *s)
-{
-	return s ? hosted_find(daemon_of(call), session_job_id(s->id)) : NULL;
-}
-
-/* A job that has been retired (hosted_retire.c). Its sessions are gone; its owner may be told how it ended. */
-static struct hosted *ended_job(struct rpc_call *call, const Gacc__V1__Session *s)
-{
-	struct hosted *h = find_job(call, s);
-	return h && !h->coord && hosted_is_of(h, caller_uid(call)) ? h : NULL;
-}
-
-static void job_has_ended(struct rpc_call *call, const struct hosted *h)
-{
-	const char *reason;
-	hosted_state(h, &reason, NULL);
-	rpc_failf(call, ST_JOB_ENDED, "job %llu has ended: %s", (unsigned long long)h->id, reason);
-}
-
-struct part *find_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
-{
-	struct hosted *h = ended_job(call, s);
-	if (h) {
-		job_has_ended(call, h);
-		return NULL;
-	}
 	struct part *part = s ? part_find(&daemon_of(call)->node, session_job_id(s->id)) : NULL;
-	if (!part || s->token.len != 16) {
-		no_session(call, s);
+	if (!part || s->token.len != 16)
 		return NULL;
-	}
 	out->rank = session_rank(s->id);
 	out->uid = caller_uid(call);
 	out->pid = rpc_peer(call)->is_unix ? rpc_peer(call)->pid : 0;
@@ -88,33 +31,33 @@ struct part *find_session(struct rpc_call *call, const Gacc__V1__Session *s, str
 struct part *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct reply why;
-	struct part *part = find_session(call, s, out);
-	if (!part || job_session_ok(part->job, out, &why))
+	struct part *part = session_find(call, s, out);
+	if (!part)
+		session_refuse(call, s);
+	else if (job_session_ok(part->job, out, &why))
 		return part;
-	reply_fail(call, &why);
+	else
+		reply_fail(call, &why);
 	return NULL;
 }
 
-void keep_job(struct rpc_call *call, struct hosted *h)
-{
-	hosted_hold(h);
-	rpc_set_data(call, h);
-}
-
-void keep_part(struct rpc_call *call, struct part *part)
-{
-	part_hold(part);
-	rpc_set_data(call, part);
-}
-
-/* find_session for a unary call, which then keeps the part, and the rank as its number. */
+/* session_find for a unary call, which then keeps the part, and the rank as its number. */
 static struct part *session_part(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
-	struct part *part = find_session(call, s, out);
+	struct part *part = session_find(call, s, out);
 	if (!part)
 		return NULL;
 	keep_part(call, part);
 	rpc_set_number(call, out->rank);
+	return part;
+}
+
+/* The same; NULL: answered with an error. */
+static struct part *needed_part(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
+{
+	struct part *part = session_part(call, s, out);
+	if (!part)
+		session_refuse(call, s);
 	return part;
 }
 
@@ -249,7 +192,7 @@ static void register_tensors(struct rpc_call *call, const struct ProtobufCMessag
 {
 	const Gacc__V1__RegisterTensorsRequest *q = (const Gacc__V1__RegisterTensorsRequest *)m;
 	struct session_key k;
-	struct part *part = session_part(call, q->session, &k);
+	struct part *part = needed_part(call, q->session, &k);
 	if (part)
 		registering_begin(call, q, part, &k);
 }
@@ -258,7 +201,7 @@ static void put_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 {
 	const Gacc__V1__PutParametersRequest *q = (const Gacc__V1__PutParametersRequest *)m;
 	struct session_key k;
-	struct part *part = session_part(call, q->session, &k);
+	struct part *part = needed_part(call, q->session, &k);
 	if (part)
 		job_put_params(part->job, rpc_id(call), &k, q->slot, q->offset, q->bytes, q->last, now_of(call));
 }
@@ -281,7 +224,7 @@ static void wait_ready(struct rpc_call *call, const struct ProtobufCMessage *m, 
 {
 	const Gacc__V1__WaitReadyRequest *q = (const Gacc__V1__WaitReadyRequest *)m;
 	struct session_key k;
-	struct part *part = session_part(call, q->session, &k);
+	struct part *part = needed_part(call, q->session, &k);
 	if (part)
 		job_wait_ready(part->job, rpc_id(call), &k, timeout_of(call, q->timeout_ms), now_of(call));
 }
@@ -303,41 +246,24 @@ struct push_args push_args_of(const Gacc__V1__PushRequest *q)
 				   .zero_after = q->zero_after };
 }
 
-bool push_is_over(struct rpc_call *call, const Gacc__V1__PushRequest *q)
-{
-	const struct hosted *h = ended_job(call, q->session);
-	uint32_t rank = q->session ? session_rank(q->session->id) : 0;
-	if (!h || !h->end.counted || q->window != h->end.commit.window || rank >= h->spec->ranks ||
-	    q->micro >= h->spec->max_micro_size ||
-	    !control_bit(h->end.counted, h->spec->max_micro_size, rank, q->micro))
-		return false;
-	Gacc__V1__PushResponse r = GACC__V1__PUSH_RESPONSE__INIT;
-	r.result = GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
-	r.window = q->window;
-	r.micro_size = h->end.commit.micro_size;
-	r.parked_for_rank = rank;
-	rpc_finish(call, &r.base);
-	return true;
-}
-
 static void push(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__PushRequest *q = (const Gacc__V1__PushRequest *)m;
 	struct session_key k;
-	if (push_is_over(call, q))
-		return;
 	struct part *part = session_part(call, q->session, &k);
-	if (!part)
-		return;
-	struct push_args a = push_args_of(q);
-	job_push(part->job, rpc_id(call), &k, &a, now_of(call));
+	if (part) {
+		struct push_args a = push_args_of(q);
+		job_push(part->job, rpc_id(call), &k, &a, now_of(call));
+	} else if (!push_is_over(call, q)) {
+		session_refuse(call, q->session);
+	}
 }
 
 static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__FlushRequest *q = (const Gacc__V1__FlushRequest *)m;
 	struct session_key k;
-	struct part *part = session_part(call, q->session, &k);
+	struct part *part = needed_part(call, q->session, &k);
 	if (part)
 		job_flush(part->job, rpc_id(call), &k, q->window, now_of(call));
 }
@@ -345,26 +271,19 @@ static void flush(struct rpc_call *call, const struct ProtobufCMessage *m, const
 static void wait_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__WaitStepRequest *q = (const Gacc__V1__WaitStepRequest *)m;
-	struct hosted *over = ended_job(call, q->session);
-	if (over && over->end.commit.outcome && over->end.commit.window == q->window) {
-		struct reply r = { .kind = REPLY_STEP };
-		r.step.commit = over->end.commit;
-		r.step.micro_size = over->end.commit.next_micro_size;
-		r.step.done = true;
-		reply_send(over->d, NULL, rpc_id(call), &r);
-		return;
-	}
 	struct session_key k;
 	struct part *part = session_part(call, q->session, &k);
 	if (part)
 		job_wait_step(part->job, rpc_id(call), &k, q->window, timeout_of(call, q->timeout_ms), now_of(call));
+	else if (!wait_step_is_over(call, q))
+		session_refuse(call, q->session);
 }
 
 static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__AckStepRequest *q = (const Gacc__V1__AckStepRequest *)m;
 	struct session_key k;
-	struct part *part = session_part(call, q->session, &k);
+	struct part *part = needed_part(call, q->session, &k);
 	if (part)
 		job_ack_step(part->job, rpc_id(call), &k, q->window, now_of(call));
 }
@@ -372,15 +291,12 @@ static void ack_step(struct rpc_call *call, const struct ProtobufCMessage *m, co
 static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
-	struct hosted *over = ended_job(call, q->session);
-	if (over) {
-		reply_send(over->d, NULL, rpc_id(call), &(struct reply){ .kind = REPLY_EMPTY });
-		return;
-	}
 	struct session_key k;
 	struct part *part = session_part(call, q->session, &k);
 	if (part)
 		job_detach(part->job, rpc_id(call), &k, q->done, now_of(call));
+	else if (!detach_is_over(call, q))
+		session_refuse(call, q->session);
 }
 
 /* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */

@@ -4,10 +4,12 @@
  * specification in Submit is prepared in the pool. */
 #include "edge/methods.h"
 
-#include "control/queue.h"
+#include "edge/caller.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted_aside.h"
+#include "edge/hosted_waits.h"
 #include "edge/state_share.h"
+#include "edge/whole_job.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 #include "math/kernels.h"
@@ -19,20 +21,6 @@
 #include <string.h>
 #include <unistd.h>
 
-struct hosted *named_job(struct rpc_call *call, const char *name)
-{
-	struct hosted *h = hosted_find_named(daemon_of(call), name, caller_uid(call), false);
-	if (h)
-		return h;
-	char text[160];
-	snprintf(text, sizeof(text), "no job \"%.100s\" that you may see", name);
-	struct rpc_error e = {
-		.status = ST_JOB_NOT_FOUND, .message = text, .field = "job", .hint = "list jobs with: gaccctl jobs -a"
-	};
-	rpc_fail(call, &e);
-	return NULL;
-}
-
 /* ---- Submit ---- */
 
 struct pending {
@@ -40,18 +28,6 @@ struct pending {
 	uint64_t call;
 	bool restores;
 };
-
-/* Jobs that nobody needs may hold the room, such as those that all ranks have left; ending them does not help a job
- * that can never fit. */
-const char *submit_hint_full(const char *why)
-{
-	if (why && strstr(why, DISK_WATCH_FULL))
-		return "delete what is not needed on that disk; jobs that run go on: gaccctl describe node";
-	return why && strstr(why, QUEUE_NEVER)
-		       ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors"
-		       : "see gaccctl jobs, and end what is not needed: gaccctl cancel JOB; or wait, or raise the "
-			 "limit";
-}
 
 static const char *submit_hint(enum status st, const char *why, bool restores)
 {
@@ -88,16 +64,6 @@ static void on_submitted(void *arg, struct hosted *h, bool existed, enum status 
 		return;
 	}
 	with_whole_job(call, h, 0, answer_submit, existed);
-}
-
-void *prepare_spec(const Gacc__V1__JobSpec *spec)
-{
-	return spec ? prepared_new(spec) : NULL;
-}
-
-void discard_spec(void *prepared)
-{
-	prepared_free(prepared);
 }
 
 static void *prepare_submit(const struct ProtobufCMessage *m)
@@ -213,20 +179,28 @@ static void watch(struct rpc_call *call, const struct ProtobufCMessage *m, const
 	with_whole_job(call, h, 0, send_first, goes_on);
 }
 
+/* ---- waiting ---- */
+
+static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
+{
+	const Gacc__V1__WaitRequest *q = (const Gacc__V1__WaitRequest *)m;
+	struct hosted *h = named_job(call, q->job);
+	if (!h)
+		return;
+	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
+		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState",
+			  (int)q->state);
+		return;
+	}
+	struct wait_for w = { .state = (enum job_state)q->state,
+			      .applied_step = q->applied_step,
+			      .until_ns = INT64_MAX };
+	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
+		w.until_ns = now_of(call).mono_ns + (int64_t)q->timeout_ms * 1000000;
+	hosted_wait(call, h, &w);
+}
+
 /* ---- changing ---- */
-
-bool may_change(struct rpc_call *call, const struct hosted *h)
-{
-	if (hosted_is_of(h, caller_uid(call)))
-		return true;
-	rpc_failf(call, ST_PERMISSION_DENIED, "job %llu belongs to %s", (unsigned long long)h->id, h->user);
-	return false;
-}
-
-enum status refusal_of(const struct hosted *h, enum status st)
-{
-	return st == ST_NOT_READY && h->params_durable ? ST_ENGINE_DOWN : st;
-}
 
 static void answer_cancelled(struct rpc_call *call, Gacc__V1__Job *job, int arg)
 {
@@ -275,7 +249,7 @@ static void cancel(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		describe_cancel(q, caller_uid(call), reason, sizeof(reason));
 		coord_end(h->coord, end, reason, now_of(call));
 		if (coord_end_status(h->coord) == end) { /* else it ends anyway, after a last checkpoint perhaps */
-			answer_cancel(call, h);
+			hosted_wait_cancelled(call, h);
 			return;
 		}
 	}
@@ -361,8 +335,14 @@ const struct rpc_method job_methods[] = {
 	  .kind = RPC_UNARY,
 	  .flags = RPC_NEEDS_DEADLINE,
 	  .on_message = cancel,
-	  .on_end = forget_wait },
+	  .on_end = hosted_wait_over },
 	JOB("Flush", flush, RPC_NEEDS_DEADLINE),
+	{ .service = &gacc__v1__job_service__descriptor,
+	  .name = "Wait",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN,
+	  .on_message = wait_for,
+	  .on_end = hosted_wait_over },
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "Watch",
 	  .kind = RPC_SERVER_STREAM,
@@ -379,23 +359,3 @@ const struct rpc_method node_methods[] = {
 	  .on_message = get_node },
 };
 const size_t n_node_methods = sizeof(node_methods) / sizeof(*node_methods);
-
-enum status methods_add(struct daemon *d)
-{
-	enum status st = rpc_server_add(d->rpc, gradient_methods, n_gradient_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, inline_methods, n_inline_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, wait_methods, n_wait_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, checkpoint_methods, n_checkpoint_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
-	if (!st)
-		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
-	return st;
-}

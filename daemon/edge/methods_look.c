@@ -3,6 +3,7 @@
  * thread; the history's pages and events are read on a pool thread. */
 #include "edge/methods.h"
 
+#include "edge/caller.h"
 #include "edge/convert.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"

@@ -11,16 +11,10 @@
 #include "edge/restoring.h"
 #include "proto/failpoint.h"
 
-static struct daemon *daemon_of_part(const struct part *p)
-{
-	_Static_assert(offsetof(struct daemon, node) == 0, "a node is the beginning of its daemon");
-	return (struct daemon *)p->node;
-}
-
 /* NULL: it is coordinated elsewhere, or over. */
 static struct hosted *job_of(const struct part *p)
 {
-	return hosted_find(daemon_of_part(p), p->id);
+	return hosted_find(daemon_of_node(p->node), p->id);
 }
 
 /* ---- messages of the coordinator ---- */
@@ -48,13 +42,7 @@ void part_take_order(struct daemon *d, const struct link_message *m)
 
 static void on_report(void *ctx, const struct report *r)
 {
-	links_send_report(daemon_of_part(ctx), r);
-}
-
-static void on_reply(void *ctx, uint64_t call, const struct reply *r)
-{
-	struct part *p = ctx;
-	reply_send(daemon_of_part(p), p, call, r);
+	links_send_report(daemon_of_node(((struct part *)ctx)->node), r);
 }
 
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)
@@ -150,7 +138,7 @@ static void on_engine_answer(void *ctx, const struct engine_answer *a)
 
 struct part_ports part_ports(void)
 {
-	return (struct part_ports){ .reply = on_reply,
+	return (struct part_ports){ .reply = reply_send,
 				    .report = on_report,
 				    .event = on_part_event,
 				    .changed = on_part_changed,

@@ -5,6 +5,8 @@
 #include "edge/registering.h"
 
 #include "control/collected.h"
+#include "edge/caller.h"
+#include "edge/reply.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "rpc/pool.h"
 #include "rpc/quota.h"

@@ -3,8 +3,9 @@
 #ifndef GACC_EDGE_REGISTERING_H
 #define GACC_EDGE_REGISTERING_H
 
-#include "edge/methods.h"
+#include "runtime/part.h"
 
+struct rpc_call;
 struct Gacc__V1__RegisterTensorsRequest;
 
 /* RegisterTensors with its session's part. The call keeps the part (keep_part); it is answered sooner or later. */

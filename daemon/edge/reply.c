@@ -4,10 +4,12 @@
 #include "edge/reply.h"
 
 #include "edge/convert.h"
-#include "edge/hosted.h"
+#include "edge/daemon.h"
+#include "edge/session_id.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/version.h"
+#include "runtime/part.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -184,14 +186,19 @@ static void send_small(struct rpc_call *call, const struct reply *r)
 	rpc_finish(call, r->kind == REPLY_PUT ? &put.base : r->kind == REPLY_FLUSH ? &flush.base : &empty.base);
 }
 
-/* Errors and steps, which are put off, need no part. */
-static void send_now(struct part *part, struct rpc_call *call, const struct reply *r)
+static bool stream_takes(struct rpc_call *call, const struct reply *r)
+{
+	const struct part_caller *caller = rpc_data(call);
+	return caller && caller->take_reply && caller->take_reply(call, r);
+}
+
+void reply_now(struct part *part, struct rpc_call *call, const struct reply *r)
 {
 	if (FAILPOINT_ERROR(gaccd_reply_before)) {
 		rpc_failf(call, ST_UNAVAILABLE, "the answer is lost");
 		return;
 	}
-	if (inline_reply(call, r))
+	if (stream_takes(call, r))
 		return;
 	if (r->status) {
 		reply_fail(call, r);
@@ -247,7 +254,7 @@ struct late_turn {
 static bool may_wait(const struct rpc_call *call, const struct reply *r)
 {
 	const struct part_caller *caller = rpc_data(call);
-	return caller && !caller->is_stream && (r->status || r->kind == REPLY_STEP);
+	return caller && !caller->take_reply && (r->status || r->kind == REPLY_STEP);
 }
 
 static bool is_one_too_many(struct daemon *d)
@@ -294,7 +301,7 @@ static void send_late(struct posted *p)
 		struct rpc_call *call = rpc_find(d->rpc, w->call);
 		d->late.first = w->next;
 		if (call)
-			send_now(NULL, call, &w->text->reply);
+			reply_now(NULL, call, &w->text->reply); /* errors and steps need no part */
 		free_late(w);
 	}
 	if (d->late.first) {
@@ -335,13 +342,15 @@ static bool put_off(struct daemon *d, uint64_t call, const struct reply *r)
 	return true;
 }
 
-void reply_send(struct daemon *d, struct part *part, uint64_t id, const struct reply *r)
+void reply_send(void *ctx, uint64_t id, const struct reply *r)
 {
+	struct part *part = ctx;
+	struct daemon *d = daemon_of_node(part->node);
 	struct rpc_call *call = rpc_find(d->rpc, id);
 	if (!call)
 		return;
 	if (!may_wait(call, r) || !is_one_too_many(d) || !put_off(d, id, r))
-		send_now(part, call, r);
+		reply_now(part, call, r);
 }
 
 void reply_drop_late(struct daemon *d)

@@ -10,15 +10,14 @@ struct daemon;
 struct part;
 struct rpc_call;
 
-/* Answers the call if it still lives; one of very many in a turn in a later turn. `part`: that of the call's session;
- * NULL: the job is over, and the reply is no REPLY_ATTACH or REPLY_REGISTER. */
-void reply_send(struct daemon *, struct part *, uint64_t id, const struct reply *);
+/* part_ports.reply, with the part as ctx: answers the call if it still lives; one of very many in a turn in a later
+ * turn. */
+void reply_send(void *ctx, uint64_t call, const struct reply *);
+/* Answers it at once. `part`: that of the call's session; NULL: the reply is no REPLY_ATTACH or REPLY_REGISTER. */
+void reply_now(struct part *, struct rpc_call *, const struct reply *);
 /* Frees what has been put off. */
 void reply_drop_late(struct daemon *);
 /* rpc_fail from a reply's error part. */
 void reply_fail(struct rpc_call *, const struct reply *);
-
-/* inline.c: takes the answer to a call of an inline stream; false: the call is of another method. */
-bool inline_reply(struct rpc_call *, const struct reply *);
 
 #endif

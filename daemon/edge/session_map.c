@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Serves the attach socket: which descriptors a session gets, and what the end of its connection means for its rank.
  * Opened by daemon.c; asks the session's part. Loop thread. */
-#include "base/array.h"
-#include "edge/methods.h"
+#include "edge/daemon.h"
+#include "edge/session_id.h"
 #include "gacc/v1/attach.pb-c.h"
 #include "host/attach.h"
 #include "host/map_request.h"
 #include "proto/version.h"
+#include "runtime/part.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,6 +17,7 @@
 
 struct engine_proc;
 struct journal_bytes;
+struct rpc_call;
 
 /* What a part asks of the rest of gaccd. `part` is the struct part: the first two are given to its state machine as
  * they are, whose ports know only a context. */
@@ -80,7 +81,8 @@ struct part_tensors {
 
 /* rpc_data of a trainer's call points to one of these: to the part itself (unary calls), or to a stream. */
 struct part_caller {
-	bool is_stream;
+	/* Takes an answer of control; false: it is answered like that of a unary call. NULL: a unary call. */
+	bool (*take_reply)(struct rpc_call *, const struct reply *);
 };
 
 struct collecting;

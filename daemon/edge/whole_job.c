@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers that carry a whole job: at once, or, when the job has been retired, with its specification read from the
  * journal. For the job methods. Loop thread; the journal's thread reads. */
-#include "edge/methods.h"
+#include "edge/whole_job.h"
 
+#include "edge/caller.h"
 #include "edge/hosted_past.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"

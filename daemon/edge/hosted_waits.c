@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parks calls until their job has reached what they wait for: gacc.v1.JobService.Wait a state or a step, Cancel the
- * durable end. Called by the RPC server, the tick, and when a job's end is durable. Loop thread. */
-#include "edge/methods.h"
+/* Parks calls until their job has reached what they wait for: Wait a state or a step, Cancel the durable end; and
+ * answers them. For their methods, the tick, and when a job's end is durable. Loop thread. */
+#include "edge/hosted_waits.h"
 
+#include "edge/caller.h"
+#include "edge/whole_job.h"
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdio.h>
@@ -139,7 +141,7 @@ void hosted_waits(struct hosted *h, struct now now)
 	}
 }
 
-void forget_wait(struct rpc_call *call, bool completed)
+void hosted_wait_over(struct rpc_call *call, bool completed)
 {
 	struct hosted *h = rpc_data(call);
 	if (!h)
@@ -148,9 +150,9 @@ void forget_wait(struct rpc_call *call, bool completed)
 	hosted_drop(h);
 }
 
-static void park(const struct wait_call *w, struct rpc_call *call, struct hosted *h, struct now now)
+static void park(const struct wait_call *w, struct rpc_call *call, struct hosted *h)
 {
-	if (answer(w, call, h, now))
+	if (answer(w, call, h, daemon_now(h->d)))
 		return;
 	struct wait_call *kept = malloc(sizeof(*kept));
 	if (!kept) {
@@ -163,39 +165,16 @@ static void park(const struct wait_call *w, struct rpc_call *call, struct hosted
 	keep_job(call, h);
 }
 
-void answer_cancel(struct rpc_call *call, struct hosted *h)
+void hosted_wait(struct rpc_call *call, struct hosted *h, const struct wait_for *f)
+{
+	struct wait_call w = {
+		.call = rpc_id(call), .state = f->state, .applied_step = f->applied_step, .until_ns = f->until_ns
+	};
+	park(&w, call, h);
+}
+
+void hosted_wait_cancelled(struct rpc_call *call, struct hosted *h)
 {
 	struct wait_call w = { .call = rpc_id(call), .until_ns = INT64_MAX, .cancel = true };
-	park(&w, call, h, daemon_now(h->d));
+	park(&w, call, h);
 }
-
-static void wait_for(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
-{
-	const Gacc__V1__WaitRequest *q = (const Gacc__V1__WaitRequest *)m;
-	struct hosted *h = named_job(call, q->job);
-	if (!h)
-		return;
-	if (q->state < 0 || q->state > GACC__V1__JOB_STATE__JOB_STATE_NODE_FAIL) {
-		rpc_failf(call, ST_INVALID_ARGUMENT, "state %d is unknown: name one of gacc.v1.JobState",
-			  (int)q->state);
-		return;
-	}
-	struct now now = daemon_now(h->d);
-	struct wait_call w = { .call = rpc_id(call),
-			       .state = (enum job_state)q->state,
-			       .applied_step = q->applied_step,
-			       .until_ns = INT64_MAX };
-	if (q->timeout_ms && q->timeout_ms < INT64_MAX / 2000000)
-		w.until_ns = now.mono_ns + (int64_t)q->timeout_ms * 1000000;
-	park(&w, call, h, now);
-}
-
-const struct rpc_method wait_methods[] = {
-	{ .service = &gacc__v1__job_service__descriptor,
-	  .name = "Wait",
-	  .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN,
-	  .on_message = wait_for,
-	  .on_end = forget_wait },
-};
-const size_t n_wait_methods = sizeof(wait_methods) / sizeof(*wait_methods);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gives the server the rows of all methods. For daemon.c, before the server starts. Loop thread. */
+#include "edge/methods.h"
+
+#include "edge/daemon.h"
+
+enum status methods_add(struct daemon *d)
+{
+	enum status st = rpc_server_add(d->rpc, gradient_methods, n_gradient_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, inline_methods, n_inline_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, checkpoint_methods, n_checkpoint_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
+	return st;
+}
