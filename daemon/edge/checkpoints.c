@@ -5,6 +5,7 @@
 #include "edge/checkpoints_impl.h"
 
 #include "base/array.h"
+#include "edge/hosted_journal.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/saving_disk.h"
@@ -169,7 +170,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 static void on_recorded(void *arg, enum status st)
 {
 	struct hosted *h = arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	hosted_drop(h);
 	saver_on_recorded(&h->saving->saver, st);
 }

@@ -7,7 +7,11 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
-#include "edge/hosted.h"
+#include "edge/hosted_life.h"
+#include "edge/hosted_ports.h"
+#include "edge/hosted_queue.h"
+#include "edge/hosted_recover.h"
+#include "edge/hosted_submit.h"
 #include "edge/journal_keep.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
@@ -301,7 +305,7 @@ static enum status start(struct daemon *d)
 		st = open_rpc(d);
 	FAILPOINT(gaccd_restore_before);
 	if (!st)
-		st = hosted_restore(d);
+		st = hosted_recover(d);
 	FAILPOINT(gaccd_restore_after);
 	if (!st)
 		st = journal_keep_check(d);

@@ -100,6 +100,8 @@ void daemon_drop_posted(struct daemon *);
 /* The journal cannot be written, or is another gaccd's: ends the process at once with DAEMON_EXIT_JOURNAL. Nothing that
  * would be said from here on could be relied on; what is on the disk is read at the next start. */
 _Noreturn void daemon_fail(void);
+/* The same if this outcome of a write means that the journal is broken, or another gaccd's. */
+void daemon_check_store(enum status);
 
 /* The next event's number: it grows over restarts. */
 uint64_t daemon_event_id(struct daemon *);

@@ -36,3 +36,9 @@ void daemon_fail(void)
 		"the journal is broken or another gaccd has taken it: stopping; state is read anew at the next start");
 	_exit(DAEMON_EXIT_JOURNAL);
 }
+
+void daemon_check_store(enum status st)
+{
+	if (st == ST_STORE_FAILED || st == ST_STALE_TERM)
+		daemon_fail();
+}

@@ -1,21 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes, finds and frees jobs as the daemon holds them: coordinator, part, events and watchers together; and drives
- * each of them once a tick. For all of edge. Loop thread. */
+/* The jobs that this gaccd coordinates, as all of edge sees them: finding one, whose it is, how it stands, who holds
+ * it. Loop thread. */
 #include "edge/hosted.h"
-
-#include "base/array.h"
-#include "edge/checkpoints.h"
-#include "edge/hosted_aside.h"
-#include "edge/hosted_past.h"
-#include "edge/hosted_waits.h"
-#include "edge/part_ports.h"
-#include "edge/registering.h"
-#include "edge/reply.h"
-#include "edge/restoring.h"
-#include "gacc/v1/common.pb-c.h"
-#include "proto/failpoint.h"
-#include "runtime/prepared.h"
-#include "runtime/spec_message.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -23,44 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making one ---- */
+/* ---- one without machines ---- */
 
-void hosted_note_step(struct hosted *h, const struct commit *k)
-{
-	rate_add(&h->rate, k->unix_nanos, k->wait_fraction);
-}
-
-enum status hosted_add(struct daemon *d, struct hosted *h)
-{
-	struct hosted **j = array_grow(d->job, d->n_jobs, &d->jobs_capacity, sizeof(*j));
-	if (!j)
-		return ST_NO_MEMORY;
-	d->job = j;
-	if (h->part && part_publish(h->part))
-		return ST_NO_MEMORY;
-	d->job[d->n_jobs++] = h;
-	return ST_OK;
-}
-
-void hosted_drop_machines(struct hosted *h)
-{
-	if (h->part)
-		registering_drop(h->part);
-	part_free(h->part);
-	coord_free(h->coord);
-	h->part = NULL;
-	h->coord = NULL;
-}
-
-void hosted_free(struct hosted *h)
+void hosted_unmake(struct hosted *h)
 {
 	if (!h)
 		return;
-	launching_free(h);
-	hosted_history_fini(h);
-	saving_free(h);
-	saved_fini(&h->saved);
-	hosted_drop_machines(h);
 	specification_drop(h->text);
 	free(h->user);
 	free(h->end.reason);
@@ -88,53 +42,8 @@ struct hosted *hosted_make(struct daemon *d, uint64_t id, uint32_t uid, const ch
 	h->user = strdup(user);
 	if (events_init(&h->events, n_events) && h->user)
 		return h;
-	hosted_free(h);
+	hosted_unmake(h);
 	return NULL;
-}
-
-enum status hosted_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p,
-		       struct hosted **out)
-{
-	if (p->status)
-		return p->status;
-	struct hosted *h = hosted_make(d, id, uid, user, specification_new(p), HOSTED_EVENTS);
-	if (!h)
-		return ST_NO_MEMORY;
-	const struct part_ports pp = part_ports();
-	const struct coord_ports cp = hosted_coord_ports(h);
-	enum status st = saving_new(h);
-	if (!st)
-		st = part_new(&d->node, id, uid, h->uuid, h->text, &pp, &h->part);
-	if (!st)
-		st = coord_new(&h->coord, id, h->spec, d->term, 1, NULL, &cp);
-	if (st) {
-		hosted_free(h);
-		return st;
-	}
-	h->part->tensors.durable = h->text->pb->n_tensors != 0;
-	if (p->set.n)
-		job_take_tensors(h->part->job, &p->set);
-	*out = h;
-	return ST_OK;
-}
-
-enum status hosted_declare_spec_tensors(struct hosted *h, char *why, size_t n_why)
-{
-	struct tensor_spec *t = NULL;
-	enum status st = tensors_from_message(h->text->pb->tensors, h->text->pb->n_tensors, &t, why, n_why);
-	if (!st)
-		st = job_set_tensors(h->part->job, t, h->text->pb->n_tensors, why, n_why);
-	free(t);
-	return st;
-}
-
-void hosted_free_all(struct daemon *d)
-{
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		hosted_free(d->job[i]);
-	free(d->job);
-	d->job = NULL;
-	d->n_jobs = 0;
 }
 
 /* ---- finding ---- */
@@ -152,11 +61,6 @@ struct hosted *hosted_find(const struct daemon *d, uint64_t id)
 			hi = mid;
 	}
 	return NULL;
-}
-
-bool hosted_is_of(const struct hosted *h, uint32_t uid)
-{
-	return uid == 0 || uid == h->uid;
 }
 
 /* The newest of this name that has not ended, else the newest. `own`: of this user; else of the others. */
@@ -196,6 +100,13 @@ struct hosted *hosted_find_named(const struct daemon *d, const char *name, uint3
 	return h || own || uid ? h : find_name(d, name, uid, false);
 }
 
+/* ---- whose it is, and how it stands ---- */
+
+bool hosted_is_of(const struct hosted *h, uint32_t uid)
+{
+	return uid == 0 || uid == h->uid;
+}
+
 bool hosted_ended(const struct hosted *h)
 {
 	return !h->coord || coord_phase(h->coord) == COORD_ENDED;
@@ -212,6 +123,16 @@ enum job_state hosted_state(const struct hosted *h, const char **out_reason, int
 	return h->end.state;
 }
 
+uint64_t hosted_host_bytes(const struct hosted *h)
+{
+	return h->part ? h->part->mem.bytes : h->kept_bytes;
+}
+
+void hosted_note_step(struct hosted *h, const struct commit *k)
+{
+	rate_add(&h->rate, k->unix_nanos, k->wait_fraction);
+}
+
 void hosted_user_name(uint32_t uid, char *out, size_t n)
 {
 	struct passwd p, *found = NULL;
@@ -222,55 +143,20 @@ void hosted_user_name(uint32_t uid, char *out, size_t n)
 		snprintf(out, n, "%u", uid);
 }
 
-/* ---- watchers, time ---- */
+/* ---- who holds it ---- */
 
-uint64_t hosted_host_bytes(const struct hosted *h)
+void hosted_hold(struct hosted *h)
 {
-	return h->part ? h->part->mem.bytes : h->kept_bytes;
+	h->n_holders++;
 }
 
-/* Nothing uses its state machines. */
-static bool is_free(const struct hosted *h)
+void hosted_drop(struct hosted *h)
 {
-	return coord_phase(h->coord) < COORD_ENDING && !h->n_holders && !h->watchers.n && !h->part->n_holders &&
-	       !h->part->n_links && !h->waits && !h->norms_calls.n && !saving_busy(h);
+	h->n_holders--;
 }
 
-/* Lets a part read the tensor set that it has left packed since the restart. true: the set cannot be read, and the
- * job has been set aside. */
-static bool tensors_tick(struct hosted *h)
+void hosted_on_written(void *arg, enum status st)
 {
-	const struct part_tensors *t = &h->part->tensors;
-	if (!t->due || h->part->mem.allocating || h->admission.queued || coord_phase(h->coord) >= COORD_ENDING)
-		return false;
-	if (!t->wrong) {
-		part_allocate(h->part);
-		return false;
-	}
-	if (!is_free(h) || hosted_set_aside(h, "TENSORS", t->wrong))
-		return false;
-	launching_free(h);
-	return true;
-}
-
-void hosted_tick(struct hosted *h, struct now now)
-{
-	launching_tick(h, now);
-	if (!h->coord) {
-		hosted_past_tick(h, now);
-		return;
-	}
-	if (tensors_tick(h))
-		return;
-	registering_tick(h->part, now);
-	part_tick(h->part, now);
-	saving_tick(h);
-	coord_tick(h->coord, now);
-	if (hosted_ended(h))
-		hosted_submit_done(h, ST_OK, NULL); /* it has ended before its memory was there: its state says how */
-	if (h->norms_calls.n && hosted_ended(h))
-		hosted_fail_norms(h, ST_JOB_ENDED, "it has ended");
-	hosted_tell(h, now);
-	hosted_waits(h, now);
-	hosted_end_tick(h, now);
+	daemon_check_store(st);
+	hosted_drop(arg);
 }

@@ -93,101 +93,6 @@ struct hosted {
 	struct calls norms_calls; /* for the norms of the next window */
 };
 
-/* ---- hosted.c ---- */
-/* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
- * NULL: no memory. */
-struct hosted *hosted_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct specification *,
-			   uint32_t n_events);
-/* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
-enum status hosted_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
-		       struct hosted **out);
-enum status hosted_add(struct daemon *, struct hosted *);
-enum status hosted_declare_spec_tensors(struct hosted *, char *why, size_t n_why);
-void hosted_free(struct hosted *); /* takes NULL */
-/* Its coordinator and its part here: it is over, or set aside. */
-void hosted_drop_machines(struct hosted *);
-void hosted_free_all(struct daemon *);
-struct hosted *hosted_find(const struct daemon *, uint64_t id);
-/* May this user see the job, and change it? Its owner and root may. */
-bool hosted_is_of(const struct hosted *, uint32_t uid);
-/* "7" and "job/7" are ids, whatever jobs are called. */
-bool hosted_name_is_id(const char *name, uint64_t *out_id);
-/* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their
- * newest. A name of root that none of root's jobs has means a job of another user, unless `own`. */
-struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
-void hosted_tick(struct hosted *, struct now);
-/* For its rates. */
-void hosted_note_step(struct hosted *, const struct commit *);
-bool hosted_ended(const struct hosted *);
-enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
-/* Bytes of this node's memory that are the job's. */
-uint64_t hosted_host_bytes(const struct hosted *);
-/* The name of uid, or its number. */
-void hosted_user_name(uint32_t uid, char *out, size_t n);
-
-/* ---- hosted_ports.c ---- */
-struct coord_ports hosted_coord_ports(struct hosted *);
-/* A report about a part of a job that is coordinated here has arrived (links.h). */
-struct link_message;
-void hosted_take_report(struct daemon *, const struct link_message *);
-
-/* ---- hosted_retire.c ---- */
-/* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */
-void hosted_hold(struct hosted *);
-void hosted_drop(struct hosted *);
-/* A job that has ended gives back its memory, then all but what is shown of it. */
-void hosted_end_tick(struct hosted *, struct now);
-void hosted_shrink_events(struct hosted *);
-/* Of the jobs that are over, more than history.jobs leave memory, journal and history; one a call. */
-void hosted_forget_old(struct daemon *);
-/* What the history still has of jobs that the journal does not have. */
-void hosted_forget_unknown(struct daemon *);
-
-/* ---- hosted_submit.c ---- */
-/* A new job: durable, then cb. `existed`: this user has a job of this request_id, or name, with the same spec already.
- * What the job needs of `prepared` is taken. */
-struct submit {
-	struct prepared *prepared;
-	uint8_t request_id[16];
-	uint32_t uid;
-	const char *user;
-	bool local;   /* uid is the kernel's word, not that of a token */
-	bool by_name; /* Attach with create_if_missing: a live job of this name and user is the one meant */
-	void (*cb)(void *arg, struct hosted *, bool existed, enum status, const char *why, const char *field);
-	void *arg;
-};
-void hosted_submit(struct daemon *, const struct submit *);
-/* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */
-void hosted_submit_done(struct hosted *, enum status, const char *why);
-
-/* ---- hosted_submit.c, for the rows of methods with a specification ---- */
-/* rpc_method.prepare and discard: a struct prepared; NULL: there is none, or no memory. */
-void *prepare_spec(const struct Gacc__V1__JobSpec *);
-void discard_spec(void *prepared);
-/* What to do about a new job that does not fit, by the words that say why. */
-const char *submit_hint_full(const char *why);
-
-/* gaccd ends: nobody is waited for any more, and jobs that are not durable yet are freed. After persist_mute. */
-void hosted_submit_give_up(struct daemon *);
-/* The n-th job that is not durable yet, or NULL. */
-struct hosted *hosted_pending(const struct daemon *, size_t n);
-
-/* ---- hosted_queue.c ---- */
-/* Asks for a new job whether it may come in: ST_OK with h->queued, need and reserved set, or the refusal with its
- * numbers. */
-enum status hosted_queue_admit(struct hosted *, char *why, size_t n_why);
-/* Whether a job that runs may allocate `bytes`. */
-enum status hosted_queue_fits(const struct hosted *, uint64_t bytes, char *why, size_t n_why);
-/* A job of an earlier gaccd: it waits again, or goes on with what it has. */
-void hosted_queue_restore(struct hosted *, bool queued);
-/* Starts the jobs whose turn has come and tells the others why they wait. */
-void hosted_queue_run(struct daemon *, struct now);
-/* Whether a gaccd that starts can hold so many descriptors of so many jobs. ST_RESOURCE_EXHAUSTED, logged, if not:
- * better no gaccd than one that lets go of a job. */
-enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs);
-/* An event if it can, but not all ranks of its jobs could connect. */
-void hosted_queue_warn(struct daemon *);
-
 /* ---- launching.c ---- */
 /* May this caller have ranks launched? ST_PERMISSION_DENIED with why. `local`: its uid is the kernel's word. */
 enum status launching_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
@@ -213,25 +118,34 @@ bool launching_over(const struct hosted *);
 /* How the ranks of an ended job ended, from the journal; what cannot be read is left out. */
 void launching_exits_restore(struct hosted *, const struct journal_bytes *);
 
-/* ---- hosted_journal.c ---- */
-/* All jobs of the journal, with their memory from the fd store. */
-enum status hosted_restore(struct daemon *);
-/* Ports of the coordinator; ctx is the hosted. */
-void hosted_persist_commit(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
-void hosted_persist_end(void *ctx, uint64_t job, enum status end, const char *reason);
-/* The end itself, when nothing comes before it any more. */
-void hosted_write_end(struct hosted *, enum status end, const char *reason);
-/* Ends the process when a write's outcome means that the journal is not ours or not sound. */
-void hosted_check_store(enum status);
+/* ---- hosted.c ---- */
+/* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
+ * NULL: no memory. */
+struct hosted *hosted_make(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct specification *,
+			   uint32_t n_events);
+void hosted_unmake(struct hosted *); /* one without machines; takes NULL */
+struct hosted *hosted_find(const struct daemon *, uint64_t id);
+/* "7" and "job/7" are ids, whatever jobs are called. */
+bool hosted_name_is_id(const char *name, uint64_t *out_id);
+/* By id in decimal, of the jobs that `uid` may see; or by name: the user's own newest that has not ended, else their
+ * newest. A name of root that none of root's jobs has means a job of another user, unless `own`. */
+struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32_t uid, bool own);
+/* May this user see the job, and change it? Its owner and root may. */
+bool hosted_is_of(const struct hosted *, uint32_t uid);
+bool hosted_ended(const struct hosted *);
+enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
+/* Bytes of this node's memory that are the job's. */
+uint64_t hosted_host_bytes(const struct hosted *);
+/* For its rates. */
+void hosted_note_step(struct hosted *, const struct commit *);
+/* The name of uid, or its number. */
+void hosted_user_name(uint32_t uid, char *out, size_t n);
+/* Whoever keeps a pointer over the end of a handler holds the job meanwhile. */
+void hosted_hold(struct hosted *);
+void hosted_drop(struct hosted *);
 /* For persist_put: the record is written, and nothing waits for it but the job that was held for it. arg: the hosted.
  */
 void hosted_on_written(void *arg, enum status);
-
-/* ---- hosted_norms.c ---- */
-/* That may wait for a job's: each is answered with all its tensors, and all at once. */
-#define HOSTED_MAX_NORMS_CALLS 64
-void hosted_norms(void *ctx, const struct commit *); /* ports.norms */
-void hosted_fail_norms(struct hosted *, enum status, const char *why);
 
 /* ---- hosted_history.c ---- */
 void hosted_event(struct hosted *, bool warning, const char *reason, int64_t rank, const char *text);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "edge/checkpoints.h"
+#include "edge/hosted_life.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 #include "runtime/stored.h"
@@ -68,7 +69,7 @@ static void drop_memory(struct hosted *h)
 static void on_given_up(void *arg, enum status st)
 {
 	struct hosted *h = arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	hosted_drop(h);
 	if (st && st != ST_JOB_ENDED) {
 		h->giving_up = false; /* it can be tried again */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers TensorNorms: reads the norms of a decided window from the engine's control segment and sends them to all
  * calls that wait for them. For the coordinator's ports. Loop thread; the messages are made in the pool. */
-#include "edge/hosted.h"
+#include "edge/hosted_norms.h"
 
 #include "gacc/v1/job.pb-c.h"
 #include "rpc/rpc.h"

@@ -219,7 +219,7 @@ enum status hosted_past_new(struct daemon *d, const struct journal_job *b, struc
 		}
 		*out = h;
 	} else {
-		hosted_free(h);
+		hosted_unmake(h);
 	}
 	if (j)
 		gacc__v1__job__free_unpacked(j, NULL);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the coordinator of a job asks of the rest of gaccd: orders on their way to the parts, the journal, events. Loop
  * thread. */
+#include "edge/hosted_ports.h"
+
 #include "cluster/report_message.h"
-#include "edge/hosted.h"
-#include "edge/links.h"
+#include "edge/checkpoints.h"
+#include "edge/hosted_journal.h"
+#include "edge/hosted_norms.h"
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -39,7 +42,7 @@ void hosted_take_report(struct daemon *d, const struct link_message *m)
 static void on_params_durable(void *arg, enum status st)
 {
 	struct hosted *h = arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	h->params_noted = false;
 	h->params_durable = st == ST_OK;
 	if (h->params_durable && h->coord)
@@ -54,6 +57,13 @@ static bool params_are_durable(struct hosted *h)
 	if (!h->params_durable && !h->params_noted)
 		h->params_noted = persist_put(h->d->persist, &r, on_params_durable, h) == ST_OK;
 	return h->params_durable;
+}
+
+/* A last checkpoint may come first. */
+static void on_persist_end(void *ctx, uint64_t job, enum status end, const char *reason)
+{
+	if (!saving_hold_end(ctx, end, reason))
+		hosted_write_end(ctx, end, reason);
 }
 
 static void on_order(void *ctx, uint32_t part, const struct order *o)
@@ -92,7 +102,7 @@ struct coord_ports hosted_coord_ports(struct hosted *h)
 	return (struct coord_ports){ .ctx = h,
 				     .order = on_order,
 				     .persist_commit = hosted_persist_commit,
-				     .persist_end = hosted_persist_end,
+				     .persist_end = on_persist_end,
 				     .event = on_event,
 				     .changed = on_changed,
 				     .norms = hosted_norms,

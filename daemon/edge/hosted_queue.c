@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission: collects the jobs as they stand and the machine's memory, lets control/queue.h decide, and starts the
  * jobs whose turn has come. For Submit, the tick and a part that needs memory. Loop thread. */
-#include "edge/hosted.h"
+#include "edge/hosted_queue.h"
 
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "control/queue.h"
+#include "edge/submitting.h"
 #include "runtime/stored.h"
 
 #include <stdio.h>
@@ -109,7 +110,7 @@ static bool list_jobs(const struct daemon *d, const struct hosted *without, bool
 {
 	size_t n_pending = 0;
 	struct hosted *all[256]; /* more submissions at one moment are counted when they are durable */
-	while (pending && n_pending < 256 && (all[n_pending] = hosted_pending(d, n_pending)))
+	while (pending && n_pending < 256 && (all[n_pending] = submitting_pending(d, n_pending)))
 		n_pending++;
 	qsort(all, n_pending, sizeof(*all), by_id);
 	*q = (struct queue_list){ .n = 0 };

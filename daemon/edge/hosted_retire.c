@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Releases an ended job in steps: its memory, then its state machines, and at last its records, when the history has
  * too many jobs. Called by each tick. Loop thread; the journal's thread deletes the records. */
-#include "edge/hosted.h"
+#include "edge/hosted_life.h"
 
 #include "base/log.h"
 #include "control/forget.h"
@@ -17,22 +17,6 @@
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* in which a lost last answer can be asked for again */
 /* ended jobs of one user that are still whole; when there are more, the older ones are retired at once */
 #define MAX_WHOLE 16
-
-void hosted_hold(struct hosted *h)
-{
-	h->n_holders++;
-}
-
-void hosted_drop(struct hosted *h)
-{
-	h->n_holders--;
-}
-
-/* The last HOSTED_PAST_EVENTS of the ring, in one of just that size. */
-void hosted_shrink_events(struct hosted *h)
-{
-	events_shrink(&h->events, HOSTED_PAST_EVENTS);
-}
 
 /* Reduces the job to what is kept of a job that had ended before this gaccd started. What is shown of it stays the
  * same. */
@@ -55,7 +39,7 @@ static void retire(struct hosted *h, struct now now)
 	if (k)
 		h->end.commit = *k;
 	hosted_drop_machines(h);
-	hosted_shrink_events(h);
+	events_shrink(&h->events, HOSTED_PAST_EVENTS);
 	launching_free(h);
 	saving_free(h);
 	calls_fini(&h->watchers);
@@ -123,7 +107,7 @@ static void forget_some(struct forgetting f)
 static void on_forgotten(void *arg, enum status st)
 {
 	struct forgetting f = *(const struct forgetting *)arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	if (!st && f.left--)
 		forget_some(f);
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submit: looks for an earlier job of the same request, checks the new one, makes it durable, allocates its memory
  * and answers all callers that meant it. For the methods Submit and Attach. Loop thread. */
-#include "edge/hosted.h"
+#include "edge/hosted_submit.h"
 
 #include "control/queue.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted_life.h"
+#include "edge/hosted_queue.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 
@@ -13,98 +15,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A caller that waits for a new job: the one that submitted it is first, then those that meant the same job. */
-struct submit_waiter {
-	struct submit_waiter *next;
-	void (*cb)(void *arg, struct hosted *, bool existed, enum status, const char *why, const char *field);
-	void *arg;
-};
-
-/* A job that is not durable yet, or whose memory is not there yet. */
-struct pending_submit {
-	struct pending_submit *next;
-	struct hosted *h;
-	struct submit_waiter *waiter, **waiter_tail;
-};
-
-static bool pending_join(struct pending_submit *p, const struct submit *s)
-{
-	struct submit_waiter *w = malloc(sizeof(*w));
-	if (!w)
-		return false;
-	*w = (struct submit_waiter){ NULL, s->cb, s->arg };
-	*p->waiter_tail = w;
-	p->waiter_tail = &w->next;
-	return true;
-}
-
-static struct pending_submit *pending_new(struct daemon *d, struct hosted *h, const struct submit *s)
-{
-	struct pending_submit *p = malloc(sizeof(*p));
-	if (!p)
-		return NULL;
-	*p = (struct pending_submit){ .next = d->submitting, .h = h, .waiter_tail = &p->waiter };
-	if (!pending_join(p, s)) {
-		free(p);
-		return NULL;
-	}
-	d->submitting = p;
-	return p;
-}
-
-/* Answers all callers that wait. */
-static void pending_end(struct daemon *d, struct pending_submit *p, enum status st, const char *why, const char *field)
-{
-	struct pending_submit **at = &d->submitting;
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
-	bool existed = false;
-	for (struct submit_waiter *w = p->waiter, *next; w; w = next) {
-		next = w->next;
-		w->cb(w->arg, st ? NULL : p->h, existed, st, why, field);
-		existed = true;
-		free(w);
-	}
-	free(p);
-}
-
 void hosted_submit_give_up(struct daemon *d)
 {
 	while (d->submitting) {
 		struct hosted *h = d->submitting->h;
 		bool durable = hosted_find(d, h->id) != NULL;
-		pending_end(d, d->submitting, ST_UNAVAILABLE, "gaccd is stopping", NULL);
+		submitting_end(d, d->submitting, ST_UNAVAILABLE, "gaccd is stopping", NULL);
 		if (!durable)
 			hosted_free(h);
 	}
-}
-
-void hosted_submit_done(struct hosted *h, enum status st, const char *why)
-{
-	struct pending_submit *p = h->d->submitting;
-	while (p && p->h != h)
-		p = p->next;
-	if (!p)
-		return;
-	bool not_its_checkpoint = !h->spec->restores || st == ST_RESOURCE_EXHAUSTED;
-	pending_end(h->d, p, st, why,
-		    !st || st == ST_ENGINE_FAILED ? NULL
-		    : not_its_checkpoint	  ? "tensors"
-						  : "restore_from");
-	if (st)
-		coord_end(h->coord, st, why, daemon_now(h->d));
 }
 
 static void on_job_durable(void *arg, enum status st)
 {
 	struct pending_submit *p = arg;
 	struct hosted *h = p->h;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	if (!st && hosted_add(h->d, h))
 		st = ST_NO_MEMORY;
 	if (st) {
-		pending_end(h->d, p, st, status_info(st)->text, NULL);
+		submitting_end(h->d, p, st, status_info(st)->text, NULL);
 		hosted_free(h);
 		return;
 	}
@@ -115,11 +45,11 @@ static void on_job_durable(void *arg, enum status st)
 		h->d->n_queued++;
 		h->d->queue_told_ns = 0; /* its submitter is told its place */
 		hosted_queue_run(h->d, daemon_now(h->d));
-		hosted_submit_done(h, ST_OK, NULL);
+		submitting_done(h, ST_OK, NULL);
 	} else if (job_has_tensors(h->part->job) || h->spec->restores)
 		job_allocate(h->part->job); /* its end answers: a job that does not fit is refused */
 	else
-		hosted_submit_done(h, ST_OK, NULL);
+		submitting_done(h, ST_OK, NULL);
 }
 
 /* A request id belongs to the user who sent it: the same 16 bytes of another user mean another job. */
@@ -141,14 +71,6 @@ static struct hosted *find_name(const struct daemon *d, const char *name, uint32
 	for (uint32_t i = d->n_jobs; i-- > 0;)
 		if (!hosted_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec->name, name))
 			return d->job[i];
-	return NULL;
-}
-
-struct hosted *hosted_pending(const struct daemon *d, size_t n)
-{
-	for (const struct pending_submit *p = d->submitting; p; p = p->next)
-		if (!hosted_find(d, p->h->id) && n-- == 0)
-			return p->h;
 	return NULL;
 }
 
@@ -181,7 +103,7 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 		      "a job with this name or request id exists with another specification", "spec");
 	else if (!p)
 		s->cb(s->arg, h, true, ST_OK, NULL, NULL);
-	else if (!pending_join(p, s))
+	else if (!submitting_join(p, s->cb, s->arg))
 		s->cb(s->arg, NULL, true, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text, NULL);
 	return true;
 }
@@ -248,7 +170,7 @@ void hosted_submit(struct daemon *d, const struct submit *s)
 		memcpy(h->request_id, s->request_id, 16);
 		h->created_unix_ns = daemon_now(d).unix_ns;
 		h->submitted_here = true;
-		p = pending_new(d, h, s);
+		p = submitting_new(d, h, s->cb, s->arg);
 		st = p ? ST_OK : ST_NO_MEMORY;
 	}
 	if (st) {
@@ -258,7 +180,7 @@ void hosted_submit(struct daemon *d, const struct submit *s)
 	}
 	st = put(h, s, p);
 	if (st) {
-		pending_end(d, p, st, status_info(st)->text, NULL);
+		submitting_end(d, p, st, status_info(st)->text, NULL);
 		hosted_free(h);
 	} else {
 		d->last_job = h->id; /* a refused job takes no id */

@@ -14,7 +14,7 @@ enum status journal_keep_open(struct daemon *d, const char *path);
  * that is damaged, is not there for them (docs/protocol.md, "Whose memory it is"). ST_MALFORMED (logged) sets
  * d->journal_lost: this is not the journal of that memory, and the operator has not said that it may go. */
 enum status journal_keep_owners(struct daemon *d);
-/* After hosted_restore: no job's memory is ahead of the journal, and none is of a job that the journal has never had.
+/* After hosted_recover: no job's memory is ahead of the journal, and none is of a job that the journal has never had.
  * ST_MALFORMED (logged) sets d->journal_lost; when the operator has accepted a loss, such jobs end instead. */
 enum status journal_keep_check(struct daemon *d);
 

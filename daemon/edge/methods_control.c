@@ -5,6 +5,7 @@
 
 #include "cluster/job_records.h"
 #include "edge/caller.h"
+#include "edge/hosted_norms.h"
 #include "edge/restoring.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
@@ -40,7 +41,7 @@ struct durable_call {
 static void on_durable(void *arg, enum status st)
 {
 	const struct durable_call *p = arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	hosted_drop(p->h);
 	struct rpc_call *call = rpc_find(p->h->d->rpc, p->call);
 	if (call && st)

@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/ended.h"
+#include "edge/hosted_submit.h"
 #include "edge/methods.h"
 #include "edge/registering.h"
 #include "edge/reply.h"

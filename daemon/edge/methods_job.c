@@ -7,6 +7,7 @@
 #include "edge/caller.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted_aside.h"
+#include "edge/hosted_submit.h"
 #include "edge/hosted_waits.h"
 #include "edge/state_share.h"
 #include "edge/whole_job.h"

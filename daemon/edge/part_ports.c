@@ -6,9 +6,11 @@
 #include "cluster/order_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted.h"
+#include "edge/hosted_queue.h"
 #include "edge/links.h"
 #include "edge/reply.h"
 #include "edge/restoring.h"
+#include "edge/submitting.h"
 #include "proto/failpoint.h"
 
 /* NULL: it is coordinated elsewhere, or over. */
@@ -63,13 +65,13 @@ static void on_placed(void *ctx, enum status st, const char *why)
 {
 	struct hosted *h = job_of(ctx);
 	if (h)
-		hosted_submit_done(h, st, why);
+		submitting_done(h, st, why);
 }
 
 static void on_tensors_durable(void *arg, enum status st)
 {
 	struct hosted *h = arg;
-	hosted_check_store(st);
+	daemon_check_store(st);
 	part_on_tensors_kept(h->part, st);
 }
 

@@ -8,6 +8,7 @@
 #include "edge/disk_watch.h"
 #include "edge/hosted.h"
 #include "edge/launching.h"
+#include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/state_scan.h"
 #include "store/checkpoint.h"
@@ -106,7 +107,7 @@ static bool list_jobs(struct state_share *s)
 		if (is_running(d->job[i]))
 			s->scan.running[s->scan.n_running++] = d->job[i]->id;
 	}
-	for (size_t i = 0; (p = hosted_pending(d, i)); i++)
+	for (size_t i = 0; (p = submitting_pending(d, i)); i++)
 		if (p->id < s->scan.first_new)
 			s->scan.first_new = p->id;
 	return true;

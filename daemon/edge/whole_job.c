@@ -47,7 +47,7 @@ static void job_read(struct persist_read *r, bool muted)
 	struct past_answer *p = (struct past_answer *)r;
 	if (!muted) { /* else the job is gone */
 		struct rpc_call *call = rpc_find(p->h->d->rpc, p->call);
-		hosted_check_store(p->status);
+		daemon_check_store(p->status);
 		hosted_drop(p->h);
 		if (call && p->status)
 			rpc_failf(call, p->status, "job %llu cannot be read from the journal: gaccd's log says why",

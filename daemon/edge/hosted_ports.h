@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator's side of a job: its ports, and the reports that arrive for it. Private to the edge; loop thread. */
+#ifndef GACC_EDGE_HOSTED_PORTS_H
+#define GACC_EDGE_HOSTED_PORTS_H
+
+#include "edge/hosted.h"
+#include "edge/links.h"
+
+struct coord_ports hosted_coord_ports(struct hosted *);
+links_take hosted_take_report; /* a report about a part of a job that is coordinated here */
+
+#endif
