@@ -46,7 +46,6 @@ TIDY = {}
 CIRCLES = {
     "client/cli/attend.c": 23,
     "client/lib/attach.c": 7,
-    "daemon/edge/checkpoints.c": 28,
 }
 
 

@@ -4,7 +4,6 @@
  * part_ports.c. Loop thread. */
 #include "edge/checkpoints_impl.h"
 
-#include "base/array.h"
 #include "edge/hosted_journal.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
@@ -14,71 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the list of checkpoints ---- */
-
-const struct saved *saving_of(const struct hosted *h, const uint8_t request_id[16])
-{
-	for (size_t i = h->saved.n; i-- > 0;)
-		if (!memcmp(h->saved.saved[i].request_id, request_id, 16))
-			return &h->saved.saved[i];
-	return NULL;
-}
-
-const struct saved *saving_page(const struct hosted *h, uint64_t before_id, uint32_t limit, size_t *out_n)
-{
-	size_t first = saved_page(&h->saved, before_id, limit, out_n);
-	return *out_n ? &h->saved.saved[first] : NULL;
-}
-
-/* ---- calls that wait ---- */
-
-static void forget_gone_calls(struct hosted *h)
-{
-	struct saving *s = h->saving;
-	for (size_t i = s->n_calls; i-- > 0;)
-		if (!rpc_find(h->d->rpc, s->call[i].call))
-			s->call[i] = s->call[--s->n_calls];
-}
-
-enum status saving_wait(struct hosted *h, uint64_t call, const uint8_t request_id[16], bool wait)
-{
-	struct saving *s = h->saving;
-	if (s->n_calls >= SAVING_MAX_CALLS)
-		forget_gone_calls(h);
-	if (s->n_calls >= SAVING_MAX_CALLS)
-		return ST_RESOURCE_EXHAUSTED;
-	struct saving_call *list = array_grow(s->call, s->n_calls, &s->calls_capacity, sizeof(*list));
-	if (!list)
-		return ST_NO_MEMORY;
-	s->call = list;
-	struct saving_call *c = &s->call[s->n_calls++];
-	*c = (struct saving_call){ .call = call, .wait = wait };
-	memcpy(c->request_id, request_id, sizeof(c->request_id));
-	return ST_OK;
-}
-
-/* The checkpoint has begun, or has ended: answers the calls that wait for that. */
-static void answer_calls(struct hosted *h, const struct saved *k, bool over)
-{
-	struct saving *s = h->saving;
-	for (size_t i = s->n_calls; i-- > 0;) {
-		struct saving_call c = s->call[i];
-		if (memcmp(c.request_id, k->request_id, sizeof(c.request_id)) || (c.wait && !over))
-			continue;
-		s->call[i] = s->call[--s->n_calls];
-		saving_answer(h, c.call, k);
-	}
-}
-
 /* ---- the machine's ports (those of the disk: checkpoints_disk.c) ---- */
-
-void saving_set_why(struct hosted *h, const char *why)
-{
-	struct saving *s = h->saving;
-	struct saved *k = s->saver.n_wants ? saved_find(&h->saved, s->saver.want[0].id) : NULL;
-	if (k)
-		saved_set_text(&k->message, why);
-}
 
 /* How many bytes the engine would write. */
 static uint64_t bytes_of(const struct hosted *h, bool inside_window)
@@ -126,11 +61,6 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 	return true;
 }
 
-bool hosted_is_saving(const struct hosted *h)
-{
-	return h->saving->saver.state >= SAVER_WRITING && h->saving->saver.state <= SAVER_RECORDING;
-}
-
 static bool on_begin(void *ctx, const struct save_want *w)
 {
 	struct hosted *h = ctx;
@@ -145,7 +75,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 		return false;
 	k->started_unix_ns = daemon_now(h->d).unix_ns;
 	if (refuse(h, w)) {
-		answer_calls(h, k, false);
+		saving_answer_calls(h, k, false);
 		return true;
 	}
 	checkpoint_partial_path(path, s->dir, h->uuid, w->id);
@@ -163,7 +93,7 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	k->window = job_window(h->part->job);
 	s->n_updates =
 		updates_beyond_spec(coord_updates(h->coord), *coord_values(h->coord), h->spec, k->window, s->update);
-	answer_calls(h, k, false);
+	saving_answer_calls(h, k, false);
 	return true;
 }
 
@@ -223,7 +153,7 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
 			 (unsigned long long)k->bytes);
 	hosted_event(h, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
-	answer_calls(h, k, true);
+	saving_answer_calls(h, k, true);
 	if (st)
 		saved_forget_failures(&h->saved, want->id);
 }

@@ -35,13 +35,13 @@ const struct saved *saving_of(const struct hosted *, const uint8_t request_id[16
 /* A page of its checkpoints (runtime/saved_list.h). */
 const struct saved *saving_page(const struct hosted *, uint64_t before_id, uint32_t limit, size_t *out_n);
 /* A checkpoint of it is being written. */
-bool hosted_is_saving(const struct hosted *);
+bool saving_under_way(const struct hosted *);
 #define SAVING_MAX_CALLS 1024 /* that may wait for a job's checkpoints: all may be answered in one turn */
 /* Answers this call when the checkpoint is complete or has failed, or, unless `wait`, has begun. ST_NO_MEMORY;
  * ST_RESOURCE_EXHAUSTED. */
 enum status saving_wait(struct hosted *, uint64_t call, const uint8_t request_id[16], bool wait);
-/* methods_checkpoint.c: the answer of such a call. */
-void saving_answer(struct hosted *, uint64_t call, const struct saved *);
+/* SaveCheckpoint's answer. */
+void saving_answer(struct rpc_call *, const struct saved *);
 
 /* Are the job's directories (checkpoint.dir, restore_from) ones that its user may name? By their text; the places that
  * they lead to are judged when they are used. ST_PERMISSION_DENIED with field and why. */

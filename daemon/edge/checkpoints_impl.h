@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a hosted job's checkpoints: shared by checkpoints.c and checkpoints_disk.c alone. Loop thread. */
+/* Inside of a hosted job's checkpoints: shared by checkpoints.c, checkpoints_disk.c and checkpoints_list.c alone. Loop
+ * thread. */
 #ifndef GACC_EDGE_CHECKPOINTS_IMPL_H
 #define GACC_EDGE_CHECKPOINTS_IMPL_H
 
@@ -35,8 +36,11 @@ struct saving {
 	uint32_t calls_capacity;
 };
 
+/* checkpoints_list.c */
 /* Why the checkpoint under way fails, for people. The saver is told by the caller. */
 void saving_set_why(struct hosted *, const char *why);
+/* The checkpoint has begun, or, `over`, has ended: answers the calls that wait for that. */
+void saving_answer_calls(struct hosted *, const struct saved *, bool over);
 
 /* checkpoints_disk.c: ports of the saver; ctx is the hosted. Each is answered by the saver_on_* of its name. */
 void saving_sweep(void *ctx);

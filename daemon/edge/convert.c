@@ -4,6 +4,7 @@
 #include "edge/convert.h"
 
 #include "gacc/v1/job.pb-c.h"
+#include "runtime/saved_list.h"
 #include "store/history.h"
 
 #include <stdio.h>
@@ -107,4 +108,30 @@ void convert_rank(const struct coord *c, const struct rank_progress *p, struct n
 				       : "; it has not attached");
 	out->detail = detail;
 	out->exit_status = -1; /* only a launcher knows one */
+}
+
+void convert_counters(const struct counters *c, Gacc__V1__Counters *o)
+{
+	o->applied = c->applied;
+	o->skipped_nonfinite = c->skipped_nonfinite;
+	o->skipped_outlier = c->skipped_outlier;
+	o->dropped = c->dropped;
+	o->empty = c->empty;
+	o->rejected_micros = c->rejected_micros;
+	o->partial = c->partial;
+}
+
+void convert_checkpoint(const struct saved *k, Gacc__V1__Checkpoint *out)
+{
+	static char empty[] = "";
+	out->id = k->id;
+	out->path = k->path ? k->path : empty;
+	out->state = (Gacc__V1__CheckpointState)k->state;
+	out->window = k->window;
+	out->applied_step = k->applied_step;
+	out->carried_micros = k->carried;
+	out->bytes = k->bytes;
+	out->started_unix_nanos = k->started_unix_ns;
+	out->ended_unix_nanos = k->ended_unix_ns;
+	out->message = k->message ? k->message : empty;
 }

@@ -13,6 +13,7 @@
 #include "edge/hosted_recover.h"
 #include "edge/hosted_submit.h"
 #include "edge/journal_keep.h"
+#include "edge/launching.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
 #include "edge/reply.h"
@@ -81,6 +82,14 @@ static void feed_watchdog(struct daemon *d, struct now now)
 	fdstore_watchdog(d->node.fdstore);
 }
 
+static void limit_logs(struct daemon *d, struct now now)
+{
+	if (!state_share_limits_due(d, now))
+		return;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		launching_limit_logs(d->job[i]);
+}
+
 static void on_tick(uv_timer_t *h)
 {
 	struct daemon *d = h->data;
@@ -95,6 +104,7 @@ static void on_tick(uv_timer_t *h)
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		hosted_tick(d->job[i], now);
 	disk_watch_tick(d, now);
+	limit_logs(d, now);
 	state_share_tick(d, now);
 	hosted_queue_run(d, now);
 	hosted_forget_old(d);

@@ -2,8 +2,7 @@
 /* A job that this gaccd coordinates: its specification, its coordinator, what is shown of it, who watches it. What this
  * node has of the job is its part (runtime/part.h). Private to the edge.
  *
- * Loop thread. Functions are grouped by the file that defines them; hosted_aside.h, launching.h, hosted_past.h,
- * restoring.h and checkpoints.h declare the rest.
+ * Loop thread. Here is what all files see of a job; what is done with it is in the headers of the files that do it.
  */
 #ifndef GACC_EDGE_HOSTED_H
 #define GACC_EDGE_HOSTED_H
@@ -93,31 +92,6 @@ struct hosted {
 	struct calls norms_calls; /* for the norms of the next window */
 };
 
-/* ---- launching.c ---- */
-/* May this caller have ranks launched? ST_PERMISSION_DENIED with why. `local`: its uid is the kernel's word. */
-enum status launching_check(uint32_t uid, const char *user, bool local, char *why, size_t n_why);
-/* Starts the job's ranks, by way of a launcher. */
-void launching_begin(struct hosted *);
-/* Somebody cancels the job. Ranks of one that has completed get no more time to end by themselves. grace_ns: between
- * SIGTERM and SIGKILL when its ranks are stopped, 0 being the specification's; if they are being stopped already, it
- * can only become less. Does nothing to a job whose ranks gaccd has not started. Not durable: a later gaccd gives them
- * the specification's. */
-void launching_cancel(struct hosted *, int64_t grace_ns);
-/* Finds the launcher that an earlier gaccd has started. Of an ended job: or starts one, if that has died before its
- * end. */
-bool launching_adopt(struct hosted *);
-void launching_tick(struct hosted *, struct now);
-/* Fills in what is known of processes; false: no memory. */
-bool launching_fill(const struct hosted *, struct Gacc__V1__Job *);
-/* Lets go of the launcher: it and the ranks live on. */
-void launching_free(struct hosted *);
-/* Nothing is left to do for it. */
-bool launching_over(const struct hosted *);
-
-/* ---- launching_exits.c ---- */
-/* How the ranks of an ended job ended, from the journal; what cannot be read is left out. */
-void launching_exits_restore(struct hosted *, const struct journal_bytes *);
-
 /* ---- hosted.c ---- */
 /* One without machines, with room for so many events. The specification is taken, NULL is one that could not be made.
  * NULL: no memory. */
@@ -151,6 +125,8 @@ void hosted_on_written(void *arg, enum status);
 void hosted_event(struct hosted *, bool warning, const char *reason, int64_t rank, const char *text);
 /* Event number i, one that is there (events_first), as it is kept; lent. */
 struct history_event hosted_history_event(const struct hosted *, uint64_t i);
+/* The events that are kept, into a job that has none. false: no memory. */
+bool hosted_add_events(const struct hosted *, struct Gacc__V1__Job *);
 /* The last events of an earlier life. */
 void hosted_history_load(struct hosted *);
 /* When the newest event with this reason was, of those that are kept; 0: none. */
@@ -164,25 +140,5 @@ void hosted_history_applied(struct hosted *);
 /* A window of the journal, which the history may lack. */
 void hosted_history_restored(struct hosted *, const struct commit *);
 void hosted_history_fini(struct hosted *);
-
-/* ---- hosted_view.c ---- */
-/* The parts of a job of which there may be very many. */
-enum view_part {
-	VIEW_RANKS = 1,
-	/* the whole; without it tensors, param_groups, init, labels and launch_command are left out. Of a job without
-	 * spec_pb it is not to be had here: methods_past.c */
-	VIEW_SPEC = 2,
-	VIEW_EVENTS = 4,
-};
-/* in messages that are made at one go: the loop is busy with so many for 20 ms */
-#define VIEW_MAX_RANKS 20000
-
-/* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
-struct Gacc__V1__Job *hosted_view(const struct hosted *, unsigned parts, struct now);
-/* The events that are kept, into a job that has none. false: no memory. */
-bool hosted_add_events(const struct hosted *, struct Gacc__V1__Job *);
-void hosted_fill_counters(const struct counters *, struct Gacc__V1__Counters *);
-/* Tells the watchers what changed. */
-void hosted_tell(struct hosted *, struct now);
 
 #endif

@@ -50,6 +50,23 @@ struct history_event hosted_history_event(const struct hosted *h, uint64_t i)
 	return event_of(h, events_at(&h->events, i));
 }
 
+bool hosted_add_events(const struct hosted *h, Gacc__V1__Job *j)
+{
+	const struct events *all = &h->events;
+	uint64_t first = events_first(all);
+	j->events = calloc(all->n - first + 1, sizeof(*j->events));
+	if (!j->events)
+		return false;
+	for (uint64_t i = first; i < all->n; i++) {
+		struct history_event e = hosted_history_event(h, i);
+		Gacc__V1__Event *o = convert_event(&e);
+		if (!o)
+			return false;
+		j->events[j->n_events++] = o;
+	}
+	return true;
+}
+
 static enum status load_event(void *arg, const struct history_event *row)
 {
 	struct hosted *h = arg;

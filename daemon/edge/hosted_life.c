@@ -6,6 +6,7 @@
 #include "base/array.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_ports.h"
+#include "edge/launching.h"
 #include "edge/part_ports.h"
 #include "edge/registering.h"
 #include "gacc/v1/common.pb-c.h"

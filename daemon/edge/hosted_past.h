@@ -8,12 +8,14 @@
 #ifndef GACC_EDGE_HOSTED_PAST_H
 #define GACC_EDGE_HOSTED_PAST_H
 
+#include "cluster/view_record.h"
 #include "edge/hosted.h"
 
 #define HOSTED_PAST_EVENTS 32 /* that describe shows of it; the history has all */
 /* so long after its end it is known which micro-batches were in its last window */
 #define HOSTED_COUNTED_NS (INT64_C(60) * 1000000000)
 
+/* ---- hosted_past.c ---- */
 /* For END: the view as of now, as the journal keeps it; data for free(), n = 0: no memory. */
 struct journal_bytes hosted_past_record(const struct hosted *, struct now);
 /* The sessions of a job that has ended are over: the journal's view is renewed. */
@@ -26,6 +28,10 @@ bool hosted_past_keep(struct hosted *, struct now);
 enum status hosted_past_new(struct daemon *, const struct journal_job *, struct hosted **out);
 void hosted_past_tick(struct hosted *, struct now);
 
+/* ---- hosted_past_view.c ---- */
+/* What a journal's VIEW has. NULL: there is none, or it cannot be read, for the reason in `why`, else "". Any thread.
+ */
+struct Gacc__V1__Job *hosted_past_unpack(const struct journal_bytes *, struct view_head *, char *why, size_t n_why);
 /* As it is in memory; parts: VIEW_RANKS and VIEW_EVENTS; for free with gacc__v1__job__free_unpacked. NULL: no memory.
  */
 struct Gacc__V1__Job *hosted_past_view(const struct hosted *, unsigned parts);

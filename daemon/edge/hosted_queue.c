@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "control/queue.h"
+#include "edge/launching.h"
 #include "edge/submitting.h"
 #include "runtime/stored.h"
 

@@ -10,6 +10,7 @@
 #include "edge/hosted_past.h"
 #include "edge/hosted_queue.h"
 #include "edge/journal_keep.h"
+#include "edge/launching.h"
 #include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"

@@ -7,6 +7,7 @@
 #include "control/forget.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_past.h"
+#include "edge/launching.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 

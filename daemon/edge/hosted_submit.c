@@ -8,6 +8,7 @@
 #include "edge/disk_watch.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_queue.h"
+#include "edge/launching.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 

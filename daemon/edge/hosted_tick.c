@@ -8,6 +8,8 @@
 #include "edge/hosted_norms.h"
 #include "edge/hosted_past.h"
 #include "edge/hosted_waits.h"
+#include "edge/hosted_watchers.h"
+#include "edge/launching.h"
 #include "edge/registering.h"
 #include "edge/submitting.h"
 

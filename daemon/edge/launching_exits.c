@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps in the journal how a job's ranks ended, and reads it back after a restart of gaccd, so that it can still be
  * shown. For launching.c and hosted_journal.c. Loop thread. */
-#include "edge/hosted.h"
+#include "edge/launching_impl.h"
 
 #include "base/log.h"
 #include "cluster/exits_record.h"
-#include "edge/launching.h"
+#include "edge/hosted.h"
 
 #include <stdlib.h>
 #include <string.h>

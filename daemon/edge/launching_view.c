@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adds the processes of a job's ranks to its message: pids, exits, the root cause with the end of its log; and
  * expands the paths of a job. For views, launching.c and checkpoints_disk.c. Loop thread. */
-#include "edge/hosted.h"
+#include "edge/launching_impl.h"
 
-#include "edge/launching.h"
+#include "edge/hosted.h"
 #include "gacc/v1/job.pb-c.h"
 #include "host/log_tail.h"
 #include "proto/path.h"

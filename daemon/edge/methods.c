@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gives the server the rows of all methods. For daemon.c, before the server starts. Loop thread. */
+/* Gives the server the rows of all methods, so that it knows their handlers. Called by daemon.c before the server
+ * starts. Loop thread. */
 #include "edge/methods.h"
 
 #include "edge/daemon.h"

@@ -5,42 +5,11 @@
 
 #include "edge/caller.h"
 #include "edge/checkpoints.h"
+#include "edge/convert.h"
 #include "gacc/v1/job.pb-c.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static Gacc__V1__Checkpoint message_of(const struct saved *k)
-{
-	static char empty[] = "";
-	Gacc__V1__Checkpoint m = GACC__V1__CHECKPOINT__INIT;
-	m.id = k->id;
-	m.path = k->path ? k->path : empty;
-	m.state = (Gacc__V1__CheckpointState)k->state;
-	m.window = k->window;
-	m.applied_step = k->applied_step;
-	m.carried_micros = k->carried;
-	m.bytes = k->bytes;
-	m.started_unix_nanos = k->started_unix_ns;
-	m.ended_unix_nanos = k->ended_unix_ns;
-	m.message = k->message ? k->message : empty;
-	return m;
-}
-
-static void answer(struct rpc_call *call, const struct saved *k)
-{
-	Gacc__V1__SaveCheckpointResponse r = GACC__V1__SAVE_CHECKPOINT_RESPONSE__INIT;
-	Gacc__V1__Checkpoint m = message_of(k);
-	r.checkpoint = &m;
-	rpc_finish(call, &r.base);
-}
-
-void saving_answer(struct hosted *h, uint64_t call, const struct saved *k)
-{
-	struct rpc_call *living = rpc_find(h->d->rpc, call);
-	if (living)
-		answer(living, k);
-}
 
 /* The job whose engine can save it; NULL: answered. */
 static struct hosted *savable_job(struct rpc_call *call, const char *name)
@@ -86,7 +55,7 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	}
 	const struct saved *k = saving_of(h, q->request_id.data);
 	if (k && (k->state != SAVED_WRITING || !q->wait)) {
-		answer(call, k);
+		saving_answer(call, k);
 		return;
 	}
 	st = saving_wait(h, rpc_id(call), q->request_id.data, q->wait);
@@ -106,7 +75,8 @@ static void list(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 	const struct saved *page = saving_page(h, q->before_id, q->limit, &n);
 	Gacc__V1__Checkpoint *k = calloc(n + 1, sizeof(*k)), **list_of = calloc(n + 1, sizeof(*list_of));
 	for (size_t i = 0; k && list_of && i < n; i++) {
-		k[i] = message_of(&page[i]);
+		gacc__v1__checkpoint__init(&k[i]);
+		convert_checkpoint(&page[i], &k[i]);
 		list_of[i] = &k[i];
 	}
 	r.n_checkpoints = n;

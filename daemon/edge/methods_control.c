@@ -6,6 +6,7 @@
 #include "cluster/job_records.h"
 #include "edge/caller.h"
 #include "edge/hosted_norms.h"
+#include "edge/hosted_view.h"
 #include "edge/restoring.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"

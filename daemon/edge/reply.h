@@ -12,7 +12,7 @@ struct rpc_call;
 
 /* part_ports.reply, with the part as ctx: answers the call if it still lives; one of very many in a turn in a later
  * turn. */
-void reply_send(void *ctx, uint64_t call, const struct reply *);
+void reply_send(void *ctx, uint64_t id, const struct reply *);
 /* Answers it at once. `part`: that of the call's session; NULL: the reply is no REPLY_ATTACH or REPLY_REGISTER. */
 void reply_now(struct part *, struct rpc_call *, const struct reply *);
 /* Frees what has been put off. */

@@ -7,7 +7,6 @@
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted.h"
-#include "edge/launching.h"
 #include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/state_scan.h"
@@ -88,7 +87,7 @@ static void on_looked(uv_work_t *w, int canceled)
 	drop_seen(s);
 }
 
-static bool is_running(const struct hosted *h)
+bool state_share_has_logs(const struct hosted *h)
 {
 	return h->launch && !hosted_ended(h) && h->text->pb && !*h->text->pb->log_dir;
 }
@@ -104,7 +103,7 @@ static bool list_jobs(struct state_share *s)
 		return false;
 	for (uint32_t i = 0; i < d->n_jobs; i++) {
 		s->scan.known[s->scan.n_known++] = d->job[i]->id;
-		if (is_running(d->job[i]))
+		if (state_share_has_logs(d->job[i]))
 			s->scan.running[s->scan.n_running++] = d->job[i]->id;
 	}
 	for (size_t i = 0; (p = submitting_pending(d, i)); i++)
@@ -120,7 +119,7 @@ static bool is_under_way(const struct state_share *s, size_t at)
 	for (size_t i = at + 1; i < s->n_begun; i++)
 		if (s->begun[i].job == s->begun[at].job)
 			return false;
-	return h && h->saving && hosted_is_saving(h);
+	return h && h->saving && saving_under_way(h);
 }
 
 static void start_look(struct state_share *s)
@@ -214,7 +213,7 @@ uint64_t state_share_log_max(const struct hosted *h)
 	if (disk_watch_state(d).full && has_most(d->share, u))
 		return 0; /* the writer of the logs knows the least */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		jobs += d->job[i]->uid == h->uid && is_running(d->job[i]);
+		jobs += d->job[i]->uid == h->uid && state_share_has_logs(d->job[i]);
 	struct state_use use = state_share_of(d, h->uid);
 	uint64_t taken = use.checkpoints + u->logs - u->running_logs;
 	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / h->spec->ranks / 2 : 0;
@@ -241,20 +240,18 @@ void state_share_changed(struct daemon *d)
 	d->share->due_ns = 0;
 }
 
-static void limit_logs(struct daemon *d)
+bool state_share_limits_due(struct daemon *d, struct now now)
 {
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		if (is_running(d->job[i]))
-			launching_limit_logs(d->job[i], state_share_log_max(d->job[i]));
+	struct state_share *s = d->share;
+	bool due = now.mono_ns >= s->limits_due_ns;
+	if (due)
+		s->limits_due_ns = now.mono_ns + SOON_NS;
+	return due;
 }
 
 void state_share_tick(struct daemon *d, struct now now)
 {
 	struct state_share *s = d->share;
-	if (now.mono_ns >= s->limits_due_ns) {
-		s->limits_due_ns = now.mono_ns + SOON_NS;
-		limit_logs(d);
-	}
 	if (s->looking || now.mono_ns < s->due_ns)
 		return;
 	start_look(s);

@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/hosted_past.h"
+#include "edge/hosted_view.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/persist.h"
 

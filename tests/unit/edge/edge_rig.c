@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted_life.h"
+#include "edge/hosted_ports.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
 #include "edge/state_share.h"

@@ -3,6 +3,7 @@
  * answer costs some KiB and not the machine. */
 #include "edge_rig.h"
 
+#include "edge/hosted_life.h"
 #include "edge/part_ports.h"
 #include "support/suite.h"
 
