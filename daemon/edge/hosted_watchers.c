@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends what has changed of a job to the streams that watch it, those of Watch and of WatchSession. Called by each tick.
- * Loop thread. */
+/* Sends what has changed of a job to the streams that watch it, those of Watch and of WatchSession. Called by each
+ * tick. Loop thread. */
 #include "edge/hosted_watchers.h"
 
 #include "edge/convert.h"
