@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows a job's log files as they grow, and follows a job until it ends; for `gaccctl logs` and `gaccctl submit
- * --wait`. gaccctl's only thread. */
+/* Follows a job until it ends, and shows its log files as they grow; for `gaccctl logs` and `gaccctl submit --wait`.
+ * gaccctl's only thread. */
 #include "attend.h"
 
 #include "output.h"
@@ -8,65 +8,9 @@
 
 #include <inttypes.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define LOOK_MS 500 /* without a directory to watch */
-
-void log_set_update(struct log_set *set, const gacc_job_info *job)
-{
-	if (set->dir || !*job->log_dir)
-		return;
-	set->dir = strdup(job->log_dir);
-	for (uint32_t r = 0; set->dir && r < job->ranks; r++)
-		if (rank_listed(set->list, r)) {
-			follower_init(&set->follower[set->n], set->dir, r, true, set->tail);
-			set->follower[set->n++].escaped = set->escaped;
-		}
-	if (set->n == 1)
-		set->follower[0].prefix = false;
-}
-
-bool log_set_open(struct invocation *inv, const gacc_job_info *job, const char *list, uint64_t tail,
-		  struct log_set *set, int *st)
-{
-	*set = (struct log_set){ .list = list,
-				 .tail = tail,
-				 .follower = calloc(job->ranks + 1, sizeof(*set->follower)) };
-	if (!set->follower) {
-		*st = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
-		return false;
-	}
-	/* of ranks that this terminal did not start: what they write may be another user's, or not meant for it */
-	set->escaped =
-		inv->command && inv->command->run == cmd_logs && !opt_flag(inv, "raw") && isatty(fileno(inv->out)) == 1;
-	log_set_update(set, job);
-	return true;
-}
-
-bool log_set_exists(const struct log_set *set)
-{
-	for (size_t i = 0; i < set->n; i++)
-		if (follower_exists(&set->follower[i]))
-			return true;
-	return false;
-}
-
-void log_set_pump(struct log_set *set, FILE *out, bool at_end)
-{
-	for (size_t i = 0; i < set->n; i++)
-		follower_pump(&set->follower[i], out, at_end);
-}
-
-void log_set_fini(struct log_set *set)
-{
-	for (size_t i = 0; i < set->n; i++)
-		follower_fini(&set->follower[i]);
-	free(set->follower);
-	free(set->dir);
-	*set = (struct log_set){ 0 };
-}
 
 enum { POLL_JOB, POLL_OUTPUT, POLL_SIGNALS };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands of gaccctl: one table from which parsing, help, completion and the man page come.
+/* What a command of gaccctl is, and what its handler gets and may ask.
  *
  * A handler gets an invocation: what was given on the command line, by option name, and where to write. It returns the
  * exit status. Everything a handler prints goes to inv->out; errors go through fail_with() (output.h).
@@ -40,7 +40,8 @@ enum format { FORMAT_TABLE, FORMAT_WIDE, FORMAT_JSON, FORMAT_JSONL, FORMAT_YAML,
 #define GIVEN_MAX 64
 
 struct invocation {
-	const struct command *command;
+	const struct command_table *table; /* by which it was parsed */
+	const struct command *command;	   /* a row of it; NULL before one is known */
 	struct {
 		const struct option_row *option;
 		const char *value; /* NULL for a flag */
@@ -69,19 +70,14 @@ struct command {
 	int (*run)(struct invocation *);
 };
 
-extern const struct command commands[]; /* ends with a NULL name */
-extern const struct option_row global_options[];
+/* Parsing, help, completion and the man page come from one table. */
+struct command_table {
+	const struct command *commands;	  /* ends with a NULL name */
+	const struct option_row *options; /* of every command */
+};
 
-/* Command with this name or alias, or NULL. */
-const struct command *command_find(const char *word);
-/* The nearest name by edits among `n` names, or NULL if none is near. */
-const char *nearest(const char *word, const char *const *names, size_t n);
+/* ---- options.c ---- */
 
-/* ---- parse.c ---- */
-
-/* Reads argv[1..] into *inv. Returns -1 to go on with inv->command->run, else the exit status of what was
- * answered at once (help, version, an error). */
-int parse(int argc, char **argv, struct invocation *inv);
 /* Value of the last such option, "" for a flag, or NULL. */
 const char *opt(const struct invocation *inv, const char *name);
 bool opt_flag(const struct invocation *inv, const char *name);
@@ -94,18 +90,7 @@ bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t m
 bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status);
 bool parse_duration(const char *text, int64_t *out_ms);
 
-/* ---- help.c ---- */
-
-void print_help(FILE *out);
-void print_command_help(FILE *out, const struct command *c);
-void print_man(FILE *out);
-
-/* ---- completion.c ---- */
-
-/* shell: "bash", "zsh", "fish"; false: another. */
-bool print_completion(FILE *out, const char *shell);
-
-/* ---- handlers ---- */
+/* ---- handlers, each in its command's file ---- */
 
 int cmd_run(struct invocation *);
 int cmd_submit(struct invocation *);

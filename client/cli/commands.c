@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of gaccctl's commands with their options and help texts; parsing, help, completion and the man page are
  * derived from it. Constant data. */
-#include "command.h"
+#include "commands.h"
 
-#include <string.h>
-
-const struct option_row global_options[] = {
+static const struct option_row global_options[] = {
 	{ "endpoint", 0, "URI", "gaccd to talk to (GACC_ENDPOINT; unix:/run/gaccd/gaccd.sock)" },
 	{ "output", 'o', "FORMAT", "table, wide, json, jsonl, yaml or name" },
 	{ "no-headers", 0, NULL, "tables without the first line" },
@@ -46,7 +44,7 @@ static const struct option_row no_options[] = {
 		}                                                                                                      \
 	}
 
-const struct command commands[] = {
+static const struct command commands[] = {
 	{
 		.name = "run",
 		.group = "Start",
@@ -423,24 +421,4 @@ const struct command commands[] = {
 	{ .name = NULL },
 };
 
-static bool is_alias(const char *aliases, const char *word)
-{
-	size_t n = strlen(word);
-
-	for (const char *p = aliases; p && *p; p += strspn(p, " ")) {
-		size_t m = strcspn(p, " ");
-
-		if (m == n && !strncmp(p, word, n))
-			return true;
-		p += m;
-	}
-	return false;
-}
-
-const struct command *command_find(const char *word)
-{
-	for (const struct command *c = commands; c->name; c++)
-		if (!strcmp(c->name, word) || is_alias(c->aliases, word))
-			return c;
-	return NULL;
-}
+const struct command_table gaccctl_commands = { .commands = commands, .options = global_options };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gaccctl completion: writes completion scripts for bash, zsh and fish from the table of commands. Runs at packaging
  * time or in a user's shell. */
-#include "command.h"
+#include "completion.h"
+
 #include "output.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static void bash_words(FILE *out, const struct option_row *rows)
 	}
 }
 
-static void bash(FILE *out)
+static void bash(FILE *out, const struct command_table *table)
 {
 	fputs("_gaccctl() {\n"
 	      "\tlocal cur=${COMP_WORDS[COMP_CWORD]} cmd= i words=\n"
@@ -32,14 +33,14 @@ static void bash(FILE *out)
 	      "\tcase $cmd in\n"
 	      "\t'') words='",
 	      out);
-	for (const struct command *c = commands; c->name; c++)
-		fprintf(out, "%s%s", c == commands ? "" : " ", c->name);
-	bash_words(out, global_options);
+	for (const struct command *c = table->commands; c->name; c++)
+		fprintf(out, "%s%s", c == table->commands ? "" : " ", c->name);
+	bash_words(out, table->options);
 	fputs("' ;;\n", out);
-	for (const struct command *c = commands; c->name; c++) {
+	for (const struct command *c = table->commands; c->name; c++) {
 		fprintf(out, "\t%s) words='", c->name);
 		bash_words(out, c->options);
-		bash_words(out, global_options);
+		bash_words(out, table->options);
 		fputs("'", out);
 		if (takes_job(c))
 			fputs("; [[ $cur == -* ]] || words=$(gaccctl jobs -a -o name 2>/dev/null)", out);
@@ -97,7 +98,7 @@ static void zsh_command(FILE *out, const struct command *c)
 	fputs("\t\t;;\n", out);
 }
 
-static void zsh(FILE *out)
+static void zsh(FILE *out, const struct command_table *table)
 {
 	fputs("#compdef gaccctl\n"
 	      "_gaccctl() {\n"
@@ -108,18 +109,18 @@ static void zsh(FILE *out)
 	      "\tdone\n"
 	      "\tflags=(",
 	      out);
-	zsh_options(out, global_options);
+	zsh_options(out, table->options);
 	fputs(" )\n"
 	      "\tcase $cmd in\n"
 	      "\t'')\n"
 	      "\t\tverbs=(",
 	      out);
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = table->commands; c->name; c++)
 		zsh_item(out, "", c->name, c->summary);
 	fputs(" )\n"
 	      "\t\t;;\n",
 	      out);
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = table->commands; c->name; c++)
 		zsh_command(out, c);
 	fputs("\tesac\n"
 	      "\tif [[ $PREFIX == -* ]]; then\n"
@@ -153,12 +154,12 @@ static void fish_options(FILE *out, const char *command, const struct option_row
 	}
 }
 
-static void fish(FILE *out)
+static void fish(FILE *out, const struct command_table *table)
 {
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = table->commands; c->name; c++)
 		fprintf(out, "complete -c gaccctl -n __fish_use_subcommand -a %s -d \"%s\"\n", c->name, c->summary);
-	fish_options(out, NULL, global_options);
-	for (const struct command *c = commands; c->name; c++) {
+	fish_options(out, NULL, table->options);
+	for (const struct command *c = table->commands; c->name; c++) {
 		fish_options(out, c->name, c->options);
 		if (c->words)
 			fprintf(out, "complete -c gaccctl -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name,
@@ -171,16 +172,16 @@ static void fish(FILE *out)
 	}
 }
 
-bool print_completion(FILE *out, const char *shell)
+bool print_completion(FILE *out, const struct command_table *table, const char *shell)
 {
 	static const struct {
 		const char *name;
-		void (*print)(FILE *out);
+		void (*print)(FILE *out, const struct command_table *table);
 	} shells[] = { { "bash", bash }, { "zsh", zsh }, { "fish", fish } };
 
 	for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
 		if (!strcmp(shell, shells[i].name)) {
-			shells[i].print(out);
+			shells[i].print(out, table);
 			return true;
 		}
 	return false;
@@ -188,7 +189,7 @@ bool print_completion(FILE *out, const char *shell)
 
 int cmd_completion(struct invocation *inv)
 {
-	if (!print_completion(inv->out, inv->operand[0]))
+	if (!print_completion(inv->out, inv->table, inv->operand[0]))
 		return fail_usage(inv, "%s: bash, zsh or fish is needed", inv->operand[0]);
 	return EXIT_OK;
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints help and the man page from the table of commands. For `gaccctl help`, --help, and the package build.
  * gaccctl's main thread. */
-#include "command.h"
+#include "help.h"
+
+#include "find.h"
 #include "output.h"
 
 #include <string.h>
 
 #define WIDTH 100
 
-static void print_groups(FILE *out)
+static void print_groups(FILE *out, const struct command *commands)
 {
 	const char *done[16];
 	size_t n = 0;
@@ -69,7 +71,7 @@ static void print_wrapped(FILE *out, const char *text)
 	fputc('\n', out);
 }
 
-void print_help(FILE *out)
+void print_help(FILE *out, const struct command_table *table)
 {
 	fputs("Submit and watch gradient-accumulation jobs.         (gaccctl COMMAND --help for one command)\n"
 	      "\nExamples:\n"
@@ -77,9 +79,9 @@ void print_help(FILE *out)
 	      "  gaccctl submit -f job.yaml && gaccctl status -w\n"
 	      "  gaccctl logs 42 -f --rank 3\n",
 	      out);
-	print_groups(out);
+	print_groups(out, table->commands);
 	fputs("\nGlobal options:\n", out);
-	print_options(out, global_options);
+	print_options(out, table->options);
 	fputs("\nExit status: 0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed out;\n"
 	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted; run: the highest status of a rank;\n"
 	      "submit --wait: that of the rank that failed first. "
@@ -87,7 +89,7 @@ void print_help(FILE *out)
 	      out);
 }
 
-void print_command_help(FILE *out, const struct command *c)
+void print_command_help(FILE *out, const struct command_table *table, const struct command *c)
 {
 	if (c->examples) {
 		fputs("Examples:\n", out);
@@ -109,7 +111,7 @@ void print_command_help(FILE *out, const struct command *c)
 		print_options(out, c->options);
 	}
 	fputs("\nGlobal options:\n", out);
-	print_options(out, global_options);
+	print_options(out, table->options);
 }
 
 /* ---- man page ---- */
@@ -160,17 +162,17 @@ static void roff_command(FILE *out, const struct command *c)
 	roff_options(out, c->options);
 }
 
-void print_man(FILE *out)
+void print_man(FILE *out, const struct command_table *table)
 {
 	fprintf(out,
 		".TH GACCCTL 1 \"\" \"gacc %s\"\n.SH NAME\ngaccctl \\- submit and watch gradient-accumulation jobs\n",
 		gacc_version());
 	fputs(".SH SYNOPSIS\n.B gaccctl\n[\\fIglobal options\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n.SH COMMANDS\n",
 	      out);
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = table->commands; c->name; c++)
 		roff_command(out, c);
 	fputs(".SH GLOBAL OPTIONS\n", out);
-	roff_options(out, global_options);
+	roff_options(out, table->options);
 	fputs(".SH EXIT STATUS\n0 ok; 1 failed; 2 usage or bad job file; 3 gaccd unreachable; 4 not found; 5 timed "
 	      "out; "
 	      "6 permission denied; 7 job failed; 8 unhealthy; 130 interrupted.\n"
@@ -188,12 +190,12 @@ int cmd_help(struct invocation *inv)
 	const struct command *c;
 
 	if (!inv->n_operands) {
-		print_help(inv->out);
+		print_help(inv->out, inv->table);
 		return EXIT_OK;
 	}
-	c = command_find(inv->operand[0]);
+	c = command_find(inv->table, inv->operand[0]);
 	if (!c)
 		return fail_usage(inv, "unknown command \"%s\"", inv->operand[0]);
-	print_command_help(inv->out, c);
+	print_command_help(inv->out, inv->table, c);
 	return EXIT_OK;
 }

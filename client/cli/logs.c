@@ -6,8 +6,9 @@
 #include "signals.h"
 
 #include <inttypes.h>
+#include <unistd.h>
 
-static bool open_logs(struct invocation *inv, const gacc_job_info *job, uint64_t tail, struct log_set *set, int *st)
+static bool open_logs(struct invocation *inv, const gacc_job_info *job, struct log_set *set, int *st)
 {
 	const char *list = opt(inv, "rank");
 
@@ -22,7 +23,10 @@ static bool open_logs(struct invocation *inv, const gacc_job_info *job, uint64_t
 				"job %" PRIu64 " (%s) has no log directory", job->id, job->name);
 		return false;
 	}
-	return log_set_open(inv, job, list, tail, set, st);
+	set->list = list;
+	/* of ranks that this terminal did not start: what they write may be another user's, or not meant for it */
+	set->escaped = !opt_flag(inv, "raw") && isatty(fileno(inv->out)) == 1;
+	return log_set_open(inv, job, set, st);
 }
 
 static int show(struct invocation *inv, const gacc_job_info *job, struct log_set *set)
@@ -43,17 +47,16 @@ int cmd_logs(struct invocation *inv)
 {
 	struct log_set set = { 0 };
 	gacc_jobs *jobs;
-	uint64_t tail;
 	int st;
 
-	if (!opt_uint(inv, "tail", 0, 1000000000, FOLLOW_ALL, &tail, &st))
+	if (!opt_uint(inv, "tail", 0, 1000000000, FOLLOW_ALL, &set.tail, &st))
 		return st;
 	signals_block(); /* before the library makes threads */
 	if (!open_client(inv, &st))
 		return st;
 	if (gacc_job_get(inv->client, job_operand(inv->operand[0]), &jobs))
 		return fail_client(inv);
-	if (open_logs(inv, &jobs->job[0], tail, &set, &st))
+	if (open_logs(inv, &jobs->job[0], &set, &st))
 		st = show(inv, &jobs->job[0], &set);
 	log_set_fini(&set);
 	gacc_jobs_free(jobs);

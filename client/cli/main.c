@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The main program of gaccctl: finds the command in the table, runs its handler, and makes a failed write to stdout
  * an error, except when the reader of a pipe has gone. One thread, except in `bench`. */
-#include "command.h"
+#include "commands.h"
+#include "parse.h"
 #include "ranks.h"
 
 #include <poll.h>
@@ -24,7 +25,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strcmp(argv[1], "--exec-rank"))
 		return exec_rank(argc, argv);
 	signal(SIGPIPE, SIG_IGN); /* the write fails, the program ends in order */
-	st = parse(argc, argv, &inv);
+	st = parse(&gaccctl_commands, argc, argv, &inv);
 	if (st < 0)
 		st = inv.command->run(&inv);
 	gacc_close(inv.client);

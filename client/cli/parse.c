@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses the command line by the table of commands into an invocation, and gives handlers their options as numbers,
- * flags and durations. gaccctl's main thread, before the handler runs. */
-#include "command.h"
+/* Parses the command line by a table of commands into an invocation; what asks for help only is answered here.
+ * gaccctl's main thread, before the handler runs. */
+#include "parse.h"
+
+#include "find.h"
+#include "help.h"
 #include "output.h"
 
 #include <assert.h>
-#include <ctype.h>
-#include <errno.h>
 #include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ROWS_MAX 40
@@ -44,11 +44,11 @@ static void add_rows(struct grammar *g, const struct option_row *rows)
 }
 
 /* "+": options end at the first operand. ":": a missing value is told apart. */
-static void build(struct grammar *g, const struct command *c)
+static void build(struct grammar *g, const struct command_table *table, const struct command *c)
 {
 	*g = (struct grammar){ 0 };
 	strcpy(g->shorts, !c || c->runs_program ? "+:" : ":");
-	add_rows(g, global_options);
+	add_rows(g, table->options);
 	if (c)
 		add_rows(g, c->options);
 }
@@ -86,7 +86,7 @@ static int take_options(struct invocation *inv, const struct command *c, int arg
 	char letter[3] = "-";
 	int value;
 
-	build(&g, c);
+	build(&g, inv->table, c);
 	optind = 0; /* glibc: start afresh */
 	opterr = 0;
 	while ((value = getopt_long(argc, argv, g.shorts, g.longs, NULL)) != -1) {
@@ -102,93 +102,6 @@ static int take_options(struct invocation *inv, const struct command *c, int arg
 	}
 	*rest = optind;
 	return -1;
-}
-
-/* ---- what was given ---- */
-
-const char *opt_each(const struct invocation *inv, const char *name, size_t i)
-{
-	for (size_t k = 0; k < inv->n_given; k++)
-		if (!strcmp(inv->given[k].option->name, name) && !i--)
-			return inv->given[k].value ? inv->given[k].value : "";
-	return NULL;
-}
-
-const char *opt(const struct invocation *inv, const char *name)
-{
-	const char *last = NULL, *value;
-
-	for (size_t i = 0; (value = opt_each(inv, name, i)); i++)
-		last = value;
-	return last;
-}
-
-bool opt_flag(const struct invocation *inv, const char *name)
-{
-	return opt(inv, name) != NULL;
-}
-
-bool opt_uint(struct invocation *inv, const char *name, uint64_t min, uint64_t max, uint64_t fallback, uint64_t *out,
-	      int *exit_status)
-{
-	const char *text = opt(inv, name);
-	unsigned long long v;
-	char *end;
-
-	*out = fallback;
-	if (!text)
-		return true;
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	if (errno || *end || !isdigit((unsigned char)*text) || v < min || v > max) {
-		*exit_status = fail_usage(inv, "--%s %s: a number from %llu to %llu is needed", name, text,
-					  (unsigned long long)min, (unsigned long long)max);
-		return false;
-	}
-	*out = v;
-	return true;
-}
-
-bool parse_duration(const char *text, int64_t *out_ms)
-{
-	static const struct {
-		const char *unit;
-		int64_t ms;
-	} units[] = { { "ms", 1 }, { "s", 1000 }, { "m", 60000 }, { "h", 3600000 }, { "d", 86400000 } };
-	int64_t total = 0;
-
-	if (!*text)
-		return false;
-	while (*text) {
-		char *end;
-		long v = strtol(text, &end, 10);
-		size_t i, letters = strspn(end, "abcdefghijklmnopqrstuvwxyz");
-
-		if (!isdigit((unsigned char)*text) || v > INT32_MAX)
-			return false;
-		for (i = 0; i < 5; i++)
-			if (strlen(units[i].unit) == letters && !strncmp(end, units[i].unit, letters))
-				break;
-		if (i == 5)
-			return false;
-		total += v * units[i].ms;
-		if (total > INT32_MAX)
-			return false;
-		text = end + letters;
-	}
-	*out_ms = total;
-	return true;
-}
-
-bool opt_duration(struct invocation *inv, const char *name, int64_t fallback_ms, int64_t *out_ms, int *exit_status)
-{
-	const char *text = opt(inv, name);
-
-	*out_ms = fallback_ms;
-	if (!text || parse_duration(text, out_ms))
-		return true;
-	*exit_status = fail_usage(inv, "--%s %s: a time such as 10s, 250ms or 1h30m is needed", name, text);
-	return false;
 }
 
 /* ---- the whole line ---- */
@@ -214,7 +127,7 @@ static int unknown_command(struct invocation *inv, const char *word)
 	const char *near;
 	size_t n = 0;
 
-	for (const struct command *c = commands; c->name; c++) {
+	for (const struct command *c = inv->table->commands; c->name; c++) {
 		assert(n < sizeof(names) / sizeof(names[0])); /* of our own table */
 		names[n++] = c->name;
 	}
@@ -237,14 +150,14 @@ static int parse_command(struct invocation *inv, int argc, char **argv)
 {
 	int rest, st;
 
-	inv->command = command_find(argv[0]);
+	inv->command = command_find(inv->table, argv[0]);
 	if (!inv->command)
 		return unknown_command(inv, argv[0]);
 	st = take_options(inv, inv->command, argc, argv, &rest);
 	if (st >= 0)
 		return st;
 	if (opt_flag(inv, "help")) {
-		print_command_help(inv->out, inv->command);
+		print_command_help(inv->out, inv->table, inv->command);
 		return EXIT_OK;
 	}
 	inv->operand = argv + rest;
@@ -253,22 +166,23 @@ static int parse_command(struct invocation *inv, int argc, char **argv)
 	return st >= 0 ? st : check_operands(inv);
 }
 
-int parse(int argc, char **argv, struct invocation *inv)
+int parse(const struct command_table *table, int argc, char **argv, struct invocation *inv)
 {
 	static char version[] = "version";
 	int rest, st;
 
+	inv->table = table;
 	if (argc > 1 && !strcmp(argv[1], "--version"))
 		argv[1] = version;
 	if (argc > 1 && !strcmp(argv[1], "--man")) {
-		print_man(inv->out);
+		print_man(inv->out, table);
 		return EXIT_OK;
 	}
 	st = take_options(inv, NULL, argc, argv, &rest);
 	if (st >= 0)
 		return st;
 	if (rest == argc) {
-		print_help(opt_flag(inv, "help") ? inv->out : inv->err);
+		print_help(opt_flag(inv, "help") ? inv->out : inv->err, table);
 		return opt_flag(inv, "help") ? EXIT_OK : EXIT_USAGE;
 	}
 	return parse_command(inv, argc - rest, argv + rest);

@@ -73,7 +73,7 @@ static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 {
 	FILE *say = wants_data(inv) ? inv->err : inv->out;
 	const char *tee = opt(inv, "tee") ? opt(inv, "tee") : "0";
-	struct log_set set = { 0 };
+	struct log_set set = { .list = tee, .tail = FOLLOW_ALL };
 	gacc_jobs *last = NULL;
 	char again[64];
 	int st;
@@ -81,7 +81,7 @@ static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 	if (!rank_list_ok(tee, job->ranks))
 		return fail_usage(inv, "--tee %s: all, none, or ranks below %u such as 0,2", tee, job->ranks);
 	snprintf(again, sizeof(again), "gaccctl logs %" PRIu64 " -f, or gaccctl wait %" PRIu64, job->id, job->id);
-	if (log_set_open(inv, job, tee, FOLLOW_ALL, &set, &st))
+	if (log_set_open(inv, job, &set, &st))
 		st = attend(inv, job, &set, say, again, &last);
 	if (st == EXIT_OK && last) {
 		await_ranks(inv, &set, say, &last);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gaccctl with the answers of a gaccd that is a script (-Wl,--wrap): another version of it, or one with other users. */
 #include "cli/bench_size.h"
-#include "cli/command.h"
+#include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/parse.h"
 #include "support/suite.h"
 
 #include <poll.h>
@@ -113,7 +114,7 @@ static int command(const char *const *words)
 		snprintf(text[argc], sizeof(text[argc]), "%s", words[argc]);
 		argv[argc] = text[argc];
 	}
-	ck_assert_int_eq(parse(argc, argv, &inv), -1);
+	ck_assert_int_eq(parse(&gaccctl_commands, argc, argv, &inv), -1);
 	st = inv.command->run(&inv);
 	fflush(inv.out);
 	fflush(inv.err);

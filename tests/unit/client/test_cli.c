@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gaccctl without a daemon: its command line, its help, its errors. */
+#include "cli/commands.h"
+#include "cli/completion.h"
+#include "cli/find.h"
+#include "cli/help.h"
 #include "cli/output.h"
+#include "cli/parse.h"
 #include "cli/view.h"
 #include "support/suite.h"
 #include "cli_rig.h" /* after the headers whose parameters have the names of its variables */
@@ -20,7 +25,7 @@ static int parse_words(const char *const *words)
 		argv[argc] = copies[argc];
 	}
 	argv[argc] = NULL;
-	int st = parse(argc, argv, &inv);
+	int st = parse(&gaccctl_commands, argc, argv, &inv);
 	/* operands point into argv, which is gone: keep the strings */
 	static char *kept[20];
 	for (int i = 0; st < 0 && i < inv.n_operands; i++)
@@ -232,9 +237,9 @@ static void check_mentions(const char *text, const char *word)
 
 START_TEST(help_covers_the_table)
 {
-	print_help(inv.out);
+	print_help(inv.out, &gaccctl_commands);
 	fflush(inv.out);
-	for (const struct command *c = commands; c->name; c++) {
+	for (const struct command *c = gaccctl_commands.commands; c->name; c++) {
 		check_mentions(out, c->name);
 		check_mentions(out, c->summary);
 	}
@@ -247,7 +252,7 @@ START_TEST(command_help_is_the_same_both_ways)
 
 	ck_assert_int_eq(PARSE("run", "--help"), EXIT_OK);
 	once = strdup(out);
-	for (const struct option_row *o = command_find("run")->options; o->name; o++)
+	for (const struct option_row *o = command_find(&gaccctl_commands, "run")->options; o->name; o++)
 		check_mentions(once, o->help);
 	rewind(inv.out);
 	inv.n_given = 0;
@@ -263,16 +268,16 @@ START_TEST(man_and_completion_cover_the_table)
 {
 	static const char *const shells[] = { "bash", "zsh", "fish" };
 
-	print_man(inv.out);
+	print_man(inv.out, &gaccctl_commands);
 	fflush(inv.out);
-	for (const struct command *c = commands; c->name; c++)
+	for (const struct command *c = gaccctl_commands.commands; c->name; c++)
 		check_mentions(out, c->name);
 	ck_assert_ptr_null(strstr(out, "\n'"));
 	for (size_t i = 0; i < 3; i++) {
 		rewind(inv.out);
-		ck_assert(print_completion(inv.out, shells[i]));
+		ck_assert(print_completion(inv.out, &gaccctl_commands, shells[i]));
 		fflush(inv.out);
-		for (const struct command *c = commands; c->name; c++) {
+		for (const struct command *c = gaccctl_commands.commands; c->name; c++) {
 			check_mentions(out, c->name);
 			if (c->words)
 				check_mentions(out, c->words);
@@ -280,23 +285,23 @@ START_TEST(man_and_completion_cover_the_table)
 				check_mentions(out, o->name);
 		}
 	}
-	ck_assert(!print_completion(inv.out, "tcsh"));
+	ck_assert(!print_completion(inv.out, &gaccctl_commands, "tcsh"));
 }
 END_TEST
 
 START_TEST(the_table_is_sound)
 {
-	for (const struct command *c = commands; c->name; c++) {
+	for (const struct command *c = gaccctl_commands.commands; c->name; c++) {
 		ck_assert_ptr_nonnull(c->run);
 		ck_assert(c->max_operands < 0 || c->max_operands >= c->min_operands);
-		ck_assert_ptr_eq(command_find(c->name), c);
+		ck_assert_ptr_eq(command_find(&gaccctl_commands, c->name), c);
 		for (const struct option_row *o = c->options; o->name; o++)
-			for (const struct option_row *g = global_options; g->name; g++)
+			for (const struct option_row *g = gaccctl_commands.options; g->name; g++)
 				ck_assert(strcmp(o->name, g->name) && (!o->letter || o->letter != g->letter));
 	}
-	ck_assert_str_eq(command_find("ps")->name, "jobs");
-	ck_assert_str_eq(command_find("list")->name, "jobs");
-	ck_assert_ptr_null(command_find("p"));
+	ck_assert_str_eq(command_find(&gaccctl_commands, "ps")->name, "jobs");
+	ck_assert_str_eq(command_find(&gaccctl_commands, "list")->name, "jobs");
+	ck_assert_ptr_null(command_find(&gaccctl_commands, "p"));
 }
 END_TEST
 

@@ -1,11 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the nearest known name to a misspelt one, by edit distance,
- * for "did you mean". Pure; any thread. */
-#include "command.h"
+/* Finds a command by its name or alias, and for "did you mean" the nearest known name to a misspelt one, by edit
+ * distance. Pure; any thread. */
+#include "find.h"
 
 #include <string.h>
 
 #define WORD_MAX 40
+
+/* ---- by name ---- */
+
+static bool is_alias(const char *aliases, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *p = aliases; p && *p; p += strspn(p, " ")) {
+		size_t m = strcspn(p, " ");
+
+		if (m == n && !strncmp(p, word, n))
+			return true;
+		p += m;
+	}
+	return false;
+}
+
+const struct command *command_find(const struct command_table *table, const char *word)
+{
+	for (const struct command *c = table->commands; c->name; c++)
+		if (!strcmp(c->name, word) || is_alias(c->aliases, word))
+			return c;
+	return NULL;
+}
+
+/* ---- by nearness ---- */
 
 static size_t min3(size_t a, size_t b, size_t c)
 {
