@@ -82,13 +82,13 @@ struct hosted {
 	uint64_t told_window;
 	bool told_any;
 	struct rate rate;
-	struct wait_call *waits;     /* methods_wait.c */
+	struct wait_call *waits;     /* hosted_waits.c */
 	struct saving *saving;	     /* checkpoints.h; NULL: it is over */
 	struct saved_list saved;     /* its checkpoints */
 	bool has_base, restore_read; /* restoring.h: begins with a checkpoint; its manifest has been read */
 	uint64_t base_window;
 	struct admission admission;
-	struct launching *launch; /* launching.c; NULL: gaccd has not launched it */
+	struct launching *launch; /* launching.h; NULL: gaccd has not launched it */
 	struct calls norms_calls; /* for the norms of the next window */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs whose records cannot be read: they are shown as failed and kept with their memory until somebody cancels them.
- * For the recovery after a restart (hosted_journal.c) and for Cancel. Loop thread. */
+ * For the recovery after a restart (hosted_recover.c) and for Cancel. Loop thread. */
 #include "edge/hosted_aside.h"
 
 #include "base/log.h"

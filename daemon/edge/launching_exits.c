@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps in the journal how a job's ranks ended, and reads it back after a restart of gaccd, so that it can still be
- * shown. For launching.c and hosted_journal.c. Loop thread. */
+ * shown. For launching.c and hosted_recover.c. Loop thread. */
 #include "edge/launching_impl.h"
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adds the processes of a job's ranks to its message: pids, exits, the root cause with the end of its log; and
- * expands the paths of a job. For views, launching.c and checkpoints_disk.c. Loop thread. */
+ * expands the paths of a job. For views, launching*.c and checkpoints_disk.c. Loop thread. */
 #include "edge/launching_impl.h"
 
 #include "edge/hosted.h"

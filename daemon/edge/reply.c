@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns control's answers (struct reply) into messages and ends the calls with them; many at once are spread over
- * turns of the loop. For part_ports.c and the method files. Loop thread; tensor layouts are made in the pool. */
+ * turns of the loop. For the parts' ports and the method files. Loop thread; tensor layouts are made in the pool. */
 #include "edge/reply.h"
 
 #include "edge/convert.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides whether a checkpoint fits the job that is restored from it, and at which window the job begins; writes that
- * to the journal. For part_ports.c and hosted_journal.c. Loop thread; restoring_read.c reads in the pool. */
+ * to the journal. For part_ports.c and hosted_recover.c. Loop thread; restoring_read.c reads in the pool. */
 #include "edge/restoring_impl.h"
 
 #include "gacc/v1/common.pb-c.h"
