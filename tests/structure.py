@@ -42,6 +42,8 @@ LONG = {
 OPENING = {}
 # Findings of clang-tidy in a room.
 TIDY = {}
+# Rooms whose files CMakeLists.txt lists in layers: a file uses those above it.
+LAYERED = ["edge"]
 # Circles that are too large: a file of each, with how many it has.
 CIRCLES = {
     "client/lib/attach.c": 7,
@@ -231,12 +233,26 @@ def short(name):
     return re.sub(r"gacc_\w+\.dir/", "", name)
 
 
+def listed(room, files):
+    """Path of each of the room's files -> its place in gacc_room(.. SOURCES ..)."""
+    for path in (f for f in files if f.endswith("CMakeLists.txt")):
+        text = re.sub(r"#.*", "", (ROOT / path).read_text())
+        if found := re.search(rf"gacc_room\(\s*{room}\b.*?SOURCES(.*?)(?:USES|LIBS|\))", text, re.S):
+            return {os.path.join(os.path.dirname(path), f): i for i, f in enumerate(found[1].split())}
+    raise SystemExit(f"no room {room}")
+
+
 def arrows(checks, files, build):
     may = rooms(files)
     o = Objects(build, may)
     checks.check(f"layers, {len(o.uses)} files of {len(may)} rooms",
                  (f"{short(a)} ({o.room[a]}) uses {symbol}() of {short(b)} ({o.room[b]})" for a, uses in o.uses.items() for b, symbol in uses.items()
                   if o.room[a] != o.room[b] and o.room[b] not in may.get(o.room[a], ())))
+    for room in LAYERED:
+        place = listed(room, files)
+        checks.check(f"layers of daemon/{room}, {len(place)} files",
+                     (f"{short(a)} uses {symbol}() of {short(b)}, which is below it in CMakeLists.txt" for a, uses in o.uses.items() for b, symbol in uses.items()
+                      if o.room[a] == o.room[b] == room and place[short(b)] > place[short(a)]))
     large = {short(c[0]): [short(f) for f in c] for c in o.circles() if len(c) > MAX_CIRCLE}
     wrong = []
     for circle in large.values():

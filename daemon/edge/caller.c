@@ -30,12 +30,6 @@ void keep_job(struct rpc_call *call, struct hosted *h)
 	rpc_set_data(call, h);
 }
 
-void keep_part(struct rpc_call *call, struct part *part)
-{
-	part_hold(part);
-	rpc_set_data(call, part);
-}
-
 /* ---- the job that is meant ---- */
 
 struct hosted *named_job(struct rpc_call *call, const char *name)

@@ -15,8 +15,6 @@ struct now now_of(const struct rpc_call *);
 
 /* The call points to the job from now on; its on_end calls hosted_drop. */
 void keep_job(struct rpc_call *, struct hosted *);
-/* The call points to the part from now on; its on_end calls part_drop. */
-void keep_part(struct rpc_call *, struct part *);
 
 /* The job with this name that the caller may see; NULL: answered NOT_FOUND. */
 struct hosted *named_job(struct rpc_call *, const char *name);

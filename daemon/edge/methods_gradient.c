@@ -42,6 +42,13 @@ struct part *checked_session(struct rpc_call *call, const Gacc__V1__Session *s, 
 	return NULL;
 }
 
+/* The call points to the part from now on; forget_call ends that. */
+static void keep_part(struct rpc_call *call, struct part *part)
+{
+	part_hold(part);
+	rpc_set_data(call, part);
+}
+
 /* session_find for a unary call, which then keeps the part, and the rank as its number. */
 static struct part *session_part(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {

@@ -8,7 +8,7 @@
 struct rpc_call;
 struct Gacc__V1__RegisterTensorsRequest;
 
-/* RegisterTensors with its session's part. The call keeps the part (keep_part); it is answered sooner or later. */
+/* RegisterTensors with its session's part. The call keeps the part; it is answered sooner or later. */
 void registering_begin(struct rpc_call *, const struct Gacc__V1__RegisterTensorsRequest *, struct part *,
 		       const struct session_key *);
 
