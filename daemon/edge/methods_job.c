@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc.v1.JobService and NodeService, as far as no other file has their methods: Submit, Get, List, Watch, Cancel,
- * Flush and GetNode; and the registration of all methods. Called by the RPC server. Loop thread; a large
- * specification in Submit is prepared in the pool. */
+/* gacc.v1.JobService and NodeService, as far as no other file has their methods: Submit, Get, List, Watch, Wait,
+ * Cancel, Flush and GetNode. Called by the RPC server. Loop thread; a large specification in Submit is prepared in the
+ * pool. */
 #include "edge/methods.h"
 
 #include "edge/caller.h"
