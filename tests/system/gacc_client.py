@@ -261,6 +261,9 @@ class Rank:
         s.connect(self.attached.attach_socket)
         s.send(self.client.types.MapRequest(version=1, session=self.session).SerializeToString())
         answer, fds, _, _ = socket.recv_fds(s, 8192, 16)
+        if not answer:  # the end of gaccd; read as a message it would be one without segments
+            s.close()
+            raise ConnectionResetError("the attach socket has ended")
         mapped = self.client.types.MapResponse.FromString(answer)
         if mapped.reason:
             s.close()
