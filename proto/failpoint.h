@@ -68,6 +68,9 @@
 	ERROR(engine, engine_load_file_before, IO_ERROR, "before a file of a checkpoint is read")                      \
 	PLAIN(engine, engine_load_file_after, "it is in the segments, its sum is right")                               \
 	PLAIN(engine, engine_load_done, "all is read and right, before the parameters are ready")                      \
+	PLAIN(engine, engine_box_copied, "a request of a mailbox is taken, nothing else is done")                      \
+	PLAIN(engine, engine_box_answered, "a request of a mailbox is answered, the bell is not rung")                 \
+	PLAIN(engine, engine_box_rung, "the bell of a mailbox is rung")                                                \
 	/* gaccd */                                                                                                    \
 	ERROR(gaccd, gaccd_allocate_before, NO_MEMORY, "before a job's segments are made")                             \
 	ERROR(gaccd, gaccd_fdstore_before, UNAVAILABLE, "before a descriptor goes to the service manager")             \
