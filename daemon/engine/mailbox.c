@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mailbox as descriptors: makes the memory and the bells, for gaccd and on any thread; opens, watches, rings and drops
- * them, for the engine's main thread. */
+/* A mailbox as descriptors: makes the memory and the bells, for gaccd and on any thread; opens, watches, rings and
+ * drops them, for the engine's main thread. */
 #include "engine/mailbox.h"
 
 #include "proto/failpoint.h"
