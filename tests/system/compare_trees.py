@@ -64,6 +64,11 @@ def row_of(result):
     return {k: v for k, v in row.items() if k not in TIMES}
 
 
+def end_of(j):
+    return {"state": j.state, "window": j.window, "applied_step": j.applied_step, "loss_scale": j.loss_scale.hex(),
+            **{f.name: getattr(j.counters, f.name) for f in j.counters.DESCRIPTOR.fields}}
+
+
 def files_of(path):
     """name -> digest of parameters and optimizer's state in a checkpoint; the open window's sum depends on time."""
     files = [file for file in (path / "model.safetensors", path / "optimizer.safetensors") if file.exists()]
@@ -122,14 +127,13 @@ class RecordedJob(RandomJob):
             super().play()
         finally:
             j = self.d.get_job(self.job)
-            self.ends[self.generation] = {"state": j.state, "window": j.window, "applied_step": j.applied_step, "loss_scale": j.loss_scale.hex(),
-                                          **{f.name: getattr(j.counters, f.name) for f in j.counters.DESCRIPTOR.fields}}
+            self.ends[self.generation] = end_of(j)
 
     def read_checkpoint(self, path, k, updates=None):
         self.rows[self.generation, f"checkpoint {k.window}"] = files_of(path)
         return super().read_checkpoint(path, k, updates)
 
-    # An earlier tree knows no digest of a window any more when its gaccd has died.
+    # An old tree may know no digest of a window any more when its gaccd has died. In the newest one that is a failure.
 
     def do_old(self, r):
         wait_step = self.ranks[r].gacc.WaitStep
@@ -167,8 +171,8 @@ def differences(a, b):
             continue
         names = {*x, *y} - ({"parameters"} if "parameters" not in x or "parameters" not in y else set())
         out += [f"{key} {name}: {x.get(name)} and {y.get(name)}" for name in sorted(names) if x.get(name) != y.get(name)]
-    out += [f"end of {g}: {a.ends.get(g)} and {b.ends.get(g)}" for g in sorted({0, *a.ends} & {0, *b.ends}) if a.ends.get(g) != b.ends.get(g)]
-    return out
+    both = sorted({0, *a.ends} & {0, *b.ends})
+    return out + [f"end of {g}: {a.ends.get(g)} and {b.ends.get(g)}" for g in both if a.ends.get(g) != b.ends.get(g)]
 
 
 def play(daemon, seed, disturbed):
@@ -226,7 +230,8 @@ def random_jobs(builds, first, seeds):
                 if job.error:
                     bad["failed: " + name] += 1
                     print(f"seed {seed}: {name} failed:\n{job.error}\n{job.describe()}", flush=True)
-                what = differences(last, job) + ["failed"] * bool(job.error)
+                lacks = job.filled and job.d is daemons[-1]
+                what = differences(last, job) + ["failed"] * bool(job.error) + ["digests were not told again"] * bool(lacks)
                 failed |= bool(what)
                 compared[name, bool(what)] += 1
                 if what:
@@ -236,9 +241,9 @@ def random_jobs(builds, first, seeds):
     for name, n in sorted(seen.items()):
         print(f"  {n:4d} {name}")
     for name in sorted({n for n, _ in compared}):
-        print(f"{name}: {compared[name, False]} equal, {compared[name, True]} different, of these {bad['failed: ' + name]} failed; compared:"
-              f" {windows[name]} windows ({windows[name, 'restored']} of restored jobs), {windows[name, 'parameters']} with parameters,"
-              f" {windows[name, 'checkpoints']} checkpoints; {windows[name, 'filled']} digests were not told again")
+        print(f"{name}: {compared[name, False]} equal, {compared[name, True]} different, of these {bad['failed: ' + name]} failed;"
+              f" compared: {windows[name]} windows ({windows[name, 'restored']} of restored jobs),"
+              f" {windows[name, 'parameters']} with parameters, {windows[name, 'checkpoints']} checkpoints; {windows[name, 'filled']} digests were not told again")
     for b, d in zip(builds, daemons):
         print(f"{b}: {d.kills} SIGKILLs of gaccds and engines")
     return bad["seeds"]
@@ -250,7 +255,8 @@ ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0
 KINDS_OF_WORK = [
     dict(reduction="sum", optimizer={"type": "sgd", "lr": 1}),
     dict(clip_norm=0.5, optimizer={"type": "adamw", **ADAM}),
-    dict(clip_value=0.01, schedule={"type": "cosine", "warmup_steps": 2, "total_steps": 30, "min_factor": 0.1}, optimizer={"type": "lamb", **ADAM}),
+    dict(clip_value=0.01, optimizer={"type": "lamb", **ADAM},
+         schedule={"type": "cosine", "warmup_steps": 2, "total_steps": 30, "min_factor": 0.1}),
     dict(accumulate_dtype="f64", reduction="mean", optimizer={"type": "adam", **ADAM}),
     dict(nonfinite="reject_micro", reduction="fixed_divisor", fixed_divisor=7.3,
          optimizer={"type": "adam", **ADAM, "beta1": 0.5}, outlier_skip={"factor": 1.01, "decay": 0.5, "warmup_steps": 2}),
@@ -296,8 +302,7 @@ class Campaigned:
             wait_until(lambda: f"its end: {d.get_job(campaign.job)}", lambda: d.state(campaign.job) in ENDED, 120, 0.05)
         self.kills = {k: n for k, n in campaign.kills.items() if n}
         j = d.get_job(campaign.job)
-        self.ends[0] = {"state": j.state, "window": j.window, "applied_step": j.applied_step,
-                        **{f.name: getattr(j.counters, f.name) for f in j.counters.DESCRIPTOR.fields}}
+        self.ends[0] = end_of(j)
         for row in d.client.jobs.History(job=str(campaign.job), limit=1000):
             self.rows[0, row.result.window] = row_of(row.result)
         bits = {digest(b) for b in work.results(out)} | {digest(work.saved(out))}
@@ -315,7 +320,8 @@ def campaigns(builds, first, n):
             if (kind, b) not in plain:
                 plain[kind, b] = Campaigned(b, kind, 0, 0)
                 failed |= {kind} if report(f"work {kind}, {b}, undisturbed", plain[kind, builds[0]], plain[kind, b]) else set()
-        different = [report(f"campaign {seed}, work {kind}, {b}", plain[kind, builds[0]], Campaigned(b, kind, seed, KILLS)) for b in builds]
+        different = [report(f"campaign {seed}, work {kind}, {b}", plain[kind, builds[0]], Campaigned(b, kind, seed, KILLS))
+                     for b in builds]
         bad += kind in failed or any(different)
     return bad
 
