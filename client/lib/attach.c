@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a session: attach as a rank, recover after gaccd was restarted, detach. Only the job's thread may
- * replace a session. */
+/* gacc_attach and gacc_detach: a program becomes a rank of a job and leaves it, and may ask which it is. The job's
+ * thread. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
 #include "lib/env.h"
 #include "gacc/v1/gradient.pb-c.h"
-#include "proto/failpoint.h"
-#include "proto/version.h"
 #include "lib/spec.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define SETUP_TIMEOUT_MS 60000
@@ -22,82 +18,6 @@
 #define DETACH_TIMEOUT_MS 5000
 
 /* ---- attach ---- */
-
-static Gacc__V1__Session *session_new(void)
-{
-	Gacc__V1__Session *s = malloc(sizeof(*s) + TOKEN_BYTES);
-
-	if (!s)
-		return NULL;
-	gacc__v1__session__init(s);
-	s->token.data = (uint8_t *)(s + 1);
-	return s;
-}
-
-static enum status adopt(struct gacc_job *job, const Gacc__V1__AttachResponse *r, struct rpc_failure *f)
-{
-	char *path;
-
-	if (!r->session || r->session->token.len > TOKEN_BYTES || r->protocol != PROTOCOL_VERSION) {
-		snprintf(f->message, sizeof(f->message), "answer without a session of protocol %d", PROTOCOL_VERSION);
-		return f->status = ST_MALFORMED;
-	}
-	path = strdup(r->attach_socket);
-	if (!job->session)
-		job->session = session_new();
-	if (!job->session || !path) {
-		free(path);
-		return f->status = ST_NO_MEMORY;
-	}
-	free(job->attach_socket);
-	job->attach_socket = path;
-	/* in place: requests that are repeated over a recovery point here */
-	job->session->id = r->session->id;
-	job->session->token.len = r->session->token.len;
-	memcpy(job->session->token.data, r->session->token.data, r->session->token.len);
-	job->id = r->job_id;
-	job->generation = r->generation;
-	job->client_optimizer = r->spec && r->spec->optimizer &&
-				r->spec->optimizer->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
-	return ST_OK;
-}
-
-/* One Attach; `nonce` makes its repetition the same session. */
-static enum status attach_once(struct gacc_job *job, void *nonce, int64_t timeout_ms, struct rpc_failure *f)
-{
-	Gacc__V1__AttachRequest request = GACC__V1__ATTACH_REQUEST__INIT;
-	struct ProtobufCMessage *reply;
-	enum status st;
-
-	request.job = job->name;
-	request.rank = (uint32_t)job->rank;
-	request.world_size = (uint32_t)job->world;
-	request.pid = getpid();
-	request.client_version = (char *)(uintptr_t)gacc_version();
-	request.protocol_min = PROTOCOL_VERSION;
-	request.protocol_max = PROTOCOL_VERSION;
-	request.nonce.data = nonce;
-	request.nonce.len = NONCE_BYTES;
-	request.create_if_missing = job->create;
-	request.wants_shared_memory = job->wants_memory;
-	request.resume_generation = job->generation;
-	st = FAILPOINT_ERROR(client_attach_before);
-	if (!st)
-		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, "Attach",
-				      &request.base, timeout_ms, &reply, f);
-	if (st)
-		return st;
-	st = FAILPOINT_ERROR(client_attach_answered);
-	if (!st)
-		st = adopt(job, (Gacc__V1__AttachResponse *)reply, f);
-	bytes_free(reply);
-	return st;
-}
-
-static enum status new_nonce(uint8_t nonce[NONCE_BYTES])
-{
-	return getrandom(nonce, NONCE_BYTES, 0) == NONCE_BYTES ? ST_OK : ST_INTERNAL;
-}
 
 static gacc_status read_opts(const gacc_attach_opts *in, gacc_attach_opts *o, struct failure *f)
 {
@@ -166,10 +86,10 @@ static gacc_status job_start(struct gacc_job *job, struct failure *f)
 	char what[128];
 	gacc_status st;
 
-	if (new_nonce(nonce))
+	if (session_nonce(nonce))
 		return failure_set(f, ST_INTERNAL, NULL, "no random numbers");
 	snprintf(what, sizeof(what), "attach to job \"%.64s\" as rank %d of %d", job->name, job->rank, job->world);
-	st = session_run(job, what, job->timeout_ms, attach_once, nonce);
+	st = session_run(job, what, job->timeout_ms, session_attach, nonce);
 	if (!st && watcher_new(job, &job->watcher))
 		st = failure_set(&job->failure, ST_NO_MEMORY, NULL, "no memory or no thread for events");
 	*f = job->failure;
@@ -207,67 +127,6 @@ gacc_status gacc_attach(gacc_client *client, const gacc_attach_opts *opts, gacc_
 	return GACC_OK;
 }
 
-/* ---- recover ---- */
-
-static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
-{
-	Gacc__V1__RegisterTensorsRequest request = GACC__V1__REGISTER_TENSORS_REQUEST__INIT;
-	struct unary call = { .method = "RegisterTensors", .request = &request.base };
-	const Gacc__V1__RegisterTensorsResponse *r;
-	enum status st;
-
-	request.session = job->session;
-	request.layout_limit = 1; /* the fingerprint speaks for the rest */
-	st = session_unary(job, &call, timeout_ms, f);
-	if (st)
-		return st;
-	r = (Gacc__V1__RegisterTensorsResponse *)call.reply;
-	if (r->fingerprint != job->layout.fingerprint || r->slot_bytes != job->layout.slot_bytes ||
-	    r->param_bytes != job->layout.param_bytes || r->slots != job->layout.slots) {
-		snprintf(f->message, sizeof(f->message), "the job's memory has another layout than before");
-		st = ST_LAYOUT_MISMATCH;
-	}
-	bytes_free(call.reply);
-	return st;
-}
-
-static enum status ask_position(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
-{
-	Gacc__V1__WaitReadyRequest request = GACC__V1__WAIT_READY_REQUEST__INIT;
-	struct unary call = { .method = "WaitReady", .request = &request.base, .wire_timeout_ms = &request.timeout_ms };
-	enum status st;
-
-	request.session = job->session;
-	st = session_unary(job, &call, timeout_ms, f);
-	if (st)
-		return st;
-	st = position_adopt(job, (Gacc__V1__WaitReadyResponse *)call.reply);
-	bytes_free(call.reply);
-	return st;
-}
-
-enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
-{
-	uint8_t nonce[NONCE_BYTES];
-	enum status st = new_nonce(nonce);
-
-	job->lost = true; /* until all of it has come back */
-	if (!st)
-		st = attach_once(job, nonce, timeout_ms, f);
-	if (!st && job->watcher)
-		watcher_rebind(job->watcher, job->session);
-	if (!st && job->registered) {
-		st = same_layout(job, timeout_ms, f);
-		if (!st && job->wants_memory && !job->memory.inlined)
-			st = memory_map(&job->memory, job, f);
-		if (!st && job->running)
-			st = ask_position(job, timeout_ms, f);
-	}
-	if (!st)
-		job->lost = false;
-	return st;
-}
-
 /* ---- detach ---- */
 
 static void say_goodbye(struct gacc_job *job, int done)
@@ -301,7 +160,7 @@ void gacc_detach(gacc_job *job, int done)
 		return;
 	job->outage_ms = DETACH_TIMEOUT_MS;
 	if (job->session && !job->fenced) {
-		sender_settle(job);
+		async_settle(job);
 		say_goodbye(job, done);
 	}
 	job_free(job);
@@ -327,36 +186,6 @@ int gacc_size(const gacc_job *job)
 const char *gacc_rank_source(const gacc_job *job)
 {
 	return job->rank_source;
-}
-
-size_t gacc_offset(const gacc_job *job, size_t t)
-{
-	return t < job->layout.n ? job->layout.tensors[t].slot_offset : 0;
-}
-
-size_t gacc_param_offset(const gacc_job *job, size_t t)
-{
-	return t < job->layout.n ? job->layout.tensors[t].param_offset : 0;
-}
-
-size_t gacc_reduced_offset(const gacc_job *job, size_t t)
-{
-	return t < job->layout.n ? job->layout.tensors[t].reduced_offset : 0;
-}
-
-gacc_dtype gacc_grad_dtype(const gacc_job *job, size_t t)
-{
-	return t < job->layout.n ? job->layout.tensors[t].grad_dtype : GACC_F32;
-}
-
-gacc_dtype gacc_reduced_dtype(const gacc_job *job)
-{
-	return job->layout.accum_dtype;
-}
-
-int gacc_params_needed(const gacc_job *job)
-{
-	return job->layout.params_needed;
 }
 
 const char *gacc_last_error(const gacc_job *job)

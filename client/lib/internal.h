@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own structs. A gacc_client is a channel and an endpoint; a gacc_job is one session of one rank.
  *
+ * Layers, the upper using the lower only: gacc.h's calls (attach.c, register.c, params.c, push.c, step.c); async.c,
+ * queued pushes; session.c, calls that outlive the daemon; recover.c, another session; sender.c, the thread of queued
+ * pushes; single attempts (session_call.c, push_send.c, inline.c).
+ *
  * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the
  * sender (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced
- * (attach.c: session_recover) only while the sender is idle or halted; the watcher has its own copy of the session,
+ * (recover.c: session_recover) only while the sender is idle or halted; the watcher has its own copy of the session,
  * under its lock.
  */
 #ifndef GACC_CLIENT_INTERNAL_H
@@ -25,8 +29,10 @@ struct ProtobufCMessage;
 struct Gacc__V1__Session;
 struct Gacc__V1__JobSpec;
 struct Gacc__V1__WaitReadyResponse;
+struct Gacc__V1__PushRequest;
 struct rpc_channel;
 struct rpc_failure;
+struct rpc_stream;
 struct sender;
 struct watcher;
 
@@ -141,14 +147,15 @@ static inline unsigned char *mapping_data(const struct mapping *m)
 	return m->base ? m->base + m->data_offset : NULL;
 }
 
-/* ---- session.c: calls that outlive the daemon ---- */
+/* ---- layout.c ---- */
+
+/* Bytes [offset, offset + n) of the parameter layout, gathered from the tensors; gaps are zero. */
+void layout_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n);
+
+/* ---- session_call.c: one attempt of a call, and what public calls begin and fail with ---- */
 
 /* One attempt of something; `timeout_ms` > 0. Idempotent. */
 typedef enum status (*attempt_fn)(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
-
-/* Attempts until it succeeds, fails for good, or timeout_ms (-1: none) are over: over lost replies, daemon restarts and
- * lost sessions. On failure job->failure says so, beginning with `what`. */
-gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
 
 /* A unary call. wire_timeout_ms (may be NULL) is the request's own timeout field, set for each attempt. */
 struct unary {
@@ -159,22 +166,20 @@ struct unary {
 };
 enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 
+/* What one message of a stream carries: enough to amortise it, and it stays in the cache until it is added. */
+#define CHUNK_BYTES ((size_t)1 << 20)
+/* A stream; `bulk` as of rpc_stream_open. */
+enum status session_stream(const struct gacc_job *job, const char *method, int64_t timeout_ms, uint32_t bulk,
+			   struct rpc_stream **out);
+/* Why a stream ended without what was expected of it; *failure says so. Never ST_OK. */
+enum status session_stream_failed(struct rpc_stream *stream, struct rpc_failure *failure);
+
 /* Guards of the public functions: not in a forked child, not fenced. */
 gacc_status job_enter(struct gacc_job *job);
 gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* ---- attach.c ---- */
-
-/* A new session for this rank with all that the old one had: memory at the same addresses, position, events. */
-enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *failure);
-
-/* ---- step.c ---- */
-
-/* Takes over where the daemon says this rank stands. */
-enum status position_adopt(struct gacc_job *job, const struct Gacc__V1__WaitReadyResponse *ready);
-
-/* ---- push.c ---- */
+/* ---- push_send.c: one attempt of a push, and its end ---- */
 
 /* One micro-batch on its way. */
 struct push {
@@ -192,41 +197,71 @@ struct push {
 	int64_t parked_ns;
 };
 
-struct Gacc__V1__PushRequest;
-struct Gacc__V1__PushResponse;
-void push_to_wire(const struct gacc_job *job, const struct push *push, struct Gacc__V1__PushRequest *out);
-void push_take_answer(struct push *push, const struct Gacc__V1__PushResponse *answer);
-/* An attempt_fn; arg is a struct push. Also runs on the sender's thread. */
-enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
-/* What a finished push means for the window. `st` is session_run's word. */
-gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
 /* "push of micro-batch 3 of window 12" */
 void push_name(const struct push *push, char *out, size_t n);
+/* What goes over the wire, borrowed from both. */
+void push_to_wire(const struct gacc_job *job, const struct push *push, struct Gacc__V1__PushRequest *out);
+/* An attempt_fn; arg is a struct push, which gets the answer. Also runs on the sender's thread. */
+enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
+/* What a finished push means for the window. `st` is session_run's word. The job's thread. */
+gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
 
-/* ---- sender.c: asynchronous pushes, one thread per job that uses them ---- */
+/* ---- inline.c: parameters without shared memory; attempts ---- */
 
-/* Queues *push and takes its `present`. There is room: a slot is free. */
-gacc_status sender_queue(struct gacc_job *job, const struct push *push);
-/* Waits until nothing is queued. The first failure of a queued push. */
-gacc_status sender_settle(struct gacc_job *job);
-/* The lowest slot that no queued push uses; waits for one. */
-gacc_status sender_free_slot(struct gacc_job *job, int *out_slot);
-/* Micro-batches that are queued, to out[SLOTS_MAX]. */
-size_t sender_queued(const struct gacc_job *job, uint32_t *out);
+/* arg: a const void *const **, the tensors' values. */
+enum status inline_put_params(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
+/* Into the private memory. arg: a bool *, whether the reduced gradients are meant, not the parameters. */
+enum status inline_fetch(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
+
+/* ---- sender.c: a queue of at most SLOTS_MAX pushes and the thread that sends them ----
+ *
+ * All functions are the job's thread's. When a push fails, the sender halts: the queue then belongs to the job's
+ * thread, until it has dropped all of it. */
+
+/* Starts the thread. NO_MEMORY, RESOURCE_EXHAUSTED. */
+enum status sender_new(struct gacc_job *job, struct sender **out);
 /* Ends the thread, and what it is sending. Takes NULL. */
 void sender_free(struct sender *sender);
+/* Queues *push and takes its `present`. There must be room: a slot is free. */
+void sender_add(struct sender *sender, const struct push *push);
+/* Micro-batches that are queued, to out[SLOTS_MAX]. Takes NULL. */
+size_t sender_queued(struct sender *sender, uint32_t *out);
+/* The lowest slot that no queued push uses. */
+uint32_t sender_lowest_free(struct sender *sender);
+/* Waits until at most `limit` pushes are queued: NULL; or until the sender has halted: the push that failed, the first
+ * of the queue. */
+struct push *sender_wait(struct sender *sender, size_t limit);
+/* Removes the first n pushes, or all if there are fewer. It must have halted. The next one, which was not sent; NULL:
+ * none is left, and the sender goes on. */
+struct push *sender_drop(struct sender *sender, size_t n);
+/* A push that was refused as non-finite, without its `present`; each is told once. False: there is none. */
+bool sender_take_void(struct sender *sender, struct push *out);
 
-/* ---- inline.c: without shared memory ---- */
+/* ---- recover.c ---- */
 
-enum status inline_push(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
-gacc_status inline_put_params(struct gacc_job *job, const void *const *values);
-/* Fetches the parameters, or the reduced gradients, into the private memory. */
-gacc_status inline_fetch(struct gacc_job *job, bool reduced);
+/* Draws one. INTERNAL: no random numbers. */
+enum status session_nonce(uint8_t nonce[NONCE_BYTES]);
+/* An attempt_fn: one Attach; arg is the nonce, which makes its repetition the same session. */
+enum status session_attach(struct gacc_job *job, void *nonce, int64_t timeout_ms, struct rpc_failure *failure);
+/* Takes over where the daemon says this rank stands. */
+enum status position_adopt(struct gacc_job *job, const struct Gacc__V1__WaitReadyResponse *ready);
+/* A new session for this rank with all that the old one had: memory at the same addresses, position, events. */
+enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *failure);
 
-/* ---- params.c ---- */
+/* ---- session.c: calls that outlive the daemon ---- */
 
-/* Bytes [offset, offset + n) of the parameter layout, gathered from the tensors; gaps are zero. */
-void params_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n);
+/* Attempts until it succeeds, fails for good, or timeout_ms (-1: none) are over: over lost replies, daemon restarts and
+ * lost sessions. On failure job->failure says so, beginning with `what`. */
+gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
+
+/* ---- async.c: asynchronous pushes ---- */
+
+/* Queues *push and takes its `present`, also when it fails. There is room: a slot is free. */
+gacc_status async_push(struct gacc_job *job, const struct push *push);
+/* Waits until nothing is queued. The first failure of a queued push. */
+gacc_status async_settle(struct gacc_job *job);
+/* The lowest slot that no queued push uses; waits for one. */
+gacc_status async_free_slot(struct gacc_job *job, int *out_slot);
 
 /* ---- watch.c ---- */
 

@@ -8,27 +8,8 @@
 #include "proto/segment_layout.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
-static size_t param_bytes(const struct tensor *t)
-{
-	return t->count * dtype_bytes(t->param_dtype);
-}
-
-void params_gather(const struct layout *layout, const void *const *values, size_t offset, unsigned char *dst, size_t n)
-{
-	memset(dst, 0, n);
-	for (size_t i = 0; i < layout->n; i++) {
-		const struct tensor *t = &layout->tensors[i];
-		size_t from = t->param_offset, to = from + param_bytes(t);
-
-		if (t->alias || to <= offset || from >= offset + n)
-			continue;
-		from = from > offset ? from : offset;
-		to = to < offset + n ? to : offset + n;
-		memcpy(dst + (from - offset), (const unsigned char *)values[i] + (from - t->param_offset), to - from);
-	}
-}
+#define PUT_PARAMS "give the initial parameters"
 
 /* One piece through slot 0; *ready says that the job needs no more. */
 static gacc_status put_piece(struct gacc_job *job, const void *const *values, size_t offset, size_t n, bool *ready)
@@ -37,12 +18,12 @@ static gacc_status put_piece(struct gacc_job *job, const void *const *values, si
 	struct unary call = { .method = "PutParameters", .request = &request.base };
 	gacc_status st;
 
-	params_gather(&job->layout, values, offset, mapping_data(&job->memory.slot[0]), n);
+	layout_gather(&job->layout, values, offset, mapping_data(&job->memory.slot[0]), n);
 	request.session = job->session;
 	request.offset = offset;
 	request.bytes = n;
 	request.last = offset + n == job->layout.param_bytes;
-	st = session_run(job, "give the initial parameters", job->timeout_ms, session_unary, &call);
+	st = session_run(job, PUT_PARAMS, job->timeout_ms, session_unary, &call);
 	if (st)
 		return st;
 	*ready = ((Gacc__V1__PutParametersResponse *)call.reply)->ready;
@@ -75,7 +56,7 @@ gacc_status gacc_put_params(gacc_job *job, const void *const *values)
 		if (!values[i] && !job->layout.tensors[i].alias)
 			return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no values for tensor %zu", i);
 	if (job->memory.inlined) {
-		st = inline_put_params(job, values);
+		st = session_run(job, PUT_PARAMS, job->timeout_ms, inline_put_params, &values);
 	} else {
 		st = put_all(job, values);
 		if (st &&

@@ -1,89 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc_push: hands one micro-batch to gaccd, by a slot of the mapped memory or inline, and repeats it with the same
- * attempt after an outage. The job's thread, or the sender's for asynchronous pushes. */
+/* gacc_push: hands one micro-batch to gaccd, now or queued (async.c), and repeats it after an outage. The job's thread.
+ */
 #include "lib/internal.h"
 
-#include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
 #include "proto/failpoint.h"
 
 #include <inttypes.h>
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-void push_to_wire(const struct gacc_job *job, const struct push *push, Gacc__V1__PushRequest *out)
-{
-	gacc__v1__push_request__init(out);
-	out->session = job->session;
-	out->window = push->window;
-	out->micro = push->micro;
-	out->slot = push->slot;
-	out->weight = push->weight;
-	out->loss = push->loss;
-	out->data_key = push->data_key;
-	out->loss_scale = push->loss_scale;
-	out->lr = push->lr;
-	out->present.data = push->present;
-	out->present.len = push->n_present;
-	out->zero_after = push->zero_after;
-}
-
-void push_take_answer(struct push *push, const Gacc__V1__PushResponse *answer)
-{
-	push->is_void = answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_VOID;
-	push->duplicate = answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_DUPLICATE ||
-			  answer->result == GACC__V1__PUSH_RESULT__PUSH_RESULT_ALREADY_COMMITTED;
-	push->count = answer->micro_count;
-	push->micro_size = answer->micro_size;
-	push->parked_ns = answer->parked_ns;
-}
-
-void push_name(const struct push *push, char *out, size_t n)
-{
-	snprintf(out, n, "push of micro-batch %u of window %" PRIu64, push->micro, push->window);
-}
-
-enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
-{
-	struct push *push = arg;
-	Gacc__V1__PushRequest request;
-	struct unary call = { .method = "Push", .request = &request.base };
-	enum status st;
-
-	st = FAILPOINT_ERROR(client_push_before);
-	if (st)
-		return st;
-	if (job->memory.inlined)
-		return inline_push(job, push, timeout_ms, failure);
-	push_to_wire(job, push, &request);
-	st = session_unary(job, &call, timeout_ms, failure);
-	if (st)
-		return st;
-	push_take_answer(push, (Gacc__V1__PushResponse *)call.reply);
-	bytes_free(call.reply);
-	return FAILPOINT_ERROR(client_push_answered);
-}
-
-gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st)
-{
-	bool current = push->window == job->window.number;
-
-	if (st) {
-		if (current && failure_is_late(&job->failure))
-			window_give_up(&job->window);
-		return st;
-	}
-	if (current)
-		window_pushed(&job->window, push->micro);
-	if (push->is_void)
-		return job_fail(job, ST_NONFINITE, "the window goes on without it",
-				"micro-batch %u of window %" PRIu64 " has non-finite gradients and does not count",
-				push->micro, push->window);
-	return GACC_OK;
-}
 
 /* ---- what the caller says ---- */
 
@@ -168,7 +94,7 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 	if (!job->registered || !base)
 		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no buffer: register tensors first");
 	if (job->held_slot < 0)
-		st = sender_free_slot(job, &job->held_slot);
+		st = async_free_slot(job, &job->held_slot);
 	if (st)
 		return st;
 	*base = mapping_data(&job->memory.slot[job->held_slot]);
@@ -181,7 +107,7 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 static gacc_status push_now(struct gacc_job *job, struct push *push)
 {
 	char what[64];
-	gacc_status st = sender_settle(job); /* those queued before it come first */
+	gacc_status st = async_settle(job); /* those queued before it come first */
 
 	if (st)
 		return st;
@@ -205,7 +131,7 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 		return st;
 	FAILPOINT(client_slot_filled);
 	if (o.async) {
-		st = sender_queue(job, &push);
+		st = async_push(job, &push);
 	} else {
 		st = push_now(job, &push);
 		free(push.present);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous pushes. One thread sends what is queued, in order. It only ever repeats a push that is parked; anything
- * else that is not a plain success halts it, and the job's thread, when it next calls in, repeats the push under
- * session_run: only that thread may replace a session, because only then nobody writes to a slot. */
+/* The queue of asynchronous pushes, and the thread that sends them in order. It only ever repeats a push that is
+ * parked; anything else that is not a plain success halts it until the job's thread has dealt with that (async.c). */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct sender {
 	pthread_cond_t changed;
 	struct push queue[SLOTS_MAX]; /* [0] is being sent; only its owner of the moment removes it */
 	size_t n;
-	bool halted; /* queue[0] has failed: the job's thread takes over */
+	bool halted; /* queue[0] has failed: the queue is the job's thread's */
 	bool stop;
 	bool voided; /* a push was refused as non-finite and not yet reported */
 	struct push void_push;
@@ -29,13 +29,6 @@ static void drop_head(struct sender *s)
 	free(s->queue[0].present);
 	memmove(&s->queue[0], &s->queue[1], (s->n - 1) * sizeof(s->queue[0]));
 	s->n--;
-}
-
-static void drop_head_locking(struct sender *s)
-{
-	pthread_mutex_lock(&s->lock);
-	drop_head(s);
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* Sends the head with the lock released; true if it was counted or is void. */
@@ -80,7 +73,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static enum status sender_new(struct gacc_job *job, struct sender **out)
+enum status sender_new(struct gacc_job *job, struct sender **out)
 {
 	struct sender *s = calloc(1, sizeof(*s));
 
@@ -115,26 +108,17 @@ void sender_free(struct sender *s)
 	free(s);
 }
 
-gacc_status sender_queue(struct gacc_job *job, const struct push *push)
+void sender_add(struct sender *s, const struct push *push)
 {
-	struct sender *s;
-
-	if (!job->sender && sender_new(job, &job->sender)) {
-		free(push->present);
-		return job_fail(job, ST_RESOURCE_EXHAUSTED, "push without async", "no thread for asynchronous pushes");
-	}
-	s = job->sender;
 	pthread_mutex_lock(&s->lock);
+	assert(s->n < SLOTS_MAX);
 	s->queue[s->n++] = *push;
 	pthread_cond_broadcast(&s->changed);
 	pthread_mutex_unlock(&s->lock);
-	window_pushed(&job->window, push->micro);
-	return GACC_OK;
 }
 
-size_t sender_queued(const struct gacc_job *job, uint32_t *out)
+size_t sender_queued(struct sender *s, uint32_t *out)
 {
-	struct sender *s = job->sender;
 	size_t n;
 
 	if (!s)
@@ -147,69 +131,6 @@ size_t sender_queued(const struct gacc_job *job, uint32_t *out)
 	return n;
 }
 
-/* Does `st` leave the push where it was, to be tried again by a later call? */
-static bool may_try_later(const struct gacc_job *job, gacc_status st)
-{
-	return st == GACC_EUNAVAIL || st == GACC_ETIMEOUT || job->fenced;
-}
-
-/* The sender is halted: the job's thread sends the rest itself. The lock is not held; the queue is ours. */
-static gacc_status take_over(struct gacc_job *job, struct sender *s)
-{
-	gacc_status first = GACC_OK;
-	struct failure failure = { 0 };
-	char what[64];
-
-	while (s->n) {
-		gacc_status st;
-
-		push_name(&s->queue[0], what, sizeof(what));
-		st = session_run(job, what, -1, push_attempt, &s->queue[0]);
-		if (may_try_later(job, st))
-			return st;
-		st = push_conclude(job, &s->queue[0], st);
-		if (st && !first) {
-			first = st;
-			failure = job->failure;
-		}
-		if (st && !failure_is_late(&job->failure) && !s->queue[0].is_void) {
-			/* refused: what is owed now only the daemon knows, and a new session asks it */
-			job->lost = true;
-			while (s->n > 1)
-				drop_head_locking(s);
-		}
-		drop_head_locking(s);
-	}
-	return first ? failure_copy(&job->failure, &failure) : GACC_OK;
-}
-
-/* Waits until at most `limit` pushes are queued. */
-static gacc_status drain(struct gacc_job *job, size_t limit)
-{
-	struct sender *s = job->sender;
-	gacc_status st = GACC_OK;
-	bool halted, voided;
-
-	pthread_mutex_lock(&s->lock);
-	while (s->n > limit && !s->halted)
-		pthread_cond_wait(&s->changed, &s->lock);
-	halted = s->halted;
-	pthread_mutex_unlock(&s->lock);
-	if (halted)
-		st = take_over(job, s);
-	pthread_mutex_lock(&s->lock);
-	s->halted = s->n > 0 && halted;
-	voided = s->voided;
-	s->voided = false;
-	pthread_mutex_unlock(&s->lock);
-	return st || !voided ? st : push_conclude(job, &s->void_push, GACC_OK);
-}
-
-gacc_status sender_settle(struct gacc_job *job)
-{
-	return job->sender ? drain(job, 0) : GACC_OK;
-}
-
 static bool slot_queued(const struct sender *s, uint32_t slot)
 {
 	for (size_t i = 0; i < s->n; i++)
@@ -218,20 +139,51 @@ static bool slot_queued(const struct sender *s, uint32_t slot)
 	return false;
 }
 
-gacc_status sender_free_slot(struct gacc_job *job, int *out_slot)
+uint32_t sender_lowest_free(struct sender *s)
 {
-	struct sender *s = job->sender;
-	gacc_status st = s ? drain(job, job->layout.slots - 1) : GACC_OK;
 	uint32_t slot = 0;
 
-	if (st)
-		return st;
-	if (s) {
-		pthread_mutex_lock(&s->lock);
-		while (slot_queued(s, slot))
-			slot++;
-		pthread_mutex_unlock(&s->lock);
-	}
-	*out_slot = (int)slot;
-	return GACC_OK;
+	pthread_mutex_lock(&s->lock);
+	while (slot_queued(s, slot))
+		slot++;
+	pthread_mutex_unlock(&s->lock);
+	return slot;
+}
+
+struct push *sender_wait(struct sender *s, size_t limit)
+{
+	struct push *failed;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->n > limit && !s->halted)
+		pthread_cond_wait(&s->changed, &s->lock);
+	failed = s->halted ? &s->queue[0] : NULL;
+	pthread_mutex_unlock(&s->lock);
+	return failed;
+}
+
+struct push *sender_drop(struct sender *s, size_t n)
+{
+	struct push *next;
+
+	pthread_mutex_lock(&s->lock);
+	assert(s->halted);
+	while (n-- && s->n)
+		drop_head(s);
+	s->halted = s->n > 0;
+	next = s->halted ? &s->queue[0] : NULL;
+	pthread_mutex_unlock(&s->lock);
+	return next;
+}
+
+bool sender_take_void(struct sender *s, struct push *out)
+{
+	bool voided;
+
+	pthread_mutex_lock(&s->lock);
+	voided = s->voided;
+	s->voided = false;
+	*out = s->void_push;
+	pthread_mutex_unlock(&s->lock);
+	return voided;
 }

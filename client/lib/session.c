@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Repeats a call until it succeeds or its time is over: waits while gaccd is away, recovers the session after a
- * restart, and tells of the outage. For every call of a trainer; the job's thread, or the sender's for queued pushes.
+ * restart, and tells of the outage. For every call of a trainer; the job's thread, since the session may be replaced.
  */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
-#include "gacc/v1/gradient.pb-c.h"
-#include "proto/failpoint.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* One attempt lasts at most this long, so that a hung daemon or a dead session is noticed. */
 #define SLICE_MS 60000
-/* How much longer the call may last than what it asks the daemon to wait, so that the daemon's answer, which knows
- * who is late, comes before the bare deadline. */
-#define ANSWER_MS 5000
 #define BACKOFF_MIN_MS 20
 #define BACKOFF_MAX_MS 1000
 /* an outage that lasts longer is told on stderr; a restart of gaccd takes less */
@@ -60,27 +53,6 @@ static void tell_back(const struct gacc_job *job, const struct retry *r)
 	if (r->told && may_say())
 		fprintf(stderr, "gacc: rank %d: gaccd answers again, after %.0f s\n", job->rank,
 			(double)(now_ms() - r->outage_start) / 1000);
-}
-
-gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
-{
-	char text[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	return failure_set(&job->failure, st, hint, "%s (job %llu, rank %d)", text, (unsigned long long)job->id,
-			   job->rank);
-}
-
-gacc_status job_enter(struct gacc_job *job)
-{
-	if (job->client->pid != getpid())
-		return GACC_EINVAL; /* a forked child: the text belongs to the parent */
-	if (job->fenced)
-		return job_fail(job, ST_SESSION_FENCED, "stop this process", "a newer process has taken this rank");
-	return GACC_OK;
 }
 
 static int64_t left_ms(const struct retry *r)
@@ -174,22 +146,4 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 	explain_unreachable(job->client->endpoint, &failure);
 	snprintf(where, sizeof(where), "%s (job %llu, rank %d)", what, (unsigned long long)job->id, job->rank);
 	return failure_of_rpc(&job->failure, where, &failure);
-}
-
-enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
-{
-	struct unary *u = arg;
-	enum status st;
-
-	if (u->wire_timeout_ms) {
-		*u->wire_timeout_ms = (uint64_t)timeout_ms;
-		timeout_ms += ANSWER_MS;
-	}
-	st = FAILPOINT_ERROR(client_call_before);
-	if (!st)
-		st = rpc_channel_call(job->client->channel, &gacc__v1__gradient_service__descriptor, u->method,
-				      u->request, timeout_ms, &u->reply, failure);
-	if (!st && (st = FAILPOINT_ERROR(client_call_answered)))
-		bytes_free(u->reply);
-	return st;
 }

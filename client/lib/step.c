@@ -25,22 +25,6 @@ static gacc_status running(struct gacc_job *job)
 	return st;
 }
 
-enum status position_adopt(struct gacc_job *job, const Gacc__V1__WaitReadyResponse *r)
-{
-	uint32_t queued[SLOTS_MAX];
-	size_t n_queued = sender_queued(job, queued);
-
-	if (job->running && r->window < job->window.number)
-		return ST_STALE_EPOCH;
-	if (job->running && r->window > job->window.number) {
-		/* it closed while we were away: what is left is its outcome, which gacc_wait asks for */
-		window_give_up(&job->window);
-		return ST_OK;
-	}
-	return window_resume(&job->window, r->window, r->applied_step, r->micro_size, r->loss_scale, r->missing,
-			     r->n_missing, queued, n_queued);
-}
-
 static void fill_position(const struct gacc_job *job, gacc_position *out)
 {
 	const struct window *w = &job->window;
@@ -56,6 +40,13 @@ static void fill_position(const struct gacc_job *job, gacc_position *out)
 				.loss_scale = w->loss_scale };
 }
 
+/* Without shared memory: gets what the step has changed. */
+static gacc_status fetch(struct gacc_job *job, bool reduced)
+{
+	return session_run(job, reduced ? "fetch the reduced gradients" : "fetch the parameters", -1, inline_fetch,
+			   &reduced);
+}
+
 static gacc_status take_ready(struct gacc_job *job, const Gacc__V1__WaitReadyResponse *r)
 {
 	enum status st = position_adopt(job, r);
@@ -68,7 +59,7 @@ static gacc_status take_ready(struct gacc_job *job, const Gacc__V1__WaitReadyRes
 		job->pending_window = r->pending_window;
 	job->running = true;
 	if (job->memory.inlined && !job->client_optimizer)
-		return inline_fetch(job, false);
+		return fetch(job, false);
 	return GACC_OK;
 }
 
@@ -125,7 +116,7 @@ gacc_status gacc_flush(gacc_job *job)
 	gacc_status st = running(job);
 
 	if (!st)
-		st = sender_settle(job);
+		st = async_settle(job);
 	if (st)
 		return st;
 	request.session = job->session;
@@ -169,7 +160,7 @@ static gacc_status fetch_result(struct gacc_job *job, const Gacc__V1__WaitStepRe
 	if (step->outcome != GACC_STEP_APPLIED)
 		return GACC_OK;
 	if (job->memory.inlined)
-		st = inline_fetch(job, job->client_optimizer);
+		st = fetch(job, job->client_optimizer);
 	if (!st && job->client_optimizer) {
 		if (half > 1)
 			return job_fail(job, ST_MALFORMED, NULL, "gaccd names half %u of two", half);
@@ -233,7 +224,7 @@ gacc_status gacc_wait(gacc_job *job, int timeout_ms, gacc_step *out)
 	gacc_status st = running(job);
 
 	if (!st)
-		st = sender_settle(job);
+		st = async_settle(job);
 	if (!st)
 		st = check_owed(job);
 	if (st)

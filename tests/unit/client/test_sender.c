@@ -86,10 +86,10 @@ static void queue(uint32_t micro)
 	struct push push = { .window = 5, .micro = micro };
 	int slot;
 
-	ck_assert_int_eq(sender_free_slot(&job, &slot), GACC_OK);
+	ck_assert_int_eq(async_free_slot(&job, &slot), GACC_OK);
 	push.slot = (uint32_t)slot;
 	push.present = malloc(1); /* freed by the sender */
-	ck_assert_int_eq(sender_queue(&job, &push), GACC_OK);
+	ck_assert_int_eq(async_push(&job, &push), GACC_OK);
 }
 
 static void ordered(int n)
@@ -107,7 +107,7 @@ START_TEST(in_order_on_its_own_thread)
 	for (uint32_t m = 0; m < 6; m++)
 		queue(m);
 	ck_assert(window_next(&job.window, &micro, &last) && micro == 6); /* what is queued is no longer owed */
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ordered(6);
 	ck_assert_int_eq(by_sender, 6);
 }
@@ -120,15 +120,15 @@ START_TEST(slots_are_not_shared)
 
 	hold(true);
 	queue(0);
-	ck_assert_int_eq(sender_free_slot(&job, &slot), GACC_OK);
+	ck_assert_int_eq(async_free_slot(&job, &slot), GACC_OK);
 	ck_assert_int_eq(slot, 1);
-	ck_assert_uint_eq(sender_queued(&job, queued), 1);
+	ck_assert_uint_eq(sender_queued(job.sender, queued), 1);
 	ck_assert_uint_eq(queued[0], 0);
 	hold(false);
 	queue(1);
 	queue(2); /* waits for a slot */
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
-	ck_assert_uint_eq(sender_queued(&job, queued), 0);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
+	ck_assert_uint_eq(sender_queued(job.sender, queued), 0);
 	ordered(3);
 }
 END_TEST
@@ -138,7 +138,7 @@ START_TEST(parked_pushes_are_repeated)
 	answers[0] = (struct answer){ .st = { ST_STALLED, ST_STALLED, ST_OK } };
 	queue(0);
 	queue(1);
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ck_assert_int_eq(answers[0].attempts, 3);
 	ck_assert_int_eq(order[3], 1);
 	ck_assert_int_eq(by_sender, 4);
@@ -159,11 +159,11 @@ START_TEST(the_job_thread_takes_over)
 {
 	answers[0] = (struct answer){ .st = { ST_UNAVAILABLE, ST_OK } };
 	queue_two();
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ck_assert_int_eq(answers[0].attempts, 2);
 	ck_assert_int_eq(answers[1].attempts, 1);
 	queue(2); /* and the sender goes on */
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ck_assert_int_eq(answers[2].attempts, 1);
 }
 END_TEST
@@ -175,9 +175,9 @@ START_TEST(an_outage_keeps_the_queue)
 
 	answers[0] = (struct answer){ .st = { ST_UNAVAILABLE, ST_UNAVAILABLE, ST_OK } };
 	queue_two();
-	ck_assert_int_eq(sender_settle(&job), GACC_EUNAVAIL);
-	ck_assert_uint_eq(sender_queued(&job, queued), 2);
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_EUNAVAIL);
+	ck_assert_uint_eq(sender_queued(job.sender, queued), 2);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ck_assert_int_eq(answers[0].attempts, 3);
 	ck_assert_int_eq(answers[1].attempts, 1);
 }
@@ -187,9 +187,9 @@ START_TEST(a_void_push_is_told_once)
 {
 	answers[1] = (struct answer){ .is_void = true };
 	queue_two();
-	ck_assert_int_eq(sender_settle(&job), GACC_ENONFINITE);
+	ck_assert_int_eq(async_settle(&job), GACC_ENONFINITE);
 	ck_assert_ptr_nonnull(strstr(job.failure.text, "micro-batch 1 of window 5"));
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 	ordered(2);
 }
 END_TEST
@@ -201,9 +201,9 @@ START_TEST(a_closed_window_is_given_up)
 
 	answers[0] = answers[1] = (struct answer){ .st = { ST_WINDOW_CLOSED, ST_WINDOW_CLOSED } };
 	queue_two();
-	ck_assert_int_eq(sender_settle(&job), GACC_ESTALE);
+	ck_assert_int_eq(async_settle(&job), GACC_ESTALE);
 	ck_assert(!window_next(&job.window, &micro, &last));
-	ck_assert_int_eq(sender_settle(&job), GACC_OK);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
 }
 END_TEST
 
@@ -214,9 +214,9 @@ START_TEST(a_refusal_asks_the_daemon)
 
 	answers[0] = (struct answer){ .st = { ST_BAD_WEIGHT, ST_BAD_WEIGHT } };
 	queue_two();
-	ck_assert_int_eq(sender_settle(&job), GACC_EINVAL);
+	ck_assert_int_eq(async_settle(&job), GACC_EINVAL);
 	ck_assert(job.lost);
-	ck_assert_uint_eq(sender_queued(&job, queued), 0);
+	ck_assert_uint_eq(sender_queued(job.sender, queued), 0);
 	ck_assert_int_eq(answers[1].attempts, 0);
 }
 END_TEST

@@ -343,7 +343,7 @@ END_TEST
 
 /* ---- parameters in pieces ---- */
 
-START_TEST(params_gather_any_piece)
+START_TEST(any_piece_is_gathered)
 {
 	static const float a[] = { 1, 2, 3 }, b[] = { 4, 5 };
 	const void *values[] = { a, NULL, b };
@@ -356,7 +356,7 @@ START_TEST(params_gather_any_piece)
 	unsigned char whole[128], guarded[3 * 128], *piece = guarded + 128;
 	size_t outside = 0;
 
-	params_gather(&layout, values, 0, whole, sizeof(whole));
+	layout_gather(&layout, values, 0, whole, sizeof(whole));
 	ck_assert_mem_eq(whole, a, sizeof(a));
 	ck_assert_mem_eq(whole + 64, b, sizeof(b));
 	for (size_t i = 0; i < 52; i++)
@@ -364,7 +364,7 @@ START_TEST(params_gather_any_piece)
 	for (size_t n = 1; n <= 128; n++)
 		for (size_t at = 0; at + n <= 128; at++) {
 			memset(guarded, 0xee, sizeof(guarded));
-			params_gather(&layout, values, at, piece, n);
+			layout_gather(&layout, values, at, piece, n);
 			ck_assert_mem_eq(piece, whole + at, n);
 			for (size_t i = 0; i < 128; i++)
 				outside += guarded[i] != 0xee || (i >= n && piece[i] != 0xee);
@@ -395,7 +395,7 @@ int main(void)
 	tcase_add_test(tc, an_outage_has_a_limit);
 	tcase_add_test(tc, a_lost_session_is_repeated);
 	tcase_add_test(tc, a_forked_child_keeps_off);
-	tcase_add_test(tc, params_gather_any_piece);
+	tcase_add_test(tc, any_piece_is_gathered);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
 }
