@@ -7,7 +7,7 @@
  * The control segment has one writer, the engine, and one occasional reader, gaccd. It survives SIGKILL of both, so
  * it needs no fsync, but a reader must tolerate a writer that died between any two stores: hence two records, each
  * with a CRC; the valid one with the higher seq counts. The status page has one writer, the engine, and any
- * number of untrusted readers, who cannot write it.
+ * number of untrusted readers, which cannot write it.
  */
 #ifndef GACC_PROTO_SEGMENT_LAYOUT_H
 #define GACC_PROTO_SEGMENT_LAYOUT_H
@@ -133,8 +133,7 @@ struct session_record {
 	uint32_t step_acked;
 };
 
-/* Where a rank stands in the open window; 0 means that it may still contribute. docs/protocol.md, "Rank in a window".
- */
+/* Where a rank stands in the open window; 0: it may still contribute. docs/protocol.md, "Rank in a window". */
 enum rank_flushed {
 	RANK_OPEN = 0,
 	RANK_FLUSHED = 1, /* gives no more to this window */

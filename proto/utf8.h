@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of others, which need not be text. */
+/* Text that comes from others and may not be UTF-8. Any thread; no state. */
 #ifndef GACC_PROTO_UTF8_H
 #define GACC_PROTO_UTF8_H
 

@@ -179,8 +179,7 @@ static void format_json(struct line *l, enum log_level level, struct log_fields 
 	put(l, "}");
 }
 
-/* Whoever reads a pipe or a terminal may stop (less, ^S, a collector that hangs). The event loop must not wait for him.
- */
+/* The reader of a pipe or a terminal may stop (less, ^S, a hanging collector). The event loop must not wait for it. */
 static bool has_room(void)
 {
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };

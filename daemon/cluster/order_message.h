@@ -11,8 +11,7 @@ struct held_order {
 	struct late_rank late[ORDER_MAX_LATE];
 };
 
-/* For free(); NULL: no memory. The commit is left out unless it is wanted. Text that is no UTF-8 is mended on the way.
- */
+/* For free(); NULL: no memory. The commit is left out unless it is wanted. Texts become valid UTF-8. */
 void *order_pack(const struct order *, size_t *out_n);
 /* An order about a job with these bounds. ST_VERSION_SKEW: `why` is one sentence that names field and value;
  * ST_NO_MEMORY. *out is written only with ST_OK. */

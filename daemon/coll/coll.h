@@ -104,8 +104,8 @@ typedef enum status coll_sum_fn(void *arg, const struct coll_piece *, const void
 typedef enum status coll_produce_fn(void *arg, const struct coll_piece *);
 
 /* Shares: part s owns the bytes [bounds[s], bounds[s + 1]) of the memory; bounds has D + 1 values that never descend. A
- * share may be empty. The last piece of a share is as long as what is left. On a device all addresses are the device's.
- */
+ * share may be empty. The last piece of a share is as long as what is left. On a device, all addresses are the
+ * device's. */
 
 /* How many pieces a share has. */
 uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece);
@@ -189,8 +189,7 @@ struct coll_ops {
 	enum status (*broadcast)(struct coll *, void *buffer, size_t n, uint32_t root);
 	enum status (*barrier)(struct coll *);
 	void (*poll)(struct coll *, struct coll_state *out);
-	/* Breaks the communicator because of this member, for this reason; returns the status of its (first) failure.
-	 */
+	/* Breaks the communicator because of this member, for this reason; returns the status of its first failure. */
 	enum status (*fail)(struct coll *, enum status, const char *text);
 	void (*leave)(struct coll *);
 };

@@ -170,8 +170,7 @@ static bool can_apply(struct coord *c, const struct commit *k, struct now now)
 		return scalars_fit(c, &command, now);
 	snprintf(text, sizeof(text),
 		 "window %llu cannot be applied: its %s is out of range (scale %g, lr %g with the schedule, clip_value "
-		 "%g, next loss scale %g; "
-		 "engines take %g to %g)",
+		 "%g, next loss scale %g; engines take %g to %g)",
 		 (unsigned long long)k->window, number, k->scale, k->lr, k->clip_value, k->next.scale.scale, COMMIT_MIN,
 		 COMMIT_MAX);
 	coord_end(c, ST_INVALID_SPEC, text, now);

@@ -87,8 +87,8 @@ struct coord {
 	struct rank_progress *rank; /* as last reported, with its ages as they were then */
 	struct rank_times *times;
 	struct early_rank *early;
-	/* since when any rank has been waiting in this window, 0: none is; of one that has stopped until the next tick
-	 */
+	/* Since when any rank has been waiting in this window; 0: none is. One that has stopped counts until the next
+	 * tick. */
 	int64_t waiting_since_ns;
 	/* micro-batches of the open window, as far as reported */
 	uint64_t n_counted, n_voided;
@@ -151,7 +151,7 @@ void coord_watch_attempt(struct coord *, struct now);
 void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* A monotonic time without the pauses before it: it stands still while the job is held. */
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
-/* Sets waiting_since_ns: who looks for late ranks must not go through all of them for each. */
+/* Sets waiting_since_ns: the search for late ranks must not go through all of them for each. */
 void coord_find_waiting(struct coord *);
 /* The progress of the ranks in a report. */
 void coord_take_ranks(struct coord *, const struct report *, int64_t heard_ns);
@@ -168,8 +168,7 @@ bool coord_end_on_lost(struct coord *, struct now);
 void coord_watch_late(struct coord *, struct now);
 /* The job does not wait for a straggler any more; `back`: because that has caught up, which is told. */
 void coord_forget_straggler(struct coord *, bool back, struct now);
-/* No rank is attached: warns, marks the job STALLED, ends it after `abandoned`. False: a rank is, or nobody has to be.
- */
+/* No rank is attached: warns, marks the job STALLED, ends it after `abandoned`. False: one is, or none has to be. */
 bool coord_watch_abandoned(struct coord *, struct now);
 /* Whose micro-batches are missing from the closed window, as a sentence. */
 void coord_describe_missing(const struct coord *, uint64_t missing, char *text, size_t n);

@@ -6,9 +6,8 @@
 #include <assert.h>
 #include <stdio.h>
 
-#define REPORT_EVERY_NS                                                                                                \
-	(INT64_C(1000) * 1000000) /* when nothing changes: the node is alive, and no report was lost                   \
-				   */
+/* When nothing changes: shows that the node is alive, and replaces a report that was lost. */
+#define REPORT_EVERY_NS (INT64_C(1000) * 1000000)
 #define LOOK_EVERY_NS (INT64_C(1000) * 1000000)
 #define TIME_OUTS_AT_ONCE 256 /* each is told of ten late ranks and takes some ten microseconds */
 

@@ -173,8 +173,7 @@ static bool say_descriptors(const struct queue_limits *l, const struct usage *ot
 	if (c->descriptors > rest(l->descriptors, others->descriptors))
 		snprintf(why, n_why,
 			 "needs %" PRIu64 " descriptors, other jobs hold %" PRIu64 " of the %" PRIu64
-			 " that gaccd has for jobs "
-			 "(LimitNOFILE= of its unit, ulimit -Hn)",
+			 " that gaccd has for jobs (LimitNOFILE= of its unit, ulimit -Hn)",
 			 c->descriptors, others->descriptors, l->descriptors);
 	else if (c->stored > rest(l->stored, others->stored))
 		snprintf(why, n_why,
@@ -184,8 +183,7 @@ static bool say_descriptors(const struct queue_limits *l, const struct usage *ot
 	else if (c->stored > rest(l->mapped, others->stored))
 		snprintf(why, n_why,
 			 "needs %" PRIu64 " mappings, other jobs hold %" PRIu64 " of the %" PRIu64
-			 " that gaccd has for jobs "
-			 "(sysctl vm.max_map_count)",
+			 " that gaccd has for jobs (sysctl vm.max_map_count)",
 			 c->stored, others->stored, l->mapped);
 	else
 		return false;

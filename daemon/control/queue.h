@@ -75,8 +75,8 @@ void queue_fits(const struct queue_limits *, const struct queue_job *job, size_t
 /* The index of the waiting job that is to start now, or QUEUE_NONE; notes whom it overtakes. The caller marks it as no
  * longer waiting, judges and asks again. */
 uint32_t queue_next(const struct queue_limits *, struct queue_job *job, size_t n);
-/* Place of a waiting job in the fair order, from 1, and why it waits: "needs 3.0 GiB, 1.2 GiB free; 2 jobs before it".
- */
+/* Place of a waiting job in the fair order, from 1, and why it waits: "needs 3.0 GiB, 1.2 GiB free; 2 jobs before
+ * it". */
 uint32_t queue_explain(const struct queue_limits *, const struct queue_job *job, size_t n, size_t index, char *why,
 		       size_t n_why);
 /* "3.0 GiB". */

@@ -211,8 +211,7 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 		      strlen(r->pattern), SPEC_MAX_PATTERN);
 		CHECK("init.type", r->rule.type >= INIT_ZEROS && r->rule.type <= INIT_XAVIER_NORMAL,
 		      "init[%u].type %d is unknown: zeros, ones, normal, uniform, kaiming_uniform, kaiming_normal, "
-		      "xavier_uniform "
-		      "or xavier_normal",
+		      "xavier_uniform or xavier_normal",
 		      i, r->rule.type);
 		CHECK("init.a", isfinite(r->rule.a) && isfinite(r->rule.b),
 		      "init[%u]: a is %g and b is %g, both must be finite", i, r->rule.a, r->rule.b);

@@ -252,8 +252,7 @@ static void read_packet(struct conn *c, bool room)
 {
 	char bytes[ATTACH_MAX_REQUEST], why[256];
 	struct iovec iov = { bytes, sizeof(bytes) };
-	/* No room for ancillary data: descriptors that a client sends are dropped by the kernel and show as MSG_CTRUNC.
-	 */
+	/* No room for ancillary data: the kernel drops descriptors that a client sends, and says MSG_CTRUNC. */
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -265,8 +264,7 @@ static void read_packet(struct conn *c, bool room)
 	} else if (!room) {
 		snprintf(why, sizeof(why),
 			 "%u descriptors that uid %u was sent have not been received, of %u that it may have now: end "
-			 "the processes "
-			 "that have connections to the attach socket and do not read them",
+			 "the processes that have connections to the attach socket and do not read them",
 			 charged(c->attach, c->peer.uid), (unsigned)c->peer.uid, share_of(c->attach, c->peer.uid));
 		warn(c->attach, why);
 		refuse_packet(c, ST_RESOURCE_EXHAUSTED, why);

@@ -2,13 +2,13 @@
 /* The attach socket: hands shared memory to trainers as descriptors (proto/gacc/v1/attach.proto).
  *
  * One packet is one message; bytes go up and down raw. Nothing comes from a client but bytes: a packet that is too
- * long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. That a
- * connection is over says that its session is lost, not that its process is dead: a process that maps memory may have
+ * long, carries descriptors or comes when memory has been handed out already is refused and ends its connection. The
+ * end of a connection means that its session is lost, not that its process is dead: a process that maps memory may have
  * closed its socket.
  *
  * Linux counts descriptors that were sent and not received for all processes of gaccd's user together, up to
- * RLIMIT_NOFILE; beyond that nothing that has descriptors can be sent, to engines neither. So what is in flight here is
- * charged to the user it was sent to until it has been received, or the socket is gone, and ATTACH_IN_FLIGHT is all
+ * RLIMIT_NOFILE; beyond that no message with descriptors can be sent, not even to engines. So what is in flight here is
+ * charged to the user it was sent to until it has been received or the socket is gone, and ATTACH_IN_FLIGHT is all
  * that users may have in flight together. A request beyond a user's share of it waits in its socket, and is refused
  * (RESOURCE_EXHAUSTED) after two seconds.
  *

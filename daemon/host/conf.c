@@ -125,8 +125,7 @@ static const struct yaml_field launch_keys[] = {
 static const struct yaml_field checkpoint_keys[] = {
 	KEY("allowed_dirs", STRING, IN(checkpoint, allowed_dirs), .initial = "", .max = MAX_PATH_BYTES,
 	    .doc = "Directories besides state_dir/checkpoints where jobs of other users than gaccd's may save and "
-		   "restore, absolute, "
-		   "separated by colons."),
+		   "restore, absolute, separated by colons."),
 	{ .name = NULL }
 };
 

@@ -22,8 +22,7 @@ enum status own_dir_make(const char *path, mode_t mode, const char *key)
 	}
 	if ((s.st_uid && s.st_uid != geteuid()) || (s.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH) {
 		log_error("%s (%s) belongs to user %u and has mode %04o: its files could be replaced; give it to user "
-			  "%u with chown, "
-			  "with mode 0755 at most, or set another %s",
+			  "%u with chown, with mode 0755 at most, or set another %s",
 			  path, key, s.st_uid, s.st_mode & 07777, geteuid(), key);
 		return ST_PERMISSION_DENIED;
 	}

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Folders in which only gaccd may make files: state_dir and runtime_dir. At the start, before other threads. */
 #ifndef GACC_HOST_OWN_DIR_H
 #define GACC_HOST_OWN_DIR_H
 

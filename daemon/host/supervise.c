@@ -163,8 +163,7 @@ static void handle(struct supervisor *s, struct message *m)
 			keep(s, fdname, m->fd[--m->n_fds]);
 }
 
-/* A barrier's descriptor is answered by being closed, which must come after the messages before it: they came in order.
- */
+/* A barrier's descriptor is answered by closing it, when the messages before it are read: they come in order. */
 static void drain_messages(struct supervisor *s)
 {
 	struct message m;

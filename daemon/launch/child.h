@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a launcher's child does between fork and exec: of the launcher's rights it uses only that to change the user.
+/* What a launcher's child does between fork and exec. Of the launcher's rights it uses only one: to change the user.
  *
  * All are called in a child right after fork(); two of them do not return.
  */

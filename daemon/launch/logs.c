@@ -30,8 +30,8 @@
 #define AT_ONCE 64
 #define LINE_BYTES 4096 /* a longer line may be cut where a log ends */
 
-/* Memory of the launcher and its writers: what one that was killed had read and not yet written is here for the next.
- */
+/* Memory of the launcher and its writers. What one that was killed had read and not yet written is here for the
+ * next. */
 struct shared {
 	_Atomic uint64_t limit;
 	_Atomic uint32_t working; /* bytes are on their way from a pipe to a log */

@@ -38,8 +38,8 @@ void launch_logs_free(struct launch_logs *);
 
 /* Deletes what an earlier job has left behind a log. By a process that has become the user. */
 void launch_log_drop_older(const struct launch_start *, uint32_t rank);
-/* Opens a rank's log, or the older one behind it, if it is a regular file: to open a FIFO would mean to wait for its
- * reader. By a process that has become the user. NULL, or why not. */
+/* Opens a rank's log, or the older one behind it, if it is a regular file: opening a FIFO would wait for its other
+ * end. By a process that has become the user. NULL, or why not. */
 const char *launch_log_open(const struct launch_start *, uint32_t rank, bool older, int flags, int *out);
 
 #endif

@@ -2,7 +2,7 @@
 /* What ranks have started and left behind: processes that left the rank's group and session, and then lost their
  * parent.
  *
- * The launcher is their parent in its place, as it is a child subreaper (prctl(2)): none gets out of its sight while it
+ * The launcher becomes their parent, because it is a child subreaper (prctl(2)). So it finds all of them while it
  * lives.
  */
 #ifndef GACC_LAUNCH_ORPHANS_H

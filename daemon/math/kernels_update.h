@@ -64,8 +64,7 @@ INLINE void store_values(void *to, enum dtype t, const vf x[UNIT_ROWS])
 	}
 }
 
-/* Saves what load_unit has loaded as unit k of the call. 16-bit values are copied: a NaN would not come back the same.
- */
+/* Saves what load_unit has loaded as unit k of the call. 16-bit values are copied, so that NaNs come back the same. */
 INLINE void save_unit(struct shape is, const struct kernel_undo *undo, uint64_t k, const struct unit *x, const char *p)
 {
 	const uint64_t number = undo->first + k;
@@ -173,8 +172,8 @@ static uint32_t update_rest(enum rule rule, const struct kernel_params *a, const
 	return lost;
 }
 
-/* Adds how many elements of a unit have a p (from `overflow` on, as bits without the sign) or a v that is not finite.
- */
+/* Adds how many elements of a unit have a p (from `overflow` on, as bits without the sign) or a v that is not
+ * finite. */
 INLINE vi count_lost(struct shape is, vi lost, const struct unit *x, int32_t overflow)
 {
 	UNROLL for (int r = 0; r < UNIT_ROWS; r++)

@@ -15,11 +15,10 @@
 #define NS_PER_S 1000000000ll
 /* bytes of one call's headers, as they come; gRPC takes 8 KiB of them, unpacked */
 #define FRAMES_BLOCK_MAX (32u << 10)
-#define FRAMES_EARLY_CALLS                                                                                             \
-	100 /* before gaccd's SETTINGS are acknowledged: until then gRPC's own limits do not hold                      \
-	     */
-#define FRAMES_EARLY_BYTES (16u << 10) /* of their headers */
-#define FRAMES_WHOLE_S 30	       /* until they are complete; until gaccd's SETTINGS are acknowledged */
+/* Calls, and bytes of their headers, before gaccd's SETTINGS are acknowledged: gRPC's own limits do not hold yet. */
+#define FRAMES_EARLY_CALLS 100
+#define FRAMES_EARLY_BYTES (16u << 10)
+#define FRAMES_WHOLE_S 30 /* until they are complete; until gaccd's SETTINGS are acknowledged */
 /* what gRPC keeps for a call besides its headers and messages */
 #define FRAMES_CALL_BYTES (12u << 10)
 

@@ -2,8 +2,8 @@
 /* Quotas for a resource that all users share and that can run out: calls, bytes of requests, bytes of answers.
  *
  * A user may hold at most as much as remains free. So a single user gets at most half of the resource, the next one
- * still gets half of the rest, and nobody can use it up. A user is a uid; all clients that have
- * not authenticated count as one user, RPC_UNAUTHENTICATED. Loop thread.
+ * still gets half of the rest, and nobody can use it up. A user is a uid; all clients that have not authenticated count
+ * as one user, RPC_UNAUTHENTICATED. Loop thread.
  */
 #ifndef GACC_RPC_QUOTA_H
 #define GACC_RPC_QUOTA_H

@@ -22,8 +22,7 @@ typedef Grpc__Reflection__V1__ServerReflectionResponse response_msg;
 #define FILES_MAX 32
 #define SERVICES_MAX 32
 
-/* If `symbol` is `name` or lies within it, what follows the name ("" for itself), else NULL. An empty name holds all.
- */
+/* The part of `symbol` behind `name`: "" for the name itself, NULL if it is not within it. An empty name holds all. */
 static const char *within(const char *symbol, const char *name)
 {
 	size_t n = strlen(name);

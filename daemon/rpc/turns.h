@@ -17,8 +17,7 @@ enum status rpc_turns_new(void *loop, unsigned most, struct rpc_turns **out);
 bool rpc_turns_take(struct rpc_turns *);
 /* Runs the tag in a turn that has room for it, after those that were put before; it counts in that turn. */
 void rpc_turns_put(struct rpc_turns *, struct rpc_tag *tag);
-/* When all that was put has run and nothing more will be. Freed once the loop has closed its handles. NULL is allowed.
- */
+/* When all that was put has run and nothing more will be. Freed once the loop has closed its handles. Takes NULL. */
 void rpc_turns_free(struct rpc_turns *);
 
 #endif

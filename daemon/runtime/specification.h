@@ -29,8 +29,7 @@ struct specification *specification_new(struct prepared *);
 struct specification *specification_hold(struct specification *);
 void specification_drop(struct specification *); /* takes NULL */
 /* For when no holder needs more than the plain values of `spec` from here on: the job is over, its part is about to go.
- * The message is returned, for
- * gacc__v1__job_spec__free_unpacked, which may take long. */
+ * The message is returned, for gacc__v1__job_spec__free_unpacked, which may take long. */
 struct Gacc__V1__JobSpec *specification_strip(struct specification *);
 /* The packed message, malloc'ed; NULL: no memory. */
 void *specification_pack(const struct specification *, size_t *out_n);

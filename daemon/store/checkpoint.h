@@ -32,7 +32,7 @@ bool checkpoint_beneath(const char *path, const char *root);
  * is a link. */
 enum status checkpoint_open_dir(const char *path, bool create, int *out_fd, char *why, size_t n_why);
 
-/* A directory, whatever name it has by now: who owns the one around it may rename it. */
+/* A directory, whatever name it has by now: the owner of the one around it may rename it. */
 struct checkpoint_dir {
 	uint64_t dev, ino;
 };

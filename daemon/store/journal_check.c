@@ -26,10 +26,8 @@ const char *journal_kind_name(uint32_t kind)
 void journal_say_remedy(const struct journal *j)
 {
 	log_error("gaccd does not start with it: what was acknowledged may be missing. The jobs' memory is kept. Bring "
-		  "the newest files of %s* back; "
-		  "or go on without what is lost: gaccd --accept-journal-loss with the same configuration moves a copy "
-		  "of the damaged files "
-		  "aside and says which jobs are lost",
+		  "the newest files of %s* back; or go on without what is lost: gaccd --accept-journal-loss with the "
+		  "same configuration moves a copy of the damaged files aside and says which jobs are lost",
 		  j->path);
 }
 

@@ -63,8 +63,7 @@ const char *journal_kind_name(uint32_t kind);
 enum status journal_read_mark(struct journal *, struct anchor_mark *out, bool *sealed);
 /* The sum over rows and mark. */
 uint64_t journal_mark_sum(const struct anchor_mark *, uint64_t rows);
-/* The sums of all jobs and the mark, anew from the rows that are there, in one transaction. ST_STORE_FAILED (logged).
- */
+/* Computes the sums of all jobs and the mark anew from the rows, in one transaction. ST_STORE_FAILED (logged). */
 enum status journal_seal(struct journal *);
 /* As sql_file's `begin`: the journal is sealed if it is not yet, and every change is watched from here on. */
 enum status journal_begin(struct sql *);

@@ -41,8 +41,7 @@ static const char *const schema_steps[] = {
 	"INSERT INTO specs SELECT id, spec, tensors FROM jobs;"
 	"ALTER TABLE jobs DROP COLUMN spec; ALTER TABLE jobs DROP COLUMN tensors; ALTER TABLE jobs ADD COLUMN view "
 	"BLOB;",
-	/* a request id is unique per user, not across users: SQLite changes a constraint only by making the table anew
-	 */
+	/* a request id is unique per user, not across users; SQLite changes constraints only by making a table anew */
 	"CREATE TABLE new_jobs (id INTEGER PRIMARY KEY, uuid BLOB NOT NULL, request_id BLOB NOT NULL, uid INTEGER NOT "
 	"NULL,"
 	" user TEXT NOT NULL, created INTEGER NOT NULL, params_ready INTEGER NOT NULL DEFAULT 0, epoch INTEGER NOT "

@@ -36,8 +36,8 @@ static enum status pin(struct reserve *r, uint64_t pages)
 	return number(r->sql, text, &r->pinned);
 }
 
-/* Lets SQLite use `more` pages than are in use, when the file has them on the disk. Whatever fails, the pin stays true.
- */
+/* Lets SQLite use `more` pages than are in use, when the file has them on the disk. The pin stays true, whatever
+ * fails. */
 static bool extend(struct reserve *r, uint64_t more)
 {
 	uint64_t used = 0;

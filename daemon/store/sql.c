@@ -34,8 +34,8 @@ enum status sql_fail(struct sql *s, const char *what)
 	return ST_STORE_FAILED;
 }
 
-/* A write that found no room has not written the frame that makes a transaction count; a failed sync has another code.
- */
+/* A write that found no room has not written the frame that makes a transaction count. A failed sync has another
+ * code. */
 bool sql_undo_full(struct sql *s)
 {
 	if (!s->failed || (s->code & 0xff) != SQLITE_FULL)

@@ -27,8 +27,8 @@ struct sql_file {
 	bool check;		 /* reads all of it when it is opened */
 	const char *const *text; /* the statements */
 	int n;
-	/* of whoever wants to look at it while it is being opened; NULL: nobody. Before anything is written, with the
-	 * schema's version as it is in the file: 0 for an empty one ... */
+	/* Called by sql_open; each may be NULL. Before anything is written, with the version of the schema in the file,
+	 * 0 for an empty one ... */
 	enum status (*look)(struct sql *, int version);
 	/* ... and when the schema is up to date, before the statements are prepared. */
 	enum status (*begin)(struct sql *);

@@ -72,8 +72,7 @@ struct yaml_field {
 	const char *doc; /* one sentence */
 };
 
-/* Where the values of a struct came from: "default", "gaccd.yaml:3:11", "--set", ... Fields of lists are not recorded.
- */
+/* Where the values of a struct came from: "default", "gaccd.yaml:3:11", "--set"; not of fields of lists. */
 struct yaml_origins {
 	size_t n;
 	struct yaml_origin {

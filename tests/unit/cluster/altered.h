@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* Calls `read` with every beginning of the n bytes, and with so many copies in which one to three bits are altered;
- * each lies in memory of just its size, so that a sanitizer sees what is read beyond. `read` says how many readers have
- * taken the bytes. Some must have, and not as many as there are copies. The same in every run. */
+ * each lies in memory of exactly its size, so that a sanitizer sees what is read beyond. `read` says how many readers
+ * have taken the bytes. Some must have, and not as many as there are copies. The same in every run. */
 void altered_try(const void *bytes, size_t n, unsigned copies, unsigned (*read)(const uint8_t *bytes, size_t n));
 
 #endif
