@@ -62,8 +62,7 @@ static void judge(struct disk_watch *w)
 		w->full_since_ns = daemon_now(w->d).mono_ns;
 		snprintf(text, sizeof(text),
 			 "the disk of %.200s is full (%.1f MiB are free): new jobs and checkpoints there are refused, "
-			 "jobs "
-			 "that run go on; make room",
+			 "jobs that run go on; make room",
 			 w->d->node.conf->state_dir, (double)w->free / MIB);
 	} else { /* the history had no room for the other event */
 		snprintf(text, sizeof(text),

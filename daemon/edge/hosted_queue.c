@@ -168,8 +168,7 @@ void hosted_queue_warn(struct daemon *d)
 		return;
 	snprintf(text, sizeof(text),
 		 "jobs may come to need %llu descriptors, and gaccd has %llu (RLIMIT_NOFILE less %d): not all ranks "
-		 "may be "
-		 "able to connect",
+		 "may be able to connect",
 		 (unsigned long long)need, (unsigned long long)room, QUEUE_OWN_DESCRIPTORS);
 	daemon_event(d, true, "FewDescriptors", text);
 }

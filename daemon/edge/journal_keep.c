@@ -88,9 +88,8 @@ static void check_launcher(const struct daemon *d, uint64_t id, const char *digi
 		return;
 	log_job(id, LOG_WARN, "NotAdopted",
 		"%s/launch-%llu.%s.sock is the launcher of another job of this id: it is left alone, and ends its "
-		"ranks when "
-		"nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher %llu .* "
-		"%.8s-%.4s-%.4s-'",
+		"ranks when nobody has spoken to it for launch.orphan_timeout; at once: pkill -f 'gaccd --[l]auncher "
+		"%llu .* %.8s-%.4s-%.4s-'",
 		d->node.conf->runtime_dir, (unsigned long long)id, digits, (unsigned long long)id, digits, digits + 8,
 		digits + 12);
 }

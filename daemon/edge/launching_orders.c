@@ -40,8 +40,7 @@ enum status launching_check(uint32_t uid, const char *user, bool local, char *wh
 	else if (uid != geteuid() && !may_change_user())
 		snprintf(why, n_why,
 			 "gaccd runs as %s and may not start processes as %s: start the ranks yourself (launch: "
-			 "external or "
-			 "client), or have the drop-in gaccd-launch.conf installed (docs/operations.md)",
+			 "external or client), or have the drop-in gaccd-launch.conf installed (docs/operations.md)",
 			 self, user);
 	else
 		return ST_OK;

@@ -271,8 +271,7 @@ static void too_much(struct registering *r)
 		  "limits.request_memory";
 	snprintf(r->why, sizeof(r->why),
 		 "rank %u: the tensors that this user's jobs register in portions would take more than the user's part "
-		 "of "
-		 "%zu MiB",
+		 "of %zu MiB",
 		 r->portion.rank, r->part->node->collected.most >> 20);
 }
 

@@ -31,8 +31,7 @@ static enum status compare(const struct hosted *h, const struct job_spec *was, c
 	if (was->optim.type != h->spec->optim.type || n_states(was) != n_states(h->spec)) {
 		snprintf(why, n_why,
 			 "restore_from: the checkpoint is of optimizer %s with %d states, the job's is %s with %d: use "
-			 "the same "
-			 "type, momentum with momentum",
+			 "the same type, momentum with momentum",
 			 optim_info(was->optim.type)->name, n_states(was), optim_info(h->spec->optim.type)->name,
 			 n_states(h->spec));
 		return ST_INVALID_SPEC;
