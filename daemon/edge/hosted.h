@@ -19,13 +19,9 @@
 
 #define HOSTED_EVENTS 256
 
-struct Gacc__V1__JobSpec;
 struct Gacc__V1__Job;
-struct Gacc__V1__Counters;
 
 struct hosted_window;
-struct pending_submit;
-struct prepared;
 
 #define RANK_NONE UINT32_MAX
 

@@ -13,7 +13,6 @@
 #include "proto/utf8.h"
 #include "runtime/engine_proc.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "edge/whole_job.h"
 #include "gacc/v1/job.pb-c.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The job that this caller may change and that goes on; NULL: answered. */
 static struct hosted *running_job(struct rpc_call *call, const char *name)

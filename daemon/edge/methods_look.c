@@ -8,7 +8,6 @@
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -15,7 +15,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define LOOK_NS (INT64_C(10) * 1000000000)
 #define SOON_NS (INT64_C(1) * 1000000000)
