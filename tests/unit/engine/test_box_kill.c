@@ -26,6 +26,8 @@
 #define TENSORS 70
 #define PATIENCE_MS 20000
 
+static const unsigned char present[(TENSORS + 7) / 8] = { 0xff, 1, 2, 3 };
+
 static double weight_of(uint32_t rank, uint32_t micro)
 {
 	return 1 + micro + MICRO * rank;
@@ -56,7 +58,6 @@ static struct gacc_box_request push_of(uint32_t rank, uint64_t window, uint32_t 
  * with 0 after the window in which *stop is set. */
 static _Noreturn void train(const struct box_world *w, uint32_t rank, volatile uint64_t *done, volatile int *stop)
 {
-	const unsigned char present[(TENSORS + 7) / 8] = { 0xff, 1, 2, 3 };
 	struct box_trainer t;
 	struct gacc_box_answer a;
 	struct gacc_box_step step;
@@ -188,10 +189,10 @@ START_TEST(death_at_a_failpoint)
 	box_trainer_open(&t, &w.fds[0], TENSORS);
 	pid_t server = box_spawn(&w);
 	ck_assert(hears(&t, PATIENCE_MS)); /* it has taken the mailbox */
-	uint64_t seq = box_publish(&t, 0, push_of(0, 0, 0), NULL);
+	uint64_t seq = box_publish(&t, 0, push_of(0, 0, 0), present);
 	box_bell(&t);
 	ck_assert(hears(&t, PATIENCE_MS) && box_await(&t, 0, seq, &a, 0));
-	seq = box_publish(&t, 5, push_of(0, 0, 1), NULL);
+	seq = box_publish(&t, 5, push_of(0, 0, 1), present);
 	box_bell(&t);
 	ck_assert_int_eq(waitpid(server, &ws, 0), server);
 	ck_assert(WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL);
