@@ -22,7 +22,8 @@
  * itself. Where a check is wrong, the writer is not done or has died: what the struct says is not there yet. The order
  * in which bytes are stored therefore never matters for what is true, only for when it is seen.
  *
- * PUBLISHING A REQUEST (trainer). A cell is free when request.seq == answer.seq; any free cell will do.
+ * PUBLISHING A REQUEST (trainer). A cell is free when request.seq == answer.seq and the trainer has read the answer; any
+ * free cell will do.
  *   1. The bitmap of this cell, if the push has one.
  *   2. The fields from `kind` to the reserved ones, and `check` over the 124 bytes that the request will have,
  *      `seq` among them.
@@ -35,13 +36,13 @@
  * alone. If a cell is rewritten meanwhile, the first request may still count and the new one is refused.
  *
  * READING AN ANSWER (trainer). Load answer.seq (with acquire order, where there are atomics), copy the 64 bytes once,
- * and use the copy if its `seq` is that of the request and its check is right; else go on waiting. One answer may
- * bring several: look at all cells that are open.
+ * and use the copy if its `seq` is that of the request and its check is right; else go on waiting. One event may
+ * stand for several answers: look at all cells that are open.
  *
  * BELLS. To the engine: the submit eventfd; nobody reads it, so never wait on it, and never make it blocking. To the
  * trainer: an epoll descriptor, from which an event with data 1 comes after answers (edge-triggered: one event for one
- * or more answers). A trainer adds its attach socket to it, with data 2: when that hangs up, the mailbox is dead and a
- * new session is needed (Attach). Always look at the cells first and wait then.
+ * or more answers). A trainer adds its attach socket to it, with other data: when that hangs up, the mailbox is dead
+ * and a new session is needed (Attach). Always look at the cells first and wait then.
  *
  * NOT OK MEANS RPC. `status` of an answer is 0 for OK. Any other number says only that this request was not accepted
  * here; numbers may change between versions. Repeat the push (Push) or the wait (WaitStep) by RPC, and report what that

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes the seeds of fuzz_messages, fuzz_attach and fuzz_cluster anew, from the descriptor set of a build: one file for each request and response,
-with a value in every field.
+with a value in every field; and those of fuzz_mailbox.
 
     make_corpus.py BUILD      in the repository's root
 """
 import functools
 import pathlib
+import struct
 import subprocess
 import sys
 
@@ -56,6 +57,26 @@ def internal():
     return pool
 
 
+def mailbox():
+    """Inputs as fuzz_mailbox.c reads them: 600 tensors; write, repair, a turn in which all or none is answered, a restart."""
+    def write(at, data):
+        return b"\0" + at.to_bytes(2, "big") + bytes([len(data)]) + data
+
+    def request(cell, seq, kind=1, flags=0, slot=0, weight=1.0, ready=(0, 0), how=0):
+        fields = struct.pack("=QIIQIIddQdIIIIQd", seq, kind, flags, 3, 2, slot, weight, 0.5, 7, 1.0, 0, 0, ready[0], 0, ready[1], 0.0)
+        return write(128 + 128 * cell, fields) + bytes([1, cell | how])
+
+    wait = write(128, struct.pack("=QIIQ", 9, 2, 0, 5)) + b"\1\0"
+    all_, none, restart, tensors = b"\2\xff", b"\2\0", b"\3", (599).to_bytes(2, "big")
+    yield "push", tensors + request(0, 1) + all_ + request(0, 2, flags=1, slot=1) + all_
+    yield "wait", tensors + wait + none + all_
+    yield "busy", tensors + request(1, 1) + none + request(1, 2) + none + all_
+    yield "restart", tensors + request(2, 1) + none + restart + none + all_
+    yield "present", tensors + write(8192, b"\x5a" * 75) + request(0, 1, how=8) + all_
+    yield "ready", tensors + request(7, 1, flags=2, ready=(8, 5)) + none + write(4096 + 448, b"\5") + none + all_
+    yield "refused", tensors + request(0, 1, kind=7) + none + request(0, 2, weight=-1.0) + none + request(0, 3, slot=9) + none
+
+
 def main():
     files = descriptor_pb2.FileDescriptorSet.FromString((pathlib.Path(sys.argv[1]) / "proto/gacc.protoset").read_bytes()).file
     pool = descriptor_pool.DescriptorPool()
@@ -73,6 +94,8 @@ def main():
         t = internal().FindMessageTypeByName(f"gacc.internal.v1.{name}")
         packed = fill(message_factory.MessageFactory().GetPrototype(t)()).SerializeToString()
         (CORPUS / "cluster" / name).write_bytes(bytes([number]) + (RECORD if name.endswith("Record") else b"") + packed)
+    for name, seed in mailbox():
+        (CORPUS / "mailbox" / name).write_bytes(seed)
     for name in ATTACH:
         message = fill(factory.GetPrototype(pool.FindMessageTypeByName(f"gacc.v1.{name}"))())
         (CORPUS / "attach" / name).write_bytes(message.SerializeToString())

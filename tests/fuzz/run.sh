@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 export SECONDS_EACH="${SECONDS_EACH:-60}" build=build/test-fuzz root
 jobs=${JOBS:-$(nproc)}
-targets=${TARGETS:-messages spec config control cluster session attach safetensors}
+targets=${TARGETS:-messages spec config control cluster session attach safetensors mailbox}
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DGACC_FUZZ=ON -DGACC_TESTS=OFF \
 	-DGACC_SANITIZE=address,undefined >/dev/null
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deaths around a mailbox: of the serving process at any moment, and at each of its failpoints; of trainers between any
- * two stores. Every push counts once, every trainer gets its answers, every window has its sum. */
+/* Deaths of the process that serves a mailbox: at any moment, and at each failpoint. Every push counts once, every
+ * trainer gets its answers, every window has its sum. What a dying trainer leaves behind: test_box_hostile.c. */
 #include "support/box.h"
 
 #include "engine/channel.h"

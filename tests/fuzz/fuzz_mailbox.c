@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A trainer that writes any bytes anywhere into its mailbox, in several turns. Its checksums are repaired when the
+ * input says so, or else nothing behind them would ever be reached. What is taken must be in range, and a turn may
+ * write answers alone.
+ */
+#include "engine/mailbox_cells.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { SLOTS = 2, MAX_TENSORS = 600 };
+
+/* What is left of the input. */
+struct input {
+	const uint8_t *at;
+	size_t n;
+};
+
+static unsigned take(struct input *in, unsigned bytes)
+{
+	unsigned v = 0;
+	for (; bytes && in->n; bytes--, in->n--)
+		v = v << 8 | *in->at++;
+	return v;
+}
+
+struct fuzz {
+	struct box_cells cells;
+	unsigned char *mem, *before;
+	size_t bytes;
+};
+
+static void write_bytes(struct fuzz *f, struct input *in)
+{
+	size_t at = take(in, 2) % f->bytes, n = take(in, 1);
+	for (; n && in->n && at < f->bytes; n--)
+		f->mem[at++] = (unsigned char)take(in, 1);
+}
+
+static void repair(struct fuzz *f, unsigned how)
+{
+	uint32_t cell = how % GACC_BOX_CELLS;
+	struct gacc_box_request *q = &f->cells.mem->request[cell];
+	size_t present = gacc_box_present_bytes(f->cells.n_tensors);
+	if (how & 8) {
+		q->n_present = (uint32_t)present;
+		q->present_check =
+			(uint32_t)crc32(0, f->mem + gacc_box_present_at(f->cells.n_tensors, cell), (uInt)present);
+	}
+	if (how & 16)
+		q->kind = GACC_BOX_PUSH;
+	if (how & 32)
+		memset(q->reserved, 0, sizeof(q->reserved));
+	q->check = (uint32_t)crc32(0, (const void *)q, GACC_BOX_REQUEST_CHECKED);
+}
+
+static void require(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static void judge_taken(const struct fuzz *f, const struct box_request *r)
+{
+	const struct gacc_box_request *q = &r->q;
+	require(q->seq && (q->kind == GACC_BOX_PUSH || q->kind == GACC_BOX_WAIT));
+	require(q->slot < SLOTS && q->flags <= 3 && q->ready_at <= GACC_BOX_WORDS && q->lr >= 0);
+	require(q->kind == GACC_BOX_WAIT ? q->weight == 0 : q->weight >= DBL_MIN && isfinite(q->weight));
+	require((r->present != NULL) == (q->n_present != 0));
+	if (r->present)
+		require(crc32(0, r->present, (uInt)gacc_box_present_bytes(f->cells.n_tensors)) == q->present_check);
+}
+
+/* Everything but the answers, and the hint in the header, is as it was. */
+static void judge_memory(const struct fuzz *f)
+{
+	const size_t cpu = offsetof(struct gacc_box_header, engine_cpu), answers = offsetof(struct gacc_box, answer);
+	const size_t step = offsetof(struct gacc_box, step);
+	require(memcmp(f->mem, f->before, cpu) == 0);
+	require(memcmp(f->mem + cpu + 4, f->before + cpu + 4, answers - cpu - 4) == 0);
+	require(memcmp(f->mem + step, f->before + step, f->bytes - step) == 0);
+}
+
+/* `answered`: cells whose open request is answered in this turn. */
+static void turn(struct fuzz *f, unsigned answered)
+{
+	struct box_request r;
+	memcpy(f->before, f->mem, f->bytes);
+	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++) {
+		uint64_t open = f->cells.open[c];
+		if (box_look(&f->cells, c, &r) == BOX_TAKEN) {
+			require(!open && f->cells.open[c] == r.q.seq);
+			judge_taken(f, &r);
+		}
+		free(r.present);
+		if ((answered >> c & 1) && f->cells.open[c])
+			box_answer(&f->cells, c, f->cells.open[c], &(struct gacc_box_answer){ .result = 1 });
+	}
+	judge_memory(f);
+}
+
+static void run(struct fuzz *f, struct input in)
+{
+	while (in.n)
+		switch (take(&in, 1) % 4) {
+		case 0:
+			write_bytes(f, &in);
+			break;
+		case 1:
+			repair(f, take(&in, 1));
+			break;
+		case 2:
+			turn(f, take(&in, 1));
+			break;
+		default: /* the engine dies */
+			box_take_over(&f->cells, f->cells.mem, f->cells.n_tensors, SLOTS);
+		}
+	turn(f, 0xff);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	struct input in = { data, n };
+	uint64_t n_tensors = 1 + take(&in, 2) % MAX_TENSORS;
+	struct fuzz f = { .bytes = gacc_box_bytes(n_tensors) };
+	f.mem = aligned_alloc(64, f.bytes); /* of exactly this size: the sanitizer sees the next byte */
+	f.before = malloc(f.bytes);
+	require(f.mem && f.before);
+	memset(f.mem, 0, f.bytes);
+	box_take_over(&f.cells, (struct gacc_box *)(void *)f.mem, n_tensors, SLOTS);
+	run(&f, in);
+	free(f.mem);
+	free(f.before);
+	return 0;
+}
