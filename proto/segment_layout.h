@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 4
+#define SEGMENT_VERSION 5
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
@@ -180,5 +180,28 @@ struct status_page {
 	_Atomic uint64_t counted; /* over all ranks, in the open window */
 	_Atomic uint64_t engine_pid;
 };
+
+/* How far a rank is in the open window, behind the status page: engine/progress.h says how it is read and written.
+ * Times are of CLOCK_BOOTTIME, or else of CLOCK_REALTIME (unix), in ns. */
+struct status_rank {
+	_Atomic int64_t ready_mono_ns;	   /* when it had given all that it owes the window; 0: it owes, or has left */
+	_Atomic int64_t last_push_unix_ns; /* when its last push came that was queued; 0: none yet */
+	_Atomic int64_t parked_since_mono_ns; /* when its oldest queued push came; 0: none is queued */
+	_Atomic uint32_t parked_micro;	      /* of that push */
+	_Atomic uint32_t blocked_by;	      /* the rank whose turn was before, when it came; its own: nobody's */
+};
+_Static_assert(sizeof(struct status_rank) == 32, "status_rank is a format");
+
+/* In the same segment, at STATUS_PROGRESS_OFFSET: what gaccd and the engine's successor want to know. One row for each
+ * rank of the engine. */
+struct status_progress {
+	/* seq of the newest control record that an answer relied on, stored before the answer is sent: an engine that
+	 * finds only an older record would not know what has been promised */
+	_Atomic uint64_t told;
+	uint64_t reserved[7];
+	struct status_rank rank[];
+};
+#define STATUS_PROGRESS_OFFSET 64
+_Static_assert(sizeof(struct status_page) <= STATUS_PROGRESS_OFFSET && sizeof(struct status_progress) == 64, "formats");
 
 #endif

@@ -231,6 +231,7 @@ bool job_has_tensors(const struct job *);
 /* All sessions are over: its memory may go once it has ended. */
 bool job_idle(const struct job *);
 const struct arena *job_arena(const struct job *);
+const struct part_spec *job_part(const struct job *);
 const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
 /* All of it, for any thread while the job lives; NULL: it has none yet. */
 struct tensor_set *job_tensor_set(struct job *);
@@ -265,8 +266,9 @@ bool job_counts_wrong(const struct job *, char *why, size_t n);
 /* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
 void plan_head(struct plan *p, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots,
 	       uint32_t threads);
-/* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. ST_NO_MEMORY. Any thread. */
-enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, uint32_t slots,
-		       uint32_t threads, struct plan **out);
+/* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. numbers: the job's numbers of the part's
+ * ranks, as in part_spec. ST_NO_MEMORY. Any thread. */
+enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, const uint32_t *numbers,
+		       uint32_t slots, uint32_t threads, struct plan **out);
 
 #endif

@@ -149,6 +149,11 @@ bool job_idle(const struct job *j)
 	return true;
 }
 
+const struct part_spec *job_part(const struct job *j)
+{
+	return &j->part;
+}
+
 const struct arena *job_arena(const struct job *j)
 {
 	return &j->set.arena;

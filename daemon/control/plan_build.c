@@ -92,6 +92,9 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .max_micro_size = spec->max_micro_size,
 			    .micro_size = spec->micro_size,
 			    .slots = slots,
+			    .slots_per_rank = spec->slots_per_rank,
+			    .reduction = spec->reduction,
+			    .grad_of = spec->grad_of,
 			    .threads = threads,
 			    .canonical = spec->ordering == ORDER_CANONICAL,
 			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP,
@@ -127,8 +130,8 @@ static enum status fill_ranges(const struct job_spec *spec, const struct tensor_
 	return ST_OK;
 }
 
-enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id, uint32_t slots,
-		       uint32_t threads, struct plan **out)
+enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id,
+		       const uint32_t *numbers, uint32_t slots, uint32_t threads, struct plan **out)
 {
 	struct plan head;
 	plan_head(&head, spec, &s->arena, job_id, slots, threads);
@@ -138,7 +141,8 @@ enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, 
 	head.optim_groups_offset = head.ranges_offset + s->n * sizeof(struct plan_range);
 	head.names_offset = (head.optim_groups_offset + head.n_optim_groups * sizeof(struct optim_group) + 7) / 8 * 8;
 	head.names_bytes = count_names(s->tensor, s->n);
-	head.bytes = head.names_offset + head.names_bytes;
+	head.numbers_offset = numbers ? head.names_offset + head.names_bytes : 0;
+	head.bytes = head.names_offset + head.names_bytes + (numbers ? spec->ranks * sizeof(*numbers) : 0);
 	struct plan *p = calloc(1, head.bytes);
 	if (!p)
 		return ST_NO_MEMORY;
@@ -147,6 +151,8 @@ enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, 
 	fill_tensors(spec, s, tensors);
 	fill_names(s->tensor, s->n, tensors, (char *)p + p->names_offset);
 	fill_groups(spec, (struct optim_group *)((char *)p + p->optim_groups_offset));
+	if (numbers)
+		memcpy((char *)p + p->numbers_offset, numbers, spec->ranks * sizeof(*numbers));
 	enum status st = fill_ranges(spec, s, p);
 	if (st)
 		free(p);

@@ -112,13 +112,25 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 				    .slot = p->slot == REPEAT ? first : p->slot,
 				    .weight = p->weight,
 				    .loss = p->loss,
+				    .loss_scale = j->mirror.r.loss_scale, /* push_well_formed has compared */
 				    .data_key = p->data_key,
 				    .unix_nanos = p->unix_ns,
 				    .zero_after = p->zero_after,
 				    .n_present = p->n_present,
 				    .window_lr = p->lr };
-	c.coefficient = reduce_coefficient(j->spec->reduction, j->spec->grad_of, p->weight);
 	p->sent = job_send(j, &c, &p->command_id, p->present);
+}
+
+/* In ascending order, as the engine wants them; places do not keep it. */
+static struct parked_push *first_unsent(struct rank *r)
+{
+	struct parked_push *first = NULL;
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
+		struct parked_push *p = &r->push[i];
+		if (p->used && !p->sent && (!first || p->micro < first->micro))
+			first = p;
+	}
+	return first;
 }
 
 void pushes_send(struct job *j, struct rank *r)
@@ -126,11 +138,13 @@ void pushes_send(struct job *j, struct rank *r)
 	if (!j->engine_up || !r->has_session ||
 	    r->attaching) /* while it attaches: what the old session sent waits for the fence */
 		return;
-	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
-		struct parked_push *p = &r->push[i];
-		if (p->used && !p->sent && !push_settle(j, r, p))
+	struct parked_push *p;
+	while ((p = first_unsent(r)))
+		if (!push_settle(j, r, p)) {
 			send_add(j, r, p);
-	}
+			if (!p->sent)
+				return;
+		}
 }
 
 static void on_void(struct job *j, struct rank *r, const struct parked_push *p, const struct engine_answer *a)

@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues the pushes that wait for their turn in a window, decides which of them are accepted, and picks those that the
- * next pass adds. For window.c; the engine's main thread. */
+/* Queues the pushes that wait for their turn in a window, and picks those that the next pass adds. For push.c; the
+ * engine's main thread. */
 #include "engine/accum.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum status accum_init(struct accum *a, uint32_t capacity, bool canonical)
+enum status accum_init(struct accum *a, uint32_t capacity, uint32_t max_micro_size, bool canonical)
 {
 	struct accum_entry *entry = calloc(capacity ? capacity : 1, sizeof(*entry));
-	if (!entry)
+	struct accum_lacking *lacking = calloc(max_micro_size, sizeof(*lacking));
+	if (!entry || !lacking) {
+		free(entry);
+		free(lacking);
 		return ST_NO_MEMORY;
-	*a = (struct accum){ .entry = entry, .capacity = capacity, .canonical = canonical, .window = UINT64_MAX };
+	}
+	*a = (struct accum){ .entry = entry,
+			     .capacity = capacity,
+			     .canonical = canonical,
+			     .lacking = lacking,
+			     .n_lacking = max_micro_size };
+	accum_restart(a);
 	return ST_OK;
 }
 
@@ -22,6 +32,7 @@ void accum_fini(struct accum *a)
 	for (uint32_t i = 0; i < a->n; i++)
 		free(a->entry[i].present);
 	free(a->entry);
+	free(a->lacking);
 	memset(a, 0, sizeof(*a));
 }
 
@@ -36,38 +47,16 @@ static bool is_done(const struct control_state *s, uint32_t rank, uint32_t micro
 	return s->rank[rank].flushed || is_in(s, s->counted, rank, micro) || is_in(s, s->voided, rank, micro);
 }
 
-static enum status judge(const struct accum *a, const struct control_state *s, const struct ledger_cell *cell,
-			 const struct accum_entry *e, bool *voided)
+void accum_queue(struct accum *a, const struct accum_entry *e)
 {
-	const struct control_rank *rank = &s->rank[e->rank];
-	bool is_void = is_in(s, s->voided, e->rank, e->micro);
-	if (e->sgen != rank->sgen)
-		return e->sgen < rank->sgen ? ST_SESSION_FENCED : ST_SESSION_UNKNOWN;
-	if (is_void || is_in(s, s->counted, e->rank, e->micro)) {
-		if (e->data_key && cell->data_key && e->data_key != cell->data_key)
-			return ST_DATA_KEY_MISMATCH;
-		*voided = is_void;
-		return ST_ALREADY_EXISTS;
-	}
-	if (s->r.phase != WINDOW_OPEN)
-		return ST_WINDOW_CLOSED;
-	if (rank->flushed)
-		return ST_FLUSHED;
-	if (s->r.count && e->window_lr != s->r.window_lr)
-		return ST_LR_MISMATCH;
-	for (uint32_t i = 0; i < a->n; i++)
-		if (a->entry[i].slot == e->slot || (a->entry[i].rank == e->rank && a->entry[i].micro == e->micro))
-			return ST_SLOT_BUSY;
-	return a->n < a->capacity ? ST_OK : ST_RESOURCE_EXHAUSTED;
+	assert(a->n < a->capacity && e->n_askers == 1);
+	a->entry[a->n++] = *e;
 }
 
-enum status accum_offer(struct accum *a, const struct control_state *s, const struct ledger_cell *cell,
-			struct accum_entry *take, bool *voided)
+void accum_join(struct accum_entry *e, uint64_t asker)
 {
-	enum status st = judge(a, s, cell, take, voided);
-	if (st == ST_OK)
-		a->entry[a->n++] = *take;
-	return st;
+	assert(e->n_askers < ACCUM_MAX_ASKERS);
+	e->asker[e->n_askers++] = asker;
 }
 
 struct accum_entry *accum_find(const struct accum *a, uint32_t rank, uint32_t micro)
@@ -81,7 +70,11 @@ struct accum_entry *accum_find(const struct accum *a, uint32_t rank, uint32_t mi
 void accum_restart(struct accum *a)
 {
 	a->window = UINT64_MAX;
+	for (uint32_t i = 0; i < a->n_lacking; i++)
+		a->lacking[i].window = UINT64_MAX;
 }
+
+/* ---- whose turn it is ---- */
 
 /* A pair, in canonical order. */
 struct pair {
@@ -118,6 +111,36 @@ static struct pair first_missing(struct accum *a, const struct control_state *s)
 	return p;
 }
 
+/* Moves the two cursors of this micro-batch index on to the first two ranks that lack it. Within a window ranks only
+ * ever give more, so the cursors never go back. */
+static struct accum_lacking find_lacking(struct accum *a, const struct control_state *s, uint32_t micro)
+{
+	struct accum_lacking *l = &a->lacking[micro];
+	if (l->window != s->r.window)
+		*l = (struct accum_lacking){ .window = s->r.window };
+	while (l->first < s->r.ranks && is_done(s, l->first, micro))
+		l->first++;
+	if (l->second <= l->first)
+		l->second = l->first + 1;
+	while (l->second < s->r.ranks && is_done(s, l->second, micro))
+		l->second++;
+	return *l;
+}
+
+uint32_t accum_blocked_by(struct accum *a, const struct control_state *s, uint32_t rank, uint32_t micro)
+{
+	if (!a->canonical)
+		return rank;
+	struct accum_lacking l = find_lacking(a, s, micro);
+	if (l.first < rank)
+		return l.first;
+	if (!micro) /* a rank with a higher number comes before this one only with an earlier micro-batch */
+		return rank;
+	l = find_lacking(a, s, micro - 1);
+	uint32_t other = l.first == rank ? l.second : l.first;
+	return other < s->r.ranks ? other : rank;
+}
+
 uint32_t accum_next(struct accum *a, const struct control_state *s, struct accum_entry **out, uint32_t max)
 {
 	uint32_t n = 0;
@@ -149,6 +172,14 @@ struct accum_entry *accum_find_stale(struct accum *a, uint32_t rank, uint64_t sg
 {
 	for (uint32_t i = 0; i < a->n; i++)
 		if ((rank == UINT32_MAX || a->entry[i].rank == rank) && a->entry[i].sgen < sgen)
+			return &a->entry[i];
+	return NULL;
+}
+
+const struct accum_entry *accum_oldest(const struct accum *a, uint32_t rank)
+{
+	for (uint32_t i = 0; i < a->n; i++)
+		if (a->entry[i].rank == rank)
 			return &a->entry[i];
 	return NULL;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which (rank, micro) is in, and which ready slots to add next: pure, no memory of tensors, no clock.
+/* The pushes that wait in an engine, and which of them to add next: pure, no memory of tensors, no clock. Which pushes
+ * get here, judge.h decides.
  *
  * Canonical order is micro-major, rank-minor: (0,0) (1,0) .. (R-1,0) (0,1) ..; a pair is passed over when it is
  * counted, void, or its rank has flushed. With canonical order off, ready pushes are taken as they came. One thread.
@@ -12,16 +13,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define ACCUM_MAX_ASKERS 4
+
 /* A push that waits in the engine. */
 struct accum_entry {
-	uint64_t command_id;
+	/* who is answered when it is added or refused: ids of the commands. The first brought it, the others repeated
+	 * it */
+	uint64_t asker[ACCUM_MAX_ASKERS];
+	uint32_t n_askers;
 	uint64_t sgen;
-	uint32_t rank, micro, slot;
+	uint32_t rank, micro, slot; /* slot: the plan's number */
+	uint32_t blocked_by;	    /* the rank whose turn was before, when it came; its own: nobody's */
+	int64_t since_ns;	    /* when it came, CLOCK_BOOTTIME */
 	double coefficient, weight, loss, window_lr;
 	uint64_t data_key;
 	int64_t unix_nanos;
 	bool zero_after;
 	unsigned char *present; /* NULL: all tensors; owned by the entry */
+};
+
+/* The first two ranks that may lack a micro-batch index: those before them do not. */
+struct accum_lacking {
+	uint64_t window; /* else: of another window, so nothing is known */
+	uint32_t first, second;
 };
 
 struct accum {
@@ -32,20 +46,22 @@ struct accum {
 	 * look at them again. */
 	uint64_t window; /* UINT64_MAX: of none yet */
 	uint32_t first_micro, first_rank;
+	struct accum_lacking *lacking; /* [n_lacking]: of each micro-batch index */
+	uint32_t n_lacking;
 	uint64_t visited; /* pairs that were looked at; for tests */
 };
 
-enum status accum_init(struct accum *, uint32_t capacity, bool canonical); /* ST_NO_MEMORY */
+/* ST_NO_MEMORY. */
+enum status accum_init(struct accum *, uint32_t capacity, uint32_t max_micro_size, bool canonical);
 void accum_fini(struct accum *);
 
-/* Takes the entry (and its `present`). Judges it by the state first: ST_OK queued; otherwise nothing is queued, nor
- * owned. In this order: ST_SESSION_FENCED (older sgen), ST_SESSION_UNKNOWN (newer), ST_DATA_KEY_MISMATCH or
- * ST_ALREADY_EXISTS (its bit is set, *voided tells which; true of a closed window and a flushed rank too),
- * ST_WINDOW_CLOSED (not open), ST_FLUSHED, ST_LR_MISMATCH (a counted push gave the window another learning rate),
- * ST_SLOT_BUSY (this micro-batch or this slot is queued already: the new
- * command replaces nothing), ST_RESOURCE_EXHAUSTED (queue full). A data_key of 0 matches any. */
-enum status accum_offer(struct accum *, const struct control_state *, const struct ledger_cell *cell,
-			struct accum_entry *take, bool *voided);
+/* Takes an entry that judge_push wants queued, and its `present`. */
+void accum_queue(struct accum *, const struct accum_entry *);
+/* One more asker of a queued entry, which judge_push found to have room. */
+void accum_join(struct accum_entry *, uint64_t asker);
+/* The rank whose micro-batch comes before (rank, micro) in canonical order and is missing, the lowest of them; `rank`
+ * itself: none. Amortized: in a window, each rank is looked at twice for each micro-batch index. */
+uint32_t accum_blocked_by(struct accum *, const struct control_state *, uint32_t rank, uint32_t micro);
 /* The next entries that may be added in one pass, at most max, in order, all with one learning rate; returns how many.
  * They stay queued until accum_remove. */
 uint32_t accum_next(struct accum *, const struct control_state *, struct accum_entry **out, uint32_t max);
@@ -54,6 +70,8 @@ struct accum_entry *accum_find(const struct accum *, uint32_t rank, uint32_t mic
 void accum_remove(struct accum *, struct accum_entry *); /* frees `present`; invalidates entry pointers */
 /* First queued entry with a lower sgen, of this rank or of anyone when rank is UINT32_MAX; NULL: none. */
 struct accum_entry *accum_find_stale(struct accum *, uint32_t rank, uint64_t sgen);
+/* First queued entry of this rank, the one that came first; NULL: none. */
+const struct accum_entry *accum_oldest(const struct accum *, uint32_t rank);
 /* First queued entry with a learning rate that is not the window's; NULL: none, or nothing is counted yet. */
 struct accum_entry *accum_find_other_lr(const struct accum *, const struct control_state *);
 /* True when adding exactly these queued entries completes the window: nothing else is missing then, as all other pairs

@@ -37,6 +37,8 @@ void engine_send(struct engine *e, const struct engine_answer *a)
 		e->ended = true;
 		return;
 	}
+	if (e->running)
+		atomic_store_explicit(&e->mem.progress->told, e->state.r.seq, memory_order_release);
 	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);

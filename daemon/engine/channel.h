@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 8
+#define ENGINE_CHANNEL_VERSION 9
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 #define ENGINE_MAX_PRESENT 131072
@@ -25,7 +25,9 @@ enum engine_op {
 	/* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next
 	   window on */
 	ENGINE_ATTACH,
-	ENGINE_ADD, /* rank, sgen, window, micro, slot, ...; present bitmap behind the struct */
+	/* a push: rank, sgen, window, micro, slot (the plan's number), ...; present bitmap behind the struct. judge.h
+	   says what becomes of it. A refusal brings `text` and `hint` as the trainer is to read them */
+	ENGINE_ADD,
 	/* rank, sgen, window, leave. leave: also of all later windows, until it attaches again; accepted in a frozen
 	   window too, where it holds from the next one on */
 	ENGINE_FLUSH,
@@ -86,7 +88,7 @@ struct engine_command {
 	uint64_t term, attempt;
 	uint32_t micro;
 	uint32_t slot;
-	double coefficient; /* of the sum; from the job's reduction and the weight */
+	double loss_scale; /* ADD: that the gradients carry; 0 = 1 */
 	double weight;
 	double loss;
 	double window_lr; /* ADD: of the window, 0 = the schedule's; LR_MISMATCH if a counted push gave another */
@@ -131,6 +133,10 @@ struct engine_answer {
 	uint32_t x;		  /* HELLO, COMMIT: P[x] is the accumulator; CLIENT reads its gradient in P[1-x] */
 	uint32_t version;	  /* HELLO */
 	uint32_t nonfinite_count; /* ADD, counted or void: non-finite elements; NaN counts */
+	/* ADD: counted micro-batches of the rank in `window`; and of a push that was queued, how long, and the rank
+	 * whose turn was before when it came (its own: nobody's) */
+	uint32_t rank_counted, blocked_by;
+	int64_t parked_ns;
 	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */
 	uint64_t applied_step;
 	double loss_scale;
@@ -138,6 +144,7 @@ struct engine_answer {
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160]; /* why, when status is not OK */
+	char hint[80];	/* ADD refused: what to do about it; "": the status's own hint */
 };
 
 #define CHANNEL_MAX_FDS 64

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of the engine process: takes its memory, reads gaccd's commands and hands them to window.c, step.c and
- * saving.c, runs the passes, and ends. Called by main.c; the engine's main thread. */
+/* The life of the engine process: takes its memory, reads gaccd's commands and hands them to push.c, window.c, step.c
+ * and saving.c, runs the passes, and ends. Called by main.c; the engine's main thread. */
 #include "engine/engine.h"
 
 #include "engine/arith_host.h"
@@ -63,13 +63,22 @@ static enum status adopt_record(struct engine *e, const struct engine_command *c
 	return ST_OK;
 }
 
-/* The record in force, or the first one of a new segment. */
+/* The record in force, or the first one of a new segment. An older one than a predecessor's answers relied on is in
+ * force only because the newest is damaged. */
 static enum status read_record(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
-	bool corrupt;
-	if (control_page_read(&e->mem.page, &e->state, &corrupt))
+	const uint64_t told = atomic_load(&e->mem.progress->told);
+	bool corrupt, found = control_page_read(&e->mem.page, &e->state, &corrupt);
+	if (found && e->state.r.seq < told) {
+		snprintf(why, n_why,
+			 "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged "
+			 "(record %" PRIu64 " of %" PRIu64 ")",
+			 e->state.r.seq, told);
+		return ST_SEGMENT_CORRUPT;
+	}
+	if (found)
 		return adopt_record(e, c, why, n_why);
-	if (corrupt) {
+	if (corrupt || told) {
 		snprintf(why, n_why, "neither control record is valid");
 		return ST_SEGMENT_CORRUPT;
 	}
@@ -85,7 +94,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = control_state_init(&e->state, p->ranks, p->max_micro_size);
 	if (!st)
-		st = accum_init(&e->accum, p->slots, p->canonical);
+		st = accum_init(&e->accum, p->slots, p->max_micro_size, p->canonical);
 	if (!st)
 		st = workers_new(&e->workers, p->threads);
 	if (!st)
@@ -113,10 +122,11 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	e->state.r.epoch = c->epoch;
 	e->state.r.incarnation = c->incarnation;
 	engine_publish(e);
-	window_zero_slots(e);
+	push_zero_slots(e);
 	if (e->state.r.phase == WINDOW_APPLYING)
 		step_finish(e);
 	engine_show_status(e);
+	push_progress_all(e);
 	e->running = true;
 	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
 		e->state.r.window, e->state.r.seq, e->arith->name, e->mem.plan->threads);
@@ -152,7 +162,7 @@ static void on_start(struct engine *e, const struct engine_command *c, const int
 static void on_stop(struct engine *e, const struct engine_command *c)
 {
 	if (e->running)
-		window_refuse_all(e, ST_ENGINE_DOWN);
+		push_refuse(e, UINT32_MAX, UINT64_MAX, ST_ENGINE_DOWN);
 	engine_reply(e, c, ST_OK, NULL);
 	e->ended = true;
 }
@@ -165,7 +175,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 		window_attach(e, c);
 		break;
 	case ENGINE_ADD:
-		window_add(e, c, p->present);
+		push_add(e, c, p->present);
 		break;
 	case ENGINE_FLUSH:
 		window_flush(e, c);
@@ -283,12 +293,12 @@ int engine_main(int channel_fd)
 	while (!e.ended) {
 		struct pollfd p[2] = { { .fd = e.fd, .events = POLLIN },
 				       { .fd = e.running ? snapshot_fd(e.snapshot) : -1, .events = POLLIN } };
-		poll(p, 2, e.running && window_has_work(&e) ? 0 : -1);
+		poll(p, 2, e.running && push_has_work(&e) ? 0 : -1);
 		if (p[1].revents)
 			saving_end(&e);
 		read_commands(&e, packet);
 		if (e.running && !e.ended)
-			window_pass(&e);
+			push_pass(&e);
 	}
 	free(packet);
 	destroy(&e);

@@ -56,6 +56,7 @@ static void place(struct memory *m, const struct plan_segment *w, void *data)
 		break;
 	case SEG_STATUS:
 		m->status = data;
+		m->progress = (struct status_progress *)((char *)data + STATUS_PROGRESS_OFFSET);
 		break;
 	case SEG_ACCUM0:
 	case SEG_ACCUM1:

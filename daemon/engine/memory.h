@@ -23,6 +23,7 @@ struct memory {
 
 	struct control_page page;
 	struct status_page *status;
+	struct status_progress *progress; /* behind it, in the same segment */
 	/* the arenas: only arith_host.c and what it calls use these */
 	unsigned char *accum[2];
 	unsigned char *params;

@@ -30,7 +30,7 @@ uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 	case SEG_CONTROL:
 		return control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors);
 	case SEG_STATUS:
-		return sizeof(struct status_page);
+		return STATUS_PROGRESS_OFFSET + sizeof(struct status_progress) + p->ranks * sizeof(struct status_rank);
 	case SEG_ACCUM0:
 	case SEG_ACCUM1:
 		return p->n_elements * dtype_size((enum dtype)p->acc_dtype);
@@ -136,6 +136,11 @@ static const char *scalars_wrong(const struct plan *p)
 		return "ranks times max_micro_size, or n_tensors";
 	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
 		return "threads or slots";
+	if (p->slots_per_rank == 0 || (uint64_t)p->ranks * p->slots_per_rank > p->slots)
+		return "slots_per_rank";
+	if (p->reduction < REDUCE_WEIGHTED_MEAN || p->reduction > REDUCE_FIXED || p->grad_of < GRAD_OF_MEAN ||
+	    p->grad_of > GRAD_OF_SUM)
+		return "reduction or grad_of";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";
 	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)
@@ -155,7 +160,8 @@ enum status plan_check(const struct plan *p, uint64_t bytes, char *why, size_t n
 	if (!wrong && (!fits(p->tensors_offset, p->n_tensors, sizeof(struct plan_tensor), p->bytes) ||
 		       !fits(p->ranges_offset, p->n_ranges, sizeof(struct plan_range), p->bytes) ||
 		       !fits(p->optim_groups_offset, p->n_optim_groups, sizeof(struct optim_group), p->bytes) ||
-		       p->names_bytes == 0 || !fits(p->names_offset, p->names_bytes, 1, p->bytes)))
+		       p->names_bytes == 0 || !fits(p->names_offset, p->names_bytes, 1, p->bytes) ||
+		       (p->numbers_offset && !fits(p->numbers_offset, p->ranks, sizeof(uint32_t), p->bytes))))
 		wrong = "tables";
 	if (!wrong && !groups_ok(p))
 		wrong = "dtype groups";

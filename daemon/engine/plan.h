@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 2
+#define PLAN_VERSION 3
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
@@ -47,11 +47,14 @@ struct plan {
 	uint32_t ranks, max_micro_size;
 	uint32_t micro_size;	   /* of the first window */
 	uint32_t slots;		   /* all slots of this engine, spare ones included */
+	uint32_t slots_per_rank;   /* of a session: rank r has those from r * slots_per_rank on, the spare set is behind
+				      all */
 	uint32_t threads;	   /* workers, the main thread included */
 	uint32_t canonical;	   /* 1: add in canonical order; 0: on arrival */
 	uint32_t reject_nonfinite; /* 1: a micro-batch with non-finite values becomes void */
 	uint32_t master;	   /* 1: 16-bit parameters have an f32 master */
 	uint32_t acc_dtype;	   /* enum dtype */
+	uint32_t reduction, grad_of; /* enum reduction, enum grad_of: a push's coefficient follows from its weight */
 	uint32_t n_groups;
 	struct arena_group group[ARENA_MAX_GROUPS];
 	struct optim_config optim;
@@ -62,6 +65,7 @@ struct plan {
 	uint64_t n_ranges, ranges_offset;	      /* struct plan_range[], ascending, covering the arena */
 	uint64_t n_optim_groups, optim_groups_offset; /* struct optim_group[] */
 	uint64_t names_bytes, names_offset;	      /* char[] */
+	uint64_t numbers_offset; /* uint32_t[ranks]: the job's numbers of this engine's ranks; 0: they are the same */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -79,6 +83,12 @@ static inline const struct plan_range *plan_ranges(const struct plan *p)
 static inline const struct optim_group *plan_optim_groups(const struct plan *p)
 {
 	return (const struct optim_group *)((const char *)p + p->optim_groups_offset);
+}
+
+/* What people call this rank: its number in the job. */
+static inline uint32_t plan_rank_number(const struct plan *p, uint32_t rank)
+{
+	return p->numbers_offset ? ((const uint32_t *)((const char *)p + p->numbers_offset))[rank] : rank;
 }
 
 /* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */

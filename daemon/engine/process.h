@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the engine process, shared by engine.c (life), window.c (pushes), step.c (commits), saving.c
- * (checkpoints) and answers.c. Main thread only.
+/* The inside of the engine process, shared by engine.c (life), push.c (pushes), window.c (sessions, flushes,
+ * the end of a window), step.c (commits), saving.c (checkpoints) and answers.c. Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -32,6 +32,7 @@ struct engine {
 
 /* answers.c */
 struct engine_answer engine_answer_to(const struct engine *, const struct engine_command *, enum status);
+/* The record in force is noted as told first: a successor will not go on from an older one. */
 void engine_send(struct engine *, const struct engine_answer *);
 /* Answers with status only; `why` may be NULL. */
 void engine_reply(struct engine *, const struct engine_command *, enum status, const char *why);
@@ -41,21 +42,26 @@ void engine_show_status(struct engine *);
 /* ST_OK, ST_WINDOW_CLOSED or ST_NOT_CURRENT_WINDOW. */
 enum status engine_check_window(const struct engine *, uint64_t window);
 
+/* push.c */
+void push_add(struct engine *, const struct engine_command *, const unsigned char *present);
+/* One pass with the pushes whose turn it is. */
+void push_pass(struct engine *);
+/* push_pass would do something. */
+bool push_has_work(struct engine *);
+/* Answers queued pushes with this status: of this rank (UINT32_MAX: of all) and of lower session generations. */
+void push_refuse(struct engine *, uint32_t rank, uint64_t below_sgen, enum status);
+/* Brings the rank's row of struct status_progress up to the record and the queue. */
+void push_progress(struct engine *, uint32_t rank);
+void push_progress_all(struct engine *);
+/* Zeroes the slots that the record in force names, and clears the list in the next record. */
+void push_zero_slots(struct engine *);
+
 /* window.c */
 void window_attach(struct engine *, const struct engine_command *);
-void window_add(struct engine *, const struct engine_command *, const unsigned char *present);
 void window_flush(struct engine *, const struct engine_command *);
 void window_close(struct engine *, const struct engine_command *);
 /* Closes the window if it is open: adds what has its turn, refuses what has not. */
 void window_freeze(struct engine *);
-/* One pass with the pushes whose turn it is. */
-void window_pass(struct engine *);
-/* window_pass would do something. */
-bool window_has_work(struct engine *);
-/* Answers all queued pushes with this status. */
-void window_refuse_all(struct engine *, enum status);
-/* Zeroes the slots that the record in force names, and clears the list in the next record. */
-void window_zero_slots(struct engine *);
 
 /* saving.c */
 void saving_begin(struct engine *, const struct engine_command *, const unsigned char *tail);

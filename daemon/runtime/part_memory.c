@@ -174,7 +174,8 @@ static enum status make_plan(struct allocation *a)
 	struct plan *plan;
 	enum status st = tensor_set_match(set, p->spec, a->why, sizeof(a->why));
 	if (!st)
-		st = plan_build(p->spec, set, p->id, p->mem.plan->slots, p->mem.plan->threads, &plan);
+		st = plan_build(p->spec, set, p->id, job_part(p->job)->global, p->mem.plan->slots, p->mem.plan->threads,
+				&plan);
 	if (st)
 		return st;
 	spec_match_unused(&set->match, p->spec, a->unused, sizeof(a->unused));

@@ -10,7 +10,7 @@
  * so many ranks does not fit.
  */
 #include "bench.h"
-#include "engine/accum.h"
+#include "engine/judge.h"
 #include "support/crowd.h"
 
 #include <stdio.h>
@@ -75,11 +75,12 @@ struct side { /* of an engine: a window of many ranks */
 static void side_new(struct side *e, uint32_t ranks)
 {
 	e->data = calloc(1, control_page_bytes(ranks, MICRO_SIZE, 1, 1));
-	if (!e->data || control_state_init(&e->state, ranks, MICRO_SIZE) || accum_init(&e->accum, 16, true))
+	if (!e->data || control_state_init(&e->state, ranks, MICRO_SIZE) || accum_init(&e->accum, 16, MICRO_SIZE, true))
 		bench_die("no memory");
 	control_page_view(&e->page, e->data, ranks, MICRO_SIZE, 1, 1);
 	e->state.r.phase = WINDOW_OPEN;
 	e->state.r.micro_size = MICRO_SIZE;
+	e->state.r.loss_scale = 1;
 }
 
 static void side_free(struct side *e)
@@ -89,15 +90,19 @@ static void side_free(struct side *e)
 	free(e->data);
 }
 
-/* As engine/window.c has it, for pushes that come one by one. */
+/* As engine/push.c has it, for pushes that come one by one. */
 static void count(struct side *e, uint32_t rank, uint32_t micro)
 {
-	static const struct ledger_cell empty;
-	struct accum_entry push = { .rank = rank, .micro = micro }, *next[4];
-	bool is_void;
-	if (accum_offer(&e->accum, &e->state, &empty, &push, &is_void) ||
-	    accum_next(&e->accum, &e->state, next, 1) != 1)
+	const struct plan plan = { .ranks = e->page.ranks, .slots = e->page.ranks, .slots_per_rank = 1 };
+	const struct window_state w = { &plan, &e->state, control_page_ledger(&e->page, 0, 0), &e->accum };
+	const struct push push = { .rank = rank, .micro = micro, .weight = 1 };
+	struct accum_entry entry = { .n_askers = 1, .rank = rank, .micro = micro }, *next[4];
+	if (judge_push(&w, &push).ruling != PUSH_QUEUES)
 		bench_die("a push was not taken");
+	entry.blocked_by = accum_blocked_by(&e->accum, &e->state, rank, micro);
+	accum_queue(&e->accum, &entry);
+	if (accum_next(&e->accum, &e->state, next, 1) != 1)
+		bench_die("it is not a push's turn");
 	uint32_t n = accum_next(&e->accum, &e->state, next, 4);
 	accum_completes(&e->accum, &e->state, next, n);
 	control_set_bit(e->state.counted, MICRO_SIZE, rank, micro);

@@ -54,6 +54,9 @@ static struct plan head_of(const struct arena *a, uint32_t threads)
 			  .max_micro_size = ALONE_SLOTS,
 			  .micro_size = ALONE_SLOTS,
 			  .slots = ALONE_SLOTS,
+			  .slots_per_rank = ALONE_SLOTS,
+			  .reduction = REDUCE_WEIGHTED_MEAN,
+			  .grad_of = GRAD_OF_MEAN,
 			  .threads = threads,
 			  .canonical = 1,
 			  .reject_nonfinite = 1,
@@ -226,13 +229,10 @@ struct engine_answer alone_call(struct alone *e, struct engine_command c)
 
 void alone_add(struct alone *e, uint32_t slot)
 {
-	alone_call(e, (struct engine_command){ .op = ENGINE_ADD,
-					       .sgen = 1,
-					       .window = e->window,
-					       .micro = slot,
-					       .slot = slot,
-					       .coefficient = 1,
-					       .weight = 1 });
+	alone_call(
+		e,
+		(struct engine_command){
+			.op = ENGINE_ADD, .sgen = 1, .window = e->window, .micro = slot, .slot = slot, .weight = 1 });
 }
 
 void alone_go(struct alone *e, uint64_t attempt)

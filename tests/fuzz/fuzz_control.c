@@ -2,8 +2,8 @@
 /* A control segment with any bytes in it: read by gaccd after a crash, and by an engine. Its checksum is repaired, or
  * else nothing behind it would ever be reached. What is accepted must be usable, and be written and read back the same.
  */
-#include "engine/accum.h"
 #include "engine/control_page.h"
+#include "engine/judge.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +26,35 @@ static void repair(const struct control_page *page, unsigned half)
 static void use(struct control_state *s)
 {
 	struct accum accum;
-	struct accum_entry entry = { .weight = 1 }, *next[RANKS * MICRO];
-	struct ledger_cell cell = { 0 };
-	bool voided;
-	if (accum_init(&accum, RANKS * MICRO, true))
+	struct accum_entry *next[RANKS * MICRO];
+	static const struct ledger_cell ledger[RANKS * MICRO];
+	const struct plan plan = {
+		.ranks = RANKS, .slots = (RANKS + 1) * MICRO, .slots_per_rank = MICRO, .n_tensors = 1
+	};
+	const struct window_state w = { &plan, s, ledger, &accum };
+	char text[REFUSAL_BYTES];
+	if (accum_init(&accum, RANKS * MICRO, MICRO, true))
 		abort();
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		for (uint32_t micro = 0; micro < MICRO; micro++) {
-			entry.rank = rank, entry.micro = micro, entry.slot = rank * MICRO + micro;
-			entry.sgen = s->rank[rank].sgen;
-			accum_offer(&accum, s, &cell, &entry, &voided);
+			const struct push p = { .rank = rank,
+						.micro = micro,
+						.slot = micro,
+						.sgen = s->rank[rank].sgen,
+						.window = s->r.window - (micro == 4),
+						.weight = 1,
+						.lr = s->r.window_lr,
+						.loss_scale = s->r.loss_scale };
+			const struct verdict v = judge_push(&w, &p);
+			if (v.status)
+				refusal_describe(&w, &p, &v, text, sizeof(text));
+			if (v.ruling == PUSH_QUEUES)
+				accum_queue(&accum, &(struct accum_entry){ .n_askers = 1,
+									   .rank = rank,
+									   .micro = micro,
+									   .slot = rank * MICRO + micro });
+			if (accum_blocked_by(&accum, s, rank, micro) >= RANKS)
+				abort();
 			control_count(s->counted, s->r.max_micro_size, rank, s->r.micro_size);
 		}
 	uint32_t n = accum_next(&accum, s, next, RANKS * MICRO);

@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include "engine/commit.h"
+#include "engine/judge.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,12 +84,23 @@ static void schedule_pass(struct sim *s)
 static void on_add(struct sim *s, const struct engine_command *c)
 {
 	struct engine_answer a = answer_to(c, ST_OK);
-	if (c->window != s->d.r.window) {
-		a.status = c->window < s->d.r.window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
-		answer(s, &a);
-		return;
-	}
-	struct accum_entry e = { .command_id = c->id,
+	const struct plan plan = { .job_id = 1,
+				   .ranks = s->spec.ranks,
+				   .slots = (s->spec.ranks + 1) * s->spec.slots_per_rank,
+				   .slots_per_rank = s->spec.slots_per_rank,
+				   .n_tensors = 1 };
+	const struct window_state w = { &plan, &s->d, s->ledger, &s->accum };
+	const struct push p = { .rank = c->rank,
+				.micro = c->micro,
+				.slot = c->slot - judge_first_slot(&w, c->rank),
+				.sgen = c->sgen,
+				.window = c->window,
+				.data_key = c->data_key,
+				.weight = c->weight,
+				.lr = c->window_lr,
+				.loss_scale = c->loss_scale };
+	struct accum_entry e = { .asker = { c->id },
+				 .n_askers = 1,
 				 .sgen = c->sgen,
 				 .rank = c->rank,
 				 .micro = c->micro,
@@ -96,14 +108,18 @@ static void on_add(struct sim *s, const struct engine_command *c)
 				 .weight = c->weight,
 				 .data_key = c->data_key,
 				 .window_lr = c->window_lr };
-	bool voided = false;
-	enum status st = accum_offer(&s->accum, &s->d, cell(s, c->rank, c->micro), &e, &voided);
-	if (st == ST_OK) {
+	const struct verdict v = judge_push(&w, &p);
+	if (v.ruling == PUSH_JOINS || v.ruling == PUSH_OUT_OF_ORDER || v.ruling == PUSH_NO_SLOT ||
+	    v.ruling == PUSH_SLOT_BUSY || (v.ruling >= PUSH_PAST_END && v.ruling <= PUSH_LOSS_SCALE))
+		sim_fail(s, "micro-batch %u of rank %u is ruled %d by the engine: the job lets it pass", c->micro,
+			 c->rank, (int)v.ruling);
+	if (v.ruling == PUSH_QUEUES) {
+		accum_queue(&s->accum, &e);
 		schedule_pass(s);
 		return;
 	}
-	a.status = st == ST_ALREADY_EXISTS ? ST_OK : st;
-	a.result = voided ? 4 : 2;
+	a.status = v.status;
+	a.result = v.result;
 	answer(s, &a);
 }
 
@@ -120,7 +136,7 @@ static void on_pass(struct sim *s)
 		const struct accum_entry *p = &pass[i];
 		bool reject = s->spec.nonfinite != NONFINITE_SKIP_STEP && (p->data_key % 30) == 7;
 		struct engine_answer a = { .op = ENGINE_ADD,
-					   .id = p->command_id,
+					   .id = p->asker[0],
 					   .rank = p->rank,
 					   .window = s->d.r.window,
 					   .result = reject ? 4 : 1 };
@@ -154,7 +170,7 @@ static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum s
 	struct accum_entry *p;
 	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
 		struct engine_answer a = {
-			.op = ENGINE_ADD, .id = p->command_id, .rank = p->rank, .window = s->d.r.window, .status = st
+			.op = ENGINE_ADD, .id = p->asker[0], .rank = p->rank, .window = s->d.r.window, .status = st
 		};
 		answer(s, &a);
 		accum_remove(&s->accum, p);
@@ -411,7 +427,7 @@ static void on_up(struct sim *s)
 	s->engine_up = true;
 	s->engine_life++;
 	s->command_at = s->answer_at = s->now;
-	accum_init(&s->accum, s->spec.ranks * 4, s->spec.ordering == ORDER_CANONICAL);
+	accum_init(&s->accum, s->spec.ranks * 4, s->spec.max_micro_size, s->spec.ordering == ORDER_CANONICAL);
 	if (job_on_engine_up(s->job, &s->d, sim_now(s)))
 		sim_fail(s, "the job refuses the engine's control record");
 }

@@ -196,7 +196,8 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	add_init("a");
 	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 3, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof(why)), ST_OK);
-	ck_assert_int_eq(plan_build(&spec, &set, 5, 2, 1, &plan), ST_OK);
+	ck_assert_int_eq(plan_build(&spec, &set, 5, NULL, 2, 1, &plan), ST_OK);
+	ck_assert_uint_eq(plan_rank_number(plan, 0), 0);
 	ck_assert_int_eq((int)plan_tensors(plan)[0].init.a, 1);
 	ck_assert_int_eq((int)plan_tensors(plan)[1].init.a, 0);
 	ck_assert_int_eq(plan_tensors(plan)[2].init.type, 0);
@@ -207,6 +208,12 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	plan_head(&head, &spec, &set.arena, 5, 2, 1);
 	ck_assert_int_eq(plan_segments(&head, NULL, 0), plan_segments(plan, NULL, 0));
 	ck_assert_uint_eq(head.n_tensors, 3);
+	ck_assert_uint_eq(plan->slots_per_rank, spec.slots_per_rank);
+	free(plan);
+	const uint32_t number = 7;
+	ck_assert_int_eq(plan_build(&spec, &set, 5, &number, 2, 1, &plan), ST_OK);
+	ck_assert_uint_eq(plan_rank_number(plan, 0), 7);
+	ck_assert_str_eq(plan_name(plan, &plan_tensors(plan)[2]), "tied");
 	free(plan);
 	tensor_set_fini(&set);
 }

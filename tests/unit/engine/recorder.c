@@ -202,7 +202,7 @@ static void build(struct recorder *r)
 	e->mem.segment = NULL;
 	e->arith = &r->arith;
 	ck_assert_int_eq(control_state_init(&e->state, p->ranks, p->max_micro_size), ST_OK);
-	ck_assert_int_eq(accum_init(&e->accum, p->slots, p->canonical), ST_OK);
+	ck_assert_int_eq(accum_init(&e->accum, p->slots, p->max_micro_size, p->canonical), ST_OK);
 	ck_assert_int_eq(snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available), ST_OK);
 	if (!control_page_read(&e->mem.page, &e->state, &corrupt))
 		first_record(e);
@@ -259,7 +259,7 @@ void recorder_command(struct recorder *r, struct engine_command c, const void *t
 	};
 	c.id = ++r->n_commands;
 	if (c.op == ENGINE_ADD)
-		window_add(&r->e, &c, tail);
+		push_add(&r->e, &c, tail);
 	else if (c.op == ENGINE_CHECKPOINT)
 		saving_begin(&r->e, &c, tail);
 	else if (c.op == ENGINE_RESTORE)

@@ -214,7 +214,6 @@ struct engine_command rig_add_command(const struct rig *r, uint32_t rank, uint32
 					.window = r->window,
 					.micro = micro,
 					.slot = rank * r->config.micro_size + micro,
-					.coefficient = weight,
 					.weight = weight,
 					.loss = 1.5 };
 }
@@ -380,10 +379,12 @@ void rig_fill_all(struct rig *r, uint64_t seed, bool exact)
 
 void rig_add_all(struct rig *r, const uint32_t *order)
 {
-	uint32_t n = r->plan->slots, m = r->config.micro_size;
+	uint32_t n = r->plan->slots, m = r->config.micro_size, next[64] = { 0 };
 	struct engine_answer a;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t k = order ? order[i] : i;
+		if (r->plan->canonical)
+			k = k / m * m + next[k / m]++;
 		rig_send(r, rig_add_command(r, k / m, k % m, 1 + k));
 	}
 	for (uint32_t i = 0; i < n; i++) {

@@ -90,8 +90,8 @@ void rig_zero_params(struct rig *);
 void rig_begin(struct rig *, struct rig_config);
 /* Fills all slots, with whole numbers or not. */
 void rig_fill_all(struct rig *, uint64_t seed, bool exact);
-/* Pushes every slot with weight 1 + slot, all sent before any answer is read; order (NULL: ascending) is of slots. All
- * must be counted. */
+/* Pushes every slot with weight 1 + slot, all sent before any answer is read; order (NULL: ascending) is of slots, in
+ * canonical order of their ranks alone: a rank's own go in ascending order. All must be counted. */
 void rig_add_all(struct rig *, const uint32_t *order);
 void rig_shuffle(uint32_t *order, uint32_t n, uint64_t seed);
 

@@ -87,7 +87,7 @@ void seam_fill_window(void)
 	for (uint32_t micro = 0; micro < 2; micro++) {
 		seam_push(0, micro);
 		seam_push(1, micro);
-		window_pass(&rec.e);
+		push_pass(&rec.e);
 	}
 	seam_drain(4);
 	rec.said[0] = '\0';

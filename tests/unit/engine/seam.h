@@ -20,7 +20,7 @@ void seam_attach(void);
 struct engine_answer seam_command(struct engine_command);
 /* So many answers, all ST_OK. */
 void seam_drain(int answers);
-/* Queues a push; window_pass adds it. */
+/* Queues a push; push_pass adds it. */
 void seam_push(uint32_t rank, uint32_t micro);
 /* All pushes of a window, in two passes; forgets what was asked for. */
 void seam_fill_window(void);

@@ -19,16 +19,16 @@ START_TEST(a_push_names_slots_and_halves)
 	seam_push(0, 0);
 	recorder_expect(&rec, ""); /* queued */
 	seam_push(1, 0);
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	recorder_expect(&rec, "add 1+1*0+1*2; ");
 	seam_push(0, 1);
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	recorder_expect(&rec, "add 0=1+2*1; ");
 	struct engine_command last = rig_add_command(&rig, 1, 1, 2);
 	last.zero_after = 1;
 	last.n_present = 1;
 	recorder_command(&rec, last, (const unsigned char[]){ 0x3f });
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	recorder_expect(&rec, "add 1=0+2*3p norm; zero_slot 3 of 1; ");
 	seam_drain(4);
 	ck_assert(rig_gradient(&rig, 3, 0, 0) == 0 && rig_gradient(&rig, 3, 5, 9998) == 0);
@@ -44,7 +44,7 @@ START_TEST(a_void_micro_batch_is_left_out_of_a_second_pass)
 	rig_set_gradient(&rig, 0, 5, 7, INFINITY);
 	seam_push(0, 0);
 	seam_push(1, 0);
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	recorder_expect(&rec, "add 1+1*0+1*2; add 1+1*2; ");
 	ck_assert_uint_eq(recorder_answer(&rec).result, VOID);
 	ck_assert_uint_eq(recorder_answer(&rec).result, COUNTED);
@@ -114,7 +114,7 @@ START_TEST(the_reduced_gradient_is_the_other_half_scaled)
 	recorder_expect(&rec, "update_begin 0 in phase 2; scale 1=0.5*0 clip 3 in phase 3; ");
 	rig.window++;
 	seam_push(0, 0); /* while trainers read half 1, the sum begins in half 0 itself */
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	recorder_expect(&rec, "add 0+1*0; ");
 	seam_drain(1);
 	seam_end();
@@ -187,7 +187,7 @@ static void whole_window(const char *op)
 	for (uint32_t micro = 0; micro < 2; micro++) {
 		for (uint32_t rank = 0; rank < 2; rank++)
 			recorder_command(&rec, push_command(rank, micro), NULL);
-		window_pass(&rec.e);
+		push_pass(&rec.e);
 		seam_drain(2);
 	}
 	seam_command(seam_go(1, false));

@@ -103,7 +103,7 @@ static void train(void)
 	rig.window++;
 	seam_push(0, 0);
 	seam_push(1, 0);
-	window_pass(&rec.e);
+	push_pass(&rec.e);
 	seam_drain(2);
 	rec.said[0] = '\0';
 }
@@ -130,7 +130,7 @@ START_TEST(a_checkpoint_reads_and_a_restore_writes_by_role)
 	if (_i) {
 		seam_push(0, 1);
 		seam_push(1, 1);
-		window_pass(&rec.e);
+		push_pass(&rec.e);
 		seam_drain(2);
 		seam_command(seam_go(1, false));
 		struct engine_command commit = seam_commit(1);

@@ -205,13 +205,16 @@ START_TEST(only_commands_that_make_sense_are_obeyed)
 	struct engine_command good = rig_add_command(&rig, 0, 0, 1);
 	REFUSED(c.rank = 2, RANK_OUT_OF_RANGE);
 	REFUSED(c.rank = UINT32_MAX, RANK_OUT_OF_RANGE);
-	REFUSED(c.slot = 4, BAD_SLOT);
+	REFUSED(c.slot = 2, BAD_SLOT); /* of rank 1 */
+	REFUSED(c.slot = UINT32_MAX, BAD_SLOT);
+	REFUSED((c.rank = 1, c.slot = 1), BAD_SLOT);
 	REFUSED(c.micro = 2, WINDOW_FULL);
-	REFUSED(c.micro = 5, INVALID_ARGUMENT);
-	REFUSED(c.micro = UINT32_MAX, INVALID_ARGUMENT);
+	REFUSED(c.micro = UINT32_MAX, WINDOW_FULL);
+	REFUSED(c.micro = 1, OUT_OF_ORDER);
 	REFUSED(c.weight = 0, BAD_WEIGHT);
 	REFUSED(c.weight = NAN, BAD_WEIGHT);
-	REFUSED(c.coefficient = INFINITY, INVALID_ARGUMENT);
+	REFUSED(c.window_lr = -1, INVALID_ARGUMENT);
+	REFUSED(c.loss_scale = 2, LOSS_SCALE_MISMATCH);
 	REFUSED(c.window = 1, NOT_CURRENT_WINDOW);
 	REFUSED(c.sgen = 0, SESSION_FENCED);
 	REFUSED(c.sgen = 2, SESSION_UNKNOWN);

@@ -304,7 +304,7 @@ START_TEST(flush_is_durable_and_completes_the_window)
 	struct engine_answer a;
 	rig_begin(&rig, rig_small());
 	rig_fill_all(&rig, 1, true);
-	uint64_t waits = rig_send(&rig, rig_add_command(&rig, 1, 1, 1)); /* its turn has not come */
+	uint64_t waits = rig_send(&rig, rig_add_command(&rig, 1, 0, 1)); /* its turn has not come */
 	uint64_t id = rig_send(&rig, (struct engine_command){ .op = ENGINE_FLUSH, .rank = 1, .sgen = 1 });
 	ck_assert(rig_receive(&rig, &a));
 	ck_assert_uint_eq(a.id, waits);

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of struct status_progress: where each rank stands in the open window, as its engine sees it.
+ *
+ * One writer, the engine's main thread; readers on any thread of any process that maps the segment, at any time. Each
+ * field is one word; what belongs to a queued push is read together by progress_parked. The rows outlive the engine:
+ * its successor goes on with them.
+ */
+#ifndef GACC_ENGINE_PROGRESS_H
+#define GACC_ENGINE_PROGRESS_H
+
+#include "proto/segment_layout.h"
+
+#include <stdbool.h>
+
+/* A push that waits in the engine's queue. */
+struct progress_parked {
+	int64_t since_mono_ns;
+	uint32_t micro, blocked_by; /* of struct status_rank */
+};
+
+/* The rank's oldest queued push; false: none is queued. */
+bool progress_parked(const struct status_rank *, struct progress_parked *out);
+/* NULL: none is queued any more. */
+void progress_park(struct status_rank *, const struct progress_parked *);
+/* Whether it has given all that it owes: the time of that is kept, or taken now. */
+void progress_ready(struct status_rank *, bool has_given_all);
+/* CLOCK_BOOTTIME, as gaccd's. */
+int64_t progress_clock(void);
+
+#endif

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A push in the engine, from its command to its answer: has it judged, queues it, runs the passes that add those whose
+ * turn it is, records what they add, and answers. For engine.c and window.c; the engine's main thread. */
+#include "engine/process.h"
+
+#include "base/log.h"
+#include "engine/judge.h"
+#include "engine/progress.h"
+#include "proto/failpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(SEGMENT_MAX_ZERO == KERNEL_MAX_SLOTS, "a record names all slots of a pass");
+
+/* The pushes of one pass; copies, because the queue moves when entries leave it. */
+struct batch {
+	struct accum_entry entry[KERNEL_MAX_SLOTS];
+	uint64_t nonfinite[KERNEL_MAX_SLOTS];
+	bool is_void[KERNEL_MAX_SLOTS];
+	uint32_t n, n_good;
+	bool completes;
+};
+
+static struct window_state window_of(const struct engine *e)
+{
+	return (struct window_state){ .plan = e->mem.plan,
+				      .record = &e->state,
+				      .ledger = control_page_ledger(&e->mem.page, 0, 0),
+				      .queue = &e->accum };
+}
+
+/* ---- where a rank stands ---- */
+
+static bool has_given_all(const struct control_state *s, uint32_t rank)
+{
+	const struct control_rank *r = &s->rank[rank];
+	if (r->flushed)
+		return r->flushed != RANK_LEFT;
+	return r->counted == s->r.micro_size ||
+	       r->counted + control_count(s->voided, s->r.max_micro_size, rank, s->r.micro_size) == s->r.micro_size;
+}
+
+void push_progress(struct engine *e, uint32_t rank)
+{
+	struct status_rank *row = &e->mem.progress->rank[rank];
+	const struct accum_entry *p = accum_oldest(&e->accum, rank);
+	progress_ready(row, has_given_all(&e->state, rank));
+	progress_park(row, p ? &(struct progress_parked){ p->since_ns, p->micro, p->blocked_by } : NULL);
+}
+
+void push_progress_all(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->state.r.ranks; i++)
+		push_progress(e, i);
+}
+
+/* ---- answers ---- */
+
+/* To all who asked: a repeat of what is counted is a duplicate. */
+static void answer_push(struct engine *e, const struct accum_entry *p, struct engine_answer *a)
+{
+	a->op = ENGINE_ADD;
+	a->rank = p->rank;
+	a->window = e->state.r.window;
+	a->rank_counted = e->state.rank[p->rank].counted;
+	a->blocked_by = p->blocked_by;
+	for (uint32_t i = 0; i < p->n_askers; i++) {
+		a->id = p->asker[i];
+		engine_send(e, a);
+		a->result = a->result == PUSH_COUNTED ? PUSH_DUPLICATE : a->result;
+		a->nonfinite_count = 0;
+	}
+}
+
+/* Takes a queued push out of the queue, and says why. */
+static void refuse(struct engine *e, struct accum_entry *p, enum status st)
+{
+	const struct window_state w = window_of(e);
+	struct engine_answer a = { .status = st, .parked_ns = progress_clock() - p->since_ns };
+	const uint32_t rank = p->rank;
+	const char *hint = refusal_describe_queued(&w, p, st, a.text, sizeof(a.text));
+	snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
+	answer_push(e, p, &a);
+	accum_remove(&e->accum, p);
+	push_progress(e, rank);
+}
+
+void push_refuse(struct engine *e, uint32_t rank, uint64_t below_sgen, enum status st)
+{
+	struct accum_entry *p;
+	while ((p = accum_find_stale(&e->accum, rank, below_sgen)))
+		refuse(e, p, st);
+}
+
+/* The first counted push has set the window's learning rate: queued pushes with another one are refused now, not when
+ * their turn comes. */
+static void refuse_other_lr(struct engine *e)
+{
+	struct accum_entry *p;
+	while ((p = accum_find_other_lr(&e->accum, &e->state)))
+		refuse(e, p, ST_LR_MISMATCH);
+}
+
+/* ---- a push comes ---- */
+
+/* slot: of the session; what is none of it is far behind its last one. */
+static struct push push_of(const struct window_state *w, const struct engine_command *c, const unsigned char *present)
+{
+	return (struct push){ .rank = c->rank,
+			      .micro = c->micro,
+			      .slot = c->slot - (c->rank < w->plan->ranks ? judge_first_slot(w, c->rank) : 0),
+			      .sgen = c->sgen,
+			      .window = c->window,
+			      .data_key = c->data_key,
+			      .weight = c->weight,
+			      .loss = c->loss,
+			      .lr = c->window_lr,
+			      .loss_scale = c->loss_scale,
+			      .present = present,
+			      .n_present = c->n_present };
+}
+
+static enum status copy_bitmap(unsigned char **out, const unsigned char *present, uint32_t n)
+{
+	*out = n ? malloc(n) : NULL;
+	if (n && !*out)
+		return ST_NO_MEMORY;
+	if (n)
+		memcpy(*out, present, n);
+	return ST_OK;
+}
+
+/* Answered after its pass. */
+static enum status queue_push(struct engine *e, const struct engine_command *c, const unsigned char *present)
+{
+	const struct plan *plan = e->mem.plan;
+	struct accum_entry p = {
+		.asker = { c->id },
+		.n_askers = 1,
+		.sgen = c->sgen,
+		.rank = c->rank,
+		.micro = c->micro,
+		.slot = c->slot,
+		.blocked_by = accum_blocked_by(&e->accum, &e->state, c->rank, c->micro),
+		.since_ns = progress_clock(),
+		.coefficient = reduce_coefficient(plan->reduction, plan->grad_of, c->weight),
+		.weight = c->weight,
+		.loss = c->loss,
+		.window_lr = c->window_lr,
+		.data_key = c->data_key,
+		.unix_nanos = c->unix_nanos,
+		.zero_after = c->zero_after,
+	};
+	enum status st = copy_bitmap(&p.present, present, c->n_present);
+	if (st)
+		return st;
+	accum_queue(&e->accum, &p);
+	atomic_store_explicit(&e->mem.progress->rank[p.rank].last_push_unix_ns, p.unix_nanos, memory_order_relaxed);
+	push_progress(e, p.rank);
+	return ST_OK;
+}
+
+static void answer_at_once(struct engine *e, const struct engine_command *c, const struct push *p,
+			   const struct verdict *v)
+{
+	const struct window_state w = window_of(e);
+	struct engine_answer a = engine_answer_to(e, c, v->status);
+	a.result = v->result;
+	a.rank_counted = c->rank < e->state.r.ranks ? e->state.rank[c->rank].counted : 0;
+	a.blocked_by = c->rank;
+	if (v->status) {
+		const char *hint = refusal_describe(&w, p, v, a.text, sizeof(a.text));
+		snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
+	}
+	engine_send(e, &a);
+}
+
+void push_add(struct engine *e, const struct engine_command *c, const unsigned char *present)
+{
+	const struct window_state w = window_of(e);
+	const struct push p = push_of(&w, c, present);
+	const struct verdict v = judge_push(&w, &p);
+	if (v.ruling == PUSH_JOINS) {
+		accum_join(&e->accum.entry[v.entry], c->id);
+	} else if (v.ruling == PUSH_QUEUES) {
+		enum status st = queue_push(e, c, present);
+		if (st)
+			engine_reply(e, c, st, status_info(st)->text);
+	} else {
+		answer_at_once(e, c, &p, &v);
+	}
+}
+
+/* ---- a pass ---- */
+
+static uint32_t next_entries(struct engine *e, struct accum_entry **out, uint32_t max)
+{
+	const struct control_record *r = &e->state.r;
+	if (r->phase != WINDOW_OPEN || (r->client_pending && r->filled))
+		return 0;
+	return accum_next(&e->accum, &e->state, out, max);
+}
+
+bool push_has_work(struct engine *e)
+{
+	struct accum_entry *one;
+	return next_entries(e, &one, 1) > 0;
+}
+
+static void take_batch(struct engine *e, struct batch *b)
+{
+	struct accum_entry *entry[KERNEL_MAX_SLOTS] = { NULL };
+	memset(b, 0, sizeof(*b));
+	b->n = b->n_good = next_entries(e, entry, KERNEL_MAX_SLOTS);
+	b->completes = accum_completes(&e->accum, &e->state, entry, b->n);
+	for (uint32_t i = 0; i < b->n; i++)
+		b->entry[i] = *entry[i];
+}
+
+/* Adds the good ones into half dst; how many more turned out void. */
+static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
+{
+	const struct control_record *r = &e->state.r;
+	struct arith_source source[KERNEL_MAX_SLOTS];
+	uint64_t nonfinite[KERNEL_MAX_SLOTS];
+	uint32_t which[KERNEL_MAX_SLOTS], n = 0, n_bad = 0;
+	bool reject = e->mem.plan->reject_nonfinite;
+	for (uint32_t i = 0; i < b->n; i++) {
+		const struct accum_entry *p = &b->entry[i];
+		if (b->is_void[i])
+			continue;
+		source[n] = (struct arith_source){ p->slot, p->coefficient, p->present };
+		which[n++] = i;
+	}
+	arith_need("adding", e->arith->ops->add(e->arith, dst, r->x, !r->filled, source, n, nonfinite,
+						b->completes ? &e->norm : NULL));
+	for (uint32_t i = 0; i < n; i++) {
+		b->nonfinite[which[i]] = nonfinite[i];
+		if (nonfinite[i] && reject) {
+			b->is_void[which[i]] = true;
+			n_bad++;
+		}
+	}
+	return n_bad;
+}
+
+static void write_ledger(const struct engine *e, const struct batch *b)
+{
+	for (uint32_t i = 0; i < b->n; i++) {
+		const struct accum_entry *p = &b->entry[i];
+		*control_page_ledger(&e->mem.page, p->rank, p->micro) =
+			(struct ledger_cell){ p->weight, p->loss, p->data_key, p->unix_nanos };
+	}
+}
+
+/* All that the batch changes, in one record: sums in the order of adding. */
+static void record_batch(struct engine *e, const struct batch *b, uint32_t dst)
+{
+	struct control_state *s = &e->state;
+	for (uint32_t i = 0; i < b->n; i++) {
+		const struct accum_entry *p = &b->entry[i];
+		if (p->zero_after)
+			s->r.zero_slot[s->r.n_zero++] = p->slot;
+		if (b->is_void[i]) {
+			control_set_bit(s->voided, s->r.max_micro_size, p->rank, p->micro);
+			continue;
+		}
+		control_set_bit(s->counted, s->r.max_micro_size, p->rank, p->micro);
+		s->rank[p->rank].counted++;
+		if (!s->r.count) {
+			s->r.window_lr = p->window_lr;
+			s->r.lr_rank = p->rank;
+		}
+		s->r.count++;
+		s->r.sum_weight += p->weight;
+		s->r.sum_loss += p->weight * p->loss;
+		s->r.last_rank = p->rank;
+	}
+	if (b->n_good) {
+		s->r.x = dst;
+		s->r.filled = 1;
+	}
+	engine_publish(e);
+	atomic_store_explicit(&e->mem.status->counted, s->r.count, memory_order_relaxed);
+}
+
+void push_zero_slots(struct engine *e)
+{
+	struct control_record *r = &e->state.r;
+	if (!r->n_zero)
+		return;
+	for (uint32_t i = 0; i < r->n_zero; i++) {
+		FAILPOINT(engine_zero_before);
+		arith_need("zeroing a slot", e->arith->ops->zero_slot(e->arith, r->zero_slot[i]));
+	}
+	FAILPOINT(engine_zero_after);
+	r->n_zero = 0;
+	engine_publish(e);
+}
+
+static void answer_batch(struct engine *e, const struct batch *b)
+{
+	const int64_t now_ns = progress_clock();
+	for (uint32_t i = 0; i < b->n; i++) {
+		/* in the queue it may have got more askers than there were */
+		struct accum_entry *p = accum_find(&e->accum, b->entry[i].rank, b->entry[i].micro);
+		struct engine_answer a = { .result = b->is_void[i] ? PUSH_VOID : PUSH_COUNTED,
+					   .parked_ns = now_ns - p->since_ns };
+		a.nonfinite_count = b->nonfinite[i] < UINT32_MAX ? (uint32_t)b->nonfinite[i] : UINT32_MAX;
+		if (b->is_void[i])
+			log_line(LOG_WARN,
+				 (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
+				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
+		answer_push(e, p, &a);
+		accum_remove(&e->accum, p);
+		push_progress(e, b->entry[i].rank);
+	}
+}
+
+void push_pass(struct engine *e)
+{
+	struct batch b;
+	uint32_t x = e->state.r.x, dst = e->state.r.client_pending ? x : 1 - x, n_bad = 0;
+	take_batch(e, &b);
+	if (!b.n)
+		return;
+	FAILPOINT(engine_pass_before);
+	snapshot_protect(e->snapshot, dst ? SEG_ACCUM1 : SEG_ACCUM0);
+	do
+		b.n_good -= n_bad;
+	while (b.n_good && (n_bad = add_good(e, &b, dst)));
+	if (b.n_good)
+		e->norm_known = b.completes;
+	FAILPOINT(engine_pass_filled);
+	write_ledger(e, &b);
+	FAILPOINT(engine_ledger_written);
+	record_batch(e, &b, dst);
+	FAILPOINT(engine_pass_published);
+	push_zero_slots(e);
+	FAILPOINT(engine_answer_push);
+	answer_batch(e, &b);
+	refuse_other_lr(e);
+}
