@@ -75,17 +75,17 @@ static void answer_push(struct engine *e, const struct accum_entry *p, struct en
 	}
 }
 
-/* Takes a queued push out of the queue, and says why. */
+/* Takes a queued push out of the queue, and says why. What the status page shows is there before the answer. */
 static void refuse(struct engine *e, struct accum_entry *p, enum status st)
 {
 	const struct window_state w = window_of(e);
 	struct engine_answer a = { .status = st, .parked_ns = progress_clock() - p->since_ns };
-	const uint32_t rank = p->rank;
+	const struct accum_entry gone = *p;
 	const char *hint = refusal_describe_queued(&w, p, st, a.text, sizeof(a.text));
 	snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
-	answer_push(e, p, &a);
 	accum_remove(&e->accum, p);
-	push_progress(e, rank);
+	push_progress(e, gone.rank);
+	answer_push(e, &gone, &a);
 }
 
 void push_refuse(struct engine *e, uint32_t rank, uint64_t below_sgen, enum status st)
@@ -305,8 +305,7 @@ static void answer_batch(struct engine *e, const struct batch *b)
 {
 	const int64_t now_ns = progress_clock();
 	for (uint32_t i = 0; i < b->n; i++) {
-		/* in the queue it may have got more askers than there were */
-		struct accum_entry *p = accum_find(&e->accum, b->entry[i].rank, b->entry[i].micro);
+		const struct accum_entry *p = &b->entry[i];
 		struct engine_answer a = { .result = b->is_void[i] ? PUSH_VOID : PUSH_COUNTED,
 					   .parked_ns = now_ns - p->since_ns };
 		a.nonfinite_count = b->nonfinite[i] < UINT32_MAX ? (uint32_t)b->nonfinite[i] : UINT32_MAX;
@@ -314,9 +313,9 @@ static void answer_batch(struct engine *e, const struct batch *b)
 			log_line(LOG_WARN,
 				 (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
 				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
+		accum_remove(&e->accum, accum_find(&e->accum, p->rank, p->micro));
+		push_progress(e, p->rank);
 		answer_push(e, p, &a);
-		accum_remove(&e->accum, p);
-		push_progress(e, b->entry[i].rank);
 	}
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 Suite *window_suite(void);
+Suite *push_suite(void);
 Suite *step_suite(void);
 Suite *params_suite(void);
 
@@ -269,5 +270,5 @@ static Suite *life_suite(void)
 
 int main(void)
 {
-	return suite_run(life_suite(), window_suite(), step_suite(), params_suite());
+	return suite_run(life_suite(), window_suite(), push_suite(), step_suite(), params_suite());
 }
