@@ -84,6 +84,48 @@ rows() {
 	caught  step go_waits_for_go         I9  EVENTS=1
 	caught  step failed_vote_stays       I9  EVENTS=2
 	caught  step gathering_volatile      I9  EVENTS=1 SHARDED=1
+	holds   mailbox - - R=1 M=2 S=1 EVENTS=1
+	holds   mailbox - - R=1 M=1 S=2 EVENTS=2
+	holds   mailbox - - R=1 M=2 S=1 EVENTS=1 RECORD=1 SLOTS=1
+	holds   mailbox - - R=2 M=1 S=2 EVENTS=1 BOXES=1 MIX=0
+	acyclic mailbox - - R=1 M=1 S=2 EVENTS=1
+	caught  mailbox no_fence               I6    M=1 S=1 EVENTS=1
+	caught  mailbox fence_by_mailbox       I6    M=1 S=1 EVENTS=1
+	caught  mailbox mailbox_not_compared   I6    M=1 S=1 EVENTS=2
+	caught  mailbox attach_keeps_parked    I6    M=2 S=1 EVENTS=1
+	caught  mailbox epoch_keeps_mailbox    I6    M=1 S=1 EVENTS=1
+	caught  mailbox mailbox_before_run     RUN   M=1 S=1 EVENTS=0
+	caught  mailbox restart_does_not_scan  I9    M=1 S=1 EVENTS=1
+	caught  mailbox taken_without_bell     I9    M=1 S=1 EVENTS=1
+	caught  mailbox d_not_reset            I9    M=1 S=1 EVENTS=1
+	caught  mailbox bitmap_not_asked       I5    M=1 S=1 EVENTS=1
+	caught  mailbox void_not_asked         I5    M=1 S=1 EVENTS=2
+	caught  mailbox void_is_duplicate      I4    M=1 S=1 EVENTS=1
+	caught  mailbox answer_before_bit      I4    M=1 S=1 EVENTS=1
+	caught  mailbox answer_before_told     I4    M=1 S=1 EVENTS=1 RECORD=1
+	caught  mailbox rpc_before_told        I4    M=1 S=1 EVENTS=1 RECORD=1
+	caught  mailbox answer_before_zero     I8    M=2 S=1 EVENTS=0 RECORD=1 SLOTS=1
+	caught  mailbox rpc_before_zero        I8    M=2 S=1 EVENTS=0 RECORD=1 SLOTS=1
+	caught  mailbox check_not_asked        I8    M=1 S=1 EVENTS=0
+	caught  mailbox present_not_checked    I8    M=1 S=1 EVENTS=0
+	caught  mailbox seq_repeated           I4    M=2 CELLS=1 S=1 EVENTS=1
+	caught  mailbox old_answer_for_new_seq I4    M=2 CELLS=1 S=1 EVENTS=1
+	caught  mailbox cell_used_again        ORDER M=2 S=2 EVENTS=1
+	caught  mailbox rpc_does_not_scan      ORDER M=2 S=1 EVENTS=0
+	caught  mailbox flush_does_not_scan    FLUSH M=1 S=1 EVENTS=1
+	caught  mailbox flush_refuses_parked   FLUSH M=1 S=1 EVENTS=1
+	caught  mailbox flush_before_mailbox   FLUSH M=1 S=1 EVENTS=2
+	caught  mailbox repeat_not_joined      I5    M=1 S=1 EVENTS=1
+	caught  mailbox bell_before_store      I9    M=1 S=1 EVENTS=0
+	caught  mailbox bell_seen_after_scan   I9    M=2 S=1 EVENTS=0
+	caught  mailbox one_cell_a_bell        I9    M=2 S=1 EVENTS=1
+	caught  mailbox one_answer_a_bell      I9    M=2 S=1 EVENTS=0
+	caught  mailbox closed_without_bell    I9    M=1 S=1 EVENTS=1
+	caught  mailbox hangup_not_watched     I9    M=1 S=1 EVENTS=1
+	caught  mailbox block_after_answer     BLOCK M=1 S=1 EVENTS=0
+	caught  mailbox wait_forgotten         I9    M=1 S=1 EVENTS=1
+	caught  mailbox progress_not_repeated  I9    M=1 S=1 EVENTS=1
+	caught  mailbox rpc_before_attach      ORDER M=2 S=1 EVENTS=1
 	END
 }
 
@@ -99,6 +141,10 @@ rows_full() {
 	holds   step -  -  R=2 S=2 EVENTS=3 SHARDED=1
 	acyclic step -  -  R=3 S=1 EVENTS=2
 	acyclic step -  -  R=2 S=2 EVENTS=3
+	holds   mailbox - - R=1 M=2 S=2 EVENTS=1
+	holds   mailbox - - R=1 M=2 S=1 EVENTS=2
+	holds   mailbox - - R=1 M=1 S=1 EVENTS=3 GENS=3 RECORD=1
+	holds   mailbox - - R=2 M=1 S=1 EVENTS=1 MIX=0
 	END
 }
 
@@ -109,7 +155,7 @@ build() {
 	defines=
 	for bound in "$@"; do defines="$defines -D$bound"; done
 	[ "$mutant" = - ] || defines="$defines -DMUTANT_$mutant"
-	mkdir -p "$dir" && cp "$here/$model.pml" "$dir" && cd "$dir" &&
+	mkdir -p "$dir" && cp "$here/$model"*.pml "$dir" && cd "$dir" &&
 		spin -a $defines "$model.pml" >build.log 2>&1 &&
 		gcc -w -DNOREDUCE -DMEMLIM="$MEMORY" $cflags -o pan pan.c >>build.log 2>&1
 }
@@ -154,8 +200,8 @@ row() {
 
 # A mutant in a model that no row checks would be a test that nobody runs.
 unlisted() {
-	for model in acc step; do
-		grep -o 'MUTANT_[a-z_]*' "$here/$model.pml" | sort -u | sed 's/MUTANT_//' | while read -r mutant; do
+	for model in acc step mailbox; do
+		grep -oh 'MUTANT_[a-z_]*' "$here/$model"*.pml | sort -u | sed 's/MUTANT_//' | while read -r mutant; do
 			[ "$mutant" = x ] || rows | grep -q " $model *$mutant " || echo "FAILED  $model $mutant: no row checks it"
 		done
 	done
