@@ -89,6 +89,7 @@ service()
 	step bench_inline -r "$rounds"
 	step bench_control -r "$rounds"
 	step bench_parts -r "$rounds"
+	step bench_mailbox -r "$rounds"
 	for p in $sizes; do
 		step bench_step -r "$rounds" -p "$p"
 		step bench_step -r "$rounds" -p "$p" -R 2

@@ -142,7 +142,7 @@ def installed(tmp_path_factory):
 
 def test_installed_files(installed):
     for pattern in ("etc/gacc/gaccd.yaml", "sbin/gaccd", "bin/gaccctl", "libgacc.so", "libgacc.so.0", f"libgacc.so.{VERSION}",
-                    "include/gacc/gacc.h", "include/gacc/gacc_admin.h", "pkgconfig/gacc.pc", "cmake/gacc/gaccConfig.cmake",
+                    "include/gacc/gacc.h", "include/gacc/gacc_admin.h", "include/gacc/mailbox.h", "pkgconfig/gacc.pc", "cmake/gacc/gaccConfig.cmake",
                     "gacc/gacc.protoset", "gacc/proto/gacc/v1/gradient.proto", "lib/systemd/system/gaccd.service",
                     "lib/sysusers.d/gacc.conf", "man1/gaccctl.1", "man8/gaccd.8", "bash-completion/completions/gaccctl",
                     "site-functions/_gaccctl", "vendor_completions.d/gaccctl.fish", "gacc/job.schema.json"):
@@ -169,7 +169,7 @@ def test_installed_gaccd_runs(installed):
 
 def test_installed_library_builds_a_program(installed, tmp_path):
     """pkg-config, headers, library: as somebody else's program."""
-    (tmp_path / "p.c").write_text("#include <gacc/gacc.h>\n#include <gacc/gacc_admin.h>\n"
+    (tmp_path / "p.c").write_text("#include <gacc/gacc.h>\n#include <gacc/gacc_admin.h>\n#include <gacc/mailbox.h>\n"
                                   "int main(void) { return !*gacc_version(); }\n")
     env = {**os.environ, "PKG_CONFIG_SYSROOT_DIR": str(installed.root),
            "PKG_CONFIG_PATH": str(installed.find("pkgconfig/gacc.pc").parent), "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1",
@@ -238,7 +238,7 @@ PACKAGES = {
                    "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish",
                    "/usr/share/gacc/job.schema.json"},
     "libgacc0": {"/usr/lib/*/libgacc.so.0", f"/usr/lib/*/libgacc.so.{VERSION}", "/usr/share/lintian/overrides/libgacc0"},
-    "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/lib/*/libgacc.so",
+    "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/include/gacc/mailbox.h", "/usr/lib/*/libgacc.so",
                     "/usr/lib/*/pkgconfig/gacc.pc", "/usr/lib/*/cmake/gacc/gaccConfig.cmake",
                     "/usr/lib/*/cmake/gacc/gaccConfigVersion.cmake", "/usr/lib/*/cmake/gacc/gaccTargets.cmake",
                     "/usr/lib/*/cmake/gacc/gaccTargets-relwithdebinfo.cmake", "/usr/share/gacc/gacc.protoset",
