@@ -177,15 +177,15 @@ static void check_push(struct driver *d, const struct engine_command *c, const s
 	ck_assert(slot_is_zero(&d->rig, c->slot) == zeroes(c->slot));
 }
 
-/* All pushes of a window in a random order, up to a few at a time. */
+/* All pushes of a window, the ranks in a random order, up to a few at a time. */
 static void push_all(struct driver *d, uint64_t window)
 {
 	struct rig *r = &d->rig;
-	uint32_t n = r->plan->slots, m = r->config.micro_size, order[16];
+	uint32_t n = r->plan->slots, m = r->config.micro_size, order[16], next[16] = { 0 };
 	struct engine_command of;
 	rig_shuffle(order, n, draw(d, UINT64_MAX));
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t k = order[i];
+		uint32_t rank = order[i] / m, k = rank * m + next[rank]++;
 		rig_fill_slot(r, k, window * 100 + k);
 		if (is_bad(window, k) && r->config.reject_nonfinite)
 			rig_set_gradient(r, k, 0, k * 100, INFINITY);
