@@ -22,8 +22,8 @@
  * itself. Where a check is wrong, the writer is not done or has died: what the struct says is not there yet. The order
  * in which bytes are stored therefore never matters for what is true, only for when it is seen.
  *
- * PUBLISHING A REQUEST (trainer). A cell is free when request.seq == answer.seq and the trainer has read the answer; any
- * free cell will do.
+ * PUBLISHING A REQUEST (trainer). A cell is free when request.seq == answer.seq and the trainer has read the answer;
+ * any free cell will do.
  *   1. The bitmap of this cell, if the push has one.
  *   2. The fields from `kind` to the reserved ones, and `check` over the 124 bytes that the request will have,
  *      `seq` among them.
@@ -32,8 +32,10 @@
  * With atomics, store `seq` by a store with release order. Without, store all in any order (Python: two slices of an
  * mmap): the bell's write(2) is a release, and the engine, which it wakes, sees all that was stored before. What the
  * engine sees earlier, because another bell woke it, is caught by the check. A trainer may die between any two stores.
- * After step 3 the cell belongs to the engine until it is answered: leave fields, bitmap and, of a push, the gradient
- * alone. If a cell is rewritten meanwhile, the first request may still count and the new one is refused.
+ * Pushes of a window are published in ascending order of `micro`; the engine takes requests in the order of `seq`,
+ * whatever cells they are in. After step 3 the cell belongs to the engine until it is answered: leave fields, bitmap
+ * and, of a push, the gradient alone. If a cell is rewritten meanwhile, the first request may still count and the new
+ * one is refused.
  *
  * READING AN ANSWER (trainer). Load answer.seq (with acquire order, where there are atomics), copy the 64 bytes once,
  * and use the copy if its `seq` is that of the request and its check is right; else go on waiting. One event may

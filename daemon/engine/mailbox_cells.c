@@ -186,30 +186,28 @@ void box_take_over(struct box_cells *out, struct gacc_box *mem, uint64_t n_tenso
 		out->seen[i] = __atomic_load_n(&mem->answer[i].seq, __ATOMIC_RELAXED);
 }
 
-/* A whole request that nobody has looked at before. */
-static bool copy_new(const struct box_cells *c, uint32_t cell, struct gacc_box_request *q)
+/* The whole request of this number, which nobody has looked at before. */
+static bool copy_new(const struct box_cells *c, uint32_t cell, uint64_t number, struct gacc_box_request *q)
 {
-	const struct gacc_box_request *from = &c->mem->request[cell];
-	uint64_t seq = __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE);
-	if (seq == 0 || seq == c->seen[cell])
+	if (number == 0 || number == c->seen[cell])
 		return false;
-	load_words(q, from, sizeof(*q));
-	return q->seq != 0 && q->seq != c->seen[cell] && q->check == check_of(q, GACC_BOX_REQUEST_CHECKED);
+	load_words(q, &c->mem->request[cell], sizeof(*q));
+	return q->seq == number && q->check == check_of(q, GACC_BOX_REQUEST_CHECKED);
 }
 
-enum box_look box_look(struct box_cells *c, uint32_t cell, struct box_request *out)
+/* Another request than that of this number is left alone. `hold`: pushes are, too. */
+static enum box_look look(struct box_cells *c, uint32_t cell, uint64_t number, bool hold, struct box_request *out)
 {
-	assert(cell < GACC_BOX_CELLS);
 	out->cell = cell;
 	out->present = NULL;
-	if (!copy_new(c, cell, &out->q))
+	if (!copy_new(c, cell, number, &out->q))
 		return BOX_NOTHING;
 	enum status st = judge(c, &out->q);
 	if (st == ST_OK && c->open[cell])
 		st = ST_SLOT_BUSY;
 	if (st)
 		return refuse(c, out, st);
-	if (!is_ready(c, &out->q))
+	if ((hold && out->q.kind == GACC_BOX_PUSH) || !is_ready(c, &out->q))
 		return BOX_UNREADY;
 	st = copy_bitmap(c, out);
 	if (st == ST_CHECKSUM)
@@ -219,4 +217,57 @@ enum box_look box_look(struct box_cells *c, uint32_t cell, struct box_request *o
 	c->seen[cell] = c->open[cell] = out->q.seq;
 	FAILPOINT(engine_box_copied);
 	return BOX_TAKEN;
+}
+
+static uint64_t read_number(const struct box_cells *c, uint32_t cell)
+{
+	return __atomic_load_n(&c->mem->request[cell].seq, __ATOMIC_ACQUIRE);
+}
+
+enum box_look box_look(struct box_cells *c, uint32_t cell, struct box_request *out)
+{
+	assert(cell < GACC_BOX_CELLS);
+	return look(c, cell, read_number(c, cell), false, out);
+}
+
+/* The numbers in the cells, as they are now; returns the highest. */
+static uint64_t read_numbers(const struct box_cells *c, uint64_t out[GACC_BOX_CELLS])
+{
+	uint64_t most = 0;
+	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++) {
+		out[i] = read_number(c, i);
+		most = out[i] > most ? out[i] : most;
+	}
+	return most;
+}
+
+/* The cell with the lowest number above `above` and not above `most`; GACC_BOX_CELLS: none. */
+static uint32_t next_cell(const uint64_t number[GACC_BOX_CELLS], uint64_t above, uint64_t most)
+{
+	uint32_t best = GACC_BOX_CELLS;
+	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
+		if (number[i] > above && number[i] <= most && (best == GACC_BOX_CELLS || number[i] < number[best]))
+			best = i;
+	return best;
+}
+
+/* The numbers are read twice. The first time says how far this turn goes; the second time everything up to there is
+ * seen, even what was published into a cell that the first reading had passed. Two cells of one number are a lie: one
+ * of them is looked at. */
+uint32_t box_look_all(struct box_cells *c, struct box_request out[GACC_BOX_CELLS], uint32_t *unready)
+{
+	uint64_t number[GACC_BOX_CELLS];
+	uint64_t most = read_numbers(c, number);
+	uint32_t n = 0;
+	bool hold = false;
+	*unready = 0;
+	read_numbers(c, number);
+	for (uint32_t i = next_cell(number, 0, most); i < GACC_BOX_CELLS; i = next_cell(number, number[i], most)) {
+		enum box_look found = look(c, i, number[i], hold, &out[n]);
+		if (found == BOX_UNREADY && !hold && !(out[n].q.flags & GACC_BOX_RINGS))
+			*unready |= 1u << i;
+		hold = hold || found == BOX_UNREADY;
+		n += found == BOX_TAKEN;
+	}
+	return n;
 }

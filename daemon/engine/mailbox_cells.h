@@ -32,7 +32,7 @@ struct box_cells {
 enum box_look {
 	BOX_NOTHING, /* seen before, or not there yet: its bell will come */
 	BOX_TAKEN,   /* *out is a request; the caller owes an answer, and owns out->present */
-	BOX_UNREADY, /* a push whose ready word has not its value: to be looked at again; out->q is its request */
+	BOX_UNREADY, /* a push whose ready word has not its value: stays as it is; out->q is its request */
 	BOX_REFUSED  /* the request was wrong, and is answered */
 };
 
@@ -49,8 +49,15 @@ struct box_request {
 void box_take_over(struct box_cells *out, struct gacc_box *mem, uint64_t n_tensors, uint32_t slots);
 
 /* Looks at one cell, which takes the time of one copy whatever is in there. A request that comes while another one of
- * its cell is open is refused with ST_SLOT_BUSY. To be called once a turn for each cell. */
+ * its cell is open is refused with ST_SLOT_BUSY. */
 enum box_look box_look(struct box_cells *, uint32_t cell, struct box_request *out);
+
+/* A turn: looks at each cell once, in the order of the requests' numbers, and fills `out` with those that are taken, in
+ * this order: what a trainer published before another request is taken before it, whatever cells they are in. Pushes
+ * behind one that is not ready stay where they are. What is published meanwhile is left to the next turn, for which its
+ * bell comes. Returns how many were taken. *unready: a bit for each cell that waits for its ready word without
+ * GACC_BOX_RINGS, and must be looked at again without a bell. */
+uint32_t box_look_all(struct box_cells *, struct box_request out[GACC_BOX_CELLS], uint32_t *unready);
 
 /* Answers request `seq` of this cell, which must be open. seq, reserved fields and check of `a` are filled in. Nothing
  * is written if the trainer has rewritten the cell: it has SLOT_BUSY as its answer, and waits for no other. */

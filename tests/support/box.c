@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/box.h"
 
-#include "engine/accum.h"
-#include "engine/channel.h"
+#include "engine/judge.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -65,6 +64,7 @@ struct server {
 	struct control_page page;
 	struct control_state s;
 	struct accum accum;
+	struct plan plan; /* only what judge.c asks */
 	struct mailbox box[BOX_RANKS];
 	uint64_t wait[BOX_RANKS][GACC_BOX_CELLS]; /* window + 1 that an open WAIT is for; 0: none */
 };
@@ -80,35 +80,30 @@ static void answer(struct server *v, uint32_t rank, uint32_t cell, uint64_t wind
 					      .micro_size = v->s.r.micro_size });
 }
 
-static bool is_committed(const struct server *v, uint32_t rank, const struct gacc_box_request *q)
+/* Judges a push as the engine does, and queues it if it may wait for its turn. */
+static struct verdict offer(struct server *v, uint32_t rank, struct box_request *r)
 {
-	return q->window + 1 == v->s.r.window && q->micro < v->w->micro_size &&
-	       control_bit(v->s.last_counted, v->w->micro_size, rank, q->micro);
-}
-
-/* ST_OK: in the queue. */
-static enum status offer(struct server *v, uint32_t rank, struct box_request *r, uint32_t *result)
-{
-	struct accum_entry e = { .command_id = (uint64_t)rank << 32 | r->cell,
-				 .sgen = v->s.rank[rank].sgen,
-				 .rank = rank,
-				 .micro = r->q.micro,
-				 .slot = rank * v->w->slots + r->q.slot,
-				 .weight = r->q.weight,
-				 .loss = r->q.loss,
-				 .data_key = r->q.data_key,
-				 .window_lr = r->q.lr,
-				 .present = r->present };
-	bool voided;
-	*result = PUSH_ALREADY_COMMITTED;
-	if (is_committed(v, rank, &r->q))
-		return ST_ALREADY_EXISTS;
-	if (r->q.window != v->s.r.window)
-		return r->q.window < v->s.r.window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
-	if (r->q.micro >= v->w->micro_size)
-		return ST_WINDOW_FULL;
-	*result = PUSH_DUPLICATE;
-	return accum_offer(&v->accum, &v->s, control_page_ledger(&v->page, rank, r->q.micro), &e, &voided);
+	const struct window_state w = { &v->plan, &v->s, control_page_ledger(&v->page, 0, 0), &v->accum };
+	const struct gacc_box_request *q = &r->q;
+	const uint64_t asker = (uint64_t)rank << 32 | r->cell;
+	const struct push push = { rank,      q->micro, q->slot, v->s.rank[rank].sgen, q->window,  q->data_key,
+				   q->weight, q->loss,	q->lr,	 q->loss_scale,	       r->present, q->n_present };
+	struct verdict found = judge_push(&w, &push);
+	if (found.ruling == PUSH_JOINS)
+		accum_join(&v->accum.entry[found.entry], asker);
+	if (found.ruling == PUSH_QUEUES)
+		accum_queue(&v->accum, &(struct accum_entry){ .asker = { asker },
+							      .n_askers = 1,
+							      .sgen = push.sgen,
+							      .rank = rank,
+							      .micro = q->micro,
+							      .slot = judge_first_slot(&w, rank) + q->slot,
+							      .weight = q->weight,
+							      .loss = q->loss,
+							      .data_key = q->data_key,
+							      .window_lr = q->lr,
+							      .present = r->present });
+	return found;
 }
 
 static void write_step(struct server *v, uint32_t rank)
@@ -139,19 +134,17 @@ static void end_waits(struct server *v, uint32_t rank)
 
 static void on_request(struct server *v, uint32_t rank, struct box_request *r)
 {
-	uint32_t result;
 	if (r->q.kind == GACC_BOX_WAIT) {
 		v->wait[rank][r->cell] = r->q.window + 1;
 		if (r->q.window + 1 == 0) /* no window comes behind the last number */
 			answer(v, rank, r->cell, r->q.window, ST_NOT_CURRENT_WINDOW, 0);
 		return;
 	}
-	enum status st = offer(v, rank, r, &result);
-	if (st == ST_OK)
-		return;
-	free(r->present);
-	bool known = st == ST_ALREADY_EXISTS;
-	answer(v, rank, r->cell, r->q.window, known ? ST_OK : st, known ? result : 0);
+	struct verdict found = offer(v, rank, r);
+	if (found.ruling != PUSH_QUEUES)
+		free(r->present);
+	if (found.ruling != PUSH_QUEUES && found.ruling != PUSH_JOINS)
+		answer(v, rank, r->cell, r->q.window, found.status, found.result);
 }
 
 static bool is_complete(const struct server *v)
@@ -169,7 +162,8 @@ static void next_window(struct server *v)
 	r->prepared_sumsq = r->sum_weight; /* no tensors, so no norm: the field is free */
 	r->sum_weight = 0;
 	r->count = 0;
-	r->window++;
+	r->commit_window = r->window++;
+	r->commit_outcome = 1;
 	r->applied_step++;
 	control_page_publish(&v->page, &v->s);
 }
@@ -192,7 +186,8 @@ static bool pass(struct server *v)
 	if (n)
 		control_page_publish(&v->page, &v->s);
 	for (uint32_t i = 0; i < n; i++) {
-		answer(v, done[i].rank, (uint32_t)done[i].command_id, v->s.r.window, ST_OK, PUSH_COUNTED);
+		for (uint32_t k = 0; k < done[i].n_askers; k++)
+			answer(v, done[i].rank, (uint32_t)done[i].asker[k], v->s.r.window, ST_OK, PUSH_COUNTED);
 		accum_remove(&v->accum, accum_find(&v->accum, done[i].rank, done[i].micro));
 	}
 	if (is_complete(v))
@@ -202,11 +197,13 @@ static bool pass(struct server *v)
 
 static void turn(struct server *v)
 {
-	struct box_request r;
-	for (uint32_t rank = 0; rank < v->w->ranks; rank++)
-		for (uint32_t c = 0; c < GACC_BOX_CELLS; c++)
-			if (box_look(&v->box[rank].cells, c, &r) == BOX_TAKEN)
-				on_request(v, rank, &r);
+	struct box_request r[GACC_BOX_CELLS];
+	uint32_t unready;
+	for (uint32_t rank = 0; rank < v->w->ranks; rank++) {
+		uint32_t n = box_look_all(&v->box[rank].cells, r, &unready);
+		for (uint32_t i = 0; i < n; i++)
+			on_request(v, rank, &r[i]);
+	}
 	while (pass(v))
 		;
 	for (uint32_t rank = 0; rank < v->w->ranks; rank++) {
@@ -220,13 +217,19 @@ static void begin(struct server *v, const struct box_world *w)
 {
 	bool corrupt;
 	v->w = w;
+	v->plan.ranks = w->ranks;
+	v->plan.slots = w->ranks * w->slots;
+	v->plan.slots_per_rank = w->slots;
+	v->plan.n_tensors = w->n_tensors;
 	control_page_view(&v->page, w->page, w->ranks, w->micro_size, 1, w->n_tensors);
-	if (control_state_init(&v->s, w->ranks, w->micro_size) || accum_init(&v->accum, w->ranks * w->slots, true))
+	if (control_state_init(&v->s, w->ranks, w->micro_size) ||
+	    accum_init(&v->accum, w->ranks * w->slots, w->micro_size, true))
 		die("memory");
 	if (!control_page_read(&v->page, &v->s, &corrupt)) {
 		if (corrupt)
 			die("no valid record");
 		v->s.r.micro_size = w->micro_size;
+		v->s.r.loss_scale = 1;
 		control_page_publish(&v->page, &v->s);
 	}
 	if (is_complete(v))

@@ -394,6 +394,51 @@ START_TEST(words_that_wrap)
 }
 END_TEST
 
+/* ---- a turn ---- */
+
+START_TEST(a_turn_follows_the_numbers)
+{
+	const uint64_t number[GACC_BOX_CELLS] = { 70, 3, 0, 9, 2, UINT64_MAX, 8, 1 };
+	const uint32_t order[] = { 7, 4, 1, 6, 3, 0, 5 };
+	struct box_request all[GACC_BOX_CELLS];
+	uint32_t unready;
+	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++)
+		put(c, box_rig_push(number[c]));
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 7);
+	for (uint32_t i = 0; i < 7; i++)
+		ck_assert(all[i].cell == order[i] && all[i].q.seq == number[order[i]]);
+	ck_assert_uint_eq(unready, 0);
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 0);
+}
+END_TEST
+
+/* Pushes of a rank come in order: one that is complete waits for one before it that is not. A WAIT does not. */
+START_TEST(a_turn_stops_at_a_push_that_is_not_ready)
+{
+	struct box_request all[GACC_BOX_CELLS];
+	uint32_t unready;
+	struct gacc_box_request q = box_rig_push(5);
+	q.ready_at = 2, q.ready_value = 9;
+	put(0, box_rig_push(6));
+	put(1, q);
+	put(2, box_rig_push(4));
+	put(3, (struct gacc_box_request){ .seq = 7, .kind = GACC_BOX_WAIT, .window = 8 });
+	q.seq = 8, q.ready_value = 10;
+	put(4, q);
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 2);
+	ck_assert(all[0].cell == 2 && all[1].cell == 3);
+	ck_assert_uint_eq(unready, 1u << 1);
+	r.mem->ready[1].value = 9;
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 2);
+	ck_assert(all[0].cell == 1 && all[1].cell == 0);
+	ck_assert_uint_eq(unready, 1u << 4);
+	q.flags = GACC_BOX_RINGS;
+	put(4, q);
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 0);
+	ck_assert_uint_eq(unready, 0); /* its bell comes */
+}
+END_TEST
+
 START_TEST(closed_is_told)
 {
 	box_set_closed(&r.cells);
@@ -428,6 +473,8 @@ Suite *box_cells_suite(void)
 	tcase_add_test(t, bits_behind_the_last_tensor);
 	tcase_add_test(t, a_push_whose_word_is_not_there_is_looked_at_again);
 	tcase_add_test(t, words_that_wrap);
+	tcase_add_test(t, a_turn_follows_the_numbers);
+	tcase_add_test(t, a_turn_stops_at_a_push_that_is_not_ready);
 	tcase_add_test(t, closed_is_told);
 	suite_add_tcase(s, t);
 	return s;

@@ -132,7 +132,14 @@ struct tally {
 /* One look at each cell, as in a turn; some are answered, now or later. */
 static void turn(struct box_rig *r, struct tally *t)
 {
-	struct box_request got;
+	struct box_request got, all[GACC_BOX_CELLS];
+	uint32_t unready, n = draw(8) ? 0 : box_look_all(&r->cells, all, &unready);
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert(!t->open[all[i].cell] && (i == 0 || all[i].q.seq > all[i - 1].q.seq));
+		t->taken++;
+		t->open[all[i].cell] = all[i].q.seq;
+		free(all[i].present);
+	}
 	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++) {
 		enum box_look found = box_rig_look(r, c, &got);
 		t->refused += found == BOX_REFUSED;
