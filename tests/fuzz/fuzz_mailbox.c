@@ -84,28 +84,43 @@ static void judge_memory(const struct fuzz *f)
 	require(memcmp(f->mem + step, f->before + step, f->bytes - step) == 0);
 }
 
-/* `answered`: cells whose open request is answered in this turn. */
-static void turn(struct fuzz *f, unsigned answered)
+static void judge_one(const struct fuzz *f, struct box_request *r, uint64_t open)
 {
-	struct box_request r;
+	require(!open && f->cells.open[r->cell] == r->q.seq);
+	judge_taken(f, r);
+	free(r->present);
+}
+
+/* Each cell by itself, or all at once. */
+static void look(struct fuzz *f, bool at_once)
+{
+	struct box_request r[GACC_BOX_CELLS];
+	uint64_t open[GACC_BOX_CELLS];
+	uint32_t unready;
+	memcpy(open, f->cells.open, sizeof(open));
+	uint32_t n = at_once ? box_look_all(&f->cells, r, &unready) : 0;
+	for (uint32_t c = 0; !at_once && c < GACC_BOX_CELLS; c++)
+		n += box_look(&f->cells, c, &r[n]) == BOX_TAKEN;
+	for (uint32_t i = 0; i < n; i++)
+		judge_one(f, &r[i], open[r[i].cell]);
+}
+
+/* `answered`: cells whose open request is answered in this turn. */
+static void turn(struct fuzz *f, bool at_once, unsigned answered)
+{
 	memcpy(f->before, f->mem, f->bytes);
-	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++) {
-		uint64_t open = f->cells.open[c];
-		if (box_look(&f->cells, c, &r) == BOX_TAKEN) {
-			require(!open && f->cells.open[c] == r.q.seq);
-			judge_taken(f, &r);
-		}
-		free(r.present);
+	look(f, at_once);
+	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++)
 		if ((answered >> c & 1) && f->cells.open[c])
 			box_answer(&f->cells, c, f->cells.open[c], &(struct gacc_box_answer){ .result = 1 });
-	}
 	judge_memory(f);
 }
 
 static void run(struct fuzz *f, struct input in)
 {
-	while (in.n)
-		switch (take(&in, 1) % 4) {
+	while (in.n) {
+		unsigned op = take(&in, 1);
+		switch (op % 4) {
 		case 0:
 			write_bytes(f, &in);
 			break;
@@ -113,12 +128,13 @@ static void run(struct fuzz *f, struct input in)
 			repair(f, take(&in, 1));
 			break;
 		case 2:
-			turn(f, take(&in, 1));
+			turn(f, op & 4, take(&in, 1));
 			break;
 		default: /* the engine dies */
 			box_take_over(&f->cells, f->cells.mem, f->cells.n_tensors, SLOTS);
 		}
-	turn(f, 0xff);
+	}
+	turn(f, false, 0xff);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -67,7 +67,7 @@ def mailbox():
         return write(128 + 128 * cell, fields) + bytes([1, cell | how])
 
     wait = write(128, struct.pack("=QIIQ", 9, 2, 0, 5)) + b"\1\0"
-    all_, none, restart, tensors = b"\2\xff", b"\2\0", b"\3", (599).to_bytes(2, "big")
+    all_, none, restart, tensors = b"\2\xff", b"\6\0", b"\3", (599).to_bytes(2, "big")
     yield "push", tensors + request(0, 1) + all_ + request(0, 2, flags=1, slot=1) + all_
     yield "wait", tensors + wait + none + all_
     yield "busy", tensors + request(1, 1) + none + request(1, 2) + none + all_

@@ -7,11 +7,15 @@
 
 #include <check.h>
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define SCRIBBLES 1000000
 #define ORDERS 2000
+#define PUBLISHED 100000
 
 static uint64_t random_state;
 
@@ -73,6 +77,47 @@ START_TEST(bytes_in_any_order)
 		q.check = box_crc(&q, GACC_BOX_REQUEST_CHECKED);
 		arrive(&r, &q, order);
 	}
+	box_rig_free(&r);
+}
+END_TEST
+
+/* ---- requests that come while a turn goes on ---- */
+
+static _Noreturn void publish_all(struct gacc_box *mem)
+{
+	struct box_trainer t = { .mem = mem, .n_tensors = RIG_TENSORS };
+	uint64_t state = 1;
+	while (t.seq < PUBLISHED) {
+		uint32_t cell = (uint32_t)(state >> 33) % GACC_BOX_CELLS;
+		state = state * UINT64_C(6364136223846793005) + 1;
+		if (__atomic_load_n(&t.mem->answer[cell].seq, __ATOMIC_ACQUIRE) == t.mem->request[cell].seq)
+			box_publish(&t, cell, box_rig_push(0), NULL);
+	}
+	_exit(0);
+}
+
+/* Into any free cell; each is taken, and none before an earlier one. */
+START_TEST(requests_are_taken_in_the_order_in_which_they_were_published)
+{
+	struct box_rig r;
+	struct box_request got[GACC_BOX_CELLS];
+	int ws;
+	uint32_t unready;
+	uint64_t last = 0;
+	box_rig_make(&r, RIG_TENSORS);
+	pid_t trainer = fork();
+	if (trainer == 0)
+		publish_all(r.mem);
+	while (last < PUBLISHED) {
+		uint32_t n = box_look_all(&r.cells, got, &unready);
+		for (uint32_t i = 0; i < n; i++, last++) {
+			ck_assert_uint_eq(got[i].q.seq, last + 1);
+			box_answer(&r.cells, got[i].cell, got[i].q.seq, &(struct gacc_box_answer){ .result = 1 });
+		}
+		if (n == 0)
+			sched_yield();
+	}
+	ck_assert_int_eq(waitpid(trainer, &ws, 0), trainer);
 	box_rig_free(&r);
 }
 END_TEST
@@ -207,6 +252,7 @@ Suite *box_hostile_suite(void)
 	TCase *t = tcase_create("hostile");
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, bytes_in_any_order);
+	tcase_add_test(t, requests_are_taken_in_the_order_in_which_they_were_published);
 	tcase_add_test(t, a_million_scribbles);
 	suite_add_tcase(s, t);
 	return s;
