@@ -165,28 +165,27 @@ static void count_push(struct job *j, struct rank *r, const struct parked_push *
 	j->mirror.r.lr_rank = r->index;
 }
 
-/* Why the engine refuses a push; it names ranks by the part's numbers. */
-static const char *refusal_of(const struct job *j, const struct parked_push *p, const struct engine_answer *a,
-			      char *text, size_t n)
+/* The engine refuses it, in the words that a trainer reads. */
+static void push_refuse(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
 {
-	const struct control_record *m = &j->mirror.r;
-	if (a->status != ST_LR_MISMATCH || !m->count)
-		return a->text;
-	snprintf(text, n, "learning rate %g; rank %u, whose push was counted first, gave the window %g%s", p->lr,
-		 j->rank[m->lr_rank].global, m->window_lr, m->window_lr == 0 ? " (the schedule's)" : "");
-	return text;
+	if (!*a->text) {
+		push_fail(j, r, p, a->status, NULL);
+		return;
+	}
+	for (int i = 0; i < p->n_calls; i++)
+		reply_error(j, p->call[i], a->status, *a->hint ? a->hint : NULL, "%s", a->text);
+	push_free(p);
 }
 
 void push_answered(struct job *j, const struct engine_answer *a, struct now now)
 {
 	struct rank *r = &j->rank[a->rank];
-	char text[200];
 	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
 		struct parked_push *p = &r->push[i];
 		if (!p->used || !p->sent || p->command_id != a->id)
 			continue;
 		if (a->status) {
-			push_fail(j, r, p, a->status, refusal_of(j, p, a, text, sizeof(text)));
+			push_refuse(j, r, p, a);
 			break;
 		}
 		if (a->result != PUSH_VOID && !rank_settled(j, r, p->micro))

@@ -26,7 +26,8 @@ enum engine_op {
 	   window on */
 	ENGINE_ATTACH,
 	/* a push: rank, sgen, window, micro, slot (the plan's number), ...; present bitmap behind the struct. judge.h
-	   says what becomes of it. A refusal brings `text` and `hint` as the trainer is to read them */
+	   says what becomes of it. A refusal brings `text` and `hint` as the trainer is to read them; no text: the
+	   status says all */
 	ENGINE_ADD,
 	/* rank, sgen, window, leave. leave: also of all later windows, until it attaches again; accepted in a frozen
 	   window too, where it holds from the next one on */

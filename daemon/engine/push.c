@@ -188,7 +188,7 @@ void push_add(struct engine *e, const struct engine_command *c, const unsigned c
 	} else if (v.ruling == PUSH_QUEUES) {
 		enum status st = queue_push(e, c, present);
 		if (st)
-			engine_reply(e, c, st, status_info(st)->text);
+			engine_reply(e, c, st, NULL);
 	} else {
 		answer_at_once(e, c, &p, &v);
 	}

@@ -302,22 +302,24 @@ START_TEST(a_report_has_the_jobs_ranks_and_the_parts_bits)
 }
 END_TEST
 
-START_TEST(an_engines_refusal_names_the_jobs_rank)
+/* It knows the job's numbers from the plan. */
+START_TEST(an_engines_refusal_is_passed_on_as_it_is)
 {
-	struct session_key k = enter(1, 4), other = enter(2, 5);
-	struct push_args a = { .weight = 1, .lr = 0.25 };
-	spec.ordering = ORDER_ARRIVAL;
-	job_push(job, 3, &k, &a, now);
+	struct session_key k = enter(1, 4);
+	struct push_args a = { .weight = 1 };
+	push(3, &k, 0);
 	struct engine_answer refused = answer_to_last(ENGINE_ADD);
-	a.lr = 0.5;
-	job_push(job, 4, &other, &a, now);
-	answer(ENGINE_ADD, 1);
 	refused.status = ST_LR_MISMATCH;
-	snprintf(refused.text, sizeof(refused.text), "learning rate 0.25; rank 2, whose push ...");
+	snprintf(refused.text, sizeof(refused.text), "learning rate 0.25; rank 5, whose push ...");
+	snprintf(refused.hint, sizeof(refused.hint), "try this");
 	job_on_answer(job, &refused, now);
-	ck_assert_str_eq(reply_to[3].text,
-			 "rank 4, window 0, micro-batch 0: learning rate 0.25; rank 5, whose push was "
-			 "counted first, gave the window 0.5");
+	ck_assert_str_eq(reply_to[3].text, "learning rate 0.25; rank 5, whose push ...");
+	ck_assert_str_eq(reply_to[3].hint, "try this");
+	job_push(job, 4, &k, &a, now);
+	refused = answer_to_last(ENGINE_ADD);
+	refused.status = ST_NO_MEMORY;
+	job_on_answer(job, &refused, now);
+	ck_assert_str_eq(reply_to[4].text, "rank 4, window 0, micro-batch 0: out of memory");
 }
 END_TEST
 
@@ -471,7 +473,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_call_that_times_out_names_ranks_of_any_part);
 	tcase_add_test(c, who_was_late_in_the_window_before_is_not_named);
 	tcase_add_test(c, a_report_has_the_jobs_ranks_and_the_parts_bits);
-	tcase_add_test(c, an_engines_refusal_names_the_jobs_rank);
+	tcase_add_test(c, an_engines_refusal_is_passed_on_as_it_is);
 	tcase_add_test(c, times_are_reported_as_ages);
 	tcase_add_test(c, what_hinders_a_part_is_reported_at_once);
 	tcase_add_test(c, the_first_failure_is_reported);
