@@ -451,28 +451,10 @@ START_TEST(who_has_left_gives_nothing)
 }
 END_TEST
 
-START_TEST(learning_rates_have_words)
-{
-	char text[REFUSAL_BYTES];
-	state.r.window_lr = 0;
-	struct verdict v = judge();
-	refusal_describe(&window, &good, &v, text, sizeof(text));
-	ck_assert_msg(strstr(text, "rate 0.5; rank 41, whose push was counted first, gave it the schedule's"), "%s",
-		      text);
-	state.r.window_lr = 0.5;
-	state.r.lr_rank = 2;
-	good.lr = 0;
-	v = judge();
-	refusal_describe(&window, &good, &v, text, sizeof(text));
-	ck_assert_msg(strstr(text, "rate the schedule's; rank 42, whose push was counted first, gave it 0.5"), "%s",
-		      text);
-}
-END_TEST
-
 /* The longest numbers that there are still fit into an answer. */
 START_TEST(words_are_whole)
 {
-	char text[REFUSAL_BYTES], small[REFUSAL_BYTES], large[400];
+	char text[REFUSAL_BYTES], large[400];
 	for (int r = 0; r < N_RULINGS; r++) {
 		if (!rows[r].status || r == PUSH_NO_RANK)
 			continue;
@@ -489,32 +471,6 @@ START_TEST(words_are_whole)
 		refusal_describe(&window, &good, &v, large, sizeof(large));
 		ck_assert_str_eq(text, large);
 	}
-	struct accum_entry e = { .rank = 1, .micro = 65535, .window_lr = 3.40282e+38 };
-	state.r.window_lr = 0;
-	refusal_describe_queued(&window, &e, ST_LR_MISMATCH, small, sizeof(small));
-	refusal_describe_queued(&window, &e, ST_LR_MISMATCH, large, sizeof(large));
-	ck_assert_str_eq(small, large);
-}
-END_TEST
-
-START_TEST(queued_pushes_are_refused_with_words)
-{
-	char text[REFUSAL_BYTES];
-	const struct accum_entry e = { .rank = 1, .micro = 3, .window_lr = 0.25 };
-	ck_assert_pstr_eq(refusal_describe_queued(&window, &e, ST_WINDOW_CLOSED, text, sizeof(text)),
-			  "go on with the next window");
-	ck_assert_str_eq(text,
-			 "rank 41, window 7, micro-batch 3: the window closed without this micro-batch: not counted");
-	ck_assert_ptr_null(refusal_describe_queued(&window, &e, ST_FLUSHED, text, sizeof(text)));
-	ck_assert_str_eq(text, "rank 41, window 7, micro-batch 3: this rank has flushed the window");
-	refusal_describe_queued(&window, &e, ST_SESSION_FENCED, text, sizeof(text));
-	ck_assert_str_eq(text, "rank 41, window 7, micro-batch 3: a newer process has attached as this rank");
-	refusal_describe_queued(&window, &e, ST_LR_MISMATCH, text, sizeof(text));
-	ck_assert_str_eq(text, "rank 41, window 7, micro-batch 3: learning rate 0.25; rank 41, whose push was counted "
-			       "first, gave the window 0.5");
-	state.r.window_lr = 0;
-	refusal_describe_queued(&window, &e, ST_LR_MISMATCH, text, sizeof(text));
-	ck_assert_msg(strstr(text, "gave the window 0 (the schedule's)"), "%s", text);
 }
 END_TEST
 
@@ -533,9 +489,7 @@ Suite *judge_suite(void)
 	tcase_add_test(t, the_order_of_a_rank);
 	tcase_add_test(t, slots_of_a_session);
 	tcase_add_test(t, who_has_left_gives_nothing);
-	tcase_add_test(t, learning_rates_have_words);
 	tcase_add_test(t, words_are_whole);
-	tcase_add_test(t, queued_pushes_are_refused_with_words);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -14,6 +14,7 @@ Suite *segment_suite(void);
 Suite *control_suite(void);
 Suite *accum_suite(void);
 Suite *judge_suite(void);
+Suite *refusal_suite(void);
 
 static struct rig rig;
 static struct workers *workers;
@@ -384,5 +385,5 @@ static Suite *pass_suite(void)
 
 int main(void)
 {
-	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), pass_suite());
+	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), refusal_suite(), pass_suite());
 }
