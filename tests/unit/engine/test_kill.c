@@ -177,7 +177,7 @@ static void check_push(struct driver *d, const struct engine_command *c, const s
 	ck_assert(slot_is_zero(&d->rig, c->slot) == zeroes(c->slot));
 }
 
-/* All pushes of a window, the ranks in a random order, up to a few at a time. */
+/* All pushes of a window, up to a few at a time: ranks in a random order, each with its own in ascending order. */
 static void push_all(struct driver *d, uint64_t window)
 {
 	struct rig *r = &d->rig;
