@@ -104,7 +104,14 @@ struct arith_ops {
 struct arith {
 	const struct arith_ops *ops;
 	const char *name; /* whose arithmetic: on the host, a table's of math/kernels.h */
+	/* who still needs what an arena holds, and copies it when this is called; NULL: nobody. snapshot_new sets them
+	 */
+	void (*before_write)(void *arg, enum segment_role);
+	void *before_write_arg;
 };
+
+/* To be called before the operations `add`, `scale` and `update_run` write into this role's arena. Main thread. */
+void arith_before_write(const struct arith *, enum segment_role);
 
 /* Returns if st is ST_OK; else ends the process. `what` was tried, for the log. Any thread. */
 void arith_need(const char *what, enum status st);

@@ -327,7 +327,7 @@ void push_pass(struct engine *e)
 	if (!b.n)
 		return;
 	FAILPOINT(engine_pass_before);
-	snapshot_protect(e->snapshot, dst ? SEG_ACCUM1 : SEG_ACCUM0);
+	arith_before_write(e->arith, dst ? SEG_ACCUM1 : SEG_ACCUM0);
 	do
 		b.n_good -= n_bad;
 	while (b.n_good && (n_bad = add_good(e, &b, dst)));

@@ -18,6 +18,11 @@ _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names ever
 
 /* ---- life ---- */
 
+static void protect(void *snapshot, enum segment_role role)
+{
+	snapshot_protect(snapshot, role);
+}
+
 enum status snapshot_new(struct snapshot **out, const struct memory *m, struct arith *arith, struct workers *workers,
 			 uint64_t (*available)(void))
 {
@@ -36,6 +41,8 @@ enum status snapshot_new(struct snapshot **out, const struct memory *m, struct a
 	}
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->moved, NULL);
+	arith->before_write = protect;
+	arith->before_write_arg = s;
 	*out = s;
 	return ST_OK;
 }
@@ -66,6 +73,7 @@ void snapshot_free(struct snapshot *s)
 {
 	if (!s)
 		return;
+	s->arith->before_write = NULL;
 	if (s->active) {
 		atomic_store(&s->stop, true);
 		pthread_join(s->thread, NULL);

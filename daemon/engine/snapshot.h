@@ -3,9 +3,9 @@
  *
  * snapshot_begin takes the record as it stands and starts a thread that writes parameters, master, optimizer state and,
  * inside a window, the sum so far, straight from the arenas. They are cut into chunks; each is read by the
- * thread once. Before the engine writes into memory that is in the snapshot, it calls snapshot_protect, which copies
- * the chunks that the thread has not come to: so training waits for copies, never for the disk, unless there is no
- * memory to copy to. A chunk:
+ * thread once. Before the engine writes into memory that is in the snapshot, arith_before_write calls snapshot_protect,
+ * which copies the chunks that the thread has not come to: so training waits for copies, never for the disk, unless
+ * there is no memory to copy to. A chunk:
  *
  *   PENDING -> TAKEN   the thread (or a worker, in snapshot_protect) copies it; takes microseconds
  *   TAKEN -> DONE      the thread has it

@@ -154,7 +154,7 @@ static void protect_update(struct engine *e)
 {
 	static const enum segment_role roles[] = { SEG_PARAMS, SEG_MASTER, SEG_STATE0, SEG_STATE1 };
 	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
-		snapshot_protect(e->snapshot, roles[i]);
+		arith_before_write(e->arith, roles[i]);
 }
 
 /* As a sentence without its end: "3 values of the parameters are inf or NaN, the first in tensor "w"". */
@@ -189,7 +189,7 @@ static void apply(struct engine *e)
 	if (r->commit_outcome != STEP_APPLIED)
 		return;
 	if (is_client(e)) {
-		snapshot_protect(e->snapshot, r->x ? SEG_ACCUM0 : SEG_ACCUM1);
+		arith_before_write(e->arith, r->x ? SEG_ACCUM0 : SEG_ACCUM1);
 		arith_need("scaling",
 			   e->arith->ops->scale(e->arith, 1 - r->x, r->x, r->commit_scale, r->commit_clip_value));
 		r->client_pending = 1;
