@@ -290,6 +290,5 @@ end:
 		doing[r] = AWAKE;
 		learn(r)
 	   }
-	od;
-	i = 0
+	od
 }
