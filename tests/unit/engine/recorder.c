@@ -212,7 +212,7 @@ static void build(struct recorder *r)
 void recorder_prepare(struct recorder *r)
 {
 	int pair[2];
-	*r = (struct recorder){ .arith = { &recording, "recorded" }, .mem = MEMORY_NONE };
+	*r = (struct recorder){ .arith = { .ops = &recording, .name = "recorded" }, .mem = MEMORY_NONE };
 	pthread_mutex_init(&r->lock, NULL);
 	r->failed_at = mmap(NULL, sizeof(*r->failed_at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ck_assert(r->failed_at != MAP_FAILED);
