@@ -43,7 +43,7 @@ OPENING = {}
 # Findings of clang-tidy in a room.
 TIDY = {}
 # Rooms whose files CMakeLists.txt lists in layers: a file uses those above it.
-LAYERED = ["edge"]
+LAYERED = ["edge", "lib", "cli"]
 # Circles that are too large: a file of each, with how many it has.
 CIRCLES = {
 }
@@ -249,7 +249,7 @@ def arrows(checks, files, build):
                   if o.room[a] != o.room[b] and o.room[b] not in may.get(o.room[a], ())))
     for room in LAYERED:
         place = listed(room, files)
-        checks.check(f"layers of daemon/{room}, {len(place)} files",
+        checks.check(f"layers of {os.path.commonpath(place)}, {len(place)} files",
                      (f"{short(a)} uses {symbol}() of {short(b)}, which is below it in CMakeLists.txt" for a, uses in o.uses.items() for b, symbol in uses.items()
                       if o.room[a] == o.room[b] == room and place[short(b)] > place[short(a)]))
     large = {short(c[0]): [short(f) for f in c] for c in o.circles() if len(c) > MAX_CIRCLE}
