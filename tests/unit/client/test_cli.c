@@ -235,6 +235,13 @@ static void check_mentions(const char *text, const char *word)
 	ck_assert_msg(strstr(text, word) != NULL, "%s is missing", word);
 }
 
+/* The options of every command. */
+static void check_global_options(const char *text)
+{
+	for (const struct option_row *o = gaccctl_commands.options; o->name; o++)
+		check_mentions(text, o->name);
+}
+
 START_TEST(help_covers_the_table)
 {
 	print_help(inv.out, &gaccctl_commands);
@@ -243,6 +250,7 @@ START_TEST(help_covers_the_table)
 		check_mentions(out, c->name);
 		check_mentions(out, c->summary);
 	}
+	check_global_options(out);
 }
 END_TEST
 
@@ -254,6 +262,7 @@ START_TEST(command_help_is_the_same_both_ways)
 	once = strdup(out);
 	for (const struct option_row *o = command_find(&gaccctl_commands, "run")->options; o->name; o++)
 		check_mentions(once, o->help);
+	check_global_options(once);
 	rewind(inv.out);
 	inv.n_given = 0;
 	ck_assert_int_eq(PARSE("help", "run"), -1);
@@ -272,6 +281,7 @@ START_TEST(man_and_completion_cover_the_table)
 	fflush(inv.out);
 	for (const struct command *c = gaccctl_commands.commands; c->name; c++)
 		check_mentions(out, c->name);
+	ck_assert_ptr_nonnull(strstr(out, "no\\-headers")); /* a global option, as roff wants it */
 	ck_assert_ptr_null(strstr(out, "\n'"));
 	for (size_t i = 0; i < 3; i++) {
 		rewind(inv.out);
@@ -284,6 +294,7 @@ START_TEST(man_and_completion_cover_the_table)
 			for (const struct option_row *o = c->options; o->name; o++)
 				check_mentions(out, o->name);
 		}
+		check_global_options(out);
 	}
 	ck_assert(!print_completion(inv.out, &gaccctl_commands, "tcsh"));
 }
