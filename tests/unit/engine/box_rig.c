@@ -15,7 +15,7 @@ void box_rig_make(struct box_rig *r, uint64_t n_tensors)
 	r->bytes = gacc_box_bytes(n_tensors);
 	size_t middle = (r->bytes + page - 1) / page * page;
 	r->map_bytes = middle + 2 * page;
-	r->map = mmap(NULL, r->map_bytes, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	r->map = mmap(NULL, r->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	ck_assert_ptr_ne(r->map, MAP_FAILED);
 	unsigned char *at = (unsigned char *)r->map + page;
 	ck_assert_int_eq(mprotect(at, middle, PROT_READ | PROT_WRITE), 0);

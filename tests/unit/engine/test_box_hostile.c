@@ -7,11 +7,10 @@
 
 #include <check.h>
 #include <math.h>
-#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/time.h>
 
 #define SCRIBBLES 1000000
 #define ORDERS 2000
@@ -83,41 +82,46 @@ END_TEST
 
 /* ---- requests that come while a turn goes on ---- */
 
-static _Noreturn void publish_all(struct gacc_box *mem)
+static struct box_trainer interrupter;
+
+/* A trainer that comes between any two instructions of the engine, and fills free cells in any order. */
+static void publish_some(int signal_number)
 {
-	struct box_trainer t = { .mem = mem, .n_tensors = RIG_TENSORS };
-	uint64_t state = 1;
-	while (t.seq < PUBLISHED) {
+	static uint64_t state = 1;
+	for (unsigned i = 0; i < 2 * GACC_BOX_CELLS && interrupter.seq < PUBLISHED; i++) {
 		uint32_t cell = (uint32_t)(state >> 33) % GACC_BOX_CELLS;
 		state = state * UINT64_C(6364136223846793005) + 1;
-		if (__atomic_load_n(&t.mem->answer[cell].seq, __ATOMIC_ACQUIRE) == t.mem->request[cell].seq)
-			box_publish(&t, cell, box_rig_push(0), NULL);
+		if (interrupter.mem->answer[cell].seq == interrupter.mem->request[cell].seq)
+			box_publish(&interrupter, cell, box_rig_push(0), NULL);
 	}
-	_exit(0);
 }
 
-/* Into any free cell; each is taken, and none before an earlier one. */
+static void interrupt_every(suseconds_t us)
+{
+	const struct itimerval often = { { 0, us }, { 0, us } };
+	ck_assert_int_eq(setitimer(ITIMER_REAL, &often, NULL), 0);
+}
+
+/* Each is taken, and none before an earlier one. */
 START_TEST(requests_are_taken_in_the_order_in_which_they_were_published)
 {
 	struct box_rig r;
 	struct box_request got[GACC_BOX_CELLS];
-	int ws;
+	const struct sigaction action = { .sa_handler = publish_some };
 	uint32_t unready;
 	uint64_t last = 0;
 	box_rig_make(&r, RIG_TENSORS);
-	pid_t trainer = fork();
-	if (trainer == 0)
-		publish_all(r.mem);
+	interrupter = (struct box_trainer){ .mem = r.mem, .n_tensors = RIG_TENSORS };
+	ck_assert_int_eq(sigaction(SIGALRM, &action, NULL), 0);
+	interrupt_every(50);
 	while (last < PUBLISHED) {
 		uint32_t n = box_look_all(&r.cells, got, &unready);
 		for (uint32_t i = 0; i < n; i++, last++) {
 			ck_assert_uint_eq(got[i].q.seq, last + 1);
 			box_answer(&r.cells, got[i].cell, got[i].q.seq, &(struct gacc_box_answer){ .result = 1 });
 		}
-		if (n == 0)
-			sched_yield();
 	}
-	ck_assert_int_eq(waitpid(trainer, &ws, 0), trainer);
+	interrupt_every(0);
 	box_rig_free(&r);
 }
 END_TEST
