@@ -198,7 +198,9 @@ enum status arith_host_open(struct arith **out, const struct memory *m, const ch
 	struct host *h = calloc(1, sizeof(*h));
 	if (!h)
 		return ST_NO_MEMORY;
-	*h = (struct host){ .arith = { .ops = &operations, .name = k->name }, .m = m, .kernels = k, .workers = workers };
+	*h = (struct host){
+		.arith = { .ops = &operations, .name = k->name }, .m = m, .kernels = k, .workers = workers
+	};
 	enum status st = gaps_new(&h->gaps, m->plan);
 	if (!st)
 		st = pass_new(&h->pass, m->plan, h->gaps, k, workers);
