@@ -46,6 +46,27 @@ START_TEST(micro_batches_come_in_ascending_order)
 }
 END_TEST
 
+/* The places of pushes are used again, and do not keep the order: an engine takes no later one first. */
+START_TEST(pushes_are_sent_again_in_their_order)
+{
+	push(0, 0, 0);
+	push(1, 1, 1);
+	sent[n_sent - 1] = sent[n_sent - 2];
+	answer(ENGINE_ADD, COUNTED);
+	expect(0, ST_OK, COUNTED);
+	push(2, 2, 0); /* in the first one's place */
+	record.r.count = record.rank[0].counted = 1;
+	record.rank[0].sgen = 1;
+	memcpy(record.rank[0].session.token, key.token, 16);
+	control_set_bit(record.counted, spec.max_micro_size, 0, 0);
+	job_on_engine_down(job, now);
+	int before = n_sent;
+	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(n_sent, before + 2);
+	ck_assert(sent[before].micro == 1 && sent[before + 1].micro == 2);
+}
+END_TEST
+
 START_TEST(a_repeat_joins_the_one_that_is_under_way)
 {
 	push(0, 0, 0);
@@ -199,6 +220,7 @@ Suite *pushes_suite(void)
 	suite_add_tcase(s, c);
 	tcase_add_loop_test(c, a_repeat_under_judgement_is_in_nobodys_way, 0, 2);
 	tcase_add_test(c, micro_batches_come_in_ascending_order);
+	tcase_add_test(c, pushes_are_sent_again_in_their_order);
 	tcase_add_test(c, a_repeat_joins_the_one_that_is_under_way);
 	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	tcase_add_loop_test(c, a_window_has_one_learning_rate, 0, 2);

@@ -69,6 +69,30 @@ START_TEST(a_vote_asks_for_the_norm_only_when_it_must)
 }
 END_TEST
 
+/* Who still needs what a half holds. */
+static void note_role(void *roles, enum segment_role role)
+{
+	size_t n = strlen(roles);
+	((char *)roles)[n] = (char)('0' + role);
+}
+
+START_TEST(who_needs_a_half_is_asked_before_it_is_written)
+{
+	char roles[8] = "";
+	seam_begin(seam_config());
+	rec.arith.before_write = note_role;
+	rec.arith.before_write_arg = roles;
+	seam_push(0, 0);
+	ck_assert_str_eq(roles, "");
+	push_pass(&rec.e);
+	seam_push(1, 0);
+	push_pass(&rec.e);
+	ck_assert_str_eq(roles, "43"); /* SEG_ACCUM1, SEG_ACCUM0 */
+	seam_drain(2);
+	seam_end();
+}
+END_TEST
+
 START_TEST(an_empty_window_has_no_half)
 {
 	seam_begin(seam_config());
@@ -283,6 +307,7 @@ int main(void)
 	tcase_add_test(t, a_push_names_slots_and_halves);
 	tcase_add_test(t, a_void_micro_batch_is_left_out_of_a_second_pass);
 	tcase_add_test(t, a_vote_asks_for_the_norm_only_when_it_must);
+	tcase_add_test(t, who_needs_a_half_is_asked_before_it_is_written);
 	tcase_add_test(t, an_empty_window_has_no_half);
 	tcase_add_test(t, a_commit_begins_before_its_record_and_runs_behind_it);
 	tcase_add_test(t, the_reduced_gradient_is_the_other_half_scaled);
