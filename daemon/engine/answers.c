@@ -29,6 +29,11 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 				       .version = ENGINE_CHANNEL_VERSION };
 }
 
+void engine_note_told(struct engine *e)
+{
+	atomic_store_explicit(&e->mem.progress->told, e->state.r.seq, memory_order_release);
+}
+
 /* Waits for room when the socket is full; a closed socket ends the engine. */
 void engine_send(struct engine *e, const struct engine_answer *a)
 {
@@ -38,7 +43,7 @@ void engine_send(struct engine *e, const struct engine_answer *a)
 		return;
 	}
 	if (e->running)
-		atomic_store_explicit(&e->mem.progress->told, e->state.r.seq, memory_order_release);
+		engine_note_told(e);
 	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);

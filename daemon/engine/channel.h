@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 9
+#define ENGINE_CHANNEL_VERSION 10
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 #define ENGINE_MAX_PRESENT 131072
@@ -50,7 +50,10 @@ enum engine_op {
 	ENGINE_CHECKPOINT,
 	/* behind the struct, struct engine_restore and the path of a checkpoint: instead of PUT_PARAMS or INIT_PARAMS.
 	   Answered when the parameters are ready, as of the checkpoint's window */
-	ENGINE_RESTORE
+	ENGINE_RESTORE,
+	/* rank, sgen, epoch; with the descriptors of the session's mailbox: memory, submit, answer. When the job runs,
+	   and again after HELLO, before anything is repeated. What lies in it is taken before the answer */
+	ENGINE_MAILBOX
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */

@@ -175,9 +175,11 @@ static void dispatch(struct engine *e, const struct packet *p)
 		window_attach(e, c);
 		break;
 	case ENGINE_ADD:
+		boxes_look(e, c->rank); /* the micro-batch before this one may lie in a cell */
 		push_add(e, c, p->present);
 		break;
 	case ENGINE_FLUSH:
+		boxes_look(e, c->rank);
 		window_flush(e, c);
 		break;
 	case ENGINE_CLOSE:
@@ -212,7 +214,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 	}
 }
 
-/* fds are those of the packet; only a START before HELLO may have any. */
+/* fds are those of the packet; only a START before HELLO and a MAILBOX after it may have any. */
 static void on_packet(struct engine *e, const struct packet *p, size_t n, const int *fds, int n_fds)
 {
 	const struct engine_command *c = &p->c;
@@ -224,6 +226,10 @@ static void on_packet(struct engine *e, const struct packet *p, size_t n, const 
 	bool whole = n == sizeof(*c) + (size_t)c->n_present;
 	if (whole && c->op == ENGINE_START && !e->running) {
 		on_start(e, c, fds, n_fds);
+		return;
+	}
+	if (whole && c->op == ENGINE_MAILBOX && e->running) {
+		boxes_take(e, c, fds, n_fds);
 		return;
 	}
 	for (int i = 0; i < n_fds; i++)
@@ -275,10 +281,27 @@ static void destroy(struct engine *e)
 	if (e->arith)
 		e->arith->ops->close(e->arith);
 	workers_free(e->workers);
+	boxes_fini(&e->boxes);
 	accum_fini(&e->accum);
 	control_state_fini(&e->state);
 	memory_fini(&e->mem);
 	close(e->fd);
+}
+
+/* How long there may be nothing to do, in ms; -1: for ever. */
+static int patience(struct engine *e)
+{
+	if (e->running && push_has_work(e))
+		return 0;
+	return e->boxes.n_unready ? BOXES_LOOK_AGAIN_MS : -1;
+}
+
+static void turn(struct engine *e)
+{
+	boxes_turn(e);
+	push_pass(e);
+	window_flush_waiting(e);
+	boxes_ring(e);
 }
 
 int engine_main(int channel_fd)
@@ -291,14 +314,15 @@ int engine_main(int channel_fd)
 		return ENGINE_EXIT_REFUSED;
 	}
 	while (!e.ended) {
-		struct pollfd p[2] = { { .fd = e.fd, .events = POLLIN },
-				       { .fd = e.running ? snapshot_fd(e.snapshot) : -1, .events = POLLIN } };
-		poll(p, 2, e.running && push_has_work(&e) ? 0 : -1);
-		if (p[1].revents)
+		struct pollfd p[] = { { .fd = e.fd, .events = POLLIN },
+				      { .fd = boxes_fd(&e.boxes), .events = POLLIN },
+				      { .fd = e.running ? snapshot_fd(e.snapshot) : -1, .events = POLLIN } };
+		poll(p, sizeof(p) / sizeof(*p), patience(&e));
+		if (p[2].revents)
 			saving_end(&e);
 		read_commands(&e, packet);
 		if (e.running && !e.ended)
-			push_pass(&e);
+			turn(&e);
 	}
 	free(packet);
 	destroy(&e);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the engine process, shared by engine.c (life), push.c (pushes), window.c (sessions, flushes,
- * the end of a window), step.c (commits), saving.c (checkpoints) and answers.c. Main thread only.
+/* The inside of the engine process, shared by engine.c (life), push.c (pushes), boxes.c (mailboxes), window.c
+ * (sessions, flushes, the end of a window), step.c (commits), saving.c (checkpoints) and answers.c. Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -9,7 +9,9 @@
 
 #include "engine/accum.h"
 #include "engine/arith.h"
+#include "engine/boxes.h"
 #include "engine/channel.h"
+#include "engine/judge.h"
 #include "engine/memory.h"
 #include "engine/snapshot.h"
 #include "engine/workers.h"
@@ -19,6 +21,7 @@ struct engine {
 	struct memory mem;
 	struct control_state state;
 	struct accum accum;
+	struct boxes boxes;
 	struct workers *workers;
 	struct arith *arith;
 	bool norm_known; /* `norm` is that of P[x] */
@@ -36,6 +39,8 @@ struct engine_answer engine_answer_to(const struct engine *, const struct engine
 void engine_send(struct engine *, const struct engine_answer *);
 /* Answers with status only; `why` may be NULL. */
 void engine_reply(struct engine *, const struct engine_command *, enum status, const char *why);
+/* An answer is about to rely on the record in force; engine_send does this itself. */
+void engine_note_told(struct engine *);
 void engine_publish(struct engine *);
 /* Brings the status page up to the record; parameters are stable from here on. */
 void engine_show_status(struct engine *);
@@ -43,6 +48,14 @@ void engine_show_status(struct engine *);
 enum status engine_check_window(const struct engine *, uint64_t window);
 
 /* push.c */
+/* Who is answered, and what a push says that it is not judged by. */
+struct push_origin {
+	uint64_t asker; /* a command's id, or boxes_asker */
+	int64_t unix_nanos;
+	bool zero_after;
+};
+/* Judges a push, and queues it or answers it at once. Its bitmap is copied. */
+void push_offer(struct engine *, const struct push *, const struct push_origin *);
 void push_add(struct engine *, const struct engine_command *, const unsigned char *present);
 /* One pass with the pushes whose turn it is. */
 void push_pass(struct engine *);
@@ -58,7 +71,10 @@ void push_zero_slots(struct engine *);
 
 /* window.c */
 void window_attach(struct engine *, const struct engine_command *);
+/* A rank with a mailbox may have pushes in the queue that gaccd does not know of: its flush waits for their answers. */
 void window_flush(struct engine *, const struct engine_command *);
+/* Carries out the flushes that no longer have to wait. */
+void window_flush_waiting(struct engine *);
 void window_close(struct engine *, const struct engine_command *);
 /* Closes the window if it is open: adds what has its turn, refuses what has not. */
 void window_freeze(struct engine *);

@@ -59,6 +59,15 @@ void push_progress_all(struct engine *e)
 
 /* ---- answers ---- */
 
+static void answer_one(struct engine *e, const struct accum_entry *p, uint64_t asker, struct engine_answer *a)
+{
+	a->id = asker;
+	if (boxes_is_asker(asker))
+		boxes_answer(e, p, asker, a);
+	else
+		engine_send(e, a);
+}
+
 /* To all who asked: a repeat of what is counted is a duplicate. */
 static void answer_push(struct engine *e, const struct accum_entry *p, struct engine_answer *a)
 {
@@ -68,8 +77,7 @@ static void answer_push(struct engine *e, const struct accum_entry *p, struct en
 	a->rank_counted = e->state.rank[p->rank].counted;
 	a->blocked_by = p->blocked_by;
 	for (uint32_t i = 0; i < p->n_askers; i++) {
-		a->id = p->asker[i];
-		engine_send(e, a);
+		answer_one(e, p, p->asker[i], a);
 		a->result = a->result == PUSH_COUNTED ? PUSH_DUPLICATE : a->result;
 		a->nonfinite_count = 0;
 	}
@@ -134,64 +142,75 @@ static enum status copy_bitmap(unsigned char **out, const unsigned char *present
 }
 
 /* Answered after its pass. */
-static enum status queue_push(struct engine *e, const struct engine_command *c, const unsigned char *present)
+static enum status queue_push(struct engine *e, const struct window_state *w, const struct push *p,
+			      const struct push_origin *o)
 {
-	const struct plan *plan = e->mem.plan;
-	struct accum_entry p = {
-		.asker = { c->id },
+	struct accum_entry n = {
+		.asker = { o->asker },
 		.n_askers = 1,
-		.sgen = c->sgen,
-		.rank = c->rank,
-		.micro = c->micro,
-		.slot = c->slot,
-		.blocked_by = accum_blocked_by(&e->accum, &e->state, c->rank, c->micro),
+		.sgen = p->sgen,
+		.rank = p->rank,
+		.micro = p->micro,
+		.slot = judge_first_slot(w, p->rank) + p->slot,
+		.blocked_by = accum_blocked_by(&e->accum, &e->state, p->rank, p->micro),
 		.since_ns = progress_clock(),
-		.coefficient = reduce_coefficient(plan->reduction, plan->grad_of, c->weight),
-		.weight = c->weight,
-		.loss = c->loss,
-		.window_lr = c->window_lr,
-		.data_key = c->data_key,
-		.unix_nanos = c->unix_nanos,
-		.zero_after = c->zero_after,
+		.coefficient = reduce_coefficient(w->plan->reduction, w->plan->grad_of, p->weight),
+		.weight = p->weight,
+		.loss = p->loss,
+		.window_lr = p->lr,
+		.data_key = p->data_key,
+		.unix_nanos = o->unix_nanos,
+		.zero_after = o->zero_after,
 	};
-	enum status st = copy_bitmap(&p.present, present, c->n_present);
+	enum status st = copy_bitmap(&n.present, p->present, p->n_present);
 	if (st)
 		return st;
-	accum_queue(&e->accum, &p);
-	atomic_store_explicit(&e->mem.progress->rank[p.rank].last_push_unix_ns, p.unix_nanos, memory_order_relaxed);
-	push_progress(e, p.rank);
+	accum_queue(&e->accum, &n);
+	atomic_store_explicit(&e->mem.progress->rank[n.rank].last_push_unix_ns, n.unix_nanos, memory_order_relaxed);
+	push_progress(e, n.rank);
 	return ST_OK;
 }
 
-static void answer_at_once(struct engine *e, const struct engine_command *c, const struct push *p,
+/* A cell's answer has no room for words. */
+static void answer_at_once(struct engine *e, const struct window_state *w, const struct push *p, uint64_t asker,
 			   const struct verdict *v)
 {
-	const struct window_state w = window_of(e);
-	struct engine_answer a = engine_answer_to(e, c, v->status);
-	a.result = v->result;
-	a.rank_counted = c->rank < e->state.r.ranks ? e->state.rank[c->rank].counted : 0;
-	a.blocked_by = c->rank;
-	if (v->status) {
-		const char *hint = refusal_describe(&w, p, v, a.text, sizeof(a.text));
+	bool known = p->rank < e->state.r.ranks;
+	struct engine_answer a = { .op = ENGINE_ADD,
+				   .status = v->status,
+				   .rank = p->rank,
+				   .window = e->state.r.window,
+				   .result = v->result,
+				   .rank_counted = known ? e->state.rank[p->rank].counted : 0,
+				   .blocked_by = p->rank };
+	if (v->status && !boxes_is_asker(asker)) {
+		const char *hint = refusal_describe(w, p, v, a.text, sizeof(a.text));
 		snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
 	}
-	engine_send(e, &a);
+	answer_one(e, &(struct accum_entry){ .rank = p->rank, .sgen = p->sgen }, asker, &a);
+}
+
+void push_offer(struct engine *e, const struct push *p, const struct push_origin *o)
+{
+	const struct window_state w = window_of(e);
+	struct verdict v = judge_push(&w, p);
+	if (v.ruling == PUSH_JOINS) {
+		accum_join(&e->accum.entry[v.entry], o->asker);
+		return;
+	}
+	enum status st = v.ruling == PUSH_QUEUES ? queue_push(e, &w, p, o) : ST_OK;
+	if (st) /* no memory: repeated, it may have a place */
+		v = (struct verdict){ .ruling = PUSH_QUEUE_FULL, .status = st };
+	if (st || v.ruling != PUSH_QUEUES)
+		answer_at_once(e, &w, p, o->asker, &v);
 }
 
 void push_add(struct engine *e, const struct engine_command *c, const unsigned char *present)
 {
 	const struct window_state w = window_of(e);
 	const struct push p = push_of(&w, c, present);
-	const struct verdict v = judge_push(&w, &p);
-	if (v.ruling == PUSH_JOINS) {
-		accum_join(&e->accum.entry[v.entry], c->id);
-	} else if (v.ruling == PUSH_QUEUES) {
-		enum status st = queue_push(e, c, present);
-		if (st)
-			engine_reply(e, c, st, NULL);
-	} else {
-		answer_at_once(e, c, &p, &v);
-	}
+	push_offer(e, &p,
+		   &(struct push_origin){ .asker = c->id, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after });
 }
 
 /* ---- a pass ---- */

@@ -5,6 +5,89 @@
 
 #include "proto/failpoint.h"
 
+static enum status check_session(const struct engine *e, const struct engine_command *c)
+{
+	if (c->rank >= e->state.r.ranks)
+		return ST_RANK_OUT_OF_RANGE;
+	uint64_t sgen = e->state.rank[c->rank].sgen;
+	if (c->sgen != sgen)
+		return c->sgen < sgen ? ST_SESSION_FENCED : ST_SESSION_UNKNOWN;
+	return engine_check_window(e, c->window);
+}
+
+/* The rank has given what it gives to this window. */
+static enum status flush(struct engine *e, uint32_t i, bool leave)
+{
+	struct control_rank *rank = &e->state.rank[i];
+	uint32_t flushed = leave ? RANK_LEFT : rank->flushed ? rank->flushed : RANK_FLUSHED;
+	if (e->state.r.phase != WINDOW_OPEN && !leave && !rank->flushed)
+		return ST_WINDOW_CLOSED;
+	if (flushed != rank->flushed) {
+		rank->flushed = flushed;
+		engine_publish(e);
+		push_refuse(e, i, UINT64_MAX, ST_FLUSHED);
+		push_progress(e, i);
+	}
+	return ST_OK;
+}
+
+static bool must_wait(struct engine *e, uint32_t rank)
+{
+	return boxes_of(e, rank) && e->state.r.phase == WINDOW_OPEN && accum_oldest(&e->accum, rank);
+}
+
+static void set_waiting(struct engine *e, struct box *b, bool waits)
+{
+	e->boxes.n_flushes += (uint32_t)waits - (uint32_t)b->flush_waits;
+	b->flush_waits = waits;
+}
+
+static void answer_flush(struct engine *e, uint32_t rank, uint64_t id, enum status st)
+{
+	engine_reply(e, &(struct engine_command){ .op = ENGINE_FLUSH, .id = id, .rank = rank }, st, NULL);
+}
+
+void window_flush(struct engine *e, const struct engine_command *c)
+{
+	enum status st = check_session(e, c);
+	if (st == ST_OK) {
+		while (push_has_work(e))
+			push_pass(e);
+		if (must_wait(e, c->rank)) {
+			struct box *b = boxes_of(e, c->rank);
+			if (b->flush_waits)
+				answer_flush(e, c->rank, b->flush_id, ST_UNAVAILABLE);
+			set_waiting(e, b, true);
+			b->flush_id = c->id;
+			b->flush_leaves = c->leave;
+			return;
+		}
+		st = flush(e, c->rank, c->leave);
+	}
+	engine_reply(e, c, st, NULL);
+}
+
+void window_flush_waiting(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->boxes.n && e->boxes.n_flushes; i++) {
+		struct box *b = &e->boxes.rank[i];
+		if (!b->flush_waits || must_wait(e, i))
+			continue;
+		set_waiting(e, b, false);
+		answer_flush(e, i, b->flush_id, flush(e, i, b->flush_leaves));
+	}
+}
+
+/* Of a session that is over. */
+static void forget_flush(struct engine *e, uint32_t rank)
+{
+	struct box *b = boxes_of(e, rank);
+	if (!b || !b->flush_waits)
+		return;
+	set_waiting(e, b, false);
+	answer_flush(e, rank, b->flush_id, ST_SESSION_FENCED);
+}
+
 /* A rank that had left takes part from the next window on: in this one it counts as flushed. */
 void window_attach(struct engine *e, const struct engine_command *c)
 {
@@ -26,40 +109,12 @@ void window_attach(struct engine *e, const struct engine_command *c)
 			rank->flushed = RANK_FLUSHED;
 		FAILPOINT(engine_attach_before);
 		engine_publish(e);
+		forget_flush(e, c->rank);
+		boxes_fence(e, c->rank, c->sgen);
 	}
 	push_refuse(e, c->rank, c->sgen, ST_SESSION_FENCED);
 	push_progress(e, c->rank);
 	engine_reply(e, c, ST_OK, NULL);
-}
-
-static enum status check_session(const struct engine *e, const struct engine_command *c)
-{
-	if (c->rank >= e->state.r.ranks)
-		return ST_RANK_OUT_OF_RANGE;
-	uint64_t sgen = e->state.rank[c->rank].sgen;
-	if (c->sgen != sgen)
-		return c->sgen < sgen ? ST_SESSION_FENCED : ST_SESSION_UNKNOWN;
-	return engine_check_window(e, c->window);
-}
-
-void window_flush(struct engine *e, const struct engine_command *c)
-{
-	enum status st = check_session(e, c);
-	if (st == ST_OK) {
-		while (push_has_work(e))
-			push_pass(e);
-		struct control_rank *rank = &e->state.rank[c->rank];
-		uint32_t flushed = c->leave ? RANK_LEFT : rank->flushed ? rank->flushed : RANK_FLUSHED;
-		if (e->state.r.phase != WINDOW_OPEN && !c->leave && !rank->flushed)
-			st = ST_WINDOW_CLOSED;
-		else if (flushed != rank->flushed) {
-			rank->flushed = flushed;
-			engine_publish(e);
-			push_refuse(e, c->rank, UINT64_MAX, ST_FLUSHED);
-			push_progress(e, c->rank);
-		}
-	}
-	engine_reply(e, c, st, NULL);
 }
 
 void window_freeze(struct engine *e)

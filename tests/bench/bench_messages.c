@@ -77,5 +77,5 @@ static int run(uint32_t n)
 
 int main(void)
 {
-	return run(1) || run(8) || run(64) || run(1024);
+	return run(1) || run(8) || run(64) || run(1024) || run(65536);
 }

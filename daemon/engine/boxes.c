@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens and gives up the mailboxes of all ranks, answers what came from their cells, and wakes the trainers. For
+ * boxes_look.c, push.c and window.c; the engine's main thread. */
+#include "engine/boxes.h"
+
+#include "engine/plan.h"
+#include "engine/process.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+/* ---- mailboxes come and go ---- */
+
+void boxes_fini(struct boxes *b)
+{
+	for (uint32_t i = 0; i < b->n; i++)
+		if (b->rank[i].open)
+			mailbox_drop(&b->rank[i].mail);
+	if (b->rank)
+		close(b->epoll);
+	free(b->rank);
+	free(b->ring);
+	*b = (struct boxes){ 0 };
+}
+
+/* Jobs without a mailbox have none of it. */
+static enum status begin(struct boxes *b, uint32_t ranks)
+{
+	if (b->rank)
+		return ST_OK;
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	struct box *rank = calloc(ranks, sizeof(*rank));
+	uint32_t *ring = calloc(ranks, sizeof(*ring));
+	if (epoll >= 0 && rank && ring) {
+		*b = (struct boxes){ .rank = rank, .n = ranks, .ring = ring, .epoll = epoll };
+		return ST_OK;
+	}
+	free(rank);
+	free(ring);
+	if (epoll < 0)
+		return ST_IO_ERROR;
+	close(epoll);
+	return ST_NO_MEMORY;
+}
+
+struct box *boxes_of(struct engine *e, uint32_t rank)
+{
+	return rank < e->boxes.n && e->boxes.rank[rank].open ? &e->boxes.rank[rank] : NULL;
+}
+
+void boxes_set_unready(struct engine *e, struct box *b, bool unready)
+{
+	e->boxes.n_unready += (uint32_t)unready - (uint32_t)b->unready;
+	b->unready = unready;
+}
+
+static void drop(struct engine *e, struct box *b)
+{
+	boxes_set_unready(e, b, false);
+	mailbox_drop(&b->mail);
+	b->open = false;
+	e->boxes.n_open--;
+}
+
+void boxes_fence(struct engine *e, uint32_t rank, uint64_t sgen)
+{
+	struct box *b = boxes_of(e, rank);
+	if (b && b->sgen < sgen)
+		drop(e, b);
+}
+
+enum status boxes_open(struct engine *e, const struct engine_command *c, const struct mailbox_fds *f, char *why,
+		       size_t n_why)
+{
+	const struct plan *p = e->mem.plan;
+	struct mailbox m;
+	enum status st = mailbox_open(&m, f, p->n_tensors, p->slots_per_rank, why, n_why);
+	if (st)
+		return st;
+	st = begin(&e->boxes, e->state.r.ranks);
+	if (!st)
+		st = mailbox_watch(&m, e->boxes.epoll, c->rank);
+	if (st) {
+		snprintf(why, n_why, "a mailbox: %s", status_info(st)->text);
+		mailbox_drop(&m);
+		return st;
+	}
+	struct box *b = &e->boxes.rank[c->rank];
+	if (b->open)
+		drop(e, b);
+	b->open = true;
+	b->sgen = c->sgen;
+	b->mail = m;
+	e->boxes.n_open++;
+	return ST_OK;
+}
+
+/* ---- answers ---- */
+
+void boxes_ring_later(struct engine *e, uint32_t rank)
+{
+	struct box *b = &e->boxes.rank[rank];
+	if (!b->ring_due)
+		e->boxes.ring[e->boxes.n_ring++] = rank;
+	b->ring_due = true;
+}
+
+void boxes_reply(struct engine *e, uint32_t rank, uint32_t cell, struct gacc_box_answer a)
+{
+	struct box *b = &e->boxes.rank[rank];
+	a.counted = e->state.rank[rank].counted;
+	a.micro_size = e->state.r.micro_size;
+	engine_note_told(e);
+	box_answer(&b->mail.cells, cell, b->mail.cells.open[cell], &a);
+	boxes_ring_later(e, rank);
+}
+
+void boxes_answer(struct engine *e, const struct accum_entry *p, uint64_t asker, const struct engine_answer *a)
+{
+	const struct box *b = boxes_of(e, p->rank);
+	uint32_t cell = (uint32_t)asker % GACC_BOX_CELLS;
+	if (!b || !b->mail.cells.open[cell])
+		return;
+	assert(b->sgen == p->sgen); /* a newer session's ATTACH has refused what was queued */
+	boxes_reply(e, p->rank, cell,
+		    (struct gacc_box_answer){ .status = a->status,
+					      .result = a->result,
+					      .window = a->window,
+					      .parked_ns = a->parked_ns,
+					      .waited_for = plan_rank_number(e->mem.plan, a->blocked_by) });
+}
+
+void boxes_ring(struct engine *e)
+{
+	struct boxes *b = &e->boxes;
+	for (uint32_t i = 0; i < b->n_ring; i++) {
+		struct box *of = &b->rank[b->ring[i]];
+		of->ring_due = false;
+		if (of->open)
+			mailbox_ring(&of->mail);
+	}
+	b->n_ring = 0;
+}

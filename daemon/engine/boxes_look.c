@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes mailboxes from gaccd, and takes out of them what trainers have published: pushes go to push.c as if they came
+ * as commands. For engine.c; the engine's main thread. */
+#include "engine/process.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENTS 64 /* bells of one turn; the others stay for the next */
+
+/* ---- requests ---- */
+
+static int64_t unix_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void offer(struct engine *e, uint32_t rank, const struct box_request *r)
+{
+	const struct gacc_box_request *q = &r->q;
+	const struct push p = { .rank = rank,
+				.micro = q->micro,
+				.slot = q->slot,
+				.sgen = e->boxes.rank[rank].sgen,
+				.window = q->window,
+				.data_key = q->data_key,
+				.weight = q->weight,
+				.loss = q->loss,
+				.lr = q->lr,
+				.loss_scale = q->loss_scale,
+				.present = r->present,
+				.n_present = q->n_present };
+	push_offer(e, &p,
+		   &(struct push_origin){ .asker = boxes_asker(r->cell),
+					  .unix_nanos = unix_ns(),
+					  .zero_after = q->flags & GACC_BOX_ZERO_AFTER });
+}
+
+void boxes_look(struct engine *e, uint32_t rank)
+{
+	struct box *b = boxes_of(e, rank);
+	struct box_request request[GACC_BOX_CELLS];
+	uint32_t unready = 0, n = b ? box_look_all(&b->mail.cells, request, &unready) : 0;
+	if (!b)
+		return;
+	boxes_set_unready(e, b, unready != 0);
+	if (b->mail.cells.bell_due) /* it has refused some */
+		boxes_ring_later(e, rank);
+	for (uint32_t i = 0; i < n; i++) {
+		if (request[i].q.kind == GACC_BOX_PUSH)
+			offer(e, rank, &request[i]);
+		else /* what a step gave, only gaccd knows */
+			boxes_reply(
+				e, rank, request[i].cell,
+				(struct gacc_box_answer){ .status = ST_UNAVAILABLE, .window = request[i].q.window });
+		free(request[i].present);
+	}
+}
+
+void boxes_turn(struct engine *e)
+{
+	struct boxes *b = &e->boxes;
+	struct epoll_event rung[EVENTS];
+	int n = b->n_open ? epoll_wait(b->epoll, rung, EVENTS, 0) : 0;
+	for (int i = 0; i < n; i++)
+		boxes_look(e, (uint32_t)rung[i].data.u64);
+	for (uint32_t i = 0; i < b->n && b->n_unready; i++)
+		if (b->rank[i].unready)
+			boxes_look(e, i);
+}
+
+/* ---- a mailbox comes ---- */
+
+/* gaccd sends mailboxes when the job runs: nothing is counted before. */
+static enum status judge(const struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	const struct control_state *s = &e->state;
+	if (c->rank >= s->r.ranks)
+		return ST_RANK_OUT_OF_RANGE;
+	if (c->epoch != s->r.epoch) {
+		snprintf(why, n_why, "a mailbox of another epoch");
+		return ST_STALE_EPOCH;
+	}
+	if (c->sgen != s->rank[c->rank].sgen)
+		return c->sgen < s->rank[c->rank].sgen ? ST_SESSION_FENCED : ST_SESSION_UNKNOWN;
+	if (s->r.params_ready)
+		return ST_OK;
+	snprintf(why, n_why, "a mailbox, and the parameters are not there yet");
+	return ST_NOT_READY;
+}
+
+void boxes_take(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
+{
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
+	enum status st = n_fds == BOXES_FDS ? judge(e, c, why, sizeof(why)) : ST_INVALID_ARGUMENT;
+	if (st == ST_OK) {
+		const struct mailbox_fds f = { fds[0], fds[1], fds[2], -1 };
+		st = boxes_open(e, c, &f, why, sizeof(why));
+	} else {
+		for (int i = 0; i < n_fds; i++)
+			close(fds[i]);
+	}
+	if (st == ST_OK) {
+		boxes_ring_later(e,
+				 c->rank); /* the engine before this one may have died between an answer and its bell */
+		boxes_look(e, c->rank);
+	}
+	engine_reply(e, c, st, why[0] ? why : NULL);
+}
