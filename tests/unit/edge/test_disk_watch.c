@@ -116,8 +116,8 @@ END_TEST
 
 START_TEST(it_asks_nobody_while_it_is_asking)
 {
+	set_low_mark(16 * state().free); /* before the pool reads it */
 	disk_watch_tick(&d, daemon_now(&d));
-	set_low_mark(16 * state().free);
 	struct now later = daemon_now(&d);
 	later.mono_ns += 5 * SECOND;
 	disk_watch_tick(&d, later); /* one struct persist_read is queued once, or it would be in a circle */
