@@ -30,6 +30,7 @@ WORK = ROOT / "build/mutants"
 SOURCE, BUILD = WORK / "source", WORK / "build"
 TEST_S, BUILD_S = 300, 1800
 FOLDER = os.path.join(tempfile.gettempdir(), f"m{os.getpid()}")  # a test's TMPDIR: a mutant may stop it before it removes its files. Short, for sockets
+SCRATCH = f"/dev/shm/gacc{os.getpid()}" if os.path.isdir("/dev/shm") else FOLDER  # tests/support/scratch.h; removed with FOLDER
 PROGRAMS = ["gaccd", "gaccctl"]  # for system tests; `build:` names others
 
 
@@ -182,12 +183,14 @@ def test_command(test):
 
 
 def try_test(test):
-    env = {**os.environ, "GACC_BUILD_DIR": str(BUILD), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": FOLDER}
+    env = {**os.environ, "GACC_BUILD_DIR": str(BUILD), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": FOLDER, "GACC_TEST_SCRATCH": SCRATCH}
     os.makedirs(FOLDER)
+    os.makedirs(SCRATCH, exist_ok=True)
     try:
         return run([str(w) for w in test_command(test)], TEST_S, cwd=SOURCE, env=env)
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
+        shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 class Runner:

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Folders for the files of tests: in memory where there is room, for some tests sync them thousands of times and none
- * cuts the power; else in TMPDIR. All lie in one of the program, which the process that runs the tests removes. */
+ * cuts the power; else in TMPDIR. All lie in one of the program, which the process that runs the tests removes.
+ * GACC_TEST_SCRATCH names another place (a short path): tests/mutants/run.py removes it, since a mutant that hangs is
+ * killed. */
 #ifndef GACC_TESTS_SCRATCH_H
 #define GACC_TESTS_SCRATCH_H
 
