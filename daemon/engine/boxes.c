@@ -21,8 +21,9 @@ void boxes_fini(struct boxes *b)
 			mailbox_drop(&b->rank[i].mail);
 	if (b->rank)
 		close(b->epoll);
+	for (int i = 0; i < N_BOX_LISTS; i++)
+		free(b->list[i]);
 	free(b->rank);
-	free(b->ring);
 	*b = (struct boxes){ 0 };
 }
 
@@ -31,19 +32,21 @@ static enum status begin(struct boxes *b, uint32_t ranks)
 {
 	if (b->rank)
 		return ST_OK;
-	int epoll = epoll_create1(EPOLL_CLOEXEC);
-	struct box *rank = calloc(ranks, sizeof(*rank));
-	uint32_t *ring = calloc(ranks, sizeof(*ring));
-	if (epoll >= 0 && rank && ring) {
-		*b = (struct boxes){ .rank = rank, .n = ranks, .ring = ring, .epoll = epoll };
+	struct boxes made = { .n = ranks, .rank = calloc(ranks, sizeof(*made.rank)) };
+	bool complete = made.rank != NULL;
+	for (int i = 0; i < N_BOX_LISTS; i++) {
+		made.list[i] = calloc(ranks, sizeof(*made.list[i]));
+		complete = complete && made.list[i];
+	}
+	made.epoll = complete ? epoll_create1(EPOLL_CLOEXEC) : -1;
+	if (made.epoll >= 0) {
+		*b = made;
 		return ST_OK;
 	}
-	free(rank);
-	free(ring);
-	if (epoll < 0)
-		return ST_IO_ERROR;
-	close(epoll);
-	return ST_NO_MEMORY;
+	for (int i = 0; i < N_BOX_LISTS; i++)
+		free(made.list[i]);
+	free(made.rank);
+	return complete ? ST_IO_ERROR : ST_NO_MEMORY;
 }
 
 struct box *boxes_of(struct engine *e, uint32_t rank)
@@ -51,15 +54,9 @@ struct box *boxes_of(struct engine *e, uint32_t rank)
 	return rank < e->boxes.n && e->boxes.rank[rank].open ? &e->boxes.rank[rank] : NULL;
 }
 
-void boxes_set_unready(struct engine *e, struct box *b, bool unready)
-{
-	e->boxes.n_unready += (uint32_t)unready - (uint32_t)b->unready;
-	b->unready = unready;
-}
-
 static void drop(struct engine *e, struct box *b)
 {
-	boxes_set_unready(e, b, false);
+	b->unready = false;
 	mailbox_drop(&b->mail);
 	b->open = false;
 	e->boxes.n_open--;
@@ -100,22 +97,22 @@ enum status boxes_open(struct engine *e, const struct engine_command *c, const s
 
 /* ---- answers ---- */
 
-void boxes_ring_later(struct engine *e, uint32_t rank)
+void boxes_list(struct engine *e, uint32_t rank, enum box_list which)
 {
-	struct box *b = &e->boxes.rank[rank];
-	if (!b->ring_due)
-		e->boxes.ring[e->boxes.n_ring++] = rank;
-	b->ring_due = true;
+	struct boxes *b = &e->boxes;
+	if (!b->rank[rank].listed[which])
+		b->list[which][b->n_listed[which]++] = rank;
+	b->rank[rank].listed[which] = true;
 }
 
 void boxes_reply(struct engine *e, uint32_t rank, uint32_t cell, struct gacc_box_answer a)
 {
 	struct box *b = &e->boxes.rank[rank];
-	a.counted = e->state.rank[rank].counted;
+	a.counted = a.window == e->state.r.window ? e->state.rank[rank].counted : 0;
 	a.micro_size = e->state.r.micro_size;
 	engine_note_told(e);
 	box_answer(&b->mail.cells, cell, b->mail.cells.open[cell], &a);
-	boxes_ring_later(e, rank);
+	boxes_list(e, rank, LIST_RING);
 }
 
 void boxes_answer(struct engine *e, const struct accum_entry *p, uint64_t asker, const struct engine_answer *a)
@@ -136,11 +133,11 @@ void boxes_answer(struct engine *e, const struct accum_entry *p, uint64_t asker,
 void boxes_ring(struct engine *e)
 {
 	struct boxes *b = &e->boxes;
-	for (uint32_t i = 0; i < b->n_ring; i++) {
-		struct box *of = &b->rank[b->ring[i]];
-		of->ring_due = false;
+	for (uint32_t i = 0; i < b->n_listed[LIST_RING]; i++) {
+		struct box *of = &b->rank[b->list[LIST_RING][i]];
+		of->listed[LIST_RING] = false;
 		if (of->open)
 			mailbox_ring(&of->mail);
 	}
-	b->n_ring = 0;
+	b->n_listed[LIST_RING] = 0;
 }

@@ -18,21 +18,31 @@
 struct engine;
 struct accum_entry;
 
+/* Ranks for which something is to be done, so that a turn looks at no others. */
+enum box_list {
+	LIST_RING,  /* the trainer may have to be woken: at the end of the turn */
+	LIST_LOOK,  /* `unready` */
+	LIST_FLUSH, /* flush_id */
+	N_BOX_LISTS
+};
+
 /* Of one rank. */
 struct box {
-	bool open, unready, ring_due;
-	bool flush_waits, flush_leaves; /* a FLUSH, until what is queued of the rank is answered; its id */
-	uint64_t flush_id;
+	bool open;
+	bool unready;	   /* a request waits for a ready word whose bell will not come */
+	uint64_t flush_id; /* of a FLUSH that waits until what is queued of the rank is answered; 0: none */
+	bool flush_leaves;
+	bool listed[N_BOX_LISTS];
 	uint64_t sgen;
 	struct mailbox mail;
 };
 
 /* All zero: there has been no mailbox yet. */
 struct boxes {
-	struct box *rank;			  /* [n] */
-	uint32_t n, n_open, n_unready, n_flushes; /* ranks; those with a mailbox, `unready`, flush_waits */
-	uint32_t *ring, n_ring;			  /* ranks whose trainer may have to be woken at the end of the turn */
-	int epoll;				  /* of all submit bells, if `rank` is there */
+	struct box *rank; /* [n] */
+	uint32_t n, n_open;
+	uint32_t *list[N_BOX_LISTS], n_listed[N_BOX_LISTS]; /* each rank at most once */
+	int epoll;					    /* of all submit bells, if `rank` is there */
 };
 
 void boxes_fini(struct boxes *);
@@ -61,14 +71,13 @@ enum status boxes_open(struct engine *, const struct engine_command *, const str
 		       size_t n_why);
 /* Gives up the rank's mailbox if it is of an older session than this: from here on nothing of it is read or written. */
 void boxes_fence(struct engine *, uint32_t rank, uint64_t sgen);
-/* Some request waits for a ready word whose bell will not come. */
-void boxes_set_unready(struct engine *, struct box *, bool);
+/* Whoever walks a list takes those out of it for which nothing is left to do. */
+void boxes_list(struct engine *, uint32_t rank, enum box_list);
 /* Answers the open request of a cell; counted and micro_size are filled in. */
 void boxes_reply(struct engine *, uint32_t rank, uint32_t cell, struct gacc_box_answer);
 /* Answers a push of a cell; nothing if the mailbox is gone. */
 void boxes_answer(struct engine *, const struct accum_entry *, uint64_t asker, const struct engine_answer *);
-/* The rank's trainer may have to be woken at the end of the turn; which boxes_ring does. */
-void boxes_ring_later(struct engine *, uint32_t rank);
+/* Wakes the trainers that have answers: at the end of a turn. */
 void boxes_ring(struct engine *);
 
 /* ---- boxes_look.c ---- */

@@ -48,9 +48,11 @@ void boxes_look(struct engine *e, uint32_t rank)
 	uint32_t unready = 0, n = b ? box_look_all(&b->mail.cells, request, &unready) : 0;
 	if (!b)
 		return;
-	boxes_set_unready(e, b, unready != 0);
+	b->unready = unready != 0;
+	if (unready)
+		boxes_list(e, rank, LIST_LOOK);
 	if (b->mail.cells.bell_due) /* it has refused some */
-		boxes_ring_later(e, rank);
+		boxes_list(e, rank, LIST_RING);
 	for (uint32_t i = 0; i < n; i++) {
 		if (request[i].q.kind == GACC_BOX_PUSH)
 			offer(e, rank, &request[i]);
@@ -62,6 +64,21 @@ void boxes_look(struct engine *e, uint32_t rank)
 	}
 }
 
+static void look_again(struct engine *e)
+{
+	struct boxes *b = &e->boxes;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < b->n_listed[LIST_LOOK]; i++) {
+		uint32_t rank = b->list[LIST_LOOK][i];
+		if (b->rank[rank].unready)
+			boxes_look(e, rank);
+		b->rank[rank].listed[LIST_LOOK] = b->rank[rank].unready;
+		if (b->rank[rank].unready)
+			b->list[LIST_LOOK][n++] = rank;
+	}
+	b->n_listed[LIST_LOOK] = n;
+}
+
 void boxes_turn(struct engine *e)
 {
 	struct boxes *b = &e->boxes;
@@ -69,9 +86,7 @@ void boxes_turn(struct engine *e)
 	int n = b->n_open ? epoll_wait(b->epoll, rung, EVENTS, 0) : 0;
 	for (int i = 0; i < n; i++)
 		boxes_look(e, (uint32_t)rung[i].data.u64);
-	for (uint32_t i = 0; i < b->n && b->n_unready; i++)
-		if (b->rank[i].unready)
-			boxes_look(e, i);
+	look_again(e);
 }
 
 /* ---- a mailbox comes ---- */
@@ -106,8 +121,8 @@ void boxes_take(struct engine *e, const struct engine_command *c, const int *fds
 			close(fds[i]);
 	}
 	if (st == ST_OK) {
-		boxes_ring_later(e,
-				 c->rank); /* the engine before this one may have died between an answer and its bell */
+		/* the engine before this one may have died between an answer and its bell */
+		boxes_list(e, c->rank, LIST_RING);
 		boxes_look(e, c->rank);
 	}
 	engine_reply(e, c, st, why[0] ? why : NULL);

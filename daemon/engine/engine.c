@@ -293,7 +293,7 @@ static int patience(struct engine *e)
 {
 	if (e->running && push_has_work(e))
 		return 0;
-	return e->boxes.n_unready ? BOXES_LOOK_AGAIN_MS : -1;
+	return e->boxes.n_listed[LIST_LOOK] ? BOXES_LOOK_AGAIN_MS : -1;
 }
 
 static void turn(struct engine *e)

@@ -171,7 +171,18 @@ static enum status queue_push(struct engine *e, const struct window_state *w, co
 	return ST_OK;
 }
 
-/* A cell's answer has no room for words. */
+/* Why, for people. A push that was to be queued has only lacked memory. */
+static void describe(const struct window_state *w, const struct push *p, const struct verdict *v,
+		     struct engine_answer *a)
+{
+	const char *hint = NULL;
+	if (v->ruling == PUSH_QUEUES)
+		snprintf(a->text, sizeof(a->text), "%s", status_info(v->status)->text);
+	else
+		hint = refusal_describe(w, p, v, a->text, sizeof(a->text));
+	snprintf(a->hint, sizeof(a->hint), "%s", hint ? hint : "");
+}
+
 static void answer_at_once(struct engine *e, const struct window_state *w, const struct push *p, uint64_t asker,
 			   const struct verdict *v)
 {
@@ -179,14 +190,12 @@ static void answer_at_once(struct engine *e, const struct window_state *w, const
 	struct engine_answer a = { .op = ENGINE_ADD,
 				   .status = v->status,
 				   .rank = p->rank,
-				   .window = e->state.r.window,
+				   .window = p->window,
 				   .result = v->result,
 				   .rank_counted = known ? e->state.rank[p->rank].counted : 0,
 				   .blocked_by = p->rank };
-	if (v->status && !boxes_is_asker(asker)) {
-		const char *hint = refusal_describe(w, p, v, a.text, sizeof(a.text));
-		snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
-	}
+	if (v->status && !boxes_is_asker(asker)) /* a cell has no room for words */
+		describe(w, p, v, &a);
 	answer_one(e, &(struct accum_entry){ .rank = p->rank, .sgen = p->sgen }, asker, &a);
 }
 
@@ -198,10 +207,8 @@ void push_offer(struct engine *e, const struct push *p, const struct push_origin
 		accum_join(&e->accum.entry[v.entry], o->asker);
 		return;
 	}
-	enum status st = v.ruling == PUSH_QUEUES ? queue_push(e, &w, p, o) : ST_OK;
-	if (st) /* no memory: repeated, it may have a place */
-		v = (struct verdict){ .ruling = PUSH_QUEUE_FULL, .status = st };
-	if (st || v.ruling != PUSH_QUEUES)
+	v.status = v.ruling == PUSH_QUEUES ? queue_push(e, &w, p, o) : v.status;
+	if (v.ruling != PUSH_QUEUES || v.status)
 		answer_at_once(e, &w, p, o->asker, &v);
 }
 

@@ -36,12 +36,6 @@ static bool must_wait(struct engine *e, uint32_t rank)
 	return boxes_of(e, rank) && e->state.r.phase == WINDOW_OPEN && accum_oldest(&e->accum, rank);
 }
 
-static void set_waiting(struct engine *e, struct box *b, bool waits)
-{
-	e->boxes.n_flushes += (uint32_t)waits - (uint32_t)b->flush_waits;
-	b->flush_waits = waits;
-}
-
 static void answer_flush(struct engine *e, uint32_t rank, uint64_t id, enum status st)
 {
 	engine_reply(e, &(struct engine_command){ .op = ENGINE_FLUSH, .id = id, .rank = rank }, st, NULL);
@@ -55,11 +49,11 @@ void window_flush(struct engine *e, const struct engine_command *c)
 			push_pass(e);
 		if (must_wait(e, c->rank)) {
 			struct box *b = boxes_of(e, c->rank);
-			if (b->flush_waits)
+			if (b->flush_id)
 				answer_flush(e, c->rank, b->flush_id, ST_UNAVAILABLE);
-			set_waiting(e, b, true);
 			b->flush_id = c->id;
 			b->flush_leaves = c->leave;
+			boxes_list(e, c->rank, LIST_FLUSH);
 			return;
 		}
 		st = flush(e, c->rank, c->leave);
@@ -69,23 +63,30 @@ void window_flush(struct engine *e, const struct engine_command *c)
 
 void window_flush_waiting(struct engine *e)
 {
-	for (uint32_t i = 0; i < e->boxes.n && e->boxes.n_flushes; i++) {
-		struct box *b = &e->boxes.rank[i];
-		if (!b->flush_waits || must_wait(e, i))
-			continue;
-		set_waiting(e, b, false);
-		answer_flush(e, i, b->flush_id, flush(e, i, b->flush_leaves));
+	struct boxes *b = &e->boxes;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < b->n_listed[LIST_FLUSH]; i++) {
+		uint32_t rank = b->list[LIST_FLUSH][i];
+		struct box *of = &b->rank[rank];
+		if (of->flush_id && !must_wait(e, rank)) {
+			answer_flush(e, rank, of->flush_id, flush(e, rank, of->flush_leaves));
+			of->flush_id = 0;
+		}
+		of->listed[LIST_FLUSH] = of->flush_id != 0;
+		if (of->flush_id)
+			b->list[LIST_FLUSH][n++] = rank;
 	}
+	b->n_listed[LIST_FLUSH] = n;
 }
 
 /* Of a session that is over. */
 static void forget_flush(struct engine *e, uint32_t rank)
 {
 	struct box *b = boxes_of(e, rank);
-	if (!b || !b->flush_waits)
+	if (!b || !b->flush_id)
 		return;
-	set_waiting(e, b, false);
 	answer_flush(e, rank, b->flush_id, ST_SESSION_FENCED);
+	b->flush_id = 0;
 }
 
 /* A rank that had left takes part from the next window on: in this one it counts as flushed. */
