@@ -192,6 +192,9 @@ bool job_may_map(struct job *, const struct session_key *, struct reply *why);
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
 /* The session has been given its slots over the attach socket: from now on it may push what is in them. */
 void job_on_mapped(struct job *, uint32_t rank, uint64_t generation);
+/* The session has been given a mailbox: the engine is told as soon as it may be, and again after its death, until
+ * ports.mailbox_over. Nothing if the session is over. */
+void job_on_mailbox(struct job *, uint32_t rank, uint64_t generation);
 /* One of the session's lifelines (attach socket, watch stream) came or broke. It is lost when the last one breaks,
  * until it is heard again. */
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);

@@ -212,6 +212,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
 	case ENGINE_RESTORE:
 	case ENGINE_MAILBOX:
+	case ENGINE_PROGRESS:
 		break;
 	}
 }

@@ -12,6 +12,16 @@
 #include <stddef.h>
 
 struct reply;
+struct control_state;
+struct ledger_cell;
+struct status_rank;
+
+/* What an engine's segments say at this moment: lent until the next event of the job. */
+struct record_view {
+	const struct control_state *state;
+	const struct ledger_cell *ledger; /* [ranks * max_micro_size] of the part */
+	const struct status_rank *rank;	  /* [ranks] of the part */
+};
 
 /* Of a job on a node. */
 struct job_ports {
@@ -19,7 +29,7 @@ struct job_ports {
 	/* Answers a trainer's call; unknown (gone) calls are ignored. */
 	void (*reply)(void *ctx, uint64_t call, const struct reply *);
 	/* To the job's engine; false: it cannot take it now (down or full), control sends again after on_engine_up or
-	 * tick. */
+	 * tick. A MAILBOX goes with the descriptors that were made for this rank (job_on_mailbox). */
 	bool (*engine_send)(void *ctx, uint64_t job, const struct engine_command *, const void *present);
 	/* To the coordinator. */
 	void (*report)(void *ctx, const struct report *);
@@ -31,6 +41,12 @@ struct job_ports {
 	bool (*process_alive)(void *ctx, int64_t pid, uint64_t start_time);
 	/* 16 random bytes. */
 	void (*random16)(void *ctx, uint8_t out[16]);
+	/* The control record in force, if it is newer than this one, by its seq; it is noted as told: no later engine
+	 * goes on from an older one. false: it is not newer, or there is no memory to read it. Asked only where sessions
+	 * have mailboxes, because the answers to their pushes do not come this way. */
+	bool (*record)(void *ctx, uint64_t newer_than, struct record_view *out);
+	/* The mailbox of this rank, by its index in the part, is over: its trainer is told to go on by RPC. */
+	void (*mailbox_over)(void *ctx, uint32_t rank);
 };
 
 /* Of a coordinator. */

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 10
+#define ENGINE_CHANNEL_VERSION 11
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 #define ENGINE_MAX_PRESENT 131072
@@ -53,7 +53,17 @@ enum engine_op {
 	ENGINE_RESTORE,
 	/* rank, sgen, epoch; with the descriptors of the session's mailbox: memory, submit, answer. When the job runs,
 	   and again after HELLO, before anything is repeated. What lies in it is taken before the answer */
-	ENGINE_MAILBOX
+	ENGINE_MAILBOX,
+	/* no command: what the engine says unasked (id 0), because gaccd does not see what comes in mailboxes. window,
+	   and `result` says what has happened in it */
+	ENGINE_PROGRESS
+};
+
+/* Of a PROGRESS, about pushes that came in cells. After the record that has it, and its `told`. */
+enum progress_kind {
+	PROGRESS_COMPLETE = 1, /* no rank owes the window anything any more: once for a pass or flush that made it so */
+	PROGRESS_VOID = 2,     /* rank, micro, nonfinite_count: a push was refused as void */
+	PROGRESS_NONFINITE = 3 /* the same: one was counted, and has non-finite elements */
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */
@@ -144,7 +154,8 @@ struct engine_answer {
 	/* CHECKPOINT: of the state that was saved, as are window, count, sums, last_rank and digest above */
 	uint64_t applied_step;
 	double loss_scale;
-	uint32_t micro_size, reserved;
+	uint32_t micro_size;
+	uint32_t micro; /* PROGRESS */
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160]; /* why, when status is not OK */
