@@ -42,8 +42,8 @@ struct job_ports {
 	/* 16 random bytes. */
 	void (*random16)(void *ctx, uint8_t out[16]);
 	/* The control record in force, if it is newer than this one, by its seq; it is noted as told: no later engine
-	 * goes on from an older one. false: it is not newer, or there is no memory to read it. Asked only where sessions
-	 * have mailboxes, because the answers to their pushes do not come this way. */
+	 * goes on from an older one. false: it is not newer, or there is no memory to read it. Asked only where
+	 * sessions have mailboxes, because the answers to their pushes do not come this way. */
 	bool (*record)(void *ctx, uint64_t newer_than, struct record_view *out);
 	/* The mailbox of this rank, by its index in the part, is over: its trainer is told to go on by RPC. */
 	void (*mailbox_over)(void *ctx, uint32_t rank);

@@ -45,7 +45,13 @@ static void random16(void *ctx, uint8_t out[16])
 	memset(out, ++n, 16);
 }
 
-static const struct job_ports ports = { NULL, reply, engine_send, report, allocate, event, alive, random16 };
+static const struct job_ports ports = { .reply = reply,
+					.engine_send = engine_send,
+					.report = report,
+					.allocate = allocate,
+					.event = event,
+					.process_alive = alive,
+					.random16 = random16 };
 
 static void up(struct job *j, struct now now)
 {

@@ -292,7 +292,14 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 	need(!job_spec_check(&c->spec, &field, why, sizeof(why)), why);
 	c->add = calloc(ranks, sizeof(*c->add));
 	need(c->add, "no memory");
-	struct job_ports ports = { c, on_reply, on_engine_send, on_report, on_allocate, on_event, is_alive, on_random };
+	struct job_ports ports = { .ctx = c,
+				   .reply = on_reply,
+				   .engine_send = on_engine_send,
+				   .report = on_report,
+				   .allocate = on_allocate,
+				   .event = on_event,
+				   .process_alive = is_alive,
+				   .random16 = on_random };
 	struct coord_ports coord_ports = {
 		c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL
 	};
