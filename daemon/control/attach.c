@@ -161,6 +161,7 @@ static void attach_done(struct job *j, struct rank *r, struct now now)
 		waiter_remove(j, w);
 	}
 	streams_end(j, r, ST_SESSION_FENCED, "end this process", "a newer process has attached as this rank");
+	mailbox_end(j, r);
 	r->session = r->next;
 	r->sgen = r->next_sgen;
 	r->has_session = true;

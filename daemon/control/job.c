@@ -141,9 +141,11 @@ static void forget_commands(struct job *j)
 		j->waiter[i].sent = false;
 	EACH_RANK(j, r)
 	{
-		r->attach_sent = r->flush_sent = false;
-		for (int p = 0; p < RANK_MAX_PUSHES; p++)
+		r->attach_sent = r->flush_sent = r->box_sent = false;
+		for (int p = 0; p < RANK_MAX_PUSHES; p++) {
+			r->push[p].resent |= r->push[p].sent;
 			r->push[p].sent = false;
+		}
 	}
 }
 
@@ -199,6 +201,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	uint64_t before = j->mirror.r.window;
 	bool seen = j->engine_seen;
 	copy_state(&j->mirror, state);
+	j->caught_up = state->r.seq;
 	job_learn_digest(j);
 	if (state->r.phase >= WINDOW_CLOSED)
 		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));

@@ -94,11 +94,22 @@ static void mirror_closed(struct job *j, const struct engine_answer *a)
 	memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));
 }
 
+/* The mirror has every push that the frozen window counts. If it cannot catch up now, the command goes out once more
+ * with the next tick: the engine answers it again. */
+static bool knows_all(struct job *j, const struct engine_answer *a)
+{
+	if (!j->has_boxes || a->status || a->window != j->mirror.r.window)
+		return true;
+	return job_catch_up(j) && j->mirror.r.count == a->count;
+}
+
 static void on_close(struct job *j, const struct engine_answer *a, struct now now)
 {
 	if (a->id != j->close_command)
 		return;
 	j->close_command = 0;
+	if (!knows_all(j, a))
+		return;
 	if (!a->status && a->window == j->mirror.r.window)
 		mirror_closed(j, a);
 	job_reconcile(j, now); /* what had not been sent is now settled as not counted */
@@ -110,6 +121,8 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 	if (a->id != j->go_command)
 		return;
 	j->go_command = 0;
+	if (!knows_all(j, a))
+		return;
 	if (a->status) {
 		j->vote_status = a->status;
 		j->vote_term = j->go_term;
@@ -169,6 +182,20 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 	job_params_changed(j, now);
 }
 
+/* Unasked, of pushes that came in mailboxes. Without memory to catch up, the tick tries again. */
+static void on_progress(struct job *j, const struct engine_answer *a, struct now now)
+{
+	struct rank *r = &j->rank[a->rank];
+	if (a->window != j->mirror.r.window)
+		return;
+	job_catch_up(j);
+	if (a->result == PROGRESS_VOID)
+		push_note_void(j, r, a->micro, a->nonfinite_count);
+	else if (a->result == PROGRESS_NONFINITE)
+		push_note_nonfinite(r, a->micro);
+	job_report_rank(j, a->result == PROGRESS_VOID && j->spec->nonfinite == NONFINITE_ERROR, now);
+}
+
 void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 {
 	j->clock_ns = now.mono_ns;
@@ -211,8 +238,12 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_PING:
 	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
 	case ENGINE_RESTORE:
+		break;
 	case ENGINE_MAILBOX:
+		mailbox_answered(j, a);
+		break;
 	case ENGINE_PROGRESS:
+		on_progress(j, a, now);
 		break;
 	}
 }

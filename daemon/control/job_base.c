@@ -65,12 +65,8 @@ void job_on_call_gone(struct job *j, uint64_t call, uint32_t rank)
 		if (j->waiter[i].call == call && !j->waiter[i].sent)
 			waiter_remove(j, &j->waiter[i]);
 	struct rank *r = job_rank(j, rank);
-	for (int i = 0; i < RANK_MAX_PUSHES && r; i++) {
-		struct parked_push *p = &r->push[i];
-		for (int k = 0; k < p->n_calls; k++)
-			if (p->call[k] == call)
-				p->call[k] = p->call[--p->n_calls];
-	}
+	for (int i = 0; i < RANK_MAX_PUSHES && r; i++)
+		r->push[i].gone |= r->push[i].used && r->push[i].call == call;
 }
 
 /* ---- windows that are over ---- */

@@ -87,14 +87,17 @@ static void count_voided(struct job *j, struct rank *r)
 		r->first_void++;
 }
 
+void rank_recount(struct job *j, struct rank *r)
+{
+	count_voided(j, r);
+	rank_changed(j, r);
+}
+
 void job_recount(struct job *j)
 {
 	memset(j->missing_at, 0, j->spec->max_micro_size * sizeof(*j->missing_at));
 	EACH_RANK(j, r)
-	{
-		count_voided(j, r);
-		rank_changed(j, r);
-	}
+	rank_recount(j, r);
 }
 
 /* ---- the canonical order ---- */

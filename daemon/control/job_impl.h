@@ -4,6 +4,7 @@
  *   job_base.c                        what all of them stand on
  *   job_counts.c                      what each rank has given to the open window, and still owes
  *   session.c, streams.c              sessions, inline streams
+ *   mailboxes.c                       mailboxes, and what has come in them
  *   job_report.c                      reports to the coordinator
  *   waits.c, initial.c, pushes.c      trainers' calls, each from its checks to its answer
  *   leaving.c, attach.c, stream_calls.c
@@ -18,27 +19,28 @@
 #include "control/job.h"
 
 #define RANK_MAX_SLOTS 2
-/* two slots, and as many repeats of counted micro-batches under judgement */
-#define RANK_MAX_PUSHES 4
-/* the slot of a push that is counted already: only its data_key is looked at */
+/* two slots, and for each the calls that an engine lets wait for one micro-batch (ACCUM_MAX_ASKERS) */
+#define RANK_MAX_PUSHES 8
+/* the slot of a repeat: an earlier push of the same micro-batch is counted, void or parked, and nothing is read for
+ * this one. An engine that knows of no earlier one refuses it: no session has this slot */
 #define REPEAT UINT32_MAX
-#define PUSH_MAX_CALLS 4 /* repeats that joined a parked push */
 
+/* A Push call that the engine has to answer. */
 struct parked_push {
 	bool used;
-	bool sent; /* the engine has it */
+	bool sent;   /* the engine has it */
+	bool resent; /* an engine that has died had it: it may be counted */
 	uint64_t command_id;
 	uint64_t window;
 	uint32_t micro, slot;
-	double weight, loss, lr;
+	double weight, loss, loss_scale, lr;
 	uint64_t data_key;
 	bool zero_after;
 	unsigned char *present;
 	uint32_t n_present;
 	int64_t since_ns, unix_ns;
-	uint32_t blocked_by; /* index of the rank whose turn was before, when it came; own rank: nobody */
-	uint64_t call[PUSH_MAX_CALLS];
-	int n_calls;
+	uint64_t call;
+	bool gone; /* the call's client: nobody is answered */
 };
 
 /* docs/protocol.md, "Inline stream". */
@@ -71,6 +73,13 @@ struct rank {
 	bool watched;	     /* while it has no lifeline, its process is looked at once a second */
 	int64_t heard_ns;    /* its last call, or the last answer to one */
 	bool mapped;	     /* the session has had its slots over the attach socket */
+	/* the session has a mailbox; the engine has been told; by this command */
+	bool has_box, box_sent;
+	bool moved; /* scratch of job_catch_up */
+	uint64_t box_command;
+	/* its oldest push that waits in the engine's queue, as last looked at; 0: none */
+	int64_t queued_since_ns;
+	uint32_t queued_micro;
 	/* an attach that the engine has not stored yet */
 	bool attaching, attach_sent;
 	struct session_record next;
@@ -150,6 +159,7 @@ struct job {
 	/* engine */
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */
+	uint64_t caught_up;	     /* seq of the record that the mirror has last been compared with */
 	uint64_t *closed_counted;    /* `counted` when the window was frozen */
 	uint64_t next_command;
 	uint64_t close_command, go_command, commit_command, init_command, ack_command,
@@ -181,6 +191,7 @@ struct job {
 	uint32_t *missing; /* scratch of max_micro_size */
 	/* job_counts.c: kept, of all ranks */
 	uint32_t n_owing, n_left, n_reading;
+	bool has_boxes; /* a session has, or has had, a mailbox: answers do not say all that is counted */
 	struct missing_at *missing_at; /* [max_micro_size]; canonical order */
 	uint64_t *visited, n_visited;  /* ranks that were looked at: visited points to n_visited */
 	/* ranks and calls */
@@ -245,6 +256,8 @@ uint32_t rank_blocked_by(const struct job *, const struct rank *, uint32_t micro
 void rank_settle(struct job *, struct rank *, uint32_t micro, bool is_void);
 /* To be called when the rank's session, its row in the mirror, or its bits have changed. */
 void rank_changed(struct job *, struct rank *);
+/* Bits of the rank have come into the mirror otherwise: its void ones are counted anew. */
+void rank_recount(struct job *, struct rank *);
 /* The same of all ranks: the mirror is another one, or of another window. */
 void job_recount(struct job *);
 
@@ -268,7 +281,9 @@ bool session_is_dead(const struct job *, const struct session_record *);
 bool session_is_silent(const struct job *, const struct rank *);
 /* First of the n consecutive slots of this rank's session. */
 uint32_t session_slots(const struct job *, const struct rank *, uint32_t *n);
-/* A push, a stream or a piece of the parameters is in this slot of the rank's session. */
+/* A stream or a piece of the parameters is in this slot of the rank's session; slot_in_use: or a push. Of pushes in
+ * mailboxes, and of those that must not overtake one another, only the engine knows. */
+bool slot_is_filled(const struct job *, const struct rank *, uint32_t slot);
 bool slot_in_use(const struct job *, const struct rank *, uint32_t slot);
 
 /* ---- streams.c ---- */
@@ -287,6 +302,16 @@ struct stream *stream_filling(struct job *, uint64_t call, uint32_t rank);
 bool stream_note(struct job *, struct stream *, uint64_t offset, uint64_t n);
 /* What has come lacks a tensor of the parameters: `why` names it. */
 bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
+
+/* ---- mailboxes.c ---- */
+/* Tells the engine of the rank's mailbox, if it has one and the engine may and does not know of it. */
+void mailbox_send(struct job *, struct rank *);
+void mailbox_answered(struct job *, const struct engine_answer *);
+/* The rank's session goes on by RPC alone. Nothing if it has no mailbox. */
+void mailbox_end(struct job *, struct rank *);
+/* Brings the mirror up to what has come in mailboxes: to be called before the mirror is relied on. false: the record
+ * could not be read now. */
+bool job_catch_up(struct job *);
 
 /* ---- job_report.c ---- */
 /* Says all that the coordinator wants to know, now; costs a look at every rank. */
@@ -316,10 +341,15 @@ void job_params_changed(struct job *, struct now); /* the start may go on */
 void pushes_send(struct job *, struct rank *);
 /* The engine's answer to a push. */
 void push_answered(struct job *, const struct engine_answer *, struct now);
-/* Ends a push: answers its calls and frees it. */
+/* Ends a push: answers its call and frees it. */
 void push_fail(struct job *, struct rank *, struct parked_push *, enum status, const char *text);
-/* A push of a window that is over, or whose bit is set already: answers it from what is known; false: still open. */
+/* Answers a push whose window is over from what is known of that; false: it is not over. */
 bool push_settle(struct job *, struct rank *, struct parked_push *);
+/* A push was void, or counted with non-finite elements: tells people, and the coordinator with the next report. */
+void push_note_void(struct job *, struct rank *, uint32_t micro, uint32_t nonfinite);
+void push_note_nonfinite(struct rank *, uint32_t micro);
+/* An earlier push of this micro-batch, in this window, is counted, void or parked. */
+bool push_repeats(const struct job *, const struct rank *, uint64_t window, uint32_t micro);
 /* The push's bitmap is not of the job's tensor set: `text` says how. */
 bool present_wrong(const struct job *, const struct push_args *, char *text, size_t n);
 #define PRESENT_HINT "one bit for each tensor in the order of registration"

@@ -26,6 +26,7 @@ static void end_calls(struct job *j, enum status st, const char *hint, const cha
 	}
 	EACH_RANK(j, r)
 	{
+		mailbox_end(j, r);
 		streams_end(j, r, st, hint, text);
 		for (int i = 0; i < RANK_MAX_PUSHES; i++)
 			if (r->push[i].used)

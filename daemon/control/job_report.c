@@ -11,7 +11,8 @@
 
 static bool is_blocked(const struct job *j, const struct rank *r, int64_t *since)
 {
-	int64_t oldest = 0;
+	bool queued = r->queued_since_ns && rank_blocked_by(j, r, r->queued_micro) != r->index;
+	int64_t oldest = queued ? r->queued_since_ns : 0; /* that of a mailbox */
 	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
 		const struct parked_push *p = &r->push[i];
 		if (p->used && rank_blocked_by(j, r, p->micro) != r->index && (!oldest || p->since_ns < oldest))

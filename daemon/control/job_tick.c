@@ -88,6 +88,7 @@ void job_tick(struct job *j, struct now now)
 	assert(!job_counts_wrong(j, why, sizeof(why)));
 	(void)why;
 	j->clock_ns = now.mono_ns;
+	job_catch_up(j);
 	watch_unlinked(j, now);
 	time_out_some(j, now);
 	job_reconcile(j, now);

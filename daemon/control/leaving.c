@@ -100,6 +100,7 @@ void flush_answered(struct job *j, const struct engine_answer *a, struct now now
 	}
 	if (!must_leave)
 		r->flush_wanted = r->leave_wanted = false;
+	job_catch_up(j);			     /* the answer says how much is counted */
 	bool closed = a->status == ST_WINDOW_CLOSED; /* the window closed before the flush: the rank owes it nothing */
 	answer_waiters(j, r, !must_leave, closed ? ST_OK : (enum status)a->status, a->text);
 	if (must_leave)
@@ -179,6 +180,7 @@ void job_detach(struct job *j, uint64_t call, const struct session_key *k, bool 
 		return;
 	r->detached = true;
 	r->lost = false;
+	mailbox_end(j, r);
 	rank_changed(j, r);
 	streams_end(j, r, ST_CANCELLED, "detach when all streams have been answered",
 		    "the session has detached: the stream ends with it");

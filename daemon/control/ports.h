@@ -18,9 +18,9 @@ struct status_rank;
 
 /* What an engine's segments say at this moment: lent until the next event of the job. */
 struct record_view {
-	const struct control_state *state;
-	const struct ledger_cell *ledger; /* [ranks * max_micro_size] of the part */
-	const struct status_rank *rank;	  /* [ranks] of the part */
+	const struct control_state *state; /* NULL: it is not newer than what was asked for */
+	const struct ledger_cell *ledger;  /* [ranks * max_micro_size] of the part */
+	const struct status_rank *rank;	   /* [ranks] of the part */
 };
 
 /* Of a job on a node. */
@@ -41,9 +41,9 @@ struct job_ports {
 	bool (*process_alive)(void *ctx, int64_t pid, uint64_t start_time);
 	/* 16 random bytes. */
 	void (*random16)(void *ctx, uint8_t out[16]);
-	/* The control record in force, if it is newer than this one, by its seq; it is noted as told: no later engine
-	 * goes on from an older one. false: it is not newer, or there is no memory to read it. Asked only where
-	 * sessions have mailboxes, because the answers to their pushes do not come this way. */
+	/* The control record in force, if its seq is above this one; it is noted as told, so that no later engine goes
+	 * on from an older one. false: there is no memory to read it, or nothing to read. Asked only where sessions
+	 * have mailboxes, because the answers to their pushes do not come this way. */
 	bool (*record)(void *ctx, uint64_t newer_than, struct record_view *out);
 	/* The mailbox of this rank, by its index in the part, is over: its trainer is told to go on by RPC. */
 	void (*mailbox_over)(void *ctx, uint32_t rank);

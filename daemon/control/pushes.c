@@ -4,19 +4,15 @@
  * struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
-#include "engine/commit.h"
-#include "math/optim.h"
-
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- answers ---- */
 
+/* a: the engine's answer; NULL: there was no need to ask it. */
 static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint32_t result, uint64_t window,
-		       const struct parked_push *p)
+		       const struct parked_push *p, const struct engine_answer *a)
 {
 	if (result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR) {
 		reply_error(j, call, ST_NONFINITE, "the job fails: look at this rank's data and loss",
@@ -27,10 +23,10 @@ static void push_reply(struct job *j, const struct rank *r, uint64_t call, uint3
 	struct reply rep = { .kind = REPLY_PUSH };
 	rep.push.result = result;
 	rep.push.window = window;
-	rep.push.counted = window == j->mirror.r.window ? j->mirror.rank[r->index].counted : 0;
+	rep.push.counted = a ? a->rank_counted : 0;
 	rep.push.micro_size = job_micro_size(j);
 	rep.push.parked_ns = p ? j->clock_ns - p->since_ns : 0;
-	rep.push.parked_for_rank = j->rank[p ? p->blocked_by : r->index].global;
+	rep.push.parked_for_rank = j->rank[a ? a->blocked_by : r->index].global;
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
@@ -40,17 +36,10 @@ static void push_free(struct parked_push *p)
 	*p = (struct parked_push){ 0 };
 }
 
-static void push_answer(struct job *j, struct rank *r, struct parked_push *p, uint32_t result)
-{
-	for (int i = 0; i < p->n_calls; i++)
-		push_reply(j, r, p->call[i], i && result == PUSH_COUNTED ? PUSH_DUPLICATE : result, p->window, p);
-	push_free(p);
-}
-
 void push_fail(struct job *j, struct rank *r, struct parked_push *p, enum status st, const char *text)
 {
-	for (int i = 0; i < p->n_calls; i++)
-		reply_error(j, p->call[i], st, st == ST_WINDOW_CLOSED ? "go on with the next window" : NULL,
+	if (!p->gone)
+		reply_error(j, p->call, st, st == ST_WINDOW_CLOSED ? "go on with the next window" : NULL,
 			    "rank %u, window %llu, micro-batch %u: %s", r->global, (unsigned long long)p->window,
 			    p->micro, text && *text ? text : status_info(st)->text);
 	push_free(p);
@@ -62,7 +51,7 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 	const struct past_window *past = past_find(j, window);
 	if (past && micro < j->spec->max_micro_size &&
 	    control_bit(past->counted, j->spec->max_micro_size, r->index, micro)) {
-		push_reply(j, r, call, PUSH_ALREADY_COMMITTED, window, NULL);
+		push_reply(j, r, call, PUSH_ALREADY_COMMITTED, window, NULL, NULL);
 		return;
 	}
 	if (!past)
@@ -79,23 +68,11 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 
 bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 {
-	if (p->window < j->mirror.r.window) {
-		for (int i = 0; i < p->n_calls; i++)
-			answer_late(j, r, p->call[i], p->window, p->micro);
-		push_free(p);
-		return true;
-	}
-	bool repeat = p->slot == REPEAT;
-	if (repeat && j->mirror.r.phase == WINDOW_OPEN)
-		return false; /* the engine compares the data_key with the one that it counted */
-	if (rank_voided(j, r, p->micro))
-		push_answer(j, r, p, PUSH_VOID);
-	else if (rank_counted(j, r, p->micro))
-		push_answer(j, r, p, repeat ? PUSH_DUPLICATE : PUSH_COUNTED);
-	else if (j->mirror.r.phase != WINDOW_OPEN)
-		push_fail(j, r, p, ST_WINDOW_CLOSED, "the window closed without this micro-batch: not counted");
-	else
+	if (p->window >= j->mirror.r.window)
 		return false;
+	if (!p->gone)
+		answer_late(j, r, p->call, p->window, p->micro);
+	push_free(p);
 	return true;
 }
 
@@ -103,16 +80,15 @@ bool push_settle(struct job *j, struct rank *r, struct parked_push *p)
 
 static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 {
-	uint32_t n, first = session_slots(j, r, &n);
 	struct engine_command c = { .op = ENGINE_ADD,
 				    .rank = r->index,
 				    .sgen = r->sgen,
 				    .window = p->window,
 				    .micro = p->micro,
-				    .slot = p->slot == REPEAT ? first : p->slot,
+				    .slot = p->slot,
 				    .weight = p->weight,
 				    .loss = p->loss,
-				    .loss_scale = j->mirror.r.loss_scale, /* push_well_formed has compared */
+				    .loss_scale = p->loss_scale,
 				    .data_key = p->data_key,
 				    .unix_nanos = p->unix_ns,
 				    .zero_after = p->zero_after,
@@ -121,13 +97,14 @@ static void send_add(struct job *j, struct rank *r, struct parked_push *p)
 	p->sent = job_send(j, &c, &p->command_id, p->present);
 }
 
-/* In ascending order, as the engine wants them; places do not keep it. */
+/* In ascending order, as the engine wants them, and a repeat behind what it repeats; places do not keep it. */
 static struct parked_push *first_unsent(struct rank *r)
 {
 	struct parked_push *first = NULL;
 	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
 		struct parked_push *p = &r->push[i];
-		if (p->used && !p->sent && (!first || p->micro < first->micro))
+		bool before = !first || p->micro < first->micro || (p->micro == first->micro && p->slot < first->slot);
+		if (p->used && !p->sent && before)
 			first = p;
 	}
 	return first;
@@ -147,12 +124,20 @@ void pushes_send(struct job *j, struct rank *r)
 		}
 }
 
-static void on_void(struct job *j, struct rank *r, const struct parked_push *p, const struct engine_answer *a)
+void push_note_void(struct job *j, struct rank *r, uint32_t micro, uint32_t nonfinite)
 {
 	char text[200];
-	snprintf(text, sizeof(text), "micro-batch %u of window %llu has %u non-finite gradient elements: not counted",
-		 p->micro, (unsigned long long)p->window, a->nonfinite_count);
+	snprintf(text, sizeof(text),
+		 nonfinite ? "micro-batch %u of window %llu has %u non-finite gradient elements: not counted"
+			   : "micro-batch %u of window %llu has non-finite gradient elements: not counted",
+		 micro, (unsigned long long)j->mirror.r.window, nonfinite);
 	j->ports.event(j->ports.ctx, j->id, true, "MicroRejected", r->global, text);
+}
+
+void push_note_nonfinite(struct rank *r, uint32_t micro)
+{
+	if (!r->nonfinite++)
+		r->first_nonfinite = micro;
 }
 
 /* Answers come in the order of counting: the first one's learning rate is the window's. */
@@ -165,16 +150,39 @@ static void count_push(struct job *j, struct rank *r, const struct parked_push *
 	j->mirror.r.lr_rank = r->index;
 }
 
-/* The engine refuses it, in the words that a trainer reads. */
-static void push_refuse(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
+/* The push is counted, or void, or was so before. */
+static void push_taken(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
 {
-	if (!*a->text) {
-		push_fail(j, r, p, a->status, NULL);
-		return;
-	}
-	for (int i = 0; i < p->n_calls; i++)
-		reply_error(j, p->call[i], a->status, *a->hint ? a->hint : NULL, "%s", a->text);
+	const bool is_void = a->result == PUSH_VOID, counts = a->result == PUSH_COUNTED;
+	if (counts && !rank_settled(j, r, p->micro))
+		count_push(j, r, p);
+	if (counts && a->nonfinite_count)
+		push_note_nonfinite(r, p->micro);
+	if (counts || is_void)
+		rank_settle(j, r, p->micro, is_void);
+	if (is_void && (a->nonfinite_count || p->resent))
+		push_note_void(j, r, p->micro, a->nonfinite_count);
+	/* the answer of an engine that died was this one's */
+	bool counted = a->result == PUSH_DUPLICATE && p->resent && p->slot != REPEAT;
+	if (!p->gone)
+		push_reply(j, r, p->call, counted ? PUSH_COUNTED : a->result, p->window, p, a);
 	push_free(p);
+}
+
+/* The engine refuses it, in the words that a trainer reads. */
+static void push_refused(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
+{
+	if (p->slot == REPEAT && a->status == ST_BAD_SLOT)
+		push_fail(j, r, p, ST_UNAVAILABLE, "the push that this one repeats has been refused: send it again");
+	else if (a->status == ST_WINDOW_FORGOTTEN && p->window < j->mirror.r.window)
+		push_settle(j, r, p); /* there gaccd knows more */
+	else if (!*a->text)
+		push_fail(j, r, p, a->status, NULL);
+	else {
+		if (!p->gone)
+			reply_error(j, p->call, a->status, *a->hint ? a->hint : NULL, "%s", a->text);
+		push_free(p);
+	}
 }
 
 void push_answered(struct job *j, const struct engine_answer *a, struct now now)
@@ -184,18 +192,10 @@ void push_answered(struct job *j, const struct engine_answer *a, struct now now)
 		struct parked_push *p = &r->push[i];
 		if (!p->used || !p->sent || p->command_id != a->id)
 			continue;
-		if (a->status) {
-			push_refuse(j, r, p, a);
-			break;
-		}
-		if (a->result != PUSH_VOID && !rank_settled(j, r, p->micro))
-			count_push(j, r, p);
-		if (a->result == PUSH_COUNTED && a->nonfinite_count && !r->nonfinite++)
-			r->first_nonfinite = p->micro;
-		rank_settle(j, r, p->micro, a->result == PUSH_VOID);
-		if (a->result == PUSH_VOID)
-			on_void(j, r, p, a);
-		push_answer(j, r, p, a->result);
+		if (a->status)
+			push_refused(j, r, p, a);
+		else
+			push_taken(j, r, p, a);
 		break;
 	}
 	job_report_rank(j, a->result == PUSH_VOID && j->spec->nonfinite == NONFINITE_ERROR, now);
@@ -217,75 +217,30 @@ bool present_wrong(const struct job *j, const struct push_args *a, char *text, s
 	return true;
 }
 
-/* Checks that need no look at the window. */
-static bool push_well_formed(struct job *j, uint64_t call, const struct push_args *a)
+bool push_repeats(const struct job *j, const struct rank *r, uint64_t window, uint32_t micro)
+{
+	if (window != j->mirror.r.window || micro >= j->spec->max_micro_size)
+		return false;
+	for (int i = 0; i < RANK_MAX_PUSHES; i++)
+		if (r->push[i].used && r->push[i].window == window && r->push[i].micro == micro)
+			return true;
+	return rank_settled(j, r, micro);
+}
+
+/* What the engine does not know. All else it judges (engine/judge.h), whichever way a push comes. Answers and returns
+ * false when the push ends here. */
+static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
 {
 	char text[160];
-	if (!isfinite(a->weight) || a->weight < DBL_MIN) { /* engines take subnormal numbers for 0 */
-		reply_error(j, call, ST_BAD_WEIGHT, "send the number of samples or tokens of the micro-batch",
-			    "weight is %g: it must be %g..%g", a->weight, DBL_MIN, DBL_MAX);
-		return false;
-	}
-	if (!commit_is_lr(a->lr)) {
-		reply_error(j, call, ST_INVALID_ARGUMENT, "send the window's learning rate, or 0 for the schedule's",
-			    "lr is %g: it must be 0..%g", a->lr, COMMIT_MAX);
-		return false;
-	}
-	if (present_wrong(j, a, text, sizeof(text))) {
+	if (present_wrong(j, a, text, sizeof(text))) { /* a packet to the engine must have room for it */
 		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
 		return false;
 	}
-	double scale = a->loss_scale == 0 ? 1 : a->loss_scale;
-	if (scale != j->mirror.r.loss_scale) {
-		reply_error(j, call, ST_LOSS_SCALE_MISMATCH, "use the loss_scale that WaitReady or WaitStep gave",
-			    "gradients carry loss scale %g, the window's is %g", scale, j->mirror.r.loss_scale);
-		return false;
-	}
-	return true;
-}
-
-static const char *lr_words(double lr, char *buf, size_t n)
-{
-	if (lr == 0)
-		return "the schedule's";
-	snprintf(buf, n, "%g", lr);
-	return buf;
-}
-
-/* The window's learning rate is that of its first counted push. */
-static bool push_lr_fits(struct job *j, const struct rank *r, uint64_t call, const struct push_args *a)
-{
-	const struct control_record *m = &j->mirror.r;
-	char is[40], said[40];
-	if (!m->count || a->lr == m->window_lr)
+	if (push_repeats(j, r, a->window, a->micro))
 		return true;
-	reply_error(j, call, ST_LR_MISMATCH, NULL,
-		    "rank %u gives window %llu the learning rate %s; rank %u, whose push was counted first, gave it %s",
-		    r->global, (unsigned long long)a->window, lr_words(a->lr, said, sizeof(said)),
-		    j->rank[m->lr_rank].global, lr_words(m->window_lr, is, sizeof(is)));
-	return false;
-}
-
-/* Checks against the open window; answers and returns false when the push ends here. */
-static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
-{
-	uint32_t size = job_micro_size(j), next = rank_progress_count(j, r);
-	if (j->mirror.rank[r->index].flushed || r->flush_wanted) {
+	if (r->flush_wanted) {
 		reply_error(j, call, ST_FLUSHED, "wait for the window's outcome, then push into the next one",
 			    "rank %u has flushed window %llu", r->global, (unsigned long long)a->window);
-		return false;
-	}
-	if (j->mirror.r.phase != WINDOW_OPEN) {
-		reply_error(j, call, ST_WINDOW_CLOSED, "go on with the next window",
-			    "window %llu closed without micro-batch %u of rank %u: not counted",
-			    (unsigned long long)a->window, a->micro, r->global);
-		return false;
-	}
-	for (int i = 0; i < RANK_MAX_PUSHES; i++)
-		next += r->push[i].used && !rank_settled(j, r, r->push[i].micro);
-	if (j->spec->ordering == ORDER_CANONICAL && a->micro != next) {
-		reply_error(j, call, ST_OUT_OF_ORDER, "push the micro-batches of a window in ascending order",
-			    "micro-batch %u of rank %u: %u of %u is expected next", a->micro, r->global, next, size);
 		return false;
 	}
 	if (a->slot >= j->spec->slots_per_rank) {
@@ -299,37 +254,12 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 			    "slot %u: this session of rank %u has not mapped its slots", a->slot, r->global);
 		return false;
 	}
-	if (slot_in_use(j, r, a->slot)) {
-		reply_error(j, call, ST_SLOT_BUSY, "wait for that push to be acknowledged, or use the other slot",
-			    "slot %u holds another micro-batch of rank %u that is not counted yet", a->slot, r->global);
+	if (slot_is_filled(j, r, a->slot)) {
+		reply_error(j, call, ST_SLOT_BUSY, "wait for that stream to be answered, or use the other slot",
+			    "slot %u of rank %u holds a stream, or a piece of the parameters", a->slot, r->global);
 		return false;
 	}
 	return true;
-}
-
-/* A repeat of a push that is still parked waits with it. */
-static bool push_joined(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
-{
-	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
-		struct parked_push *p = &r->push[i];
-		if (!p->used || p->micro != a->micro)
-			continue;
-		if (p->data_key != a->data_key)
-			reply_error(j, call, ST_DATA_KEY_MISMATCH, "a micro-batch index names one set of samples",
-				    "micro-batch %u is parked with data_key %016llx, this one has %016llx", a->micro,
-				    (unsigned long long)p->data_key, (unsigned long long)a->data_key);
-		else if (p->lr != a->lr)
-			reply_error(j, call, ST_LR_MISMATCH, NULL,
-				    "micro-batch %u of rank %u is parked with lr %g, this one has %g", a->micro,
-				    r->global, p->lr, a->lr);
-		else if (p->n_calls == PUSH_MAX_CALLS)
-			reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for the earlier calls",
-				    "micro-batch %u is parked with %d calls already", a->micro, p->n_calls);
-		else
-			p->call[p->n_calls++] = call;
-		return true;
-	}
-	return false;
 }
 
 static struct parked_push *push_new(struct rank *r)
@@ -340,8 +270,7 @@ static struct parked_push *push_new(struct rank *r)
 	return NULL;
 }
 
-static void push_park(struct job *j, struct rank *r, uint64_t call, const struct push_args *a, bool repeat,
-		      struct now now)
+static void push_park(struct job *j, struct rank *r, uint64_t call, const struct push_args *a, struct now now)
 {
 	struct parked_push *p = push_new(r);
 	unsigned char *present = p && a->n_present ? malloc(a->n_present) : NULL;
@@ -353,12 +282,14 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 	if (present)
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = session_slots(j, r, &n);
+	bool repeat = push_repeats(j, r, a->window, a->micro);
 	*p = (struct parked_push){ .used = true,
 				   .window = a->window,
 				   .micro = a->micro,
 				   .slot = repeat ? REPEAT : first + a->slot,
 				   .weight = a->weight,
 				   .loss = a->loss,
+				   .loss_scale = a->loss_scale,
 				   .lr = a->lr,
 				   .data_key = a->data_key,
 				   .zero_after = a->zero_after,
@@ -366,9 +297,7 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 				   .n_present = a->n_present,
 				   .since_ns = now.mono_ns,
 				   .unix_ns = now.unix_ns,
-				   .call = { call },
-				   .n_calls = 1 };
-	p->blocked_by = rank_blocked_by(j, r, a->micro);
+				   .call = call };
 	r->last_push_unix_ns = now.unix_ns;
 	pushes_send(j, r);
 }
@@ -381,32 +310,12 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 	bool known = past_find(j, a->window) && a->window < j->mirror.r.window; /* also when the job has ended since */
 	if (!known && !call_in_window(j, call, k))
 		return;
-	if (a->window < j->mirror.r.window) {
+	if (a->window < j->mirror.r.window)
 		answer_late(j, r, call, a->window, a->micro);
-		return;
-	}
-	if (a->window > j->mirror.r.window) {
+	else if (a->window > j->mirror.r.window)
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "call WaitStep for the window before first",
 			    "window %llu is open, not %llu", (unsigned long long)j->mirror.r.window,
 			    (unsigned long long)a->window);
-		return;
-	}
-	if (a->micro >= job_micro_size(j)) {
-		reply_error(j, call, ST_WINDOW_FULL,
-			    "call WaitStep after micro_size micro-batches, then push into the next window",
-			    "micro-batch index %u: a rank contributes %u to a window (0..%u)", a->micro,
-			    job_micro_size(j), job_micro_size(j) - 1);
-		return;
-	}
-	if (!push_well_formed(j, call, a) || !push_lr_fits(j, r, call, a))
-		return;
-	bool repeat = rank_settled(j, r, a->micro);
-	if (repeat && (!a->data_key || j->mirror.r.phase != WINDOW_OPEN)) {
-		push_reply(j, r, call, rank_voided(j, r, a->micro) ? PUSH_VOID : PUSH_DUPLICATE, a->window, NULL);
-		return;
-	}
-	if (push_joined(j, r, call, a))
-		return;
-	if (repeat || push_admitted(j, r, call, a))
-		push_park(j, r, call, a, repeat, now);
+	else if (push_admitted(j, r, call, a))
+		push_park(j, r, call, a, now);
 }

@@ -212,13 +212,19 @@ static bool holds_put(const struct job *j, const struct rank *r, uint32_t slot)
 	return false;
 }
 
+bool slot_is_filled(const struct job *j, const struct rank *r, uint32_t slot)
+{
+	uint32_t n, first = session_slots(j, r, &n);
+	return r->stream[slot].state != STREAM_NONE || holds_put(j, r, first + slot);
+}
+
 bool slot_in_use(const struct job *j, const struct rank *r, uint32_t slot)
 {
 	uint32_t n, first = session_slots(j, r, &n);
 	for (int i = 0; i < RANK_MAX_PUSHES; i++)
 		if (r->push[i].used && r->push[i].slot == first + slot)
 			return true;
-	return r->stream[slot].state != STREAM_NONE || holds_put(j, r, first + slot);
+	return slot_is_filled(j, r, slot);
 }
 
 void job_on_mapped(struct job *j, uint32_t rank, uint64_t generation)

@@ -7,22 +7,10 @@
 
 /* ---- its first message ---- */
 
-static bool same_micro(const struct parked_push *p, const struct push_args *a)
-{
-	return p->used && p->window == a->window && p->micro == a->micro;
-}
-
-/* The push can be answered, or can join another one, without its bytes. */
+/* The push can be answered, or can wait with an earlier one, without its bytes. */
 static bool needs_no_bytes(const struct job *j, const struct rank *r, const struct push_args *a)
 {
-	if (j->ended || a->window < j->mirror.r.window)
-		return true;
-	if (a->window != j->mirror.r.window || a->micro >= job_micro_size(j))
-		return false;
-	for (int i = 0; i < RANK_MAX_PUSHES; i++)
-		if (same_micro(&r->push[i], a))
-			return true;
-	return rank_settled(j, r, a->micro);
+	return j->ended || a->window < j->mirror.r.window || push_repeats(j, r, a->window, a->micro);
 }
 
 /* The client has started again: its earlier stream, whose connection may be dead unnoticed, must give up its slot. */

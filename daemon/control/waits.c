@@ -67,6 +67,7 @@ void job_wait_ready(struct job *j, uint64_t call, const struct session_key *k, i
 	const struct rank *r = call_allowed(j, call, k);
 	if (!r)
 		return;
+	job_catch_up(j);
 	if (ready_now(j, r)) {
 		ready_reply(j, r, call);
 		return;

@@ -81,6 +81,23 @@ static void schedule_pass(struct sim *s)
 	sim_event(s, (int64_t)sim_random(s, 4 * MS) + 1, EV_PASS)->life = s->engine_life;
 }
 
+/* To all who asked, as the engine's push.c does. */
+static void answer_push(struct sim *s, const struct accum_entry *p, enum status st, uint32_t result)
+{
+	for (uint32_t i = 0; i < p->n_askers; i++) {
+		struct engine_answer a = { .op = ENGINE_ADD,
+					   .id = p->asker[i],
+					   .rank = p->rank,
+					   .window = s->d.r.window,
+					   .rank_counted = s->d.rank[p->rank].counted,
+					   .blocked_by = p->rank,
+					   .status = st,
+					   .result = result };
+		answer(s, &a);
+		result = result == PUSH_COUNTED ? PUSH_DUPLICATE : result;
+	}
+}
+
 static void on_add(struct sim *s, const struct engine_command *c)
 {
 	struct engine_answer a = answer_to(c, ST_OK);
@@ -109,10 +126,13 @@ static void on_add(struct sim *s, const struct engine_command *c)
 				 .data_key = c->data_key,
 				 .window_lr = c->window_lr };
 	const struct verdict v = judge_push(&w, &p);
-	if (v.ruling == PUSH_JOINS || v.ruling == PUSH_OUT_OF_ORDER || v.ruling == PUSH_NO_SLOT ||
-	    v.ruling == PUSH_SLOT_BUSY || (v.ruling >= PUSH_PAST_END && v.ruling <= PUSH_LOSS_SCALE))
-		sim_fail(s, "micro-batch %u of rank %u is ruled %d by the engine: the job lets it pass", c->micro,
+	if (v.ruling >= PUSH_BAD_WEIGHT && v.ruling <= PUSH_BITMAP_END)
+		sim_fail(s, "micro-batch %u of rank %u is ruled %d by the engine: no trainer sent that", c->micro,
 			 c->rank, (int)v.ruling);
+	if (v.ruling == PUSH_JOINS) {
+		accum_join(&s->accum.entry[v.entry], c->id);
+		return;
+	}
 	if (v.ruling == PUSH_QUEUES) {
 		accum_queue(&s->accum, &e);
 		schedule_pass(s);
@@ -120,6 +140,7 @@ static void on_add(struct sim *s, const struct engine_command *c)
 	}
 	a.status = v.status;
 	a.result = v.result;
+	a.blocked_by = c->rank;
 	answer(s, &a);
 }
 
@@ -135,11 +156,6 @@ static void on_pass(struct sim *s)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct accum_entry *p = &pass[i];
 		bool reject = s->spec.nonfinite != NONFINITE_SKIP_STEP && (p->data_key % 30) == 7;
-		struct engine_answer a = { .op = ENGINE_ADD,
-					   .id = p->asker[0],
-					   .rank = p->rank,
-					   .window = s->d.r.window,
-					   .result = reject ? 4 : 1 };
 		if (p->sgen != s->d.rank[p->rank].sgen)
 			sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
 				 (unsigned long long)p->sgen, p->rank, (unsigned long long)s->d.rank[p->rank].sgen);
@@ -157,7 +173,7 @@ static void on_pass(struct sim *s)
 				(struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
 		}
 		s->d.r.seq++;
-		answer(s, &a);
+		answer_push(s, p, ST_OK, reject ? PUSH_VOID : PUSH_COUNTED);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		accum_remove(&s->accum, accum_find(&s->accum, pass[i].rank, pass[i].micro));
@@ -169,10 +185,7 @@ static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum s
 {
 	struct accum_entry *p;
 	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
-		struct engine_answer a = {
-			.op = ENGINE_ADD, .id = p->asker[0], .rank = p->rank, .window = s->d.r.window, .status = st
-		};
-		answer(s, &a);
+		answer_push(s, p, st, 0);
 		accum_remove(&s->accum, p);
 	}
 }

@@ -272,12 +272,16 @@ START_TEST(a_repeat_takes_the_place_of_the_earlier_try)
 	expect(2, ST_SLOT_BUSY);
 	ck_assert(!replied[1]);
 	finish(1, 0);
-	ck_assert(!open_push(3, 0)); /* parked: the repeat joins it, without a slot */
+	ck_assert(!open_push(3, 0)); /* parked: the repeat waits with it, without a slot */
 	ck_assert(!replied[3]);
+	struct engine_command repeat = sent[--n_sent];
 	answer(ENGINE_ADD, COUNTED);
 	expect(1, ST_OK);
+	sent[n_sent - 1] = repeat;
+	answer(ENGINE_ADD, PUSH_DUPLICATE);
 	expect(3, ST_OK);
-	ck_assert(!open_push(4, 0)); /* counted: answered without its bytes */
+	ck_assert(!open_push(4, 0)); /* counted: needs none of its bytes */
+	answer(ENGINE_ADD, PUSH_DUPLICATE);
 	expect(4, ST_OK);
 }
 END_TEST
