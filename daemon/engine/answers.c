@@ -3,6 +3,7 @@
  * trainers. For window.c, step.c, saving.c and engine.c; the engine's main thread. */
 #include "engine/process.h"
 
+#include "engine/progress.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -31,7 +32,7 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 
 void engine_note_told(struct engine *e)
 {
-	atomic_store_explicit(&e->mem.progress->told, e->state.r.seq, memory_order_release);
+	progress_note_told(e->mem.progress, e->state.r.seq);
 }
 
 /* Waits for room when the socket is full; a closed socket ends the engine. */

@@ -28,6 +28,7 @@ struct engine {
 	struct arith_norm norm;
 	struct snapshot *snapshot;
 	struct engine_answer saved; /* to the CHECKPOINT under way */
+	uint32_t owing;		    /* ranks that owe the open window something */
 	bool running;		    /* HELLO was sent */
 	bool ended;
 	int exit_code;
@@ -65,7 +66,13 @@ bool push_has_work(struct engine *);
 void push_refuse(struct engine *, uint32_t rank, uint64_t below_sgen, enum status);
 /* Brings the rank's row of struct status_progress up to the record and the queue. */
 void push_progress(struct engine *, uint32_t rank);
+/* Of all ranks, and counts again who owes something: when the record is not the one before with a small change. */
 void push_progress_all(struct engine *);
+/* Whether it may still contribute to the open window. */
+bool push_owes(const struct engine *, uint32_t rank);
+/* The record in force says for the first time that this many more ranks owe nothing. If they were the last, gaccd is
+ * told, unless it has sent all pushes itself. */
+void push_owe_nothing(struct engine *, uint32_t n_ranks);
 /* Zeroes the slots that the record in force names, and clears the list in the next record. */
 void push_zero_slots(struct engine *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes and reads the rows that say how far each rank is in the open window. Written for push.c on the engine's main
- * thread; read by gaccd, on any thread. */
+/* Writes and reads the rows that say how far each rank is in the open window, and raises `told`. Written for push.c on
+ * the engine's main thread; read by gaccd, which also raises `told`, on any thread. */
 #include "engine/progress.h"
 
 #include <time.h>
@@ -45,4 +45,12 @@ void progress_ready(struct status_rank *r, bool has_given_all)
 	bool was = atomic_load_explicit(&r->ready_mono_ns, memory_order_relaxed);
 	if (was != has_given_all)
 		atomic_store_explicit(&r->ready_mono_ns, has_given_all ? progress_clock() : 0, memory_order_relaxed);
+}
+
+void progress_note_told(struct status_progress *p, uint64_t seq)
+{
+	uint64_t was = atomic_load_explicit(&p->told, memory_order_relaxed);
+	while (was < seq &&
+	       !atomic_compare_exchange_weak_explicit(&p->told, &was, seq, memory_order_release, memory_order_relaxed))
+		;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of struct status_progress: where each rank stands in the open window, as its engine sees it.
+/* struct status_progress: where each rank stands in the open window, as its engine sees it, and `told`.
  *
- * One writer, the engine's main thread; readers on any thread of any process that maps the segment, at any time. Each
- * field is one word; what belongs to a queued push is read together by progress_parked. The rows outlive the engine:
- * its successor goes on with them.
+ * `told` is raised by the engine and by gaccd. The rows have one writer, the engine's main thread; readers on any
+ * thread of any process that maps the segment, at any time. Each field is one word; what belongs to a queued push is
+ * read together by progress_parked. The rows outlive the engine: its successor goes on with them.
  */
 #ifndef GACC_ENGINE_PROGRESS_H
 #define GACC_ENGINE_PROGRESS_H
@@ -24,6 +24,9 @@ bool progress_parked(const struct status_rank *, struct progress_parked *out);
 void progress_park(struct status_rank *, const struct progress_parked *);
 /* Whether it has given all that it owes: the time of that is kept, or taken now. */
 void progress_ready(struct status_rank *, bool has_given_all);
+/* An answer is about to rely on the record of this seq, which the caller has read or written. Never lowers it, whoever
+ * else raises it meanwhile. */
+void progress_note_told(struct status_progress *, uint64_t seq);
 /* CLOCK_BOOTTIME, as gaccd's. */
 int64_t progress_clock(void);
 

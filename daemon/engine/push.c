@@ -8,6 +8,7 @@
 #include "engine/progress.h"
 #include "proto/failpoint.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ struct batch {
 	uint64_t nonfinite[KERNEL_MAX_SLOTS];
 	bool is_void[KERNEL_MAX_SLOTS];
 	uint32_t n, n_good;
+	uint32_t n_done; /* ranks that owe nothing any more with it */
 	bool completes;
 };
 
@@ -34,27 +36,60 @@ static struct window_state window_of(const struct engine *e)
 
 /* ---- where a rank stands ---- */
 
-static bool has_given_all(const struct control_state *s, uint32_t rank)
+bool push_owes(const struct engine *e, uint32_t rank)
 {
+	const struct control_state *s = &e->state;
 	const struct control_rank *r = &s->rank[rank];
-	if (r->flushed)
-		return r->flushed != RANK_LEFT;
-	return r->counted == s->r.micro_size ||
-	       r->counted + control_count(s->voided, s->r.max_micro_size, rank, s->r.micro_size) == s->r.micro_size;
+	return !r->flushed && r->counted < s->r.micro_size &&
+	       r->counted + control_count(s->voided, s->r.max_micro_size, rank, s->r.micro_size) < s->r.micro_size;
+}
+
+static bool has_given_all(const struct engine *e, uint32_t rank)
+{
+	return e->state.rank[rank].flushed != RANK_LEFT && !push_owes(e, rank);
 }
 
 void push_progress(struct engine *e, uint32_t rank)
 {
 	struct status_rank *row = &e->mem.progress->rank[rank];
 	const struct accum_entry *p = accum_oldest(&e->accum, rank);
-	progress_ready(row, has_given_all(&e->state, rank));
+	progress_ready(row, has_given_all(e, rank));
 	progress_park(row, p ? &(struct progress_parked){ p->since_ns, p->micro, p->blocked_by } : NULL);
+}
+
+static uint32_t count_owing(const struct engine *e)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->state.r.ranks; i++)
+		n += push_owes(e, i);
+	return n;
 }
 
 void push_progress_all(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->state.r.ranks; i++)
 		push_progress(e, i);
+	e->owing = count_owing(e);
+}
+
+/* gaccd sees what came as a command, and what the record says when a window begins. */
+static void tell_progress(struct engine *e, enum progress_kind kind, const struct accum_entry *p, uint32_t nonfinite)
+{
+	struct engine_answer a = engine_answer_to(e, &(struct engine_command){ .op = ENGINE_PROGRESS }, ST_OK);
+	a.result = kind;
+	a.rank = p ? p->rank : 0;
+	a.micro = p ? p->micro : 0;
+	a.nonfinite_count = nonfinite;
+	engine_send(e, &a);
+}
+
+/* Also after the last mailbox is gone: gaccd may not know yet what came in it. */
+void push_owe_nothing(struct engine *e, uint32_t n_ranks)
+{
+	e->owing -= n_ranks;
+	assert(e->owing == count_owing(e));
+	if (n_ranks && !e->owing && e->boxes.n)
+		tell_progress(e, PROGRESS_COMPLETE, NULL, 0);
 }
 
 /* ---- answers ---- */
@@ -68,7 +103,7 @@ static void answer_one(struct engine *e, const struct accum_entry *p, uint64_t a
 		engine_send(e, a);
 }
 
-/* To all who asked: a repeat of what is counted is a duplicate. */
+/* To all who asked: a repeat of what is counted is a duplicate. gaccd hears once of values that are not finite. */
 static void answer_push(struct engine *e, const struct accum_entry *p, struct engine_answer *a)
 {
 	a->op = ENGINE_ADD;
@@ -79,7 +114,8 @@ static void answer_push(struct engine *e, const struct accum_entry *p, struct en
 	for (uint32_t i = 0; i < p->n_askers; i++) {
 		answer_one(e, p, p->asker[i], a);
 		a->result = a->result == PUSH_COUNTED ? PUSH_DUPLICATE : a->result;
-		a->nonfinite_count = 0;
+		if (!boxes_is_asker(p->asker[i]))
+			a->nonfinite_count = 0;
 	}
 }
 
@@ -282,28 +318,33 @@ static void write_ledger(const struct engine *e, const struct batch *b)
 	}
 }
 
-/* All that the batch changes, in one record: sums in the order of adding. */
-static void record_batch(struct engine *e, const struct batch *b, uint32_t dst)
+static void record_counted(struct control_state *s, const struct accum_entry *p)
+{
+	control_set_bit(s->counted, s->r.max_micro_size, p->rank, p->micro);
+	s->rank[p->rank].counted++;
+	if (!s->r.count) {
+		s->r.window_lr = p->window_lr;
+		s->r.lr_rank = p->rank;
+	}
+	s->r.count++;
+	s->r.sum_weight += p->weight;
+	s->r.sum_loss += p->weight * p->loss;
+	s->r.last_rank = p->rank;
+}
+
+/* All that the batch changes, in one record: sums in the order of adding. What is queued is owed. */
+static void record_batch(struct engine *e, struct batch *b, uint32_t dst)
 {
 	struct control_state *s = &e->state;
 	for (uint32_t i = 0; i < b->n; i++) {
 		const struct accum_entry *p = &b->entry[i];
 		if (p->zero_after)
 			s->r.zero_slot[s->r.n_zero++] = p->slot;
-		if (b->is_void[i]) {
+		if (b->is_void[i])
 			control_set_bit(s->voided, s->r.max_micro_size, p->rank, p->micro);
-			continue;
-		}
-		control_set_bit(s->counted, s->r.max_micro_size, p->rank, p->micro);
-		s->rank[p->rank].counted++;
-		if (!s->r.count) {
-			s->r.window_lr = p->window_lr;
-			s->r.lr_rank = p->rank;
-		}
-		s->r.count++;
-		s->r.sum_weight += p->weight;
-		s->r.sum_loss += p->weight * p->loss;
-		s->r.last_rank = p->rank;
+		else
+			record_counted(s, p);
+		b->n_done += !push_owes(e, p->rank);
 	}
 	if (b->n_good) {
 		s->r.x = dst;
@@ -327,6 +368,15 @@ void push_zero_slots(struct engine *e)
 	engine_publish(e);
 }
 
+/* Somebody in gaccd waits for it, and learns from the answer what has become of it. */
+static bool has_command(const struct accum_entry *p)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < p->n_askers; i++)
+		any = any || !boxes_is_asker(p->asker[i]);
+	return any;
+}
+
 static void answer_batch(struct engine *e, const struct batch *b)
 {
 	const int64_t now_ns = progress_clock();
@@ -341,6 +391,8 @@ static void answer_batch(struct engine *e, const struct batch *b)
 				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
 		accum_remove(&e->accum, accum_find(&e->accum, p->rank, p->micro));
 		push_progress(e, p->rank);
+		if (a.nonfinite_count && !has_command(p))
+			tell_progress(e, b->is_void[i] ? PROGRESS_VOID : PROGRESS_NONFINITE, p, a.nonfinite_count);
 		answer_push(e, p, &a);
 	}
 }
@@ -368,4 +420,5 @@ void push_pass(struct engine *e)
 	FAILPOINT(engine_answer_push);
 	answer_batch(e, &b);
 	refuse_other_lr(e);
+	push_owe_nothing(e, b.n_done);
 }

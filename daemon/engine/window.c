@@ -23,10 +23,12 @@ static enum status flush(struct engine *e, uint32_t i, bool leave)
 	if (e->state.r.phase != WINDOW_OPEN && !leave && !rank->flushed)
 		return ST_WINDOW_CLOSED;
 	if (flushed != rank->flushed) {
+		bool owed = push_owes(e, i);
 		rank->flushed = flushed;
 		engine_publish(e);
 		push_refuse(e, i, UINT64_MAX, ST_FLUSHED);
 		push_progress(e, i);
+		push_owe_nothing(e, owed);
 	}
 	return ST_OK;
 }

@@ -192,7 +192,10 @@ bool rig_receive(struct rig *r, struct engine_answer *out)
 			continue;
 		}
 		ck_assert(rc == (int)sizeof(*out) || rc == 0 || rc == -ECONNRESET);
-		return rc > 0;
+		if (rc <= 0 || out->op != ENGINE_PROGRESS)
+			return rc > 0;
+		ck_assert(out->id == 0 && r->n_progress < RIG_MAX_PROGRESS);
+		r->progress[r->n_progress++] = *out;
 	}
 }
 

@@ -14,6 +14,7 @@ enum { APPLIED = 1, SKIPPED = 2, EMPTY = 3, DROPPED = 4 };	      /* gacc.v1.Step
 #define RIG_JOB 7
 #define RIG_GENERATION 3
 #define RIG_MAX_TENSORS 16
+#define RIG_MAX_PROGRESS 64
 
 struct rig_config {
 	struct tensor_spec tensor[RIG_MAX_TENSORS];
@@ -42,6 +43,8 @@ struct rig {
 	bool few_fds;	     /* the next engine may have fewer descriptors than there are segments */
 	uint64_t next_id;
 	uint64_t window, applied_step;
+	struct engine_answer progress[RIG_MAX_PROGRESS]; /* what the engine has said unasked */
+	uint32_t n_progress;
 };
 
 /* Configurations that most tests start from: two ranks, two micro-batches, SGD with lr 1; a few f32, bf16 and f16
@@ -68,7 +71,8 @@ uint64_t rig_bytes(const struct rig *, uint32_t role, uint32_t index);
 /* The control record in force into rig->state. */
 void rig_read(struct rig *);
 
-/* Sends a command (id is chosen) and returns the id; waits for any answer; sends and waits for this one's answer. */
+/* Sends a command (id is chosen) and returns the id; waits for any answer, and sets PROGRESS aside; sends and waits for
+ * this one's answer. */
 uint64_t rig_send(struct rig *, struct engine_command);
 bool rig_receive(struct rig *, struct engine_answer *out); /* false: the engine is gone */
 struct engine_answer rig_call(struct rig *, struct engine_command);

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 
 Suite *boxes_deaths_suite(void);
+Suite *boxes_progress_suite(void);
 
 /* ---- pushes ---- */
 
@@ -364,5 +365,5 @@ int main(void)
 	tcase_add_test(c, a_flush_that_waits_ends_with_its_session_and_with_the_window);
 	tcase_add_test(c, a_late_repeat_hears_that_it_was_committed);
 	suite_add_tcase(s, c);
-	return suite_run(s, boxes_deaths_suite());
+	return suite_run(s, boxes_progress_suite(), boxes_deaths_suite());
 }

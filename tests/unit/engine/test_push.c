@@ -7,6 +7,7 @@
 
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,9 +16,9 @@ Suite *push_suite(void);
 
 static struct rig rig;
 
-static const struct status_progress *progress(void)
+static struct status_progress *progress(void)
 {
-	return (const struct status_progress *)((char *)rig_data(&rig, SEG_STATUS, 0) + STATUS_PROGRESS_OFFSET);
+	return (struct status_progress *)((char *)rig_data(&rig, SEG_STATUS, 0) + STATUS_PROGRESS_OFFSET);
 }
 
 static const struct status_rank *row(uint32_t rank)
@@ -305,6 +306,57 @@ START_TEST(no_engine_goes_on_without_what_was_told)
 }
 END_TEST
 
+/* gaccd has read a record and raised it, too. */
+START_TEST(an_engine_does_not_lower_what_is_told)
+{
+	rig_begin(&rig, rig_small());
+	rig_read(&rig);
+	const uint64_t raised = rig.state.r.seq + 3;
+	progress_note_told(progress(), raised);
+	rig_add(&rig, 0, 0, 1);
+	rig_read(&rig);
+	ck_assert_uint_lt(rig.state.r.seq, raised);
+	ck_assert_uint_eq(progress()->told, raised);
+	while (rig.state.r.seq <= raised) {
+		rig_flush(&rig, 0, rig.state.r.seq % 2); /* a record each */
+		rig_call(&rig, (struct engine_command){ .op = ENGINE_ATTACH, .rank = 1, .sgen = rig.state.r.seq });
+		rig_read(&rig);
+	}
+	ck_assert_uint_eq(progress()->told, rig.state.r.seq);
+	progress_note_told(progress(), 1);
+	ck_assert_uint_eq(progress()->told, rig.state.r.seq);
+	rig_close(&rig);
+}
+END_TEST
+
+#define RAISES 200000
+
+static void *raise_told(void *arg)
+{
+	struct status_progress *p = arg;
+	for (uint64_t i = 1; i <= RAISES; i++) {
+		progress_note_told(p, i);
+		if (atomic_load(&p->told) < i)
+			return arg;
+	}
+	return NULL;
+}
+
+START_TEST(two_processes_raise_what_is_told)
+{
+	struct status_progress p = { 0 };
+	pthread_t thread[2];
+	void *failed;
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, raise_told, &p), 0);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(pthread_join(thread[i], &failed), 0);
+		ck_assert_ptr_null(failed);
+	}
+	ck_assert_uint_eq(p.told, RAISES);
+}
+END_TEST
+
 /* It died between the record and the answer: nobody relies on that record. */
 START_TEST(an_untold_record_may_be_lost)
 {
@@ -334,6 +386,8 @@ Suite *push_suite(void)
 	tcase_add_test(t, the_status_page_shows_who_has_given_all);
 	tcase_add_test(t, a_successor_has_nothing_parked);
 	tcase_add_test(t, no_engine_goes_on_without_what_was_told);
+	tcase_add_test(t, an_engine_does_not_lower_what_is_told);
+	tcase_add_test(t, two_processes_raise_what_is_told);
 	tcase_add_test(t, an_untold_record_may_be_lost);
 	suite_add_tcase(s, t);
 	return s;
