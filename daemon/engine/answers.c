@@ -3,6 +3,7 @@
  * trainers. For window.c, step.c, saving.c and engine.c; the engine's main thread. */
 #include "engine/process.h"
 
+#include "base/packet.h"
 #include "engine/progress.h"
 #include "proto/failpoint.h"
 
@@ -45,7 +46,7 @@ void engine_send(struct engine *e, const struct engine_answer *a)
 	}
 	if (e->running)
 		engine_note_told(e);
-	while ((rc = channel_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
+	while ((rc = packet_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);
 	}

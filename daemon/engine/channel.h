@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages between gaccd and an engine, over a SOCK_SEQPACKET socketpair; one packet is one message.
+/* The messages between gaccd and an engine, over a SOCK_SEQPACKET socketpair; one packet (base/packet.h) is one
+ * message.
  *
  * Both ends are the same binary, so messages are plain structs; the version in HELLO guards against an old engine
  * after an upgrade. Commands are idempotent: after an engine's death gaccd reads the control segment and
@@ -161,17 +162,5 @@ struct engine_answer {
 	char text[160]; /* why, when status is not OK */
 	char hint[80];	/* ADD refused: what to do about it; "": the status's own hint */
 };
-
-#define CHANNEL_MAX_FDS 64
-
-/* Neither call blocks, whatever the mode of the socket; -EAGAIN: poll it first.
- *
- * Sends one packet with n_fds descriptors (at most CHANNEL_MAX_FDS); tail behind the struct, may be NULL. 0, or -errno
- * (EAGAIN: socket buffer full, nothing sent). Never raises SIGPIPE. */
-int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds);
-/* Receives one packet into buf (n bytes); bytes received, 0 at end of file, or -errno. Received descriptors (CLOEXEC)
- * go to fds, at most *n_fds, which is set to their number; surplus ones are closed and give -EMSGSIZE, as does a packet
- * longer than n; -EMFILE: this process may not have so many. */
-int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds);
 
 #endif

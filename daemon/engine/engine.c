@@ -6,6 +6,7 @@
 #include "engine/arith_host.h"
 #include "engine/process.h"
 #include "base/log.h"
+#include "base/packet.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -261,8 +262,8 @@ static void on_unreadable(struct engine *e, int error)
 static void read_commands(struct engine *e, struct packet *p)
 {
 	for (int i = 0; i < BURST && !e->ended; i++) {
-		int fds[CHANNEL_MAX_FDS], n_fds = CHANNEL_MAX_FDS;
-		int n = channel_recv(e->fd, p, sizeof(*p), fds, &n_fds);
+		int fds[PACKET_MAX_FDS], n_fds = PACKET_MAX_FDS;
+		int n = packet_recv(e->fd, p, sizeof(*p), fds, &n_fds);
 		if (n == -EAGAIN)
 			return;
 		if (n > 0) {

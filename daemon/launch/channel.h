@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages between gaccd and a job's launcher, over a SOCK_SEQPACKET socket at
- * <runtime_dir>/launch-<job>.<uuid>.sock; one packet is one message (engine/channel.h sends and receives them).
+ * <runtime_dir>/launch-<job>.<uuid>.sock; one packet is one message (base/packet.h).
  *
  * Messages are plain structs, because both ends are one binary; but a launcher outlives gaccd and may meet a newer one,
  * so every message begins with a version. The launcher sends state, not events: after a connect all its ranks and the

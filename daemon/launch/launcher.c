@@ -5,12 +5,12 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/packet.h"
 #include "launch/child.h"
 #include "launch/logs.h"
 #include "launch/orphans.h"
 #include "launch/state.h"
 #include "host/process.h"
-#include "engine/channel.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -219,7 +219,7 @@ static void lose_gaccd(struct launcher *l)
 /* false: the socket is full, or gaccd has gone. */
 static bool say(struct launcher *l, const struct launch_word *w, const void *tail)
 {
-	int r = channel_send(l->gaccd, w, sizeof(*w), tail, w->n_tail, NULL, 0);
+	int r = packet_send(l->gaccd, w, sizeof(*w), tail, w->n_tail, NULL, 0);
 	if (r && r != -EAGAIN)
 		lose_gaccd(l);
 	return r == 0;
@@ -340,7 +340,7 @@ static void read_orders(struct launcher *l)
 	} packet;
 	while (l->gaccd >= 0) {
 		int n_fds = 0;
-		int n = channel_recv(l->gaccd, &packet, sizeof(packet), NULL, &n_fds);
+		int n = packet_recv(l->gaccd, &packet, sizeof(packet), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
 		if (n < (int)sizeof(packet.order) || packet.order.version != LAUNCH_CHANNEL_VERSION) {

@@ -4,7 +4,7 @@
 #include "launch/proc.h"
 
 #include "base/log.h"
-#include "engine/channel.h"
+#include "base/packet.h"
 #include "host/process.h"
 #include "host/spawn.h"
 #include "proto/failpoint.h"
@@ -123,7 +123,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 	} packet;
 	for (;;) {
 		int n_fds = 0;
-		int n = channel_recv(p->fd, &packet, sizeof(packet), NULL, &n_fds);
+		int n = packet_recv(p->fd, &packet, sizeof(packet), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
 		if (n > 0 && hear(p, &packet.word, (size_t)n)) {
@@ -140,7 +140,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 
 bool launch_proc_order(struct launch_proc *p, const struct launch_order *o, const void *words, uint32_t n)
 {
-	return channel_send(p->fd, o, sizeof(*o), words, n, NULL, 0) == 0;
+	return packet_send(p->fd, o, sizeof(*o), words, n, NULL, 0) == 0;
 }
 
 int64_t launch_proc_pid(const struct launch_proc *p)

@@ -4,6 +4,7 @@
  * Loop thread. */
 #include "runtime/engine_proc.h"
 
+#include "base/packet.h"
 #include "host/process.h"
 #include "host/spawn.h"
 #include "proto/failpoint.h"
@@ -67,8 +68,8 @@ static int send_start(struct engine_proc *e)
 {
 	struct starting *s = &e->starting;
 	while (s->fds) {
-		int n = s->n_fds - s->sent < CHANNEL_MAX_FDS ? s->n_fds - s->sent : CHANNEL_MAX_FDS;
-		int r = channel_send(e->fd, &s->command, sizeof(s->command), NULL, 0, s->fds + s->sent, n);
+		int n = s->n_fds - s->sent < PACKET_MAX_FDS ? s->n_fds - s->sent : PACKET_MAX_FDS;
+		int r = packet_send(e->fd, &s->command, sizeof(s->command), NULL, 0, s->fds + s->sent, n);
 		if (r)
 			return r;
 		s->sent += n;
@@ -85,7 +86,7 @@ static void flush_queue(struct engine_proc *e)
 	int r = send_start(e);
 	while (!r && e->queue) {
 		struct packet *p = e->queue;
-		r = channel_send(e->fd, &p->command, sizeof(p->command), p->tail, p->n_tail, NULL, 0);
+		r = packet_send(e->fd, &p->command, sizeof(p->command), p->tail, p->n_tail, NULL, 0);
 		if (r)
 			break;
 		e->queue = p->next;
@@ -127,7 +128,7 @@ bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, con
 	if (e->exited || e->let_go)
 		return false;
 	if (!e->starting.fds && !e->queue) {
-		int r = channel_send(e->fd, c, sizeof(*c), present, c->n_present, NULL, 0);
+		int r = packet_send(e->fd, c, sizeof(*c), present, c->n_present, NULL, 0);
 		if (r != -EAGAIN)
 			return r == 0;
 	}
@@ -179,7 +180,7 @@ static void read_answers(struct engine_proc *e)
 	for (;;) {
 		struct engine_answer a;
 		int n_fds = 0;
-		int n = channel_recv(e->fd, &a, sizeof(a), NULL, &n_fds);
+		int n = packet_recv(e->fd, &a, sizeof(a), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
 		if (n != (int)sizeof(a)) { /* closed, or nonsense: its exit tells the rest */

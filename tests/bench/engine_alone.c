@@ -3,6 +3,7 @@
 #include "engine_alone.h"
 
 #include "base/log.h"
+#include "base/packet.h"
 #include "bench.h"
 
 #include <errno.h>
@@ -167,7 +168,7 @@ static struct engine_answer receive(struct alone *e)
 {
 	struct engine_answer a;
 	int n;
-	while ((n = channel_recv(e->fd, &a, sizeof(a), NULL, NULL)) == -EAGAIN)
+	while ((n = packet_recv(e->fd, &a, sizeof(a), NULL, NULL)) == -EAGAIN)
 		poll(&(struct pollfd){ .fd = e->fd, .events = POLLIN }, 1, -1);
 	if (n != (int)sizeof(a))
 		bench_die("the engine is gone, or of a build whose answers are other ones");
@@ -196,7 +197,7 @@ void alone_start(struct alone *e, const char *gaccd)
 	e->fd = pair[0];
 	for (int i = 0; i < e->n_segments; i++)
 		fds[1 + i] = e->segment[i].fd;
-	if (channel_send(e->fd, &c, sizeof(c), NULL, 0, fds, 1 + e->n_segments))
+	if (packet_send(e->fd, &c, sizeof(c), NULL, 0, fds, 1 + e->n_segments))
 		bench_die("%s does not take its memory", gaccd);
 	const struct engine_answer hello = receive(e);
 	if (hello.version != ENGINE_CHANNEL_VERSION)
@@ -222,7 +223,7 @@ void alone_stop(struct alone *e)
 struct engine_answer alone_call(struct alone *e, struct engine_command c)
 {
 	c.id = ++e->next_id;
-	if (channel_send(e->fd, &c, sizeof(c), NULL, 0, NULL, 0))
+	if (packet_send(e->fd, &c, sizeof(c), NULL, 0, NULL, 0))
 		bench_die("the engine is gone");
 	return receive(e);
 }

@@ -29,7 +29,7 @@ uint64_t boxes_send_mailbox(struct engine_command c, const int *passed, int n)
 {
 	c.op = ENGINE_MAILBOX;
 	c.id = ++boxes_rig.next_id;
-	ck_assert_int_eq(channel_send(boxes_rig.fd, &c, sizeof(c), NULL, 0, passed, n), 0);
+	ck_assert_int_eq(packet_send(boxes_rig.fd, &c, sizeof(c), NULL, 0, passed, n), 0);
 	return c.id;
 }
 

@@ -271,7 +271,7 @@ void recorder_command(struct recorder *r, struct engine_command c, const void *t
 struct engine_answer recorder_answer(struct recorder *r)
 {
 	struct engine_answer a;
-	ck_assert_int_eq(channel_recv(r->peer, &a, sizeof(a), NULL, NULL), (int)sizeof(a));
+	ck_assert_int_eq(packet_recv(r->peer, &a, sizeof(a), NULL, NULL), (int)sizeof(a));
 	return a;
 }
 

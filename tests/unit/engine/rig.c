@@ -74,11 +74,11 @@ static void send_start(struct rig *r, const int *fds, int n)
 				    .incarnation = 1 };
 	if (r->kernels)
 		snprintf(c.kernels, sizeof(c.kernels), "%s", r->kernels);
-	int packet[CHANNEL_MAX_FDS] = { r->plan_fd }, k = 1;
+	int packet[PACKET_MAX_FDS] = { r->plan_fd }, k = 1;
 	for (int i = 0; i < n; i++) {
 		packet[k++] = fds[i];
-		if (k == CHANNEL_MAX_FDS || i == n - 1) {
-			ck_assert_int_eq(channel_send(r->fd, &c, sizeof(c), NULL, 0, packet, k), 0);
+		if (k == PACKET_MAX_FDS || i == n - 1) {
+			ck_assert_int_eq(packet_send(r->fd, &c, sizeof(c), NULL, 0, packet, k), 0);
 			k = 0;
 		}
 	}
@@ -177,7 +177,7 @@ uint64_t rig_send(struct rig *r, struct engine_command c)
 {
 	c.id = ++r->next_id;
 	int rc;
-	while ((rc = channel_send(r->fd, &c, sizeof(c), NULL, 0, NULL, 0)) == -EAGAIN)
+	while ((rc = packet_send(r->fd, &c, sizeof(c), NULL, 0, NULL, 0)) == -EAGAIN)
 		poll(&(struct pollfd){ .fd = r->fd, .events = POLLOUT }, 1, -1);
 	ck_assert_msg(rc == 0 || rc == -EPIPE || rc == -ECONNRESET, "send: %s", strerror(-rc));
 	return c.id;
@@ -186,7 +186,7 @@ uint64_t rig_send(struct rig *r, struct engine_command c)
 bool rig_receive(struct rig *r, struct engine_answer *out)
 {
 	for (;;) {
-		int rc = channel_recv(r->fd, out, sizeof(*out), NULL, NULL);
+		int rc = packet_recv(r->fd, out, sizeof(*out), NULL, NULL);
 		if (rc == -EAGAIN) {
 			poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
 			continue;

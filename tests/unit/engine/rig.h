@@ -3,6 +3,7 @@
 #ifndef GACC_TEST_ENGINE_RIG_H
 #define GACC_TEST_ENGINE_RIG_H
 
+#include "base/packet.h"
 #include "engine/channel.h"
 #include "engine/memory.h"
 

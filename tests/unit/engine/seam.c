@@ -108,7 +108,7 @@ int seam_run_to_failure(const char *op, void (*work)(const char *))
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_msg(WIFEXITED(status), "%s: signal %d", op, WTERMSIG(status));
-	ck_assert_int_lt(channel_recv(rec.peer, &a, sizeof(a), NULL, NULL), 0);
+	ck_assert_int_lt(packet_recv(rec.peer, &a, sizeof(a), NULL, NULL), 0);
 	rig_read(&rig);
 	ck_assert_uint_ne(*rec.failed_at, 0);
 	ck_assert_uint_eq(rig.state.r.seq, *rec.failed_at);

@@ -49,7 +49,7 @@ static void send_commands(struct under_way *u, uint32_t n)
 static void take_answer(struct under_way *u, uint32_t n)
 {
 	struct engine_answer a;
-	if (channel_recv(boxes_rig.fd, &a, sizeof(a), NULL, NULL) != (int)sizeof(a))
+	if (packet_recv(boxes_rig.fd, &a, sizeof(a), NULL, NULL) != (int)sizeof(a))
 		return;
 	for (uint32_t i = 0; i < n; i++)
 		if (!u[i].by_cell && u[i].command.id == a.id) {

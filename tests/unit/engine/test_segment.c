@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments and channel: what the kernel must guarantee to us, and what we must refuse. */
+/* Segments: what the kernel must guarantee to us, and what we must refuse. */
 #include "engine/channel.h"
 #include "engine/portions.h"
 #include "engine/segment.h"
+#include "base/packet.h"
 
 #include <check.h>
 #include <errno.h>
@@ -284,110 +285,16 @@ START_TEST(a_trainer_cannot_write_a_read_only_segment)
 }
 END_TEST
 
-static int pair[2];
-
-static void open_pair(void)
+/* The longest message fits into a socket's buffer. */
+START_TEST(the_longest_command_passes)
 {
+	static char sent[sizeof(struct engine_command) + ENGINE_MAX_PRESENT], received[sizeof(sent)];
+	int pair[2];
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-}
-
-static void close_pair(void)
-{
+	ck_assert_int_eq(packet_send(pair[0], sent, sizeof(sent), NULL, 0, NULL, 0), 0);
+	ck_assert_int_eq(packet_recv(pair[1], received, sizeof(received), NULL, NULL), (int)sizeof(sent));
 	close(pair[0]);
 	close(pair[1]);
-}
-
-START_TEST(a_packet_arrives_whole_with_its_descriptors)
-{
-	char buf[64];
-	int fds[CHANNEL_MAX_FDS], got[CHANNEL_MAX_FDS], n = CHANNEL_MAX_FDS;
-	for (int i = 0; i < CHANNEL_MAX_FDS; i++)
-		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	ck_assert_int_eq(channel_send(pair[0], "head", 4, "tail", 4, fds, CHANNEL_MAX_FDS), 0);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), 8);
-	ck_assert_mem_eq(buf, "headtail", 8);
-	ck_assert_int_eq(n, CHANNEL_MAX_FDS);
-	for (int i = 0; i < n; i++) {
-		ck_assert_int_eq(fcntl(got[i], F_GETFD), FD_CLOEXEC);
-		close(got[i]);
-		close(fds[i]);
-	}
-	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, CHANNEL_MAX_FDS + 1), -EINVAL);
-	n = 1;
-	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, NULL, 0), 0);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), 1);
-	ck_assert_int_eq(n, 0);
-}
-END_TEST
-
-static int count_open_fds(void)
-{
-	int n = 0;
-	for (int fd = 0; fd < 256; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
-	return n;
-}
-
-START_TEST(what_does_not_fit_is_refused_and_closed)
-{
-	char buf[8];
-	int fds[3], got[2], n = 2, before = count_open_fds();
-	for (int i = 0; i < 3; i++)
-		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 3), 0);
-	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 1), 0);
-	ck_assert_int_eq(channel_send(pair[0], "longer than 8", 13, NULL, 0, fds, 1), 0);
-	for (int i = 0; i < 3; i++)
-		close(fds[i]);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMSGSIZE);
-	ck_assert_int_eq(n, 0);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), NULL, NULL), -EMSGSIZE);
-	n = 2;
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMSGSIZE);
-	ck_assert_int_eq(count_open_fds(), before);
-}
-END_TEST
-
-/* Those that there is room for come, and are closed. */
-START_TEST(a_process_without_descriptors_hears_that)
-{
-	char buf[8];
-	int fds[3], got[3], n = 3, before = count_open_fds();
-	struct rlimit old, tight;
-	for (int i = 0; i < 3; i++)
-		fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	ck_assert_int_eq(channel_send(pair[0], "x", 1, NULL, 0, fds, 3), 0);
-	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
-	tight = (struct rlimit){ (rlim_t)fds[2] + 2, old.rlim_max };
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &tight), 0);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), got, &n), -EMFILE);
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
-	for (int i = 0; i < 3; i++)
-		close(fds[i]);
-	ck_assert_int_eq(count_open_fds(), before);
-}
-END_TEST
-
-START_TEST(a_channel_never_blocks)
-{
-	static char big[ENGINE_MAX_PRESENT + sizeof(struct engine_command)], back[sizeof(big)];
-	int rc, sent = 0;
-	ck_assert_int_eq(channel_recv(pair[1], back, sizeof(back), NULL, NULL), -EAGAIN);
-	while ((rc = channel_send(pair[0], big, sizeof(big), NULL, 0, NULL, 0)) == 0)
-		sent++;
-	ck_assert_int_eq(rc, -EAGAIN);
-	ck_assert_int_ge(sent, 1); /* the longest packet passes */
-	ck_assert_int_eq(channel_recv(pair[1], back, sizeof(back), NULL, NULL), (int)sizeof(big));
-}
-END_TEST
-
-START_TEST(a_closed_end_is_an_end_of_file_and_no_signal)
-{
-	char buf[8];
-	close(pair[0]);
-	ck_assert_int_eq(channel_recv(pair[1], buf, sizeof(buf), NULL, NULL), 0);
-	ck_assert_int_eq(channel_send(pair[1], "x", 1, NULL, 0, NULL, 0), -EPIPE);
-	pair[0] = -1;
 }
 END_TEST
 
@@ -406,14 +313,7 @@ Suite *segment_suite(void)
 	tcase_add_test(t, the_owner_is_judged_by_its_uuid);
 	tcase_add_test(t, an_unsealed_or_short_descriptor_is_refused);
 	tcase_add_test(t, a_trainer_cannot_write_a_read_only_segment);
-	suite_add_tcase(s, t);
-	t = tcase_create("channel");
-	tcase_add_checked_fixture(t, open_pair, close_pair);
-	tcase_add_test(t, a_packet_arrives_whole_with_its_descriptors);
-	tcase_add_test(t, what_does_not_fit_is_refused_and_closed);
-	tcase_add_test(t, a_process_without_descriptors_hears_that);
-	tcase_add_test(t, a_channel_never_blocks);
-	tcase_add_test(t, a_closed_end_is_an_end_of_file_and_no_signal);
+	tcase_add_test(t, the_longest_command_passes);
 	suite_add_tcase(s, t);
 	return s;
 }

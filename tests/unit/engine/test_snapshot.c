@@ -40,7 +40,7 @@ static uint64_t send_tail(struct rig *r, struct engine_command c, const void *ta
 {
 	c.id = ++r->next_id;
 	c.n_present = (uint32_t)n;
-	ck_assert_int_eq(channel_send(r->fd, &c, sizeof(c), tail, (uint32_t)n, NULL, 0), 0);
+	ck_assert_int_eq(packet_send(r->fd, &c, sizeof(c), tail, (uint32_t)n, NULL, 0), 0);
 	return c.id;
 }
 

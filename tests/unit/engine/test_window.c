@@ -110,7 +110,7 @@ START_TEST(present_bitmaps_arrive_with_the_push)
 	struct engine_answer a;
 	rig_fill_slot_exact(&rig, 0, 1);
 	c.n_present = 1;
-	ck_assert_int_eq(channel_send(rig.fd, &c, sizeof(c), &present, 1, NULL, 0), 0);
+	ck_assert_int_eq(packet_send(rig.fd, &c, sizeof(c), &present, 1, NULL, 0), 0);
 	ck_assert(rig_receive(&rig, &a));
 	ck_assert_uint_eq(a.result, COUNTED);
 	rig_read(&rig);
@@ -122,7 +122,7 @@ START_TEST(present_bitmaps_arrive_with_the_push)
 	ck_assert_uint_eq(wrong, 0);
 	c = rig_add_command(&rig, 1, 0, 2);
 	c.n_present = 2;
-	ck_assert_int_eq(channel_send(rig.fd, &c, sizeof(c), "\xff\xff", 2, NULL, 0), 0);
+	ck_assert_int_eq(packet_send(rig.fd, &c, sizeof(c), "\xff\xff", 2, NULL, 0), 0);
 	ck_assert(rig_receive(&rig, &a));
 	ck_assert_uint_eq(a.status, ST_INVALID_ARGUMENT);
 	rig_close(&rig);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends and receives packets, with the descriptors in them, without blocking. Between gaccd (loop thread) and an
- * engine (main thread), and between gaccd and a launcher; no state, any thread. */
-#include "engine/channel.h"
+/* Sends and receives packets, with the descriptors in them, without blocking: between gaccd (loop thread) and an engine
+ * (main thread), and between gaccd and a launcher. No state; any thread. */
+#include "base/packet.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-int channel_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds)
+int packet_send(int fd, const void *msg, uint32_t n, const void *tail, uint32_t n_tail, const int *fds, int n_fds)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(CHANNEL_MAX_FDS * sizeof(int))];
+		char buf[CMSG_SPACE(PACKET_MAX_FDS * sizeof(int))];
 	} control;
 	struct iovec iov[2] = { { (void *)msg, n }, { (void *)tail, n_tail } };
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = n_tail ? 2 : 1 };
-	if (n_fds < 0 || n_fds > CHANNEL_MAX_FDS)
+	if (n_fds < 0 || n_fds > PACKET_MAX_FDS)
 		return -EINVAL;
 	if (n_fds) {
 		memset(&control, 0, sizeof(control));
@@ -55,11 +55,11 @@ static int collect(struct msghdr *m, int *fds, int max)
 	return n;
 }
 
-int channel_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
+int packet_recv(int fd, void *buf, uint32_t n, int *fds, int *n_fds)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(CHANNEL_MAX_FDS * sizeof(int))];
+		char buf[CMSG_SPACE(PACKET_MAX_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = { buf, n };
 	struct msghdr m = {
