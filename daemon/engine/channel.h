@@ -16,6 +16,7 @@
 
 #define ENGINE_CHANNEL_VERSION 11
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
+#define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 #define ENGINE_MAX_PRESENT 131072
 

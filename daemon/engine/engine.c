@@ -262,7 +262,7 @@ static void on_unreadable(struct engine *e, int error)
 static void read_commands(struct engine *e, struct packet *p)
 {
 	for (int i = 0; i < BURST && !e->ended; i++) {
-		int fds[PACKET_MAX_FDS], n_fds = PACKET_MAX_FDS;
+		int fds[ENGINE_MAX_FDS], n_fds = ENGINE_MAX_FDS;
 		int n = packet_recv(e->fd, p, sizeof(*p), fds, &n_fds);
 		if (n == -EAGAIN)
 			return;

@@ -6,6 +6,7 @@
 #include "base/array.h"
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/packet.h"
 #include "proto/failpoint.h"
 
 #include <uv.h>
@@ -325,38 +326,20 @@ static void on_conn(void *arg, int fd, const struct listen_peer *peer)
 
 enum status attach_reply(struct attach *a, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds)
 {
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int) * ATTACH_MAX_FDS)];
-	} control = { 0 };
-	struct iovec iov = { (void *)(uintptr_t)bytes, n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	struct conn *c = find(a, conn);
 	if (!c)
 		return ST_SESSION_UNKNOWN;
-	if (n_fds > ATTACH_MAX_FDS)
+	if (n_fds > PACKET_MAX_FDS)
 		return ST_INVALID_ARGUMENT;
 	if (n_fds && !add_charge(c, (uint32_t)n_fds))
 		return ST_NO_MEMORY;
-	if (n_fds) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-		struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-		h->cmsg_level = SOL_SOCKET;
-		h->cmsg_type = SCM_RIGHTS;
-		h->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-		memcpy(CMSG_DATA(h), fds, sizeof(int) * n_fds);
-	}
-	ssize_t sent = -1;
-	errno = EPIPE;
-	if (!FAILPOINT_ERROR(gaccd_map_before))
-		while ((sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR)
-			;
-	if (sent < 0) {
+	int r = FAILPOINT_ERROR(gaccd_map_before) ? -EPIPE
+						  : packet_send(c->fd, bytes, (uint32_t)n, NULL, 0, fds, (int)n_fds);
+	if (r) {
 		/* it has died: its lease says so */
-		enum log_level level = errno == EPIPE || errno == ECONNRESET ? LOG_INFO : LOG_WARN;
+		enum log_level level = r == -EPIPE || r == -ECONNRESET ? LOG_INFO : LOG_WARN;
 		log_line(level, LOG_NO_FIELDS, "attach socket: uid %u (pid %d): %s: closed", (unsigned)c->peer.uid,
-			 (int)c->peer.pid, strerror(errno));
+			 (int)c->peer.pid, strerror(-r));
 		shutdown(c->fd, SHUT_RDWR); /* closed follows from the loop, not from inside this call */
 		return ST_UNAVAILABLE;
 	}

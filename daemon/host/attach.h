@@ -22,7 +22,6 @@
 #include <stddef.h>
 
 #define ATTACH_MAX_REQUEST 4096
-#define ATTACH_MAX_FDS 253 /* what one message can carry (SCM_MAX_FD) */
 
 #define ATTACH_FDS_PER_MAP 8 /* at most, in a session's answer */
 /* With those of the descriptor store (host/fdstore.h) fewer than gaccd keeps of RLIMIT_NOFILE for itself

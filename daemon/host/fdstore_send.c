@@ -5,6 +5,7 @@
 #include "host/fdstore_impl.h"
 
 #include "base/log.h"
+#include "base/packet.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define STUCK_NS (INT64_C(5) * 1000000000)
@@ -47,42 +47,24 @@ static void watch(struct fdstore *f)
 
 /* LATER without a watch: too many descriptors of our user are in flight, or the kernel has no memory. fdstore_tick
  * tries again. */
-static enum sent after_error(struct fdstore *f, const char *text)
+static enum sent after_error(struct fdstore *f, const char *text, int error)
 {
-	if (errno == EAGAIN) {
+	if (error == EAGAIN) {
 		watch(f);
 		return LATER;
 	}
-	if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM)
+	if (error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM)
 		return LATER;
-	log_error("service manager: %.*s: %s", (int)strcspn(text, "\n"), text, strerror(errno));
+	log_error("service manager: %.*s: %s", (int)strcspn(text, "\n"), text, strerror(error));
 	return FAILED;
 }
 
-/* With at most one descriptor. */
+/* fd -1: without a descriptor. */
 static enum sent send_now(struct fdstore *f, const char *text, int fd)
 {
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { (void *)(uintptr_t)text, strlen(text) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-	ssize_t n;
-	if (fd >= 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = sizeof(control.bytes);
-		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(fd));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	}
-	do
-		n = sendmsg(f->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return after_error(f, text);
+	int r = packet_send(f->fd, text, (uint32_t)strlen(text), NULL, 0, &fd, fd >= 0);
+	if (r)
+		return after_error(f, text, -r);
 	f->stuck_since_ns = 0;
 	return SENT;
 }

@@ -68,7 +68,7 @@ static int send_start(struct engine_proc *e)
 {
 	struct starting *s = &e->starting;
 	while (s->fds) {
-		int n = s->n_fds - s->sent < PACKET_MAX_FDS ? s->n_fds - s->sent : PACKET_MAX_FDS;
+		int n = s->n_fds - s->sent < ENGINE_MAX_FDS ? s->n_fds - s->sent : ENGINE_MAX_FDS;
 		int r = packet_send(e->fd, &s->command, sizeof(s->command), NULL, 0, s->fds + s->sent, n);
 		if (r)
 			return r;

@@ -74,10 +74,10 @@ static void send_start(struct rig *r, const int *fds, int n)
 				    .incarnation = 1 };
 	if (r->kernels)
 		snprintf(c.kernels, sizeof(c.kernels), "%s", r->kernels);
-	int packet[PACKET_MAX_FDS] = { r->plan_fd }, k = 1;
+	int packet[ENGINE_MAX_FDS] = { r->plan_fd }, k = 1;
 	for (int i = 0; i < n; i++) {
 		packet[k++] = fds[i];
-		if (k == PACKET_MAX_FDS || i == n - 1) {
+		if (k == ENGINE_MAX_FDS || i == n - 1) {
 			ck_assert_int_eq(packet_send(r->fd, &c, sizeof(c), NULL, 0, packet, k), 0);
 			k = 0;
 		}

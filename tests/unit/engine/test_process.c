@@ -192,7 +192,7 @@ START_TEST(more_descriptors_than_a_packet_carries)
 	c.ranks = 16;
 	c.micro_size = 4;
 	rig_begin(&rig, c);
-	ck_assert_int_gt(rig.n_segments, PACKET_MAX_FDS);
+	ck_assert_int_gt(rig.n_segments, ENGINE_MAX_FDS);
 	rig_fill_slot_exact(&rig, 0, 3);
 	ck_assert_uint_eq(rig_add(&rig, 0, 0, 1).result, COUNTED);
 	ck_assert_double_eq(rig_sum(&rig, 1, 0, 5), rig_gradient(&rig, 0, 0, 5));

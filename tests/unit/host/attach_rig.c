@@ -3,6 +3,7 @@
 #include "attach_rig.h"
 
 #include "base/log.h"
+#include "base/packet.h"
 #include "support/scratch.h"
 #include "support/suite.h"
 
@@ -145,7 +146,7 @@ int open_fds(void)
 /* Receives one answer; returns the number of descriptors in fds. */
 size_t receive(int c, char *text, size_t n_text, int *fds, size_t most)
 {
-	static char control[CMSG_SPACE(sizeof(int) * ATTACH_MAX_FDS)];
+	static char control[CMSG_SPACE(sizeof(int) * PACKET_MAX_FDS)];
 	struct iovec iov = { text, n_text - 1 };
 	struct msghdr m = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)

@@ -3,6 +3,7 @@
 #include "attach_rig.h"
 
 #include "base/log.h"
+#include "base/packet.h"
 #include "support/suite.h"
 
 #include <check.h>
@@ -51,13 +52,13 @@ END_TEST
 
 START_TEST(as_many_descriptors_as_a_message_carries)
 {
-	int mem[ATTACH_MAX_FDS + 1], fds[ATTACH_MAX_FDS], c = asking_client();
+	int mem[PACKET_MAX_FDS + 1], fds[PACKET_MAX_FDS], c = asking_client();
 	char text[16];
-	for (int i = 0; i <= ATTACH_MAX_FDS; i++)
+	for (int i = 0; i <= PACKET_MAX_FDS; i++)
 		mem[i] = 0;
-	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS + 1), ST_INVALID_ARGUMENT);
-	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, ATTACH_MAX_FDS), ST_OK);
-	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, ATTACH_MAX_FDS), ATTACH_MAX_FDS);
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, PACKET_MAX_FDS + 1), ST_INVALID_ARGUMENT);
+	ck_assert_int_eq(attach_reply(server, 1, "x", 1, mem, PACKET_MAX_FDS), ST_OK);
+	ck_assert_uint_eq(receive(c, text, sizeof(text), fds, PACKET_MAX_FDS), PACKET_MAX_FDS);
 	close(c);
 }
 END_TEST
