@@ -246,6 +246,13 @@ static bool goes_on(struct cluster *c)
 	return true;
 }
 
+static void drop(struct item *i)
+{
+	free(i->counted);
+	free(i->bytes);
+	free(i);
+}
+
 static void tear_down(struct cluster *c)
 {
 	struct sim *s = &c->whole;
@@ -259,11 +266,8 @@ static void tear_down(struct cluster *c)
 			control_state_fini(&c->part[p].d);
 	}
 	control_state_fini(&s->d);
-	while (s->n_events) {
-		struct item *i = (struct item *)s->heap[--s->n_events];
-		free(i->counted);
-		free(i);
-	}
+	while (s->n_events)
+		drop((struct item *)s->heap[--s->n_events]);
 	free(s->heap);
 	s->heap = NULL;
 }
@@ -292,8 +296,7 @@ bool cluster_run(struct cluster *c, uint64_t seed, uint32_t parts, char *why, si
 		handle(c, i);
 		cluster_check(c, i->of);
 		check_moves(c);
-		free(i->counted);
-		free(i);
+		drop(i);
 	}
 	if (s->failure[0] && s->verbose)
 		cluster_dump(c);

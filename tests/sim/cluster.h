@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job on many nodes in one process: 1 to 16 parts, placed on 1 to 16 nodes, the real coordinator and the real job of
- * each part, with a fake clock, network, store, engines and trainers.
+/* A job on many nodes in one process: 1 to 16 parts, placed on 1 to 16 nodes, the real coordinator, the real job of
+ * each part and the real messages between them, with a fake clock, network, store, engines and trainers.
  *
  * Each part is a `struct sim`, whose engine, trainers and streams are those of the simulation of one node
  * (sim_engine.c, sim_trainer.c, sim_stream.c). What sim.c is to them there cluster*.c is here. One more `struct sim`,
@@ -28,6 +28,8 @@ struct item {
 	uint32_t node;	   /* ITEM_*_UP */
 	uint64_t *counted; /* ITEM_STORE, EV_PERSISTED: of the whole job */
 	uint32_t exchange; /* ITEM_EXCHANGE */
+	void *bytes;	   /* ITEM_SIM, EV_REPORT and EV_ORDER: the message */
+	size_t n_bytes;
 };
 
 struct node {
@@ -115,8 +117,8 @@ void cluster_start_coordinator(struct cluster *, uint32_t node);
 /* The one with the highest term, if it lives; or the one of this term. */
 struct coordinator *cluster_newest(struct cluster *);
 struct coordinator *cluster_find(struct cluster *, uint64_t term);
-void cluster_on_report(struct cluster *, struct item *);
-void cluster_on_order(struct cluster *, struct item *);
+void cluster_on_report(struct cluster *, const struct item *);
+void cluster_on_order(struct cluster *, const struct item *);
 
 /* cluster_store.c */
 struct item *cluster_write(struct coordinator *, enum event_type);

@@ -2,6 +2,10 @@
 /* Nodes, gaccds and coordinators that live and die, and the network between them. For cluster.c. */
 #include "cluster.h"
 
+#include "cluster/order_message.h"
+#include "cluster/report_message.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the network ---- */
@@ -18,50 +22,72 @@ static int copies(struct cluster *c, uint32_t from, uint32_t to)
 	return sim_chance(s, 100) ? 0 : sim_chance(s, 100) ? 2 : 1;
 }
 
+/* A message on its way: the bytes that gaccds send each other. */
+static struct item *put(struct sim *part, enum event_type type, const void *bytes, size_t n)
+{
+	struct item *i = (struct item *)sim_event(part, sim_net_delay(part), type);
+	i->bytes = malloc(n);
+	i->n_bytes = n;
+	memcpy(i->bytes, bytes, n);
+	return i;
+}
+
+/* Tells whether a message can be read. One for which there is no memory is lost. */
+static bool is_readable(struct cluster *c, enum status st, const char *what, const char *why)
+{
+	if (st && st != ST_NO_MEMORY)
+		sim_fail(&c->whole, "%s is refused: %s", what, why);
+	return !st;
+}
+
 static void port_report(void *ctx, const struct report *r)
 {
 	struct sim *s = ctx;
 	struct cluster *c = cluster_of(s);
+	size_t n = 0;
+	void *bytes = report_pack(r, &n);
 	cluster_check_report(c, s, r);
-	for (uint32_t k = 0; k < CLUSTER_COORDS; k++) {
+	for (uint32_t k = 0; k < CLUSTER_COORDS && bytes; k++) {
 		struct coordinator *to = &c->coord[k];
-		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--) {
-			struct event *e = sim_event(s, sim_net_delay(s), EV_REPORT);
-			e->life = to->term;
-			e->report = *r;
-			memcpy(e->progress, r->rank, r->n_ranks * sizeof(*r->rank));
-			if (r->counted)
-				memcpy(e->counted, r->counted, r->n_words * sizeof(*r->counted));
-		}
+		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--)
+			put(s, EV_REPORT, bytes, n)->e.life = to->term;
 	}
+	free(bytes);
 }
 
-void cluster_on_report(struct cluster *c, struct item *i)
+void cluster_on_report(struct cluster *c, const struct item *i)
 {
 	struct coordinator *to = cluster_find(c, i->e.life);
-	i->e.report.rank = i->e.progress;
-	if (i->e.report.counted)
-		i->e.report.counted = i->e.counted;
+	const struct part_ranks *ranks = &c->ranks[cluster_part(i->of)];
+	struct report r;
+	char why[200];
+	enum status st = report_unpack(i->bytes, i->n_bytes, ranks, c->whole.spec.max_micro_size, &r, why, sizeof(why));
+	if (!is_readable(c, st, "a report", why))
+		return;
 	if (to)
-		coord_on_report(to->c, &i->e.report, sim_now(&c->whole));
+		coord_on_report(to->c, &r, sim_now(&c->whole));
+	report_release(&r);
 }
 
 static void port_order(void *ctx, uint32_t part, const struct order *o)
 {
 	struct coordinator *k = ctx;
 	struct cluster *c = k->cluster;
-	for (int i = copies(c, k->node, c->node_of[part]); i > 0; i--) {
-		struct event *e = sim_event(&c->part[part], sim_net_delay(&c->whole), EV_ORDER);
-		e->order = *o;
-		e->order.late = NULL;
-		e->order.n_late = 0;
-	}
+	size_t n = 0;
+	void *bytes = order_pack(o, &n);
+	for (int i = bytes ? copies(c, k->node, c->node_of[part]) : 0; i > 0; i--)
+		put(&c->part[part], EV_ORDER, bytes, n);
+	free(bytes);
 }
 
-void cluster_on_order(struct cluster *c, struct item *i)
+void cluster_on_order(struct cluster *c, const struct item *i)
 {
-	if (i->of->gaccd_up)
-		job_on_order(i->of->job, &i->e.order, sim_now(&c->whole));
+	const struct message_bounds bounds = message_bounds_of(&c->whole.spec);
+	struct held_order o;
+	char why[200];
+	enum status st = order_unpack(i->bytes, i->n_bytes, &bounds, &o, why, sizeof(why));
+	if (is_readable(c, st, "an order", why) && i->of->gaccd_up)
+		job_on_order(i->of->job, &o.order, sim_now(&c->whole));
 }
 
 /* ---- what a part says ---- */
