@@ -192,6 +192,9 @@ bool job_may_map(struct job *, const struct session_key *, struct reply *why);
 uint32_t job_session_slots(const struct job *, uint32_t rank, uint32_t *n);
 /* The session has been given its slots over the attach socket: from now on it may push what is in them. */
 void job_on_mapped(struct job *, uint32_t rank, uint64_t generation);
+/* Sessions of such a job may have mailboxes. Not where the engine's record is large: what has come in mailboxes is read
+ * from it. */
+bool job_offers_mailboxes(const struct job_spec *);
 /* The session has been given a mailbox: the engine is told as soon as it may be, and again after its death, until
  * ports.mailbox_over. Nothing if the session is over. */
 void job_on_mailbox(struct job *, uint32_t rank, uint64_t generation);

@@ -8,6 +8,14 @@
 
 #include <string.h>
 
+#define RECORD_MAX (UINT64_C(256) << 10) /* some 50 us to copy and to check */
+
+bool job_offers_mailboxes(const struct job_spec *s)
+{
+	uint64_t bitmap = control_words(s->ranks, s->max_micro_size) * sizeof(uint64_t);
+	return s->ranks * sizeof(struct control_rank) + 3 * bitmap <= RECORD_MAX;
+}
+
 /* ---- life ---- */
 
 void mailbox_send(struct job *j, struct rank *r)

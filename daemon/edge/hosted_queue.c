@@ -19,6 +19,7 @@
 #define PER_JOB 3			    /* descriptors: the plan, the engine's socket, the launcher's */
 /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define PER_RANK 4
+#define PER_MAILBOX 4			  /* engine/mailbox.h: struct mailbox_fds */
 #define TELL_NS (INT64_C(1000) * 1000000) /* between two looks at why jobs wait */
 
 /* All jobs that have memory or want some, oldest first. */
@@ -140,9 +141,10 @@ static void note_overtaken(const struct queue_list *q)
 static void find_descriptors(struct hosted *h)
 {
 	uint64_t ranks = h->spec->ranks, connections = h->d->node.conf->listen.connections_per_user;
+	uint64_t mailboxes = job_offers_mailboxes(h->spec) ? PER_MAILBOX * ranks : 0;
 	h->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(h->part->job);
 	h->admission.descriptors =
-		h->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections);
+		h->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections) + mailboxes;
 }
 
 enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs)

@@ -334,7 +334,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	}
 	*r = (struct reading){ .part = part,
 			       .base = part_map(part, role, 0, false),
-			       .status = part_map(part, SEG_STATUS, 0, false),
+			       .status = part_map(part, SEG_STATUS, 0, true),
 			       .at = q->offset,
 			       .end = q->bytes ? q->offset + q->bytes : all };
 	rpc_set_data(call, r);

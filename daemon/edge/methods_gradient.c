@@ -57,6 +57,7 @@ static struct part *session_part(struct rpc_call *call, const Gacc__V1__Session 
 		return NULL;
 	keep_part(call, part);
 	rpc_set_number(call, out->rank);
+	part_hear_engine(part);
 	return part;
 }
 

@@ -13,7 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_SEGMENTS ATTACH_FDS_PER_MAP /* two slots, parameters, status, two reduced halves */
+/* parameters, status, two slots, two reduced halves; the three of a mailbox */
+#define MAX_SEGMENTS 9
+_Static_assert(MAX_SEGMENTS == ATTACH_FDS_PER_MAP, "what one answer can carry");
 
 struct answer {
 	Gacc__V1__Segment segment[MAX_SEGMENTS], *list[MAX_SEGMENTS];
@@ -33,6 +35,20 @@ static void refuse(struct daemon *d, uint64_t conn, enum status st, const char *
 		attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), NULL, 0);
 }
 
+static void add_fd(struct answer *a, int fd, bool own, Gacc__V1__SegmentKind kind, uint32_t index, uint64_t bytes,
+		   uint64_t data_offset)
+{
+	Gacc__V1__Segment *o = &a->segment[a->n];
+	gacc__v1__segment__init(o);
+	o->kind = kind;
+	o->index = index;
+	o->bytes = bytes;
+	o->data_offset = data_offset;
+	a->list[a->n] = o;
+	a->fd[a->n] = fd;
+	a->own[a->n++] = own;
+}
+
 static bool add(struct answer *a, struct part *part, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
 		uint32_t number, bool writable)
 {
@@ -44,15 +60,7 @@ static bool add(struct answer *a, struct part *part, uint32_t role, uint32_t ind
 	int fd = !s || s->fd < 0 ? -1 : writable ? s->fd : segment_readonly_fd(s->fd);
 	if (fd < 0)
 		return false;
-	Gacc__V1__Segment *o = &a->segment[a->n];
-	gacc__v1__segment__init(o);
-	o->kind = kind;
-	o->index = number;
-	o->bytes = bytes + SEGMENT_DATA_OFFSET;
-	o->data_offset = SEGMENT_DATA_OFFSET;
-	a->list[a->n] = o;
-	a->fd[a->n] = fd;
-	a->own[a->n++] = !writable;
+	add_fd(a, fd, !writable, kind, number, bytes + SEGMENT_DATA_OFFSET, SEGMENT_DATA_OFFSET);
 	return true;
 }
 
@@ -68,16 +76,32 @@ static bool collect(struct answer *a, struct part *part, uint32_t rank)
 	return ok;
 }
 
-static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank)
+/* Without one, all goes by RPC. */
+static bool add_mailbox(struct answer *a, struct part *part, uint32_t rank)
+{
+	const struct mailbox_fds *f = part_mailbox(part, rank);
+	uint64_t n_tensors;
+	if (!f)
+		return false;
+	job_tensors(part->job, &n_tensors);
+	add_fd(a, f->memory, false, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_MAILBOX, 0, gacc_box_bytes(n_tensors), 0);
+	add_fd(a, f->submit, false, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SUBMIT, 0, 0, 0);
+	add_fd(a, f->waits, false, GACC__V1__SEGMENT_KIND__SEGMENT_KIND_ANSWER, 0, 0, 0);
+	return true;
+}
+
+static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank, bool has_mailbox)
 {
 	struct attach_note note = { .job = part->id, .generation = job_generation(part->job, rank), .rank = rank };
 	attach_set_note(d->attach, conn, &note);
 	part->n_links++;
 	job_on_mapped(part->job, rank, note.generation);
 	job_on_link(part->job, rank, note.generation, true, node_now());
+	if (has_mailbox)
+		job_on_mailbox(part->job, rank, note.generation);
 }
 
-static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank)
+static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank, bool wants_mailbox)
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
@@ -87,10 +111,11 @@ static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t 
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
 		m.version = MAP_VERSION;
+		bool has_mailbox = wants_mailbox && add_mailbox(&a, part, rank);
 		m.n_segments = a.n;
 		m.segments = a.list;
 		if (!attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), a.fd, a.n))
-			note_link(d, conn, part, rank);
+			note_link(d, conn, part, rank, has_mailbox);
 	}
 	for (size_t i = 0; i < a.n; i++)
 		if (a.own[i])
@@ -119,7 +144,7 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		snprintf(text, sizeof(text), "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);
 	} else {
-		answer(d, conn, part, k.rank);
+		answer(d, conn, part, k.rank, q.wants_mailbox);
 	}
 }
 

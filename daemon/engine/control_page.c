@@ -135,6 +135,12 @@ static uint64_t seq_of(const struct control_page *p, unsigned h)
 	return __atomic_load_n((const uint64_t *)half(p, h), __ATOMIC_ACQUIRE);
 }
 
+uint64_t control_page_seq(const struct control_page *p)
+{
+	uint64_t a = seq_of(p, 0), b = seq_of(p, 1);
+	return a > b ? a : b;
+}
+
 static bool all_zero(const struct control_page *p)
 {
 	for (size_t i = 0; i < 2 * p->record_bytes; i++)

@@ -50,6 +50,8 @@ void control_state_fini(struct control_state *);
 /* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
  * *corrupt is set when any byte of the records is not zero), and *out is undefined. */
 bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
+/* Of the newer record, whether it is valid or not; 0: there is none. Much cheaper than reading it. */
+uint64_t control_page_seq(const struct control_page *);
 /* seq+1 into the idle record, its seq last. A reader that meets a record being written, or one whose writer died, finds
  * that its own copy's checksum does not fit. */
 void control_page_publish(struct control_page *, struct control_state *);

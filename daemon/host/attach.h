@@ -23,7 +23,7 @@
 
 #define ATTACH_MAX_REQUEST 4096
 
-#define ATTACH_FDS_PER_MAP 8 /* at most, in a session's answer */
+#define ATTACH_FDS_PER_MAP 9 /* at most, in a session's answer */
 /* With those of the descriptor store (host/fdstore.h) fewer than gaccd keeps of RLIMIT_NOFILE for itself
  * (QUEUE_OWN_DESCRIPTORS), so that what engines are sent always fits: it is no more than what is counted for jobs. An
  * eighth of RLIMIT_NOFILE if that is less. */

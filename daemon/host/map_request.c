@@ -42,6 +42,7 @@ enum status map_request_parse(const void *bytes, size_t n, struct map_request *o
 	st = check(q, why, n_why);
 	if (!st) {
 		out->session = q->session->id;
+		out->wants_mailbox = q->wants_mailbox;
 		memcpy(out->token, q->session->token.data, sizeof(out->token));
 	}
 	bytes_free(msg);

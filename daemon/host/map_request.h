@@ -5,12 +5,14 @@
 
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct map_request {
 	uint64_t session; /* Session.id */
 	uint8_t token[16];
+	bool wants_mailbox;
 };
 
 /* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence

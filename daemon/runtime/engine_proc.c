@@ -22,6 +22,7 @@ struct packet {
 	struct engine_command command;
 	unsigned char *tail;
 	uint32_t n_tail;
+	int fds[ENGINE_PROC_FDS], n_fds; /* duplicates: the caller's may be closed before it is sent */
 };
 
 /* The START that is still on its way: its descriptors travel in as many packets as they need, in the plan's order. */
@@ -48,6 +49,8 @@ struct engine_proc {
 
 static void packet_free(struct packet *p)
 {
+	for (int i = 0; i < p->n_fds; i++)
+		close(p->fds[i]);
 	free(p->tail);
 	free(p);
 }
@@ -86,7 +89,7 @@ static void flush_queue(struct engine_proc *e)
 	int r = send_start(e);
 	while (!r && e->queue) {
 		struct packet *p = e->queue;
-		r = packet_send(e->fd, &p->command, sizeof(p->command), p->tail, p->n_tail, NULL, 0);
+		r = packet_send(e->fd, &p->command, sizeof(p->command), p->tail, p->n_tail, p->fds, p->n_fds);
 		if (r)
 			break;
 		e->queue = p->next;
@@ -103,36 +106,50 @@ static void flush_queue(struct engine_proc *e)
 		watch(e);
 }
 
-static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail)
+/* Keeps what the caller lends. */
+static bool keep(struct packet *p, const void *tail, const int *fds, int n_fds)
+{
+	for (; p->n_fds < n_fds; p->n_fds++) {
+		p->fds[p->n_fds] = fcntl(fds[p->n_fds], F_DUPFD_CLOEXEC, 0);
+		if (p->fds[p->n_fds] < 0)
+			return false;
+	}
+	if (!p->command.n_present || !tail)
+		return true;
+	p->tail = malloc(p->command.n_present);
+	if (!p->tail)
+		return false;
+	memcpy(p->tail, tail, p->command.n_present);
+	p->n_tail = p->command.n_present;
+	return true;
+}
+
+static bool enqueue(struct engine_proc *e, const struct engine_command *c, const void *tail, const int *fds, int n_fds)
 {
 	struct packet *p = calloc(1, sizeof(*p));
 	if (!p)
 		return false;
 	p->command = *c;
-	if (c->n_present && tail) {
-		p->tail = malloc(c->n_present);
-		if (!p->tail) {
-			free(p);
-			return false;
-		}
-		memcpy(p->tail, tail, c->n_present);
-		p->n_tail = c->n_present;
+	if (!keep(p, tail, fds, n_fds)) {
+		packet_free(p);
+		return false;
 	}
 	*e->queue_tail = p;
 	e->queue_tail = &p->next;
 	return true;
 }
 
-bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, const void *present)
+bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, const void *present, const int *fds,
+		      int n_fds)
 {
 	if (e->exited || e->let_go)
 		return false;
 	if (!e->starting.fds && !e->queue) {
-		int r = packet_send(e->fd, c, sizeof(*c), present, c->n_present, NULL, 0);
+		int r = packet_send(e->fd, c, sizeof(*c), present, c->n_present, fds, n_fds);
 		if (r != -EAGAIN)
 			return r == 0;
 	}
-	bool ok = enqueue(e, c, present);
+	bool ok = enqueue(e, c, present, fds, n_fds);
 	watch(e);
 	return ok;
 }
@@ -197,6 +214,12 @@ static void read_answers(struct engine_proc *e)
 	}
 }
 
+void engine_proc_hear(struct engine_proc *e)
+{
+	if (!e->exited && !e->let_go && !e->starting.fds)
+		read_answers(e);
+}
+
 static void on_poll(uv_poll_t *h, int status, int events)
 {
 	struct engine_proc *e = h->data;
@@ -217,7 +240,7 @@ bool engine_proc_tick(struct engine_proc *e, uint32_t patience)
 	/* one question at half time: an idle engine is asked rarely, a busy one answers other things meanwhile */
 	if (++e->silent_ticks == (patience + 1) / 2) {
 		struct engine_command ping = { .op = ENGINE_PING };
-		engine_proc_send(e, &ping, NULL);
+		engine_proc_send(e, &ping, NULL, NULL, 0);
 	}
 	if (e->silent_ticks <= patience)
 		return true;
@@ -238,7 +261,7 @@ void engine_proc_close(struct engine_proc *e)
 	if (!e)
 		return;
 	struct engine_command stop = { .op = ENGINE_STOP };
-	engine_proc_send(e, &stop, NULL);
+	engine_proc_send(e, &stop, NULL, NULL, 0);
 	e->let_go = true;
 	if (!uv_is_closing((uv_handle_t *)&e->poll)) {
 		uv_close((uv_handle_t *)&e->poll, on_closed);

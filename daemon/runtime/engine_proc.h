@@ -41,8 +41,15 @@ struct engine_start {
  * uv_loop_t. */
 enum status engine_proc_start(void *loop, const struct engine_start *, const struct engine_events *, void *arg,
 			      struct engine_proc **out, char *why, size_t n_why);
-/* Queued when the socket is full. false: the process is going or gone. n_present bytes follow the command. */
-bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present);
+#define ENGINE_PROC_FDS 3 /* that can go with a command: those of a mailbox */
+
+/* Queued when the socket is full. false: the process is going or gone, or there is no memory or no descriptor to queue
+ * it. n_present bytes follow the command, and at most ENGINE_PROC_FDS descriptors go with it, which stay the caller's.
+ */
+bool engine_proc_send(struct engine_proc *, const struct engine_command *, const void *present, const int *fds,
+		      int n_fds);
+/* Takes the answers that have arrived, now instead of with the loop's next look. */
+void engine_proc_hear(struct engine_proc *);
 int64_t engine_proc_pid(const struct engine_proc *);
 /* Once a tick: asks for a sign of life when there has been none for a while. false: none has come for `patience` ticks,
  * the engine hangs or is stopped. Ticks, not time: a machine that slept, or a gaccd that was stopped, must not blame

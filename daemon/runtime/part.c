@@ -57,7 +57,9 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 				.allocate = on_allocate,
 				.event = on_event,
 				.process_alive = on_process_alive,
-				.random16 = part_random16 };
+				.random16 = part_random16,
+				.record = part_record,
+				.mailbox_over = part_mailbox_over };
 	enum status st = job_new(&p->job, id, part_whole(p->spec), uid, node->incarnation, &jp);
 	if (st)
 		part_free(p);
@@ -127,6 +129,7 @@ void part_free(struct part *p)
 		return;
 	withdraw(p);
 	part_let_go(p);
+	part_mailboxes_free(p);
 	part_tensors_gone(p);
 	job_free(p->job);
 	shared_drop(p->tensors.packed);

@@ -11,6 +11,7 @@
 #include "base/shared.h"
 #include "control/job.h"
 #include "control/restarts.h"
+#include "engine/mailbox.h"
 #include "engine/segment.h"
 #include "runtime/node.h"
 #include "runtime/specification.h"
@@ -54,7 +55,7 @@ struct part_memory {
 	struct segment *segment;
 	struct plan_segment *wanted;
 	int n;
-	uint64_t bytes;	 /* of all segments; counted in node->host_bytes */
+	uint64_t bytes;	 /* of all segments and mailboxes; counted in node->host_bytes */
 	bool allocating; /* the pool works for it */
 	/* the service manager is getting the descriptors; nobody else has them yet */
 	struct fdstore_request *keeping;
@@ -69,6 +70,13 @@ struct part_engine {
 	struct restarts restarts;
 	/* why the present one has not taken its memory; "": it has, or has not said */
 	char refusal[192];
+};
+
+/* Of the newest session of a rank that asked for one. */
+struct part_box {
+	uint64_t sgen; /* 0: none yet */
+	bool is_over;
+	struct mailbox_fds fds; /* memory -1: it could not be made */
 };
 
 struct part_tensors {
@@ -101,6 +109,8 @@ struct part {
 	struct part_memory mem;
 	struct part_engine engine;
 	struct part_tensors tensors;
+	struct part_box *box;	       /* [ranks], by their indices in the part; NULL: nobody has asked */
+	struct control_state record;   /* as last read for job_ports.record; image NULL: never */
 	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
 	uint32_t n_links;	       /* trainers' connections on the attach socket */
 	uint32_t n_holders;	       /* calls and messages under way that point here */
@@ -147,11 +157,27 @@ bool part_control_page(struct part *, struct control_page *out);
 /* Mapping of a segment's data for gaccd's own reading or writing (inline clients); NULL when it cannot be had. */
 void *part_map(struct part *, uint32_t role, uint32_t index, bool writable);
 
+/* ---- part_mailbox.c ---- */
+/* Bytes that the mailboxes of all ranks take; 0: this job's sessions get none. */
+uint64_t part_mailboxes_need(const struct part *);
+/* The mailbox of this rank's session, by the job's number: made now, or the one that it has. The descriptors are lent.
+ * NULL: it gets none, or it is over; its pushes go by RPC. */
+const struct mailbox_fds *part_mailbox(struct part *, uint32_t rank);
+void part_mailbox_over(void *part, uint32_t index); /* job_ports.mailbox_over */
+void part_mailboxes_free(struct part *);
+/* The descriptors that go with an ENGINE_MAILBOX: their number, 3, or 0 if there is no such mailbox. */
+int part_mailbox_fds(const struct part *, const struct engine_command *, int out[3]);
+/* job_ports.record */
+bool part_record(void *part, uint64_t newer_than, struct record_view *out);
+
 /* ---- part_engine.c ---- */
 /* The memory is there: for the first time in this life of gaccd. */
 void part_start_engine(struct part *);
 /* job_ports.engine_send of `part`, whose job it is. false: the engine is down, or going. */
 bool part_engine_send(void *part, uint64_t job, const struct engine_command *, const void *present);
+/* Takes what the engine has said already: a trainer may know it from its mailbox, so it comes before the trainer's
+ * call. */
+void part_hear_engine(struct part *);
 void part_engine_tick(struct part *, struct now);
 /* None runs, and none is about to be started. */
 bool part_engine_is_over(const struct part *);

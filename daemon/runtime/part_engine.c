@@ -225,12 +225,20 @@ void part_engine_tick(struct part *p, struct now now)
 		part_start_engine(p);
 }
 
+void part_hear_engine(struct part *p)
+{
+	if (p->box && p->engine.proc)
+		engine_proc_hear(p->engine.proc);
+}
+
 bool part_engine_send(void *part, uint64_t job, const struct engine_command *c, const void *present)
 {
 	struct part *p = part;
 	if (c->op == ENGINE_ATTACH)
 		FAILPOINT(gaccd_attach_before);
-	return p->engine.proc && !FAILPOINT_ERROR(gaccd_command_before) && engine_proc_send(p->engine.proc, c, present);
+	int fds[3], n_fds = c->op == ENGINE_MAILBOX ? part_mailbox_fds(p, c, fds) : 0;
+	return p->engine.proc && !FAILPOINT_ERROR(gaccd_command_before) &&
+	       engine_proc_send(p->engine.proc, c, present, fds, n_fds);
 }
 
 bool part_engine_is_over(const struct part *p)

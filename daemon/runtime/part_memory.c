@@ -344,7 +344,7 @@ enum status part_need(struct part *p, uint64_t *out)
 	if (!wanted)
 		return ST_NO_MEMORY;
 	plan_segments(&plan, wanted, n_segments);
-	*out = bytes_of(wanted, n_segments);
+	*out = bytes_of(wanted, n_segments) + part_mailboxes_need(p);
 	free(wanted);
 	return ST_OK;
 }
@@ -376,7 +376,7 @@ void part_allocate(struct part *p)
 		fail_allocation(p, st, status_info(st)->text);
 		return;
 	}
-	p->mem.bytes = bytes_of(p->mem.wanted, p->mem.n);
+	p->mem.bytes = bytes_of(p->mem.wanted, p->mem.n) + part_mailboxes_need(p);
 	p->node->host_bytes += p->mem.bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(p);

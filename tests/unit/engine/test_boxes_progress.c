@@ -84,7 +84,7 @@ START_TEST(what_a_message_relies_on_is_done)
 			q.slot = m;
 			boxes_publish(r, m, q);
 		}
-	while (channel_recv(boxes_rig.fd, &a, sizeof(a), NULL, NULL) != (int)sizeof(a))
+	while (packet_recv(boxes_rig.fd, &a, sizeof(a), NULL, NULL) != (int)sizeof(a))
 		;
 	const struct status_progress *p =
 		(const struct status_progress *)((char *)rig_data(&boxes_rig, SEG_STATUS, 0) + STATUS_PROGRESS_OFFSET);
