@@ -92,9 +92,14 @@ void boxes_turn(struct engine *e)
 /* ---- a mailbox comes ---- */
 
 /* gaccd sends mailboxes when the job runs: nothing is counted before. */
-static enum status judge(const struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+static enum status judge(const struct engine *e, const struct engine_command *c, int n_fds, char *why, size_t n_why)
 {
 	const struct control_state *s = &e->state;
+	if (n_fds != BOXES_FDS) {
+		snprintf(why, n_why, "a mailbox with %d descriptors instead of %d (memory, submit, answer)", n_fds,
+			 BOXES_FDS);
+		return ST_INVALID_ARGUMENT;
+	}
 	if (c->rank >= s->r.ranks)
 		return ST_RANK_OUT_OF_RANGE;
 	if (c->epoch != s->r.epoch) {
@@ -112,7 +117,7 @@ static enum status judge(const struct engine *e, const struct engine_command *c,
 void boxes_take(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
-	enum status st = n_fds == BOXES_FDS ? judge(e, c, why, sizeof(why)) : ST_INVALID_ARGUMENT;
+	enum status st = judge(e, c, n_fds, why, sizeof(why));
 	if (st == ST_OK) {
 		const struct mailbox_fds f = { fds[0], fds[1], fds[2], -1 };
 		st = boxes_open(e, c, &f, why, sizeof(why));

@@ -235,9 +235,10 @@ START_TEST(mailboxes_that_are_refused_leave_no_descriptor)
 	c = good;
 	c.epoch = 2;
 	ck_assert_uint_eq(boxes_give_as(c, BOXES_FDS).status, ST_STALE_EPOCH);
-	ck_assert_uint_eq(boxes_give_as(good, 2).status, ST_INVALID_ARGUMENT);
+	struct engine_answer a = boxes_give_as(good, 2);
+	ck_assert_uint_eq(a.status, ST_INVALID_ARGUMENT);
+	ck_assert_str_eq(a.text, "a mailbox with 2 descriptors instead of 3 (memory, submit, answer)");
 	const int wrong[] = { boxes_fds[1].submit, boxes_fds[1].submit, boxes_fds[1].answer };
-	struct engine_answer a;
 	boxes_send_mailbox(good, wrong, BOXES_FDS);
 	ck_assert(rig_receive(&boxes_rig, &a) && a.status == ST_SEGMENT_CORRUPT);
 	ck_assert_int_eq(count_fds(), before);
