@@ -3,6 +3,8 @@
  * had non-finite elements. */
 #include "boxes_rig.h"
 
+#include "base/packet.h"
+
 #include <check.h>
 #include <math.h>
 #include <unistd.h>
