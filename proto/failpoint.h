@@ -28,6 +28,8 @@
 	PLAIN(client, client_slot_given, "before the caller writes to a slot")                                         \
 	PLAIN(client, client_slot_filled, "the slot is written, nothing is sent")                                      \
 	ERROR(client, client_push_before, UNAVAILABLE, "before Push is sent")                                          \
+	PLAIN(client, client_box_half, "half of a request of a mailbox is stored")                                     \
+	PLAIN(client, client_box_published, "a request of a mailbox is stored, the bell is not rung")                  \
 	PLAIN(client, client_call_sent, "a call has left, its answer is not here")                                     \
 	ERROR(client, client_push_answered, UNAVAILABLE, "Push is answered, the answer is not used")                   \
 	ERROR(client, client_call_before, UNAVAILABLE, "before any other unary call is sent")                          \

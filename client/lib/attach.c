@@ -144,7 +144,7 @@ static void job_free(struct gacc_job *job)
 {
 	sender_free(job->sender);
 	watcher_free(job->watcher);
-	memory_fini(&job->memory);
+	memory_unmap(&job->memory);
 	window_fini(&job->window);
 	free(job->layout.tensors);
 	free(job->session);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out which job and rank this process is, from the environment that gaccd, mpirun, torchrun or Slurm set.
- * Called once by gacc_attach on the caller's thread. */
+/* Finds out which job and rank this process is, from the environment that gaccd, mpirun, torchrun or Slurm set, and
+ * what its user has switched off. Called by gacc_attach and session_run on the caller's thread. */
 #include "lib/env.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* In order of precedence. PMI comes last: srun and mpirun set it beside their own variables. */
 static const struct {
@@ -101,4 +102,16 @@ enum status identity_find(const char *job, int rank, int world, env_get get, voi
 		id.job = lookup(get, ctx, job_vars[i]);
 	*out_id = id;
 	return ST_OK;
+}
+
+bool env_may_say(void)
+{
+	return !lookup(env_process, NULL, "GACC_QUIET");
+}
+
+bool env_wants_mailbox(void)
+{
+	const char *wanted = lookup(env_process, NULL, "GACC_MAILBOX");
+
+	return !wanted || strcmp(wanted, "0") != 0;
 }

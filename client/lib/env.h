@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which job and rank this process is, from its caller or its environment.
+/* Which job and rank this process is, from its caller or its environment, and what the environment switches off.
  *
  * Each launcher sets a pair of variables, rank and world size. The first pair of the table in env.c that is set wins,
  * as a pair: half a pair is an error, never mixed with another launcher's half. What the caller gives wins over all.
@@ -9,6 +9,7 @@
 
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Value of a variable or NULL, as getenv(); `ctx` for tests. An empty value counts as unset. */
@@ -27,5 +28,10 @@ enum status identity_find(const char *job, int rank, int world, env_get get, voi
 
 /* env_get on the process environment. */
 const char *env_process(void *ctx, const char *name);
+
+/* May the library print? GACC_QUIET=1: no. */
+bool env_may_say(void);
+/* GACC_MAILBOX=0: no. */
+bool env_wants_mailbox(void);
 
 #endif

@@ -13,6 +13,7 @@
 #ifndef GACC_CLIENT_INTERNAL_H
 #define GACC_CLIENT_INTERNAL_H
 
+#include "lib/cells.h"
 #include "lib/clock.h"
 #include "lib/failure.h"
 #include "gacc/gacc.h"
@@ -76,7 +77,9 @@ struct memory {
 	int socket; /* attach socket, -1: none; its closing tells the daemon that we are gone */
 	struct mapping slot[SLOTS_MAX];
 	struct mapping params, status, reduced[2];
-	bool inlined; /* no shared memory: the mappings are private */
+	struct cells cells; /* of this socket's session, if it has a mailbox */
+	bool cells_told;    /* why there is none, once */
+	bool inlined;	    /* no shared memory: the mappings are private */
 };
 
 /* Bytes of an element. */
@@ -134,13 +137,14 @@ struct gacc_job {
 };
 
 /* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their
- * content. The old socket is closed. *failure is filled on failure. */
+ * content. The old socket and mailbox are closed. A mailbox that is not in order is no failure: it is closed, and
+ * stderr says why. *failure is filled on failure. */
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
 /* Private memory in place of the daemon's. */
 enum status memory_inline(struct memory *memory, const struct layout *layout, bool reduced);
 /* The daemon has closed the attach socket. */
 bool memory_hung_up(const struct memory *memory);
-void memory_fini(struct memory *memory);
+void memory_unmap(struct memory *memory);
 /* Where the layout's offset 0 lies. */
 static inline unsigned char *mapping_data(const struct mapping *m)
 {
@@ -205,6 +209,11 @@ void push_to_wire(const struct gacc_job *job, const struct push *push, struct Ga
 enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 /* What a finished push means for the window. `st` is session_run's word. The job's thread. */
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
+
+/* ---- posted.c: pushes through the session's mailbox ---- */
+
+/* Pushes and waits for the answer. False: not accepted here, or there is no mailbox; by RPC then. */
+bool posted_push_now(struct gacc_job *job, struct push *push);
 
 /* ---- inline.c: parameters without shared memory; attempts ---- */
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Maps the daemon's memory. The descriptors come over the attach socket (proto/gacc/v1/attach.proto) and are closed
- * once mapped; the socket stays open for as long as the session lives. */
+ * once mapped, except a mailbox's bells; the socket stays open for as long as the session lives. */
 #include "lib/internal.h"
 
 #include "lib/channel.h"
+#include "lib/env.h"
 #include "gacc/v1/attach.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/segment_layout.h"
@@ -42,7 +43,8 @@ static void answer_fini(struct answer *a)
 {
 	bytes_free((struct ProtobufCMessage *)a->message);
 	for (size_t i = 0; i < a->n_fds; i++)
-		close(a->fds[i]);
+		if (a->fds[i] >= 0) /* -1: handed on */
+			close(a->fds[i]);
 }
 
 static enum status connect_to(const char *path, int *out_fd, struct rpc_failure *f)
@@ -77,6 +79,7 @@ static enum status ask(int fd, Gacc__V1__Session *session, struct rpc_failure *f
 
 	request.version = MAP_VERSION;
 	request.session = session;
+	request.wants_mailbox = env_wants_mailbox();
 	n = gacc__v1__map_request__get_packed_size(&request);
 	if (n > sizeof(packet))
 		return fail(f, ST_MALFORMED, "request", "session token too long");
@@ -268,9 +271,75 @@ static enum status map_segments(const struct answer *a, struct memory *fresh, st
 	return ST_OK;
 }
 
+/* ---- the mailbox ---- */
+
+static int *bell_of(struct cells_fds *fds, Gacc__V1__SegmentKind kind)
+{
+	switch (kind) {
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_MAILBOX:
+		return &fds->memory;
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SUBMIT:
+		return &fds->submit;
+	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_ANSWER:
+		return &fds->waits;
+	default:
+		return NULL;
+	}
+}
+
+/* Takes a mailbox's descriptors out of the answer; false: it has none. One that comes twice stays there. */
+static bool take_mailbox(struct answer *a, struct cells_fds *fds)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < a->n_fds; i++) {
+		int *place = bell_of(fds, a->message->segments[i]->kind);
+
+		if (!place || *place >= 0)
+			continue;
+		*place = a->fds[i];
+		a->fds[i] = -1;
+		any = true;
+	}
+	return any;
+}
+
+/* The mailbox that came, if one did and it is in order. Without one all goes by RPC, so this cannot fail. */
+static void open_mailbox(struct memory *fresh, const struct gacc_job *job, struct answer *a)
+{
+	struct cells_owner owner = { .job = job->id,
+				     .sgen = job->generation,
+				     .rank = (uint32_t)job->rank,
+				     .slots = job->layout.slots,
+				     .n_tensors = job->layout.n };
+	struct cells_fds fds = CELLS_NO_FDS;
+	char why[160];
+
+	if (!take_mailbox(a, &fds) || !cells_open(&fresh->cells, &fds, &owner, fresh->socket, why, sizeof(why)))
+		return;
+	if (!fresh->cells_told && env_may_say())
+		fprintf(stderr, "gacc: rank %d: pushes go by RPC, the mailbox is not in order: %s\n", job->rank, why);
+	fresh->cells_told = true;
+}
+
+/* ---- all of it ---- */
+
+/* What is not mapped at addresses that the caller knows: the new one takes the old one's place. */
+static void swap_session(struct memory *old, struct memory *fresh)
+{
+	struct cells cells = old->cells;
+	int socket = old->socket;
+
+	old->cells = fresh->cells;
+	old->cells_told = fresh->cells_told;
+	old->socket = fresh->socket;
+	fresh->cells = cells;
+	fresh->socket = socket;
+}
+
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *f)
 {
-	struct memory fresh = { .socket = -1 };
+	struct memory fresh = { .socket = -1, .cells_told = memory->cells_told };
 	struct answer a = { 0 };
 	enum status st;
 
@@ -290,13 +359,11 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 	if (!st && move_all(memory, &fresh))
 		st = fail(f, ST_NO_MEMORY, "mremap", strerror(errno));
 	if (!st) {
-		if (memory->socket >= 0)
-			close(memory->socket);
-		memory->socket = fresh.socket;
-		fresh.socket = -1;
+		open_mailbox(&fresh, job, &a);
+		swap_session(memory, &fresh);
 		FAILPOINT(client_mapped);
 	}
-	memory_fini(&fresh);
+	memory_unmap(&fresh);
 	answer_fini(&a);
 	return st;
 }
@@ -333,7 +400,7 @@ bool memory_hung_up(const struct memory *memory)
 	return memory->socket >= 0 && poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR);
 }
 
-void memory_fini(struct memory *memory)
+void memory_unmap(struct memory *memory)
 {
 	for (int i = 0; i < SLOTS_MAX; i++)
 		unmap(&memory->slot[i]);
@@ -341,6 +408,7 @@ void memory_fini(struct memory *memory)
 		unmap(&memory->reduced[i]);
 	unmap(&memory->params);
 	unmap(&memory->status);
+	cells_close(&memory->cells);
 	if (memory->socket >= 0)
 		close(memory->socket);
 	memory->socket = -1;

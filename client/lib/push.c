@@ -111,6 +111,8 @@ static gacc_status push_now(struct gacc_job *job, struct push *push)
 
 	if (st)
 		return st;
+	if (posted_push_now(job, push))
+		return push_conclude(job, push, GACC_OK);
 	push_name(push, what, sizeof(what));
 	return push_conclude(job, push, session_run(job, what, -1, push_attempt, push));
 }

@@ -5,9 +5,9 @@
 #include "lib/internal.h"
 
 #include "lib/channel.h"
+#include "lib/env.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* One attempt lasts at most this long, so that a hung daemon or a dead session is noticed. */
@@ -27,21 +27,13 @@ struct retry {
 	bool told; /* that gaccd cannot be reached */
 };
 
-/* The only output of the library itself, so that nobody waits for minutes without an explanation. GACC_QUIET=1: not
- * even that. */
-static bool may_say(void)
-{
-	const char *quiet = getenv("GACC_QUIET");
-
-	return !quiet || !*quiet;
-}
-
+/* So that nobody waits for minutes without an explanation. */
 static void tell_outage(struct gacc_job *job, struct retry *r, const struct rpc_failure *failure)
 {
 	struct rpc_failure why = *failure;
 
 	r->told = true;
-	if (!may_say())
+	if (!env_may_say())
 		return;
 	explain_unreachable(job->client->endpoint, &why);
 	fprintf(stderr, "gacc: rank %d waits for gaccd, for %d s at most: %s%s%s%s\n", job->rank, job->outage_ms / 1000,
@@ -50,7 +42,7 @@ static void tell_outage(struct gacc_job *job, struct retry *r, const struct rpc_
 
 static void tell_back(const struct gacc_job *job, const struct retry *r)
 {
-	if (r->told && may_say())
+	if (r->told && env_may_say())
 		fprintf(stderr, "gacc: rank %d: gaccd answers again, after %.0f s\n", job->rank,
 			(double)(now_ms() - r->outage_start) / 1000);
 }

@@ -42,7 +42,8 @@ AFTER_THE_END = {"coord_exits_before", "coord_exits_after"}  # of job and launch
 AT_CANCEL = {"launcher_stop_before"}  # of a job that gaccd has launched
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_before", "coord_exits_after"}  # and all of the process "launcher"
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
-NO_JOB = {"engine_box_copied", "engine_box_answered", "engine_box_rung"}  # no session has a mailbox yet: tests/unit/engine/test_box_kill.c
+NO_JOB = {"engine_box_copied", "engine_box_answered", "engine_box_rung", "client_box_half",
+          "client_box_published"}  # no session has a mailbox yet: tests/unit/engine/test_box_kill.c, tests/unit/client/test_cells_kill.c
 TICK_MS = 100
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 

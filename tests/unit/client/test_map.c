@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mapping memory over an attach socket whose other end is this test. */
+#include "engine/mailbox.h"
 #include "gacc/v1/attach.pb-c.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
@@ -17,7 +18,9 @@
 #include <unistd.h>
 
 #define PAGE 4096
-#define N_SEGMENTS 4
+#define N_SEGMENTS 4 /* and three more with a mailbox */
+#define MAX_SEGMENTS 7
+#define TENSORS 20
 
 static char dir[] = "/tmp/gacc-map-XXXXXX";
 static char path[64];
@@ -26,11 +29,13 @@ static char path[64];
 struct daemon {
 	int listener, connection;
 	pthread_t thread;
-	int fds[N_SEGMENTS];
-	Gacc__V1__Segment segment[N_SEGMENTS];
-	size_t n_fds; /* how many are really sent */
+	int fds[MAX_SEGMENTS];
+	Gacc__V1__Segment segment[MAX_SEGMENTS];
+	size_t n, n_fds; /* n_fds: how many are really sent */
 	const char *reason;
 	uint64_t asked_session;
+	bool asked_mailbox;
+	int answer; /* with a mailbox, the eventfd that rings the trainer; -1 */
 };
 
 static int sealed_memfd(size_t bytes, bool seal)
@@ -47,20 +52,20 @@ static int sealed_memfd(size_t bytes, bool seal)
 static void send_answer(struct daemon *d)
 {
 	Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
-	Gacc__V1__Segment *list[N_SEGMENTS];
+	Gacc__V1__Segment *list[MAX_SEGMENTS];
 	union {
-		char bytes[CMSG_SPACE(N_SEGMENTS * sizeof(int))];
+		char bytes[CMSG_SPACE(MAX_SEGMENTS * sizeof(int))];
 		struct cmsghdr align;
 	} control = { { 0 } };
 	uint8_t packet[1024];
 	struct iovec iov = { packet, 0 };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	for (int i = 0; i < N_SEGMENTS; i++)
+	for (size_t i = 0; i < d->n; i++)
 		list[i] = &d->segment[i];
 	m.version = 1;
 	m.segments = list;
-	m.n_segments = N_SEGMENTS;
+	m.n_segments = d->n;
 	if (d->reason) {
 		m.reason = (char *)(uintptr_t)d->reason;
 		m.n_segments = 0;
@@ -93,6 +98,7 @@ static void *serve(void *arg)
 	request = gacc__v1__map_request__unpack(NULL, n > 0 ? (size_t)n : 0, packet);
 	if (request && request->session)
 		d->asked_session = request->session->id;
+	d->asked_mailbox = request && request->wants_mailbox;
 	if (request)
 		gacc__v1__map_request__free_unpacked(request, NULL);
 	send_answer(d);
@@ -112,13 +118,31 @@ static void describe(Gacc__V1__Segment *s, Gacc__V1__SegmentKind kind, uint32_t 
 
 static void daemon_init(struct daemon *d)
 {
-	*d = (struct daemon){ .connection = -1, .n_fds = N_SEGMENTS };
+	*d = (struct daemon){ .connection = -1, .n = N_SEGMENTS, .n_fds = N_SEGMENTS, .answer = -1 };
 	for (int i = 0; i < N_SEGMENTS; i++)
 		d->fds[i] = sealed_memfd(3 * PAGE, true);
 	describe(&d->segment[0], KIND(SLOT), 0, 3 * PAGE);
 	describe(&d->segment[1], KIND(SLOT), 1, 3 * PAGE);
 	describe(&d->segment[2], KIND(PARAMETERS), 0, 3 * PAGE);
 	describe(&d->segment[3], KIND(STATUS), 0, 3 * PAGE);
+}
+
+/* What gaccd hands out beside the rest. */
+static void add_mailbox(struct daemon *d, uint64_t sgen)
+{
+	struct mailbox_owner o = { .job = 8, .sgen = sgen, .rank = 3, .slots = 2, .n_tensors = TENSORS };
+	struct mailbox_fds f;
+	char why[160] = "";
+
+	ck_assert_msg(mailbox_make(&f, &o, why, sizeof(why)) == ST_OK, "%s", why);
+	d->fds[N_SEGMENTS] = f.memory;
+	d->fds[N_SEGMENTS + 1] = f.submit;
+	d->fds[N_SEGMENTS + 2] = f.waits;
+	d->answer = f.answer;
+	describe(&d->segment[N_SEGMENTS], KIND(MAILBOX), 0, gacc_box_bytes(TENSORS));
+	describe(&d->segment[N_SEGMENTS + 1], KIND(SUBMIT), 0, 0);
+	describe(&d->segment[N_SEGMENTS + 2], KIND(ANSWER), 0, 0);
+	d->n = d->n_fds = MAX_SEGMENTS;
 }
 
 static void daemon_start(struct daemon *d)
@@ -138,8 +162,10 @@ static void daemon_fini(struct daemon *d)
 	pthread_join(d->thread, NULL);
 	close(d->connection);
 	close(d->listener);
-	for (int i = 0; i < N_SEGMENTS; i++)
+	for (size_t i = 0; i < d->n; i++)
 		close(d->fds[i]);
+	if (d->answer >= 0)
+		close(d->answer);
 }
 
 static Gacc__V1__Session session;
@@ -151,15 +177,21 @@ static void setup(void)
 	snprintf(path, sizeof(path), "%s/attach", dir);
 	gacc__v1__session__init(&session);
 	session.id = 42;
+	unsetenv("GACC_MAILBOX");
+	setenv("GACC_QUIET", "1", 1);
 	job = (struct gacc_job){ .session = &session,
+				 .id = 8,
+				 .rank = 3,
+				 .generation = 11,
 				 .attach_socket = path,
 				 .memory.socket = -1,
-				 .layout = { .slots = 2, .slot_bytes = 2 * PAGE, .param_bytes = 2 * PAGE } };
+				 .layout = {
+					 .slots = 2, .n = TENSORS, .slot_bytes = 2 * PAGE, .param_bytes = 2 * PAGE } };
 }
 
 static void teardown(void)
 {
-	memory_fini(&job.memory);
+	memory_unmap(&job.memory);
 	unlink(path);
 	rmdir(dir);
 	strcpy(dir, "/tmp/gacc-map-XXXXXX");
@@ -306,6 +338,111 @@ START_TEST(believes_no_lie)
 }
 END_TEST
 
+/* ---- the mailbox ---- */
+
+START_TEST(a_mailbox_comes_along)
+{
+	struct daemon d;
+	int before = open_fds();
+
+	daemon_init(&d);
+	add_mailbox(&d, 11);
+	ck_assert_int_eq(map(&d), ST_OK);
+	ck_assert(d.asked_mailbox && cells_usable(&job.memory.cells));
+	ck_assert_uint_eq(job.memory.cells.sgen, 11);
+	daemon_fini(&d);
+	ck_assert_int_eq(open_fds(), before + 3); /* the socket and two bells */
+	memory_unmap(&job.memory);
+	ck_assert_int_eq(open_fds(), before);
+}
+END_TEST
+
+START_TEST(the_next_session_has_another)
+{
+	struct daemon first, second;
+	struct gacc_box_answer a;
+	uint64_t seq;
+	int before = open_fds();
+
+	daemon_init(&first);
+	add_mailbox(&first, 11);
+	ck_assert_int_eq(map(&first), ST_OK);
+	daemon_fini(&first);
+	daemon_init(&second);
+	add_mailbox(&second, 12);
+	job.generation = 12;
+	ck_assert_int_eq(map(&second), ST_OK);
+	ck_assert(cells_usable(&job.memory.cells));
+	ck_assert_uint_eq(job.memory.cells.sgen, 12);
+	seq = cells_publish(&job.memory.cells, (struct gacc_box_request){ .kind = GACC_BOX_PUSH }, NULL);
+	daemon_fini(&second);
+	ck_assert_int_eq(open_fds(), before + 3);
+	ck_assert(!cells_await(&job.memory.cells, seq, 20000, &a)); /* this socket's hang-up is watched */
+}
+END_TEST
+
+START_TEST(the_next_session_has_none)
+{
+	struct daemon first, second;
+	int before = open_fds();
+
+	daemon_init(&first);
+	add_mailbox(&first, 11);
+	ck_assert_int_eq(map(&first), ST_OK);
+	daemon_fini(&first);
+	daemon_init(&second);
+	ck_assert_int_eq(map(&second), ST_OK);
+	ck_assert(!cells_usable(&job.memory.cells));
+	daemon_fini(&second);
+	ck_assert_int_eq(open_fds(), before + 1);
+}
+END_TEST
+
+START_TEST(none_is_asked_for)
+{
+	const char *value[] = { "0", "", "1" };
+	struct daemon d;
+
+	setenv("GACC_MAILBOX", value[_i], 1);
+	daemon_init(&d);
+	ck_assert_int_eq(map(&d), ST_OK);
+	ck_assert_int_eq(d.asked_mailbox, _i > 0);
+	ck_assert(!job.memory.cells_told);
+	daemon_fini(&d);
+}
+END_TEST
+
+/* Something is wrong with it: one sentence, and the rest of the memory is mapped as ever. */
+START_TEST(a_wrong_mailbox_is_left)
+{
+	struct daemon d;
+	char said[256] = "";
+	int before = open_fds(), to[2], stderr_was = dup(STDERR_FILENO);
+
+	unsetenv("GACC_QUIET");
+	ck_assert_int_eq(pipe2(to, O_CLOEXEC | O_NONBLOCK), 0);
+	dup2(to[1], STDERR_FILENO);
+	for (int i = 0; i < 2; i++) {
+		daemon_init(&d);
+		add_mailbox(&d, 11 + 1);
+		if (_i == 1)
+			d.segment[N_SEGMENTS + 1].kind = KIND(ANSWER); /* two of a kind */
+		ck_assert_int_eq(map(&d), ST_OK);
+		ck_assert(job.memory.params.base && job.memory.socket >= 0);
+		ck_assert(!cells_usable(&job.memory.cells));
+		daemon_fini(&d);
+	}
+	dup2(stderr_was, STDERR_FILENO);
+	ck_assert_int_gt(read(to[0], said, sizeof(said) - 1), 0);
+	ck_assert_ptr_nonnull(strstr(said, "rank 3: pushes go by RPC"));
+	ck_assert_ptr_null(strstr(strchr(said, '\n') + 1, "gacc")); /* once */
+	close(stderr_was);
+	close(to[0]);
+	close(to[1]);
+	ck_assert_int_eq(open_fds(), before + 1);
+}
+END_TEST
+
 START_TEST(nobody_listens)
 {
 	struct rpc_failure f = { 0 };
@@ -325,6 +462,11 @@ int main(void)
 	tcase_add_test(tc, remaps_in_place);
 	tcase_add_test(tc, keeps_the_same_memory);
 	tcase_add_loop_test(tc, believes_no_lie, 0, N_LIES);
+	tcase_add_test(tc, a_mailbox_comes_along);
+	tcase_add_test(tc, the_next_session_has_another);
+	tcase_add_test(tc, the_next_session_has_none);
+	tcase_add_loop_test(tc, none_is_asked_for, 0, 3);
+	tcase_add_loop_test(tc, a_wrong_mailbox_is_left, 0, 2);
 	tcase_add_test(tc, nobody_listens);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
