@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: packed reports go up, packed orders go down.
+/* The way between a coordinator and a node: reports and what has become of placements go up; orders, placements and
+ * their end go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is
@@ -16,7 +17,14 @@
 
 struct link;
 
-enum link_kind { LINK_REPORT, LINK_ORDER };
+enum link_kind {
+	LINK_REPORT,	/* report_message.h */
+	LINK_ORDER,	/* order_message.h */
+	LINK_PLACEMENT, /* placement_message.h */
+	LINK_PLACED,	/* placed_message.h */
+	LINK_DROP,	/* placed_message.h */
+	LINK_KINDS
+};
 
 struct link_message {
 	enum link_kind kind;
@@ -42,5 +50,8 @@ bool link_send(struct link *, enum link_kind, uint64_t job, uint32_t part, void 
 /* Delivers what is queued now. */
 void link_run(struct link *);
 bool link_is_empty(const struct link *);
+/* For `arrived`: the bytes of this message, which are the caller's from here on, for free(). So what is large can be
+ * read in another thread without a copy. */
+void *link_take_bytes(const struct link_message *);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packs and unpacks what a node needs to have a part of a job. Nothing in gaccd calls it yet: all parts of a job are
- * on the node that coordinates it. Any thread; no state. */
+/* Packs and unpacks what a node needs to have a part of a job: for the coordinator (edge/placing.c) and for the node
+ * (runtime/part_place.c). Any thread; no state. */
 #include "cluster/placement_message.h"
 
 #include "cluster/record.h"
@@ -21,7 +21,8 @@
 	X(n_parts)                                                                                                     \
 	X(ranks)                                                                                                       \
 	X(max_micro_size)                                                                                              \
-	X(heal_from)
+	X(heal_from)                                                                                                   \
+	X(begun)
 #define PLACEMENT_IDS(X) X(cluster) X(uuid)
 #define PLACEMENT_BYTES(X) X(spec) X(tensors)
 #define PLACEMENT_TEXTS(X) X(user) X(node)
@@ -166,4 +167,14 @@ void placement_release(struct held_placement *h)
 		free(h->window[i].counted);
 	bytes_free(h->message);
 	*h = (struct held_placement){ 0 };
+}
+
+void *placement_take_tensors(struct held_placement *h, size_t *out_n)
+{
+	Gacc__Internal__V1__Placement *m = (Gacc__Internal__V1__Placement *)h->message;
+	void *bytes = m->tensors.data; /* protobuf-c has it from malloc */
+	*out_n = m->tensors.len;
+	m->tensors = (ProtobufCBinaryData){ 0, NULL };
+	h->placement.tensors = (struct placement_bytes){ NULL, 0 };
+	return bytes;
 }

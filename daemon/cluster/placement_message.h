@@ -32,6 +32,7 @@ struct placement {
 		tensors;	      /* gacc.v1.JobSpec with the tensor set alone; n = 0: in spec, or not known yet */
 	const struct decided *window; /* the last ones, oldest first, with the bits of the part's ranks */
 	uint32_t n_windows;
+	bool begun; /* the job has its parameters: memory that is lost is not made anew */
 };
 
 /* For free(); NULL: no memory. `user` and `node` are UTF-8. */
@@ -49,5 +50,8 @@ struct held_placement {
  * written only with ST_OK: then for placement_release. */
 enum status placement_unpack(const void *bytes, size_t n, struct held_placement *out, char *why, size_t n_why);
 void placement_release(struct held_placement *);
+/* The tensors, malloc'ed, for free(): the placement has none from here on. A set of a million tensors is 50 MB, which
+ * nobody should copy once more. NULL: it has none. */
+void *placement_take_tensors(struct held_placement *, size_t *out_n);
 
 #endif

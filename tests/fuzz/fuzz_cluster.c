@@ -3,6 +3,7 @@
  * record or the message. What is accepted keeps the rules, and packs again to something that is accepted; what is
  * refused is explained. */
 #include "cluster/order_message.h"
+#include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
 #include "cluster/view_record.h"
@@ -106,10 +107,31 @@ static void try_placement(const void *bytes, size_t n)
 	placement_release(&again);
 }
 
+static void try_placed(const void *bytes, size_t n)
+{
+	struct placed p, again;
+	if (!accepted(placed_unpack(bytes, n, &p, why, sizeof(why))))
+		return;
+	void *packed = placed_pack(&p, &n);
+	must(!placed_unpack(packed, n, &again, why, sizeof(why)) && again.status == p.status);
+	free(packed);
+}
+
+static void try_drop(const void *bytes, size_t n)
+{
+	struct drop d, again;
+	if (!accepted(drop_unpack(bytes, n, &d, why, sizeof(why))))
+		return;
+	void *packed = drop_pack(&d, &n);
+	must(!drop_unpack(packed, n, &again, why, sizeof(why)) && again.epoch == d.epoch);
+	free(packed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored, try_view,
-							       try_report, try_order,  try_placement };
+	static void (*const kinds[])(const void *, size_t) = { try_commit,    try_update, try_restored,
+							       try_view,      try_report, try_order,
+							       try_placement, try_placed, try_drop };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

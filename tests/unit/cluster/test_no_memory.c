@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of packing and reading fails once: the caller is told so, nothing is taken for damaged, and the next
  * try succeeds. */
+#include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
@@ -148,15 +149,43 @@ static enum status read_placement(const void *bytes, size_t n, char *why)
 	return st;
 }
 
+static void *pack_placed(size_t *n)
+{
+	const struct placed p = { .job_id = 1, .epoch = 1, .refused = true, .status = ST_INTERNAL, .text = "why" };
+	return placed_pack(&p, n);
+}
+
+static enum status read_placed(const void *bytes, size_t n, char *why)
+{
+	struct placed p;
+	return placed_unpack(bytes, n, &p, why, 200);
+}
+
+static void *pack_drop(size_t *n)
+{
+	return drop_pack(&(struct drop){ 1, 1, 0 }, n);
+}
+
+static enum status read_drop(const void *bytes, size_t n, char *why)
+{
+	struct drop d;
+	return drop_unpack(bytes, n, &d, why, 200);
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
 	enum status (*read)(const void *bytes, size_t n, char *why);
 } kinds[] = {
-	{ "COMMIT", pack_commit, read_commit },		 { "UPDATE", pack_update, read_update },
-	{ "RESTORED", pack_restored, read_restored },	 { "VIEW", pack_view, read_view },
-	{ "Report", pack_report, read_report },		 { "Order", pack_order, read_order },
+	{ "COMMIT", pack_commit, read_commit },
+	{ "UPDATE", pack_update, read_update },
+	{ "RESTORED", pack_restored, read_restored },
+	{ "VIEW", pack_view, read_view },
+	{ "Report", pack_report, read_report },
+	{ "Order", pack_order, read_order },
 	{ "Placement", pack_placement, read_placement },
+	{ "Placed", pack_placed, read_placed },
+	{ "Drop", pack_drop, read_drop },
 };
 
 START_TEST(no_memory_is_said)

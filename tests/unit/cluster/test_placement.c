@@ -32,7 +32,8 @@ static struct placement full(void)
 			       .spec = { "the spec", 8 },
 			       .tensors = { "its tensors", 11 },
 			       .window = windows,
-			       .n_windows = PLACEMENT_MAX_WINDOWS };
+			       .n_windows = PLACEMENT_MAX_WINDOWS,
+			       .begun = true };
 	fields_fill(p.cluster, 16, 1);
 	fields_fill(p.uuid, 16, 40);
 	for (uint32_t i = 0; i < PLACEMENT_MAX_WINDOWS; i++) {
@@ -66,7 +67,7 @@ START_TEST(a_placement_comes_back)
 #define SAME(field) ck_assert_msg(!memcmp(&p.field, &q->field, sizeof(p.field)), "%s", #field)
 	SAME(cluster), SAME(uuid), SAME(job_id), SAME(epoch), SAME(term), SAME(uid), SAME(part), SAME(n_parts);
 	SAME(ranks), SAME(max_micro_size), SAME(begin), SAME(heal_from), SAME(n_ranks), SAME(n_windows);
-	SAME(spec.n), SAME(tensors.n);
+	SAME(spec.n), SAME(tensors.n), SAME(begun);
 #undef SAME
 	ck_assert_str_eq(q->user, p.user);
 	ck_assert_str_eq(q->node, p.node);
@@ -83,6 +84,26 @@ START_TEST(a_placement_comes_back)
 END_TEST
 /* A member that is added and not compared above changes the size. */
 _Static_assert(sizeof(struct placement) == 168, "compared above");
+
+START_TEST(tensors_can_be_taken_out)
+{
+	struct placement p = full();
+	struct held_placement back;
+	char why[200];
+	size_t n;
+	void *bytes = placement_pack(&p, &n);
+	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_OK);
+	free(bytes);
+	char *tensors = placement_take_tensors(&back, &n);
+	ck_assert_uint_eq(n, 11);
+	ck_assert_mem_eq(tensors, "its tensors", 11);
+	free(tensors);
+	ck_assert_uint_eq(back.placement.tensors.n, 0);
+	ck_assert_ptr_null(placement_take_tensors(&back, &n));
+	ck_assert_uint_eq(n, 0);
+	placement_release(&back);
+}
+END_TEST
 
 static void expect_refused(const struct placement *p, const char *text)
 {
@@ -153,6 +174,7 @@ int main(void)
 	TCase *c = tcase_create("placements");
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_placement_comes_back);
+	tcase_add_test(c, tensors_can_be_taken_out);
 	tcase_add_test(c, senseless_placements_are_refused);
 	tcase_add_test(c, any_bytes_are_read_or_refused);
 	return suite_run(s);
