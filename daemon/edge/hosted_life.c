@@ -13,6 +13,7 @@
 #include "runtime/prepared.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void hosted_drop_machines(struct hosted *h)
 {
@@ -53,11 +54,13 @@ enum status hosted_new(struct daemon *d, uint64_t id, uint32_t uid, const char *
 	struct hosted *h = hosted_make(d, id, uid, user, specification_new(p), HOSTED_EVENTS);
 	if (!h)
 		return ST_NO_MEMORY;
+	struct part_origin o = { .job = id, .epoch = 1, .uid = uid, .user = user, .text = h->text };
+	memcpy(o.uuid, h->uuid, sizeof(o.uuid));
 	const struct part_ports pp = part_ports();
 	const struct coord_ports cp = hosted_coord_ports(h);
 	enum status st = saving_new(h);
 	if (!st)
-		st = part_new(&d->node, id, uid, h->uuid, h->text, &pp, &h->part);
+		st = part_new(&d->node, &o, &pp, &h->part);
 	if (!st)
 		st = coord_new(&h->coord, id, h->spec, d->term, 1, NULL, &cp);
 	if (st) {
@@ -77,6 +80,8 @@ enum status hosted_add(struct daemon *d, struct hosted *h)
 	if (!j)
 		return ST_NO_MEMORY;
 	d->job = j;
+	if (h->part)
+		memcpy(h->part->uuid, h->uuid, sizeof(h->uuid));
 	if (h->part && part_publish(h->part))
 		return ST_NO_MEMORY;
 	d->job[d->n_jobs++] = h;

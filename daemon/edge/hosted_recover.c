@@ -84,7 +84,11 @@ static enum status restore_tensors(struct rows *r, const struct journal_bytes *b
 {
 	char why[200];
 	bool at_once = r->h->spec->launch_mode == LAUNCH_DAEMON && !r->h->params_durable;
-	enum status st = part_restore_tensors(r->h->part, b, at_once, why, sizeof(why));
+	void *packed = malloc(b->n);
+	if (!packed)
+		return ST_NO_MEMORY;
+	memcpy(packed, b->data, b->n);
+	enum status st = part_restore_tensors(r->h->part, packed, b->n, at_once, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
 }
 

@@ -36,20 +36,20 @@ void part_random16(void *ctx, uint8_t out[16])
 
 /* ---- life ---- */
 
-enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t *uuid, struct specification *text,
-		     const struct part_ports *ports, struct part **out)
+enum status part_new(struct node *node, const struct part_origin *o, const struct part_ports *ports, struct part **out)
 {
 	struct part *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
 	*p = (struct part){ .node = node,
-			    .id = id,
-			    .uid = uid,
-			    .uuid = uuid,
-			    .text = specification_hold(text),
-			    .spec = &text->spec,
+			    .id = o->job,
+			    .uid = o->uid,
+			    .user = strdup(o->user),
+			    .text = specification_hold(o->text),
+			    .spec = &o->text->spec,
 			    .ports = *ports,
 			    .mem = { .plan_fd = -1 } };
+	memcpy(p->uuid, o->uuid, sizeof(p->uuid));
 	struct job_ports jp = { .ctx = p,
 				.reply = ports->reply,
 				.engine_send = part_engine_send,
@@ -60,7 +60,9 @@ enum status part_new(struct node *node, uint64_t id, uint32_t uid, const uint8_t
 				.random16 = part_random16,
 				.record = part_record,
 				.mailbox_over = part_mailbox_over };
-	enum status st = job_new(&p->job, id, part_whole(p->spec), uid, node->incarnation, &jp);
+	struct part_spec whole = part_whole(p->spec);
+	whole.epoch = o->epoch;
+	enum status st = p->user ? job_new(&p->job, p->id, whole, p->uid, node->incarnation, &jp) : ST_NO_MEMORY;
 	if (st)
 		part_free(p);
 	else
@@ -134,6 +136,7 @@ void part_free(struct part *p)
 	job_free(p->job);
 	shared_drop(p->tensors.packed);
 	free(p->tensors.wrong);
+	free(p->user);
 	specification_drop(p->text);
 	free(p);
 }

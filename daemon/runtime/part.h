@@ -17,7 +17,6 @@
 #include "runtime/specification.h"
 
 struct engine_proc;
-struct journal_bytes;
 struct rpc_call;
 
 /* What a part asks of the rest of gaccd. `part` is the struct part: the first two are given to its state machine as
@@ -100,7 +99,8 @@ struct part {
 	struct node *node;
 	uint64_t id; /* of the job */
 	uint32_t uid;
-	const uint8_t *uuid;	     /* of the job; lent */
+	uint8_t uuid[16];	     /* of the job */
+	char *user;		     /* the job's owner, as people read it */
 	struct specification *text;  /* held */
 	const struct job_spec *spec; /* of it */
 	struct part_ports ports;
@@ -116,9 +116,17 @@ struct part {
 	uint32_t n_holders;	       /* calls and messages under way that point here */
 };
 
-/* The specification is held; `uuid` is lent, outlives the part and is read when memory is allocated. ST_NO_MEMORY. */
-enum status part_new(struct node *, uint64_t id, uint32_t uid, const uint8_t *uuid, struct specification *,
-		     const struct part_ports *, struct part **out);
+/* What a part is made of. */
+struct part_origin {
+	uint64_t job, epoch; /* epoch: in which the part was placed here, from 1 */
+	uint32_t uid;
+	const char *user;
+	uint8_t uuid[16];
+	struct specification *text;
+};
+
+/* The specification is held, the rest is copied. ST_NO_MEMORY. */
+enum status part_new(struct node *, const struct part_origin *, const struct part_ports *, struct part **out);
 /* Lets go of the engine; memory stays with the service manager. No longer found. Takes NULL. */
 void part_free(struct part *);
 /* From here on part_find knows it. ST_NO_MEMORY. */
@@ -185,11 +193,11 @@ bool part_engine_is_over(const struct part *);
 /* ---- part_tensors.c: the set, from the journal, and packed ---- */
 /* The set as a packed JobSpec with nothing else in it: makes tensors.packed, unless that is there. ST_NO_MEMORY. */
 enum status part_pack_tensors(struct part *);
-/* The set of a job that an earlier gaccd has begun. Reads it now if it is small or `at_once`, else notes that it is
- * due: a large set takes a second for a million tensors, and is read in the pool when gaccd serves already. Until then
- * the job's trainers hear that it is being recovered, and its memory waits in node->stored. ST_NO_MEMORY, or what makes
- * the set unreadable, with why. */
-enum status part_restore_tensors(struct part *, const struct journal_bytes *, bool at_once, char *why, size_t n_why);
+/* The set of a job that an earlier gaccd has begun, packed and malloc'ed; it is taken, also on an error. Reads it now
+ * if it is small or `at_once`, else notes that it is due: a large set takes a second for a million tensors, and is read
+ * in the pool when gaccd serves already. Until then the job's trainers hear that it is being recovered, and its memory
+ * waits in node->stored. ST_NO_MEMORY, or what makes the set unreadable, with why. */
+enum status part_restore_tensors(struct part *, void *packed, size_t n, bool at_once, char *why, size_t n_why);
 /* Reads the set that is due in the pool, then goes on with part_allocate. Without memory it can be called again. A set
  * that cannot be read leaves tensors.wrong. */
 void part_read_tensors(struct part *);

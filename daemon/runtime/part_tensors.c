@@ -7,7 +7,6 @@
 #include "runtime/part.h"
 #include "runtime/spec_message.h"
 #include "runtime/stored.h"
-#include "store/journal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,27 +55,19 @@ enum status part_pack_tensors(struct part *p)
 	return p->tensors.packed ? ST_OK : ST_NO_MEMORY;
 }
 
-static bool keep_packed(struct part *p, const struct journal_bytes *b)
-{
-	void *copy = malloc(b->n);
-	if (!copy)
-		return false;
-	memcpy(copy, b->data, b->n);
-	p->tensors.packed = shared_new(copy, b->n);
-	if (!p->tensors.packed)
-		free(copy);
-	return p->tensors.packed != NULL;
-}
-
-enum status part_restore_tensors(struct part *p, const struct journal_bytes *b, bool at_once, char *why, size_t n_why)
+enum status part_restore_tensors(struct part *p, void *packed, size_t n, bool at_once, char *why, size_t n_why)
 {
 	struct tensor_set set;
-	bool kept = keep_packed(p, b); /* without it: part_pack_tensors */
-	if (kept && !at_once && b->n >= LARGE_BYTES) {
+	p->tensors.packed = shared_new(packed, n);
+	if (!p->tensors.packed) {
+		free(packed);
+		return ST_NO_MEMORY;
+	}
+	if (!at_once && n >= LARGE_BYTES) {
 		p->tensors.due = p->tensors.durable = true;
 		return ST_OK;
 	}
-	enum status st = build(p->spec, b->data, b->n, &set, why, n_why);
+	enum status st = build(p->spec, packed, n, &set, why, n_why);
 	if (!st) {
 		job_take_tensors(p->job, &set);
 		p->tensors.durable = true;

@@ -14,8 +14,6 @@
 
 static bool keep_packed(struct specification *s, const struct prepared *p)
 {
-	if (p->n < LARGE_SPEC)
-		return true;
 	s->field = malloc(p->n + 10);
 	if (!s->field)
 		return false;
@@ -31,7 +29,7 @@ static bool keep_packed(struct specification *s, const struct prepared *p)
 struct specification *specification_new(struct prepared *p)
 {
 	struct specification *s = calloc(1, sizeof(*s));
-	if (!s || (p && !keep_packed(s, p))) {
+	if (!s || (p && p->n >= LARGE_SPEC && !keep_packed(s, p))) {
 		free(s);
 		return NULL;
 	}
@@ -42,6 +40,20 @@ struct specification *specification_new(struct prepared *p)
 	s->pb = p->pb;
 	s->spec = p->spec;
 	p->pb = NULL;
+	p->spec = (struct job_spec){ 0 };
+	return s;
+}
+
+struct specification *specification_new_packed(struct prepared *p)
+{
+	struct specification *s = calloc(1, sizeof(*s));
+	if (!s || !keep_packed(s, p)) {
+		free(s);
+		return NULL;
+	}
+	s->holders = 1;
+	memcpy(s->sum, p->sum, sizeof(s->sum));
+	s->spec = p->spec;
 	p->spec = (struct job_spec){ 0 };
 	return s;
 }

@@ -16,8 +16,9 @@ struct prepared;
 struct specification {
 	uint32_t holders;
 	struct job_spec spec;
-	struct Gacc__V1__JobSpec *pb; /* NULL: the job is over, and the journal has it */
-	uint8_t sum[16];	      /* of the packed message: spec_message_sum */
+	/* NULL: the job is over, and the journal has it; or this is a part's, which has it packed */
+	struct Gacc__V1__JobSpec *pb;
+	uint8_t sum[16]; /* of the packed message: spec_message_sum */
 	/* a large one as the value of a field: its length, and it packed. NULL: pack pb */
 	uint8_t *field;
 	size_t n_field, at; /* at: where the length ends */
@@ -26,6 +27,8 @@ struct specification {
 /* Takes pb and spec out of the prepared one; for a job that is over `prepared` is NULL, and the caller fills in what is
  * known. With one holder. NULL: no memory. */
 struct specification *specification_new(struct prepared *);
+/* For a part: takes the spec, and has the message only packed, however small it is. NULL: no memory. */
+struct specification *specification_new_packed(struct prepared *);
 struct specification *specification_hold(struct specification *);
 void specification_drop(struct specification *); /* takes NULL */
 /* For when no holder needs more than the plain values of `spec` from here on: the job is over, its part is about to go.

@@ -62,7 +62,6 @@ static struct prepared *prepare(void)
 static void setup(void)
 {
 	static const struct part_ports elsewhere = { .reply = on_reply, .report = on_report, .event = on_event };
-	static const uint8_t uuid[16];
 	log_init("test", LOG_TEXT, LOG_INFO);
 	d.node.incarnation = d.term = 1;
 	d.posted_tail = &d.posted;
@@ -77,7 +76,8 @@ static void setup(void)
 	p = prepare();
 	struct specification *text = specification_new(p);
 	prepared_free(p);
-	ck_assert_int_eq(part_new(&d.node, ELSEWHERE, getuid(), uuid, text, &elsewhere, &part), ST_OK);
+	const struct part_origin o = { .job = ELSEWHERE, .epoch = 1, .uid = getuid(), .user = "ana", .text = text };
+	ck_assert_int_eq(part_new(&d.node, &o, &elsewhere, &part), ST_OK);
 	specification_drop(text);
 	ck_assert_int_eq(part_publish(part), ST_OK);
 }

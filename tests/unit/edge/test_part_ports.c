@@ -20,13 +20,13 @@ static char why[400];
 
 static void setup(void)
 {
-	static const uint8_t uuid[16];
 	const struct part_ports ports = part_ports();
 	rig_open();
 	conf->limits.host_memory = MIB;
 	job = rig_job(HERE, 1000, "ana", NULL);
 	part = job->part;
-	ck_assert_int_eq(part_new(&d.node, 99, 1000, uuid, job->text, &ports, &alone), ST_OK);
+	const struct part_origin o = { .job = 99, .epoch = 1, .uid = 1000, .user = "ana", .text = job->text };
+	ck_assert_int_eq(part_new(&d.node, &o, &ports, &alone), ST_OK);
 	why[0] = '\0';
 }
 

@@ -300,14 +300,32 @@ static struct prepared *prepare(void)
 	return prepared_new(&spec);
 }
 
+const struct part_ports *rig_ports(void)
+{
+	return &ports;
+}
+
+void *rig_spec(size_t *out_n)
+{
+	struct prepared *ready = prepare();
+	void *bytes = ready->bytes;
+	ck_assert_msg(ready->status == ST_OK, "%s", ready->why);
+	*out_n = ready->n;
+	ready->bytes = NULL;
+	prepared_free(ready);
+	return bytes;
+}
+
 static struct part *make(uint64_t job, bool bare)
 {
-	static const uint8_t uuid[16] = "of the rig's job";
 	struct part *p;
 	struct prepared *ready = prepare();
 	ck_assert_msg(ready->status == ST_OK, "%s", ready->why);
 	struct specification *text = specification_new(ready);
-	ck_assert_int_eq(part_new(&node, job, getuid(), uuid, text, &ports, &p), ST_OK);
+	const struct part_origin o = {
+		.job = job, .epoch = 1, .uid = getuid(), .user = "ana", .uuid = "of the rig's job", .text = text
+	};
+	ck_assert_int_eq(part_new(&node, &o, &ports, &p), ST_OK);
 	specification_drop(text); /* the part holds it */
 	if (!bare)
 		job_take_tensors(p->job, &ready->set);
@@ -337,12 +355,17 @@ struct part *rig_running_part(void)
 {
 	struct part *p = rig_part(RIG_JOB);
 	job_allocate(p->job);
+	rig_run_part(p);
+	return p;
+}
+
+void rig_run_part(struct part *p)
+{
 	UNTIL(said.report.start == START_PARAMS);
 	for (uint32_t rank = 0; rank < RIG_RANKS; rank++)
 		rig_attach(p, rank);
 	struct order o = rig_order(p, WANT_NOTHING);
 	part_on_order(p, &o);
-	return p;
 }
 
 /* ---- trainers ---- */
@@ -398,6 +421,13 @@ uint64_t rig_push(struct part *p, uint32_t rank, uint32_t micro, float value)
 		.window = job_window(p->job), .micro = micro, .slot = micro % 2, .weight = 1, .loss = value
 	};
 	job_push(p->job, call, &key[rank], &args, node_now());
+	return call;
+}
+
+uint64_t rig_wait_step(struct part *p, uint32_t rank, uint64_t window)
+{
+	uint64_t call = n_calls++;
+	job_wait_step(p->job, call, &key[rank], window, 0, node_now());
 	return call;
 }
 

@@ -71,6 +71,11 @@ struct part *rig_adopting_part(uint64_t job);
 void rig_restart(void);
 /* Such a part, begun, with its parameters drawn and both ranks attached; trainers may push. */
 struct part *rig_running_part(void);
+/* The same for a part whose memory is on its way. */
+void rig_run_part(struct part *);
+/* For parts that a test makes itself: the ports, and the specification, packed, for free(). */
+const struct part_ports *rig_ports(void);
+void *rig_spec(size_t *out_n);
 
 /* One turn of the loop, with ticks of all parts. */
 void rig_turn(void);
@@ -88,6 +93,7 @@ void rig_attach(struct part *, uint32_t rank); /* waits for the answer; with its
 uint64_t rig_put(struct part *, uint32_t rank, float value);
 /* All elements of the gradient are `value`; the weight is 1. */
 uint64_t rig_push(struct part *, uint32_t rank, uint32_t micro, float value);
+uint64_t rig_wait_step(struct part *, uint32_t rank, uint64_t window);
 /* Each micro-batch of the open window that is not counted yet, with the values 1, 2, 3, 4; until all are counted. */
 void rig_push_all(struct part *);
 

@@ -41,6 +41,13 @@ static struct journal_bytes packed_of(struct part *p)
 	return b;
 }
 
+static enum status restore(struct part *p, const struct journal_bytes *b, bool at_once, char *why, size_t n_why)
+{
+	void *copy = malloc(b->n);
+	memcpy(copy, b->data, b->n);
+	return part_restore_tensors(p, copy, b->n, at_once, why, n_why);
+}
+
 static void drop(struct journal_bytes b)
 {
 	free((void *)(uintptr_t)b.data);
@@ -56,7 +63,7 @@ START_TEST(a_small_set_is_read_at_once)
 	ck_assert_ptr_eq(p->tensors.packed, packed); /* that is done once */
 	struct part *q = rig_bare_part(RIG_JOB + 1);
 	ck_assert(!job_has_tensors(q->job));
-	ck_assert_int_eq(part_restore_tensors(q, &b, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(restore(q, &b, false, why, sizeof(why)), ST_OK);
 	ck_assert(job_has_tensors(q->job));
 	ck_assert(q->tensors.durable && !q->tensors.due);
 	ck_assert_uint_eq(job_arena(q->job)->fingerprint, job_arena(p->job)->fingerprint);
@@ -73,7 +80,7 @@ START_TEST(a_large_set_is_read_at_once_where_that_is_asked_for)
 	struct journal_bytes b = packed_of(rig_part(RIG_JOB));
 	ck_assert_uint_gt(b.n, 64 << 10);
 	struct part *q = rig_bare_part(RIG_JOB + 1);
-	ck_assert_int_eq(part_restore_tensors(q, &b, true, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(restore(q, &b, true, why, sizeof(why)), ST_OK);
 	ck_assert(job_has_tensors(q->job) && !q->tensors.due);
 	ck_assert_uint_eq(node.collected.used, 0);
 	drop(b);
@@ -95,7 +102,7 @@ START_TEST(a_large_set_is_read_in_the_pool)
 	rig_restart();
 	p = rig_bare_part(RIG_JOB);
 	p->begun = true;
-	ck_assert_int_eq(part_restore_tensors(p, &b, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(restore(p, &b, false, why, sizeof(why)), ST_OK);
 	ck_assert(p->tensors.due && p->tensors.durable);
 	ck_assert(!job_has_tensors(p->job));
 	ck_assert(part_stored_window(p, &window));
@@ -126,7 +133,7 @@ START_TEST(without_stored_memory_there_is_no_window)
 	struct journal_bytes b = packed_of(p);
 	rig_restart();
 	p = rig_bare_part(RIG_JOB);
-	ck_assert_int_eq(part_restore_tensors(p, &b, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(restore(p, &b, false, why, sizeof(why)), ST_OK);
 	ck_assert(!part_stored_window(p, &window));
 	p->begun = true;
 	job_take_over(p->job);
@@ -145,7 +152,7 @@ START_TEST(memory_of_a_job_whose_set_is_due_is_released)
 	struct journal_bytes b = packed_of(p);
 	rig_restart();
 	p = rig_bare_part(RIG_JOB);
-	ck_assert_int_eq(part_restore_tensors(p, &b, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(restore(p, &b, false, why, sizeof(why)), ST_OK);
 	ck_assert_int_gt(n_kept, 0);
 	part_release(p);
 	UNTIL(n_kept == 0);
@@ -158,14 +165,12 @@ START_TEST(a_set_that_cannot_be_read)
 	char why[200] = "", garbage[100000];
 	memset(garbage, 0xff, sizeof(garbage));
 	struct part *p = rig_bare_part(RIG_JOB);
-	ck_assert_int_eq(part_restore_tensors(p, &(struct journal_bytes){ garbage, 30 }, false, why, sizeof(why)),
-			 ST_MALFORMED);
+	ck_assert_int_eq(restore(p, &(struct journal_bytes){ garbage, 30 }, false, why, sizeof(why)), ST_MALFORMED);
 	ck_assert_str_eq(why, "it is no tensor set");
 	ck_assert(!p->tensors.durable && !job_has_tensors(p->job));
 	struct part *q = rig_bare_part(RIG_JOB + 1);
-	ck_assert_int_eq(
-		part_restore_tensors(q, &(struct journal_bytes){ garbage, sizeof(garbage) }, false, why, sizeof(why)),
-		ST_OK); /* that is seen later */
+	ck_assert_int_eq(restore(q, &(struct journal_bytes){ garbage, sizeof(garbage) }, false, why, sizeof(why)),
+			 ST_OK); /* that is seen later */
 	job_take_over(q->job);
 	UNTIL(q->tensors.wrong);
 	ck_assert_str_eq(q->tensors.wrong, "it is no tensor set");

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes parts from placements, which it reads and judges: they come from a coordinator that may be of another version,
+ * or wrong. For edge/parts.c. Reading on any thread, making on the loop thread. */
+#include "runtime/part_place.h"
+
+#include "gacc/v1/common.pb-c.h"
+#include "runtime/prepared.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WRONG(...) (snprintf(p->why, sizeof(p->why), __VA_ARGS__), ST_VERSION_SKEW)
+
+/* ---- reading; any thread ---- */
+
+/* What this gaccd cannot do yet, or what is meant for another node. */
+static enum status check_place(struct placing *p, const struct node *node, const struct placement *is)
+{
+	static const uint8_t none[16];
+	if (memcmp(is->cluster, none, sizeof(none)))
+		return WRONG("Placement.cluster is set, and this node is in no cluster");
+	if (strcmp(is->node, node->conf->node.name))
+		return WRONG("Placement.node is \"%.100s\", and this is \"%.100s\"", is->node, node->conf->node.name);
+	if (is->n_parts != 1 || is->n_ranks != is->ranks)
+		return WRONG("Placement.part is one of %u, with %u of %u ranks: jobs of several parts are not run yet",
+			     is->n_parts, is->n_ranks, is->ranks);
+	if (is->begin == PLACEMENT_HEAL)
+		return WRONG("Placement.begin is HEAL, and there is no other part");
+	if (!is->job_id || !is->term)
+		return WRONG("Placement.%s is missing", is->job_id ? "term" : "job_id");
+	if (!*is->user)
+		return WRONG("Placement.user is missing");
+	return ST_OK;
+}
+
+static enum status check_spec(struct placing *p, const struct placement *is)
+{
+	const struct job_spec *s = &p->text->spec;
+	if (s->ranks != is->ranks || s->max_micro_size != is->max_micro_size)
+		return WRONG("Placement has ranks %u and max_micro_size %u, and its specification has %u and %u",
+			     is->ranks, is->max_micro_size, s->ranks, s->max_micro_size);
+	if (s->restores != (is->begin == PLACEMENT_RESTORE))
+		return WRONG("Placement.begin is %s, and its specification names %s checkpoint",
+			     s->restores ? "NEW" : "RESTORE", s->restores ? "a" : "no");
+	if (p->set.n && is->tensors.n)
+		return WRONG("Placement.tensors has %zu bytes, and its specification has tensors, too", is->tensors.n);
+	return ST_OK;
+}
+
+static enum status read_tensors(struct placing *p, const struct prepared *ready)
+{
+	struct tensor_spec *t = NULL;
+	char why[256] = "";
+	if (!ready->pb->n_tensors)
+		return ST_OK;
+	enum status st = tensors_from_message(ready->pb->tensors, ready->pb->n_tensors, &t, why, sizeof(why));
+	if (!st)
+		st = tensor_set_init(&p->set, &p->text->spec, t, ready->pb->n_tensors, why, sizeof(why));
+	free(t);
+	return st && st != ST_NO_MEMORY ? WRONG("Placement.spec: %s", why) : st;
+}
+
+static enum status read_spec(struct placing *p, const struct placement_bytes *spec)
+{
+	struct prepared *ready = prepared_from_journal(spec->data, spec->n);
+	enum status st = ready ? ready->status : ST_NO_MEMORY;
+	if (st && st != ST_NO_MEMORY)
+		st = WRONG("Placement.spec: %.290s", ready->why[0] ? ready->why : status_info(st)->text);
+	if (!st && !(p->text = specification_new_packed(ready)))
+		st = ST_NO_MEMORY;
+	if (!st)
+		st = read_tensors(p, ready);
+	prepared_free(ready);
+	return st;
+}
+
+void placing_read(struct placing *p, const struct node *node, const void *bytes, size_t n)
+{
+	*p = (struct placing){ .status = ST_OK };
+	p->status = placement_unpack(bytes, n, &p->held, p->why, sizeof(p->why));
+	if (!p->status)
+		p->status = check_place(p, node, &p->held.placement);
+	if (!p->status)
+		p->status = read_spec(p, &p->held.placement.spec);
+	if (!p->status)
+		p->status = check_spec(p, &p->held.placement);
+}
+
+void placing_fini(struct placing *p)
+{
+	if (p->held.message)
+		placement_release(&p->held);
+	specification_drop(p->text);
+	tensor_set_fini(&p->set);
+	*p = (struct placing){ .status = ST_OK };
+}
+
+/* ---- making; loop thread ---- */
+
+/* Of a part that is there. */
+static enum status check_same(const struct part *is, const struct placement *p, char *why, size_t n_why)
+{
+	if (memcmp(is->uuid, p->uuid, sizeof(is->uuid)))
+		snprintf(why, n_why, "Placement.uuid is not that of the job %llu that has a part here",
+			 (unsigned long long)is->id);
+	else if (job_part(is->job)->epoch != p->epoch)
+		snprintf(why, n_why, "Placement.epoch is %llu, and the part that is here is of epoch %llu",
+			 (unsigned long long)p->epoch, (unsigned long long)job_part(is->job)->epoch);
+	else
+		return ST_OK;
+	return ST_ALREADY_EXISTS;
+}
+
+/* Those of the specification, or packed ones, of which large ones are read later. */
+static enum status take_tensors(struct part *p, struct placing *from, char *why, size_t n_why)
+{
+	size_t n;
+	char text[200] = "";
+	if (from->set.n) {
+		job_take_tensors(p->job, &from->set);
+		p->tensors.durable = true;
+		return ST_OK;
+	}
+	void *packed = placement_take_tensors(&from->held, &n);
+	if (!packed)
+		return ST_OK;
+	enum status st = part_restore_tensors(p, packed, n, false, text, sizeof(text));
+	if (st && st != ST_NO_MEMORY) {
+		snprintf(why, n_why, "Placement.tensors: %s", text);
+		st = ST_VERSION_SKEW;
+	}
+	return st;
+}
+
+static enum status make(struct node *node, struct placing *from, const struct part_ports *ports, struct part **out,
+			char *why, size_t n_why)
+{
+	const struct placement *is = &from->held.placement;
+	struct part_origin o = {
+		.job = is->job_id, .epoch = is->epoch, .uid = is->uid, .user = is->user, .text = from->text
+	};
+	memcpy(o.uuid, is->uuid, sizeof(o.uuid));
+	enum status st = part_new(node, &o, ports, out);
+	if (st)
+		return st;
+	struct part *p = *out;
+	for (uint32_t i = 0; i < is->n_windows; i++)
+		job_restore_window(p->job, &is->window[i].commit, is->window[i].counted, is->window[i].n_words);
+	p->begun = is->begun;
+	st = take_tensors(p, from, why, n_why);
+	if (!st)
+		st = part_publish(p);
+	if (st)
+		part_free(p);
+	return st;
+}
+
+enum status part_place(struct node *node, struct placing *from, const struct part_ports *ports, struct part **out,
+		       char *why, size_t n_why)
+{
+	struct part *there = part_find(node, from->held.placement.job_id);
+	if (there) {
+		*out = there;
+		return check_same(there, &from->held.placement, why, n_why);
+	}
+	return make(node, from, ports, out, why, n_why);
+}
+
+void part_begin(struct part *p, bool earlier)
+{
+	if (!job_has_tensors(p->job) && !p->tensors.due && !p->spec->restores)
+		return;
+	if (earlier)
+		job_take_over(p->job);
+	else
+		job_allocate(p->job);
+}

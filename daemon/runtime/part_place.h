@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A part of a job is made from a placement, and from nothing else: the coordinator may be in this process or on another
+ * machine.
+ *
+ * Reading a placement takes as long as its specification is large (a second for a million tensors), so that is done in
+ * any thread; what it is compared with and what is made of it belong to the loop thread.
+ */
+#ifndef GACC_RUNTIME_PART_PLACE_H
+#define GACC_RUNTIME_PART_PLACE_H
+
+#include "cluster/placement_message.h"
+#include "runtime/part.h"
+
+/* A placement that has been read. Must not be copied. */
+struct placing {
+	enum status status; /* ST_OK, ST_NO_MEMORY, or why it cannot be a part: `why` names field and value */
+	char why[320];
+	struct held_placement held;
+	struct specification *text; /* its specification */
+	struct tensor_set set;	    /* built from it; n 0: it has none */
+};
+
+/* Reads and judges all that needs no knowledge of the node. Any thread; the node is only asked for its name. */
+void placing_read(struct placing *, const struct node *, const void *bytes, size_t n);
+void placing_fini(struct placing *);
+
+/* Loop thread. Makes the part and publishes it; what it takes of the placing is gone from there. *out may be a part
+ * that was there already: the placement is a repetition. ST_VERSION_SKEW, ST_ALREADY_EXISTS with `why`;
+ * ST_NO_MEMORY. */
+enum status part_place(struct node *, struct placing *, const struct part_ports *, struct part **out, char *why,
+		       size_t n_why);
+/* The part asks for memory and an engine, if its tensors are known or come from a checkpoint. `earlier`: the placement
+ * says how things stood before this gaccd started, and sessions may still live. */
+void part_begin(struct part *, bool earlier);
+
+#endif
