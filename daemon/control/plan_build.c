@@ -98,6 +98,7 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .threads = threads,
 			    .canonical = spec->ordering == ORDER_CANONICAL,
 			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP,
+			    .void_is_error = spec->nonfinite == NONFINITE_ERROR,
 			    .master = spec->master_f32,
 			    .acc_dtype = spec->accumulate_dtype,
 			    .n_groups = (uint32_t)a->n_groups,

@@ -122,9 +122,10 @@ void boxes_answer(struct engine *e, const struct accum_entry *p, uint64_t asker,
 	if (!b || !b->mail.cells.open[cell])
 		return;
 	assert(b->sgen == p->sgen); /* a newer session's ATTACH has refused what was queued */
+	bool fails = a->result == PUSH_VOID && e->mem.plan->void_is_error; /* gaccd says so to whoever calls it */
 	boxes_reply(e, p->rank, cell,
-		    (struct gacc_box_answer){ .status = a->status,
-					      .result = a->result,
+		    (struct gacc_box_answer){ .status = fails ? ST_NONFINITE : a->status,
+					      .result = fails ? 0 : a->result,
 					      .window = a->window,
 					      .parked_ns = a->parked_ns,
 					      .waited_for = plan_rank_number(e->mem.plan, a->blocked_by) });

@@ -141,6 +141,8 @@ static const char *scalars_wrong(const struct plan *p)
 	if (p->reduction < REDUCE_WEIGHTED_MEAN || p->reduction > REDUCE_FIXED || p->grad_of < GRAD_OF_MEAN ||
 	    p->grad_of > GRAD_OF_SUM)
 		return "reduction or grad_of";
+	if (p->void_is_error && !p->reject_nonfinite)
+		return "void_is_error";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";
 	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 3
+#define PLAN_VERSION 4
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
@@ -55,6 +55,7 @@ struct plan {
 	uint32_t master;	   /* 1: 16-bit parameters have an f32 master */
 	uint32_t acc_dtype;	   /* enum dtype */
 	uint32_t reduction, grad_of; /* enum reduction, enum grad_of: a push's coefficient follows from its weight */
+	uint32_t void_is_error;	     /* 1: the trainer of a void micro-batch hears NONFINITE, as the job fails by it */
 	uint32_t n_groups;
 	struct arena_group group[ARENA_MAX_GROUPS];
 	struct optim_config optim;

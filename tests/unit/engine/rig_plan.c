@@ -123,6 +123,7 @@ void rig_build_plan(struct rig *r)
 			    .threads = c->threads,
 			    .canonical = !c->arrival,
 			    .reject_nonfinite = c->reject_nonfinite,
+			    .void_is_error = c->void_is_error,
 			    .master = !c->no_master,
 			    .acc_dtype = c->acc_dtype,
 			    .n_groups = (uint32_t)r->arena.n_groups,

@@ -176,6 +176,23 @@ START_TEST(void_and_zeroed_after)
 }
 END_TEST
 
+/* nonfinite: error. From its pass, and as a repeat; other ranks are as ever. */
+START_TEST(a_void_push_that_fails_the_job_is_an_error)
+{
+	struct rig_config c = rig_small();
+	c.reject_nonfinite = c.void_is_error = true;
+	boxes_begin_with_mailboxes(c);
+	rig_set_gradient(&boxes_rig, 0, 0, 3, INFINITY);
+	for (int i = 0; i < 2; i++) {
+		struct gacc_box_answer a = boxes_push(0, 0, boxes_request(0, 1));
+		ck_assert(a.status == ST_NONFINITE && a.result == 0 && a.counted == 0);
+	}
+	ck_assert_uint_eq(rig_add(&boxes_rig, 0, 0, 1).result, VOID); /* gaccd makes an error of it */
+	ck_assert_uint_eq(boxes_push(1, 0, boxes_request(0, 1)).result, COUNTED);
+	boxes_end();
+}
+END_TEST
+
 START_TEST(tensors_that_are_not_present_add_nothing)
 {
 	boxes_begin_with_mailboxes(rig_small());
@@ -358,6 +375,7 @@ int main(void)
 	tcase_add_test(c, a_command_does_not_overtake_a_cell);
 	tcase_add_test(c, a_gradient_that_is_not_ready_waits_for_its_word);
 	tcase_add_test(c, void_and_zeroed_after);
+	tcase_add_test(c, a_void_push_that_fails_the_job_is_an_error);
 	tcase_add_test(c, tensors_that_are_not_present_add_nothing);
 	tcase_add_test(c, mailboxes_that_are_refused_leave_no_descriptor);
 	tcase_add_test(c, a_fenced_session_is_heard_no_more);

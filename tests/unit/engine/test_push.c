@@ -168,6 +168,7 @@ START_TEST(a_plan_of_other_numbers_is_refused)
 	WRONG(p->reduction = REDUCE_FIXED + 1);
 	WRONG(p->grad_of = 0);
 	WRONG(p->grad_of = GRAD_OF_SUM + 1);
+	WRONG(p->void_is_error = 1);
 	WRONG(p->numbers_offset = good.bytes);
 	WRONG(p->numbers_offset = good.bytes - 4); /* of two ranks */
 	*p = good;
