@@ -141,10 +141,10 @@ static void note_overtaken(const struct queue_list *q)
 static void find_descriptors(struct hosted *h)
 {
 	uint64_t ranks = h->spec->ranks, connections = h->d->node.conf->listen.connections_per_user;
-	uint64_t mailboxes = job_offers_mailboxes(h->spec) ? PER_MAILBOX * ranks : 0;
+	uint64_t per_rank = PER_RANK + (job_offers_mailboxes(h->spec) ? PER_MAILBOX : 0);
 	h->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(h->part->job);
 	h->admission.descriptors =
-		h->admission.stored + PER_JOB + PER_RANK * (ranks < connections ? ranks : connections) + mailboxes;
+		h->admission.stored + PER_JOB + per_rank * (ranks < connections ? ranks : connections);
 }
 
 enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs)

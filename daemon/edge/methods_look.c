@@ -296,6 +296,17 @@ static const struct buffer_kind {
 };
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
 
+/* Counted from the beginning, made when a session asks for one. */
+static void fill_mailboxes(const struct hosted *h, Gacc__V1__Buffer *out)
+{
+	gacc__v1__buffer__init(out);
+	out->job = h->id;
+	out->kind = (char *)"mailboxes";
+	out->bytes = part_mailboxes_need(h->part);
+	out->segments = out->bytes ? h->spec->ranks : 0;
+	out->clients = h->part->n_links;
+}
+
 static void fill_buffer(const struct hosted *h, const struct buffer_kind *k, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
@@ -321,16 +332,19 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	if (*q->job && !only)
 		return;
 	Gacc__V1__ListBuffersResponse r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT;
-	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * N_KINDS + 1, sizeof(*buffer));
-	r.buffers = calloc(d->n_jobs * N_KINDS + 1, sizeof(*r.buffers));
+	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * (N_KINDS + 1) + 1, sizeof(*buffer));
+	r.buffers = calloc(d->n_jobs * (N_KINDS + 1) + 1, sizeof(*r.buffers));
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct hosted *h = d->job[i];
 		r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
 		if (!h->part || !h->part->mem.n || !hosted_is_of(h, uid) || (only && h != only))
 			continue;
-		for (size_t k = 0; k < N_KINDS; k++) {
+		for (size_t k = 0; k <= N_KINDS; k++) {
 			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];
-			fill_buffer(h, &buffer_kinds[k], b);
+			if (k < N_KINDS)
+				fill_buffer(h, &buffer_kinds[k], b);
+			else
+				fill_mailboxes(h, b);
 			r.n_buffers += b->segments > 0;
 		}
 	}

@@ -14,8 +14,8 @@ TENSOR = [{"name": "w", "dtype": "f32", "shape": [16]}]
 
 
 def need(ranks, slots=2):
-    """The table of operations.md: segments and slots; the plan, engine and launcher; connections of each rank."""
-    return 8 + slots * (ranks + 1) + 3 + 4 * ranks
+    """The table of operations.md: segments and slots; the plan, engine and launcher; connections and mailbox of each rank."""
+    return 8 + slots * (ranks + 1) + 3 + (4 + 4) * ranks
 
 
 def external(ranks, **more):

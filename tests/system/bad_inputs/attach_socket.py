@@ -156,6 +156,6 @@ def job_without_descriptors(s):
 DESCRIPTORS = [
     Row("descriptors-swamped", swamped, "CLOSED", "", "connections are refused", ""),
     Row("descriptors-for-no-job", job_without_descriptors, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED",
-        "needs 25 descriptors and can never run here", "raise the limit"),
+        "needs 33 descriptors and can never run here", "raise the limit"),
 ]
 ROWS = SESSIONS + PACKETS + FLOODS + DESCRIPTORS
