@@ -110,6 +110,7 @@ struct part {
 	struct part_engine engine;
 	struct part_tensors tensors;
 	struct part_box *box;	       /* [ranks], by their indices in the part; NULL: nobody has asked */
+	uint32_t n_boxes;	       /* of them that have descriptors */
 	struct control_state record;   /* as last read for job_ports.record; image NULL: never */
 	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
 	uint32_t n_links;	       /* trainers' connections on the attach socket */

@@ -32,15 +32,25 @@ static bool begin(struct part *p)
 	return p->box != NULL;
 }
 
+static void drop(struct part *p, struct part_box *b)
+{
+	p->n_boxes -= b->fds.memory >= 0;
+	mailbox_close_fds(&b->fds);
+	*b = (struct part_box){ .fds = none };
+}
+
 static bool make(struct part *p, struct part_box *b, uint32_t rank, uint64_t generation)
 {
 	struct mailbox_owner o = { .job = p->id, .sgen = generation, .rank = rank };
 	char why[160] = "no memory";
 	job_session_slots(p->job, rank, &o.slots);
 	job_tensors(p->job, &o.n_tensors);
-	mailbox_close_fds(&b->fds); /* of a session before this one */
-	*b = (struct part_box){ .sgen = generation, .fds = none };
+	drop(p, b); /* of a session before this one */
+	if (p->n_boxes >= p->node->conf->listen.connections_per_user)
+		return false; /* no more are counted for the job: ranks that have no connection have gone on by RPC */
+	b->sgen = generation;
 	enum status st = mailbox_make(&b->fds, &o, why, sizeof(why));
+	p->n_boxes += !st;
 	if (st)
 		log_job(p->id, LOG_WARN, "NoMailbox", "rank %u: %s; its pushes go by RPC", rank, why);
 	return !st;
@@ -77,7 +87,7 @@ void part_mailbox_over(void *part, uint32_t i)
 void part_mailboxes_free(struct part *p)
 {
 	for (uint32_t i = 0; p->box && i < p->spec->ranks; i++)
-		mailbox_close_fds(&p->box[i].fds);
+		drop(p, &p->box[i]);
 	free(p->box);
 	p->box = NULL;
 	control_state_fini(&p->record);

@@ -88,7 +88,7 @@ def test_gaccd_takes_all_and_ranks_get_what_it_was_started_with(supervise):
 
 def test_a_job_whose_memory_cannot_be_kept_is_refused():
     """The store of --supervise has room for half of its descriptors, less 17."""
-    with Daemon(supervise=True, nofile=(300, 300), conf={"listen.connections_per_user": 4}) as d:
+    with Daemon(supervise=True, nofile=(300, 300), conf={"listen.connections_per_user": 3}) as d:
         room = 300 // 2 - 16 - 1  # gaccd keeps there where its journal stands
         assert refusal(d, external(64)) == (
             f"needs {8 + 2 * 65} places in the descriptor store and can never run here: it has {room} (FileDescriptorStoreMax= of gaccd's "
