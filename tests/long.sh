@@ -10,7 +10,7 @@
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
-#   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations
+#   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
 #   cuts [N]           1,000 power cuts of what the store writes, and the worst images after each call (SEED=n is the first)
 #   models             the protocol models with their large bounds
 #   mutants            all mutants
@@ -88,6 +88,8 @@ torture)
 	for program in build/test-gcc/bin/torture_*; do
 		stage "${program##*/}, every n" 1800 one "TORTURE_EVERY=1 $program" || true
 	done
+	stage "simulation of nodes, every allocation of 60 runs" 7200 one "build/test-gcc/bin/sim_cluster_alloc -n 60 ${SEED:+-s $SEED}" || true
+	stage "simulation of nodes, three allocations in a row" 7200 one "build/test-gcc/bin/sim_cluster_alloc -n 500 -m 10 -k 3 ${SEED:+-s $SEED}" || true
 	;;
 cuts)
 	begin

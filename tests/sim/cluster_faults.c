@@ -23,7 +23,7 @@ static void operator_updates(struct cluster *c)
 		return;
 	sim_draw_update(&c->whole, coord_window(k->c), &u);
 	enum status st = coord_prepare_update(k->c, &u, &field, why, sizeof(why));
-	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED)
+	if (st == ST_WINDOW_BEGUN || st == ST_JOB_ENDED || st == ST_NO_MEMORY)
 		return;
 	if (st) {
 		sim_fail(&c->whole, "an update is refused: %s", why);

@@ -120,7 +120,21 @@ struct coordinator *cluster_newest(struct cluster *c)
 	return cluster_find(c, c->whole.term);
 }
 
-/* Takes a term first, then reads the log. The earlier ones go on as zombies. */
+static enum status restore(const struct cluster *c, struct coord *k)
+{
+	const struct sim *s = &c->whole;
+	enum status st = ST_OK;
+	if (s->held)
+		coord_restore_hold(k, "held");
+	for (uint32_t i = 0; i < s->n_updates && !st; i++)
+		st = coord_restore_update(k, &s->update[i]);
+	if (!st && s->n_windows)
+		coord_restore(k, &c->log[s->n_windows - 1].commit);
+	return st;
+}
+
+/* Takes a term first, then reads the log. The earlier ones go on as zombies. A gaccd that has no memory for it exits,
+ * and is started again. */
 void cluster_start_coordinator(struct cluster *c, uint32_t node)
 {
 	struct sim *s = &c->whole;
@@ -136,29 +150,31 @@ void cluster_start_coordinator(struct cluster *c, uint32_t node)
 				     .changed = sim_port_changed,
 				     .norms = sim_port_norms };
 	cluster_store_ports(&ports);
-	enum status st = coord_new(&k->c, 1, &s->spec, k->term, c->n_parts, c->ranks, &ports);
-	if (!st && s->held)
-		coord_restore_hold(k->c, "held");
-	for (uint32_t i = 0; i < s->n_updates && !st; i++)
-		st = coord_restore_update(k->c, &s->update[i]);
-	if (st)
-		sim_fail(s, "cannot make a coordinator");
-	else if (s->n_windows)
-		coord_restore(k->c, &c->log[s->n_windows - 1].commit);
 	c->home = node;
 	cluster_say(c, "node %u: a coordinator starts with term %llu", node, (unsigned long long)k->term);
+	enum status st = coord_new(&k->c, 1, &s->spec, k->term, c->n_parts, c->ranks, &ports);
+	if (!st)
+		st = restore(c, k->c);
+	if (st == ST_NO_MEMORY)
+		cluster_kill_gaccd(c, node);
+	else if (st)
+		sim_fail(s, "cannot make a coordinator");
 }
 
 /* ---- gaccd ---- */
 
-/* What the edge does for a part of which the memory is gone: it says so, and the job ends. */
-static void begin_part(struct cluster *c, struct sim *s)
+/* What the edge does for a part of which the memory is gone: it says so, and the job ends. False: gaccd has no memory
+ * for it. */
+static bool begin_part(struct cluster *c, struct sim *s)
 {
 	struct sim *w = &c->whole;
 	s->gaccd_up = true;
 	s->gaccd_life++;
-	if (sim_job_new(s, port_report, port_event))
+	enum status st = sim_job_new(s, port_report, port_event);
+	if (st && st != ST_NO_MEMORY)
 		sim_fail(w, "cannot make a part of the job");
+	if (st)
+		return false;
 	for (uint32_t i = 0; i < w->n_windows; i++)
 		job_restore_window(s->job, &c->log[i].commit, s->window[i].counted, (uint32_t)s->d.n_words);
 	if (s->lost)
@@ -167,6 +183,7 @@ static void begin_part(struct cluster *c, struct sim *s)
 		job_allocate(s->job);
 	else
 		job_take_over(s->job);
+	return true;
 }
 
 void cluster_start_gaccd(struct cluster *c, uint32_t node)
@@ -177,8 +194,10 @@ void cluster_start_gaccd(struct cluster *c, uint32_t node)
 	n->gaccd_up = true;
 	n->gaccd_life++;
 	for (uint32_t p = 0; p < c->n_parts; p++)
-		if (c->node_of[p] == node)
-			begin_part(c, &c->part[p]);
+		if (c->node_of[p] == node && !begin_part(c, &c->part[p])) {
+			cluster_kill_gaccd(c, node);
+			return;
+		}
 	if (c->home == node)
 		cluster_start_coordinator(c, node);
 }
