@@ -72,6 +72,7 @@
 	PLAIN(engine, engine_load_done, "all is read and right, before the parameters are ready")                      \
 	PLAIN(engine, engine_box_copied, "a request of a mailbox is taken, nothing else is done")                      \
 	PLAIN(engine, engine_box_answered, "a request of a mailbox is answered, the bell is not rung")                 \
+	PLAIN(engine, engine_box_block, "the step block of a mailbox is written, its WAIT is not answered")            \
 	PLAIN(engine, engine_box_rung, "the bell of a mailbox is rung")                                                \
 	/* gaccd */                                                                                                    \
 	ERROR(gaccd, gaccd_allocate_before, NO_MEMORY, "before a job's segments are made")                             \

@@ -51,8 +51,10 @@
  * says: both may be repeated, and a micro-batch counts once however often and whichever way it is pushed. The same
  * after `closed`, and when the trainer's own time limit is over: there is none in a mailbox.
  *
- * A WAIT is answered when its window is over; then the step block holds that window's result, if its check is right and
- * its `window` is the one asked for. Else ask WaitStep. A block that is read too late may be the next window's.
+ * A WAIT is answered when its window is over, that is when the parameters are those after its step; then the step block
+ * holds that window's result, if its check is right and its `window` is the one asked for. Else ask WaitStep. A block
+ * that is read too late may be the next window's. A WAIT that is not OK stands for a window that is not the open one or
+ * the one before, for a step that has ruined the parameters, or for the job's end: WaitStep says which.
  *
  * The engine trusts nothing of this: it copies a request once and judges the copy, keeps its own notes of what it has
  * taken, and reads `answer` only once, when it takes the mailbox over. A lie harms the session that tells it.
@@ -123,7 +125,7 @@ struct gacc_box_answer {
 	uint32_t result;      /* OK of a push: number of gacc.v1.PushResult; of a WAIT: 1 */
 	uint64_t window;      /* as in the request */
 	uint32_t counted;     /* micro-batches of this rank that count in the window */
-	uint32_t micro_size;  /* of the window */
+	uint32_t micro_size;  /* of the open window */
 	int64_t parked_ns;    /* how long the push waited for its turn */
 	uint32_t waited_for;  /* rank whose push it waited for longest, when parked_ns is not 0 */
 	uint32_t half;	      /* optimizer `client`: 0 or 1, where the reduced gradient is */

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 5
+#define SEGMENT_VERSION 6
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
@@ -63,6 +63,18 @@ enum window_phase {
 };
 
 #define SEGMENT_MAX_ZERO 8 /* slots of one pass */
+
+/* What gacc.v1.StepResult says of a window and no engine knows by itself: over all parts of the job. */
+struct step_result {
+	double total_weight, divisor, grad_norm, mean_loss;
+	uint64_t micro_count;
+	int64_t last_lag_ns;
+	uint32_t last_rank;   /* the job's number */
+	uint32_t skip_reason; /* gacc.v1.SkipReason */
+	uint32_t final;	      /* no window follows */
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct step_result) == 64, "step_result is a format");
 
 /* Fixed part of one control record. The per-rank part and the bitmaps follow it (control_page.h has the offsets). */
 struct control_record {
@@ -111,7 +123,8 @@ struct control_record {
 	double commit_clip_value;     /* 0 = off */
 	double commit_lr;
 	double commit_next_loss_scale;
-	double window_lr; /* of the open window, given by its first counted push; 0: the schedule's */
+	struct step_result commit_result; /* for trainers that wait in mailboxes */
+	double window_lr;		  /* of the open window, given by its first counted push; 0: the schedule's */
 	/* what the last update has left of the parameters and their state: see engine/finite.h */
 	uint64_t params_nonfinite; /* elements that are inf or NaN; 0: all is well */
 	uint64_t nonfinite_tensor; /* index of the tensor that the first of them is in */

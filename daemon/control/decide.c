@@ -146,4 +146,13 @@ void commit_fill_command(const struct commit *k, struct engine_command *c)
 	c->clip_value = k->clip_value;
 	c->lr = k->lr;
 	c->next_loss_scale = k->next.scale.scale;
+	c->result = (struct step_result){ .total_weight = k->total_weight,
+					  .divisor = k->divisor,
+					  .grad_norm = k->grad_norm,
+					  .mean_loss = k->mean_loss,
+					  .micro_count = k->micro_count,
+					  .last_lag_ns = k->last_lag_ns,
+					  .last_rank = k->last_rank,
+					  .skip_reason = k->skip_reason,
+					  .final = k->final };
 }

@@ -57,6 +57,7 @@ struct box *boxes_of(struct engine *e, uint32_t rank)
 static void drop(struct engine *e, struct box *b)
 {
 	b->unready = false;
+	b->waits = 0;
 	mailbox_drop(&b->mail);
 	b->open = false;
 	e->boxes.n_open--;

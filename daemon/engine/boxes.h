@@ -23,6 +23,7 @@ enum box_list {
 	LIST_RING,  /* the trainer may have to be woken: at the end of the turn */
 	LIST_LOOK,  /* `unready` */
 	LIST_FLUSH, /* flush_id */
+	LIST_WAIT,  /* `waits` */
 	N_BOX_LISTS
 };
 
@@ -32,6 +33,7 @@ struct box {
 	bool unready;	   /* a request waits for a ready word whose bell will not come */
 	uint64_t flush_id; /* of a FLUSH that waits until what is queued of the rank is answered; 0: none */
 	bool flush_leaves;
+	uint32_t waits; /* a bit for each cell with a WAIT for the open window */
 	bool listed[N_BOX_LISTS];
 	uint64_t sgen;
 	struct mailbox mail;
@@ -79,6 +81,24 @@ void boxes_reply(struct engine *, uint32_t rank, uint32_t cell, struct gacc_box_
 void boxes_answer(struct engine *, const struct accum_entry *, uint64_t asker, const struct engine_answer *);
 /* Wakes the trainers that have answers: at the end of a turn. */
 void boxes_ring(struct engine *);
+
+/* ---- boxes_wait.c ---- */
+/* Answers the WAIT in this cell if its window is over, or cannot be waited for here:
+ *
+ *   the window ...                                                      status               step block
+ *   is open, and another may follow                                     (later)
+ *   is open, and the one before was the job's last                      JOB_ENDED
+ *   is the one before                                                   OK                   its result
+ *   is the one before, and its update left parameters that are not
+ *     finite: what follows is the job's end, not a step                 NONFINITE
+ *   is the one before, and this memory has not seen its commit (it
+ *     began with a checkpoint)                                          WINDOW_FORGOTTEN
+ *   is an earlier one                                                   WINDOW_FORGOTTEN
+ *   is to come                                                          NOT_CURRENT_WINDOW
+ */
+void boxes_wait(struct engine *, uint32_t rank, uint32_t cell, uint64_t window);
+/* A window is over: answers all who wait for it, and wakes them. Costs nothing for ranks that do not wait. */
+void boxes_end_waits(struct engine *);
 
 /* ---- boxes_look.c ---- */
 /* The command MAILBOX; the descriptors are taken, whatever comes of it. */

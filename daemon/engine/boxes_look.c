@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Takes mailboxes from gaccd, and takes out of them what trainers have published: pushes go to push.c as if they came
- * as commands. For engine.c; the engine's main thread. */
+ * as commands, WAITs to boxes_wait.c. For engine.c; the engine's main thread. */
 #include "engine/process.h"
 
 #include <stdlib.h>
@@ -56,10 +56,8 @@ void boxes_look(struct engine *e, uint32_t rank)
 	for (uint32_t i = 0; i < n; i++) {
 		if (request[i].q.kind == GACC_BOX_PUSH)
 			offer(e, rank, &request[i]);
-		else /* what a step gave, only gaccd knows */
-			boxes_reply(
-				e, rank, request[i].cell,
-				(struct gacc_box_answer){ .status = ST_UNAVAILABLE, .window = request[i].q.window });
+		else
+			boxes_wait(e, rank, request[i].cell, request[i].q.window);
 		free(request[i].present);
 	}
 }

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 11
+#define ENGINE_CHANNEL_VERSION 12
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -38,7 +38,9 @@ enum engine_op {
 	/* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open. want_norms:
 	   answered OK, the rows of control_page_norms are those of this vote */
 	ENGINE_GO,
-	ENGINE_COMMIT,	    /* window, term, attempt, outcome, scalars: update and open window+1 */
+	/* window, term, attempt, outcome, scalars: update and open window+1. Answered before the trainers that wait
+	   for it in mailboxes: what one of them sends next comes after the answer */
+	ENGINE_COMMIT,
 	ENGINE_PUT_PARAMS,  /* rank, sgen, slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS, /* draw the initial parameters from the plan's rules */
 	/* rank, sgen, window: optimizer CLIENT, this rank has read its reduced gradient; with `last` instead of a rank:
@@ -122,6 +124,7 @@ struct engine_command {
 	uint32_t outcome;      /* gacc.v1.StepOutcome */
 	uint32_t next_micro_size;
 	double scale, clip_value, lr, next_loss_scale;
+	struct step_result result;
 	struct session_record session; /* ATTACH: stored with sgen in the control record */
 	/* START */
 	uint64_t job_id, epoch, generation, incarnation;

@@ -24,8 +24,7 @@ uint32_t judge_first_slot(const struct window_state *w, uint32_t rank)
 
 /* ---- of a window that is over, or to come ---- */
 
-/* The record's last_counted is of the window before the open one only if that was committed in this memory. */
-static bool knows_last(const struct control_record *r)
+bool judge_knows_last(const struct control_record *r)
 {
 	return r->commit_outcome && r->commit_window + 1 == r->window;
 }
@@ -35,7 +34,7 @@ static enum ruling judge_other_window(const struct window_state *w, const struct
 	const struct control_record *r = &w->record->r;
 	if (p->window > r->window)
 		return PUSH_EARLY;
-	if (p->window + 1 < r->window || !knows_last(r))
+	if (p->window + 1 < r->window || !judge_knows_last(r))
 		return PUSH_FORGOTTEN;
 	return p->micro < r->max_micro_size && is_set(w, w->record->last_counted, p) ? PUSH_IS_COMMITTED : PUSH_LATE;
 }

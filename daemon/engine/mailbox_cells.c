@@ -169,6 +169,7 @@ void box_write_step(struct box_cells *c, const struct gacc_box_step *step)
 	memset(mine.reserved, 0, sizeof(mine.reserved));
 	mine.check = check_of(&mine, GACC_BOX_STEP_CHECKED);
 	store_words(&c->mem->step, &mine, sizeof(mine));
+	FAILPOINT(engine_box_block);
 }
 
 void box_set_closed(struct box_cells *c)

@@ -146,6 +146,7 @@ static void record_commit(struct engine *e, const struct engine_command *c)
 	r->commit_clip_value = c->clip_value;
 	r->commit_lr = c->lr;
 	r->commit_next_loss_scale = c->next_loss_scale;
+	r->commit_result = c->result;
 	engine_publish(e);
 }
 
@@ -256,7 +257,8 @@ static bool is_done(const struct engine *e, const struct engine_command *c)
 void step_commit(struct engine *e, const struct engine_command *c)
 {
 	const char *why = NULL;
-	if (!is_done(e, c)) {
+	bool done = is_done(e, c);
+	if (!done) {
 		enum status st = check_commit(e, c, &why);
 		if (st) {
 			engine_reply(e, c, st, why);
@@ -271,6 +273,9 @@ void step_commit(struct engine *e, const struct engine_command *c)
 	a.nonfinite = e->state.r.params_nonfinite;
 	a.nonfinite_tensor = e->state.r.nonfinite_tensor;
 	engine_send(e, &a);
+	/* only now: the next that gaccd hears may be what a trainer does in the window that follows */
+	if (!done)
+		boxes_end_waits(e);
 }
 
 void step_ack(struct engine *e, const struct engine_command *c)

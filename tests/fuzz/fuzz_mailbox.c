@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer that writes any bytes anywhere into its mailbox, in several turns. Its checksums are repaired when the
  * input says so, or else nothing behind them would ever be reached. What is taken must be in range, and a turn may
- * write answers alone.
+ * write answers and the step block alone; the block is whole whatever was in its place.
  */
 #include "engine/mailbox_cells.h"
 
@@ -74,14 +74,15 @@ static void judge_taken(const struct fuzz *f, const struct box_request *r)
 		require(crc32(0, r->present, (uInt)gacc_box_present_bytes(f->cells.n_tensors)) == q->present_check);
 }
 
-/* Everything but the answers, and the hint in the header, is as it was. */
-static void judge_memory(const struct fuzz *f)
+/* Everything but the answers, the hint in the header and a block that was written is as it was. */
+static void judge_memory(const struct fuzz *f, bool block)
 {
 	const size_t cpu = offsetof(struct gacc_box_header, engine_cpu), answers = offsetof(struct gacc_box, answer);
-	const size_t step = offsetof(struct gacc_box, step);
+	const size_t step = offsetof(struct gacc_box, step),
+		     behind = block ? step + sizeof(struct gacc_box_step) : step;
 	require(memcmp(f->mem, f->before, cpu) == 0);
 	require(memcmp(f->mem + cpu + 4, f->before + cpu + 4, answers - cpu - 4) == 0);
-	require(memcmp(f->mem + step, f->before + step, f->bytes - step) == 0);
+	require(memcmp(f->mem + behind, f->before + behind, f->bytes - behind) == 0);
 }
 
 static void judge_one(const struct fuzz *f, struct box_request *r, uint64_t open)
@@ -105,15 +106,25 @@ static void look(struct fuzz *f, bool at_once)
 		judge_one(f, &r[i], open[r[i].cell]);
 }
 
-/* `answered`: cells whose open request is answered in this turn. */
-static void turn(struct fuzz *f, bool at_once, unsigned answered)
+static void write_step(struct fuzz *f, unsigned window)
+{
+	const struct gacc_box_step step = { .window = window, .reserved = { 1 } }, *at = &f->cells.mem->step;
+	box_write_step(&f->cells, &step);
+	require(at->window == window && at->reserved[0] == 0);
+	require(at->check == (uint32_t)crc32(0, (const void *)at, GACC_BOX_STEP_CHECKED));
+}
+
+/* `answered`: cells whose open request is answered in this turn; `block`: after the step block. */
+static void turn(struct fuzz *f, bool at_once, bool block, unsigned answered)
 {
 	memcpy(f->before, f->mem, f->bytes);
 	look(f, at_once);
+	if (block)
+		write_step(f, answered);
 	for (uint32_t c = 0; c < GACC_BOX_CELLS; c++)
 		if ((answered >> c & 1) && f->cells.open[c])
 			box_answer(&f->cells, c, f->cells.open[c], &(struct gacc_box_answer){ .result = 1 });
-	judge_memory(f);
+	judge_memory(f, block);
 }
 
 static void run(struct fuzz *f, struct input in)
@@ -128,13 +139,13 @@ static void run(struct fuzz *f, struct input in)
 			repair(f, take(&in, 1));
 			break;
 		case 2:
-			turn(f, op & 4, take(&in, 1));
+			turn(f, op & 4, op & 8, take(&in, 1));
 			break;
 		default: /* the engine dies */
 			box_take_over(&f->cells, f->cells.mem, f->cells.n_tensors, SLOTS);
 		}
 	}
-	turn(f, false, 0xff);
+	turn(f, false, false, 0xff);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

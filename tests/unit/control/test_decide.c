@@ -2,6 +2,7 @@
 /* What becomes of a window. */
 #include "decide_rig.h"
 
+#include "engine/channel.h"
 #include "support/suite.h"
 
 #include <check.h>
@@ -312,6 +313,28 @@ START_TEST(scalars_beyond_f32_are_refused)
 }
 END_TEST
 
+/* What a trainer that waits in a mailbox reads of the window. */
+START_TEST(the_engine_is_told_the_result)
+{
+	const struct commit k = { .outcome = OUTCOME_SKIPPED,
+				  .skip_reason = SKIP_OUTLIER,
+				  .total_weight = 1,
+				  .divisor = 2,
+				  .grad_norm = 3,
+				  .mean_loss = 4,
+				  .micro_count = 5,
+				  .last_rank = 6,
+				  .final = 1,
+				  .last_lag_ns = 7 };
+	struct engine_command c = { 0 };
+	commit_fill_command(&k, &c);
+	const struct step_result *r = &c.result;
+	ck_assert(r->total_weight == 1 && r->divisor == 2 && r->grad_norm == 3 && r->mean_loss == 4);
+	ck_assert(r->micro_count == 5 && r->last_rank == 6 && r->last_lag_ns == 7);
+	ck_assert(r->skip_reason == SKIP_OUTLIER && r->final == 1);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("decide");
@@ -328,6 +351,7 @@ static Suite *suite(void)
 	tcase_add_test(c, outliers_are_skipped_and_do_not_move_the_mean);
 	tcase_add_test(c, outliers_in_a_row_are_a_new_level);
 	tcase_add_test(c, counters_count_each_outcome);
+	tcase_add_test(c, the_engine_is_told_the_result);
 	tcase_add_test(c, void_micro_batches_speak_against_the_scale);
 	tcase_add_loop_test(c, rules_are_checked, 0, sizeof(specs) / sizeof(*specs));
 	suite_add_tcase(s, c);

@@ -209,6 +209,39 @@ START_TEST(death_at_a_failpoint)
 }
 END_TEST
 
+/* The window is over, the block says so, and the WAIT is still open. */
+START_TEST(death_between_a_block_and_its_answer)
+{
+	struct box_world w;
+	struct box_trainer t;
+	struct gacc_box_answer a;
+	struct gacc_box_step step;
+	uint64_t seq = 0;
+	int ws;
+	arm("engine_box_block", 0);
+	box_world_make(&w, 1, MICRO, TENSORS);
+	box_trainer_open(&t, &w.fds[0], TENSORS);
+	pid_t server = box_spawn(&w);
+	uint64_t wait = box_publish(&t, 7, (struct gacc_box_request){ .kind = GACC_BOX_WAIT }, NULL);
+	for (uint32_t m = 0; m < MICRO; m++) {
+		seq = box_publish(&t, m, push_of(0, 0, m), present);
+		box_bell(&t);
+		ck_assert(box_await(&t, m, seq, &a, PATIENCE_MS) && a.result == PUSH_COUNTED);
+	}
+	ck_assert_int_eq(waitpid(server, &ws, 0), server);
+	ck_assert(WIFSIGNALED(ws) && WTERMSIG(ws) == SIGKILL);
+	ck_assert(box_read_step(&t, 0, &step) && !box_await(&t, 7, wait, &a, 0));
+	memset(&t.mem->step, 0, sizeof(step) / 2); /* or it died before all of it was there */
+	ck_assert(!box_read_step(&t, 0, &step));
+	server = box_spawn(&w);
+	ck_assert(box_await(&t, 7, wait, &a, PATIENCE_MS) && a.status == 0);
+	ck_assert(box_read_step(&t, 0, &step) && step.total_weight == weight_of_window(1));
+	box_kill(server);
+	box_trainer_close(&t);
+	box_world_free(&w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("mailbox, deaths");
@@ -216,6 +249,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, the_server_dies_at_any_moment);
 	tcase_add_loop_test(t, death_at_a_failpoint, 0, sizeof(death) / sizeof(death[0]));
+	tcase_add_test(t, death_between_a_block_and_its_answer);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 
 Suite *boxes_deaths_suite(void);
+Suite *boxes_wait_suite(void);
 Suite *boxes_progress_suite(void);
 
 /* ---- pushes ---- */
@@ -84,8 +85,6 @@ START_TEST(refusals_are_numbers)
 	q = boxes_request(boxes_rig.config.micro_size, 1);
 	q.slot = 0;
 	ck_assert_uint_eq(boxes_push(0, 0, q).status, ST_WINDOW_FULL);
-	q = (struct gacc_box_request){ .kind = GACC_BOX_WAIT, .window = 0 };
-	ck_assert_uint_eq(boxes_push(0, 0, q).status, ST_UNAVAILABLE);
 	rig_read(&boxes_rig);
 	ck_assert_uint_eq(boxes_rig.state.r.count, 0);
 	boxes_end();
@@ -384,5 +383,5 @@ int main(void)
 	tcase_add_test(c, a_flush_that_waits_ends_with_its_session_and_with_the_window);
 	tcase_add_test(c, a_late_repeat_hears_that_it_was_committed);
 	suite_add_tcase(s, c);
-	return suite_run(s, boxes_progress_suite(), boxes_deaths_suite());
+	return suite_run(s, boxes_progress_suite(), boxes_wait_suite(), boxes_deaths_suite());
 }
