@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous pushes as the job's thread sees them: it queues them at the sender, waits for them, and repeats under
- * session_run what the sender could not send. Only this thread may replace a session, because only then nobody writes
- * to a slot. */
+/* Asynchronous pushes as the job's thread sees them: it publishes them in the mailbox (posted.c) or queues them at the
+ * sender, waits for them, and repeats under session_run what was not accepted. Only this thread may replace a session,
+ * because only then nobody writes to a slot. */
 #include "lib/internal.h"
 
 #include <stdlib.h>
 
-gacc_status async_push(struct gacc_job *job, const struct push *push)
-{
-	if (!job->sender && sender_new(job, &job->sender)) {
-		free(push->present);
-		return job_fail(job, ST_RESOURCE_EXHAUSTED, "push without async", "no thread for asynchronous pushes");
-	}
-	sender_add(job->sender, push);
-	window_pushed(&job->window, push->micro);
-	return GACC_OK;
-}
+/* ---- how pushes end ---- */
+
+/* Of several pushes, one after the other. */
+struct outcome {
+	gacc_status first; /* failure; GACC_OK: none */
+	struct failure failure;
+	bool refused;	   /* one was, for itself and not because its window is over */
+	gacc_status later; /* not GACC_OK: one is left as it was, to be tried again by a later call */
+};
 
 /* Does `st` leave the push where it was, to be tried again by a later call? */
 static bool may_try_later(const struct gacc_job *job, gacc_status st)
@@ -23,37 +22,51 @@ static bool may_try_later(const struct gacc_job *job, gacc_status st)
 	return st == GACC_EUNAVAIL || st == GACC_ETIMEOUT || job->fenced;
 }
 
-/* The sender has halted at `push`: sends it and the rest. */
-static gacc_status take_over(struct gacc_job *job, struct push *push)
+/* Sends the push, unless it is accepted already. False: it is to be tried later. */
+static bool finish(struct gacc_job *job, struct push *push, bool accepted, struct outcome *o)
 {
-	gacc_status st, first = GACC_OK;
-	struct failure failure = { 0 };
+	gacc_status st = GACC_OK;
 	char what[64];
 
-	while (push) {
-		size_t over = 1;
-
+	if (!accepted) {
 		push_name(push, what, sizeof(what));
 		st = session_run(job, what, -1, push_attempt, push);
-		if (may_try_later(job, st))
-			return st;
-		st = push_conclude(job, push, st);
-		if (st && !first) {
-			first = st;
-			failure = job->failure;
-		}
-		if (st && !failure_is_late(&job->failure) && !push->is_void) {
-			/* refused: what is owed now only the daemon knows, and a new session asks it */
-			job->lost = true;
-			over = SLOTS_MAX;
-		}
-		push = sender_drop(job->sender, over);
 	}
-	return first ? failure_copy(&job->failure, &failure) : GACC_OK;
+	if (may_try_later(job, st)) {
+		o->later = st;
+		return false;
+	}
+	st = push_conclude(job, push, st);
+	if (st && !o->first) {
+		o->first = st;
+		o->failure = job->failure;
+	}
+	if (st && !failure_is_late(&job->failure) && !push->is_void)
+		o->refused = true;
+	return true;
+}
+
+static gacc_status conclude(struct gacc_job *job, const struct outcome *o)
+{
+	if (o->refused) /* what is owed now only the daemon knows, and a new session asks it */
+		job->lost = true;
+	return o->first ? failure_copy(&job->failure, &o->failure) : o->later;
+}
+
+/* ---- at the sender ---- */
+
+/* The sender has halted at `push`: sends it and the rest, up to one that is refused. */
+static gacc_status take_over(struct gacc_job *job, struct push *push)
+{
+	struct outcome o = { 0 };
+
+	while (push && finish(job, push, false, &o))
+		push = sender_drop(job->sender, o.refused ? SLOTS_MAX : 1);
+	return o.later ? o.later : conclude(job, &o);
 }
 
 /* Waits until at most `limit` pushes are queued. */
-static gacc_status drain(struct gacc_job *job, size_t limit)
+static gacc_status drain_sender(struct gacc_job *job, size_t limit)
 {
 	struct push *failed = sender_wait(job->sender, limit), is_void;
 	gacc_status st = failed ? take_over(job, failed) : GACC_OK;
@@ -62,16 +75,71 @@ static gacc_status drain(struct gacc_job *job, size_t limit)
 	return st || !voided ? st : push_conclude(job, &is_void, GACC_OK);
 }
 
+static bool sender_is_idle(struct gacc_job *job)
+{
+	uint32_t queued[SLOTS_MAX];
+
+	return sender_queued(job->sender, queued) == 0;
+}
+
+/* ---- in the mailbox ---- */
+
+/* Waits until at most `limit` pushes are posted. After a failure none may stay: the engine could still add from slots
+ * that the caller is about to get, and those behind a refused one are refused too, which only their answers tell. */
+static gacc_status drain_posted(struct gacc_job *job, size_t limit)
+{
+	struct outcome o = { 0 };
+	bool accepted;
+
+	while (job->posted.n > (o.first ? 0 : limit)) {
+		struct push *push = posted_first(job, &accepted);
+
+		if (!finish(job, push, accepted, &o))
+			break;
+		posted_drop(&job->posted);
+	}
+	return conclude(job, &o);
+}
+
+/* ---- both ---- */
+
+static gacc_status drain(struct gacc_job *job, size_t limit)
+{
+	gacc_status st = drain_posted(job, limit);
+
+	return st || !job->sender ? st : drain_sender(job, limit);
+}
+
+gacc_status async_push(struct gacc_job *job, const struct push *push)
+{
+	if (job->posted.n || (sender_is_idle(job) && posted_is_possible(job))) {
+		posted_add(job, push);
+	} else {
+		if (!job->sender && sender_new(job, &job->sender)) {
+			free(push->present);
+			return job_fail(job, ST_RESOURCE_EXHAUSTED, "push without async",
+					"no thread for asynchronous pushes");
+		}
+		sender_add(job->sender, push);
+	}
+	window_pushed(&job->window, push->micro);
+	return GACC_OK;
+}
+
 gacc_status async_settle(struct gacc_job *job)
 {
-	return job->sender ? drain(job, 0) : GACC_OK;
+	return drain(job, 0);
 }
 
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot)
 {
-	gacc_status st = job->sender ? drain(job, job->layout.slots - 1) : GACC_OK;
+	gacc_status st = drain(job, job->layout.slots - 1);
 
-	if (!st)
-		*out_slot = job->sender ? (int)sender_lowest_free(job->sender) : 0;
-	return st;
+	if (st)
+		return st;
+	if (job->posted.n || !job->sender)
+		*out_slot = (int)posted_lowest_free(&job->posted);
+	else
+		*out_slot = (int)sender_lowest_free(job->sender);
+	return GACC_OK;
 }

@@ -143,6 +143,8 @@ static void say_goodbye(struct gacc_job *job, int done)
 static void job_free(struct gacc_job *job)
 {
 	sender_free(job->sender);
+	while (job->posted.n)
+		posted_drop(&job->posted);
 	watcher_free(job->watcher);
 	memory_unmap(&job->memory);
 	window_fini(&job->window);

@@ -105,6 +105,31 @@ struct layout {
 	gacc_dtype accum_dtype;
 };
 
+/* One micro-batch on its way. */
+struct push {
+	uint64_t window;
+	uint32_t micro;
+	uint32_t slot;
+	double weight, loss, loss_scale, lr;
+	uint64_t data_key;
+	uint8_t *present; /* owned; NULL = all */
+	size_t n_present;
+	bool zero_after;
+	/* the answer */
+	bool is_void, duplicate;
+	uint32_t count, micro_size;
+	int64_t parked_ns;
+};
+
+/* Asynchronous pushes in the mailbox, the oldest first. */
+struct posted {
+	struct posted_push {
+		struct push push;
+		uint64_t seq, sgen; /* number in the mailbox of this session; seq 0: was not published */
+	} entry[SLOTS_MAX];
+	size_t n;
+};
+
 struct gacc_job {
 	struct gacc_client *client;
 	/* this process: job and rank */
@@ -130,8 +155,10 @@ struct gacc_job {
 	/* optimizer client: the result of pending_window is to be fetched and applied */
 	bool pending_apply;
 	uint64_t pending_window;
-	int held_slot;	       /* handed out by gacc_grad_buffer, -1: none */
-	struct sender *sender; /* NULL until the first asynchronous push */
+	int held_slot; /* handed out by gacc_grad_buffer, -1: none */
+	/* asynchronous pushes: one of the two is empty */
+	struct posted posted;
+	struct sender *sender; /* NULL until the first one that goes by RPC */
 	struct watcher *watcher;
 	struct failure failure;
 };
@@ -185,22 +212,6 @@ gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, con
 
 /* ---- push_send.c: one attempt of a push, and its end ---- */
 
-/* One micro-batch on its way. */
-struct push {
-	uint64_t window;
-	uint32_t micro;
-	uint32_t slot;
-	double weight, loss, loss_scale, lr;
-	uint64_t data_key;
-	uint8_t *present; /* owned; NULL = all */
-	size_t n_present;
-	bool zero_after;
-	/* the answer */
-	bool is_void, duplicate;
-	uint32_t count, micro_size;
-	int64_t parked_ns;
-};
-
 /* "push of micro-batch 3 of window 12" */
 void push_name(const struct push *push, char *out, size_t n);
 /* What goes over the wire, borrowed from both. */
@@ -210,10 +221,24 @@ enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 /* What a finished push means for the window. `st` is session_run's word. The job's thread. */
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
 
-/* ---- posted.c: pushes through the session's mailbox ---- */
+/* ---- posted.c: pushes through the session's mailbox ----
+ *
+ * What is not accepted there, for whatever reason, is repeated by RPC: it counts once in any case. */
 
-/* Pushes and waits for the answer. False: not accepted here, or there is no mailbox; by RPC then. */
+/* Is there a mailbox that takes a push now? */
+bool posted_is_possible(struct gacc_job *job);
+/* Pushes and waits for the answer. False: by RPC. */
 bool posted_push_now(struct gacc_job *job, struct push *push);
+/* Adds *push as the last and takes its `present`; there must be room. It is published if that is possible. */
+void posted_add(struct gacc_job *job, const struct push *push);
+/* The first, of which there must be one; waits for its answer. *out_accepted false: by RPC. */
+struct push *posted_first(struct gacc_job *job, bool *out_accepted);
+/* Removes the first. */
+void posted_drop(struct posted *posted);
+/* Micro-batches that are posted, to out[SLOTS_MAX]. */
+size_t posted_queued(const struct posted *posted, uint32_t *out);
+/* The lowest slot that none of them uses. */
+uint32_t posted_lowest_free(const struct posted *posted);
 
 /* ---- inline.c: parameters without shared memory; attempts ---- */
 
@@ -263,7 +288,7 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
  * lost sessions. On failure job->failure says so, beginning with `what`. */
 gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
 
-/* ---- async.c: asynchronous pushes ---- */
+/* ---- async.c: asynchronous pushes, in cells or queued at the sender ---- */
 
 /* Queues *push and takes its `present`, also when it fails. There is room: a slot is free. */
 gacc_status async_push(struct gacc_job *job, const struct push *push);

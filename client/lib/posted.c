@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pushes through the session's mailbox: fills in requests, keeps those that are not yet answered, and reads answers. A
- * push that is not accepted here goes by RPC (push.c, async.c). The job's thread. */
+ * push that is not accepted here goes by RPC (push.c, async.c). The job's thread, and no other: publishing does not
+ * wait, so that asynchronous pushes need no thread. */
 #include "lib/internal.h"
 
 #include "gacc/v1/gradient.pb-c.h"
@@ -33,10 +34,15 @@ static struct gacc_box_request request_of(const struct push *push)
 					  .lr = push->lr };
 }
 
+bool posted_is_possible(struct gacc_job *job)
+{
+	return is_ours(job) && cells_usable(&job->memory.cells);
+}
+
 /* Its number; 0: by RPC. */
 static uint64_t publish(struct gacc_job *job, const struct push *push)
 {
-	if (!is_ours(job) || !cells_usable(&job->memory.cells) || FAILPOINT_ERROR(client_push_before))
+	if (!posted_is_possible(job) || FAILPOINT_ERROR(client_push_before))
 		return 0;
 	return cells_publish(&job->memory.cells, request_of(push), push->present);
 }
@@ -67,4 +73,60 @@ static bool is_accepted(struct gacc_job *job, struct push *push, uint64_t seq)
 bool posted_push_now(struct gacc_job *job, struct push *push)
 {
 	return is_accepted(job, push, publish(job, push));
+}
+
+/* ---- those whose answers are not awaited yet ---- */
+
+void posted_add(struct gacc_job *job, const struct push *push)
+{
+	struct posted *p = &job->posted;
+	/* behind one that has to go by RPC, another is out of order */
+	bool in_order = p->n == 0 || p->entry[p->n - 1].seq;
+
+	assert(p->n < SLOTS_MAX);
+	p->entry[p->n++] = (struct posted_push){ .push = *push,
+						 .seq = in_order ? publish(job, push) : 0,
+						 .sgen = job->generation };
+}
+
+struct push *posted_first(struct gacc_job *job, bool *out_accepted)
+{
+	struct posted_push *first = &job->posted.entry[0];
+	uint64_t seq = first->sgen == job->generation ? first->seq : 0; /* numbers are those of a mailbox */
+
+	assert(job->posted.n);
+	*out_accepted = is_accepted(job, &first->push, seq);
+	return &first->push;
+}
+
+void posted_drop(struct posted *p)
+{
+	assert(p->n);
+	free(p->entry[0].push.present);
+	p->n--;
+	memmove(&p->entry[0], &p->entry[1], p->n * sizeof(p->entry[0]));
+}
+
+size_t posted_queued(const struct posted *p, uint32_t *out)
+{
+	for (size_t i = 0; i < p->n; i++)
+		out[i] = p->entry[i].push.micro;
+	return p->n;
+}
+
+static bool slot_used(const struct posted *p, uint32_t slot)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (p->entry[i].push.slot == slot)
+			return true;
+	return false;
+}
+
+uint32_t posted_lowest_free(const struct posted *p)
+{
+	uint32_t slot = 0;
+
+	while (slot_used(p, slot))
+		slot++;
+	return slot;
 }

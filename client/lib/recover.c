@@ -118,9 +118,10 @@ static enum status same_layout(struct gacc_job *job, int64_t timeout_ms, struct 
 
 enum status position_adopt(struct gacc_job *job, const Gacc__V1__WaitReadyResponse *r)
 {
-	uint32_t queued[SLOTS_MAX];
+	uint32_t queued[2 * SLOTS_MAX];
 	size_t n_queued = sender_queued(job->sender, queued);
 
+	n_queued += posted_queued(&job->posted, queued + n_queued);
 	if (job->running && r->window < job->window.number)
 		return ST_STALE_EPOCH;
 	if (job->running && r->window > job->window.number) {

@@ -4,6 +4,7 @@
 #include "../engine/boxes_rig.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@ void real_begin(bool given)
 {
 	struct rig_config c = rig_small();
 
+	c.reject_nonfinite = true;
 	ck_assert_uint_eq(c.ranks, REAL_RANKS);
 	ck_assert_uint_eq(c.micro_size, REAL_MICRO);
 	if (given)
@@ -39,6 +41,11 @@ void real_start(void)
 	rig_start(&boxes_rig);
 	for (uint32_t i = 0; i < REAL_RANKS; i++)
 		real_give(i);
+}
+
+void real_poison(uint32_t rank, uint32_t slot)
+{
+	rig_set_gradient(&boxes_rig, rank * REAL_SLOTS + slot, 0, 0, NAN);
 }
 
 uint64_t real_tensors(void)
