@@ -121,13 +121,16 @@ struct push {
 	int64_t parked_ns;
 };
 
-/* Asynchronous pushes in the mailbox, the oldest first. */
+/* Requests in the mailbox that were not answered yet, by their number in that of a session; seq 0: not published. */
 struct posted {
 	struct posted_push {
 		struct push push;
-		uint64_t seq, sgen; /* number in the mailbox of this session; seq 0: was not published */
-	} entry[SLOTS_MAX];
+		uint64_t seq, sgen;
+	} entry[SLOTS_MAX]; /* asynchronous pushes, the oldest first */
 	size_t n;
+	struct {
+		uint64_t seq, sgen, window;
+	} wait;
 };
 
 struct gacc_job {
@@ -221,9 +224,9 @@ enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 /* What a finished push means for the window. `st` is session_run's word. The job's thread. */
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
 
-/* ---- posted.c: pushes through the session's mailbox ----
+/* ---- posted.c: pushes and waits through the session's mailbox ----
  *
- * What is not accepted there, for whatever reason, is repeated by RPC: it counts once in any case. */
+ * What is not accepted there, for whatever reason, is repeated by RPC: a push counts once in any case. */
 
 /* Is there a mailbox that takes a push now? */
 bool posted_is_possible(struct gacc_job *job);
@@ -239,6 +242,9 @@ void posted_drop(struct posted *posted);
 size_t posted_queued(const struct posted *posted, uint32_t *out);
 /* The lowest slot that none of them uses. */
 uint32_t posted_lowest_free(const struct posted *posted);
+/* Waits until the window is over, for timeout_ms (-1: none) and no longer than an answer is awaited, and takes its
+ * result. False: by RPC. The same wait may be called again. */
+bool posted_wait(struct gacc_job *job, uint64_t window, int timeout_ms, struct gacc_box_step *out);
 
 /* ---- inline.c: parameters without shared memory; attempts ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes through the session's mailbox: fills in requests, keeps those that are not yet answered, and reads answers. A
- * push that is not accepted here goes by RPC (push.c, async.c). The job's thread, and no other: publishing does not
- * wait, so that asynchronous pushes need no thread. */
+/* Pushes and waits through the session's mailbox: fills in requests, keeps those that are not yet answered, and reads
+ * answers. What is not accepted here goes by RPC (push.c, async.c, step.c). The job's thread, and no other: publishing
+ * does not wait, so that asynchronous pushes need no thread. */
 #include "lib/internal.h"
 
 #include "gacc/v1/gradient.pb-c.h"
@@ -129,4 +129,36 @@ uint32_t posted_lowest_free(const struct posted *p)
 	while (slot_used(p, slot))
 		slot++;
 	return slot;
+}
+
+/* ---- waiting for a window's end ---- */
+
+/* A trainer goes by what it reads here: a wrong number would let it push what nobody asked for. */
+static bool is_sound(const struct gacc_box_step *s)
+{
+	return s->outcome >= GACC_STEP_APPLIED && s->outcome <= GACC_STEP_DROPPED && s->half <= 1 &&
+	       (s->next_micro_size || s->final);
+}
+
+bool posted_wait(struct gacc_job *job, uint64_t window, int timeout_ms, struct gacc_box_step *out)
+{
+	struct posted *p = &job->posted;
+	struct cells *c = &job->memory.cells;
+	bool is_open = p->wait.seq && p->wait.sgen == job->generation && p->wait.window == window;
+	struct gacc_box_answer a;
+
+	if (!is_open) {
+		if (!posted_is_possible(job))
+			return false;
+		p->wait.seq =
+			cells_publish(c, (struct gacc_box_request){ .kind = GACC_BOX_WAIT, .window = window }, NULL);
+		p->wait.sgen = job->generation;
+		p->wait.window = window;
+	}
+	if (timeout_ms < 0 || timeout_ms > c->patience_ms)
+		timeout_ms = c->patience_ms;
+	if (!is_ours(job) || !cells_await(c, p->wait.seq, timeout_ms, &a))
+		return false; /* a later call goes on with this request: cells are few */
+	p->wait.seq = 0;
+	return a.status == ST_OK && a.result == 1 && cells_step(c, window, out) && is_sound(out);
 }
