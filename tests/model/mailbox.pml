@@ -110,6 +110,7 @@ byte to_ring;              /* ranks: answered, and not rung yet */
 /* gaccd. */
 bool running;
 bool reported;             /* the engine has said that the window is complete */
+byte heard;                /* the window that it knows to be open from what is in its socket; `window`, or the one before */
 byte given[R];             /* the session whose mailbox it has, for MAILBOX; 0: none */
 byte hung;                 /* ranks: whose trainers' attach socket has broken */
 
@@ -274,6 +275,7 @@ inline engine_dies()
 /* What Attach and StepAborted tell a trainer: the open window, and what it need not send. */
 inline learn(r)
 {
+	heard = window;
 	my_epoch[r] = epoch;
 	my_window[r] = window;
 	in_cell[r] = 0;
@@ -352,6 +354,7 @@ inline roll_back(w)
 		:: else -> break
 		od;
 		new_window(w);
+		heard = w;
 #ifndef MUTANT_epoch_keeps_mailbox
 		drop_boxes();
 		close_boxes()
@@ -374,7 +377,7 @@ proctype engine()
 {
 end:
 	do
-	:: d_step { !up -> up = true }
+	:: d_step { !up -> up = true; heard = window /* HELLO */ }
 	:: d_step { up && events > 0 -> events--; engine_dies() }
 	:: d_step { up && untold != 0 && events > 0 -> /* and the newest record cannot be read: the one before it holds */
 		events--;
@@ -399,6 +402,7 @@ end:
 #endif
 		new_window(window + 1)
 	   }
+	:: d_step { up && heard != window -> heard = window } /* COMMIT's answer */
 	:: d_step { events > 0 && ALL_MAY_ATTACH -> /* gaccd dies, its engine ends, its mailboxes are gone */
 		events--;
 		i = 0;

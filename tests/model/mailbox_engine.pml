@@ -117,8 +117,8 @@ inline write_block(b)
 
 inline answer_wait(b, c)
 {
-	d_step { /* the step block first; a successor has the scalars in the record */
-		HAS(b) && asks[AT(b, c)] != 0 && WHAT_OF(asks[AT(b, c)]) == M && WINDOW_OF(asks[AT(b, c)]) + 1 == window && SAW_COMMIT && BLOCK_THERE(b) ->
+	d_step { /* gaccd and the step block first; a successor has the scalars in the record */
+		GACCD_FIRST && HAS(b) && asks[AT(b, c)] != 0 && WHAT_OF(asks[AT(b, c)]) == M && WINDOW_OF(asks[AT(b, c)]) + 1 == window && SAW_COMMIT && BLOCK_THERE(b) ->
 		write_answer(b, c, OVER)
 	}
 }
@@ -226,7 +226,8 @@ end:
 	   }
 	:: d_step { RPC_ARRIVES(r) && (parked[r] & BIT(LOWEST_RPC(r))) == 0 && (AFTER_ITS_OWN(r, LOWEST_RPC(r)) || RPC_HAS_SCANNED(r)) ->
 		scanned = scanned & ~BIT(r);
-		ORDER = AFTER_ITS_OWN(r, LOWEST_RPC(r)); /* else it is told OUT_OF_ORDER, and has done nothing wrong */
+		/* else it is told OUT_OF_ORDER, or NOT_CURRENT_WINDOW, and has done nothing wrong */
+		ORDER = (AFTER_ITS_OWN(r, LOWEST_RPC(r)) && heard == window);
 		assert(ORDER);
 		parked[r] = parked[r] | BIT(LOWEST_RPC(r))
 	   }

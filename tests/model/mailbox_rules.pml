@@ -89,6 +89,11 @@
 #else
 #define SAW_COMMIT true
 #endif
+#ifdef MUTANT_wait_before_gaccd
+#define GACCD_FIRST true
+#else
+#define GACCD_FIRST (heard == window)
+#endif
 #ifdef MUTANT_rpc_before_attach
 #define CONNECTED(r) true
 #else

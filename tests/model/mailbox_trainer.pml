@@ -221,7 +221,7 @@ end:
 	:: rpc_answer(r, 1)
 	:: rpc_refusal(r, 1)
 #endif
-	:: d_step { LISTENS(r) && (by_rpc[r] & BIT(M)) != 0 && my_epoch[r] == epoch && my_window[r] < window && CONNECTED(r) -> next_window(r) }
+	:: d_step { LISTENS(r) && (by_rpc[r] & BIT(M)) != 0 && my_epoch[r] == epoch && my_window[r] < heard && CONNECTED(r) -> next_window(r) }
 	:: d_step { LISTENS(r) && (flushing & BIT(r)) != 0 && my_epoch[r] == epoch && CONNECTED(r) &&
 		((flushed & BIT(r)) != 0 || closed || my_window[r] < window) ->
 		flushing = flushing & ~BIT(r);

@@ -124,6 +124,7 @@ rows() {
 	caught  mailbox hangup_not_watched     I9    M=1 S=1 EVENTS=1
 	caught  mailbox block_after_answer     BLOCK M=1 S=1 EVENTS=0
 	caught  mailbox wait_forgotten         I9    M=1 S=1 EVENTS=1
+	caught  mailbox wait_before_gaccd      ORDER M=1 S=2 EVENTS=0
 	caught  mailbox progress_not_repeated  I9    M=1 S=1 EVENTS=1
 	caught  mailbox rpc_before_attach      ORDER M=2 S=1 EVENTS=1
 	END
