@@ -4,22 +4,29 @@ import mmap
 import os
 import socket
 
-SLOT, PARAMETERS, STATUS, REDUCED = 1, 2, 3, 4  # enum SegmentKind
+SLOT, PARAMETERS, STATUS, REDUCED, MAILBOX, SUBMIT, ANSWER = range(1, 8)  # enum SegmentKind
 
 
-def map_session(gacc, attached):
+def map_session(gacc, attached, bells=None):
     """Maps what this session may: {(kind, index): (mmap, offset of the data in it)}. Call it after RegisterTensors. Keep the socket
-    that is returned beside it: when it closes, gaccd takes this process for gone."""
+    that is returned beside it: when it closes, gaccd takes this process for gone.
+
+    With a dictionary for `bells`, a mailbox is asked for: it gets the mailbox's descriptors, {kind: descriptor}, if gaccd gives one.
+    """
     lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline.connect(attached.attach_socket)
-    lifeline.send(gacc.message("MapRequest")(version=1, session=attached.session).SerializeToString())
+    lifeline.send(gacc.message("MapRequest")(version=1, session=attached.session, wants_mailbox=bells is not None).SerializeToString())
     answer, fds, _, _ = socket.recv_fds(lifeline, 8192, 16)
     mapped = gacc.message("MapResponse").FromString(answer)
     if mapped.reason:
         raise RuntimeError(f"{mapped.reason}: {mapped.message}")
     memory = {}
     for segment, fd in zip(mapped.segments, fds):
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == SLOT else 0)
-        memory[segment.kind, segment.index] = (mmap.mmap(fd, segment.bytes, mmap.MAP_SHARED, prot), segment.data_offset)
+        if segment.kind in (MAILBOX, SUBMIT, ANSWER) and bells is not None:
+            bells[segment.kind] = fd
+            continue
+        if segment.kind <= REDUCED:  # or one that a later gaccd has
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == SLOT else 0)
+            memory[segment.kind, segment.index] = (mmap.mmap(fd, segment.bytes, mmap.MAP_SHARED, prot), segment.data_offset)
         os.close(fd)
     return memory, lifeline

@@ -3,8 +3,8 @@
  *
  *     gaccctl run -n 2 -f linear.yaml -- ./linear
  *
- * push_inline.py and map_slots.py train the same model through the protobuf API. All gradients are made of integers, so
- * that the three end with the same bits: the last line printed is the parameters in hexadecimal.
+ * push_inline.py, map_slots.py and push_mailbox.py train the same model through the protobuf API. All gradients are
+ * made of integers, so that they end with the same bits: the last line printed is the parameters in hexadecimal.
  */
 #include <gacc/gacc.h>
 #include <inttypes.h>

@@ -38,6 +38,7 @@ class Mailbox:
             raise ValueError(f"no mailbox of version 1: {magic:x} {version} {cells}")
         self.stride = (len(self.bytes) - PRESENT) // CELLS
         self.seq, self.open = 0, [0] * CELLS  # numbers: given last; of the requests whose answers were not read
+        self.given_up = set()  # cells whose answers nobody waits for any more
         self.gone, self.lifeline = False, None
         if attach_socket is not None:
             self.lifeline = attach_socket.fileno()
@@ -45,6 +46,7 @@ class Mailbox:
 
     def free_cell(self):
         """A cell whose answer was read here, or that was not used; None: there is none."""
+        self.given_up = {cell for cell in self.given_up if self.answer(cell, self.open[cell]) is None}
         return next((cell for cell, seq in enumerate(self.open) if not seq), None)
 
     def publish(self, cell, kind, window, micro=0, slot=0, weight=0.0, loss=0.0, data_key=0, loss_scale=0.0, present=b"", ready_at=0,
@@ -82,11 +84,12 @@ class Mailbox:
 
     def wait(self, cell, seq, timeout_s=None):
         """Until the request is answered. None: go to RPC, because the time is over, the mailbox is closed, or gaccd is gone. A cell
-        that is given up like this is free again when answer() has found its answer."""
+        that is given up like this is free again when its answer has come."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (answer := self.answer(cell, seq)) is None:
             left = -1 if end is None else end - time.monotonic()
             if self.closed() or self.gone or (end is not None and left <= 0):
+                self.given_up.add(cell)
                 return None
             self.gone = any(fd == self.lifeline for fd, _ in self.waits.poll(left))
         return answer
@@ -108,3 +111,13 @@ class Mailbox:
         seq = self.publish(cell, PUSH, window, micro, slot, weight, loss, **more)
         self.ring()
         return self.wait(cell, seq, timeout_s)
+
+    def wait_step(self, window, timeout_s=None):
+        """The result of this window, when it is over; None: ask WaitStep."""
+        cell = self.free_cell()
+        if cell is None:
+            return None
+        seq = self.publish(cell, WAIT, window)
+        self.ring()
+        answer = self.wait(cell, seq, timeout_s)
+        return self.step(window) if answer and answer.status == 0 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples as a user runs them: the C program, the two Python programs that use the protobuf API alone, and mlp.
+"""The examples as a user runs them: the C program, the three Python programs that use the protobuf API alone, and mlp.
 
 linear's gradients are made of integers, so that all its versions, alone or together in one job, must end with the bits that
 numpy gives here. mlp must end with the bits of mlp_replay, which adds in the same order in one process.
@@ -19,7 +19,7 @@ from harness import Client, build_dir, wait_until
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
 BIN, PROTOSET = build_dir() / "bin", build_dir() / "proto/gacc.protoset"
 PROGRAMS = {"c": [BIN / "linear"], "inline": [EXAMPLES / "push_inline.py", PROTOSET],
-            "mapped": [EXAMPLES / "map_slots.py", PROTOSET]}
+            "mapped": [EXAMPLES / "map_slots.py", PROTOSET], "mailbox": [EXAMPLES / "push_mailbox.py", PROTOSET]}
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
 LINEAR = {"name": "linear", "ranks": 2, "micro_size": 4, "steps": 40, "batch": 8,
           "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}  # as linear.yaml
@@ -182,15 +182,16 @@ def test_a_rank_that_fails_in_a_loop_cancels_the_job(daemon):
     wait_until("the job's end", lambda: daemon.state(1) == "CANCELLED")
 
 
-def test_three_kinds_of_trainers_in_one_job(daemon):
-    """C, Python over messages and Python in shared memory: one contract, one mean."""
-    job = daemon.submit({**LINEAR, "ranks": 3})
+def test_all_kinds_of_trainers_in_one_job(daemon):
+    """C, Python over messages, in shared memory and with a mailbox: one contract, one mean."""
+    n = len(PROGRAMS)
+    job = daemon.submit({**LINEAR, "ranks": n})
     ranks = [subprocess.Popen([str(c) for c in program], stdout=subprocess.PIPE, text=True,
-                              env=environment(daemon, RANK=r, WORLD_SIZE=3, GACC_JOB_ID=job))
+                              env=environment(daemon, RANK=r, WORLD_SIZE=n, GACC_JOB_ID=job))
              for r, program in enumerate(PROGRAMS.values())]
     outputs = [p.communicate(timeout=120)[0] for p in ranks]
-    assert [p.returncode for p in ranks] == [0, 0, 0]
-    assert [parameters(o) for o in outputs] == [[linear_in_numpy(ranks=3)]] * 3
+    assert [p.returncode for p in ranks] == [0] * n
+    assert [parameters(o) for o in outputs] == [[linear_in_numpy(ranks=n)]] * n
 
 
 MLP = ["--batch", 8, "--max-samples", 500, "--epochs", 2]  # 500 is no multiple of 8 x 4 x 2: the last windows are short

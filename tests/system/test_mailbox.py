@@ -79,10 +79,19 @@ def all_cells(box):
     for micro in range(2, MICRO):
         assert box.push(0, micro, 0, 1.0, 0.0, 20).result == mailbox.COUNTED
     assert all(box.wait(cell, seq, 20).result == 1 for cell, seq in waits.items())
+    assert box.wait_step(0, 20).applied_step == 1
     for cell in range(8):
         box.publish(cell, mailbox.WAIT, 9)
     box.ring()
-    assert box.free_cell() is None and box.push(1, 0, 0, 1.0, 0.0, 20) is None
+    assert box.free_cell() is None and box.push(1, 0, 0, 1.0, 0.0, 20) is None and box.wait_step(1, 20) is None
+
+
+def given_up(box):
+    """A cell whose answer was not awaited is used again when that has come."""
+    assert box.wait_step(0, 0.05) is None and box.free_cell() == 1
+    for micro in range(MICRO):
+        assert box.push(0, micro, 0, 1.0, 0.0, 20).result == mailbox.COUNTED
+    assert box.wait_step(0, 20).applied_step == 1 and box.free_cell() == 0
 
 
 def ready_words(box):
@@ -98,7 +107,7 @@ def ready_words(box):
     assert box.wait(0, seq, 20).result == mailbox.COUNTED
 
 
-@pytest.mark.parametrize("what", ["windows", "refusals", "all_cells", "ready_words"])
+@pytest.mark.parametrize("what", ["windows", "refusals", "all_cells", "given_up", "ready_words"])
 def test_against_the_engines_side(what):
     serve(what)
 
