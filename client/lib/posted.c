@@ -80,13 +80,9 @@ bool posted_push_now(struct gacc_job *job, struct push *push)
 void posted_add(struct gacc_job *job, const struct push *push)
 {
 	struct posted *p = &job->posted;
-	/* behind one that has to go by RPC, another is out of order */
-	bool in_order = p->n == 0 || p->entry[p->n - 1].seq;
 
 	assert(p->n < SLOTS_MAX);
-	p->entry[p->n++] = (struct posted_push){ .push = *push,
-						 .seq = in_order ? publish(job, push) : 0,
-						 .sgen = job->generation };
+	p->entry[p->n++] = (struct posted_push){ *push, publish(job, push), job->generation };
 }
 
 struct push *posted_first(struct gacc_job *job, bool *out_accepted)

@@ -112,6 +112,16 @@ struct real_outcome real_close(void)
 	return (struct real_outcome){ a.count, a.digest, a.sum_weight, a.sum_loss, a.sumsq };
 }
 
+void real_commit(double divisor)
+{
+	struct engine_command c = rig_commit_command(&boxes_rig, APPLIED, 1 / divisor, 0.5);
+
+	c.result = (struct step_result){ .divisor = divisor, .micro_count = REAL_RANKS * REAL_MICRO };
+	ck_assert_uint_eq(receive(rig_send(&boxes_rig, c)).status, ST_OK);
+	boxes_rig.applied_step++;
+	boxes_rig.window++;
+}
+
 uint64_t real_count(void)
 {
 	rig_read(&boxes_rig);

@@ -49,6 +49,8 @@ struct real_outcome {
 	double sum_weight, sum_loss, sumsq;
 };
 struct real_outcome real_close(void);
+/* It is over, with this result; micro_count is those of real_close. */
+void real_commit(double divisor);
 /* Pushes that the record has. */
 uint64_t real_count(void);
 

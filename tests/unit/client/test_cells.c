@@ -208,6 +208,7 @@ START_TEST(no_answer_in_time)
 	ck_assert(cells_usable(&cells));
 	ck_assert_uint_eq(cells_publish(&cells, push_of(1), NULL), seq + 1);
 	ck_assert_uint_eq(cells.mem->request[0].seq, seq + 1); /* and its cell is free */
+	ck_assert(cells_usable(&cells));
 }
 END_TEST
 

@@ -285,6 +285,38 @@ START_TEST(nobody_answers)
 }
 END_TEST
 
+/* The answer to an older wait comes late. The next window's is another request. */
+START_TEST(a_late_answer)
+{
+	gacc_step s;
+	struct box_request r;
+
+	job.memory.cells.patience_ms = 30;
+	ck_assert_int_eq(gacc_wait(&job, -1, NULL), GACC_OK);
+	ck_assert_int_eq(box_look(&engine, 0, &r), BOX_TAKEN);
+	box_write_step(&engine, &good);
+	box_answer(&engine, 0, r.q.seq, &script.answer);
+	window_give_up(&job.window);
+	job.memory.cells.patience_ms = 20000;
+	script.block.window = WINDOW + 1;
+	ck_assert_int_eq(wait_served(-1, &s), GACC_OK);
+	ck_assert(by_rpc == 1 && s.window == WINDOW + 1 && script.asked == WINDOW + 1);
+}
+END_TEST
+
+/* The session has another mailbox than that in which the wait lies. */
+START_TEST(a_wait_of_an_older_session)
+{
+	gacc_step s;
+
+	job.posted.wait.seq = 1;
+	job.posted.wait.window = WINDOW;
+	job.posted.wait.sgen = 0;
+	ck_assert_int_eq(wait_served(20000, &s), GACC_OK);
+	ck_assert(job.memory.cells.seq == 1 && by_rpc == 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client wait");
@@ -298,6 +330,8 @@ int main(void)
 	tcase_add_loop_test(tc, without_a_mailbox_it_asks, 0, 3);
 	tcase_add_test(tc, its_time_is_over);
 	tcase_add_test(tc, nobody_answers);
+	tcase_add_test(tc, a_late_answer);
+	tcase_add_test(tc, a_wait_of_an_older_session);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
 }
