@@ -81,11 +81,3 @@ bool link_is_empty(const struct link *l)
 {
 	return !l->first;
 }
-
-void *link_take_bytes(const struct link_message *m)
-{
-	struct link_message *queued = (struct link_message *)m; /* of link_run: it is no constant there */
-	void *bytes = (void *)queued->bytes;
-	queued->bytes = NULL;
-	return bytes;
-}

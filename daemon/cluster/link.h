@@ -50,8 +50,5 @@ bool link_send(struct link *, enum link_kind, uint64_t job, uint32_t part, void 
 /* Delivers what is queued now. */
 void link_run(struct link *);
 bool link_is_empty(const struct link *);
-/* For `arrived`: the bytes of this message, which are the caller's from here on, for free(). So what is large can be
- * read in another thread without a copy. */
-void *link_take_bytes(const struct link_message *);
 
 #endif

@@ -216,5 +216,5 @@ bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)
 
 uint32_t job_slots(const struct job *j)
 {
-	return (j->spec->ranks + 1) * j->spec->slots_per_rank;
+	return spec_slots(j->spec);
 }

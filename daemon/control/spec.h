@@ -104,4 +104,10 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 struct optim_group job_spec_group(const struct job_spec *, uint32_t i);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
 
+/* Slots of an engine with all ranks, spare ones included. */
+static inline uint32_t spec_slots(const struct job_spec *s)
+{
+	return (s->ranks + 1) * s->slots_per_rank;
+}
+
 #endif

@@ -19,10 +19,11 @@
 static uint64_t bytes_of(const struct hosted *h, bool inside_window)
 {
 	uint64_t bytes = 0;
-	for (int i = 0; h->part->mem.wanted && i < h->part->mem.n; i++) {
-		uint32_t role = h->part->mem.wanted[i].role;
+	const struct part *p = hosted_part(h);
+	for (int i = 0; p && p->mem.wanted && i < p->mem.n; i++) {
+		uint32_t role = p->mem.wanted[i].role;
 		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
-		bytes += state || (inside_window && role == SEG_ACCUM0) ? h->part->mem.wanted[i].bytes : 0;
+		bytes += state || (inside_window && role == SEG_ACCUM0) ? p->mem.wanted[i].bytes : 0;
 	}
 	return bytes;
 }
@@ -66,7 +67,8 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	struct hosted *h = ctx;
 	struct saving *s = h->saving;
 	char path[CHECKPOINT_MAX_PATH];
-	if (!s->dir[0] || !job_can_checkpoint(h->part->job))
+	struct part *part = hosted_part(h);
+	if (!part || !s->dir[0] || !job_can_checkpoint(part->job))
 		return false;
 	struct saved *k = saved_find(&h->saved, w->id);
 	if (!k)
@@ -83,14 +85,14 @@ static bool on_begin(void *ctx, const struct save_want *w)
 				    .id = w->id,
 				    .inside_window = w->inside_window,
 				    .n_present = (uint32_t)strlen(path) };
-	if (!part_engine_send(h->part, h->id, &c, path))
+	if (!part_engine_send(part, h->id, &c, path))
 		return false;
 	s->command = w->id;
-	const struct commit *last = job_last_commit(h->part->job);
+	const struct commit *last = job_last_commit(part->job);
 	s->have_last = last != NULL;
 	if (last)
 		s->last = *last;
-	k->window = job_window(h->part->job);
+	k->window = job_window(part->job);
 	s->n_updates =
 		updates_beyond_spec(coord_updates(h->coord), *coord_values(h->coord), h->spec, k->window, s->update);
 	saving_answer_calls(h, k, false);
@@ -200,7 +202,8 @@ void saving_on_engine_down(struct hosted *h)
 
 void saving_on_committed(struct hosted *h)
 {
-	const struct commit *k = job_last_commit(h->part->job);
+	const struct part *p = hosted_part(h);
+	const struct commit *k = p ? job_last_commit(p->job) : NULL;
 	if (k)
 		saver_on_boundary(&h->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
 }
@@ -211,7 +214,8 @@ void saving_tick(struct hosted *h)
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
 		saving_sweep(h);
 	saver_kick(&s->saver);
-	if (s->end_held && !h->part->engine.proc && !h->part->engine.restarts.due_ns)
+	const struct part *p = hosted_part(h);
+	if (s->end_held && (!p || part_engine_is_over(p)))
 		saver_give_up(&s->saver, ST_ENGINE_DOWN);
 }
 

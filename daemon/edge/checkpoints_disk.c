@@ -66,7 +66,8 @@ void saving_sweep(void *ctx)
 /* The specification, without tensors that did not come with it: these are in disk_work.tensors. */
 static void *pack_spec(struct hosted *h, size_t *out_n)
 {
-	if (!h->text->pb->n_tensors && part_pack_tensors(h->part))
+	struct part *p = hosted_part(h);
+	if (!h->text->pb->n_tensors && (!p || part_pack_tensors(p)))
 		return NULL;
 	return specification_pack(h->text, out_n);
 }
@@ -124,7 +125,8 @@ void saving_seal(void *ctx, const struct save_want *want)
 	size_t n_spec = w->manifest.n_spec;
 	fill_manifest(h, want, &w->manifest);
 	w->manifest.n_spec = n_spec;
-	w->tensors = h->part->tensors.packed ? shared_hold(h->part->tensors.packed) : NULL;
+	const struct part *p = hosted_part(h);
+	w->tensors = p && p->tensors.packed ? shared_hold(p->tensors.packed) : NULL;
 	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
 	checkpoint_final_path(w->final, s->dir, h->uuid, s->answer.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof(s->final));

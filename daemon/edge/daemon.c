@@ -16,6 +16,7 @@
 #include "edge/launching.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
+#include "edge/parts.h"
 #include "edge/reply.h"
 #include "edge/state_share.h"
 #include "host/attach.h"
@@ -103,6 +104,7 @@ static void on_tick(uv_timer_t *h)
 	attach_heal(d->attach);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		hosted_tick(d->job[i], now);
+	parts_tick(d, now);
 	disk_watch_tick(d, now);
 	limit_logs(d, now);
 	state_share_tick(d, now);
@@ -181,6 +183,12 @@ static enum status listen_tcp(struct daemon *d)
 
 /* ---- start ---- */
 
+static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+						      [LINK_ORDER] = part_take_order,
+						      [LINK_PLACEMENT] = parts_take_placement,
+						      [LINK_PLACED] = hosted_take_placed,
+						      [LINK_DROP] = parts_take_drop };
+
 static enum status open_store(struct daemon *d)
 {
 	char path[4096];
@@ -257,8 +265,9 @@ static enum status open_sockets(struct daemon *d)
 static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
 	const struct hosted *h = hosted_find(d, stored_job(s, NULL));
+	const struct part *p = h ? hosted_part(h) : NULL;
 	return s->fd >= 0 && h && h->coord && coord_phase(h->coord) < COORD_ENDING && h->params_durable &&
-	       !h->part->mem.n && !h->part->tensors.due;
+	       (!p || (!p->mem.n && !p->tensors.due));
 }
 
 /* What is left in d->node.stored would be dropped. */
@@ -281,7 +290,8 @@ static void drop_strangers(struct daemon *d)
 			continue;
 		const struct hosted *h = hosted_find(d, stored_job(&d->node.stored[i], NULL));
 		bool known = h != NULL;
-		if (known && (h->aside || (h->part && h->part->tensors.due)))
+		const struct part *p = known ? hosted_part(h) : NULL;
+		if (known && (h->aside || (p && p->tensors.due)))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
 			 d->node.stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
@@ -308,7 +318,9 @@ static void start_handles(struct daemon *d)
 
 static enum status start(struct daemon *d)
 {
-	enum status st = links_new(d, hosted_take_report, part_take_order);
+	d->ports = part_ports();
+	d->node.starting = true;
+	enum status st = links_new(d, daemon_takes);
 	if (!st)
 		st = open_store(d);
 	if (!st)
@@ -323,6 +335,7 @@ static enum status start(struct daemon *d)
 		st = check_all_taken(d);
 	if (!st)
 		st = open_sockets(d);
+	d->node.starting = false;
 	if (st)
 		return st;
 	drop_strangers(d);
@@ -353,8 +366,11 @@ static void wait_for_allocations(struct daemon *d)
 {
 	while (state_share_busy(d) || (d->rpc && rpc_pool_busy(d->node.pool)))
 		uv_run(&d->node.loop, UV_RUN_ONCE);
+	for (uint32_t i = 0; i < d->node.n_parts; i++)
+		while (d->node.part[i]->mem.allocating)
+			uv_run(&d->node.loop, UV_RUN_ONCE);
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		while ((d->job[i]->part && d->job[i]->part->mem.allocating) || saving_busy(d->job[i]))
+		while (saving_busy(d->job[i]))
 			uv_run(&d->node.loop, UV_RUN_ONCE);
 }
 
@@ -367,6 +383,7 @@ static void free_jobs(struct daemon *d)
 	links_free(d);
 	reply_drop_late(d);
 	hosted_free_all(d);
+	parts_free_all(d);
 }
 
 static void finish(struct daemon *d)

@@ -22,6 +22,8 @@ struct listener;
 struct link;
 struct link_message;
 struct hosted;
+struct part_ports;
+struct arriving;
 
 /* A message to be delivered when the handler that caused it has returned. */
 struct posted {
@@ -48,8 +50,11 @@ struct daemon {
 	struct posted *posted, **posted_tail;
 	struct link *link; /* to the parts and coordinators of this gaccd itself (links.h) */
 	struct posted link_post;
+	bool link_posted;
 	/* who takes what has arrived, by enum link_kind */
-	void (*link_takes[2])(struct daemon *, const struct link_message *);
+	void (*const *link_takes)(struct daemon *, const struct link_message *);
+	const struct part_ports *ports; /* of all parts here */
+	struct arriving *arriving;	/* placements that are being read (parts.h) */
 	struct journal *journal;
 	struct persist *persist;
 	struct disk_watch *disk;

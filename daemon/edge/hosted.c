@@ -20,6 +20,7 @@ void hosted_unmake(struct hosted *h)
 	free(h->end.reason);
 	free(h->end.view);
 	free(h->end.counted);
+	free(h->place.why);
 	events_fini(&h->events);
 	calls_fini(&h->watchers);
 	calls_fini(&h->norms_calls);
@@ -123,9 +124,16 @@ enum job_state hosted_state(const struct hosted *h, const char **out_reason, int
 	return h->end.state;
 }
 
+struct part *hosted_part(const struct hosted *h)
+{
+	struct part *p = h->coord ? part_find(&h->d->node, h->id) : NULL;
+	return p && !memcmp(p->uuid, h->uuid, sizeof(h->uuid)) ? p : NULL;
+}
+
 uint64_t hosted_host_bytes(const struct hosted *h)
 {
-	return h->part ? h->part->mem.bytes : h->kept_bytes;
+	const struct part *p = hosted_part(h);
+	return p ? p->mem.bytes : h->kept_bytes;
 }
 
 void hosted_note_step(struct hosted *h, const struct commit *k)

@@ -22,8 +22,24 @@
 struct Gacc__V1__Job;
 
 struct hosted_window;
+struct decided;
 
 #define RANK_NONE UINT32_MAX
+
+/* A job's placement on a node (placing.c). The last windows and the tensor set are only there until the node has
+ * them. */
+struct hosted_place {
+	bool wanted;	     /* a node is to have the part */
+	bool answered;	     /* it has, or has said why it has not */
+	int64_t sent_ns;     /* when it was asked last; 0: it could not be sent */
+	enum status refused; /* ST_OK: the node has not refused */
+	char *why;	     /* and why it has */
+	uint64_t need;	     /* bytes of memory, where the tensors are known; 0: they are not */
+	void *tensors;	     /* packed, as in the journal; NULL: they are in the specification, or not known */
+	size_t n_tensors;
+	struct decided *window; /* the last ones, oldest first */
+	uint32_t n_windows;
+};
 
 /* Whether a job may have what it needs of the node (hosted_queue.c). */
 struct admission {
@@ -62,7 +78,7 @@ struct hosted {
 	struct coord *coord;	     /* NULL: it is over, and only this is left (hosted_retire.c) */
 	struct outcome_kept end;
 	bool aside, giving_up;		   /* hosted_aside.h: not over in the journal; its END is being written */
-	struct part *part;		   /* its share on this node; NULL: it is over */
+	struct hosted_place place;	   /* where its part is; hosted_part finds one that is here */
 	uint64_t kept_bytes;		   /* of a job that is set aside: its memory at the service manager */
 	bool params_durable, params_noted; /* in the journal; the record of that is being written */
 	int64_t released_ns;		   /* ended and idle since */
@@ -103,6 +119,9 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 /* May this user see the job, and change it? Its owner and root may. */
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
+/* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what is shown of both; what the
+ * job and its part have to tell each other goes over the link. */
+struct part *hosted_part(const struct hosted *);
 enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
 /* Bytes of this node's memory that are the job's. */
 uint64_t hosted_host_bytes(const struct hosted *);

@@ -4,6 +4,7 @@
 #include "edge/hosted_aside.h"
 
 #include "base/log.h"
+#include "cluster/placed_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_life.h"
 #include "gacc/v1/common.pb-c.h"
@@ -57,6 +58,19 @@ enum status hosted_set_aside(struct hosted *h, const char *record, const char *w
 	h->aside = h->end.settled = true; /* no record of it is written */
 	count_memory(h);
 	return ST_OK;
+}
+
+enum status hosted_aside_refused(struct hosted *h)
+{
+	static const struct {
+		const char *field, *record;
+	} parts[] = { { "Placement.tensors: ", "TENSORS" }, { "Placement.spec: ", "JOB" } };
+	char why[PLACED_TEXT];
+	snprintf(why, sizeof(why), "%s", h->place.why ? h->place.why : "");
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+		if (!strncmp(why, parts[i].field, strlen(parts[i].field)))
+			return hosted_set_aside(h, parts[i].record, why + strlen(parts[i].field));
+	return hosted_set_aside(h, "JOB", why);
 }
 
 static void drop_memory(struct hosted *h)

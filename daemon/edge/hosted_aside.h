@@ -20,6 +20,8 @@ struct prepared;
 enum status hosted_aside_new(struct daemon *, const struct journal_job *, struct prepared *, struct hosted **out);
 /* Sets it aside. `record`: its name in the journal. ST_NO_MEMORY. */
 enum status hosted_set_aside(struct hosted *, const char *record, const char *why);
+/* The same for a job that no node takes: place.why says which record is wrong. */
+enum status hosted_aside_refused(struct hosted *);
 /* The job is given up, with this reason: END is written, then its memory goes. */
 void hosted_aside_give_up(struct hosted *, const char *reason);
 

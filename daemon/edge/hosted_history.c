@@ -29,10 +29,13 @@ static struct history_event event_of(const struct hosted *h, const struct event 
 
 void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t rank, const char *text)
 {
+	const struct part *p = hosted_part(h);
 	struct event what = { .id = daemon_event_id(h->d),
 			      .unix_ns = daemon_now(h->d).unix_ns,
 			      .warning = warning,
-			      .window = h->coord ? job_window(h->part->job) : 0 };
+			      .window = p	   ? job_window(p->job)
+					: h->coord ? coord_window(h->coord)
+						   : 0 };
 	char object[32] = "job";
 	if (rank >= 0)
 		snprintf(object, sizeof(object), "rank %lld", (long long)rank);
@@ -168,7 +171,8 @@ static bool copy_ledger(struct hosted_window *w, const struct control_page *page
 
 void hosted_history_decided(struct hosted *h, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
-	const struct control_state *s = job_record(h->part->job);
+	struct part *p = hosted_part(h);
+	const struct control_state *s = p ? job_record(p->job) : NULL;
 	struct control_page page;
 	struct hosted_window *w = calloc(1, sizeof(*w) + h->spec->max_micro_size * sizeof(*w->first_ns));
 	window_free(h->deciding);
@@ -178,7 +182,7 @@ void hosted_history_decided(struct hosted *h, const struct commit *k, const uint
 	w->window = k->window;
 	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its
 	 * micro-batches */
-	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(h->part, &page) &&
+	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(p, &page) &&
 	    !copy_ledger(w, &page, s, counted)) {
 		window_free(w);
 		return;

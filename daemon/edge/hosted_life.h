@@ -12,11 +12,10 @@ struct prepared;
 /* Builds the object from a specification, of which it takes what it needs; a refused one's status. */
 enum status hosted_new(struct daemon *, uint64_t id, uint32_t uid, const char *user, struct prepared *,
 		       struct hosted **out);
-/* From here on it and its part are found. Ids ascend. */
+/* From here on it is found. Ids ascend. */
 enum status hosted_add(struct daemon *, struct hosted *);
-enum status hosted_declare_spec_tensors(struct hosted *, char *why, size_t n_why);
 void hosted_free(struct hosted *); /* takes NULL */
-/* Its coordinator and its part here: it is over, or set aside. */
+/* Its coordinator is freed, and its part is no longer wanted where it is: it is over, or set aside. */
 void hosted_drop_machines(struct hosted *);
 void hosted_free_all(struct daemon *);
 

@@ -27,12 +27,12 @@ void hosted_fail_norms(struct hosted *h, enum status st, const char *why)
 }
 
 /* The rows that the engine left with the vote for this commit; NULL: it has left none. */
-static const struct tensor_norm *norms_of(struct hosted *h, const struct commit *k)
+static const struct tensor_norm *norms_of(const struct hosted *h, struct part *p, const struct commit *k)
 {
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!part_control_page(h->part, &page) || control_state_init(&state, h->spec->ranks, h->spec->max_micro_size))
+	if (!p || !part_control_page(p, &page) || control_state_init(&state, h->spec->ranks, h->spec->max_micro_size))
 		return NULL;
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;
@@ -42,7 +42,8 @@ static const struct tensor_norm *norms_of(struct hosted *h, const struct commit 
 
 /* The norms of one window for all calls that wait: filled in and packed in the pool. */
 struct norms_reply {
-	struct hosted *h; /* held by each call */
+	struct hosted *h; /* held by each call, as is */
+	struct part *part;
 	uint32_t calls;
 	double scale; /* of the gradients' norms; 0: the window is empty */
 	struct tensor_norm *norms;
@@ -57,7 +58,7 @@ struct norms_call {
 static void fill_norm(const struct norms_reply *p, const struct tensor_spec *t, uint64_t tensor,
 		      Gacc__V1__TensorNorm *out)
 {
-	const struct arena *a = job_arena(p->h->part->job);
+	const struct arena *a = job_arena(p->part->job);
 	uint64_t row = a->tensor[tensor].alias >= 0 ? (uint64_t)a->tensor[tensor].alias : tensor;
 	gacc__v1__tensor_norm__init(out);
 	out->name = (char *)t[tensor].name;
@@ -70,7 +71,7 @@ static const ProtobufCMessage *make_norms(void *arg)
 {
 	struct norms_call *c = arg;
 	uint64_t n;
-	const struct tensor_spec *t = job_tensors(c->reply->h->part->job, &n);
+	const struct tensor_spec *t = job_tensors(c->reply->part->job, &n);
 	c->row = calloc(n, sizeof(*c->row));
 	c->list = calloc(n, sizeof(*c->list));
 	if (!c->row || !c->list)
@@ -96,6 +97,7 @@ static void release_norms(void *arg)
 {
 	struct norms_call *c = arg;
 	hosted_drop(c->reply->h);
+	part_drop(c->reply->part);
 	drop_reply(c->reply);
 	free(c->list);
 	free(c->row);
@@ -114,14 +116,16 @@ static void send_norms(struct norms_reply *p, struct rpc_call *call, uint64_t wi
 	c->reply = p;
 	p->calls++;
 	hosted_hold(p->h);
+	part_hold(p->part);
 	rpc_finish_made(call, make_norms, release_norms, c);
 }
 
 void hosted_norms(void *ctx, const struct commit *k)
 {
 	struct hosted *h = ctx;
-	const struct tensor_norm *norms = norms_of(h, k);
-	uint64_t n = job_arena(h->part->job)->n_tensors;
+	struct part *part = hosted_part(h);
+	const struct tensor_norm *norms = norms_of(h, part, k);
+	uint64_t n = norms ? job_arena(part->job)->n_tensors : 0;
 	struct norms_reply *p = calloc(1, sizeof(*p));
 	struct rpc_call *call;
 	if (p && norms)
@@ -133,6 +137,7 @@ void hosted_norms(void *ctx, const struct commit *k)
 		return;
 	}
 	p->h = h;
+	p->part = part;
 	p->calls = 1; /* this one */
 	p->scale = k->divisor * k->loss_scale;
 	memcpy(p->norms, norms, n * sizeof(*norms)); /* the next window has its own */

@@ -109,16 +109,12 @@ static bool keep(struct hosted *h, Gacc__V1__Job *j)
 struct dropped {
 	struct rpc_work work;
 	Gacc__V1__JobSpec *spec;
-	struct shared *packed;
-	struct tensor_set tensors;
 };
 
 static void drop_it(struct rpc_work *w)
 {
 	struct dropped *d = (struct dropped *)w;
 	gacc__v1__job_spec__free_unpacked(d->spec, NULL);
-	shared_drop(d->packed);
-	tensor_set_fini(&d->tensors);
 	machine_memory_trim(KEPT_BYTES);
 }
 
@@ -132,21 +128,12 @@ static void drop_spec(struct hosted *h)
 	if (!h->text->pb)
 		return;
 	struct dropped *w = calloc(1, sizeof(*w));
-	struct shared *packed = h->part ? h->part->tensors.packed : NULL;
 	Gacc__V1__JobSpec *pb = specification_strip(h->text);
 	if (w) {
 		w->spec = pb;
-		w->packed = packed;
-		if (h->part)
-			job_give_tensors(h->part->job, &w->tensors);
 		rpc_pool_put(h->d->node.pool, &w->work, h->uid, drop_it, on_dropped);
 	} else {
 		gacc__v1__job_spec__free_unpacked(pb, NULL);
-		shared_drop(packed);
-	}
-	if (h->part) {
-		h->part->tensors.packed = NULL;
-		part_tensors_gone(h->part);
 	}
 }
 

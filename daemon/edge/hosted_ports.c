@@ -3,10 +3,13 @@
  * thread. */
 #include "edge/hosted_ports.h"
 
+#include "cluster/placed_message.h"
 #include "cluster/report_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_journal.h"
 #include "edge/hosted_norms.h"
+#include "edge/placing.h"
+#include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
 
 #include <stdio.h>
@@ -33,8 +36,29 @@ void hosted_take_report(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 		return;
 	}
+	placing_answered(h);
 	coord_on_report(h->coord, &r, daemon_now(d));
 	report_release(&r);
+}
+
+void hosted_take_placed(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_find(d, m->job);
+	struct placed p;
+	char why[200];
+	if (!h || !h->coord)
+		return; /* it is over */
+	enum status st = placed_unpack(m->bytes, m->n, &p, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st || p.job_id != h->id || p.epoch != coord_epoch(h->coord))
+		return; /* it is repeated, or of an earlier placement */
+	if (p.refused) {
+		placing_refused(h, p.status, p.text);
+	} else {
+		placing_answered(h);
+		submitting_done(h, p.status, p.text);
+	}
 }
 
 /* ---- what the coordinator asks for ---- */
@@ -69,6 +93,8 @@ static void on_persist_end(void *ctx, uint64_t job, enum status end, const char 
 static void on_order(void *ctx, uint32_t part, const struct order *o)
 {
 	struct hosted *h = ctx;
+	if (!h->place.wanted)
+		return; /* nobody has the part */
 	if (o->run && o->want != WANT_END && !params_are_durable(h))
 		return; /* sent again when they are */
 	links_send_order(h->d, part, o);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's side of a job: its ports, and the reports that arrive for it. Private to the edge; loop thread. */
+/* The coordinator's side of a job: its ports, and the messages that arrive for it. Private to the edge; loop thread. */
 #ifndef GACC_EDGE_HOSTED_PORTS_H
 #define GACC_EDGE_HOSTED_PORTS_H
 
@@ -7,6 +7,7 @@
 #include "edge/links.h"
 
 struct coord_ports hosted_coord_ports(struct hosted *);
-links_take hosted_take_report; /* a report about a part of a job that is coordinated here */
+/* A report about a part of a job that is coordinated here; what has become of its placement. */
+links_take hosted_take_report, hosted_take_placed;
 
 #endif

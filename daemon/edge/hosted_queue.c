@@ -8,6 +8,7 @@
 #include "base/machine.h"
 #include "control/queue.h"
 #include "edge/launching.h"
+#include "edge/placing.h"
 #include "edge/submitting.h"
 #include "runtime/stored.h"
 
@@ -22,7 +23,7 @@
 #define PER_MAILBOX 4			  /* engine/mailbox.h: struct mailbox_fds */
 #define TELL_NS (INT64_C(1000) * 1000000) /* between two looks at why jobs wait */
 
-/* All jobs that have memory or want some, oldest first. */
+/* All jobs that have memory or want some, oldest first; then parts of jobs that others coordinate (live NULL). */
 struct queue_list {
 	struct queue_limits limits;
 	struct queue_job *job;
@@ -50,7 +51,8 @@ static uint64_t in_use(const struct hosted *h)
 
 static bool is_promised(const struct hosted *h)
 {
-	return !hosted_host_bytes(h) || (h->part && h->part->mem.allocating);
+	const struct part *p = hosted_part(h);
+	return !hosted_host_bytes(h) || (p && p->mem.allocating);
 }
 
 /* Memory that is reserved but not allocated yet still counts as available to the machine, so it is subtracted here. */
@@ -60,7 +62,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 	uint64_t promised = MEMORY_MARGIN;
 	machine_memory_read("", &m);
 	for (size_t i = 0; i < q->n; i++)
-		promised += is_promised(q->live[i]) ? in_use(q->live[i]) : 0;
+		promised += q->live[i] && is_promised(q->live[i]) ? in_use(q->live[i]) : 0;
 	q->limits =
 		(struct queue_limits){ .host_memory = d->node.conf->limits.host_memory,
 				       .host_memory_per_user = d->node.conf->limits.host_memory_per_user,
@@ -101,6 +103,14 @@ static void add(struct queue_list *q, struct hosted *h, const struct hosted *wit
 					     .stored = leaving && !hosted_host_bytes(h) ? 0 : h->admission.stored };
 }
 
+/* Jobs that others coordinate have only their memory here. */
+static void add_part(struct queue_list *q, const struct daemon *d, const struct part *p)
+{
+	if (hosted_find(d, p->id) || !p->mem.bytes)
+		return;
+	q->job[q->n++] = (struct queue_job){ .id = p->id, .uid = p->uid, .user = p->user, .bytes = p->mem.bytes };
+}
+
 static int by_id(const void *a, const void *b)
 {
 	uint64_t x = (*(struct hosted *const *)a)->id, y = (*(struct hosted *const *)b)->id;
@@ -116,8 +126,8 @@ static bool list_jobs(const struct daemon *d, const struct hosted *without, bool
 		n_pending++;
 	qsort(all, n_pending, sizeof(*all), by_id);
 	*q = (struct queue_list){ .n = 0 };
-	q->job = calloc(d->n_jobs + n_pending + 1, sizeof(*q->job));
-	q->live = calloc(d->n_jobs + n_pending + 1, sizeof(*q->live));
+	q->job = calloc(d->n_jobs + n_pending + d->node.n_parts + 1, sizeof(*q->job));
+	q->live = calloc(d->n_jobs + n_pending + d->node.n_parts + 1, sizeof(*q->live));
 	if (!q->job || !q->live) {
 		list_free(q);
 		return false;
@@ -126,6 +136,8 @@ static bool list_jobs(const struct daemon *d, const struct hosted *without, bool
 		add(q, d->job[i], without);
 	for (size_t i = 0; i < n_pending; i++)
 		add(q, all[i], without);
+	for (uint32_t i = 0; i < d->node.n_parts; i++)
+		add_part(q, d, d->node.part[i]);
 	fill_limits(q, d);
 	queue_judge(&q->limits, q->job, q->n);
 	return true;
@@ -134,17 +146,18 @@ static bool list_jobs(const struct daemon *d, const struct hosted *without, bool
 static void note_overtaken(const struct queue_list *q)
 {
 	for (size_t i = 0; i < q->n; i++)
-		q->live[i]->admission.overtaken = q->job[i].overtaken;
+		if (q->live[i])
+			q->live[i]->admission.overtaken = q->job[i].overtaken;
 }
 
-/* No user can have more connections than connections_per_user to each socket. */
-static void find_descriptors(struct hosted *h)
+/* What a part of this specification may come to need. No user can have more connections than connections_per_user to
+ * each socket. */
+static void find_descriptors(const struct node *n, const struct job_spec *s, uint64_t *out, uint64_t *out_stored)
 {
-	uint64_t ranks = h->spec->ranks, connections = h->d->node.conf->listen.connections_per_user;
-	uint64_t per_rank = PER_RANK + (job_offers_mailboxes(h->spec) ? PER_MAILBOX : 0);
-	h->admission.stored = SEGMENTS_BESIDE_SLOTS + job_slots(h->part->job);
-	h->admission.descriptors =
-		h->admission.stored + PER_JOB + per_rank * (ranks < connections ? ranks : connections);
+	uint64_t connections = n->conf->listen.connections_per_user;
+	uint64_t per_rank = PER_RANK + (job_offers_mailboxes(s) ? PER_MAILBOX : 0);
+	*out_stored = SEGMENTS_BESIDE_SLOTS + spec_slots(s);
+	*out = *out_stored + PER_JOB + per_rank * (s->ranks < connections ? s->ranks : connections);
 }
 
 enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs)
@@ -175,33 +188,25 @@ void hosted_queue_warn(struct daemon *d)
 	daemon_event(d, true, "FewDescriptors", text);
 }
 
-static enum status find_need(struct hosted *h)
+static void find_need(struct hosted *h)
 {
-	find_descriptors(h);
-	h->admission.need = h->spec->host_memory;
-	return job_has_tensors(h->part->job) ? part_need(h->part, &h->admission.need) : ST_OK;
-}
-
-static struct queue_job candidate(const struct hosted *h, uint64_t bytes)
-{
-	return (struct queue_job){ .id = h->id,
-				   .uid = h->uid,
-				   .user = h->user,
-				   .bytes = bytes,
-				   .descriptors = h->admission.descriptors,
-				   .stored = h->admission.stored };
+	find_descriptors(&h->d->node, h->spec, &h->admission.descriptors, &h->admission.stored);
+	h->admission.need = h->place.need ? h->place.need : h->spec->host_memory;
 }
 
 enum status hosted_queue_admit(struct hosted *h, char *why, size_t n_why)
 {
 	struct queue_list q;
 	struct queue_verdict v;
-	enum status st = find_need(h);
-	if (!st && !list_jobs(h->d, h, true, &q))
-		st = ST_NO_MEMORY;
-	if (st)
-		return st;
-	struct queue_job c = candidate(h, h->admission.need);
+	find_need(h);
+	if (!list_jobs(h->d, h, true, &q))
+		return ST_NO_MEMORY;
+	struct queue_job c = { .id = h->id,
+			       .uid = h->uid,
+			       .user = h->user,
+			       .bytes = h->admission.need,
+			       .descriptors = h->admission.descriptors,
+			       .stored = h->admission.stored };
 	queue_submit(&q.limits, q.job, q.n, &c, h->spec->launch_mode == LAUNCH_DAEMON, &v);
 	note_overtaken(&q);
 	list_free(&q);
@@ -214,13 +219,15 @@ enum status hosted_queue_admit(struct hosted *h, char *why, size_t n_why)
 	return ST_OK;
 }
 
-enum status hosted_queue_fits(const struct hosted *h, uint64_t bytes, char *why, size_t n_why)
+enum status hosted_queue_fits(const struct part *p, uint64_t bytes, char *why, size_t n_why)
 {
+	const struct daemon *d = daemon_of_node(p->node);
 	struct queue_list q;
 	struct queue_verdict v;
-	if (!list_jobs(h->d, h, true, &q))
+	struct queue_job c = { .id = p->id, .uid = p->uid, .user = p->user, .bytes = bytes };
+	find_descriptors(p->node, p->spec, &c.descriptors, &c.stored);
+	if (!list_jobs(d, hosted_find(d, p->id), true, &q))
 		return ST_NO_MEMORY;
-	struct queue_job c = candidate(h, bytes);
 	queue_fits(&q.limits, q.job, q.n, &c, &v);
 	list_free(&q);
 	if (v.status)
@@ -230,9 +237,8 @@ enum status hosted_queue_fits(const struct hosted *h, uint64_t bytes, char *why,
 
 void hosted_queue_restore(struct hosted *h, bool queued)
 {
-	if (find_need(h))
-		h->admission.need = h->spec->host_memory; /* its allocation will say what is wrong */
-	if (h->part->tensors.due && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
+	find_need(h);
+	if (h->place.n_tensors && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
 		h->admission.need = stored_bytes(&h->d->node, h->id, NULL);
 	h->admission.queued = queued;
 	h->admission.reserved = queued ? 0 : h->admission.need;
@@ -253,8 +259,7 @@ static void start(struct hosted *h, struct now now)
 	hosted_event(h, false, "Admitted", -1, "its turn has come");
 	coord_admit(h->coord, now);
 	launching_begin(h);
-	if (job_has_tensors(h->part->job) || h->spec->restores)
-		job_allocate(h->part->job);
+	placing_send(h, now);
 }
 
 static void tell(struct queue_list *q, struct now now)

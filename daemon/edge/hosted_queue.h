@@ -8,8 +8,8 @@
 /* Asks for a new job whether it may come in: ST_OK with h->queued, need and reserved set, or the refusal with its
  * numbers. */
 enum status hosted_queue_admit(struct hosted *, char *why, size_t n_why);
-/* Whether a job that runs may allocate `bytes`. */
-enum status hosted_queue_fits(const struct hosted *, uint64_t bytes, char *why, size_t n_why);
+/* Whether a part may have `bytes` of this node, whoever coordinates its job. ST_RESOURCE_EXHAUSTED with why. */
+enum status hosted_queue_fits(const struct part *, uint64_t bytes, char *why, size_t n_why);
 /* A job of an earlier gaccd: it waits again, or goes on with what it has. */
 void hosted_queue_restore(struct hosted *, bool queued);
 /* Starts the jobs whose turn has come and tells the others why they wait. */

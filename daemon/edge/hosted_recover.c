@@ -11,9 +11,12 @@
 #include "edge/hosted_queue.h"
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
+#include "edge/links.h"
+#include "edge/placing.h"
 #include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
+#include "runtime/spec_message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +59,13 @@ static enum status restore_window(void *arg, const struct journal_window *w)
 		return st;
 	if (st)
 		return w->window + 1 == h->end.window ? unreadable(r, "COMMIT", w->window, why) : ST_OK;
-	job_restore_window(h->part->job, &k.commit, k.counted, k.n_words);
+	if (!placing_note_window(h, &k)) {
+		free(k.counted);
+		return ST_NO_MEMORY;
+	}
 	coord_restore(h->coord, &k.commit);
 	hosted_history_restored(h, &k.commit);
 	hosted_note_step(h, &k.commit);
-	free(k.counted);
 	return ST_OK;
 }
 
@@ -78,18 +83,38 @@ static enum status restore_update(void *arg, const struct journal_update *u)
 	return st && st != ST_NO_MEMORY ? unreadable(r, "UPDATE", u->window, why) : st;
 }
 
-/* A large set is read later, unless gaccd launches the ranks and the job has not begun: it may wait in the queue,
- * which must know how much memory it needs. */
-static enum status restore_tensors(struct rows *r, const struct journal_bytes *b)
+static enum status need_of(struct hosted *h, const Gacc__V1__JobSpec *pb, char *why, size_t n_why)
 {
-	char why[200];
-	bool at_once = r->h->spec->launch_mode == LAUNCH_DAEMON && !r->h->params_durable;
-	void *packed = malloc(b->n);
-	if (!packed)
-		return ST_NO_MEMORY;
-	memcpy(packed, b->data, b->n);
-	enum status st = part_restore_tensors(r->h->part, packed, b->n, at_once, why, sizeof(why));
-	return st && st != ST_NO_MEMORY ? unreadable(r, "TENSORS", UINT64_MAX, why) : st;
+	struct tensor_spec *t = NULL;
+	struct tensor_set set = { .n = 0 };
+	enum status st = tensors_from_message(pb->tensors, pb->n_tensors, &t, why, n_why);
+	if (!st)
+		st = tensor_set_init(&set, h->spec, t, pb->n_tensors, why, n_why);
+	if (!st)
+		st = part_need(&h->d->node, h->spec, &set.arena, &h->place.need);
+	tensor_set_fini(&set);
+	free(t);
+	return st;
+}
+
+/* A job that gaccd launches and that has not begun may wait in the queue, which must know how much memory it needs. Of
+ * others the node that has the part reads the tensors. */
+static enum status find_need(struct rows *r)
+{
+	struct hosted *h = r->h;
+	char why[200] = "it is no tensor set";
+	if (h->spec->launch_mode != LAUNCH_DAEMON || h->params_durable)
+		return ST_OK;
+	enum status st = ST_OK;
+	if (h->place.n_tensors) {
+		Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, h->place.n_tensors, h->place.tensors);
+		st = pb ? need_of(h, pb, why, sizeof(why)) : ST_MALFORMED;
+		if (pb)
+			gacc__v1__job_spec__free_unpacked(pb, NULL);
+	} else if (h->text->pb->n_tensors) {
+		st = need_of(h, h->text->pb, why, sizeof(why));
+	}
+	return st && st != ST_NO_MEMORY ? unreadable(r, h->place.n_tensors ? "TENSORS" : "JOB", UINT64_MAX, why) : st;
 }
 
 /* An ended job is made from its view, or like the others when it has none. *why: set where this gaccd cannot read the
@@ -126,12 +151,10 @@ static enum status take_state(struct rows *r, const struct journal_job *j)
 	struct hosted *h = r->h;
 	char why[256] = "";
 	enum status st = ST_OK;
-	if (h->text->pb->n_tensors)
-		st = hosted_declare_spec_tensors(h, why, sizeof(why));
-	if (st && st != ST_NO_MEMORY)
-		return unreadable(r, "JOB", UINT64_MAX, why);
-	if (!st && !h->text->pb->n_tensors && j->tensors.n)
-		st = restore_tensors(r, &j->tensors);
+	if (!h->text->pb->n_tensors && j->tensors.n && !placing_note_tensors(h, j->tensors.data, j->tensors.n))
+		st = ST_NO_MEMORY;
+	if (!st && (st = find_need(r)) == ST_VERSION_SKEW)
+		return st;
 	if (!st && j->base.n && (st = restoring_from_journal(h, &j->base, why, sizeof(why))) == ST_VERSION_SKEW)
 		unreadable(r, "RESTORED", UINT64_MAX, why);
 	if (!st && j->hold_reason)
@@ -158,8 +181,6 @@ static enum status restore_job(void *arg, const struct journal_job *j)
 	memcpy(h->request_id, j->request_id, 16);
 	h->created_unix_ns = j->created_unix_ns;
 	h->params_durable = j->params_ready;
-	if (h->part)
-		h->part->begun = j->params_ready;
 	h->end.window = j->next_window;
 	if (j->ended)
 		st = take_end(h, j);
@@ -191,19 +212,33 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	return ST_OK;
 }
 
+/* The placement is delivered at once, and so is its answer: what this node keeps for its parts must be taken before
+ * gaccd serves. */
+static enum status place(struct hosted *h)
+{
+	placing_send(h, daemon_now(h->d));
+	links_run_now(h->d);
+	links_run_now(h->d);
+	return h->place.refused ? hosted_aside_refused(h) : ST_OK;
+}
+
 /* A job that gaccd is to launch waits again, unless it had begun: then it has a launcher, or at least parameters. */
-static void take_up(struct hosted *h)
+static enum status take_up(struct hosted *h)
 {
 	bool launch = h->spec->launch_mode == LAUNCH_DAEMON && !h->aside, found = launch && launching_adopt(h);
 	if (!h->coord)
-		return; /* its tick makes the view that stays */
+		return ST_OK; /* its tick makes the view that stays */
 	hosted_queue_restore(h, launch && !found && !h->params_durable);
 	if (launch && !h->admission.queued)
 		coord_admit(h->coord, daemon_now(h->d));
-	if (launch && !found && !h->admission.queued)
+	if (h->admission.queued)
+		return ST_OK;
+	enum status st = place(h);
+	if (!st && h->aside)
+		launching_free(h);
+	else if (launch && !found)
 		launching_begin(h);
-	if (!h->admission.queued && (job_has_tensors(h->part->job) || h->part->tensors.due || h->spec->restores))
-		job_take_over(h->part->job);
+	return st;
 }
 
 static enum status check_held(const struct daemon *d)
@@ -252,7 +287,7 @@ enum status hosted_recover(struct daemon *d)
 		st = restore_rows(d->job[i]);
 	}
 	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
-		take_up(d->job[i]);
+		st = take_up(d->job[i]);
 	if (!st)
 		hosted_queue_warn(d);
 	return st;

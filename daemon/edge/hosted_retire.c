@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RELEASE_AFTER_NS (INT64_C(60) * 1000000000)
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* in which a lost last answer can be asked for again */
 /* ended jobs of one user that are still whole; when there are more, the older ones are retired at once */
 #define MAX_WHOLE 16
@@ -58,27 +57,22 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	}
 }
 
-/* Trainers may still read the last parameters: memory is released when all sessions have ended, or after a minute.
- * The rest of the job is released when nothing uses it. */
+/* A job is released when nothing uses it any more. Its part gives its memory back by itself (parts.c). */
 void hosted_end_tick(struct hosted *h, struct now now)
 {
-	if (!hosted_ended(h) || !job_ended(h->part->job) || h->part->mem.allocating)
+	const struct part *p = hosted_part(h);
+	if (!hosted_ended(h) || (p && (!job_ended(p->job) || p->mem.allocating)))
 		return;
 	if (!h->released_ns) {
 		h->released_ns = now.mono_ns;
 		hurry_older(h->d, h->uid);
-	}
-	if (!h->part->mem.released &&
-	    (job_idle(h->part->job) || h->hurried || now.mono_ns - h->released_ns > RELEASE_AFTER_NS)) {
-		part_release(h->part);
-	} else if (h->part->mem.released &&
-		   !h->renewed) { /* a tick later: what the last sessions did has been reported */
+	} else if ((!p || p->mem.released) && !h->renewed) { /* what the last sessions did has been reported */
 		hosted_past_renew(h, now);
 		h->renewed = true;
 	}
-	bool told = !h->watchers.n && !h->part->n_links && !h->waits && !h->norms_calls.n && !h->changed;
+	bool told = !h->watchers.n && !h->waits && !h->norms_calls.n && !h->changed && (!p || !p->n_links);
 	bool due = h->renewed && (h->hurried || now.mono_ns - h->released_ns > RETIRE_AFTER_NS);
-	if (due && told && !h->n_holders && !h->part->n_holders && !h->deciding && launching_over(h))
+	if (due && told && !h->n_holders && (!p || !p->n_holders) && !h->deciding && launching_over(h))
 		retire(h, now);
 }
 

@@ -9,6 +9,7 @@
 #include "edge/hosted_life.h"
 #include "edge/hosted_queue.h"
 #include "edge/launching.h"
+#include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 
@@ -47,10 +48,9 @@ static void on_job_durable(void *arg, enum status st)
 		h->d->queue_told_ns = 0; /* its submitter is told its place */
 		hosted_queue_run(h->d, daemon_now(h->d));
 		submitting_done(h, ST_OK, NULL);
-	} else if (job_has_tensors(h->part->job) || h->spec->restores)
-		job_allocate(h->part->job); /* its end answers: a job that does not fit is refused */
-	else
-		submitting_done(h, ST_OK, NULL);
+	} else {
+		placing_send(h, daemon_now(h->d)); /* the node's word answers: a job that does not fit is refused */
+	}
 }
 
 /* A request id belongs to the user who sent it: the same 16 bytes of another user mean another job. */

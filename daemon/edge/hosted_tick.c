@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drives each job once a tick: its launcher, its part, its checkpoints, its coordinator; then tells those who watch or
- * wait. For daemon.c. Loop thread. */
+/* Drives each job once a tick: its launcher, its placement, its checkpoints, its coordinator; then tells those who
+ * watch or wait. For daemon.c. Loop thread. */
 #include "edge/hosted_life.h"
 
 #include "edge/checkpoints.h"
@@ -10,31 +10,34 @@
 #include "edge/hosted_waits.h"
 #include "edge/hosted_watchers.h"
 #include "edge/launching.h"
-#include "edge/registering.h"
+#include "edge/placing.h"
 #include "edge/submitting.h"
 
 /* Nothing uses its state machines. */
 static bool is_free(const struct hosted *h)
 {
-	return coord_phase(h->coord) < COORD_ENDING && !h->n_holders && !h->watchers.n && !h->part->n_holders &&
-	       !h->part->n_links && !h->waits && !h->norms_calls.n && !saving_busy(h);
+	const struct part *p = hosted_part(h);
+	return !h->n_holders && !h->watchers.n && !h->waits && !h->norms_calls.n && !saving_busy(h) &&
+	       (!p || (!p->n_holders && !p->n_links));
 }
 
-/* Lets a part read the tensor set that it has left packed since the restart. true: the set cannot be read, and the
- * job has been set aside. */
-static bool tensors_tick(struct hosted *h)
+/* No node takes a part of the job: a new one ends, and one of an earlier gaccd is set aside, because nothing of it must
+ * be lost. true: it has been set aside. */
+static bool refused_tick(struct hosted *h, struct now now)
 {
-	const struct part_tensors *t = &h->part->tensors;
-	if (!t->due || h->part->mem.allocating || h->admission.queued || coord_phase(h->coord) >= COORD_ENDING)
+	if (!h->place.refused || coord_phase(h->coord) >= COORD_ENDING)
 		return false;
-	if (!t->wrong) {
-		part_allocate(h->part);
-		return false;
+	if (!h->submitted_here) {
+		bool aside = is_free(h) && !hosted_aside_refused(h);
+		if (aside)
+			launching_free(h);
+		return aside;
 	}
-	if (!is_free(h) || hosted_set_aside(h, "TENSORS", t->wrong))
-		return false;
-	launching_free(h);
-	return true;
+	const char *why = h->place.why ? h->place.why : status_info(h->place.refused)->text;
+	submitting_done(h, h->place.refused, why); /* ends the job, where somebody waits */
+	if (coord_phase(h->coord) < COORD_ENDING)
+		coord_end(h->coord, h->place.refused, why, now);
+	return false;
 }
 
 void hosted_tick(struct hosted *h, struct now now)
@@ -44,10 +47,9 @@ void hosted_tick(struct hosted *h, struct now now)
 		hosted_past_tick(h, now);
 		return;
 	}
-	if (tensors_tick(h))
+	if (refused_tick(h, now))
 		return;
-	registering_tick(h->part, now);
-	part_tick(h->part, now);
+	placing_tick(h, now);
 	saving_tick(h);
 	coord_tick(h->coord, now);
 	if (hosted_ended(h))

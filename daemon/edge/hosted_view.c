@@ -190,8 +190,20 @@ static uint64_t window_of(const struct hosted *h)
 	return ends && k ? k->window + 1 : coord_window(h->coord);
 }
 
+static void fill_part(const struct part *p, Gacc__V1__Job *j)
+{
+	j->engine_pid = p->engine.proc ? engine_proc_pid(p->engine.proc) : 0;
+	j->engine_restarts = p->engine.starts ? p->engine.starts - 1 : 0;
+	if (job_has_tensors(p->job)) {
+		const struct arena *a = job_arena(p->job);
+		j->tensors = a->n_tensors;
+		j->parameters = a->n_parameters;
+	}
+}
+
 static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
+	const struct part *p = hosted_part(h);
 	j->window = window_of(h);
 	j->applied_step = coord_applied_step(h->coord);
 	j->micro_size = coord_values(h->coord)->micro_size;
@@ -199,13 +211,8 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(h->coord);
 	j->epoch = coord_epoch(h->coord);
 	j->host_bytes = hosted_host_bytes(h);
-	j->engine_pid = h->part->engine.proc ? engine_proc_pid(h->part->engine.proc) : 0;
-	j->engine_restarts = h->part->engine.starts ? h->part->engine.starts - 1 : 0;
-	if (job_has_tensors(h->part->job)) {
-		const struct arena *a = job_arena(h->part->job);
-		j->tensors = a->n_tensors;
-		j->parameters = a->n_parameters;
-	}
+	if (p)
+		fill_part(p, j);
 	j->loss_scale = coord_carry(h->coord)->scale.scale;
 	j->wait_fraction = rate_wait(&h->rate);
 	j->steps_per_second = rate_per_s(&h->rate);
@@ -215,11 +222,12 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
+	const struct part *p = hosted_part(h);
 	j->id = h->id;
 	j->state = (Gacc__V1__JobState)hosted_state(h, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = h->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = h->part->mem.allocating || job_has_tensors(h->part->job)
+		reason = p && (p->mem.allocating || job_has_tensors(p->job))
 				 ? "its memory is being made"
 				 : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */

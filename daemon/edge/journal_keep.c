@@ -205,11 +205,12 @@ static enum status check_window(struct hosted *h, bool accepted)
 	struct control_state state;
 	char why[200];
 	uint64_t window = 0;
-	if (!h->coord || !h->params_durable)
+	struct part *p = hosted_part(h);
+	if (!p || !h->params_durable)
 		return ST_OK;
-	if (h->part->tensors.due) {
-		part_stored_window(h->part, &window);
-	} else if (h->part->mem.n && !part_read_control(h->part, &state)) {
+	if (p->tensors.due) {
+		part_stored_window(p, &window);
+	} else if (p->mem.n && !part_read_control(p, &state)) {
 		/* else the engine will say what is wrong with it */
 		window = state.r.window;
 		control_state_fini(&state);
@@ -220,7 +221,7 @@ static enum status check_window(struct hosted *h, bool accepted)
 		 "the job's memory is at window %llu, and the journal at window %llu: commits are missing in it",
 		 (unsigned long long)window, (unsigned long long)h->end.window);
 	if (accepted)
-		job_fail(h->part->job, ST_SEGMENT_CORRUPT, why, daemon_now(h->d));
+		job_fail(p->job, ST_SEGMENT_CORRUPT, why, daemon_now(h->d));
 	else
 		log_error("job %llu: %s", (unsigned long long)h->id, why);
 	return accepted ? ST_OK : ST_MALFORMED;

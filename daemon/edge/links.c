@@ -9,6 +9,8 @@
 #include "cluster/report_message.h"
 #include "proto/failpoint.h"
 
+#include <stdlib.h>
+
 static void on_arrived(void *ctx, const struct link_message *m)
 {
 	struct daemon *d = ctx;
@@ -17,8 +19,12 @@ static void on_arrived(void *ctx, const struct link_message *m)
 
 void links_refuse(const struct link_message *m, const char *why)
 {
-	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s",
-		m->kind == LINK_REPORT ? "a report" : "an order", m->part, why);
+	static const char *const names[LINK_KINDS] = { [LINK_REPORT] = "a report",
+						       [LINK_ORDER] = "an order",
+						       [LINK_PLACEMENT] = "a placement",
+						       [LINK_PLACED] = "a placement's answer",
+						       [LINK_DROP] = "a placement's end" };
+	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part, why);
 }
 
 /* ---- the local link ---- */
@@ -26,19 +32,26 @@ void links_refuse(const struct link_message *m, const char *why)
 static void run_local(struct posted *p)
 {
 	struct daemon *d = (struct daemon *)((char *)p - offsetof(struct daemon, link_post));
+	d->link_posted = false;
 	link_run(d->link);
 }
 
 static void on_wake(void *ctx)
 {
 	struct daemon *d = ctx;
-	daemon_post(d, &d->link_post, run_local);
+	if (!d->link_posted)
+		daemon_post(d, &d->link_post, run_local);
+	d->link_posted = true;
 }
 
-enum status links_new(struct daemon *d, links_take *report, links_take *order)
+void links_run_now(struct daemon *d)
 {
-	d->link_takes[LINK_REPORT] = report;
-	d->link_takes[LINK_ORDER] = order;
+	link_run(d->link);
+}
+
+enum status links_new(struct daemon *d, links_take *const takes[LINK_KINDS])
+{
+	d->link_takes = takes;
 	const struct link_ends ends = { .ctx = d, .wake = on_wake, .arrived = on_arrived };
 	return link_new(&ends, &d->link);
 }
@@ -61,4 +74,12 @@ void links_send_order(struct daemon *d, uint32_t part, const struct order *o)
 	size_t n = 0;
 	void *bytes = FAILPOINT_ERROR(coord_order_before) ? NULL : order_pack(o, &n);
 	link_send(d->link, LINK_ORDER, o->job_id, part, bytes, n);
+}
+
+void links_send(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n)
+{
+	if (d->link)
+		link_send(d->link, kind, job, part, bytes, n);
+	else
+		free(bytes);
 }

@@ -10,13 +10,17 @@
 
 /* Takes a message that has arrived. */
 typedef void links_take(struct daemon *, const struct link_message *);
-/* The link of this gaccd to itself; ST_NO_MEMORY. */
-enum status links_new(struct daemon *, links_take *report, links_take *order);
+/* The link of this gaccd to itself; `takes` has one for each kind, and outlives it. ST_NO_MEMORY. */
+enum status links_new(struct daemon *, links_take *const takes[LINK_KINDS]);
 void links_free(struct daemon *);
+/* Delivers what is queued now, for a start that cannot wait for the loop. */
+void links_run_now(struct daemon *);
 /* From a part here to the coordinator of its job; to the node of a part of a job that is coordinated here. What is lost
  * for want of memory is repeated by the sender's tick. */
 void links_send_report(struct daemon *, const struct report *);
 void links_send_order(struct daemon *, uint32_t part, const struct order *);
+/* Any other message, packed: the bytes are taken, NULL is one that could not be packed. Nothing when gaccd ends. */
+void links_send(struct daemon *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n);
 
 /* Logs that a message cannot be read. Between two gaccds of one version that does not happen. */
 void links_refuse(const struct link_message *, const char *why);

@@ -18,15 +18,16 @@ static struct hosted *savable_job(struct rpc_call *call, const char *name)
 	if (!h || !may_change(call, h))
 		return NULL;
 	unsigned long long id = h->id;
+	const struct part *part = hosted_part(h);
+	bool ready = part && job_params_ready(part->job);
 	if (hosted_ended(h) || coord_phase(h->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
 	else if (h->spec->optim.type == OPTIM_CLIENT)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
-	else if (!job_params_ready(h->part->job) &&
-		 h->params_durable) /* it is being recovered: its engine is about to start */
+	else if (!ready && h->params_durable) /* it is being recovered: its engine is about to start */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
-	else if (!job_params_ready(h->part->job))
+	else if (!ready)
 		rpc_failf(call, ST_NOT_READY, "job %llu has no parameters yet", id);
 	else
 		return h;

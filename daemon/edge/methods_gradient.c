@@ -89,9 +89,25 @@ struct pending_attach {
 	struct attach_args args;
 };
 
+static void attach_to(struct rpc_call *call, struct part *part, const struct attach_args *a)
+{
+	keep_part(call, part);
+	rpc_set_number(call, a->rank);
+	job_attach(part->job, rpc_id(call), a, now_of(call));
+}
+
+/* A part here whose job another gaccd coordinates has no name; NULL: there is none that this user may see. */
+static struct part *part_by_id(const struct daemon *d, const char *name, uint32_t uid)
+{
+	uint64_t id;
+	struct part *part = hosted_name_is_id(name, &id) && !hosted_find(d, id) ? part_find(&d->node, id) : NULL;
+	return part && (uid == 0 || uid == part->uid) ? part : NULL;
+}
+
 static void do_attach(struct rpc_call *call, struct hosted *h, const struct attach_args *a)
 {
-	if (!h->part || hosted_ended(h)) {
+	struct part *part = hosted_part(h);
+	if (hosted_ended(h)) {
 		job_has_ended(call, h);
 		return;
 	}
@@ -101,9 +117,10 @@ static void do_attach(struct rpc_call *call, struct hosted *h, const struct atta
 		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)h->id, reason);
 		return;
 	}
-	keep_part(call, h->part);
-	rpc_set_number(call, a->rank);
-	job_attach(h->part->job, rpc_id(call), a, daemon_now(h->d));
+	if (part)
+		attach_to(call, part, a);
+	else
+		rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being placed on its node", (unsigned long long)h->id);
 }
 
 static const char *create_hint(enum status st, const char *why)
@@ -180,6 +197,11 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct hosted *h = hosted_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
 	if (q->create_if_missing && (!h || (h->uid == a.uid && hosted_ended(h)))) {
 		create_then_attach(call, q, &a);
+		return;
+	}
+	struct part *part = h ? NULL : part_by_id(daemon_of(call), q->job, a.uid);
+	if (part) {
+		attach_to(call, part, &a);
 		return;
 	}
 	if (!h) {

@@ -297,30 +297,30 @@ static const struct buffer_kind {
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
 
 /* Counted from the beginning, made when a session asks for one. */
-static void fill_mailboxes(const struct hosted *h, Gacc__V1__Buffer *out)
+static void fill_mailboxes(const struct part *p, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
-	out->job = h->id;
+	out->job = p->id;
 	out->kind = (char *)"mailboxes";
-	out->bytes = part_mailboxes_need(h->part);
-	out->segments = out->bytes ? h->spec->ranks : 0;
-	out->clients = h->part->n_links;
+	out->bytes = part_mailboxes_need(p);
+	out->segments = out->bytes ? p->spec->ranks : 0;
+	out->clients = p->n_links;
 }
 
-static void fill_buffer(const struct hosted *h, const struct buffer_kind *k, Gacc__V1__Buffer *out)
+static void fill_buffer(const struct part *p, const struct buffer_kind *k, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
-	out->job = h->id;
+	out->job = p->id;
 	out->kind = (char *)k->name;
-	for (int i = 0; i < h->part->mem.n; i++)
-		if (h->part->mem.wanted[i].role >= k->first && h->part->mem.wanted[i].role <= k->last) {
+	for (int i = 0; i < p->mem.n; i++)
+		if (p->mem.wanted[i].role >= k->first && p->mem.wanted[i].role <= k->last) {
 			out->segments++;
-			out->bytes += h->part->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
+			out->bytes += p->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
 		}
 	if (k->tensors)
-		out->tensors = job_arena(h->part->job)->n_tensors;
-	if (k->mapped || (k->mapped_by_client_optimizers && h->spec->optim.type == OPTIM_CLIENT))
-		out->clients = h->part->n_links;
+		out->tensors = job_arena(p->job)->n_tensors;
+	if (k->mapped || (k->mapped_by_client_optimizers && p->spec->optim.type == OPTIM_CLIENT))
+		out->clients = p->n_links;
 }
 
 static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -337,14 +337,15 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct hosted *h = d->job[i];
 		r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
-		if (!h->part || !h->part->mem.n || !hosted_is_of(h, uid) || (only && h != only))
+		const struct part *p = hosted_part(h);
+		if (!p || !p->mem.n || !hosted_is_of(h, uid) || (only && h != only))
 			continue;
 		for (size_t k = 0; k <= N_KINDS; k++) {
 			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];
 			if (k < N_KINDS)
-				fill_buffer(h, &buffer_kinds[k], b);
+				fill_buffer(p, &buffer_kinds[k], b);
 			else
-				fill_mailboxes(h, b);
+				fill_mailboxes(p, b);
 			r.n_buffers += b->segments > 0;
 		}
 	}

@@ -4,19 +4,22 @@
 #include "edge/part_ports.h"
 
 #include "cluster/order_message.h"
+#include "cluster/placed_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted.h"
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
 #include "edge/reply.h"
 #include "edge/restoring.h"
-#include "edge/submitting.h"
 #include "proto/failpoint.h"
+
+#include <stdio.h>
 
 /* NULL: it is coordinated elsewhere, or over. */
 static struct hosted *job_of(const struct part *p)
 {
-	return hosted_find(daemon_of_node(p->node), p->id);
+	struct hosted *h = hosted_find(daemon_of_node(p->node), p->id);
+	return h && hosted_part(h) == p ? h : NULL;
 }
 
 /* ---- messages of the coordinator ---- */
@@ -63,43 +66,49 @@ static void on_part_changed(void *ctx)
 
 static void on_placed(void *ctx, enum status st, const char *why)
 {
-	struct hosted *h = job_of(ctx);
-	if (h)
-		submitting_done(h, st, why);
+	const struct part *p = ctx;
+	struct placed placed = { .job_id = p->id, .epoch = job_part(p->job)->epoch, .status = st };
+	size_t n = 0;
+	snprintf(placed.text, sizeof(placed.text), "%s", why ? why : "");
+	void *bytes = placed_pack(&placed, &n);
+	links_send(daemon_of_node(p->node), LINK_PLACED, p->id, placed.part, bytes, n);
 }
 
 static void on_tensors_durable(void *arg, enum status st)
 {
 	struct hosted *h = arg;
+	struct part *p = hosted_part(h);
 	daemon_check_store(st);
-	part_on_tensors_kept(h->part, st);
+	if (p)
+		part_on_tensors_kept(p, st);
 }
 
 static enum status on_keep_tensors(void *ctx)
 {
 	struct hosted *h = job_of(ctx);
-	enum status st = h ? part_pack_tensors(h->part) : ST_UNAVAILABLE;
+	struct part *p = ctx;
+	enum status st = h ? part_pack_tensors(p) : ST_UNAVAILABLE;
 	if (st)
 		return st;
-	struct shared *set = h->part->tensors.packed;
+	struct shared *set = p->tensors.packed;
 	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
 	return persist_put_shared(h->d->persist, &r, set, on_tensors_durable, h);
 }
 
 static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 {
-	struct hosted *h = job_of(ctx);
-	return h ? hosted_queue_fits(h, bytes, why, n_why) : ST_UNAVAILABLE;
+	return hosted_queue_fits(ctx, bytes, why, n_why);
 }
 
 static void on_restore_read(struct hosted *h, enum status st, const char *why)
 {
-	if (!st) {
-		part_allocate(h->part);
-		return;
+	struct part *p = hosted_part(h);
+	if (p && !st) {
+		part_allocate(p);
+	} else if (p) {
+		part_fail_beginning(p, "RestoreFailed", st, why);
+		job_fail(p->job, st, why, daemon_now(h->d));
 	}
-	part_fail_beginning(h->part, "RestoreFailed", st, why);
-	job_fail(h->part->job, st, why, daemon_now(h->d));
 }
 
 static bool on_restore(void *ctx)
@@ -138,17 +147,18 @@ static void on_engine_answer(void *ctx, const struct engine_answer *a)
 		saving_on_committed(h);
 }
 
-struct part_ports part_ports(void)
+const struct part_ports *part_ports(void)
 {
-	return (struct part_ports){ .reply = reply_send,
-				    .report = on_report,
-				    .event = on_part_event,
-				    .changed = on_part_changed,
-				    .placed = on_placed,
-				    .keep_tensors = on_keep_tensors,
-				    .fits = on_fits,
-				    .restore = on_restore,
-				    .engine_up = on_engine_up,
-				    .engine_down = on_engine_down,
-				    .engine_answer = on_engine_answer };
+	static const struct part_ports ports = { .reply = reply_send,
+						 .report = on_report,
+						 .event = on_part_event,
+						 .changed = on_part_changed,
+						 .placed = on_placed,
+						 .keep_tensors = on_keep_tensors,
+						 .fits = on_fits,
+						 .restore = on_restore,
+						 .engine_up = on_engine_up,
+						 .engine_down = on_engine_down,
+						 .engine_answer = on_engine_answer };
+	return &ports;
 }

@@ -6,7 +6,7 @@
 #include "edge/links.h"
 #include "runtime/part.h"
 
-struct part_ports part_ports(void);
+const struct part_ports *part_ports(void);
 links_take part_take_order; /* an order for a part here, whoever coordinates its job */
 
 #endif

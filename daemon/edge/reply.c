@@ -38,7 +38,7 @@ static void send_attach(struct part *part, struct rpc_call *call, const struct r
 	m.epoch = r->attach.epoch;
 	m.generation = r->attach.generation;
 	m.protocol = PROTOCOL_VERSION;
-	m.ranks = part->spec->ranks;
+	m.ranks = job_part(part->job)->world;
 	m.micro_size = r->attach.micro_size;
 	m.attach_socket = rpc_peer(call)->is_unix ? part->node->conf->listen.attach_socket : (char *)"";
 	ProtobufCMessageUnknownField packed = { SPEC_FIELD_OF_ATTACH, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,

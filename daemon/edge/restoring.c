@@ -3,6 +3,7 @@
  * to the journal. For part_ports.c and hosted_recover.c. Loop thread; restoring_read.c reads in the pool. */
 #include "edge/restoring_impl.h"
 
+#include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
@@ -16,12 +17,13 @@
 static enum status take_tensors(struct reading *r)
 {
 	struct hosted *h = r->h;
-	const struct tensor_set *now = job_tensor_set(h->part->job);
+	struct part *p = hosted_part(h);
+	const struct tensor_set *now = job_tensor_set(p->job);
 	char text[256];
 	if (!now) {
-		job_take_tensors(h->part->job, &r->set);
-		h->part->tensors.packed = shared_new(r->packed, r->n_packed);
-		if (h->part->tensors.packed)
+		job_take_tensors(p->job, &r->set);
+		p->tensors.packed = shared_new(r->packed, r->n_packed);
+		if (p->tensors.packed)
 			r->packed = NULL;
 	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) {
 		/* a rank has declared it meanwhile */
@@ -169,14 +171,17 @@ static enum status stand_at(struct hosted *h, const struct restored *b)
 	for (uint32_t i = 0; i < b->n_updates; i++)
 		if (coord_restore_update(h->coord, &b->update[i]))
 			return ST_NO_MEMORY;
+	const struct part *p = hosted_part(h);
 	size_t n_words = control_words(h->spec->ranks, h->spec->max_micro_size);
-	uint64_t *none = calloc(n_words, sizeof(*none));
-	if (!none)
+	struct decided last = { b->last, calloc(n_words, sizeof(*last.counted)), (uint32_t)n_words };
+	if (!last.counted)
 		return ST_NO_MEMORY;
 	coord_start_at(h->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
-	if (b->has_last)
-		job_restore_window(h->part->job, &b->last, none, (uint32_t)n_words);
-	free(none);
+	if (b->has_last && p)
+		job_restore_window(p->job, &b->last, last.counted, last.n_words);
+	else if (b->has_last && placing_note_window(h, &last))
+		last.counted = NULL; /* it is the placement's */
+	free(last.counted);
 	h->has_base = true;
 	h->base_window = b->window;
 	return ST_OK;
@@ -233,7 +238,7 @@ static bool give_to_job(const struct reading *r, const struct restored *b)
 		return false;
 	memcpy(tail, &to, sizeof(to));
 	memcpy(tail + sizeof(to), r->path, n - sizeof(to));
-	job_begin_with(r->h->part->job, tail, (uint32_t)n);
+	job_begin_with(hosted_part(r->h)->job, tail, (uint32_t)n);
 	return true;
 }
 
@@ -311,7 +316,7 @@ void restoring_begin(struct hosted *h, void (*done)(struct hosted *, enum status
 	r->state_dir = h->d->node.conf->state_dir;
 	r->allowed = h->d->node.conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof(r->wanted), "%s", h->text->pb->restore_from);
-	r->known = job_tensor_set(h->part->job);
+	r->known = job_tensor_set(hosted_part(h)->job);
 	rpc_pool_put_kind(h->d->node.pool, RPC_POOL_DISK, &r->work, h->uid, restoring_read, on_read);
 }
 
@@ -326,22 +331,23 @@ void restoring_on_answer(struct hosted *h, const struct engine_answer *a)
 {
 	char why[384];
 	struct now now = daemon_now(h->d);
+	struct part *p = hosted_part(h);
 	struct control_state state;
 	if (a->status) {
 		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
 			 h->text->pb->restore_from, a->text);
 		hosted_event(h, true, "RestoreFailed", -1, why);
-		job_fail(h->part->job, (enum status)a->status, why, now);
+		job_fail(p->job, (enum status)a->status, why, now);
 		return;
 	}
-	if (part_read_control(h->part, &state)) {
-		job_fail(h->part->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
+	if (part_read_control(p, &state)) {
+		job_fail(p->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
 		return;
 	}
 	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",
 		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
 		 (unsigned long long)state.r.count, h->text->pb->restore_from);
 	hosted_event(h, false, "Restored", -1, why);
-	job_on_restored(h->part->job, &state, now);
+	job_on_restored(p->job, &state, now);
 	control_state_fini(&state);
 }

@@ -34,6 +34,8 @@ struct node {
 	uint32_t n_parts, parts_capacity;
 	/* bytes of tensor sets that ranks register in portions, and of those that came so */
 	struct rpc_quota collected;
+	/* gaccd takes up what was there before it, and serves nobody yet */
+	bool starting;
 	bool stopping; /* gaccd ends: nothing new begins */
 };
 

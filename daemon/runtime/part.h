@@ -113,6 +113,9 @@ struct part {
 	uint32_t n_boxes;	       /* of them that have descriptors */
 	struct control_state record;   /* as last read for job_ports.record; image NULL: never */
 	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
+	int64_t ended_ns;	       /* when it was seen that its job has ended; 0: not yet */
+	bool hurried;		       /* it is not kept for late trainers: its user has ended many since */
+	bool dropped;		       /* the coordinator wants it no longer here */
 	uint32_t n_links;	       /* trainers' connections on the attach socket */
 	uint32_t n_holders;	       /* calls and messages under way that point here */
 };
@@ -143,8 +146,8 @@ void part_tick(struct part *, struct now);
 void part_random16(void *ctx, uint8_t out[16]); /* job_ports.random16 */
 
 /* ---- part_memory.c ---- */
-/* Bytes of shared memory that a part with these tensors will have. ST_NO_MEMORY. */
-enum status part_need(struct part *, uint64_t *out);
+/* Bytes of shared memory that a part of a job with this specification and these tensors will have. ST_NO_MEMORY. */
+enum status part_need(const struct node *, const struct job_spec *, const struct arena *, uint64_t *out);
 /* Adopts or makes the segments, then starts the engine. job_ports.allocate. */
 void part_allocate(struct part *);
 void part_on_tensors_kept(struct part *, enum status);

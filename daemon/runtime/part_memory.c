@@ -49,9 +49,9 @@ static int make_plan_fd(const struct plan *p)
 	return fd;
 }
 
-static uint32_t default_threads(const struct part *p)
+static uint32_t default_threads(const struct node *node)
 {
-	long n = p->node->conf->engine.threads ? (long)p->node->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
+	long n = node->conf->engine.threads ? (long)node->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
 	return n < 1 ? 1 : n > PLAN_MAX_THREADS ? PLAN_MAX_THREADS : (uint32_t)n;
 }
 
@@ -83,7 +83,7 @@ static enum status head_plan(struct part *p)
 	if (!p->mem.plan)
 		return ST_NO_MEMORY;
 	plan_head(p->mem.plan, p->spec, job_arena(p->job), p->id, job_slots(p->job),
-		  threads ? threads : default_threads(p));
+		  threads ? threads : default_threads(p->node));
 	p->mem.n = plan_segments(p->mem.plan, NULL, 0);
 	p->mem.wanted = calloc((size_t)p->mem.n, sizeof(*p->mem.wanted));
 	p->mem.segment = calloc((size_t)p->mem.n, sizeof(*p->mem.segment));
@@ -335,10 +335,10 @@ void part_memory_tick(struct part *p, struct now now)
 	allocate(p, true);
 }
 
-enum status part_need(struct part *p, uint64_t *out)
+enum status part_need(const struct node *node, const struct job_spec *spec, const struct arena *a, uint64_t *out)
 {
 	struct plan plan;
-	plan_head(&plan, p->spec, job_arena(p->job), p->id, job_slots(p->job), default_threads(p));
+	plan_head(&plan, spec, a, 0, spec_slots(spec), default_threads(node));
 	int n_segments = plan_segments(&plan, NULL, 0);
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));
 	if (!wanted)

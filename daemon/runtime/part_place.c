@@ -4,6 +4,7 @@
 #include "runtime/part_place.h"
 
 #include "gacc/v1/common.pb-c.h"
+#include "proto/utf8.h"
 #include "runtime/prepared.h"
 
 #include <stdio.h>
@@ -11,16 +12,19 @@
 
 #define WRONG(...) (snprintf(p->why, sizeof(p->why), __VA_ARGS__), ST_VERSION_SKEW)
 
-/* ---- reading; any thread ---- */
+/* ---- opening; loop thread ---- */
 
 /* What this gaccd cannot do yet, or what is meant for another node. */
 static enum status check_place(struct placing *p, const struct node *node, const struct placement *is)
 {
 	static const uint8_t none[16];
+	char name[256];
+	snprintf(name, sizeof(name), "%s", node->conf->node.name);
+	utf8_repair(name); /* as in the message */
 	if (memcmp(is->cluster, none, sizeof(none)))
 		return WRONG("Placement.cluster is set, and this node is in no cluster");
-	if (strcmp(is->node, node->conf->node.name))
-		return WRONG("Placement.node is \"%.100s\", and this is \"%.100s\"", is->node, node->conf->node.name);
+	if (strcmp(is->node, name))
+		return WRONG("Placement.node is \"%.100s\", and this is \"%.100s\"", is->node, name);
 	if (is->n_parts != 1 || is->n_ranks != is->ranks)
 		return WRONG("Placement.part is one of %u, with %u of %u ranks: jobs of several parts are not run yet",
 			     is->n_parts, is->n_ranks, is->ranks);
@@ -32,6 +36,15 @@ static enum status check_place(struct placing *p, const struct node *node, const
 		return WRONG("Placement.user is missing");
 	return ST_OK;
 }
+
+void placing_open(struct placing *p, const struct node *node, const void *bytes, size_t n)
+{
+	p->status = placement_unpack(bytes, n, &p->held, p->why, sizeof(p->why));
+	if (!p->status)
+		p->status = check_place(p, node, &p->held.placement);
+}
+
+/* ---- reading; any thread ---- */
 
 static enum status check_spec(struct placing *p, const struct placement *is)
 {
@@ -74,14 +87,9 @@ static enum status read_spec(struct placing *p, const struct placement_bytes *sp
 	return st;
 }
 
-void placing_read(struct placing *p, const struct node *node, const void *bytes, size_t n)
+void placing_read(struct placing *p)
 {
-	*p = (struct placing){ .status = ST_OK };
-	p->status = placement_unpack(bytes, n, &p->held, p->why, sizeof(p->why));
-	if (!p->status)
-		p->status = check_place(p, node, &p->held.placement);
-	if (!p->status)
-		p->status = read_spec(p, &p->held.placement.spec);
+	p->status = read_spec(p, &p->held.placement.spec);
 	if (!p->status)
 		p->status = check_spec(p, &p->held.placement);
 }

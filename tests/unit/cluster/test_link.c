@@ -77,25 +77,6 @@ START_TEST(nothing_is_delivered_before_the_run)
 }
 END_TEST
 
-static char *taken;
-
-static void take(void *ctx, const struct link_message *m)
-{
-	taken = link_take_bytes(m);
-}
-
-START_TEST(the_receiver_may_keep_the_bytes)
-{
-	const struct link_ends ends = { .ctx = &n_woken, .wake = on_wake, .arrived = take };
-	link_free(l);
-	ck_assert_int_eq(link_new(&ends, &l), ST_OK);
-	ck_assert(send_text(LINK_PLACEMENT, "kept"));
-	link_run(l);
-	ck_assert_mem_eq(taken, "kept", 4); /* not freed: AddressSanitizer */
-	free(taken);
-}
-END_TEST
-
 START_TEST(a_message_arrives_as_it_was_sent)
 {
 	static const char bytes[] = { 'x', 0, (char)0xff };
@@ -218,7 +199,6 @@ int main(void)
 	suite_add_tcase(s, t);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, nothing_is_delivered_before_the_run);
-	tcase_add_test(t, the_receiver_may_keep_the_bytes);
 	tcase_add_test(t, a_message_arrives_as_it_was_sent);
 	tcase_add_test(t, order_is_kept);
 	tcase_add_test(t, answers_go_into_the_next_run);

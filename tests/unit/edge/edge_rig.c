@@ -8,9 +8,12 @@
 #include "edge/hosted_ports.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
+#include "edge/parts.h"
+#include "edge/placing.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 #include "rpc/pool.h"
+#include "runtime/part_place.h"
 #include "runtime/prepared.h"
 
 #include <check.h>
@@ -24,6 +27,12 @@
 struct daemon d;
 struct conf *conf;
 char rig_state[SCRATCH_PATH + 16], rig_runtime[SCRATCH_PATH + 16];
+
+static links_take *const rig_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+						   [LINK_ORDER] = part_take_order,
+						   [LINK_PLACEMENT] = parts_take_placement,
+						   [LINK_PLACED] = hosted_take_placed,
+						   [LINK_DROP] = parts_take_drop };
 
 static void open_conf(void)
 {
@@ -70,7 +79,8 @@ void rig_open(void)
 	ck_assert_int_eq(rpc_pool_new(&d.node.loop, &d.node.pool), ST_OK);
 	uv_idle_init(&d.node.loop, &d.idle);
 	d.idle.data = &d;
-	ck_assert_int_eq(links_new(&d, hosted_take_report, part_take_order), ST_OK);
+	d.ports = part_ports();
+	ck_assert_int_eq(links_new(&d, rig_takes), ST_OK);
 	open_store();
 }
 
@@ -81,6 +91,8 @@ void rig_close(void)
 	daemon_drop_posted(&d);
 	links_free(&d);
 	hosted_free_all(&d);
+	d.node.stopping = true;
+	parts_free_all(&d);
 	recorder_free(d.recorder);
 	history_close(d.history);
 	rpc_pool_free(d.node.pool);
@@ -154,4 +166,23 @@ struct hosted *rig_job(uint64_t id, uint32_t uid, const char *user, void (*chang
 	if (d.last_job < id)
 		d.last_job = id;
 	return h;
+}
+
+struct part *rig_part(struct hosted *h)
+{
+	struct placing placing = { .status = ST_OK };
+	struct part *p;
+	char why[320];
+	size_t n;
+	void *bytes = placing_pack(h, &n);
+	placing_open(&placing, &d.node, bytes, n);
+	ck_assert_msg(!placing.status, "%s", placing.why);
+	placing_read(&placing);
+	ck_assert_msg(!placing.status, "%s", placing.why);
+	ck_assert_int_eq(part_place(&d.node, &placing, d.ports, &p, why, sizeof(why)), ST_OK);
+	placing_fini(&placing);
+	free(bytes);
+	h->place.wanted = true;
+	ck_assert_ptr_eq(hosted_part(h), p);
+	return p;
 }

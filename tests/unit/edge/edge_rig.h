@@ -19,9 +19,11 @@ void rig_open(void);
 void rig_close(void);
 /* Runs the loop until nothing is left to do. */
 void rig_run(void);
-/* A job of `uid` with this name that is coordinated here, is in the journal and has no memory: two ranks, one tensor of
- * RIG_ELEMENTS. `change` may be NULL. */
+/* A job of `uid` with this name that is coordinated here, is in the journal and has no part anywhere: two ranks, one
+ * tensor of RIG_ELEMENTS. `change` may be NULL. */
 struct hosted *rig_job(uint64_t id, uint32_t uid, const char *user, void (*change)(struct Gacc__V1__JobSpec *));
 #define RIG_ELEMENTS 1024
+/* Its part on this node, made from its placement; it has no memory yet. */
+struct part *rig_part(struct hosted *);
 
 #endif

@@ -9,6 +9,7 @@
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/part_ports.h"
+#include "edge/parts.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 #include "support/suite.h"
@@ -23,6 +24,7 @@ enum { HERE = 7, ELSEWHERE = 8, UNKNOWN = 99, RANKS = 3 };
 
 static struct daemon d;
 static struct hosted *hosted; /* of job HERE: coordinator and part are here */
+static struct part *own;      /* that one */
 static struct part *part;     /* of job ELSEWHERE: the part alone */
 static uint32_t n_reports;
 static struct report last; /* of that part */
@@ -68,11 +70,21 @@ static void setup(void)
 	ck_assert_int_eq(uv_loop_init(&d.node.loop), 0);
 	uv_idle_init(&d.node.loop, &d.idle);
 	d.idle.data = &d;
-	ck_assert_int_eq(links_new(&d, hosted_take_report, part_take_order), ST_OK);
+	static links_take *const takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+						       [LINK_ORDER] = part_take_order,
+						       [LINK_PLACED] = hosted_take_placed,
+						       [LINK_DROP] = parts_take_drop };
+	ck_assert_int_eq(links_new(&d, takes), ST_OK);
 	struct prepared *p = prepare();
 	ck_assert_int_eq(hosted_new(&d, HERE, getuid(), "ana", p, &hosted), ST_OK);
 	ck_assert_int_eq(hosted_add(&d, hosted), ST_OK);
 	prepared_free(p);
+	hosted->place.wanted = true;
+	const struct part_origin here = {
+		.job = HERE, .epoch = 1, .uid = getuid(), .user = "ana", .text = hosted->text
+	};
+	ck_assert_int_eq(part_new(&d.node, &here, part_ports(), &own), ST_OK);
+	ck_assert_int_eq(part_publish(own), ST_OK);
 	p = prepare();
 	struct specification *text = specification_new(p);
 	prepared_free(p);
@@ -84,8 +96,9 @@ static void setup(void)
 
 static void teardown(void)
 {
-	part_free(part);
 	hosted_free_all(&d);
+	d.node.stopping = true;
+	parts_free_all(&d);
 	daemon_drop_posted(&d);
 	links_free(&d);
 	ck_assert_ptr_null(d.link);
@@ -208,7 +221,7 @@ START_TEST(an_order_from_elsewhere_reaches_the_part)
 	ck_assert_uint_eq(n_reports, 1); /* it says so */
 	ck_assert(last.ended);
 	ck_assert_uint_eq(last.order, 4);
-	ck_assert(!job_ended(hosted->part->job));
+	ck_assert(!job_ended(own->job));
 }
 END_TEST
 
@@ -233,7 +246,7 @@ START_TEST(an_order_for_no_part_is_dropped)
 	struct order o = end_of(UNKNOWN);
 	links_send_order(&d, 0, &o);
 	ck_assert_str_eq(run_and_read_log(), "");
-	ck_assert(!job_ended(part->job) && !job_ended(hosted->part->job));
+	ck_assert(!job_ended(part->job) && !job_ended(own->job));
 }
 END_TEST
 
@@ -243,7 +256,7 @@ START_TEST(an_order_is_answered_over_the_link)
 	struct order o = end_of(HERE);
 	links_send_order(&d, 0, &o);
 	uv_run(&d.node.loop, UV_RUN_NOWAIT);
-	ck_assert(job_ended(hosted->part->job));
+	ck_assert(job_ended(own->job));
 	ck_assert(!link_is_empty(d.link));
 	run();
 }

@@ -20,13 +20,12 @@ static char why[400];
 
 static void setup(void)
 {
-	const struct part_ports ports = part_ports();
 	rig_open();
 	conf->limits.host_memory = MIB;
 	job = rig_job(HERE, 1000, "ana", NULL);
-	part = job->part;
+	part = rig_part(job);
 	const struct part_origin o = { .job = 99, .epoch = 1, .uid = 1000, .user = "ana", .text = job->text };
-	ck_assert_int_eq(part_new(&d.node, &o, &ports, &alone), ST_OK);
+	ck_assert_int_eq(part_new(&d.node, &o, part_ports(), &alone), ST_OK);
 	why[0] = '\0';
 }
 
@@ -77,9 +76,25 @@ START_TEST(a_part_may_have_what_others_leave)
 }
 END_TEST
 
-START_TEST(a_part_without_its_coordinator_gets_nothing)
+/* Whoever coordinates its job: the limits are this node's. */
+START_TEST(a_part_of_elsewhere_may_have_the_same)
 {
-	ck_assert_int_eq(fits(alone, 1), ST_UNAVAILABLE);
+	ck_assert_int_eq(fits(alone, MIB), ST_OK);
+	ck_assert_int_eq(fits(alone, MIB + 1), ST_RESOURCE_EXHAUSTED);
+	job->admission.reserved = MIB / 2;
+	ck_assert_int_eq(fits(alone, MIB / 2), ST_OK);
+	ck_assert_int_eq(fits(alone, MIB / 2 + 1), ST_RESOURCE_EXHAUSTED);
+	ck_assert_int_eq(part_publish(alone), ST_OK);
+	alone->mem.bytes = MIB / 4; /* and what it has counts for others */
+	job->admission.reserved = 0;
+	ck_assert_int_eq(fits(part, MIB - MIB / 4), ST_OK);
+	ck_assert_int_eq(fits(part, MIB - MIB / 4 + 1), ST_RESOURCE_EXHAUSTED);
+	alone->mem.bytes = 0;
+}
+END_TEST
+
+START_TEST(tensors_of_elsewhere_are_not_kept_here)
+{
 	ck_assert_int_eq(alone->ports.keep_tensors(alone), ST_UNAVAILABLE);
 }
 END_TEST
@@ -88,7 +103,7 @@ END_TEST
 START_TEST(a_job_without_room_takes_no_memory)
 {
 	uint64_t need;
-	ck_assert_int_eq(part_need(part, &need), ST_OK);
+	ck_assert_int_eq(part_need(&d.node, part->spec, job_arena(part->job), &need), ST_OK);
 	ck_assert_uint_lt(need, MIB);
 	conf->limits.host_memory = need - 1;
 	ck_assert(job_has_tensors(part->job));
@@ -146,7 +161,8 @@ int main(void)
 	tcase_add_test(t, a_part_may_have_what_the_limit_allows);
 	tcase_add_test(t, a_part_may_have_what_its_user_may);
 	tcase_add_test(t, a_part_may_have_what_others_leave);
-	tcase_add_test(t, a_part_without_its_coordinator_gets_nothing);
+	tcase_add_test(t, a_part_of_elsewhere_may_have_the_same);
+	tcase_add_test(t, tensors_of_elsewhere_are_not_kept_here);
 	tcase_add_test(t, a_job_without_room_takes_no_memory);
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
 	tcase_add_test(t, a_change_of_a_part_is_one_of_its_job);

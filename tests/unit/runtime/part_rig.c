@@ -300,22 +300,6 @@ static struct prepared *prepare(void)
 	return prepared_new(&spec);
 }
 
-const struct part_ports *rig_ports(void)
-{
-	return &ports;
-}
-
-void *rig_spec(size_t *out_n)
-{
-	struct prepared *ready = prepare();
-	void *bytes = ready->bytes;
-	ck_assert_msg(ready->status == ST_OK, "%s", ready->why);
-	*out_n = ready->n;
-	ready->bytes = NULL;
-	prepared_free(ready);
-	return bytes;
-}
-
 static struct part *make(uint64_t job, bool bare)
 {
 	struct part *p;

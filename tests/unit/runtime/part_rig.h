@@ -73,9 +73,6 @@ void rig_restart(void);
 struct part *rig_running_part(void);
 /* The same for a part whose memory is on its way. */
 void rig_run_part(struct part *);
-/* For parts that a test makes itself: the ports, and the specification, packed, for free(). */
-const struct part_ports *rig_ports(void);
-void *rig_spec(size_t *out_n);
 
 /* One turn of the loop, with ticks of all parts. */
 void rig_turn(void);

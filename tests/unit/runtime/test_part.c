@@ -19,7 +19,7 @@ START_TEST(it_begins_with_what_its_rules_draw)
 {
 	struct part *p = rig_part(RIG_JOB);
 	uint64_t need;
-	ck_assert_int_eq(part_need(p, &need), ST_OK);
+	ck_assert_int_eq(part_need(&node, p->spec, job_arena(p->job), &need), ST_OK);
 	job_allocate(p->job);
 	ck_assert_int_eq(said.placed, 0); /* the tensor set is not durable yet */
 	UNTIL(said.report.start == START_PARAMS);
