@@ -302,7 +302,7 @@ static void fill_mailboxes(const struct part *p, Gacc__V1__Buffer *out)
 	gacc__v1__buffer__init(out);
 	out->job = p->id;
 	out->kind = (char *)"mailboxes";
-	out->bytes = part_mailboxes_need(p);
+	out->bytes = part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
 	out->segments = out->bytes ? p->spec->ranks : 0;
 	out->clients = p->n_links;
 }

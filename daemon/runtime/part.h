@@ -170,8 +170,8 @@ bool part_control_page(struct part *, struct control_page *out);
 void *part_map(struct part *, uint32_t role, uint32_t index, bool writable);
 
 /* ---- part_mailbox.c ---- */
-/* Bytes that the mailboxes of all ranks take; 0: this job's sessions get none. */
-uint64_t part_mailboxes_need(const struct part *);
+/* Bytes that the mailboxes of all ranks take; 0: such a job's sessions get none. */
+uint64_t part_mailboxes_need(const struct job_spec *, uint64_t n_tensors);
 /* The mailbox of this rank's session, by the job's number: made now, or the one that it has. The descriptors are lent.
  * NULL: it gets none, or it is over; its pushes go by RPC. */
 const struct mailbox_fds *part_mailbox(struct part *, uint32_t rank);

@@ -13,11 +13,9 @@
 
 static const struct mailbox_fds none = MAILBOX_NO_FDS;
 
-uint64_t part_mailboxes_need(const struct part *p)
+uint64_t part_mailboxes_need(const struct job_spec *s, uint64_t n_tensors)
 {
-	uint64_t n_tensors;
-	job_tensors(p->job, &n_tensors);
-	return job_offers_mailboxes(p->spec) ? p->spec->ranks * (uint64_t)gacc_box_bytes(n_tensors) : 0;
+	return job_offers_mailboxes(s) ? s->ranks * (uint64_t)gacc_box_bytes(n_tensors) : 0;
 }
 
 /* ---- made, and given up ---- */

@@ -344,7 +344,7 @@ enum status part_need(const struct node *node, const struct job_spec *spec, cons
 	if (!wanted)
 		return ST_NO_MEMORY;
 	plan_segments(&plan, wanted, n_segments);
-	*out = bytes_of(wanted, n_segments) + part_mailboxes_need(p);
+	*out = bytes_of(wanted, n_segments) + part_mailboxes_need(spec, a->n_tensors);
 	free(wanted);
 	return ST_OK;
 }
@@ -376,7 +376,7 @@ void part_allocate(struct part *p)
 		fail_allocation(p, st, status_info(st)->text);
 		return;
 	}
-	p->mem.bytes = bytes_of(p->mem.wanted, p->mem.n) + part_mailboxes_need(p);
+	p->mem.bytes = bytes_of(p->mem.wanted, p->mem.n) + part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
 	p->node->host_bytes += p->mem.bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(p);
