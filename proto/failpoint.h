@@ -57,6 +57,7 @@
 	PLAIN(engine, engine_undo_held, "the stamp holds the unit, before it is updated")                              \
 	PLAIN(engine, engine_chunk_updated, "a call is done, the stamp still holds its last unit")                     \
 	PLAIN(engine, engine_chunk_done, "the stamp is past the call")                                                 \
+	PLAIN(engine, engine_armed_due, "a window is complete, its armed GO has not begun")                            \
 	PLAIN(engine, engine_params_step_before, "all is updated, before the record of the next window")               \
 	PLAIN(engine, engine_params_step_after, "the next window is open, before the answer")                          \
 	PLAIN(engine, engine_params_put, "a piece of the initial parameters is copied")                                \

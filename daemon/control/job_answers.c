@@ -240,6 +240,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_RESTORE:
 		break;
 	case ENGINE_MAILBOX:
+	case ENGINE_DISARM:
 		mailbox_answered(j, a);
 		break;
 	case ENGINE_PROGRESS:

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 12
+#define ENGINE_CHANNEL_VERSION 13
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -35,8 +35,9 @@ enum engine_op {
 	   window too, where it holds from the next one on */
 	ENGINE_FLUSH,
 	ENGINE_CLOSE, /* window: freeze; queued ADDs are answered WINDOW_CLOSED */
-	/* window, term, attempt, close, want_norms: reduce and vote. close: CLOSE first, if it is open. want_norms:
-	   answered OK, the rows of control_page_norms are those of this vote */
+	/* window, term, attempt, close, armed, want_norms: reduce and vote. close: CLOSE first, if it is open. armed:
+	   the same, as soon as the window is complete; answered then, or when it is taken back (engine/go.h).
+	   want_norms: answered OK, the rows of control_page_norms are those of this vote */
 	ENGINE_GO,
 	/* window, term, attempt, outcome, scalars: update and open window+1. Answered before the trainers that wait
 	   for it in mailboxes: what one of them sends next comes after the answer */
@@ -60,7 +61,9 @@ enum engine_op {
 	ENGINE_MAILBOX,
 	/* no command: what the engine says unasked (id 0), because gaccd does not see what comes in mailboxes. window,
 	   and `result` says what has happened in it */
-	ENGINE_PROGRESS
+	ENGINE_PROGRESS,
+	/* window: takes back an armed GO. `result` is the phase that the window is in then (enum window_phase) */
+	ENGINE_DISARM
 };
 
 /* Of a PROGRESS, about pushes that came in cells. After the record that has it, and its `told`. */
@@ -113,11 +116,11 @@ struct engine_command {
 	uint64_t data_key;
 	int64_t unix_nanos; /* when it was pushed */
 	uint32_t zero_after;
-	uint32_t leave;			  /* FLUSH: this rank has left for good */
-	uint32_t n_present;		  /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
-	uint32_t last;			  /* PUT_PARAMS, ACK_STEP */
-	uint32_t want_norms, close;	  /* GO */
-	uint32_t inside_window, reserved; /* inside_window: CHECKPOINT */
+	uint32_t leave;			   /* FLUSH: this rank has left for good */
+	uint32_t n_present;		   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
+	uint32_t last;			   /* PUT_PARAMS, ACK_STEP */
+	uint32_t want_norms, close, armed; /* GO */
+	uint32_t inside_window;		   /* CHECKPOINT */
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step; /* after this step */
@@ -138,7 +141,7 @@ struct engine_answer {
 	uint64_t id;
 	uint64_t window;
 	uint32_t rank;
-	uint32_t result; /* ADD: enum push_result */
+	uint32_t result; /* ADD: enum push_result; DISARM, PROGRESS: above */
 	uint64_t attempt;
 	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest, and nonfinite is the record's
 	 * params_nonfinite */

@@ -162,8 +162,10 @@ static void on_start(struct engine *e, const struct engine_command *c, const int
 
 static void on_stop(struct engine *e, const struct engine_command *c)
 {
-	if (e->running)
+	if (e->running) {
 		push_refuse(e, UINT32_MAX, UINT64_MAX, ST_ENGINE_DOWN);
+		window_disarm(e, ST_ENGINE_DOWN);
+	}
 	engine_reply(e, c, ST_OK, NULL);
 	e->ended = true;
 }
@@ -182,12 +184,16 @@ static void dispatch(struct engine *e, const struct packet *p)
 	case ENGINE_FLUSH:
 		boxes_look(e, c->rank);
 		window_flush(e, c);
+		step_vote_if_due(e);
 		break;
 	case ENGINE_CLOSE:
 		window_close(e, c);
 		break;
 	case ENGINE_GO:
 		step_go(e, c);
+		break;
+	case ENGINE_DISARM:
+		step_disarm(e, c);
 		break;
 	case ENGINE_COMMIT:
 		step_commit(e, c);
@@ -303,6 +309,7 @@ static void turn(struct engine *e)
 	push_pass(e);
 	window_flush_waiting(e);
 	boxes_ring(e);
+	step_vote_if_due(e);
 }
 
 int engine_main(int channel_fd)

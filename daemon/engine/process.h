@@ -11,6 +11,7 @@
 #include "engine/arith.h"
 #include "engine/boxes.h"
 #include "engine/channel.h"
+#include "engine/go.h"
 #include "engine/judge.h"
 #include "engine/memory.h"
 #include "engine/snapshot.h"
@@ -29,7 +30,8 @@ struct engine {
 	struct snapshot *snapshot;
 	struct engine_answer saved; /* to the CHECKPOINT under way */
 	uint32_t owing;		    /* ranks that owe the open window something */
-	bool running;		    /* HELLO was sent */
+	struct go_armed armed;
+	bool running; /* HELLO was sent */
 	bool ended;
 	int exit_code;
 };
@@ -83,6 +85,8 @@ void window_flush(struct engine *, const struct engine_command *);
 /* Carries out the flushes that no longer have to wait. */
 void window_flush_waiting(struct engine *);
 void window_close(struct engine *, const struct engine_command *);
+/* Answers an armed GO, if there is one, with this status: it will not vote. */
+void window_disarm(struct engine *, enum status);
 /* Closes the window if it is open: adds what has its turn, refuses what has not. */
 void window_freeze(struct engine *);
 
@@ -94,6 +98,9 @@ void saving_restore(struct engine *, const struct engine_command *, const unsign
 
 /* step.c */
 void step_go(struct engine *, const struct engine_command *);
+/* Votes, if an armed GO waits for no more than this. After whatever may have completed the window. */
+void step_vote_if_due(struct engine *);
+void step_disarm(struct engine *, const struct engine_command *);
 void step_commit(struct engine *, const struct engine_command *);
 void step_ack(struct engine *, const struct engine_command *);
 void step_put_params(struct engine *, const struct engine_command *);

@@ -83,12 +83,12 @@ static void tell_progress(struct engine *e, enum progress_kind kind, const struc
 	engine_send(e, &a);
 }
 
-/* Also after the last mailbox is gone: gaccd may not know yet what came in it. */
+/* Also after the last mailbox is gone: gaccd may not know yet what came in it. An armed GO's answer says more. */
 void push_owe_nothing(struct engine *e, uint32_t n_ranks)
 {
 	e->owing -= n_ranks;
 	assert(e->owing == count_owing(e));
-	if (n_ranks && !e->owing && e->boxes.n)
+	if (n_ranks && !e->owing && e->boxes.n && !go_is_due(&e->state.r, &e->armed, e->owing))
 		tell_progress(e, PROGRESS_COMPLETE, NULL, 0);
 }
 

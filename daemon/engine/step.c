@@ -19,22 +19,6 @@ static bool is_client(const struct engine *e)
 	return e->mem.plan->optim.type == OPTIM_CLIENT;
 }
 
-/* Attempts are numbered within a window; terms only grow. */
-static enum status check_go(const struct engine *e, const struct engine_command *c)
-{
-	const struct control_record *r = &e->state.r;
-	enum status st = engine_check_window(e, c->window);
-	if (st)
-		return st;
-	if (c->term < r->term)
-		return ST_STALE_TERM;
-	if (r->phase == WINDOW_OPEN && !c->close)
-		return ST_NOT_READY;
-	if (r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt < r->prepared_attempt)
-		return ST_STALE_ATTEMPT;
-	return ST_OK;
-}
-
 /* A new attempt after a vote reads the sum again: the vote may have failed because memory did. */
 static void know_norm(struct engine *e)
 {
@@ -59,14 +43,9 @@ static void prepare(struct engine *e, const struct engine_command *c)
 	r->prepared_norms = 0;
 }
 
-void step_go(struct engine *e, const struct engine_command *c)
+static void vote(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
-	enum status st = check_go(e, c);
-	if (st) {
-		engine_reply(e, c, st, NULL);
-		return;
-	}
 	window_freeze(e);
 	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == c->term && r->prepared_attempt == c->attempt;
 	if (!known)
@@ -85,6 +64,40 @@ void step_go(struct engine *e, const struct engine_command *c)
 	a.sumsq = r->prepared_sumsq;
 	a.nonfinite = r->prepared_nonfinite;
 	a.digest = r->prepared_digest;
+	engine_send(e, &a);
+}
+
+void step_go(struct engine *e, const struct engine_command *c)
+{
+	const struct go_verdict v = go_judge(&e->state.r, &e->armed, e->owing, c);
+	if (v.ruling == GO_REFUSED) {
+		engine_reply(e, c, v.status, NULL);
+		return;
+	}
+	window_disarm(e, ST_CANCELLED);
+	if (v.ruling == GO_WAITS)
+		e->armed = (struct go_armed){ .waits = true, .go = *c };
+	else
+		vote(e, c);
+}
+
+void step_vote_if_due(struct engine *e)
+{
+	const struct engine_command go = e->armed.go;
+	if (!go_is_due(&e->state.r, &e->armed, e->owing))
+		return;
+	e->armed.waits = false;
+	FAILPOINT(engine_armed_due);
+	vote(e, &go);
+}
+
+void step_disarm(struct engine *e, const struct engine_command *c)
+{
+	enum status st = engine_check_window(e, c->window);
+	if (st == ST_OK)
+		window_disarm(e, ST_CANCELLED);
+	struct engine_answer a = engine_answer_to(e, c, st);
+	a.result = e->state.r.phase;
 	engine_send(e, &a);
 }
 

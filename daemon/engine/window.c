@@ -120,6 +120,15 @@ void window_attach(struct engine *e, const struct engine_command *c)
 	engine_reply(e, c, ST_OK, NULL);
 }
 
+void window_disarm(struct engine *e, enum status st)
+{
+	const struct engine_command go = e->armed.go;
+	if (!e->armed.waits)
+		return;
+	e->armed.waits = false;
+	engine_reply(e, &go, st, NULL);
+}
+
 void window_freeze(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
@@ -136,7 +145,9 @@ void window_freeze(struct engine *e)
 void window_close(struct engine *e, const struct engine_command *c)
 {
 	enum status st = engine_check_window(e, c->window);
-	if (st == ST_OK)
+	if (st == ST_OK) {
+		window_disarm(e, ST_CANCELLED);
 		window_freeze(e);
+	}
 	engine_reply(e, c, st, NULL);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+Suite *boxes_armed_suite(void);
 Suite *boxes_deaths_suite(void);
 Suite *boxes_wait_suite(void);
 Suite *boxes_progress_suite(void);
@@ -383,5 +384,5 @@ int main(void)
 	tcase_add_test(c, a_flush_that_waits_ends_with_its_session_and_with_the_window);
 	tcase_add_test(c, a_late_repeat_hears_that_it_was_committed);
 	suite_add_tcase(s, c);
-	return suite_run(s, boxes_progress_suite(), boxes_wait_suite(), boxes_deaths_suite());
+	return suite_run(s, boxes_progress_suite(), boxes_wait_suite(), boxes_armed_suite(), boxes_deaths_suite());
 }

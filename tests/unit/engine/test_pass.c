@@ -15,6 +15,7 @@ Suite *control_suite(void);
 Suite *accum_suite(void);
 Suite *judge_suite(void);
 Suite *refusal_suite(void);
+Suite *go_suite(void);
 
 static struct rig rig;
 static struct workers *workers;
@@ -385,5 +386,6 @@ static Suite *pass_suite(void)
 
 int main(void)
 {
-	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), refusal_suite(), pass_suite());
+	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), refusal_suite(), go_suite(),
+			 pass_suite());
 }

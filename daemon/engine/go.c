@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Judges GOs: the table of go.h. For step.c and push.c. Pure, no state; any thread. */
+#include "engine/go.h"
+
+static enum status judge_window(const struct control_record *r, uint64_t window)
+{
+	return window == r->window ? ST_OK : window < r->window ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
+}
+
+/* Attempts are numbered within a window; terms only grow. */
+static enum status judge_age(uint64_t term, uint64_t attempt, const struct engine_command *go)
+{
+	if (go->term < term)
+		return ST_STALE_TERM;
+	return go->term == term && go->attempt < attempt ? ST_STALE_ATTEMPT : ST_OK;
+}
+
+static enum status judge(const struct control_record *r, const struct go_armed *a, const struct engine_command *go)
+{
+	enum status st = judge_window(r, go->window);
+	if (st)
+		return st;
+	if (go->term < r->term)
+		return ST_STALE_TERM;
+	if (r->phase == WINDOW_OPEN && !go->close && !go->armed)
+		return ST_NOT_READY;
+	if (a->waits && (st = judge_age(a->go.term, a->go.attempt, go)))
+		return st;
+	return r->phase == WINDOW_PREPARED ? judge_age(r->prepared_term, r->prepared_attempt, go) : ST_OK;
+}
+
+/* A window in which nothing is counted may be the end of the job, which only gaccd knows. */
+static bool may_close(const struct control_record *r, uint32_t owing)
+{
+	return owing == 0 && r->count > 0;
+}
+
+struct go_verdict go_judge(const struct control_record *r, const struct go_armed *a, uint32_t owing,
+			   const struct engine_command *go)
+{
+	enum status st = judge(r, a, go);
+	if (st)
+		return (struct go_verdict){ GO_REFUSED, st };
+	bool waits = r->phase == WINDOW_OPEN && !go->close && !may_close(r, owing);
+	return (struct go_verdict){ waits ? GO_WAITS : GO_VOTES, ST_OK };
+}
+
+bool go_is_due(const struct control_record *r, const struct go_armed *a, uint32_t owing)
+{
+	return a->waits && a->go.window == r->window && r->phase == WINDOW_OPEN && may_close(r, owing);
+}
