@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges GOs: the table of go.h. For step.c and push.c. Pure, no state; any thread. */
+/* Decides what becomes of a GO, and when one that waits votes: the tables of go.h. For step.c, and for push.c, which
+ * tells gaccd what no vote says. Pure, no state; any thread. */
 #include "engine/go.h"
 
 static enum status judge_window(const struct control_record *r, uint64_t window)
