@@ -219,6 +219,24 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 }
 END_TEST
 
+/* nonfinite: what becomes void, and whether its trainer hears of an error. */
+START_TEST(the_plan_says_what_a_value_that_is_not_finite_does)
+{
+	static const enum nonfinite rule[] = { NONFINITE_SKIP_STEP, NONFINITE_REJECT_MICRO, NONFINITE_ERROR };
+	const struct tensor_spec t = { .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 40 } };
+	struct tensor_set set;
+	struct plan plan;
+	ck_assert_int_eq(tensor_set_init(&set, &spec, &t, 1, why, sizeof(why)), ST_OK);
+	for (uint32_t i = 0; i < 3; i++) {
+		spec.nonfinite = rule[i];
+		plan_head(&plan, &spec, &set.arena, 5, 2, 1);
+		ck_assert_uint_eq(plan.reject_nonfinite, i > 0);
+		ck_assert_uint_eq(plan.void_is_error, i == 2);
+	}
+	tensor_set_fini(&set);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("spec_match");
@@ -233,6 +251,7 @@ int main(void)
 	tcase_add_test(tc, steps_are_bounded);
 	tcase_add_test(tc, patterns_are_as_long_as_names_at_most);
 	tcase_add_test(tc, the_plan_has_the_rules_of_each_tensor);
+	tcase_add_test(tc, the_plan_says_what_a_value_that_is_not_finite_does);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
 }
