@@ -133,6 +133,8 @@ static enum ruling judge_new(const struct window_state *w, const struct push *p,
 static enum ruling judge_open_window(const struct window_state *w, const struct push *p, uint32_t *entry)
 {
 	const struct control_record *r = &w->record->r;
+	if (judge_knows_last(r) && r->commit_result.final)
+		return PUSH_ENDED;
 	enum ruling form = judge_form(w, p);
 	if (form != PUSH_QUEUES)
 		return form;
@@ -172,6 +174,7 @@ struct verdict judge_push(const struct window_state *w, const struct push *p)
 		[PUSH_LATE] = { .status = ST_WINDOW_CLOSED },
 		[PUSH_FORGOTTEN] = { .status = ST_WINDOW_FORGOTTEN },
 		[PUSH_EARLY] = { .status = ST_NOT_CURRENT_WINDOW },
+		[PUSH_ENDED] = { .status = ST_JOB_ENDED },
 		[PUSH_PAST_END] = { .status = ST_WINDOW_FULL },
 		[PUSH_BAD_WEIGHT] = { .status = ST_BAD_WEIGHT },
 		[PUSH_BAD_LR] = { .status = ST_INVALID_ARGUMENT },

@@ -12,6 +12,7 @@
  *   is of an earlier window, or of the last one that this memory has
  *     not seen itself (it began with a checkpoint): gaccd may know        PUSH_FORGOTTEN         WINDOW_FORGOTTEN
  *   is of a window to come                                                PUSH_EARLY             NOT_CURRENT_WINDOW
+ *   is of the window behind the job's last one, which never commits       PUSH_ENDED             JOB_ENDED
  *   has a micro-batch index that is not below the window's micro_size     PUSH_PAST_END          WINDOW_FULL
  *   has a weight that is not DBL_MIN..DBL_MAX                             PUSH_BAD_WEIGHT        BAD_WEIGHT
  *   has a learning rate that is none (commit_is_lr)                       PUSH_BAD_LR            INVALID_ARGUMENT
@@ -51,6 +52,7 @@ enum ruling {
 	PUSH_LATE,
 	PUSH_FORGOTTEN,
 	PUSH_EARLY,
+	PUSH_ENDED,
 	PUSH_PAST_END,
 	PUSH_BAD_WEIGHT,
 	PUSH_BAD_LR,

@@ -67,6 +67,8 @@ static void describe_place(const struct window_state *w, const struct push *p, c
 			 p->window, open, p->micro, rank);
 	else if (v->ruling == PUSH_EARLY)
 		snprintf(text, n, "window %" PRIu64 " is open, not %" PRIu64, open, p->window);
+	else if (v->ruling == PUSH_ENDED)
+		snprintf(text, n, "job %" PRIu64 " is ending: window %" PRIu64 " was its last", job, open - 1);
 	else
 		snprintf(text, n, "micro-batch index %u: a rank contributes %u to a window (0..%u)", p->micro, size,
 			 size - 1);

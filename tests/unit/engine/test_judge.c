@@ -103,6 +103,9 @@ static void spoil(enum ruling r)
 	case PUSH_EARLY:
 		good.window = 8;
 		break;
+	case PUSH_ENDED:
+		state.r.commit_result.final = 1;
+		break;
 	case PUSH_PAST_END:
 		good.micro = SIZE;
 		break;
@@ -202,6 +205,7 @@ static const struct row {
 			     "send it as a call: gaccd may know" },
 	[PUSH_EARLY] = { ST_NOT_CURRENT_WINDOW, 0, 2, "window 7 is open, not 8",
 			 "call WaitStep for the window before first" },
+	[PUSH_ENDED] = { ST_JOB_ENDED, 0, 2, "job 9 is ending: window 6 was its last", NULL },
 	[PUSH_PAST_END] = { ST_WINDOW_FULL, 0, 0, "micro-batch index 4: a rank contributes 4 to a window (0..3)",
 			    "call WaitStep after micro_size micro-batches, then push into the next window" },
 	[PUSH_BAD_WEIGHT] = { ST_BAD_WEIGHT, 0, 0, "weight is 0: it must be 2.22507e-308..1.79769e+308",
@@ -363,6 +367,22 @@ START_TEST(windows_that_are_over)
 }
 END_TEST
 
+/* The last window is that of this memory, and the job's. */
+START_TEST(a_last_window_is_known_by_its_commit)
+{
+	state.r.commit_result.final = 1;
+	RULED(good.micro = 1, PUSH_ENDED);
+	RULED(good.micro = UINT32_MAX, PUSH_ENDED);
+	RULED(good.window = 8, PUSH_EARLY);
+	RULED(good.window = 6, PUSH_LATE);
+	state.r.commit_window = 5;
+	RULED(good.micro = 1, PUSH_QUEUES);
+	state.r.commit_window = 6;
+	state.r.commit_outcome = 0;
+	RULED(good.micro = 1, PUSH_QUEUES);
+}
+END_TEST
+
 START_TEST(keys_of_repeats)
 {
 	spoil(PUSH_IS_COUNTED);
@@ -484,6 +504,7 @@ Suite *judge_suite(void)
 	tcase_add_test(t, numbers_at_their_borders);
 	tcase_add_test(t, bitmaps_of_any_size);
 	tcase_add_test(t, windows_that_are_over);
+	tcase_add_test(t, a_last_window_is_known_by_its_commit);
 	tcase_add_test(t, keys_of_repeats);
 	tcase_add_test(t, repeats_of_what_is_queued);
 	tcase_add_test(t, the_order_of_a_rank);
