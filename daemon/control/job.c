@@ -202,6 +202,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	bool seen = j->engine_seen;
 	copy_state(&j->mirror, state);
 	j->caught_up = state->r.seq;
+	j->behind = false;
 	job_learn_digest(j);
 	if (state->r.phase >= WINDOW_CLOSED)
 		memcpy(j->closed_counted, j->mirror.counted, j->mirror.n_words * sizeof(*j->closed_counted));

@@ -160,6 +160,7 @@ struct job {
 	bool engine_up, engine_seen;
 	struct control_state mirror; /* the control record in force, as far as answers told */
 	uint64_t caught_up;	     /* seq of the record that the mirror has last been compared with */
+	bool behind;		     /* the record could not be read when the mirror was to be relied on */
 	uint64_t *closed_counted;    /* `counted` when the window was frozen */
 	uint64_t next_command;
 	uint64_t close_command, go_command, commit_command, init_command, ack_command,

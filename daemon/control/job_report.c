@@ -126,7 +126,8 @@ static void fill_window(const struct job *j, struct report *r)
 	r->phase = m->phase;
 	r->params_digest = m->params_digest;
 	r->complete = j->engine_seen && !j->n_owing;
-	r->all_left = j->engine_seen && j->n_left == j->spec->ranks;
+	/* the job ends at once if all have left and nothing is counted */
+	r->all_left = j->engine_seen && j->n_left == j->spec->ranks && !j->behind;
 	if (m->phase >= WINDOW_CLOSED) {
 		r->count = m->count;
 		r->sum_weight = m->sum_weight;

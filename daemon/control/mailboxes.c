@@ -128,8 +128,11 @@ bool job_catch_up(struct job *j)
 	struct record_view v = { 0 };
 	if (!j->has_boxes || !j->engine_up)
 		return true;
-	if (!j->ports.record(j->ports.ctx, j->caught_up, &v))
+	bool was_behind = j->behind;
+	j->behind = !j->ports.record(j->ports.ctx, j->caught_up, &v);
+	if (j->behind)
 		return false;
+	j->report_due |= was_behind;
 	if (v.state)
 		take_record(j, &v);
 	take_times(j, v.rank);
