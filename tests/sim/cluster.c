@@ -62,6 +62,9 @@ static void handle_part(struct cluster *c, struct item *i)
 	case EV_ENGINE_ANSWER:
 	case EV_ENGINE_UP:
 	case EV_PASS:
+	case EV_PASSED:
+	case EV_BOX_BELL:
+	case EV_BOX_RING:
 		engine_event(i->of, &i->e);
 		break;
 	case EV_REPORT:
@@ -262,6 +265,7 @@ static void tear_down(struct cluster *c)
 		job_free(c->part[p].job);
 		if (c->part[p].engine_up)
 			accum_fini(&c->part[p].accum);
+		sim_boxes_free(&c->part[p]);
 		if (c->part[p].durable)
 			control_state_fini(&c->part[p].d);
 	}

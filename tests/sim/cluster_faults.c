@@ -72,9 +72,7 @@ static void kill_engine(struct cluster *c, struct sim *s)
 		return;
 	cluster_say(c, "part %u: its engine dies", cluster_part(s));
 	c->n.engines++;
-	engine_kill(s);
-	job_on_engine_down(s->job, sim_now(&c->whole));
-	engine_start(s);
+	engine_dies(s);
 }
 
 /* The memory of all its parts goes with it once in a run, and in few. */

@@ -47,6 +47,7 @@ static void port_report(void *ctx, const struct report *r)
 	size_t n = 0;
 	void *bytes = report_pack(r, &n);
 	cluster_check_report(c, s, r);
+	sim_note_report(s, r);
 	for (uint32_t k = 0; k < CLUSTER_COORDS && bytes; k++) {
 		struct coordinator *to = &c->coord[k];
 		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--)
@@ -87,7 +88,7 @@ void cluster_on_order(struct cluster *c, const struct item *i)
 	char why[200];
 	enum status st = order_unpack(i->bytes, i->n_bytes, &bounds, &o, why, sizeof(why));
 	if (is_readable(c, st, "an order", why) && i->of->gaccd_up)
-		job_on_order(i->of->job, &o.order, sim_now(&c->whole));
+		sim_on_order(i->of, &o.order);
 }
 
 /* ---- what a part says ---- */
@@ -218,6 +219,7 @@ static void end_gaccd(struct cluster *c, uint32_t node)
 		engine_kill(s);
 		s->engine_starting = false;
 		s->gaccd_up = false;
+		sim_boxes_gone(s);
 		job_free(s->job);
 		s->job = NULL;
 	}

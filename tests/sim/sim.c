@@ -28,6 +28,7 @@ static int copies(struct sim *s)
 static void port_report(void *ctx, const struct report *r)
 {
 	struct sim *s = ctx;
+	sim_note_report(s, r);
 	for (uint32_t c = 0; c < s->n_coords; c++)
 		for (int i = copies(s); i > 0; i--) {
 			struct event *e = sim_event(s, sim_net_delay(s), EV_REPORT);
@@ -126,6 +127,7 @@ static bool start_coordinator(struct sim *s)
 static void forget_gaccd(struct sim *s)
 {
 	s->gaccd_up = false;
+	sim_boxes_gone(s);
 	job_free(s->job);
 	s->job = NULL;
 	for (uint32_t i = 0; i < s->n_coords; i++)
@@ -218,11 +220,7 @@ static void fault(struct sim *s)
 	if (what < 45) {
 		trainer_fault(s);
 	} else if (what < 70) {
-		if (s->engine_up) {
-			engine_kill(s);
-			job_on_engine_down(s->job, sim_now(s));
-			engine_start(s);
-		}
+		engine_dies(s);
 	} else if (what < 85) {
 		if (s->gaccd_up)
 			kill_gaccd(s);
@@ -315,7 +313,7 @@ static void on_tick(struct sim *s)
 		for (uint32_t i = 0; i < s->n_coords; i++)
 			coord_tick(s->coord[i], sim_now(s));
 	}
-	sim_event(s, 100 * MS, EV_TICK);
+	sim_event(s, TICK_NS, EV_TICK);
 }
 
 static void handle(struct sim *s, struct event *e)
@@ -325,6 +323,9 @@ static void handle(struct sim *s, struct event *e)
 	case EV_ENGINE_ANSWER:
 	case EV_ENGINE_UP:
 	case EV_PASS:
+	case EV_PASSED:
+	case EV_BOX_BELL:
+	case EV_BOX_RING:
 		engine_event(s, e);
 		break;
 	case EV_REPORT:
@@ -332,7 +333,7 @@ static void handle(struct sim *s, struct event *e)
 		break;
 	case EV_ORDER:
 		if (s->gaccd_up)
-			job_on_order(s->job, &e->order, sim_now(s));
+			sim_on_order(s, &e->order);
 		break;
 	case EV_PERSISTED:
 		on_persisted(s, e);
@@ -399,6 +400,7 @@ static void teardown(struct sim *s)
 	job_free(s->job);
 	if (s->engine_up)
 		accum_fini(&s->accum);
+	sim_boxes_free(s);
 	if (s->durable)
 		control_state_fini(&s->d);
 	while (s->n_events)

@@ -13,6 +13,8 @@
 #include "control/coordinator.h"
 #include "control/job.h"
 #include "engine/accum.h"
+#include "engine/judge.h"
+#include "engine/mailbox_cells.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +29,7 @@
 #define SIM_STREAMS 256
 #define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
 #define MS INT64_C(1000000)
+#define TICK_NS (100 * MS)
 
 /* Whose micro-batch it is, written by which process. */
 struct tag {
@@ -40,12 +43,31 @@ struct sim_slot {
 	struct tag piece[SIM_PIECES];
 };
 
+/* A session's mailbox. The memory stays as long as the run: who is fenced may write into it at any time. */
+struct sim_box {
+	struct sim_box *next;
+	struct gacc_box *mem;
+	uint32_t rank, proc;
+	uint64_t sgen;
+	int64_t stale_since; /* another session is in force; 0: no */
+};
+
+/* As the engine has it. */
+struct sim_open_box {
+	struct sim_box *of; /* NULL: it has none of the rank */
+	struct box_cells cells;
+	struct engine_command flush; /* that waits for what is queued; id 0: none does */
+};
+
 /* ---- events ---- */
 enum event_type {
 	EV_ENGINE_COMMAND,
 	EV_ENGINE_ANSWER,
 	EV_ENGINE_UP,
 	EV_PASS,
+	EV_PASSED,   /* what it recorded is answered */
+	EV_BOX_BELL, /* of a trainer, to the engine; proc: the rank */
+	EV_BOX_RING, /* of the engine, to a trainer; proc: the rank */
 	EV_REPORT,
 	EV_ORDER,
 	EV_PERSISTED,
@@ -80,7 +102,8 @@ struct event {
 	struct commit commit;
 	enum status status;
 	struct update update;
-	bool hold; /* EV_HELD: paused, or resumed */
+	bool hold;	     /* EV_HELD: paused, or resumed */
+	struct sim_box *box; /* that goes with a MAILBOX; NULL: none */
 };
 
 /* ---- trainers ---- */
@@ -96,7 +119,17 @@ enum proc_state {
 	PROC_DONE,
 	PROC_OTHER_KEY, /* pushes a micro-batch that is counted once more, with the data key of another one */
 	PROC_PAUSE,	/* Detach, not done: another process goes on in its place */
-	PROC_ACK	/* optimizer client: it has read the reduced gradient */
+	PROC_ACK,	/* optimizer client: it has read the reduced gradient */
+	PROC_BOX	/* waits for the answers in its mailbox */
+};
+
+/* A push in a cell, of which the answer has not been read. */
+struct open_push {
+	uint64_t seq; /* 0: none */
+	uint64_t window;
+	uint32_t micro;
+	uint32_t at;  /* in todo; UINT32_MAX: it is not to be repeated */
+	bool flushed; /* this process had flushed the window before */
 };
 
 struct proc {
@@ -118,6 +151,23 @@ struct proc {
 	int64_t stream_at;    /* when the newest chunk arrives */
 	uint64_t stream_life; /* of the gaccd that it is connected to */
 	int windows_left;     /* until it leaves */
+	/* its mailbox */
+	bool wants_box;
+	struct sim_box *box; /* NULL: it has none */
+	int64_t box_limit;   /* its own time limit; 0: it waits as long as it takes */
+	int64_t box_until;   /* the limit of this wait */
+	bool hung_up;	     /* gaccd has died, and with it the mailbox */
+	bool bell, looks;    /* it has rung; nobody has looked at the cells since the wait began */
+	uint64_t box_seq;    /* given last */
+	uint32_t publishing; /* steps of a request that are done */
+	uint32_t cell, cut;  /* of that request: where it goes, and how much goes first */
+	struct gacc_box_request request;
+	struct open_push open[GACC_BOX_CELLS];
+	uint32_t again;	    /* bits of todo: to be repeated by RPC, in ascending order */
+	bool repeats;	    /* that is under way */
+	uint32_t resume_at; /* then it goes on with this one, and in this state */
+	enum proc_state then;
+	uint64_t flushed_window; /* + 1: that it has flushed last */
 };
 
 struct store_window {
@@ -157,10 +207,24 @@ struct sim {
 	struct accum accum;
 	int64_t command_at; /* the channel keeps order */
 	int64_t answer_at;
+	struct accum_entry passed[2]; /* recorded, and not answered yet */
+	uint32_t n_passed, passed_owing;
+	bool had_box; /* the engine has, or has had, a mailbox */
+	struct sim_open_box box[SIM_MAX_RANKS];
+	/* mailboxes: all of the run; those of gaccd */
+	struct sim_box *boxes, *given[SIM_MAX_RANKS];
+	bool runs; /* gaccd has had the order to run, in this life */
+	/* seq of the newest record that an answer relied on; of the one that the job has last caught up with */
+	uint64_t told, looked;
+	/* the window is complete since then; + 1: the job has said so of this one */
+	int64_t complete_since;
+	int64_t unread_until; /* the record could not be read; then there has been another try */
+	uint64_t complete_said;
 	/* engine: durable part (the control segment and the accumulator) */
 	bool durable;
 	struct control_state d;
 	struct ledger_cell ledger[SIM_MAX_RANKS * 64];
+	struct status_rank row[SIM_MAX_RANKS];
 	struct sim_slot acc[SIM_MAX_RANKS * SIM_MAX_MICRO];
 	uint32_t n_acc;
 	struct sim_slot slot[(SIM_MAX_RANKS + 1) * 2];
@@ -191,7 +255,7 @@ struct sim {
 	struct {
 		uint64_t window;
 		uint32_t rank, micro, result; /* PushResult, or 100: not counted */
-	} told[4096];
+	} told_push[4096];
 	uint32_t n_told;
 	struct sim_stream {
 		uint64_t call;
@@ -259,7 +323,60 @@ void engine_event(struct sim *, const struct event *);
 struct sim_sums engine_sums(const struct sim *);
 void engine_exchanged(struct sim *, const struct engine_command *go, enum status, const struct sim_sums *);
 
+void engine_dies(struct sim *); /* and is started again */
+void engine_answer(struct sim *, const struct engine_answer *);
+
+/* sim_push.c: pushes in the engine */
+void sim_push_add(struct sim *, const struct engine_command *);
+void sim_push_offer(struct sim *, const struct push *, uint64_t asker);
+void sim_schedule_pass(struct sim *);
+void sim_push_pass(struct sim *);
+void sim_push_answer_pass(struct sim *);
+/* Those of older sessions, of one rank or of all (UINT32_MAX), are answered with this. */
+void sim_push_drop(struct sim *, uint32_t rank, uint64_t below_sgen, enum status);
+void sim_push_progress(struct sim *, uint32_t rank);
+/* Ranks that owe the open window something; gaccd is told when there are none any more. */
+uint32_t sim_owing(const struct sim *);
+void sim_push_owe_nothing(struct sim *, uint32_t owing_before);
+
+/* sim_box.c: mailboxes, as gaccd and the engine have them */
+void sim_box_give(struct sim *, struct proc *);
+void sim_boxes_gone(struct sim *); /* gaccd has died */
+void sim_boxes_free(struct sim *);
+bool sim_port_record(void *ctx, uint64_t newer_than, struct record_view *);
+void sim_port_mailbox_over(void *ctx, uint32_t rank);
+/* What goes with this MAILBOX, when it is sent; and when it arrives. */
+struct sim_box *sim_box_sent(struct sim *, const struct engine_command *);
+enum status sim_box_take(struct sim *, const struct engine_command *, struct sim_box *);
+void sim_box_look(struct sim *, uint32_t rank);
+void sim_box_answer(struct sim *, const struct accum_entry *, const struct engine_answer *);
+void sim_box_ring(struct sim *, uint32_t rank);
+void sim_box_fence(struct sim *, uint32_t rank, uint64_t sgen);
+/* An order for the job, and a report of it. */
+void sim_on_order(struct sim *, const struct order *);
+void sim_note_report(struct sim *, const struct report *);
+
+/* sim_publish.c: mailboxes, as trainers have them */
+/* Its next push goes into a cell, or a wait goes on. false: all by RPC. */
+bool box_act(struct sim *, struct proc *);
+void box_forget(struct proc *);
+/* The push of this index has an answer by RPC. */
+void box_settled(struct proc *, uint64_t window, uint32_t micro);
+/* A repeat by RPC has its answer. */
+void box_go_on(struct sim *, struct proc *);
+/* Another list of micro-batches. */
+void box_new_todo(struct proc *);
+
 /* sim_trainer.c */
+double sim_weight_of(const struct sim *, uint32_t micro);
+uint64_t sim_key_of(const struct proc *, uint64_t window, uint32_t micro);
+void trainer_told(struct sim *, uint64_t window, uint32_t rank, uint32_t micro, uint32_t result);
+void trainer_nonce(struct sim *, struct proc *);
+void trainer_wake(struct sim *, struct proc *, int64_t delay);
+void trainer_next(struct sim *, struct proc *, enum proc_state);
+void trainer_after_push(struct sim *, struct proc *);
+enum proc_state trainer_or_else(struct sim *, enum proc_state usual);
+void trainer_dies(struct sim *, struct proc *);
 double sim_lr_of(const struct sim *, uint64_t window); /* that all pushes give the window; 0: the schedule's */
 void trainer_spawn(struct sim *, uint32_t rank);
 void trainer_event(struct sim *, const struct event *);
@@ -272,6 +389,9 @@ void trainer_request(struct sim *, const struct event *);
 /* sim_stream.c */
 void stream_act(struct sim *, struct proc *); /* sends the next piece of its push */
 void stream_event(struct sim *, const struct event *);
+
+/* sim_check_box.c */
+void sim_check_boxes(struct sim *);
 
 /* sim_check.c */
 void sim_check(struct sim *);

@@ -222,7 +222,12 @@ enum status sim_job_new(struct sim *s, void (*report)(void *, const struct repor
 					 .allocate = port_allocate,
 					 .event = event,
 					 .process_alive = port_process_alive,
-					 .random16 = port_random16 };
+					 .random16 = port_random16,
+					 .record = sim_port_record,
+					 .mailbox_over = sim_port_mailbox_over };
+	s->looked = UINT64_MAX;
+	s->complete_said = 0;
+	s->complete_since = 0;
 	char why[128];
 	enum status st = job_new(&s->job, 1, s->part, 1000, s->gaccd_life, &ports);
 	return st ? st : job_set_tensors(s->job, &tensor, 1, why, sizeof(why));

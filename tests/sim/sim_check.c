@@ -44,16 +44,16 @@ static const struct store_window *stored(const struct sim *s, uint64_t window)
 static void check_told(struct sim *s)
 {
 	for (uint32_t i = 0; i < s->n_told; i++) {
-		const struct store_window *w = stored(s, s->told[i].window);
-		bool open = s->told[i].window == s->d.r.window;
+		const struct store_window *w = stored(s, s->told_push[i].window);
+		bool open = s->told_push[i].window == s->d.r.window;
 		const uint64_t *map = w ? w->counted : open ? s->d.counted : NULL;
-		bool in = map && bit(s, map, s->told[i].rank, s->told[i].micro);
-		bool should = s->told[i].result >= 1 && s->told[i].result <= 3;
-		bool may_come = s->told[i].result == 100 && open && s->d.r.phase == WINDOW_OPEN;
+		bool in = map && bit(s, map, s->told_push[i].rank, s->told_push[i].micro);
+		bool should = s->told_push[i].result >= 1 && s->told_push[i].result <= 3;
+		bool may_come = s->told_push[i].result == 100 && open && s->d.r.phase == WINDOW_OPEN;
 		if (should != in && !may_come)
-			sim_fail(s, "I4: rank %u micro %u of window %llu was told %u and is %s", s->told[i].rank,
-				 s->told[i].micro, (unsigned long long)s->told[i].window, s->told[i].result,
-				 in ? "in" : "not in");
+			sim_fail(s, "I4: rank %u micro %u of window %llu was told %u and is %s", s->told_push[i].rank,
+				 s->told_push[i].micro, (unsigned long long)s->told_push[i].window,
+				 s->told_push[i].result, in ? "in" : "not in");
 	}
 }
 
@@ -87,6 +87,7 @@ void sim_check(struct sim *s)
 	check_accumulator(s);
 	check_told(s);
 	check_monotone(s);
+	sim_check_boxes(s);
 }
 
 /* I1, I2, I3: what the engine applies now is durable, is this window, and holds what its bitmap says. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake engine: the real accum.c and control_state, a multiset instead of arenas, and death at any event. */
+/* The fake engine: its life, sessions, votes and commits, with the real control_state, a multiset instead of arenas,
+ * and death at any event. Its pushes are sim_push.c's, its mailboxes sim_box.c's. */
 #include "sim.h"
 
 #include "engine/commit.h"
-#include "engine/judge.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void answer(struct sim *s, const struct engine_answer *a)
+void engine_answer(struct sim *s, const struct engine_answer *a)
 {
 	int64_t at = s->now + (int64_t)sim_random(s, 3 * MS);
 	s->answer_at = at > s->answer_at ? at : s->answer_at + 1;
@@ -52,8 +52,20 @@ void engine_kill(struct sim *s)
 		return;
 	s->engine_up = s->engine_starting = s->pass_scheduled = false;
 	s->engine_life++;
+	s->n_passed = 0;
+	s->had_box = false;
+	memset(s->box, 0, sizeof(s->box));
 	accum_fini(&s->accum);
 	sim_exchange_left(s);
+}
+
+void engine_dies(struct sim *s)
+{
+	if (!s->engine_up)
+		return;
+	engine_kill(s);
+	job_on_engine_down(s->job, sim_now(s));
+	engine_start(s);
 }
 
 bool engine_take(struct sim *s, const struct engine_command *c)
@@ -65,129 +77,9 @@ bool engine_take(struct sim *s, const struct engine_command *c)
 	struct event *e = sim_event(s, s->command_at - s->now, EV_ENGINE_COMMAND);
 	e->life = s->engine_life;
 	e->command = *c;
+	if (c->op == ENGINE_MAILBOX)
+		e->box = sim_box_sent(s, c);
 	return true;
-}
-
-static struct ledger_cell *cell(struct sim *s, uint32_t rank, uint32_t micro)
-{
-	return &s->ledger[rank * s->spec.max_micro_size + micro];
-}
-
-static void schedule_pass(struct sim *s)
-{
-	if (s->pass_scheduled)
-		return;
-	s->pass_scheduled = true;
-	sim_event(s, (int64_t)sim_random(s, 4 * MS) + 1, EV_PASS)->life = s->engine_life;
-}
-
-/* To all who asked, as the engine's push.c does. */
-static void answer_push(struct sim *s, const struct accum_entry *p, enum status st, uint32_t result)
-{
-	for (uint32_t i = 0; i < p->n_askers; i++) {
-		struct engine_answer a = { .op = ENGINE_ADD,
-					   .id = p->asker[i],
-					   .rank = p->rank,
-					   .window = s->d.r.window,
-					   .rank_counted = s->d.rank[p->rank].counted,
-					   .blocked_by = p->rank,
-					   .status = st,
-					   .result = result };
-		answer(s, &a);
-		result = result == PUSH_COUNTED ? PUSH_DUPLICATE : result;
-	}
-}
-
-static void on_add(struct sim *s, const struct engine_command *c)
-{
-	struct engine_answer a = answer_to(c, ST_OK);
-	const struct plan plan = { .job_id = 1,
-				   .ranks = s->spec.ranks,
-				   .slots = (s->spec.ranks + 1) * s->spec.slots_per_rank,
-				   .slots_per_rank = s->spec.slots_per_rank,
-				   .n_tensors = 1 };
-	const struct window_state w = { &plan, &s->d, s->ledger, &s->accum };
-	const struct push p = { .rank = c->rank,
-				.micro = c->micro,
-				.slot = c->slot - judge_first_slot(&w, c->rank),
-				.sgen = c->sgen,
-				.window = c->window,
-				.data_key = c->data_key,
-				.weight = c->weight,
-				.lr = c->window_lr,
-				.loss_scale = c->loss_scale };
-	struct accum_entry e = { .asker = { c->id },
-				 .n_askers = 1,
-				 .sgen = c->sgen,
-				 .rank = c->rank,
-				 .micro = c->micro,
-				 .slot = c->slot,
-				 .weight = c->weight,
-				 .data_key = c->data_key,
-				 .window_lr = c->window_lr };
-	const struct verdict v = judge_push(&w, &p);
-	if (v.ruling >= PUSH_BAD_WEIGHT && v.ruling <= PUSH_BITMAP_END)
-		sim_fail(s, "micro-batch %u of rank %u is ruled %d by the engine: no trainer sent that", c->micro,
-			 c->rank, (int)v.ruling);
-	if (v.ruling == PUSH_JOINS) {
-		accum_join(&s->accum.entry[v.entry], c->id);
-		return;
-	}
-	if (v.ruling == PUSH_QUEUES) {
-		accum_queue(&s->accum, &e);
-		schedule_pass(s);
-		return;
-	}
-	a.status = v.status;
-	a.result = v.result;
-	a.blocked_by = c->rank;
-	answer(s, &a);
-}
-
-/* A pass reads the slots as they are now, flips, and answers later: it may die in between. One micro-batch in thirty is
- * refused as non-finite when the spec says so. */
-static void on_pass(struct sim *s)
-{
-	struct accum_entry *e[2], pass[2];
-	s->pass_scheduled = false;
-	uint32_t n = accum_next(&s->accum, &s->d, e, 2);
-	for (uint32_t i = 0; i < n; i++)
-		pass[i] = *e[i];
-	for (uint32_t i = 0; i < n; i++) {
-		const struct accum_entry *p = &pass[i];
-		bool reject = s->spec.nonfinite != NONFINITE_SKIP_STEP && (p->data_key % 30) == 7;
-		if (p->sgen != s->d.rank[p->rank].sgen)
-			sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
-				 (unsigned long long)p->sgen, p->rank, (unsigned long long)s->d.rank[p->rank].sgen);
-		if (reject) {
-			control_set_bit(s->d.voided, s->spec.max_micro_size, p->rank, p->micro);
-		} else {
-			s->acc[s->n_acc++] = s->slot[p->slot];
-			control_set_bit(s->d.counted, s->spec.max_micro_size, p->rank, p->micro);
-			s->d.rank[p->rank].counted++;
-			if (!s->d.r.count)
-				s->d.r.window_lr = p->window_lr;
-			s->d.r.count++;
-			s->d.r.sum_weight += p->weight;
-			*cell(s, p->rank, p->micro) =
-				(struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
-		}
-		s->d.r.seq++;
-		answer_push(s, p, ST_OK, reject ? PUSH_VOID : PUSH_COUNTED);
-	}
-	for (uint32_t i = 0; i < n; i++)
-		accum_remove(&s->accum, accum_find(&s->accum, pass[i].rank, pass[i].micro));
-	if (n)
-		schedule_pass(s);
-}
-
-static void drop_queue(struct sim *s, uint32_t rank, uint64_t below_sgen, enum status st)
-{
-	struct accum_entry *p;
-	while ((p = accum_find_stale(&s->accum, rank, below_sgen))) {
-		answer_push(s, p, st, 0);
-		accum_remove(&s->accum, p);
-	}
 }
 
 static void on_attach(struct sim *s, const struct engine_command *c)
@@ -196,20 +88,28 @@ static void on_attach(struct sim *s, const struct engine_command *c)
 	struct engine_answer a = answer_to(c, c->sgen < r->sgen ? ST_SESSION_FENCED : ST_OK);
 	if (!a.status) {
 		uint32_t step_acked = r->session.step_acked;
+		sim_box_fence(s, c->rank, c->sgen);
 		r->sgen = c->sgen;
 		r->session = c->session;
 		r->session.step_acked = step_acked;
 		if (r->flushed == RANK_LEFT)
 			r->flushed = RANK_FLUSHED;
-		drop_queue(s, c->rank, c->sgen, ST_SESSION_FENCED);
+		sim_push_drop(s, c->rank, c->sgen, ST_SESSION_FENCED);
 	}
-	answer(s, &a);
+	engine_answer(s, &a);
 }
 
-static void on_flush(struct sim *s, const struct engine_command *c)
+/* What lies in the rank's cells came before it, and what is queued of that is awaited. */
+static bool flush_waits(struct sim *s, uint32_t rank)
+{
+	return s->box[rank].of && s->d.r.phase == WINDOW_OPEN && accum_oldest(&s->accum, rank);
+}
+
+static void flush(struct sim *s, const struct engine_command *c)
 {
 	struct control_rank *r = &s->d.rank[c->rank];
 	struct engine_answer a = answer_to(c, ST_OK);
+	uint32_t owing = sim_owing(s);
 	if (c->sgen < r->sgen)
 		a.status = ST_SESSION_FENCED;
 	else if (!c->leave && c->window != s->d.r.window)
@@ -218,9 +118,39 @@ static void on_flush(struct sim *s, const struct engine_command *c)
 		r->flushed = RANK_LEFT;
 	else if (!r->flushed)
 		r->flushed = RANK_FLUSHED;
-	if (!a.status)
-		drop_queue(s, c->rank, UINT64_MAX, ST_FLUSHED);
-	answer(s, &a);
+	if (!a.status) {
+		s->d.r.seq++;
+		sim_push_drop(s, c->rank, UINT64_MAX, ST_FLUSHED);
+		sim_push_progress(s, c->rank);
+		sim_push_owe_nothing(s, owing);
+	}
+	engine_answer(s, &a);
+}
+
+static void on_flush(struct sim *s, const struct engine_command *c)
+{
+	struct sim_open_box *b = &s->box[c->rank];
+	struct engine_answer gone = answer_to(&b->flush, ST_UNAVAILABLE);
+	sim_box_look(s, c->rank);
+	if (!flush_waits(s, c->rank)) {
+		flush(s, c);
+		return;
+	}
+	if (b->flush.id)
+		engine_answer(s, &gone);
+	b->flush = *c;
+}
+
+/* Those that have waited long enough: at the end of each turn. */
+static void flush_waiting(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->spec.ranks; i++) {
+		const struct engine_command c = s->box[i].flush;
+		if (!c.id || flush_waits(s, i))
+			continue;
+		s->box[i].flush.id = 0;
+		flush(s, &c);
+	}
 }
 
 static void fill_sums(struct sim *s, struct engine_answer *a)
@@ -255,7 +185,7 @@ static void freeze(struct sim *s)
 	if (s->d.r.phase != WINDOW_OPEN)
 		return;
 	s->d.r.phase = WINDOW_CLOSED;
-	drop_queue(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
+	sim_push_drop(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
 }
 
 static void on_close(struct sim *s, const struct engine_command *c)
@@ -264,7 +194,7 @@ static void on_close(struct sim *s, const struct engine_command *c)
 	if (!a.status)
 		freeze(s);
 	fill_sums(s, &a);
-	answer(s, &a);
+	engine_answer(s, &a);
 }
 
 static void on_go(struct sim *s, const struct engine_command *c)
@@ -285,7 +215,7 @@ static void on_go(struct sim *s, const struct engine_command *c)
 		a.digest = r->prepared_digest;
 	}
 	if (a.status || again)
-		answer(s, &a);
+		engine_answer(s, &a);
 	else
 		sim_exchange(s, c);
 }
@@ -305,7 +235,7 @@ void engine_exchanged(struct sim *s, const struct engine_command *go, enum statu
 		r->prepared_nonfinite = a.nonfinite;
 		r->prepared_digest = a.digest;
 	}
-	answer(s, &a);
+	engine_answer(s, &a);
 }
 
 static void on_commit(struct sim *s, const struct engine_command *c)
@@ -315,13 +245,13 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	if (c->window + 1 == r->window) {
 		a.digest = r->params_digest;
 		a.nonfinite = r->params_nonfinite;
-		answer(s, &a);
+		engine_answer(s, &a);
 		return;
 	}
 	if (c->window != r->window || r->phase != WINDOW_PREPARED || c->term != r->prepared_term ||
 	    c->attempt != r->prepared_attempt) {
 		a.status = ST_STALE_ATTEMPT;
-		answer(s, &a);
+		engine_answer(s, &a);
 		return;
 	}
 	const char *wrong = commit_wrong_number(c, s->spec.max_micro_size);
@@ -335,7 +265,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	bool reads = s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
 	if (reads && r->client_pending) {
 		a.status = ST_NOT_READY;
-		answer(s, &a);
+		engine_answer(s, &a);
 		return;
 	}
 	struct commit k = { .window = c->window,
@@ -364,6 +294,10 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	r->window_lr = 0;
 	r->sum_weight = 0;
 	r->prepared_term = r->prepared_attempt = 0;
+	r->commit_window = k.window;
+	r->commit_outcome = k.outcome;
+	r->commit_result = c->result;
+	memcpy(s->d.last_counted, s->d.counted, s->d.n_words * 8);
 	memset(s->d.counted, 0, s->d.n_words * 8);
 	memset(s->d.voided, 0, s->d.n_words * 8);
 	for (uint32_t i = 0; i < s->spec.ranks; i++) {
@@ -371,9 +305,11 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 		s->d.rank[i].flushed = s->d.rank[i].flushed == RANK_LEFT ? RANK_LEFT : RANK_OPEN;
 	}
 	s->n_acc = 0;
+	for (uint32_t i = 0; i < s->spec.ranks; i++)
+		sim_push_progress(s, i);
 	a.digest = r->params_digest;
 	a.nonfinite = r->params_nonfinite;
-	answer(s, &a);
+	engine_answer(s, &a);
 }
 
 static void on_ack(struct sim *s, const struct engine_command *c)
@@ -389,20 +325,21 @@ static void on_ack(struct sim *s, const struct engine_command *c)
 		else
 			s->d.rank[c->rank].session.step_acked = 1;
 	}
-	answer(s, &a);
+	engine_answer(s, &a);
 }
 
-static void on_command(struct sim *s, const struct engine_command *c)
+static void on_command(struct sim *s, const struct event *e)
 {
+	const struct engine_command *c = &e->command;
 	s->d.r.seq++;
 	if (s->accum.n)
-		schedule_pass(s); /* what is queued may have got its turn */
+		sim_schedule_pass(s); /* what is queued may have got its turn */
 	switch ((enum engine_op)c->op) {
 	case ENGINE_ATTACH:
 		on_attach(s, c);
 		break;
 	case ENGINE_ADD:
-		on_add(s, c);
+		sim_push_add(s, c);
 		break;
 	case ENGINE_FLUSH:
 		on_flush(s, c);
@@ -419,10 +356,15 @@ static void on_command(struct sim *s, const struct engine_command *c)
 	case ENGINE_ACK_STEP:
 		on_ack(s, c);
 		break;
+	case ENGINE_MAILBOX: {
+		struct engine_answer a = answer_to(c, sim_box_take(s, c, e->box));
+		engine_answer(s, &a);
+		break;
+	}
 	case ENGINE_INIT_PARAMS: {
 		struct engine_answer a = answer_to(c, ST_OK);
 		s->d.r.params_ready = 1;
-		answer(s, &a);
+		engine_answer(s, &a);
 		break;
 	}
 	default:
@@ -441,12 +383,31 @@ static void on_up(struct sim *s)
 	s->engine_life++;
 	s->command_at = s->answer_at = s->now;
 	accum_init(&s->accum, s->spec.ranks * 4, s->spec.max_micro_size, s->spec.ordering == ORDER_CANONICAL);
+	for (uint32_t i = 0; i < s->spec.ranks; i++)
+		sim_push_progress(s, i);
+	if (s->d.r.seq < s->told)
+		sim_fail(s, "I4: an engine begins with record %llu, and %llu was told", (unsigned long long)s->d.r.seq,
+			 (unsigned long long)s->told);
 	if (job_on_engine_up(s->job, &s->d, sim_now(s)))
 		sim_fail(s, "the job refuses the engine's control record");
 }
 
+/* One thread: what a pass has recorded is answered before anything else is done. */
+static void turn(struct sim *s, const struct event *e)
+{
+	sim_push_answer_pass(s);
+	if (e->type == EV_ENGINE_COMMAND)
+		on_command(s, e);
+	else if (e->type == EV_PASS)
+		sim_push_pass(s);
+	else if (e->type == EV_BOX_BELL)
+		sim_box_look(s, e->proc);
+	flush_waiting(s);
+}
+
 void engine_event(struct sim *s, const struct event *e)
 {
+	bool between = e->type == EV_PASSED || e->type == EV_BOX_RING;
 	if (e->type == EV_ENGINE_UP) {
 		if (e->life == s->gaccd_life)
 			on_up(s);
@@ -454,10 +415,12 @@ void engine_event(struct sim *s, const struct event *e)
 	}
 	if (e->life != s->engine_life || !s->engine_up)
 		return;
-	if (e->type == EV_ENGINE_COMMAND)
-		on_command(s, &e->command);
-	else if (e->type == EV_PASS)
-		on_pass(s);
+	if (between && s->faults && sim_chance(s, 3)) /* a record without its answers, an answer without its bell */
+		engine_dies(s);
+	else if (e->type == EV_BOX_RING)
+		sim_box_ring(s, e->proc);
+	else if (e->type != EV_ENGINE_ANSWER)
+		turn(s, e);
 	else if (s->gaccd_up)
 		job_on_answer(s->job, &e->answer, sim_now(s));
 }

@@ -6,28 +6,15 @@
 
 #define RETRY_NS (300 * MS)
 
-static void random16(struct sim *s, uint8_t out[16])
+void trainer_nonce(struct sim *s, struct proc *p)
 {
 	for (int i = 0; i < 16; i++)
-		out[i] = (uint8_t)sim_random(s, 256);
+		p->nonce[i] = (uint8_t)sim_random(s, 256);
 }
 
-static void wake(struct sim *s, struct proc *p, int64_t delay)
+void trainer_wake(struct sim *s, struct proc *p, int64_t delay)
 {
 	sim_event(s, delay, EV_PROC)->proc = (uint32_t)(p - s->proc);
-}
-
-void trainer_spawn(struct sim *s, uint32_t rank)
-{
-	if (s->n_procs == SIM_MAX_PROCS) {
-		s->faults = false; /* enough deaths for one run */
-		return;
-	}
-	struct proc *p = &s->proc[s->n_procs++];
-	*p = (struct proc){ .state = PROC_ATTACH, .rank = rank, .windows_left = 4 + (int)sim_random(s, 10) };
-	p->streams = sim_chance(s, 300);
-	random16(s, p->nonce);
-	wake(s, p, (int64_t)sim_random(s, s->restless && sim_chance(s, 100) ? 1500 * MS : 30 * MS));
 }
 
 static struct sim_slot *slot_of(struct sim *s, const struct proc *p, uint32_t slot)
@@ -55,7 +42,7 @@ static void send(struct sim *s, struct proc *p)
 		e->order.commit.window = p->ack_window;
 		memcpy(e->missing, p->token, 16);
 	}
-	wake(s, p, RETRY_NS + 1);
+	trainer_wake(s, p, RETRY_NS + 1);
 }
 
 static struct session_key key_of(const struct sim *s, const struct event *e)
@@ -70,7 +57,12 @@ double sim_lr_of(const struct sim *s, uint64_t window)
 	return (s->seed + window) % 3 ? 0 : 10 + (double)window;
 }
 
-static double weight_of(const struct sim *s, uint32_t micro)
+uint64_t sim_key_of(const struct proc *p, uint64_t window, uint32_t micro)
+{
+	return 1 + window * 1000 + p->rank * 100 + micro;
+}
+
+double sim_weight_of(const struct sim *s, uint32_t micro)
 {
 	static const double extreme[] = { 1, 1e-300, 1e300, 1e-30 };
 	return s->extreme ? extreme[micro % 4] : 1 + micro;
@@ -94,7 +86,8 @@ void trainer_request(struct sim *s, const struct event *e)
 					 .uid = 1000,
 					 .pid = e->proc + 1,
 					 .start_time = 1,
-					 .shared_memory = !p->streams };
+					 .shared_memory = !p->streams,
+					 .resume_generation = p->generation };
 		memcpy(a.nonce, p->nonce, 16);
 		job_attach(s->job, call, &a, now);
 		break;
@@ -108,10 +101,10 @@ void trainer_request(struct sim *s, const struct event *e)
 		struct push_args a = { .window = window,
 				       .micro = micro,
 				       .slot = micro % s->spec.slots_per_rank,
-				       .weight = weight_of(s, micro),
+				       .weight = sim_weight_of(s, micro),
 				       .loss_scale = p->loss_scale,
 				       .lr = sim_lr_of(s, window),
-				       .data_key = 1 + window * 1000 + p->rank * 100 + micro };
+				       .data_key = sim_key_of(p, window, micro) };
 		if ((enum proc_state)e->order.want == PROC_OTHER_KEY)
 			a.data_key += 50;
 		job_push(s->job, call, &k, &a, now);
@@ -161,25 +154,32 @@ void trainer_reply(struct sim *s, uint64_t call, const struct reply *r)
 		memcpy(e->missing, r->ready.missing, r->ready.n_missing * sizeof(*e->missing));
 }
 
-static void told(struct sim *s, const struct proc *p, uint32_t result)
+void trainer_told(struct sim *s, uint64_t window, uint32_t rank, uint32_t micro, uint32_t result)
 {
-	if (s->n_told < sizeof(s->told) / sizeof(*s->told)) {
-		s->told[s->n_told].window = p->window;
-		s->told[s->n_told].rank = p->rank;
-		s->told[s->n_told].micro = p->todo[p->at];
-		s->told[s->n_told++].result = result;
+	if (s->n_told < sizeof(s->told_push) / sizeof(*s->told_push)) {
+		s->told_push[s->n_told].window = window;
+		s->told_push[s->n_told].rank = rank;
+		s->told_push[s->n_told].micro = micro;
+		s->told_push[s->n_told++].result = result;
 	}
 }
 
-static void next(struct sim *s, struct proc *p, enum proc_state state)
+/* By RPC. */
+static void told(struct sim *s, struct proc *p, uint32_t result)
+{
+	trainer_told(s, p->window, p->rank, p->todo[p->at], result);
+	box_settled(p, p->window, p->todo[p->at]);
+}
+
+void trainer_next(struct sim *s, struct proc *p, enum proc_state state)
 {
 	p->state = state;
 	p->call = 0;
-	wake(s, p, (int64_t)sim_random(s, 10 * MS) + 1);
+	trainer_wake(s, p, (int64_t)sim_random(s, 10 * MS) + 1);
 }
 
 /* What a trainer may do at any point of a window instead of what comes next. */
-static enum proc_state or_else(struct sim *s, enum proc_state usual)
+enum proc_state trainer_or_else(struct sim *s, enum proc_state usual)
 {
 	if (!s->restless)
 		return usual;
@@ -205,30 +205,38 @@ static void begin_window(struct sim *s, struct proc *p, const struct event *e)
 	p->n_todo = e->reply.ready.n_missing;
 	memcpy(p->todo, e->missing, p->n_todo * sizeof(*p->todo));
 	p->at = 0;
+	box_new_todo(p);
 	shuffle(s, p);
 	if (e->reply.ready.pending_apply) { /* an earlier process of this rank has not read it, or has not said so */
 		p->ack_window = e->reply.ready.pending_window;
-		next(s, p, PROC_ACK);
+		trainer_next(s, p, PROC_ACK);
 		return;
 	}
 	/* now and then a rank has fewer micro-batches than micro_size */
-	next(s, p, or_else(s, p->n_todo == 0 ? PROC_WAIT : sim_chance(s, 150) ? PROC_FLUSH : PROC_COMPUTE));
+	trainer_next(s, p,
+		     trainer_or_else(s, p->n_todo == 0	     ? PROC_WAIT
+					: sim_chance(s, 150) ? PROC_FLUSH
+							     : PROC_COMPUTE));
 }
 
-static void after_push(struct sim *s, struct proc *p)
+void trainer_after_push(struct sim *s, struct proc *p)
 {
+	if (p->repeats) {
+		box_go_on(s, p);
+		return;
+	}
 	p->at++;
 	if (p->at < p->n_todo)
-		next(s, p, or_else(s, sim_chance(s, 50) ? PROC_FLUSH : PROC_COMPUTE));
+		trainer_next(s, p, trainer_or_else(s, sim_chance(s, 50) ? PROC_FLUSH : PROC_COMPUTE));
 	else
-		next(s, p, or_else(s, PROC_WAIT));
+		trainer_next(s, p, trainer_or_else(s, PROC_WAIT));
 }
 
 /* It has flushed: most wait; some flush again, leave, or push what is not wanted any more. */
 static void after_flush(struct sim *s, struct proc *p)
 {
 	bool pushes = s->restless && p->at < p->n_todo && sim_chance(s, 100);
-	next(s, p, pushes ? PROC_COMPUTE : or_else(s, PROC_WAIT));
+	trainer_next(s, p, pushes ? PROC_COMPUTE : trainer_or_else(s, PROC_WAIT));
 }
 
 static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
@@ -242,13 +250,14 @@ static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
 		p->loss_scale = r->step.commit.next.scale.scale;
 		p->n_todo = 1;
 		p->at = p->todo[0] = 0;
-		next(s, p, PROC_COMPUTE);
+		box_forget(p);
+		trainer_next(s, p, PROC_COMPUTE);
 	} else if (r->step.done) {
 		p->state = PROC_DONE;
 	} else if (s->spec.optim.type == OPTIM_CLIENT && r->step.commit.outcome == OUTCOME_APPLIED) {
-		next(s, p, PROC_ACK);
+		trainer_next(s, p, PROC_ACK);
 	} else {
-		next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
+		trainer_next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
 	}
 }
 
@@ -268,6 +277,21 @@ static bool is_newest(const struct sim *s, const struct proc *p)
 	return true;
 }
 
+static void attach_anew(struct sim *s, struct proc *p)
+{
+	trainer_nonce(s, p);
+	box_forget(p);
+	trainer_next(s, p, PROC_ATTACH);
+}
+
+/* A micro-batch is out of order if those before it lie in a mailbox that no engine reads any more. */
+static void out_of_order(struct sim *s, struct proc *p)
+{
+	if (!p->box || !(p->box->mem->header.closed || p->hung_up))
+		sim_fail(s, "rank %u is told that micro-batch %u is out of order", p->rank, p->todo[p->at]);
+	trainer_next(s, p, PROC_READY);
+}
+
 static void on_error(struct sim *s, struct proc *p, enum status st)
 {
 	switch (st) {
@@ -279,8 +303,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 	case ST_SESSION_UNKNOWN:
 		if (p->generation >= s->d.rank[p->rank].sgen && !s->lost) /* nobody has fenced it */
 			sim_fail(s, "rank %u's session is forgotten", p->rank);
-		random16(s, p->nonce);
-		next(s, p, PROC_ATTACH);
+		attach_anew(s, p);
 		break;
 	case ST_JOB_ENDED:
 		p->state = PROC_DONE;
@@ -289,34 +312,38 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 	case ST_FLUSHED:
 		if (p->state == PROC_PUSH || p->state == PROC_OTHER_KEY)
 			told(s, p, 100);
-		next(s, p, PROC_WAIT);
+		trainer_next(s, p, PROC_WAIT);
 		break;
 	case ST_WINDOW_FORGOTTEN: /* neither promised nor denied */
-		next(s, p, PROC_WAIT);
+		trainer_next(s, p, PROC_WAIT);
 		break;
 	case ST_DATA_KEY_MISMATCH:
 		if (p->state != PROC_OTHER_KEY)
 			sim_fail(s, "rank %u has one key for micro-batch %u, and is told that it has two", p->rank,
 				 p->todo[p->at]);
-		after_push(s, p);
+		trainer_after_push(s, p);
 		break;
 	case ST_NONFINITE: /* the job ends */
 		if (s->spec.nonfinite != NONFINITE_ERROR)
 			sim_fail(s, "rank %u is told NONFINITE", p->rank);
-		after_push(s, p);
+		box_settled(p, p->window, p->todo[p->at]);
+		trainer_after_push(s, p);
+		break;
+	case ST_OUT_OF_ORDER:
+		out_of_order(s, p);
 		break;
 	case ST_NOT_READY:
 		sim_fail(s, "rank %u has been told that the job runs, and now that it does not", p->rank);
 		break;
 	case ST_NOT_CURRENT_WINDOW:
-		next(s, p, PROC_READY);
+		trainer_next(s, p, PROC_READY);
 		break;
 	case ST_NO_SLOT: /* the operator does what the hint says */
 		for (uint32_t i = 0; i < s->n_procs; i++)
 			if (s->proc[i].stopped)
 				s->proc[i].state = PROC_DEAD;
 		p->call = 0;
-		wake(s, p, 50 * MS);
+		trainer_wake(s, p, 50 * MS);
 		break;
 	case ST_UNAVAILABLE:
 	case ST_ENGINE_DOWN:
@@ -324,7 +351,7 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 	case ST_RESOURCE_EXHAUSTED:
 	case ST_NO_MEMORY:
 		p->call = 0;
-		wake(s, p, 50 * MS);
+		trainer_wake(s, p, 50 * MS);
 		break;
 	default:
 		sim_fail(s, "rank %u in state %d is told %s", p->rank, p->state, status_info(st)->name);
@@ -345,7 +372,9 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		p->spare = e->coord;
 		if (!p->streams && s->gaccd_up)
 			job_on_mapped(s->job, sim_rank(s, p), p->generation);
-		next(s, p, PROC_READY);
+		if (p->wants_box && sim_chance(s, 900))
+			sim_box_give(s, p);
+		trainer_next(s, p, PROC_READY);
 		break;
 	case PROC_READY:
 		begin_window(s, p, e);
@@ -353,14 +382,14 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 	case PROC_PUSH:
 		told(s, p, r->push.result);
 		if (s->restless && sim_chance(s, 50))
-			next(s, p, PROC_OTHER_KEY);
+			trainer_next(s, p, PROC_OTHER_KEY);
 		else
-			after_push(s, p);
+			trainer_after_push(s, p);
 		break;
 	case PROC_OTHER_KEY:
 		if (r->push.result == PUSH_COUNTED)
 			sim_fail(s, "rank %u micro %u is counted with two data keys", p->rank, p->todo[p->at]);
-		after_push(s, p);
+		trainer_after_push(s, p);
 		break;
 	case PROC_FLUSH:
 		after_flush(s, p);
@@ -369,7 +398,7 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		after_wait(s, p, r);
 		break;
 	case PROC_ACK:
-		next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
+		trainer_next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
 		break;
 	case PROC_DETACH:
 		p->state = PROC_DONE;
@@ -388,6 +417,13 @@ static void act(struct sim *s, struct proc *p)
 {
 	if (p->state == PROC_DEAD || p->state == PROC_DONE || p->stopped)
 		return;
+	if (p->hung_up) {
+		p->hung_up = false;
+		attach_anew(s, p);
+		return;
+	}
+	if (box_act(s, p))
+		return;
 	if (p->streams && p->state == PROC_COMPUTE)
 		p->state = PROC_PUSH;
 	if (p->streams && p->state == PROC_PUSH) {
@@ -404,11 +440,15 @@ static void act(struct sim *s, struct proc *p)
 		for (uint32_t i = half ? SIM_PIECES / 2 : 0; i < (half ? SIM_PIECES : SIM_PIECES / 2); i++)
 			t[i] = mine;
 		if (!half) {
-			wake(s, p, (int64_t)sim_random(s, 5 * MS) + 1);
+			trainer_wake(s, p, (int64_t)sim_random(s, 5 * MS) + 1);
 			return;
 		}
 		p->state = PROC_PUSH;
+		if (box_act(s, p))
+			return;
 	}
+	if (p->state == PROC_FLUSH)
+		p->flushed_window = p->window + 1;
 	send(s, p);
 }
 
@@ -432,56 +472,4 @@ void trainer_event(struct sim *s, const struct event *e)
 		on_reply(s, p, e);
 		return;
 	}
-}
-
-/* All of them die, and nobody starts others: the job is abandoned, unless it completes with what it has. */
-void trainers_desert(struct sim *s)
-{
-	for (uint32_t i = 0; i < s->n_procs; i++) {
-		struct proc *p = &s->proc[i];
-		if (p->state == PROC_DEAD || p->state == PROC_DONE)
-			continue;
-		p->state = PROC_DEAD;
-		if (s->gaccd_up)
-			job_on_link(s->job, sim_rank(s, p), p->generation, false, sim_now(s));
-	}
-}
-
-/* A stopped trainer whose delayed Attach has fenced its successor holds the job up: it is continued in the end. */
-void trainer_continue_all(struct sim *s)
-{
-	for (uint32_t i = 0; i < s->n_procs; i++)
-		if (s->proc[i].stopped) {
-			s->proc[i].stopped = false;
-			wake(s, &s->proc[i], 1);
-		}
-}
-
-/* Kills or stops a random live trainer; a stopped one wakes up later, when a new process may have its rank. */
-void trainer_fault(struct sim *s)
-{
-	uint32_t i = (uint32_t)sim_random(s, s->n_procs);
-	struct proc *p = &s->proc[i];
-	if (p->state == PROC_DEAD || p->state == PROC_DONE)
-		return;
-	s->n_kills++;
-	if (p->stopped) {
-		p->stopped = false;
-		wake(s, p, 1);
-		return;
-	}
-	bool stop = sim_chance(s, 300);
-	if (stop)
-		p->stopped = true;
-	else
-		p->state = PROC_DEAD;
-	if (stop && sim_chance(s, 500)) { /* only slept */
-		p->stopped = false;
-		wake(s, p, 400 * MS);
-		return;
-	}
-	struct event *e = sim_event(s, (int64_t)sim_random(s, 100 * MS) + 1, EV_START_PROC);
-	e->proc = p->rank;
-	if (s->gaccd_up)
-		job_on_link(s->job, sim_rank(s, p), p->generation, false, sim_now(s));
 }
