@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that forget what was not synced when the power fails. power_record.c notes what a process does to the files
- * under one directory (its functions stand before libc's, for shared libraries, too: SQLite); power_disk.c makes, from
- * the first so many of these operations, a directory as a disk may hold it after a power cut.
+/* Files that forget what was not synced when the power fails. power_record.c notes in a log (power_log.c) what a
+ * process does to the files under one directory (its functions stand before libc's, for shared libraries, too: SQLite);
+ * power_disk.c makes, from the first so many of these operations, a directory as a disk may hold it after a power cut,
+ * and power_same.c tells which of these are the same.
  *
  * What a disk may hold (docs/decisions.md, "The disk after a power cut"):
  * - what was synced is there: fsync and fdatasync of a file keep its bytes and size, fsync also its owner and mode,

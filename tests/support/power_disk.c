@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The disk after a power cut: replays what was noted, syncs included, and draws of what was not synced what has reached
  * the disk. */
-#include "support/power.h"
+#include "support/power_log.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,12 +59,6 @@ struct disk {
 	uint64_t rng;
 };
 
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "power: %s: %s\n", what, strerror(errno));
-	_exit(1);
-}
-
 static void *grown(void *old, size_t *room, size_t wanted, size_t unit)
 {
 	size_t n = *room ? *room : 16;
@@ -73,7 +66,7 @@ static void *grown(void *old, size_t *room, size_t wanted, size_t unit)
 		n *= 2;
 	void *p = realloc(old, n * unit);
 	if (!p)
-		die("realloc");
+		power_die("realloc");
 	*room = n;
 	return p;
 }
@@ -167,7 +160,7 @@ static void draw_sectors(struct disk *d, const struct node *f, struct content *o
 	size_t odds = 1 + draw(d, 9); /* of ten: that a sector is as new as can be */
 	resize(out, n_sectors * POWER_SECTOR);
 	if (!reach)
-		die("calloc");
+		power_die("calloc");
 	for (size_t i = 0; i < n; i++)
 		for (sectors_of(&d->op[f->pending.op[i]], n_sectors, &first, &end); first < end; first++)
 			reach[first]++;
@@ -289,7 +282,7 @@ static void draw_names(struct disk *d, struct names *out)
 	*out = (struct names){ .n = d->names.n };
 	out->e = grown(NULL, &out->room, d->names.n + 1, sizeof(*out->e));
 	if (!c)
-		die("calloc");
+		power_die("calloc");
 	if (d->names.n)
 		memcpy(out->e, d->names.e, d->names.n * sizeof(*out->e));
 	for (size_t i = 0; i < d->changed.n; i++)
@@ -332,7 +325,7 @@ static void create(struct disk *d, const struct power_op *op)
 	if (op->node >= d->n_nodes) {
 		d->node = realloc(d->node, (size_t)(op->node + 1) * sizeof(*d->node));
 		if (!d->node)
-			die("realloc");
+			power_die("realloc");
 		d->n_nodes = op->node + 1;
 	}
 	d->node[op->node] = (struct node){ .is_dir = op->is_dir, .meta = m, .later = m };
@@ -393,7 +386,7 @@ static void set_meta(struct disk *d, const struct node *f, const char *path)
 {
 	struct meta m = draw_meta(d, f);
 	if ((m.uid != geteuid() && chown(path, m.uid, m.gid)) || chmod(path, m.mode))
-		die(path);
+		power_die(path);
 }
 
 static void make_file(struct disk *d, const struct node *f, const char *path)
@@ -405,7 +398,7 @@ static void make_file(struct disk *d, const struct node *f, const char *path)
 		zeros--;
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0 || (zeros && write(fd, c.data, zeros) != (ssize_t)zeros) || ftruncate(fd, (off_t)c.size))
-		die(path);
+		power_die(path);
 	close(fd);
 	free(c.data);
 }
@@ -418,9 +411,9 @@ static void make_dir(struct disk *d, const struct names *t, int dir, const char 
 			continue;
 		const struct node *f = &d->node[t->e[i].node];
 		if ((size_t)snprintf(name, sizeof(name), "%s/%s", path, t->e[i].name) >= sizeof(name))
-			die(path);
+			power_die(path);
 		if (f->is_dir && mkdir(name, 0700))
-			die(name);
+			power_die(name);
 		if (f->is_dir)
 			make_dir(d, t, t->e[i].node, name);
 		else
@@ -434,7 +427,7 @@ void power_cut(const struct power_log *log, size_t ops, enum power_image image, 
 	struct disk d = { .log = log, .image = image, .rng = seed };
 	struct names t;
 	if (power_ops(log, &d.op) < ops)
-		die("so many operations were not noted");
+		power_die("so many operations were not noted");
 	replay(&d, ops);
 	draw_names(&d, &t);
 	make_dir(&d, &t, 0, to);
@@ -446,62 +439,4 @@ void power_cut(const struct power_log *log, size_t ops, enum power_image image, 
 	free(d.names.e);
 	free(d.changed.op);
 	free(t.e);
-}
-
-/* ---- images that are the same ---- */
-
-static bool is_sync(const struct power_op *op)
-{
-	return op->kind == POWER_SYNC || op->kind == POWER_DATASYNC;
-}
-
-/* Owner and mode are the ones that the file had anyway. */
-static bool changes_nothing(const struct power_op *op, size_t at)
-{
-	const struct power_op *was = &op[at];
-	for (size_t i = at; i-- > 0 && was == &op[at];)
-		if ((op[i].kind == POWER_CREATE || op[i].kind == POWER_META) && op[i].node == was->node)
-			was = &op[i];
-	return was != &op[at] && was->mode == op[at].mode && was->uid == op[at].uid && was->gid == op[at].gid;
-}
-
-/* Whether what an operation has changed of names, owners or modes was synced before the end-th operation; true for all
- * others. */
-static bool is_kept(const struct power_op *op, size_t at, size_t end)
-{
-	const struct power_op *of = &op[at];
-	bool is_meta = of->kind == POWER_META;
-	if (is_meta && changes_nothing(op, at))
-		return true;
-	if (!is_meta && of->kind != POWER_CREATE && of->kind != POWER_UNLINK && of->kind != POWER_RENAME)
-		return true;
-	for (size_t i = at + 1; i < end; i++)
-		if (op[i].kind == POWER_SYNC && op[i].node == (is_meta ? of->node : of->dir))
-			return true;
-	return false;
-}
-
-bool power_repeats(const struct power_log *log, size_t ops, enum power_image image)
-{
-	const struct power_op *op;
-	bool all_kept = true;
-	power_ops(log, &op);
-	const struct power_op *last = &op[ops - 1];
-	bool bytes = last->kind == POWER_WRITE || last->kind == POWER_SIZE;
-	for (size_t i = 0; i < ops && all_kept; i++)
-		all_kept = is_kept(op, i, ops);
-	switch (image) {
-	case POWER_NOTHING:
-		return !is_sync(last);
-	case POWER_NAMES: /* as POWER_NOTHING where all names are kept */
-		return all_kept || bytes || last->kind == POWER_NOTE;
-	case POWER_DATA:
-		return !is_sync(last) && !bytes;
-	case POWER_LATER: /* as POWER_DATA where all names are kept */
-		return all_kept || last->kind == POWER_NOTE;
-	case POWER_ALL:
-	case POWER_RANDOM:
-		break;
-	}
-	return false;
 }

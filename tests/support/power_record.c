@@ -2,9 +2,8 @@
 /* Each function passes the call on and notes what it has changed. Functions that libc has under two names (open,
  * open64) are here under both, because libraries use either. */
 #include "support/libc_calls.h"
-#include "support/power.h"
+#include "support/power_log.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,160 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAX_OPS 100000
-#define MAX_NODES 4096
-#define MAX_DATA ((size_t)512 << 20)
-
-struct power_log {
-	size_t n_ops, n_data;
-	int n_nodes;
-	struct {
-		dev_t dev;
-		ino_t ino;
-	} node[MAX_NODES]; /* the newest of an inode counts: numbers are used again */
-	struct power_op op[MAX_OPS];
-	unsigned char data[MAX_DATA];
-};
-
 static struct power_log *rec; /* NULL: nothing is noted */
 static uint64_t left;	      /* operations until this process ends; 0: it does not */
-
-static _Noreturn void die(const char *what)
-{
-	fprintf(stderr, "power: %s: %s\n", what, strerror(errno));
-	_exit(1);
-}
-
-/* ---- the log ---- */
-
-struct power_log *power_new(void)
-{
-	struct power_log *l =
-		mmap(NULL, sizeof(*l), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (l == MAP_FAILED)
-		die("mmap");
-	return l;
-}
-
-size_t power_ops(const struct power_log *l, const struct power_op **out)
-{
-	*out = l->op;
-	return l->n_ops;
-}
-
-const unsigned char *power_data(const struct power_log *l, const struct power_op *op)
-{
-	return l->data + op->data;
-}
-
-static void add(struct power_log *l, const struct power_op *op, const void *data)
-{
-	size_t n = data ? op->n : 0;
-	if (l->n_ops == MAX_OPS || n > MAX_DATA - l->n_data)
-		die("the log is full");
-	l->op[l->n_ops] = *op;
-	l->op[l->n_ops].data = l->n_data;
-	if (n)
-		memcpy(l->data + l->n_data, data, n);
-	l->n_data += n;
-	l->n_ops++;
-}
-
-static void set_name(char to[POWER_NAME], const char *name)
-{
-	if (strlen(name) >= POWER_NAME)
-		die(name);
-	memset(to, 0, POWER_NAME);
-	strcpy(to, name);
-}
-
-static int node_of(const struct power_log *l, const struct stat *s)
-{
-	for (int i = l->n_nodes - 1; i >= 0; i--)
-		if (l->node[i].ino == s->st_ino && l->node[i].dev == s->st_dev)
-			return i;
-	return -1;
-}
-
-static int new_node(struct power_log *l, const struct stat *s)
-{
-	if (l->n_nodes == MAX_NODES)
-		die("too many files");
-	l->node[l->n_nodes].dev = s->st_dev;
-	l->node[l->n_nodes].ino = s->st_ino;
-	return l->n_nodes++;
-}
-
-static int add_create(struct power_log *l, int dir, const char *name, const struct stat *s)
-{
-	struct power_op op = { .kind = POWER_CREATE,
-			       .is_dir = S_ISDIR(s->st_mode),
-			       .node = new_node(l, s),
-			       .dir = dir,
-			       .mode = s->st_mode & 07777,
-			       .uid = s->st_uid,
-			       .gid = s->st_gid };
-	set_name(op.name, name);
-	add(l, &op, NULL);
-	return op.node;
-}
-
-static void scan(struct power_log *l, int dir_fd, int dir);
-
-static void scan_one(struct power_log *l, int dir_fd, int dir, const char *name)
-{
-	struct stat s;
-	int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &s) || (!S_ISDIR(s.st_mode) && !S_ISREG(s.st_mode)))
-		die(name);
-	int node = add_create(l, dir, name, &s);
-	if (S_ISDIR(s.st_mode)) {
-		scan(l, fd, node);
-		return;
-	}
-	struct power_op op = { .kind = POWER_WRITE, .node = node, .n = (uint64_t)s.st_size };
-	unsigned char *data = s.st_size ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-	if (data == MAP_FAILED)
-		die(name);
-	if (data) {
-		add(l, &op, data);
-		munmap(data, (size_t)s.st_size);
-	}
-	close(fd);
-	op = (struct power_op){ .kind = POWER_SYNC, .node = node };
-	add(l, &op, NULL);
-}
-
-/* Takes the descriptor. */
-static void scan(struct power_log *l, int dir_fd, int dir)
-{
-	DIR *d = fdopendir(dir_fd);
-	if (!d)
-		die("fdopendir");
-	for (struct dirent *e; (e = readdir(d));)
-		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			scan_one(l, dir_fd, dir, e->d_name);
-	closedir(d);
-	struct power_op op = { .kind = POWER_SYNC, .node = dir };
-	add(l, &op, NULL);
-}
-
-void power_begin(struct power_log *l, const char *dir)
-{
-	struct stat s;
-	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &s))
-		die(dir);
-	madvise(l, sizeof(*l), MADV_REMOVE); /* all zeros */
-	new_node(l, &s);
-	scan(l, fd, 0);
-}
 
 void power_record(struct power_log *l, uint64_t stop_at)
 {
@@ -177,14 +29,14 @@ void power_note(uint64_t value)
 {
 	struct power_op op = { .kind = POWER_NOTE, .at = value };
 	if (rec)
-		add(rec, &op, NULL);
+		power_add(rec, &op, NULL);
 }
 
 /* ---- what a call has changed ---- */
 
 static void note(const struct power_op *op, const void *data)
 {
-	add(rec, op, data);
+	power_add(rec, op, data);
 	if (left && --left == 0)
 		_exit(0);
 }
@@ -194,7 +46,7 @@ static int node_of_fd(int fd)
 {
 	struct stat s;
 	int error = errno;
-	int node = rec && fstat(fd, &s) == 0 ? node_of(rec, &s) : -1;
+	int node = rec && fstat(fd, &s) == 0 ? power_node_of(rec, &s) : -1;
 	errno = error;
 	return node;
 }
@@ -214,8 +66,8 @@ static struct place place_of(int dir_fd, const char *path)
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
 	if (rec && strlen(name) < POWER_NAME && fstatat(dir_fd, dir, &s, 0) == 0) {
-		p.dir = node_of(rec, &s);
-		set_name(p.name, name);
+		p.dir = power_node_of(rec, &s);
+		power_set_name(p.name, name);
 	}
 	errno = error;
 	return p;
@@ -245,7 +97,7 @@ static void note_new(const struct place *p, int dir_fd, const char *path)
 	int error = errno;
 	if (p->dir < 0 || fstatat(dir_fd, path, &s, AT_SYMLINK_NOFOLLOW))
 		return;
-	add_create(rec, p->dir, p->name, &s);
+	power_add_create(rec, p->dir, p->name, &s);
 	if (left && --left == 0)
 		_exit(0);
 	errno = error;
@@ -297,7 +149,7 @@ static void note_fd(enum power_kind kind, int fd)
 static void note_unlink(const struct place *p)
 {
 	struct power_op op = { .kind = POWER_UNLINK, .dir = p->dir };
-	set_name(op.name, p->name);
+	power_set_name(op.name, p->name);
 	if (p->dir >= 0)
 		note(&op, NULL);
 }
@@ -309,10 +161,10 @@ static void note_rename(const struct place *from, const struct place *to, int di
 	if (from->dir < 0 && to->dir < 0)
 		return;
 	if (from->dir < 0 || to->dir < 0 || fstatat(dir_fd, path, &s, AT_SYMLINK_NOFOLLOW))
-		die("a rename into the directory, or out of it");
-	op.node = node_of(rec, &s);
-	set_name(op.name, from->name);
-	set_name(op.name2, to->name);
+		power_die("a rename into the directory, or out of it");
+	op.node = power_node_of(rec, &s);
+	power_set_name(op.name, from->name);
+	power_set_name(op.name2, to->name);
 	note(&op, NULL);
 }
 
