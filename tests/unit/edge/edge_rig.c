@@ -11,13 +11,12 @@
 #include "edge/parts.h"
 #include "edge/placing.h"
 #include "edge/state_share.h"
-#include "gacc/v1/common.pb-c.h"
 #include "rpc/pool.h"
 #include "runtime/part_place.h"
 #include "runtime/prepared.h"
+#include "support/small_job.h"
 
 #include <check.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,18 +35,15 @@ static links_take *const rig_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_r
 
 static void open_conf(void)
 {
-	char dir[SCRATCH_PATH], file[SCRATCH_PATH + 16], set[2][SCRATCH_PATH + 32], why[256] = "";
+	char dir[SCRATCH_PATH], set[2][SCRATCH_PATH + 32];
 	ck_assert(scratch_make(dir));
 	snprintf(rig_state, sizeof(rig_state), "%s/state", dir);
 	snprintf(rig_runtime, sizeof(rig_runtime), "%s/run", dir);
-	snprintf(file, sizeof(file), "%s/empty.yaml", dir);
-	close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)); /* else the machine's own, where it has one */
 	ck_assert(!mkdir(rig_state, 0700) && !mkdir(rig_runtime, 0700));
 	snprintf(set[0], sizeof(set[0]), "state_dir=%s", rig_state);
 	snprintf(set[1], sizeof(set[1]), "runtime_dir=%s", rig_runtime);
 	const char *const all[] = { set[0], set[1], "limits.journal_reserve=1MiB", NULL };
-	const struct conf_sources sources = { .file = file, .set = all };
-	ck_assert_msg(conf_load(&sources, &conf, why, sizeof(why)) == ST_OK, "%s", why);
+	conf = small_conf(all);
 }
 
 static void open_store(void)
@@ -116,30 +112,12 @@ void rig_run(void)
 
 static struct prepared *prepare(void (*change)(Gacc__V1__JobSpec *))
 {
-	Gacc__V1__JobSpec spec = GACC__V1__JOB_SPEC__INIT;
-	Gacc__V1__Optimizer sgd = GACC__V1__OPTIMIZER__INIT;
-	Gacc__V1__InitRule ones = GACC__V1__INIT_RULE__INIT, *init[] = { &ones };
-	Gacc__V1__TensorSpec w = GACC__V1__TENSOR_SPEC__INIT, *tensors[] = { &w };
-	char name[] = "rig", any[] = "*", name_w[] = "w";
-	int64_t shape[] = { RIG_ELEMENTS };
-	w.name = name_w;
-	w.dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F32;
-	w.shape = shape;
-	w.n_shape = 1;
-	sgd.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
-	sgd.lr = 0.5;
-	ones.pattern = any;
-	ones.type = GACC__V1__INIT_TYPE__INIT_TYPE_ONES;
-	spec.name = name;
-	spec.ranks = spec.micro_size = 2;
-	spec.optimizer = &sgd;
-	spec.init = init;
-	spec.n_init = 1;
-	spec.tensors = tensors;
-	spec.n_tensors = 1;
+	struct small_job job;
+	small_job(&job);
+	small_job_add(&job, "w", RIG_ELEMENTS, 0);
 	if (change)
-		change(&spec);
-	return prepared_new(&spec);
+		change(&job.spec);
+	return prepared_new(&job.spec);
 }
 
 static void on_written(void *arg, enum status st)

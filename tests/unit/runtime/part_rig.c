@@ -5,12 +5,11 @@
 #include "base/log.h"
 #include "engine/channel.h"
 #include "engine/engine.h"
-#include "gacc/v1/common.pb-c.h"
 #include "host/process.h"
 #include "rpc/pool.h"
 #include "runtime/engine_proc.h"
 #include "runtime/prepared.h"
-#include "support/scratch.h"
+#include "support/small_job.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -156,12 +155,7 @@ static void on_tick(uv_timer_t *t)
 static void open_node(void)
 {
 	static const char *const set[] = { "engine.threads=2", NULL };
-	char why[256] = "", dir[SCRATCH_PATH], path[SCRATCH_PATH + 16];
-	ck_assert(scratch_make(dir));
-	snprintf(path, sizeof(path), "%s/empty.yaml", dir);
-	close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)); /* else the machine's own, where it has one */
-	const struct conf_sources sources = { .file = path, .set = set };
-	ck_assert_msg(conf_load(&sources, &conf, why, sizeof(why)) == ST_OK, "%s", why);
+	conf = small_conf(set);
 	conf->log.level = LOG_ERROR;
 	node.conf = conf;
 	node.incarnation = 1;
@@ -270,34 +264,13 @@ void rig_change_spec(void (*change)(Gacc__V1__JobSpec *))
 
 static struct prepared *prepare(void)
 {
-	Gacc__V1__JobSpec spec = GACC__V1__JOB_SPEC__INIT;
-	Gacc__V1__Optimizer sgd = GACC__V1__OPTIMIZER__INIT;
-	Gacc__V1__InitRule ones = GACC__V1__INIT_RULE__INIT, *init[] = { &ones };
-	Gacc__V1__TensorSpec w = GACC__V1__TENSOR_SPEC__INIT, b = GACC__V1__TENSOR_SPEC__INIT, *tensors[] = { &w, &b };
-	char name[] = "rig", any[] = "*", name_w[] = "w", name_b[] = "b";
-	int64_t shape_w[] = { 8, 5 }, shape_b[] = { RIG_ELEMENTS - 40 };
-	w.name = name_w;
-	b.name = name_b;
-	w.dtype = b.dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F32;
-	w.shape = shape_w;
-	w.n_shape = 2;
-	b.shape = shape_b;
-	b.n_shape = 1;
-	sgd.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
-	sgd.lr = 0.5;
-	ones.pattern = any;
-	ones.type = GACC__V1__INIT_TYPE__INIT_TYPE_ONES;
-	spec.name = name;
-	spec.ranks = RIG_RANKS;
-	spec.micro_size = RIG_MICROS;
-	spec.optimizer = &sgd;
-	spec.init = init;
-	spec.n_init = 1;
-	spec.tensors = tensors;
-	spec.n_tensors = 2;
+	struct small_job small;
+	small_job(&small);
+	small_job_add(&small, "w", 8, 5);
+	small_job_add(&small, "b", RIG_ELEMENTS - 40, 0);
 	if (change_spec)
-		change_spec(&spec);
-	return prepared_new(&spec);
+		change_spec(&small.spec);
+	return prepared_new(&small.spec);
 }
 
 static struct part *make(uint64_t job, bool bare)

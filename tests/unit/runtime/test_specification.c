@@ -2,9 +2,9 @@
 /* Specifications on their way to be jobs (prepared.h), and as jobs hold them (specification.h). */
 #include "runtime/specification.h"
 
-#include "gacc/v1/common.pb-c.h"
 #include "proto/bytes.h"
 #include "runtime/prepared.h"
+#include "support/small_job.h"
 #include "support/suite.h"
 
 #include <stdlib.h>
@@ -12,50 +12,38 @@
 
 #define LARGE (16u << 10) /* bytes: from here on the packed message is kept */
 
-static Gacc__V1__JobSpec spec;
-static Gacc__V1__Optimizer optimizer;
+static struct small_job small;
+static Gacc__V1__JobSpec *const spec = &small.spec;
 static Gacc__V1__ParamGroup group, *groups[] = { &group };
 static Gacc__V1__Label label, *labels[] = { &label };
-static Gacc__V1__TensorSpec tensor, *tensors[] = { &tensor };
-static int64_t shape[] = { 4, 6 };
-static char name[] = "held", pattern[] = "w*", tensor_name[] = "weight", text[1 << 17];
+static char name[] = "held", pattern[] = "w*", text[1 << 17];
 
 static void setup(void)
 {
-	gacc__v1__job_spec__init(&spec);
-	gacc__v1__optimizer__init(&optimizer);
+	small_job(&small);
+	small_job_add(&small, "weight", 4, 6);
 	gacc__v1__param_group__init(&group);
 	gacc__v1__label__init(&label);
-	gacc__v1__tensor_spec__init(&tensor);
-	optimizer.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_SGD;
-	optimizer.lr = 0.1;
 	group.pattern = pattern;
 	group.lr_scale = 2;
-	tensor.name = tensor_name;
-	tensor.dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F32;
-	tensor.shape = shape;
-	tensor.n_shape = 2;
-	spec.name = name;
-	spec.ranks = 3;
-	spec.micro_size = 2;
-	spec.optimizer = &optimizer;
-	spec.param_groups = groups;
-	spec.n_param_groups = 1;
-	spec.tensors = tensors;
-	spec.n_tensors = 1;
+	spec->name = name;
+	spec->ranks = 3;
+	spec->n_init = 0;
+	spec->param_groups = groups;
+	spec->n_param_groups = 1;
 }
 
 /* A label makes the packed message so long. */
 static void make_as_long_as(size_t n)
 {
 	label.value = text;
-	spec.labels = labels;
-	spec.n_labels = 1;
+	spec->labels = labels;
+	spec->n_labels = 1;
 	memset(text, 'x', sizeof(text));
 	size_t length = n;
-	for (text[length] = '\0'; gacc__v1__job_spec__get_packed_size(&spec) > n; text[--length] = '\0')
+	for (text[length] = '\0'; gacc__v1__job_spec__get_packed_size(spec) > n; text[--length] = '\0')
 		;
-	ck_assert_uint_eq(gacc__v1__job_spec__get_packed_size(&spec), n);
+	ck_assert_uint_eq(gacc__v1__job_spec__get_packed_size(spec), n);
 }
 
 /* ---- prepared ---- */
@@ -63,13 +51,13 @@ static void make_as_long_as(size_t n)
 START_TEST(a_message_is_prepared)
 {
 	uint8_t sum[16];
-	struct prepared *p = prepared_new(&spec);
+	struct prepared *p = prepared_new(spec);
 	ck_assert_int_eq(p->status, ST_OK);
-	ck_assert_uint_eq(p->n, gacc__v1__job_spec__get_packed_size(&spec));
+	ck_assert_uint_eq(p->n, gacc__v1__job_spec__get_packed_size(spec));
 	spec_message_sum(p->bytes, p->n, sum);
 	ck_assert_mem_eq(p->sum, sum, 16);
 	ck_assert_str_eq(p->pb->name, name);
-	ck_assert_ptr_ne(p->pb, &spec);
+	ck_assert_ptr_ne(p->pb, spec);
 	ck_assert_uint_eq(p->spec.ranks, 3);
 	ck_assert_uint_eq(p->spec.n_groups, 1);
 	ck_assert_uint_eq(p->set.n, 1);
@@ -82,8 +70,8 @@ END_TEST
 
 START_TEST(without_tensors_there_is_no_set)
 {
-	spec.n_tensors = 0;
-	struct prepared *p = prepared_new(&spec);
+	spec->n_tensors = 0;
+	struct prepared *p = prepared_new(spec);
 	ck_assert_int_eq(p->status, ST_OK);
 	ck_assert_uint_eq(p->set.n, 0);
 	prepared_free(p);
@@ -93,29 +81,29 @@ END_TEST
 START_TEST(what_is_wrong_is_said)
 {
 	struct prepared *p;
-	spec.ranks = 0;
-	p = prepared_new(&spec);
+	spec->ranks = 0;
+	p = prepared_new(spec);
 	ck_assert_int_eq(p->status, ST_INVALID_SPEC);
 	ck_assert_str_eq(p->field, "ranks");
 	ck_assert_ptr_nonnull(strstr(p->why, "ranks is 0"));
 	prepared_free(p);
 	setup();
-	shape[1] = 0;
-	p = prepared_new(&spec);
-	shape[1] = 6;
+	small.shape[0][1] = 0;
+	p = prepared_new(spec);
+	small.shape[0][1] = 6;
 	ck_assert_int_eq(p->status, ST_INVALID_ARGUMENT);
 	ck_assert_ptr_nonnull(strstr(p->why, "weight"));
 	prepared_free(p);
 	setup();
-	spec.init = (Gacc__V1__InitRule *[]){ &(Gacc__V1__InitRule)GACC__V1__INIT_RULE__INIT };
-	spec.init[0]->type = GACC__V1__INIT_TYPE__INIT_TYPE_ONES;
-	spec.init[0]->pattern = pattern + 1; /* "*" */
-	spec.n_init = 1;
-	p = prepared_new(&spec);
+	spec->init = (Gacc__V1__InitRule *[]){ &(Gacc__V1__InitRule)GACC__V1__INIT_RULE__INIT };
+	spec->init[0]->type = GACC__V1__INIT_TYPE__INIT_TYPE_ONES;
+	spec->init[0]->pattern = pattern + 1; /* "*" */
+	spec->n_init = 1;
+	p = prepared_new(spec);
 	ck_assert_int_eq(p->status, ST_OK);
 	prepared_free(p);
-	spec.init[0]->pattern = name; /* no rule is left for the tensor */
-	p = prepared_new(&spec);
+	spec->init[0]->pattern = name; /* no rule is left for the tensor */
+	p = prepared_new(spec);
 	ck_assert_int_eq(p->status, ST_INVALID_SPEC);
 	ck_assert_ptr_nonnull(strstr(p->why, "weight"));
 	prepared_free(p);
@@ -125,7 +113,7 @@ END_TEST
 START_TEST(the_journals_bytes_are_prepared_without_the_set)
 {
 	size_t n;
-	void *bytes = bytes_pack(&spec.base, &n);
+	void *bytes = bytes_pack(&spec->base, &n);
 	struct prepared *p = prepared_from_journal(bytes, n);
 	ck_assert_int_eq(p->status, ST_OK);
 	ck_assert_uint_eq(p->n, n);
@@ -153,7 +141,7 @@ END_TEST
 
 static struct specification *hold(struct prepared **out_prepared)
 {
-	*out_prepared = prepared_new(&spec);
+	*out_prepared = prepared_new(spec);
 	ck_assert_int_eq((*out_prepared)->status, ST_OK);
 	return specification_new(*out_prepared);
 }
@@ -238,7 +226,7 @@ START_TEST(the_plain_values_stay)
 	ck_assert_uint_eq(s->spec.n_groups, 0);
 	ck_assert_str_eq(s->spec.name, name);
 	ck_assert_uint_eq(s->spec.ranks, 3);
-	ck_assert_double_eq(s->spec.optim.lr, 0.1);
+	ck_assert_double_eq(s->spec.optim.lr, 0.5);
 	specification_drop(s);
 }
 END_TEST
