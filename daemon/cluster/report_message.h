@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports as messages of gacc/internal/v1/cluster.proto. A report is sent for each push, so packing one is cheap: one
- * block of memory, some microseconds for 8 ranks (tests/bench/bench_messages). Any thread; no state.
- */
+/* Reports as messages of gacc/internal/v1/cluster.proto. A report looks at every rank, so its columns are copied and
+ * not encoded number by number: about a microsecond for 8 ranks and 13 ns for each of many
+ * (tests/bench/bench_messages). Any thread; no state. */
 #ifndef GACC_CLUSTER_REPORT_MESSAGE_H
 #define GACC_CLUSTER_REPORT_MESSAGE_H
 

@@ -6,6 +6,7 @@
 #include "unit/cluster/altered.h"
 #include "unit/cluster/fields.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,16 +262,62 @@ START_TEST(newer_reports_are_read)
 }
 END_TEST
 
+/* A report of a part of three ranks with these bytes as its ranks; NULL: without them. */
+static const char *why_refused(const uint8_t *ranks, uint8_t n)
+{
+	static char why[200];
+	uint8_t bytes[100] = { 0x48, 1, 0x50, 1, 0x5a, n }; /* phase and start */
+	struct report r;
+	if (ranks)
+		memcpy(bytes + 6, ranks, n);
+	enum status st = report_unpack(bytes, ranks ? 6 + (size_t)n : 4, &part, MAX_MICRO, &r, why, sizeof(why));
+	ck_assert_int_eq(st, ST_VERSION_SKEW);
+	return why;
+}
+#define WHY(...) why_refused((const uint8_t[]){ __VA_ARGS__ }, sizeof((const uint8_t[]){ __VA_ARGS__ }))
+#define FIXED(n) n, 0, 0, 0
+
 START_TEST(columns_must_fit)
 {
-	/* ranks{rank [2, 5], counted [1]} */
-	const uint8_t bytes[] = { 0x48, 1, 0x50, 1, 0x5a, 7, 0x0a, 2, 2, 5, 0x12, 1, 1 };
-	struct report r;
+	/* n 2, rank [2, 5], counted with three entries */
+	ck_assert_str_eq(WHY(0x08, 2, 0x12, 8, FIXED(2), FIXED(5), 0x1a, 12, FIXED(1), FIXED(1), FIXED(1)),
+			 "RankProgress.counted has 3 entries for 2 ranks");
+	ck_assert_str_eq(WHY(0x08, 3, 0x12, 8, FIXED(2), FIXED(5)), "RankProgress.rank has 2 entries for 3 ranks");
+	ck_assert_str_eq(WHY(0x08, 2, 0x1a, 4, FIXED(1)), "RankProgress.rank is missing");
+	ck_assert_str_eq(WHY(0x08, 4, 0x12, 4, FIXED(2)), "RankProgress.n is 4, and may be at most 3");
+	ck_assert_str_eq(WHY(0x08, 2, 0x12, 4, FIXED(5)),
+			 "RankProgress.rank has 6, which is not a rank of the part in its place");
+	ck_assert_str_eq(WHY(0x08, 1, 0x12, 4, FIXED(5), 0x4a, 4, FIXED(33)),
+			 "RankProgress.flags is 33, and may be at most 31");
+	ck_assert_str_eq(why_refused(NULL, 0), "Report.ranks is missing");
+}
+END_TEST
+
+/* What is the same of all ranks is sent once: so many bytes for each rank, whatever the others are. */
+START_TEST(a_column_that_is_the_same_for_all_ranks_is_one_entry)
+{
+	static struct rank_progress many[1000];
+	const struct part_ranks whole = { 1000, NULL };
+	struct report r = { .job_id = 1, .rank = many, .n_ranks = 1000 }, back;
+	const double weights[] = { 128, -0.0, NAN };
 	char why[200];
-	ck_assert_int_eq(report_unpack(bytes, sizeof(bytes), &part, MAX_MICRO, &r, why, sizeof(why)), ST_VERSION_SKEW);
-	ck_assert_str_eq(why, "RankProgress.counted has 1 entries for 2 ranks");
-	ck_assert_int_eq(report_unpack(bytes, 4, &part, MAX_MICRO, &r, why, sizeof(why)), ST_VERSION_SKEW);
-	ck_assert_str_eq(why, "Report.ranks is missing");
+	size_t n, n_varied;
+	for (int k = 0; k < 3; k++) {
+		for (uint32_t i = 0; i < 1000; i++)
+			many[i] = (struct rank_progress){
+				.rank = i, .counted = 7, .known = 1, .weight = weights[k], .waiting_ns = 77
+			};
+		void *bytes = report_pack(&r, &n);
+		ck_assert_uint_lt(n, 100);
+		ck_assert_int_eq(report_unpack(bytes, n, &whole, MAX_MICRO, &back, why, sizeof(why)), ST_OK);
+		ck_assert(k == 2 ? isnan(back.rank[999].weight) : back.rank[999].weight == weights[k]);
+		ck_assert_int_eq(back.rank[999].waiting_ns, 77);
+		report_release(&back);
+		free(bytes);
+	}
+	many[500].counted = 8;
+	free(report_pack(&r, &n_varied));
+	ck_assert_uint_lt(n_varied, n + 4 * 1000 + 10);
 }
 END_TEST
 
@@ -397,6 +444,7 @@ int main(void)
 	tcase_add_test(c, any_text_is_sent);
 	tcase_add_test(c, newer_reports_are_read);
 	tcase_add_test(c, columns_must_fit);
+	tcase_add_test(c, a_column_that_is_the_same_for_all_ranks_is_one_entry);
 	tcase_add_test(c, orders_come_back);
 	tcase_add_test(c, senseless_orders_are_refused);
 	tcase_add_test(c, any_bytes_are_read_or_refused);
