@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports and what has become of placements go up; orders, placements and
+/* The way between a coordinator and a node: reports, events and what has become of placements go up; orders, placements and
  * their end go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
@@ -23,6 +23,7 @@ enum link_kind {
 	LINK_PLACEMENT, /* placement_message.h */
 	LINK_PLACED,	/* placed_message.h */
 	LINK_DROP,	/* placed_message.h */
+	LINK_EVENT,	/* event_message.h */
 	LINK_KINDS
 };
 

@@ -187,7 +187,8 @@ static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_tak
 						      [LINK_ORDER] = part_take_order,
 						      [LINK_PLACEMENT] = parts_take_placement,
 						      [LINK_PLACED] = hosted_take_placed,
-						      [LINK_DROP] = parts_take_drop };
+						      [LINK_DROP] = parts_take_drop,
+						      [LINK_EVENT] = hosted_take_event };
 
 static enum status open_store(struct daemon *d)
 {

@@ -3,6 +3,7 @@
  * thread. */
 #include "edge/hosted_ports.h"
 
+#include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/report_message.h"
 #include "edge/checkpoints.h"
@@ -57,8 +58,23 @@ void hosted_take_placed(struct daemon *d, const struct link_message *m)
 		placing_refused(h, p.status, p.text);
 	} else {
 		placing_answered(h);
+		h->changed = true; /* it may have another engine */
 		submitting_done(h, p.status, p.text);
 	}
+}
+
+void hosted_take_event(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_find(d, m->job);
+	struct part_event e;
+	char why[200];
+	if (!h || !h->coord)
+		return; /* it is over */
+	enum status st = event_unpack(m->bytes, m->n, h->spec->ranks, &e, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	else if (!st && e.job_id == h->id && e.epoch == coord_epoch(h->coord))
+		hosted_event(h, e.warning, e.reason, e.rank, e.text);
 }
 
 /* ---- what the coordinator asks for ---- */

@@ -3,6 +3,7 @@
  * the job is coordinated here, its events, its checkpoints and its records. Loop thread. */
 #include "edge/part_ports.h"
 
+#include "cluster/event_message.h"
 #include "cluster/order_message.h"
 #include "cluster/placed_message.h"
 #include "edge/checkpoints.h"
@@ -52,16 +53,17 @@ static void on_report(void *ctx, const struct report *r)
 
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)
 {
-	struct hosted *h = job_of(ctx);
-	if (h)
-		hosted_event(h, warning, reason, rank, text);
-}
-
-static void on_part_changed(void *ctx)
-{
-	struct hosted *h = job_of(ctx);
-	if (h)
-		h->changed = true;
+	const struct part *p = ctx;
+	struct part_event e = { .job_id = p->id,
+				.epoch = job_part(p->job)->epoch,
+				.part = job_part(p->job)->number,
+				.warning = warning,
+				.rank = rank };
+	size_t n = 0;
+	snprintf(e.reason, sizeof(e.reason), "%s", reason);
+	snprintf(e.text, sizeof(e.text), "%s", text);
+	void *bytes = event_pack(&e, &n);
+	links_send(daemon_of_node(p->node), LINK_EVENT, p->id, e.part, bytes, n);
 }
 
 static void on_placed(void *ctx, enum status st, const char *why)
@@ -152,7 +154,6 @@ const struct part_ports *part_ports(void)
 	static const struct part_ports ports = { .reply = reply_send,
 						 .report = on_report,
 						 .event = on_part_event,
-						 .changed = on_part_changed,
 						 .placed = on_placed,
 						 .keep_tensors = on_keep_tensors,
 						 .fits = on_fits,

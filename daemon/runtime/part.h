@@ -28,9 +28,7 @@ struct part_ports {
 	void (*report)(void *part, const struct report *);
 	/* Something that an operator wants to read; rank -1: the job. */
 	void (*event)(void *part, bool warning, const char *reason, int64_t rank, const char *text);
-	/* What is shown of the part has changed. */
-	void (*changed)(void *part);
-	/* Its memory is there and its engine is up: ST_OK; or why they will not be. May be told more than once. */
+	/* Its memory is there and its engine is up: ST_OK, each time an engine comes up; or why they will not be. */
 	void (*placed)(void *part, enum status, const char *why);
 	/* Its tensor set is new: the coordinator makes it durable, then calls part_on_tensors_kept. ST_NO_MEMORY. */
 	enum status (*keep_tensors)(void *part);

@@ -75,7 +75,6 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		restore_pushes(p, &state);
 	control_state_fini(&state);
 	FAILPOINT(gaccd_hello_taken);
-	p->ports.changed(p);
 	p->ports.engine_up(p);
 	p->ports.placed(p, ST_OK, NULL);
 }

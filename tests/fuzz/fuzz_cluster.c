@@ -3,6 +3,7 @@
  * record or the message. What is accepted keeps the rules, and packs again to something that is accepted; what is
  * refused is explained. */
 #include "cluster/order_message.h"
+#include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
@@ -127,11 +128,21 @@ static void try_drop(const void *bytes, size_t n)
 	free(packed);
 }
 
+static void try_event(const void *bytes, size_t n)
+{
+	struct part_event e, again;
+	if (!accepted(event_unpack(bytes, n, RANKS, &e, why, sizeof(why))))
+		return;
+	void *packed = event_pack(&e, &n);
+	must(!event_unpack(packed, n, RANKS, &again, why, sizeof(why)) && again.rank == e.rank);
+	free(packed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-	static void (*const kinds[])(const void *, size_t) = { try_commit,    try_update, try_restored,
-							       try_view,      try_report, try_order,
-							       try_placement, try_placed, try_drop };
+	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
+							       try_report, try_order,  try_placement, try_placed,
+							       try_drop,   try_event };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of packing and reading fails once: the caller is told so, nothing is taken for damaged, and the next
  * try succeeds. */
+#include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/order_message.h"
@@ -172,6 +173,18 @@ static enum status read_drop(const void *bytes, size_t n, char *why)
 	return drop_unpack(bytes, n, &d, why, 200);
 }
 
+static void *pack_event(size_t *n)
+{
+	const struct part_event e = { .epoch = 1, .rank = 1, .reason = "Lost", .text = "why" };
+	return event_pack(&e, n);
+}
+
+static enum status read_event(const void *bytes, size_t n, char *why)
+{
+	struct part_event e;
+	return event_unpack(bytes, n, RANKS, &e, why, 200);
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -186,6 +199,7 @@ static const struct {
 	{ "Placement", pack_placement, read_placement },
 	{ "Placed", pack_placed, read_placed },
 	{ "Drop", pack_drop, read_drop },
+	{ "PartEvent", pack_event, read_event },
 };
 
 START_TEST(no_memory_is_said)

@@ -27,11 +27,10 @@ struct daemon d;
 struct conf *conf;
 char rig_state[SCRATCH_PATH + 16], rig_runtime[SCRATCH_PATH + 16];
 
-static links_take *const rig_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
-						   [LINK_ORDER] = part_take_order,
-						   [LINK_PLACEMENT] = parts_take_placement,
-						   [LINK_PLACED] = hosted_take_placed,
-						   [LINK_DROP] = parts_take_drop };
+static links_take *const rig_takes[LINK_KINDS] = {
+	[LINK_REPORT] = hosted_take_report, [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
+	[LINK_PLACED] = hosted_take_placed, [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event
+};
 
 static void open_conf(void)
 {

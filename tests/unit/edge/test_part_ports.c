@@ -3,6 +3,7 @@
  * answer costs some KiB and not the machine. */
 #include "edge_rig.h"
 
+#include "cluster/event_message.h"
 #include "edge/hosted_life.h"
 #include "edge/part_ports.h"
 #include "support/suite.h"
@@ -111,6 +112,7 @@ START_TEST(a_job_without_room_takes_no_memory)
 	ck_assert(!part->mem.allocating);
 	ck_assert_int_eq(part->mem.n, 0);
 	ck_assert_uint_eq(d.node.host_bytes, 0);
+	rig_run();
 	const struct event *e = events_at(&job->events, job->events.n - 1);
 	ck_assert_str_eq(e->reason, "AllocationFailed");
 	ck_assert_msg(strstr(e->message, "can never run here: limits.host_memory is ") != NULL, "%s", e->message);
@@ -124,23 +126,51 @@ END_TEST
 START_TEST(events_of_a_part_are_its_jobs)
 {
 	const uint64_t n = job->events.n;
+	job->changed = false;
 	alone->ports.event(alone, true, "Elsewhere", 1, "not ours");
-	ck_assert_uint_eq(job->events.n, n);
 	part->ports.event(part, true, "Lost", 1, "its process is gone");
+	ck_assert_uint_eq(job->events.n, n); /* they are on their way */
+	rig_run();
 	ck_assert_uint_eq(job->events.n, n + 1);
 	const struct event *e = events_at(&job->events, n);
 	ck_assert_str_eq(e->reason, "Lost");
+	ck_assert_str_eq(e->object, "rank 1");
 	ck_assert_str_eq(e->message, "its process is gone");
 	ck_assert(e->warning);
+	ck_assert(job->changed);
+	part->ports.event(part, false, "Over", -1, "and out");
+	rig_run();
+	ck_assert_str_eq(events_at(&job->events, n + 1)->object, "job");
+	ck_assert(!events_at(&job->events, n + 1)->warning);
 }
 END_TEST
 
-START_TEST(a_change_of_a_part_is_one_of_its_job)
+/* A rank that the job does not have, an earlier epoch. */
+START_TEST(wrong_events_are_dropped)
+{
+	const uint64_t n = job->events.n;
+	struct part_event e = { .job_id = HERE, .epoch = 1, .rank = 2, .reason = "Lost" };
+	for (int i = 0; i < 3; i++) {
+		size_t size;
+		void *bytes = event_pack(&e, &size);
+		links_send(&d, LINK_EVENT, HERE, 0, bytes, size);
+		e.rank = 1;
+		e.epoch = i ? 1 : 2;
+		e.job_id = i ? OTHER : HERE;
+	}
+	rig_run();
+	ck_assert_uint_eq(job->events.n, n);
+}
+END_TEST
+
+START_TEST(a_part_that_is_up_changes_what_is_shown)
 {
 	job->changed = false;
-	alone->ports.changed(alone);
+	alone->ports.placed(alone, ST_OK, NULL);
+	rig_run();
 	ck_assert(!job->changed);
-	part->ports.changed(part);
+	part->ports.placed(part, ST_OK, NULL);
+	rig_run();
 	ck_assert(job->changed);
 }
 END_TEST
@@ -165,7 +195,8 @@ int main(void)
 	tcase_add_test(t, tensors_of_elsewhere_are_not_kept_here);
 	tcase_add_test(t, a_job_without_room_takes_no_memory);
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
-	tcase_add_test(t, a_change_of_a_part_is_one_of_its_job);
+	tcase_add_test(t, wrong_events_are_dropped);
+	tcase_add_test(t, a_part_that_is_up_changes_what_is_shown);
 	tcase_add_test(t, only_a_job_with_a_base_is_restored);
 	return suite_run(s);
 }

@@ -80,9 +80,14 @@ static void placed_to_coordinator(struct daemon *from, const struct link_message
 static links_take *const of_coordinator[LINK_KINDS] = {
 	[LINK_PLACEMENT] = placement_to_node, [LINK_ORDER] = order_to_node, [LINK_DROP] = drop_to_node
 };
-static links_take *const of_node[LINK_KINDS] = {
-	[LINK_REPORT] = report_to_coordinator, [LINK_PLACED] = placed_to_coordinator
-};
+static void event_to_coordinator(struct daemon *from, const struct link_message *m)
+{
+	hosted_take_event(&d, m);
+}
+
+static links_take *const of_node[LINK_KINDS] = { [LINK_REPORT] = report_to_coordinator,
+						 [LINK_PLACED] = placed_to_coordinator,
+						 [LINK_EVENT] = event_to_coordinator };
 
 static void on_reply(void *part, uint64_t call, const struct reply *r)
 {
@@ -327,6 +332,7 @@ START_TEST(a_node_without_room_says_so)
 	ck_assert_int_eq(submitted, ST_RESOURCE_EXHAUSTED);
 	ck_assert_msg(strstr(submitted_why, "limits.host_memory is 1000 B") != NULL, "%s", submitted_why);
 	UNTIL(hosted_ended(job));
+	ck_assert_int_gt(hosted_history_when(job, "AllocationFailed"), 0); /* the node's event */
 }
 END_TEST
 

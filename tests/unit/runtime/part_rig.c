@@ -69,11 +69,6 @@ static void on_event(void *ctx, bool warning, const char *reason, int64_t rank, 
 	snprintf(said.event_text, sizeof(said.event_text), "%s", text);
 }
 
-static void on_changed(void *ctx)
-{
-	said.changed++;
-}
-
 static void on_placed(void *ctx, enum status st, const char *why)
 {
 	said.placed++;
@@ -134,7 +129,6 @@ static void on_engine_answer(void *ctx, const struct engine_answer *a)
 static const struct part_ports ports = { .reply = on_reply,
 					 .report = on_report,
 					 .event = on_event,
-					 .changed = on_changed,
 					 .placed = on_placed,
 					 .keep_tensors = on_keep_tensors,
 					 .fits = on_fits,

@@ -23,7 +23,7 @@ int rig_engine(void);
 
 /* All that parts have said, newest values. */
 struct said {
-	uint32_t reports, events, placed, engine_up, engine_down, commits, asked_fits, asked_keep, changed;
+	uint32_t reports, events, placed, engine_up, engine_down, commits, asked_fits, asked_keep;
 	struct report report;
 	struct rank_progress rank[RIG_RANKS];
 	uint64_t counted;
