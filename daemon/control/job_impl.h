@@ -21,15 +21,15 @@
 #define RANK_MAX_SLOTS 2
 /* two slots, and for each the calls that an engine lets wait for one micro-batch (ACCUM_MAX_ASKERS) */
 #define RANK_MAX_PUSHES 8
-/* the slot of a repeat: an earlier push of the same micro-batch is counted, void or parked, and nothing is read for
- * this one. An engine that knows of no earlier one refuses it: no session has this slot */
-#define REPEAT UINT32_MAX
+/* A slot that no session has: of a push for which no slot may be read. The engine refuses it where it would read one. */
+#define NO_SLOT UINT32_MAX
 
 /* A Push call that the engine has to answer. */
 struct parked_push {
 	bool used;
 	bool sent;   /* the engine has it */
 	bool resent; /* an engine that has died had it: it may be counted */
+	bool repeat; /* an earlier push of the same micro-batch is counted, void or parked: it has NO_SLOT */
 	uint64_t command_id;
 	uint64_t window;
 	uint32_t micro, slot;

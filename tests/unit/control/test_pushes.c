@@ -60,8 +60,8 @@ START_TEST(the_engine_judges)
 	push(2, 0, 0); /* refused ones leave nothing behind */
 	answer(ENGINE_ADD, COUNTED);
 	expect(2, ST_OK, COUNTED);
-	push(3, 1, 2);
-	expect(3, ST_BAD_SLOT, 0);
+	push(3, 1, 2); /* a slot that it has not: the engine says so */
+	ck_assert_uint_eq(sent[n_sent - 1].slot, 2);
 }
 END_TEST
 
@@ -160,10 +160,15 @@ START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
 	job_attach(job, 1, &again, now);
 	answer(ENGINE_ATTACH, 0);
 	push(2, 1, 0);
+	ck_assert_uint_eq(sent[n_sent - 1].slot, UINT32_MAX);
+	refuse(ST_BAD_SLOT, "slot 4294967295: this session has 2", "slots are numbered from 0");
 	expect(2, ST_BAD_SLOT, 0);
+	ck_assert_str_eq(reply_to[2].text, "this session of rank 0 has not mapped its slots");
 	job_on_mapped(job, 0, job_generation(job, 0) - 1); /* by the session before it */
 	push(3, 1, 0);
-	expect(3, ST_BAD_SLOT, 0);
+	ck_assert_uint_eq(sent[n_sent - 1].slot, UINT32_MAX);
+	refuse(ST_WINDOW_FULL, "there are words for what is wrong besides", "");
+	expect(3, ST_WINDOW_FULL, 0);
 	push(4, 0, 0); /* a repeat is only compared */
 	answer(ENGINE_ADD, DUPLICATE);
 	expect(4, ST_OK, DUPLICATE);
