@@ -237,6 +237,26 @@ START_TEST(a_flush_of_a_window_that_is_over_says_what_is_in_it)
 }
 END_TEST
 
+/* The engine would say so, too; but it may be down. */
+START_TEST(nothing_is_taken_after_the_last_window)
+{
+	struct order go = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .want = WANT_GO, .attempt = 1 };
+	job_on_order(job, &go, now);
+	struct engine_answer vote = { .op = ENGINE_GO, .id = sent[n_sent - 1].id, .attempt = 1 };
+	job_on_answer(job, &vote, now);
+	go.want = WANT_COMMIT;
+	go.commit = (struct commit){ .epoch = 1, .term = 1, .attempt = 1, .next_micro_size = 4, .final = true };
+	job_on_order(job, &go, now);
+	answer(ENGINE_COMMIT, 0);
+	struct push_args a = { .window = 1, .weight = 1 };
+	job_push(job, 0, &key, &a, now);
+	expect(0, ST_JOB_ENDED, 0);
+	job_flush(job, 1, &key, 1, now);
+	expect(1, ST_JOB_ENDED, 0);
+	ck_assert(strstr(reply_to[1].text, "window 0 was its last"));
+}
+END_TEST
+
 Suite *pushes_suite(void)
 {
 	Suite *s = suite_create("pushes");
@@ -251,6 +271,7 @@ Suite *pushes_suite(void)
 	tcase_add_test(c, a_push_whose_client_is_gone_counts);
 	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	tcase_add_test(c, a_flush_waits_for_pushes);
+	tcase_add_test(c, nothing_is_taken_after_the_last_window);
 	tcase_add_test(c, a_flush_of_a_window_that_is_over_is_answered);
 	tcase_add_loop_test(c, a_flush_of_a_window_that_is_over_says_what_is_in_it, 0, 2);
 	return s;
