@@ -392,6 +392,7 @@ void stream_event(struct sim *, const struct event *);
 
 /* sim_check_box.c */
 void sim_check_boxes(struct sim *);
+void sim_check_flush(struct sim *, const struct proc *, uint32_t counted);
 
 /* sim_check.c */
 void sim_check(struct sim *);

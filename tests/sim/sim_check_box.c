@@ -55,6 +55,14 @@ static void check_told_complete(struct sim *s)
 			 (unsigned long long)s->d.r.window, (double)s->complete_since / 1e9);
 }
 
+/* The answer to a Flush says how much is counted, unless the record could not be read. */
+void sim_check_flush(struct sim *s, const struct proc *p, uint32_t counted)
+{
+	if (p->window == s->d.r.window && counted != s->d.rank[p->rank].counted && s->now >= s->unread_until)
+		sim_fail(s, "I4: rank %u has flushed window %llu and is told that %u count, not %u", p->rank,
+			 (unsigned long long)p->window, counted, s->d.rank[p->rank].counted);
+}
+
 void sim_check_boxes(struct sim *s)
 {
 	if (!s->gaccd_up)

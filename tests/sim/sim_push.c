@@ -189,7 +189,7 @@ void sim_push_add(struct sim *s, const struct engine_command *c)
 /* One micro-batch in thirty is not finite, and refused when the spec says so. */
 static bool is_bad(const struct accum_entry *p)
 {
-	return p->data_key % 30 == 7;
+	return (p->data_key * UINT64_C(0x9E3779B97F4A7C15) >> 40) % 30 == 7;
 }
 
 static void record(struct sim *s, const struct accum_entry *p, bool reject)
@@ -198,6 +198,7 @@ static void record(struct sim *s, const struct accum_entry *p, bool reject)
 	if (p->sgen != s->d.rank[p->rank].sgen)
 		sim_fail(s, "I6: a pass adds a push of session %llu of rank %u, %llu is in force",
 			 (unsigned long long)p->sgen, p->rank, (unsigned long long)s->d.rank[p->rank].sgen);
+	s->ledger[p->rank * max + p->micro] = (struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
 	if (reject) {
 		control_set_bit(s->d.voided, max, p->rank, p->micro);
 		return;
@@ -209,7 +210,6 @@ static void record(struct sim *s, const struct accum_entry *p, bool reject)
 		s->d.r.window_lr = p->window_lr;
 	s->d.r.count++;
 	s->d.r.sum_weight += p->weight;
-	s->ledger[p->rank * max + p->micro] = (struct ledger_cell){ .weight = p->weight, .data_key = p->data_key };
 }
 
 /* Reads the slots as they are now, and flips. */

@@ -130,13 +130,12 @@ void trainer_request(struct sim *s, const struct event *e)
 	}
 }
 
-static uint32_t slots_of_call(const struct sim *s, uint64_t call)
+static const struct proc *caller(const struct sim *s, uint64_t call)
 {
-	uint32_t n;
 	for (uint32_t i = 0; i < s->n_procs; i++)
 		if (s->proc[i].call == call)
-			return job_session_slots(s->job, sim_rank(s, &s->proc[i]), &n) / s->spec.slots_per_rank;
-	return 0;
+			return &s->proc[i];
+	return NULL;
 }
 
 /* gaccd answers a call. */
@@ -147,9 +146,13 @@ void trainer_reply(struct sim *s, uint64_t call, const struct reply *r)
 	struct event *e = sim_event(s, sim_net_delay(s), EV_REPLY);
 	e->call = call >> 8;
 	e->reply = *r;
+	const struct proc *p = caller(s, e->call);
+	uint32_t n;
 	if (r->status == ST_OK &&
 	    r->kind == REPLY_ATTACH) /* the slots are mapped under this session, not a later one */
-		e->coord = slots_of_call(s, e->call) == s->spec.ranks;
+		e->coord = p && job_session_slots(s->job, sim_rank(s, p), &n) / s->spec.slots_per_rank == s->spec.ranks;
+	if (p && r->status == ST_OK && r->kind == REPLY_FLUSH)
+		sim_check_flush(s, p, r->flush.counted);
 	if (r->status == ST_OK && r->kind == REPLY_READY)
 		memcpy(e->missing, r->ready.missing, r->ready.n_missing * sizeof(*e->missing));
 }
@@ -250,7 +253,7 @@ static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
 		p->loss_scale = r->step.commit.next.scale.scale;
 		p->n_todo = 1;
 		p->at = p->todo[0] = 0;
-		box_forget(p);
+		box_new_todo(p);
 		trainer_next(s, p, PROC_COMPUTE);
 	} else if (r->step.done) {
 		p->state = PROC_DONE;
