@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct job_spec spec;
@@ -17,6 +18,13 @@ struct reply reply_to[16];
 bool replied[16];
 char last_event[32];
 struct rank_progress shown;
+struct report reported;
+struct ledger_cell *ledger;
+struct status_rank *row;
+bool readable;
+int n_reports, n_over;
+uint32_t over;
+uint64_t asked;
 bool alive;
 int64_t dead_pid[2];
 uint32_t ranks = 1;
@@ -41,6 +49,19 @@ static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, cons
 static void on_report(void *ctx, const struct report *r)
 {
 	shown = r->rank[0];
+	reported = *r;
+	n_reports++;
+}
+static bool on_record(void *ctx, uint64_t newer_than, struct record_view *out)
+{
+	asked = newer_than;
+	*out = (struct record_view){ record.r.seq > newer_than ? &record : NULL, ledger, row };
+	return readable;
+}
+static void on_over(void *ctx, uint32_t rank)
+{
+	over = rank;
+	n_over++;
 }
 static void on_allocate(void *ctx, uint64_t id)
 {
@@ -65,7 +86,9 @@ const struct job_ports session_ports = { .reply = on_reply,
 					 .allocate = on_allocate,
 					 .event = on_event,
 					 .process_alive = is_alive,
-					 .random16 = on_random };
+					 .random16 = on_random,
+					 .record = on_record,
+					 .mailbox_over = on_over };
 
 void answer(uint32_t op, uint32_t result)
 {
@@ -75,11 +98,9 @@ void answer(uint32_t op, uint32_t result)
 	job_on_answer(job, &a, now);
 }
 
-void setup(void)
+void setup_job(void)
 {
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
-	struct attach_args attach = { .world_size = ranks, .uid = 7, .pid = 42, .shared_memory = true };
-	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
 	const char *field;
 	char why[200];
 	spec = (struct job_spec){
@@ -88,15 +109,26 @@ void setup(void)
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	memset(replied, 0, sizeof(replied));
-	n_sent = 0;
-	alive = true;
+	n_sent = n_reports = n_over = 0;
+	alive = readable = true;
 	memset(dead_pid, 0, sizeof(dead_pid));
 	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 1, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(control_state_init(&record, ranks, spec.max_micro_size), ST_OK);
+	ledger = calloc((size_t)ranks * spec.max_micro_size, sizeof(*ledger));
+	row = calloc(ranks, sizeof(*row));
+	ck_assert(ledger && row);
+	record.r.epoch = 1;
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;
 	record.r.params_ready = 1;
+}
+
+void setup(void)
+{
+	struct attach_args attach = { .world_size = ranks, .uid = 7, .pid = 42, .shared_memory = true };
+	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
+	setup_job();
 	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
 	job_on_order(job, &run, now);
 	job_attach(job, 15, &attach, now);
@@ -106,10 +138,35 @@ void setup(void)
 	job_on_mapped(job, 0, 1);
 }
 
+void setup_mailbox(void)
+{
+	setup();
+	job_on_mailbox(job, 0, 1);
+	answer(ENGINE_MAILBOX, 0);
+	n_sent = 0;
+}
+
+void setup_mailbox_of_two(void)
+{
+	ranks = 2;
+	setup_mailbox();
+	ranks = 1;
+}
+
+int count_sent(uint32_t op)
+{
+	int n = 0;
+	for (int i = 0; i < n_sent; i++)
+		n += sent[i].op == op;
+	return n;
+}
+
 void teardown(void)
 {
 	job_free(job);
 	control_state_fini(&record);
+	free(ledger);
+	free(row);
 }
 
 void push(uint64_t call, uint32_t micro, uint32_t slot)
