@@ -20,8 +20,11 @@ import grpc
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from by_mailbox import Both, Box
+
 CALL_S = 60       # a call with all its repetitions
 CHUNK = 1 << 20   # bytes in one message of a stream; 4 MiB at most
+SLOT, MAILBOX = 1, 5  # SegmentKind; behind MAILBOX come its bells
 
 
 def build_dir():
@@ -215,13 +218,17 @@ class Rank:
     window and micro are the next ones to push; `missing` is what the open window still wants of this rank. All of it is public: tests
     that say wrong things on purpose use the arguments."""
 
-    def __init__(self, daemon, job, rank, tensors, ranks=None, inline=False, attach=True, client=None, **attach_fields):
-        """`daemon`: a Daemon, or an endpoint. `attach_fields` go into AttachRequest."""
+    def __init__(self, daemon, job, rank, tensors, ranks=None, inline=False, attach=True, client=None, mailbox=False, **attach_fields):
+        """`daemon`: a Daemon, or an endpoint. `mailbox`: asks for one, through which push and wait_step then go; self.gacc.rpc goes past
+        it. `attach_fields` go into AttachRequest."""
         endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
         self.own_client = client is None
         self.client = client or Client(endpoint)
         self.gacc = Service(self.client, "gacc.v1.GradientService")
-        self.gacc.on_outage = self._after_outage
+        self.gacc.on_outage = self.map_if_gone
+        if mailbox:
+            self.gacc = Both(self, self.gacc)
+        self.wants_mailbox, self.box = mailbox, None
         self.job, self.rank, self.inline = str(job), rank, inline
         self.tensors = [self._tensor(*t) for t in tensors]
         self.names = [t.name for t in self.tensors]
@@ -259,7 +266,7 @@ class Rank:
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         s.settimeout(CALL_S)
         s.connect(self.attached.attach_socket)
-        s.send(self.client.types.MapRequest(version=1, session=self.session).SerializeToString())
+        s.send(self.client.types.MapRequest(version=1, session=self.session, wants_mailbox=self.wants_mailbox).SerializeToString())
         answer, fds, _, _ = socket.recv_fds(s, 8192, 16)
         if not answer:  # the end of gaccd; read as a message it would be one without segments
             s.close()
@@ -268,9 +275,12 @@ class Rank:
         if mapped.reason:
             s.close()
             raise GaccError("Map", "", mapped.reason, mapped.message, self.client.types.ErrorDetail())
-        slot = self.client.types.Segment.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_name["SEGMENT_KIND_SLOT"].number
+        bells = [fd for segment, fd in zip(mapped.segments, fds) if segment.kind >= MAILBOX]
+        self.box = Box(*bells, s) if bells else None
         for segment, fd in zip(mapped.segments, fds):
-            prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == slot else 0)
+            if segment.kind >= MAILBOX:
+                continue
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if segment.kind == SLOT else 0)
             memory = mmap.mmap(fd, segment.bytes, mmap.MAP_SHARED, prot)
             self.memory[segment.kind, segment.index] = memoryview(memory)[segment.data_offset:]
             os.close(fd)
@@ -278,7 +288,7 @@ class Rank:
             self.attach_socket.close()
         self.attach_socket = s
 
-    def _after_outage(self):
+    def map_if_gone(self):
         """The session outlives gaccd, the attach socket does not: a new one says that we live. The memory is the same."""
         with self.mapping:
             if self.attach_socket and select.select([self.attach_socket], [], [], 0)[0]:
@@ -449,6 +459,8 @@ class Rank:
         """What the death of a process does: the attach socket closes, nothing is said."""
         self.pool.shutdown(wait=False)
         if self.attach_socket:
+            if self.box:  # whoever waits at the bell hears of it
+                self.attach_socket.shutdown(socket.SHUT_RDWR)
             self.attach_socket.close()
             self.attach_socket = None
         if self.own_client:

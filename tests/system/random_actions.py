@@ -69,7 +69,7 @@ class Actions:
         for f in lost:  # those that were fenced
             if (r, f[0]) not in self.answers and not t.resumed.flushed:
                 self.do_push(r, f[0], {"inline": self.inline[r], "asynchronous": False, "zero_after": False, "chunk": 4096, "shuffle": False,
-                                       "alias": False})
+                                       "alias": False, "rpc": False})
 
     # ---- operators ----
 

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from by_mailbox import completed
 from exact import block_sums, compare, tree_sum
 from gacc_client import F32, NUMPY, GaccError
 from saving_job import read_safetensors
@@ -25,9 +26,14 @@ class Saved:
 class Checks:
     """The part of RandomJob that only looks."""
 
+    @staticmethod
+    def whole_steps(steps, window):
+        """Of (rank, its answer of WaitStep): the answers, with what one that came through a mailbox lacks."""
+        return completed([s for _, s in steps], lambda: steps[0][0].gacc.rpc.WaitStep(session=steps[0][0].session, window=window))
+
     def check_window(self, steps, size):
         model = self.model
-        steps = [s for s in steps if s]
+        steps = self.whole_steps([(self.ranks[r], s) for r, s in enumerate(steps) if s], model.window)
         for other in steps[1:]:
             assert str(other.result) == str(steps[0].result), f"one rank was told\n{steps[0].result}another\n{other.result}"
         result, window = steps[0].result, model.window

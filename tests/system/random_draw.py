@@ -18,7 +18,7 @@ OPERATORS = ("update", "pause", "hold", "norms", "save", "save_inside", "flush")
 FEATURES = FAULTS + OPERATORS + (
     "aliases", "many", "big", "16_bit", "groups", "init", "clip_norm", "clip_value", "f64", "schedule", "outlier", "loss_scale", "dynamic",
     "arrival", "short", "poison", "present", "inline", "mixed", "async", "zero_after", "repeat", "old", "wrong", "leave", "weights", "extremes", "garbage",
-    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn")
+    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn", "mailbox")
 
 
 class Draw:

@@ -66,6 +66,7 @@ class RandomJob(Checks, Actions, Pushes):
         self.ranks, self.here = [None] * self.n, [True] * self.n
         self.inline = [self.draw.chance("inline", 0.3) for _ in range(self.n)]
         self.mixed = [self.draw.chance("mixed", 0.2) for _ in range(self.n)]
+        self.mailbox = [self.has_mailbox() for _ in range(self.n)]
         self.model.set_params(self.draw.params(self.tensors)) if saved is None else None
         first = self.model.params()
         self.die_at_start()
@@ -74,6 +75,10 @@ class RandomJob(Checks, Actions, Pushes):
         if saved is None and spec.get("init"):
             self.model.set_params({n: self.ranks[0].params()[n].ravel() for n in self.model.dtype})
         self.states[self.model.window] = self.model.copy()
+
+    def has_mailbox(self):
+        """Of a rank: its pushes and waits go through one, but for some."""
+        return self.draw.chance("mailbox", 0.6)
 
     def die_at_start(self):
         """Engine or gaccd, anywhere between the job's submission and its first window."""
@@ -104,7 +109,7 @@ class RandomJob(Checks, Actions, Pushes):
 
     def attach(self, r, first=None):
         while True:
-            t = Rank(self.d, self.job, r, self.tensors, ranks=self.n, inline=self.inline[r])
+            t = Rank(self.d, self.job, r, self.tensors, ranks=self.n, inline=self.inline[r], mailbox=self.mailbox[r])
             try:
                 t.start(first)
                 self.ranks[r] = t

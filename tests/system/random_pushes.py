@@ -31,6 +31,7 @@ class Pushes:
             out.append(("push", m, {"inline": self.inline[r] or (self.mixed[r] and draw.chance("mixed", 0.5)), "asynchronous": draw.chance("async", 0.4),
                                     "zero_after": draw.chance("zero_after", 0.2), "chunk": draw.pick("inline", 777, 4096, 1 << 16, 1 << 20),
                                     "shuffle": draw.chance("inline", 0.3), "alias": draw.chance("aliases", 0.5)}))
+            out[-1][2]["rpc"] = draw.chance("mailbox", 0.15)
             if draw.chance("repeat", 0.15):
                 out.append(("repeat", m))
         self.extras(out, r, count)
@@ -109,7 +110,8 @@ class Pushes:
                 raise AssertionError("a slot is still in use")
             self.fill(t, micro, names, slot)
             request = t.push_request(slot=slot, zero_after=how["zero_after"], **what)
-            future = self.submit(t, lambda: t.gacc.Push(request))
+            way = t.gacc.rpc if self.mailbox[r] and how["rpc"] else t.gacc
+            future = self.submit(t, lambda: way.Push(request))
             self.flight[r].append((m, future, slot))
         if not how["asynchronous"]:
             self.drain(r)
@@ -257,7 +259,9 @@ class Pushes:
         """The outcome of a window that is over."""
         if self.results:
             window = self.draw.rng("old").choice(sorted(self.results)[-14:])  # 16 are remembered
-            got, want = self.ranks[r].gacc.WaitStep(session=self.ranks[r].session, window=window).result, self.results[window]
+            t, want = self.ranks[r], self.results[window]
+            [step] = self.whole_steps([(t, t.gacc.WaitStep(session=t.session, window=window))], window)
+            got = step.result
             assert str(got) == str(want), f"rank {r} is told\n{got}it was\n{want}"
 
     def do_flush(self, r):
@@ -284,6 +288,7 @@ class Pushes:
             return
         reasons = {"weight": {"BAD_WEIGHT"}, "scale": {"LOSS_SCALE_MISMATCH"}, "window": {"NOT_CURRENT_WINDOW"}, "micro": {"WINDOW_FULL"},
                    "slot": {"BAD_SLOT"}, "present": {"INVALID_ARGUMENT"}}[what] | {"WINDOW_CLOSED", "FLUSHED", "WINDOW_FULL"}
+        reasons |= {"BAD_SLOT"} if t.inline else set()  # it has no slot that it could name
         try:
             right = {"window": window, "micro": min(next_micro, size - 1), "loss_scale": self.model.scale["scale"]}
             answer = t.gacc.Push(t.push_request(**{**right, **fields}))

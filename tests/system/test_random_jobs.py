@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 
+from by_mailbox import Both
 from harness import Daemon
 from random_draw import FEATURES, Draw
 from random_job import RandomJob
@@ -58,7 +59,7 @@ def report(seed, what):
 
 
 def test_random_jobs():
-    failed = []
+    failed, taken = [], Both.taken.copy()
     with Daemon(supervise=True, conf=CONF, allow=["ParamsNonfinite", " WARN"]) as d:
         d.engines_killed = True
         for seed in range(FIRST, FIRST + SEEDS):
@@ -73,3 +74,6 @@ def test_random_jobs():
         d.test_failed = bool(failed)
     if failed:
         pytest.fail(f"{len(failed)} of {SEEDS} seeds fail: {[s for s, _ in failed]}\n{report(*failed[0])}")
+    if SEEDS >= 20 and "mailbox" not in OFF:
+        used = Both.taken - taken
+        assert used["pushes"] > 3 * SEEDS and used["waits"] > SEEDS, f"mailboxes were not used: {used}"
