@@ -15,6 +15,7 @@ from harness import GaccError, build_dir, wait_until
 
 RANKS, MICRO, STEPS, ELEMENTS = 4, 4, 3, 5000
 VICTIM = 1
+WAYS = ((0, 3), (1, 2), range(RANKS), ())  # which ranks push by RPC, the others through mailboxes
 ENDED = (7, 8, 9, 10)  # COMPLETED, FAILED, CANCELLED, NODE_FAIL
 
 
@@ -66,13 +67,15 @@ class Trainers:
     """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
     own, and the only one that sees failpoints."""
 
-    def __init__(self, daemon, job, client_optimizer=False, victim=False):
+    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0]):
         self.daemon, self.job, self.optimizer = daemon, job, ["client"] * client_optimizer
         self.out = daemon.dir / f"out.{job}"
-        groups = [str(VICTIM), ",".join(str(r) for r in range(RANKS) if r != VICTIM)] if victim else [",".join(map(str, range(RANKS)))]
-        self.victim = groups[0] if victim else None
+        self.by_rpc = ",".join(str(r) for r in by_rpc if not victim or r != VICTIM)
+        self.victim = str(VICTIM) if victim else None
+        self.victim_by_rpc = VICTIM in by_rpc
+        others = ",".join(str(r) for r in range(RANKS) if r not in by_rpc and not (victim and r == VICTIM))
         self.logs, self.running, self.codes = {}, {}, []
-        for ranks in groups:
+        for ranks in filter(None, (self.victim, self.by_rpc, others)):
             self.start(ranks)
 
     def start(self, ranks):
@@ -80,6 +83,8 @@ class Trainers:
         env = {**os.environ, "GACC_TEST": str(self.daemon.dir)}
         if ranks == self.victim:
             env["GACC_FAILPOINTS_FILE"] = str(self.daemon.dir / "run/failpoints")
+        if ranks == self.by_rpc or (ranks == self.victim and self.victim_by_rpc):
+            env["GACC_MAILBOX"] = "0"
         with open(self.logs[ranks], "ab") as log:
             self.running[ranks] = subprocess.Popen(
                 [build_dir() / "bin/fault_trainer", self.daemon.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
@@ -123,10 +128,11 @@ class Launched:
         self.daemon, self.job, self.out, self.codes = daemon, job, out, []
 
     @staticmethod
-    def spec(daemon, out):
+    def spec(daemon, out, by_rpc=WAYS[0]):
         command = [build_dir() / "bin/fault_trainer", daemon.endpoint, "$GACC_JOB_ID", "-", RANKS, STEPS, MICRO, ELEMENTS, out]
+        way = f"case {'.'.join(map(str, by_rpc))} in *$GACC_RANK*) export GACC_MAILBOX=0;; esac; "
         return {"launch": "daemon", "launch_command": {
-            "command": ["sh", "-c", "exec " + " ".join(map(str, command))], "max_restarts": 3, "grace_ms": 500,
+            "command": ["sh", "-c", way + "exec " + " ".join(map(str, command))], "max_restarts": 3, "grace_ms": 500,
             "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}}
 
     def pids(self):

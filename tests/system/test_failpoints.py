@@ -15,17 +15,18 @@ import subprocess
 import tempfile
 import threading
 import time
+import zlib
 
 import pytest
 
-from failpoint_job import RANKS, STEPS, Control, Launched, Trainers, check_ledger, read_manifest, spec
+from failpoint_job import RANKS, STEPS, WAYS, Control, Launched, Trainers, check_ledger, read_manifest, spec
 from harness import Client, Daemon, GaccError, alive, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKERS = 6
-SLEEP_MS, STOPPED_S, CASE_S = 60, 0.05, 40
+SLEEP_MS, SLOW_PASS_MS, STOPPED_S, CASE_S = 60, 10, 0.05, 40
 
 # What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
 EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
@@ -43,6 +44,7 @@ AT_CANCEL = {"launcher_stop_before"}  # of a job that gaccd has launched
 LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_before", "coord_exits_after"}  # and all of the process "launcher"
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
 TICK_MS = 100
+NO_JOB = {"engine_armed_due"}  # gaccd arms no window yet: tests/unit/engine/test_boxes_armed.c
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
@@ -112,9 +114,9 @@ class Worker:
                 self.let_go_on(trainers.pids())
             time.sleep(0.01)
 
-    def train(self, point=None, action=None, skip=0, crash_skip=0, checkpoint=None):
+    def train(self, point=None, action=None, skip=0, crash_skip=0, checkpoint=None, by_rpc=WAYS[0]):
         """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start, or sleeps
-        over a tick; `checkpoint`: what points of loading begin with. Returns the ranks' results."""
+        over a tick; `checkpoint`: what points of loading begin with; `by_rpc`: ranks without mailboxes. Returns the ranks' results."""
         process = PROCESS.get(point)
         self.control.do("disarm all")
         if point:
@@ -126,7 +128,7 @@ class Worker:
         client_optimizer, saves, loads = point in WITH_CLIENT_OPTIMIZER, SAVING in str(point), LOADING in str(point)
         launched = process == "launcher" or point in LAUNCHED
         out = self.daemon.dir / f"launched.{time.monotonic_ns()}"
-        job_spec = {**spec(client_optimizer), **(Launched.spec(self.daemon, out) if launched else {}),
+        job_spec = {**spec(client_optimizer), **(Launched.spec(self.daemon, out, by_rpc) if launched else {}),
                     **({"checkpoint": {"every_steps": 1, "keep": 1, "at_end": True}} if saves else {}),
                     **({"restore_from": str(checkpoint)} if loads else {})}
         if (point, action) in REFUSED:
@@ -135,7 +137,7 @@ class Worker:
         job = self.submit(action, job_spec)
         operator = self.pool.submit(self.operate, job) if point is None or point in AT_OPERATORS_CALL else None
         trainers = (Launched(self.daemon, job, out) if launched else
-                    Trainers(self.daemon, job, client_optimizer, victim=process == "client" or point is None))
+                    Trainers(self.daemon, job, client_optimizer, process == "client" or point is None, by_rpc))
         try:
             self.wait(trainers, action, HEARD.get((point, action)) or ENDS.get((point, action), (None, None))[1])
             if operator:
@@ -163,9 +165,12 @@ class Worker:
         assert not list(found[0].parent.glob(".*")), list(found[0].parent.iterdir())
 
     def make_checkpoint(self):
-        """Inside a job's second or third window, in the middle of which it then lies."""
+        """Inside a job's second or third window, in the middle of which it then lies: with passes that leave it the time."""
+        self.control.do("disarm all")
+        self.control.do(f"arm engine_pass_before sleep {SLOW_PASS_MS} count 1000")
         job = self.submit(None, {**spec(False), "checkpoint": {"every_steps": 1}})
         self.wait(Trainers(self.daemon, job), None)
+        self.control.do("disarm all")
         return next(path for path in self.checkpoints(job) if read_manifest(path)["applied_step"] < STEPS)
 
     def operate(self, job):
@@ -277,7 +282,14 @@ class Runner:
         results = worker.train()
         assert len(results) == RANKS and len(set(results)) == 1
         hits = {name: passed for name, (passed, _) in worker.control.hits().items()}
+        others = [worker.train(by_rpc=by_rpc) for by_rpc in WAYS[1:]]
+        assert all(set(r) == set(results) for r in others), "other bits by RPC than through mailboxes"
         return results[0], hits, shutil.copytree(worker.make_checkpoint(), self.folder / "checkpoint")
+
+    @staticmethod
+    def way(point, action):
+        """Half of the cases have the ranks that use mailboxes changed with those that do not; not the victim of a point of a mailbox."""
+        return WAYS[0 if "client_box" in point else zlib.crc32(f"{point} {action}".encode()) & 1]
 
     @staticmethod
     def skip(point, n):
@@ -294,7 +306,7 @@ class Runner:
             results = worker.at_cancel(point, action)
         else:
             results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2,
-                                   checkpoint)
+                                   checkpoint, self.way(point, action))
         fired = worker.control.hits()[point][1]
         assert fired >= 1, f"{point} was never hit"
         if point not in WITH_CLIENT_OPTIMIZER:
