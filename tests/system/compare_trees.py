@@ -270,14 +270,15 @@ class TreeWork(Work):
         super().__init__(f"work{kind}", STEPS, 20_000, **KINDS_OF_WORK[kind])
         self.build = build
 
-    def submit(self, daemon, out, pause_us):
+    def submit(self, daemon, out, pause_us, by_rpc=0):
         out.mkdir(exist_ok=True)
         command = [str(self.build / "bin/campaign_trainer"), str(out), str(self.steps), str(self.elements), str(pause_us)]
         return daemon.submit({
             "name": self.name, "ranks": RANKS, "micro_size": MICRO_SIZE, "steps": self.steps, "launch": "daemon", "log_dir": str(out),
             "stall_warn_ms": 20000, "checkpoint": {"dir": str(out / "checkpoint"), "at_end": True},
             "launch_command": {"command": command, "max_restarts": 1_000_000, "grace_ms": 2000,
-                               "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)}]}, **self.spec})
+                               "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)},
+                                               {"key": "TEST_BY_RPC", "value": f"{by_rpc:x}"}]}, **self.spec})
 
 
 class Campaigned:

@@ -23,6 +23,7 @@ SEED = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(
 STATES = {"RUNNING": 3, "STALLED": 4, "COMPLETING": 6, "COMPLETED": 7}
 ATTACHED = (2, 3, 4, 5)  # RankState ATTACHED, COMPUTING, WAITING, LATE
 KINDS = ("trainer", "engine", "gaccd", "launcher")
+NOBODY, EVERYBODY = 0, (1 << RANKS) - 1  # of the ranks without a mailbox
 LOUD = ["RankLost", "RankExited", "RankRestarted", "Launcher", "EngineExited", "EngineLost", "EngineFailing", "RankLate", "was killed by signal 9"]
 
 
@@ -33,7 +34,8 @@ class Work:
         self.name, self.steps, self.elements, self.push_lr, self.spec = name, steps, elements, push_lr, spec
         self.ledger = steps * RANKS * MICRO_SIZE
 
-    def submit(self, daemon, out, pause_us):
+    def submit(self, daemon, out, pause_us, by_rpc=0):
+        """by_rpc: a bit for each rank that uses no mailbox."""
         out.mkdir(exist_ok=True)
         command = [str(build_dir() / "bin/campaign_trainer"), str(out), str(self.steps), str(self.elements), str(pause_us)]
         return daemon.submit({
@@ -41,7 +43,8 @@ class Work:
             "stall_warn_ms": 20000, "checkpoint": {"dir": str(out / "checkpoint"), "at_end": True},
             "launch_command": {"command": command, "max_restarts": 1_000_000, "grace_ms": 2000,
                                "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)},
-                                               {"key": "TEST_LR", "value": str(self.push_lr)}]}, **self.spec})
+                                               {"key": "TEST_LR", "value": str(self.push_lr)},
+                                               {"key": "TEST_BY_RPC", "value": f"{by_rpc:x}"}]}, **self.spec})
 
     def weight(self, g):
         window, rest = divmod(g, RANKS * MICRO_SIZE)
@@ -84,16 +87,16 @@ def finish(daemon, job, timeout=120):
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
-    """Parameters of undisturbed runs, all ranks the same."""
+    """Parameters of undisturbed runs, all ranks the same, with mailboxes and without."""
     found = {}
     with Daemon() as d:
         for work in WORKS:
-            out = tmp_path_factory.mktemp(work.name)
-            finish(d, work.submit(d, out, 0))
-            bits = work.results(out)
-            assert len(bits) == RANKS and len(set(bits)) == 1
-            work.check(out, bits[0])
-            found[work.name] = bits[0]
+            for by_rpc in (NOBODY, EVERYBODY):
+                out = tmp_path_factory.mktemp(work.name)
+                finish(d, work.submit(d, out, 0, by_rpc))
+                bits = work.results(out)
+                assert len(bits) == RANKS and len(set(bits)) == 1
+                work.check(out, found.setdefault(work.name, bits[0]))
     return found
 
 
@@ -167,8 +170,9 @@ class Campaign:
             time.sleep(self.rng.uniform(0.05, 0.2))
 
     def run(self, work, out, until):
-        """One job under kills, which end before the job does or when there have been `until`."""
-        self.job = work.submit(self.daemon, out, 500)
+        """One job under kills, which end before the job does or when there have been `until`. Some ranks use mailboxes, some do not."""
+        by_rpc = self.rng.choice([NOBODY, EVERYBODY, self.rng.getrandbits(RANKS), self.rng.getrandbits(RANKS)])
+        self.job = work.submit(self.daemon, out, 500, by_rpc)
         wait_until("the job to run", lambda: self.daemon.state(self.job) == "RUNNING", 30)
         while self.n_kills < until:
             start = time.monotonic()
