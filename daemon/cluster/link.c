@@ -31,6 +31,7 @@ enum status link_new(const struct link_ends *ends, struct link **out)
 static void drop(struct queued *q)
 {
 	free((void *)q->message.bytes);
+	shared_drop(q->message.end);
 	free(q);
 }
 
@@ -48,13 +49,19 @@ void link_free(struct link *l)
 
 bool link_send(struct link *l, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n)
 {
+	return link_send_shared(l, kind, job, part, bytes, n, NULL);
+}
+
+bool link_send_shared(struct link *l, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		      struct shared *end)
+{
 	struct queued *q = bytes ? malloc(sizeof(*q)) : NULL;
 	bool was_empty = !l->first;
 	if (!q) {
 		free(bytes);
 		return false;
 	}
-	*q = (struct queued){ NULL, { kind, job, part, bytes, n } };
+	*q = (struct queued){ NULL, { kind, job, part, bytes, n, end ? shared_hold(end) : NULL } };
 	*l->tail = q;
 	l->tail = &q->next;
 	if (was_empty)

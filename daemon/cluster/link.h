@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports, events and what has become of placements go up; orders, placements and
- * their end go down. All are packed.
+/* The way between a coordinator and a node: reports, events and what has become of placements go up; orders, placements
+ * and their end go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is
@@ -9,6 +9,7 @@
 #ifndef GACC_CLUSTER_LINK_H
 #define GACC_CLUSTER_LINK_H
 
+#include "base/shared.h"
 #include "proto/status.h"
 
 #include <stdbool.h>
@@ -24,6 +25,8 @@ enum link_kind {
 	LINK_PLACED,	/* placed_message.h */
 	LINK_DROP,	/* placed_message.h */
 	LINK_EVENT,	/* event_message.h */
+	LINK_TENSORS,	/* tensors_message.h, as LINK_KEPT is */
+	LINK_KEPT,
 	LINK_KINDS
 };
 
@@ -33,6 +36,7 @@ struct link_message {
 	uint32_t part;
 	const void *bytes;
 	size_t n;
+	struct shared *end; /* large bytes that follow these; NULL: none */
 };
 
 struct link_ends {
@@ -48,6 +52,10 @@ enum status link_new(const struct link_ends *, struct link **out);
 void link_free(struct link *); /* what is queued is dropped; takes NULL */
 /* Takes the bytes, malloc'ed, also when the message is lost for want of memory (false). bytes NULL counts as lost. */
 bool link_send(struct link *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n);
+/* The same for a message whose end is large, and is held instead of copied: its bytes are `bytes` and then those of
+ * `end`. NULL: there is none. */
+bool link_send_shared(struct link *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		      struct shared *end);
 /* Delivers what is queued now. */
 void link_run(struct link *);
 bool link_is_empty(const struct link *);

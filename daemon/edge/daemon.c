@@ -12,6 +12,7 @@
 #include "edge/hosted_queue.h"
 #include "edge/hosted_recover.h"
 #include "edge/hosted_submit.h"
+#include "edge/hosted_tensors.h"
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
 #include "edge/links.h"
@@ -183,12 +184,11 @@ static enum status listen_tcp(struct daemon *d)
 
 /* ---- start ---- */
 
-static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
-						      [LINK_ORDER] = part_take_order,
-						      [LINK_PLACEMENT] = parts_take_placement,
-						      [LINK_PLACED] = hosted_take_placed,
-						      [LINK_DROP] = parts_take_drop,
-						      [LINK_EVENT] = hosted_take_event };
+static links_take *const daemon_takes[LINK_KINDS] = {
+	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
+	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
+	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept
+};
 
 static enum status open_store(struct daemon *d)
 {

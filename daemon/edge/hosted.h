@@ -77,14 +77,15 @@ struct hosted {
 	const struct job_spec *spec; /* of it */
 	struct coord *coord;	     /* NULL: it is over, and only this is left (hosted_retire.c) */
 	struct outcome_kept end;
-	bool aside, giving_up;		   /* hosted_aside.h: not over in the journal; its END is being written */
-	struct hosted_place place;	   /* where its part is; hosted_part finds one that is here */
-	uint64_t kept_bytes;		   /* of a job that is set aside: its memory at the service manager */
-	bool params_durable, params_noted; /* in the journal; the record of that is being written */
-	int64_t released_ns;		   /* ended and idle since */
-	bool hurried;			   /* it is not kept for late trainers: its user has ended many since */
-	bool renewed;			   /* the journal's view has its last sessions */
-	uint32_t n_holders;		   /* calls and messages under way that point here */
+	bool aside, giving_up;		     /* hosted_aside.h: not over in the journal; its END is being written */
+	struct hosted_place place;	     /* where its part is; hosted_part finds one that is here */
+	uint64_t kept_bytes;		     /* of a job that is set aside: its memory at the service manager */
+	bool params_durable, params_noted;   /* in the journal; the record of that is being written */
+	bool tensors_durable, tensors_noted; /* the same of the tensor set that ranks have registered */
+	int64_t released_ns;		     /* ended and idle since */
+	bool hurried;			     /* it is not kept for late trainers: its user has ended many since */
+	bool renewed;			     /* the journal's view has its last sessions */
+	uint32_t n_holders;		     /* calls and messages under way that point here */
 	/* what people see */
 	struct hosted_window *deciding; /* decided, on its way into the history */
 	struct events events;		/* HOSTED_EVENTS of them, fewer when it is over */

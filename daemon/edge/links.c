@@ -19,12 +19,12 @@ static void on_arrived(void *ctx, const struct link_message *m)
 
 void links_refuse(const struct link_message *m, const char *why)
 {
-	static const char *const names[LINK_KINDS] = { [LINK_REPORT] = "a report",
-						       [LINK_ORDER] = "an order",
-						       [LINK_PLACEMENT] = "a placement",
-						       [LINK_PLACED] = "a placement's answer",
-						       [LINK_DROP] = "a placement's end",
-						       [LINK_EVENT] = "an event" };
+	static const char *const names[LINK_KINDS] = {
+		[LINK_REPORT] = "a report",	   [LINK_ORDER] = "an order",
+		[LINK_PLACEMENT] = "a placement",  [LINK_PLACED] = "a placement's answer",
+		[LINK_DROP] = "a placement's end", [LINK_EVENT] = "an event",
+		[LINK_TENSORS] = "a tensor set",   [LINK_KEPT] = "a tensor set's answer"
+	};
 	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part, why);
 }
 
@@ -79,8 +79,14 @@ void links_send_order(struct daemon *d, uint32_t part, const struct order *o)
 
 void links_send(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n)
 {
+	links_send_shared(d, kind, job, part, bytes, n, NULL);
+}
+
+void links_send_shared(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		       struct shared *end)
+{
 	if (d->link)
-		link_send(d->link, kind, job, part, bytes, n);
+		link_send_shared(d->link, kind, job, part, bytes, n, end);
 	else
 		free(bytes);
 }

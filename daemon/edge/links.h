@@ -21,6 +21,9 @@ void links_send_report(struct daemon *, const struct report *);
 void links_send_order(struct daemon *, uint32_t part, const struct order *);
 /* Any other message, packed: the bytes are taken, NULL is one that could not be packed. Nothing when gaccd ends. */
 void links_send(struct daemon *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n);
+/* The same with a large end (link_send_shared). */
+void links_send_shared(struct daemon *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		       struct shared *end);
 
 /* Logs that a message cannot be read. Between two gaccds of one version that does not happen. */
 void links_refuse(const struct link_message *, const char *why);

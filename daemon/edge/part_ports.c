@@ -6,6 +6,7 @@
 #include "cluster/event_message.h"
 #include "cluster/order_message.h"
 #include "cluster/placed_message.h"
+#include "cluster/tensors_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted.h"
 #include "edge/hosted_queue.h"
@@ -76,25 +77,36 @@ static void on_placed(void *ctx, enum status st, const char *why)
 	links_send(daemon_of_node(p->node), LINK_PLACED, p->id, placed.part, bytes, n);
 }
 
-static void on_tensors_durable(void *arg, enum status st)
+/* Repeated by parts_tick until it is answered. */
+void part_send_tensors(struct part *p)
 {
-	struct hosted *h = arg;
-	struct part *p = hosted_part(h);
-	daemon_check_store(st);
-	if (p)
-		part_on_tensors_kept(p, st);
+	const struct part_tensor_set t = { p->id, job_part(p->job)->epoch, job_part(p->job)->number };
+	size_t n = 0;
+	void *bytes = tensor_set_pack(&t, p->tensors.packed, &n);
+	p->tensors.asked_ns = node_now().mono_ns;
+	links_send_shared(daemon_of_node(p->node), LINK_TENSORS, p->id, t.part, bytes, n, p->tensors.packed);
 }
 
 static enum status on_keep_tensors(void *ctx)
 {
-	struct hosted *h = job_of(ctx);
-	struct part *p = ctx;
-	enum status st = h ? part_pack_tensors(p) : ST_UNAVAILABLE;
-	if (st)
-		return st;
-	struct shared *set = p->tensors.packed;
-	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
-	return persist_put_shared(h->d->persist, &r, set, on_tensors_durable, h);
+	enum status st = part_pack_tensors(ctx);
+	if (!st)
+		part_send_tensors(ctx);
+	return st;
+}
+
+void part_take_kept(struct daemon *d, const struct link_message *m)
+{
+	struct part *p = part_find(&d->node, m->job);
+	struct tensors_kept k;
+	char why[200];
+	enum status st = p ? tensors_kept_unpack(m->bytes, m->n, &k, why, sizeof(why)) : ST_NO_MEMORY;
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st || !p->tensors.asked_ns || k.job_id != p->id || k.epoch != job_part(p->job)->epoch)
+		return; /* it is answered already, or asked again */
+	p->tensors.asked_ns = 0;
+	part_on_tensors_kept(p, k.status);
 }
 
 static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)

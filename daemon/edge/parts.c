@@ -183,6 +183,15 @@ static void tensors_tick(struct daemon *d, struct part *p)
 	answer(d, &wrong);
 }
 
+#define ASK_AGAIN_NS (INT64_C(5) * 1000000000) /* the journal may wait for a disk */
+
+static void asking_tick(struct part *p, struct now now)
+{
+	if (!p->tensors.asked_ns || now.mono_ns - p->tensors.asked_ns < ASK_AGAIN_NS)
+		return;
+	part_send_tensors(p);
+}
+
 /* What a large job has allocated in many small pieces. The pool gives it back to the machine, because that takes
  * time. */
 struct dropping {
@@ -227,6 +236,7 @@ void parts_tick(struct daemon *d, struct now now)
 	for (uint32_t i = d->node.n_parts; i--;) {
 		struct part *p = d->node.part[i];
 		tensors_tick(d, p);
+		asking_tick(p, now);
 		registering_tick(p, now);
 		part_tick(p, now);
 		end_tick(p, now);

@@ -80,6 +80,7 @@ struct part_tensors {
 	struct shared *packed; /* as in the journal's TENSORS; NULL: not yet, or they came with the specification */
 	bool durable;	       /* in the journal, with the specification or after it */
 	bool due;	       /* they are in `packed`, and not read yet */
+	int64_t asked_ns;      /* when the coordinator was asked to keep them, and has not answered; 0: it was not */
 	char *wrong;	       /* why they cannot be read */
 	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
 };

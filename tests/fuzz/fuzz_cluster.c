@@ -7,6 +7,7 @@
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
+#include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
 #include "gacc/v1/job.pb-c.h"
 
@@ -138,11 +139,34 @@ static void try_event(const void *bytes, size_t n)
 	free(packed);
 }
 
+static void try_set(const void *bytes, size_t n)
+{
+	struct part_tensor_set t, again;
+	struct shared *set, *other;
+	if (!accepted(tensor_set_unpack(bytes, n, NULL, &t, &set, why, sizeof(why))))
+		return;
+	void *packed = tensor_set_pack(&t, set, &n);
+	must(!tensor_set_unpack(packed, n, set, &again, &other, why, sizeof(why)) && other == set);
+	free(packed);
+	shared_drop(other);
+	shared_drop(set);
+}
+
+static void try_kept(const void *bytes, size_t n)
+{
+	struct tensors_kept k, again;
+	if (!accepted(tensors_kept_unpack(bytes, n, &k, why, sizeof(why))))
+		return;
+	void *packed = tensors_kept_pack(&k, &n);
+	must(!tensors_kept_unpack(packed, n, &again, why, sizeof(why)) && again.status == k.status);
+	free(packed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
 							       try_report, try_order,  try_placement, try_placed,
-							       try_drop,   try_event };
+							       try_drop,   try_event,  try_set,	      try_kept };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

@@ -6,6 +6,7 @@
 #include "cluster/placement_message.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
+#include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
 #include "gacc/v1/job.pb-c.h"
 #include "support/nth.h"
@@ -185,6 +186,46 @@ static enum status read_event(const void *bytes, size_t n, char *why)
 	return event_unpack(bytes, n, RANKS, &e, why, 200);
 }
 
+/* Whole, as from a stream. */
+static void *pack_set(size_t *n)
+{
+	char *data = malloc(3);
+	struct shared *set = data ? shared_new(memcpy(data, "set", 3), 3) : NULL;
+	void *head = set ? tensor_set_pack(&(struct part_tensor_set){ 1, 1, 0 }, set, n) : NULL;
+	void *whole = head ? malloc(*n + 3) : NULL;
+	if (whole) {
+		memcpy(whole, head, *n);
+		memcpy((char *)whole + *n, "set", 3);
+		*n += 3;
+	}
+	if (!set)
+		free(data);
+	free(head);
+	shared_drop(set);
+	return whole;
+}
+
+static enum status read_set(const void *bytes, size_t n, char *why)
+{
+	struct part_tensor_set t;
+	struct shared *set;
+	enum status st = tensor_set_unpack(bytes, n, NULL, &t, &set, why, 200);
+	if (!st)
+		shared_drop(set);
+	return st;
+}
+
+static void *pack_kept(size_t *n)
+{
+	return tensors_kept_pack(&(struct tensors_kept){ 1, 1, 0, ST_INTERNAL }, n);
+}
+
+static enum status read_kept(const void *bytes, size_t n, char *why)
+{
+	struct tensors_kept k;
+	return tensors_kept_unpack(bytes, n, &k, why, 200);
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -200,6 +241,8 @@ static const struct {
 	{ "Placed", pack_placed, read_placed },
 	{ "Drop", pack_drop, read_drop },
 	{ "PartEvent", pack_event, read_event },
+	{ "TensorSet", pack_set, read_set },
+	{ "TensorsKept", pack_kept, read_kept },
 };
 
 START_TEST(no_memory_is_said)

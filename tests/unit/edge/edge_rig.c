@@ -6,6 +6,7 @@
 #include "edge/disk_watch.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
+#include "edge/hosted_tensors.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
 #include "edge/parts.h"
@@ -28,8 +29,9 @@ struct conf *conf;
 char rig_state[SCRATCH_PATH + 16], rig_runtime[SCRATCH_PATH + 16];
 
 static links_take *const rig_takes[LINK_KINDS] = {
-	[LINK_REPORT] = hosted_take_report, [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
-	[LINK_PLACED] = hosted_take_placed, [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event
+	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
+	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
+	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept
 };
 
 static void open_conf(void)

@@ -94,12 +94,6 @@ START_TEST(a_part_of_elsewhere_may_have_the_same)
 }
 END_TEST
 
-START_TEST(tensors_of_elsewhere_are_not_kept_here)
-{
-	ck_assert_int_eq(alone->ports.keep_tensors(alone), ST_UNAVAILABLE);
-}
-END_TEST
-
 /* As it comes to pass: the tensors are known, and there is no room for them. */
 START_TEST(a_job_without_room_takes_no_memory)
 {
@@ -192,7 +186,6 @@ int main(void)
 	tcase_add_test(t, a_part_may_have_what_its_user_may);
 	tcase_add_test(t, a_part_may_have_what_others_leave);
 	tcase_add_test(t, a_part_of_elsewhere_may_have_the_same);
-	tcase_add_test(t, tensors_of_elsewhere_are_not_kept_here);
 	tcase_add_test(t, a_job_without_room_takes_no_memory);
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
 	tcase_add_test(t, wrong_events_are_dropped);
