@@ -3,19 +3,16 @@
  * coll_local.c and local_ops.c; on the members' threads, under the communicator's mutex. */
 #include "coll/local_impl.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
-
-#define SECOND_NS INT64_C(1000000000)
 
 static int64_t now_ns(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * SECOND_NS + t.tv_nsec;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
 void local_changed(struct local_member *m)
@@ -91,7 +88,7 @@ static enum status give_up(struct local_member *m, int64_t waited_ns)
 /* Sleeps until something changes, or until the time. */
 static void sleep_until(struct local_comm *c, int64_t until_ns)
 {
-	struct timespec t = { until_ns / SECOND_NS, until_ns % SECOND_NS };
+	struct timespec t = { until_ns / CLOCK_NS_PER_S, until_ns % CLOCK_NS_PER_S };
 	int error = pthread_cond_timedwait(&c->changed, &c->mutex, &t);
 	assert(!error || error == ETIMEDOUT);
 	(void)error;

@@ -5,6 +5,7 @@
  */
 #include "edge/journal_keep.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "edge/hosted.h"
 #include "engine/control_page.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static int take_kept(struct daemon *d)
@@ -247,11 +247,8 @@ static void print_line(void *arg, const char *line)
 int daemon_accept_journal_loss(const struct conf *conf)
 {
 	char path[4096];
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME, &now);
 	snprintf(path, sizeof(path), "%s/journal.sqlite", conf->state_dir);
-	enum status st =
-		journal_accept(path, JOB_FAILED, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec, print_line, NULL);
+	enum status st = journal_accept(path, JOB_FAILED, clock_ns(CLOCK_REALTIME), print_line, NULL);
 	if (st == ST_UNAVAILABLE)
 		fprintf(stderr, "gaccd: a gaccd runs with %s: there is nothing to accept\n", path);
 	else if (st)

@@ -3,6 +3,7 @@
  * dies. For containers and tests without systemd. A process of its own with one thread. */
 #include "host/supervise.h"
 
+#include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "host/fdstore.h"
@@ -21,7 +22,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FIRST_FD 3
@@ -54,9 +54,7 @@ struct supervisor {
 
 static int64_t now_ms(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_BOOTTIME, &t);
-	return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
+	return clock_ns(CLOCK_BOOTTIME) / 1000000;
 }
 
 /* ---- the store ---- */

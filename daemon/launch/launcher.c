@@ -3,6 +3,7 @@
  * each ended. It survives a restart of gaccd. A process of its own with one thread and a poll loop. */
 #include "launch/launcher.h"
 
+#include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/packet.h"
@@ -25,7 +26,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_POLL_MS 60000
@@ -55,11 +55,7 @@ struct launcher {
 
 static struct now clock_now(void)
 {
-	struct timespec mono, unix_time;
-	clock_gettime(CLOCK_BOOTTIME, &mono);
-	clock_gettime(CLOCK_REALTIME, &unix_time);
-	return (struct now){ (int64_t)mono.tv_sec * 1000000000 + mono.tv_nsec,
-			     (int64_t)unix_time.tv_sec * 1000000000 + unix_time.tv_nsec };
+	return (struct now){ clock_ns(CLOCK_BOOTTIME), clock_ns(CLOCK_REALTIME) };
 }
 
 /* ---- processes: the ports of control/launch ---- */

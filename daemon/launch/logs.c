@@ -3,6 +3,7 @@
  * one thread that copies the pipes into log files. */
 #include "launch/logs.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "launch/child.h"
 
@@ -69,9 +70,7 @@ struct launch_logs {
 
 static int64_t now_ns(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
 /* ---- files ---- */

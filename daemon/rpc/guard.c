@@ -2,6 +2,7 @@
 /* Interposes the system calls through which gRPC reads and writes its connections: inspects what each client sends,
  * counts it for its user, and closes connections that exceed the limits. gRPC's threads. */
 #include "rpc/guard_impl.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* useless frames that each connection may send even when others of its user have used up the common allowance */
@@ -56,9 +56,7 @@ static struct {
 
 static int64_t now_ns(void)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * NS_PER_S + now.tv_nsec;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
 static void fill(struct bucket *b, int64_t most, int64_t per_s, int64_t now)

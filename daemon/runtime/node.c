@@ -3,14 +3,7 @@
  * recorded. No state; any thread. */
 #include "runtime/node.h"
 
-#include <time.h>
-
-static int64_t clock_ns(clockid_t id)
-{
-	struct timespec t;
-	clock_gettime(id, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+#include "base/clock.h"
 
 struct now node_now(void)
 {
