@@ -55,8 +55,9 @@ void attach_heal(struct attach *);
 /* Ends all connections without events. Memory goes when the loop has run once more. */
 void attach_close(struct attach *);
 
-/* Sends a MapResponse with duplicates of fds. ST_SESSION_UNKNOWN: the connection is over. ST_UNAVAILABLE:
- * the client does not read; its connection ends, closed follows. ST_NO_MEMORY. */
+/* Sends a packed MapResponse (n bytes) with duplicates of fds, which stay the caller's. ST_SESSION_UNKNOWN: the
+ * connection is over. ST_UNAVAILABLE: the client does not read, or is gone; its connection ends, and `closed` follows.
+ * ST_INVALID_ARGUMENT: more than PACKET_MAX_FDS (base/packet.h). ST_NO_MEMORY. */
 enum status attach_reply(struct attach *, uint64_t conn, const void *bytes, size_t n, const int *fds, size_t n_fds);
 /* Keeps a note for `closed`. Nothing if the connection is over. */
 void attach_set_note(struct attach *, uint64_t conn, const struct attach_note *);

@@ -155,16 +155,22 @@ static int new_socket(int flags)
 	return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 }
 
+/* -errno of what has just failed; closes the socket, if there is one. */
+static int failed(int fd)
+{
+	int error = errno;
+	if (fd >= 0)
+		close(fd);
+	return -error;
+}
+
 /* A connected socket, or -errno. */
 static int connect_to(const struct sockaddr_un *at)
 {
 	int fd = new_socket(SOCK_NONBLOCK);
 	if (fd >= 0 && !connect(fd, (const struct sockaddr *)at, sizeof(*at)))
 		return fd;
-	int err = errno;
-	if (fd >= 0)
-		close(fd);
-	return -err;
+	return failed(fd);
 }
 
 /* The launcher inherits a socket that is listening already, so a connection made before it runs is not lost. */
@@ -174,10 +180,7 @@ static int listen_at(const struct sockaddr_un *at)
 	unlink(at->sun_path);
 	if (fd >= 0 && !fchmod(fd, 0600) && !bind(fd, (const struct sockaddr *)at, sizeof(*at)) && !listen(fd, 4))
 		return fd;
-	int err = errno;
-	if (fd >= 0)
-		close(fd);
-	return -err;
+	return failed(fd);
 }
 
 static int spawn(uv_loop_t *loop, struct launch_proc *p, const struct launcher_args *a, int listener)
