@@ -39,15 +39,14 @@ static struct gacc_box_step step_of(const struct engine *e)
 /* The table of boxes.h. *later: the window is open, and the rest does not count. */
 static enum status judge(const struct control_record *r, uint64_t window, bool *later)
 {
-	const bool knows_last = judge_knows_last(r);
 	*later = false;
 	if (window > r->window)
 		return ST_NOT_CURRENT_WINDOW;
 	if (window == r->window) {
-		*later = !knows_last || !r->commit_result.final;
+		*later = !judge_has_ended(r);
 		return ST_JOB_ENDED;
 	}
-	if (window + 1 < r->window || !knows_last)
+	if (window + 1 < r->window || !judge_knows_last(r))
 		return ST_WINDOW_FORGOTTEN;
 	return r->params_nonfinite ? ST_NONFINITE : ST_OK;
 }

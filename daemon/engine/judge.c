@@ -29,6 +29,11 @@ bool judge_knows_last(const struct control_record *r)
 	return r->commit_outcome && r->commit_window + 1 == r->window;
 }
 
+bool judge_has_ended(const struct control_record *r)
+{
+	return judge_knows_last(r) && r->commit_result.final;
+}
+
 static enum ruling judge_other_window(const struct window_state *w, const struct push *p)
 {
 	const struct control_record *r = &w->record->r;
@@ -133,7 +138,7 @@ static enum ruling judge_new(const struct window_state *w, const struct push *p,
 static enum ruling judge_open_window(const struct window_state *w, const struct push *p, uint32_t *entry)
 {
 	const struct control_record *r = &w->record->r;
-	if (judge_knows_last(r) && r->commit_result.final)
+	if (judge_has_ended(r))
 		return PUSH_ENDED;
 	enum ruling form = judge_form(w, p);
 	if (form != PUSH_QUEUES)

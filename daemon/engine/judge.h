@@ -105,6 +105,8 @@ struct verdict {
 struct verdict judge_push(const struct window_state *, const struct push *);
 /* The record knows the window before the open one: it was committed in this memory. */
 bool judge_knows_last(const struct control_record *);
+/* And it was the job's last: the open one never commits. */
+bool judge_has_ended(const struct control_record *);
 /* The plan's number of the session's first slot. The rank is one of the engine's. */
 uint32_t judge_first_slot(const struct window_state *, uint32_t rank);
 

@@ -14,6 +14,7 @@ Suite *segment_suite(void);
 Suite *control_suite(void);
 Suite *accum_suite(void);
 Suite *judge_suite(void);
+Suite *judge_borders_suite(void);
 Suite *refusal_suite(void);
 Suite *go_suite(void);
 
@@ -386,6 +387,6 @@ static Suite *pass_suite(void)
 
 int main(void)
 {
-	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), refusal_suite(), go_suite(),
-			 pass_suite());
+	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), judge_borders_suite(),
+			 refusal_suite(), go_suite(), pass_suite());
 }
