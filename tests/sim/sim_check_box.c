@@ -45,13 +45,13 @@ static void check_mirror(struct sim *s)
 /* I26: the coordinator is told of a complete window at once. */
 static void check_told_complete(struct sim *s)
 {
-	bool complete = s->engine_up && s->d.r.phase == WINDOW_OPEN && !sim_owing(s);
+	bool complete = s->engine_up && !job_ended(s->job) && s->d.r.phase == WINDOW_OPEN && !sim_owing(s);
 	if (!complete || s->complete_said == s->d.r.window + 1)
 		s->complete_since = 0;
 	else if (!s->complete_since)
 		s->complete_since = s->now;
 	else if (s->now - s->complete_since > COMPLETE_NS && s->now > s->unread_until)
-		sim_fail(s, "I26: window %llu is complete since %.3f s, and no report says so",
+		sim_fail(s, "I26: part %u: window %llu is complete since %.3f s, and no report says so", s->part.number,
 			 (unsigned long long)s->d.r.window, (double)s->complete_since / 1e9);
 }
 

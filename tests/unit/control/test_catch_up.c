@@ -57,16 +57,20 @@ START_TEST(the_tick_finds_what_has_come)
 	count_in_cell(1, 0, 5); /* of a rank without a mailbox, in a command whose answer is on its way */
 	record.r.window_lr = 0.25;
 	record.r.lr_rank = 1;
-	row[0].last_push_unix_ns = 77777;
+	row[0].last_push_unix_ns = row[1].last_push_unix_ns = 77777;
+	job_tick(job, now);
+	count_in_cell(0, 3, 8);
 	uint64_t first = asked;
 	int before = n_reports;
 	job_tick(job, now);
 	const struct control_state *m = job_record(job);
-	ck_assert(control_bit(m->counted, spec.max_micro_size, 0, 1) && m->rank[0].counted == 2);
-	ck_assert(m->r.count == 3 && m->rank[1].counted == 1 && m->r.window_lr == 0.25 && m->r.lr_rank == 1);
+	ck_assert(control_bit(m->counted, spec.max_micro_size, 0, 1) && m->rank[0].counted == 3);
+	ck_assert(m->r.count == 4 && m->rank[1].counted == 1 && m->r.window_lr == 0.25 && m->r.lr_rank == 1);
 	ck_assert_int_eq(n_reports, before + 1);
-	ck_assert(shown.counted == 2 && shown.voided == 1 && shown.first_void == 2 && shown.weight == 7);
+	ck_assert(shown.counted == 3 && shown.voided == 1 && shown.first_void == 2 && shown.weight == 15);
+	uint32_t n;
 	ck_assert_int_eq(shown.last_push_unix_ns, 77777);
+	ck_assert_int_eq(job_progress(job, &n)[1].last_push_unix_ns, 0); /* it has no mailbox */
 	ck_assert_uint_lt(first, record.r.seq);
 	job_tick(job, now);
 	ck_assert_uint_eq(asked, record.r.seq); /* only a newer one */
@@ -265,6 +269,19 @@ START_TEST(that_all_have_left_is_not_said_before_the_record_is_read)
 }
 END_TEST
 
+/* The same, and nothing is counted. */
+START_TEST(who_can_read_the_record_again_says_so)
+{
+	job_detach(job, 0, &key, true, now);
+	readable = false;
+	answer(ENGINE_FLUSH, 0);
+	ck_assert(!reported.all_left);
+	readable = true;
+	job_tick(job, now);
+	ck_assert(reported.all_left);
+}
+END_TEST
+
 /* The same, and a new engine, whose record is read whole. */
 START_TEST(a_new_engine_brings_its_record)
 {
@@ -308,6 +325,7 @@ Suite *catch_up_suite(void)
 	tcase_add_test(c, other_jobs_read_no_record);
 	c = with(s, setup_mailbox);
 	tcase_add_test(c, that_all_have_left_is_not_said_before_the_record_is_read);
+	tcase_add_test(c, who_can_read_the_record_again_says_so);
 	tcase_add_test(c, a_new_engine_brings_its_record);
 	c = with(s, setup_mailbox_of_two);
 	tcase_add_test(c, the_tick_finds_what_has_come);

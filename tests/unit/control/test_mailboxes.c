@@ -75,7 +75,6 @@ START_TEST(only_the_session_in_force_has_a_mailbox)
 	job_on_mailbox(job, 0, 2);
 	job_on_mailbox(job, 1, 1);
 	job_on_mailbox(job, 7, 1);
-	job_on_mailbox(job, 1, 0); /* it has none */
 	ck_assert_int_eq(count_sent(ENGINE_MAILBOX), 0);
 	struct order end = run_order(1);
 	end.want = WANT_END;
@@ -83,6 +82,14 @@ START_TEST(only_the_session_in_force_has_a_mailbox)
 	job_on_mailbox(job, 0, 1);
 	ck_assert_int_eq(count_sent(ENGINE_MAILBOX), 0);
 	ck_assert_int_eq(n_over, 0);
+}
+END_TEST
+
+START_TEST(a_rank_without_a_session_has_none)
+{
+	job_on_mailbox(job, 1, 0);
+	job_tick(job, now);
+	ck_assert_int_eq(n_sent, 0);
 }
 END_TEST
 
@@ -209,6 +216,7 @@ int main(void)
 	tcase_add_test(c, a_refused_mailbox_is_over);
 	tcase_add_test(c, large_records_are_not_read);
 	c = with(s, setup_mailbox_of_two, teardown);
+	tcase_add_test(c, a_rank_without_a_session_has_none);
 	tcase_add_test(c, a_new_engine_is_told_first);
 	tcase_add_test(c, while_a_newer_session_attaches_there_is_none);
 	tcase_add_loop_test(c, a_mailbox_ends_with_its_session_or_the_job, 0, 3);
