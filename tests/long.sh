@@ -6,7 +6,8 @@
 #
 #   campaign [KILLS]   10,000 SIGKILLs of trainers, engine, gaccd and launcher: each micro-batch counted once, the bits of a run without deaths
 #   soak [MINUTES]     30 minutes of jobs that come and go while their processes die: gaccd's memory and descriptors stay flat
-#   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit (SEED=n is the first)
+#   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit, and a tenth of them
+#                      with mailboxes and without (SEED=n is the first)
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
@@ -61,6 +62,8 @@ random)
 	on_gcc
 	system gcc 36000 "not alone" "${size:-3000} random jobs" "env GACC_SEEDS=${size:-3000} GACC_SEED=${SEED:-1}" \
 		tests/system/test_random_jobs.py || true
+	system gcc 36000 "not alone" "$((${size:-3000} / 10 + 6)) of them with mailboxes and without" \
+		"env GACC_SEEDS=$((${size:-3000} / 10 + 6)) GACC_SEED=${SEED:-1}" tests/system/test_both_ways.py || true
 	;;
 bits)
 	[ -x "$size/bin/gaccd" ] && [ -x "$size/bin/campaign_trainer" ] || usage

@@ -175,8 +175,8 @@ def differences(a, b):
     return out + [f"end of {g}: {a.ends.get(g)} and {b.ends.get(g)}" for g in both if a.ends.get(g) != b.ends.get(g)]
 
 
-def play(daemon, seed, disturbed):
-    job, error = RecordedJob(daemon, seed, disturbed), ""
+def play(daemon, seed, disturbed, kind=RecordedJob):
+    job, error = kind(daemon, seed, disturbed), ""
     try:
         job.run()
     except Exception:
