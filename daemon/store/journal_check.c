@@ -59,15 +59,15 @@ enum status journal_check_files(struct journal *j)
 
 /* ---- what is in it ---- */
 
-enum status journal_altered_jobs(struct journal *j, uint64_t **out, size_t *out_n)
+/* Fills in `job`, which has room for all jobs that have rows. SQLITE_OK, or the code of what failed: then *out_n means
+ * nothing, as the jobs that were not read look like missing ones. */
+static int compare_sums(struct journal *j, uint64_t *job, size_t *out_n)
 {
 	const struct journal_sum *is = &j->sum;
 	sqlite3_stmt *s = NULL;
 	size_t n = 0, at = 0;
-	uint64_t *job = calloc(is->n + 1, sizeof(*job));
-	int rc = job ? sqlite3_prepare_v2(j->sql.db, "SELECT id, sum FROM main.jobs ORDER BY id", -1, &s, NULL)
-		     : SQLITE_NOMEM;
-	while (!rc && sqlite3_step(s) == SQLITE_ROW) {
+	int rc = sqlite3_prepare_v2(j->sql.db, "SELECT id, sum FROM main.jobs ORDER BY id", -1, &s, NULL);
+	while (rc == SQLITE_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
 		uint64_t id = (uint64_t)sqlite3_column_int64(s, 0);
 		for (; at < is->n && is->of[at].job < id; at++) /* rows of a job without a row of its own */
 			if (is->of[at].sum)
@@ -75,17 +75,26 @@ enum status journal_altered_jobs(struct journal *j, uint64_t **out, size_t *out_
 		bool here = at < is->n && is->of[at].job == id;
 		if (here && is->of[at++].sum != (uint64_t)sqlite3_column_int64(s, 1))
 			job[n++] = id;
+		rc = SQLITE_OK;
 	}
-	for (; at < is->n && !rc; at++)
+	sqlite3_finalize(s);
+	for (; at < is->n; at++)
 		if (is->of[at].sum)
 			job[n++] = is->of[at].job;
-	sqlite3_finalize(s);
-	if (rc) {
-		free(job);
+	*out_n = n;
+	return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+enum status journal_altered_jobs(struct journal *j, uint64_t **out, size_t *out_n)
+{
+	uint64_t *job = calloc(j->sum.n + 1, sizeof(*job));
+	if (!job)
 		return ST_NO_MEMORY;
+	if (compare_sums(j, job, out_n)) {
+		free(job);
+		return sql_fail(&j->sql, "jobs");
 	}
 	*out = job;
-	*out_n = n;
 	return ST_OK;
 }
 

@@ -49,7 +49,7 @@ enum status journal_check_files(struct journal *);
 /* As sql_file's `look`: reads mark and rows. ST_MALFORMED, ST_STORE_FAILED (logged). */
 enum status journal_check_content(struct sql *, int version);
 /* Jobs whose rows are not those of their sum, ascending, for free(). journal_sum_read must have been called.
- * ST_NO_MEMORY. */
+ * ST_NO_MEMORY, ST_STORE_FAILED (logged). */
 enum status journal_altered_jobs(struct journal *, uint64_t **out, size_t *out_n);
 /* Logs how to go on without what is lost. */
 void journal_say_remedy(const struct journal *);

@@ -35,6 +35,17 @@ static enum status read_value(struct journal *j, const char *key, uint64_t *out)
 	return ST_STORE_FAILED;
 }
 
+/* What cannot be read is not 0: a journal without sums would be taken as it is. */
+static enum status read_version(struct journal *j, uint64_t *out)
+{
+	sqlite3_stmt *s = NULL;
+	int rc = sqlite3_prepare_v2(j->sql.db, "PRAGMA main.user_version", -1, &s, NULL);
+	if (!rc && (rc = sqlite3_step(s)) == SQLITE_ROW)
+		*out = (uint64_t)sqlite3_column_int64(s, 0);
+	sqlite3_finalize(s);
+	return rc == SQLITE_ROW ? ST_OK : sql_fail(&j->sql, "user_version");
+}
+
 enum status journal_read_mark(struct journal *j, struct anchor_mark *out, bool *sealed)
 {
 	uint64_t version = 0, for_version = 0;
@@ -49,11 +60,8 @@ enum status journal_read_mark(struct journal *j, struct anchor_mark *out, bool *
 	enum status st = ST_OK;
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && !st; i++)
 		st = read_value(j, all[i].key, all[i].to);
-	sqlite3_stmt *s = NULL;
-	if (!st && !sqlite3_prepare_v2(j->sql.db, "PRAGMA main.user_version", -1, &s, NULL) &&
-	    sqlite3_step(s) == SQLITE_ROW)
-		version = (uint64_t)sqlite3_column_int64(s, 0);
-	sqlite3_finalize(s);
+	if (!st)
+		st = read_version(j, &version);
 	*sealed = version && version == for_version;
 	return st;
 }
