@@ -187,7 +187,7 @@ static void first_record(struct engine *e)
 	engine_publish(e);
 }
 
-/* Only what engine.c's `build` makes. */
+/* Only what engine.c's `build` makes, and the state that its `start` leaves. */
 static void build(struct recorder *r)
 {
 	struct engine *e = &r->e;
@@ -206,6 +206,7 @@ static void build(struct recorder *r)
 	ck_assert_int_eq(snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available), ST_OK);
 	if (!control_page_read(&e->mem.page, &e->state, &corrupt))
 		first_record(e);
+	push_progress_all(e);
 	e->running = true;
 }
 
