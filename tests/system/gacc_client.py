@@ -5,6 +5,7 @@ Messages and calls come from the build's descriptor set; nothing is generated an
 a deadline and is repeated while the daemon is away, which is always right: the protocol's requests are idempotent.
 """
 import concurrent.futures
+import contextlib
 import functools
 import mmap
 import os
@@ -24,6 +25,7 @@ from by_mailbox import Both, Box
 
 CALL_S = 60       # a call with all its repetitions
 CHUNK = 1 << 20   # bytes in one message of a stream; 4 MiB at most
+TEST_MAILBOX = os.environ.get("TEST_MAILBOX") == "1"  # all tests' ranks use mailboxes
 SLOT, MAILBOX = 1, 5  # SegmentKind; behind MAILBOX come its bells
 
 
@@ -218,17 +220,17 @@ class Rank:
     window and micro are the next ones to push; `missing` is what the open window still wants of this rank. All of it is public: tests
     that say wrong things on purpose use the arguments."""
 
-    def __init__(self, daemon, job, rank, tensors, ranks=None, inline=False, attach=True, client=None, mailbox=False, **attach_fields):
+    def __init__(self, daemon, job, rank, tensors, ranks=None, inline=False, attach=True, client=None, mailbox=None, **attach_fields):
         """`daemon`: a Daemon, or an endpoint. `mailbox`: asks for one, through which push and wait_step then go; self.gacc.rpc goes past
-        it. `attach_fields` go into AttachRequest."""
+        it. None: as TEST_MAILBOX says. `attach_fields` go into AttachRequest."""
         endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
         self.own_client = client is None
         self.client = client or Client(endpoint)
         self.gacc = Service(self.client, "gacc.v1.GradientService")
         self.gacc.on_outage = self.map_if_gone
-        if mailbox:
-            self.gacc = Both(self, self.gacc)
-        self.wants_mailbox, self.box = mailbox, None
+        self.wants_mailbox, self.box = TEST_MAILBOX if mailbox is None else mailbox, None
+        if self.wants_mailbox:
+            self.gacc = Both(self, self.gacc, whole=mailbox is None)
         self.job, self.rank, self.inline = str(job), rank, inline
         self.tensors = [self._tensor(*t) for t in tensors]
         self.names = [t.name for t in self.tensors]
@@ -459,8 +461,8 @@ class Rank:
         """What the death of a process does: the attach socket closes, nothing is said."""
         self.pool.shutdown(wait=False)
         if self.attach_socket:
-            if self.box:  # whoever waits at the bell hears of it
-                self.attach_socket.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # gone before
+                self.attach_socket.shutdown(socket.SHUT_RDWR)  # whoever waits at the mailbox's bell hears of it
             self.attach_socket.close()
             self.attach_socket = None
         if self.own_client:
