@@ -112,11 +112,13 @@ static bool are_consecutive(const struct report *r)
 static void count_entries(const struct report *r, Gacc__Internal__V1__RankProgress *m)
 {
 	struct rank_progress differing;
+	uint64_t weight;
 	const struct rank_progress *p = &differing;
 	find_differences(r, &differing);
 	m->n_rank = are_consecutive(r) ? 1 : r->n_ranks;
 	/* as a number these bits may be a NaN, or a zero with a sign */
-	differing.weight = memcmp(&differing.weight, &(double){ 0 }, sizeof(double)) != 0;
+	memcpy(&weight, &differing.weight, sizeof(weight));
+	differing.weight = weight != 0;
 #define X(type, field, value) m->n_##field = (value) != 0 ? r->n_ranks : 1;
 	COLUMNS(X)
 #undef X
