@@ -27,6 +27,7 @@
 #define SIM_MAX_COORDS 8
 #define SIM_MAX_UPDATES 64
 #define SIM_STREAMS 256
+#define SIM_SENT 256
 #define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
 #define MS INT64_C(1000000)
 #define TICK_NS (100 * MS)
@@ -57,6 +58,7 @@ struct sim_open_box {
 	struct sim_box *of; /* NULL: it has none of the rank */
 	struct box_cells cells;
 	struct engine_command flush; /* that waits for what is queued; id 0: none does */
+	uint32_t waits;		     /* bits of cells: WAITs of the open window */
 };
 
 /* ---- events ---- */
@@ -130,6 +132,7 @@ struct open_push {
 	uint32_t micro;
 	uint32_t at;  /* in todo; UINT32_MAX: it is not to be repeated */
 	bool flushed; /* this process had flushed the window before */
+	bool wait;    /* it is no push, but a WAIT */
 };
 
 struct proc {
@@ -167,7 +170,10 @@ struct proc {
 	bool repeats;	    /* that is under way */
 	uint32_t resume_at; /* then it goes on with this one, and in this state */
 	enum proc_state then;
-	uint64_t flushed_window; /* + 1: that it has flushed last */
+	uint64_t flushed_window;   /* + 1: that it has flushed last */
+	bool waits_by_rpc, waited; /* for this window; the WAIT in a cell is answered, by `step` */
+	struct gacc_box_step step;
+	uint64_t ahead; /* the window that it has begun because a cell said that the one before is over; 0: none */
 };
 
 struct store_window {
@@ -207,6 +213,9 @@ struct sim {
 	struct accum accum;
 	int64_t command_at; /* the channel keeps order */
 	int64_t answer_at;
+	/* what lies in gaccd's socket: in the order of sending; before n_sure an answer in a cell relied on it */
+	struct event *sent[SIM_SENT];
+	uint32_t n_sent, n_sure;
 	struct accum_entry passed[2]; /* recorded, and not answered yet */
 	uint32_t n_passed, passed_owing;
 	bool had_box; /* the engine has, or has had, a mailbox */
@@ -325,6 +334,8 @@ void engine_exchanged(struct sim *, const struct engine_command *go, enum status
 
 void engine_dies(struct sim *); /* and is started again */
 void engine_answer(struct sim *, const struct engine_answer *);
+/* gaccd reads what its engine has sent: as it does before it hears a trainer. */
+void engine_hear(struct sim *);
 
 /* sim_push.c: pushes in the engine */
 void sim_push_add(struct sim *, const struct engine_command *);
@@ -351,6 +362,7 @@ enum status sim_box_take(struct sim *, const struct engine_command *, struct sim
 void sim_box_look(struct sim *, uint32_t rank);
 void sim_box_answer(struct sim *, const struct accum_entry *, const struct engine_answer *);
 void sim_box_ring(struct sim *, uint32_t rank);
+void sim_box_end_waits(struct sim *); /* a COMMIT has been applied, and answered */
 void sim_box_fence(struct sim *, uint32_t rank, uint64_t sgen);
 /* An order for the job, and a report of it. */
 void sim_on_order(struct sim *, const struct order *);
@@ -374,6 +386,7 @@ void trainer_told(struct sim *, uint64_t window, uint32_t rank, uint32_t micro, 
 void trainer_nonce(struct sim *, struct proc *);
 void trainer_wake(struct sim *, struct proc *, int64_t delay);
 void trainer_next(struct sim *, struct proc *, enum proc_state);
+void trainer_after_wait(struct sim *, struct proc *, const struct reply *);
 void trainer_after_push(struct sim *, struct proc *);
 enum proc_state trainer_or_else(struct sim *, enum proc_state usual);
 void trainer_dies(struct sim *, struct proc *);
@@ -383,6 +396,7 @@ void trainer_event(struct sim *, const struct event *);
 void trainer_reply(struct sim *, uint64_t call, const struct reply *);
 void trainer_fault(struct sim *);
 void trainers_desert(struct sim *);
+void trainers_kill_stopped(struct sim *); /* those that have the rank are started again */
 void trainer_continue_all(struct sim *);
 void trainer_request(struct sim *, const struct event *);
 

@@ -143,12 +143,65 @@ enum status sim_box_take(struct sim *s, const struct engine_command *c, struct s
 	if (st)
 		return st;
 	s->had_box = true;
-	to->of = b;
+	*to = (struct sim_open_box){ .of = b };
 	box_take_over(&to->cells, b->mem, 1, s->spec.slots_per_rank);
 	bell_due(s, c->rank);
 	sim_box_look(s, c->rank);
 	return ST_OK;
 }
+
+/* ---- WAITs, as the engine's boxes_wait.c does ---- */
+
+static enum status judge_wait(const struct control_record *r, uint64_t window, bool *later)
+{
+	*later = window == r->window && !(judge_knows_last(r) && r->commit_result.final);
+	if (window >= r->window)
+		return window > r->window ? ST_NOT_CURRENT_WINDOW : ST_JOB_ENDED;
+	if (window + 1 < r->window || !judge_knows_last(r))
+		return ST_WINDOW_FORGOTTEN;
+	return r->params_nonfinite ? ST_NONFINITE : ST_OK;
+}
+
+static void answer_wait(struct sim *s, uint32_t rank, uint32_t cell, uint64_t window, enum status st)
+{
+	struct box_cells *c = &s->box[rank].cells;
+	const struct control_record *r = &s->d.r;
+	if (!st)
+		box_write_step(c, &(struct gacc_box_step){ .window = r->commit_window,
+							   .outcome = r->commit_outcome,
+							   .final = r->commit_result.final,
+							   .next_loss_scale = r->commit_next_loss_scale,
+							   .next_micro_size = r->commit_micro_size });
+	note_told(s);
+	box_answer(c, cell, c->open[cell], &(struct gacc_box_answer){ .status = st, .result = !st, .window = window });
+	s->n_sure = s->n_sent;
+	bell_due(s, rank);
+}
+
+static void take_wait(struct sim *s, uint32_t rank, uint32_t cell, uint64_t window)
+{
+	bool later;
+	enum status st = judge_wait(&s->d.r, window, &later);
+	if (later)
+		s->box[rank].waits |= 1u << cell;
+	else
+		answer_wait(s, rank, cell, window, st);
+}
+
+void sim_box_end_waits(struct sim *s)
+{
+	bool later;
+	uint64_t window = s->d.r.commit_window;
+	enum status st = judge_wait(&s->d.r, window, &later);
+	for (uint32_t i = 0; i < s->spec.ranks; i++) {
+		for (uint32_t cell = 0; s->box[i].of && s->box[i].waits >> cell; cell++)
+			if (s->box[i].waits >> cell & 1)
+				answer_wait(s, i, cell, window, st);
+		s->box[i].waits = 0;
+	}
+}
+
+/* ---- a look ---- */
 
 void sim_box_look(struct sim *s, uint32_t rank)
 {
@@ -166,7 +219,10 @@ void sim_box_look(struct sim *s, uint32_t rank)
 					.weight = q->weight,
 					.lr = q->lr,
 					.loss_scale = q->loss_scale };
-		sim_push_offer(s, &p, boxes_asker(request[i].cell));
+		if (q->kind == GACC_BOX_WAIT)
+			take_wait(s, rank, request[i].cell, q->window);
+		else
+			sim_push_offer(s, &p, boxes_asker(request[i].cell));
 	}
 }
 

@@ -16,6 +16,30 @@ void engine_answer(struct sim *s, const struct engine_answer *a)
 	struct event *e = sim_event(s, s->answer_at - s->now, EV_ENGINE_ANSWER);
 	e->life = s->engine_life;
 	e->answer = *a;
+	if (s->n_sent == SIM_SENT)
+		sim_fail(s, "%d answers of an engine have not been read", SIM_SENT);
+	else
+		s->sent[s->n_sent++] = e;
+}
+
+/* The first n. */
+static void hear(struct sim *s, uint32_t n)
+{
+	struct event *e[SIM_SENT];
+	memcpy(e, s->sent, n * sizeof(*e));
+	memmove(s->sent, s->sent + n, (s->n_sent - n) * sizeof(*s->sent));
+	s->n_sent -= n;
+	s->n_sure -= n < s->n_sure ? n : s->n_sure;
+	for (uint32_t i = 0; i < n; i++) {
+		e[i]->life = 0;
+		job_on_answer(s->job, &e[i]->answer, sim_now(s));
+	}
+}
+
+void engine_hear(struct sim *s)
+{
+	if (s->engine_up && s->gaccd_up)
+		hear(s, s->n_sent);
 }
 
 static struct engine_answer answer_to(const struct engine_command *c, enum status st)
@@ -53,6 +77,7 @@ void engine_kill(struct sim *s)
 	s->engine_up = s->engine_starting = s->pass_scheduled = false;
 	s->engine_life++;
 	s->n_passed = 0;
+	s->n_sent = s->n_sure = 0;
 	s->had_box = false;
 	memset(s->box, 0, sizeof(s->box));
 	accum_fini(&s->accum);
@@ -63,6 +88,7 @@ void engine_dies(struct sim *s)
 {
 	if (!s->engine_up)
 		return;
+	hear(s, s->n_sure);
 	engine_kill(s);
 	job_on_engine_down(s->job, sim_now(s));
 	engine_start(s);
@@ -307,9 +333,12 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	s->n_acc = 0;
 	for (uint32_t i = 0; i < s->spec.ranks; i++)
 		sim_push_progress(s, i);
+	r->commit_next_loss_scale = c->next_loss_scale;
+	r->commit_micro_size = c->next_micro_size;
 	a.digest = r->params_digest;
 	a.nonfinite = r->params_nonfinite;
 	engine_answer(s, &a);
+	sim_box_end_waits(s);
 }
 
 static void on_ack(struct sim *s, const struct engine_command *c)
@@ -422,5 +451,5 @@ void engine_event(struct sim *s, const struct event *e)
 	else if (e->type != EV_ENGINE_ANSWER)
 		turn(s, e);
 	else if (s->gaccd_up)
-		job_on_answer(s->job, &e->answer, sim_now(s));
+		hear(s, 1); /* which is this one: they are in order */
 }

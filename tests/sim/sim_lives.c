@@ -30,6 +30,26 @@ void trainers_desert(struct sim *s)
 	}
 }
 
+static bool has_live(const struct sim *s, uint32_t rank)
+{
+	for (uint32_t i = 0; i < s->n_procs; i++)
+		if (s->proc[i].rank == rank && s->proc[i].state != PROC_DEAD && s->proc[i].state != PROC_DONE)
+			return true;
+	return false;
+}
+
+void trainers_kill_stopped(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->n_procs; i++) {
+		struct proc *p = &s->proc[i];
+		if (!p->stopped || p->state == PROC_DEAD)
+			continue;
+		p->state = PROC_DEAD;
+		if (!has_live(s, p->rank))
+			sim_event(s, 50 * MS, EV_START_PROC)->proc = p->rank;
+	}
+}
+
 /* A stopped trainer whose delayed Attach has fenced its successor holds the job up: it is continued in the end. */
 void trainer_continue_all(struct sim *s)
 {

@@ -28,7 +28,7 @@ static uint32_t free_cell(const struct proc *p)
 static struct open_push *any_open(struct proc *p)
 {
 	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
-		if (p->open[i].seq)
+		if (p->open[i].seq && !p->open[i].wait)
 			return &p->open[i];
 	return NULL;
 }
@@ -37,7 +37,8 @@ static struct open_push *any_open(struct proc *p)
 static bool slot_is_open(const struct sim *s, const struct proc *p, uint32_t micro)
 {
 	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
-		if (p->open[i].seq && (p->open[i].micro != micro || p->open[i].window != p->window) &&
+		if (p->open[i].seq && !p->open[i].wait &&
+		    (p->open[i].micro != micro || p->open[i].window != p->window) &&
 		    p->open[i].micro % s->spec.slots_per_rank == micro % s->spec.slots_per_rank)
 			return true;
 	return false;
@@ -48,21 +49,21 @@ void box_forget(struct proc *p)
 	p->box = NULL;
 	p->publishing = 0;
 	p->again = 0;
-	p->repeats = p->hung_up = p->bell = false;
+	p->repeats = p->hung_up = p->bell = p->waited = p->waits_by_rpc = false;
 	memset(p->open, 0, sizeof(p->open));
 }
 
 void box_settled(struct proc *p, uint64_t window, uint32_t micro)
 {
 	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
-		if (p->open[i].seq && p->open[i].window == window && p->open[i].micro == micro)
+		if (!p->open[i].wait && p->open[i].window == window && p->open[i].micro == micro)
 			p->open[i].seq = 0;
 }
 
 void box_new_todo(struct proc *p)
 {
 	p->again = 0;
-	p->repeats = false;
+	p->repeats = p->waited = p->waits_by_rpc = false;
 	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
 		p->open[i].at = NOT_AGAIN;
 }
@@ -74,6 +75,18 @@ static void repeat(struct proc *p, struct open_push *o)
 	if (o->at != NOT_AGAIN)
 		p->again |= 1u << o->at;
 	o->at = NOT_AGAIN;
+}
+
+/* A block that is not whole, or of another window, means RPC like every other status. */
+static void take_wait(struct proc *p, struct open_push *o, const struct gacc_box_answer *a)
+{
+	p->step = p->box->mem->step;
+	o->seq = 0;
+	if (o->window != p->window || p->state != PROC_WAIT)
+		return;
+	p->waited = !a->status && p->step.window == p->window &&
+		    p->step.check == (uint32_t)crc32(0, (const unsigned char *)&p->step, GACC_BOX_STEP_CHECKED);
+	p->waits_by_rpc = !p->waited;
 }
 
 static void take_answer(struct sim *s, struct proc *p, struct open_push *o, const struct gacc_box_answer *a)
@@ -96,9 +109,12 @@ static void look(struct sim *s, struct proc *p)
 		struct open_push *o = &p->open[i];
 		if (o->seq && a.seq == o->seq &&
 		    a.check == (uint32_t)crc32(0, (const unsigned char *)&a, GACC_BOX_ANSWER_CHECKED))
-			take_answer(s, p, o, &a);
+			o->wait ? take_wait(p, o, &a) : take_answer(s, p, o, &a);
 		if (o->seq && is_closed(p)) {
-			repeat(p, o);
+			if (o->wait)
+				p->waits_by_rpc = true;
+			else
+				repeat(p, o);
 			o->seq = 0;
 		}
 	}
@@ -135,26 +151,34 @@ static void wait(struct sim *s, struct proc *p)
 		return;
 	}
 	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
-		if (p->open[i].seq)
+		if (p->open[i].seq && !p->open[i].wait)
 			repeat(p, &p->open[i]);
 	box_go_on(s, p);
 }
 
 /* ---- publishing ---- */
 
-static void prepare(struct sim *s, struct proc *p)
+static struct gacc_box_request push_request(const struct sim *s, const struct proc *p)
 {
 	uint32_t micro = p->todo[p->at];
+	return (struct gacc_box_request){ .seq = p->box_seq,
+					  .kind = GACC_BOX_PUSH,
+					  .window = p->window,
+					  .micro = micro,
+					  .slot = micro % s->spec.slots_per_rank,
+					  .weight = sim_weight_of(s, micro),
+					  .loss_scale = p->loss_scale,
+					  .data_key = sim_key_of(p, p->window, micro),
+					  .lr = sim_lr_of(s, p->window) };
+}
+
+static void prepare(struct sim *s, struct proc *p)
+{
 	struct gacc_box_request *q = &p->request;
-	*q = (struct gacc_box_request){ .seq = ++p->box_seq,
-					.kind = GACC_BOX_PUSH,
-					.window = p->window,
-					.micro = micro,
-					.slot = micro % s->spec.slots_per_rank,
-					.weight = sim_weight_of(s, micro),
-					.loss_scale = p->loss_scale,
-					.data_key = sim_key_of(p, p->window, micro),
-					.lr = sim_lr_of(s, p->window) };
+	p->box_seq++;
+	*q = p->state == PROC_WAIT
+		     ? (struct gacc_box_request){ .seq = p->box_seq, .kind = GACC_BOX_WAIT, .window = p->window }
+		     : push_request(s, p);
 	q->check = (uint32_t)crc32(0, (const unsigned char *)q, GACC_BOX_REQUEST_CHECKED);
 	p->cell = free_cell(p);
 	p->cut = sim_chance(s, 700) ? 0 : 8 * (uint32_t)sim_random(s, sizeof(*q) / 8);
@@ -186,6 +210,7 @@ static bool publish(struct sim *s, struct proc *p)
 						       .window = p->window,
 						       .micro = p->request.micro,
 						       .at = p->at,
+						       .wait = p->request.kind == GACC_BOX_WAIT,
 						       .flushed = p->flushed_window == p->window + 1 };
 		p->publishing = 2;
 		if (sim_chance(s, 200))
@@ -217,6 +242,61 @@ static bool must_repeat(const struct proc *p, bool idle)
 	return p->again && !p->repeats && !p->publishing && (waits || (may && idle));
 }
 
+static bool goes_into_cell(struct sim *s, const struct proc *p)
+{
+	return p->publishing || (!is_closed(p) && free_cell(p) < GACC_BOX_CELLS && sim_chance(s, 800));
+}
+
+/* All of the request, or a part of it; true: it is there, and the bell has rung. */
+static bool publishes(struct sim *s, struct proc *p)
+{
+	if (publish(s, p))
+		return true;
+	if (s->faults && sim_chance(s, 10))
+		trainer_dies(s, p);
+	else
+		trainer_wake(s, p, 1 + (int64_t)sim_random(s, MS));
+	return false;
+}
+
+static bool has_open_wait(const struct proc *p)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
+		any = any || (p->open[i].seq && p->open[i].wait && p->open[i].window == p->window);
+	return any;
+}
+
+/* Waits for the window's end in a cell. false: by RPC. */
+static bool wait_in_cell(struct sim *s, struct proc *p, bool idle)
+{
+	if (p->waited) {
+		struct reply r = { .kind = REPLY_STEP };
+		r.step.commit.window = p->step.window;
+		r.step.commit.outcome = p->step.outcome;
+		r.step.commit.next.scale.scale = p->step.next_loss_scale;
+		r.step.micro_size = p->step.next_micro_size;
+		r.step.done = p->step.final;
+		trainer_after_wait(s, p, &r);
+		return true;
+	}
+	if (!p->publishing && has_open_wait(p)) {
+		p->waits_by_rpc |= s->now >= p->box_until;
+		return !p->waits_by_rpc;
+	}
+	if (p->waits_by_rpc || !idle || !goes_into_cell(s, p)) {
+		p->waits_by_rpc = true;
+		return false;
+	}
+	if (!publishes(s, p))
+		return true;
+	p->box_until = p->box_limit ? s->now + p->box_limit : INT64_MAX;
+	look(s, p); /* the bell may have rung before */
+	if (p->waited || p->waits_by_rpc || p->box_limit)
+		trainer_wake(s, p, p->waited || p->waits_by_rpc ? 1 : p->box_limit);
+	return true;
+}
+
 bool box_act(struct sim *s, struct proc *p)
 {
 	bool idle = !p->call || s->now >= p->retry_at;
@@ -237,17 +317,11 @@ bool box_act(struct sim *s, struct proc *p)
 		wait(s, p);
 		return true;
 	}
-	if (p->state != PROC_PUSH || p->repeats || !idle)
+	if (p->state == PROC_WAIT)
+		return wait_in_cell(s, p, idle);
+	if (p->state != PROC_PUSH || p->repeats || !idle || !goes_into_cell(s, p))
 		return false;
-	if (!p->publishing && (is_closed(p) || free_cell(p) == GACC_BOX_CELLS || !sim_chance(s, 800)))
-		return false;
-	if (!publish(s, p)) {
-		if (s->faults && sim_chance(s, 10))
-			trainer_dies(s, p);
-		else
-			trainer_wake(s, p, 1 + (int64_t)sim_random(s, MS));
-		return true;
-	}
-	after_publish(s, p);
+	if (publishes(s, p))
+		after_publish(s, p);
 	return true;
 }

@@ -77,6 +77,7 @@ void stream_event(struct sim *s, const struct event *e)
 			       .lr = sim_lr_of(s, e->order.window) };
 	if (!s->gaccd_up || e->life != s->gaccd_life)
 		return;
+	engine_hear(s);
 	memcpy(k.token, e->missing, 16);
 	a.data_key = 1 + a.window * 1000 + p->rank * 100 + a.micro;
 	if (e->coord == 0)

@@ -74,6 +74,7 @@ void trainer_request(struct sim *s, const struct event *e)
 	struct proc *p = &s->proc[e->proc];
 	if (!s->gaccd_up)
 		return;
+	engine_hear(s);
 	uint64_t call = e->call << 8 | sim_random(s, 256); /* every copy is a call of its own */
 	p->server_call = call;
 	struct session_key k = key_of(s, e);
@@ -242,9 +243,26 @@ static void after_flush(struct sim *s, struct proc *p)
 	trainer_next(s, p, pushes ? PROC_COMPUTE : trainer_or_else(s, PROC_WAIT));
 }
 
-static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
+/* With the next window, which gaccd may not have heard of. */
+static void begin_at_once(struct sim *s, struct proc *p, const struct reply *r)
 {
+	p->ahead = ++p->window;
+	p->windows_left--;
+	p->loss_scale = r->step.commit.next.scale.scale;
+	p->n_todo = r->step.micro_size;
+	for (uint32_t i = 0; i < p->n_todo; i++)
+		p->todo[i] = i;
+	p->at = 0;
+	box_new_todo(p);
+	trainer_next(s, p, trainer_or_else(s, PROC_COMPUTE));
+}
+
+void trainer_after_wait(struct sim *s, struct proc *p, const struct reply *r)
+{
+	bool by_cell = p->waited,
+	     acks = s->spec.optim.type == OPTIM_CLIENT && r->step.commit.outcome == OUTCOME_APPLIED;
 	p->ack_window = p->window;
+	p->waited = false;
 	if (s->d.r.params_nonfinite && r->step.commit.window == s->lost_window)
 		sim_fail(s, "I17: rank %u is told that window %llu is a step, and its parameters are lost", p->rank,
 			 (unsigned long long)s->lost_window);
@@ -257,8 +275,10 @@ static void after_wait(struct sim *s, struct proc *p, const struct reply *r)
 		trainer_next(s, p, PROC_COMPUTE);
 	} else if (r->step.done) {
 		p->state = PROC_DONE;
-	} else if (s->spec.optim.type == OPTIM_CLIENT && r->step.commit.outcome == OUTCOME_APPLIED) {
+	} else if (acks) {
 		trainer_next(s, p, PROC_ACK);
+	} else if (by_cell && p->windows_left > 1 && sim_chance(s, 500)) {
+		begin_at_once(s, p, r);
 	} else {
 		trainer_next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
 	}
@@ -339,12 +359,13 @@ static void on_error(struct sim *s, struct proc *p, enum status st)
 		sim_fail(s, "rank %u has been told that the job runs, and now that it does not", p->rank);
 		break;
 	case ST_NOT_CURRENT_WINDOW:
+		if (p->window == p->ahead)
+			sim_fail(s, "rank %u was told in a cell that window %llu is over, and now that it is open",
+				 p->rank, (unsigned long long)p->window - 1);
 		trainer_next(s, p, PROC_READY);
 		break;
 	case ST_NO_SLOT: /* the operator does what the hint says */
-		for (uint32_t i = 0; i < s->n_procs; i++)
-			if (s->proc[i].stopped)
-				s->proc[i].state = PROC_DEAD;
+		trainers_kill_stopped(s);
 		p->call = 0;
 		trainer_wake(s, p, 50 * MS);
 		break;
@@ -398,7 +419,7 @@ static void on_reply(struct sim *s, struct proc *p, const struct event *e)
 		after_flush(s, p);
 		break;
 	case PROC_WAIT:
-		after_wait(s, p, r);
+		trainer_after_wait(s, p, r);
 		break;
 	case PROC_ACK:
 		trainer_next(s, p, --p->windows_left <= 0 ? PROC_DETACH : PROC_READY);
