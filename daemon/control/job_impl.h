@@ -21,7 +21,8 @@
 #define RANK_MAX_SLOTS 2
 /* two slots, and for each the calls that an engine lets wait for one micro-batch (ACCUM_MAX_ASKERS) */
 #define RANK_MAX_PUSHES 8
-/* A slot that no session has: of a push for which no slot may be read. The engine refuses it where it would read one. */
+/* A slot that no session has: of a push for which no slot may be read. The engine refuses it where it would read one.
+ */
 #define NO_SLOT UINT32_MAX
 
 /* A Push call that the engine has to answer. */

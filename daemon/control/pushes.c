@@ -156,7 +156,7 @@ static void push_taken(struct job *j, struct rank *r, struct parked_push *p, con
 	const bool is_void = a->result == PUSH_VOID, counts = a->result == PUSH_COUNTED;
 	if (counts && !rank_settled(j, r, p->micro))
 		count_push(j, r, p);
-	if (counts && a->nonfinite_count)
+	if (!is_void && a->nonfinite_count) /* also of a DUPLICATE that was in a cell: it is said once */
 		push_note_nonfinite(r, p->micro);
 	if (counts || is_void)
 		rank_settle(j, r, p->micro, is_void);
@@ -277,9 +277,14 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 {
 	struct parked_push *p = push_new(r);
 	unsigned char *present = p && a->n_present ? malloc(a->n_present) : NULL;
-	if (!p || (a->n_present && !present)) {
+	if (!p) {
 		reply_error(j, call, ST_RESOURCE_EXHAUSTED, "wait for earlier pushes of this rank",
 			    "rank %u has %d pushes under way", r->global, RANK_MAX_PUSHES);
+		return;
+	}
+	if (a->n_present && !present) {
+		reply_error(j, call, ST_NO_MEMORY, NULL, "rank %u, micro-batch %u: no memory for its bitmap", r->global,
+			    a->micro);
 		return;
 	}
 	if (present)

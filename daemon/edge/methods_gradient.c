@@ -19,8 +19,13 @@
 
 struct part *session_find(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
-	struct part *part = s ? part_find(&daemon_of(call)->node, session_job_id(s->id)) : NULL;
+	struct node *n = &daemon_of(call)->node;
+	struct part *part = s ? part_find(n, session_job_id(s->id)) : NULL;
 	if (!part || s->token.len != 16)
+		return NULL;
+	part_hear_engine(part);
+	part = part_find(n, session_job_id(s->id)); /* what the engine has said may be the end of it */
+	if (!part)
 		return NULL;
 	out->rank = session_rank(s->id);
 	out->uid = caller_uid(call);
@@ -57,7 +62,6 @@ static struct part *session_part(struct rpc_call *call, const Gacc__V1__Session 
 		return NULL;
 	keep_part(call, part);
 	rpc_set_number(call, out->rank);
-	part_hear_engine(part);
 	return part;
 }
 
