@@ -265,7 +265,7 @@ struct sim {
 		uint64_t window;
 		uint32_t rank, micro, result; /* PushResult, or 100: not counted */
 	} told_push[4096];
-	uint32_t n_told;
+	uint32_t n_told, n_settled; /* settled: of windows that are in the log, and looked at since */
 	struct sim_stream {
 		uint64_t call;
 		uint32_t slot;
@@ -286,7 +286,7 @@ bool sim_run(uint64_t seed, struct sim *s, char *why, size_t n_why); /* true: al
 void sim_setup(struct sim *, uint32_t ranks);
 /* What an operator may want to change while this window is open. */
 void sim_draw_update(struct sim *, uint64_t window, struct update *);
-/* An event of at least sizeof(struct event) bytes, and the one that comes next. */
+/* An event, of which so many bytes are there, and the one that comes next. */
 struct event *sim_event_in(struct sim *, int64_t delay, enum event_type, size_t bytes);
 struct event *sim_pop(struct sim *);
 uint64_t sim_random(struct sim *, uint64_t below);
