@@ -25,12 +25,21 @@
  */
 #define NO_SLOT UINT32_MAX
 
+/* Why a push has it. */
+enum no_slot {
+	SLOT_NAMED,	 /* it has not: it names a slot of its session, or none that there is */
+	SLOT_OF_REPEAT,	 /* an earlier push of the same micro-batch is counted, void or parked: nothing is read for this
+			    one */
+	SLOT_NOT_MAPPED, /* what is in the session's slots is not its own */
+	SLOT_FILLED	 /* by a stream, or a piece of the parameters */
+};
+
 /* A Push call that the engine has to answer. */
 struct parked_push {
 	bool used;
 	bool sent;   /* the engine has it */
 	bool resent; /* an engine that has died had it: it may be counted */
-	bool repeat; /* an earlier push of the same micro-batch is counted, void or parked: it has NO_SLOT */
+	enum no_slot no_slot;
 	uint64_t command_id;
 	uint64_t window;
 	uint32_t micro, slot;

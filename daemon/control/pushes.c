@@ -163,7 +163,7 @@ static void push_taken(struct job *j, struct rank *r, struct parked_push *p, con
 	if (is_void && (a->nonfinite_count || p->resent))
 		push_note_void(j, r, p->micro, a->nonfinite_count);
 	/* the answer of an engine that died was this one's */
-	bool counted = a->result == PUSH_DUPLICATE && p->resent && !p->repeat;
+	bool counted = a->result == PUSH_DUPLICATE && p->resent && p->no_slot != SLOT_OF_REPEAT;
 	if (!p->gone)
 		push_reply(j, r, p->call, counted ? PUSH_COUNTED : a->result, p->window, p, a);
 	push_free(p);
@@ -172,21 +172,24 @@ static void push_taken(struct job *j, struct rank *r, struct parked_push *p, con
 /* The engine would have taken it, but for the slot. */
 static void refuse_no_slot(struct job *j, struct rank *r, struct parked_push *p)
 {
-	if (p->repeat) {
+	if (p->no_slot == SLOT_OF_REPEAT) {
 		push_fail(j, r, p, ST_UNAVAILABLE, "the push that this one repeats has been refused: send it again");
 		return;
 	}
-	if (!p->gone)
+	if (!p->gone && p->no_slot == SLOT_NOT_MAPPED)
 		reply_error(j, p->call, ST_BAD_SLOT,
 			    "map the slots over the attach socket, or send the gradients with PushInline",
 			    "this session of rank %u has not mapped its slots", r->global);
+	else if (!p->gone)
+		reply_error(j, p->call, ST_SLOT_BUSY, "wait for that stream to be answered, or use the other slot",
+			    "the slot of rank %u holds a stream, or a piece of the parameters", r->global);
 	push_free(p);
 }
 
 /* The engine refuses it, in the words that a trainer reads. */
 static void push_refused(struct job *j, struct rank *r, struct parked_push *p, const struct engine_answer *a)
 {
-	if (a->status == ST_BAD_SLOT && p->slot == NO_SLOT && (p->repeat || !r->mapped))
+	if (a->status == ST_BAD_SLOT && p->no_slot)
 		refuse_no_slot(j, r, p);
 	else if (a->status == ST_WINDOW_FORGOTTEN && p->window < j->mirror.r.window)
 		push_settle(j, r, p); /* there gaccd knows more */
@@ -257,12 +260,16 @@ static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const st
 			    "rank %u has flushed window %llu", r->global, (unsigned long long)a->window);
 		return false;
 	}
-	if (a->slot < j->spec->slots_per_rank && slot_is_filled(j, r, a->slot)) {
-		reply_error(j, call, ST_SLOT_BUSY, "wait for that stream to be answered, or use the other slot",
-			    "slot %u of rank %u holds a stream, or a piece of the parameters", a->slot, r->global);
-		return false;
-	}
 	return true;
+}
+
+static enum no_slot why_no_slot(const struct job *j, const struct rank *r, const struct push_args *a)
+{
+	if (push_repeats(j, r, a->window, a->micro))
+		return SLOT_OF_REPEAT;
+	if (!a->streamed && !r->mapped)
+		return SLOT_NOT_MAPPED;
+	return a->slot < j->spec->slots_per_rank && slot_is_filled(j, r, a->slot) ? SLOT_FILLED : SLOT_NAMED;
 }
 
 static struct parked_push *push_new(struct rank *r)
@@ -290,13 +297,12 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 	if (present)
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = session_slots(j, r, &n);
-	/* what is in a slot that the session has not mapped is not its own */
-	bool repeat = push_repeats(j, r, a->window, a->micro), has_slot = !repeat && (a->streamed || r->mapped);
+	enum no_slot no_slot = why_no_slot(j, r, a);
 	*p = (struct parked_push){ .used = true,
 				   .window = a->window,
 				   .micro = a->micro,
-				   .repeat = repeat,
-				   .slot = has_slot ? first + a->slot : NO_SLOT,
+				   .no_slot = no_slot,
+				   .slot = no_slot ? NO_SLOT : first + a->slot,
 				   .weight = a->weight,
 				   .loss = a->loss,
 				   .loss_scale = a->loss_scale,

@@ -9,6 +9,7 @@
  * against the eventfds, and of Python against C. `taskset -c 0 bench_mailbox` has all of them on one CPU.
  */
 #include "bench.h"
+#include "echo.h"
 
 #include "support/box.h"
 
@@ -17,8 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,40 +40,16 @@ static struct times times_of(double cpu)
 			       cpu / (double)pushes };
 }
 
-/* ---- the limit: an eventfd there and back ---- */
-
-struct echo {
-	int there, back;
-	pid_t pid;
-};
-
-static void echo_start(struct echo *e)
-{
-	uint64_t n;
-	e->there = eventfd(0, EFD_CLOEXEC);
-	e->back = eventfd(0, EFD_CLOEXEC);
-	e->pid = fork();
-	if (e->there < 0 || e->back < 0 || e->pid < 0)
-		bench_die("eventfd, fork: %s", strerror(errno));
-	if (e->pid)
-		return;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	while (read(e->there, &n, sizeof(n)) == (ssize_t)sizeof(n) &&
-	       write(e->back, &(uint64_t){ 1 }, sizeof(n)) == (ssize_t)sizeof(n))
-		;
-	_exit(1);
-}
+/* ---- the limit ---- */
 
 static struct times echo_round(const struct echo *e, const struct bench_group *group)
 {
-	uint64_t n = 1;
 	double cpu = 0;
 	for (size_t i = 0; i < WARM_UP + pushes; i++) {
 		if (i == WARM_UP)
 			cpu = bench_group_cpu(group);
 		double begin = bench_seconds();
-		if (write(e->there, &(uint64_t){ 1 }, sizeof(n)) < 0 || read(e->back, &n, sizeof(n)) < 0)
-			bench_die("eventfd: %s", strerror(errno));
+		echo_call(e);
 		if (i >= WARM_UP)
 			took[i - WARM_UP] = bench_seconds() - begin;
 	}

@@ -3,13 +3,15 @@
  *
  *   bench_push [-r rounds, 5..101] [-n calls in a round] [push | commit]
  *
- * C4: gacc_push of a small arena (one rank, zero-copy slot) against a unary call of gRPC core with as many bytes over a
- * unix socket, in blocks of n calls, ours, limit, ours, limit; a block of pushes is one window. A round's figure is the
- * block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, against two such
- * calls and one fdatasync of a page beside gaccd's journal. Both unless one is named.
+ * C4: gacc_push of a small arena (one rank, zero-copy slot), by RPC against a unary call of gRPC core with as many
+ * bytes over a unix socket, and through a mailbox against an eventfd there and back; of its CPU time, that of all
+ * processes, against RPC's. In blocks of n calls, each side once in a round; a block of pushes is one window. A round's
+ * figure is the block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, both
+ * ways, against two such calls and one fdatasync of a page beside gaccd's journal. Both unless one is named.
  */
 #include "bare.h"
 #include "bench.h"
+#include "echo.h"
 #include "trainer.h"
 
 #include <fcntl.h>
@@ -54,6 +56,11 @@ static struct block time_bare(const struct bench_group *group, struct bare *bare
 	return (struct block){ t.p50, t.p99, (bench_group_cpu(group) - cpu) / (double)calls };
 }
 
+static void call_echo(void *echo)
+{
+	echo_call(echo);
+}
+
 static void call_push(void *trainer)
 {
 	trainer_push(trainer);
@@ -69,50 +76,76 @@ static void put(struct bench_row *row, double ours, double limit, double ours_cp
 	row->foreign[i] = foreign;
 }
 
-static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare)
+static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare, const struct echo *echo)
 {
 	struct bench_group group = bench_daemon_group(daemon);
 	group.pid[group.n++] = bare->server;
 	group.pid[group.n++] = bare->client;
+	group.pid[group.n++] = echo->pid;
 	return group;
 }
 
-static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
+/* A job of one rank, which has a mailbox or goes by RPC. */
+static void open_job(struct trainer *t, const struct bench_daemon *daemon, const char *name, bool mailbox,
+		     size_t micro_size)
 {
-	static struct bench_row p50 = { .id = "C4",
-					.what = "push acknowledged, 1024 floats, p50",
-					.limit_name = "bare unary call",
-					.unit = "us",
-					.factor = 1e6,
-					.goal = 2 };
-	static struct bench_row p99 = { .id = "C4",
-					.what = "push acknowledged, 1024 floats, p99",
-					.limit_name = "bare unary call",
-					.unit = "us",
-					.factor = 1e6 };
-	struct trainer t;
-	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint,
-						    .name = "push",
-						    .optimizer = "sgd",
-						    .ranks = 1,
-						    .micro_size = (unsigned)calls,
-						    .n_elements = ELEMENTS,
-						    .n_tensors = 1 });
-	struct bench_group group = group_of(daemon, bare);
+	setenv("GACC_MAILBOX", mailbox ? "1" : "0", 1);
+	trainer_open(t, &(struct trainer_options){ .endpoint = daemon->endpoint,
+						   .name = name,
+						   .optimizer = "sgd",
+						   .ranks = 1,
+						   .micro_size = (unsigned)micro_size,
+						   .n_elements = ELEMENTS,
+						   .n_tensors = 1 });
+}
+
+static struct bench_row row(const char *id, const char *what, const char *limit, double goal)
+{
+	struct bench_row r = { .id = id, .unit = "us", .factor = 1e6, .goal = goal };
+	snprintf(r.what, sizeof(r.what), "%s", what);
+	snprintf(r.limit_name, sizeof(r.limit_name), "%s", limit);
+	return r;
+}
+
+static struct block time_window(const struct bench_group *group, struct trainer *t)
+{
+	struct block b = time_block(group, call_push, t);
+	trainer_need(t, gacc_wait(t->job, -1, NULL));
+	return b;
+}
+
+static void measure_push(const struct bench_daemon *daemon, struct bare *bare, struct echo *echo)
+{
+	struct bench_row p50 = row("C4", "push by RPC, 1024 floats, p50", "bare unary call", 2),
+			 p99 = row("C4", "push by RPC, 1024 floats, p99", "bare unary call", 0),
+			 box50 = row("C4", "push through a mailbox, 1024 floats, p50", "eventfd, there and back", 1.5),
+			 box99 = row("C4", "push through a mailbox, 1024 floats, p99", "eventfd, there and back", 2.5),
+			 cpu = row("C4", "CPU of a push through a mailbox, all processes", "of one by RPC", 0.3);
+	struct trainer rpc, box;
+	open_job(&rpc, daemon, "push-rpc", false, calls);
+	open_job(&box, daemon, "push-box", true, calls);
+	struct bench_group group = group_of(daemon, bare, echo);
 	time_bare(&group, bare);
-	time_block(&group, call_push, &t);
-	trainer_need(&t, gacc_wait(t.job, -1, NULL));
+	time_window(&group, &rpc);
+	time_window(&group, &box);
 	for (size_t i = 0; i < rounds; i++) {
 		struct bench_watch watch = bench_watch_start(&group);
-		struct block ours = time_block(&group, call_push, &t), limit = time_bare(&group, bare);
+		struct block by_rpc = time_window(&group, &rpc), limit = time_bare(&group, bare),
+			     by_box = time_window(&group, &box), bell = time_block(&group, call_echo, echo);
 		double foreign = bench_watch_foreign(&watch, &group);
-		put(&p50, ours.p50, limit.p50, ours.cpu, limit.cpu, foreign);
-		put(&p99, ours.p99, limit.p99, 0, 0, foreign);
-		trainer_need(&t, gacc_wait(t.job, -1, NULL));
+		put(&p50, by_rpc.p50, limit.p50, by_rpc.cpu, limit.cpu, foreign);
+		put(&p99, by_rpc.p99, limit.p99, 0, 0, foreign);
+		put(&box50, by_box.p50, bell.p50, by_box.cpu, bell.cpu, foreign);
+		put(&box99, by_box.p99, bell.p99, 0, 0, foreign);
+		put(&cpu, by_box.cpu, by_rpc.cpu, 0, 0, foreign);
 	}
-	trainer_close(&t);
+	trainer_close(&rpc);
+	trainer_close(&box);
 	bench_row_print(&p50);
 	bench_row_print(&p99);
+	bench_row_print(&box50);
+	bench_row_print(&box99);
+	bench_row_print(&cpu);
 }
 
 /* ---- C7 ---- */
@@ -151,43 +184,42 @@ static void call_step(void *arg)
 	trainer_need(t, gacc_wait(t->job, -1, NULL));
 }
 
-static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
+static void measure_commit(const struct bench_daemon *daemon, struct bare *bare, struct echo *echo)
 {
-	static struct bench_row row = { .id = "C7",
-					.what = "step of 1024 floats, K = 1: push and wait, p50",
-					.limit_name = "fdatasync and 2 bare calls",
-					.unit = "us",
-					.factor = 1e6,
-					.goal = 2.2 };
+	struct bench_row by_rpc = row("C7", "step of 1024 floats, K = 1, by RPC, p50", "fdatasync and 2 bare calls",
+				      2.2),
+			 by_box = row("C7", "the same through a mailbox", "fdatasync and 2 bare calls", 1.8);
 	char path[128];
-	struct trainer t;
+	struct trainer rpc, box;
 	snprintf(path, sizeof(path), "%s/state/bench.log", daemon->dir);
 	int fd = open_log(path);
-	trainer_open(&t, &(struct trainer_options){ .endpoint = daemon->endpoint,
-						    .name = "commit",
-						    .optimizer = "sgd",
-						    .ranks = 1,
-						    .micro_size = 1,
-						    .n_elements = ELEMENTS,
-						    .n_tensors = 1 });
-	struct bench_group group = group_of(daemon, bare);
+	open_job(&rpc, daemon, "commit-rpc", false, 1);
+	open_job(&box, daemon, "commit-box", true, 1);
+	struct bench_group group = group_of(daemon, bare, echo);
 	time_commit(&group, fd, bare);
-	time_block(&group, call_step, &t);
+	time_block(&group, call_step, &rpc);
+	time_block(&group, call_step, &box);
 	for (size_t i = 0; i < rounds; i++) {
 		struct bench_watch watch = bench_watch_start(&group);
-		struct block ours = time_block(&group, call_step, &t), limit = time_commit(&group, fd, bare);
-		put(&row, ours.p50, limit.p50, ours.cpu, limit.cpu, bench_watch_foreign(&watch, &group));
+		struct block r = time_block(&group, call_step, &rpc), limit = time_commit(&group, fd, bare),
+			     b = time_block(&group, call_step, &box);
+		double foreign = bench_watch_foreign(&watch, &group);
+		put(&by_rpc, r.p50, limit.p50, r.cpu, limit.cpu, foreign);
+		put(&by_box, b.p50, limit.p50, b.cpu, limit.cpu, foreign);
 	}
-	trainer_close(&t);
+	trainer_close(&rpc);
+	trainer_close(&box);
 	close(fd);
 	unlink(path);
-	bench_row_print(&row);
+	bench_row_print(&by_rpc);
+	bench_row_print(&by_box);
 }
 
 int main(int argc, char **argv)
 {
 	struct bare bare;
 	struct bench_daemon daemon;
+	struct echo echo;
 	for (int o; (o = getopt(argc, argv, "r:n:")) != -1;) {
 		if (o == 'r')
 			rounds = strtoul(optarg, NULL, 10);
@@ -200,13 +232,14 @@ int main(int argc, char **argv)
 	bool push = !only || strcmp(only, "push") == 0, commit = !only || strcmp(only, "commit") == 0;
 	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX || !(push || commit))
 		bench_die("rounds 5..%d, calls 10..%d, push or commit", BENCH_MAX_ROUNDS, CALLS_MAX);
+	echo_start(&echo);
 	bare_start(&bare);
 	bench_daemon_start(&daemon, 0);
 	bench_table_head();
 	if (push)
-		measure_push(&daemon, &bare);
+		measure_push(&daemon, &bare, &echo);
 	if (commit)
-		measure_commit(&daemon, &bare);
+		measure_commit(&daemon, &bare, &echo);
 	bench_daemon_stop(&daemon);
 	bare_stop(&bare);
 	return 0;

@@ -291,11 +291,14 @@ START_TEST(nobody_pushes_a_slot_that_a_stream_fills)
 	struct push_args a = args(0);
 	job_on_mapped(job, 0, job_generation(job, 0));
 	ck_assert(open_push(0, 0) && chunk(0, 0, 32));
-	job_push(job, 1, &key, &a, now);
+	job_push(job, 1, &key, &a, now); /* all but its slot is for the engine to judge, which is told of no slot */
+	ck_assert_uint_eq(sent[n_sent - 1].slot, UINT32_MAX);
+	struct engine_answer no = { .op = ENGINE_ADD, .id = sent[n_sent - 1].id, .status = ST_BAD_SLOT };
+	job_on_answer(job, &no, now);
 	expect(1, ST_SLOT_BUSY);
 	job_stream_gone(job, 0, 0);
 	job_push(job, 2, &key, &a, now);
-	ck_assert(!replied[2]);
+	ck_assert(!replied[2] && sent[n_sent - 1].slot == 0);
 }
 END_TEST
 
