@@ -30,6 +30,10 @@ if build gcc gcc ""; then
 	stage "structure and style" 600 lines "tests/structure.py build/test-gcc" || true
 	unit gcc 600 || true
 	system gcc 1200 'not campaign and not failpoints' "system tests" || true
+	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do
+	both="equivalence deals push_lr finite outcomes client_optimizer sessions leaving promises lost over look control checkpoint wait stopped kills"
+	[ "${QUICK:-0}" = 1 ] || system gcc 900 'not campaign and not failpoints and not alone' "pushes and steps through mailboxes" \
+		"env TEST_MAILBOX=1" "$(printf 'tests/system/test_%s.py ' $both)" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
 		"env GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
 else
