@@ -112,6 +112,6 @@ def test_ranks_that_take_their_time_to_end_are_no_way_round_the_limits():
             assert d.state(waits) == "PENDING"
         for job in jobs:
             d.client.jobs.Cancel(job=str(job), grace_ms=1)
-        wait_until("its turn", lambda: d.state(waits) != "PENDING")
+        wait_until("its turn, and its end", lambda: d.state(waits) not in ("PENDING", "STARTING", "RUNNING"))
         wait_until("the launchers' end", lambda: not d.launchers())
         d.allow.append(f" (RankExited|Ended) job={waits} ")
