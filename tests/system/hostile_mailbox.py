@@ -34,7 +34,8 @@ class Scribbler:
         pick = self.random
         window = self.rank.window + pick.choice([0, 0, 0, 0, 1, -1, 5]) & (1 << 64) - 1
         fields = [mailbox.PUSH if pick.random() < 0.8 else pick.choice([mailbox.WAIT, 0, 3, 1 << 31]), pick.choice([0, 0, 1, 2, 3, 4]), window,
-                  max(0, micro + pick.choice([0, 0, 0, 1, -1])), 0, pick.choice([0.25, 1.0, 3.0]), pick.choice(REAL), pick.getrandbits(64), 1.0, 0, 0, 0, 0, 0, 0.0]
+                  max(0, micro + pick.choice([0, 0, 0, 1, -1])), pick.choice([0, 0, 0, 1, 2, 5]), pick.choice([0.25, 1.0, 3.0]), pick.choice(REAL),
+                  pick.getrandbits(64), 1.0, 0, 0, 0, 0, 0, 0.0]
         for _ in range(pick.choice([0, 0, 1, 2])):  # not the weight, not the learning rate: they may count
             at = pick.choice([0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13])
             fields[at] = (pick.choice(REAL) if isinstance(fields[at], float) else pick.choice(BIG) & (1 << (64 if at in (2, 7, 13) else 32)) - 1)
