@@ -273,7 +273,8 @@ static enum status map_segments(const struct answer *a, struct memory *fresh, st
 
 /* ---- the mailbox ---- */
 
-static int *bell_of(struct cells_fds *fds, Gacc__V1__SegmentKind kind)
+/* Where a descriptor of this kind belongs; NULL: it is none of a mailbox. */
+static int *mailbox_place(struct cells_fds *fds, Gacc__V1__SegmentKind kind)
 {
 	switch (kind) {
 	case GACC__V1__SEGMENT_KIND__SEGMENT_KIND_MAILBOX:
@@ -293,7 +294,7 @@ static bool take_mailbox(struct answer *a, struct cells_fds *fds)
 	bool any = false;
 
 	for (size_t i = 0; i < a->n_fds; i++) {
-		int *place = bell_of(fds, a->message->segments[i]->kind);
+		int *place = mailbox_place(fds, a->message->segments[i]->kind);
 
 		if (!place || *place >= 0)
 			continue;

@@ -238,9 +238,9 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_PING:
 	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
 	case ENGINE_RESTORE:
+	case ENGINE_DISARM: /* is not sent */
 		break;
 	case ENGINE_MAILBOX:
-	case ENGINE_DISARM:
 		mailbox_answered(j, a);
 		break;
 	case ENGINE_PROGRESS:

@@ -45,7 +45,6 @@ static void reconcile_order(struct job *j, struct now now)
 void job_reconcile_rank(struct job *j, struct rank *r)
 {
 	attach_send(j, r);
-	mailbox_send(j, r); /* before anything that may overtake what lies in it */
 	pushes_send(j, r);
 	flush_send(j, r);
 }

@@ -21,15 +21,14 @@
 #define RANK_MAX_SLOTS 2
 /* two slots, and for each the calls that an engine lets wait for one micro-batch (ACCUM_MAX_ASKERS) */
 #define RANK_MAX_PUSHES 8
-/* A slot that no session has: of a push for which no slot may be read. The engine refuses it where it would read one.
- */
+/* The slot of a push for which none may be read. No session has it: the engine refuses the push where it would read the
+ * slot, when everything else about it is right. */
 #define NO_SLOT UINT32_MAX
 
-/* Why a push has it. */
+/* Whether a push has NO_SLOT, and why. */
 enum no_slot {
-	SLOT_NAMED,	 /* it has not: it names a slot of its session, or none that there is */
-	SLOT_OF_REPEAT,	 /* an earlier push of the same micro-batch is counted, void or parked: nothing is read for this
-			    one */
+	SLOT_NAMED,	 /* no: it has the slot that its call names */
+	SLOT_OF_REPEAT,	 /* an earlier push of the micro-batch is counted, void or parked, and this one is not read */
 	SLOT_NOT_MAPPED, /* what is in the session's slots is not its own */
 	SLOT_FILLED	 /* by a stream, or a piece of the parameters */
 };
@@ -315,8 +314,9 @@ bool stream_note(struct job *, struct stream *, uint64_t offset, uint64_t n);
 bool params_missing(const struct job *, const struct coverage *, char *why, size_t n_why);
 
 /* ---- mailboxes.c ---- */
-/* Tells the engine of the rank's mailbox, if it has one and the engine may and does not know of it. */
-void mailbox_send(struct job *, struct rank *);
+/* Tells the engine of the rank's mailbox, if it has one and the engine may and does not know of it. false: it could not
+ * be told now, and nothing else of the rank may be sent, because that would overtake what lies in the mailbox. */
+bool mailbox_send(struct job *, struct rank *);
 void mailbox_answered(struct job *, const struct engine_answer *);
 /* The rank's session goes on by RPC alone. Nothing if it has no mailbox. */
 void mailbox_end(struct job *, struct rank *);

@@ -52,7 +52,7 @@ static bool has_unanswered_push(const struct rank *r)
 
 void flush_send(struct job *j, struct rank *r)
 {
-	bool may = j->engine_up && r->has_session && !r->attaching;
+	bool may = j->engine_up && r->has_session && !r->attaching && mailbox_send(j, r);
 	/* a flush must not overtake the pushes before it */
 	if (may && r->flush_wanted && !r->flush_sent && !has_unanswered_push(r))
 		send_flush(j, r);

@@ -18,16 +18,17 @@ bool job_offers_mailboxes(const struct job_spec *s)
 
 /* ---- life ---- */
 
-void mailbox_send(struct job *j, struct rank *r)
+bool mailbox_send(struct job *j, struct rank *r)
 {
 	/* nothing may be counted before the job runs: a checkpoint could still replace what there is */
 	bool may = j->engine_up && j->run && !j->ended && j->mirror.r.params_ready && !r->attaching;
 	if (!may || !r->has_box || r->box_sent)
-		return;
+		return true;
 	struct engine_command c = {
 		.op = ENGINE_MAILBOX, .rank = r->index, .sgen = r->sgen, .epoch = j->mirror.r.epoch
 	};
 	r->box_sent = job_send(j, &c, &r->box_command, NULL);
+	return r->box_sent;
 }
 
 void mailbox_end(struct job *j, struct rank *r)

@@ -115,6 +115,8 @@ void pushes_send(struct job *j, struct rank *r)
 	if (!j->engine_up || !r->has_session ||
 	    r->attaching) /* while it attaches: what the old session sent waits for the fence */
 		return;
+	if (!mailbox_send(j, r))
+		return;
 	struct parked_push *p;
 	while ((p = first_unsent(r)))
 		if (!push_settle(j, r, p)) {
@@ -244,25 +246,6 @@ bool push_repeats(const struct job *j, const struct rank *r, uint64_t window, ui
 	return rank_settled(j, r, micro);
 }
 
-/* What the engine does not know. All else it judges (engine/judge.h), whichever way a push comes. Answers and returns
- * false when the push ends here. */
-static bool push_admitted(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
-{
-	char text[160];
-	if (present_wrong(j, a, text, sizeof(text))) { /* a packet to the engine must have room for it */
-		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
-		return false;
-	}
-	if (push_repeats(j, r, a->window, a->micro))
-		return true;
-	if (r->flush_wanted) {
-		reply_error(j, call, ST_FLUSHED, "wait for the window's outcome, then push into the next one",
-			    "rank %u has flushed window %llu", r->global, (unsigned long long)a->window);
-		return false;
-	}
-	return true;
-}
-
 static enum no_slot why_no_slot(const struct job *j, const struct rank *r, const struct push_args *a)
 {
 	if (push_repeats(j, r, a->window, a->micro))
@@ -270,6 +253,24 @@ static enum no_slot why_no_slot(const struct job *j, const struct rank *r, const
 	if (!a->streamed && !r->mapped)
 		return SLOT_NOT_MAPPED;
 	return a->slot < j->spec->slots_per_rank && slot_is_filled(j, r, a->slot) ? SLOT_FILLED : SLOT_NAMED;
+}
+
+/* What the engine does not know. All else it judges (engine/judge.h), whichever way a push comes. Answers and returns
+ * false when the push ends here. */
+static bool push_admitted(struct job *j, const struct rank *r, uint64_t call, const struct push_args *a,
+			  enum no_slot no_slot)
+{
+	char text[160];
+	if (present_wrong(j, a, text, sizeof(text))) { /* a packet to the engine must have room for it */
+		reply_error(j, call, ST_INVALID_ARGUMENT, PRESENT_HINT, "%s", text);
+		return false;
+	}
+	if (r->flush_wanted && no_slot != SLOT_OF_REPEAT) {
+		reply_error(j, call, ST_FLUSHED, "wait for the window's outcome, then push into the next one",
+			    "rank %u has flushed window %llu", r->global, (unsigned long long)a->window);
+		return false;
+	}
+	return true;
 }
 
 static struct parked_push *push_new(struct rank *r)
@@ -280,7 +281,8 @@ static struct parked_push *push_new(struct rank *r)
 	return NULL;
 }
 
-static void push_park(struct job *j, struct rank *r, uint64_t call, const struct push_args *a, struct now now)
+static void push_park(struct job *j, struct rank *r, uint64_t call, const struct push_args *a, enum no_slot no_slot,
+		      struct now now)
 {
 	struct parked_push *p = push_new(r);
 	unsigned char *present = p && a->n_present ? malloc(a->n_present) : NULL;
@@ -297,7 +299,6 @@ static void push_park(struct job *j, struct rank *r, uint64_t call, const struct
 	if (present)
 		memcpy(present, a->present, a->n_present);
 	uint32_t n, first = session_slots(j, r, &n);
-	enum no_slot no_slot = why_no_slot(j, r, a);
 	*p = (struct parked_push){ .used = true,
 				   .window = a->window,
 				   .micro = a->micro,
@@ -332,6 +333,9 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "call WaitStep for the window before first",
 			    "window %llu is open, not %llu", (unsigned long long)j->mirror.r.window,
 			    (unsigned long long)a->window);
-	else if (push_admitted(j, r, call, a))
-		push_park(j, r, call, a, now);
+	else {
+		enum no_slot no_slot = why_no_slot(j, r, a);
+		if (push_admitted(j, r, call, a, no_slot))
+			push_park(j, r, call, a, no_slot, now);
+	}
 }

@@ -29,6 +29,7 @@ bool alive;
 int64_t dead_pid[2];
 uint32_t ranks = 1;
 int n_anonymous, looks;
+uint32_t unsendable;
 
 static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 {
@@ -42,6 +43,8 @@ static void on_reply(void *ctx, uint64_t call, const struct reply *r)
 }
 static bool on_send(void *ctx, uint64_t id, const struct engine_command *c, const void *present)
 {
+	if (c->op == unsendable)
+		return false;
 	ck_assert_int_lt(n_sent, 16);
 	sent[n_sent++] = *c;
 	return true;
@@ -103,6 +106,7 @@ void setup_job(void)
 	static const struct tensor_spec tensor = { .name = "w", .n_dims = 1, .shape = { 4 }, .dtype = DTYPE_F32 };
 	const char *field;
 	char why[200];
+	unsendable = 0;
 	spec = (struct job_spec){
 		.name = "t", .ranks = ranks, .micro_size = 4, .nonfinite = NONFINITE_REJECT_MICRO, .master_f32 = true
 	};

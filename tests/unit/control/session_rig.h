@@ -36,6 +36,7 @@ extern uint64_t asked; /* the record's number must be above this one */
 /* what it is told */
 extern bool alive;	    /* all processes */
 extern int64_t dead_pid[2]; /* but these */
+extern uint32_t unsendable; /* enum engine_op that the engine's socket has no room for; 0: none */
 extern int looks;	    /* at processes */
 extern uint32_t ranks;	    /* of the job that setup makes */
 extern bool readable;	    /* the record */

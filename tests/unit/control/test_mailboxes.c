@@ -107,6 +107,37 @@ START_TEST(a_new_engine_is_told_first)
 }
 END_TEST
 
+/* The engine has not got it, so what lies in it would come behind what is sent now. */
+START_TEST(nothing_overtakes_a_mailbox_that_could_not_be_sent)
+{
+	unsendable = ENGINE_MAILBOX;
+	n_sent = 0;
+	job_on_mailbox(job, 0, 1);
+	push(0, 1, 1);
+	job_flush(job, 1, &key, 0, now);
+	job_tick(job, now);
+	ck_assert_int_eq(n_sent, 0);
+	unsendable = 0;
+	job_tick(job, now);
+	ck_assert_int_eq(n_sent, 2);
+	ck_assert(sent[0].op == ENGINE_MAILBOX && sent[1].op == ENGINE_ADD);
+}
+END_TEST
+
+/* With nothing but a flush. */
+START_TEST(a_flush_waits_for_a_mailbox_that_could_not_be_sent)
+{
+	unsendable = ENGINE_MAILBOX;
+	n_sent = 0;
+	job_on_mailbox(job, 0, 1);
+	job_flush(job, 0, &key, 0, now);
+	ck_assert_int_eq(n_sent, 0);
+	unsendable = 0;
+	job_tick(job, now);
+	ck_assert(n_sent == 2 && sent[0].op == ENGINE_MAILBOX && sent[1].op == ENGINE_FLUSH);
+}
+END_TEST
+
 /* An engine that goes on with the old session may not read its mailbox any more. */
 START_TEST(while_a_newer_session_attaches_there_is_none)
 {
@@ -213,6 +244,8 @@ int main(void)
 	tcase_add_test(c, a_job_with_parameters_that_does_not_run_has_no_mailbox_yet);
 	c = with(s, setup, teardown);
 	tcase_add_test(c, only_the_session_in_force_has_a_mailbox);
+	tcase_add_test(c, nothing_overtakes_a_mailbox_that_could_not_be_sent);
+	tcase_add_test(c, a_flush_waits_for_a_mailbox_that_could_not_be_sent);
 	tcase_add_test(c, a_refused_mailbox_is_over);
 	tcase_add_test(c, large_records_are_not_read);
 	c = with(s, setup_mailbox_of_two, teardown);
