@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and frees jobs with their machines: the coordinator and the checkpoints. For Submit, the
- * recovery after a restart, and whoever lets a job go. Loop thread. */
+/* Makes and frees jobs with their machines: the coordinator and the checkpoints. For Submit, the recovery after a
+ * restart, and all that lets a job go. Loop thread. */
 #include "edge/hosted_life.h"
 
 #include "base/array.h"

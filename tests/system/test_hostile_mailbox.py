@@ -19,7 +19,7 @@ RANKS, HOSTILE, MICRO, STEPS, ELEMENTS = 4, 1, 2, 150, 3000
 MS = int(os.environ.get("GACC_HOSTILE_MS", "10"))
 SEED = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 KILL_EVERY_S = 0.5
-SHARE = 20  # the other job keeps so much of its speed: its processes compete with the hostile ones for two cores
+SHARE = 5  # for so many steps of the hostile rank's job the other one makes a step of its own, at least
 SPEC = {"micro_size": MICRO, "slots_per_rank": 1, "reduction": "sum", "optimizer": {"type": "sgd", "lr": 1}}
 
 
@@ -69,13 +69,6 @@ def check_honest(values, reference):
     assert values[n:].tobytes() == reference[n:].tobytes(), "the sums of the honest ranks have other bits"
 
 
-def rate(daemon, job, seconds):
-    """Steps a second."""
-    begin, at = daemon.get_job(job).applied_step, time.monotonic()
-    time.sleep(seconds)
-    return (daemon.get_job(job).applied_step - begin) / (time.monotonic() - at)
-
-
 def test_a_rank_that_scribbles_over_its_mailbox_harms_nobody():
     print(f"GACC_SEED={SEED}")
     with Daemon(allow=["RankLate"]) as d:
@@ -85,21 +78,22 @@ def test_a_rank_that_scribbles_over_its_mailbox_harms_nobody():
         other = d.submit({**SPEC, "ranks": 2, "steps": 1_000_000, "name": "other"})
         others = Honest(d, other, [0, 1], 2, 200)  # the ledger has as many elements as that needs; later micro-batches have none
         wait_until("the other job", lambda: d.get_job(other).applied_step > 5)
-        calm = rate(d, other, 1.0)
+        before = d.get_job(other).applied_step
         job, honest, hostile = start(d, MS)
         wait_until("the first step", lambda: d.get_job(job).applied_step > 0)
-        gaccd, its_engine, kills, slowest = d.pid, d.engine_pid(other), 0, calm
+        gaccd, its_engine, kills = d.pid, d.engine_pid(other), 0
         while d.get_job(job).applied_step < STEPS - 5:
-            slowest = min(slowest, rate(d, other, KILL_EVERY_S))
+            time.sleep(KILL_EVERY_S)
             pid = d.get_job(job).engine_pid
             kills += bool(pid) and bool(d.kill_engine(job, pid))
+        meanwhile = d.get_job(other).applied_step - before
         values, said = finish(d, job, honest, hostile)
         check_honest(values, reference)
         written, answered = map(int, said.split())
-        print(f"{written} scribbles, {answered} answered, {kills} kills; the other job: {calm:.0f} steps a second, {slowest:.0f} at least beside it")
+        print(f"{written} scribbles, {answered} answered, {kills} kills; the other job: {meanwhile} steps beside {STEPS}")
         assert kills >= 3 and written > 1000 and answered > 50
         assert (d.pid, d.get_job(other).engine_pid) == (gaccd, its_engine), "gaccd or the other job's engine has died"
-        assert slowest > calm / SHARE
+        assert meanwhile > STEPS / SHARE
         others.process.kill()
         others.process.wait()
         d.allow.append("RankLost")
