@@ -12,6 +12,7 @@
 Suite *memory_suite(void);
 Suite *tensors_suite(void);
 Suite *place_suite(void);
+Suite *mailbox_suite(void);
 
 /* ---- from memory to a step ---- */
 
@@ -297,5 +298,5 @@ static Suite *life_suite(void)
 int main(int argc, char **argv)
 {
 	RIG_ENGINE(argc, argv);
-	return suite_run(life_suite(), memory_suite(), tensors_suite(), place_suite());
+	return suite_run(life_suite(), memory_suite(), tensors_suite(), place_suite(), mailbox_suite());
 }
