@@ -163,6 +163,19 @@ class Daemon:
             self._client = Client(self.endpoint)
         return self._client
 
+    def terminate(self, timeout):
+        """SIGTERM. Under TSan it is repeated: a thread that gets the signal handles it with its next call of an instrumented function, and a
+        thread of gRPC that sleeps makes none."""
+        end, each = time.monotonic() + timeout, 1.0 if "TSAN_OPTIONS" in os.environ else timeout
+        while self.process.poll() is None:
+            self.process.terminate()
+            try:
+                return self.process.wait(min(each, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= end:
+                    raise
+        return self.process.returncode
+
     def stop(self, timeout=20.0):
         """SIGTERM, and the end of the process; its exit code."""
         if not self.process:
@@ -170,10 +183,8 @@ class Daemon:
         if self._client:  # an idle connection would be waited for
             self._client.close()
             self._client = None
-        if self.process.poll() is None:
-            self.process.terminate()
         try:
-            code = self.process.wait(timeout)
+            code = self.terminate(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
