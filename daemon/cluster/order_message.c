@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ORDER_FIELDS(X) X(job_id) X(epoch) X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused)
+#define ORDER_FIELDS(X) X(job_id) X(epoch) X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused) X(armed)
 #define LATE_FIELDS(X) X(rank) X(counted) X(micro_size) X(pid) X(waiting_ns) X(attached) X(lost) X(known)
 
 void *order_pack(const struct order *o, size_t *out_n)

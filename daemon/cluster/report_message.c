@@ -39,7 +39,8 @@
 	X(sumsq)                                                                                                       \
 	X(nonfinite)                                                                                                   \
 	X(digest)                                                                                                      \
-	X(params_digest)
+	X(params_digest)                                                                                               \
+	X(armed)
 /* X(the message's, the struct's) */
 #define REPORT_TEXTS(X)                                                                                                \
 	X(start_waits, start_waits)                                                                                    \

@@ -40,8 +40,10 @@ enum status coord_resume(struct coord *c, const char *reason, struct now now)
 		coord_set_state(c, c->state, "", now);
 	else
 		coord_set_running(c, now);
-	coord_broadcast(c, now);
 	coord_step(c, now);
+	if (c->phase == COORD_COLLECT && !c->armed && !c->n_marked[MARK_FROZEN])
+		coord_arm(c);
+	coord_broadcast(c, now);
 	return ST_OK;
 }
 
@@ -138,5 +140,6 @@ enum status coord_want_norms(struct coord *c)
 	if (c->phase == COORD_START)
 		return ST_NOT_READY;
 	c->norms_wanted = true;
+	coord_renew_order(c); /* an armed GO, which asks for no norms, is taken back */
 	return ST_OK;
 }

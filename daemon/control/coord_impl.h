@@ -57,7 +57,8 @@ struct coord {
 	bool superseded;
 	bool queued; /* waits for its turn */
 	uint64_t window, applied_step;
-	uint64_t attempt;	  /* open or last attempt of this term */
+	uint64_t attempt; /* open or last attempt of this term */
+	bool armed;	  /* the part may vote for it by itself in the open window, or after COMMIT in the next */
 	uint32_t failed_attempts; /* of this window, in a row */
 	char failure[200];	  /* of the last one */
 	int64_t phase_since_ns, sent_ns, opened_ns;
@@ -130,6 +131,8 @@ void coord_set_state(struct coord *, enum job_state, const char *reason, struct 
 void coord_set_running(struct coord *, struct now);
 void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
+/* Starts an attempt for which the part votes by itself when it is complete; the caller sends the order. */
+void coord_arm(struct coord *);
 /* The current order to the node of this part. */
 void coord_send_order(struct coord *, uint32_t part);
 /* Something else is wanted from now on: to all nodes that want an order, at once, and again to those that seem not to

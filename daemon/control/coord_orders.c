@@ -14,6 +14,8 @@ static void fill_order(const struct coord *c, struct order *o)
 	o->late = c->late;
 	o->n_late = c->n_late < ORDER_MAX_LATE ? c->n_late : ORDER_MAX_LATE;
 	o->paused = c->held;
+	if (c->armed && !c->held && !c->norms_wanted && (c->phase == COORD_COLLECT || c->phase == COORD_COMMIT))
+		o->armed = c->attempt;
 	switch (c->phase) {
 	case COORD_CLOSE:
 		o->want = WANT_CLOSE;

@@ -10,13 +10,21 @@
 
 /* ---- bitmap ---- */
 
-/* The parts' ranks are disjoint; audit() counts the bits of the result. */
-static void take_bitmap(struct coord *c, struct peer *p, const struct report *r)
+static bool asks_for_bitmap(const struct coord *c, const struct peer *p, const struct report *r)
 {
-	if (!r->counted || r->n_words != control_words(p->ranks.n, c->spec->max_micro_size))
-		return;
+	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO || (c->phase == COORD_COLLECT && c->armed);
+	return asked && !p->has_bitmap && r->window == c->window && r->phase >= WINDOW_CLOSED && r->counted &&
+	       r->n_words == control_words(p->ranks.n, c->spec->max_micro_size);
+}
+
+/* The parts' ranks are disjoint; audit() counts the bits of the result. Whether there was one to take. */
+static bool take_bitmap(struct coord *c, struct peer *p, const struct report *r)
+{
+	if (!asks_for_bitmap(c, p, r))
+		return false;
 	part_place_bits(&p->ranks, c->spec->max_micro_size, r->counted, c->counted);
 	p->has_bitmap = true;
+	return true;
 }
 
 /* ---- degraded and failed parts ---- */
@@ -105,14 +113,16 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 		take_hindrance(c, now);
 	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
 		coord_set_state(c, JOB_STARTING, c->reason, now);
-	bool asked = c->phase == COORD_CLOSE || c->phase == COORD_GO;
-	if (r->window == c->window && asked && !p->has_bitmap && r->phase >= WINDOW_CLOSED)
-		take_bitmap(c, p, r);
+	take_bitmap(c, p, r);
 	if (got_on)
 		c->progress_ns = now.mono_ns;
 	coord_mark(c, p);
 	take_failure(c, r, now);
 	coord_step(c, now);
+	if (take_bitmap(c, p, r)) { /* its window has been opened by this very report */
+		coord_mark(c, p);
+		coord_step(c, now);
+	}
 	if (restarted)
 		coord_send_order(c, r->part);
 }

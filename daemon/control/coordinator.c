@@ -38,6 +38,7 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 
 static void start_go(struct coord *c, struct now now)
 {
+	c->armed = false;
 	c->attempt++;
 	c->norms_asked = c->norms_wanted;
 	c->progress_ns = now.mono_ns;
@@ -46,12 +47,17 @@ static void start_go(struct coord *c, struct now now)
 	coord_broadcast(c, now);
 }
 
-void coord_start_close(struct coord *c, struct now now)
+static void forget_bitmaps(struct coord *c)
 {
 	memset(c->counted, 0, c->n_words * sizeof(*c->counted));
-	c->n_late = 0; /* no rank is waited for from now on */
 	COORD_EACH_PART(c, i)
 	c->peer[i].has_bitmap = false;
+}
+
+void coord_start_close(struct coord *c, struct now now)
+{
+	forget_bitmaps(c);
+	c->n_late = 0; /* no rank is waited for from now on */
 	coord_mark_all(c);
 	/* complete parts take no more pushes, a single part waits for no other: one order closes them and makes them
 	 * vote */
@@ -63,14 +69,56 @@ void coord_start_close(struct coord *c, struct now now)
 	coord_broadcast(c, now);
 }
 
+/* ---- the armed GO ---- */
+
+/* One part needs no word from here to close its window: nobody else's is to be closed with it (engine/go.h). */
+void coord_arm(struct coord *c)
+{
+	c->armed = c->n_peers == 1 && !c->held && !c->norms_wanted && !c->commit.final;
+	c->attempt += c->armed;
+}
+
+enum armed { ARMED_NOT, ARMED_WAITS, ARMED_VOTES };
+
+/* What an armed attempt has come to. A part that is complete, counts something and is armed votes in the same turn of
+ * its engine, so that its vote is on the way. */
+static enum armed look_at_armed(const struct coord *c)
+{
+	const struct report *r = &c->peer[0].last;
+	if (!c->armed)
+		return ARMED_NOT;
+	if (coord_all(c, MARK_VOTED) && coord_all(c, MARK_CLOSED))
+		return ARMED_VOTES;
+	bool will = coord_all(c, MARK_COMPLETE) && r->term == c->term && r->armed == c->attempt && c->n_counted > 0;
+	return will ? ARMED_VOTES : coord_all(c, MARK_VOTED) ? ARMED_WAITS : ARMED_NOT;
+}
+
+/* As if its GO had been ordered now. Parts that do not seem to know get the order with a repetition. */
+static void take_armed(struct coord *c, struct now now)
+{
+	c->armed = c->norms_asked = false;
+	c->n_late = 0;
+	c->progress_ns = now.mono_ns;
+	coord_renew_order(c);
+	coord_set_phase(c, COORD_GO, now);
+	coord_step(c, now);
+}
+
 static void step_collect(struct coord *c, struct now now)
 {
 	if (!c->held && coord_all(c, MARK_LEFT) && c->n_counted + c->n_voided == 0) {
 		coord_end(c, ST_OK, "all ranks have left", now);
 		return;
 	}
-	/* an earlier coordinator has closed the window at some parts: the others must follow, complete or not */
-	if ((!c->held && coord_all(c, MARK_COMPLETE)) || c->n_marked[MARK_FROZEN])
+	enum armed armed = look_at_armed(c);
+	if (armed == ARMED_VOTES && !c->held)
+		take_armed(c, now);
+	if (armed != ARMED_NOT) /* it is paused: the vote waits here */
+		return;
+	/* an earlier coordinator has closed the window at some parts: the others must follow, complete or not. One part
+	 * alone may have closed it by itself, and waits */
+	bool follow = c->n_marked[MARK_FROZEN] && (!c->held || c->n_peers > 1);
+	if (follow || (!c->held && coord_all(c, MARK_COMPLETE)))
 		coord_start_close(c, now);
 }
 
@@ -112,6 +160,7 @@ static void step_commit(struct coord *c, struct now now)
 			  now);
 		return;
 	}
+	forget_bitmaps(c);
 	open_window(c, c->commit.window + 1, c->commit.unix_nanos, now);
 	coord_set_running(c, now);
 	c->ports.changed(c->ports.ctx, c->job_id);
@@ -147,6 +196,7 @@ void coord_step(struct coord *c, struct now now)
 	switch (c->phase) {
 	case COORD_START:
 		if (coord_all(c, MARK_STARTED)) {
+			coord_arm(c);
 			open_window(c, c->window, now.unix_ns, now);
 			coord_set_running(c, now);
 			coord_broadcast(c, now);
@@ -193,6 +243,7 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	coord_tell_outcome(c);
 	coord_tell_changes(c);
 	coord_set_phase(c, COORD_COMMIT, now);
+	coord_arm(c);
 	coord_broadcast(c, now);
 	coord_step(c, now);
 }

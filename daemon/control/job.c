@@ -135,8 +135,9 @@ static void restore_sessions(struct job *j)
 /* Commands died with the engine; whatever is still wanted is sent again. */
 static void forget_commands(struct job *j)
 {
-	j->close_command = j->go_command = j->commit_command = j->init_command = j->ack_command = j->restore_command =
-		0;
+	j->go_armed = false;
+	j->close_command = j->go_command = j->disarm_command = j->commit_command = j->init_command = j->ack_command =
+		j->restore_command = 0;
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		j->waiter[i].sent = false;
 	EACH_RANK(j, r)

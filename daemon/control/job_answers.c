@@ -116,11 +116,28 @@ static void on_close(struct job *j, const struct engine_answer *a, struct now no
 	job_report(j, now);
 }
 
+/* Taken back, or refused: the coordinator orders a GO once the part is complete. */
+static void on_unarmed(struct job *j, const struct engine_answer *a, struct now now)
+{
+	if (a->status != ST_CANCELLED) {
+		j->unarmed_term = j->go_term;
+		j->unarmed_attempt = j->go_attempt;
+	}
+	job_reconcile(j, now);
+	job_report(j, now);
+}
+
 static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 {
 	if (a->id != j->go_command)
 		return;
+	const bool was_armed = j->go_armed;
 	j->go_command = 0;
+	j->go_armed = false;
+	if (was_armed && a->status) {
+		on_unarmed(j, a, now);
+		return;
+	}
 	if (!knows_all(j, a))
 		return;
 	if (a->status) {
@@ -140,6 +157,14 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 	}
 	job_report(j, now);
 	job_reconcile(j, now);
+}
+
+static void on_disarm(struct job *j, const struct engine_answer *a, struct now now)
+{
+	if (a->id != j->disarm_command)
+		return;
+	j->disarm_command = 0;
+	job_reconcile(j, now); /* the order may have changed meanwhile */
 }
 
 /* Optimizer CLIENT: while ranks still read the last reduced gradients, the COMMIT is sent again with each tick. Every
@@ -238,7 +263,9 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_PING:
 	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
 	case ENGINE_RESTORE:
-	case ENGINE_DISARM: /* is not sent */
+		break;
+	case ENGINE_DISARM: /* the GO has been answered before */
+		on_disarm(j, a, now);
 		break;
 	case ENGINE_MAILBOX:
 		mailbox_answered(j, a);

@@ -11,11 +11,45 @@ static void send_commit(struct job *j)
 	job_send(j, &c, &j->commit_command, NULL);
 }
 
+/* The attempt for which the order lets the open window's vote begin without another order; 0: none. */
+static uint64_t armed_attempt(const struct job *j)
+{
+	const struct order *o = &j->order;
+	bool of_this = o->want == WANT_NOTHING && o->window == j->mirror.r.window;
+	bool of_next = o->want == WANT_COMMIT && o->window + 1 == j->mirror.r.window;
+	return of_this || of_next ? o->armed : 0;
+}
+
+/* Sends the GO that the engine keeps until nobody owes anything, or takes it back. One that is to be replaced is taken
+ * back by its successor. */
+static void arm(struct job *j)
+{
+	const struct control_record *r = &j->mirror.r;
+	const uint64_t attempt = armed_attempt(j);
+	const bool refused = j->unarmed_term == j->order.term && j->unarmed_attempt == attempt;
+	if (attempt && !refused && r->phase == WINDOW_OPEN && !j->go_command) {
+		struct engine_command c = {
+			.op = ENGINE_GO, .window = r->window, .term = j->order.term, .attempt = attempt, .armed = true
+		};
+		j->go_term = j->order.term;
+		j->go_attempt = attempt;
+		j->go_armed = job_send(j, &c, &j->go_command, NULL);
+	}
+	const bool replaced = j->order.want == WANT_CLOSE || j->order.want == WANT_GO;
+	if (j->go_armed && !attempt && !replaced && !j->disarm_command) {
+		struct engine_command c = { .op = ENGINE_DISARM, .window = r->window };
+		job_send(j, &c, &j->disarm_command, NULL);
+	}
+}
+
 static void reconcile_order(struct job *j, struct now now)
 {
 	const struct order *o = &j->order;
 	const struct control_record *r = &j->mirror.r;
-	if (!j->have_order || o->window != r->window)
+	if (!j->have_order)
+		return;
+	arm(j);
+	if (o->window != r->window)
 		return;
 	if (o->want == WANT_CLOSE && r->phase == WINDOW_OPEN && !j->close_command) {
 		struct engine_command c = { .op = ENGINE_CLOSE, .window = o->window };
@@ -25,7 +59,8 @@ static void reconcile_order(struct job *j, struct now now)
 		      (r->phase == WINDOW_PREPARED && !prepared_at_least(j, o->term, o->attempt));
 	bool failed = j->vote_status && j->vote_term == o->term && j->vote_attempt == o->attempt;
 	/* a GO that is on its way may wait for other nodes; a later attempt replaces it */
-	bool superseded = o->term > j->go_term || (o->term == j->go_term && o->attempt > j->go_attempt);
+	bool superseded =
+		o->term > j->go_term || (o->term == j->go_term && (o->attempt > j->go_attempt || j->go_armed));
 	if (o->want == WANT_GO && can_go && !failed && (!j->go_command || superseded)) {
 		struct engine_command c = { .op = ENGINE_GO,
 					    .window = o->window,
@@ -35,6 +70,7 @@ static void reconcile_order(struct job *j, struct now now)
 					    .want_norms = o->norms };
 		j->go_term = o->term;
 		j->go_attempt = o->attempt;
+		j->go_armed = false;
 		job_send(j, &c, &j->go_command, NULL);
 	}
 	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&

@@ -172,11 +172,13 @@ struct job {
 	bool behind;		     /* the record could not be read when the mirror was to be relied on */
 	uint64_t *closed_counted;    /* `counted` when the window was frozen */
 	uint64_t next_command;
-	uint64_t close_command, go_command, commit_command, init_command, ack_command,
+	uint64_t close_command, go_command, disarm_command, commit_command, init_command, ack_command,
 		restore_command; /* 0: not outstanding */
 	void *restore;		 /* tail of ENGINE_RESTORE; NULL: the parameters are new */
 	uint32_t n_restore;
-	uint64_t go_term, go_attempt; /* of go_command: the order may have changed before its answer */
+	uint64_t go_term, go_attempt;		/* of go_command: the order may have changed before its answer */
+	bool go_armed;				/* it waits until nobody owes anything; engine/go.h */
+	uint64_t unarmed_term, unarmed_attempt; /* the engine has refused to wait for this one */
 	/* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
 	enum status refused;
 	char refusal[160];

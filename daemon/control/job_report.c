@@ -126,6 +126,7 @@ static void fill_window(const struct job *j, struct report *r)
 	r->phase = m->phase;
 	r->params_digest = m->params_digest;
 	r->complete = j->engine_seen && !j->n_owing;
+	r->armed = j->go_armed && j->have_order && j->go_term == j->order.term ? j->go_attempt : 0;
 	/* the job ends at once if all have left and nothing is counted */
 	r->all_left = j->engine_seen && j->n_left == j->spec->ranks && !j->behind;
 	if (m->phase >= WINDOW_CLOSED) {

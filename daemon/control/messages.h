@@ -130,6 +130,8 @@ struct report {
 	uint32_t connected; /* parts that it has reached */
 	uint64_t pieces;    /* of the arena, sent or received */
 	bool ended;	    /* the node knows that the job has ended: it wants no more orders */
+	/* the part votes for this attempt of the order's term by itself, once it is complete; 0: it does not */
+	uint64_t armed;
 	/* from CLOSED on */
 	uint64_t count;
 	double sum_weight, sum_loss;
@@ -173,9 +175,12 @@ struct order {
 	/* counts what this coordinator has wanted: repeated until a report says that it was taken */
 	uint64_t number;
 	enum want want;
-	uint64_t attempt;	/* GO */
-	bool norms;		/* GO: the engine is to leave the norms of all tensors */
-	struct commit commit;	/* COMMIT */
+	uint64_t attempt;     /* GO */
+	bool norms;	      /* GO: the engine is to leave the norms of all tensors */
+	struct commit commit; /* COMMIT */
+	/* NOTHING: the part may vote for this attempt by itself, once it is complete; COMMIT: the same, of the window
+	 * after; 0: not. For jobs of one part */
+	uint64_t armed;
 	bool run;		/* all nodes have the parameters: trainers may push */
 	enum status end_status; /* END: ST_OK completed, ST_CANCELLED, else failed */
 	char end_reason[256];

@@ -13,6 +13,7 @@
 #include "control/coordinator.h"
 #include "control/job.h"
 #include "engine/accum.h"
+#include "engine/go.h"
 #include "engine/judge.h"
 #include "engine/mailbox_cells.h"
 
@@ -219,6 +220,7 @@ struct sim {
 	struct accum_entry passed[2]; /* recorded, and not answered yet */
 	uint32_t n_passed, passed_owing;
 	bool had_box; /* the engine has, or has had, a mailbox */
+	struct go_armed armed;
 	struct sim_open_box box[SIM_MAX_RANKS];
 	/* mailboxes: all of the run; those of gaccd */
 	struct sim_box *boxes, *given[SIM_MAX_RANKS];
@@ -334,6 +336,13 @@ void engine_exchanged(struct sim *, const struct engine_command *go, enum status
 
 void engine_dies(struct sim *); /* and is started again */
 void engine_answer(struct sim *, const struct engine_answer *);
+struct engine_answer engine_answer_for(const struct engine_command *, enum status);
+/* sim_vote.c */
+void sim_vote_close(struct sim *, const struct engine_command *);
+void sim_vote_go(struct sim *, const struct engine_command *);
+void sim_vote_disarm(struct sim *, const struct engine_command *);
+/* An armed GO whose time has come: at the end of each turn. */
+void sim_vote_if_due(struct sim *);
 /* gaccd reads what its engine has sent: as it does before it hears a trainer. */
 void engine_hear(struct sim *);
 

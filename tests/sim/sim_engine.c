@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake engine: its life, sessions, votes and commits, with the real control_state, a multiset instead of arenas,
- * and death at any event. Its pushes are sim_push.c's, its mailboxes sim_box.c's. */
+/* The fake engine: its life, sessions and commits, with the real control_state, a multiset instead of arenas,
+ * and death at any event. Its pushes are sim_push.c's, its
+ * mailboxes sim_box.c's, its votes sim_vote.c's. */
 #include "sim.h"
 
 #include "engine/commit.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ void engine_hear(struct sim *s)
 		hear(s, s->n_sent);
 }
 
-static struct engine_answer answer_to(const struct engine_command *c, enum status st)
+struct engine_answer engine_answer_for(const struct engine_command *c, enum status st)
 {
 	return (struct engine_answer){
 		.op = c->op, .id = c->id, .rank = c->rank, .window = c->window, .attempt = c->attempt, .status = st
@@ -77,6 +77,7 @@ void engine_kill(struct sim *s)
 	s->engine_up = s->engine_starting = s->pass_scheduled = false;
 	s->engine_life++;
 	s->n_passed = 0;
+	s->armed.waits = false;
 	s->n_sent = s->n_sure = 0;
 	s->had_box = false;
 	memset(s->box, 0, sizeof(s->box));
@@ -111,7 +112,7 @@ bool engine_take(struct sim *s, const struct engine_command *c)
 static void on_attach(struct sim *s, const struct engine_command *c)
 {
 	struct control_rank *r = &s->d.rank[c->rank];
-	struct engine_answer a = answer_to(c, c->sgen < r->sgen ? ST_SESSION_FENCED : ST_OK);
+	struct engine_answer a = engine_answer_for(c, c->sgen < r->sgen ? ST_SESSION_FENCED : ST_OK);
 	if (!a.status) {
 		uint32_t step_acked = r->session.step_acked;
 		sim_box_fence(s, c->rank, c->sgen);
@@ -134,7 +135,7 @@ static bool flush_waits(struct sim *s, uint32_t rank)
 static void flush(struct sim *s, const struct engine_command *c)
 {
 	struct control_rank *r = &s->d.rank[c->rank];
-	struct engine_answer a = answer_to(c, ST_OK);
+	struct engine_answer a = engine_answer_for(c, ST_OK);
 	uint32_t owing = sim_owing(s);
 	if (c->sgen < r->sgen)
 		a.status = ST_SESSION_FENCED;
@@ -156,7 +157,7 @@ static void flush(struct sim *s, const struct engine_command *c)
 static void on_flush(struct sim *s, const struct engine_command *c)
 {
 	struct sim_open_box *b = &s->box[c->rank];
-	struct engine_answer gone = answer_to(&b->flush, ST_UNAVAILABLE);
+	struct engine_answer gone = engine_answer_for(&b->flush, ST_UNAVAILABLE);
 	sim_box_look(s, c->rank);
 	if (!flush_waits(s, c->rank)) {
 		flush(s, c);
@@ -179,95 +180,10 @@ static void flush_waiting(struct sim *s)
 	}
 }
 
-static void fill_sums(struct sim *s, struct engine_answer *a)
-{
-	a->count = s->d.r.count;
-	a->sum_weight = s->d.r.sum_weight;
-	a->window_lr = s->d.r.window_lr;
-}
-
-struct sim_sums engine_sums(const struct sim *s)
-{
-	struct sim_sums own = { s->d.r.sum_weight, s->d.r.count * 77 + s->d.r.window };
-	for (uint32_t i = 0; i < s->d.n_words; i++)
-		own.digest = own.digest * 31 + s->d.counted[i];
-	return own;
-}
-
-static void fill_vote(struct sim *s, struct engine_answer *a, const struct sim_sums *all)
-{
-	/* of the window alone, so that every attempt finds the same: now and then not finite, or far out */
-	uint64_t luck = (s->seed + s->d.r.window) * UINT64_C(0x9E3779B97F4A7C15) >> 40;
-	double norm = luck % 7 == 3 ? 100 : 1 + (double)(luck % 10) / 10;
-	if (s->d.r.window >= s->level_window)
-		norm *= 50;
-	a->sumsq = pow(norm * all->weight * s->d.r.loss_scale, 2);
-	a->nonfinite = luck % 5 == 2 && s->spec.dynamic_loss_scale.enabled;
-	a->digest = all->digest;
-}
-
-static void freeze(struct sim *s)
-{
-	if (s->d.r.phase != WINDOW_OPEN)
-		return;
-	s->d.r.phase = WINDOW_CLOSED;
-	sim_push_drop(s, UINT32_MAX, UINT64_MAX, ST_WINDOW_CLOSED);
-}
-
-static void on_close(struct sim *s, const struct engine_command *c)
-{
-	struct engine_answer a = answer_to(c, c->window == s->d.r.window ? ST_OK : ST_WINDOW_CLOSED);
-	if (!a.status)
-		freeze(s);
-	fill_sums(s, &a);
-	engine_answer(s, &a);
-}
-
-static void on_go(struct sim *s, const struct engine_command *c)
-{
-	struct control_record *r = &s->d.r;
-	struct engine_answer a = answer_to(c, ST_OK);
-	if (c->window != r->window || (r->phase < WINDOW_CLOSED && !c->close))
-		a.status = ST_ATTEMPT_FAILED;
-	else if (c->term < r->prepared_term || (c->term == r->prepared_term && c->attempt < r->prepared_attempt))
-		a.status = ST_STALE_ATTEMPT;
-	if (!a.status)
-		freeze(s);
-	bool again = r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt == r->prepared_attempt;
-	if (!a.status && again) {
-		fill_sums(s, &a);
-		a.sumsq = r->prepared_sumsq;
-		a.nonfinite = r->prepared_nonfinite;
-		a.digest = r->prepared_digest;
-	}
-	if (a.status || again)
-		engine_answer(s, &a);
-	else
-		sim_exchange(s, c);
-}
-
-void engine_exchanged(struct sim *s, const struct engine_command *go, enum status st, const struct sim_sums *all)
-{
-	struct control_record *r = &s->d.r;
-	struct engine_answer a = answer_to(go, st);
-	fill_sums(s, &a);
-	if (!st) {
-		fill_vote(s, &a, all);
-		r->seq++;
-		r->phase = WINDOW_PREPARED;
-		r->prepared_term = go->term;
-		r->prepared_attempt = go->attempt;
-		r->prepared_sumsq = a.sumsq;
-		r->prepared_nonfinite = a.nonfinite;
-		r->prepared_digest = a.digest;
-	}
-	engine_answer(s, &a);
-}
-
 static void on_commit(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
-	struct engine_answer a = answer_to(c, ST_OK);
+	struct engine_answer a = engine_answer_for(c, ST_OK);
 	if (c->window + 1 == r->window) {
 		a.digest = r->params_digest;
 		a.nonfinite = r->params_nonfinite;
@@ -345,9 +261,9 @@ static void on_ack(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
 	bool fenced = !c->last && c->sgen < s->d.rank[c->rank].sgen;
-	struct engine_answer a = answer_to(c, c->window >= r->window ? ST_NOT_CURRENT_WINDOW
-					      : fenced		     ? ST_SESSION_FENCED
-								     : ST_OK);
+	struct engine_answer a = engine_answer_for(c, c->window >= r->window ? ST_NOT_CURRENT_WINDOW
+						      : fenced		     ? ST_SESSION_FENCED
+									     : ST_OK);
 	if (!a.status && r->client_pending && c->window == r->client_window) {
 		if (c->last)
 			r->client_pending = 0;
@@ -374,10 +290,13 @@ static void on_command(struct sim *s, const struct event *e)
 		on_flush(s, c);
 		break;
 	case ENGINE_CLOSE:
-		on_close(s, c);
+		sim_vote_close(s, c);
 		break;
 	case ENGINE_GO:
-		on_go(s, c);
+		sim_vote_go(s, c);
+		break;
+	case ENGINE_DISARM:
+		sim_vote_disarm(s, c);
 		break;
 	case ENGINE_COMMIT:
 		on_commit(s, c);
@@ -386,12 +305,12 @@ static void on_command(struct sim *s, const struct event *e)
 		on_ack(s, c);
 		break;
 	case ENGINE_MAILBOX: {
-		struct engine_answer a = answer_to(c, sim_box_take(s, c, e->box));
+		struct engine_answer a = engine_answer_for(c, sim_box_take(s, c, e->box));
 		engine_answer(s, &a);
 		break;
 	}
 	case ENGINE_INIT_PARAMS: {
-		struct engine_answer a = answer_to(c, ST_OK);
+		struct engine_answer a = engine_answer_for(c, ST_OK);
 		s->d.r.params_ready = 1;
 		engine_answer(s, &a);
 		break;
@@ -432,6 +351,7 @@ static void turn(struct sim *s, const struct event *e)
 	else if (e->type == EV_BOX_BELL)
 		sim_box_look(s, e->proc);
 	flush_waiting(s);
+	sim_vote_if_due(s);
 }
 
 void engine_event(struct sim *s, const struct event *e)

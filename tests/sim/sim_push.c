@@ -45,7 +45,7 @@ static void tell_progress(struct sim *s, enum progress_kind kind, const struct a
 
 void sim_push_owe_nothing(struct sim *s, uint32_t owing_before)
 {
-	if (owing_before && !sim_owing(s) && s->had_box)
+	if (owing_before && !sim_owing(s) && s->had_box && !go_is_due(&s->d.r, &s->armed, 0))
 		tell_progress(s, PROGRESS_COMPLETE, NULL);
 }
 

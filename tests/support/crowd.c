@@ -26,6 +26,7 @@ struct crowd {
 	struct engine_command *add;	/* [ranks]: the push of each that is not answered; id 0: none */
 	uint32_t next_rank, next_micro; /* whose turn it is */
 	struct engine_command command;	/* the newest that is no ADD; op 0: answered */
+	struct engine_command armed;	/* a GO that waits for the last push; op 0: none */
 	uint64_t n_reports, n_counted, n_stepped;
 	double sum_weight;
 };
@@ -63,6 +64,9 @@ static bool on_engine_send(void *ctx, uint64_t job, const struct engine_command 
 	if (k->op == ENGINE_ADD) {
 		need(!c->add[k->rank].id, "a rank pushes twice at once");
 		c->add[k->rank] = *k;
+	} else if (k->op == ENGINE_GO && k->armed) {
+		need(!c->armed.op, "two armed GOs at once");
+		c->armed = *k;
 	} else {
 		need(!c->command.op, "two commands at once");
 		c->command = *k;
@@ -246,6 +250,9 @@ void crowd_window(struct crowd *c, enum crowd_order order)
 			}
 			crowd_answer(c);
 		}
+	need(!c->command.op && c->armed.op, "the window is closed by an order");
+	c->command = c->armed;
+	c->armed.op = 0;
 	answer_command(c);
 	need(c->n_counted == pushes, "a push has no answer");
 	need(c->n_stepped == c->spec.ranks && job_window(c->job) == window + 1, "the window has no outcome");

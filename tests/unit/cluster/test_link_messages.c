@@ -73,7 +73,7 @@ static void expect_same(const struct report *a, const struct report *b)
 	SAME(failed.status), SAME(failed.text), SAME(connected), SAME(pieces), SAME(ended);
 	SAME(count), SAME(sum_weight), SAME(sum_loss), SAME(lr), SAME(lr_rank);
 	SAME(vote_term), SAME(vote_attempt), SAME(vote_status), SAME(sumsq), SAME(nonfinite), SAME(digest);
-	SAME(refused), SAME(refusal), SAME(params_digest), SAME(params_lost), SAME(n_ranks), SAME(n_words);
+	SAME(refused), SAME(refusal), SAME(params_digest), SAME(params_lost), SAME(armed), SAME(n_ranks), SAME(n_words);
 #undef SAME
 	ck_assert(!a->n_words || !memcmp(a->counted, b->counted, a->n_words * sizeof(*a->counted)));
 	for (uint32_t i = 0; i < a->n_ranks; i++) {
@@ -87,9 +87,9 @@ static void expect_same(const struct report *a, const struct report *b)
 }
 /* A member that is added and not compared above changes the size. */
 _Static_assert(sizeof(struct rank_progress) == 80, "compared above");
-_Static_assert(sizeof(struct report) == 720 + 2 * REPORT_TEXT, "compared above");
+_Static_assert(sizeof(struct report) == 728 + 2 * REPORT_TEXT, "compared above");
 _Static_assert(sizeof(struct late_rank) == 40, "compared below");
-_Static_assert(sizeof(struct order) == 640, "compared below");
+_Static_assert(sizeof(struct order) == 648, "compared below");
 
 static struct order full_order(const struct late_rank *late, uint32_t n_late)
 {
@@ -105,7 +105,8 @@ static struct order full_order(const struct late_rank *late, uint32_t n_late)
 			   .end_status = ST_CANCELLED,
 			   .late = late,
 			   .n_late = n_late,
-			   .paused = true };
+			   .paused = true,
+			   .armed = 109 };
 	fields_fill(&o.commit, sizeof(o.commit), 31);
 	o.commit.job_id = 101;
 	o.commit.window = 104;
@@ -327,7 +328,7 @@ static void expect_same_order(const struct order *a, const struct order *b)
 {
 #define SAME(field) ck_assert_msg(!memcmp(&a->field, &b->field, sizeof(a->field)), "%s", #field)
 	SAME(job_id), SAME(epoch), SAME(term), SAME(window), SAME(number), SAME(want), SAME(attempt), SAME(norms);
-	SAME(run), SAME(end_status), SAME(end_reason), SAME(n_late), SAME(paused), SAME(commit);
+	SAME(run), SAME(end_status), SAME(end_reason), SAME(n_late), SAME(paused), SAME(armed), SAME(commit);
 	for (uint32_t i = 0; i < a->n_late; i++) {
 		SAME(late[i].rank), SAME(late[i].counted), SAME(late[i].micro_size), SAME(late[i].pid);
 		SAME(late[i].waiting_ns), SAME(late[i].attached), SAME(late[i].lost), SAME(late[i].known);

@@ -465,9 +465,10 @@ static Suite *suite(void)
 	return s;
 }
 
-Suite *late_suite(void); /* test_coord_late.c */
+Suite *late_suite(void);  /* test_coord_late.c */
+Suite *armed_suite(void); /* test_coord_armed.c */
 
 int main(void)
 {
-	return suite_run(suite(), late_suite());
+	return suite_run(suite(), late_suite(), armed_suite());
 }

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-Suite *catch_up_suite(void); /* test_catch_up.c */
+Suite *catch_up_suite(void);   /* test_catch_up.c */
+Suite *part_armed_suite(void); /* test_part_armed.c */
 
 #define S INT64_C(1000000000)
 
@@ -253,5 +254,5 @@ int main(void)
 	tcase_add_test(c, a_new_engine_is_told_first);
 	tcase_add_test(c, while_a_newer_session_attaches_there_is_none);
 	tcase_add_loop_test(c, a_mailbox_ends_with_its_session_or_the_job, 0, 3);
-	return suite_run(s, catch_up_suite());
+	return suite_run(s, catch_up_suite(), part_armed_suite());
 }
