@@ -60,6 +60,8 @@ void *placement_pack(const struct placement *p, size_t *out_n)
 #define X(field) m.field = (char *)p->field;
 	PLACEMENT_TEXTS(X)
 #undef X
+	struct restore_room room;
+	m.restore = p->restore ? restore_to_message(p->restore, &room) : NULL;
 	m.begin = (Gacc__Internal__V1__Begin)p->begin;
 	m.rank = (uint32_t *)p->rank;
 	m.n_rank = p->n_ranks;
@@ -122,6 +124,19 @@ static enum status take_windows(const Gacc__Internal__V1__Placement *m, struct h
 	return st;
 }
 
+/* A job that has begun has its parameters: what it once began with must not be put over them. */
+static enum status take_restore(const Gacc__Internal__V1__Placement *m, struct held_placement *h, char *why,
+				size_t n_why)
+{
+	bool wanted = m->begin == GACC__INTERNAL__V1__BEGIN__BEGIN_RESTORE && !m->begun;
+	if (wanted != !!m->restore) {
+		snprintf(why, n_why, "Placement.restore %s",
+			 wanted ? "is missing" : "is there, and nothing is to be restored");
+		return ST_VERSION_SKEW;
+	}
+	return wanted ? restore_from_message(m->restore, m->max_micro_size, &h->restore, why, n_why) : ST_OK;
+}
+
 static void take_fields(const Gacc__Internal__V1__Placement *m, struct placement *p)
 {
 #define X(field) p->field = m->field;
@@ -151,6 +166,8 @@ enum status placement_unpack(const void *bytes, size_t n, struct held_placement 
 	st = check_placement(m, why, n_why);
 	if (!st)
 		st = take_windows(m, &h, why, n_why);
+	if (!st)
+		st = take_restore(m, &h, why, n_why);
 	if (st) {
 		placement_release(&h);
 		return st;
@@ -158,6 +175,7 @@ enum status placement_unpack(const void *bytes, size_t n, struct held_placement 
 	take_fields(m, &h.placement);
 	*out = h;
 	out->placement.window = out->window;
+	out->placement.restore = m->restore ? &out->restore : NULL;
 	return ST_OK;
 }
 

@@ -6,6 +6,7 @@
 #define GACC_CLUSTER_PLACEMENT_MESSAGE_H
 
 #include "cluster/job_records.h"
+#include "cluster/restore_message.h"
 
 #define PLACEMENT_MAX_WINDOWS 16
 
@@ -32,7 +33,8 @@ struct placement {
 		tensors;	      /* gacc.v1.JobSpec with the tensor set alone; n = 0: in spec, or not known yet */
 	const struct decided *window; /* the last ones, oldest first, with the bits of the part's ranks */
 	uint32_t n_windows;
-	bool begun; /* the job has its parameters: memory that is lost is not made anew */
+	bool begun;			    /* the job has its parameters: memory that is lost is not made anew */
+	const struct part_restore *restore; /* PLACEMENT_RESTORE of a job that has not begun; else NULL */
 };
 
 /* For free(); NULL: no memory. `user` and `node` are UTF-8. */
@@ -43,6 +45,7 @@ struct held_placement {
 	struct placement placement;
 	struct ProtobufCMessage *message;
 	struct decided window[PLACEMENT_MAX_WINDOWS];
+	struct part_restore restore;
 };
 
 /* Whether the specification can be read, and says the same of ranks and max_micro_size, is the caller's to judge.

@@ -22,12 +22,13 @@
 struct Gacc__V1__Job;
 
 struct hosted_window;
+struct part_restore;
 struct decided;
 
 #define RANK_NONE UINT32_MAX
 
-/* A job's placement on a node (placing.c). The last windows and the tensor set are only there until the node has
- * them. */
+/* A job's placement on a node (placing.c). The last windows, the tensor set and the checkpoint are only there
+ * until the node has them. */
 struct hosted_place {
 	bool wanted;	     /* a node is to have the part */
 	bool answered;	     /* it has, or has said why it has not */
@@ -35,8 +36,10 @@ struct hosted_place {
 	enum status refused; /* ST_OK: the node has not refused */
 	char *why;	     /* and why it has */
 	uint64_t need;	     /* bytes of memory, where the tensors are known; 0: they are not */
-	void *tensors;	     /* packed, as in the journal; NULL: they are in the specification, or not known */
-	size_t n_tensors;
+	/* packed, as in the journal; NULL: they are in the specification, or not known */
+	struct shared *tensors;
+	/* the checkpoint that the job begins with, when it has been read; its path lies behind it */
+	struct part_restore *restore;
 	struct decided *window; /* the last ones, oldest first */
 	uint32_t n_windows;
 };
@@ -95,10 +98,10 @@ struct hosted {
 	uint64_t told_window;
 	bool told_any;
 	struct rate rate;
-	struct wait_call *waits;     /* hosted_waits.c */
-	struct saving *saving;	     /* checkpoints.h; NULL: it is over */
-	struct saved_list saved;     /* its checkpoints */
-	bool has_base, restore_read; /* restoring.h: begins with a checkpoint; its manifest has been read */
+	struct wait_call *waits; /* hosted_waits.c */
+	struct saving *saving;	 /* checkpoints.h; NULL: it is over */
+	struct saved_list saved; /* its checkpoints */
+	bool has_base;		 /* restoring.h: it begins with a checkpoint, and it is known in which window */
 	uint64_t base_window;
 	struct admission admission;
 	struct launching *launch; /* launching.h; NULL: gaccd has not launched it */

@@ -8,7 +8,7 @@
 #include "base/machine.h"
 #include "control/queue.h"
 #include "edge/launching.h"
-#include "edge/placing.h"
+#include "edge/restoring.h"
 #include "edge/submitting.h"
 #include "runtime/stored.h"
 
@@ -238,7 +238,7 @@ enum status hosted_queue_fits(const struct part *p, uint64_t bytes, char *why, s
 void hosted_queue_restore(struct hosted *h, bool queued)
 {
 	find_need(h);
-	if (h->place.n_tensors && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
+	if (h->place.tensors && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
 		h->admission.need = stored_bytes(&h->d->node, h->id, NULL);
 	h->admission.queued = queued;
 	h->admission.reserved = queued ? 0 : h->admission.need;
@@ -259,7 +259,7 @@ static void start(struct hosted *h, struct now now)
 	hosted_event(h, false, "Admitted", -1, "its turn has come");
 	coord_admit(h->coord, now);
 	launching_begin(h);
-	placing_send(h, now);
+	restoring_place(h, now);
 }
 
 static void tell(struct queue_list *q, struct now now)

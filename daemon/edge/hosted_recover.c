@@ -106,15 +106,16 @@ static enum status find_need(struct rows *r)
 	if (h->spec->launch_mode != LAUNCH_DAEMON || h->params_durable)
 		return ST_OK;
 	enum status st = ST_OK;
-	if (h->place.n_tensors) {
-		Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, h->place.n_tensors, h->place.tensors);
+	const struct shared *set = h->place.tensors;
+	if (set) {
+		Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, set->n, set->data);
 		st = pb ? need_of(h, pb, why, sizeof(why)) : ST_MALFORMED;
 		if (pb)
 			gacc__v1__job_spec__free_unpacked(pb, NULL);
 	} else if (h->text->pb->n_tensors) {
 		st = need_of(h, h->text->pb, why, sizeof(why));
 	}
-	return st && st != ST_NO_MEMORY ? unreadable(r, h->place.n_tensors ? "TENSORS" : "JOB", UINT64_MAX, why) : st;
+	return st && st != ST_NO_MEMORY ? unreadable(r, set ? "TENSORS" : "JOB", UINT64_MAX, why) : st;
 }
 
 /* An ended job is made from its view, or like the others when it has none. *why: set where this gaccd cannot read the
@@ -216,7 +217,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
  * gaccd serves. */
 static enum status place(struct hosted *h)
 {
-	placing_send(h, daemon_now(h->d));
+	restoring_place(h, daemon_now(h->d));
 	links_run_now(h->d);
 	links_run_now(h->d);
 	return h->place.refused ? hosted_aside_refused(h) : ST_OK;

@@ -9,7 +9,7 @@
 #include "edge/hosted_life.h"
 #include "edge/hosted_queue.h"
 #include "edge/launching.h"
-#include "edge/placing.h"
+#include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
 
@@ -49,7 +49,7 @@ static void on_job_durable(void *arg, enum status st)
 		hosted_queue_run(h->d, daemon_now(h->d));
 		submitting_done(h, ST_OK, NULL);
 	} else {
-		placing_send(h, daemon_now(h->d)); /* the node's word answers: a job that does not fit is refused */
+		restoring_place(h, daemon_now(h->d)); /* the node's word answers: a job that does not fit is refused */
 	}
 }
 

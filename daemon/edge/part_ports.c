@@ -13,7 +13,6 @@
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
 #include "edge/reply.h"
-#include "edge/restoring.h"
 #include "proto/failpoint.h"
 
 #include <stdio.h>
@@ -115,26 +114,6 @@ static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 	return hosted_queue_fits(ctx, bytes, why, n_why);
 }
 
-static void on_restore_read(struct hosted *h, enum status st, const char *why)
-{
-	struct part *p = hosted_part(h);
-	if (p && !st) {
-		part_allocate(p);
-	} else if (p) {
-		part_fail_beginning(p, "RestoreFailed", st, why);
-		job_fail(p->job, st, why, daemon_now(h->d));
-	}
-}
-
-static bool on_restore(void *ctx)
-{
-	struct hosted *h = job_of(ctx);
-	bool due = h && restoring_due(h);
-	if (due)
-		restoring_begin(h, on_restore_read);
-	return due;
-}
-
 static void on_engine_up(void *ctx)
 {
 	struct hosted *h = job_of(ctx);
@@ -156,8 +135,6 @@ static void on_engine_answer(void *ctx, const struct engine_answer *a)
 		return;
 	if (a->op == ENGINE_CHECKPOINT)
 		saving_on_answer(h, a);
-	else if (a->op == ENGINE_RESTORE)
-		restoring_on_answer(h, a);
 	else
 		saving_on_committed(h);
 }
@@ -170,7 +147,6 @@ const struct part_ports *part_ports(void)
 						 .placed = on_placed,
 						 .keep_tensors = on_keep_tensors,
 						 .fits = on_fits,
-						 .restore = on_restore,
 						 .engine_up = on_engine_up,
 						 .engine_down = on_engine_down,
 						 .engine_answer = on_engine_answer };

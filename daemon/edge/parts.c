@@ -56,7 +56,7 @@ static void begin(struct daemon *d, struct part *p)
 {
 	part_begin(p, d->node.starting || p->begun);
 	bool bare = !p->mem.allocating && !p->mem.n && !p->tensors.due;
-	if (bare && !p->engine.starts && !job_has_tensors(p->job) && !p->spec->restores)
+	if (bare && !p->engine.starts && !job_has_tensors(p->job))
 		p->ports.placed(p, ST_OK, NULL);
 }
 
@@ -115,7 +115,7 @@ void parts_take_placement(struct daemon *d, const struct link_message *m)
 	d->arriving = a;
 	placing_open(&a->placing, &d->node, m->bytes, m->n);
 	const struct placement *p = &a->placing.held.placement;
-	if (!a->placing.status && p->spec.n >= LARGE_SPEC && !d->node.starting) {
+	if (!a->placing.status && p->spec.n + p->tensors.n >= LARGE_SPEC && !d->node.starting) {
 		rpc_pool_put(d->node.pool, &a->work, p->uid, read_spec, on_read);
 		return;
 	}

@@ -42,11 +42,24 @@ bool placing_note_window(struct hosted *h, const struct decided *k)
 
 bool placing_note_tensors(struct hosted *h, const void *packed, size_t n)
 {
-	h->place.tensors = malloc(n + 1);
-	if (!h->place.tensors)
+	void *copy = malloc(n + 1);
+	if (!copy)
 		return false;
-	memcpy(h->place.tensors, packed, n);
-	h->place.n_tensors = n;
+	h->place.tensors = shared_new(memcpy(copy, packed, n), n);
+	if (!h->place.tensors)
+		free(copy);
+	return h->place.tensors != NULL;
+}
+
+bool placing_note_restore(struct hosted *h, const struct part_restore *r)
+{
+	struct part_restore *copy = malloc(sizeof(*copy) + r->n_path);
+	if (!copy)
+		return false;
+	*copy = *r;
+	copy->path = memcpy(copy + 1, r->path, r->n_path);
+	free(h->place.restore);
+	h->place.restore = copy;
 	return true;
 }
 
@@ -55,10 +68,11 @@ static void forget_all(struct hosted_place *p)
 	if (p->window)
 		forget_windows(p, p->n_windows);
 	free(p->window);
-	free(p->tensors);
+	shared_drop(p->tensors);
+	free(p->restore);
 	p->window = NULL;
 	p->tensors = NULL;
-	p->n_tensors = 0;
+	p->restore = NULL;
 }
 
 /* ---- the message ---- */
@@ -109,10 +123,12 @@ void *placing_pack(const struct hosted *h, size_t *out_n)
 			       .node = node,
 			       .rank = rank,
 			       .n_ranks = h->spec->ranks,
-			       .tensors = { w->tensors, w->n_tensors },
 			       .window = w->window,
 			       .n_windows = w->n_windows,
-			       .begun = h->params_durable };
+			       .begun = h->params_durable,
+			       .restore = h->params_durable ? NULL : w->restore };
+	if (w->tensors)
+		p.tensors = (struct placement_bytes){ w->tensors->data, w->tensors->n };
 	memcpy(p.uuid, h->uuid, sizeof(p.uuid));
 	void *bytes = user && node && rank ? pack(h, &p, out_n) : NULL;
 	free(user);

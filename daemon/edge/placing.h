@@ -24,6 +24,8 @@ void *placing_pack(const struct hosted *, size_t *out_n);
 bool placing_note_window(struct hosted *, const struct decided *);
 /* The packed tensor set of the journal, which is copied. false: no memory. */
 bool placing_note_tensors(struct hosted *, const void *packed, size_t n);
+/* The checkpoint that the job begins with, which is copied. false: no memory. */
+bool placing_note_restore(struct hosted *, const struct part_restore *);
 
 /* ---- the node's answers ---- */
 /* The node has the part: so says any report about it. */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides whether a checkpoint fits the job that is restored from it, and at which window the job begins; writes that
- * to the journal. For part_ports.c and hosted_recover.c. Loop thread; restoring_read.c reads in the pool. */
+ * to the journal, and puts it into the job's placement. For Submit, the queue and the recovery after a restart. Loop
+ * thread; restoring_read.c reads in the pool. */
 #include "edge/restoring_impl.h"
 
+#include "cluster/restore_message.h"
 #include "edge/placing.h"
+#include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
@@ -13,26 +16,6 @@
 #include <string.h>
 
 /* ---- does it fit the job? ---- */
-
-static enum status take_tensors(struct reading *r)
-{
-	struct hosted *h = r->h;
-	struct part *p = hosted_part(h);
-	const struct tensor_set *now = job_tensor_set(p->job);
-	char text[256];
-	if (!now) {
-		job_take_tensors(p->job, &r->set);
-		p->tensors.packed = shared_new(r->packed, r->n_packed);
-		if (p->tensors.packed)
-			r->packed = NULL;
-	} else if (!r->known && now->arena.fingerprint != r->set.arena.fingerprint) {
-		/* a rank has declared it meanwhile */
-		tensor_set_differs(now->tensor, now->n, r->set.tensor, r->set.n, text, sizeof(text));
-		snprintf(r->why, sizeof(r->why), "restore_from: the job's tensors and the checkpoint's: %s", text);
-		return ST_LAYOUT_MISMATCH;
-	}
-	return ST_OK;
-}
 
 /* A sum goes on only with the coefficients and the tensors that it began with. In order of arrival a rank may have
  * gaps, in canonical order none. */
@@ -119,8 +102,6 @@ static enum status judge(struct reading *r)
 {
 	enum status st = check_steps(r);
 	if (!st)
-		st = take_tensors(r);
-	if (!st)
 		st = take_updates(r);
 	if (st)
 		return st;
@@ -165,21 +146,18 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 	return false;
 }
 
-/* Puts the coordinator and the job before the checkpoint's window. */
+/* Puts the coordinator before the checkpoint's window, and the part when it is placed. */
 static enum status stand_at(struct hosted *h, const struct restored *b)
 {
 	for (uint32_t i = 0; i < b->n_updates; i++)
 		if (coord_restore_update(h->coord, &b->update[i]))
 			return ST_NO_MEMORY;
-	const struct part *p = hosted_part(h);
 	size_t n_words = control_words(h->spec->ranks, h->spec->max_micro_size);
 	struct decided last = { b->last, calloc(n_words, sizeof(*last.counted)), (uint32_t)n_words };
 	if (!last.counted)
 		return ST_NO_MEMORY;
 	coord_start_at(h->coord, b->window, b->applied_step, b->has_last ? &b->last : NULL);
-	if (b->has_last && p)
-		job_restore_window(p->job, &b->last, last.counted, last.n_words);
-	else if (b->has_last && placing_note_window(h, &last))
+	if (b->has_last && placing_note_window(h, &last))
 		last.counted = NULL; /* it is the placement's */
 	free(last.counted);
 	h->has_base = true;
@@ -210,36 +188,30 @@ static void fill_base(const struct reading *r, struct restored *b)
 	b->last.next.scale = first_scale(r, b);
 }
 
-static bool give_to_job(const struct reading *r, const struct restored *b)
+static bool give_to_node(const struct reading *r, const struct restored *b)
 {
 	const struct manifest *m = r->m;
 	double scale = b->last.next.scale.scale;
-	struct engine_restore to = { .window = m->window,
-				     .applied_step = m->applied_step,
-				     .params_digest = m->params_digest,
-				     .loss_scale = scale,
-				     .micro_size = b->last.next_micro_size,
-				     .count = m->count,
-				     .sum_weight = m->sum_weight,
-				     .sum_loss = m->sum_loss,
-				     .last_rank = m->last_rank,
-				     .window_lr = m->lr,
-				     .lr_rank = m->lr_rank,
-				     .carry = takes_carry(r, &b->last),
-				     .owner = r->owner,
-				     .same_ranges = r->same_ranges };
+	struct engine_restore from = { .window = m->window,
+				       .applied_step = m->applied_step,
+				       .params_digest = m->params_digest,
+				       .loss_scale = scale,
+				       .micro_size = b->last.next_micro_size,
+				       .count = m->count,
+				       .sum_weight = m->sum_weight,
+				       .sum_loss = m->sum_loss,
+				       .last_rank = m->last_rank,
+				       .window_lr = m->lr,
+				       .lr_rank = m->lr_rank,
+				       .carry = takes_carry(r, &b->last),
+				       .owner = r->owner,
+				       .same_ranges = r->same_ranges };
 	for (int i = 0; i < ENGINE_FILES; i++) {
-		to.file[i].bytes = m->file[i].bytes;
-		memcpy(to.file[i].sha256, m->file[i].sha256, sizeof(to.file[i].sha256));
+		from.file[i].bytes = m->file[i].bytes;
+		memcpy(from.file[i].sha256, m->file[i].sha256, sizeof(from.file[i].sha256));
 	}
-	size_t n = sizeof(to) + strlen(r->path);
-	char *tail = malloc(n);
-	if (!tail)
-		return false;
-	memcpy(tail, &to, sizeof(to));
-	memcpy(tail + sizeof(to), r->path, n - sizeof(to));
-	job_begin_with(hosted_part(r->h)->job, tail, (uint32_t)n);
-	return true;
+	const struct part_restore to = { from, r->path, strlen(r->path) };
+	return placing_note_restore(r->h, &to);
 }
 
 /* Nobody waits for it: it is before every COMMIT in the journal. */
@@ -268,7 +240,7 @@ static enum status begin(struct reading *r)
 			 "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
-	if (!give_to_job(r, b))
+	if (!give_to_node(r, b))
 		return ST_NO_MEMORY;
 	if (h->has_base)
 		return ST_OK;
@@ -276,19 +248,76 @@ static enum status begin(struct reading *r)
 	return st ? st : stand_at(h, b);
 }
 
+/* ---- the job is placed ---- */
+
+static void fail(struct hosted *h, enum status st, const char *why)
+{
+	hosted_event(h, true, "RestoreFailed", -1, why);
+	submitting_done(h, st, why); /* ends the job, where somebody waits */
+	if (coord_phase(h->coord) < COORD_ENDING)
+		coord_end(h->coord, st, why, daemon_now(h->d));
+}
+
+/* It may have been cancelled meanwhile. */
+static bool goes_on(const struct hosted *h)
+{
+	return !h->d->node.stopping && coord_phase(h->coord) < COORD_ENDING;
+}
+
+static void on_tensors_durable(void *arg, enum status st)
+{
+	struct hosted *h = arg;
+	daemon_check_store(st);
+	h->tensors_durable = st == ST_OK;
+	if (goes_on(h) && st)
+		fail(h, st, "the tensor set cannot be written to the journal");
+	else if (goes_on(h))
+		placing_send(h, daemon_now(h->d));
+	hosted_drop(h);
+}
+
+/* A node makes memory only for tensors that are durable. */
+static enum status keep_tensors(struct reading *r)
+{
+	struct hosted *h = r->h;
+	struct shared *set = shared_new(r->packed, r->n_packed);
+	if (!set)
+		return ST_NO_MEMORY;
+	r->packed = NULL;
+	struct journal_record rec = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
+	enum status st = persist_put_shared(h->d->persist, &rec, set, on_tensors_durable, h);
+	h->place.tensors = set;
+	if (!st)
+		hosted_hold(h);
+	return st;
+}
+
+static void take(struct reading *r)
+{
+	struct hosted *h = r->h;
+	bool sets = r->packed != NULL;
+	if (!r->status)
+		r->status = begin(r);
+	if (!r->status && sets)
+		r->status = keep_tensors(r);
+	if (r->status && !r->why[0])
+		snprintf(r->why, sizeof(r->why), "restore_from: %s", status_info(r->status)->text);
+	if (r->status)
+		fail(h, r->status, r->why);
+	else if (!sets)
+		placing_send(h, daemon_now(h->d));
+}
+
 static void on_read(struct rpc_work *w)
 {
 	struct reading *r = (struct reading *)w;
-	struct hosted *h = r->h;
-	if (!r->status)
-		r->status = begin(r);
-	if (r->status && !r->why[0])
-		snprintf(r->why, sizeof(r->why), "restore_from: %s", status_info(r->status)->text);
-	h->restore_read = true;
-	r->done(h, r->status, r->status ? r->why : NULL);
+	if (goes_on(r->h))
+		take(r);
+	hosted_drop(r->h);
 	manifest_free(r->m);
 	job_spec_fini(&r->was);
 	tensor_set_fini(&r->set);
+	shared_drop(r->known);
 	free(r->packed);
 	free(r);
 }
@@ -298,26 +327,29 @@ bool restoring_awaits_base(const struct hosted *h)
 	return h->spec->restores && !h->has_base;
 }
 
-bool restoring_due(const struct hosted *h)
-{
-	return h->spec->restores && !h->params_durable && !h->restore_read;
-}
-
-void restoring_begin(struct hosted *h, void (*done)(struct hosted *, enum status, const char *why))
+static void read_then_place(struct hosted *h)
 {
 	struct reading *r = calloc(1, sizeof(*r));
 	if (!r) {
-		done(h, ST_NO_MEMORY, "no memory");
+		fail(h, ST_NO_MEMORY, "no memory");
 		return;
 	}
 	r->h = h;
-	r->done = done;
 	r->uid = h->uid;
 	r->state_dir = h->d->node.conf->state_dir;
 	r->allowed = h->d->node.conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof(r->wanted), "%s", h->text->pb->restore_from);
-	r->known = job_tensor_set(hosted_part(h)->job);
+	r->known = h->place.tensors ? shared_hold(h->place.tensors) : NULL;
+	hosted_hold(h);
 	rpc_pool_put_kind(h->d->node.pool, RPC_POOL_DISK, &r->work, h->uid, restoring_read, on_read);
+}
+
+void restoring_place(struct hosted *h, struct now now)
+{
+	if (h->spec->restores && !h->params_durable)
+		read_then_place(h);
+	else
+		placing_send(h, now);
 }
 
 enum status restoring_from_journal(struct hosted *h, const struct journal_bytes *bytes, char *why, size_t n_why)
@@ -325,29 +357,4 @@ enum status restoring_from_journal(struct hosted *h, const struct journal_bytes 
 	struct restored b;
 	enum status st = restored_record_read(bytes->data, bytes->n, &b, why, n_why);
 	return st ? st : stand_at(h, &b);
-}
-
-void restoring_on_answer(struct hosted *h, const struct engine_answer *a)
-{
-	char why[384];
-	struct now now = daemon_now(h->d);
-	struct part *p = hosted_part(h);
-	struct control_state state;
-	if (a->status) {
-		snprintf(why, sizeof(why), "restore_from %.120s: %s; others: gaccctl checkpoint list JOB",
-			 h->text->pb->restore_from, a->text);
-		hosted_event(h, true, "RestoreFailed", -1, why);
-		job_fail(p->job, (enum status)a->status, why, now);
-		return;
-	}
-	if (part_read_control(p, &state)) {
-		job_fail(p->job, ST_SEGMENT_CORRUPT, "the control segment cannot be read", now);
-		return;
-	}
-	snprintf(why, sizeof(why), "step %llu, window %llu with %llu micro-batches, from %.160s",
-		 (unsigned long long)state.r.applied_step, (unsigned long long)state.r.window,
-		 (unsigned long long)state.r.count, h->text->pb->restore_from);
-	hosted_event(h, false, "Restored", -1, why);
-	job_on_restored(p->job, &state, now);
-	control_state_fini(&state);
 }

@@ -13,15 +13,14 @@
 struct reading {
 	struct rpc_work work;
 	struct hosted *h;
-	void (*done)(struct hosted *, enum status, const char *why);
 	char wanted[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH];
 	const char *state_dir, *allowed;
 	uint32_t uid, owner; /* of the submitter; of the files */
 	struct manifest *m;
-	struct job_spec was;		/* of the checkpoint's job */
-	const struct tensor_set *known; /* the job's, when this began; NULL: it had none */
-	struct tensor_set set;		/* the checkpoint's, matched with the job's rules */
-	void *packed;			/* the set, for the journal, if the job had none */
+	struct job_spec was;   /* of the checkpoint's job */
+	struct shared *known;  /* the job's tensors, packed, held; NULL: its specification has them, or nobody */
+	struct tensor_set set; /* the checkpoint's, matched with the job's rules */
+	void *packed;	       /* the set, for journal and node, if the job had none */
 	size_t n_packed;
 	struct restored base; /* what the journal keeps of it */
 	enum status status;

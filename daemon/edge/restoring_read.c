@@ -75,18 +75,40 @@ static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 	return ST_OK;
 }
 
+/* Whether a rank may declare other tensors than the checkpoint's is seen when it comes; here: whether the job has some
+ * already, with its specification or in the journal. */
+static bool has_known(const struct reading *r)
+{
+	return r->known || r->h->text->pb->n_tensors;
+}
+
+static enum status compare_known(const struct reading *r, const struct tensor_spec *t, uint64_t n, char *text,
+				 size_t n_text)
+{
+	Gacc__V1__JobSpec *own = r->known ? gacc__v1__job_spec__unpack(NULL, r->known->n, r->known->data) : NULL;
+	const Gacc__V1__JobSpec *pb = r->known ? own : r->h->text->pb;
+	struct tensor_spec *is = NULL;
+	enum status st = pb ? tensors_from_message(pb->tensors, pb->n_tensors, &is, text, n_text) : ST_NO_MEMORY;
+	if (!st && tensor_set_differs(is, pb->n_tensors, t, n, text, n_text))
+		st = ST_LAYOUT_MISMATCH;
+	free(is);
+	if (own)
+		gacc__v1__job_spec__free_unpacked(own, NULL);
+	return st;
+}
+
 static enum status take_set(struct reading *r, const Gacc__V1__JobSpec *pb)
 {
 	struct tensor_spec *t = NULL;
 	char text[256] = "";
 	enum status st = tensors_from_message(pb->tensors, pb->n_tensors, &t, text, sizeof(text));
-	if (!st && r->known && tensor_set_differs(r->known->tensor, r->known->n, t, pb->n_tensors, text, sizeof(text)))
-		st = ST_LAYOUT_MISMATCH;
+	if (!st && has_known(r))
+		st = compare_known(r, t, pb->n_tensors, text, sizeof(text));
 	if (!st)
 		st = tensor_set_init(&r->set, r->h->spec, t, pb->n_tensors, text, sizeof(text));
 	if (!st)
 		st = compare_rules(r, text, sizeof(text));
-	if (!st && !r->known && !(r->packed = tensors_to_message(r->set.tensor, r->set.n, &r->n_packed)))
+	if (!st && !has_known(r) && !(r->packed = tensors_to_message(r->set.tensor, r->set.n, &r->n_packed)))
 		st = ST_NO_MEMORY;
 	if (st)
 		snprintf(r->why, sizeof(r->why), "restore_from: the job's tensors and the checkpoint's: %s", text);

@@ -136,6 +136,7 @@ void part_free(struct part *p)
 	job_free(p->job);
 	shared_drop(p->tensors.packed);
 	free(p->tensors.wrong);
+	free(p->restore_path);
 	free(p->user);
 	specification_drop(p->text);
 	free(p);

@@ -17,6 +17,7 @@
 #include "runtime/specification.h"
 
 struct engine_proc;
+struct part_restore;
 struct rpc_call;
 
 /* What a part asks of the rest of gaccd. `part` is the struct part: the first two are given to its state machine as
@@ -34,11 +35,7 @@ struct part_ports {
 	enum status (*keep_tensors)(void *part);
 	/* May the part have so many bytes of this node? ST_RESOURCE_EXHAUSTED with why. */
 	enum status (*fits)(void *part, uint64_t bytes, char *why, size_t n_why);
-	/* The job begins with a checkpoint that has not been read: true, and part_allocate or part_fail_beginning
-	 * follows. */
-	bool (*restore)(void *part);
-	/* From the engine: it is up; it is gone; answers to CHECKPOINT, RESTORE and to a COMMIT that was carried out.
-	 */
+	/* From the engine: it is up; it is gone; answers to CHECKPOINT, and to a COMMIT that was carried out. */
 	void (*engine_up)(void *part);
 	void (*engine_down)(void *part);
 	void (*engine_answer)(void *part, const struct engine_answer *);
@@ -104,7 +101,8 @@ struct part {
 	const struct job_spec *spec; /* of it */
 	struct part_ports ports;
 	struct job *job;
-	bool begun; /* its parameters are durable: what it has counted must not be lost */
+	bool begun;	    /* its parameters are durable: what it has counted must not be lost */
+	char *restore_path; /* of the checkpoint that its placement told it to begin with; NULL: of none */
 	struct part_memory mem;
 	struct part_engine engine;
 	struct part_tensors tensors;
@@ -193,9 +191,19 @@ void part_engine_tick(struct part *, struct now);
 /* None runs, and none is about to be started. */
 bool part_engine_is_over(const struct part *);
 
+/* ---- part_restore.c ---- */
+/* The part's engine is to begin with this checkpoint, which is copied. ST_NO_MEMORY. */
+enum status part_begin_with(struct part *, const struct part_restore *);
+/* The engine's answer to ENGINE_RESTORE. */
+void part_on_restored(struct part *, const struct engine_answer *);
+
 /* ---- part_tensors.c: the set, from the journal, and packed ---- */
 /* The set as a packed JobSpec with nothing else in it: makes tensors.packed, unless that is there. ST_NO_MEMORY. */
 enum status part_pack_tensors(struct part *);
+/* A packed set, with the numbers of this specification. Any thread. ST_NO_MEMORY, or what makes the set unreadable,
+ * with why. */
+enum status part_build_tensors(const struct job_spec *, const void *packed, size_t n, struct tensor_set *out, char *why,
+			       size_t n_why);
 /* The set of a job that an earlier gaccd has begun, packed and malloc'ed; it is taken, also on an error. Reads it now
  * if it is small or `at_once`, else notes that it is due: a large set takes a second for a million tensors, and is read
  * in the pool when gaccd serves already. Until then the job's trainers hear that it is being recovered, and its memory

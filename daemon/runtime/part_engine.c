@@ -90,7 +90,9 @@ static void on_answer(void *arg, const struct engine_answer *a)
 		on_hello(p, a);
 	else if (a->op != ENGINE_CHECKPOINT && a->op != ENGINE_RESTORE)
 		job_on_answer(p->job, a, node_now());
-	if (a->op == ENGINE_CHECKPOINT || a->op == ENGINE_RESTORE || (a->op == ENGINE_COMMIT && !a->status))
+	if (a->op == ENGINE_RESTORE)
+		part_on_restored(p, a);
+	if (a->op == ENGINE_CHECKPOINT || (a->op == ENGINE_COMMIT && !a->status))
 		p->ports.engine_answer(p, a);
 }
 

@@ -369,8 +369,6 @@ void part_allocate(struct part *p)
 		return;
 	}
 	p->mem.allocating = true;
-	if (p->ports.restore(p))
-		return;
 	enum status st = head_plan(p);
 	if (st) {
 		fail_allocation(p, st, status_info(st)->text);

@@ -8,6 +8,7 @@
 #include "runtime/prepared.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WRONG(...) (snprintf(p->why, sizeof(p->why), __VA_ARGS__), ST_VERSION_SKEW)
@@ -73,6 +74,17 @@ static enum status read_tensors(struct placing *p, const struct prepared *ready)
 	return st && st != ST_NO_MEMORY ? WRONG("Placement.spec: %s", why) : st;
 }
 
+/* Beside the specification, of a job that begins with a checkpoint: its ranks find the set when they come. Sets of jobs
+ * of an earlier gaccd are read when it serves (part_restore_tensors). */
+static enum status read_beside(struct placing *p, const struct placement *is)
+{
+	char why[256] = "";
+	if (!is->restore || !is->tensors.n)
+		return ST_OK;
+	enum status st = part_build_tensors(&p->text->spec, is->tensors.data, is->tensors.n, &p->set, why, sizeof(why));
+	return st && st != ST_NO_MEMORY ? WRONG("Placement.tensors: %.250s", why) : st;
+}
+
 static enum status read_spec(struct placing *p, const struct placement_bytes *spec)
 {
 	struct prepared *ready = prepared_from_journal(spec->data, spec->n);
@@ -92,6 +104,8 @@ void placing_read(struct placing *p)
 	p->status = read_spec(p, &p->held.placement.spec);
 	if (!p->status)
 		p->status = check_spec(p, &p->held.placement);
+	if (!p->status)
+		p->status = read_beside(p, &p->held.placement);
 }
 
 void placing_fini(struct placing *p)
@@ -119,17 +133,25 @@ static enum status check_same(const struct part *is, const struct placement *p, 
 	return ST_ALREADY_EXISTS;
 }
 
-/* Those of the specification, or packed ones, of which large ones are read later. */
+static enum status take_set(struct part *p, struct placing *from, void *packed, size_t n)
+{
+	job_take_tensors(p->job, &from->set);
+	p->tensors.durable = true;
+	p->tensors.packed = packed ? shared_new(packed, n) : NULL;
+	if (!packed || p->tensors.packed)
+		return ST_OK;
+	free(packed);
+	return ST_NO_MEMORY;
+}
+
+/* Those that have been read, or packed ones, of which large ones are read later. */
 static enum status take_tensors(struct part *p, struct placing *from, char *why, size_t n_why)
 {
 	size_t n;
 	char text[200] = "";
-	if (from->set.n) {
-		job_take_tensors(p->job, &from->set);
-		p->tensors.durable = true;
-		return ST_OK;
-	}
 	void *packed = placement_take_tensors(&from->held, &n);
+	if (from->set.n)
+		return take_set(p, from, packed, n);
 	if (!packed)
 		return ST_OK;
 	enum status st = part_restore_tensors(p, packed, n, false, text, sizeof(text));
@@ -156,6 +178,8 @@ static enum status make(struct node *node, struct placing *from, const struct pa
 		job_restore_window(p->job, &is->window[i].commit, is->window[i].counted, is->window[i].n_words);
 	p->begun = is->begun;
 	st = take_tensors(p, from, why, n_why);
+	if (!st && is->restore)
+		st = part_begin_with(p, is->restore);
 	if (!st)
 		st = part_publish(p);
 	if (st)
@@ -176,7 +200,7 @@ enum status part_place(struct node *node, struct placing *from, const struct par
 
 void part_begin(struct part *p, bool earlier)
 {
-	if (!job_has_tensors(p->job) && !p->tensors.due && !p->spec->restores)
+	if (!job_has_tensors(p->job) && !p->tensors.due)
 		return;
 	if (earlier)
 		job_take_over(p->job);

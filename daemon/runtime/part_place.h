@@ -17,7 +17,7 @@ struct placing {
 	char why[320];
 	struct held_placement held;
 	struct specification *text; /* its specification */
-	struct tensor_set set;	    /* built from it; n 0: it has none */
+	struct tensor_set set;	    /* read from it, or from beside it; n 0: there is none, or it is read later */
 };
 
 /* Unpacks the message and judges it, but for the specification. Linear in the bytes, which are copied: 1 ms for 4 MB.
@@ -32,7 +32,7 @@ void placing_fini(struct placing *);
  * ST_NO_MEMORY. */
 enum status part_place(struct node *, struct placing *, const struct part_ports *, struct part **out, char *why,
 		       size_t n_why);
-/* The part asks for memory and an engine, if its tensors are known or come from a checkpoint. `earlier`: the placement
+/* The part asks for memory and an engine, if its tensors are known. `earlier`: the placement
  * says how things stood before this gaccd started, and sessions may still live. */
 void part_begin(struct part *, bool earlier);
 

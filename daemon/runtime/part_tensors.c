@@ -25,9 +25,8 @@ struct reading {
 	char why[200];
 };
 
-/* Any thread. */
-static enum status build(const struct job_spec *spec, const void *bytes, size_t n, struct tensor_set *out, char *why,
-			 size_t n_why)
+enum status part_build_tensors(const struct job_spec *spec, const void *bytes, size_t n, struct tensor_set *out,
+			       char *why, size_t n_why)
 {
 	Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, n, bytes);
 	struct tensor_spec *t = NULL;
@@ -67,7 +66,7 @@ enum status part_restore_tensors(struct part *p, void *packed, size_t n, bool at
 		p->tensors.due = p->tensors.durable = true;
 		return ST_OK;
 	}
-	enum status st = build(p->spec, packed, n, &set, why, n_why);
+	enum status st = part_build_tensors(p->spec, packed, n, &set, why, n_why);
 	if (!st) {
 		job_take_tensors(p->job, &set);
 		p->tensors.durable = true;
@@ -89,7 +88,7 @@ static void read_set(struct rpc_work *w)
 {
 	struct reading *r = (struct reading *)w;
 	const struct shared *packed = r->p->tensors.packed;
-	r->status = build(r->p->spec, packed->data, packed->n, &r->set, r->why, sizeof(r->why));
+	r->status = part_build_tensors(r->p->spec, packed->data, packed->n, &r->set, r->why, sizeof(r->why));
 	if (!r->status)
 		r->bytes = bytes_of(&r->set) + packed->n;
 }

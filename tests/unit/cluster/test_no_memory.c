@@ -126,19 +126,21 @@ static void *pack_placement(size_t *n)
 {
 	const uint32_t rank = 3;
 	const struct decided window = { some_commit(), words, 1 };
+	const struct part_restore restore = { { .micro_size = 1 }, "/x", 2 };
 	const struct placement p = { .job_id = 1,
 				     .epoch = 1,
 				     .n_parts = 1,
 				     .ranks = RANKS,
 				     .max_micro_size = MAX_MICRO,
-				     .begin = PLACEMENT_NEW,
+				     .begin = PLACEMENT_RESTORE,
 				     .user = "ann",
 				     .node = "b",
 				     .rank = &rank,
 				     .n_ranks = 1,
 				     .spec = { "x", 1 },
 				     .window = &window,
-				     .n_windows = 1 };
+				     .n_windows = 1,
+				     .restore = &restore };
 	return placement_pack(&p, n);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Placements: every field goes through a message, and what is wrong with one is said, not believed. */
 #include "cluster/placement_message.h"
+#include "gacc/internal/v1/placement.pb-c.h"
 #include "support/suite.h"
 #include "unit/cluster/altered.h"
 #include "unit/cluster/fields.h"
@@ -82,8 +83,56 @@ START_TEST(a_placement_comes_back)
 	placement_release(&back);
 }
 END_TEST
-/* A member that is added and not compared above changes the size. */
-_Static_assert(sizeof(struct placement) == 168, "compared above");
+/* A member that is added and not compared above or below changes the size. */
+_Static_assert(sizeof(struct placement) == 176, "compared above, restore below");
+
+static char path[RESTORE_MAX_PATH + 1];
+static struct part_restore some_restore;
+
+/* Of a job that begins with a checkpoint. */
+static struct placement restored(void)
+{
+	struct placement p = full();
+	fields_fill(&some_restore.from, sizeof(some_restore.from), 7);
+	some_restore.from.window = 800;
+	some_restore.from.applied_step = 799;
+	some_restore.from.micro_size = MAX_MICRO;
+	some_restore.from.same_ranges = some_restore.from.carry = 1; /* they are bool on the wire */
+	memset(path, 'x', sizeof(path));
+	path[0] = '/';
+	some_restore.path = path;
+	some_restore.n_path = RESTORE_MAX_PATH;
+	p.begin = PLACEMENT_RESTORE;
+	p.begun = false;
+	p.restore = &some_restore;
+	return p;
+}
+
+START_TEST(a_restore_comes_back)
+{
+	struct placement p = restored();
+	struct held_placement back;
+	char why[200];
+	size_t n;
+	void *bytes = placement_pack(&p, &n);
+	ck_assert_msg(!placement_unpack(bytes, n, &back, why, sizeof(why)), "%s", why);
+	free(bytes);
+	const struct part_restore *r = back.placement.restore;
+	ck_assert_ptr_nonnull(r);
+	ck_assert_mem_eq(&r->from, &some_restore.from, sizeof(r->from));
+	ck_assert_uint_eq(r->n_path, RESTORE_MAX_PATH);
+	ck_assert_mem_eq(r->path, path, RESTORE_MAX_PATH);
+	placement_release(&back);
+	some_restore.from.same_ranges = some_restore.from.carry = 0;
+	some_restore.n_path = 1;
+	bytes = placement_pack(&p, &n);
+	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_OK);
+	free(bytes);
+	ck_assert_mem_eq(&back.placement.restore->from, &some_restore.from, sizeof(r->from));
+	ck_assert_uint_eq(back.placement.restore->n_path, 1);
+	placement_release(&back);
+}
+END_TEST
 
 START_TEST(tensors_can_be_taken_out)
 {
@@ -143,6 +192,45 @@ START_TEST(senseless_placements_are_refused)
 }
 END_TEST
 
+START_TEST(senseless_restores_are_refused)
+{
+	struct placement p = restored();
+	struct engine_restore *r = &some_restore.from;
+	p.restore = NULL, expect_refused(&p, "Placement.restore is missing"), p = restored();
+	p.begun = true, expect_refused(&p, "Placement.restore is there, and nothing is to be restored"), p = restored();
+	p.begin = PLACEMENT_NEW, expect_refused(&p, "Placement.restore is there"), p = restored();
+	some_restore.n_path = 0, expect_refused(&p, "Restore.path has 0 bytes"), p = restored();
+	some_restore.n_path++, expect_refused(&p, "Restore.path has 4096 bytes"), p = restored();
+	path[0] = 'x', expect_refused(&p, "is no absolute path of at most 4095"), p = restored();
+	path[9] = '\0', expect_refused(&p, "is no absolute path"), p = restored();
+	r->applied_step = 801, expect_refused(&p, "Restore.applied_step is 801, before window 800"), p = restored();
+	r->window = UINT64_MAX, expect_refused(&p, "before window 18446744073709551615"), p = restored();
+	r->micro_size = 0, expect_refused(&p, "Restore.micro_size is 0, and must be 1..30"), p = restored();
+	r->micro_size = 31, expect_refused(&p, "Restore.micro_size is 31, and must be 1..30"), p = restored();
+}
+END_TEST
+
+/* Files that are altered on the way: one less, or a sum that is cut. */
+START_TEST(other_files_are_refused)
+{
+	struct placement p = restored();
+	struct held_placement back;
+	char why[200] = "";
+	size_t n;
+	void *bytes = placement_pack(&p, &n);
+	Gacc__Internal__V1__Placement *m = gacc__internal__v1__placement__unpack(NULL, n, bytes);
+	size_t *of = _i ? &m->restore->file[3]->sha256.len : &m->restore->n_file, was = *of;
+	--*of;
+	n = gacc__internal__v1__placement__pack(m, bytes);
+	*of = was;
+	gacc__internal__v1__placement__free_unpacked(m, NULL);
+	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_str_eq(why, _i ? "RestoreFile.sha256 has 31 bytes, and must have 32"
+				 : "Restore.file has 3 files, and must have 4");
+	free(bytes);
+}
+END_TEST
+
 static unsigned try_bytes(const uint8_t *bytes, size_t n)
 {
 	struct held_placement back;
@@ -153,15 +241,17 @@ static unsigned try_bytes(const uint8_t *bytes, size_t n)
 		return 0;
 	ck_assert(back.placement.rank[back.placement.n_ranks - 1] < back.placement.ranks);
 	ck_assert(back.placement.part < back.placement.n_parts);
+	ck_assert(!back.placement.restore || !back.placement.begun);
 	placement_release(&back);
 	return 1;
 }
 
 START_TEST(any_bytes_are_read_or_refused)
 {
-	struct placement p = full();
+	struct placement p = _i ? restored() : full();
 	size_t n;
 	p.n_windows = 2;
+	some_restore.n_path = 9;
 	void *bytes = placement_pack(&p, &n);
 	altered_try(bytes, n, 6000, try_bytes);
 	free(bytes);
@@ -176,6 +266,9 @@ int main(void)
 	tcase_add_test(c, a_placement_comes_back);
 	tcase_add_test(c, tensors_can_be_taken_out);
 	tcase_add_test(c, senseless_placements_are_refused);
-	tcase_add_test(c, any_bytes_are_read_or_refused);
+	tcase_add_test(c, a_restore_comes_back);
+	tcase_add_test(c, senseless_restores_are_refused);
+	tcase_add_loop_test(c, other_files_are_refused, 0, 2);
+	tcase_add_loop_test(c, any_bytes_are_read_or_refused, 0, 2);
 	return suite_run(s);
 }

@@ -169,13 +169,6 @@ START_TEST(a_part_that_is_up_changes_what_is_shown)
 }
 END_TEST
 
-START_TEST(only_a_job_with_a_base_is_restored)
-{
-	ck_assert(!part->ports.restore(part));
-	ck_assert(!alone->ports.restore(alone));
-}
-END_TEST
-
 int main(void)
 {
 	Suite *s = suite_create("part_ports");
@@ -190,6 +183,5 @@ int main(void)
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
 	tcase_add_test(t, wrong_events_are_dropped);
 	tcase_add_test(t, a_part_that_is_up_changes_what_is_shown);
-	tcase_add_test(t, only_a_job_with_a_base_is_restored);
 	return suite_run(s);
 }

@@ -215,6 +215,7 @@ START_TEST(wrong_placements_are_refused)
 	struct placement p = good();
 	uint64_t bits[2] = { 0 };
 	struct decided window = { .counted = bits, .n_words = 2 };
+	const struct part_restore restore = { { .micro_size = 1 }, "/x", 2 };
 	seen.lost[LINK_PLACED] = true;
 #define REFUSED(change, text) change, expect_refused(&p, JOB, text), p = good()
 	expect_refused(&p, JOB + 1, "Placement.job_id is 7, and it was sent for job 8");
@@ -232,7 +233,9 @@ START_TEST(wrong_placements_are_refused)
 	REFUSED(p.spec.n = 0, "Placement.spec is missing");
 	REFUSED(p.spec.n--, "Placement.spec: ");
 	REFUSED(p.tensors = ((struct placement_bytes){ "x", 1 }), "Placement.tensors has 1 bytes");
-	REFUSED(p.begin = PLACEMENT_RESTORE, "Placement.begin is RESTORE, and its specification names no checkpoint");
+	REFUSED(p.begin = PLACEMENT_RESTORE, "Placement.restore is missing");
+	REFUSED((p.begin = PLACEMENT_RESTORE, p.restore = &restore),
+		"Placement.begin is RESTORE, and its specification names no checkpoint");
 	REFUSED(p.begin = PLACEMENT_HEAL, "Placement.begin is HEAL");
 	REFUSED(p.begin = 0, "Placement.begin is 0");
 	REFUSED(p.heal_from = 1, "heal_from 1");

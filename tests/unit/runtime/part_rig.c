@@ -106,11 +106,6 @@ static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 	return answers.fits;
 }
 
-static bool on_restore(void *ctx)
-{
-	return answers.restore;
-}
-
 static void on_engine_up(void *ctx)
 {
 	said.engine_up++;
@@ -124,6 +119,8 @@ static void on_engine_down(void *ctx)
 static void on_engine_answer(void *ctx, const struct engine_answer *a)
 {
 	said.commits += a->op == ENGINE_COMMIT;
+	if (a->op == ENGINE_CHECKPOINT)
+		said.saved = *a;
 }
 
 static const struct part_ports ports = { .reply = on_reply,
@@ -132,7 +129,6 @@ static const struct part_ports ports = { .reply = on_reply,
 					 .placed = on_placed,
 					 .keep_tensors = on_keep_tensors,
 					 .fits = on_fits,
-					 .restore = on_restore,
 					 .engine_up = on_engine_up,
 					 .engine_down = on_engine_down,
 					 .engine_answer = on_engine_answer };

@@ -31,6 +31,7 @@ struct said {
 	enum status placed_status;
 	char placed_why[320];
 	uint64_t fits_bytes;
+	struct engine_answer saved; /* of the last CHECKPOINT */
 	bool answered[RIG_CALLS];
 	struct reply reply[RIG_CALLS];
 };
@@ -39,7 +40,6 @@ struct said {
 struct answers {
 	enum status fits, keep; /* of the call */
 	enum status kept;	/* what becomes of the tensor set later */
-	bool restore;
 };
 
 extern struct node node;

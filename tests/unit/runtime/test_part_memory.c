@@ -111,23 +111,6 @@ START_TEST(a_job_that_was_cancelled_meanwhile)
 }
 END_TEST
 
-START_TEST(a_part_that_waits_for_its_checkpoint)
-{
-	answers.restore = true;
-	struct part *p = rig_part(RIG_JOB);
-	job_allocate(p->job);
-	ck_assert(p->mem.allocating);
-	ck_assert_uint_eq(said.asked_fits, 0);
-	part_fail_beginning(p, "RestoreFailed", ST_IO_ERROR, "it is not there");
-	ck_assert_str_eq(said.event, "RestoreFailed");
-	ck_assert_int_eq(said.placed_status, ST_IO_ERROR);
-	ck_assert(!p->mem.allocating);
-	answers.restore = false;
-	part_allocate(p);
-	UNTIL(said.report.start == START_PARAMS);
-}
-END_TEST
-
 /* The memory of a job that ends while it is made is there, and no engine. */
 START_TEST(nothing_starts_for_what_is_over)
 {
@@ -448,7 +431,6 @@ Suite *memory_suite(void)
 	tcase_add_test(t, a_set_that_cannot_be_given_to_the_journal);
 	tcase_add_test(t, a_set_that_the_journal_does_not_take);
 	tcase_add_test(t, a_job_that_was_cancelled_meanwhile);
-	tcase_add_test(t, a_part_that_waits_for_its_checkpoint);
 	tcase_add_loop_test(t, nothing_starts_for_what_is_over, 0, 2);
 	tcase_add_test(m, released_memory_is_gone);
 	tcase_add_test(m, memory_that_is_let_go_stays_with_the_manager);

@@ -4,6 +4,7 @@
 
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/part_place.h"
+#include "support/scratch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +184,106 @@ START_TEST(a_successor_knows_the_last_windows)
 }
 END_TEST
 
+/* ---- from a checkpoint ---- */
+
+static void with_checkpoint(Gacc__V1__JobSpec *s)
+{
+	s->restore_from = (char *)"/somewhere";
+}
+
+static void with_checkpoint_alone(Gacc__V1__JobSpec *s)
+{
+	with_checkpoint(s);
+	s->n_tensors = 0;
+}
+
+/* A checkpoint of a part that has made a step. */
+static struct part_restore saved_in(const char *dir, struct part *p)
+{
+	struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = 99, .n_present = (uint32_t)strlen(dir) };
+	rig_push_all(p);
+	rig_go(p);
+	struct order o = rig_commit(p, 0);
+	part_on_order(p, &o);
+	UNTIL(said.report.window == 1);
+	ck_assert(part_engine_send(p, RIG_JOB, &c, dir));
+	UNTIL(said.saved.id == 99);
+	const struct engine_answer *a = &said.saved;
+	ck_assert_msg(!a->status, "%s", a->text);
+	struct part_restore r = { .from = { .window = a->window,
+					    .applied_step = a->applied_step,
+					    .count = a->count,
+					    .params_digest = a->digest,
+					    .loss_scale = a->loss_scale,
+					    .sum_weight = a->sum_weight,
+					    .sum_loss = a->sum_loss,
+					    .micro_size = a->micro_size,
+					    .last_rank = a->last_rank,
+					    .owner = geteuid(),
+					    .same_ranges = 1 },
+				  .path = dir,
+				  .n_path = strlen(dir) };
+	memcpy(r.from.file, a->file, sizeof(r.from.file));
+	return r;
+}
+
+/* Nothing but the placement says where to begin, and with which tensors. */
+START_TEST(a_placement_is_enough_for_a_restore)
+{
+	char scratch[SCRATCH_PATH], dir[SCRATCH_PATH + 8], command[SCRATCH_PATH + 16];
+	ck_assert(scratch_make(scratch));
+	snprintf(dir, sizeof(dir), "%s/saved", scratch);
+	struct placement pm = of_job();
+	struct part *p = placed(&pm);
+	part_begin(p, false);
+	rig_run_part(p);
+	const struct part_restore r = saved_in(dir, p);
+	ck_assert_int_eq(part_pack_tensors(p), ST_OK);
+	struct shared *set = shared_hold(p->tensors.packed);
+	part_free(p);
+	free(spec);
+	spec = NULL;
+	rig_change_spec(_i ? with_checkpoint_alone : with_checkpoint);
+	pm = of_job();
+	pm.begin = PLACEMENT_RESTORE;
+	pm.restore = &r;
+	if (_i)
+		pm.tensors = (struct placement_bytes){ set->data, set->n };
+	p = placed(&pm);
+	memset(dir, 'x', sizeof(dir)); /* it has been copied */
+	ck_assert(job_has_tensors(p->job) && p->tensors.durable && !p->tensors.due);
+	ck_assert_int_eq(p->tensors.packed != NULL, _i);
+	shared_drop(set);
+	part_begin(p, false);
+	said.report.start = 0; /* what the first one has said */
+	UNTIL(said.report.start == START_PARAMS);
+	ck_assert_uint_eq(said.report.window, 1);
+	ck_assert_str_eq(said.event, "Restored");
+	ck_assert_msg(!strncmp(said.event_text, "step 1, window 1 with 0 micro-batches, from ", 44), "%s",
+		      said.event_text);
+	rig_expect_params(p, 1 - 0.5F * 2.5F);
+	snprintf(command, sizeof(command), "rm -rf %s", scratch);
+	ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* The engine says what is wrong with it, and the part cannot go on. */
+START_TEST(a_restore_that_fails_fails_the_part)
+{
+	static const char path[] = "/nowhere/at/all";
+	const struct part_restore r = { { .micro_size = 1, .loss_scale = 1 }, path, sizeof(path) - 1 };
+	rig_change_spec(with_checkpoint);
+	struct placement pm = of_job();
+	pm.begin = PLACEMENT_RESTORE;
+	pm.restore = &r;
+	part_begin(placed(&pm), false);
+	UNTIL(said.report.failed.status);
+	ck_assert_str_eq(said.event, "RestoreFailed");
+	ck_assert_msg(strstr(said.report.failed.text, "restore_from /nowhere/at/all: ") != NULL, "%s",
+		      said.report.failed.text);
+}
+END_TEST
+
 static void without_tensors(Gacc__V1__JobSpec *s)
 {
 	s->n_tensors = 0;
@@ -230,6 +331,7 @@ static void expect_refused(const struct placement *p, const char *text)
 
 START_TEST(wrong_placements_are_refused)
 {
+	const struct part_restore restore = { { .micro_size = 1 }, "/x", 2 };
 	struct placement p = of_job();
 	p.cluster[0] = 1, expect_refused(&p, "Placement.cluster is set"), p = of_job();
 	p.node = "x", expect_refused(&p, "Placement.node is \"x\", and this is"), p = of_job();
@@ -243,8 +345,8 @@ START_TEST(wrong_placements_are_refused)
 	p.spec.n--, expect_refused(&p, "Placement.spec: "), p = of_job();
 	p.max_micro_size = 63, expect_refused(&p, "max_micro_size 63, and its specification has 2 and 64"),
 	p = of_job();
-	p.begin = PLACEMENT_RESTORE, expect_refused(&p, "begin is RESTORE, and its specification names no"),
-	p = of_job();
+	p.begin = PLACEMENT_RESTORE, p.restore = &restore,
+	expect_refused(&p, "begin is RESTORE, and its specification names no"), p = of_job();
 	p.tensors = (struct placement_bytes){ "x", 1 }, expect_refused(&p, "and its specification has tensors, too");
 	struct part *out;
 	ck_assert_int_eq(place(&(struct placement){ .user = "", .node = "" }, &out), ST_VERSION_SKEW);
@@ -263,6 +365,15 @@ START_TEST(wrong_tensors_are_refused)
 	struct placement p = of_job();
 	p.tensors = (struct placement_bytes){ "\xff\xff", 2 };
 	expect_refused(&p, "Placement.tensors: it is no tensor set");
+	free(spec);
+	spec = NULL;
+	rig_change_spec(with_checkpoint_alone);
+	const struct part_restore restore = { { .micro_size = 1 }, "/x", 2 };
+	p = of_job();
+	p.begin = PLACEMENT_RESTORE;
+	p.restore = &restore;
+	p.tensors = (struct placement_bytes){ "\xff\xff", 2 };
+	expect_refused(&p, "Placement.tensors: it is no tensor set");
 }
 END_TEST
 
@@ -278,6 +389,8 @@ Suite *place_suite(void)
 	tcase_add_test(t, the_epoch_is_in_every_report);
 	tcase_add_test(t, tensors_come_beside_the_specification);
 	tcase_add_test(t, a_job_that_has_begun_is_not_begun_anew);
+	tcase_add_loop_test(t, a_placement_is_enough_for_a_restore, 0, 2);
+	tcase_add_test(t, a_restore_that_fails_fails_the_part);
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_test(t, wrong_tensors_are_refused);
 	TCase *managed = tcase_create("kept");
