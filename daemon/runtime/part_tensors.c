@@ -25,10 +25,10 @@ struct reading {
 	char why[200];
 };
 
-enum status part_build_tensors(const struct job_spec *spec, const void *bytes, size_t n, struct tensor_set *out,
+enum status part_build_tensors(const struct job_spec *spec, const void *packed, size_t n, struct tensor_set *out,
 			       char *why, size_t n_why)
 {
-	Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, n, bytes);
+	Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, n, packed);
 	struct tensor_spec *t = NULL;
 	snprintf(why, n_why, "it is no tensor set");
 	enum status st = pb ? tensors_from_message(pb->tensors, pb->n_tensors, &t, why, n_why) : ST_MALFORMED;

@@ -77,6 +77,12 @@ static void on_reply(void *part, uint64_t call, const struct reply *r)
 	seen.reply[call] = *r;
 }
 
+static void on_engine_answer(void *part, const struct engine_answer *a)
+{
+	if (a->op == ENGINE_CHECKPOINT)
+		seen.saved = *a;
+}
+
 /* ---- the two gaccds ---- */
 
 void pair_open(void)
@@ -88,6 +94,7 @@ void pair_open(void)
 	memset(&seen, 0, sizeof(seen));
 	ports = *part_ports();
 	ports.reply = on_reply;
+	ports.engine_answer = on_engine_answer;
 	other = (struct daemon){ .node = { .conf = conf, .incarnation = 1 }, .ports = &ports };
 	other.posted_tail = &other.posted;
 	ck_assert_int_eq(uv_loop_init(&other.node.loop), 0);

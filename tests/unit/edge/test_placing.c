@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 Suite *tensors_suite(void);
+Suite *restoring_suite(void);
 
 /* ---- a job whose part is elsewhere ---- */
 
@@ -309,5 +310,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_loop_test(t, a_refusal_ends_or_sets_aside, 0, 2);
 	tcase_add_test(t, answers_of_other_epochs_are_dropped);
-	return suite_run(s, tensors_suite());
+	return suite_run(s, tensors_suite(), restoring_suite());
 }
