@@ -214,7 +214,7 @@ static enum status last_window(void *arg, const struct journal_window *w)
 }
 
 /* The placement is delivered at once, and so is its answer: what this node keeps for its parts must be taken before
- * gaccd serves. */
+ * gaccd serves. Of a job whose checkpoint is read again nothing is kept: it had not begun. */
 static enum status place(struct hosted *h)
 {
 	restoring_place(h, daemon_now(h->d));

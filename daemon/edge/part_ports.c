@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a part of a job asks of the rest of gaccd: reports, events and tensor sets on their way to the coordinator,
- * answers to calls; and where the job is coordinated here, its checkpoints, for which there are no messages yet. Loop
- * thread. */
+ * answers to calls; and where the job is coordinated here, the saving of checkpoints, for which there are no messages
+ * yet. Loop thread. */
 #include "edge/part_ports.h"
 
 #include "cluster/event_message.h"

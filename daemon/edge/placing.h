@@ -5,7 +5,8 @@
  * The node gets one packed message (cluster/placement_message.h), also when it is this gaccd: then it is sent over the
  * link of this process, and what is sent is what another machine would get. The specification goes out of the job's
  * packed copy, where it is large; it is copied into the message and out of it again (some 2 ms for the largest, 4 MB).
- * The tensor set of an earlier gaccd's job may have 50 MB: it goes with the placement only while gaccd starts.
+ * A tensor set of 50 MB goes with the placement of an earlier gaccd's job, while gaccd starts, and of a job whose
+ * tensors are known from the checkpoint alone.
  */
 #ifndef GACC_EDGE_PLACING_H
 #define GACC_EDGE_PLACING_H

@@ -17,4 +17,5 @@ bool restoring_awaits_base(const struct hosted *);
 /* From the journal: a job that has begun with a checkpoint. ST_VERSION_SKEW: this gaccd cannot read it, for the reason
  * in `why`. ST_NO_MEMORY. */
 enum status restoring_from_journal(struct hosted *, const struct journal_bytes *bytes, char *why, size_t n_why);
+
 #endif
