@@ -25,13 +25,8 @@ static bool may_try_later(const struct gacc_job *job, gacc_status st)
 /* Sends the push, unless it is accepted already. False: it is to be tried later. */
 static bool finish(struct gacc_job *job, struct push *push, bool accepted, struct outcome *o)
 {
-	gacc_status st = GACC_OK;
-	char what[64];
+	gacc_status st = accepted ? GACC_OK : push_by_rpc(job, push);
 
-	if (!accepted) {
-		push_name(push, what, sizeof(what));
-		st = session_run(job, what, -1, push_attempt, push);
-	}
 	if (may_try_later(job, st)) {
 		o->later = st;
 		return false;

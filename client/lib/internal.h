@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own structs. A gacc_client is a channel and an endpoint; a gacc_job is one session of one rank.
  *
- * Layers, the upper using the lower only: gacc.h's calls (attach.c, register.c, params.c, push.c, step.c); async.c,
- * queued pushes; session.c, calls that outlive the daemon; recover.c, another session; sender.c, the thread of queued
- * pushes; single attempts (session_call.c, push_send.c, inline.c).
+ * Layers, the upper using the lower only: gacc.h's calls (attach.c, register.c, params.c, push.c, ready.c, step.c);
+ * async.c,
+ * queued pushes; push_rpc.c and session.c, calls that outlive the daemon; recover.c, another session; sender.c, the
+ * thread of queued pushes; single attempts (session_call.c, push_send.c, inline.c).
  *
  * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the
  * sender (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced
@@ -19,6 +20,7 @@
 #include "gacc/gacc.h"
 #include "proto/status.h"
 #include "lib/window.h"
+#include "lib/words.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -78,6 +80,7 @@ struct memory {
 	struct mapping slot[SLOTS_MAX];
 	struct mapping params, status, reduced[2];
 	struct cells cells; /* of this socket's session, if it has a mailbox */
+	struct words words; /* once they are asked for */
 	bool cells_told;    /* why there is none, once */
 	bool inlined;	    /* no shared memory: the mappings are private */
 };
@@ -115,6 +118,11 @@ struct push {
 	uint8_t *present; /* owned; NULL = all */
 	size_t n_present;
 	bool zero_after;
+	/* until this ready word has this value, nothing may be added from the slot; 0: it may be now */
+	uint32_t ready_at;
+	uint64_t ready_value;
+	bool ready_rings;
+	int64_t ready_until; /* of now_ms(): how long the word is awaited; INT64_MAX: for ever */
 	/* the answer */
 	bool is_void, duplicate;
 	uint32_t count, micro_size;
@@ -219,7 +227,11 @@ gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, con
 void push_name(const struct push *push, char *out, size_t n);
 /* What goes over the wire, borrowed from both. */
 void push_to_wire(const struct gacc_job *job, const struct push *push, struct Gacc__V1__PushRequest *out);
-/* An attempt_fn; arg is a struct push, which gets the answer. Also runs on the sender's thread. */
+/* Waits until the gradient is complete, for `ms` at most and not longer than the push allows. Without a ready word it
+ * is. Also runs on the sender's thread. */
+bool push_await_ready(const struct gacc_job *job, const struct push *push, int64_t ms);
+/* An attempt_fn; arg is a struct push, whose gradient is complete, and which gets the answer. Also runs on the sender's
+ * thread. */
 enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 /* What a finished push means for the window. `st` is session_run's word. The job's thread. */
 gacc_status push_conclude(struct gacc_job *job, const struct push *push, gacc_status st);
@@ -293,6 +305,11 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
 /* Attempts until it succeeds, fails for good, or timeout_ms (-1: none) are over: over lost replies, daemon restarts and
  * lost sessions. On failure job->failure says so, beginning with `what`. */
 gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, attempt_fn attempt, void *arg);
+
+/* ---- push_rpc.c ---- */
+
+/* Waits until the gradient is complete, then pushes. STALLED: it was not in time, and nothing was sent. */
+gacc_status push_by_rpc(struct gacc_job *job, struct push *push);
 
 /* ---- async.c: asynchronous pushes, in cells or queued at the sender ---- */
 

@@ -362,6 +362,7 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 	if (!st) {
 		open_mailbox(&fresh, job, &a);
 		swap_session(memory, &fresh);
+		words_follow(&memory->words, &memory->cells);
 		FAILPOINT(client_mapped);
 	}
 	memory_unmap(&fresh);
@@ -410,6 +411,7 @@ void memory_unmap(struct memory *memory)
 	unmap(&memory->params);
 	unmap(&memory->status);
 	cells_close(&memory->cells);
+	words_close(&memory->words);
 	if (memory->socket >= 0)
 		close(memory->socket);
 	memory->socket = -1;

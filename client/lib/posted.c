@@ -22,7 +22,8 @@ static bool is_ours(const struct gacc_job *job)
 static struct gacc_box_request request_of(const struct push *push)
 {
 	return (struct gacc_box_request){ .kind = GACC_BOX_PUSH,
-					  .flags = push->zero_after ? GACC_BOX_ZERO_AFTER : 0,
+					  .flags = (push->zero_after ? GACC_BOX_ZERO_AFTER : 0) |
+						   (push->ready_rings ? GACC_BOX_RINGS : 0),
 					  .window = push->window,
 					  .micro = push->micro,
 					  .slot = push->slot,
@@ -31,6 +32,8 @@ static struct gacc_box_request request_of(const struct push *push)
 					  .data_key = push->data_key,
 					  .loss_scale = push->loss_scale,
 					  .n_present = (uint32_t)push->n_present,
+					  .ready_at = push->ready_at,
+					  .ready_value = push->ready_value,
 					  .lr = push->lr };
 }
 
@@ -44,6 +47,8 @@ static uint64_t publish(struct gacc_job *job, const struct push *push)
 {
 	if (!posted_is_possible(job) || FAILPOINT_ERROR(client_push_before))
 		return 0;
+	if (push->ready_at && job->memory.words.sgen != job->memory.cells.sgen)
+		return 0; /* the engine would look at another page */
 	return cells_publish(&job->memory.cells, request_of(push), push->present);
 }
 
@@ -57,13 +62,21 @@ static void take_answer(struct push *push, const struct gacc_box_answer *a)
 	push->parked_ns = a->parked_ns;
 }
 
+/* While the gradient is not complete, the answer is awaited for no longer than that may take. */
+static int64_t patience(const struct gacc_job *job, const struct push *push)
+{
+	int64_t ms = job->memory.cells.patience_ms, left = push->ready_at ? push->ready_until - now_ms() : ms;
+
+	return left < ms && !push_await_ready(job, push, 0) ? left : ms;
+}
+
 /* False: by RPC. */
 static bool is_accepted(struct gacc_job *job, struct push *push, uint64_t seq)
 {
 	struct cells *c = &job->memory.cells;
 	struct gacc_box_answer a;
 
-	if (!seq || !is_ours(job) || !cells_await(c, seq, c->patience_ms, &a) || a.status != ST_OK ||
+	if (!seq || !is_ours(job) || !cells_await(c, seq, patience(job, push), &a) || a.status != ST_OK ||
 	    FAILPOINT_ERROR(client_push_answered))
 		return false;
 	take_answer(push, &a);

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define READY_TIMEOUT_MS 60000
+
 /* ---- what the caller says ---- */
 
 static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gacc_push_opts *o)
@@ -31,6 +33,28 @@ static gacc_status read_opts(struct gacc_job *job, const gacc_push_opts *in, gac
 	return GACC_OK;
 }
 
+static gacc_status check_ready(struct gacc_job *job, const gacc_push_opts *o)
+{
+	if (!o->ready_at && (o->ready_value || o->ready_rings))
+		return job_fail(job, ST_INVALID_ARGUMENT, "name the word in ready_at",
+				"ready_value or ready_rings, and no ready word");
+	if (o->ready_at > GACC_READY_WORDS || o->ready_timeout_ms < -1)
+		return job_fail(job, ST_INVALID_ARGUMENT, NULL,
+				"ready_at is %u: it must be 0..%d; ready_timeout_ms is %d: it must be -1 or more",
+				o->ready_at, GACC_READY_WORDS, o->ready_timeout_ms);
+	if (o->ready_at && !job->memory.words.at)
+		return job_fail(job, ST_INVALID_ARGUMENT, "call gacc_ready_word", "a ready word that nobody can store");
+	return GACC_OK;
+}
+
+/* Of now_ms. */
+static int64_t ready_until(const gacc_push_opts *o)
+{
+	if (o->ready_timeout_ms < 0)
+		return INT64_MAX;
+	return now_ms() + (o->ready_timeout_ms ? o->ready_timeout_ms : READY_TIMEOUT_MS);
+}
+
 static gacc_status fill_push(struct gacc_job *job, const gacc_push_opts *o, struct push *push)
 {
 	size_t n = (job->layout.n + 7) / 8;
@@ -43,7 +67,11 @@ static gacc_status fill_push(struct gacc_job *job, const gacc_push_opts *o, stru
 			       .loss_scale = job->window.loss_scale,
 			       .data_key = o->data_key,
 			       .zero_after = o->zero_after,
-			       .lr = o->lr };
+			       .lr = o->lr,
+			       .ready_at = o->ready_at,
+			       .ready_value = o->ready_value,
+			       .ready_rings = o->ready_rings,
+			       .ready_until = o->ready_at ? ready_until(o) : 0 };
 	window_next(&job->window, &push->micro, &last);
 	if (!o->present)
 		return GACC_OK;
@@ -106,15 +134,13 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 
 static gacc_status push_now(struct gacc_job *job, struct push *push)
 {
-	char what[64];
 	gacc_status st = async_settle(job); /* those queued before it come first */
 
 	if (st)
 		return st;
 	if (posted_push_now(job, push))
 		return push_conclude(job, push, GACC_OK);
-	push_name(push, what, sizeof(what));
-	return push_conclude(job, push, session_run(job, what, -1, push_attempt, push));
+	return push_conclude(job, push, push_by_rpc(job, push));
 }
 
 gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info *out)
@@ -125,6 +151,8 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 
 	if (!st)
 		st = read_opts(job, opts, &o);
+	if (!st)
+		st = check_ready(job, &o);
 	if (!st && job->held_slot < 0)
 		st = job_fail(job, ST_BAD_SLOT, "call gacc_grad_buffer", "no slot to push");
 	if (!st)
@@ -154,9 +182,9 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 
 	if (!st)
 		st = read_opts(job, opts, &o);
-	if (!st && (!grads || o.present))
+	if (!st && (!grads || o.present || o.ready_at))
 		st = job_fail(job, ST_INVALID_ARGUMENT, NULL,
-			      "gacc_push_copy needs gradients, and no bitmap: NULL is absent");
+			      "gacc_push_copy needs gradients, complete ones, and no bitmap: NULL is absent");
 	if (!st)
 		st = gacc_grad_buffer(job, &slot, NULL);
 	if (st)

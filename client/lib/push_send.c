@@ -144,6 +144,14 @@ static enum status send_inline(struct gacc_job *job, struct push *push, int64_t 
 
 /* ---- attempts and their end ---- */
 
+bool push_await_ready(const struct gacc_job *job, const struct push *push, int64_t ms)
+{
+	int64_t left = push->ready_at ? push->ready_until - now_ms() : 0;
+
+	return !push->ready_at ||
+	       words_await(&job->memory.words, push->ready_at, push->ready_value, left < ms ? left : ms);
+}
+
 enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)
 {
 	struct push *push = arg;

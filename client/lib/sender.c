@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define ATTEMPT_MS 60000
+#define READY_MS 100 /* after which it is seen whether to stop */
 
 struct sender {
 	struct gacc_job *job;
@@ -31,15 +32,25 @@ static void drop_head(struct sender *s)
 	s->n--;
 }
 
+/* Of the head, with the lock released. ST_STALLED: it is to be tried again. */
+static enum status attempt(struct sender *s)
+{
+	struct push *push = &s->queue[0];
+	struct rpc_failure failure;
+
+	memset(&failure, 0, sizeof(failure));
+	if (push_await_ready(s->job, push, READY_MS))
+		return push_attempt(s->job, push, ATTEMPT_MS, &failure);
+	return now_ms() < push->ready_until ? ST_STALLED : ST_DEADLINE;
+}
+
 /* Sends the head with the lock released; true if it was counted or is void. */
 static bool send_head(struct sender *s)
 {
-	struct rpc_failure failure;
 	enum status st;
 
 	pthread_mutex_unlock(&s->lock);
-	memset(&failure, 0, sizeof(failure));
-	st = push_attempt(s->job, &s->queue[0], ATTEMPT_MS, &failure);
+	st = attempt(s);
 	pthread_mutex_lock(&s->lock);
 	if (st == ST_STALLED)
 		return false;

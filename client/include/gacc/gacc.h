@@ -30,10 +30,10 @@
  * of the daemon too.
  *
  * The library keeps no globals, prints nothing, never exits. A gacc_client may be shared between threads; a gacc_job
- * belongs to one thread at a time, except gacc_event_fd and gacc_event. After fork only the parent may use them: in the
- * child every call fails, and gacc_detach and gacc_close do nothing. Structs that callers fill start with their
- * size, so that they can grow. Timeouts are in milliseconds, -1 = no limit. Every call that can fail leaves a sentence
- * in gacc_last_error: what, where, what to do next.
+ * belongs to one thread at a time, except gacc_event_fd, gacc_event and gacc_ring. After fork only the parent may use
+ * them: in the child every call fails, and gacc_detach and gacc_close do nothing. Structs that callers fill start with
+ * their size, so that they can grow. Timeouts are in milliseconds, -1 = no limit. Every call that can fail leaves a
+ * sentence in gacc_last_error: what, where, what to do next.
  */
 #ifndef GACC_GACC_H
 #define GACC_GACC_H
@@ -121,6 +121,14 @@ typedef struct gacc_push_opts {
 	/* learning rate of this window, instead of the schedule's; 0 = the schedule's. All pushes of a window give the
 	 * same one, on all ranks: another is refused (LR_MISMATCH) */
 	double lr;
+	/* ready word (1..GACC_READY_WORDS) and the value at which this gradient is complete; 0 and 0: it is complete.
+	 * ready_rings 1: whoever stores the value calls gacc_ring; 0: the word is looked at every millisecond.
+	 * ready_timeout_ms: how long after gacc_push the word may come to its value; 0: 60 s; -1: for ever. See
+	 * gacc_ready_word */
+	uint32_t ready_at;
+	int ready_rings;
+	uint64_t ready_value;
+	int ready_timeout_ms;
 } gacc_push_opts;
 
 typedef struct gacc_push_info {
@@ -203,6 +211,41 @@ GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
 /* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async:
  * queued). GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */
 GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_info *out);
+#define GACC_READY_WORDS 8
+/* Ready words: for gradients that another thread, or a GPU's stream, completes while the job's thread goes on.
+ *
+ *     gacc_ready_word(job, 1, &word, NULL);                  once, after gacc_register
+ *     gacc_grad_buffer(job, &slot, NULL);                    hand the slot to the thread that fills it
+ *     gacc_push(job, &(gacc_push_opts){ sizeof(gacc_push_opts), .async = 1, .ready_at = 1, .ready_value = ++n,
+ *                                       .ready_rings = 1 }, NULL);
+ *     when the slot is full, the other thread:
+ *         __atomic_store_n(word, n, __ATOMIC_RELEASE);
+ *         gacc_ring(job);
+ *
+ * A word is 0 at first and may only go up; a push waits until (int64_t)(word - ready_value) >= 0. Nothing of the slot
+ * is read before; until then it belongs to the push. weight, loss and present are those of the call. Pushes keep their
+ * order: those behind one that waits, wait too. Without async, gacc_push itself waits for word and count.
+ *
+ * Each word fills 64 bytes, word 1 begins a page of 4096, and the address holds until gacc_detach. Values outlive
+ * restarts of engine and daemon: after a new session they are in the new page, too, also those that a thread stores
+ * meanwhile. A trainer that is started again begins at 0.
+ *
+ * Where there is no mailbox (an older gaccd, GACC_MAILBOX=0, no shared memory), or when it does not accept the push,
+ * the library waits for the word itself, and sends the push by RPC then. If the word has not come in time, the call
+ * that waits for the push (gacc_push, or what reports an asynchronous one) returns GACC_ETIMEOUT and nothing is
+ * forgotten: call it again, and leave the slot alone until the word has its value or the job is detached.
+ *
+ * GPUs: let the stream run a host function behind the gradient's kernels (cuLaunchHostFunc) that does what the other
+ * thread does above; this needs nothing else. A stream may also store the word itself, for which the page is registered
+ * with the device. Then *page says which page lies at the address: where it differs from the one that was registered,
+ * after gacc_grad_buffer, a new session has come: unregister and register again before the next store is enqueued. What
+ * was enqueued before is not lost, but may be seen only when the library looks itself.
+ *
+ * `at`: 1..GACC_READY_WORDS; `page` may be NULL. GACC_EINVAL, GACC_ENOMEM. The job's thread. */
+GACC_API gacc_status gacc_ready_word(gacc_job *, uint32_t at, uint64_t **out, uint64_t *page);
+/* After a word was stored. Any thread, also in a signal handler or a CUDA host function: one write(2) that never
+ * blocks, and errno stays. Does nothing before gacc_ready_word; not after gacc_detach. Too many do no harm. */
+GACC_API void gacc_ring(const gacc_job *);
 /* Copies grads[t] (C order, gradient dtype; NULL = absent; those of aliases are ignored) into a slot and pushes it. */
 GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
 /* No more micro-batches of this rank for the open window. */

@@ -93,6 +93,7 @@ void posted_rig_end(void)
 		while (posted_rig.job[i].posted.n)
 			posted_drop(&posted_rig.job[i].posted);
 		cells_close(&posted_rig.job[i].memory.cells);
+		words_close(&posted_rig.job[i].memory.words);
 		window_fini(&posted_rig.job[i].window);
 		close(posted_rig.line[i][0]);
 		close(posted_rig.line[i][1]);

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ready words (gacc_ready_word): memory at one address for as long as the job is attached, beneath which lies the page
+ * of the session's mailbox, if it has one; and a bell, one descriptor for as long.
+ *
+ * Other threads store words and ring at any moment, also while a session is replaced: nothing that they store is lost,
+ * since words only go up, and whichever page a value reached, the higher one counts. All functions are the job's
+ * thread's, words_reached and words_await also the sender's (sender.c).
+ */
+#ifndef GACC_CLIENT_WORDS_H
+#define GACC_CLIENT_WORDS_H
+
+#include "lib/cells.h"
+
+struct words {
+	struct gacc_box_ready *at;     /* page that the trainer knows; NULL: it has not asked for one */
+	struct gacc_box_ready *before; /* page that was there before, where a device may still store; NULL: none */
+	uint64_t page;		       /* how many pages have been there */
+	uint64_t sgen;		       /* session whose mailbox the page belongs to; 0: none */
+	int bell;		       /* eventfd */
+};
+
+/* Makes page and bell, and follows `cells`. NO_MEMORY, RESOURCE_EXHAUSTED. */
+enum status words_open(struct words *, const struct cells *);
+/* Puts the page and the bell of this mailbox in place of those before. Does nothing before words_open, or if there is
+ * no mailbox. */
+void words_follow(struct words *, const struct cells *);
+/* Also of one that is zero. */
+void words_close(struct words *);
+
+/* Has word `at`, 1 to GACC_BOX_WORDS, this value or a later one? */
+bool words_reached(const struct words *, uint32_t at, uint64_t value);
+/* Waits for it, for `ms` at most. */
+bool words_await(const struct words *, uint32_t at, uint64_t value, int64_t ms);
+
+#endif
