@@ -42,7 +42,7 @@ static struct times times_of(double cpu)
 
 /* ---- the limit ---- */
 
-static struct times echo_round(const struct echo *e, const struct bench_group *group)
+static struct times echo_round(struct echo *e, const struct bench_group *group)
 {
 	double cpu = 0;
 	for (size_t i = 0; i < WARM_UP + pushes; i++) {
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
 			 c99 = row("the same, p99", "eventfd, there and back", 2.5),
 			 py50 = row("push through a mailbox, Python: p50", "the same from C", 1.5),
 			 py99 = row("the same, p99", "the same from C", 0);
-	echo_start(&e);
+	echo_start(&e, ECHO_BELL, 0);
 	box_world_make(&w, 1, MICRO, 8);
 	pid_t server = box_spawn(&w);
 	box_trainer_open(&t, &w.fds[0], w.n_tensors);

@@ -4,8 +4,9 @@
  *   bench_push [-r rounds, 5..101] [-n calls in a round] [push | commit]
  *
  * C4: gacc_push of a small arena (one rank, zero-copy slot), by RPC against a unary call of gRPC core with as many
- * bytes over a unix socket, and through a mailbox against an eventfd there and back; of its CPU time, that of all
- * processes, against RPC's. In blocks of n calls, each side once in a round; a block of pushes is one window. A round's
+ * bytes over a unix socket, and through a mailbox against an eventfd there and back with the pass between (echo.h says
+ * what is in it), beside it without the pass, and with pass and record; of its CPU time, that of all processes, against
+ * RPC's. In blocks of n calls, each side once in a round; a block of pushes is one window. A round's
  * figure is the block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, both
  * ways, against two such calls and one fdatasync of a page beside gaccd's journal. Both unless one is named.
  */
@@ -21,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ELEMENTS 1024
+#define ELEMENTS ECHO_ELEMENTS
 #define LOG_BYTES (4 << 20)
 #define REQUEST_BYTES 64 /* a PushRequest of one rank */
 #define CALLS_MAX 10000
@@ -61,6 +62,16 @@ static void call_echo(void *echo)
 	echo_call(echo);
 }
 
+/* One for each kind of work. */
+static struct echo echoes[ECHO_RECORD + 1];
+
+static struct block time_echo(const struct bench_group *group, struct echo *e)
+{
+	struct block b = time_block(group, call_echo, e);
+	echo_check(e);
+	return b;
+}
+
 static void call_push(void *trainer)
 {
 	trainer_push(trainer);
@@ -76,12 +87,13 @@ static void put(struct bench_row *row, double ours, double limit, double ours_cp
 	row->foreign[i] = foreign;
 }
 
-static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare, const struct echo *echo)
+static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare)
 {
 	struct bench_group group = bench_daemon_group(daemon);
 	group.pid[group.n++] = bare->server;
 	group.pid[group.n++] = bare->client;
-	group.pid[group.n++] = echo->pid;
+	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++)
+		group.pid[group.n++] = echoes[i].pid;
 	return group;
 }
 
@@ -114,38 +126,75 @@ static struct block time_window(const struct bench_group *group, struct trainer 
 	return b;
 }
 
-static void measure_push(const struct bench_daemon *daemon, struct bare *bare, struct echo *echo)
+/* The rows of a push through a mailbox: p50 and p99 against each kind of work. */
+struct box_rows {
+	struct bench_row p50, p99;
+};
+
+static void make_box_rows(struct box_rows *rows)
 {
+	static const struct {
+		const char *limit;
+		double p50, p99;
+	} of[] = {
+		[ECHO_BELL] = { "eventfd, there and back", 0, 0 },
+		[ECHO_PASS] = { "eventfds and the pass", 1.5, 2.5 },
+		[ECHO_RECORD] = { "eventfds, pass, record", 0, 0 },
+	};
+	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++) {
+		rows[i].p50 = row("C4", "push through a mailbox, 1024 floats, p50", of[i].limit, of[i].p50);
+		rows[i].p99 = row("C4", "push through a mailbox, 1024 floats, p99", of[i].limit, of[i].p99);
+	}
+}
+
+static void print_push(const struct bench_row *p50, const struct bench_row *p99, const struct box_rows *rows,
+		       const struct bench_row *cpu)
+{
+	static const enum echo_work order[] = { ECHO_PASS, ECHO_BELL, ECHO_RECORD };
+	bench_row_print(p50);
+	bench_row_print(p99);
+	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
+		bench_row_print(&rows[order[i]].p50);
+		bench_row_print(&rows[order[i]].p99);
+	}
+	bench_row_print(cpu);
+}
+
+static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
+{
+	static struct box_rows rows[ECHO_RECORD + 1];
 	struct bench_row p50 = row("C4", "push by RPC, 1024 floats, p50", "bare unary call", 2),
 			 p99 = row("C4", "push by RPC, 1024 floats, p99", "bare unary call", 0),
-			 box50 = row("C4", "push through a mailbox, 1024 floats, p50", "eventfd, there and back", 1.5),
-			 box99 = row("C4", "push through a mailbox, 1024 floats, p99", "eventfd, there and back", 2.5),
 			 cpu = row("C4", "CPU of a push through a mailbox, all processes", "of one by RPC", 0.3);
 	struct trainer rpc, box;
+	make_box_rows(rows);
 	open_job(&rpc, daemon, "push-rpc", false, calls);
 	open_job(&box, daemon, "push-box", true, calls);
-	struct bench_group group = group_of(daemon, bare, echo);
+	struct bench_group group = group_of(daemon, bare);
 	time_bare(&group, bare);
 	time_window(&group, &rpc);
 	time_window(&group, &box);
+	for (int e = ECHO_BELL; e <= ECHO_RECORD; e++)
+		time_echo(&group, &echoes[e]);
 	for (size_t i = 0; i < rounds; i++) {
+		struct block bell[ECHO_RECORD + 1];
 		struct bench_watch watch = bench_watch_start(&group);
 		struct block by_rpc = time_window(&group, &rpc), limit = time_bare(&group, bare),
-			     by_box = time_window(&group, &box), bell = time_block(&group, call_echo, echo);
+			     by_box = time_window(&group, &box);
+		for (int e = ECHO_BELL; e <= ECHO_RECORD; e++)
+			bell[e] = time_echo(&group, &echoes[e]);
 		double foreign = bench_watch_foreign(&watch, &group);
 		put(&p50, by_rpc.p50, limit.p50, by_rpc.cpu, limit.cpu, foreign);
 		put(&p99, by_rpc.p99, limit.p99, 0, 0, foreign);
-		put(&box50, by_box.p50, bell.p50, by_box.cpu, bell.cpu, foreign);
-		put(&box99, by_box.p99, bell.p99, 0, 0, foreign);
+		for (int e = ECHO_BELL; e <= ECHO_RECORD; e++) {
+			put(&rows[e].p50, by_box.p50, bell[e].p50, by_box.cpu, bell[e].cpu, foreign);
+			put(&rows[e].p99, by_box.p99, bell[e].p99, 0, 0, foreign);
+		}
 		put(&cpu, by_box.cpu, by_rpc.cpu, 0, 0, foreign);
 	}
 	trainer_close(&rpc);
 	trainer_close(&box);
-	bench_row_print(&p50);
-	bench_row_print(&p99);
-	bench_row_print(&box50);
-	bench_row_print(&box99);
-	bench_row_print(&cpu);
+	print_push(&p50, &p99, rows, &cpu);
 }
 
 /* ---- C7 ---- */
@@ -184,7 +233,7 @@ static void call_step(void *arg)
 	trainer_need(t, gacc_wait(t->job, -1, NULL));
 }
 
-static void measure_commit(const struct bench_daemon *daemon, struct bare *bare, struct echo *echo)
+static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 {
 	struct bench_row by_rpc = row("C7", "step of 1024 floats, K = 1, by RPC, p50", "fdatasync and 2 bare calls",
 				      2.2),
@@ -195,7 +244,7 @@ static void measure_commit(const struct bench_daemon *daemon, struct bare *bare,
 	int fd = open_log(path);
 	open_job(&rpc, daemon, "commit-rpc", false, 1);
 	open_job(&box, daemon, "commit-box", true, 1);
-	struct bench_group group = group_of(daemon, bare, echo);
+	struct bench_group group = group_of(daemon, bare);
 	time_commit(&group, fd, bare);
 	time_block(&group, call_step, &rpc);
 	time_block(&group, call_step, &box);
@@ -219,7 +268,6 @@ int main(int argc, char **argv)
 {
 	struct bare bare;
 	struct bench_daemon daemon;
-	struct echo echo;
 	for (int o; (o = getopt(argc, argv, "r:n:")) != -1;) {
 		if (o == 'r')
 			rounds = strtoul(optarg, NULL, 10);
@@ -232,14 +280,15 @@ int main(int argc, char **argv)
 	bool push = !only || strcmp(only, "push") == 0, commit = !only || strcmp(only, "commit") == 0;
 	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX || !(push || commit))
 		bench_die("rounds 5..%d, calls 10..%d, push or commit", BENCH_MAX_ROUNDS, CALLS_MAX);
-	echo_start(&echo);
+	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++)
+		echo_start(&echoes[i], (enum echo_work)i, (uint32_t)calls);
 	bare_start(&bare);
 	bench_daemon_start(&daemon, 0);
 	bench_table_head();
 	if (push)
-		measure_push(&daemon, &bare, &echo);
+		measure_push(&daemon, &bare);
 	if (commit)
-		measure_commit(&daemon, &bare, &echo);
+		measure_commit(&daemon, &bare);
 	bench_daemon_stop(&daemon);
 	bare_stop(&bare);
 	return 0;
