@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """gacc beside PyTorch on one node: AdamW and DistributedDataParallel; C2, C3a, C3b, C10, C11 of docs/performance.md.
 
-    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--only update|speed|memory|restart] BUILD_DIR
+    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--verdict] [--busy CPUS] [--only update|speed|memory|restart] BUILD_DIR
 
 Run it with a Python that has PyTorch. Needs libgacc and gaccd in BUILD_DIR (an optimised build), starts its own gaccd on a socket in a
 temporary folder, leaves nothing. What a variant adds is its step minus the bare forward and backward of the same round: wall-clock time, and
-CPU time of all processes (gaccd and its engine too). The whole takes some ten minutes on two CPUs.
+CPU time of all processes (gaccd and its engine too). The whole takes some ten minutes on two CPUs. --busy 1 keeps one CPU busy all the
+time, for all variants alike: trainers, gaccd and engine share it with a process that does nothing but spin.
 """
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import socket
@@ -23,10 +25,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 TUNED = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
 GOALS = {("ddp", 2): 0.15, ("ddp", 4): 0.10, ("ddp_tuned", 2): 0.33, ("ddp_tuned", 4): 0.25}
 COPY_GOAL = 0.60
+VERDICT, DDP_PLAIN = "VERDICT: layers that write", "unequal: DDP plain"
 APART = 1e-4  # of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md)
 NORMS_APART = 1e-3  # PyTorch's norm of 10M elements is 1e-4 away from that in f64; a wrong scale would be a factor
 WORK = {"S": (30, 7, 5), "M": (3, 5, 3), "L": (1, 3, 2)}  # steps in a block, rounds, first steps
-GIB_OF_A_RANK = {"L": 6}  # of all variants together, its share of gaccd's memory included
+GIB_OF_A_RANK = {"L": (6, 4)}  # of all variants together, its share of gaccd's memory included; of those of the verdict
 UPDATE_GOALS = {"default": 4.5, "fused": 1.15}
 MEMORY_GOALS = {2: 0.9, 4: 0.6, 8: 0.45}
 
@@ -55,6 +58,44 @@ class Daemon:
         self.process.wait()
         self.log.close()
         self.dir.cleanup()
+
+
+def spin(cpu, parent):
+    os.sched_setaffinity(0, {cpu})
+    while os.getppid() == parent:  # ends with compare.py, however that ends
+        for _ in range(100000):
+            pass
+
+
+class Busy:
+    """The last `n` CPUs of those that this program may use have something else to do, each from the start to the end."""
+
+    def __init__(self, n):
+        cpus = sorted(os.sched_getaffinity(0))
+        if n > len(cpus):
+            sys.exit(f"--busy {n}: there are {len(cpus)} CPUs")
+        self.cpus, self.began = cpus[len(cpus) - n:], time.monotonic()
+        self.processes = [multiprocessing.Process(target=spin, args=(cpu, os.getpid()), daemon=True) for cpu in self.cpus]
+        for p in self.processes:
+            p.start()
+
+    def cpu(self):
+        """Seconds that the processes have had."""
+        fields = [pathlib.Path(f"/proc/{p.pid}/stat").read_text().rsplit(")", 1)[1].split() for p in self.processes]
+        return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
+
+    def check(self):
+        """A measurement beside fewer of them would be another one."""
+        if not all(p.is_alive() for p in self.processes):
+            sys.exit("--busy: a process that keeps a CPU busy has ended")
+
+    def end(self):
+        self.check()
+        share = self.cpu() / (time.monotonic() - self.began)
+        for p in self.processes:
+            p.kill()
+            p.join()
+        return share
 
 
 def free_port():
@@ -98,26 +139,27 @@ def pairings(what, model, rival, goal):
     its variant, except in the last. The first is the verdict: the same forward and backward, line by line, on both sides. DDP copies once
     more with these layers, so the verdict counts only if gacc also meets the goal against DDP with PyTorch's own layers (`DDP plain`)."""
     direct, plain = (rival + "_direct", "bare_direct"), (rival, "bare")
-    equal = [("VERDICT: layers that write", ("gacc_direct", "bare_direct"), direct, goal)]
+    equal = [(VERDICT, ("gacc_direct", "bare_direct"), direct, goal)]
     if model == "S":
         equal.append(("the same, one slot", ("gacc_direct_1slot", "bare_direct"), direct, None))
     equal.append(("plain layers, adding", ("gacc", "bare"), plain, None))
     if what == "C3b":
         equal.append(("plain layers, copying", ("gacc_copy", "bare"), plain, COPY_GOAL))
-    return equal + [("unequal: DDP plain", ("gacc_direct", "bare_direct"), plain, goal),
+    return equal + [(DDP_PLAIN, ("gacc_direct", "bare_direct"), plain, goal),
                     ("unequal: bare, DDP plain", ("gacc_direct", "bare"), plain, None)]
 
 
-def fits(model, n):
+def fits(model, n, verdict_alone):
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return GIB_OF_A_RANK.get(model, 0) * n * 2**20 <= int(line.split()[1])
+            return GIB_OF_A_RANK.get(model, (0, 0))[verdict_alone] * n * 2**20 <= int(line.split()[1])
     return True
 
 
-def show_speed(build, model, n, rival, tuned, a):
+def show_speed(build, model, n, rival, tuned, a, verdict_alone):
+    """The verdict alone has the rows that it depends on, and needs fewer variants."""
     what = "C3b" if tuned else "C3a"
-    rows = pairings(what, model, rival, GOALS[rival, n])
+    rows = [r for r in pairings(what, model, rival, GOALS[rival, n]) if not verdict_alone or r[0] in (VERDICT, DDP_PLAIN)]
     steps, rounds, first = WORK[model] if not a.quick else (WORK[model][0] // 2 or 1, 3, 2)
     variants = dict.fromkeys(["bare", "bare_direct", *(side[0] for row in rows for side in row[1:3])])
     result = ranks(build, n, ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)],
@@ -180,9 +222,14 @@ def main():
     p.add_argument("--models", default="S,M,L")
     p.add_argument("--ranks", default="2,4")
     p.add_argument("--quick", action="store_true")
+    p.add_argument("--verdict", action="store_true", help="speed: the rows on which the verdict depends, and no others")
+    p.add_argument("--busy", type=int, default=0, metavar="CPUS", help="how many CPUs something else keeps busy")
     p.add_argument("--only", choices=("update", "speed", "memory", "restart"))
     a = p.parse_args()
     models, began = a.models.split(","), time.monotonic()
+    busy = Busy(a.busy)
+    if a.busy:
+        print(f"Kept busy by another process: CPU {', '.join(map(str, busy.cpus))} of {os.cpu_count()}.\n", flush=True)
     if a.only in (None, "update"):
         print(f"AdamW of 64 Mi elements, ns per element, all CPUs; ratio: PyTorch / gacc.\n"
               f"{'':17s} {'gacc':>8s} {'PyTorch':>26s} {'ratio':>26s}  {'goal':>5s} met")
@@ -192,11 +239,15 @@ def main():
               f"{'':37s} {'gacc, wall':>26s} {'gacc, cpu':>26s} {'DDP wall':>8s} {'DDP cpu':>8s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
         for model in models:
             for n in map(int, a.ranks.split(",")):
-                if not fits(model, n):
-                    print(f"C3  {model} {n}r left out: it needs {GIB_OF_A_RANK[model] * n} GiB of free memory", flush=True)
+                verdict_alone = a.verdict or not fits(model, n, False)
+                if verdict_alone and not fits(model, n, True):
+                    print(f"C3  {model} {n}r left out: it needs {GIB_OF_A_RANK[model][1] * n} GiB of free memory", flush=True)
                     continue
-                show_speed(a.build, model, n, "ddp", False, a)
-                show_speed(a.build, model, n, "ddp_tuned", True, a)
+                if verdict_alone and not a.verdict:
+                    print(f"C3  {model} {n}r the verdict alone: the rest needs {GIB_OF_A_RANK[model][0] * n} GiB of free memory", flush=True)
+                show_speed(a.build, model, n, "ddp", False, a, verdict_alone)
+                show_speed(a.build, model, n, "ddp_tuned", True, a, verdict_alone)
+                busy.check()
     if a.only in (None, "memory"):
         print(f"\nPSS of all processes, MiB.\n{'':18s} {'DDP':>10s} {'gacc':>10s} {'ratio':>6s}  {'goal':>5s} met")
         for n in (2, 4, 8):
@@ -205,6 +256,9 @@ def main():
         print(f"\nA restarted trainer, ms.\n{'':6s} {'attach to ready':>26s} {'its own start':>26s}  {'goal':>5s} met")
         for model in sorted({models[0], models[-1]}):
             show_restart(a.build, model, 3)
+    share = busy.end()
+    if a.busy:
+        print(f"\nThe processes that kept CPUs busy had {share:.2f} CPUs.")
     print(f"\n{time.monotonic() - began:.0f} s", flush=True)
 
 
