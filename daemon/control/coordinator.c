@@ -85,7 +85,7 @@ enum armed { ARMED_NOT, ARMED_WAITS, ARMED_VOTES };
 static enum armed look_at_armed(const struct coord *c)
 {
 	const struct report *r = &c->peer[0].last;
-	if (!c->armed)
+	if (!c->armed || c->norms_wanted) /* only an ordered GO brings the norms */
 		return ARMED_NOT;
 	if (coord_all(c, MARK_VOTED) && coord_all(c, MARK_CLOSED))
 		return ARMED_VOTES;
