@@ -267,6 +267,32 @@ START_TEST(a_placement_is_enough_for_a_restore)
 }
 END_TEST
 
+/* Its ranks may come as soon as the part is there, so the set is read before that. */
+START_TEST(tensors_of_a_checkpoint_are_read_with_the_placement)
+{
+	const struct part_restore r = { { .micro_size = 1 }, "/x", 2 };
+	struct part *other = rig_part(RIG_JOB + 1);
+	ck_assert_int_eq(part_pack_tensors(other), ST_OK);
+	rig_change_spec(with_checkpoint_alone);
+	struct placement pm = of_job();
+	pm.begin = PLACEMENT_RESTORE;
+	pm.tensors = (struct placement_bytes){ other->tensors.packed->data, other->tensors.packed->n };
+	for (int begun = 0; begun < 2; begun++) {
+		struct placing read = { .status = ST_OK };
+		size_t n;
+		pm.begun = begun;
+		pm.restore = begun ? NULL : &r;
+		void *bytes = placement_pack(&pm, &n);
+		placing_open(&read, &node, bytes, n);
+		placing_read(&read);
+		free(bytes);
+		ck_assert_msg(read.status == ST_OK, "%s", read.why);
+		ck_assert_uint_eq(read.set.n, begun ? 0 : 2); /* of a job that has begun: when gaccd serves */
+		placing_fini(&read);
+	}
+}
+END_TEST
+
 /* The engine says what is wrong with it, and the part cannot go on. */
 START_TEST(a_restore_that_fails_fails_the_part)
 {
@@ -390,6 +416,7 @@ Suite *place_suite(void)
 	tcase_add_test(t, tensors_come_beside_the_specification);
 	tcase_add_test(t, a_job_that_has_begun_is_not_begun_anew);
 	tcase_add_loop_test(t, a_placement_is_enough_for_a_restore, 0, 2);
+	tcase_add_test(t, tensors_of_a_checkpoint_are_read_with_the_placement);
 	tcase_add_test(t, a_restore_that_fails_fails_the_part);
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_test(t, wrong_tensors_are_refused);
