@@ -57,6 +57,7 @@ def test_a_job_that_is_cancelled_before_its_set_is_read(daemon):
         daemon.kill_gaccd()
         daemon.wait_ready(60)
         daemon.cancel(r.job)
+        r.session = None  # it has ended with its job
         wait_until("its memory is given back", lambda: not daemon.client.node.GetNode().host_bytes_used, 90)
 
 
