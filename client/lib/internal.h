@@ -81,8 +81,14 @@ struct memory {
 	struct mapping params, status, reduced[2];
 	struct cells cells; /* of this socket's session, if it has a mailbox */
 	struct words words; /* once they are asked for */
-	bool cells_told;    /* why there is none, once */
-	bool inlined;	    /* no shared memory: the mappings are private */
+	/* by slot: somebody else writes to it until this word has this value, or no longer than this (now_ms) */
+	struct late {
+		uint32_t at; /* 0: nobody does */
+		uint64_t value;
+		int64_t until;
+	} late[SLOTS_MAX];
+	bool cells_told; /* why there is none, once */
+	bool inlined;	 /* no shared memory: the mappings are private */
 };
 
 /* Bytes of an element. */

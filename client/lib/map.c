@@ -254,6 +254,19 @@ static enum status move_all(struct memory *old, struct memory *fresh)
 	return st;
 }
 
+/* Slots whose content is about to move must be complete. */
+static enum status await_slots(const struct memory *old, const struct memory *fresh, struct rpc_failure *f)
+{
+	for (int i = 0; i < SLOTS_MAX; i++) {
+		const struct late *l = &old->late[i];
+
+		if (l->at && !same_memory(&old->slot[i], &fresh->slot[i]) &&
+		    !words_await(&old->words, l->at, l->value, l->until - now_ms()))
+			return fail(f, ST_UNAVAILABLE, "slot", "its ready word has not come to its value in time");
+	}
+	return ST_OK;
+}
+
 static enum status map_segments(const struct answer *a, struct memory *fresh, struct rpc_failure *f)
 {
 	for (size_t i = 0; i < a->n_fds; i++) {
@@ -357,6 +370,8 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 		st = map_segments(&a, &fresh, f);
 	if (!st)
 		st = check_fresh(&fresh, memory, job, f);
+	if (!st)
+		st = await_slots(memory, &fresh, f);
 	if (!st && move_all(memory, &fresh))
 		st = fail(f, ST_NO_MEMORY, "mremap", strerror(errno));
 	if (!st) {

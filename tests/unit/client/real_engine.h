@@ -24,6 +24,8 @@ void real_start(void);
 uint64_t real_tensors(void);
 /* Puts a NaN into this slot of the rank: a push of it is void. */
 void real_poison(uint32_t rank, uint32_t slot);
+/* Puts this value into the first element of the slot. */
+void real_set(uint32_t rank, uint32_t slot, double value);
 /* For cells_open, which takes them. */
 struct cells_fds real_fds(uint32_t rank);
 void real_set_closed(uint32_t rank);

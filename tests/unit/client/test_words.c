@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ready words over sessions: two mailboxes as gaccd makes them (support/box.h), which take turns beneath one address,
+ * while another thread stores and rings. */
+#include "lib/words.h"
+
+#include "lib/clock.h"
+#include "support/box.h"
+#include "support/suite.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SESSIONS 2
+
+static struct box_world world;
+static struct cells cells[SESSIONS];
+static struct words words;
+static int line[2]; /* the attach socket of both */
+
+static void setup(void)
+{
+	char why[160] = "";
+
+	box_world_make(&world, SESSIONS, 1, 1);
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
+	for (uint32_t i = 0; i < SESSIONS; i++) {
+		struct cells_fds fds = { dup(world.fds[i].memory), dup(world.fds[i].submit), dup(world.fds[i].waits) };
+		struct cells_owner o = { .job = 7, .sgen = 1, .rank = i, .slots = world.slots, .n_tensors = 1 };
+
+		ck_assert_msg(cells_open(&cells[i], &fds, &o, line[0], why, sizeof(why)) == ST_OK, "%s", why);
+	}
+	words = (struct words){ 0 };
+}
+
+static void teardown(void)
+{
+	words_close(&words);
+	for (int i = 0; i < SESSIONS; i++)
+		cells_close(&cells[i]);
+	box_world_free(&world);
+	close(line[0]);
+	close(line[1]);
+}
+
+static void open_words(const struct cells *c)
+{
+	ck_assert_int_eq(words_open(&words, c), ST_OK);
+}
+
+static void store(uint64_t value)
+{
+	__atomic_store_n(&words.at[2].value, value, __ATOMIC_RELEASE);
+}
+
+/* What has rung at this mailbox's engine. */
+static uint64_t rung(int session)
+{
+	uint64_t n = 0;
+
+	return read(world.fds[session].submit, &n, sizeof(n)) == (ssize_t)sizeof(n) ? n : 0;
+}
+
+static void ring(void)
+{
+	const uint64_t one = 1;
+
+	ck_assert_int_eq(write(words.bell, &one, sizeof(one)), sizeof(one));
+}
+
+/* ---- one thread ---- */
+
+START_TEST(words_lie_in_the_mailbox)
+{
+	open_words(&cells[0]);
+	ck_assert_uint_eq(words.sgen, 1);
+	ck_assert_uint_eq((uintptr_t)words.at % 4096, 0);
+	ck_assert(words_reached(&words, 3, 0) && !words_reached(&words, 3, 1));
+	store(5);
+	ck_assert_uint_eq(cells[0].mem->ready[2].value, 5);
+	ck_assert(words_reached(&words, 3, 5) && !words_reached(&words, 3, 6) && !words_reached(&words, 4, 1));
+	ck_assert_uint_eq(rung(0), 0);
+	ring();
+	ck_assert_uint_eq(rung(0), 1);
+}
+END_TEST
+
+/* Before there is a mailbox, after it, and with one again: same address, same values, the bell of the one in force. */
+START_TEST(values_outlive_sessions)
+{
+	struct gacc_box_ready *at;
+	int bell;
+
+	open_words(&(struct cells){ 0 });
+	at = words.at;
+	bell = words.bell;
+	ck_assert(words.sgen == 0 && words.page == 1);
+	store(41);
+	ring();
+	for (uint64_t i = 0; i < 4; i++) {
+		words_follow(&words, &cells[i % 2]);
+		ck_assert(words.at == at && words.bell == bell && words.sgen == 1 && words.page == 2 + i);
+		ck_assert_uint_eq(cells[i % 2].mem->ready[2].value, 41 + i);
+		store(42 + i);
+		ck_assert_uint_eq(cells[i % 2].mem->ready[2].value, 42 + i);
+		ring();
+		ck_assert(rung(i % 2) == 1 && rung(1 - i % 2) == 0);
+	}
+	words_follow(&words, &(struct cells){ 0 }); /* a session without one: the words stay where they are */
+	ck_assert(words.at == at && words_reached(&words, 3, 45));
+}
+END_TEST
+
+/* A device goes on storing to the page that it knows, until it is told of the next. */
+START_TEST(stores_to_the_page_before_are_seen)
+{
+	open_words(&cells[0]);
+	words_follow(&words, &cells[1]);
+	cells[0].mem->ready[2].value = 9;
+	ck_assert(words_reached(&words, 3, 9));
+	ck_assert_uint_eq(cells[1].mem->ready[2].value, 9); /* and by the engine from now on */
+	cells[0].mem->ready[2].value = 8;
+	ck_assert(words_reached(&words, 3, 9));
+	ck_assert_uint_eq(cells[1].mem->ready[2].value, 9); /* words only go up */
+}
+END_TEST
+
+START_TEST(waiting_has_an_end)
+{
+	int64_t start = now_ms();
+
+	open_words(&cells[0]);
+	ck_assert(!words_await(&words, 3, 1, 50));
+	ck_assert_int_ge(now_ms() - start, 50);
+	ck_assert(!words_await(&words, 3, 1, -5));
+	store(1);
+	ck_assert(words_await(&words, 3, 1, -5));
+}
+END_TEST
+
+/* ---- two threads ---- */
+
+#define ROUNDS 3000
+
+static atomic_int go, stored;
+
+static void *store_each_round(void *unused)
+{
+	(void)unused;
+	for (int round = 1; round <= ROUNDS; round++) {
+		while (atomic_load(&go) < round)
+			;
+		for (volatile int i = 0; i < round % 64 * 16; i++) /* at any moment of the exchange */
+			;
+		store((uint64_t)round);
+		atomic_store(&stored, round);
+	}
+	return NULL;
+}
+
+/* Whenever a value is stored while the page is exchanged, it is in the new page afterwards. */
+START_TEST(nothing_is_lost_while_a_session_is_replaced)
+{
+	pthread_t thread;
+
+	open_words(&cells[0]);
+	ck_assert_int_eq(pthread_create(&thread, NULL, store_each_round, NULL), 0);
+	for (int round = 1; round <= ROUNDS; round++) {
+		atomic_store(&go, round);
+		words_follow(&words, &cells[round % 2]);
+		while (atomic_load(&stored) < round)
+			;
+		ck_assert_uint_eq(cells[round % 2].mem->ready[2].value, (uint64_t)round);
+	}
+	pthread_join(thread, NULL);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("client words");
+	TCase *tc = tcase_create("all");
+
+	tcase_set_timeout(tc, 60);
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, words_lie_in_the_mailbox);
+	tcase_add_test(tc, values_outlive_sessions);
+	tcase_add_test(tc, stores_to_the_page_before_are_seen);
+	tcase_add_test(tc, waiting_has_an_end);
+	tcase_add_test(tc, nothing_is_lost_while_a_session_is_replaced);
+	suite_add_tcase(suite, tc);
+	return suite_run(suite);
+}
