@@ -8,6 +8,7 @@
 #include "support/suite.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -191,6 +192,48 @@ START_TEST(a_successor_answers)
 }
 END_TEST
 
+#define ROUNDS 5000
+
+static atomic_int asked; /* the round whose request is published */
+
+static void *answer_and_close(void *unused)
+{
+	(void)unused;
+	for (int round = 1; round <= ROUNDS; round++) {
+		while (atomic_load(&asked) < round)
+			bell(); /* the waiter looks again and again */
+		for (int i = 0; i < round % 16; i++)
+			bell();
+		answer((uint64_t)round);
+		box_set_closed(&engine);
+		bell();
+	}
+	return NULL;
+}
+
+/* Whatever moment a mailbox is closed at: what was answered before is answered. */
+START_TEST(an_answer_before_closed_is_read)
+{
+	struct gacc_box_answer a;
+	pthread_t thread;
+
+	atomic_store(&asked, 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, answer_and_close, NULL), 0);
+	for (int round = 1; round <= ROUNDS; round++) {
+		uint64_t seq;
+
+		cells.mem->header.closed = 0;
+		cells.closed = false;
+		seq = cells_publish(&cells, push_of(0), NULL);
+		atomic_store(&asked, round);
+		ck_assert_msg(cells_await(&cells, seq, LONG_MS, &a), "round %d", round);
+		while (!__atomic_load_n(&cells.mem->header.closed, __ATOMIC_ACQUIRE))
+			; /* the other thread is done with this round */
+	}
+	pthread_join(thread, NULL);
+}
+END_TEST
+
 /* ---- when to go to RPC ---- */
 
 START_TEST(no_answer_in_time)
@@ -371,6 +414,7 @@ int main(void)
 	tcase_add_test(tc, a_refusal_is_an_answer);
 	tcase_add_test(tc, all_cells_at_once);
 	tcase_add_test(tc, a_successor_answers);
+	tcase_add_test(tc, an_answer_before_closed_is_read);
 	tcase_add_test(tc, no_answer_in_time);
 	tcase_add_test(tc, an_answer_that_was_there_needs_no_time);
 	tcase_add_test(tc, closed_is_for_good);
