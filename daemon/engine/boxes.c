@@ -19,8 +19,6 @@ void boxes_fini(struct boxes *b)
 	for (uint32_t i = 0; i < b->n; i++)
 		if (b->rank[i].open)
 			mailbox_drop(&b->rank[i].mail);
-	if (b->rank)
-		close(b->epoll);
 	for (int i = 0; i < N_BOX_LISTS; i++)
 		free(b->list[i]);
 	free(b->rank);
@@ -38,15 +36,14 @@ static enum status begin(struct boxes *b, uint32_t ranks)
 		made.list[i] = calloc(ranks, sizeof(*made.list[i]));
 		complete = complete && made.list[i];
 	}
-	made.epoll = complete ? epoll_create1(EPOLL_CLOEXEC) : -1;
-	if (made.epoll >= 0) {
+	if (complete) {
 		*b = made;
 		return ST_OK;
 	}
 	for (int i = 0; i < N_BOX_LISTS; i++)
 		free(made.list[i]);
 	free(made.rank);
-	return complete ? ST_IO_ERROR : ST_NO_MEMORY;
+	return ST_NO_MEMORY;
 }
 
 struct box *boxes_of(struct engine *e, uint32_t rank)
@@ -80,7 +77,7 @@ enum status boxes_open(struct engine *e, const struct engine_command *c, const s
 		return st;
 	st = begin(&e->boxes, e->state.r.ranks);
 	if (!st)
-		st = mailbox_watch(&m, e->boxes.epoll, c->rank);
+		st = mailbox_watch(&m, e->epoll, c->rank);
 	if (st) {
 		snprintf(why, n_why, "a mailbox: %s", status_info(st)->text);
 		mailbox_drop(&m);

@@ -44,16 +44,9 @@ struct boxes {
 	struct box *rank; /* [n] */
 	uint32_t n, n_open;
 	uint32_t *list[N_BOX_LISTS], n_listed[N_BOX_LISTS]; /* each rank at most once */
-	int epoll;					    /* of all submit bells, if `rank` is there */
 };
 
 void boxes_fini(struct boxes *);
-
-/* Readable when a bell has rung; -1: there is none. */
-static inline int boxes_fd(const struct boxes *b)
-{
-	return b->rank ? b->epoll : -1;
-}
 
 static inline uint64_t boxes_asker(uint32_t cell)
 {
@@ -106,7 +99,7 @@ void boxes_take(struct engine *, const struct engine_command *, const int *fds, 
 /* Takes what one rank has published, whether its bell has rung or not: before a command is judged that must not
  * overtake it. Nothing if it has no mailbox. */
 void boxes_look(struct engine *, uint32_t rank);
-/* The same for all whose bell has rung, or who count up a ready word. */
+/* The same for those who count up a ready word. */
 void boxes_turn(struct engine *);
 
 #endif

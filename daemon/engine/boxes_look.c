@@ -9,8 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EVENTS 64 /* bells of one turn; the others stay for the next */
-
 /* ---- requests ---- */
 
 static int64_t unix_ns(void)
@@ -79,11 +77,6 @@ static void look_again(struct engine *e)
 
 void boxes_turn(struct engine *e)
 {
-	struct boxes *b = &e->boxes;
-	struct epoll_event rung[EVENTS];
-	int n = b->n_open ? epoll_wait(b->epoll, rung, EVENTS, 0) : 0;
-	for (int i = 0; i < n; i++)
-		boxes_look(e, (uint32_t)rung[i].data.u64);
 	look_again(e);
 }
 

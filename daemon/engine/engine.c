@@ -11,19 +11,30 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #define BURST 256 /* commands read before a pass gets its turn */
+#define EVENTS 64 /* of one turn; the others stay for the next */
+
+/* Data of what is watched besides the bells, whose data is their rank. */
+#define CHANNEL UINT64_MAX
+#define SNAPSHOT (UINT64_MAX - 1)
 
 struct packet {
 	struct engine_command c;
 	unsigned char present[ENGINE_MAX_PRESENT];
 };
+
+static bool watch(int epoll, int fd, uint64_t data)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = data };
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) == 0;
+}
 
 static void first_record(struct engine *e)
 {
@@ -102,6 +113,8 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
+	if (!st && !watch(e->epoll, snapshot_fd(e->snapshot), SNAPSHOT))
+		st = ST_IO_ERROR;
 	if (st == ST_INVALID_CONFIG)
 		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
 	return st;
@@ -303,8 +316,23 @@ static int patience(struct engine *e)
 	return e->boxes.n_listed[LIST_LOOK] ? BOXES_LOOK_AGAIN_MS : -1;
 }
 
-static void turn(struct engine *e)
+static void turn(struct engine *e, struct packet *packet)
 {
+	struct epoll_event ev[EVENTS];
+	bool commands = false;
+	int n = epoll_wait(e->epoll, ev, EVENTS, patience(e));
+	for (int i = 0; i < n; i++) {
+		if (ev[i].data.u64 == SNAPSHOT)
+			saving_end(e);
+		commands = commands || ev[i].data.u64 == CHANNEL;
+	}
+	if (commands)
+		read_commands(e, packet);
+	if (!e->running || e->ended)
+		return;
+	for (int i = 0; i < n; i++)
+		if (ev[i].data.u64 < SNAPSHOT)
+			boxes_look(e, (uint32_t)ev[i].data.u64);
 	boxes_turn(e);
 	push_pass(e);
 	window_flush_waiting(e);
@@ -317,22 +345,15 @@ int engine_main(int channel_fd)
 	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .exit_code = ENGINE_EXIT_OK };
 	struct packet *packet = malloc(sizeof(*packet));
 	signal(SIGXFSZ, SIG_IGN); /* a checkpoint that grows too large is an error, not the end */
-	if (!packet) {
+	e.epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (!packet || e.epoll < 0 || !watch(e.epoll, channel_fd, CHANNEL)) {
 		close(channel_fd);
 		return ENGINE_EXIT_REFUSED;
 	}
-	while (!e.ended) {
-		struct pollfd p[] = { { .fd = e.fd, .events = POLLIN },
-				      { .fd = boxes_fd(&e.boxes), .events = POLLIN },
-				      { .fd = e.running ? snapshot_fd(e.snapshot) : -1, .events = POLLIN } };
-		poll(p, sizeof(p) / sizeof(*p), patience(&e));
-		if (p[2].revents)
-			saving_end(&e);
-		read_commands(&e, packet);
-		if (e.running && !e.ended)
-			turn(&e);
-	}
+	while (!e.ended)
+		turn(&e, packet);
 	free(packet);
 	destroy(&e);
+	close(e.epoll);
 	return e.exit_code;
 }

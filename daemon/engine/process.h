@@ -18,6 +18,7 @@
 #include "engine/workers.h"
 
 struct engine {
+	int epoll; /* of channel, snapshots and the bells of mailboxes */
 	int fd;
 	struct memory mem;
 	struct control_state state;
