@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define DEFAULT_ENDPOINT "unix:/run/gaccd/gaccd.sock"
@@ -133,6 +134,23 @@ static enum status open_channel(const char *target, struct rpc_channel **out_cha
 	return st;
 }
 
+#define MARK_BYTES 4096
+
+/* A page that the kernel clears in forked children. NULL: there is none. */
+static const unsigned char *make_mark(void)
+{
+	unsigned char *p = mmap(NULL, MARK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (madvise(p, MARK_BYTES, MADV_WIPEONFORK)) {
+		munmap(p, MARK_BYTES);
+		return NULL;
+	}
+	*p = 1;
+	return p;
+}
+
 gacc_status gacc_open(const char *endpoint, gacc_client **out)
 {
 	struct gacc_client *client;
@@ -149,6 +167,7 @@ gacc_status gacc_open(const char *endpoint, gacc_client **out)
 		return GACC_ENOMEM;
 	pthread_mutex_init(&client->lock, NULL);
 	client->pid = getpid();
+	client->ours = make_mark();
 	client->admin_timeout_ms = ADMIN_TIMEOUT_MS;
 	client->endpoint = target_of(endpoint);
 	if (!client->endpoint)
@@ -168,6 +187,8 @@ void gacc_close(gacc_client *client)
 	if (!client || client->pid != getpid())
 		return;
 	rpc_channel_close(client->channel);
+	if (client->ours)
+		munmap((void *)client->ours, MARK_BYTES);
 	pthread_mutex_destroy(&client->lock);
 	free(client->endpoint);
 	free(client);

@@ -48,7 +48,8 @@ struct watcher;
 struct gacc_client {
 	char *endpoint; /* as a gRPC target */
 	struct rpc_channel *channel;
-	pid_t pid; /* of the process that opened it: a forked child must keep off */
+	pid_t pid;		   /* of the process that opened it: a forked child must keep off */
+	const unsigned char *ours; /* a page that reads 1, and 0 in a forked child; NULL: ask getpid */
 	int admin_timeout_ms;
 	pthread_mutex_t lock; /* of the rest */
 	struct failure failure;

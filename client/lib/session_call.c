@@ -29,9 +29,15 @@ gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, con
 			   job->rank);
 }
 
+/* Called for each push: getpid would be a system call. */
+static bool is_forked(const struct gacc_client *client)
+{
+	return client->ours ? !*(const volatile unsigned char *)client->ours : client->pid != getpid();
+}
+
 gacc_status job_enter(struct gacc_job *job)
 {
-	if (job->client->pid != getpid())
+	if (is_forked(job->client))
 		return GACC_EINVAL; /* a forked child: the text belongs to the parent */
 	if (job->fenced)
 		return job_fail(job, ST_SESSION_FENCED, "stop this process", "a newer process has taken this rank");
