@@ -4,6 +4,7 @@
 #include "lib/cells.h"
 
 #include "lib/clock.h"
+#include "proto/box_check.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #define HANG_UP 2 /* data of the attach socket's event; that of the bell is 1 */
 
@@ -48,7 +48,7 @@ static void store_words(void *to, const void *from, size_t first, size_t behind)
 
 static uint32_t check_of(const void *p, size_t bytes)
 {
-	return (uint32_t)crc32(0, p, (uInt)bytes);
+	return box_check(p, bytes);
 }
 
 /* ---- opening: nothing that gaccd hands out may harm this process ---- */

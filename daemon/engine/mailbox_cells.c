@@ -4,6 +4,7 @@
 #include "engine/mailbox_cells.h"
 
 #include "engine/commit.h"
+#include "proto/box_check.h"
 #include "proto/failpoint.h"
 
 #include <assert.h>
@@ -12,7 +13,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #define FLAGS (GACC_BOX_ZERO_AFTER | GACC_BOX_RINGS)
 
@@ -41,7 +41,7 @@ static void store_words(void *to, const void *from, size_t bytes)
 
 static uint32_t check_of(const void *p, size_t bytes)
 {
-	return (uint32_t)crc32(0, p, (uInt)bytes);
+	return box_check(p, bytes);
 }
 
 /* ---- requests ---- */
