@@ -8,8 +8,8 @@
 #   OFFLINE=1      do not install packages
 #   SLOW=n         multiply the stages' time limits (1)
 #   KILLS=n        SIGKILLs of the fault campaign (320)
-#   FUZZ=n         seconds of each fuzz target (60)
-#   MUTANTS=n      mutants that are tried (6)
+#   FUZZ=n         seconds of each fuzz target (30)
+#   MUTANTS=n      mutants that are tried (4)
 #   GACC_SAMPLE=x  draw the samples by x instead
 # Each stage's output is in build/test-logs.
 set -eu
@@ -34,6 +34,8 @@ if build gcc gcc ""; then
 	both="equivalence deals push_lr finite outcomes client_optimizer sessions leaving promises lost over look control checkpoint wait stopped kills"
 	[ "${QUICK:-0}" = 1 ] || system gcc 900 'not campaign and not failpoints and not alone' "pushes and steps through mailboxes" \
 		"env TEST_MAILBOX=1" "$(printf 'tests/system/test_%s.py ' $both)" || true
+	[ "${QUICK:-0}" = 1 ] || system gcc 300 'not alone' "libgacc without mailboxes" "env GACC_MAILBOX=0" \
+		"tests/system/test_examples.py tests/system/test_events.py" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
 		"env GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
 else
@@ -71,8 +73,8 @@ if [ "${QUICK:-0}" != 1 ]; then
 	fi
 
 	stage "protocol models (spin)" 900 lines 'sh tests/model/run.sh' || true
-	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-60} sh tests/fuzz/run.sh" || true
-	stage "mutants, a sample" 1200 lines "tests/mutants/run.py --sample ${MUTANTS:-6} --seed $GACC_SAMPLE" || true
+	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-30} sh tests/fuzz/run.sh" || true
+	stage "mutants, a sample" 1200 lines "tests/mutants/run.py --sample ${MUTANTS:-4} --seed $GACC_SAMPLE" || true
 fi
 
 stage "nothing is left behind" 30 one "deploy/leftovers.sh check '$logs/shm-before' '$TMPDIR'" || true
