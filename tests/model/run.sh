@@ -127,6 +127,16 @@ rows() {
 	caught  mailbox wait_before_gaccd      ORDER M=1 S=2 EVENTS=0
 	caught  mailbox progress_not_repeated  I9    M=1 S=1 EVENTS=1
 	caught  mailbox rpc_before_attach      ORDER M=2 S=1 EVENTS=1
+	holds   armed - - S=2 EVENTS=3
+	holds   armed - - S=3 EVENTS=3
+	acyclic armed - - S=2 EVENTS=3
+	caught  armed vote_taken_while_paused        I11 EVENTS=2
+	caught  armed restart_closes_a_paused_window I11 EVENTS=2
+	caught  armed go_never_ordered_after_armed   I9  EVENTS=2
+	caught  armed vote_of_an_old_attempt         I9  EVENTS=2
+	caught  armed record_forgets_the_vote        I9  EVENTS=2
+	caught  armed armed_survives_its_engine      I9  EVENTS=2
+	caught  armed ordered_go_waits_for_the_armed I9  EVENTS=2
 	END
 }
 
@@ -146,6 +156,7 @@ rows_full() {
 	holds   mailbox - - R=1 M=2 S=1 EVENTS=2
 	holds   mailbox - - R=1 M=1 S=1 EVENTS=3 GENS=3 RECORD=1
 	holds   mailbox - - R=2 M=1 S=1 EVENTS=1 MIX=0
+	holds   armed - - S=3 EVENTS=5
 	END
 }
 
@@ -201,7 +212,7 @@ row() {
 
 # A mutant in a model that no row checks would be a test that nobody runs.
 unlisted() {
-	for model in acc step mailbox; do
+	for model in acc step mailbox armed; do
 		grep -oh 'MUTANT_[a-z_]*' "$here/$model"*.pml | sort -u | sed 's/MUTANT_//' | while read -r mutant; do
 			[ "$mutant" = x ] || rows | grep -q " $model *$mutant " || echo "FAILED  $model $mutant: no row checks it"
 		done
