@@ -57,7 +57,7 @@ static gacc_status take_over(struct gacc_job *job, struct push *push)
 
 	while (push && finish(job, push, false, &o))
 		push = sender_drop(job->sender, o.refused ? SLOTS_MAX : 1);
-	return o.later ? o.later : conclude(job, &o);
+	return conclude(job, &o);
 }
 
 /* Waits until at most `limit` pushes are queued. */
@@ -65,9 +65,9 @@ static gacc_status drain_sender(struct gacc_job *job, size_t limit)
 {
 	struct push *failed = sender_wait(job->sender, limit), is_void;
 	gacc_status st = failed ? take_over(job, failed) : GACC_OK;
-	bool voided = sender_take_void(job->sender, &is_void);
 
-	return st || !voided ? st : push_conclude(job, &is_void, GACC_OK);
+	/* one that has not been told yet stays for the next call */
+	return st || !sender_take_void(job->sender, &is_void) ? st : push_conclude(job, &is_void, GACC_OK);
 }
 
 static bool sender_is_idle(struct gacc_job *job)

@@ -161,6 +161,7 @@ void gacc_detach(gacc_job *job, int done)
 	if (!job || job->client->pid != getpid())
 		return;
 	job->outage_ms = DETACH_TIMEOUT_MS;
+	__atomic_store_n(&job->ready_by, now_ms() + DETACH_TIMEOUT_MS, __ATOMIC_RELAXED);
 	if (job->session && !job->fenced) {
 		async_settle(job);
 		say_goodbye(job, done);

@@ -159,6 +159,7 @@ struct gacc_job {
 	bool wants_memory;
 	bool client_optimizer;
 	int timeout_ms, outage_ms;
+	int64_t ready_by; /* of now_ms(): no word is awaited for longer. Set once, by gacc_detach; 0: not yet */
 	/* the session */
 	struct Gacc__V1__Session *session; /* every request borrows it */
 	uint64_t generation;		   /* of the session, so that a newer process is not fenced by us */
@@ -237,6 +238,8 @@ void push_to_wire(const struct gacc_job *job, const struct push *push, struct Ga
 /* Waits until the gradient is complete, for `ms` at most and not longer than the push allows. Without a ready word it
  * is. Also runs on the sender's thread. */
 bool push_await_ready(const struct gacc_job *job, const struct push *push, int64_t ms);
+/* For how many ms its word, which it has, is still awaited at most; may be below 0. */
+int64_t push_ready_left(const struct gacc_job *job, const struct push *push);
 /* An attempt_fn; arg is a struct push, whose gradient is complete, and which gets the answer. Also runs on the sender's
  * thread. */
 enum status push_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);

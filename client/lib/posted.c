@@ -65,7 +65,7 @@ static void take_answer(struct push *push, const struct gacc_box_answer *a)
 /* While the gradient is not complete, the answer is awaited for no longer than that may take. */
 static int64_t patience(const struct gacc_job *job, const struct push *push)
 {
-	int64_t ms = job->memory.cells.patience_ms, left = push->ready_at ? push->ready_until - now_ms() : ms;
+	int64_t ms = job->memory.cells.patience_ms, left = push->ready_at ? push_ready_left(job, push) : ms;
 
 	return left < ms && !push_await_ready(job, push, 0) ? left : ms;
 }

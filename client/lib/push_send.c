@@ -144,9 +144,16 @@ static enum status send_inline(struct gacc_job *job, struct push *push, int64_t 
 
 /* ---- attempts and their end ---- */
 
+int64_t push_ready_left(const struct gacc_job *job, const struct push *push)
+{
+	int64_t by = __atomic_load_n(&job->ready_by, __ATOMIC_RELAXED);
+
+	return (by && by < push->ready_until ? by : push->ready_until) - now_ms();
+}
+
 bool push_await_ready(const struct gacc_job *job, const struct push *push, int64_t ms)
 {
-	int64_t left = push->ready_at ? push->ready_until - now_ms() : 0;
+	int64_t left = push->ready_at ? push_ready_left(job, push) : 0;
 
 	return !push->ready_at ||
 	       words_await(&job->memory.words, push->ready_at, push->ready_value, left < ms ? left : ms);

@@ -32,7 +32,7 @@ void gacc_ring(const gacc_job *job)
 	const uint64_t one = 1;
 	int before = errno;
 
-	if (job->memory.words.at)
+	if (__atomic_load_n(&job->memory.words.at, __ATOMIC_ACQUIRE))
 		(void)!write(job->memory.words.bell, &one, sizeof(one));
 	errno = before;
 }

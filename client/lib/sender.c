@@ -41,7 +41,7 @@ static enum status attempt(struct sender *s)
 	memset(&failure, 0, sizeof(failure));
 	if (push_await_ready(s->job, push, READY_MS))
 		return push_attempt(s->job, push, ATTEMPT_MS, &failure);
-	return now_ms() < push->ready_until ? ST_STALLED : ST_DEADLINE;
+	return push_ready_left(s->job, push) > 0 ? ST_STALLED : ST_DEADLINE;
 }
 
 /* Sends the head with the lock released; true if it was counted or is void. */

@@ -84,7 +84,8 @@ enum status words_open(struct words *w, const struct cells *cells)
 		close(bell);
 		return ST_NO_MEMORY;
 	}
-	*w = (struct words){ .at = base, .page = 1, .bell = bell };
+	*w = (struct words){ .page = 1, .bell = bell };
+	__atomic_store_n(&w->at, base, __ATOMIC_RELEASE); /* gacc_ring, on another thread, finds the bell behind it */
 	words_follow(w, cells);
 	return ST_OK;
 }

@@ -76,6 +76,7 @@ void coord_arm(struct coord *c)
 {
 	c->armed = c->n_peers == 1 && !c->held && !c->norms_wanted && !c->commit.final;
 	c->attempt += c->armed;
+	coord_mark_all(c); /* a vote for the attempt before is none for this one */
 }
 
 enum armed { ARMED_NOT, ARMED_WAITS, ARMED_VOTES };

@@ -68,10 +68,11 @@ static void reconcile_order(struct job *j, struct now now)
 					    .attempt = o->attempt,
 					    .close = r->phase == WINDOW_OPEN,
 					    .want_norms = o->norms };
-		j->go_term = o->term;
-		j->go_attempt = o->attempt;
-		j->go_armed = false;
-		job_send(j, &c, &j->go_command, NULL);
+		if (job_send(j, &c, &j->go_command, NULL)) { /* else the next tick tries again */
+			j->go_term = o->term;
+			j->go_attempt = o->attempt;
+			j->go_armed = false;
+		}
 	}
 	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&
 	    r->prepared_term == o->commit.term && r->prepared_attempt == o->commit.attempt)

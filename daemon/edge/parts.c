@@ -103,9 +103,18 @@ static void on_read(struct rpc_work *w)
 	arriving_free(a);
 }
 
+/* A placement is sent again until it is answered, and one that is large is read for long. */
+static bool is_being_read(const struct daemon *d, uint64_t job)
+{
+	for (const struct arriving *a = d->arriving; a; a = a->next)
+		if (a->job == job && !a->dropped)
+			return true;
+	return false;
+}
+
 void parts_take_placement(struct daemon *d, const struct link_message *m)
 {
-	struct arriving *a = calloc(1, sizeof(*a));
+	struct arriving *a = is_being_read(d, m->job) ? NULL : calloc(1, sizeof(*a));
 	if (!a)
 		return;
 	a->d = d;

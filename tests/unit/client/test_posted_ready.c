@@ -247,6 +247,28 @@ START_TEST(a_word_that_is_late_is_told)
 }
 END_TEST
 
+/* gacc_detach waits for what is on its way, and whoever detaches may be the one who would have stored the word. */
+START_TEST(no_word_is_awaited_for_ever_by_detach)
+{
+	gacc_push_opts o = waits_for(1, 4, false);
+	int64_t start;
+
+	posted_rig_begin(true);
+	word_of(0, 1);
+	if (_i)
+		cells_close(&job[0].memory.cells);
+	o.ready_timeout_ms = 20000;
+	ck_assert_int_eq(posted_rig_push(0, o, NULL), GACC_OK);
+	start = now_ms();
+	job[0].ready_by = start + 300; /* as gacc_detach does */
+	ck_assert_int_eq(async_settle(&job[0]), GACC_ETIMEOUT);
+	ck_assert(now_ms() - start >= 200 && now_ms() - start < 5000);
+	ck_assert(real_count() == 0 && posted_rig.by_rpc == 0);
+	sender_free(job[0].sender);
+	posted_rig_end();
+}
+END_TEST
+
 /* A sender that waits for a word can be ended. */
 START_TEST(a_sender_stops_while_it_waits)
 {
@@ -307,6 +329,7 @@ Suite *posted_ready_suite(void)
 	tcase_add_loop_test(tc, rpc_waits_for_the_word, 0, 6);
 	tcase_add_test(tc, words_of_another_page_mean_rpc);
 	tcase_add_loop_test(tc, a_word_that_is_late_is_told, 0, 4);
+	tcase_add_loop_test(tc, no_word_is_awaited_for_ever_by_detach, 0, 2);
 	tcase_add_test(tc, a_sender_stops_while_it_waits);
 	tcase_add_test(tc, what_makes_no_sense_is_refused);
 	suite_add_tcase(suite, tc);

@@ -194,6 +194,21 @@ START_TEST(a_void_push_is_told_once)
 }
 END_TEST
 
+/* Also where the push behind it is to be tried again later: the sender was told (0), or the job's thread (1). */
+START_TEST(a_void_push_is_told_when_the_next_has_to_wait)
+{
+	int told = 0;
+
+	answers[0] = (struct answer){ .st = { _i ? ST_UNAVAILABLE : ST_OK, ST_OK }, .is_void = true };
+	answers[1] = (struct answer){ .st = { ST_UNAVAILABLE, ST_UNAVAILABLE, ST_OK } };
+	queue_two();
+	for (int i = 0; i < 3; i++)
+		told += async_settle(&job) == GACC_ENONFINITE;
+	ck_assert_int_eq(told, 1);
+	ck_assert_int_eq(async_settle(&job), GACC_OK);
+}
+END_TEST
+
 START_TEST(a_closed_window_is_given_up)
 {
 	uint32_t micro;
@@ -240,6 +255,7 @@ int main(void)
 	tcase_add_test(tc, the_job_thread_takes_over);
 	tcase_add_test(tc, an_outage_keeps_the_queue);
 	tcase_add_test(tc, a_void_push_is_told_once);
+	tcase_add_loop_test(tc, a_void_push_is_told_when_the_next_has_to_wait, 0, 2);
 	tcase_add_test(tc, a_closed_window_is_given_up);
 	tcase_add_test(tc, a_refusal_asks_the_daemon);
 	tcase_add_test(tc, ends_with_pushes_queued);

@@ -38,6 +38,7 @@ static void tick_after(int64_t ns)
 
 START_TEST(a_window_closes_without_an_order)
 {
+	char why[160];
 	ck_assert_int_eq(order.want, WANT_NOTHING);
 	ck_assert_uint_eq(order.armed, 1);
 	vote(1);
@@ -45,6 +46,7 @@ START_TEST(a_window_closes_without_an_order)
 	ck_assert_uint_eq(n_stored, 1);
 	ck_assert_uint_eq(stored.attempt, 1);
 	coord_on_persisted(coord, 0, ST_OK, now);
+	ck_assert_msg(!coord_counts_wrong(coord, why, sizeof(why)), "%s", why);
 	ck_assert_int_eq(order.want, WANT_COMMIT); /* it arms the window after */
 	ck_assert_uint_eq(order.commit.attempt, 1);
 	ck_assert_uint_eq(order.armed, 2);

@@ -126,6 +126,20 @@ START_TEST(an_ordered_go_replaces_it)
 }
 END_TEST
 
+START_TEST(an_ordered_go_that_could_not_be_sent_is_sent_later)
+{
+	order(WANT_NOTHING, 1, 5);
+	struct order o = ordered(WANT_GO, 2, 0);
+	o.attempt = 6;
+	unsendable = ENGINE_GO;
+	job_on_order(job, &o, now);
+	unsendable = 0;
+	job_tick(job, now);
+	struct engine_command go = newest(ENGINE_GO);
+	ck_assert(go.attempt == 6 && go.close && !go.armed);
+}
+END_TEST
+
 /* It would not be taken the next time, either; a refusal is no vote against the attempt. */
 START_TEST(what_the_engine_refuses_is_not_sent_again)
 {
@@ -176,6 +190,7 @@ Suite *part_armed_suite(void)
 	tcase_add_test(t, it_is_taken_back_once);
 	tcase_add_test(t, that_it_is_taken_back_is_reported);
 	tcase_add_loop_test(t, an_ordered_go_replaces_it, 0, 2);
+	tcase_add_test(t, an_ordered_go_that_could_not_be_sent_is_sent_later);
 	tcase_add_test(t, what_the_engine_refuses_is_not_sent_again);
 	tcase_add_test(t, the_next_engine_gets_it_again);
 	tcase_add_test(t, an_order_of_another_window_arms_nothing);
