@@ -106,7 +106,10 @@ START_TEST(a_large_specification_is_read_in_the_pool)
 	void *bytes = placing_pack(job, &n);
 	const struct link_message m = { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL };
 	parts_take_placement(&other, &m);
-	ck_assert_ptr_nonnull(other.arriving);
+	const struct arriving *first = other.arriving;
+	ck_assert_ptr_nonnull(first);
+	parts_take_placement(&other, &m); /* it is sent again while it is read, and not read once more */
+	ck_assert_ptr_eq(other.arriving, first);
 	ck_assert_ptr_null(part_find(&other.node, JOB + 1));
 	UNTIL(part_find(&other.node, JOB + 1));
 	ck_assert_ptr_null(other.arriving);
