@@ -166,8 +166,18 @@ struct session_key pair_attach(uint32_t rank)
 	return key;
 }
 
+/* The order to run may come after the coordinator has said that it does. */
+static void wait_ready(const struct session_key *key)
+{
+	uint64_t call = seen.calls++;
+	job_wait_ready(there()->job, call, key, 0, node_now());
+	UNTIL(seen.answered[call]);
+	ck_assert_msg(!seen.reply[call].status, "%s", seen.reply[call].text);
+}
+
 void pair_push(const struct session_key *key, uint32_t micro, float value)
 {
+	wait_ready(key);
 	uint64_t call = seen.calls++;
 	struct part *p = there();
 	uint32_t n, slot = job_session_slots(p->job, key->rank, &n) + micro % 2;

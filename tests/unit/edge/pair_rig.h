@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { JOB = 7, RANKS = 2, CALLS = 32, PATIENCE_S = 20 };
+enum { JOB = 7, RANKS = 2, CALLS = 64, PATIENCE_S = 20 };
 
 #define PAIR_ENGINE(argc, argv)                                                                                        \
 	do {                                                                                                           \
