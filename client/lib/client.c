@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define DEFAULT_ENDPOINT "unix:/run/gaccd/gaccd.sock"

@@ -2,9 +2,8 @@
 /* The library's own structs. A gacc_client is a channel and an endpoint; a gacc_job is one session of one rank.
  *
  * Layers, the upper using the lower only: gacc.h's calls (attach.c, register.c, params.c, push.c, ready.c, step.c);
- * async.c,
- * queued pushes; push_rpc.c and session.c, calls that outlive the daemon; recover.c, another session; sender.c, the
- * thread of queued pushes; single attempts (session_call.c, push_send.c, inline.c).
+ * async.c, queued pushes; push_rpc.c and session.c, calls that outlive the daemon; recover.c, another session;
+ * sender.c, the thread of queued pushes; single attempts (session_call.c, push_send.c, inline.c).
  *
  * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the
  * sender (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced

@@ -74,7 +74,8 @@ void coord_enqueue(struct coord *, const char *reason, struct now);
 /* Its turn has come: STARTING. */
 void coord_admit(struct coord *, struct now);
 /* Holds the job at the window's end: the open window may fill, but is not closed; one that is closing already is
- * committed first. Nobody counts as late meanwhile. Both are durable before they are said here; `reason` says who and
+ * committed first. A part that closed its window by itself meanwhile has its vote taken after the resume. Nobody counts
+ * as late meanwhile. Both are durable before they are said here; `reason` says who and
  * why. ST_JOB_ENDED. */
 enum status coord_pause(struct coord *, const char *reason, struct now);
 enum status coord_resume(struct coord *, const char *reason, struct now);

@@ -295,7 +295,10 @@ static void drop_strangers(struct daemon *d)
 		if (known && (h->aside || (p && p->tensors.due)))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
-			 d->node.stored[i].name, known ? "its job is over" : "its job is no longer in the journal");
+			 d->node.stored[i].name,
+			 !known		   ? "its job is no longer in the journal"
+			 : hosted_ended(h) ? "its job is over"
+					   : "its job begins anew");
 		fdstore_remove(d->node.fdstore, d->node.stored[i].name);
 		close(d->node.stored[i].fd);
 		d->node.stored[i].fd = -1;

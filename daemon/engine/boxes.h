@@ -99,7 +99,7 @@ void boxes_take(struct engine *, const struct engine_command *, const int *fds, 
 /* Takes what one rank has published, whether its bell has rung or not: before a command is judged that must not
  * overtake it. Nothing if it has no mailbox. */
 void boxes_look(struct engine *, uint32_t rank);
-/* The same for those who count up a ready word. */
-void boxes_turn(struct engine *);
+/* The same for those whose ready word has not come yet. */
+void boxes_look_again(struct engine *);
 
 #endif

@@ -60,7 +60,7 @@ void boxes_look(struct engine *e, uint32_t rank)
 	}
 }
 
-static void look_again(struct engine *e)
+void boxes_look_again(struct engine *e)
 {
 	struct boxes *b = &e->boxes;
 	uint32_t n = 0;
@@ -73,11 +73,6 @@ static void look_again(struct engine *e)
 			b->list[LIST_LOOK][n++] = rank;
 	}
 	b->n_listed[LIST_LOOK] = n;
-}
-
-void boxes_turn(struct engine *e)
-{
-	look_again(e);
 }
 
 /* ---- a mailbox comes ---- */

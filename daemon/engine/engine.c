@@ -333,7 +333,7 @@ static void turn(struct engine *e, struct packet *packet)
 	for (int i = 0; i < n; i++)
 		if (ev[i].data.u64 < SNAPSHOT)
 			boxes_look(e, (uint32_t)ev[i].data.u64);
-	boxes_turn(e);
+	boxes_look_again(e);
 	push_pass(e);
 	window_flush_waiting(e);
 	boxes_ring(e);

@@ -62,6 +62,18 @@ START_TEST(a_window_closes_without_an_order)
 }
 END_TEST
 
+/* The report that the part had applied the commit was lost: its next one opens the window, and has the vote in it. */
+START_TEST(a_vote_may_come_before_its_window_is_open_here)
+{
+	vote(1);
+	coord_on_persisted(coord, 0, ST_OK, now);
+	node.window = 1;
+	vote(2);
+	ck_assert_uint_eq(coord_window(coord), 1);
+	ck_assert_uint_eq(n_stored, 2);
+}
+END_TEST
+
 /* The vote is on the way; should it not come, the order does. */
 START_TEST(a_part_that_is_armed_and_complete_is_waited_for)
 {
@@ -200,6 +212,7 @@ Suite *armed_suite(void)
 	suite_add_tcase(s, t);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_window_closes_without_an_order);
+	tcase_add_test(t, a_vote_may_come_before_its_window_is_open_here);
 	tcase_add_test(t, a_part_that_is_armed_and_complete_is_waited_for);
 	tcase_add_test(t, one_in_which_nothing_counts_is_closed_by_order);
 	tcase_add_loop_test(t, a_part_that_is_not_armed_is_ordered_to, 0, 1);
