@@ -27,6 +27,8 @@ enum link_kind {
 	LINK_EVENT,	/* event_message.h */
 	LINK_TENSORS,	/* tensors_message.h, as LINK_KEPT is */
 	LINK_KEPT,
+	LINK_SAVE, /* save_message.h, as LINK_SAVED is */
+	LINK_SAVED,
 	LINK_KINDS
 };
 

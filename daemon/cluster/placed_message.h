@@ -21,6 +21,9 @@ struct placed {
 	 * `text`. Never ST_OK where it is refused. */
 	enum status status;
 	char text[PLACED_TEXT];
+	/* What a checkpoint of the part takes on a disk, and what the sum adds to that inside a window. 0: the part has
+	 * no memory yet. */
+	uint64_t save_bytes, carry_bytes;
 };
 
 struct drop {

@@ -233,6 +233,17 @@ uint64_t coord_window(const struct coord *c)
 	return c->window;
 }
 
+bool coord_window_at_parts(const struct coord *c, uint64_t *out)
+{
+	*out = c->phase == COORD_ENDING ? c->peer[0].last.window : c->window;
+	if (c->phase != COORD_ENDING)
+		return c->phase >= COORD_COLLECT && c->phase <= COORD_PERSIST;
+	COORD_EACH_PART(c, i)
+	if (c->peer[i].last.window != *out)
+		return false;
+	return true;
+}
+
 uint64_t coord_applied_step(const struct coord *c)
 {
 	return c->applied_step;

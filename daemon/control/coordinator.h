@@ -105,6 +105,9 @@ enum status coord_end_status(const struct coord *);
 enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
 uint64_t coord_window(const struct coord *);
+/* The window whose outcome the parts do not have, and will not get before the next message to them: what they hold is
+ * the state before it. false: a COMMIT is on its way, or they are not started, or it is not known. */
+bool coord_window_at_parts(const struct coord *, uint64_t *out);
 uint64_t coord_epoch(const struct coord *);
 uint64_t coord_applied_step(const struct coord *);
 /* Last commit decided; NULL before the first. */

@@ -10,6 +10,7 @@
 #define GACC_CONTROL_MESSAGES_H
 
 #include "control/loss_scale.h"
+#include "engine/channel.h"
 #include "proto/segment_layout.h"
 #include "proto/status.h"
 
@@ -188,6 +189,37 @@ struct order {
 	const struct late_rank *late;
 	uint32_t n_late; /* at most ORDER_MAX_LATE */
 	bool paused;	 /* the window is not closed before the operator says so */
+};
+
+#define SAVE_MAX_PATH 4095 /* bytes, as of a path anywhere */
+
+/* To the node of one part: its engine is to write the files of a checkpoint. Repeated until a part_saved answers it. */
+struct save {
+	uint64_t job_id, epoch;
+	uint32_t part;
+	uint64_t term, number; /* number: counts what this coordinator has asked for, from 1 */
+	uint64_t window;       /* saved is what the part has while this is its window */
+	bool inside_window;    /* with the sum so far, and who is in it */
+	char path[SAVE_MAX_PATH + 1];
+};
+
+/* What became of it. */
+struct part_saved {
+	uint64_t job_id, epoch;
+	uint32_t part;
+	uint64_t term, number; /* of the save */
+	bool passed;	       /* nothing was written: the part was in a later window already */
+	/* ST_OK: the files are on the disk; ST_ENGINE_DOWN: their engine has died, or there is none; else why they are
+	 * not */
+	enum status status;
+	char text[160];
+	/* With ST_OK: the state that was saved, in the words of the engine's answer (engine/channel.h), but ranks are
+	 * the job's. */
+	uint64_t window, applied_step, params_digest, count;
+	double loss_scale, sum_weight, sum_loss, window_lr;
+	uint32_t micro_size, last_rank, lr_rank;
+	struct engine_dir dir;
+	struct engine_file file[ENGINE_FILES];
 };
 
 /* Time is an argument everywhere. */

@@ -60,11 +60,12 @@ static enum status push(struct saver *s, const uint8_t request_id[16], bool insi
 	return ST_OK;
 }
 
-void saver_start(struct saver *s, uint64_t last_id)
+void saver_start(struct saver *s, uint64_t last_id, uint64_t saved_step)
 {
 	if (s->state != SAVER_NEW)
 		return;
 	s->last_id = last_id;
+	s->saved_step = saved_step;
 	sweep(s);
 }
 
@@ -96,7 +97,8 @@ void saver_kick(struct saver *s)
 void saver_on_boundary(struct saver *s, uint64_t applied_step, bool applied)
 {
 	s->step = applied_step;
-	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending;
+	bool due = s->every_steps && applied && applied_step % s->every_steps == 0 && !s->ending &&
+		   applied_step != s->saved_step;
 	uint32_t begun = s->state >= SAVER_WRITING && s->state <= SAVER_RECORDING;
 	for (uint32_t i = begun; i < s->n_wants; i++) /* one that is still waiting will save this step, too */
 		due = due && memcmp(s->want[i].request_id, no_request, sizeof(no_request));
@@ -186,6 +188,12 @@ void saver_on_written(struct saver *s, enum status st)
 	}
 	pop(s, st);
 	sweep(s);
+}
+
+void saver_on_passed(struct saver *s)
+{
+	if (s->state == SAVER_WRITING)
+		s->state = SAVER_IDLE;
 }
 
 /* The checkpoint is tried once more, with the new engine's state. */

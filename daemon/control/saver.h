@@ -15,10 +15,10 @@
 #define SAVER_MAX_WANTS 8
 
 enum saver_state {
-	SAVER_NEW,	 /* the job has no engine yet */
+	SAVER_NEW,	 /* the job has no parameters yet */
 	SAVER_SWEEPING,	 /* what earlier writers left is deleted */
 	SAVER_IDLE,	 /* nothing is under way; the first want begins as soon as the engine can */
-	SAVER_WRITING,	 /* the engine writes */
+	SAVER_WRITING,	 /* the engine writes, or is about to */
 	SAVER_SEALING,	 /* the manifest is written, the directory gets its name */
 	SAVER_RECORDING, /* the journal hears of it */
 	SAVER_PRUNING,	 /* older ones are deleted */
@@ -39,7 +39,7 @@ struct save_want {
 struct saver_ports {
 	void *ctx;
 	void (*sweep)(void *ctx);
-	/* false: the engine cannot take it now; saver_kick tries again. */
+	/* false: it cannot be asked for now; saver_kick tries again. */
 	bool (*begin)(void *ctx, const struct save_want *);
 	void (*seal)(void *ctx, const struct save_want *);
 	void (*record)(void *ctx, const struct save_want *);
@@ -66,15 +66,16 @@ struct saver {
 };
 
 void saver_init(struct saver *, uint64_t every_steps, bool save_at_end, const struct saver_ports *);
-/* The job's engine is up for the first time. last_id: the highest id of the journal. */
-void saver_start(struct saver *, uint64_t last_id);
-/* A window has been committed and the next one is open. */
+/* The job has had its parameters for the first time. last_id: the highest id of the journal; saved_step: the step of
+ * the newest checkpoint there that is complete and not from inside a window, 0: there is none. */
+void saver_start(struct saver *, uint64_t last_id, uint64_t saved_step);
+/* A window has been committed and the next one is open; or it is the last one, and saver_end follows. */
 void saver_on_boundary(struct saver *, uint64_t applied_step, bool applied);
 /* A new want. ST_RESOURCE_EXHAUSTED: too many; ST_JOB_ENDED: the job ends. */
 enum status saver_request(struct saver *, const uint8_t request_id[16], bool inside_window);
 /* The want with this request id, or NULL. */
 const struct save_want *saver_find(const struct saver *, const uint8_t request_id[16]);
-/* The engine may be able to begin now. */
+/* It may be possible to begin now. */
 void saver_kick(struct saver *);
 /* The job ends. true: a checkpoint comes first, end_ready follows. After another end than completion nothing comes
  * first and all wants fail. */
@@ -86,6 +87,8 @@ void saver_switch_off(struct saver *, enum status);
 
 void saver_on_swept(struct saver *, uint64_t last_id);
 void saver_on_written(struct saver *, enum status);
+/* The window that was to be saved has passed: the next one will do. */
+void saver_on_passed(struct saver *);
 void saver_on_engine_lost(struct saver *);
 void saver_on_sealed(struct saver *, enum status);
 void saver_on_recorded(struct saver *, enum status);

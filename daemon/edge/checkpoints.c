@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a running job: takes requests, sends the engine its command, writes the record to the journal,
- * answers the calls. The ports of control/saver.h, except those of the disk. For the checkpoint methods and
- * part_ports.c. Loop thread. */
+/* Checkpoints of a running job: takes requests, asks the node of the part for the files until it has answered, writes
+ * the record to the journal, answers the calls. The ports of control/saver.h, except those of the disk. For the
+ * checkpoint methods, the links and the coordinator's ports. Loop thread. */
 #include "edge/checkpoints_impl.h"
 
+#include "cluster/save_message.h"
 #include "edge/hosted_journal.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
@@ -15,18 +16,7 @@
 
 /* ---- the machine's ports (those of the disk: checkpoints_disk.c) ---- */
 
-/* How many bytes the engine would write. */
-static uint64_t bytes_of(const struct hosted *h, bool inside_window)
-{
-	uint64_t bytes = 0;
-	const struct part *p = hosted_part(h);
-	for (int i = 0; p && p->mem.wanted && i < p->mem.n; i++) {
-		uint32_t role = p->mem.wanted[i].role;
-		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
-		bytes += state || (inside_window && role == SEG_ACCUM0) ? p->mem.wanted[i].bytes : 0;
-	}
-	return bytes;
-}
+#define ASK_AGAIN_NS (INT64_C(1000) * 1000000) /* a wish that no node has answered is repeated */
 
 struct refused {
 	struct posted posted; /* first */
@@ -51,7 +41,8 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 {
 	struct saving *s = h->saving;
 	char why[320];
-	enum status st = state_share_admit(h, s->dir, bytes_of(h, w->inside_window), why, sizeof(why));
+	uint64_t bytes = s->save_bytes + (w->inside_window ? s->carry_bytes : 0);
+	enum status st = state_share_admit(h, s->dir, bytes, why, sizeof(why));
 	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof(*r)) : NULL;
 	if (!r)
 		return false;
@@ -62,13 +53,40 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 	return true;
 }
 
+/* To the node of the part; again, until it has answered. */
+static void ask(struct hosted *h)
+{
+	struct saving *s = h->saving;
+	size_t n = 0;
+	void *bytes = save_pack(&s->asked, &n);
+	s->sent_ns = daemon_now(h->d).mono_ns;
+	links_send(h->d, LINK_SAVE, h->id, s->asked.part, bytes, n);
+}
+
+/* The state before `window` is to be saved. */
+static void begin(struct hosted *h, const struct save_want *w, uint64_t window)
+{
+	struct saving *s = h->saving;
+	s->asked = (struct save){ .job_id = h->id,
+				  .epoch = coord_epoch(h->coord),
+				  .term = h->d->term,
+				  .number = ++s->n_asked,
+				  .window = window,
+				  .inside_window = w->inside_window };
+	checkpoint_partial_path(s->asked.path, s->dir, h->uuid, w->id);
+	s->have_before = s->have_last && s->last.window + 1 == window;
+	s->before = s->last;
+	s->n_updates =
+		updates_beyond_spec(coord_updates(h->coord), *coord_values(h->coord), h->spec, window, s->update);
+	ask(h);
+}
+
 static bool on_begin(void *ctx, const struct save_want *w)
 {
 	struct hosted *h = ctx;
 	struct saving *s = h->saving;
-	char path[CHECKPOINT_MAX_PATH];
-	struct part *part = hosted_part(h);
-	if (!part || !s->dir[0] || !job_can_checkpoint(part->job))
+	uint64_t window;
+	if (!s->dir[0] || !h->place.wanted || !coord_window_at_parts(h->coord, &window))
 		return false;
 	struct saved *k = saved_find(&h->saved, w->id);
 	if (!k)
@@ -76,25 +94,10 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	if (!k)
 		return false;
 	k->started_unix_ns = daemon_now(h->d).unix_ns;
-	if (refuse(h, w)) {
-		saving_answer_calls(h, k, false);
-		return true;
-	}
-	checkpoint_partial_path(path, s->dir, h->uuid, w->id);
-	struct engine_command c = { .op = ENGINE_CHECKPOINT,
-				    .id = w->id,
-				    .inside_window = w->inside_window,
-				    .n_present = (uint32_t)strlen(path) };
-	if (!part_engine_send(part, h->id, &c, path))
-		return false;
-	s->command = w->id;
-	const struct commit *last = job_last_commit(part->job);
-	s->have_last = last != NULL;
-	if (last)
-		s->last = *last;
-	k->window = job_window(part->job);
-	s->n_updates =
-		updates_beyond_spec(coord_updates(h->coord), *coord_values(h->coord), h->spec, k->window, s->update);
+	k->window = window;
+	s->asked.number = 0; /* an answer to the one before is too late */
+	if (!refuse(h, w))
+		begin(h, w, window);
 	saving_answer_calls(h, k, false);
 	return true;
 }
@@ -169,54 +172,115 @@ static void on_end_ready(void *ctx)
 
 /* ---- events ---- */
 
-void saving_on_answer(struct hosted *h, const struct engine_answer *a)
+/* The files are there, or will not be. */
+static void take_answer(struct hosted *h, const struct part_saved *is)
 {
 	struct saving *s = h->saving;
-	enum status st = (enum status)a->status;
-	if (a->id != s->command)
+	enum status st = is->status;
+	char why[200];
+	snprintf(why, sizeof(why), "%s", is->text);
+	if (!st && is->window != s->asked.window) {
+		st = ST_INTERNAL;
+		snprintf(why, sizeof(why), "part %u has saved window %llu, and window %llu was to be saved", is->part,
+			 (unsigned long long)is->window, (unsigned long long)s->asked.window);
+	}
+	s->asked.number = 0;
+	s->got = *is;
+	if (st == ST_ENGINE_DOWN) {
+		saver_on_engine_lost(&s->saver);
 		return;
-	s->command = 0;
-	s->answer = *a;
-	if (!st && s->have_last && s->last.window + 1 != a->window)
-		st = ST_INTERNAL; /* it may begin only when no COMMIT is on its way */
+	}
 	if (st)
-		saving_set_why(h, a->text);
+		saving_set_why(h, why);
 	saver_on_written(&s->saver, st);
 }
 
-void saving_on_engine_up(struct hosted *h)
+void saving_take_saved(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_find(d, m->job);
+	struct part_saved is;
+	char why[200];
+	if (!h || !h->coord || !h->saving)
+		return; /* it is over */
+	enum status st = saved_unpack(m->bytes, m->n, h->spec->ranks, &is, why, sizeof(why));
+	const struct save *asked = &h->saving->asked;
+	if (st == ST_VERSION_SKEW) { /* repeated, it would be the same */
+		links_refuse(m, why);
+		saving_set_why(h, why);
+		saver_on_written(&h->saving->saver, st);
+	}
+	if (st || is.job_id != h->id || !asked->number || is.epoch != asked->epoch || is.part != asked->part ||
+	    is.term != asked->term || is.number != asked->number)
+		return; /* it is repeated, or of an earlier one */
+	if (!is.passed) {
+		take_answer(h, &is);
+		return;
+	}
+	h->saving->asked.number = 0;
+	saver_on_passed(&h->saving->saver);
+}
+
+/* Of the journal: the newest one that has no sum, and so is nothing but the state after a step. */
+static uint64_t saved_step(const struct hosted *h)
+{
+	uint64_t step = 0;
+	for (size_t i = 0; i < h->saved.n; i++)
+		if (h->saved.saved[i].state == SAVED_COMPLETE && !h->saved.saved[i].carried)
+			step = h->saved.saved[i].applied_step;
+	return step;
+}
+
+static void start(struct hosted *h)
 {
 	struct saving *s = h->saving;
-	if (s->saver.state == SAVER_NEW) {
-		uint64_t last = h->saved.n ? h->saved.saved[h->saved.n - 1].id : 0;
-		saver_start(&s->saver, last);
-	}
+	uint64_t last = h->saved.n ? h->saved.saved[h->saved.n - 1].id : 0;
+	if (s->saver.state == SAVER_NEW)
+		saver_start(&s->saver, last, saved_step(h));
+}
+
+void saving_on_placed(struct hosted *h, uint64_t save_bytes, uint64_t carry_bytes)
+{
+	struct saving *s = h->saving;
+	if (!save_bytes)
+		return; /* it has no memory yet */
+	s->save_bytes = save_bytes;
+	s->carry_bytes = carry_bytes;
+	start(h);
 	saver_kick(&s->saver);
 }
 
-void saving_on_engine_down(struct hosted *h)
+/* What a job began with is on a disk already. */
+static bool is_base(const struct hosted *h, const struct commit *k)
 {
-	h->saving->command = 0;
-	saver_on_engine_lost(&h->saving->saver);
+	return h->has_base && k->window + 1 == h->base_window;
 }
 
-void saving_on_committed(struct hosted *h)
+void saving_look(struct hosted *h)
 {
-	const struct part *p = hosted_part(h);
-	const struct commit *k = p ? job_last_commit(p->job) : NULL;
-	if (k)
-		saver_on_boundary(&h->saving->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
+	struct saving *s = h->saving;
+	const struct commit *k = coord_last_commit(h->coord);
+	uint64_t window;
+	if (!coord_window_at_parts(h->coord, &window))
+		return;
+	start(h);
+	bool fails = coord_phase(h->coord) >= COORD_ENDING && coord_end_status(h->coord);
+	if (!k || k->window + 1 != window || fails || (s->have_last && s->last.window == k->window))
+		return;
+	s->last = *k;
+	s->have_last = true;
+	if (!is_base(h, k))
+		saver_on_boundary(&s->saver, k->applied_step, k->outcome == OUTCOME_APPLIED);
 }
 
-void saving_tick(struct hosted *h)
+void saving_tick(struct hosted *h, struct now now)
 {
 	struct saving *s = h->saving;
 	if (s->saver.state == SAVER_SWEEPING && !s->n_working)
 		saving_sweep(h);
+	saving_look(h);
 	saver_kick(&s->saver);
-	const struct part *p = hosted_part(h);
-	if (s->end_held && (!p || part_engine_is_over(p)))
-		saver_give_up(&s->saver, ST_ENGINE_DOWN);
+	if (s->saver.state == SAVER_WRITING && s->asked.number && now.mono_ns - s->sent_ns >= ASK_AGAIN_NS)
+		ask(h);
 }
 
 bool saving_hold_end(struct hosted *h, enum status end, const char *reason)
@@ -224,6 +288,7 @@ bool saving_hold_end(struct hosted *h, enum status end, const char *reason)
 	struct saving *s = h->saving;
 	s->end = end;
 	snprintf(s->end_reason, sizeof(s->end_reason), "%s", reason);
+	saving_look(h);	    /* the last window may be due */
 	s->end_held = true; /* before: end_ready may come at once */
 	s->end_held = saver_end(&s->saver, end == ST_OK);
 	return s->end_held;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a running job: connects control/saver.h with engine, pool and journal, and keeps the list. Private to
+/* Checkpoints of a running job: connects control/saver.h with the node of the part, pool and journal, and keeps the
+ * list. Private to
  * the edge; loop thread.
  *
- * The pool makes, seals and deletes directories; the engine writes the files.
+ * The pool makes, seals and deletes directories; the part's engine writes the files.
  */
 #ifndef GACC_EDGE_CHECKPOINTS_H
 #define GACC_EDGE_CHECKPOINTS_H
 
 #include "edge/hosted.h"
+#include "edge/links.h"
 #include "runtime/saved_list.h"
 
 /* The machine of a new hosted. */
@@ -18,12 +20,13 @@ void saving_free(struct hosted *);
 /* The pool works on this job's directories. */
 bool saving_busy(const struct hosted *);
 
-/* From the engine's life. */
-void saving_on_engine_up(struct hosted *);
-void saving_on_engine_down(struct hosted *);
-void saving_on_answer(struct hosted *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
-void saving_on_committed(struct hosted *);			      /* a window was committed, the next is open */
-void saving_tick(struct hosted *);
+/* What became of the part's files. */
+links_take saving_take_saved;
+/* The node has the part: what a checkpoint of it takes on a disk, and what the sum adds to that; 0: no memory yet. */
+void saving_on_placed(struct hosted *, uint64_t save_bytes, uint64_t carry_bytes);
+/* The coordinator may have the next window, or be at its end: the policy may want a checkpoint. */
+void saving_look(struct hosted *);
+void saving_tick(struct hosted *, struct now);
 /* The job ends: true when a checkpoint comes first, which then calls hosted_write_end. */
 bool saving_hold_end(struct hosted *, enum status end, const char *reason);
 

@@ -64,18 +64,15 @@ void saving_sweep(void *ctx)
 }
 
 /* The specification, without tensors that did not come with it: these are in disk_work.tensors. */
-static void *pack_spec(struct hosted *h, size_t *out_n)
+static void *pack_spec(const struct hosted *h, size_t *out_n)
 {
-	struct part *p = hosted_part(h);
-	if (!h->text->pb->n_tensors && (!p || part_pack_tensors(p)))
-		return NULL;
-	return specification_pack(h->text, out_n);
+	return h->text->pb->n_tensors || h->tensors ? specification_pack(h->text, out_n) : NULL;
 }
 
 static void fill_manifest(const struct hosted *h, const struct save_want *want, struct manifest *m)
 {
 	const struct saving *s = h->saving;
-	const struct engine_answer *a = &s->answer;
+	const struct part_saved *a = &s->got;
 	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
 	*m = (struct manifest){ .id = want->id,
 				.job = h->id,
@@ -90,7 +87,7 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 				.optimizer = optim_info(h->spec->optim.type)->name,
 				.accumulate_dtype = dtype_name(h->spec->accumulate_dtype),
 				.loss_scale = a->loss_scale,
-				.params_digest = a->digest };
+				.params_digest = a->params_digest };
 	memcpy(m->uuid, h->uuid, 16);
 	if (inside) {
 		m->count = a->count;
@@ -100,8 +97,8 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 		m->lr = a->window_lr;
 		m->lr_rank = a->lr_rank;
 	}
-	if (s->have_last)
-		manifest_put_commit(m, &s->last);
+	if (s->have_before)
+		manifest_put_commit(m, &s->before);
 	manifest_put_updates(m, s->update, s->n_updates);
 	for (int i = 0; i < ENGINE_FILES; i++) {
 		m->file[i].bytes = a->file[i].bytes;
@@ -125,17 +122,16 @@ void saving_seal(void *ctx, const struct save_want *want)
 	size_t n_spec = w->manifest.n_spec;
 	fill_manifest(h, want, &w->manifest);
 	w->manifest.n_spec = n_spec;
-	const struct part *p = hosted_part(h);
-	w->tensors = p && p->tensors.packed ? shared_hold(p->tensors.packed) : NULL;
-	w->made = (struct checkpoint_dir){ s->answer.dir.dev, s->answer.dir.ino };
-	checkpoint_final_path(w->final, s->dir, h->uuid, s->answer.applied_step, want->id);
+	w->tensors = h->text->pb->n_tensors ? NULL : shared_hold(h->tensors);
+	w->made = (struct checkpoint_dir){ s->got.dir.dev, s->got.dir.ino };
+	checkpoint_final_path(w->final, s->dir, h->uuid, s->got.applied_step, want->id);
 	memcpy(s->final, w->final, sizeof(s->final));
 	saved_set_text(&k->path, w->final);
-	k->window = s->answer.window;
-	k->applied_step = s->answer.applied_step;
+	k->window = s->got.window;
+	k->applied_step = s->got.applied_step;
 	k->carried = w->manifest.count;
 	for (int i = 0; i < ENGINE_FILES; i++)
-		k->bytes += s->answer.file[i].bytes;
+		k->bytes += s->got.file[i].bytes;
 	start_work(h, w);
 }
 

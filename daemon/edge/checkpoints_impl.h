@@ -19,12 +19,17 @@ struct saving {
 	struct saver saver;
 	char dir[CHECKPOINT_MAX_PATH]; /* "": not known, nothing can be saved there */
 	uint32_t n_working;	       /* of the pool */
-	uint64_t command;	       /* CHECKPOINT under way; 0: none */
+	struct save asked;	       /* of the part; number 0: its answer is here, or nothing was asked for */
+	uint64_t n_asked;	       /* since this gaccd's start */
+	int64_t sent_ns;	       /* when it was asked last */
 	bool have_last;
-	struct commit last;			       /* the outcome before the window of the checkpoint under way */
+	struct commit last; /* the newest outcome that the parts have */
+	bool have_before;
+	struct commit before;		  /* the outcome before the window of the checkpoint under way */
+	uint64_t save_bytes, carry_bytes; /* what one takes on a disk, as the node says; 0: it has not said */
 	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
 	uint32_t n_updates;
-	struct engine_answer answer;
+	struct part_saved got;		 /* the answer of the part */
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
 	bool refused; /* the one under way; on_refused follows */

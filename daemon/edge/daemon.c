@@ -187,7 +187,8 @@ static enum status listen_tcp(struct daemon *d)
 static links_take *const daemon_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
-	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept
+	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
+	[LINK_SAVED] = saving_take_saved
 };
 
 static enum status open_store(struct daemon *d)

@@ -27,8 +27,8 @@ struct decided;
 
 #define RANK_NONE UINT32_MAX
 
-/* A job's placement on a node (placing.c). The last windows, the tensor set and the checkpoint are only there
- * until the node has them. */
+/* A job's placement on a node (placing.c). The last windows and the checkpoint are only there until the node has them.
+ */
 struct hosted_place {
 	bool wanted;	     /* a node is to have the part */
 	bool answered;	     /* it has, or has said why it has not */
@@ -36,8 +36,6 @@ struct hosted_place {
 	enum status refused; /* ST_OK: the node has not refused */
 	char *why;	     /* and why it has */
 	uint64_t need;	     /* bytes of memory, where the tensors are known; 0: they are not */
-	/* packed, as in the journal; NULL: they are in the specification, or not known */
-	struct shared *tensors;
 	/* the checkpoint that the job begins with, when it has been read; its path lies behind it */
 	struct part_restore *restore;
 	struct decided *window; /* the last ones, oldest first */
@@ -79,6 +77,8 @@ struct hosted {
 	struct specification *text;  /* as submitted; without its message: it is over, and the journal has it */
 	const struct job_spec *spec; /* of it */
 	struct coord *coord;	     /* NULL: it is over, and only this is left (hosted_retire.c) */
+	/* packed, as in the journal; NULL: they are in the specification, or not known, or it is over */
+	struct shared *tensors;
 	struct outcome_kept end;
 	bool aside, giving_up;		     /* hosted_aside.h: not over in the journal; its END is being written */
 	struct hosted_place place;	     /* where its part is; hosted_part finds one that is here */

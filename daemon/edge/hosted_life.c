@@ -19,6 +19,8 @@ void hosted_drop_machines(struct hosted *h)
 		placing_drop(h);
 	coord_free(h->coord);
 	h->coord = NULL;
+	shared_drop(h->tensors);
+	h->tensors = NULL;
 }
 
 void hosted_free(struct hosted *h)

@@ -59,6 +59,8 @@ void hosted_take_placed(struct daemon *d, const struct link_message *m)
 	} else {
 		placing_answered(h);
 		h->changed = true; /* it may have another engine */
+		if (!p.status)
+			saving_on_placed(h, p.save_bytes, p.carry_bytes);
 		submitting_done(h, p.status, p.text);
 	}
 }
@@ -124,6 +126,7 @@ static void on_changed(void *ctx, uint64_t job)
 	const struct commit *k = coord_last_commit(h->coord);
 	if (k && coord_phase(h->coord) == COORD_COLLECT && k->window + 1 == coord_window(h->coord))
 		hosted_note_step(h, k);
+	saving_look(h);
 }
 
 static void on_saved(void *ctx, char *text, size_t n)

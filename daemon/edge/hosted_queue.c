@@ -238,7 +238,7 @@ enum status hosted_queue_fits(const struct part *p, uint64_t bytes, char *why, s
 void hosted_queue_restore(struct hosted *h, bool queued)
 {
 	find_need(h);
-	if (h->place.tensors && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
+	if (h->tensors && h->admission.need < stored_bytes(&h->d->node, h->id, NULL))
 		h->admission.need = stored_bytes(&h->d->node, h->id, NULL);
 	h->admission.queued = queued;
 	h->admission.reserved = queued ? 0 : h->admission.need;

@@ -106,7 +106,7 @@ static enum status find_need(struct rows *r)
 	if (h->spec->launch_mode != LAUNCH_DAEMON || h->params_durable)
 		return ST_OK;
 	enum status st = ST_OK;
-	const struct shared *set = h->place.tensors;
+	const struct shared *set = h->tensors;
 	if (set) {
 		Gacc__V1__JobSpec *pb = gacc__v1__job_spec__unpack(NULL, set->n, set->data);
 		st = pb ? need_of(h, pb, why, sizeof(why)) : ST_MALFORMED;

@@ -20,6 +20,10 @@ static void on_durable(void *arg, enum status st)
 	daemon_check_store(st);
 	h->tensors_noted = false;
 	h->tensors_durable |= st == ST_OK;
+	if (!h->tensors_durable) {
+		shared_drop(h->tensors);
+		h->tensors = NULL;
+	}
 	hosted_drop(h);
 	if (h->coord)
 		answer(h, st);
@@ -30,10 +34,13 @@ static void keep(struct hosted *h, struct shared *set)
 	struct journal_record r = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
 	enum status st = persist_put_shared(h->d->persist, &r, set, on_durable, h);
 	h->tensors_noted = st == ST_OK;
-	if (st)
+	if (st) {
 		answer(h, st);
-	else
-		hosted_hold(h);
+		return;
+	}
+	shared_drop(h->tensors);
+	h->tensors = shared_hold(set); /* its checkpoints have it */
+	hosted_hold(h);
 }
 
 void hosted_take_tensors(struct daemon *d, const struct link_message *m)

@@ -50,7 +50,7 @@ void hosted_tick(struct hosted *h, struct now now)
 	if (refused_tick(h, now))
 		return;
 	placing_tick(h, now);
-	saving_tick(h);
+	saving_tick(h, now);
 	coord_tick(h->coord, now);
 	if (hosted_ended(h))
 		submitting_done(h, ST_OK, NULL); /* it has ended before its memory was there: its state says how */

@@ -11,15 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The job whose engine can save it; NULL: answered. */
+/* The job, which can be saved; NULL: answered. */
 static struct hosted *savable_job(struct rpc_call *call, const char *name)
 {
 	struct hosted *h = named_job(call, name);
 	if (!h || !may_change(call, h))
 		return NULL;
 	unsigned long long id = h->id;
-	const struct part *part = hosted_part(h);
-	bool ready = part && job_params_ready(part->job);
+	bool ready = h->coord && coord_phase(h->coord) > COORD_START;
 	if (hosted_ended(h) || coord_phase(h->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
 	else if (h->spec->optim.type == OPTIM_CLIENT)

@@ -1,28 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a part of a job asks of the rest of gaccd: reports, events and tensor sets on their way to the coordinator,
- * answers to calls; and where the job is coordinated here, the saving of checkpoints, for which there are no messages
- * yet. Loop thread. */
+ * what has become of checkpoints; and answers to calls. Loop thread. */
 #include "edge/part_ports.h"
 
 #include "cluster/event_message.h"
 #include "cluster/order_message.h"
 #include "cluster/placed_message.h"
+#include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
-#include "edge/checkpoints.h"
-#include "edge/hosted.h"
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
 #include "edge/reply.h"
 #include "proto/failpoint.h"
 
 #include <stdio.h>
-
-/* NULL: it is coordinated elsewhere, or over. */
-static struct hosted *job_of(const struct part *p)
-{
-	struct hosted *h = hosted_find(daemon_of_node(p->node), p->id);
-	return h && hosted_part(h) == p ? h : NULL;
-}
 
 /* ---- messages of the coordinator ---- */
 
@@ -72,6 +63,7 @@ static void on_placed(void *ctx, enum status st, const char *why)
 	const struct part *p = ctx;
 	struct placed placed = { .job_id = p->id, .epoch = job_part(p->job)->epoch, .status = st };
 	size_t n = 0;
+	part_save_bytes(p, &placed.save_bytes, &placed.carry_bytes);
 	snprintf(placed.text, sizeof(placed.text), "%s", why ? why : "");
 	void *bytes = placed_pack(&placed, &n);
 	links_send(daemon_of_node(p->node), LINK_PLACED, p->id, placed.part, bytes, n);
@@ -114,29 +106,43 @@ static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 	return hosted_queue_fits(ctx, bytes, why, n_why);
 }
 
-static void on_engine_up(void *ctx)
+static void on_saved(void *ctx, const struct part_saved *is)
 {
-	struct hosted *h = job_of(ctx);
-	if (h)
-		saving_on_engine_up(h);
+	const struct part *p = ctx;
+	size_t n = 0;
+	void *bytes = saved_pack(is, &n);
+	links_send(daemon_of_node(p->node), LINK_SAVED, p->id, is->part, bytes, n);
 }
 
-static void on_engine_down(void *ctx)
+/* Nobody else would answer: the part is gone, or was never here. */
+static void refuse_save(struct daemon *d, const struct save *w)
 {
-	struct hosted *h = job_of(ctx);
-	if (h)
-		saving_on_engine_down(h);
+	struct part_saved is = { .job_id = w->job_id,
+				 .epoch = w->epoch,
+				 .part = w->part,
+				 .term = w->term,
+				 .number = w->number,
+				 .status = ST_JOB_NOT_FOUND };
+	size_t n = 0;
+	snprintf(is.text, sizeof(is.text), "node %.80s does not have part %u", d->node.conf->node.name, w->part);
+	void *bytes = saved_pack(&is, &n);
+	links_send(d, LINK_SAVED, w->job_id, w->part, bytes, n);
 }
 
-static void on_engine_answer(void *ctx, const struct engine_answer *a)
+void part_take_save(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = job_of(ctx);
-	if (!h)
+	struct part *p = part_find(&d->node, m->job);
+	struct save w;
+	char why[200];
+	enum status st = save_unpack(m->bytes, m->n, &w, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st || w.job_id != m->job)
 		return;
-	if (a->op == ENGINE_CHECKPOINT)
-		saving_on_answer(h, a);
+	if (p)
+		part_on_save(p, &w);
 	else
-		saving_on_committed(h);
+		refuse_save(d, &w);
 }
 
 const struct part_ports *part_ports(void)
@@ -147,8 +153,6 @@ const struct part_ports *part_ports(void)
 						 .placed = on_placed,
 						 .keep_tensors = on_keep_tensors,
 						 .fits = on_fits,
-						 .engine_up = on_engine_up,
-						 .engine_down = on_engine_down,
-						 .engine_answer = on_engine_answer };
+						 .saved = on_saved };
 	return &ports;
 }

@@ -45,10 +45,10 @@ bool placing_note_tensors(struct hosted *h, const void *packed, size_t n)
 	void *copy = malloc(n + 1);
 	if (!copy)
 		return false;
-	h->place.tensors = shared_new(memcpy(copy, packed, n), n);
-	if (!h->place.tensors)
+	h->tensors = shared_new(memcpy(copy, packed, n), n);
+	if (!h->tensors)
 		free(copy);
-	return h->place.tensors != NULL;
+	return h->tensors != NULL;
 }
 
 bool placing_note_restore(struct hosted *h, const struct part_restore *r)
@@ -68,10 +68,8 @@ static void forget_all(struct hosted_place *p)
 	if (p->window)
 		forget_windows(p, p->n_windows);
 	free(p->window);
-	shared_drop(p->tensors);
 	free(p->restore);
 	p->window = NULL;
-	p->tensors = NULL;
 	p->restore = NULL;
 }
 
@@ -127,8 +125,8 @@ void *placing_pack(const struct hosted *h, size_t *out_n)
 			       .n_windows = w->n_windows,
 			       .begun = h->params_durable,
 			       .restore = h->params_durable ? NULL : w->restore };
-	if (w->tensors)
-		p.tensors = (struct placement_bytes){ w->tensors->data, w->tensors->n };
+	if (h->tensors)
+		p.tensors = (struct placement_bytes){ h->tensors->data, h->tensors->n };
 	memcpy(p.uuid, h->uuid, sizeof(p.uuid));
 	void *bytes = user && node && rank ? pack(h, &p, out_n) : NULL;
 	free(user);

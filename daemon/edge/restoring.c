@@ -286,7 +286,7 @@ static enum status keep_tensors(struct reading *r)
 	r->packed = NULL;
 	struct journal_record rec = { .kind = JOURNAL_TENSORS, .tensors = { h->id, { set->data, set->n } } };
 	enum status st = persist_put_shared(h->d->persist, &rec, set, on_tensors_durable, h);
-	h->place.tensors = set;
+	h->tensors = set;
 	if (!st)
 		hosted_hold(h);
 	return st;
@@ -339,7 +339,7 @@ static void read_then_place(struct hosted *h)
 	r->state_dir = h->d->node.conf->state_dir;
 	r->allowed = h->d->node.conf->checkpoint.allowed_dirs;
 	snprintf(r->wanted, sizeof(r->wanted), "%s", h->text->pb->restore_from);
-	r->known = h->place.tensors ? shared_hold(h->place.tensors) : NULL;
+	r->known = h->tensors ? shared_hold(h->tensors) : NULL;
 	hosted_hold(h);
 	rpc_pool_put_kind(h->d->node.pool, RPC_POOL_DISK, &r->work, h->uid, restoring_read, on_read);
 }

@@ -137,6 +137,7 @@ void part_free(struct part *p)
 	shared_drop(p->tensors.packed);
 	free(p->tensors.wrong);
 	free(p->restore_path);
+	free(p->save);
 	free(p->user);
 	specification_drop(p->text);
 	free(p);
@@ -153,4 +154,5 @@ void part_tick(struct part *p, struct now now)
 	part_memory_tick(p, now);
 	part_engine_tick(p, now);
 	job_tick(p->job, now);
+	part_saving_look(p);
 }

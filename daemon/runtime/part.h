@@ -10,6 +10,7 @@
 
 #include "base/shared.h"
 #include "control/job.h"
+#include "control/part_save.h"
 #include "control/restarts.h"
 #include "engine/mailbox.h"
 #include "engine/segment.h"
@@ -35,10 +36,8 @@ struct part_ports {
 	enum status (*keep_tensors)(void *part);
 	/* May the part have so many bytes of this node? ST_RESOURCE_EXHAUSTED with why. */
 	enum status (*fits)(void *part, uint64_t bytes, char *why, size_t n_why);
-	/* From the engine: it is up; it is gone; answers to CHECKPOINT, and to a COMMIT that was carried out. */
-	void (*engine_up)(void *part);
-	void (*engine_down)(void *part);
-	void (*engine_answer)(void *part, const struct engine_answer *);
+	/* What has become of a checkpoint that the coordinator wants. */
+	void (*saved)(void *part, const struct part_saved *);
 };
 
 /* Segments, in the order of plan_segments. They are mapped only where gaccd reads or writes itself. */
@@ -106,6 +105,7 @@ struct part {
 	struct part_memory mem;
 	struct part_engine engine;
 	struct part_tensors tensors;
+	struct part_save *save;	       /* NULL: no checkpoint was wanted yet */
 	struct part_box *box;	       /* [ranks], by their indices in the part; NULL: nobody has asked */
 	uint32_t n_boxes;	       /* of them that have descriptors */
 	struct control_state record;   /* as last read for job_ports.record; image NULL: never */
@@ -196,6 +196,16 @@ bool part_engine_is_over(const struct part *);
 enum status part_begin_with(struct part *, const struct part_restore *);
 /* The engine's answer to ENGINE_RESTORE. */
 void part_on_restored(struct part *, const struct engine_answer *);
+
+/* ---- part_saving.c ---- */
+/* The coordinator wants a checkpoint, or asks again what has become of it. */
+void part_on_save(struct part *, const struct save *);
+/* The engine may be able to begin with one now, or never. */
+void part_saving_look(struct part *);
+void part_saving_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
+void part_saving_on_engine_lost(struct part *);
+/* What a checkpoint of it takes on a disk, and what the sum adds to that inside a window; 0: it has no memory yet. */
+void part_save_bytes(const struct part *, uint64_t *out_state, uint64_t *out_carry);
 
 /* ---- part_tensors.c: the set, from the journal, and packed ---- */
 /* The set as a packed JobSpec with nothing else in it: makes tensors.packed, unless that is there. ST_NO_MEMORY. */

@@ -75,8 +75,8 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		restore_pushes(p, &state);
 	control_state_fini(&state);
 	FAILPOINT(gaccd_hello_taken);
-	p->ports.engine_up(p);
 	p->ports.placed(p, ST_OK, NULL);
+	part_saving_look(p);
 }
 
 static void on_answer(void *arg, const struct engine_answer *a)
@@ -92,8 +92,10 @@ static void on_answer(void *arg, const struct engine_answer *a)
 		job_on_answer(p->job, a, node_now());
 	if (a->op == ENGINE_RESTORE)
 		part_on_restored(p, a);
-	if (a->op == ENGINE_CHECKPOINT || (a->op == ENGINE_COMMIT && !a->status))
-		p->ports.engine_answer(p, a);
+	if (a->op == ENGINE_CHECKPOINT)
+		part_saving_on_answer(p, a);
+	if (a->op == ENGINE_COMMIT)
+		part_saving_look(p);
 }
 
 /* ---- its end, and what follows ---- */
@@ -153,7 +155,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	describe_exit(p, e, cause, sizeof(cause));
 	p->engine.proc = NULL;
 	job_on_engine_down(p->job, now);
-	p->ports.engine_down(p);
+	part_saving_on_engine_lost(p);
 	on_failure(p, "EngineExited", cause, !*e->why && (e->signal == SIGKILL || e->signal == SIGTERM), now);
 }
 

@@ -7,6 +7,7 @@
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
+#include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
 #include "gacc/v1/job.pb-c.h"
@@ -162,11 +163,32 @@ static void try_kept(const void *bytes, size_t n)
 	free(packed);
 }
 
+static void try_save(const void *bytes, size_t n)
+{
+	struct save s, again;
+	if (!accepted(save_unpack(bytes, n, &s, why, sizeof(why))))
+		return;
+	void *packed = save_pack(&s, &n);
+	must(!save_unpack(packed, n, &again, why, sizeof(why)) && again.window == s.window);
+	free(packed);
+}
+
+static void try_saved(const void *bytes, size_t n)
+{
+	struct part_saved s, again;
+	if (!accepted(saved_unpack(bytes, n, RANKS, &s, why, sizeof(why))))
+		return;
+	void *packed = saved_pack(&s, &n);
+	must(!saved_unpack(packed, n, RANKS, &again, why, sizeof(why)) && again.status == s.status);
+	free(packed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
 							       try_report, try_order,  try_placement, try_placed,
-							       try_drop,   try_event,  try_set,	      try_kept };
+							       try_drop,   try_event,  try_set,	      try_kept,
+							       try_save,   try_saved };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

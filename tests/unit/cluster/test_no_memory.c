@@ -6,6 +6,7 @@
 #include "cluster/placement_message.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
+#include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
 #include "gacc/v1/job.pb-c.h"
@@ -228,6 +229,28 @@ static enum status read_kept(const void *bytes, size_t n, char *why)
 	return tensors_kept_unpack(bytes, n, &k, why, 200);
 }
 
+static void *pack_save(size_t *n)
+{
+	return save_pack(&(struct save){ .epoch = 1, .term = 1, .number = 1, .path = "/a" }, n);
+}
+
+static enum status read_save(const void *bytes, size_t n, char *why)
+{
+	struct save s;
+	return save_unpack(bytes, n, &s, why, 200);
+}
+
+static void *pack_saved(size_t *n)
+{
+	return saved_pack(&(struct part_saved){ .epoch = 1, .term = 1, .number = 1 }, n);
+}
+
+static enum status read_saved(const void *bytes, size_t n, char *why)
+{
+	struct part_saved s;
+	return saved_unpack(bytes, n, RANKS, &s, why, 200);
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -245,6 +268,8 @@ static const struct {
 	{ "PartEvent", pack_event, read_event },
 	{ "TensorSet", pack_set, read_set },
 	{ "TensorsKept", pack_kept, read_kept },
+	{ "Save", pack_save, read_save },
+	{ "Saved", pack_saved, read_saved },
 };
 
 START_TEST(no_memory_is_said)

@@ -14,7 +14,9 @@ static struct placed full(void)
 				.part = 3,
 				.refused = true,
 				.status = ST_RESOURCE_EXHAUSTED,
-				.text = "no room on node-\xc3\xa9" };
+				.text = "no room on node-\xc3\xa9",
+				.save_bytes = 104,
+				.carry_bytes = 105 };
 }
 
 static enum status through(const struct placed *p, struct placed *out, char why[200])
@@ -38,6 +40,8 @@ START_TEST(an_answer_comes_back)
 	ck_assert(back.refused);
 	ck_assert_int_eq(back.status, ST_RESOURCE_EXHAUSTED);
 	ck_assert_str_eq(back.text, p.text);
+	ck_assert_uint_eq(back.save_bytes, 104);
+	ck_assert_uint_eq(back.carry_bytes, 105);
 	p = (struct placed){ .epoch = 1 };
 	ck_assert_int_eq(through(&p, &back, why), ST_OK);
 	ck_assert(!back.refused);
@@ -46,7 +50,7 @@ START_TEST(an_answer_comes_back)
 }
 END_TEST
 /* A member that is added and not compared above changes the size. */
-_Static_assert(sizeof(struct placed) == 352 && sizeof(struct drop) == 24, "compared above");
+_Static_assert(sizeof(struct placed) == 368 && sizeof(struct drop) == 24, "compared above");
 
 START_TEST(texts_are_mended)
 {

@@ -61,7 +61,7 @@ static void open_saver(uint64_t every, bool at_end)
 	can_begin = true;
 	memset(asked, 0, sizeof(asked));
 	saver_init(&s, every, at_end, &ports);
-	saver_start(&s, 4);
+	saver_start(&s, 4, 0);
 	saver_on_swept(&s, 6);
 }
 
@@ -114,7 +114,7 @@ START_TEST(an_id_is_above_what_the_sweep_has_seen)
 	memset(asked, 0, sizeof(asked));
 	saver_init(&s, 3, true, &ports);
 	ck_assert_int_eq(saver_request(&s, request, false), ST_OK);
-	saver_start(&s, 4);
+	saver_start(&s, 4, 0);
 	ck_assert_int_eq(saver_request(&s, another, false), ST_OK);
 	saver_on_boundary(&s, 3, true);
 	ck_assert(saver_end(&s, true));
@@ -209,6 +209,44 @@ START_TEST(a_dead_engine_is_tried_once_more)
 	ASKED("-w");
 	saver_on_engine_lost(&s);
 	ck_assert_uint_eq(s.n_wants, 0);
+}
+END_TEST
+
+/* The window that it meant has been committed before the engine heard of it. */
+START_TEST(one_that_comes_too_late_is_asked_for_again)
+{
+	open_saver(0, false);
+	saver_on_passed(&s);
+	saver_request(&s, request, false);
+	ASKED("wb");
+	for (int i = 0; i < 3; i++) { /* that is no death of an engine */
+		saver_on_passed(&s);
+		ASKED("");
+		saver_on_boundary(&s, 1, true);
+		ASKED("b");
+	}
+	finish();
+	ASKED("sr+p");
+	saver_on_passed(&s);
+	ck_assert_int_eq(s.state, SAVER_IDLE);
+}
+END_TEST
+
+/* What an earlier gaccd has saved, and no more. */
+START_TEST(a_step_that_is_saved_is_not_due)
+{
+	const struct saver_ports ports = { NULL, sweep, begin, seal, record, prune, discard, ended, end_ready };
+	can_begin = true;
+	memset(asked, 0, sizeof(asked));
+	saver_init(&s, 3, true, &ports);
+	saver_start(&s, 4, 6);
+	saver_on_swept(&s, 4);
+	saver_on_boundary(&s, 6, true);
+	ASKED("w");
+	saver_on_boundary(&s, 9, true);
+	ASKED("b");
+	finish();
+	ASKED("sr+p");
 }
 END_TEST
 
@@ -334,6 +372,8 @@ int main(void)
 	tcase_add_test(c, a_want_waits_for_the_engine);
 	tcase_add_test(c, failures_end_one_checkpoint_only);
 	tcase_add_test(c, a_dead_engine_is_tried_once_more);
+	tcase_add_test(c, one_that_comes_too_late_is_asked_for_again);
+	tcase_add_test(c, a_step_that_is_saved_is_not_due);
 	tcase_add_test(c, the_end_waits_for_its_checkpoint);
 	tcase_add_loop_test(c, the_end_does_not_repeat_the_last_step, 0, 4);
 	tcase_add_test(c, the_end_waits_for_what_is_under_way);

@@ -3,6 +3,8 @@
 #include "pair_rig.h"
 
 #include "base/log.h"
+#include "cluster/save_message.h"
+#include "edge/checkpoints.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_tensors.h"
@@ -36,7 +38,8 @@ int pair_engine(void)
 static links_take *const takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
-	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept
+	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
+	[LINK_SAVED] = saving_take_saved
 };
 
 static void carry(struct daemon *to, const struct link_message *m)
@@ -58,29 +61,28 @@ static void to_coordinator(struct daemon *from, const struct link_message *m)
 	ck_assert_ptr_eq(from, &other);
 	if (m->kind == LINK_PLACED)
 		ck_assert_msg(!placed_unpack(m->bytes, m->n, &seen.placed, why, sizeof(why)), "%s", why);
+	if (m->kind == LINK_SAVED)
+		ck_assert_msg(!saved_unpack(m->bytes, m->n, RANKS, &seen.saved, why, sizeof(why)), "%s", why);
 	carry(&d, m);
 }
 
 /* What the other side has to send is not here. */
-static links_take *const of_coordinator[LINK_KINDS] = {
-	[LINK_PLACEMENT] = to_node, [LINK_ORDER] = to_node, [LINK_DROP] = to_node, [LINK_KEPT] = to_node
-};
+static links_take *const of_coordinator[LINK_KINDS] = { [LINK_PLACEMENT] = to_node,
+							[LINK_ORDER] = to_node,
+							[LINK_DROP] = to_node,
+							[LINK_KEPT] = to_node,
+							[LINK_SAVE] = to_node };
 static links_take *const of_node[LINK_KINDS] = { [LINK_REPORT] = to_coordinator,
 						 [LINK_PLACED] = to_coordinator,
 						 [LINK_EVENT] = to_coordinator,
-						 [LINK_TENSORS] = to_coordinator };
+						 [LINK_TENSORS] = to_coordinator,
+						 [LINK_SAVED] = to_coordinator };
 
 static void on_reply(void *part, uint64_t call, const struct reply *r)
 {
 	ck_assert_uint_lt(call, CALLS);
 	seen.answered[call] = true;
 	seen.reply[call] = *r;
-}
-
-static void on_engine_answer(void *part, const struct engine_answer *a)
-{
-	if (a->op == ENGINE_CHECKPOINT)
-		seen.saved = *a;
 }
 
 /* ---- the two gaccds ---- */
@@ -94,7 +96,6 @@ void pair_open(void)
 	memset(&seen, 0, sizeof(seen));
 	ports = *part_ports();
 	ports.reply = on_reply;
-	ports.engine_answer = on_engine_answer;
 	other = (struct daemon){ .node = { .conf = conf, .incarnation = 1 }, .ports = &ports };
 	other.posted_tail = &other.posted;
 	ck_assert_int_eq(uv_loop_init(&other.node.loop), 0);

@@ -30,10 +30,10 @@ struct pair_seen {
 	uint32_t calls;
 	bool answered[CALLS];
 	struct reply reply[CALLS];
-	struct placed placed;	    /* the node's last answer */
-	struct engine_answer saved; /* of the last CHECKPOINT of an engine there */
-	uint32_t n[LINK_KINDS];	    /* messages of each kind */
-	bool lost[LINK_KINDS];	    /* those of this kind do not arrive */
+	struct placed placed;	 /* the node's last answer */
+	struct part_saved saved; /* what became of the last checkpoint there */
+	uint32_t n[LINK_KINDS];	 /* messages of each kind */
+	bool lost[LINK_KINDS];	 /* those of this kind do not arrive */
 };
 extern struct pair_seen seen;
 

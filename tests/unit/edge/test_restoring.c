@@ -54,7 +54,7 @@ static void run_step(void)
 
 static void seal(const char *partial)
 {
-	const struct engine_answer *a = &seen.saved;
+	const struct part_saved *a = &seen.saved;
 	struct manifest m = { .id = 1,
 			      .job = JOB,
 			      .name = "rig",
@@ -66,7 +66,7 @@ static void seal(const char *partial)
 			      .optimizer = "sgd",
 			      .accumulate_dtype = "f32",
 			      .loss_scale = a->loss_scale,
-			      .params_digest = a->digest };
+			      .params_digest = a->params_digest };
 	const struct checkpoint_dir made = { a->dir.dev, a->dir.ino };
 	uint8_t sum[SHA256_BYTES];
 	char why[300] = "";
@@ -86,10 +86,11 @@ static void save(void)
 	char partial[SCRATCH_PATH + 32];
 	snprintf(partial, sizeof(partial), "%s/partial", rig_state);
 	snprintf(from, sizeof(from), "%s/saved", rig_state);
-	const struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = 99, .n_present = (uint32_t)strlen(partial) };
+	struct save w = { .job_id = JOB, .epoch = 1, .term = 1, .number = 1, .window = 1 };
+	snprintf(w.path, sizeof(w.path), "%s", partial);
 	run_step();
-	ck_assert(part_engine_send(there(), JOB, &c, partial));
-	UNTIL(seen.saved.id == 99);
+	part_on_save(there(), &w);
+	UNTIL(seen.saved.number == 1);
 	ck_assert_msg(!seen.saved.status, "%s", seen.saved.text);
 	seal(partial);
 	memset(seen.n, 0, sizeof(seen.n));

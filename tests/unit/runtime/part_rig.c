@@ -72,6 +72,7 @@ static void on_event(void *ctx, bool warning, const char *reason, int64_t rank, 
 static void on_placed(void *ctx, enum status st, const char *why)
 {
 	said.placed++;
+	said.engine_up += st == ST_OK;
 	said.placed_status = st;
 	snprintf(said.placed_why, sizeof(said.placed_why), "%s", why ? why : "");
 }
@@ -106,21 +107,10 @@ static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
 	return answers.fits;
 }
 
-static void on_engine_up(void *ctx)
+static void on_saved(void *ctx, const struct part_saved *is)
 {
-	said.engine_up++;
-}
-
-static void on_engine_down(void *ctx)
-{
-	said.engine_down++;
-}
-
-static void on_engine_answer(void *ctx, const struct engine_answer *a)
-{
-	said.commits += a->op == ENGINE_COMMIT;
-	if (a->op == ENGINE_CHECKPOINT)
-		said.saved = *a;
+	said.n_saved++;
+	said.saved = *is;
 }
 
 static const struct part_ports ports = { .reply = on_reply,
@@ -129,9 +119,7 @@ static const struct part_ports ports = { .reply = on_reply,
 					 .placed = on_placed,
 					 .keep_tensors = on_keep_tensors,
 					 .fits = on_fits,
-					 .engine_up = on_engine_up,
-					 .engine_down = on_engine_down,
-					 .engine_answer = on_engine_answer };
+					 .saved = on_saved };
 
 /* ---- the node ---- */
 

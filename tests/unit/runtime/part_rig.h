@@ -23,7 +23,7 @@ int rig_engine(void);
 
 /* All that parts have said, newest values. */
 struct said {
-	uint32_t reports, events, placed, engine_up, engine_down, commits, asked_fits, asked_keep;
+	uint32_t reports, events, placed, engine_up, n_saved, asked_fits, asked_keep;
 	struct report report;
 	struct rank_progress rank[RIG_RANKS];
 	uint64_t counted;
@@ -31,7 +31,7 @@ struct said {
 	enum status placed_status;
 	char placed_why[320];
 	uint64_t fits_bytes;
-	struct engine_answer saved; /* of the last CHECKPOINT */
+	struct part_saved saved;
 	bool answered[RIG_CALLS];
 	struct reply reply[RIG_CALLS];
 };

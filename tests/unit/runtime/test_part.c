@@ -78,7 +78,6 @@ START_TEST(a_step)
 	part_on_order(p, &o);
 	UNTIL(said.report.window == 1);
 	ck_assert_uint_eq(said.report.order, o.number);
-	ck_assert_uint_eq(said.commits, 1);
 	rig_expect_params(p, 1 - 0.5F * 2.5F);
 	ck_assert_int_eq(part_read_control(p, &record), ST_OK);
 	ck_assert_uint_eq(record.r.window, 1);
@@ -102,7 +101,6 @@ START_TEST(a_repeated_commit_is_no_second_step)
 	part_on_order(p, &o);
 	rig_push_all(p);
 	rig_go(p);
-	ck_assert_uint_eq(said.commits, 1);
 	rig_expect_params(p, -0.25F);
 	o = rig_commit(p, 1);
 	part_on_order(p, &o);
@@ -116,10 +114,9 @@ END_TEST
 static void kill_engine(struct part *p)
 {
 	int64_t pid = rig_engine_pid(p);
-	uint32_t down = said.engine_down;
 	ck_assert_int_gt(pid, 0);
 	ck_assert_int_eq(kill((pid_t)pid, SIGKILL), 0);
-	UNTIL(said.engine_down == down + 1);
+	UNTIL(!p->engine.proc || rig_engine_pid(p) != pid);
 }
 
 START_TEST(a_killed_engine_comes_back_with_what_was_counted)
@@ -209,7 +206,6 @@ START_TEST(a_job_that_never_began_is_given_up_after_some_tries)
 	UNTIL(said.report.failed.status);
 	ck_assert_int_eq(said.report.failed.status, ST_ENGINE_FAILED);
 	ck_assert_uint_eq(p->engine.starts, RESTARTS_ROW);
-	ck_assert_uint_eq(said.engine_down, RESTARTS_ROW);
 	ck_assert_uint_eq(said.engine_up, 0);
 	ck_assert_uint_eq(said.events, 1); /* the same reason each time */
 	ck_assert_str_eq(said.event, "EngineExited");
@@ -234,7 +230,7 @@ START_TEST(one_that_runs_is_hindered_for_as_long_as_it_is_patient)
 	ck_assert_ptr_nonnull(strstr(said.report.hindrance, "unknown"));
 	ck_assert_ptr_nonnull(strstr(said.report.hindrance, "; tried again for 600 s"));
 	ck_assert_int_eq(said.report.failed.status, ST_OK);
-	ck_assert_uint_ge(said.engine_down, RESTARTS_ROW);
+	ck_assert_uint_ge(p->engine.starts, RESTARTS_ROW);
 	p->text->spec.stall_abort_ns = 1;
 	UNTIL(said.report.failed.status);
 	ck_assert_int_eq(said.report.failed.status, ST_ENGINE_FAILED);
@@ -266,8 +262,7 @@ START_TEST(a_stopped_engine_is_replaced)
 	rig_push_all(p);
 	kill((pid_t)rig_engine_pid(p), SIGSTOP);
 	conf->engine.timeout_ms = 1000; /* ten ticks, of which the rig makes a hundred in a second */
-	UNTIL(said.engine_down == 1);
-	ck_assert_ptr_nonnull(strstr(said.event_text, "it has not answered for 1.0 s (engine.timeout)"));
+	UNTIL(strstr(said.event_text, "it has not answered for 1.0 s (engine.timeout)"));
 	conf->engine.timeout_ms = 120000;
 	UNTIL(said.engine_up == 2);
 	rig_go(p);

@@ -200,20 +200,21 @@ static void with_checkpoint_alone(Gacc__V1__JobSpec *s)
 /* A checkpoint of a part that has made a step. */
 static struct part_restore saved_in(const char *dir, struct part *p)
 {
-	struct engine_command c = { .op = ENGINE_CHECKPOINT, .id = 99, .n_present = (uint32_t)strlen(dir) };
+	struct save w = { .job_id = RIG_JOB, .epoch = 1, .term = 1, .number = 1, .window = 1 };
+	snprintf(w.path, sizeof(w.path), "%s", dir);
 	rig_push_all(p);
 	rig_go(p);
 	struct order o = rig_commit(p, 0);
 	part_on_order(p, &o);
 	UNTIL(said.report.window == 1);
-	ck_assert(part_engine_send(p, RIG_JOB, &c, dir));
-	UNTIL(said.saved.id == 99);
-	const struct engine_answer *a = &said.saved;
+	part_on_save(p, &w);
+	UNTIL(said.n_saved);
+	const struct part_saved *a = &said.saved;
 	ck_assert_msg(!a->status, "%s", a->text);
 	struct part_restore r = { .from = { .window = a->window,
 					    .applied_step = a->applied_step,
 					    .count = a->count,
-					    .params_digest = a->digest,
+					    .params_digest = a->params_digest,
 					    .loss_scale = a->loss_scale,
 					    .sum_weight = a->sum_weight,
 					    .sum_loss = a->sum_loss,

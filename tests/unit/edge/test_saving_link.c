@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of a job whose part is on another node: who asks for the files, who answers, and what is lost between
+ * them. */
+#include "pair_rig.h"
+
+#include "cluster/save_message.h"
+#include "edge/checkpoints_impl.h"
+#include "edge/part_ports.h"
+#include "edge/links.h"
+#include "edge/parts.h"
+#include "edge/placing.h"
+#include "gacc/v1/common.pb-c.h"
+#include "runtime/engine_proc.h"
+#include "store/checkpoint.h"
+#include "support/suite.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Suite *saving_suite(void);
+
+static const uint8_t request[16] = { 1 }, another[16] = { 2 };
+static struct session_key key[RANKS];
+
+static void every_step(Gacc__V1__JobSpec *spec)
+{
+	static Gacc__V1__CheckpointPolicy policy = GACC__V1__CHECKPOINT_POLICY__INIT;
+	policy.every_steps = 1;
+	spec->checkpoint = &policy;
+}
+
+static void run(void)
+{
+	placing_send(job, node_now());
+	UNTIL(there() && coord_phase(job->coord) == COORD_COLLECT);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		key[rank] = pair_attach(rank);
+}
+
+static void step(void)
+{
+	uint64_t window = coord_window(job->coord);
+	for (uint32_t i = 0; i < 4; i++)
+		pair_push(&key[i % 2], i / 2, (float)i + 1);
+	UNTIL(coord_window(job->coord) == window + 1 && job_window(there()->job) == window + 1);
+}
+
+static const struct saved *newest(void)
+{
+	return job->saved.n ? &job->saved.saved[job->saved.n - 1] : NULL;
+}
+
+#define SAVED(state_) (newest() && newest()->state == (state_))
+
+static void passes(int64_t ns)
+{
+	saving_tick(job, (struct now){ .mono_ns = node_now().mono_ns + ns, .unix_ns = node_now().unix_ns });
+}
+
+START_TEST(the_state_after_a_step_is_saved)
+{
+	struct stat st;
+	run();
+	step();
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	UNTIL(SAVED(SAVED_COMPLETE));
+	ck_assert_uint_eq(newest()->window, 1);
+	ck_assert_uint_eq(newest()->applied_step, 1);
+	ck_assert_uint_eq(newest()->carried, 0);
+	ck_assert_uint_ge(newest()->bytes, RIG_ELEMENTS * sizeof(float));
+	ck_assert_int_eq(stat(newest()->path, &st), 0);
+	ck_assert_uint_eq(seen.n[LINK_SAVE], 1);
+	ck_assert_uint_eq(seen.n[LINK_SAVED], 1);
+	ck_assert_uint_eq(seen.saved.params_digest, coord_last_commit(job->coord)->params_digest);
+}
+END_TEST
+
+START_TEST(the_sum_is_saved_inside_a_window)
+{
+	run();
+	pair_push(&key[0], 0, 1);
+	ck_assert_int_eq(saving_request(job, request, true), ST_OK);
+	UNTIL(SAVED(SAVED_COMPLETE));
+	ck_assert_uint_eq(newest()->window, 0);
+	ck_assert_uint_eq(newest()->carried, 1);
+	ck_assert_uint_eq(seen.saved.count, 1);
+	ck_assert_uint_eq(seen.saved.last_rank, 0);
+}
+END_TEST
+
+START_TEST(the_policy_saves_each_step)
+{
+	struct hosted *first = job;
+	job = rig_job(JOB + 1, getuid(), "ana", every_step);
+	run();
+	for (uint64_t i = 1; i <= 3; i++) {
+		step();
+		UNTIL(job->saved.n == i && SAVED(SAVED_COMPLETE));
+		ck_assert_uint_eq(newest()->applied_step, i);
+	}
+	for (int i = 0; i < 20; i++)
+		pair_turn(time(NULL) + 1, "");
+	ck_assert_uint_eq(job->saved.n, 3);
+	ck_assert_uint_eq(seen.n[LINK_SAVE], 3);
+	ck_assert_uint_eq(first->saved.n, 0);
+}
+END_TEST
+
+/* The wish is lost, or the answer. */
+START_TEST(it_is_asked_for_until_it_is_answered)
+{
+	const enum link_kind lost = _i ? LINK_SAVED : LINK_SAVE;
+	run();
+	step();
+	seen.lost[lost] = true;
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	UNTIL(seen.n[lost] == 1);
+	ck_assert(SAVED(SAVED_WRITING));
+	seen.lost[lost] = false;
+	for (int i = 0; i < 20; i++)
+		pair_turn(time(NULL) + 1, "");
+	ck_assert_uint_eq(seen.n[LINK_SAVE], 1); /* a large one takes its time */
+	passes(INT64_C(2000000000));
+	UNTIL(SAVED(SAVED_COMPLETE));
+	ck_assert_uint_eq(seen.n[LINK_SAVE], 2);
+	ck_assert_uint_eq(newest()->applied_step, 1);
+}
+END_TEST
+
+/* The window that was meant is over when the wish comes: the next one is saved, and it is said which. */
+START_TEST(a_wish_that_comes_too_late_is_asked_for_again)
+{
+	run();
+	seen.lost[LINK_SAVE] = true;
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	UNTIL(seen.n[LINK_SAVE] == 1);
+	step();
+	seen.lost[LINK_SAVE] = false;
+	passes(INT64_C(2000000000));
+	UNTIL(SAVED(SAVED_COMPLETE));
+	ck_assert_uint_eq(newest()->window, 1);
+	ck_assert_uint_eq(newest()->applied_step, 1);
+	ck_assert_uint_eq(job->saved.n, 1);
+	ck_assert_uint_eq(newest()->id, 1);
+}
+END_TEST
+
+static void kill_engine(void)
+{
+	pid_t pid = (pid_t)engine_proc_pid(there()->engine.proc);
+	ck_assert_int_eq(kill(pid, SIGKILL), 0);
+	UNTIL(!there()->engine.proc || engine_proc_pid(there()->engine.proc) != pid);
+}
+
+/* While it is stopped it has the command and does not answer. */
+START_TEST(an_engine_that_dies_is_tried_once_more)
+{
+	run();
+	step();
+	for (int i = 0; i <= _i; i++) {
+		kill((pid_t)engine_proc_pid(there()->engine.proc), SIGSTOP);
+		if (!i)
+			ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+		UNTIL(there()->save && there()->save->state == PART_SAVE_WRITING);
+		kill_engine();
+		if (_i && !i)
+			UNTIL(there()->engine.proc && seen.n[LINK_SAVE] >= 2);
+	}
+	UNTIL(SAVED(_i ? SAVED_FAILED : SAVED_COMPLETE));
+	ck_assert_uint_eq(seen.n[LINK_SAVED], 2);
+	ck_assert_int_eq(seen.saved.status, _i ? ST_ENGINE_DOWN : ST_OK);
+	UNTIL(job->saving->saver.state == SAVER_IDLE);
+	ck_assert_int_eq(saving_request(job, another, false), ST_OK);
+	UNTIL(SAVED(SAVED_COMPLETE));
+}
+END_TEST
+
+/* The node has lost the part: nobody waits for it. */
+START_TEST(a_part_that_is_gone_fails_the_checkpoint)
+{
+	run();
+	step();
+	there()->dropped = true;
+	UNTIL(!there());
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	UNTIL(SAVED(SAVED_FAILED));
+	ck_assert_msg(strstr(newest()->message, "does not have part 0") != NULL, "%s", newest()->message);
+}
+END_TEST
+
+static void say(const struct part_saved *is)
+{
+	size_t n;
+	void *bytes = saved_pack(is, &n);
+	const struct link_message m = { LINK_SAVED, JOB, 0, bytes, n, NULL };
+	saving_take_saved(&d, &m);
+	free(bytes);
+}
+
+/* Of another epoch, part, coordinator or wish; then of a window that was not meant, and one that cannot be read. */
+START_TEST(wrong_answers_are_not_taken)
+{
+	run();
+	step();
+	seen.lost[LINK_SAVE] = true;
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	const struct part_saved good = {
+		.job_id = JOB, .epoch = 1, .term = job->saving->asked.term, .number = 1, .window = 0, .status = ST_OK
+	};
+	struct part_saved is = good;
+	is.epoch++;
+	say(&is);
+	is = good;
+	is.part = 1;
+	say(&is);
+	is = good;
+	is.term++;
+	say(&is);
+	is = good;
+	is.number++;
+	say(&is);
+	is = good;
+	is.job_id++;
+	say(&is);
+	ck_assert(SAVED(SAVED_WRITING));
+	if (_i) {
+		const struct link_message m = { LINK_SAVED, JOB, 0, "x", 1, NULL };
+		saving_take_saved(&d, &m);
+	} else {
+		say(&good);
+	}
+	UNTIL(SAVED(SAVED_FAILED));
+	ck_assert_msg(_i || strstr(newest()->message, "has saved window 0, and window 1 was to be saved") != NULL, "%s",
+		      newest()->message);
+	say(&good);
+	ck_assert(SAVED(SAVED_FAILED));
+}
+END_TEST
+
+START_TEST(a_wish_that_cannot_be_read_is_dropped)
+{
+	run();
+	struct save w = { .job_id = JOB + 1, .epoch = 1, .term = 1, .number = 1, .path = "/tmp" };
+	size_t n;
+	void *bytes = save_pack(&w, &n);
+	const struct link_message other_job = { LINK_SAVE, JOB, 0, bytes, n, NULL },
+				  none = { LINK_SAVE, JOB, 0, "x", 1, NULL };
+	part_take_save(&other, &other_job);
+	part_take_save(&other, &none);
+	free(bytes);
+	ck_assert_ptr_null(there()->save);
+	w.job_id = JOB;
+	w.epoch = 2; /* of a later placement */
+	part_on_save(there(), &w);
+	for (int i = 0; i < 5; i++)
+		pair_turn(time(NULL) + 1, "");
+	ck_assert_uint_eq(seen.n[LINK_SAVED], 0);
+}
+END_TEST
+
+Suite *saving_suite(void)
+{
+	Suite *s = suite_create("saving");
+	TCase *t = tcase_create("saving");
+	suite_add_tcase(s, t);
+	tcase_add_checked_fixture(t, pair_open, pair_close);
+	tcase_set_timeout(t, 90);
+	tcase_add_test(t, the_state_after_a_step_is_saved);
+	tcase_add_test(t, the_sum_is_saved_inside_a_window);
+	tcase_add_test(t, the_policy_saves_each_step);
+	tcase_add_loop_test(t, it_is_asked_for_until_it_is_answered, 0, 2);
+	tcase_add_test(t, a_wish_that_comes_too_late_is_asked_for_again);
+	tcase_add_loop_test(t, an_engine_that_dies_is_tried_once_more, 0, 2);
+	tcase_add_test(t, a_part_that_is_gone_fails_the_checkpoint);
+	tcase_add_loop_test(t, wrong_answers_are_not_taken, 0, 2);
+	tcase_add_test(t, a_wish_that_cannot_be_read_is_dropped);
+	return s;
+}
