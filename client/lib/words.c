@@ -42,26 +42,35 @@ static void raise_to(struct gacc_box_ready *word, uint64_t value)
 		;
 }
 
-/* First the page is exchanged, then values are carried over: a value that is stored meanwhile lies in one of the two
- * pages. The bell comes last: a request that is published later has the words that were stored before it was rung. */
+/* Another mapping of the page that is there now, for words_reached; NULL: no memory, or no room. */
+static const struct gacc_box_ready *keep(struct words *w)
+{
+	struct gacc_box_ready *page = w->n_earlier < WORDS_EARLIER_MAX ? map_again(w->at, NULL) : NULL;
+
+	if (!page)
+		return NULL;
+	w->earlier[w->n_earlier] = page;
+	__atomic_store_n(&w->n_earlier, w->n_earlier + 1, __ATOMIC_RELEASE);
+	return page;
+}
+
+/* The page is kept before it is exchanged: no look misses what is there. Values are carried over after that: one that
+ * is stored meanwhile lies in one of the two pages. The bell comes last: a request that is published later has the
+ * words that were stored before it was rung. */
 void words_follow(struct words *w, const struct cells *cells)
 {
-	struct gacc_box_ready *before;
+	const struct gacc_box_ready *before;
 
 	if (!w->at || !cells->mem)
 		return;
 	w->sgen = 0;
-	before = map_again(w->at, NULL);
+	before = keep(w);
 	if (!before)
 		return;
 	if (!map_again(cells->mem->ready, w->at)) { /* which may have left a hole */
-		map_again(before, w->at);
-		munmap(before, PAGE_BYTES);
+		map_again(w->earlier[w->n_earlier - 1], w->at);
 		return;
 	}
-	if (w->before)
-		munmap(w->before, PAGE_BYTES);
-	w->before = before;
 	w->page++;
 	for (uint32_t i = 0; i < GACC_BOX_WORDS; i++)
 		raise_to(&w->at[i], load(&before[i]));
@@ -95,17 +104,23 @@ void words_close(struct words *w)
 	if (!w->at)
 		return;
 	munmap(w->at, PAGE_BYTES);
-	if (w->before)
-		munmap(w->before, PAGE_BYTES);
+	for (uint32_t i = 0; i < w->n_earlier; i++)
+		munmap(w->earlier[i], PAGE_BYTES);
 	close(w->bell);
 	*w = (struct words){ 0 };
 }
 
 bool words_reached(const struct words *w, uint32_t at, uint64_t value)
 {
-	if (w->before) /* a device's store, for which the page before is still registered */
-		raise_to(&w->at[at - 1], load(&w->before[at - 1]));
-	return !is_behind(load(&w->at[at - 1]), value);
+	struct gacc_box_ready *word = &w->at[at - 1];
+	uint32_t n;
+
+	if (!is_behind(load(word), value))
+		return true;
+	n = __atomic_load_n(&w->n_earlier, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; i < n; i++) /* a device's store, for which an earlier page is still registered */
+		raise_to(word, load(&w->earlier[i][at - 1]));
+	return !is_behind(load(word), value);
 }
 
 bool words_await(const struct words *w, uint32_t at, uint64_t value, int64_t ms)

@@ -11,18 +11,24 @@
 
 #include "lib/cells.h"
 
+/* Sessions that the words follow. Behind them they stay where they are, and late pushes go by RPC: a page that was once
+ * there must be kept, and with it the memory of its mailbox. */
+#define WORDS_EARLIER_MAX 64
+
 struct words {
-	struct gacc_box_ready *at;     /* page that the trainer knows; NULL: it has not asked for one */
-	struct gacc_box_ready *before; /* page that was there before, where a device may still store; NULL: none */
-	uint64_t page;		       /* how many pages have been there */
-	uint64_t sgen;		       /* session whose mailbox the page belongs to; 0: none */
-	int bell;		       /* eventfd */
+	struct gacc_box_ready *at; /* page that the trainer knows; NULL: it has not asked for one */
+	/* pages that were there before, in which a device may still store; mapped until words_close */
+	struct gacc_box_ready *earlier[WORDS_EARLIER_MAX];
+	uint32_t n_earlier; /* grows behind its page: other threads read it */
+	uint64_t page;	    /* how many pages have been there */
+	uint64_t sgen;	    /* session whose mailbox the page belongs to; 0: none */
+	int bell;	    /* eventfd */
 };
 
 /* Makes page and bell, and follows `cells`. NO_MEMORY, RESOURCE_EXHAUSTED. */
 enum status words_open(struct words *, const struct cells *);
-/* Puts the page and the bell of this mailbox in place of those before. Does nothing before words_open, or if there is
- * no mailbox. */
+/* Puts the page and the bell of this mailbox in place of those before; if that cannot be, the words are of no session.
+ * Does nothing before words_open, or if there is no mailbox. */
 void words_follow(struct words *, const struct cells *);
 /* Also of one that is zero. */
 void words_close(struct words *);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ready words over sessions: two mailboxes as gaccd makes them (support/box.h), which take turns beneath one address,
- * while another thread stores and rings. */
+/* Ready words over sessions: mailboxes as gaccd makes them (support/box.h), which take turns beneath one address, while
+ * another thread stores and rings. */
 #include "lib/words.h"
 
 #include "lib/clock.h"
@@ -13,12 +13,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SESSIONS 2
+#define SESSIONS 3
 
 static struct box_world world;
 static struct cells cells[SESSIONS];
 static struct words words;
-static int line[2]; /* the attach socket of both */
+static int line[2]; /* the attach socket of all */
 
 static void setup(void)
 {
@@ -127,6 +127,44 @@ START_TEST(stores_to_the_page_before_are_seen)
 }
 END_TEST
 
+/* However many sessions ago a page was registered: what is stored there counts, as long as the words are open. */
+START_TEST(stores_to_any_earlier_page_are_seen)
+{
+	open_words(&cells[0]);
+	words_follow(&words, &cells[1]);
+	words_follow(&words, &cells[2]);
+	cells[0].mem->ready[2].value = 9;
+	cells[1].mem->ready[2].value = 7;
+	cells[1].mem->ready[3].value = 5;
+	ck_assert(words_reached(&words, 3, 9) && words_reached(&words, 4, 5) && !words_reached(&words, 4, 6));
+	ck_assert(cells[2].mem->ready[2].value == 9 && cells[2].mem->ready[3].value == 5);
+	words_follow(&words,
+		     &cells[0]); /* the page of two sessions ago comes back: what is stored there counts at once */
+	ck_assert(words_reached(&words, 3, 9) && words_reached(&words, 4, 5));
+}
+END_TEST
+
+/* Pages are kept, so their number has a limit. Behind it the words stay where they are, and pushes go by RPC. */
+START_TEST(after_many_sessions_the_words_stay)
+{
+	const struct gacc_box_ready *last;
+	uint64_t page;
+
+	open_words(&cells[0]);
+	for (uint32_t i = 1; i < WORDS_EARLIER_MAX; i++)
+		words_follow(&words, &cells[i % 2]);
+	last = cells[(WORDS_EARLIER_MAX - 1) % 2].mem->ready;
+	page = words.page;
+	ck_assert(words.sgen == 1 && page == 1 + WORDS_EARLIER_MAX);
+	words_follow(&words, &cells[2]);
+	ck_assert(words.sgen == 0 && words.page == page);
+	store(77);
+	ck_assert(last[2].value == 77 && words_reached(&words, 3, 77));
+	cells[WORDS_EARLIER_MAX % 2].mem->ready[2].value = 78; /* and the others are still looked at */
+	ck_assert(words_reached(&words, 3, 78) && cells[2].mem->ready[2].value == 0);
+}
+END_TEST
+
 START_TEST(waiting_has_an_end)
 {
 	int64_t start = now_ms();
@@ -168,6 +206,10 @@ START_TEST(nothing_is_lost_while_a_session_is_replaced)
 	open_words(&cells[0]);
 	ck_assert_int_eq(pthread_create(&thread, NULL, store_each_round, NULL), 0);
 	for (int round = 1; round <= ROUNDS; round++) {
+		if (round % (WORDS_EARLIER_MAX - 2) == 0) {
+			words_close(&words);
+			open_words(&cells[0]);
+		}
 		atomic_store(&go, round);
 		words_follow(&words, &cells[round % 2]);
 		while (atomic_load(&stored) < round)
@@ -175,6 +217,45 @@ START_TEST(nothing_is_lost_while_a_session_is_replaced)
 		ck_assert_uint_eq(cells[round % 2].mem->ready[2].value, (uint64_t)round);
 	}
 	pthread_join(thread, NULL);
+}
+END_TEST
+
+static atomic_bool stop;
+static atomic_ulong looks;
+
+/* As the sender does while its push waits. A value that has come is never missed. */
+static void *look_until_stopped(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&stop)) {
+		ck_assert(words_reached(&words, 3, 5) && !words_reached(&words, 3, 6));
+		atomic_fetch_add(&looks, 1);
+	}
+	return NULL;
+}
+
+/* Another thread looks at the words while sessions are replaced: each page that it may look at is mapped. */
+START_TEST(looks_meet_no_hole)
+{
+	pthread_t thread;
+
+	for (int round = 0; round < 30; round++) {
+		unsigned long seen = atomic_load(&looks);
+
+		open_words(&cells[0]);
+		store(5);
+		atomic_store(&stop, false);
+		ck_assert_int_eq(pthread_create(&thread, NULL, look_until_stopped, NULL), 0);
+		while (atomic_load(&looks) == seen)
+			;
+		for (uint32_t i = 1; i < WORDS_EARLIER_MAX; i++) { /* the next page has no value of its own */
+			__atomic_store_n(&cells[i % SESSIONS].mem->ready[2].value, 0, __ATOMIC_RELEASE);
+			words_follow(&words, &cells[i % SESSIONS]);
+		}
+		atomic_store(&stop, true);
+		pthread_join(thread, NULL);
+		words_close(&words);
+	}
 }
 END_TEST
 
@@ -188,8 +269,11 @@ int main(void)
 	tcase_add_test(tc, words_lie_in_the_mailbox);
 	tcase_add_test(tc, values_outlive_sessions);
 	tcase_add_test(tc, stores_to_the_page_before_are_seen);
+	tcase_add_test(tc, stores_to_any_earlier_page_are_seen);
+	tcase_add_test(tc, after_many_sessions_the_words_stay);
 	tcase_add_test(tc, waiting_has_an_end);
 	tcase_add_test(tc, nothing_is_lost_while_a_session_is_replaced);
+	tcase_add_test(tc, looks_meet_no_hole);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
 }
