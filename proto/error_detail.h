@@ -9,6 +9,7 @@
 
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,6 +39,8 @@ struct rpc_failure {
 	int64_t retry_after_ms;
 	uint32_t missing_ranks[RPC_MISSING_MAX];
 	size_t n_missing_ranks;
+	bool is_final; /* never sent: the client itself says that to repeat the call is of no use, whatever the status
+			*/
 };
 
 /* Length of the longest prefix of s that has at most max bytes and ends between two UTF-8 characters. */

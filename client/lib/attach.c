@@ -164,6 +164,7 @@ void gacc_detach(gacc_job *job, int done)
 	__atomic_store_n(&job->ready_by, now_ms() + DETACH_TIMEOUT_MS, __ATOMIC_RELAXED);
 	if (job->session && !job->fenced) {
 		async_settle(job);
+		memset(job->memory.late, 0, sizeof(job->memory.late)); /* no push needs the slots any more */
 		say_goodbye(job, done);
 	}
 	job_free(job);

@@ -7,8 +7,8 @@
  *
  * Threads. The job's thread owns everything in struct gacc_job. Two helpers beside it touch only what is theirs: the
  * sender (sender.c) sends queued pushes, the watcher (watch.c) reads the event stream. The session may be replaced
- * (recover.c: session_recover) only while the sender is idle or halted; the watcher has its own copy of the session,
- * under its lock.
+ * (recover.c: session_recover) only while the sender is held; the watcher has its own copy of the session, under its
+ * lock.
  */
 #ifndef GACC_CLIENT_INTERNAL_H
 #define GACC_CLIENT_INTERNAL_H
@@ -81,11 +81,13 @@ struct memory {
 	struct mapping params, status, reduced[2];
 	struct cells cells; /* of this socket's session, if it has a mailbox */
 	struct words words; /* once they are asked for */
-	/* by slot: somebody else writes to it until this word has this value, or no longer than this (now_ms) */
+	/* by slot: somebody else writes to it until this word has this value */
 	struct late {
 		uint32_t at; /* 0: nobody does */
 		uint64_t value;
-		int64_t until;
+		int64_t until; /* of now_ms(): how long that is awaited */
+		uint64_t window;
+		uint32_t micro; /* what it was pushed as */
 	} late[SLOTS_MAX];
 	bool cells_told; /* why there is none, once */
 	bool inlined;	 /* no shared memory: the mappings are private */
@@ -181,9 +183,21 @@ struct gacc_job {
 	struct failure failure;
 };
 
+/* ---- late.c: slots that somebody else still writes to ---- */
+
+/* For how many ms something is still awaited that is allowed `until`, and no longer than gacc_detach waits; may be
+ * below 0. Also runs on the sender's thread. */
+int64_t late_left(const struct gacc_job *job, int64_t until);
+/* Waits until nobody else writes to the slot, for `ms` at most and not longer than its push allows. */
+bool late_await(const struct gacc_job *job, uint32_t slot, int64_t ms);
+/* "slot 1, with micro-batch 3 of window 12, is still written to: ready word 5 has not come to 78 in time" */
+void late_name(const struct gacc_job *job, uint32_t slot, char *out, size_t n);
+#define LATE_HINT "see why its gradient is not complete, then call again"
+
 /* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their
- * content. The old socket and mailbox are closed. A mailbox that is not in order is no failure: it is closed, and
- * stderr says why. *failure is filled on failure. */
+ * content: those whose memory is another one now are awaited before, if somebody still writes to them; a word that does
+ * not come in time is STALLED, for good. The old socket and mailbox are closed. A mailbox that is not in order is no
+ * failure: it is closed, and stderr says why. *failure is filled on failure. */
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
 /* Private memory in place of the daemon's. */
 enum status memory_inline(struct memory *memory, const struct layout *layout, bool reduced);
@@ -283,6 +297,10 @@ enum status inline_fetch(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 enum status sender_new(struct gacc_job *job, struct sender **out);
 /* Ends the thread, and what it is sending. Takes NULL. */
 void sender_free(struct sender *sender);
+/* Waits until nothing is being sent, and nothing will be: the session may be replaced. Then lets the sender go on. Both
+ * take NULL. */
+void sender_hold(struct sender *sender);
+void sender_let_go(struct sender *sender);
 /* Queues *push and takes its `present`. There must be room: a slot is free. */
 void sender_add(struct sender *sender, const struct push *push);
 /* Micro-batches that are queued, to out[SLOTS_MAX]. Takes NULL. */

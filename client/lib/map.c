@@ -254,15 +254,18 @@ static enum status move_all(struct memory *old, struct memory *fresh)
 	return st;
 }
 
-/* Slots whose content is about to move must be complete. */
-static enum status await_slots(const struct memory *old, const struct memory *fresh, struct rpc_failure *f)
+/* Slots of the job whose content is about to move must be complete. gaccd is not to blame for one that is not, and
+ * asking it again would not help. */
+static enum status await_slots(const struct gacc_job *job, const struct memory *fresh, struct rpc_failure *f)
 {
-	for (int i = 0; i < SLOTS_MAX; i++) {
-		const struct late *l = &old->late[i];
-
-		if (l->at && !same_memory(&old->slot[i], &fresh->slot[i]) &&
-		    !words_await(&old->words, l->at, l->value, l->until - now_ms()))
-			return fail(f, ST_UNAVAILABLE, "slot", "its ready word has not come to its value in time");
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		if (same_memory(&job->memory.slot[i], &fresh->slot[i]) || late_await(job, i, INT64_MAX))
+			continue;
+		late_name(job, i, f->message, sizeof(f->message));
+		snprintf(f->hint, sizeof(f->hint), "%s", LATE_HINT);
+		snprintf(f->reason, sizeof(f->reason), "%s", status_info(ST_STALLED)->name);
+		f->is_final = true;
+		return f->status = ST_STALLED;
 	}
 	return ST_OK;
 }
@@ -371,7 +374,7 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 	if (!st)
 		st = check_fresh(&fresh, memory, job, f);
 	if (!st)
-		st = await_slots(memory, &fresh, f);
+		st = await_slots(job, &fresh, f);
 	if (!st && move_all(memory, &fresh))
 		st = fail(f, ST_NO_MEMORY, "mremap", strerror(errno));
 	if (!st) {

@@ -159,7 +159,8 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 		st = fill_push(job, &o, &push);
 	if (st)
 		return st;
-	job->memory.late[push.slot] = (struct late){ push.ready_at, push.ready_value, push.ready_until };
+	job->memory.late[push.slot] =
+		(struct late){ push.ready_at, push.ready_value, push.ready_until, push.window, push.micro };
 	FAILPOINT(client_slot_filled);
 	if (o.async) {
 		st = async_push(job, &push);

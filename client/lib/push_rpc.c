@@ -11,8 +11,7 @@ gacc_status push_by_rpc(struct gacc_job *job, struct push *push)
 
 	push_name(push, what, sizeof(what));
 	if (!push_await_ready(job, push, INT64_MAX))
-		return job_fail(job, ST_STALLED, "see why its gradient is not complete, then call again",
-				"%s: ready word %u has not come to %" PRIu64 " in time", what, push->ready_at,
-				push->ready_value);
+		return job_fail(job, ST_STALLED, LATE_HINT, "%s: ready word %u has not come to %" PRIu64 " in time",
+				what, push->ready_at, push->ready_value);
 	return session_run(job, what, -1, push_attempt, push);
 }

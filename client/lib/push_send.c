@@ -146,9 +146,7 @@ static enum status send_inline(struct gacc_job *job, struct push *push, int64_t 
 
 int64_t push_ready_left(const struct gacc_job *job, const struct push *push)
 {
-	int64_t by = __atomic_load_n(&job->ready_by, __ATOMIC_RELAXED);
-
-	return (by && by < push->ready_until ? by : push->ready_until) - now_ms();
+	return late_left(job, push->ready_until);
 }
 
 bool push_await_ready(const struct gacc_job *job, const struct push *push, int64_t ms)

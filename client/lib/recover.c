@@ -153,7 +153,8 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
 	uint8_t nonce[NONCE_BYTES];
 	enum status st = session_nonce(nonce);
 
-	job->lost = true; /* until all of it has come back */
+	job->lost = true;	  /* until all of it has come back */
+	sender_hold(job->sender); /* gacc_done does not wait for pushes */
 	if (!st)
 		st = session_attach(job, nonce, timeout_ms, f);
 	if (!st && job->watcher)
@@ -167,5 +168,6 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
 	}
 	if (!st)
 		job->lost = false;
+	sender_let_go(job->sender);
 	return st;
 }

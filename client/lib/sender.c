@@ -21,7 +21,9 @@ struct sender {
 	size_t n;
 	bool halted; /* queue[0] has failed: the queue is the job's thread's */
 	bool stop;
-	bool voided; /* a push was refused as non-finite and not yet reported */
+	bool sending; /* queue[0], without the lock */
+	bool held;    /* nothing is to be sent */
+	bool voided;  /* a push was refused as non-finite and not yet reported */
 	struct push void_push;
 };
 
@@ -49,9 +51,11 @@ static bool send_head(struct sender *s)
 {
 	enum status st;
 
+	s->sending = true;
 	pthread_mutex_unlock(&s->lock);
 	st = attempt(s);
 	pthread_mutex_lock(&s->lock);
+	s->sending = false;
 	if (st == ST_STALLED)
 		return false;
 	if (st) {
@@ -72,7 +76,7 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&s->lock);
 	while (!s->stop) {
-		if (!s->n || s->halted) {
+		if (!s->n || s->halted || s->held) {
 			pthread_cond_wait(&s->changed, &s->lock);
 			continue;
 		}
@@ -117,6 +121,27 @@ void sender_free(struct sender *s)
 	pthread_cond_destroy(&s->changed);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
+}
+
+void sender_hold(struct sender *s)
+{
+	if (!s)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->held = true;
+	while (s->sending)
+		pthread_cond_wait(&s->changed, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void sender_let_go(struct sender *s)
+{
+	if (!s)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->held = false;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
 }
 
 void sender_add(struct sender *s, const struct push *push)

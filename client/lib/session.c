@@ -87,7 +87,7 @@ static bool again(struct gacc_job *job, struct retry *r, const struct rpc_failur
 		job->lost = true;
 		return r->recoveries < RECOVERIES_MAX && left_ms(r) > 0;
 	}
-	if (st != ST_STALLED && !status_info(st)->retryable && !outage)
+	if (failure->is_final || (st != ST_STALLED && !status_info(st)->retryable && !outage))
 		return false;
 	if (left_ms(r) <= 0)
 		return false;

@@ -3,7 +3,6 @@
 
 #include "engine/mailbox.h"
 #include "gacc/v1/gradient.pb-c.h"
-#include "lib/channel.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -124,7 +123,7 @@ void map_add_mailbox(struct map_daemon *d, uint64_t sgen)
 	d->n = d->n_fds = MAX_SEGMENTS;
 }
 
-static void daemon_start(struct map_daemon *d)
+void map_daemon_start(struct map_daemon *d)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 
@@ -149,6 +148,7 @@ void map_daemon_fini(struct map_daemon *d)
 
 static Gacc__V1__Session session;
 struct gacc_job map_job;
+struct rpc_failure map_failure;
 
 void map_setup(void)
 {
@@ -188,11 +188,11 @@ int map_open_fds(void)
 
 enum status map_with(struct map_daemon *d)
 {
-	struct rpc_failure f = { 0 };
 	enum status st;
 
-	daemon_start(d);
-	st = memory_map(&map_job.memory, &map_job, &f);
-	ck_assert_msg(!st || *f.message, "no text for status %d", st);
+	map_daemon_start(d);
+	map_failure = (struct rpc_failure){ 0 };
+	st = memory_map(&map_job.memory, &map_job, &map_failure);
+	ck_assert_msg(!st || *map_failure.message, "no text for status %d", st);
 	return st;
 }

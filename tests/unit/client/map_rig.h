@@ -7,6 +7,7 @@
 #include "lib/internal.h"
 
 #include "gacc/v1/attach.pb-c.h"
+#include "lib/channel.h"
 
 #define PAGE 4096
 #define N_SEGMENTS 4 /* and three more with a mailbox */
@@ -41,8 +42,11 @@ int map_memfd(size_t bytes, bool seal);
 void map_describe(Gacc__V1__Segment *, Gacc__V1__SegmentKind, uint32_t index, uint64_t bytes);
 /* What gaccd hands out beside the rest. */
 void map_add_mailbox(struct map_daemon *, uint64_t sgen);
-/* memory_map against this one. */
+/* Listens where map_job's attach socket is, for one connection. */
+void map_daemon_start(struct map_daemon *);
+/* memory_map against this one, with what it said if it failed. */
 enum status map_with(struct map_daemon *);
+extern struct rpc_failure map_failure;
 /* Descriptors of this process. */
 int map_open_fds(void);
 

@@ -2,7 +2,6 @@
 /* Mapping memory over an attach socket whose other end is this test. */
 #include "map_rig.h"
 
-#include "lib/channel.h"
 #include "support/suite.h"
 
 #include <fcntl.h>
@@ -224,14 +223,39 @@ START_TEST(a_slot_moves_when_it_is_complete)
 	slot = mapping_data(&map_job.memory.slot[1]);
 	memset(full, 6, sizeof(full));
 	map_daemon_init(&second);
-	map_job.memory.late[1] = (struct late){ 5, 78, _i ? INT64_MAX : 0 };
+	map_job.memory.late[1] = (struct late){ 5, 78, _i ? INT64_MAX : 0, 12, 3 };
 	ck_assert_int_eq(pthread_create(&thread, NULL, fill_late, slot), 0);
-	ck_assert_int_eq(map_with(&second), _i ? ST_OK : ST_UNAVAILABLE);
+	ck_assert_int_eq(map_with(&second), _i ? ST_OK : ST_STALLED);
 	pthread_join(thread, NULL);
+	if (!_i) {
+		ck_assert_str_eq(map_failure.message, "slot 1, with micro-batch 3 of window 12, is still written to: "
+						      "ready word 5 has not come to 78 in time");
+		ck_assert(map_failure.is_final && *map_failure.hint);
+	}
 	ck_assert_ptr_eq(mapping_data(&map_job.memory.slot[1]), slot);
 	ck_assert_mem_eq(slot, full, sizeof(full)); /* not in time: it is the old memory yet */
 	map_daemon_fini(&second);
 	memory_unmap(&map_job.memory);
+}
+END_TEST
+
+/* gacc_detach has a limit for all words. */
+START_TEST(no_slot_is_awaited_for_ever_by_detach)
+{
+	struct map_daemon first, second;
+	int64_t start;
+
+	map_daemon_init(&first);
+	ck_assert_int_eq(map_with(&first), ST_OK);
+	map_daemon_fini(&first);
+	ck_assert_int_eq(words_open(&map_job.memory.words, &map_job.memory.cells), ST_OK);
+	map_daemon_init(&second);
+	map_job.memory.late[0] = (struct late){ .at = 1, .value = 1, .until = now_ms() + 20000 };
+	start = now_ms();
+	map_job.ready_by = start + 100; /* as gacc_detach does */
+	ck_assert_int_eq(map_with(&second), ST_STALLED);
+	ck_assert(now_ms() - start >= 100 && now_ms() - start < 10000);
+	map_daemon_fini(&second);
 }
 END_TEST
 
@@ -320,6 +344,7 @@ int main(void)
 	tcase_add_test(tc, the_next_session_has_another);
 	tcase_add_test(tc, the_next_session_has_none);
 	tcase_add_loop_test(tc, a_slot_moves_when_it_is_complete, 0, 2);
+	tcase_add_test(tc, no_slot_is_awaited_for_ever_by_detach);
 	tcase_add_test(tc, ready_words_move_to_the_next_session);
 	tcase_add_loop_test(tc, none_is_asked_for, 0, 3);
 	tcase_add_loop_test(tc, a_wrong_mailbox_is_left, 0, 2);
