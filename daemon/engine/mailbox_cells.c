@@ -270,5 +270,7 @@ uint32_t box_look_all(struct box_cells *c, struct box_request out[GACC_BOX_CELLS
 		hold = hold || found == BOX_UNREADY;
 		n += found == BOX_TAKEN;
 	}
+	if (__atomic_load_n(&c->mem->header.closed, __ATOMIC_RELAXED))
+		*unready = 0; /* who would have stored the word has left */
 	return n;
 }

@@ -56,7 +56,8 @@ enum box_look box_look(struct box_cells *, uint32_t cell, struct box_request *ou
  * this order: what a trainer published before another request is taken before it, whatever cells they are in. Pushes
  * behind one that is not ready stay where they are. What is published meanwhile is left to the next turn, for which its
  * bell comes. Returns how many were taken. *unready: a bit for each cell that waits for its ready word without
- * GACC_BOX_RINGS, and must be looked at again without a bell. */
+ * GACC_BOX_RINGS, and must be looked at again without a bell; none in a mailbox that is closed, where only bells, and
+ * commands that must not overtake what lies there, make it worth a look. */
 uint32_t box_look_all(struct box_cells *, struct box_request out[GACC_BOX_CELLS], uint32_t *unready);
 
 /* Answers request `seq` of this cell, which must be open. seq, reserved fields and check of `a` are filled in. Nothing

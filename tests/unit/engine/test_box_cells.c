@@ -439,6 +439,24 @@ START_TEST(a_turn_stops_at_a_push_that_is_not_ready)
 }
 END_TEST
 
+/* Nobody stores its words any more, so nothing has to be looked at again; what is complete is taken all the same. */
+START_TEST(a_closed_mailbox_waits_for_no_word)
+{
+	struct box_request all[GACC_BOX_CELLS];
+	uint32_t unready;
+	struct gacc_box_request q = box_rig_push(5);
+	q.ready_at = 2, q.ready_value = 9;
+	put(0, box_rig_push(4));
+	put(1, q);
+	box_set_closed(&r.cells);
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 1);
+	ck_assert(all[0].cell == 0 && unready == 0);
+	r.mem->ready[1].value = 9;
+	ck_assert_uint_eq(box_look_all(&r.cells, all, &unready), 1);
+	ck_assert(all[0].cell == 1 && unready == 0);
+}
+END_TEST
+
 START_TEST(closed_is_told)
 {
 	box_set_closed(&r.cells);
@@ -475,6 +493,7 @@ Suite *box_cells_suite(void)
 	tcase_add_test(t, words_that_wrap);
 	tcase_add_test(t, a_turn_follows_the_numbers);
 	tcase_add_test(t, a_turn_stops_at_a_push_that_is_not_ready);
+	tcase_add_test(t, a_closed_mailbox_waits_for_no_word);
 	tcase_add_test(t, closed_is_told);
 	suite_add_tcase(s, t);
 	return s;

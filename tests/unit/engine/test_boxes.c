@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 Suite *boxes_armed_suite(void);
 Suite *boxes_deaths_suite(void);
@@ -154,6 +155,42 @@ START_TEST(a_gradient_that_is_not_ready_waits_for_its_word)
 	set_ready(1);
 	box_bell(&boxes_trainer[1]);
 	ck_assert_uint_eq(boxes_await(1, 0, second).result, COUNTED);
+	boxes_end();
+}
+END_TEST
+
+/* How often the engine has slept, and gone on. */
+static unsigned long sleeps(void)
+{
+	char path[64], line[128];
+	unsigned long n = 0;
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)boxes_rig.pid);
+	FILE *f = fopen(path, "re");
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "voluntary_ctxt_switches: %lu", &n);
+	fclose(f);
+	return n;
+}
+
+/* A rank leaves without its word: gaccd closes the mailbox, and the engine has nothing to look for. It still sees the
+ * bell, and what lies there when a command comes that must not overtake it. */
+START_TEST(nothing_is_looked_for_in_a_closed_mailbox)
+{
+	boxes_begin_with_mailboxes(rig_small());
+	uint64_t seq = ready_push(0, 0, 0);
+	unsigned long at_first = sleeps();
+	ck_assert(boxes_is_open(0, 0, seq));
+	ck_assert_uint_ge(sleeps() - at_first, 10); /* in 50 ms */
+	__atomic_store_n(&boxes_trainer[0].mem->header.closed, 1, __ATOMIC_RELEASE);
+	usleep(20000);
+	at_first = sleeps();
+	ck_assert(boxes_is_open(0, 0, seq) && boxes_is_open(0, 0, seq));
+	ck_assert_uint_le(sleeps() - at_first, 3);
+	set_ready(0);
+	ck_assert(boxes_is_open(0, 0, seq));
+	ck_assert_uint_eq(rig_flush(&boxes_rig, 0, true).status, ST_OK);
+	ck_assert_uint_eq(boxes_await(0, 0, seq).result, COUNTED);
 	boxes_end();
 }
 END_TEST
@@ -374,6 +411,7 @@ int main(void)
 	tcase_add_test(c, both_ways_may_be_mixed);
 	tcase_add_test(c, a_command_does_not_overtake_a_cell);
 	tcase_add_test(c, a_gradient_that_is_not_ready_waits_for_its_word);
+	tcase_add_test(c, nothing_is_looked_for_in_a_closed_mailbox);
 	tcase_add_test(c, void_and_zeroed_after);
 	tcase_add_test(c, a_void_push_that_fails_the_job_is_an_error);
 	tcase_add_test(c, tensors_that_are_not_present_add_nothing);
