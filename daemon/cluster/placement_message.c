@@ -3,6 +3,7 @@
  * (runtime/part_place.c). Any thread; no state. */
 #include "cluster/placement_message.h"
 
+#include "cluster/message_end.h"
 #include "cluster/record.h"
 #include "gacc/internal/v1/placement.pb-c.h"
 #include "proto/bytes.h"
@@ -24,7 +25,7 @@
 	X(heal_from)                                                                                                   \
 	X(begun)
 #define PLACEMENT_IDS(X) X(cluster) X(uuid)
-#define PLACEMENT_BYTES(X) X(spec) X(tensors)
+#define TENSORS_FIELD 15 /* Placement.tensors: the last one on the wire */
 #define PLACEMENT_TEXTS(X) X(user) X(node)
 
 /* ---- packing; what the message points to is not written to ---- */
@@ -41,7 +42,8 @@ static void *pack_with(Gacc__Internal__V1__Placement *m, const struct placement 
 	}
 	m->windows = list;
 	m->n_windows = p->n_windows;
-	return bytes_pack(&m->base, out_n);
+	return p->tensors ? message_pack_before(&m->base, TENSORS_FIELD, p->tensors->n, out_n)
+			  : bytes_pack(&m->base, out_n);
 }
 
 void *placement_pack(const struct placement *p, size_t *out_n)
@@ -54,9 +56,7 @@ void *placement_pack(const struct placement *p, size_t *out_n)
 #define X(field) m.field = (ProtobufCBinaryData){ sizeof(p->field), (uint8_t *)p->field };
 	PLACEMENT_IDS(X)
 #undef X
-#define X(field) m.field = (ProtobufCBinaryData){ p->field.n, (uint8_t *)p->field.data };
-	PLACEMENT_BYTES(X)
-#undef X
+	m.spec = (ProtobufCBinaryData){ p->spec.n, (uint8_t *)p->spec.data };
 #define X(field) m.field = (char *)p->field;
 	PLACEMENT_TEXTS(X)
 #undef X
@@ -146,28 +146,52 @@ static void take_fields(const Gacc__Internal__V1__Placement *m, struct placement
 #define X(field) memcpy(p->field, m->field.data, sizeof(p->field));
 	PLACEMENT_IDS(X)
 #undef X
-#define X(field) p->field = (struct placement_bytes){ m->field.data, m->field.len };
-	PLACEMENT_BYTES(X)
-#undef X
+	p->spec = (struct placement_bytes){ m->spec.data, m->spec.len };
 	p->begin = (enum placement_begin)m->begin;
 	p->rank = m->rank;
 	p->n_ranks = (uint32_t)m->n_rank;
 }
 
-enum status placement_unpack(const void *bytes, size_t n, struct held_placement *out, char *why, size_t n_why)
+/* Those that were lent, or those of a whole message, which are taken out of it. */
+static enum status take_tensors(Gacc__Internal__V1__Placement *m, struct shared *lent, struct held_placement *h,
+				char *why, size_t n_why)
+{
+	if (lent && m->tensors.len) {
+		snprintf(why, n_why, "Placement.tensors is there twice");
+		return ST_VERSION_SKEW;
+	}
+	if (lent)
+		h->tensors = shared_hold(lent);
+	if (lent || !m->tensors.len)
+		return ST_OK;
+	h->tensors = shared_new(m->tensors.data, m->tensors.len); /* protobuf-c has it from malloc */
+	if (!h->tensors)
+		return ST_NO_MEMORY;
+	m->tensors = (ProtobufCBinaryData){ 0, NULL };
+	return ST_OK;
+}
+
+enum status placement_unpack(const void *bytes, size_t n, struct shared *tensors, struct held_placement *out, char *why,
+			     size_t n_why)
 {
 	struct ProtobufCMessage *base;
 	struct held_placement h = { 0 };
+	if (tensors && !message_cut_end(bytes, &n, TENSORS_FIELD, tensors->n)) {
+		snprintf(why, n_why, "Placement.tensors is not the %zu bytes that follow", tensors->n);
+		return ST_VERSION_SKEW;
+	}
 	enum status st = message_unpack(&gacc__internal__v1__placement__descriptor, bytes, n, &base, why, n_why);
 	if (st)
 		return st;
-	const Gacc__Internal__V1__Placement *m = (const Gacc__Internal__V1__Placement *)base;
+	Gacc__Internal__V1__Placement *m = (Gacc__Internal__V1__Placement *)base;
 	h.message = base;
 	st = check_placement(m, why, n_why);
 	if (!st)
 		st = take_windows(m, &h, why, n_why);
 	if (!st)
 		st = take_restore(m, &h, why, n_why);
+	if (!st)
+		st = take_tensors(m, tensors, &h, why, n_why);
 	if (st) {
 		placement_release(&h);
 		return st;
@@ -175,6 +199,7 @@ enum status placement_unpack(const void *bytes, size_t n, struct held_placement 
 	take_fields(m, &h.placement);
 	*out = h;
 	out->placement.window = out->window;
+	out->placement.tensors = out->tensors;
 	out->placement.restore = m->restore ? &out->restore : NULL;
 	return ST_OK;
 }
@@ -183,16 +208,14 @@ void placement_release(struct held_placement *h)
 {
 	for (uint32_t i = 0; i < h->placement.n_windows; i++)
 		free(h->window[i].counted);
+	shared_drop(h->tensors);
 	bytes_free(h->message);
 	*h = (struct held_placement){ 0 };
 }
 
-void *placement_take_tensors(struct held_placement *h, size_t *out_n)
+struct shared *placement_take_tensors(struct held_placement *h)
 {
-	Gacc__Internal__V1__Placement *m = (Gacc__Internal__V1__Placement *)h->message;
-	void *bytes = m->tensors.data; /* protobuf-c has it from malloc */
-	*out_n = m->tensors.len;
-	m->tensors = (ProtobufCBinaryData){ 0, NULL };
-	h->placement.tensors = (struct placement_bytes){ NULL, 0 };
-	return bytes;
+	struct shared *tensors = h->tensors;
+	h->tensors = h->placement.tensors = NULL;
+	return tensors;
 }

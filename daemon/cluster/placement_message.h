@@ -5,6 +5,7 @@
 #ifndef GACC_CLUSTER_PLACEMENT_MESSAGE_H
 #define GACC_CLUSTER_PLACEMENT_MESSAGE_H
 
+#include "base/shared.h"
 #include "cluster/job_records.h"
 #include "cluster/restore_message.h"
 
@@ -29,32 +30,35 @@ struct placement {
 	const uint32_t *rank;	 /* the part's, by the job's numbers, ascending */
 	uint32_t n_ranks;
 	struct placement_bytes spec; /* gacc.v1.JobSpec, packed as submitted */
-	struct placement_bytes
-		tensors;	      /* gacc.v1.JobSpec with the tensor set alone; n = 0: in spec, or not known yet */
+	/* gacc.v1.JobSpec with the tensor set alone; NULL: in spec, or not known yet */
+	struct shared *tensors;
 	const struct decided *window; /* the last ones, oldest first, with the bits of the part's ranks */
 	uint32_t n_windows;
 	bool begun;			    /* the job has its parameters: memory that is lost is not made anew */
 	const struct part_restore *restore; /* PLACEMENT_RESTORE of a job that has not begun; else NULL */
 };
 
-/* For free(); NULL: no memory. `user` and `node` are UTF-8. */
+/* For free(); NULL: no memory. `user` and `node` are UTF-8. The tensors, which may have 50 MB, are not in it: they are
+ * the message's end (link_send_shared). */
 void *placement_pack(const struct placement *, size_t *out_n);
 
 /* One that was unpacked, with what it points to. */
 struct held_placement {
 	struct placement placement;
 	struct ProtobufCMessage *message;
+	struct shared *tensors; /* held; placement.tensors */
 	struct decided window[PLACEMENT_MAX_WINDOWS];
 	struct part_restore restore;
 };
 
-/* Whether the specification can be read, and says the same of ranks and max_micro_size, is the caller's to judge.
- * ST_VERSION_SKEW: `why` is one sentence that names field and value; ST_NO_MEMORY. *out, which must not be copied, is
- * written only with ST_OK: then for placement_release. */
-enum status placement_unpack(const void *bytes, size_t n, struct held_placement *out, char *why, size_t n_why);
+/* Of the message with its tensors behind it; or of a whole message, where `tensors` is NULL. Whether the specification
+ * can be read, and says the same of ranks and max_micro_size, is the caller's to judge. ST_VERSION_SKEW: `why` is one
+ * sentence that names field and value; ST_NO_MEMORY. *out, which must not be copied, is written only with ST_OK: then
+ * for placement_release. */
+enum status placement_unpack(const void *bytes, size_t n, struct shared *tensors, struct held_placement *out, char *why,
+			     size_t n_why);
 void placement_release(struct held_placement *);
-/* The tensors, malloc'ed, for free(): the placement has none from here on. A set of a million tensors is 50 MB, which
- * nobody should copy once more. NULL: it has none. */
-void *placement_take_tensors(struct held_placement *, size_t *out_n);
+/* The tensors, for shared_drop(): the placement has none from here on. NULL: it has none. */
+struct shared *placement_take_tensors(struct held_placement *);
 
 #endif

@@ -3,32 +3,18 @@
  * edge/part_ports.c and edge/hosted_tensors.c, on the loop thread; no state. */
 #include "cluster/tensors_message.h"
 
+#include "cluster/message_end.h"
 #include "cluster/message_text.h"
 #include "cluster/record.h"
 #include "gacc/internal/v1/placement.pb-c.h"
 #include "proto/bytes.h"
 
-#include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define IDS(X) X(job_id) X(epoch) X(part)
-#define SET_TAG (4 << 3 | 2) /* TensorSet.set: its number, and that a length follows */
-#define MAX_LENGTH 10	     /* of a varint */
+#define SET_FIELD 4 /* TensorSet.set */
 
 /* ---- the set ---- */
-
-/* What is on the wire before the set's bytes. */
-static size_t put_length(uint8_t *at, uint64_t n)
-{
-	size_t i = 0;
-	at[i++] = SET_TAG;
-	for (; n >= 0x80; n >>= 7)
-		at[i++] = (uint8_t)(n | 0x80);
-	at[i++] = (uint8_t)n;
-	return i;
-}
 
 void *tensor_set_pack(const struct part_tensor_set *t, const struct shared *set, size_t *out_n)
 {
@@ -36,25 +22,7 @@ void *tensor_set_pack(const struct part_tensor_set *t, const struct shared *set,
 #define X(field) m.field = t->field;
 	IDS(X)
 #undef X
-	size_t n = gacc__internal__v1__tensor_set__get_packed_size(&m);
-	uint8_t *bytes = malloc(n + 1 + MAX_LENGTH);
-	assert(set->n);
-	if (!bytes)
-		return NULL;
-	gacc__internal__v1__tensor_set__pack(&m, bytes);
-	*out_n = n + put_length(bytes + n, set->n);
-	return bytes;
-}
-
-/* The bytes before the set's, without what announces it; false: they announce something else. */
-static bool cut_length(const uint8_t *bytes, size_t *n, const struct shared *set)
-{
-	uint8_t end[1 + MAX_LENGTH];
-	size_t n_end = put_length(end, set->n);
-	if (*n < n_end || memcmp(bytes + *n - n_end, end, n_end))
-		return false;
-	*n -= n_end;
-	return true;
+	return message_pack_before(&m.base, SET_FIELD, set->n, out_n);
 }
 
 /* The set of a whole message, taken out of it. */
@@ -70,7 +38,7 @@ enum status tensor_set_unpack(const void *bytes, size_t n, struct shared *set, s
 			      struct shared **out_set, char *why, size_t n_why)
 {
 	struct ProtobufCMessage *base;
-	if (set && !cut_length(bytes, &n, set)) {
+	if (set && !message_cut_end(bytes, &n, SET_FIELD, set->n)) {
 		snprintf(why, n_why, "TensorSet.set is not the %zu bytes that follow", set->n);
 		return ST_VERSION_SKEW;
 	}

@@ -122,9 +122,9 @@ void parts_take_placement(struct daemon *d, const struct link_message *m)
 	a->part = m->part;
 	a->next = d->arriving;
 	d->arriving = a;
-	placing_open(&a->placing, &d->node, m->bytes, m->n);
+	placing_open(&a->placing, &d->node, m->bytes, m->n, m->end);
 	const struct placement *p = &a->placing.held.placement;
-	if (!a->placing.status && p->spec.n + p->tensors.n >= LARGE_SPEC && !d->node.starting) {
+	if (!a->placing.status && p->spec.n + (p->tensors ? p->tensors->n : 0) >= LARGE_SPEC && !d->node.starting) {
 		rpc_pool_put(d->node.pool, &a->work, p->uid, read_spec, on_read);
 		return;
 	}

@@ -123,10 +123,9 @@ void *placing_pack(const struct hosted *h, size_t *out_n)
 			       .n_ranks = h->spec->ranks,
 			       .window = w->window,
 			       .n_windows = w->n_windows,
+			       .tensors = h->tensors,
 			       .begun = h->params_durable,
 			       .restore = h->params_durable ? NULL : w->restore };
-	if (h->tensors)
-		p.tensors = (struct placement_bytes){ h->tensors->data, h->tensors->n };
 	memcpy(p.uuid, h->uuid, sizeof(p.uuid));
 	void *bytes = user && node && rank ? pack(h, &p, out_n) : NULL;
 	free(user);
@@ -141,7 +140,7 @@ void placing_send(struct hosted *h, struct now now)
 	void *bytes = placing_pack(h, &n);
 	h->place.wanted = true;
 	h->place.sent_ns = now.mono_ns;
-	links_send(h->d, LINK_PLACEMENT, h->id, 0, bytes, n);
+	links_send_shared(h->d, LINK_PLACEMENT, h->id, 0, bytes, n, h->tensors);
 }
 
 void placing_tick(struct hosted *h, struct now now)

@@ -5,8 +5,7 @@
  * The node gets one packed message (cluster/placement_message.h), also when it is this gaccd: then it is sent over the
  * link of this process, and what is sent is what another machine would get. The specification goes out of the job's
  * packed copy, where it is large; it is copied into the message and out of it again (some 2 ms for the largest, 4 MB).
- * A tensor set of 50 MB goes with the placement of an earlier gaccd's job, while gaccd starts, and of a job whose
- * tensors are known from the checkpoint alone.
+ * The tensor set, which may have 50 MB, is lent.
  */
 #ifndef GACC_EDGE_PLACING_H
 #define GACC_EDGE_PLACING_H
@@ -17,7 +16,7 @@
 void placing_send(struct hosted *, struct now);
 /* Sends the placement again, until it is answered. */
 void placing_tick(struct hosted *, struct now);
-/* The message that placing_send sends, for free(). NULL: no memory. */
+/* The message that placing_send sends, whose end are h->tensors; for free(). NULL: no memory. */
 void *placing_pack(const struct hosted *, size_t *out_n);
 
 /* ---- what it will say ---- */

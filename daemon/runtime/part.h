@@ -214,11 +214,11 @@ enum status part_pack_tensors(struct part *);
  * with why. */
 enum status part_build_tensors(const struct job_spec *, const void *packed, size_t n, struct tensor_set *out, char *why,
 			       size_t n_why);
-/* The set of a job that an earlier gaccd has begun, packed and malloc'ed; it is taken, also on an error. Reads it now
+/* The set of a job that an earlier gaccd has begun, packed; it is taken, also on an error. Reads it now
  * if it is small or `at_once`, else notes that it is due: a large set takes a second for a million tensors, and is read
  * in the pool when gaccd serves already. Until then the job's trainers hear that it is being recovered, and its memory
  * waits in node->stored. ST_NO_MEMORY, or what makes the set unreadable, with why. */
-enum status part_restore_tensors(struct part *, void *packed, size_t n, bool at_once, char *why, size_t n_why);
+enum status part_restore_tensors(struct part *, struct shared *packed, bool at_once, char *why, size_t n_why);
 /* Reads the set that is due in the pool, then goes on with part_allocate. Without memory it can be called again. A set
  * that cannot be read leaves tensors.wrong. */
 void part_read_tensors(struct part *);

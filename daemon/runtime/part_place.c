@@ -38,9 +38,9 @@ static enum status check_place(struct placing *p, const struct node *node, const
 	return ST_OK;
 }
 
-void placing_open(struct placing *p, const struct node *node, const void *bytes, size_t n)
+void placing_open(struct placing *p, const struct node *node, const void *bytes, size_t n, struct shared *tensors)
 {
-	p->status = placement_unpack(bytes, n, &p->held, p->why, sizeof(p->why));
+	p->status = placement_unpack(bytes, n, tensors, &p->held, p->why, sizeof(p->why));
 	if (!p->status)
 		p->status = check_place(p, node, &p->held.placement);
 }
@@ -56,8 +56,8 @@ static enum status check_spec(struct placing *p, const struct placement *is)
 	if (s->restores != (is->begin == PLACEMENT_RESTORE))
 		return WRONG("Placement.begin is %s, and its specification names %s checkpoint",
 			     s->restores ? "NEW" : "RESTORE", s->restores ? "a" : "no");
-	if (p->set.n && is->tensors.n)
-		return WRONG("Placement.tensors has %zu bytes, and its specification has tensors, too", is->tensors.n);
+	if (p->set.n && is->tensors)
+		return WRONG("Placement.tensors has %zu bytes, and its specification has tensors, too", is->tensors->n);
 	return ST_OK;
 }
 
@@ -79,9 +79,10 @@ static enum status read_tensors(struct placing *p, const struct prepared *ready)
 static enum status read_beside(struct placing *p, const struct placement *is)
 {
 	char why[256] = "";
-	if (!is->restore || !is->tensors.n)
+	if (!is->restore || !is->tensors)
 		return ST_OK;
-	enum status st = part_build_tensors(&p->text->spec, is->tensors.data, is->tensors.n, &p->set, why, sizeof(why));
+	enum status st =
+		part_build_tensors(&p->text->spec, is->tensors->data, is->tensors->n, &p->set, why, sizeof(why));
 	return st && st != ST_NO_MEMORY ? WRONG("Placement.tensors: %.250s", why) : st;
 }
 
@@ -133,28 +134,20 @@ static enum status check_same(const struct part *is, const struct placement *p, 
 	return ST_ALREADY_EXISTS;
 }
 
-static enum status take_set(struct part *p, struct placing *from, void *packed, size_t n)
-{
-	job_take_tensors(p->job, &from->set);
-	p->tensors.durable = true;
-	p->tensors.packed = packed ? shared_new(packed, n) : NULL;
-	if (!packed || p->tensors.packed)
-		return ST_OK;
-	free(packed);
-	return ST_NO_MEMORY;
-}
-
 /* Those that have been read, or packed ones, of which large ones are read later. */
 static enum status take_tensors(struct part *p, struct placing *from, char *why, size_t n_why)
 {
-	size_t n;
 	char text[200] = "";
-	void *packed = placement_take_tensors(&from->held, &n);
-	if (from->set.n)
-		return take_set(p, from, packed, n);
+	struct shared *packed = placement_take_tensors(&from->held);
+	if (from->set.n) {
+		job_take_tensors(p->job, &from->set);
+		p->tensors.durable = true;
+		p->tensors.packed = packed;
+		return ST_OK;
+	}
 	if (!packed)
 		return ST_OK;
-	enum status st = part_restore_tensors(p, packed, n, false, text, sizeof(text));
+	enum status st = part_restore_tensors(p, packed, false, text, sizeof(text));
 	if (st && st != ST_NO_MEMORY) {
 		snprintf(why, n_why, "Placement.tensors: %s", text);
 		st = ST_VERSION_SKEW;

@@ -21,8 +21,8 @@ struct placing {
 };
 
 /* Unpacks the message and judges it, but for the specification. Linear in the bytes, which are copied: 1 ms for 4 MB.
- * Loop thread. */
-void placing_open(struct placing *, const struct node *, const void *bytes, size_t n);
+ * The tensors, NULL: they are in the bytes or nowhere, are held. Loop thread. */
+void placing_open(struct placing *, const struct node *, const void *bytes, size_t n, struct shared *tensors);
 /* Then, if that status is ST_OK: the specification. Any thread. */
 void placing_read(struct placing *);
 void placing_fini(struct placing *);

@@ -54,19 +54,15 @@ enum status part_pack_tensors(struct part *p)
 	return p->tensors.packed ? ST_OK : ST_NO_MEMORY;
 }
 
-enum status part_restore_tensors(struct part *p, void *packed, size_t n, bool at_once, char *why, size_t n_why)
+enum status part_restore_tensors(struct part *p, struct shared *packed, bool at_once, char *why, size_t n_why)
 {
 	struct tensor_set set;
-	p->tensors.packed = shared_new(packed, n);
-	if (!p->tensors.packed) {
-		free(packed);
-		return ST_NO_MEMORY;
-	}
-	if (!at_once && n >= LARGE_BYTES) {
+	p->tensors.packed = packed;
+	if (!at_once && packed->n >= LARGE_BYTES) {
 		p->tensors.due = p->tensors.durable = true;
 		return ST_OK;
 	}
-	enum status st = part_build_tensors(p->spec, packed, n, &set, why, n_why);
+	enum status st = part_build_tensors(p->spec, packed->data, packed->n, &set, why, n_why);
 	if (!st) {
 		job_take_tensors(p->job, &set);
 		p->tensors.durable = true;

@@ -101,10 +101,11 @@ static void try_order(const void *bytes, size_t n)
 static void try_placement(const void *bytes, size_t n)
 {
 	struct held_placement p, again;
-	if (!accepted(placement_unpack(bytes, n, &p, why, sizeof(why))))
+	if (!accepted(placement_unpack(bytes, n, NULL, &p, why, sizeof(why))))
 		return;
 	void *packed = placement_pack(&p.placement, &n);
-	must(!placement_unpack(packed, n, &again, why, sizeof(why)) && again.placement.n_ranks == p.placement.n_ranks);
+	must(!placement_unpack(packed, n, p.tensors, &again, why, sizeof(why)) &&
+	     again.placement.n_ranks == p.placement.n_ranks);
 	free(packed);
 	placement_release(&p);
 	placement_release(&again);

@@ -148,7 +148,7 @@ static void *pack_placement(size_t *n)
 static enum status read_placement(const void *bytes, size_t n, char *why)
 {
 	struct held_placement p;
-	enum status st = placement_unpack(bytes, n, &p, why, 200);
+	enum status st = placement_unpack(bytes, n, NULL, &p, why, 200);
 	if (!st)
 		placement_release(&p);
 	return st;

@@ -14,6 +14,8 @@ static const uint32_t list[N] = { 2, 5, 9 };
 static uint64_t bits[PLACEMENT_MAX_WINDOWS][WORDS];
 static struct decided windows[PLACEMENT_MAX_WINDOWS];
 
+static struct shared its_tensors = { .holders = 1, .n = 11, .data = (char[]){ "its tensors" } };
+
 static struct placement full(void)
 {
 	struct placement p = { .job_id = 101,
@@ -31,7 +33,7 @@ static struct placement full(void)
 			       .rank = list,
 			       .n_ranks = N,
 			       .spec = { "the spec", 8 },
-			       .tensors = { "its tensors", 11 },
+			       .tensors = &its_tensors,
 			       .window = windows,
 			       .n_windows = PLACEMENT_MAX_WINDOWS,
 			       .begun = true };
@@ -62,19 +64,19 @@ START_TEST(a_placement_comes_back)
 	char why[200];
 	size_t n;
 	void *bytes = placement_pack(&p, &n);
-	ck_assert_msg(!placement_unpack(bytes, n, &back, why, sizeof(why)), "%s", why);
+	ck_assert_msg(!placement_unpack(bytes, n, p.tensors, &back, why, sizeof(why)), "%s", why);
 	free(bytes);
 	const struct placement *q = &back.placement;
 #define SAME(field) ck_assert_msg(!memcmp(&p.field, &q->field, sizeof(p.field)), "%s", #field)
 	SAME(cluster), SAME(uuid), SAME(job_id), SAME(epoch), SAME(term), SAME(uid), SAME(part), SAME(n_parts);
 	SAME(ranks), SAME(max_micro_size), SAME(begin), SAME(heal_from), SAME(n_ranks), SAME(n_windows);
-	SAME(spec.n), SAME(tensors.n), SAME(begun);
+	SAME(spec.n), SAME(begun);
 #undef SAME
 	ck_assert_str_eq(q->user, p.user);
 	ck_assert_str_eq(q->node, p.node);
 	ck_assert_mem_eq(q->rank, list, sizeof(list));
 	ck_assert_mem_eq(q->spec.data, "the spec", 8);
-	ck_assert_mem_eq(q->tensors.data, "its tensors", 11);
+	ck_assert_ptr_eq(q->tensors, &its_tensors); /* nothing of it is copied */
 	for (uint32_t i = 0; i < PLACEMENT_MAX_WINDOWS; i++) {
 		ck_assert_mem_eq(&q->window[i].commit, &windows[i].commit, sizeof(struct commit));
 		ck_assert_uint_eq(q->window[i].n_words, WORDS);
@@ -84,7 +86,7 @@ START_TEST(a_placement_comes_back)
 }
 END_TEST
 /* A member that is added and not compared above or below changes the size. */
-_Static_assert(sizeof(struct placement) == 176, "compared above, restore below");
+_Static_assert(sizeof(struct placement) == 168, "compared above, restore below");
 
 static char path[RESTORE_MAX_PATH + 1];
 static struct part_restore some_restore;
@@ -115,7 +117,7 @@ START_TEST(a_restore_comes_back)
 	char why[200];
 	size_t n;
 	void *bytes = placement_pack(&p, &n);
-	ck_assert_msg(!placement_unpack(bytes, n, &back, why, sizeof(why)), "%s", why);
+	ck_assert_msg(!placement_unpack(bytes, n, p.tensors, &back, why, sizeof(why)), "%s", why);
 	free(bytes);
 	const struct part_restore *r = back.placement.restore;
 	ck_assert_ptr_nonnull(r);
@@ -126,7 +128,7 @@ START_TEST(a_restore_comes_back)
 	some_restore.from.same_ranges = some_restore.from.carry = 0;
 	some_restore.n_path = 1;
 	bytes = placement_pack(&p, &n);
-	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(placement_unpack(bytes, n, p.tensors, &back, why, sizeof(why)), ST_OK);
 	free(bytes);
 	ck_assert_mem_eq(&back.placement.restore->from, &some_restore.from, sizeof(r->from));
 	ck_assert_uint_eq(back.placement.restore->n_path, 1);
@@ -140,17 +142,46 @@ START_TEST(tensors_can_be_taken_out)
 	struct held_placement back;
 	char why[200];
 	size_t n;
-	void *bytes = placement_pack(&p, &n);
-	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_OK);
+	uint8_t *bytes = placement_pack(&p, &n), *whole = malloc(n + 11);
+	ck_assert_int_eq(placement_unpack(bytes, n, _i ? NULL : &its_tensors, &back, why, sizeof(why)),
+			 _i ? ST_VERSION_SKEW : ST_OK);
+	memcpy(whole, bytes, n);
+	memcpy(whole + n, "its tensors", 11);
+	if (_i) /* of a stream: one after the other */
+		ck_assert_int_eq(placement_unpack(whole, n + 11, NULL, &back, why, sizeof(why)), ST_OK);
 	free(bytes);
-	char *tensors = placement_take_tensors(&back, &n);
-	ck_assert_uint_eq(n, 11);
-	ck_assert_mem_eq(tensors, "its tensors", 11);
-	free(tensors);
-	ck_assert_uint_eq(back.placement.tensors.n, 0);
-	ck_assert_ptr_null(placement_take_tensors(&back, &n));
-	ck_assert_uint_eq(n, 0);
+	free(whole);
+	struct shared *tensors = placement_take_tensors(&back);
+	ck_assert_uint_eq(tensors->n, 11);
+	ck_assert_mem_eq(tensors->data, "its tensors", 11);
+	shared_drop(tensors);
+	ck_assert_ptr_null(back.placement.tensors);
+	ck_assert_ptr_null(placement_take_tensors(&back));
 	placement_release(&back);
+	ck_assert_uint_eq(its_tensors.holders, 1);
+}
+END_TEST
+
+START_TEST(tensors_that_were_not_announced_are_refused)
+{
+	static char bytes_of_longer[] = "its tensors!";
+	static struct shared longer = { .holders = 1, .n = 12, .data = bytes_of_longer };
+	struct placement p = full();
+	struct held_placement back;
+	char why[200];
+	size_t n;
+	uint8_t *bytes = placement_pack(&p, &n), *whole = malloc(n + 11 + 2);
+	ck_assert_int_eq(placement_unpack(bytes, n, &longer, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_str_eq(why, "Placement.tensors is not the 12 bytes that follow");
+	ck_assert_int_eq(placement_unpack(bytes, 1, &its_tensors, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	memcpy(whole, bytes, n);
+	memcpy(whole + n, "its tensors", 11);
+	memcpy(whole + n + 11, bytes + n - 2, 2);
+	ck_assert_int_eq(placement_unpack(whole, n + 13, &its_tensors, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_str_eq(why, "Placement.tensors is there twice");
+	free(bytes);
+	free(whole);
+	ck_assert_uint_eq(its_tensors.holders, 1);
 }
 END_TEST
 
@@ -160,7 +191,7 @@ static void expect_refused(const struct placement *p, const char *text)
 	char why[200] = "";
 	size_t n;
 	void *bytes = placement_pack(p, &n);
-	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_int_eq(placement_unpack(bytes, n, p->tensors, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	ck_assert_msg(strstr(why, text) != NULL, "%s, not: %s", why, text);
 	free(bytes);
 }
@@ -187,7 +218,7 @@ START_TEST(senseless_placements_are_refused)
 	windows[3].commit.outcome = 7, expect_refused(&p, "Commit.outcome is 7"), p = full();
 	windows[3].commit.window = 9, expect_refused(&p, "has window 9 of job 101 in the wrong place"), p = full();
 	windows[0].commit.job_id = 9, expect_refused(&p, "has window 800 of job 9 in the wrong place");
-	ck_assert_int_eq(placement_unpack("", 0, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_int_eq(placement_unpack("", 0, NULL, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	ck_assert_str_eq(why, "Placement.cluster and uuid have 0 and 0 bytes, and must have 16");
 }
 END_TEST
@@ -217,6 +248,7 @@ START_TEST(other_files_are_refused)
 	struct held_placement back;
 	char why[200] = "";
 	size_t n;
+	p.tensors = NULL;
 	void *bytes = placement_pack(&p, &n);
 	Gacc__Internal__V1__Placement *m = gacc__internal__v1__placement__unpack(NULL, n, bytes);
 	size_t *of = _i ? &m->restore->file[3]->sha256.len : &m->restore->n_file, was = *of;
@@ -224,7 +256,7 @@ START_TEST(other_files_are_refused)
 	n = gacc__internal__v1__placement__pack(m, bytes);
 	*of = was;
 	gacc__internal__v1__placement__free_unpacked(m, NULL);
-	ck_assert_int_eq(placement_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_int_eq(placement_unpack(bytes, n, p.tensors, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	ck_assert_str_eq(why, _i ? "RestoreFile.sha256 has 31 bytes, and must have 32"
 				 : "Restore.file has 3 files, and must have 4");
 	free(bytes);
@@ -235,7 +267,7 @@ static unsigned try_bytes(const uint8_t *bytes, size_t n)
 {
 	struct held_placement back;
 	char why[200] = "";
-	enum status st = placement_unpack(bytes, n, &back, why, sizeof(why));
+	enum status st = placement_unpack(bytes, n, NULL, &back, why, sizeof(why));
 	ck_assert(st == ST_OK || (st == ST_VERSION_SKEW && *why));
 	if (st)
 		return 0;
@@ -251,6 +283,7 @@ START_TEST(any_bytes_are_read_or_refused)
 	struct placement p = _i ? restored() : full();
 	size_t n;
 	p.n_windows = 2;
+	p.tensors = NULL;
 	some_restore.n_path = 9;
 	void *bytes = placement_pack(&p, &n);
 	altered_try(bytes, n, 6000, try_bytes);
@@ -264,7 +297,8 @@ int main(void)
 	TCase *c = tcase_create("placements");
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_placement_comes_back);
-	tcase_add_test(c, tensors_can_be_taken_out);
+	tcase_add_loop_test(c, tensors_can_be_taken_out, 0, 2);
+	tcase_add_test(c, tensors_that_were_not_announced_are_refused);
 	tcase_add_test(c, senseless_placements_are_refused);
 	tcase_add_test(c, a_restore_comes_back);
 	tcase_add_test(c, senseless_restores_are_refused);

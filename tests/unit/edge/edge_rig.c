@@ -156,7 +156,7 @@ struct part *rig_part(struct hosted *h)
 	char why[320];
 	size_t n;
 	void *bytes = placing_pack(h, &n);
-	placing_open(&placing, &d.node, bytes, n);
+	placing_open(&placing, &d.node, bytes, n, h->tensors);
 	ck_assert_msg(!placing.status, "%s", placing.why);
 	placing_read(&placing);
 	ck_assert_msg(!placing.status, "%s", placing.why);

@@ -199,7 +199,7 @@ static void expect_refused(const struct placement *p, uint64_t sent_for, const c
 {
 	size_t n;
 	void *bytes = placement_pack(p, &n);
-	const struct link_message m = { LINK_PLACEMENT, sent_for, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_PLACEMENT, sent_for, 0, bytes, n, p->tensors };
 	uint32_t before = seen.n[LINK_PLACED];
 	parts_take_placement(&other, &m);
 	free(bytes);
@@ -213,10 +213,12 @@ static void expect_refused(const struct placement *p, uint64_t sent_for, const c
 
 START_TEST(wrong_placements_are_refused)
 {
+	static char bytes_of_one_byte[] = "x";
+	static struct shared one_byte = { .holders = 1, .n = 1, .data = bytes_of_one_byte };
 	char why[320];
 	size_t n;
 	void *bytes = placing_pack(job, &n);
-	ck_assert_int_eq(placement_unpack(bytes, n, &right, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(placement_unpack(bytes, n, NULL, &right, why, sizeof(why)), ST_OK);
 	struct placement p = good();
 	uint64_t bits[2] = { 0 };
 	struct decided window = { .counted = bits, .n_words = 2 };
@@ -237,7 +239,7 @@ START_TEST(wrong_placements_are_refused)
 	REFUSED(p.max_micro_size = 65, "max_micro_size 65, and its specification has 2 and 64");
 	REFUSED(p.spec.n = 0, "Placement.spec is missing");
 	REFUSED(p.spec.n--, "Placement.spec: ");
-	REFUSED(p.tensors = ((struct placement_bytes){ "x", 1 }), "Placement.tensors has 1 bytes");
+	REFUSED(p.tensors = &one_byte, "Placement.tensors has 1 bytes");
 	REFUSED(p.begin = PLACEMENT_RESTORE, "Placement.restore is missing");
 	REFUSED((p.begin = PLACEMENT_RESTORE, p.restore = &restore),
 		"Placement.begin is RESTORE, and its specification names no checkpoint");

@@ -69,6 +69,9 @@ static void close_here(void)
 	free(spec);
 }
 
+static struct shared one_byte = { .holders = 1, .n = 1, .data = (char[]){ "x" } },
+		     no_set = { .holders = 1, .n = 2, .data = (char[]){ "\xff\xff" } };
+
 /* Through its bytes. */
 static enum status place(const struct placement *p, struct part **out)
 {
@@ -76,7 +79,7 @@ static enum status place(const struct placement *p, struct part **out)
 	size_t n;
 	void *bytes = placement_pack(p, &n);
 	ck_assert_ptr_nonnull(bytes);
-	placing_open(&read, &node, bytes, n);
+	placing_open(&read, &node, bytes, n, p->tensors);
 	memset(bytes, 0xee, n); /* nothing points there */
 	if (!read.status)
 		placing_read(&read);
@@ -249,7 +252,7 @@ START_TEST(a_placement_is_enough_for_a_restore)
 	pm.begin = PLACEMENT_RESTORE;
 	pm.restore = &r;
 	if (_i)
-		pm.tensors = (struct placement_bytes){ set->data, set->n };
+		pm.tensors = set;
 	p = placed(&pm);
 	memset(dir, 'x', sizeof(dir)); /* it has been copied */
 	ck_assert(job_has_tensors(p->job) && p->tensors.durable && !p->tensors.due);
@@ -277,14 +280,14 @@ START_TEST(tensors_of_a_checkpoint_are_read_with_the_placement)
 	rig_change_spec(with_checkpoint_alone);
 	struct placement pm = of_job();
 	pm.begin = PLACEMENT_RESTORE;
-	pm.tensors = (struct placement_bytes){ other->tensors.packed->data, other->tensors.packed->n };
+	pm.tensors = other->tensors.packed;
 	for (int begun = 0; begun < 2; begun++) {
 		struct placing read = { .status = ST_OK };
 		size_t n;
 		pm.begun = begun;
 		pm.restore = begun ? NULL : &r;
 		void *bytes = placement_pack(&pm, &n);
-		placing_open(&read, &node, bytes, n);
+		placing_open(&read, &node, bytes, n, pm.tensors);
 		placing_read(&read);
 		free(bytes);
 		ck_assert_msg(read.status == ST_OK, "%s", read.why);
@@ -327,7 +330,7 @@ START_TEST(tensors_come_beside_the_specification)
 	part_begin(p, false); /* nothing is known to make memory for */
 	ck_assert(!p->mem.allocating);
 	part_free(p);
-	pm.tensors = (struct placement_bytes){ other->tensors.packed->data, other->tensors.packed->n };
+	pm.tensors = other->tensors.packed;
 	p = placed(&pm);
 	ck_assert(p->tensors.durable);
 	ck_assert_uint_eq(job_arena(p->job)->fingerprint, job_arena(other->job)->fingerprint);
@@ -374,7 +377,7 @@ START_TEST(wrong_placements_are_refused)
 	p = of_job();
 	p.begin = PLACEMENT_RESTORE, p.restore = &restore,
 	expect_refused(&p, "begin is RESTORE, and its specification names no"), p = of_job();
-	p.tensors = (struct placement_bytes){ "x", 1 }, expect_refused(&p, "and its specification has tensors, too");
+	p.tensors = &one_byte, expect_refused(&p, "and its specification has tensors, too");
 	struct part *out;
 	ck_assert_int_eq(place(&(struct placement){ .user = "", .node = "" }, &out), ST_VERSION_SKEW);
 }
@@ -390,7 +393,7 @@ START_TEST(wrong_tensors_are_refused)
 {
 	rig_change_spec(with_wrong_tensor);
 	struct placement p = of_job();
-	p.tensors = (struct placement_bytes){ "\xff\xff", 2 };
+	p.tensors = &no_set;
 	expect_refused(&p, "Placement.tensors: it is no tensor set");
 	free(spec);
 	spec = NULL;
@@ -399,7 +402,7 @@ START_TEST(wrong_tensors_are_refused)
 	p = of_job();
 	p.begin = PLACEMENT_RESTORE;
 	p.restore = &restore;
-	p.tensors = (struct placement_bytes){ "\xff\xff", 2 };
+	p.tensors = &no_set;
 	expect_refused(&p, "Placement.tensors: it is no tensor set");
 }
 END_TEST

@@ -45,7 +45,7 @@ static enum status restore(struct part *p, const struct journal_bytes *b, bool a
 {
 	void *copy = malloc(b->n);
 	memcpy(copy, b->data, b->n);
-	return part_restore_tensors(p, copy, b->n, at_once, why, n_why);
+	return part_restore_tensors(p, shared_new(copy, b->n), at_once, why, n_why);
 }
 
 static void drop(struct journal_bytes b)
