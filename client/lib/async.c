@@ -4,7 +4,10 @@
  * because only then nobody writes to a slot. */
 #include "lib/internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
+
+#define LOOK_MS 1 /* at two slots that somebody else still writes to */
 
 /* ---- how pushes end ---- */
 
@@ -126,15 +129,59 @@ gacc_status async_settle(struct gacc_job *job)
 	return drain(job, 0);
 }
 
+/* ---- slots ---- */
+
+static gacc_status still_written(struct gacc_job *job, uint32_t slot)
+{
+	char text[256];
+
+	late_name(job, slot, text, sizeof(text));
+	return job_fail(job, ST_STALLED, LATE_HINT, "no free slot: %s", text);
+}
+
+static bool is_queued(struct gacc_job *job, uint32_t slot)
+{
+	return posted_uses(&job->posted, slot) || sender_uses(job->sender, slot);
+}
+
+/* Of those that are not queued, and there is one: the first that nobody writes to, else the one that is awaited
+ * longest. */
+static uint32_t best_slot(struct gacc_job *job)
+{
+	uint32_t best = SLOTS_MAX;
+
+	for (uint32_t i = 0; i < job->layout.slots; i++) {
+		if (is_queued(job, i))
+			continue;
+		if (late_await(job, i, 0))
+			return i;
+		if (best == SLOTS_MAX || job->memory.late[i].until > job->memory.late[best].until)
+			best = i;
+	}
+	assert(best < SLOTS_MAX);
+	return best;
+}
+
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot)
 {
 	gacc_status st = drain(job, job->layout.slots - 1);
+	uint32_t slot;
 
 	if (st)
 		return st;
-	if (job->posted.n || !job->sender)
-		*out_slot = (int)posted_lowest_free(&job->posted);
-	else
-		*out_slot = (int)sender_lowest_free(job->sender);
+	slot = best_slot(job);
+	while (!late_await(job, slot, LOOK_MS)) {
+		if (late_left(job, job->memory.late[slot].until) <= 0)
+			return still_written(job, slot);
+		slot = best_slot(job);
+	}
+	*out_slot = (int)slot;
 	return GACC_OK;
+}
+
+gacc_status async_held_slot(struct gacc_job *job)
+{
+	uint32_t slot = (uint32_t)job->held_slot;
+
+	return late_await(job, slot, INT64_MAX) ? GACC_OK : still_written(job, slot);
 }

@@ -275,8 +275,8 @@ struct push *posted_first(struct gacc_job *job, bool *out_accepted);
 void posted_drop(struct posted *posted);
 /* Micro-batches that are posted, to out[SLOTS_MAX]. */
 size_t posted_queued(const struct posted *posted, uint32_t *out);
-/* The lowest slot that none of them uses. */
-uint32_t posted_lowest_free(const struct posted *posted);
+/* Is one of them from this slot? */
+bool posted_uses(const struct posted *posted, uint32_t slot);
 /* Waits until the window is over, for timeout_ms (-1: none) and no longer than an answer is awaited, and takes its
  * result. False: by RPC. The same wait may be called again. */
 bool posted_wait(struct gacc_job *job, uint64_t window, int timeout_ms, struct gacc_box_step *out);
@@ -305,8 +305,8 @@ void sender_let_go(struct sender *sender);
 void sender_add(struct sender *sender, const struct push *push);
 /* Micro-batches that are queued, to out[SLOTS_MAX]. Takes NULL. */
 size_t sender_queued(struct sender *sender, uint32_t *out);
-/* The lowest slot that no queued push uses. */
-uint32_t sender_lowest_free(struct sender *sender);
+/* Is one of them from this slot? Takes NULL. */
+bool sender_uses(struct sender *sender, uint32_t slot);
 /* Waits until at most `limit` pushes are queued: NULL; or until the sender has halted: the push that failed, the first
  * of the queue. */
 struct push *sender_wait(struct sender *sender, size_t limit);
@@ -344,8 +344,11 @@ gacc_status push_by_rpc(struct gacc_job *job, struct push *push);
 gacc_status async_push(struct gacc_job *job, const struct push *push);
 /* Waits until nothing is queued. The first failure of a queued push. */
 gacc_status async_settle(struct gacc_job *job);
-/* The lowest slot that no queued push uses; waits for one. */
+/* A slot that no queued push uses, and that nobody else writes to; waits for one, and of two takes the one that is
+ * complete first. STALLED: its word has not come in time. */
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot);
+/* The same for the slot that the caller holds: a push that was not in time may have left it to somebody. */
+gacc_status async_held_slot(struct gacc_job *job);
 
 /* ---- watch.c ---- */
 

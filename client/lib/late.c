@@ -17,9 +17,12 @@ int64_t late_left(const struct gacc_job *job, int64_t until)
 bool late_await(const struct gacc_job *job, uint32_t slot, int64_t ms)
 {
 	const struct late *l = &job->memory.late[slot];
-	int64_t left = late_left(job, l->until);
+	int64_t left;
 
-	return !l->at || words_await(&job->memory.words, l->at, l->value, left < ms ? left : ms);
+	if (!l->at || words_reached(&job->memory.words, l->at, l->value))
+		return true;
+	left = late_left(job, l->until);
+	return words_await(&job->memory.words, l->at, l->value, left < ms ? left : ms);
 }
 
 void late_name(const struct gacc_job *job, uint32_t slot, char *out, size_t n)

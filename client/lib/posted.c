@@ -123,21 +123,12 @@ size_t posted_queued(const struct posted *p, uint32_t *out)
 	return p->n;
 }
 
-static bool slot_used(const struct posted *p, uint32_t slot)
+bool posted_uses(const struct posted *p, uint32_t slot)
 {
 	for (size_t i = 0; i < p->n; i++)
 		if (p->entry[i].push.slot == slot)
 			return true;
 	return false;
-}
-
-uint32_t posted_lowest_free(const struct posted *p)
-{
-	uint32_t slot = 0;
-
-	while (slot_used(p, slot))
-		slot++;
-	return slot;
 }
 
 /* ---- waiting for a window's end ---- */

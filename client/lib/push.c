@@ -121,8 +121,7 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 		return st;
 	if (!job->registered || !base)
 		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no buffer: register tensors first");
-	if (job->held_slot < 0)
-		st = async_free_slot(job, &job->held_slot);
+	st = job->held_slot < 0 ? async_free_slot(job, &job->held_slot) : async_held_slot(job);
 	if (st)
 		return st;
 	*base = mapping_data(&job->memory.slot[job->held_slot]);

@@ -167,23 +167,17 @@ size_t sender_queued(struct sender *s, uint32_t *out)
 	return n;
 }
 
-static bool slot_queued(const struct sender *s, uint32_t slot)
+bool sender_uses(struct sender *s, uint32_t slot)
 {
-	for (size_t i = 0; i < s->n; i++)
-		if (s->queue[i].slot == slot)
-			return true;
-	return false;
-}
+	bool uses = false;
 
-uint32_t sender_lowest_free(struct sender *s)
-{
-	uint32_t slot = 0;
-
+	if (!s)
+		return false;
 	pthread_mutex_lock(&s->lock);
-	while (slot_queued(s, slot))
-		slot++;
+	for (size_t i = 0; i < s->n; i++)
+		uses = uses || s->queue[i].slot == slot;
 	pthread_mutex_unlock(&s->lock);
-	return slot;
+	return uses;
 }
 
 struct push *sender_wait(struct sender *s, size_t limit)

@@ -206,8 +206,8 @@ GACC_API gacc_status gacc_params(gacc_job *, const void **base, size_t *bytes);
 /* Next micro-batch that this rank owes; the same one until it is pushed. GACC_EAGAIN: none is left in this window, call
  * gacc_wait; GACC_EDONE: the job is done. Sends nothing. */
 GACC_API gacc_status gacc_next(gacc_job *, gacc_position *out);
-/* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all. Holds old bytes. The same one until
- * it is pushed. */
+/* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all, or ready words of their slots have
+ * not come (GACC_ETIMEOUT: not in time). Holds old bytes. The same one until it is pushed. */
 GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
 /* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async:
  * queued). GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */
@@ -234,7 +234,9 @@ GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_inf
  * Where there is no mailbox (an older gaccd, GACC_MAILBOX=0, no shared memory), or when it does not accept the push,
  * the library waits for the word itself, and sends the push by RPC then. If the word has not come in time, the call
  * that waits for the push (gacc_push, or what reports an asynchronous one) returns GACC_ETIMEOUT and nothing is
- * forgotten: call it again, and leave the slot alone until the word has its value or the job is detached.
+ * forgotten: call it again, and leave the slot alone until the word has its value or the job is detached. So does any
+ * call that has to replace the session, where gaccd has other memory for the slot. gacc_grad_buffer gives a slot out
+ * when its word has come, also if its push was refused or its window is over.
  *
  * GPUs: let the stream run a host function behind the gradient's kernels (cuLaunchHostFunc) that does what the other
  * thread does above; this needs nothing else. A stream may also store the word itself, for which the page is registered

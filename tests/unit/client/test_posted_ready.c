@@ -286,6 +286,111 @@ START_TEST(a_sender_stops_while_it_waits)
 }
 END_TEST
 
+/* ---- a slot is given out when nobody else writes to it ---- */
+
+/* A push that was not in time keeps its slot, for the caller, too. */
+START_TEST(a_slot_stays_with_a_push_whose_word_is_late)
+{
+	gacc_push_opts o = waits_for(1, 4, false);
+	void *slot = NULL;
+
+	posted_rig_begin(true);
+	uint64_t *word = word_of(0, 1);
+	o.ready_timeout_ms = 50;
+	o.async = 0;
+	ck_assert_int_eq(posted_rig_push(0, o, NULL), GACC_ETIMEOUT);
+	ck_assert_int_eq(gacc_grad_buffer(&job[0], &slot, NULL), GACC_ETIMEOUT);
+	ck_assert_ptr_null(slot);
+	ck_assert_str_eq(
+		gacc_last_error(&job[0]),
+		"no free slot: slot 0, with micro-batch 0 of window 0, is still written to: ready word 1 has "
+		"not come to 4 in time (job 7, rank 0); see why its gradient is not complete, then call again");
+	o.struct_size = sizeof(o);
+	o.ready_timeout_ms = 20000;
+	struct gpu g = { .value = 4, .word = word };
+	launch(&g);
+	ck_assert_int_eq(gacc_push(&job[0], &o, NULL), GACC_OK);
+	finish(&g);
+	ck_assert_int_eq(gacc_grad_buffer(&job[0], &slot, NULL), GACC_OK);
+	ck_assert_ptr_eq(slot, posted_rig.slot[0]);
+	posted_rig_end();
+}
+END_TEST
+
+/* One that was not sent, because the one before it was refused, or because its window was over: its slot is free when
+ * its word has come. */
+START_TEST(a_slot_of_a_push_that_was_not_sent)
+{
+	const gacc_push_opts complete = { .weight = 1, .async = 1, .lr = _i ? 0.5 : 0.25 };
+	gacc_push_opts late = waits_for(1, 4, false);
+	struct gpu g = { .rank = 1, .slot = 1, .value = 4 };
+	void *slot[2];
+
+	posted_rig_begin(true);
+	ck_assert_int_eq(posted_rig_push(0, (gacc_push_opts){ .lr = 0.5 }, NULL), GACC_OK);
+	if (_i)
+		real_close();
+	cells_close(&job[1].memory.cells);
+	g.word = word_of(1, 1);
+	late.async = !_i;
+	posted_rig_hold(true);
+	ck_assert_int_eq(posted_rig_push(1, complete, NULL), GACC_OK);
+	ck_assert_int_eq(gacc_grad_buffer(&job[1], &slot[1], NULL), GACC_OK);
+	if (_i)
+		posted_rig_hold(false);
+	ck_assert_int_eq(posted_rig_push(1, late, NULL), _i ? GACC_ESTALE : GACC_OK);
+	posted_rig_hold(false);
+	ck_assert_int_eq(async_settle(&job[1]), _i ? GACC_OK : GACC_EINVAL);
+	posted_rig_again(1);
+	posted_rig_hold(true);
+	ck_assert_int_eq(gacc_grad_buffer(&job[1], &slot[0], NULL), GACC_OK); /* the other one, and at once */
+	ck_assert(slot[0] == posted_rig.slot[0] && slot[1] == posted_rig.slot[1]);
+	ck_assert_int_eq(posted_rig_push(1, complete, NULL), GACC_OK);
+	launch(&g);
+	ck_assert_int_eq(gacc_grad_buffer(&job[1], &slot[1], NULL), GACC_OK);
+	ck_assert(slot[1] == posted_rig.slot[1] && __atomic_load_n(g.word, __ATOMIC_ACQUIRE) == 4);
+	finish(&g);
+	posted_rig_hold(false);
+	sender_free(job[1].sender);
+	posted_rig_end();
+}
+END_TEST
+
+/* A slot that is complete comes first, also if it has the higher number. */
+START_TEST(a_complete_slot_comes_first)
+{
+	void *slot;
+
+	posted_rig_begin(true);
+	word_of(0, 1);
+	job[0].memory.late[0] = (struct late){ .at = 1, .value = 4, .until = INT64_MAX };
+	ck_assert_int_eq(gacc_grad_buffer(&job[0], &slot, NULL), GACC_OK);
+	ck_assert_ptr_eq(slot, posted_rig.slot[1]);
+	posted_rig_end();
+}
+END_TEST
+
+/* Of two, one is completed. The other is given up long after that, or before. */
+START_TEST(whichever_slot_is_complete_first)
+{
+	struct gpu g = { .value = 4 };
+	int64_t start = now_ms();
+	void *slot;
+
+	posted_rig_begin(true);
+	g.word = word_of(0, 1);
+	job[0].memory.late[_i % 2] = (struct late){ .at = 1, .value = 4, .until = start + 10000 };
+	job[0].memory.late[1 - _i % 2] =
+		(struct late){ .at = 1, .value = 5, .until = start + (_i / 2 ? 20000 : LATE_MS / 2) };
+	launch(&g);
+	ck_assert_int_eq(gacc_grad_buffer(&job[0], &slot, NULL), GACC_OK);
+	finish(&g);
+	ck_assert_ptr_eq(slot, posted_rig.slot[_i % 2]);
+	ck_assert_int_lt(now_ms() - start, 10000);
+	posted_rig_end();
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 START_TEST(what_makes_no_sense_is_refused)
@@ -331,6 +436,10 @@ Suite *posted_ready_suite(void)
 	tcase_add_loop_test(tc, a_word_that_is_late_is_told, 0, 4);
 	tcase_add_loop_test(tc, no_word_is_awaited_for_ever_by_detach, 0, 2);
 	tcase_add_test(tc, a_sender_stops_while_it_waits);
+	tcase_add_test(tc, a_slot_stays_with_a_push_whose_word_is_late);
+	tcase_add_loop_test(tc, a_slot_of_a_push_that_was_not_sent, 0, 2);
+	tcase_add_test(tc, a_complete_slot_comes_first);
+	tcase_add_loop_test(tc, whichever_slot_is_complete_first, 0, 4);
 	tcase_add_test(tc, what_makes_no_sense_is_refused);
 	suite_add_tcase(suite, tc);
 	return suite;
