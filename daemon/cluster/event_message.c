@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#define EVENT_FIELDS(X) X(job_id) X(epoch) X(part) X(warning)
+#define EVENT_FIELDS(X) X(job_id) X(epoch) X(part) X(warning) X(window)
 
 void *event_pack(const struct part_event *e, size_t *out_n)
 {

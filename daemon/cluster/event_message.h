@@ -12,6 +12,7 @@
 
 struct part_event {
 	uint64_t job_id, epoch;
+	uint64_t window; /* the part's open one when it happened */
 	uint32_t part;
 	bool warning;
 	int64_t rank;	 /* the job's number; -1: it is about the job */

@@ -11,6 +11,7 @@
 #include "edge/hosted_ports.h"
 #include "edge/hosted_queue.h"
 #include "edge/hosted_recover.h"
+#include "edge/hosted_seen.h"
 #include "edge/hosted_submit.h"
 #include "edge/hosted_tensors.h"
 #include "edge/journal_keep.h"
@@ -188,7 +189,7 @@ static links_take *const daemon_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view
 };
 
 static enum status open_store(struct daemon *d)
@@ -267,7 +268,7 @@ static enum status open_sockets(struct daemon *d)
 static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
 {
 	const struct hosted *h = hosted_find(d, stored_job(s, NULL));
-	const struct part *p = h ? hosted_part(h) : NULL;
+	const struct part *p = h ? part_find(&d->node, h->id) : NULL;
 	return s->fd >= 0 && h && h->coord && coord_phase(h->coord) < COORD_ENDING && h->params_durable &&
 	       (!p || (!p->mem.n && !p->tensors.due));
 }
@@ -292,7 +293,7 @@ static void drop_strangers(struct daemon *d)
 			continue;
 		const struct hosted *h = hosted_find(d, stored_job(&d->node.stored[i], NULL));
 		bool known = h != NULL;
-		const struct part *p = known ? hosted_part(h) : NULL;
+		const struct part *p = known ? part_find(&d->node, h->id) : NULL;
 		if (known && (h->aside || (p && p->tensors.due)))
 			continue;
 		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",

@@ -21,6 +21,7 @@ void hosted_unmake(struct hosted *h)
 	free(h->end.view);
 	free(h->end.counted);
 	free(h->place.why);
+	free(h->seen);
 	events_fini(&h->events);
 	calls_fini(&h->watchers);
 	calls_fini(&h->norms_calls);
@@ -132,8 +133,15 @@ struct part *hosted_part(const struct hosted *h)
 
 uint64_t hosted_host_bytes(const struct hosted *h)
 {
-	const struct part *p = hosted_part(h);
-	return p ? p->mem.bytes : h->kept_bytes;
+	return h->seen ? h->seen->view.bytes : h->kept_bytes;
+}
+
+uint64_t hosted_window(const struct hosted *h)
+{
+	const struct commit *k = h->coord ? coord_last_commit(h->coord) : NULL;
+	if (!h->coord)
+		return h->end.window;
+	return coord_phase(h->coord) >= COORD_ENDING && k ? k->window + 1 : coord_window(h->coord);
 }
 
 void hosted_note_step(struct hosted *h, const struct commit *k)

@@ -7,6 +7,7 @@
 #ifndef GACC_EDGE_HOSTED_H
 #define GACC_EDGE_HOSTED_H
 
+#include "cluster/part_view_message.h"
 #include "control/coordinator.h"
 #include "edge/daemon.h"
 #include "edge/session_id.h"
@@ -22,6 +23,7 @@
 struct Gacc__V1__Job;
 
 struct hosted_window;
+struct part_event;
 struct part_restore;
 struct decided;
 
@@ -65,6 +67,12 @@ struct outcome_kept {
 	uint64_t *counted;     /* bitmap of the last window's micro-batches; NULL: not known */
 };
 
+/* What the node of its part has said of it last (hosted_seen.c). */
+struct hosted_seen {
+	int64_t heard_ns;
+	struct part_view view;
+};
+
 struct hosted {
 	struct daemon *d;
 	uint64_t id;
@@ -82,6 +90,7 @@ struct hosted {
 	struct outcome_kept end;
 	bool aside, giving_up;		     /* hosted_aside.h: not over in the journal; its END is being written */
 	struct hosted_place place;	     /* where its part is; hosted_part finds one that is here */
+	struct hosted_seen *seen;	     /* NULL: its part has not been heard of */
 	uint64_t kept_bytes;		     /* of a job that is set aside: its memory at the service manager */
 	bool params_durable, params_noted;   /* in the journal; the record of that is being written */
 	bool tensors_durable, tensors_noted; /* the same of the tensor set that ranks have registered */
@@ -123,12 +132,15 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 /* May this user see the job, and change it? Its owner and root may. */
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
-/* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what is shown of both; what the
- * job and its part have to tell each other goes over the link. */
+/* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet: the
+ * saving of checkpoints, the norms and the ledger of a window that is decided, a trainer's Attach. All else goes over
+ * the link. */
 struct part *hosted_part(const struct hosted *);
 enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
-/* Bytes of this node's memory that are the job's. */
+/* Bytes of memory that its part was last said to have. */
 uint64_t hosted_host_bytes(const struct hosted *);
+/* The open one; of a job that ends, the one after its last. */
+uint64_t hosted_window(const struct hosted *);
 /* For its rates. */
 void hosted_note_step(struct hosted *, const struct commit *);
 /* The name of uid, or its number. */
@@ -142,6 +154,7 @@ void hosted_on_written(void *arg, enum status);
 
 /* ---- hosted_history.c ---- */
 void hosted_event(struct hosted *, bool warning, const char *reason, int64_t rank, const char *text);
+void hosted_part_event(struct hosted *, const struct part_event *);
 /* Event number i, one that is there (events_first), as it is kept; lent. */
 struct history_event hosted_history_event(const struct hosted *, uint64_t i);
 /* The events that are kept, into a job that has none. false: no memory. */

@@ -4,6 +4,7 @@
 #include "edge/hosted.h"
 
 #include "base/log.h"
+#include "cluster/event_message.h"
 #include "edge/convert.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
@@ -27,15 +28,12 @@ static struct history_event event_of(const struct hosted *h, const struct event 
 				       .window = e->window };
 }
 
-void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t rank, const char *text)
+static void add_event(struct hosted *h, uint64_t window, bool warning, const char *reason, int64_t rank,
+		      const char *text)
 {
-	const struct part *p = hosted_part(h);
-	struct event what = { .id = daemon_event_id(h->d),
-			      .unix_ns = daemon_now(h->d).unix_ns,
-			      .warning = warning,
-			      .window = p	   ? job_window(p->job)
-					: h->coord ? coord_window(h->coord)
-						   : 0 };
+	struct event what = {
+		.id = daemon_event_id(h->d), .unix_ns = daemon_now(h->d).unix_ns, .warning = warning, .window = window
+	};
 	char object[32] = "job";
 	if (rank >= 0)
 		snprintf(object, sizeof(object), "rank %lld", (long long)rank);
@@ -45,6 +43,16 @@ void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t ra
 	struct history_event row = event_of(h, e);
 	recorder_put_event(h->d->recorder, &row);
 	h->changed = true;
+}
+
+void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	add_event(h, h->coord ? hosted_window(h) : 0, warning, reason, rank, text);
+}
+
+void hosted_part_event(struct hosted *h, const struct part_event *e)
+{
+	add_event(h, e->window, e->warning, e->reason, e->rank, e->text);
 }
 
 struct history_event hosted_history_event(const struct hosted *h, uint64_t i)

@@ -21,6 +21,8 @@ void hosted_drop_machines(struct hosted *h)
 	h->coord = NULL;
 	shared_drop(h->tensors);
 	h->tensors = NULL;
+	free(h->seen); /* the part is no longer this job's */
+	h->seen = NULL;
 }
 
 void hosted_free(struct hosted *h)

@@ -76,7 +76,7 @@ void hosted_take_event(struct daemon *d, const struct link_message *m)
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
 	else if (!st && e.job_id == h->id && e.epoch == coord_epoch(h->coord))
-		hosted_event(h, e.warning, e.reason, e.rank, e.text);
+		hosted_part_event(h, &e);
 }
 
 /* ---- what the coordinator asks for ---- */

@@ -42,17 +42,24 @@ static uint64_t less(uint64_t limit, uint64_t part)
 	return limit > part ? limit - part : 0;
 }
 
+/* What the job has of this machine, whose limits these are. Its own list of parts knows that at every moment, and what
+ * the coordinator was told may be of a second ago. */
+static uint64_t bytes_here(const struct hosted *h)
+{
+	const struct part *p = part_find(&h->d->node, h->id);
+	return h->kept_bytes + (p ? p->mem.bytes : 0);
+}
+
 static uint64_t in_use(const struct hosted *h)
 {
-	if (hosted_ended(h))
-		return hosted_host_bytes(h);
-	return hosted_host_bytes(h) ? hosted_host_bytes(h) : h->admission.reserved;
+	uint64_t bytes = bytes_here(h);
+	return bytes || hosted_ended(h) ? bytes : h->admission.reserved;
 }
 
 static bool is_promised(const struct hosted *h)
 {
-	const struct part *p = hosted_part(h);
-	return !hosted_host_bytes(h) || (p && p->mem.allocating);
+	const struct part *p = part_find(&h->d->node, h->id);
+	return !bytes_here(h) || (p && p->mem.allocating);
 }
 
 /* Memory that is reserved but not allocated yet still counts as available to the machine, so it is subtracted here. */
@@ -78,8 +85,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 /* What an ended job's ranks may hold while they live: all but the memory, which may be gone. */
 static uint64_t left_descriptors(const struct hosted *h)
 {
-	uint64_t left =
-		hosted_host_bytes(h) ? h->admission.descriptors : less(h->admission.descriptors, h->admission.stored);
+	uint64_t left = bytes_here(h) ? h->admission.descriptors : less(h->admission.descriptors, h->admission.stored);
 	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
 }
 
@@ -88,7 +94,7 @@ static void add(struct queue_list *q, struct hosted *h, const struct hosted *wit
 	/* Ranks may take their time to end (grace), and their launcher is a process and a descriptor of ours meanwhile:
 	 * the job counts, else cancelling is a way round the limits. */
 	bool ended = hosted_ended(h), leaving = ended && !launching_over(h);
-	if (h == without || (ended && !leaving && !hosted_host_bytes(h)))
+	if (h == without || (ended && !leaving && !bytes_here(h)))
 		return;
 	q->live[q->n] = h;
 	q->job[q->n++] = (struct queue_job){ .id = h->id,
@@ -100,7 +106,7 @@ static void add(struct queue_list *q, struct hosted *h, const struct hosted *wit
 					     .overtaken = h->admission.overtaken,
 					     .bytes = h->admission.queued ? h->admission.need : in_use(h),
 					     .descriptors = leaving ? left_descriptors(h) : h->admission.descriptors,
-					     .stored = leaving && !hosted_host_bytes(h) ? 0 : h->admission.stored };
+					     .stored = leaving && !bytes_here(h) ? 0 : h->admission.stored };
 }
 
 /* Jobs that others coordinate have only their memory here. */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define RETIRE_AFTER_NS (INT64_C(10) * 1000000000) /* in which a lost last answer can be asked for again */
+#define SILENT_NS (INT64_C(60) * 1000000000)	   /* six views of a part have not come */
 /* ended jobs of one user that are still whole; when there are more, the older ones are retired at once */
 #define MAX_WHOLE 16
 
@@ -57,22 +58,29 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	}
 }
 
+/* What its part was last said to be; NULL: there is none. A node that has had one repeats its view, so long silence
+ * means that it has none any more. */
+static const struct part_view *part_of(const struct hosted *h, struct now now)
+{
+	return h->seen && now.mono_ns - h->seen->heard_ns < SILENT_NS ? &h->seen->view : NULL;
+}
+
 /* A job is released when nothing uses it any more. Its part gives its memory back by itself (parts.c). */
 void hosted_end_tick(struct hosted *h, struct now now)
 {
-	const struct part *p = hosted_part(h);
-	if (!hosted_ended(h) || (p && (!job_ended(p->job) || p->mem.allocating)))
+	const struct part_view *p = hosted_ended(h) ? part_of(h, now) : NULL;
+	if (!hosted_ended(h) || (p && (!p->ended || p->allocating)))
 		return;
 	if (!h->released_ns) {
 		h->released_ns = now.mono_ns;
 		hurry_older(h->d, h->uid);
-	} else if ((!p || p->mem.released) && !h->renewed) { /* what the last sessions did has been reported */
+	} else if ((!p || p->released) && !h->renewed) { /* what the last sessions did has been reported */
 		hosted_past_renew(h, now);
 		h->renewed = true;
 	}
-	bool told = !h->watchers.n && !h->waits && !h->norms_calls.n && !h->changed && (!p || !p->n_links);
+	bool told = !h->watchers.n && !h->waits && !h->norms_calls.n && !h->changed && (!p || !p->links);
 	bool due = h->renewed && (h->hurried || now.mono_ns - h->released_ns > RETIRE_AFTER_NS);
-	if (due && told && !h->n_holders && (!p || !p->n_holders) && !h->deciding && launching_over(h))
+	if (due && told && !h->n_holders && !h->deciding && launching_over(h))
 		retire(h, now);
 }
 

@@ -16,9 +16,7 @@
 /* Nothing uses its state machines. */
 static bool is_free(const struct hosted *h)
 {
-	const struct part *p = hosted_part(h);
-	return !h->n_holders && !h->watchers.n && !h->waits && !h->norms_calls.n && !saving_busy(h) &&
-	       (!p || (!p->n_holders && !p->n_links));
+	return !h->n_holders && !h->watchers.n && !h->waits && !h->norms_calls.n && !saving_busy(h);
 }
 
 /* No node takes a part of the job: a new one ends, and one of an earlier gaccd is set aside, because nothing of it must

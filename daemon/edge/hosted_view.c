@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the protobuf message of a job from the state of its coordinator and its part. For the job methods, and for
- * those who watch. Loop thread. */
+/* Makes the protobuf message of a job from the state of its coordinator, and what the node of its part has said. For
+ * the job methods, and for those who watch. Loop thread. */
 #include "edge/hosted_view.h"
 
 #include "control/launch.h"
@@ -11,7 +11,6 @@
 #include "proto/bytes.h"
 #include "proto/path.h"
 #include "proto/utf8.h"
-#include "runtime/engine_proc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -182,37 +181,25 @@ static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 	return true;
 }
 
-/* A job that ends has no open window: the one after its last is shown. */
-static uint64_t window_of(const struct hosted *h)
+static void fill_part(const struct part_view *v, Gacc__V1__Job *j)
 {
-	const struct commit *k = coord_last_commit(h->coord);
-	bool ends = coord_phase(h->coord) >= COORD_ENDING;
-	return ends && k ? k->window + 1 : coord_window(h->coord);
-}
-
-static void fill_part(const struct part *p, Gacc__V1__Job *j)
-{
-	j->engine_pid = p->engine.proc ? engine_proc_pid(p->engine.proc) : 0;
-	j->engine_restarts = p->engine.starts ? p->engine.starts - 1 : 0;
-	if (job_has_tensors(p->job)) {
-		const struct arena *a = job_arena(p->job);
-		j->tensors = a->n_tensors;
-		j->parameters = a->n_parameters;
-	}
+	j->engine_pid = v->engine_pid;
+	j->engine_restarts = v->engine_starts ? v->engine_starts - 1 : 0;
+	j->tensors = v->tensors;
+	j->parameters = v->parameters;
 }
 
 static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
-	const struct part *p = hosted_part(h);
-	j->window = window_of(h);
+	j->window = hosted_window(h);
 	j->applied_step = coord_applied_step(h->coord);
 	j->micro_size = coord_values(h->coord)->micro_size;
 	j->queue_position = h->admission.position;
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(h->coord);
 	j->epoch = coord_epoch(h->coord);
 	j->host_bytes = hosted_host_bytes(h);
-	if (p)
-		fill_part(p, j);
+	if (h->seen)
+		fill_part(&h->seen->view, j);
 	j->loss_scale = coord_carry(h->coord)->scale.scale;
 	j->wait_fraction = rate_wait(&h->rate);
 	j->steps_per_second = rate_per_s(&h->rate);
@@ -222,14 +209,13 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
-	const struct part *p = hosted_part(h);
+	const struct part_view *v = h->seen ? &h->seen->view : NULL;
 	j->id = h->id;
 	j->state = (Gacc__V1__JobState)hosted_state(h, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = h->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = p && (p->mem.allocating || job_has_tensors(p->job))
-				 ? "its memory is being made"
-				 : "waits for a rank to register its tensors";
+		reason = v && (v->allocating || v->has_tensors) ? "its memory is being made"
+								: "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = h->created_unix_ns;
 	j->ended_unix_nanos = h->ended_unix_ns;

@@ -205,7 +205,7 @@ static enum status check_window(struct hosted *h, bool accepted)
 	struct control_state state;
 	char why[200];
 	uint64_t window = 0;
-	struct part *p = hosted_part(h);
+	struct part *p = h->coord ? part_find(&h->d->node, h->id) : NULL;
 	if (!p || !h->params_durable)
 		return ST_OK;
 	if (p->tensors.due) {

@@ -21,10 +21,7 @@
 
 static void fail_job(struct hosted *h, const char *text, struct now now)
 {
-	const struct part *p = hosted_part(h);
-	if (p)
-		job_fail(p->job, ST_RANK_FAILED, text, now);
-	else if (h->coord)
+	if (h->coord)
 		coord_end(h->coord, ST_RANK_FAILED, text, now);
 }
 
@@ -142,10 +139,10 @@ static void on_summary(void *arg, const struct launch_summary *s, const char *ta
 /* ---- ranks that end too early ---- */
 
 /* A rank whose process exited with code 0, but that has not left the job. */
-static uint32_t missing_rank(const struct hosted *h, const struct part *part)
+static uint32_t missing_rank(const struct hosted *h)
 {
 	uint32_t n;
-	const struct rank_progress *p = job_progress(part->job, &n);
+	const struct rank_progress *p = coord_ranks(h->coord, &n);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct launch_rank *r = &h->launch->rank[i];
 		bool ended = r->state == LAUNCH_RANK_EXITED && r->exit_status == 0;
@@ -163,10 +160,8 @@ static uint32_t missing_rank(const struct hosted *h, const struct part *part)
 static void watch_early_ends(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
-	const struct part *part = g->heard && !hosted_ended(h) ? hosted_part(h) : NULL;
-	bool known = part &&
-		     (part->engine.proc ? part->engine.restarts.up : !job_has_tensors(part->job) && !part->tensors.due);
-	uint32_t rank = known ? missing_rank(h, part) : RANK_NONE;
+	bool known = g->heard && !hosted_ended(h) && h->seen && h->seen->view.ranks_known;
+	uint32_t rank = known ? missing_rank(h) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;
 		return;
@@ -177,7 +172,7 @@ static void watch_early_ends(struct hosted *h, struct now now)
 		return;
 	uint32_t n;
 	char text[200];
-	const struct rank_progress *p = job_progress(part->job, &n);
+	const struct rank_progress *p = coord_ranks(h->coord, &n);
 	snprintf(text, sizeof(text), "rank %u (pid %lld) ended with code 0 %s", rank, (long long)g->rank[rank].pid,
 		 p[rank].known ? "without detaching: the job needs it still" : "and had never attached");
 	fail_job(h, text, now);

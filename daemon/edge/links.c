@@ -19,13 +19,17 @@ static void on_arrived(void *ctx, const struct link_message *m)
 
 void links_refuse(const struct link_message *m, const char *why)
 {
-	static const char *const names[LINK_KINDS] = {
-		[LINK_REPORT] = "a report",	   [LINK_ORDER] = "an order",
-		[LINK_PLACEMENT] = "a placement",  [LINK_PLACED] = "a placement's answer",
-		[LINK_DROP] = "a placement's end", [LINK_EVENT] = "an event",
-		[LINK_TENSORS] = "a tensor set",   [LINK_KEPT] = "a tensor set's answer",
-		[LINK_SAVE] = "a checkpoint",	   [LINK_SAVED] = "a checkpoint's answer"
-	};
+	static const char *const names[LINK_KINDS] = { [LINK_REPORT] = "a report",
+						       [LINK_ORDER] = "an order",
+						       [LINK_PLACEMENT] = "a placement",
+						       [LINK_PLACED] = "a placement's answer",
+						       [LINK_DROP] = "a placement's end",
+						       [LINK_EVENT] = "an event",
+						       [LINK_TENSORS] = "a tensor set",
+						       [LINK_KEPT] = "a tensor set's answer",
+						       [LINK_SAVE] = "a checkpoint",
+						       [LINK_SAVED] = "a checkpoint's answer",
+						       [LINK_VIEW] = "a view" };
 	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part, why);
 }
 

@@ -281,46 +281,23 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 
 /* ---- ListBuffers ---- */
 
-static const struct buffer_kind {
-	const char *name;
-	uint32_t first, last; /* roles */
-	bool tensors;
-	bool mapped, mapped_by_client_optimizers; /* by trainers */
-} buffer_kinds[] = {
-	{ "accumulator", SEG_ACCUM0, SEG_ACCUM1, true, false, true },
-	{ "parameters", SEG_PARAMS, SEG_PARAMS, true, true, true },
-	{ "master", SEG_MASTER, SEG_MASTER, true, false, false },
-	{ "optimizer state", SEG_STATE0, SEG_STATE1, true, false, false },
-	{ "slots", SEG_SLOT, SEG_SLOT, true, true, true },
-	{ "control", SEG_CONTROL, SEG_STATUS, false, true, true },
-};
-#define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
-
-/* Counted from the beginning, made when a session asks for one. */
-static void fill_mailboxes(const struct part *p, Gacc__V1__Buffer *out)
+static void fill_buffer(const struct part_view *v, const struct part_buffer *b, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
-	out->job = p->id;
-	out->kind = (char *)"mailboxes";
-	out->bytes = part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
-	out->segments = out->bytes ? p->spec->ranks : 0;
-	out->clients = p->n_links;
+	out->job = v->job_id;
+	out->kind = (char *)b->kind;
+	out->segments = b->segments;
+	out->bytes = b->bytes;
+	out->tensors = b->tensors;
+	out->clients = b->clients;
 }
 
-static void fill_buffer(const struct part *p, const struct buffer_kind *k, Gacc__V1__Buffer *out)
+static uint32_t count_buffers(const struct daemon *d)
 {
-	gacc__v1__buffer__init(out);
-	out->job = p->id;
-	out->kind = (char *)k->name;
-	for (int i = 0; i < p->mem.n; i++)
-		if (p->mem.wanted[i].role >= k->first && p->mem.wanted[i].role <= k->last) {
-			out->segments++;
-			out->bytes += p->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
-		}
-	if (k->tensors)
-		out->tensors = job_arena(p->job)->n_tensors;
-	if (k->mapped || (k->mapped_by_client_optimizers && p->spec->optim.type == OPTIM_CLIENT))
-		out->clients = p->n_links;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		n += d->job[i]->seen ? d->job[i]->seen->view.n_buffers : 0;
+	return n;
 }
 
 static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -332,21 +309,18 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	if (*q->job && !only)
 		return;
 	Gacc__V1__ListBuffersResponse r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT;
-	Gacc__V1__Buffer *buffer = calloc(d->n_jobs * (N_KINDS + 1) + 1, sizeof(*buffer));
-	r.buffers = calloc(d->n_jobs * (N_KINDS + 1) + 1, sizeof(*r.buffers));
+	uint32_t n = count_buffers(d);
+	Gacc__V1__Buffer *buffer = calloc(n + 1, sizeof(*buffer));
+	r.buffers = calloc(n + 1, sizeof(*r.buffers));
 	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
 		const struct hosted *h = d->job[i];
 		r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
-		const struct part *p = hosted_part(h);
-		if (!p || !p->mem.n || !hosted_is_of(h, uid) || (only && h != only))
+		if (!h->seen || !hosted_is_of(h, uid) || (only && h != only))
 			continue;
-		for (size_t k = 0; k <= N_KINDS; k++) {
-			Gacc__V1__Buffer *b = r.buffers[r.n_buffers] = &buffer[r.n_buffers];
-			if (k < N_KINDS)
-				fill_buffer(p, &buffer_kinds[k], b);
-			else
-				fill_mailboxes(p, b);
-			r.n_buffers += b->segments > 0;
+		const struct part_view *v = &h->seen->view;
+		for (uint32_t k = 0; k < v->n_buffers; k++) {
+			r.buffers[r.n_buffers] = &buffer[r.n_buffers];
+			fill_buffer(v, &v->buffer[k], r.buffers[r.n_buffers++]);
 		}
 	}
 	r.host_bytes_used = d->node.host_bytes;

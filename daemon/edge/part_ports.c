@@ -10,6 +10,7 @@
 #include "cluster/tensors_message.h"
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
+#include "edge/part_views.h"
 #include "edge/reply.h"
 #include "proto/failpoint.h"
 
@@ -40,6 +41,8 @@ void part_take_order(struct daemon *d, const struct link_message *m)
 
 static void on_report(void *ctx, const struct report *r)
 {
+	if (r->failed.status)
+		part_view_send(ctx); /* the job ends by this report, and what is seen of it then is kept */
 	links_send_report(daemon_of_node(((struct part *)ctx)->node), r);
 }
 
@@ -49,6 +52,7 @@ static void on_part_event(void *ctx, bool warning, const char *reason, int64_t r
 	struct part_event e = { .job_id = p->id,
 				.epoch = job_part(p->job)->epoch,
 				.part = job_part(p->job)->number,
+				.window = job_window(p->job),
 				.warning = warning,
 				.rank = rank };
 	size_t n = 0;
@@ -65,6 +69,7 @@ static void on_placed(void *ctx, enum status st, const char *why)
 	size_t n = 0;
 	part_save_bytes(p, &placed.save_bytes, &placed.carry_bytes);
 	snprintf(placed.text, sizeof(placed.text), "%s", why ? why : "");
+	part_view_send(ctx);
 	void *bytes = placed_pack(&placed, &n);
 	links_send(daemon_of_node(p->node), LINK_PLACED, p->id, placed.part, bytes, n);
 }

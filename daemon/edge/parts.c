@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "cluster/placed_message.h"
 #include "edge/part_ports.h"
+#include "edge/part_views.h"
 #include "edge/registering.h"
 #include "rpc/pool.h"
 #include "runtime/part_place.h"
@@ -76,8 +77,10 @@ static void take(struct arriving *a)
 		st = part_place(&a->d->node, read, a->d->ports, &p, read->why, sizeof(read->why));
 	if (st && st != ST_NO_MEMORY)
 		refuse(a, st, read->why);
-	if (!st && !there)
+	if (!st && !there) {
 		begin(a->d, p);
+		part_view_send(p);
+	}
 }
 
 static void arriving_free(struct arriving *a)
@@ -249,6 +252,7 @@ void parts_tick(struct daemon *d, struct now now)
 		registering_tick(p, now);
 		part_tick(p, now);
 		end_tick(p, now);
+		part_view_send(p);
 		if (p->dropped && is_free(p))
 			free_part(p);
 	}

@@ -2,6 +2,7 @@
 /* Serves the attach socket: which descriptors a session gets, and what the end of its connection means for its rank.
  * Opened by daemon.c; asks the session's part. Loop thread. */
 #include "edge/daemon.h"
+#include "edge/part_views.h"
 #include "edge/session_id.h"
 #include "gacc/v1/attach.pb-c.h"
 #include "host/attach.h"
@@ -95,6 +96,7 @@ static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32
 	struct attach_note note = { .job = part->id, .generation = job_generation(part->job, rank), .rank = rank };
 	attach_set_note(d->attach, conn, &note);
 	part->n_links++;
+	part_view_send(part);
 	job_on_mapped(part->job, rank, note.generation);
 	job_on_link(part->job, rank, note.generation, true, node_now());
 	if (has_mailbox)
@@ -161,6 +163,7 @@ static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 	if (!part)
 		return;
 	part->n_links--;
+	part_view_send(part);
 	if (!d->node.stopping)
 		job_on_link(part->job, note->rank, note->generation, false, daemon_now(d));
 }

@@ -9,6 +9,7 @@
 #define GACC_RUNTIME_PART_H
 
 #include "base/shared.h"
+#include "cluster/part_view_message.h"
 #include "control/job.h"
 #include "control/part_save.h"
 #include "control/restarts.h"
@@ -81,6 +82,13 @@ struct part_tensors {
 	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
 };
 
+/* What the coordinator was told of the part last (edge/part_views.c). */
+struct part_told {
+	struct part_view view; /* number 0: nothing yet */
+	int64_t sent_ns;
+	int64_t next_ns; /* from when on the next one is in its time; each takes a second */
+};
+
 /* rpc_data of a trainer's call points to one of these: to the part itself (unary calls), or to a stream. */
 struct part_caller {
 	/* Takes an answer of control; false: it is answered like that of a unary call. NULL: a unary call. */
@@ -105,10 +113,11 @@ struct part {
 	struct part_memory mem;
 	struct part_engine engine;
 	struct part_tensors tensors;
-	struct part_save *save;	       /* NULL: no checkpoint was wanted yet */
-	struct part_box *box;	       /* [ranks], by their indices in the part; NULL: nobody has asked */
-	uint32_t n_boxes;	       /* of them that have descriptors */
-	struct control_state record;   /* as last read for job_ports.record; image NULL: never */
+	struct part_save *save;	     /* NULL: no checkpoint was wanted yet */
+	struct part_box *box;	     /* [ranks], by their indices in the part; NULL: nobody has asked */
+	uint32_t n_boxes;	     /* of them that have descriptors */
+	struct control_state record; /* as last read for job_ports.record; image NULL: never */
+	struct part_told told;
 	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
 	int64_t ended_ns;	       /* when it was seen that its job has ended; 0: not yet */
 	bool hurried;		       /* it is not kept for late trainers: its user has ended many since */

@@ -4,6 +4,7 @@
  * refused is explained. */
 #include "cluster/order_message.h"
 #include "cluster/event_message.h"
+#include "cluster/part_view_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
@@ -184,12 +185,23 @@ static void try_saved(const void *bytes, size_t n)
 	free(packed);
 }
 
+static void try_part_view(const void *bytes, size_t n)
+{
+	struct part_view v, again;
+	if (!accepted(part_view_unpack(bytes, n, &v, why, sizeof(why))))
+		return;
+	void *packed = part_view_pack(&v, &n);
+	must(n <= PART_VIEW_BYTES && !part_view_unpack(packed, n, &again, why, sizeof(why)) &&
+	     part_view_same(&v, &again));
+	free(packed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
 							       try_report, try_order,  try_placement, try_placed,
 							       try_drop,   try_event,  try_set,	      try_kept,
-							       try_save,   try_saved };
+							       try_save,   try_saved,  try_part_view };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

@@ -14,6 +14,7 @@ static struct part_event full(void)
 	return (struct part_event){ .job_id = 101,
 				    .epoch = 102,
 				    .part = 3,
+				    .window = 104,
 				    .warning = true,
 				    .rank = 11,
 				    .reason = "EngineExited",
@@ -38,6 +39,7 @@ static void expect_same(const struct part_event *e)
 	ck_assert_uint_eq(back.job_id, e->job_id);
 	ck_assert_uint_eq(back.epoch, e->epoch);
 	ck_assert_uint_eq(back.part, e->part);
+	ck_assert_uint_eq(back.window, e->window);
 	ck_assert_int_eq(back.warning, e->warning);
 	ck_assert_int_eq(back.rank, e->rank);
 	ck_assert_str_eq(back.reason, e->reason);
@@ -57,7 +59,7 @@ START_TEST(an_event_comes_back)
 }
 END_TEST
 /* A member that is added and not compared above changes the size. */
-_Static_assert(sizeof(struct part_event) == 576, "compared above");
+_Static_assert(sizeof(struct part_event) == 584, "compared above");
 
 static void expect_refused(const struct part_event *e, const char *text)
 {

@@ -5,6 +5,7 @@
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/order_message.h"
+#include "cluster/part_view_message.h"
 #include "cluster/report_message.h"
 #include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
@@ -251,6 +252,20 @@ static enum status read_saved(const void *bytes, size_t n, char *why)
 	return saved_unpack(bytes, n, RANKS, &s, why, 200);
 }
 
+static void *pack_part_view(size_t *n)
+{
+	const struct part_view v = {
+		.epoch = 1, .incarnation = 1, .number = 1, .n_buffers = 1, .buffer = { { .kind = "slots" } }
+	};
+	return part_view_pack(&v, n);
+}
+
+static enum status read_part_view(const void *bytes, size_t n, char *why)
+{
+	struct part_view v;
+	return part_view_unpack(bytes, n, &v, why, 200);
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -270,6 +285,7 @@ static const struct {
 	{ "TensorsKept", pack_kept, read_kept },
 	{ "Save", pack_save, read_save },
 	{ "Saved", pack_saved, read_saved },
+	{ "PartView", pack_part_view, read_part_view },
 };
 
 START_TEST(no_memory_is_said)

@@ -7,6 +7,7 @@
 #include "edge/disk_watch.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
+#include "edge/hosted_seen.h"
 #include "edge/hosted_tensors.h"
 #include "edge/links.h"
 #include "edge/part_ports.h"
@@ -33,7 +34,7 @@ static links_take *const rig_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view
 };
 
 static void open_conf(void)

@@ -139,6 +139,18 @@ START_TEST(events_of_a_part_are_its_jobs)
 }
 END_TEST
 
+/* Which may be ahead of the coordinator's. */
+START_TEST(an_event_is_of_the_window_of_its_part)
+{
+	const struct part_event e = { .job_id = HERE, .epoch = 1, .window = 44, .rank = 1, .reason = "Lost" };
+	size_t n;
+	void *bytes = event_pack(&e, &n);
+	links_send(&d, LINK_EVENT, HERE, 0, bytes, n);
+	rig_run();
+	ck_assert_uint_eq(events_at(&job->events, job->events.n - 1)->window, 44);
+}
+END_TEST
+
 /* A rank that the job does not have, an earlier epoch. */
 START_TEST(wrong_events_are_dropped)
 {
@@ -181,6 +193,7 @@ int main(void)
 	tcase_add_test(t, a_part_of_elsewhere_may_have_the_same);
 	tcase_add_test(t, a_job_without_room_takes_no_memory);
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
+	tcase_add_test(t, an_event_is_of_the_window_of_its_part);
 	tcase_add_test(t, wrong_events_are_dropped);
 	tcase_add_test(t, a_part_that_is_up_changes_what_is_shown);
 	return suite_run(s);

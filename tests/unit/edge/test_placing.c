@@ -17,6 +17,7 @@
 Suite *tensors_suite(void);
 Suite *restoring_suite(void);
 Suite *saving_suite(void);
+Suite *views_suite(void);
 
 /* ---- a job whose part is elsewhere ---- */
 
@@ -45,6 +46,10 @@ START_TEST(a_job_runs_where_it_is_not_coordinated)
 	const float *params = part_map(there(), SEG_PARAMS, 0, false);
 	ck_assert_float_eq(params[RIG_ELEMENTS - 1], 1 - 0.5F * 2.5F);
 	ck_assert_uint_eq(seen.n[LINK_PLACEMENT], 1);
+	uint64_t n_events = job->events.n;
+	there()->ports.event(there(), false, "Said", -1, "in its second window");
+	UNTIL(job->events.n > n_events);
+	ck_assert_uint_eq(events_at(&job->events, n_events)->window, 1);
 }
 END_TEST
 
@@ -316,5 +321,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_loop_test(t, a_refusal_ends_or_sets_aside, 0, 2);
 	tcase_add_test(t, answers_of_other_epochs_are_dropped);
-	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite());
+	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite(), views_suite());
 }
