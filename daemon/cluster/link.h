@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports, events, views and what has become of placements go up; orders,
- * placements and their end go down. All are packed.
+/* The way between a coordinator and a node: reports, events, views, ledgers and what has become of placements go up;
+ * orders, placements and their end go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is
@@ -29,7 +29,8 @@ enum link_kind {
 	LINK_KEPT,
 	LINK_SAVE, /* save_message.h, as LINK_SAVED is */
 	LINK_SAVED,
-	LINK_VIEW, /* part_view_message.h */
+	LINK_VIEW,   /* part_view_message.h */
+	LINK_LEDGER, /* ledger_message.h */
 	LINK_KINDS
 };
 

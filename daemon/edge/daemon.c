@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_queue.h"
@@ -189,7 +190,7 @@ static links_take *const daemon_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
 };
 
 static enum status open_store(struct daemon *d)

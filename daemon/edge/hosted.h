@@ -73,6 +73,13 @@ struct hosted_seen {
 	struct part_view view;
 };
 
+/* The micro-batches of a window, as far as they have come (hosted_ledger.c). */
+struct hosted_ledger {
+	uint64_t incarnation, window;
+	uint64_t n, total;
+	struct history_micro *micro; /* NULL: there is none */
+};
+
 struct hosted {
 	struct daemon *d;
 	uint64_t id;
@@ -99,6 +106,7 @@ struct hosted {
 	bool renewed;			     /* the journal's view has its last sessions */
 	uint32_t n_holders;		     /* calls and messages under way that point here */
 	/* what people see */
+	struct hosted_ledger ledger;	/* of the window that was voted for last */
 	struct hosted_window *deciding; /* decided, on its way into the history */
 	struct events events;		/* HOSTED_EVENTS of them, fewer when it is over */
 	struct calls watchers;		/* Watch (rank RANK_NONE) and WatchSession */
@@ -133,8 +141,7 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
 /* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet: the
- * saving of checkpoints, the norms and the ledger of a window that is decided, a trainer's Attach. All else goes over
- * the link. */
+ * saving of checkpoints, the norms of a window that is decided, a trainer's Attach. All else goes over the link. */
 struct part *hosted_part(const struct hosted *);
 enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
 /* Bytes of memory that its part was last said to have. */
@@ -163,8 +170,8 @@ bool hosted_add_events(const struct hosted *, struct Gacc__V1__Job *);
 void hosted_history_load(struct hosted *);
 /* When the newest event with this reason was, of those that are kept; 0: none. */
 int64_t hosted_history_when(const struct hosted *, const char *reason);
-/* The window is decided: its ledger is copied. `counted` as in ports. */
-void hosted_history_decided(struct hosted *, const struct commit *, const uint64_t *counted, uint32_t n_words);
+/* The window is decided. */
+void hosted_history_decided(struct hosted *, const struct commit *);
 /* Its commit is durable. */
 void hosted_history_durable(struct hosted *, uint64_t window);
 /* It goes into the history if a durable one is applied, or the job ends before that. */

@@ -97,7 +97,7 @@ int64_t hosted_history_when(const struct hosted *h, const char *reason)
 
 /* ---- windows ---- */
 
-/* A window that is decided: its ledger, copied before the next window's pushes overwrite it. */
+/* A window that is decided. Its micro-batches come with its ledger. */
 struct hosted_window {
 	uint64_t window;
 	bool durable;
@@ -107,7 +107,6 @@ struct hosted_window {
 	uint64_t n_micros;
 	uint32_t *short_ranks;
 	size_t n_short;
-	int64_t first_ns[]; /* of each index: its first push */
 };
 
 static void window_free(struct hosted_window *w)
@@ -119,83 +118,55 @@ static void window_free(struct hosted_window *w)
 	free(w);
 }
 
-static uint64_t bits_in(const uint64_t *map, size_t n_words)
+/* How long after the first push of its index each one came. */
+static bool find_lags(struct hosted_window *w, uint32_t max_micro_size)
 {
-	uint64_t n = 0;
-	for (size_t i = 0; i < n_words; i++)
-		n += (uint64_t)__builtin_popcountll(map[i]);
-	return n;
+	int64_t *first = calloc(max_micro_size, sizeof(*first));
+	if (!first)
+		return false;
+	for (uint64_t i = 0; i < w->n_micros; i++) {
+		const struct history_micro *m = &w->micro[i];
+		if (!first[m->micro] || m->unix_ns < first[m->micro])
+			first[m->micro] = m->unix_ns;
+	}
+	for (uint64_t i = 0; i < w->n_micros; i++)
+		w->micro[i].lag_ns = w->micro[i].unix_ns - first[w->micro[i].micro];
+	free(first);
+	return true;
 }
 
-/* Appends the micro-batches that these bits stand for. */
-static void copy_cells(struct hosted_window *w, const struct control_page *page, const uint64_t *map, size_t n_words,
-		       bool voided)
+static bool find_short(struct hosted_window *w, uint32_t ranks, uint32_t micro_size)
 {
-	for (size_t i = 0; i < n_words; i++)
-		for (uint64_t left = map[i]; left; left &= left - 1) {
-			uint64_t bit = i * 64 + (uint64_t)__builtin_ctzll(left);
-			uint32_t rank = (uint32_t)(bit / page->max_micro_size),
-				 micro = (uint32_t)(bit % page->max_micro_size);
-			const struct ledger_cell *c = control_page_ledger(page, rank, micro);
-			w->micro[w->n_micros++] = (struct history_micro){ .rank = rank,
-									  .micro = micro,
-									  .voided = voided,
-									  .weight = c->weight,
-									  .loss = c->loss,
-									  .unix_ns = c->unix_nanos,
-									  .data_key = c->data_key };
-			if (!w->first_ns[micro] || c->unix_nanos < w->first_ns[micro])
-				w->first_ns[micro] = c->unix_nanos;
-		}
-}
-
-static bool find_short(struct hosted_window *w, const struct control_state *s)
-{
-	uint32_t *gave = calloc(s->r.ranks, sizeof(*gave)); /* then the short ones, from its start on */
+	uint32_t *gave = calloc(ranks, sizeof(*gave)); /* then the short ones, from its start on */
 	if (!gave)
 		return false;
 	for (uint64_t i = 0; i < w->n_micros; i++)
 		gave[w->micro[i].rank]++;
-	for (uint32_t r = 0; r < s->r.ranks; r++)
-		if (gave[r] < s->r.micro_size)
+	for (uint32_t r = 0; r < ranks; r++)
+		if (gave[r] < micro_size)
 			gave[w->n_short++] = r;
 	w->short_ranks = gave;
 	return true;
 }
 
-static bool copy_ledger(struct hosted_window *w, const struct control_page *page, const struct control_state *s,
-			const uint64_t *counted)
+/* One that has not come, or not all of it, leaves the window without its micro-batches. false: no memory. */
+static bool take_ledger(struct hosted *h, const struct commit *k, struct hosted_window *w)
 {
-	uint64_t n = bits_in(counted, s->n_words) + bits_in(s->voided, s->n_words);
-	w->micro = malloc((n + 1) * sizeof(*w->micro));
-	if (!w->micro)
-		return false;
-	copy_cells(w, page, counted, s->n_words, false);
-	copy_cells(w, page, s->voided, s->n_words, true);
-	for (uint64_t i = 0; i < w->n_micros; i++)
-		w->micro[i].lag_ns = w->micro[i].unix_ns - w->first_ns[w->micro[i].micro];
-	return find_short(w, s);
+	struct hosted_ledger *l = &h->ledger;
+	if (w->restored || !l->micro || l->window != k->window || l->n != l->total)
+		return true;
+	w->micro = l->micro;
+	w->n_micros = l->n;
+	l->micro = NULL;
+	return find_lags(w, h->spec->max_micro_size) && find_short(w, h->spec->ranks, k->micro_size);
 }
 
-void hosted_history_decided(struct hosted *h, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+void hosted_history_decided(struct hosted *h, const struct commit *k)
 {
-	struct part *p = hosted_part(h);
-	const struct control_state *s = p ? job_record(p->job) : NULL;
-	struct control_page page;
-	struct hosted_window *w = calloc(1, sizeof(*w) + h->spec->max_micro_size * sizeof(*w->first_ns));
 	window_free(h->deciding);
-	h->deciding = NULL;
-	if (!w)
-		return;
-	w->window = k->window;
-	/* the engine may have been replaced, and its record not been heard yet: then the window is kept without its
-	 * micro-batches */
-	if (s && s->r.window == k->window && s->n_words == n_words && part_control_page(p, &page) &&
-	    !copy_ledger(w, &page, s, counted)) {
-		window_free(w);
-		return;
-	}
-	h->deciding = w;
+	h->deciding = calloc(1, sizeof(*h->deciding));
+	if (h->deciding)
+		h->deciding->window = k->window;
 }
 
 void hosted_history_durable(struct hosted *h, uint64_t window)
@@ -238,7 +209,10 @@ void hosted_history_applied(struct hosted *h)
 	if (!w || !w->durable || !k || k->window != w->window || phase == COORD_PERSIST || phase == COORD_COMMIT)
 		return;
 	h->deciding = NULL;
-	put_window(h, k, w);
+	if (take_ledger(h, k, w))
+		put_window(h, k, w);
+	else
+		window_free(w);
 }
 
 /* The digest after a window is in the journal's record of the next one; that after the newest comes with the engine's

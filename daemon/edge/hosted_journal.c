@@ -27,7 +27,7 @@ static void on_commit_durable(void *arg, enum status st)
 void hosted_persist_commit(void *ctx, const struct commit *k, const uint64_t *counted, uint32_t n_words)
 {
 	struct hosted *h = ctx;
-	hosted_history_decided(h, k, counted, n_words);
+	hosted_history_decided(h, k);
 	size_t n = 0;
 	void *payload = commit_record_pack(k, counted, n_words, &n);
 	struct pending_commit *p = malloc(sizeof(*p));

@@ -21,8 +21,11 @@ void hosted_drop_machines(struct hosted *h)
 	h->coord = NULL;
 	shared_drop(h->tensors);
 	h->tensors = NULL;
-	free(h->seen); /* the part is no longer this job's */
+	/* the part is no longer this job's */
+	free(h->seen);
+	free(h->ledger.micro);
 	h->seen = NULL;
+	h->ledger = (struct hosted_ledger){ 0 };
 }
 
 void hosted_free(struct hosted *h)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the views that the nodes of parts send, and keeps the newest of each job. For links. Loop thread. */
+/* Takes the views that the nodes of parts send, and keeps the newest of each job, from which people are answered. For
+ * links. Loop thread. */
 #include "edge/hosted_seen.h"
 
 #include "edge/hosted.h"

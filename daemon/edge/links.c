@@ -29,7 +29,8 @@ void links_refuse(const struct link_message *m, const char *why)
 						       [LINK_KEPT] = "a tensor set's answer",
 						       [LINK_SAVE] = "a checkpoint",
 						       [LINK_SAVED] = "a checkpoint's answer",
-						       [LINK_VIEW] = "a view" };
+						       [LINK_VIEW] = "a view",
+						       [LINK_LEDGER] = "a ledger" };
 	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part, why);
 }
 

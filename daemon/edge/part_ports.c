@@ -10,6 +10,7 @@
 #include "cluster/tensors_message.h"
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
+#include "edge/part_ledgers.h"
 #include "edge/part_views.h"
 #include "edge/reply.h"
 #include "proto/failpoint.h"
@@ -44,6 +45,7 @@ static void on_report(void *ctx, const struct report *r)
 	if (r->failed.status)
 		part_view_send(ctx); /* the job ends by this report, and what is seen of it then is kept */
 	links_send_report(daemon_of_node(((struct part *)ctx)->node), r);
+	part_ledger_send(ctx, r);
 }
 
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)

@@ -87,6 +87,7 @@ struct part_told {
 	struct part_view view; /* number 0: nothing yet */
 	int64_t sent_ns;
 	int64_t next_ns; /* from when on the next one is in its time; each takes a second */
+	uint64_t ledger; /* 1 + the window whose ledger was sent last (edge/part_ledgers.c); 0: none */
 };
 
 /* rpc_data of a trainer's call points to one of these: to the part itself (unary calls), or to a stream. */

@@ -4,6 +4,7 @@
  * refused is explained. */
 #include "cluster/order_message.h"
 #include "cluster/event_message.h"
+#include "cluster/ledger_message.h"
 #include "cluster/part_view_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
@@ -196,12 +197,27 @@ static void try_part_view(const void *bytes, size_t n)
 	free(packed);
 }
 
+static void try_ledger(const void *bytes, size_t n)
+{
+	struct part_ledger l, again;
+	if (!accepted(ledger_unpack(bytes, n, &bounds, &l, why, sizeof(why))))
+		return;
+	must(l.counted <= l.total && l.total <= RANKS * MAX_MICRO && l.first + l.n <= l.total);
+	for (uint32_t i = 0; i < l.n; i++)
+		must(l.rank[i] < RANKS && l.micro[i] < MAX_MICRO);
+	void *packed = ledger_pack(&l, &n);
+	must(!ledger_unpack(packed, n, &bounds, &again, why, sizeof(why)) && again.n == l.n);
+	free(packed);
+	ledger_release(&l);
+	ledger_release(&again);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
 							       try_report, try_order,  try_placement, try_placed,
 							       try_drop,   try_event,  try_set,	      try_kept,
-							       try_save,   try_saved,  try_part_view };
+							       try_save,   try_saved,  try_part_view, try_ledger };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

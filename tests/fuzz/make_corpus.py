@@ -17,7 +17,7 @@ CORPUS = pathlib.Path(__file__).parent / "corpus"
 SERVICES = ("GradientService", "JobService", "NodeService")
 ATTACH = ("MapRequest",)
 CLUSTER = ("CommitRecord", "UpdateRecord", "RestoredRecord", "ViewRecord", "Report", "Order", "Placement", "Placed",
-           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView")  # as fuzz_cluster.c counts them
+           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger")  # as fuzz_cluster.c counts them
 RECORD = b"\x10\0\0\0"  # the word before those in the journal (daemon/cluster/record.h)
 
 

@@ -4,6 +4,7 @@
 #include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
+#include "cluster/ledger_message.h"
 #include "cluster/order_message.h"
 #include "cluster/part_view_message.h"
 #include "cluster/report_message.h"
@@ -266,6 +267,34 @@ static enum status read_part_view(const void *bytes, size_t n, char *why)
 	return part_view_unpack(bytes, n, &v, why, 200);
 }
 
+static void *pack_ledger(size_t *n)
+{
+	uint32_t index = 1;
+	double value = 1;
+	uint64_t key = 1;
+	int64_t when = 1;
+	const struct part_ledger l = { .epoch = 1,
+				       .incarnation = 1,
+				       .total = 1,
+				       .n = 1,
+				       .rank = &index,
+				       .micro = &index,
+				       .weight = &value,
+				       .loss = &value,
+				       .data_key = &key,
+				       .unix_nanos = &when };
+	return ledger_pack(&l, n);
+}
+
+static enum status read_ledger(const void *bytes, size_t n, char *why)
+{
+	struct part_ledger l;
+	enum status st = ledger_unpack(bytes, n, &bounds, &l, why, 200);
+	if (!st)
+		ledger_release(&l);
+	return st;
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -286,6 +315,7 @@ static const struct {
 	{ "Save", pack_save, read_save },
 	{ "Saved", pack_saved, read_saved },
 	{ "PartView", pack_part_view, read_part_view },
+	{ "PartLedger", pack_ledger, read_ledger },
 };
 
 START_TEST(no_memory_is_said)

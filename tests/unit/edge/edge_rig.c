@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_seen.h"
@@ -34,7 +35,7 @@ static links_take *const rig_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
 };
 
 static void open_conf(void)

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cluster/save_message.h"
 #include "edge/checkpoints.h"
+#include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_seen.h"
@@ -40,7 +41,7 @@ static links_take *const takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
 };
 
 static void carry(struct daemon *to, const struct link_message *m)
@@ -75,7 +76,8 @@ static links_take *const of_coordinator[LINK_KINDS] = { [LINK_PLACEMENT] = to_no
 							[LINK_SAVE] = to_node };
 static links_take *const of_node[LINK_KINDS] = {
 	[LINK_REPORT] = to_coordinator,	 [LINK_PLACED] = to_coordinator, [LINK_EVENT] = to_coordinator,
-	[LINK_TENSORS] = to_coordinator, [LINK_SAVED] = to_coordinator,	 [LINK_VIEW] = to_coordinator
+	[LINK_TENSORS] = to_coordinator, [LINK_SAVED] = to_coordinator,	 [LINK_VIEW] = to_coordinator,
+	[LINK_LEDGER] = to_coordinator
 };
 
 static void on_reply(void *part, uint64_t call, const struct reply *r)

@@ -18,6 +18,7 @@ Suite *tensors_suite(void);
 Suite *restoring_suite(void);
 Suite *saving_suite(void);
 Suite *views_suite(void);
+Suite *ledgers_suite(void);
 
 /* ---- a job whose part is elsewhere ---- */
 
@@ -321,5 +322,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_loop_test(t, a_refusal_ends_or_sets_aside, 0, 2);
 	tcase_add_test(t, answers_of_other_epochs_are_dropped);
-	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite(), views_suite());
+	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite(), views_suite(), ledgers_suite());
 }

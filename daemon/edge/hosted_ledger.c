@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes the portions of ledgers that the nodes of parts send, and keeps the newest ledger of each job. For links. Loop
+ * thread. */
+#include "edge/hosted_ledger.h"
+
+#include "cluster/commit_message.h"
+#include "cluster/ledger_message.h"
+#include "edge/hosted.h"
+
+#include <stdlib.h>
+
+/* A new ledger; the one before is no longer waited for. */
+static void begin(struct hosted *h, const struct part_ledger *l)
+{
+	struct hosted_ledger *to = &h->ledger;
+	free(to->micro);
+	*to = (struct hosted_ledger){ .incarnation = l->incarnation, .window = l->window, .total = l->total };
+	to->micro = malloc((l->total + 1) * sizeof(*to->micro));
+}
+
+static bool is_older(const struct hosted_ledger *is, const struct part_ledger *l)
+{
+	return l->incarnation != is->incarnation ? l->incarnation < is->incarnation : l->window < is->window;
+}
+
+static void append(struct hosted_ledger *to, const struct part_ledger *l)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		to->micro[to->n++] = (struct history_micro){ .rank = l->rank[i],
+							     .micro = l->micro[i],
+							     .voided = l->first + i >= l->counted,
+							     .weight = l->weight[i],
+							     .loss = l->loss[i],
+							     .unix_ns = l->unix_nanos[i],
+							     .data_key = l->data_key[i] };
+}
+
+/* A portion that does not follow the last one is of no use, and neither are those behind it. */
+static void take(struct hosted *h, const struct part_ledger *l)
+{
+	struct hosted_ledger *to = &h->ledger;
+	if (l->job_id != h->id || l->part || l->epoch != coord_epoch(h->coord) || is_older(to, l))
+		return;
+	if (!l->first)
+		begin(h, l);
+	if (to->micro && to->incarnation == l->incarnation && to->window == l->window && to->total == l->total &&
+	    to->n == l->first)
+		append(to, l);
+}
+
+void hosted_take_ledger(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_find(d, m->job);
+	struct part_ledger l;
+	char why[200];
+	if (!h || !h->coord)
+		return; /* it is over */
+	const struct message_bounds bounds = message_bounds_of(h->spec);
+	enum status st = ledger_unpack(m->bytes, m->n, &bounds, &l, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st)
+		return;
+	take(h, &l);
+	ledger_release(&l);
+}
