@@ -66,9 +66,12 @@ static gacc_status take_over(struct gacc_job *job, struct push *push)
 /* Waits until at most `limit` pushes are queued. */
 static gacc_status drain_sender(struct gacc_job *job, size_t limit)
 {
-	struct push *failed = sender_wait(job->sender, limit), is_void;
-	gacc_status st = failed ? take_over(job, failed) : GACC_OK;
+	struct push *failed, first, is_void;
+	gacc_status st;
 
+	if (!sender_wait(job->sender, limit, settle_left(job), &failed, &first))
+		return push_not_in_time(job, &first);
+	st = failed ? take_over(job, failed) : GACC_OK;
 	/* one that has not been told yet stays for the next call */
 	return st || !sender_take_void(job->sender, &is_void) ? st : push_conclude(job, &is_void, GACC_OK);
 }
@@ -92,6 +95,10 @@ static gacc_status drain_posted(struct gacc_job *job, size_t limit)
 	while (job->posted.n > (o.first ? 0 : limit)) {
 		struct push *push = posted_first(job, &accepted);
 
+		if (!accepted && settle_left(job) <= 0 && posted_is_owed(job)) {
+			o.later = push_not_in_time(job, push);
+			break;
+		}
 		if (!finish(job, push, accepted, &o))
 			break;
 		posted_drop(&job->posted);

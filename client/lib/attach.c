@@ -161,7 +161,8 @@ void gacc_detach(gacc_job *job, int done)
 	if (!job || job->client->pid != getpid())
 		return;
 	job->outage_ms = DETACH_TIMEOUT_MS;
-	__atomic_store_n(&job->ready_by, now_ms() + DETACH_TIMEOUT_MS, __ATOMIC_RELAXED);
+	job->settle_by = now_ms() + DETACH_TIMEOUT_MS;
+	__atomic_store_n(&job->ready_by, job->settle_by, __ATOMIC_RELAXED);
 	if (job->session && !job->fenced) {
 		async_settle(job);
 		memset(job->memory.late, 0, sizeof(job->memory.late)); /* no push needs the slots any more */

@@ -235,6 +235,11 @@ bool cells_await(struct cells *c, uint64_t seq, int64_t ms, struct gacc_box_answ
 	}
 }
 
+bool cells_owes(struct cells *c, uint64_t seq)
+{
+	return c->mem && seq && cell_of(c, seq) < GACC_BOX_CELLS && !is_closed(c);
+}
+
 bool cells_step(const struct cells *c, uint64_t window, struct gacc_box_step *out)
 {
 	load_words(out, &c->mem->step, sizeof(*out));

@@ -60,6 +60,8 @@ bool cells_usable(struct cells *);
 uint64_t cells_publish(struct cells *, struct gacc_box_request q, const uint8_t *present);
 /* Waits for the answer to request `seq`, for `ms` at most; false: by RPC then. An answer is read once. */
 bool cells_await(struct cells *, uint64_t seq, int64_t ms, struct gacc_box_answer *out);
+/* Is the answer to request `seq` still to be expected here? */
+bool cells_owes(struct cells *, uint64_t seq);
 /* The step block, if it is whole and of this window. */
 bool cells_step(const struct cells *, uint64_t window, struct gacc_box_step *out);
 

@@ -160,7 +160,8 @@ struct gacc_job {
 	bool wants_memory;
 	bool client_optimizer;
 	int timeout_ms, outage_ms;
-	int64_t ready_by; /* of now_ms(): no word is awaited for longer. Set once, by gacc_detach; 0: not yet */
+	int64_t ready_by;  /* of now_ms(): no word is awaited for longer. Set once, by gacc_detach; 0: not yet */
+	int64_t settle_by; /* of now_ms(): no queued push is awaited for longer by this call; 0: there is no limit */
 	/* the session */
 	struct Gacc__V1__Session *session; /* every request borrows it */
 	uint64_t generation;		   /* of the session, so that a newer process is not fenced by us */
@@ -193,6 +194,12 @@ bool late_await(const struct gacc_job *job, uint32_t slot, int64_t ms);
 /* "slot 1, with micro-batch 3 of window 12, is still written to: ready word 5 has not come to 78 in time" */
 void late_name(const struct gacc_job *job, uint32_t slot, char *out, size_t n);
 #define LATE_HINT "see why its gradient is not complete, then call again"
+
+/* For how many ms this call may wait for queued pushes; may be below 0. */
+static inline int64_t settle_left(const struct gacc_job *job)
+{
+	return job->settle_by ? job->settle_by - now_ms() : INT64_MAX;
+}
 
 /* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their
  * content: those whose memory is another one now are awaited before, if somebody still writes to them; a word that does
@@ -269,8 +276,11 @@ bool posted_is_possible(struct gacc_job *job);
 bool posted_push_now(struct gacc_job *job, struct push *push);
 /* Adds *push as the last and takes its `present`; there must be room. It is published if that is possible. */
 void posted_add(struct gacc_job *job, const struct push *push);
-/* The first, of which there must be one; waits for its answer. *out_accepted false: by RPC. */
+/* The first, of which there must be one; waits for its answer. *out_accepted false: by RPC, unless the call's time is
+ * over and it is owed. */
 struct push *posted_first(struct gacc_job *job, bool *out_accepted);
+/* Is the first still to be answered here, by an engine that may be waiting for other ranks? */
+bool posted_is_owed(struct gacc_job *job);
 /* Removes the first. */
 void posted_drop(struct posted *posted);
 /* Micro-batches that are posted, to out[SLOTS_MAX]. */
@@ -307,9 +317,10 @@ void sender_add(struct sender *sender, const struct push *push);
 size_t sender_queued(struct sender *sender, uint32_t *out);
 /* Is one of them from this slot? Takes NULL. */
 bool sender_uses(struct sender *sender, uint32_t slot);
-/* Waits until at most `limit` pushes are queued: NULL; or until the sender has halted: the push that failed, the first
- * of the queue. */
-struct push *sender_wait(struct sender *sender, size_t limit);
+/* Waits until at most `limit` pushes are queued: *out_failed is NULL; or until the sender has halted: the push that
+ * failed, the first of the queue. False: neither within `ms` (INT64_MAX: for ever), and *out_first is a copy of the
+ * first, without its `present`. */
+bool sender_wait(struct sender *sender, size_t limit, int64_t ms, struct push **out_failed, struct push *out_first);
 /* Removes the first n pushes, or all if there are fewer. It must have halted. The next one, which was not sent; NULL:
  * none is left, and the sender goes on. */
 struct push *sender_drop(struct sender *sender, size_t n);
@@ -335,14 +346,16 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 
 /* ---- push_rpc.c ---- */
 
-/* Waits until the gradient is complete, then pushes. STALLED: it was not in time, and nothing was sent. */
+/* Waits until the gradient is complete, then pushes. STALLED: it was not in time, or the call's time is over. */
 gacc_status push_by_rpc(struct gacc_job *job, struct push *push);
+/* Says that a call's time is over, and the push not counted. */
+gacc_status push_not_in_time(struct gacc_job *job, const struct push *push);
 
 /* ---- async.c: asynchronous pushes, in cells or queued at the sender ---- */
 
 /* Queues *push and takes its `present`, also when it fails. There is room: a slot is free. */
 gacc_status async_push(struct gacc_job *job, const struct push *push);
-/* Waits until nothing is queued. The first failure of a queued push. */
+/* Waits until nothing is queued, for no longer than this call may (STALLED). The first failure of a queued push. */
 gacc_status async_settle(struct gacc_job *job);
 /* A slot that no queued push uses, and that nobody else writes to; waits for one, and of two takes the one that is
  * complete first. STALLED: its word has not come in time. */

@@ -62,12 +62,15 @@ static void take_answer(struct push *push, const struct gacc_box_answer *a)
 	push->parked_ns = a->parked_ns;
 }
 
-/* While the gradient is not complete, the answer is awaited for no longer than that may take. */
+/* While the gradient is not complete, the answer is awaited for no longer than that may take; and never longer than the
+ * call may last. */
 static int64_t patience(const struct gacc_job *job, const struct push *push)
 {
 	int64_t ms = job->memory.cells.patience_ms, left = push->ready_at ? push_ready_left(job, push) : ms;
 
-	return left < ms && !push_await_ready(job, push, 0) ? left : ms;
+	ms = left < ms && !push_await_ready(job, push, 0) ? left : ms;
+	left = settle_left(job);
+	return left < ms ? left : ms;
 }
 
 /* False: by RPC. */
@@ -106,6 +109,14 @@ struct push *posted_first(struct gacc_job *job, bool *out_accepted)
 	assert(job->posted.n);
 	*out_accepted = is_accepted(job, &first->push, seq);
 	return &first->push;
+}
+
+bool posted_is_owed(struct gacc_job *job)
+{
+	const struct posted_push *first = &job->posted.entry[0];
+
+	return first->sgen == job->generation && is_ours(job) && cells_owes(&job->memory.cells, first->seq) &&
+	       !memory_hung_up(&job->memory);
 }
 
 void posted_drop(struct posted *p)

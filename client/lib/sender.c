@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPT_MS 60000
+/* An attempt ends the session's use only when it is over, so those that need little time have little. */
+#define ATTEMPT_MS 5000
+#define INLINE_MS 60000
 #define READY_MS 100 /* after which it is seen whether to stop */
 
 struct sender {
@@ -42,7 +44,7 @@ static enum status attempt(struct sender *s)
 
 	memset(&failure, 0, sizeof(failure));
 	if (push_await_ready(s->job, push, READY_MS))
-		return push_attempt(s->job, push, ATTEMPT_MS, &failure);
+		return push_attempt(s->job, push, s->job->memory.inlined ? INLINE_MS : ATTEMPT_MS, &failure);
 	return push_ready_left(s->job, push) > 0 ? ST_STALLED : ST_DEADLINE;
 }
 
@@ -96,7 +98,7 @@ enum status sender_new(struct gacc_job *job, struct sender **out)
 		return ST_NO_MEMORY;
 	s->job = job;
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->changed, NULL);
+	cond_init(&s->changed);
 	if (thread_start(&s->thread, run, s)) {
 		pthread_cond_destroy(&s->changed);
 		pthread_mutex_destroy(&s->lock);
@@ -180,16 +182,24 @@ bool sender_uses(struct sender *s, uint32_t slot)
 	return uses;
 }
 
-struct push *sender_wait(struct sender *s, size_t limit)
+bool sender_wait(struct sender *s, size_t limit, int64_t ms, struct push **out_failed, struct push *out_first)
 {
-	struct push *failed;
+	struct timespec end = time_in(ms == INT64_MAX ? 0 : ms);
+	bool done;
+	int err = 0;
 
 	pthread_mutex_lock(&s->lock);
-	while (s->n > limit && !s->halted)
-		pthread_cond_wait(&s->changed, &s->lock);
-	failed = s->halted ? &s->queue[0] : NULL;
+	while (s->n > limit && !s->halted && !err)
+		err = ms == INT64_MAX ? pthread_cond_wait(&s->changed, &s->lock)
+				      : pthread_cond_timedwait(&s->changed, &s->lock, &end);
+	done = s->n <= limit || s->halted;
+	*out_failed = s->halted ? &s->queue[0] : NULL;
+	if (!done) {
+		*out_first = s->queue[0];
+		out_first->present = NULL;
+	}
 	pthread_mutex_unlock(&s->lock);
-	return failed;
+	return done;
 }
 
 struct push *sender_drop(struct sender *s, size_t n)

@@ -262,6 +262,20 @@ static gacc_status check_owed(struct gacc_job *job)
 			job->window.n_missing - job->window.at, job->window.number, micro);
 }
 
+/* Of queued pushes, in the time of the call, of which *timeout_ms becomes what is left. */
+static gacc_status settle_within(struct gacc_job *job, int *timeout_ms)
+{
+	gacc_status st;
+
+	if (*timeout_ms < 0)
+		return async_settle(job);
+	job->settle_by = now_ms() + *timeout_ms;
+	st = async_settle(job);
+	*timeout_ms = settle_left(job) > 0 ? (int)settle_left(job) : 0;
+	job->settle_by = 0;
+	return st;
+}
+
 gacc_status gacc_wait(gacc_job *job, int timeout_ms, gacc_step *out)
 {
 	Gacc__V1__WaitStepRequest request = GACC__V1__WAIT_STEP_REQUEST__INIT;
@@ -270,7 +284,7 @@ gacc_status gacc_wait(gacc_job *job, int timeout_ms, gacc_step *out)
 	gacc_status st = running(job);
 
 	if (!st)
-		st = async_settle(job);
+		st = settle_within(job, &timeout_ms);
 	if (!st)
 		st = check_owed(job);
 	if (st)

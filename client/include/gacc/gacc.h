@@ -253,7 +253,8 @@ GACC_API void gacc_ring(const gacc_job *);
 GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
 /* No more micro-batches of this rank for the open window. */
 GACC_API gacc_status gacc_flush(gacc_job *);
-/* Outcome of this window, once this rank has given or flushed all that it owes. Opens the next one. */
+/* Outcome of this window, once this rank has given or flushed all that it owes. Opens the next one. The time is also
+ * that of its asynchronous pushes, which wait for other ranks; after GACC_ETIMEOUT call it again. */
 GACC_API gacc_status gacc_wait(gacc_job *, int timeout_ms, gacc_step *out);
 /* Optimizer client: the reduced gradients of this window are no longer read. */
 GACC_API gacc_status gacc_done(gacc_job *, uint64_t window);

@@ -261,6 +261,51 @@ START_TEST(a_new_session_knows_what_is_posted)
 }
 END_TEST
 
+/* ---- pushes that are parked ---- */
+
+/* They wait for another rank, which gacc_wait's limit is for, too: in cells (0), and at the sender (1). */
+START_TEST(a_wait_for_parked_pushes_has_a_limit)
+{
+	int64_t start = now_ms();
+
+	posted_rig_begin(true);
+	if (_i) {
+		cells_close(&job[1].memory.cells);
+		posted_rig_hold(true);
+	}
+	for (uint32_t m = 0; m < MICRO; m++)
+		post(1, weighs(1));
+	for (int i = 0; i < 3; i++) {
+		ck_assert_int_eq(gacc_wait(&job[1], 50 * i, NULL), GACC_ETIMEOUT);
+		ck_assert_ptr_nonnull(strstr(gacc_last_error(&job[1]), "push of micro-batch 0 of window 0"));
+	}
+	ck_assert(now_ms() - start >= 150 && now_ms() - start < 10000);
+	ck_assert_int_eq(posted_rig.by_rpc, 0);
+	posted_rig_hold(false);
+	for (uint32_t m = 0; m < MICRO; m++)
+		ck_assert_int_eq(posted_rig_push(0, weighs(1), NULL), GACC_OK);
+	ck_assert_int_eq(async_settle(&job[1]), GACC_OK); /* nothing is forgotten */
+	ck_assert(real_count() == RANKS * MICRO && posted_rig.by_rpc == (_i ? MICRO : 0));
+	sender_free(job[1].sender);
+	posted_rig_end();
+}
+END_TEST
+
+/* What is to be said by RPC is said also to a caller that only looks. */
+START_TEST(a_look_at_refused_pushes_goes_on)
+{
+	posted_rig_begin(true);
+	ck_assert_int_eq(posted_rig_push(0, (gacc_push_opts){ .lr = 0.5 }, NULL), GACC_OK);
+	post(1, (gacc_push_opts){ .lr = 0.25 });
+	post(1, (gacc_push_opts){ .lr = 0.5 });
+	sleep_ms(50);
+	ck_assert_int_eq(gacc_wait(&job[1], 0, NULL), GACC_EINVAL);
+	ck_assert_int_eq(job[1].failure.st, ST_LR_MISMATCH);
+	ck_assert(job[1].posted.n == 0 && job[1].lost);
+	posted_rig_end();
+}
+END_TEST
+
 /* ---- whole windows ---- */
 
 static void *commit_soon(void *divisor)
@@ -322,6 +367,8 @@ Suite *posted_async_suite(void)
 	tcase_add_test(tc, a_void_push_is_told_once);
 	tcase_add_test(tc, the_engine_dies_with_pushes_in_cells);
 	tcase_add_test(tc, a_new_session_knows_what_is_posted);
+	tcase_add_loop_test(tc, a_wait_for_parked_pushes_has_a_limit, 0, 2);
+	tcase_add_test(tc, a_look_at_refused_pushes_goes_on);
 	tcase_add_test(tc, windows_without_rpc);
 	suite_add_tcase(suite, tc);
 	return suite;

@@ -26,8 +26,8 @@ enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct Pr
 static struct {
 	int attached, flushed, detached, acked;
 	atomic_int pushed;
-	bool done; /* of Detach */
-	bool push_fails;
+	bool done;		  /* of Detach */
+	bool push_fails, parks;	  /* parks: each Push, as long as it is awaited */
 	bool updates;		  /* else the trainers do, and acknowledge it */
 	atomic_bool in_push, met; /* met: a Push was under way during an Attach */
 } gaccd;
@@ -92,6 +92,10 @@ static enum status take_push(struct ProtobufCMessage **out)
 	if (gaccd.push_fails) {
 		gaccd.push_fails = false;
 		return ST_UNAVAILABLE;
+	}
+	if (gaccd.parks) {
+		sleep_ms(PUSH_MS);
+		return ST_STALLED;
 	}
 	r.micro_count = 1;
 	*out = bytes_clone(&r.base);
@@ -218,6 +222,20 @@ START_TEST(an_overdue_word_does_not_keep_from_leaving)
 }
 END_TEST
 
+/* A push that waits for another rank does not either, once its time is over. */
+START_TEST(a_parked_push_does_not_keep_from_leaving)
+{
+	struct push push = { .window = WINDOW };
+	int64_t start = now_ms();
+
+	gaccd.parks = true;
+	ck_assert_int_eq(async_push(job, &push), GACC_OK);
+	gacc_detach(job, 1);
+	ck_assert(now_ms() - start >= 4000 && now_ms() - start < 15000);
+	ck_assert(gaccd.detached == 1 && gaccd.done && atomic_load(&gaccd.pushed) > 1);
+}
+END_TEST
+
 /* ---- the sender ---- */
 
 /* Only when the sender does not use it is a session replaced, also by a call that does not wait for pushes. */
@@ -277,6 +295,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, map_teardown);
 	tcase_add_test(tc, an_overdue_word_is_no_outage);
 	tcase_add_loop_test(tc, an_overdue_word_does_not_keep_from_leaving, 0, 2);
+	tcase_add_test(tc, a_parked_push_does_not_keep_from_leaving);
 	tcase_add_loop_test(tc, a_session_is_replaced_while_nothing_is_sent, 0, 2);
 	tcase_add_test(tc, a_session_is_replaced_while_a_word_is_awaited);
 	suite_add_tcase(suite, tc);
