@@ -47,7 +47,8 @@ static uint64_t publish(struct gacc_job *job, const struct push *push)
 {
 	if (!posted_is_possible(job) || FAILPOINT_ERROR(client_push_before))
 		return 0;
-	if (push->ready_at && job->memory.words.sgen != job->memory.cells.sgen)
+	if (push->ready_at &&
+	    (job->memory.words.sgen != job->memory.cells.sgen || !words_are_current(&job->memory.words)))
 		return 0; /* the engine would look at another page */
 	return cells_publish(&job->memory.cells, request_of(push), push->present);
 }

@@ -23,7 +23,7 @@ gacc_status gacc_ready_word(gacc_job *job, uint32_t at, uint64_t **out, uint64_t
 		return job_fail(job, opened, NULL, "no memory or no descriptor for ready words");
 	*out = &job->memory.words.at[at - 1].value;
 	if (page)
-		*page = job->memory.words.page;
+		*page = job->memory.words.told = job->memory.words.page;
 	return GACC_OK;
 }
 

@@ -21,8 +21,9 @@ struct words {
 	struct gacc_box_ready *earlier[WORDS_EARLIER_MAX];
 	uint32_t n_earlier; /* grows behind its page: other threads read it */
 	uint64_t page;	    /* how many pages have been there */
-	uint64_t sgen;	    /* session whose mailbox the page belongs to; 0: none */
-	int bell;	    /* eventfd */
+	uint64_t told; /* which the trainer has heard of, to have it registered with a device; 0: it has not asked */
+	uint64_t sgen; /* session whose mailbox the page belongs to; 0: none */
+	int bell;      /* eventfd */
 };
 
 /* Makes page and bell, and follows `cells`. NO_MEMORY, RESOURCE_EXHAUSTED. */
@@ -32,6 +33,13 @@ enum status words_open(struct words *, const struct cells *);
 void words_follow(struct words *, const struct cells *);
 /* Also of one that is zero. */
 void words_close(struct words *);
+
+/* Do all stores from now on reach the page that is there? Not those of a device for which an earlier one is registered:
+ * that one only words_reached looks at. */
+static inline bool words_are_current(const struct words *w)
+{
+	return !w->told || w->told == w->page;
+}
 
 /* Has word `at`, 1 to GACC_BOX_WORDS, this value or a later one? */
 bool words_reached(const struct words *, uint32_t at, uint64_t value);

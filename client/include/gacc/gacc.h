@@ -242,7 +242,8 @@ GACC_API gacc_status gacc_push(gacc_job *, const gacc_push_opts *, gacc_push_inf
  * thread does above; this needs nothing else. A stream may also store the word itself, for which the page is registered
  * with the device. Then *page says which page lies at the address: where it differs from the one that was registered,
  * after gacc_grad_buffer, a new session has come: unregister and register again before the next store is enqueued. What
- * was enqueued before is not lost, but may be seen only when the library looks itself.
+ * was enqueued before is not lost, but seen only when the library looks itself: pushes that are made before
+ * gacc_ready_word has told of the new page go by RPC.
  *
  * `at`: 1..GACC_READY_WORDS; `page` may be NULL. GACC_EINVAL, GACC_ENOMEM. The job's thread. */
 GACC_API gacc_status gacc_ready_word(gacc_job *, uint32_t at, uint64_t **out, uint64_t *page);

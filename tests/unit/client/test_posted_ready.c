@@ -215,6 +215,33 @@ START_TEST(words_of_another_page_mean_rpc)
 }
 END_TEST
 
+/* A trainer that asks for the page has it registered with a device, which stores where the engine does not look after a
+ * new session: until the trainer has asked again, the library looks. Others store at the address. */
+START_TEST(a_device_stores_to_the_page_that_it_knows)
+{
+	struct words *w = &job[0].memory.words;
+	int64_t start = now_ms();
+	uint64_t *word, page;
+
+	posted_rig_begin(true);
+	ck_assert_int_eq(gacc_ready_word(&job[0], 1, &word, _i ? &page : NULL), GACC_OK);
+	words_follow(w, &job[0].memory.cells);
+	ck_assert_int_eq(posted_rig_push(0, waits_for(1, 1, true), NULL), GACC_OK);
+	store(_i ? &w->earlier[0][0].value : word, 1);
+	gacc_ring(&job[0]);
+	ck_assert_int_eq(async_settle(&job[0]), GACC_OK);
+	ck_assert_int_lt(now_ms() - start, 10000);
+	ck_assert(real_count() == 1 && posted_rig.by_rpc == _i);
+	posted_rig_again(0);
+	ck_assert_int_eq(gacc_ready_word(&job[0], 1, &word, &page), GACC_OK);
+	ck_assert_uint_eq(page, w->page);
+	ck_assert_int_eq(posted_rig_push(0, waits_for(1, 1, true), NULL), GACC_OK);
+	ck_assert_int_eq(async_settle(&job[0]), GACC_OK);
+	ck_assert_int_eq(posted_rig.by_rpc, _i);
+	posted_rig_end();
+}
+END_TEST
+
 /* ---- a word that does not come ---- */
 
 /* The call that waits says so, sends nothing and forgets nothing. Mailbox, posted without one, and the sender. */
@@ -433,6 +460,7 @@ Suite *posted_ready_suite(void)
 	tcase_add_loop_test(tc, the_engine_dies_before_the_word, 0, 4);
 	tcase_add_loop_test(tc, rpc_waits_for_the_word, 0, 6);
 	tcase_add_test(tc, words_of_another_page_mean_rpc);
+	tcase_add_loop_test(tc, a_device_stores_to_the_page_that_it_knows, 0, 2);
 	tcase_add_loop_test(tc, a_word_that_is_late_is_told, 0, 4);
 	tcase_add_loop_test(tc, no_word_is_awaited_for_ever_by_detach, 0, 2);
 	tcase_add_test(tc, a_sender_stops_while_it_waits);
