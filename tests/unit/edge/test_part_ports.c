@@ -94,6 +94,27 @@ START_TEST(a_part_of_elsewhere_may_have_the_same)
 }
 END_TEST
 
+/* The limits are this machine's: what a job has of another one does not count here. */
+START_TEST(what_a_job_has_elsewhere_is_not_here)
+{
+	struct hosted *other = rig_job(OTHER, 1001, "bob", NULL);
+	const struct part_view v = {
+		.job_id = OTHER, .epoch = 1, .incarnation = 1, .number = 1, .bytes = MIB, .allocating = true
+	};
+	size_t n;
+	void *bytes = part_view_pack(&v, &n);
+	links_send(&d, LINK_VIEW, OTHER, 0, bytes, n);
+	rig_run();
+	ck_assert_uint_eq(hosted_host_bytes(other), MIB);
+	ck_assert_int_eq(fits(part, MIB), ST_OK);
+	part->mem.bytes = MIB / 2; /* and what it has here counts before the coordinator has heard of it */
+	ck_assert_uint_eq(hosted_host_bytes(job), 0);
+	ck_assert_int_eq(fits(alone, MIB / 2), ST_OK);
+	ck_assert_int_eq(fits(alone, MIB / 2 + 1), ST_RESOURCE_EXHAUSTED);
+	part->mem.bytes = 0;
+}
+END_TEST
+
 /* As it comes to pass: the tensors are known, and there is no room for them. */
 START_TEST(a_job_without_room_takes_no_memory)
 {
@@ -191,6 +212,7 @@ int main(void)
 	tcase_add_test(t, a_part_may_have_what_its_user_may);
 	tcase_add_test(t, a_part_may_have_what_others_leave);
 	tcase_add_test(t, a_part_of_elsewhere_may_have_the_same);
+	tcase_add_test(t, what_a_job_has_elsewhere_is_not_here);
 	tcase_add_test(t, a_job_without_room_takes_no_memory);
 	tcase_add_test(t, events_of_a_part_are_its_jobs);
 	tcase_add_test(t, an_event_is_of_the_window_of_its_part);
