@@ -5,9 +5,10 @@
     tests/structure.py BUILD_DIR
 
 style    clang-format has nothing to change; every source file names its licence; no file has more than 500 lines;
-         each .c of the product opens with two lines or more: what it does, for whom, on which thread
+         each .c and .cc of the product opens with two lines or more: what it does, for whom, on which thread
 tidy     clang-tidy finds nothing (.clang-tidy says what it looks for)
 headers  each header of the product compiles by itself
+c++      only the shim over Gloo, which lets nothing of it through
 layers   a room calls only the rooms that its gacc_room() names, and theirs
          and where CMakeLists.txt lists a room's files in layers, a file uses only those above it
 circles  files that call each other in a circle are three at most
@@ -26,7 +27,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MAX_LINES, MAX_CIRCLE = 500, 3
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-CODE = (".c", ".h")
+UNITS = (".c", ".cc")
+CODE = (*UNITS, ".h")
+CXX = {"daemon/coll/gloo_shim.cc"}  # what has no other interface
 SOURCES = (*CODE, ".py", ".sh", ".proto", ".cmake", ".awk", ".pml")
 INTERPOSED = {"accept4", "close", "epoll_ctl", "recvmsg", "sendmsg"}  # libc's; daemon/rpc/guard.c comes before it in gaccd
 PARTS = ("kernels_body.h", "kernels_update.h", "kernels_vector.h")  # included once for each instruction set, with its names defined
@@ -70,7 +73,7 @@ def style(checks, files):
     named = [f for f in files if f.endswith(SOURCES) or f.endswith("CMakeLists.txt")]
     checks.check(f"licence, {len(named)} files",
                  (f"{f}: no {LICENCE}" for f in named if LICENCE not in "".join((ROOT / f).read_text().splitlines(True)[:2])))
-    lines = {f: len((ROOT / f).read_text().splitlines()) for f in files if f.endswith((".c", ".h", ".py"))}
+    lines = {f: len((ROOT / f).read_text().splitlines()) for f in files if f.endswith((*CODE, ".py"))}
     checks.check(f"files of {MAX_LINES} lines at most",
                  (f"{f} has {n} lines" for f, n in lines.items() if n > MAX_LINES))
 
@@ -82,14 +85,19 @@ def opens(path):
 
 
 def openings(checks, files):
-    mine = [f for f in files if f.startswith(("daemon/", "client/")) and f.endswith(".c")]
+    mine = [f for f in files if f.startswith(("daemon/", "client/")) and f.endswith(UNITS)]
     checks.check(f"opening comments, {len(mine)} files",
                  [f"{f} does not open with what it does, for whom, on which thread" for f in mine if not opens(f)])
 
 
+def cxx(checks, files):
+    found = {f for f in files if f.endswith((".cc", ".cpp", ".cxx", ".hpp", ".hh"))}
+    checks.check("C++ where it must be", (f"{f}: C++ outside of {' '.join(sorted(CXX))}" for f in sorted(found - CXX)))
+
+
 def tidy(checks, build):
     compiled = (os.path.relpath(os.path.join(e["directory"], e["file"]), ROOT) for e in json.loads((build / "compile_commands.json").read_text()))
-    mine = sorted({f for f in compiled if f.startswith(("daemon/", "client/")) and f.endswith(".c")})
+    mine = sorted({f for f in compiled if f.startswith(("daemon/", "client/")) and f.endswith(UNITS)})
 
     def findings(path):
         r = subprocess.run(["clang-tidy", "-p", build, "--quiet", path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -231,6 +239,7 @@ def main():
     checks, files = Checks(), sources()
     style(checks, files)
     openings(checks, files)
+    cxx(checks, files)
     tidy(checks, build)
     headers(checks, files, build)
     arrows(checks, files, build)

@@ -32,13 +32,19 @@ void check_failure(uint32_t part, enum status st, int suspect, const char *text)
 {
 	struct coll_state state;
 	coll_poll(r.member[part], &state);
+	for (int i = 0; over_gloo && i < 5000 && state.phase != COLL_BROKEN; i++) {
+		wait_ms(1);
+		coll_poll(r.member[part], &state);
+	}
 	ck_assert_int_eq(state.phase, COLL_BROKEN);
 	ck_assert_msg(state.failure.status == st, "part %u: %s: %s", part, status_info(state.failure.status)->name,
 		      state.failure.text);
 	ck_assert_uint_eq(state.failure.n_suspects, suspect >= 0);
 	if (suspect >= 0)
 		ck_assert_int_eq(state.failure.suspect[0], suspect);
-	ck_assert_msg(strstr(state.failure.text, text), "%s", state.failure.text);
+	/* Over Gloo a member that goes cannot always say why, or another one comes first to say it. */
+	bool other_words = over_gloo && st == ST_UNAVAILABLE && suspect >= 0;
+	ck_assert_msg(other_words || strstr(state.failure.text, text), "%s", state.failure.text);
 }
 
 /* ---- each operation, by number ---- */
@@ -88,6 +94,10 @@ void check_unusable(void)
 	struct coll_state state;
 	for (uint32_t s = 0; s < r.n; s++) {
 		coll_poll(r.member[s], &state);
+		for (int i = 0; over_gloo && i < 5000 && state.phase != COLL_BROKEN; i++) {
+			wait_ms(1);
+			coll_poll(r.member[s], &state);
+		}
 		enum status st = state.failure.status;
 		struct actor me = { .rig = &r, .c = r.member[s], .part = s };
 		ck_assert_int_ne(st, ST_OK);

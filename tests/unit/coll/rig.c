@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members on threads of their own, and operations that check what they have received: for the tests of coll_local. */
+/* Members on threads of their own, and operations that check what they have received: for the tests of coll.h. */
 #include "rig.h"
 
 #include <check.h>
@@ -46,10 +46,21 @@ void dawdle(uint64_t *seed)
 
 /* ---- members ---- */
 
+static struct coll_net *new_net(void)
+{
+#ifdef OVER_GLOO
+	struct coll_gloo_config config = { .address = "127.0.0.1" };
+	return coll_gloo_new(&config, NULL);
+#else
+	return coll_local_new();
+#endif
+}
+
 void rig_open(struct rig *r, uint32_t n)
 {
 	if (!r->net) {
-		r->net = coll_local_new();
+		r->net = new_net();
+		ck_assert_ptr_nonnull(r->net);
 		r->board = board_new();
 	}
 	r->id.k++;

@@ -5,11 +5,21 @@
 
 #include "coll/board.h"
 #include "coll/coll_local.h"
+#ifdef OVER_GLOO
+#include "coll/coll_gloo.h"
+#endif
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #define MS INT64_C(1000000)
+
+/* The tests of what coll.h promises are built twice: for members in one process, and over Gloo (loopback). */
+#ifdef OVER_GLOO
+static const bool over_gloo = true;
+#else
+static const bool over_gloo = false;
+#endif
 
 struct rig {
 	struct coll_net *net; /* made by the first rig_open unless it is set */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives in one process while nothing fails: what arrives, in which order it is summed, what may go on at once. */
+/* Collectives while nothing fails: what arrives, in which order it is summed, what may go on at once. */
 #include "rig.h"
 
 #include "support/suite.h"
@@ -173,7 +173,7 @@ START_TEST(the_most_parts)
 	struct rig r = { 0 };
 	struct actor a[COLL_MAX_PARTS];
 	uint64_t seed = 5;
-	rig_open(&r, COLL_MAX_PARTS);
+	rig_open(&r, over_gloo ? 12 : COLL_MAX_PARTS); /* a process has not descriptors enough for all */
 	rig_join(&r);
 	rig_run(&r, a, act_random, seed, &seed);
 	check_all(&r, a);
@@ -347,7 +347,8 @@ START_TEST(many_communicators_at_once)
 		rig_wait(&r[j], thread[j]);
 		check_all(&r[j], a[j]);
 	}
-	ck_assert_uint_eq(coll_local_count(r[0].net), JOBS);
+	if (!over_gloo)
+		ck_assert_uint_eq(coll_local_count(r[0].net), JOBS);
 	for (int j = 1; j < JOBS; j++)
 		rig_leave(&r[j]);
 	rig_close(&r[0]);
@@ -380,7 +381,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("coll");
+	Suite *s = suite_create(over_gloo ? "coll over Gloo" : "coll");
 	TCase *t = tcase_create("coll");
 	tcase_add_test(t, order_of_parts_matters);
 	tcase_add_loop_test(t, shares_and_pieces, 0, sizeof(cases) / sizeof(*cases));
@@ -394,7 +395,8 @@ int main(void)
 	tcase_add_test(t, leaving_after_a_barrier_is_not_noticed);
 	tcase_add_test(t, waiting_uses_no_cpu);
 	tcase_add_test(t, many_communicators_at_once);
-	tcase_add_test(t, purge_forgets_what_nobody_is_in);
+	if (!over_gloo)
+		tcase_add_test(t, purge_forgets_what_nobody_is_in);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of coll_gloo: a member, what it tells the others besides data, and how it waits and breaks.
+ *
+ * Threads of a member: the communication thread, in the calls; the watch (gloo_watch.c), from coll_join to coll_leave,
+ * which alone notices that another member has gone, that a wait takes too long, and that somebody has called
+ * coll_abort. It wakes the communication thread, tells the others why, and closes the connections. */
+#ifndef GACC_COLL_GLOO_IMPL_H
+#define GACC_COLL_GLOO_IMPL_H
+
+#include "coll/coll.h"
+#include "coll/gloo_shim.h"
+
+#include <pthread.h>
+
+#define GLOO_MAGIC UINT64_C(0x3167636f6f6c67) /* its first byte changes with what members say to each other */
+#define GLOO_DEPTH 3			      /* pieces in flight to a part */
+
+/* Slots of Gloo's messages. Those of operation n: GLOO_SLOT_OPERATIONS + n * GLOO_SLOTS; data have a slot made of the
+ * operation's shape (see gloo_data_slot). */
+enum { GLOO_SLOT_HELLO, GLOO_SLOT_LAST_WORD, GLOO_SLOT_OPERATIONS = 16, GLOO_SLOTS = 2 };
+
+enum gloo_operation { GLOO_EXCHANGE = 1, GLOO_GATHER, GLOO_BROADCAST, GLOO_BARRIER };
+
+/* The first message on a connection. */
+struct gloo_hello {
+	struct coll_id id;
+	uint64_t part, life;
+	uint64_t proof; /* keyed digest of the above */
+};
+
+/* The last one. */
+struct gloo_last_word {
+	uint64_t kind;	     /* enum gloo_end */
+	uint64_t operations; /* that it has completed */
+	uint64_t status;     /* enum status of its failure */
+	uint64_t suspects;   /* bit s: part s */
+};
+enum gloo_end { GLOO_DIED, GLOO_LEFT, GLOO_ABORTED, GLOO_FAILED };
+
+/* The first message of an operation. What must be equal at all comes first, without padding. */
+struct gloo_shape {
+	uint64_t operation, piece, element, bounds; /* bounds: their digest */
+};
+struct gloo_header {
+	struct gloo_shape shape;
+	uint64_t whole;
+};
+
+/* What is between this member and another part. */
+struct gloo_peer {
+	struct gloo_member *member;
+	uint32_t part;
+	struct sockaddr_storage address; /* where it listens for this member */
+	pthread_t connecting;
+	int socket; /* a second descriptor of Gloo's connection; -1: none yet */
+	struct {    /* what `words` sends from and receives into */
+		struct gloo_hello hello_out, hello_in;
+		struct gloo_header header_out, header_in;
+		uint64_t digest_out, digest_in;
+	} memory;
+	struct gloo_last_word last_in;
+	struct shim_buffer *words, *last;
+	uint64_t life; /* as the board has it */
+	/* the member's mutex */
+	bool joined;
+	bool gone; /* the connection has ended */
+	bool told; /* if gone: last_in tells why */
+	/* the communication thread, of one operation */
+	struct shim_buffer *out, *in;
+	uint64_t sent, received;     /* digests */
+	uint64_t n_out;		     /* sends to wait for */
+	struct shim_buffer *awaited; /* something is to come from this part: whoever stalls says so */
+};
+
+struct gloo_opened;
+
+struct gloo_net {
+	struct coll_net base;
+	struct shim_device *device;
+	char congestion[16]; /* "": the machine's */
+	pthread_mutex_t mutex;
+	struct gloo_opened *opened; /* the mutex */
+};
+
+struct gloo_blob {
+	uint64_t magic;
+	struct coll_id id;
+	uint64_t part, n_parts, life;
+	uint64_t key[2];				 /* random */
+	struct sockaddr_storage address[COLL_MAX_PARTS]; /* where it listens for each part; n_parts are sent */
+};
+
+struct gloo_member {
+	struct coll base;
+	struct gloo_net *net;
+	struct coll_id id;
+	uint64_t life;
+	int64_t stall_ns, join_ns;
+	struct shim_context *context;
+	struct gloo_blob blob;
+	uint64_t secret[24]; /* of the digests; the same for all members */
+	pthread_mutex_t mutex;
+	pthread_cond_t changed; /* for coll_join */
+	/* the mutex */
+	enum coll_phase phase;
+	uint64_t pieces;
+	struct coll_failure failure;
+	struct gloo_last_word last_out; /* not written any more once the watch sends it */
+	struct shim_buffer *waits_for;	/* of the communication thread; NULL: it does not wait */
+	int64_t wait_until_ns;
+	bool stalled, stopping;
+	uint64_t begun, completed; /* operations */
+	/* the watch */
+	pthread_t watch;
+	bool watched;
+	int wakes_watch; /* eventfd */
+	struct shim_buffer *last_words;
+	/* the communication thread */
+	unsigned char *scratch;
+	size_t n_scratch;
+	struct gloo_peer peer[COLL_MAX_PARTS];
+};
+
+static inline uint64_t gloo_bit(uint32_t part)
+{
+	return UINT64_C(1) << part;
+}
+
+/* ---- digests (gloo_digest.c) ---- */
+
+void gloo_make_secret(struct gloo_member *, const uint64_t (*key)[2]); /* of all parts */
+uint64_t gloo_proof(const struct gloo_member *, const struct gloo_hello *);
+/* Of n bytes, the same whoever sends them. */
+uint64_t gloo_digest(const struct gloo_member *, const void *, size_t n);
+/* What makes a piece's digest that of piece i from one part to another in this operation; sums of these are compared.
+ */
+uint64_t gloo_digest_of(const struct gloo_member *, uint64_t digest, uint32_t from, uint32_t to, uint64_t i);
+uint64_t gloo_digest_bounds(const struct gloo_member *, const uint64_t *bounds);
+uint64_t gloo_data_slot(const struct gloo_member *, const struct gloo_shape *);
+
+/* ---- joining (gloo_join.c) ---- */
+
+/* Of members of so many parts. */
+size_t gloo_blob_size(uint32_t n_parts);
+enum status gloo_join(struct coll *, const struct coll_address *all);
+
+/* ---- breaking and waiting (gloo_watch.c) ---- */
+
+/* A thread that no signal of the process reaches. */
+bool gloo_thread(pthread_t *, void *(*main)(void *), void *arg);
+
+/* Sets the member's failure if it has none yet, ends its waits, and has the others told. The status of the first one.
+ */
+enum status gloo_break(struct gloo_member *, enum gloo_end, enum status, uint64_t suspects, const char *text);
+/* The connection to the part has ended; `told`: last_in says why. Breaks the member, unless the part has completed the
+ * operation that runs here. */
+void gloo_lost(struct gloo_member *, uint32_t part, bool told);
+/* Breaks the member because of a part that has gone. */
+enum status gloo_blame(struct gloo_member *, uint32_t part);
+/* The first failure's, or ST_OK. */
+enum status gloo_status(struct gloo_member *);
+/* Waits of the communication thread, for part s. */
+typedef enum shim_result gloo_wait_fn(struct shim_buffer *);
+enum status gloo_wait(struct gloo_member *, uint32_t s, struct shim_buffer *, gloo_wait_fn *);
+/* The communication thread has found the connection to part s broken: waits until the watch knows why. */
+enum status gloo_cut(struct gloo_member *, uint32_t s);
+/* Tells those that have joined how this member ends. */
+void gloo_tell(struct gloo_member *);
+bool gloo_watch_start(struct gloo_member *);
+void gloo_watch_stop(struct gloo_member *);
+
+/* ---- operations (gloo_ops.c) ---- */
+
+enum status gloo_exchange(struct coll *, const struct coll_exchange *);
+enum status gloo_gather(struct coll *, const struct coll_gather *);
+enum status gloo_broadcast(struct coll *, void *buffer, size_t n, uint32_t root);
+enum status gloo_barrier(struct coll *);
+
+#endif

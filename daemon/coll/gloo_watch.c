@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a member over Gloo waits, breaks, and learns that another one has gone: the watch, a thread of each member, which
+ * needs no word of Gloo's for that: it polls second descriptors of the connections. Also for the communication thread.
+ */
+#include "coll/gloo_impl.h"
+
+#include "base/clock.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define WORD_MS 1000 /* for the last word of a member whose connection has ended: milliseconds in fact */
+#define KNOWN_NS 3 * WORD_MS *INT64_C(1000000)
+#define SELF_SEEN_US 20000 /* a death is seen by all: time for them to see it before this member goes, too */
+#define TICK_MAX_MS 100
+
+static int64_t now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+bool gloo_thread(pthread_t *thread, void *(*main)(void *), void *arg)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	bool made = !pthread_create(thread, NULL, main, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return made;
+}
+
+/* ---- failures ---- */
+
+static void wake_watch(struct gloo_member *m)
+{
+	uint64_t one = 1;
+	ssize_t n = write(m->wakes_watch, &one, sizeof(one));
+	(void)n; /* EAGAIN: it is awake */
+}
+
+enum status gloo_status(struct gloo_member *m)
+{
+	pthread_mutex_lock(&m->mutex);
+	enum status st = m->failure.status;
+	pthread_mutex_unlock(&m->mutex);
+	return st;
+}
+
+enum status gloo_break(struct gloo_member *m, enum gloo_end end, enum status st, uint64_t suspects, const char *text)
+{
+	pthread_mutex_lock(&m->mutex);
+	if (m->failure.status == ST_OK) {
+		coll_failure_set(&m->failure, st, suspects, text);
+		m->phase = COLL_BROKEN;
+		m->last_out = (struct gloo_last_word){
+			.kind = end, .operations = m->completed, .status = st, .suspects = suspects
+		};
+		if (m->waits_for)
+			shim_wake(m->waits_for);
+		pthread_cond_broadcast(&m->changed);
+		wake_watch(m);
+	}
+	st = m->failure.status;
+	pthread_mutex_unlock(&m->mutex);
+	return st;
+}
+
+/* The failure of this member when part s has told its own. Who has lost a part, or has waited for it, is not to blame
+ * itself. */
+static enum status relay(struct gloo_member *m, uint32_t s)
+{
+	const struct gloo_last_word *w = &m->peer[s].last_in;
+	uint64_t parts = m->base.n_parts == 64 ? UINT64_MAX : gloo_bit(m->base.n_parts) - 1;
+	uint64_t suspects = w->suspects & parts & ~gloo_bit(m->base.part);
+	char text[SHIM_TEXT];
+	if (suspects && (w->status == ST_STALLED || w->status == ST_UNAVAILABLE)) {
+		snprintf(text, sizeof(text), "part %u could not go on: it has %s another part", s,
+			 w->status == ST_STALLED ? "waited in vain for" : "lost");
+		return gloo_break(m, GLOO_FAILED, (enum status)w->status, suspects, text);
+	}
+	snprintf(text, sizeof(text), "part %u %s", s, w->kind == GLOO_ABORTED ? "has aborted" : "could not go on");
+	return gloo_break(m, GLOO_FAILED, ST_UNAVAILABLE, gloo_bit(s), text);
+}
+
+enum status gloo_blame(struct gloo_member *m, uint32_t s)
+{
+	const struct gloo_peer *p = &m->peer[s];
+	char text[SHIM_TEXT];
+	if (p->told && p->last_in.kind != GLOO_LEFT)
+		return relay(m, s);
+	snprintf(text, sizeof(text), "part %u %s", s, p->told ? "has left" : "has died, or its network is cut");
+	return gloo_break(m, GLOO_FAILED, ST_UNAVAILABLE, gloo_bit(s), text);
+}
+
+void gloo_lost(struct gloo_member *m, uint32_t s, bool told)
+{
+	struct gloo_peer *p = &m->peer[s];
+	pthread_mutex_lock(&m->mutex);
+	p->gone = true;
+	p->told = told;
+	/* An operation that it has completed goes on without it: all that it had to send is here, or on its way. */
+	bool matters = !told || m->phase != COLL_READY || m->begun == m->completed || m->begun > p->last_in.operations;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->mutex);
+	if (matters)
+		gloo_blame(m, s);
+}
+
+void gloo_tell(struct gloo_member *m)
+{
+	for (uint32_t s = 0; s < m->base.n_parts; s++) {
+		pthread_mutex_lock(&m->mutex);
+		bool here = m->peer[s].joined && !m->peer[s].gone;
+		pthread_mutex_unlock(&m->mutex);
+		if (here)
+			shim_send(m->last_words, s, GLOO_SLOT_LAST_WORD, 0, sizeof(m->last_out));
+	}
+}
+
+/* ---- waits of the communication thread ---- */
+
+enum status gloo_cut(struct gloo_member *m, uint32_t s)
+{
+	int64_t until = now_ns() + KNOWN_NS;
+	struct timespec t = { until / CLOCK_NS_PER_S, until % CLOCK_NS_PER_S };
+	pthread_mutex_lock(&m->mutex);
+	while (m->failure.status == ST_OK && !m->peer[s].gone)
+		if (pthread_cond_timedwait(&m->changed, &m->mutex, &t))
+			break;
+	pthread_mutex_unlock(&m->mutex);
+	return gloo_blame(m, s);
+}
+
+/* Names part s first, so that the others hear it while the connections are there; then also those of which nothing is
+ * here either. */
+static enum status give_up(struct gloo_member *m, uint32_t s)
+{
+	char text[SHIM_TEXT];
+	uint64_t suspects = gloo_bit(s);
+	int n = snprintf(text, sizeof(text), "waited %" PRId64 " ms for part", m->stall_ns / 1000000);
+	snprintf(text + n, sizeof(text) - (size_t)n, " %u", s);
+	if (gloo_break(m, GLOO_FAILED, ST_STALLED, suspects, text) != ST_STALLED)
+		return gloo_status(m);
+	for (uint32_t t = 0; t < m->base.n_parts; t++)
+		if (t != s && m->peer[t].awaited && !shim_received(m->peer[t].awaited, 0))
+			suspects |= gloo_bit(t);
+	for (uint32_t t = 0; t < m->base.n_parts && n < (int)sizeof(text); t++)
+		if (suspects >> t & 1)
+			n += snprintf(text + n, sizeof(text) - (size_t)n, " %u", t);
+	pthread_mutex_lock(&m->mutex);
+	coll_failure_set(&m->failure, ST_STALLED, suspects, text);
+	pthread_mutex_unlock(&m->mutex);
+	return ST_STALLED;
+}
+
+enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, gloo_wait_fn *wait)
+{
+	for (;;) {
+		pthread_mutex_lock(&m->mutex);
+		enum status st = m->failure.status;
+		m->waits_for = st == ST_OK ? b : NULL;
+		m->wait_until_ns = now_ns() + m->stall_ns;
+		m->stalled = false;
+		pthread_mutex_unlock(&m->mutex);
+		if (st != ST_OK)
+			return st;
+		enum shim_result r = wait(b);
+		pthread_mutex_lock(&m->mutex);
+		st = m->failure.status;
+		m->waits_for = NULL;
+		bool stalled = m->stalled;
+		pthread_mutex_unlock(&m->mutex);
+		if (st != ST_OK || r == SHIM_DONE)
+			return st;
+		if (r == SHIM_BROKEN)
+			return gloo_cut(m, s);
+		if (stalled)
+			return give_up(m, s);
+	}
+}
+
+/* ---- the watch ---- */
+
+/* Ends the connections: the others hear it, and Gloo's thread lets go. */
+static void end_connections(struct gloo_member *m)
+{
+	pthread_mutex_lock(&m->mutex);
+	bool lost = m->last_out.status == ST_UNAVAILABLE;
+	pthread_mutex_unlock(&m->mutex);
+	gloo_tell(m);
+	if (lost)
+		usleep(SELF_SEEN_US);
+	for (uint32_t s = 0; s < m->base.n_parts; s++)
+		if (m->peer[s].socket >= 0)
+			shutdown(m->peer[s].socket, SHUT_RDWR);
+	shim_context_break(m->context);
+}
+
+/* Whether the watch goes on: neither broken nor left. Wakes a wait that is too long. */
+static bool look(struct gloo_member *m, bool *broken)
+{
+	pthread_mutex_lock(&m->mutex);
+	*broken = m->failure.status != ST_OK;
+	bool goes_on = !*broken && !m->stopping;
+	if (goes_on && m->waits_for && now_ns() >= m->wait_until_ns) {
+		m->stalled = true;
+		m->wait_until_ns = INT64_MAX;
+		shim_wake(m->waits_for);
+	}
+	pthread_mutex_unlock(&m->mutex);
+	return goes_on;
+}
+
+static void *watch(void *arg)
+{
+	struct gloo_member *m = arg;
+	struct pollfd fds[COLL_MAX_PARTS + 1];
+	uint32_t n = m->base.n_parts;
+	int tick = m->stall_ns / 8 < TICK_MAX_MS * INT64_C(1000000) ? (int)(m->stall_ns / 8000000) + 1 : TICK_MAX_MS;
+	bool broken;
+	for (uint32_t s = 0; s < n; s++)
+		fds[s] = (struct pollfd){ .fd = m->peer[s].socket, .events = POLLRDHUP };
+	fds[n] = (struct pollfd){ .fd = m->wakes_watch, .events = POLLIN };
+	while (look(m, &broken)) {
+		if (poll(fds, n + 1, tick) <= 0)
+			continue;
+		if (fds[n].revents)
+			continue; /* stays readable: it is the last round */
+		for (uint32_t s = 0; s < n; s++)
+			if (fds[s].revents) {
+				struct shim_buffer *last = m->peer[s].last;
+				fds[s].fd = -1;
+				/* Twice: the first may be woken by what the join has left. */
+				gloo_lost(m, s, shim_received(last, WORD_MS) || shim_received(last, WORD_MS));
+			}
+	}
+	if (broken)
+		end_connections(m);
+	return NULL;
+}
+
+bool gloo_watch_start(struct gloo_member *m)
+{
+	m->watched = gloo_thread(&m->watch, watch, m);
+	return m->watched;
+}
+
+void gloo_watch_stop(struct gloo_member *m)
+{
+	pthread_mutex_lock(&m->mutex);
+	m->stopping = true;
+	pthread_mutex_unlock(&m->mutex);
+	wake_watch(m);
+	if (m->watched)
+		pthread_join(m->watch, NULL);
+	m->watched = false;
+}
