@@ -152,11 +152,11 @@ bool gloo_thread(pthread_t *, void *(*main)(void *), void *arg);
 /* Sets the member's failure if it has none yet, ends its waits, and has the others told. The status of the first one.
  */
 enum status gloo_break(struct gloo_member *, enum gloo_end, enum status, uint64_t suspects, const char *text);
-/* The connection to the part has ended; `told`: last_in says why. Breaks the member, unless the part has completed the
+/* The connection to part s has ended; `told`: last_in says why. Breaks the member, unless the part has completed the
  * operation that runs here. */
-void gloo_lost(struct gloo_member *, uint32_t part, bool told);
+void gloo_lost(struct gloo_member *, uint32_t s, bool told);
 /* Breaks the member because of a part that has gone. */
-enum status gloo_blame(struct gloo_member *, uint32_t part);
+enum status gloo_blame(struct gloo_member *, uint32_t s);
 /* The first failure's, or ST_OK. */
 enum status gloo_status(struct gloo_member *);
 /* Waits of the communication thread, for part s. */

@@ -214,6 +214,13 @@ static bool look(struct gloo_member *m, bool *broken)
 	return goes_on;
 }
 
+/* Whether the last word of a member whose connection has ended is here. */
+static bool has_told(struct shim_buffer *last)
+{
+	bool told = shim_received(last, WORD_MS);
+	return told ? told : shim_received(last, WORD_MS); /* the first may be woken by what the join has left */
+}
+
 static void *watch(void *arg)
 {
 	struct gloo_member *m = arg;
@@ -231,10 +238,8 @@ static void *watch(void *arg)
 			continue; /* stays readable: it is the last round */
 		for (uint32_t s = 0; s < n; s++)
 			if (fds[s].revents) {
-				struct shim_buffer *last = m->peer[s].last;
 				fds[s].fd = -1;
-				/* Twice: the first may be woken by what the join has left. */
-				gloo_lost(m, s, shim_received(last, WORD_MS) || shim_received(last, WORD_MS));
+				gloo_lost(m, s, has_told(m->peer[s].last));
 			}
 	}
 	if (broken)
